@@ -1,11 +1,11 @@
 /*
- * d4_bitfield.c - products of packed fields of bits with few rows of bytes
+ * d4_bitfield.c - products with packed D4, q = 4: codes are decoded by logic, x is s8 digits
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * x is bytes, in parts, as in vlut_bytes.c. Codes are decoded by logic and multiplied where they
- * are (struct hzi_vlut_fields), so nothing is made of them in memory. Sums are exact, hence the
- * same for any level and any number of threads.
+ * x is split into base-256 digits as in cpu/vlut/s8.c. Codes are decoded in registers (struct
+ * hzi_vlut_fields); no points are written to memory. The accumulators are exact, so results do not
+ * depend on the ISA level or the number of threads.
  */
 #include <config.h>
 
@@ -17,23 +17,23 @@
 #define CHUNK 32768		/* of k, so that sums fit 32 bits on their way */
 #define MOST 16			/* rows of x at a time */
 
-void hzi_vlut_fields_place(struct hzi_vlut_fields_job *j, char *base, size_t *used)
+void hzi_vlut_d4_bitfield_place(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 
 	j->k = hzi_round_up(4 * w->blocks, 64);
 	j->rows = j->cols * j->parts;
 	j->threads = hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->k * (j->rows + 4) / 16);
-	j->factor = hzi_vlut_take(base, used, 8 * j->cols);
-	j->shift = hzi_vlut_take(base, used, 8 * j->cols);
-	j->less = hzi_vlut_take(base, used, 8 * j->cols);
-	j->x = hzi_vlut_take(base, used, j->rows * j->k);
+	j->factor = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->shift = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->less = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->x = hzi_vlut_workspace_take(base, used, j->rows * j->k);
 	/* Sums of a panel, of all chunks */
 	j->scratch_each = hzi_round_up(HZI_VLUT_ROWS * 8 * j->cols, 64);
-	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
-int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col)
+int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t col)
 {
 	return j->x + col * j->parts * j->k;
 }
@@ -41,7 +41,7 @@ int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col)
 /* <o, x'> of columns, whose rows then get their order */
 static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_fields_job *j = data;
+	const struct hzi_vlut_d4_bitfield *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t k = 4 * w->blocks;
 
@@ -49,7 +49,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t c = begin; c < end; c++) {
 		j->less[c] = 0;
 		for (int p = 0; p < j->parts; p++) {
-			int8_t *row = hzi_vlut_fields_row(j, c) + p * j->k;
+			int8_t *row = hzi_vlut_d4_bitfield_row(j, c) + p * j->k;
 			int64_t sum = 0;
 
 			for (int64_t i = 0; w->offset_max && i < k; i++)
@@ -61,7 +61,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-static void put_column(const struct hzi_vlut_fields_job *j, int64_t panel, int64_t col,
+static void put_column(const struct hzi_vlut_d4_bitfield *j, int64_t panel, int64_t col,
 		       const int64_t *sums)
 {
 	float y[HZI_VLUT_ROWS];
@@ -76,10 +76,10 @@ static void put_column(const struct hzi_vlut_fields_job *j, int64_t panel, int64
 	}
 	for (int i = 0; i < HZI_VLUT_ROWS; i++)
 		y[i] = (float)((double)sums[i] * j->factor[col] + j->shift[col]);
-	hzi_vlut_put(j->ctx, j->w, &j->y, panel, col, y);
+	hzi_vlut_store(j->ctx, j->w, &j->y, panel, col, y);
 }
 
-static void add_sums(const struct hzi_vlut_fields_job *j, int64_t row, int64_t rows, int half,
+static void add_sums(const struct hzi_vlut_d4_bitfield *j, int64_t row, int64_t rows, int half,
 		     const int32_t *from, int64_t *sums)
 {
 	for (int64_t i = row; i < row + rows; i++, from += 32) {
@@ -93,7 +93,7 @@ static void add_sums(const struct hzi_vlut_fields_job *j, int64_t row, int64_t r
 
 static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_fields_job *j = data;
+	const struct hzi_vlut_d4_bitfield *j = data;
 	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + j->ctx->level;
 	int64_t *sums = (int64_t *)(void *)(j->scratch + thread * j->scratch_each);
 	int32_t some[MOST * 32] __attribute__((aligned(64)));
@@ -126,7 +126,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-void hzi_vlut_fields_run(struct hzi_vlut_fields_job *j)
+void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j)
 {
 	hzi_parallel(hzi_threads(j->ctx, 2 * j->rows * j->k), order_columns, j, j->cols);
 	hzi_parallel(j->threads, multiply_panels, j, j->w->panels);

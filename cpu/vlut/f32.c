@@ -1,11 +1,10 @@
 /*
- * f32.c - products of lattice codes and vectors by points in f32
+ * f32.c - products with lattice codes: points as f32, by the f32 micro-kernel of quat_gemm
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A panel's points, some blocks at a time, become s (p - o), which the kernel of quaternion
- * products multiplies by panels of six columns. Where <sub, x> counts, a block has one more number,
- * s itself.
+ * A chunk of a panel's blocks is decoded to s (p - o) in f32 and multiplied by panels of six
+ * columns. Where <sub, x> is not 0, a block has one more number: s itself.
  */
 #include <config.h>
 
@@ -15,10 +14,10 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-#define NUMBERS 256		/* of a row at once, about: 64 KiB of a panel */
+#define NUMBERS 256		/* of a row at a time, about: 64 KiB of a panel */
 #define COLUMNS 96		/* at once; a multiple of HZI_QUAT_COLS */
 
-void hzi_vlut_floats_place(struct hzi_vlut_floats *j, char *base, size_t *used)
+void hzi_vlut_f32_place(struct hzi_vlut_f32 *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t cols = hzi_vlut_min(COLUMNS, j->v.cols);
@@ -32,18 +31,19 @@ void hzi_vlut_floats_place(struct hzi_vlut_floats *j, char *base, size_t *used)
 	j->threads =
 		hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->length * (1 + j->v.cols / 4));
 	j->panels =
-		hzi_vlut_take(base, used, 4 * hzi_round_up(j->v.cols, HZI_QUAT_COLS) * j->length);
-	j->table = hzi_vlut_take(base, used, hzi_vlut_byte_table_bytes(w));
+		hzi_vlut_workspace_take(base, used, 4 * hzi_round_up(j->v.cols, HZI_QUAT_COLS) *
+							  j->length);
+	j->table = hzi_vlut_workspace_take(base, used, hzi_vlut_byte_table_bytes(w));
 	/* A view, points, scales, these times points, sums */
 	j->scratch_each =
 		hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
 		HZI_VLUT_ROWS * (padded + 4 * j->chunk + 4 * j->chunk * j->each + 4 * cols);
-	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
 static void fill_panels(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_floats *j = data;
+	const struct hzi_vlut_f32 *j = data;
 
 	(void)thread;
 	for (int64_t col = begin * HZI_QUAT_COLS; col < end * HZI_QUAT_COLS; col++) {
@@ -69,7 +69,7 @@ struct room {
 };
 
 /* s (p - o) of some blocks of a panel, and s, as hzi_vlut_widen has it */
-static void widen(const struct hzi_vlut_floats *j, int64_t panel, int64_t first, int64_t blocks,
+static void widen(const struct hzi_vlut_f32 *j, int64_t panel, int64_t first, int64_t blocks,
 		  const struct room *r)
 {
 	const struct hzi_vlut_side *w = j->w;
@@ -112,7 +112,7 @@ static void widen(const struct hzi_vlut_floats *j, int64_t panel, int64_t first,
 
 static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_floats *j = data;
+	const struct hzi_vlut_f32 *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const struct hz_context *ctx = j->ctx;
 	const struct hzi_quat_gemm_typed *const gemm = hzi_quat_gemm_kern[ctx->level].type;
@@ -152,13 +152,13 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 				for (int64_t i = 0; i < HZI_VLUT_ROWS; i++)
 					y[i] = r.sum[(i / rows * cols + c) * rows + i % rows];
-				hzi_vlut_put(ctx, w, &j->y, panel, col + c, y);
+				hzi_vlut_store(ctx, w, &j->y, panel, col + c, y);
 			}
 		}
 	}
 }
 
-void hzi_vlut_floats_run(struct hzi_vlut_floats *j)
+void hzi_vlut_f32_run(struct hzi_vlut_f32 *j)
 {
 	hzi_vlut_byte_table(j->w, j->table);
 	hzi_parallel(j->threads, fill_panels, j, (j->v.cols + HZI_QUAT_COLS - 1) / HZI_QUAT_COLS);

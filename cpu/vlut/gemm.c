@@ -1,9 +1,9 @@
 /*
- * gemm.c - products of lattice codes and vectors on the CPU: vectors, and the way to sum
+ * gemm.c - vlut_gemm on the CPU: transforms x for the code paths, and runs one of them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * With E from the integers of a point to its coordinates, and F = T^-1, a block adds
+ * With E the map from the integers of a point to its coordinates, and F = T^-1, a block adds
  *   s <F (E (p - o) - sub), x> = s (<p - o, x'> - <sub, F^T x>), x' = E^T F^T x.
  */
 #include <config.h>
@@ -23,7 +23,7 @@
 
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
-/* x' of one block, and <sub, F^T x> */
+/* Writes x' of one block to `to` and returns <sub, F^T x>. */
 static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 {
 	const int d = w->rule->d;
@@ -51,7 +51,7 @@ static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 	return s;
 }
 
-/* x' of column c, whose padded values are at x; most: the bits of the largest, which NaN exceeds */
+/* x' of column c, whose padded values are at x; most: bits of the largest |x'|, NaN above all */
 static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float *x)
 {
 	const struct hzi_vlut_side *w = &j->w;
@@ -70,10 +70,10 @@ static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float
 		for (int64_t i = 0; i < j->v.k; i++)
 			to[i] = unit * x[i];
 	}
-	j->most[c] = hzi_vlut_kern[j->ctx->level].most(to, j->v.k);
+	j->most[c] = hzi_vlut_kern[j->ctx->level].abs_max(to, j->v.k);
 }
 
-/* Groups of columns: where these are neighbours in memory, rows of x are read as they lie. */
+/* Transforms groups of columns. Rows of x are read in place where columns are contiguous. */
 static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_gemm_job *j = data;
@@ -95,20 +95,20 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Parts of bytes -------------------------------------------------------------------------- */
+/* ---- Digits of 8 bits ------------------------------------------------------------------------ */
 
-/* What parts bytes, each of -127 .. 127, reach; less than 2^22, up to where every level rounds */
+/* The largest integer of `parts` digits of -127 .. 127; below 2^22 all ISA levels round alike */
 static double reach_of(int parts)
 {
 	return parts == 2 ? 127 * 257 - 1 : 4194000;
 }
 
-/* Columns to parts: x' = unit * sum_p 256^p part_p, to the nearest; of the method that has rows */
+/* Splits columns: x' = unit * sum_p 256^p digit_p, rounded to nearest, into the rows of the path */
 static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct hzi_vlut_gemm_job *j = data;
-	const struct hzi_vlut_fields_job *f = &j->fields;
-	const struct hzi_vlut_ints *ints = &j->ints;
+	const struct hzi_vlut_d4_bitfield *f = &j->fields;
+	const struct hzi_vlut_s8 *ints = &j->ints;
 	const int parts = f->x ? f->parts : ints->parts;
 	const double scale = j->w.rule->scale[0];
 
@@ -126,9 +126,9 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 		else if (most > 0)
 			unit = most / reach_of(parts);
 		/* The product rounds once more, by less than half a unit. */
-		hzi_vlut_kern[j->ctx->level].cut(x, j->v.k, (float)(1 / unit), parts,
-						 f->x ? hzi_vlut_fields_row(f, c) :
-							hzi_vlut_ints_row(ints, c),
+		hzi_vlut_kern[j->ctx->level].split_digits(x, j->v.k, (float)(1 / unit), parts,
+						 f->x ? hzi_vlut_d4_bitfield_row(f, c) :
+							hzi_vlut_s8_row(ints, c),
 						 f->x ? f->k : ints->k);
 		unit = 1 / (double)(float)(1 / unit);
 		(f->x ? f->factor : ints->factor)[c] = unit * scale;
@@ -136,7 +136,7 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Integers of any size -------------------------------------------------------------------- */
+/* ---- Exact sums of s32 ----------------------------------------------------------------------- */
 
 /* y of s32 where points do not fit bytes: sums mod 2^32 */
 static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
@@ -179,12 +179,11 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 /* ---- The product ----------------------------------------------------------------------------- */
 
 /*
- * Whether two parts of each column, of 16 bits, err by no more than 4e-5 of y for a y of f32: the
- * error of x' is sqrt(1 / 12) units of the largest by reach_of(2) at most, so that this is so
- * where the largest is 4.5 times the root of the mean square, or less. Of four sums, lest one wait
- * for itself.
+ * Whether two digits of each column, 16 bits, leave an error of at most 4e-5 of y. The error of x'
+ * is sqrt(1 / 12) units, the largest |x'| over reach_of(2); so it is true if the largest is at most
+ * 4.5 times the root mean square. Four accumulators hide the latency of the additions.
  */
-static bool two_do(const struct hzi_vlut_gemm_job *j)
+static bool two_digits_do(const struct hzi_vlut_gemm_job *j)
 {
 	for (int64_t c = 0; c < j->v.cols; c++) {
 		const float *x = j->v.x + c * j->v.k;
@@ -223,35 +222,35 @@ static void place(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *use
 
 	switch (path) {
 	case HZI_VLUT_REGTABLE:
-		j->small = (struct hzi_vlut_small){
+		j->small = (struct hzi_vlut_regtable){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.planes = a->vlut->table_dtype == HZ_U8 ? 1 : 2,
 		};
-		hzi_vlut_small_place(&j->small, base, used);
+		hzi_vlut_regtable_place(&j->small, base, used);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
-		j->fields = (struct hzi_vlut_fields_job){
+		j->fields = (struct hzi_vlut_d4_bitfield){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_fields_place(&j->fields, base, used);
+		hzi_vlut_d4_bitfield_place(&j->fields, base, used);
 		break;
 	case HZI_VLUT_S8:
-		j->ints = (struct hzi_vlut_ints){
+		j->ints = (struct hzi_vlut_s8){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_ints_place(&j->ints, base, used);
+		hzi_vlut_s8_place(&j->ints, base, used);
 		break;
 	case HZI_VLUT_TABLE_F32:
-		j->tables = (struct hzi_vlut_tables){
+		j->tables = (struct hzi_vlut_table_f32){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.dtype = a->vlut->table_dtype ? a->vlut->table_dtype : HZ_F32,
 			.compensated = a->vlut->compensated,
 		};
-		hzi_vlut_tables_place(&j->tables, base, used);
+		hzi_vlut_table_f32_place(&j->tables, base, used);
 		break;
 	case HZI_VLUT_F32:
-		j->floats = (struct hzi_vlut_floats){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
-		hzi_vlut_floats_place(&j->floats, base, used);
+		j->floats = (struct hzi_vlut_f32){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
+		hzi_vlut_f32_place(&j->floats, base, used);
 		break;
 	}
 }
@@ -263,7 +262,7 @@ size_t hzi_vlut_gemm_exact(struct hzi_vlut_gemm_job *j, char *base)
 
 	j->threads = hzi_threads(j->ctx, 16 * a->w.rows * j->v.k * a->batch);
 	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
-	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base)
 		hzi_parallel(j->threads, exact_panels, j, j->w.panels);
 	return used;
@@ -275,17 +274,17 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 	size_t used = 0, first, other;
 	bool moderate = true;
 
-	j->v.x = hzi_vlut_take(base, &used, 4 * j->v.cols * j->v.k);
+	j->v.x = hzi_vlut_workspace_take(base, &used, 4 * j->v.cols * j->v.k);
 	if (j->w.sub && a->y_dtype != HZ_S32) {
-		j->v.sub = hzi_vlut_take(base, &used, 4 * j->v.cols * j->w.blocks);
+		j->v.sub = hzi_vlut_workspace_take(base, &used, 4 * j->v.cols * j->w.blocks);
 		/* Counting, too, has to know that it is there. */
 		if (!base)
 			j->v.sub = (float *)1;
 	}
-	j->most = hzi_vlut_take(base, &used, 4 * j->v.cols);
+	j->most = hzi_vlut_workspace_take(base, &used, 4 * j->v.cols);
 	j->scratch_each =
 		hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j->w.blocks * j->w.rule->d + PAD), 64);
-	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base) {
 		hzi_parallel(j->threads, map_columns, j,
 			     (j->v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
@@ -293,8 +292,8 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 			moderate &= j->most[c] == 0 || (j->most[c] >= LEAST && j->most[c] <= MOST);
 		if (!moderate && path != HZI_VLUT_TABLE_F32 && a->y_dtype != HZ_S32)
 			path = HZI_VLUT_F32;
-		if (path == HZI_VLUT_D4_BITFIELD && j->parts == 3 && a->vlut->route == HZ_VLUT_AUTO &&
-		    two_do(j))
+		if (path == HZI_VLUT_D4_BITFIELD && j->parts == 3 &&
+		    a->vlut->route == HZ_VLUT_AUTO && two_digits_do(j))
 			j->parts = 2;
 	}
 	first = other = used;
@@ -306,21 +305,21 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 	}
 	switch (path) {
 	case HZI_VLUT_REGTABLE:
-		hzi_vlut_small_run(&j->small);
+		hzi_vlut_regtable_run(&j->small);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
 		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
-		hzi_vlut_fields_run(&j->fields);
+		hzi_vlut_d4_bitfield_run(&j->fields);
 		break;
 	case HZI_VLUT_S8:
 		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
-		hzi_vlut_ints_run(&j->ints);
+		hzi_vlut_s8_run(&j->ints);
 		break;
 	case HZI_VLUT_TABLE_F32:
-		hzi_vlut_tables_run(&j->tables);
+		hzi_vlut_table_f32_run(&j->tables);
 		break;
 	default:
-		hzi_vlut_floats_run(&j->floats);
+		hzi_vlut_f32_run(&j->floats);
 		break;
 	}
 	return first;

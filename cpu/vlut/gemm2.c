@@ -17,13 +17,13 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-/* Integers of a row that count: A2, whose three are of two values, has all of the last block. */
+/* Integers of a row that count. A2 has three for two values, so all of its last block count. */
 static int64_t integers(const struct hzi_vlut_gemm2_job *j)
 {
 	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
 }
 
-/* What a sum of products of integers is multiplied by, but for the scale of w's row */
+/* The factor of a sum of products of integers, without the scale of w's row */
 static double factor_of(const struct hzi_vlut_gemm2_job *j, int64_t x_row)
 {
 	const struct hzi_coded *x = j->x.w;
@@ -32,7 +32,7 @@ static double factor_of(const struct hzi_vlut_gemm2_job *j, int64_t x_row)
 	       (x->row_scale ? x->row_scale[x_row * x->row_scale_step] : 1);
 }
 
-/* ---- x as bytes and as values ---------------------------------------------------------------- */
+/* ---- x as s8 and as values ------------------------------------------------------------------- */
 
 static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 {
@@ -51,7 +51,7 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 		hzi_vlut_bytes(j->ctx, x, &v, j->table, x->blocks, b, b_panel);
 		for (int64_t i = 0; i < rows; i++) {
 			const uint8_t *from = b + i / 32 * b_panel + i / 16 % 2 * 1024 + i % 16 * 4;
-			int8_t *to = hzi_vlut_ints_row(&j->ints, row + i);
+			int8_t *to = hzi_vlut_s8_row(&j->ints, row + i);
 
 			for (int64_t l = 0; l < k; l += 4)
 				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
@@ -82,7 +82,7 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 					    x->w->row_scale[(row + i) * x->w->row_scale_step] : 1;
 
 			for (int64_t b = 0; b < x->blocks; b++) {
-				const int t = v.t ? v.t[b / x->group * 64 + hzi_vlut_place(i)] : 0;
+				const int t = v.t ? v.t[b / x->group * 64 + hzi_vlut_row_at(i)] : 0;
 				int32_t p[HZI_LATTICE_DIMS];
 				float value[HZI_LATTICE_DIMS];
 
@@ -208,11 +208,12 @@ static void put_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_r
 		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
 		return;
 	}
-	hzi_vlut_put_one(j->ctx, &j->w, &y, row, x_row,
+	hzi_vlut_store_one(j->ctx, &j->w, &y, row, x_row,
 			 (float)((double)sum * factor_of(j, x_row)));
 }
 
-static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t row, int64_t x_row)
+static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t row,
+		     int64_t x_row)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
@@ -232,10 +233,10 @@ static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, i
 	}
 	if (j->x.w->row_scale)
 		sum *= j->x.w->row_scale[x_row * j->x.w->row_scale_step];
-	hzi_vlut_put_one(j->ctx, &j->w, &y, row, x_row, (float)sum);
+	hzi_vlut_store_one(j->ctx, &j->w, &y, row, x_row, (float)sum);
 }
 
-/* Room that a thread has: views of both sides, and their points */
+/* Scratch of a thread: views of both sides, and their points */
 static int64_t pairs_bytes(const struct hzi_vlut_gemm2_job *j, int64_t *x_codes, int64_t *points)
 {
 	*x_codes = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
@@ -306,17 +307,17 @@ static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 	size_t used = 0;
 
 	j->scratch_each += HZI_VLUT_ROWS * hzi_round_up(j->x.blocks * j->x.embed, 64);
-	j->table = hzi_vlut_take(base, &used, hzi_vlut_byte_table_bytes(&j->x));
-	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
-	j->ints = (struct hzi_vlut_ints){
+	j->table = hzi_vlut_workspace_take(base, &used, hzi_vlut_byte_table_bytes(&j->x));
+	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
+	j->ints = (struct hzi_vlut_s8){
 		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
 		.cols = a->x.rows, .parts = 1,
 	};
-	hzi_vlut_ints_place(&j->ints, base, &used);
+	hzi_vlut_s8_place(&j->ints, base, &used);
 	if (base) {
 		hzi_vlut_byte_table(&j->x, j->table);
 		hzi_parallel(j->threads, bytes_of_x, j, j->x.panels);
-		hzi_vlut_ints_run(&j->ints);
+		hzi_vlut_s8_run(&j->ints);
 	}
 	return used;
 }
@@ -329,8 +330,8 @@ static size_t multiply_f32(struct hzi_vlut_gemm2_job *j, char *base)
 	struct hzi_vlut_gemm_job one;
 	size_t used = 0;
 
-	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
-	j->values = hzi_vlut_take(base, &used, 4 * a->x.rows * a->w.k);
+	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
+	j->values = hzi_vlut_workspace_take(base, &used, 4 * a->x.rows * a->w.k);
 	dense.route = HZ_VLUT_AUTO;
 	dense.table_dtype = 0;
 	dense.compensated = 0;
@@ -363,7 +364,7 @@ size_t hzi_vlut_gemm2(struct hzi_vlut_gemm2_job *j, int path, char *base)
 	j->exact = path == HZI_VLUT2_EXACT;
 	j->threads = hzi_threads(j->ctx, 16 * a->w.rows * a->x.rows * k);
 	j->scratch_each = hzi_round_up(pairs_bytes(j, &x_codes, &points), 64);
-	j->scratch = hzi_vlut_take(base, &used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base)
 		hzi_parallel(j->threads, pairs, j, j->w.panels);
 	return used;

@@ -13,10 +13,10 @@
 
 /*
  * A panel of 64 rows has, for each block and level, 64 bytes: the code of row i is at
- * hzi_vlut_place(i). In parts of 16 bytes rows lie so that four bytes of each, side by side, come
- * out in order.
+ * hzi_vlut_row_at(i). That order makes rows come out in order when 4 bytes of each are interleaved
+ * within vectors of 16 bytes.
  */
-static inline int hzi_vlut_place(int row)
+static inline int hzi_vlut_row_at(int row)
 {
 	return row / 4 % 4 * 16 + row / 16 * 4 + row % 4;
 }
@@ -75,7 +75,7 @@ struct hzi_vlut_fields {
 	int32_t count;
 };
 
-/* Coordinates of masked codes, less offset, to rows of packed B, k in that order, too */
+/* Decodes masked codes less offset to rows of packed B, with k in the order of fields_order() */
 struct hzi_vlut_fields_points {
 	const uint8_t *codes;
 	uint8_t *b;
@@ -85,8 +85,8 @@ struct hzi_vlut_fields_points {
 };
 
 /*
- * To codes of a panel of 64 rows, whose second half is so many bytes behind. table: of the fields
- * of all coordinates, the first one lowest, the code.
+ * Converts fields to the codes of a panel of 64 rows, whose second 32 rows are `half` bytes behind
+ * the first. table: the code of the fields of all coordinates, the first one lowest.
  */
 struct hzi_vlut_fields_codes {
 	const uint8_t *codes, *table;
@@ -95,9 +95,9 @@ struct hzi_vlut_fields_codes {
 };
 
 /*
- * Points of a panel less offset, bytes, to two panels of packed B (lib/qgemm/qgemm.h), b_panel bytes
- * apart: number e of block b is k = b * embed + e. table is [levels][embed][size] of bytes: the
- * leaders times q^l. Sums are mod 256. What is beyond k up to a multiple of 4 becomes 0.
+ * Decodes the points of a panel less offset, as s8, to two panels of packed B (lib/qgemm/qgemm.h),
+ * b_panel bytes apart: number e of block b is k = b * embed + e. table: [levels][embed][size] of
+ * bytes, the leaders times q^l, summed modulo 256. Pads k with 0 to a multiple of 4.
  */
 struct hzi_vlut_points {
 	const uint8_t *codes, *table;
@@ -139,24 +139,24 @@ struct hzi_vlut_kern {
 	void (*table)(const struct hzi_vlut_table *a);
 	void (*points)(const struct hzi_vlut_points *a);
 	void (*quads)(const struct hzi_vlut_quads *a);
-	bool computes;			/* leaders by lanes, where there are tables of words too */
+	bool computes;			/* leaders in lanes are faster than tables of words */
 	void (*widen)(const struct hzi_vlut_widen *a);
-	/* 64 rows of bytes, count long, row i at rows + i * step, to count * 64 as in panels */
-	void (*turn)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);
+	/* Transposes 64 rows of count bytes, row i at rows + i * step, to the order of panels. */
+	void (*transpose64)(const uint8_t *rows, int64_t step, int64_t count, uint8_t *to);
 	/*
-	 * round(x factor), less than 2^22 in magnitude, as sums of 256^p times the signed byte at
-	 * to + p * step, p < parts, of which the last may be anything that is left
+	 * Splits round(x factor), below 2^22 in magnitude, into signed base-256 digits, digit p at
+	 * to + p * step, the least first; the last digit takes what is left.
 	 */
-	void (*cut)(const float *x, int64_t count, float factor, int parts, int8_t *to,
-		    int64_t step);
-	/* The largest magnitude, as bits: with NaN or Inf no less than 0x7f800000 */
-	int32_t (*most)(const float *x, int64_t count);
-	/* Rows of x at a time, 16 at most, and in all, up to which it beats fields_points() */
+	void (*split_digits)(const float *x, int64_t count, float factor, int parts, int8_t *to,
+			     int64_t step);
+	/* The bits of the largest |x|; at least 0x7f800000 with a NaN or Inf */
+	int32_t (*abs_max)(const float *x, int64_t count);
+	/* Rows of x a call, up to 16; and up to how many in all it beats fields_points() */
 	int32_t fields_rows, fields_most;
 	void (*fields)(const struct hzi_vlut_fields *a);
 	void (*fields_points)(const struct hzi_vlut_fields_points *a);
 	void (*fields_codes)(const struct hzi_vlut_fields_codes *a);
-	/* count numbers, a multiple of 16: of each 16 number 4 j + i comes to 4 i + j. */
+	/* Transposes each 4 x 4 of count numbers, a multiple of 16: 4 j + i to 4 i + j. */
 	void (*fields_order)(int8_t *x, int64_t count);
 	hzi_transpose transpose;
 	void (*convert)(const struct hzi_convert *a);

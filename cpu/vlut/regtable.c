@@ -1,13 +1,13 @@
 /*
- * regtable.c - products of lattice codes and vectors by tables in vector registers
+ * regtable.c - products with lattice codes: tables of inner products in vector registers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * For each block and column there is a table of <c, x'>, which all levels share. Entries are of 16
- * bits, in two planes of bytes, in units of a 32767th of the most that a group of blocks can reach;
- * or of 8 bits between the least and the largest of the block. Sums of a group are exact: one unit
- * is one for the group. That of 8 bits should be small, so blocks come in the order of their
- * ranges: then neighbours need about the same. Where codes have T, groups are those of T.
+ * Each block and column has a table of <c, x'>, which all levels share. u16 entries (two planes of
+ * bytes) are in units of a 32767th of the largest that a group of blocks reaches; u8 entries lie
+ * between the least and the largest of the block. A group has one unit, so its sum is exact. Blocks
+ * with u8 entries are sorted by their range, so that a group needs about the same unit. Where codes
+ * have T, the groups are those of T.
  *
  * Errors, of D4 with q = 4, M = 2 and normal x and W: 16 bits 2e-5 of |y|, 8 bits 0.6 %, where the
  * quantization itself has 6.4 %.
@@ -27,12 +27,12 @@
 #define GROUP_8 16
 #define UNIT 32766.0f
 
-static int64_t room(const struct hzi_vlut_small *j)
+static int64_t room(const struct hzi_vlut_regtable *j)
 {
 	return j->w->size < 64 ? 64 : j->w->size;
 }
 
-void hzi_vlut_small_place(struct hzi_vlut_small *j, char *base, size_t *used)
+void hzi_vlut_regtable_place(struct hzi_vlut_regtable *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	int64_t groups;
@@ -44,22 +44,22 @@ void hzi_vlut_small_place(struct hzi_vlut_small *j, char *base, size_t *used)
 	groups = (j->chunk + j->group - 1) / j->group;
 	j->padded = w->panels * HZI_VLUT_ROWS;
 	j->threads = hzi_threads(j->ctx, 2 * w->panels * HZI_VLUT_ROWS * w->blocks * w->levels);
-	j->leaders = hzi_vlut_take(base, used, 4 * w->embed * room(j));
-	j->low = hzi_vlut_take(base, used, 4 * j->cols * j->chunk);
-	j->high = hzi_vlut_take(base, used, 4 * j->cols * j->chunk);
-	j->ordered = hzi_vlut_take(base, used, 4 * j->cols * j->chunk);
-	j->inverse = hzi_vlut_take(base, used, 4 * j->cols * j->chunk);
-	j->order = hzi_vlut_take(base, used, 4 * j->cols * j->chunk);
-	j->weight = hzi_vlut_take(base, used, 4 * j->cols * groups);
-	j->base = hzi_vlut_take(base, used, 4 * j->cols * groups);
-	j->sum = hzi_vlut_take(base, used, 4 * j->cols * j->padded);
-	j->table = hzi_vlut_take(base, used, j->cols * j->chunk * j->planes * w->size);
+	j->leaders = hzi_vlut_workspace_take(base, used, 4 * w->embed * room(j));
+	j->low = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
+	j->high = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
+	j->ordered = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
+	j->inverse = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
+	j->order = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
+	j->weight = hzi_vlut_workspace_take(base, used, 4 * j->cols * groups);
+	j->base = hzi_vlut_workspace_take(base, used, 4 * j->cols * groups);
+	j->sum = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->padded);
+	j->table = hzi_vlut_workspace_take(base, used, j->cols * j->chunk * j->planes * w->size);
 	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
-	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
 /* Entries that no code has are 0, as code 0 has it. */
-static void fill_leaders(const struct hzi_vlut_small *j)
+static void fill_leaders(const struct hzi_vlut_regtable *j)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t n = (int64_t)w->rule->level_size;
@@ -72,7 +72,7 @@ static void fill_leaders(const struct hzi_vlut_small *j)
 }
 
 /* Piece p of column c: what its tables are made of */
-static struct hzi_vlut_table piece(const struct hzi_vlut_small *j, int64_t u)
+static struct hzi_vlut_table piece(const struct hzi_vlut_regtable *j, int64_t u)
 {
 	const int64_t pieces = (j->blocks + PIECE - 1) / PIECE, c = u / pieces,
 		      p = u % pieces * PIECE;
@@ -92,7 +92,7 @@ static struct hzi_vlut_table piece(const struct hzi_vlut_small *j, int64_t u)
 
 static void ranges(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_small *j = data;
+	const struct hzi_vlut_regtable *j = data;
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
@@ -105,7 +105,7 @@ static void ranges(void *data, int thread, int64_t begin, int64_t end)
 
 static void tables(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_small *j = data;
+	const struct hzi_vlut_regtable *j = data;
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
@@ -117,7 +117,7 @@ static void tables(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /* Blocks in the order of their ranges, roughly: by 256 steps of the largest */
-static void sort_blocks(const struct hzi_vlut_small *j, const float *low, const float *high,
+static void sort_blocks(const struct hzi_vlut_regtable *j, const float *low, const float *high,
 			int32_t *order)
 {
 	int32_t count[257] = {0};
@@ -140,7 +140,7 @@ static void sort_blocks(const struct hzi_vlut_small *j, const float *low, const 
 }
 
 /* The most that an entry of a group can be, squared, is |x|^2 max |c|^2 of its blocks. */
-static float square(const struct hzi_vlut_small *j, const float *x)
+static float square(const struct hzi_vlut_regtable *j, const float *x)
 {
 	float s = 0;
 
@@ -167,7 +167,7 @@ static float largest_leader(const struct hzi_vlut_side *w)
 }
 
 /* Order, units and what is added to sums, of a column of the chunk */
-static void plan_column(const struct hzi_vlut_small *j, int64_t c, float leader)
+static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float leader)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t at = c * j->chunk, groups = (j->chunk + j->group - 1) / j->group;
@@ -219,7 +219,7 @@ static void plan_column(const struct hzi_vlut_small *j, int64_t c, float leader)
 
 static void sums(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_small *j = data;
+	const struct hzi_vlut_regtable *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t groups = (j->chunk + j->group - 1) / j->group;
 
@@ -249,7 +249,7 @@ static void sums(void *data, int thread, int64_t begin, int64_t end)
 
 static void finish(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_small *j = data;
+	const struct hzi_vlut_regtable *j = data;
 	const float scale = j->w->has_t ? 1 : j->w->rule->scale[0];
 
 	(void)thread;
@@ -259,12 +259,12 @@ static void finish(void *data, int thread, int64_t begin, int64_t end)
 
 			for (int i = 0; i < HZI_VLUT_ROWS; i++)
 				y[i] *= scale;
-			hzi_vlut_put(j->ctx, j->w, &j->y, panel, j->col + c, y);
+			hzi_vlut_store(j->ctx, j->w, &j->y, panel, j->col + c, y);
 		}
 	}
 }
 
-void hzi_vlut_small_run(struct hzi_vlut_small *j)
+void hzi_vlut_regtable_run(struct hzi_vlut_regtable *j)
 {
 	const float leader = largest_leader(j->w);
 

@@ -37,7 +37,7 @@ static bool is_s32(const struct hzi_vlut_gemm_job *j)
 	return j->a->y_dtype == HZ_S32;
 }
 
-/* opts->table_dtype of a byte kind permits tables, of another one asks for them as HZ_VLUT_TABLE. */
+/* opts->table_dtype: u8 and u16 permit tables, other dtypes ask for them, as HZ_VLUT_TABLE does. */
 static bool has_byte_table(const struct hz_vlut *v)
 {
 	return v->table_dtype == HZ_U8 || v->table_dtype == HZ_U16;
@@ -271,7 +271,8 @@ static const struct hzi_route gemm2_routes[] = {
 	{"table", "inner products from a table: HZ_VLUT_TABLE", ROUTE(table2)},
 	{"s8", "the points of both as s8, exact sums", ROUTE(s8_2)},
 	{"exact_s64", "points beyond s8, 64-bit sums", ROUTE(exact2)},
-	{"via_f32", "scales of blocks, bases: x decoded to f32, then vlut_gemm's f32", ROUTE(via_f32_2)},
+	{"via_f32", "scales of blocks, bases: x decoded to f32, then vlut_gemm's f32",
+	 ROUTE(via_f32_2)},
 };
 
 /* ---- The tables ------------------------------------------------------------------------------ */

@@ -1,10 +1,10 @@
 /*
- * s8.c - products with lattice codes as sums of products of bytes, by the kernels of qgemm
+ * s8.c - products with lattice codes: points and x as s8, by the micro-kernels of qgemm
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Points less o are bytes. So is x, in parts: a column is 2^8 j times part j, summed, times a
- * factor. Sums of products are exact, hence the same for any level and any number of threads.
+ * Points less o fit s8. A column of x is a factor times a sum of signed base-256 digits. The
+ * accumulators are exact, so results do not depend on the ISA level or the number of threads.
  */
 #include <config.h>
 
@@ -15,38 +15,38 @@
 #include "lib/qgemm/qgemm.h"
 
 #define CHUNK 16384		/* of k: 1 MiB of a panel's points; sums of 2^28 at most */
-#define COLUMNS 96		/* that are multiplied at once */
+#define COLUMNS 96		/* multiplied at a time */
 
-static bool from_fields(const struct hzi_vlut_ints *j)
+static bool from_fields(const struct hzi_vlut_s8 *j)
 {
 	return j->w->fields && j->w->w->packed;
 }
 
 /* Columns of group g, and rows of A that they make: with one of 0, if the level changes codes */
-static int64_t group_cols(const struct hzi_vlut_ints *j, int64_t g)
+static int64_t group_cols(const struct hzi_vlut_s8 *j, int64_t g)
 {
 	return hzi_vlut_min(COLUMNS, j->cols - g * COLUMNS);
 }
 
-static int64_t group_rows(const struct hzi_vlut_ints *j, int64_t cols)
+static int64_t group_rows(const struct hzi_vlut_s8 *j, int64_t cols)
 {
 	return cols * j->parts + (j->zero ? 1 : 0);
 }
 
 /* Scratch for the codes of a chunk */
-static int64_t codes_bytes(const struct hzi_vlut_ints *j)
+static int64_t codes_bytes(const struct hzi_vlut_s8 *j)
 {
 	return from_fields(j) ? 0 : hzi_round_up(hzi_vlut_view_bytes(j->w, j->chunk), 64);
 }
 
-static int64_t chunk_k(const struct hzi_vlut_ints *j, int64_t c)
+static int64_t chunk_k(const struct hzi_vlut_s8 *j, int64_t c)
 {
 	const int64_t k = hzi_vlut_min(j->chunk, j->w->blocks - c * j->chunk) * j->w->embed;
 
 	return from_fields(j) ? hzi_round_up(k, 64) : k;
 }
 
-void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
+void hzi_vlut_s8_place(struct hzi_vlut_s8 *j, char *base, size_t *used)
 {
 	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + j->ctx->level;
 	const struct hzi_vlut_side *w = j->w;
@@ -63,33 +63,33 @@ void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used)
 	padded = hzi_round_up(j->chunk * w->embed, 64);
 	j->threads = hzi_threads(j->ctx,
 				 w->panels * HZI_VLUT_ROWS * j->k * (1 + j->cols * j->parts / 64));
-	j->factor = hzi_vlut_take(base, used, 8 * j->cols);
-	j->shift = hzi_vlut_take(base, used, 8 * j->cols);
-	j->rows = hzi_vlut_take(base, used, (j->cols * j->parts + j->groups) * j->k);
-	j->table = hzi_vlut_take(base, used, hzi_vlut_byte_table_bytes(w));
+	j->factor = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->shift = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->rows = hzi_vlut_workspace_take(base, used, (j->cols * j->parts + j->groups) * j->k);
+	j->table = hzi_vlut_workspace_take(base, used, hzi_vlut_byte_table_bytes(w));
 	j->packed_each = hzi_round_up(kern->pack_a_bytes(group_rows(j, most), padded), 64);
-	j->packed = hzi_vlut_take(base, used, j->groups * j->chunks * j->packed_each);
+	j->packed = hzi_vlut_workspace_take(base, used, j->groups * j->chunks * j->packed_each);
 	/* A view, the points, sums of a group, and these of all chunks */
 	j->scratch_each = codes_bytes(j) +
 			  HZI_VLUT_ROWS * padded +
 			  HZI_VLUT_ROWS * (4 * group_rows(j, most) + 8 * most) + 64;
 	j->scratch_each = hzi_round_up(j->scratch_each, 64);
-	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
-int8_t *hzi_vlut_ints_row(const struct hzi_vlut_ints *j, int64_t col)
+int8_t *hzi_vlut_s8_row(const struct hzi_vlut_s8 *j, int64_t col)
 {
 	return j->rows + (col * j->parts + col / COLUMNS) * j->k;
 }
 
 static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_ints *j = data;
+	const struct hzi_vlut_s8 *j = data;
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t g = u / j->chunks, c = u % j->chunks, cols = group_cols(j, g);
-		int8_t *row = hzi_vlut_ints_row(j, g * COLUMNS) + c * j->chunk * j->w->embed;
+		int8_t *row = hzi_vlut_s8_row(j, g * COLUMNS) + c * j->chunk * j->w->embed;
 		const struct hzi_qgemm_pack_a p = {
 			.a = row, .packed = j->packed + u * j->packed_each,
 			.m = group_rows(j, cols),
@@ -133,7 +133,7 @@ static void add_part(const int32_t *from, const int32_t *none, int part, double 
 }
 
 /* Of a panel and a group: the sums of column i, of all its parts, and what they stand for, to y */
-static void put_column(const struct hzi_vlut_ints *j, int64_t panel, int64_t col,
+static void put_column(const struct hzi_vlut_s8 *j, int64_t panel, int64_t col,
 		       const double *sums)
 {
 	const struct hzi_vlut_side *w = j->w;
@@ -149,12 +149,12 @@ static void put_column(const struct hzi_vlut_ints *j, int64_t panel, int64_t col
 	}
 	for (int i = 0; i < HZI_VLUT_ROWS; i++)
 		y[i] = (float)(sums[i] * j->factor[col] + j->shift[col]);
-	hzi_vlut_put(j->ctx, w, &j->y, panel, col, y);
+	hzi_vlut_store(j->ctx, w, &j->y, panel, col, y);
 }
 
 static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_ints *j = data;
+	const struct hzi_vlut_s8 *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const struct hz_context *ctx = j->ctx;
 	const int64_t most = hzi_vlut_min(COLUMNS, j->cols);
@@ -207,7 +207,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-void hzi_vlut_ints_run(struct hzi_vlut_ints *j)
+void hzi_vlut_s8_run(struct hzi_vlut_s8 *j)
 {
 	hzi_vlut_byte_table(j->w, j->table);
 	hzi_parallel(j->threads, pack_rows, j, j->groups * j->chunks);

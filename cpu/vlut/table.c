@@ -1,10 +1,10 @@
 /*
- * table.c - products with lattice codes by tables in memory, entry by entry
+ * table.c - products with lattice codes: tables of inner products in memory
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * This is the definition at work: one-sided t_k[I] = <c(I), x_k>, two-sided T[I][J] = <c(I), c(J)>.
- * It serves as the oracle of all that is faster, and lattices whose leaders are no small integers.
+ * The definition: one-sided t_k[I] = <c(I), x_k>, two-sided T[I][J] = <c(I), c(J)>. It is the
+ * reference for the faster paths, and serves lattices whose leaders are not small integers.
  */
 #include <config.h>
 
@@ -17,7 +17,7 @@
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
-void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used)
+void hzi_vlut_table_f32_place(struct hzi_vlut_table_f32 *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t entries = (int64_t)w->rule->level_size;
@@ -25,11 +25,11 @@ void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used)
 	j->chunk = ENTRIES / entries / w->group * w->group;
 	j->chunk = hzi_vlut_min(j->chunk < w->group ? w->group : j->chunk, w->blocks);
 	j->threads = hzi_threads(j->ctx, 16 * w->panels * HZI_VLUT_ROWS * w->blocks);
-	j->table = hzi_vlut_take(base, used, 4 * j->chunk * entries);
-	j->base = hzi_vlut_take(base, used, 4 * j->chunk);
-	j->sum = hzi_vlut_take(base, used, 8 * w->panels * HZI_VLUT_ROWS);
+	j->table = hzi_vlut_workspace_take(base, used, 4 * j->chunk * entries);
+	j->base = hzi_vlut_workspace_take(base, used, 4 * j->chunk);
+	j->sum = hzi_vlut_workspace_take(base, used, 8 * w->panels * HZI_VLUT_ROWS);
 	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
-	j->scratch = hzi_vlut_take(base, used, j->threads * j->scratch_each);
+	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
 /* To f16 and back: the kernel of conversions does it. */
@@ -54,7 +54,7 @@ static void round_table(const struct hz_context *ctx, int dtype, float *table, i
 
 static void fill_tables(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_tables *j = data;
+	const struct hzi_vlut_table_f32 *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t entries = (int64_t)w->rule->level_size;
 
@@ -91,7 +91,7 @@ static void add(float *sum, float v, bool compensated)
 
 static void look_up(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_tables *j = data;
+	const struct hzi_vlut_table_f32 *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t entries = (int64_t)w->rule->level_size;
 
@@ -121,7 +121,7 @@ static void look_up(void *data, int thread, int64_t begin, int64_t end)
 
 static void finish(void *data, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_vlut_tables *j = data;
+	const struct hzi_vlut_table_f32 *j = data;
 
 	(void)thread;
 	for (int64_t panel = begin; panel < end; panel++) {
@@ -133,11 +133,11 @@ static void finish(void *data, int thread, int64_t begin, int64_t end)
 			/* What was lost of Inf is NaN. */
 			y[i] = sum[0] - sum[0] == 0 ? sum[0] + sum[1] : sum[0];
 		}
-		hzi_vlut_put(j->ctx, j->w, &j->y, panel, j->col, y);
+		hzi_vlut_store(j->ctx, j->w, &j->y, panel, j->col, y);
 	}
 }
 
-void hzi_vlut_tables_run(struct hzi_vlut_tables *j)
+void hzi_vlut_table_f32_run(struct hzi_vlut_table_f32 *j)
 {
 	for (j->col = 0; j->col < j->v.cols; j->col++) {
 		memset(j->sum, 0, (size_t)(8 * j->w->panels * HZI_VLUT_ROWS));

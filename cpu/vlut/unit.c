@@ -25,9 +25,9 @@ void HZI_FILL(vlut)(void *table)
 	kern->quads = vlut_quads;
 	kern->computes = LANES > 4;
 	kern->widen = vlut_widen;
-	kern->turn = vlut_turn;
-	kern->cut = vlut_cut;
-	kern->most = vlut_most;
+	kern->transpose64 = vlut_transpose64;
+	kern->split_digits = vlut_split_digits;
+	kern->abs_max = vlut_abs_max;
 	kern->fields_rows = 2;
 	kern->fields_most = 6;
 	kern->fields = vlut_fields;

@@ -15,7 +15,7 @@
 
 /*
  * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
- * groups][64] of T. Bytes lie at hzi_vlut_place() of their row, codes of 16 and 32 bits in the
+ * groups][64] of T. Bytes lie at hzi_vlut_row_at() of their row, codes of 16 and 32 bits in the
  * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0. With
  * fields it is two halves of 32 rows, of struct hzi_vlut_fields.
  */
@@ -103,7 +103,7 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 	const int64_t from = i * w->row + first * w->block;
 	const int row = (int)(i % HZI_VLUT_ROWS);
 	int64_t to = b * (below_levels + s->levels) * HZI_VLUT_ROWS +
-		     (s->bytes == 1 ? hzi_vlut_place(row) : row);
+		     (s->bytes == 1 ? hzi_vlut_row_at(row) : row);
 
 	if (s->bytes == 2) {
 		pack_words((const uint16_t *)w->codes + from + b * w->block, w->block, w->level,
@@ -132,12 +132,13 @@ static void pack_t(const struct hz_context *ctx, const struct hzi_vlut_side *s, 
 	const uint8_t last = (uint8_t)(s->rule->scales - 1);
 
 	if (rows == HZI_VLUT_ROWS && w->t_step == 1) {
-		hzi_vlut_kern[ctx->level].turn(w->t + row * w->t_row + g, w->t_row, groups, t);
+		hzi_vlut_kern[ctx->level].transpose64(w->t + row * w->t_row + g, w->t_row, groups,
+						      t);
 	} else {
 		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
 		for (int64_t i = 0; i < rows; i++) {
 			for (int64_t l = 0; l < groups; l++)
-				t[l * HZI_VLUT_ROWS + hzi_vlut_place((int)i)] =
+				t[l * HZI_VLUT_ROWS + hzi_vlut_row_at((int)i)] =
 					w->t[(row + i) * w->t_row + (g + l) * w->t_step];
 		}
 	}
@@ -160,7 +161,7 @@ static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side 
 
 	if (s->bytes == 1 && below_levels == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
 	    w->block == s->levels) {
-		hzi_vlut_kern[ctx->level].turn((const uint8_t *)w->codes + row * w->row +
+		hzi_vlut_kern[ctx->level].transpose64((const uint8_t *)w->codes + row * w->row +
 					       first * w->block, w->row,
 				count, codes);
 		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
@@ -321,7 +322,7 @@ uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view
 {
 	const uint8_t *p = v->codes + block * v->step + level * HZI_VLUT_ROWS * s->bytes;
 
-	return s->bytes == 1 ? p[hzi_vlut_place(row)] :
+	return s->bytes == 1 ? p[hzi_vlut_row_at(row)] :
 	       s->bytes == 2 ? ((const uint16_t *)(const void *)p)[row] :
 			       ((const uint32_t *)(const void *)p)[row];
 }
@@ -569,7 +570,7 @@ void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_s
 
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
-/* count elements back to back from one dtype to another, one of which is f32 */
+/* Converts count contiguous elements between two dtypes, one of which is f32. */
 static void convert(const struct hz_context *ctx, const void *x, int x_dtype, void *y, int y_dtype,
 		    int64_t count)
 {
@@ -581,7 +582,7 @@ static void convert(const struct hz_context *ctx, const void *x, int x_dtype, vo
 	hzi_vlut_kern[ctx->level].convert(&h);
 }
 
-/* Columns that are neighbours: rows as they lie become f32, some at a time, and are transposed. */
+/* Contiguous columns: some rows at a time are converted to f32 and transposed. */
 static void load_across(const struct hz_context *ctx, const void *x, int dtype, int64_t n,
 			int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
 {
@@ -631,7 +632,7 @@ void hzi_vlut_load(const struct hz_context *ctx, const void *x, int dtype, int64
 	}
 }
 
-void hzi_vlut_put(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+void hzi_vlut_store(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from)
 {
 	const int64_t row = panel * HZI_VLUT_ROWS, at = row * y->y_i + col * y->y_j;
@@ -659,7 +660,7 @@ void hzi_vlut_put(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		((uint16_t *)y->y)[at + i * y->y_i] = half[i];
 }
 
-void hzi_vlut_put_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+void hzi_vlut_store_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value)
 {
 	const int64_t at = row * y->y_i + col * y->y_j;

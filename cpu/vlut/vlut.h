@@ -11,7 +11,7 @@
 #include "cpu/vlut/kern.h"
 #include "lib/vlut/vlut.h"
 
-/* A coded matrix, and what follows from its lattice */
+/* A coded matrix, and what its lattice implies */
 struct hzi_vlut_side {
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_rule *rule;
@@ -30,7 +30,7 @@ struct hzi_vlut_side {
 	const uint8_t *field_codes;	/* [256]: the codes that fields stand for */
 };
 
-/* Some blocks of a panel: level l of block b is at codes + b * step + l * 64 codes */
+/* Codes of some blocks of a panel: level l of block b at codes + b * step + l * 64 codes */
 struct hzi_vlut_view {
 	const uint8_t *codes, *t;
 	int64_t step;			/* bytes */
@@ -40,7 +40,7 @@ struct hzi_vlut_view {
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w);
 
-/* Scratch of hzi_vlut_view(), which gives blocks first .. of a panel, first a multiple of group */
+/* View of blocks first .. of a panel, first a multiple of group; and the scratch that it takes */
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks);
 struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch);
@@ -56,8 +56,8 @@ int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s);
 void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table);
 
 /*
- * Points less o of a view, whose reach is at most 127, as bytes to two panels of packed B
- * (lib/qgemm/qgemm.h) b_panel bytes apart, padded with 0 to a multiple of 64 of k.
+ * Decodes a view with reach <= 127 to p - o as s8, in two panels of packed B (lib/qgemm/qgemm.h)
+ * b_panel bytes apart, k padded with 0 to a multiple of 64.
  */
 #define HZI_VLUT_BYTE_REACH 127
 void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
@@ -65,8 +65,8 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		    int64_t b_panel);
 
 /*
- * The same of a packed matrix of fields, k of each 16 in the order of vlut_fields_order(), whole
- * steps of 64 of them; first is a multiple of 16.
+ * The same from packed D4 fields, k in the order of fields_order(), whole steps of 64 values; first
+ * is a multiple of 16.
  */
 void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
@@ -76,20 +76,20 @@ void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_s
 static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
 				   int row, int64_t block)
 {
-	return s->rule->scale[v->t ? v->t[block / s->group * 64 + hzi_vlut_place(row)] : 0];
+	return s->rule->scale[v->t ? v->t[block / s->group * 64 + hzi_vlut_row_at(row)] : 0];
 }
 
 /*
- * Column c < cols, cols <= HZI_VLUT_COLUMNS, at x + first + c * x_ld, n elements step apart, to
- * floats; some is room for n of these.
+ * Converts cols <= HZI_VLUT_COLUMNS columns to f32: column c is n elements from x + first + c *
+ * x_ld on, step apart. some: scratch for n of the 16-bit elements of each.
  */
 #define HZI_VLUT_COLUMNS 16
 void hzi_vlut_load(const struct hz_context *ctx, const void *x, int dtype, int64_t n, int64_t step,
 		   int64_t first, int64_t cols, int64_t x_ld, uint16_t *some, float *to,
 		   int64_t to_ld);
 
-/* Places in a workspace, in whole cache lines: with base NULL they are counted alone. */
-static inline void *hzi_vlut_take(char *base, size_t *used, int64_t bytes)
+/* Takes whole cache lines of a workspace; with base NULL only counts them. */
+static inline void *hzi_vlut_workspace_take(char *base, size_t *used, int64_t bytes)
 {
 	void *p = base ? base + *used : NULL;
 
@@ -102,7 +102,7 @@ static inline int64_t hzi_vlut_min(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Columns of x: numbers x' that points are multiplied by, and what is added with the scale alone */
+/* Columns x', which points are multiplied by, and what each block adds times its scale */
 struct hzi_vlut_vectors {
 	int64_t cols, k;		/* k = blocks * embed */
 	float *x;			/* [cols][k] */
@@ -115,21 +115,21 @@ struct hzi_vlut_result {
 	int64_t y_i, y_j;
 };
 
-/* Row i of 64 floats times its row scale to column j of y, from row panel * 64 on */
-void hzi_vlut_put(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+/* Stores 64 floats times their row scales to column col of y, from row panel * 64 on. */
+void hzi_vlut_store(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from);
 
-/* One element, likewise */
-void hzi_vlut_put_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+/* Stores one element, likewise. */
+void hzi_vlut_store_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
 
 /*
- * Each of the ways to sum has a struct whose first members the caller fills; _place() finds the
- * rest room in a workspace, or counts it, and _run() does the work.
+ * Each code path has a struct. The caller fills its first members; _place() takes the workspace of
+ * the others, or counts it; _run() does the work.
  */
 
-/* Tables in registers: 8 bits (planes 1) or 16. q^d <= 256; x is finite. */
-struct hzi_vlut_small {
+/* Tables in vector registers, u8 (planes 1) or u16 (planes 2). q^d <= 256; x is finite. */
+struct hzi_vlut_regtable {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_vectors v;
@@ -146,11 +146,11 @@ struct hzi_vlut_small {
 	int threads;
 };
 
-void hzi_vlut_small_place(struct hzi_vlut_small *j, char *base, size_t *used);
-void hzi_vlut_small_run(struct hzi_vlut_small *j);
+void hzi_vlut_regtable_place(struct hzi_vlut_regtable *j, char *base, size_t *used);
+void hzi_vlut_regtable_run(struct hzi_vlut_regtable *j);
 
-/* Points in f32: anything */
-struct hzi_vlut_floats {
+/* Points as f32: any lattice */
+struct hzi_vlut_f32 {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_vectors v;
@@ -164,11 +164,11 @@ struct hzi_vlut_floats {
 	int threads;
 };
 
-void hzi_vlut_floats_place(struct hzi_vlut_floats *j, char *base, size_t *used);
-void hzi_vlut_floats_run(struct hzi_vlut_floats *j);
+void hzi_vlut_f32_place(struct hzi_vlut_f32 *j, char *base, size_t *used);
+void hzi_vlut_f32_run(struct hzi_vlut_f32 *j);
 
 /* Tables of a float type in memory; q^d <= 65536 */
-struct hzi_vlut_tables {
+struct hzi_vlut_table_f32 {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_vectors v;
@@ -184,16 +184,16 @@ struct hzi_vlut_tables {
 	int threads;
 };
 
-void hzi_vlut_tables_place(struct hzi_vlut_tables *j, char *base, size_t *used);
-void hzi_vlut_tables_run(struct hzi_vlut_tables *j);
+void hzi_vlut_table_f32_place(struct hzi_vlut_table_f32 *j, char *base, size_t *used);
+void hzi_vlut_table_f32_run(struct hzi_vlut_table_f32 *j);
 
-/* Points less o and x' as bytes: points reach no further than 127, there is no T. */
-struct hzi_vlut_ints {
+/* p - o and x' as s8; reach <= 127, no T */
+struct hzi_vlut_s8 {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_result y;
 	int64_t cols;
-	int32_t parts;			/* rows of bytes that make a column, the lowest first */
+	int32_t parts;			/* base-256 digits of a column, the least first */
 	/* place */
 	double *factor, *shift;		/* [cols]: y = row_scale_i (factor_j sum + shift_j) */
 	int8_t *rows;
@@ -202,21 +202,21 @@ struct hzi_vlut_ints {
 	char *packed, *scratch;
 	int64_t packed_each, scratch_each;
 	int threads;
-	bool zero;			/* a row of 0 goes along: qmul() adds what it finds there */
+	bool zero;			/* multiply a row of 0 too: qmul() adds to its result */
 };
 
-void hzi_vlut_ints_place(struct hzi_vlut_ints *j, char *base, size_t *used);
-/* Where the caller puts the parts of a column, k apart, with its factor and shift */
-int8_t *hzi_vlut_ints_row(const struct hzi_vlut_ints *j, int64_t col);
-void hzi_vlut_ints_run(struct hzi_vlut_ints *j);
+void hzi_vlut_s8_place(struct hzi_vlut_s8 *j, char *base, size_t *used);
+/* Where the caller stores the digits of a column, k apart, with its factor and shift */
+int8_t *hzi_vlut_s8_row(const struct hzi_vlut_s8 *j, int64_t col);
+void hzi_vlut_s8_run(struct hzi_vlut_s8 *j);
 
-/* Packed fields by few rows of bytes, which the caller puts where _row() says */
-struct hzi_vlut_fields_job {
+/* Packed D4 fields by few rows of s8 digits, which the caller stores at _row() */
+struct hzi_vlut_d4_bitfield {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_result y;
 	int64_t cols;
-	int32_t parts;			/* as of struct hzi_vlut_ints */
+	int32_t parts;			/* as of struct hzi_vlut_s8 */
 	/* place */
 	double *factor, *shift;		/* likewise */
 	int64_t *less;			/* [cols]: <o, x'> */
@@ -227,9 +227,9 @@ struct hzi_vlut_fields_job {
 	int threads;
 };
 
-void hzi_vlut_fields_place(struct hzi_vlut_fields_job *j, char *base, size_t *used);
-int8_t *hzi_vlut_fields_row(const struct hzi_vlut_fields_job *j, int64_t col);
-void hzi_vlut_fields_run(struct hzi_vlut_fields_job *j);
+void hzi_vlut_d4_bitfield_place(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used);
+int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t col);
+void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j);
 
 /* ---- vlut_gemm (gemm.c): what a call is, for the routes to look at --------------------------- */
 
@@ -246,11 +246,11 @@ struct hzi_vlut_gemm_job {
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
-	struct hzi_vlut_small small;
-	struct hzi_vlut_fields_job fields;
-	struct hzi_vlut_ints ints;
-	struct hzi_vlut_floats floats;
-	struct hzi_vlut_tables tables;
+	struct hzi_vlut_regtable small;
+	struct hzi_vlut_d4_bitfield fields;
+	struct hzi_vlut_s8 ints;
+	struct hzi_vlut_f32 floats;
+	struct hzi_vlut_table_f32 tables;
 };
 
 /* a has blocks. */
@@ -274,7 +274,7 @@ struct hzi_vlut_gemm2_job {
 	struct hz_context *ctx;
 	const struct hzi_vlut_gemm2_args *a;
 	struct hzi_vlut_side w, x;
-	struct hzi_vlut_ints ints;
+	struct hzi_vlut_s8 ints;
 	float *values;			/* [x rows][k] */
 	uint8_t *table;
 	char *scratch;

@@ -27,7 +27,7 @@ struct decode_job {
 	const struct hzi_lattice_rule *rule;
 	struct hzi_lattice_map map;
 	struct hzi_lane_rule lanes;
-	/* Codes and values back to back, by lattice_values(); any, by planes; plain: no sub */
+	/* in_lanes: contiguous codes and values, by lattice_values(); plain: sub is 0 */
 	bool in_lanes, in_planes, stream, plain;
 	bool joined;			/* digits: of all levels side by side */
 	int64_t at_once;		/* blocks, by planes */
@@ -264,7 +264,7 @@ static void points_in_planes(const struct decode_job *job, const struct place *a
 	});
 }
 
-/* At most at_once blocks: values to y, back to back, which hold whole blocks */
+/* At most at_once blocks to y, whole blocks of contiguous values */
 static void decode_planes(const struct decode_job *job, const struct place *at, int64_t first,
 			  int64_t count, void *y)
 {
@@ -319,7 +319,7 @@ static void decode_in_planes(const struct decode_job *job, const struct place *a
 
 /* ---- In lanes of bytes ----------------------------------------------------------------------- */
 
-/* Whole blocks, codes and values back to back */
+/* Whole blocks of contiguous codes and values */
 static void decode_in_lanes(const struct decode_job *job, const struct place *at, int64_t first,
 			    int64_t count)
 {
@@ -429,7 +429,7 @@ static void digits_in_planes(const struct decode_job *job, const uint16_t *index
 	}
 }
 
-/* What is of a block in `width` planes to y, `size` bytes each, back to back */
+/* Interleaves `width` planes: the elements of a block, `size` bytes each, to y */
 static void weave(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
 		  int64_t width, int64_t size, void *y)
 {

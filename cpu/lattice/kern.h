@@ -33,7 +33,7 @@ struct hzi_lane_rule {
 #define HZI_LATTICE_PLANES 24	/* of all levels that lanes hold */
 
 /*
- * Points of count blocks x, back to back, and their indices: plane n of level m of block i at
+ * Points of count contiguous blocks x, and their indices: plane n of level m of block i at
  * index[(m * planes + n) * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times
  * factors[i] if not NULL. miss[i]: 0, HZI_LATTICE_MISS if the block does not fit, and
  * HZI_LATTICE_FAR beside it where indices mean nothing: y is not a number, or rounds to more than
@@ -59,7 +59,7 @@ struct hzi_lattice_points {
 	float *error;
 };
 
-/* Indices as above of count blocks to LEVEL codes of bytes bytes, back to back */
+/* Indices, as above, of count blocks to contiguous LEVEL codes of `bytes` bytes */
 struct hzi_lattice_codes {
 	const uint16_t *index;
 	void *codes;

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A run of up to HZI_LATTICE_RUN blocks of a row is encoded at once by lattice_points(), as a first
- * try; blocks that miss are gathered and tried again, with the scale that the policy says. What
- * lanes cannot hold goes through the functions of lattice_rule.h, block after block.
+ * try; blocks that miss are gathered and tried again with the next scale of the policy. Quantizers
+ * that lanes do not hold take lib/lattice/lattice_math.h, block by block.
  */
 #include <config.h>
 
@@ -14,7 +14,7 @@
 
 #include "cpu/lattice/lattice.h"
 
-/* count elements, step apart, side by side; what is beyond valid is 0. */
+/* Gathers count elements that are step apart; those from `valid` on become 0. */
 static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
 		   void *to)
 {
@@ -50,9 +50,9 @@ struct encode_job {
 #define VALUES 8192			/* of a run at most */
 #define LEAST_RUN 256			/* blocks of one, if each thread is to have some */
 
-/* What a run has by now */
+/* The results of a run so far */
 struct encoded {
-	const void *x;			/* blocks back to back */
+	const void *x;			/* contiguous blocks */
 	int64_t count;
 	int64_t overload[2];
 	uint8_t t[RUN];			/* of a group: at its first block */
@@ -181,7 +181,7 @@ struct room {
 	struct pending pending;
 };
 
-/* The blocks that are to be tried, back to back; their size is known when this is compiled. */
+/* Gathers the blocks to be tried; d is a constant where this is compiled. */
 static inline void gather_blocks(const struct encoded *e, struct pending *p, const int64_t bytes)
 {
 	for (int64_t i = 0; i < p->count; i++)
@@ -627,7 +627,7 @@ static struct run run_of(const struct encode_job *job, int64_t unit)
 	};
 }
 
-/* Blocks of a run back to back: where they lie, or in apart */
+/* The blocks of a run, contiguous: in place, or gathered in apart */
 static const void *blocks_of(const struct encode_job *job, const struct run *run, float *apart)
 {
 	const int64_t step = job->map.v_step, values = run->count * job->rule->d;

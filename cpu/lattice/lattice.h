@@ -39,12 +39,12 @@ static inline void *offset(const void *p, int64_t elements, int64_t size)
 }
 
 /*
- * Fills l, and *far for lattice_points(). False if points of this quantizer do not fit lanes of 16
- * bits, of which *far has to be beyond what blocks that fit reach.
+ * Fills l, and *far for lattice_points(): above it a rounded coordinate may leave 16 bits. False if
+ * blocks that fit the quantizer reach further, or their points do not fit 16-bit lanes.
  */
 bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far);
 
-/* How the digits of all levels lie in planes, those of a level one after the other */
+/* Layout of the digits of all levels in planes of 16 bits, level by level */
 struct hzi_lattice_powers {
 	int32_t planes, each;		/* of all levels, of one */
 	int32_t digits, last;		/* of a plane; of the last one of a level */
@@ -94,13 +94,13 @@ void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *in
 			   int64_t step, void *codes);
 
 /*
- * A map whose rows are joined where one begins where the last one ends: of values; else, of points
- * and digits, which v_block is for
+ * The map with the last dimension joined to its rows where these are contiguous. values: of values;
+ * else of points or digits, for which v_block counts.
  */
 struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
 					const struct hzi_lattice_rule *r, bool values);
 
-/* Where a row begins */
+/* Offsets of the first element of a row */
 struct place {
 	int64_t v, code, t;
 };
@@ -147,7 +147,7 @@ struct hzi_lattice_decode_call {
 	const struct hzi_lattice_decode_args *a;
 	struct hzi_lattice_map map;	/* rows joined */
 	struct hzi_lane_rule lanes;
-	bool in_planes, in_lanes;	/* whether 16-bit planes, and lanes of bytes, hold the points */
+	bool in_planes, in_lanes;	/* 16-bit planes, 8-bit lanes hold the points */
 };
 
 void hzi_lattice_decode_begin(struct hzi_lattice_decode_call *c,

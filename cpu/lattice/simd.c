@@ -1,5 +1,5 @@
 /*
- * simd.c - which quantizers lanes hold, and how; rows of blocks that lie back to back
+ * simd.c - which quantizers fit 16-bit and 8-bit lanes, and their constants; joins contiguous rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -78,8 +78,8 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 		 * Digits lie in one byte each, and so do coordinates in the basis up to their
 		 * digit.
 		 */
-		l->bytes = tabular && l->planes == 1 && point + offset <= 127 && r->q <= 16 && weight <= 64 &&
-			   (r->kind == HZI_LATTICE_D || weight <= 16) &&
+		l->bytes = tabular && l->planes == 1 && point + offset <= 127 && r->q <= 16 &&
+			   weight <= 64 && (r->kind == HZI_LATTICE_D || weight <= 16) &&
 			   (r->level_size <= 256 || 8 % l->shift == 0);
 		l->largest = (int32_t)(point + offset);
 		l->byte_points = l->bytes && (double)largest >= beyond;

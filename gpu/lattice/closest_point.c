@@ -1,5 +1,5 @@
 /*
- * closest_point.c - launchers of the quantizers of Z^d, A2, D_d and E8 with any q
+ * closest_point.c - launchers for Z^d, A2, D_d and E8 with any q, packing and strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -14,10 +14,9 @@
 
 #define POINT_MOST (1 << 18)	/* of |integer|, so that sums of f32 are exact */
 
-/* kernel: the first is that of encoding, and so many further is that of decoding */
 static const struct near_lattice {
 	int kind, d, most_q;
-	int encode_blocks, decode_blocks;	/* on a multiprocessor */
+	int encode_blocks, decode_blocks;	/* an SM */
 } lattices[] = {
 	{HZ_LATTICE_Z, 1, 4096, 5, 8}, {HZ_LATTICE_Z, 2, 4096, 5, 8}, {HZ_LATTICE_Z, 4, 64, 4, 8},
 	{HZ_LATTICE_Z, 8, 16, 3, 5}, {HZ_LATTICE_A2, 2, 4096, 5, 8}, {HZ_LATTICE_D, 3, 64, 4, 6},
@@ -153,7 +152,7 @@ int hzi_cuda_lattice_encode_closest_point(struct hz_context *ctx, const void *ar
 	const struct hzi_lattice_encode_args *const a = args;
 	const struct hz_lattice *l = a->lattice;
 	const struct hzi_lattice_rule *r = &l->rule;
-	/* See `reach` of the points in gpu/lattice/points_s8.cuh: no coordinate is above the gauge. */
+	/* See `reach` in gpu/lattice/points_s8.cuh: no coordinate is above the gauge. */
 	const bool bytes = gauge_of(l) < (r->d == 8 ? 49 : 99) &&
 			   r->policy != HZ_LATTICE_WRAP && hzi_cuda_lattice_bytes(r) &&
 			   !(r->flags & HZI_LATTICE_DITHERED);

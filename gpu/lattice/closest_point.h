@@ -1,5 +1,5 @@
 /*
- * closest_point.h - Z^d, A2, D_d and E8 with any q, groups, banks, packings and strides, on the GPU
+ * closest_point.h - parameters for Z^d, A2, D_d and E8 with any q, policy, packing and strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

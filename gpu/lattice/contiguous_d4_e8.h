@@ -1,5 +1,5 @@
 /*
- * contiguous_d4_e8.h - D4 and E8 with q = 2 and 4, blocks back to back, on the GPU
+ * contiguous_d4_e8.h - parameters for D4 and E8 with q = 2 and 4, contiguous blocks
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * lattice.h - parameters of the kernels of the lattice quantizer that take anything
+ * lattice.h - parameters of the generic kernels of the lattice quantizer
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *

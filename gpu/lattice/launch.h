@@ -1,5 +1,5 @@
 /*
- * launch.h - launchers of the lattice quantizer, for each other
+ * launch.h - what launchers of the lattice quantizer share, and their routes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 
 HZI_LINK_IMAGES(lattice);
 
-/* Blocks of `per_block` threads for so many of these, at most blocks_per_sm a multiprocessor */
+/* A grid for so many threads, per_block a block, at most blocks_per_sm blocks an SM */
 unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, int per_block,
 			       int blocks_per_sm);
 
@@ -22,13 +22,13 @@ int64_t hzi_cuda_lattice_rows(const struct hzi_lattice_map *map);
 struct hzi_lattice_codes hzi_cuda_lattice_codes(const struct hzi_lattice_map *map,
 						const void *codes, int dtype, int pack);
 
-/* Whether gpu/lattice/points_s8.cuh holds the points of D4 or E8 with q = 4 and such levels */
+/* Whether the rule is D4 or E8 with q = 4 whose points fit gpu/lattice/points_s8.cuh */
 bool hzi_cuda_lattice_bytes(const struct hzi_lattice_rule *r);
 
-/* Sets the counts of a call to 0, so that the kernel behind may start early. */
+/* Zeroes the counts by a kernel, so that the next one may start early (PDL). */
 int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload);
 
-/* Points less o as s8, whole blocks, from codes LEVEL: y_dtype is HZ_S8, v_stride multiples of 16 */
+/* p - o as s8, whole blocks, from codes LEVEL: y_dtype is HZ_S8, v_stride multiples of 16 */
 const char *hzi_cuda_lattice_points_s8_unsupported(const struct hz_lattice *l);
 int hzi_cuda_lattice_points_s8(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
 

@@ -1,5 +1,5 @@
 /*
- * d4_bitfield.c - launchers of packed codes of D4 as fields of bits, and of their products
+ * d4_bitfield.c - packed D4 with q = 4: packing, decoding to s8, products by up to 8 vectors
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,12 +12,12 @@
 #include "gpu/vlut/launch.h"
 
 #define WARPS (HZI_FIELDS_THREADS / 32)
-#define MOST_K 65536		/* so that no sum of a warp leaves 32 bits */
+#define MOST_K 65536		/* the accumulators of a warp fit 32 bits */
 #define SHARED_MOST (160 << 10)	/* of a block, where k can be split */
 #define CLUSTER 8		/* splits of k, at most */
 /*
- * Of a coordinate of o, which the policy HZ_LATTICE_WRAP does not bound: points less o, 84 at most,
- * are bytes, and 17 times these are exact in f16.
+ * The largest |coordinate of o|, which the policy HZ_LATTICE_WRAP does not bound: then p - o, at
+ * most 84, fits s8, and 17 (p - o) is exact in f16.
  */
 #define MOST_OFFSET 64
 
@@ -99,13 +99,12 @@ int hzi_cuda_vlut_d4_bitfield_points(struct hz_context *ctx, const hz_lattice *l
 			       sizeof(p));
 }
 
-/* How a call is done */
 struct plan {
-	int kernel, step, step_log2, split, slots;	/* step: vectors at a time */
+	int kernel, step, step_log2, split, slots;	/* step: columns a launch */
 	int64_t chunks, tiles, shares, shared;
 };
 
-/* Tiles of 16 rows that each of `shares` has, at most, and bytes that a block needs */
+/* Sets slots and shared memory of a block; doubles the shares until it fits. */
 static void lay_out(struct plan *p, int columns, int limit)
 {
 	const int64_t count = ceil_div(p->chunks, p->split);
@@ -146,8 +145,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	p->kernel = whole || p->step <= 2 ? HZI_KERNEL_vlut_fields_2 : HZI_KERNEL_vlut_fields_8;
 	columns = p->kernel == HZI_KERNEL_vlut_fields_8 ? 16 : p->step == 1 ? 4 : 8;
 	/*
-	 * Splits of k, so that x of them fits and there is work for all. On an H200, 8192 x 8192 by
-	 * 8 vectors: 17 us with two, 20 with none, 32 with four.
+	 * Splits k until a block's part of x fits and all SMs have work. On an H200, 8192 x 8192 by
+	 * 8 vectors: 17 us with two splits, 20 with none, 32 with four.
 	 */
 	for (;; p->split *= 2) {
 		const int64_t shares = max_of(g->multiprocessors / p->split, 1);

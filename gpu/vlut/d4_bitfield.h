@@ -1,5 +1,5 @@
 /*
- * d4_bitfield.h - parameters of packed codes of D4 as fields of bits, and their products
+ * d4_bitfield.h - packed D4 with q = 4: the layout, parameters of packing, decoding and products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,13 +13,13 @@
 #define HZI_FIELDS_CHUNK 64		/* of k: a tile's are 512 bytes */
 #define HZI_FIELDS_BYTES 512
 #define HZI_FIELDS_BATCH 8		/* vectors, at most */
-/* Chunks of a warp in shared memory, or on their way: even */
+/* Chunks of a warp in shared memory or in flight: even */
 #define HZI_FIELDS_STAGES 8
 #define HZI_FIELDS_STAGES_BYTES (HZI_FIELDS_STAGES * HZI_FIELDS_BYTES * HZI_FIELDS_THREADS / 32)
 
 /*
  * Packed: [tile of rows][chunk of k][lane 4 g + t] of 16 bytes: words i = 0 .. 3 of
- * vlut_fields.cuh, nibble 2 j + h being lattice block 16 chunk + 4 t + j of row 16 tile + 8 h + g.
+ * d4_bitfield.cuh, nibble 2 j + h being lattice block 16 chunk + 4 t + j of row 16 tile + 8 h + g.
  */
 struct hzi_fields_pack {
 	const uint8_t *codes;
@@ -30,7 +30,7 @@ struct hzi_fields_pack {
 	uint32_t leaders[256];		/* four bytes each */
 };
 
-/* Packed codes to points as bytes, less o: rows `line` apart */
+/* Packed codes to p - o as s8, rows `line` bytes apart */
 struct hzi_fields_bytes {
 	const uint8_t *packed;
 	uint8_t *to;
@@ -39,8 +39,8 @@ struct hzi_fields_bytes {
 };
 
 /*
- * A grid of splits of k (a cluster, if there are several) and of shares of the tiles of rows.
- * digits: of x, columns of the right operand; slots: tiles that a warp has a part of.
+ * Grid: shares of the tiles of rows, times the splits of k, which are a cluster. slots: tiles that
+ * a warp has a part of.
  */
 struct hzi_vlut_fields {
 	const uint8_t *packed;
@@ -52,7 +52,7 @@ struct hzi_vlut_fields {
 	int32_t tiles_each, tiles_more;	/* of a share, and how many have one more */
 	int32_t x_dtype, y_dtype, split_log2, slots;
 	int32_t offset[4], centred;	/* o, and whether it is not 0 */
-	int32_t plain;			/* x is f16: one vector in units, or rows of 8, aligned */
+	int32_t plain;			/* x is f16, aligned: one contiguous vector, or rows of 8 */
 	float scale;
 };
 

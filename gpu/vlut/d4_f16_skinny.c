@@ -1,5 +1,5 @@
 /*
- * d4_f16_skinny.c - launchers of products of packed D4 and up to 8 vectors of f16
+ * d4_f16_skinny.c - launcher of packed D4 by up to 8 vectors of f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,10 +11,10 @@
 
 #define WARPS (HZI_STREAM_THREADS / 32)
 
-/* Kernels by tiles of rows at a time, at most */
+/* Kernels, by the most tiles of rows at a time */
 static const struct kernel {
 	int tiles, stages;	/* chunks in shared memory of a warp */
-	int ahead;		/* bytes, where the next kernel finds room beside this one */
+	int ahead;		/* bytes fetched early, where the next kernel (PDL) fits beside */
 } kernels[] = {{2, 3, 1024}, {4, 2, 1024}, {6, 2, 0}};
 
 #define KERNELS (int)(sizeof(kernels) / sizeof(kernels[0]))
@@ -78,7 +78,8 @@ int hzi_cuda_vlut_d4_f16_skinny(struct hz_context *ctx, const void *args)
 		.packed = a->w.packed, .row_scale = a->w.row_scale, .x = a->x, .y = a->y,
 		.row_scale_step = a->w.row_scale_step, .x_step = by_rows(a) ? a->x_k : a->x_b,
 		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
-		.chunks = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&a->w), .batch = (int32_t)a->batch,
+		.chunks = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&a->w),
+		.batch = (int32_t)a->batch,
 		.tiles_each = (int32_t)(tiles / shares), .tiles_more = (int32_t)(tiles % shares),
 		.group = (int32_t)group, .y_dtype = a->y_dtype, .scale = l->rule.scale[0],
 	};

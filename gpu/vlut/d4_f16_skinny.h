@@ -1,5 +1,5 @@
 /*
- * d4_f16_skinny.h - parameters of products of packed D4 and up to 8 vectors of f16
+ * d4_f16_skinny.h - parameters of packed D4 by up to 8 vectors of f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,8 +13,8 @@
 #define HZI_STREAM_X_BYTES (HZI_FIELDS_CHUNK * HZI_STREAM_COLUMNS * 2)	/* of a chunk */
 
 /*
- * A grid of shares of the tiles of rows, which a block goes through `group` at a time. x: rows of 8
- * vectors, x_step apart, or `batch` vectors, whose elements are back to back; 16 bytes aligned.
+ * Grid: shares of the tiles of rows; a block takes `group` tiles at a time. x: rows of 8 columns,
+ * x_step apart, or `batch` contiguous vectors; 16-byte aligned.
  */
 struct hzi_vlut_stream {
 	const uint8_t *packed;		/* see gpu/vlut/d4_bitfield.h */

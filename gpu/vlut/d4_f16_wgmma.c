@@ -1,5 +1,5 @@
 /*
- * d4_f16_wgmma.c - launchers of products of packed D4 and many vectors of f16 on Hopper
+ * d4_f16_wgmma.c - launcher of packed D4 by many vectors of f16 with wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -41,7 +41,6 @@ static const struct kernel {
 
 #define KERNELS (int)(sizeof(kernels) / sizeof(kernels[0]))
 
-/* How a call is done */
 struct plan {
 	const struct kernel *kernel;
 	int split;
@@ -49,9 +48,8 @@ struct plan {
 };
 
 /*
- * How long x of a chunk takes to come, in nanoseconds as measured on an H200. Lines of which a part
- * is beyond the last vector take the copy engine twice as long, those that begin within 32 bytes
- * more, too.
+ * Nanoseconds that TMA takes for x of a chunk, measured on an H200: twice as long for lines that
+ * reach beyond the last column, and longer for those that do not begin at a multiple of 32 bytes.
  */
 static int64_t x_time(const struct hzi_vlut_gemm_args *a, const struct kernel *k)
 {
@@ -61,8 +59,8 @@ static int64_t x_time(const struct hzi_vlut_gemm_args *a, const struct kernel *k
 }
 
 /*
- * The kernel and the split that take least, in nanoseconds as measured there: for 64 rows by a
- * chunk, for a wave of blocks
+ * The kernel and the split of the least time, in nanoseconds measured on an H200: `decoding` for
+ * the rows of a tile by a chunk, `wave` for a wave of blocks
  */
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {

@@ -1,5 +1,5 @@
 /*
- * d4_f16_wgmma.h - parameters of products of packed D4 and many vectors of f16 on Hopper
+ * d4_f16_wgmma.h - parameters of packed D4 by many vectors of f16 with wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,9 +13,8 @@
 #define HZI_BATCH_SPLIT 8		/* blocks of a cluster, at most */
 
 /*
- * A grid of tiles of rows times splits of k, which are a cluster, and of tiles of columns. x:
- * planes of rows k, 8 + k, 16 + k ... of it; codes: planes of tiles of 16 rows, in lines of 128
- * bytes.
+ * Grid: tiles of rows times the splits of k, which are a cluster; tiles of columns. TMA maps: x has
+ * planes of the rows k, 8 + k, 16 + k ..., codes have planes of 16 rows, in lines of 128 bytes.
  */
 struct hzi_vlut_batch {
 	struct hzi_tensor_map x, codes;
@@ -34,9 +33,8 @@ struct hzi_vlut_batch {
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_batch) == 384, "the same layout for C and CUDA");
 
 /*
- * Of a kernel: columns; groups of 64 rows that a warpgroup takes in turn; warpgroups with other
- * rows, and with other chunks of k; slots of a chunk in shared memory; registers of a consumer, or
- * 0 for what all have.
+ * A kernel's tile: columns; groups of 64 rows that a warpgroup takes in turn; warpgroups along the
+ * rows, and along k; stages of a chunk in shared memory; registers of a consumer, 0: no setmaxnreg.
  */
 #define HZI_BATCH_16_1 16, 1, 1, 4, 16, 0
 #define HZI_BATCH_16_2 16, 2, 1, 4, 12, 0
@@ -57,7 +55,7 @@ HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_batch) == 384, "the same layout for C and
 	((beside) * (slices) * 128 + ((registers) ? 128 : 32))
 #define HZI_BATCH_SLOT(columns, turns, beside) \
 	(HZI_BATCH_CHUNK * (columns) * 2 + 4 * (turns) * (beside) * 2 * HZI_FIELDS_BYTES)
-/* Sums of a slice: rows of columns and 4 more, as other banks are wanted */
+/* Accumulators of a slice: rows of columns plus 4, against bank conflicts */
 #define HZI_BATCH_SUMS(columns, turns, beside) \
 	(HZI_BATCH_ROWS(turns, beside) * ((columns) + 4) * 4)
 

@@ -1,5 +1,5 @@
 /*
- * e8_bitplane.c - launchers of packed codes of E8 as planes of bits, and of their products
+ * e8_bitplane.c - packed E8 with q = 4: packing, decoding to s8 or f16, products by few vectors
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -89,7 +89,6 @@ int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l
 			       &launch, &p, sizeof(p));
 }
 
-/* How a call is done */
 struct plan {
 	int step;			/* columns a launch */
 	int64_t tiles, shares, units, shared;

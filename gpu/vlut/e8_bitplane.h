@@ -1,5 +1,5 @@
 /*
- * e8_bitplane.h - parameters of packed codes of E8 as planes of bits, and their products
+ * e8_bitplane.h - packed E8 with q = 4: the layout, parameters of packing, decoding and products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,11 +13,11 @@
 #define HZI_OCTETS_UNIT 1024		/* of k: a tile's are 4096 bytes a level */
 #define HZI_OCTETS_UNIT_BYTES 4096
 #define HZI_OCTETS_STAGES 2		/* units of a warp in shared memory, or on their way */
-#define HZI_OCTETS_BATCH 2		/* vectors at a time */
-#define HZI_OCTETS_COLUMNS 24		/* bits of x, as the matrix units get them */
+#define HZI_OCTETS_BATCH 2		/* columns a launch */
+#define HZI_OCTETS_COLUMNS 24		/* bits of x, columns of the mma */
 #define HZI_OCTETS_ZEROS 5		/* columns below, of 0 */
 #define HZI_OCTETS_TILES 64		/* of a block, at most */
-/* In shared memory: of x of a unit, of sums of a tile, both of a vector; of the rest */
+/* Shared memory: x of a unit and accumulators of a tile, per column; the rest */
 #define HZI_OCTETS_X_BYTES (32 * (HZI_OCTETS_COLUMNS + HZI_OCTETS_ZEROS) * 4)
 #define HZI_OCTETS_SUMS_BYTES (HZI_OCTETS_ROWS * 3 * 4)
 #define HZI_OCTETS_REST_BYTES \
@@ -26,7 +26,7 @@
 
 /*
  * Packed: [tile of rows][unit of k][level][word of a lane / 4][lane 4 g + t] of 16 bytes. The first
- * 16 words of a lane, those of vlut_octets.cuh, are of row 16 tile + g, the others of row 16 tile +
+ * 16 words of a lane, those of e8_bitplane.cuh, are of row 16 tile + g, the others of row 16 tile +
  * 8 + g; bit j is lattice block 128 unit + 4 j + t.
  */
 struct hzi_octets_pack {

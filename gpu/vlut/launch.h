@@ -17,9 +17,9 @@ HZI_LINK_IMAGES(vlut);
 /* ---- Packed formats -------------------------------------------------------------------------- */
 
 /*
- * d4_bitfield.c: packed D4 with q = 4, two levels, one scale and o near 0. not_d4_bitfield(): why w
- * is not packed so with all levels and nothing to subtract; NULL: it is. points(): p - o as s8, rows
- * `line` bytes apart.
+ * d4_bitfield.c: packed D4 with q = 4, two levels, one scale and |o| <= 64. not_d4_bitfield(): why
+ * w is not packed so, with all levels and nothing to subtract; NULL: it is. points(): p - o as s8,
+ * rows `line` bytes apart.
  */
 bool hzi_cuda_vlut_packs_as_d4_bitfield(const hz_lattice *l);
 const char *hzi_cuda_vlut_not_d4_bitfield(const hz_lattice *l, const struct hzi_coded *w);
@@ -124,9 +124,9 @@ bool hzi_cuda_vlut_split_k_pays(const struct hz_context *ctx, const struct hzi_v
 int hzi_cuda_vlut_table_s8_skinny_columns(const struct hzi_vlut_gemm_args *a);
 
 /*
- * table_wgmma.c for via_f16.c: the product with values of W decoded to f16, [rows][k rounded up to
- * HZI_VWG_CHUNK], or with codes if values is NULL. factor: of all results; column_scale: of columns,
- * or NULL.
+ * table_wgmma.c for via_f16.c: the product with W decoded to f16, [rows][k rounded up to
+ * HZI_VWG_CHUNK], or with its codes if values is NULL. factor: of all results; column_scale: of
+ * columns, or NULL.
  */
 struct hzi_vlut_product {
 	const void *values;

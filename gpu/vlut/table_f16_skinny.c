@@ -1,5 +1,5 @@
 /*
- * table_f16_skinny.c - launchers of products of lattice codes and few vectors of f16
+ * table_f16_skinny.c - launcher of rows of codes by up to 8 vectors of f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,23 +18,23 @@
 struct plan {
 	int kernel, columns, round, t_shift;
 	bool pairs;
-	bool splits;			/* gpu/vlut/table_s8_skinny.c can split the k of such codes */
+	bool splits;			/* table_s8_skinny.c can split k of these codes */
 	int64_t chunks, tiles, shares, shared;
 	struct hzi_vlut_scales scales;
 };
 
-/* What knows the codes of a lattice: kernels by one vector, -1 where there are none */
+/* The kernels for the codes of a lattice, for one vector; -1: none */
 struct kind {
 	int plain, scaled, blocks;
 	int64_t table;			/* bytes in shared memory */
 	int values;			/* of a piece of 16 bytes */
-	bool scales;			/* a table of those of blocks is beside it */
+	bool scales;			/* a table of the scales of blocks follows */
 	bool pairs;			/* leaders are f16, see fill_pairs() */
-	bool one;			/* of up to 8 vectors there are none */
+	bool one;			/* for one vector only */
 	bool split;			/* gpu/vlut/table_s8_skinny.c can split their k */
 };
 
-/* Codes of bytes that are one or two values; codes of one level that are too many for tables */
+/* Codes of u8 for one or two values; one level with too many codes for tables */
 #define BIT(kind) (1 << HZ_LATTICE_##kind)
 
 static const struct {

@@ -1,5 +1,5 @@
 /*
- * table_f16_skinny.h - parameters of the products of lattice codes and few vectors of f16
+ * table_f16_skinny.h - parameters of rows of codes by up to 8 vectors of f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -31,7 +31,7 @@ struct hzi_vlut_half {
 	int32_t log2q;				/* -1: q is no power of two */
 	float radix[4];				/* struct near_radix */
 	uint32_t q16;				/* q as f16, twice */
-	uint32_t minus, unit;			/* of codes of two levels, see gpu/vlut/table_f16_skinny.c */
+	uint32_t minus, unit;			/* of codes of two levels, see fill_pairs() */
 	float scale;
 	uint32_t first[2];
 	float offset[8];

@@ -1,5 +1,5 @@
 /*
- * table_s8_skinny.c - launchers of products of lattice codes and few vectors on matrix units
+ * table_s8_skinny.c - launcher of rows of codes by few vectors, as s8 on tensor cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +9,7 @@
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/table_s8_skinny.h"
 
-#define MOST_K (INT32_MAX / (128 * 128))	/* so that sums of points times s8 fit 32 bits */
+#define MOST_K (INT32_MAX / (128 * 128))	/* accumulators of s8 products fit s32 */
 
 /* ---- Which calls ----------------------------------------------------------------------------- */
 
@@ -76,7 +76,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
-	const int levels = l->rule.levels - w->first, most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
+	const int levels = l->rule.levels - w->first;
+	const int most = a->x_dtype == HZ_S8 ? HZI_VMMA_BATCH : 2;
 	const int table = is_wide(l) ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES;
 	const int64_t tiles = ceil_div(w->rows, HZI_VMMA_ROWS);
 	int64_t room, columns, x_bytes, tile_bytes;

@@ -1,5 +1,5 @@
 /*
- * table_s8_skinny.h - parameters of the products of lattice codes and few vectors on matrix units
+ * table_s8_skinny.h - parameters of rows of codes by few vectors, as s8 on tensor cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -24,7 +24,7 @@
  *
  * leaders: of each code the integers plus `lowest`, a byte each, in `words` words. The point of
  * codes c_0 .. c_{M-1} is ((l(c_{M-1}) q + l(c_{M-2})) q + ...) + l(c_0) + first, byte by byte,
- * which is p - o + 128: no sum on the way leaves a byte.
+ * which is p - o + 128: no partial sum leaves a byte.
  */
 struct hzi_vlut_mma {
 	const uint8_t *codes, *t;

@@ -1,5 +1,5 @@
 /*
- * table_wgmma.c - launchers of products of lattice codes and many vectors on Hopper
+ * table_wgmma.c - launcher of codes, or values of f16, by many vectors with wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -75,7 +75,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	}
 	p->kernel = (values ? HZI_KERNEL_vlut_wgmma_values_16 :
 		     p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
-		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 : HZI_KERNEL_vlut_wgmma_d8_16) +
+		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 :
+					       HZI_KERNEL_vlut_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
 	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
 	p->tiles = ceil_div(a->batch * p->parts, p->columns);
@@ -138,7 +139,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 	plan_of(ctx, a, &w, o->values != NULL, &plan);
 
 	struct hzi_vlut_wgmma p = {
-		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->workspace, .row_scale = w.row_scale,
+		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->workspace,
+		.row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
 			 (float *)(void *)(o->workspace + plan.x_bytes) + HZI_VWG_MOST,
 		.column_scale = o->column_scale, .column_scale_step = o->column_scale_step,

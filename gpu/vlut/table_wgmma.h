@@ -1,5 +1,5 @@
 /*
- * table_wgmma.h - parameters of the products of lattice codes and many vectors on Hopper
+ * table_wgmma.h - parameters of codes, or values of f16, by many vectors with wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,9 +11,9 @@
 #define HZI_VWG_THREADS 512
 #define HZI_VWG_ROWS 256		/* of a tile */
 #define HZI_VWG_CHUNK 128		/* of k: 64 bytes of a row's codes, of 4 bits a value */
-#define HZI_VWG_MOST 64			/* blocks that look for the largest of x */
+#define HZI_VWG_MOST 64			/* blocks that find the largest |x| */
 #define HZI_VWG_STAGES(columns) ((columns) <= 32 ? 8 : (columns) == 64 ? 6 : 4)
-#define HZI_VWG_LINE(columns) ((columns) + 8)	/* of sums in shared memory */
+#define HZI_VWG_LINE(columns) ((columns) + 8)	/* of accumulators in shared memory */
 /* Where barriers lie: behind the tiles of x, of which `before` bytes come first, and behind sums */
 #define HZI_VWG_TILES(columns) (HZI_VWG_STAGES(columns) * (columns) * HZI_VWG_CHUNK * 2)
 #define HZI_VWG_SUMS(columns) (HZI_VWG_ROWS * HZI_VWG_LINE(columns) * 4)

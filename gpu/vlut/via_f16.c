@@ -1,12 +1,12 @@
 /*
- * via_f16.c - launchers of products of lattice codes that are decoded to f16 first
+ * via_f16.c - products with lattice codes that are decoded to f16 in memory first
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What no kernel decodes on its way: other lattices, blocks across pieces, scales of other groups,
- * and both sides coded, where vlut_whole.c does not take them. Scales are made such that the
- * largest value is 2^13 to 2^14: without T they are powers of two, and f16 holds points up to 2048
- * exactly; with T it rounds values once.
+ * For codes that no kernel decodes while it multiplies: other lattices, rows that are not aligned,
+ * scales of other groups, and both sides coded. Scales are chosen such that the largest value is
+ * 2^13 to 2^14: without T they are powers of two, and f16 holds points up to 2048 exactly; with T
+ * values are rounded once.
  */
 #include <config.h>
 
@@ -170,7 +170,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 
 		from.rows = row;
 		if (bits)
-			from.packed = (const char *)w.packed + hzi_cuda_vlut_e8_bitplane_bytes(&from);
+			from.packed = (const char *)w.packed +
+				      hzi_cuda_vlut_e8_bitplane_bytes(&from);
 		slab.w.rows = w.rows - row < step ? w.rows - row : step;
 		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
 		slab.w.t = w.t ? w.t + row * w.t_row : NULL;

@@ -1,10 +1,10 @@
 /*
- * via_qgemm.c - launchers of products of points as integers: bytes, by quantized multiplication
+ * via_qgemm.c - products with lattice codes decoded to s8 in memory, then multiplied by qgemm
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * W is decoded to bytes of points less o, slab by slab, and so is a coded x; their products are
- * exact. Floats are made of sums of s32 by a kernel of its own, in place if they are f32.
+ * W is decoded to p - o as s8, slab by slab, and so is a coded x. The s32 accumulators are exact; a
+ * kernel converts them to floats, in place if y is f32.
  */
 #include <config.h>
 
@@ -30,7 +30,7 @@ static int64_t line_of(const hz_lattice *l, const struct hzi_coded *w)
 	return round_up(w->blocks * l->rule.embed, 16);
 }
 
-/* Whether sums are to become floats by themselves: with an x of dense numbers qgemm does that. */
+/* Whether a kernel of this file converts the accumulators; with a dense x qgemm's epilogue does. */
 static bool has_sums(const struct hzi_vlut_gemm_args *g)
 {
 	return g->vlut->x && g->y_dtype != HZ_S32;
@@ -80,7 +80,8 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 	if (hzi_cuda_vlut_is_bit_packed(l, w))
 		return l->rule.d == 4 ?
 			       hzi_cuda_vlut_d4_bitfield_points(ctx, l, w, to, line_of(l, w)) :
-			       hzi_cuda_vlut_e8_bitplane_points(ctx, l, w, to, line_of(l, w), HZ_S8);
+			       hzi_cuda_vlut_e8_bitplane_points(ctx, l, w, to, line_of(l, w),
+								HZ_S8);
 	return hzi_cuda_lattice_points_s8(ctx, &d);
 }
 

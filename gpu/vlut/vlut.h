@@ -1,5 +1,5 @@
 /*
- * vlut.h - parameters of the products with lattice codes that take any lattice
+ * vlut.h - parameters of the generic products with lattice codes, and of packing
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -22,7 +22,7 @@
 
 /*
  * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) *
- * level; or codes are bits, of D4 as gpu/vlut/d4_bitfield.h says, of E8 as gpu/vlut/e8_bitplane.h does.
+ * level. Or with bits > 0 packed bits: D4 as in d4_bitfield.h, E8 as in e8_bitplane.h.
  */
 struct hzi_vlut_coded {
 	struct hzi_lattice_rule rule;
@@ -33,7 +33,7 @@ struct hzi_vlut_coded {
 	int64_t row, block, level, t_row, t_step, row_scale_step;
 	float sub[HZI_LATTICE_DIMS];
 	int32_t code_bytes, first;
-	int64_t bits;			/* chunks or units of a row of these; or 0 */
+	int64_t bits;			/* chunks or units of a row of packed bits; or 0 */
 };
 
 /* Dense x, f32 f16 bf16 s8 [k, columns], or the values of a coded matrix's rows; and y. */
@@ -69,9 +69,9 @@ struct hzi_vlut_any2_mapped {
 
 /*
  * vlut_table, vlut_lookup: one-sided, in slices of lattice blocks. table: [column][block of the
- * slice][q^d] of table_dtype, <c, x>; bias: likewise without the last, <-o - sub, x>; scale: of
- * table_dtype u8 and u16, two numbers (factor, least) in its place. sums: [column][row] what slices
- * before have come to, and what the compensation is.
+ * slice][q^d] of table_dtype, <c, x>. bias: [column][block], <-o - sub, x>. factor: with a
+ * table_dtype of u8 or u16 two numbers (factor, least) a block. sums, rest: [column][row] of the
+ * slices before, and their compensation.
  */
 struct hzi_vlut_table {
 	struct hzi_vlut_any any;
@@ -103,8 +103,8 @@ struct hzi_vlut_table2 {
 };
 
 /*
- * vlut_sums: y_ij = row_scale_i (sum_ij factor column_scale_j) of sums of integers, which may lie
- * where y is to. The number in brackets is rounded once, to f32.
+ * vlut_sums: y_ij = row_scale_i (sum_ij factor column_scale_j) from s32 accumulators, in place if y
+ * is f32. The number in brackets is rounded once, to f32.
  */
 #define HZI_VLUT_SUMS 32	/* rows and columns of a block */
 struct hzi_vlut_sums {
@@ -114,10 +114,10 @@ struct hzi_vlut_sums {
 	int64_t rows, columns;
 	int64_t sums_i, sums_j, y_i, y_j, row_scale_step, column_scale_step;
 	double factor;
-	int32_t y_dtype, across;	/* the blocks of the grid's x are of columns, not of rows */
+	int32_t y_dtype, across;	/* grid x counts tiles of columns, not of rows */
 };
 
-/* vlut_pack: codes to rows of `row_bytes`, T to rows of `t_bytes` behind them. */
+/* vlut_pack: codes to rows of `row_bytes`, then T to rows of `t_bytes`. */
 struct hzi_vlut_pack {
 	const void *codes;
 	const uint8_t *t;

@@ -1,5 +1,5 @@
 /*
- * lattice.h - what implementations of the lattice quantizer get
+ * lattice.h - the lattice quantizer: the object and the arguments of implementations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,7 +11,7 @@
 
 #define HZI_LATTICE_LEADERS 65536	/* leaders are kept up to this many */
 
-/* A quantizer: the numbers that kernels take by value, and what the host has beside them. */
+/* A quantizer: `rule`, which kernels take by value, and what only the host has */
 struct hz_lattice {
 	struct hzi_lattice_rule rule;
 	struct hzi_lattice_matrices matrices;	/* in use with HZI_LATTICE_MAPPED */

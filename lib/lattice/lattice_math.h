@@ -339,7 +339,8 @@ HZI_LATTICE_FN void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, co
 }
 
 /* And back: p = G z */
-HZI_LATTICE_FN void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int32_t *z, int32_t *p)
+HZI_LATTICE_FN void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int32_t *z,
+					int32_t *p)
 {
 	const int d = r->d;
 
@@ -370,7 +371,8 @@ HZI_LATTICE_FN void hzi_lattice_combine(const struct hzi_lattice_rule *r, const 
 }
 
 /* The digits of a point: b = (G^-1 g) mod q */
-HZI_LATTICE_FN void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int32_t *g, int32_t *b)
+HZI_LATTICE_FN void hzi_lattice_digits(const struct hzi_lattice_rule *r, const int32_t *g,
+				       int32_t *b)
 {
 	hzi_lattice_coordinates(r, g, b);
 	for (int i = 0; i < r->d; i++)
@@ -456,7 +458,8 @@ HZI_LATTICE_FN uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, cons
 }
 
 /* And back; what no digits have as the remainder of q^d. */
-HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index, int32_t *b)
+HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index,
+					int32_t *b)
 {
 	HZI_LATTICE_KNOWN(r);
 	for (int j = 0; j < r->d; j++) {

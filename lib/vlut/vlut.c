@@ -194,7 +194,7 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
 
 /*
  * D4 with q = 4 and two levels of one scale on the CPU by dense numbers, unless tables were asked
- * for: leaders to fields, as cpu/vlut/kern.h has them.
+ * for: leaders to fields, as in cpu/vlut/kern.h.
  */
 static void make_fields(hz_vlut *v)
 {

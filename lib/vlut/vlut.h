@@ -1,5 +1,5 @@
 /*
- * vlut.h - what implementations of products with lattice codes get
+ * vlut.h - products with lattice codes: the arguments of implementations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -40,14 +40,15 @@ struct hz_vlut {
 	int32_t unit;			/* two-sided: <p, p'> of integers by the true one: 1 2 4 */
 	void *table;
 	/*
-	 * Of w and x: [M][q^d] of c q^m as bytes mod 256, the first coordinate lowest in memory. On
-	 * a GPU of E8 with q = 4, see fill_e8(); of others with up to HZI_VLUT_WORDS leaders, c plus
-	 * the largest |c| in 32 bits: 4 bytes, or coordinates i and i + 4 as the halves of byte i.
-	 * NULL: q^d <= 256, or not so.
+	 * Leaders of w and x. On the CPU [M][q^d] of c q^m as bytes mod 256, the first coordinate
+	 * lowest in memory. On a GPU E8 with q = 4 as in fill_e8(); other lattices of up to
+	 * HZI_VLUT_WORDS leaders as c plus the largest |c| in 32 bits: 4 bytes, or coordinates i
+	 * and i + 4 as the halves of byte i. NULL: q^d <= 256, or no such table.
 	 */
 	void *words[2];
 	/*
-	 * On the CPU, of w: packed as fields of bits, cpu/vlut/kern.h; the codes that fields stand for
+	 * On the CPU: w is packed as fields of bits (cpu/vlut/kern.h); the code of each value of
+	 * the four fields
 	 */
 	bool fields;
 	uint8_t field_codes[256];

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_LATTICE_NEAR_H
-#define HZI_GPU_LATTICE_NEAR_H
+#ifndef HZI_GPU_LATTICE_CLOSEST_POINT_H
+#define HZI_GPU_LATTICE_CLOSEST_POINT_H
 
 #include "gpu/lattice/lattice.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_LATTICE_FAST_H
-#define HZI_GPU_LATTICE_FAST_H
+#ifndef HZI_GPU_LATTICE_CONTIGUOUS_D4_E8_H
+#define HZI_GPU_LATTICE_CONTIGUOUS_D4_E8_H
 
 #include "lib/lattice/lattice_math.h"
 

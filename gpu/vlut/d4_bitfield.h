@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_FIELDS_H
-#define HZI_GPU_VLUT_FIELDS_H
+#ifndef HZI_GPU_VLUT_D4_BITFIELD_H
+#define HZI_GPU_VLUT_D4_BITFIELD_H
 
 #include "gpu/vlut/vlut.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_STREAM_H
-#define HZI_GPU_VLUT_STREAM_H
+#ifndef HZI_GPU_VLUT_D4_F16_SKINNY_H
+#define HZI_GPU_VLUT_D4_F16_SKINNY_H
 
 #include "gpu/vlut/d4_bitfield.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_BATCH_H
-#define HZI_GPU_VLUT_BATCH_H
+#ifndef HZI_GPU_VLUT_D4_F16_WGMMA_H
+#define HZI_GPU_VLUT_D4_F16_WGMMA_H
 
 #include "gpu/runtime/tensor_map.h"
 #include "gpu/vlut/d4_bitfield.h"

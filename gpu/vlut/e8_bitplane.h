@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_OCTETS_H
-#define HZI_GPU_VLUT_OCTETS_H
+#ifndef HZI_GPU_VLUT_E8_BITPLANE_H
+#define HZI_GPU_VLUT_E8_BITPLANE_H
 
 #include "gpu/vlut/vlut.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_MMA_H
-#define HZI_GPU_VLUT_MMA_H
+#ifndef HZI_GPU_VLUT_TABLE_S8_SKINNY_H
+#define HZI_GPU_VLUT_TABLE_S8_SKINNY_H
 
 #include "gpu/vlut/vlut.h"
 

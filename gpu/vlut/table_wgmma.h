@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_WGMMA_H
-#define HZI_GPU_VLUT_WGMMA_H
+#ifndef HZI_GPU_VLUT_TABLE_WGMMA_H
+#define HZI_GPU_VLUT_TABLE_WGMMA_H
 
 #include "gpu/vlut/table_s8_skinny.h"
 

@@ -12,15 +12,14 @@
 const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_pre_bwd_args *a = args;
+	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
 
+	if (why)
+		return why;
 	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_JOINT_BYTES)
 		return "too little shared memory";
-	if (a->s.n != 4 || a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_JOINT_ROWS)
-		return "other than 4 streams of 16 bits, or no phi";
-	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
-		return "groups are not tokens, or there are none";
-	if (a->s.channels == 0 || a->s.channels % 8 != 0)
-		return "channels are not a multiple of 8";
+	if (a->s.dtype == HZ_F32)
+		return "streams are f32";
 	if (a->norm && a->du.data)
 		return "u is normalized";
 	if (!a->dx.data && !a->dphi && !a->dgain)

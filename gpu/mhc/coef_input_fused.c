@@ -13,16 +13,16 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 						      const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
+	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
 
+	if (why)
+		return why;
 	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_FUSED_BYTES)
 		return "too little shared memory";
-	if (a->s.n != 4 || a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_FUSED_ROWS)
-		return "other than 4 streams of 16 bits, or no phi";
-	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
-		return "groups are not tokens, or there are none";
-	if (a->s.channels == 0 || a->s.channels % 8 != 0 ||
-	    a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS)
-		return "channels are not a multiple of 8, or more than 4096";
+	if (a->s.dtype == HZ_F32)
+		return "streams are f32";
+	if (a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS)
+		return "more than 4096 channels";
 	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
 		return "phi or gain is not 8-byte aligned";
 	if (!hzi_cuda_mhc_has_tensor_map(hzi_cuda_mhc_coef_x(a), &a->s, 4))

@@ -13,15 +13,16 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 						     const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
+	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
 
+	if (why)
+		return why;
 	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_WEIGHTS_BYTES)
 		return "too little shared memory";
-	if (a->s.n != 4 || a->s.dtype == HZ_F32 || !a->phi || a->rule.m > HZI_WEIGHTS_ROWS)
-		return "other than 4 streams of 16 bits, or no phi";
-	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
-		return "groups are not tokens, or there are none";
-	if (a->s.channels == 0 || a->s.channels % 8 != 0 || a->s.channels >= INT32_MAX / 16)
-		return "channels are not a multiple of 8, or exceed 32-bit offsets";
+	if (a->s.dtype == HZ_F32)
+		return "streams are f32";
+	if (a->s.channels >= INT32_MAX / 16)
+		return "offsets of channels exceed 32 bits";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
 	return hzi_cuda_mhc_has_tensor_map(hzi_cuda_mhc_coef_x(a), &a->s, 4) ? NULL :

@@ -15,14 +15,13 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 {
 	const struct hzi_mhc_pre_args *a = args;
 	const struct hzi_mhc_array *x = hzi_cuda_mhc_coef_x(a);
+	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
 
 	(void)ctx;
-	if (a->s.n != 4 || !a->phi || a->rule.m > HZI_PRE_FEW_ROWS)
-		return "other than 4 streams, or no phi";
-	if (a->s.tokens == 0 || a->s.groups != a->s.tokens)
-		return "groups are not tokens, or there are none";
-	if (a->s.channels == 0 || a->s.channels % 8 != 0 || a->s.channels > HZI_PRE_FEW_CHANNELS)
-		return "channels are not a multiple of 8, or more than 2^20";
+	if (why)
+		return why;
+	if (a->s.channels > HZI_PRE_FEW_CHANNELS)
+		return "more than 2^20 channels";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
 	/* Strides are multiples of 8 elements, in f32 too. */

@@ -70,6 +70,20 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 					  box_tokens, box_streams);
 }
 
+const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
+						  const float *phi)
+{
+	if (s->n != 4)
+		return "other than 4 streams";
+	if (!phi || m > HZI_MHC_FOUR_ROWS)
+		return "phi is NULL, or has more than 24 rows";
+	if (s->tokens == 0 || s->groups != s->tokens)
+		return "groups are not tokens, or there are none";
+	if (s->channels == 0 || s->channels % 8 != 0)
+		return "channels are not a multiple of 8";
+	return NULL;
+}
+
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s)
 {
 	static const int place[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};

@@ -81,6 +81,12 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 				 const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
 				 int streams, int box_tokens, int box_streams);
 
+#define HZI_MHC_FOUR_ROWS 24	/* rows of phi of four streams, at most; HZ_MHC_LITE has more */
+
+/* Why kernels for four streams with coefficients of each token do not support a call, or NULL */
+const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
+						  const float *phi);
+
 /* Index of a vectorized kernel from that of f32 and 4 streams; -1: rows are not whole vectors */
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s);
 

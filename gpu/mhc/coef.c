@@ -52,7 +52,7 @@ int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_
 	HZ_CHECK(hzi_cuda_mhc_mean_sums(ctx, op, &(struct hzi_mhc_means){
 		.x = *x, .sums = to->mean_sums, .tokens = s->tokens, .groups = s->groups,
 		.channels = s->channels, .n = s->n, .dtype = s->dtype,
-		.quick = hzi_cuda_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
+		.vectorized = hzi_cuda_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
 	}));
 	return hzi_cuda_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
 		.in = to->mean_sums, .out = to->means, .rows = to->mean_splits,
@@ -68,7 +68,7 @@ int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hz
 	const struct hzi_mhc_project p = {
 		.x = *from, .phi = phi, .gain = gain, .sums = to->parts ? to->parts : to->sums,
 		.groups = s->groups, .channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
-		.quick = hzi_cuda_mhc_is_aligned(from, dtype), .splits = to->splits,
+		.vectorized = hzi_cuda_mhc_is_aligned(from, dtype), .splits = to->splits,
 	};
 
 	if (s->groups == 0)
@@ -100,7 +100,7 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 		.x = *x, .u = a->u, .p = *p, .norm = a->norm, .tokens = a->s.tokens,
 		.groups = a->s.groups, .channels = a->s.channels, .n = a->s.n,
 		.dtype = a->s.dtype, .eps = a->rule.norm_eps,
-		.near = hzi_cuda_mhc_norm_is_aligned(x, &a->u, &a->s),
+		.aligned = hzi_cuda_mhc_norm_is_aligned(x, &a->u, &a->s),
 	});
 }
 

@@ -1,10 +1,10 @@
 /*
- * coef.cuh - what the kernels of coefficients of hyper-connections share
+ * coef.cuh - helpers of all kernels of coefficients of hyper-connections
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_MHC_PRE_CUH
-#define HZI_MHC_PRE_CUH
+#ifndef HZI_GPU_MHC_COEF_CUH
+#define HZI_GPU_MHC_COEF_CUH
 
 #include "gpu/device/dtype.cuh"
 #include "gpu/device/reduce.cuh"
@@ -21,13 +21,13 @@ HZ_DEVICE float load_value(int dtype, const void *p, int64_t i)
 				 bf16_low(((const uint16_t *)p)[i]);
 }
 
-HZ_DEVICE int64_t place(const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+HZ_DEVICE int64_t offset(const hzi_mhc_array &x, int64_t t, int i, int64_t c)
 {
 	return t * x.token + i * x.stream + c * x.channel;
 }
 
-/* The same for strides and numbers that hzi_pre_near() says are small, channels back to back */
-HZ_DEVICE int64_t near_place(const hzi_mhc_array &x, int t, int i, int c)
+/* The same with 32-bit strides and contiguous channels: see hzi_cuda_mhc_fits_int32(). */
+HZ_DEVICE int64_t offset32(const hzi_mhc_array &x, int t, int i, int c)
 {
 	return (int64_t)t * (int)x.token + (i * (int)x.stream + c);
 }
@@ -38,13 +38,13 @@ HZ_DEVICE void unpack(int dtype, uint32_t pair, float &low, float &high)
 	high = dtype == HZ_F16 ? f16_high(pair) : bf16_high(pair);
 }
 
-/* Channels c .. c + 7 of a stream; 0 from `channels` on. quick: pieces are aligned. */
-HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool quick, int64_t t, int i,
-			  int64_t c, int64_t channels)
+/* Channels c .. c + 7 of a stream; 0 from `channels` on. vectorized: rows are aligned. */
+HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool vectorized, int64_t t,
+			  int i, int64_t c, int64_t channels)
 {
-	const int64_t at = place(x, t, i, c);
+	const int64_t at = offset(x, t, i, c);
 
-	if (quick && c + 8 <= channels) {
+	if (vectorized && c + 8 <= channels) {
 		if (dtype == HZ_F32) {
 			const float4 *p = (const float4 *)((const float *)x.data + at);
 			const float4 a = p[0], b = p[1];
@@ -69,9 +69,9 @@ HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool quic
 template <int DT>
 constexpr bool is_wide = DT == HZ_F32;
 
-/* COUNT values next to each other, 4 or 8, aligned to 8 bytes at least */
+/* COUNT contiguous values, 4 or 8, aligned to 4 elements */
 template <int DT, int COUNT>
-HZ_DEVICE void load_near(float *v, const hzi_mhc_array &x, int64_t at)
+HZ_DEVICE void load_vector(float *v, const hzi_mhc_array &x, int64_t at)
 {
 #pragma unroll
 	for (int e = 0; e < COUNT; e += 4) {
@@ -88,9 +88,9 @@ HZ_DEVICE void load_near(float *v, const hzi_mhc_array &x, int64_t at)
 	}
 }
 
-/* 4 values, likewise */
+/* Stores 4 such values. */
 template <int DT>
-HZ_DEVICE void store_near(const hzi_mhc_array &x, int64_t at, const float *v)
+HZ_DEVICE void store_vector(const hzi_mhc_array &x, int64_t at, const float *v)
 {
 	if constexpr (is_wide<DT>)
 		*(float4 *)((float *)x.data + at) = {v[0], v[1], v[2], v[3]};
@@ -100,7 +100,7 @@ HZ_DEVICE void store_near(const hzi_mhc_array &x, int64_t at, const float *v)
 				       uint2{to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3])};
 }
 
-/* 8 values of 16 bits */
+/* 8 values as 16-bit floats */
 template <int DTYPE>
 HZ_DEVICE uint4 pack_eight(const float *v)
 {
@@ -111,7 +111,7 @@ HZ_DEVICE uint4 pack_eight(const float *v)
 		to_bf16x2(v[6], v[7])};
 }
 
-/* The sum over a block of whole warps, in every thread; memory: 32 floats */
+/* The sum over a block, in every thread; memory: 32 floats */
 HZ_DEVICE float sum_block(float v, float *memory)
 {
 	const int warps = blockDim.x / 32;
@@ -127,9 +127,9 @@ HZ_DEVICE float sum_block(float v, float *memory)
 	return sum;
 }
 
-/* ---- Products of 16-bit floats --------------------------------------------------------------- */
+/* ---- Split precision ------------------------------------------------------------------------- */
 
-/* A pair as bf16, and what that leaves, as bf16 too */
+/* A pair as bf16; rest: what that leaves, as bf16 too */
 HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
 {
 	const uint32_t pair = to_bf16x2(low, high);
@@ -139,8 +139,8 @@ HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
 }
 
 /*
- * The same of weights, whose second part is always used: what rounds to Inf, but is not, has a
- * finite first part, and of Inf the second is Inf.
+ * The same for phi and draw, whose second part is always used. A finite value that rounds to Inf
+ * gets a finite first part; the second part of Inf is Inf.
  */
 HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
 {
@@ -152,10 +152,10 @@ HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
 }
 
 /*
- * Weights for streams of f16 are two parts of f16: to split streams into parts of bf16 takes longer
- * than all else. So that they are numbers of f16 a row is multiplied by row_scale(): 2^14 over the
- * power of 2 in the largest of its numbers that four lanes have. Errors are 2^-24 of an element or
- * 2^-39 of that one.
+ * With f16 streams phi is split into two parts of f16: splitting the streams into bf16 would take
+ * longer than all else. To fit f16, a row is multiplied by row_scale(), 2^14 / 2^floor(log2(most)),
+ * where most is the largest magnitude that four lanes hold of it. Errors are 2^-24 of an element or
+ * 2^-39 of the largest.
  */
 HZ_DEVICE float row_scale(float most)
 {
@@ -163,12 +163,12 @@ HZ_DEVICE float row_scale(float most)
 
 	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
 	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
-	/* Of what is nearly 0 less, so that factors are normal; of what is infinite anything. */
+	/* At least 2^-111, so that the scale is a normal number. Inf: any scale. */
 	power = max(__float_as_uint(most) & 0x7f800000, 16u << 23);
 	return __uint_as_float((268u << 23) - min(power, 254u << 23));
 }
 
-/* 1 / a of a power of 2 between 2^-126 and 2^126 */
+/* 1 / a for a power of 2 from 2^-126 to 2^126 */
 HZ_DEVICE float inverse_power(float a)
 {
 	return __uint_as_float((254u << 23) - __float_as_uint(a));
@@ -184,11 +184,11 @@ HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &rest)
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* The most rows of phi for N streams */
+/* Rows of phi for N streams, at most */
 template <int N>
 constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
 
-/* body<n>(p, memory) for other numbers of streams than four */
+/* body<n>(p, memory) for n other than 4 */
 #define BY_OTHERS(body, n, p, memory) \
 	switch (n) { \
 	case 1: return body<1>(p, memory); \
@@ -201,16 +201,17 @@ constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
 	}
 
 /*
- * The sums of a block's groups, over the splits: m + 1 of each, in memory [HZI_PRE_GROUPS][m + 1],
- * the last a mean square.
+ * Adds up the splits of the sums of a block's groups: memory [HZI_MHC_COEF_GROUPS][m + 1], the last
+ * one a mean square.
  */
 HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 {
-	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_GROUPS, step = sums.groups * (m + 1);
+	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS,
+		step = sums.groups * (m + 1);
 	const int64_t left = sums.groups - first;
-	const int count = (int)(left < HZI_PRE_GROUPS ? left : HZI_PRE_GROUPS) * (m + 1);
+	const int count = (int)(left < HZI_MHC_COEF_GROUPS ? left : HZI_MHC_COEF_GROUPS) * (m + 1);
 
-	for (int e = threadIdx.x; e < count; e += HZI_PRE_GROUPS) {
+	for (int e = threadIdx.x; e < count; e += HZI_MHC_COEF_GROUPS) {
 		float sum = 0;
 
 		if (sums.data) {
@@ -244,22 +245,20 @@ HZ_DEVICE float *coef_at(const hzi_mhc_coef &x, int64_t s, int i, int j)
 	return x.data + s * x.group + i * x.row + j * x.column;
 }
 
-/* sum_i weight_i X[i] at a channel of a token */
+/* sum_i weight_i X[i], one channel of a token */
 HZ_DEVICE float mixed(const hzi_mhc_norm &p, const float *weight, int64_t t, int64_t c)
 {
-	float u = weight[0] * load_value(p.dtype, p.x.data, place(p.x, t, 0, c));
+	float u = weight[0] * load_value(p.dtype, p.x.data, offset(p.x, t, 0, c));
 
 #pragma unroll
 	for (int i = 1; i < HZI_MHC_STREAMS; i++) {
 		if (i < p.n)
-			u = fmaf(weight[i], load_value(p.dtype, p.x.data, place(p.x, t, i, c)), u);
+			u = fmaf(weight[i], load_value(p.dtype, p.x.data, offset(p.x, t, i, c)), u);
 	}
 	return u;
 }
 
 /* ---- Coefficients of four streams ------------------------------------------------------------ */
-
-#define FOUR_ROWS 24			/* of phi, at most */
 
 /* 1 / sqrt(mean square + eps), or 0 */
 HZ_DEVICE float inverse_root(float mean)
@@ -267,7 +266,7 @@ HZ_DEVICE float inverse_root(float mean)
 	return mean == 0 ? 0 : 1 / sqrtf(mean);
 }
 
-/* Four numbers of row i of a group, `step` apart, if they are wanted */
+/* Stores row i of a group, elements `step` apart, if wanted. */
 HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t step, const float *v)
 {
 	float *to = x.data + group * x.group + i * x.row;
@@ -283,16 +282,16 @@ HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t s
 		to[j * step] = v[j];
 }
 
-/* All coefficients of a token, from its sums and mean square: [FOUR_ROWS + 1] */
+/* All coefficients of a token, from its HZI_MHC_FOUR_ROWS sums and mean square */
 template <class PARAMS>
 HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
 {
-	const float rho = inverse_root(sums[FOUR_ROWS] + p.rule.rms_eps);
+	const float rho = inverse_root(sums[HZI_MHC_FOUR_ROWS] + p.rule.rms_eps);
 	const int rows = p.rule.m;
-	float y[FOUR_ROWS], pre[4], post[4], mix[16];
+	float y[HZI_MHC_FOUR_ROWS], pre[4], post[4], mix[16];
 
 #pragma unroll
-	for (int k = 0; k < FOUR_ROWS; k++)
+	for (int k = 0; k < HZI_MHC_FOUR_ROWS; k++)
 		y[k] = rho * sums[k];
 	hzi_mhc_coefs(4, &p.rule, rows > 4, y, p.alpha, p.bias, pre, post, mix);
 	store_four(p.p, token, 0, p.p.row, pre);
@@ -304,11 +303,11 @@ HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
 		float *saved = p.saved + token * (rows + 1);
 
 #pragma unroll
-		for (int k = 0; k < FOUR_ROWS; k++) {
+		for (int k = 0; k < HZI_MHC_FOUR_ROWS; k++) {
 			if (k < rows)
 				saved[k] = sums[k];
 		}
-		saved[rows] = sums[FOUR_ROWS];
+		saved[rows] = sums[HZI_MHC_FOUR_ROWS];
 	}
 }
 

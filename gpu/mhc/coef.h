@@ -1,52 +1,52 @@
 /*
- * coef.h - parameters of the kernels of coefficients of hyper-connections and of their gradients
+ * coef.h - parameters of coef_generic*.cu and coef_mma.cu
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_MHC_PRE_H
-#define HZI_GPU_MHC_PRE_H
+#ifndef HZI_GPU_MHC_COEF_H
+#define HZI_GPU_MHC_COEF_H
 
 #include "lib/mhc/mhc.h"
 
-#define HZI_PRE_TOKENS 64		/* of a block of mhc_pre_project */
-#define HZI_PRE_CHUNK 64		/* channels that it takes at a time */
-#define HZI_PRE_LANES 8			/* tokens that a thread of mhc_pre_dx has */
-#define HZI_PRE_THREADS 128
-#define HZI_PRE_SUM_COLUMNS 32		/* of a block of mhc_pre_sum_rows and mhc_pre_sum_weights */
-#define HZI_NORM_THREADS 256
-#define HZI_NORM_CHANNELS 8192		/* that these have in registers */
-#define HZI_WIDE_THREADS 256		/* of blocks of mhc_wide_... */
-#define HZI_WIDE_TOKENS 256		/* of a block of mhc_wide_project */
-#define HZI_WIDE_CHUNK 64		/* channels that it takes at a time */
-#define HZI_WIDE_PART 64		/* tokens that mhc_wide_dphi takes at a time */
-#define HZI_PRE_GROUPS 64		/* of a block of kernels of coefficients, a thread each */
+#define HZI_MHC_COEF_TOKENS 64		/* tokens of a block of mhc_coef_project */
+#define HZI_MHC_COEF_CHUNK 64		/* channels at a time */
+#define HZI_MHC_COEF_LANES 8		/* tokens a thread of mhc_coef_dx */
+#define HZI_MHC_COEF_THREADS 128
+#define HZI_MHC_COEF_SUM_COLUMNS 32	/* a block of mhc_coef_sum_rows, mhc_coef_sum_weights */
+#define HZI_MHC_FOUR_ROWS 24		/* of phi of four streams, at most; LITE has more */
+#define HZI_MHC_NORM_THREADS 256
+#define HZI_MHC_NORM_CHANNELS 8192	/* at most, for a token in registers */
+#define HZI_MHC_MMA_THREADS 256		/* a block of mhc_coef_mma_* */
+#define HZI_MHC_MMA_TOKENS 256		/* a block of mhc_coef_mma_project */
+#define HZI_MHC_MMA_CHUNK 64		/* channels at a time */
+#define HZI_MHC_MMA_PART 64		/* tokens at a time in mhc_coef_mma_dphi */
+#define HZI_MHC_COEF_GROUPS 64		/* a block of coefficient kernels, one a thread */
 
-/* Shared memory of mhc_pre_gradients_4: sums of groups, and a history of so many iterations */
-#define HZI_PRE_GRADIENTS_BYTES(iterations) (HZI_PRE_GROUPS * (33 + 8 * (iterations)) * 4)
+/* Shared memory of mhc_coef_gradients_4: sums of groups and a history of `iterations` */
+#define HZI_MHC_COEF_GRADIENTS_BYTES(iterations) (HZI_MHC_COEF_GROUPS * (33 + 8 * (iterations)) * 4)
 
 /*
- * sums[(split groups + s) (m + 1) + k] of x, the streams of so many groups: sum_j phi_kj g_j x_j
- * over the columns of a split, and with k = m the sum of squares. quick: 8 channels are aligned
- * pieces.
+ * sums[(split groups + s) (m + 1) + k] = sum_j phi_kj gain_j x_j over the columns j of a split, and
+ * for k = m the sum of squares of x; x [groups][n][C]. vectorized: rows of x are aligned.
  */
 struct hzi_mhc_project {
 	struct hzi_mhc_array x;
 	const float *phi, *gain;
 	float *sums;
 	int64_t groups, channels;
-	int32_t n, m, dtype, quick, splits;
+	int32_t n, m, dtype, vectorized, splits;
 	int32_t pad;
 };
 
-/* sums [splits, groups, n, C] of x over a split of the tokens of a group */
+/* sums [splits][groups][n][C]: x summed over a split of the tokens of a group */
 struct hzi_mhc_means {
 	struct hzi_mhc_array x;
 	float *sums;
 	int64_t tokens, groups, channels;
-	int32_t n, dtype, quick, splits;
+	int32_t n, dtype, vectorized, splits;
 };
 
-/* out[s width + j] (+)= scale sum_r in[(s rows + r) stride + j], j < width, blocks of parts s */
+/* out[s width + j] (+)= scale sum_r in[(s rows + r) stride + j] for j < width and each part s */
 struct hzi_mhc_sum_rows {
 	const float *in;
 	float *out;
@@ -55,7 +55,7 @@ struct hzi_mhc_sum_rows {
 	int32_t accumulate;
 };
 
-/* What coefficients are made of: sums as above, or (saved) sums and a mean square; NULL: y = 0 */
+/* Sums as above; saved: m sums and a mean square of each group. data NULL: y = 0 */
 struct hzi_mhc_sums {
 	const float *data;
 	int64_t groups;
@@ -72,7 +72,7 @@ struct hzi_mhc_finish {
 	float *saved;
 };
 
-/* u = sum_i p_i X[i], divided by its root mean square and times norm */
+/* u = v norm / rms(v) with v = sum_i p_i X[i] */
 struct hzi_mhc_norm {
 	struct hzi_mhc_array x, u;
 	struct hzi_mhc_coef p;
@@ -80,21 +80,21 @@ struct hzi_mhc_norm {
 	int64_t tokens, groups, channels;
 	int32_t n, dtype;
 	float eps;
-	int32_t near;			/* all rows are aligned, and not long */
+	int32_t aligned;			/* rows are, and fit registers */
 };
 
-/* du of u before it was divided [T, C], dp [T, n]; sums of dnorm of blocks' tokens [blocks, C] */
+/* du [T][C], the gradient of v; dp [T][n]; dnorm [blocks][C], a sum for each block */
 struct hzi_mhc_norm_bwd {
-	struct hzi_mhc_norm of;		/* u: its gradient */
+	struct hzi_mhc_norm of;		/* of.u: the gradient of u */
 	float *du;
 	float *dp, *dnorm;		/* NULL: not wanted */
 };
 
 /*
- * Of each group: draw [S, m], the gradients of sums, and x's own factor of dx, own [S]; p [S, n]
- * and a [S, n, n]. dp_own and da_own [S, ...] are added to the gradients that come in. small: sums
- * of dalpha and dbias of a block's groups [blocks, 3 + m]. records: as gpu/mhc/coef_bwd_fused.h
- * says, p and a in them only with coefs. What is wanted is not NULL.
+ * For each group draw [S][m], the gradients of its sums, and own [S], with which
+ * dx = sum_k draw_k phi_k + own x; and the coefficients p [S][n], a [S][n][n]. dp_own and da_own
+ * are added to the given gradients. small [blocks][3 + m]: dalpha and dbias summed over the groups
+ * of a block. records: see gpu/mhc/coef_bwd_fused.h, with p and a only if coefs. NULL: not wanted.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;
@@ -108,19 +108,18 @@ struct hzi_mhc_gradients {
 };
 
 /*
- * dx[t, j] (+)= p_j du + sum_i A_ij dy[i] + sum_k draw_k phi_kj g_j + own x + shared. Coefficients
- * and shared [S, n, C] are of groups, draw and own of tokens.
+ * dx[t][j] (+)= scale (p_j du + sum_i A_ij dy[i] + sum_k draw_k phi_kj gain_j + own x + shared).
+ * Coefficients and shared [S][n][C] are of groups, draw and own of tokens.
  */
 struct hzi_mhc_dx {
 	struct hzi_mhc_array x, du, dy, dx;
 	const float *phi, *gain, *draw, *own, *p, *a, *shared;
 	int64_t tokens, groups, channels;
 	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate;
-	int32_t wide;			/* of mhc_wide_dx: 16 channels that a block has, so often */
-	float scale;			/* of all of it */
-};
+	int32_t wide;			/* mhc_coef_mma_dx: a block has 16 wide channels */
+	float scale;};
 
-/* partial[(split m + k) n C + j] = sum over a split of tokens of draw_k x_j */
+/* partial[(split m + k) n C + j] = sum of draw_k x_j over a split of the tokens */
 struct hzi_mhc_dphi {
 	struct hzi_mhc_array x;
 	const float *draw;
@@ -130,8 +129,8 @@ struct hzi_mhc_dphi {
 };
 
 /*
- * dphi = g_j sum of partials, dgain_j = sum_k phi_kj of these; columns 0: not wanted. dalpha, so
- * many, and dbias from the sums of blocks that struct hzi_mhc_gradients leaves.
+ * dphi_kj = gain_j s_kj and dgain_j = sum_k phi_kj s_kj with s = the sum of partial over splits;
+ * columns 0: neither. dalpha [alphas] and dbias [m] from small of struct hzi_mhc_gradients.
  */
 struct hzi_mhc_sum_weights {
 	const float *partial, *phi, *gain, *small;

@@ -105,7 +105,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 			p.dnorm = hzi_cuda_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);
 	}
 	if (needs->gradients) {
-		p.blocks = ceil_div(S, HZI_PRE_GROUPS);
+		p.blocks = ceil_div(S, HZI_MHC_COEF_GROUPS);
 		if (a->du.data)
 			p.dp = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
 		if (needs->norm)
@@ -171,7 +171,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
 			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
 			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
-			.near = hzi_cuda_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
+			.aligned = hzi_cuda_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
 		},
 		.du = plan->du, .dp = plan->dp_tokens, .dnorm = plan->dnorm,
 	};

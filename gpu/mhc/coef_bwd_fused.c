@@ -16,7 +16,7 @@ const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx
 
 	if (why)
 		return why;
-	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_JOINT_BYTES)
+	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_MHC_BWD_FUSED_BYTES)
 		return "too little shared memory";
 	if (a->s.dtype == HZ_F32)
 		return "streams are f32";
@@ -35,23 +35,23 @@ const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx
 
 int hzi_cuda_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
-	const int64_t slices = ceil_div(s->channels, HZI_JOINT_CHANNELS);
+	const int64_t slices = ceil_div(s->channels, HZI_MHC_BWD_FUSED_CHANNELS);
 	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
-				      ceil_div(s->tokens, HZI_JOINT_TILE));
+				      ceil_div(s->tokens, HZI_MHC_BWD_FUSED_TILE));
 
 	return splits < 1 ? 1 : (int)splits;
 }
 
 int64_t hzi_cuda_mhc_bwd_fused_records(const struct hzi_mhc_shape *s)
 {
-	return ceil_div(s->tokens, HZI_JOINT_TILE) * HZI_JOINT_RECORD;
+	return ceil_div(s->tokens, HZI_MHC_BWD_FUSED_TILE) * HZI_MHC_BWD_FUSED_RECORD;
 }
 
 int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 			   const uint32_t *records, float *partial)
 {
 	const struct hzi_mhc_array none = {.data = NULL};
-	struct hzi_mhc_joint p = {
+	struct hzi_mhc_bwd_fused p = {
 		/* Of dx alone; what else they give, the records have. */
 		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
 		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
@@ -59,20 +59,20 @@ int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_
 		.splits = hzi_cuda_mhc_bwd_fused_splits(ctx, &a->s), .accumulate = a->accumulate,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(p.channels, HZI_JOINT_CHANNELS) * p.splits)},
-		.block = {HZI_JOINT_THREADS}, .shared_bytes = HZI_JOINT_BYTES, .early = true,
-		.aligned = true,
+		.grid = {(unsigned)(ceil_div(p.channels, HZI_MHC_BWD_FUSED_CHANNELS) * p.splits)},
+		.block = {HZI_MHC_BWD_FUSED_THREADS}, .shared_bytes = HZI_MHC_BWD_FUSED_BYTES,
+		.early = true, .aligned = true,
 	};
-	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_joint_f16 :
-						  HZI_KERNEL_mhc_pre_joint_bf16;
+	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_bwd_fused_f16 :
+						  HZI_KERNEL_mhc_coef_bwd_fused_bf16;
 
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.x_map, &a->x, &a->s, 4, HZI_JOINT_TILE,
-					      1));
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4, HZI_JOINT_TILE,
-					      1));
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4, HZI_JOINT_TILE,
-					      1));
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.du_map, &p.du, &a->s, 1, HZI_JOINT_TILE,
-					      1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.x_map, &a->x, &a->s, 4,
+					      HZI_MHC_BWD_FUSED_TILE, 1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dy_map, &p.dy, &a->s, 4,
+					      HZI_MHC_BWD_FUSED_TILE, 1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.dx_map, &a->dx, &a->s, 4,
+					      HZI_MHC_BWD_FUSED_TILE, 1));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.du_map, &p.du, &a->s, 1,
+					      HZI_MHC_BWD_FUSED_TILE, 1));
 	return hzi_cuda_launch(ctx, OP, kernel, &launch, &p, sizeof(p));
 }

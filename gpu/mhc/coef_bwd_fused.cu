@@ -1,34 +1,35 @@
 /*
- * coef_bwd_fused.cu - gradients of four streams and of phi in one pass, on Hopper
+ * coef_bwd_fused.cu - dx and dphi of four 16-bit streams in one pass over x, sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has 128 channels of all four streams and takes every so many tiles of 16 tokens, which go
- * through a ring of stages: one warp loads them, eight work on them, and one stores dx, which has
- * then taken the place of x. A warp of the eight has 16 of the channels: it keeps phi of these, as
- * two parts of bf16, and its sums of dphi in registers. What blocks read at a time is whole tokens.
+ * A block has 128 channels of all four streams and a split of the tiles of 16 tokens. Tiles go
+ * through a ring of stages in shared memory: one warp loads them by TMA, eight compute, one stores
+ * dx, which overwrites x in the stage. Each of the eight has 16 channels, with phi in two terms of
+ * bf16 and the accumulators of dphi in registers. Blocks that run at the same time read whole
+ * tokens.
  */
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_bwd_fused.h"
 
-#define TILE HZI_JOINT_TILE
+#define TILE HZI_MHC_BWD_FUSED_TILE
 
-/* What is not built for compute capability 9.0 alone has nothing here. */
+/* Only sm_90a has this code. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "gpu/device/mma.cuh"
 #include "gpu/device/tma.cuh"
 
-#define LINE 128			/* bytes of a stream of a token, swizzled as such */
+#define LINE 128			/* bytes of a stream of a token, swizzled */
 #define PLANE (TILE * LINE)		/* of a stream of a tile */
-#define STAGES HZI_JOINT_STAGES
+#define STAGES HZI_MHC_BWD_FUSED_STAGES
 #define HALVES 2			/* of the channels, 64 each */
 #define WORKERS (4 * HALVES)		/* warps; then the one that loads and the one that stores */
 
 struct joint_stage {
 	uint8_t x[HALVES][4 * PLANE], dy[HALVES][4 * PLANE], du[HALVES][PLANE];
-	uint8_t draw[HZI_JOINT_WORDS * 4];
-	float coefs[TILE][HZI_JOINT_COEFS];
-	uint8_t pad[-(HALVES * 9 * PLANE + HZI_JOINT_RECORD * 4) & 1023];
+	uint8_t draw[HZI_MHC_BWD_FUSED_WORDS * 4];
+	float coefs[TILE][HZI_MHC_BWD_FUSED_COEFS];
+	uint8_t pad[-(HALVES * 9 * PLANE + HZI_MHC_BWD_FUSED_RECORD * 4) & 1023];
 };
 
 struct joint_memory {
@@ -36,7 +37,7 @@ struct joint_memory {
 	uint64_t full[STAGES], done[STAGES], empty[STAGES];
 };
 
-static_assert(sizeof(joint_memory) + 1024 <= HZI_JOINT_BYTES, "shared memory");
+static_assert(sizeof(joint_memory) + 1024 <= HZI_MHC_BWD_FUSED_BYTES, "shared memory");
 
 struct joint_place {
 	int channel, channels;		/* the first, of so many */
@@ -44,7 +45,7 @@ struct joint_place {
 	int stages;			/* in use */
 };
 
-/* The stage of tile t, and how often it was filled before */
+/* The stage of a tile and the parity of its barrier */
 struct joint_ring {
 	int at;
 	uint32_t parity;
@@ -58,14 +59,14 @@ struct joint_ring {
 	}
 };
 
-HZ_DEVICE int first_token(const hzi_mhc_joint &p, const joint_place &b, int t)
+HZ_DEVICE int first_token(const hzi_mhc_bwd_fused &p, const joint_place &b, int t)
 {
 	return (b.split + t * p.splits) * TILE;
 }
 
-/* ---- One thread each: loads, stores ---------------------------------------------------------- */
+/* ---- Loads and stores, one thread each ------------------------------------------------------- */
 
-/* Both halves of so many streams of a tile, in the order in which they lie in memory */
+/* Loads both halves of `streams` streams of a tile. */
 HZ_DEVICE void load_planes(uint8_t *to, int half_bytes, int streams, const hzi_tensor_map &map,
 			   const joint_place &b, int token, uint32_t barrier)
 {
@@ -77,10 +78,10 @@ HZ_DEVICE void load_planes(uint8_t *to, int half_bytes, int streams, const hzi_t
 	}
 }
 
-HZ_DEVICE void load_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+HZ_DEVICE void load_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
 {
 	const uint32_t bytes = HALVES * (4 + (p.dy.data ? 4 : 0) + (p.du.data ? 1 : 0)) * PLANE +
-			       HZI_JOINT_RECORD * 4;
+			       HZI_MHC_BWD_FUSED_RECORD * 4;
 	joint_ring ring = {0, 1};
 
 	tma_prefetch_map(p.x_map);
@@ -97,12 +98,12 @@ HZ_DEVICE void load_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_me
 		if (p.du.data)
 			load_planes(s.du[0], sizeof(s.du[0]), 1, p.du_map, b, token, full);
 		bulk_copy(shared_address(s.draw),
-			  p.records + (int64_t)(token / TILE) * HZI_JOINT_RECORD,
-			  HZI_JOINT_RECORD * 4, full);
+			  p.records + (int64_t)(token / TILE) * HZI_MHC_BWD_FUSED_RECORD,
+			  HZI_MHC_BWD_FUSED_RECORD * 4, full);
 	}
 }
 
-HZ_DEVICE void store_planes(const hzi_mhc_joint &p, const joint_place &b, int token,
+HZ_DEVICE void store_planes(const hzi_mhc_bwd_fused &p, const joint_place &b, int token,
 			    const joint_stage &s)
 {
 	for (int e = 0; e < 4 * HALVES; e++) {
@@ -114,8 +115,8 @@ HZ_DEVICE void store_planes(const hzi_mhc_joint &p, const joint_place &b, int to
 	tma_store_commit();
 }
 
-/* dx of tiles; a stage is free when the next tile's copy has begun and its own has been read. */
-HZ_DEVICE void store_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+/* Stores dx. A stage is free once the TMA store has read it. */
+HZ_DEVICE void store_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
 {
 	joint_ring ring = {0, 0}, old = ring;
 
@@ -132,14 +133,14 @@ HZ_DEVICE void store_tiles(const hzi_mhc_joint &p, const joint_place &b, joint_m
 	tma_store_wait_read<0>();
 }
 
-/* ---- Work ------------------------------------------------------------------------------------ */
+/* ---- Compute --------------------------------------------------------------------------------- */
 
-/* phi of a warp's two times 8 channels in each stream: right matrices of 24 rows */
+/* phi of 16 channels a warp in each stream: B fragments of 24 rows */
 struct joint_slice {
 	uint32_t high[2][4][3], low[2][4][3];
 };
 
-HZ_DEVICE void load_phi(const hzi_mhc_joint &p, const joint_place &b, joint_slice &phi)
+HZ_DEVICE void load_phi(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_slice &phi)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -166,9 +167,8 @@ HZ_DEVICE uint32_t pack(float low, float high)
 }
 
 /*
- * Where in x and dy of a stage this lane's row of four matrices is: of 8 channels of the warp,
- * tokens 0 to 7 and 8 to 15 of a stream, then of the next stream. ^ 16: of the warp's other 8
- * channels, by the rule of the swizzle.
+ * Offset in a stage of the row that this lane gives ldmatrix.x4: 8 channels of tokens 0 to 7 and 8
+ * to 15 of a stream, then of the next stream. ^ 16 gives the warp's other 8 channels, swizzled.
  */
 HZ_DEVICE uint32_t lane_row(void)
 {
@@ -177,12 +177,12 @@ HZ_DEVICE uint32_t lane_row(void)
 	return (warp / 4 * 4 + lane / 16) * PLANE + r * LINE + ((warp % 4 * 2 ^ (r & 7)) << 4);
 }
 
-/* sum [8 channels][pair of streams][8 rows of phi][] += draw x of a tile */
+/* sum [8 channels][pair of streams][8 rows of phi] += draw x of a tile */
 template <int DTYPE>
 HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4])
 {
 	const uint32_t draw = shared_address(s.draw) + threadIdx.x % 32 * 16;
-	uint32_t right[3][4];		/* parts 0 and 1, 2 and the rest of 2, those of 0 and 1 */
+	uint32_t right[3][4];		/* parts 0 and 1; 2 and its rest; the rests of 0 and 1 */
 
 #pragma unroll
 	for (int q = 0; q < 3; q++)
@@ -194,7 +194,7 @@ HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4
 		uint32_t x[4], rest[4];
 
 		ldmatrix_x4_trans(x, (shared_address(s.x) + row + pair * 2 * PLANE) ^ half * 16);
-		/* Rows of the left matrix are channels of two streams. */
+		/* Rows of the A fragment are channels of two streams. */
 		const uint32_t turned[4] = {x[0], x[2], x[1], x[3]};
 
 #pragma unroll
@@ -216,7 +216,7 @@ HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4
 	}
 }
 
-/* What a token's row of accumulators gets: sum [stream][channel] += weight [stream] v [channel] */
+/* Accumulators of a token: sum [stream][channel] += weight [stream] v [channel] */
 HZ_DEVICE void add_weighted(float (*sum)[4], int half, const float4 &weight, float low, float high)
 {
 	const float w[4] = {weight.x, weight.y, weight.z, weight.w};
@@ -228,10 +228,10 @@ HZ_DEVICE void add_weighted(float (*sum)[4], int half, const float4 &weight, flo
 	}
 }
 
-/* dx of a tile in the place of x */
+/* dx of a tile, over x in the stage */
 template <int DTYPE>
-HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage &s, uint32_t row,
-		       int token, const joint_slice &phi)
+HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_stage &s,
+		       uint32_t row, int token, const joint_slice &phi)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const uint32_t draw = shared_address(s.draw) + lane * 16;
@@ -312,7 +312,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 
 				if (t < (int)p.tokens && c < b.channels)
 					unpack(DTYPE, *(const uint32_t *)((const uint16_t *)
-							p.dx.data + near_place(p.dx, t, i,
+							p.dx.data + offset32(p.dx, t, i,
 							b.channel + c)), low, high);
 				sum[i][half * 2] += low;
 				sum[i][half * 2 + 1] += high;
@@ -331,7 +331,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_joint &p, const joint_place &b, joint_stage
 	}
 }
 
-HZ_DEVICE void store_dphi(const hzi_mhc_joint &p, const joint_place &b,
+HZ_DEVICE void store_dphi(const hzi_mhc_bwd_fused &p, const joint_place &b,
 			  const float sum[2][2][3][4])
 {
 	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
@@ -349,7 +349,7 @@ HZ_DEVICE void store_dphi(const hzi_mhc_joint &p, const joint_place &b,
 }
 
 template <int DTYPE>
-HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &m)
+HZ_DEVICE void work(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
 {
 	const uint32_t row = lane_row();
 	joint_ring ring = {0, 0};
@@ -364,7 +364,7 @@ HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &
 		add_dphi<DTYPE>(s, row, dphi);
 		if (p.dx.data) {
 			make_dx<DTYPE>(p, b, s, row, first_token(p, b, t), phi);
-			/* Copies are to see it. */
+			/* Makes dx visible to the TMA store. */
 			fence_proxy_async();
 		}
 		__syncwarp();
@@ -377,7 +377,7 @@ HZ_DEVICE void work(const hzi_mhc_joint &p, const joint_place &b, joint_memory &
 #endif
 
 template <int DTYPE>
-HZ_DEVICE void joint(const hzi_mhc_joint &p)
+HZ_DEVICE void joint(const hzi_mhc_bwd_fused &p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	joint_memory &m = *(joint_memory *)shared_start();
@@ -386,11 +386,11 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 	joint_place b;
 
 	b.split = blockIdx.x % p.splits;
-	b.channel = blockIdx.x / p.splits * HZI_JOINT_CHANNELS;
-	b.channels = (int)p.channels - b.channel < HZI_JOINT_CHANNELS ?
-			     (int)p.channels - b.channel : HZI_JOINT_CHANNELS;
+	b.channel = blockIdx.x / p.splits * HZI_MHC_BWD_FUSED_CHANNELS;
+	b.channels = (int)p.channels - b.channel < HZI_MHC_BWD_FUSED_CHANNELS ?
+			     (int)p.channels - b.channel : HZI_MHC_BWD_FUSED_CHANNELS;
 	b.tiles = (tiles - b.split + p.splits - 1) / p.splits;
-	/* Where dy is read, less under way is faster: 0.85 ms where five stages take 0.89. */
+	/* With dy four stages are faster than five: 0.85 ms, not 0.89. */
 	b.stages = p.dy.data ? STAGES - 1 : STAGES;
 	pdl_launch_dependents();
 	if (threadIdx.x < STAGES) {
@@ -416,11 +416,11 @@ HZ_DEVICE void joint(const hzi_mhc_joint &p)
 }
 
 #define JOINT(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_JOINT_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_joint p) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_BWD_FUSED_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_bwd_fused p) \
 	{ \
 		joint<dtype>(p); \
 	}
 
-JOINT(mhc_pre_joint_f16, HZ_F16)
-JOINT(mhc_pre_joint_bf16, HZ_BF16)
+JOINT(mhc_coef_bwd_fused_f16, HZ_F16)
+JOINT(mhc_coef_bwd_fused_bf16, HZ_BF16)

@@ -22,7 +22,7 @@ static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most
 /* Blocks for the channels of all streams, each thread having 8 channels */
 static int64_t mean_blocks(int n, int64_t channels)
 {
-	return ceil_div(n * ceil_div(channels, 8), HZI_PRE_THREADS);
+	return ceil_div(n * ceil_div(channels, 8), HZI_MHC_COEF_THREADS);
 }
 
 int hzi_cuda_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
@@ -33,9 +33,9 @@ int hzi_cuda_mhc_mean_splits(const struct hz_context *ctx, const struct hzi_mhc_
 
 int hzi_cuda_mhc_mean_sums(struct hz_context *ctx, const char *op, const struct hzi_mhc_means *p)
 {
-	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_means,
+	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_coef_means,
 				   mean_blocks(p->n, p->channels) * p->groups, p->splits,
-				   HZI_PRE_THREADS, 0, p, sizeof(*p));
+				   HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
@@ -43,49 +43,49 @@ int hzi_cuda_mhc_sum_rows(struct hz_context *ctx, const char *op, int64_t parts,
 {
 	if (p->width == 0 || parts == 0)
 		return HZ_OK;
-	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_pre_sum_rows,
-				   ceil_div(p->width, HZI_PRE_SUM_COLUMNS) * parts, 1, 256, 0, p,
-				   sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_coef_sum_rows,
+				   ceil_div(p->width, HZI_MHC_COEF_SUM_COLUMNS) * parts, 1, 256, 0,
+				   p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
-	return splits_for(ctx, ceil_div(s->groups, HZI_PRE_TOKENS),
-			  s->n * ceil_div(s->channels, HZI_PRE_CHUNK), PROJECT_SPLITS);
+	return splits_for(ctx, ceil_div(s->groups, HZI_MHC_COEF_TOKENS),
+			  s->n * ceil_div(s->channels, HZI_MHC_COEF_CHUNK), PROJECT_SPLITS);
 }
 
 int hzi_cuda_mhc_generic_project(struct hz_context *ctx, const char *op,
 				 const struct hzi_mhc_project *p)
 {
-	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_pre_project_8 :
-			   p->m <= 24 ? HZI_KERNEL_mhc_pre_project_24 :
-					HZI_KERNEL_mhc_pre_project_80;
+	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_project_8 :
+			   p->m <= 24 ? HZI_KERNEL_mhc_coef_project_24 :
+					HZI_KERNEL_mhc_coef_project_80;
 
-	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->groups, HZI_PRE_TOKENS), p->splits,
-				   HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->groups, HZI_MHC_COEF_TOKENS),
+				   p->splits, HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 			      const struct hzi_mhc_finish *p)
 {
-	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_pre_coefs_4 :
-					    HZI_KERNEL_mhc_pre_coefs_any;
+	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_finish_4 :
+					    HZI_KERNEL_mhc_coef_finish_any;
 
 	if (p->sums.groups == 0)
 		return HZ_OK;
-	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
-				   HZI_PRE_GROUPS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_MHC_COEF_GROUPS),
+				   1, HZI_MHC_COEF_GROUPS, 0, p, sizeof(*p));
 }
 
 bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
 				  const struct hzi_mhc_shape *s)
 {
-	return s->channels % 8 == 0 && s->channels <= HZI_NORM_CHANNELS &&
+	return s->channels % 8 == 0 && s->channels <= HZI_MHC_NORM_CHANNELS &&
 	       hzi_cuda_mhc_is_aligned(x, s->dtype) && hzi_cuda_mhc_is_aligned(u, s->dtype);
 }
 
 int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p)
 {
-	return hzi_cuda_mhc_launch(ctx, "mhc_pre", HZI_KERNEL_mhc_pre_norm, p->tokens, 1,
-				   HZI_NORM_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, "mhc_pre", HZI_KERNEL_mhc_coef_norm, p->tokens, 1,
+				   HZI_MHC_NORM_THREADS, 0, p, sizeof(*p));
 }

@@ -1,10 +1,10 @@
 /*
- * coef_generic.cu - coefficients of hyper-connections: any streams
+ * coef_generic.cu - coefficients of hyper-connections for any strides and number of streams
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Sums of splits of the columns first, by matrix units: numbers of 16 and 32 bits, and phi, are
- * taken as sums of two of bf16, exactly so those of 16. Then the coefficients, a thread for each
+ * The projection by mma.sync comes first, summed over splits of the columns. x and phi are split
+ * into two terms of bf16, exactly if x has 16 bits. Then one thread makes the coefficients of a
  * group.
  */
 #include "gpu/mhc/coef.cuh"
@@ -13,37 +13,39 @@
 
 /* ---- Projection ------------------------------------------------------------------------------ */
 
-#define LINE 36				/* words of a row of 64 values: rows meet no bank twice */
+#define LINE 36				/* words of a row of 64 values, without bank conflicts */
 
-/* TILES: of 8 rows of phi each */
+/* TILES: tiles of 8 rows of phi */
 template <int TILES>
 HZ_DEVICE void project(const hzi_mhc_project &p)
 {
-	__shared__ __align__(16) uint32_t xs[2][HZI_PRE_TOKENS][LINE], phis[2][TILES * 8][LINE];
-	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_TOKENS;
-	const int64_t chunks = (p.channels + HZI_PRE_CHUNK - 1) / HZI_PRE_CHUNK, all = p.n * chunks;
+	__shared__ __align__(16) uint32_t xs[2][HZI_MHC_COEF_TOKENS][LINE],
+		phis[2][TILES * 8][LINE];
+	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_COEF_TOKENS;
+	const int64_t chunks = (p.channels + HZI_MHC_COEF_CHUNK - 1) / HZI_MHC_COEF_CHUNK,
+		all = p.n * chunks;
 	const int64_t begin = all * blockIdx.y / p.splits, end = all * (blockIdx.y + 1) / p.splits;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int parts = p.dtype == HZ_BF16 ? 1 : 2;
 	const uint32_t row = shared_address(&xs[0][warp * 16 + lane % 16][lane / 16 * 4]);
-	float sum[TILES][4] = {}, squares[HZI_PRE_TOKENS / 16] = {};
+	float sum[TILES][4] = {}, squares[HZI_MHC_COEF_TOKENS / 16] = {};
 
 	pdl_launch_dependents();
 	pdl_wait();
 	for (int64_t chunk = begin; chunk < end; chunk++) {
 		const int stream = (int)(chunk / chunks);
-		const int64_t c0 = chunk % chunks * HZI_PRE_CHUNK;
+		const int64_t c0 = chunk % chunks * HZI_MHC_COEF_CHUNK;
 
 		__syncthreads();
 #pragma unroll
-		for (int pass = 0; pass < HZI_PRE_TOKENS / 16; pass++) {
+		for (int pass = 0; pass < HZI_MHC_COEF_TOKENS / 16; pass++) {
 			const int r = pass * 16 + threadIdx.x / 8, e = threadIdx.x % 8;
 			uint4 high, low;
 			float v[8] = {};
 
 			if (first + r < p.groups)
-				load_eight(v, p.x, p.dtype, p.quick, first + r, stream, c0 + e * 8,
-					   p.channels);
+				load_eight(v, p.x, p.dtype, p.vectorized, first + r, stream, c0 +
+					   e * 8, p.channels);
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				squares[pass] = fmaf(v[i], v[i], squares[pass]);
@@ -56,7 +58,7 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 				*(uint4 *)&xs[1][r][e * 4] = low;
 		}
 #pragma unroll 4
-		for (int i = threadIdx.x; i < TILES * 8 * 32; i += HZI_PRE_THREADS) {
+		for (int i = threadIdx.x; i < TILES * 8 * 32; i += HZI_MHC_COEF_THREADS) {
 			const int k = i / 32, pair = i % 32;
 			const int64_t c = c0 + pair * 2, at = stream * p.channels + c;
 			const float *phi = p.phi + k * p.n * p.channels + at;
@@ -70,7 +72,7 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 		}
 		__syncthreads();
 #pragma unroll
-		for (int step = 0; step < HZI_PRE_CHUNK / 16; step++) {
+		for (int step = 0; step < HZI_MHC_COEF_CHUNK / 16; step++) {
 			uint32_t high[4], low[4];
 
 			ldmatrix_x4(high, row + step * 32);
@@ -93,7 +95,7 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 	float *out = p.sums + (blockIdx.y * p.groups + first) * (p.m + 1);
 
 #pragma unroll
-	for (int pass = 0; pass < HZI_PRE_TOKENS / 16; pass++) {
+	for (int pass = 0; pass < HZI_MHC_COEF_TOKENS / 16; pass++) {
 		const int r = pass * 16 + threadIdx.x / 8;
 		const float s = warp_sum<8>(squares[pass]);
 
@@ -111,25 +113,25 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 }
 
 #define PROJECT(name, tiles) \
-	extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS) \
 		name(const __grid_constant__ hzi_mhc_project p) \
 	{ \
 		project<tiles>(p); \
 	}
 
-PROJECT(mhc_pre_project_8, 1)
-PROJECT(mhc_pre_project_24, 3)
-PROJECT(mhc_pre_project_80, 10)
+PROJECT(mhc_coef_project_8, 1)
+PROJECT(mhc_coef_project_24, 3)
+PROJECT(mhc_coef_project_80, 10)
 
 /* ---- Means over the tokens of a group -------------------------------------------------------- */
 
-/* Blocks: of 8 channels of a stream a thread, by groups; splits. DT 0: of any layout */
+/* grid (channels / 8 of all streams by groups, splits of tokens). DT 0: any strides */
 template <int DT>
 HZ_DEVICE void means(const hzi_mhc_means &p)
 {
 	const int64_t eights = (p.channels + 7) / 8, tokens = p.tokens / p.groups;
-	const int64_t strips = (p.n * eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
-	const int64_t unit = blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t strips = (p.n * eights + HZI_MHC_COEF_THREADS - 1) / HZI_MHC_COEF_THREADS;
+	const int64_t unit = blockIdx.x % strips * HZI_MHC_COEF_THREADS + threadIdx.x;
 	const int64_t s = blockIdx.x / strips, split = blockIdx.y;
 	const int64_t begin = tokens * split / p.splits, end = tokens * (split + 1) / p.splits;
 	const int64_t c = unit % eights * 8;
@@ -143,9 +145,9 @@ HZ_DEVICE void means(const hzi_mhc_means &p)
 		float v[8];
 
 		if constexpr (DT)
-			load_near<DT, 8>(v, p.x, place(p.x, s * tokens + t, i, c));
+			load_vector<DT, 8>(v, p.x, offset(p.x, s * tokens + t, i, c));
 		else
-			load_eight(v, p.x, p.dtype, p.quick, s * tokens + t, i, c, p.channels);
+			load_eight(v, p.x, p.dtype, p.vectorized, s * tokens + t, i, c, p.channels);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			sum[e] += v[e];
@@ -160,10 +162,10 @@ HZ_DEVICE void means(const hzi_mhc_means &p)
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS, 6)
-	mhc_pre_means(const __grid_constant__ hzi_mhc_means p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 6)
+	mhc_coef_means(const __grid_constant__ hzi_mhc_means p)
 {
-	const bool near = p.quick && p.channels % 8 == 0;
+	const bool near = p.vectorized && p.channels % 8 == 0;
 
 	pdl_launch_dependents();
 	pdl_wait();
@@ -177,15 +179,15 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS, 6)
 		means<0>(p);
 }
 
-/* Blocks of 32 columns, by 8 rows at a time */
+/* A block has 32 columns, 8 rows at a time. */
 extern "C" __global__ void __launch_bounds__(256)
-	mhc_pre_sum_rows(const __grid_constant__ hzi_mhc_sum_rows p)
+	mhc_coef_sum_rows(const __grid_constant__ hzi_mhc_sum_rows p)
 {
-	__shared__ float sums[8][HZI_PRE_SUM_COLUMNS];
-	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
-	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
-	const int64_t strips = (p.width + HZI_PRE_SUM_COLUMNS - 1) / HZI_PRE_SUM_COLUMNS;
-	const int64_t j = blockIdx.x % strips * HZI_PRE_SUM_COLUMNS + column;
+	__shared__ float sums[8][HZI_MHC_COEF_SUM_COLUMNS];
+	const int column = threadIdx.x % HZI_MHC_COEF_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_MHC_COEF_SUM_COLUMNS;
+	const int64_t strips = (p.width + HZI_MHC_COEF_SUM_COLUMNS - 1) / HZI_MHC_COEF_SUM_COLUMNS;
+	const int64_t j = blockIdx.x % strips * HZI_MHC_COEF_SUM_COLUMNS + column;
 	const int64_t s = blockIdx.x / strips;
 	const float *in = p.in + s * p.rows * p.stride;
 	float *out = p.out + s * p.width;
@@ -213,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(256)
 template <int N>
 HZ_DEVICE void coefs(const hzi_mhc_finish &p, const float *memory)
 {
-	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
+	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
 	const int m = p.rule.m;
 	float y[ROWS<N>], pre[N], post[N], mix[N * N];
 
@@ -245,35 +247,36 @@ HZ_DEVICE void begin_coefs(const hzi_mhc_finish &p, float *memory)
 	if (!p.saved)
 		return;
 
-	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_GROUPS, left = p.sums.groups - first;
-	const int count = (int)(left < HZI_PRE_GROUPS ? left : HZI_PRE_GROUPS) * (m + 1);
+	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS,
+		left = p.sums.groups - first;
+	const int count = (int)(left < HZI_MHC_COEF_GROUPS ? left : HZI_MHC_COEF_GROUPS) * (m + 1);
 
-	for (int e = threadIdx.x; e < count; e += HZI_PRE_GROUPS)
+	for (int e = threadIdx.x; e < count; e += HZI_MHC_COEF_GROUPS)
 		p.saved[first * (m + 1) + e] = memory[e];
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
-	mhc_pre_coefs_4(const __grid_constant__ hzi_mhc_finish p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
+	mhc_coef_finish_4(const __grid_constant__ hzi_mhc_finish p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<4> + 1)];
+	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<4> + 1)];
 
 	begin_coefs(p, memory);
 	coefs<4>(p, memory);
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
-	mhc_pre_coefs_any(const __grid_constant__ hzi_mhc_finish p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
+	mhc_coef_finish_any(const __grid_constant__ hzi_mhc_finish p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	begin_coefs(p, memory);
 	BY_OTHERS(coefs, p.rule.n, p, memory)
 }
 
-/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
+/* ---- Normalized branch inputs ---------------------------------------------------------------- */
 
-/* A block for each token; of any layout */
-HZ_DEVICE void norm_any(const hzi_mhc_norm &p, float *memory)
+/* A block a token, any strides */
+HZ_DEVICE void norm_strided(const hzi_mhc_norm &p, float *memory)
 {
 	const int64_t t = blockIdx.x;
 	float weight[HZI_MHC_STREAMS], squares = 0, rho;
@@ -281,23 +284,23 @@ HZ_DEVICE void norm_any(const hzi_mhc_norm &p, float *memory)
 #pragma unroll
 	for (int i = 0; i < HZI_MHC_STREAMS; i++)
 		weight[i] = i < p.n ? *coef_at(p.p, t / (p.tokens / p.groups), i, 0) : 0;
-	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS) {
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_MHC_NORM_THREADS) {
 		const float u = mixed(p, weight, t, c);
 
 		squares = fmaf(u, u, squares);
 	}
 	squares = sum_block(squares, memory) / (float)p.channels + p.eps;
 	rho = inverse_root(squares);
-	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_NORM_THREADS)
-		store_any(p.dtype, p.u.data, place(p.u, t, 0, c),
+	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_MHC_NORM_THREADS)
+		store_any(p.dtype, p.u.data, offset(p.u, t, 0, c),
 			  mixed(p, weight, t, c) * rho * p.norm[c]);
 }
 
-/* The same of aligned rows of up to HZI_NORM_CHANNELS channels, which stay in registers */
+/* The same for aligned rows of at most HZI_MHC_NORM_CHANNELS channels, kept in registers */
 template <int N, int DT>
 HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
 {
-	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
+	constexpr int pieces = HZI_MHC_NORM_CHANNELS / (8 * HZI_MHC_NORM_THREADS);
 	const int64_t t = blockIdx.x, group = t / (p.tokens / p.groups);
 	float weight[N], u[pieces][8], squares = 0, rho;
 
@@ -306,14 +309,14 @@ HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
 		weight[i] = *coef_at(p.p, group, i, 0);
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
-		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
 		float v[N][8];
 
 		if (c >= p.channels)
 			break;
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			load_near<DT, 8>(v[i], p.x, place(p.x, t, i, c));
+			load_vector<DT, 8>(v[i], p.x, offset(p.x, t, i, c));
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
 			u[k][e] = weight[0] * v[0][e];
@@ -326,16 +329,16 @@ HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
 	rho = inverse_root(sum_block(squares, memory) / (float)p.channels + p.eps);
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
-		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
-		const int64_t to = place(p.u, t, 0, c);
+		const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
+		const int64_t to = offset(p.u, t, 0, c);
 
 		if (c >= p.channels)
 			break;
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			u[k][e] *= rho * p.norm[c + e];
-		store_near<DT>(p.u, to, u[k]);
-		store_near<DT>(p.u, to + 4, u[k] + 4);
+		store_vector<DT>(p.u, to, u[k]);
+		store_vector<DT>(p.u, to + 4, u[k] + 4);
 	}
 }
 
@@ -354,15 +357,15 @@ HZ_DEVICE void norm_of(const hzi_mhc_norm &p, float *memory)
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS, 2)
-	mhc_pre_norm(const __grid_constant__ hzi_mhc_norm p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
+	mhc_coef_norm(const __grid_constant__ hzi_mhc_norm p)
 {
 	__shared__ float memory[32];
 
 	pdl_launch_dependents();
 	pdl_wait();
-	if (!p.near)
-		norm_any(p, memory);
+	if (!p.aligned)
+		norm_strided(p, memory);
 	else if (p.dtype == HZ_F32)
 		norm_of<HZ_F32>(p, memory);
 	else if (p.dtype == HZ_F16)

@@ -15,27 +15,27 @@
 
 int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks)
 {
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_norm_bwd, blocks, 1,
-				   HZI_NORM_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_norm_bwd, blocks, 1,
+				   HZI_MHC_NORM_THREADS, 0, p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p)
 {
 	const int64_t history = min_of(p->rule.iterations, HZI_MHC_HISTORY);
-	const size_t shared = p->rule.n == 4 ? HZI_PRE_GRADIENTS_BYTES((size_t)history) : 0;
-	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_pre_gradients_4 :
-					    HZI_KERNEL_mhc_pre_gradients_any;
+	const size_t shared = p->rule.n == 4 ? HZI_MHC_COEF_GRADIENTS_BYTES((size_t)history) : 0;
+	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_gradients_4 :
+					    HZI_KERNEL_mhc_coef_gradients_any;
 
-	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_PRE_GROUPS), 1,
-				   HZI_PRE_GROUPS, shared, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_MHC_COEF_GROUPS),
+				   1, HZI_MHC_COEF_GROUPS, shared, p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_dx,
-				   ceil_div(p->channels, HZI_PRE_THREADS) *
-				   ceil_div(p->tokens, HZI_PRE_LANES),
-				   1, HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_dx,
+				   ceil_div(p->channels, HZI_MHC_COEF_THREADS) *
+				   ceil_div(p->tokens, HZI_MHC_COEF_LANES),
+				   1, HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
 }
 
 bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p)
@@ -49,15 +49,15 @@ bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p)
 
 int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
-	const int64_t blocks = ceil_div(p->channels / 8, HZI_PRE_THREADS) * p->groups;
+	const int64_t blocks = ceil_div(p->channels / 8, HZI_MHC_COEF_THREADS) * p->groups;
 	const int64_t wanted = 16 * hzi_cuda_device(ctx)->multiprocessors;
-	const int kernel = p->dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_dx_groups_f16 :
-						HZI_KERNEL_mhc_pre_dx_groups_bf16;
+	const int kernel = p->dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_dx_groups_f16 :
+						HZI_KERNEL_mhc_coef_dx_groups_bf16;
 	int64_t splits;
 
 	assert(blocks > 0);
 	splits = min_of(ceil_div(wanted, blocks), ceil_div(p->tokens / p->groups, 8));
-	return hzi_cuda_mhc_launch(ctx, OP, kernel, blocks, splits, HZI_PRE_THREADS, 0, p,
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, blocks, splits, HZI_MHC_COEF_THREADS, 0, p,
 				   sizeof(*p));
 }
 
@@ -65,7 +65,7 @@ int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t blocks = ceil_div(s->n * s->channels, HZI_PRE_THREADS);
+	const int64_t blocks = ceil_div(s->n * s->channels, HZI_MHC_COEF_THREADS);
 	const int64_t most = min_of(ceil_div(s->groups, 64), DPHI_SPLITS);
 	const int64_t splits = min_of(ceil_div(wanted, blocks ? blocks : 1), most);
 
@@ -74,19 +74,21 @@ int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct 
 
 int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
-	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_pre_dphi_8 :
-			   p->m <= 24 ? HZI_KERNEL_mhc_pre_dphi_24 : HZI_KERNEL_mhc_pre_dphi_80;
+	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_dphi_8 :
+			   p->m <= 24 ? HZI_KERNEL_mhc_coef_dphi_24 : HZI_KERNEL_mhc_coef_dphi_80;
 
-	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->n * p->channels, HZI_PRE_THREADS),
-				   p->splits, HZI_PRE_THREADS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel,
+				   ceil_div(p->n * p->channels, HZI_MHC_COEF_THREADS),
+				   p->splits, HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
 }
 
 int hzi_cuda_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p)
 {
-	const int64_t blocks = ceil_div(p->columns, HZI_PRE_SUM_COLUMNS) + (p->dalpha || p->dbias);
+	const int64_t blocks = ceil_div(p->columns, HZI_MHC_COEF_SUM_COLUMNS) +
+		(p->dalpha || p->dbias);
 
 	if (blocks == 0)
 		return HZ_OK;
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_pre_sum_weights, blocks, 1, 256, 0, p,
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_sum_weights, blocks, 1, 256, 0, p,
 				   sizeof(*p));
 }

@@ -1,5 +1,5 @@
 /*
- * coef_generic_bwd.cu - gradients of coefficients of hyper-connections: any streams
+ * coef_generic_bwd.cu - gradients of coefficients for any strides and number of streams
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,19 +7,23 @@
 #include "gpu/mhc/coef_bwd_fused.h"
 #include "gpu/device/pdl.cuh"
 
-/* ---- Gradients of what coefficients are made of ---------------------------------------------- */
+/* ---- Gradients of sums, alpha and bias ------------------------------------------------------- */
 
-/* What comes in and, of this call's own, what is added to it */
+#define TILE HZI_MHC_BWD_FUSED_TILE	/* tokens of a record */
+
+/* A given gradient plus the one that this call computed */
 HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int i, int j)
 {
 	return (x.data ? *coef_at(x, s, i, j) : 0) + (own ? *own : 0);
 }
 
-/* Of a record, a token's coefficients but own */
+/* Writes the coefficients of a token to its record. */
 HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, const float *mix)
 {
-	float4 *const to = (float4 *)(records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD +
-				      HZI_JOINT_WORDS + s % HZI_JOINT_TILE * HZI_JOINT_COEFS);
+	float4 *const to = (float4 *)(records +
+				      s / TILE * HZI_MHC_BWD_FUSED_RECORD +
+				      HZI_MHC_BWD_FUSED_WORDS +
+				      s % TILE * HZI_MHC_BWD_FUSED_COEFS);
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -27,36 +31,37 @@ HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, cons
 	to[4] = {pre[0], pre[1], pre[2], pre[3]};
 }
 
-/* own, and draw as two parts of bf16 */
+/* Writes own, and draw as two terms of bf16. */
 HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, float own)
 {
-	uint32_t *const record = records + s / HZI_JOINT_TILE * HZI_JOINT_RECORD;
-	const int token = s % HZI_JOINT_TILE;
+	uint32_t *const record = records + s / TILE * HZI_MHC_BWD_FUSED_RECORD;
+	const int token = s % TILE;
 	uint4 *const to = (uint4 *)record + token;
 
 #pragma unroll
-	for (int part = 0; part < HZI_JOINT_ROWS / 8; part++) {
+	for (int part = 0; part < HZI_MHC_FOUR_ROWS / 8; part++) {
 		uint32_t whole[4], rest[4];
 
 #pragma unroll
 		for (int e = 0; e < 4; e++)
 			whole[e] = split_pair(draw[part * 8 + e * 2], draw[part * 8 + e * 2 + 1],
 					      rest[e]);
-		to[part * HZI_JOINT_TILE] = {whole[0], whole[1], whole[2], whole[3]};
-		to[(part < 2 ? part + 4 : 3) * HZI_JOINT_TILE] = {rest[0], rest[1], rest[2],
+		to[part * TILE] = {whole[0], whole[1], whole[2], whole[3]};
+		to[(part < 2 ? part + 4 : 3) * TILE] = {rest[0], rest[1], rest[2],
 								  rest[3]};
 	}
-	((float4 *)(record + HZI_JOINT_WORDS + token * HZI_JOINT_COEFS))[5] = {own, 0, 0, 0};
+	((float4 *)(record + HZI_MHC_BWD_FUSED_WORDS + token * HZI_MHC_BWD_FUSED_COEFS))[5] = {own,
+		0, 0, 0};
 }
 
 /*
- * history: of this thread, a number every `stride` floats. USUAL: all rows there are of Sinkhorn's
- * iteration, of which the compiler is to know.
+ * history: of this thread, elements `stride` floats apart. USUAL: Sinkhorn's iteration with all
+ * rows, as a constant for the compiler.
  */
 template <int N, bool USUAL>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
-	const int64_t s = (int64_t)blockIdx.x * HZI_PRE_GROUPS + threadIdx.x;
+	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
 	const int m = USUAL ? 2 * N + N * N : p.rule.m;
 	const bool all = m > N;
 	hzi_mhc_rule rule = p.rule;
@@ -116,8 +121,8 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 		if (N == 4 && p.records)
 			record_draw(p.records, s, dy, own);
 	} else if (N == 4 && p.records &&
-		   s < (p.sums.groups + HZI_JOINT_TILE - 1) / HZI_JOINT_TILE * HZI_JOINT_TILE) {
-		const float none[HZI_JOINT_ROWS] = {};
+		   s < (p.sums.groups + TILE - 1) / TILE * TILE) {
+		const float none[HZI_MHC_FOUR_ROWS] = {};
 
 		record_coefs(p.records, s, none, none);
 		record_draw(p.records, s, none, 0);
@@ -126,7 +131,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 		return;
 	__syncthreads();
 
-	/* Two warps' sums of each number, 32 of them at a time */
+	/* Sums of two warps, 32 values at a time */
 	constexpr int numbers = ROWS<N> + 3;
 
 #pragma unroll
@@ -148,23 +153,23 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 			memory[threadIdx.x / 32 * (m + 3) + k] = v[0];
 	}
 	__syncthreads();
-	for (int k = threadIdx.x; k < m + 3; k += HZI_PRE_GROUPS)
+	for (int k = threadIdx.x; k < m + 3; k += HZI_MHC_COEF_GROUPS)
 		p.small[blockIdx.x * (m + 3) + k] = memory[k] + memory[m + 3 + k];
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
-	mhc_pre_gradients_4(const __grid_constant__ hzi_mhc_gradients p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
+	mhc_coef_gradients_4(const __grid_constant__ hzi_mhc_gradients p)
 {
 	extern __shared__ float memory[];
-	constexpr int sums = HZI_PRE_GROUPS * (ROWS<4> + 1);
+	constexpr int sums = HZI_MHC_COEF_GROUPS * (ROWS<4> + 1);
 
-	static_assert(sizeof(float) * sums == HZI_PRE_GRADIENTS_BYTES(0), "shared memory");
+	static_assert(sizeof(float) * sums == HZI_MHC_COEF_GRADIENTS_BYTES(0), "shared memory");
 	pdl_launch_dependents();
 	pdl_wait();
 	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24)
-		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_MHC_COEF_GROUPS);
 	else
-		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_PRE_GROUPS);
+		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_MHC_COEF_GROUPS);
 }
 
 template <int N>
@@ -175,23 +180,23 @@ HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
 	gradients<N, false>(p, memory, history, 1);
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_GROUPS)
-	mhc_pre_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
+	mhc_coef_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
 {
-	__shared__ float memory[HZI_PRE_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	pdl_launch_dependents();
 	pdl_wait();
 	BY_OTHERS(gradients_other, p.rule.n, p, memory)
 }
 
-/* ---- Branch inputs divided by their root mean squares ---------------------------------------- */
+/* ---- Normalized branch inputs ---------------------------------------------------------------- */
 
 /*
- * Blocks take tokens in turn. With v = sum_i p_i X[i], rho = 1 / sqrt(mean of v^2 + eps) and g = du
- * norm: dv = rho (g - v rho^2 mean of g v), dnorm = the sum of du v rho over tokens.
+ * Blocks stride over tokens. With v = sum_i p_i X[i], rho = 1 / sqrt(mean(v^2) + eps) and
+ * g = du norm: dv = rho (g - v rho^2 mean(g v)), dnorm = sum over tokens of du v rho.
  */
-HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
+HZ_DEVICE void norm_bwd_strided(const hzi_mhc_norm_bwd &p, float *memory)
 {
 	const hzi_mhc_norm &of = p.of;
 	const float inverse = 1.0f / (float)of.channels;
@@ -203,9 +208,9 @@ HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
 #pragma unroll
 		for (int i = 0; i < HZI_MHC_STREAMS; i++)
 			weight[i] = i < of.n ? *coef_at(of.p, t / each, i, 0) : 0;
-		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_MHC_NORM_THREADS) {
 			const float v = mixed(of, weight, t, c);
-			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+			const float du = load_value(of.dtype, of.u.data, offset(of.u, t, 0, c));
 
 			squares = fmaf(v, v, squares);
 			dot = fmaf(du * of.norm[c], v, dot);
@@ -213,9 +218,9 @@ HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
 		squares = sum_block(squares, memory) * inverse + of.eps;
 		rho = squares == 0 ? 0 : 1 / sqrtf(squares);
 		dot = sum_block(dot, memory) * inverse * rho * rho;
-		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_NORM_THREADS) {
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_MHC_NORM_THREADS) {
 			const float v = mixed(of, weight, t, c);
-			const float du = load_value(of.dtype, of.u.data, place(of.u, t, 0, c));
+			const float du = load_value(of.dtype, of.u.data, offset(of.u, t, 0, c));
 			const float dv = rho * (du * of.norm[c] - v * dot);
 
 			p.du[t * of.channels + c] = dv;
@@ -229,7 +234,7 @@ HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
 				if (i < of.n)
 					dp[i] = fmaf(dv,
 						     load_value(of.dtype, of.x.data,
-								place(of.x, t, i, c)), dp[i]);
+								offset(of.x, t, i, c)), dp[i]);
 			}
 		}
 #pragma unroll
@@ -246,7 +251,7 @@ HZ_DEVICE void norm_bwd_any(const hzi_mhc_norm_bwd &p, float *memory)
 
 #define NUMBERS 32			/* sums of a token, at most */
 
-/* Sums over a block of 2N + 2 numbers, which then every thread has in memory */
+/* Sums of 2N + 2 values over a block, in memory for every thread */
 template <int N>
 HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
 {
@@ -261,15 +266,15 @@ HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
 }
 
 /*
- * The same of aligned rows, whose v and g stay in registers. x is read once: with sums of g X[i] and
- * of v X[i], dp_i = rho (sum of g X[i] - rho^2 mean of g v, sum of v X[i]).
+ * The same for aligned rows; v and g stay in registers, x is read once:
+ * dp_i = rho (sum(g X[i]) - rho^2 mean(g v) sum(v X[i])).
  */
 template <int N, int DT>
 HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
-			     float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+			     float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
 {
-	constexpr int pieces = HZI_NORM_CHANNELS / (8 * HZI_NORM_THREADS);
-	constexpr int warps = HZI_NORM_THREADS / 32;
+	constexpr int pieces = HZI_MHC_NORM_CHANNELS / (8 * HZI_MHC_NORM_THREADS);
+	constexpr int warps = HZI_MHC_NORM_THREADS / 32;
 	const hzi_mhc_norm &of = p.of;
 	const float inverse = 1.0f / (float)of.channels;
 	const int64_t each = of.tokens / of.groups;
@@ -285,15 +290,15 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 			weight[i] = *coef_at(of.p, group, i, 0);
 #pragma unroll
 		for (int k = 0; k < pieces; k++) {
-			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
 			float x[N][8];
 
 			if (c >= of.channels)
 				break;
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				load_near<DT, 8>(x[i], of.x, place(of.x, t, i, c));
-			load_near<DT, 8>(du[k], of.u, place(of.u, t, 0, c));
+				load_vector<DT, 8>(x[i], of.x, offset(of.x, t, i, c));
+			load_vector<DT, 8>(du[k], of.u, offset(of.u, t, 0, c));
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
 				const float g = du[k][e] * of.norm[c + e];
@@ -331,7 +336,7 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 		}
 #pragma unroll
 		for (int k = 0; k < pieces; k++) {
-			const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+			const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
 			float4 *const to = (float4 *)(p.du + t * of.channels + c);
 			float dv[8];
 
@@ -348,7 +353,7 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 	}
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
-		const int64_t c = (k * HZI_NORM_THREADS + threadIdx.x) * 8;
+		const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
 
 		if (!p.dnorm || c >= of.channels)
 			break;
@@ -360,7 +365,7 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 
 template <int DT>
 HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
-			   float (*memory)[HZI_NORM_THREADS / 32][NUMBERS])
+			   float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
 {
 	switch (p.of.n) {
 	case 1: return norm_bwd_near<1, DT>(p, memory);
@@ -374,15 +379,15 @@ HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS)
-	mhc_pre_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
+	mhc_coef_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
 {
-	__shared__ float memory[2][HZI_NORM_THREADS / 32][NUMBERS];
+	__shared__ float memory[2][HZI_MHC_NORM_THREADS / 32][NUMBERS];
 
 	pdl_launch_dependents();
 	pdl_wait();
-	if (!p.of.near)
-		norm_bwd_any(p, memory[0][0]);
+	if (!p.of.aligned)
+		norm_bwd_strided(p, memory[0][0]);
 	else if (p.of.dtype == HZ_F32)
 		norm_bwd_of<HZ_F32>(p, memory);
 	else if (p.of.dtype == HZ_F16)
@@ -393,20 +398,20 @@ extern "C" __global__ void __launch_bounds__(HZI_NORM_THREADS)
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
-/* Blocks of 128 channels by 8 tokens, all streams */
-extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
-	mhc_pre_dx(const __grid_constant__ hzi_mhc_dx p)
+/* A block has 128 channels of all streams of 8 tokens. */
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
+	mhc_coef_dx(const __grid_constant__ hzi_mhc_dx p)
 {
-	__shared__ __align__(16) float draw[HZI_MHC_ROWS][HZI_PRE_LANES];
-	const int64_t strips = (p.channels + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
-	const int64_t c = blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x;
-	const int64_t first = blockIdx.x / strips * HZI_PRE_LANES, each = p.tokens / p.groups;
+	__shared__ __align__(16) float draw[HZI_MHC_ROWS][HZI_MHC_COEF_LANES];
+	const int64_t strips = (p.channels + HZI_MHC_COEF_THREADS - 1) / HZI_MHC_COEF_THREADS;
+	const int64_t c = blockIdx.x % strips * HZI_MHC_COEF_THREADS + threadIdx.x;
+	const int64_t first = blockIdx.x / strips * HZI_MHC_COEF_LANES, each = p.tokens / p.groups;
 	const int64_t columns = p.n * p.channels;
 
 	pdl_launch_dependents();
 	pdl_wait();
 	if (p.draw) {
-		for (int e = threadIdx.x; e < p.m * HZI_PRE_LANES; e += HZI_PRE_THREADS) {
+		for (int e = threadIdx.x; e < p.m * HZI_MHC_COEF_LANES; e += HZI_MHC_COEF_THREADS) {
 			const int64_t t = first + e / p.m;
 
 			draw[e % p.m][e / p.m] = t < p.tokens ? p.draw[t * p.m + e % p.m] : 0;
@@ -418,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 	for (int j = 0; j < p.n; j++) {
 		const int64_t at = j * p.channels + c;
 		const float gain = p.gain ? p.gain[at] : 1;
-		float sum[HZI_PRE_LANES] = {};
+		float sum[HZI_MHC_COEF_LANES] = {};
 
 		if (p.draw) {
 #pragma unroll 4
@@ -426,35 +431,35 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 				const float phi = p.phi[k * columns + at] * gain;
 
 #pragma unroll
-				for (int r = 0; r < HZI_PRE_LANES; r++)
+				for (int r = 0; r < HZI_MHC_COEF_LANES; r++)
 					sum[r] = fmaf(draw[k][r], phi, sum[r]);
 			}
 		}
 #pragma unroll
-		for (int r = 0; r < HZI_PRE_LANES; r++) {
+		for (int r = 0; r < HZI_MHC_COEF_LANES; r++) {
 			const int64_t t = first + r, s = t / each;
 
 			if (t >= p.tokens)
 				break;
 			if (p.own)
 				sum[r] = fmaf(p.own[t],
-					      load_value(p.dtype, p.x.data, place(p.x, t, j, c)),
+					      load_value(p.dtype, p.x.data, offset(p.x, t, j, c)),
 					      sum[r]);
 			if (p.du.data)
 				sum[r] = fmaf(p.p[s * p.n + j],
 					      load_value(p.du_dtype, p.du.data,
-							 place(p.du, t, 0, c)),
+							 offset(p.du, t, 0, c)),
 					      sum[r]);
 			if (p.dy.data) {
 				for (int i = 0; i < p.n; i++)
 					sum[r] = fmaf(p.a[(s * p.n + i) * p.n + j],
 						      load_value(p.dtype, p.dy.data,
-								 place(p.dy, t, i, c)), sum[r]);
+								 offset(p.dy, t, i, c)), sum[r]);
 			}
 			if (p.shared)
 				sum[r] += p.shared[s * columns + at];
 
-			const int64_t to = place(p.dx, t, j, c);
+			const int64_t to = offset(p.dx, t, j, c);
 
 			sum[r] *= p.scale;
 			if (p.accumulate)
@@ -464,11 +469,11 @@ extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
 	}
 }
 
-/* 8 channels of a branch value or of stream i of a token */
+/* 8 channels of a branch value, or of stream i, of a token */
 template <int DTYPE>
-HZ_DEVICE void load_quick(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+HZ_DEVICE void load_eight_16bit(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
 {
-	const uint4 a = *(const uint4 *)((const uint16_t *)x.data + place(x, t, i, c));
+	const uint4 a = *(const uint4 *)((const uint16_t *)x.data + offset(x, t, i, c));
 
 	unpack(DTYPE, a.x, v[0], v[1]);
 	unpack(DTYPE, a.y, v[2], v[3]);
@@ -477,15 +482,15 @@ HZ_DEVICE void load_quick(float *v, const hzi_mhc_array &x, int64_t t, int i, in
 }
 
 /*
- * Four streams whose tokens share coefficients, aligned pieces of 16 bytes: blocks of 8 channels a
- * thread by groups; splits of the tokens of a group.
+ * Four aligned 16-bit streams whose tokens share coefficients: 8 channels a thread, grid (channels
+ * by groups, splits of the tokens of a group).
  */
 template <int DTYPE>
 HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 {
 	const int64_t eights = p.channels / 8, each = p.tokens / p.groups;
-	const int64_t strips = (eights + HZI_PRE_THREADS - 1) / HZI_PRE_THREADS;
-	const int64_t c = (blockIdx.x % strips * HZI_PRE_THREADS + threadIdx.x) * 8;
+	const int64_t strips = (eights + HZI_MHC_COEF_THREADS - 1) / HZI_MHC_COEF_THREADS;
+	const int64_t c = (blockIdx.x % strips * HZI_MHC_COEF_THREADS + threadIdx.x) * 8;
 	const int64_t s = blockIdx.x / strips, split = blockIdx.y;
 	const int64_t begin = s * each + each * split / gridDim.y;
 	const int64_t end = s * each + each * (split + 1) / gridDim.y;
@@ -520,7 +525,7 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 				sum[j][e] = shared[j][e];
 		}
 		if (p.du.data) {
-			load_quick<DTYPE>(v, p.du, t, 0, c);
+			load_eight_16bit<DTYPE>(v, p.du, t, 0, c);
 #pragma unroll
 			for (int e = 0; e < 32; e++)
 				sum[e / 8][e % 8] =
@@ -529,7 +534,7 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 		if (p.dy.data) {
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				load_quick<DTYPE>(v, p.dy, t, i, c);
+				load_eight_16bit<DTYPE>(v, p.dy, t, i, c);
 #pragma unroll
 				for (int e = 0; e < 32; e++)
 					sum[e / 8][e % 8] = fmaf(mix[i * 4 + e / 8], v[e % 8],
@@ -538,10 +543,10 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 		}
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			uint4 *to = (uint4 *)((uint16_t *)p.dx.data + place(p.dx, t, j, c));
+			uint4 *to = (uint4 *)((uint16_t *)p.dx.data + offset(p.dx, t, j, c));
 
 			if (p.accumulate) {
-				load_quick<DTYPE>(v, p.dx, t, j, c);
+				load_eight_16bit<DTYPE>(v, p.dx, t, j, c);
 #pragma unroll
 				for (int e = 0; e < 8; e++)
 					sum[j][e] += v[e];
@@ -551,29 +556,29 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
-	mhc_pre_dx_groups_f16(const __grid_constant__ hzi_mhc_dx p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
+	mhc_coef_dx_groups_f16(const __grid_constant__ hzi_mhc_dx p)
 {
 	dx_groups<HZ_F16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS)
-	mhc_pre_dx_groups_bf16(const __grid_constant__ hzi_mhc_dx p)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
+	mhc_coef_dx_groups_bf16(const __grid_constant__ hzi_mhc_dx p)
 {
 	dx_groups<HZ_BF16>(p);
 }
 
 /* ---- Gradients of phi ------------------------------------------------------------------------ */
 
-#define PART 32				/* tokens whose draw is in shared memory */
+#define PART 32				/* tokens with draw in shared memory */
 
-/* Blocks of 128 columns, splits of tokens; ROW_COUNT: the most rows of phi */
+/* grid (128 columns, splits of tokens). ROW_COUNT: rows of phi, at most */
 template <int ROW_COUNT>
 HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 {
 	__shared__ __align__(16) float draw[PART][ROW_COUNT];
 	const int64_t columns = p.n * p.channels;
-	const int64_t j = (int64_t)blockIdx.x * HZI_PRE_THREADS + threadIdx.x;
+	const int64_t j = (int64_t)blockIdx.x * HZI_MHC_COEF_THREADS + threadIdx.x;
 	const int64_t begin = p.tokens * blockIdx.y / p.splits;
 	const int64_t end = p.tokens * (blockIdx.y + 1) / p.splits;
 	const int64_t c = j % (p.channels ? p.channels : 1);
@@ -586,7 +591,7 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 		const int count = (int)(end - first < PART ? end - first : PART);
 
 		__syncthreads();
-		for (int e = threadIdx.x; e < count * ROW_COUNT; e += HZI_PRE_THREADS) {
+		for (int e = threadIdx.x; e < count * ROW_COUNT; e += HZI_MHC_COEF_THREADS) {
 			const int k = e % ROW_COUNT;
 
 			draw[e / ROW_COUNT][k] =
@@ -597,7 +602,7 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 #pragma unroll 4
 			for (int r = 0; r < count; r++) {
 				const float x = load_value(p.dtype, p.x.data,
-							   place(p.x, first + r, i, c));
+							   offset(p.x, first + r, i, c));
 
 #pragma unroll
 				for (int k = 0; k < ROW_COUNT; k++)
@@ -615,25 +620,25 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 }
 
 #define DPHI(name, rows) \
-	extern "C" __global__ void __launch_bounds__(HZI_PRE_THREADS) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS) \
 		name(const __grid_constant__ hzi_mhc_dphi p) \
 	{ \
 		dphi<rows>(p); \
 	}
 
-DPHI(mhc_pre_dphi_8, 8)
-DPHI(mhc_pre_dphi_24, 24)
-DPHI(mhc_pre_dphi_80, 80)
+DPHI(mhc_coef_dphi_8, 8)
+DPHI(mhc_coef_dphi_24, 24)
+DPHI(mhc_coef_dphi_80, 80)
 
 /* ---- Sums of blocks -------------------------------------------------------------------------- */
 
-/* dalpha and dbias: 32 numbers at a time, 8 parts of the blocks */
-HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_PRE_SUM_COLUMNS])
+/* dalpha and dbias: 32 values at a time, the blocks in 8 parts */
+HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_MHC_COEF_SUM_COLUMNS])
 {
-	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
-	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
+	const int column = threadIdx.x % HZI_MHC_COEF_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_MHC_COEF_SUM_COLUMNS;
 
-	for (int first = 0; first < p.m + 3; first += HZI_PRE_SUM_COLUMNS) {
+	for (int first = 0; first < p.m + 3; first += HZI_MHC_COEF_SUM_COLUMNS) {
 		const int k = first + column;
 		float *const to = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
 				  p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
@@ -656,14 +661,14 @@ HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_PRE_S
 	}
 }
 
-/* Blocks of 32 columns, by 8 rows at a time, and one behind these for what is small */
+/* A block has 32 columns, 8 rows at a time; the last block makes dalpha and dbias. */
 extern "C" __global__ void __launch_bounds__(256)
-	mhc_pre_sum_weights(const __grid_constant__ hzi_mhc_sum_weights p)
+	mhc_coef_sum_weights(const __grid_constant__ hzi_mhc_sum_weights p)
 {
-	__shared__ float gains[8][HZI_PRE_SUM_COLUMNS];
-	const int column = threadIdx.x % HZI_PRE_SUM_COLUMNS;
-	const int part = threadIdx.x / HZI_PRE_SUM_COLUMNS;
-	const int64_t first = (int64_t)blockIdx.x * HZI_PRE_SUM_COLUMNS, j = first + column;
+	__shared__ float gains[8][HZI_MHC_COEF_SUM_COLUMNS];
+	const int column = threadIdx.x % HZI_MHC_COEF_SUM_COLUMNS;
+	const int part = threadIdx.x / HZI_MHC_COEF_SUM_COLUMNS;
+	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_COEF_SUM_COLUMNS, j = first + column;
 	float dgain = 0;
 
 	pdl_launch_dependents();

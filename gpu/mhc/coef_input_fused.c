@@ -17,11 +17,11 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 
 	if (why)
 		return why;
-	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_FUSED_BYTES)
+	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_MHC_INPUT_FUSED_BYTES)
 		return "too little shared memory";
 	if (a->s.dtype == HZ_F32)
 		return "streams are f32";
-	if (a->s.channels > HZI_FUSED_CHANNELS * HZI_FUSED_BLOCKS)
+	if (a->s.channels > HZI_MHC_INPUT_FUSED_CHANNELS * HZI_MHC_INPUT_FUSED_BLOCKS)
 		return "more than 4096 channels";
 	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
 		return "phi or gain is not 8-byte aligned";
@@ -53,12 +53,12 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
 	const struct hzi_mhc_streams_args *post = &a->post;
 	const bool posts = post->y.data != NULL, is_f16 = a->s.dtype == HZ_F16;
-	const int kernel = posts ? (is_f16 ? HZI_KERNEL_mhc_post_pre_fused_f16 :
-					     HZI_KERNEL_mhc_post_pre_fused_bf16) :
-				   (is_f16 ? HZI_KERNEL_mhc_pre_fused_f16 :
-					     HZI_KERNEL_mhc_pre_fused_bf16);
-	const int64_t tiles = ceil_div(a->s.tokens, HZI_FUSED_TILE);
-	struct hzi_mhc_fused p = {
+	const int kernel = posts ? (is_f16 ? HZI_KERNEL_mhc_post_coef_input_fused_f16 :
+				    HZI_KERNEL_mhc_post_coef_input_fused_bf16) :
+				   (is_f16 ? HZI_KERNEL_mhc_coef_input_fused_f16 :
+				    HZI_KERNEL_mhc_coef_input_fused_bf16);
+	const int64_t tiles = ceil_div(a->s.tokens, HZI_MHC_INPUT_FUSED_TILE);
+	struct hzi_mhc_input_fused p = {
 		.y = post->y, .u = a->u, .p = a->p, .q = a->q, .a = a->a,
 		.post_a = post->a.data, .post_q = post->q.data, .post_bias = post->bias,
 		.phi = a->phi, .gain = a->gain, .alpha = a->alpha, .bias = a->bias,
@@ -67,20 +67,20 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	};
 	const struct hzi_mhc_array *x = posts ? &post->x : &a->x;
 	struct hzi_launch how = {
-		.block = {HZI_FUSED_THREADS}, .shared_bytes = HZI_FUSED_BYTES, .early = true,
-		.aligned = true,
+		.block = {HZI_MHC_INPUT_FUSED_THREADS}, .shared_bytes = HZI_MHC_INPUT_FUSED_BYTES,
+		.early = true, .aligned = true,
 	};
 	int clusters;
 
-	while (p.ranks * HZI_FUSED_CHANNELS < a->s.channels)
+	while (p.ranks * HZI_MHC_INPUT_FUSED_CHANNELS < a->s.channels)
 		p.ranks *= 2;
-	p.width = (int32_t)(ceil_div(ceil_div(a->s.channels, p.ranks), HZI_FUSED_BOX) *
-			    HZI_FUSED_BOX);
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4, HZI_FUSED_TILE,
-					      4));
+	p.width = (int32_t)(ceil_div(ceil_div(a->s.channels, p.ranks), HZI_MHC_INPUT_FUSED_BOX) *
+			    HZI_MHC_INPUT_FUSED_BOX);
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4,
+					      HZI_MHC_INPUT_FUSED_TILE, 4));
 	if (posts)
 		HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,
-						      HZI_FUSED_TILE, 1));
+						      HZI_MHC_INPUT_FUSED_TILE, 1));
 	how.cluster = (unsigned)p.ranks;
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	how.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);

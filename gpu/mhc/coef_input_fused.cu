@@ -1,41 +1,41 @@
 /*
- * coef_input_fused.cu - coefficients and branch inputs of four streams in one pass, on Hopper
+ * coef_input_fused.cu - coefficients and branch inputs of four 16-bit streams in one pass, sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A cluster takes tiles of 8 tokens in turn; each of its blocks has a slice of the channels in all
- * four streams. phi of the slice, as two parts of bf16, stays in registers of the warps that
- * project. Each tile goes through a block's warps by barriers in shared memory, no one of which all
- * wait for:
+ * Clusters stride over tiles of 8 tokens; each block of a cluster has a slice of the channels of
+ * all four streams. phi of the slice, in two terms of bf16, stays in registers of the warps that
+ * project. A tile passes through the specialized warps of a block, synchronized by mbarriers:
  *
- *     load (1 warp)      boxes of channels of all streams
- *     mix (4)            streams after a branch, if they are not there already: as copies left them
- *     project (8)        sums of a tile over 32 channels of four streams each
- *     reduce (1)         these added, to the block that owns the tile
- *     make p (1)         p of the tiles that this block owns, to all blocks
+ *     load (1 warp)      TMA of all streams
+ *     mix (4)            streams after a branch, if the call has to make them, in place
+ *     project (8)        partial sums over 32 channels of four streams each
+ *     reduce (1)         adds these and sends them to the block that owns the tile
+ *     make p (1)         p of the tiles that this block owns, sent to all blocks
  *     mix                u of the tile, which is still in shared memory: x is read once
- *     make the rest (1)  the other coefficients, a lane a token: nobody waits for Sinkhorn
+ *     make the rest (1)  the other coefficients, one token a lane, off the critical path
  *
- * Sums have a fixed order: channels of a warp, warps, blocks.
+ * The order of summation is fixed: channels of a warp, warps, blocks.
  */
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_input_fused.h"
 
-/* What is not built for compute capability 9.0 alone has nothing here. */
+/* Only sm_90a has this code. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "gpu/device/mma.cuh"
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 
-#define TILE HZI_FUSED_TILE
-#define PROJECTORS 8			/* warps by what they do, in this order */
+#define TILE HZI_MHC_INPUT_FUSED_TILE
+#define THREADS HZI_MHC_INPUT_FUSED_THREADS
+#define PROJECTORS 8			/* warps by role, in this order */
 #define MIXERS 4
-#define BOXES (HZI_FUSED_CHANNELS / HZI_FUSED_BOX)
-#define SHEET (TILE * 2 * HZI_FUSED_BOX)	/* bytes of a box of one stream */
-#define ROW 28				/* sums of a token, and 4 parts of that of squares */
-#define BATCH 32			/* tokens whose other coefficients are made at a time */
+#define BOXES (HZI_MHC_INPUT_FUSED_CHANNELS / HZI_MHC_INPUT_FUSED_BOX)
+#define SHEET (TILE * 2 * HZI_MHC_INPUT_FUSED_BOX)	/* bytes of a box, one stream */
+#define ROW 28				/* sums of a token, and 4 partial sums of squares */
+#define BATCH 32			/* tokens in a batch of the other coefficients */
 
-/* A tile: boxes of streams, or of those before the branch, its values and coefficients */
+/* A stage: streams (or those before the branch), branch values, coefficients */
 template <bool POST>
 struct stage {
 	uint8_t x[BOXES][4][SHEET];
@@ -49,9 +49,9 @@ struct __align__(1024) stage<true> {
 };
 
 /*
- * Tiles belong to blocks in turn. Who mixes one has its p, which its owner made of sums of all
- * blocks. So a block is less than `stages` tiles ahead of any other, which are no more than blocks
- * have room for, and what belongs to tile t + stages meets nothing of tile t.
+ * Blocks own tiles round robin. A block mixes a tile when it has its p, which the owner makes from
+ * the sums of all blocks. So no block is `stages` tiles or more ahead of another, and data of tile
+ * t + stages cannot overwrite data of tile t that is still needed.
  */
 template <bool POST>
 struct memory {
@@ -59,26 +59,26 @@ struct memory {
 
 	stage<POST> tile[stages];
 	float sums[slots][PROJECTORS][TILE][ROW];
-	float received[HZI_FUSED_BLOCKS][TILE][ROW];	/* of some tiles */
+	float received[HZI_MHC_INPUT_FUSED_BLOCKS][TILE][ROW];	/* of several tiles */
 	float4 p[stages][TILE];
 	float batch[2][BATCH][ROW];
 	uint64_t full[stages], made[stages], weights[stages], empty[stages];
-	uint64_t summed[slots], drained[slots], came[HZI_FUSED_BLOCKS / 2];
+	uint64_t summed[slots], drained[slots], came[HZI_MHC_INPUT_FUSED_BLOCKS / 2];
 };
 
-static_assert(memory<false>::stages <= HZI_FUSED_BLOCKS, "room for sums of tiles");
-static_assert(sizeof(memory<false>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
-static_assert(sizeof(memory<true>) + 1024 <= HZI_FUSED_BYTES, "shared memory");
+static_assert(memory<false>::stages <= HZI_MHC_INPUT_FUSED_BLOCKS, "room for sums of tiles");
+static_assert(sizeof(memory<false>) + 1024 <= HZI_MHC_INPUT_FUSED_BYTES, "shared memory");
+static_assert(sizeof(memory<true>) + 1024 <= HZI_MHC_INPUT_FUSED_BYTES, "shared memory");
 
-enum { FULL = 2, EMPTY = 4 };		/* named barriers, two of each */
+enum { FULL = 2, EMPTY = 4 };		/* named barriers, two for each purpose */
 
-/* Whether the phase of that parity is over, for all lanes */
+/* Whether the phase of this parity has completed, for all lanes */
 HZ_DEVICE bool is_over(uint32_t barrier, uint32_t parity)
 {
 	return __all_sync(0xffffffff, mbarrier_test(barrier, parity));
 }
 
-/* So that it is not computed anew each time. */
+/* Keeps it in a register. */
 HZ_DEVICE uint32_t kept(uint32_t v)
 {
 	asm volatile("" : "+r"(v));
@@ -90,14 +90,14 @@ HZ_DEVICE void store_shared(uint32_t to, float v)
 	asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(v) : "memory");
 }
 
-/* A ring of barriers: of place t */
+/* The barrier of slot t in a ring */
 template <int COUNT>
 HZ_DEVICE void wait_turn(uint64_t *barriers, int t)
 {
 	mbarrier_wait(shared_address(&barriers[t % COUNT]), t / COUNT & 1);
 }
 
-/* Where 8 channels of a token lie in a box of one stream, as copies permute them */
+/* Offset of 8 channels of a token in a box of one stream, swizzled by TMA */
 HZ_DEVICE int place_in(int token, int eight)
 {
 	return token * 128 + ((eight ^ token) * 16);
@@ -110,7 +110,7 @@ struct place_of {
 	int channel, channels, boxes;	/* the first, of so many */
 };
 
-HZ_DEVICE place_of block_place(const hzi_mhc_fused &p)
+HZ_DEVICE place_of block_place(const hzi_mhc_input_fused &p)
 {
 	const int all = ((int)p.tokens + TILE - 1) / TILE;
 	place_of b;
@@ -124,7 +124,7 @@ HZ_DEVICE place_of block_place(const hzi_mhc_fused &p)
 	b.channel = b.rank * p.width;
 	left = (int)p.channels - b.channel;
 	b.channels = left < 0 ? 0 : left < p.width ? left : p.width;
-	b.boxes = (b.channels + HZI_FUSED_BOX - 1) / HZI_FUSED_BOX;
+	b.boxes = (b.channels + HZI_MHC_INPUT_FUSED_BOX - 1) / HZI_MHC_INPUT_FUSED_BOX;
 	return b;
 }
 
@@ -136,8 +136,8 @@ HZ_DEVICE int tile_token(const place_of &b, int t)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * phi of a warp's 32 channels in each stream, as mma wants it: tiles of 8 rows in x's dtype, and 8
- * of what that leaves of them, by steps of 16 channels. Sums of f16 are to be multiplied by `back`.
+ * phi of the 32 channels of a warp in each stream, as mma fragments: tiles of 8 rows in the dtype
+ * of x, and of the rest, for steps of 16 channels. With f16 sums are multiplied by `back` later.
  */
 struct slice {
 	uint32_t part[4][2][3][4];
@@ -145,7 +145,7 @@ struct slice {
 };
 
 template <int DTYPE>
-HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
+HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const place_of &b, slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	float most[3] = {};
@@ -183,7 +183,7 @@ HZ_DEVICE void load_phi(const hzi_mhc_fused &p, const place_of &b, slice &phi)
 	}
 }
 
-/* Sums of 4 numbers of the first `count` <= COUNT sets of rows of a tile's tokens */
+/* Adds up 4 values over the first `count` <= COUNT sets of rows of a tile's tokens. */
 template <int COUNT>
 HZ_DEVICE float4 sum_rows(const float *from, int count)
 {
@@ -204,7 +204,7 @@ HZ_DEVICE float4 sum_rows(const float *from, int count)
 		sum[0].w + sum[1].w};
 }
 
-/* Vectors of 4 of the sums of a tile, of which lanes of a warp have two each, but for the last */
+/* Vectors of 4 sums of a tile: two a lane, but for the last ones */
 #define VECTORS (TILE * ROW / 4)
 
 HZ_DEVICE int vector_of(int i)
@@ -212,7 +212,7 @@ HZ_DEVICE int vector_of(int i)
 	return min(i * 32 + (int)threadIdx.x % 32, VECTORS - 1);
 }
 
-/* Of 4 numbers in 2 vectors of each lane, those of a place counted over lanes, then vectors */
+/* Vector `place`, counted over the lanes, then over the 2 vectors of a lane */
 HZ_DEVICE float4 shuffle_vectors(const float4 *v, int place)
 {
 	float4 w[2];
@@ -227,7 +227,7 @@ HZ_DEVICE float4 shuffle_vectors(const float4 *v, int place)
 	return place < 32 ? w[0] : w[1];
 }
 
-/* x of a tile: 32 channels of each stream, by tokens */
+/* x of a tile: 32 channels of each stream of 8 tokens */
 HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
 {
 #pragma unroll
@@ -236,15 +236,15 @@ HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
 }
 
 /*
- * Sums of these: of a lane, of two tokens each; squares of token lane / 4, from one of its lanes. As
- * rows of a matrix x is in registers just as it is as columns of one, so that a product with
- * itself has squares on its diagonal: 8 of these are 64 instructions less.
+ * Sums of these, two tokens a lane; squares of token lane / 4, from one lane. The A and B fragments
+ * of x have the same registers, so x x^T is one mma, and its diagonal has the squares: 64
+ * instructions fewer.
  */
 template <int DTYPE>
 HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slice &phi)
 {
 	const int lane = threadIdx.x % 32, token = lane / 4;
-	float squares[2][4] = {}, more[3][4] = {};	/* two chains of products each */
+	float squares[2][4] = {}, more[3][4] = {};	/* two chains of mma each */
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
@@ -267,9 +267,9 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 	       token % 2 ? squares[0][1] + squares[1][1] : squares[0][0] + squares[1][0];
 }
 
-/* A warp's share of the sums of all tiles */
+/* Projects all tiles: one warp's share of the channels. */
 template <int DTYPE, bool POST>
-HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void project(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
 {
 	typedef memory<POST> all;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -280,7 +280,8 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 	const uint32_t drained = kept(shared_address(m.drained));
 	const uint32_t sums = kept(shared_address(&m.sums[0][warp][lane % 4 * 2][lane / 4]));
 	const uint32_t squares =
-		kept(shared_address(&m.sums[0][warp][lane / 4][HZI_FUSED_ROWS + lane % 4]));
+		kept(shared_address(&m.sums[0][warp][lane / 4][HZI_MHC_FOUR_ROWS +
+							       lane % 4]));
 	ring_position<all::stages> now;
 	ring_position<all::slots> slot;
 	bool loaded = false;
@@ -299,7 +300,7 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 		}
 		square = project_tile<DTYPE>(sum, x, phi);
 		now.next();
-		/* The next, if it is there, while sums of this come out of the matrix units */
+		/* Polls for the next tile while the mma of this one complete. */
 		loaded = t + 1 < b.tiles && is_over(made + now.at * 8, now.parity);
 		if (loaded)
 			load_x(x, first + now.at * sizeof(stage<POST>));
@@ -316,12 +317,12 @@ HZ_DEVICE void project(const hzi_mhc_fused &p, const place_of &b, memory<POST> &
 	}
 }
 
-/* One warp: a block's sums of each tile, to the block that owns it */
+/* One warp: sends the block's sums of each tile to the block that owns it. */
 template <bool POST>
 HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
 {
 	constexpr int slots = memory<POST>::slots;
-	const int lane = threadIdx.x % 32, turns = HZI_FUSED_BLOCKS / b.ranks;
+	const int lane = threadIdx.x % 32, turns = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
 
 	for (int t = 0; t < b.tiles; t++) {
 		const int owner = t & (b.ranks - 1), turn = t / b.ranks & (turns - 1);
@@ -347,9 +348,9 @@ HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
 
 /* ---- Streams and branch inputs --------------------------------------------------------------- */
 
-/* One thread: tiles into stages */
+/* One thread: loads tiles into stages. */
 template <bool POST>
-HZ_DEVICE void load(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void load(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
 {
 	constexpr int stages = memory<POST>::stages;
 
@@ -365,11 +366,12 @@ HZ_DEVICE void load(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 				   b.boxes * (POST ? 5 : 4) * SHEET + (POST ? count * 80 : 0));
 		for (int i = 0; i < b.boxes; i++)
 			tma_load_3d(shared_address(to.x[i]), p.x_map,
-				    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
+				    (b.channel + i * HZI_MHC_INPUT_FUSED_BOX) * 2, first, 0, full);
 		if constexpr (POST) {
 			for (int i = 0; i < b.boxes; i++)
 				tma_load_3d(shared_address(to.f[i]), p.f_map,
-					    (b.channel + i * HZI_FUSED_BOX) * 2, first, 0, full);
+					    (b.channel + i * HZI_MHC_INPUT_FUSED_BOX) * 2, first, 0,
+					    full);
 			bulk_copy(shared_address(to.a), p.post_a + first * 16, count * 64, full);
 			bulk_copy(shared_address(to.q), p.post_q + first * 4, count * 16, full);
 		}
@@ -385,7 +387,7 @@ HZ_DEVICE void unpack_eight(float *v, uint4 x)
 	unpack(DTYPE, x.w, v[6], v[7]);
 }
 
-/* v[i] of 8 channels of four streams of a token, lane by lane */
+/* v[i]: 8 channels of stream i of a token */
 template <int DTYPE>
 HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][SHEET], int token)
 {
@@ -397,9 +399,9 @@ HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][SHEET], int token)
 							   place_in(token, lane % 8)));
 }
 
-/* u of the tokens of a tile that a warp has */
+/* u of this warp's tokens of a tile */
 template <int DTYPE>
-HZ_DEVICE void mix_tokens(const hzi_mhc_fused &p, const place_of &b, int first, int begin,
+HZ_DEVICE void mix_tokens(const hzi_mhc_input_fused &p, const place_of &b, int first, int begin,
 			  const float4 *weight, const uint8_t (*x)[4][SHEET])
 {
 	constexpr int own = TILE / MIXERS;
@@ -423,14 +425,14 @@ HZ_DEVICE void mix_tokens(const hzi_mhc_fused &p, const place_of &b, int first, 
 		}
 		if (token < (int)p.tokens && c < b.channels)
 			*(uint4 *)((uint16_t *)p.u.data +
-				   near_place(p.u, token, 0, b.channel + c)) =
+				   offset32(p.u, token, 0, b.channel + c)) =
 				pack_eight<DTYPE>(v[i][0]);
 	}
 }
 
-/* Streams after the branch of a token of a tile: stored, and where those before it were */
+/* Streams of a token after the branch: stored, and over those before it in the stage */
 template <int DTYPE>
-HZ_DEVICE void post_token(const hzi_mhc_fused &p, const place_of &b, int first, int i,
+HZ_DEVICE void post_token(const hzi_mhc_input_fused &p, const place_of &b, int first, int i,
 			  stage<true> &s, const float *bias)
 {
 	const int lane = threadIdx.x % 32, c = lane * 8, at = place_in(i, lane % 8);
@@ -464,13 +466,13 @@ HZ_DEVICE void post_token(const hzi_mhc_fused &p, const place_of &b, int first, 
 		const uint4 packed = pack_eight<DTYPE>(y);
 
 		*(uint4 *)(s.x[lane / 8][j] + at) = packed;
-		*(uint4 *)((uint16_t *)p.y.data + near_place(p.y, first + i, j, b.channel + c)) =
+		*(uint4 *)((uint16_t *)p.y.data + offset32(p.y, first + i, j, b.channel + c)) =
 			packed;
 	}
 }
 
 template <int DTYPE, bool POST>
-HZ_DEVICE void mix(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
 {
 	constexpr int own = TILE / MIXERS, stages = memory<POST>::stages, ahead = 4;
 	const int begin = (threadIdx.x / 32 - PROJECTORS) * own, c = threadIdx.x % 32 * 8;
@@ -510,12 +512,13 @@ HZ_DEVICE void mix(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* One warp: sums of the tiles that this block owns, and p of these to all blocks */
+/* One warp: adds up the sums of the tiles that this block owns, sends p to all blocks. */
 template <bool POST>
-HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
-	const int lane = threadIdx.x % 32, token = lane % TILE, turns = HZI_FUSED_BLOCKS / b.ranks;
+	const int lane = threadIdx.x % 32, token = lane % TILE,
+		turns = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
 	const float columns = (float)(4 * p.channels), alpha = p.alpha ? p.alpha[0] : 0;
 	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
 	int count = 0;
@@ -532,12 +535,12 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 		if (lane == 0)
 			mbarrier_expect_tx(came, b.ranks * TILE * ROW * 4);
 		mbarrier_wait(came, count / turns & 1);
-		/* All of it before p: who has that may send sums of the next tile. */
+		/* Reads all sums first: a block that has p may send those of the next tile. */
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			const int e = vector_of(i);
 
-			sum[i] = sum_rows<HZI_FUSED_BLOCKS>(rows + e * 4, b.ranks);
+			sum[i] = sum_rows<HZI_MHC_INPUT_FUSED_BLOCKS>(rows + e * 4, b.ranks);
 			if (e % (ROW / 4) == ROW / 4 - 1)
 				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
@@ -575,9 +578,9 @@ HZ_DEVICE void make_p(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m
 		barrier_arrive(FULL + count / batch % 2, 64);
 }
 
-/* One warp: a lane for each token of a batch */
+/* One warp: one token of a batch a lane */
 template <bool POST>
-HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_rest(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
 	const int lane = threadIdx.x % 32, step = batch * b.ranks;
@@ -600,7 +603,7 @@ HZ_DEVICE void make_rest(const hzi_mhc_fused &p, const place_of &b, memory<POST>
 #endif
 
 template <int DTYPE, bool POST>
-HZ_DEVICE void fused(const hzi_mhc_fused &p)
+HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	constexpr int stages = memory<POST>::stages;
@@ -619,12 +622,12 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 		mbarrier_init(shared_address(&m.summed[threadIdx.x]), PROJECTORS * 32);
 		mbarrier_init(shared_address(&m.drained[threadIdx.x]), 32);
 	}
-	if (threadIdx.x < HZI_FUSED_BLOCKS / 2)
+	if (threadIdx.x < HZI_MHC_INPUT_FUSED_BLOCKS / 2)
 		mbarrier_init(shared_address(&m.came[threadIdx.x]), 1);
 	mbarrier_init_fence();
-	/* Boxes that there are not: 0 */
+	/* Zeroes boxes beyond the last channel. */
 	if (b.boxes < BOXES) {
-		for (int e = threadIdx.x; e < (int)sizeof(m.tile) / 16; e += HZI_FUSED_THREADS)
+		for (int e = threadIdx.x; e < (int)sizeof(m.tile) / 16; e += THREADS)
 			((uint4 *)m.tile)[e] = {};
 		fence_proxy_async();
 	}
@@ -650,20 +653,20 @@ HZ_DEVICE void fused(const hzi_mhc_fused &p)
 			load<POST>(p, b, m);
 	}
 	__syncwarp();
-	/* Nobody ends while others send to it. */
+	/* No block exits while another may send to it. */
 	cluster_arrive();
 	cluster_wait();
 #endif
 }
 
 #define FUSED(name, dtype, post) \
-	extern "C" __global__ void __launch_bounds__(HZI_FUSED_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_fused p) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_INPUT_FUSED_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_input_fused p) \
 	{ \
 		fused<dtype, post>(p); \
 	}
 
-FUSED(mhc_pre_fused_f16, HZ_F16, false)
-FUSED(mhc_pre_fused_bf16, HZ_BF16, false)
-FUSED(mhc_post_pre_fused_f16, HZ_F16, true)
-FUSED(mhc_post_pre_fused_bf16, HZ_BF16, true)
+FUSED(mhc_coef_input_fused_f16, HZ_F16, false)
+FUSED(mhc_coef_input_fused_bf16, HZ_BF16, false)
+FUSED(mhc_post_coef_input_fused_f16, HZ_F16, true)
+FUSED(mhc_post_coef_input_fused_bf16, HZ_BF16, true)

@@ -8,7 +8,7 @@
 #include "gpu/mhc/launch.h"
 
 #define OP "mhc_pre_bwd"
-#define WARPS (HZI_WIDE_THREADS / 32)
+#define WARPS (HZI_MHC_MMA_THREADS / 32)
 #define SPLITS 64			/* at most: a thread sums them */
 
 const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
@@ -27,8 +27,8 @@ const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
 int hzi_cuda_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 2 * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t blocks = ceil_div(s->groups, HZI_WIDE_TOKENS);
-	const int64_t most = min_of(s->n * ceil_div(s->channels, HZI_WIDE_CHUNK), SPLITS);
+	const int64_t blocks = ceil_div(s->groups, HZI_MHC_MMA_TOKENS);
+	const int64_t most = min_of(s->n * ceil_div(s->channels, HZI_MHC_MMA_CHUNK), SPLITS);
 	const int64_t splits = min_of(wanted / (blocks ? blocks : 1), most);
 
 	return splits < 1 ? 1 : (int)splits;
@@ -37,15 +37,15 @@ int hzi_cuda_mhc_mma_project_splits(const struct hz_context *ctx, const struct h
 int hzi_cuda_mhc_mma_project(struct hz_context *ctx, const char *op,
 			     const struct hzi_mhc_project *p)
 {
-	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_wide_project_f32_8 :
-			   p->m <= 24 ? HZI_KERNEL_mhc_wide_project_f32_24 :
-			   p->m <= 32 ? HZI_KERNEL_mhc_wide_project_f32_32 :
-			   p->m <= 48 ? HZI_KERNEL_mhc_wide_project_f32_48 :
-					HZI_KERNEL_mhc_wide_project_f32_80;
+	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_mma_project_f32_8 :
+			   p->m <= 24 ? HZI_KERNEL_mhc_coef_mma_project_f32_24 :
+			   p->m <= 32 ? HZI_KERNEL_mhc_coef_mma_project_f32_32 :
+			   p->m <= 48 ? HZI_KERNEL_mhc_coef_mma_project_f32_48 :
+					HZI_KERNEL_mhc_coef_mma_project_f32_80;
 
 	return hzi_cuda_mhc_launch(ctx, op, kernel + hzi_cuda_mhc_type_index(p->dtype),
-			      ceil_div(p->groups, HZI_WIDE_TOKENS), p->splits, HZI_WIDE_THREADS, 0,
-				   p, sizeof(*p));
+				   ceil_div(p->groups, HZI_MHC_MMA_TOKENS), p->splits,
+				   HZI_MHC_MMA_THREADS, 0, p, sizeof(*p));
 }
 
 static size_t phi_bytes(const struct hzi_mhc_dx *p, int wide)
@@ -76,21 +76,21 @@ int hzi_cuda_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 			break;
 	slices = ceil_div(p.channels, p.wide * 16);
 	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.wide * 16));
-	kernel = (p.n > 4 ? HZI_KERNEL_mhc_wide_dx_f32_8 : HZI_KERNEL_mhc_wide_dx_f32_4) +
+	kernel = (p.n > 4 ? HZI_KERNEL_mhc_coef_mma_dx_f32_8 : HZI_KERNEL_mhc_coef_mma_dx_f32_4) +
 		 hzi_cuda_mhc_type_index(p.dtype);
 	return hzi_cuda_mhc_launch(ctx, OP, kernel, slices, splits < 1 ? 1 : splits,
-				   HZI_WIDE_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
+				   HZI_MHC_MMA_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
 }
 
 static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
 {
-	return ceil_div(s->channels, HZI_WIDE_THREADS) * s->n;
+	return ceil_div(s->channels, HZI_MHC_MMA_THREADS) * s->n;
 }
 
 int hzi_cuda_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t most = min_of(ceil_div(s->groups, HZI_WIDE_PART), SPLITS);
+	const int64_t most = min_of(ceil_div(s->groups, HZI_MHC_MMA_PART), SPLITS);
 	const int64_t splits = min_of(wanted / dphi_blocks(s), most);
 
 	return splits < 1 ? 1 : (int)splits;
@@ -99,10 +99,10 @@ int hzi_cuda_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_
 int hzi_cuda_mhc_mma_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
 	const struct hzi_mhc_shape s = {.channels = p->channels, .n = p->n};
-	const int kernel = (p->m > 32 ? HZI_KERNEL_mhc_wide_dphi_f32_80 :
-					HZI_KERNEL_mhc_wide_dphi_f32_32) +
+	const int kernel = (p->m > 32 ? HZI_KERNEL_mhc_coef_mma_dphi_f32_80 :
+			    HZI_KERNEL_mhc_coef_mma_dphi_f32_32) +
 			   hzi_cuda_mhc_type_index(p->dtype);
 
-	return hzi_cuda_mhc_launch(ctx, OP, kernel, dphi_blocks(&s), p->splits, HZI_WIDE_THREADS, 0,
-				   p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, OP, kernel, dphi_blocks(&s), p->splits, HZI_MHC_MMA_THREADS,
+				   0, p, sizeof(*p));
 }

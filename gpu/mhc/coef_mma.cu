@@ -1,23 +1,23 @@
 /*
- * coef_mma.cu - products of streams and phi, and their gradients, of any number of streams
+ * coef_mma.cu - products of streams and phi on tensor cores, any number of streams
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Channels back to back, and aligned. Warps need no shared memory for streams: which channel a
- * column of a product is, is free, so that a lane has as many next to each other as it loads at
- * once. draw and phi, and x of other types than bf16, are taken as sums of two numbers of bf16.
+ * Channels are contiguous and aligned. Streams do not pass through shared memory: channels may be
+ * assigned to the columns of an mma in any order, so a lane gets contiguous ones and loads them as
+ * one vector. draw, phi, and x of f32 or f16 are split into two terms of bf16.
  */
 #include "gpu/mhc/mhc.cuh"
 #include "gpu/mhc/coef.cuh"
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 
-#define THREADS HZI_WIDE_THREADS
+#define THREADS HZI_MHC_MMA_THREADS
 #define WARPS (THREADS / 32)
 
-/* 8 channels of a token as they are; 0 where there are none */
+/* 8 channels of a token, unconverted; 0 beyond the last */
 template <int DT>
-HZ_DEVICE void load_eight_near(uint4 *raw, const hzi_mhc_array &x, int64_t at, bool in)
+HZ_DEVICE void load_raw_eight(uint4 *raw, const hzi_mhc_array &x, int64_t at, bool in)
 {
 #pragma unroll
 	for (int e = 0; e < (is_wide<DT> ? 2 : 1); e++) {
@@ -28,7 +28,7 @@ HZ_DEVICE void load_eight_near(uint4 *raw, const hzi_mhc_array &x, int64_t at, b
 	}
 }
 
-/* Pairs of such channels as bf16, and what that leaves of them */
+/* These as pairs of bf16, and what that leaves */
 template <int DT>
 HZ_DEVICE void split_eight(const uint4 *raw, uint32_t *high, uint32_t *low)
 {
@@ -50,11 +50,11 @@ HZ_DEVICE void split_eight(const uint4 *raw, uint32_t *high, uint32_t *low)
 
 /* ---- Projection ------------------------------------------------------------------------------ */
 
-#define CHUNK HZI_WIDE_CHUNK		/* channels at a time */
+#define CHUNK HZI_MHC_MMA_CHUNK		/* channels at a time */
 #define STEPS (CHUNK / 16)
-#define PIECES (CHUNK / 32)		/* of 8 channels that a lane has of a token */
+#define PIECES (CHUNK / 32)		/* pieces of 8 channels of a token, a lane */
 
-/* A place in a block's share of the columns */
+/* A position in the block's split of the columns */
 struct chunk_of {
 	int stream;
 	int64_t c;
@@ -69,7 +69,7 @@ struct chunk_of {
 	}
 };
 
-/* phi of a chunk: a thread's pieces of 4 channels of a row */
+/* phi of a chunk: pieces of 4 channels of a row, one thread's */
 template <int TILES>
 struct phi_pieces {
 	static constexpr int count = (TILES * 8 * (CHUNK / 4) + THREADS - 1) / THREADS;
@@ -99,8 +99,8 @@ struct phi_pieces {
 	}
 
 	/*
-	 * As right matrices of 16 channels by 8 rows, lane by lane: a lane q of four has 8 channels
-	 * next to each other of 32, of which two steps take 4 each.
+	 * Stores B fragments of 16 channels by 8 rows, lane by lane. Lane q of four has 8
+	 * contiguous channels of 32; each of two steps uses 4.
 	 */
 	__device__ void keep(uint4 *to) const
 	{
@@ -120,7 +120,7 @@ struct phi_pieces {
 	}
 };
 
-/* x of a chunk: of tokens lane / 4 and 8, 16, 24 more of a warp */
+/* x of a chunk: tokens lane / 4 + 0, 8, 16, 24 of a warp */
 template <int DT>
 struct x_pieces {
 	uint4 v[4][PIECES][is_wide<DT> ? 2 : 1];
@@ -135,8 +135,8 @@ struct x_pieces {
 			for (int e = 0; e < PIECES; e++) {
 				const int64_t c = at.c + e * 32 + threadIdx.x % 4 * 8;
 
-				load_eight_near<DT>(v[r][e], p.x, place(p.x, t, at.stream, c),
-						    t < p.groups && c < p.channels);
+				load_raw_eight<DT>(v[r][e], p.x, offset(p.x, t, at.stream, c),
+						   t < p.groups && c < p.channels);
 			}
 		}
 	}
@@ -166,15 +166,15 @@ HZ_DEVICE float squares_of(const uint4 *raw, float sum)
 }
 
 /*
- * A warp has 32 tokens, blocks a split of the columns; what is loaded is the next chunk's.
- * TILES: of 8 rows of phi, at most
+ * A warp has 32 tokens, a block a split of the columns; the next chunk is loaded during the
+ * products of this one. TILES: tiles of 8 rows of phi, at most
  */
 template <int DT, int TILES>
 HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 {
 	__shared__ uint4 phi[2][TILES * STEPS * 32];
 	const int lane = threadIdx.x % 32;
-	const int64_t first = (int64_t)blockIdx.x * HZI_WIDE_TOKENS + threadIdx.x / 32 * 32;
+	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_MMA_TOKENS + threadIdx.x / 32 * 32;
 	const int64_t chunks = (p.channels + CHUNK - 1) / CHUNK, all = p.n * chunks;
 	const int64_t begin = all * blockIdx.y / p.splits, end = all * (blockIdx.y + 1) / p.splits;
 	const bool works = first < p.groups;
@@ -266,7 +266,7 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 	WIDE_PROJECT_OF(bf16, HZ_BF16, rows)
 #define WIDE_PROJECT_OF(type, dtype, rows) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
-		mhc_wide_project_##type##_##rows(const __grid_constant__ hzi_mhc_project p) \
+		mhc_coef_mma_project_##type##_##rows(const __grid_constant__ hzi_mhc_project p) \
 	{ \
 		wide_project<dtype, rows / 8>(p); \
 	}
@@ -280,9 +280,9 @@ WIDE_PROJECT(80)
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
 /*
- * phi of the block's channels as right matrices of 16 rows by 8 columns, in the order of lanes: of
- * each the first parts, then what they leave. A lane has rows 4q to 4q + 3 of 16,
- * column e of its two matrices channels 4 (n / 2) + 2 e + n % 2 of 16.
+ * phi of the block's channels as B fragments of 16 rows by 8 columns, lane by lane: the first
+ * terms, then the second. A lane has rows 4q to 4q + 3 of 16; column e of its two fragments is
+ * channel 4 (n / 2) + 2 e + n % 2 of 16.
  */
 template <int N>
 HZ_DEVICE void keep_phi(const hzi_mhc_dx &p, uint4 *to, int64_t first, int steps)
@@ -311,7 +311,7 @@ HZ_DEVICE void keep_phi(const hzi_mhc_dx &p, uint4 *to, int64_t first, int steps
 	}
 }
 
-/* Of draw of 16 tokens rows 16 step .. 16 step + 15 as a left matrix, columns as above */
+/* draw of 16 tokens, rows 16 step to 16 step + 15, as an A fragment, columns as above */
 HZ_DEVICE void load_draw(const hzi_mhc_dx &p, const int64_t *t, int step, uint32_t *high,
 			 uint32_t *low)
 {
@@ -339,7 +339,7 @@ HZ_DEVICE void load_draw(const hzi_mhc_dx &p, const int64_t *t, int step, uint32
 	}
 }
 
-/* Row `half` of a lane: += weight v, of 4 channels */
+/* Adds weight v to row `half` of a lane, 4 channels. */
 HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
 {
 #pragma unroll
@@ -347,7 +347,7 @@ HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
 		sum[e / 2][half * 2 + e % 2] = fmaf(weight, v[e], sum[e / 2][half * 2 + e % 2]);
 }
 
-/* N coefficients of a token, from memory of our own, in as few loads as they are aligned for */
+/* N coefficients of a token from the workspace, by the widest loads that N allows */
 template <int N>
 HZ_DEVICE void load_coefs(float *to, const float *from)
 {
@@ -367,7 +367,7 @@ HZ_DEVICE void load_coefs(float *to, const float *from)
 	}
 }
 
-/* What dx is beside phi's part, of one token */
+/* dx of one token without the term of phi */
 template <int N, int DT>
 HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int64_t t, int64_t c)
 {
@@ -380,15 +380,15 @@ HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int6
 
 #pragma unroll
 		for (int j = 0; j < N; j++) {
-			load_near<DT, 4>(v, p.x, place(p.x, t, j, c));
+			load_vector<DT, 4>(v, p.x, offset(p.x, t, j, c));
 			add_four(sum[j], half, own, v);
 		}
 	}
 	if (p.du.data) {
 		if (p.du_dtype == HZ_F32)
-			load_near<HZ_F32, 4>(v, p.du, place(p.du, t, 0, c));
+			load_vector<HZ_F32, 4>(v, p.du, offset(p.du, t, 0, c));
 		else
-			load_near<DT, 4>(v, p.du, place(p.du, t, 0, c));
+			load_vector<DT, 4>(v, p.du, offset(p.du, t, 0, c));
 		load_coefs<N>(weight, p.p + s * N);
 #pragma unroll
 		for (int j = 0; j < N; j++)
@@ -397,7 +397,7 @@ HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int6
 	if (p.dy.data) {
 #pragma unroll
 		for (int i = 0; i < N; i++) {
-			load_near<DT, 4>(v, p.dy, place(p.dy, t, i, c));
+			load_vector<DT, 4>(v, p.dy, offset(p.dy, t, i, c));
 			load_coefs<N>(weight, p.a + (s * N + i) * N);
 #pragma unroll
 			for (int j = 0; j < N; j++)
@@ -417,8 +417,8 @@ HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int6
 }
 
 /*
- * A warp has 16 channels of all streams of 16 tokens at a time; p.wide of them share tokens, the
- * others take those after these.
+ * A warp has 16 channels of all streams, 16 tokens at a time; p.wide warps share the tokens, the
+ * next ones have the next tokens.
  */
 template <int N, int DT>
 HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
@@ -463,22 +463,22 @@ HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
 				break;
 #pragma unroll
 			for (int j = 0; j < N; j++) {
-				const int64_t at = place(p.dx, t[half], j, c);
+				const int64_t at = offset(p.dx, t[half], j, c);
 				float v[4], old[4] = {};
 
 				if (p.accumulate)
-					load_near<DT, 4>(old, p.dx, at);
+					load_vector<DT, 4>(old, p.dx, at);
 #pragma unroll
 				for (int e = 0; e < 4; e++)
 					v[e] = fmaf(sum[j][e / 2][half * 2 + e % 2], p.scale,
 						    old[e]);
-				store_near<DT>(p.dx, at, v);
+				store_vector<DT>(p.dx, at, v);
 			}
 		}
 	}
 }
 
-/* Few streams leave registers for twice the threads. */
+/* Up to 4 streams leave registers for twice the threads. */
 template <int DT>
 HZ_DEVICE void wide_dx_to_4(const hzi_mhc_dx &p)
 {
@@ -503,7 +503,7 @@ HZ_DEVICE void wide_dx_to_8(const hzi_mhc_dx &p)
 
 #define WIDE_DX(type, dtype, most, blocks) \
 	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
-		mhc_wide_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
+		mhc_coef_mma_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
 	{ \
 		pdl_launch_dependents(); \
 		pdl_wait(); \
@@ -519,9 +519,9 @@ WIDE_DX(bf16, HZ_BF16, 8, 1)
 
 /* ---- Gradients of phi ------------------------------------------------------------------------ */
 
-#define PART HZI_WIDE_PART		/* tokens whose draw is in shared memory */
+#define PART HZI_MHC_MMA_PART		/* tokens with draw in shared memory */
 
-/* The other triangle: a lane's row and pair of columns become its column and pair of rows. */
+/* Transposes an 8 x 8 fragment: row and pair of columns become column and pair of rows. */
 HZ_DEVICE uint32_t turned(uint32_t v)
 {
 	uint32_t r;
@@ -530,7 +530,7 @@ HZ_DEVICE uint32_t turned(uint32_t v)
 	return r;
 }
 
-/* draw of PART tokens as left matrices of 16 rows of phi by 16 tokens, lane by lane */
+/* draw of PART tokens as A fragments of 16 rows of phi by 16 tokens, lane by lane */
 template <int TILES>
 HZ_DEVICE void keep_draw(const hzi_mhc_dphi &p, uint32_t *to, int64_t first, int64_t end)
 {
@@ -547,8 +547,8 @@ HZ_DEVICE void keep_draw(const hzi_mhc_dphi &p, uint32_t *to, int64_t first, int
 }
 
 /*
- * A warp has 32 channels of a stream, a lane 8 next to each other of tokens lane / 4 and 8 more;
- * blocks go over a split of the tokens. TILES: of 16 rows of phi, at most
+ * A warp has 32 channels of a stream, a lane 8 contiguous ones of tokens lane / 4 and lane / 4 + 8;
+ * a block has a split of the tokens. TILES: tiles of 16 rows of phi, at most
  */
 template <int DT, int TILES>
 HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
@@ -575,11 +575,11 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 			for (int half = 0; half < 2; half++) {
 				const int64_t t = first + step * 16 + half * 8 + lane / 4;
 
-				load_eight_near<DT>(raw[step][half], p.x, place(p.x, t, i, c),
-						    t < end && c < p.channels);
+				load_raw_eight<DT>(raw[step][half], p.x, offset(p.x, t, i, c),
+						   t < end && c < p.channels);
 			}
 		}
-		/* Who is here has done with what was kept two parts ago. */
+		/* All warps have finished with the buffer of two parts ago. */
 		keep_draw<TILES>(p, draw[slot], first, end);
 		__syncthreads();
 #pragma unroll
@@ -642,7 +642,7 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 
 #define WIDE_DPHI(type, dtype, rows) \
 	extern "C" __global__ void __launch_bounds__(THREADS) \
-		mhc_wide_dphi_##type##_##rows(const __grid_constant__ hzi_mhc_dphi p) \
+		mhc_coef_mma_dphi_##type##_##rows(const __grid_constant__ hzi_mhc_dphi p) \
 	{ \
 		wide_dphi<dtype, rows / 16>(p); \
 	}

@@ -17,7 +17,7 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 
 	if (why)
 		return why;
-	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_WEIGHTS_BYTES)
+	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_MHC_PERSISTENT_BYTES)
 		return "too little shared memory";
 	if (a->s.dtype == HZ_F32)
 		return "streams are f32";
@@ -32,33 +32,34 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 /* Tokens of a block: the fewest that need no more turns than the most would */
 static int64_t tile_of(int64_t tokens, int64_t blocks)
 {
-	const int64_t turns = ceil_div(tokens, blocks * HZI_WEIGHTS_TILE);
+	const int64_t turns = ceil_div(tokens, blocks * HZI_MHC_PERSISTENT_TILE);
 
-	return ceil_div(ceil_div(tokens, blocks * turns), HZI_WEIGHTS_PART) * HZI_WEIGHTS_PART;
+	return ceil_div(ceil_div(tokens, blocks * turns),
+			HZI_MHC_PERSISTENT_PART) * HZI_MHC_PERSISTENT_PART;
 }
 
 static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_weights_f16 :
-						  HZI_KERNEL_mhc_weights_bf16;
-	struct hzi_mhc_weights p = {
+	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_persistent_f16 :
+						  HZI_KERNEL_mhc_coef_persistent_bf16;
+	struct hzi_mhc_persistent p = {
 		.p = a->p, .q = a->q, .a = a->a, .phi = a->phi, .gain = a->gain, .alpha = a->alpha,
 		.bias = a->bias, .saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
 		.channels = a->s.channels,
 	};
 	struct hzi_launch how = {
-		.block = {HZI_WEIGHTS_THREADS}, .shared_bytes = HZI_WEIGHTS_BYTES, .early = true,
-		.aligned = true, .cluster = HZI_WEIGHTS_BLOCKS,
+		.block = {HZI_MHC_PERSISTENT_THREADS}, .shared_bytes = HZI_MHC_PERSISTENT_BYTES,
+		.early = true, .aligned = true, .cluster = HZI_MHC_PERSISTENT_BLOCKS,
 	};
 	int64_t groups;
 	int clusters;
 
 	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, &a->x, &a->s, 4,
-					      HZI_WEIGHTS_PART, 1));
+					      HZI_MHC_PERSISTENT_PART, 1));
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
-	p.tile = (int32_t)tile_of(p.tokens, clusters * HZI_WEIGHTS_BLOCKS);
-	groups = ceil_div(ceil_div(p.tokens, p.tile), HZI_WEIGHTS_BLOCKS);
-	how.grid[0] = (unsigned)(min_of(clusters, groups) * HZI_WEIGHTS_BLOCKS);
+	p.tile = (int32_t)tile_of(p.tokens, clusters * HZI_MHC_PERSISTENT_BLOCKS);
+	groups = ceil_div(ceil_div(p.tokens, p.tile), HZI_MHC_PERSISTENT_BLOCKS);
+	how.grid[0] = (unsigned)(min_of(clusters, groups) * HZI_MHC_PERSISTENT_BLOCKS);
 	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &how, &p, sizeof(p));
 }
 

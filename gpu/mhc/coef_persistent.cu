@@ -1,58 +1,58 @@
 /*
- * coef_persistent.cu - coefficients of four 16-bit streams of many tokens, on Hopper
+ * coef_persistent.cu - coefficients of four 16-bit streams of many tokens, sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has up to 256 tokens and goes over all channels once, 256 of a stream at a time: phi of
- * these, and then x of 32 tokens after 32. Two warps copy, eight project. A warp has 64 of the
- * channels, whose phi it keeps in registers as two parts of bf16, and half of the tokens. In the
- * end the sums of four warps are added, and each thread makes the coefficients of a token; what is
- * loaded meanwhile is that of the next 256.
+ * Blocks are persistent. A block has a tile of up to 256 tokens and passes over all channels once,
+ * 256 of a stream at a time: it loads their phi, then x of 32 tokens at a time. Two warps load,
+ * eight project. A warp has 64 of the channels, with phi in registers as two terms of bf16, and
+ * half of the tokens. At the end the sums of four warps are added, and each thread makes the
+ * coefficients of one token while the next tile is loaded.
  *
- * phi comes from L2 for each block. What L2 gives is not much more than memory does, so that blocks
- * of a cluster get it at once.
+ * Every block reads all of phi from L2, whose bandwidth is little above that of memory: TMA
+ * multicast serves all blocks of a cluster.
  *
- * Sums have a fixed order: channels of a warp, warps.
+ * The order of summation is fixed: channels of a warp, warps.
  */
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_persistent.h"
 
-/* What is not built for compute capability 9.0 alone has nothing here. */
+/* Only sm_90a has this code. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "gpu/device/mma.cuh"
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 
-#define PART HZI_WEIGHTS_PART
-#define BLOCKS HZI_WEIGHTS_BLOCKS
-#define SLAB HZI_WEIGHTS_SLAB
-#define PARTS (HZI_WEIGHTS_TILE / PART)
+#define PART HZI_MHC_PERSISTENT_PART
+#define BLOCKS HZI_MHC_PERSISTENT_BLOCKS
+#define SLAB HZI_MHC_PERSISTENT_SLAB
+#define PARTS (HZI_MHC_PERSISTENT_TILE / PART)
 #define PROJECTORS 8			/* warps */
-#define BOXES (SLAB / 64)		/* of x of a part; warps have one */
-#define SHEET (PART * 128)		/* bytes of one */
-#define PHI_ROW (SLAB + 8)		/* so that four rows lie in banks of their own */
-#define ROW 28				/* sums of a token, and that of squares */
+#define BOXES (SLAB / 64)		/* of x of a part; one a warp */
+#define SHEET (PART * 128)		/* bytes of a box */
+#define PHI_ROW (SLAB + 8)		/* no bank conflicts between four rows */
+#define ROW 28				/* sums of a token, and of its squares */
 #define STAGES 7
 #define SLOTS 2
 
 struct memory {
 	uint8_t x[STAGES][BOXES][SHEET];
-	float phi[SLOTS][HZI_WEIGHTS_ROWS][PHI_ROW];
+	float phi[SLOTS][HZI_MHC_FOUR_ROWS][PHI_ROW];
 	float gain[SLOTS][SLAB];
-	float sums[BOXES / 2][HZI_WEIGHTS_TILE][ROW];
+	float sums[BOXES / 2][HZI_MHC_PERSISTENT_TILE][ROW];
 	uint64_t full[STAGES], empty[STAGES], phi_full[SLOTS], phi_empty[SLOTS];
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_WEIGHTS_BYTES, "shared memory");
-static_assert(HZI_WEIGHTS_ROWS == FOUR_ROWS && PROJECTORS * 32 == HZI_WEIGHTS_TILE, "a token each");
+static_assert(sizeof(memory) + 1024 <= HZI_MHC_PERSISTENT_BYTES, "shared memory");
+static_assert(PROJECTORS * 32 == HZI_MHC_PERSISTENT_TILE, "a token each");
 
-/* What a block does: tiles in turn, those of a cluster next to each other */
+/* Work of a block: clusters stride over tiles, blocks of a cluster have adjacent ones */
 struct place_of {
 	int rank, cluster, clusters, turns;
 	int slabs;			/* of a stream */
 };
 
-HZ_DEVICE place_of block_place(const hzi_mhc_weights &p)
+HZ_DEVICE place_of block_place(const hzi_mhc_persistent &p)
 {
 	const int tiles = ((int)p.tokens + p.tile - 1) / p.tile;
 	const int groups = (tiles + BLOCKS - 1) / BLOCKS;
@@ -66,19 +66,19 @@ HZ_DEVICE place_of block_place(const hzi_mhc_weights &p)
 	return b;
 }
 
-/* The first token of a tile; how many there are of it, maybe none */
-HZ_DEVICE int tile_token(const hzi_mhc_weights &p, const place_of &b, int turn)
+/* First token of a tile, and its number of tokens, which may be 0 */
+HZ_DEVICE int tile_token(const hzi_mhc_persistent &p, const place_of &b, int turn)
 {
 	return ((turn * b.clusters + b.cluster) * BLOCKS + b.rank) * p.tile;
 }
 
-HZ_DEVICE int tile_tokens(const hzi_mhc_weights &p, int first)
+HZ_DEVICE int tile_tokens(const hzi_mhc_persistent &p, int first)
 {
 	return max(0, min(p.tile, (int)p.tokens - first));
 }
 
-/* One warp: phi of slabs, a row a lane, and gains. Nobody reads the rows that there are not. */
-HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
+/* One warp: loads phi of slabs, a row a lane, and gain. Rows from m on are not read. */
+HZ_DEVICE void load_phi(const hzi_mhc_persistent &p, const place_of &b, memory &m)
 {
 	const int row = threadIdx.x % 32;
 	ring_position<SLOTS> slot;
@@ -105,8 +105,8 @@ HZ_DEVICE void load_phi(const hzi_mhc_weights &p, const place_of &b, memory &m)
 	}
 }
 
-/* One thread: x of slabs, part by part */
-HZ_DEVICE void load_x(const hzi_mhc_weights &p, const place_of &b, memory &m)
+/* One thread: loads x of slabs, a part at a time. */
+HZ_DEVICE void load_x(const hzi_mhc_persistent &p, const place_of &b, memory &m)
 {
 	ring_position<STAGES> now;
 
@@ -135,9 +135,8 @@ HZ_DEVICE void load_x(const hzi_mhc_weights &p, const place_of &b, memory &m)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * phi of a warp's 64 channels, as mma wants it: 16 of them by 8 rows in x's dtype, and what that
- * leaves of them. Of f16 rows have been multiplied: back[i][e] is the factor that undoes that in a
- * lane's column e of sums.
+ * phi of the 64 channels of a warp as mma fragments: 16 channels by 8 rows in the dtype of x, and
+ * the rest. With f16 rows are scaled: back[i][e] undoes that in column e of a lane's sums.
  */
 struct slice {
 	uint32_t high[4][3][2], low[4][3][2];
@@ -145,7 +144,7 @@ struct slice {
 };
 
 template <int DTYPE>
-HZ_DEVICE void split_phi(const hzi_mhc_weights &p, const memory &m, int at, slice &phi)
+HZ_DEVICE void split_phi(const hzi_mhc_persistent &p, const memory &m, int at, slice &phi)
 {
 	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % BOXES * 64 + lane % 4 * 2;
 	float most[3] = {};
@@ -189,12 +188,12 @@ HZ_DEVICE void split_phi(const hzi_mhc_weights &p, const memory &m, int at, slic
 	}
 }
 
-/* A warp's 16 tokens of a part: products are added to sums of two tokens a lane, squares too */
+/* 16 tokens of a part: adds products and squares to sums, two tokens a lane. */
 template <int DTYPE>
 HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint32_t (&x)[4][4],
 			    const slice &phi)
 {
-	float high[3][4] = {}, low[3][4] = {};	/* chains of their own */
+	float high[3][4] = {}, low[3][4] = {};	/* separate chains of mma */
 
 #pragma unroll
 	for (int step = 0; step < 4; step++) {
@@ -231,7 +230,7 @@ HZ_DEVICE void wait_projectors(void)
 	barrier_sync(1, PROJECTORS * 32);
 }
 
-/* Sums of the warps that have the tokens: half of them leave theirs, the others add their own */
+/* Adds up the sums of the warps: half of them store theirs, then the others add. */
 HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], memory &m, int parts)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, box = warp % BOXES;
@@ -258,7 +257,7 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				const float square = warp_sum<4>(squares[s][e]);
-				float *at = &to[s * PART + e * 8][HZI_WEIGHTS_ROWS];
+				float *at = &to[s * PART + e * 8][HZI_MHC_FOUR_ROWS];
 
 				if (lane % 4 == 0)
 					*at = first ? square : *at + square;
@@ -268,8 +267,8 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 	wait_projectors();
 }
 
-/* A thread's token of a tile */
-HZ_DEVICE void finish(const hzi_mhc_weights &p, memory &m, int first)
+/* Coefficients of a token, one a thread */
+HZ_DEVICE void finish(const hzi_mhc_persistent &p, memory &m, int first)
 {
 	float sums[ROW];
 
@@ -283,12 +282,12 @@ HZ_DEVICE void finish(const hzi_mhc_weights &p, memory &m, int first)
 		sums[k + 2] = a.z + b.z;
 		sums[k + 3] = a.w + b.w;
 	}
-	sums[HZI_WEIGHTS_ROWS] /= (float)(4 * p.channels);
+	sums[HZI_MHC_FOUR_ROWS] /= (float)(4 * p.channels);
 	finish_token(p, sums, first + threadIdx.x);
 }
 
 template <int DTYPE>
-HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
+HZ_DEVICE void project(const hzi_mhc_persistent &p, const place_of &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int row = warp / BOXES * 16 + lane % 16;
@@ -306,7 +305,7 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 
 			mbarrier_wait(shared_address(&m.phi_full[slot.at]), slot.parity);
 			split_phi<DTYPE>(p, m, slot.at, phi);
-			/* All lanes: racecheck takes what others have read for unordered. */
+			/* All lanes arrive: racecheck sees no order of their reads otherwise. */
 #pragma unroll
 			for (int i = 0; i < BLOCKS; i++)
 				mbarrier_arrive_cluster(
@@ -340,7 +339,7 @@ HZ_DEVICE void project(const hzi_mhc_weights &p, const place_of &b, memory &m)
 #endif
 
 template <int DTYPE>
-HZ_DEVICE void weights(const hzi_mhc_weights &p)
+HZ_DEVICE void weights(const hzi_mhc_persistent &p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	memory &m = *(memory *)shared_start();
@@ -357,11 +356,10 @@ HZ_DEVICE void weights(const hzi_mhc_weights &p)
 	}
 	mbarrier_init_fence();
 	/*
-	 * Rows that there are not: 0. So are channels behind the last ones, or what a row had in
-	 * their place before: x is 0 there.
+	 * Zeroes rows from m on. Channels beyond the last are 0 or finite leftovers: x is 0 there.
 	 */
 	for (int e = threadIdx.x; e < (int)(sizeof(m.phi) + sizeof(m.gain)) / 16;
-	     e += HZI_WEIGHTS_THREADS)
+	     e += HZI_MHC_PERSISTENT_THREADS)
 		((uint4 *)m.phi)[e] = {};
 	fence_proxy_async();
 	__syncthreads();
@@ -379,18 +377,18 @@ HZ_DEVICE void weights(const hzi_mhc_weights &p)
 			load_phi(p, b, m);
 	}
 	__syncwarp();
-	/* Nobody ends while others send to it. */
+	/* No block exits while another may send to it. */
 	cluster_arrive();
 	cluster_wait();
 #endif
 }
 
 #define WEIGHTS(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_WEIGHTS_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_weights p) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_PERSISTENT_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_persistent p) \
 	{ \
 		weights<dtype>(p); \
 	}
 
-WEIGHTS(mhc_weights_f16, HZ_F16)
-WEIGHTS(mhc_weights_bf16, HZ_BF16)
+WEIGHTS(mhc_coef_persistent_f16, HZ_F16)
+WEIGHTS(mhc_coef_persistent_bf16, HZ_BF16)

@@ -1,24 +1,23 @@
 /*
- * coef_persistent.h - parameters of coefficients of four 16-bit streams of many tokens
+ * coef_persistent.h - parameters of coef_persistent.cu
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_MHC_WEIGHTS_H
-#define HZI_GPU_MHC_WEIGHTS_H
+#ifndef HZI_GPU_MHC_COEF_PERSISTENT_H
+#define HZI_GPU_MHC_COEF_PERSISTENT_H
 
 #include "gpu/runtime/tensor_map.h"
 #include "lib/mhc/mhc.h"
 
-#define HZI_WEIGHTS_SLAB 256		/* channels of a stream that a block has at a time */
-#define HZI_WEIGHTS_PART 32		/* tokens of them that are loaded at a time */
-#define HZI_WEIGHTS_TILE 256		/* tokens whose sums a block keeps, at most: whole parts */
-#define HZI_WEIGHTS_ROWS 24		/* of phi, at most */
-#define HZI_WEIGHTS_BLOCKS 2		/* of a cluster, which get phi at once */
-#define HZI_WEIGHTS_THREADS 384
-#define HZI_WEIGHTS_BYTES (227 * 1024)
+#define HZI_MHC_PERSISTENT_SLAB 256	/* channels of a stream at a time */
+#define HZI_MHC_PERSISTENT_PART 32	/* tokens loaded at a time */
+#define HZI_MHC_PERSISTENT_TILE 256	/* tokens of a block, at most: whole parts */
+#define HZI_MHC_PERSISTENT_BLOCKS 2	/* of a cluster: phi is multicast to them */
+#define HZI_MHC_PERSISTENT_THREADS 384
+#define HZI_MHC_PERSISTENT_BYTES (227 * 1024)
 
-struct hzi_mhc_weights {
-	struct hzi_tensor_map x_map;	/* boxes of 64 channels, PART tokens, of a stream */
+struct hzi_mhc_persistent {
+	struct hzi_tensor_map x_map;	/* boxes of 64 channels, PART tokens, one stream */
 	struct hzi_mhc_coef p, q, a;
 	const float *phi, *gain, *alpha, *bias;
 	float *saved;

@@ -20,7 +20,7 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 	(void)ctx;
 	if (why)
 		return why;
-	if (a->s.channels > HZI_PRE_FEW_CHANNELS)
+	if (a->s.channels > HZI_MHC_SMALL_BATCH_CHANNELS)
 		return "more than 2^20 channels";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
@@ -32,21 +32,23 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 
 static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 {
-	const int kernel = a->s.dtype == HZ_F32 ? HZI_KERNEL_mhc_pre_few_f32 :
-			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_pre_few_f16 :
-						  HZI_KERNEL_mhc_pre_few_bf16;
-	const int64_t tiles = ceil_div(a->s.tokens, HZI_PRE_FEW_BLOCKS);
+	const int kernel = a->s.dtype == HZ_F32 ? HZI_KERNEL_mhc_coef_small_batch_f32 :
+			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_small_batch_f16 :
+						  HZI_KERNEL_mhc_coef_small_batch_bf16;
+	const int64_t tiles = ceil_div(a->s.tokens, HZI_MHC_SMALL_BATCH_BLOCKS);
 	const bool apart = a->a.data && a->rule.m > 8 && tiles <= APART;
-	const struct hzi_mhc_few p = {
+	const struct hzi_mhc_small_batch p = {
 		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
 		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved,
 		.rule = a->rule, .tokens = a->s.tokens, .channels = a->s.channels,
-		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_PRE_FEW_BLOCKS), 8) * 8),
+		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_MHC_SMALL_BATCH_BLOCKS),
+					    8) * 8),
 		.matrices = apart ? (int32_t)tiles : 0,
 	};
 	const struct hzi_launch how = {
-		.grid = {(unsigned)((apart ? 2 : 1) * tiles * HZI_PRE_FEW_BLOCKS)},
-		.block = {HZI_PRE_FEW_THREADS}, .cluster = HZI_PRE_FEW_BLOCKS, .early = true,
+		.grid = {(unsigned)((apart ? 2 : 1) * tiles * HZI_MHC_SMALL_BATCH_BLOCKS)},
+		.block = {HZI_MHC_SMALL_BATCH_THREADS}, .cluster = HZI_MHC_SMALL_BATCH_BLOCKS,
+		.early = true,
 	};
 
 	return hzi_cuda_launch(ctx, "mhc_pre", kernel, &how, &p, sizeof(p));

@@ -1,12 +1,12 @@
 /*
- * coef_small_batch.cu - coefficients and branch inputs of few tokens in one launch, on Hopper
+ * coef_small_batch.cu - coefficients and branch inputs of few tokens in one launch, sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What this takes is latency. A cluster of 16 blocks has up to 16 tokens, each block a slice of the
- * channels, of which a warp has 64 of phi on their way before it uses the first. Blocks send their
- * sums of a token to the one that owns it. There one warp makes p, which it sends to all, for u,
- * and another the matrix at the same time; of up to 48 tokens a cluster does the one or the other.
+ * Latency bounds this kernel. A cluster of 16 blocks has up to 16 tokens, each block a slice of the
+ * channels. A warp issues loads of 64 channels of phi before it uses the first. Blocks send their
+ * sums of a token to the block that owns it. There one warp makes p and sends it to all blocks, for
+ * u, while another makes the matrix; for up to 48 tokens separate clusters do these.
  */
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_small_batch.h"
@@ -17,32 +17,32 @@
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 
-#define TILE HZI_PRE_FEW_BLOCKS		/* tokens */
-#define ROWS_MOST HZI_PRE_FEW_ROWS
-#define COLUMNS (ROWS_MOST + 4)		/* sums of a token; the 25th: of squares */
-#define WARPS (HZI_PRE_FEW_THREADS / 32)
-#define STEPS 4				/* of 16 channels, whose loads a warp has under way */
-#define STRIDE (WARPS / 4 * 16)		/* channels from a warp's step to its next */
+#define TILE HZI_MHC_SMALL_BATCH_BLOCKS		/* tokens */
+#define ROWS_MOST HZI_MHC_FOUR_ROWS
+#define COLUMNS (ROWS_MOST + 4)		/* sums of a token; the 25th is that of squares */
+#define WARPS (HZI_MHC_SMALL_BATCH_THREADS / 32)
+#define STEPS 4				/* of 16 channels, loaded ahead by a warp */
+#define STRIDE (WARPS / 4 * 16)		/* channels from a step of a warp to its next */
 
 struct memory {
 	float sums[WARPS][TILE][COLUMNS];
-	float received[HZI_PRE_FEW_BLOCKS][COLUMNS];	/* of this block's token */
+	float received[HZI_MHC_SMALL_BATCH_BLOCKS][COLUMNS];	/* of this block's token */
 	float p[TILE][4];
 	uint64_t came, weights;
 };
 
-/* What a block does: the tokens are its cluster's */
+/* Work of a block: the tokens of its cluster, a slice of the channels */
 struct place_of {
 	int token, channel;		/* the first */
 	int rank, tokens, channels;
 };
 
-/* The rows of phi that a cluster has, in eights, and what is made of these */
+/* Rows of phi of a cluster, in tiles of 8, and what they give */
 template <int FIRST, int COUNT>
 struct rows_of {
 	static constexpr int first = FIRST, count = COUNT;
 	static constexpr bool gates = FIRST == 0, matrix = FIRST + COUNT == 3;
-	static constexpr int vectors = COUNT * 2 + 1;	/* of 4 of a token's sums that it sends */
+	static constexpr int vectors = COUNT * 2 + 1;	/* of 4 sums of a token, to send */
 
 	static __device__ __forceinline__ bool has(int row)
 	{
@@ -50,7 +50,7 @@ struct rows_of {
 	}
 };
 
-/* 4 channels of a token, as pairs of bf16, and what these leave */
+/* 4 channels of a token as pairs of bf16, and the rest */
 struct quad {
 	uint32_t high[2], low[2];
 };
@@ -65,7 +65,7 @@ struct raw<HZ_F32> {
 	float4 v;
 };
 
-/* In the order of the program: all loads before the first use */
+/* volatile keeps program order: all loads before the first use */
 HZ_DEVICE void load_now(float4 &v, const void *p)
 {
 	asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -102,7 +102,7 @@ HZ_DEVICE quad split_quad(const raw<DTYPE> &x, float &squares)
 	return r;
 }
 
-/* What a lane reads: rows of phi, two tokens, the gain if there is one */
+/* Addresses that a lane reads: rows of phi, two tokens, gain or NULL */
 template <class ROWS>
 struct sources {
 	const float *phi[ROWS::count], *gain;
@@ -110,15 +110,16 @@ struct sources {
 };
 
 /*
- * A warp has one stream, 16 channels at a time. Of these a lane has four next to each other, of up
- * to three rows of phi and of two tokens. What is there for rows and tokens that there are none of,
- * nobody reads. Addresses are known before the kernel ahead has ended.
+ * A warp has one stream, 16 channels at a time; a lane has four contiguous ones of up to three rows
+ * of phi and of two tokens. Rows and tokens beyond the last repeat the first: their sums are not
+ * used. Addresses are computed before griddepcontrol.wait.
  */
 template <int DTYPE, class ROWS>
-HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_few &p, const place_of &b)
+HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const place_of &b)
 {
 	const int lane = threadIdx.x % 32, row = lane / 4, stream = threadIdx.x / 32 % 4;
-	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 + lane % 4 * 4;
+	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 +
+		lane % 4 * 4;
 	sources<ROWS> from = {};
 
 #pragma unroll
@@ -133,7 +134,7 @@ HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_few &p, const place_of &b)
 		const int t = b.token + (i * 8 + row < b.tokens ? i * 8 + row : 0);
 
 		from.x[i] = (const char *)p.x.data +
-			    near_place(p.x, t, stream, at) * (DTYPE == HZ_F32 ? 4 : 2);
+			    offset32(p.x, t, stream, at) * (DTYPE == HZ_F32 ? 4 : 2);
 		asm volatile("" : "+l"(from.x[i]));
 	}
 	if (p.gain)
@@ -142,8 +143,8 @@ HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_few &p, const place_of &b)
 }
 
 /*
- * STEPS steps from channel c on, or with WHOLE false what there is of them: `left` channels. mma
- * takes a lane's four channels for 2q, 2q + 1, 2q + 8, 2q + 9: sums do not mind.
+ * STEPS steps from channel c on, or with WHOLE false the `left` channels of them. The four channels
+ * of a lane are columns 2q, 2q + 1, 2q + 8, 2q + 9 of the mma: the order does not change sums.
  */
 template <int DTYPE, bool WHOLE, class ROWS>
 HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (*sum)[4],
@@ -202,14 +203,15 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 	}
 }
 
-/* A warp's sums */
+/* Projects the block's channels; leaves the sums of a warp. */
 template <int DTYPE, class ROWS>
 HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
 	float sum[ROWS::count][4] = {}, squares[2] = {};
 
-	for (int c = 0, left; left = b.channels - c - warp / 4 * 16, left > 0; c += STEPS * STRIDE) {
+	for (int c = 0, left; left = b.channels - c - warp / 4 * 16,
+	     left > 0; c += STEPS * STRIDE) {
 		if (left >= (STEPS - 1) * STRIDE + 16 && !from.gain)
 			project_steps<DTYPE, true>(from, c, left, sum, squares);
 		else
@@ -228,7 +230,7 @@ HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
 	}
 }
 
-/* The block's sums of each token to the block that owns it, four a thread */
+/* Sends the block's sums of each token to the block that owns it, four a thread. */
 template <class ROWS>
 HZ_DEVICE void send_sums(const place_of &b, memory &m)
 {
@@ -252,9 +254,10 @@ HZ_DEVICE void send_sums(const place_of &b, memory &m)
 		    sum.w, cluster_map(shared_address(&m.came), token));
 }
 
-/* Lane k's number z of the block's own token; of it alpha and bias, which came before */
+/* z of row k of the block's own token, in lane k */
 template <class ROWS>
-HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias, float *saved)
+HZ_DEVICE float receive(const hzi_mhc_small_batch &p, memory &m, float alpha, float bias,
+			float *saved)
 {
 	const int lane = threadIdx.x % 32;
 	const bool has = ROWS::has(lane), square = lane == ROWS_MOST;
@@ -263,7 +266,7 @@ HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias
 
 	mbarrier_wait(shared_address(&m.came), 0);
 #pragma unroll
-	for (int r = 0; r < HZI_PRE_FEW_BLOCKS; r++)
+	for (int r = 0; r < HZI_MHC_SMALL_BATCH_BLOCKS; r++)
 		sum += has || square ? m.received[r][lane] : 0;
 	if (square)
 		sum *= part;
@@ -276,8 +279,8 @@ HZ_DEVICE float receive(const hzi_mhc_few &p, memory &m, float alpha, float bias
 			 bias);
 }
 
-/* p, to all blocks if there is u, and q */
-HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, float z)
+/* p, sent to all blocks if u is wanted, and q */
+HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const place_of &b, memory &m, float z)
 {
 	const int lane = threadIdx.x % 32;
 	const int token = b.token + b.rank;
@@ -287,7 +290,7 @@ HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, fl
 	for (int i = 0; i < 4; i++)
 		of_p[i] = __shfl_sync(0xffffffff, z, i);
 	hzi_mhc_gates(4, &p.rule, of_p, gate);
-	if (p.u.data && lane < HZI_PRE_FEW_BLOCKS)
+	if (p.u.data && lane < HZI_MHC_SMALL_BATCH_BLOCKS)
 		store_async(cluster_map(shared_address(m.p[b.rank]), lane), gate[0], gate[1],
 			    gate[2], gate[3], cluster_map(shared_address(&m.weights), lane));
 	if (p.p.data && lane == 0) {
@@ -301,11 +304,11 @@ HZ_DEVICE void make_gates(const hzi_mhc_few &p, const place_of &b, memory &m, fl
 }
 
 /*
- * A half of an iteration, ROWS or columns: sums of k times `from` and eps parts of the sums of the
- * half of its kind before, and `to`, their inverses times a factor that all four have: products of
- * the other three, by about 1 / product of all. Such factors cancel in what comes behind, but for
- * eps: with h the product of all by that, sums are those before times h of the last half by that of
- * the one ahead of it, [0]. What is waited for is sums and three products, not a reciprocal.
+ * A half iteration over ROWS or columns: sums of k times `from`, plus eps times the sums of the
+ * half iteration before the last; `to` = the inverses of the sums times a common factor h. Instead
+ * of a reciprocal, each inverse is the product of the other three sums times an approximation of
+ * 1 / (product of all four). The factor cancels in later half iterations, except in the term of
+ * eps: `part` corrects it by the factors of the last two, h[1] and h[0].
  */
 template <bool ROWS>
 HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *to,
@@ -326,7 +329,7 @@ HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums,
 	low = sums[0] * sums[1];
 	high = sums[2] * sums[3];
 	all = low * high;
-	/* Exponents are subtracted, and mantissas with them. */
+	/* Approximate reciprocal: subtracts the exponent, and with it the mantissa. */
 	inverse = __uint_as_float(0x7ef311c7 - __float_as_uint(all));
 	to[0] = sums[1] * high * inverse;
 	to[1] = sums[0] * high * inverse;
@@ -337,10 +340,10 @@ HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums,
 }
 
 /*
- * As hzi_mhc_sinkhorn(), of whose k lane i * 4 + j, of 16, has an element, and in the end one of
- * the result. All iterate on all of it: each half is a chain of dependent operations, of which four
- * products take less than a reciprocal of each sum, and less than lanes that tell each other. What
- * may overflow on the way, or take an infinity for a number, goes by hzi_mhc_sinkhorn().
+ * hzi_mhc_sinkhorn() with lower latency. Lane i * 4 + j of 16 has element (i, j) of z, and returns
+ * that of the result. Every lane iterates on the whole matrix: a half iteration is a chain of
+ * dependent operations, and four products have less latency than reciprocals or shuffles. Inputs
+ * that might overflow, and infinities, take hzi_mhc_sinkhorn().
  */
 HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 {
@@ -388,18 +391,18 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	for (int e = 0; e < 16; e++) {
 		float v = k[e];
 
-		asm volatile("" : "+f"(v));	/* or it is looked up in memory */
+		asm volatile("" : "+f"(v));	/* keeps v in a register: no indexed local memory */
 		result = i * 4 + j == e ? v : result;
 	}
 	return result;
 }
 
-/* The matrix, an element a lane */
-HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
+/* The matrix, one element a lane */
+HZ_DEVICE void make_matrix(const hzi_mhc_small_batch &p, const place_of &b, float z)
 {
 	const int lane = threadIdx.x % 32, i = lane / 4 % 4, j = lane % 4;
 	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
-	/* Sinkhorn's k is z or the transposed. */
+	/* k of the iteration is z or its transpose. */
 	const bool turned = sinkhorn && p.rule.order == HZ_MHC_ROWS;
 	const bool crossed = turned != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
 	float a = __shfl_sync(0xffffffff, z, 8 + (turned ? j * 4 + i : i * 4 + j));
@@ -415,7 +418,7 @@ HZ_DEVICE void make_matrix(const hzi_mhc_few &p, const place_of &b, float z)
 template <int DTYPE>
 HZ_DEVICE void store_eight(const hzi_mhc_array &u, int64_t token, int64_t c, const float *v)
 {
-	char *to = (char *)u.data + place(u, token, 0, c) * (DTYPE == HZ_F32 ? 4 : 2);
+	char *to = (char *)u.data + offset(u, token, 0, c) * (DTYPE == HZ_F32 ? 4 : 2);
 
 	if (DTYPE == HZ_F32) {
 		((float4 *)to)[0] = {v[0], v[1], v[2], v[3]};
@@ -425,13 +428,14 @@ HZ_DEVICE void store_eight(const hzi_mhc_array &u, int64_t token, int64_t c, con
 	}
 }
 
-/* u of the block's channels, 8 of a token at a time */
+/* u of the block's channels, 8 of a token a thread */
 template <int DTYPE>
-HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
+HZ_DEVICE void mix(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 {
 	const int eights = b.channels / 8, first = threadIdx.x - 64;
 
-	for (int e = first; e == first || e < b.tokens * eights; e += HZI_PRE_FEW_THREADS - 64) {
+	for (int e = first; e == first ||
+	     e < b.tokens * eights; e += HZI_MHC_SMALL_BATCH_THREADS - 64) {
 		const bool works = e < b.tokens * eights;
 		const int t = works ? e / eights : 0;
 		const int c = b.channel + (works ? e % eights : 0) * 8;
@@ -456,9 +460,9 @@ HZ_DEVICE void mix(const hzi_mhc_few &p, const place_of &b, memory &m)
 	}
 }
 
-/* Of a cluster's tokens what its rows of phi make */
+/* All that the cluster's rows of phi give for its tokens */
 template <int DTYPE, class ROWS>
-HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
+HZ_DEVICE void make(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const bool matrix = ROWS::matrix && p.a.data;
@@ -472,10 +476,10 @@ HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
 	}
 	cluster_arrive_relaxed();
 	from = find_sources<DTYPE, ROWS>(p, b);
-	cluster_wait();			/* All blocks' barriers are there. */
+	cluster_wait();			/* The barriers of all blocks are initialized. */
 	if (threadIdx.x == 0) {
 		mbarrier_expect_tx(shared_address(&m.came),
-				   HZI_PRE_FEW_BLOCKS * ROWS::vectors * 16);
+				   HZI_MHC_SMALL_BATCH_BLOCKS * ROWS::vectors * 16);
 		mbarrier_expect_tx(shared_address(&m.weights), b.tokens * 16);
 	}
 	pdl_launch_dependents();
@@ -503,19 +507,19 @@ HZ_DEVICE void make(const hzi_mhc_few &p, const place_of &b, memory &m)
 }
 
 /*
- * Clusters share the tokens, 16 each; or the first p.matrices of them make the matrices, and as
- * many again the rest. A cluster's blocks are of one group of multiprocessors, which L2 gives only
- * so much: most of the time goes for phi.
+ * Each cluster has 16 tokens; or the first p.matrices clusters make the matrices, and as many
+ * others the rest. The blocks of a cluster run on one GPC, whose L2 bandwidth bounds the reading of
+ * phi, most of the time: two clusters have twice the bandwidth.
  */
 template <int DTYPE>
-HZ_DEVICE void few(const hzi_mhc_few &p)
+HZ_DEVICE void few(const hzi_mhc_small_batch &p)
 {
 	__shared__ memory m;
-	const int cluster = blockIdx.x / HZI_PRE_FEW_BLOCKS;
+	const int cluster = blockIdx.x / HZI_MHC_SMALL_BATCH_BLOCKS;
 	place_of b;
 	int left;
 
-	b.rank = blockIdx.x % HZI_PRE_FEW_BLOCKS;
+	b.rank = blockIdx.x % HZI_MHC_SMALL_BATCH_BLOCKS;
 	b.token = (cluster < p.matrices ? cluster : cluster - p.matrices) * TILE;
 	left = (int)p.tokens - b.token;
 	b.tokens = left < TILE ? left : TILE;
@@ -533,12 +537,12 @@ HZ_DEVICE void few(const hzi_mhc_few &p)
 
 #if __CUDA_ARCH__ >= 900
 #define FEW(name, dtype) \
-	extern "C" __global__ void __launch_bounds__(HZI_PRE_FEW_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_few p) { few<dtype>(p); }
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_SMALL_BATCH_THREADS, 1) \
+		name(const __grid_constant__ hzi_mhc_small_batch p) { few<dtype>(p); }
 #else
 #define FEW(name, dtype) \
-	extern "C" __global__ void name(const __grid_constant__ hzi_mhc_few p) {}
+	extern "C" __global__ void name(const __grid_constant__ hzi_mhc_small_batch p) {}
 #endif
-FEW(mhc_pre_few_f32, HZ_F32)
-FEW(mhc_pre_few_f16, HZ_F16)
-FEW(mhc_pre_few_bf16, HZ_BF16)
+FEW(mhc_coef_small_batch_f32, HZ_F32)
+FEW(mhc_coef_small_batch_f16, HZ_F16)
+FEW(mhc_coef_small_batch_bf16, HZ_BF16)

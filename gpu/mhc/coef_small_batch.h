@@ -1,21 +1,19 @@
 /*
- * coef_small_batch.h - parameters of coefficients and branch inputs of few tokens
+ * coef_small_batch.h - parameters of coef_small_batch.cu
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_MHC_PRE_FEW_H
-#define HZI_GPU_MHC_PRE_FEW_H
+#ifndef HZI_GPU_MHC_COEF_SMALL_BATCH_H
+#define HZI_GPU_MHC_COEF_SMALL_BATCH_H
 
 #include "lib/mhc/mhc.h"
 
-#define HZI_PRE_FEW_BLOCKS 16		/* of a cluster, which has as many tokens */
-#define HZI_PRE_FEW_ROWS 24		/* of phi, at most */
-#define HZI_PRE_FEW_THREADS 512
-#define HZI_PRE_FEW_CHANNELS (1 << 20)	/* at most: places in phi are counted in 32 bits */
-#define HZI_PRE_FEW_TOKENS 112		/* 7 such clusters run at a time on an H200 */
+#define HZI_MHC_SMALL_BATCH_BLOCKS 16	/* a cluster, which has as many tokens */
+#define HZI_MHC_SMALL_BATCH_THREADS 512
+#define HZI_MHC_SMALL_BATCH_CHANNELS (1 << 20)	/* at most: offsets in phi are 32-bit */
 
-/* Channel strides are 1, all else is aligned to 16 bytes. u.data may be NULL. */
-struct hzi_mhc_few {
+/* Channel strides are 1, other strides multiples of 16 bytes. u.data may be NULL. */
+struct hzi_mhc_small_batch {
 	struct hzi_mhc_array x, u;
 	struct hzi_mhc_coef p, q, a;
 	const float *phi, *gain, *alpha, *bias;
@@ -23,7 +21,7 @@ struct hzi_mhc_few {
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;
 	int32_t width;			/* channels of a block: a multiple of 8 */
-	int32_t matrices;		/* clusters that make nothing else: half, or 0 */
+	int32_t matrices;		/* clusters that make matrices alone: half of all, or 0 */
 };
 
 #endif

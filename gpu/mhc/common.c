@@ -103,9 +103,9 @@ static bool is_float4(const struct hzi_mhc_coef *c, int n, bool matrix)
 int hzi_cuda_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
 			      const struct hzi_mhc_coef *a, int n)
 {
-	return (is_float4(p, n, false) ? HZI_MHC_P_WHOLE : 0) |
-	       (is_float4(q, n, false) ? HZI_MHC_Q_WHOLE : 0) |
-	       (is_float4(a, n, true) ? HZI_MHC_A_WHOLE : 0);
+	return (is_float4(p, n, false) ? HZI_MHC_P_FLOAT4 : 0) |
+	       (is_float4(q, n, false) ? HZI_MHC_Q_FLOAT4 : 0) |
+	       (is_float4(a, n, true) ? HZI_MHC_A_FLOAT4 : 0);
 }
 
 bool hzi_cuda_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s)

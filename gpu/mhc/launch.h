@@ -81,8 +81,6 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 				 const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
 				 int streams, int box_tokens, int box_streams);
 
-#define HZI_MHC_FOUR_ROWS 24	/* rows of phi of four streams, at most; HZ_MHC_LITE has more */
-
 /* Why kernels for four streams with coefficients of each token do not support a call, or NULL */
 const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
 						  const float *phi);
@@ -90,7 +88,7 @@ const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s,
 /* Index of a vectorized kernel from that of f32 and 4 streams; -1: rows are not whole vectors */
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s);
 
-/* Bits HZI_MHC_P_WHOLE ..: which coefficients of 4 streams are aligned float4s */
+/* Bits HZI_MHC_P_FLOAT4 ..: which coefficients of 4 streams are aligned float4s */
 int hzi_cuda_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
 			      const struct hzi_mhc_coef *a, int n);
 

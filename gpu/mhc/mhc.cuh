@@ -1,13 +1,13 @@
 /*
- * mhc.cuh - 16-byte vectors of streams, their coefficients, and the sums of a channel
+ * mhc.cuh - 16-byte vectors of streams, coefficients, and mixing of a channel
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * u and y of a channel are made by one sequence of operations wherever that happens: what
- * recomputes streams, or makes them on the way to something else, has the same bits.
+ * All kernels make u and y of a channel by the same sequence of operations, so that recomputed
+ * streams have the same bits.
  */
-#ifndef HZI_MHC_CUH
-#define HZI_MHC_CUH
+#ifndef HZI_GPU_MHC_CUH
+#define HZI_GPU_MHC_CUH
 
 #include "gpu/device/dtype.cuh"
 #include "gpu/mhc/mhc.h"
@@ -18,7 +18,7 @@ struct words {
 	uint32_t w[4];
 };
 
-/* In the order of the program: loads before the first use, and before stores to the same place */
+/* volatile keeps program order: all loads before the first use, and before stores over them */
 HZ_DEVICE words load_words(const void *p)
 {
 	words v;
@@ -34,7 +34,7 @@ HZ_DEVICE void store_words(void *p, const words &v)
 		     :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
 
-/* A word of such a vector as floats, and back */
+/* A 32-bit word of a vector to floats, and back */
 template <int DT>
 struct word_of {
 	static constexpr int count = DT == HZ_F32 ? 1 : 2, bytes = 4 / count;
@@ -65,7 +65,7 @@ HZ_DEVICE int64_t mhc_divide(int64_t i, int64_t n)
 	return ((uint64_t)i | (uint64_t)n) >> 32 ? i / n : (uint32_t)i / (uint32_t)n;
 }
 
-/* p or q of group s; missing: what stands for those that are not there */
+/* p or q of group s; missing: the value if c has no data */
 template <int N>
 HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool whole, float missing, float *to)
 {
@@ -104,7 +104,7 @@ HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool whole, float (
 
 /* ---- A channel ------------------------------------------------------------------------------- */
 
-/* sum_j c_j x_j, of n <= N streams */
+/* sum_j c_j x_j over n <= N streams */
 template <int N>
 HZ_DEVICE float mix_row(const float *c, const float *x, int n = N)
 {
@@ -164,7 +164,7 @@ HZ_DEVICE typename element<DT>::type element_of(float v)
 		return (uint16_t)(DT == HZ_F16 ? to_f16x2(v, v) : to_bf16x2(v, v));
 }
 
-/* A token of streams or of branch values: its place, and steps */
+/* A token of streams or of branch values: address and strides */
 template <int DT>
 struct token_row {
 	typename element<DT>::type *data;
@@ -187,7 +187,7 @@ struct token_row {
 	}
 };
 
-/* All streams of a channel; TOGETHER: they lie next to each other, aligned as one vector or two */
+/* All streams of a channel; TOGETHER: they are contiguous, one or two aligned vectors */
 template <int DT, int N, bool TOGETHER>
 struct channel_of {
 	typedef typename element<DT>::type type;
@@ -233,8 +233,8 @@ struct channel_of {
 	}
 };
 
-/* body<dtype, n, together>(...): together, as the launcher found, is of 2, 4 or 8 streams. */
-#define ANY_STREAMS(body, s, together, ...) \
+/* body<dtype, n, together>(...); together only for 2, 4 or 8 streams */
+#define STRIDED_STREAMS(body, s, together, ...) \
 	if ((s).dtype == HZ_F32) { \
 		ANY_STREAMS_OF(body, HZ_F32, (s).n, together, __VA_ARGS__) \
 	} else if ((s).dtype == HZ_F16) { \

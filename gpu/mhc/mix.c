@@ -68,8 +68,8 @@ int hzi_cuda_mhc_mix_vectorized(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_streams_args *a = args;
 	struct hzi_mhc_streams_job p = job_of(a);
-	const int first = p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_mixed_f32_4 :
-						  HZI_KERNEL_mhc_streams_plain_f32_4;
+	const int first = p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_matrix_f32_4 :
+						  HZI_KERNEL_mhc_mix_gates_f32_4;
 
 	p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
 	p.whole = hzi_cuda_mhc_float4_coefs(&p.a.p, &p.a.q, &p.a.a, a->s.n);
@@ -89,9 +89,9 @@ int hzi_cuda_mhc_mix_strided(struct hz_context *ctx, const void *args)
 		return HZ_OK;
 	p.whole = hzi_cuda_mhc_streams_innermost(&a->x, &a->s) &&
 		  hzi_cuda_mhc_streams_innermost(&a->y, &a->s);
-	p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_ANY));
-	p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_ANY << p.lanes_log2);
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_streams_any,
+	p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_STRIDED));
+	p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_STRIDED << p.lanes_log2);
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_strided,
 			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
 				   HZI_MHC_THREADS, 0, &p, sizeof(p));
 }
@@ -176,10 +176,10 @@ static int launch_chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p, boo
 		threads = p->s.tokens * p->vectors;
 	}
 	return hzi_cuda_mhc_launch(ctx, CHAIN_OP,
-				   !vectors ? HZI_KERNEL_mhc_recompute_any :
+				   !vectors ? HZI_KERNEL_mhc_recompute_strided :
 				   p->s.n == 4 ? HZI_KERNEL_mhc_recompute_4 :
-				   p->s.n < 4 ? HZI_KERNEL_mhc_recompute_few :
-				   HZI_KERNEL_mhc_recompute_many,
+				   p->s.n < 4 ? HZI_KERNEL_mhc_recompute_1_3 :
+				   HZI_KERNEL_mhc_recompute_5_8,
 				   ceil_div(threads, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, p,
 				   sizeof(*p));
 }

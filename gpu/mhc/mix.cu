@@ -1,11 +1,11 @@
 /*
- * mix.cu - streams of hyper-connections mixed
+ * mix.cu - mixing of streams, and chains of layers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * All of it is bound by memory. Kernels of rows of 16-byte vectors: a thread has one vector of all
- * streams of a token, with every load under way before the first use. What is not so aligned goes a
- * channel a thread.
+ * Memory bandwidth bounds all of these kernels. Vectorized ones: a thread has one 16-byte vector of
+ * channels of all streams of a token and issues all loads before the first use. Strided ones: a
+ * thread has single channels.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/pdl.cuh"
@@ -18,7 +18,7 @@
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-/* A thread's token and vector, and the group */
+/* Token t and vector v of a thread; returns the group. */
 HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t &v)
 {
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
@@ -30,8 +30,8 @@ HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t
 }
 
 /*
- * Blocks count the vectors of a token, then tokens. Streams are read before they are written, by
- * the same thread: y may be x.
+ * grid: tiles of vectors of a token, then tokens. A thread reads its vector of all streams before
+ * it writes: y may be x.
  */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
@@ -56,11 +56,11 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
 			       v * 16);
 	if (KIND & HZI_TERM_U)
-		load_row<N>(p.a.p, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+		load_row<N>(p.a.p, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
 	if (mixed)
-		load_matrix<N>(p.a.a, s, p.whole & HZI_MHC_A_WHOLE, ca);
+		load_matrix<N>(p.a.a, s, p.whole & HZI_MHC_A_FLOAT4, ca);
 	if (have_f)
-		load_row<N>(p.a.q, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+		load_row<N>(p.a.q, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
 		float in[word::count][N], out[N][word::count], sum[word::count];
@@ -103,9 +103,9 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 	}
 }
 
-/* Without a matrix: fewer registers, more threads */
+/* Without a matrix: fewer registers, more blocks an SM */
 template <int DT, int N>
-HZ_DEVICE void streams_plain(const hzi_mhc_streams_job &p)
+HZ_DEVICE void streams_gates(const hzi_mhc_streams_job &p)
 {
 	if (p.kind == HZI_TERM_U)
 		streams<DT, N, HZI_TERM_U>(p);
@@ -114,7 +114,7 @@ HZ_DEVICE void streams_plain(const hzi_mhc_streams_job &p)
 }
 
 template <int DT, int N>
-HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
+HZ_DEVICE void streams_matrix(const hzi_mhc_streams_job &p)
 {
 	if (p.kind == HZI_TERM_MIX)
 		streams<DT, N, HZI_TERM_MIX>(p);
@@ -123,8 +123,8 @@ HZ_DEVICE void streams_mixed(const hzi_mhc_streams_job &p)
 }
 
 /*
- * The same of mixed streams of other numbers: coefficients of a block's tokens, no more than one
- * for each warp, come by shared memory, and rows of the matrix one after the other.
+ * With a matrix, for n other than 2 and 4: coefficients of the block's tokens, at most one token a
+ * warp, pass through shared memory, and output streams are made one after another.
  */
 template <int DT, int N>
 HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
@@ -194,47 +194,48 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 	}
 }
 
-/* Streams of other numbers than 4 and 2 */
+/* n other than 2 and 4; blocks: resident on an SM */
 #define OTHERS(type, dtype) \
 	OTHER(type, dtype, 1, 8) OTHER(type, dtype, 3, 8) OTHER(type, dtype, 5, 6) \
 	OTHER(type, dtype, 6, 5) OTHER(type, dtype, 7, 5) OTHER(type, dtype, 8, 4)
 #define OTHER(type, dtype, n, blocks) \
-	KERNEL(mhc_streams_plain_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
-	{ streams_plain<dtype, n>(p); } \
-	KERNEL(mhc_streams_mixed_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
+	KERNEL(mhc_mix_gates_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
+	{ streams_gates<dtype, n>(p); } \
+	KERNEL(mhc_mix_matrix_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
 	{ streams_by_rows<dtype, n>(p); }
 
 OTHERS(f32, HZ_F32)
 OTHERS(f16, HZ_F16)
 OTHERS(bf16, HZ_BF16)
 
-/* The kernels of vectors, with so many blocks on a multiprocessor */
+/* n = 2 and 4; blocks: resident on an SM */
 #define VECTORS(what, blocks) \
 	VECTORS_OF(what, f32, HZ_F32, 4, blocks) VECTORS_OF(what, f16, HZ_F16, 4, blocks) \
 	VECTORS_OF(what, bf16, HZ_BF16, 4, blocks) VECTORS_OF(what, f32, HZ_F32, 2, blocks) \
 	VECTORS_OF(what, f16, HZ_F16, 2, blocks) VECTORS_OF(what, bf16, HZ_BF16, 2, blocks)
 #define VECTORS_OF(what, type, dtype, n, blocks) \
-	KERNEL(mhc_##what##_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
-	{ what<dtype, n>(p); }
+	KERNEL(mhc_mix_##what##_##type##_##n, HZI_MHC_THREADS, blocks, hzi_mhc_streams_job) \
+	{ streams_##what<dtype, n>(p); }
 
-VECTORS(streams_plain, 8)
-VECTORS(streams_mixed, 6)
+VECTORS(gates, 8)
+VECTORS(matrix, 6)
 
-/* ---- Any streams: a channel a thread at a time ----------------------------------------------- */
+/* ---- Any strides ----------------------------------------------------------------------------- */
 
 template <int DT, int N, bool TOGETHER>
-HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
+HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 {
 	typedef channel_of<DT, N, TOGETHER> channel;
-	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* channels whose loads are under way */
+	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* channels loaded ahead */
 	const hzi_mhc_streams_args &a = p.a;
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
 	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
 			  ((int)threadIdx.x >> p.lanes_log2);
 	const int64_t tile = blockIdx.x - row * p.tiles, lanes = (int64_t)1 << p.lanes_log2;
-	const int64_t first = tile * HZI_MHC_ANY * lanes + ((int)threadIdx.x & ((int)lanes - 1));
-	const int64_t end = first + HZI_MHC_ANY * lanes < a.s.channels ?
-				    first + HZI_MHC_ANY * lanes : a.s.channels;
+	const int64_t first = tile * HZI_MHC_STRIDED * lanes +
+		((int)threadIdx.x & ((int)lanes - 1));
+	const int64_t end = first + HZI_MHC_STRIDED * lanes < a.s.channels ?
+				    first + HZI_MHC_STRIDED * lanes : a.s.channels;
 	const int64_t s = mhc_divide(t, p.per);
 	const token_row<DT> of_x(a.x, t), of_f(a.f, t), of_u(a.u, t), of_y(a.y, t);
 	float cp[N], cq[N], ca[N][N];
@@ -284,9 +285,9 @@ HZ_DEVICE void streams_any(const hzi_mhc_streams_job &p)
 	}
 }
 
-KERNEL(mhc_streams_any, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
+KERNEL(mhc_mix_strided, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
 {
-	ANY_STREAMS(streams_any, p.a.s, p.whole, p)
+	STRIDED_STREAMS(streams_strided, p.a.s, p.whole, p)
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
@@ -306,16 +307,16 @@ HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *c
 	const hzi_mhc_coef mix = {(float *)p.layer[l].a, p.a.group, p.a.row, p.a.column};
 
 	if (p.layer[l].u)
-		load_row<N>(row, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+		load_row<N>(row, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
 	if (p.layer[l].f)
-		load_row<N>(post, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+		load_row<N>(post, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
 	if (p.layer[l].a)
-		load_matrix<N>(mix, s, p.whole & HZI_MHC_A_WHOLE, ca);
+		load_matrix<N>(mix, s, p.whole & HZI_MHC_A_FLOAT4, ca);
 }
 
 /*
- * Layer by layer on streams that stay in registers, as mhc_streams does each, and rounded as if
- * they had been stored.
+ * All layers on streams that stay in registers, each layer as in streams(), rounded to the dtype
+ * after each.
  */
 template <int DT, int N>
 HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
@@ -332,7 +333,7 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 	for (int j = 0; j < N; j++)
 		x[j] = load_words((const char *)p.x.data +
 				  (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
-	/* Coefficients of all layers are on their way before the first of them is waited for. */
+	/* Prefetches the coefficients of all layers to L2. */
 	for (int l = (int)threadIdx.x; l < p.layers; l += HZI_MHC_THREADS) {
 		prefetch(p.layer[l].p, s * p.p.group);
 		prefetch(p.layer[l].q, s * p.q.group);
@@ -407,7 +408,7 @@ KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
 	chain_of<4>(p);
 }
 
-KERNEL(mhc_recompute_few, HZI_MHC_THREADS, 5, hzi_mhc_chain_job)
+KERNEL(mhc_recompute_1_3, HZI_MHC_THREADS, 5, hzi_mhc_chain_job)
 {
 	switch (p.s.n) {
 	case 1: return chain_of<1>(p);
@@ -416,7 +417,7 @@ KERNEL(mhc_recompute_few, HZI_MHC_THREADS, 5, hzi_mhc_chain_job)
 	}
 }
 
-KERNEL(mhc_recompute_many, HZI_MHC_THREADS, 3, hzi_mhc_chain_job)
+KERNEL(mhc_recompute_5_8, HZI_MHC_THREADS, 3, hzi_mhc_chain_job)
 {
 	switch (p.s.n) {
 	case 5: return chain_of<5>(p);
@@ -426,7 +427,7 @@ KERNEL(mhc_recompute_many, HZI_MHC_THREADS, 3, hzi_mhc_chain_job)
 	}
 }
 
-KERNEL(mhc_recompute_any, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)
+KERNEL(mhc_recompute_strided, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)
 {
 	constexpr int N = HZI_MHC_STREAMS;
 	const int64_t k = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;

@@ -143,13 +143,13 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 	};
 	const int n = a->s.n;
 	const bool any = a->s.groups > 0 && (p.sums || p.a.dx.data || a->df.data);
-	int kernel = HZI_KERNEL_mhc_streams_bwd_any, per_block = 1, count;
+	int kernel = HZI_KERNEL_mhc_mix_bwd_strided, per_block = 1, count;
 	int64_t blocks;
 
 	if (vectors) {
 		p.kind = vector_terms(&p.a);
-		kernel = (p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_streams_bwd_mixed_f32_4 :
-						  HZI_KERNEL_mhc_streams_bwd_plain_f32_4) +
+		kernel = (p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_bwd_matrix_f32_4 :
+			  HZI_KERNEL_mhc_mix_bwd_gates_f32_4) +
 			 hzi_cuda_mhc_vector_kernel(&a->s);
 		p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
 		p.whole = hzi_cuda_mhc_float4_coefs(&a->p, &a->q, &a->a, n);
@@ -176,8 +176,8 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 		return HZ_OK;
 	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
 		(p.kind & HZI_TERM_MIX ? n * n : 0);
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_sums_finish, a->s.groups * count, 1,
-				   HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_bwd_sums_finish, a->s.groups * count,
+				   1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_mix_bwd_vectorized(struct hz_context *ctx, const void *args)

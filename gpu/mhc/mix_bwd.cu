@@ -1,10 +1,10 @@
 /*
- * mix_bwd.cu - the gradients of mixing streams of hyper-connections
+ * mix_bwd.cu - gradients of mixing of streams
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Kernels of rows of 16-byte vectors, as in gpu/mhc/mix.cu; what is not so aligned, what accumulates
- * and other combinations of operands go a channel a thread.
+ * Vectorized kernels as in gpu/mhc/mix.cu; unaligned operands, accumulation and other combinations
+ * of operands take the strided kernel.
  */
 #include "gpu/device/pdl.cuh"
 #include "gpu/device/reduce.cuh"
@@ -16,10 +16,7 @@
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-/*
- * The sums of a group, in the order in which they lie in partial: dp, dq, da, of which kind says
- * what there is.
- */
+/* Stores sum l of a group, in the order of partial: those of dp, dq, da that kind has */
 HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, int l, float sum)
 {
 	const int n = a.s.n;
@@ -50,7 +47,7 @@ HZ_DEVICE int sums_of(int kind, int n)
 	       ((kind & HZI_TERM_MIX) != 0) * n * n;
 }
 
-/* This block's group, chunk and first token, and where its tokens end */
+/* Group, chunk, first token and end of the tokens of this block */
 struct tokens {
 	int64_t s, k, first, end;
 };
@@ -72,7 +69,7 @@ HZ_DEVICE tokens tokens_of(const hzi_mhc_streams_bwd_job &p, int at_a_time)
 	return r;
 }
 
-/* Of up to 32 values of each lane the sums over lanes: value l ends in lane l */
+/* Sums of up to 32 values over the lanes of a warp: value l ends in lane l */
 HZ_DEVICE float transposed_sums(const float *value, const int count)
 {
 	float v[32];
@@ -84,7 +81,7 @@ HZ_DEVICE float transposed_sums(const float *value, const int count)
 	return v[0];
 }
 
-/* A warp or more to a token, whose vectors these go through */
+/* One or more warps a token; lanes stride over its vectors of channels. */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 {
@@ -94,7 +91,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 	constexpr int at_q = have_u ? N : 0, at_a = at_q + (with_f ? N : 0);
 	constexpr int count = at_a + (mixed ? N * N : 0);
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32;
-	constexpr int rounds = (count + 31) / 32;	/* of sums, one a lane */
+	constexpr int rounds = (count + 31) / 32;	/* of 32 sums, one a lane */
 	__shared__ float part[rounds][warps][32];
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const int lanes = 1 << p.lanes_log2, lane = (int)threadIdx.x & (lanes - 1);
@@ -114,11 +111,11 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 		float cp[N], cq[N], ca[N][N];
 
 		if (have_u && want_dx)
-			load_row<N>(a.p, s, p.whole & HZI_MHC_P_WHOLE, 1, cp);
+			load_row<N>(a.p, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
 		if (mixed && want_dx)
-			load_matrix<N>(a.a, s, p.whole & HZI_MHC_A_WHOLE, ca);
+			load_matrix<N>(a.a, s, p.whole & HZI_MHC_A_FLOAT4, ca);
 		if (want_df)
-			load_row<N>(a.q, s, p.whole & HZI_MHC_Q_WHOLE, 1, cq);
+			load_row<N>(a.q, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
 		for (int64_t v = lane; v < p.vectors; v += lanes) {
 			words x[N], dy[N], f = {}, du = {};
 
@@ -213,7 +210,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 	for (int r = 0; r < rounds; r++)
 		part[r][warp][threadIdx.x & 31] = transposed_sums(sum + r * 32, count - r * 32);
 	__syncthreads();
-	/* Each token its own: its warps'; else all warps' */
+	/* Warps that add up: those of a token, or with shared coefficients all */
 	const int group = p.per == 1 ? lanes / 32 : warps;
 	const int64_t s = p.per == 1 ? own.first + warp / group : own.s;
 
@@ -232,7 +229,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 }
 
 template <int DT, int N>
-HZ_DEVICE void streams_bwd_plain(const hzi_mhc_streams_bwd_job &p)
+HZ_DEVICE void streams_bwd_gates(const hzi_mhc_streams_bwd_job &p)
 {
 	if (p.kind == HZI_TERM_U)
 		streams_bwd<DT, N, HZI_TERM_U>(p);
@@ -241,7 +238,7 @@ HZ_DEVICE void streams_bwd_plain(const hzi_mhc_streams_bwd_job &p)
 }
 
 template <int DT, int N>
-HZ_DEVICE void streams_bwd_mixed(const hzi_mhc_streams_bwd_job &p)
+HZ_DEVICE void streams_bwd_matrix(const hzi_mhc_streams_bwd_job &p)
 {
 	if (p.kind == (HZI_TERM_MIX | HZI_TERM_U))
 		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
@@ -249,26 +246,26 @@ HZ_DEVICE void streams_bwd_mixed(const hzi_mhc_streams_bwd_job &p)
 		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_F>(p);
 }
 
-/* With so many blocks on a multiprocessor: sums of n streams are up to n + n^2 registers. */
+/* plain, mixed: blocks on an SM. The sums of n streams take up to n + n^2 registers. */
 #define VECTORS(type, dtype) \
 	VECTORS_OF(type, dtype, 1, 8, 8) VECTORS_OF(type, dtype, 2, 7, 4) \
 	VECTORS_OF(type, dtype, 3, 7, 4) VECTORS_OF(type, dtype, 4, 7, 4) \
 	VECTORS_OF(type, dtype, 5, 5, 3) VECTORS_OF(type, dtype, 6, 4, 2) \
 	VECTORS_OF(type, dtype, 7, 4, 2) VECTORS_OF(type, dtype, 8, 4, 2)
 #define VECTORS_OF(type, dtype, n, plain, mixed) \
-	KERNEL(mhc_streams_bwd_plain_##type##_##n, HZI_MHC_BWD_THREADS, plain, \
-	       hzi_mhc_streams_bwd_job) { streams_bwd_plain<dtype, n>(p); } \
-	KERNEL(mhc_streams_bwd_mixed_##type##_##n, HZI_MHC_BWD_THREADS, mixed, \
-	       hzi_mhc_streams_bwd_job) { streams_bwd_mixed<dtype, n>(p); }
+	KERNEL(mhc_mix_bwd_gates_##type##_##n, HZI_MHC_BWD_THREADS, plain, \
+	       hzi_mhc_streams_bwd_job) { streams_bwd_gates<dtype, n>(p); } \
+	KERNEL(mhc_mix_bwd_matrix_##type##_##n, HZI_MHC_BWD_THREADS, mixed, \
+	       hzi_mhc_streams_bwd_job) { streams_bwd_matrix<dtype, n>(p); }
 
 VECTORS(f32, HZ_F32)
 VECTORS(f16, HZ_F16)
 VECTORS(bf16, HZ_BF16)
 
-/* Any layout. part: of 32 sums of a warp each */
+/* Any strides. part: 32 sums of each warp */
 template <int DT, int N, bool TOGETHER>
-HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
-			       float (*part)[HZI_MHC_BWD_THREADS / 32][32])
+HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
+				   float (*part)[HZI_MHC_BWD_THREADS / 32][32])
 {
 	typedef channel_of<DT, N, TOGETHER> channel;
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32, count = 2 * N + N * N;
@@ -318,7 +315,7 @@ HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
 			if (a.a.data) {
 				float row[N], dx[N] = {};
 
-				/* Rows come from the first-level cache: registers have the sums. */
+				/* Rows come from L1 again: registers hold the sums. */
 #pragma unroll
 				for (int i = 0; i < N; i++) {
 #pragma unroll
@@ -353,7 +350,7 @@ HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
 	__syncthreads();
 	if (!p.sums)
 		return;
-	/* Where a sum is of those that there are */
+	/* Index of the sum among those that kind has */
 	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
 		const int term = l < N ? HZI_TERM_U : l < 2 * N ? HZI_TERM_F : HZI_TERM_MIX;
 		const int to = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
@@ -371,15 +368,15 @@ HZ_DEVICE void streams_bwd_any(const hzi_mhc_streams_bwd_job &p,
 	}
 }
 
-KERNEL(mhc_streams_bwd_any, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
+KERNEL(mhc_mix_bwd_strided, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
 {
 	__shared__ float part[3][HZI_MHC_BWD_THREADS / 32][32];
 
-	ANY_STREAMS(streams_bwd_any, p.a.s, p.whole, p, part)
+	STRIDED_STREAMS(streams_bwd_strided, p.a.s, p.whole, p, part)
 }
 
-/* The sums of chunks: a block for each group and sum */
-KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
+/* Adds up chunks: one block for each group and sum. */
+KERNEL(mhc_mix_bwd_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 {
 	__shared__ float part[HZI_MHC_BWD_THREADS / 32];
 	const int count = sums_of(p.kind, p.a.s.n);
@@ -401,8 +398,8 @@ KERNEL(mhc_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 /* ---- The gradient of the bias ---------------------------------------------------------------- */
 
 /*
- * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share: of vectors of channels, or
- * with DT 0 of channels of any strides
+ * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share; vectors of channels, or with
+ * DT 0 any strides
  */
 template <int DT>
 HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)

@@ -41,7 +41,7 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 	const int n = a->rule.n, threads = HZI_MHC_SINK_BWD_THREADS(n);
 	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
 								HZI_MHC_HISTORY;
-	const int staged = n == 4 ? 0 : HZI_MHC_SINK_APART(n);
+	const int staged = n == 4 ? 0 : HZI_MHC_SINK_PITCH(n);
 
 	if (a->count == 0)
 		return HZ_OK;

@@ -1,10 +1,10 @@
 /*
- * sinkhorn.cu - Sinkhorn's iteration on small matrices, what such matrices do, first weights
+ * sinkhorn.cu - Sinkhorn's iteration on small matrices, diagnostics of matrices, initial weights
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thread has a matrix in its registers: what these kernels take is the latency of a chain of
- * divisions, which others hide.
+ * One thread iterates on a matrix in registers. The latency of its chain of divisions is hidden by
+ * other threads.
  */
 #include "gpu/device/pdl.cuh"
 #include "gpu/mhc/mhc.cuh"
@@ -16,7 +16,7 @@
 #define KERNEL(name, type) \
 	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
 
-/* Matrix k of N = 4 as four vectors where it is so aligned */
+/* Matrices of N = 4 that are four aligned float4s */
 template <int N>
 HZ_DEVICE bool is_whole(const hzi_mhc_coef &c)
 {
@@ -43,18 +43,18 @@ HZ_DEVICE void store_matrix(const hzi_mhc_coef &c, int64_t k, const float *from)
 	}
 }
 
-/* Shared memory of a block's matrices: a thread's are where no other's are in the same bank. */
+/* Floats from matrix to matrix in shared memory, without bank conflicts */
 template <int N>
-constexpr int APART = HZI_MHC_SINK_APART(N);
+constexpr int APART = HZI_MHC_SINK_PITCH(N);
 
-/* Whether matrices lie one behind the other, so that a block's are read and written as one piece */
+/* Whether matrices are contiguous, so that a block reads and writes its own as one piece */
 template <int N>
 HZ_DEVICE bool is_packed(const hzi_mhc_coef &c)
 {
 	return c.column == 1 && c.row == N && c.group == N * N;
 }
 
-/* How many matrices a block of so many threads has */
+/* Matrices of this block, one a thread at most */
 HZ_DEVICE int matrices_of(int64_t count, int threads)
 {
 	const int64_t left = count - (int64_t)blockIdx.x * threads;
@@ -62,7 +62,7 @@ HZ_DEVICE int matrices_of(int64_t count, int threads)
 	return left < threads ? (int)left : threads;
 }
 
-/* A thread's matrix. shared: of the block, or NULL, and then all have to call this */
+/* Loads the matrix of a thread, through shared memory unless NULL; all threads have to call it. */
 template <int N>
 HZ_DEVICE void load_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
 			float (*to)[N])
@@ -97,7 +97,7 @@ HZ_DEVICE void store_own(const hzi_mhc_coef &c, int64_t count, int threads, floa
 			store_matrix<N>(c, k, from);
 		return;
 	}
-	/* Nobody reads there but its own matrix. */
+	/* A thread writes over its own matrix alone. */
 #pragma unroll
 	for (int e = 0; e < N * N; e++)
 		shared[threadIdx.x * APART<N> + e] = from[e];
@@ -118,7 +118,7 @@ HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
 	store_own<N>(p.p, p.count, THREADS, shared, out);
 }
 
-/* staged: behind the history there is room for a block's matrices. */
+/* staged: shared memory behind the history holds the matrices of the block. */
 template <int N>
 HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 {
@@ -162,12 +162,9 @@ KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args)
 	OTHERS(sinkhorn_bwd, p.rule.n, p, true)
 }
 
-/* ---- What matrices do to signals ------------------------------------------------------------- */
+/* ---- Diagnostics ----------------------------------------------------------------------------- */
 
-/*
- * A thread for all layers of a token: the product so far stays in registers, a column at a time
- * made.
- */
+/* One thread for all layers of a group: the product so far stays in registers. */
 KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 {
 	constexpr int N = HZI_MHC_STREAMS;
@@ -233,9 +230,9 @@ KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 		p.out[s * p.out_row + i * p.out_column] = most[i];
 }
 
-/* ---- First weights --------------------------------------------------------------------------- */
+/* ---- Initial weights ------------------------------------------------------------------------- */
 
-/* Four numbers a thread, which come as one quaternion */
+/* Four values a thread, generated as one quaternion */
 KERNEL(mhc_init, hzi_mhc_init_args)
 {
 	const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;

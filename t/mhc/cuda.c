@@ -67,31 +67,31 @@ static const struct row {
 	const char *kernels;
 	unsigned grid;			/* blocks of the last launch */
 } table[] = {
-	{"mix", MIX, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
-	{"mix in f32", MIX, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_mixed_f32_4", 128},
-	{"mix of two streams", MIX, HZ_F16, 64, 64, 2, 1024, 0, "mhc_streams_mixed_f16_2", 64},
-	{"mix of three streams", MIX, HZ_F16, 64, 64, 3, 1024, 0, "mhc_streams_mixed_f16_3", 64},
-	{"mix of eight streams", MIX, HZ_F32, 64, 64, 8, 1024, 0, "mhc_streams_mixed_f32_8", 128},
-	{"mix of few channels", MIX, HZ_BF16, 64, 64, 3, 64, 0, "mhc_streams_any", 8},
-	{"add of five streams", ADD, HZ_BF16, 64, 64, 5, 64, 0, "mhc_streams_plain_bf16_5", 4},
-	{"mix of odd channels", MIX, HZ_BF16, 64, 64, 4, 1023, 0, "mhc_streams_any", 128},
-	{"mix of channels apart", MIX, HZ_BF16, 64, 64, 4, 512, 4, "mhc_streams_any", 64},
-	{"add", ADD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_plain_bf16_4", 256},
-	{"post", POST, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 256},
-	{"post of one token", POST, HZ_BF16, 1, 1, 4, 4096, 0, "mhc_streams_mixed_bf16_4", 4},
-	{"expand", EXPAND, HZ_F16, 64, 64, 4, 1024, 0, "mhc_streams_plain_f16_4", 64},
-	{"mix_bwd", MIX_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_mixed_bf16_4", 64},
+	{"mix", MIX, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_mix_matrix_bf16_4", 256},
+	{"mix in f32", MIX, HZ_F32, 64, 64, 4, 1024, 0, "mhc_mix_matrix_f32_4", 128},
+	{"mix of two streams", MIX, HZ_F16, 64, 64, 2, 1024, 0, "mhc_mix_matrix_f16_2", 64},
+	{"mix of three streams", MIX, HZ_F16, 64, 64, 3, 1024, 0, "mhc_mix_matrix_f16_3", 64},
+	{"mix of eight streams", MIX, HZ_F32, 64, 64, 8, 1024, 0, "mhc_mix_matrix_f32_8", 128},
+	{"mix of few channels", MIX, HZ_BF16, 64, 64, 3, 64, 0, "mhc_mix_strided", 8},
+	{"add of five streams", ADD, HZ_BF16, 64, 64, 5, 64, 0, "mhc_mix_gates_bf16_5", 4},
+	{"mix of odd channels", MIX, HZ_BF16, 64, 64, 4, 1023, 0, "mhc_mix_strided", 128},
+	{"mix of channels apart", MIX, HZ_BF16, 64, 64, 4, 512, 4, "mhc_mix_strided", 64},
+	{"add", ADD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_mix_gates_bf16_4", 256},
+	{"post", POST, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_mix_matrix_bf16_4", 256},
+	{"post of one token", POST, HZ_BF16, 1, 1, 4, 4096, 0, "mhc_mix_matrix_bf16_4", 4},
+	{"expand", EXPAND, HZ_F16, 64, 64, 4, 1024, 0, "mhc_mix_gates_f16_4", 64},
+	{"mix_bwd", MIX_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_mix_bwd_matrix_bf16_4", 64},
 	{"mix_bwd of sequences", MIX_BWD, HZ_BF16, 64, 2, 4, 4096, 0,
-	 "mhc_streams_bwd_mixed_bf16_4 mhc_sums_finish", 40},
-	{"add_bwd", ADD_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_streams_bwd_plain_bf16_4", 64},
-	{"post_bwd", POST_BWD, HZ_F32, 64, 64, 4, 1024, 0, "mhc_streams_bwd_mixed_f32_4", 64},
+	 "mhc_mix_bwd_matrix_bf16_4 mhc_mix_bwd_sums_finish", 40},
+	{"add_bwd", ADD_BWD, HZ_BF16, 64, 64, 4, 4096, 0, "mhc_mix_bwd_gates_bf16_4", 64},
+	{"post_bwd", POST_BWD, HZ_F32, 64, 64, 4, 1024, 0, "mhc_mix_bwd_matrix_f32_4", 64},
 	{"post_bwd of five streams", POST_BWD, HZ_F32, 64, 64, 5, 1024, 0,
-	 "mhc_streams_bwd_mixed_f32_5", 64},
-	{"post_bwd of odd channels", POST_BWD, HZ_F32, 64, 64, 5, 1023, 0, "mhc_streams_bwd_any",
+	 "mhc_mix_bwd_matrix_f32_5", 64},
+	{"post_bwd of odd channels", POST_BWD, HZ_F32, 64, 64, 5, 1023, 0, "mhc_mix_bwd_strided",
 	 64},
 	{"mix_bwd of eight streams, of sequences", MIX_BWD, HZ_BF16, 64, 2, 8, 4096, 0,
-	 "mhc_streams_bwd_mixed_bf16_8 mhc_sums_finish", 144},
-	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_streams_bwd_plain_bf16_4", 16},
+	 "mhc_mix_bwd_matrix_bf16_8 mhc_mix_bwd_sums_finish", 144},
+	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_mix_bwd_gates_bf16_4", 16},
 };
 
 static int call_streams(const struct row *r, const struct operands *o, size_t *bytes)
@@ -176,8 +176,8 @@ static void test_small(void)
 	}
 	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute: %s", hz_errmsg(ctx));
 	is_str(taken(), "mhc_recompute_4", "three layers in one launch");
-	test_chain(2, "mhc_recompute_few");
-	test_chain(8, "mhc_recompute_many");
+	test_chain(2, "mhc_recompute_1_3");
+	test_chain(8, "mhc_recompute_5_8");
 	block[2].y.stride[1] *= 2;
 	block[2].y.stride[0] *= 2;
 	is_int(hz_mhc_recompute(ctx, &o.x, 3, block), HZ_OK, "recompute of another layout");
@@ -256,16 +256,16 @@ static void test_weights(int hopper)
 		const char *kernels;
 		unsigned grid;
 	} rows_of[] = {
-		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_weights_bf16", 128},
-		{"and u of few", 48, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 96},
-		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_pre_few_bf16", 64},
-		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_weights_f16", 128},
-		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_pre_fused_bf16", 132},
-		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_pre_fused_bf16", 132},
-		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_pre_fused_bf16", 132},
-		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_weights_bf16", 32},
+		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_coef_persistent_bf16", 128},
+		{"and u of few", 48, 64, HZ_BF16, 1, 0, "mhc_coef_small_batch_bf16", 96},
+		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_coef_small_batch_bf16", 64},
+		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_coef_persistent_f16", 128},
+		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_coef_input_fused_bf16", 132},
+		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_coef_input_fused_bf16", 132},
+		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_coef_input_fused_bf16", 132},
+		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_coef_persistent_bf16", 32},
 		{"of fewer of many channels", 1023, 4104, HZ_BF16, 0, 0,
-		 "mhc_wide_project_bf16_24 mhc_pre_sum_rows mhc_pre_coefs_4", 16},
+		 "mhc_coef_mma_project_bf16_24 mhc_coef_sum_rows mhc_coef_finish_4", 16},
 	};
 	size_t i, bytes = 1;
 
@@ -306,20 +306,20 @@ static void test_gradients(void)
 		const char *kernels;
 	} rows_of[] = {
 		{"of f32", HZ_F32, 4, 0, 64, 512,
-		 "mhc_streams_bwd_mixed_f32_4 mhc_pre_gradients_4 mhc_wide_dx_f32_4 "
-		 "mhc_wide_dphi_f32_32 mhc_pre_sum_weights"},
+		 "mhc_mix_bwd_matrix_f32_4 mhc_coef_gradients_4 mhc_coef_mma_dx_f32_4 "
+		 "mhc_coef_mma_dphi_f32_32 mhc_coef_sum_weights"},
 		{"of eight streams", HZ_BF16, 8, 0, 64, 256,
-		 "mhc_streams_bwd_mixed_bf16_8 mhc_pre_gradients_any mhc_wide_dx_bf16_8 "
-		 "mhc_wide_dphi_bf16_80 mhc_pre_sum_weights"},
+		 "mhc_mix_bwd_matrix_bf16_8 mhc_coef_gradients_any mhc_coef_mma_dx_bf16_8 "
+		 "mhc_coef_mma_dphi_bf16_80 mhc_coef_sum_weights"},
 		{"of two streams", HZ_F16, 2, 0, 3, 8,
-		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_wide_dx_f16_4 "
-		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		 "mhc_mix_bwd_matrix_f16_2 mhc_coef_gradients_any mhc_coef_mma_dx_f16_4 "
+		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights"},
 		{"of an odd dx", HZ_F16, 2, 2, 3, 8,
-		 "mhc_streams_bwd_mixed_f16_2 mhc_pre_gradients_any mhc_pre_dx "
-		 "mhc_wide_dphi_f16_32 mhc_pre_sum_weights"},
+		 "mhc_mix_bwd_matrix_f16_2 mhc_coef_gradients_any mhc_coef_dx "
+		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights"},
 		{"of odd channels", HZ_F32, 3, 0, 64, 33,
-		 "mhc_streams_bwd_any mhc_pre_gradients_any mhc_pre_dx mhc_pre_dphi_24 "
-		 "mhc_pre_sum_weights"},
+		 "mhc_mix_bwd_strided mhc_coef_gradients_any mhc_coef_dx mhc_coef_dphi_24 "
+		 "mhc_coef_sum_weights"},
 	};
 
 	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
@@ -349,8 +349,8 @@ static void test_unaligned_x(void)
 	       HZ_OK, "gradients of unaligned rows: workspace");
 	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL), HZ_OK,
 	       "gradients of unaligned rows: %s", hz_errmsg(ctx));
-	is_str(taken(), "mhc_pre_project_8 mhc_streams_bwd_any mhc_pre_gradients_any "
-	       "mhc_wide_dx_bf16_4 mhc_pre_dphi_8 mhc_pre_sum_weights",
+	is_str(taken(), "mhc_coef_project_8 mhc_mix_bwd_strided mhc_coef_gradients_any "
+	       "mhc_coef_mma_dx_bf16_4 mhc_coef_dphi_8 mhc_coef_sum_weights",
 	       "gradients of unaligned rows: kernels");
 }
 

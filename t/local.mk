@@ -40,6 +40,7 @@ t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
 t_core_launches_SOURCES = t/core/launches.c t/core/calls.c t/core/scene.c
 t_core_oom_SOURCES = t/core/oom.c t/core/calls.c t/core/scene.c
+t_core_route_SOURCES = t/core/route.c t/core/calls.c t/core/scene.c
 t_core_threads_SOURCES = t/core/threads.c t/core/calls.c t/core/scene.c
 t_core_threads_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 

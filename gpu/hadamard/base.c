@@ -197,12 +197,12 @@ int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
 }
 
 /* The kernels from and to codes are in the order of those from 16 to 16 bits. */
-int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_static *c, bool to_codes)
 {
-	const int first = to_codes ? HZI_KERNEL_hadamard_base_codes_f16_m12_6
-				   : HZI_KERNEL_hadamard_base_values_f16_m12_6;
-	struct hzi_hadamard_base_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
+	const int first = to_codes ? HZI_KERNEL_hadamard_base_mma_quantize_f16_m12_6
+				   : HZI_KERNEL_hadamard_base_mma_dequantize_f16_m12_6;
+	struct hzi_hadamard_mma_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
 	struct hzi_launch launch;
 	const int kernel = make_mma(ctx, a, c->f.total, to_codes ? a->x_dtype : a->y_dtype,
 				    to_codes ? &code_blocks : &value_blocks, &p.m, &launch);
@@ -238,7 +238,7 @@ static int64_t tile_of(const struct hzi_segment *seg)
 /* Threads of a block that goes through so many warps' worth in equal turns */
 static unsigned threads_for(int64_t warps, int m)
 {
-	return 32u * (unsigned)ceil_div(warps, ceil_div(warps, HZI_FAST_BASE_WARPS(m)));
+	return 32u * (unsigned)ceil_div(warps, ceil_div(warps, HZI_BASE_F32_WARPS(m)));
 }
 
 const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx, const void *args)
@@ -273,7 +273,7 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 	const struct hzi_hadamard_args *a = c->t;
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct geometry *g = f32_geometry(c);
-	struct hzi_hadamard_fast_base p = {
+	struct hzi_hadamard_base_f32 p = {
 		.f = {.x = a->x, .y = a->y, .total = a->blocks * a->plan.n, .mask = seg->length - 1,
 		      .k = seg->k, .factor = seg->scale},
 		.tile = (int32_t)seg->length};

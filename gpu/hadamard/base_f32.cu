@@ -6,8 +6,9 @@
 #include "gpu/hadamard/base_f32.cuh"
 
 /*
- * Paley's second matrices as lib/hadamard/base.c makes them: [C + I, C - I; C - I, -C - I], C the conference
- * matrix of order q + 1 = m / 2: 0 on the diagonal, a border of +1, inside chi(j - i) in GF(q).
+ * Paley's second matrices as lib/hadamard/base.c makes them: [C + I, C - I; C - I, -C - I], C the
+ * conference matrix of order q + 1 = m / 2: 0 on the diagonal, a border of +1, inside chi(j - i) in
+ * GF(q).
  */
 template <int M>
 __host__ __device__ constexpr int conference(int i, int j)
@@ -109,7 +110,7 @@ HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
  * transforms of 2^k first, warp by warp, then the base matrix for each of 2^k places.
  */
 template <int M>
-HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
+HZ_DEVICE void fast_base(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int C = 2;
 	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
@@ -120,7 +121,7 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
 
 	for (int w = threadIdx.x / 32; w < tiles; w += blockDim.x / 32) {
 		const int64_t e = e0 + w * 1024;
-		char *own = memory + w * HZI_FAST_WARP_BYTES;
+		char *own = memory + w * HZI_WARP_BYTES;
 
 		if (e >= p.f.total)
 			break;
@@ -170,7 +171,7 @@ HZ_DEVICE void fast_base(const hzi_hadamard_fast_base &p)
  * the sums of the base matrix, and loads overlap between the blocks of a multiprocessor.
  */
 template <int M, int K, int C>
-HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
+HZ_DEVICE void fast_base_stay(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int N = M << K, THREADS = (1 << K) / C;
 	const int lane = threadIdx.x % 32;
@@ -198,7 +199,7 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
 		if (turn + 1 < turns)
 			begin(row + 1, turn & 1 ^ 1);
 		for (int w = threadIdx.x / 32; w < N / 1024; w += THREADS / 32)
-			transform_chunk(own + w * HZI_FAST_WARP_BYTES, lane, K);
+			transform_chunk(own + w * HZI_WARP_BYTES, lane, K);
 		__syncthreads();
 		const char *from = own + place_of<HZ_F32>(threadIdx.x);
 
@@ -236,7 +237,7 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_fast_base &p)
 #define RING_SLOTS 28
 
 template <int M>
-HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
+HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
 	const int lane = threadIdx.x % 32;
@@ -320,21 +321,21 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_fast_base &p)
 
 #define FAST_BASE(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_fast_base p) \
+	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_base_f32 p) \
 	{ \
 		function<__VA_ARGS__>(p); \
 	}
-FAST_BASE(m12, 32 * HZI_FAST_BASE_WARPS(12), 1, fast_base, 12)
+FAST_BASE(m12, 32 * HZI_BASE_F32_WARPS(12), 1, fast_base, 12)
 FAST_BASE(m12_8, 256, 4, fast_base_stay, 12, 8, 1)
 FAST_BASE(m12_9, 512, 2, fast_base_stay, 12, 9, 1)
 FAST_BASE(m12_10, 1024, 1, fast_base_stay, 12, 10, 1)
 FAST_BASE(m12_11, 1024, 1, fast_base_stay, 12, 11, 2)
-FAST_BASE(m20, 32 * HZI_FAST_BASE_WARPS(20), 1, fast_base, 20)
+FAST_BASE(m20, 32 * HZI_BASE_F32_WARPS(20), 1, fast_base, 20)
 FAST_BASE(m20_8, 256, 4, fast_base_stay, 20, 8, 1)
 FAST_BASE(m20_9, 512, 2, fast_base_stay, 20, 9, 1)
 FAST_BASE(m20_10, 1024, 1, fast_base_stay, 20, 10, 1)
 FAST_BASE(m20_11, 1024, 1, fast_base_ring, 20)
-FAST_BASE(m28, 32 * HZI_FAST_BASE_WARPS(28), 1, fast_base, 28)
+FAST_BASE(m28, 32 * HZI_BASE_F32_WARPS(28), 1, fast_base, 28)
 FAST_BASE(m28_8, 256, 4, fast_base_stay, 28, 8, 1)
 FAST_BASE(m28_9, 512, 2, fast_base_stay, 28, 9, 1)
 FAST_BASE(m28_10, 1024, 1, fast_base_stay, 28, 10, 1)

@@ -8,8 +8,8 @@
  * So it takes two successive rows, and the last blocks one, so that all multiprocessors end
  * together.
  */
-#ifndef HZI_HADAMARD_BASE_CUH
-#define HZI_HADAMARD_BASE_CUH
+#ifndef HZI_GPU_HADAMARD_BASE_F32_CUH
+#define HZI_GPU_HADAMARD_BASE_F32_CUH
 
 #include "gpu/hadamard/contiguous.cuh"
 

@@ -25,8 +25,8 @@
  * OUT::piece; begin(i), that pieces from number i on follow, and ready(), before the first of them,
  * get what they need; put() takes 8 sums, rows() those of base_rows.
  */
-#ifndef HZI_HADAMARD_BASE_MMA_CUH
-#define HZI_HADAMARD_BASE_MMA_CUH
+#ifndef HZI_GPU_HADAMARD_BASE_MMA_CUH
+#define HZI_GPU_HADAMARD_BASE_MMA_CUH
 
 #include "gpu/hadamard/base_f32.cuh"
 #include "gpu/device/shared.cuh"

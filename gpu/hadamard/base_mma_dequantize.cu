@@ -23,7 +23,7 @@ struct from_codes {
 	const hzi_hadamard_static &p;
 	const uint2 *x;
 
-	__device__ __forceinline__ from_codes(const hzi_hadamard_base_codes &p)
+	__device__ __forceinline__ from_codes(const hzi_hadamard_mma_codes &p)
 		: p(p.c), x((const uint2 *)p.m.x)
 	{
 	}
@@ -68,7 +68,7 @@ struct to_scaled : to_values<DTYPE> {
 	const hzi_hadamard_static &p;
 	float s;
 
-	__device__ __forceinline__ to_scaled(const hzi_hadamard_base_codes &p)
+	__device__ __forceinline__ to_scaled(const hzi_hadamard_mma_codes &p)
 		: to_values<DTYPE>(p.m), p(p.c)
 	{
 		if (!this->p.group.divisor)
@@ -111,12 +111,12 @@ struct to_scaled : to_values<DTYPE> {
 
 #define BASE_VALUES(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_values_f16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	hadamard_base_mma_dequantize_f16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_F16>(p)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_values_bf16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	hadamard_base_mma_dequantize_bf16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_BF16>(p)); \
 	}

@@ -106,12 +106,12 @@ struct to_codes {
 
 #define BASE_CODES(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_codes_f16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	hadamard_base_mma_quantize_f16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_codes_bf16_##name(const __grid_constant__ hzi_hadamard_base_codes p) \
+	hadamard_base_mma_quantize_bf16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
 	{ \
 		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
 	}

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_HADAMARD_CUH
-#define HZI_HADAMARD_CUH
+#ifndef HZI_GPU_HADAMARD_BUTTERFLIES_CUH
+#define HZI_GPU_HADAMARD_BUTTERFLIES_CUH
 
 #include "gpu/device/base.cuh"
 #include "gpu/hadamard/hadamard.h"

@@ -21,7 +21,7 @@ struct shape {
 };
 
 #define WARPS(n) \
-	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_FAST_WARP_BYTES * (n)
+	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_WARP_BYTES * (n)
 
 /* 16-bit rows of 2^10 and less, then of 2^11 to 2^16; f32 rows of 2^7 and less, then to 2^16 */
 static const struct shape halves[] = {
@@ -29,7 +29,7 @@ static const struct shape halves[] = {
 	{WARPS(2)},
 	{WARPS(4)},
 	{WARPS(8)},
-	{.threads = 256, .elements = 1 << 14, .shared_bytes = 4 << 14, .turns = HZI_FAST_TURNS},
+	{.threads = 256, .elements = 1 << 14, .shared_bytes = 4 << 14, .turns = HZI_BLOCK_ROWS},
 	{.threads = 512, .elements = 1 << 15, .shared_bytes = 4 << 15, .stays = true},
 	/* raw data, and values of a quarter of the row */
 	{.threads = 512, .elements = 1 << 16, .shared_bytes = (2 << 16) + (4 << 14), .stays = true},
@@ -101,15 +101,15 @@ int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
 	const struct hzi_hadamard_call *c = args;
 	const struct hzi_hadamard_args *a = c->t;
 	const struct hzi_segment *seg = &a->plan.seg[0];
-	const struct hzi_hadamard_fast p = {
+	const struct hzi_hadamard_contiguous p = {
 		.x = a->x, .y = a->y, .pre = a->pre.data, .post = a->post.data,
 		.total = a->blocks * a->plan.n, .mask = seg->length - 1, .k = seg->k,
 		.factor = seg->scale};
 	const int index = shape_of(a);
 	const struct shape *s = (a->x_dtype == HZ_F32 ? singles : halves) + index;
-	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_fast_f16_10
-			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_fast_bf16_10
-						  : HZI_KERNEL_hadamard_fast_f32_7;
+	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_contiguous_f16_10
+			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_contiguous_bf16_10
+						  : HZI_KERNEL_hadamard_contiguous_f32_7;
 	const struct hzi_launch launch = {.grid = {(unsigned)blocks_of(c, s)},
 					  .block = {(unsigned)s->threads},
 					  .shared_bytes = (unsigned)s->shared_bytes,

@@ -18,7 +18,7 @@
 
 /* Lengths 32 to 1024: a warp is a block. */
 template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_short(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_short(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
@@ -46,7 +46,7 @@ HZ_DEVICE void fast_short(const hzi_hadamard_fast &p)
 
 /* Lengths 2048 to 8192: a row is a block. Up to 4 warps shuffles are no slower than products. */
 template <int DTYPE, int WARPS, bool SIGNS>
-HZ_DEVICE void fast_long(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_long(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
@@ -60,7 +60,7 @@ HZ_DEVICE void fast_long(const hzi_hadamard_fast &p)
 		fast_second_mma(v, lane);
 	else
 		fast_second(v, 5, lane);
-	fast_put<DTYPE>(v, memory + warp * HZI_FAST_WARP_BYTES, lane);
+	fast_put<DTYPE>(v, memory + warp * HZI_WARP_BYTES, lane);
 	__syncthreads();
 	fast_last<DTYPE, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
 }
@@ -72,7 +72,7 @@ HZ_DEVICE void fast_long(const hzi_hadamard_fast &p)
  * 0.90.
  */
 template <int DTYPE, int WARPS, int TURNS, bool SIGNS>
-HZ_DEVICE void fast_longer(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_longer(const hzi_hadamard_contiguous &p)
 {
 	constexpr int TILE = 2048 * WARPS;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -80,7 +80,7 @@ HZ_DEVICE void fast_longer(const hzi_hadamard_fast &p)
 	const int turns = TURNS && gridDim.x < rows ? TURNS : 1;
 	const int64_t first = blockIdx.x * (int64_t)turns;
 	const int64_t end = TURNS && first + turns < rows ? first + turns : rows;
-	char *memory = (char *)shared, *own = memory + warp * 2 * HZI_FAST_WARP_BYTES;
+	char *memory = (char *)shared, *own = memory + warp * 2 * HZI_WARP_BYTES;
 	float v[64];
 	uint4 w[8];
 	auto begin = [&](int64_t row) {
@@ -100,7 +100,7 @@ HZ_DEVICE void fast_longer(const hzi_hadamard_fast &p)
 		stage<64, 5>(v);
 		__syncthreads();	/* all have read the row before */
 		fast_put<DTYPE>(v, own, lane);
-		fast_put<DTYPE>(v + 32, own + HZI_FAST_WARP_BYTES, lane);
+		fast_put<DTYPE>(v + 32, own + HZI_WARP_BYTES, lane);
 		__syncthreads();
 		fast_last<DTYPE, WARPS, SIGNS, 64>(v, p, row * TILE, memory, threadIdx.x);
 	}
@@ -113,14 +113,14 @@ HZ_DEVICE void fast_longer(const hzi_hadamard_fast &p)
  * next row, each thread its own part.
  */
 template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_longest(const hzi_hadamard_contiguous &p)
 {
 	constexpr int WARPS = 16, THREADS = 32 * WARPS, HALF = 32768;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = threadIdx.x;
 	const int64_t rows = p.total / (2 * HALF);
 	const uint32_t h0 = fast_entry<DTYPE>(lane);
 	char *memory = (char *)shared;
-	uint4 *raw = (uint4 *)(memory + WARPS * HZI_FAST_WARP_BYTES) + t;
+	uint4 *raw = (uint4 *)(memory + WARPS * HZI_WARP_BYTES) + t;
 	float v[64];
 	auto begin = [&](int64_t row) {
 		const uint16_t *x = (const uint16_t *)p.x + row * (2 * HALF) + warp * 2048 +
@@ -163,7 +163,7 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
 				float *u = v + 32 * turn;
 
 				__syncthreads();	/* all have read what was there before */
-				fast_put<DTYPE>(u, memory + warp * HZI_FAST_WARP_BYTES, lane);
+				fast_put<DTYPE>(u, memory + warp * HZI_WARP_BYTES, lane);
 				__syncthreads();
 				fast_last<DTYPE, WARPS, SIGNS, 32, 2048>(u, p, e0 + turn * 1024,
 									 memory, t);
@@ -175,7 +175,7 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_fast &p)
 /* ---- f32 ------------------------------------------------------------------------------------- */
 
 template <bool SIGNS>
-HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_f32_short(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x;
 	const int64_t e0 = (int64_t)blockIdx.x * 1024;
@@ -199,7 +199,7 @@ HZ_DEVICE void fast_f32_short(const hzi_hadamard_fast &p)
  * 1.008, 8 KiB 0.99, a thread's 32 values through shared memory 0.993.
  */
 template <int C, bool SIGNS>
-HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) *
@@ -234,11 +234,11 @@ HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_fast &p)
 }
 
 template <int WARPS, bool SIGNS>
-HZ_DEVICE void fast_f32_long(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_f32_long(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
-	char *memory = (char *)shared, *own = memory + warp * HZI_FAST_WARP_BYTES;
+	char *memory = (char *)shared, *own = memory + warp * HZI_WARP_BYTES;
 	float v[32];
 
 	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
@@ -256,13 +256,13 @@ HZ_DEVICE void fast_f32_long(const hzi_hadamard_fast &p)
  * each.
  */
 template <bool SIGNS>
-HZ_DEVICE void fast_f32_longest(const hzi_hadamard_fast &p)
+HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 {
 	constexpr int WARPS = 8, TILE = 1024 * WARPS, BLOCKS = 65536 / TILE;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % BLOCKS;
 	const int64_t e0 = (int64_t)blockIdx.x * TILE;
 	const int place = rank * (TILE / BLOCKS) + threadIdx.x * 4;
-	char *memory = (char *)shared, *own = memory + warp * HZI_FAST_WARP_BYTES;
+	char *memory = (char *)shared, *own = memory + warp * HZI_WARP_BYTES;
 	char *piece = memory + place_of<HZ_F32>(threadIdx.x * 4);
 	const uint32_t from = shared_address(memory + place_of<HZ_F32>(place));
 	float v[32];
@@ -274,11 +274,11 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_fast &p)
 	__syncthreads();
 #pragma unroll
 	for (int w = 0; w < WARPS; w++)
-		get_piece<4>(&v[4 * w], piece + w * HZI_FAST_WARP_BYTES);
+		get_piece<4>(&v[4 * w], piece + w * HZI_WARP_BYTES);
 	stages<32, 2, 5>(v, 3);
 #pragma unroll
 	for (int w = 0; w < WARPS; w++)
-		put_piece<4>(piece + w * HZI_FAST_WARP_BYTES, &v[4 * w]);
+		put_piece<4>(piece + w * HZI_WARP_BYTES, &v[4 * w]);
 	__syncthreads();
 	if (warp == 0)
 		cluster_arrive();
@@ -315,12 +315,12 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_fast &p)
 /* Each for rows without signs and with them. */
 #define FAST(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks)) \
-	hadamard_fast_##name(const __grid_constant__ hzi_hadamard_fast p) \
+	hadamard_contiguous_##name(const __grid_constant__ hzi_hadamard_contiguous p) \
 	{ \
 		function<__VA_ARGS__ false>(p); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, 1) \
-	hadamard_fast_##name##_signs(const __grid_constant__ hzi_hadamard_fast p) \
+	hadamard_contiguous_##name##_signs(const __grid_constant__ hzi_hadamard_contiguous p) \
 	{ \
 		function<__VA_ARGS__ true>(p); \
 	}
@@ -330,14 +330,14 @@ FAST(f16_10, 32, 32, fast_short, HZ_F16 COMMA)
 FAST(f16_11, 64, 16, fast_long, HZ_F16 COMMA 2 COMMA)
 FAST(f16_12, 128, 8, fast_long, HZ_F16 COMMA 4 COMMA)
 FAST(f16_13, 256, 4, fast_long, HZ_F16 COMMA 8 COMMA)
-FAST(f16_14, 256, 2, fast_longer, HZ_F16 COMMA 8 COMMA HZI_FAST_TURNS COMMA)
+FAST(f16_14, 256, 2, fast_longer, HZ_F16 COMMA 8 COMMA HZI_BLOCK_ROWS COMMA)
 FAST(f16_15, 512, 1, fast_longer, HZ_F16 COMMA 16 COMMA 0 COMMA)
 FAST(f16_16, 512, 1, fast_longest, HZ_F16 COMMA)
 FAST(bf16_10, 32, 32, fast_short, HZ_BF16 COMMA)
 FAST(bf16_11, 64, 16, fast_long, HZ_BF16 COMMA 2 COMMA)
 FAST(bf16_12, 128, 8, fast_long, HZ_BF16 COMMA 4 COMMA)
 FAST(bf16_13, 256, 4, fast_long, HZ_BF16 COMMA 8 COMMA)
-FAST(bf16_14, 256, 2, fast_longer, HZ_BF16 COMMA 8 COMMA HZI_FAST_TURNS COMMA)
+FAST(bf16_14, 256, 2, fast_longer, HZ_BF16 COMMA 8 COMMA HZI_BLOCK_ROWS COMMA)
 FAST(bf16_15, 512, 1, fast_longer, HZ_BF16 COMMA 16 COMMA 0 COMMA)
 FAST(bf16_16, 512, 1, fast_longest, HZ_BF16 COMMA)
 FAST(f32_7, 128, 16, fast_f32_lanes, 1 COMMA)

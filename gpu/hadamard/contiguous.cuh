@@ -7,8 +7,8 @@
  * matrix units: entries are +-1, products exact, sums in f32; and the 16 bytes that a thread loads
  * are an operand as they are. So no data passes through shared memory before stride 1024.
  */
-#ifndef HZI_HADAMARD_FAST_CUH
-#define HZI_HADAMARD_FAST_CUH
+#ifndef HZI_GPU_HADAMARD_CONTIGUOUS_CUH
+#define HZI_GPU_HADAMARD_CONTIGUOUS_CUH
 
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/dtype.cuh"
@@ -57,7 +57,7 @@ HZ_DEVICE uint32_t integer_pair(uint32_t codes, int j, uint32_t flip, uint32_t b
 }
 
 /* This thread's raw part of a warp's 1024 elements from e0 on; elements from total on are zeros. */
-HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_contiguous &p, int64_t e0, int lane)
 {
 	const int g = lane >> 2, q = lane & 3;
 	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
@@ -75,7 +75,7 @@ HZ_DEVICE void fast_load(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int l
 }
 
 /* The same where all of them exist: the kernels for long rows would lose 2 % by the question. */
-HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_contiguous &p, int64_t e0, int lane)
 {
 	const int g = lane >> 2, q = lane & 3;
 	const uint16_t *x = (const uint16_t *)p.x + (e0 + chunk_of(0, g) * 32 + 8 * q);
@@ -86,7 +86,7 @@ HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_fast &p, int64_t e0,
 }
 
 /* Applies the signs before to part i of raw data that begin at place e0 of their rows. */
-HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_fast &p, int e0, int i, int lane)
+HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_contiguous &p, int e0, int i, int lane)
 {
 	const int e = e0 + chunk_of(i, lane >> 2) * 32 + 8 * (lane & 3);
 	const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
@@ -136,7 +136,8 @@ HZ_DEVICE void fast_product(float *v, const uint4 &w, uint32_t h0, int lane)
 
 /* All four. v[4 c] ..: chunk c | q << 3. */
 template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_fast &p, int64_t e0, int lane)
+HZ_DEVICE void fast_first(float *v, uint4 *w, const hzi_hadamard_contiguous &p, int64_t e0,
+			  int lane)
 {
 	const uint32_t h0 = fast_entry<DTYPE>(lane);
 
@@ -236,7 +237,7 @@ HZ_DEVICE uint32_t to_16x2(float low, float high)
 
 /* Where element e of y lies */
 template <int DTYPE>
-HZ_DEVICE char *result_at(const hzi_hadamard_fast &p, int64_t e)
+HZ_DEVICE char *result_at(const hzi_hadamard_contiguous &p, int64_t e)
 {
 	return (char *)p.y + e * (DTYPE == HZ_F32 ? 4 : 2);
 }
@@ -266,7 +267,7 @@ HZ_DEVICE void fast_store(char *to, int e, const float *f)
 
 /* Applies packed signs to a thread's N values, whose piece i of C begins at element(i). */
 template <int C, int N, typename F>
-HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_fast &p, F element)
+HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_contiguous &p, F element)
 {
 #pragma unroll
 	for (int i = 0; i < N / C; i++) {
@@ -282,7 +283,7 @@ HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_fast &p
 
 /* Scales them and applies the signs behind. */
 template <int C, bool SIGNS, int N = 32, typename F>
-HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_fast &p, F element)
+HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_contiguous &p, F element)
 {
 #pragma unroll
 	for (int i = 0; i < N; i++)
@@ -343,7 +344,7 @@ HZ_DEVICE void fast_put(const float *v, char *memory, int lane)
  * when compiled: the kernels have no issue slots to spare.
  */
 template <int DTYPE, int WARPS, bool SIGNS, int N = 32, int APART = 32 * N>
-HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const char *memory,
+HZ_DEVICE void fast_last(float *v, const hzi_hadamard_contiguous &p, int64_t e0, const char *memory,
 			 int t)
 {
 	constexpr int V = N / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
@@ -380,8 +381,8 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_fast &p, int64_t e0, const
  * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
  */
 template <bool SIGNS>
-HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_fast &p, int64_t e0, char *memory, int lane,
-			int count)
+HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_contiguous &p, int64_t e0, char *memory,
+			int lane, int count)
 {
 	const float *x = (const float *)p.x + e0;
 	const uint32_t to = shared_address(memory);

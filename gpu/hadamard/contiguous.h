@@ -5,16 +5,16 @@
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  */
-#ifndef HZI_GPU_HADAMARD_FAST_H
-#define HZI_GPU_HADAMARD_FAST_H
+#ifndef HZI_GPU_HADAMARD_CONTIGUOUS_H
+#define HZI_GPU_HADAMARD_CONTIGUOUS_H
 
 #include <stdint.h>
 
-#define HZI_FAST_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
-#define HZI_FAST_TURNS 2		/* most rows of 2^14 16-bit elements of a block */
+#define HZI_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
+#define HZI_BLOCK_ROWS 2		/* most rows of 2^14 16-bit elements of a block */
 
 /* Contiguous rows of 2^k elements of one dtype */
-struct hzi_hadamard_fast {
+struct hzi_hadamard_contiguous {
 	const void *x;
 	void *y;
 	const void *pre, *post;		/* packed signs, the same for every row, or NULL */
@@ -33,8 +33,8 @@ struct hzi_hadamard_stretch {
 };
 
 /* f32 rows of m 2^k elements. tile: elements of whole rows at a time, a multiple of 1024 */
-struct hzi_hadamard_fast_base {
-	struct hzi_hadamard_fast f;
+struct hzi_hadamard_base_f32 {
+	struct hzi_hadamard_contiguous f;
 	struct hzi_hadamard_stretch s;
 	int32_t tile, pad_;
 };
@@ -53,13 +53,13 @@ struct hzi_hadamard_base_mma {
 	struct hzi_hadamard_stretch s;
 };
 
-#define HZI_FAST_BASE_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */
+#define HZI_BASE_F32_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */
 
 #ifdef __cplusplus
-static_assert(sizeof(struct hzi_hadamard_fast_base) == 72, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_base_f32) == 72, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
 #else
-_Static_assert(sizeof(struct hzi_hadamard_fast_base) == 72, "the same layout for C and CUDA");
+_Static_assert(sizeof(struct hzi_hadamard_base_f32) == 72, "the same layout for C and CUDA");
 _Static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
 #endif
 

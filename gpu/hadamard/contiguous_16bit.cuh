@@ -6,8 +6,8 @@
  * A warp owns 1024 elements, 32 values a thread, as in contiguous.cuh; but stages beyond H_32
  * are those between a thread's own values wherever that can be, at the price of narrower accesses.
  */
-#ifndef HZI_HADAMARD_ROWS_CUH
-#define HZI_HADAMARD_ROWS_CUH
+#ifndef HZI_GPU_HADAMARD_CONTIGUOUS_16BIT_CUH
+#define HZI_GPU_HADAMARD_CONTIGUOUS_16BIT_CUH
 
 #include "gpu/hadamard/contiguous.cuh"
 #include "gpu/device/mbarrier.cuh"
@@ -41,7 +41,7 @@ HZ_DEVICE void fetch_block_ahead(const void *from)
 
 /* The signs before: 8 elements in each of 4 chunks, STEP apart, the first of them at e */
 template <int STEP>
-HZ_DEVICE void sign_chunks(uint4 *w, const hzi_hadamard_fast &p, uint32_t e)
+HZ_DEVICE void sign_chunks(uint4 *w, const hzi_hadamard_contiguous &p, uint32_t e)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
@@ -57,7 +57,7 @@ HZ_DEVICE void sign_chunks(uint4 *w, const hzi_hadamard_fast &p, uint32_t e)
 
 /* The signs behind: piece i of C values begins at element(i). */
 template <int C, typename F>
-HZ_DEVICE void sign_pieces(float *v, const hzi_hadamard_fast &p, F element)
+HZ_DEVICE void sign_pieces(float *v, const hzi_hadamard_contiguous &p, F element)
 {
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++) {
@@ -126,7 +126,8 @@ HZ_DEVICE uint32_t loads_at(uint32_t t)
  * warp's.
  */
 template <int DTYPE, int WARPS, int C, int LANES, typename F>
-HZ_DEVICE void sums_long(float *v, uint4 *w, const hzi_hadamard_fast &p, char *memory, F scale)
+HZ_DEVICE void sums_long(float *v, uint4 *w, const hzi_hadamard_contiguous &p, char *memory,
+			 F scale)
 {
 	constexpr int SPAN = 32 * WARPS * C, LOW = C / 2;
 	const uint32_t t = threadIdx.x, lane = t % 32;
@@ -138,7 +139,7 @@ HZ_DEVICE void sums_long(float *v, uint4 *w, const hzi_hadamard_fast &p, char *m
 		lane_stage(v, lane, 1);
 	if (LANES > 1)
 		lane_stage(v, lane, 2);
-	fast_put<DTYPE>(v, memory + t / 32 * HZI_FAST_WARP_BYTES, lane);
+	fast_put<DTYPE>(v, memory + t / 32 * HZI_WARP_BYTES, lane);
 	__syncthreads();
 
 	/* place_of(i SPAN + t C), as bases and offsets that are known when compiled */

@@ -14,7 +14,7 @@
 
 /* The 8 codes of an aligned place as f16, integers of 8 bits less their zero */
 template <int CODE>
-HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
+HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_dequantize &p)
 {
 	uint32_t f[4];
 
@@ -54,7 +54,7 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_values &p)
  * count on zeros. What lies ahead elements behind comes to the L2 cache, unless that is 0.
  */
 template <int STEP>
-HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, int e, int count,
+HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_dequantize &p, int64_t e0, int e, int count,
 			  uint32_t ahead)
 {
 	with_code_dtype(p.q_dtype, [&](auto dtype) {
@@ -82,7 +82,7 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_values &p, int64_t e0, in
 
 /* Factors for N chunks from element e on, a scale for each 2^L; zeros for those not there */
 template <int N, int L>
-HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
+HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_dequantize &p, int64_t e)
 {
 	const int64_t first = e >> p.group_log2;
 
@@ -108,7 +108,7 @@ HZ_DEVICE void fill_factors(float *r, const hzi_hadamard_values &p, int64_t e)
  * a multiple of 32 N: one factor, or with GROUPS those of smaller groups
  */
 template <int N, bool GROUPS>
-HZ_DEVICE void chunk_factors(float *r, const hzi_hadamard_values &p, int64_t e)
+HZ_DEVICE void chunk_factors(float *r, const hzi_hadamard_dequantize &p, int64_t e)
 {
 	if constexpr (!GROUPS)
 		fill_factors<N, 3>(r, p, e);
@@ -144,7 +144,7 @@ HZ_DEVICE void store_results(void *y, const float *v, int dtype)
 
 /* To 1024: a warp has whole rows. */
 template <int K, bool GROUPS>
-HZ_DEVICE void values_short(const hzi_hadamard_values &p)
+HZ_DEVICE void values_short(const hzi_hadamard_dequantize &p)
 {
 	const uint32_t lane = threadIdx.x % 32;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
@@ -178,7 +178,7 @@ HZ_DEVICE void values_short(const hzi_hadamard_values &p)
 
 /* From 2048 on: a row is a block. */
 template <int WARPS, int C, int LANES, bool GROUPS>
-HZ_DEVICE void values_long(const hzi_hadamard_values &p)
+HZ_DEVICE void values_long(const hzi_hadamard_dequantize &p)
 {
 	constexpr int SPAN = 32 * WARPS * C;
 	const uint32_t t = threadIdx.x;
@@ -211,12 +211,12 @@ HZ_DEVICE void values_long(const hzi_hadamard_values &p)
 /* Each for one scale for all chunks of a thread, and for groups. */
 #define VALUES(k, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_values_##k(const __grid_constant__ hzi_hadamard_values p) \
+	hadamard_dequantize_##k(const __grid_constant__ hzi_hadamard_dequantize p) \
 	{ \
 		function<__VA_ARGS__, false>(p); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_values_##k##_groups(const __grid_constant__ hzi_hadamard_values p) \
+	hadamard_dequantize_##k##_groups(const __grid_constant__ hzi_hadamard_dequantize p) \
 	{ \
 		function<__VA_ARGS__, true>(p); \
 	}

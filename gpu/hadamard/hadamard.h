@@ -63,20 +63,20 @@ HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for 
 #define HZI_COLUMNS_SLICE_BYTES(k) (16 << (k))
 
 /* Rows of m 2^k elements. bits: the (transposed) base matrix, 2 words a row */
-struct hzi_hadamard_true {
+struct hzi_hadamard_base_rows {
 	struct hzi_hadamard_job job;
 	struct hzi_hadamard_dim dim[2];
 	int32_t stride;			/* words in shared memory for an index of the base matrix */
 	int32_t pad_;
 	uint32_t bits[128];
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_true) == 744, "the same layout for C and CUDA");
+HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for C and CUDA");
 
 /* Any strides, plans and base matrices */
-#define HZI_ANY_DIMS 8			/* outer dimensions, blocks, repetitions in a block */
-#define HZI_ANY_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */
-#define HZI_ANY_WORDS 512		/* sign bits of orders up to 128 */
-#define HZI_ANY_WORDS_BIG 2048		/* up to 256 */
+#define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, repetitions in a block */
+#define HZI_STRIDED_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */
+#define HZI_STRIDED_WORDS 512		/* sign bits of orders up to 128 */
+#define HZI_STRIDED_WORDS_BIG 2048		/* up to 256 */
 
 struct hzi_hadamard_segment {
 	int64_t offset, count;
@@ -85,11 +85,11 @@ struct hzi_hadamard_segment {
 	int32_t pad_;
 };
 
-struct hzi_hadamard_any {
+struct hzi_hadamard_strided {
 	struct hzi_hadamard_job job;
 	int32_t ndim, nseg;
-	struct hzi_hadamard_dim dim[HZI_ANY_DIMS];
-	struct hzi_hadamard_segment seg[HZI_ANY_SEGMENTS];
+	struct hzi_hadamard_dim dim[HZI_STRIDED_DIMS];
+	struct hzi_hadamard_segment seg[HZI_STRIDED_SEGMENTS];
 	int64_t n, blocks, x_block, pre_block, post_block;	/* quantizing: of a row */
 	int32_t tile;			/* vectors at a time */
 	int32_t across;			/* successive threads read successive vectors */
@@ -97,16 +97,16 @@ struct hzi_hadamard_any {
 	int32_t words;			/* of sign bits in a row of the base matrix */
 	int32_t transpose, pad_;
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_any) == 1176, "the same layout for C and CUDA");
+HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_strided) == 1176, "the same layout for C and CUDA");
 
-struct hzi_hadamard_any_small {
-	struct hzi_hadamard_any a;
-	uint32_t bits[HZI_ANY_WORDS];
+struct hzi_hadamard_strided_small {
+	struct hzi_hadamard_strided a;
+	uint32_t bits[HZI_STRIDED_WORDS];
 };
 
-struct hzi_hadamard_any_big {
-	struct hzi_hadamard_any a;
-	uint32_t bits[HZI_ANY_WORDS_BIG];
+struct hzi_hadamard_strided_big {
+	struct hzi_hadamard_strided a;
+	uint32_t bits[HZI_STRIDED_WORDS_BIG];
 };
 
 #endif

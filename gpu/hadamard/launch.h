@@ -20,7 +20,7 @@ struct hzi_hadamard_launch {
 	size_t bytes;			/* of the parameters */
 	union {
 		struct hzi_hadamard_rows rows;
-		struct hzi_hadamard_true base;
+		struct hzi_hadamard_base_rows base;
 	} p;
 };
 
@@ -77,7 +77,7 @@ struct hzi_hadamard_static;
  */
 const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total);
-int hzi_hadamard_base_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_static *c, bool to_codes);
 
 /* NULL if x and y are contiguous rows of one dtype in segments of one kind, else the reason. */

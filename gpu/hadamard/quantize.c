@@ -72,11 +72,12 @@ static int64_t total_of(const struct hzi_hadamard_args *t)
 	return (t->ndim ? t->shape[0] : 1) * t->blocks * t->plan.n;
 }
 
-static struct hzi_hadamard_fast rows_of(const struct hzi_hadamard_args *t, const void *x, void *y)
+static struct hzi_hadamard_contiguous rows_of(const struct hzi_hadamard_args *t, const void *x,
+					      void *y)
 {
 	const struct hzi_segment *seg = &t->plan.seg[0];
 
-	return (struct hzi_hadamard_fast){
+	return (struct hzi_hadamard_contiguous){
 		.x = x, .y = y, .pre = t->pre.data, .post = t->post.data,
 		.total = total_of(t), .mask = seg->length - 1, .k = seg->k, .factor = seg->scale};
 }
@@ -100,7 +101,7 @@ static uint32_t ahead_of(const struct hz_context *ctx, int k)
 /* Shared memory of a block; of a longer row warp_bytes of a warp are beside its values. */
 static int64_t shared_bytes(int k, int warp_bytes)
 {
-	return k > LOG2_SHORT ? (int64_t)(HZI_FAST_WARP_BYTES + warp_bytes) << (k - LOG2_SHORT)
+	return k > LOG2_SHORT ? (int64_t)(HZI_WARP_BYTES + warp_bytes) << (k - LOG2_SHORT)
 			      : warp_bytes * WARPS_SHORT;
 }
 
@@ -189,8 +190,8 @@ int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *ar
 		.most = most_of(a->q_dtype), .inverse = 1 / most_of(a->q_dtype),
 		.signs = t->pre.kind != 0, .finish = t->post.kind || a->round_to,
 		.ahead = ahead_of(ctx, k)};
-	const int first = t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_codes_f16_5
-					       : HZI_KERNEL_hadamard_codes_bf16_5;
+	const int first = t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_quantize_f16_5
+					       : HZI_KERNEL_hadamard_quantize_bf16_5;
 
 	return launch(ctx, "hadamard_quantize",
 		      first + k - LOG2_MIN +
@@ -211,7 +212,7 @@ static uint32_t base_of(int q_dtype, int32_t zero)
 /* The kernel from codes to rows of 2^k, by groups of 2^group elements */
 static int values_kernel(int k, int group)
 {
-	return HZI_KERNEL_hadamard_values_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k));
+	return HZI_KERNEL_hadamard_dequantize_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k));
 }
 
 const char *hzi_cuda_dequantize_hadamard_contiguous_unsupported(const struct hz_context *ctx,
@@ -246,7 +247,7 @@ int hzi_cuda_dequantize_hadamard_contiguous(struct hz_context *ctx, const void *
 		((const struct hzi_hadamard_call *)args)->dequantize;
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k, group = group_log2(a->group);
-	const struct hzi_hadamard_values p = {
+	const struct hzi_hadamard_dequantize p = {
 		.f = rows_of(t, a->q, t->y), .scale = a->scale, .q_dtype = a->q_dtype,
 		.scale_dtype = a->scale_dtype, .y_dtype = t->y_dtype, .group_log2 = group,
 		.signs = t->pre.kind != 0, .ahead = ahead_of(ctx, k), .flip = FLIP_S8,
@@ -337,7 +338,7 @@ static bool supports_scale(const struct hzi_codes_args *a)
 
 static int static_warp_bytes(int dtype, int k)
 {
-	return k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : dtype == HZ_F32 ? HZI_FAST_WARP_BYTES : 0;
+	return k > LOG2_SHORT ? HZI_STATIC_WARP_BYTES : dtype == HZ_F32 ? HZI_WARP_BYTES : 0;
 }
 
 const char *hzi_cuda_quantize_hadamard_contiguous_unsupported(const struct hz_context *ctx,
@@ -368,13 +369,15 @@ int hzi_cuda_quantize_hadamard_contiguous(struct hz_context *ctx, const void *ar
 	const struct hzi_hadamard_args *t = &a->rotated->t;
 	const int k = t->plan.seg[0].k;
 	struct hzi_hadamard_static p = static_of(a, a->x, a->q);
-	const int kernel = t->x_dtype == HZ_F32
-				   ? HZI_KERNEL_hadamard_static_f32_10 +
-					     (k > LOG2_SHORT ? k - LOG2_SHORT : 0)
-				   : (t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_static_f16_5
-							   : HZI_KERNEL_hadamard_static_bf16_5) +
-					     k - LOG2_MIN;
+	int kernel;
 
+	if (t->x_dtype == HZ_F32)
+		kernel = HZI_KERNEL_hadamard_quantize_static_f32_10 +
+			 (k > LOG2_SHORT ? k - LOG2_SHORT : 0);
+	else if (t->x_dtype == HZ_F16)
+		kernel = HZI_KERNEL_hadamard_quantize_static_f16_5 + k - LOG2_MIN;
+	else
+		kernel = HZI_KERNEL_hadamard_quantize_static_bf16_5 + k - LOG2_MIN;
 	p.ahead = ahead_of(ctx, k);
 	return launch(ctx, "quantize", kernel, t, static_warp_bytes(t->x_dtype, k), &p, sizeof(p));
 }
@@ -406,7 +409,7 @@ int hzi_cuda_quantize_hadamard_base_mma(struct hz_context *ctx, const void *args
 	const struct hzi_codes_args *a = args;
 	const struct hzi_hadamard_static p = static_of(a, a->x, a->q);
 
-	return hzi_hadamard_base_codes(ctx, &a->rotated->t, &p, true);
+	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, true);
 }
 
 const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_context *ctx,
@@ -439,7 +442,7 @@ int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const int k = t->plan.seg[0].k;
-	struct hzi_hadamard_values p = {
+	struct hzi_hadamard_dequantize p = {
 		.f = rows_of(t, a->q, a->x), .scale = a->scales, .q_dtype = HZ_S8,
 		.scale_dtype = HZ_F32, .y_dtype = t->y_dtype,
 		.group_log2 = is_single(r) ? 62 : group_log2(r->group),
@@ -479,5 +482,5 @@ int hzi_cuda_dequantize_hadamard_base_mma(struct hz_context *ctx, const void *ar
 	const struct hzi_codes_args *a = args;
 	const struct hzi_hadamard_static p = static_of(a, a->q, a->x);
 
-	return hzi_hadamard_base_codes(ctx, &a->rotated->t, &p, false);
+	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, false);
 }

@@ -304,7 +304,7 @@ HZ_DEVICE void codes_row(const hzi_hadamard_quantize &p)
 	const uint32_t t = threadIdx.x;
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
 	char *memory = (char *)shared;
-	float *words = (float *)(memory + WARPS * HZI_FAST_WARP_BYTES);
+	float *words = (float *)(memory + WARPS * HZI_WARP_BYTES);
 	float v[32], m;
 
 	row_sums<DTYPE, WARPS, C, LANES>(v, p, e0, memory);
@@ -370,7 +370,7 @@ HZ_DEVICE void codes_groups(const hzi_hadamard_quantize &p)
 
 #define CODES(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_codes_##name(const __grid_constant__ hzi_hadamard_quantize p) \
+	hadamard_quantize_##name(const __grid_constant__ hzi_hadamard_quantize p) \
 	{ \
 		function<__VA_ARGS__>(p); \
 	}

@@ -12,7 +12,7 @@
 
 /* Rows of 2^k to codes y: all contiguous, in groups of 2^group_log2 elements with a scale each */
 struct hzi_hadamard_quantize {
-	struct hzi_hadamard_fast f;
+	struct hzi_hadamard_contiguous f;
 	void *scale;
 	int32_t q_dtype, scale_dtype, round_to, group_log2;
 	float most, inverse;		/* qmax, fl(1 / qmax) */
@@ -21,8 +21,8 @@ struct hzi_hadamard_quantize {
 };
 
 /* Codes x to rows of 2^k */
-struct hzi_hadamard_values {
-	struct hzi_hadamard_fast f;
+struct hzi_hadamard_dequantize {
+	struct hzi_hadamard_contiguous f;
 	const void *scale;
 	int32_t q_dtype, scale_dtype, y_dtype, group_log2;
 	int32_t signs;			/* whether there is pre */
@@ -36,11 +36,11 @@ struct hzi_hadamard_values {
 
 #ifdef __cplusplus
 static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		      sizeof(struct hzi_hadamard_values) == 96,
+		      sizeof(struct hzi_hadamard_dequantize) == 96,
 	      "the same layout for C and CUDA");
 #else
 _Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		       sizeof(struct hzi_hadamard_values) == 96,
+		       sizeof(struct hzi_hadamard_dequantize) == 96,
 	       "the same layout for C and CUDA");
 #endif
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_HADAMARD_CODES_CUH
-#define HZI_HADAMARD_CODES_CUH
+#ifndef HZI_GPU_HADAMARD_QUANTIZE_EPILOGUE_CUH
+#define HZI_GPU_HADAMARD_QUANTIZE_EPILOGUE_CUH
 
 #include "gpu/hadamard/contiguous.cuh"
 #include "gpu/hadamard/quantize_static.h"

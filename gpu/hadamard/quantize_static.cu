@@ -75,7 +75,7 @@ HZ_DEVICE void static_long(const hzi_hadamard_static &p)
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
 	const uint16_t *x = (const uint16_t *)p.f.x + e0 + loads_at(t);
 	const bool whole = p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0;
-	coder *all = (coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES);
+	coder *all = (coder *)((char *)shared + WARPS * HZI_WARP_BYTES);
 	float v[32];
 	uint4 w[4];
 
@@ -135,7 +135,7 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 	/* What the threads that share rows begin with */
 	const int64_t e0 = WARPS > 1 ? (int64_t)blockIdx.x * (1024 * WARPS)
 				     : ((int64_t)blockIdx.x * (blockDim.x / 32) + warp) * 1024;
-	char *own = (char *)shared + warp * HZI_FAST_WARP_BYTES;
+	char *own = (char *)shared + warp * HZI_WARP_BYTES;
 	const char *memory = WARPS > 1 ? (char *)shared : own;
 	const bool whole = WARPS > 1 &&
 			   (p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0);
@@ -154,7 +154,7 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 	} else if (whole && t < 32) {
 		all = coder_of(p, parameter_of(p, e0), factor);
 		if (t == 0)
-			*(coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES) = all;
+			*(coder *)((char *)shared + WARPS * HZI_WARP_BYTES) = all;
 	}
 	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
 		       WARPS > 1 ? 10 : p.f.k);
@@ -172,7 +172,7 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
-			get_piece<C>(&v[w * V + g * C], from + w * HZI_FAST_WARP_BYTES);
+			get_piece<C>(&v[w * V + g * C], from + w * HZI_WARP_BYTES);
 	}
 	stages<32, 5 - STAGES, 5>(v, STAGES);
 	auto element = [&](int i) {
@@ -190,7 +190,7 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 	}
 	if (whole || p.group.divisor == 0) {
 		if (WARPS > 1)
-			all = *(const coder *)((char *)shared + WARPS * HZI_FAST_WARP_BYTES);
+			all = *(const coder *)((char *)shared + WARPS * HZI_WARP_BYTES);
 		codes_exact<32>(w8, v, all, p, e0, factor);
 	} else {
 #pragma unroll
@@ -222,12 +222,12 @@ HZ_DEVICE void static_f32(const hzi_hadamard_static &p)
 
 #define STATIC(k, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_static_f16_##k(const __grid_constant__ hzi_hadamard_static p) \
+	hadamard_quantize_static_f16_##k(const __grid_constant__ hzi_hadamard_static p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_static_bf16_##k(const __grid_constant__ hzi_hadamard_static p) \
+	hadamard_quantize_static_bf16_##k(const __grid_constant__ hzi_hadamard_static p) \
 	{ \
 		function<HZ_BF16, __VA_ARGS__>(p); \
 	}
@@ -245,7 +245,7 @@ STATIC(14, 512, 2, static_long, 16, 2, 2)
 
 #define STATIC_F32(k, threads, blocks, warps) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_static_f32_##k(const __grid_constant__ hzi_hadamard_static p) \
+	hadamard_quantize_static_f32_##k(const __grid_constant__ hzi_hadamard_static p) \
 	{ \
 		static_f32<warps>(p); \
 	}

@@ -5,8 +5,8 @@
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  */
-#ifndef HZI_GPU_HADAMARD_STATIC_H
-#define HZI_GPU_HADAMARD_STATIC_H
+#ifndef HZI_GPU_HADAMARD_QUANTIZE_STATIC_H
+#define HZI_GPU_HADAMARD_QUANTIZE_STATIC_H
 
 #include "gpu/hadamard/contiguous.h"
 #include "gpu/quantize/quantize.h"
@@ -18,7 +18,7 @@
  * parameter; divisor 0: all have parameter 0, or without scales scale and zero.
  */
 struct hzi_hadamard_static {
-	struct hzi_hadamard_fast f;
+	struct hzi_hadamard_contiguous f;
 	const float *scales;
 	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
 	struct hzi_quotient group;
@@ -33,13 +33,13 @@ struct hzi_hadamard_static {
  * 16-bit rows of m 2^k elements to codes, or codes to such rows: m describes the transforms, c the
  * side of codes.
  */
-struct hzi_hadamard_base_codes {
+struct hzi_hadamard_mma_codes {
 	struct hzi_hadamard_base_mma m;
 	struct hzi_hadamard_static c;
 };
 
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_static) == 104, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_codes) == 272,
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_mma_codes) == 272,
 		    "the same layout for C and CUDA");
 
 #endif

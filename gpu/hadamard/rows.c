@@ -21,13 +21,13 @@ struct rows_kernel {
 #define ROWS_LOG2_MAX 16
 
 static const struct rows_kernel rows_kernels[] = {
-	{HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_quantize_10, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_quantize_11, 128, 11, 1},
-	{HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_quantize_12, 64, 12, 1},
-	{HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_quantize_13, 128, 13, 1},
-	{HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_quantize_14, 256, 14, 1},
-	{HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_quantize_15, 512, 15, 1},
-	{HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_quantize_16_c4, 256, 16, 4},
+	{HZI_KERNEL_hadamard_rows_10, HZI_KERNEL_hadamard_rows_quantize_10, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_11, HZI_KERNEL_hadamard_rows_quantize_11, 128, 11, 1},
+	{HZI_KERNEL_hadamard_rows_12, HZI_KERNEL_hadamard_rows_quantize_12, 64, 12, 1},
+	{HZI_KERNEL_hadamard_rows_13, HZI_KERNEL_hadamard_rows_quantize_13, 128, 13, 1},
+	{HZI_KERNEL_hadamard_rows_14, HZI_KERNEL_hadamard_rows_quantize_14, 256, 14, 1},
+	{HZI_KERNEL_hadamard_rows_15, HZI_KERNEL_hadamard_rows_quantize_15, 512, 15, 1},
+	{HZI_KERNEL_hadamard_rows_16_c4, HZI_KERNEL_hadamard_rows_quantize_16_c4, 256, 16, 4},
 };
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
@@ -139,7 +139,7 @@ const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 					   struct hzi_hadamard_launch *l)
 {
 	const struct hzi_hadamard_args *t = c->t;
-	struct hzi_hadamard_true *const p = &l->p.base;
+	struct hzi_hadamard_base_rows *const p = &l->p.base;
 	const int64_t n = seg->length, chunks = n / 64;
 	struct hzi_hadamard_dims dims;
 	int64_t bytes, threads;
@@ -155,7 +155,7 @@ const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 	dims = hzi_hadamard_make_dims(c, seg);
 	if (dims.n > 2)
 		return "rows have more than two dimensions";
-	*p = (struct hzi_hadamard_true){.job = hzi_hadamard_make_job(c, seg, &dims)};
+	*p = (struct hzi_hadamard_base_rows){.job = hzi_hadamard_make_job(c, seg, &dims)};
 	p->dim[1] = dims.n ? dims.d[dims.n - 1] : (struct hzi_hadamard_dim){.size = 1};
 	if (dims.n == 2)
 		p->dim[0] = dims.d[0];
@@ -179,7 +179,7 @@ const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 	p->job.y = hzi_at_element(p->job.y, seg->offset, p->job.y_dtype);
 	/* Whole warps that share the chunks evenly */
 	threads = ceil_div(ceil_div(chunks, ceil_div(chunks, BASE_THREADS_MAX)), 32) * 32;
-	l->kernel = HZI_KERNEL_hadamard_true;
+	l->kernel = HZI_KERNEL_hadamard_base_rows;
 	l->bytes = sizeof(*p);
 	l->launch = (struct hzi_launch){
 		.grid = {(unsigned)min_of(p->job.vectors, HZI_GRID_MAX)},

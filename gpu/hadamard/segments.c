@@ -40,7 +40,7 @@ static void add_dim(struct hzi_hadamard_dims *dims, struct hzi_hadamard_dim d)
 		*last = d;
 		return;
 	}
-	assert(dims->n < HZI_ANY_DIMS);
+	assert(dims->n < HZI_STRIDED_DIMS);
 	dims->d[dims->n++] = d;
 }
 

@@ -30,7 +30,7 @@ int hzi_hadamard_launch_strided(struct hz_context *ctx, const struct hzi_hadamar
 
 struct hzi_hadamard_dims {
 	int n;
-	struct hzi_hadamard_dim d[HZI_ANY_DIMS];
+	struct hzi_hadamard_dim d[HZI_STRIDED_DIMS];
 };
 
 /* Whether one step of outer is all steps of inner, in every operand */

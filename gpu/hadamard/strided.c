@@ -54,23 +54,23 @@ int hzi_hadamard_check_lengths(struct hz_context *ctx, const struct hzi_hadamard
 
 /* Launches with the base matrix of the segments, if any, as the last of the parameters. */
 static int launch_any(struct hz_context *ctx, const struct hzi_hadamard_call *c,
-		      const struct hzi_hadamard_any *a, const struct hzi_base *base,
+		      const struct hzi_hadamard_strided *a, const struct hzi_base *base,
 		      const struct hzi_launch *launch)
 {
 	const int64_t words = base ? (int64_t)base->m * base->words : 0;
 	int kernel;
 
-	if (words > HZI_ANY_WORDS) {
-		struct hzi_hadamard_any_big p = {.a = *a};
+	if (words > HZI_STRIDED_WORDS) {
+		struct hzi_hadamard_strided_big p = {.a = *a};
 
-		kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize_big
-				     : HZI_KERNEL_hadamard_any_big;
+		kernel = c->quantize ? HZI_KERNEL_hadamard_strided_quantize_big
+				     : HZI_KERNEL_hadamard_strided_big;
 		memcpy(p.bits, base->bits, (size_t)words * sizeof(*p.bits));
 		return hzi_cuda_launch(ctx, c->op, kernel, launch, &p, sizeof(p));
 	}
-	struct hzi_hadamard_any_small p = {.a = *a};
+	struct hzi_hadamard_strided_small p = {.a = *a};
 
-	kernel = c->quantize ? HZI_KERNEL_hadamard_any_quantize : HZI_KERNEL_hadamard_any;
+	kernel = c->quantize ? HZI_KERNEL_hadamard_strided_quantize : HZI_KERNEL_hadamard_strided;
 	if (words)
 		memcpy(p.bits, base->bits, (size_t)words * sizeof(*p.bits));
 	return hzi_cuda_launch(ctx, c->op, kernel, launch, &p, sizeof(p));
@@ -80,8 +80,8 @@ int hzi_hadamard_launch_strided(struct hz_context *ctx, const struct hzi_hadamar
 				const struct hzi_segment *seg)
 {
 	const struct hzi_hadamard_dims dims = hzi_hadamard_make_dims(c, seg);
-	struct hzi_hadamard_any a = {.job = hzi_hadamard_make_job(c, seg, &dims), .ndim = dims.n,
-				     .transpose = c->t->transpose};
+	struct hzi_hadamard_strided a = {.job = hzi_hadamard_make_job(c, seg, &dims),
+					 .ndim = dims.n, .transpose = c->t->transpose};
 	struct hzi_launch launch = {0};
 	int64_t tile, blocks;
 
@@ -114,15 +114,10 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 {
 	const struct hzi_hadamard_args *t = c->t;
 	const struct hzi_hadamard_dims dims = hzi_hadamard_make_dims(c, NULL);
-	struct hzi_hadamard_any a = {.job = c->job,
-				     .ndim = dims.n,
-				     .nseg = t->plan.nseg,
-				     .n = t->plan.n,
-				     .blocks = t->blocks,
-				     .x_block = c->x_block,
-				     .pre_block = t->pre.block_step,
-				     .post_block = t->post.block_step,
-				     .transpose = t->transpose};
+	struct hzi_hadamard_strided a = {
+		.job = c->job, .ndim = dims.n, .nseg = t->plan.nseg, .n = t->plan.n,
+		.blocks = t->blocks, .x_block = c->x_block, .pre_block = t->pre.block_step,
+		.post_block = t->post.block_step, .transpose = t->transpose};
 	const bool whole = c->group == t->blocks * t->plan.n;
 	int64_t elements = 0;
 	struct hzi_launch launch = {0};

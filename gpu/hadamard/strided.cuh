@@ -32,7 +32,7 @@ HZ_DEVICE void store_8(void *p, const float *v)
 
 /* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row.
  */
-HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const uint32_t *bits,
+HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, const uint32_t *bits,
 			int stride, char *y, int64_t post, int row0, int column)
 {
 	const int m = p.job.m, k = p.job.k, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
@@ -102,7 +102,7 @@ HZ_DEVICE void base_mma(const hzi_hadamard_true &p, const float *buffer, const u
 
 /* Results of rows row0 .. row0 + 7 and 4 columns, a thread. signs: entry (i, j) as +-1 at j * m +
  * i. */
-HZ_DEVICE void base_sum(const hzi_hadamard_true &p, const float *buffer, const float *signs,
+HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, const float *signs,
 			int stride, float *y, int64_t post, int row0, int column)
 {
 	const int m = p.job.m;
@@ -136,7 +136,7 @@ HZ_DEVICE void base_sum(const hzi_hadamard_true &p, const float *buffer, const f
 }
 
 template <int MID>
-HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
+HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 {
 	constexpr int MV = 6 - MID;
 	const int m = p.job.m, k = p.job.k, n = m << k, chunks = n >> 6;
@@ -218,7 +218,7 @@ HZ_DEVICE void true_rows(const hzi_hadamard_true &p)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_true(const __grid_constant__ hzi_hadamard_true p)
+hadamard_base_rows(const __grid_constant__ hzi_hadamard_base_rows p)
 {
 	if (p.job.k <= 10)
 		true_rows<4>(p);
@@ -441,7 +441,7 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 }
 
 /* Sums over all dimensions of what vector v steps by, for the fields that a caller reads. */
-HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_any &p, int64_t v)
+HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_strided &p, int64_t v)
 {
 	hzi_hadamard_dim at = {};
 
@@ -463,7 +463,7 @@ HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_any &p, int64_t v)
 	return at;
 }
 
-HZ_DEVICE void any(const hzi_hadamard_any &p, const uint32_t *bits)
+HZ_DEVICE void any(const hzi_hadamard_strided &p, const uint32_t *bits)
 {
 	const hzi_hadamard_job &job = p.job;
 	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1);
@@ -570,7 +570,7 @@ HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e
  * groups are quantized as they become complete and what is left is moved to the front. With one
  * scale a row all is done twice: for the largest magnitude, then for the codes.
  */
-HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
+HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 {
 	const hzi_hadamard_job &job = p.job;
 	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1), g = job.group_log2;
@@ -710,25 +710,25 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_any &p, const uint32_t *bits)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_any(const __grid_constant__ hzi_hadamard_any_small p)
+hadamard_strided(const __grid_constant__ hzi_hadamard_strided_small p)
 {
 	any(p.a, p.bits);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_any_big(const __grid_constant__ hzi_hadamard_any_big p)
+hadamard_strided_big(const __grid_constant__ hzi_hadamard_strided_big p)
 {
 	any(p.a, p.bits);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_any_quantize(const __grid_constant__ hzi_hadamard_any_small p)
+hadamard_strided_quantize(const __grid_constant__ hzi_hadamard_strided_small p)
 {
 	any_quantize(p.a, p.bits);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_any_quantize_big(const __grid_constant__ hzi_hadamard_any_big p)
+hadamard_strided_quantize_big(const __grid_constant__ hzi_hadamard_strided_big p)
 {
 	any_quantize(p.a, p.bits);
 }

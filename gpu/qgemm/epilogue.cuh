@@ -8,8 +8,8 @@
  * else rows go through a warp's part of shared memory, and out again as long pieces: quick_rows()
  * puts floats there, general_rows() takes sums, a column a lane, and makes anything of them.
  */
-#ifndef HZI_GPU_QGEMM_CUH
-#define HZI_GPU_QGEMM_CUH
+#ifndef HZI_GPU_QGEMM_EPILOGUE_CUH
+#define HZI_GPU_QGEMM_EPILOGUE_CUH
 
 #include "gpu/device/dtype.cuh"
 #include "gpu/qgemm/qgemm.h"
@@ -125,7 +125,7 @@ HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &colum
 	times = (int32_t)((uint32_t)o.k * (uint32_t)zero - (uint32_t)o.b_sums[n]);
 	columns.add[at] = (int32_t)((uint32_t)bias + (uint32_t)o.a_zero * (uint32_t)times);
 	columns.zero[at] = -zero;
-	if (o.quick == HZI_QUICK_ROWS) {
+	if (o.quick == HZI_EPILOGUE_VALUES) {
 		columns.factor[at] = __float_as_int(
 			o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale);
 		/* -0 is what changes nothing. */
@@ -267,7 +267,7 @@ HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
 {
 	out_row row = {0, 0, o.a_scale};
 
-	if (o.quick == HZI_QUICK_ROWS)
+	if (o.quick == HZI_EPILOGUE_VALUES)
 		row = general_row(o, r);
 	if (!o.a_zeros)
 		row.zero = 0;

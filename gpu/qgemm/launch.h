@@ -84,7 +84,7 @@ struct hzi_qgemm_lines hzi_qgemm_align(const struct hzi_qgemm_args *t, void *y);
 struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const uint8_t *b);
 
 /* The epilogue for 32-bit sums that t allows, whatever C's strides and zero points of rows are */
-int hzi_qgemm_quick_kind(const struct hzi_qgemm_args *t);
+int hzi_qgemm_epilogue_kind(const struct hzi_qgemm_args *t);
 
 static inline int64_t hzi_qgemm_blocks(const struct hzi_qgemm_args *t)
 {

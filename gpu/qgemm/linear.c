@@ -52,7 +52,7 @@ int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
 	const struct hzi_qlinear_call *c = args;
 	const struct hzi_qlinear_args *a = c->a;
 	const struct hzi_qgemm_args *t = &c->t;
-	const struct hzi_qlinear_few p = {
+	const struct hzi_qlinear_gemv p = {
 		.x = a->x, .b = t->packed, .out = hzi_qgemm_make_out(t, t->packed),
 		.x_m = t->a_m * (int64_t)hz_dtype_size(a->x_dtype), .width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t),
@@ -65,7 +65,7 @@ int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
 		.block = {HZI_LINEAR_THREADS}, .early = ctx->sm >= HZI_SM_90,
 	};
 
-	return hzi_cuda_launch(ctx, "qlinear", HZI_KERNEL_qlinear_few, &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "qlinear", HZI_KERNEL_qlinear_gemv, &launch, &p, sizeof(p));
 }
 
 /* ---- Codes in memory ------------------------------------------------------------------------- */

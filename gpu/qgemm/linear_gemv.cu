@@ -43,7 +43,7 @@ HZ_DEVICE uint4 load_once(const void *p)
  * threads do a row; unless the scale is fixed, they look for its range first.
  */
 template <int DTYPE>
-HZ_DEVICE void make_codes(const hzi_qlinear_few &p, memory &s)
+HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, memory &s)
 {
 	constexpr int each = piece<DTYPE>::count, once = 4;
 	const int pieces = p.out.k / each, lanes = 1 << p.lanes;
@@ -113,7 +113,7 @@ HZ_DEVICE void make_codes(const hzi_qlinear_few &p, memory &s)
 }
 
 extern "C" __global__ __launch_bounds__(HZI_LINEAR_THREADS, 1) void
-qlinear_few(const __grid_constant__ hzi_qlinear_few p)
+qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 {
 	__shared__ memory s;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;

@@ -17,7 +17,7 @@ static bool is_code(int dtype)
 	return dtype == HZ_U8 || dtype == HZ_S8;
 }
 
-int hzi_qgemm_quick_kind(const struct hzi_qgemm_args *t)
+int hzi_qgemm_epilogue_kind(const struct hzi_qgemm_args *t)
 {
 	/* The one multiplier has a shift that the 32-bit epilogue does not support. */
 	const bool far = !t->multipliers && !t->b_scales && t->mult.u &&
@@ -26,8 +26,8 @@ int hzi_qgemm_quick_kind(const struct hzi_qgemm_args *t)
 	if (t->sum64)
 		return 0;
 	if (is_code(t->c_dtype))
-		return t->rounding != HZ_ROUND_TFLITE && !far ? HZI_QUICK_CODES : 0;
-	return t->c_dtype != HZ_S32 || t->identity ? HZI_QUICK_ROWS : 0;
+		return t->rounding != HZ_ROUND_TFLITE && !far ? HZI_EPILOGUE_CODES : 0;
+	return t->c_dtype != HZ_S32 || t->identity ? HZI_EPILOGUE_VALUES : 0;
 }
 
 struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const uint8_t *b)
@@ -58,7 +58,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 
 	o.a_sums = o.b_zeros || o.b_zero;
 	if (aligned && !(is_code(t->c_dtype) && t->a_zeros))
-		o.quick = hzi_qgemm_quick_kind(t);
+		o.quick = hzi_qgemm_epilogue_kind(t);
 	o.bounded = is_code(t->c_dtype) ? t->min > least || t->max < least + 255
 					: t->fmin > -INFINITY || t->fmax < INFINITY;
 	o.bias_max = t->sum64 ? 0 : (int32_t)(INT32_MAX - t->reach);

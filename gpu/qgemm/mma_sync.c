@@ -9,27 +9,28 @@
 
 #include "gpu/qgemm/launch.h"
 
-static struct hzi_qgemm_any make_any(const struct hzi_qgemm_args *t, const uint8_t *b,
+static struct hzi_qgemm_mma_sync make_any(const struct hzi_qgemm_args *t, const uint8_t *b,
 				     const struct hzi_qgemm_out *out)
 {
-	return (struct hzi_qgemm_any){
+	return (struct hzi_qgemm_mma_sync){
 		.a = t->a, .b = b, .out = *out, .a_m = t->a_m,
 		.width = hzi_qgemm_width(t), .blocks = (int32_t)hzi_qgemm_blocks(t),
 	};
 }
 
 static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
-		      struct hzi_qgemm_any *p, int64_t items)
+		      struct hzi_qgemm_mma_sync *p, int64_t items)
 {
-	const int rows = t->sum64 ? HZI_ANY_ROWS / 2 : HZI_ANY_ROWS;
+	const int rows = t->sum64 ? HZI_MMA_SYNC_ROWS / 2 : HZI_MMA_SYNC_ROWS;
 	const bool is_signed = t->a_dtype == HZ_S8;
 	struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(t->n, HZI_ANY_COLUMNS), (unsigned)ceil_div(t->m, rows)},
+		.grid = {(unsigned)ceil_div(t->n, HZI_MMA_SYNC_COLUMNS),
+			 (unsigned)ceil_div(t->m, rows)},
 		.block = {256},
-		.shared_bytes =
-			(unsigned)(HZI_ANY_STAGES * (rows + HZI_ANY_COLUMNS) * HZI_QK_BLOCK),
+		.shared_bytes = (unsigned)(HZI_MMA_SYNC_STAGES * HZI_QK_BLOCK *
+					   (rows + HZI_MMA_SYNC_COLUMNS)),
 	};
-	const int kernel = (p->ndim ? HZI_KERNEL_qgemm_batch_u : HZI_KERNEL_qgemm_any_u) +
+	const int kernel = (p->ndim ? HZI_KERNEL_qgemm_batch_u8 : HZI_KERNEL_qgemm_mma_sync_u8) +
 			   (t->sum64 ? 2 : 0) + is_signed;
 
 	for (; p->first < items; p->first += HZI_ITEMS_MAX) {
@@ -42,7 +43,7 @@ static int launch_any(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 static int launch_one(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
 		      const struct hzi_qgemm_out *out, bool early)
 {
-	struct hzi_qgemm_any p = make_any(t, b, out);
+	struct hzi_qgemm_mma_sync p = make_any(t, b, out);
 
 	(void)early;
 	return launch_any(ctx, t, &p, 1);
@@ -83,11 +84,12 @@ const char *hzi_cuda_qgemm_batch_unsupported(const struct hz_context *ctx, const
 bool hzi_cuda_qgemm_batch_wins(const struct hz_context *ctx, const struct hzi_qgemm_call *c)
 {
 	const struct hzi_qgemm_args *t = &c->t;
-	const int64_t n = hzi_round_up(t->n, HZI_ANY_COLUMNS), k = hzi_round_up(t->k, HZI_QK_BLOCK);
+	const int64_t n = hzi_round_up(t->n, HZI_MMA_SYNC_COLUMNS);
+	const int64_t k = hzi_round_up(t->k, HZI_QK_BLOCK);
 	const double count =
 		(double)hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true).count;
 	const double bytes = (double)n * (double)k / BYTES_RATE;
-	const double joint = 2.0 * (double)hzi_round_up(t->m, HZI_ANY_ROWS) * (double)n *
+	const double joint = 2.0 * (double)hzi_round_up(t->m, HZI_MMA_SYNC_ROWS) * (double)n *
 			     (double)k / BATCH_RATE;
 	const double single = 2.0 * (double)t->m * (double)n * (double)k / SINGLE_RATE;
 	const int64_t launches = 1 + (t->packed ? 0 : 2);
@@ -130,7 +132,7 @@ int hzi_cuda_qgemm_batch(struct hz_context *ctx, const void *args)
 	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
 	const uint8_t *b = t.packed ? t.packed : c->workspace;
 	struct hzi_qgemm_out out;
-	struct hzi_qgemm_any p;
+	struct hzi_qgemm_mma_sync p;
 	size_t lines;
 
 	hzi_qgemm_workspace(&t, true, &lines);

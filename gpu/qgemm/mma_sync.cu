@@ -149,20 +149,20 @@ qgemm_lines(const __grid_constant__ hzi_qgemm_lines p)
  * added to them every CHUNK_BLOCKS.
  */
 template <bool SIGNED, int MI, typename T>
-HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
+HZ_DEVICE void multiply_any(const hzi_qgemm_mma_sync &p)
 {
 	extern __shared__ __align__(1024) uint8_t memory[];
 	constexpr bool wide = sizeof(T) == 8;
 	const int rows = 64 * MI, a_bytes = rows * HZI_QK_BLOCK;
-	const int stage_bytes = a_bytes + HZI_ANY_COLUMNS * HZI_QK_BLOCK;
+	const int stage_bytes = a_bytes + HZI_MMA_SYNC_COLUMNS * HZI_QK_BLOCK;
 	const uint32_t base = shared_address(memory);
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wm = warp % 4, wn = warp / 4;
-	const int m0 = blockIdx.y * rows, n0 = blockIdx.x * HZI_ANY_COLUMNS;
+	const int m0 = blockIdx.y * rows, n0 = blockIdx.x * HZI_MMA_SYNC_COLUMNS;
 	int32_t acc[MI][8][4] = {}, row_sum[MI][2] = {};
 	T total[wide ? MI : 1][8][4] = {};
 
 	auto load = [&](int b) {
-		const uint32_t to = base + b % HZI_ANY_STAGES * stage_bytes;
+		const uint32_t to = base + b % HZI_MMA_SYNC_STAGES * stage_bytes;
 
 #pragma unroll
 		for (int i = 0; i < a_bytes / 16 / 256; i++) {
@@ -174,7 +174,7 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 				       bytes ? p.a + (m0 + row) * p.a_m + k : p.a, bytes);
 		}
 #pragma unroll
-		for (int i = 0; i < HZI_ANY_COLUMNS * HZI_QK_BLOCK / 16 / 256; i++) {
+		for (int i = 0; i < HZI_MMA_SYNC_COLUMNS * HZI_QK_BLOCK / 16 / 256; i++) {
 			const int at = 16 * (threadIdx.x + 256 * i);
 
 			cp_async(to + a_bytes + at,
@@ -183,19 +183,19 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 	};
 
 #pragma unroll
-	for (int s = 0; s < HZI_ANY_STAGES - 1; s++) {
+	for (int s = 0; s < HZI_MMA_SYNC_STAGES - 1; s++) {
 		if (s < p.blocks)
 			load(s);
 		cp_async_commit();
 	}
 	for (int b = 0; b < p.blocks; b++) {
-		const uint32_t a = base + b % HZI_ANY_STAGES * stage_bytes;
+		const uint32_t a = base + b % HZI_MMA_SYNC_STAGES * stage_bytes;
 		const int line = lane & 7;
 
-		cp_async_wait<HZI_ANY_STAGES - 2>();
+		cp_async_wait<HZI_MMA_SYNC_STAGES - 2>();
 		__syncthreads();
-		if (b + HZI_ANY_STAGES - 1 < p.blocks)
-			load(b + HZI_ANY_STAGES - 1);
+		if (b + HZI_MMA_SYNC_STAGES - 1 < p.blocks)
+			load(b + HZI_MMA_SYNC_STAGES - 1);
 		cp_async_commit();
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -244,14 +244,14 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 		s = quad_sum(s);
 	}
 
-	auto &columns = *(out_columns<HZI_ANY_COLUMNS> *)memory;
+	auto &columns = *(out_columns<HZI_MMA_SYNC_COLUMNS> *)memory;
 	int quick = wide ? 0 : p.out.quick;
 
 	__syncthreads();
 	if (quick) {
 		bool fits = true;
 
-		if (threadIdx.x < HZI_ANY_COLUMNS)
+		if (threadIdx.x < HZI_MMA_SYNC_COLUMNS)
 			fits = quick_column(p.out, n0 + threadIdx.x, columns, threadIdx.x);
 		quick = __syncthreads_and(fits) ? quick : 0;
 	}
@@ -261,7 +261,7 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 	for (int i = 0; i < MI; i++) {
 		const int r = m0 + (wm * MI + i) * 16, n = n0 + 64 * wn;
 
-		if (quick == HZI_QUICK_CODES) {
+		if (quick == HZI_EPILOGUE_CODES) {
 			const int at = 64 * wn + 16 * (lane & 3);
 			int32_t v[2][16];
 
@@ -297,9 +297,9 @@ HZ_DEVICE void multiply_any(const hzi_qgemm_any &p)
 }
 
 /* An item of a batch. In kernels of their own: what it is copied to takes registers. */
-HZ_DEVICE hzi_qgemm_any item_of(const hzi_qgemm_any &all)
+HZ_DEVICE hzi_qgemm_mma_sync item_of(const hzi_qgemm_mma_sync &all)
 {
-	hzi_qgemm_any p = all;
+	hzi_qgemm_mma_sync p = all;
 
 	for (int64_t d = all.ndim - 1, rest = all.first + blockIdx.z; d >= 0; d--) {
 		const int64_t index = rest % all.shape[d];
@@ -318,15 +318,15 @@ HZ_DEVICE hzi_qgemm_any item_of(const hzi_qgemm_any &all)
 
 #define ANY(name, signed, mi, type, item) \
 	extern "C" __global__ __launch_bounds__(256) void \
-	name(const __grid_constant__ hzi_qgemm_any p) \
+	name(const __grid_constant__ hzi_qgemm_mma_sync p) \
 	{ \
 		multiply_any<signed, mi, type>(item(p)); \
 	}
-ANY(qgemm_any_u, false, 2, int32_t, )
-ANY(qgemm_any_s, true, 2, int32_t, )
-ANY(qgemm_any_wide_u, false, 1, int64_t, )
-ANY(qgemm_any_wide_s, true, 1, int64_t, )
-ANY(qgemm_batch_u, false, 2, int32_t, item_of)
-ANY(qgemm_batch_s, true, 2, int32_t, item_of)
-ANY(qgemm_batch_wide_u, false, 1, int64_t, item_of)
-ANY(qgemm_batch_wide_s, true, 1, int64_t, item_of)
+ANY(qgemm_mma_sync_u8, false, 2, int32_t, )
+ANY(qgemm_mma_sync_s8, true, 2, int32_t, )
+ANY(qgemm_mma_sync_sum64_u8, false, 1, int64_t, )
+ANY(qgemm_mma_sync_sum64_s8, true, 1, int64_t, )
+ANY(qgemm_batch_u8, false, 2, int32_t, item_of)
+ANY(qgemm_batch_s8, true, 2, int32_t, item_of)
+ANY(qgemm_batch_sum64_u8, false, 1, int64_t, item_of)
+ANY(qgemm_batch_sum64_s8, true, 1, int64_t, item_of)

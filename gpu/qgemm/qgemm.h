@@ -28,38 +28,38 @@
 
 #define HZI_QK_BLOCK 128	/* bytes of k in a block, and of a line */
 #define HZI_QN_GROUP 64		/* columns that are permuted within */
-#define HZI_TMA_ROWS 128	/* of A in a tile */
-#define HZI_TMA_ONES 16		/* columns besides 64: see wgmma.cu */
-#define HZI_TMA_THREADS 384	/* two consumer warpgroups, and one with other tasks */
-#define HZI_FEW_COLUMNS 64	/* of a cluster of skinny_splitk */
-#define HZI_FEW_ROWS 64		/* most of a block */
-#define HZI_FEW_THREADS 384	/* a consumer warpgroup, and eight warps with other tasks */
-#define HZI_FEW_STAGES_8 8
-#define HZI_FEW_STAGES_16 8
-#define HZI_FEW_STAGES_32 6
-#define HZI_FEW_STAGES_64 6
+#define HZI_WGMMA_ROWS 128	/* of A in a tile */
+#define HZI_WGMMA_ONES 16		/* columns besides 64: see wgmma.cu */
+#define HZI_WGMMA_THREADS 384	/* two consumer warpgroups, and one with other tasks */
+#define HZI_SKINNY_COLUMNS 64	/* of a cluster of skinny_splitk */
+#define HZI_SKINNY_ROWS 64		/* most of a block */
+#define HZI_SKINNY_THREADS 384	/* a consumer warpgroup, and eight warps with other tasks */
+#define HZI_SKINNY_STAGES_8 8
+#define HZI_SKINNY_STAGES_16 8
+#define HZI_SKINNY_STAGES_32 6
+#define HZI_SKINNY_STAGES_64 6
 #define HZI_LINEAR_ROWS 4	/* most of a linear layer in one launch, if the scale is given */
 #define HZI_LINEAR_RANGES 2	/* if it is that of their ranges */
 #define HZI_LINEAR_COLUMNS 32	/* of a block */
 #define HZI_LINEAR_THREADS 512
 #define HZI_LINEAR_BLOCKS 32	/* most blocks of k: the registers of a block hold these */
 #define HZI_LINEAR_PITCH (HZI_LINEAR_BLOCKS * HZI_QK_BLOCK + 64) /* no bank conflicts */
-#define HZI_FEW_PITCH 68	/* words of a row of sums of 64 columns */
-#define HZI_ANY_ROWS 128	/* of a block of mma_sync; half of it with sums of 64 bits */
-#define HZI_ANY_COLUMNS 128
-#define HZI_ANY_STAGES 3
+#define HZI_SKINNY_PITCH 68	/* words of a row of sums of 64 columns */
+#define HZI_MMA_SYNC_ROWS 128	/* of a block of mma_sync; half of it with sums of 64 bits */
+#define HZI_MMA_SYNC_COLUMNS 128
+#define HZI_MMA_SYNC_STAGES 3
 #define HZI_QSTAGE_WORDS 68	/* a row of 64 sums, and values of A's row */
-#define HZI_QUICK_CODES 1
-#define HZI_QUICK_ROWS 2
+#define HZI_EPILOGUE_CODES 1
+#define HZI_EPILOGUE_VALUES 2
 
 /* Bytes of shared memory, or a little more */
-#define HZI_TMA_BYTES(columns, stages) \
+#define HZI_WGMMA_BYTES(columns, stages) \
 	((stages) * HZI_QK_BLOCK * \
-		 (HZI_TMA_ROWS + (columns) + ((columns) == 64 ? HZI_TMA_ONES : 0)) + \
-	 2 * (20 * (columns) + 4 * HZI_TMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
-#define HZI_FEW_BYTES(rows, stages) \
-	((stages) * (HZI_FEW_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_FEW_COLUMNS + \
-	 4 * (rows) * HZI_FEW_PITCH + 16 * (stages) + 16)
+		 (HZI_WGMMA_ROWS + (columns) + ((columns) == 64 ? HZI_WGMMA_ONES : 0)) + \
+	 2 * (20 * (columns) + 4 * HZI_WGMMA_ROWS) + 4 * 64 * HZI_QSTAGE_WORDS + 16 * (stages) + 64)
+#define HZI_SKINNY_BYTES(rows, stages) \
+	((stages) * (HZI_SKINNY_COLUMNS + (rows)) * HZI_QK_BLOCK + 20 * HZI_SKINNY_COLUMNS + \
+	 4 * (rows) * HZI_SKINNY_PITCH + 16 * (stages) + 16)
 
 /* The epilogue, from sums to C, of one matrix: see struct hzi_qgemm_args */
 struct hzi_qgemm_out {
@@ -82,17 +82,17 @@ struct hzi_qgemm_out {
 	float a_scale, b_scale, c_scale;
 	int32_t a_sums;			/* sums of A's rows are needed */
 	/*
-	 * quick: C has contiguous, 16-byte aligned rows. HZI_QUICK_CODES: it is u8 or s8, rounded
-	 * once, with one a_zero; HZI_QUICK_ROWS: it is floats, or s32 sums. A tile is done in 32
-	 * bits if the bias of each of its columns is at most bias_max, so that sums with it fit,
-	 * and for codes 33 <= shift <= 53. bounded: min or max, fmin or fmax, is inside the range
-	 * of the dtype.
+	 * quick: C has contiguous, 16-byte aligned rows. HZI_EPILOGUE_CODES: it is u8 or s8,
+	 * rounded once, with one a_zero; HZI_EPILOGUE_VALUES: it is floats, or s32 sums. A tile is
+	 * done in 32 bits if the bias of each of its columns is at most bias_max, so that sums with
+	 * it fit, and for codes 33 <= shift <= 53. bounded: min or max, fmin or fmax, is inside the
+	 * range of the dtype.
 	 */
 	int32_t quick, bounded, bias_max;
 };
 
 /* wgmma: each block of a cluster has a tile of 128 rows by a kernel's columns. */
-struct hzi_qgemm_tma {
+struct hzi_qgemm_wgmma {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;
 	struct hzi_qgemm_out out;
@@ -103,7 +103,7 @@ struct hzi_qgemm_tma {
 };
 
 /* skinny_splitk: a cluster has 64 columns, each of its blocks a share of k. */
-struct hzi_qgemm_few {
+struct hzi_qgemm_skinny {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;
 	struct hzi_qgemm_out out;
@@ -113,7 +113,7 @@ struct hzi_qgemm_few {
 };
 
 /* A linear layer of up to 4 rows of floats, which are whole pieces of 16 bytes */
-struct hzi_qlinear_few {
+struct hzi_qlinear_gemv {
 	const void *x;
 	const uint8_t *b;
 	struct hzi_qgemm_out out;	/* without zero points and scales of rows */
@@ -132,7 +132,7 @@ struct hzi_qlinear_few {
  * mma_sync, and a batch in one launch: items from number first on; a_stride, b_stride and c_stride
  * in bytes. Rows of A are 16-byte aligned.
  */
-struct hzi_qgemm_any {
+struct hzi_qgemm_mma_sync {
 	const uint8_t *a, *b;
 	struct hzi_qgemm_out out;
 	int64_t a_m;
@@ -160,10 +160,10 @@ struct hzi_qgemm_lines {
 };
 
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_tma) == 384, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_few) == 384, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_few) == 280, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_any) == 424, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_wgmma) == 384, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_skinny) == 384, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_gemv) == 280, "the same layout for C and CUDA");
+HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_mma_sync) == 424, "the same layout for C and CUDA");
 HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_lines) == 200, "the same layout for C and CUDA");
 
 #endif

@@ -13,14 +13,14 @@ struct kernel {
 };
 
 static const struct kernel kernels[] = {
-	{8, HZI_KERNEL_qgemm_few_8_u, HZI_KERNEL_qgemm_few_8_s,
-	 HZI_FEW_BYTES(8, HZI_FEW_STAGES_8)},
-	{16, HZI_KERNEL_qgemm_few_16_u, HZI_KERNEL_qgemm_few_16_s,
-	 HZI_FEW_BYTES(16, HZI_FEW_STAGES_16)},
-	{32, HZI_KERNEL_qgemm_few_32_u, HZI_KERNEL_qgemm_few_32_s,
-	 HZI_FEW_BYTES(32, HZI_FEW_STAGES_32)},
-	{64, HZI_KERNEL_qgemm_few_64_u, HZI_KERNEL_qgemm_few_64_s,
-	 HZI_FEW_BYTES(64, HZI_FEW_STAGES_64)},
+	{8, HZI_KERNEL_qgemm_skinny_8_u8, HZI_KERNEL_qgemm_skinny_8_s8,
+	 HZI_SKINNY_BYTES(8, HZI_SKINNY_STAGES_8)},
+	{16, HZI_KERNEL_qgemm_skinny_16_u8, HZI_KERNEL_qgemm_skinny_16_s8,
+	 HZI_SKINNY_BYTES(16, HZI_SKINNY_STAGES_16)},
+	{32, HZI_KERNEL_qgemm_skinny_32_u8, HZI_KERNEL_qgemm_skinny_32_s8,
+	 HZI_SKINNY_BYTES(32, HZI_SKINNY_STAGES_32)},
+	{64, HZI_KERNEL_qgemm_skinny_64_u8, HZI_KERNEL_qgemm_skinny_64_s8,
+	 HZI_SKINNY_BYTES(64, HZI_SKINNY_STAGES_64)},
 };
 
 #define BLOCK_CYCLES 265	/* of a block of k by 64 rows, on an H200 */
@@ -34,8 +34,8 @@ static const struct kernel kernels[] = {
 static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			    int64_t *cycles)
 {
-	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS) *
-			      ceil_div(min_of(t->m, HZI_ROWS_MAX), HZI_FEW_ROWS);
+	const int64_t tiles = ceil_div(t->n, HZI_SKINNY_COLUMNS) *
+			      ceil_div(min_of(t->m, HZI_ROWS_MAX), HZI_SKINNY_ROWS);
 	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors, blocks = hzi_qgemm_blocks(t);
 	int64_t least = INT64_MAX;
 	unsigned best = 0;
@@ -70,12 +70,12 @@ const char *hzi_cuda_qgemm_skinny_splitk_unsupported(const struct hz_context *ct
 bool hzi_cuda_qgemm_skinny_splitk_wins(const struct hz_context *ctx, const struct hzi_qgemm_call *c)
 {
 	const struct hzi_qgemm_args *t = &c->t;
-	const int64_t tiles = ceil_div(t->n, HZI_FEW_COLUMNS) * ceil_div(t->m, HZI_FEW_ROWS);
+	const int64_t tiles = ceil_div(t->n, HZI_SKINNY_COLUMNS) * ceil_div(t->m, HZI_SKINNY_ROWS);
 	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
 	int64_t cycles;
 	unsigned shares;
 
-	if (t->m <= HZI_FEW_ROWS)
+	if (t->m <= HZI_SKINNY_ROWS)
 		return true;
 	if (t->sum64 || tiles > sms)
 		return false;
@@ -87,23 +87,23 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			 const struct hzi_qgemm_out *out, bool early)
 {
 	const struct kernel *f = kernels;
-	struct hzi_qgemm_few p = {
+	struct hzi_qgemm_skinny p = {
 		.b = b, .out = *out, .width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t), .wide = t->sum64,
 	};
-	struct hzi_launch launch = {.block = {HZI_FEW_THREADS}, .early = early, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_SKINNY_THREADS}, .early = early, .aligned = true};
 	int64_t cycles;
 
-	while (f->rows < t->m && f->rows < HZI_FEW_ROWS)
+	while (f->rows < t->m && f->rows < HZI_SKINNY_ROWS)
 		f++;
 	if (!p.out.quick || t->n % 16) {
 		p.loose = true;
-		p.out.quick = hzi_qgemm_quick_kind(t);
+		p.out.quick = hzi_qgemm_epilogue_kind(t);
 		if (t->a_zeros)
 			p.out.a_zero = 0;
 	}
 	launch.cluster = best_shares(ctx, t, &cycles);
-	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_FEW_COLUMNS) * launch.cluster;
+	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_SKINNY_COLUMNS) * launch.cluster;
 	launch.grid[1] = (unsigned)ceil_div(t->m, f->rows);
 	launch.shared_bytes = (unsigned)(HZI_SHARED_ALIGN + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,

@@ -18,16 +18,16 @@
  */
 template <int ROWS, int STAGES>
 struct few_memory {
-	uint8_t b[STAGES][HZI_FEW_COLUMNS * HZI_QK_BLOCK];
+	uint8_t b[STAGES][HZI_SKINNY_COLUMNS * HZI_QK_BLOCK];
 	uint8_t a[STAGES][ROWS * HZI_QK_BLOCK];
-	int32_t slots[ROWS][HZI_FEW_PITCH];
-	out_columns<HZI_FEW_COLUMNS> column;
+	int32_t slots[ROWS][HZI_SKINNY_PITCH];
+	out_columns<HZI_SKINNY_COLUMNS> column;
 	uint64_t full[STAGES], empty[STAGES], ready;
 };
 
 #define FEW_SIZE(rows) \
-	static_assert(sizeof(few_memory<rows, HZI_FEW_STAGES_##rows>) <= \
-		      HZI_FEW_BYTES(rows, HZI_FEW_STAGES_##rows), "what the launcher asks for")
+	static_assert(sizeof(few_memory<rows, HZI_SKINNY_STAGES_##rows>) <= \
+		      HZI_SKINNY_BYTES(rows, HZI_SKINNY_STAGES_##rows), "the launcher's bytes")
 FEW_SIZE(8);
 FEW_SIZE(16);
 FEW_SIZE(32);
@@ -35,8 +35,8 @@ FEW_SIZE(64);
 
 /* Four columns the general way, from the sums of all blocks: in 64 bits if 32 may not do. */
 template <int ROWS>
-HZ_DEVICE void few_general(const hzi_qgemm_few &p, const int32_t (*slots)[HZI_FEW_PITCH], int share,
-			   int blocks, int at, int32_t row_sum, int r, int n)
+HZ_DEVICE void few_general(const hzi_qgemm_skinny &p, const int32_t (*slots)[HZI_SKINNY_PITCH],
+			   int share, int blocks, int at, int32_t row_sum, int r, int n)
 {
 #pragma unroll 1
 	for (int i = 0; i < 4; i++) {
@@ -53,7 +53,7 @@ HZ_DEVICE void few_general(const hzi_qgemm_few &p, const int32_t (*slots)[HZI_FE
 }
 
 /* Four codes: with zeros of rows, and anywhere, if p is loose. */
-HZ_DEVICE void few_codes(const hzi_qgemm_few &p, int4 raw, const four_columns &columns,
+HZ_DEVICE void few_codes(const hzi_qgemm_skinny &p, int4 raw, const four_columns &columns,
 			 int32_t row_sum, int r, int n)
 {
 	uint8_t *c = (uint8_t *)p.out.c + r * p.out.c_m + n * p.out.c_n;
@@ -89,9 +89,9 @@ HZ_DEVICE void few_codes(const hzi_qgemm_few &p, int4 raw, const four_columns &c
  * along the grid's y. B of the first blocks of k is under way before the kernel ahead has ended.
  */
 template <int ROWS, int STAGES, bool SIGNED>
-HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
+HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 {
-	constexpr int b_bytes = HZI_FEW_COLUMNS * HZI_QK_BLOCK, a_bytes = ROWS * HZI_QK_BLOCK;
+	constexpr int b_bytes = HZI_SKINNY_COLUMNS * HZI_QK_BLOCK, a_bytes = ROWS * HZI_QK_BLOCK;
 	/* Warps that add up, and chunks of a block of A for each of their threads */
 	constexpr int sum_warps = ROWS < 16 ? 2 : 4, items = ROWS * 8 / (32 * sum_warps);
 	auto &s = *(few_memory<ROWS, STAGES> *)shared_start();
@@ -101,7 +101,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	const uint32_t ready = shared_address(&s.ready);
 	const uint32_t rank = cluster_rank();
 	const uint32_t blocks = cluster_size();
-	const int n0 = blockIdx.x / blocks * HZI_FEW_COLUMNS;
+	const int n0 = blockIdx.x / blocks * HZI_SKINNY_COLUMNS;
 	const int begin = rank * p.blocks / blocks, count = (rank + 1) * p.blocks / blocks - begin;
 	/* Blocks are a power of two, and so are their shares of the rows. */
 	const bool alone = blocks == 1;
@@ -130,7 +130,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 	/*
 	 * A warp takes long to begin a copy, so that the first are begun by as many as there are.
 	 */
-	const int mine = warp + lane * (HZI_FEW_THREADS / 32);
+	const int mine = warp + lane * (HZI_SKINNY_THREADS / 32);
 
 	if (mine < STAGES) {
 		mbarrier_init(full + 8 * mine, 1);
@@ -141,10 +141,10 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			load_b(mine, mine);
 		tma_prefetch_map(p.a);
 	}
-	if (threadIdx.x == HZI_FEW_THREADS - 1) {
+	if (threadIdx.x == HZI_SKINNY_THREADS - 1) {
 		mbarrier_init(ready, 1);
 		mbarrier_init_fence();
-		mbarrier_expect_tx(ready, ROWS * (HZI_FEW_COLUMNS + 1) * 4);
+		mbarrier_expect_tx(ready, ROWS * (HZI_SKINNY_COLUMNS + 1) * 4);
 	}
 	pdl_launch_dependents();
 	__syncthreads();
@@ -229,21 +229,21 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			for (int d = 1; d < 8; d *= 2)
 				sum[i] += __shfl_xor_sync(~0u, sum[i], d);
 			if (thread % 8 == 0 && alone)
-				s.slots[r][HZI_FEW_COLUMNS] = sum[i];
+				s.slots[r][HZI_SKINNY_COLUMNS] = sum[i];
 			else if (thread % 8 == 0)
-				store_async(slot_of(r, HZI_FEW_COLUMNS), sum[i], ready_of(r));
+				store_async(slot_of(r, HZI_SKINNY_COLUMNS), sum[i], ready_of(r));
 		}
 	} else {
 		const int column = threadIdx.x - 32 * COLUMN_WARP;
 
-		if (threadIdx.x == HZI_FEW_THREADS - 1) {
+		if (threadIdx.x == HZI_SKINNY_THREADS - 1) {
 			for (int k = STAGES; k < count; k++) {
 				mbarrier_wait(empty + 8 * ring.at, ring.parity);
 				load_b(k, ring.at);
 				load_a(k, ring.at);
 				ring.next();
 			}
-		} else if (fits && column >= 0 && column < HZI_FEW_COLUMNS) {
+		} else if (fits && column >= 0 && column < HZI_SKINNY_COLUMNS) {
 			fits = quick_column(p.out, n0 + column, s.column, column, p.loose);
 		}
 		__syncwarp();
@@ -257,7 +257,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 
 #pragma unroll 1
 	for (int i = 2 * warp + lane / 16; i < share && m0 + row0 + i < p.out.m;
-	     i += HZI_FEW_THREADS / 16) {
+	     i += HZI_SKINNY_THREADS / 16) {
 		const int r = m0 + row0 + i;
 		out_row of = quick_row(p.out, r);
 		int4 raw = {};
@@ -271,11 +271,11 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 			raw.y += v.y;
 			raw.z += v.z;
 			raw.w += v.w;
-			of.sum += row[HZI_FEW_COLUMNS];
+			of.sum += row[HZI_SKINNY_COLUMNS];
 		}
 		if (!fits)
 			few_general<ROWS>(p, s.slots + i, share, blocks, at, of.sum, r, n);
-		else if (p.out.quick == HZI_QUICK_ROWS)
+		else if (p.out.quick == HZI_EPILOGUE_VALUES)
 			p.loose ? quick_four<true>(p.out, raw, of, columns, r, n)
 				: quick_four<false>(p.out, raw, of, columns, r, n);
 		else if (n < p.out.n)
@@ -286,14 +286,14 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_few &p)
 #endif
 
 #define FEW(name, rows, is_signed) \
-	extern "C" __global__ __launch_bounds__(HZI_FEW_THREADS, 2) void \
-	name(const __grid_constant__ hzi_qgemm_few p) \
-	HZ_HOPPER_BODY((few_kernel<rows, HZI_FEW_STAGES_##rows, is_signed>(p)))
-FEW(qgemm_few_8_u, 8, false)
-FEW(qgemm_few_16_u, 16, false)
-FEW(qgemm_few_32_u, 32, false)
-FEW(qgemm_few_64_u, 64, false)
-FEW(qgemm_few_8_s, 8, true)
-FEW(qgemm_few_16_s, 16, true)
-FEW(qgemm_few_32_s, 32, true)
-FEW(qgemm_few_64_s, 64, true)
+	extern "C" __global__ __launch_bounds__(HZI_SKINNY_THREADS, 2) void \
+	name(const __grid_constant__ hzi_qgemm_skinny p) \
+	HZ_HOPPER_BODY((few_kernel<rows, HZI_SKINNY_STAGES_##rows, is_signed>(p)))
+FEW(qgemm_skinny_8_u8, 8, false)
+FEW(qgemm_skinny_16_u8, 16, false)
+FEW(qgemm_skinny_32_u8, 32, false)
+FEW(qgemm_skinny_64_u8, 64, false)
+FEW(qgemm_skinny_8_s8, 8, true)
+FEW(qgemm_skinny_16_s8, 16, true)
+FEW(qgemm_skinny_32_s8, 32, true)
+FEW(qgemm_skinny_64_s8, 64, true)

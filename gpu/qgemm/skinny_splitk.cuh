@@ -6,8 +6,8 @@
  * The blocks of a cluster that have the same 64 columns have a share of k each. In the end each of
  * them gets the sums of all for its share of the rows.
  */
-#ifndef HZI_QGEMM_FEW_CUH
-#define HZI_QGEMM_FEW_CUH
+#ifndef HZI_GPU_QGEMM_SKINNY_SPLITK_CUH
+#define HZI_GPU_QGEMM_SKINNY_SPLITK_CUH
 
 #include "gpu/qgemm/epilogue.cuh"
 #include "gpu/device/wgmma_s8.cuh"
@@ -26,7 +26,7 @@ HZ_DEVICE int few_at(int n)
 template <int ROWS>
 struct few_sums {
 	static constexpr bool upright = ROWS >= 32;
-	int32_t acc[upright ? HZI_FEW_COLUMNS / 2 : ROWS / 2] = {};
+	int32_t acc[upright ? HZI_SKINNY_COLUMNS / 2 : ROWS / 2] = {};
 
 	/* Adds a block of k: a has lines of A, b of B. */
 	template <bool SIGNED>
@@ -63,7 +63,7 @@ struct few_sums {
 		const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
 #pragma unroll
-		for (int i = 0; upright && i < HZI_FEW_COLUMNS / 2; i += 4) {
+		for (int i = 0; upright && i < HZI_SKINNY_COLUMNS / 2; i += 4) {
 			const int r = warp * 16 + (lane >> 2) + i / 16 * 8;
 			const int e = i % 16 / 4 * 8 + i / 16 * 2;
 

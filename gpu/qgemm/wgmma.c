@@ -16,14 +16,15 @@ struct kernel {
 	int block, tile, once;
 };
 
+#define KERNELS(tile) HZI_KERNEL_qgemm_wgmma_##tile##_u8, HZI_KERNEL_qgemm_wgmma_##tile##_s8
+
 static const struct kernel kernels[] = {
-	{256, HZI_KERNEL_qgemm_tma_256_u, HZI_KERNEL_qgemm_tma_256_s, 4, 2, 1, 1060, 3700, 3000},
-	{192, HZI_KERNEL_qgemm_tma_192_u, HZI_KERNEL_qgemm_tma_192_s, 5, 2, 1, 810, 2900, 3000},
-	{128, HZI_KERNEL_qgemm_tma_128_u, HZI_KERNEL_qgemm_tma_128_s, 6, 2, 1, 535, 2200, 3000},
-	{128, HZI_KERNEL_qgemm_tma_128_1_u, HZI_KERNEL_qgemm_tma_128_1_s, 6, 1, 1, 740, 2200,
-	 2700},
-	{96, HZI_KERNEL_qgemm_tma_96_u, HZI_KERNEL_qgemm_tma_96_s, 7, 1, 4, 520, 1700, 3000},
-	{64, HZI_KERNEL_qgemm_tma_64_u, HZI_KERNEL_qgemm_tma_64_s, 7, 1, 1, 440, 1300, 2700},
+	{256, KERNELS(128x256), 4, 2, 1, 1060, 3700, 3000},
+	{192, KERNELS(128x192), 5, 2, 1, 810, 2900, 3000},
+	{128, KERNELS(128x128), 6, 2, 1, 535, 2200, 3000},
+	{128, KERNELS(128x128_c1), 6, 1, 1, 740, 2200, 2700},
+	{96, KERNELS(128x96), 7, 1, 4, 520, 1700, 3000},
+	{64, KERNELS(128x64), 7, 1, 1, 440, 1300, 2700},
 };
 
 /* Clusters at once. A cluster of 4 lies within one GPC, of some 16 SMs: on an H200 30 of 33 do. */
@@ -41,7 +42,7 @@ static const struct kernel *best_kernel(const struct hz_context *ctx,
 	*cycles = INT64_MAX;
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++) {
 		const struct kernel *g = &kernels[i];
-		const int64_t tiles = ceil_div(t->m, HZI_TMA_ROWS * g->down) *
+		const int64_t tiles = ceil_div(t->m, HZI_WGMMA_ROWS * g->down) *
 				      ceil_div(t->n, g->columns * g->across);
 		const int64_t all = ceil_div(tiles, clusters(sms, g->down * g->across)) *
 				    (blocks * g->block + g->tile) + g->once;
@@ -76,24 +77,24 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			 const struct hzi_qgemm_out *out, bool early)
 {
 	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
-	struct hzi_qgemm_tma p = {
+	struct hzi_qgemm_wgmma p = {
 		.b = b, .out = *out, .width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t),
 	};
-	struct hzi_launch launch = {.block = {HZI_TMA_THREADS}, .early = early, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_WGMMA_THREADS}, .early = early, .aligned = true};
 	const struct kernel *f;
 	int64_t cycles;
 
 	f = best_kernel(ctx, t, &cycles);
-	p.tiles_m = (int32_t)ceil_div(t->m, HZI_TMA_ROWS * f->down);
+	p.tiles_m = (int32_t)ceil_div(t->m, HZI_WGMMA_ROWS * f->down);
 	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->across);
-	p.band = BAND_ROWS / (HZI_TMA_ROWS * f->down);
+	p.band = BAND_ROWS / (HZI_WGMMA_ROWS * f->down);
 	launch.cluster = (unsigned)(f->down * f->across);
 	launch.grid[0] = (unsigned)min_of((int64_t)p.tiles_m * p.tiles_n,
 					  clusters(sms, f->down * f->across)) * launch.cluster;
-	launch.shared_bytes = HZI_SHARED_ALIGN + (unsigned)HZI_TMA_BYTES(f->columns, f->stages);
+	launch.shared_bytes = HZI_SHARED_ALIGN + (unsigned)HZI_WGMMA_BYTES(f->columns, f->stages);
 	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
-				     HZI_TMA_ROWS / f->across));
+				     HZI_WGMMA_ROWS / f->across));
 	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
 			       &launch, &p, sizeof(p));
 }

@@ -45,16 +45,16 @@ HZ_DEVICE bool named_and(int id, int threads, bool mine)
 template <int COLUMNS>
 struct tma_kind {
 	static constexpr bool left = COLUMNS == 96 || COLUMNS == 128;
-	static constexpr int ones = COLUMNS == 64 ? HZI_TMA_ONES : 0;
+	static constexpr int ones = COLUMNS == 64 ? HZI_WGMMA_ONES : 0;
 	static constexpr bool adds = !left && !ones;	/* those two warps */
 };
 
 template <int COLUMNS, int STAGES>
 struct tma_memory {
-	uint8_t a[STAGES][HZI_TMA_ROWS * HZI_QK_BLOCK];
+	uint8_t a[STAGES][HZI_WGMMA_ROWS * HZI_QK_BLOCK];
 	uint8_t b[STAGES][(COLUMNS + tma_kind<COLUMNS>::ones) * HZI_QK_BLOCK];
 	out_columns<COLUMNS> column[2];	/* of this tile and the next, by turns */
-	int32_t row_sum[2][HZI_TMA_ROWS];
+	int32_t row_sum[2][HZI_WGMMA_ROWS];
 	int32_t quick[2];
 	alignas(16) int32_t stage[8][8 * HZI_QSTAGE_WORDS];	/* of the warps that multiply */
 	uint64_t full[STAGES], empty[STAGES];
@@ -62,7 +62,7 @@ struct tma_memory {
 };
 
 #define TMA_SIZE(columns, stages) \
-	static_assert(sizeof(tma_memory<columns, stages>) <= HZI_TMA_BYTES(columns, stages), \
+	static_assert(sizeof(tma_memory<columns, stages>) <= HZI_WGMMA_BYTES(columns, stages), \
 		      "what the launcher asks for")
 TMA_SIZE(256, 4);
 TMA_SIZE(192, 5);
@@ -71,7 +71,7 @@ TMA_SIZE(96, 7);
 TMA_SIZE(64, 7);
 
 /* Tile t of the clusters' tiles: bands of rows, each done column by column, so that L2 has both. */
-HZ_DEVICE void tile_of(const hzi_qgemm_tma &p, uint32_t t, int &i, int &j)
+HZ_DEVICE void tile_of(const hzi_qgemm_wgmma &p, uint32_t t, int &i, int &j)
 {
 	const uint32_t whole = p.band * p.tiles_n, band = t < whole ? 0 : t / whole;
 	const uint32_t rows = min(p.band, p.tiles_m - (int)band * p.band), rest = t - band * whole;
@@ -82,7 +82,7 @@ HZ_DEVICE void tile_of(const hzi_qgemm_tma &p, uint32_t t, int &i, int &j)
 
 /* Goes on to the next tile of this cluster; false if that was the last. */
 template <int CLUSTER>
-HZ_DEVICE bool next_tile(const hzi_qgemm_tma &p, int &t, int &i, int &j)
+HZ_DEVICE bool next_tile(const hzi_qgemm_wgmma &p, int &t, int &i, int &j)
 {
 	t += gridDim.x / CLUSTER;
 	if (t >= p.tiles_m * p.tiles_n)
@@ -107,7 +107,7 @@ struct cluster_of {
 	/* The first row and column of a tile of this block. */
 	__device__ __forceinline__ int row(int i) const
 	{
-		return (i * DOWN + down) * HZI_TMA_ROWS;
+		return (i * DOWN + down) * HZI_WGMMA_ROWS;
 	}
 
 	__device__ __forceinline__ int column(int j) const
@@ -124,10 +124,10 @@ struct cluster_of {
 
 /* The thread that loads: its share of A and of B for all blocks that need them. */
 template <int COLUMNS, int STAGES, int DOWN, int ACROSS>
-HZ_DEVICE void tma_load(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
+HZ_DEVICE void tma_load(const hzi_qgemm_wgmma &p, tma_memory<COLUMNS, STAGES> &s,
 			const cluster_of<COLUMNS, DOWN, ACROSS> &at, int t, int i, int j)
 {
-	constexpr int share = COLUMNS / DOWN, rows = HZI_TMA_ROWS / ACROSS;
+	constexpr int share = COLUMNS / DOWN, rows = HZI_WGMMA_ROWS / ACROSS;
 	const uint16_t b_blocks = ((1 << DOWN) - 1) << DOWN * at.across;
 	uint16_t a_blocks = 0;
 	bool first = true;
@@ -152,7 +152,7 @@ HZ_DEVICE void tma_load(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
 					      at.across * rows * HZI_QK_BLOCK;
 
 			mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-			mbarrier_expect_tx(full, (HZI_TMA_ROWS + lines) * HZI_QK_BLOCK);
+			mbarrier_expect_tx(full, (HZI_WGMMA_ROWS + lines) * HZI_QK_BLOCK);
 			if (mine && DOWN == 1)
 				bulk_copy(b_to, b, mine, full);
 			else if (mine)
@@ -200,7 +200,7 @@ HZ_DEVICE out_part part_of(int line)
  * rows a thread.
  */
 template <int COLUMNS, int STAGES, int DOWN, int ACROSS, bool SIGNED>
-HZ_DEVICE void tma_prepare(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
+HZ_DEVICE void tma_prepare(const hzi_qgemm_wgmma &p, tma_memory<COLUMNS, STAGES> &s,
 			   const cluster_of<COLUMNS, DOWN, ACROSS> &at, int t, int i, int j)
 {
 	constexpr int each = unit<COLUMNS>::each;
@@ -252,7 +252,7 @@ HZ_DEVICE void tma_prepare(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &
 
 /* A warpgroup that multiplies: 64 rows of each tile. */
 template <int COLUMNS, int STAGES, int DOWN, int ACROSS, bool SIGNED>
-HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> &s,
+HZ_DEVICE void tma_multiply(const hzi_qgemm_wgmma &p, tma_memory<COLUMNS, STAGES> &s,
 			    const cluster_of<COLUMNS, DOWN, ACROSS> &at, int group, int t, int i,
 			    int j)
 {
@@ -346,7 +346,7 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 				sum[h] = s.row_sum[tile.at][row + g + 8 * h];
 			of[h].sum = sum[h];
 		}
-		if (s.quick[tile.at] == HZI_QUICK_CODES) {
+		if (s.quick[tile.at] == HZI_EPILOGUE_CODES) {
 			/* No column is ahead of these, so that rows beyond m have none. */
 			const int from = lines == 64 ? n0 : n0 & ~63;
 			const out_rows to = quick_out(p.out, m0 + g, from);
@@ -417,7 +417,7 @@ HZ_DEVICE void tma_multiply(const hzi_qgemm_tma &p, tma_memory<COLUMNS, STAGES> 
 }
 
 template <int COLUMNS, int STAGES, int DOWN, int ACROSS, bool SIGNED>
-HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
+HZ_DEVICE void tma_kernel(const hzi_qgemm_wgmma &p)
 {
 	constexpr int blocks = DOWN * ACROSS, ones = tma_kind<COLUMNS>::ones;
 	auto &s = *(tma_memory<COLUMNS, STAGES> *)shared_start();
@@ -443,9 +443,9 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 	tile_of(p, t, i, j);
 	if constexpr (ones > 0) {
 		constexpr uint32_t four = 0x01010101;
-		constexpr int pieces = HZI_TMA_ONES * HZI_QK_BLOCK / 16;
+		constexpr int pieces = HZI_WGMMA_ONES * HZI_QK_BLOCK / 16;
 
-		for (int i = threadIdx.x; i < STAGES * pieces; i += HZI_TMA_THREADS)
+		for (int i = threadIdx.x; i < STAGES * pieces; i += HZI_WGMMA_THREADS)
 			*(uint4 *)&s.b[i / pieces][COLUMNS * HZI_QK_BLOCK + i % pieces * 16] =
 				make_uint4(four, four, four, four);
 		fence_proxy_async();
@@ -475,18 +475,18 @@ HZ_DEVICE void tma_kernel(const hzi_qgemm_tma &p)
 #endif
 
 #define TMA(name, columns, stages, down, across, is_signed) \
-	extern "C" __global__ __launch_bounds__(HZI_TMA_THREADS, 1) void \
-	name(const __grid_constant__ hzi_qgemm_tma p) \
+	extern "C" __global__ __launch_bounds__(HZI_WGMMA_THREADS, 1) void \
+	name(const __grid_constant__ hzi_qgemm_wgmma p) \
 	HZ_HOPPER_BODY((tma_kernel<columns, stages, down, across, is_signed>(p)))
-TMA(qgemm_tma_256_u, 256, 4, 2, 1, false)
-TMA(qgemm_tma_192_u, 192, 5, 2, 1, false)
-TMA(qgemm_tma_128_u, 128, 6, 2, 1, false)
-TMA(qgemm_tma_128_1_u, 128, 6, 1, 1, false)
-TMA(qgemm_tma_96_u, 96, 7, 1, 4, false)
-TMA(qgemm_tma_64_u, 64, 7, 1, 1, false)
-TMA(qgemm_tma_256_s, 256, 4, 2, 1, true)
-TMA(qgemm_tma_192_s, 192, 5, 2, 1, true)
-TMA(qgemm_tma_128_s, 128, 6, 2, 1, true)
-TMA(qgemm_tma_128_1_s, 128, 6, 1, 1, true)
-TMA(qgemm_tma_96_s, 96, 7, 1, 4, true)
-TMA(qgemm_tma_64_s, 64, 7, 1, 1, true)
+TMA(qgemm_wgmma_128x256_u8, 256, 4, 2, 1, false)
+TMA(qgemm_wgmma_128x192_u8, 192, 5, 2, 1, false)
+TMA(qgemm_wgmma_128x128_u8, 128, 6, 2, 1, false)
+TMA(qgemm_wgmma_128x128_c1_u8, 128, 6, 1, 1, false)
+TMA(qgemm_wgmma_128x96_u8, 96, 7, 1, 4, false)
+TMA(qgemm_wgmma_128x64_u8, 64, 7, 1, 1, false)
+TMA(qgemm_wgmma_128x256_s8, 256, 4, 2, 1, true)
+TMA(qgemm_wgmma_128x192_s8, 192, 5, 2, 1, true)
+TMA(qgemm_wgmma_128x128_s8, 128, 6, 2, 1, true)
+TMA(qgemm_wgmma_128x128_c1_s8, 128, 6, 1, 1, true)
+TMA(qgemm_wgmma_128x96_s8, 96, 7, 1, 4, true)
+TMA(qgemm_wgmma_128x64_s8, 64, 7, 1, 1, true)

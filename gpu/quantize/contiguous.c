@@ -50,15 +50,15 @@ int hzi_cuda_codes_contiguous(struct hz_context *ctx, const void *args)
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_map *map = &a->map;
 	const int64_t elements = hzi_quantize_elements(map), piece = piece_of(a);
-	const int64_t each = a->back ? HZI_BACK_PIECES : HZI_FLAT_PIECES(a->x_dtype);
-	struct hzi_quantize_flat p = {
+	const int64_t each = a->back ? HZI_DEQUANTIZE_PIECES : HZI_QUANTIZE_PIECES(a->x_dtype);
+	struct hzi_quantize_contiguous p = {
 		.x = a->back ? a->q : a->x, .y = a->back ? a->x : a->q, .scales = a->scales,
 		.zeros = a->zeros, .pieces = elements / piece, .elements = elements,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)max_of(1, ceil_div(p.pieces, HZI_FLAT_THREADS * each))},
-		.block = {HZI_FLAT_THREADS},
+		.grid = {(unsigned)max_of(1, ceil_div(p.pieces, HZI_BLOCK_THREADS * each))},
+		.block = {HZI_BLOCK_THREADS},
 	};
 
 	if (map->params > 1) {
@@ -67,7 +67,8 @@ int hzi_cuda_codes_contiguous(struct hz_context *ctx, const void *args)
 		p.group = hzi_make_quotient(map->group / piece);
 	}
 	return hzi_cuda_launch(ctx, a->back ? "dequantize" : "quantize",
-			       hzi_kernel_of(a->back ? HZI_KERNEL_dequantize_flat_f32
-						     : HZI_KERNEL_quantize_flat_f32, a->x_dtype),
+			       hzi_kernel_of(a->back ? HZI_KERNEL_dequantize_contiguous_f32
+						     : HZI_KERNEL_quantize_contiguous_f32,
+					     a->x_dtype),
 			       &launch, &p, sizeof(p));
 }

@@ -155,10 +155,10 @@ static bool converts(const struct hzi_codes_args *a, const struct hzi_hadamard_a
 static int convert(struct hz_context *ctx, const char *op, int dtype, const void *x, void *y,
 		   int64_t pieces, bool narrow)
 {
-	const struct hzi_convert_flat p = {.x = x, .y = y, .pieces = pieces};
+	const struct hzi_convert_contiguous p = {.x = x, .y = y, .pieces = pieces};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(pieces, HZI_FLAT_THREADS)},
-		.block = {HZI_FLAT_THREADS},
+		.grid = {(unsigned)ceil_div(pieces, HZI_BLOCK_THREADS)},
+		.block = {HZI_BLOCK_THREADS},
 	};
 
 	return hzi_cuda_launch(ctx, op,

@@ -86,7 +86,7 @@ static inline int hzi_kernel_of(int f32_kernel, int dtype)
 /* ---- choose_qparams -------------------------------------------------------------------------- */
 
 struct hzi_range_cluster {
-	struct hzi_range_tiles p;
+	struct hzi_range_strided p;
 	struct hzi_launch launch;
 	bool wins;			/* blocks are enough, or their shares small */
 };

@@ -21,7 +21,7 @@ static bool are_pieces(const struct hzi_dim *i, const struct hzi_dims *outer, in
 }
 
 /* The outer dimensions; returns their product, which stops growing above INT32_MAX. */
-static int64_t put_outer(struct hzi_range_tiles *p, const struct hzi_dims *t)
+static int64_t put_outer(struct hzi_range_strided *p, const struct hzi_dims *t)
 {
 	int64_t count = 1;
 
@@ -37,7 +37,7 @@ static int64_t put_outer(struct hzi_range_tiles *p, const struct hzi_dims *t)
 
 /* Fills p for rows along i, each with one parameter: the blocks, or -1 if they are too many */
 static int64_t make_rows(int64_t want, struct hzi_dim i, struct hzi_dims *outer, int dtype,
-			 struct hzi_range_tiles *p)
+			 struct hzi_range_strided *p)
 {
 	const int64_t piece = HZI_TILE_PIECE(dtype);
 	int64_t last = i.size, lanes, turns;
@@ -60,12 +60,12 @@ static int64_t make_rows(int64_t want, struct hzi_dim i, struct hzi_dims *outer,
 	turns = ceil_div(p->pieces ? i.size / piece : i.size, (int64_t)1 << p->log_i);
 	p->log_turns = shared || turns > HZI_RANGE_PIECES ? -1 : hzi_log2_up(turns);
 	lanes = p->tiles << p->log_i;
-	return p->tiles > INT32_MAX ? -1 : min_of(ceil_div(lanes, HZI_FLAT_THREADS), 2 * want);
+	return p->tiles > INT32_MAX ? -1 : min_of(ceil_div(lanes, HZI_BLOCK_THREADS), 2 * want);
 }
 
 /* The same where each element along i has a parameter of its own */
 static int64_t make_columns(int64_t want, const struct hzi_dim *i, struct hzi_dims *outer,
-			    int dtype, struct hzi_range_tiles *p)
+			    int dtype, struct hzi_range_strided *p)
 {
 	const int64_t piece = HZI_TILE_PIECE(dtype);
 	struct hzi_dim j = {1, 0, 0, 0, 1};
@@ -89,7 +89,7 @@ static int64_t make_columns(int64_t want, const struct hzi_dim *i, struct hzi_di
 	p->log_i = (int)min_of(5, hzi_log2_up(p->pieces ? i->size / piece : i->size));
 	tiles_i = ceil_div(i->size, (p->pieces ? piece : 1) << p->log_i);
 	count = put_outer(p, outer);
-	once = HZI_RANGE_PIECES * (HZI_FLAT_THREADS >> p->log_i);
+	once = HZI_RANGE_PIECES * (HZI_BLOCK_THREADS >> p->log_i);
 	shares = max_of(1, min_of(ceil_div(j.size, once), ceil_div(want, tiles_i)));
 	p->share = (int32_t)round_up(ceil_div(j.size, shares), once);
 	shares = ceil_div(j.size, p->share);
@@ -115,7 +115,7 @@ static int64_t cluster_blocks(const struct hz_context *ctx)
  */
 static const char *make_cluster(const struct hz_context *ctx, const struct hzi_range_call *c)
 {
-	struct hzi_range_tiles *const p = &c->cluster->p;
+	struct hzi_range_strided *const p = &c->cluster->p;
 	struct hzi_launch *const launch = &c->cluster->launch;
 	const struct hzi_choose_qparams_args *a = c->a;
 	const int64_t piece = HZI_TILE_PIECE(a->x_dtype), want = cluster_blocks(ctx);
@@ -133,7 +133,7 @@ static const char *make_cluster(const struct hz_context *ctx, const struct hzi_r
 			return "a dimension exceeds 2^30";
 	}
 	hzi_quantize_remove_dim(&outer, x_dim);
-	*p = (struct hzi_range_tiles){.x = a->x, .scale = a->scale, .zero = a->zero,
+	*p = (struct hzi_range_strided){.x = a->x, .scale = a->scale, .zero = a->zero,
 				      .q_dtype = a->q_dtype, .symmetric = a->symmetric};
 	p->pieces = are_pieces(&i, &outer, i.size, p->x, piece);
 	for (int d = outer.n - 1; d >= 0; d--) {
@@ -160,7 +160,7 @@ static const char *make_cluster(const struct hz_context *ctx, const struct hzi_r
 		return "there are too many parameters";
 	shares = max_of(1, min_of(CLUSTER_MAX, want / (tiles * count)));
 	shares = min_of(shares, ceil_div(j.size,
-					 HZI_RANGE_PIECES * (HZI_JOINT_THREADS >> p->log_i)));
+					 HZI_RANGE_PIECES * (HZI_CLUSTER_THREADS >> p->log_i)));
 	p->share = (int32_t)ceil_div(j.size, shares);
 	c->cluster->wins =
 		(p->pieces && 4 * count * tiles * shares >= want) ||
@@ -168,7 +168,7 @@ static const char *make_cluster(const struct hz_context *ctx, const struct hzi_r
 	p->tiles_i = hzi_make_quotient(tiles);
 	p->shares = hzi_make_quotient(shares);
 	*launch = (struct hzi_launch){.grid = {(unsigned)(count * tiles * shares)},
-				      .block = {HZI_JOINT_THREADS}, .cluster = (unsigned)shares};
+				      .block = {HZI_CLUSTER_THREADS}, .cluster = (unsigned)shares};
 	if (launch->grid[0] * CLUSTER_SM_BLOCKS <= want)
 		launch->block[0] *= 2;
 	return NULL;
@@ -196,7 +196,7 @@ int hzi_cuda_range_cluster(struct hz_context *ctx, const void *args)
 	const struct hzi_range_call *c = args;
 
 	return hzi_cuda_launch(ctx, "choose_qparams",
-			       hzi_kernel_of(HZI_KERNEL_range_joint_f32, c->a->x_dtype),
+			       hzi_kernel_of(HZI_KERNEL_range_cluster_f32, c->a->x_dtype),
 			       &c->cluster->launch, &c->cluster->p, sizeof(c->cluster->p));
 }
 
@@ -220,7 +220,7 @@ const char *hzi_cuda_range_groups_unsupported(const struct hz_context *ctx, cons
 		return "x is not contiguous and 16-byte aligned";
 	if (!hzi_quantize_joined(map, map->p_stride, map->n / map->group))
 		return "parameters do not follow the order of the groups";
-	return hzi_quantize_elements(map) / piece / (HZI_FLAT_THREADS * HZI_RANGE_PIECES) >=
+	return hzi_quantize_elements(map) / piece / (HZI_BLOCK_THREADS * HZI_RANGE_PIECES) >=
 			       INT32_MAX
 		       ? "there are too many elements" : NULL;
 }
@@ -236,8 +236,8 @@ int hzi_cuda_range_groups(struct hz_context *ctx, const void *args)
 		.symmetric = a->symmetric,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(p.pieces, HZI_FLAT_THREADS * HZI_RANGE_PIECES)},
-		.block = {HZI_FLAT_THREADS}};
+		.grid = {(unsigned)ceil_div(p.pieces, HZI_BLOCK_THREADS * HZI_RANGE_PIECES)},
+		.block = {HZI_BLOCK_THREADS}};
 
 	return hzi_cuda_launch(ctx, "choose_qparams",
 			       hzi_kernel_of(HZI_KERNEL_range_groups_f32, a->x_dtype), &launch, &p,
@@ -247,11 +247,11 @@ int hzi_cuda_range_groups(struct hz_context *ctx, const void *args)
 /* ---- Rows and columns ------------------------------------------------------------------------ */
 
 static int launch_ranges(struct hz_context *ctx, const struct hzi_dims *dims, int dtype,
-			 struct hzi_range_tiles p)
+			 struct hzi_range_strided p)
 {
 	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	const int x_dim = hzi_quantize_closest(dims, false), longest = hzi_quantize_longest(dims);
-	struct hzi_launch launch = {.block = {HZI_FLAT_THREADS}};
+	struct hzi_launch launch = {.block = {HZI_BLOCK_THREADS}};
 	struct hzi_dims t = *dims;
 	int64_t blocks = -1;
 
@@ -317,7 +317,7 @@ int hzi_cuda_range_rows(struct hz_context *ctx, const void *args)
 	const struct hzi_choose_qparams_args *a = c->a;
 
 	return launch_ranges(ctx, &c->dims, a->x_dtype,
-			     (struct hzi_range_tiles){
+			     (struct hzi_range_strided){
 				     .x = a->x, .range = ctx->workspace, .scale = a->scale,
 				     .zero = a->zero, .q_dtype = a->q_dtype,
 				     .symmetric = a->symmetric});
@@ -333,13 +333,13 @@ static int launch_flat(struct hz_context *ctx, const struct hzi_choose_qparams_a
 	const int64_t piece = HZI_TILE_PIECE(a->x_dtype);
 	const int64_t pieces = hzi_quantize_elements(map) / piece;
 	const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
-	const int64_t once = HZI_FLAT_THREADS * HZI_RANGE_PIECES;
-	const struct hzi_range_flat p = {
+	const int64_t once = HZI_BLOCK_THREADS * HZI_RANGE_PIECES;
+	const struct hzi_range_contiguous p = {
 		.x = a->x, .range = ctx->workspace, .pieces = pieces,
 		.share = max_of(1, ceil_div(pieces, want * once)) * once,
 	};
 	const struct hzi_launch launch = {.grid = {(unsigned)max_of(1, ceil_div(pieces, p.share))},
-					  .block = {HZI_FLAT_THREADS}};
+					  .block = {HZI_BLOCK_THREADS}};
 
 	*done = 0;
 	if (map->params != 1 || (uintptr_t)a->x % 16 || (map->x_step != 1 && map->n > 1) ||
@@ -347,8 +347,8 @@ static int launch_flat(struct hz_context *ctx, const struct hzi_choose_qparams_a
 		return HZ_OK;
 	*done = pieces * piece;
 	return hzi_cuda_launch(ctx, "choose_qparams",
-			       hzi_kernel_of(HZI_KERNEL_range_flat_f32, a->x_dtype), &launch, &p,
-			       sizeof(p));
+			       hzi_kernel_of(HZI_KERNEL_range_contiguous_f32, a->x_dtype), &launch,
+			       &p, sizeof(p));
 }
 
 /* Ranges go into the workspace by atomic maxima; a last launch makes the parameters of them. */
@@ -361,12 +361,12 @@ int hzi_cuda_range_two_pass(struct hz_context *ctx, const void *args)
 		.range = ctx->workspace, .scale = a->scale, .zero = a->zero, .count = a->map.params,
 		.q_dtype = a->q_dtype, .symmetric = a->symmetric,
 	};
-	struct hzi_range_tiles p = {.x = a->x, .range = ctx->workspace, .q_dtype = a->q_dtype,
+	struct hzi_range_strided p = {.x = a->x, .range = ctx->workspace, .q_dtype = a->q_dtype,
 				    .symmetric = a->symmetric};
 	struct hzi_dims dims = c->dims;
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(params.count, HZI_FLAT_THREADS)},
-		.block = {HZI_FLAT_THREADS},
+		.grid = {(unsigned)ceil_div(params.count, HZI_BLOCK_THREADS)},
+		.block = {HZI_BLOCK_THREADS},
 	};
 	int64_t done = 0;
 

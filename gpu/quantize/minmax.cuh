@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUANTIZE_RANGES_CUH
-#define HZI_QUANTIZE_RANGES_CUH
+#ifndef HZI_GPU_QUANTIZE_MINMAX_CUH
+#define HZI_GPU_QUANTIZE_MINMAX_CUH
 
 #include "gpu/quantize/strided.cuh"
 #include "gpu/device/cluster.cuh"
@@ -49,19 +49,20 @@ HZ_DEVICE void widen_piece(range &r, const uint4 &v)
 
 /* Of all pieces there are; a block does a share. */
 template <int DTYPE>
-HZ_DEVICE void range_flat(const hzi_range_flat &p)
+HZ_DEVICE void range_contiguous(const hzi_range_contiguous &p)
 {
 	const int64_t begin = blockIdx.x * p.share, end = min(p.pieces, begin + p.share);
 	const uint4 *x = (const uint4 *)p.x;
 	range r = {0, 0};
 
-	for (int64_t i = begin + threadIdx.x; i < end; i += HZI_FLAT_THREADS * HZI_RANGE_PIECES) {
+	for (int64_t i = begin + threadIdx.x; i < end; i += HZI_BLOCK_THREADS * HZI_RANGE_PIECES) {
 		uint4 v[HZI_RANGE_PIECES];
 
 #pragma unroll
 		for (int j = 0; j < HZI_RANGE_PIECES; j++)
-			v[j] = i + j * HZI_FLAT_THREADS < end ? __ldcs(x + i + j * HZI_FLAT_THREADS)
-							      : make_uint4(0, 0, 0, 0);
+			v[j] = i + j * HZI_BLOCK_THREADS < end
+				       ? __ldcs(x + i + j * HZI_BLOCK_THREADS)
+				       : make_uint4(0, 0, 0, 0);
 #pragma unroll
 		for (int j = 0; j < HZI_RANGE_PIECES; j++)
 			widen_piece<DTYPE>(r, v[j]);
@@ -71,7 +72,7 @@ HZ_DEVICE void range_flat(const hzi_range_flat &p)
 		put_range(p.range, 0, r);
 }
 
-HZ_DEVICE void put_parameters(const hzi_range_tiles &p, int64_t n, const range &r)
+HZ_DEVICE void put_parameters(const hzi_range_strided &p, int64_t n, const range &r)
 {
 	int32_t zero;
 
@@ -90,7 +91,7 @@ struct range_place {
 	int count;
 };
 
-HZ_DEVICE range_place place_range(const hzi_range_tiles &a, uint32_t n)
+HZ_DEVICE range_place place_range(const hzi_range_strided &a, uint32_t n)
 {
 	range_place at = {0, 0, a.size_i};
 
@@ -113,7 +114,8 @@ template <int DTYPE, int V>
 struct range_values {
 	uint4 v;
 
-	__device__ __forceinline__ void load(const hzi_range_tiles &p, int64_t x, int i, int count)
+	__device__ __forceinline__ void load(const hzi_range_strided &p, int64_t x, int i,
+					     int count)
 	{
 		v = i < count ? ((const uint4 *)p.x)[x / V + i] : make_uint4(0, 0, 0, 0);
 	}
@@ -127,7 +129,8 @@ template <int DTYPE>
 struct range_values<DTYPE, 1> {
 	raw_float<DTYPE> v;
 
-	__device__ __forceinline__ void load(const hzi_range_tiles &p, int64_t x, int i, int count)
+	__device__ __forceinline__ void load(const hzi_range_strided &p, int64_t x, int i,
+					     int count)
 	{
 		v.bits = 0;
 		if (i < count)
@@ -156,11 +159,11 @@ HZ_DEVICE range join_row(range r, int lanes, uint32_t mask)
  * until the parameter is another.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_long(const hzi_range_tiles &p)
+HZ_DEVICE void range_long(const hzi_range_strided &p)
 {
 	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1);
 	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
-	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
+	const uint32_t workers = gridDim.x * HZI_BLOCK_THREADS >> p.log_i;
 	int64_t last = -1;
 	range r = {0, 0};
 
@@ -174,7 +177,7 @@ HZ_DEVICE void range_long(const hzi_range_tiles &p)
 		r = {0, 0};
 	};
 
-	for (int64_t row = (blockIdx.x * HZI_FLAT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	for (int64_t row = (blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
 	     row += workers) {
 		const range_place at = place_range(p, (uint32_t)row);
 		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
@@ -244,14 +247,14 @@ HZ_DEVICE range share_rows(range (&r)[HZI_RANGE_PIECES], int lanes, uint32_t mas
  * are to stay in registers: every index of them is known when this is compiled.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_short(const hzi_range_tiles &p)
+HZ_DEVICE void range_short(const hzi_range_strided &p)
 {
 	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1), turns = 1 << p.log_turns;
 	const int rows = HZI_RANGE_PIECES >> p.log_turns;
 	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
-	const uint32_t workers = gridDim.x * HZI_FLAT_THREADS >> p.log_i;
+	const uint32_t workers = gridDim.x * HZI_BLOCK_THREADS >> p.log_i;
 
-	for (int64_t row = (blockIdx.x * HZI_FLAT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	for (int64_t row = (blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
 	     row += (int64_t)workers * rows) {
 		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
 		range r[HZI_RANGE_PIECES];
@@ -327,10 +330,10 @@ HZ_DEVICE void range_short(const hzi_range_tiles &p)
  * and a share of the rows.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_each(const hzi_range_tiles &p)
+HZ_DEVICE void range_each(const hzi_range_strided &p)
 {
-	__shared__ range part[HZI_FLAT_THREADS][V + 1];
-	const int across = 1 << p.log_i, down = HZI_FLAT_THREADS >> p.log_i;
+	__shared__ range part[HZI_BLOCK_THREADS][V + 1];
+	const int across = 1 << p.log_i, down = HZI_BLOCK_THREADS >> p.log_i;
 	const int tx = threadIdx.x & (across - 1), ty = threadIdx.x >> p.log_i;
 	const uint32_t tile = quotient(blockIdx.x, p.tiles_i);
 	const int i0 = (int)(blockIdx.x - tile * p.tiles_i.divisor) * across * V;
@@ -368,7 +371,7 @@ HZ_DEVICE void range_each(const hzi_range_tiles &p)
 	for (int e = 0; e < V; e++)
 		part[threadIdx.x][e] = r[e];
 	__syncthreads();
-	for (int n = threadIdx.x; n < across * V && i0 + n < p.size_i; n += HZI_FLAT_THREADS) {
+	for (int n = threadIdx.x; n < across * V && i0 + n < p.size_i; n += HZI_BLOCK_THREADS) {
 		range all = part[n / V][n % V];
 
 		for (int s = 1; s < down; s++)
@@ -468,7 +471,7 @@ HZ_DEVICE void cluster_max(uint32_t address, uint32_t rank, uint32_t value)
  * of these has a part of the columns, hears of the others' extents and makes their parameters.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_joint(const hzi_range_tiles &p)
+HZ_DEVICE void range_cluster(const hzi_range_strided &p)
 {
 	using value = decltype(range_values<DTYPE, V>::v);
 	__shared__ uint32_t own[32 * V][2], part[32 * V][2];
@@ -668,7 +671,7 @@ HZ_DEVICE void finish_groups(const hzi_range_groups &p, const uint4 *v, int64_t 
 template <int DTYPE>
 HZ_DEVICE void range_groups(const hzi_range_groups &p)
 {
-	const int64_t first = ((int64_t)blockIdx.x * (HZI_FLAT_THREADS / 32) + threadIdx.x / 32) *
+	const int64_t first = ((int64_t)blockIdx.x * (HZI_BLOCK_THREADS / 32) + threadIdx.x / 32) *
 			      (32 * HZI_RANGE_PIECES);
 	const int64_t at = first + threadIdx.x % 32;
 	uint4 v[HZI_RANGE_PIECES];
@@ -689,7 +692,7 @@ HZ_DEVICE void range_groups(const hzi_range_groups &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_rows(const hzi_range_tiles &p)
+HZ_DEVICE void range_rows(const hzi_range_strided &p)
 {
 	constexpr int V = piece<DTYPE>::count;
 
@@ -700,7 +703,7 @@ HZ_DEVICE void range_rows(const hzi_range_tiles &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_columns(const hzi_range_tiles &p)
+HZ_DEVICE void range_columns(const hzi_range_strided &p)
 {
 	constexpr int V = piece<DTYPE>::count;
 
@@ -708,11 +711,11 @@ HZ_DEVICE void range_columns(const hzi_range_tiles &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_clusters(const hzi_range_tiles &p)
+HZ_DEVICE void range_clusters(const hzi_range_strided &p)
 {
 	constexpr int V = piece<DTYPE>::count;
 
-	p.pieces ? range_joint<DTYPE, V>(p) : range_joint<DTYPE, 1>(p);
+	p.pieces ? range_cluster<DTYPE, V>(p) : range_cluster<DTYPE, 1>(p);
 }
 
 #endif

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QGEMM_CODES_CUH
-#define HZI_QGEMM_CODES_CUH
+#ifndef HZI_GPU_QUANTIZE_PROLOGUE_CUH
+#define HZI_GPU_QUANTIZE_PROLOGUE_CUH
 
 #include "gpu/device/dtype.cuh"
 

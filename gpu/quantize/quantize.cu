@@ -15,24 +15,24 @@
 /* ---- Quantization ---------------------------------------------------------------------------- */
 
 template <int DTYPE>
-HZ_DEVICE void quantize_flat(const hzi_quantize_flat &p)
+HZ_DEVICE void quantize_contiguous(const hzi_quantize_contiguous &p)
 {
-	constexpr int pieces = HZI_FLAT_PIECES(DTYPE);
-	const int64_t first = (int64_t)blockIdx.x * (HZI_FLAT_THREADS * pieces) + threadIdx.x;
+	constexpr int pieces = HZI_QUANTIZE_PIECES(DTYPE);
+	const int64_t first = (int64_t)blockIdx.x * (HZI_BLOCK_THREADS * pieces) + threadIdx.x;
 	const int32_t zero = p.zeros ? read_zero(p.zeros, 0, p.is_signed) : p.zero;
 	const divisor all = make_divisor(p.scales ? p.scales[0] : p.scale, zero, p.is_signed);
 	uint4 v[pieces];
 
 #pragma unroll
 	for (int j = 0; j < pieces; j++) {
-		const int64_t i = first + j * HZI_FLAT_THREADS;
+		const int64_t i = first + j * HZI_BLOCK_THREADS;
 
 		if (i < p.pieces)
 			v[j] = ((const uint4 *)p.x)[i];
 	}
 #pragma unroll
 	for (int j = 0; j < pieces; j++) {
-		const int64_t i = first + j * HZI_FLAT_THREADS;
+		const int64_t i = first + j * HZI_BLOCK_THREADS;
 
 		if (i >= p.pieces)
 			break;
@@ -75,21 +75,21 @@ HZ_DEVICE void decode_piece(void *y, int64_t i, const uint32_t (&codes)[2], floa
 }
 
 template <int DTYPE>
-HZ_DEVICE void dequantize_flat(const hzi_quantize_flat &p)
+HZ_DEVICE void dequantize_contiguous(const hzi_quantize_contiguous &p)
 {
 	/* Those of a warp lie next to each other. */
 	const int64_t first =
-		((int64_t)blockIdx.x * (HZI_FLAT_THREADS / 32) + threadIdx.x / 32) *
-			(32 * HZI_BACK_PIECES) +
+		((int64_t)blockIdx.x * (HZI_BLOCK_THREADS / 32) + threadIdx.x / 32) *
+			(32 * HZI_DEQUANTIZE_PIECES) +
 		threadIdx.x % 32;
 	const uint32_t flip = p.is_signed ? 0x80808080 : 0;
 	const float offset = 8388608.0f + (p.is_signed ? 128 : 0);
 	const int32_t zero = p.zeros ? read_zero(p.zeros, 0, p.is_signed) : p.zero;
 	const float scale = p.scales ? p.scales[0] : p.scale;
-	uint32_t v[HZI_BACK_PIECES][2];
+	uint32_t v[HZI_DEQUANTIZE_PIECES][2];
 
 #pragma unroll
-	for (int j = 0; j < HZI_BACK_PIECES; j++) {
+	for (int j = 0; j < HZI_DEQUANTIZE_PIECES; j++) {
 		const int64_t i = first + j * 32;
 
 		if (i >= p.pieces)
@@ -104,7 +104,7 @@ HZ_DEVICE void dequantize_flat(const hzi_quantize_flat &p)
 		}
 	}
 #pragma unroll
-	for (int j = 0; j < HZI_BACK_PIECES; j++) {
+	for (int j = 0; j < HZI_DEQUANTIZE_PIECES; j++) {
 		const int64_t i = first + j * 32;
 
 		if (i >= p.pieces)
@@ -130,10 +130,10 @@ HZ_DEVICE void dequantize_flat(const hzi_quantize_flat &p)
 
 /* ---- Parameters of ranges -------------------------------------------------------------------- */
 
-extern "C" __global__ __launch_bounds__(HZI_FLAT_THREADS) void
+extern "C" __global__ __launch_bounds__(HZI_BLOCK_THREADS) void
 range_params(const __grid_constant__ hzi_range_params p)
 {
-	const int64_t i = (int64_t)blockIdx.x * HZI_FLAT_THREADS + threadIdx.x;
+	const int64_t i = (int64_t)blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x;
 	int32_t zero;
 
 	if (i >= p.count)
@@ -146,9 +146,9 @@ range_params(const __grid_constant__ hzi_range_params p)
 /* ---- 16 bits to f32 and back ----------------------------------------------------------------- */
 
 template <int DTYPE>
-HZ_DEVICE void widen_flat(const hzi_convert_flat &p)
+HZ_DEVICE void widen_contiguous(const hzi_convert_contiguous &p)
 {
-	const int64_t i = (int64_t)blockIdx.x * HZI_FLAT_THREADS + threadIdx.x;
+	const int64_t i = (int64_t)blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x;
 	float f[8];
 
 	if (i >= p.pieces)
@@ -159,9 +159,9 @@ HZ_DEVICE void widen_flat(const hzi_convert_flat &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void narrow_flat(const hzi_convert_flat &p)
+HZ_DEVICE void narrow_contiguous(const hzi_convert_contiguous &p)
 {
-	const int64_t i = (int64_t)blockIdx.x * HZI_FLAT_THREADS + threadIdx.x;
+	const int64_t i = (int64_t)blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x;
 	uint32_t w[4];
 
 	if (i >= p.pieces)
@@ -235,43 +235,43 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 }
 
 #define KERNEL(name, dtype, struct_name) \
-	extern "C" __global__ __launch_bounds__(HZI_FLAT_THREADS) void \
+	extern "C" __global__ __launch_bounds__(HZI_BLOCK_THREADS) void \
 	name##_##dtype(const __grid_constant__ struct_name p)
 #define JOINT(dtype) \
-	extern "C" __global__ __launch_bounds__(2 * HZI_JOINT_THREADS, 1) void \
-	range_joint_##dtype(const __grid_constant__ hzi_range_tiles p)
+	extern "C" __global__ __launch_bounds__(2 * HZI_CLUSTER_THREADS, 1) void \
+	range_cluster_##dtype(const __grid_constant__ hzi_range_strided p)
 #define BODY(function, DTYPE) { function<DTYPE>(p); }
-KERNEL(quantize_flat, f32, hzi_quantize_flat) BODY(quantize_flat, HZ_F32)
-KERNEL(quantize_flat, f16, hzi_quantize_flat) BODY(quantize_flat, HZ_F16)
-KERNEL(quantize_flat, bf16, hzi_quantize_flat) BODY(quantize_flat, HZ_BF16)
-KERNEL(dequantize_flat, f32, hzi_quantize_flat) BODY(dequantize_flat, HZ_F32)
-KERNEL(dequantize_flat, f16, hzi_quantize_flat) BODY(dequantize_flat, HZ_F16)
-KERNEL(dequantize_flat, bf16, hzi_quantize_flat) BODY(dequantize_flat, HZ_BF16)
-KERNEL(quantize_tiles, f32, hzi_quantize_tiles) BODY(quantize_tiles, HZ_F32)
-KERNEL(quantize_tiles, f16, hzi_quantize_tiles) BODY(quantize_tiles, HZ_F16)
-KERNEL(quantize_tiles, bf16, hzi_quantize_tiles) BODY(quantize_tiles, HZ_BF16)
-KERNEL(dequantize_tiles, f32, hzi_quantize_tiles) BODY(dequantize_tiles, HZ_F32)
-KERNEL(dequantize_tiles, f16, hzi_quantize_tiles) BODY(dequantize_tiles, HZ_F16)
-KERNEL(dequantize_tiles, bf16, hzi_quantize_tiles) BODY(dequantize_tiles, HZ_BF16)
-KERNEL(range_flat, f32, hzi_range_flat) BODY(range_flat, HZ_F32)
-KERNEL(range_flat, f16, hzi_range_flat) BODY(range_flat, HZ_F16)
-KERNEL(range_flat, bf16, hzi_range_flat) BODY(range_flat, HZ_BF16)
-KERNEL(range_rows, f32, hzi_range_tiles) BODY(range_rows, HZ_F32)
-KERNEL(range_rows, f16, hzi_range_tiles) BODY(range_rows, HZ_F16)
-KERNEL(range_rows, bf16, hzi_range_tiles) BODY(range_rows, HZ_BF16)
-KERNEL(range_columns, f32, hzi_range_tiles) BODY(range_columns, HZ_F32)
-KERNEL(range_columns, f16, hzi_range_tiles) BODY(range_columns, HZ_F16)
-KERNEL(range_columns, bf16, hzi_range_tiles) BODY(range_columns, HZ_BF16)
+KERNEL(quantize_contiguous, f32, hzi_quantize_contiguous) BODY(quantize_contiguous, HZ_F32)
+KERNEL(quantize_contiguous, f16, hzi_quantize_contiguous) BODY(quantize_contiguous, HZ_F16)
+KERNEL(quantize_contiguous, bf16, hzi_quantize_contiguous) BODY(quantize_contiguous, HZ_BF16)
+KERNEL(dequantize_contiguous, f32, hzi_quantize_contiguous) BODY(dequantize_contiguous, HZ_F32)
+KERNEL(dequantize_contiguous, f16, hzi_quantize_contiguous) BODY(dequantize_contiguous, HZ_F16)
+KERNEL(dequantize_contiguous, bf16, hzi_quantize_contiguous) BODY(dequantize_contiguous, HZ_BF16)
+KERNEL(quantize_strided, f32, hzi_quantize_strided) BODY(quantize_strided, HZ_F32)
+KERNEL(quantize_strided, f16, hzi_quantize_strided) BODY(quantize_strided, HZ_F16)
+KERNEL(quantize_strided, bf16, hzi_quantize_strided) BODY(quantize_strided, HZ_BF16)
+KERNEL(dequantize_strided, f32, hzi_quantize_strided) BODY(dequantize_strided, HZ_F32)
+KERNEL(dequantize_strided, f16, hzi_quantize_strided) BODY(dequantize_strided, HZ_F16)
+KERNEL(dequantize_strided, bf16, hzi_quantize_strided) BODY(dequantize_strided, HZ_BF16)
+KERNEL(range_contiguous, f32, hzi_range_contiguous) BODY(range_contiguous, HZ_F32)
+KERNEL(range_contiguous, f16, hzi_range_contiguous) BODY(range_contiguous, HZ_F16)
+KERNEL(range_contiguous, bf16, hzi_range_contiguous) BODY(range_contiguous, HZ_BF16)
+KERNEL(range_rows, f32, hzi_range_strided) BODY(range_rows, HZ_F32)
+KERNEL(range_rows, f16, hzi_range_strided) BODY(range_rows, HZ_F16)
+KERNEL(range_rows, bf16, hzi_range_strided) BODY(range_rows, HZ_BF16)
+KERNEL(range_columns, f32, hzi_range_strided) BODY(range_columns, HZ_F32)
+KERNEL(range_columns, f16, hzi_range_strided) BODY(range_columns, HZ_F16)
+KERNEL(range_columns, bf16, hzi_range_strided) BODY(range_columns, HZ_BF16)
 JOINT(f32) BODY(range_clusters, HZ_F32)
 JOINT(f16) BODY(range_clusters, HZ_F16)
 JOINT(bf16) BODY(range_clusters, HZ_BF16)
 KERNEL(range_groups, f32, hzi_range_groups) BODY(range_groups, HZ_F32)
 KERNEL(range_groups, f16, hzi_range_groups) BODY(range_groups, HZ_F16)
 KERNEL(range_groups, bf16, hzi_range_groups) BODY(range_groups, HZ_BF16)
-KERNEL(widen, f16, hzi_convert_flat) BODY(widen_flat, HZ_F16)
-KERNEL(widen, bf16, hzi_convert_flat) BODY(widen_flat, HZ_BF16)
-KERNEL(narrow, f16, hzi_convert_flat) BODY(narrow_flat, HZ_F16)
-KERNEL(narrow, bf16, hzi_convert_flat) BODY(narrow_flat, HZ_BF16)
+KERNEL(widen, f16, hzi_convert_contiguous) BODY(widen_contiguous, HZ_F16)
+KERNEL(widen, bf16, hzi_convert_contiguous) BODY(widen_contiguous, HZ_BF16)
+KERNEL(narrow, f16, hzi_convert_contiguous) BODY(narrow_contiguous, HZ_F16)
+KERNEL(narrow, bf16, hzi_convert_contiguous) BODY(narrow_contiguous, HZ_BF16)
 KERNEL(quantize_rows, f32, hzi_quantize_rows) BODY(quantize_rows, HZ_F32)
 KERNEL(quantize_rows, f16, hzi_quantize_rows) BODY(quantize_rows, HZ_F16)
 KERNEL(quantize_rows, bf16, hzi_quantize_rows) BODY(quantize_rows, HZ_BF16)

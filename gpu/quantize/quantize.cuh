@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUANTIZE_CUH
-#define HZI_QUANTIZE_CUH
+#ifndef HZI_GPU_QUANTIZE_CUH
+#define HZI_GPU_QUANTIZE_CUH
 
 #include "gpu/device/dtype.cuh"
 

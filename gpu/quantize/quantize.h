@@ -5,8 +5,8 @@
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  */
-#ifndef HZI_GPU_QGEMM_QUANTIZE_H
-#define HZI_GPU_QGEMM_QUANTIZE_H
+#ifndef HZI_GPU_QUANTIZE_H
+#define HZI_GPU_QUANTIZE_H
 
 #include <stdint.h>
 
@@ -18,13 +18,13 @@
 #define HZI_QUANTIZE_ASSERT _Static_assert
 #endif
 
-#define HZI_FLAT_THREADS 256
+#define HZI_BLOCK_THREADS 256
 /* Pieces of 16 bytes of floats that a thread has in flight; of 16-bit floats twice as many */
-#define HZI_FLAT_PIECES(dtype) ((dtype) == HZ_F32 ? 4 : 8)
-#define HZI_BACK_PIECES 2	/* the same for dequantization */
+#define HZI_QUANTIZE_PIECES(dtype) ((dtype) == HZ_F32 ? 4 : 8)
+#define HZI_DEQUANTIZE_PIECES 2	/* the same for dequantization */
 #define HZI_RANGE_PIECES 8
 #define HZI_ROWS_THREADS 256
-#define HZI_JOINT_THREADS 256	/* or twice as many */
+#define HZI_CLUSTER_THREADS 256	/* or twice as many */
 
 /* x / divisor of x < 2^31 is (mulhi(x, magic) + x) >> shift. */
 struct hzi_quotient {
@@ -52,7 +52,7 @@ static inline struct hzi_quotient hzi_make_quotient(int64_t divisor)
  * row.divisor; group.divisor pieces of a row are a group, whose scale has number row * row_step +
  * group. row.divisor 0: one parameter for all.
  */
-struct hzi_quantize_flat {
+struct hzi_quantize_contiguous {
 	const void *x;			/* floats; dequantizing, codes */
 	void *y;
 	const float *scales;
@@ -72,11 +72,11 @@ enum hzi_tile_kind {
 	HZI_TILE_PIECES_EACH,		/* such pieces, one parameter for each element */
 	HZI_TILE_ROWS,			/* element by element, parameters change along j */
 	HZI_TILE_COLUMNS,		/* element by element, parameters change along i */
-	HZI_TILE_TURNED			/* transposed: floats contiguous along i, codes along j */
+	HZI_TILE_TRANSPOSED		/* floats contiguous along i, codes along j */
 };
 
-#define HZI_TURN 64		/* along i, of a tile of HZI_TILE_TURNED */
-#define HZI_TURN_ROWS 128	/* along j */
+#define HZI_TILE_I 64		/* along i, of a tile of HZI_TILE_TRANSPOSED */
+#define HZI_TILE_J 128	/* along j */
 
 /* Contiguous elements of a thread, how many times along i, and along j */
 #define HZI_TILE_PIECE(dtype) ((dtype) == HZ_F32 ? 4 : 8)
@@ -89,7 +89,7 @@ enum hzi_tile_kind {
  * tile, with 2^log_i threads along i and the others along j. The last row along j has last_i
  * elements.
  */
-struct hzi_quantize_tiles {
+struct hzi_quantize_strided {
 	void *x, *q;			/* floats, codes */
 	const float *scales;
 	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
@@ -109,7 +109,7 @@ struct hzi_quantize_tiles {
  * Ranges: range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0, x) over the
  * elements of parameter p. Here of one parameter, contiguous; a block has a share of the pieces.
  */
-struct hzi_range_flat {
+struct hzi_range_contiguous {
 	const void *x;
 	uint32_t *range;
 	int64_t pieces, share;
@@ -121,7 +121,7 @@ struct hzi_range_flat {
  * apart, and a block has a share of size_j rows. scale: each parameter is of one row, and the
  * kernel makes it instead of a range.
  */
-struct hzi_range_tiles {
+struct hzi_range_strided {
 	const void *x;
 	uint32_t *range;
 	float *scale;
@@ -157,7 +157,7 @@ struct hzi_range_params {
 };
 
 /* Pieces of 8 elements of 16 bits to f32, or back */
-struct hzi_convert_flat {
+struct hzi_convert_contiguous {
 	const void *x;
 	void *y;
 	int64_t pieces;
@@ -179,10 +179,10 @@ struct hzi_quantize_rows {
 	int32_t narrow;			/* a warp has a row, not a block */
 };
 
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_flat) == 96, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_tiles) == 384, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_flat) == 32, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_tiles) == 352, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_contiguous) == 32, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_strided) == 352, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_groups) == 48, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_params) == 40, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");

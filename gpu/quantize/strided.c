@@ -53,15 +53,15 @@ static bool are_words(const struct hzi_dim *i, const struct hzi_dim *j,
 
 /* p has the operands; all else follows from the dimensions. */
 static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi_dims *dims,
-			int dtype, struct hzi_quantize_tiles p, bool back);
+			int dtype, struct hzi_quantize_strided p, bool back);
 
 /* Two launches, one for each half of dimension d */
 static int launch_halves(struct hz_context *ctx, const char *op, const struct hzi_dims *dims, int d,
-			 int dtype, const struct hzi_quantize_tiles *p, bool back)
+			 int dtype, const struct hzi_quantize_strided *p, bool back)
 {
 	const int64_t half = ceil_div(dims->d[d].size / 2, dims->d[d].group) * dims->d[d].group;
 	struct hzi_dims part = *dims;
-	struct hzi_quantize_tiles q = *p;
+	struct hzi_quantize_strided q = *p;
 
 	part.d[d].size = half;
 	HZ_CHECK(launch_tiles(ctx, op, &part, dtype, q, back));
@@ -76,11 +76,11 @@ static int launch_halves(struct hz_context *ctx, const char *op, const struct hz
 }
 
 static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi_dims *dims,
-			int dtype, struct hzi_quantize_tiles p, bool back)
+			int dtype, struct hzi_quantize_strided p, bool back)
 {
 	const int64_t piece = HZI_TILE_PIECE(dtype);
 	struct hzi_dim i, j = {1, 0, 0, 0, 1};
-	struct hzi_launch launch = {.block = {HZI_FLAT_THREADS}};
+	struct hzi_launch launch = {.block = {HZI_BLOCK_THREADS}};
 	struct hzi_dims t = *dims;
 	int x_dim = hzi_quantize_closest(&t, false), q_dim = hzi_quantize_closest(&t, true);
 	const int longest = hzi_quantize_longest(&t);
@@ -118,16 +118,16 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi
 		break;
 	}
 	if (transposed) {
-		p.kind = HZI_TILE_TURNED;
+		p.kind = HZI_TILE_TRANSPOSED;
 		p.words = are_words(&i, &j, &t, p.q);
 		p.log_i = 6;
-		across = HZI_TURN;
-		down = HZI_TURN_ROWS;
+		across = HZI_TILE_I;
+		down = HZI_TILE_J;
 	} else if (are_pieces(&i, &j, last, &t, p.x, p.q, piece)) {
 		p.kind = i.p && i.group == 1 ? HZI_TILE_PIECES_EACH : HZI_TILE_PIECES;
 		p.log_i = (int)min_of(8, hzi_log2_up(i.size / piece));
 		across = piece << p.log_i;
-		down = HZI_TILE_DOWN * (dtype == HZ_F32 ? 1 : 2) * (HZI_FLAT_THREADS >> p.log_i);
+		down = HZI_TILE_DOWN * (dtype == HZ_F32 ? 1 : 2) * (HZI_BLOCK_THREADS >> p.log_i);
 	} else if (i.p && i.group > 1 && dims->n < HZ_MAXDIM) {
 		/* Element by element: a group becomes a row, whose elements share a divisor. */
 		t = *dims;
@@ -137,7 +137,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi
 		p.kind = j.p ? HZI_TILE_ROWS : HZI_TILE_COLUMNS;
 		p.log_i = (int)min_of(8, hzi_log2_up(ceil_div(i.size, HZI_TILE_ACROSS)));
 		across = (int64_t)HZI_TILE_ACROSS << p.log_i;
-		down = HZI_TILE_DOWN * (HZI_FLAT_THREADS >> p.log_i);
+		down = HZI_TILE_DOWN * (HZI_BLOCK_THREADS >> p.log_i);
 	}
 	p.size_i = (int32_t)i.size;
 	p.size_j = (int32_t)j.size;
@@ -162,8 +162,8 @@ static int launch_tiles(struct hz_context *ctx, const char *op, const struct hzi
 		return launch_halves(ctx, op, dims, longest, dtype, &p, back);
 	launch.grid[0] = (unsigned)blocks;
 	return hzi_cuda_launch(ctx, op,
-			       hzi_kernel_of(back ? HZI_KERNEL_dequantize_tiles_f32
-						  : HZI_KERNEL_quantize_tiles_f32, dtype),
+			       hzi_kernel_of(back ? HZI_KERNEL_dequantize_strided_f32
+						  : HZI_KERNEL_quantize_strided_f32, dtype),
 			       &launch, &p, sizeof(p));
 }
 
@@ -179,7 +179,7 @@ int hzi_cuda_codes_strided(struct hz_context *ctx, const void *args)
 	const struct hzi_dims dims = hzi_quantize_dims_of(&a->map);
 
 	return launch_tiles(ctx, a->back ? "dequantize" : "quantize", &dims, a->x_dtype,
-			    (struct hzi_quantize_tiles){
+			    (struct hzi_quantize_strided){
 				    .x = a->x, .q = a->q, .scales = a->scales, .zeros = a->zeros,
 				    .is_signed = a->q_dtype == HZ_S8, .scale = a->scale,
 				    .zero = a->zero},

@@ -6,8 +6,8 @@
  * A block has a tile, of which a thread has elements or pieces that are some rows apart: it finds
  * its first by division, all others by steps, and asks for all before it uses any.
  */
-#ifndef HZI_QUANTIZE_TILES_CUH
-#define HZI_QUANTIZE_TILES_CUH
+#ifndef HZI_GPU_QUANTIZE_STRIDED_CUH
+#define HZI_GPU_QUANTIZE_STRIDED_CUH
 
 #include "gpu/quantize/prologue.cuh"
 #include "gpu/quantize/quantize.h"
@@ -43,7 +43,7 @@ HZ_DEVICE uint32_t quotient(uint32_t x, const hzi_quotient &q)
 }
 
 /* The parameter of a piece. */
-HZ_DEVICE int64_t parameter_of(const hzi_quantize_flat &p, int64_t piece)
+HZ_DEVICE int64_t parameter_of(const hzi_quantize_contiguous &p, int64_t piece)
 {
 	const uint32_t row = quotient((uint32_t)piece, p.row);
 	const uint32_t at = (uint32_t)piece - row * p.row.divisor;
@@ -61,7 +61,7 @@ struct tile_place {
 
 /* V, C, TALL: elements next to each other, columns of these and rows that a thread has */
 template <int V, int C, int TALL>
-HZ_DEVICE tile_place place_tile(const hzi_quantize_tiles &a)
+HZ_DEVICE tile_place place_tile(const hzi_quantize_strided &a)
 {
 	const uint32_t rest = quotient(blockIdx.x, a.tiles_i);
 	uint32_t outer = quotient(rest, a.tiles_j);
@@ -69,7 +69,7 @@ HZ_DEVICE tile_place place_tile(const hzi_quantize_tiles &a)
 
 	at.i = (int32_t)(blockIdx.x - rest * a.tiles_i.divisor) * (C * V << a.log_i) +
 	       (int32_t)(threadIdx.x & ((1 << a.log_i) - 1)) * V;
-	at.j = (int32_t)(rest - outer * a.tiles_j.divisor) * (TALL * HZI_FLAT_THREADS >> a.log_i) +
+	at.j = (int32_t)(rest - outer * a.tiles_j.divisor) * (TALL * HZI_BLOCK_THREADS >> a.log_i) +
 	       (int32_t)(threadIdx.x >> a.log_i);
 	at.x = at.i * a.x_i + at.j * a.x_j;
 	at.q = at.i * a.q_i + at.j * a.q_j;
@@ -86,7 +86,7 @@ HZ_DEVICE tile_place place_tile(const hzi_quantize_tiles &a)
 }
 
 /* Elements of row j. */
-HZ_DEVICE int tile_row(const hzi_quantize_tiles &a, int j)
+HZ_DEVICE int tile_row(const hzi_quantize_strided &a, int j)
 {
 	return j >= a.size_j ? 0 : j == a.size_j - 1 ? a.last_i : a.size_i;
 }
@@ -101,9 +101,9 @@ struct tile_element {
 
 /* Calls f with each element or piece that a thread has, by columns or by rows. */
 template <int V, int C, int TALL, bool COLUMNS, typename F>
-HZ_DEVICE void each_of_tile(const hzi_quantize_tiles &p, const tile_place &at, F f)
+HZ_DEVICE void each_of_tile(const hzi_quantize_strided &p, const tile_place &at, F f)
 {
-	const int down = HZI_FLAT_THREADS >> p.log_i, across = V << p.log_i;
+	const int down = HZI_BLOCK_THREADS >> p.log_i, across = V << p.log_i;
 	const int64_t x_down = down * p.x_j, x_across = across * p.x_i;
 	const int64_t q_down = down * p.q_j, q_across = across * p.q_i;
 
@@ -124,7 +124,7 @@ struct parameter {
 };
 
 /* Those of element (i, j); of one outside the tensor, those of one in it. */
-HZ_DEVICE parameter parameter_of(const hzi_quantize_tiles &a, const tile_place &at, int i, int j)
+HZ_DEVICE parameter parameter_of(const hzi_quantize_strided &a, const tile_place &at, int i, int j)
 {
 	if (!a.scales)
 		return {a.scale, a.zero};
@@ -137,7 +137,7 @@ HZ_DEVICE parameter parameter_of(const hzi_quantize_tiles &a, const tile_place &
 	return {a.scales[n], a.zeros ? read_zero(a.zeros, n, a.is_signed) : 0};
 }
 
-HZ_DEVICE divisor divisor_of(const hzi_quantize_tiles &a, const tile_place &at, int i, int j)
+HZ_DEVICE divisor divisor_of(const hzi_quantize_strided &a, const tile_place &at, int i, int j)
 {
 	const parameter of = parameter_of(a, at, i, j);
 
@@ -146,7 +146,7 @@ HZ_DEVICE divisor divisor_of(const hzi_quantize_tiles &a, const tile_place &at, 
 
 /* Whether an element may have another parameter than the one before. */
 template <int C, bool COLUMNS>
-HZ_DEVICE bool other_parameter(const hzi_quantize_tiles &p, const tile_element &e)
+HZ_DEVICE bool other_parameter(const hzi_quantize_strided &p, const tile_element &e)
 {
 	if (COLUMNS)
 		return e.s == 0 ? e.c == 0 || p.p_i || p.p_j : p.p_j;
@@ -184,7 +184,7 @@ HZ_DEVICE uint4 *float_piece(void *x, int64_t at)
 /* ---- Floats to codes ------------------------------------------------------------------------- */
 
 template <int DTYPE, int C, int TALL, bool COLUMNS>
-HZ_DEVICE void quantize_tile(const hzi_quantize_tiles &p)
+HZ_DEVICE void quantize_tile(const hzi_quantize_strided &p)
 {
 	const tile_place at = place_tile<1, C, TALL>(p);
 	raw_float<DTYPE> v[C * TALL];
@@ -207,7 +207,7 @@ HZ_DEVICE void quantize_tile(const hzi_quantize_tiles &p)
 }
 
 template <int DTYPE, int TALL>
-HZ_DEVICE void quantize_pieces(const hzi_quantize_tiles &p)
+HZ_DEVICE void quantize_pieces(const hzi_quantize_strided &p)
 {
 	constexpr int V = piece<DTYPE>::count;
 	const tile_place at = place_tile<V, 1, TALL>(p);
@@ -236,7 +236,7 @@ HZ_DEVICE uint32_t put_byte(uint32_t word, int i, uint32_t code)
 
 /* Each element of a piece has a parameter of its own. */
 template <int DTYPE, int TALL>
-HZ_DEVICE void quantize_each(const hzi_quantize_tiles &p)
+HZ_DEVICE void quantize_each(const hzi_quantize_strided &p)
 {
 	constexpr int V = piece<DTYPE>::count;
 	const tile_place at = place_tile<V, 1, TALL>(p);
@@ -275,7 +275,7 @@ HZ_DEVICE void quantize_each(const hzi_quantize_tiles &p)
 			unpack<DTYPE>(f, v[s]);
 			if (p.p_j)
 				d = divisor_of(p, at, at.i + n,
-					       at.j + s * (HZI_FLAT_THREADS >> p.log_i));
+					       at.j + s * (HZI_BLOCK_THREADS >> p.log_i));
 			w[s][n / 4] = put_byte(w[s][n / 4], n % 4, encode_quick(d, f[n]));
 		}
 	}
@@ -295,21 +295,22 @@ HZ_DEVICE void quantize_each(const hzi_quantize_tiles &p)
 
 /* Codes of a tile, each line those along j; a line more than whole words: no banks meet. */
 struct turned_codes {
-	uint8_t line[HZI_TURN][HZI_TURN_ROWS + 4];
+	uint8_t line[HZI_TILE_I][HZI_TILE_J + 4];
 };
 
 /* Calls f(line, j) for the bytes of a tile that the thread moves, all lines of a warp being next to
  * each other in memory; with words for each four. */
 template <typename F>
-HZ_DEVICE void each_of_lines(const hzi_quantize_tiles &p, const tile_place &at, F f)
+HZ_DEVICE void each_of_lines(const hzi_quantize_strided &p, const tile_place &at, F f)
 {
-	const int step = p.words ? 4 : 1, i0 = threadIdx.x % HZI_TURN, j0 = threadIdx.x / HZI_TURN;
+	const int step = p.words ? 4 : 1;
+	const int i0 = threadIdx.x % HZI_TILE_I, j0 = threadIdx.x / HZI_TILE_I;
 	const int i = at.i - i0, j1 = at.j - j0;
 	const int64_t q = at.q - i0 * p.q_i - j0 * p.q_j;
 
 #pragma unroll 1
-	for (int n = threadIdx.x; n < HZI_TURN * HZI_TURN_ROWS / step; n += HZI_FLAT_THREADS) {
-		const int line = n * step / HZI_TURN_ROWS, j = n * step % HZI_TURN_ROWS;
+	for (int n = threadIdx.x; n < HZI_TILE_I * HZI_TILE_J / step; n += HZI_BLOCK_THREADS) {
+		const int line = n * step / HZI_TILE_J, j = n * step % HZI_TILE_J;
 
 		if (i + line < p.size_i && j1 + j < p.size_j)
 			f(line, j, q + line * p.q_i + j * p.q_j);
@@ -317,12 +318,12 @@ HZ_DEVICE void each_of_lines(const hzi_quantize_tiles &p, const tile_place &at, 
 }
 
 template <int DTYPE>
-HZ_DEVICE void quantize_turned(const hzi_quantize_tiles &p)
+HZ_DEVICE void quantize_turned(const hzi_quantize_strided &p)
 {
-	constexpr int tall = HZI_TURN * HZI_TURN_ROWS / HZI_FLAT_THREADS;
+	constexpr int tall = HZI_TILE_I * HZI_TILE_J / HZI_BLOCK_THREADS;
 	__shared__ turned_codes codes;
 	const tile_place at = place_tile<1, 1, tall>(p);
-	uint8_t *line = &codes.line[threadIdx.x % HZI_TURN][threadIdx.x / HZI_TURN];
+	uint8_t *line = &codes.line[threadIdx.x % HZI_TILE_I][threadIdx.x / HZI_TILE_I];
 	raw_float<DTYPE> v[tall];
 	divisor d = {};
 
@@ -334,7 +335,7 @@ HZ_DEVICE void quantize_turned(const hzi_quantize_tiles &p)
 	each_of_tile<1, 1, tall, true>(p, at, [&](const tile_element &e) {
 		if (e.s == 0 || p.p_j)
 			d = divisor_of(p, at, e.i, e.j);
-		line[e.s * (HZI_FLAT_THREADS / HZI_TURN)] =
+		line[e.s * (HZI_BLOCK_THREADS / HZI_TILE_I)] =
 			(uint8_t)encode_quick(d, v[e.s].value());
 	});
 	__syncthreads();
@@ -348,7 +349,7 @@ HZ_DEVICE void quantize_turned(const hzi_quantize_tiles &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void quantize_tiles(const hzi_quantize_tiles &p)
+HZ_DEVICE void quantize_strided(const hzi_quantize_strided &p)
 {
 	constexpr int down = HZI_TILE_DOWN * (DTYPE == HZ_F32 ? 1 : 2);
 
@@ -377,7 +378,7 @@ struct decoder {
 	float scale, base;
 };
 
-HZ_DEVICE decoder decoder_of(const hzi_quantize_tiles &p, const tile_place &at, int i, int j)
+HZ_DEVICE decoder decoder_of(const hzi_quantize_strided &p, const tile_place &at, int i, int j)
 {
 	const parameter of = parameter_of(p, at, i, j);
 
@@ -385,7 +386,7 @@ HZ_DEVICE decoder decoder_of(const hzi_quantize_tiles &p, const tile_place &at, 
 }
 
 template <int DTYPE, int C, int TALL, bool COLUMNS>
-HZ_DEVICE void dequantize_tile(const hzi_quantize_tiles &p)
+HZ_DEVICE void dequantize_tile(const hzi_quantize_strided &p)
 {
 	const tile_place at = place_tile<1, C, TALL>(p);
 	const uint32_t flip = p.is_signed ? 0x80 : 0;
@@ -407,7 +408,7 @@ HZ_DEVICE void dequantize_tile(const hzi_quantize_tiles &p)
 
 /* each: elements of a piece have parameters of their own. */
 template <int DTYPE, int TALL>
-HZ_DEVICE void dequantize_pieces(const hzi_quantize_tiles &p, bool each)
+HZ_DEVICE void dequantize_pieces(const hzi_quantize_strided &p, bool each)
 {
 	constexpr int V = piece<DTYPE>::count;
 	const tile_place at = place_tile<V, 1, TALL>(p);
@@ -454,12 +455,12 @@ HZ_DEVICE void dequantize_pieces(const hzi_quantize_tiles &p, bool each)
 }
 
 template <int DTYPE>
-HZ_DEVICE void dequantize_turned(const hzi_quantize_tiles &p)
+HZ_DEVICE void dequantize_turned(const hzi_quantize_strided &p)
 {
-	constexpr int tall = HZI_TURN * HZI_TURN_ROWS / HZI_FLAT_THREADS;
+	constexpr int tall = HZI_TILE_I * HZI_TILE_J / HZI_BLOCK_THREADS;
 	__shared__ turned_codes codes;
 	const tile_place at = place_tile<1, 1, tall>(p);
-	const uint8_t *line = &codes.line[threadIdx.x % HZI_TURN][threadIdx.x / HZI_TURN];
+	const uint8_t *line = &codes.line[threadIdx.x % HZI_TILE_I][threadIdx.x / HZI_TILE_I];
 	const uint32_t flip = p.is_signed ? 0x80 : 0;
 	decoder d = {};
 
@@ -476,13 +477,13 @@ HZ_DEVICE void dequantize_turned(const hzi_quantize_tiles &p)
 			d = decoder_of(p, at, e.i, e.j);
 		if (e.inside)
 			store_any(DTYPE, p.x, e.x,
-				  decode(line[e.s * (HZI_FLAT_THREADS / HZI_TURN)] ^ flip, d.scale,
-					 d.base));
+				  decode(line[e.s * (HZI_BLOCK_THREADS / HZI_TILE_I)] ^ flip,
+					 d.scale, d.base));
 	});
 }
 
 template <int DTYPE>
-HZ_DEVICE void dequantize_tiles(const hzi_quantize_tiles &p)
+HZ_DEVICE void dequantize_strided(const hzi_quantize_strided &p)
 {
 	constexpr int down = HZI_TILE_DOWN * (DTYPE == HZ_F32 ? 1 : 2);
 

@@ -82,14 +82,14 @@ static const struct row table[] = {
 	 .kernel = "rows_10", .launches = 1, .threads = 128,
 	 .grid = 1},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 129,
-	 .kernel = "any", .launches = 1, .threads = 256,
+	 .kernel = "strided", .launches = 1, .threads = 256,
 	 .grid = 1},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 40, .n = 128, .x_stride = 256, .x_step = 2,
-	 .kernel = "any", .launches = 1,
+	 .kernel = "strided", .launches = 1,
 	 .threads = 256, .grid = 1},
 	/* Too short for a row of 16 bytes */
 	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8,
-	 .kernel = "any", .launches = 1, .threads = 256, .grid = 1},
+	 .kernel = "strided", .launches = 1, .threads = 256, .grid = 1},
 	/* A launch for each length of a block */
 	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96,
 	 .kernel = "rows_10 rows_10", .launches = 2, .threads = 128},
@@ -112,9 +112,9 @@ static const struct row table[] = {
 	 .kernel = "columns_10", .launches = 1,
 	 .threads = 512, .grid = 4},
 	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 101, .o = COLUMNS(128),
-	 .kernel = "any", .launches = 1, .threads = 256},
+	 .kernel = "strided", .launches = 1, .threads = 256},
 	{.x = HZ_F32, .y = HZ_F32, .rows = 2048, .n = 64, .o = COLUMNS(2048),
-	 .kernel = "any", .launches = 1, .threads = 512},
+	 .kernel = "strided", .launches = 1, .threads = 512},
 	/* 16-bit columns in slices of 8, and what they do not support */
 	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 104, .o = COLUMNS(128),
 	 .kernel = "columns_f16_7", .launches = 1, .threads = 256, .grid = 2},
@@ -140,44 +140,44 @@ static const struct row table[] = {
 	 .kernel = "columns_10", .launches = 1, .threads = 512, .grid = 2},
 	/* Base matrices: contiguous rows, and what their kernels do not support */
 	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
-	 .kernel = "true", .launches = 1, .threads = 96,
+	 .kernel = "base_rows", .launches = 1, .threads = 96,
 	 .grid = 3},
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20),
-	 .kernel = "true", .launches = 1, .threads = 320,
+	 .kernel = "base_rows", .launches = 1, .threads = 320,
 	 .grid = 3},
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12),
-	 .kernel = "any", .launches = 1, .threads = 256,
+	 .kernel = "strided", .launches = 1, .threads = 256,
 	 .grid = 1},
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156),
-	 .kernel = "any_big", .launches = 1,
+	 .kernel = "strided_big", .launches = 1,
 	 .threads = 256, .grid = 1},
 	/* 60 x 1024 elements are more than a block's shared memory holds */
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 61440, .o = TRUE_ORDER(60),
-	 .kernel = "any", .launches = 1, .threads = 512,
+	 .kernel = "strided", .launches = 1, .threads = 512,
 	 .cluster = 2, .grid = 6},
 	/* Quantization */
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 128,
-	 .kernel = "quantize_10", .launches = 1, .threads = 128,
+	 .kernel = "rows_quantize_10", .launches = 1, .threads = 128,
 	 .grid = 2},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_E4M3, .rows = 100, .n = 4096,
-	 .kernel = "quantize_12", .launches = 1,
+	 .kernel = "rows_quantize_12", .launches = 1,
 	 .threads = 64, .grid = 100},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S4X2, .rows = 100, .n = 4096, .group = 128,
-	 .kernel = "quantize_12",
+	 .kernel = "rows_quantize_12",
 	 .launches = 1, .threads = 64, .grid = 100},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 65536,
-	 .kernel = "quantize_16_c4", .launches = 1,
+	 .kernel = "rows_quantize_16_c4", .launches = 1,
 	 .threads = 256, .cluster = 4, .grid = 12},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .o = BLOCK(128),
-	 .kernel = "any_quantize",
+	 .kernel = "strided_quantize",
 	 .launches = 1, .threads = 128, .grid = 100},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128,
-	 .o = BLOCK(128), .kernel = "quantize_10", .launches = 1, .threads = 128, .grid = 7},
+	 .o = BLOCK(128), .kernel = "rows_quantize_10", .launches = 1, .threads = 128, .grid = 7},
 	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
-	 .kernel = "any_quantize", .launches = 1,
+	 .kernel = "strided_quantize", .launches = 1,
 	 .threads = 128, .grid = 9},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156),
-	 .kernel = "any_quantize_big",
+	 .kernel = "strided_quantize_big",
 	 .launches = 1, .threads = 128, .grid = 2},
 	/* Dequantization */
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 100, .n = 1024,
@@ -187,7 +187,7 @@ static const struct row table[] = {
 	 .kernel = "rows_12", .launches = 1,
 	 .threads = 64, .grid = 9},
 	{.op = DEQUANTIZE, .x = HZ_S8, .y = HZ_F32, .rows = 9, .n = 32, .group = 32,
-	 .kernel = "any", .launches = 1,
+	 .kernel = "strided", .launches = 1,
 	 .threads = 256, .grid = 1},
 };
 
@@ -240,7 +240,7 @@ static void test_fast(void)
 			char name[64];
 
 			fake->reset();
-			snprintf(name, sizeof(name), "hadamard_fast_%s%s", t[i].kernel,
+			snprintf(name, sizeof(name), "hadamard_contiguous_%s%s", t[i].kernel,
 				 with ? "_signs" : "");
 			is_int(hz_hadamard(ctx, &tx, &tx, &o), HZ_OK, "%d rows of %d, %s%s",
 			       (int)t[i].rows, (int)t[i].n, hz_dtype_name(t[i].dtype),
@@ -310,8 +310,8 @@ static void test_row(const struct row *r)
 	for (int i = 0; i < r->launches; i++) {
 		const struct fakecuda_launch *l = fake->launch(i);
 		const struct hzi_hadamard_job job = job_of(l);
-		const int any = !strncmp(l->kernel, "hadamard_any", 12);
-		const int quantizes_any = !strncmp(l->kernel, "hadamard_any_quantize", 21);
+		const int any = !strncmp(l->kernel, "hadamard_strided", 16);
+		const int quantizes_any = !strncmp(l->kernel, "hadamard_strided_quantize", 25);
 
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
 			 l->kernel + strlen("hadamard_"));
@@ -400,22 +400,23 @@ static void test_codes(void)
 		const char *kernel;
 		unsigned threads, grid, shared;
 	} codes[] = {
-		{HZ_BF16, HZ_S8, 33, 128, 128, 0, 0, "codes_bf16_7", 128, 2, 0},
-		{HZ_F16, HZ_E4M3, 1, 32, 32, 0, 0, "codes_f16_5", 128, 1, 0},
-		{HZ_F16, HZ_S4X2, 4096, 1024, 64, 0, 0, "codes_f16_10", 128, 1024, 0},
-		{HZ_BF16, HZ_S8, 100, 512, 512, 128, 0, "codes_bf16_7", 128, 13, 0},
-		{HZ_BF16, HZ_S8, 100, 1280, 128, 256, 0, "codes_bf16_8", 128, 32, 0},
-		{HZ_BF16, HZ_E5M2, 3, 2048, 2048, 0, 0, "codes_bf16_11", 64, 3, 8200},
-		{HZ_BF16, HZ_S8, 100, 4096, 4096, 0, 0, "codes_bf16_12", 128, 100, 16400},
-		{HZ_F16, HZ_S8, 100, 16384, 16384, 0, 0, "codes_f16_14", 512, 100, 65600},
-		{HZ_F16, HZ_S4X2, 5, 4096, 128, 0, 0, "codes_f16_12_groups", 128, 5, 16384},
-		{HZ_BF16, HZ_E4M3, 5, 24576, 32, 8192, 0, "codes_bf16_13_groups", 256, 15, 32768},
+		{HZ_BF16, HZ_S8, 33, 128, 128, 0, 0, "quantize_bf16_7", 128, 2, 0},
+		{HZ_F16, HZ_E4M3, 1, 32, 32, 0, 0, "quantize_f16_5", 128, 1, 0},
+		{HZ_F16, HZ_S4X2, 4096, 1024, 64, 0, 0, "quantize_f16_10", 128, 1024, 0},
+		{HZ_BF16, HZ_S8, 100, 512, 512, 128, 0, "quantize_bf16_7", 128, 13, 0},
+		{HZ_BF16, HZ_S8, 100, 1280, 128, 256, 0, "quantize_bf16_8", 128, 32, 0},
+		{HZ_BF16, HZ_E5M2, 3, 2048, 2048, 0, 0, "quantize_bf16_11", 64, 3, 8200},
+		{HZ_BF16, HZ_S8, 100, 4096, 4096, 0, 0, "quantize_bf16_12", 128, 100, 16400},
+		{HZ_F16, HZ_S8, 100, 16384, 16384, 0, 0, "quantize_f16_14", 512, 100, 65600},
+		{HZ_F16, HZ_S4X2, 5, 4096, 128, 0, 0, "quantize_f16_12_groups", 128, 5, 16384},
+		{HZ_BF16, HZ_E4M3, 5, 24576, 32, 8192, 0, "quantize_bf16_13_groups", 256, 15,
+		 32768},
 		/* rows with gaps, rows of several transforms, and what has no kernel */
-		{HZ_BF16, HZ_S8, 5, 4096, 4096, 0, 8, "quantize_12", 64, 5, 0},
-		{HZ_BF16, HZ_S8, 5, 8192, 8192, 4096, 0, "any_quantize", 256, 5, 0},
-		{HZ_BF16, HZ_S8, 5, 16384, 64, 0, 0, "quantize_14", 256, 5, 0},
-		{HZ_BF16, HZ_S8, 5, 32768, 32768, 0, 0, "quantize_15", 512, 5, 0},
-		{HZ_F32, HZ_S8, 5, 4096, 4096, 0, 0, "quantize_12", 64, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 4096, 4096, 0, 8, "rows_quantize_12", 64, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 8192, 8192, 4096, 0, "strided_quantize", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 16384, 64, 0, 0, "rows_quantize_14", 256, 5, 0},
+		{HZ_BF16, HZ_S8, 5, 32768, 32768, 0, 0, "rows_quantize_15", 512, 5, 0},
+		{HZ_F32, HZ_S8, 5, 4096, 4096, 0, 0, "rows_quantize_12", 64, 5, 0},
 	};
 	char *x = device_memory(1 << 25), *q = device_memory(1 << 24);
 	char *scale = device_memory(1 << 20);
@@ -475,11 +476,12 @@ static void test_values(void)
 		const char *kernel;
 		unsigned threads, grid, shared;
 	} values[] = {
-		{HZ_S8, HZ_BF16, 33, 128, 128, 0, 0, 1, "values_7", 128, 2, 0},
-		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "values_8_groups", 128, 32, 0},
-		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "values_12_groups", 128, 100, 16384},
-		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "values_14", 512, 7, 65536},
-		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "values_12", 128, 6, 16384},
+		{HZ_S8, HZ_BF16, 33, 128, 128, 0, 0, 1, "dequantize_7", 128, 2, 0},
+		{HZ_S4X2, HZ_F16, 100, 1280, 64, 256, 0, -0.5, "dequantize_8_groups", 128, 32, 0},
+		{HZ_E4M3, HZ_BF16, 100, 4096, 128, 0, 0, 1, "dequantize_12_groups", 128, 100,
+		 16384},
+		{HZ_E5M2, HZ_F16, 7, 16384, 16384, 0, 0, 1, "dequantize_14", 512, 7, 65536},
+		{HZ_S8, HZ_BF16, 3, 8192, 8192, 4096, 0, 1, "dequantize_12", 128, 6, 16384},
 		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 0, 2, "rows_12", 64, 100, 0},
 		{HZ_S8, HZ_BF16, 100, 4096, 4096, 0, 8, 1, "rows_12", 64, 100, 0},
 		{HZ_S8, HZ_F32, 100, 4096, 4096, 0, 0, 1, "rows_12", 64, 100, 0},
@@ -498,7 +500,7 @@ static void test_values(void)
 					    .flags = HZ_HADAMARD_RAW};
 		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
 		const struct fakecuda_launch *l;
-		struct hzi_hadamard_values p;
+		struct hzi_hadamard_dequantize p;
 
 		ty.stride[0] += values[i].pad;
 		fake->reset();
@@ -568,7 +570,7 @@ static void test_base_rows(void)
 		const hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_base_mma mma;
-		struct hzi_hadamard_fast_base base;
+		struct hzi_hadamard_base_f32 base;
 		struct hzi_hadamard_stretch s = {0};
 		int64_t tiles;
 

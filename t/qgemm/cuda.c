@@ -21,37 +21,38 @@ static const struct row {
 	int64_t m, n, k;
 	const char *hopper, *other;
 } table[] = {
-	{1, 4096, 4096, "qgemm_few_8_u", "qgemm_any_u"},
-	{9, 100, 4096, "qgemm_few_16_u", "qgemm_any_u"},
-	{32, 64, 48, "qgemm_few_32_u", "qgemm_any_u"},
-	{64, 4096, 4096, "qgemm_few_64_u", "qgemm_any_u"},
-	{65, 100, 208, "qgemm_few_64_u", "qgemm_any_u"},
-	{1024, 1024, 1024, "qgemm_tma_64_u", "qgemm_any_u"},
-	{2048, 2048, 2048, "qgemm_tma_256_u", "qgemm_any_u"},
-	{4096, 4096, 4096, "qgemm_tma_256_u", "qgemm_any_u"},
-	{512, 4096, 4096, "qgemm_tma_128_u", "qgemm_any_u"},
-	{128, 11008, 4096, "qgemm_tma_96_u", "qgemm_any_u"},
-	{256, 11008, 4096, "qgemm_tma_192_u", "qgemm_any_u"},
-	{256, 11000, 4090, "qgemm_tma_192_u", "qgemm_any_u"},	/* A is aligned first */
-	{512, 8448, 8192, "qgemm_tma_256_u", "qgemm_any_u"},
+	{1, 4096, 4096, "qgemm_skinny_8_u8", "qgemm_mma_sync_u8"},
+	{9, 100, 4096, "qgemm_skinny_16_u8", "qgemm_mma_sync_u8"},
+	{32, 64, 48, "qgemm_skinny_32_u8", "qgemm_mma_sync_u8"},
+	{64, 4096, 4096, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
+	{65, 100, 208, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
+	{1024, 1024, 1024, "qgemm_wgmma_128x64_u8", "qgemm_mma_sync_u8"},
+	{2048, 2048, 2048, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
+	{4096, 4096, 4096, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
+	{512, 4096, 4096, "qgemm_wgmma_128x128_u8", "qgemm_mma_sync_u8"},
+	{128, 11008, 4096, "qgemm_wgmma_128x96_u8", "qgemm_mma_sync_u8"},
+	{256, 11008, 4096, "qgemm_wgmma_128x192_u8", "qgemm_mma_sync_u8"},
+	/* A is aligned first */
+	{256, 11000, 4090, "qgemm_wgmma_128x192_u8", "qgemm_mma_sync_u8"},
+	{512, 8448, 8192, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
 	/* As test_wide() of qgemm.c */
-	{100, 9008, 129, "qgemm_tma_96_u", "qgemm_any_u"},
-	{90, 12000, 100, "qgemm_tma_128_1_u", "qgemm_any_u"},
-	{300, 4200, 130, "qgemm_tma_128_u", "qgemm_any_u"},
-	{140, 12000, 200, "qgemm_tma_192_u", "qgemm_any_u"},
-	{130, 16496, 70, "qgemm_tma_256_u", "qgemm_any_u"},
-	{2700, 3000, 260, "qgemm_tma_256_u", "qgemm_any_u"},
-	{2700, 3000, 130, "qgemm_tma_256_u", "qgemm_any_u"},
-	{7, 9, 0, "qgemm_any_u", "qgemm_any_u"},
+	{100, 9008, 129, "qgemm_wgmma_128x96_u8", "qgemm_mma_sync_u8"},
+	{90, 12000, 100, "qgemm_wgmma_128x128_c1_u8", "qgemm_mma_sync_u8"},
+	{300, 4200, 130, "qgemm_wgmma_128x128_u8", "qgemm_mma_sync_u8"},
+	{140, 12000, 200, "qgemm_wgmma_128x192_u8", "qgemm_mma_sync_u8"},
+	{130, 16496, 70, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
+	{2700, 3000, 260, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
+	{2700, 3000, 130, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
+	{7, 9, 0, "qgemm_mma_sync_u8", "qgemm_mma_sync_u8"},
 	/* Sums exceed 32 bits, but not those of a share of k; with 100 rows there are no shares */
-	{7, 9, 80000, "qgemm_few_8_u", "qgemm_any_wide_u"},
-	{7, 9, 262145, "qgemm_any_wide_u", "qgemm_any_wide_u"},
-	{100, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	{7, 9, 80000, "qgemm_skinny_8_u8", "qgemm_mma_sync_sum64_u8"},
+	{7, 9, 262145, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
+	{100, 9, 80000, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
 	/* 100 rows more than 64 times the blocks of a grid */
-	{4194340, 9, 80000, "qgemm_any_wide_u", "qgemm_any_wide_u"},
+	{4194340, 9, 80000, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
 	/* Few tiles: they share k */
-	{128, 128, 16384, "qgemm_few_64_u", "qgemm_any_u"},
-	{512, 512, 4096, "qgemm_few_64_u", "qgemm_any_u"},
+	{128, 128, 16384, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
+	{512, 512, 4096, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
 };
 
 static void test_row(hz_context *ctx, int device, const struct row *r, const char *kernel)
@@ -102,11 +103,15 @@ static void test_linear(hz_context *ctx, int device, const char *product)
 
 		is_int(hz_qlinear(ctx, &x, NULL, &y, &o), HZ_OK, "a linear layer, %d rows", m);
 		is_int(fake->launches() - before, m < 3 ? 1 : 2, "%d rows: launches", m);
-		is_str(fake->launch(before)->kernel, m < 3 ? "qlinear_few" : "quantize_rows_f16",
+		is_str(fake->launch(before)->kernel, m < 3 ? "qlinear_gemv" : "quantize_rows_f16",
 		       "%d rows: the first kernel", m);
-		is_str(last()->kernel, m < 3 ? "qlinear_few" : product, "%d rows: the last", m);
+		is_str(last()->kernel, m < 3 ? "qlinear_gemv" : product, "%d rows: the last", m);
 	}
 }
+
+#define Q(kernel) "hadamard_quantize_static_" kernel
+#define BASE_Q(kernel) "hadamard_base_mma_quantize_" kernel
+#define BASE_D(kernel) "hadamard_base_mma_dequantize_" kernel
 
 /* Quantization and dequantization with a transform: one launch, or two for each 2^22 values */
 static const struct rotated {
@@ -117,24 +122,22 @@ static const struct rotated {
 	int back_launches;
 	int order;			/* of a base matrix */
 } rotated[] = {
-	{HZ_BF16, 5, 4096, 0, 0, "hadamard_static_bf16_12", "hadamard_static_bf16_12", 1,
-	 "hadamard_values_12", 1, 0},
-	{HZ_F16, 7, 384, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1, NULL, 2, 0},
-	{HZ_F16, 7, 512, 128, 0, "hadamard_static_f16_7", "hadamard_static_f16_7", 1,
-	 "hadamard_values_7", 1, 0},
-	{HZ_F32, 8, 4096, 0, 0, "hadamard_static_f32_12", "hadamard_static_f32_12", 1, NULL, 2, 0},
-	{HZ_F32, 9, 384, 128, 0, "hadamard_static_f32_10", "hadamard_static_f32_10", 1, NULL, 2, 0},
-	{HZ_BF16, 8, 768, 0, 0, "hadamard_base_codes_bf16_m12_6", "hadamard_base_codes_bf16_m12_6",
-	 1, "hadamard_base_values_bf16_m12_6", 1, 12},
-	{HZ_F16, 5, 5120, 0, 0, "hadamard_base_codes_f16_m20_8", "hadamard_base_codes_f16_m20_8", 1,
-	 "hadamard_base_values_f16_m20_8", 1, 20},
-	{HZ_BF16, 4, 24576, 0, 0, "hadamard_base_codes_bf16_m12_11",
-	 "hadamard_base_codes_bf16_m12_11", 1, "hadamard_base_values_bf16_m12_11", 1, 12},
-	{HZ_BF16, 4, 10240, 5120, 0, "hadamard_base_codes_bf16_m20_8",
-	 "hadamard_base_codes_bf16_m20_8", 1, "hadamard_base_values_bf16_m20_8", 1, 20},
-	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_flat_f32", 6, NULL, 6, 0},
-	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_tiles_f32", 2, NULL, 2, 0},
-	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_flat_f32", 3, NULL, 3, 0},
+	{HZ_BF16, 5, 4096, 0, 0, Q("bf16_12"), Q("bf16_12"), 1, "hadamard_dequantize_12", 1, 0},
+	{HZ_F16, 7, 384, 128, 0, Q("f16_7"), Q("f16_7"), 1, NULL, 2, 0},
+	{HZ_F16, 7, 512, 128, 0, Q("f16_7"), Q("f16_7"), 1, "hadamard_dequantize_7", 1, 0},
+	{HZ_F32, 8, 4096, 0, 0, Q("f32_12"), Q("f32_12"), 1, NULL, 2, 0},
+	{HZ_F32, 9, 384, 128, 0, Q("f32_10"), Q("f32_10"), 1, NULL, 2, 0},
+	{HZ_BF16, 8, 768, 0, 0, BASE_Q("bf16_m12_6"), BASE_Q("bf16_m12_6"), 1,
+	 BASE_D("bf16_m12_6"), 1, 12},
+	{HZ_F16, 5, 5120, 0, 0, BASE_Q("f16_m20_8"), BASE_Q("f16_m20_8"), 1, BASE_D("f16_m20_8"), 1,
+	 20},
+	{HZ_BF16, 4, 24576, 0, 0, BASE_Q("bf16_m12_11"), BASE_Q("bf16_m12_11"), 1,
+	 BASE_D("bf16_m12_11"), 1, 12},
+	{HZ_BF16, 4, 10240, 5120, 0, BASE_Q("bf16_m20_8"), BASE_Q("bf16_m20_8"), 1,
+	 BASE_D("bf16_m20_8"), 1, 20},
+	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_contiguous_f32", 6, NULL, 6, 0},
+	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_strided_f32", 2, NULL, 2, 0},
+	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_contiguous_f32", 3, NULL, 3, 0},
 };
 
 static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
@@ -193,7 +196,7 @@ static void test_base_back(hz_context *ctx, int device)
 		is_int(hz_dequantize(ctx, &q, &x, &o[i]), HZ_OK, "28 2^9 back, %d", i);
 		is_int(fake->launches() - before, launches[i], "28 2^9 back, %d: launches", i);
 		if (launches[i] == 1)
-			is_str(last()->kernel, "hadamard_base_values_bf16_m28_9",
+			is_str(last()->kernel, "hadamard_base_mma_dequantize_bf16_m28_9",
 			       "28 2^9 back, %d: the kernel", i);
 	}
 }
@@ -233,7 +236,7 @@ static void test_columns(hz_context *ctx, int device)
 			continue;
 		}
 		is_int(fake->launches() - before, 1, "%s: launches", name);
-		ok(!strncmp(l->kernel, "range_joint_", 12), "%s: the kernel", name);
+		ok(!strncmp(l->kernel, "range_cluster_", 12), "%s: the kernel", name);
 		is_int(l->grid[0], t[i].grid, "%s: blocks", name);
 		is_int(l->block[0], t[i].block, "%s: threads", name);
 		is_int(l->cluster, t[i].cluster, "%s: of a cluster", name);
@@ -264,7 +267,7 @@ static void test_batch(hz_context *ctx, int device, int hopper)
 
 	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch of small items");
 	is_int(fake->launches() - before, 2, "a batch of small items: launches");
-	is_str(last()->kernel, "qgemm_batch_u", "a batch of small items: the kernel");
+	is_str(last()->kernel, "qgemm_batch_u8", "a batch of small items: the kernel");
 	x = hz_tensor_3d(a, HZ_U8, device, 2, 1024, 2048);
 	w = hz_tensor_3d(b, HZ_S8, device, 2, 2048, 2048);
 	y = hz_tensor_3d(c, HZ_U8, device, 2, 1024, 2048);
@@ -307,7 +310,7 @@ static void test_gpu(int device, int hopper)
 	test_base_back(ctx, device);
 	test_ranges(ctx, device);
 	test_columns(ctx, device);
-	test_linear(ctx, device, hopper ? "qgemm_few_8_u" : "qgemm_any_u");
+	test_linear(ctx, device, hopper ? "qgemm_skinny_8_u8" : "qgemm_mma_sync_u8");
 	stand_in_close(ctx, device, arrays, 4);
 }
 

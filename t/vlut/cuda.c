@@ -253,7 +253,7 @@ static const struct packed_row packed_table[] = {	/* D4 */
 	 1008},
 	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16, "vlut_fields_2 vlut_fields_2", 8, 2, 1008},
 	{"more vectors of s8", 0, HZ_S8, HZ_S32, 64, 20,
-	 "vlut_fields_bytes qgemm_lines qgemm_few_64_s", 8, 8, 1008},
+	 "vlut_fields_bytes qgemm_lines qgemm_skinny_64_s8", 8, 8, 1008},
 	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_batch_32_1", 128, 2, 1008},
 	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 32, "vlut_batch_32_3", 116, 2, 1008},
 	{"16 vectors", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_batch_16_3", 116, 2, 1008},
@@ -317,7 +317,7 @@ static const struct packed_row octets_table[] = {
 	 "vlut_octets_1 vlut_octets_1", 132, 0, 24576},
 	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 3, "vlut_octets_2 vlut_octets_1", 40, 0, 1024},
 	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 9,
-	 "vlut_octets_bytes qgemm_lines qgemm_few_64_s", 8, 8, 1024},
+	 "vlut_octets_bytes qgemm_lines qgemm_skinny_64_s8", 8, 8, 1024},
 	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 40,
 	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2, 1024},
 	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1,
@@ -354,10 +354,10 @@ static void test_gemm2(void)
 	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_few_64_s",
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_skinny_64_s8",
 	       "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
-	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_few_64_s "
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_skinny_64_s8 "
 	       "vlut_sums", "floats");
 	w = (hz_coded){.k = 1024, .rows = 640, .packed = scales};
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
@@ -373,7 +373,7 @@ static void test_gemm2(void)
 	u = (hz_coded){.k = 1024, .rows = 100, .packed = x};
 	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
-	is_str(taken(), "vlut_fields_bytes vlut_fields_bytes qgemm_lines qgemm_few_64_s vlut_sums",
+	is_str(taken(), "vlut_fields_bytes vlut_fields_bytes qgemm_lines qgemm_skinny_64_s8 vlut_sums",
 	       "as bytes");
 	hz_vlut_close(v);
 	w = u = (hz_coded){.k = 1024};
@@ -419,7 +419,7 @@ static void test_a2(void)
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 32, 2);
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 32, 2);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "both of A2: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_few_64_s vlut_sums",
+	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_skinny_64_s8 vlut_sums",
 	       "sums, and what they become");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 4020, "blocks of columns and of rows");
 	turned.stride[0] = 1;
@@ -431,8 +431,8 @@ static void test_a2(void)
 	u.codes.shape[0] = 65660;
 	is_int(hz_vlut_gemm2_workspace(ctx, v, &w, &u, &y16, &bytes), HZ_OK, "y of 16 bits");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_tma_256_s vlut_sums "
-	       "lattice_decode_a2 qgemm_lines qgemm_tma_256_s vlut_sums", "in slabs");
+	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_sums "
+	       "lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_sums", "in slabs");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 2052008, "the last one");
 	hz_vlut_close(v);
 	if (hz_vlut_open(ctx, &v, tl, l, NULL))

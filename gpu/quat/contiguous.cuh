@@ -1,14 +1,14 @@
 /*
- * contiguous.cuh - quaternions that lie one after the other, in 16-byte pieces
+ * contiguous.cuh - contiguous quaternions in 16-byte pieces
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A warp takes portions of COUNT pieces a lane, a piece being a quaternion of f32 or two of 16
- * bits. Words of a piece: four of QUATERNION; x, y, z in three of VECTOR and their real parts in the
- * fourth; one of REAL.
+ * A warp has portions of COUNT pieces per lane. A piece is one quaternion of f32 or two of 16 bits.
+ * Words of a piece: QUATERNION four; VECTOR x, y, z in three and real parts in the fourth; REAL
+ * one.
  */
-#ifndef HZI_QUAT_FLAT_CUH
-#define HZI_QUAT_FLAT_CUH
+#ifndef HZI_GPU_QUAT_CONTIGUOUS_CUH
+#define HZI_GPU_QUAT_CONTIGUOUS_CUH
 
 #include "gpu/quat/strided.cuh"
 
@@ -20,7 +20,7 @@ struct piece {
 
 	__device__ __forceinline__ float at(int i) const { return number_in<DTYPE>(w, i); }
 
-	/* real: with what a vector has besides. */
+	/* real: with the real part of a vector */
 	__device__ __forceinline__ quat get(operand_kind kind, bool real, int e) const
 	{
 		if (kind == REAL)
@@ -51,7 +51,7 @@ struct piece {
 		}
 	}
 
-	/* From four words of whole quaternions to those of VECTOR, and back. */
+	/* Words of contiguous quaternions to those of VECTOR, and back */
 	__device__ __forceinline__ void to_vector(void)
 	{
 		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
@@ -80,7 +80,7 @@ struct piece {
 		}
 	}
 
-	/* From words as they lie in memory, of whole quaternions, to those of kind, and back. */
+	/* Words in memory order, of contiguous quaternions, to those of kind, and back */
 	__device__ __forceinline__ void settle(operand_kind kind, bool turned)
 	{
 		if (turned)
@@ -98,7 +98,9 @@ struct piece {
 	}
 };
 
-/* What a warp has of an operand. room: 12 bytes for each piece, for vectors of three. */
+/*
+ * A warp's portion of an operand. room: 12 bytes of shared memory per piece, for vectors of three.
+ */
 template <int DTYPE, int COUNT>
 struct portion {
 	static constexpr int each = piece<DTYPE>::each, size = DTYPE == HZ_F32 ? 4 : 2;
@@ -106,7 +108,7 @@ struct portion {
 
 	piece<DTYPE> of[COUNT];
 
-	/* Words of COUNT a lane, three times: a warp's vectors as they lie in memory. */
+	/* Three units of COUNT words per lane: the warp's vectors in memory order */
 	static __device__ __forceinline__ uint32_t *unit(void *first, int i)
 	{
 		return (uint32_t *)first + (32 * i + threadIdx.x % 32) * COUNT;
@@ -162,7 +164,9 @@ struct portion {
 		}
 	}
 
-	/* After all loads are under way. turned: whole quaternions are of x, y, z, w. */
+	/*
+	 * Converts what load() read, once all loads are in flight. turned: the order is x, y, z, w.
+	 */
 	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
 					       bool turned, uint32_t *room)
 	{
@@ -228,7 +232,7 @@ struct portion {
 	}
 };
 
-/* What an output holds, of piece u of a portion. */
+/* What an output holds, for piece u of a portion */
 template <int DTYPE, int COUNT>
 HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, bool turned,
 				 const char *from, int u)

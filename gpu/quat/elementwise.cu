@@ -1,20 +1,19 @@
 /*
- * elementwise.cu - elementwise operations of quaternions
+ * elementwise.cu - elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Of each operation of ops.cuh a kernel for every dtype is made, for whole quaternions one
- * after the other, in 16-byte pieces of which a thread has several under way; and one for anything
- * else.
+ * Each operation of ops.cuh has a strided kernel for any operands and dtype, and contiguous kernels
+ * for f32, f16 and bf16, whose threads have several 16-byte pieces in flight.
  */
 #include "gpu/quat/contiguous.cuh"
 #include "gpu/device/cp_async.cuh"
 
-/* ---- Neighbours, 16 bytes of each component -------------------------------------------------- */
+/* ---- Strided operands: groups of 16 bytes of each component ---------------------------------- */
 
 /*
- * Four of f32 or eight of 16 bits, component by component. In memory the components are in planes,
- * or quaternions side by side, or anything else.
+ * A group of 4 quaternions of f32, or 8 of 16 bits, by component. In memory operands are planar,
+ * contiguous quaternions, or arbitrary.
  */
 template <int DTYPE>
 struct group {
@@ -28,8 +27,8 @@ struct group {
 	}
 
 	/*
-	 * From four pieces of whole quaternions to those of components, or back; turned: of x, y,
-	 * z, w.
+	 * AoS <-> SoA: four pieces of contiguous quaternions to 16 bytes of each component, or
+	 * back; turned: the order is x, y, z, w.
 	 */
 	__device__ __forceinline__ void turn(bool back, bool turned)
 	{
@@ -44,7 +43,7 @@ struct group {
 		for (int i = 0; i < 4; i++)
 #pragma unroll
 			for (int c = 0; c < 4; c++) {
-				const uint32_t halves[2] = {0x5410, 0x7632};	/* lower, upper */
+				const uint32_t halves[2] = {0x5410, 0x7632}; /* low, high halves */
 
 				if (SIZE == 4)
 					w[c][i] = v[i][c];
@@ -66,14 +65,14 @@ struct group {
 		}
 	}
 
-	/* An operand's pieces are of whole quaternions. */
+	/* Whether pieces of the operand are contiguous quaternions */
 	static __device__ __forceinline__ bool is_whole(const hzi_quat_operand &o,
 							operand_kind kind)
 	{
 		return kind == QUATERNION && o.dense >= HZI_QUAT_WHOLE;
 	}
 
-	/* Piece i of lane j becomes piece j of lane i, of four lanes. */
+	/* Transposes among four lanes: piece i of lane j becomes piece j of lane i. */
 	__device__ __forceinline__ void exchange(void)
 	{
 #pragma unroll
@@ -97,15 +96,15 @@ struct group {
 		}
 	}
 
-	/* Two elements of 16 bits, step elements apart. */
+	/* Two 16-bit elements, `step` elements apart */
 	static __device__ __forceinline__ uint32_t halves(const char *from, int64_t step)
 	{
 		return *(const uint16_t *)from | *(const uint16_t *)(from + 2 * step) << 16;
 	}
 
 	/*
-	 * beside: four lanes have groups that lie side by side, so that they read and write whole
-	 * sectors and exchange their pieces.
+	 * beside: the groups of four lanes are adjacent; the lanes read and write whole sectors and
+	 * exchange their pieces.
 	 */
 	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
 					     int64_t at, int64_t step, bool beside)
@@ -145,7 +144,7 @@ struct group {
 		}
 	}
 
-	/* After all loads are under way. */
+	/* Converts what load() read, once all loads are in flight. */
 	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
 					       bool beside)
 	{
@@ -201,7 +200,7 @@ struct group {
 			number_in<DTYPE>(w[2], e), number_in<DTYPE>(w[3], e)};
 	}
 
-	/* Word i, of quaternion a, or of 16 bits a and b. */
+	/* Word i of quaternion a, or of 16-bit quaternions a and b */
 	__device__ __forceinline__ void put(int i, quat a, quat b)
 	{
 		w[0][i] = word_of<DTYPE>(a.w, b.w);
@@ -264,9 +263,9 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 				     p.at[IN + n].stride[last], beside);
 }
 
-/* p.groups of the last dimension, if there are such, else one at a time. */
+/* p.groups of the last dimension, or with 0 one quaternion at a time */
 template <class OP>
-HZ_DEVICE void run_any(const hzi_quat_job &p)
+HZ_DEVICE void run_strided(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs;
 	const int64_t all = (int64_t)gridDim.x * HZI_QUAT_THREADS;
@@ -278,7 +277,7 @@ HZ_DEVICE void run_any(const hzi_quat_job &p)
 		places_of<N>(p, 0, p.ndim, i, at);
 		run_one<OP>(p, at);
 	}
-	/* Warps as wholes, whose lanes exchange what they store */
+	/* Whole warps, because lanes exchange what they store */
 	for (const int lane = threadIdx.x % 32; p.groups && i - lane < p.count; i += all) {
 		const int last = p.ndim - 1;
 		const int64_t row = i >> 31 ? i / p.groups : (uint32_t)i / (uint32_t)p.groups;
@@ -313,16 +312,16 @@ HZ_DEVICE void run_any(const hzi_quat_job &p)
 	}
 }
 
-/* ---- Operands that lie one after the other --------------------------------------------------- */
+/* ---- Contiguous operands --------------------------------------------------------------------- */
 
 /*
- * Rows of the last dimension, a block each HZI_QUAT_BLOCK times 16 bytes of quaternions. A warp
- * takes portions (gpu/quat/contiguous.cuh). Operands lie without gaps, or are one quaternion for the row.
+ * Each block has HZI_QUAT_BLOCK 16-byte pieces of a row, the last dimension; a warp has portions of
+ * them (contiguous.cuh). Operands are contiguous there, or one quaternion for the row.
  */
 
 /*
- * A warp's portion, which is full; at: where it begins in the operands. turned is a constant where
- * it is called: what turns words costs registers.
+ * A full portion of a warp; at: its first element in each operand. Callers pass turned as a
+ * constant, since code for both orders takes registers.
  */
 template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
@@ -380,8 +379,8 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 }
 
 /*
- * The same where registers for all that is under way would leave room for few warps: inputs come
- * through shared memory. tile: COUNT * 32 pieces of 16 bytes for each.
+ * The same through shared memory, for operations whose pieces in flight would take so many
+ * registers that few warps fit. tile: COUNT * 32 16-byte pieces per input.
  */
 template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
@@ -494,13 +493,13 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 }
 
 template <class OP, int DTYPE>
-HZ_DEVICE void run_whole(const hzi_quat_job &p)
+HZ_DEVICE void run_contiguous(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs;
 	constexpr int BLOCK = HZI_QUAT_BLOCK * piece<DTYPE>::each;
 	constexpr bool VECTORS = OP::kind(0) == VECTOR || OP::kind(1) == VECTOR;
 	constexpr bool STAGED = VECTORS && N > 3;
-	/* As fit into registers */
+	/* what registers hold */
 	constexpr int COUNT = N <= 3 ? 4 : 2, TILE = OP::inputs * COUNT * 32;
 	constexpr int WARPS = HZI_QUAT_THREADS / 32;
 	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
@@ -545,26 +544,26 @@ HZ_DEVICE void run_whole(const hzi_quat_job &p)
 
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
-/* blocks: of a multiprocessor, that registers of whole operands are to do for; 0: any */
+/* blocks: least blocks per SM that contiguous kernels are compiled for; 0: any */
 #define KERNEL(name, blocks) \
 	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, blocks) name
 #define KERNELS(name, blocks) \
 	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 2) \
-	quat_##name##_any(const __grid_constant__ hzi_quat_job p) \
+	quat_##name##_strided(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_any<op_##name>(p); \
+		run_strided<op_##name>(p); \
 	} \
-	KERNEL(quat_##name##_f32, blocks)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_contiguous_f32, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_whole<op_##name, HZ_F32>(p); \
+		run_contiguous<op_##name, HZ_F32>(p); \
 	} \
-	KERNEL(quat_##name##_f16, blocks)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_contiguous_f16, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_whole<op_##name, HZ_F16>(p); \
+		run_contiguous<op_##name, HZ_F16>(p); \
 	} \
-	KERNEL(quat_##name##_bf16, blocks)(const __grid_constant__ hzi_quat_job p) \
+	KERNEL(quat_##name##_contiguous_bf16, blocks)(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_whole<op_##name, HZ_BF16>(p); \
+		run_contiguous<op_##name, HZ_BF16>(p); \
 	}
 
 KERNELS(mul, 0)

@@ -1,13 +1,13 @@
 /*
- * ops.cuh - the elementwise operations of quaternions
+ * ops.cuh - the elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * An operation is a struct that says what its operands are and computes one quaternion of each
+ * An operation is a struct that gives the kinds of its operands and computes one quaternion of each
  * output.
  */
-#ifndef HZI_QUAT_OPS_CUH
-#define HZI_QUAT_OPS_CUH
+#ifndef HZI_GPU_QUAT_OPS_CUH
+#define HZI_GPU_QUAT_OPS_CUH
 
 #include "gpu/quat/quat.h"
 #include "gpu/quat_gemm/epilogue.cuh"
@@ -40,7 +40,7 @@ HZ_DEVICE float quat_largest(quat a)
 	return fmaxf(fmaxf(fabsf(a.w), fabsf(a.x)), fmaxf(fabsf(a.y), fabsf(a.z)));
 }
 
-/* A power of two that brings the largest component near 1; 0 stays 0. */
+/* A power of two that scales the largest component to about 1; 0 stays 0. */
 HZ_DEVICE float quat_scale_of(quat a)
 {
 	const int e = __float_as_int(quat_largest(a)) >> 23;
@@ -49,9 +49,9 @@ HZ_DEVICE float quat_scale_of(quat a)
 }
 
 /*
- * Of numbers far from the ends of the range, which quat_scale_of() makes: four divisions for a
- * quaternion would take longer than its memory. Errors of at most 2^-23 and 2^-22.9; 0 gives Inf
- * and Inf 0.
+ * For numbers scaled by quat_scale_of(), far from the ends of the range: four divisions per
+ * quaternion would take longer than its memory traffic. Errors: at most 2^-23 and 2^-22.9. 0 gives
+ * Inf, and Inf gives 0.
  */
 HZ_DEVICE float quick_inverse(float f)
 {
@@ -77,7 +77,7 @@ HZ_DEVICE quat quat_inverse(quat x)
 	return quat_scale(s, quat_scale(quick_inverse(quat_inner(x, x)), quat_conj(x)));
 }
 
-/* x / |x|, 0 where x is 0; as accurate where the norm is denormal. */
+/* x / |x|, 0 where x is 0; no less accurate if the norm is denormal */
 struct polar {
 	float scale, square, root;	/* |scale x|^2, 1 / |scale x| */
 	quat unit;
@@ -104,7 +104,7 @@ struct polar {
 	}
 };
 
-/* q v conj(q), v without real part */
+/* q v conj(q); v has no real part */
 HZ_DEVICE quat quat_turn(quat q, quat v)
 {
 	const float d = fmaf(q.x, v.x, fmaf(q.y, v.y, q.z * v.z));
@@ -117,7 +117,7 @@ HZ_DEVICE quat quat_turn(quat q, quat v)
 		fmaf(q.w, z, fmaf(q.x, y, fmaf(-q.y, x, d * q.z)))};
 }
 
-/* conj: uniform; without a branch, of which there would be one for each quaternion */
+/* conj is uniform in a warp. No branch: there would be one per quaternion. */
 HZ_DEVICE quat quat_conj_if(int conj, quat a)
 {
 	return quat_turn_signs(a, conj ? 0x80000000 : 0);
@@ -126,8 +126,8 @@ HZ_DEVICE quat quat_conj_if(int conj, quat a)
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 /*
- * inputs, outputs; kind() of each; run(), from inputs to outputs. adds(): to what outputs hold, if
- * the caller wants that.
+ * An operation: inputs and outputs, kind() of each, run() from inputs to outputs; adds(): whether
+ * results may be added to what outputs hold.
  */
 struct op_mul {
 	static constexpr int inputs = 2, outputs = 1;
@@ -277,13 +277,13 @@ struct op_rotate_bwd {
 		quat q = quat_conj_if(p.inverse, in[1]), dv, dq;
 		float s = 1;
 
-		/* y does not change with the scale of q if it is normalized. */
+		/* A normalized rotation does not depend on the scale of q. */
 		if (p.normalize) {
 			s = quat_scale_of(q);
 			q = quat_scale(s, q);
 		}
 		dv = quat_turn(quat_conj(q), dy);
-		/* dy q conj(v) + conj(dy) q v, of two without real parts */
+		/* dy q conj(v) + conj(dy) q v; dy and v have no real part */
 		dq = quat_scale(-2, quat_mul(quat_mul(dy, q), v));
 		if (p.normalize) {
 			const float r = quick_inverse(quat_inner(q, q));

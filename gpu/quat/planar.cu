@@ -1,11 +1,11 @@
 /*
- * planar.cu - products of quaternions, and gradients of these, of components in planes
+ * planar.cu - quaternion products and their gradients, with planar operands
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A warp has a tile of neighbours. What lies in planes, or as whole quaternions one after the
- * other, comes through shared memory in pieces of 16 bytes, so that registers do not limit how much
- * is under way; anything else, as one quaternion for all, is loaded where it is needed.
+ * A warp has a tile of the last dimension. Planar and contiguous operands come through shared
+ * memory in 16-byte pieces, so that registers do not limit the bytes in flight; others, such as a
+ * broadcast quaternion, are loaded where they are used.
  */
 #include "gpu/quat/strided.cuh"
 #include "gpu/quat/planar.h"
@@ -13,7 +13,9 @@
 
 #define WARPS (HZI_QUAT_THREADS / 32)
 
-/* Numbers of each component, one of f32 or two of 16 bits, from words of whole quaternions. */
+/*
+ * Words of each component, one f32 or two 16-bit numbers, from the words of contiguous quaternions
+ */
 template <int DTYPE>
 HZ_DEVICE void to_components(uint32_t (&w)[4], int dense)
 {
@@ -46,11 +48,11 @@ HZ_DEVICE void from_components(uint32_t (&w)[4], int dense)
 	}
 }
 
-/* COUNT: pieces of 16 bytes of an operand that a lane has */
+/* COUNT: 16-byte pieces of an operand per lane */
 template <int DTYPE, int COUNT>
 struct tile {
 	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2, EACH = DTYPE == HZ_F32 ? 1 : 2;
-	static constexpr int PIECES = 32 * COUNT;	/* of an operand, of 16 bytes */
+	static constexpr int PIECES = 32 * COUNT;	/* 16-byte pieces of an operand */
 	static constexpr int PLANE = PIECES / 4;
 
 	static __device__ __forceinline__ bool has(operand_kind kind, int real, int c)
@@ -58,7 +60,7 @@ struct tile {
 		return kind == REAL ? c == 0 : kind == QUATERNION || c > 0 || real;
 	}
 
-	/* Begins to bring the first full quaternions of an operand. */
+	/* Starts asynchronous copies of the first `full` quaternions of an operand. */
 	static __device__ __forceinline__ void fetch(const hzi_quat_operand &o, operand_kind kind,
 						     int real, int64_t at, int full, uint4 *to)
 	{
@@ -82,7 +84,7 @@ struct tile {
 		}
 	}
 
-	/* The components of what this lane has of the tile's part u. */
+	/* The quaternions of this lane in part u of the tile */
 	static __device__ __forceinline__ void get(const hzi_quat_operand &o, operand_kind kind,
 						   int real, int dtype, int64_t at, int64_t step,
 						   const uint4 *from, int u, quat (&q)[EACH])
@@ -143,9 +145,9 @@ struct tile {
 	}
 };
 
-/* p.groups tiles in the last dimension */
+/* p.groups tiles of the last dimension */
 template <class OP, int DTYPE, int COUNT>
-HZ_DEVICE void run_tiles(const hzi_quat_job &p)
+HZ_DEVICE void run_planar(const hzi_quat_job &p)
 {
 	typedef tile<DTYPE, COUNT> T;
 	constexpr int IN = OP::inputs, N = IN + OP::outputs, EACH = T::EACH;
@@ -226,9 +228,9 @@ HZ_DEVICE void run_tiles(const hzi_quat_job &p)
 
 #define KERNEL(name, count, dtype, type) \
 	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 4) \
-	quat_##name##_tiles_##type(const __grid_constant__ hzi_quat_job p) \
+	quat_##name##_planar_##type(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_tiles<op_##name, dtype, count>(p); \
+		run_planar<op_##name, dtype, count>(p); \
 	}
 #define KERNELS(name, count) \
 	KERNEL(name, count, HZ_F32, f32) \

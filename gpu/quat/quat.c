@@ -313,9 +313,9 @@ static struct hzi_quat_job *begin_call(struct call *c, const char *op, int kerne
 static void quat_mul_call(const struct hzi_quat_mul_args *a, struct call *c)
 {
 	struct hzi_quat_job *const p =
-		begin_call(c, "quat_mul", HZI_KERNEL_quat_mul_any, &a->dims, a->dtype);
+		begin_call(c, "quat_mul", HZI_KERNEL_quat_mul_strided, &a->dims, a->dtype);
 
-	c->planar = HZI_KERNEL_quat_mul_tiles_f32;
+	c->planar = HZI_KERNEL_quat_mul_planar_f32;
 	c->pieces = HZI_QUAT_TILE_MUL;
 	put(p, 0, &a->a, WHOLE);
 	put(p, 1, &a->b, WHOLE);
@@ -360,10 +360,10 @@ static void quat_mul_bwd_call(const struct hzi_quat_mul_bwd_args *a, struct call
 	const bool both = a->da.data && a->db.data;
 	struct hzi_quat_job *const p =
 		begin_call(c, "quat_mul_bwd",
-			   both ? HZI_KERNEL_quat_mul_bwd_any : HZI_KERNEL_quat_mul_any,
+			   both ? HZI_KERNEL_quat_mul_bwd_strided : HZI_KERNEL_quat_mul_strided,
 			   &a->dims, a->dtype);
 
-	c->planar = both ? HZI_KERNEL_quat_mul_bwd_tiles_f32 : HZI_KERNEL_quat_mul_tiles_f32;
+	c->planar = both ? HZI_KERNEL_quat_mul_bwd_planar_f32 : HZI_KERNEL_quat_mul_planar_f32;
 	c->pieces = both ? HZI_QUAT_TILE_MUL_BWD : HZI_QUAT_TILE_MUL;
 	p->accumulate = a->accumulate;
 	if (both)
@@ -378,7 +378,7 @@ PLANAR(quat_mul_bwd)
 static void quat_axpy_call(const struct hzi_quat_axpy_args *a, struct call *c)
 {
 	struct hzi_quat_job *const p =
-		begin_call(c, "quat_axpy", HZI_KERNEL_quat_axpy_any, &a->dims, a->dtype);
+		begin_call(c, "quat_axpy", HZI_KERNEL_quat_axpy_strided, &a->dims, a->dtype);
 
 	put(p, 0, &a->x, WHOLE);
 	put(p, 1, &a->y, WHOLE);
@@ -399,7 +399,7 @@ static void quat_map_call(const struct hzi_quat_map_args *a, struct call *c)
 	const bool norm = is_norm(a->kind);
 	struct hzi_quat_job *const p =
 		begin_call(c, norm ? "quat_norm" : "quat_map",
-			   norm ? HZI_KERNEL_quat_norm_any : HZI_KERNEL_quat_map_any,
+			   norm ? HZI_KERNEL_quat_norm_strided : HZI_KERNEL_quat_map_strided,
 			   &a->dims, a->dtype);
 
 	put(p, 0, &a->x, WHOLE);
@@ -415,7 +415,8 @@ static void quat_map_bwd_call(const struct hzi_quat_map_bwd_args *a, struct call
 	const bool norm = is_norm(a->kind);
 	struct hzi_quat_job *const p =
 		begin_call(c, norm ? "quat_norm_bwd" : "quat_map_bwd",
-			   norm ? HZI_KERNEL_quat_norm_bwd_any : HZI_KERNEL_quat_map_bwd_any,
+			   norm ? HZI_KERNEL_quat_norm_bwd_strided
+				: HZI_KERNEL_quat_map_bwd_strided,
 			   &a->dims, a->dtype);
 
 	put(p, 0, &a->dy, norm ? NUMBER : WHOLE);
@@ -431,7 +432,7 @@ CONTIGUOUS_AND_STRIDED(quat_map_bwd)
 static void quat_rotate_call(const struct hzi_quat_rotate_args *a, struct call *c)
 {
 	struct hzi_quat_job *const p =
-		begin_call(c, "quat_rotate", HZI_KERNEL_quat_rotate_any, &a->dims, a->dtype);
+		begin_call(c, "quat_rotate", HZI_KERNEL_quat_rotate_strided, &a->dims, a->dtype);
 
 	put(p, 0, &a->q, WHOLE);
 	put(p, 1, &a->v, vector_kind(&a->v));
@@ -447,7 +448,7 @@ CONTIGUOUS_AND_STRIDED(quat_rotate)
 static void quat_rotate_bwd_call(const struct hzi_quat_rotate_bwd_args *a, struct call *c)
 {
 	struct hzi_quat_job *const p =
-		begin_call(c, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_any, &a->dims,
+		begin_call(c, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_bwd_strided, &a->dims,
 			   a->dtype);
 
 	put(p, 0, &a->dy, vector_kind(&a->dy));
@@ -611,12 +612,13 @@ int hzi_cuda_quat_dot_contiguous(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_dot_args *a = args;
 
-	return run_dot(ctx, a, by_dtype(HZI_KERNEL_quat_dot_any + 1, a->dtype), HZI_QUAT_THREADS);
+	return run_dot(ctx, a, by_dtype(HZI_KERNEL_quat_dot_contiguous_f32, a->dtype),
+		       HZI_QUAT_THREADS);
 }
 
 int hzi_cuda_quat_dot_strided(struct hz_context *ctx, const void *args)
 {
-	return run_dot(ctx, args, HZI_KERNEL_quat_dot_any, HZI_QUAT_THREADS);
+	return run_dot(ctx, args, HZI_KERNEL_quat_dot_strided, HZI_QUAT_THREADS);
 }
 
 /* The sum of the gradient of one operand */
@@ -742,7 +744,7 @@ int hzi_cuda_quat_mul_bwd_fused_sum(struct hz_context *ctx, const void *args)
 	struct hzi_quat_job p;
 
 	mul_bwd_fused_job(a, &p);
-	return run_fused(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_joint_f32, &p, &a->sum->y);
+	return run_fused(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_fused_sum_f32, &p, &a->sum->y);
 }
 
 /* The gradient of q is the sum. */
@@ -786,6 +788,6 @@ int hzi_cuda_quat_rotate_bwd_fused_sum(struct hz_context *ctx, const void *args)
 	struct hzi_quat_job p;
 
 	rotate_bwd_fused_job(a, &p);
-	return run_fused(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_joint_f32, &p,
+	return run_fused(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_fused_sum_f32, &p,
 			 &a->sum->dq);
 }

@@ -1,16 +1,16 @@
 /*
- * reduce.cu - sums over quaternions: dot products, gradients of what is repeated
+ * reduce.cu - sums over quaternions: dot products, gradients of broadcast operands
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block has 2^lanes_log2 results side by side, and of each the terms of a chunk, which the other
- * threads share: thread t takes terms t, t + T, ... and the T sums are added in pairs, t and
- * t + T / 2 first, for the first threads, a result each. Sums of chunks go to memory and are added
- * by quat_sum_finish() in the same way. The order follows from shapes and strides alone.
+ * A block has 2^lanes_log2 neighbouring results and a chunk of the terms of each. T = threads /
+ * results threads share a result: thread t adds terms t, t + T, ...; the T sums are added by a
+ * tree, t and t + T / 2 first. Sums of chunks go to memory, and quat_sum_finish adds them in the
+ * same way. The order depends on shapes and strides alone.
  */
 #include "gpu/quat/contiguous.cuh"
 
-/* The whole sum of result i: into operand o, whose place is at. */
+/* Stores the sum of result i to operand o, whose offset is at. */
 HZ_DEVICE void sum_store(const hzi_quat_job &p, int o, operand_kind kind, int64_t at, quat q)
 {
 	if (p.conj_y)
@@ -20,7 +20,9 @@ HZ_DEVICE void sum_store(const hzi_quat_job &p, int o, operand_kind kind, int64_
 	operand_store(p.at[o], kind, p.dtype, p.real, at, q);
 }
 
-/* A chunk's sum of result i: the whole of it, or for quat_sum_finish(). */
+/*
+ * Stores a chunk's sum of result i: to the output if there is one chunk, else for quat_sum_finish.
+ */
 HZ_DEVICE void chunk_store(const hzi_quat_job &p, int o, operand_kind kind, int64_t chunk,
 			   int64_t i, int64_t at, quat q)
 {
@@ -31,7 +33,7 @@ HZ_DEVICE void chunk_store(const hzi_quat_job &p, int o, operand_kind kind, int6
 		sum_store(p, o, kind, at, q);
 }
 
-/* The terms of a sum: from operands in memory, N of them, and what each is. */
+/* A term: of N operands, and their kinds */
 struct sum_dot {
 	static constexpr int inputs = 2;
 	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
@@ -42,7 +44,7 @@ struct sum_dot {
 	}
 };
 
-/* kind: output of op_rotate_bwd. */
+/* kind: the output of op_rotate_bwd */
 struct sum_rotate {
 	static constexpr int inputs = 3;
 	HZ_DEVICE constexpr operand_kind kind(int i) { return i == 1 ? QUATERNION : VECTOR; }
@@ -56,7 +58,7 @@ struct sum_rotate {
 	}
 };
 
-/* U terms of whole operands, threads apart; at steps on. */
+/* U terms of contiguous quaternions, `threads` apart */
 template <class SUM, int DTYPE, int U, int N>
 HZ_DEVICE void add_terms(const hzi_quat_job &p, int threads, int64_t (&at)[N], quat &sum)
 {
@@ -81,7 +83,7 @@ HZ_DEVICE void add_terms(const hzi_quat_job &p, int threads, int64_t (&at)[N], q
 	}
 }
 
-/* DTYPE: whole operands of one summed dimension; 0: any. */
+/* DTYPE: contiguous quaternions, one summed dimension; 0: any operands */
 template <class SUM, int DTYPE>
 HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 {
@@ -99,7 +101,7 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 	if (i < p.count) {
 		places_of<N + 1>(p, 0, p.kept, i, base);
 		if constexpr (WHOLE) {
-			constexpr int U = DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+			constexpr int U = DTYPE == HZ_F32 ? 4 : 8;	/* terms in flight */
 			const int64_t turns = l < end ? (end - l + threads - 1) / threads : 0;
 			int64_t r = 0;
 
@@ -111,7 +113,7 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 			for (; r < turns; r++)
 				add_terms<SUM, DTYPE, 1>(p, threads, base, sum);
 		} else {
-			/* A constant number of turns, so that several loads are under way */
+			/* A constant trip count, so that several loads are in flight */
 #pragma unroll 4
 			for (int r = 0; r < HZI_QUAT_TERMS; r++, l += threads) {
 				int64_t at[N + 1];
@@ -136,13 +138,13 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 }
 
 /*
- * The same for pairs of 16 bits, terms without gaps of one result, with half the threads: each adds
- * what two threads of the above do, in the same order.
+ * The same for contiguous 16-bit terms in pairs, one result per block, half the threads: each
+ * thread does the additions of two threads of the above, in their order.
  */
 template <int DTYPE>
 HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 {
-	constexpr int T = HZI_QUAT_THREADS / 2, U = 4;	/* U: turns under way */
+	constexpr int T = HZI_QUAT_THREADS / 2, U = 4;	/* U: iterations in flight */
 	const int64_t i = blockIdx.x % p.count, chunk = blockIdx.x / p.count;
 	const int64_t end = min(p.terms, (chunk + 1) * p.chunk);
 	int64_t base[3] = {}, l = chunk * p.chunk + 2 * threadIdx.x;
@@ -199,24 +201,25 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 		chunk_store(p, 2, kind, chunk, i, base[2], sum[0]);
 }
 
-/* ---- An elementwise gradient and one that is a sum, in one pass ------------------------------ */
+/* ---- An elementwise gradient fused with one that is a sum ------------------------------------ */
 
 /*
- * Gradients of what is many, in operands dy, x and the output dx, and of the one that all of them
- * share, which is operand 2. step(): dx of one, and what it adds to the sum, which total() makes.
+ * Gradients of the operand with many quaternions (operands dy, x and the output dx) and of the
+ * broadcast one, operand 2. step(): dx of one quaternion, and its term of the sum; total(): the
+ * gradient from the sum.
  */
 
 /*
- * Of d k with d = dy or its conjugate (conj_a), k = operand 2, conjugated unless conj_y: dx is that
- * or its conjugate (conj_b), and what is summed is x d with x or its conjugate (not conj_b).
+ * d = dy or its conjugate (conj_a), k = operand 2, conjugated unless conj_y: dx = d k or its
+ * conjugate (conj_b); the term is x d with x, or unless conj_b its conjugate.
  */
-struct joint_mul {
+struct fused_mul {
 	static constexpr operand_kind KIND = QUATERNION;
-	static constexpr int COUNT = 4;		/* pieces under way, as registers suffice for */
+	static constexpr int COUNT = 4;		/* pieces in flight that registers hold */
 	const uint32_t turn_dy, turn_dx, turn_x;
 	quat k, sum;
 
-	__device__ __forceinline__ explicit joint_mul(const hzi_quat_job &p)
+	__device__ __forceinline__ explicit fused_mul(const hzi_quat_job &p)
 		: turn_dy(p.conj_a ? 0x80000000 : 0), turn_dx(p.conj_b ? 0x80000000 : 0),
 		  turn_x(p.conj_b ? 0 : 0x80000000), sum{0, 0, 0, 0}
 	{
@@ -235,10 +238,10 @@ struct joint_mul {
 };
 
 /*
- * Of rotations: dx = R^T dy. The sum is a linear function of the matrix M = the sum of dy x^T:
- * -2 dy q x, that of e_i q e_j times M_ij; <dy, R x>, that of R times M.
+ * Rotations: dx = R^T dy. The gradient is linear in M = sum of dy x^T: from -2 dy q x, sum of M_ij
+ * e_i q e_j; from <dy, R x>, the inner product of R and M.
  */
-struct joint_rotate {
+struct fused_rotate {
 	static constexpr operand_kind KIND = VECTOR;
 	static constexpr int COUNT = 2;
 	const hzi_quat_job &p;
@@ -249,7 +252,7 @@ struct joint_rotate {
 		return {0, i == 0 ? 1.0f : 0, i == 1 ? 1.0f : 0, i == 2 ? 1.0f : 0};
 	}
 
-	/* The rotation, times *scale if normalized; 1 / its square, or 1 */
+	/* The rotation of q times *scale if normalized; *r: 1 / |q|^2, or 1 */
 	__device__ __forceinline__ quat rotation(float *scale, float *r) const
 	{
 		quat q = quat_conj_if(p.inverse, operand_load(p.at[2], QUATERNION, p.dtype, 0));
@@ -263,7 +266,7 @@ struct joint_rotate {
 		return q;
 	}
 
-	__device__ __forceinline__ explicit joint_rotate(const hzi_quat_job &p_) : p(p_), m{}
+	__device__ __forceinline__ explicit fused_rotate(const hzi_quat_job &p_) : p(p_), m{}
 	{
 		float scale, r;
 		const quat q = rotation(&scale, &r);
@@ -316,9 +319,9 @@ struct joint_rotate {
 	}
 };
 
-/* A warp's portion, which is full; turned is a constant where it is called. */
+/* A full portion of a warp; callers pass turned as a constant. */
 template <class OP, int DTYPE, int COUNT>
-HZ_DEVICE void joint_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool turned, OP &op,
+HZ_DEVICE void fused_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool turned, OP &op,
 			     uint32_t *room)
 {
 	constexpr int EACH = piece<DTYPE>::each;
@@ -350,9 +353,9 @@ HZ_DEVICE void joint_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool
 	dy.store(to, OP::KIND, turned, at[2], room);
 }
 
-/* Sums of blocks are put at p.partial. */
+/* Stores the sum of each block at p.partial. */
 template <class OP, int DTYPE>
-HZ_DEVICE void run_joint(const hzi_quat_job &p)
+HZ_DEVICE void run_fused_sum(const hzi_quat_job &p)
 {
 	constexpr int COUNT = OP::COUNT, WARPS = HZI_QUAT_THREADS / 32;
 	constexpr int BLOCK = HZI_QUAT_SUM_BLOCK * piece<DTYPE>::each;
@@ -371,9 +374,9 @@ HZ_DEVICE void run_joint(const hzi_quat_job &p)
 			const int64_t at[3] = {i * step[0], i * step[1], i * step[2]};
 
 			if (p.turned)
-				joint_portion<OP, DTYPE, COUNT>(p, at, true, op, mine);
+				fused_portion<OP, DTYPE, COUNT>(p, at, true, op, mine);
 			else
-				joint_portion<OP, DTYPE, COUNT>(p, at, false, op, mine);
+				fused_portion<OP, DTYPE, COUNT>(p, at, false, op, mine);
 			continue;
 		}
 		for (int64_t l = i + threadIdx.x % 32; l < end; l += 32) {
@@ -396,7 +399,7 @@ HZ_DEVICE void run_joint(const hzi_quat_job &p)
 
 /* ---- The last step --------------------------------------------------------------------------- */
 
-/* Operand 0 is the output; terms is the number of chunks. */
+/* Operand 0: output; terms: number of chunks */
 extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS)
 quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 {
@@ -435,10 +438,10 @@ quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 		run_pairs<dtype>(p, p.real ? REAL : QUATERNION); \
 	}
 
-DOT(any, 0)
-DOT(f32, HZ_F32)
-DOT(f16, HZ_F16)
-DOT(bf16, HZ_BF16)
+DOT(strided, 0)
+DOT(contiguous_f32, HZ_F32)
+DOT(contiguous_f16, HZ_F16)
+DOT(contiguous_bf16, HZ_BF16)
 DOT_PAIRS(f16, HZ_F16)
 DOT_PAIRS(bf16, HZ_BF16)
 
@@ -447,16 +450,16 @@ KERNEL(quat_rotate_sum, HZI_QUAT_THREADS)
 	run_sum<sum_rotate, 0>(p, p.kind ? VECTOR : QUATERNION);
 }
 
-#define JOINT(name, dtype, type) \
+#define FUSED_SUM(name, dtype, type) \
 	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 4) \
-	quat_##name##_joint_##type(const __grid_constant__ hzi_quat_job p) \
+	quat_##name##_fused_sum_##type(const __grid_constant__ hzi_quat_job p) \
 	{ \
-		run_joint<joint_##name, dtype>(p); \
+		run_fused_sum<fused_##name, dtype>(p); \
 	}
 
-JOINT(mul, HZ_F32, f32)
-JOINT(mul, HZ_F16, f16)
-JOINT(mul, HZ_BF16, bf16)
-JOINT(rotate, HZ_F32, f32)
-JOINT(rotate, HZ_F16, f16)
-JOINT(rotate, HZ_BF16, bf16)
+FUSED_SUM(mul, HZ_F32, f32)
+FUSED_SUM(mul, HZ_F16, f16)
+FUSED_SUM(mul, HZ_BF16, bf16)
+FUSED_SUM(rotate, HZ_F32, f32)
+FUSED_SUM(rotate, HZ_F16, f16)
+FUSED_SUM(rotate, HZ_BF16, bf16)

@@ -1,10 +1,10 @@
 /*
- * strided.cuh - operands of quaternions of any strides
+ * strided.cuh - quaternion operands of any strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_ANY_CUH
-#define HZI_QUAT_ANY_CUH
+#ifndef HZI_GPU_QUAT_STRIDED_CUH
+#define HZI_GPU_QUAT_STRIDED_CUH
 
 #include "gpu/quat/ops.cuh"
 
@@ -16,7 +16,7 @@ HZ_DEVICE float load_one(const hzi_quat_operand &o, int dtype, int64_t at)
 			       : bf16_low(((const uint16_t *)o.data)[at]);
 }
 
-/* From x, y, z, w as they lie in memory, and back. */
+/* From x, y, z, w in memory order, and back */
 HZ_DEVICE quat quat_from_xyzw(quat q)
 {
 	return {q.z, q.w, q.x, q.y};
@@ -27,7 +27,7 @@ HZ_DEVICE quat quat_to_xyzw(quat q)
 	return {q.x, q.y, q.z, q.w};
 }
 
-/* The same of a piece of 16 bytes: four words of one quaternion of f32, of two of 16 bits. */
+/* The same for a 16-byte piece: four words of one f32 quaternion, or of two of 16 bits */
 template <int DTYPE>
 HZ_DEVICE void words_from_xyzw(uint32_t (&w)[4])
 {
@@ -80,7 +80,7 @@ HZ_DEVICE quat operand_load(const hzi_quat_operand &o, operand_kind kind, int dt
 	return q;
 }
 
-/* real: a vector has a real part. */
+/* real: a vector has a real part */
 HZ_DEVICE void operand_store(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
 			     int64_t at, quat q)
 {
@@ -103,14 +103,14 @@ HZ_DEVICE void operand_store(const hzi_quat_operand &o, operand_kind kind, int d
 	}
 }
 
-/* With real, a vector's real part is read too: what outputs hold, where that part stays. */
+/* What an output holds. real: a vector's real part is read, too, since it stays. */
 HZ_DEVICE quat operand_old(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
 			   int64_t at)
 {
 	return operand_load(o, kind == VECTOR && real ? QUATERNION : kind, dtype, at);
 }
 
-/* Adds i's place in dimensions first .. last - 1 to the operands'. */
+/* Adds the offsets of index i in dimensions first .. last - 1 to those of the operands. */
 template <int N, typename INDEX>
 HZ_DEVICE void places(const hzi_quat_job &p, int first, int last, INDEX i, int64_t (&at)[N])
 {
@@ -134,7 +134,7 @@ HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, 
 		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
-/* One quaternion of each operand, which begin at these elements. */
+/* One quaternion of each operand, at these offsets */
 template <class OP>
 HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
 {
@@ -167,7 +167,7 @@ HZ_DEVICE uint32_t word_of(float a, float b)
 	       : DTYPE == HZ_F16 ? to_f16x2(a, b) : to_bf16x2(a, b);
 }
 
-/* Number i of those in words from w on. */
+/* Number i of the words from w on */
 template <int DTYPE>
 HZ_DEVICE float number_in(const uint32_t *w, int i)
 {
@@ -180,7 +180,7 @@ HZ_DEVICE float number_in(const uint32_t *w, int i)
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-/* PAIRS: of half as many threads, of which each has the sums of two, 2 t and 2 t + 1. */
+/* PAIRS: half as many threads, each with the sums of two, 2 t and 2 t + 1 */
 template <bool PAIRS>
 HZ_DEVICE quat block_sum(const quat (&sums)[1 + PAIRS], int lanes_log2)
 {

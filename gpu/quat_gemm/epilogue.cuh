@@ -1,11 +1,10 @@
 /*
- * epilogue.cuh - what kernels of quaternions share: quaternions in any memory, and what becomes of
- * sums
+ * epilogue.cuh - quaternions in any view, and the epilogue of products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_GEMM_CUH
-#define HZI_QUAT_GEMM_CUH
+#ifndef HZI_GPU_QUAT_GEMM_EPILOGUE_CUH
+#define HZI_GPU_QUAT_GEMM_EPILOGUE_CUH
 
 #include "gpu/device/dtype.cuh"
 #include "gpu/quat_gemm/quat_gemm.h"
@@ -39,7 +38,7 @@ HZ_DEVICE quat quat_mul(quat a, quat b)
 	return quat_fma(a, b, {0, 0, 0, 0});
 }
 
-/* Row r of the matrix of w: what becomes component r of w x */
+/* Row r of the 4 x 4 matrix of w: component r of w x */
 HZ_DEVICE float4 quat_row(quat w, int r)
 {
 	return r == 0 ? make_float4(w.w, -w.x, -w.y, -w.z) :
@@ -50,7 +49,7 @@ HZ_DEVICE float4 quat_row(quat w, int r)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Of 16 bits: f16 or bf16 by dtype. */
+/* 16 bits: f16 or bf16 by dtype */
 HZ_DEVICE quat quat_unpack(int dtype, uint2 u)
 {
 	if (dtype == HZ_F16)
@@ -65,7 +64,7 @@ HZ_DEVICE uint2 quat_pack(int dtype, quat q)
 	return {to_bf16x2(q.w, q.x), to_bf16x2(q.y, q.z)};
 }
 
-/* At element at, without the conjugation. */
+/* The quaternion at offset `at`, not conjugated */
 HZ_DEVICE quat quat_load(const hzi_quat_matrix &m, int64_t at)
 {
 	if (m.whole && m.dtype == HZ_F32) {
@@ -95,7 +94,7 @@ HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
 	}
 }
 
-/* The conjugate for 0x80000000, a itself for 0: without a branch, before which loads would wait. */
+/* The conjugate if turn is 0x80000000, a if it is 0; without a branch, at which loads would wait */
 HZ_DEVICE quat quat_turn_signs(quat a, uint32_t turn)
 {
 	return {a.w, __uint_as_float(__float_as_uint(a.x) ^ turn),
@@ -103,7 +102,10 @@ HZ_DEVICE quat quat_turn_signs(quat a, uint32_t turn)
 		__uint_as_float(__float_as_uint(a.z) ^ turn)};
 }
 
-/* A whole one as it lies in memory, so that several are under way; turn: see above. */
+/*
+ * A contiguous quaternion as loaded, so that several loads are in flight; turn: see
+ * quat_turn_signs()
+ */
 template <int DTYPE>
 struct quat_raw {
 	uint2 bits;
@@ -113,7 +115,7 @@ struct quat_raw {
 		bits = *(const uint2 *)((const uint16_t *)data + at);
 	}
 
-	/* What is read once, so that caches keep other things. */
+	/* A streaming load, for data that is read once */
 	__device__ __forceinline__ void stream(const void *data, int64_t at)
 	{
 		bits = __ldcs((const uint2 *)((const uint16_t *)data + at));
@@ -145,7 +147,7 @@ struct quat_raw<HZ_F32> {
 	}
 };
 
-/* Where item number i of a batch begins: the first one without divisions, which take 1 us. */
+/* Offset of item i of a batch; item 0 needs no divisions, which take 1 us. */
 HZ_DEVICE int64_t quat_item(const int64_t *shape, const int64_t *stride, int64_t i)
 {
 	if (i == 0)
@@ -157,14 +159,14 @@ HZ_DEVICE int64_t quat_item(const int64_t *shape, const int64_t *stride, int64_t
 	return last * stride[2] + i % shape[1] * stride[1] + i / shape[1] * stride[0];
 }
 
-/* ---- From a sum to C ------------------------------------------------------------------------- */
+/* ---- Epilogue -------------------------------------------------------------------------------- */
 
 HZ_DEVICE float quat_norm(quat q)
 {
 	const float big = fmaxf(fmaxf(fabsf(q.w), fabsf(q.x)), fmaxf(fabsf(q.y), fabsf(q.z)));
 	float s = 1, r = 1;
 
-	/* Squares must neither overflow nor vanish; by powers of two, which change no digit. */
+	/* Scales by powers of two, which are exact, so that squares neither overflow nor vanish. */
 	if (big > 1e15f)
 		s = 0x1p-70f, r = 0x1p70f;
 	else if (big < 1e-15f)
@@ -210,8 +212,8 @@ HZ_DEVICE quat quat_act(int activation, float slope, quat q)
 }
 
 /*
- * C[i, j] of the sum t; c and pre: where the item of the batch begins, of quat_item(). For i < m
- * and j < n only.
+ * Stores C[i, j] of the sum t; c and pre: offsets of the item, by quat_item(). For i < m and j < n
+ * alone.
  */
 HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_t i, int64_t j,
 			   quat t)
@@ -243,7 +245,7 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 	quat_store(o.c, at, quat_act(o.activation, o.slope, t));
 }
 
-/* The same of a pixel, apart: there would be many copies of it, which take time to fetch. */
+/* The same for a pixel. Not inlined: many copies would take time to fetch. */
 [[maybe_unused]] static __device__ __noinline__ void
 quat_finish_row(const hzi_quat_out &o, int64_t c, int64_t pre, int row, quat t)
 {

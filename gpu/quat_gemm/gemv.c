@@ -102,9 +102,9 @@ const char *hzi_cuda_quat_gemm_gemv_transposed_unsupported(const struct hz_conte
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			   enum path path)
 {
-	static const int transposed_kernels[] = {HZI_KERNEL_quat_gemv_lines_f32_1,
-						 HZI_KERNEL_quat_gemv_lines_f16_1,
-						 HZI_KERNEL_quat_gemv_lines_bf16_1};
+	static const int transposed_kernels[] = {HZI_KERNEL_quat_gemv_transposed_f32_1,
+						 HZI_KERNEL_quat_gemv_transposed_f16_1,
+						 HZI_KERNEL_quat_gemv_transposed_bf16_1};
 	const int size = a->n > 4 ? 3 : a->n > 2 ? 2 : (int)a->n - 1;
 	const int type = a->dtype == HZ_F32 ? 0 : a->dtype == HZ_F16 ? 1 : 2;
 	struct plan p = {
@@ -133,7 +133,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		break;
 	default:
 		p.kernel = transposed_kernels[type] + size;
-		p.rows = HZI_GEMV_LINE;
+		p.rows = HZI_GEMV_TRANSPOSED_ROWS;
 		want = TRANSPOSED_BLOCKS;
 		least = 64;
 	}

@@ -1,11 +1,10 @@
 /*
- * gemv.cu - products of a quaternion matrix by few columns
+ * gemv.cu - products of a quaternion matrix by up to 8 columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The matrix is read once, in 16-byte pieces as it lies in memory, of which a thread has several
- * under way. Where k is shared among blocks, their sums go to memory and quat_gemv_finish() adds
- * them, in order.
+ * A is read once, in place, by 16-byte loads, several in flight per thread. Where blocks share k,
+ * their sums go to memory, and quat_gemv_finish adds them in order.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -26,7 +25,7 @@ HZ_DEVICE quat quat_add(quat a, quat b)
 	return {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
 }
 
-/* Where an item of the batch begins. */
+/* Offsets of an item of the batch */
 struct gemv_item {
 	int64_t a, b, c, pre, number;
 
@@ -42,7 +41,7 @@ struct gemv_item {
 	}
 };
 
-/* A share's sum of C[i, j]: the result, or for quat_gemv_finish(). */
+/* Stores a share's sum of C[i, j]: as the result, or for quat_gemv_finish. */
 HZ_DEVICE void gemv_store(const hzi_quat_gemv &p, const gemv_item &item, int i, int j, quat q)
 {
 	if (p.partial) {
@@ -74,9 +73,9 @@ quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
 	quat_finish(p.out, item.c, item.pre, i, j, sum);
 }
 
-/* ---- Rows along k, f32 ----------------------------------------------------------------------- */
+/* ---- Row-major A, f32 ------------------------------------------------------------------------ */
 
-/* Four rows of A at a time; thread t takes elements t, t + THREADS, ... of k. */
+/* A block: 4 rows of A. Thread t has elements t, t + THREADS, ... of k. */
 template <int N>
 struct gemv_rows {
 	static constexpr int R = HZI_GEMV_ROWS, U = N == 1 ? 4 : N == 2 ? 2 : 1;
@@ -164,12 +163,13 @@ struct gemv_rows {
 	}
 };
 
-/* ---- Rows side by side ----------------------------------------------------------------------- */
+/* ---- Column-major A -------------------------------------------------------------------------- */
 
-/* A line of 64 rows; a quarter of the threads each takes every fourth element of k. */
+/* A block: 64 rows of a column-major A. Each quarter of the threads has every fourth k. */
 template <int N, int DTYPE>
-struct gemv_lines {
-	static constexpr int LINE = HZI_GEMV_LINE, PARTS = THREADS / LINE, U = N == 8 ? 4 : 8;
+struct gemv_transposed {
+	static constexpr int LINE = HZI_GEMV_TRANSPOSED_ROWS, PARTS = THREADS / LINE;
+	static constexpr int U = N == 8 ? 4 : 8;
 
 	const hzi_quat_gemv &p;
 	const gemv_item item;
@@ -202,7 +202,7 @@ struct gemv_lines {
 		}
 	}
 
-	__device__ __forceinline__ explicit gemv_lines(const hzi_quat_gemv &p_)
+	__device__ __forceinline__ explicit gemv_transposed(const hzi_quat_gemv &p_)
 		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
 		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
 
@@ -241,19 +241,19 @@ struct gemv_lines {
 	}
 };
 
-/* ---- Rows along k, on matrix units ----------------------------------------------------------- */
+/* ---- Row-major A, tensor cores --------------------------------------------------------------- */
 
 /*
- * Quaternions of A are four successive k of a real product as they are, and those of B are 4 x 4
- * real numbers: with (a, b, c, d) of A and (e, f, g, h) of B
+ * A quaternion of A is four consecutive k of a real product; a quaternion of B is 4 x 4 real
+ * numbers: with (a, b, c, d) of A and (e, f, g, h) of B
  *
- *	w = a e - b f - c g - d h	x = a f + b e + c h - d g
- *	y = a g - b h + c e + d f	z = a h + b g - c f + d e
+ *   w = a e - b f - c g - d h     x = a f + b e + c h - d g
+ *   y = a g - b h + c e + d f     z = a h + b g - c f + d e
  *
- * A warp has two tiles of 16 rows and 8 columns in four sets of sums, one for each component. A
- * lane of group g = lane / 4 reads what lies at place t = lane % 4 of rows g, g + 8, ... of A and
- * of column g of B. Which k the unit thinks these to be does not matter, if both agree. The 16
- * warps of a block share k. 16 bits: k is even, and so are the strides of A in quaternions.
+ * A warp has two tiles of 16 rows by 8 columns, each with four sets of sums, one per component.
+ * Lane 4 g + t reads position t of rows g, g + 8, ... of A and of column g of B; mma.sync may
+ * number k differently as long as A and B agree. The 16 warps of a block share k. 16 bits: k and
+ * the strides of A, in quaternions, are even.
  */
 HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -264,8 +264,8 @@ HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t
 }
 
 /*
- * x as a sum of a number of 11 bits and one less than 2^-11 of it. Inf, and what rounds to it,
- * become NaN: gemv_mma::exact().
+ * x = high + low: high has 11 bits, |low| < 2^-11 |x|. Inf, and what rounds to it, become NaN:
+ * gemv_mma::exact().
  */
 HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, float &low)
 {
@@ -273,22 +273,22 @@ HZ_DEVICE void split_tf32(uint32_t x, uint32_t &high, float &low)
 	low = __uint_as_float(x) - __uint_as_float(high);
 }
 
-/* What the unit, which reads 11 bits, leaves of x. */
+/* x minus the 11 bits that mma.sync reads */
 HZ_DEVICE float rest_tf32(uint32_t x)
 {
 	return __uint_as_float(x) - __uint_as_float(x & 0xffffe000);
 }
 
-/* What 32 rows by 8 columns have in a lane: [tile][component][of the unit's four]. */
+/* Sums of 32 rows by 8 columns in a lane: [tile][component][4 accumulators] */
 typedef float mma_sums[2][4][4];
 
-/* Of the two quaternions in each 16 bytes of A, the first or second. */
+/* The first or second of the two quaternions in 16 bytes of A */
 HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int which,
 			   const uint2 &x, uint32_t sign)
 {
 	const uint32_t high = 0x80000000, both = 0x80008000;
 	const uint32_t swap01 = __byte_perm(x.x, 0, 0x1032), swap23 = __byte_perm(x.y, 0, 0x1032);
-	/* Of w, x of A, and of y, z: conjugated, x, y, z turn about. */
+	/* Signs of w, x and of y, z of A: conjugation negates x, y, z. */
 	const uint32_t s0 = sign & high, s1 = sign & both;
 	const uint32_t b[4][2] = {{x.x ^ high ^ s0, x.y ^ both ^ s1},
 				  {swap01 ^ s0, swap23 ^ high ^ s1},
@@ -308,14 +308,17 @@ HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int
 }
 
 /*
- * A quaternion of each of four rows of A by one of B. sign: turns x, y, z of A. Products of the
- * larger parts are exact; those of one smaller part are of bf16, twice as many in an instruction,
- * which leaves 2^-18 of a product, and those of two are left out, 2^-21.
+ * A quaternion of each of four rows of A by one of B. sign: negates x, y, z of A. Products of high
+ * parts are exact. Those of one low part are bf16, two per instruction, with an error of 2^-18 of a
+ * product; those of two low parts are omitted, 2^-21.
  */
 HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
 {
 	const uint32_t turn = 0x80000000;
-	/* Component o by c of A has c ^ o of B; -: w by x, y, z of A; x by z; y by x; z by y */
+	/*
+	 * Component c of A times c ^ o of B adds to component o; negative: w by x, y, z of A; x by
+	 * z; y by x; z by y.
+	 */
 	const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
 	const uint32_t in[4] = {x.x, x.y, x.z, x.w};
 	uint32_t high[4];
@@ -365,17 +368,17 @@ HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &
 }
 
 /*
- * A warp's tiles of 32 rows and 128 bytes of A come ahead through shared memory, whole lines at a
- * time: the 64 bytes of 8 rows that four lanes each want would keep L2 from full speed. In a tile
- * odd rows have their halves exchanged, against bank conflicts.
+ * Tiles of 32 rows by 128 bytes of A go through shared memory, by whole cache lines: four lanes
+ * that read 64 bytes of 8 rows each would not reach the full bandwidth of L2. Odd rows of a tile
+ * have their halves swapped, against bank conflicts.
  */
 template <int DTYPE>
 struct gemv_mma {
 	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
 	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2;
 	static constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
-	static constexpr int U = 2;				/* steps of four lanes in a tile */
-	static constexpr int STEP = 4 * EACH * U;		/* elements of k of a tile */
+	static constexpr int U = 2;				/* steps of four lanes per tile */
+	static constexpr int STEP = 4 * EACH * U;		/* k of a tile */
 	static constexpr int TILE = ROWS * 128;			/* bytes */
 
 	const hzi_quat_gemv &p;
@@ -388,7 +391,7 @@ struct gemv_mma {
 	__device__ __forceinline__ explicit gemv_mma(const hzi_quat_gemv &p_)
 		: p(p_), item(p_), sum{} {}
 
-	/* A tile from element l0 of k on, of which those from end on are 0, begins to come. */
+	/* Starts the copy of a tile from element l0 of k on; elements from `end` on are 0. */
 	__device__ __forceinline__ void fetch(uint32_t to, int i0, int l0, int end) const
 	{
 		const int lane = threadIdx.x % 32, piece = lane % 8, row = lane / 8;
@@ -402,7 +405,7 @@ struct gemv_mma {
 				       from + min(i0 + 4 * i + row, p.out.m - 1) * a_row, bytes);
 	}
 
-	/* What a lane wants of B for a tile. */
+	/* The elements of B of a lane for a tile */
 	__device__ __forceinline__ void load_b(uint4 (&x)[U], int l0, int end) const
 	{
 #pragma unroll
@@ -424,8 +427,8 @@ struct gemv_mma {
 	}
 
 	/*
-	 * Row i by column j with multiply-adds, for sums that are not finite: parts of an Inf, or
-	 * of numbers next to it, give NaN where the product is Inf.
+	 * Row i by column j by multiply-adds, for sums that are not finite: high and low parts of
+	 * Inf, or of numbers near it, give NaN where the product is Inf.
 	 */
 	__device__ __noinline__ quat exact(int i, int j, int begin, int end) const
 	{
@@ -442,12 +445,12 @@ struct gemv_mma {
 		return q;
 	}
 
-	/* The sums of this warp's tiles. */
+	/* The sums of this warp's tiles */
 	__device__ __forceinline__ void add_tiles(uint32_t ring, int i0, int begin, int end)
 	{
 		const int g = threadIdx.x % 32 / 4, stages = p.stages;
 		const uint32_t all = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
-		/* Sign bits that a conjugation turns: of A; of w and x of B; of the others */
+		/* Sign bits that conjugation flips: of A; of w and x of B; of y and z */
 		const uint32_t turn_a = p.a.conj ? all : 0;
 		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, turn = p.b.conj ? all : 0;
 		int l = begin, slot = 0, ahead = stages - 1;
@@ -466,7 +469,9 @@ struct gemv_mma {
 			for (int u = 0; u < U; u++)
 				x[u] = next[u];
 			load_b(next, l + WARPS * STEP, end);
-			/* The oldest tile is there, and all are done with the one before it. */
+			/*
+			 * The oldest tile has arrived, and all lanes are done with the one before.
+			 */
 			if (stages == HZI_GEMV_STAGES)
 				cp_async_wait<HZI_GEMV_STAGES - 2>();
 			else
@@ -508,7 +513,7 @@ struct gemv_mma {
 
 	__device__ __forceinline__ void run(void)
 	{
-		extern __shared__ float4 room[];	/* tiles; then [WARPS][ROWS][8] */
+		extern __shared__ float4 room[];	/* tiles; then sums [WARPS][ROWS][8] */
 		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
 		const int g = threadIdx.x % 32 / 4;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
@@ -516,7 +521,7 @@ struct gemv_mma {
 		t = threadIdx.x % 4;
 		a = (const char *)p.a.data + SIZE * item.a;
 		a_row = SIZE * p.a.row;
-		/* Columns that B has not: the last one once more */
+		/* Beyond the last column: the last one again */
 		column = (const char *)p.b.data + SIZE * (item.b + min(g, p.out.n - 1) * p.b.col);
 		b_row = SIZE * p.b.row;
 		add_tiles(shared_address(room) + warp * p.stages * TILE, i0, begin + warp * STEP,
@@ -567,19 +572,19 @@ struct gemv_mma {
 		pdl_wait(); \
 		product.run(); \
 	}
-#define LINES(n) \
-	KERNEL(quat_gemv_lines_f32_##n, THREADS, gemv_lines<n, HZ_F32>) \
-	KERNEL(quat_gemv_lines_f16_##n, THREADS, gemv_lines<n, HZ_F16>) \
-	KERNEL(quat_gemv_lines_bf16_##n, THREADS, gemv_lines<n, HZ_BF16>)
+#define TRANSPOSED(n) \
+	KERNEL(quat_gemv_transposed_f32_##n, THREADS, gemv_transposed<n, HZ_F32>) \
+	KERNEL(quat_gemv_transposed_f16_##n, THREADS, gemv_transposed<n, HZ_F16>) \
+	KERNEL(quat_gemv_transposed_bf16_##n, THREADS, gemv_transposed<n, HZ_BF16>)
 
 KERNEL(quat_gemv_rows_1, THREADS, gemv_rows<1>)
 KERNEL(quat_gemv_rows_2, THREADS, gemv_rows<2>)
 KERNEL(quat_gemv_rows_4, THREADS, gemv_rows<4>)
 KERNEL(quat_gemv_rows_8, THREADS, gemv_rows<8>)
-LINES(1)
-LINES(2)
-LINES(4)
-LINES(8)
+TRANSPOSED(1)
+TRANSPOSED(2)
+TRANSPOSED(4)
+TRANSPOSED(8)
 KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>)
 KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>)
 KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>)

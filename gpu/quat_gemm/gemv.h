@@ -11,7 +11,7 @@
 #define HZI_GEMV_COLUMNS 8	/* most columns of B */
 #define HZI_GEMV_THREADS 256	/* of a block of rows and transposed kernels */
 #define HZI_GEMV_ROWS 4		/* rows kernels: rows of A per block */
-#define HZI_GEMV_LINE 64	/* transposed kernels: rows of A per block */
+#define HZI_GEMV_TRANSPOSED_ROWS 64	/* transposed kernels: rows of A per block */
 #define HZI_GEMV_MMA_ROWS 32	/* mma kernels: rows of A per block */
 #define HZI_GEMV_MMA_THREADS 512
 #define HZI_GEMV_STAGES 3	/* tiles in flight per warp; fewer where shared memory is short */

@@ -68,7 +68,7 @@ static bool is_vectorized(const struct hzi_quat_matrix *x, int64_t lines)
 int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hzi_quat_planar *y,
 			 const struct hzi_quat_matrix *x, bool left, const float *k_scales)
 {
-	struct hzi_quat_planes p = {
+	struct hzi_quat_planar_f16 p = {
 		.x = *x, .y = y->data, .scales = y->scales, .k_scales = k_scales,
 		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
 		.planes = y->count, .split = y->split, .parts = 1,
@@ -83,13 +83,15 @@ int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hz
 		launch.cluster = (unsigned)p.parts;
 		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_QP_LINES) * p.parts);
 		return hzi_cuda_launch(ctx, op,
-				       HZI_KERNEL_quat_planes_across_any + (x->whole ? type : 0),
+				       HZI_KERNEL_quat_planar_f16_transposed_strided +
+					       (x->whole ? type : 0),
 				       &launch, &p, sizeof(p));
 	}
 	launch.grid[0] = (unsigned)y->all_lines;
 	launch.block[0] = (unsigned)min_of(256, round_up(y->all_k / 8, 32));
 	return hzi_cuda_launch(ctx, op,
-			       HZI_KERNEL_quat_planes_any + (is_vectorized(x, y->lines) ? type : 0),
+			       HZI_KERNEL_quat_planar_f16_strided +
+				       (is_vectorized(x, y->lines) ? type : 0),
 			       &launch, &p, sizeof(p));
 }
 

@@ -1,9 +1,9 @@
 /*
- * pack_planar.cu - matrices of quaternions to planes of f16
+ * pack_planar.cu - quaternion matrices to f16 planes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Each line has a scale of its own. A NaN does not count, a line with Inf is not scaled.
+ * Each line has its own scale. NaN is ignored for it; a line with Inf is not scaled.
  */
 #include "gpu/quat_gemm/pack_planar.cuh"
 #include "gpu/quat_gemm/wgmma.h"
@@ -15,7 +15,7 @@
 #define TILE HZI_QP_TILE
 #define PARTS_MAX HZI_QP_PARTS
 
-/* The next kernel may come, and the ones ahead must have ended before anything is touched. */
+/* Programmatic dependent launch: lets the next kernel start, and waits for the previous ones. */
 HZ_DEVICE void begin(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -24,30 +24,30 @@ HZ_DEVICE void begin(void)
 #endif
 }
 
-/* With its k-scale. */
-HZ_DEVICE quat load_one(const hzi_quat_planes &p, int64_t line, int64_t k)
+/* Scaled by k_scales */
+HZ_DEVICE quat load_one(const hzi_quat_planar_f16 &p, int64_t line, int64_t k)
 {
 	const quat q = quat_load(p.x, line * p.x.row + k * p.x.col);
 
 	return p.k_scales ? quat_scale(p.k_scales[k], q) : q;
 }
 
-HZ_DEVICE quat scaled(const hzi_quat_planes &p, float by, quat q)
+HZ_DEVICE quat scaled(const hzi_quat_planar_f16 &p, float by, quat q)
 {
 	q = quat_scale(by, q);
 	return p.x.conj ? quat_conj(q) : q;
 }
 
-/* Eight f16; the compiler would make some of these four stores, for want of registers. */
-HZ_DEVICE void put_words(const hzi_quat_planes &p, int i, int64_t at, const uint32_t (&w)[4])
+/* Eight f16 in one store; the compiler would use four, for want of registers. */
+HZ_DEVICE void put_words(const hzi_quat_planar_f16 &p, int i, int64_t at, const uint32_t (&w)[4])
 {
 	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
 		     :: "l"(p.y + i * p.y_lines * p.y_k + at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
 			"r"(w[3]) : "memory");
 }
 
-/* Eight numbers of a plane, and with a split what f16 does not hold of them. */
-HZ_DEVICE void put_eight(const hzi_quat_planes &p, int i, int64_t at, const float (&v)[8])
+/* Eight numbers of a plane, with a split also their low parts */
+HZ_DEVICE void put_eight(const hzi_quat_planar_f16 &p, int i, int64_t at, const float (&v)[8])
 {
 	uint32_t w[4];
 
@@ -63,8 +63,8 @@ HZ_DEVICE void put_eight(const hzi_quat_planes &p, int i, int64_t at, const floa
 	put_words(p, i + p.planes, at, w);
 }
 
-/* Eight scaled quaternions in all planes; q is lost. */
-HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
+/* Eight scaled quaternions in all planes; overwrites q. */
+HZ_DEVICE void put_planes(const hzi_quat_planar_f16 &p, int64_t at, quat (&q)[8])
 {
 	const bool fast = p.planes == 8;
 	const float f1 = fast ? p.f1 : 1;
@@ -85,7 +85,7 @@ HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
 	}
 	if (!fast)
 		return;
-	/* In place: there are no registers for both. */
+	/* In place, since registers do not hold both. */
 #pragma unroll
 	for (int j = 0; j < 8; j++)
 		q[j] = {p.f0 * (q[j].w + q[j].x), p.f0 * (q[j].w - q[j].x),
@@ -101,13 +101,13 @@ HZ_DEVICE void put_planes(const hzi_quat_planes &p, int64_t at, quat (&q)[8])
 }
 
 /*
- * Eight quaternions of a line, or as many as there are and zeros. QUICK: those of a line are back
- * to back, and lines begin at multiples of 16 bytes.
+ * Eight quaternions of a line, padded with 0. VECTORIZED: a line is contiguous, and lines are
+ * aligned to 16 bytes.
  */
-template <int DTYPE, bool QUICK>
-HZ_DEVICE void load_eight(const hzi_quat_planes &p, int64_t line, int64_t k, quat (&q)[8])
+template <int DTYPE, bool VECTORIZED>
+HZ_DEVICE void load_eight(const hzi_quat_planar_f16 &p, int64_t line, int64_t k, quat (&q)[8])
 {
-	if (QUICK && k + 8 <= p.k) {
+	if (VECTORIZED && k + 8 <= p.k) {
 		const int64_t at = line * p.x.row + 4 * k;
 
 		if (DTYPE == HZ_F32) {
@@ -147,9 +147,9 @@ HZ_DEVICE void load_eight(const hzi_quat_planes &p, int64_t line, int64_t k, qua
 	}
 }
 
-/* A block for each line, which it reads twice. */
-template <int DTYPE, bool QUICK>
-HZ_DEVICE void planes(const hzi_quat_planes &p)
+/* A block per line; reads it twice: for the scale, for the planes. */
+template <int DTYPE, bool VECTORIZED>
+HZ_DEVICE void pack(const hzi_quat_planar_f16 &p)
 {
 	__shared__ float most_of[32];
 	const int64_t line = blockIdx.x;
@@ -158,7 +158,7 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 
 	if (line < p.lines) {
 		for (int64_t k = 8 * threadIdx.x; k < p.k; k += 8 * blockDim.x) {
-			load_eight<DTYPE, QUICK>(p, line, k, q);
+			load_eight<DTYPE, VECTORIZED>(p, line, k, q);
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				most = fmaxf(most, magnitude(q[i]));
@@ -179,7 +179,7 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 		for (int i = 0; i < 8; i++)
 			q[i] = {};
 		if (line < p.lines && k < p.k)
-			load_eight<DTYPE, QUICK>(p, line, k, q);
+			load_eight<DTYPE, VECTORIZED>(p, line, k, q);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			q[i] = scaled(p, power_of_two(e), q[i]);
@@ -187,19 +187,19 @@ HZ_DEVICE void planes(const hzi_quat_planes &p)
 	}
 }
 
-/* ---- Where lines are next to each other in memory rather than k ------------------------------ */
+/* ---- Lines are the contiguous dimension ------------------------------------------------------ */
 
 /*
- * Where k is in a line of a tile, so that neither writes nor reads of eight threads meet in a bank.
+ * Swizzled position of k in a line of a tile: eight threads neither write nor read the same bank.
  */
 HZ_DEVICE int place(int k)
 {
 	return k ^ (k >> 3 & 7);
 }
 
-/* Of a tile from k0 on what a thread takes: line threadIdx.x % LINES, every 16th k. */
+/* This thread's part of a tile from k0 on: line threadIdx.x % LINES, every 16th k */
 template <int DTYPE, bool WHOLE>
-HZ_DEVICE void load_across(const hzi_quat_planes &p, int64_t line, int64_t k0, quat (&q)[8])
+HZ_DEVICE void load_across(const hzi_quat_planar_f16 &p, int64_t line, int64_t k0, quat (&q)[8])
 {
 	const int64_t k = k0 + threadIdx.x / LINES, at = line * p.x.row + k * p.x.col;
 	quat_raw<DTYPE> raw[WHOLE ? 8 : 1] = {};
@@ -223,11 +223,11 @@ HZ_DEVICE void load_across(const hzi_quat_planes &p, int64_t line, int64_t k0, q
 }
 
 /*
- * Sixteen lines by a cluster, whose blocks share k in tiles of 128. First their largest magnitudes,
- * the first tile being read last; then tiles, which are turned in shared memory.
+ * A cluster has 16 lines; its blocks share k in tiles of 128. Pass 1 finds the largest magnitudes,
+ * reading the first tile last; pass 2 transposes tiles in shared memory.
  */
 template <int DTYPE, bool WHOLE>
-HZ_DEVICE void planes_across(const hzi_quat_planes &p)
+HZ_DEVICE void pack_transposed(const hzi_quat_planar_f16 &p)
 {
 	__shared__ float4 tile[LINES][TILE + 1];
 	__shared__ float most_of[8][LINES], most_here[LINES];
@@ -261,7 +261,7 @@ HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 
 #pragma unroll
 		for (int i = 0; i < PARTS_MAX; i++) {
-			/* Beyond the last part its own once more */
+			/* beyond the last block: its own again */
 			const float f = cluster_load(cluster_map(here, i < p.parts ? i : part));
 
 			most = fmaxf(most, f);
@@ -297,19 +297,19 @@ HZ_DEVICE void planes_across(const hzi_quat_planes &p)
 
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
-/* blocks: of a multiprocessor, that registers are to do for */
+/* blocks: least blocks per SM that registers are limited for */
 #define KERNEL(name, blocks, ...) \
 	extern "C" __global__ __launch_bounds__(256, blocks) void \
-	name(const __grid_constant__ hzi_quat_planes p) \
+	name(const __grid_constant__ hzi_quat_planar_f16 p) \
 	{ \
 		begin(); \
 		__VA_ARGS__(p); \
 	}
-KERNEL(quat_planes_any, 4, planes<HZ_F32, false>)
-KERNEL(quat_planes_f32, 4, planes<HZ_F32, true>)
-KERNEL(quat_planes_f16, 4, planes<HZ_F16, true>)
-KERNEL(quat_planes_bf16, 4, planes<HZ_BF16, true>)
-KERNEL(quat_planes_across_any, 3, planes_across<HZ_F32, false>)
-KERNEL(quat_planes_across_f32, 3, planes_across<HZ_F32, true>)
-KERNEL(quat_planes_across_f16, 3, planes_across<HZ_F16, true>)
-KERNEL(quat_planes_across_bf16, 3, planes_across<HZ_BF16, true>)
+KERNEL(quat_planar_f16_strided, 4, pack<HZ_F32, false>)
+KERNEL(quat_planar_f16_from_f32, 4, pack<HZ_F32, true>)
+KERNEL(quat_planar_f16_from_f16, 4, pack<HZ_F16, true>)
+KERNEL(quat_planar_f16_from_bf16, 4, pack<HZ_BF16, true>)
+KERNEL(quat_planar_f16_transposed_strided, 3, pack_transposed<HZ_F32, false>)
+KERNEL(quat_planar_f16_transposed_from_f32, 3, pack_transposed<HZ_F32, true>)
+KERNEL(quat_planar_f16_transposed_from_f16, 3, pack_transposed<HZ_F16, true>)
+KERNEL(quat_planar_f16_transposed_from_bf16, 3, pack_transposed<HZ_BF16, true>)

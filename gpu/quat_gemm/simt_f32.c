@@ -79,7 +79,7 @@ size_t hzi_cuda_quat_gemm_simt_f32_workspace(const struct hz_context *ctx, const
 }
 
 /* Sets the blocks and items of a matrix in a launch. */
-static int set_grid(struct hz_context *ctx, const char *op, struct hzi_quat_planes *p,
+static int set_grid(struct hz_context *ctx, const char *op, struct hzi_quat_planar_f32 *p,
 		    int64_t items)
 {
 	const int64_t strips = ceil_div(p->rows, HZI_SIMT_STRIP);
@@ -93,9 +93,9 @@ static int set_grid(struct hz_context *ctx, const char *op, struct hzi_quat_plan
 }
 
 static int launch_planes(struct hz_context *ctx, const char *op,
-			 const struct hzi_quat_planes_both *both)
+			 const struct hzi_quat_planar_f32_pair *both)
 {
-	const struct hzi_quat_planes *a = &both->x[0], *b = &both->x[1];
+	const struct hzi_quat_planar_f32 *a = &both->x[0], *b = &both->x[1];
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(a->blocks + b->blocks),
 			 (unsigned)(a->items > b->items ? a->items : b->items)},
@@ -104,15 +104,15 @@ static int launch_planes(struct hz_context *ctx, const char *op,
 
 	if (a->blocks + b->blocks == 0)
 		return HZ_OK;
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_planes, &launch, both, sizeof(*both));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_planar_f32, &launch, both, sizeof(*both));
 }
 
 int hzi_cuda_quat_gemm_simt_f32_pack(struct hz_context *ctx,
 				     const struct hzi_quat_gemm_pack_args *a)
 {
 	const int64_t item = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k) / 4;
-	struct hzi_quat_planes_both both = {0};
-	struct hzi_quat_planes p = {
+	struct hzi_quat_planar_f32_pair both = {0};
+	struct hzi_quat_planar_f32 p = {
 		.x = hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, a->ndim),
 		.planes = a->data, .item = item,
 		.rows = (int32_t)a->m, .k = (int32_t)a->k,
@@ -145,9 +145,9 @@ static void packed_strides(const struct hzi_quat_gemm_args *a, int64_t *batch)
 
 static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		       const struct plan *plan, int64_t first, int64_t items, float *planes,
-		       struct hzi_quat_planes *to)
+		       struct hzi_quat_planar_f32 *to)
 {
-	struct hzi_quat_planes p = {
+	struct hzi_quat_planar_f32 p = {
 		.x = hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim),
 		.planes = planes, .item = plan->a_floats, .first = first,
 		.rows = (int32_t)a->m, .k = (int32_t)a->k,
@@ -169,9 +169,9 @@ static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 
 static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		       const struct plan *plan, int64_t first, int64_t items, float *planes,
-		       struct hzi_quat_planes *to)
+		       struct hzi_quat_planar_f32 *to)
 {
-	struct hzi_quat_planes p = {
+	struct hzi_quat_planar_f32 p = {
 		.x = hzi_quat_matrix_of(&a->b, a->dtype, a->conj_b, a->b_stride, a->ndim),
 		.planes = planes, .item = plan->b_floats, .first = first,
 		.rows = (int32_t)a->n, .k = (int32_t)a->k,
@@ -199,7 +199,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		.shared_bytes = (unsigned)HZI_SIMT_BYTES(plan->halves),
 	};
 	const int kernel =
-		plan->halves == 2 ? HZI_KERNEL_quat_simt_fast : HZI_KERNEL_quat_simt_direct;
+		plan->halves == 2 ? HZI_KERNEL_quat_gemm_simt_f32_fast_64x64
+				  : HZI_KERNEL_quat_gemm_simt_f32_direct_64x64;
 
 	if (tiles_m > INT32_MAX / tiles_n)
 		return hzi_fail(ctx, HZ_ENOTSUP,
@@ -233,7 +234,7 @@ int hzi_cuda_quat_gemm_simt_f32(struct hz_context *ctx, const void *args)
 	}
 	for (int64_t first = 0; first < plan.items; first += plan.group) {
 		const int64_t rest = plan.items - first, n = rest < plan.group ? rest : plan.group;
-		struct hzi_quat_planes_both both = {0};
+		struct hzi_quat_planar_f32_pair both = {0};
 
 		if (plan.own_a && (!plan.one_a || first == 0))
 			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, workspace_a,

@@ -1,27 +1,27 @@
 /*
- * simt_f32.cu - products of quaternion matrices in f32 multiply-adds
+ * simt_f32.cu - quaternion matrix products by f32 multiply-adds
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Serves any view, dtype and conjugation: quat_planes() brings an operand into planes, and the
- * product reads these alone. A quaternion product of (a, b, c, d) and (e, f, g, h) by 8 real ones:
+ * Supports any view, dtype and conjugation: quat_planar_f32 turns an operand into planes, and the
+ * product reads only these. A quaternion product of (a, b, c, d) and (e, f, g, h) by 8 real
+ * products:
  *
- *	H = [1 1 1 1; 1 1 -1 -1; 1 -1 1 -1; 1 -1 -1 1]
- *	P = (H (a, b, c, d) / 4) . (H (e, f, g, h)),  G = H P
- *	w = -G0 + 2a e,  x = G1 - 2d g,  y = G2 - 2b h,  z = G3 - 2c f
+ *   H = [1 1 1 1; 1 1 -1 -1; 1 -1 1 -1; 1 -1 -1 1]
+ *   P = (H (a, b, c, d) / 4) . (H (e, f, g, h)),  G = H P
+ *   w = -G0 + 2a e,  x = G1 - 2d g,  y = G2 - 2b h,  z = G3 - 2c f
  *
- * holds for matrices in the place of a .. h as well. So planes have two halves: what the first line
- * multiplies, and (2a, -2d, -2b, -2c) of A, (e, g, h, f) of B. Of a tile of 64 x 64 four groups of
- * two warps each sum a product over all k of the first half; they exchange their sums once, to get
- * G; and go on with the second half. For 16 products there is one half, (a, b, c, d) and (e, f, g,
- * h), and group t sums +-A_s B_(s ^ t) for s = 0 .. 3, turning the sums about where the sign
- * changes.
+ * It holds for matrices a .. h as well. So planes have two halves: the factors of P, and (2a, -2d,
+ * -2b, -2c) of A, (e, g, h, f) of B. In a 64 x 64 tile four groups of two warps each sum one
+ * product over all k of the first half, exchange sums once to get G, and continue with the second
+ * half. The method of 16 products has one half, (a, b, c, d) and (e, f, g, h): group t sums +-A_s
+ * B_(s ^ t) for s = 0 .. 3, negating its sums where the sign changes.
  *
- * A thread's tile is 8 x 8: for 64 multiply-adds it reads 16 numbers, by 4 instructions. Registers
- * are in two banks, of which each gives one operand a cycle, so what a multiply-add reads must be
- * in both: see four() and multiply(). Two blocks share a multiprocessor. Measured on an H200 at
- * n = m = 4096 and 8192 columns, ms: 42.4; tiles of 128 x 64 with fragments read one k ahead 42.8;
- * sums in the same bank as B's numbers 45.4.
+ * A thread has 8 x 8 sums: for 64 multiply-adds it loads 16 numbers by 4 instructions. Registers
+ * are in two banks that each deliver one operand per cycle, so the operands of a multiply-add must
+ * be in both: see four() and multiply(). Two blocks share an SM. Measured on an H200 at n = m =
+ * 4096 and 8192 columns, ms: 42.4; tiles of 128 x 64 with fragments loaded one k ahead 42.8; sums
+ * in the same bank as the numbers of B 45.4.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mbarrier.cuh"
@@ -34,8 +34,8 @@
 
 /* ---- Planes ---------------------------------------------------------------------------------- */
 
-/* Of planes that were made of A: element (i, l), or (l, i). */
-HZ_DEVICE quat planes_load(const hzi_quat_planes &p, int64_t base, int i, int l)
+/* From planes of A: element (i, l), or (l, i) */
+HZ_DEVICE quat planes_load(const hzi_quat_planar_f32 &p, int64_t base, int i, int l)
 {
 	const int row = p.turned ? l : i, column = p.turned ? i : l;
 	const int64_t chunk = (row / STRIP * p.halves + p.halves - 1) * (int64_t)p.from_chunks;
@@ -48,16 +48,16 @@ HZ_DEVICE quat planes_load(const hzi_quat_planes &p, int64_t base, int i, int l)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-quat_planes(const __grid_constant__ hzi_quat_planes_both both)
+quat_planar_f32(const __grid_constant__ hzi_quat_planar_f32_pair both)
 {
 	__shared__ float t[4][CHUNK][STRIP + 1];
 	const bool second = blockIdx.x >= both.x[0].blocks;
-	const hzi_quat_planes &p = both.x[second];
+	const hzi_quat_planar_f32 &p = both.x[second];
 	const int block = blockIdx.x - (second ? both.x[0].blocks : 0);
 	const int chunk = block % p.chunks, strip = block / p.chunks;
 	const int tid = threadIdx.x, l0 = chunk * CHUNK, i0 = strip * STRIP;
 	const int64_t base = quat_item(p.shape, p.x.batch, p.first + blockIdx.y);
-	/* Neighbours read neighbours. */
+	/* Adjacent threads read adjacent elements. */
 	const bool along_rows = llabs(p.x.row) < llabs(p.x.col);
 	float *to = p.planes + p.item * blockIdx.y +
 		    4 * PLANE * (strip * p.halves * (int64_t)p.chunks + chunk);
@@ -122,7 +122,7 @@ quat_planes(const __grid_constant__ hzi_quat_planes_both both)
 #define THREADS HZI_SIMT_THREADS
 #define STAGES HZI_SIMT_STAGES
 
-/* Whether A_s B_(s ^ t) counts negatively in component t: bit 4 s + t. */
+/* Bit 4 s + t: A_s B_(s ^ t) is negative in component t */
 #define NEGATIVE ((1 << 4 | 1 << 6) | (1 << 8 | 1 << 11) | (1 << 12 | 1 << 13))
 
 template <bool FAST>
@@ -144,7 +144,7 @@ struct simt {
 
 	__device__ __forceinline__ simt(const hzi_quat_simt &p_, memory &s_) : p(p_), s(s_) {}
 
-	/* Stage number n of phases * chunks: what is to be copied. */
+	/* Copies stage n of phases * chunks. */
 	__device__ __forceinline__ void copy(int n)
 	{
 		const int at = n % STAGES, phase = FAST ? 0 : n / p.chunks;
@@ -169,7 +169,7 @@ struct simt {
 #endif
 	}
 
-	/* The ring is filled. */
+	/* Fills the ring. */
 	__device__ __forceinline__ void begin(int all)
 	{
 #if __CUDA_ARCH__ >= 900
@@ -188,7 +188,7 @@ struct simt {
 #endif
 	}
 
-	/* One stage. */
+	/* One stage */
 	__device__ __forceinline__ void step(int n, int all, int phase)
 	{
 		const int at = n % STAGES;
@@ -218,8 +218,8 @@ struct simt {
 	}
 
 	/*
-	 * One k. Other warps multiply while this one reads. Each row begins with the number of B
-	 * with which the row before ends, so that it is not read again.
+	 * One k. Other warps multiply while this one loads. Each row starts with the number of B
+	 * that the row before ends with, which then is not loaded again.
 	 */
 	__device__ __forceinline__ void multiply(const float *sa, const float *sb)
 	{
@@ -241,9 +241,9 @@ struct simt {
 	}
 
 	/*
-	 * Four sums of a row from column j on, pairs exchanged: where a store wants registers in a
-	 * row, sums of even columns so get odd registers, and the other way about, while B's
-	 * numbers, which are read four at a time, have even ones for even columns.
+	 * Four sums of a row from column j on, swapped in pairs. A vector store needs consecutive
+	 * registers, so this puts sums of even columns into odd registers and vice versa, while the
+	 * numbers of B, loaded four at a time, have even registers for even columns.
 	 */
 	__device__ __forceinline__ float4 four(int i, int j)
 	{
@@ -259,7 +259,7 @@ struct simt {
 				sum[i][j] = -sum[i][j];
 	}
 
-	/* G of the groups' P, half of the rows at a time; of group 0 negative. */
+	/* G of the groups' P, half of the rows at a time; negative in group 0 */
 	__device__ __forceinline__ void exchange(void)
 	{
 		const float *from = &s.swap[0][tid % 64];
@@ -292,7 +292,7 @@ struct simt {
 			negate();
 	}
 
-	/* Whole quaternions from the groups' components, through the ring's memory, and out. */
+	/* Assembles quaternions of the groups' components in the ring's memory, and stores them. */
 	__device__ __forceinline__ void finish(int64_t item, int i0, int j0)
 	{
 		constexpr int plane = STRIP * STRIP;
@@ -307,7 +307,7 @@ struct simt {
 		for (int i = 0; i < 8; i++)
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				/* Pieces of 4 columns are exchanged, against bank conflicts. */
+				/* Pieces of 4 columns are swizzled against bank conflicts. */
 				const int piece = (tn + h * 8) ^ tm;
 				const int row = i / 4 * 32 + 4 * tm + i % 4;
 
@@ -326,7 +326,7 @@ struct simt {
 		}
 	}
 
-	/* Bands of rows, each done column by column, so that L2 has both operands. */
+	/* Bands of rows, column by column, so that both operands stay in L2 */
 	__device__ __forceinline__ void tile(int &tile_m, int &tile_n)
 	{
 		const int whole = p.band * p.tiles_n, first = blockIdx.x / whole * p.band;
@@ -384,13 +384,13 @@ HZ_DEVICE void simt_run(const hzi_quat_simt &p)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-quat_simt_fast(const __grid_constant__ hzi_quat_simt p)
+quat_gemm_simt_f32_fast_64x64(const __grid_constant__ hzi_quat_simt p)
 {
 	simt_run<true>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-quat_simt_direct(const __grid_constant__ hzi_quat_simt p)
+quat_gemm_simt_f32_direct_64x64(const __grid_constant__ hzi_quat_simt p)
 {
 	simt_run<false>(p);
 }

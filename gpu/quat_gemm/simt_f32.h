@@ -25,7 +25,7 @@
 	 (((k) + HZI_SIMT_CHUNK - 1) / HZI_SIMT_CHUNK))
 
 /* A matrix to turn into planes; from: f32 planes of A to read instead of x */
-struct hzi_quat_planes {
+struct hzi_quat_planar_f32 {
 	struct hzi_quat_matrix x;	/* element (i, l) at i * row + l * col, i < rows, l < k */
 	float *planes;
 	int64_t item;			/* floats of the planes of an item */
@@ -43,8 +43,8 @@ struct hzi_quat_planes {
 };
 
 /* One launch for A and B: all blocks by the larger number of items */
-struct hzi_quat_planes_both {
-	struct hzi_quat_planes x[2];
+struct hzi_quat_planar_f32_pair {
+	struct hzi_quat_planar_f32 x[2];
 };
 
 struct hzi_quat_simt {
@@ -58,7 +58,7 @@ struct hzi_quat_simt {
 	int32_t band;			/* tiles along m that are traversed column by column */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 192, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planar_f32) == 192, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
 
 #endif

@@ -240,10 +240,11 @@ struct kernel {
 };
 
 static const struct kernel kernels_16bit[] = {
-	{192, HZI_KERNEL_quat_tma, HZI_KERNEL_quat_tma_across},
-	{160, HZI_KERNEL_quat_tma_160, 0},
-}, kernel_one_tile = {160, HZI_KERNEL_quat_tma_once, 0},
-kernel_exact = {128, HZI_KERNEL_quat_tma_exact, HZI_KERNEL_quat_tma_exact_across};
+	{192, HZI_KERNEL_quat_gemm_wgmma_256x192, HZI_KERNEL_quat_gemm_wgmma_256x192_transposed},
+	{160, HZI_KERNEL_quat_gemm_wgmma_256x160, 0},
+}, kernel_one_tile = {160, HZI_KERNEL_quat_gemm_wgmma_256x160_single, 0},
+kernel_exact = {128, HZI_KERNEL_quat_gemm_wgmma_256x128_exact,
+		HZI_KERNEL_quat_gemm_wgmma_256x128_exact_transposed};
 
 /* The kernel of least time, if `clusters` clusters run one tile each at a time */
 static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
@@ -287,7 +288,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	const struct hzi_quat_out out = out_of(a, plan, c_offset, pre_offset), *o = &out;
 	const bool exact = plan->a.split || !fits_16bit_epilogue(o);
 	const struct kernel *f = exact ? &kernel_exact : kernels_16bit;
-	struct hzi_quat_tma p = {
+	struct hzi_quat_wgmma p = {
 		.out = *o,
 		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
 		.col_lines = (int32_t)cols->all_lines,

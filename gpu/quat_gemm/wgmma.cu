@@ -1,29 +1,28 @@
 /*
- * wgmma.cu - products of quaternion matrices on Hopper
+ * wgmma.cu - quaternion matrix products by wgmma on Hopper
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Four blocks of a cluster do a tile of 256 rows by COLUMNS columns of quaternions. Two have its
- * upper half and two its lower; of these blocks the one of even rank has components 0 and 1 of the
- * sums in its registers and the other 2 and 3. Planes of both operands come by the copy engine into
- * a ring in shared memory, columns for upper and lower half at once.
+ * A cluster of four blocks computes a tile of 256 rows by COLUMNS columns of quaternions: two
+ * blocks have its upper half, two its lower. Of each two, the block of even rank has components 0
+ * and 1 of the sums in registers, the other 2 and 3. TMA brings planes of both operands into a ring
+ * in shared memory; columns are multicast to the upper and the lower half.
  *
- * Eight products: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by
- * plane, and Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), the
- * result is (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3), where G = H P. Phase 0 sums P over all of k; then
- * a block has P0 + P1 and P0 - P1, or these of P2 and P3, gives one of them away, gets the other's
- * and has -G0 and -G1, or -G2 and -G3, on which phase 1 adds Q: so a result's conjugate.
+ * The fast method: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by
+ * plane, Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), and G = H
+ * P, the result is (Q0 - G0, G1 - Q1, G2 - Q2, G3 - Q3). Phase 0 sums P over all k. Then a block
+ * computes P0 + P1 and P0 - P1 (or of P2 and P3), exchanges one of them with its partner and has
+ * -G0 and -G1 (or -G2 and -G3), to which phase 1 adds Q: the conjugate of the result.
  *
- * The end of a tile is left to three warps of their own while the next is begun: those that
- * multiply put sums into shared memory, the block of even rank takes what is in the left half of
- * the columns out of its own and its partner's memory and stores it, the other what is in the right
- * half.
+ * Three warps do the epilogue of a tile while the next one is multiplied: the multiplying warps put
+ * sums into shared memory; the block of even rank stores the left half of the columns from its own
+ * and its partner's memory, the other block the right half.
  *
- * ONCE: where no cluster has a second tile nothing hides what is between phases and at the end.
- * There phase 1 begins with the block's own part of -G, while the three warps exchange what is the
- * partner's, which is added at the end; and threads that multiply hand halves of their results
- * over to the same thread of the partner, and store. To have both halves in the same registers, the
- * block of even rank has the right half of the columns in front.
+ * ONCE: no cluster has a second tile, so nothing hides the exchange and the epilogue. Phase 1
+ * begins with the block's own part of -G, while the three warps exchange the partner's, which is
+ * added at the end. Multiplying threads pass half of their results to the same thread of the
+ * partner, and store. So that both halves are in the same registers, the block of even rank has the
+ * right half of the columns in front.
  */
 #include "gpu/quat_gemm/epilogue.cuh"
 #include "gpu/quat_gemm/wgmma.h"
@@ -33,30 +32,30 @@
 
 #if HAVE_WGMMA
 
-#define STORERS 3	/* warps; at the last tile also those that multiply */
+#define STORERS 3	/* warps of the epilogue; at the last tile the others help */
 #define CLUSTER HZI_QT_CLUSTER
 
 /*
- * out has a thread's sums in steps of 8 columns by two halves of the columns: two components of 4
- * quaternions, rows r and r + 8 at columns 2 q and 2 q + 1. In f32 those are 32 bytes, else 16 with
- * the components of a quaternion together. Before, 8 sums a step are exchanged there.
+ * out: the sums of a thread, by steps of 8 columns in two halves of the columns: two components of
+ * 4 quaternions, rows r and r + 8 at columns 2 q and 2 q + 1: 32 bytes in f32, or 16 with the
+ * components of a quaternion adjacent. Before that, 8 sums per step are exchanged there.
  */
 template <int COLUMNS, bool EXACT>
 struct memory {
 	static constexpr int sums = COLUMNS / 2, steps = sums / 8;
 	static constexpr int groups = steps % 4 ? 5 : 4;	/* of what is exchanged */
-	/* As many as there is room for beside out */
+	/* as shared memory holds beside out */
 	static constexpr int stages = COLUMNS == 192 || EXACT ? 3 : 4;
 
 	uint8_t a[stages][HZI_QT_ROWS * 128];
 	uint8_t b[stages][COLUMNS * 128];
 	float4 out[steps][2][EXACT ? 2 : 1][256];
-	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* what sums are multiplied by */
+	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* factors of sums */
 	uint64_t full[stages], empty[stages];
-	uint64_t got[2][groups];	/* what the partner gives, each waited for by itself */
-	uint64_t made;			/* out is written, here */
-	uint64_t ready, stored;		/* the same, and read, here and at the partner's */
-	/* ONCE: what is exchanged is here; the partner's ring is free; its results */
+	uint64_t got[2][groups];	/* sums from the partner, a barrier per group */
+	uint64_t made;			/* out is written here */
+	uint64_t ready, stored;		/* out is written, out is read: here and at the partner */
+	/* ONCE: exchanged sums are here; the partner's ring is free; its results are here */
 	uint64_t swapped, done, handed[2];
 };
 
@@ -64,8 +63,8 @@ static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
 	      sizeof(memory<160, false>) + 1024 <= HZI_QT_BYTES &&
 	      sizeof(memory<128, true>) + 1024 <= HZI_QT_BYTES, "what the launcher asks for");
 
-/* Tile t of the clusters' tiles: bands of rows, each done column by column, so that L2 has both. */
-HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
+/* Tile t of a cluster: bands of rows, column by column, so that both operands stay in L2 */
+HZ_DEVICE void tile_of(const hzi_quat_wgmma &p, int t, int &i, int &j)
 {
 	const int whole = p.band * p.tiles_n, first = t / whole * p.band;
 	const int rows = min(p.band, p.tiles_m - first), rest = t % whole;
@@ -74,9 +73,12 @@ HZ_DEVICE void tile_of(const hzi_quat_tma &p, int t, int &i, int &j)
 	j = rest / rows;
 }
 
-/* The thread that loads: its own rows, and half of the columns for the block with the same sums. */
+/*
+ * The producer thread: loads its block's rows, and half of the columns for both blocks with the
+ * same sums.
+ */
 template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
-HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
+HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
 	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
@@ -125,13 +127,12 @@ HZ_DEVICE void load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank)
 }
 
 /*
- * Adds up a phase's products of 64 rows, or begins with the first. No product is left under way at
- * the end of a turn, since ptxas then puts waits between all; the other warpgroup has the matrix
- * units meanwhile. The matrix units cut sums off at 24 bits: EXACT has them begin anew with every
- * block of k.
+ * Multiplies a phase's products of 64 rows. No wgmma is in flight at the end of an iteration,
+ * because ptxas would otherwise serialize all; the other warpgroup has the tensor cores meanwhile.
+ * Tensor cores truncate sums to 24 bits: EXACT starts new ones for each block of k.
  */
 template <bool ACROSS, bool EXACT, int COLUMNS, int STAGES>
-HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
+HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s,
 			       float (&acc)[2][COLUMNS / 2], ring_position<STAGES> &ring, int rank,
 			       int group, int phase)
 {
@@ -195,8 +196,8 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s,
 }
 
 /*
- * From sums of P to what the products of phase 1 are added to. Threads of the same number of both
- * blocks give each other half of what they have.
+ * From sums of P to the initial sums of phase 1. Threads of equal number in both blocks exchange
+ * half of their sums.
  */
 template <int COLUMNS, bool EXACT>
 HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], int rank, int group,
@@ -204,7 +205,7 @@ HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], 
 {
 	constexpr int GROUPS = memory<COLUMNS, EXACT>::groups;
 	constexpr int steps = COLUMNS / 16, share = steps / GROUPS;
-	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has as much room, or twice */
+	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has that much room, or twice */
 	const float sign = rank & 1 ? -1 : 1;
 	const uint32_t here = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
 	const uint32_t there = cluster_map(here, rank ^ 1);
@@ -266,8 +267,8 @@ struct sums8 {
 };
 
 /*
- * Bias and activation of components component and component + 1, where they are of components
- * alone. Apart: there would be 24 copies of it, which take time to fetch.
+ * Bias and componentwise activation of two components. Not inlined: 24 copies would take time to
+ * fetch.
  */
 static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int row, int col,
 					   int component)
@@ -300,12 +301,12 @@ HZ_DEVICE uint4 pairs_bf16(const sums8 &u)
 }
 
 /*
- * The tile's scales into shared memory, by the warps that store; multiplying ones, which have read
- * those of the tile before, wait for it in scales_wait().
+ * Loads the tile's scales into shared memory, by the warps of the epilogue. Multiplying warps,
+ * which have read those of the tile before, wait in scales_wait().
  */
 template <int COLUMNS, bool EXACT>
-HZ_DEVICE void scales_load(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
-			   int warp)
+HZ_DEVICE void scales_load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank,
+			   int i, int j, int warp)
 {
 	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
 
@@ -333,8 +334,8 @@ HZ_DEVICE uint4 load_there(uint32_t address)
 	return v;
 }
 
-/* Components 0 and 1, and 2 and 3, of quaternions of rows row and row + 8, in 16 bits. */
-HZ_DEVICE void store_pairs(const hzi_quat_tma &p, int row, int col, uint4 x, uint4 y)
+/* Stores 16-bit components 0 and 1, and 2 and 3, of quaternions of rows row and row + 8. */
+HZ_DEVICE void store_pairs(const hzi_quat_wgmma &p, int row, int col, uint4 x, uint4 y)
 {
 	const hzi_quat_out &o = p.out;
 
@@ -355,8 +356,8 @@ HZ_DEVICE void store_pairs(const hzi_quat_tma &p, int row, int col, uint4 x, uin
 	}
 }
 
-/* The same in f32: all e of component 0, 1, 2, 3. */
-HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 (&v)[4])
+/* The same in f32: all of component 0, 1, 2, 3 */
+HZ_DEVICE void store_quats(const hzi_quat_wgmma &p, int row, int col, const uint4 (&v)[4])
 {
 	const hzi_quat_out &o = p.out;
 	const quat q[4] = {
@@ -389,17 +390,17 @@ HZ_DEVICE void store_quats(const hzi_quat_tma &p, int row, int col, const uint4 
 }
 
 /*
- * Tile (i, j) of the cluster, of which warps of both blocks store a share each: lanes side by side
- * what is in a row of C, steps of 8 columns by four threads' places.
+ * Epilogue of tile (i, j); warps of both blocks store a share each. Adjacent lanes have adjacent
+ * columns: steps of 8 columns by the positions of four threads.
  */
 template <int COLUMNS, bool EXACT>
-HZ_DEVICE void store_tile(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int i, int j,
-			  int warp, int warps)
+HZ_DEVICE void store_tile(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank,
+			  int i, int j, int warp, int warps)
 {
 	constexpr int steps = COLUMNS / 16, line = 4 * steps, turns = EXACT ? 1 : 2;
 	const int lane = threadIdx.x % 32, part = rank & 1;
 
-	/* Of turns at once: what the partner has takes a while to come. */
+	/* Several iterations at once, to hide the latency of the partner's shared memory */
 #pragma unroll 1
 	for (int at = 32 * warp + lane; at < steps * 256; at += 32 * warps * turns) {
 		uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
@@ -441,8 +442,8 @@ HZ_DEVICE void store_tile(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int 
 }
 
 /*
- * Out is written here and at the partner's. The warps that store tell the partner, for that takes
- * time, which those that multiply have not.
+ * out is written here and at the partner. The warps of the epilogue tell the partner, since that
+ * takes time.
  */
 template <int COLUMNS, bool EXACT>
 HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
@@ -458,7 +459,7 @@ HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
 	mbarrier_wait_acquire_cluster(ready, parity);
 }
 
-/* This thread has got so far, for here and for the partner. */
+/* Arrives at a barrier here and at the partner. */
 HZ_DEVICE void release_both(uint64_t &barrier, int rank)
 {
 	const uint32_t here = shared_address(&barrier);
@@ -467,9 +468,9 @@ HZ_DEVICE void release_both(uint64_t &barrier, int rank)
 	mbarrier_arrive_release_cluster(cluster_map(here, rank ^ 1));
 }
 
-/* The warps that store while others multiply. */
+/* The warps of the epilogue */
 template <int COLUMNS, bool EXACT>
-HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
+HZ_DEVICE void store(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank, int warp)
 {
 	const int tiles = p.tiles_m * p.tiles_n, step = gridDim.x / CLUSTER;
 	uint32_t parity = 0;
@@ -489,7 +490,7 @@ HZ_DEVICE void store(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank,
 
 /* A warpgroup that multiplies: 64 rows. */
 template <int COLUMNS, bool ACROSS, bool EXACT>
-HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
+HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
 {
 	constexpr int sums = COLUMNS / 2, steps = sums / 8;
 	const int lane = threadIdx.x % 32, part = rank & 1;
@@ -501,10 +502,7 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 	pdl_wait();
 	for (int t = blockIdx.x / CLUSTER; t < p.tiles_m * p.tiles_n; t += gridDim.x / CLUSTER) {
 		tile_of(p, t, i, j);
-		/*
-		 * One place that multiplies: with two ptxas moves sums about and runs out of
-		 * registers.
-		 */
+		/* One call site: with two, ptxas moves sums around and runs out of registers. */
 #pragma unroll 1
 		for (int phase = 0;; phase++) {
 			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
@@ -558,7 +556,7 @@ HZ_DEVICE void multiply(const hzi_quat_tma &p, memory<COLUMNS, EXACT> &s, int ra
 
 /* ---- One tile alone -------------------------------------------------------------------------- */
 
-/* Sums of P to the block's own part of -G, and what is the partner's, in the partner's order. */
+/* From sums of P to the block's own part of -G, and the partner's, in the partner's order */
 template <int COLUMNS>
 HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
 {
@@ -583,7 +581,7 @@ HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int
 	mbarrier_arrive(shared_address(&s.made));
 }
 
-/* Adds what the thread of the same number of the partner gave. */
+/* Adds the sums from the thread of equal number of the partner. */
 template <int COLUMNS>
 HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
 {
@@ -611,7 +609,7 @@ HZ_DEVICE void store_there(uint32_t address, uint4 v)
 		     :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-/* What both blocks gave, in place: each does a half of it, by the warps that store. */
+/* Combines what both blocks gave, in place; the warps of each do a half. */
 template <int COLUMNS>
 HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
 {
@@ -638,9 +636,9 @@ HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
 	}
 }
 
-/* What the three warps do. */
+/* The work of the three warps */
 template <int COLUMNS>
-HZ_DEVICE void exchange(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int warp)
+HZ_DEVICE void exchange(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int rank, int warp)
 {
 	int i, j;
 
@@ -655,11 +653,11 @@ HZ_DEVICE void exchange(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int ra
 }
 
 /*
- * The end of the one tile that a cluster has: half of the columns to the partner, into what was its
- * ring; the other half, with what the partner has of it, to C.
+ * Epilogue of the only tile of a cluster: half of the columns goes to the partner, into its former
+ * ring; the other half, with the partner's, to C.
  */
 template <int COLUMNS>
-HZ_DEVICE void hand_over(const hzi_quat_tma &p, memory<COLUMNS, false> &s,
+HZ_DEVICE void hand_over(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 			 float (&acc)[2][COLUMNS / 2], int rank, int group)
 {
 	constexpr int steps = COLUMNS / 16, share = COLUMNS / 2;
@@ -713,7 +711,7 @@ HZ_DEVICE void hand_over(const hzi_quat_tma &p, memory<COLUMNS, false> &s,
 	for (int c = 0; c < steps; c++) {
 		uint4 v;
 
-		/* As a value of shared_load() it made quat_tma_once 7 % longer (nvcc 13.0). */
+		/* The value of shared_load() makes this kernel's code 7 % longer (nvcc 13.0). */
 		asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
 			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(here + c * 4096)
 			     : "memory");
@@ -724,7 +722,8 @@ HZ_DEVICE void hand_over(const hzi_quat_tma &p, memory<COLUMNS, false> &s,
 
 /* A warpgroup that multiplies: 64 rows. */
 template <int COLUMNS>
-HZ_DEVICE void multiply_once(const hzi_quat_tma &p, memory<COLUMNS, false> &s, int rank, int group)
+HZ_DEVICE void multiply_once(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int rank,
+			     int group)
 {
 	float acc[2][COLUMNS / 2];
 	ring_position<memory<COLUMNS, false>::stages> ring;
@@ -744,7 +743,7 @@ HZ_DEVICE void multiply_once(const hzi_quat_tma &p, memory<COLUMNS, false> &s, i
 }
 
 template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
-HZ_DEVICE void kernel(const hzi_quat_tma &p)
+HZ_DEVICE void kernel(const hzi_quat_wgmma &p)
 {
 	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -788,7 +787,7 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 		else
 			multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
 	}
-	/* Others may still read and write here. */
+	/* Other blocks may still read and write this block's memory. */
 	cluster_end();
 }
 
@@ -796,11 +795,11 @@ HZ_DEVICE void kernel(const hzi_quat_tma &p)
 
 #define TMA(name, columns, across, exact, once) \
 	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
-	name(const __grid_constant__ hzi_quat_tma p) \
+	name(const __grid_constant__ hzi_quat_wgmma p) \
 	HZ_HOPPER_BODY((kernel<columns, across, exact, once>(p)))
-TMA(quat_tma, 192, false, false, false)
-TMA(quat_tma_160, 160, false, false, false)
-TMA(quat_tma_once, 160, false, false, true)
-TMA(quat_tma_across, 192, true, false, false)
-TMA(quat_tma_exact, 128, false, true, false)
-TMA(quat_tma_exact_across, 128, true, true, false)
+TMA(quat_gemm_wgmma_256x192, 192, false, false, false)
+TMA(quat_gemm_wgmma_256x160, 160, false, false, false)
+TMA(quat_gemm_wgmma_256x160_single, 160, false, false, true)
+TMA(quat_gemm_wgmma_256x192_transposed, 192, true, false, false)
+TMA(quat_gemm_wgmma_256x128_exact, 128, false, true, false)
+TMA(quat_gemm_wgmma_256x128_exact_transposed, 128, true, true, false)

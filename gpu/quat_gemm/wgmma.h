@@ -35,7 +35,7 @@
 /* Bytes of dynamic shared memory, alignment included: the limit of a block */
 #define HZI_QT_BYTES (227 * 1024)
 
-struct hzi_quat_tma {
+struct hzi_quat_wgmma {
 	/* Lines of planes; for cols_across of all planes, one behind the other */
 	struct hzi_tensor_map rows, cols;
 	struct hzi_quat_out out;	/* in rows and columns of tiles; c.conj is 0 */
@@ -55,7 +55,7 @@ struct hzi_quat_tma {
 };
 
 /* Turns a quaternion matrix into planes. */
-struct hzi_quat_planes {
+struct hzi_quat_planar_f16 {
 	struct hzi_quat_matrix x;	/* rows are lines, columns k */
 	uint16_t *y;
 	float *scales;			/* receives inverse scales of lines */
@@ -68,7 +68,7 @@ struct hzi_quat_planes {
 	int32_t parts, pad_;		/* _across kernels: blocks of a cluster */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_tma) == 832, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planes) == 176, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_wgmma) == 832, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planar_f16) == 176, "the same layout for C and CUDA");
 
 #endif

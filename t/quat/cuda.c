@@ -50,47 +50,52 @@ static void test_elementwise(void)
 	const double alpha[4] = {1, 2, 3, 4};
 
 	is_int(hz_quat_mul(ctx, &x, &y, &z, 0), HZ_OK, "mul");
-	is_str(taken(), "quat_mul_f32", "mul of whole quaternions in f32");
+	is_str(taken(), "quat_mul_contiguous_f32", "mul of whole quaternions in f32");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 1, "one block for 1000 of them");
 	hz_quat_mul(ctx, &x, &one, &z, 0);
-	is_str(taken(), "quat_mul_f32", "mul by one quaternion");
+	is_str(taken(), "quat_mul_contiguous_f32", "mul by one quaternion");
 	hz_quat_mul(ctx, &h, &g, &g, 0);
-	is_str(taken(), "quat_mul_bf16", "mul in bf16");
+	is_str(taken(), "quat_mul_contiguous_bf16", "mul in bf16");
 	hz_quat_mul(ctx, &odd, &g, &g, 0);
-	is_str(taken(), "quat_mul_any", "mul in bf16 of pairs that are not aligned");
+	is_str(taken(), "quat_mul_strided", "mul in bf16 of pairs that are not aligned");
 	hz_quat_mul(ctx, &skew, &y, &z, 0);
-	is_str(taken(), "quat_mul_any", "mul in f32 of quaternions that are not aligned");
+	is_str(taken(), "quat_mul_strided", "mul in f32 of quaternions that are not aligned");
 	hz_quat_mul(ctx, &p, &p, &q, 0);
-	is_str(taken(), "quat_mul_tiles_f16", "mul of planes");
+	is_str(taken(), "quat_mul_planar_f16", "mul of planes");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 1, "one block for 1000 of them");
 	hz_quat_mul(ctx, &h, &g, &g, HZ_QUAT_XYZW);
-	is_str(taken(), "quat_mul_bf16", "mul in bf16 of x, y, z, w");
+	is_str(taken(), "quat_mul_contiguous_bf16", "mul in bf16 of x, y, z, w");
 	hz_quat_mul(ctx, &p, &q, &q, HZ_QUAT_XYZW);
-	is_str(taken(), "quat_mul_tiles_f16", "mul of planes by x, y, z, w");
+	is_str(taken(), "quat_mul_planar_f16", "mul of planes by x, y, z, w");
 	hz_quat_mul(ctx, &rows, &row, &out, 0);
-	is_str(taken(), "quat_mul_f32", "mul of rows by one row");
+	is_str(taken(), "quat_mul_contiguous_f32", "mul of rows by one row");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 50, "a block for each row");
 	hz_quat_mul_bwd(ctx, &x, &y, &y, &z, NULL, 0);
-	is_str(taken(), "quat_mul_f32", "gradient of one factor, which is a product");
+	is_str(taken(), "quat_mul_contiguous_f32", "gradient of one factor, which is a product");
 	hz_quat_mul_bwd(ctx, &rows, &rows, &row, NULL, &(hz_tensor){0}, 0);
 	is_str(taken(), "", "a refused call starts nothing");
 	hz_quat_axpy(ctx, alpha, &x, &y, 0);
-	is_str(taken(), "quat_axpy_f32", "axpy");
+	is_str(taken(), "quat_axpy_contiguous_f32", "axpy");
 	hz_quat_conj(ctx, &x, &y, 0);
 	hz_quat_inverse(ctx, &x, &y, 0);
 	hz_quat_normalize(ctx, &x, &y, 0, 0);
-	is_str(taken(), "quat_map_f32 quat_map_f32 quat_map_f32", "conj, inverse, normalize");
+	is_str(taken(),
+	       "quat_map_contiguous_f32 quat_map_contiguous_f32 quat_map_contiguous_f32",
+	       "conj, inverse, normalize");
 	hz_quat_conj(ctx, &x, &y, HZ_QUAT_XYZW);
 	hz_quat_norm(ctx, &x, &norms, HZ_QUAT_XYZW);
 	hz_quat_rotate(ctx, &x, &y, &z, HZ_QUAT_XYZW);
-	is_str(taken(), "quat_map_f32 quat_norm_f32 quat_rotate_f32", "of x, y, z, w");
+	is_str(taken(),
+	       "quat_map_contiguous_f32 quat_norm_contiguous_f32 quat_rotate_contiguous_f32",
+	       "of x, y, z, w");
 	hz_quat_norm(ctx, &x, &norms, 0);
 	hz_quat_norm_bwd(ctx, &norms, &x, &y, 0);
-	is_str(taken(), "quat_norm_f32 quat_norm_bwd_f32", "norm and its gradient");
+	is_str(taken(), "quat_norm_contiguous_f32 quat_norm_bwd_contiguous_f32",
+	       "norm and its gradient");
 	hz_quat_inverse_bwd(ctx, &x, &y, &z, 0);
-	is_str(taken(), "quat_map_bwd_f32", "the gradient of inverse");
+	is_str(taken(), "quat_map_bwd_contiguous_f32", "the gradient of inverse");
 	hz_quat_rotate(ctx, &x, &v, &w, 0);
-	is_str(taken(), "quat_rotate_f32", "rotation of vectors of three");
+	is_str(taken(), "quat_rotate_contiguous_f32", "rotation of vectors of three");
 }
 
 static void test_sums(void)
@@ -108,11 +113,12 @@ static void test_sums(void)
 	const struct fakecuda_launch *l;
 
 	is_int(hz_quat_dot(ctx, &x, &y, &s, 0), HZ_OK, "dot");
-	is_str(taken(), "quat_dot_f32 quat_sum_finish", "dot of many terms, in two steps");
+	is_str(taken(), "quat_dot_contiguous_f32 quat_sum_finish",
+	       "dot of many terms, in two steps");
 	l = fake->launch(fake->launches() - 2);
 	is_int(l->grid[0], 13, "a block for each 8192 terms");
 	hz_quat_dot(ctx, &few, &p, &s, 0);
-	is_str(taken(), "quat_dot_any", "dot of few terms and any strides, in one step");
+	is_str(taken(), "quat_dot_strided", "dot of few terms and any strides, in one step");
 	hz_quat_dot(ctx, &h, &g, &t, 0);
 	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "dot of bf16, two in 16 bytes");
 	l = fake->launch(fake->launches() - 2);
@@ -121,9 +127,10 @@ static void test_sums(void)
 	hz_quat_dot(ctx, &h, &g, &t, HZ_QUAT_XYZW);
 	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "of x, y, z, w");
 	hz_quat_dot(ctx, &odd, &g, &t, 0);
-	is_str(taken(), "quat_dot_bf16 quat_sum_finish", "dot of such that are not aligned");
+	is_str(taken(), "quat_dot_contiguous_bf16 quat_sum_finish",
+	       "dot of such that are not aligned");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
-	is_str(taken(), "quat_dot_f32 quat_sum_finish", "a gradient summed over rows");
+	is_str(taken(), "quat_dot_contiguous_f32 quat_sum_finish", "a gradient summed over rows");
 	l = fake->launch(fake->launches() - 2);
 	is_int(l->grid[0], 4 * 20, "32 sums side by side, blocks of 256 terms");
 	is_int(hz_quat_rotate_bwd(ctx, &dy, &row, &rows, &drow, NULL, 0), HZ_OK,
@@ -140,20 +147,20 @@ static void test_fused_sum(void)
 	hz_tensor few = x, dfew = dx;
 
 	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, 0), HZ_OK, "both, of one rotation");
-	is_str(taken(), "quat_rotate_joint_bf16 quat_sum_finish", "in one pass");
+	is_str(taken(), "quat_rotate_fused_sum_bf16 quat_sum_finish", "in one pass");
 	is_int(fake->launch(fake->launches() - 2)->grid[0], 13, "a block for each 8192");
 	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, HZ_QUAT_XYZW), HZ_OK,
 	       "of x, y, z, w");
-	is_str(taken(), "quat_rotate_joint_bf16 quat_sum_finish", "in one pass, too");
+	is_str(taken(), "quat_rotate_fused_sum_bf16 quat_sum_finish", "in one pass, too");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, &dx, &dq, 0), HZ_OK, "of products with one");
-	is_str(taken(), "quat_mul_joint_bf16 quat_sum_finish", "in one pass");
+	is_str(taken(), "quat_mul_fused_sum_bf16 quat_sum_finish", "in one pass");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, NULL, &dq, 0), HZ_OK, "that of the one alone");
 	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "a sum");
 	few.shape[0] = dfew.shape[0] = 100;
 	is_int(hz_quat_rotate_bwd(ctx, &few, &q, &few, &dq, &dfew, 0), HZ_OK, "of few");
-	is_str(taken(), "quat_rotate_bwd_bf16 quat_rotate_sum", "one after the other");
+	is_str(taken(), "quat_rotate_bwd_contiguous_bf16 quat_rotate_sum", "one after the other");
 	is_int(hz_quat_mul_bwd(ctx, &few, &few, &q, &dfew, &dq, 0), HZ_OK, "of few products");
-	is_str(taken(), "quat_mul_bf16 quat_dot_pairs_bf16", "one after the other");
+	is_str(taken(), "quat_mul_contiguous_bf16 quat_dot_pairs_bf16", "one after the other");
 }
 
 /* ---- Products of matrices -------------------------------------------------------------------- */
@@ -170,19 +177,20 @@ static const struct row {
 	{4096, 8, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_8"},
 	{64, 1, 4096, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_1 quat_gemv_finish"},
 	{4096, 1, 4096, HZ_F32, HZ_QUAT_H, HZ_QUAT_DIRECT,
-	 "quat_gemv_lines_f32_1 quat_gemv_finish"},
+	 "quat_gemv_transposed_f32_1 quat_gemv_finish"},
 	{4096, 5, 4096, HZ_BF16, HZ_QUAT_T, HZ_QUAT_DIRECT,
-	 "quat_gemv_lines_bf16_8 quat_gemv_finish"},
+	 "quat_gemv_transposed_bf16_8 quat_gemv_finish"},
 	{4096, 8, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_bf16"},
 	{4096, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16"},
 	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
 	{100, 1, 101, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT,
-	 "quat_planes quat_simt_direct"},	/* odd k: rows are not pairs of quaternions */
+	 /* odd k: rows are not pairs of quaternions */
+	 "quat_planar_f32 quat_gemm_simt_f32_direct_64x64"},
 	{100, 9, 101, HZ_F32, HZ_QUAT_N, HZ_QUAT_DIRECT,
-	 "quat_planes quat_simt_direct"},
+	 "quat_planar_f32 quat_gemm_simt_f32_direct_64x64"},
 	{1024, 1024, 1024, HZ_F32, HZ_QUAT_T, HZ_QUAT_FAST,
-	 "quat_planes quat_simt_fast"},
-	{7, 9, 0, HZ_F32, HZ_QUAT_N, HZ_QUAT_FAST, "quat_simt_fast"},
+	 "quat_planar_f32 quat_gemm_simt_f32_fast_64x64"},
+	{7, 9, 0, HZ_F32, HZ_QUAT_N, HZ_QUAT_FAST, "quat_gemm_simt_f32_fast_64x64"},
 };
 
 static void test_gemm(const struct row *r)
@@ -215,8 +223,11 @@ static void test_tiles(void)
 		const hz_tensor y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, n, 4);
 
 		is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "%d columns", (int)n);
-		is_str(taken(), i ? "quat_planes_bf16 quat_planes_across_bf16 quat_tma" :
-			       "quat_planes_bf16 quat_planes_across_bf16 quat_tma_once",
+		is_str(taken(),
+		       i ? "quat_planar_f16_from_bf16 quat_planar_f16_transposed_from_bf16 "
+			   "quat_gemm_wgmma_256x192"
+			 : "quat_planar_f16_from_bf16 quat_planar_f16_transposed_from_bf16 "
+			   "quat_gemm_wgmma_256x160_single",
 		       i ? "several tiles a cluster" : "one tile a cluster");
 	}
 }
@@ -234,13 +245,14 @@ static void test_packed(void)
 
 	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of packed A");
 	is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs");
-	is_str(taken(), "quat_planes", "packing is putting in planes");
+	is_str(taken(), "quat_planar_f32", "packing is putting in planes");
 	o.packed = &packed;
 	is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "a packed product");
-	is_str(taken(), "quat_planes quat_simt_fast", "planes of B alone");
+	is_str(taken(), "quat_planar_f32 quat_gemm_simt_f32_fast_64x64", "planes of B alone");
 	o.op_a = HZ_QUAT_H;
 	is_int(hz_quat_gemm(ctx, NULL, &wt, &yt, &o), HZ_OK, "by the conjugate transpose");
-	is_str(taken(), "quat_planes quat_simt_fast", "planes of it from the packed ones");
+	is_str(taken(), "quat_planar_f32 quat_gemm_simt_f32_fast_64x64",
+	       "planes of it from the packed ones");
 }
 
 /* wgmma kernels alone read their packed planes; more columns than they support go in turns. */
@@ -270,7 +282,7 @@ static void test_packed_columns(void)
 	is_int(fake->launches() - before, 2 * 17, "in 17 turns");
 	taken();
 	l = last();
-	is_str(l->kernel, "quat_tma_once", "the last");
+	is_str(l->kernel, "quat_gemm_wgmma_256x160_single", "the last");
 	is_int(l->grid[0], l->cluster, "of a tile");
 	hz_set_workspace(ctx, NULL, 0);
 }
@@ -285,7 +297,7 @@ static void test_batch(void)
 	const struct fakecuda_launch *l;
 
 	is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch");
-	is_str(taken(), "quat_planes quat_simt_direct", "its kernels");
+	is_str(taken(), "quat_planar_f32 quat_gemm_simt_f32_direct_64x64", "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->grid[1], 12, "all items in one launch");
 	w.shape[0] = 1;
@@ -429,7 +441,7 @@ static void test_conv(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	ok(bytes < (size_t)9 * 64 * 64 * 4 * 8, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution");
-	is_str(taken(), "quat_planes_bf16 quat_conv_bf16", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_bf16 quat_conv_bf16", "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->cluster, 2, "in clusters");
 	/* 4 strips of 6 tiles, of 4 times 29 rows */
@@ -446,7 +458,7 @@ static void test_conv(void)
 	is_int(l->grid[0], 128, "nine taps at a time, of 4 x 4 tiles, each by eight products");
 	o.flags = HZ_QUAT_TRANSPOSED;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
-	is_str(taken(), "quat_map_copy quat_planes_bf16 quat_conv_bf16",
+	is_str(taken(), "quat_map_copy quat_planar_f16_from_bf16 quat_conv_bf16",
 	       "a transposed one, whose weights are gathered before");
 	o.method = HZ_QUAT_DIRECT;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
@@ -456,7 +468,7 @@ static void test_conv(void)
 	y = hz_tensor_4d(c, HZ_F16, HZ_CUDA, lines[0], lines[1], line_ws[0], lines[3]);
 	o = (hz_quat_conv_opts){.pad = {2}, .method = HZ_QUAT_FAST};
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "one in one dimension");
-	is_str(taken(), "quat_planes_f16 quat_conv_f16", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_f16 quat_conv_f16", "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->grid[0], 14, "a block for each 160 of twice 1002 rows, in pairs");
 }
@@ -476,7 +488,7 @@ static void test_conv_split(void)
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of f32");
-	is_str(taken(), "quat_planes_f32 quat_conv_split_usual_f32", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_split_usual_f32", "its kernels");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 24, "a block for each tile");
 	o.activation = HZ_ACT_NONE;
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -486,7 +498,7 @@ static void test_conv_split(void)
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 5 * 26, "in five tiles");
 	x.data = (char *)a + 4;
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
-	is_str(taken(), "quat_planes_f32 quat_conv_split_any", "by another");
+	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_split_any", "by another");
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
@@ -513,7 +525,7 @@ static void test_conv_tiles(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "7 x 7 taps of three channels");
-	is_str(taken(), "quat_fold quat_map_copy quat_planes_bf16 quat_conv_bf16",
+	is_str(taken(), "quat_fold quat_map_copy quat_planar_f16_from_bf16 quat_conv_bf16",
 	       "seven of 21 and a zero");
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
@@ -675,13 +687,13 @@ static void test_conv_refused(void)
 		.count = {1, 28, 28}, .taps = {1, 3, 3}, .step = {1, 1, 1}, .each = {1, 1, 1},
 		.base = {0, -1, -1},
 	};
-	struct hzi_qconv_args y = {
+	struct hzi_quat_conv_step y = {
 		.g = {.m = 64, .n = 4 * 28 * 28, .k = 9 * 64, .dtype = HZ_BF16,
 		      .c_dtype = HZ_BF16, .method = HZ_QUAT_FAST, .a = {.data = b, .row = 9 * 256,
 		      .col = 4, .comp = {0, 1, 2, 3}}},
 		.x = x, .y = pixels, .images = 4,
 	};
-	struct hzi_qconv_weights_args dw = {
+	struct hzi_quat_wgrad_step dw = {
 		.g = {.m = 64, .n = 9 * 64, .k = 4 * 28 * 28, .dtype = HZ_BF16, .c_dtype = HZ_F32,
 		      .method = HZ_QUAT_FAST},
 		.x = x, .small = pixels, .images = 4, .sum = d,

@@ -58,8 +58,8 @@ static const char *refusal(const struct hz_context *ctx, const struct hzi_route 
 }
 
 /*
- * NULL if a forced route does not support the call, with *why. Every table ends with a route that
- * supports any call that lib/ lets through.
+ * NULL if a forced route does not support the call, with *why. Some route of every table supports
+ * any call that lib/ lets through.
  */
 static const struct hzi_route *pick(const struct hz_context *ctx, const struct hzi_op_routes *r,
 				    const void *args, const char **why, bool tell)

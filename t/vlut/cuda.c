@@ -286,7 +286,7 @@ static void test_packed(void)
 		     sizeof(packed_table) / sizeof(*packed_table));
 }
 
-/* Of points too far from 0 for fields, rows of codes */
+/* Of points too far from 0 for bit fields: rows of codes */
 static const struct packed_row far_table[] = {
 	{"far from 0, a vector", 0, HZ_F16, HZ_F32, 2000, 1,
 	 "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 16, 2, 1008},
@@ -307,7 +307,7 @@ static void test_far(void)
 		     sizeof(far_table) / sizeof(*far_table));
 }
 
-static const struct packed_row octets_table[] = {
+static const struct packed_row e8_table[] = {
 	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 1, "vlut_octets_1", 132, 0, 4096},
 	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1, "vlut_octets_1", 4, 0, 1000},
 	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 1, "vlut_octets_1",
@@ -329,13 +329,13 @@ static const struct packed_row octets_table[] = {
 	 "vlut_mma_wide_2", 128, 8, 40968},
 };
 
-static void test_octets(void)
+static void test_e8_bitplane(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
 	const hz_coded w = {.k = 1009, .codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2)};
 
-	test_packing("E8", &o, &w, 64 * 512, "vlut_octets_pack", octets_table,
-		     sizeof(octets_table) / sizeof(*octets_table));
+	test_packing("E8", &o, &w, 64 * 512, "vlut_octets_pack", e8_table,
+		     sizeof(e8_table) / sizeof(*e8_table));
 }
 
 static void test_gemm2(void)
@@ -458,7 +458,7 @@ static void test_all(void)
 	test_packed();
 	test_coarser();
 	test_far();
-	test_octets();
+	test_e8_bitplane();
 	test_gemm2();
 	test_a2();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

@@ -359,7 +359,7 @@ static void test_bytes(struct dev *dev)
 }
 
 /* Packed fields: batches around what rows of bytes are few, an x with a number that stands out */
-static void test_fields(struct dev *dev)
+static void test_d4_bitfield(struct dev *dev)
 {
 	static const int which[] = {0, 5, LATTICES - 1};
 	enum { ROWS = 70, K = 2048 };
@@ -491,10 +491,10 @@ static void test_tables(struct dev *dev)
 }
 
 /*
- * E8 with q = 4 packed, on a GPU as planes of bits: batches around where a launch ends and where
+ * E8 with q = 4 packed, on a GPU as bit-planes: batches around where a launch ends and where
  * points are made, so many rows that blocks have several tiles, rows of several units, or too long
  */
-static void test_octets(struct dev *dev)
+static void test_e8_bitplane(struct dev *dev)
 {
 	static const struct {
 		int64_t rows, k, batch;
@@ -1080,8 +1080,8 @@ int main(void)
 			continue;
 		test_sizes(&devs[i]);
 		test_bytes(&devs[i]);
-		test_fields(&devs[i]);
-		test_octets(&devs[i]);
+		test_d4_bitfield(&devs[i]);
+		test_e8_bitplane(&devs[i]);
 		test_far(&devs[i]);
 		if (devs[i].device >= HZ_CUDA) {
 			test_tables(&devs[i]);

@@ -48,13 +48,13 @@ static const struct {
 	KERNEL("transpose", hadamard, transpose),
 	KERNEL("quant", hadamard, quant),
 	KERNEL("dequant", hadamard, dequant),
-	KERNEL("codes", quantize, codes),
-	KERNEL("uncode", quantize, uncode),
+	KERNEL("codes", quantize, quantize),
+	KERNEL("uncode", quantize, dequantize),
 	KERNEL("range", quantize, range),
 	KERNEL("qpack_a", qgemm, pack_a),
 	KERNEL("qpack_b", qgemm, pack_b),
 	KERNEL("qmul", qgemm, mul),
-	KERNEL("qout", qgemm, out),
+	KERNEL("qout", qgemm, epilogue),
 };
 
 #define KERNELS ((int)(sizeof(kernels) / sizeof(*kernels)))

@@ -582,7 +582,10 @@ static void test_nan(void)
 	}
 }
 
-/* Inf times finite numbers is Inf, not NaN, also in split precision. */
+/*
+ * Inf times finite numbers is Inf, not NaN, also in split precision. Not where a route is forced:
+ * planes of f16, which only more columns take by themselves, have no Inf.
+ */
 static void test_inf(void)
 {
 	enum { M = 40, K = 133, COLS = 8 };
@@ -595,7 +598,7 @@ static void test_inf(void)
 	a[4 * (3 * K + 5) + 2] = INFINITY;
 	a[4 * (35 * K + 132)] = -FLT_MAX;	/* rounded to 11 bits it would be Inf */
 	for (int d = 0; d < ndevs; d++) {
-		for (int cols = 1; cols <= COLS; cols++) {
+		for (int cols = 1; cols <= COLS && !devs[d].ctx->any_forced; cols++) {
 			int good = 1;
 
 			multiply(&devs[d], a, b, c, M, cols, K, HZ_QUAT_DIRECT, HZ_PRECISION_AUTO);

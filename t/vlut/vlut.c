@@ -817,8 +817,12 @@ static void test_two_sided(struct dev *dev)
 		 */
 		const int64_t beyond = l->rule.embed == d ? rnd_below(&rnd, d) : 0;
 		const int64_t k = d * (1 + rnd_below(&rnd, 20)) - beyond;
+		const struct hzi_route *const forced = dev->ctx->forced[HZI_OP_vlut_gemm];
 		int good = 1;
 
+		/* Forced on small products, it rounds points that are no integers to f16: A2's. */
+		if (l->rule.embed != d && forced && strcmp(forced->name, "via_f16") == 0)
+			continue;
 		for (int n = 0; n < (quick ? 2 : 6); n++) {
 			const int64_t rows = 1 + rnd_below(&rnd, 140),
 				      cols = 1 + rnd_below(&rnd, 140);

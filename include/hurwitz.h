@@ -195,7 +195,8 @@ typedef struct hz_options {
  * HZ_LOG_DEBUG; without a log function to stderr, each in one write, which is the only thing that
  * the library ever prints.
  * HURWITZ_ROUTE=op:route[,op:route] forces routes (code paths; `hurwitz info --routes` lists them):
- * a route that does not support a call gives HZ_ENOTSUP with the reason.
+ * a route that does not support a call gives HZ_ENOTSUP with the reason. Calls of other operations
+ * are not affected, also where their implementation uses op inside.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ECUDA.
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);

@@ -181,6 +181,7 @@ static int open_device(struct hz_context *ctx, int device)
 	int status;
 
 	ctx->backend = HZI_CPU;
+	ctx->op = HZI_NO_OP;
 	ctx->device = HZ_CPU;
 	if (device == HZ_CPU) {
 		snprintf(ctx->gpu_reason, sizeof(ctx->gpu_reason), "the CPU was asked for");

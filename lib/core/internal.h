@@ -25,7 +25,8 @@ enum { HZI_CPU, HZI_CUDA, HZI_BACKENDS };
 enum hzi_op {
 #define HZ_OP(name, family, dtypes, summary) HZI_OP_##name,
 #include "lib/core/ops.def"
-	HZI_OPS_COUNT
+	HZI_OPS_COUNT,
+	HZI_NO_OP = HZI_OPS_COUNT
 };
 
 /*
@@ -48,17 +49,32 @@ enum hzi_op {
 
 #define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
 
-/* Calls an implementation; with HURWITZ_VERBOSE a line follows that says what it was. */
-#define HZI_CALL(ctx, family, op, args) \
+/*
+ * Call an implementation, and ask for the workspace it needs. ctx->op is the operation meanwhile:
+ * only its route can be forced. HURWITZ_VERBOSE logs one line. An implementation that needs another
+ * operation calls it directly or by HZI_OPS(): that is part of its own call.
+ */
+#define HZI_CALL(ctx, family, op_, args) \
 	__extension__({ \
 		struct hzi_verbose_call call_; \
 		int status_; \
+		(ctx)->op = HZI_OP_##op_; \
 		if ((ctx)->verbose) \
 			hzi_verbose_begin(ctx, &call_); \
-		status_ = HZI_OPS(ctx, family)->op(ctx, args); \
+		status_ = HZI_OPS(ctx, family)->op_(ctx, args); \
 		if ((ctx)->verbose) \
-			hzi_verbose_end(ctx, &call_, #op, status_); \
+			hzi_verbose_end(ctx, &call_, #op_, status_); \
+		(ctx)->op = HZI_NO_OP; \
 		status_; \
+	})
+
+#define HZI_WORKSPACE(ctx, family, op_, args) \
+	__extension__({ \
+		size_t bytes_; \
+		(ctx)->op = HZI_OP_##op_; \
+		bytes_ = HZI_OPS(ctx, family)->op_##_workspace(ctx, args); \
+		(ctx)->op = HZI_NO_OP; \
+		bytes_; \
 	})
 
 #define HZ_OP(name, family, dtypes, summary) \
@@ -131,6 +147,7 @@ struct hz_context {
 	bool sm_90a;			/* that is 90, and there is code for sm_90a */
 	int verbose;			/* HURWITZ_VERBOSE: 0, 1 or 2 */
 	char operands[HZI_OPERANDS_BYTES];	/* of the call that is being checked, if verbose */
+	int op;				/* enum hzi_op of the call that runs; HZI_NO_OP: none */
 	const char *route;		/* the name of the one that ran last */
 	bool any_forced;
 	/* For tests: a forced route that cannot take a call leaves it to the others. */

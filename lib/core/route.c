@@ -64,7 +64,9 @@ static const char *refusal(const struct hz_context *ctx, const struct hzi_route 
 static const struct hzi_route *pick(const struct hz_context *ctx, const struct hzi_op_routes *r,
 				    const void *args, const char **why, bool tell)
 {
-	const struct hzi_route *const forced = ctx->any_forced ? ctx->forced[r->op] : NULL;
+	/* An operation inside another one is that one's business; but tests force all. */
+	const bool may_force = ctx->any_forced && (ctx->op == (int)r->op || ctx->prefer_forced);
+	const struct hzi_route *const forced = may_force ? ctx->forced[r->op] : NULL;
 	const struct hzi_route *best = NULL;
 	int64_t least = INT64_MAX;
 

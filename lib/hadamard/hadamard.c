@@ -596,7 +596,7 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "hadamard",
-			       HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, hadamard, hadamard, &a)));
 	return HZI_CALL(ctx, hadamard, hadamard, &a);
 }
 
@@ -609,7 +609,7 @@ int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->hadamard_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard, &a);
 	return HZ_OK;
 }
 
@@ -729,7 +729,7 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
-			       HZI_OPS(ctx, hadamard)->hadamard_quantize_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, hadamard, hadamard_quantize, &a)));
 	return HZI_CALL(ctx, hadamard, hadamard_quantize, &a);
 }
 
@@ -743,7 +743,7 @@ int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz
 	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "hadamard_quantize_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->hadamard_quantize_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard_quantize, &a);
 	return HZ_OK;
 }
 
@@ -799,7 +799,7 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 	if (empty)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
-			       HZI_OPS(ctx, hadamard)->dequantize_hadamard_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, hadamard, dequantize_hadamard, &a)));
 	return HZI_CALL(ctx, hadamard, dequantize_hadamard, &a);
 }
 
@@ -813,7 +813,7 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_OPS(ctx, hadamard)->dequantize_hadamard_workspace(ctx, &a);
+	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, dequantize_hadamard, &a);
 	return HZ_OK;
 }
 

@@ -355,7 +355,7 @@ static int encode_workspace(struct hz_context *ctx, const struct call *c,
 		take_rotated(c, &middle, &a->map);
 		a->x_dtype = HZ_F32;
 	}
-	*bytes = HZI_OPS(ctx, lattice)->lattice_encode_workspace(ctx, a);
+	*bytes = HZI_WORKSPACE(ctx, lattice, lattice_encode, a);
 	*begin = align64(*bytes > rotation ? *bytes : rotation);
 	if (values)
 		*bytes = *begin + values;
@@ -508,7 +508,7 @@ static int decode_workspace(struct hz_context *ctx, const struct call *c,
 		take_rotated(c, &middle, &a->map);
 		a->y_dtype = HZ_F32;
 	}
-	*bytes = HZI_OPS(ctx, lattice)->lattice_decode_workspace(ctx, a);
+	*bytes = HZI_WORKSPACE(ctx, lattice, lattice_decode, a);
 	*begin = align64(*bytes > rotation ? *bytes : rotation);
 	if (values)
 		*bytes = *begin + values;
@@ -625,6 +625,6 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	a.from_pack = from_pack;
 	a.to_pack = to_pack;
 	HZ_CHECK(hzi_workspace(ctx, repack_name,
-			       HZI_OPS(ctx, lattice)->lattice_repack_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, lattice, lattice_repack, &a)));
 	return HZI_CALL(ctx, lattice, lattice_repack, &a);
 }

@@ -77,7 +77,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 /* Runs mhc_pre, or sets *bytes to its workspace. */
 static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
 {
-	const size_t need = HZI_OPS(ctx, mhc)->mhc_pre_workspace(ctx, a);
+	const size_t need = HZI_WORKSPACE(ctx, mhc, mhc_pre, a);
 
 	if (c->only_bytes) {
 		*c->bytes = need;
@@ -362,7 +362,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	post.dy = a.dx;
 	post.accumulate = a.accumulate;
 	wanted = pre_bwd_wanted(&a);
-	need = wanted ? HZI_OPS(ctx, mhc)->mhc_pre_bwd_workspace(ctx, &a) : 0;
+	need = wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0;
 	if (b)
 		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, true, &more));
 	need = need > more ? need : more;

@@ -82,7 +82,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, false, &g->s));
 	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_recompute_workspace(ctx, g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_recompute, g)));
 	return HZI_CALL(ctx, mhc, mhc_recompute, g);
 }
 
@@ -134,7 +134,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	g.out = o.data;
 	g.out_row = o.stride[0];
 	g.out_column = o.stride[1];
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_diagnose_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_diagnose, &g)));
 	return HZI_CALL(ctx, mhc, mhc_diagnose, &g);
 }
 
@@ -284,7 +284,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 		identity_values(&rule, g.values);
 	else if (kind != HZ_MHC_INIT_PAPER)
 		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_init_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_init, &g)));
 	return HZI_CALL(ctx, mhc, mhc_init, &g);
 }
 

@@ -30,7 +30,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_sinkhorn, &g)));
 	return HZI_CALL(ctx, mhc, mhc_sinkhorn, &g);
 }
 
@@ -53,7 +53,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_sinkhorn_bwd_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_sinkhorn_bwd, &g)));
 	return HZI_CALL(ctx, mhc, mhc_sinkhorn_bwd, &g);
 }
 
@@ -63,7 +63,7 @@ static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, mhc)->mhc_streams_workspace(ctx, a)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_streams, a)));
 	return HZI_CALL(ctx, mhc, mhc_streams, a);
 }
 
@@ -77,7 +77,7 @@ int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", op);
 	if (sums || values)
-		need = HZI_OPS(ctx, mhc)->mhc_streams_bwd_workspace(ctx, a);
+		need = HZI_WORKSPACE(ctx, mhc, mhc_streams_bwd, a);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;

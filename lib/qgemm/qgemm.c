@@ -139,7 +139,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	a.data = data;
 	if (need) {
 		HZ_CHECK(hzi_workspace(ctx, op,
-			       HZI_OPS(ctx, qgemm)->qgemm_pack_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, qgemm, qgemm_pack, &a)));
 		HZ_CHECK(HZI_CALL(ctx, qgemm, qgemm_pack, &a));
 	}
 	p = (hz_packed){
@@ -570,7 +570,7 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_t
 	HZ_CHECK(qgemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_OPS(ctx, qgemm)->qgemm_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_WORKSPACE(ctx, qgemm, qgemm, &g)));
 	return HZI_CALL(ctx, qgemm, qgemm, &g);
 }
 
@@ -585,7 +585,7 @@ int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, 
 	HZ_CHECK(qgemm_args(ctx, &q, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "qgemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_OPS(ctx, qgemm)->qgemm_workspace(ctx, &g);
+	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_WORKSPACE(ctx, qgemm, qgemm, &g);
 	return HZ_OK;
 }
 
@@ -617,7 +617,7 @@ int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz
 	HZ_CHECK(qlinear_args(ctx, &q, &l));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_OPS(ctx, qgemm)->qlinear_workspace(ctx, &l)));
+	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_WORKSPACE(ctx, qgemm, qlinear, &l)));
 	return HZI_CALL(ctx, qgemm, qlinear, &l);
 }
 
@@ -631,6 +631,6 @@ int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b
 	HZ_CHECK(qlinear_args(ctx, &q, &l));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "qlinear_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_OPS(ctx, qgemm)->qlinear_workspace(ctx, &l);
+	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_WORKSPACE(ctx, qgemm, qlinear, &l);
 	return HZ_OK;
 }

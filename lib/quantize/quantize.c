@@ -233,7 +233,7 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "quantize",
-			       HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, quantize, quantize, &a)));
 	return HZI_CALL(ctx, quantize, quantize, &a);
 }
 
@@ -246,7 +246,7 @@ int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(x) == 0 ? 0 : HZI_OPS(ctx, quantize)->quantize_workspace(ctx, &a);
+	*bytes = hz_tensor_count(x) == 0 ? 0 : HZI_WORKSPACE(ctx, quantize, quantize, &a);
 	return HZ_OK;
 }
 
@@ -260,7 +260,7 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 	if (hz_tensor_count(q) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "dequantize",
-			       HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, quantize, dequantize, &a)));
 	return HZI_CALL(ctx, quantize, dequantize, &a);
 }
 
@@ -274,7 +274,7 @@ int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
 	*bytes = hz_tensor_count(q) == 0
-			 ? 0 : HZI_OPS(ctx, quantize)->dequantize_workspace(ctx, &a);
+			 ? 0 : HZI_WORKSPACE(ctx, quantize, dequantize, &a);
 	return HZ_OK;
 }
 
@@ -321,7 +321,7 @@ int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scal
 	if (a.map.params == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "choose_qparams",
-			       HZI_OPS(ctx, quantize)->choose_qparams_workspace(ctx, &a)));
+			       HZI_WORKSPACE(ctx, quantize, choose_qparams, &a)));
 	return HZI_CALL(ctx, quantize, choose_qparams, &a);
 }
 
@@ -333,6 +333,6 @@ int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams_workspace: bytes is NULL");
-	*bytes = a.map.params ? HZI_OPS(ctx, quantize)->choose_qparams_workspace(ctx, &a) : 0;
+	*bytes = a.map.params ? HZI_WORKSPACE(ctx, quantize, choose_qparams, &a) : 0;
 	return HZ_OK;
 }

@@ -310,7 +310,7 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	g.conj_a = f.conj_left;
 	g.conj_b = f.conj_right;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_mul_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_mul, &g)));
 	return HZI_CALL(ctx, quat, quat_mul, &g);
 }
 
@@ -424,14 +424,14 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-static size_t mul_bwd_bytes(const struct hz_context *ctx, const struct mul_bwd *m)
+static size_t mul_bwd_bytes(struct hz_context *ctx, const struct mul_bwd *m)
 {
-	size_t bytes = m->any_both ? HZI_OPS(ctx, quat)->quat_mul_bwd_workspace(ctx, &m->both) : 0;
+	size_t bytes = m->any_both ? HZI_WORKSPACE(ctx, quat, quat_mul_bwd, &m->both) : 0;
 
 	for (int i = 0; i < 2; i++) {
 		if (m->any_sum[i])
 			bytes = larger(bytes,
-				       HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &m->sum[i]));
+				       HZI_WORKSPACE(ctx, quat, quat_dot, &m->sum[i]));
 	}
 	return bytes;
 }
@@ -519,7 +519,7 @@ int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quat_dot", HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, "quat_dot", HZI_WORKSPACE(ctx, quat, quat_dot, &g)));
 	return HZI_CALL(ctx, quat, quat_dot, &g);
 }
 
@@ -531,7 +531,7 @@ int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *
 	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_dot_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_OPS(ctx, quat)->quat_dot_workspace(ctx, &g);
+	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_WORKSPACE(ctx, quat, quat_dot, &g);
 	return HZ_OK;
 }
 
@@ -558,7 +558,7 @@ int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, con
 	g.dtype = y->dtype;
 	g.reversed = (flags & HZ_QUAT_REVERSED) != 0;
 	memcpy(g.alpha, alpha, sizeof(g.alpha));
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_axpy_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_axpy, &g)));
 	return HZI_CALL(ctx, quat, quat_axpy, &g);
 }
 
@@ -592,7 +592,7 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 	HZ_CHECK(make_dims(ctx, op, &g.dims, &px, (const struct part[]){py, px}, 2, 1, NULL,
 			   flags));
 	g.dtype = x->dtype;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_map, &g)));
 	return HZI_CALL(ctx, quat, quat_map, &g);
 }
 
@@ -623,7 +623,7 @@ static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
 			   flags));
 	g.dtype = x->dtype;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_map_bwd_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_map_bwd, &g)));
 	return HZI_CALL(ctx, quat, quat_map_bwd, &g);
 }
 
@@ -705,7 +705,7 @@ int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, cons
 	g.inverse = (flags & HZ_QUAT_INVERSE) != 0;
 	g.normalize = (flags & HZ_QUAT_NORMALIZE) != 0;
 	g.real = py.comps == 4;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, quat)->quat_rotate_workspace(ctx, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_rotate, &g)));
 	return HZI_CALL(ctx, quat, quat_rotate, &g);
 }
 
@@ -796,13 +796,13 @@ static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz
 	return HZ_OK;
 }
 
-static size_t rotate_bwd_bytes(const struct hz_context *ctx, const struct rotate_bwd *r)
+static size_t rotate_bwd_bytes(struct hz_context *ctx, const struct rotate_bwd *r)
 {
 	size_t bytes = 0;
 
 	for (int i = 0; i < r->calls; i++)
 		bytes = larger(bytes,
-			       HZI_OPS(ctx, quat)->quat_rotate_bwd_workspace(ctx, &r->call[i]));
+			       HZI_WORKSPACE(ctx, quat, quat_rotate_bwd, &r->call[i]));
 	return bytes;
 }
 

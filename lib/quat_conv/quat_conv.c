@@ -175,8 +175,8 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 	HZ_CHECK(conv_args(ctx, q, opts ? opts : &conv_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
-	need = q->backward ? HZI_OPS(ctx, quat_conv)->quat_conv_bwd_workspace(ctx, &a) :
-			     HZI_OPS(ctx, quat_conv)->quat_conv_workspace(ctx, &a.f);
+	need = q->backward ? HZI_WORKSPACE(ctx, quat_conv, quat_conv_bwd, &a) :
+			     HZI_WORKSPACE(ctx, quat_conv, quat_conv, &a.f);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;

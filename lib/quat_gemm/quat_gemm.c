@@ -182,7 +182,7 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 				pack_name);
 	*bytes = (size_t)all;
 	if (on_gpu(ctx))
-		*scratch = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack_workspace(ctx, p);
+		*scratch = HZI_WORKSPACE(ctx, quat_gemm, quat_gemm_pack, p);
 	return HZ_OK;
 }
 
@@ -241,7 +241,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	if (need && on_gpu(ctx)) {
 		HZ_CHECK(pack_on_gpu(ctx, &p, matrices, scratch));
 	} else if (need) {
-		const size_t workspace = HZI_OPS(ctx, quat_gemm)->quat_gemm_pack_workspace(ctx, &p);
+		const size_t workspace = HZI_WORKSPACE(ctx, quat_gemm, quat_gemm_pack, &p);
 
 		HZ_CHECK(hzi_workspace(ctx, pack_name, workspace));
 		HZ_CHECK(HZI_CALL(ctx, quat_gemm, quat_gemm_pack, &p));
@@ -536,7 +536,7 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const 
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op_name,
-			       HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g)));
+			       HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g)));
 	return HZI_CALL(ctx, quat_gemm, quat_gemm, &g);
 }
 
@@ -550,6 +550,6 @@ int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor 
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "quat_gemm_workspace: bytes is NULL");
 	*bytes = hz_tensor_count(c) == 0
-			 ? 0 : HZI_OPS(ctx, quat_gemm)->quat_gemm_workspace(ctx, &g);
+			 ? 0 : HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g);
 	return HZ_OK;
 }

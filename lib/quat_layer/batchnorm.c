@@ -209,8 +209,8 @@ static int batchnorm(struct hz_context *ctx, struct call *q, bool only_bytes, si
 	HZ_CHECK(batchnorm_args(ctx, q, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
-	need = q->backward ? HZI_OPS(ctx, quat_layer)->quat_batchnorm_bwd_workspace(ctx, &a) :
-			     HZI_OPS(ctx, quat_layer)->quat_batchnorm_workspace(ctx, &a.f);
+	need = q->backward ? HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm_bwd, &a) :
+			     HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm, &a.f);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;

@@ -533,8 +533,8 @@ static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_li
 	HZ_CHECK(linear_args(ctx, q, opts ? opts : &linear_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
-	need = q->backward ? HZI_OPS(ctx, quat_layer)->quat_linear_bwd_workspace(ctx, &a) :
-			     HZI_OPS(ctx, quat_layer)->quat_linear_workspace(ctx, &a.f);
+	need = q->backward ? HZI_WORKSPACE(ctx, quat_layer, quat_linear_bwd, &a) :
+			     HZI_WORKSPACE(ctx, quat_layer, quat_linear, &a.f);
 	if (only_bytes) {
 		*bytes = need;
 		return HZ_OK;

@@ -105,7 +105,7 @@ static size_t product_workspace(const struct hz_context *ctx, const void *args)
 
 static int product_run(struct hz_context *ctx, const void *args)
 {
-	return HZI_CALL(ctx, quat_gemm, quat_gemm, args);
+	return HZI_OPS(ctx, quat_gemm)->quat_gemm(ctx, args);
 }
 
 int hzi_quat_plan_multiply(struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g, bool reversed)

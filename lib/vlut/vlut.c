@@ -514,7 +514,7 @@ int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, siz
 	HZ_CHECK(pack_args(ctx, v, w, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_bytes: bytes is NULL", pack_name);
-	*bytes = a.w.rows && a.w.blocks ? HZI_OPS(ctx, vlut)->vlut_pack_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.w.blocks ? HZI_WORKSPACE(ctx, vlut, vlut_pack, &a) : 0;
 	return HZ_OK;
 }
 
@@ -530,7 +530,7 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
 				pack_name, packed);
 	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
-			   (int64_t)HZI_OPS(ctx, vlut)->vlut_pack_workspace(ctx, &a));
+			   (int64_t)HZI_WORKSPACE(ctx, vlut, vlut_pack, &a));
 	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
 	if (w->t)
 		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
@@ -594,7 +594,7 @@ static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const 
 	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a));
 	if (a.w.rows == 0 || a.batch == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_OPS(ctx, vlut)->vlut_gemm_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, vlut, vlut_gemm, &a)));
 	return HZI_CALL(ctx, vlut, vlut_gemm, &a);
 }
 
@@ -618,7 +618,7 @@ int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded 
 	HZ_CHECK(gemm_args(ctx, x && x->ndim == 1 ? gemv_name : gemm_name, vlut, w, x, y, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm_name);
-	*bytes = a.w.rows && a.batch ? HZI_OPS(ctx, vlut)->vlut_gemm_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.batch ? HZI_WORKSPACE(ctx, vlut, vlut_gemm, &a) : 0;
 	return HZ_OK;
 }
 
@@ -660,7 +660,7 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (a.w.rows == 0 || a.x.rows == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_OPS(ctx, vlut)->vlut_gemm2_workspace(ctx, &a)));
+	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_WORKSPACE(ctx, vlut, vlut_gemm2, &a)));
 	return HZI_CALL(ctx, vlut, vlut_gemm2, &a);
 }
 
@@ -672,6 +672,6 @@ int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (!bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm2_name);
-	*bytes = a.w.rows && a.x.rows ? HZI_OPS(ctx, vlut)->vlut_gemm2_workspace(ctx, &a) : 0;
+	*bytes = a.w.rows && a.x.rows ? HZI_WORKSPACE(ctx, vlut, vlut_gemm2, &a) : 0;
 	return HZ_OK;
 }

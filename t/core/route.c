@@ -106,6 +106,23 @@ static void forced(void)
 	}
 }
 
+/* A route is forced where the program calls its operation, not where another operation uses it. */
+static void forced_inside(void)
+{
+	static float x[16][16][4], w[16][16][4], y[16][16][4];
+	const hz_tensor a = hz_tensor_3d(x, HZ_F32, HZ_CPU, 16, 16, 4);
+	const hz_tensor b = hz_tensor_3d(w, HZ_F32, HZ_CPU, 16, 16, 4);
+	const hz_tensor c = hz_tensor_3d(y, HZ_F32, HZ_CPU, 16, 16, 4);
+	hz_context *ctx = open_with("1", "quat_gemm:gemv", true, HZ_OK);
+
+	is_int(hz_quat_gemm(ctx, &a, &b, &c, NULL), HZ_ENOTSUP, "%s", hz_errmsg(ctx));
+	lines = 0;
+	is_int(hz_quat_linear(ctx, &a, &b, NULL, &c, NULL), HZ_OK, "a layer uses any: %s",
+	       hz_errmsg(ctx));
+	is_int(lines, 1, "one line for the layer");
+	hz_close(ctx);
+}
+
 /*
  * Names are words, no two alike in a table, and the last row takes any call: by itself, or without
  * run() by other operations.
@@ -141,6 +158,7 @@ int main(void)
 {
 	verbose();
 	forced();
+	forced_inside();
 	tables();
 	return done_testing();
 }

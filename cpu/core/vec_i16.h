@@ -19,8 +19,8 @@
 #endif
 
 /*
- * As many lanes as a vector has room for: 2 LANES of vs, 4 LANES of vc. Masks of lanes, which & | ~
- * work on, are bits where the level has such registers and else vectors of -1 and 0.
+ * Whole vectors of 16-bit and 8-bit lanes: 2 LANES of vs, 4 LANES of vc. Lane masks, which & | ~
+ * work on, are bits where the level has mask registers, else vectors of -1 and 0.
  */
 typedef int16_t vs __attribute__((vector_size(4 * LANES)));
 typedef int8_t vc __attribute__((vector_size(4 * LANES)));
@@ -56,7 +56,7 @@ INLINE vm less_f(vf a, vf b)
 #endif
 }
 
-/* Where a number is a or more: a NaN is not. */
+/* Where a <= limit; false for a NaN */
 INLINE vm within_f(vf a, vf limit)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -216,56 +216,37 @@ INLINE vc blend_c(vmc mask, vc a, vc b)
 #endif
 }
 
+/* The intrinsic of two vectors a and b that the level has, or else the expression `generic` */
+#if HZ_VEC == HZ_VEC_AVX512
+#define BINARY(type, x86, neon, neon_type, generic) \
+	((type)_mm512_##x86((__m512i)a, (__m512i)b))
+#elif HZ_VEC == HZ_VEC_AVX2
+#define BINARY(type, x86, neon, neon_type, generic) \
+	((type)_mm256_##x86((__m256i)a, (__m256i)b))
+#elif HZ_VEC == HZ_VEC_NEON
+#define BINARY(type, x86, neon, neon_type, generic) ((type)neon((neon_type)a, (neon_type)b))
+#else
+#define BINARY(type, x86, neon, neon_type, generic) ((type)(generic))
+#endif
+
 INLINE vs max_s(vs a, vs b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vs)_mm512_max_epi16((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vs)_mm256_max_epi16((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vs)vmaxq_s16((int16x8_t)a, (int16x8_t)b);
-#else
-	return blend_s(a > b, a, b);
-#endif
+	return BINARY(vs, max_epi16, vmaxq_s16, int16x8_t, blend_s(a > b, a, b));
 }
 
 INLINE vs min_s(vs a, vs b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vs)_mm512_min_epi16((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vs)_mm256_min_epi16((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vs)vminq_s16((int16x8_t)a, (int16x8_t)b);
-#else
-	return blend_s(a < b, a, b);
-#endif
+	return BINARY(vs, min_epi16, vminq_s16, int16x8_t, blend_s(a < b, a, b));
 }
 
 INLINE vc max_c(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_max_epi8((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_max_epi8((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vmaxq_s8((int8x16_t)a, (int8x16_t)b);
-#else
-	return blend_c(a > b, a, b);
-#endif
+	return BINARY(vc, max_epi8, vmaxq_s8, int8x16_t, blend_c(a > b, a, b));
 }
 
 INLINE vc min_c(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_min_epi8((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_min_epi8((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vminq_s8((int8x16_t)a, (int8x16_t)b);
-#else
-	return blend_c(a < b, a, b);
-#endif
+	return BINARY(vc, min_epi8, vminq_s8, int8x16_t, blend_c(a < b, a, b));
 }
 
 INLINE vs abs_s(vs a)
@@ -290,7 +271,7 @@ INLINE vc abs_c(vc a)
 #endif
 }
 
-/* Shifts of all lanes by n < 16, the second with the sign */
+/* Shift all lanes by n < 16; right shifts keep the sign. */
 INLINE vs shift_left_s(vs a, int n)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -319,7 +300,7 @@ INLINE vs mul_low_s(vs a, vs b)
 	return (vs)((vwords)a * (vwords)b);
 }
 
-/* The upper halves of products of unsigned numbers */
+/* The upper halves of unsigned products */
 INLINE vs mul_high_s(vs a, vs b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -351,8 +332,8 @@ INLINE int any_m(vm mask)
 }
 
 /*
- * Lanes of two vectors, saturated to 16 bits, in the order of the level: in_order_s() makes those
- * of v[0] the first ones. part_s() gets v[h] back.
+ * Packs the lanes of two vectors, saturated to 16 bits, in an order that depends on the level:
+ * in_order_s() puts those of v[0] first, and part_s() restores v[h].
  */
 INLINE vs pack_s(const vi *v)
 {
@@ -387,7 +368,7 @@ INLINE vs in_order_s(vs v)
 #endif
 }
 
-/* Likewise of four vectors to 8 bits */
+/* The same for four vectors, to 8 bits */
 INLINE vc pack_c(const vi *v)
 {
 	const vs a = pack_s(v), b = pack_s(v + 2);
@@ -413,86 +394,45 @@ INLINE vc pack_c(const vi *v)
 }
 
 /*
- * Elements of 8, 16 and 32 bits of a and b in turn, those of the lower halves, or upper, of each
- * part of 128 bits
+ * Interleave elements of 8, 16 and 32 bits of a and b, from the lower or the upper half of each
+ * 128-bit part.
  */
 INLINE vc unpack8_low(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpacklo_epi8((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpacklo_epi8((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip1q_s8((int8x16_t)a, (int8x16_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vc, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-#endif
+	return BINARY(vc, unpacklo_epi8, vzip1q_s8, int8x16_t,
+		      SHUFFLE_LANES(vc, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+				    23));
 }
 
 INLINE vc unpack8_high(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpackhi_epi8((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpackhi_epi8((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip2q_s8((int8x16_t)a, (int8x16_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vc, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-				 31);
-#endif
+	return BINARY(vc, unpackhi_epi8, vzip2q_s8, int8x16_t,
+		      SHUFFLE_LANES(vc, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,
+				    15, 31));
 }
 
 INLINE vc unpack16_low(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpacklo_epi16((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip1q_s16((int16x8_t)a, (int16x8_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vs, a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-#endif
+	return BINARY(vc, unpacklo_epi16, vzip1q_s16, int16x8_t,
+		      SHUFFLE_LANES(vs, a, b, 0, 8, 1, 9, 2, 10, 3, 11));
 }
 
 INLINE vc unpack16_high(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpackhi_epi16((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip2q_s16((int16x8_t)a, (int16x8_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vs, a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#endif
+	return BINARY(vc, unpackhi_epi16, vzip2q_s16, int16x8_t,
+		      SHUFFLE_LANES(vs, a, b, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 INLINE vc unpack32_low(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpacklo_epi32((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpacklo_epi32((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip1q_s32((int32x4_t)a, (int32x4_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vi, a, b, 0, 4, 1, 5);
-#endif
+	return BINARY(vc, unpacklo_epi32, vzip1q_s32, int32x4_t,
+		      SHUFFLE_LANES(vi, a, b, 0, 4, 1, 5));
 }
 
 INLINE vc unpack32_high(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return (vc)_mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
-#elif HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vzip2q_s32((int32x4_t)a, (int32x4_t)b);
-#else
-	return (vc)SHUFFLE_LANES(vi, a, b, 2, 6, 3, 7);
-#endif
+	return BINARY(vc, unpackhi_epi32, vzip2q_s32, int32x4_t,
+		      SHUFFLE_LANES(vi, a, b, 2, 6, 3, 7));
 }
 
 INLINE vi part_s(vs v, int h)
@@ -506,8 +446,8 @@ INLINE vi part_c(vc v, int h)
 }
 
 /*
- * Lanes as pack_s() or pack_c() has them, as 16 bits to p in their order; of bytes the lower ones
- * are in v[0], the upper ones in v[1].
+ * Stores lanes in the order of pack_s() or pack_c() as consecutive 16-bit numbers; for bytes, v[0]
+ * has the low bytes and v[1] the high bytes.
  */
 INLINE void store_index_s(uint16_t *p, const vs *v)
 {
@@ -518,7 +458,7 @@ INLINE void store_index_c(uint16_t *p, const vc *v)
 {
 	vc t[2];
 
-	/* So that unpacking in parts of 128 bits makes a half of each */
+	/* Unpacking works in 128-bit parts: each has to give half of them. */
 	for (int i = 0; i < 2; i++) {
 #if HZ_VEC == HZ_VEC_AVX512
 		const __m512i order = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9,
@@ -536,7 +476,7 @@ INLINE void store_index_c(uint16_t *p, const vc *v)
 	*(vs_any *)(p + 2 * LANES) = (vs)unpack8_high(t[0], t[1]);
 }
 
-/* The even bytes of a, then those of b; the odd ones */
+/* The even bytes of a, then those of b; likewise the odd bytes */
 INLINE vc even_bytes(vc a, vc b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -573,9 +513,10 @@ INLINE vc odd_bytes(vc a, vc b)
 #endif
 }
 
+#undef BINARY
 #undef SHUFFLE_LANES
 
-/* Whether there are tables of 64 bytes: table[i & 63] */
+/* LOOKUP_64: whether there is a 64-entry byte table lookup, table[i & 63] */
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512VBMI__)
 #define LOOKUP_64 1
 
@@ -584,7 +525,7 @@ INLINE vc lookup_64(vc table, vc i)
 	return (vc)_mm512_permutexvar_epi8((__m512i)i, (__m512i)table);
 }
 
-/* 0, 1, 2 and so on */
+/* 0, 1, 2, ... */
 INLINE vc bytes_upward(void)
 {
 	vc v;
@@ -597,7 +538,7 @@ INLINE vc bytes_upward(void)
 #define LOOKUP_64 0
 #endif
 
-/* f32_to_bf16() of what is not subnormal, if an instruction does it */
+/* f32_to_bf16() of numbers that are not subnormal, by the instruction where there is one */
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
 #define BF16_NORMAL 1
 
@@ -614,11 +555,11 @@ INLINE vh f32_to_bf16_normal(vf v)
 }
 #endif
 
-/* Whether bits of bytes can be moved */
+/* BIT_MATRICES: whether there are instructions on bit matrices (GFNI) and bit counts of bytes */
 #if LOOKUP_64 && defined(__GFNI__) && defined(__AVX512BITALG__)
 #define BIT_MATRICES 1
 
-/* Of each byte: bit i is the parity of those of x that are in r_i. */
+/* In each byte of the result, bit i is the parity of x & r_i. */
 INLINE vc bit_rows(vc x, uint64_t r0, uint64_t r1, uint64_t r2, uint64_t r3, uint64_t r4,
 		   uint64_t r5, uint64_t r6, uint64_t r7)
 {
@@ -628,7 +569,7 @@ INLINE vc bit_rows(vc x, uint64_t r0, uint64_t r1, uint64_t r2, uint64_t r3, uin
 	return (vc)_mm512_gf2p8affine_epi64_epi8((__m512i)x, _mm512_set1_epi64((int64_t)m), 0);
 }
 
-/* Of each eight bytes: bit j of byte i is bit i of byte 7 - j. */
+/* Transposes the 8 x 8 bit matrix of each eight bytes: bit j of byte i is bit i of byte 7 - j. */
 INLINE vc bit_columns(vc x)
 {
 	return (vc)_mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((int64_t)0x8040201008040201),
@@ -640,13 +581,13 @@ INLINE vc count_bits(vc x)
 	return (vc)_mm512_popcnt_epi8((__m512i)x);
 }
 
-/* Lanes of 32 bits: number i is number order[i] of x. */
+/* 32-bit lane i of the result is lane order[i] of x. */
 INLINE vc permute_32(vc x, vi order)
 {
 	return (vc)_mm512_permutexvar_epi32((__m512i)order, (__m512i)x);
 }
 
-/* Shifts of lanes of 16 bits without their sign */
+/* Unsigned right shift of 16-bit lanes */
 INLINE vs shift_right_u(vs a, const int n)
 {
 	return (vs)_mm512_srli_epi16((__m512i)a, n);

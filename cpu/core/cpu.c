@@ -30,7 +30,7 @@
 /* ---- Instruction-set levels ------------------------------------------------------------------ */
 
 /*
- * In order: a level is usable if the CPU has it, and with it every level of the same architecture
+ * In order: a level is usable if the CPU supports it and every level of the same architecture
  * before it. built: whether this build has kernels for the level. The index is ctx->level.
  */
 static const struct level {
@@ -114,8 +114,8 @@ static unsigned saved_state(void)
 }
 
 /*
- * Linux has the registers of tiles only for processes that ask for them, all threads at once. It
- * refuses if a thread's alternate signal stack has no room for them.
+ * Linux grants tile registers only to processes that ask for them, for all threads at once. It
+ * refuses if a thread's alternate signal stack is too small for their state.
  */
 static bool may_use_tiles(void)
 {
@@ -181,8 +181,8 @@ static int detect(void)
 #endif
 
 /*
- * The families whose micro-kernels the program links: these references are weak, so they bring
- * nothing in, and are NULL for other families.
+ * The families whose micro-kernels the program links. These references are weak: they link nothing
+ * and are NULL for other families.
  */
 #define FAMILIES(family) \
 	family(hadamard) family(lattice) family(mhc) family(peak) family(qgemm) family(quantize) \
@@ -200,8 +200,8 @@ static int machine_isa;
 static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
 
 /*
- * The table of level i is that of level i - 1 with the kernels of level i put over it. Levels above
- * machine_isa are not made: their code is not even entered to fill a table.
+ * The table of level i is that of level i - 1 overlaid with the kernels of level i. Tables above
+ * machine_isa are not filled: their units may contain instructions that the machine lacks.
  */
 static void fill_family(const struct hzi_kern_family *family)
 {
@@ -231,7 +231,7 @@ void hzi_cpu_select(struct hz_context *ctx, int cap)
 	bool known = false;
 
 	pthread_once(&kernels_once, make_kernels);
-	/* A level of another architecture is no limit on this one. */
+	/* A level of another architecture does not limit this one. */
 	for (int l = 0; l < HZI_LEVELS; l++)
 		known |= levels[l].isa == cap;
 	if (!known)
@@ -261,7 +261,7 @@ void hzi_cpu_select(struct hz_context *ctx, int cap)
 /* ---- Caches ---------------------------------------------------------------------------------- */
 
 #define L3_BYTES ((int64_t)32 << 20)	/* where the topology does not say */
-#define L3_CORE ((int64_t)16 << 20)	/* the most that a core's part of it is taken for */
+#define L3_CORE ((int64_t)16 << 20)	/* share of the L3 that one core may count on, at most */
 
 int64_t hzi_cache_share(const struct hz_context *ctx)
 {
@@ -280,7 +280,7 @@ int64_t hzi_cache_share(const struct hz_context *ctx)
 #define GRAIN_BYTES (128 << 10)
 
 #ifdef _OPENMP
-/* One more than the fork generation in which threads were started first; 0: none ever were */
+/* One more than the fork generation in which threads were first started; 0: never */
 static atomic_uint started;
 #endif
 
@@ -315,7 +315,7 @@ int hzi_threads(const struct hz_context *ctx, int64_t bytes)
 
 #ifdef _OPENMP
 
-/* Rounding, denormal and exception modes; the sticky flags travel along and do no harm. */
+/* Rounding, denormal and exception modes. The sticky flags are copied too, which does no harm. */
 static unsigned long fp_modes(void)
 {
 #if defined(__SSE__)
@@ -350,7 +350,7 @@ static void run_threads(int threads, hzi_work work, void *job, int64_t units)
 		atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1);
 #pragma omp parallel num_threads(threads)
 	{
-		/* The runtime may give fewer threads than were asked for. */
+		/* The runtime may start fewer threads than were asked for. */
 		const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
 		const unsigned long own = fp_modes();
 

@@ -8,19 +8,19 @@
 
 #include "lib/core/internal.h"
 
-/* Does units begin .. end - 1 of a job on behalf of worker number thread. */
+/* Processes units begin .. end - 1 of a job as worker number `thread`. */
 typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
 
 /*
- * Splits units over at most threads workers, each with one contiguous share, and waits for them.
+ * Splits units over at most `threads` workers, each with one contiguous share, and waits for them.
  * Workers run with the caller's rounding and denormal modes. threads <= 1 calls work() and enters
  * no OpenMP construct.
  */
 void hzi_parallel(int threads, hzi_work work, void *job, int64_t units);
 
 /*
- * quantize() and dequantize() of arguments with a transform (cpu/hadamard/quantize.c), by the
- * caller's micro-kernels of quantization: transforms alone do not link these
+ * quantize() and dequantize() with a transform (cpu/hadamard/quantize.c). The caller passes the
+ * micro-kernels of quantization, so that transforms alone do not link these.
  */
 struct hzi_codes_args;
 struct hzi_quantize_kern;

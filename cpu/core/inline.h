@@ -9,8 +9,8 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /*
- * Before a loop that has to be unrolled, so that what it indexes stays in registers. clang warns
- * where inlining left but one turn of it.
+ * Goes before a loop that must be unrolled to keep the arrays it indexes in registers. clang warns
+ * where inlining left a single iteration.
  */
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed"

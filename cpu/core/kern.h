@@ -20,7 +20,7 @@
 
 #include "hurwitz.h"
 
-/* ISA levels of this architecture, whether this build has kernels for them or not */
+/* ISA levels of this architecture, whether or not this build has kernels for them */
 enum {
 	HZI_LEVEL_C,
 #if defined(__x86_64__) || defined(__i386__)
@@ -35,14 +35,17 @@ enum {
 	HZI_LEVELS
 };
 
-/* A family's tables, and what puts the kernels of a level into one; NULL: the level adds none */
+/*
+ * The tables of a family, and for each level the function that overlays its kernels; NULL: no
+ * kernels
+ */
 struct hzi_kern_family {
 	void *kern;
 	size_t bytes;			/* of one table */
 	void (*fill[HZI_LEVELS])(void *kern);
 };
 
-/* What cpu/<family>/kern.h declares, and cpu/<family>/kern.c and the units define */
+/* Declared by cpu/<family>/kern.h, defined by cpu/<family>/kern.c and the units */
 #define HZI_KERN(family) \
 	extern struct hzi_##family##_kern hzi_##family##_kern[HZI_LEVELS]; \
 	extern const struct hzi_kern_family hzi_##family##_kern_family; \
@@ -55,7 +58,10 @@ struct hzi_kern_family {
 	void hzi_##family##_kern_amx(void *kern); \
 	void hzi_##family##_kern_neon(void *kern);
 
-/* The whole of cpu/<family>/kern.c. VNNI and AMX are named where they have units of the family. */
+/*
+ * The contents of cpu/<family>/kern.c. The arguments name VNNI and AMX if they have units of the
+ * family.
+ */
 #define HZI_KERN_TABLES(family, ...) \
 	struct hzi_##family##_kern hzi_##family##_kern[HZI_LEVELS]; \
 	const struct hzi_kern_family hzi_##family##_kern_family = { \
@@ -92,18 +98,21 @@ struct hzi_kern_family {
 #define HZI_FILL_NEON(family)
 #endif
 
-/* In a unit, the name of the function that puts its kernels into a table */
+/* The name of the function by which a unit puts its kernels into a table */
 #define HZI_FILL(family) HZI_FILL_OF(family, HZ_LEVEL)
 #define HZI_FILL_OF(family, level) HZI_FILL_AT(family, level)
 #define HZI_FILL_AT(family, level) hzi_##family##_kern_##level
 
-/* ---- What several families have a kernel for ------------------------------------------------- */
+/* ---- Kernels that several families have ------------------------------------------------------ */
 
-/* y[j * y_ld + i] = x[i * x_ld + j], i < rows, j < cols; x and y apart */
+/* y[j * y_ld + i] = x[i * x_ld + j], i < rows, j < cols; x and y do not overlap. */
 typedef void (*hzi_transpose)(const float *x, int64_t x_ld, float *y, int64_t y_ld, int64_t rows,
 			      int64_t cols);
 
-/* Rows of count contiguous elements times scale, to another dtype; x and y apart */
+/*
+ * Converts rows of count contiguous elements, times scale, to another dtype; x and y do not
+ * overlap.
+ */
 struct hzi_convert {
 	const void *x;
 	void *y;

@@ -27,7 +27,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 	return a / b + (a % b != 0);
 }
 
-/* Of a number or a code of 8 bits */
+/* Bytes of a floating-point number, an s32 or an 8-bit code */
 static inline int64_t dtype_bytes(int dtype)
 {
 	switch (dtype) {
@@ -44,7 +44,7 @@ static inline int64_t dtype_bytes(int dtype)
 	}
 }
 
-/* Scratch bytes, in whole cache lines so that threads share none */
+/* Rounds scratch bytes up to whole cache lines, so that threads share none. */
 static inline size_t line(int64_t bytes)
 {
 	return ((size_t)bytes + 63) & ~(size_t)63;
@@ -67,7 +67,7 @@ static inline int64_t item_count(int ndim, const int64_t *shape)
 	return count;
 }
 
-/* The offset of an item of the outer dimensions, the last fastest */
+/* The offset of item number `item` of the outer dimensions, the last one fastest */
 static inline int64_t item_offset(int ndim, const int64_t *shape, const int64_t *stride,
 				  int64_t item)
 {
@@ -80,7 +80,7 @@ static inline int64_t item_offset(int ndim, const int64_t *shape, const int64_t 
 	return offset;
 }
 
-/* n elements of size bytes, 1, 2 or 4; steps count elements. */
+/* Copies n elements of size bytes, 1, 2 or 4; steps count elements. */
 static inline void copy_strided(void *to, int64_t to_step, const void *from, int64_t from_step,
 				int64_t n, int64_t size)
 {
@@ -100,8 +100,8 @@ static inline void copy_strided(void *to, int64_t to_step, const void *from, int
 }
 
 /*
- * to[j * to_ld + i] = from[i * from_ld + j] for i < rows, j < cols: elements of size bytes, 1, 2 or
- * 4, of which rows of from, and columns of to, lie side by side
+ * to[j * to_ld + i] = from[i * from_ld + j] for i < rows, j < cols, in elements of size bytes, 1, 2
+ * or 4. Rows of from and columns of to are contiguous.
  */
 void hzi_turn(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
 	      int64_t cols, int64_t size);

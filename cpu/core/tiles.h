@@ -11,7 +11,7 @@
 
 #include "cpu/core/inline.h"
 
-/* The compiler does not know what the instructions on tiles read and write. */
+/* The compiler does not know what tile instructions read and write. */
 #define BARRIER() __asm__ volatile("" : : : "memory")
 
 /* Eight tiles of 16 rows of 64 bytes */

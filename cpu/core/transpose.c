@@ -23,7 +23,7 @@ typedef v8 v8_any __attribute__((aligned(1), may_alias));
 #define SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
 #endif
 
-/* The elements of the lower halves of a and b in turn, or of the upper ones */
+/* Interleaves the lower halves of a and b, or the upper ones. */
 INLINE v8 zip(v8 a, v8 b, const int size, const bool high)
 {
 	if (size == 1 && !high)
@@ -40,8 +40,9 @@ INLINE v8 zip(v8 a, v8 b, const int size, const bool high)
 	return (v8)SHUFFLE(v32, (v32)a, (v32)b, 2, 6, 3, 7);
 }
 
-/* A square of vectors: rounds of zipping vector i with the one half of them on */
-INLINE void square(char *to, int64_t to_ld, const char *from, int64_t from_ld, const int size)
+/* A square of n x n elements: log2(n) rounds that interleave vector i with vector i + n / 2 */
+INLINE void transpose_square(char *to, int64_t to_ld, const char *from, int64_t from_ld,
+			     const int size)
 {
 	const int n = 16 / size;
 	v8 v[16], w[16];
@@ -66,8 +67,8 @@ INLINE void square(char *to, int64_t to_ld, const char *from, int64_t from_ld, c
 }
 
 /*
- * Rows of 2^k elements back to back, or made so, eight vectors at a time: to zip the lower half of
- * them with the upper one turns the bits of elements' numbers left by one.
+ * Eight vectors hold a contiguous matrix whose rows have 2^k elements. Interleaving the lower four
+ * with the upper four rotates the bits of each element's index left by one.
  */
 INLINE void zip_all(v8 *v, const int rounds, const int size)
 {
@@ -86,9 +87,12 @@ INLINE void zip_all(v8 *v, const int rounds, const int size)
 	}
 }
 
-/* As turn(), of whole parts of rows; returns how many rows these were */
-INLINE int64_t part(char *to, int64_t to_ld, const char *from, int64_t rows, const int bits,
-		    const int size)
+/*
+ * Transposes a contiguous matrix with rows of 2^bits elements, eight vectors at a time; returns the
+ * number of rows done.
+ */
+INLINE int64_t transpose_narrow(char *to, int64_t to_ld, const char *from, int64_t rows,
+				const int bits, const int size)
 {
 	const int n = 1 << bits, each = 128 / size / n, all = size == 1 ? 7 : size == 2 ? 6 : 5;
 	int64_t i = 0;
@@ -107,9 +111,12 @@ INLINE int64_t part(char *to, int64_t to_ld, const char *from, int64_t rows, con
 	return i;
 }
 
-/* The other way round, of columns */
-INLINE int64_t join(char *to, const char *from, int64_t from_ld, int64_t cols, const int bits,
-		    const int size)
+/*
+ * The inverse of transpose_narrow(): 2^bits rows become contiguous rows of 2^bits elements; returns
+ * the number of columns done.
+ */
+INLINE int64_t transpose_short(char *to, const char *from, int64_t from_ld, int64_t cols,
+			       const int bits, const int size)
 {
 	const int n = 1 << bits, each = 128 / size / n;
 	int64_t i = 0;
@@ -129,24 +136,27 @@ INLINE int64_t join(char *to, const char *from, int64_t from_ld, int64_t cols, c
 	return i;
 }
 
-/* Leading dimensions in bytes; a line of 64 bytes of from at a time is used up. */
-INLINE void turn(char *to, int64_t to_ld, const char *from, int64_t from_ld, int64_t rows,
-		 int64_t cols, const int size)
+/*
+ * Leading dimensions are in bytes. Columns are visited 64 bytes at a time, so that each cache line
+ * of from is used up.
+ */
+INLINE void transpose(char *to, int64_t to_ld, const char *from, int64_t from_ld, int64_t rows,
+		      int64_t cols, const int size)
 {
 	const int n = 16 / size;
 	int64_t whole_rows, whole_cols, done;
 
 	if (from_ld == cols * size && (cols == 2 || cols == 4 || cols == 8)) {
-		done = cols == 2 ? part(to, to_ld, from, rows, 1, size) :
-		       cols == 4 ? part(to, to_ld, from, rows, 2, size) :
-				   part(to, to_ld, from, rows, 3, size);
+		done = cols == 2 ? transpose_narrow(to, to_ld, from, rows, 1, size) :
+		       cols == 4 ? transpose_narrow(to, to_ld, from, rows, 2, size) :
+				   transpose_narrow(to, to_ld, from, rows, 3, size);
 		to += done * size;
 		from += done * from_ld;
 		rows -= done;
 	} else if (to_ld == rows * size && (rows == 2 || rows == 4 || rows == 8)) {
-		done = rows == 2 ? join(to, from, from_ld, cols, 1, size) :
-		       rows == 4 ? join(to, from, from_ld, cols, 2, size) :
-				   join(to, from, from_ld, cols, 3, size);
+		done = rows == 2 ? transpose_short(to, from, from_ld, cols, 1, size) :
+		       rows == 4 ? transpose_short(to, from, from_ld, cols, 2, size) :
+				   transpose_short(to, from, from_ld, cols, 3, size);
 		to += done * to_ld;
 		from += done * size;
 		cols -= done;
@@ -158,8 +168,8 @@ INLINE void turn(char *to, int64_t to_ld, const char *from, int64_t from_ld, int
 
 		for (int64_t i = 0; i < whole_rows; i += n) {
 			for (int64_t j = j0; j < end; j += n)
-				square(to + j * to_ld + i * size, to_ld,
-				       from + i * from_ld + j * size, from_ld, size);
+				transpose_square(to + j * to_ld + i * size, to_ld,
+						 from + i * from_ld + j * size, from_ld, size);
 		}
 	}
 	for (int64_t j = 0; j < cols; j++) {
@@ -172,9 +182,9 @@ void hzi_turn(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_
 	      int64_t cols, int64_t size)
 {
 	if (size == 4)
-		turn(to, to_ld * 4, from, from_ld * 4, rows, cols, 4);
+		transpose(to, to_ld * 4, from, from_ld * 4, rows, cols, 4);
 	else if (size == 2)
-		turn(to, to_ld * 2, from, from_ld * 2, rows, cols, 2);
+		transpose(to, to_ld * 2, from, from_ld * 2, rows, cols, 2);
 	else
-		turn(to, to_ld, from, from_ld, rows, cols, 1);
+		transpose(to, to_ld, from, from_ld, rows, cols, 1);
 }

@@ -31,7 +31,10 @@
 #include <arm_neon.h>
 #endif
 
-/* Lanes; registers that a kernel may fill with data, as a power of two, the rest being for it. */
+/*
+ * LANES: f32 elements of a vector. REG_BITS: log2 of the registers that a kernel may fill with
+ * data; the others are for its constants and temporaries.
+ */
 #if HZ_VEC == HZ_VEC_AVX512
 #define LANES 16
 #define LANE_BITS 4
@@ -50,7 +53,10 @@
 #define REG_BITS 3
 #endif
 
-/* Vectors are arguments of inline functions alone, whatever the calling convention of them. */
+/*
+ * GCC warns that the calling convention of vectors depends on the ISA; they are passed to inline
+ * functions alone.
+ */
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"
 #endif
@@ -90,7 +96,10 @@ typedef uint16_t vwords __attribute__((vector_size(4 * LANES)));
 #define XOR2(i) ((i) ^ 2)
 #define XOR4(i) (((i) ^ 4) % LANES)
 #define XOR8(i) (((i) ^ 8) % LANES)
-/* Lanes of the lower and upper halves of a and b in turn; even and odd lanes of a, then of b. */
+/*
+ * Interleaves the lower halves of a and b, the upper halves; takes the even lanes of a then b, the
+ * odd.
+ */
 #define ZIP_LOW(i) ((i) / 2 + (i) % 2 * LANES)
 #define ZIP_HIGH(i) ((i) / 2 + (i) % 2 * LANES + LANES / 2)
 #define EVEN(i) (2 * (i))
@@ -161,7 +170,7 @@ INLINE vf lane_sign(int bit)
 	}
 }
 
-/* a * b + c for a factor of +-1: exact in the product, so fused or not makes no difference. */
+/* a * b + c for a factor of +-1: the product is exact, so fused or not gives the same bits. */
 INLINE vf fma_sign(vf a, vf b, vf c)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -175,7 +184,7 @@ INLINE vf fma_sign(vf a, vf b, vf c)
 #endif
 }
 
-/* a * b + c with one rounding; at levels without a multiply-add, which do not use it, with two */
+/* a * b + c with one rounding; with two at levels without a multiply-add, which do not use it */
 INLINE vf fma_f(vf a, vf b, vf c)
 {
 	return fma_sign(a, b, c);
@@ -199,7 +208,7 @@ INLINE vd fma_d(vd a, vd b, vd c)
 #endif
 }
 
-/* The lower half of the lanes and the upper as f64, and back, to nearest even */
+/* Converts the lower and the upper half of the lanes to f64; the inverse rounds to nearest even. */
 INLINE void f32_to_f64(vf v, vd *to)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -226,7 +235,7 @@ INLINE vf f64_to_f32(vd low, vd high)
 #endif
 }
 
-/* c - a * b, likewise */
+/* c - a * b, rounded as fma_f() */
 INLINE vf fnma_f(vf a, vf b, vf c)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -241,8 +250,8 @@ INLINE vf fnma_f(vf a, vf b, vf c)
 }
 
 /*
- * 1 / a within 2^-22 of it, a normal and 2^+-60 at most. The one word whose bits differ from level
- * to level: for results that are then proved or made anew.
+ * 1 / a within a relative error of 2^-22, for normal a of at most 2^+-60. The only function of this
+ * file whose bits differ between levels: its users verify results or compute them again.
  */
 INLINE vf about_inverse(vf a)
 {
@@ -264,7 +273,7 @@ INLINE vf about_inverse(vf a)
 }
 
 /*
- * a - b. As a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
+ * a - b, by a multiply-add where there is one: Zen 4 adds in two of its four pipes and multiplies
  * in the other two, so butterflies (a + b, a - b) keep all of them busy.
  */
 INLINE vf sub_fma(vf a, vf b)
@@ -296,7 +305,7 @@ INLINE vf sqrt_f(vf a)
 #endif
 }
 
-/* x where a > b, else y; signed */
+/* x where a > b, else y; signed comparison */
 INLINE vi select_gt(vi a, vi b, vi x, vi y)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -320,7 +329,7 @@ INLINE vi max_i(vi a, vi b)
 #endif
 }
 
-/* Whether a > b in any lane; signed */
+/* Whether a > b in any lane; signed comparison */
 INLINE int any_gt(vi a, vi b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -344,7 +353,7 @@ INLINE int32_t max_lanes(vi v)
 	return v[0];
 }
 
-/* The smaller and the larger, as numbers; of a NaN and a number, either */
+/* The smaller and the larger of two numbers; of a NaN and a number, either */
 INLINE vf min_f(vf a, vf b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -373,7 +382,7 @@ INLINE vf max_f(vf a, vf b)
 #endif
 }
 
-/* The same, b where a is NaN */
+/* The same, but b where a is NaN */
 INLINE vf min_number(vf a, vf b)
 {
 #if HZ_VEC == HZ_VEC_NEON
@@ -396,7 +405,7 @@ INLINE vf max_number(vf a, vf b)
 #endif
 }
 
-/* The products of the 16-bit halves of lanes, signed, added */
+/* Per lane, the sum of the products of signed 16-bit halves */
 INLINE vi madd_s16(vi a, vi b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -439,8 +448,8 @@ INLINE void store_f64(double *p, vd v)
 }
 
 /*
- * binary16 to binary32 without hardware: the exponent is rebased; a subnormal gets an implicit bit
- * that a subtraction takes away again, all in normal numbers.
+ * binary16 to binary32 without hardware: the exponent is rebased. A subnormal gets an implicit bit,
+ * which a subtraction of normal numbers removes again.
  */
 INLINE vf f16_to_f32(vh h)
 {
@@ -464,7 +473,10 @@ INLINE vf f16_to_f32(vh h)
 #endif
 }
 
-/* binary32 to binary16, to nearest even; NaN keeps its sign and the payload's upper bits, quiet. */
+/*
+ * binary32 to binary16, to nearest even. A NaN keeps its sign and the upper bits of its payload,
+ * and becomes quiet.
+ */
 INLINE vh f32_to_f16(vf v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -491,7 +503,7 @@ INLINE vh f32_to_f16(vf v)
 INLINE vf bf16_to_f32(vh h)
 {
 #if HZ_VEC == HZ_VEC_AVX512
-	/* One instruction: word i goes to word 2i + 1, the others become 0. */
+	/* One instruction: 16-bit element i moves to 2i + 1, the others become 0. */
 #define WORD(i) (i) << 16
 	return (vf)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)(vi){EACH(WORD)},
 						  _mm512_castsi256_si512((__m256i)h));
@@ -500,7 +512,7 @@ INLINE vf bf16_to_f32(vh h)
 #endif
 }
 
-/* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16(). */
+/* binary32 to bfloat16, to nearest even, subnormals kept; NaN as in f32_to_f16() */
 INLINE vi bf16_bits(vf v)
 {
 	vi u = (vi)v;
@@ -516,7 +528,7 @@ INLINE vh f32_to_bf16(vf v)
 }
 
 #if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
-/* Lanes of even number, or odd, each in place of its pair */
+/* Loads a vector and duplicates its even lanes, or its odd ones. */
 INLINE vf load_even(const float *p)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -556,7 +568,7 @@ INLINE void store_bf16(uint16_t *p, vf v)
 	*(vh_any *)p = f32_to_bf16(v);
 }
 
-/* Whether store_bf16_normal() may not be used for v[]: its instruction takes subnormals for 0. */
+/* Whether v[] holds subnormals, which the instruction of store_bf16_normal() flushes to 0 */
 INLINE int has_subnormal(const vf *v, const int n)
 {
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
@@ -583,7 +595,7 @@ INLINE void store_bf16_normal(uint16_t *p, vf v)
 #endif
 }
 
-/* f32_to_bf16(), by the instruction where there is one that will do */
+/* f32_to_bf16(), by the instruction where there is one and v is not subnormal */
 INLINE vh f32_to_bf16_any(vf v)
 {
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512BF16__)
@@ -593,7 +605,7 @@ INLINE vh f32_to_bf16_any(vf v)
 	return f32_to_bf16(v);
 }
 
-/* ---- Parts of vectors, and lanes as bytes ---------------------------------------------------- */
+/* ---- Partial vectors, and lanes as bytes ----------------------------------------------------- */
 
 #if HZ_VEC == HZ_VEC_AVX512
 INLINE __mmask16 first_lanes(int64_t n)
@@ -602,7 +614,7 @@ INLINE __mmask16 first_lanes(int64_t n)
 }
 #endif
 
-/* The first n lanes, 0 < n <= LANES; those beyond are 0, and memory beyond is not touched. */
+/* The first n lanes, 0 < n <= LANES. Other lanes are 0, and memory beyond is not read. */
 INLINE vf load_f32_part(const float *p, int64_t n)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -645,7 +657,7 @@ INLINE void store_u16_part(uint16_t *p, vh v, int64_t n)
 #endif
 }
 
-/* Bytes, widened with their sign */
+/* Sign-extends bytes. */
 INLINE vi widen_s8(vb v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -672,7 +684,7 @@ INLINE vb narrow_s8(vi v)
 #endif
 }
 
-/* To the nearest integer, ties to even; of what is beyond 2^31 or NaN, some number far from it */
+/* To the nearest integer, ties to even. For a NaN or beyond 2^31: an arbitrary, distant number */
 INLINE vi round_i(vf v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -688,8 +700,8 @@ INLINE vi round_i(vf v)
 }
 
 /*
- * Past the caches, for results too many to stay there: a store would first read what it overwrites.
- * Aligned to the bytes stored; before another thread reads, stream_end().
+ * Non-temporal store, for results too large for the caches: an ordinary store would first read the
+ * line. Aligned to the bytes stored; call stream_end() before another thread reads.
  */
 INLINE void stream_f32(float *p, vf v)
 {
@@ -720,7 +732,10 @@ INLINE void stream_end(void)
 #endif
 }
 
-/* A line that will be stored to; __builtin_prefetch() is for reading unless flags say otherwise. */
+/*
+ * Prefetches a cache line for writing: __builtin_prefetch() prefetches for reading unless compiler
+ * flags say otherwise.
+ */
 INLINE void prefetch_write(const void *p)
 {
 #if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
@@ -731,8 +746,8 @@ INLINE void prefetch_write(const void *p)
 }
 
 /*
- * 4 LANES codes to p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes. v[i]
- * beyond 16 bits saturate before. stream: p is aligned to 4 LANES bytes, the store as of
+ * Stores 4 LANES codes at p: v[i] + zero, |zero| <= 255, saturated to signed or unsigned bytes.
+ * v[i] first saturates to 16 bits. stream: non-temporal store to p, aligned to 4 LANES bytes; see
  * stream_f32().
  */
 INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signed, const int stream)
@@ -744,7 +759,7 @@ INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signe
 	const __m512i mixed = is_signed ? _mm512_packs_epi16(low, high)
 					: _mm512_packus_epi16(low, high);
 
-	/* Packing works in parts of 128 bits: of each v[i], four bytes lie in each part. */
+	/* Packing works in 128-bit parts: each part gets four bytes of each v[i]. */
 	const __m512i codes = _mm512_permutexvar_epi32(
 		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), mixed);
 
@@ -780,7 +795,7 @@ INLINE void store_codes(int8_t *p, const vi *v, int32_t zero, const int is_signe
 #endif
 }
 
-/* The low and the high bytes of 4 LANES numbers of 0 .. 65535 */
+/* Stores the low and the high bytes of 4 LANES numbers in 0 .. 65535. */
 INLINE void store_halves(uint8_t *low, uint8_t *high, const vi *v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -813,7 +828,7 @@ INLINE vi load_s8(const int8_t *p)
 	return widen_s8(*(const vb_any *)p);
 }
 
-/* Numbers of 16 bits, widened with their sign */
+/* Loads and sign-extends 16-bit numbers. */
 INLINE vi load_s16(const int16_t *p)
 {
 #if HZ_VEC == HZ_VEC_AVX512

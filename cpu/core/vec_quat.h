@@ -9,8 +9,8 @@
 /* ---- f32 ------------------------------------------------------------------------------------- */
 
 /*
- * The 4 x 4 matrices of groups of four lanes, transposed: component c of what four vectors of
- * quaternions hold. Lane 4 g + e is of quaternion LANES / 4 * e + g. It is its own inverse.
+ * Transposes the 4 x 4 matrix of each group of four lanes, so that v[c] holds component c of the
+ * quaternions in four vectors. Lane 4 g + e is of quaternion LANES / 4 * e + g. Its own inverse.
  */
 INLINE void transpose_quads(vf *v)
 {
@@ -47,7 +47,7 @@ INLINE void transpose_quads(vf *v)
 }
 
 /*
- * transpose_quads() of 4 LANES floats back to back. On x86 loads do half of it, since there is but
+ * transpose_quads() of 4 LANES contiguous floats. On x86 loads do half of it, since there is only
  * one shuffle unit: 4 shuffles and 4 blends, which any unit can do, instead of 8 shuffles.
  */
 INLINE void load_quads(const float *p, vf *v)
@@ -88,7 +88,7 @@ INLINE void load_quads(const float *p, vf *v)
 #endif
 }
 
-/* Lanes in the order of quaternions from that of transpose_quads(), and the way back */
+/* From the lane order of transpose_quads() to the order of quaternions, and the inverse */
 INLINE vf quads_in_order(vf v)
 {
 #define QUAD_PLACE(i) ((i) % (LANES / 4) * 4 + (i) / (LANES / 4))
@@ -102,8 +102,8 @@ INLINE vf quads_by_group(vf v)
 }
 
 /*
- * LANES / 4 quads, step elements apart, as one vector, and back. A vector of so many 64-bit parts
- * has those of 16 bits.
+ * Loads LANES / 4 quads, step elements apart, as one vector, and stores them likewise. 16-bit quads
+ * are moved as 64-bit elements.
  */
 INLINE vf load_quad_steps(const float *p, int64_t step)
 {
@@ -181,8 +181,8 @@ INLINE void store_quad_steps_u16(uint16_t *p, int64_t step, vh v)
 }
 
 /*
- * transpose_quads() of 4 LANES numbers of bf16 back to back, and back: a pair of them is the upper
- * halves of two floats, so that half as much is shuffled.
+ * transpose_quads() of 4 LANES contiguous bf16 numbers, and its inverse. Two bf16 numbers form one
+ * 32-bit element, which halves the shuffles.
  */
 #define PAIR_FIRST(i) (2 * GROUP_PLACE(i))
 #define PAIR_LAST(i) (2 * GROUP_PLACE(i) + 1)
@@ -202,7 +202,7 @@ INLINE void load_bf16_quads(const uint16_t *p, vf *v)
 #else
 	vf a, b;
 
-	/* p is aligned to 2 bytes, as numbers of 16 bits are. */
+	/* p is aligned to 2 bytes only. */
 	memcpy(&a, p, sizeof(a));
 	memcpy(&b, p + 2 * LANES, sizeof(b));
 	first = (vi)SHUFFLE(a, b, EACH(PAIR_FIRST));
@@ -214,7 +214,7 @@ INLINE void load_bf16_quads(const uint16_t *p, vf *v)
 	v[3] = (vf)(last & upper);
 }
 
-/* The numbers of two vectors in bf16, as pairs: a in the lower halves */
+/* a and b in bf16 as 32-bit elements, a in the lower halves */
 INLINE vf bf16_pairs(vf a, vf b)
 {
 	return (vf)(bf16_bits(a) | bf16_bits(b) << 16);
@@ -232,7 +232,7 @@ INLINE vf bf16_pairs_normal(vf a, vf b)
 #endif
 }
 
-/* Of store_bf16_quads(): elements of 32 bits, two for each quaternion */
+/* For store_bf16_quads(): 32-bit elements, two for each quaternion */
 #define PAIR_LANE(q) ((q) % (LANES / 4) * 4 + (q) / (LANES / 4))
 #define PAIRS_LOW(i) (PAIR_LANE((i) / 2) + (i) % 2 * LANES)
 #define PAIRS_HIGH(i) (PAIR_LANE((i) / 2 + LANES / 2) + (i) % 2 * LANES)
@@ -286,7 +286,7 @@ INLINE void store_bf16_quads(uint16_t *p, const vf *v, const int stream)
 #define SHUFFLE_D(a, b, ...) __builtin_shuffle(a, b, (vl){__VA_ARGS__})
 #endif
 
-/* c - a * b, as fma_d() */
+/* c - a * b, rounded as fma_d() */
 INLINE vd fnma_d(vd a, vd b, vd c)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -329,7 +329,7 @@ INLINE vd select_mask_d(vl mask, vd a, vd b)
 #define ZIP_HIGH_D(i) ((i) / 2 + (i) % 2 * LANES_D + LANES_D / 2)
 
 #if HZ_VEC == HZ_VEC_AVX2
-/* 4 x 4: its own inverse */
+/* 4 x 4 transpose: its own inverse */
 INLINE void transpose_quads_d(vd *v)
 {
 	const __m256d a = _mm256_unpacklo_pd((__m256d)v[0], (__m256d)v[1]);
@@ -344,7 +344,7 @@ INLINE void transpose_quads_d(vd *v)
 }
 #endif
 
-/* Components 0 .. 3 of LANES_D quads, step elements apart, in order, and back */
+/* Components 0 .. 3 of LANES_D quads, step elements apart, in order; loads and stores */
 INLINE void load_quads_d(const double *p, int64_t step, vd *v)
 {
 #if HZ_VEC == HZ_VEC_AVX2
@@ -378,7 +378,7 @@ INLINE void load_quads_d(const double *p, int64_t step, vd *v)
 #endif
 }
 
-/* stream: as stream_f32(), with a step of 4 */
+/* stream: non-temporal, as stream_f32(), with a step of 4 */
 INLINE void store_quads_d(double *p, int64_t step, const vd *v, const int stream)
 {
 	vd m[4];

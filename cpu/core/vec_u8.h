@@ -22,16 +22,16 @@ INLINE void store_bytes(uint8_t *p, vbytes v)
 	*(vbytes_any *)p = v;
 }
 
-/* As stream_f32() */
+/* Non-temporal store: see stream_f32(). */
 INLINE void stream_bytes(uint8_t *p, vbytes v)
 {
 	stream_f32((float *)(void *)p, (vf)v);
 }
 
 /*
- * v[j] = table[v[j]] for n vectors of indices below size, which is 16, 64, 128 or 256. A level
- * whose shuffles know 16 entries sees through all parts of the table: for an index beyond a part
- * the sum with 0x70 has its upper bit set, which makes the shuffle give 0.
+ * v[j] = table[v[j]] for n vectors of indices below size, which is 16, 64, 128 or 256. Where
+ * shuffles look up 16 entries, all 16-entry parts of the table are tried: for an index outside a
+ * part, the sum with 0x70 has its upper bit set, which makes the shuffle give 0.
  */
 INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 {
@@ -94,7 +94,7 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 			v[j] = (vbytes)vqtbl1q_u8(vld1q_u8(table), i);
 			continue;
 		}
-		/* 0 for indices beyond 64; each further part puts its own in. */
+		/* 0 for indices above 63; each further part inserts its own entries. */
 		r = vqtbl4q_u8(vld1q_u8_x4(table), i);
 		UNROLL
 		for (int part = 64; part < size; part += 64)
@@ -114,7 +114,7 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 #endif
 }
 
-/* Four bytes in every lane */
+/* Broadcasts four bytes to every lane. */
 INLINE vbytes four_bytes(const int8_t *p)
 {
 	int32_t four;
@@ -123,7 +123,9 @@ INLINE vbytes four_bytes(const int8_t *p)
 	return (vbytes)set_i(four);
 }
 
-/* Products of bytes below 64 and signed bytes, those of neighbours added, as words */
+/*
+ * Products of unsigned bytes below 64 and signed bytes; neighbouring products are added to 16 bits.
+ */
 INLINE vwords madd_bytes(vbytes u, vbytes v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -157,8 +159,8 @@ INLINE vf lookup_f32(const float *table, vi i)
 }
 
 /*
- * Bytes i of four vectors side by side: of parts of 16 bytes, part l of v[j] becomes the elements
- * 4 j .. 4 j + 3 of part l, each of four bytes.
+ * Interleaves bytes i of four vectors: part l (16 bytes) of v[j] becomes the elements 4 j .. 4 j +
+ * 3 of part l, each of four bytes.
  */
 INLINE void zip_bytes(vbytes *v)
 {

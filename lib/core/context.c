@@ -12,17 +12,17 @@
 
 #include "lib/core/route.h"
 
-#define THREADS_MAX 1024 /* more are cut to this: far beyond any machine's cores, still few pages */
+#define THREADS_MAX 1024 /* more are clamped: far beyond any machine's cores, still few pages */
 #define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
 
-/* Sizes of operands are 64 bits, and device code shares structs with the host. */
+/* Sizes of operands have 64 bits, and device code shares structs with the host. */
 _Static_assert(sizeof(void *) == 8, "hurwitz is for processors with addresses of 64 bits");
 
-/* Kernels take bytes out of lanes, and codes and matrices are packed so. */
+/* Kernels extract bytes from lanes, and the layouts of codes and packed matrices depend on it. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "hurwitz is for processors with the lowest byte first");
 
-/* ---- Messages of hz_open() --------------------------------------------------------------------- */
+/* ---- Messages of hz_open() ------------------------------------------------------------------- */
 
 static _Thread_local char open_errmsg[HZI_ERRMSG_BYTES];
 
@@ -61,7 +61,7 @@ static bool read_number(const char *s, int low, int high, int *value)
 	return n >= low;
 }
 
-/* An environment variable that is set to nothing counts as not set. */
+/* An empty environment variable counts as unset. */
 static const char *environment(const char *name)
 {
 	const char *value = getenv(name);
@@ -70,8 +70,9 @@ static const char *environment(const char *name)
 }
 
 /*
- * Reads the variables into what the options leave open, and into the context to be. A value that means nothing is refused
- * even where an option would win over it: a typing error should not wait for another program.
+ * Reads the environment into the options that are left open and into the future context. A
+ * meaningless value is an error even where an option overrides it, so that a typing error does not
+ * wait for another program to show.
  */
 static int read_environment(hz_options *o, struct hz_context *seed)
 {

@@ -34,9 +34,9 @@ enum hzi_op {
  * in lib/<family>/ops.c. hz_open() picks device and ISA level once, from hwloc and CUDA device
  * queries; no call decides again: HZI_CALL(ctx, hadamard, hadamard, &args).
  *
- * Arguments were checked in lib/: an implementation may assert, it need not check.
- * <name>_workspace returns the bytes of device scratch that the call then finds at ctx->workspace;
- * on the CPU it counts ctx->threads threads.
+ * lib/ has checked the arguments: an implementation may assert, it need not check. <name>_workspace
+ * returns the bytes of device scratch that the call then finds at ctx->workspace; on the CPU it
+ * counts ctx->threads threads.
  */
 #define HZ_FAMILY(family) struct hzi_##family##_ops {
 #define HZ_OP(name, family, dtypes, summary) \
@@ -108,64 +108,66 @@ struct hzi_device {
 		    int src_device, size_t bytes);
 	int (*set_stream)(struct hz_context *ctx, void *stream);
 	int (*sync)(struct hz_context *ctx);
-	bool (*capturing)(struct hz_context *ctx);	/* whether the stream goes into a graph */
+	bool (*capturing)(struct hz_context *ctx);	/* whether the stream captures a graph */
 	int (*prepare)(struct hz_context *ctx);
 };
 
 extern const struct hzi_device hzi_device_cuda;		/* gpu/runtime/cuda.c */
 
-/* ---- Topology (lib/core/topology.c) --------------------------------------------------------------- */
+/* ---- Topology (lib/core/topology.c) ---------------------------------------------------------- */
 
 struct hzi_topology {
 	int cores;			/* physical cores in this process's cpuset, at least 1 */
 	int numa_nodes;
-	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* 0: not known */
+	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* 0: unknown */
 	int64_t memory_bytes;
 	char cpu_name[96];
 	char source[64];
 };
 
-/* Fills *t from an hwloc_topology_t, or from the system if topology is NULL (hwloc unless none). */
+/*
+ * Fills *t from an hwloc_topology_t. If topology is NULL, asks hwloc, or with no_hwloc the system.
+ */
 void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
 
 /* ---- Context --------------------------------------------------------------------------------- */
 
 #define HZI_ERRMSG_BYTES 256
 #define HZI_OPERANDS_BYTES 384
-#define HZI_BASES 120		/* base matrices that one context caches: all 117 that exist */
+#define HZI_BASES 120		/* base matrices that a context caches: all 117 that exist */
 
 struct hz_context {
 	int backend;			/* HZI_CPU or HZI_CUDA: which operation tables */
 	const struct hzi_device *gpu;	/* NULL on a CPU context */
-	struct hzi_cuda *cuda;		/* its state, likewise */
+	struct hzi_cuda *cuda;		/* state of the GPU, NULL likewise */
 	int device;			/* HZ_CPU or HZ_CUDA + i */
 	int isa, isa_max;		/* enum hz_isa */
-	int level;			/* of isa, in tables of micro-kernels: cpu/core/kern.h */
+	int level;			/* of isa in the tables of micro-kernels: cpu/core/kern.h */
 	int threads;			/* at least 1 */
 	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
 	int sm;				/* 90 for compute capability 9.0; 0 on the CPU */
-	bool sm_90a;			/* that is 90, and there is code for sm_90a */
+	bool sm_90a;			/* sm is 90, and the build has code for sm_90a */
 	int verbose;			/* HURWITZ_VERBOSE: 0, 1 or 2 */
-	char operands[HZI_OPERANDS_BYTES];	/* of the call that is being checked, if verbose */
-	int op;				/* enum hzi_op of the call that runs; HZI_NO_OP: none */
-	const char *route;		/* the name of the one that ran last */
+	char operands[HZI_OPERANDS_BYTES];	/* of the checked call, if verbose */
+	int op;				/* enum hzi_op of the running call; HZI_NO_OP: none */
+	const char *route;		/* name of the route that ran last */
 	bool any_forced;
-	/* For tests: a forced route that cannot take a call leaves it to the others. */
+	/* For tests: calls that a forced route does not support run by the other routes. */
 	bool prefer_forced;
 	const struct hzi_route *forced[HZI_OPS_COUNT];	/* HURWITZ_ROUTE, for this backend */
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;
 	bool workspace_lent;		/* by hz_set_workspace(): never grown or freed here */
-	void *own_workspace;		/* hz_reserve()'s, in use unless one is lent */
+	void *own_workspace;		/* from hz_reserve(), used unless one is lent */
 	size_t own_workspace_bytes;
 	hz_allocator allocator;
 	void (*log)(void *user, int level, const char *message);
 	void *log_user;
 	struct hzi_topology topology;
 	struct hzi_base *base[HZI_BASES];	/* lib/hadamard/base.c; filled in order, NULL at the end */
-	void (*free_base)(struct hz_context *ctx);	/* set with the first of these */
-	struct hzi_mhc_chain *chain;		/* lib/mhc/layer.c; made when it is first needed */
+	void (*free_base)(struct hz_context *ctx);	/* set with the first base matrix */
+	struct hzi_mhc_chain *chain;		/* lib/mhc/layer.c; made on first use */
 	void (*free_chain)(struct hz_context *ctx);	/* set with it */
 	char isa_reason[160];
 	char gpu_reason[HZI_ERRMSG_BYTES];
@@ -188,34 +190,34 @@ void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call);
 void hzi_verbose_end(struct hz_context *ctx, const struct hzi_verbose_call *call, const char *op,
 		     int status);
 
-/* A line to the log at HZ_LOG_DEBUG, or without a log to stderr, in one write. */
+/* Writes one line to the log at HZ_LOG_DEBUG, or without a log to stderr, in one write. */
 void hzi_verbose(const struct hz_context *ctx, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* A line to the log callback, if there is one. */
+/* Passes a line to the log callback, if there is one. */
 void hzi_log(const struct hz_context *ctx, int level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Host memory from the context's allocator; NULL if there is none. Not zeroed. */
+/* Host memory from the context's allocator, not zeroed; NULL if there is none */
 void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
 void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
 
 /*
- * Makes ctx->workspace at least that large: grows on the CPU, HZ_EWORKSPACE on the GPU. op names
- * the call in the sentence.
+ * Makes ctx->workspace at least that large: grows it on the CPU, fails with HZ_EWORKSPACE on the
+ * GPU. op names the call in the message.
  */
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
 
-/* Begins to count forks, once; false without memory for that. */
+/* Starts counting forks, once; false without memory for that */
 bool hzi_count_forks(void);
 
-/* The forks since then: a child sees another number. */
+/* Number of forks since then: different in a child process */
 unsigned hzi_fork_generation(void);
 
 /* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
 int hzi_enter(struct hz_context *ctx, const char *op);
 
-/* ---- CPU dispatch (cpu/core/cpu.c) ---------------------------------------------------------------- */
+/* ---- CPU dispatch (cpu/core/cpu.c) ----------------------------------------------------------- */
 
 /*
  * Picks the micro-kernels: the highest ISA up to cap (enum hz_isa; HZ_ISA_AUTO: none) that this
@@ -223,16 +225,19 @@ int hzi_enter(struct hz_context *ctx, const char *op);
  */
 void hzi_cpu_select(struct hz_context *ctx, int cap);
 
-/* Reads HURWITZ_ISA; HZ_ISA_AUTO if it is not set, -1 if it names no level. */
+/* Reads HURWITZ_ISA: HZ_ISA_AUTO if it is unset, -1 if it names no level */
 int hzi_isa_from_name(const char *name);
 
 /*
- * Bytes of the last cache that a call may count on: in a virtual machine the whole is reported,
- * which others share.
+ * Bytes of the last-level cache that a call may count on. A virtual machine reports the whole
+ * cache, which others share.
  */
 int64_t hzi_cache_share(const struct hz_context *ctx);
 
-/* Threads worth starting for a call that moves or makes that many bytes: 1 .. ctx->threads. */
+/*
+ * Number of threads worth starting for a call that reads and writes that many bytes: 1 ..
+ * ctx->threads
+ */
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 
 /*
@@ -241,50 +246,51 @@ int hzi_threads(const struct hz_context *ctx, int64_t bytes);
  */
 bool hzi_threads_lost(void);
 
-/* ---- Argument checks (lib/core/tensor.c) ---------------------------------------------------------- */
+/* ---- Argument checks (lib/core/tensor.c) ----------------------------------------------------- */
 
 /*
- * Whether a view keeps every rule of hzi_check() at a glance: contiguous, not empty, and no larger
- * than any object. So are most, and where elements are few, checks count. *count: its elements.
+ * Fast path of hzi_check(): true for a contiguous, non-empty view with an allowed dtype, on the
+ * context's device, aligned and no larger than any object can be; *count is then its number of
+ * elements. Most views are like this, and with few elements the checks themselves take time.
  */
 bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count);
 
 /*
  * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
  * address ranges without overflow, data not NULL unless empty, aligned to its element, on the
- * context's device; for an output, no two elements at one address. op and name go into the
- * sentence.
+ * context's device; for an output, no two elements at one address. op and name go into the message.
  */
 int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 	      const int *dtypes, bool output);
 
 /*
- * A view that was checked, with strides of 0 where they may be any number because nothing steps by
- * them: all of an empty view, and of sizes of 1 those that products of could overflow.
+ * A checked view with strides of 0 in dimensions that no index steps along, where any stride is
+ * valid: all dimensions of an empty view, and dimensions of size 1 whose stride is so large that
+ * its products could overflow.
  */
 hz_tensor hzi_tame(const hz_tensor *t);
 
-/* HZ_OK if the ranges of a and b do not meet, else HZ_EALIAS with the sentence. */
+/* HZ_OK if the memory ranges of a and b are disjoint, else HZ_EALIAS with a message */
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
 		    const char *b_name, const hz_tensor *b);
 
-/* As hzi_check_apart(), but a and b may be the same view: data, dtype, shape and strides. */
+/* The same, but a and b may be the same view: data, dtype, shape and strides. */
 int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *a_name,
 			    const hz_tensor *a, const char *b_name, const hz_tensor *b);
 
-/* HZ_OK if b has the ndim and shape of a, else HZ_ESHAPE with the sentence. */
+/* HZ_OK if b has the ndim and shape of a, else HZ_ESHAPE with a message */
 int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
 			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
 
-/* HZ_OK if the n words opts->reserved are 0, else HZ_EINVAL with the sentence. */
+/* HZ_OK if the n integers opts->reserved are 0, else HZ_EINVAL with a message */
 int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n);
 
-/* What p->check has to be, over all that a wrong use of the data would be seen by */
+/* The expected p->check: a checksum of all fields by which a wrong use of the data shows */
 uint32_t hzi_packed_check(const hz_packed *p);
 
 /*
- * HZ_OK if opts->packed is as filler() filled it, of at least min_ndim dimensions, and lies on the
- * context's device. What its layout means is for the caller to look at.
+ * HZ_OK if opts->packed is as filler() filled it, has at least min_ndim dimensions, and is on the
+ * context's device. The caller checks its layout.
  */
 int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
 		     const hz_packed *p);
@@ -295,7 +301,10 @@ static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)
 	return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
 }
 
-/* Size d of an operand's batch, counted as the dimensions of the result: 1 where it has none */
+/*
+ * Size of dimension d of the result's batch in an operand with fewer dimensions: 1 where it has
+ * none
+ */
 static inline int64_t hzi_batch_size(int ndim, const int64_t *shape, int result_ndim, int d)
 {
 	const int own = d - (result_ndim - ndim);
@@ -303,7 +312,7 @@ static inline int64_t hzi_batch_size(int ndim, const int64_t *shape, int result_
 	return own < 0 ? 1 : shape[own];
 }
 
-/* Whether a dimension of a stride outer goes on where size steps of inner end */
+/* Whether stride outer equals size steps of stride inner: the two dimensions can be merged */
 static inline bool hzi_continues(int64_t outer, int64_t inner, int64_t size)
 {
 	int64_t whole;
@@ -320,7 +329,7 @@ static inline bool hzi_continues(int64_t outer, int64_t inner, int64_t size)
 	} while (0)
 
 #ifdef __clang_analyzer__
-/* An analyser looks at one file at a time, and would take the status of this for any. */
+/* Static analysers look at one file at a time: this shows them which status is returned. */
 #define hzi_fail(ctx, status, ...) ((void)hzi_fail(ctx, status, __VA_ARGS__), (status))
 #endif
 

@@ -24,15 +24,15 @@ void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align)
 		align = sizeof(void *);
 	if (bytes == 0)
 		bytes = 1;
-	/* No object is larger than this; what is below can be rounded up without overflow. */
+	/* No object is larger than this; smaller sizes can be rounded up without overflow. */
 	if (bytes > PTRDIFF_MAX - align)
 		return NULL;
 	if (ctx->allocator.alloc)
 		return ctx->allocator.alloc(ctx->allocator.user, bytes, align);
 #ifdef MADV_HUGEPAGE
 	/*
-	 * Large pages, since the processor remembers few of 4 KiB: 4 to 7 % of a quantized
-	 * multiplication of 2048^3. A refusal does not matter.
+	 * Asks for large pages, since the TLB holds few pages of 4 KiB: they save 4 to 7 % of a
+	 * quantized multiplication of 2048^3. A refusal does not matter.
 	 */
 	if (bytes >= 2 * HUGE_PAGE && bytes <= PTRDIFF_MAX - HUGE_PAGE && align <= HUGE_PAGE) {
 		const size_t total = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
@@ -59,7 +59,7 @@ void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes)
 /* ---- hz_alloc, hz_free ----------------------------------------------------------------------- */
 
 /*
- * Host memory is preceded by ALIGN bytes that hold its size, which the allocator's free() wants and
+ * Host memory is preceded by ALIGN bytes that hold its size: the allocator's free() wants it, and
  * hz_free() is not told.
  */
 static int alloc_host(struct hz_context *ctx, void **p, size_t bytes)
@@ -134,7 +134,7 @@ static void copy_line(char *dst, int64_t dst_stride, const char *src, int64_t sr
 	}
 	dst_stride *= (int64_t)size;
 	src_stride *= (int64_t)size;
-	/* A memcpy of a constant size is one load and one store, whatever the alignment. */
+	/* A memcpy of constant size is one load and one store, whatever the alignment. */
 	for (int64_t i = 0; i < n; i++, dst += dst_stride, src += src_stride) {
 		switch (size) {
 		case 1: memcpy(dst, src, 1); break;
@@ -145,7 +145,7 @@ static void copy_line(char *dst, int64_t dst_stride, const char *src, int64_t sr
 	}
 }
 
-/* Both views have one shape without a 0 and are apart. */
+/* Both views have the same shape without a 0 and do not overlap. */
 static void copy_host(const hz_tensor *src, const hz_tensor *dst)
 {
 	const size_t size = hz_dtype_size(src->dtype);
@@ -155,7 +155,7 @@ static void copy_host(const hz_tensor *src, const hz_tensor *dst)
 	char *d = dst->data;
 	int n = 0, i;
 
-	/* Innermost first; neighbours that are one run in both views become one dimension. */
+	/* Innermost first; neighbouring dimensions that are contiguous in both views are merged. */
 	for (i = src->ndim - 1; i >= 0; i--) {
 		if (src->shape[i] == 1)
 			continue;
@@ -183,7 +183,7 @@ static void copy_host(const hz_tensor *src, const hz_tensor *dst)
 	} while (i < n);
 }
 
-/* hzi_check() for an operand that may lie on the host of a GPU context as well. */
+/* hzi_check() for an operand that may also be on the host of a GPU context */
 static int check_operand(struct hz_context *ctx, const char *name, const hz_tensor *t, bool output)
 {
 	static const int dtypes[] = {

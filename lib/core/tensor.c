@@ -54,9 +54,7 @@ hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const int64_
 	for (int i = ndim - 1; i >= 0; i--) {
 		t.shape[i] = shape[i];
 		t.stride[i] = stride;
-		/*
-		 * Sizes that overflow are refused by their shape; the strides then do not matter.
-		 */
+		/* Sizes that overflow fail by their shape; the strides then do not matter. */
 		if (shape[i] > 1 && __builtin_mul_overflow(stride, shape[i], &stride))
 			stride = 0;
 	}
@@ -105,8 +103,8 @@ int64_t hz_tensor_count(const hz_tensor *t)
 }
 
 /*
- * The byte offsets, from data, of the first byte and of the byte behind the last; false if the view
- * is malformed or an offset does not fit. Both 0 if the view is empty.
+ * The byte offsets, from data, of the first byte and of one past the last; false if the view is
+ * malformed or an offset does not fit. Both are 0 if the view is empty.
  */
 static bool extent(const hz_tensor *t, int64_t *low, int64_t *high)
 {
@@ -137,7 +135,7 @@ static bool extent(const hz_tensor *t, int64_t *low, int64_t *high)
 	if (far || __builtin_add_overflow(last, 1, &last) ||
 	    __builtin_mul_overflow(last, size, high) || __builtin_mul_overflow(first, size, low))
 		return false;
-	/* Half of the address space is more than any object has; pointer differences stay exact. */
+	/* No object spans half of the address space; pointer differences stay exact. */
 	return *high <= PTRDIFF_MAX / 2 && *low >= -(PTRDIFF_MAX / 2);
 }
 
@@ -217,7 +215,8 @@ static const char *device_text(int device, char *buffer, size_t size)
 
 /*
  * Whether two index tuples may share an address. Sorted by stride, each dimension must step over
- * all that the smaller ones reach: true of every slice, permutation and reversal of an array.
+ * everything that the smaller ones reach: true of every slice, permutation and reversal of an
+ * array.
  */
 static bool writes_twice(const hz_tensor *t)
 {
@@ -263,7 +262,7 @@ bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtyp
 	       !((uintptr_t)t->data & (dtype_table[t->dtype].bytes - 1));
 }
 
-/* The rules one by one */
+/* The slow path: checks each rule by itself, to find the message. */
 static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const char *op,
 						 const char *name, const hz_tensor *t,
 						 const int *dtypes, bool output)
@@ -407,7 +406,7 @@ int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *re
 
 /* ---- Packed matrices ------------------------------------------------------------------------- */
 
-/* FNV-1a */
+/* FNV-1a hash */
 uint32_t hzi_packed_check(const hz_packed *p)
 {
 	const int64_t field[] = {

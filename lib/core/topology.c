@@ -32,7 +32,7 @@ static int64_t system_memory(void)
 
 #ifdef HZ_HAVE_HWLOC
 
-/* The size of a cache level of the first core allowed, 0 if it is not known. */
+/* The size of a cache level of the first allowed core; 0 if unknown */
 static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwloc_obj_type_t type)
 {
 	hwloc_obj_t cache = hwloc_get_next_obj_covering_cpuset_by_type(t, allowed, type, NULL);
@@ -41,8 +41,8 @@ static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwl
 }
 
 /*
- * Cores, not hardware threads: a second thread of a core adds nothing to bandwidth or multiply
- * units.
+ * Counts cores, not hardware threads: a second thread of a core adds nothing to bandwidth or to
+ * multiplication throughput.
  */
 static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 {
@@ -80,14 +80,16 @@ static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 static struct hzi_topology own;
 static bool own_is_read;
 
-/* Loads cores, caches, packages and NUMA nodes alone: no I/O devices, no OS objects. */
+/* Loads only cores, caches, packages and NUMA nodes: no I/O devices, no OS objects. */
 static void load_own(void)
 {
 	const unsigned version = hwloc_get_api_version();
 	hwloc_topology_t t;
 
 #ifdef __linux__
-	/* In a container without /sys hwloc learns little, and says so on standard error. */
+	/*
+	 * In a container without /sys, hwloc learns little and prints a message to standard error.
+	 */
 	if (access("/sys/devices/system/cpu", F_OK) != 0)
 		return;
 #endif
@@ -99,7 +101,9 @@ static void load_own(void)
 	hwloc_topology_set_type_filter(t, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	if (hwloc_topology_load(t) == 0) {
 		read_hwloc(&own, t);
-		/* A NUMA node's file may not count memory that was added to a running machine. */
+		/*
+		 * The file of a NUMA node may not count memory that was added to a running machine.
+		 */
 		own.memory_bytes = system_memory();
 		snprintf(own.source, sizeof(own.source), "hwloc %u.%u.%u", version >> 16,
 			 (version >> 8) & 0xff, version & 0xff);

@@ -19,7 +19,7 @@ static void set_own_workspace(struct hz_context *ctx, void *p, size_t bytes)
 	}
 }
 
-/* Makes the context's own workspace that large, or leaves it as it was. */
+/* Grows the context's own workspace to that size, or leaves it as it was. */
 static int grow(struct hz_context *ctx, const char *op, size_t bytes)
 {
 	void *p;
@@ -42,7 +42,7 @@ static int grow(struct hz_context *ctx, const char *op, size_t bytes)
 				"cannot grow while the stream is captured into a graph",
 				op, ctx->own_workspace_bytes, bytes);
 	HZ_CHECK(ctx->gpu->alloc(ctx, &p, bytes));
-	/* Work that is under way may still use the old one. */
+	/* Work in flight may still use the old workspace. */
 	status = ctx->own_workspace ? ctx->gpu->sync(ctx) : HZ_OK;
 	if (status != HZ_OK) {
 		ctx->gpu->free(ctx, p);

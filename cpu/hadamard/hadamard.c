@@ -7,7 +7,9 @@
 
 #include "cpu/hadamard/hadamard.h"
 
-/* Columns of transforms up to 2^COLUMN_BITS are made in tiles, longer ones one by one. */
+/*
+ * Transforms along columns of up to 2^COLUMN_BITS rows are made in tiles, longer ones one by one.
+ */
 #define COLUMN_BITS 18
 
 static size_t diag_bytes(const struct hzi_hadamard_args *a, const struct hzi_diag *d)
@@ -92,13 +94,16 @@ void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_had
 	job->post = make_diag(job, &a->post, &workspace);
 	for (int i = 0; i < a->plan.nseg; i++)
 		job->sign[i] = make_sign(&a->plan.seg[i], a->transpose, &workspace);
-	/* Without a workspace all areas are empty; any object is a base of offsets of 0. */
+	/*
+	 * Without a workspace all areas are empty, and any object will do as the base of offsets of
+	 * 0.
+	 */
 	job->scratch = workspace ? workspace : (char *)job;
 }
 
-/* Bytes of scratch above which workers do not each have their own */
+/* Bytes of scratch above which workers share one set of areas */
 #define LARGE_AREA ((size_t)8 << 20)
-/* Elements of the shortest block, 128 KiB, that threads share */
+/* Elements of the shortest block that threads share: 128 KiB */
 #define SHARED_LENGTH (32 << 10)
 
 bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads)
@@ -136,8 +141,8 @@ struct rows hzi_rows_of(const struct job *job)
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
 		.sign = job->sign,
-		.x_far = hzi_exceeds_cache(a),
-		.y_far = hzi_exceeds_cache(a),
+		.x_in_memory = hzi_exceeds_cache(a),
+		.y_in_memory = hzi_exceeds_cache(a),
 		.threads = 1,
 		.scratch = job->scratch,
 	};
@@ -167,7 +172,7 @@ const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, c
 	return NULL;
 }
 
-/* Unit: a tile of columns of a block of an item of the outer dimensions but the last */
+/* A unit is a tile of columns of a block of an item of the outer dimensions but the last. */
 static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = work_job;
@@ -242,7 +247,7 @@ int hzi_cpu_hadamard_columns(struct hz_context *ctx, const void *args)
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* Unit: a block of an item */
+/* A unit is a block of an item. */
 static void do_blocks(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = work_job;

@@ -14,8 +14,8 @@
 /* ---- tiles.c: cache blocking ----------------------------------------------------------------- */
 
 /*
- * m 2^k rows of columns elements: butterflies between rows, then the base matrix. A tile has width
- * columns; scratch holds its m 2^k rows, width + TILE_PAD apart.
+ * A matrix of m 2^k rows by `columns` columns: butterflies between rows, then the base matrix. A
+ * tile has `width` columns; scratch holds its m 2^k rows, width + TILE_PAD apart.
  */
 struct columns {
 	const struct hzi_hadamard_kern *kern;
@@ -25,14 +25,14 @@ struct columns {
 	int64_t x_ld, y_ld, columns, width;
 	const float *pre, *post;	/* row j: pre[j]; post[j] or post[j * post_ld + c] */
 	int64_t post_ld;
-	bool post_wide, last;
+	bool post_by_column, last;
 	float scale;
 	const float *sign;
 };
 
 /*
- * A run of blocks of a plan, block b at x + b * x_ld, elements x_step apart. scratch: see struct
- * areas.
+ * Equally spaced blocks of a plan: block b is at x + b * x_ld, its elements x_step apart. scratch:
+ * see struct areas.
  */
 struct rows {
 	const struct hzi_hadamard_kern *kern;
@@ -44,7 +44,7 @@ struct rows {
 	const float *pre, *post;
 	int64_t pre_ld, post_ld;	/* per block */
 	const float *const *sign;	/* per segment */
-	bool x_far, y_far;		/* in memory, not in the caches */
+	bool x_in_memory, y_in_memory;		/* in memory, beyond the caches */
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
 };
@@ -81,8 +81,9 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
 
 /*
- * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows without scratch or
- * constants, in registers, or f32 ones in y. columns: tiles of contiguous columns. blocks: any.
+ * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows in registers, or f32
+ * rows in place in y, without scratch or constants. columns: tiles of contiguous columns. blocks:
+ * any call.
  */
 const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, const void *args);
 int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args);
@@ -97,35 +98,35 @@ int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hada
 
 /* ---- hadamard.c: shared by all calls --------------------------------------------------------- */
 
-/* A call: its diagonals and base matrices as f32, its scratch */
+/* A call: its diagonals and base matrices as f32, and its scratch */
 struct job {
 	const struct hzi_hadamard_args *a;
 	const struct hzi_hadamard_kern *kern;
 	const float *pre, *post;
 	const float *sign[HZI_SEGMENTS];
 	struct areas areas;
-	size_t area_bytes;	/* from one worker's areas to the next one's */
+	size_t area_bytes;	/* distance between the areas of two workers */
 	char *scratch;		/* of worker 0 */
 	int64_t items;		/* the product of the outer dimensions */
 	int share;		/* threads that work on one transform */
 	int64_t width, tiles;	/* of columns */
 };
 
-/* Bytes of the diagonals and base matrices, which come first in the workspace */
+/* Bytes of the diagonals and base matrices, which are first in the workspace */
 size_t hzi_constants_bytes(const struct hzi_hadamard_args *a);
 
-/* Fills job without the areas, which follow hzi_constants_bytes() in the workspace. */
+/* Fills job except for the areas, which follow hzi_constants_bytes() in the workspace. */
 void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_hadamard_args *a);
 
 /*
- * Whether threads share each transform instead of each taking transforms: transforms are long and
- * fewer than threads, or their scratch is large.
+ * Whether threads share each transform instead of each doing transforms of their own: transforms
+ * are long and fewer than threads, or their scratch is large.
  */
 bool hzi_is_shared(const struct areas *s, const struct hzi_plan *plan, int64_t units, int threads);
 
 /*
- * Bytes of scratch: every worker has its areas; workers that share a unit have one set of areas and
- * a tile each.
+ * Bytes of scratch: every worker has its own areas, or workers that share a unit have one set of
+ * areas and a tile each.
  */
 size_t hzi_scratch_bytes(const struct areas *s, int64_t units, int threads);
 

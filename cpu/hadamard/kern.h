@@ -11,12 +11,14 @@
 /*
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, a multiple of
  * 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: results are
- * multiplied by scale, then by post; else y is f32 and gets them unscaled. With bits 0 it converts.
+ * multiplied by scale, then by post; otherwise y is f32 and gets them unscaled. With bits 0 it
+ * converts.
  *
  * If ahead is not 0, x is prefetched that many elements ahead (f32: FLOATS_AHEAD, unless rows are
- * finished here); fetch_y: f32 y, too. Prefetched addresses need not exist. Members next to each
- * other here are not so in struct hzi_hadamard_args: compilers would copy them in pairs, and a load
- * of two values that were just stored one by one waits for both stores (4 ns).
+ * finished here); fetch_y: f32 y is prefetched too. Prefetched addresses need not exist. Members
+ * that are neighbours here are not neighbours in struct hzi_hadamard_args: otherwise compilers copy
+ * them in pairs, and a load of two values that were just stored one by one waits for both stores (4
+ * ns).
  */
 struct hzi_head {
 	const void *x;
@@ -31,12 +33,12 @@ struct hzi_head {
 };
 
 /*
- * Butterflies between 2^bits rows of width elements, row strides 1, 2, .. 2^(bits - 1) times ld.
- * pre: row j is first multiplied by pre[j * pre_ld]. last: results are multiplied by scale, then by
- * post: row j by post[j * post_ld], or with post_wide element c of row j by post[j * post_ld + c].
- * There are groups groups of rows, x_group, y_group, pre_group and post_group apart. If ahead is
- * not 0, x is prefetched into L2 that many elements ahead; y_ahead: 16-bit y likewise, whose lines
- * are needed when they are stored to. Prefetched addresses need not exist.
+ * Butterflies between 2^bits rows of width elements, at row strides of 1, 2, .. 2^(bits - 1) times
+ * ld. pre: row j is first multiplied by pre[j * pre_ld]. last: results are multiplied by scale,
+ * then by post: row j by post[j * post_ld], or with post_by_column element c of row j by post[j *
+ * post_ld + c]. There are `groups` groups of rows, x_group, y_group, pre_group and post_group
+ * apart. If ahead is not 0, x is prefetched into L2 that many elements ahead; y_ahead: likewise
+ * 16-bit y, whose lines are needed when they are stored to. Prefetched addresses need not exist.
  */
 struct hzi_pass {
 	const void *x;
@@ -44,7 +46,7 @@ struct hzi_pass {
 	int64_t x_ld, y_ld, width;
 	int64_t groups, x_group, y_group, pre_group, post_group, ahead, y_ahead;
 	int32_t x_dtype, y_dtype, bits;
-	bool last, post_wide;
+	bool last, post_by_column;
 	float scale;
 	const float *pre, *post;
 	int64_t pre_ld, post_ld;
@@ -60,16 +62,16 @@ struct hzi_base_mul {
 	const float *sign;
 	int64_t x_ld, y_ld, width;
 	int32_t y_dtype, m;
-	bool last, post_wide;
+	bool last, post_by_column;
 	float scale;
 	const float *post;
 	int64_t post_ld;
 };
 
 /*
- * Quantizes count elements in groups of group, which divides count; t is overwritten. Meanwhile
- * ahead_step bytes for each element, from ahead on, are prefetched into L2, since divisions leave
- * the memory idle.
+ * Quantizes count elements in groups of `group`, which divides count; overwrites t. Meanwhile
+ * ahead_step bytes per element, from ahead on, are prefetched into L2, since divisions leave the
+ * memory idle.
  */
 struct hzi_quant {
 	float *t;
@@ -90,8 +92,8 @@ struct hzi_dequant {
 
 struct hzi_hadamard_kern {
 	int32_t lanes;		/* f32 elements of a vector */
-	int32_t head_bits;	/* most bits of head() */
-	int32_t pass_bits;	/* most bits of pass() */
+	int32_t head_bits;	/* largest bits of head() */
+	int32_t pass_bits;	/* largest bits of pass() */
 	void (*head)(const struct hzi_head *a);
 	void (*pass)(const struct hzi_pass *a);
 	void (*base_mul)(const struct hzi_base_mul *a);

@@ -10,13 +10,13 @@
 #include "lib/qgemm/qgemm.h"
 
 /*
- * The side of codes. given: scales and zero points are operands, one for param_group elements each,
- * and group only divides the work; else scales are those of the groups' values.
+ * The quantized operand. given: scales and zero points are operands, one for param_group elements
+ * each, and group only divides the work; otherwise each group's scale is computed from its values.
  */
 struct codes {
 	char *q, *scale;
 	int32_t q_dtype, scale_dtype, round_to;
-	bool back;			/* codes to values */
+	bool dequantize;			/* dequantize: codes to values */
 	int64_t group;
 	const int64_t *q_stride, *scale_stride;
 	/* given */
@@ -41,8 +41,9 @@ struct code_job {
 /* ---- hadamard_quantize(), dequantize_hadamard() ---------------------------------------------- */
 
 /*
- * Values held between transform and codes: 32 KiB, or one row; half of that from codes to values,
- * since results are in L1, too. All threads share each row above LONG_FLOATS, 1 MiB.
+ * Values held between the transform and quantization: 32 KiB, or one row; half of that for
+ * dequantization, whose results are in L1, too. All threads share each row above LONG_FLOATS, 1
+ * MiB.
  */
 #define TOGETHER_FLOATS (8 << 10)
 #define LONG_FLOATS (256 << 10)
@@ -76,7 +77,7 @@ static size_t values_bytes(const struct hzi_hadamard_args *a)
 	return line(rows_together(a) * row_length(a) * 4);
 }
 
-/* Scratch for the codes of a row that are not contiguous */
+/* Scratch for the codes of a row if they are not contiguous */
 static size_t aside_bytes(const struct hzi_hadamard_args *a, const struct codes *c)
 {
 	return c->given && c->q_step != 1 ? line(row_length(a)) : 0;
@@ -97,18 +98,18 @@ static int64_t run_length(const struct hzi_hadamard_args *a, const int64_t *stri
 	return min_i64(count, last - item % last);
 }
 
-/* A run of rows from item on, whose values are contiguous at values */
+/* The rows from item on, with contiguous values at `values` */
 static struct rows rows_run(const struct code_job *job, int64_t item, float *values)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	struct rows r = hzi_rows_of(&job->j);
 
-	if (job->codes.back) {
+	if (job->codes.dequantize) {
 		r.x = (const char *)values;
 		r.x_dtype = HZ_F32;
 		r.x_ld = a->plan.n;
 		r.x_step = 1;
-		r.x_far = false;
+		r.x_in_memory = false;
 		r.y += item_offset(a->ndim, a->shape, a->y_stride, item) * dtype_bytes(a->y_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.y_ld = a->y_stride[a->ndim - 1];
@@ -117,7 +118,7 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 		r.y_dtype = HZ_F32;
 		r.y_ld = a->plan.n;
 		r.y_step = 1;
-		r.y_far = false;
+		r.y_in_memory = false;
 		r.x += item_offset(a->ndim, a->shape, a->x_stride, item) * dtype_bytes(a->x_dtype);
 		if (a->blocks == 1 && a->ndim > 0)
 			r.x_ld = a->x_stride[a->ndim - 1];
@@ -128,8 +129,8 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 }
 
 /*
- * convert() with given scales and zero points. Codes that are not contiguous go through aside,
- * scratch for a row of them.
+ * convert() with given scales and zero points. Codes that are not contiguous pass through aside,
+ * scratch for one row of them.
  */
 static void convert_given(const struct code_job *job, int64_t item, float *values, int64_t begin,
 			  int64_t end, char *aside)
@@ -152,7 +153,7 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 		.stream = c->stream,
 	};
 
-	if (c->back) {
+	if (c->dequantize) {
 		if (c->q_step != 1)
 			copy_strided(aside + i, 1, q, c->q_step, count, 1);
 		c->kern->dequantize(&codes);
@@ -164,8 +165,8 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 }
 
 /*
- * Converts groups begin .. end - 1 of a row between values and codes. ahead: what to prefetch, or
- * NULL; aside: see convert_given().
+ * Quantizes or dequantizes groups begin .. end - 1 of a row. ahead: address to prefetch, or NULL;
+ * aside: see convert_given().
  */
 static void convert(const struct code_job *job, int64_t item, float *values, int64_t begin,
 		    int64_t end, const char *ahead, char *aside)
@@ -183,7 +184,7 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 	    (c->q_dtype == HZ_S4X2 ? i / 2 : i);
 	scale = c->scale + (item_offset(a->ndim, a->shape, c->scale_stride, item) + begin) *
 			   (c->scale_dtype == HZ_F32 ? 4 : 1);
-	if (c->back)
+	if (c->dequantize)
 		job->j.kern->dequant(&(struct hzi_dequant){
 			.q = q,
 			.scale = scale,
@@ -208,7 +209,7 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 		});
 }
 
-/* Lengths of rows whose lines are prefetched, in calls of more bytes than FETCH_BYTES */
+/* Row lengths for which lines are prefetched, in calls of more bytes than FETCH_BYTES */
 enum { FETCH_FROM = 512, FETCH_TO = 8192, FETCH_BYTES = 2 << 20 };
 
 static void fetch(const char *from, int64_t bytes)
@@ -218,12 +219,12 @@ static void fetch(const char *from, int64_t bytes)
 }
 
 /*
- * The codes of a row to values, whose transform goes to y; next: the codes after these. Lines of y
- * and next are prefetched meanwhile: a row is too short for the hardware prefetcher, and stores to
- * y would wait. To bf16, rows of 1024 to 4096: 1.4 times as fast; rows of 256 and 16384: 0.95.
+ * Dequantizes a row whose transform goes to y; next: the following codes. Lines of y and next are
+ * prefetched meanwhile: a row is too short for the hardware prefetcher, and stores to y would wait.
+ * To bf16, rows of 1024 to 4096 are 1.4 times as fast; rows of 256 and 16384: 0.95 times.
  */
-static void convert_back(const struct code_job *job, int64_t item, float *values, const char *y,
-			 const char *next, char *aside)
+static void dequantize_row(const struct code_job *job, int64_t item, float *values, const char *y,
+			   const char *next, char *aside)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const struct codes *c = &job->codes;
@@ -242,12 +243,12 @@ static void convert_back(const struct code_job *job, int64_t item, float *values
 	}
 }
 
-/* Unit: a row */
+/* A unit is a row. */
 static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct code_job *job = work_job;
 	const struct hzi_hadamard_args *a = job->j.a;
-	const bool back = job->codes.back;
+	const bool dequantize = job->codes.dequantize;
 	const int64_t length = row_length(a), groups = pieces(job);
 	char *scratch = job->j.scratch + (size_t)thread * job->j.area_bytes;
 	float *values = (float *)(scratch + areas_bytes(&job->j.areas));
@@ -256,12 +257,12 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 	while (begin < end) {
 		struct rows r = rows_run(job, begin, values);
 		const int64_t most = max_i64(1, rows_together(a) / (job->fetch ? 2 : 1));
-		const int64_t rows = run_length(a, back ? a->y_stride : a->x_stride,
-						back ? a->y_block : a->x_block, begin,
+		const int64_t rows = run_length(a, dequantize ? a->y_stride : a->x_stride,
+						dequantize ? a->y_block : a->x_block, begin,
 						min_i64(end - begin, most));
 
 		r.scratch = scratch;
-		for (int64_t i = 0; back && i < rows; i++) {
+		for (int64_t i = 0; dequantize && i < rows; i++) {
 			const int64_t at = begin + i, after = at + rows;
 			const bool side = a->y_step == 1 && (a->blocks == 1 || r.y_ld == a->plan.n);
 			const char *y = r.y + i * r.y_ld * dtype_bytes(a->y_dtype);
@@ -270,10 +271,10 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 			if (job->codes.q_step == 1 && after < end)
 				next = job->codes.q + item_offset(a->ndim, a->shape,
 								  job->codes.q_stride, after);
-			convert_back(job, at, values + i * length, side ? y : NULL, next, aside);
+			dequantize_row(job, at, values + i * length, side ? y : NULL, next, aside);
 		}
 		hzi_run_rows(&r, &job->j.areas, 0, rows * a->blocks);
-		if (!back) {
+		if (!dequantize) {
 			/* If rows are contiguous, the next ones follow those just read. */
 			const int64_t size = dtype_bytes(r.x_dtype), row_bytes = length * size;
 			const char *next = r.x + rows * a->blocks * r.x_ld * size;
@@ -286,7 +287,7 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Unit: a block of the row of job->run */
+/* A unit is a block of the row of job->run. */
 static void do_run(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct code_job *job = work_job;
@@ -296,7 +297,7 @@ static void do_run(void *work_job, int thread, int64_t begin, int64_t end)
 	hzi_run_rows(&r, &job->j.areas, begin, end);
 }
 
-/* Unit: a group of the row whose values are at job->values */
+/* A unit is a group of the row whose values are at job->values. */
 static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 {
 	const struct code_job *job = work_job;
@@ -306,7 +307,7 @@ static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 		(char *)job->values + values_bytes(job->j.a));
 }
 
-/* Row by row: all threads share its blocks, or each block, and its groups */
+/* Row by row: all threads share its blocks, or each of its blocks, and its groups. */
 static void long_rows(struct code_job *job, int threads)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
@@ -318,34 +319,35 @@ static void long_rows(struct code_job *job, int threads)
 	for (job->item = 0; job->item < job->j.items; job->item++) {
 		job->run = rows_run(job, job->item, job->values);
 		job->run.threads = share;
-		if (job->codes.back)
+		if (job->codes.dequantize)
 			hzi_parallel(threads, do_groups, job, groups);
 		hzi_parallel(share > 1 ? 1 : threads, do_run, job, a->blocks);
-		if (!job->codes.back)
+		if (!job->codes.dequantize)
 			hzi_parallel(threads, do_groups, job, groups);
 	}
 }
 
 static struct areas code_areas(const struct hzi_hadamard_kern *kern,
-			       const struct hzi_hadamard_args *a, bool back, int threads)
+			       const struct hzi_hadamard_args *a, bool dequantize, int threads)
 {
-	return hzi_row_areas(kern, &a->plan, back ? HZ_F32 : a->x_dtype, back ? a->y_dtype : HZ_F32,
-			 back ? 1 : a->x_step, back ? a->y_step : 1, threads);
+	return hzi_row_areas(kern, &a->plan, dequantize ? HZ_F32 : a->x_dtype,
+			     dequantize ? a->y_dtype : HZ_F32, dequantize ? 1 : a->x_step,
+			     dequantize ? a->y_step : 1, threads);
 }
 
 static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		     const struct codes *codes)
 {
-	const int64_t each = dtype_bytes(codes->back ? a->y_dtype : a->x_dtype) + 1;
+	const int64_t each = dtype_bytes(codes->dequantize ? a->y_dtype : a->x_dtype) + 1;
 	const int64_t bytes = item_count(a->ndim, a->shape) * row_length(a) * each;
 	const int threads = hzi_threads(ctx, bytes);
 	struct code_job job;
 
 	hzi_begin_job(&job.j, ctx, a);
 	job.codes = *codes;
-	job.fetch = codes->back && bytes > FETCH_BYTES && row_length(a) >= FETCH_FROM &&
+	job.fetch = codes->dequantize && bytes > FETCH_BYTES && row_length(a) >= FETCH_FROM &&
 		    row_length(a) <= FETCH_TO;
-	job.j.areas = code_areas(job.j.kern, a, codes->back, threads);
+	job.j.areas = code_areas(job.j.kern, a, codes->dequantize, threads);
 	job.j.area_bytes = areas_bytes(&job.j.areas);
 	if (is_long(a) || (threads > 1 && job.j.items < threads)) {
 		long_rows(&job, threads);
@@ -359,8 +361,8 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			      const struct codes *c)
 {
-	const struct areas areas = code_areas(hzi_hadamard_kern + ctx->level, a, c->back,
-					      ctx->threads);
+	const struct areas areas =
+		code_areas(hzi_hadamard_kern + ctx->level, a, c->dequantize, ctx->threads);
 	const int64_t items = item_count(a->ndim, a->shape);
 	const size_t values = values_bytes(a) + aside_bytes(a, c);
 	const size_t apart = (areas_bytes(&areas) + values) *
@@ -403,7 +405,7 @@ int hzi_cpu_dequantize_hadamard(struct hz_context *ctx,
 		.scale = (char *)(uintptr_t)a->scale,
 		.q_dtype = a->q_dtype,
 		.scale_dtype = a->scale_dtype,
-		.back = true,
+		.dequantize = true,
 		.group = a->group,
 		.q_stride = a->q_stride,
 		.scale_stride = a->scale_stride,
@@ -415,14 +417,14 @@ int hzi_cpu_dequantize_hadamard(struct hz_context *ctx,
 size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 					     const struct hzi_dequantize_hadamard_args *a)
 {
-	return codes_workspace(ctx, &a->t, &(struct codes){.back = true});
+	return codes_workspace(ctx, &a->t, &(struct codes){.dequantize = true});
 }
 
 /* ---- quantize(), dequantize() with a transform ----------------------------------------------- */
 
 /*
- * Calls of more bytes store codes past the caches, if rows are long enough for the fence after each
- * of them, 0.15 us, to pay
+ * Calls of more bytes use non-temporal stores for codes, if rows are so long that the fence after
+ * each of them, 0.15 us, pays.
  */
 #define STREAM_BYTES ((int64_t)32 << 20)
 #define STREAM_ROW 4096
@@ -433,12 +435,12 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 	const struct hzi_rotated *r = a->rotated;
 	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
 			      (1 + dtype_bytes(r->t.x_dtype));
-	/* The zero point as a code of either type: its low byte */
+	/* The zero point as a code of either signedness: its low byte */
 	const uint8_t zero = (uint8_t)a->zero;
 	const struct codes codes = {
 		.q = a->q,
 		.q_dtype = a->q_dtype,
-		.back = a->back,
+		.dequantize = a->back,
 		.group = r->group < row_length(&r->t) ? r->group : PIECE,
 		.q_stride = r->q_stride,
 		.scale_stride = r->p_stride,
@@ -456,8 +458,9 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 }
 
 size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
-				 bool back)
+					bool dequantize)
 {
-	return codes_workspace(ctx, &r->t, &(struct codes){
-		.back = back, .given = true, .q_step = r->q_step});
+	return codes_workspace(
+		ctx, &r->t,
+		&(struct codes){.dequantize = dequantize, .given = true, .q_step = r->q_step});
 }

@@ -8,26 +8,26 @@
 #include "cpu/hadamard/hadamard.h"
 
 /*
- * Floats of a column tile, 256 KiB: a quarter of a 1 MiB L2, which also holds the lines of x and
- * what is prefetched. Rows are padded by one cache line, because rows a multiple of 4 KiB apart
- * share a set of L1.
+ * Floats of a column tile: 256 KiB, a quarter of a 1 MiB L2, which also holds the lines of x and
+ * what is prefetched. Rows are padded by one cache line, because rows at a multiple of 4 KiB share
+ * a set of L1.
  */
 #define TILE_FLOATS (64 << 10)
 #define TILE_PAD 16
-/* Columns of a tile at most: 2 KiB of a row, half a page, for the prefetcher and the TLB */
+/* Most columns of a tile: 2 KiB of a row, half a page, for the prefetcher and the TLB */
 #define TILE_COLUMNS 512
-/* Floats that several passes go over before the next ones: 16 KiB, half of an L1 */
+/* Floats that several passes process before the next ones: 16 KiB, half of an L1 */
 #define L1_FLOATS 4096
 /*
  * Prefetch distance, in elements, for 16-bit rows that need one pass. Longer rows are read a block
- * of L1_FLOATS at a time, with pauses that stop the hardware prefetcher: there it is the next
- * block.
+ * of L1_FLOATS at a time, with pauses that stop the hardware prefetcher; for these the distance is
+ * the next block.
  */
 #define STREAM_AHEAD 1024
 /*
- * Operands of more bytes than that, a quarter of a 1 MiB L2, count as in memory and are prefetched,
- * 16-bit y in long rows by Y_AHEAD elements. One core of an AMD EPYC (Zen 5), rows of 4096: f32
- * 6.2 -> 5.2 ms, f16 11.1 -> 6.2.
+ * Larger operands, in bytes (a quarter of a 1 MiB L2), count as in memory and are prefetched,
+ * 16-bit y in long rows by Y_AHEAD elements. One core of an AMD EPYC (Zen 5), rows of 4096: f32 6.2
+ * -> 5.2 ms, f16 11.1 -> 6.2.
  */
 #define FAR_BYTES (256 << 10)
 #define Y_AHEAD 512
@@ -35,9 +35,10 @@
 #define BIG_BITS 17
 #define SUB_BITS 15
 /*
- * f32 columns above 2^SPLIT_BITS are transformed in two steps, within groups of neighbouring rows,
- * then across groups, since a tile of all rows would be few cache lines wide. Zen 4, 4096 x 4096,
- * blocks of 1024, 2048, 4096: 13.8, 20.7, 28.1 ms in one step; 9.2, 9.8, 11.9 in two.
+ * f32 columns of more than 2^SPLIT_BITS rows are transformed in two steps, within groups of
+ * neighbouring rows, then across groups, since a tile of all rows would be few cache lines wide.
+ * Zen 4, 4096 x 4096, blocks of 1024, 2048, 4096: 13.8, 20.7, 28.1 ms in one step; 9.2, 9.8, 11.9
+ * in two.
  */
 #define SPLIT_BITS 9
 
@@ -73,7 +74,7 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 	struct hzi_pass p = {
 		.width = width,
 		.groups = 1,
-		.post_wide = a->post_wide,
+		.post_by_column = a->post_by_column,
 		.scale = a->scale,
 		.pre_ld = 1,
 	};
@@ -101,9 +102,13 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 				p.y = to_y ? a->y + (l * a->y_ld + c) * y_size :
 					     (char *)(scratch + l * ld);
 				p.pre = from_x && a->pre ? a->pre + l : NULL;
-				p.post = to_y && a->post ?
-					 a->post + l * a->post_ld + (a->post_wide ? c : 0) : NULL;
-				/* The next group of rows, or the first one of the next tile */
+				p.post = to_y && a->post ? a->post + l * a->post_ld +
+								   (a->post_by_column ? c : 0)
+							 : NULL;
+				/*
+				 * Prefetch the next group of rows, or the first one of the next
+				 * tile.
+				 */
 				p.ahead = !from_x ? 0 : j + (step << bits) < rows ?
 					  a->x_ld * ((int64_t)1 << bits) : width - j * a->x_ld;
 				a->kern->pass(&p);
@@ -120,7 +125,7 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 			.y_dtype = a->y_dtype,
 			.m = a->m,
 			.last = a->last,
-			.post_wide = a->post_wide,
+			.post_by_column = a->post_by_column,
 			.scale = a->scale,
 			.post_ld = a->post_ld * ((int64_t)1 << a->k),
 		};
@@ -130,19 +135,19 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 			b.y = a->y + (l * a->y_ld + c) * y_size;
 			b.post = NULL;
 			if (a->post)
-				b.post = a->post + l * a->post_ld + (a->post_wide ? c : 0);
+				b.post = a->post + l * a->post_ld + (a->post_by_column ? c : 0);
 			a->kern->base_mul(&b);
 		}
 	}
 }
 
-/* Whether columns are split, in groups of 2^(k / 2) rows */
+/* Whether columns are split into groups of 2^(k / 2) rows */
 static bool is_split(int m, int k, int y_dtype)
 {
 	return m == 1 && k > SPLIT_BITS && y_dtype == HZ_F32;
 }
 
-/* column_tile() in two steps; y has the values between them. */
+/* column_tile() in two steps; y holds the values between them. */
 static void split_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
@@ -199,8 +204,8 @@ void hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
- * Base matrices times less than a vector of columns: BATCH transforms are interleaved as columns so
- * that vectors are full; fewer if they are long, to stay in L2.
+ * A base matrix times fewer columns than a vector has lanes: BATCH transforms are interleaved as
+ * columns to fill vectors; fewer transforms if they are long, to stay in L2.
  */
 #define BATCH 64
 #define BATCH_LONG 16
@@ -220,7 +225,7 @@ static size_t batch_bytes(const struct hzi_segment *seg)
 	return line(2 * seg->length * (batch_columns(seg) + TILE_PAD) * 4);
 }
 
-/* Log2 of the sub-block of a transform of 2^k that is finished before the rest begins */
+/* Log2 of the sub-block of a transform of 2^k that is finished before the others begin */
 static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 {
 	if (threads > 1 && k > kern->head_bits)
@@ -259,7 +264,7 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 	return s;
 }
 
-/* One transform: x to t, f32, which may be y, then to y */
+/* One transform: from x to t, f32, which may be y, then to y */
 struct transform {
 	const struct rows *r;
 	const struct hzi_segment *seg;
@@ -274,7 +279,7 @@ struct transform {
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
 };
 
-/* Butterflies of 2^k elements at offset: last: to y with scale and post, else to t */
+/* Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t */
 static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
 	const struct rows *r = a->r;
@@ -294,15 +299,15 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.scale = a->seg->scale,
 			.pre = a->pre ? a->pre + offset : NULL,
 			.post = a->post ? a->post + offset : NULL,
-			.ahead = r->x_far ? L1_FLOATS : 0,
-			.fetch_y = r->y_far && !last && a->t == (float *)a->y && a->y != a->x,
+			.ahead = r->x_in_memory ? L1_FLOATS : 0,
+			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
 		};
 
 		kern->head(&h);
 	} else {
 		const int left = k - kern->head_bits;
 		const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
-		/* Lines a multiple of 4 KiB apart share a set of L1, which may have only 8 ways. */
+		/* Lines at a multiple of 4 KiB share a set of L1, which may have only 8 ways. */
 		const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
 		const int bits = (int)min_i64(most, (left + passes - 1) / passes);
 		const int64_t step = (int64_t)1 << (k - bits);
@@ -317,14 +322,14 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.y_dtype = last ? r->y_dtype : HZ_F32,
 			.bits = bits,
 			.last = last,
-			.post_wide = true,
+			.post_by_column = true,
 			.scale = a->seg->scale,
 			.post_ld = step,
 		};
 
-		if (last && r->y_far && a->y != a->x)
+		if (last && r->y_in_memory && a->y != a->x)
 			p.y_ahead = step << bits <= L1_FLOATS ? L1_FLOATS : Y_AHEAD;
-		/* As many transforms at a time as fit in L1, or one */
+		/* As many transforms at a time as fit in L1, at least one */
 		for (int64_t i = offset, n; i < offset + count; i += n) {
 			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
 			if (k - bits <= kern->head_bits) {
@@ -343,7 +348,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 	}
 }
 
-/* Unit i: sub-block i of the transform */
+/* Unit i is sub-block i of the transform. */
 static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct transform *a = job;
@@ -355,7 +360,7 @@ static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 	sylvester(a, begin * step, (end - begin) * step, a->sub, last);
 }
 
-/* Unit i: a tile of columns of the matrix whose rows are the sub-blocks of part i / tiles */
+/* Unit i is a tile of columns of the matrix whose rows are the sub-blocks of part i / tiles. */
 static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct transform *a = job;
@@ -373,7 +378,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.columns = step,
 		.width = a->width,
 		.post_ld = step,
-		.post_wide = true,
+		.post_by_column = true,
 		.last = seg->m == 1,
 		.scale = seg->scale,
 	};
@@ -389,7 +394,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Unit i: 16 columns, from 16 i on, of the product with the base matrix */
+/* Unit i is 16 columns, from 16 i on, of the product with the base matrix. */
 static void do_base(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct transform *a = job;
@@ -405,7 +410,7 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 		.y_dtype = r->y_dtype,
 		.m = a->seg->m,
 		.last = true,
-		.post_wide = true,
+		.post_by_column = true,
 		.scale = a->seg->scale,
 		.post = a->post ? a->post + c : NULL,
 		.post_ld = step,
@@ -435,7 +440,7 @@ static void one_transform(struct transform *a)
 		hzi_parallel(r->threads, do_base, a, (step + 15) / 16);
 }
 
-/* The transforms of a segment in n <= batch_columns() blocks; t is that of the first. */
+/* Runs the transforms of a segment in n <= batch_columns() blocks; t is that of the first. */
 static void batch(const struct transform *a, int64_t n)
 {
 	const struct rows *r = a->r;
@@ -559,7 +564,10 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
 				if (seg->m == 1 && r->y_dtype == HZ_F32)
 					a.t = (float *)a.y;
-				/* It does not pay for fewer columns than one transform has. */
+				/*
+				 * Interleaving does not pay for fewer columns than one transform
+				 * has.
+				 */
 				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
 					step = min_i64(blocks - i, batch_columns(seg));
 					batch(&a, step);
@@ -663,8 +671,8 @@ int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 			.kern = kern,
 			.x_dtype = a->x_dtype,
 			.y_dtype = HZ_F32,
-			.x_far = hzi_exceeds_cache(a),
-			.y_far = hzi_exceeds_cache(a),
+			.x_in_memory = hzi_exceeds_cache(a),
+			.y_in_memory = hzi_exceeds_cache(a),
 		};
 		const struct transform t = {
 			.r = &r,

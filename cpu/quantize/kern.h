@@ -10,8 +10,8 @@
 
 /*
  * count contiguous floats x (HZ_F32, HZ_F16 or HZ_BF16) and codes q (HZ_U8 or HZ_S8). Element i has
- * scales[i / group] and zeros[i / group], which are of q's dtype. stream: results exceed the caches
- * and are stored past them.
+ * scales[i / group] and zeros[i / group], which are of q's dtype. stream: non-temporal stores, for
+ * results that exceed the caches.
  */
 struct hzi_quantize_codes {
 	void *x, *q;
@@ -22,7 +22,10 @@ struct hzi_quantize_codes {
 	bool stream;
 };
 
-/* Widens lo[i / group] and hi[i / group] to count contiguous floats x[i], NaN left out. */
+/*
+ * Widens the ranges lo[i / group] .. hi[i / group] to hold count contiguous floats x[i]; ignores
+ * NaN.
+ */
 struct hzi_range {
 	const void *x;
 	float *lo, *hi;

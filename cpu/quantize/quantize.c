@@ -14,24 +14,22 @@
 #include "cpu/quantize/kern.h"
 #include "cpu/quantize/quantize.h"
 
-/* Elements of a unit of work: 256 KiB of f32; strided ones are gathered, GATHER at a time */
+/* Elements of a unit of work: 256 KiB of f32. Strided elements are gathered, GATHER at a time. */
 #define SEGMENT 65536
 /*
- * Calls that move more bytes store past the caches, whatever the size of the last one, which others
- * may share: 30 MB at 17 to 25 instead of 11 to 14 GB/s beside neighbours, 26 instead of 30
- * without.
+ * Calls that move more bytes use non-temporal stores, whatever the size of the last-level cache,
+ * which other processes may share: 30 MB at 17 to 25 instead of 11 to 14 GB/s beside busy
+ * neighbours, 26 instead of 30 without.
  */
 #define STREAM_BYTES ((int64_t)32 << 20)
 
-/*
- * A map is cut into segments: of whole groups, or within a group if groups are longer.
- */
+/* A map is cut into segments: of whole groups, or within a group if groups are longer. */
 struct segments {
 	const struct hzi_quantize_map *map;
 	int64_t per_group, length, per_row, count;
 };
 
-/* Segments of at most that many elements */
+/* Cuts a map into segments of at most that many elements. */
 static struct segments make_segments(const struct hzi_quantize_map *map, int64_t most)
 {
 	struct segments s = {.map = map, .per_group = 1};
@@ -48,7 +46,7 @@ static struct segments make_segments(const struct hzi_quantize_map *map, int64_t
 	return s;
 }
 
-/* Segment u: returns its length; sets the index of its first element and parameter */
+/* Returns the length of segment u; sets the index of its first element and parameter. */
 static int64_t segment_at(const struct segments *s, int64_t u, int64_t *x, int64_t *q, int64_t *p)
 {
 	const struct hzi_quantize_map *map = s->map;
@@ -74,7 +72,7 @@ struct codes_job {
 	const float *scales;
 	const void *zeros;
 	bool to_codes, stream;
-	int64_t bytes;			/* that the call moves */
+	int64_t bytes;			/* that the call reads and writes */
 };
 
 static void codes_units(void *data, int thread, int64_t begin, int64_t end)
@@ -119,25 +117,25 @@ static void codes_units(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /*
- * Where x or q is contiguous along another dimension than the row, SQUARE_ROWS rows by
- * SQUARE_LENGTH elements at a time are transposed on the way in or out. While a square becomes
- * codes, lines of the next are prefetched: 4096 x 4096 of f32, ms without and with,
+ * Where x or q is contiguous along a dimension other than the row, SQUARE_ROWS rows by
+ * SQUARE_LENGTH elements at a time are transposed at the load or at the store. While a square
+ * becomes codes, lines of the next are prefetched: 4096 x 4096 of f32, ms without and with,
  *
- *	rows of a square	Xeon with AMX		EPYC (Zen 5)
- *	64			23.5, 22.4		23.0, 20.2
- *	128			22.7, 21.3		20.6, 13.4
+ * 	rows of a square	Xeon with AMX		EPYC (Zen 5)
+ * 	64			23.5, 22.4		23.0, 20.2
+ * 	128			22.7, 21.3		20.6, 13.4
  */
 #define SQUARE_ROWS 128
 #define SQUARE_LENGTH 128
 
 struct transpose_job {
 	struct codes_job c;
-	struct hzi_quantize_map map;		/* that dimension taken out */
+	struct hzi_quantize_map map;		/* without that dimension */
 	bool transpose_x;			/* else q */
 	int64_t rows, x_row, q_row, p_row;	/* of that dimension */
 };
 
-/* The dimension along which neighbours of the operand to be transposed lie; or map->ndim */
+/* The dimension along which the operand to be transposed is contiguous, or map->ndim */
 static int neighbour_dim(const struct hzi_quantize_map *map)
 {
 	int d = 0;
@@ -183,7 +181,7 @@ static struct transpose_job make_transpose(const struct codes_job *c)
 	return t;
 }
 
-/* Prefetches a share (part of parts) of n pieces of bytes each, step bytes apart. */
+/* Prefetches a share (part of parts) of n pieces of `bytes` bytes each, step bytes apart. */
 static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t n, int64_t part,
 			 int64_t parts)
 {
@@ -195,7 +193,7 @@ static void fetch_pieces(const char *from, int64_t step, int64_t bytes, int64_t 
 	}
 }
 
-/* Unit: a square, SQUARE_ROWS rows of a segment */
+/* A unit is a square: SQUARE_ROWS rows of a segment. */
 static void transpose_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct transpose_job *t = data;
@@ -257,7 +255,7 @@ static int64_t elements(const struct hzi_quantize_map *map)
 	return map->n * item_count(map->ndim, map->shape);
 }
 
-/* zero: where the one zero point may be put; either type has its low byte as code. */
+/* zero: memory for the one zero point; its low byte is the code of either signedness. */
 static struct codes_job make_job(const struct hz_context *ctx, const struct hzi_codes_args *a,
 				 uint8_t *zero)
 {
@@ -314,7 +312,7 @@ struct range_job {
 	const struct hzi_choose_qparams_args *a;
 	struct segments s;
 	int threads;
-	bool shared;			/* segments share parameters: threads have ranges each */
+	bool shared;			/* segments share parameters: each thread has ranges */
 	float *lo, *hi;			/* [threads or 1][params] */
 };
 

@@ -26,7 +26,7 @@
  *                                             [ -D  -C   B   A ]
  *
  * In this form they equal the tables of QuIP#, fast-hadamard-transform and MLX entry for entry,
- * except for order 12 of DAO, whose rows and columns take one of each half in turn. The forward
+ * except for order 12 of DAO, whose rows and columns alternate between the two halves. The forward
  * transforms of those libraries compute y = B x (hadK @ x in QuIP#, out[i] = sum_j of B_ij x[j] in
  * fast-hadamard-transform and MLX).
  */
@@ -34,12 +34,12 @@ struct recipe {
 	int core;		/* HZ_BASE_PALEY1, PALEY2 or WILLIAMSON */
 	int c;			/* the order of the core */
 	int p, q;		/* PALEY: the field GF(q) of characteristic p */
-	bool interleave;	/* PALEY2: index 2 i + s stands for s c / 2 + i */
-	const uint32_t *rows;	/* WILLIAMSON: of A B C D */
+	bool interleave;	/* PALEY2: index 2 i + s is s c / 2 + i */
+	const uint32_t *rows;	/* WILLIAMSON: first rows of A B C D */
 	int8_t chi[HZI_BASE_MAX];
 };
 
-/* First rows of A, B, C, D: bit j is set if entry j, and so h - j, is -1. */
+/* First rows of A, B, C, D: bits j and h - j are set if entries j and h - j are -1. */
 static const struct {
 	int m;
 	uint32_t rows[4];
@@ -54,7 +54,7 @@ static const struct {
 	{ 172, { 0x2450ce, 0x135e04, 0x342b28, 0x3cda1c } },
 };
 
-/* The tables under other libraries' names. */
+/* The names of tables in other libraries */
 static const struct {
 	int id, m, core;
 } peers[] = {
@@ -82,7 +82,7 @@ static const char *const names[] = { "auto", "paley1", "paley2", "williamson", "
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
-/* The prime that q is a power of; 0: q is no prime power */
+/* The prime whose power q is; 0 if q is no prime power */
 static int characteristic(int q)
 {
 	int p = 2;
@@ -98,7 +98,7 @@ static int characteristic(int q)
 	return q == 1 ? p : 0;
 }
 
-/* Whether there is a core matrix of exactly that order; fills all of *r but chi. */
+/* Whether there is a core matrix of exactly that order. Fills all of *r but chi. */
 static bool find_core(struct recipe *r, int core, int c)
 {
 	int i;
@@ -126,7 +126,7 @@ static bool find_core(struct recipe *r, int core, int c)
 	}
 }
 
-/* The recipe for a table, without chi; false if there is none. id is not HZ_BASE_AUTO. */
+/* Finds the recipe for a table, without chi; false if there is none. id is not HZ_BASE_AUTO. */
 static bool find(struct recipe *r, int id, int m)
 {
 	int i, c;
@@ -155,9 +155,9 @@ static bool find(struct recipe *r, int id, int m)
 }
 
 /*
- * chi[a] for every element a: the powers of a primitive element are squares and non-squares in
- * turn. A primitive element x is found by trying x^e = tail, tail numbered as elements are; for
- * e = 1 it is a primitive root.
+ * chi[a] for every element a: the powers of a primitive element alternate between squares and
+ * non-squares. A primitive element x is found by trying x^e = tail, tail numbered as elements are;
+ * for e = 1 it is a primitive root.
  */
 static void fill_chi(struct recipe *r)
 {
@@ -168,7 +168,10 @@ static void fill_chi(struct recipe *r)
 		a = 1;
 		for (steps = 0; a && !r->chi[a]; steps++) {
 			r->chi[a] = steps % 2 ? -1 : 1;
-			/* a times x: the digits move up, the top one comes back as top * tail */
+			/*
+			 * a times x: the digits move up, and the top digit is carried back as top *
+			 * tail.
+			 */
 			top = a / (r->q / r->p);
 			a = a % (r->q / r->p) * r->p;
 			for (sum = 0, l = tail, place = 1; place < r->q; place *= r->p, l /= r->p)
@@ -180,7 +183,7 @@ static void fill_chi(struct recipe *r)
 	}
 }
 
-/* Q_ij. */
+/* Q_ij */
 static int q_entry(const struct recipe *r, int i, int j)
 {
 	int difference = 0, place;
@@ -221,7 +224,7 @@ static int paley2_entry(const struct recipe *r, int i, int j)
 
 static int williamson_entry(const struct recipe *r, int i, int j)
 {
-	/* which of A B C D, and its sign */
+	/* index of A B C D, and its sign */
 	static const int8_t array[4][4] = {
 		{ 1, 2, 3, 4 }, { -2, 1, -4, 3 }, { -3, 4, 1, -2 }, { -4, -3, 2, 1 }
 	};
@@ -281,7 +284,7 @@ int hzi_base_auto(int m)
 	return 0;
 }
 
-/* HZ_ENOTSUP for a missing table, with the names under which there is one of that order */
+/* HZ_ENOTSUP for a missing table; the message lists the names that have a table of that order. */
 static int no_base(struct hz_context *ctx, const char *op, int id, int m)
 {
 	char known[64] = "";

@@ -59,11 +59,11 @@ static void push(struct hzi_plan *plan, int64_t length, int32_t m, int64_t count
 static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	const int64_t min_block = o->min_block ? o->min_block : MIN_BLOCK_DEFAULT;
-	int64_t rest = n;
+	int64_t left = n;
 
-	while (rest > 0) {
+	while (left > 0) {
 		const int64_t block =
-			floor_power(o->max_block && o->max_block < rest ? o->max_block : rest);
+			floor_power(o->max_block && o->max_block < left ? o->max_block : left);
 
 		if (block < min_block) {
 			snprintf(why->text, sizeof(why->text),
@@ -72,8 +72,8 @@ static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *pl
 				 (long long)n, (long long)block, (long long)min_block);
 			return HZ_ESHAPE;
 		}
-		push(plan, block, 1, rest / block);
-		rest %= block;
+		push(plan, block, 1, left / block);
+		left %= block;
 	}
 	return HZ_OK;
 }
@@ -90,7 +90,7 @@ static void plan_uniform(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *
 static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	const int64_t odd = n / (n & -n);
-	/* Beyond all tables m is refused below; 4 * odd could overflow. */
+	/* If m is larger than any table, a check below fails; 4 * odd could overflow. */
 	const int64_t m = o->order ? o->order : odd == 1 || odd > HZI_BASE_MAX ? odd : 4 * odd;
 
 	if (n % m || !is_power_of_two(n / m)) {
@@ -114,7 +114,7 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	return HZ_OK;
 }
 
-/* The segments of one block of n > 0 elements, without base matrices and scales */
+/* Plans the segments of one block of n > 0 elements, without base matrices and scales. */
 static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	int kind = o->plan;
@@ -161,7 +161,7 @@ static __attribute__((cold)) int fail_range(const struct range *r, int64_t value
 	return HZ_EINVAL;
 }
 
-/* Checks the range of each option; *why is about the first that fails. */
+/* Checks the range of each option; *why describes the first that fails. */
 static int check_opts(const hz_hadamard_opts *o, struct why *why)
 {
 #define OPTION(name) #name, offsetof(hz_hadamard_opts, name), sizeof(o->name)
@@ -180,7 +180,7 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 	};
 #undef OPTION
 
-	/* Unrolled, each row is a load and a comparison with constants. */
+	/* Unrolled, each row becomes a load and a comparison with constants. */
 #pragma GCC unroll 16
 	for (size_t i = 0; i < sizeof(range) / sizeof(*range); i++) {
 		const char *at = (const char *)o + range[i].offset;
@@ -254,7 +254,7 @@ static float segment_scale(const hz_hadamard_opts *o, int64_t length)
 	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
 }
 
-/* Adds base matrices and scales to a plan; fails where a block is too long for the device. */
+/* Adds base matrices and scales to a plan; fails if a block is too long for the device. */
 static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 		       struct hzi_plan *plan)
 {
@@ -290,7 +290,7 @@ static bool is_empty(const hz_tensor *t)
 	return false;
 }
 
-/* Checks signs or factors of a row of n_row elements, in blocks of n, and fills *diag. */
+/* Checks signs or factors for a row of n_row elements in blocks of n, and fills *diag. */
 static int make_diag(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		     int64_t n_row, int64_t n, struct hzi_diag *diag)
 {
@@ -317,7 +317,7 @@ static int make_diag(struct hz_context *ctx, const char *op, const char *name, c
 	return HZ_OK;
 }
 
-/* Outer dimensions of two or three operands of one shape */
+/* Outer dimensions of two or three operands of the same shape */
 struct outer {
 	int ndim, operands;
 	int64_t shape[HZ_MAXDIM], stride[3][HZ_MAXDIM];
@@ -345,7 +345,10 @@ static bool outer_continues(const struct outer *o, int d, int64_t size, const in
 	return true;
 }
 
-/* All dimensions but axis and those of size 1, sorted by strides of operand key, collapsed */
+/*
+ * Collects all dimensions but axis and those of size 1, sorted by the strides of operand key, and
+ * merges them where they are contiguous.
+ */
 static void outer_make(struct outer *o, const hz_tensor *const *t, int operands, int axis, int key)
 {
 	o->ndim = 0;
@@ -380,8 +383,8 @@ static void outer_make(struct outer *o, const hz_tensor *const *t, int operands,
 }
 
 /*
- * Folds outer dimensions into the blocks: those whose stride continues the blocks, and, if an item
- * is one contiguous block, the innermost one with any stride.
+ * Merges outer dimensions into the blocks: those that continue the blocks, and, if an item is one
+ * contiguous block, the innermost one with any stride.
  */
 static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
 {
@@ -459,7 +462,7 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 	return HZ_OK;
 }
 
-/* Diagonals are read while an output is written, so they must not overlap. */
+/* Diagonals are read while an output is written, so they must not overlap it. */
 static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 			     const char *name, const hz_tensor *out)
 {
@@ -505,8 +508,8 @@ static bool overlap(const hz_tensor *x, const hz_tensor *y, int64_t count)
 
 /*
  * Fast path of hadamard_args(): true for default options and contiguous rows of a power of two, in
- * operands that are the same or do not overlap; then *a is filled. For a few rows the checks take
- * as long as the transform: 13 ns here, 29 ns one by one.
+ * operands that are identical or do not overlap; fills *a. For a few rows the checks take as long
+ * as the transform: 13 ns here, 29 ns one by one.
  */
 static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			const hz_hadamard_opts *o, struct hzi_hadamard_args *a)
@@ -663,8 +666,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 }
 
 /*
- * Zeros an argument struct of so many bytes that begins with t, except for the plan, by far the
- * largest member, of which only what is used is filled.
+ * Zeros an argument struct of that many bytes, which begins with t, except for the plan: it is by
+ * far the largest member, and only the used part of it is filled.
  */
 static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
 {
@@ -843,7 +846,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
 	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
 
-	/* Parameters as a view of v's shape, with strides of 0 where one serves several elements */
+	/* Parameters as a view of v's shape, with a stride of 0 where elements share a parameter */
 	for (int d = 0; d < v->ndim; d++)
 		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
 	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);

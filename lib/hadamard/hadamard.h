@@ -24,7 +24,7 @@ struct hzi_base {
 
 /*
  * Sets *base to the base matrix with that id and order, which the context makes on first use and
- * keeps. HZ_ENOTSUP: there is no such table (op begins the message); HZ_ENOMEM.
+ * keeps. Fails with HZ_ENOTSUP if there is no such table (op begins the message), or HZ_ENOMEM.
  */
 int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 		 const struct hzi_base **base);
@@ -33,13 +33,13 @@ int hzi_base_get(struct hz_context *ctx, const char *op, int id, int m,
 int hzi_base_auto(int m);
 
 /*
- * count contiguous transforms of one length m * 2^k in a block, the first at element offset. scale
- * is the caller's factor times 1/sqrt(length).
+ * `count` contiguous transforms of length m * 2^k in a block, the first at element offset. scale is
+ * the caller's factor times 1/sqrt(length).
  */
 struct hzi_segment {
 	int64_t offset, count, length;
 	int32_t m, k;			/* m = 1: Sylvester alone */
-	const struct hzi_base *base;	/* NULL: m = 1 */
+	const struct hzi_base *base;	/* NULL if m is 1 */
 	float scale;
 };
 
@@ -62,11 +62,11 @@ struct hzi_diag {
  * y = post o T(pre o x) for each item of the outer dimensions and each block. Element i of block b
  * of an item is at the item's offset + b * x_block + i * x_step.
  *
- * Outer dimensions are collapsed as far as strides allow, and sorted so that the last one has the
+ * Outer dimensions are merged where strides allow it, and sorted so that the last one has the
  * smallest y_stride; ndim may be 0 (one item). Where no diagonal depends on the block and strides
- * allow it, outer dimensions are folded into blocks: a contiguous matrix of whole rows has ndim 0.
- * Rows have x_step = y_step = 1; columns have x_step > 1 and x_stride[ndim - 1] = 1. No size is 0.
- * x and y may be the same memory; then dtypes and strides are equal.
+ * allow it, outer dimensions are merged into the blocks: a contiguous matrix has ndim 0. Rows have
+ * x_step = y_step = 1; columns have x_step > 1 and x_stride[ndim - 1] = 1. No size is 0. x and y
+ * may be the same memory; then dtypes and strides are equal.
  *
  * transpose asks for the transposed base matrices and nothing else: pre and post are in the order
  * of application. Segment s has the f32 factor plan.seg[s].scale; with a post of factors the result
@@ -87,9 +87,9 @@ struct hzi_hadamard_args {
 
 /*
  * A transform with quantization. t.y is NULL, t.y_dtype HZ_F32; t.y_block, t.y_step and t.y_stride
- * are 0. Outer dimensions are collapsed for x, q and scale alike and never folded into blocks, so
- * an item is a row of t.blocks * t.plan.n elements. q and scale are contiguous within a row;
- * strides count elements of q (s4x2: bytes) and of scale. group divides the row.
+ * are 0. Outer dimensions are merged for x, q and scale alike and never merged into blocks, so an
+ * item is a row of t.blocks * t.plan.n elements. q and scale are contiguous within a row; strides
+ * count elements of q (s4x2: bytes) and of scale. group divides the row.
  */
 struct hzi_hadamard_quantize_args {
 	struct hzi_hadamard_args t;
@@ -100,7 +100,9 @@ struct hzi_hadamard_quantize_args {
 	int64_t q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
 };
 
-/* Dequantization with a transform: t.x is NULL, t.x_dtype HZ_F32, its steps 0; else as above */
+/*
+ * Dequantization with a transform. t.x is NULL, t.x_dtype HZ_F32, its steps 0; otherwise as above.
+ */
 struct hzi_dequantize_hadamard_args {
 	struct hzi_hadamard_args t;
 	const void *q, *scale;
@@ -110,9 +112,10 @@ struct hzi_dequantize_hadamard_args {
 };
 
 /*
- * A transform between floats and codes with scales and zero points of the caller. t is as above,
- * with x or y NULL. Element j of a row has parameter (the sum of index * p_stride) + j / group;
- * group divides the row. With one parameter for all, p_stride is 0 and group the row.
+ * A transform between floats and codes with scales and zero points that the caller gives. t is as
+ * above, with x or y NULL. Element j of a row has parameter (the sum of index * p_stride) + j /
+ * group; group divides the row. With one parameter for all elements, p_stride is 0 and group the
+ * row length.
  */
 struct hzi_rotated {
 	struct hzi_hadamard_args t;
@@ -122,7 +125,7 @@ struct hzi_rotated {
 
 /*
  * Fills *r from floats v, codes q and parameters p (NULL: one for all), whose shapes agree. back:
- * codes to floats. op begins error messages.
+ * from codes to floats. op begins error messages.
  */
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,

@@ -95,7 +95,7 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	map->q_step = t.q[t.n - 1];
 	map->group = group ? group : t.p[t.n - 1] ? 1 : map->n;
 	t.n--;
-	/* Outer dimensions that continue the row, in the parameters too, become part of it. */
+	/* Merges outer dimensions that continue the row, in the parameters too, into it. */
 	for (int d = t.n - 1; d >= 0; d--) {
 		const bool same = t.p[d] == 0 && map->group == map->n;
 
@@ -124,7 +124,7 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	memcpy(map->p_stride, t.p, sizeof(map->p_stride));
 }
 
-/* Checks the shape of parameters against the data v that they are for. */
+/* Checks the shape of parameters for the data v. */
 static int check_params(struct hz_context *ctx, const char *op, const char *v_name,
 			const hz_tensor *v, const char *p_name, const hz_tensor *p)
 {
@@ -150,7 +150,7 @@ static int check_params(struct hz_context *ctx, const char *op, const char *v_na
 	return HZ_OK;
 }
 
-/* Checks of hz_quantize() and hz_dequantize(): x floats, q codes, one of them the output */
+/* Checks for hz_quantize() and hz_dequantize(): x floats, q codes, one of them the output */
 static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		       const char *x_name, const hz_tensor *q, bool to_codes,
 		       const hz_quantize_opts *o, float *scale)
@@ -191,7 +191,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
-/* Fills *a, and *rotated if there is a transform. back: codes q to floats x */
+/* Fills *a, and *rotated if there is a transform. back: from codes q to floats x */
 static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 		      const hz_quantize_opts *opts, bool back, struct hzi_rotated *rotated,
 		      struct hzi_codes_args *a)

@@ -13,35 +13,35 @@
 #include "cpu/qgemm/epilogue512.inc"
 
 /*
- * A block of C is 32 x 32: four tiles of 16 x 16 sums. A step multiplies 64 of k: two tiles of A by
- * two of B, four instructions of 16 cycles each. What else takes time, and how it is hidden:
+ * A block of C is 32 x 32: four tiles of 16 x 16 accumulators. A step multiplies 64 of k: two tiles
+ * of A by two of B, four instructions of 16 cycles each. What else takes time, and how it is
+ * hidden:
  *
  * - Loads come together before the multiplications of a step. Interleaved they cost 5 to 15 %.
  * - A panel of A, 32 rows of at most KC steps, stays in L1; B streams from L2 by the non-temporal
  *   tile load. With the ordinary load a third of the time is lost.
  * - The tiles of a finished block are stored within the first step of the next block: 96 % of the
  *   full rate instead of 88.
- * - The epilogue of a block runs beside the multiplications of the next, two rows in a step. It is
+ * - The epilogue of a block overlaps the multiplications of the next, two rows in a step. It is
  *   free as long as the loop's state is in registers: tile loads wait for stores whose addresses
  *   agree in the low 12 bits, so ten spilled counters cost 15 %, a store in each step 5 %.
  * - A tile store takes 900 cycles more if there was none for 2000 cycles. So blocks end after at
- * most
- *   KC steps, and their sums are stored and reloaded.
- * - Then misses of L1 are the limit, 16 lines at a time: B, and with k above 1024 the sums of parts
- *   of k and the next panel of A. Each line from the last cache, C's too, adds 8 cycles to a step
- *   of 64 cycles, however it is fetched.
+ *   most KC steps, and their accumulators are stored and reloaded.
+ * - Then misses of L1 are the limit, 16 lines at a time: B, and with k above 1024 the accumulators
+ *   between parts of k and the next panel of A. Each line from the last-level cache, C's too, adds
+ *   8 cycles to a step of 64 cycles, however it is fetched.
  */
 enum {
 	ROWS = 32,
 	STEP = 64,		/* of k */
 	TILE = 1024,		/* bytes */
-	PAIR = 2 * TILE,	/* a step of a panel, of A and of B */
-	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 beside the rest */
-	SUMS = ROWS * SUMS_LD,	/* bytes of a block's sums */
+	PAIR = 2 * TILE,	/* bytes of a step of a panel, of A and of B */
+	KC = 16,		/* steps whose panel of A, 32 KiB, fits L1 with the other data */
+	SUMS = ROWS * SUMS_LD,	/* bytes of a block's accumulators */
 	WIDTH = 32,		/* most panels of B at a time: 128 KiB of the caller's scratch */
-	/* The same without scratch: sums are on the stack, of which threads may have little. */
-	OWN = 2,
-	FEW = 8			/* bands of rows */
+	/* Without scratch: accumulators are on the stack, which may be small in threads. */
+	STACK_WIDTH = 2,
+	SKINNY_BANDS = 8			/* bands of rows */
 };
 
 /* The multiplying instruction, by the signedness of A and B */
@@ -64,7 +64,10 @@ static int32_t qgemm_pack_a_offset(int32_t a_dtype, int32_t b_dtype)
 	return 0;
 }
 
-/* Packs a row of k contiguous codes; meanwhile the next row, ld bytes on, is prefetched into L2. */
+/*
+ * Packs a row of k contiguous codes. Meanwhile the next row, at a distance of ld bytes, is
+ * prefetched into L2.
+ */
 static void pack_row(const char *from, char *to, int64_t k, int64_t ld, int64_t step)
 {
 	for (; k >= STEP; k -= STEP, from += STEP, to += step) {
@@ -116,7 +119,7 @@ static void qgemm_pack_a(const struct hzi_qgemm_pack_a *a)
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* A block; half: 16 rows, two tiles. Sums start as those at init, rows init_ld apart. */
+/* A block; half: 16 rows, two tiles. Accumulators start from those at init, rows init_ld apart. */
 struct block {
 	const char *a, *b;
 	int64_t a_ld, a_step, steps;	/* of tiles of A: strides of rows and of steps */
@@ -125,10 +128,10 @@ struct block {
 };
 
 /*
- * What runs beside the multiplications: in each step, rows of A are packed and lines prefetched
+ * Work that overlaps the multiplications: in each step, rows of A are packed and lines prefetched
  * into L2; with each pair of rows of codes, a line of C, row by row
  */
-struct beside {
+struct overlapped {
 	const char *from;
 	char *to;
 	int64_t from_ld, rows;
@@ -136,13 +139,13 @@ struct beside {
 	int64_t lines;
 };
 
-/* Where the tiles in the registers are to be stored; NULL: they hold nothing */
+/* Where the tiles in registers are to be stored; NULL: they hold nothing */
 struct held {
 	char *sums;
 	int64_t ld;
 };
 
-/* Tile registers: 0 .. 3 sums, 4 and 5 of A, 6 and 7 of B */
+/* Tile registers: 0 .. 3 accumulators, 4 and 5 of A, 6 and 7 of B */
 #define DOT(sum, a, b) do { \
 	if (signs == UU) \
 		_tile_dpbuud(sum, a, b); \
@@ -174,7 +177,7 @@ INLINE void store(const struct held *h, const bool half)
 	BARRIER();
 }
 
-/* The first step. If the tiles hold sums, those are of a block with as many tiles. */
+/* The first step. If the tiles hold accumulators, those belong to a block with as many tiles. */
 INLINE void first_step(const int signs, const bool half, const struct block *k, struct held *h)
 {
 	const char *down = k->init + 16 * k->init_ld;
@@ -202,10 +205,12 @@ INLINE void first_step(const int signs, const bool half, const struct block *k, 
 	BARRIER();
 }
 
-/* Steps; beside each, the epilogue of pairs of rows of f, from row 0 on, and packing of A */
+/*
+ * Steps, overlapped with the epilogue of pairs of rows of f, from row 0 on, and with packing of A
+ */
 INLINE void run(const int signs, const bool half, const int kind, const int pairs, const int rows,
 		const struct block *k, const struct finish *f, const struct bounds *bounds,
-		const struct beside *s)
+		const struct overlapped *s)
 {
 	const struct bounds limit = *bounds;
 	const struct scale scale = f->scale;
@@ -232,8 +237,8 @@ INLINE void run(const int signs, const bool half, const int kind, const int pair
 			__m512i codes;
 
 			if (kind == FLOATS) {
-				put_floats(c, sums, float_row, &floats);
-				put_floats(below, sums + SUMS_LD, float_row + 1, &floats);
+				store_floats(c, sums, float_row, &floats);
+				store_floats(below, sums + SUMS_LD, float_row + 1, &floats);
 				c = below + c_ld;
 				sums += 2 * SUMS_LD;
 				float_row += 2;
@@ -259,9 +264,9 @@ INLINE void run(const int signs, const bool half, const int kind, const int pair
 	}
 }
 
-INLINE void run_any(const int signs, const bool half, const int kind, const int pairs,
-		    const struct block *k, const struct finish *f, const struct bounds *bounds,
-		    const struct beside *s)
+INLINE void run_steps(const int signs, const bool half, const int kind, const int pairs,
+		      const struct block *k, const struct finish *f, const struct bounds *bounds,
+		      const struct overlapped *s)
 {
 	/* A half block is in the last band, when all of A is packed. */
 	if (s->rows == 4 && !half)
@@ -272,20 +277,20 @@ INLINE void run_any(const int signs, const bool half, const int kind, const int 
 		run(signs, half, kind, pairs, 0, k, f, bounds, s);
 }
 
-/* A block; beside it, the epilogue of f, whose sums the tiles hold */
+/* A block, overlapped with the epilogue of f, whose accumulators the tiles hold */
 INLINE void multiply(const int signs, const bool half, const int kind, const struct block *block,
 		     struct held *h, struct finish *f, const struct bounds *bounds,
-		     const struct beside *beside)
+		     const struct overlapped *overlapped)
 {
-	/* Pairs of rows whose epilogue can run beside: those of whole blocks of columns */
+	/* Pairs of rows whose epilogue can be overlapped: those of whole blocks of columns */
 	const int64_t count = f->mask == ~0u && f->kind == kind ? f->rows / 2 : 0;
-	struct beside s = *beside;
+	struct overlapped s = *overlapped;
 	struct block k = *block, part;
 	int64_t pairs;
 
 	first_step(signs, half, &k, h);
 	if (f->rows > 0)
-		take_zeros(f);
+		subtract_zero_points(f);
 	for (int64_t r = 0; r < s.rows; r++)
 		_mm512_storeu_si512(s.to + r * STEP, _mm512_loadu_si512(s.from + r * s.from_ld));
 	s.from += STEP;
@@ -301,31 +306,31 @@ INLINE void multiply(const int signs, const bool half, const int kind, const str
 		part = k;
 		part.steps = min_i64(k.steps, count / pairs);
 		if (pairs == 1)
-			run_any(signs, half, kind, 1, &part, f, bounds, &s);
+			run_steps(signs, half, kind, 1, &part, f, bounds, &s);
 		else if (pairs == 2)
-			run_any(signs, half, kind, 2, &part, f, bounds, &s);
+			run_steps(signs, half, kind, 2, &part, f, bounds, &s);
 		else
-			run_any(signs, half, kind, 4, &part, f, bounds, &s);
+			run_steps(signs, half, kind, 4, &part, f, bounds, &s);
 		k.a += part.steps * k.a_step;
 		k.b += part.steps * PAIR;
 		k.steps -= part.steps;
 		s.from += part.steps * STEP;
 		s.to += part.steps * PAIR;
 		s.soon += part.steps * s.lines * 64;
-		finish_rest(f, bounds, part.steps * pairs * 2);
+		finish_rows(f, bounds, part.steps * pairs * 2);
 	} else {
-		finish_rest(f, bounds, 0);
+		finish_rows(f, bounds, 0);
 	}
 	f->rows = 0;
 	if (k.steps > 0)
-		run_any(signs, half, kind, 0, &k, f, bounds, &s);
+		run_steps(signs, half, kind, 0, &k, f, bounds, &s);
 	BARRIER();
 }
 
 /* Separate functions, so that each loop has all registers */
 #define MULTIPLY(name, signs, half, kind) \
 	static void name(const struct block *k, struct held *h, struct finish *f, \
-			 const struct bounds *b, const struct beside *s) \
+			 const struct bounds *b, const struct overlapped *s) \
 	{ \
 		multiply(signs, half, kind, k, h, f, b, s); \
 	}
@@ -349,7 +354,7 @@ MULTIPLY(multiply_ss_half_floats, SS, true, FLOATS)
 #undef MULTIPLY
 
 typedef void (*multiplier)(const struct block *, struct held *, struct finish *,
-			   const struct bounds *, const struct beside *);
+			   const struct bounds *, const struct overlapped *);
 
 static const multiplier multiply_of[4][2][2] = {
 	[UU] = {{multiply_uu, multiply_uu_half}, {multiply_uu_floats, multiply_uu_half_floats}},
@@ -375,7 +380,7 @@ static bool crowded(int64_t ld, int64_t lines)
 	return most > 9;
 }
 
-/* Sums of the rows of a panel by tiles of ones. The tiles hold nothing before. */
+/* Row sums of a panel by tiles of ones. The tiles must hold nothing before. */
 static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step,
 		     int64_t steps, int64_t rows, int32_t *row)
 {
@@ -405,7 +410,7 @@ static void sum_rows(bool is_signed, const char *a, int64_t a_ld, int64_t a_step
 struct region {
 	const struct hzi_qgemm_mul *q;
 	int64_t steps, panels, bands;	/* of k; of columns; of rows */
-	int64_t width, part;		/* panels, and steps, at a time */
+	int64_t width, part;		/* panels and steps at a time */
 	bool one_zero;			/* all columns have one zero point */
 	bool pack;			/* A is still to be packed */
 	bool direct;			/* or its tiles are loaded in place */
@@ -419,21 +424,21 @@ struct region {
 
 /*
  * Columns: as many panels of B at a time as stay in L2. Of 2 MiB, 1.25 keep the full rate when they
- * are read repeatedly; with k in parts, sums and two bands of A need room, too. Where B is read
- * only a few times and the next panels are prefetched meanwhile, a sixth. Rows: bands of 32. k:
- * parts whose panel of A stays in L1, unless there is one band, which reuses nothing. Bytes for B
- * at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9, 47.8.
+ * are read repeatedly; with k in parts, accumulators and two bands of A need space, too. Where B is
+ * read only a few times and the next panels are prefetched meanwhile, a sixth. Rows: bands of 32.
+ * k: parts whose panel of A stays in L1, unless there is one band, which reuses nothing. Bytes for
+ * B at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9, 47.8.
  */
 static void plan(struct region *g)
 {
 	const struct hzi_qgemm_mul *q = g->q;
-	const int64_t room = g->bands <= FEW ? 320 << 10 :
+	const int64_t room = g->bands <= SKINNY_BANDS ? 320 << 10 :
 			     g->steps <= KC ? 1 << 20 : 768 << 10;
 	int64_t most = room / (g->steps * PAIR);
 
 	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
-	if (most > (q->sums ? WIDTH : OWN) && g->part < g->steps)
-		most = q->sums ? WIDTH : OWN;
+	if (most > (q->sums ? WIDTH : STACK_WIDTH) && g->part < g->steps)
+		most = q->sums ? WIDTH : STACK_WIDTH;
 	most = most < 1 ? 1 : most > WIDTH ? WIDTH : most;
 	g->width = g->bands == 1 ? g->panels : ceil_div(g->panels, ceil_div(g->panels, most));
 	g->pack = q->src;
@@ -449,8 +454,8 @@ static void finish_held(struct region *g)
 {
 	g->held.sums = NULL;
 	if (g->finish.rows > 0)
-		take_zeros(&g->finish);
-	finish_rest(&g->finish, &g->bounds, 0);
+		subtract_zero_points(&g->finish);
+	finish_rows(&g->finish, &g->bounds, 0);
 	g->finish.rows = 0;
 }
 
@@ -461,7 +466,7 @@ static void flush(struct region *g)
 	finish_held(g);
 }
 
-/* Packs rows of band p from row first on; rows from m on are 0. */
+/* Packs rows of band p from row `first` on; rows from m on are 0. */
 static void pack_band(const struct region *g, int64_t p, int64_t first)
 {
 	const struct hzi_qgemm_mul *q = g->q;
@@ -477,8 +482,9 @@ static void pack_band(const struct region *g, int64_t p, int64_t first)
 	}
 }
 
-/* Subtracts k times the zero points of rows from row sums that were made here. */
-static void rows_less_zeros(const struct hzi_qgemm_mul *q, bool made, int64_t first, int64_t rows)
+/* Subtracts k times the zero points of rows from row sums that were computed here. */
+static void subtract_row_zeros(const struct hzi_qgemm_mul *q, bool made, int64_t first,
+			       int64_t rows)
 {
 	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
 		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
@@ -495,15 +501,15 @@ static void prepare_rows(struct region *g, bool is_signed, int64_t p, const char
 	if (count) {
 		flush(g);
 		sum_rows(is_signed, a, a_ld, a_step, g->steps, rows, row);
-		rows_less_zeros(q, true, p * ROWS, rows);
+		subtract_row_zeros(q, true, p * ROWS, rows);
 	}
 	if (g->one_zero)
 		times_zero(off, q->b_zero[0], row, rows);
 }
 
-/* Rows of the next band to be packed beside block j, steps from k0 on */
-static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
-			struct beside *s)
+/* Sets the rows of the next band to be packed during block j, steps from k0 on. */
+static void plan_packing(const struct region *g, int64_t p, int64_t j, int64_t each, int64_t k0,
+			 struct overlapped *s)
 {
 	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t first = (p + 1) * ROWS + j * each;
@@ -516,7 +522,7 @@ static void pack_beside(const struct region *g, int64_t p, int64_t j, int64_t ea
 	s->soon = s->from + each * q->src_ld;
 }
 
-/* After the block at a column of band p: its tiles are held, and its epilogue is set up. */
+/* After the block at a column of band p: records that tiles hold it, and sets up its epilogue. */
 static void hold(struct region *g, int64_t p, int64_t column, char *own, const int32_t *off,
 		 const struct float_row *float_row, bool last)
 {
@@ -544,7 +550,7 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 	f->rows = rows;
 	f->mask = (__mmask32)(~0u >> (COLS - columns));
 	f->kind = g->kind;
-	set_zeros(f, q, p * ROWS, column);
+	set_zero_points(f, q, p * ROWS, column);
 	if (g->kind == CODES)
 		set_scale(&f->scale, q->u + column, q->shift + column);
 	else if (g->kind == FLOATS)
@@ -552,7 +558,7 @@ static void hold(struct region *g, int64_t p, int64_t column, char *own, const i
 }
 
 /*
- * Prefetches, beside block j of a band, half of the rows of the line of C that the next block but
+ * Prefetches, during block j of a band, half of the rows of the line of C that the next block but
  * one and the one after it write; at the end of a band, those of the next band. Stores that miss
  * hold up loads: 5 % at 4096^3.
  */
@@ -573,9 +579,9 @@ static void region(int signs, struct region *g)
 {
 	const struct hzi_qgemm_mul *q = g->q;
 	const int64_t steps = g->steps, bands = g->bands;
-	char own_sums[OWN * SUMS] __attribute__((aligned(64)));
+	char own_sums[STACK_WIDTH * SUMS] __attribute__((aligned(64)));
 	char *const sums = q->sums && g->part < steps ? q->sums : own_sums;
-	/* Alternating: the last block of a band is finished beside the first of the next. */
+	/* Alternating: the last block of a band is finished during the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
 	struct float_row float_row[2][ROWS];
 	int turn = 0;
@@ -584,8 +590,8 @@ static void region(int signs, struct region *g)
 		const int64_t width = min_i64(g->width, g->panels - j0);
 		const char *const b0 = (const char *)q->b + j0 * q->b_panel;
 		const bool pack = g->pack && j0 == 0;
-		const bool beside = pack && !g->direct && q->k % STEP == 0;
-		/* Rows of the next band that are packed beside a block */
+		const bool overlapped = pack && !g->direct && q->k % STEP == 0;
+		/* Rows of the next band that are packed during a block */
 		const int64_t each = width >= 32 ? 1 : 4;
 		int64_t packed = 0;
 
@@ -598,10 +604,10 @@ static void region(int signs, struct region *g)
 			const char *const a = direct ? (const char *)q->src + p * ROWS * q->src_ld :
 						       (const char *)q->a + p * steps * PAIR;
 			const int64_t a_ld = direct ? q->src_ld : 64, a_step = direct ? 64 : PAIR;
-			/* A share of the next band or part is prefetched beside a block. */
-			const bool near = !direct && bands > FEW;
+			/* A share of the next band or part is prefetched during a block. */
+			const bool prefetch_next = !direct && bands > SKINNY_BANDS;
 			const char *soon = a + ROWS * q->src_ld;
-			int64_t lines = next || near ? ceil_div(ROWS, width) : 0;
+			int64_t lines = next || prefetch_next ? ceil_div(ROWS, width) : 0;
 
 			if (pack && !direct)
 				pack_band(g, p, packed);
@@ -613,7 +619,7 @@ static void region(int signs, struct region *g)
 				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[turn]);
 			if (g->kind == FLOATS)
 				set_float_rows(float_row[turn], q, p * ROWS, rows, off[turn]);
-			if (bands <= FEW) {
+			if (bands <= SKINNY_BANDS) {
 				/* A is small: prefetch the next columns of B instead. */
 				lines = ceil_div(ROWS, bands);
 				if (bands == 1 || j0 + width >= g->panels)
@@ -623,7 +629,7 @@ static void region(int signs, struct region *g)
 			for (int64_t k0 = 0; k0 < steps; k0 += g->part) {
 				const bool last = k0 + g->part >= steps;
 
-				if (near)
+				if (prefetch_next)
 					soon = !last ? a + (k0 + g->part) * PAIR :
 					       p + 1 < bands ? a + steps * PAIR : q->a;
 				for (int64_t j = 0; j < width; j++) {
@@ -638,13 +644,13 @@ static void region(int signs, struct region *g)
 							(const char *)(q->col + column),
 						.init_ld = k0 ? SUMS_LD : 0,
 					};
-					struct beside s = {
+					struct overlapped s = {
 						.soon = soon, .lines = lines,
 						.c = next_c(g, p, j0, j, width),
 					};
 
-					if (beside && next && j * each < ROWS) {
-						pack_beside(g, p, j, each, k0, &s);
+					if (overlapped && next && j * each < ROWS) {
+						plan_packing(g, p, j, each, k0, &s);
 						packed = (j + 1) * each;
 					} else if (bands == 1) {
 						/* 32 rows; 4 steps ahead: 1.15 times as slow */
@@ -674,7 +680,7 @@ static void qgemm_mul(const struct hzi_qgemm_mul *q)
 
 	plan(&g);
 	if (q->m <= ROWS / 2) {
-		few(signs, &g);
+		skinny(signs, &g);
 	} else {
 		__asm__ volatile("ldtilecfg %0" : : "m"(config));
 		region(signs, &g);

@@ -11,10 +11,11 @@
 /*
  * m rows of packed A by n columns of B in HZI_QLAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
  * columns, b_panel bytes apart, of each of which ceil(k / 64) * 2048 bytes are read. m, n and k
- * need not fill panels; nothing beyond them is written. Sums are mod 2^32. c_ld counts elements.
+ * need not fill panels; nothing beyond them is written. Accumulation is mod 2^32. c_ld counts
+ * elements.
  *
- * raw: c is s32 and gets the sums of products of a (as packed) and b, without zero points. Else c
- * of u8 or s8 gets clamp(c_zero + y, min, max) with
+ * raw: c is s32 and gets the sums of products of a (as packed) and b, without zero points.
+ * Otherwise c of u8 or s8 gets clamp(c_zero + y, min, max) with
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62
  * where col, b_zero, u and shift have values for whole panels of columns. With float_epilogue,
@@ -22,8 +23,8 @@
  * is as in hzi_qgemm_epilogue, with b_scale for whole panels and a bias of f32 or none.
  *
  * src (levels with packs_a): A is not packed yet, but rows of k contiguous codes, src_ld apart. a
- * and row are where it is packed, as by pack_a(). With a_zero, row[i] is the sum of the row minus
- * k a_zero[i]; with src that is subtracted here.
+ * and row are the buffers to pack it to, as by pack_a(). With a_zero, row[i] is the sum of the row
+ * minus k a_zero[i]; with src that is subtracted here.
  */
 struct hzi_qgemm_mul {
 	void *a;
@@ -38,7 +39,7 @@ struct hzi_qgemm_mul {
 	int32_t c_zero, min, max;
 	const int32_t *a_zero, *b_sum;
 	const float *a_scale, *b_scale, *bias;
-	int64_t a_step;			/* 0: a_scale is one for all */
+	int64_t a_step;			/* 0: one a_scale for all rows */
 	float fmin, fmax;
 	void *sums;			/* hzi_qgemm_kern.sums bytes, or NULL, which is slower */
 };
@@ -68,17 +69,17 @@ struct hzi_qgemm_pack_b {
 };
 
 /*
- * rows x cols sums to C, by any formula of lib/qgemm/qgemm.h. acc of row i and column j is
- * clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] - a_zero[i] *
- * b_sum[j] mod 2^32. What is NULL contributes nothing; b_zero goes with row, b_sum with a_zero.
- * C of floats: a_scale[i * a_step]. identity: u and shift are NULL.
+ * Epilogue of rows x cols accumulators, by any formula of lib/qgemm/qgemm.h. acc of row i and
+ * column j is clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] -
+ * a_zero[i] * b_sum[j] mod 2^32. NULL operands contribute nothing; b_zero goes with row, b_sum with
+ * a_zero. C of floats: a_scale[i * a_step]. identity: u and shift are NULL.
  */
 struct hzi_qgemm_epilogue {
 	const int32_t *sum;
 	void *c;
 	int64_t sum_ld, rows, cols, c_m, c_n, a_step;
 	const int32_t *col, *b_zero, *row, *a_zero, *b_sum;
-	const void *bias;		/* of bias_dtype HZ_S32 or HZ_F32 */
+	const void *bias;		/* bias_dtype: HZ_S32 or HZ_F32 */
 	const int32_t *u, *shift;
 	const float *b_scale, *a_scale;
 	int32_t bias_dtype, c_dtype, rounding, identity, c_zero, min, max;
@@ -92,9 +93,9 @@ struct hzi_qgemm_kern {
 	 * signedness uses another mix.
 	 */
 	int32_t rows;
-	int32_t sums;			/* bytes of scratch of mul() for sums of parts of k */
-	bool packs_a;			/* mul() takes A before it is packed */
-	bool float_epilogue;		/* and C of floats or s32, and zero points of rows */
+	int32_t sums;			/* bytes of scratch of mul() for accumulators */
+	bool packs_a;			/* mul() also takes A before it is packed */
+	bool float_epilogue;		/* mul() makes C of floats or s32, too */
 	int64_t (*pack_a_bytes)(int64_t m, int64_t k);
 	int32_t (*pack_a_offset)(int32_t a_dtype, int32_t b_dtype);
 	void (*pack_a)(const struct hzi_qgemm_pack_a *a);

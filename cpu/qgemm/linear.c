@@ -33,7 +33,7 @@ static struct hzi_qgemm_args linear_args(const struct hzi_qlinear_args *a, char 
 	for (int d = 0; d < g.ndim; d++)
 		g.a_stride[d] = g.row_stride[d] * g.k;
 	if (!workspace)
-		workspace = (char *)&g;		/* the size alone is asked for */
+		workspace = (char *)&g;		/* only the size is wanted */
 	g.a = take(&workspace, g.rows * g.k);
 	if (!a->fixed) {
 		g.a_zeros = take(&workspace, g.rows);
@@ -88,7 +88,7 @@ static void strided_codes(const struct linear *l, const char *x, char *to, const
 /* Elements of each row in a transposed square of rows */
 #define LINEAR_SQUARE 128
 
-/* The ranges of n rows whose columns are contiguous; to: their codes instead */
+/* The ranges of n rows whose columns are contiguous, or if `to` is given their codes */
 static void transposed(const struct linear *l, const char *x, int64_t n, float *lo, float *hi,
 		   char *to, const float *scales, const char *zeros)
 {

@@ -10,16 +10,18 @@
 #include "cpu/qgemm/qgemm.h"
 
 #define PANEL 32		/* columns of a panel of packed B */
-/* Bytes of packed rows of A that are kept at once: a step is that many items, or rows of one. */
+/*
+ * Bytes of packed rows of A that are kept at once: a step is that many items, or rows of one item.
+ */
 #define A_BYTES ((int64_t)32 << 20)
 /* An unpacked B is packed in pieces of that many bytes, which stay in L2. */
 #define B_BYTES ((int64_t)256 << 10)
-/* The tile of sums between mul() and epilogue(): 256 KiB */
+/* The tile of accumulators between mul() and epilogue(): 256 KiB */
 #define TILE_ROWS 128
 #define TILE_COLS 512
-/* With that many rows for each thread, items are cut by rows alone. */
+/* With that many rows for each thread, items are cut by rows only. */
 #define INLINE_ROWS 256
-/* Tiles with sums of 64 bits: enough columns to make packing A, chunk by chunk, cheap */
+/* Tiles with 64-bit accumulators: enough columns to make packing A, chunk by chunk, cheap */
 #define SUM64_ROWS 64
 #define SUM64_COLS 1024
 /* Multiply-adds that a thread does in about the time of moving a byte */
@@ -90,7 +92,7 @@ size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* ---- Multiplication: what is common to all units --------------------------------------------- */
+/* ---- Multiplication: shared by all units ----------------------------------------------------- */
 
 /*
  * A step multiplies rows first .. first + rows - 1 of items item .. item + items - 1, whose packed
@@ -101,8 +103,8 @@ struct job {
 	const struct hzi_qgemm_args *a;
 	int threads;
 	int32_t offset;			/* what packing subtracts from the codes of A */
-	bool sum64;			/* sums of 64 bits, of chunks of k */
-	bool rows_wanted;		/* sums of rows: B has a zero point */
+	bool sum64;			/* 64-bit accumulators, of chunks of k */
+	bool rows_wanted;		/* row sums are needed: B has a zero point */
 	bool pack_inline;		/* mul() packs A */
 
 	int64_t items;			/* of the whole batch */
@@ -113,7 +115,7 @@ struct job {
 	int64_t item, count, first, rows;	/* the step */
 	int64_t a_bytes;		/* of step_rows packed rows */
 	char *packed_a;			/* [step_items] of a_bytes */
-	int32_t *row, *a_zero; /* [step_items][step_rows]; without zeros of A of their own NULL */
+	int32_t *row, *a_zero; /* [step_items][step_rows]; a_zero NULL: rows have no zero points */
 	char *scratch;
 	size_t scratch_each;
 };
@@ -164,7 +166,7 @@ static void fill(int32_t *to, int32_t v, int64_t n)
 		memcpy(to + l, panel, sizeof(panel));
 }
 
-/* Fills multipliers and shifts; whether mul() supports all of them */
+/* Fills multipliers and shifts; returns whether mul() supports all of them. */
 static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
 			     struct columns *c)
 {
@@ -192,8 +194,8 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 }
 
 /*
- * sum: sums of the columns of B. Fills all of acc = sum' - bz row' - az' b_sum + k az' bz + bias
- * but the products; a prime means that offset is subtracted from the codes and zero points of A.
+ * sum: column sums of B. Fills all terms of acc = sum' - bz row' - az' b_sum + k az' bz + bias but
+ * the products; a prime means that offset is subtracted from the codes and zero points of A.
  */
 static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
 				   char **scratch)
@@ -256,8 +258,8 @@ static struct hzi_qgemm_epilogue make_out(const struct job *job, const struct co
 	};
 }
 
-/* Moves the operands of columns on by j columns. */
-static void out_at_column(struct hzi_qgemm_epilogue *o, int64_t j)
+/* Advances the operands of columns by j columns. */
+static void advance_columns(struct hzi_qgemm_epilogue *o, int64_t j)
 {
 	if (o->col)
 		o->col += j;
@@ -284,7 +286,7 @@ static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64
 			       j * a->c_n) * dtype_bytes(a->c_dtype);
 }
 
-/* ---- Multiplication: A packed, sums mod 2^32 ------------------------------------------------- */
+/* ---- Multiplication: A packed, accumulation mod 2^32 ----------------------------------------- */
 
 /* Whether columns of A are contiguous: blocks are transposed before they are packed */
 static bool is_transposed(const struct hzi_qgemm_args *a)
@@ -292,7 +294,9 @@ static bool is_transposed(const struct hzi_qgemm_args *a)
 	return a->a_k != 1 && a->a_m == 1 && a->m >= 8;
 }
 
-/* Rows of a transposed block: a cache line of each column, or what the scratch of tiles holds */
+/*
+ * Rows of a transposed block: a cache line of each column, or as many as the scratch of tiles holds
+ */
 static int64_t transposed_rows(int64_t q_rows, int64_t k)
 {
 	const int64_t most = min_i64(64, 4 * TILE_ROWS * TILE_COLS / max_i64(k, 1));
@@ -357,8 +361,8 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* mul() to a C whose rows are not contiguous: through a tile */
-static void multiply_apart(const struct job *job, const struct hzi_qgemm_mul *all, void *tile)
+/* mul() for a C whose rows are not contiguous: through a tile */
+static void multiply_via_tile(const struct job *job, const struct hzi_qgemm_mul *all, void *tile)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t size = dtype_bytes(a->c_dtype), q_rows = job->kern->rows;
@@ -398,8 +402,8 @@ static void multiply_apart(const struct job *job, const struct hzi_qgemm_mul *al
 }
 
 /*
- * Rows from i of the step by columns from j of an item. b and c are those of column j. tile has the
- * sums where mul() does not do the epilogue.
+ * Rows from i of the step by columns from j of an item. b and c are those of column j. tile holds
+ * the accumulators where mul() does not do the epilogue.
  */
 static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
 		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile,
@@ -462,7 +466,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		if (a->c_n == 1)
 			job->kern->mul(&mul);
 		else
-			multiply_apart(job, &mul, tile);
+			multiply_via_tile(job, &mul, tile);
 		return;
 	}
 	mul.raw = true;
@@ -479,7 +483,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		out.col = c->col;
 		out.b_zero = row ? c->b_zero : NULL;
 		out.b_sum = a->a_zeros ? c->sum : NULL;
-		out_at_column(&out, l);
+		advance_columns(&out, l);
 		mul.b = b + l / PANEL * mul.b_panel;
 		for (int64_t r = 0; r < rows; r += tile_rows) {
 			const int64_t at = i + r;
@@ -581,7 +585,7 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Multiplication: sums of 64 bits --------------------------------------------------------- */
+/* ---- Multiplication: 64-bit accumulators ----------------------------------------------------- */
 
 /*
  * A unit of rows and columns. The raw sums of each chunk of k are exact in s32 and added in 64
@@ -690,7 +694,9 @@ static void sum64_units(void *data, int thread, int64_t begin, int64_t end)
 
 /* ---- Multiplication: the plan ---------------------------------------------------------------- */
 
-/* Steps and threads where A is packed as a whole; returns the parts that an item is cut into. */
+/*
+ * Sets steps and threads where A is packed as a whole; returns the parts that an item is cut into.
+ */
 static int64_t make_steps(const struct hz_context *ctx, const struct hzi_qgemm_args *a,
 			  struct job *job)
 {
@@ -712,8 +718,8 @@ static int64_t make_steps(const struct hz_context *ctx, const struct hzi_qgemm_a
 
 enum how {
 	PACK_FIRST,		/* A is packed, then multiplied */
-	PACK_INLINE,		/* who multiplies rows packs them */
-	SUM64			/* sums of 64 bits */
+	PACK_INLINE,		/* the thread that multiplies rows packs them */
+	SUM64			/* 64-bit accumulators */
 };
 
 /* Fills all but the pointers into the workspace and the step; returns the bytes of workspace. */
@@ -723,7 +729,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + ctx->level;
 	const int64_t q_rows = kern->rows, padded = hzi_round_up(a->n, PANEL);
 	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
-	/* Parts of an item: of its columns first, since B is what takes time to read */
+	/* Parts of an item: columns are cut first, since reading B takes the time */
 	int64_t parts, across;
 	size_t bytes;
 
@@ -832,7 +838,7 @@ const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, 
 	return a->c_dtype == HZ_S32 && !a->identity ? "C is s32 with a scale" : NULL;
 }
 
-/* Each thread has rows of its own and reads all of B, which takes enough rows. */
+/* Each thread has its own rows and reads all of B, which needs enough rows to pay. */
 bool hzi_cpu_qgemm_pack_inline_wins(const struct hz_context *ctx,
 				    const struct hzi_cpu_qgemm_call *c)
 {

@@ -13,7 +13,7 @@
 
 #define GATHER 512	/* elements that a buffer on the stack gathers */
 
-/* So many bytes behind p, which may be NULL where there are no elements, k being 0, and stays it */
+/* The address `bytes` behind p; NULL stays NULL (there are no elements if k is 0). */
 static inline const char *bytes_at(const void *p, int64_t bytes)
 {
 	return p ? (const char *)p + bytes : NULL;

@@ -57,8 +57,8 @@ static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 }
 
 /*
- * Strides of B's two dimensions. The stride of a dimension of one element may be anything and is
- * not read; neither are those of an empty matrix.
+ * Strides of B's two dimensions. The stride of a dimension of one element may have any value and is
+ * not read; neither are the strides of an empty matrix.
  */
 static void b_strides(const hz_tensor *b, int64_t *b_k, int64_t *b_n)
 {
@@ -95,7 +95,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: b is too large: its size overflows",
 					op);
 	}
-	/* 4 bytes a column and a byte an element of the padded matrix, within int64_t */
+	/* 4 bytes per column and a byte per element of the padded matrix must fit int64_t. */
 	if (n > INT64_MAX / 8 - 256 ||
 	    !hzi_mul(hzi_round_up(k, 128) + 4, hzi_round_up(n, 256), &each) ||
 	    !hzi_mul(each, count, &all))
@@ -225,7 +225,7 @@ static int check_shapes(struct hz_context *ctx, const struct call *q, struct hzi
 	return check_k(ctx, q->op, g->k);
 }
 
-/* Fills the strides of the matrices and of the batch, whose dimensions are collapsed. */
+/* Fills the strides of the matrices and of the batch, whose dimensions are merged. */
 static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 {
 	const hz_packed *p = q->o->packed;
@@ -240,7 +240,10 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	g->c_n = g->n > 1 ? c->stride[nc - 1] : 1;
 	if (!p)
 		b_strides(q->b, &g->b_k, &g->b_n);
-	/* From the innermost dimension out; a dimension that continues the last one joins it. */
+	/*
+	 * From the innermost dimension out; a dimension that continues the previous one is merged
+	 * into it.
+	 */
 	for (int d = nc - 3; d >= 0; d--) {
 		const int64_t size = c->shape[d];
 		const int64_t b_size = hzi_batch_size(nb, p ? p->shape : q->b->shape, nc, d);
@@ -296,7 +299,10 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	}
 }
 
-/* Checks an operand in the options: count elements (one_too: or one), contiguous, apart from c. */
+/*
+ * Checks an operand in the options: count elements (one_too: or one), contiguous, no overlap with
+ * c.
+ */
 static int check_vector(struct hz_context *ctx, const struct call *q, const char *name,
 			const hz_tensor *t, const int *dtypes, int64_t count, bool one_too)
 {
@@ -318,7 +324,7 @@ static int check_zeros(struct hz_context *ctx, const struct call *q, const char 
 	return check_vector(ctx, q, name, t, types, count, one_too);
 }
 
-/* The largest |code - zero|; unknown: whatever the zero points are */
+/* The largest |code - zero point|; unknown: for every zero point */
 static int64_t reach(int dtype, int32_t zero, bool unknown)
 {
 	const int64_t below = zero - hzi_qmin(dtype), above = hzi_qmax(dtype) - zero;
@@ -326,7 +332,7 @@ static int64_t reach(int dtype, int32_t zero, bool unknown)
 	return unknown ? 255 : below > above ? below : above;
 }
 
-/* Refuses combinations of options that exclude each other. */
+/* Rejects combinations of options that exclude each other. */
 static int check_combination(struct hz_context *ctx, const struct call *q)
 {
 	const hz_qgemm_opts *o = q->o;

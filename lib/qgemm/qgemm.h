@@ -12,7 +12,7 @@
 #include "lib/core/internal.h"
 #include "lib/qgemm/requant.h"
 
-/* The least and the largest value of u8, s8 or s32 */
+/* The smallest and the largest value of u8, s8 or s32 */
 static inline int32_t hzi_qmin(int dtype)
 {
 	return dtype == HZ_U8 ? 0 : dtype == HZ_S8 ? -128 : INT32_MIN;
@@ -23,7 +23,7 @@ static inline int32_t hzi_qmax(int dtype)
 	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
 }
 
-/* Check an option: a scale (0 stands for 1), and a zero point of codes of dtype. */
+/* Checks an option: a scale (0 stands for 1), and a zero point for codes of dtype. */
 int hzi_check_scale(struct hz_context *ctx, const char *op, const char *name, double value,
 		     float *scale);
 int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
@@ -45,14 +45,14 @@ enum hzi_qlayout {
 	HZI_QLAYOUT_CUDA = 2
 };
 
-#define HZI_QK_MAX ((int64_t)1 << 23)	/* sums of columns, at most 255 k, fit s32 */
+#define HZI_QK_MAX ((int64_t)1 << 23)	/* column sums, at most 255 k, fit s32 */
 
 static inline int64_t hzi_round_up(int64_t n, int64_t unit)
 {
 	return (n + unit - 1) / unit * unit;
 }
 
-/* Bytes of the codes of a packed matrix; its padded width; its bytes with the sums */
+/* Bytes of the codes of a packed matrix; its padded width; its bytes including the column sums */
 static inline int64_t hzi_qgemm_packed_codes(int layout, int64_t k, int64_t n)
 {
 	return layout == HZI_QLAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
@@ -93,18 +93,18 @@ struct hzi_qgemm_pack_args {
  *
  * C of u8, s8, s32: y = requant(acc, u, shift), c = clamp(c_zero + y, min, max) in 64 bits, with
  * (u, shift) = multipliers ? (multipliers[j], shifts[j])
- *	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
- *							c_scale), c is s32, rounding is exact)
- *	      : mult
+ * 	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
+ * 							c_scale), c is s32, rounding is exact)
+ * 	      : mult
  * and the function that rounding names. A pair of multipliers[] and shifts[] counts as (0, 1)
- * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero is 0.
- * C of f32, f16, bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale;
- * t *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then);
- * t < fmin ? fmin : t > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
+ * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero is 0. C of f32, f16,
+ * bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale; t *= a_scales ?
+ * a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then); t < fmin ? fmin : t
+ * > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
  *
- * sum64: sums need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code - zero|
- * that the zero points allow. Sums of products of codes without zero points fit s32 up to k =
- * HZI_QK_CHUNK. With a bias a sum may exceed s32 even if sum64 is 0.
+ * sum64: accumulators need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code -
+ * zero point| that the zero points allow. Sums of products of codes without zero points fit s32 up
+ * to k = HZI_QK_CHUNK. With a bias an accumulator may exceed s32 even if sum64 is 0.
  *
  * B is b with strides, or packed in that layout, with strides b_stride[] that count matrices. Other
  * strides count elements; those of a and b may be 0 or negative.
@@ -123,11 +123,11 @@ struct hzi_qgemm_args {
 	int64_t row_stride[HZ_MAXDIM];
 	int64_t rows;			/* of the whole batch */
 
-	const void *a_zeros, *b_zeros;	/* of the types of A and B */
+	const void *a_zeros, *b_zeros;	/* zero points, of the types of A and B */
 	int64_t zero_step, scale_step;	/* the row_step of a_zeros, of a_scales */
 	int32_t a_zero, b_zero, c_zero;
 	int32_t sum64;			/* reach > 2^31 - 1 */
-	int64_t reach;			/* k Ra Rb, which |sum| does not exceed */
+	int64_t reach;			/* k Ra Rb: |acc| without bias does not exceed it */
 
 	const void *bias;
 	int32_t bias_dtype;		/* 0, HZ_S32 or HZ_F32 */
@@ -146,7 +146,7 @@ struct hzi_qgemm_args {
 /*
  * The same with dynamic activation quantization: rows of floats x become codes of g.a_dtype. g.a is
  * NULL; g.a_m, g.a_k and g.a_stride are strides of x. fixed: all rows have g.a_scale and g.a_zero;
- * else each row has the parameters that hzi_qparams() makes of its range.
+ * otherwise each row has the parameters that hzi_qparams() computes from its range.
  */
 struct hzi_qlinear_args {
 	struct hzi_qgemm_args g;
@@ -160,20 +160,20 @@ struct hzi_qlinear_args {
  * Element (outer indices, i) of x is at the sum of index * x_stride plus i * x_step; q likewise.
  * Its scale and zero point have number (the sum of index * p_stride) + i / group. group divides n:
  * with n a row has one parameter, with 1 each element has its own. No size is 0. Outer dimensions
- * are collapsed.
+ * are merged.
  */
 struct hzi_quantize_map {
 	int64_t n, group;
 	int64_t x_step, q_step;
 	int32_t ndim;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
-	int64_t params;			/* the number of scales; 0: there is no array of them */
+	int64_t params;			/* number of scales; 0: there is no array of them */
 };
 
 /*
- * Floats x to codes q; back: codes to floats. Without an array of scales all elements have scale
- * and zero; zeros NULL: with scales, all zero points are 0. rotated: there is a transform; then it
- * describes the operands, and map is empty.
+ * Quantizes floats x to codes q; back: dequantizes codes to floats. Without an array of scales all
+ * elements have `scale` and `zero`; zeros NULL: with scales, all zero points are 0. rotated: there
+ * is a transform, which describes the operands, and map is empty.
  */
 struct hzi_codes_args {
 	struct hzi_quantize_map map;
@@ -196,8 +196,8 @@ struct hzi_dequantize_args {
 };
 
 /*
- * Parameter p becomes that of the range of all elements which map gives p. q_step and q_stride are
- * 0. x may be empty (map.n is 0); then only map.params counts.
+ * Computes parameter p from the range of all elements that map assigns to p. q_step and q_stride
+ * are 0. x may be empty (map.n is 0); then only map.params counts.
  */
 struct hzi_choose_qparams_args {
 	struct hzi_quantize_map map;
@@ -227,7 +227,7 @@ HZI_BOTH double hzi_divide(double a, double b)
 #endif
 }
 
-/* Scale and zero point of codes of q_dtype for a range lo <= 0 <= hi: see hz_choose_qparams(). */
+/* Scale and zero point for codes of q_dtype and a range lo <= 0 <= hi: see hz_choose_qparams(). */
 HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
 			  int32_t *zero)
 {

@@ -21,7 +21,7 @@ struct hzi_multiplier {
 };
 
 /*
- * Limits a pair to what kernels get. With sigma >= 2^9 every acc but 0 saturates 8 bits; with
+ * Limits a pair to what kernels support. With sigma >= 2^9 every acc but 0 saturates 8 bits; with
  * sigma >= 2^32 it saturates s32 (wide) whatever c_zero is. So sigma is lowered to 2^29, or 2^32.
  * HZ_ROUND_TFLITE saturates acc before the multiplication, so u is kept then.
  */
@@ -37,8 +37,8 @@ HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int 
 }
 
 /*
- * The pair of a sigma > 0 in f32, for 8-bit C or (wide) for s32. u has its 24 bits exactly. Below
- * 2^-32 every acc gives y = 0. u is 0 for a sigma that is not positive and finite.
+ * The pair for a sigma > 0 in f32, for 8-bit C or (wide) for s32. u holds its 24 bits exactly.
+ * Below 2^-32 every acc gives y = 0. u is 0 for a sigma that is not positive and finite.
  */
 HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exact)
 {
@@ -49,7 +49,7 @@ HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exa
 	memcpy(&bits, &sigma, sizeof(bits));
 	if (bits == 0 || bits >= 0x7f800000)
 		return m;
-	/* Subnormals, with 0 here, are far below 2^-32. */
+	/* Subnormals, whose exponent field is 0, are far below 2^-32. */
 	exponent = (int)(bits >> 23) - 127;
 	fraction = (bits & 0x7fffff) | 0x800000;
 	m.u = (int32_t)(fraction << 7);
@@ -61,7 +61,7 @@ HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exa
 	return hzi_limit(m, wide, exact);
 }
 
-/* sigma of a column, in the order of operations that hurwitz.h fixes */
+/* sigma of a column, in the order of operations that hurwitz.h defines */
 HZI_BOTH float hzi_sigma(float a_scale, float b_scale, float c_scale)
 {
 #ifdef __CUDA_ARCH__
@@ -73,7 +73,7 @@ HZI_BOTH float hzi_sigma(float a_scale, float b_scale, float c_scale)
 #endif
 }
 
-/* y of HZ_ROUND_EXACT: |acc u| <= 2^62, and 2^63 at most with a shift below 0. */
+/* y of HZ_ROUND_EXACT: |acc u| <= 2^62, and 2^63 at most with a shift below 0 */
 HZI_BOTH int64_t hzi_requant(int32_t acc, int32_t u, int32_t shift)
 {
 	const int64_t product = (int64_t)acc * u;

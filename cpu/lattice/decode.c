@@ -26,19 +26,19 @@ struct decode_job {
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_rule *rule;
 	struct hzi_lattice_map map;
-	struct hzi_lane_rule lanes;
-	/* in_lanes: contiguous codes and values, by lattice_values(); plain: sub is 0 */
-	bool in_lanes, in_planes, stream, plain;
-	bool joined;			/* digits: of all levels side by side */
-	int64_t at_once;		/* blocks, by planes */
-	struct hzi_lattice_codec codec;		/* by planes */
+	struct hzi_lattice_simd lanes;
+	/* by_u8: contiguous codes and values, by lattice_values(); no_sub: sub is all 0 */
+	bool by_u8, by_i16, stream, no_sub;
+	bool joined;			/* digits: the levels of a block are contiguous */
+	int64_t blocks_at_once;		/* with by_i16 */
+	struct hzi_lattice_codec codec;		/* with by_i16 */
 	int64_t run, runs;
 };
 
-#define PLAIN_RUN (4 * RUN)		/* blocks that are done at once, if they have no T */
+#define LONG_RUN (4 * RUN)		/* blocks of a run that has no T */
 
-/* T of blocks first .. first + count - 1 */
-static void get_t(const struct decode_job *job, const struct place *at, int64_t first,
+/* T of blocks first .. first + count - 1, limited to the last scale */
+static void get_t(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 		  int64_t count, uint8_t *t)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
@@ -55,8 +55,8 @@ static void get_t(const struct decode_job *job, const struct place *at, int64_t 
 	}
 }
 
-/* The scales of these, of which a T for each block is the common case */
-static void get_scales(const struct decode_job *job, const struct place *at, int64_t first,
+/* Their scales. One T per block (group 1) is the common case. */
+static void get_scales(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 		       int64_t count, float *scales)
 {
 	const struct hzi_lattice_rule *r = job->rule;
@@ -65,8 +65,8 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 	const int last = r->scales - 1;
 
 	if (step == 1) {
-		float apart[RUN];
-		float *const each = group == 1 ? scales : apart;
+		float contiguous[RUN];
+		float *const each = group == 1 ? scales : contiguous;
 
 		job->kern->scales(&(struct hzi_lattice_scales){
 			.t = from,
@@ -79,7 +79,7 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 			const int64_t end = min_of(i + group, count);
 
 			while (i < end)
-				scales[i++] = apart[g];
+				scales[i++] = contiguous[g];
 		}
 		return;
 	}
@@ -92,7 +92,7 @@ static void get_scales(const struct decode_job *job, const struct place *at, int
 	}
 }
 
-static struct hzi_lattice_code code_of(const struct decode_job *job, const struct place *at,
+static struct hzi_lattice_code code_of(const struct decode_job *job, const struct row_offsets *at,
 				       int64_t block)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
@@ -102,7 +102,7 @@ static struct hzi_lattice_code code_of(const struct decode_job *job, const struc
 				   job->map.code_level, (int)bytes, a->pack);
 }
 
-/* The point of a block: by the table of leaders, or by the rule */
+/* The point of a block: from the table of leaders, or computed */
 static void point_of(const struct decode_job *job, struct hzi_lattice_code c, int32_t *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
@@ -125,7 +125,10 @@ static void point_of(const struct decode_job *job, struct hzi_lattice_code c, in
 			whole /= r->level_size;
 		} else if (m >= first) {
 			index = hzi_lattice_load(&c, m - first);
-			/* What no digits have; divisions take their time. */
+			/*
+			 * Index values beyond q^d are taken modulo q^d; the test avoids slow
+			 * divisions.
+			 */
 			if (index >= r->level_size)
 				index %= r->level_size;
 		}
@@ -139,20 +142,18 @@ static void point_of(const struct decode_job *job, struct hzi_lattice_code c, in
 	}
 }
 
-/*
- * Values that are made of points at a time, and lie on the stack, of which threads may have little
- */
+/* Values that are decoded at a time on the stack, which may be small in threads */
 #define PIECE 1024
 
-/* count values, at most PIECE, in f32, to y */
-static void put_floats(const struct decode_job *job, const float *x, int64_t count, void *y)
+/* Stores count values, at most PIECE, of f32 to y. */
+static void store_values(const struct decode_job *job, const float *x, int64_t count, void *y)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
-	float apart[PIECE];
+	float contiguous[PIECE];
 
 	job->kern->convert(&(struct hzi_convert){
 		.x = x,
-		.y = job->map.v_step == 1 ? y : apart,
+		.y = job->map.v_step == 1 ? y : contiguous,
 		.rows = 1,
 		.count = count,
 		.x_dtype = HZ_F32,
@@ -160,11 +161,11 @@ static void put_floats(const struct decode_job *job, const float *x, int64_t cou
 		.scale = 1,
 	});
 	if (job->map.v_step != 1)
-		scatter(apart, job->map.v_step, size_of(a->y_dtype), count, y);
+		scatter(contiguous, job->map.v_step, size_of(a->y_dtype), count, y);
 }
 
-/* Blocks of a run, of at most PIECE values, with T if there is any */
-static void decode_piece(const struct decode_job *job, const struct place *at, int64_t first,
+/* Decodes blocks of at most PIECE values; ts: their T. */
+static void decode_piece(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 			 int64_t count, const uint8_t *ts)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
@@ -178,11 +179,11 @@ static void decode_piece(const struct decode_job *job, const struct place *at, i
 		point_of(job, code_of(job, at, first + i), p);
 		hzi_lattice_value(r, a->matrices, p, a->sub, ts[i], x + i * d);
 	}
-	put_floats(job, x, values, offset(a->y, at->v + first * d * job->map.v_step,
-					  size_of(a->y_dtype)));
+	store_values(job, x, values,
+		     offset(a->y, at->v + first * d * job->map.v_step, size_of(a->y_dtype)));
 }
 
-static void decode_values(const struct decode_job *job, const struct place *at, int64_t first,
+static void decode_values(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 			  int64_t count)
 {
 	const struct hzi_lattice_rule *r = job->rule;
@@ -198,22 +199,22 @@ static void decode_values(const struct decode_job *job, const struct place *at, 
 	}
 }
 
-/* ---- By planes ------------------------------------------------------------------------------- */
+/* ---- 16-bit lanes, structure of arrays ------------------------------------------------------- */
 
-#define PLANE_ELEMENTS 4096	/* of all planes of what is done at once */
+#define ARRAY_ELEMENTS 4096	/* of all arrays that are processed at a time */
 
-static void get_indices(const struct decode_job *job, const struct place *at, int64_t first,
+static void get_indices(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 			int64_t count, int64_t step, uint16_t *index)
 {
 	const void *codes = offset(job->a->codes, at->code + first * job->map.code_block,
 				   size_of(job->a->code_dtype));
 
-	hzi_lattice_take_codes(&job->codec, codes, count, step, index);
+	hzi_lattice_unpack_codes(&job->codec, codes, count, step, index);
 }
 
-/* Points less o of a basis, from the table of leaders */
-static void leaders_of_table(const struct decode_job *job, const uint16_t *index, int64_t count,
-			     int64_t step, int16_t *p)
+/* p - o for a basis, from the table of leaders */
+static void points_from_table(const struct decode_job *job, const uint16_t *index, int64_t count,
+			      int64_t step, int16_t *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const uint32_t size = (uint32_t)r->level_size;
@@ -240,16 +241,16 @@ static void leaders_of_table(const struct decode_job *job, const uint16_t *index
 	}
 }
 
-/* Points less o of count blocks to planes */
-static void points_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
+/* p - o of count blocks, one array per coordinate */
+static void points_i16(const struct decode_job *job, const struct row_offsets *at, int64_t first,
 			     int64_t count, int64_t step, int16_t *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+	uint16_t index[ARRAY_ELEMENTS + HZI_LATTICE_ARRAYS * PADDING];
 
 	get_indices(job, at, first, count, step, index);
 	if (r->kind == HZI_LATTICE_BASIS) {
-		leaders_of_table(job, index, count, step, p);
+		points_from_table(job, index, count, step, p);
 		return;
 	}
 	job->kern->leaders(&(struct hzi_lattice_leaders){
@@ -264,20 +265,20 @@ static void points_in_planes(const struct decode_job *job, const struct place *a
 	});
 }
 
-/* At most at_once blocks to y, whole blocks of contiguous values */
-static void decode_planes(const struct decode_job *job, const struct place *at, int64_t first,
-			  int64_t count, void *y)
+/* Decodes at most blocks_at_once whole blocks to contiguous values y. */
+static void values_i16(const struct decode_job *job, const struct row_offsets *at, int64_t first,
+		       int64_t count, void *y)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t step = (count + ROOM - 1) / ROOM * ROOM;
-	int16_t p[PLANE_ELEMENTS + DIMS * ROOM];
-	float scales[RUN + ROOM];
+	const int64_t step = (count + PADDING - 1) / PADDING * PADDING;
+	int16_t p[ARRAY_ELEMENTS + DIMS * PADDING];
+	float scales[RUN + PADDING];
 
-	points_in_planes(job, at, first, count, step, p);
+	points_i16(job, at, first, count, step, p);
 	if (a->t) {
 		get_scales(job, at, first, count, scales);
-		memset(scales + count, 0, ROOM * sizeof(*scales));
+		memset(scales + count, 0, PADDING * sizeof(*scales));
 	}
 	job->kern->scale(&(struct hzi_lattice_scale){
 		.rule = r,
@@ -289,48 +290,48 @@ static void decode_planes(const struct decode_job *job, const struct place *at, 
 		.y_dtype = a->y_dtype,
 		.scale = r->scale[0],
 		.scales = a->t ? scales : NULL,
-		.sub = job->plain ? NULL : a->sub,
+		.sub = job->no_sub ? NULL : a->sub,
 	});
 }
 
-static void decode_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
-			     int64_t count)
+static void decode_values_i16(const struct decode_job *job, const struct row_offsets *at,
+			      int64_t first, int64_t count)
 {
 	const int64_t d = job->rule->d, step = job->map.v_step, size = size_of(job->a->y_dtype);
 	const int64_t end = first + count;
-	float apart[PLANE_ELEMENTS];
+	float contiguous[ARRAY_ELEMENTS];
 
 	while (first < end) {
-		int64_t n = min_of(job->at_once, end - first);
+		int64_t n = min_of(job->blocks_at_once, end - first);
 		void *y = offset(job->a->y, at->v + first * d * step, size);
 		const int64_t values = min_of(n * d, job->map.n - first * d);
 
 		if (step == 1 && values >= d) {
-			/* A part of a block comes by itself. */
+			/* The incomplete last block is decoded by itself. */
 			n = values / d;
-			decode_planes(job, at, first, n, y);
+			values_i16(job, at, first, n, y);
 		} else {
-			decode_planes(job, at, first, n, apart);
-			scatter(apart, step, size, values, y);
+			values_i16(job, at, first, n, contiguous);
+			scatter(contiguous, step, size, values, y);
 		}
 		first += n;
 	}
 }
 
-/* ---- In lanes of bytes ----------------------------------------------------------------------- */
+/* ---- 8-bit lanes ----------------------------------------------------------------------------- */
 
-/* Whole blocks of contiguous codes and values */
-static void decode_in_lanes(const struct decode_job *job, const struct place *at, int64_t first,
-			    int64_t count)
+/* Decodes whole blocks of contiguous codes and values. */
+static void decode_values_u8(const struct decode_job *job, const struct row_offsets *at,
+			     int64_t first, int64_t count)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t bytes = size_of(a->code_dtype);
-	float scales[RUN + ROOM];
+	float scales[RUN + PADDING];
 
 	if (a->t) {
 		get_scales(job, at, first, count, scales);
-		memset(scales + count, 0, ROOM * sizeof(*scales));
+		memset(scales + count, 0, PADDING * sizeof(*scales));
 	}
 	job->kern->values(&(struct hzi_lattice_values){
 		.rule = r,
@@ -344,12 +345,12 @@ static void decode_in_lanes(const struct decode_job *job, const struct place *at
 		.y_dtype = a->y_dtype,
 		.scale = r->scale[0],
 		.scales = a->t ? scales : NULL,
-		.sub = job->plain ? NULL : a->sub,
+		.sub = job->no_sub ? NULL : a->sub,
 		.stream = job->stream,
 	});
 }
 
-/* What went past the caches is seen by other threads. */
+/* Makes non-temporal stores visible to other threads. */
 static void end_stream(const struct decode_job *job)
 {
 	job->kern->values(&(struct hzi_lattice_values){
@@ -360,13 +361,14 @@ static void end_stream(const struct decode_job *job)
 	});
 }
 
-static void put_integer(void *y, int64_t i, int64_t size, int32_t v)
+static void store_integer(void *y, int64_t i, int64_t size, int32_t v)
 {
 	memcpy((char *)y + i * size, &v, (size_t)size);
 }
 
 /* POINTS and DIGITS of a block */
-static void decode_integers(const struct decode_job *job, const struct place *at, int64_t block)
+static void decode_integers(const struct decode_job *job, const struct row_offsets *at,
+			    int64_t block)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
@@ -378,49 +380,51 @@ static void decode_integers(const struct decode_job *job, const struct place *at
 	if (a->to == HZ_LATTICE_POINTS) {
 		point_of(job, c, v);
 		for (int i = 0; i < r->embed; i++)
-			put_integer(y, i * job->map.v_step, size, v[i]);
+			store_integer(y, i * job->map.v_step, size, v[i]);
 		return;
 	}
 	for (int m = a->pack == HZ_LATTICE_LEVEL ? a->first : 0; m < r->levels; m++) {
 		hzi_lattice_get(&c, r, v);
 		for (int i = 0; i < r->d && m >= a->first; i++)
-			put_integer(y, (m - a->first) * job->map.v_level + i * job->map.v_step,
-				    size, v[i]);
+			store_integer(y, (m - a->first) * job->map.v_level + i * job->map.v_step,
+				      size, v[i]);
 	}
 }
 
-/* ---- Points and digits, many at once --------------------------------------------------------- */
+/* ---- Points and digits, many blocks at a time ------------------------------------------------ */
 
-/* Digits of level m of those in use, whose planes begin at index, to as many planes as there are */
-static void digits_in_planes(const struct decode_job *job, const uint16_t *index, int64_t step,
-			     int16_t *p)
+/* Digits of a level, whose index arrays begin at index, to one array per digit */
+static void split_digits(const struct decode_job *job, const uint16_t *index, int64_t step,
+			 int16_t *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const unsigned q = (unsigned)r->q;
 	const int shift = r->log2q;
 
-	for (int n = 0; n < job->codec.powers.each; n++, index += step) {
-		const int digits = hzi_lattice_digits_in(&job->codec.powers, n);
+	for (int n = 0; n < job->codec.layout.per_level; n++, index += step) {
+		const int digits = hzi_lattice_array_digits(&job->codec.layout, n);
 
-		for (int64_t i = 0; i < step; i += ROOM) {
-			uint16_t rest[ROOM], digit[ROOM];
+		for (int64_t i = 0; i < step; i += PADDING) {
+			uint16_t left[PADDING], digit[PADDING];
 
-			memcpy(rest, index + i, sizeof(rest));
-			/* ROOM at a time, a number the compiler makes vectors of */
+			memcpy(left, index + i, sizeof(left));
+			/*
+			 * PADDING at a time, a constant, so that the compiler vectorizes the loops
+			 */
 			for (int j = 0; j < digits; j++) {
 				int16_t *const to = p + j * step + i;
 
-				for (int k = 0; k < ROOM && r->log2q < 0; k++) {
-					const uint16_t upper = (uint16_t)(rest[k] / q);
+				for (int k = 0; k < PADDING && r->log2q < 0; k++) {
+					const uint16_t upper = (uint16_t)(left[k] / q);
 
-					to[k] = (int16_t)(rest[k] - upper * q);
-					rest[k] = upper;
+					to[k] = (int16_t)(left[k] - upper * q);
+					left[k] = upper;
 				}
 				if (r->log2q < 0)
 					continue;
-				for (int k = 0; k < ROOM; k++) {
-					digit[k] = (uint16_t)(rest[k] & (q - 1));
-					rest[k] = (uint16_t)(rest[k] >> shift);
+				for (int k = 0; k < PADDING; k++) {
+					digit[k] = (uint16_t)(left[k] & (q - 1));
+					left[k] = (uint16_t)(left[k] >> shift);
 				}
 				memcpy(to, digit, sizeof(digit));
 			}
@@ -429,14 +433,16 @@ static void digits_in_planes(const struct decode_job *job, const uint16_t *index
 	}
 }
 
-/* Interleaves `width` planes: the elements of a block, `size` bytes each, to y */
-static void weave(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
-		  int64_t width, int64_t size, void *y)
+/*
+ * Interleaves `width` arrays: the elements of a block, `size` bytes each, become contiguous in y.
+ */
+static void interleave(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
+		       int64_t width, int64_t size, void *y)
 {
-	const struct hzi_lattice_rule planes = {.embed = (int32_t)width};
+	const struct hzi_lattice_rule arrays = {.embed = (int32_t)width};
 
 	job->kern->scale(&(struct hzi_lattice_scale){
-		.rule = &planes,
+		.rule = &arrays,
 		.p = p,
 		.y = y,
 		.count = count,
@@ -445,14 +451,14 @@ static void weave(const struct decode_job *job, const int16_t *p, int64_t count,
 	});
 }
 
-/* Of count blocks, width numbers each, from apart to their places */
-static void spread_integers(const struct decode_job *job, const void *apart, int64_t count,
-			    int64_t width, int64_t size, void *y)
+/* Copies width numbers of each of count blocks from contiguous memory to y's strides. */
+static void scatter_integers(const struct decode_job *job, const void *contiguous, int64_t count,
+			     int64_t width, int64_t size, void *y)
 {
 	const int64_t step = job->map.v_step;
 
 	for (int64_t i = 0; i < count; i++) {
-		const void *from = offset(apart, i * width, size);
+		const void *from = offset(contiguous, i * width, size);
 		void *to = offset(y, i * job->map.v_block, size);
 
 		for (int64_t j = 0; j < width && step != 1; j++)
@@ -462,128 +468,127 @@ static void spread_integers(const struct decode_job *job, const void *apart, int
 	}
 }
 
-/* Planes of count blocks, to where level m of them begins */
-static void put_planes(const struct decode_job *job, const int16_t *p, int64_t count, int64_t step,
-		       int64_t width, void *y)
+/* Interleaves arrays of count blocks to y, contiguous or with strides. */
+static void store_integers(const struct decode_job *job, const int16_t *p, int64_t count,
+			   int64_t step, int64_t width, void *y)
 {
 	const int64_t size = size_of(job->a->y_dtype);
-	int32_t apart[PLANE_ELEMENTS];
+	int32_t contiguous[ARRAY_ELEMENTS];
 
 	if (job->map.v_step == 1 && job->map.v_block == width) {
-		weave(job, p, count, step, width, size, y);
+		interleave(job, p, count, step, width, size, y);
 		return;
 	}
-	weave(job, p, count, step, width, size, apart);
-	spread_integers(job, apart, count, width, size, y);
+	interleave(job, p, count, step, width, size, contiguous);
+	scatter_integers(job, contiguous, count, width, size, y);
 }
 
-/* At most at_once blocks */
-static void integers_in_planes(const struct decode_job *job, const struct place *at, int64_t first,
-			       int64_t count)
+/* At most blocks_at_once blocks */
+static void decode_integers_i16(const struct decode_job *job, const struct row_offsets *at,
+				int64_t first, int64_t count)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
-	const int64_t step = (count + ROOM - 1) / ROOM * ROOM, size = size_of(a->y_dtype);
+	const int64_t step = (count + PADDING - 1) / PADDING * PADDING, size = size_of(a->y_dtype);
 	void *y = offset(a->y, at->v + first * job->map.v_block, size);
-	const int levels = r->levels - a->first, each = job->codec.powers.each;
-	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
-	int16_t p[PLANE_ELEMENTS + DIMS * ROOM];
+	const int levels = r->levels - a->first, each = job->codec.layout.per_level;
+	uint16_t index[ARRAY_ELEMENTS + HZI_LATTICE_ARRAYS * PADDING];
+	int16_t p[ARRAY_ELEMENTS + DIMS * PADDING];
 
 	if (a->to == HZ_LATTICE_POINTS) {
-		points_in_planes(job, at, first, count, step, p);
-		put_planes(job, p, count, step, r->embed, y);
+		points_i16(job, at, first, count, step, p);
+		store_integers(job, p, count, step, r->embed, y);
 		return;
 	}
-	/* What is behind the last one is split too. */
+	/* The padding behind the last block is split, too. */
 	memset(index, 0, sizeof(index));
 	get_indices(job, at, first, count, step, index);
 	for (int m = 0; m < levels && !job->joined; m++) {
-		digits_in_planes(job, index + m * each * step, step, p);
-		put_planes(job, p, count, step, r->d,
-			   offset(y, m * job->map.v_level, size));
+		split_digits(job, index + m * each * step, step, p);
+		store_integers(job, p, count, step, r->d, offset(y, m * job->map.v_level, size));
 	}
 	for (int m = 0; m < levels && job->joined; m++)
-		digits_in_planes(job, index + m * each * step, step, p + m * r->d * step);
+		split_digits(job, index + m * each * step, step, p + m * r->d * step);
 	if (job->joined)
-		put_planes(job, p, count, step, levels * r->d, y);
+		store_integers(job, p, count, step, levels * r->d, y);
 }
 
-/* Points of whole vectors of blocks by lanes of bytes, to s8 or, from there, to what is wider */
-static void points_in_bytes(const struct decode_job *job, const struct place *at, int64_t first,
-			    int64_t count)
+/* Points of whole vectors of blocks in 8-bit lanes, to s8, then widened if y is wider */
+static void decode_points_u8(const struct decode_job *job, const struct row_offsets *at,
+			     int64_t first, int64_t count)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t size = size_of(a->y_dtype), d = r->d, bytes = size_of(a->code_dtype);
 	int8_t *const y = offset(a->y, at->v + first * d, size);
-	int8_t apart[PLANE_ELEMENTS];
+	int8_t contiguous[ARRAY_ELEMENTS];
 
-	for (int64_t i = 0; i < count; i += PLANE_ELEMENTS / 8) {
-		const int64_t n = min_of(PLANE_ELEMENTS / 8, count - i), code = first + i;
+	for (int64_t i = 0; i < count; i += ARRAY_ELEMENTS / 8) {
+		const int64_t n = min_of(ARRAY_ELEMENTS / 8, count - i), code = first + i;
 		int8_t *const to = y + i * d * size;
 
 		job->kern->values(&(struct hzi_lattice_values){
 			.rule = r,
 			.lanes = &job->lanes,
 			.codes = offset(a->codes, at->code + code * job->map.code_block, bytes),
-			.y = size == 1 ? to : apart,
+			.y = size == 1 ? to : contiguous,
 			.count = n,
 			.levels = r->levels - a->first,
 			.bytes = (int32_t)bytes,
 			.first = a->first,
 			.y_dtype = HZ_S8,
 		});
-		for (int64_t j = 0; j < n * d && size == 2; j += ROOM) {
-			int16_t wide[ROOM];
+		for (int64_t j = 0; j < n * d && size == 2; j += PADDING) {
+			int16_t wide[PADDING];
 
-			for (int k = 0; k < ROOM; k++)
-				wide[k] = apart[j + k];
+			for (int k = 0; k < PADDING; k++)
+				wide[k] = contiguous[j + k];
 			memcpy(to + 2 * j, wide, sizeof(wide));
 		}
-		for (int64_t j = 0; j < n * d && size == 4; j += ROOM) {
-			int32_t wide[ROOM];
+		for (int64_t j = 0; j < n * d && size == 4; j += PADDING) {
+			int32_t wide[PADDING];
 
-			for (int k = 0; k < ROOM; k++)
-				wide[k] = apart[j + k];
+			for (int k = 0; k < PADDING; k++)
+				wide[k] = contiguous[j + k];
 			memcpy(to + 4 * j, wide, sizeof(wide));
 		}
 	}
 }
 
-static void decode_all_integers(const struct decode_job *job, const struct place *at,
+static void decode_integers_run(const struct decode_job *job, const struct row_offsets *at,
 				int64_t first, int64_t count)
 {
-	const int64_t whole = job->in_lanes ? count / ROOM * ROOM : 0;
+	const int64_t whole = job->by_u8 ? count / PADDING * PADDING : 0;
 
-	points_in_bytes(job, at, first, whole);
-	for (int64_t i = whole; i < count; i += job->at_once)
-		integers_in_planes(job, at, first + i, min_of(job->at_once, count - i));
+	decode_points_u8(job, at, first, whole);
+	for (int64_t i = whole; i < count; i += job->blocks_at_once)
+		decode_integers_i16(job, at, first + i, min_of(job->blocks_at_once, count - i));
 }
 
-/* Unit: a run of a row */
+/* A unit is a run of a row. */
 static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct decode_job *job = data;
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
-		const struct place at = row_place(&job->map, u / job->runs);
+		const struct row_offsets at = row_offsets_of(&job->map, u / job->runs);
 		const int64_t first = u % job->runs * job->run;
 		const int64_t count = min_of(job->run, job->map.blocks - first);
 
-		/* Of the last block of a row some values may be missing. */
+		/* Some values of the last block of a row may be missing. */
 		const int64_t whole = min_of(count, job->map.n / job->rule->d - first);
 
-		if (job->a->to != HZ_LATTICE_VALUES && job->in_planes) {
-			decode_all_integers(job, &at, first, count);
+		if (job->a->to != HZ_LATTICE_VALUES && job->by_i16) {
+			decode_integers_run(job, &at, first, count);
 		} else if (job->a->to != HZ_LATTICE_VALUES) {
 			for (int64_t i = 0; i < count; i++)
 				decode_integers(job, &at, first + i);
-		} else if (job->in_lanes) {
-			decode_in_lanes(job, &at, first, whole);
-			decode_in_planes(job, &at, first + whole, count - whole);
-		} else if (job->in_planes) {
-			decode_in_planes(job, &at, first, count);
+		} else if (job->by_u8) {
+			decode_values_u8(job, &at, first, whole);
+			decode_values_i16(job, &at, first + whole, count - whole);
+		} else if (job->by_i16) {
+			decode_values_i16(job, &at, first, count);
 		} else {
 			decode_values(job, &at, first, count);
 		}
@@ -592,7 +597,7 @@ static void decode_units(void *data, int thread, int64_t begin, int64_t end)
 		end_stream(job);
 }
 
-/* Digits of all levels are side by side. */
+/* Whether the digits of all levels of a block are contiguous */
 static bool joins_digits(const struct hzi_lattice_decode_args *a, const struct hzi_lattice_map *map)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
@@ -602,8 +607,8 @@ static bool joins_digits(const struct hzi_lattice_decode_args *a, const struct h
 	       (map->v_step == 1 && map->v_level == r->d && levels * r->d <= DIMS);
 }
 
-/* Whether 16-bit lanes hold the digits, or the points less o, by rules or a table of leaders */
-static bool fits_planes(const struct hzi_lattice_decode_args *a, struct hzi_lane_rule *lanes)
+/* Whether 16-bit lanes hold the digits, or p - o, computed or from the table of leaders */
+static bool fits_i16(const struct hzi_lattice_decode_args *a, struct hzi_lattice_simd *lanes)
 {
 	const struct hz_lattice *lattice = a->lattice;
 	const struct hzi_lattice_rule *r = &lattice->rule;
@@ -612,7 +617,7 @@ static bool fits_planes(const struct hzi_lattice_decode_args *a, struct hzi_lane
 	if (a->to == HZ_LATTICE_DIGITS)
 		return r->q <= 256 && hzi_lattice_digits_of(r, lanes);
 	if (r->kind != HZI_LATTICE_BASIS || !lattice->leaders)
-		return hzi_lattice_lanes(lattice, lanes, &far);
+		return hzi_lattice_simd_of(lattice, lanes, &far);
 	for (int i = 0; i < r->d && a->to != HZ_LATTICE_POINTS; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	return lattice->point_max <= INT16_MAX - offset && hzi_lattice_digits_of(r, lanes);
@@ -626,18 +631,18 @@ void hzi_lattice_decode_begin(struct hzi_lattice_decode_call *c,
 	bool in_order;
 
 	*c = (struct hzi_lattice_decode_call){
-		.a = a, .map = hzi_lattice_join(&a->map, r, a->to == HZ_LATTICE_VALUES),
+		.a = a, .map = hzi_lattice_merge_rows(&a->map, r, a->to == HZ_LATTICE_VALUES),
 	};
-	c->in_planes = fits_planes(a, &c->lanes);
+	c->by_i16 = fits_i16(a, &c->lanes);
 	in_order = a->to == HZ_LATTICE_VALUES ? c->map.v_step == 1 && !a->matrices :
 						a->to == HZ_LATTICE_POINTS &&
 						c->map.v_step == 1 && c->map.v_block == r->d;
-	c->in_lanes = c->in_planes && a->pack == HZ_LATTICE_LEVEL && in_order && c->lanes.bytes &&
+	c->by_u8 = c->by_i16 && a->pack == HZ_LATTICE_LEVEL && in_order && c->lanes.bytes &&
 		      (c->map.code_level == 1 || levels == 1) && c->map.code_block == levels;
 }
 
-/* The codec of planes, and how many blocks they hold */
-static void set_planes(struct decode_job *job)
+/* Sets the codec, and how many blocks fit the arrays. */
+static void set_codec(struct decode_job *job)
 {
 	const struct hzi_lattice_decode_args *a = job->a;
 	const struct hzi_lattice_rule *r = job->rule;
@@ -650,45 +655,47 @@ static void set_planes(struct decode_job *job)
 	job->joined = joins_digits(a, &job->map);
 	if (a->to == HZ_LATTICE_DIGITS)
 		most = job->joined ? (r->levels - a->first) * r->d : r->d;
-	most = most < job->codec.powers.planes ? job->codec.powers.planes : most;
-	group = r->group > ROOM ? r->group : ROOM / r->group * r->group;
-	job->at_once = min_of(RUN, PLANE_ELEMENTS / most) / group * group;
+	most = most < job->codec.layout.arrays ? job->codec.layout.arrays : most;
+	group = r->group > PADDING ? r->group : PADDING / r->group * r->group;
+	job->blocks_at_once = min_of(RUN, ARRAY_ELEMENTS / most) / group * group;
 }
 
-int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_call *c,
-		       bool in_planes, bool in_lanes)
+int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_call *c, bool by_i16,
+		       bool by_u8)
 {
 	const struct hzi_lattice_decode_args *a = c->a;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int64_t size = size_of(a->y_dtype);
-	struct hzi_lattice_rule with_o = *r;
+	struct hzi_lattice_rule without_offset = *r;
 	struct decode_job job = {
 		.kern = hzi_lattice_kern + ctx->level, .a = a, .lattice = a->lattice, .rule = r,
-		.map = c->map, .lanes = c->lanes, .in_planes = in_planes, .in_lanes = in_lanes,
-		.plain = true,
+		.map = c->map, .lanes = c->lanes, .by_i16 = by_i16, .by_u8 = by_u8,
+		.no_sub = true,
 	};
 	int64_t elements, bytes;
 
 	for (int i = 0; i < r->d; i++)
-		job.plain &= a->sub[i] == 0;
+		job.no_sub &= a->sub[i] == 0;
 	if (a->to == HZ_LATTICE_POINTS) {
-		/* Nothing is taken off. */
-		memset(with_o.offset, 0, sizeof(with_o.offset));
-		job.rule = &with_o;
+		/* Points include the offset. */
+		memset(without_offset.offset, 0, sizeof(without_offset.offset));
+		job.rule = &without_offset;
 	}
-	if (in_planes)
-		set_planes(&job);
-	job.run = a->t ? RUN / r->group * r->group : PLAIN_RUN;
+	if (by_i16)
+		set_codec(&job);
+	job.run = a->t ? RUN / r->group * r->group : LONG_RUN;
 	job.runs = ceil_div(job.map.blocks, job.run);
 	elements = rows_of(&job.map) * job.map.blocks *
 		   (a->to == HZ_LATTICE_VALUES ? r->d : a->to == HZ_LATTICE_POINTS ? r->embed :
 							 r->levels * r->d);
 	bytes = elements * size;
-	job.stream = in_lanes && a->to == HZ_LATTICE_VALUES &&
+	job.stream = by_u8 && a->to == HZ_LATTICE_VALUES &&
 		     bytes > hzi_cache_share(ctx) / 4 * 3 && (uintptr_t)a->y % 64 == 0;
 	for (int i = 0; i < job.map.ndim; i++)
 		job.stream &= job.map.v_stride[i] * size % 64 == 0;
-	hzi_parallel(hzi_threads(ctx, in_lanes ? 2 * bytes : in_planes ? 8 * bytes : elements * 64),
+	hzi_parallel(hzi_threads(ctx, by_u8    ? 2 * bytes
+				      : by_i16 ? 8 * bytes
+					       : elements * 64),
 		     decode_units, &job, rows_of(&job.map) * job.runs);
 	return HZ_OK;
 }
@@ -697,12 +704,12 @@ int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_c
 
 struct repack_job {
 	const struct hzi_lattice_repack_args *a;
-	bool in_planes;
+	bool by_i16;
 	struct hzi_lattice_codec from, to;
 	int64_t run, runs;
 };
 
-/* Digits one by one */
+/* Repacks digit by digit. */
 static void repack_blocks(const struct repack_job *job, int64_t from, int64_t to, int64_t count)
 {
 	const struct hzi_lattice_repack_args *a = job->a;
@@ -726,16 +733,17 @@ static void repack_blocks(const struct repack_job *job, int64_t from, int64_t to
 	}
 }
 
-static void repack_planes(const struct repack_job *job, const void *from, void *to, int64_t count)
+static void repack_blocks_i16(const struct repack_job *job, const void *from, void *to,
+			      int64_t count)
 {
 	const struct hzi_lattice_rule *r = job->from.rule;
 	const uint32_t size = (uint32_t)r->level_size;
-	uint16_t index[PLANE_ELEMENTS + HZI_LATTICE_PLANES * ROOM];
+	uint16_t index[ARRAY_ELEMENTS + HZI_LATTICE_ARRAYS * PADDING];
 
-	hzi_lattice_take_codes(&job->from, from, count, job->run, index);
-	/* Of one plane, what no digits have may be left. */
+	hzi_lattice_unpack_codes(&job->from, from, count, job->run, index);
+	/* With one array per level, index values beyond q^d may be left. */
 	for (int m = 0; m < r->levels && job->from.pack == HZ_LATTICE_LEVEL &&
-	     job->from.powers.each == 1 && size < 1u << 8 * job->from.bytes; m++) {
+	     job->from.layout.per_level == 1 && size < 1u << 8 * job->from.bytes; m++) {
 		for (int64_t i = 0; i < count; i++) {
 			uint16_t *const one = index + m * job->run + i;
 
@@ -743,7 +751,7 @@ static void repack_planes(const struct repack_job *job, const void *from, void *
 				*one = (uint16_t)(*one % size);
 		}
 	}
-	hzi_lattice_put_codes(&job->to, index, count, job->run, to);
+	hzi_lattice_pack_codes(&job->to, index, count, job->run, to);
 }
 
 static void repack_units(void *data, int thread, int64_t begin, int64_t end)
@@ -755,22 +763,23 @@ static void repack_units(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t row = u / job->runs, first = u % job->runs * job->run;
 		const int64_t count = min_of(job->run, a->from.blocks - first);
-		const int64_t from = row_place(&a->from, row).code + first * a->from.code_block;
-		const int64_t to = row_place(&a->to, row).code + first * a->to.code_block;
+		const int64_t from =
+			row_offsets_of(&a->from, row).code + first * a->from.code_block;
+		const int64_t to = row_offsets_of(&a->to, row).code + first * a->to.code_block;
 
-		if (job->in_planes)
-			repack_planes(job, offset(a->from_codes, from, size_of(a->from_dtype)),
-				      offset(a->to_codes, to, size_of(a->to_dtype)), count);
+		if (job->by_i16)
+			repack_blocks_i16(job, offset(a->from_codes, from, size_of(a->from_dtype)),
+					  offset(a->to_codes, to, size_of(a->to_dtype)), count);
 		else
 			repack_blocks(job, from, to, count);
 	}
 }
 
 int hzi_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a,
-		       const struct hzi_lane_rule *lanes)
+		       const struct hzi_lattice_simd *lanes)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
-	struct repack_job job = {.a = a, .run = RUN, .in_planes = lanes != NULL};
+	struct repack_job job = {.a = a, .run = RUN, .by_i16 = lanes != NULL};
 	const int64_t rows = rows_of(&a->from);
 
 	if (lanes) {
@@ -782,7 +791,7 @@ int hzi_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_a
 		job.from.level = a->from.code_level;
 		job.to.block = a->to.code_block;
 		job.to.level = a->to.code_level;
-		job.run = min_of(RUN, PLANE_ELEMENTS / job.from.powers.planes / ROOM * ROOM);
+		job.run = min_of(RUN, ARRAY_ELEMENTS / job.from.layout.arrays / PADDING * PADDING);
 	}
 	job.runs = ceil_div(a->from.blocks, job.run);
 	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * r->levels * r->d * (lanes ? 4 : 16)),

@@ -8,37 +8,37 @@
 
 #include "cpu/core/kern.h"
 
-#define HZI_LATTICE_RUN 1024	/* blocks at most that lattice_points() takes */
+#define HZI_LATTICE_RUN 1024	/* most blocks of a call of lattice_points() */
 
-/* Division by n of x, with bias a multiple of 2 n: (x + bias) * mul >> 16, if n is not 2^k */
-struct hzi_lane_divisor {
+/* x / n is (x + bias) * mul >> 16, bias being a multiple of 2 n; not used if n is 2^k */
+struct hzi_lattice_divisor {
 	int32_t n, bias, mul;
 };
 
 /*
- * A rule for lanes: q is 2^shift times an odd number, whose inverse mod 2^16 is inverse. q2 is 2 q;
- * digit divides coordinates in the basis. Points are of 16 bits, with byte_points of 8; bytes:
- * those that fit can be of 8 bits when decoded, and then no coordinate less o is beyond largest.
- * The index of a level is in `planes` numbers of 16 bits, of `digits` digits each, the lowest
- * first; bytes, and byte_points, have but one.
+ * A quantizer, prepared for SIMD kernels. q is 2^shift times an odd number, whose inverse mod 2^16
+ * is inverse. q2 divides by 2 q; digit divides coordinates in the basis. byte_points: points that
+ * are encoded fit 8-bit lanes, else 16-bit lanes; bytes: decoded p - o fit 8-bit lanes, and no
+ * coordinate exceeds largest. The index of a level is stored in `arrays` 16-bit numbers of `digits`
+ * digits each, the lowest first; it is 1 with bytes or byte_points.
  */
-struct hzi_lane_rule {
-	struct hzi_lane_divisor q, q2, digit;
+struct hzi_lattice_simd {
+	struct hzi_lattice_divisor q, q2, digit;
 	int32_t shift, inverse;
 	bool pow2, bytes, byte_points;
 	int32_t largest;
-	int32_t digits, planes;
+	int32_t digits, arrays;
 };
 
-#define HZI_LATTICE_PLANES 24	/* of all levels that lanes hold */
+#define HZI_LATTICE_ARRAYS 24	/* of all levels, at most */
 
 /*
- * Points of count contiguous blocks x, and their indices: plane n of level m of block i at
- * index[(m * planes + n) * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times
- * factors[i] if not NULL. miss[i]: 0, HZI_LATTICE_MISS if the block does not fit, and
- * HZI_LATTICE_FAR beside it where indices mean nothing: y is not a number, or rounds to more than
- * far. error[i], if wanted, is that of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
- * matrices: NULL, or of a named lattice with a transform.
+ * Encodes count contiguous blocks x to indices, structure of arrays: array n of level m of block i
+ * is index[(m * arrays + n) * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times
+ * factors[i] if not NULL. miss[i]: 0, or HZI_LATTICE_MISS if the block does not fit, with
+ * HZI_LATTICE_FAR where the indices are invalid: y is NaN, or rounds to more than far. error[i], if
+ * not NULL, is that of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements. matrices: NULL,
+ * or those of a named lattice with a transform.
  */
 #define HZI_LATTICE_MISS 1
 #define HZI_LATTICE_FAR 2
@@ -49,7 +49,7 @@ struct hzi_lattice_matrices;
 struct hzi_lattice_points {
 	const struct hzi_lattice_rule *rule;
 	const struct hzi_lattice_matrices *matrices;
-	const struct hzi_lane_rule *lanes;
+	const struct hzi_lattice_simd *lanes;
 	const void *x;
 	int64_t count;
 	int32_t x_dtype, far;
@@ -59,7 +59,7 @@ struct hzi_lattice_points {
 	float *error;
 };
 
-/* Indices, as above, of count blocks to contiguous LEVEL codes of `bytes` bytes */
+/* Packs indices, stored as above, of count blocks to contiguous LEVEL codes of `bytes` bytes. */
 struct hzi_lattice_codes {
 	const uint16_t *index;
 	void *codes;
@@ -68,15 +68,15 @@ struct hzi_lattice_codes {
 };
 
 /*
- * Values of count blocks from LEVEL codes, back to back, levels of each of bytes bytes, the finest
- * of weight q^first: (p - o) unit - sub[j], times scale, or scales[i] for block i. D_4 and E8 with
- * lanes of 8 bits. scales has room for LANES more; sub is NULL for all 0. stream: as of
- * stream_f32(), whose end a count of 0 is. y of HZ_S8 gets p - o itself, count being a multiple of
- * 64.
+ * Decodes count contiguous blocks of LEVEL codes, whose levels have `bytes` bytes each and begin at
+ * weight q^first: ((p - o) unit - sub[j]) times scale, or scales[i] for block i. D_4 and E8 in
+ * 8-bit lanes. scales is padded by LANES; sub is NULL if all 0. stream: non-temporal stores, see
+ * stream_f32(); a call with count 0 ends them. y of HZ_S8 gets p - o itself, count being a multiple
+ * of 64.
  */
 struct hzi_lattice_values {
 	const struct hzi_lattice_rule *rule;
-	const struct hzi_lane_rule *lanes;
+	const struct hzi_lattice_simd *lanes;
 	const void *codes;
 	void *y;
 	int64_t count;
@@ -87,11 +87,11 @@ struct hzi_lattice_values {
 };
 
 /*
- * LEVEL codes of count blocks to indices, in planes `step` apart; blocks and levels are code_block
- * and code_level apart. size: q^d, weight: q^digits.
+ * Unpacks LEVEL codes of count blocks to index arrays that are `step` apart; blocks and levels are
+ * code_block and code_level apart. size: q^d, weight: q^digits.
  */
 struct hzi_lattice_index {
-	const struct hzi_lane_rule *lanes;
+	const struct hzi_lattice_simd *lanes;
 	const void *codes;
 	uint16_t *index;
 	int64_t count, step, code_block, code_level;
@@ -101,12 +101,12 @@ struct hzi_lattice_index {
 };
 
 /*
- * Points less o of count blocks: q^first times the sum of levels, whose indices lie in planes
- * `step` apart, to coordinates that do. Whole vectors, at most of 64, are read and written.
+ * p - o of count blocks: q^first times the sum over the levels, from index arrays `step` apart, to
+ * one array per coordinate. Reads and writes whole vectors, of at most 64 elements.
  */
 struct hzi_lattice_leaders {
 	const struct hzi_lattice_rule *rule;
-	const struct hzi_lane_rule *lanes;
+	const struct hzi_lattice_simd *lanes;
 	const uint16_t *index;
 	int16_t *p;
 	int64_t count, step;
@@ -114,9 +114,9 @@ struct hzi_lattice_leaders {
 };
 
 /*
- * Values of such points, as hzi_lattice_value(), back to back; scales[i] is that of block i, or
- * NULL: scale. sub and matrices are NULL where there is nothing to be done. y of HZ_S8, HZ_S16 or
- * HZ_S32: the lower bytes of rule->embed planes, of which nothing else counts.
+ * Scales such points to contiguous values, as hzi_lattice_value(); block i has scales[i], or scale
+ * if that is NULL. sub and matrices may be NULL. With y of HZ_S8, HZ_S16 or HZ_S32 only interleaves
+ * the low bytes of rule->embed arrays; no other member of rule is used.
  */
 struct hzi_lattice_scale {
 	const struct hzi_lattice_rule *rule;
@@ -130,8 +130,8 @@ struct hzi_lattice_scale {
 };
 
 /*
- * Of count blocks x, back to back, times the matrix unless NULL: sums of squares, and the largest
- * of sizes; norm and most have room for LANES more.
+ * Squared norm and largest magnitude of count contiguous blocks x, after the matrix unless that is
+ * NULL; norm and most are padded by LANES.
  */
 struct hzi_lattice_norms {
 	const struct hzi_lattice_matrices *matrices;
@@ -141,7 +141,7 @@ struct hzi_lattice_norms {
 	int32_t d, x_dtype;
 };
 
-/* scale[t] of count T, those beyond last being last */
+/* to[i] = scale[t[i]]; T beyond last count as last. */
 struct hzi_lattice_scales {
 	const uint8_t *t;
 	const float *scale;

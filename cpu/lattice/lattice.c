@@ -28,7 +28,7 @@ static void gather(const void *from, int64_t step, int64_t size, int64_t valid, 
 	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
 }
 
-/* ---- Encoding: block after block ------------------------------------------------------------- */
+/* ---- Encoding block by block, scalar --------------------------------------------------------- */
 
 struct encode_job {
 	const struct hzi_lattice_kern *kern;
@@ -36,33 +36,32 @@ struct encode_job {
 	const struct hzi_lattice_rule *rule;
 	const struct hzi_lattice_matrices *matrices;
 	struct hzi_lattice_map map;
-	struct hzi_lane_rule lanes;
-	bool in_lanes;
+	struct hzi_lattice_simd lanes;
+	bool by_simd;
 	int32_t far;
-	struct hzi_lattice_codec codec;	/* in lanes */
-	float norm;			/* of reach_squared(), with GROUP */
+	struct hzi_lattice_codec codec;	/* with by_simd */
+	float norm;			/* see reach_squared(); with GROUP */
 	int64_t run, runs;		/* blocks of a run, runs of a row */
-	int64_t overload[2];		/* sums of all threads */
-	struct room *rooms;		/* of threads, in lanes */
+	int64_t overload[2];		/* sums over all threads */
+	struct scratch *scratches;		/* one per thread, with by_simd */
 };
 
-#define PLANES HZI_LATTICE_PLANES
-#define VALUES 8192			/* of a run at most */
-#define LEAST_RUN 256			/* blocks of one, if each thread is to have some */
+#define RUN_VALUES 8192			/* of a run, at most */
+#define LEAST_RUN 256			/* blocks of a run, where threads need work */
 
-/* The results of a run so far */
+/* The results of a run */
 struct encoded {
 	const void *x;			/* contiguous blocks */
 	int64_t count;
 	int64_t overload[2];
 	uint8_t t[RUN];			/* of a group: at its first block */
-	uint16_t index[PLANES * RUN + ROOM];
-	uint16_t miss[RUN + ROOM];
-	float apart[VALUES + ROOM];	/* x, if it does not lie like that */
+	uint16_t index[HZI_LATTICE_ARRAYS * RUN + PADDING];
+	uint16_t miss[RUN + PADDING];
+	float gathered[RUN_VALUES + PADDING];	/* x, if its values are not contiguous */
 };
 
-/* count values as f32 */
-static void floats_of(const struct encode_job *job, const void *x, int64_t count, float *to)
+/* Converts count values to f32. */
+static void to_f32(const struct encode_job *job, const void *x, int64_t count, float *to)
 {
 	job->kern->convert(&(struct hzi_convert){
 		.x = x,
@@ -75,16 +74,16 @@ static void floats_of(const struct encode_job *job, const void *x, int64_t count
 	});
 }
 
-/* Blocks that share T, one block without GROUP */
+/* Blocks that share T; one block without GROUP */
 struct group {
 	float v[GROUP];
 	uint8_t skip[GROUP];
-	int t;				/* without GROUP: known when its point is */
+	int t;				/* without GROUP: set with the point */
 };
 
-/* g->v holds count blocks of x. */
-static void take_group(const struct encode_job *job, int64_t count, int64_t *overload,
-		       struct group *g)
+/* Maps the count blocks of x in g->v, and with GROUP chooses their scale. */
+static void map_group(const struct encode_job *job, int64_t count, int64_t *overload,
+		      struct group *g)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 
@@ -99,7 +98,7 @@ static void take_group(const struct encode_job *job, int64_t count, int64_t *ove
 		       hzi_lattice_group(r, job->matrices, (int)count, g->v, g->skip) : 0;
 }
 
-/* flatten: otherwise GCC 12 thinks that coordinates may not have been set. */
+/* flatten: otherwise GCC 12 warns that coordinates may be uninitialized. */
 static __attribute__((flatten)) void point_of(const struct encode_job *job, struct group *g,
 					      int64_t i, int64_t *overload, int32_t *p)
 {
@@ -114,8 +113,8 @@ static __attribute__((flatten)) void point_of(const struct encode_job *job, stru
 		overload[0] += hzi_lattice_choose(r, job->matrices, v, &g->t, p);
 }
 
-/* Digits of a level to planes */
-static void put_index(const struct encode_job *job, const int32_t *digits, uint16_t *index)
+/* Stores the index of a level. */
+static void store_index(const struct encode_job *job, const int32_t *digits, uint16_t *index)
 {
 	const int count = job->lanes.digits;
 
@@ -130,58 +129,59 @@ static void put_index(const struct encode_job *job, const int32_t *digits, uint1
 	}
 }
 
-/* Block or group `first` by the rule alone, into the indices */
-static void index_by_rule(const struct encode_job *job, struct encoded *e, int64_t first)
+/* Encodes block or group `first` with scalar code, to the index arrays. */
+static void encode_scalar(const struct encode_job *job, struct encoded *e, int64_t first)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t count = min_of(r->group, e->count - first);
 	struct group group;
 	int32_t p[DIMS], digits[DIMS];
 
-	floats_of(job, offset(e->x, first * r->d, size_of(job->a->x_dtype)), count * r->d, group.v);
-	take_group(job, count, e->overload, &group);
+	to_f32(job, offset(e->x, first * r->d, size_of(job->a->x_dtype)), count * r->d, group.v);
+	map_group(job, count, e->overload, &group);
 	for (int64_t i = 0; i < count; i++) {
 		point_of(job, &group, i, e->overload, p);
 		for (int m = 0; m < r->levels; m++) {
 			hzi_lattice_digits(r, p, digits);
-			put_index(job, digits, e->index + m * job->lanes.planes * RUN + first + i);
+			store_index(job, digits,
+				    e->index + m * job->lanes.arrays * RUN + first + i);
 			hzi_lattice_parent(r, job->matrices, p);
 		}
 	}
 	e->t[first] = (uint8_t)group.t;
 }
 
-/* ---- Encoding in lanes ----------------------------------------------------------------------- */
+/* ---- Encoding, SIMD -------------------------------------------------------------------------- */
 
 /*
- * What is known of a group: the best scale by now, or -1, and its error; the first scale that all
- * fit at, or where the search for it is; the block that is tried alone meanwhile
+ * Search state of a group: its best scale so far, or -1, with its error; the first scale at which
+ * all blocks fit, or the current candidate; the probe: the block that is tried alone meanwhile
  */
 struct group_state {
-	int best, first, scout;
+	int best, first, probe;
 	float least;
 };
 
 /* Blocks that are tried together */
 struct pending {
 	int64_t count;
-	int16_t block[RUN + ROOM];
-	uint8_t t[RUN + 1];		/* of GROUP, by now */
-	float inverse[RUN + ROOM], factor[RUN + ROOM];
-	float error[RUN + ROOM];
+	int16_t block[RUN + PADDING];
+	uint8_t t[RUN + 1];		/* current scale, with GROUP */
+	float inverse[RUN + PADDING], factor[RUN + PADDING];
+	float error[RUN + PADDING];
 	struct group_state state[RUN];	/* of groups, in their order */
-	int16_t group[RUN], searching[RUN];	/* of a block; those that search */
-	uint16_t index[PLANES * RUN + ROOM], miss[RUN + ROOM];
-	float x[VALUES + ROOM];
+	int16_t group[RUN], searching[RUN];	/* of a block; groups still searching */
+	uint16_t index[HZI_LATTICE_ARRAYS * RUN + PADDING], miss[RUN + PADDING];
+	float x[RUN_VALUES + PADDING];
 };
 
-/* Of a thread, in the workspace: stacks may be small. */
-struct room {
+/* Scratch of a thread, in the workspace since stacks may be small */
+struct scratch {
 	struct encoded encoded;
 	struct pending pending;
 };
 
-/* Gathers the blocks to be tried; d is a constant where this is compiled. */
+/* Gathers the blocks to be tried. Callers pass a constant number of bytes. */
 static inline void gather_blocks(const struct encoded *e, struct pending *p, const int64_t bytes)
 {
 	for (int64_t i = 0; i < p->count; i++)
@@ -192,11 +192,11 @@ static inline void gather_blocks(const struct encoded *e, struct pending *p, con
 static inline void copy_index(const struct encode_job *job, struct encoded *e, int64_t block,
 			      const uint16_t *index, int64_t i)
 {
-	for (int n = 0; n < job->codec.powers.planes; n++)
+	for (int n = 0; n < job->codec.layout.arrays; n++)
 		e->index[n * RUN + block] = index[n * RUN + i];
 }
 
-/* Fills p->x, p->index, p->miss and p->error of a, which says how they are scaled. */
+/* Fills p->x, p->index, p->miss and p->error; a holds the scales. */
 static void try_pending(const struct encode_job *job, const struct encoded *e, struct pending *p,
 			struct hzi_lattice_points *a)
 {
@@ -229,8 +229,8 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 }
 
 /*
- * T, BANK with FIRST_FIT: all that are pending at one scale after the other from 1 on. CLIP: with
- * one factor after the other. Which blocks fit is hard to foretell, so that no jump depends on it.
+ * T, BANK with FIRST_FIT: tries all pending blocks at one scale after the other from 1 on. CLIP:
+ * with one factor after the other. Branchless, because which blocks fit is hard to predict.
  */
 static void retry(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
@@ -243,14 +243,14 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 		const float factor = clip ? hzi_lattice_factor(r, k) : 1;
 
 		if (clip) {
-			/* Vectors are whole. */
-			for (int64_t i = 0; i < count + ROOM; i++)
+			/* Kernels read whole vectors. */
+			for (int64_t i = 0; i < count + PADDING; i++)
 				p->factor[i] = factor;
 			a.factors = p->factor;
 		}
 		try_pending(job, e, p, &a);
-		/* What did not fit is written over once more. */
-		for (int n = 0; n < job->codec.powers.planes; n++) {
+		/* Blocks that did not fit are overwritten by the next try. */
+		for (int n = 0; n < job->codec.layout.arrays; n++) {
 			for (int64_t i = 0; i < count; i++)
 				e->index[n * RUN + p->block[i]] = p->index[n * RUN + i];
 		}
@@ -261,7 +261,7 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 			e->t[block] = clip ? 0 : (uint8_t)k;
 			e->overload[0] += clip & !p->miss[i];
 			if (__builtin_expect(p->miss[i] & HZI_LATTICE_FAR, 0)) {
-				index_by_rule(job, e, block);
+				encode_scalar(job, e, block);
 				continue;
 			}
 			p->block[p->count] = block;
@@ -269,10 +269,10 @@ static void retry(const struct encode_job *job, struct encoded *e, struct pendin
 		}
 	}
 	for (int64_t i = 0; i < p->count; i++)
-		index_by_rule(job, e, p->block[i]);
+		encode_scalar(job, e, p->block[i]);
 }
 
-/* The first try of all blocks at scale t; error: NULL or to be filled */
+/* Tries all blocks at scale t; error may be NULL. */
 static void try_all(const struct encode_job *job, const struct encoded *e, int t, uint16_t *index,
 		    uint16_t *miss, float *error)
 {
@@ -310,7 +310,7 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 	for (int64_t i = 0; i < 4; i++)
 		e->miss[count + i] = 0;
 	for (int64_t i = 0; i < count; i += 4) {
-		/* Most fit, and are passed by four. */
+		/* Most blocks fit; four are tested at a time. */
 		if (none_missed(e->miss + i))
 			continue;
 		for (int64_t j = i; j < i + 4; j++) {
@@ -323,7 +323,7 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 		const int16_t block = p->block[i];
 
 		if (__builtin_expect(e->miss[block] & HZI_LATTICE_FAR, 0))
-			index_by_rule(job, e, block);
+			encode_scalar(job, e, block);
 		else
 			p->block[p->count++] = block;
 	}
@@ -333,11 +333,11 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 		retry(job, e, p);
 }
 
-/* BANK: all scales, of which the best is kept */
+/* BANK: tries all scales and keeps the best. */
 static void encode_best_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
-	float error[RUN + ROOM], least[RUN] = {0};
+	float error[RUN + PADDING], least[RUN] = {0};
 
 	memset(e->t, 255, (size_t)e->count);
 	for (int t = 0; t < r->scales; t++) {
@@ -356,18 +356,18 @@ static void encode_best_fit(const struct encode_job *job, struct encoded *e, str
 	}
 	for (int64_t i = 0; i < e->count; i++) {
 		if (e->t[i] == 255)
-			index_by_rule(job, e, i);
+			encode_scalar(job, e, i);
 	}
 }
 
 /*
- * What |v / s|^2 of a block that fits is at most: a leader is no longer than q times the covering
- * radius, a block no further than that from its point.
+ * Upper bound of |v / s|^2 for blocks that fit: a leader is no longer than q times the covering
+ * radius, and a block is no further than that from its point.
  */
 static float reach_squared(const struct hzi_lattice_rule *r)
 {
 	double radius = r->kind == HZI_LATTICE_Z || r->d > 4 ? sqrt(r->d) / 2 : 1;
-	double leaders = 0, weight = r->q, norm = 0, apart = 0;
+	double leaders = 0, weight = r->q, norm = 0, dither = 0;
 
 	if (r->kind == HZI_LATTICE_E8)
 		radius = 1;
@@ -376,12 +376,12 @@ static float reach_squared(const struct hzi_lattice_rule *r)
 	for (int i = 0; i < r->embed; i++)
 		norm += (double)r->offset[i] * r->offset[i] * (r->kind == HZI_LATTICE_E8 ? .25 : 1);
 	for (int i = 0; i < r->d; i++)
-		apart += (double)r->dither[i] * r->dither[i];
-	radius = (radius * (leaders + 1) + sqrt(norm) + sqrt(apart)) * 1.001;
+		dither += (double)r->dither[i] * r->dither[i];
+	radius = (radius * (leaders + 1) + sqrt(norm) + sqrt(dither)) * 1.001;
 	return (float)(radius * radius);
 }
 
-/* The first scale at which a group may fit, whose largest |v|^2 and |v_i| are given, or `scales` */
+/* The first scale at which a group with these largest |v|^2 and |v_i| may fit, or `scales` */
 static int first_scale(const struct encode_job *job, float norm, float most)
 {
 	const struct hzi_lattice_rule *r = job->rule;
@@ -408,7 +408,7 @@ static inline void add_blocks(const struct encode_job *job, struct pending *p, i
 
 static void try_groups(const struct encode_job *job, const struct encoded *e, struct pending *p)
 {
-	for (int64_t i = p->count; i < p->count + ROOM; i++)
+	for (int64_t i = p->count; i < p->count + PADDING; i++)
 		p->inverse[i] = 0;
 	try_pending(job, e, p, &(struct hzi_lattice_points){
 		.inverses = p->inverse,
@@ -417,11 +417,11 @@ static void try_groups(const struct encode_job *job, const struct encoded *e, st
 }
 
 /*
- * The scouts of `count` groups that search, from where these are: until they fit. When that is is
- * hard to foretell, so that no jump depends on it.
+ * Moves the probes of the `count` searching groups to larger scales until they fit. Branchless,
+ * because when they fit is hard to predict.
  */
-static void send_scouts(const struct encode_job *job, const struct encoded *e, struct pending *p,
-			int64_t count)
+static void advance_probes(const struct encode_job *job, const struct encoded *e, struct pending *p,
+			   int64_t count)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 
@@ -429,7 +429,7 @@ static void send_scouts(const struct encode_job *job, const struct encoded *e, s
 	for (int64_t i = 0; i < count; i++) {
 		const int64_t group = p->searching[i];
 
-		add_blocks(job, p, p->state[group].scout, 1, group, p->state[group].first);
+		add_blocks(job, p, p->state[group].probe, 1, group, p->state[group].first);
 	}
 	while (p->count) {
 		const int64_t tried = p->count;
@@ -450,7 +450,9 @@ static void send_scouts(const struct encode_job *job, const struct encoded *e, s
 	}
 }
 
-/* The error of blocks i to i + count - 1 of what was tried; -1: one of them does not fit, *which */
+/*
+ * The error of blocks i .. i + count - 1 of the last try; -1 if one of them does not fit (*which)
+ */
 static float error_of(const struct pending *p, int64_t i, int64_t count, int64_t *which)
 {
 	float sum = 0;
@@ -465,21 +467,23 @@ static float error_of(const struct pending *p, int64_t i, int64_t count, int64_t
 	return any ? -1 : sum;
 }
 
-/* What was tried from i on, at scale t, is the best by now. */
+/* Records the result from i on, at scale t, as the best so far. */
 static void keep_group(const struct encode_job *job, struct encoded *e, const struct pending *p,
 		       int64_t i, int64_t first, int64_t count, int t, float error,
 		       struct group_state *g)
 {
 	g->best = t;
 	g->least = error;
-	for (int n = 0; n < job->codec.powers.planes; n++)
+	for (int n = 0; n < job->codec.layout.arrays; n++)
 		memcpy(e->index + n * RUN + first, p->index + n * RUN + i,
 		       (size_t)count * sizeof(*e->index));
 }
 
-/* All blocks of `count` groups that search, where scouts fit; how many go on searching */
-static int64_t follow_scouts(const struct encode_job *job, struct encoded *e, struct pending *p,
-			     int64_t count)
+/*
+ * Tries all blocks of the `count` searching groups whose probes fit; returns how many still search.
+ */
+static int64_t try_probed_groups(const struct encode_job *job, struct encoded *e, struct pending *p,
+				 int64_t count)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	int64_t on = 0, i = 0;
@@ -507,7 +511,7 @@ static int64_t follow_scouts(const struct encode_job *job, struct encoded *e, st
 			keep_group(job, e, p, i, first, blocks, g->first,
 				   error * (scale * scale), g);
 		} else if (++g->first < r->scales) {
-			g->scout = p->block[which];
+			g->probe = p->block[which];
 			p->searching[on++] = group;
 		}
 		i += blocks;
@@ -515,9 +519,9 @@ static int64_t follow_scouts(const struct encode_job *job, struct encoded *e, st
 	return on;
 }
 
-/* All groups `more` scales behind the first one */
-static void try_further(const struct encode_job *job, struct encoded *e, struct pending *p,
-			int64_t groups, int more)
+/* Tries all groups `more` scales beyond the first one that fits. */
+static void try_larger_scales(const struct encode_job *job, struct encoded *e, struct pending *p,
+			      int64_t groups, int more)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 
@@ -548,14 +552,14 @@ static void try_further(const struct encode_job *job, struct encoded *e, struct 
 }
 
 /*
- * GROUP, as hzi_lattice_group(). No group fits before all of its blocks do: the longest one is
- * tried alone at first.
+ * GROUP, as hzi_lattice_group(). A group fits only if all of its blocks do, so the longest block is
+ * tried alone first, as a probe.
  */
 static void encode_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const struct hzi_lattice_rule *r = job->rule;
 	const int64_t groups = ceil_div(e->count, r->group);
-	float *const norm = p->factor, *const most = p->error;	/* until something is tried */
+	float *const norm = p->factor, *const most = p->error;	/* reused before the first try */
 	int64_t search = 0;
 
 	job->kern->norms(&(struct hzi_lattice_norms){
@@ -581,39 +585,39 @@ static void encode_groups(const struct encode_job *job, struct encoded *e, struc
 		p->state[g] = (struct group_state){
 			.best = -1,
 			.first = finite ? first_scale(job, norm[longest], largest) : r->scales,
-			.scout = (int)longest,
+			.probe = (int)longest,
 		};
 		p->searching[search] = (int16_t)g;
 		search += p->state[g].first < r->scales;
 	}
 	while (search) {
-		send_scouts(job, e, p, search);
-		search = follow_scouts(job, e, p, search);
+		advance_probes(job, e, p, search);
+		search = try_probed_groups(job, e, p, search);
 	}
 	for (int k = 1; k < HZI_LATTICE_TRIES && !(r->flags & HZI_LATTICE_FIRST_FIT); k++)
-		try_further(job, e, p, groups, k);
+		try_larger_scales(job, e, p, groups, k);
 	for (int64_t g = 0; g < groups; g++) {
 		e->t[g * r->group] = (uint8_t)p->state[g].best;
 		if (p->state[g].best < 0)
-			index_by_rule(job, e, g * r->group);
+			encode_scalar(job, e, g * r->group);
 	}
 }
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-/* A unit: a run of a row */
+/* A unit is a run of a row. */
 struct run {
 	const void *x;
-	int64_t valid;			/* values of it that are there, the others count as 0 */
+	int64_t valid;			/* values that exist; the others count as 0 */
 	int64_t count;
 	void *codes;
-	uint8_t *t;			/* NULL: not wanted */
+	uint8_t *t;			/* NULL: no T */
 };
 
 static struct run run_of(const struct encode_job *job, int64_t unit)
 {
 	const struct hzi_lattice_encode_args *a = job->a;
-	const struct place at = row_place(&job->map, unit / job->runs);
+	const struct row_offsets at = row_offsets_of(&job->map, unit / job->runs);
 	const int64_t first = unit % job->runs * job->run, d = job->rule->d;
 	const int64_t count = min_of(job->run, job->map.blocks - first);
 
@@ -627,27 +631,27 @@ static struct run run_of(const struct encode_job *job, int64_t unit)
 	};
 }
 
-/* The blocks of a run, contiguous: in place, or gathered in apart */
-static const void *blocks_of(const struct encode_job *job, const struct run *run, float *apart)
+/* The blocks of a run, contiguous: in place, or gathered */
+static const void *blocks_of(const struct encode_job *job, const struct run *run, float *gathered)
 {
 	const int64_t step = job->map.v_step, values = run->count * job->rule->d;
 
 	if (step == 1 && run->valid == values)
 		return run->x;
-	gather(run->x, step, size_of(job->a->x_dtype), run->valid, values, apart);
-	return apart;
+	gather(run->x, step, size_of(job->a->x_dtype), run->valid, values, gathered);
+	return gathered;
 }
 
-/* Values begin .. begin + count - 1 of a run, at most GROUP, as f32 */
-static void take_values(const struct encode_job *job, const struct run *run, int64_t begin,
+/* Loads values begin .. begin + count - 1 of a run, at most GROUP, as f32. */
+static void load_values(const struct encode_job *job, const struct run *run, int64_t begin,
 			int64_t count, float *to)
 {
 	const int64_t size = size_of(job->a->x_dtype), step = job->map.v_step;
-	float apart[GROUP];
+	float gathered[GROUP];
 
 	gather(offset(run->x, begin * step, size), step, size, min_of(count, run->valid - begin),
-	       count, apart);
-	floats_of(job, apart, count, to);
+	       count, gathered);
+	to_f32(job, gathered, count, to);
 }
 
 static void add_overload(struct encode_job *job, const int64_t *overload)
@@ -656,7 +660,7 @@ static void add_overload(struct encode_job *job, const int64_t *overload)
 		__atomic_fetch_add(&job->overload[i], overload[i], __ATOMIC_RELAXED);
 }
 
-static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
+static void encode_generic(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct encode_job *job = data;
 	const struct hzi_lattice_encode_args *a = job->a;
@@ -673,8 +677,8 @@ static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
 		for (int64_t i = 0; i < run.count; i += r->group) {
 			const int64_t count = min_of(r->group, run.count - i);
 
-			take_values(job, &run, i * r->d, count * r->d, group.v);
-			take_group(job, count, overload, &group);
+			load_values(job, &run, i * r->d, count * r->d, group.v);
+			map_group(job, count, overload, &group);
 			for (int64_t j = 0; j < count; j++) {
 				void *const code = offset(run.codes, (i + j) * job->map.code_block,
 							  bytes);
@@ -691,64 +695,70 @@ static void encode_by_rule(void *data, int thread, int64_t begin, int64_t end)
 	add_overload(job, overload);
 }
 
-static void put_t(const struct encoded *e, int64_t group, int64_t step, uint8_t *t)
+static void store_t(const struct encoded *e, int64_t group, int64_t step, uint8_t *t)
 {
 	for (int64_t i = 0; i < e->count; i += group, t += step)
 		*t = e->t[i];
 }
 
-static void encode_in_lanes(void *data, int thread, int64_t begin, int64_t end)
+static void encode_simd(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct encode_job *job = data;
 	const struct hzi_lattice_rule *r = job->rule;
-	struct room *room = &job->rooms[thread];
-	struct encoded *e = &room->encoded;
-	struct pending *p = &room->pending;
+	struct scratch *scratch = &job->scratches[thread];
+	struct encoded *e = &scratch->encoded;
+	struct pending *p = &scratch->pending;
 
 	e->overload[0] = e->overload[1] = 0;
 	for (int64_t u = begin; u < end; u++) {
 		const struct run run = run_of(job, u);
 
 		e->count = run.count;
-		e->x = blocks_of(job, &run, e->apart);
+		e->x = blocks_of(job, &run, e->gathered);
 		if (r->policy == HZI_LATTICE_GROUP)
 			encode_groups(job, e, p);
 		else if (r->policy == HZI_LATTICE_BANK && !(r->flags & HZI_LATTICE_FIRST_FIT))
 			encode_best_fit(job, e, p);
 		else
 			encode_first_fit(job, e, p);
-		hzi_lattice_put_codes(&job->codec, e->index, e->count, RUN, run.codes);
+		hzi_lattice_pack_codes(&job->codec, e->index, e->count, RUN, run.codes);
 		if (run.t)
-			put_t(e, r->group, job->map.t_step, run.t);
+			store_t(e, r->group, job->map.t_step, run.t);
 	}
 	add_overload(job, e->overload);
 }
 
-/* Work for a value is that of moving some tens of bytes, by the rule alone thousands. */
+/* A value costs as much as moving some tens of bytes; in scalar code thousands. */
 static int threads_of(const struct hz_context *ctx, const struct encode_job *job)
 {
 	const int64_t values = rows_of(&job->map) * job->map.n;
 
-	return hzi_threads(ctx, values * (job->in_lanes ? 16 : 512));
+	return hzi_threads(ctx, values * (job->by_simd ? 16 : 512));
 }
 
 static struct encode_job make_job(const struct hz_context *ctx,
-				  const struct hzi_lattice_encode_call *c, bool in_lanes)
+				  const struct hzi_lattice_encode_call *c, bool by_simd)
 {
 	const struct hzi_lattice_encode_args *a = c->a;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	struct encode_job job = {
-		.kern = hzi_lattice_kern + ctx->level, .a = a, .rule = r, .matrices = a->matrices,
-		.map = hzi_lattice_join(&a->map, r, true), .in_lanes = in_lanes, .lanes = c->lanes,
-		.far = c->far, .norm = reach_squared(r),
+		.kern = hzi_lattice_kern + ctx->level,
+		.a = a,
+		.rule = r,
+		.matrices = a->matrices,
+		.map = hzi_lattice_merge_rows(&a->map, r, true),
+		.by_simd = by_simd,
+		.lanes = c->lanes,
+		.far = c->far,
+		.norm = reach_squared(r),
 	};
 	int64_t most, threads;
 
-	if (in_lanes)
+	if (by_simd)
 		hzi_lattice_codec(job.kern, r, &job.lanes, a->code_dtype, a->pack, &job.codec);
 	job.codec.block = job.map.code_block;
 	job.codec.level = job.map.code_level;
-	most = in_lanes ? min_of(RUN, VALUES / r->d) : LEAST_RUN;
+	most = by_simd ? min_of(RUN, RUN_VALUES / r->d) : LEAST_RUN;
 	threads = threads_of(ctx, &job);
 	while (threads > 1 && most > LEAST_RUN &&
 	       rows_of(&job.map) * (job.map.blocks / most) < 4 * threads)
@@ -759,22 +769,22 @@ static struct encode_job make_job(const struct hz_context *ctx,
 }
 
 int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_call *c,
-		       bool in_lanes)
+		       bool by_simd)
 {
-	struct encode_job job = make_job(ctx, c, in_lanes);
+	struct encode_job job = make_job(ctx, c, by_simd);
 
-	job.rooms = ctx->workspace;
-	hzi_parallel(threads_of(ctx, &job), in_lanes ? encode_in_lanes : encode_by_rule, &job,
+	job.scratches = ctx->workspace;
+	hzi_parallel(threads_of(ctx, &job), by_simd ? encode_simd : encode_generic, &job,
 		     rows_of(&job.map) * job.runs);
 	if (c->a->overload)
 		memcpy(c->a->overload, job.overload, sizeof(job.overload));
 	return HZ_OK;
 }
 
-size_t hzi_lattice_encode_room(const struct hz_context *ctx,
-			       const struct hzi_lattice_encode_call *c)
+size_t hzi_lattice_encode_workspace(const struct hz_context *ctx,
+				    const struct hzi_lattice_encode_call *c)
 {
 	const struct encode_job job = make_job(ctx, c, true);
 
-	return (size_t)threads_of(ctx, &job) * sizeof(struct room);
+	return (size_t)threads_of(ctx, &job) * sizeof(struct scratch);
 }

@@ -8,7 +8,7 @@
 #include "cpu/lattice/lattice.h"
 
 void hzi_lattice_codec(const struct hzi_lattice_kern *kern, const struct hzi_lattice_rule *r,
-		       const struct hzi_lane_rule *lanes, int32_t dtype, int32_t pack,
+		       const struct hzi_lattice_simd *lanes, int32_t dtype, int32_t pack,
 		       struct hzi_lattice_codec *c)
 {
 	int digit = 0;
@@ -19,32 +19,35 @@ void hzi_lattice_codec(const struct hzi_lattice_kern *kern, const struct hzi_lat
 		.lanes = *lanes,
 		.bytes = (int32_t)size_of(dtype),
 		.pack = pack,
-		.whole = true,
+		.aligned = true,
 	};
-	hzi_lattice_powers(r, lanes, &c->powers);
-	for (int n = 0; n < c->powers.planes && pack == HZ_LATTICE_LIMBS; n++) {
-		const int digits = hzi_lattice_digits_in(&c->powers, n);
+	hzi_lattice_index_layout(r, lanes, &c->layout);
+	for (int n = 0; n < c->layout.arrays && pack == HZ_LATTICE_LIMBS; n++) {
+		const int digits = hzi_lattice_array_digits(&c->layout, n);
 		const int at = digit % r->limb_digits;
 
 		c->limb[n] = (uint8_t)(digit / r->limb_digits);
 		c->weight[n] = 1;
 		for (int i = 0; i < at; i++)
 			c->weight[n] *= (uint32_t)r->q;
-		c->whole &= at + digits <= r->limb_digits;
+		c->aligned &= at + digits <= r->limb_digits;
 		digit += digits;
 	}
 }
 
 /* ---- Codes to indices ------------------------------------------------------------------------ */
 
-/* Indices of all levels in one number; plane n of those in use goes to index[n * step]. */
-static void split_whole(const struct hzi_lattice_codec *c, uint64_t whole, int64_t step,
-			uint16_t *index)
+/*
+ * Splits the digits of all levels, one number, into arrays; array n of those used goes to index[n *
+ * step].
+ */
+static void split_full64(const struct hzi_lattice_codec *c, uint64_t whole, int64_t step,
+			 uint16_t *index)
 {
-	const int used = c->first * c->powers.each;
+	const int used = c->first * c->layout.per_level;
 
-	for (int n = 0; n < c->powers.planes; n++) {
-		const uint32_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+	for (int n = 0; n < c->layout.arrays; n++) {
+		const uint32_t power = c->layout.power[hzi_lattice_array_digits(&c->layout, n)];
 		const uint64_t upper = whole / power;
 
 		if (n >= used)
@@ -53,16 +56,16 @@ static void split_whole(const struct hzi_lattice_codec *c, uint64_t whole, int64
 	}
 }
 
-/* The same of count blocks, q = 2^k */
-static void shift_whole(const struct hzi_lattice_codec *c, const uint64_t *codes, int64_t count,
-			int64_t step, uint16_t *index)
+/* The same for count blocks and q = 2^k */
+static void shift_full64(const struct hzi_lattice_codec *c, const uint64_t *codes, int64_t count,
+			 int64_t step, uint16_t *index)
 {
-	const int used = c->first * c->powers.each;
+	const int used = c->first * c->layout.per_level;
 	int shift = 0;
 
-	for (int n = 0; n < c->powers.planes; n++) {
-		const int digits = hzi_lattice_digits_in(&c->powers, n);
-		const uint64_t mask = c->powers.power[digits] - 1;
+	for (int n = 0; n < c->layout.arrays; n++) {
+		const int digits = hzi_lattice_array_digits(&c->layout, n);
+		const uint64_t mask = c->layout.power[digits] - 1;
 		uint16_t *const to = index + (n - used) * step;
 
 		for (int64_t i = 0; i < count && n >= used; i++)
@@ -71,16 +74,16 @@ static void shift_whole(const struct hzi_lattice_codec *c, const uint64_t *codes
 	}
 }
 
-/* Limbs that hold whole planes */
-static void split_planes(const struct hzi_lattice_codec *c, const uint32_t *codes, int64_t count,
-			 int64_t step, uint16_t *index)
+/* Limbs that hold whole arrays */
+static void split_aligned_limbs(const struct hzi_lattice_codec *c, const uint32_t *codes,
+				int64_t count, int64_t step, uint16_t *index)
 {
 	const bool pow2 = c->rule->log2q >= 0;
 
-	for (int n = c->first * c->powers.each; n < c->powers.planes; n++, index += step) {
+	for (int n = c->first * c->layout.per_level; n < c->layout.arrays; n++, index += step) {
 		const uint32_t *const from = codes + c->limb[n] * c->level;
 		const uint32_t weight = c->weight[n];
-		const uint32_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+		const uint32_t power = c->layout.power[hzi_lattice_array_digits(&c->layout, n)];
 		const int shift = __builtin_ctz(weight);
 
 		for (int64_t i = 0; i < count && pow2; i++)
@@ -90,16 +93,16 @@ static void split_planes(const struct hzi_lattice_codec *c, const uint32_t *code
 	}
 }
 
-/* Digits leave limb by limb, and come plane by plane. */
+/* Reads digits limb by limb, writes them array by array. */
 static void split_limbs(const struct hzi_lattice_codec *c, const uint32_t *from, int64_t step,
 			uint16_t *index)
 {
-	const int used = c->first * c->powers.each;
+	const int used = c->first * c->layout.per_level;
 	uint32_t limb = 0;
 	int left = 0;
 
-	for (int n = 0; n < c->powers.planes; n++) {
-		int digits = hzi_lattice_digits_in(&c->powers, n);
+	for (int n = 0; n < c->layout.arrays; n++) {
+		int digits = hzi_lattice_array_digits(&c->layout, n);
 		uint32_t sum = 0, weight = 1;
 
 		while (digits) {
@@ -112,9 +115,9 @@ static void split_limbs(const struct hzi_lattice_codec *c, const uint32_t *from,
 				left = c->rule->limb_digits;
 			}
 			some = digits < left ? digits : left;
-			upper = limb / c->powers.power[some];
-			sum += (limb - upper * c->powers.power[some]) * weight;
-			weight *= c->powers.power[some];
+			upper = limb / c->layout.power[some];
+			sum += (limb - upper * c->layout.power[some]) * weight;
+			weight *= c->layout.power[some];
 			limb = upper;
 			digits -= some;
 			left -= some;
@@ -124,21 +127,21 @@ static void split_limbs(const struct hzi_lattice_codec *c, const uint32_t *from,
 	}
 }
 
-void hzi_lattice_take_codes(const struct hzi_lattice_codec *c, const void *codes, int64_t count,
-			    int64_t step, uint16_t *index)
+void hzi_lattice_unpack_codes(const struct hzi_lattice_codec *c, const void *codes, int64_t count,
+			      int64_t step, uint16_t *index)
 {
 	const struct hzi_lattice_rule *r = c->rule;
 
-	if (c->pack == HZ_LATTICE_LIMBS && c->whole) {
-		split_planes(c, codes, count, step, index);
+	if (c->pack == HZ_LATTICE_LIMBS && c->aligned) {
+		split_aligned_limbs(c, codes, count, step, index);
 	} else if (c->pack == HZ_LATTICE_LIMBS) {
 		for (int64_t i = 0; i < count; i++)
 			split_limbs(c, (const uint32_t *)codes + i * c->block, step, index + i);
 	} else if (c->pack == HZ_LATTICE_FULL64 && r->log2q >= 0) {
-		shift_whole(c, codes, count, step, index);
+		shift_full64(c, codes, count, step, index);
 	} else if (c->pack == HZ_LATTICE_FULL64) {
 		for (int64_t i = 0; i < count; i++)
-			split_whole(c, ((const uint64_t *)codes)[i * c->block], step, index + i);
+			split_full64(c, ((const uint64_t *)codes)[i * c->block], step, index + i);
 	} else {
 		c->kern->index(&(struct hzi_lattice_index){
 			.lanes = &c->lanes,
@@ -151,29 +154,29 @@ void hzi_lattice_take_codes(const struct hzi_lattice_codec *c, const void *codes
 			.levels = r->levels - c->first,
 			.bytes = c->bytes,
 			.size = r->level_size,
-			.weight = c->powers.power[c->powers.digits],
+			.weight = c->layout.power[c->layout.digits],
 		});
 	}
 }
 
 /* ---- Indices to codes ------------------------------------------------------------------------ */
 
-/* The digits of a level, as one number, whose planes begin at index */
+/* The digits of a level, as one number, from the arrays that begin at index */
 static inline uint32_t level_of(const struct hzi_lattice_codec *c, const uint16_t *index,
 				int64_t step)
 {
 	uint32_t whole = 0;
 
-	for (int n = c->powers.each - 1; n >= 0; n--)
-		whole = whole * c->powers.power[c->powers.digits] + index[n * step];
+	for (int n = c->layout.per_level - 1; n >= 0; n--)
+		whole = whole * c->layout.power[c->layout.digits] + index[n * step];
 	return whole;
 }
 
-/* LEVEL, anywhere */
-static inline void put_levels(const struct hzi_lattice_codec *c, const uint16_t *index,
-			      int64_t count, int64_t step, void *codes, const int64_t bytes)
+/* LEVEL, any strides */
+static inline void store_levels(const struct hzi_lattice_codec *c, const uint16_t *index,
+				int64_t count, int64_t step, void *codes, const int64_t bytes)
 {
-	for (int m = 0; m < c->rule->levels; m++, index += c->powers.each * step) {
+	for (int m = 0; m < c->rule->levels; m++, index += c->layout.per_level * step) {
 		for (int64_t i = 0; i < count; i++) {
 			const int64_t at = i * c->block + m * c->level;
 
@@ -187,14 +190,14 @@ static inline void put_levels(const struct hzi_lattice_codec *c, const uint16_t 
 	}
 }
 
-/* Numbers that hold whole planes: FULL64, of 8 bytes, or limbs */
-static inline void put_planes(const struct hzi_lattice_codec *c, const uint16_t *index,
-			      int64_t count, int64_t step, void *codes, const int64_t bytes)
+/* Numbers that hold whole arrays: FULL64, of 8 bytes, or limbs */
+static inline void store_arrays(const struct hzi_lattice_codec *c, const uint16_t *index,
+				int64_t count, int64_t step, void *codes, const int64_t bytes)
 {
-	for (int n = c->powers.planes - 1; n >= 0; n--) {
-		const uint64_t power = c->powers.power[hzi_lattice_digits_in(&c->powers, n)];
+	for (int n = c->layout.arrays - 1; n >= 0; n--) {
+		const uint64_t power = c->layout.power[hzi_lattice_array_digits(&c->layout, n)];
 		const uint16_t *const from = index + n * step;
-		const bool more = n + 1 < c->powers.planes && c->limb[n + 1] == c->limb[n];
+		const bool more = n + 1 < c->layout.arrays && c->limb[n + 1] == c->limb[n];
 
 		for (int64_t i = 0; i < count; i++) {
 			const int64_t at = i * c->block + c->limb[n] * c->level;
@@ -209,59 +212,59 @@ static inline void put_planes(const struct hzi_lattice_codec *c, const uint16_t 
 	}
 }
 
-/* Digits come plane by plane, and leave limb by limb. */
-static void put_limbs(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t step,
-		      uint32_t *to)
+/* Reads digits array by array, writes them limb by limb. */
+static void store_limbs(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t step,
+			uint32_t *to)
 {
 	const int limb_digits = c->rule->limb_digits;
 	uint32_t limb = 0, weight = 1;
-	int room = limb_digits;
+	int free_digits = limb_digits;
 
-	for (int n = 0; n < c->powers.planes; n++) {
+	for (int n = 0; n < c->layout.arrays; n++) {
 		uint32_t left = index[n * step];
-		int digits = hzi_lattice_digits_in(&c->powers, n);
+		int digits = hzi_lattice_array_digits(&c->layout, n);
 
 		while (digits) {
-			const int some = digits < room ? digits : room;
+			const int some = digits < free_digits ? digits : free_digits;
 
 			if (some == digits) {
 				limb += left * weight;
 			} else {
-				const uint32_t upper = left / c->powers.power[some];
+				const uint32_t upper = left / c->layout.power[some];
 
-				limb += (left - upper * c->powers.power[some]) * weight;
+				limb += (left - upper * c->layout.power[some]) * weight;
 				left = upper;
 			}
 			digits -= some;
-			room -= some;
-			weight *= c->powers.power[some];
-			if (room == 0) {
+			free_digits -= some;
+			weight *= c->layout.power[some];
+			if (free_digits == 0) {
 				*to = limb;
 				to += c->level;
 				limb = 0;
 				weight = 1;
-				room = limb_digits;
+				free_digits = limb_digits;
 			}
 		}
 	}
-	if (room < limb_digits)
+	if (free_digits < limb_digits)
 		*to = limb;
 }
 
-void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t count,
-			   int64_t step, void *codes)
+void hzi_lattice_pack_codes(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t count,
+			    int64_t step, void *codes)
 {
 	const struct hzi_lattice_rule *r = c->rule;
 
-	if (c->pack == HZ_LATTICE_LIMBS && c->whole) {
-		put_planes(c, index, count, step, codes, 4);
+	if (c->pack == HZ_LATTICE_LIMBS && c->aligned) {
+		store_arrays(c, index, count, step, codes, 4);
 	} else if (c->pack == HZ_LATTICE_LIMBS) {
 		for (int64_t i = 0; i < count; i++)
-			put_limbs(c, index + i, step, (uint32_t *)codes + i * c->block);
+			store_limbs(c, index + i, step, (uint32_t *)codes + i * c->block);
 	} else if (c->pack == HZ_LATTICE_FULL64) {
-		put_planes(c, index, count, step, codes, 8);
+		store_arrays(c, index, count, step, codes, 8);
 	} else if ((c->level == 1 || r->levels == 1) && c->block == r->levels &&
-		   c->powers.each == 1 && c->bytes <= 2 && step == RUN) {
+		   c->layout.per_level == 1 && c->bytes <= 2 && step == RUN) {
 		c->kern->codes(&(struct hzi_lattice_codes){
 			.index = index,
 			.codes = codes,
@@ -270,10 +273,10 @@ void hzi_lattice_put_codes(const struct hzi_lattice_codec *c, const uint16_t *in
 			.bytes = c->bytes,
 		});
 	} else if (c->bytes == 1) {
-		put_levels(c, index, count, step, codes, 1);
+		store_levels(c, index, count, step, codes, 1);
 	} else if (c->bytes == 2) {
-		put_levels(c, index, count, step, codes, 2);
+		store_levels(c, index, count, step, codes, 2);
 	} else {
-		put_levels(c, index, count, step, codes, 4);
+		store_levels(c, index, count, step, codes, 4);
 	}
 }

@@ -19,12 +19,12 @@ static const char *encode_simd_unsupported(const struct hz_context *ctx, const v
 	const struct hzi_lattice_encode_call *const c = args;
 
 	(void)ctx;
-	return c->in_lanes ? NULL : no_i16;
+	return c->by_simd ? NULL : no_i16;
 }
 
 static size_t encode_simd_workspace(const struct hz_context *ctx, const void *args)
 {
-	return hzi_lattice_encode_room(ctx, args);
+	return hzi_lattice_encode_workspace(ctx, args);
 }
 
 static int encode_simd(struct hz_context *ctx, const void *args)
@@ -51,7 +51,7 @@ static const char *decode_u8_unsupported(const struct hz_context *ctx, const voi
 	const struct hzi_lattice_decode_call *const c = args;
 
 	(void)ctx;
-	return c->in_lanes ? NULL : "not contiguous codes and values of D4 or E8 that fit s8";
+	return c->by_u8 ? NULL : "not contiguous codes and values of D4 or E8 that fit s8";
 }
 
 static int decode_u8(struct hz_context *ctx, const void *args)
@@ -64,7 +64,7 @@ static const char *decode_i16_unsupported(const struct hz_context *ctx, const vo
 	const struct hzi_lattice_decode_call *const c = args;
 
 	(void)ctx;
-	return c->in_planes ? NULL : no_i16;
+	return c->by_i16 ? NULL : no_i16;
 }
 
 static int decode_i16(struct hz_context *ctx, const void *args)
@@ -90,7 +90,7 @@ static const struct hzi_route decode_routes[] = {
 static const char *repack_i16_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_repack_args *const a = args;
-	struct hzi_lane_rule lanes = {0};
+	struct hzi_lattice_simd lanes = {0};
 
 	(void)ctx;
 	return hzi_lattice_digits_of(&a->lattice->rule, &lanes) ? NULL : no_i16;
@@ -99,7 +99,7 @@ static const char *repack_i16_unsupported(const struct hz_context *ctx, const vo
 static int repack_i16(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_repack_args *const a = args;
-	struct hzi_lane_rule lanes = {0};
+	struct hzi_lattice_simd lanes = {0};
 
 	hzi_lattice_digits_of(&a->lattice->rule, &lanes);
 	return hzi_lattice_repack(ctx, a, &lanes);
@@ -129,7 +129,7 @@ static struct hzi_lattice_encode_call encode_call(const struct hzi_lattice_encod
 {
 	struct hzi_lattice_encode_call c = {.a = a};
 
-	c.in_lanes = hzi_lattice_lanes(a->lattice, &c.lanes, &c.far);
+	c.by_simd = hzi_lattice_simd_of(a->lattice, &c.lanes, &c.far);
 	return c;
 }
 

@@ -7,21 +7,21 @@
 
 #include "cpu/lattice/lattice.h"
 
-/* For x mod n of |x| <= range; false if 16 bits do not do. */
-static bool make_divisor(struct hzi_lane_divisor *l, int64_t n, int64_t range)
+/* Prepares x mod n for |x| <= range; false if 16 bits do not suffice. */
+static bool make_divisor(struct hzi_lattice_divisor *l, int64_t n, int64_t range)
 {
 	const int64_t bias = (range / (2 * n) + 1) * 2 * n, mul = 65536 / n + 1;
 
-	*l = (struct hzi_lane_divisor){(int32_t)n, (int32_t)bias, (int32_t)mul};
+	*l = (struct hzi_lattice_divisor){(int32_t)n, (int32_t)bias, (int32_t)mul};
 	/*
-	 * x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which is to be below 1 / n.
+	 * x mul / 65536 exceeds x / n by x (mul n - 65536) / (65536 n), which must be below 1 / n.
 	 */
 	return (bias + range) * (mul * n - 65536) < 65536;
 }
 
 /*
- * How large coordinates that are rounded at level 0 may be for lanes that hold up to limit; margin
- * is what is added to them: the offset, a correction, and by remainder() q or q^M.
+ * Largest coordinate, when rounded at level 0, for lanes that hold up to limit; margins are for
+ * what is added to it: the offset, a correction, and in remainder() q or q^M.
  */
 static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t weight,
 			int64_t offset)
@@ -30,24 +30,24 @@ static int64_t farthest(const struct hzi_lattice_rule *r, int64_t limit, int64_t
 					   limit - offset - weight / 2 - 2;
 }
 
-bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lane_rule *l)
+bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lattice_simd *l)
 {
 	l->digits = 0;
 	for (int64_t n = r->q; n <= 65536; n *= r->q)
 		l->digits++;
 	if (l->digits == 0)
 		return false;
-	l->planes = (r->d + l->digits - 1) / l->digits;
+	l->arrays = (r->d + l->digits - 1) / l->digits;
 	l->pow2 = r->log2q >= 0;
 	l->shift = __builtin_ctz((unsigned)r->q);
-	return l->planes * r->levels <= HZI_LATTICE_PLANES;
+	return l->arrays * r->levels <= HZI_LATTICE_ARRAYS;
 }
 
-bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l, int32_t *far)
+bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_simd *l, int32_t *far)
 {
 	const struct hzi_lattice_rule *r = &lattice->rule;
 	const bool tabular = r->kind == HZI_LATTICE_E8 || (r->kind == HZI_LATTICE_D && r->d == 4);
-	/* A number of A2 is at most 2 |y|. */
+	/* The three coordinates of A2 are at most 2 |y|. */
 	const double beyond = (r->kind == HZI_LATTICE_A2 ? 2 : 1) * (double)r->reach + 2;
 	int64_t point = 0, offset = 0, weight = 1, largest;
 
@@ -65,7 +65,7 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 	for (int i = 0; i < r->embed; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	l->inverse = 1;
-	/* Newton's iteration, modulo 2^16, doubles the bits that are right. */
+	/* Newton's iteration, modulo 2^16, doubles the number of correct bits. */
 	for (int i = 0; i < 4; i++) {
 		const unsigned odd = (unsigned)(r->q >> l->shift), u = (uint16_t)l->inverse;
 
@@ -75,10 +75,10 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 		l->q.n = r->q;
 		largest = farthest(r, 127, weight, offset);
 		/*
-		 * Digits lie in one byte each, and so do coordinates in the basis up to their
+		 * Each digit lies within one byte, and so do coordinates in the basis up to their
 		 * digit.
 		 */
-		l->bytes = tabular && l->planes == 1 && point + offset <= 127 && r->q <= 16 &&
+		l->bytes = tabular && l->arrays == 1 && point + offset <= 127 && r->q <= 16 &&
 			   weight <= 64 && (r->kind == HZI_LATTICE_D || weight <= 16) &&
 			   (r->level_size <= 256 || 8 % l->shift == 0);
 		l->largest = (int32_t)(point + offset);
@@ -92,16 +92,16 @@ bool hzi_lattice_lanes(const struct hz_lattice *lattice, struct hzi_lane_rule *l
 		return false;
 	*far = 2 * (int32_t)beyond;
 	largest = (r->kind == HZI_LATTICE_E8 ? 2 : 1) * ((int64_t)*far + 2) + offset;
-	/* Of digits combined, to be decoded: from -3 q to 5 q */
+	/* Combined digits, when decoding: from -3 q to 5 q */
 	largest = largest > 4 * r->q ? largest : 4 * r->q;
-	/* Coordinates of leaders, within 2 q: sums of E8 are of 8, of D_d of d. */
+	/* Coordinates of leaders are within 2 q; E8 adds 8 of them, D_d adds d. */
 	return make_divisor(&l->q, r->q, largest + r->q) &&
 	       make_divisor(&l->q2, 2 * r->q, largest + 2 * r->q) &&
 	       make_divisor(&l->digit, r->q, (int64_t)(r->d > 8 ? 2 * r->d : 16) * r->q);
 }
 
-struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
-					const struct hzi_lattice_rule *r, bool values)
+struct hzi_lattice_map hzi_lattice_merge_rows(const struct hzi_lattice_map *from,
+					      const struct hzi_lattice_rule *r, bool values)
 {
 	struct hzi_lattice_map m = *from;
 	const int64_t row = values ? m.n * m.v_step : m.blocks * m.v_block;
@@ -119,13 +119,14 @@ struct hzi_lattice_map hzi_lattice_join(const struct hzi_lattice_map *from,
 	return m;
 }
 
-void hzi_lattice_powers(const struct hzi_lattice_rule *r, const struct hzi_lane_rule *lanes,
-			struct hzi_lattice_powers *p)
+void hzi_lattice_index_layout(const struct hzi_lattice_rule *r,
+			      const struct hzi_lattice_simd *lanes,
+			      struct hzi_lattice_index_layout *p)
 {
-	p->planes = r->levels * lanes->planes;
-	p->each = lanes->planes;
+	p->arrays = r->levels * lanes->arrays;
+	p->per_level = lanes->arrays;
 	p->digits = lanes->digits;
-	p->last = r->d - (lanes->planes - 1) * lanes->digits;
+	p->last = r->d - (lanes->arrays - 1) * lanes->digits;
 	p->power[0] = 1;
 	for (int i = 0; i < p->digits; i++)
 		p->power[i + 1] = p->power[i] * (uint32_t)r->q;

@@ -42,7 +42,7 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->half_bytes = (s->blocks + 15) / 16 * 1024;
 	if (s->fields)
 		s->panel_bytes = 2 * s->half_bytes;
-	s->in_lanes = hzi_lattice_lanes(lattice, &s->lanes, &far);
+	s->in_lanes = hzi_lattice_simd_of(lattice, &s->lanes, &far);
 	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
 		  r->level_size <= 128 ? 128 : 256;
@@ -467,11 +467,11 @@ static void lane_points(const struct hz_context *ctx, const struct hzi_vlut_side
 			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
 	enum { FOUR = 4 };
-	uint16_t index[HZI_LATTICE_PLANES * HZI_VLUT_ROWS];
+	uint16_t index[HZI_LATTICE_ARRAYS * HZI_VLUT_ROWS];
 	int16_t p[FOUR * HZI_LATTICE_DIMS * HZI_VLUT_ROWS];
-	struct hzi_lattice_powers powers;
+	struct hzi_lattice_index_layout powers;
 
-	hzi_lattice_powers(s->rule, &s->lanes, &powers);
+	hzi_lattice_index_layout(s->rule, &s->lanes, &powers);
 	for (int64_t first = 0; first < blocks; first += FOUR) {
 		const int64_t n = hzi_vlut_min(FOUR, blocks - first), count = n * s->embed;
 

@@ -18,7 +18,7 @@ struct hzi_vlut_side {
 	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_coded *w;
 	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
-	struct hzi_lane_rule lanes;	/* if in_lanes */
+	struct hzi_lattice_simd lanes;	/* if in_lanes */
 	int64_t blocks, panels, panel_bytes, half_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */

@@ -57,7 +57,7 @@ void hzi_matrix_multiply(int d, const double *a, const double *b, double *c)
 	}
 }
 
-/* Gauss and Jordan, with the largest pivot of each column */
+/* Gauss-Jordan elimination with the largest pivot of each column */
 bool hzi_matrix_invert(int d, const double *a, double *inverse)
 {
 	double rest[DIMS * DIMS], size = 0;
@@ -99,7 +99,7 @@ bool hzi_matrix_invert(int d, const double *a, double *inverse)
 	return true;
 }
 
-/* Gram and Schmidt, each column twice, which makes q orthogonal to the last bits */
+/* Gram-Schmidt, each column twice, which makes q orthogonal to the last bits */
 void hzi_basis_qr(int d, const double *g, double *q, double *r)
 {
 	memset(r, 0, (size_t)(d * d) * sizeof(*r));
@@ -128,7 +128,7 @@ void hzi_basis_qr(int d, const double *g, double *q, double *r)
 	}
 }
 
-/* Column j -= f column k, of the basis and of its factor, k < j */
+/* Subtracts f times column k from column j of the basis and of its factor, k < j. */
 static void subtract(int d, double *g, double *r, int j, int k, double f)
 {
 	for (int i = 0; i < d; i++) {
@@ -137,9 +137,9 @@ static void subtract(int d, double *g, double *r, int j, int k, double f)
 	}
 }
 
-#define DELTA 0.99		/* of Lovasz' condition */
+#define DELTA 0.99		/* of the Lovasz condition */
 
-/* Swaps of a basis that doubles can reduce stay far below. */
+/* Bases that doubles can reduce need far fewer swaps. */
 #define ROUNDS_MAX 100000
 
 bool hzi_basis_reduce(int d, double *g)

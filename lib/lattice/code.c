@@ -20,7 +20,7 @@ static const hz_lattice_code_opts default_opts;
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* One encoding or decoding, as the caller said it; v: x or y */
+/* The arguments of one encoding or decoding; v: x or y */
 struct call {
 	const char *op, *v_name;
 	const hz_lattice *l;
@@ -64,7 +64,7 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 	return hzi_check_reserved(ctx, c->op, o->reserved, 3);
 }
 
-/* The dtype of a packing, and its last dimension (0: none); what is impossible is refused. */
+/* The dtype of a packing, and its last dimension (0: none); fails for packings that do not fit. */
 static int check_pack(struct hz_context *ctx, const char *op, const hz_lattice *l, int pack,
 		      int *dtype, int64_t *last)
 {
@@ -96,7 +96,7 @@ static int fail_shape(struct hz_context *ctx, const char *op, const char *name, 
 			(long long)t->shape[d], (long long)wanted, why);
 }
 
-/* Dimensions: rows as of v, then the given ones */
+/* Checks the shape: the row dimensions of v, then the given ones. */
 static int check_shape(struct hz_context *ctx, const struct call *c, const char *name,
 		       const hz_tensor *t, int inner, const int64_t *wanted, const char *const *why)
 {
@@ -119,7 +119,7 @@ static int check_shape(struct hz_context *ctx, const struct call *c, const char 
 	return HZ_OK;
 }
 
-/* Codes, of all levels or (LEVEL) the top ones that opts say; first: where they begin */
+/* Checks codes, of all levels or (LEVEL) the top ones that opts selects; *first: the first level */
 static int check_codes(struct hz_context *ctx, const struct call *c, int *first, bool *whole)
 {
 	static const char *const why[] = {"the number of blocks", "the levels"};
@@ -161,7 +161,7 @@ static int check_t(struct hz_context *ctx, const struct call *c)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* The leading dimensions of three views, without those of 1, and joined where strides allow it */
+/* Merges the leading dimensions of three views where strides allow it, without those of size 1. */
 static int collapse(const hz_tensor *const *t, int rows, int64_t *shape,
 		    int64_t (*stride)[HZ_MAXDIM])
 {
@@ -208,19 +208,19 @@ static void set_map(const struct call *c, struct hzi_lattice_map *m)
 	m->t_step = c->t ? t.stride[rows] : 0;
 }
 
-/* ---- A rotation of values -------------------------------------------------------------------- */
+/* ---- Rotation -------------------------------------------------------------------------------- */
 
 /*
- * The values in f32 back to back, for the transform to stand between them and the lattice: behind
- * what the transform and the lattice need of the workspace, which they have in turn.
+ * View of contiguous f32 values between the transform and the lattice. They are stored behind the
+ * workspace that the transform and the lattice use one after the other.
  */
 static hz_tensor rotated_view(const struct hz_context *ctx, const hz_tensor *v, void *data)
 {
 	return hz_tensor_nd(data, HZ_F32, ctx->device, v->ndim, v->shape);
 }
 
-/* An address for a view that is not there yet: far from everything that is */
-static void *nowhere(void)
+/* A placeholder address for a view without memory: far from all others */
+static void *placeholder_address(void)
 {
 	return (void *)(UINTPTR_MAX / 4 * 3 & ~(uintptr_t)63);
 }
@@ -230,18 +230,18 @@ static size_t align64(size_t bytes)
 	return (bytes + 63) & ~(size_t)63;
 }
 
-/* Of the transform with all of its checks, and how many bytes the values in f32 take */
+/* Workspace of the transform, with all of its checks; and the bytes of the values in f32 */
 static int rotation_workspace(struct hz_context *ctx, const struct call *c,
 			      const hz_hadamard_opts *h, size_t *bytes, size_t *values)
 {
-	const hz_tensor middle = rotated_view(ctx, c->v, nowhere());
+	const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 
 	*values = (size_t)hz_tensor_count(c->v) * sizeof(float);
 	return c->decode ? hz_hadamard_workspace(ctx, &middle, c->v, h, bytes) :
 			   hz_hadamard_workspace(ctx, c->v, &middle, h, bytes);
 }
 
-/* The transform of decoding: the transpose of that of encoding */
+/* Decoding uses the transpose of encoding's transform. */
 static hz_hadamard_opts transposed(const hz_hadamard_opts *h)
 {
 	hz_hadamard_opts o = *h;
@@ -260,7 +260,7 @@ static int check_lattice(struct hz_context *ctx, const char *op, const hz_lattic
 	return l ? HZ_OK : hzi_fail(ctx, HZ_EINVAL, "%s: lattice is NULL", op);
 }
 
-/* An output of encoding overlaps neither factor of the transform before it. */
+/* Outputs of encoding must not overlap factors of the transform before it. */
 static int check_factors(struct hz_context *ctx, const struct call *c, const char *name,
 			 const hz_tensor *out)
 {
@@ -273,7 +273,7 @@ static int check_factors(struct hz_context *ctx, const struct call *c, const cha
 	return HZ_OK;
 }
 
-/* Two counts that a call sets; NULL is none. */
+/* overload: two counters that a call sets, or NULL */
 static int check_overload(struct hz_context *ctx, const struct call *c, const hz_tensor *overload)
 {
 	if (!overload)
@@ -333,8 +333,8 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	return HZ_OK;
 }
 
-/* x stands for values that are rotated, back to back in f32. */
-static void take_rotated(const struct call *c, const hz_tensor *middle, struct hzi_lattice_map *m)
+/* Replaces x by the rotated values, contiguous f32. */
+static void use_rotated(const struct call *c, const hz_tensor *middle, struct hzi_lattice_map *m)
 {
 	struct call other = *c;
 
@@ -349,10 +349,10 @@ static int encode_workspace(struct hz_context *ctx, const struct call *c,
 	size_t rotation = 0, values = 0;
 
 	if (c->o->hadamard) {
-		const hz_tensor middle = rotated_view(ctx, c->v, nowhere());
+		const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 
 		HZ_CHECK(rotation_workspace(ctx, c, c->o->hadamard, &rotation, &values));
-		take_rotated(c, &middle, &a->map);
+		use_rotated(c, &middle, &a->map);
 		a->x_dtype = HZ_F32;
 	}
 	*bytes = HZI_WORKSPACE(ctx, lattice, lattice_encode, a);
@@ -413,7 +413,7 @@ int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *l, const hz_t
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
-/* y, whose shape says the rows and, for values, n */
+/* Checks y, whose shape has the rows and, for values, n. */
 static int check_y(struct hz_context *ctx, struct call *c)
 {
 	static const char *const embed[] = {"the integers of a point"};
@@ -434,7 +434,7 @@ static int check_y(struct hz_context *ctx, struct call *c)
 	if (to == HZ_LATTICE_VALUES)
 		return HZ_OK;
 	c->blocks = y->shape[last + 1 - c->inner];
-	c->n = c->blocks;		/* of blocks: values are not wanted */
+	c->n = c->blocks;		/* in blocks: values are not wanted */
 	if (to == HZ_LATTICE_POINTS) {
 		const int32_t most = c->l->point_max;
 
@@ -467,7 +467,7 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	HZ_CHECK(check_opts(ctx, c));
 	HZ_CHECK(check_y(ctx, c));
 	HZ_CHECK(check_codes(ctx, c, &first, &whole));
-	/* Points and digits have no scale: T may be left out. */
+	/* Points and digits have no scale: T is optional. */
 	if (c->o->to == HZ_LATTICE_VALUES || c->t)
 		HZ_CHECK(check_t(ctx, c));
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "y", c->v));
@@ -501,11 +501,11 @@ static int decode_workspace(struct hz_context *ctx, const struct call *c,
 	size_t rotation = 0, values = 0;
 
 	if (c->o->hadamard) {
-		const hz_tensor middle = rotated_view(ctx, c->v, nowhere());
+		const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 		const hz_hadamard_opts back = transposed(c->o->hadamard);
 
 		HZ_CHECK(rotation_workspace(ctx, c, &back, &rotation, &values));
-		take_rotated(c, &middle, &a->map);
+		use_rotated(c, &middle, &a->map);
 		a->y_dtype = HZ_F32;
 	}
 	*bytes = HZI_WORKSPACE(ctx, lattice, lattice_decode, a);

@@ -15,8 +15,8 @@
 
 static const char op[] = "lattice_design";
 
-#define SAMPLE 49152		/* values: a multiple of all of 1 2 3 4 8 16 24 and of 128 */
-#define BETAS 40		/* steps of 5 % from the least sensible beta on */
+#define SAMPLE 49152		/* values: a multiple of 1 2 3 4 8 16 24 and 128 */
+#define BETAS 40		/* steps of 5 % from the smallest sensible beta on */
 #define GRID 32			/* scales that a bank is chosen from, 2^(1/8) apart */
 
 struct search {
@@ -24,14 +24,14 @@ struct search {
 	const hz_lattice_opts *want;
 	double rate;
 	float *x;			/* the sample */
-	int64_t count;			/* of values */
+	int64_t count;			/* number of values */
 	double variance;
-	float *error;			/* of blocks at each scale of a grid */
+	float *error;			/* error of each block at each scale of a grid */
 	hz_lattice_opts best;
 	double bank[HZ_LATTICE_MAXBANKS];
 	hz_lattice_report report;
-	bool found, any;		/* any: of the candidates is a quantizer */
-	int refused;			/* why others are none: the last status, or HZ_OK */
+	bool found, any;		/* any: some candidate is a valid quantizer */
+	int refused;			/* why others failed: the last status, or HZ_OK */
 };
 
 /* ---- The sample ------------------------------------------------------------------------------ */
@@ -42,7 +42,7 @@ static double uniform(uint64_t *state)
 	return ((double)(*state >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Box and Muller */
+/* Box-Muller */
 static void gaussian(float *x, int64_t count, double sigma)
 {
 	uint64_t state = 1;
@@ -56,7 +56,7 @@ static void gaussian(float *x, int64_t count, double sigma)
 	}
 }
 
-/* Runs of 1536 values, spread over the rows of x */
+/* Copies runs of 1536 values, spread over the rows of x. */
 static int64_t take(const hz_tensor *t, float *x)
 {
 	const int64_t total = hz_tensor_count(t), run = 1536, n = t->shape[t->ndim - 1];
@@ -79,9 +79,9 @@ static int64_t take(const hz_tensor *t, float *x)
 	return count;
 }
 
-/* ---- The cost of a quantizer ----------------------------------------------------------------- */
+/* ---- The error of a quantizer ---------------------------------------------------------------- */
 
-/* v of a block of the sample; what is not finite counts as 0. */
+/* v of a block of the sample; NaN and Inf count as 0. */
 static void block_at(const struct search *s, const hz_lattice *l, int64_t block, float *x, float *v)
 {
 	const int d = l->rule.d;
@@ -103,7 +103,7 @@ static double error_of(const hz_lattice *l, const float *x, const int32_t *g, in
 	return sum;
 }
 
-/* What the digits of a point that does not fit mean: another one */
+/* Wraps a point that does not fit to the one that its digits encode. */
 static void wrap(const hz_lattice *l, int32_t *g)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
@@ -132,7 +132,7 @@ static double entropy(const int64_t *histogram, int count, int64_t total)
 	return h;
 }
 
-/* The scale of a group of blocks */
+/* Chooses the scale of a group of blocks. */
 static int group_t(const struct search *s, const hz_lattice *l, int64_t begin, int64_t count)
 {
 	static const uint8_t none[128];
@@ -185,7 +185,7 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 	out->gap_db = 10 * log10(out->mse * exp2(2 * out->rate) / s->variance);
 }
 
-/* Whether a is the better of two: with a rate given the smaller error, else the smaller gap */
+/* Whether a is the better of two: with a given rate the smaller error, otherwise the smaller gap */
 static bool better(const struct search *s, const hz_lattice_report *a)
 {
 	if (s->rate > 0 && a->rate > s->rate)
@@ -196,8 +196,8 @@ static bool better(const struct search *s, const hz_lattice_report *a)
 }
 
 /*
- * Opens a candidate. One that there cannot be, as its points are too large or z leaves 0 outside of
- * it, is passed over: *l is NULL then.
+ * Opens a candidate. *l is NULL if it is invalid because its points are too large or z leaves no
+ * block that fits.
  */
 static int open_candidate(struct search *s, const hz_lattice_opts *o, hz_lattice **l)
 {
@@ -210,7 +210,10 @@ static int open_candidate(struct search *s, const hz_lattice_opts *o, hz_lattice
 	return HZ_OK;
 }
 
-/* Tries one quantizer; *cost, if wanted: what is to be small, and is huge if out of rate. */
+/*
+ * Tries one quantizer; *cost, if not NULL, is what to minimize, and huge if the rate is out of
+ * range.
+ */
 static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 {
 	hz_lattice_report report;
@@ -239,9 +242,9 @@ static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 /* ---- Banks ----------------------------------------------------------------------------------- */
 
 /*
- * Errors of the blocks at each scale of a grid, by the variance: where a block fits, that; where
- * not, that of CLIP with a minus, which counts for the largest scale of a bank alone. False in
- * *there: there is no such quantizer.
+ * Errors of the blocks at each scale of a grid, relative to the variance: the error where a block
+ * fits, otherwise minus the error of CLIP, which counts only for the largest scale of a bank.
+ * *there is false if there is no such quantizer.
  */
 static int grid_errors(struct search *s, const hz_lattice_opts *o, const double *grid, bool *there)
 {
@@ -275,7 +278,7 @@ static int grid_errors(struct search *s, const hz_lattice_opts *o, const double 
 	return HZ_OK;
 }
 
-/* The error of all blocks with the scales of a set */
+/* The error of all blocks with a set of scales */
 static double set_error(const struct search *s, int64_t blocks, const int *set, int count)
 {
 	int largest = set[0];
@@ -297,7 +300,10 @@ static double set_error(const struct search *s, int64_t blocks, const int *set, 
 	return sum;
 }
 
-/* Scales one by one, each the best beside those that are there; then exchanges while they help. */
+/*
+ * Adds scales one by one, each the best beside the previous ones, then exchanges scales while that
+ * helps.
+ */
 static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 {
 	const int d = o->kind == HZ_LATTICE_A2 ? 2 : o->kind == HZ_LATTICE_E8 ? 8 : o->dim;
@@ -353,7 +359,7 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 
 /* ---- The search ------------------------------------------------------------------------------ */
 
-/* Second moments of the cell of a lattice, for a dimension: what beta begins with */
+/* Second moments per dimension of the Voronoi cell of a lattice: the initial guess for beta */
 static double second_moment(int kind, int d)
 {
 	switch (kind) {
@@ -368,7 +374,7 @@ static double second_moment(int kind, int d)
 	}
 }
 
-/* beta = least (1 + k / 20): each fifth k, then those around the best of these */
+/* beta = least (1 + k / 20): every fifth k, then those around the best of these */
 static int search_beta(struct search *s, hz_lattice_opts *o, double least, int count)
 {
 	double cost, lowest = 0;
@@ -390,7 +396,7 @@ static int search_beta(struct search *s, hz_lattice_opts *o, double least, int c
 	return HZ_OK;
 }
 
-/* One lattice, q and M: offsets and scales */
+/* Offsets and scales for one lattice, q and M */
 static int search_scales(struct search *s, hz_lattice_opts *o)
 {
 	const int d = o->dim;
@@ -406,7 +412,7 @@ static int search_scales(struct search *s, hz_lattice_opts *o)
 			continue;
 		}
 		if (o->policy == HZ_LATTICE_GROUP) {
-			/* T finds the scale: beta says where its steps are and begin. */
+			/* T finds the scale: beta sets its step and its first value. */
 			for (int k = 0; k < 16; k++) {
 				o->beta = 0.3 * least * exp2(k * 9 / 64.0);
 				HZ_CHECK(try(s, o, NULL));
@@ -473,7 +479,7 @@ static int search(struct search *s)
 	}
 }
 
-/* Data lie on the host, whatever device the context has. */
+/* Data is on the host, whatever device the context has. */
 static int check_data(struct hz_context *ctx, const hz_tensor *x)
 {
 	hz_tensor here = *x;
@@ -554,7 +560,7 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 				  rate);
 	if (status != HZ_OK)
 		goto out;
-	/* Of what was passed over nothing is said. */
+	/* Candidates that failed leave no message. */
 	memcpy(ctx->errmsg, before, sizeof(before));
 	*found = s.best;
 	if (s.best.policy == HZ_LATTICE_BANK) {

@@ -57,7 +57,7 @@ static int check_finite(struct hz_context *ctx, const char *name, const double *
 	return HZ_OK;
 }
 
-/* The dimension that the options mean; 0 if that kind has not the one that they say. */
+/* The dimension that the options select; 0 if that kind does not support it */
 static int dimension(const hz_lattice_opts *o)
 {
 	switch (o->kind) {
@@ -166,9 +166,9 @@ static void set_sizes(struct hzi_lattice_rule *r)
 		r->limb_digits++;
 }
 
-/* ---- Leaders --------------------------------------------------------------------------------- */
+/* ---- Coset leaders --------------------------------------------------------------------------- */
 
-/* What hzi_lattice_value() sees of a point, before offset, scale and transform */
+/* The real point of p, before offset, scale and transform, as in hzi_lattice_value() */
 static void real_of(const struct hzi_lattice_rule *r, const int32_t *p, double *x)
 {
 	if (r->kind == HZ_LATTICE_A2) {
@@ -181,8 +181,8 @@ static void real_of(const struct hzi_lattice_rule *r, const int32_t *p, double *
 }
 
 /*
- * No |c_i| is larger: errors of rounding are at most 1/2, and 1 where a coordinate was moved; for a
- * basis, nearest plane leaves |z_i + sum_{j>i} mu_ij z_j| <= 1/2, all times q.
+ * Bound of |c_i|: rounding errors are at most 1/2, and 1 where a coordinate was corrected; for a
+ * basis, nearest plane leaves |z_i + sum_{j>i} mu_ij z_j| <= 1/2; all times q.
  */
 static double leader_bound(const hz_lattice *l)
 {
@@ -211,8 +211,9 @@ static void add_leader(hz_lattice *l, const int32_t *b, int32_t *c, double *sum)
 }
 
 /*
- * The table of leaders, where there are not too many, and their mean: else of 2^16 pairs of random
- * digits b and -b, whose leaders cancel but for ties, so that there is next to nothing to estimate.
+ * Makes the table of leaders, if it is small enough, and their mean. For larger q^d the mean is
+ * that of 2^16 pairs of random digits b and -b, whose leaders cancel but for ties: the estimate is
+ * nearly exact.
  */
 static void make_leaders(hz_lattice *l)
 {
@@ -250,7 +251,7 @@ static void make_leaders(hz_lattice *l)
 	}
 	for (int i = 0; i < r->d; i++)
 		l->mean[i] = sum[i] / (double)count;
-	/* Coordinates of Z are -q/2 .. q/2 - 1, or the same on both sides of 0. */
+	/* Coordinates of Z are -q/2 .. q/2 - 1, or symmetric. */
 	for (int i = 0; i < r->d && r->kind == HZ_LATTICE_Z; i++)
 		l->mean[i] = r->q % 2 ? 0 : -0.5;
 }
@@ -270,9 +271,9 @@ void hzi_lattice_sub(const hz_lattice *l, int first, float *sub)
 				     l->rule.dither[i];
 }
 
-/* ---- The parts of a quantizer ---------------------------------------------------------------- */
+/* ---- Members of a quantizer ------------------------------------------------------------------ */
 
-/* What matrices are made of: 27 KiB, not for the stack */
+/* Intermediate matrices: 27 KiB, too large for the stack */
 struct factors {
 	double q[DIMS * DIMS], qt[DIMS * DIMS], t[DIMS * DIMS], t_inverse[DIMS * DIMS];
 	double to[DIMS * DIMS], from[DIMS * DIMS];
@@ -329,7 +330,7 @@ static int make_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice
 		l->matrices.to[i] = (float)to[i];
 		l->matrices.from[i] = (float)from[i];
 	}
-	/* The dither too, in coordinates of the basis. */
+	/* The dither, too, in coordinates of the basis */
 	for (int i = 0; i < d && o->dither; i++) {
 		double z = o->basis ? 0 : o->dither[i];
 
@@ -343,7 +344,7 @@ static int make_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice
 	return HZ_OK;
 }
 
-/* Kernels have these in f32. */
+/* Kernels store these values in f32. */
 static int check_f32(struct hz_context *ctx, const char *what, const float *v, int count)
 {
 	for (int i = 0; i < count; i++) {
@@ -373,7 +374,7 @@ static int set_matrices(struct hz_context *ctx, hz_lattice *l, const hz_lattice_
 	return status;
 }
 
-/* Scales in f32, and what they are multiplied with, the same on every device */
+/* Scales in f32, and their inverses, the same on every device */
 static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
 {
 	struct hzi_lattice_rule *r = &l->rule;
@@ -401,8 +402,8 @@ static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 }
 
 /*
- * Sets leader_max, a bound of it where leaders are not in a table; returns how large an integer of
- * a point can be.
+ * Sets leader_max, an upper bound if leaders are not in a table; returns the largest integer of a
+ * point.
  */
 static double point_bound(hz_lattice *l)
 {
@@ -415,7 +416,7 @@ static double point_bound(hz_lattice *l)
 	return bound * weight_sum(&l->rule, l->rule.levels);
 }
 
-/* Integers stay exact in f32. */
+/* Integers must be exact in f32. */
 static int check_size(struct hz_context *ctx, double size)
 {
 	if (!(size <= 1 << 24))
@@ -426,7 +427,7 @@ static int check_size(struct hz_context *ctx, double size)
 	return HZ_OK;
 }
 
-/* The offset that options mean: the point nearest to the centroid, or their coordinates */
+/* The offset that the options select: the point nearest to the centroid, or given coordinates */
 static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_opts *o)
 {
 	struct hzi_lattice_rule *r = &l->rule;
@@ -451,7 +452,7 @@ static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 		z[i] = (int32_t)o->offset[i];
 	}
 	if (o->basis) {
-		/* Coordinates are in the caller's basis. */
+		/* Coordinates refer to the caller's basis. */
 		double inverse[DIMS * DIMS], point[DIMS] = {0};
 
 		if (!hzi_matrix_invert(d, l->basis, inverse))
@@ -479,8 +480,8 @@ static int set_offset(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 }
 
 /*
- * How far from 0 a block can be and fit. What rounding to a point may move a coordinate by is at
- * most 1, or for a basis what bounds its leaders.
+ * Sets reach: the distance from 0 within which blocks may fit. Rounding to a point moves a
+ * coordinate by at most 1, or for a basis by the bound of its leaders.
  */
 static int set_reach(struct hz_context *ctx, hz_lattice *l, double point)
 {
@@ -490,7 +491,7 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l, double point)
 	int32_t g[DIMS];
 	float v[DIMS] = {0}, at[DIMS] = {0};
 
-	/* Not fmax(): GCC 12.2 for aarch64 breaks down over such loops. */
+	/* Not fmax(): GCC 12.2 for aarch64 crashes on such loops. */
 	for (int i = 0; i < r->embed; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	for (int i = 0; i < r->d; i++)
@@ -559,7 +560,7 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 		if (!l->leaders)
 			status = hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
 	}
-	/* What is too large is refused before an offset is looked for, by numbers of 32 bits. */
+	/* Sizes are checked before an offset is searched with 32-bit numbers. */
 	if (status == HZ_OK) {
 		make_leaders(l);
 		point = point_bound(l);

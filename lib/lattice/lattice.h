@@ -9,28 +9,28 @@
 #include "lib/core/internal.h"
 #include "lib/lattice/lattice_math.h"
 
-#define HZI_LATTICE_LEADERS 65536	/* leaders are kept up to this many */
+#define HZI_LATTICE_LEADERS 65536	/* most leaders that a table holds */
 
-/* A quantizer: `rule`, which kernels take by value, and what only the host has */
+/* A quantizer: `rule`, which kernels take by value, and members for the host */
 struct hz_lattice {
 	struct hzi_lattice_rule rule;
-	struct hzi_lattice_matrices matrices;	/* in use with HZI_LATTICE_MAPPED */
+	struct hzi_lattice_matrices matrices;	/* used with HZI_LATTICE_MAPPED */
 	hz_allocator allocator;
-	int32_t group;			/* GROUP: values that share T; else 0 */
+	int32_t group;			/* GROUP: values that share T; otherwise 0 */
 	double beta, alpha;
-	double mean[HZI_LATTICE_DIMS];	/* of the leaders, as hzi_lattice_value() sees them: real */
+	double mean[HZI_LATTICE_DIMS];	/* of the leaders as real points, see hzi_lattice_value() */
 	double dither[HZI_LATTICE_DIMS];	/* likewise */
 	double to_lattice[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double from_lattice[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double reduced[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
 	double basis[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];
-	int32_t leader_max, point_max;	/* no |c_i|, no |p_i| is larger */
+	int32_t leader_max, point_max;	/* bounds of |c_i| and |p_i| */
 	/* With leaders: leader_low <= c_i <= leader_high; 0 is in that range. */
 	int32_t leader_low, leader_high;
 	int32_t *leaders;		/* [q^d][embed] if q^d <= HZI_LATTICE_LEADERS, else NULL */
 };
 
-/* The matrices that hzi_lattice_*() want, or NULL for a named lattice without a transform */
+/* The matrices that hzi_lattice_*() take, or NULL for a named lattice without a transform */
 static inline const struct hzi_lattice_matrices *hzi_lattice_matrices_of(const hz_lattice *l)
 {
 	return l->rule.flags & HZI_LATTICE_MAPPED ? &l->matrices : NULL;
@@ -43,33 +43,33 @@ static inline bool hzi_lattice_has_t(const hz_lattice *l)
 	       l->rule.policy == HZI_LATTICE_GROUP;
 }
 
-/* ---- Bases (lib/lattice/basis.c): d x d by rows, columns are the basis ----------------------- */
+/* ---- Bases (lib/lattice/basis.c): d x d, row-major, columns are the basis vectors ------------ */
 
-/* Columns of a named lattice, as hurwitz.h says them */
+/* Columns of a named lattice, as defined in hurwitz.h */
 void hzi_basis_named(int kind, int d, double *g);
 
-/* LLL: g becomes a reduced basis of the same lattice. False if columns are (all but) dependent. */
+/* LLL: g becomes a reduced basis of the same lattice. False if columns are (nearly) dependent. */
 bool hzi_basis_reduce(int d, double *g);
 
 /* g = q r, q orthogonal, r upper triangular with a positive diagonal */
 void hzi_basis_qr(int d, const double *g, double *q, double *r);
 
-/* False if a is (all but) singular */
+/* False if a is (nearly) singular */
 bool hzi_matrix_invert(int d, const double *a, double *inverse);
 
 void hzi_matrix_multiply(int d, const double *a, const double *b, double *c);
 
-/* ---- What implementations get ---------------------------------------------------------------- */
+/* ---- Arguments of implementations ------------------------------------------------------------ */
 
-/* sub of hzi_lattice_value() for codes from level `first` on */
+/* sub of hzi_lattice_value() for codes of levels `first` and later */
 void hzi_lattice_sub(const hz_lattice *l, int first, float *sub);
 
 /*
- * Rows: all dimensions but the last (codes and points: the last two or three), collapsed as far as
- * strides allow; ndim may be 0: one row. No size is 0. Of a row, element i of values is at i *
- * v_step; of points and digits, block k, level m at k * v_block + m * v_level + i * v_step. Level
- * or limb m of block k of codes is at k * code_block + m * code_level, its T at k / rule.group *
- * t_step. Strides count elements; those of what is read may be negative or 0.
+ * Rows: all dimensions but the last (codes and points: the last two or three), merged where strides
+ * allow it; ndim may be 0: one row. No size is 0. In a row, element i of values is at i * v_step;
+ * for points and digits, element i of block k, level m is at k * v_block + m * v_level + i *
+ * v_step. Level or limb m of block k of codes is at k * code_block + m * code_level, its T at k /
+ * rule.group * t_step. Strides count elements; those of inputs may be negative or 0.
  */
 struct hzi_lattice_map {
 	int64_t n, blocks;		/* values and blocks of a row: blocks = ceil(n / d) */
@@ -89,14 +89,14 @@ struct hzi_lattice_encode_args {
 	const void *x;
 	void *codes;
 	uint8_t *t;
-	int64_t *overload;		/* blocks wrapped or clipped, with NaN or Inf; or NULL */
+	int64_t *overload;		/* blocks wrapped or clipped; with NaN or Inf; NULL */
 	int32_t x_dtype, code_dtype, pack;
 };
 
 /*
- * Of codes LEVEL levels first .. M - 1 are there, code_level counts from the level first; others
- * are whole. to: enum hz_lattice_to; POINTS are sums of the levels used; DIGITS are of the levels
- * first .. M - 1, v_level counts from first. T of scales and more counts as the last.
+ * LEVEL codes hold levels first .. M - 1, and code_level counts from level first; other packings
+ * hold all levels. to: enum hz_lattice_to; POINTS are sums of the levels used; DIGITS are of the
+ * levels first .. M - 1, v_level counts from first. T beyond the last scale counts as the last.
  */
 struct hzi_lattice_decode_args {
 	const struct hz_lattice *lattice;

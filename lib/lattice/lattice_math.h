@@ -24,7 +24,10 @@
 #else
 #define HZI_LATTICE_FN static inline
 #endif
-/* What many places call: a kernel whose speed is no matter may make it a function. */
+/*
+ * For functions with many callers: a kernel whose speed does not matter may define this as
+ * noinline.
+ */
 #ifndef HZI_LATTICE_OFTEN
 #define HZI_LATTICE_OFTEN HZI_LATTICE_FN
 #endif
@@ -32,11 +35,12 @@
 #define HZI_LATTICE_DIMS 24		/* HZ_LATTICE_MAXDIM */
 #define HZI_LATTICE_SCALES 64		/* T is less */
 #define HZI_LATTICE_LAST_T 31		/* of the policy T */
-#define HZI_LATTICE_SHRINKS 2384	/* by 2^(-j/16), j less: down to 2^-149, what f32 has */
+#define HZI_LATTICE_SHRINKS 2384	/* j of 2^(-j/16) is less: down to 2^-149 of f32 */
 
 /*
- * What y is cut off at, in steps of the lattice: beyond, no block fits. Integers stay far from the
- * limits of s32, and the three numbers of A2, sums in f32, stay within a step of a point.
+ * Limit to which y is clamped, in steps of the lattice: no block beyond it fits. Integers stay far
+ * from the limits of s32, and the three coordinates of A2, sums in f32, stay within a step of a
+ * point.
  */
 #define HZI_LATTICE_RANGE 1048576.0f
 
@@ -51,22 +55,22 @@ enum {
 };
 enum { HZI_LATTICE_LEVEL = 0, HZI_LATTICE_FULL64 = 1, HZI_LATTICE_LIMBS = 2 };
 
-#define HZI_LATTICE_MAPPED 1u		/* blocks go through hzi_lattice_matrices */
+#define HZI_LATTICE_MAPPED 1u		/* blocks are transformed by hzi_lattice_matrices */
 #define HZI_LATTICE_DITHERED 2u		/* dither is not all 0 */
 #define HZI_LATTICE_SPHERE 4u		/* level 0 of a basis by the sphere decoder */
 #define HZI_LATTICE_FIRST_FIT 8u
 
-/* All that a kernel of a named lattice needs, by value */
+/* All parameters that a kernel of a named lattice needs, by value */
 struct hzi_lattice_rule {
 	int32_t kind, d, embed, q;
 	int32_t log2q;			/* -1: q is no power of two */
 	int32_t levels, policy, scales;	/* scales: at least 1 */
-	int32_t group;			/* blocks that share T: 1, or of GROUP */
+	int32_t group;			/* blocks that share T: 1, or with GROUP more */
 	uint32_t flags;
-	int32_t limb_digits;		/* the most that 32 bits hold */
+	int32_t limb_digits;		/* most digits that 32 bits hold */
 	int32_t largest;		/* BANK: the first of the largest scales */
 	uint64_t level_size;		/* q^d; 0 if above 2^32 */
-	float reach;			/* no fit where a |v 1/s| of hzi_lattice_map() is larger */
+	float reach;			/* no fit if a |v 1/s| of hzi_lattice_map() is larger */
 	float shrink[16];		/* 2^(-j/16) */
 	float scale[HZI_LATTICE_SCALES];	/* s */
 	float inverse[HZI_LATTICE_SCALES];	/* 1/s of the f32 s, rounded to f32 */
@@ -74,15 +78,18 @@ struct hzi_lattice_rule {
 	float dither[HZI_LATTICE_DIMS];	/* z, for a basis in its coordinates */
 };
 
-/* The rest, with MAPPED; d x d by rows without gaps. */
+/* More parameters, with MAPPED; d x d, row-major, contiguous */
 struct hzi_lattice_matrices {
 	float to[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];		/* T, for a basis G^-1 T */
 	float from[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS];	/* its inverse */
-	/* Of the QR of a basis: R_ij / R_ii, j > i, and R_ii > 0 */
+	/* From the QR decomposition of a basis: R_ij / R_ii, j > i, and R_ii > 0 */
 	double mu[HZI_LATTICE_DIMS * HZI_LATTICE_DIMS], diagonal[HZI_LATTICE_DIMS];
 };
 
-/* What hz_lattice_open() has seen to, for who reads one function at a time, as analysers do */
+/*
+ * Properties that hz_lattice_open() has checked, for static analysers, which look at one function
+ * at a time
+ */
 #ifdef __CUDACC__
 #define HZI_LATTICE_KNOWN(r) ((void)0)
 #else
@@ -94,7 +101,7 @@ struct hzi_lattice_matrices {
 	       ((r)->kind != HZI_LATTICE_E8 || (r)->d == 8))
 #endif
 
-/* ---- Arithmetic without contraction ---------------------------------------------------------- */
+/* ---- Arithmetic without contraction (fused multiply-add) ------------------------------------- */
 
 HZI_LATTICE_FN float hzi_lmul(float a, float b)
 {
@@ -124,7 +131,7 @@ HZI_LATTICE_FN double hzi_lmul_add(double a, double b, double c)
 #endif
 }
 
-/* x in -limit .. limit; NaN does not come here. */
+/* Clamps x to -limit .. limit; x is not NaN. */
 HZI_LATTICE_FN float hzi_lclamp(float x, float limit)
 {
 	return x > limit ? limit : x < -limit ? -limit : x;
@@ -136,13 +143,15 @@ HZI_LATTICE_FN int32_t hzi_lfloor(int32_t a, int32_t b)
 	return a / b - (a % b < 0);
 }
 
-/* ---- Nearest points of rationals: levels from 1 on, and the decoder -----------------------------
- *
- * Q(g / q), integers of points to integers of points, with Q(y + lam) = Q(y) + lam for every point
- * lam: halves are rounded up, and where coordinates are equally good the first is taken.
+/* ---- Nearest points of rationals: levels from 1 on, and the decoder -------------------------- */
+
+/*
+ * Q(g / q) maps integers that represent points to integers that represent points, and
+ * Q(y + lam) = Q(y) + lam for every point lam: halves are rounded up, and ties between
+ * coordinates go to the first.
  */
 
-/* g becomes Q(g / q) in D_d: halves up; if the sum is odd, the coordinate with the largest error */
+/* g becomes Q(g / q) in D_d: halves up; an odd sum rounds the largest error the other way. */
 HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 {
 	int32_t sum = 0, most = -1, turn = 1;
@@ -164,10 +173,10 @@ HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 }
 
 /*
- * The same in E8, of doubled coordinates. a is nearest among the integers, f + 1/2 or f - 1/2 with
- * the sign of r among the halves; |r| becomes q - |r| (in units of 1 / 2q), so that the difference
- * of squared distances b - a is a sum of |r|, in units of 1 / 2q. Of equals the one with the
- * smaller first coordinate.
+ * The same in E8, with doubled coordinates. a is the nearest integer point, f + 1/2 or f - 1/2 with
+ * the sign of r the nearest half-integer point; |r| becomes q - |r| (in units of 1 / 2q), so that
+ * the difference of squared distances b - a is a sum of |r|, in units of 1 / 2q. Ties go to the
+ * point with the smaller first coordinate.
  */
 HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 {
@@ -217,7 +226,10 @@ HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 		g[i] = 2 * (f[i] - (half ? g[i] : 0)) + half;
 }
 
-/* The same in A2: three numbers are rounded; if their sum is not 0, the one that was moved most */
+/*
+ * The same in A2: three numbers are rounded; if their sum is not 0, the one with the largest error
+ * is corrected.
+ */
 HZI_LATTICE_FN void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
 {
 	int32_t r[3], sum = 0;
@@ -239,7 +251,7 @@ HZI_LATTICE_FN void hzi_lattice_nearest_a2(int32_t q, int32_t *g)
 
 /* ---- A basis: nearest plane and sphere decoder ----------------------------------------------- */
 
-/* Where row i of R puts the i-th coordinate, the later ones being n */
+/* The centre of coordinate i, given the later coordinates n, from row i of R */
 HZI_LATTICE_FN double hzi_lattice_center(int d, const struct hzi_lattice_matrices *m, int i,
 				      const double *w, const int32_t *n)
 {
@@ -250,7 +262,7 @@ HZI_LATTICE_FN double hzi_lattice_center(int d, const struct hzi_lattice_matrice
 	return c;
 }
 
-/* Babai's nearest plane: n of coordinates w */
+/* Babai's nearest plane: the point n near coordinates w */
 HZI_LATTICE_FN void hzi_lattice_plane(int d, const struct hzi_lattice_matrices *m, const double *w,
 				   int32_t *n)
 {
@@ -259,8 +271,9 @@ HZI_LATTICE_FN void hzi_lattice_plane(int d, const struct hzi_lattice_matrices *
 }
 
 /*
- * The nearest point of all, by the search of Schnorr and Euchner: at each row, coordinates in the
- * order of their distance from the centre, and back where the sum exceeds the best so far.
+ * The nearest point, by the search of Schnorr and Euchner: at each row, coordinates are tried in
+ * the order of their distance from the centre; the search backtracks where the sum exceeds the best
+ * so far.
  */
 HZI_LATTICE_FN void hzi_lattice_sphere(int d, const struct hzi_lattice_matrices *m, const double *w,
 				    int32_t *best)
@@ -338,7 +351,7 @@ HZI_LATTICE_FN void hzi_lattice_coordinates(const struct hzi_lattice_rule *r, co
 	}
 }
 
-/* And back: p = G z */
+/* The inverse: p = G z */
 HZI_LATTICE_FN void hzi_lattice_combine(const struct hzi_lattice_rule *r, const int32_t *z,
 					int32_t *p)
 {
@@ -379,7 +392,7 @@ HZI_LATTICE_FN void hzi_lattice_digits(const struct hzi_lattice_rule *r, const i
 		b[i] = hzi_lattice_mod(r, b[i]);
 }
 
-/* g becomes Q(g / q), which is (g - c(b)) / q: the point of the next level */
+/* g becomes Q(g / q), which is (g - c(b)) / q: the point of the next level. */
 HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, int32_t *g)
 {
@@ -395,7 +408,7 @@ HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 		hzi_lattice_nearest_e8(r->q, g);
 		return;
 	case HZI_LATTICE_BASIS: {
-		/* Nearest plane of the digits alone: the same for any g of a coset */
+		/* Nearest plane of the digits alone: the same for all g of a coset */
 		double w[HZI_LATTICE_DIMS];
 		int32_t n[HZI_LATTICE_DIMS];
 
@@ -412,7 +425,7 @@ HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 	}
 }
 
-/* Whether M levels hold g: nothing is left of it */
+/* Whether M levels hold g: the remainder is 0 */
 HZI_LATTICE_FN int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 				 const struct hzi_lattice_matrices *m, const int32_t *g)
 {
@@ -457,7 +470,7 @@ HZI_LATTICE_FN uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, cons
 	return index;
 }
 
-/* And back; what no digits have as the remainder of q^d. */
+/* The inverse; an index beyond q^d counts modulo q^d. */
 HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index,
 					int32_t *b)
 {
@@ -468,7 +481,7 @@ HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32
 	}
 }
 
-/* The codes of one block in memory: level or limb i at i * step elements of `bytes` bytes */
+/* The codes of one block in memory: level or limb i is at i * step elements of `bytes` bytes. */
 struct hzi_lattice_code {
 	void *codes;
 	int64_t step;
@@ -514,7 +527,10 @@ HZI_LATTICE_FN void hzi_lattice_store(const struct hzi_lattice_code *c, int64_t 
 		*(uint64_t *)p = v;
 }
 
-/* The digits of the next level, the finest first; hzi_lattice_flush() behind the last one. */
+/*
+ * Appends the digits of the next level, the finest first. hzi_lattice_flush() follows the last
+ * level.
+ */
 HZI_LATTICE_FN void hzi_lattice_put(struct hzi_lattice_code *c, const struct hzi_lattice_rule *r,
 				 const int32_t *b)
 {
@@ -558,7 +574,7 @@ HZI_LATTICE_FN void hzi_lattice_get(struct hzi_lattice_code *c, const struct hzi
 	}
 }
 
-/* The codes of a point */
+/* Writes the codes of a point. */
 HZI_LATTICE_FN void hzi_lattice_write(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const int32_t *point,
 				   struct hzi_lattice_code c)
@@ -576,8 +592,8 @@ HZI_LATTICE_FN void hzi_lattice_write(const struct hzi_lattice_rule *r,
 }
 
 /*
- * The point of codes that hold the levels first .. M - 1: sum_m q^m c(b_m). Packings other than
- * LEVEL hold all levels, of which those below first are left out.
+ * Reads a point from codes that hold the levels first .. M - 1: sum_m q^m c(b_m). Packings other
+ * than LEVEL hold all levels, of which those below first are ignored.
  */
 HZI_LATTICE_FN void hzi_lattice_read(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, struct hzi_lattice_code c,
@@ -624,12 +640,13 @@ HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *w
 }
 
 /*
- * E8: the nearest integer point by rounding y to f, the nearest half-integer point h + 1/2 by
- * rounding y - 1/2 to h, halves to even both: so h = f - 1 where the error r = y - f is below 0,
- * or is 0 and f odd, and else h = f. Its errors have the sizes 1/2 - |r|, so that the squared
- * distances before corrections differ by 2 - sum |r|; a correction costs 1 - 2 max |r| and 2 min
- * |r|, the halves correct the first least |r|. Of equals the one with the smaller first
- * coordinate.
+ * E8: the nearest integer point rounds y to f, the nearest half-integer point h + 1/2 rounds y -
+ * 1/2 to h, both halves to even: so h = f - 1 where the error r = y - f is below 0, or is 0 and f
+ * odd, and otherwise h = f. The errors of the latter have the magnitudes 1/2 - |r|, so that the
+ * squared distances before corrections differ by 2 - sum |r|; a correction costs 1 - 2 max |r| and
+ * 2 min
+ * r|, the half-integer point corrects the first smallest |r|. Ties go to the point with the smaller
+ * first coordinate.
  */
 HZI_LATTICE_FN void hzi_lattice_level0_e8(const float *y, int32_t *g)
 {
@@ -687,7 +704,7 @@ HZI_LATTICE_FN void hzi_lattice_level0_a2(const float *y, int32_t *g)
 	g[k] -= sum;
 }
 
-/* Q(y), every |y_i| being at most HZI_LATTICE_RANGE */
+/* Q(y), with every |y_i| at most HZI_LATTICE_RANGE */
 HZI_LATTICE_FN void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, const float *y,
 				    int32_t *g)
@@ -720,14 +737,14 @@ HZI_LATTICE_FN void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 	}
 }
 
-/* ---- Encoding: the choice of a point --------------------------------------------------------- */
+/* ---- Encoding: the choice of a point and a scale --------------------------------------------- */
 
 #define HZI_LATTICE_IS_INF 1
 #define HZI_LATTICE_IS_NAN 2
 
 /*
- * v = T x, or G^-1 T x for a basis: what scales apply to. Inf counts as +-FLT_MAX. Returns what was
- * met; with NaN (or products that overflow both ways) v is not used.
+ * v = T x, or G^-1 T x for a basis: the input of the scales. Inf counts as +-FLT_MAX. Returns flags
+ * for Inf and NaN; with NaN (or products that overflow both ways) v must not be used.
  */
 HZI_LATTICE_FN int hzi_lattice_map(const struct hzi_lattice_rule *r,
 				const struct hzi_lattice_matrices *m, const float *x, float *v)
@@ -761,8 +778,8 @@ HZI_LATTICE_FN float hzi_lattice_factor(const struct hzi_lattice_rule *r, int j)
 }
 
 /*
- * g = Q(y) + o of y = v (1/s) factor + z, each product and the sum rounded; y, for the error, cut
- * off. Whether it fits.
+ * g = Q(y) + o for y = v (1/s) factor + z, each product and the sum rounded; y is clamped first,
+ * also for the error. Returns whether the block fits.
  */
 HZI_LATTICE_OFTEN int hzi_lattice_try(const struct hzi_lattice_rule *r,
 				const struct hzi_lattice_matrices *m, const float *v,
@@ -796,8 +813,8 @@ HZI_LATTICE_FN float hzi_lattice_size(const struct hzi_lattice_rule *r, const fl
 }
 
 /*
- * The first 2^(-j/16) that fits, from j = 1 on: that j = 0 does not fit is known. Powers of two
- * tell from where on it can. If none does, which only a dither on an edge can bring about, 0.
+ * The first 2^(-j/16) that fits, from j = 1 on: j = 0 is known not to fit. Powers of two tell the
+ * first j that can. If none does, which only a dither on an edge can cause, 0.
  */
 HZI_LATTICE_FN void hzi_lattice_clip(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, const float *v, int t,
@@ -820,8 +837,8 @@ HZI_LATTICE_FN void hzi_lattice_clip(const struct hzi_lattice_rule *r,
 }
 
 /*
- * The squared error of a point without o, in units of the squared scale: coordinates in their
- * order. For a basis that of y - p with R in f32.
+ * The squared error of a point without o, in units of the squared scale; coordinates are added in
+ * order. For a basis, that of y - p with R in f32.
  */
 HZI_LATTICE_FN float hzi_lattice_error(const struct hzi_lattice_rule *r,
 				    const struct hzi_lattice_matrices *m, const float *y,
@@ -852,7 +869,7 @@ HZI_LATTICE_FN float hzi_lattice_error(const struct hzi_lattice_rule *r,
 	return sum;
 }
 
-/* The point of v at a scale that is given; by CLIP if it does not fit, which 1 says. */
+/* The point of v at a given scale; by CLIP, with the return value 1, if it does not fit. */
 HZI_LATTICE_FN int hzi_lattice_at(const struct hzi_lattice_rule *r,
 			       const struct hzi_lattice_matrices *m, const float *v, int t,
 			       int32_t *g)
@@ -866,7 +883,7 @@ HZI_LATTICE_FN int hzi_lattice_at(const struct hzi_lattice_rule *r,
 	return 1;
 }
 
-/* The first scale from t on that v fits at, or `scales`. */
+/* The first scale from t on at which v fits, or `scales` */
 HZI_LATTICE_FN int hzi_lattice_first_fit(const struct hzi_lattice_rule *r,
 				      const struct hzi_lattice_matrices *m, const float *v, int t,
 				      int32_t *g)
@@ -882,7 +899,7 @@ HZI_LATTICE_FN int hzi_lattice_first_fit(const struct hzi_lattice_rule *r,
 	return t;
 }
 
-/* Of the scales that v fits at the one with the least error s^2 |y - p|^2, or `scales`. */
+/* Among the scales at which v fits, the one with the least error s^2 |y - p|^2, or `scales` */
 HZI_LATTICE_FN int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 				     const struct hzi_lattice_matrices *m, const float *v,
 				     int32_t *g)
@@ -910,10 +927,10 @@ HZI_LATTICE_FN int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 #define HZI_LATTICE_TRIES 3
 
 /*
- * The scale of blocks v [n][d] that share it, skip[i] telling which have NaN and take no part: of
- * the first t that all fit at and the two behind it, where all fit, the one with the least error
- * s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the
- * last; if no block takes part, 0.
+ * The scale that blocks v [n][d] share; blocks with skip[i] hold NaN and are ignored: among the
+ * first t at which all fit and the next two, where all fit, the one with the least error s^2 sum |y
+ * - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the last; if all
+ * blocks are ignored, 0.
  */
 HZI_LATTICE_FN int hzi_lattice_group(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, int n, const float *v,
@@ -948,8 +965,8 @@ HZI_LATTICE_FN int hzi_lattice_group(const struct hzi_lattice_rule *r,
 }
 
 /*
- * The point g and the scale t of a block by any policy but GROUP, whose t belongs to several.
- * Returns 1 if the block was wrapped or clipped.
+ * The point g and the scale t of a block by any policy but GROUP, whose t is shared by several
+ * blocks. Returns 1 if the block was wrapped or clipped.
  */
 HZI_LATTICE_FN int hzi_lattice_choose(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const float *v, int *t,

@@ -15,7 +15,7 @@
 
 /* ---- Split precision: v = high + low in bf16 ------------------------------------------------- */
 
-/* The upper 16 bits of high and low are the two parts; low is 0 where v is not finite. */
+/* The upper 16 bits of high and low are the two terms; low is 0 where v is not finite. */
 INLINE void split_floats(__m512 v, __m512i *high, __m512i *low)
 {
 	const __m512i bits = _mm512_castps_si512(v), top = _mm512_set1_epi32((int)0xffff0000);
@@ -45,8 +45,8 @@ INLINE __m512i join_upper(__m512i a, __m512i b)
 	return _mm512_permutex2var_epi16(a, halves, b);
 }
 
-/* Loads 16 elements from x + i as f32; `left` exist, 0 beyond. */
-INLINE __m512 take_16(const void *x, const int dtype, int64_t i, int64_t left)
+/* Loads 16 elements from x + i as f32; `left` exist, the others are 0. */
+INLINE __m512 load_16(const void *x, const int dtype, int64_t i, int64_t left)
 {
 	const __mmask16 mask = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
 
@@ -60,7 +60,7 @@ INLINE __m512 take_16(const void *x, const int dtype, int64_t i, int64_t left)
 }
 
 /* Prefetches 32 columns of the rows that are read next. */
-INLINE void fetch_rows(const struct hzi_mhc_ahead *a, const int rows, int64_t step)
+INLINE void prefetch_rows(const struct hzi_mhc_ahead *a, const int rows, int64_t step)
 {
 	const char *const from = a->x + step * a->step_bytes;
 
@@ -91,7 +91,7 @@ INLINE void split(const struct hzi_mhc_bf16_rows *a, const int dtype)
 			_mm512_storeu_si512(a->high + c, w);
 		} else {
 			for (int i = 0; i < 2; i++) {
-				v[i] = take_16(a->x, dtype, c + 16 * i,
+				v[i] = load_16(a->x, dtype, c + 16 * i,
 					       left > 16 * i ? left - 16 * i : 0);
 				split_floats(v[i], &high[i], &low[i]);
 			}
@@ -156,8 +156,8 @@ INLINE void interleave(const struct hzi_mhc_bf16_rows *a, const int dtype)
 
 			v[i][0] = v[i][1] = _mm512_setzero_ps();
 			if (row) {
-				v[i][0] = take_16(row, dtype, c, left);
-				v[i][1] = take_16(row, dtype, c + 16, more);
+				v[i][0] = load_16(row, dtype, c, left);
+				v[i][1] = load_16(row, dtype, c + 16, more);
 			}
 		}
 		for (int g = 0; g < 2; g++) {
@@ -281,7 +281,7 @@ INLINE void row_squares(const uint16_t *x, int64_t ld, __m512 *sums)
 	}
 }
 
-/* Up to 3 panels: tiles 0 to 2 y, 3 x, 4 to 6 phi, 7 low of x */
+/* Up to 3 panels: tiles 0 to 2 hold y, 3 x, 4 to 6 phi, 7 the low term of x. */
 INLINE void project_panels(const struct hzi_mhc_amx_project *a, int panel, const int panels,
 			   const bool squares)
 {
@@ -302,7 +302,7 @@ INLINE void project_panels(const struct hzi_mhc_amx_project *a, int panel, const
 		_tile_loadd(3, x, a->x_ld * 2);
 		_tile_loadd(4, phi, 64);
 		if (!squares && panel == 0)
-			fetch_rows(&a->ahead, 16, s);
+			prefetch_rows(&a->ahead, 16, s);
 		if (panels > 1)
 			_tile_loadd(5, phi + HZI_MHC_AMX_TILE, 64);
 		if (panels > 2)
@@ -358,8 +358,8 @@ static void mhc_amx_project(const struct hzi_mhc_amx_project *a)
 }
 
 /*
- * One or two groups of 16 columns: tiles 0 and 1 y, 4 and 5 high and low of d, 6 and 7 phi. The
- * product low x low is left out.
+ * One or two groups of 16 columns: tiles 0 and 1 hold y, 4 and 5 high and low of d, 6 and 7 phi.
+ * The product low x low is left out.
  */
 INLINE void dx_groups(const struct hzi_mhc_amx_dx *a, int64_t g, const bool two)
 {
@@ -411,8 +411,8 @@ static void mhc_amx_dx(const struct hzi_mhc_amx_dx *a)
 }
 
 /*
- * One or two groups of 16 columns: tiles 0 and 1 rows 0 to 15 and 16 to 31 of dphi of the first
- * group, 2 and 3 of the second; 4 and 5 d, 6 and 7 x
+ * One or two groups of 16 columns: tiles 0 and 1 hold rows 0 to 15 and 16 to 31 of dphi of the
+ * first group, 2 and 3 of the second; 4 and 5 d, 6 and 7 x.
  */
 INLINE void dphi_groups(const struct hzi_mhc_amx_dphi *a, int64_t g, const bool two,
 			const bool more)
@@ -436,7 +436,7 @@ INLINE void dphi_groups(const struct hzi_mhc_amx_dphi *a, int64_t g, const bool 
 		if (two && more)
 			_tile_loadd(3, phi + 16 * a->m + 256, 64);
 	}
-	fetch_rows(&a->ahead, 32, g / 2);
+	prefetch_rows(&a->ahead, 32, g / 2);
 	for (int64_t s = 0; s < a->steps; s++) {
 		const int64_t at = (s * a->groups + g) * HZI_MHC_AMX_TILE;
 		const uint16_t *d = a->d + s * 2 * ld;
@@ -492,11 +492,11 @@ static void mhc_amx_dphi(const struct hzi_mhc_amx_dphi *a)
 	BARRIER();
 }
 
-/* ---- Gradients of whole tiles of bf16 -------------------------------------------------------- */
+/* ---- Both gradients for whole tiles of bf16 -------------------------------------------------- */
 
 /*
- * For dphi: tiles 0 and 1 rows 0 to 15 and 16 to 31 of dphi, 2 and 3 d, 4 x. For dx: tiles 0 and 2
- * sums, 5 and 6 high and low of d, 7 phi.
+ * For dphi: tiles 0 and 1 hold rows 0 to 15 and 16 to 31 of dphi, 2 and 3 d, 4 x. For dx: tiles 0
+ * and 2 accumulators, 5 and 6 high and low of d, 7 phi.
  */
 static void bwd_config(int m)
 {
@@ -534,7 +534,7 @@ INLINE void bwd_dphi(const struct hzi_mhc_amx_bwd *a, const uint16_t *interleave
 	_tile_stored(1, dphi + 256, 64);
 }
 
-/* d phi of 16 tokens and 32 channels, in the order of channels */
+/* d phi for 16 tokens and 32 channels, in the order of channels */
 INLINE void bwd_dx(const struct hzi_mhc_amx_bwd *a, const uint16_t *d, const uint16_t *phi,
 		   float *sums)
 {
@@ -592,7 +592,7 @@ INLINE void bwd_dx_row(const float *sums, float factor, __m512i even, __m512i od
 }
 
 /*
- * A block of 32 channels in a software pipeline of three: x of block b + 1 is interleaved while
+ * A block of 32 channels in a three-stage software pipeline: x of block b + 1 is interleaved while
  * tiles of block b are multiplied and dx of block b - 1 is rounded and stored. Tiles load from and
  * store to L1. Each stage is cut into quarters, so that vector code does not wait for tiles.
  */
@@ -632,7 +632,7 @@ INLINE void bwd_dx_rows(const struct hzi_mhc_amx_bwd *a, int64_t b, int q,
 	}
 }
 
-/* Quarters 0 and 1 make dphi, 2 and 3 d phi. */
+/* Quarters 0 and 1 compute dphi, 2 and 3 d phi. */
 INLINE void bwd_tiles(const struct hzi_mhc_amx_bwd *a, int64_t b, int q, struct bwd_block *k)
 {
 	if (q < 2 && a->dphi)

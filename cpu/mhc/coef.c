@@ -20,12 +20,12 @@ struct pre_job {
 	struct hzi_mhc_packed_phi phi;
 	struct hzi_mhc_array x;		/* projected streams; data NULL: none */
 	int x_dtype;
-	bool mix;			/* groups are tokens: u is made with the coefficients */
+	bool mix;			/* groups are tokens: u is computed with the coefficients */
 	bool stream_u;
 	float *scratch;
 };
 
-/* Whether tokens share coefficients: all are made before u */
+/* Whether tokens share coefficients: all are computed before u */
 static bool shared(const struct hzi_mhc_pre_args *a)
 {
 	return !a->phi || a->s.groups != a->s.tokens;
@@ -49,9 +49,9 @@ static void branch_input(const struct hz_context *ctx, const struct hzi_mhc_pre_
 	for (int64_t c = 0; c < channels; c++)
 		squares += (double)scratch[c] * (double)scratch[c];
 	r = hzi_mhc_inverse_root(squares, channels, a->rule.norm_eps);
-	for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE) {
-		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, channels - c);
-		float buffer[HZI_MHC_WIDE];
+	for (int64_t c = 0; c < channels; c += HZI_MHC_TILE_CHANNELS) {
+		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, channels - c);
+		float buffer[HZI_MHC_TILE_CHANNELS];
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->u, size, t, c, 1, count, buffer, false);
 		const struct hzi_mhc_scale scale = {
@@ -109,7 +109,7 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	}
 }
 
-/* Blocks of groups */
+/* A unit is a block of groups. */
 static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pre_job *const job = data;
@@ -137,7 +137,7 @@ static void pre_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* u of tokens whose coefficients were made before */
+/* u of tokens whose coefficients exist */
 static void mix_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pre_job *const job = data;

@@ -12,13 +12,13 @@
 
 /*
  * Channels that are converted for AMX tiles at a time. Shorter reads of rows, prefetched or not,
- * have half the bandwidth of memory.
+ * reach half the bandwidth of memory.
  */
-#define HZI_MHC_AMX_WIDE 1024
-#define HZI_MHC_AMX_SOME 32	/* tokens whose streams stay in L2 between dphi and dx */
+#define HZI_MHC_AMX_CHANNELS 1024
+#define HZI_MHC_AMX_L2_TOKENS 32	/* tokens whose streams stay in L2 between dphi and dx */
 
 /* Leading dimensions that keep the rows of a tile out of the same sets of L1 */
-#define HZI_MHC_X_LD (HZI_MHC_AMX_WIDE + 32)
+#define HZI_MHC_X_LD (HZI_MHC_AMX_CHANNELS + 32)
 #define HZI_MHC_ADD_LD (HZI_MHC_TILE + 16)
 
 /* phi times gain: m rows of n streams of `stream` elements each, 0 from C on */
@@ -32,7 +32,7 @@ struct hzi_mhc_packed_phi {
 
 /* Scratch arrays of a thread */
 struct hzi_mhc_scratch {
-	float *x;			/* [TOKENS][HZI_MHC_X_LD] of f32, or of 2 parts in bf16 */
+	float *x;			/* [TOKENS][HZI_MHC_X_LD] of f32, or of 2 terms in bf16 */
 	float *sums;			/* [block][m][lanes]; AMX: [block][16 panels] */
 	float *squares;			/* [block][lanes] */
 	float *raw;			/* [block][m + 1]: <phi_k, x>, then the mean square of x */
@@ -41,7 +41,7 @@ struct hzi_mhc_scratch {
 	float *a, *da;			/* [n n][TOKENS] */
 	float *dalpha;			/* [3][TOKENS] */
 	float *add;			/* [n][TOKENS][HZI_MHC_ADD_LD] */
-	uint16_t *interleaved;		/* [2 parts][HZI_MHC_AMX_SOME][HZI_MHC_AMX_WIDE] */
+	uint16_t *interleaved;		/* [2 terms][HZI_MHC_AMX_L2_TOKENS][HZI_MHC_AMX_CHANNELS] */
 	uint16_t *d_dx, *d_dphi;	/* d packed for amx_dx and for amx_dphi */
 	float *d, *factor;		/* [block][m], [block]: dx = sum_k d_k phi_k + factor x */
 	float *token;			/* [block][n + n n]: p and a */
@@ -52,13 +52,13 @@ struct hzi_mhc_coef_plan {
 	int64_t channels, padded;	/* C, and rounded up to pairs of vectors at any ISA level */
 	int64_t block;			/* tokens that are multiplied by one part of phi */
 	int n, m;
-	bool all;			/* q and a too, not p alone */
+	bool all;			/* q and a too, not only p */
 	bool backwards, norm;
 	bool pack;			/* phi is copied */
-	size_t phi;			/* floats */
+	size_t phi;			/* floats of the copy */
 	int32_t panels;			/* of 16 columns, of phi packed for AMX tiles; 0: none */
-	size_t amx_phi;			/* floats of that, or 0 */
-	size_t amx_phi_dx;		/* floats of phi packed for amx_dx, or 0 */
+	size_t amx_phi;			/* floats of that; 0: none */
+	size_t amx_phi_dx;		/* floats of phi packed for amx_dx; 0: none */
 	bool amx_bwd;			/* dx and dphi by AMX tiles */
 	size_t sums;			/* floats of r->sums for a token */
 	size_t scratch;			/* floats of a thread */
@@ -79,7 +79,7 @@ int hzi_cpu_mhc_coef_bwd_amx(struct hz_context *ctx, const void *args);
 size_t hzi_cpu_mhc_coef_bwd_vectors_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cpu_mhc_coef_bwd_vectors(struct hz_context *ctx, const void *args);
 
-/* Why AMX tiles do not support products of such streams and phi, or NULL */
+/* The reason why AMX tiles do not support products of such streams and phi, or NULL */
 const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
 				    const float *phi);
 
@@ -97,18 +97,18 @@ size_t hzi_mhc_phi_floats(const struct hzi_mhc_coef_plan *p);
 struct hzi_mhc_packed_phi hzi_mhc_pack_phi(const struct hz_context *ctx,
 					   const struct hzi_mhc_coef_plan *p,
 					   const float *phi, const float *gain, float *work);
-/* v as high + low in bf16, which have at least 16 significant bits */
+/* Splits v into high + low in bf16, which have at least 16 significant bits together. */
 void hzi_mhc_split_bf16(float v, uint16_t *high, uint16_t *low);
 /* count rounded up to pairs of vectors, which hzi_mhc_widen() fills */
 int64_t hzi_mhc_round_to_pairs(const struct hz_context *ctx, int64_t count);
 /* Contiguous channels from c on of stream j of a token: in place, or copied to buffer */
 const void *hzi_mhc_stream_row(const struct hzi_mhc_array *x, int64_t size, int64_t t, int j,
 			       int64_t c, int64_t count, void *buffer);
-/* The same of tokens from t on, to be prefetched; none beyond the last channel or stream */
+/* The same for tokens from t on, to be prefetched; nothing beyond the last channel or stream */
 struct hzi_mhc_ahead hzi_mhc_rows_ahead(const struct hzi_mhc_array *x,
 					const struct hzi_mhc_coef_plan *p,
 					int64_t size, int64_t t, int j, int64_t c);
-/* Converts channels from c on of stream j of tokens to f32 in r->x; adds their squares. */
+/* Converts channels from c on of stream j of tokens to f32 in r->x; adds up their squares. */
 void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
 		   int64_t c, int64_t count, const struct hzi_mhc_scratch *r);
@@ -123,7 +123,7 @@ struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 				      const struct hzi_mhc_rule *rule,
 				      const float *alpha, const float *bias, int tokens,
 				      const struct hzi_mhc_scratch *r);
-/* Means of groups, to [groups][n][padded]; and these as streams of one token a group */
+/* Means of groups, to [groups][n][padded]; and these as streams of one token per group */
 void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *scratch,
 			 float *to);

@@ -20,8 +20,8 @@ struct bwd_plan {
 	bool shared;			/* tokens share coefficients */
 	int64_t chunk, chunks;		/* groups of a chunk; number of chunks */
 	size_t dphi, dnorm, weights;	/* floats, floats, doubles for each chunk */
-	bool direct;			/* one chunk, which adds to dphi itself */
-	size_t means;			/* floats of the means, as many as of their gradients */
+	bool direct;			/* one chunk, which adds directly to dphi */
+	size_t means;			/* floats of the means; their gradients need as many */
 	size_t dx_general;			/* bytes of hzi_mhc_mix_bwd() */
 };
 
@@ -43,7 +43,7 @@ static bool bwd_shared(const struct hzi_mhc_pre_bwd_args *a)
 	return !a->phi || a->s.groups != a->s.tokens;
 }
 
-/* mhc_streams_bwd of u and y: the sums dp and da, or dx */
+/* Arguments of mhc_streams_bwd for u and y: the sums dp and da, or dx */
 static struct hzi_mhc_streams_bwd_args streams_of(const struct hzi_mhc_pre_bwd_args *a, bool sums,
 						  bool dx)
 {
@@ -222,8 +222,8 @@ static void get_sums(const struct bwd_job *job, int64_t g, int groups,
 }
 
 /*
- * From the gradients of the coefficients of a tile: d [m] of its sums and factor, with which
- * dx = sum_k d_k phi_k + factor x; adds the gradients of bias and alpha to weights.
+ * From the gradients of the coefficients of a tile: d [m] of its sums and factor, with which dx =
+ * sum_k d_k phi_k + factor x. Adds the gradients of bias and alpha to weights.
  */
 static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct hzi_mhc_scratch *r,
 			   const float *rho, float *d, float *factor, double *weights)
@@ -251,7 +251,7 @@ static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct h
 	}
 }
 
-/* dx of `count` channels of the tile at token `at`; r->add holds d phi */
+/* dx of `count` channels of the tile at token `at`; r->add holds d phi. */
 static void dx_tile(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
 		    int64_t count, bool last, const struct hzi_mhc_scratch *r)
 {
@@ -275,7 +275,7 @@ static void dx_tile(const struct bwd_job *job, int64_t t, int at, int tokens, in
 	}
 }
 
-/* dx and the share of dphi, for `count` channels of the tile at token `at` */
+/* dx and the contribution to dphi, for `count` channels of the tile at token `at` */
 static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, int64_t c,
 		     int64_t count, float *dphi, const struct hzi_mhc_scratch *r)
 {
@@ -310,7 +310,7 @@ static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, i
 
 #define STEP 32				/* tokens of a step of amx_dphi */
 
-/* Whether dx depends on x and d alone, and is written in place */
+/* Whether dx depends only on x and d, and is written in place */
 static bool is_dx_of_x_alone(const struct hzi_mhc_pre_bwd_args *a)
 {
 	return a->dx.data && a->dx.channel == 1 && !a->du.data && !a->dy.data && !a->accumulate;
@@ -346,7 +346,10 @@ static void split_d(const struct bwd_job *job, int block, const struct hzi_mhc_s
 	}
 }
 
-/* The share of dphi of tokens from `at` on, `count` channels of stream j; fresh: the first share */
+/*
+ * The contribution to dphi of tokens from `at` on, `count` channels of stream j; fresh: the first
+ * one
+ */
 static void dphi_amx(const struct bwd_job *job, int64_t t, int at, int tokens, int j, int64_t c,
 		     int64_t count, bool fresh, float *dphi, const struct hzi_mhc_scratch *r)
 {
@@ -354,17 +357,22 @@ static void dphi_amx(const struct bwd_job *job, int64_t t, int at, int tokens, i
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const int64_t size = hzi_mhc_dtype_bytes(a->s.dtype), groups = hzi_mhc_ceil(count, 32) * 2;
 	const int64_t tiles = groups * HZI_MHC_AMX_TILE;
-	uint16_t *const low = r->interleaved + HZI_MHC_AMX_SOME * HZI_MHC_AMX_WIDE;
+	uint16_t *const low = r->interleaved + HZI_MHC_AMX_L2_TOKENS * HZI_MHC_AMX_CHANNELS;
 	const bool more = j + 1 < p->n;
 	const struct hzi_mhc_amx_dphi args = {
-		.ahead = hzi_mhc_rows_ahead(&a->x, p, size, more ? t + at : t + at +
-					    HZI_MHC_AMX_SOME, more ? j + 1 : 0, c),
-		.d = r->d_dphi + at * 2 * p->m, .x = r->interleaved,
+		.ahead = hzi_mhc_rows_ahead(&a->x, p, size,
+					    more ? t + at : t + at + HZI_MHC_AMX_L2_TOKENS,
+					    more ? j + 1 : 0, c),
+		.d = r->d_dphi + at * 2 * p->m,
+		.x = r->interleaved,
 		.low = a->s.dtype == HZ_BF16 ? NULL : low,
-		.phi = dphi + (j * p->padded + c) * p->m, .steps = hzi_mhc_ceil(tokens, STEP),
-		.groups = groups, .m = p->m, .fresh = fresh,
+		.phi = dphi + (j * p->padded + c) * p->m,
+		.steps = hzi_mhc_ceil(tokens, STEP),
+		.groups = groups,
+		.m = p->m,
+		.fresh = fresh,
 	};
-	float buffer[2][HZI_MHC_AMX_WIDE];
+	float buffer[2][HZI_MHC_AMX_CHANNELS];
 
 	for (int i = 0; i < args.steps * STEP; i += 2) {
 		struct hzi_mhc_bf16_rows parts = {
@@ -405,8 +413,8 @@ static void dx_amx(const struct bwd_job *job, int64_t t, int at, int tokens, int
 }
 
 /*
- * HZI_MHC_AMX_TOKENS tokens from `at` on, `count` channels of stream j, in place: the share of
- * dphi, and dx if it depends on x and d alone
+ * HZI_MHC_AMX_TOKENS tokens from `at` on, `count` channels of stream j, in place: the contribution
+ * to dphi, and dx if it depends only on x and d
  */
 static void bwd_in_place(const struct bwd_job *job, int64_t t, int at, int j, int64_t c,
 			 int64_t count, bool fresh, float *dphi, const struct hzi_mhc_scratch *r)
@@ -430,8 +438,8 @@ static void bwd_in_place(const struct bwd_job *job, int64_t t, int at, int j, in
 }
 
 /*
- * dx and the share of dphi of a block, for `count` channels. Parts of phi and dphi stay in L2 for
- * the whole block, streams for HZI_MHC_AMX_SOME tokens.
+ * dx and the contribution to dphi of a block, for `count` channels. Parts of phi and dphi stay in
+ * L2 for the whole block, streams for HZI_MHC_AMX_L2_TOKENS tokens.
  */
 static void bwd_amx(const struct bwd_job *job, int64_t t, int block, int64_t c, int64_t count,
 		    bool fresh, float *dphi, const struct hzi_mhc_scratch *r)
@@ -439,18 +447,18 @@ static void bwd_amx(const struct bwd_job *job, int64_t t, int block, int64_t c, 
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const bool alone = is_dx_of_x_alone(a);
-	const int near = has_amx_bwd(job, count) ? block / HZI_MHC_AMX_TOKENS * HZI_MHC_AMX_TOKENS :
+	const int whole = has_amx_bwd(job, count) ? block / HZI_MHC_AMX_TOKENS * HZI_MHC_AMX_TOKENS :
 		0;
 
 	for (int j = 0; j < p->n && alone; j++) {
-		for (int at = 0; at < near; at += HZI_MHC_AMX_TOKENS)
+		for (int at = 0; at < whole; at += HZI_MHC_AMX_TOKENS)
 			bwd_in_place(job, t, at, j, c, count, fresh && at == 0, dphi, r);
 	}
-	for (int at = alone ? near : 0; at < block; at += TOKENS) {
-		for (int j = 0; j < p->n && dphi && at < near && at % HZI_MHC_AMX_TOKENS == 0; j++)
+	for (int at = alone ? whole : 0; at < block; at += TOKENS) {
+		for (int j = 0; j < p->n && dphi && at < whole && at % HZI_MHC_AMX_TOKENS == 0; j++)
 			bwd_in_place(job, t, at, j, c, count, fresh && at == 0, dphi, r);
-		if (at >= near && at % HZI_MHC_AMX_SOME == 0) {
-			const int some = (int)hzi_mhc_min(HZI_MHC_AMX_SOME, block - at);
+		if (at >= whole && at % HZI_MHC_AMX_L2_TOKENS == 0) {
+			const int some = (int)hzi_mhc_min(HZI_MHC_AMX_L2_TOKENS, block - at);
 
 			for (int j = 0; j < p->n && dphi; j++)
 				dphi_amx(job, t, at, some, j, c, count, fresh && at == 0, dphi,
@@ -465,7 +473,7 @@ static void bwd_amx(const struct bwd_job *job, int64_t t, int block, int64_t c, 
 
 /* ---- Chunks ---------------------------------------------------------------------------------- */
 
-/* A chunk of tokens that have their own coefficients */
+/* A chunk of tokens with coefficients of their own */
 static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 			    const struct hzi_mhc_scratch *r)
 {
@@ -476,7 +484,7 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
 	float *const dnorm = plan->dnorm ? job->dnorm + chunk * (int64_t)plan->dnorm : NULL;
 	double *const weights = job->weights + chunk * (int64_t)plan->weights;
-	const int64_t wide = p->amx_bwd ? HZI_MHC_AMX_WIDE : HZI_MHC_TILE;
+	const int64_t width = p->amx_bwd ? HZI_MHC_AMX_CHANNELS : HZI_MHC_TILE;
 
 	for (int64_t t = chunk * plan->chunk; t < end; t += p->block) {
 		const int block = (int)hzi_mhc_min(p->block, end - t);
@@ -500,8 +508,8 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 		}
 		if (p->amx_bwd)
 			split_d(job, block, r);
-		for (int64_t c = 0; c < p->channels; c += wide) {
-			const int64_t count = hzi_mhc_min(wide, p->channels - c);
+		for (int64_t c = 0; c < p->channels; c += width) {
+			const int64_t count = hzi_mhc_min(width, p->channels - c);
 
 			if (p->amx_bwd) {
 				bwd_amx(job, t, block, c, count, t == chunk * plan->chunk, dphi,
@@ -580,7 +588,7 @@ static void chunk_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Coefficients of groups, to the workspace */
+/* Computes coefficients of groups to the workspace. */
 static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct bwd_job *const job = data;
@@ -603,7 +611,7 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-#define WEIGHTS 64			/* channels of dphi that are summed at once */
+#define WEIGHTS 64			/* channels of dphi that are summed at a time */
 
 /* sum [m][WEIGHTS]: dphi of all chunks, `count` channels of stream j */
 static void sum_rows(const struct bwd_job *job, int64_t j, int64_t c, int64_t count,
@@ -654,7 +662,7 @@ static void weight_units(void *data, int thread, int64_t begin, int64_t end)
 			const int64_t row = k * p->n * C + at;
 			float sum[WEIGHTS];
 
-			/* AMX tiles leave the even ones of 32 channels first. */
+			/* AMX tiles store the even ones of 32 channels first. */
 			for (int64_t i = 0; i < WEIGHTS; i++)
 				sum[i] = all[k][p->amx_bwd ? i / 32 * 32 + i % 2 * 16 + i % 32 / 2 :
 						i];
@@ -682,7 +690,7 @@ static float sum_chunks(const double *from, int64_t ld, int64_t chunks, const fl
 	return (float)((add ? (double)*old : 0) + sum);
 }
 
-static void put_weights(const struct bwd_job *job)
+static void store_weights(const struct bwd_job *job)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct bwd_plan *const plan = job->plan;
@@ -738,7 +746,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	work += hzi_mhc_phi_floats(p);
 	if (!plan.shared) {
 		hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
-		put_weights(&job);
+		store_weights(&job);
 		return HZ_OK;
 	}
 	if (a->phi) {
@@ -766,7 +774,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	if (sums.dp.data || sums.da.data)
 		hzi_mhc_mix_bwd(ctx, &sums, &interleave_upper, work);
 	hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
-	put_weights(&job);
+	store_weights(&job);
 	if (!a->dx.data)
 		return HZ_OK;
 	dx = streams_of(a, false, true);

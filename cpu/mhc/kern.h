@@ -9,13 +9,13 @@
 #include "cpu/core/kern.h"
 
 #define HZI_MHC_BATCH 16	/* tokens of a batch; a multiple of LANES at every ISA level */
-#define HZI_MHC_TILE 256	/* channels of rows that row_bwd() widens to f32 at a time */
+#define HZI_MHC_TILE 256	/* channels of rows that row_bwd() converts to f32 at a time */
 
 /*
- * mhc_streams for `count` channels of a token: stream i of x is at x + i * x_stream; p, q [n] and
- * a [n][n] are contiguous, NULL as in struct hzi_mhc_streams_args. u_floats: u in f32, instead of
- * u. ahead, f_ahead: x and f of the next call, to be prefetched, or NULL. stream_u, stream_y:
- * non-temporal stores, for which u and y are aligned; end: the last call with these.
+ * mhc_streams for `count` channels of a token: stream i of x is at x + i * x_stream; p, q [n] and a
+ * [n][n] are contiguous, NULL as in struct hzi_mhc_streams_args. u_floats: u in f32, instead of u.
+ * ahead, f_ahead: x and f of the next call, to be prefetched, or NULL. stream_u, stream_y:
+ * non-temporal stores, for which u and y are aligned; end: the last call with non-temporal stores.
  */
 struct hzi_mhc_row {
 	const void *x, *f, *ahead, *f_ahead;
@@ -30,7 +30,7 @@ struct hzi_mhc_row {
 /*
  * mhc_streams_bwd for `count` channels of a token. Adds to the partial sums of dp [n], dq [n] and
  * dA [n][n], `lanes` floats each, and to dbias [count]; NULL: not wanted. du_floats: du in f32,
- * instead of du. add: f32 that is added to dx, stream i at add + i * add_stream, and with it
+ * instead of du. add: f32 that is added to dx, stream i at add + i * add_stream, together with
  * factor * x.
  */
 struct hzi_mhc_row_bwd {
@@ -63,7 +63,7 @@ struct hzi_mhc_scale {
  *   sinkhorn      y [n n] to a
  *   sinkhorn_bwd  y, da to dz
  *
- * all: q and a too, not p alone
+ * all: q and a too, not only p
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
@@ -112,10 +112,10 @@ struct hzi_mhc_ahead {
 };
 
 #define HZI_MHC_AMX_TILE 512	/* bf16 elements of an AMX tile: 16 rows of 32 */
-#define HZI_MHC_AMX_ROWS 32	/* rows of phi that amx_dx and amx_dphi support, at most */
+#define HZI_MHC_AMX_ROWS 32	/* most rows of phi that amx_dx and amx_dphi support */
 
 /*
- * y [16][16 panels] += x [16][32 steps] times phi, x being high and low (NULL: none) parts in bf16
+ * y [16][16 panels] += x [16][32 steps] times phi, x being high and low (NULL: none) terms in bf16
  * with leading dimension x_ld; phi as [steps][panels][16 pairs][16][2]. squares (NULL: not wanted):
  * the squares of each row of x are added to `lanes` partial sums.
  */
@@ -128,7 +128,7 @@ struct hzi_mhc_amx_project {
 };
 
 /*
- * Packs columns of phi [m], leading dimension `row`, as high and low parts in bf16.
+ * Packs columns of phi [m], leading dimension `row`, as high and low terms in bf16.
  *
  *   amx_pack_phi     32 columns, for amx_project: column k is high of row k, column m + k low
  *   amx_pack_phi_dx  16 columns, for amx_dx and amx_bwd
@@ -141,8 +141,8 @@ struct hzi_mhc_amx_phi {
 };
 
 /*
- * y [16 tokens][16 groups] = d phi: d as [2 parts][16 tokens][32], phi as
- * [groups][2 parts][(m + 1) / 2 pairs of rows][16 columns][2]
+ * y [16 tokens][16 groups] = d phi: d as [2 terms][16 tokens][32], phi as [groups][2 terms][(m + 1)
+ * / 2 pairs of rows][16 columns][2]
  */
 struct hzi_mhc_amx_dx {
 	const uint16_t *d, *phi;
@@ -153,7 +153,7 @@ struct hzi_mhc_amx_dx {
 
 /*
  * phi += d^T x for 32 steps tokens; a group is the even or the odd ones of 32 columns. d as
- * [steps][2 parts][m][32 tokens], x and low (NULL: none) as [steps][groups][16 pairs of
+ * [steps][2 terms][m][32 tokens], x and low (NULL: none) as [steps][groups][16 pairs of
  * tokens][16][2], phi as [groups][m][16]. fresh: phi = d^T x
  */
 struct hzi_mhc_amx_dphi {
@@ -165,11 +165,11 @@ struct hzi_mhc_amx_dphi {
 	bool fresh;
 };
 
-#define HZI_MHC_AMX_TOKENS 32	/* tokens of amx_bwd */
+#define HZI_MHC_AMX_TOKENS 32	/* tokens of a call of amx_bwd */
 
 /*
- * Both gradients for 32 tokens of bf16 and blocks of 32 columns, x in place: dphi += d^T x and
- * dx = d phi + factor x, either NULL. m is 17 .. 32. stream: non-temporal stores to dx, which is
+ * Both gradients for 32 tokens of bf16 and blocks of 32 columns, x in place: dphi += d^T x and dx =
+ * d phi + factor x, either NULL. m is 17 .. 32. stream: non-temporal stores to dx, which is
  * aligned.
  */
 struct hzi_mhc_amx_bwd {
@@ -200,7 +200,7 @@ struct hzi_mhc_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	void (*row)(const struct hzi_mhc_row *a);
 	void (*scale)(const struct hzi_mhc_scale *a);
-	/* x to f32 (to NULL: not wanted); adds its squares to `lanes` partial sums */
+	/* Converts x to f32 (to NULL: not wanted); adds its squares to `lanes` partial sums. */
 	void (*widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
 		      const void *ahead);	/* prefetched, or NULL */
 	/* to[i] = the sum of the `lanes` floats at sums + i * lanes */
@@ -208,7 +208,7 @@ struct hzi_mhc_kern {
 	void (*project)(const struct hzi_mhc_product *a);
 	void (*dx_gemm)(const struct hzi_mhc_product *a);
 	void (*dphi_gemm)(const struct hzi_mhc_product *a);
-	struct hzi_mhc_streams_kern streams[2];	/* [1]: of more than HZI_MHC_UNROLLED */
+	struct hzi_mhc_streams_kern streams[2];	/* [1]: for more than HZI_MHC_UNROLLED streams */
 	hzi_transpose transpose;
 	/* AMX tiles: all of these, or NULL */
 	void (*split_bf16)(const struct hzi_mhc_bf16_rows *a);
@@ -222,7 +222,7 @@ struct hzi_mhc_kern {
 };
 
 HZI_KERN(mhc)
-/* Of unit_general.c, for streams[1]: called by hzi_mhc_kern_<level>() */
+/* Defined by unit_general.c, for streams[1]: called by hzi_mhc_kern_<level>() */
 HZI_FILLS(mhc_general)
 
 /* The kernels for n streams */

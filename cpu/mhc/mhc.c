@@ -108,11 +108,12 @@ void hzi_mhc_mix_token(const struct hz_context *ctx, const struct hzi_mhc_stream
 	const int64_t size = hzi_mhc_dtype_bytes(s->dtype);
 	const bool in_place = hzi_mhc_in_place(&a->x) && hzi_mhc_in_place(&a->f) &&
 			      hzi_mhc_in_place(&a->u) && hzi_mhc_in_place(&a->y);
-	const int64_t wide = in_place ? HZI_MHC_WIDE : HZI_MHC_NARROW;
-	float x[HZI_MHC_STREAMS * HZI_MHC_NARROW], f[HZI_MHC_NARROW], u[HZI_MHC_NARROW];
+	const int64_t width = in_place ? HZI_MHC_TILE_CHANNELS : HZI_MHC_GATHER_CHANNELS;
+	float x[HZI_MHC_STREAMS * HZI_MHC_GATHER_CHANNELS], f[HZI_MHC_GATHER_CHANNELS],
+		u[HZI_MHC_GATHER_CHANNELS];
 
-	for (int64_t c = 0; c < s->channels; c += wide) {
-		const int64_t count = hzi_mhc_min(wide, s->channels - c);
+	for (int64_t c = 0; c < s->channels; c += width) {
+		const int64_t count = hzi_mhc_min(width, s->channels - c);
 		const struct hzi_mhc_tile tx =
 			hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, true);
 		const struct hzi_mhc_tile tf = hzi_mhc_tile(&a->f, size, t, c, 1, count, f, true);
@@ -122,8 +123,8 @@ void hzi_mhc_mix_token(const struct hz_context *ctx, const struct hzi_mhc_stream
 			hzi_mhc_tile(&a->y, size, t, c, s->n, count, x, false);
 		const struct hzi_mhc_row row = {
 			.x = tx.p, .f = tf.p, .u = tu.p, .y = ty.p,
-			.ahead = tile_ahead(&a->x, s, size, t, c, wide, next),
-			.f_ahead = tile_ahead(&a->f, s, size, t, c, wide, next),
+			.ahead = tile_ahead(&a->x, s, size, t, c, width, next),
+			.f_ahead = tile_ahead(&a->f, s, size, t, c, width, next),
 			.u_floats = u_floats ? u_floats + c : NULL,
 			.x_stream = tx.stream, .y_stream = ty.stream, .count = count,
 			.p = u_floats || a->u.data ? coef->p : NULL, .q = coef->q, .a = coef->a,
@@ -175,7 +176,7 @@ size_t hzi_cpu_mhc_streams_workspace(const struct hz_context *ctx,
 	return 0;
 }
 
-/* Bytes that a call moves, for the number of threads */
+/* Bytes that a call reads and writes, for the number of threads */
 static int64_t bytes_of(const struct hzi_mhc_shape *s, int rows)
 {
 	return s->tokens * s->channels * rows * hzi_mhc_dtype_bytes(s->dtype);
@@ -198,16 +199,17 @@ int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_arg
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
-/* hzi_mhc_token_bwd() for at most HZI_MHC_NARROW channels if an array is not in place */
+/* hzi_mhc_token_bwd() for at most HZI_MHC_GATHER_CHANNELS channels if an array is not in place */
 static void token_bwd_tile(const struct hz_context *ctx, const struct hzi_mhc_token_bwd *u,
 			   int64_t t, int64_t c, int64_t count)
 {
 	const struct hzi_mhc_streams_bwd_args *const a = u->a;
 	const struct hzi_mhc_shape *const s = &a->s;
 	const int64_t size = hzi_mhc_dtype_bytes(s->dtype);
-	float x[HZI_MHC_STREAMS * HZI_MHC_NARROW], dy[HZI_MHC_STREAMS * HZI_MHC_NARROW];
-	float dx[HZI_MHC_STREAMS * HZI_MHC_NARROW];
-	float f[HZI_MHC_NARROW], du[HZI_MHC_NARROW], df[HZI_MHC_NARROW];
+	float x[HZI_MHC_STREAMS * HZI_MHC_GATHER_CHANNELS],
+		dy[HZI_MHC_STREAMS * HZI_MHC_GATHER_CHANNELS];
+	float dx[HZI_MHC_STREAMS * HZI_MHC_GATHER_CHANNELS];
+	float f[HZI_MHC_GATHER_CHANNELS], du[HZI_MHC_GATHER_CHANNELS], df[HZI_MHC_GATHER_CHANNELS];
 	const bool sums = u->sums, all = a->dx.data;
 	const struct hzi_mhc_tile tx =
 		hzi_mhc_tile(&a->x, size, t, c, s->n, count, x, sums || u->factor != 0);
@@ -254,12 +256,13 @@ void hzi_mhc_token_bwd(const struct hz_context *ctx, const struct hzi_mhc_token_
 		return;
 	}
 	part = *u;
-	/* Sums have the same bits: each lane adds in the order of channels. */
-	for (int64_t e = 0; e < count; e += HZI_MHC_NARROW) {
+	/* The sums have the same bits: each lane adds in the order of channels. */
+	for (int64_t e = 0; e < count; e += HZI_MHC_GATHER_CHANNELS) {
 		part.dbias = u->dbias ? u->dbias + e : NULL;
 		part.du_floats = u->du_floats ? u->du_floats + e : NULL;
 		part.add = u->add ? u->add + e : NULL;
-		token_bwd_tile(ctx, &part, t, c + e, hzi_mhc_min(HZI_MHC_NARROW, count - e));
+		token_bwd_tile(ctx, &part, t, c + e,
+			       hzi_mhc_min(HZI_MHC_GATHER_CHANNELS, count - e));
 	}
 }
 
@@ -274,9 +277,9 @@ void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams
 
 	hzi_mhc_mix_token(ctx, &mix, t, &(struct hzi_mhc_token_coefs){.p = p}, u, false, false,
 			  false);
-	for (int64_t c = 0; c < channels; c += HZI_MHC_WIDE) {
-		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, channels - c);
-		float buffer[HZI_MHC_WIDE], unused[HZI_MHC_BATCH] = {0};
+	for (int64_t c = 0; c < channels; c += HZI_MHC_TILE_CHANNELS) {
+		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, channels - c);
+		float buffer[HZI_MHC_TILE_CHANNELS], unused[HZI_MHC_BATCH] = {0};
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->du, size, t, c, 1, count, buffer, true);
 
@@ -360,7 +363,7 @@ size_t hzi_mhc_mix_bwd_bytes(const struct hzi_mhc_streams_bwd_args *a,
 }
 
 /* Stores sum[] as the gradients of a group's coefficients. */
-static void put_sums(const struct hzi_mhc_streams_bwd_args *a, int64_t group, const double *sum)
+static void store_sums(const struct hzi_mhc_streams_bwd_args *a, int64_t group, const double *sum)
 {
 	const int n = a->s.n;
 	float out[2 * HZI_MHC_STREAMS + HZI_MHC_STREAMS * HZI_MHC_STREAMS];
@@ -441,7 +444,7 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 			if (split->pieces > 1)
 				memcpy(job->sums + unit * count, own, (size_t)count * sizeof(*own));
 			else
-				put_sums(a, g, own);
+				store_sums(a, g, own);
 			memset(own, 0, sizeof(own));
 		}
 	}
@@ -509,7 +512,7 @@ void hzi_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 				for (int i = 0; i < count; i++)
 					sum[i] += part[i];
 			}
-			put_sums(a, g, sum);
+			store_sums(a, g, sum);
 		}
 	}
 	if (a->dbias || (b && b->dnorm))
@@ -651,7 +654,7 @@ int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkho
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
 
-#define CHAIN_BYTES 4096	/* of the streams of a tile: two are on the stack */
+#define CHAIN_BYTES 4096	/* of the streams of a tile; two tiles are on the stack */
 
 /*
  * All layers of a tile of channels: the streams stay in L1. No layer reads u, which is stored
@@ -665,7 +668,7 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 	const int64_t size = hzi_mhc_dtype_bytes(s->dtype), length = hzi_mhc_group_tokens(s);
 	const int64_t g = length > 0 ? t / length : 0, padded = hzi_mhc_padded(count);
 	struct hzi_mhc_shape all = *s;		/* what all layers write, counted in rows of u */
-	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_WIDE], u[HZI_MHC_WIDE];
+	float x[2][CHAIN_BYTES / 4], f[HZI_MHC_TILE_CHANNELS], u[HZI_MHC_TILE_CHANNELS];
 	struct hzi_mhc_tile now = hzi_mhc_tile(&a->x, size, t, c, n, count, x[1], true);
 
 	all.tokens *= a->layers * (n + 1);
@@ -713,13 +716,13 @@ static void chain_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct chain_job *const job = data;
 	const struct hzi_mhc_shape *const s = &job->a->s;
 	const int64_t most = CHAIN_BYTES / (s->n * hzi_mhc_dtype_bytes(s->dtype)) / 32 * 32;
-	const int64_t wide = hzi_mhc_min(HZI_MHC_WIDE, most);
+	const int64_t width = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, most);
 
 	(void)thread;
 	for (int64_t t = begin; t < end; t++) {
-		for (int64_t c = 0; c < s->channels; c += wide)
-			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(wide, s->channels - c),
-				   t + 1 == end && c + wide >= s->channels);
+		for (int64_t c = 0; c < s->channels; c += width)
+			chain_tile(job->ctx, job->a, t, c, hzi_mhc_min(width, s->channels - c),
+				   t + 1 == end && c + width >= s->channels);
 	}
 }
 
@@ -748,7 +751,7 @@ static float max_nan(float a, float b)
 	return a > b || a != a ? a : b;
 }
 
-/* The largest |sum of a row - 1|, or with gain the largest sum of magnitudes */
+/* The largest |row sum - 1|, or with gain the largest sum of magnitudes */
 static float largest(const float *a, int n, int row, int step, bool gain)
 {
 	float most = 0;

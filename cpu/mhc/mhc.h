@@ -47,14 +47,14 @@ static inline void *hzi_mhc_at(const struct hzi_mhc_array *a, int64_t size, int6
 	return a->data ? (char *)a->data + (t * a->token + c * a->channel) * size : NULL;
 }
 
-/* Copies a group's rows by columns coefficients to contiguous `to`; NULL if there are none */
+/* Copies the rows by columns coefficients of a group to contiguous `to`; NULL if there are none */
 const float *hzi_mhc_get_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
 			       float *to);
 void hzi_mhc_put_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
 		       const float *from);
 
-#define HZI_MHC_WIDE 512		/* channels of a tile, at most */
-#define HZI_MHC_NARROW 64	/* channels of a gathered tile, whose buffer is on the stack */
+#define HZI_MHC_TILE_CHANNELS 512		/* most channels of a tile */
+#define HZI_MHC_GATHER_CHANNELS 64	/* channels of a gathered tile, on the stack */
 
 static inline int64_t hzi_mhc_padded(int64_t channels)
 {
@@ -63,7 +63,7 @@ static inline int64_t hzi_mhc_padded(int64_t channels)
 
 /*
  * A tile: `count` channels of all streams of a token, contiguous. It is in place if channels have
- * stride 1, else in a buffer, a row of hzi_mhc_padded(count) elements for each stream.
+ * stride 1, else in a buffer with a row of hzi_mhc_padded(count) elements for each stream.
  */
 struct hzi_mhc_tile {
 	void *p;			/* NULL: none */
@@ -123,9 +123,9 @@ struct hzi_mhc_token_bwd {
 void hzi_mhc_token_bwd(const struct hz_context *ctx, const struct hzi_mhc_token_bwd *u, int64_t t,
 		       int64_t c, int64_t count);
 
-/* What mhc_pre_bwd with shared coefficients needs of mhc_streams_bwd beside its arguments */
+/* Inputs of mhc_streams_bwd that only mhc_pre_bwd with shared coefficients uses */
 struct hzi_mhc_bwd_extra {
-	const float *norm;		/* [C]; NULL: none. u is computed again from x and p */
+	const float *norm;		/* [C]; NULL: none. u is recomputed from x and p */
 	float norm_eps;
 	float *dnorm;			/* NULL: not wanted */
 	bool accumulate_dnorm;
@@ -135,8 +135,8 @@ struct hzi_mhc_bwd_extra {
 };
 
 /*
- * g [C] = the gradient of the input of norm, from that of its output, du. dnorm [C] is added to.
- * u [C] is scratch; u and g hold hzi_mhc_padded(C) elements.
+ * g [C] = the gradient of the input of norm, from that of its output, du. dnorm [C] is added to. u
+ * [C] is scratch; u and g hold hzi_mhc_padded(C) elements.
  */
 void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a,
 		      const struct hzi_mhc_bwd_extra *b, int64_t t, const float *p, float *u,

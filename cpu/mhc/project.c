@@ -13,7 +13,7 @@
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
 #define BLOCK (4 * TOKENS)		/* tokens for which a part of phi stays in L1 */
-#define IN_PLACE_WIDE 4096		/* channels of a tile in place: 400 KB of phi in L2 */
+#define IN_PLACE_CHANNELS 4096		/* channels of a tile in place: 400 KB of phi in L2 */
 #define AMX_BLOCK 256	/* tokens for which phi, 1.5 MB, is read once from beyond L2 */
 
 const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
@@ -57,7 +57,7 @@ struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
 	p.scratch = t * HZI_MHC_X_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
 		 t * (3 * m + 4 * n + 2 * n * n + 3) +
 		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_ADD_LD : 0) +
-		 (p.amx_bwd ? HZI_MHC_AMX_SOME * HZI_MHC_AMX_WIDE + block * (32 + m) : 0) +
+		 (p.amx_bwd ? HZI_MHC_AMX_L2_TOKENS * HZI_MHC_AMX_CHANNELS + block * (32 + m) : 0) +
 		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
 	p.scratch = (p.scratch + 15) / 16 * 16;
 	return p;
@@ -73,9 +73,9 @@ struct hzi_mhc_scratch hzi_mhc_scratch_of(const struct hzi_mhc_coef_plan *p, flo
 	base += (int64_t)p->scratch * thread;
 	if (p->amx_bwd) {
 		r.interleaved = (uint16_t *)base;
-		r.d_dx = r.interleaved + HZI_MHC_AMX_SOME * 2 * HZI_MHC_AMX_WIDE;
+		r.d_dx = r.interleaved + HZI_MHC_AMX_L2_TOKENS * 2 * HZI_MHC_AMX_CHANNELS;
 		r.d_dphi = r.d_dx + block * 2 * 32;
-		base += HZI_MHC_AMX_SOME * HZI_MHC_AMX_WIDE + block * (32 + m);
+		base += HZI_MHC_AMX_L2_TOKENS * HZI_MHC_AMX_CHANNELS + block * (32 + m);
 	}
 	r.add = base;
 	if (p->backwards)
@@ -94,7 +94,7 @@ struct hzi_mhc_scratch hzi_mhc_scratch_of(const struct hzi_mhc_coef_plan *p, flo
 	r.a = r.dq + t * n;
 	r.da = r.a + t * n * n;
 	r.dalpha = r.da + t * n * n;
-	/* Gradients only, except du */
+	/* Only gradients follow, except du. */
 	r.du = r.dalpha + 3 * t;
 	r.d = r.du + (p->norm ? (p->backwards ? block + 1 : 1) * p->padded : 0);
 	r.factor = r.d + block * m;
@@ -111,7 +111,7 @@ struct pack_job {
 	uint16_t *amx, *amx_dx;
 };
 
-/* Rows of one stream of phi */
+/* A unit is some rows of one stream of phi. */
 static void pack_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct pack_job *const job = data;
@@ -248,8 +248,9 @@ static const void *after(const struct hzi_mhc_array *x, const struct hzi_mhc_coe
 {
 	if (x->channel != 1)
 		return NULL;
-	if (c + HZI_MHC_WIDE < p->channels)
-		return (char *)hzi_mhc_at(x, size, t, c + HZI_MHC_WIDE) + j * x->stream * size;
+	if (c + HZI_MHC_TILE_CHANNELS < p->channels)
+		return (char *)hzi_mhc_at(x, size, t, c + HZI_MHC_TILE_CHANNELS) +
+		       j * x->stream * size;
 	return j + 1 < p->n ? (char *)hzi_mhc_at(x, size, t, 0) + (j + 1) * x->stream * size : NULL;
 }
 
@@ -259,7 +260,7 @@ void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan 
 {
 	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
 	const int64_t size = hzi_mhc_dtype_bytes(dtype);
-	float buffer[HZI_MHC_WIDE];
+	float buffer[HZI_MHC_TILE_CHANNELS];
 
 	for (int i = 0; i < tokens; i++)
 		kern->widen(hzi_mhc_stream_row(x, size, t + i, j, c, count, buffer), dtype, count,
@@ -303,7 +304,7 @@ struct hzi_mhc_ahead hzi_mhc_rows_ahead(const struct hzi_mhc_array *x,
 	};
 }
 
-/* The same by AMX tiles, from copies; rows beyond the last token are not read afterwards. */
+/* The same by AMX tiles, from copies; rows beyond the last token are ignored afterwards. */
 static void project_copied(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 			   const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x,
 			   int dtype, int64_t t, int at, int block, int j, int64_t c, int64_t count,
@@ -316,13 +317,16 @@ static void project_copied(const struct hz_context *ctx, const struct hzi_mhc_co
 	const bool more = at + TOKENS < block;
 	const struct hzi_mhc_amx_project args = {
 		.ahead = hzi_mhc_rows_ahead(x, p, size, more ? t + at + TOKENS : t, j,
-					    more ? c : c + HZI_MHC_AMX_WIDE),
-		.x = high, .low = dtype == HZ_BF16 ? NULL : low, .x_ld = ld,
+					    more ? c : c + HZI_MHC_AMX_CHANNELS),
+		.x = high,
+		.low = dtype == HZ_BF16 ? NULL : low,
+		.x_ld = ld,
 		.phi = phi->amx + (j * p->padded + c) / 32 * phi->panels * HZI_MHC_AMX_TILE,
-		.y = r->sums + at * phi->panels * 16, .steps = hzi_mhc_ceil(count, 32),
+		.y = r->sums + at * phi->panels * 16,
+		.steps = hzi_mhc_ceil(count, 32),
 		.panels = phi->panels,
 	};
-	float buffer[HZI_MHC_AMX_WIDE];
+	float buffer[HZI_MHC_AMX_CHANNELS];
 
 	for (int i = 0; i < tokens; i++) {
 		const struct hzi_mhc_bf16_rows parts = {
@@ -362,28 +366,30 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 			    int64_t t, int tokens, const struct hzi_mhc_scratch *r)
 {
 	const int lanes = hzi_mhc_kern[ctx->level].lanes;
-	const bool near = phi->amx && dtype == HZ_BF16 && x->channel == 1;
+	const bool in_place = phi->amx && dtype == HZ_BF16 && x->channel == 1;
 	const int64_t width = phi->panels * 16;
-	const int64_t wide = near ? IN_PLACE_WIDE : phi->amx ? HZI_MHC_AMX_WIDE : HZI_MHC_WIDE;
+	const int64_t each = in_place ? IN_PLACE_CHANNELS :
+			     phi->amx ? HZI_MHC_AMX_CHANNELS : HZI_MHC_TILE_CHANNELS;
 
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
 	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
 	for (int j = 0; j < p->n; j++) {
-		for (int64_t c = 0; c < p->channels; c += wide) {
-			const int64_t count = hzi_mhc_min(wide, p->channels - c);
+		for (int64_t c = 0; c < p->channels; c += each) {
+			const int64_t count = hzi_mhc_min(each, p->channels - c);
 
 			for (int at = 0; at < tokens; at += TOKENS) {
 				const int some = (int)hzi_mhc_min(TOKENS, tokens - at);
 				struct hzi_mhc_scratch tile = *r;
 
-				if (near && some == TOKENS && count % 32 == 0) {
+				if (in_place && some == TOKENS && count % 32 == 0) {
 					project_in_place(ctx, p, phi, x, t, at, j, c, count, r);
 					continue;
 				}
-				for (int64_t e = 0; phi->amx && e < count; e += HZI_MHC_AMX_WIDE)
-					project_copied(ctx, p, phi, x, dtype, t, at, tokens, j, c +
-						       e,
-						       hzi_mhc_min(HZI_MHC_AMX_WIDE, count - e), r);
+				for (int64_t e = 0; phi->amx && e < count;
+				     e += HZI_MHC_AMX_CHANNELS)
+					project_copied(
+						ctx, p, phi, x, dtype, t, at, tokens, j, c + e,
+						hzi_mhc_min(HZI_MHC_AMX_CHANNELS, count - e), r);
 				if (phi->amx)
 					continue;
 				tile.squares += at * lanes;
@@ -433,7 +439,7 @@ struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 
 /* ---- Means ----------------------------------------------------------------------------------- */
 
-#define MEAN_TOKENS 64			/* tokens that are added up before their sum is added */
+#define MEAN_TOKENS 64			/* tokens that are summed in f32 before the sum is added */
 
 struct mean_job {
 	const struct hz_context *ctx;
@@ -445,21 +451,21 @@ struct mean_job {
 	int64_t tiles;
 };
 
-/* A tile of channels of one stream of the mean of a group */
+/* A unit is a tile of channels of one stream of the mean of a group. */
 static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct mean_job *const job = data;
 	const int n = job->s->n;
 	const int64_t length = hzi_mhc_group_tokens(job->s);
 	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(job->plan, job->scratch, thread);
-	float sum[HZI_MHC_WIDE], d[TOKENS];
+	float sum[HZI_MHC_TILE_CHANNELS], d[TOKENS];
 
 	for (int i = 0; i < TOKENS; i++)
 		d[i] = 1;
 	for (int64_t u = begin; u < end; u++) {
-		const int64_t g = u / (n * job->tiles), c = u % job->tiles * HZI_MHC_WIDE;
+		const int64_t g = u / (n * job->tiles), c = u % job->tiles * HZI_MHC_TILE_CHANNELS;
 		const int j = (int)(u / job->tiles % n);
-		const int64_t count = hzi_mhc_min(HZI_MHC_WIDE, job->s->channels - c);
+		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, job->s->channels - c);
 		const int64_t padded = hzi_mhc_padded(count);
 		float *const to = job->to + (g * n + j) * job->plan->padded + c;
 
@@ -472,7 +478,7 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 				const int tokens = (int)hzi_mhc_min(TOKENS, last - i);
 				const struct hzi_mhc_product product = {
 					.x = r.x, .x_ld = HZI_MHC_X_LD, .d = d, .phi = sum,
-					.phi_ld = HZI_MHC_WIDE, .tokens = tokens, .m = 1,
+					.phi_ld = HZI_MHC_TILE_CHANNELS, .tokens = tokens, .m = 1,
 					.count = hzi_mhc_round_to_pairs(job->ctx, count),
 				};
 
@@ -493,7 +499,7 @@ void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef
 			 float *to)
 {
 	struct mean_job job = {
-		ctx, x, s, to, p, scratch, hzi_mhc_ceil(p->channels, HZI_MHC_WIDE),
+		ctx, x, s, to, p, scratch, hzi_mhc_ceil(p->channels, HZI_MHC_TILE_CHANNELS),
 	};
 
 	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);

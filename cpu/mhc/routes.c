@@ -8,7 +8,7 @@
 #include "cpu/mhc/coef.h"
 #include "lib/core/route.h"
 
-#define AMX_LEAST 128		/* tokens whose products pay for phi in the layout of tiles */
+#define AMX_LEAST 128		/* tokens from which packing phi for tiles pays */
 
 static int64_t amx_cost(const struct hz_context *ctx, const void *args)
 {
@@ -26,7 +26,7 @@ static int64_t amx_bwd_cost(const struct hz_context *ctx, const void *args)
 	return a->s.tokens >= AMX_LEAST ? 0 : 2;
 }
 
-/* Costs are ranks: 1 for vectors, its index */
+/* Costs are ranks: the vectors route has the rank of its index, 1. */
 static const struct hzi_route pre[] = {
 	{
 		.name = "amx_tiles", .what = "projection by AMX tiles, f32 as two terms of bf16",

@@ -18,7 +18,7 @@ static const int f32_only[] = {HZ_F32, 0};
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* Trailing dimensions, after those of tokens or of sets of coefficients */
+/* Number of trailing dimensions, after those of tokens or of sets of coefficients */
 static int trailing_dims(enum hzi_mhc_kind kind)
 {
 	return kind == HZI_MHC_X || kind == HZI_MHC_A ? 2 : 1;
@@ -34,13 +34,13 @@ static bool is_coef(enum hzi_mhc_kind kind)
 	return kind == HZI_MHC_P || kind == HZI_MHC_A;
 }
 
-/* Whether an operand has leading dimensions, any number of them */
+/* Whether an operand has leading dimensions (any number of them) */
 static bool has_leading(enum hzi_mhc_kind kind)
 {
 	return kind <= HZI_MHC_SAVED;
 }
 
-/* Size d has to be the known one; the first operand makes it known. */
+/* Size d must equal the known one; the first operand makes it known. */
 static int agree(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o, int d,
 		 int64_t *known, const char **known_of)
 {
@@ -75,7 +75,7 @@ static int agree_leading(struct hz_context *ctx, const char *op, const struct hz
 	return HZ_OK;
 }
 
-/* The stride of the leading dimensions, which have to step as one dimension */
+/* The stride of the leading dimensions, which must be mergeable into one dimension */
 static int fold_leading(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o,
 		int64_t *step)
 {

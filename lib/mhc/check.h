@@ -9,7 +9,7 @@
 #include "lib/core/internal.h"
 #include "lib/mhc/mhc.h"
 
-/* What an operand is: its shape, and the type of what `at` points to */
+/* The kinds of operands: shape, and the type of what `at` points to */
 enum hzi_mhc_kind {
 	HZI_MHC_X,		/* streams [..., n, C]: struct hzi_mhc_array */
 	HZI_MHC_U,		/* branch values [..., C]: struct hzi_mhc_array */
@@ -36,7 +36,9 @@ struct hzi_mhc_operand {
 	const char *same;	/* the operand that it may be identical to, or NULL */
 };
 
-/* Sizes that all operands share, with the name of the first that has each; -1, dtype 0: unknown */
+/*
+ * Sizes that all operands share, and the name of the first operand with each; -1, dtype 0: unknown
+ */
 struct hzi_mhc_dims {
 	int64_t tokens, groups, channels, n, m;
 	int dtype;
@@ -46,7 +48,10 @@ struct hzi_mhc_dims {
 #define HZI_MHC_NO_DIMS ((struct hzi_mhc_dims){.tokens = -1, .groups = -1, .channels = -1, \
 					       .n = -1, .m = -1})
 
-/* Checks operands with leading dimensions (tokens, sets of coefficients); fills and compares d. */
+/*
+ * Checks operands with leading dimensions (tokens, sets of coefficients); fills d and compares with
+ * it.
+ */
 int hzi_mhc_check(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		  const struct hzi_mhc_operand *list, int count);
 
@@ -62,7 +67,7 @@ int hzi_mhc_check_apart(struct hz_context *ctx, const char *op,
 int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		 const struct hzi_mhc_operand *list, int count, struct hzi_mhc_shape *s);
 
-/* All four in order; with only_bytes (a workspace query) overlap is not checked. */
+/* Runs these four in order; with only_bytes (a workspace query) overlap is not checked. */
 int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		     const struct hzi_mhc_operand *list, int count, bool only_bytes,
 		     struct hzi_mhc_shape *s);

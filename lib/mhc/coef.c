@@ -10,9 +10,9 @@
 #define OUT HZI_MHC_OUTPUT
 #define NEED HZI_MHC_NEEDED
 
-/* ---- Common to all calls --------------------------------------------------------------------- */
+/* ---- Shared by all calls --------------------------------------------------------------------- */
 
-/* Rows of phi: those of p, q and a; those of p alone; or either, as the size of bias says */
+/* Rows of phi: those of p, q and a; those of p only; or either, decided by the size of bias */
 enum rows { ROWS_ALL, ROWS_P, ROWS_EITHER };
 
 /* A call, or with only_bytes a query for its workspace */
@@ -42,7 +42,7 @@ static struct call query(struct call c, size_t *bytes)
 
 /*
  * Checks the operands, fills what their `at` points to, the rule and the shape. Each token has a
- * set of coefficients unless an operand has another number of sets.
+ * set of coefficients, unless an operand has another number of sets.
  */
 static int check_all(struct hz_context *ctx, const struct call *c,
 		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_rule *rule,
@@ -87,7 +87,7 @@ static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_
 	return HZI_CALL(ctx, mhc, mhc_pre, a);
 }
 
-/* An empty u is not wanted. Returns whether any output is. */
+/* Treats an empty u as not wanted. Returns whether any output is wanted. */
 static bool pre_wanted(struct hzi_mhc_pre_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
@@ -197,7 +197,7 @@ int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 
 /* ---- The boundary between two layers --------------------------------------------------------- */
 
-/* Operands of hz_mhc_post_pre() beside its weights */
+/* Operands of hz_mhc_post_pre() besides its weights */
 struct boundary {
 	const hz_tensor *x, *f, *q, *a, *branch_bias, *y, *p_next, *q_next, *a_next, *u;
 };
@@ -269,12 +269,12 @@ int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tens
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Operands that hz_mhc_post_pre_bwd() has and hz_mhc_pre_bwd() has not */
+/* Operands of hz_mhc_post_pre_bwd() that hz_mhc_pre_bwd() lacks */
 struct post_operands {
 	const hz_tensor *f, *q, *branch_bias, *df, *dq, *dbranch_bias;
 };
 
-/* Empty streams count as not given. Returns whether any output is wanted. */
+/* Treats empty streams as not given. Returns whether any output is wanted. */
 static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
@@ -282,7 +282,7 @@ static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 	return a->dx.data || a->dphi || a->dalpha || a->dbias || a->dgain || a->dnorm;
 }
 
-/* An operand that is an error without another */
+/* Checks an operand that must not be given without another. */
 static int check_with(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
 		      const char *other_name, const hz_tensor *other)
 {

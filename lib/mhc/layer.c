@@ -19,7 +19,9 @@
 #define BLOCK_OPERANDS 7
 #define CHAIN_OPERANDS (1 + HZI_MHC_LAYERS * BLOCK_OPERANDS)
 
-/* Scratch of one call. The context keeps it: it is too large for the stacks of some threads. */
+/*
+ * Scratch of one call. The context owns it, since it is too large for the stacks of some threads.
+ */
 struct hzi_mhc_chain {
 	struct hzi_mhc_recompute_args args;
 	struct hzi_mhc_operand list[CHAIN_OPERANDS];
@@ -32,7 +34,7 @@ static void free_chain(struct hz_context *ctx)
 	hzi_mfree(ctx, ctx->chain, sizeof(*ctx->chain));
 }
 
-/* Adds operand `field` of block l; a view with elements and no data counts as not given. */
+/* Adds operand `field` of block l; a view with elements but no data counts as not given. */
 static void add_operand(struct hzi_mhc_chain *c, int l, const char *field, const hz_tensor *t,
 			enum hzi_mhc_kind kind, unsigned flags, void *at)
 {
@@ -140,7 +142,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
 
-/* z with sigma(z) = s, at most 8 */
+/* The z with sigma(z) = s, at most 8 */
 static double logit(double s)
 {
 	return s < 1 ? fmin(log(s / (1 - s)), 8) : 8;
@@ -165,7 +167,10 @@ static void identity_values(const struct hzi_mhc_rule *r, float *bias)
 	for (int i = n; i < r->m && i < 2 * n; i++)
 		bias[i] = (float)(tanh_of ? 1 : logit(1.0 / (double)r->q_scale));
 	if (r->residual == HZ_MHC_LITE && n > 1 && more > 0) {
-		/* All but the identity have one weight; a share c of them fixes a stream. */
+		/*
+		 * All permutations but the identity have the same weight; a share c of them fixes a
+		 * stream.
+		 */
 		const double c = (double)(factorial(n - 1) - 1) / (factorial(n) - 1);
 		const double first = (KEPT - c) / (1 - c);
 
@@ -290,13 +295,13 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
-/* NULL for a view of a layer that has no data */
+/* NULL for a view without data */
 static const hz_tensor *given(const hz_tensor *t)
 {
 	return t->data ? t : NULL;
 }
 
-/* The layer's options with its own views in them */
+/* The layer's options, with the layer's own views */
 static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
 {
 	hz_mhc_opts o = l->opts;
@@ -370,7 +375,7 @@ int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tens
 			  &layer->p, &layer->q, &layer->a, u, &o);
 }
 
-/* NULL stands for the identity, which is then not read. */
+/* NULL stands for the identity, which is not read. */
 static const hz_tensor *mixing(const hz_mhc_layer *l)
 {
 	return l->opts.residual == HZ_MHC_IDENTITY ? NULL : &l->a;
@@ -454,8 +459,8 @@ int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 	forward = layer_opts(layer, false);
 	backward = layer_opts(layer, true);
 	/*
-	 * Queries with branch values of as many tokens, aligned and not: the operands of later
-	 * calls may be either, and routes differ in workspace. No query reads memory.
+	 * Queries with as many tokens of branch values, aligned and unaligned: the operands of
+	 * later calls may be either, and routes differ in workspace. Queries read no memory.
 	 */
 	for (int skew = 0; skew < 2; skew++) {
 		char *const data = x->data;

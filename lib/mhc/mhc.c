@@ -88,7 +88,7 @@ int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 	return HZI_CALL(ctx, mhc, mhc_streams_bwd, a);
 }
 
-/* At least one of two operands has to be given. */
+/* One of the two operands must be given. */
 static int check_one_of(struct hz_context *ctx, const char *op, const char *names,
 		     const hz_tensor *a, const hz_tensor *b)
 {

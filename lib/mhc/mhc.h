@@ -27,16 +27,16 @@
 /* Streams or branch values: (t, i, c) at data + t token + i stream + c channel, in elements */
 struct hzi_mhc_array {
 	void *data;			/* NULL: none */
-	int64_t token, stream, channel;	/* stream 0: branch values */
+	int64_t token, stream, channel;	/* in elements; stream is 0 for branch values */
 };
 
-/* Coefficients of group s: p, q (s, i) at data + s group + i row; a (s, i, j) + j column more */
+/* Coefficients of group s: p, q (s, i) at data + s group + i row; a (s, i, j) at + j column more */
 struct hzi_mhc_coef {
 	float *data;			/* NULL: none; a: the identity */
 	int64_t group, row, column;
 };
 
-/* How coefficients are computed: hz_mhc_opts in f32, defaults filled in */
+/* How coefficients are computed: hz_mhc_opts in f32, with defaults filled in */
 struct hzi_mhc_rule {
 	int32_t n, m;			/* streams; rows of phi */
 	int32_t residual, map, order, iterations;
@@ -63,8 +63,8 @@ struct hzi_mhc_sinkhorn_bwd_args {
 };
 
 /*
- * u = sum_i p_i X[i] if u.data; Y[i] = sum_j A_ij X[j] + q_i (f + bias) if y.data. x.data NULL:
- * X = 0; a.data NULL: A = I; f.data NULL: no branch term; q.data NULL: q = 1.
+ * u = sum_i p_i X[i] if u.data; Y[i] = sum_j A_ij X[j] + q_i (f + bias) if y.data. x.data NULL: X =
+ * 0; a.data NULL: A = I; f.data NULL: no branch term; q.data NULL: q = 1.
  */
 struct hzi_mhc_streams_args {
 	struct hzi_mhc_shape s;
@@ -75,10 +75,10 @@ struct hzi_mhc_streams_args {
 
 /*
  * dX[j] = p_j du + sum_i A_ij dY[i] (a.data NULL: dY[j]); df = sum_i q_i dY[i] (q.data NULL: q =
- * 1); dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, sums over C and the
+ * 1); dp_j = <du, X[j]>, dq_i = <dY[i], f + bias>, dA_ij = <dY[i], X[j]>, summed over C and the
  * tokens of a group; dbias = the sum over all tokens of df before rounding. A wanted output has
  * data, and so has each input that it needs; du.data or dy.data NULL: 0. accumulate: dX and dbias
- * are added to what is there.
+ * are added to the previous values.
  */
 struct hzi_mhc_streams_bwd_args {
 	struct hzi_mhc_shape s;
@@ -91,10 +91,10 @@ struct hzi_mhc_streams_bwd_args {
 
 /*
  * hz_mhc_pre(): coefficients of x, and u. If post.y.data is set (hz_mhc_post_pre()), x is no
- * operand: mhc_streams makes post.y from `post` first, with the same shape and groups = tokens, and
- * post.y takes the place of x. phi NULL: y = 0, and x is used for u alone. rule.m is n (p alone,
- * one alpha) or the number of rows that the residual needs. Wanted ones of p, q, a, u and saved
- * have data. groups < tokens: the coefficients of a group are those of the mean of its tokens.
+ * operand: mhc_streams first makes post.y from `post`, with the same shape and groups = tokens, and
+ * post.y replaces x. phi NULL: y = 0, and x is used for u only. rule.m is n (only p, one alpha) or
+ * the number of rows that the residual needs. Wanted ones of p, q, a, u and saved have data. groups
+ * < tokens: the coefficients of a group are those of the mean of its tokens.
  */
 struct hzi_mhc_pre_args {
 	struct hzi_mhc_shape s;
@@ -107,9 +107,9 @@ struct hzi_mhc_pre_args {
 };
 
 /*
- * hz_mhc_pre_bwd(): gradients that are given and outputs that are wanted have data. phi, x and
- * rule.m are those of the forward call. dy: sum_i A_ij dY[i] is added to dX[j], and <dY[i], X[j]>
- * to the gradient of A_ij, where A is what the forward call made.
+ * hz_mhc_pre_bwd(): given gradients and wanted outputs have data. phi, x and rule.m are those of
+ * the forward call. dy: sum_i A_ij dY[i] is added to dX[j], and <dY[i], X[j]> to the gradient of
+ * A_ij, where A is what the forward call computed.
  */
 struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_shape s;
@@ -117,7 +117,7 @@ struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_array x, du, dy, dx;
 	struct hzi_mhc_coef dp, dq, da;	/* gradients that are given */
 	const float *phi, *alpha, *bias, *gain, *norm;
-	const float *saved;		/* NULL: computed again */
+	const float *saved;		/* NULL: recomputed */
 	float *dphi, *dalpha, *dbias, *dgain, *dnorm;
 	int32_t accumulate;
 };
@@ -135,7 +135,7 @@ struct hzi_mhc_recompute_args {
 	struct hzi_mhc_layer_args layer[HZI_MHC_LAYERS];
 };
 
-/* out[s] from a; element (l, s, i, j) is at a + l layer + s group + i row + j column */
+/* out[s] from a; element (l, s, i, j) is at a + l layer + s group + i row + j column. */
 struct hzi_mhc_diagnose_args {
 	struct hzi_mhc_coef a;
 	int64_t layer, layers, groups;

@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * All functions are inlined with a constant n and unrolled loops, so that indices are constants and
- * arrays are registers. hzi_mreal is float. A file that defines HZI_MHC_WORDS defines hzi_mreal and
- * the operations hzi_m_* itself: as vectors with a token in each lane. Matrices are [n][n], row
- * major.
+ * arrays are registers. hzi_mreal is float. A file that defines HZI_MHC_VECTORS defines hzi_mreal
+ * and the operations hzi_m_* itself: as vectors with a token in each lane. Matrices are [n][n],
+ * row-major.
  */
 #ifndef HZI_MHC_MATH_H
 #define HZI_MHC_MATH_H
@@ -23,7 +23,7 @@
 #define HZI_MHC_FN static inline __attribute__((always_inline))
 #endif
 
-/* A file that defines this as nothing may pass a variable n. */
+/* A file that passes a variable n defines this as nothing. */
 #ifndef HZI_MHC_UNROLL
 #if defined(__CUDACC__)
 #define HZI_MHC_UNROLL _Pragma("unroll")
@@ -36,7 +36,7 @@
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-#ifndef HZI_MHC_WORDS
+#ifndef HZI_MHC_VECTORS
 typedef float hzi_mreal;
 
 HZI_MHC_FN float hzi_m_exp(float a)
@@ -81,7 +81,7 @@ HZI_MHC_FN float hzi_m_div(float a, float b)
 #ifdef __CUDACC__
 	float r, q, better;
 
-	/* One Newton step: errors of the approximation would add up over iterations. */
+	/* One Newton step: errors of the approximation would accumulate over iterations. */
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
 	q = a * r;
 	better = fmaf(fmaf(-b, q, a), r, q);
@@ -97,7 +97,9 @@ HZI_MHC_FN float hzi_m_inverse(float a)
 #ifdef __CUDACC__
 	float r;
 
-	/* No Newton step: each half iteration corrects the last one and waits for this. */
+	/*
+	 * No Newton step: each half iteration corrects the previous one, and its latency matters.
+	 */
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
 	return r;
 #else
@@ -105,7 +107,7 @@ HZI_MHC_FN float hzi_m_inverse(float a)
 #endif
 }
 
-/* a in every lane */
+/* Broadcasts a to all lanes. */
 HZI_MHC_FN float hzi_m_set(float a)
 {
 	return a;
@@ -131,7 +133,7 @@ HZI_MHC_FN hzi_mreal hzi_mhc_tanh(hzi_mreal z, hzi_mreal *slope)
 	return hzi_m_tanh(z);
 }
 
-/* ---- Sinkhorn and Knopp ---------------------------------------------------------------------- */
+/* ---- Sinkhorn-Knopp iteration ---------------------------------------------------------------- */
 
 /*
  * k [n][n] is z mapped to positive numbers, with HZ_MHC_ROWS transposed, so that the first half
@@ -139,20 +141,20 @@ HZI_MHC_FN hzi_mreal hzi_mhc_tanh(hzi_mreal z, hzi_mreal *slope)
  *
  *     c_j = c_j / (c_j sum_i k_ij r_i + eps), then r_i = r_i / (r_i sum_j k_ij c_j + eps)
  *
- * In inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j. The inverses are kept between iterations, so
- * that a half iteration has the latency of a sum and one reciprocal.
+ * In terms of inverses, 1 / c_j = sum_i k_ij r_i + eps / c_j. The inverses are kept between
+ * iterations, so that a half iteration has the latency of a sum and one reciprocal.
  *
  * HZ_MHC_SOFTMAX is itself the first half of the first iteration: k = softmax + eps, c = 1.
  */
 #define HZI_MHC_SQUARE (HZI_MHC_STREAMS * HZI_MHC_STREAMS)
 
-/* of_r, of_c: 1 / r and 1 / c; least: a constant part of of_r */
+/* of_r, of_c: 1 / r and 1 / c; least: a constant term of of_r */
 struct hzi_mhc_state {
 	hzi_mreal r[HZI_MHC_STREAMS], c[HZI_MHC_STREAMS];
 	hzi_mreal of_r[HZI_MHC_STREAMS], of_c[HZI_MHC_STREAMS], least[HZI_MHC_STREAMS];
 };
 
-/* Element (i, j) of z or of its transpose: a choice of two constant indices */
+/* Element (i, j) of z or of its transpose: a choice between two constant indices */
 HZI_MHC_FN hzi_mreal hzi_mhc_element(const int n, const bool transposed, const hzi_mreal *z,
 				     const int i, const int j)
 {
@@ -192,12 +194,13 @@ HZI_MHC_FN void hzi_mhc_map(const int n, const struct hzi_mhc_rule *rule, const 
 }
 
 /*
- * Sets r, c and their inverses to 1, or to NaN if a |z| is infinite: inf / inf might be lost
- * otherwise. A row of zeros gets a constant part of 1 / r, which keeps r at 1; without it r would
- * grow by 1 / eps in each iteration.
+ * Sets r, c and their inverses to 1, or to NaN if a |z| is infinite: otherwise inf / inf might be
+ * lost. A row of zeros gets a constant term of 1 / r, which keeps r at 1; without it r would grow
+ * by 1 / eps in each iteration.
  */
-HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-			      const hzi_mreal *k, struct hzi_mhc_state *s)
+HZI_MHC_FN void hzi_mhc_sinkhorn_begin(const int n, const struct hzi_mhc_rule *rule,
+				       const hzi_mreal *z, const hzi_mreal *k,
+				       struct hzi_mhc_state *s)
 {
 	hzi_mreal one = hzi_m_set(1);
 
@@ -224,9 +227,9 @@ HZI_MHC_FN void hzi_mhc_begin(const int n, const struct hzi_mhc_rule *rule, cons
 	}
 }
 
-/* One iteration, or with columns false its second half */
-HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool columns,
-			     const hzi_mreal *k, struct hzi_mhc_state *s)
+/* One iteration, or if columns is false its second half */
+HZI_MHC_FN void hzi_mhc_sinkhorn_step(const int n, const hzi_mreal eps, const bool columns,
+				      const hzi_mreal *k, struct hzi_mhc_state *s)
 {
 	if (columns) {
 		HZI_MHC_UNROLL
@@ -249,8 +252,8 @@ HZI_MHC_FN void hzi_mhc_step(const int n, const hzi_mreal eps, const bool column
 }
 
 /*
- * Iterations first .. last - 1. history (NULL: none) gets r and c as they are before each: element
- * e of the 2n of iteration first + t is at (t * 2 * n + e) * stride.
+ * Iterations first .. last - 1. history (NULL: none) gets r and c before each iteration: element e
+ * of the 2n of iteration first + t is at (t * 2 * n + e) * stride.
  */
 HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
 				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
@@ -266,13 +269,13 @@ HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, in
 				history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
 			}
 		}
-		hzi_mhc_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
+		hzi_mhc_sinkhorn_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
 	}
 }
 
 /* k from the result of hzi_mhc_map() */
-HZI_MHC_FN void hzi_mhc_lift(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *s,
-			     hzi_mreal *k)
+HZI_MHC_FN void hzi_mhc_kernel_of(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *s,
+				  hzi_mreal *k)
 {
 	const hzi_mreal eps = hzi_m_set(rule->map == HZ_MHC_SOFTMAX ? rule->eps : 0.0f);
 
@@ -290,8 +293,8 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 	struct hzi_mhc_state s;
 
 	hzi_mhc_map(n, rule, z, k);
-	hzi_mhc_lift(n, rule, k, k);
-	hzi_mhc_begin(n, rule, z, k, &s);
+	hzi_mhc_kernel_of(n, rule, k, k);
+	hzi_mhc_sinkhorn_begin(n, rule, z, k, &s);
 	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, &s, NULL, 0);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -307,7 +310,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 	}
 }
 
-/* a / b, or 0 if b is 0; then a is 0 too */
+/* a / b, or 0 if b is 0; a is 0 then, too. */
 HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
 {
 	return hzi_m_where(b, hzi_m_set(0), hzi_m_div(a, b), hzi_m_set(0));
@@ -318,10 +321,11 @@ HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
  * of r_new and c_new on entry, of r and c on return; dk is added to. r may be large: the order of
  * factors avoids its square.
  */
-HZI_MHC_FN void hzi_mhc_step_bwd(const int n, const hzi_mreal eps, const bool columns,
-				 const hzi_mreal *k, const hzi_mreal *r, const hzi_mreal *c,
-				 const hzi_mreal *r_new, const hzi_mreal *c_new, hzi_mreal *dk,
-				 hzi_mreal *dr, hzi_mreal *dc)
+HZI_MHC_FN void hzi_mhc_sinkhorn_step_bwd(const int n, const hzi_mreal eps, const bool columns,
+					  const hzi_mreal *k, const hzi_mreal *r,
+					  const hzi_mreal *c, const hzi_mreal *r_new,
+					  const hzi_mreal *c_new, hzi_mreal *dk, hzi_mreal *dr,
+					  hzi_mreal *dc)
 {
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -380,7 +384,10 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 			for (int i = 0; i < n; i++)
 				d[i * n + j] = s[i * n + j] * (dk[i * n + j] - sum);
 		} else if (rule->map == HZ_MHC_EXP && rule->eps != 0) {
-			/* With eps the maximum counts, which was subtracted: the first 1. */
+			/*
+			 * With eps the subtracted maximum matters: the gradient goes to the first
+			 * element equal to it.
+			 */
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				const hzi_mreal near_one = hzi_m_set(0.99999994f);
@@ -407,7 +414,7 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 
 /*
  * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. Iterations that do not fit the
- * history are computed again for each part of it, the last part first.
+ * history are recomputed for each segment of it, the last segment first.
  */
 HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
 				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
@@ -426,10 +433,10 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	for (int i = 0; i < n * n; i++)
 		dk[i] = hzi_m_set(0);
 	hzi_mhc_map(n, rule, z, k);
-	hzi_mhc_lift(n, rule, k, k);
+	hzi_mhc_kernel_of(n, rule, k, k);
 	for (int last = rule->iterations, first; last > 0; last = first) {
 		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
-		hzi_mhc_begin(n, rule, z, k, &s);
+		hzi_mhc_sinkhorn_begin(n, rule, z, k, &s);
 		hzi_mhc_iterate(n, rule, 0, first, k, &s, NULL, 0);
 		hzi_mhc_iterate(n, rule, first, last, k, &s, history, stride);
 		if (last == rule->iterations) {
@@ -455,8 +462,8 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 				r_old[i] = history[((t - first) * 2 * n + i) * stride];
 				c_old[i] = history[((t - first) * 2 * n + n + i) * stride];
 			}
-			hzi_mhc_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, r_old,
-					 c_old, s.r, s.c, dk, dr, dc);
+			hzi_mhc_sinkhorn_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k,
+						  r_old, c_old, s.r, s.c, dk, dr, dc);
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				s.r[i] = r_old[i];
@@ -476,8 +483,8 @@ HZI_MHC_FN int hzi_mhc_permutations(const int n)
 	return n == 4 ? 24 : n == 3 ? 6 : n;
 }
 
-/* Rows of phi after the first 2n, at most */
-HZI_MHC_FN int hzi_mhc_rest_most(const int n)
+/* Most rows of phi after the first 2n */
+HZI_MHC_FN int hzi_mhc_residual_rows_max(const int n)
 {
 	return n == 4 ? 24 : n * n;
 }
@@ -549,14 +556,14 @@ HZI_MHC_FN void hzi_mhc_lite_bwd(const int n, const hzi_mreal *z, const hzi_mrea
 		mean = hzi_m_fma(w[k], dw[k], mean);
 	}
 	HZI_MHC_UNROLL
-	for (int k = 0; k < hzi_mhc_rest_most(n); k++)
+	for (int k = 0; k < hzi_mhc_residual_rows_max(n); k++)
 		dz[k] = k < count ? w[k] * (dw[k] - mean) : hzi_m_set(0);
 }
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* Rows of phi after the first 2n: the z that a is made of */
-HZI_MHC_FN int hzi_mhc_rest(const int n, const struct hzi_mhc_rule *rule)
+/* Number of rows of phi after the first 2n, which make a */
+HZI_MHC_FN int hzi_mhc_residual_rows(const int n, const struct hzi_mhc_rule *rule)
 {
 	return rule->residual == HZ_MHC_LITE ? hzi_mhc_permutations(n) :
 	       rule->residual == HZ_MHC_IDENTITY ? 0 : n * n;
@@ -639,7 +646,7 @@ HZI_MHC_FN void hzi_mhc_residual(const int n, const struct hzi_mhc_rule *rule, c
 	}
 }
 
-/* Its gradient, 0 where z is unused; dz may be z. history: of hzi_mhc_sinkhorn_bwd() */
+/* Its gradient, 0 where z is unused; dz may be z. history: see hzi_mhc_sinkhorn_bwd() */
 HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rule,
 				     const hzi_mreal *z, const hzi_mreal *da, hzi_mreal *dz,
 				     hzi_mreal *history, int stride)
@@ -654,7 +661,7 @@ HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rul
 			dp[i * n + j] = hzi_mhc_element(n, transposed, da, i, j);
 	}
 	HZI_MHC_UNROLL
-	for (int i = n * n; i < hzi_mhc_rest_most(n); i++)
+	for (int i = n * n; i < hzi_mhc_residual_rows_max(n); i++)
 		dz[i] = hzi_m_set(0);
 	if (rule->residual == HZ_MHC_SINKHORN) {
 		hzi_mhc_sinkhorn_bwd(n, rule, z, dp, dz, history, stride);
@@ -669,7 +676,7 @@ HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rul
 	}
 }
 
-/* Index in alpha of row k of phi: 0 for p, 1 for q, 2 for a */
+/* Index of the alpha of row k of phi: 0 for p, 1 for q, 2 for a */
 HZI_MHC_FN int hzi_mhc_part(const int n, const int k)
 {
 	return k < n ? 0 : k < 2 * n ? 1 : 2;
@@ -681,7 +688,7 @@ HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *alpha, int part)
 	return hzi_m_set(alpha ? alpha[part] : 0.0f);
 }
 
-/* What alpha multiplies, and its derivative: y, with HZ_MHC_TANH tanh(y) */
+/* The factor of alpha, and its derivative: y, with HZ_MHC_TANH tanh(y) */
 HZI_MHC_FN hzi_mreal hzi_mhc_input(const struct hzi_mhc_rule *rule, hzi_mreal y, hzi_mreal *slope)
 {
 	*slope = hzi_m_set(1);
@@ -693,11 +700,11 @@ HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, con
 			       const hzi_mreal *y, const float *alpha, const float *bias,
 			       hzi_mreal *z)
 {
-	const int rows = all ? 2 * n + hzi_mhc_rest(n, rule) : n;
+	const int rows = all ? 2 * n + hzi_mhc_residual_rows(n, rule) : n;
 	hzi_mreal slope;
 
 	HZI_MHC_UNROLL
-	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++) {
+	for (int k = 0; k < 2 * n + hzi_mhc_residual_rows_max(n); k++) {
 		z[k] = hzi_m_set(0);
 		if (k < rows)
 			z[k] = hzi_m_fma(hzi_mhc_alpha(alpha, hzi_mhc_part(n, k)),
@@ -705,7 +712,7 @@ HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, con
 	}
 }
 
-/* p, q [n] and a [new][old] from y = phi x / rms(x); all: q and a too, not p alone */
+/* p, q [n] and a [new][old] from y = phi x / rms(x); all: q and a too, not only p */
 HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, const bool all,
 			      const hzi_mreal *y, const float *alpha, const float *bias,
 			      hzi_mreal *p, hzi_mreal *q, hzi_mreal *a)
@@ -728,12 +735,12 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 				  hzi_mreal *history, int stride)
 {
 	const bool plain = rule->residual == HZ_MHC_TANH;
-	const int rows = all ? 2 * n + hzi_mhc_rest(n, rule) : n;
+	const int rows = all ? 2 * n + hzi_mhc_residual_rows(n, rule) : n;
 	hzi_mreal z[HZI_MHC_ROWS], d[HZI_MHC_ROWS], slope;
 
 	hzi_mhc_affine(n, rule, all, y, alpha, bias, z);
 	HZI_MHC_UNROLL
-	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++)
+	for (int k = 0; k < 2 * n + hzi_mhc_residual_rows_max(n); k++)
 		d[k] = hzi_m_set(0);
 	hzi_mhc_gates_bwd(n, rule, z, dp, d);
 	HZI_MHC_UNROLL
@@ -753,7 +760,7 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 			dalpha[g] = hzi_m_set(0);
 	}
 	HZI_MHC_UNROLL
-	for (int k = 0; k < 2 * n + hzi_mhc_rest_most(n); k++) {
+	for (int k = 0; k < 2 * n + hzi_mhc_residual_rows_max(n); k++) {
 		const int g = hzi_mhc_part(n, k);
 
 		if (k < rows) {

@@ -36,8 +36,8 @@ enum hzi_quat_work {		/* inputs: outputs */
 
 /*
  * One operation of lib/quat/quat.h on a row of count elements. accumulate: adds to out. real: an
- * output that is a vector has a real part, which becomes 0, or stays if accumulate. stream: results
- * exceed the caches; use non-temporal stores.
+ * output that is a vector has a real part, which is set to 0, or kept if accumulate. stream: use
+ * non-temporal stores, since results exceed the caches.
  */
 struct hzi_quat_row {
 	struct hzi_quat_list in[3], out[2];
@@ -48,10 +48,10 @@ struct hzi_quat_row {
 };
 
 /*
- * The sum of the first output of row->work, MUL or ROTATE_BWD (of its outputs the one that is
- * wanted). Without columns, over the row: sum[0 .. 3] += the components. With columns, over `terms`
- * rows, in[i].p advancing by term_step[i]: sum[4 j + c] += component c of element j. At most 1024
- * terms for each sum.
+ * The sum of the first output of row->work, MUL or ROTATE_BWD (the output that is wanted). Without
+ * columns, over the row: sum[0 .. 3] += the components. With columns, over `terms` rows, in[i].p
+ * advancing by term_step[i]: sum[4 j + c] += component c of element j. At most 1024 terms for each
+ * sum.
  */
 struct hzi_quat_total {
 	struct hzi_quat_row row;

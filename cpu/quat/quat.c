@@ -116,7 +116,7 @@ static void row_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* The dimension that is the row */
+/* Picks the dimension that is the row. */
 static int row_dim(const struct hzi_quat_dims *dims)
 {
 	int row = dims->ndim ? dims->ndim - 1 : 0;
@@ -128,7 +128,7 @@ static int row_dim(const struct hzi_quat_dims *dims)
 	return row;
 }
 
-/* Whether results exceed the caches and overwrite no input: then stores bypass the caches. */
+/* Whether results exceed the caches and overwrite no input: then stores are non-temporal. */
 static bool may_stream(const struct hz_context *ctx, const struct hzi_quat_row *row, int64_t bytes)
 {
 	if (bytes <= hzi_cache_share(ctx) / 4 * 3 || row->accumulate)
@@ -141,8 +141,8 @@ static bool may_stream(const struct hz_context *ctx, const struct hzi_quat_row *
 }
 
 /*
- * Runs row->work on all elements of dims. operand: three inputs, two outputs, as the work has them;
- * NULL: absent.
+ * Runs row->work on all elements of dims. operand: three inputs, two outputs, in the order of the
+ * work; NULL: absent.
  */
 static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 		    struct hzi_quat_row *row, const struct hzi_quat_at *const *operand)

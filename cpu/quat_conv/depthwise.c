@@ -33,8 +33,8 @@ static void depthwise_work(void *job, int thread, int64_t begin, int64_t end)
 
 /*
  * Component c of a product w x is the sum over k of x[c ^ k] times w[k] with the sign of the
- * quaternion product. Coefficients: four rows for each tap, k = 0 .. 3, lanes are components, then
- * one row for the bias.
+ * quaternion product. Coefficients: four rows for each tap, k = 0 .. 3, with a component per lane,
+ * then one row for the bias.
  */
 static void make_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 {
@@ -117,7 +117,7 @@ int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 
 /* ---- The gradient of weights ----------------------------------------------------------------- */
 
-#define DEPTH_CHUNKS 32			/* most chunks of the pixels of a tap */
+#define DEPTHWISE_CHUNKS 32			/* most chunks of the pixels of a tap */
 
 /* The number of u in 0 .. count - 1 with 0 <= step u + base < size; *low: the first */
 static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int64_t *low)
@@ -129,7 +129,7 @@ static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int
 	return high > *low ? high - *low : 0;
 }
 
-/* part = [channels][20], for one tap the sums of products of components */
+/* part = [channels][20]: for one tap the sums of products of components */
 static int products(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		    const int64_t *tap, void *mean, double *part)
 {
@@ -157,7 +157,7 @@ static int products(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 	hzi_quat_sum_shape(&s, &x, &z);
 	if (s.rows == 0)
 		return HZ_OK;
-	while (s.chunks > DEPTH_CHUNKS) {
+	while (s.chunks > DEPTHWISE_CHUNKS) {
 		s.chunk *= 2;
 		s.chunks = (s.rows + s.chunk - 1) / s.chunk;
 	}
@@ -186,7 +186,7 @@ const char *hzi_cpu_quat_conv_wgrad_depthwise_unsupported(const struct hz_contex
 
 static size_t parts_bytes(const struct hzi_quat_wgrad_step *a)
 {
-	return (size_t)(DEPTH_CHUNKS * a->x.groups * 20) * sizeof(double);
+	return (size_t)(DEPTHWISE_CHUNKS * a->x.groups * 20) * sizeof(double);
 }
 
 size_t hzi_cpu_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx, const void *args)
@@ -226,7 +226,7 @@ int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 			double q[4] = {0};
 
 			for (int i = 0; i < 16; i++) {
-				const int s = i / 4, b = i % 4;	/* of small, of big */
+				const int s = i / 4, b = i % 4;	/* components of small, of big */
 				const bool negative = conj_small ? s > 0 : b > 0;
 				const double v = part[c * 20 + 4 + i] *
 						 (reversed ? sign[b][s] : sign[s][b]);

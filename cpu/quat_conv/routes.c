@@ -77,7 +77,7 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch
 
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
-/* Ranks: a single group is faster as a product. */
+/* Ranks: a single group is faster as a GEMM. */
 static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
@@ -105,14 +105,17 @@ static const struct hzi_route wgrad[] = {
 	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
 };
 
-/* Routes of quat_conv_bwd make the gradient of w; that of x takes the routes of quat_conv. */
+/*
+ * Routes of quat_conv_bwd compute the gradient of w; the gradient of x uses the routes of
+ * quat_conv.
+ */
 const struct hzi_op_routes hzi_cpu_quat_conv_routes[] = {
 	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
 };
 
 /*
- * Patches that stay in L2: on a Xeon 1 MiB at a time has 0.78 of the rate of the products alone,
- * 8 MiB 0.73.
+ * Patches that stay in L2: on a Xeon 1 MiB at a time has 0.78 of the rate of the products alone, 8
+ * MiB 0.73.
  */
 const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps = {
 	.layer = &hzi_cpu_quat_steps, .patch = patch,

@@ -13,7 +13,7 @@ enum {
 	BF16_TILE = 512		/* elements */
 };
 
-/* The upper halves of two f32 numbers are a pair of bf16, since the numbers are of bf16. */
+/* The upper halves of two f32 numbers are a pair of bf16, since the numbers are bf16 values. */
 static void bf16_pack_v(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld)
 {
 	const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
@@ -46,9 +46,9 @@ static void bf16_pack_s(const float *from, int64_t count, uint16_t *to, uint16_t
 
 /*
  * 16 rows by 16 columns of all four components: each tile of V meets four of S. Registers: four
- * tiles of sums, one of V, three of S in turn. Loading a tile from L1 takes half the time of a
- * multiplication, from L2 more than that: 7 planes of 16 columns of S, 28 KiB, stay in L1 while V
- * streams from L2.
+ * tiles of accumulators, one of V, three of S alternating. Loading a tile from L1 takes half the
+ * time of a multiplication, from L2 more than that: 7 component planes of 16 columns of S, 28 KiB,
+ * stay in L1 while V streams from L2.
  */
 static void bf16_tile(const struct hzi_quat_bf16_mul *a, int64_t it, int64_t jt)
 {

@@ -14,7 +14,7 @@
 #define HZI_QUAT_COLS 6		/* columns of a panel of S */
 #define HZI_QUAT_AHEAD 2048
 
-/* Initial value of sums: 0, what p holds, or its negative */
+/* Initial value of accumulators: 0, the values at p, or their negatives */
 enum hzi_quat_mode {
 	HZI_QUAT_ZERO,
 	HZI_QUAT_ADD,
@@ -36,7 +36,7 @@ struct hzi_quat_mul {
 	int64_t ahead_step;
 };
 
-/* t = t - H4 p, without add t = -H4 p; t and p: four planes, each as p of hzi_quat_mul */
+/* t = t - H4 p, without add t = -H4 p; t and p: four component planes, each as p of hzi_quat_mul */
 struct hzi_quat_sub_h4 {
 	const void *p;
 	void *t;
@@ -45,7 +45,7 @@ struct hzi_quat_sub_h4 {
 };
 
 /*
- * t = alpha t + beta c + bias, after components with flip are negated. c is laid out as t;
+ * t = alpha t + beta c + bias, after components with flip are negated. c has the layout of t;
  * bias_rows is four planes of R, bias_cols four of bias_plane numbers; NULL: no such term.
  */
 struct hzi_quat_epilogue {
@@ -58,8 +58,8 @@ struct hzi_quat_epilogue {
 
 /*
  * Conversion between a strided view, component c of element (i, l) at x + i * x_i + l * x_l +
- * comp[c] in dtype, and planes, at y + c * y_plane + l * y_l + i in f32 or f64; i < rows, l <
- * count. load: x to y, writing rows up to a whole vector. store: y to x, reading whole vectors.
+ * comp[c] in dtype, and component planes, at y + c * y_plane + l * y_l + i in f32 or f64; i < rows,
+ * l < count. load: x to y, writing rows up to a whole vector. store: y to x, reading whole vectors.
  * Components with flip are negated.
  */
 struct hzi_quat_block {
@@ -78,10 +78,10 @@ struct hzi_quat_act {
 };
 
 /*
- * Packs four planes, element (l, j) at l * ld + j, into panels of S at intervals of `panel`
- * elements. fast: planes 0 to 3 are multiplied by 2, planes 4 to 7 are H4 / 2 times them. Whole
- * vectors are read and written, so HZI_QUAT_PANEL_PAD elements behind each panel are scratch;
- * panels are to be filled in ascending order.
+ * Packs four component planes, element (l, j) at l * ld + j, into panels of S at intervals of
+ * `panel` elements. fast: planes 0 to 3 are multiplied by 2, planes 4 to 7 are H4 / 2 times them.
+ * Whole vectors are read and written, so HZI_QUAT_PANEL_PAD elements behind each panel are scratch;
+ * panels must be filled in ascending order.
  */
 #define HZI_QUAT_PANEL_PAD 16
 
@@ -93,12 +93,12 @@ struct hzi_quat_pack_panels {
 };
 
 #define HZI_QUAT_GEMV_COLS 8	/* most columns of gemv() */
-#define HZI_QUAT_GEMV_NARROW 3	/* most of which each column is contiguous */
+#define HZI_QUAT_GEMV_COLUMN_MAJOR 3	/* up to this many columns, each column is contiguous */
 #define HZI_QUAT_GEMV_PACKED_COLS 4	/* most columns of gemv_packed() */
 
 /*
- * Rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up to
- * HZI_QUAT_GEMV_NARROW columns: each is contiguous, stride e_ld; more: each row of them is
+ * GEMV and skinny GEMM: rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up
+ * to HZI_QUAT_GEMV_COLUMN_MAJOR columns: each is contiguous, stride e_ld; more: each row of them is
  * contiguous, stride e_ld. Both are padded with 0 to whole vectors.
  *
  *   sums[(i * cols + j) * 16 + 4 d + c] (+)= sum_{l < count} x[i, l][c] e[l, j][d]
@@ -115,11 +115,11 @@ struct hzi_quat_gemv {
 };
 
 /*
- * Rows of a packed matrix, four planes [count][x_l] in dtype, by a few columns, which are 16 signed
- * f32 numbers for each l:
+ * Rows of a packed matrix, four component planes [count][x_l] in dtype, by a few columns, given as
+ * 16 signed f32 numbers for each l:
  *
  *   t[c * t_plane + j * R + i] (+)=
- *	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
+ * 	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
  *
  * for i < rows <= R, rounded up to a vector. add: adds to t.
  */
@@ -133,11 +133,11 @@ struct hzi_quat_gemv_packed {
 };
 
 /*
- * bf16 products in tiles of 16 x 32, one plane after the other: V [rows / 16][k / 32][16][16][2],
- * 16 pairs of k by 16 rows; S [cols / 16][k / 32][16][32], 16 columns. Component c of the result,
- * at p + c * p_plane in the layout of hzi_quat_mul, is the sum over v of plane v of V times
- * s[v][c], a plane of S or its negative; added to p with add. rows and cols are rounded up to 16.
- * steps: k / 32.
+ * bf16 products in tiles of 16 x 32, one component plane after the other: V [rows / 16][k /
+ * 32][16][16][2], 16 pairs of k by 16 rows; S [cols / 16][k / 32][16][32], 16 columns. Component c
+ * of the result, at p + c * p_plane in the layout of hzi_quat_mul, is the sum over v of plane v of
+ * V times s[v][c], a plane of S or its negative; added to p with add. rows and cols are rounded up
+ * to 16. steps: k / 32.
  */
 struct hzi_quat_bf16_mul {
 	const uint16_t *v, *s[4][4];
@@ -154,12 +154,12 @@ struct hzi_quat_gemm_typed {
 	void (*act)(const struct hzi_quat_act *a);
 	void (*load)(const struct hzi_quat_block *a);
 	void (*store)(const struct hzi_quat_block *a);
-	void (*gemv)(const struct hzi_quat_gemv *a);	/* f32 alone, as the next one */
+	void (*gemv)(const struct hzi_quat_gemv *a);	/* gemv and gemv_packed: f32 only */
 	void (*gemv_packed)(const struct hzi_quat_gemv_packed *a);
 	/*
-	 * The planes of hzi_quat_bf16_mul from f32 planes that hold bf16 numbers; NULL at levels
-	 * without tiles. V: rows of R elements, 32 of k, to tiles tile_ld apart. S: count columns
-	 * of 32 of k, and the same negated.
+	 * Packs f32 planes of bf16 values for hzi_quat_bf16_mul; NULL at levels without tiles. V:
+	 * rows of R elements, 32 of k, to tiles tile_ld apart. S: count columns of 32 of k, and the
+	 * same negated.
 	 */
 	void (*bf16_pack_v)(const float *from, int64_t rows, uint16_t *to, int64_t tile_ld);
 	void (*bf16_pack_s)(const float *from, int64_t count, uint16_t *to, uint16_t *negated);

@@ -22,15 +22,15 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 }
 
 /*
- * C is a sum of real products of a plane of V by a plane of S. V is A or B, whichever suits vectors
- * better; its rows lie along vectors. Loops: parts of S of some columns, blocks of k, panels of V.
- * A plane of a panel of V, 64 x 128 floats or 32 KiB, stays in L1, while panels of a plane of S, 6
- * x 128, stream from L2. Sums of a tile of C stay in L2; sums of all tiles are kept until the last
- * block of k.
+ * C is a sum of real products of a component plane of V by one of S. V is A or B, whichever suits
+ * vectors better; vectors run along its rows. Loops: parts of S of some columns, blocks of k,
+ * panels of V. A plane of a panel of V, 64 x 128 floats or 32 KiB, stays in L1, while panels of a
+ * plane of S, 6 x 128, stream from L2. Accumulators of a tile of C stay in L2; those of all tiles
+ * are kept until the last block of k.
  */
 #define K_BLOCK HZI_QUAT_K_BLOCK
 #define S_COLS 264		/* of S, packed at once: 8 planes, 1056 KiB */
-#define TILE_COLS 66		/* four planes of sums: 66 KiB */
+#define TILE_COLS 66		/* four planes of accumulators: 66 KiB */
 #define CHUNK_COLS 48		/* of S, unpacked at once: 32 of k, four planes, 24 KiB */
 #define CHUNK_K 32
 #define CHUNK_V 16		/* of k of a panel of V: 32 KiB with its transform */
@@ -39,7 +39,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define BF16_TILE_COLS 64
 #define AHEAD_BYTES HZI_QUAT_AHEAD
 #define GEMV_BLOCK 8192		/* of k; 128 KiB per column */
-#define GEMV_WIDE_BLOCK 2048	/* of more columns than HZI_QUAT_GEMV_NARROW: 32 KiB each */
+#define GEMV_ROW_MAJOR_BLOCK 2048	/* of more than HZI_QUAT_GEMV_COLUMN_MAJOR: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 #define GEMV_CHUNK 256
 /* Bytes that a thread moves from memory in the time of one quaternion product, roughly */
@@ -185,12 +185,12 @@ struct plan {
 	int64_t grid_v, grid_s;		/* parts of an item, for threads */
 	int64_t gemv_block;		/* of k, of a GEMV */
 	int64_t part_cols, nc;		/* most columns of a part; of S packed at once */
-	int64_t tile_cols, unit;	/* of a tile; multiple that sums are padded to */
+	int64_t tile_cols, unit;	/* of a tile; accumulators are padded to this */
 	int threads;
 	struct step steps[16];
 	int step_count;
 	int add_mode[4]; /* modes of direct steps 0 .. 3 after the first block of k */
-	bool negative[4];		/* components whose negative is summed */
+	bool negative[4];		/* components that are accumulated with the opposite sign */
 	/* Scratch of a thread, bytes */
 	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
 };
@@ -199,8 +199,8 @@ struct plan {
  * Steps are ordered by plane of V, which then stays in L1.
  *
  * Fast: four products give the sums P; then r - G0, -i - G1, -j - G2, -k - G3 with G = H4 P; the
- * other four are added to these. Direct: a sum is negated before a product of the other sign is
- * added.
+ * other four are added to these. Direct: an accumulator is negated before a product of the other
+ * sign is added.
  */
 static void plan_steps(struct plan *p)
 {
@@ -241,7 +241,7 @@ static bool is_quads(const struct hzi_quat_view *v, int64_t along)
 }
 
 /*
- * V is the operand along the contiguous dimension of C, for results are stored as vectors. It is
+ * V is the operand along the contiguous dimension of C, since results are stored as vectors. It is
  * the other one if that has less than two vectors, or less than a quarter of the other's size,
  * since packing S takes longer.
  */
@@ -257,7 +257,9 @@ static bool should_swap(const struct hzi_quat_gemm_args *a, int64_t lanes)
 	return (v < 2 * lanes || v < s / 4) && v < s ? !swap : swap;
 }
 
-/* Cuts an item into parts for threads, so that the largest has least to multiply and to pack. */
+/*
+ * Cuts an item into parts for threads, so that the largest part has least to multiply and to pack.
+ */
 static void plan_grid(struct plan *p, int64_t parts)
 {
 	const int64_t panels = ceil_div(p->rows, p->kern->rows);
@@ -278,14 +280,14 @@ static void plan_grid(struct plan *p, int64_t parts)
 	}
 }
 
-/* Elements of kb rows of the few columns as quads, padded to whole vectors */
+/* Elements of kb rows of the columns as quads, padded to whole vectors */
 static int64_t gemv_ld(const struct plan *p, int64_t kb)
 {
-	return p->cols > HZI_QUAT_GEMV_NARROW ? kb * round_up(4 * p->cols, p->kern->lanes)
+	return p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? kb * round_up(4 * p->cols, p->kern->lanes)
 					 : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
-/* Scratch of a GEMV: S as quads; sums of all rows if there are several blocks of k */
+/* Scratch of a GEMV: S as quads; accumulators of all rows if there are several blocks of k */
 static void plan_gemv(struct plan *p, int64_t parts)
 {
 	const int64_t panels = ceil_div(p->rows, p->kern->rows);
@@ -296,12 +298,12 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
 	memset(p->negative, 0, sizeof(p->negative));
 	p->nc = p->cols;
-	p->gemv_block = p->cols > HZI_QUAT_GEMV_NARROW ? GEMV_WIDE_BLOCK : GEMV_BLOCK;
+	p->gemv_block = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? GEMV_ROW_MAJOR_BLOCK : GEMV_BLOCK;
 	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
 	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
 	p->chunk_bytes = 4 * GEMV_CHUNK * HZI_QUAT_GEMV_COLS * p->size + 64 * p->kern->lanes;
-	/* Pieces are smaller than a panel, so that their sums need up to a third more. */
+	/* Pieces are smaller than a panel, so their accumulators need up to a third more. */
 	p->acc_bytes = (p->k > p->gemv_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
 	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
@@ -379,7 +381,7 @@ struct part {
 	char *s_planes, *v_planes, *sums, *tile, *c_tile, *bias, *chunk, *acc;
 	int64_t s_plane, s_panel, v_plane;	/* in elements */
 	const char *v_raw;		/* four planes of V: in the packed matrix, or v_planes */
-	struct ahead ahead[3];		/* of the next panel of V; of C; of sums so far */
+	struct ahead ahead[3];		/* of the next panel of V; of C; of accumulators */
 };
 
 static struct hzi_quat_view transposed_if(struct hzi_quat_view v, bool swap)
@@ -442,8 +444,9 @@ static struct hzi_quat_block block_of(const struct hzi_quat_view *v, int dtype, 
 }
 
 /*
- * Loads elements (i .. , l ..) of an operand as planes. Of a packed one, rows are of one panel of a
- * micro-kernel, which divides a packed panel, and columns of one block of k.
+ * Loads elements (i .. , l ..) of an operand as component planes. Of a packed operand, rows are
+ * within one panel of a micro-kernel, which divides a packed panel, and columns within one block of
+ * k.
  */
 static void load(const struct part *t, const struct operand *o, struct hzi_quat_block *b, int64_t i,
 		 int64_t l)
@@ -565,7 +568,7 @@ static struct ahead ahead_v(const struct part *t, int64_t i, int64_t l)
 		a.step = AHEAD_BYTES;
 		a.left = 4 * HZI_QUAT_PANEL * kb * size / AHEAD_BYTES;
 	} else if (!o->packed && o->view.col == 4) {
-		/* At least the bytes of a row of a block of k */
+		/* at least the bytes of a row of a block of k */
 		a.p = (const char *)o->view.data + (i * o->view.row + l * 4) * size;
 		a.step = o->view.row * size;
 		a.left = min_i64(p->kern->rows, p->rows - i);
@@ -587,7 +590,7 @@ static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t co
 
 	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
 	if (a->dtype == HZ_F64 && a->bias_dtype == HZ_F32) {
-		/* f64 kernels load f64 alone. */
+		/* f64 kernels load only f64. */
 		for (int64_t i = 0; i < 4 * count; i++)
 			((double *)(void *)t->bias)[i % 4 * ld + i / 4] =
 				(double)((const float *)b.x)[i / 4 * step + b.comp[i % 4]];
@@ -657,13 +660,13 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 	p->kern->store(&b);
 }
 
-/* What to prefetch now: sums first, then C, then the next panel of V */
+/* What to prefetch now: accumulators first, then C, then the next panel of V */
 static struct ahead *next_ahead(struct part *t)
 {
 	return &t->ahead[t->ahead[2].left > 0 ? 2 : t->ahead[1].left > 0];
 }
 
-/* All products of a panel of V by columns j .. of packed S, to the sums at acc */
+/* All products of a panel of V by columns j .. of packed S, to the accumulators at acc */
 static void multiply(struct part *t, char *acc, bool first, int64_t rows, int64_t j, int64_t cols,
 		     int64_t kb)
 {
@@ -848,29 +851,30 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 static void pack_quads(struct part *t, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
-	const bool wide = p->cols > HZI_QUAT_GEMV_NARROW;
+	const bool row_major = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR;
 	const int64_t column = gemv_ld(p, kb) / p->cols;
-	/* Rows are l here, or if wide columns. */
-	const int64_t chunk = wide ? GEMV_CHUNK / 2 : GEMV_CHUNK, room = wide ? 16 : GEMV_CHUNK;
+	/* Rows are l here, or with row_major columns. */
+	const int64_t chunk = row_major ? GEMV_CHUNK / 2 : GEMV_CHUNK,
+		      ld = row_major ? 16 : GEMV_CHUNK;
 
 	memset(t->s_planes, 0, (size_t)p->s_bytes);
-	for (int64_t j = 0; j < (wide ? 1 : p->cols); j++) {
+	for (int64_t j = 0; j < (row_major ? 1 : p->cols); j++) {
 		for (int64_t l0 = 0; l0 < kb; l0 += chunk) {
 			const int64_t n = min_i64(chunk, kb - l0);
 			struct hzi_quat_block b = block_of(&t->s.view, p->a->dtype, j, l + l0);
 
-			b.x_i = wide ? t->s.view.row : t->s.view.col;
-			b.x_l = wide ? t->s.view.col : t->s.view.row;
-			b.rows = wide ? p->cols : n;
-			b.count = wide ? n : 1;
+			b.x_i = row_major ? t->s.view.row : t->s.view.col;
+			b.x_l = row_major ? t->s.view.col : t->s.view.row;
+			b.rows = row_major ? p->cols : n;
+			b.count = row_major ? n : 1;
 			b.y = t->chunk;
-			b.y_l = room;
-			b.y_plane = b.count * room;
+			b.y_l = ld;
+			b.y_plane = b.count * ld;
 			for (int c = 1; c < 4; c++)
 				b.flip[c] = t->s.conj;
 			p->kern->load(&b);
 			b.x_l = gemv_ld(p, 1);
-			b.x = (float *)t->s_planes + (wide ? l0 * b.x_l : j * column + l0 * 4);
+			b.x = (float *)t->s_planes + (row_major ? l0 * b.x_l : j * column + l0 * 4);
 			b.x_i = 4;
 			b.dtype = HZ_F32;
 			for (int c = 0; c < 4; c++) {
@@ -882,7 +886,7 @@ static void pack_quads(struct part *t, int64_t l, int64_t kb)
 	}
 }
 
-/* Adds the 16 products of positions of a quad of V by components of S up to a quaternion. */
+/* Adds the 16 products of components of V and S up to a quaternion, with their signs. */
 static void add_signs(const struct part *t, const float *sums, int64_t rows)
 {
 	const struct plan *p = t->p;
@@ -913,12 +917,12 @@ static void add_signs(const struct part *t, const float *sums, int64_t rows)
 static void gemv_part(struct part *t, int64_t i_begin, int64_t i_end)
 {
 	const struct plan *p = t->p;
-	/* Multiples of the 6 rows that gemv() does at once */
+	/* Multiples of the 6 rows that gemv() processes at a time */
 	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
 
 	for (int64_t l = 0; l < p->k || l == 0; l += p->gemv_block) {
 		const int64_t kb = min_i64(p->gemv_block, p->k - l);
-		const int64_t e_ld = p->cols > HZI_QUAT_GEMV_NARROW ? gemv_ld(p, 1)
+		const int64_t e_ld = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? gemv_ld(p, 1)
 							       : gemv_ld(p, kb) / p->cols;
 		const bool last = l + kb >= p->k;
 		float *sums = (float *)t->acc;

@@ -9,7 +9,7 @@
 #include "cpu/quat_gemm/quat_gemm.h"
 #include "lib/core/route.h"
 
-/* Costs are ranks, as the rows without a cost have by their index. */
+/* Costs are ranks; rows without a cost have the rank of their index. */
 enum { BF16_TILES, GEMV, GEMV_PACKED, PANELS, LAST };
 
 /* Tiles are faster than GEMV from five columns on. */
@@ -21,7 +21,7 @@ static int64_t bf16_tiles_cost(const struct hz_context *ctx, const void *args)
 	return min_i64(a->m, a->n) > 4 ? BF16_TILES : PANELS;
 }
 
-/* Four columns pay with f16 alone. */
+/* Four columns pay only with f16. */
 static int64_t gemv_packed_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_gemm_args *a = args;

@@ -11,9 +11,9 @@
 
 struct hzi_quat_layer_kern {
 	/*
-	 * Steps of lib/quat_layer/quat_layer.h, of f32, f16 or bf16: boxes of
-	 * cpu/quat_layer/gather.h, chunks or pixels begin to end - 1. Affine and drop take one
-	 * dtype in all arrays, whose channels lie back to back: rows begin to end - 1; count
+	 * Steps of lib/quat_layer/quat_layer.h, of f32, f16 or bf16: blocks of
+	 * cpu/quat_layer/gather.h, chunks, or pixels begin to end - 1. Affine and drop take one
+	 * dtype in all arrays, whose channels are contiguous: rows begin to end - 1; count
 	 * quaternions, the first of which is number from.
 	 */
 	void (*map)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);

@@ -31,14 +31,14 @@ static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int6
 	const size_t size = hz_dtype_size(m->out.dtype);
 
 	while (begin < end) {
-		int64_t at[4] = {0, 0, 0, 0}, channel = begin % row, rest = begin / row, stop;
+		int64_t at[4] = {0, 0, 0, 0}, channel = begin % row, left = begin / row, stop;
 
 		for (int k = 0; k < 4; k++)
 			at[k] = channel * arrays[k]->stride[last];
 		for (int d = last - 1; d >= 0; d--) {
 			for (int k = 0; k < 4; k++)
-				at[k] += rest % m->shape[d] * arrays[k]->stride[d];
-			rest /= m->shape[d];
+				at[k] += left % m->shape[d] * arrays[k]->stride[d];
+			left /= m->shape[d];
 		}
 		stop = begin + row - channel;
 		if (stop > end)
@@ -113,13 +113,13 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	while (begin < end) {
 		const int64_t channel = begin % m->shape[last];
-		int64_t from = 4 * channel, to = from, rest = begin / m->shape[last];
+		int64_t from = 4 * channel, to = from, left = begin / m->shape[last];
 		int64_t count = m->shape[last] - channel;
 
 		for (int d = last - 1; d >= 0; d--) {
-			from += rest % m->shape[d] * m->a.stride[d];
-			to += rest % m->shape[d] * m->out.stride[d];
-			rest /= m->shape[d];
+			from += left % m->shape[d] * m->a.stride[d];
+			to += left % m->shape[d] * m->out.stride[d];
+			left /= m->shape[d];
 		}
 		count = count < end - begin ? count : end - begin;
 		j->kern->drop(m, (const char *)m->a.data + from * (int64_t)size,
@@ -129,7 +129,7 @@ static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-static void box_work(void *job, int thread, int64_t begin, int64_t end)
+static void block_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_quat_job *j = job;
 
@@ -137,8 +137,8 @@ static void box_work(void *job, int thread, int64_t begin, int64_t end)
 	j->kern->map(j->args, begin, end);
 }
 
-/* Whether micro-kernels support a map of any layout: they have no f64 and no INIT. */
-static bool is_boxed(const struct hzi_qmap_args *a)
+/* Whether micro-kernels support a map with arrays of any layout: they have no f64 and no INIT. */
+static bool supports_blocks(const struct hzi_qmap_args *a)
 {
 	const struct hzi_qarray *const arrays[4] = {&a->a, &a->b, &a->out, &a->pre};
 
@@ -153,21 +153,21 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 {
 	const int last = a->ndim - 1, dtype = a->out.dtype;
 	const bool affine = a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD;
-	const bool plain = hzi_quat_is_contiguous(&a->a, last, dtype) &&
+	const bool contiguous = hzi_quat_is_contiguous(&a->a, last, dtype) &&
 			   hzi_quat_is_contiguous(&a->out, last, dtype);
-	const bool copies = a->kind == HZI_QMAP_COPY && plain && !a->accumulate && !a->pure;
+	const bool copies = a->kind == HZI_QMAP_COPY && contiguous && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
-	const struct hzi_quat_map_boxes boxes = hzi_quat_map_boxes(a);
+	const struct hzi_quat_map_blocks blocks = hzi_quat_map_blocks(a);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
-	if (affine && plain &&
+	if (affine && contiguous &&
 	    (a->kind == HZI_QMAP_AFFINE || hzi_quat_is_contiguous(&a->b, last, dtype)))
 		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
-	else if (a->kind == HZI_QMAP_DROPOUT && plain && !a->accumulate && !a->pure)
+	else if (a->kind == HZI_QMAP_DROPOUT && contiguous && !a->accumulate && !a->pure)
 		hzi_parallel(threads, drop_work, &job, a->total);
-	else if (is_boxed(a) && !copies)
-		hzi_parallel(threads, box_work, &job, boxes.outer * boxes.down * boxes.across);
+	else if (supports_blocks(a) && !copies)
+		hzi_parallel(threads, block_work, &job, blocks.outer * blocks.down * blocks.across);
 	else
 		hzi_parallel(threads, map_work, (void *)(uintptr_t)a, a->total);
 	return HZ_OK;
@@ -187,12 +187,12 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 
 		memset(part, 0, (size_t)(a->channels * values) * sizeof(*part));
 		for (int64_t r = first; r < stop; r++) {
-			int64_t at = 0, bt = 0, rest = r;
+			int64_t at = 0, bt = 0, left = r;
 
 			for (int d = a->ndim - 1; d >= 0; d--) {
-				at += rest % a->shape[d] * a->a.stride[d];
-				bt += rest % a->shape[d] * a->b.stride[d];
-				rest /= a->shape[d];
+				at += left % a->shape[d] * a->a.stride[d];
+				bt += left % a->shape[d] * a->b.stride[d];
+				left /= a->shape[d];
 			}
 			for (int64_t c = 0; c < a->channels; c++) {
 				struct hzi_q q = hzi_qload(&a->a, at + c * a->a.stride[last]),

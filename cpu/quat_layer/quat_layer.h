@@ -8,7 +8,7 @@
 
 #include "cpu/quat_layer/kern.h"
 
-/* What the threads of a step get */
+/* The argument that the threads of a step get */
 struct hzi_quat_job {
 	const struct hzi_quat_layer_kern *kern;
 	const void *args;

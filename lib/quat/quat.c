@@ -15,15 +15,15 @@
 
 /*
  * An operand of the call. comps: size of its last dimension, 4, 3 or 1; 0: real numbers without
- * such a dimension. cut: trailing dimensions that are not part of the quaternion shape, the one of
- * components included.
+ * such a dimension. cut: trailing dimensions that are not part of the quaternion shape, including
+ * that of the components.
  */
 struct part {
 	const char *name;
 	const hz_tensor *t;
 	struct hzi_quat_at *at;
 	int comps, cut;
-	bool empty;			/* strides mean nothing then */
+	bool empty;			/* strides have no meaning then */
 };
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ static int64_t stride_in(const struct part *p, int ndim, int d)
 	return size_in(p, ndim, d) == 1 || p->empty ? 0 : p->t->stride[own];
 }
 
-/* Checks that p has the quaternion shape of whole; with repeated, that it broadcasts to it. */
+/* Checks that p has the quaternion shape of whole or, with repeated, that it broadcasts to it. */
 static int check_shape(struct hz_context *ctx, const char *op, const struct part *whole,
 		       const struct part *p, bool repeated)
 {

@@ -11,8 +11,8 @@
 /*
  * The iteration space of a call. Every size is at least 2. Adjacent dimensions that are contiguous
  * with each other in every operand are merged; dimensions with larger strides come first.
- * Dimensions kept .. ndim - 1 are summed over, and the output's strides are 0 there; a sum over
- * nothing has one dimension of size 0.
+ * Dimensions kept .. ndim - 1 are summed over, and the output's strides are 0 there; an empty sum
+ * has one dimension of size 0.
  */
 struct hzi_quat_dims {
 	int32_t ndim, kept;
@@ -29,7 +29,7 @@ struct hzi_quat_at {
 	int64_t stride[HZ_MAXDIM], comp[4];
 };
 
-/* |stride|, also of INT64_MIN, which a dimension of one element may have */
+/* stride|, correct for INT64_MIN, which a dimension of one element may have */
 static inline uint64_t hzi_quat_step(int64_t stride)
 {
 	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
@@ -59,8 +59,8 @@ struct hzi_quat_mul_bwd_args {
 };
 
 /*
- * y = cy(sum of ca(a) cb(b) over dimensions kept .. ndim - 1), + y if accumulate; with real, the
- * real part alone, at comp[0]. kept < ndim unless each sum has one term.
+ * y = cy(sum of ca(a) cb(b) over dimensions kept .. ndim - 1), + y if accumulate; real: only the
+ * real part, at comp[0]. kept < ndim unless each sum has one term.
  */
 struct hzi_quat_dot_args {
 	struct hzi_quat_dims dims;
@@ -101,7 +101,7 @@ struct hzi_quat_map_bwd_args {
 
 /*
  * y = q v conj(q), or conj(q) v q if inverse, divided by |q|^2 if normalize. The real part of v, if
- * it has one, is not read. real: y has a real part at comp[0], which becomes 0.
+ * it has one, is not read. real: y has a real part at comp[0], which is set to 0.
  */
 struct hzi_quat_rotate_args {
 	struct hzi_quat_dims dims;
@@ -116,9 +116,9 @@ struct hzi_quat_rotate_args {
  *   dp = (dy p conj(v) + conj(dy) p v) / n, - 2 p <dy, p v conj(p)> / n^2 if normalize
  *   dq = inverse ? conj(dp) : dp
  *
- * added to dv and dq if accumulate. dy and v have no real part. real: dv has one, which becomes 0,
- * or stays if accumulate. NULL in dq.data or dv.data: that gradient is not wanted. A call that sums
- * has one of them. sum: the other gradient, if it is a sum and wanted too; or NULL.
+ * added to dv and dq if accumulate. dy and v have no real part. real: dv has one, which is set to
+ * 0, or kept if accumulate. NULL in dq.data or dv.data: that gradient is not wanted. A call that
+ * sums computes one of them. sum: the other gradient, if it is a sum and wanted too; or NULL.
  */
 struct hzi_quat_rotate_bwd_args {
 	struct hzi_quat_dims dims;

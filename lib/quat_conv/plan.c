@@ -23,7 +23,9 @@ struct weights {
 	bool conj;
 };
 
-/* The window: output u and tap t read input step * u + each * t + base; struct hzi_qpatch_args */
+/*
+ * The window: output u and tap t read input step * u + each * t + base; see struct hzi_qpatch_args.
+ */
 struct window {
 	int64_t step[3], each[3], base[3];
 };
@@ -34,15 +36,15 @@ static int64_t product3(const int64_t *v)
 }
 
 /*
- * Pixels of an array as the rows or columns of a matrix: patches in scratch memory, or the array
- * itself where one tap reads each pixel.
+ * Pixels of an array as the rows or columns of a matrix: patches (im2col) in scratch memory, or the
+ * array itself where one tap reads each pixel
  */
 struct pixels {
 	const struct hzi_quat_tensor *t;
 	int64_t groups, channels;	/* channels of a group */
 	int64_t count[3], taps[3];
 	struct window window;
-	bool direct;			/* the array itself */
+	bool direct;			/* the array itself, without patches */
 	int64_t pixel;			/* direct: the stride of pixels */
 	void *scratch;
 };
@@ -111,7 +113,7 @@ static int pixels_matrix(struct hzi_quat_plan *r, const struct pixels *p, int64_
 	return r->dry || k == 0 ? HZ_OK : r->conv->patch(r->ctx, r->op, &a);
 }
 
-/* Pixels at a time, so that their patches fit into patch_bytes; at least 256 */
+/* Pixels at a time, so that their patches fit patch_bytes; at least 256 */
 static int64_t chunk_rows(const struct hzi_quat_plan *r, const struct pixels *p, int64_t rows)
 {
 	const int64_t row = p->groups * pixels_columns(p) * 4 *
@@ -130,7 +132,7 @@ static void pixels_scratch(struct hzi_quat_plan *r, struct pixels *p, int64_t ch
 					   p->t->a.dtype);
 }
 
-/* The array from that channel on */
+/* The array from a channel on */
 static struct hzi_qarray from_channel(const struct hzi_qarray *a, int64_t channels)
 {
 	struct hzi_qarray b = *a;
@@ -141,7 +143,7 @@ static struct hzi_qarray from_channel(const struct hzi_qarray *a, int64_t channe
 	return b;
 }
 
-/* Rows and columns from which 8 real products beat 16 in a route; more in a product: FAST_LEAST */
+/* Rows and columns from which 8 real products beat 16 in a route; for a GEMM: FAST_LEAST */
 #define ROUTE_FAST_LEAST 8
 
 static void settle_conv(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g, bool reversed)
@@ -159,13 +161,13 @@ union route_args {
 	struct hzi_quat_wgrad_step weights;
 };
 
-/* What a route gets of a call, for as many groups from the first on */
+/* Arguments of a route for a call, for that many groups from `first` on */
 typedef void (*args_of)(const struct hzi_quat_plan *r, const void *call, int64_t first,
 			int64_t groups, union route_args *a);
 
 /*
  * Runs a call by a route of the device: one that takes all groups at once, else one for each group.
- * *left: the route that leaves the call to products with patches; NULL: none, the call was made.
+ * *left: the route that leaves the call to GEMM with patches; NULL: none, the call is done.
  */
 static int run_route(struct hzi_quat_plan *r, const struct hzi_op_routes *routes, args_of args_of,
 		     const void *call, int64_t groups, const struct hzi_route **left)
@@ -199,7 +201,7 @@ static int run_route(struct hzi_quat_plan *r, const struct hzi_op_routes *routes
 	return HZ_OK;
 }
 
-/* A convolution: out = w times the patches p of its input, with bias and activation */
+/* A convolution: out = w times the patches of its input, with bias and activation */
 struct correlation {
 	const struct pixels *p;
 	const struct hzi_quat_tensor *out;
@@ -378,17 +380,17 @@ static int conv_forward(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 static int64_t gcd(int64_t a, int64_t b)
 {
 	while (b) {
-		const int64_t rest = a % b;
+		const int64_t left = a % b;
 
 		a = b;
-		b = rest;
+		b = left;
 	}
 	return a;
 }
 
 /*
  * One phase along one dimension: pixels phase + stride * u of big. Taps first, first + each, ...
- * reach it, those for which stride divides phase + pad - tap * dilation.
+ * reach it: those for which stride divides phase + pad - tap * dilation.
  */
 struct phase {
 	int64_t count;			/* of u */
@@ -520,7 +522,7 @@ static int conv_adjoint(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 
 /* ---- The gradient of w ----------------------------------------------------------------------- */
 
-/* Sums over pixels of s, of small, times patches p of big; reversed: the factors exchanged */
+/* Sums over pixels of s, from small, times patches p of big; reversed: the factors swapped */
 struct weights_call {
 	const struct pixels *s, *p;
 	const struct hzi_quat_tensor *sum;
@@ -594,7 +596,7 @@ static int conv_weights(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 	}
 	pixels_scratch(r, &p, chunk);
 	pixels_scratch(r, &s, chunk);
-	/* Without pixels one product of no terms makes zeros. */
+	/* Without pixels, one empty product writes zeros. */
 	for (int64_t first = 0; first == 0 || first < rows;
 	     first = hzi_quat_plan_next(r, first, chunk, rows)) {
 		struct hzi_quat_gemm_args g = {
@@ -627,7 +629,9 @@ static int conv_weights(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 /* Most quaternions that pack_input() copies: a broadcast array may have any number */
 #define PACK_MOST ((int64_t)1 << 26)
 
-/* Replaces an array by a copy with contiguous channels, if the device wants that for patches. */
+/*
+ * Replaces an array by a copy with contiguous channels, if the device needs that for fast patches.
+ */
 static int pack_input(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
 		      struct hzi_quat_tensor *t)
 {
@@ -685,7 +689,7 @@ int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_conv_steps *s
 	size_t unused;
 
 	r.conv = steps;
-	/* Nothing is written if a product will be refused: a dry run finds out. */
+	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (!bytes && hzi_quat_plan_may_refuse(steps->layer, l))
 		HZ_CHECK(hzi_quat_conv_do(ctx, steps, a, backward, &unused));
 	if (!backward || l->dw.a.data || (l->activation != HZ_ACT_NONE && !l->pre.a.data))

@@ -11,14 +11,14 @@
 
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 
-/* Operands of a call; y is dy and the others are outputs in the backward pass. */
+/* Operands of a call; in the backward pass y is dy and the others are outputs. */
 struct call {
 	const char *op;
 	const hz_tensor *x, *w, *b, *y, *dx, *dw, *db;
 	bool backward;
 };
 
-/* Puts missing spatial dimensions, of size 1, in front of the others. */
+/* Prepends missing spatial dimensions, of size 1. */
 static void widen(struct hzi_quat_tensor *t)
 {
 	const int missing = 5 - t->ndim;
@@ -115,17 +115,17 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 				     ", as x"));
 	for (int d = 0; d < n; d++) {
 		const int in = 3 - n + d;
-		int64_t span, room, size;
+		int64_t span, padded, size;
 
 		if (q->w->shape[1 + d] < 1)
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: w.shape[%d] is 0, must be at least 1",
 					q->op, 1 + d);
 		if (!hzi_mul(q->w->shape[1 + d] - 1, a->dilation[in], &span) ||
-		    __builtin_add_overflow(big->shape[1 + d], 2 * a->pad[in], &room) ||
-		    span > INT64_MAX / 4 || room > INT64_MAX / 4)
+		    __builtin_add_overflow(big->shape[1 + d], 2 * a->pad[in], &padded) ||
+		    span > INT64_MAX / 4 || padded > INT64_MAX / 4)
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] overflows with pad and "
 					"dilation", q->op, transposed ? y_name : "x", 1 + d);
-		size = room - span - 1 < 0 ? 0 : (room - span - 1) / a->stride[in] + 1;
+		size = padded - span - 1 < 0 ? 0 : (padded - span - 1) / a->stride[in] + 1;
 		if (small->shape[1 + d] != size)
 			return hzi_fail(ctx, HZ_ESHAPE,
 					"%s: %s.shape[%d] is %lld, must be %lld, what the "

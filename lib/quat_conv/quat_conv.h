@@ -17,7 +17,7 @@
  * of the groups of g.a. The plan asks for a route for all groups, then for one for each group.
  */
 struct hzi_quat_conv_step {
-	const char *op;			/* of the call, for messages */
+	const char *op;			/* name of the call, for messages */
 	struct hzi_quat_gemm_args g;
 	struct hzi_qpatch_args x;
 	struct hzi_qarray y, pre;
@@ -38,18 +38,18 @@ struct hzi_quat_wgrad_step {
 	void *sum;
 };
 
-/* What a device has for convolutions besides the steps of layers */
+/* The functions of a device for convolutions, besides the steps of layers */
 struct hzi_quat_conv_steps {
 	const struct hzi_quat_steps *layer;
 	int (*patch)(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a);
 	/*
-	 * Routes of a convolution and of the gradient of x (struct hzi_quat_conv_step), and of
-	 * the gradient of w (struct hzi_quat_wgrad_step). The last one of each, which has no
-	 * run(), is products with patches, which lib/quat_conv/plan.c makes.
+	 * Routes of a convolution and of the gradient of x (struct hzi_quat_conv_step), and of the
+	 * gradient of w (struct hzi_quat_wgrad_step). The last one of each has no run(): it stands
+	 * for GEMM with patches, in lib/quat_conv/plan.c.
 	 */
 	const struct hzi_op_routes *conv, *weights;
 	bool packs;			/* patch() is fast for contiguous channels: copy others */
-	size_t patch_bytes;		/* of patches at a time */
+	size_t patch_bytes;		/* bytes of patches at a time */
 };
 
 extern const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps, hzi_cuda_quat_conv_steps;

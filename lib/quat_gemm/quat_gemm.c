@@ -148,7 +148,7 @@ static int64_t batch_count(const hz_tensor *t)
 
 /*
  * *bytes: of the packed matrices. *scratch: on a GPU, whose calls do not allocate, bytes of
- * workspace behind them; 0 on a CPU, which has one of its own.
+ * workspace behind them; 0 on a CPU, which has a workspace of its own.
  */
 static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_gemm_opts *o,
 		     struct hzi_quat_gemm_pack_args *p, size_t *bytes, size_t *scratch)

@@ -9,8 +9,8 @@
 #include "lib/core/internal.h"
 
 /*
- * hz_packed.layout of a quaternion matrix: bit 8 is set, bit 9 for the format of GPUs. Bits 0 and 1
- * hold enum hz_quat_method, DIRECT or FAST; bits 4 to 6 enum hz_precision as the caller gave it.
+ * hz_packed.layout of a quaternion matrix: bit 8 is set, bit 9 for the GPU format. Bits 0 and 1
+ * hold enum hz_quat_method, DIRECT or FAST; bits 4 to 6 enum hz_precision as given by the caller.
  */
 #define HZI_QUAT_LAYOUT 0x100
 #define HZI_QUAT_LAYOUT_CUDA 0x200
@@ -31,16 +31,16 @@ static inline int hzi_quat_layout_precision(int32_t layout)
 }
 
 /*
- * The format of CPUs: panels of 64 rows, cut into blocks of 128 columns. A block is four planes w,
- * x, y, z of [columns][64] elements in the dtype of the matrix; rows beyond the last are 0. Both
- * methods read it, and so do products with the transpose.
+ * The CPU format: panels of 64 rows, cut into blocks of 128 columns. A block is planar: four
+ * component planes w, x, y, z of [columns][64] elements in the dtype of the matrix; rows beyond the
+ * last are 0. Both methods read it, and so do products with the transpose.
  */
 #define HZI_QUAT_PANEL 64
 #define HZI_QUAT_K_BLOCK 128
 
 /*
  * Bytes of one packed m x k matrix, a multiple of 64; 0 on overflow. All ISA levels share one
- * format. The format of GPUs has 8 bytes more per row, for scales.
+ * format. The GPU format has 8 bytes more per row, for scales.
  */
 static inline int64_t hzi_quat_pack_bytes(int32_t layout, int dtype, int64_t m, int64_t k)
 {
@@ -82,7 +82,7 @@ struct hzi_quat_view {
 struct hzi_quat_gemm_args {
 	int64_t m, n, k;
 	struct hzi_quat_view a, b, c;
-	int32_t dtype, c_dtype;		/* of a and b; of c and pre */
+	int32_t dtype, c_dtype;		/* types of a and b, of c and pre */
 	int32_t conj_a, conj_b, conj_c;
 	int32_t method, precision, activation;
 	double alpha[4], beta, slope;

@@ -16,12 +16,12 @@
 
 struct call {
 	const char *op;
-	const hz_tensor *x, *gamma, *beta, *y, *dx, *dgamma, *dbeta;	/* y: dy if backward */
+	const hz_tensor *x, *gamma, *beta, *y, *dx, *dgamma, *dbeta;	/* y is dy if backward */
 	const hz_quat_batchnorm_opts *o;
 	bool backward;
 };
 
-/* A parameter: contiguous, [C] or [C, columns] */
+/* Checks a parameter: contiguous, [C] or [C, columns]. */
 static int check_parameter(struct hz_context *ctx, const struct call *q, const char *name,
 			   const hz_tensor *t, int dtype, int64_t channels, int columns,
 			   bool output, void **data)
@@ -128,7 +128,7 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 				    q->backward ? "dx" : "y");
 }
 
-/* Pieces of the workspace */
+/* Takes bytes of the workspace. */
 static void *take(char *base, size_t *used, int64_t bytes)
 {
 	void *p = base + *used;
@@ -266,7 +266,7 @@ int hz_quat_batchnorm_bwd_workspace(hz_context *ctx, const hz_tensor *x, const h
 
 static const int s32_type[] = {HZ_S32, 0};
 
-/* Strides and sizes of three dimensions, the missing ones in front being of size 1 */
+/* Strides and sizes of three dimensions; missing ones are prepended with size 1. */
 static void widen(int n, const int64_t *shape, const int64_t *stride, int64_t *size, int64_t *to)
 {
 	to[0] = stride[0];
@@ -309,7 +309,7 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 				     ", as x"));
 	for (int d = 0; d < 3; d++) {
 		const int own = d - (3 - n);
-		int64_t rest;
+		int64_t left;
 
 		a->window[d] = a->step[d] = 1;
 		if (own < 0)
@@ -320,11 +320,11 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		HZ_CHECK(hzi_quat_check_range(ctx, op, "stride", a->step[d], 1, INT32_MAX));
 		a->pad[d] = o->pad[own];
 		HZ_CHECK(hzi_quat_check_range(ctx, op, "pad", a->pad[d], 0, a->window[d] / 2));
-		/* Four times the shape has been seen not to overflow. */
-		rest = x->shape[1 + own] + 2 * a->pad[d] - a->window[d];
+		/* Four times the shape is known not to overflow. */
+		left = x->shape[1 + own] + 2 * a->pad[d] - a->window[d];
 		HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, 1 + own, y->shape[1 + own],
-					     rest < 0 || x->shape[1 + own] == 0 ? 0 :
-						     rest / a->step[d] + 1,
+					     left < 0 || x->shape[1 + own] == 0 ? 0 :
+						     left / a->step[d] + 1,
 					     ", what the windows make of x"));
 	}
 	a->max = o->kind == HZ_POOL_MAX;

@@ -108,7 +108,7 @@ int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags,
 	return HZ_OK;
 }
 
-/* What the options of linear layers and convolutions have in common */
+/* Checks the options that linear layers and convolutions share. */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
 			   int32_t precision, int32_t activation, const int64_t *reserved,
 			   struct hzi_quat_layer *l)

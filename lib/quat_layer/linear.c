@@ -63,7 +63,7 @@ static int weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor
 	struct hzi_quat_tensor sum = l->dw;
 	struct hzi_quat_merged walked = j;
 	void *parts = NULL;
-	int64_t steps = 1;		/* without items one product of no terms makes zeros */
+	int64_t steps = 1;		/* without items one empty product writes zeros */
 	int status = HZ_OK;
 
 	for (int d = 0; d < j.n - 1 && r->dry; d++)
@@ -78,7 +78,7 @@ static int weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor
 	if (items != 1 || parts)
 		sum = hzi_quat_plan_tensor(r, hzi_quat_sum_dtype(z->a.dtype), 2, l->dw.shape);
 	for (int64_t i = 0; i < steps && status == HZ_OK; i++) {
-		int64_t rest = i, z_at = 0, x_at = 0;
+		int64_t left = i, z_at = 0, x_at = 0;
 		struct hzi_quat_gemm_args g = {
 			.m = l->dw.shape[0], .n = l->dw.shape[1],
 			.k = items ? k : 0, .dtype = z->a.dtype,
@@ -88,9 +88,9 @@ static int weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor
 		};
 
 		for (int d = j.n - 2; d >= 0; d--) {
-			z_at += rest % walked.size[d] * j.stride[0][d];
-			x_at += rest % walked.size[d] * j.stride[1][d];
-			rest /= walked.size[d];
+			z_at += left % walked.size[d] * j.stride[0][d];
+			x_at += left % walked.size[d] * j.stride[1][d];
+			left /= walked.size[d];
 		}
 		g.a = hzi_quat_array_matrix(&z->a, z_at, z->a.stride[last], j.stride[0][j.n - 1]);
 		g.b = hzi_quat_array_matrix(&l->x.a, x_at, j.stride[1][j.n - 1],
@@ -120,12 +120,12 @@ static int linear_forward(struct hzi_quat_plan *r, const void *a, const struct h
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 /*
- * Rotations of vectors are a real matrix product, r (3 n x 3 m) by x, made by quat_gemm: r is the
- * real part of the left factor, whose other components are the zeros behind it, and a quaternion of
- * the right factor holds four columns. Columns are padded to a multiple of four.
+ * Rotations of vectors are a real matrix product, r (3 n x 3 m) by x, computed by quat_gemm: r is
+ * the real part of the left factor, whose other components are the zeros behind it, and a
+ * quaternion of the right factor holds four columns. Columns are padded to a multiple of four.
  */
 struct rotations {
-	int64_t n, m, batch, padded, ld;	/* ld: of 3 m, padded */
+	int64_t n, m, batch, padded, ld;	/* ld: 3 m, padded */
 	int dtype;
 	void *r;				/* [2][3 n][ld] */
 };
@@ -181,7 +181,7 @@ static struct hzi_qarray vectors(void *data, int dtype, int ndim, const int64_t 
 	return v;
 }
 
-/* Copies the vector parts of t to rows of ld numbers; the rest of planes x padded rows is 0. */
+/* Copies the vector parts of t to rows of ld numbers, zero-padded to planes x padded rows. */
 static int gather_vectors(struct hzi_quat_plan *r, const struct rotations *s,
 			  const struct hzi_quat_tensor *t, int64_t ld, int planes, void **data)
 {
@@ -317,7 +317,7 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	int status = HZ_OK;
 	size_t unused;
 
-	/* Nothing is written if a product will be refused: a dry run finds out. */
+	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (backward && !bytes && hzi_quat_plan_may_refuse(steps, l))
 		HZ_CHECK(hzi_quat_linear_do(ctx, steps, a, true, &unused));
 	if (a->rotate) {
@@ -345,11 +345,11 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	return status;
 }
 
-/* ---- Checks, calls into the table ----------------------------------------------------------- */
+/* ---- Checks, calls through the operation table ----------------------------------------------- */
 
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 
-/* Operands of a call; y is dy and the others are outputs in the backward pass. */
+/* Operands of a call; in the backward pass y is dy and the others are outputs. */
 struct call {
 	const char *op;
 	const hz_tensor *x, *w, *b, *y, *dx, *dw, *db;
@@ -389,7 +389,7 @@ static int check_weights(struct hz_context *ctx, const struct call *q, const hz_
 	return HZ_OK;
 }
 
-/* Products with unpacked operands take the method and precision of the packed weights, too. */
+/* Products with unpacked operands also use the method and precision of the packed weights. */
 static void settle(struct hzi_quat_layer *l)
 {
 	if (!l->packed)
@@ -414,7 +414,7 @@ static int check_factors(struct hz_context *ctx, const struct call *q, const cha
 	return HZ_OK;
 }
 
-/* Checks t.shape against `as` but for the last two dimensions, and the number of channels. */
+/* Checks t.shape against `as` except for the last two dimensions, and the number of channels. */
 static int check_rows(struct hz_context *ctx, const struct call *q, const char *name,
 		      const hz_tensor *t, const char *as_name, const hz_tensor *as,
 		      int64_t channels, const char *what)

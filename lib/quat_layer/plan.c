@@ -22,7 +22,7 @@ int64_t hzi_quat_plan_next(const struct hzi_quat_plan *r, int64_t i, int64_t siz
 struct hzi_quat_plan hzi_quat_plan_begin(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 					 const struct hzi_quat_layer *l, const char *op, bool dry)
 {
-	/* A dry run has no workspace; an address stands for it, so that views look the same. */
+	/* A dry run has no workspace; a placeholder address makes views look the same. */
 	return (struct hzi_quat_plan){
 		.ctx = ctx, .steps = steps, .l = l, .op = op, .dry = dry,
 		.base = dry ? (char *)(uintptr_t)4096 : ctx->workspace,
@@ -55,7 +55,7 @@ int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_qmap_args *m)
 	return r->dry || m->total == 0 ? HZ_OK : r->steps->map(r->ctx, r->op, m);
 }
 
-/* Rows, columns and terms from which 8 real products with more sums beat 16 */
+/* Rows, columns and terms from which 8 real products with more additions beat 16 */
 #define FAST_LEAST 32
 
 void hzi_quat_plan_options(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g,
@@ -125,7 +125,7 @@ int hzi_quat_plan_multiply(struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g
 	return hzi_quat_plan_call(r, &product, g);
 }
 
-#define SPLIT_TERMS 512		/* least terms of a part of a product */
+#define SPLIT_TERMS 512		/* fewest terms of a part of a product */
 #define SPLITS_MAX 64
 
 int64_t hzi_quat_plan_splits(const struct hzi_quat_plan *r, int64_t m, int64_t n, int64_t k)
@@ -284,7 +284,7 @@ struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *o
 	return m;
 }
 
-/* Least rows of a chunk; more, so that there are at most HZI_QSUM_CHUNKS chunks */
+/* Fewest rows of a chunk; more if needed to have at most HZI_QSUM_CHUNKS chunks */
 #define SUM_ROWS 64
 
 void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a,

@@ -17,13 +17,13 @@ struct hzi_quat_plan {
 	const struct hzi_quat_layer *l;
 	const char *op;
 	char *base;			/* of the workspace */
-	size_t used, peak;		/* bytes of it */
+	size_t used, peak;		/* bytes of the workspace */
 	bool dry;			/* only count the workspace */
 };
 
 /*
  * A dry run of a loop takes the first 8 steps and the last. A step's workspace depends on the
- * alignment of its data, and the ninth step has that of the first, modulo 16 bytes.
+ * alignment of its data, and the ninth step has the alignment of the first, modulo 16 bytes.
  */
 #define HZI_QUAT_DRY_STEPS 8
 
@@ -55,29 +55,29 @@ int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_qarray *from,
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* A matrix of the array, `offset` elements from its first one */
+/* A matrix in the array, `offset` elements from its first element */
 struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
 					   int64_t col);
 
 /* Adds the bias b from element `first` on, if there is one. */
 void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b, int64_t first);
 
-/* The layer's options for a product. reversed: the factors in the other order */
+/* Sets the layer's options for a product. reversed: the factors in the other order */
 void hzi_quat_plan_options(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g,
 			   bool reversed);
 
-/* Runs a route in the rest of the workspace; a dry run counts its workspace. */
+/* Runs a route with the unused part of the workspace; a dry run counts its workspace. */
 int hzi_quat_plan_call(struct hzi_quat_plan *r, const struct hzi_route *route, const void *args);
 
 int hzi_quat_plan_multiply(struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g, bool reversed);
 
 /*
- * Split-K: the parts along k of a product with few rows and columns, so that the device has enough
- * tiles. It depends on the sizes alone.
+ * Split-K: the number of parts along k of a product with few rows and columns, so that the device
+ * has enough tiles. It depends on the sizes only.
  */
 int64_t hzi_quat_plan_splits(const struct hzi_quat_plan *r, int64_t m, int64_t n, int64_t k);
 
-/* Adds the parts of a product to `splits` results, `part` elements apart. */
+/* Computes the parts of a product to `splits` results, `part` elements apart. */
 int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_gemm_args *g,
 				 int64_t splits, int64_t part, bool reversed);
 

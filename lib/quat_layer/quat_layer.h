@@ -27,20 +27,20 @@ typedef double hzi_qreal;
 
 /*
  * An array of quaternions: component c (0 w, 1 x, 2 y, 3 z) of element i is at data + the sum of
- * i[d] * stride[d] + comp[c], in elements. The shape stands beside it.
+ * i[d] * stride[d] + comp[c], in elements. Its shape is stored elsewhere.
  */
 struct hzi_qarray {
 	void *data;			/* NULL: none */
 	int64_t stride[HZI_QDIM];
 	int64_t comp[4];
 	int32_t dtype;
-	int32_t whole;			/* contiguous, aligned components: one load takes all */
+	int32_t whole;			/* contiguous, aligned components: one load */
 };
 
 enum hzi_qmap_kind {
 	HZI_QMAP_COPY,			/* out = a */
-	HZI_QMAP_ACT,			/* pre = a + b, out = act(pre); b and pre may be absent */
-	HZI_QMAP_ACT_BWD,		/* out = the gradient at a for b, that at act(a) */
+	HZI_QMAP_ACT,			/* pre = a + b, out = act(pre); b and pre are optional */
+	HZI_QMAP_ACT_BWD,		/* out = the gradient at a, from b, that at act(a) */
 	HZI_QMAP_DROPOUT,		/* out = a * scale, or 0 */
 	HZI_QMAP_INIT,			/* out = random */
 	HZI_QMAP_AFFINE,		/* out = coef[c] of a: struct hzi_qaffine */
@@ -90,17 +90,17 @@ enum hzi_qsum_kind {
 	HZI_QSUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
 };
 
-/* Sums per channel of a kind */
+/* Number of sums per channel of a kind */
 #define HZI_QSUM_VALUES(kind) \
 	((kind) == HZI_QSUM_PLAIN ? 4 : (kind) == HZI_QSUM_SQUARES ? 10 : \
 	 (kind) == HZI_QSUM_MOMENTS ? 14 : 20)
 #define HZI_QSUM_CHUNKS 256
 
 /*
- * Sums over rows, per channel, in chunks of `chunk` rows: chunk i, channel c gives
- * part[(i * channels + c) * values ...]. The chunks depend on the shape alone, so that the result
- * has the same bits for any number of threads. mean: [channels][4], or saved [channels][14]: the
- * mean and the lower triangle of m, row-major.
+ * Sums over rows, per channel, in chunks of `chunk` rows: chunk i, channel c gives part[(i *
+ * channels + c) * values ...]. The chunks depend on the shape only, so that the result has the same
+ * bits for any number of threads. mean: [channels][4], or saved [channels][14]: the mean and the
+ * lower triangle of m, row-major.
  */
 struct hzi_qsum_args {
 	struct hzi_qarray a, b;
@@ -112,12 +112,12 @@ struct hzi_qsum_args {
 	double *part;
 };
 
-/* The end of a sum over chunks; kinds in their order of use */
+/* Finishing a sum over chunks; kinds in their order of use */
 enum hzi_qfinish_kind {
 	HZI_QFINISH_BIAS,		/* out = the sum, or += */
 	HZI_QFINISH_MEAN,		/* saved gets the mean */
 	HZI_QFINISH_NORM,		/* saved gets m; running values; coef: struct hzi_qaffine */
-	HZI_QFINISH_MOMENTS,		/* MEAN and NORM; saved has p of HZI_QSUM_MOMENTS */
+	HZI_QFINISH_MOMENTS,		/* MEAN and NORM; saved holds p of HZI_QSUM_MOMENTS */
 	HZI_QFINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_qaffine_bwd */
 };
 
@@ -125,7 +125,7 @@ struct hzi_qfinish_args {
 	const double *part;
 	int64_t chunks, rows, channels;	/* chunks 0: use running values */
 	int32_t kind, accumulate;
-	struct hzi_qarray out;		/* BIAS; stride[0] is that of channels */
+	struct hzi_qarray out;		/* BIAS; stride[0] is the stride of channels */
 	int32_t whiten, eval, dtype, pad_;	/* dtype of all below: f32, or f64 on the CPU */
 	const void *gamma, *beta;	/* NULL: 1 and 0 */
 	void *running_mean, *running_var, *dgamma, *dbeta;	/* NULL: none */
@@ -147,7 +147,7 @@ struct hzi_qpool_args {
 
 /*
  * Rotations: r[3 n + i][ld (3 m + j)] = the 3 x 3 matrix of q[n][m], times scale[n][m] / |q|^2; or
- * (bwd) dq and dscale from its gradient r.
+ * (bwd) dq and dscale from the gradient of r
  */
 struct hzi_qrotation_args {
 	struct hzi_qarray q, dq;
@@ -162,7 +162,7 @@ struct hzi_qrotation_args {
 
 #include "lib/quat_gemm/quat_gemm.h"
 
-/* The steps of a device, in the order of the context's stream */
+/* The steps of a device, which run in the order of the context's stream */
 struct hzi_quat_steps {
 	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a);
 	int (*sum)(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a);
@@ -170,9 +170,9 @@ struct hzi_quat_steps {
 	int (*rotation)(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
 			bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
-	bool moments;			/* sum() has HZI_QSUM_MOMENTS: one pass, not two */
+	bool moments;			/* sum() supports HZI_QSUM_MOMENTS: one pass, not two */
 	int64_t tiles;			/* 64 x 64 tiles that fill the device; 0: any */
-	int64_t most;			/* most rows, columns and terms of a product; 0: any */
+	int64_t most;			/* limit of rows, columns and terms; 0: none */
 };
 
 extern const struct hzi_quat_steps hzi_cpu_quat_steps, hzi_cuda_quat_steps;
@@ -186,8 +186,8 @@ struct hzi_quat_tensor {
 
 /* The operands and options that linear layers and convolutions share */
 struct hzi_quat_layer {
-	struct hzi_quat_tensor x, w, b, y, pre;	/* y: dy if backward; pre, b may be absent */
-	struct hzi_quat_tensor dx, dw, db;	/* backward; may be absent */
+	struct hzi_quat_tensor x, w, b, y, pre;	/* y: dy if backward; pre, b are optional */
+	struct hzi_quat_tensor dx, dw, db;	/* backward; optional */
 	const void *packed;			/* instead of w */
 	int32_t layout;
 	int32_t method, precision, activation, reversed, accumulate;
@@ -252,7 +252,7 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,
 			int64_t size, int64_t wanted, const char *as);
 
-/* HZ_OK if no output overlaps another operand, but that `in` and `place` may be the same view */
+/* HZ_OK if no output overlaps another operand, except that `in` and `place` may be the same view */
 int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
 			 const struct hzi_quat_layer_view *list,
 			 int n, const char *in, const char *place);
@@ -261,7 +261,7 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 			 int64_t low, int64_t high);
 int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known);
 
-/* Checks the options that linear layers and convolutions share, and puts them into *l. */
+/* Checks the options that linear layers and convolutions share, and stores them in *l. */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
 			   int32_t precision, int32_t activation, const int64_t *reserved,
 			   struct hzi_quat_layer *l);
@@ -275,7 +275,7 @@ int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name
 
 /*
  * A map over the shape of out; a, b and pre have that shape or are NULL. Dimensions that are
- * contiguous in all arrays are merged, `channels`: but for the last one.
+ * contiguous in all arrays are merged; with `channels` except for the last one.
  */
 struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
 				       const struct hzi_qarray *a, const struct hzi_qarray *b,

@@ -63,7 +63,7 @@ HZI_QSTEP uint16_t hzi_qto_f16(float f)
 		return (uint16_t)(sign | 0x7e00);
 	if (bits >= 0x477ff000)		/* 65520 and more: Inf */
 		return (uint16_t)(sign | 0x7c00);
-	if (bits < 0x38800000) {	/* below 2^-14 steps are 2^-24: the sum with 0.5 has them */
+	if (bits < 0x38800000) {	/* below 2^-14: 0.5 has the unit 2^-24 */
 		float t;
 
 		memcpy(&t, &bits, 4);
@@ -327,7 +327,7 @@ HZI_QSTEP double hzi_quniform(uint64_t seed, uint64_t j)
 	return (double)(z >> 11) * 0x1p-53;
 }
 
-/* One rounding each, never fused: what is made of these has the same bits everywhere. */
+/* One rounding each, never fused: numbers computed from these have the same bits everywhere. */
 #ifdef __CUDACC__
 HZI_QSTEP double hzi_dmul(double a, double b) { return __dmul_rn(a, b); }
 HZI_QSTEP double hzi_dadd(double a, double b) { return __dadd_rn(a, b); }
@@ -359,7 +359,9 @@ HZI_QSTEP double hzi_qminus2ln(double x)
 	return hzi_dmul(-2, hzi_dadd(hzi_dmul(e, 0.69314718055994531), sum));
 }
 
-/* cos and sin of 2 pi u, 0 <= u < 1: eighths of a turn, then their series up to x^17 */
+/*
+ * cos and sin of 2 pi u, 0 <= u < 1: reduced to eighths of a circle, then their series up to x^17
+ */
 HZI_QSTEP void hzi_qcircle(double u, double *cosine, double *sine)
 {
 	const int eighth = (int)hzi_dmul(u, 8);
@@ -386,7 +388,7 @@ HZI_QSTEP double hzi_qroot(double x)
 #endif
 }
 
-/* Quaternion i of hz_quat_init(), by the formulas there */
+/* Quaternion i of hz_quat_init(), by its formulas */
 HZI_QSTEP void hzi_qinit(int distribution, double scale, uint64_t seed, uint64_t i, double *q)
 {
 	double u[5], ca, sa, cb, sb, s, t;
@@ -507,12 +509,12 @@ HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, 
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
-/* Element i of three dimensions and channels behind images: where it is */
+/* Index in images, three dimensions and channels */
 struct hzi_qplace {
 	int64_t image, p[3], c;
 };
 
-/* i / n, neither negative; of 32 bits, which is several times as fast on a GPU, wherever they do */
+/* i / n, both non-negative; in 32 bits, which is several times as fast on a GPU, where they fit */
 HZI_QSTEP int64_t hzi_qdivide(int64_t i, int64_t n)
 {
 #ifdef __CUDACC__
@@ -544,8 +546,8 @@ HZI_QSTEP int64_t hzi_qplace_offset(const int64_t *stride, struct hzi_qplace at)
 }
 
 /*
- * Places from low on, all below high, in index order. hzi_qwalk_next(): the next one. As many as
- * HZI_QWALK_AHEAD are looked at together, so that their loads are under way at the same time.
+ * Iterates over indices from low to below high, in index order. Up to HZI_QWALK_AHEAD of them are
+ * looked at together, so that their loads overlap.
  */
 #define HZI_QWALK_AHEAD 4
 
@@ -576,7 +578,7 @@ HZI_QSTEP void hzi_qwalk_next(struct hzi_qwalk *w)
 	w->at.p[0]++;
 }
 
-/* The element of y at a place */
+/* Computes the element of y at an index. */
 HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
 {
 	int64_t count, best = -1;
@@ -635,7 +637,7 @@ HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace t
 		a->index[hzi_qplace_offset(a->index_stride, to)] = (int32_t)best;
 }
 
-/* What a mean over the window of y at a place is of */
+/* The divisor of a mean over the window of y at an index */
 HZI_QSTEP hzi_qreal hzi_qpool_count(const struct hzi_qpool_args *a, const struct hzi_qplace *from)
 {
 	hzi_qreal count = 1;
@@ -650,7 +652,10 @@ HZI_QSTEP hzi_qreal hzi_qpool_count(const struct hzi_qpool_args *a, const struct
 	return count;
 }
 
-/* The element of dx at a place: what the windows that hold it give, in their order */
+/*
+ * Computes the element of dx at an index: the contributions of the windows that contain it, in
+ * order.
+ */
 HZI_QSTEP void hzi_qpool_bwd_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
 {
 	const int64_t at = hzi_qplace_offset(a->x.stride, to);
@@ -705,8 +710,8 @@ HZI_QSTEP void hzi_qpool_bwd_one(const struct hzi_qpool_args *a, struct hzi_qpla
 }
 
 /*
- * The same for all elements of the window of y at a place, where each element of dx has just one:
- * the index is read once for them.
+ * Computes all elements of dx in the window of y at an index, if windows do not overlap: the index
+ * of the maximum is read once.
  */
 HZI_QSTEP void hzi_qpool_bwd_window(const struct hzi_qpool_args *a, struct hzi_qplace from)
 {
@@ -736,7 +741,7 @@ HZI_QSTEP void hzi_qpool_bwd_window(const struct hzi_qpool_args *a, struct hzi_q
 
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
-/* The matrix of v -> q v q^*, by rows */
+/* The matrix of v -> q v q^*, row-major */
 HZI_QSTEP void hzi_qrotation(const hzi_qreal *q, hzi_qreal *r)
 {
 	const hzi_qreal w = q[0], x = q[1], y = q[2], z = q[3];
@@ -752,7 +757,7 @@ HZI_QSTEP void hzi_qrotation(const hzi_qreal *q, hzi_qreal *r)
 	r[8] = w * w - x * x - y * y + z * z;
 }
 
-/* q scaled to norm 1 at most a factor 2 off, so that squares stay in range; 0 if q is 0 */
+/* q scaled to norm 1 up to a factor of 2, so that squares stay in range; 0 if q is 0 */
 HZI_QSTEP hzi_qreal hzi_qrotation_load(const struct hzi_qrotation_args *a, int64_t n, int64_t m,
 				       hzi_qreal *q, hzi_qreal *scale)
 {
@@ -779,8 +784,8 @@ HZI_QSTEP void hzi_qrotation_one(const struct hzi_qrotation_args *a, int64_t n, 
 }
 
 /*
- * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: that of u is the derivative
- * below, and of it q has what is orthogonal to u, divided by |q|.
+ * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: the gradient of u is the
+ * derivative below, and that of q is its part orthogonal to u, divided by |q|.
  */
 HZI_QSTEP void hzi_qrotation_bwd_one(const struct hzi_qrotation_args *a, int64_t n, int64_t m)
 {

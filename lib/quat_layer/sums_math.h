@@ -8,7 +8,9 @@
 
 #include "lib/quat_layer/step_math.h"
 
-/* Adds what one row has to the values of a channel; saved: its mean and lower triangle. */
+/*
+ * Adds the contribution of one row to the values of a channel; saved: its mean and lower triangle.
+ */
 HZI_QSTEP void hzi_qsum_one(int kind, struct hzi_q a, struct hzi_q b, const hzi_qreal *saved,
 			    hzi_qreal *sum)
 {
@@ -42,9 +44,9 @@ HZI_QSTEP void hzi_qsum_one(int kind, struct hzi_q a, struct hzi_q b, const hzi_
 	}
 }
 
-#define HZI_QSAVED 14	/* values of a channel: the mean, and the lower triangle of m by rows */
+#define HZI_QSAVED 14	/* values of a channel: the mean, and the lower triangle of m, row-major */
 
-/* The symmetric or triangular matrix of ten numbers: upper triangle by rows, mirrored */
+/* The symmetric or triangular matrix of ten numbers: upper triangle, row-major, mirrored */
 HZI_QSTEP void hzi_qsymmetric(const double *ten, double *m)
 {
 	int at = 0;
@@ -84,9 +86,9 @@ HZI_QSTEP void hzi_qgamma(const struct hzi_qfinish_args *f, int64_t channel, dou
 }
 
 /*
- * L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros. As v has no
- * negative eigenvalue, no pivot is below eps, and below one of eps there is nothing; of a v that
- * was rounded there may be.
+ * L^-1 of the Cholesky decomposition L L^T = v + eps, as a full matrix with zeros. v has no
+ * negative eigenvalue, so no pivot is below eps, and below a pivot of eps the column is 0; in a v
+ * that was rounded it may not be.
  */
 HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 {
@@ -118,7 +120,7 @@ HZI_QSTEP void hzi_qwhiten(const double *v, double eps, double *m)
 	}
 }
 
-/* Sums to mean and matrix of a channel, running values, and the coefficients of the map */
+/* From sums to mean and matrix of a channel, running values, and the coefficients of the map */
 HZI_QSTEP void hzi_qfinish_norm(const struct hzi_qfinish_args *f, int64_t channel,
 				const double *sum)
 {
@@ -185,7 +187,7 @@ HZI_QSTEP void hzi_qfinish_norm(const struct hzi_qfinish_args *f, int64_t channe
 }
 
 /*
- * With dz = gamma dy and T = the sum of dz z^T, the gradient of the covariance being that of the
+ * With dz = gamma dy and T = the sum of dz z^T, the gradient of the covariance is that of the
  * Cholesky decomposition: dx = m^T (dz - the mean of dz - H z / rows), H = T mirrored at its
  * diagonal from below; without whitening H = trace(T).
  */
@@ -272,7 +274,7 @@ HZI_QSTEP void hzi_qfinish_norm_bwd(const struct hzi_qfinish_args *f, int64_t ch
 	}
 }
 
-/* Sums of x - p and (x - p) (x - p)^T to the mean and to the sums of hzi_qfinish_norm() */
+/* From sums of x - p and (x - p) (x - p)^T to the mean and to the sums of hzi_qfinish_norm() */
 HZI_QSTEP void hzi_qfinish_moments(const struct hzi_qfinish_args *f, int64_t channel, double *sum)
 {
 	double d[4];
@@ -298,7 +300,7 @@ HZI_QSTEP int hzi_qfinish_values(int kind)
 	       kind == HZI_QFINISH_NORM_BWD ? 20 : 4;
 }
 
-/* What comes of the sums of a channel */
+/* Computes the results from the sums of a channel. */
 HZI_QSTEP void hzi_qfinish_one(const struct hzi_qfinish_args *f, int64_t channel, double *sum)
 {
 	struct hzi_q q;

@@ -10,11 +10,11 @@
 #include "cpu/vlut/d4_bitfield512.inc"
 
 /*
- * A step of codes becomes four tiles of B, of each kind one; x is A, of as many rows as there are.
- * The tiles of a step are multiplied while those of the next are made. 16 rows take 1.5 times what
- * three rows take in registers, a few as long as 16.
+ * A step of codes becomes four tiles of B, one of each kind; x is A, of as many rows as there are.
+ * The tiles of a step are multiplied while those of the next are decoded. 16 rows take 1.5 times as
+ * long as three rows in registers, and a few rows as long as 16.
  */
-INLINE void fields_tiles(const uint8_t *codes, uint8_t *tiles)
+INLINE void bitfield_tiles(const uint8_t *codes, uint8_t *tiles)
 {
 	UNROLL
 	for (int c = 0; c < 4; c++) {
@@ -23,15 +23,15 @@ INLINE void fields_tiles(const uint8_t *codes, uint8_t *tiles)
 		UNROLL
 		for (int e = 0; e < 4; e++) {
 			w[e] = _mm512_loadu_si512(codes + c * 256 + e * 64);
-			_mm_prefetch((const char *)codes + FIELDS_AHEAD + c * 256 + e * 64,
+			_mm_prefetch((const char *)codes + BITFIELD_AHEAD + c * 256 + e * 64,
 				     _MM_HINT_T1);
 		}
-		fields512_signs(w, s);
+		bitfield512_signs(w, s);
 		UNROLL
 		for (int e = 0; e < 4; e++) {
 			__m512i kind[4];
 
-			fields512_kinds(w[e], s[e], kind);
+			bitfield512_operands(w[e], s[e], kind);
 			UNROLL
 			for (int i = 0; i < 4; i++)
 				_mm512_store_si512(tiles + i * 1024 + c * 256 + e * 64, kind[i]);
@@ -39,7 +39,7 @@ INLINE void fields_tiles(const uint8_t *codes, uint8_t *tiles)
 	}
 }
 
-INLINE void fields_multiply(const int8_t *x, int64_t x_ld, const uint8_t *tiles)
+INLINE void bitfield_multiply(const int8_t *x, int64_t x_ld, const uint8_t *tiles)
 {
 	_tile_loadd(4, x, x_ld);
 	_tile_loadd(5, tiles, 64);
@@ -52,7 +52,7 @@ INLINE void fields_multiply(const int8_t *x, int64_t x_ld, const uint8_t *tiles)
 	_tile_dpbsud(3, 4, 5);
 }
 
-static void fields_many(const struct hzi_vlut_fields *a)
+static void bitfield_tiles_mul(const struct hzi_vlut_bitfield *a)
 {
 	uint8_t tiles[2][4096] __attribute__((aligned(64)));
 	int32_t sums[4][16][16] __attribute__((aligned(64)));
@@ -68,16 +68,16 @@ static void fields_many(const struct hzi_vlut_fields *a)
 	_tile_zero(1);
 	_tile_zero(2);
 	_tile_zero(3);
-	fields_tiles(codes, tiles[0]);
+	bitfield_tiles(codes, tiles[0]);
 	for (int64_t i = 1; i < a->steps; i++, x += 64) {
 		codes += 1024;
 		BARRIER();
-		fields_multiply(x, a->x_ld, tiles[(i + 1) % 2]);
+		bitfield_multiply(x, a->x_ld, tiles[(i + 1) % 2]);
 		BARRIER();
-		fields_tiles(codes, tiles[i % 2]);
+		bitfield_tiles(codes, tiles[i % 2]);
 	}
 	BARRIER();
-	fields_multiply(x, a->x_ld, tiles[(a->steps + 1) % 2]);
+	bitfield_multiply(x, a->x_ld, tiles[(a->steps + 1) % 2]);
 	_tile_stored(0, sums[0], 64);
 	_tile_stored(1, sums[1], 64);
 	_tile_stored(2, sums[2], 64);
@@ -89,24 +89,24 @@ static void fields_many(const struct hzi_vlut_fields *a)
 
 		for (int i = 0; i < 4; i++)
 			acc[i] = _mm512_load_si512(sums[i][r]);
-		fields512_rows(acc, a->sums + r * 32);
+		bitfield512_rows(acc, a->sums + r * 32);
 	}
 }
 
-static void fields(const struct hzi_vlut_fields *a)
+static void bitfield(const struct hzi_vlut_bitfield *a)
 {
 	if (a->count > 3)
-		fields_many(a);
+		bitfield_tiles_mul(a);
 	else
-		fields512_few(a);
+		bitfield512_skinny(a);
 }
 
 void hzi_vlut_kern_amx(void *table)
 {
 	struct hzi_vlut_kern *const kern = table;
 
-	kern->fields_rows = 16;
-	/* Eight columns, mostly of two rows: beyond these codes would be decoded once more. */
-	kern->fields_most = 24;
-	kern->fields = fields;
+	kern->bitfield_rows = 16;
+	/* Eight columns, mostly of two rows: with more, codes would be decoded once more. */
+	kern->bitfield_rows_max = 24;
+	kern->bitfield = bitfield;
 }

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * x is split into base-256 digits as in cpu/vlut/s8.c. Codes are decoded in registers (struct
- * hzi_vlut_fields); no points are written to memory. The accumulators are exact, so results do not
+ * hzi_vlut_bitfield); no points are written to memory. The accumulators are exact, so results do not
  * depend on the ISA level or the number of threads.
  */
 #include <config.h>
@@ -14,10 +14,10 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-#define CHUNK 32768		/* of k, so that sums fit 32 bits on their way */
+#define CHUNK 32768		/* of k, so that intermediate sums fit 32 bits */
 #define MOST 16			/* rows of x at a time */
 
-void hzi_vlut_d4_bitfield_place(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used)
+void hzi_vlut_d4_bitfield_init(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 
@@ -26,7 +26,7 @@ void hzi_vlut_d4_bitfield_place(struct hzi_vlut_d4_bitfield *j, char *base, size
 	j->threads = hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->k * (j->rows + 4) / 16);
 	j->factor = hzi_vlut_workspace_take(base, used, 8 * j->cols);
 	j->shift = hzi_vlut_workspace_take(base, used, 8 * j->cols);
-	j->less = hzi_vlut_workspace_take(base, used, 8 * j->cols);
+	j->offset_dot = hzi_vlut_workspace_take(base, used, 8 * j->cols);
 	j->x = hzi_vlut_workspace_take(base, used, j->rows * j->k);
 	/* Sums of a panel, of all chunks */
 	j->scratch_each = hzi_round_up(HZI_VLUT_ROWS * 8 * j->cols, 64);
@@ -38,7 +38,7 @@ int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t c
 	return j->x + col * j->parts * j->k;
 }
 
-/* <o, x'> of columns, whose rows then get their order */
+/* Computes <o, x'> of columns, then reorders their rows for the kernels. */
 static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_d4_bitfield *j = data;
@@ -47,22 +47,22 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
-		j->less[c] = 0;
+		j->offset_dot[c] = 0;
 		for (int p = 0; p < j->parts; p++) {
 			int8_t *row = hzi_vlut_d4_bitfield_row(j, c) + p * j->k;
 			int64_t sum = 0;
 
 			for (int64_t i = 0; w->offset_max && i < k; i++)
 				sum += row[i] * w->rule->offset[i % 4];
-			j->less[c] += sum * ((int64_t)1 << 8 * p);
+			j->offset_dot[c] += sum * ((int64_t)1 << 8 * p);
 			memset(row + k, 0, (size_t)(j->k - k));
-			hzi_vlut_kern[j->ctx->level].fields_order(row, j->k);
+			hzi_vlut_kern[j->ctx->level].bitfield_order(row, j->k);
 		}
 	}
 }
 
-static void put_column(const struct hzi_vlut_d4_bitfield *j, int64_t panel, int64_t col,
-		       const int64_t *sums)
+static void store_column(const struct hzi_vlut_d4_bitfield *j, int64_t panel, int64_t col,
+			 const int64_t *sums)
 {
 	float y[HZI_VLUT_ROWS];
 
@@ -103,26 +103,28 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 		for (int64_t c = 0; c < j->cols; c++) {
 			for (int i = 0; i < HZI_VLUT_ROWS; i++)
-				sums[c * HZI_VLUT_ROWS + i] = -j->less[c];
+				sums[c * HZI_VLUT_ROWS + i] = -j->offset_dot[c];
 		}
 		for (int64_t k = 0; k < j->k; k += CHUNK) {
-			for (int64_t row = 0; row < j->rows; row += kern->fields_rows) {
-				struct hzi_vlut_fields a = {
-					.x = j->x + row * j->k + k, .sums = some, .x_ld = j->k,
+			for (int64_t row = 0; row < j->rows; row += kern->bitfield_rows) {
+				struct hzi_vlut_bitfield a = {
+					.x = j->x + row * j->k + k,
+					.sums = some,
+					.x_ld = j->k,
 					.steps = hzi_vlut_min(CHUNK, j->k - k) / 64,
-					.count = (int32_t)hzi_vlut_min(kern->fields_rows,
+					.count = (int32_t)hzi_vlut_min(kern->bitfield_rows,
 								       j->rows - row),
 				};
 
 				for (int half = 0; half < 2; half++) {
 					a.codes = codes + half * j->w->half_bytes + k * 16;
-					kern->fields(&a);
+					kern->bitfield(&a);
 					add_sums(j, row, a.count, half, some, sums);
 				}
 			}
 		}
 		for (int64_t c = 0; c < j->cols; c++)
-			put_column(j, panel, c, sums + c * HZI_VLUT_ROWS);
+			store_column(j, panel, c, sums + c * HZI_VLUT_ROWS);
 	}
 }
 

@@ -15,9 +15,9 @@
 #include "lib/qgemm/qgemm.h"
 
 #define NUMBERS 256		/* of a row at a time, about: 64 KiB of a panel */
-#define COLUMNS 96		/* at once; a multiple of HZI_QUAT_COLS */
+#define COLUMNS 96		/* at a time; a multiple of HZI_QUAT_COLS */
 
-void hzi_vlut_f32_place(struct hzi_vlut_f32 *j, char *base, size_t *used)
+void hzi_vlut_f32_init(struct hzi_vlut_f32 *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t cols = hzi_vlut_min(COLUMNS, j->v.cols);
@@ -34,7 +34,7 @@ void hzi_vlut_f32_place(struct hzi_vlut_f32 *j, char *base, size_t *used)
 		hzi_vlut_workspace_take(base, used, 4 * hzi_round_up(j->v.cols, HZI_QUAT_COLS) *
 							  j->length);
 	j->table = hzi_vlut_workspace_take(base, used, hzi_vlut_byte_table_bytes(w));
-	/* A view, points, scales, these times points, sums */
+	/* A view, points, scales, scaled points, sums */
 	j->scratch_each =
 		hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64) +
 		HZI_VLUT_ROWS * (padded + 4 * j->chunk + 4 * j->chunk * j->each + 4 * cols);
@@ -63,14 +63,14 @@ static void fill_panels(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-struct room {
+struct panel_scratch {
 	uint8_t *codes, *bytes;
-	float *scale, *wide, *sum;
+	float *scale, *scaled, *sum;
 };
 
-/* s (p - o) of some blocks of a panel, and s, as hzi_vlut_widen has it */
+/* s (p - o) of some blocks of a panel, and s, in the layout of hzi_vlut_widen */
 static void widen(const struct hzi_vlut_f32 *j, int64_t panel, int64_t first, int64_t blocks,
-		  const struct room *r)
+		  const struct panel_scratch *r)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const struct hz_context *ctx = j->ctx;
@@ -84,7 +84,7 @@ static void widen(const struct hzi_vlut_f32 *j, int64_t panel, int64_t first, in
 	if (w->reach <= HZI_VLUT_BYTE_REACH) {
 		const int64_t b_panel = 32 * hzi_round_up(blocks * w->embed, 64);
 		const struct hzi_vlut_widen widen = {
-			.b = r->bytes, .scale = r->scale, .to = r->wide, .blocks = blocks,
+			.b = r->bytes, .scale = r->scale, .to = r->scaled, .blocks = blocks,
 			.b_panel = b_panel, .panel = blocks * j->each * rows, .embed = w->embed,
 			.group = (int32_t)(w->has_t ? w->group : blocks), .rows = (int32_t)rows,
 			.extra = j->v.sub != NULL,
@@ -98,7 +98,7 @@ static void widen(const struct hzi_vlut_f32 *j, int64_t panel, int64_t first, in
 		for (int i = 0; i < HZI_VLUT_ROWS; i++) {
 			const float scale =
 				r->scale[(w->has_t ? b / w->group : 0) * HZI_VLUT_ROWS + i];
-			float *to = r->wide + (i / rows * blocks + b) * j->each * rows + i % rows;
+			float *to = r->scaled + (i / rows * blocks + b) * j->each * rows + i % rows;
 			int32_t p[HZI_LATTICE_DIMS];
 
 			hzi_vlut_point(w, &v, i, b, p);
@@ -118,13 +118,13 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_quat_gemm_typed *const gemm = hzi_quat_gemm_kern[ctx->level].type;
 	const int64_t rows = gemm->rows;
 	char *scratch = j->scratch + thread * j->scratch_each;
-	struct room r = {.codes = (uint8_t *)scratch};
+	struct panel_scratch r = {.codes = (uint8_t *)scratch};
 
 	r.bytes = r.codes + hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
 	r.scale =
 		(float *)(void *)(r.bytes + HZI_VLUT_ROWS * hzi_round_up(j->chunk * w->embed, 64));
-	r.wide = r.scale + HZI_VLUT_ROWS * j->chunk;
-	r.sum = r.wide + HZI_VLUT_ROWS * j->chunk * j->each;
+	r.scaled = r.scale + HZI_VLUT_ROWS * j->chunk;
+	r.sum = r.scaled + HZI_VLUT_ROWS * j->chunk * j->each;
 	for (int64_t panel = begin; panel < end; panel++) {
 		for (int64_t col = 0; col < j->v.cols; col += COLUMNS) {
 			const int64_t cols = hzi_vlut_min(COLUMNS, j->v.cols - col);
@@ -142,7 +142,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 				mul.ahead = mul.s;
 				widen(j, panel, first, blocks, &r);
 				for (int64_t i = 0; i < HZI_VLUT_ROWS / rows; i++) {
-					mul.v = r.wide + i * mul.k * rows;
+					mul.v = r.scaled + i * mul.k * rows;
 					mul.p = r.sum + i * cols * rows;
 					gemm->mul(&mul);
 				}

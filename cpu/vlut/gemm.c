@@ -14,12 +14,12 @@
 #include "lib/qgemm/qgemm.h"
 
 /*
- * The largest |x'| of a column as bits, 2^-50 to 2^50, whose squares and inverses are normal
- * numbers
+ * Range of the largest |x'| of a column, as bits: 2^-50 to 2^50, whose squares and inverses are
+ * normal numbers
  */
 #define LEAST ((127 - 50) << 23)
 #define MOST ((127 + 50) << 23)
-#define PAD 16		/* between columns, lest they meet in few sets of a cache */
+#define PAD 16		/* between columns, to spread them over the sets of a cache */
 
 /* ---- Vectors --------------------------------------------------------------------------------- */
 
@@ -51,7 +51,10 @@ static float map_block(const struct hzi_vlut_side *w, const float *x, float *to)
 	return s;
 }
 
-/* x' of column c, whose padded values are at x; most: bits of the largest |x'|, NaN above all */
+/*
+ * Computes x' of column c, whose padded values are at x. most: bits of the largest |x'|; NaN is
+ * above all.
+ */
 static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float *x)
 {
 	const struct hzi_vlut_side *w = &j->w;
@@ -95,19 +98,21 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Digits of 8 bits ------------------------------------------------------------------------ */
+/* ---- 8-bit digits ---------------------------------------------------------------------------- */
 
-/* The largest integer of `parts` digits of -127 .. 127; below 2^22 all ISA levels round alike */
+/* The largest integer of `parts` digits of -127 .. 127; below 2^22 all ISA levels round alike. */
 static double reach_of(int parts)
 {
 	return parts == 2 ? 127 * 257 - 1 : 4194000;
 }
 
-/* Splits columns: x' = unit * sum_p 256^p digit_p, rounded to nearest, into the rows of the path */
-static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
+/*
+ * Splits columns: x' = unit * sum_p 256^p digit_p, rounded to nearest, into the rows of the path.
+ */
+static void split_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct hzi_vlut_gemm_job *j = data;
-	const struct hzi_vlut_d4_bitfield *f = &j->fields;
+	const struct hzi_vlut_d4_bitfield *f = &j->bitfield;
 	const struct hzi_vlut_s8 *ints = &j->ints;
 	const int parts = f->x ? f->parts : ints->parts;
 	const double scale = j->w.rule->scale[0];
@@ -136,7 +141,7 @@ static void cut_columns(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Exact sums of s32 ----------------------------------------------------------------------- */
+/* ---- Exact sums in s32 ----------------------------------------------------------------------- */
 
 /* y of s32 where points do not fit bytes: sums mod 2^32 */
 static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
@@ -180,10 +185,11 @@ static void exact_panels(void *data, int thread, int64_t begin, int64_t end)
 
 /*
  * Whether two digits of each column, 16 bits, leave an error of at most 4e-5 of y. The error of x'
- * is sqrt(1 / 12) units, the largest |x'| over reach_of(2); so it is true if the largest is at most
- * 4.5 times the root mean square. Four accumulators hide the latency of the additions.
+ * is sqrt(1 / 12) units, the largest |x'| over reach_of(2); so the error is small enough if the
+ * largest is at most 4.5 times the root mean square. Four accumulators hide the latency of the
+ * additions.
  */
-static bool two_digits_do(const struct hzi_vlut_gemm_job *j)
+static bool two_digits_suffice(const struct hzi_vlut_gemm_job *j)
 {
 	for (int64_t c = 0; c < j->v.cols; c++) {
 		const float *x = j->v.x + c * j->v.k;
@@ -210,12 +216,12 @@ void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
 	j->v.k = j->w.blocks * j->w.embed;
 	j->threads = hzi_threads(ctx, 8 * j->v.cols * j->v.k);
 	j->integer_x = a->x_dtype == HZ_S8 && !j->w.matrices && j->w.rule->kind != HZ_LATTICE_A2;
-	/* So that the error of x' is below that of f32 accumulators, or of a y of 16 bits */
+	/* The error of x' must be below that of f32 accumulators, or of a 16-bit y. */
 	j->parts = j->integer_x ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
 }
 
-/* Fills what a path wants, and takes its workspace. */
-static void place(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *used)
+/* Sets the parameters of a path, and takes its workspace. */
+static void init_path(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *used)
 {
 	const struct hzi_vlut_gemm_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_b};
@@ -224,21 +230,21 @@ static void place(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *use
 	case HZI_VLUT_REGTABLE:
 		j->small = (struct hzi_vlut_regtable){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
-			.planes = a->vlut->table_dtype == HZ_U8 ? 1 : 2,
+			.entry_bytes = a->vlut->table_dtype == HZ_U8 ? 1 : 2,
 		};
-		hzi_vlut_regtable_place(&j->small, base, used);
+		hzi_vlut_regtable_init(&j->small, base, used);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
-		j->fields = (struct hzi_vlut_d4_bitfield){
+		j->bitfield = (struct hzi_vlut_d4_bitfield){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_d4_bitfield_place(&j->fields, base, used);
+		hzi_vlut_d4_bitfield_init(&j->bitfield, base, used);
 		break;
 	case HZI_VLUT_S8:
 		j->ints = (struct hzi_vlut_s8){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_s8_place(&j->ints, base, used);
+		hzi_vlut_s8_init(&j->ints, base, used);
 		break;
 	case HZI_VLUT_TABLE_F32:
 		j->tables = (struct hzi_vlut_table_f32){
@@ -246,11 +252,11 @@ static void place(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *use
 			.dtype = a->vlut->table_dtype ? a->vlut->table_dtype : HZ_F32,
 			.compensated = a->vlut->compensated,
 		};
-		hzi_vlut_table_f32_place(&j->tables, base, used);
+		hzi_vlut_table_f32_init(&j->tables, base, used);
 		break;
 	case HZI_VLUT_F32:
 		j->floats = (struct hzi_vlut_f32){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
-		hzi_vlut_f32_place(&j->floats, base, used);
+		hzi_vlut_f32_init(&j->floats, base, used);
 		break;
 	}
 }
@@ -277,7 +283,7 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 	j->v.x = hzi_vlut_workspace_take(base, &used, 4 * j->v.cols * j->v.k);
 	if (j->w.sub && a->y_dtype != HZ_S32) {
 		j->v.sub = hzi_vlut_workspace_take(base, &used, 4 * j->v.cols * j->w.blocks);
-		/* Counting, too, has to know that it is there. */
+		/* Also when only bytes are counted: the sizes depend on it. */
 		if (!base)
 			j->v.sub = (float *)1;
 	}
@@ -293,14 +299,14 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 		if (!moderate && path != HZI_VLUT_TABLE_F32 && a->y_dtype != HZ_S32)
 			path = HZI_VLUT_F32;
 		if (path == HZI_VLUT_D4_BITFIELD && j->parts == 3 &&
-		    a->vlut->route == HZ_VLUT_AUTO && two_digits_do(j))
+		    a->vlut->route == HZ_VLUT_AUTO && two_digits_suffice(j))
 			j->parts = 2;
 	}
 	first = other = used;
-	place(j, path, base, &first);
+	init_path(j, path, base, &first);
 	if (!base) {
-		/* What x of extreme numbers make it */
-		place(j, HZI_VLUT_F32, NULL, &other);
+		/* The workspace that extreme values in x need */
+		init_path(j, HZI_VLUT_F32, NULL, &other);
 		return first > other ? first : other;
 	}
 	switch (path) {
@@ -308,11 +314,11 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 		hzi_vlut_regtable_run(&j->small);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
-		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
-		hzi_vlut_d4_bitfield_run(&j->fields);
+		hzi_parallel(j->threads, split_columns, j, j->v.cols);
+		hzi_vlut_d4_bitfield_run(&j->bitfield);
 		break;
 	case HZI_VLUT_S8:
-		hzi_parallel(j->threads, cut_columns, j, j->v.cols);
+		hzi_parallel(j->threads, split_columns, j, j->v.cols);
 		hzi_vlut_s8_run(&j->ints);
 		break;
 	case HZI_VLUT_TABLE_F32:

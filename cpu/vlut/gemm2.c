@@ -17,7 +17,10 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-/* Integers of a row that count. A2 has three for two values, so all of its last block count. */
+/*
+ * Number of integers of a row that count. A2 has three for two values, so all of its last block
+ * count.
+ */
 static int64_t integers(const struct hzi_vlut_gemm2_job *j)
 {
 	return j->w.embed == j->w.rule->d ? j->a->w.k : j->w.blocks * j->w.embed;
@@ -95,7 +98,7 @@ static void values_of_x(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* ---- Row by row: tables, and integers of any size -------------------------------------------- */
+/* ---- Pairs of rows: tables, and integers of any size ----------------------------------------- */
 
 struct pair {
 	const struct hzi_vlut_view *wv, *xv;
@@ -117,7 +120,7 @@ static void points_of(const struct hzi_vlut_side *s, const struct hzi_vlut_view 
 	}
 }
 
-/* <p, p'> of integers by the table */
+/* <p, p'> of integers, from the table */
 static int64_t dot_points(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t b)
 {
 	const struct hz_vlut *o = j->a->vlut;
@@ -165,7 +168,7 @@ static int64_t dot_block(const struct hzi_vlut_gemm2_job *j, const struct pair *
 	return sum;
 }
 
-/* Coordinates of p - o; scaled by 1 */
+/* Coordinates of p - o; unscaled */
 static void coordinates(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
 			int64_t b, double *u)
 {
@@ -198,8 +201,8 @@ static double dot_real(const struct hzi_vlut_gemm2_job *j, const struct pair *r,
 	return sum;
 }
 
-/* A sum of products of integers, of blocks that have no scale of their own */
-static void put_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_row, int64_t sum)
+/* Stores a sum of products of integers, of blocks that have no scale of their own. */
+static void store_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_row, int64_t sum)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
@@ -212,8 +215,8 @@ static void put_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_r
 			 (float)((double)sum * factor_of(j, x_row)));
 }
 
-static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t row,
-		     int64_t x_row)
+static void store_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, int64_t row,
+		       int64_t x_row)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
 	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
@@ -228,7 +231,7 @@ static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, i
 			       hzi_vlut_scale(&j->x, r->xv, r->x_row, b) * dot_real(j, r, b);
 	}
 	if (a->y_dtype == HZ_S32) {
-		put_sum(j, row, x_row, whole);
+		store_sum(j, row, x_row, whole);
 		return;
 	}
 	if (j->x.w->row_scale)
@@ -236,7 +239,7 @@ static void put_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r, i
 	hzi_vlut_store_one(j->ctx, &j->w, &y, row, x_row, (float)sum);
 }
 
-/* Scratch of a thread: views of both sides, and their points */
+/* Scratch of a thread: views of both operands, and their points */
 static int64_t pairs_bytes(const struct hzi_vlut_gemm2_job *j, int64_t *x_codes, int64_t *points)
 {
 	*x_codes = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
@@ -279,12 +282,12 @@ static void pairs(void *data, int thread, int64_t begin, int64_t end)
 					int64_t sum = 0;
 
 					if (!exact) {
-						put_pair(j, &r, row + i, col + c);
+						store_pair(j, &r, row + i, col + c);
 						continue;
 					}
 					for (int64_t l = 0; l < counted; l++)
 						sum += (int64_t)wp[i * k + l] * xp[c * k + l];
-					put_sum(j, row + i, col + c, sum);
+					store_sum(j, row + i, col + c, sum);
 				}
 			}
 		}
@@ -313,7 +316,7 @@ static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
 		.cols = a->x.rows, .parts = 1,
 	};
-	hzi_vlut_s8_place(&j->ints, base, &used);
+	hzi_vlut_s8_init(&j->ints, base, &used);
 	if (base) {
 		hzi_vlut_byte_table(&j->x, j->table);
 		hzi_parallel(j->threads, bytes_of_x, j, j->x.panels);

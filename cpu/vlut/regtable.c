@@ -20,31 +20,31 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-#define TABLES ((int64_t)1 << 20)	/* bytes of tables at once, which stay in L2 */
-#define COLUMNS 4			/* at once */
-#define PIECE 64			/* blocks whose tables a thread makes at once */
-#define GROUP 32			/* blocks of a group: of 16 bits, their tables stay in L1 */
+#define TABLES ((int64_t)1 << 20)	/* bytes of tables at a time, which stay in L2 */
+#define COLUMNS 4			/* at a time */
+#define PIECE 64			/* blocks whose tables a thread computes at a time */
+#define GROUP 32			/* blocks of a group with 16-bit tables, which stay in L1 */
 #define GROUP_8 16
 #define UNIT 32766.0f
 
-static int64_t room(const struct hzi_vlut_regtable *j)
+static int64_t padded_entries(const struct hzi_vlut_regtable *j)
 {
 	return j->w->size < 64 ? 64 : j->w->size;
 }
 
-void hzi_vlut_regtable_place(struct hzi_vlut_regtable *j, char *base, size_t *used)
+void hzi_vlut_regtable_init(struct hzi_vlut_regtable *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	int64_t groups;
 
 	j->cols = hzi_vlut_min(COLUMNS, j->v.cols);
-	j->group = w->has_t ? w->group : j->planes > 1 ? GROUP : GROUP_8;
-	j->chunk = TABLES / (j->cols * j->planes * w->size) / j->group * j->group;
+	j->group = w->has_t ? w->group : j->entry_bytes > 1 ? GROUP : GROUP_8;
+	j->chunk = TABLES / (j->cols * j->entry_bytes * w->size) / j->group * j->group;
 	j->chunk = hzi_vlut_min(j->chunk < j->group ? j->group : j->chunk, w->blocks);
 	groups = (j->chunk + j->group - 1) / j->group;
 	j->padded = w->panels * HZI_VLUT_ROWS;
 	j->threads = hzi_threads(j->ctx, 2 * w->panels * HZI_VLUT_ROWS * w->blocks * w->levels);
-	j->leaders = hzi_vlut_workspace_take(base, used, 4 * w->embed * room(j));
+	j->leaders = hzi_vlut_workspace_take(base, used, 4 * w->embed * padded_entries(j));
 	j->low = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
 	j->high = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
 	j->ordered = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->chunk);
@@ -53,25 +53,27 @@ void hzi_vlut_regtable_place(struct hzi_vlut_regtable *j, char *base, size_t *us
 	j->weight = hzi_vlut_workspace_take(base, used, 4 * j->cols * groups);
 	j->base = hzi_vlut_workspace_take(base, used, 4 * j->cols * groups);
 	j->sum = hzi_vlut_workspace_take(base, used, 4 * j->cols * j->padded);
-	j->table = hzi_vlut_workspace_take(base, used, j->cols * j->chunk * j->planes * w->size);
+	j->table =
+		hzi_vlut_workspace_take(base, used, j->cols * j->chunk * j->entry_bytes * w->size);
 	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(w, j->chunk), 64);
 	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
-/* Entries that no code has are 0, as code 0 has it. */
+/* Entries beyond q^d are 0, like that of code 0. */
 static void fill_leaders(const struct hzi_vlut_regtable *j)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t n = (int64_t)w->rule->level_size;
 
-	memset(j->leaders, 0, (size_t)(w->embed * room(j)) * 4);
+	memset(j->leaders, 0, (size_t)(w->embed * padded_entries(j)) * 4);
 	for (int e = 0; e < w->embed; e++) {
 		for (int64_t i = 0; i < n; i++)
-			j->leaders[e * room(j) + i] = (float)w->lattice->leaders[i * w->embed + e];
+			j->leaders[e * padded_entries(j) + i] =
+				(float)w->lattice->leaders[i * w->embed + e];
 	}
 }
 
-/* Piece p of column c: what its tables are made of */
+/* Piece p of column c: the inputs of its tables */
 static struct hzi_vlut_table piece(const struct hzi_vlut_regtable *j, int64_t u)
 {
 	const int64_t pieces = (j->blocks + PIECE - 1) / PIECE, c = u / pieces,
@@ -81,11 +83,11 @@ static struct hzi_vlut_table piece(const struct hzi_vlut_regtable *j, int64_t u)
 
 	return (struct hzi_vlut_table){
 		.x = j->v.x + (j->col + c) * j->v.k + j->first * w->embed, .leaders = j->leaders,
-		.order = j->order + at, .table = j->table + at * j->planes * w->size,
+		.order = j->order + at, .table = j->table + at * j->entry_bytes * w->size,
 		.low = j->low + at,
 		.high = j->high + at, .inverse = j->inverse + at,
 		.blocks = hzi_vlut_min(PIECE, j->blocks - p), .embed = w->embed,
-		.planes = j->planes,
+		.entry_bytes = j->entry_bytes,
 		.size = w->size,
 	};
 }
@@ -116,7 +118,7 @@ static void tables(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* Blocks in the order of their ranges, roughly: by 256 steps of the largest */
+/* Sorts blocks by their ranges, roughly: by 256 steps of the largest. */
 static void sort_blocks(const struct hzi_vlut_regtable *j, const float *low, const float *high,
 			int32_t *order)
 {
@@ -139,7 +141,7 @@ static void sort_blocks(const struct hzi_vlut_regtable *j, const float *low, con
 	}
 }
 
-/* The most that an entry of a group can be, squared, is |x|^2 max |c|^2 of its blocks. */
+/* x|^2 of a block. The largest entry of a group, squared, is at most the maximum of |x|^2 |c|^2. */
 static float square(const struct hzi_vlut_regtable *j, const float *x)
 {
 	float s = 0;
@@ -166,7 +168,7 @@ static float largest_leader(const struct hzi_vlut_side *w)
 	return sqrtf((float)most);
 }
 
-/* Order, units and what is added to sums, of a column of the chunk */
+/* Sets the order of blocks, the units, and the terms added to sums, of a column of the chunk. */
 static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float leader)
 {
 	const struct hzi_vlut_side *w = j->w;
@@ -180,7 +182,7 @@ static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float lead
 		q_sum += weight;
 	for (int m = 0; m < w->first; m++)
 		q_sum *= (float)w->rule->q;
-	if (j->planes == 1 && !w->has_t) {
+	if (j->entry_bytes == 1 && !w->has_t) {
 		sort_blocks(j, j->low + at, j->high + at, order);
 	} else {
 		for (int64_t i = 0; i < j->blocks; i++)
@@ -193,18 +195,18 @@ static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float lead
 		for (int64_t l = i; l < end; l++) {
 			const int32_t block = order[l];
 			const float *xs = x + block * w->embed;
-			const float range = j->planes == 1 ?
+			const float range = j->entry_bytes == 1 ?
 						    j->high[at + block] - j->low[at + block] :
 						    square(j, xs);
 
 			most = range > most ? range : most;
-			j->ordered[at + l] = j->planes == 1 ? j->low[at + block] : 0;
+			j->ordered[at + l] = j->entry_bytes == 1 ? j->low[at + block] : 0;
 			less += j->ordered[at + l] * q_sum + (sub ? sub[block] : 0);
 			for (int e = 0; w->offset_max && e < w->embed; e++)
 				less -= xs[e] * (float)w->rule->offset[e];
 		}
-		inverse = j->planes == 1 ? 255.0f / most : UNIT / (sqrtf(most) * leader);
-		/* Of numbers so small that this is Inf, nothing is left either way. */
+		inverse = j->entry_bytes == 1 ? 255.0f / most : UNIT / (sqrtf(most) * leader);
+		/* For numbers so small that this is Inf, the result is 0 either way. */
 		inverse = inverse <= 1e38f ? inverse : 0;
 		for (; i < end; i++)
 			j->inverse[at + i] = inverse;
@@ -230,15 +232,22 @@ static void sums(void *data, int thread, int64_t begin, int64_t end)
 
 		for (int64_t c = 0; c < j->count; c++) {
 			const struct hzi_vlut_sum s = {
-				.codes = v.codes, .t = v.t,
-				.table = j->table + c * j->chunk * j->planes * w->size,
-				.order = j->planes == 1 && !w->has_t ? j->order + c * j->chunk :
-								       NULL,
-				.weight = j->weight + c * groups, .base = j->base + c * groups,
+				.codes = v.codes,
+				.t = v.t,
+				.table = j->table + c * j->chunk * j->entry_bytes * w->size,
+				.order = j->entry_bytes == 1 && !w->has_t ?
+						 j->order + c * j->chunk :
+						 NULL,
+				.weight = j->weight + c * groups,
+				.base = j->base + c * groups,
 				.scale = w->rule->scale,
 				.y = j->sum + c * j->padded + panel * HZI_VLUT_ROWS,
-				.blocks = j->blocks, .step = v.step, .group = (int32_t)j->group,
-				.levels = w->levels, .planes = j->planes, .size = w->size,
+				.blocks = j->blocks,
+				.step = v.step,
+				.group = (int32_t)j->group,
+				.levels = w->levels,
+				.entry_bytes = j->entry_bytes,
+				.size = w->size,
 				.q = (float)w->rule->q,
 			};
 
@@ -277,7 +286,7 @@ void hzi_vlut_regtable_run(struct hzi_vlut_regtable *j)
 
 			j->blocks = hzi_vlut_min(j->chunk, j->w->blocks - j->first);
 			pieces = j->count * ((j->blocks + PIECE - 1) / PIECE);
-			if (j->planes == 1)
+			if (j->entry_bytes == 1)
 				hzi_parallel(j->threads, ranges, j, pieces);
 			for (int64_t c = 0; c < j->count; c++)
 				plan_column(j, c, leader);

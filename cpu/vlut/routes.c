@@ -13,7 +13,10 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/core/route.h"
 
-/* Columns up to which regtable is the fastest: instead of s8, of f32, of all with tables of u8 */
+/*
+ * Most columns for which regtable is the fastest: compared with s8, with f32, with all for u8
+ * tables
+ */
 #define REGTABLE_COLUMNS_S8 2
 #define REGTABLE_COLUMNS_F32 4
 #define REGTABLE_COLUMNS_TABLE 8
@@ -37,7 +40,7 @@ static bool is_s32(const struct hzi_vlut_gemm_job *j)
 	return j->a->y_dtype == HZ_S32;
 }
 
-/* opts->table_dtype: u8 and u16 permit tables, other dtypes ask for them, as HZ_VLUT_TABLE does. */
+/* opts->table_dtype: u8 and u16 permit tables, other dtypes request them, as HZ_VLUT_TABLE does. */
 static bool has_byte_table(const struct hz_vlut *v)
 {
 	return v->table_dtype == HZ_U8 || v->table_dtype == HZ_U16;
@@ -58,7 +61,7 @@ static const char *d4_bitfield_unsupported(const struct hz_context *ctx, const v
 	const struct hzi_vlut_gemm_job *const j = args;
 
 	(void)ctx;
-	if (!j->w.fields || !j->a->w.packed)
+	if (!j->w.bitfield || !j->a->w.packed)
 		return "the codes are not packed D4 with q = 4";
 	return j->w.first != 0 ? "only coarser levels are asked for" :
 	       j->a->vlut->sum == HZ_F32 && !is_s32(j) ? "f32 sums are asked for" : NULL;
@@ -68,7 +71,7 @@ static int64_t d4_bitfield_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_job *const j = args;
 
-	return j->a->batch * j->parts <= hzi_vlut_kern[ctx->level].fields_most ? D4_BITFIELD :
+	return j->a->batch * j->parts <= hzi_vlut_kern[ctx->level].bitfield_rows_max ? D4_BITFIELD :
 	       IF_FORCED;
 }
 
@@ -202,7 +205,7 @@ static const struct hzi_route gemm_routes[] = {
 
 /* ---- vlut_gemm2 ------------------------------------------------------------------------------ */
 
-/* Tables, and the integers of A2, have what lies beyond k, where points need not be 0. */
+/* Tables, and the integers of A2, include values beyond k, where points need not be 0. */
 static bool has_whole_blocks(const struct hzi_vlut_gemm2_job *j)
 {
 	return j->a->w.k % j->w.rule->d == 0;
@@ -295,7 +298,7 @@ int hzi_cpu_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a
 	return hzi_route_run(ctx, &hzi_cpu_vlut_routes[0], &j);
 }
 
-/* Counting changes nothing in the context. */
+/* Counting does not modify the context. */
 size_t hzi_cpu_vlut_gemm_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	struct hzi_vlut_gemm_job j;

@@ -17,12 +17,14 @@
 #define CHUNK 16384		/* of k: 1 MiB of a panel's points; sums of 2^28 at most */
 #define COLUMNS 96		/* multiplied at a time */
 
-static bool from_fields(const struct hzi_vlut_s8 *j)
+static bool from_bitfield(const struct hzi_vlut_s8 *j)
 {
-	return j->w->fields && j->w->w->packed;
+	return j->w->bitfield && j->w->w->packed;
 }
 
-/* Columns of group g, and rows of A that they make: with one of 0, if the level changes codes */
+/*
+ * Columns of group g; and the rows of A that they need: with one row of 0, if packing offsets codes
+ */
 static int64_t group_cols(const struct hzi_vlut_s8 *j, int64_t g)
 {
 	return hzi_vlut_min(COLUMNS, j->cols - g * COLUMNS);
@@ -36,17 +38,17 @@ static int64_t group_rows(const struct hzi_vlut_s8 *j, int64_t cols)
 /* Scratch for the codes of a chunk */
 static int64_t codes_bytes(const struct hzi_vlut_s8 *j)
 {
-	return from_fields(j) ? 0 : hzi_round_up(hzi_vlut_view_bytes(j->w, j->chunk), 64);
+	return from_bitfield(j) ? 0 : hzi_round_up(hzi_vlut_view_bytes(j->w, j->chunk), 64);
 }
 
 static int64_t chunk_k(const struct hzi_vlut_s8 *j, int64_t c)
 {
 	const int64_t k = hzi_vlut_min(j->chunk, j->w->blocks - c * j->chunk) * j->w->embed;
 
-	return from_fields(j) ? hzi_round_up(k, 64) : k;
+	return from_bitfield(j) ? hzi_round_up(k, 64) : k;
 }
 
-void hzi_vlut_s8_place(struct hzi_vlut_s8 *j, char *base, size_t *used)
+void hzi_vlut_s8_init(struct hzi_vlut_s8 *j, char *base, size_t *used)
 {
 	const struct hzi_qgemm_kern *const kern = hzi_qgemm_kern + j->ctx->level;
 	const struct hzi_vlut_side *w = j->w;
@@ -54,7 +56,7 @@ void hzi_vlut_s8_place(struct hzi_vlut_s8 *j, char *base, size_t *used)
 	int64_t padded;
 
 	j->k = w->blocks * w->embed;
-	if (from_fields(j))
+	if (from_bitfield(j))
 		j->k = hzi_round_up(j->k, 64);
 	j->chunk = hzi_vlut_min(CHUNK / w->embed, w->blocks);
 	j->chunks = (w->blocks + j->chunk - 1) / j->chunk;
@@ -98,19 +100,19 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 		};
 
 		memset(row + cols * j->parts * j->k, 0, (size_t)p.k);
-		for (int64_t i = 0; i < cols * j->parts && from_fields(j); i++) {
+		for (int64_t i = 0; i < cols * j->parts && from_bitfield(j); i++) {
 			const int64_t k = hzi_vlut_min(p.k, (j->w->blocks - c * j->chunk) * 4);
 
 			memset(row + i * j->k + k, 0, (size_t)(p.k - k));
-			hzi_vlut_kern[j->ctx->level].fields_order(row + i * j->k, p.k);
+			hzi_vlut_kern[j->ctx->level].bitfield_order(row + i * j->k, p.k);
 		}
 		hzi_qgemm_kern[j->ctx->level].pack_a(&p);
 	}
 }
 
 /*
- * Sums of bytes, times their weight, to those of a column. They are integers below 2^53, which
- * baseline vectors add as numbers of 64 bits and multiply by 256 at no cost.
+ * Adds sums of bytes, times their weight, to those of a column. They are integers below 2^53, which
+ * baseline vectors add as 64-bit numbers and multiply by 256 at no cost.
  */
 static void add_part(const int32_t *from, const int32_t *none, int part, double *to)
 {
@@ -132,9 +134,9 @@ static void add_part(const int32_t *from, const int32_t *none, int part, double 
 	}
 }
 
-/* Of a panel and a group: the sums of column i, of all its parts, and what they stand for, to y */
-static void put_column(const struct hzi_vlut_s8 *j, int64_t panel, int64_t col,
-		       const double *sums)
+/* Stores the sums of a column for a panel to y, with factor and shift. */
+static void store_column(const struct hzi_vlut_s8 *j, int64_t panel, int64_t col,
+			 const double *sums)
 {
 	const struct hzi_vlut_side *w = j->w;
 	float y[HZI_VLUT_ROWS];
@@ -184,9 +186,9 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 				const int32_t *none =
 					j->zero ? raw + cols * j->parts * HZI_VLUT_ROWS : NULL;
 
-				if (decoded != c && from_fields(j)) {
-					hzi_vlut_fields_bytes(ctx, w, panel, c * j->chunk,
-							      mul.k / 4, b, b_panel);
+				if (decoded != c && from_bitfield(j)) {
+					hzi_vlut_bitfield_bytes(ctx, w, panel, c * j->chunk,
+								mul.k / 4, b, b_panel);
 					decoded = c;
 				} else if (decoded != c) {
 					const struct hzi_vlut_view v =
@@ -202,7 +204,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 						 sums + i / j->parts * HZI_VLUT_ROWS);
 			}
 			for (int64_t i = 0; i < cols; i++)
-				put_column(j, panel, g * COLUMNS + i, sums + i * HZI_VLUT_ROWS);
+				store_column(j, panel, g * COLUMNS + i, sums + i * HZI_VLUT_ROWS);
 		}
 	}
 }

@@ -13,11 +13,11 @@
 #include "cpu/vlut/vlut.h"
 #include "lib/qgemm/qgemm.h"
 
-#define ENTRIES 65536		/* of tables at once: 256 KiB */
+#define ENTRIES 65536		/* of tables at a time: 256 KiB */
 
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
-void hzi_vlut_table_f32_place(struct hzi_vlut_table_f32 *j, char *base, size_t *used)
+void hzi_vlut_table_f32_init(struct hzi_vlut_table_f32 *j, char *base, size_t *used)
 {
 	const struct hzi_vlut_side *w = j->w;
 	const int64_t entries = (int64_t)w->rule->level_size;
@@ -32,7 +32,7 @@ void hzi_vlut_table_f32_place(struct hzi_vlut_table_f32 *j, char *base, size_t *
 	j->scratch = hzi_vlut_workspace_take(base, used, j->threads * j->scratch_each);
 }
 
-/* To f16 and back: the kernel of conversions does it. */
+/* Rounds to f16 or bf16 and back, by the conversion kernel. */
 static void round_table(const struct hz_context *ctx, int dtype, float *table, int64_t n)
 {
 	uint16_t half[256];
@@ -79,7 +79,7 @@ static void fill_tables(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-/* sum[0] += v; what is lost to sum[1] (Kahan, Babuska) */
+/* sum[0] += v; the rounding error goes to sum[1] (Kahan-Babuska). */
 static void add(float *sum, float v, bool compensated)
 {
 	const float s = sum[0], t = s + v;
@@ -130,7 +130,7 @@ static void finish(void *data, int thread, int64_t begin, int64_t end)
 		for (int i = 0; i < HZI_VLUT_ROWS; i++) {
 			const float *sum = j->sum + 2 * (panel * HZI_VLUT_ROWS + i);
 
-			/* What was lost of Inf is NaN. */
+			/* The error of Inf is NaN. */
 			y[i] = sum[0] - sum[0] == 0 ? sum[0] + sum[1] : sum[0];
 		}
 		hzi_vlut_store(j->ctx, j->w, &j->y, panel, j->col, y);

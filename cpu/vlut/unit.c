@@ -23,21 +23,21 @@ void HZI_FILL(vlut)(void *table)
 	kern->table = vlut_table;
 	kern->points = vlut_points;
 	kern->quads = vlut_quads;
-	kern->computes = LANES > 4;
+	kern->prefers_simd = LANES > 4;
 	kern->widen = vlut_widen;
 	kern->transpose64 = vlut_transpose64;
 	kern->split_digits = vlut_split_digits;
 	kern->abs_max = vlut_abs_max;
-	kern->fields_rows = 2;
-	kern->fields_most = 6;
-	kern->fields = vlut_fields;
-	kern->fields_points = vlut_fields_points;
-	kern->fields_codes = vlut_fields_codes;
-	kern->fields_order = vlut_fields_order;
+	kern->bitfield_rows = 2;
+	kern->bitfield_rows_max = 6;
+	kern->bitfield = vlut_bitfield;
+	kern->bitfield_points = vlut_bitfield_points;
+	kern->bitfield_codes = vlut_bitfield_codes;
+	kern->bitfield_order = vlut_bitfield_order;
 	kern->transpose = transpose;
 	kern->convert = convert;
 #ifdef HZ_VNNI
-	kern->fields_rows = 3;
-	kern->fields = fields512_few;
+	kern->bitfield_rows = 3;
+	kern->bitfield = bitfield512_skinny;
 #endif
 }

@@ -15,9 +15,9 @@
 
 /*
  * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
- * groups][64] of T. Bytes lie at hzi_vlut_row_at() of their row, codes of 16 and 32 bits in the
+ * groups][64] of T. The bytes of a row are at its hzi_vlut_row_at(), codes of 16 and 32 bits in the
  * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0. With
- * fields it is two halves of 32 rows, of struct hzi_vlut_fields.
+ * bit-fields a panel is two halves of 32 rows, see struct hzi_vlut_bitfield.
  */
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w)
@@ -27,12 +27,21 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	int32_t far;
 
 	*s = (struct hzi_vlut_side){
-		.lattice = lattice, .rule = r, .w = w, .matrices = hzi_lattice_matrices_of(lattice),
-		.bytes = w->code_dtype == HZ_U8 ? 1 : w->code_dtype == HZ_U16 ? 2 : 4,
+		.lattice = lattice,
+		.rule = r,
+		.w = w,
+		.matrices = hzi_lattice_matrices_of(lattice),
+		.bytes = w->code_dtype == HZ_U8	 ? 1 :
+			 w->code_dtype == HZ_U16 ? 2 :
+						   4,
 		.words = lattice == vlut->w ? vlut->words[0] : vlut->words[1],
-		.embed = r->embed, .first = w->first, .levels = r->levels - w->first,
-		.blocks = w->blocks, .has_t = hzi_lattice_has_t(lattice),
-		.fields = vlut->fields && lattice == vlut->w, .field_codes = vlut->field_codes,
+		.embed = r->embed,
+		.first = w->first,
+		.levels = r->levels - w->first,
+		.blocks = w->blocks,
+		.has_t = hzi_lattice_has_t(lattice),
+		.bitfield = vlut->bitfield && lattice == vlut->w,
+		.bitfield_code_table = vlut->bitfield_code_table,
 	};
 	s->group = s->has_t ? r->group : 1;
 	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
@@ -40,10 +49,10 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->panel_bytes =
 		s->blocks * r->levels * HZI_VLUT_ROWS * s->bytes + s->groups * HZI_VLUT_ROWS;
 	s->half_bytes = (s->blocks + 15) / 16 * 1024;
-	if (s->fields)
+	if (s->bitfield)
 		s->panel_bytes = 2 * s->half_bytes;
-	s->in_lanes = hzi_lattice_simd_of(lattice, &s->lanes, &far);
-	s->small = lattice->leaders && r->level_size <= HZI_VLUT_ROOM;
+	s->has_simd = hzi_lattice_simd_of(lattice, &s->lanes, &far);
+	s->small = lattice->leaders && r->level_size <= HZI_VLUT_TABLE_ENTRIES;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
 		  r->level_size <= 128 ? 128 : 256;
 	for (int m = 0; m < r->levels; m++) {
@@ -61,8 +70,8 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->reach = reach + s->offset_max;
 }
 
-/* What is no code counts modulo q^d, which is not 0: products take codes of at most 32 bits. */
-static uint32_t below(uint32_t code, uint64_t size)
+/* Invalid codes count modulo q^d, which is not 0: products take codes of at most 32 bits. */
+static uint32_t reduce_code(uint32_t code, uint64_t size)
 {
 	return code >= size ? (uint32_t)(code % size) : code;
 }
@@ -74,7 +83,7 @@ static uint32_t get_code(const void *codes, int bytes, int64_t at)
 			    ((const uint32_t *)codes)[at];
 }
 
-static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
+static void store_code(void *codes, int bytes, int64_t at, uint32_t code)
 {
 	if (bytes == 1)
 		((uint8_t *)codes)[at] = (uint8_t)code;
@@ -84,18 +93,21 @@ static void put_code(void *codes, int bytes, int64_t at, uint32_t code)
 		((uint32_t *)codes)[at] = code;
 }
 
-/* Codes of 16 bits of a row, blocks and levels apart, each of which goes to a row of 64 */
-static void pack_words(const uint16_t *from, int64_t block, int64_t level, int64_t blocks,
-		       int levels, int below_levels, uint64_t size, uint16_t *to)
+/* 16-bit codes of a row, blocks and levels apart; each goes to a row of 64. */
+static void pack_codes16(const uint16_t *from, int64_t block, int64_t level, int64_t blocks,
+			 int levels, int below_levels, uint64_t size, uint16_t *to)
 {
 	for (int64_t b = 0; b < blocks; b++, from += block) {
 		to += below_levels * HZI_VLUT_ROWS;
 		for (int l = 0; l < levels; l++, to += HZI_VLUT_ROWS)
-			*to = (uint16_t)below(from[l * level], size);
+			*to = (uint16_t)reduce_code(from[l * level], size);
 	}
 }
 
-/* Row i, blocks from number b of a panel's on, behind below_levels levels that stay as they are */
+/*
+ * Packs row i, blocks from number b of a panel's on, after below_levels levels, which are not
+ * written.
+ */
 static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, int64_t b,
 		     int64_t blocks, int below_levels, uint8_t *codes)
 {
@@ -106,9 +118,9 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 		     (s->bytes == 1 ? hzi_vlut_row_at(row) : row);
 
 	if (s->bytes == 2) {
-		pack_words((const uint16_t *)w->codes + from + b * w->block, w->block, w->level,
-			   blocks, s->levels, below_levels, s->rule->level_size,
-			   (uint16_t *)(void *)codes + to);
+		pack_codes16((const uint16_t *)w->codes + from + b * w->block, w->block, w->level,
+			     blocks, s->levels, below_levels, s->rule->level_size,
+			     (uint16_t *)(void *)codes + to);
 		return;
 	}
 	for (const int64_t end = b + blocks; b < end; b++) {
@@ -117,12 +129,12 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 			const uint32_t code = get_code(w->codes, s->bytes,
 						       from + b * w->block + level * w->level);
 
-			put_code(codes, s->bytes, to, below(code, s->rule->level_size));
+			store_code(codes, s->bytes, to, reduce_code(code, s->rule->level_size));
 		}
 	}
 }
 
-/* T of groups from number g on; rows that are not there get 0. */
+/* T of groups from number g on; missing rows get 0. */
 static void pack_t(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
 		   int64_t g, int64_t groups, uint8_t *t)
 {
@@ -147,13 +159,15 @@ static void pack_t(const struct hz_context *ctx, const struct hzi_vlut_side *s, 
 }
 
 /*
- * Blocks first .. first + blocks - 1 of a panel, behind `below_levels` levels of code 0, to codes;
- * and their T to t. Rows that are not there get codes 0.
+ * Packs blocks first .. first + blocks - 1 of a panel, after `below_levels` levels of code 0, to
+ * codes; and their T to t. Missing rows get codes 0.
  */
 static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
 		       int64_t first, int64_t blocks, int below_levels, uint8_t *codes, uint8_t *t)
 {
-	enum { SOME = 16 };	/* blocks of all rows, so that what is written stays in L1 */
+	enum {
+		BLOCKS_AT_ONCE = 16
+	}; /* blocks of all rows at a time, so that the output stays in L1 */
 	const struct hzi_coded *w = s->w;
 	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below_levels + s->levels);
 	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
@@ -165,30 +179,31 @@ static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side 
 					       first * w->block, w->row,
 				count, codes);
 		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
-			codes[i] = (uint8_t)below(codes[i], size);
+			codes[i] = (uint8_t)reduce_code(codes[i], size);
 	} else {
 		if (below_levels || rows < HZI_VLUT_ROWS)
 			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
-		for (int64_t b = 0; b < blocks; b += SOME) {
+		for (int64_t b = 0; b < blocks; b += BLOCKS_AT_ONCE) {
 			for (int64_t i = 0; i < rows; i++)
-				pack_row(s, row + i, first, b, hzi_vlut_min(SOME, blocks - b),
-					 below_levels, codes);
+				pack_row(s, row + i, first, b,
+					 hzi_vlut_min(BLOCKS_AT_ONCE, blocks - b), below_levels,
+					 codes);
 		}
 	}
 	if (s->has_t)
 		pack_t(ctx, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
 }
 
-/* Codes to fields, a byte for each coordinate */
-static void make_fields(const struct hzi_vlut_side *s, uint32_t *fields)
+/* Codes to bit-fields, a byte for each coordinate */
+static void make_bitfield(const struct hzi_vlut_side *s, uint32_t *bitfield)
 {
 	for (uint32_t f = 0; f < 256; f++)
-		fields[s->field_codes[f]] = (f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 |
-					    (f >> 6) << 24;
+		bitfield[s->bitfield_code_table[f]] =
+			(f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 | (f >> 6) << 24;
 }
 
-static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, int64_t panel,
-			uint8_t *to)
+static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t panel,
+			  uint8_t *to)
 {
 	const struct hzi_coded *w = s->w;
 	const int64_t row = panel * HZI_VLUT_ROWS;
@@ -204,7 +219,7 @@ static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, i
 			uint32_t all = 0;
 
 			for (int l = 0; l < s->levels; l++)
-				all |= fields[get_code(w->codes, s->bytes, from + l * w->level)]
+				all |= bitfield[get_code(w->codes, s->bytes, from + l * w->level)]
 				       << 2 * (s->first + l);
 			for (int e = 0; e < 4; e++)
 				byte[e * 64] |= (uint8_t)((all >> 8 * e & 15) << i / 16 % 2 * 4);
@@ -212,17 +227,17 @@ static void pack_fields(const struct hzi_vlut_side *s, const uint32_t *fields, i
 	}
 }
 
-static struct hzi_vlut_view view_fields(const struct hz_context *ctx, const struct hzi_vlut_side *s,
-					int64_t panel, int64_t first, int64_t blocks,
-					uint8_t *scratch)
+static struct hzi_vlut_view view_bitfield(const struct hz_context *ctx,
+					  const struct hzi_vlut_side *s, int64_t panel,
+					  int64_t first, int64_t blocks, uint8_t *scratch)
 {
-	const struct hzi_vlut_fields_codes a = {
+	const struct hzi_vlut_bitfield_codes a = {
 		.codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes + first / 4 * 256,
-		.table = s->field_codes, .to = scratch, .half = s->half_bytes,
+		.table = s->bitfield_code_table, .to = scratch, .half = s->half_bytes,
 		.chunks = (first % 4 + blocks + 3) / 4,
 	};
 
-	hzi_vlut_kern[ctx->level].fields_codes(&a);
+	hzi_vlut_kern[ctx->level].bitfield_codes(&a);
 	return (struct hzi_vlut_view){
 		.codes = scratch + first % 4 * 128 + s->first * HZI_VLUT_ROWS, .step = 128,
 	};
@@ -230,7 +245,7 @@ static struct hzi_vlut_view view_fields(const struct hz_context *ctx, const stru
 
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
 {
-	if (s->w->packed && s->fields)
+	if (s->w->packed && s->bitfield)
 		return (blocks + 8) * 128;
 	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
 }
@@ -240,8 +255,8 @@ struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hz
 {
 	struct hzi_vlut_view v;
 
-	if (s->w->packed && s->fields)
-		return view_fields(ctx, s, panel, first, blocks, scratch);
+	if (s->w->packed && s->bitfield)
+		return view_bitfield(ctx, s, panel, first, blocks, scratch);
 	if (s->w->packed) {
 		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
 
@@ -261,7 +276,7 @@ struct pack_job {
 	const struct hz_context *ctx;
 	struct hzi_vlut_side side;
 	uint8_t *packed;
-	uint32_t fields[256];
+	uint32_t bitfield[256];
 };
 
 static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
@@ -273,8 +288,8 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t p = begin; p < end; p++) {
 		uint8_t *to = job->packed + p * s->panel_bytes;
 
-		if (s->fields) {
-			pack_fields(s, job->fields, p, to);
+		if (s->bitfield) {
+			pack_bitfield(s, job->bitfield, p, to);
 			continue;
 		}
 		pack_panel(job->ctx, s, p, 0, s->blocks, s->first, to,
@@ -287,8 +302,8 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	struct pack_job job = {.ctx = ctx, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
-	if (job.side.fields)
-		make_fields(&job.side, job.fields);
+	if (job.side.bitfield)
+		make_bitfield(&job.side, job.bitfield);
 	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
 		     &job, job.side.panels);
 	return HZ_OK;
@@ -351,7 +366,7 @@ int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s)
 	return s->small ? (int64_t)s->levels * s->embed * s->size : 0;
 }
 
-/* [levels][embed][size]: the leaders times q^m, mod 256; entries that no code has as code 0 */
+/* [levels][embed][size]: the leaders times q^m, mod 256; entries beyond q^d like that of code 0 */
 void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
 {
 	uint32_t weight = 1;
@@ -368,16 +383,16 @@ void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table)
 	}
 }
 
-/* Four of k, of a row, in two panels of packed B */
+/* Address of four of k, of a row, in two panels of packed B */
 static uint8_t *quad_at(uint8_t *b, int64_t k, int row, int64_t b_panel)
 {
 	return b + k / 64 * 2048 + k % 64 / 4 * 64 + row / 16 % 2 * 1024 + row / 32 * b_panel +
 	       row % 16 * 4;
 }
 
-/* Codes of 16 bits in up to 8 dimensions: for each level a word of bytes */
-static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
-			const uint64_t *words, int64_t blocks, uint8_t *b, int64_t b_panel)
+/* 16-bit codes in up to 8 dimensions: for each level a table of 8-byte leaders */
+static void points_by_words(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
+			    const uint64_t *words, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
 	typedef uint8_t eight __attribute__((vector_size(8)));
 	const int64_t size = (int64_t)s->rule->level_size;
@@ -412,10 +427,10 @@ static void word_points(const struct hzi_vlut_side *s, const struct hzi_vlut_vie
 	}
 }
 
-#define BYTE_LEVELS 2	/* of codes of 16 bits, in lanes of bytes */
+#define BYTE_LEVELS 2	/* of 16-bit codes, in 8-bit lanes */
 
-/* Codes of a block, [levels][64], row by row */
-static void rows_of_codes(const uint8_t *from, int levels, uint16_t *to)
+/* Codes of a block, [levels][64], to row order */
+static void codes_in_row_order(const uint8_t *from, int levels, uint16_t *to)
 {
 	typedef uint16_t eight __attribute__((vector_size(16)));
 	typedef uint32_t words __attribute__((vector_size(32)));
@@ -436,20 +451,20 @@ static void rows_of_codes(const uint8_t *from, int levels, uint16_t *to)
 	}
 }
 
-/* D4 and E8 in lanes of bytes, whose codes lie row by row for that */
-static void byte_points(const struct hz_context *ctx, const struct hzi_vlut_side *s,
-			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+/* D4 and E8 in 8-bit lanes, which need codes in row order */
+static void points_u8(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+		      const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
-	enum { SOME = 16 };	/* blocks of all rows */
-	uint16_t codes[SOME * HZI_VLUT_ROWS * BYTE_LEVELS];
-	int8_t bytes[SOME * HZI_VLUT_ROWS * 8];
+	enum { BLOCKS_AT_ONCE = 16 };	/* blocks of all rows */
+	uint16_t codes[BLOCKS_AT_ONCE * HZI_VLUT_ROWS * BYTE_LEVELS];
+	int8_t bytes[BLOCKS_AT_ONCE * HZI_VLUT_ROWS * 8];
 
-	for (int64_t first = 0; first < blocks; first += SOME) {
-		const int64_t n = hzi_vlut_min(SOME, blocks - first);
+	for (int64_t first = 0; first < blocks; first += BLOCKS_AT_ONCE) {
+		const int64_t n = hzi_vlut_min(BLOCKS_AT_ONCE, blocks - first);
 
 		for (int64_t i = 0; i < n; i++)
-			rows_of_codes(v->codes + (first + i) * v->step, s->levels,
-				      codes + i * HZI_VLUT_ROWS * s->levels);
+			codes_in_row_order(v->codes + (first + i) * v->step, s->levels,
+					   codes + i * HZI_VLUT_ROWS * s->levels);
 		hzi_lattice_kern[ctx->level].values(&(struct hzi_lattice_values){
 			.rule = s->rule, .lanes = &s->lanes, .codes = codes, .y = bytes,
 			.count = n * HZI_VLUT_ROWS, .levels = s->levels, .bytes = 2,
@@ -462,9 +477,9 @@ static void byte_points(const struct hz_context *ctx, const struct hzi_vlut_side
 	}
 }
 
-/* Any lattice that lanes of 16 bits hold; four blocks have a multiple of four coordinates. */
-static void lane_points(const struct hz_context *ctx, const struct hzi_vlut_side *s,
-			const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
+/* Any lattice that fits 16-bit lanes; four blocks have a multiple of four coordinates. */
+static void points_i16(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+		       const struct hzi_vlut_view *v, int64_t blocks, uint8_t *b, int64_t b_panel)
 {
 	enum { FOUR = 4 };
 	uint16_t index[HZI_LATTICE_ARRAYS * HZI_VLUT_ROWS];
@@ -495,7 +510,7 @@ static void lane_points(const struct hz_context *ctx, const struct hzi_vlut_side
 				.step = HZI_VLUT_ROWS, .levels = s->levels, .first = s->first,
 			});
 		}
-		/* Up to a multiple of 4 of k */
+		/* Zeros up to a multiple of 4 of k. */
 		memset(p + count * HZI_VLUT_ROWS, 0, (size_t)(-count & 3) * sizeof(*p) *
 						     HZI_VLUT_ROWS);
 		hzi_vlut_kern[ctx->level].quads(&(struct hzi_vlut_quads){
@@ -511,7 +526,7 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 {
 	const int64_t count = blocks * s->embed;
 
-	/* What is multiplied beyond the last of k */
+	/* Zeros for the k that are multiplied beyond the last. */
 	for (int64_t k = count / 64 * 64; k < (count + 63) / 64 * 64; k += 4) {
 		for (int row = 0; row < HZI_VLUT_ROWS; row += 16)
 			memset(quad_at(b, k, row, b_panel), 0, 64);
@@ -526,13 +541,13 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		for (int e = 0; e < s->embed; e++)
 			p.offset[e] = (int8_t)s->rule->offset[e];
 		hzi_vlut_kern[ctx->level].points(&p);
-	} else if (s->words && !(s->in_lanes && s->lanes.pow2 &&
-				 hzi_vlut_kern[ctx->level].computes)) {
-		word_points(s, v, s->words, blocks, b, b_panel);
-	} else if (s->in_lanes && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {
-		byte_points(ctx, s, v, blocks, b, b_panel);
-	} else if (s->in_lanes && s->bytes > 1) {
-		lane_points(ctx, s, v, blocks, b, b_panel);
+	} else if (s->words &&
+		   !(s->has_simd && s->lanes.pow2 && hzi_vlut_kern[ctx->level].prefers_simd)) {
+		points_by_words(s, v, s->words, blocks, b, b_panel);
+	} else if (s->has_simd && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {
+		points_u8(ctx, s, v, blocks, b, b_panel);
+	} else if (s->has_simd && s->bytes > 1) {
+		points_i16(ctx, s, v, blocks, b, b_panel);
 	} else {
 		for (int64_t block = 0; block < blocks; block++) {
 			for (int row = 0; row < HZI_VLUT_ROWS; row++) {
@@ -550,12 +565,12 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 	}
 }
 
-void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
-			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
-			   int64_t b_panel)
+void hzi_vlut_bitfield_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+			     int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			     int64_t b_panel)
 {
 	const uint8_t *codes = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
-	struct hzi_vlut_fields_points p = {
+	struct hzi_vlut_bitfield_points p = {
 		.chunks = (blocks + 15) / 16 * 4, .mask = s->first ? 0xcccccccc : 0xffffffff,
 	};
 
@@ -564,7 +579,7 @@ void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_s
 	for (int h = 0; h < 2; h++) {
 		p.codes = codes + h * s->half_bytes + first / 4 * 256;
 		p.b = b + h * b_panel;
-		hzi_vlut_kern[ctx->level].fields_points(&p);
+		hzi_vlut_kern[ctx->level].bitfield_points(&p);
 	}
 }
 
@@ -583,8 +598,8 @@ static void convert(const struct hz_context *ctx, const void *x, int x_dtype, vo
 }
 
 /* Contiguous columns: some rows at a time are converted to f32 and transposed. */
-static void load_across(const struct hz_context *ctx, const void *x, int dtype, int64_t n,
-			int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
+static void load_columns(const struct hz_context *ctx, const void *x, int dtype, int64_t n,
+			 int64_t step, int64_t first, int64_t cols, float *to, int64_t to_ld)
 {
 	enum { ROWS = 128 };
 	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + ctx->level;
@@ -612,7 +627,7 @@ void hzi_vlut_load(const struct hz_context *ctx, const void *x, int dtype, int64
 		   int64_t to_ld)
 {
 	if (x_ld == 1 && cols > 1 && dtype != HZ_S8) {
-		load_across(ctx, x, dtype, n, step, first, cols, to, to_ld);
+		load_columns(ctx, x, dtype, n, step, first, cols, to, to_ld);
 		return;
 	}
 	for (int64_t c = 0; c < cols && n > 0; c++, first += x_ld, to += to_ld) {

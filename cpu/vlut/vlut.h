@@ -11,23 +11,23 @@
 #include "cpu/vlut/kern.h"
 #include "lib/vlut/vlut.h"
 
-/* A coded matrix, and what its lattice implies */
+/* A coded matrix, and properties derived from its lattice */
 struct hzi_vlut_side {
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_rule *rule;
 	const struct hzi_lattice_matrices *matrices;
 	const struct hzi_coded *w;
 	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
-	struct hzi_lattice_simd lanes;	/* if in_lanes */
+	struct hzi_lattice_simd lanes;	/* if has_simd */
 	int64_t blocks, panels, panel_bytes, half_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
-	int32_t bytes, embed, first, levels;	/* of a code; of a point; of those in use */
-	int32_t size;			/* of tables of bytes: 16, 64, 128 or 256, if small */
+	int32_t bytes, embed, first, levels;	/* of a code; of a point; levels used */
+	int32_t size;			/* of byte tables: 16, 64, 128 or 256, if small */
 	bool has_t, small, sub;		/* q^d <= 256; w->sub is not 0 */
-	bool in_lanes;
-	bool fields;			/* what is packed is as in struct hzi_vlut_fields */
-	const uint8_t *field_codes;	/* [256]: the codes that fields stand for */
+	bool has_simd;
+	bool bitfield;			/* packed as struct hzi_vlut_bitfield */
+	const uint8_t *bitfield_code_table;	/* [256]: the code for each value of the fields */
 };
 
 /* Codes of some blocks of a panel: level l of block b at codes + b * step + l * 64 codes */
@@ -40,7 +40,10 @@ struct hzi_vlut_view {
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w);
 
-/* View of blocks first .. of a panel, first a multiple of group; and the scratch that it takes */
+/*
+ * View of blocks from `first` on of a panel, first a multiple of group; and the scratch that it
+ * needs
+ */
 int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks);
 struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 				   int64_t panel, int64_t first, int64_t blocks, uint8_t *scratch);
@@ -51,7 +54,7 @@ uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view
 void hzi_vlut_point(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
 		    int64_t block, int32_t *p);
 
-/* The table of hzi_vlut_bytes(), for small lattices */
+/* The table for hzi_vlut_bytes(), for small lattices */
 int64_t hzi_vlut_byte_table_bytes(const struct hzi_vlut_side *s);
 void hzi_vlut_byte_table(const struct hzi_vlut_side *s, uint8_t *table);
 
@@ -65,14 +68,14 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		    int64_t b_panel);
 
 /*
- * The same from packed D4 fields, k in the order of fields_order(), whole steps of 64 values; first
+ * The same from D4 bit-fields, k in the order of bitfield_order(), whole steps of 64 values; first
  * is a multiple of 16.
  */
-void hzi_vlut_fields_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
-			   int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
-			   int64_t b_panel);
+void hzi_vlut_bitfield_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
+			     int64_t panel, int64_t first, int64_t blocks, uint8_t *b,
+			     int64_t b_panel);
 
-/* Scale of T of a row in a view, by groups */
+/* Scale of T of a row in a view */
 static inline float hzi_vlut_scale(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v,
 				   int row, int64_t block)
 {
@@ -102,11 +105,11 @@ static inline int64_t hzi_vlut_min(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Columns x', which points are multiplied by, and what each block adds times its scale */
+/* Columns x', which points are multiplied by, and the term that each block adds times its scale */
 struct hzi_vlut_vectors {
 	int64_t cols, k;		/* k = blocks * embed */
 	float *x;			/* [cols][k] */
-	float *sub;			/* [cols][blocks]: - <sub, x>; NULL: 0 */
+	float *sub;			/* [cols][blocks]: -<sub, x>; NULL: 0 */
 };
 
 struct hzi_vlut_result {
@@ -124,20 +127,20 @@ void hzi_vlut_store_one(const struct hz_context *ctx, const struct hzi_vlut_side
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
 
 /*
- * Each code path has a struct. The caller fills its first members; _place() takes the workspace of
- * the others, or counts it; _run() does the work.
+ * Each code path has a struct. The caller fills its first members; _init() sets the others and
+ * takes their workspace, or counts it; _run() does the work.
  */
 
-/* Tables in vector registers, u8 (planes 1) or u16 (planes 2). q^d <= 256; x is finite. */
+/* Tables in vector registers, u8 (entry_bytes 1) or u16 (2). q^d <= 256; x is finite. */
 struct hzi_vlut_regtable {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_vectors v;
 	struct hzi_vlut_result y;
-	int32_t planes;
-	/* place */
-	int64_t chunk, group, cols, padded;	/* blocks at once, of a group; columns; rows */
-	int64_t first, blocks, col, count;	/* what is at work: a chunk, some columns */
+	int32_t entry_bytes;
+	/* set by _init() */
+	int64_t chunk, group, cols, padded;	/* blocks at a time, of a group; columns; rows */
+	int64_t first, blocks, col, count;	/* current chunk, current columns */
 	float *leaders, *low, *high, *ordered, *inverse, *weight, *base, *sum;
 	int32_t *order;
 	uint8_t *table;
@@ -146,7 +149,7 @@ struct hzi_vlut_regtable {
 	int threads;
 };
 
-void hzi_vlut_regtable_place(struct hzi_vlut_regtable *j, char *base, size_t *used);
+void hzi_vlut_regtable_init(struct hzi_vlut_regtable *j, char *base, size_t *used);
 void hzi_vlut_regtable_run(struct hzi_vlut_regtable *j);
 
 /* Points as f32: any lattice */
@@ -155,8 +158,8 @@ struct hzi_vlut_f32 {
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_vectors v;
 	struct hzi_vlut_result y;
-	/* place */
-	int64_t chunk, each, length;	/* blocks at once; numbers of a block, of a row */
+	/* set by _init() */
+	int64_t chunk, each, length;	/* blocks at a time; numbers of a block, of a row */
 	float *panels;			/* of x: [cols / 6][length][6] */
 	uint8_t *table;
 	char *scratch;
@@ -164,7 +167,7 @@ struct hzi_vlut_f32 {
 	int threads;
 };
 
-void hzi_vlut_f32_place(struct hzi_vlut_f32 *j, char *base, size_t *used);
+void hzi_vlut_f32_init(struct hzi_vlut_f32 *j, char *base, size_t *used);
 void hzi_vlut_f32_run(struct hzi_vlut_f32 *j);
 
 /* Tables of a float type in memory; q^d <= 65536 */
@@ -175,16 +178,16 @@ struct hzi_vlut_table_f32 {
 	struct hzi_vlut_result y;
 	int32_t dtype;
 	bool compensated;
-	/* place */
-	int64_t chunk, first, blocks, col;	/* blocks at once; what is at work */
+	/* set by _init() */
+	int64_t chunk, first, blocks, col;	/* blocks at a time; current ones */
 	float *table, *base;		/* [chunk][q^d], [chunk] */
-	float *sum;			/* [panels][64][2]: a sum and what it lost */
+	float *sum;			/* [panels][64][2]: a sum and its rounding error */
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
 };
 
-void hzi_vlut_table_f32_place(struct hzi_vlut_table_f32 *j, char *base, size_t *used);
+void hzi_vlut_table_f32_init(struct hzi_vlut_table_f32 *j, char *base, size_t *used);
 void hzi_vlut_table_f32_run(struct hzi_vlut_table_f32 *j);
 
 /* p - o and x' as s8; reach <= 127, no T */
@@ -193,33 +196,33 @@ struct hzi_vlut_s8 {
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_result y;
 	int64_t cols;
-	int32_t parts;			/* base-256 digits of a column, the least first */
-	/* place */
+	int32_t parts;			/* base-256 digits of a column, the lowest first */
+	/* set by _init() */
 	double *factor, *shift;		/* [cols]: y = row_scale_i (factor_j sum + shift_j) */
 	int8_t *rows;
-	int64_t k, chunk, chunks, groups;	/* blocks at once; groups of columns */
+	int64_t k, chunk, chunks, groups;	/* blocks at a time; groups of columns */
 	uint8_t *table;
 	char *packed, *scratch;
 	int64_t packed_each, scratch_each;
 	int threads;
-	bool zero;			/* multiply a row of 0 too: qmul() adds to its result */
+	bool zero;			/* multiply a row of 0, too: see group_rows() */
 };
 
-void hzi_vlut_s8_place(struct hzi_vlut_s8 *j, char *base, size_t *used);
+void hzi_vlut_s8_init(struct hzi_vlut_s8 *j, char *base, size_t *used);
 /* Where the caller stores the digits of a column, k apart, with its factor and shift */
 int8_t *hzi_vlut_s8_row(const struct hzi_vlut_s8 *j, int64_t col);
 void hzi_vlut_s8_run(struct hzi_vlut_s8 *j);
 
-/* Packed D4 fields by few rows of s8 digits, which the caller stores at _row() */
+/* D4 bit-fields by a few rows of s8 digits, which the caller stores at _row() */
 struct hzi_vlut_d4_bitfield {
 	struct hz_context *ctx;
 	const struct hzi_vlut_side *w;
 	struct hzi_vlut_result y;
 	int64_t cols;
-	int32_t parts;			/* as of struct hzi_vlut_s8 */
-	/* place */
+	int32_t parts;			/* see struct hzi_vlut_s8 */
+	/* set by _init() */
 	double *factor, *shift;		/* likewise */
-	int64_t *less;			/* [cols]: <o, x'> */
+	int64_t *offset_dot;		/* [cols]: <o, x'> */
 	int64_t k, rows;		/* k: whole steps */
 	int8_t *x;			/* [rows][k] */
 	char *scratch;
@@ -227,11 +230,11 @@ struct hzi_vlut_d4_bitfield {
 	int threads;
 };
 
-void hzi_vlut_d4_bitfield_place(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used);
+void hzi_vlut_d4_bitfield_init(struct hzi_vlut_d4_bitfield *j, char *base, size_t *used);
 int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t col);
 void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j);
 
-/* ---- vlut_gemm (gemm.c): what a call is, for the routes to look at --------------------------- */
+/* ---- vlut_gemm (gemm.c): properties of a call that routes look at ---------------------------- */
 
 enum { HZI_VLUT_D4_BITFIELD, HZI_VLUT_REGTABLE, HZI_VLUT_TABLE_F32, HZI_VLUT_S8, HZI_VLUT_F32 };
 
@@ -242,28 +245,28 @@ struct hzi_vlut_gemm_job {
 	struct hzi_vlut_vectors v;
 	bool integer_x;			/* x' is s8, or halves of s8 */
 	int32_t parts;			/* digits of a column, where it becomes s8 */
-	int32_t *most;			/* [cols]: of |x'|, as bits */
+	int32_t *most;			/* [cols]: largest |x'|, as bits */
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
 	struct hzi_vlut_regtable small;
-	struct hzi_vlut_d4_bitfield fields;
+	struct hzi_vlut_d4_bitfield bitfield;
 	struct hzi_vlut_s8 ints;
 	struct hzi_vlut_f32 floats;
 	struct hzi_vlut_table_f32 tables;
 };
 
-/* a has blocks. */
+/* a must have blocks. */
 void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
 			 const struct hzi_vlut_gemm_args *a);
 
 /*
- * The product by a path of the enum, in the workspace at base; x with numbers far from 1 takes
- * HZI_VLUT_F32. Base NULL: returns the bytes alone.
+ * Computes the product by a path of the enum, in the workspace at base; extreme values of x need
+ * HZI_VLUT_F32. Base NULL: only returns the bytes.
  */
 size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base);
 
-/* Likewise, y of s32 where points do not fit s8: sums modulo 2^32 */
+/* The same for y of s32 where points do not fit s8: sums modulo 2^32 */
 size_t hzi_vlut_gemm_exact(struct hzi_vlut_gemm_job *j, char *base);
 
 /* ---- vlut_gemm2 (gemm2.c) -------------------------------------------------------------------- */

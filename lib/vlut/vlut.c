@@ -52,7 +52,7 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
 }
 
-/* Whether products of points are sums of products of their integers */
+/* Whether products of points are integer products of their embedded coordinates */
 static bool integral(const struct hzi_lattice_rule *w, const struct hzi_lattice_rule *x)
 {
 	return !(w->flags & HZI_LATTICE_MAPPED) && !(x->flags & HZI_LATTICE_MAPPED) &&
@@ -68,7 +68,7 @@ static int32_t dot(int embed, const int32_t *a, const int32_t *b)
 	return s;
 }
 
-/* The two-sided table on the host. */
+/* Fills the two-sided table on the host. */
 static void fill_table(const hz_lattice *w, const hz_lattice *x, int dtype, void *table)
 {
 	const int64_t rows = (int64_t)w->rule.level_size, cols = (int64_t)x->rule.level_size;
@@ -87,7 +87,9 @@ static void fill_table(const hz_lattice *w, const hz_lattice *x, int dtype, void
 	}
 }
 
-/* The narrowest dtype that holds every entry: 0 if there is no table, or none that holds them. */
+/*
+ * The narrowest dtype that holds every entry; 0 if there is no table, or no dtype holds its entries
+ */
 static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 {
 	const struct hzi_lattice_rule *wr = &w->rule, *xr = &x->rule;
@@ -109,10 +111,10 @@ static int table_dtype(const hz_lattice *w, const hz_lattice *x)
 }
 
 /*
- * E8 with q = 4 for a GPU: coordinates of leaders, doubled as they are, are odd if bit 14 of the
- * code is 1, else even, and less that bit -8 .. 6. Half of that plus 4 has three bits, eight of
- * which are 16 bits and 8 bits of two arrays: coordinates 0 2 6 1 3 7, the last of each three
- * without its upper bit; 4 5 and those two bits.
+ * Table for E8 with q = 4 on a GPU: doubled coordinates of leaders are odd if bit 14 of the code is
+ * 1, else even, and less that bit in -8 .. 6. Half of that plus 4 has three bits; the eight
+ * coordinates are stored as 16 bits and 8 bits in two arrays: coordinates 0 2 6 1 3 7, every third
+ * of them without its upper bit; then 4 5 and those two bits.
  */
 static void fill_e8(const int32_t *c, uint16_t *low, uint8_t *high)
 {
@@ -138,7 +140,7 @@ static void fill_leaders(const hz_lattice *l, uint8_t *to)
 	}
 }
 
-/* On a GPU, of leaders that its kernels look up */
+/* On a GPU: the leaders that its kernels look up */
 static int make_leaders(struct hz_context *ctx, const hz_lattice *l, void **words)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
@@ -166,8 +168,8 @@ static int make_leaders(struct hz_context *ctx, const hz_lattice *l, void **word
 }
 
 /*
- * For codes of 16 bits on the CPU: leaders, times q^m, of at most 8 bytes each. *words stays NULL
- * where leaders are none, or more, or fewer so that registers hold them.
+ * For 16-bit codes on the CPU: leaders times q^m, of at most 8 bytes each. *words stays NULL if
+ * there is no table of leaders, if they are larger, or if they fit registers.
  */
 static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
 {
@@ -193,17 +195,17 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
 }
 
 /*
- * D4 with q = 4 and two levels of one scale on the CPU by dense numbers, unless tables were asked
- * for: leaders to fields, as in cpu/vlut/kern.h.
+ * D4 with q = 4 and two levels of one scale, multiplied by dense numbers on the CPU, unless tables
+ * are requested: the bit-fields of leaders, see cpu/vlut/kern.h.
  */
-static void make_fields(hz_vlut *v)
+static void make_bitfield(hz_vlut *v)
 {
 	const struct hzi_lattice_rule *r = &v->w->rule;
 
-	v->fields = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D && r->d == 4 &&
+	v->bitfield = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D && r->d == 4 &&
 		    r->q == 4 && r->levels == 2 && v->w->leaders && !hzi_lattice_has_t(v->w) &&
 		    !v->table_dtype && v->route != HZ_VLUT_TABLE;
-	for (int i = 0; v->fields && i < 256; i++) {
+	for (int i = 0; v->bitfield && i < 256; i++) {
 		const int32_t *c = v->w->leaders + 4 * i;
 		int at = 0, turned = 0;
 
@@ -211,7 +213,7 @@ static void make_fields(hz_vlut *v)
 			at |= (c[e] & (e < 3 ? 3 : 2)) << 2 * e;
 			turned ^= (c[e] >> 2 ^ c[e] >> 1) & 1;
 		}
-		v->field_codes[at | turned << 6] = (uint8_t)i;
+		v->bitfield_code_table[at | turned << 6] = (uint8_t)i;
 	}
 }
 
@@ -299,7 +301,7 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		v->route = HZ_VLUT_TABLE;
 	if (x)
 		status = make_two_sided(ctx, v, o);
-	make_fields(v);
+	make_bitfield(v);
 	if (status == HZ_OK)
 		status = make_words(ctx, w, &v->words[0]);
 	if (status == HZ_OK && x && x != w)
@@ -325,7 +327,7 @@ void hz_vlut_close(hz_vlut *v)
 	hzi_mfree(v->ctx, v, sizeof(*v));
 }
 
-/* Of a number of values that may be any */
+/* For a number of values that need not be a multiple of d */
 static int64_t blocks_of(int64_t k, int d)
 {
 	return k / d + (k % d > 0);
@@ -365,7 +367,7 @@ static int check_packed(struct hz_context *ctx, const char *op, const char *name
 	return HZ_OK;
 }
 
-/* The codes and T of a matrix that is not packed. */
+/* Checks the codes and T of a matrix that is not packed. */
 static int check_coded_views(struct hz_context *ctx, const char *op, const char *name,
 			     const hz_lattice *l, const hz_coded *c)
 {
@@ -407,7 +409,7 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 }
 
 /*
- * Fills *out from a matrix whose rows have k values; k < 0: what the matrix says, or whole blocks.
+ * Fills *out from a matrix whose rows have k values; k < 0: the matrix's number, or whole blocks.
  */
 static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		      const hz_lattice *l, const hz_coded *c, int64_t k, struct hzi_coded *out)
@@ -478,7 +480,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 	return HZ_OK;
 }
 
-/* y must not overlap what is read while it is written. */
+/* y must not overlap operands, which are read while it is written. */
 static int check_coded_apart(struct hz_context *ctx, const char *op, const char *name,
 			     const hz_coded *c, const hz_tensor *y)
 {

@@ -9,25 +9,25 @@
 #include "lib/lattice/lattice.h"
 
 /*
- * One coded matrix: rows of k values, blocks = ceil(k / d) blocks each, values beyond k not
- * counted. Either codes (and t, if the policy has T) or packed, which has them both. Level m >=
- * first of block b of row i is at i * row + b * block + (m - first) * level; T at i * t_row + b /
- * group * t_step.
+ * One coded matrix: rows of k values, blocks = ceil(k / d) blocks each; values beyond k do not
+ * count. Either codes (and t, if the policy has T) or packed, which holds both. Level m >= first of
+ * block b of row i is at i * row + b * block + (m - first) * level; T at i * t_row + b / group *
+ * t_step.
  */
 struct hzi_coded {
 	const void *codes, *packed;
 	const uint8_t *t;
-	const float *row_scale;		/* or NULL */
+	const float *row_scale;		/* NULL: none */
 	int32_t code_dtype, first;	/* the level dtype of the lattice; levels first .. M - 1 */
 	int64_t rows, k, blocks;
 	int64_t row, block, level;
 	int64_t t_row, t_step, row_scale_step;
-	float sub[HZI_LATTICE_DIMS];	/* of hzi_lattice_value() */
+	float sub[HZI_LATTICE_DIMS];	/* see hzi_lattice_value() */
 };
 
 /*
  * table: two-sided, [q^d of w][q^d of x] of <c, c'> in embedded integers, s8 or s16 (table_dtype),
- * on the context's device; of route HZ_VLUT_TABLE alone, else NULL. It has at most HZI_VLUT_TABLE
+ * on the context's device; only with HZ_VLUT_TABLE, else NULL. It has at most HZI_VLUT_TABLE
  * entries.
  */
 #define HZI_VLUT_TABLE ((int64_t)1 << 26)
@@ -37,7 +37,7 @@ struct hz_vlut {
 	hz_context *ctx;
 	const struct hz_lattice *w, *x;	/* x NULL: dense */
 	int32_t route, table_dtype, sum, compensated;
-	int32_t unit;			/* two-sided: <p, p'> of integers by the true one: 1 2 4 */
+	int32_t unit;			/* two-sided: integer <p, p'> by the real one: 1 2 4 */
 	void *table;
 	/*
 	 * Leaders of w and x. On the CPU [M][q^d] of c q^m as bytes mod 256, the first coordinate
@@ -47,11 +47,11 @@ struct hz_vlut {
 	 */
 	void *words[2];
 	/*
-	 * On the CPU: w is packed as fields of bits (cpu/vlut/kern.h); the code of each value of
+	 * On the CPU: w is packed as D4 bit-fields (cpu/vlut/kern.h); the code for each value of
 	 * the four fields
 	 */
-	bool fields;
-	uint8_t field_codes[256];
+	bool bitfield;
+	uint8_t bitfield_code_table[256];
 };
 
 /* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */
@@ -65,8 +65,8 @@ struct hzi_vlut_gemm_args {
 };
 
 /*
- * y[i, j] = the same by codes of both; s32: sum_k <p_ik - o, p'_jk - o'> of embedded integers,
- * without scales
+ * y[i, j] = the same with both operands coded; s32: sum_k <p_ik - o, p'_jk - o'> of embedded
+ * integers, without scales
  */
 struct hzi_vlut_gemm2_args {
 	const struct hz_vlut *vlut;
@@ -76,7 +76,7 @@ struct hzi_vlut_gemm2_args {
 	int64_t y_i, y_j;
 };
 
-/* w.packed is NULL. The op's _workspace says the bytes of `packed`; it needs no workspace. */
+/* w.packed is NULL. The op's _workspace returns the bytes of `packed`; it needs no workspace. */
 struct hzi_vlut_pack_args {
 	const struct hz_vlut *vlut;
 	struct hzi_coded w;

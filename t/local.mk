@@ -3,22 +3,23 @@
 
 HZ_TESTS_C = \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
-	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory t/core/oom t/core/route \
-	t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
+	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory \
+	t/core/oom t/core/route t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
 	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
 	t/lattice/lattice t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
 	t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/cuda \
 	t/quat/properties t/quat/quat t/quat_conv/quat_conv t/quat_gemm/quat_gemm \
 	t/quat_layer/batchnorm t/quat_layer/quat_layer t/vlut/cuda t/vlut/vlut
-HZ_TESTS_SH = t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
+HZ_TESTS_SH = \
+	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
 HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/minimal \
 	doc/examples/qgemm doc/examples/quat_layer
 check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
 dist_check_SCRIPTS = $(HZ_TESTS_SH)
 noinst_HEADERS += \
 	t/core/calls.def t/core/calls.h t/core/cuda_calls.h t/core/dev.h t/core/fakecuda.h \
-	t/core/fuzz.h t/core/ref.h t/core/tap.h t/lattice/lattice.h t/lattice/pair.h \
+	t/core/fuzz.h t/core/launches.h t/core/ref.h t/core/tap.h t/lattice/lattice.h t/lattice/pair.h \
 	t/lattice/ref.h t/lattice/vectors.h t/mhc/mhc.h t/mhc/ref.h t/qgemm/qgemm.h t/qgemm/ref.h \
 	t/quantize/quantize.h t/quat/quat.h t/quat_layer/quat_layer.h t/vlut/vlut.h
 EXTRA_DIST += t/core/fakecuda.c t/core/proxycuda.c t/core/malloc.c t/cli.sh t/tap.sh \
@@ -39,6 +40,12 @@ t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
 t_core_launches_SOURCES = t/core/launches.c t/core/calls.c t/core/scene.c
+if HAVE_CUDA
+t_core_launches_SOURCES += \
+	t/core/launches_calls.c t/hadamard/launches.c t/lattice/launches.c t/mhc/launches.c \
+	t/qgemm/launches.c t/quantize/launches.c t/quat/launches.c t/quat_conv/launches.c \
+	t/quat_gemm/launches.c t/quat_layer/launches.c t/vlut/launches.c
+endif
 t_core_oom_SOURCES = t/core/oom.c t/core/calls.c t/core/scene.c
 t_core_route_SOURCES = t/core/route.c t/core/calls.c t/core/scene.c
 t_core_threads_SOURCES = t/core/threads.c t/core/calls.c t/core/scene.c

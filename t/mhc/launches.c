@@ -1,0 +1,109 @@
+/*
+ * launches.c - hyper-connections for the launch trace, where options choose the kernel
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "t/core/launches.h"
+
+struct mhc_row {
+	int64_t tokens, groups, n, channels;
+	int dtype, preset;
+	bool chain;
+};
+
+static int run_mhc_pre(const void *row)
+{
+	const struct mhc_row *const r = row;
+	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const int64_t m = hz_mhc_rows((int)r->n, &opts);
+	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
+	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
+	const hz_tensor bias = V(HZ_F32, m), p = V(HZ_F32, r->groups, r->n);
+	const hz_tensor q = V(HZ_F32, r->groups, r->n), a = V(HZ_F32, r->groups, r->n, r->n);
+	const hz_tensor u = V(r->dtype, r->tokens, r->channels);
+
+	note(" preset %d", r->preset);
+	hz_mhc_pre_workspace(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts, &workspace);
+	return hz_mhc_pre(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts);
+}
+
+static int run_mhc_pre_bwd(const void *row)
+{
+	const struct mhc_row *const r = row;
+	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const int64_t m = hz_mhc_rows((int)r->n, &opts);
+	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
+	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
+	const hz_tensor bias = V(HZ_F32, m), dq = V(HZ_F32, r->groups, r->n);
+	const hz_tensor du = V(r->dtype, r->tokens, r->channels), dx = x, dphi = phi, dy = x;
+	hz_mhc_grads g = {.du = &du, .dq = &dq, .dy = &dy, .dx = &dx, .dphi = &dphi};
+	hz_tensor *const moved[] = {(hz_tensor *)&dx, (hz_tensor *)&dphi, (hz_tensor *)&dy};
+
+	for (int i = 0; i < 3; i++)
+		moved[i]->data = operand_at(20 + i);
+	note(" preset %d", r->preset);
+	hz_mhc_pre_bwd_workspace(ctx, &x, &phi, &alpha, &bias, &g, &opts, &workspace);
+	return hz_mhc_pre_bwd(ctx, &x, &phi, &alpha, &bias, &g, &opts);
+}
+
+static int run_mhc_chain(const void *row)
+{
+	const struct mhc_row *const r = row;
+	hz_mhc_block block[3];
+	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
+
+	for (int i = 0; i < 3; i++)
+		block[i] = (hz_mhc_block){
+			.p = V(HZ_F32, r->tokens, r->n), .q = V(HZ_F32, r->tokens, r->n),
+			.a = V(HZ_F32, r->tokens, r->n, r->n),
+			.f = V(r->dtype, r->tokens, r->channels),
+			.u = V(r->dtype, r->tokens, r->channels),
+			.y = V(r->dtype, r->tokens, r->n, r->channels)};
+	note_clear();
+	note(" %s[%" PRId64 ",%" PRId64 ",%" PRId64 "] three layers", hz_dtype_name(r->dtype),
+	     r->tokens, r->n, r->channels);
+	return hz_mhc_recompute(ctx, &x, 3, block);
+}
+
+static int run_mhc_sinkhorn(const void *row)
+{
+	const struct mhc_row *const r = row;
+	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const hz_tensor m = V(HZ_F32, r->tokens, r->n, r->n), p = V(HZ_F32, r->tokens, r->n, r->n);
+
+	note(" preset %d", r->preset);
+	return hz_mhc_sinkhorn(ctx, &m, &p, &opts);
+}
+
+void trace_mhc(void)
+{
+	static const int64_t sizes[][3] = {	/* tokens, groups, channels */
+		{64, 64, 1024}, {64, 2, 1024}, {8192, 8192, 64}, {113, 113, 1024}, {30, 3, 40},
+		{2048, 2048, 4096}, {1, 1, 33},
+	};
+
+	EACH(d, floats) {
+		EACH(i, sizes) {
+			for (int n = 1; n <= 9; n++) {
+				for (int preset = 0; preset <= HZ_MHC_LITE_PRESET; preset++) {
+					const struct mhc_row r = {sizes[i][0], sizes[i][1], n,
+								  sizes[i][2], floats[d], preset,
+								  false};
+					const bool lite = preset == HZ_MHC_LITE_PRESET;
+
+					if ((preset && n % 4) || (lite && n > 4) ||
+					    (i > 1 && preset > 2))
+						continue;
+					trace("mhc_pre", run_mhc_pre, &r);
+					trace("mhc_pre_bwd", run_mhc_pre_bwd, &r);
+					if (!preset && i < 2)
+						trace("mhc_recompute", run_mhc_chain, &r);
+					if (d == 0 && i == 0)
+						trace("mhc_sinkhorn", run_mhc_sinkhorn, &r);
+				}
+			}
+		}
+	}
+}

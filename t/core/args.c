@@ -1,11 +1,11 @@
 /*
- * args.c - wrong arguments of every function: the status, a sentence, everything left as it was
+ * args.c - invalid arguments of every function: status, message, and nothing written
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Every operand of every row of calls.def is made wrong in every way, on the CPU and on the
- * stand-in for a GPU. A call that is refused must say which operand it was and not have touched a
- * byte; one that is not refused must not have touched a byte outside of its outputs.
+ * Each operand of each row of calls.def is made invalid in every way, on the CPU and on the
+ * stand-in for a GPU. A call that returns an error must name the operand and must not have written
+ * a byte; a call that succeeds must have written nothing outside its outputs.
  */
 #include <config.h>
 
@@ -24,7 +24,7 @@
 
 static const struct fakecuda *fake;
 
-/* What is being tried */
+/* The row under test */
 static struct {
 	struct scene *s;
 	const struct call *c;
@@ -32,11 +32,11 @@ static struct {
 	bool given[CALL_OPERANDS];
 	int n;
 	size_t used;
-	unsigned char *image, *other;	/* what memory holds; room for another of it */
+	unsigned char *image, *other;	/* contents of the arena; scratch of the same size */
 	long tried, bad;
 } now;
 
-/* The arena of the stand-in is host memory like that of the CPU. */
+/* The stand-in's device memory is host memory. */
 static unsigned char *arena(void)
 {
 	return now.s->arena;
@@ -54,7 +54,7 @@ static void reset_views(void)
 		now.given[i] = true;
 }
 
-/* Whether memory is as it was but for outputs of the call as it was made */
+/* Whether the arena is unchanged, except for the outputs of a call that succeeded */
 static bool untouched(bool refused)
 {
 	if (refused)
@@ -78,10 +78,8 @@ static bool untouched(bool refused)
 	return memcmp(arena(), now.other, now.used) == 0;
 }
 
-/*
- * Makes the call and looks at everything. allowed: bits of statuses; name: the operand that the
- * sentence has to name, or NULL.
- */
+/* Makes the call and checks the result. allowed: bits of statuses; name: the operand that the error
+ * message must name, or NULL. */
 __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const char *name,
 						      const char *format, ...)
 {
@@ -91,12 +89,12 @@ __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const ch
 	const char *wrong = NULL, *sentence;
 	int status;
 
-	/* Of opts->pre sentences say "pre". */
+	/* Messages call opts->pre "pre". */
 	if (name && strrchr(name, '>'))
 		name = strrchr(name, '>') + 1;
 	for (int i = 0; i < now.n; i++)
 		t[i] = now.given[i] ? &now.t[i] : NULL;
-	hz_alloc(s->ctx, NULL, 0, HZ_CPU);	/* so that the sentence is seen to be a new one */
+	hz_alloc(s->ctx, NULL, 0, HZ_CPU);	/* leaves another message behind */
 	s->bytes = SENTINEL;
 	status = now.c->run(s, t);
 	sentence = hz_errmsg(s->ctx);
@@ -141,7 +139,7 @@ __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const ch
 
 /* ---- One operand wrong --------------------------------------------------------------------- */
 
-/* Each change is made to now.t[i] and taken back. */
+/* Applies the change to now.t[i], makes the call and undoes the change. */
 #define WITH(change, allowed, name, ...) \
 	do { \
 		const hz_tensor kept_ = *t; \
@@ -164,7 +162,7 @@ static void wrong_dtypes(int i)
 
 		if (dtype == o->dtype)
 			continue;
-		/* What no primitive takes */
+		/* A dtype that no function supports */
 		if (dtype == HZ_S64 && !(o->flags & ANYWHERE))
 			allowed = S(HZ_EDTYPE);
 		WITH(t->dtype = (int16_t)dtype, allowed, NULL, "%s.dtype %s", o->name,
@@ -227,7 +225,7 @@ static void wrong_data(int i)
 	const int32_t elsewhere[] = {HZ_AUTO, now.s->device == HZ_CPU ? HZ_CUDA : HZ_CPU,
 				     now.s->device + 7, -1, INT32_MAX, INT32_MIN};
 
-	/* Views by value without data are operands that are left out. */
+	/* A view by value without data means that the operand is absent. */
 	WITH(t->data = NULL, o->flags & MAY_MISS ? SIZES : S(HZ_EINVAL) | SHAPE, NULL,
 	     "%s.data NULL", o->name);
 	if (hz_dtype_size(o->dtype) > 1)
@@ -240,7 +238,7 @@ static void wrong_data(int i)
 	}
 }
 
-/* Output i where operand j is, exactly and an element further */
+/* Output i in the memory of operand j, at the same address and one element further */
 static void overlaps(int i)
 {
 	const struct operand *const o = &now.c->operand[i];
@@ -292,7 +290,8 @@ static void one_operand(int i)
 
 /* ---- All operands wrong at once ------------------------------------------------------------ */
 
-/* Every dimension of a size gets another one, in all operands, and every other one a third. */
+/* Changes each dimension of size `from` to `to` in all operands, and each other one to `others` (<
+ * 0: keeps it). */
 static void resize(int64_t from, int64_t to, int64_t others)
 {
 	for (int i = 0; i < now.n; i++) {
@@ -338,7 +337,7 @@ static void all_sizes(void)
 			try(SIZES, NULL, "all %lld are 0", (long long)size);
 			resize(size, 0, INT64_C(1) << 40);
 			try(SIZES, NULL, "all %lld are 0, others 2^40", (long long)size);
-			/* Where nothing is computed, there need not be so much memory. */
+			/* Where nothing is computed, the memory behind the views need not exist. */
 			for (size_t l = 0; l < 3 && !(o->flags & HOST) && (now.s->ask || device);
 			     l++) {
 				resize(size, large[l], -1);
@@ -418,7 +417,7 @@ static void all_rows(int device, const char *name)
 
 static bool in_table(const char *name)
 {
-	/* Tested on their own: t/core/context.c */
+	/* Tested in t/core/context.c */
 	static const char *const others[] = {"free", "set_workspace", "set_stream", "device_info"};
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
@@ -433,7 +432,7 @@ static bool in_table(const char *name)
 	return false;
 }
 
-/* Every function of the header that takes a context first */
+/* The table has every function of the header whose first parameter is a context. */
 static void completeness(void)
 {
 	static const char begin[] = "HZ_API int hz_", argument[] = "(hz_context *ctx";

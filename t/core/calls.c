@@ -651,7 +651,7 @@ static int mhc_head_bwd(struct scene *s, views t)
 			hz_mhc_head_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, NULL);
 }
 
-/* A view by value: without data it is not there. */
+/* A view by value, without data if the operand is absent */
 static hz_tensor value(const hz_tensor *t)
 {
 	return t ? *t : (hz_tensor){0};

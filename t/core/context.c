@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * With HZ_TEST_DEVICE=cuda the parts that concern a device run on a GPU as well.
+ * With HZ_TEST_DEVICE=cuda the tests that need a device run on a GPU too.
  */
 #include <config.h>
 
@@ -161,7 +161,7 @@ static void null_arguments(void)
 static void environment(void)
 {
 	static const struct {
-		const char *name, *value, *part;	/* part NULL: accepted */
+		const char *name, *value, *part;	/* part of the message; NULL: accepted */
 	} rows[] = {
 		{"HURWITZ_DEVICE", "cpu", NULL},
 		{"HURWITZ_DEVICE", "auto", NULL},
@@ -205,7 +205,7 @@ static void environment(void)
 		int status;
 
 		setenv(rows[i].name, rows[i].value, 1);
-		/* The CPU is asked for, so that a GPU neither helps nor hurts. */
+		/* Opens the CPU: the result does not depend on a GPU. */
 		status = hz_open(&ctx, &o);
 		ok(rows[i].part
 			   ? status == HZ_EINVAL && !ctx && strstr(hz_open_errmsg(), rows[i].part)
@@ -263,7 +263,7 @@ static void environment(void)
 	hz_close(ctx);
 }
 
-/* With HZ_AUTO a GPU that cannot be used is no error. */
+/* HZ_AUTO falls back to the CPU if the GPU cannot be used. */
 static void fallback(void)
 {
 	char *before = getenv("HURWITZ_LIBCUDA");
@@ -355,7 +355,7 @@ static void logging(void)
 	hz_close(ctx);
 }
 
-/* The sentence of a failed hz_open() belongs to the thread. */
+/* hz_open_errmsg() is per thread. */
 static void *open_badly(void *arg)
 {
 	const hz_options o = {.threads = -7};
@@ -390,7 +390,7 @@ static void open_message(void)
 
 enum { ROWS = 6, LENGTH = 12 * 64 };
 
-/* A transform that needs a base matrix, so that everything that a context can hold is made. */
+/* A transform with a base matrix, so that the context allocates all that it can hold */
 static int transform(hz_context *ctx, float *x)
 {
 	const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .order = 12};
@@ -405,7 +405,7 @@ static void fill(float *x, int seed)
 		x[i] = (float)((i * 37 + seed * 101) % 1009) - 500;
 }
 
-/* An allocator that counts, checks what it is given back, and fails the k-th time. */
+/* An allocator that counts, checks what it is asked to free, and fails the k-th allocation */
 struct meter {
 	long calls, fail_at, live, bad;
 	int ever;
@@ -454,7 +454,7 @@ static void meter_free(void *user, void *p, size_t bytes)
 	free(b.base);
 }
 
-/* Everything that allocates; returns a status that is not HZ_OK if any call had one. */
+/* Makes every call that allocates; returns an error status if any call did. */
 static int use_all(const hz_options *o, const float *want, long *bad)
 {
 	static float x[ROWS * LENGTH], before[ROWS * LENGTH];
@@ -539,7 +539,7 @@ static void forked(void)
 		int bad = 0;
 		void *p;
 
-		/* A call that waits for threads which the child does not have ends here. */
+		/* Ends a child that waits for threads that it does not have */
 		alarm(60);
 		bad += hzi_fork_generation() != generation + 1;
 		fill(x, 1);
@@ -574,7 +574,7 @@ static void *hammer(void *arg)
 	float *x = malloc(sizeof(float) * ROWS * LENGTH);
 
 	for (int i = 0; i < rounds && x; i++) {
-		/* One and two threads in turn: OpenMP pools of many threads at once. */
+		/* Alternates one and two threads, to use several OpenMP pools at once */
 		hz_context *ctx = open_cpu(1 + (i + h->id) % 2);
 
 		fill(x, 2);
@@ -616,7 +616,7 @@ static void threads(void)
 
 /* ---- On a GPU, if asked ---------------------------------------------------------------------- */
 
-/* A context of the second GPU, and memory of the first */
+/* A context on the second GPU, with memory of the first */
 static void next_gpu(const hz_tensor *d)
 {
 	const hz_options o = {.device = HZ_CUDA + 1, .threads = 1};
@@ -674,7 +674,7 @@ static void on_gpu(void)
 	hz_close(ctx);
 }
 
-/* Each status has words of its own. */
+/* Each status has a message of its own. */
 static void statuses(void)
 {
 	int good = 1;

@@ -1,5 +1,5 @@
 /*
- * cuda.c - the GPU half of a context, against a stand-in driver or, if asked, a real GPU
+ * cuda.c - contexts on a GPU, on the stand-in driver or with HZ_TEST_DEVICE=cuda on a real GPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -51,7 +51,9 @@ static hz_context *open_cuda(int ordinal)
 	return ctx;
 }
 
-/* ---- What holds on the stand-in and on a GPU ------------------------------------------------- */
+/*
+ * ---- On the stand-in and on a GPU -------------------------------------------------------------
+ */
 
 static void memory(hz_context *ctx)
 {
@@ -80,7 +82,7 @@ static void memory(hz_context *ctx)
 	is_int(hz_sync(ctx), HZ_OK, "sync");
 	ok(tap_load(to, 0, 4) == 0x3c3c3c3c && tap_load(to, N - 1, 4) == 0x3c3c3c3c, "filled");
 
-	/* Rows within a matrix: a tail that starts anywhere. */
+	/* A row of a matrix: its address is not aligned. */
 	odd = hz_tensor_1d((float *)p + 3, HZ_F32, gpu, 5);
 	back = hz_tensor_1d(to + 1, HZ_F32, HZ_CPU, 5);
 	is_int(hz_copy(ctx, &odd, &back), HZ_OK, "copy of a part");
@@ -169,7 +171,7 @@ static void workspace(hz_context *ctx)
 	hz_free(ctx, lent, hz_device(ctx));
 }
 
-/* A transform whose result is known: a row of ones gives sqrt(n) and zeros. */
+/* A transform with a known result: a row of ones gives sqrt(n) and zeros. */
 static void transform_is_right(hz_context *ctx, const void *y, const char *what)
 {
 	static float got[N], want[N];
@@ -185,7 +187,7 @@ static void transform_is_right(hz_context *ctx, const void *y, const char *what)
 		is_bits(got, want, N, 4, "%s", what);
 }
 
-/* The first call of a new context, inside a capture of the strictest kind. */
+/* The first call of a new context, captured in global mode */
 static void capture(int prepare)
 {
 	hz_context *ctx = open_cuda(0);
@@ -256,7 +258,7 @@ static void capture(int prepare)
 		is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 }
 
-/* In a child of fork(): a context with a GPU says so, and its driver is never called. */
+/* In a child of fork() a GPU context returns an error and does not call the driver. */
 static void forked(void)
 {
 	hz_context *ctx = open_cuda(0), *own;
@@ -316,7 +318,7 @@ static double seconds(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What opening and launching cost the host, for the record: numbers, no test of them. */
+/* Reports what opening and launching cost the host; does not test the numbers. */
 static void costs(void)
 {
 	enum { CALLS = 500 };
@@ -335,7 +337,7 @@ static void costs(void)
 	hz_hadamard(ctx, &x, &x, NULL);
 	hz_sync(ctx);
 	start = seconds();
-	/* Few enough that the queue takes them all without waiting. */
+	/* The driver's launch queue takes this many without blocking. */
 	for (int i = 0; i < CALLS; i++)
 		bad += hz_hadamard(ctx, &x, &x, NULL) != HZ_OK;
 	diag("hz_open %.2f ms, hz_prepare %.2f ms, a call %.2f us of the host", opened * 1e3,
@@ -346,7 +348,7 @@ static void costs(void)
 	hz_close(ctx);
 }
 
-/* Contexts opened, used and closed by many threads at once. */
+/* Many threads open, use and close contexts at once. */
 static void *hammer(void *arg)
 {
 	const int rounds = tap_quick() ? 2 : 10;
@@ -400,13 +402,14 @@ static void threads(void)
 		is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 }
 
-/* What hurwitz bench measures products against: that it runs; on the stand-in how much it is */
+/* The peak throughput that hurwitz bench compares products with: it runs; on the stand-in also its
+ * multiply-adds */
 static void peaks(void)
 {
 	static const struct {
 		int dtype;
 		const char *kernel, *hopper;
-		int64_t step, wide;	/* multiply-adds of a block's */
+		int64_t step, hopper_step;	/* multiply-adds per block and step; hopper: wgmma */
 	} rows[] = {
 		{HZ_F32, "peak_f32", "peak_f32", 256 * 16, 256 * 16},
 		{HZ_F16, "peak_16", "peak_wide_16", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},
@@ -430,7 +433,7 @@ static void peaks(void)
 		l = fake->launch(0);
 		is_str(l->kernel, hopper ? rows[i].hopper : rows[i].kernel, "their kernel");
 		memcpy(&steps, l->params, sizeof(steps));
-		each = l->grid[0] * (hopper ? rows[i].wide : rows[i].step);
+		each = l->grid[0] * (hopper ? rows[i].hopper_step : rows[i].step);
 		ok(steps * each >= macs && (steps - 1) * each < macs, "as many as wanted, by %lld",
 		   (long long)each);
 	}
@@ -442,7 +445,7 @@ static void peaks(void)
 
 struct params {
 	int64_t n;
-	float x[4];		/* no padding, which would differ */
+	float x[4];		/* no padding, whose bytes would be compared too */
 };
 
 static int launch(hz_context *ctx, unsigned grid, unsigned block, unsigned shared, unsigned cluster)
@@ -494,7 +497,7 @@ static void launches(void)
 	is_int(fake->calls() - calls, 3, "is asked for once");
 	no_complaints("launches");
 
-	/* Every kernel can be found and launched by its index. */
+	/* Each kernel is found and launched by its index. */
 	fake->reset();
 	for (int i = 0; i < hzi_images_hadamard.kernels; i++) {
 		const struct hzi_launch one = {.grid = {1}, .block = {32, 2, 3}};
@@ -560,7 +563,7 @@ static void prepare(void)
 	is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 }
 
-/* Two devices, and a caller who has a context of his own current. */
+/* Two devices, while the caller has a context of its own current */
 static void two_devices(void)
 {
 	hz_context *a = open_cuda(0), *b = open_cuda(1);
@@ -597,8 +600,8 @@ static void two_devices(void)
 	is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 }
 
-/* An allocator that has memory for the context and no more. */
-static void *once(void *user, size_t bytes, size_t align)
+/* An allocator that succeeds once, for the context */
+static void *alloc_once(void *user, size_t bytes, size_t align)
 {
 	int *calls = user;
 
@@ -614,7 +617,7 @@ static void give_back(void *user, void *p, size_t bytes)
 static void no_host_memory(void)
 {
 	int calls = 0;
-	const hz_allocator a = {.alloc = once, .free = give_back, .user = &calls};
+	const hz_allocator a = {.alloc = alloc_once, .free = give_back, .user = &calls};
 	hz_options o = {.device = HZ_CUDA, .threads = 1, .allocator = &a};
 	hz_context *ctx;
 	hz_info info;
@@ -682,7 +685,7 @@ static void lost_device(void)
 	is_int(fakecuda_leaked(fake), 0, "closing gives the rest back");
 	no_complaints("lost device");
 
-	/* A launch is told of what an earlier one came to. */
+	/* A launch reports the error of earlier work. */
 	fake->reset();
 	ctx = open_cuda(0);
 	fake->break_device(0, CUDA_ERROR_LAUNCH_FAILED);
@@ -693,10 +696,8 @@ static void lost_device(void)
 	fake->reset();
 }
 
-/*
- * Everything that uses the driver, in one go, whatever fails on the way. Returns the number of
- * calls that were refused.
- */
+/* Makes every call that uses the driver, and goes on after failures. Returns the number of calls
+ * that failed. */
 static int scenario(void)
 {
 	const hz_options o = {.device = HZ_CUDA, .threads = 1};
@@ -785,10 +786,8 @@ static void faults(void)
 			cases++;
 			quiet += refused == 0;
 			lost += fake->live().dropped;
-			/*
-			 * A context that cannot be made current, once or for good, keeps its memory
-			 * until the device's context goes. All else must have been given back.
-			 */
+			/* A context that could not be made current keeps its memory until the
+			 * device's context is destroyed. All else must have been freed. */
 			if (refused < 0 || complaints || fakecuda_leaked(fake) ||
 			    (fake->live().dropped && !pushed && !(mode & 1) && mode / 2 != 2)) {
 				bad++;

@@ -1,5 +1,5 @@
 /*
- * cuda_calls.h - a context on the stand-in driver, its operands, and the kernels that calls
+ * cuda_calls.h - a context on the stand-in driver, its operands, and the kernels that calls have
  * launched
  *
  * SPDX-License-Identifier: BSD-2-Clause
@@ -16,7 +16,7 @@
 #include "hurwitz.h"
 #include "t/core/tap.h"
 
-/* A test's own is behind #if HZ_HAVE_CUDA. */
+/* Without device code this is the whole program; the test is behind #if HZ_HAVE_CUDA. */
 #if !HZ_HAVE_CUDA
 int main(void)
 {
@@ -35,7 +35,7 @@ static inline const struct fakecuda_launch *last(void)
 	return fake->launch(fake->launches() - 1);
 }
 
-/* The kernels since the call before, in order, joined by spaces */
+/* Names of the kernels launched since the last call of this function, separated by spaces */
 static inline const char *taken(void)
 {
 	static long seen;
@@ -51,7 +51,7 @@ static inline const char *taken(void)
 	return names;
 }
 
-/* The driver, with a GPU of compute capability 9.0, and with `two` one of 8.0 behind it */
+/* Loads the stand-in with a GPU of compute capability 9.0 and, with `two`, another of 8.0. */
 static inline void stand_in_load(bool two)
 {
 	setenv("FAKECUDA_SM", "90,80", 1);
@@ -61,7 +61,7 @@ static inline void stand_in_load(bool two)
 		skip_all("no stand-in driver");
 }
 
-/* A context with so many arrays of `bytes` each, and a workspace */
+/* A context with `count` device arrays of `bytes` each, and a workspace */
 static inline hz_context *stand_in_open(int device, char **const *arrays, int count, size_t bytes,
 					size_t workspace)
 {
@@ -80,7 +80,7 @@ static inline hz_context *stand_in_open(int device, char **const *arrays, int co
 	return ctx;
 }
 
-/* Gives all that back, and hears what the driver has to say. */
+/* Frees all that, and checks that the stand-in has seen no misuse. */
 static inline void stand_in_close(hz_context *ctx, int device, char **const *arrays, int count)
 {
 	char first[256] = "";
@@ -94,22 +94,20 @@ static inline void stand_in_close(hz_context *ctx, int device, char **const *arr
 		diag("%s", first);
 }
 
-/*
- * All that a program does on parts of a GPU that have few multiprocessors, each in a process of its
- * own and before any other use of the stand-in. What is launched differs, and is not looked at.
- */
+/* Runs a program's calls on GPUs with sms SMs, each in a process of its own: call it before
+ * anything else uses the stand-in. Launches differ there and are not compared. */
 static inline void stand_in_few(void (*all)(void))
 {
-	static const char *const few[] = {"1", "8", "16"};
+	static const char *const sms[] = {"1", "8", "16"};
 
-	for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) {
+	for (size_t i = 0; i < sizeof(sms) / sizeof(*sms); i++) {
 		int status = -1;
 		pid_t child;
 
 		fflush(stdout);
 		child = fork();
 		if (child == 0) {
-			setenv("FAKECUDA_MULTIPROCESSORS", few[i], 1);
+			setenv("FAKECUDA_MULTIPROCESSORS", sms[i], 1);
 			if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
 				_exit(1);
 			all();
@@ -117,7 +115,7 @@ static inline void stand_in_few(void (*all)(void))
 		}
 		waitpid(child, &status, 0);
 		ok(child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-		   "with %s of the multiprocessors", few[i]);
+		   "with %s of the multiprocessors", sms[i]);
 	}
 }
 

@@ -1,5 +1,5 @@
 /*
- * cuda_open.c - opening a context on stand-in drivers of any kind, each in a process of its own
+ * cuda_open.c - opening a context on stand-in drivers of all kinds, each in a process of its own
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,7 +13,7 @@
 #include "hurwitz.h"
 #include "t/core/tap.h"
 
-/* hz_open() tries the device code that the program links. */
+/* hz_open() tests the device with code of a family that the program links. */
 HZI_LINK_IMAGES(hadamard);
 
 #if !HZ_HAVE_CUDA
@@ -59,11 +59,11 @@ static void open_and_tell(int fd, int device)
 	out.complaints = fake->complaints(NULL, 0);
 	out.calls = fake->calls();
 	snprintf(out.failed, sizeof(out.failed), "%s", fake->failed());
-	/* exit(), not _exit(): leak checkers and coverage look at this process as well. */
+	/* exit(), not _exit(): leak checkers and gcov run at exit. */
 	exit(write(fd, &out, sizeof(out)) != (ssize_t)sizeof(out));
 }
 
-/* Opens a context in a child, whose driver is fresh, with "NAME=VALUE NAME=VALUE" set. */
+/* Opens a context in a child process with a fresh driver and "NAME=VALUE NAME=VALUE" set. */
 static struct outcome try_open(const char *settings, int device)
 {
 	struct outcome out = {.status = 96};
@@ -162,7 +162,7 @@ static void open_sentences(void)
 	is_int(try_open("FAKECUDA_DEVICES=4", HZ_CUDA).devices, 4, "the number of devices is told");
 }
 
-/* Every call while opening and closing fails, once and for ever. */
+/* Each driver call during opening and closing fails, once or from then on. */
 static void open_faults(void)
 {
 	const long calls = try_open("", HZ_CUDA).calls;

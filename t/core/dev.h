@@ -1,11 +1,11 @@
 /*
- * dev.h - the contexts that a test walks, guarded memory on their device, operands
+ * dev.h - the contexts that a test walks, guarded memory on their device, random operands
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The contexts are every instruction-set level of this machine with 1 and 4 threads, the highest
- * also with 2 and 3; with HZ_TEST_DEVICE=cuda one on each GPU instead. dev_open_routes() adds one for
- * each route of an operation.
+ * The contexts are every ISA level of this machine with 1 and 4 threads, and the highest level also
+ * with 2 and 3; with HZ_TEST_DEVICE=cuda one per GPU instead. dev_open_routes() adds one for each
+ * route of an operation.
  */
 #ifndef DEV_H
 #define DEV_H
@@ -70,7 +70,7 @@ static inline void dev_open_all(void)
 		hz_device_info(ctx, &info);
 		hz_close(ctx);
 		if (info.isa != isa)
-			continue;		/* not on this machine, or capped by HURWITZ_ISA */
+			continue;		/* not on this machine, or above HURWITZ_ISA */
 		dev_open(HZ_CPU, isa, 1);
 		dev_open(HZ_CPU, isa, 4);
 		highest = isa;
@@ -80,8 +80,9 @@ static inline void dev_open_all(void)
 }
 
 /*
- * Contexts that take each route of an operation wherever it supports a call, and any other route
- * elsewhere, so that a route is tested on all input that it supports, not only where it wins.
+ * Opens a context for each route of an operation. The context takes that route wherever it supports
+ * a call, and any other route elsewhere: a route is tested on all input that it supports, not only
+ * where it wins.
  */
 static inline void dev_open_routes(enum hzi_op op)
 {
@@ -108,16 +109,16 @@ static inline void dev_close_all(void)
 }
 
 /*
- * Memory on a device with bytes in front and behind that must stay as they are. An image is the
- * whole of it on the host, guards included; data is where element 0 lies, skew bytes behind a
- * multiple of 64.
+ * Memory on a device with guard bytes before and after it, which must not change. An image is a
+ * copy of all of it on the host, guards included. data is the address of element 0, skew bytes
+ * beyond a multiple of 64.
  */
 #define GUARD 256
 #define GUARD_BYTE 0xa5
 
 struct area {
 	struct dev *dev;
-	unsigned char *base;		/* on the device */
+	unsigned char *base;		/* in device memory */
 	size_t bytes, skew, total;
 	void *data;
 };
@@ -132,7 +133,7 @@ static inline void area_copy(const struct area *a, void *image, int to_device)
 		bail("hz_copy: %s", hz_errmsg(a->dev->ctx));
 }
 
-/* Guard bytes everywhere, so that what is read back was written before. */
+/* Fills all of it with guard bytes, so that bytes read back have been written by the call. */
 static inline void area_fill(const struct area *a)
 {
 	unsigned char *image = malloc(a->total);
@@ -173,7 +174,7 @@ static inline void area_read(const struct area *a, void *image)
 	area_copy(a, image, 0);
 }
 
-/* A host image all of guard bytes; *data is where element 0 lies. */
+/* A host image filled with guard bytes; *data: the address of element 0 */
 static inline unsigned char *image_new(size_t bytes, size_t skew, void *data)
 {
 	size_t total = GUARD + skew + bytes + GUARD;
@@ -186,7 +187,7 @@ static inline unsigned char *image_new(size_t bytes, size_t skew, void *data)
 	return image;
 }
 
-/* A diagonal's copy on the device; *area is to be freed if it has a device. */
+/* A copy of a diagonal on the device; the caller frees *area if it has a device. */
 static inline hz_tensor to_device(struct dev *dev, const hz_tensor *t, struct area *area)
 {
 	size_t bytes = (size_t)hz_tensor_bytes(t);
@@ -208,7 +209,7 @@ static inline hz_tensor to_device(struct dev *dev, const hz_tensor *t, struct ar
 
 static const int floats[] = { HZ_F32, HZ_F16, HZ_BF16 };
 
-/* The offsets, in elements, of the lowest and behind the highest element. */
+/* Offsets, in elements, of the lowest element and of one past the highest */
 static inline void reach(int ndim, const int64_t *shape, const int64_t *stride, int64_t *low,
 			 int64_t *high)
 {
@@ -220,7 +221,7 @@ static inline void reach(int ndim, const int64_t *shape, const int64_t *stride, 
 	++*high;
 }
 
-/* Strides of a contiguous array with pad elements behind each row. */
+/* Strides of a contiguous array with `pad` elements after each row */
 static inline void lay_out(int ndim, const int64_t *shape, int64_t pad, int64_t *stride)
 {
 	int64_t step = 1;
@@ -232,7 +233,7 @@ static inline void lay_out(int ndim, const int64_t *shape, int64_t pad, int64_t 
 	}
 }
 
-/* A diagonal of n or block elements; *memory is to be freed. */
+/* A random diagonal of n or block elements; the caller frees *memory. */
 static inline hz_tensor random_diag(uint64_t *rnd, int64_t n, int64_t block, void **memory)
 {
 	static const int kinds[] = { HZ_U8, HZ_F32, HZ_F16, HZ_BF16 };
@@ -253,7 +254,7 @@ struct diags {
 	void *memory[2];
 };
 
-/* One before, one after the transform, each in a third of the cases */
+/* pre and post, each in a third of the cases */
 static inline void random_diags(uint64_t *rnd, hz_hadamard_opts *o, int64_t n, int64_t block,
 				struct diags *d)
 {
@@ -274,24 +275,24 @@ static inline void free_diags(struct diags *d)
 	free(d->memory[1]);
 }
 
-/* n elements along one axis, and of the others as many as there is room for */
-static inline void random_sizes(uint64_t *rnd, int ndim, int axis, int64_t n, int64_t room,
+/* n elements along one axis; random sizes of the others, of at most `most` elements in all */
+static inline void random_sizes(uint64_t *rnd, int ndim, int axis, int64_t n, int64_t most,
 				int64_t *shape)
 {
 	int d;
 
-	room /= n;
+	most /= n;
 	for (d = 0; d < ndim; d++) {
 		if (d == axis) {
 			shape[d] = n;
 			continue;
 		}
-		shape[d] = 1 + rnd_below(rnd, room < 1 ? 1 : room > 40 ? 40 : room);
-		room /= shape[d];
+		shape[d] = 1 + rnd_below(rnd, most < 1 ? 1 : most > 40 ? 40 : most);
+		most /= shape[d];
 	}
 }
 
-/* The options of a case that failed */
+/* Prints the options of a case that failed. */
 static inline void describe_opts(const hz_hadamard_opts *o)
 {
 	diag("axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g "
@@ -302,7 +303,7 @@ static inline void describe_opts(const hz_hadamard_opts *o)
 	     o->post ? hz_dtype_name(o->post->dtype) : "no");
 }
 
-/* Lengths that the plans make, small ones more often. */
+/* A random length that the plans support, and its options; short ones are more frequent. */
 static inline int64_t random_block(uint64_t *rnd, hz_hadamard_opts *o)
 {
 	static const int64_t composite[] = { 48, 80, 96, 112, 160, 192, 224, 320, 336, 1040 };

@@ -1,5 +1,5 @@
 /*
- * dlpack.c - views to and from DLPack tensors, both ways and refused
+ * dlpack.c - views to and from DLPack tensors, valid and invalid
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The part of DLPack 1.x that describes memory, laid out as its ABI has it. */
+/* The part of DLPack 1.x that describes memory, with its ABI's layout */
 typedef enum {
 	kDLCPU = 1,
 	kDLCUDA = 2,
@@ -75,7 +75,7 @@ static float data[24];
 static int64_t shape[HZ_MAXDIM + 1] = {2, 3, 4, 1, 1, 1, 1};
 static int64_t strides[HZ_MAXDIM + 1] = {1, 8, 2, 1, 1, 1, 1};
 
-/* A good DLTensor of 2 x 3 x 4 floats for a case to spoil. */
+/* A valid DLTensor of 2 x 3 x 4 floats, which each case changes */
 static DLTensor good(void)
 {
 	DLTensor d = {data, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, shape, strides, 0};
@@ -196,7 +196,7 @@ static void devices(void)
 	}
 }
 
-/* What spoil() does to a good DLTensor and the status that must follow. */
+/* How spoil() changes a valid DLTensor, and the status expected */
 enum spoiled {
 	NULL_SHAPE, COMPLEX, BOOL, LANES, INT4, F8, NDIM, NEGATIVE_NDIM, NEGATIVE_SIZE, HUGE_SIZE,
 	SPOILS

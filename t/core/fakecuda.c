@@ -1,13 +1,13 @@
 /*
- * fakecuda.c - a stand-in for libcuda.so.1 that needs no GPU and misses nothing
+ * fakecuda.c - a stand-in for libcuda.so.1 that needs no GPU and finds misuse
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Device memory is host memory, kernels are not run but recorded. Everything else is meant to be
+ * Device memory is host memory; kernels are recorded, not run. Everything else is meant to be
  * stricter than a driver: handles are checked, limits hold, calls without a current context are
- * complaints, a captured stream refuses what a driver may refuse, a child of fork() gets nothing.
- * fakecuda.h says how it is set up and asked. It is one file, because what a driver keeps of
- * handles, contexts and errors every entry point looks at, and none of it is to be seen outside.
+ * complaints, a capturing stream refuses what a driver may refuse, and a child of fork() can use
+ * nothing. fakecuda.h has the configuration and the interface. It is one file because every entry
+ * point uses the same state (handles, contexts, errors), and none of it may be visible outside.
  */
 #define _GNU_SOURCE 1
 
@@ -23,22 +23,22 @@
 #define DEVICES 8
 #define STACK 32
 #define SHARED_FREE 49152
-#define SHARED_OPTIN 232448	/* 227 KiB, as SM 9.0 */
+#define SHARED_OPTIN 232448	/* 227 KiB, as compute capability 9.0 */
 #define FATBIN_MAGIC 0xba55ed50u
 
 enum kind { STREAM = 0x5354, EVENT, LIBRARY, KERNEL, FUNCTION, GRAPH, EXEC };
 
-/* Every handle begins like this and is in one list while it lives. */
+/* The head of every handle; all live handles form one list. */
 struct object {
 	enum kind kind;
-	int device;			/* -1: of no device */
+	int device;			/* -1: none */
 	struct object *next;
 };
 
 struct CUctx_st {
 	int device, retained;
-	CUresult broken;		/* sticks */
-	CUresult late;			/* told at the next wait */
+	CUresult broken;		/* sticky error */
+	CUresult late;			/* reported at the next wait */
 };
 
 struct op {
@@ -100,13 +100,13 @@ struct allocation {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* All below is guarded by lock. */
+/* lock guards everything below. */
 static struct CUctx_st context[DEVICES];
 static struct object *objects;
 static struct allocation *allocations;
-static int captures;			/* streams that are capturing in global mode */
-static int capturing;			/* in any mode */
-static pid_t owner;			/* who called cuInit(); 0: nobody */
+static int captures;			/* streams capturing in global mode */
+static int capturing;			/* streams capturing in any mode */
+static pid_t owner;			/* the process that called cuInit(); 0: none */
 static long time_now;
 static struct {
 	int devices, sm[DEVICES], multiprocessors, version, init, image;
@@ -128,7 +128,7 @@ static struct {
 	void (*run)(const struct fakecuda_launch *l, void *user);
 	void *user;
 } state;
-static CUresult injected;		/* what a releasing call returns after its work */
+static CUresult injected;		/* error that a releasing call returns after its work */
 
 static _Thread_local CUcontext stack[STACK];
 static _Thread_local int depth;
@@ -188,14 +188,16 @@ __attribute__((format(printf, 2, 3))) static CUresult complain(CUresult r, const
 	return r;
 }
 
-/* ---- The frame of every call ----------------------------------------------------------------- */
+/*
+ * ---- Entry and exit of every call -------------------------------------------------------------
+ */
 
 enum {
 	INIT = 1,		/* needs cuInit() */
-	CONTEXT = 2 | INIT,	/* needs a current context that is not broken */
-	RELEASE = 4,		/* does its work even if it is to return an error */
-	UNSAFE = 8,		/* refused while a stream is captured, unless in relaxed mode */
-	WAIT = 16		/* tells errors of earlier launches */
+	CONTEXT = 2 | INIT,	/* needs a current context without a sticky error */
+	RELEASE = 4,		/* does its work even if it returns an injected error */
+	UNSAFE = 8,		/* refused during a capture, except in relaxed mode */
+	WAIT = 16		/* reports errors of earlier launches */
 };
 
 static CUcontext current(void)
@@ -211,7 +213,7 @@ static void spoil_captures(void)
 	}
 }
 
-/* Errors after which the whole context stays broken. */
+/* Errors after which the whole context stays unusable */
 static bool sticks(CUresult r)
 {
 	return (r >= 700 && r < 720 && r != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
@@ -228,7 +230,7 @@ static CUresult surface(CUcontext c)
 	return r;
 }
 
-/* Takes the lock; a result other than CUDA_SUCCESS is what the call is to return. */
+/* Takes the lock. A result other than CUDA_SUCCESS is what the call must return. */
 static CUresult begin(const char *name, int flags)
 {
 	CUcontext c = current();
@@ -334,8 +336,8 @@ static bool is_kernel_of(const struct object *o, const struct CUlib_st *library)
 	return o->kind == KERNEL && ((const struct CUkern_st *)o)->library == library;
 }
 
-/* In one walk: t/core/cuda closes some thousand contexts, with all the kernels that there are. */
-static void drop_those(bool (*of)(const struct object *o, const struct CUlib_st *library),
+/* In a single pass: t/core/cuda closes thousands of contexts with every kernel loaded. */
+static void drop_all_of(bool (*of)(const struct object *o, const struct CUlib_st *library),
 		       const struct CUlib_st *library)
 {
 	for (struct object **o = &objects; *o;) {
@@ -352,8 +354,8 @@ static void drop_those(bool (*of)(const struct object *o, const struct CUlib_st 
 
 static void drop_library(struct CUlib_st *library)
 {
-	drop_those(is_function_of, library);
-	drop_those(is_kernel_of, library);
+	drop_all_of(is_function_of, library);
+	drop_all_of(is_kernel_of, library);
 	drop(library);
 }
 
@@ -366,7 +368,7 @@ static const struct allocation *allocation_of(const void *p, size_t bytes)
 	return NULL;
 }
 
-/* A range of device memory of the current context. */
+/* Checks a range of device memory of the current context. */
 static bool on_device(const char *name, const void *p, size_t bytes)
 {
 	const struct allocation *a = allocation_of(p, bytes);
@@ -468,7 +470,7 @@ static CUresult fake_DeviceGetCount(int *count)
 	return end(CUDA_SUCCESS);
 }
 
-/* Device handles are not ordinals here, so that mixing them up shows. */
+/* Device handles differ from ordinals here, so that mixing them up fails. */
 #define HANDLE 100
 
 static CUresult fake_DeviceGet(CUdevice *device, int ordinal)
@@ -555,7 +557,7 @@ static void drop_graph(CUgraph graph)
 	drop(graph);
 }
 
-/* Drops a stream, an event or a graph of a device; false if there is none. */
+/* Drops a stream, an event or a graph of a device; false if there are none left. */
 static bool drop_one(int device)
 {
 	for (struct object *o = objects; o; o = o->next) {
@@ -563,7 +565,7 @@ static bool drop_one(int device)
 			continue;
 		switch (o->kind) {
 		case STREAM:
-			/* Its graph is in the list as well. */
+			/* The list contains its graph as well. */
 			end_capture((CUstream)o);
 			drop(o);
 			return true;
@@ -584,7 +586,7 @@ static bool drop_one(int device)
 	return false;
 }
 
-/* What a context still holds goes with it; it should have been given back before. */
+/* Drops what a context still holds, which should have been released before. */
 static void destroy(CUcontext c)
 {
 	for (struct allocation **a = &allocations, *gone; (gone = *a);) {
@@ -721,7 +723,7 @@ static void run(struct op *op)
 			state.launches = more;
 			state.launches_room = room;
 		}
-		/* Of parameters as many as there are */
+		/* Copies only the parameter bytes in use. */
 		memcpy(&state.launches[state.launches_count++], &op->launch,
 		       offsetof(struct fakecuda_launch, params) + op->launch.params_bytes);
 		if (state.run && !op->launch.captured)
@@ -733,13 +735,14 @@ static void run(struct op *op)
 	}
 }
 
-/* Runs an operation, or puts it into the graph that its stream is captured into. */
+/* Runs an operation, or adds it to the graph that its stream is capturing. */
 static CUresult submit(const char *name, CUstream stream, struct op *op)
 {
 	struct op *kept;
 
 	if (!stream) {
-		/* The default stream would wait for a captured one, unless that was made not to. */
+		/* The default stream would wait for a capturing stream, unless that is
+		 * non-blocking. */
 		for (struct object *o = capturing ? objects : NULL; o; o = o->next) {
 			if (o->kind == STREAM && ((CUstream)o)->capture &&
 			    ((CUstream)o)->blocking) {
@@ -1113,7 +1116,7 @@ static CUresult fake_TensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
 		    (uintptr_t)p % 16 == 0 &&
 		    box[0] <= 16u << swizzle;
 
-	/* What a map of bytes with this swizzle must keep to */
+	/* Limits of a tensor map of bytes with this swizzle */
 	for (uint32_t i = 0; good && i < rank; i++)
 		good = sizes[i] >= 1 && sizes[i] <= 1ull << 32 && box[i] >= 1 && box[i] <= 256 &&
 		       element_steps[i] >= 1 && element_steps[i] <= (i ? 8u : 1u) &&
@@ -1150,12 +1153,12 @@ static CUresult fake_FuncSetAttribute(CUfunction function, int attribute, int va
 	return end(CUDA_SUCCESS);
 }
 
-/* Reads the parameter buffer; false if it is not there or too large. */
+/* Reads the parameter buffer; false if it is missing or too large. */
 static bool read_params(struct fakecuda_launch *l, void **params, void **extra)
 {
 	const void *buffer = NULL;
 
-	/* The struct itself: only the kernel knows how long it is. */
+	/* A pointer to the struct itself: only the kernel knows its size. */
 	if (params && !extra)
 		return params[0] != NULL;
 	if (params || !extra)
@@ -1253,7 +1256,7 @@ static const struct cu_functions table = {
 #undef CU_MAY
 };
 
-/* Whether a name is in a list with commas. */
+/* Whether a comma-separated list contains a name */
 static bool listed(const char *list, const char *name)
 {
 	const size_t n = strlen(name);
@@ -1265,7 +1268,7 @@ static bool listed(const char *list, const char *name)
 	return false;
 }
 
-/* The CUDA version that brought an entry point, as far as it matters here. */
+/* The CUDA version that introduced an entry point, if it matters here */
 static int born(const char *name)
 {
 	if (strcmp(name, "cuFuncLoad") == 0)
@@ -1311,7 +1314,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
 	return r;
 }
 
-/* Asked for by its name when the rest cannot be used. */
+/* Looked up by name if cuGetProcAddress() cannot be used */
 EXPORT CUresult cuDriverGetVersion(int *version);
 
 EXPORT CUresult cuDriverGetVersion(int *version)

@@ -1,22 +1,21 @@
 /*
- * fakecuda.h - how a test finds the stand-in for libcuda and reads what it saw
+ * fakecuda.h - loading the stand-in for libcuda, and reading what it has recorded
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A test calls fakecuda_load() before its first hz_open(): the library then opens t/core/fakecuda.so
- * instead of the driver. What the stand-in presents is set by the environment, read at its first
- * use:
+ * A test calls fakecuda_load() before its first hz_open(), which then opens t/core/fakecuda.so
+ * instead of the driver. The environment configures the stand-in, which reads it at its first use:
  *
- *	FAKECUDA_DEVICES=N		devices, 1 if not set; with 0 cuInit() says there is none
+ *	FAKECUDA_DEVICES=N		number of devices, default 1; with 0 cuInit() fails
  *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further
- *	FAKECUDA_MULTIPROCESSORS=132	of each: an H200 has so many, parts of it fewer
- *	FAKECUDA_VERSION=13000		the driver's CUDA version; what came later is missing
+ *	FAKECUDA_MULTIPROCESSORS=132	SMs of each: 132 as an H200; MIG slices have fewer
+ *	FAKECUDA_VERSION=13000		the driver's CUDA version: later entry points are missing
  *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
- *	FAKECUDA_NOWHERE=1		fills of addresses where no memory is are accepted and not
- *					done: operands of any size then need none
- *	FAKECUDA_STUB=1			behaves like the toolkit's stub library
- *	FAKECUDA_INIT=CODE		what cuInit() returns
- *	FAKECUDA_IMAGE=CODE		what loading an image or a kernel returns
+ *	FAKECUDA_NOWHERE=1		accept and ignore fills of addresses without memory:
+ *					operands of any size need none
+ *	FAKECUDA_STUB=1			behave like the toolkit's stub library
+ *	FAKECUDA_INIT=CODE		result of cuInit()
+ *	FAKECUDA_IMAGE=CODE		result of loading an image or a kernel
  *	FAKECUDA_MEMORY=BYTES		of each device
  *	FAKECUDA_FAIL_AT=K FAKECUDA_FAIL_CODE=CODE FAKECUDA_FAIL_EVER=1
  *					the K-th call fails, or all from the K-th on
@@ -32,48 +31,49 @@
 
 #include "gpu/runtime/cuabi.h"
 
-#define FAKECUDA_PARAMS 32764	/* bytes of parameters that a kernel may have, from CUDA 12.1 on */
+#define FAKECUDA_PARAMS 32764	/* limit of a kernel's parameters in bytes, since CUDA 12.1 */
 
 struct fakecuda_launch {
 	char kernel[128];
 	unsigned grid[3], block[3];
-	unsigned shared_bytes, cluster;		/* cluster 0: none asked for */
-	int early;				/* may start before the kernel ahead has ended */
+	unsigned shared_bytes, cluster;		/* cluster 0: no cluster attribute */
+	int early;				/* programmatic dependent launch */
 	int device;
 	void *stream;
-	int captured;				/* went into a graph instead of running */
-	int replayed;				/* ran from a graph */
-	size_t params_bytes;			/* 0: handed over by address, and not kept */
+	int captured;				/* recorded in a graph, not run */
+	int replayed;				/* run from a graph */
+	size_t params_bytes;			/* 0: passed by address, not recorded */
 	unsigned char params[FAKECUDA_PARAMS];
 };
 
-/* What is alive: all 0 when everything was given back. */
+/* Live objects: all 0 when everything has been released */
 struct fakecuda_live {
-	int contexts;				/* retained and not released */
+	int contexts;				/* primary contexts retained */
 	int allocations, streams, events, libraries, graphs;
 	int pushed;				/* contexts on this thread's stack */
-	int dropped;				/* lost with their context since reset */
+	int dropped;				/* lost with their context since reset() */
 };
 
 struct fakecuda {
-	/* Forgets records, complaints, failures to come and errors that stuck, not what lives. */
+	/* Clears records, complaints, pending failures and sticky errors; live objects stay. */
 	void (*reset)(void);
-	long (*calls)(void);			/* driver calls since reset */
+	long (*calls)(void);			/* driver calls since reset() */
 	void (*fail_at)(long k, int code, int ever);
-	const char *(*failed)(void); /* the last call that was made to fail, "" if none */
-	void (*break_device)(int device, int code);	/* every call returns code; 0 heals */
-	void (*fail_late)(int code);		/* the next launch's error, told at the next wait */
+	const char *(*failed)(void); /* name of the last call that was made to fail, or "" */
+	void (*break_device)(int device, int code);	/* every call returns code; 0 repairs it */
+	void (*fail_late)(int code);		/* the next launch fails asynchronously: reported
+						 * at the next wait */
 	long (*launches)(void);
 	const struct fakecuda_launch *(*launch)(long i);
-	/* Called for every kernel that runs; may compute what the kernel would. */
+	/* run() is called for each kernel that runs; it may compute what the kernel would. */
 	void (*hook)(void (*run)(const struct fakecuda_launch *l, void *user), void *user);
 	struct fakecuda_live (*live)(void);
-	/* Misuse that a driver might not even notice: the number, and the first one in words. */
+	/* Misuse that a driver might not notice: the count, and the first one as text */
 	int (*complaints)(char *first, size_t size);
 	const struct cu_functions *cu;
 };
 
-/* What is alive and should not be; dropped counts only where nothing kept it from being freed. */
+/* Objects that have leaked; those dropped count only if nothing prevented their release. */
 __attribute__((unused)) static int fakecuda_leaked(const struct fakecuda *fake)
 {
 	const struct fakecuda_live l = fake->live();
@@ -82,7 +82,8 @@ __attribute__((unused)) static int fakecuda_leaked(const struct fakecuda *fake)
 	       l.pushed;
 }
 
-/* A file in t/core, found from the running program, t/<family>/<test>; until the next call */
+/* Path of a file in t/core, relative to the running program t/<family>/<test>; valid until the next
+ * call */
 __attribute__((unused)) static const char *fakecuda_path(const char *file)
 {
 	static char path[4096];
@@ -95,7 +96,7 @@ __attribute__((unused)) static const char *fakecuda_path(const char *file)
 	return path;
 }
 
-/* That driver of t/core, or NULL with a line on stderr. */
+/* Loads that driver from t/core; prints a line to stderr and returns NULL on failure. */
 __attribute__((unused)) static const struct fakecuda *fakecuda_load_from(const char *file)
 {
 	const char *const path = fakecuda_path(file);
@@ -113,7 +114,7 @@ __attribute__((unused)) static const struct fakecuda *fakecuda_load_from(const c
 	return get();
 }
 
-/* The stand-in */
+/* Loads the stand-in. */
 __attribute__((unused)) static const struct fakecuda *fakecuda_load(void)
 {
 	return fakecuda_load_from("fakecuda.so");

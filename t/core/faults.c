@@ -1,12 +1,13 @@
 /*
- * faults.c - calls of the CUDA driver that fail, one by one, in every function, on a real GPU
+ * faults.c - each driver call of each function fails once, on a real GPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * t/core/oom does so on the stand-in, with more codes, more places, and what the stand-in alone can
- * see. Here with HZ_TEST_DEVICE=cuda the driver is between, and what kernels compute; without a GPU
- * the stand-in again. A call that is refused must have said so; the same call must then compute
- * what it should, or the device be given up for good, and nothing be left over.
+ * t/core/oom does this on the stand-in, with more error codes and more calls, and checks what only
+ * the stand-in can see. With HZ_TEST_DEVICE=cuda this test has t/core/proxycuda between the library
+ * and the driver, and compares results; without a GPU it uses the stand-in again. A call that fails
+ * must say so. The same call must then compute the right result, or every later call must fail
+ * because the device is lost, and nothing may leak.
  */
 #include <config.h>
 
@@ -43,7 +44,7 @@ static void complain(const struct call *c, const struct fault *f, const char *wh
 		     f->ever ? "for ever" : "once", f->code, driver->failed(), what, sentence);
 }
 
-/* The call of the image; HZ_OK only if its work has been done, too. */
+/* Makes the call; HZ_OK only if its work has completed, too. */
 static int run(struct scene *s, const struct call *c)
 {
 	const int status = scene_call(s, c);
@@ -63,14 +64,15 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 		if (!strstr(sentence, ": "))
 			complain(c, f, "no sentence", sentence);
 	}
-	/* After this one all is refused; a context that was not even made current may be well. */
+	/* This error is sticky: every later call must fail, except where the context could not even
+	 * be made current. */
 	if (f->code == CUDA_ERROR_LAUNCH_FAILED) {
 		if (status != HZ_OK && strcmp(driver->failed(), "cuCtxPushCurrent") != 0 &&
 		    run(s, c) == HZ_OK)
 			complain(c, f, "goes on on a device that failed", sentence);
 		return;
 	}
-	/* What was under way is over before memory is filled anew. */
+	/* Work in flight completes before memory is written again. */
 	hz_sync(s->ctx);
 	used = scene_fill(s, c, image);
 	if (run(s, c) != HZ_OK) {
@@ -82,7 +84,7 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 		complain(c, f, "other results afterwards", "");
 }
 
-/* Returns whether anything failed: else there is no k-th place. */
+/* Returns whether the fault was reached: if not, the call has no k-th driver call. */
 static bool one_fault(const hz_options *o, const struct call *c, const struct fault *f)
 {
 	const struct fakecuda_live before = driver->live();
@@ -106,7 +108,7 @@ static bool one_fault(const hz_options *o, const struct call *c, const struct fa
 	}
 	scene_close(&s);
 	after = driver->live();
-	/* Of a device that is given up, and by a call that may not free, nothing is freed. */
+	/* Nothing is freed on a lost device, or by calls that could not free. */
 	kept = f->ever || f->code == CUDA_ERROR_LAUNCH_FAILED ||
 	       strcmp(driver->failed(), "cuCtxPushCurrent") == 0;
 	if (after.contexts != before.contexts || after.pushed != before.pushed ||
@@ -115,7 +117,7 @@ static bool one_fault(const hz_options *o, const struct call *c, const struct fa
 	return failed;
 }
 
-/* What the call makes of the image goes to want; how many driver calls that takes. */
+/* Stores the expected result in want; returns the number of driver calls. */
 static long reference(const hz_options *o, const struct call *c)
 {
 	struct scene s;
@@ -146,7 +148,7 @@ int main(void)
 		setenv("FAKECUDA_SM", "90", 1);
 	}
 	driver = scene_driver("proxycuda.so");
-	/* Holds the device, which takes long to begin with. */
+	/* Keeps the device's context alive, which takes long to create. */
 	scene_open(&first, &o);
 	image = malloc(first.arena_bytes);
 	want = malloc(first.arena_bytes);

@@ -1,13 +1,12 @@
 /*
- * fuzz.h - a fuzz target as a test: it replays a corpus, then that with bytes changed, and random
- * bytes
+ * fuzz.h - a fuzz target as a test: replays a corpus, mutations of it, and random bytes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A target defines LLVMFuzzerTestOneInput() and FUZZ_NAME, and ends the process where something is
- * wrong. Compiled with HZ_FUZZ it is for libFuzzer ("make fuzz"), else a program of its own, which
- * replays t/corpus/FUZZ_NAME, an input per line in hexadecimal digits. With a folder as its
- * argument it writes these as files into that instead, for libFuzzer to begin with.
+ * A target defines LLVMFuzzerTestOneInput() and FUZZ_NAME, and ends the process if it finds a
+ * fault. Compiled with HZ_FUZZ it links with libFuzzer ("make fuzz"); otherwise it is a test
+ * program that replays t/corpus/FUZZ_NAME, one input per line in hexadecimal digits. With a
+ * directory as its argument it writes the corpus there as files, which libFuzzer can start from.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -20,7 +19,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Reads an input from front to back; behind its end there are zeros. */
+/* Reads an input from front to back; past its end it yields zeros. */
 struct bytes {
 	const uint8_t *at;
 	size_t left;
@@ -56,7 +55,7 @@ static struct fuzz_input {
 	size_t size;
 } corpus[FUZZ_CORPUS];
 
-/* The bytes of a line of hexadecimal digits */
+/* Decodes a line of hexadecimal digits; returns the number of bytes. */
 static size_t from_line(const char *line, uint8_t *data)
 {
 	unsigned byte;
@@ -78,7 +77,7 @@ static void write_input(const char *folder, long number, const uint8_t *data, si
 		bail("%s cannot be written", path);
 }
 
-/* Replays the corpus, or writes it to a folder; the number of inputs. */
+/* Replays the corpus, or writes it to a directory; returns the number of inputs. */
 static long use_corpus(const char *folder)
 {
 	const char *const top = getenv("top_srcdir");
@@ -103,7 +102,7 @@ static long use_corpus(const char *folder)
 	return inputs;
 }
 
-/* Random bytes, or one of the inputs with up to four bytes changed, and perhaps its end cut off */
+/* Random bytes, or a corpus input with up to four bytes changed and possibly truncated */
 static struct fuzz_input new_input(uint64_t *rnd, long inputs)
 {
 	struct fuzz_input input;

@@ -1,12 +1,12 @@
 /*
- * fuzz_args.c - a fuzz target for views: arguments of every function, changed field by field
+ * fuzz_args.c - a fuzz target for views: arguments of every function, with fields changed
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The first two bytes say the row of calls.def and whether its workspace is asked for, every four
- * further ones change a field of an operand. Each operand then gets memory of its own, of just the
- * size that its view says, so that a sanitizer sees an access beyond it. Views of more memory than
- * is worth having have none, and are for questions alone; workspaces of such sizes are refused.
+ * The first two bytes select the row of calls.def, and the call or its workspace query; each four
+ * further bytes change a field of an operand. Each operand then gets memory of its own of exactly
+ * the size that its view describes, so that a sanitizer finds an access beyond it. Views that
+ * describe more than LARGEST bytes get no memory, and only the query is made.
  */
 #define FUZZ_NAME "args"
 
@@ -15,19 +15,19 @@
 #include "t/core/calls.h"
 #include "t/core/fuzz.h"
 
-#define LARGEST (1 << 14)	/* bytes of a view that gets memory */
-#define WORKSPACE (1 << 26)	/* that a call gets: empty views can be of any number of rows */
+#define LARGEST (1 << 14)	/* largest view that gets memory, in bytes */
+#define WORKSPACE (1 << 26)	/* bytes; empty views may have any number of rows */
 
 enum { MISSING, DTYPE, NDIM, DEVICE, SHAPE, STRIDE, SKEW, ALIAS, FIELDS };
 
 struct input {
 	hz_tensor t[CALL_OPERANDS];
 	bool given[CALL_OPERANDS];
-	int skew[CALL_OPERANDS], alias[CALL_OPERANDS];	/* alias: another operand, or -1 */
+	int skew[CALL_OPERANDS], alias[CALL_OPERANDS];	/* alias: index of another operand, or -1 */
 	void *memory[CALL_OPERANDS];
 };
 
-/* Small numbers and those at which something overflows */
+/* Small numbers, and numbers at which something overflows */
 static int64_t number(uint8_t code)
 {
 	static const int64_t special[] = {
@@ -61,7 +61,7 @@ static void edit(struct input *in, int n, struct bytes *b)
 	}
 }
 
-/* Bytes from data down to the first one that is touched */
+/* Bytes from the lowest address in use up to data */
 static int64_t below(const hz_tensor *t)
 {
 	int64_t elements = 0;
@@ -71,7 +71,7 @@ static int64_t below(const hz_tensor *t)
 	return elements * (int64_t)hz_dtype_size(t->dtype);
 }
 
-/* Whether the call may be made: all views have memory, or none by what they say of themselves. */
+/* Gives views memory; returns whether the call may be made, or only the query. */
 static bool give_memory(struct input *in, const struct call *c, int n)
 {
 	bool all = true;
@@ -88,7 +88,7 @@ static bool give_memory(struct input *in, const struct call *c, int n)
 			 bytes <= hz_tensor_bytes(&in->t[other]))
 			t->data = (char *)in->memory[other] + below(t);
 		else if (bytes > LARGEST || hz_tensor_count(t) > LARGEST)
-			all = false;	/* strides of 0 make much work of little memory */
+			all = false;	/* strides of 0: much work on little memory */
 		else if (bytes > 0 && (in->memory[i] = malloc((size_t)(bytes + in->skew[i]))))
 			t->data = (char *)in->memory[i] + in->skew[i] + below(t);
 		if (in->memory[i])

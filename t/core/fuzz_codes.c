@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The first bytes say the quantizer, how many of the coarsest levels are used, another packing and
- * T, the others are codes of 4 blocks. Their digits must be below q and the same from each packing
- * they can be brought into; points must be within the bound that the quantizer says; values must be
- * numbers, and encoded again, where they are points of the code, give the same digits.
+ * The first bytes select the quantizer, how many of the coarsest levels to use, a second packing,
+ * and T; the others are codes of 4 blocks. Digits must be below q and the same from each packing
+ * that the codes can be converted to. Points must be within the quantizer's bound. Values must be
+ * finite, and points of the code must give the same digits when encoded again.
  */
 #define FUZZ_NAME "codes"
 
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; b.left && i < (size_t)hz_tensor_bytes(&codes); i++)
 		((uint8_t *)memory[HZ_LATTICE_LEVEL])[i] = next_byte(&b);
 
-	/* Digits, and again by way of the other packing */
+	/* Digits, directly and through the other packing */
 	y = hz_tensor_3d(digits, HZ_U32, HZ_CPU, BLOCKS, info.levels, info.dim);
 	count = hz_tensor_count(&y);
 	decode(l, HZ_LATTICE_LEVEL, 0, HZ_LATTICE_DIGITS, &codes, NULL, &y);
@@ -123,7 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_must(memcmp(digits, other, (size_t)count * 4) == 0, "digits",
 		  "other ones from another packing");
 
-	/* Points and values, of the coarsest levels too */
+	/* Points and values, also of the coarsest levels alone */
 	point = hz_tensor_2d(points, HZ_S32, HZ_CPU, BLOCKS, info.embed);
 	decode(l, HZ_LATTICE_LEVEL, levels, HZ_LATTICE_POINTS, &codes, NULL, &point);
 	for (int i = 0; i < BLOCKS * info.embed; i++)
@@ -133,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < BLOCKS * info.dim; i++)
 		fuzz_must(isfinite(values[i]), "a value", "not finite");
 
-	/* Every point of the code comes back, where one scale is all there is. */
+	/* With a single scale each point of the code is encoded as itself. */
 	if (info.policy == HZ_LATTICE_WRAP && levels == 0) {
 		hz_tensor again = codes_view(&info, HZ_LATTICE_LEVEL, encoded);
 
@@ -144,7 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			  "do not come back");
 	}
 
-	/* Bytes of the other packing may be any, too. */
+	/* Any bytes in the other packing, too */
 	memcpy(memory[pack], data, size < (size_t)hz_tensor_bytes(&packed) ?
 				   size : (size_t)hz_tensor_bytes(&packed));
 	must_work(hz_lattice_repack(ctx, l, &packed, pack, &codes, HZ_LATTICE_LEVEL));

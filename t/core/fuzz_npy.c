@@ -1,5 +1,6 @@
 /*
- * fuzz_npy.c - a fuzz target for the reader of .npy files: what it takes, it writes and reads again
+ * fuzz_npy.c - a fuzz target for the reader of .npy files: what it accepts, it can write and read
+ * again
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,7 +12,7 @@
 
 void *allocate(size_t bytes)
 {
-	/* Exact, so that an access beyond the end is seen. */
+	/* Exact sizes, so that a sanitizer finds an access beyond the end */
 	return bytes > PTRDIFF_MAX ? NULL : malloc(bytes ? bytes : 1);
 }
 
@@ -35,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(strchr(why, '\n') == NULL, "npy_read_memory", "a sentence of two lines");
 		return 0;
 	}
-	/* What was read, when written, must be read again as it was. */
+	/* Writing and reading again gives the same array. */
 	fuzz_must(a.ndim >= 0 && a.ndim <= HZ_MAXDIM &&
 		  a.bytes == (size_t)a.count * hz_dtype_size(a.dtype) && a.bytes <= size,
 		  "npy_read_memory", "sizes that do not agree");
@@ -47,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		struct source s = {.fd = fd, .why = again_why};
 
-		/* As from a pipe: of unknown size. */
+		/* As from a pipe, whose size is not known */
 		fuzz_must(read_source(&s, &again) == 0, "npy_write", again_why);
 	}
 	fuzz_must(same_header(&a, &again), "npy_write", "another shape or dtype when read again");

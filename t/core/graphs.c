@@ -1,10 +1,10 @@
 /*
- * graphs.c - every call captured into a CUDA graph and replayed, and on two streams at once
+ * graphs.c - every call captured into a CUDA graph and replayed, and made on two streams at once
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * On the stand-in a replay must launch what the call itself launches, with the same parameters.
- * With HZ_TEST_DEVICE=cuda memory must be the same, to the bit, outside of outputs too.
+ * On the stand-in a replay must launch the same kernels with the same parameters as the call
+ * itself. With HZ_TEST_DEVICE=cuda memory must have the same bits, outside outputs too.
  */
 #include <config.h>
 
@@ -47,7 +47,7 @@ static void close_scene(struct scene *s, void *stream)
 	scene_close(s);
 }
 
-/* What the call makes of the image goes to want. */
+/* Stores in want what the call itself computes. */
 static size_t directly(struct scene *s, const struct call *c)
 {
 	const size_t used = scene_fill(s, c, image);
@@ -60,7 +60,7 @@ static size_t directly(struct scene *s, const struct call *c)
 
 /* ---- Graphs ---------------------------------------------------------------------------------- */
 
-/* The same kernels with the same parameters, `apart` launches later */
+/* Whether launches repeat `apart` launches later with the same parameters */
 static bool same_launches(const struct call *c, long from, long count, long apart)
 {
 	for (long i = from; i < from + count; i++) {
@@ -117,7 +117,7 @@ static void replay(struct scene *s, const struct call *c)
 
 /* ---- Two streams ----------------------------------------------------------------------------- */
 
-/* Both contexts' work is under way at a time. */
+/* Makes the call in both contexts, so that their work is in flight at the same time. */
 static bool both(struct scene *a, struct scene *b, const struct call *c)
 {
 	const size_t used = directly(a, c);

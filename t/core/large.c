@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Runs where HZ_TEST_LARGE says how many GB may be taken: 3 is enough for some calls on a CPU, 100
- * for all of them on a large GPU. The first dimension of operands becomes so long that one of them
- * has more than 2^31 elements; inputs repeat the same rows, so that all rows of an output must be
- * the same.
+ * Runs if HZ_TEST_LARGE is set to the GB of memory that it may use: 3 GB are enough for some calls
+ * on a CPU, 100 GB for all of them on a large GPU. The first dimension is lengthened until an
+ * operand has more than 2^31 elements. Inputs repeat the same rows, so all rows of an output must
+ * be equal.
  */
 #include <config.h>
 
@@ -15,7 +15,9 @@
 
 #define ROWS_READ 64
 
-/* Calls whose operands have a first dimension of independent rows, of that size in calls.def */
+/*
+ * Calls whose operands have independent rows along the first dimension, and its size in calls.def
+ */
 static const struct {
 	const char *name;
 	int64_t rows;
@@ -37,9 +39,9 @@ static const struct {
 struct run {
 	struct scene *s;
 	const struct call *c;
-	int64_t rows, small;		/* now, and as calls.def has it */
+	int64_t rows, small;		/* the size of that dimension here and in calls.def */
 	int n;
-	hz_tensor t[CALL_OPERANDS], first[CALL_OPERANDS];	/* first: one row */
+	hz_tensor t[CALL_OPERANDS], first[CALL_OPERANDS];	/* first: a view of row 0 */
 	void *memory[CALL_OPERANDS];
 };
 
@@ -69,7 +71,7 @@ static void move(const struct run *r, void *to, const void *from, int64_t bytes,
 		bail("copy: %s", hz_errmsg(r->s->ctx));
 }
 
-/* One row again and again, twice as many each time */
+/* Fills an operand with copies of its first row, doubling the filled part each time. */
 static void repeat(const struct run *r, int i)
 {
 	const int device = r->s->device;
@@ -86,7 +88,7 @@ static void repeat(const struct run *r, int i)
 	}
 }
 
-/* Views of that many rows; false if there is no memory for them. */
+/* Views with that many rows; false if they do not fit in most_bytes. */
 static bool make(struct run *r, int64_t most_bytes)
 {
 	int64_t bytes = 0;
@@ -117,7 +119,9 @@ static bool make(struct run *r, int64_t most_bytes)
 	return true;
 }
 
-/* Rows at both ends, on both sides of 2^31 and 2^32 elements and bytes, and here and there */
+/*
+ * Compares with row 0: both ends, both sides of 2^31 and 2^32 elements and bytes, and random rows
+ */
 static bool same_rows(const struct run *r, int i, uint64_t *rnd)
 {
 	const int64_t row = hz_tensor_bytes(&r->first[i]), elements = row_elements(r, i);
@@ -171,7 +175,7 @@ static void large(struct scene *s, const struct call *c, int64_t small, int64_t 
 		if (long_one(&r, i) && row_elements(&r, i) > widest)
 			widest = row_elements(&r, i);
 	}
-	/* Rows with another first dimension, and with packed codes, which have theirs */
+	/* Not the calls where rows have another first dimension, or packed codes */
 	if (widest == 0 || (c->operand[0].flags & OBJECT && c->operand[0].name[0] == 'w'))
 		return;
 	r.rows = (INT64_C(1) << 31) / widest + 37;

@@ -1,9 +1,9 @@
 /*
- * malloc.c - for LD_PRELOAD: one allocation of a process fails, which HZ_MALLOC_FAIL counts
+ * malloc.c - for LD_PRELOAD: the HZ_MALLOC_FAIL-th allocation of a process fails
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A program that ends before it came to that one has the exit status 77. Of glibc alone.
+ * A program that ends before that allocation has the exit status 77. glibc only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ void *__libc_memalign(size_t align, size_t bytes);
 
 static long fail_at = -1, count;
 
-/* The environment is there before the first constructor has run. */
+/* Read at the first call: the environment exists before the first constructor runs. */
 static int fails(void)
 {
 	if (fail_at < 0) {

@@ -1,5 +1,5 @@
 /*
- * memory.c - memory on the host: allocation, copies between views, the workspace
+ * memory.c - host memory: allocation, copies between views, the workspace
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -50,7 +50,7 @@ static void memory(void)
 	hz_close(ctx);
 }
 
-/* Element by element, by the definition of a view, to dst's place in another buffer. */
+/* Copies element by element to the place of dst in another buffer: the definition. */
 static void copy_slowly(const hz_tensor *src, const hz_tensor *dst, char *dst_data)
 {
 	const size_t size = hz_dtype_size(src->dtype);
@@ -73,7 +73,7 @@ static void copy_slowly(const hz_tensor *src, const hz_tensor *dst, char *dst_da
 	}
 }
 
-/* A view of the shape with strides that fit into a buffer of that many elements, or ndim -1. */
+/* A view of the shape with random strides that fits into the buffer, or ndim -1 */
 static hz_tensor random_view(uint64_t *rnd, char *buffer, int64_t elements, int dtype, int ndim,
 			     const int64_t *shape, int input)
 {

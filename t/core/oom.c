@@ -1,13 +1,12 @@
 /*
- * oom.c - memory and driver calls that fail, one by one, in every function
+ * oom.c - allocations and driver calls that fail, one at a time, in every function
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Each row of calls.def runs with a context whose k-th allocation fails, or whose k-th driver call
- * does, once or from then on, for k = 1, 2, ... until nothing fails any more. A call that is
- * refused must have said so, with memory untouched unless it is the driver that failed; the same
- * call must work right afterwards, or the device be given up for good; and closing everything must
- * leave nothing behind.
+ * Each row of calls.def runs in a context whose k-th allocation or k-th driver call fails, once or
+ * from then on, for k = 1, 2, ... until nothing fails any more. A call that fails must say so and,
+ * unless the driver failed, must leave memory untouched. Afterwards the same call must work, or
+ * every call must fail because the device is lost. Closing everything must leave nothing behind.
  */
 #include <config.h>
 
@@ -15,7 +14,7 @@
 #include "t/core/fakecuda.h"
 #include "t/core/tap.h"
 
-#define POINTS 40	/* failures tried of a call that has more places to fail */
+#define POINTS 40	/* limit of failures tried per call */
 
 static const struct fakecuda *fake;
 
@@ -56,14 +55,14 @@ static void meter_fail(long k, bool ever)
 	meter.failed = false;
 }
 
-/* ---- One call, with something that fails ----------------------------------------------------- */
+/* ---- One call with a failure ----------------------------------------------------------------- */
 
 enum what { HOST_MEMORY, DRIVER };
 
-/* What is to fail, and how */
+/* What fails, and how */
 struct fault {
 	enum what what;
-	int code;	/* of the driver */
+	int code;	/* the driver's error code */
 	bool ever;
 	long k;
 };
@@ -102,7 +101,7 @@ static int run(struct scene *s, const struct call *c)
 	return scene_call(s, c);
 }
 
-/* Sticks to the context: all that comes after is refused. */
+/* Whether the error is sticky: every later call in the context fails. */
 static bool deadly(const struct fault *f)
 {
 	return f->what == DRIVER && f->code == CUDA_ERROR_LAUNCH_FAILED;
@@ -125,14 +124,14 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 		if (f->what != DRIVER && memcmp(s->arena, now.image, used) != 0)
 			complain(c, f, "memory was touched", status, sentence);
 	}
-	/* What has another way may go on; work that was not put on the stream has none. */
+	/* A call with a fallback may succeed, but not if its own work never reached the stream. */
 	if (status == HZ_OK && f->what == DRIVER && !f->ever &&
 	    (strncmp(fake->failed(), "cuLaunch", 8) == 0 ||
 	     strncmp(fake->failed(), "cuMem", 5) == 0) &&
 	    strcmp(fake->failed(), "cuMemFree") != 0)
 		complain(c, f, "a failure that went unnoticed", status, "");
 	if (deadly(f)) {
-		/* A context that could not even be made current may be well. */
+		/* If the context could not even be made current, the device may be intact. */
 		if (status != HZ_OK && strcmp(fake->failed(), "cuCtxPushCurrent") != 0 &&
 		    run(s, c) == HZ_OK && hz_sync(s->ctx) == HZ_OK)
 			complain(c, f, "goes on on a device that failed", status, sentence);
@@ -145,7 +144,7 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 		complain(c, f, "other results afterwards", status, "");
 }
 
-/* Returns whether anything failed: else there is no k-th place. */
+/* Returns whether the fault was reached: if not, the call has no k-th allocation or driver call. */
 static bool one_fault(int device, const struct call *c, const struct fault *f)
 {
 	struct scene s;
@@ -183,7 +182,9 @@ static bool one_fault(int device, const struct call *c, const struct fault *f)
 	return failed;
 }
 
-/* The call as it should be: what memory holds then, and how many places to fail there are */
+/*
+ * Makes the call without a fault; stores its result, and returns its allocations or driver calls.
+ */
 static long reference(int device, const struct call *c, enum what what)
 {
 	hz_tensor t[CALL_OPERANDS];

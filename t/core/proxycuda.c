@@ -1,12 +1,12 @@
 /*
- * proxycuda.c - the CUDA driver itself, any call of which can be made to fail
+ * proxycuda.c - a proxy of the CUDA driver in which any call can be made to fail
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A library like libcuda.so.1, which hands each call on to that one, or to what PROXYCUDA_DRIVER
- * names. A call that is to fail is not handed on, unless it gives something back: that is given
- * back, and the failure said. fakecuda.h has how it is steered; what is not set here, a stand-in
- * alone can do.
+ * A library like libcuda.so.1 that forwards each call to it, or to the library that
+ * PROXYCUDA_DRIVER names. A call that is to fail is not forwarded, unless it releases something:
+ * that is released, and the call returns the error. fakecuda.h has the interface; members that are
+ * not set here need the stand-in.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,17 +28,18 @@ enum {
 };
 
 /*
- * As many arguments as the longest call has. All are integers and pointers: a call with fewer takes
- * the first of them from the same places, on the processors that there are drivers for.
+ * As many parameters as the longest function has. All are integers or pointers: in the calling
+ * conventions of processors with a CUDA driver, a function with fewer parameters finds its own in
+ * the same places.
  */
-#define WORDS uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f, \
+#define PARAMETERS uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f, \
 	uintptr_t g, uintptr_t h, uintptr_t i, uintptr_t j, uintptr_t k, uintptr_t l
-#define PASSED a, b, c, d, e, f, g, h, i, j, k, l
+#define ARGUMENTS a, b, c, d, e, f, g, h, i, j, k, l
 
-typedef CUresult entry(WORDS);
+typedef CUresult entry(PARAMETERS);
 
 static struct {
-	entry *function[FUNCTIONS];	/* of the driver */
+	entry *function[FUNCTIONS];	/* the driver's */
 	long calls, fail_at;
 	CUresult code;
 	int ever;
@@ -54,7 +55,7 @@ static const char *const names[] = {
 #undef CU_MAY
 };
 
-/* What makes something, and what gives it back */
+/* Functions that create or release something */
 static const struct {
 	int at, by;
 	int *live;
@@ -77,13 +78,13 @@ static const struct {
 	{AT_GraphDestroy, -1, &state.live.graphs},
 };
 
-static CUresult hand_on(int at, WORDS)
+static CUresult forward(int at, PARAMETERS)
 {
 	CUresult injected = CUDA_SUCCESS, result;
 	int by = 0, *live = NULL;
 
 	if (at == AT_GetErrorName || at == AT_GetErrorString)
-		return state.function[at](PASSED);
+		return state.function[at](ARGUMENTS);
 	for (size_t n = 0; n < sizeof(changes) / sizeof(*changes); n++) {
 		if (changes[n].at == at)
 			by = changes[n].by, live = changes[n].live;
@@ -94,15 +95,15 @@ static CUresult hand_on(int at, WORDS)
 		injected = state.code, state.failed = names[at];
 	if (injected != CUDA_SUCCESS && by >= 0)
 		return injected;
-	result = state.function[at](PASSED);
+	result = state.function[at](ARGUMENTS);
 	if (result == CUDA_SUCCESS && live)
 		*live += by;
 	return result == CUDA_SUCCESS ? injected : result;
 }
 
-/* An address for each of them */
+/* An exported function for each */
 #define CU_NEED(name, params) \
-	static CUresult proxy_##name(WORDS) { return hand_on(AT_##name, PASSED); }
+	static CUresult proxy_##name(PARAMETERS) { return forward(AT_##name, ARGUMENTS); }
 #define CU_MAY(version, name, params) CU_NEED(name, params)
 CU_FUNCTIONS
 #undef CU_NEED
@@ -142,7 +143,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
 	return result;
 }
 
-/* ---- How it is steered ----------------------------------------------------------------------- */
+/* ---- The interface of fakecuda.h ------------------------------------------------------------- */
 
 static void fail_at(long k, int code, int ever)
 {

@@ -1,9 +1,9 @@
 /*
- * ref.h - what the library is compared with: definitions, obviously right and never fast
+ * ref.h - the definitions that tests compare the library with: simple, not fast
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Of the library only hz_hadamard_plan(), hz_hadamard_base() and hz_dtype_size() are used, which
+ * From the library it uses only hz_hadamard_plan(), hz_hadamard_base() and hz_dtype_size(), which
  * have tests of their own.
  */
 #ifndef REF_H
@@ -18,10 +18,11 @@
 
 /* ---- Number formats -------------------------------------------------------------------------- */
 
-/* Sign, exponent and mantissa bits of the small floats; the sign is one bit. */
+/* Sign, exponent and mantissa bits of the small float formats; the sign is one bit. */
 struct ref_format {
 	int ebits, mbits;
-	int has_inf;			/* the top exponent is Inf and NaN, else NaN is one code */
+	int has_inf;			/* the top exponent is Inf and NaN; otherwise NaN is a
+					 * single code */
 	int saturates;			/* finite values beyond the largest become the largest */
 };
 
@@ -59,7 +60,7 @@ static inline double ref_small_decode(int dtype, unsigned code)
 	return code >> (f.ebits + f.mbits) & 1 ? -v : v;
 }
 
-/* Round to nearest, ties to even. A NaN becomes the quiet NaN without payload. */
+/* Rounds to nearest, ties to even. Any NaN becomes the quiet NaN without payload. */
 static inline unsigned ref_small_encode(int dtype, double v)
 {
 	struct ref_format f = ref_format(dtype);
@@ -76,7 +77,7 @@ static inline unsigned ref_small_encode(int dtype, double v)
 	if (v == 0)
 		return sign;
 	e = ilogb(v) < 1 - bias ? 1 - bias : ilogb(v);
-	/* code counts in steps of 2^(e - mbits), and so do the codes: a carry moves e by itself */
+	/* code counts steps of 2^(e - mbits), as the codes do: a carry increments the exponent */
 	code = (unsigned)nearbyint(ldexp(v, f.mbits - e)) + ((unsigned)(e + bias - 1) << f.mbits);
 	if (code > largest)
 		code = f.saturates || !f.has_inf ? largest : inf;
@@ -133,7 +134,7 @@ static inline void ref_put(int dtype, void *p, int64_t i, double v)
 	}
 }
 
-/* Half the distance of two neighbours of a dtype around v. */
+/* Half the distance between adjacent numbers of a dtype near v */
 static inline double ref_half_ulp(int dtype, double v)
 {
 	int mbits = dtype == HZ_F32 ? 23 : ref_format(dtype).mbits;
@@ -145,17 +146,18 @@ static inline double ref_half_ulp(int dtype, double v)
 
 /* ---- The transform --------------------------------------------------------------------------- */
 
-/* What options mean for rows of n elements. Memory is freed by ref_op_free(). */
+/* Options resolved for rows of n elements; ref_op_free() frees it. */
 struct ref_op {
-	int64_t n, nblocks, *length;	/* the transforms, in order */
+	int64_t n, nblocks, *length;	/* lengths of the block transforms, in order */
 	int m;				/* PLAN_TRUE: order of the base matrix, else 1 */
 	int8_t *base;			/* m x m */
-	float *first, *last;		/* diagonal factors in the order of use; NULL: none */
+	float *first, *last;		/* diagonal factors in the order they are applied; NULL:
+					 * none */
 	int transpose, raw;
 	double scale;
 };
 
-/* A diagonal of rows or blocks as n factors. */
+/* A diagonal of a row or a block, expanded to n factors */
 static inline float *ref_diag(const hz_tensor *t, int64_t n, int64_t block)
 {
 	int64_t whole, i, at;
@@ -173,7 +175,7 @@ static inline float *ref_diag(const hz_tensor *t, int64_t n, int64_t block)
 	return f;
 }
 
-/* pre and post are read here, so they lie on the host. Returns 0, or -1 if the plan fails. */
+/* Reads pre and post here: they must be in host memory. Returns 0, or -1 if the plan fails. */
 static inline int ref_op_init(struct ref_op *r, int64_t n, const hz_hadamard_opts *opts)
 {
 	static const hz_hadamard_opts none;
@@ -215,8 +217,8 @@ static inline void ref_op_free(struct ref_op *r)
 	memset(r, 0, sizeof(*r));
 }
 
-/* The inverse of what options say, scale apart: the same with the other direction. */
-static inline void ref_op_turn(struct ref_op *r)
+/* The inverse up to scale: the transpose, with the diagonals exchanged */
+static inline void ref_op_invert(struct ref_op *r)
 {
 	float *first = r->first;
 
@@ -225,7 +227,7 @@ static inline void ref_op_turn(struct ref_op *r)
 	r->last = first;
 }
 
-/* Entry (i, j), +1 or -1, of the transform of one length m 2^k, or of its transpose. */
+/* Entry (i, j), +1 or -1, of the transform of one length m 2^k, or of its transpose */
 static inline int ref_entry(const struct ref_op *r, int64_t length, int64_t i, int64_t j)
 {
 	int64_t part = length / r->m;
@@ -237,7 +239,7 @@ static inline int ref_entry(const struct ref_op *r, int64_t length, int64_t i, i
 				    : r->base[i / part * r->m + j / part]);
 }
 
-/* y = the transform of the row x, in double: the dense matrix times the vector. */
+/* y = transform of the row x, in double: dense matrix times vector */
 static inline void ref_dense(const struct ref_op *r, const double *x, double *y)
 {
 	int64_t b, i, j, at = 0, length;
@@ -257,8 +259,9 @@ static inline void ref_dense(const struct ref_op *r, const double *x, double *y)
 }
 
 /*
- * The same in f32 with the order of operations that the contract fixes: butterflies in ascending
- * strides, the m part as a sum in ascending order, one product with the scale, one with the factor.
+ * The same in f32, in the order of operations that the contract fixes: butterflies with ascending
+ * strides, the sum over the base matrix in ascending order, one product with the scale, one with
+ * the diagonal factor.
  */
 static inline void ref_ordered(const struct ref_op *r, const float *x, float *y)
 {
@@ -300,10 +303,8 @@ static inline void ref_ordered(const struct ref_op *r, const float *x, float *y)
 	free(column);
 }
 
-/*
- * What ||y - exact||_2 may be for a row, by the contract: (k + m + 2) 2^-24 ||x||_2 of each block,
- * two more roundings with factors, and half an ulp of the dtype of y in each element.
- */
+/* The bound of ||y - exact||_2 for a row in the contract: (k + m + 2) 2^-24 ||x||_2 per block, two
+ * more roundings with diagonals, and half an ulp of y's dtype per element */
 static inline double ref_bound(const struct ref_op *r, const double *x, const double *exact,
 			       int y_dtype)
 {
@@ -325,7 +326,7 @@ static inline double ref_bound(const struct ref_op *r, const double *x, const do
 			}
 		}
 		factor = fabs(r->scale) * (r->raw ? sqrt((double)length) : 1) * largest;
-		/* below the smallest normal number errors are absolute */
+		/* errors below the smallest normal number are absolute */
 		total += (double)length * ldexp(factor + 1, -149) * ldexp(factor + 1, -149);
 		factor *= log2((double)(length / r->m)) + (r->m > 1 ? r->m : 0) + 2 +
 			  (r->first ? 1 : 0) + (r->last ? 1 : 0);
@@ -341,7 +342,7 @@ static inline double ref_qmax(int q_dtype)
 	return q_dtype == HZ_S8 ? 127 : q_dtype == HZ_S4X2 ? 7 : q_dtype == HZ_E4M3 ? 448 : 57344;
 }
 
-/* The integer, or the value of the float code, that t stands for with scale s. */
+/* The code of t with scale s: an integer, or the value of a float code */
 static inline double ref_code(float t, float s, int q_dtype)
 {
 	float u = t / s, qmax = (float)ref_qmax(q_dtype);
@@ -354,9 +355,9 @@ static inline double ref_code(float t, float s, int q_dtype)
 }
 
 /*
- * Codes and scale of one group of f32 numbers, in f32: amax = max |t|, s = amax / qmax, for e8m0
- * rounded up to a power of two, q = clamp(rne(t / s)). codes has room for a double a code, that of
- * ref_code().
+ * Codes and scale of one group of f32 numbers, in f32: amax = max |t|, s = amax / qmax (for e8m0
+ * rounded up to a power of two), q = clamp(rne(t / s)). codes has one double per code, as
+ * ref_code() returns.
  */
 static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int scale_dtype,
 				 double *codes)

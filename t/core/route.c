@@ -1,10 +1,9 @@
 /*
- * route.c - HURWITZ_VERBOSE, HURWITZ_ROUTE, and what every table of routes has to keep
+ * route.c - HURWITZ_VERBOSE, HURWITZ_ROUTE, and the invariants of all route tables
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * t/core/calls.c is linked with it for the tables of all families, which are reached by weak
- * references.
+ * The program links t/core/calls.c, which pulls in all families: their tables are weak references.
  */
 #include <config.h>
 
@@ -27,7 +26,7 @@ static void note(void *user, int level, const char *message)
 		snprintf(logged[lines++], sizeof(logged[0]), "%s", message);
 }
 
-/* A context on the CPU with these variables; NULL: not set */
+/* A context on the CPU with these environment variables; NULL: unset */
 static hz_context *open_with(const char *verbose, const char *route, bool log, int want)
 {
 	const hz_options options = {.device = HZ_CPU, .log = log ? note : NULL};
@@ -123,10 +122,8 @@ static void forced_inside(void)
 	hz_close(ctx);
 }
 
-/*
- * Names are words, no two alike in a table, and the last row takes any call: by itself, or without
- * run() by other operations.
- */
+/* Each name is one word and unique in its table. The last row supports any call, or has no run()
+ * because other operations do the work. */
 static void tables(void)
 {
 	int bad = 0, rows = 0;

@@ -28,7 +28,7 @@ static void *device_memory(const struct scene *s, size_t bytes)
 	return p;
 }
 
-/* The packed matrices are of whatever the memory holds: what is in it does not matter. */
+/* Packs whatever the memory contains: the values do not matter. */
 static void pack(struct scene *s)
 {
 	const hz_tensor b = hz_tensor_2d(s->arena, HZ_U8, s->device, 16, 24);
@@ -85,7 +85,7 @@ void scene_open(struct scene *s, const hz_options *options)
 	must(s, hz_sync(s->ctx), "sync");
 	if (s->device != HZ_CPU)
 		must(s, hz_reserve(s->ctx, WORKSPACE_BYTES), "reserve");
-	memset(s->host, 0x3f, ARENA_BYTES);	/* numbers, if they are f32 */
+	memset(s->host, 0x3f, ARENA_BYTES);	/* normal numbers, if read as f32 */
 }
 
 void scene_close(struct scene *s)
@@ -101,8 +101,8 @@ void scene_close(struct scene *s)
 	free(s->host);
 }
 
-/* Elements of the middle of an operand's room, and bytes of the whole of it */
-static size_t room(const struct operand *o, size_t *middle)
+/* Bytes of an operand's slot; *middle: where the operand begins in it */
+static size_t slot_bytes(const struct operand *o, size_t *middle)
 {
 	size_t count = 1;
 
@@ -123,7 +123,7 @@ int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_
 	for (; n < CALL_OPERANDS && c->operand[n].name; n++) {
 		const struct operand *const o = &c->operand[n];
 		unsigned char *const base = o->flags & HOST ? s->host : s->arena;
-		const size_t bytes = (room(o, &middle) + 63) / 64 * 64;
+		const size_t bytes = (slot_bytes(o, &middle) + 63) / 64 * 64;
 
 		t[n] = hz_tensor_nd(base + at + middle, o->dtype, s->device, o->ndim, o->shape);
 		if (o->flags & HOST)
@@ -158,7 +158,7 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 	for (int i = 0; i < n; i++) {
 		const struct operand *const o = &c->operand[i];
 		unsigned char *at = (unsigned char *)t[i].data;
-		size_t middle, bytes = room(o, &middle);
+		size_t middle, bytes = slot_bytes(o, &middle);
 		const int64_t count = (int64_t)(bytes / (o->dtype ? hz_dtype_size(o->dtype) : 1));
 
 		if (o->flags & (OBJECT | RAW | HOST))
@@ -170,7 +170,8 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 				ref_put(o->dtype, at, j, rnd_uniform(&seed));
 			else if (hz_dtype_size(o->dtype) == 1)
 				at[j] = (unsigned char)rnd_below(&seed, 16);
-			else	/* a small integer: a valid index, shift, number of blocks */
+			else	/* a small integer: valid as an index, a shift or a number of
+				 * blocks */
 				at[(size_t)j * hz_dtype_size(o->dtype)] =
 					(unsigned char)rnd_below(&seed, 16);
 		}

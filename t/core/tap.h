@@ -42,7 +42,7 @@ static struct {
 	uint64_t seed;
 } tap;
 
-#define TAP_MISMATCHES 40	/* described at most; the rest is counted */
+#define TAP_MISMATCHES 40	/* described at most; further ones are counted */
 
 TAP_FORMAT(1, 2) static void diag(const char *format, ...)
 {
@@ -159,7 +159,7 @@ static inline void plan(long count)
 	fflush(stdout);
 }
 
-/* Ends the program's output; what main() returns. */
+/* Prints the plan; returns main()'s status. */
 static inline int done_testing(void)
 {
 	if (!tap.planned)
@@ -177,7 +177,7 @@ static inline int done_testing(void)
 
 /* ---- Numeric compares ------------------------------------------------------------------------ */
 
-/* 1 while mismatches are still to be described. */
+/* Returns 1 while mismatches are still described. */
 static inline int tap_describe(void)
 {
 	return tap.mismatches++ < TAP_MISMATCHES;
@@ -191,7 +191,7 @@ static inline uint64_t tap_load(const void *p, size_t i, size_t size)
 	return size == 1 ? v.u8 : size == 2 ? v.u16 : size == 4 ? v.u32 : v.u64;
 }
 
-/* Elements of 1, 2, 4 or 8 bytes; those of 4 and 8 are shown as floating point too. */
+/* Compares elements of 1, 2, 4 or 8 bytes; prints those of 4 and 8 as floating point too. */
 static inline int same_bits(const void *got, const void *want, size_t n, size_t size)
 {
 	size_t i, j, different = 0;
@@ -218,7 +218,7 @@ static inline int same_bits(const void *got, const void *want, size_t n, size_t 
 	return 0;
 }
 
-/* The distance of a float from a double, in ulps of the float nearest to the double. */
+/* The distance of a float from a double, in ulps of the float nearest to the double */
 static inline double ulp_distance(float got, double want)
 {
 	float w = (float)want;
@@ -234,7 +234,7 @@ static inline double ulp_distance(float got, double want)
 	return fabs((double)got - want) / ldexp(1, e - 24);
 }
 
-/* ||got - want||_2 / ||want||_2; 0 / 0 is 0, a NaN or Inf anywhere gives NaN or Inf. */
+/* ||got - want||_2 / ||want||_2; 0 / 0 is 0, and any NaN or Inf gives NaN or Inf. */
 static inline double norm_error(const double *got, const double *want, size_t n)
 {
 	double e = 0, w = 0;
@@ -263,7 +263,7 @@ static inline int within_norm(const double *got, const double *want, size_t n, d
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
-/* splitmix64: the state is the seed, so a case can be made again from one number. */
+/* splitmix64: the state is the seed, so one number reproduces a case. */
 static inline uint64_t rnd_u64(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -279,13 +279,13 @@ static inline int64_t rnd_below(uint64_t *state, int64_t n)
 	return (int64_t)(rnd_u64(state) % (uint64_t)n);
 }
 
-/* Uniform in -1 .. 1. */
+/* Uniform in -1 .. 1 */
 static inline double rnd_uniform(uint64_t *state)
 {
 	return (double)(rnd_u64(state) >> 11) * 0x1p-52 - 1;
 }
 
-/* Nearly normal: mean 0, variance 1, the sum of twelve uniform numbers. */
+/* Approximately normal: mean 0, variance 1, the sum of twelve uniform numbers */
 static inline double rnd_normal(uint64_t *state)
 {
 	double sum = 0;
@@ -308,7 +308,7 @@ static inline uint64_t tap_seed(void)
 	return tap.seed;
 }
 
-/* 1 if HZ_TEST_QUICK is set: fewer and smaller cases, for slow tools. */
+/* Returns 1 if HZ_TEST_QUICK is set: fewer and smaller cases, for slow tools. */
 static inline int tap_quick(void)
 {
 	const char *s = getenv("HZ_TEST_QUICK");
@@ -316,7 +316,7 @@ static inline int tap_quick(void)
 	return s && *s && strcmp(s, "0") != 0;
 }
 
-/* 1 if HZ_TEST_DEVICE=cuda asks for the cases on a GPU. */
+/* Returns 1 if HZ_TEST_DEVICE=cuda asks for tests on a GPU. */
 static inline int tap_cuda(void)
 {
 	const char *s = getenv("HZ_TEST_DEVICE");

@@ -276,7 +276,7 @@ static void test_checks(void)
 	hz_close(ctx);
 }
 
-/* No output view that hzi_check() lets through has two elements at one address. */
+/* An output view that hzi_check() accepts has no two elements at one address. */
 static void test_writes_twice(void)
 {
 	static const int f32_only[] = { HZ_F32, 0 };

@@ -1,13 +1,13 @@
 /*
- * threads.c - every call in 8 threads, in a parallel region, in a child, on a small stack, in a
- * library loaded again
+ * threads.c - every call in 8 threads, in a parallel region, in a child process, on a small stack,
+ * in a reloaded library
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The threads begin at different rows and have contexts of 1 to 3 threads of every level; results
- * must have the bits of one thread alone, whatever else runs beside it. This is the program for a
- * thread sanitizer. With HZ_TEST_DEVICE=cuda the contexts are on all GPUs in turn, which have to be
- * of one kind; what they make must have the bits of the first.
+ * The threads start at different rows and have contexts of 1 to 3 threads and of every ISA level.
+ * Results must have the bits of one thread alone, whatever runs concurrently. Thread sanitizers run
+ * this program. With HZ_TEST_DEVICE=cuda the contexts alternate between all GPUs, which must be of
+ * one model; results must have the bits of the first.
  */
 #include <config.h>
 
@@ -25,22 +25,22 @@
 
 #define THREADS 8
 
-/* What each row makes of its image, in a context of one thread */
+/* Each row's expected result, computed in a context of one thread */
 static struct {
 	unsigned char *image, *want;
 	size_t used;
 } row[128];
 
-static int gpus;	/* that the driver shows; 0: the CPU is what is tested */
+static int gpus;	/* number of GPUs under test; 0: the CPU */
 
-/* Of the number-th context of several */
+/* Options of the number-th context */
 static hz_options options_of(int number, int isa, int threads)
 {
 	return (hz_options){.device = gpus ? HZ_CUDA + number % gpus : HZ_CPU, .isa = isa,
 			    .threads = threads};
 }
 
-/* Makes a call with the row's image; on a GPU it may then still be under way. */
+/* Makes the call with the row's image; on a GPU it may still be in flight afterwards. */
 static int begin(struct scene *s, int i)
 {
 	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
@@ -54,7 +54,7 @@ static int begin(struct scene *s, int i)
 	return calls[i].run(s, operand) == HZ_OK;
 }
 
-/* Whether memory is then as wanted */
+/* Waits; returns whether memory is as expected. */
 static int end(struct scene *s, int i, unsigned char *got)
 {
 	scene_read(s, got, row[i].used);
@@ -144,7 +144,7 @@ static void level(int isa)
 	forget_references();
 }
 
-/* One thread, the same call on every GPU at a time */
+/* One thread makes the same call on all GPUs at the same time. */
 static void every_gpu(void)
 {
 	struct scene s[THREADS];
@@ -183,7 +183,7 @@ static void every_gpu(void)
 	forget_references();
 }
 
-/* ---- Larger calls, which do start threads ---------------------------------------------------- */
+/* ---- Calls that are large enough to start threads -------------------------------------------- */
 
 #define LINES 4096
 #define LENGTH 256
@@ -200,7 +200,7 @@ static float *numbers(float size)
 	return x;
 }
 
-/* A transform in place by a context of so many threads; 0 if anything is refused */
+/* A transform in place with that many threads; 0 on an error */
 static int transform(float *x, int threads)
 {
 	const hz_options o = {.device = HZ_CPU, .threads = threads};
@@ -243,7 +243,7 @@ static void many_threads(void)
 	free(want);
 }
 
-/* Denormals are what the caller has set, in all threads alike. */
+/* All threads use the caller's setting for denormals. */
 static void modes(void)
 {
 #ifdef __SSE2__
@@ -263,7 +263,7 @@ static void modes(void)
 #endif
 }
 
-/* A child of fork() goes on with the contexts of its parent, and with its own. */
+/* A child of fork() uses its parent's contexts and its own. */
 static void child(void)
 {
 	const hz_options o = options_of(0, HZ_ISA_AUTO, 3);
@@ -290,7 +290,7 @@ static void child(void)
 	ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d calls in a child of fork()",
 	   calls_count);
 
-	/* A call that waits for threads which the child does not have ends by the alarm. */
+	/* Ends a child that waits for threads that it does not have */
 	want = numbers(1);
 	transform(want, 1);
 	ok(same_as(want, 1, 3), "a call of several threads before fork()");
@@ -322,7 +322,7 @@ static long resident_pages(void)
 	return pages;
 }
 
-/* One use of it, with threads; 0 if there is no such library */
+/* Loads the library and makes a call with threads; 0 if there is no such library. */
 static int load_and_use(const char *path)
 {
 	int (*open)(hz_context **, const hz_options *);
@@ -383,9 +383,10 @@ static void unloading(void)
 /* ---- Stacks ---------------------------------------------------------------------------------- */
 
 /*
- * Every call of calls.def, and some that take what is largest, in a thread of its own whose stack
- * is filled with a pattern: what differs then has been used. Contexts are of one thread, whose
- * part of the work is that of any other, and opened outside. See hurwitz(7) for what is promised.
+ * Every call of calls.def, and some with the largest scratch, each in a thread of its own whose
+ * stack is filled with a pattern: bytes that differ afterwards have been used. Contexts have one
+ * thread, whose share of the work is like any other's, and are opened elsewhere. hurwitz(7) states
+ * the limit.
  */
 #define STACK_BYTES ((size_t)1 << 20)
 #define STACK_MOST ((size_t)96 << 10)
@@ -409,7 +410,7 @@ static void *on_stack(void *arg)
 	return NULL;
 }
 
-/* Bytes of the stack that a task took, the thread's own among them */
+/* Bytes of stack that a task used, including the thread's own */
 static size_t bytes_of(struct task *t)
 {
 	pthread_attr_t attr;
@@ -437,7 +438,8 @@ static int opening(hz_context *unused)
 	return status;
 }
 
-/* Lattices of 24 dimensions, by the rule alone, and of 16 in lanes; T of many blocks, or of one */
+/* Lattices of 24 dimensions, encoded one block at a time, and of 16, encoded in vector lanes; many
+ * values of T, or one */
 #define BLOCKS 300
 
 static int codes_of(hz_context *ctx, int dim, int policy, int64_t step)
@@ -488,7 +490,7 @@ static int lanes_t(hz_context *ctx)
 	return codes_of(ctx, 16, HZ_LATTICE_T, 1);
 }
 
-/* Eight streams whose channels do not lie side by side, and a chain of 64 layers of these */
+/* Eight streams with channels that are not contiguous, and a chain of 64 such layers */
 #define TOKENS 6
 #define CHANNELS 600
 #define STREAMS 8
@@ -554,7 +556,7 @@ static const struct {
 	{"T in lanes", lanes_t}, {"streams apart", streams}, {"a chain of them", chain},
 };
 
-/* What Clang calls it */
+/* Clang's name for it */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
 #define __SANITIZE_ADDRESS__ 1
@@ -573,7 +575,7 @@ static void stacks(int isa)
 	skip(2, "stacks are those of an optimized build");
 	return;
 #endif
-	/* Memory that has been a thread's stack is lost, valgrind takes it, whoever mapped it. */
+	/* Under valgrind memory that was a thread's stack counts as undefined afterwards. */
 	if (preload && strstr(preload, "vgpreload")) {
 		skip(2, "valgrind lets nobody read a stack that is done with");
 		return;

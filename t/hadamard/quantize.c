@@ -432,7 +432,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	area_write(&as, scale->want);
 	memset(v->want, GUARD_BYTE, v->total);
 	area_write(&av, v->want);
-	ref_op_turn(&back);
+	ref_op_invert(&back);
 	row = malloc((size_t)n * sizeof(*row));
 	out = malloc((size_t)(n * items) * sizeof(*out));
 	dx = malloc((size_t)n * sizeof(*dx));

@@ -51,9 +51,7 @@ static hz_context *open_cuda(int ordinal)
 	return ctx;
 }
 
-/*
- * ---- On the stand-in and on a GPU -------------------------------------------------------------
- */
+/* ---- On the stand-in and on a GPU ------------------------------------------------------------ */
 
 static void memory(hz_context *ctx)
 {
@@ -409,7 +407,7 @@ static void peaks(void)
 	static const struct {
 		int dtype;
 		const char *kernel, *hopper;
-		int64_t step, hopper_step;	/* multiply-adds per block and step; hopper: wgmma */
+		int64_t step, hopper_step;	/* multiply-adds of a block in a step */
 	} rows[] = {
 		{HZ_F32, "peak_f32", "peak_f32", 256 * 16, 256 * 16},
 		{HZ_F16, "peak_16", "peak_wide_16", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},

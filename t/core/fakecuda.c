@@ -188,9 +188,7 @@ __attribute__((format(printf, 2, 3))) static CUresult complain(CUresult r, const
 	return r;
 }
 
-/*
- * ---- Entry and exit of every call -------------------------------------------------------------
- */
+/* ---- Entry and exit of every call ------------------------------------------------------------ */
 
 enum {
 	INIT = 1,		/* needs cuInit() */

@@ -1,5 +1,5 @@
 /*
- * base.c - tests of the base Hadamard matrices
+ * base.c - the base Hadamard matrices
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 
 static int8_t e[M * M], f[M * M];
 
-/* Every order of a kind, up to 256; 0 ends the list. */
+/* Every order of each kind up to 256; 0 ends a list. */
 static const struct {
 	int id;
 	const char *name;
@@ -41,8 +41,8 @@ static const struct {
 #define TABLES (int)(sizeof(tables) / sizeof(*tables))
 
 /*
- * The peers' tables as FNV-1a hashes of one byte an entry, row by row, 1 for -1 and 0 for +1. Taken
- * from fast-hadamard-transform e7706fa (csrc/fast_hadamard_transform_special.h; MLX's 12, 20 and 28
+ * Tables of other libraries as FNV-1a hashes of one byte per entry, row by row: 1 for -1, 0 for +1.
+ * From fast-hadamard-transform e7706fa (csrc/fast_hadamard_transform_special.h; MLX's 12, 20 and 28
  * are the same), QuIP# 1d8f873 (lib/utils/matmul_had.py; QuaRot 5008669 and SpinQuant 8f47aa3 have
  * the same), for 40 QuaRot and SpinQuant, for 44 SpinQuant (utils/hadamard_utils.py).
  */
@@ -61,7 +61,7 @@ static const struct {
 	{ HZ_BASE_QUIP, 156, 0x54c7629c9bee46a9 }, { HZ_BASE_QUIP, 172, 0x5adfcf034effaca9 },
 };
 
-/* The first row of fast-hadamard-transform's table of order 12, readable */
+/* The first row of fast-hadamard-transform's table of order 12, in a readable form */
 static const char dao_12[] = "+-++++++++++"
 			     "--+-+-+-+-+-"
 			     "+++-++----++";

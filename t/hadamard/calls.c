@@ -1,5 +1,5 @@
 /*
- * calls.c - wrong arguments of transforms, and of those with quantization
+ * calls.c - invalid arguments of transforms, also with quantization
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -183,7 +183,7 @@ static void test_refusals(struct dev *dev)
 	hz_free(dev->ctx, wy, dev->device);
 }
 
-/* One wrong argument at a time in calls that otherwise take the fast path of the checks */
+/* One invalid argument at a time, in calls that otherwise take the fast path of the checks */
 static void test_refusals_plain(struct dev *dev)
 {
 	static const char overlap[] =

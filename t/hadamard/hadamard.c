@@ -1,5 +1,5 @@
 /*
- * hadamard.c - hz_hadamard() on every implementation, against its definition
+ * hadamard.c - hz_hadamard() by every implementation, against its definition
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,7 +13,7 @@ static uint64_t rnd;
 static int quick;
 static long cases;
 
-/* ---- A case: shapes, strides, options; the same for every context ---------------------------- */
+/* ---- A case: shapes, strides and options, the same for every context ------------------------- */
 
 enum values { RANDOM, INTEGERS, SPARSE_NAN, TINY, LARGE };
 
@@ -60,7 +60,7 @@ static hz_tensor view_of(const struct tcase *c, void *data, int dtype, int devic
 	return t;
 }
 
-/* TINY and LARGE: around the smallest and the largest normal number that y, or x, can hold. */
+/* TINY and LARGE are near the smallest and the largest normal number of the dtypes of x and y. */
 static double value_of(const struct tcase *c)
 {
 	int f16 = c->x_dtype == HZ_F16 || c->y_dtype == HZ_F16;
@@ -94,16 +94,14 @@ static void describe(const struct tcase *c, const struct dev *dev)
 	describe_opts(&c->o);
 }
 
-/*
- * Whether a GPU's result may differ: f32 Sylvester transforms have the bits of the CPU, others keep
- * the bound, and may be NaN where the CPU has Inf.
- */
+/* Whether a GPU must give the CPU's bits: in f32 Sylvester transforms. Others are held to the
+ * bound, and may be NaN where the CPU has Inf. */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
 	return dev->device == HZ_CPU || (c->x_dtype == HZ_F32 && c->y_dtype == HZ_F32 && !op->base);
 }
 
-/* Runs the case on one context from the images and compares with the wanted image. */
+/* Runs the case on one context from the images and compares with the expected image. */
 static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op, size_t x_bytes,
 		    size_t y_bytes, size_t x_skew, size_t y_skew, int64_t x_low, int64_t y_low,
 		    const unsigned char *x_image, const unsigned char *y_before,
@@ -149,7 +147,8 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	got = malloc(ay.total);
 	area_read(&ay, got);
 	if (memcmp(got, y_want, ay.total) != 0) {
-		/* NaNs may have any sign and payload; what need not be exact is put to its bound */
+		/* NaNs may have any sign and payload. Values that need not be exact are only held
+		 * to the bound. */
 		got_data = got + GUARD + y_skew - y_low * (int64_t)y_size;
 		want_data = (unsigned char *)(uintptr_t)y_want + (got_data - got);
 		do {
@@ -222,9 +221,9 @@ out:
 }
 
 /*
- * The case on contexts first .. last - 1 against the definition in f32 and fixed order; where rows
- * are short enough, that definition against the dense matrix in double and the bound of the
- * contract.
+ * Checks the case on contexts first .. last - 1 against the definition in f32 with fixed order. If
+ * rows are short enough, also checks that definition against the dense matrix in double, with the
+ * contract's bound.
  */
 static int check_case_on(const struct tcase *c, int first, int last)
 {
@@ -357,7 +356,7 @@ static void test_sizes(void)
 	}
 }
 
-/* n signs on the host; *memory is the caller's to free. */
+/* n signs on the host; the caller frees *memory. */
 static hz_tensor random_signs_of(int64_t n, void **memory)
 {
 	*memory = malloc((size_t)(n + 7) / 8);
@@ -389,7 +388,7 @@ static void test_row_counts(void)
 	}
 }
 
-/* Long rows, more than a GPU runs at a time, with and without signs */
+/* Long rows, more of them than a GPU runs concurrently, with and without signs */
 static void test_many(void)
 {
 	int64_t n, rows;
@@ -455,7 +454,7 @@ static void test_columns(void)
 				good &= check_case(&c);
 				if (i % 3)
 					continue;
-				c.in_place = 0;		/* rows apart */
+				c.in_place = 0;		/* not contiguous */
 				lay_out(2, c.shape, 5, c.x_stride);
 				lay_out(2, c.shape, 11, c.y_stride);
 				good &= check_case(&c);
@@ -492,7 +491,7 @@ static void random_strides(const struct tcase *c, int64_t *stride)
 	}
 }
 
-/* Random cases of everything */
+/* Random cases */
 static void test_random(int count)
 {
 	static const double scales[] = { 0, 1, -1, 0.5, 3.1415926, 1e-3 };
@@ -541,7 +540,7 @@ static void test_random(int count)
 	ok(good, "%d random cases: dimensions, strides, plans, diagonals, flags", count);
 }
 
-/* True orders: all of a kind, with a small and a larger power of two */
+/* Plans with a true order: all orders of a kind, with a small and a larger power of two */
 static void test_orders(void)
 {
 	static const int orders[] = { 12, 20, 24, 28, 36, 40, 44, 48, 52, 56, 60, 68, 76, 84, 92,
@@ -590,7 +589,7 @@ static void test_orders(void)
 	ok(good, "widths of models: 1536 to 17408 as true orders");
 }
 
-/* Work for several threads, and rows that exceed the caches */
+/* Enough work for several threads, and rows that exceed the caches */
 static void test_large(void)
 {
 	int64_t n;
@@ -670,7 +669,7 @@ static void test_base_rows(void)
 	ok(good, "12 2^k, 20 2^k, 28 2^k back to back, any base matrix");
 }
 
-/* A lent workspace of exactly the reported size is enough; nothing outside it changes. */
+/* A workspace of exactly the size reported is enough; nothing outside it changes. */
 static int workspaces(struct dev *dev)
 {
 	static const struct {

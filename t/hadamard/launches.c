@@ -15,7 +15,7 @@ struct hadamard_row {
 	int64_t rows, n, group;		/* group 0: a row */
 	hz_hadamard_opts o;
 	bool signs, in_place, columns;	/* columns: a scale for each */
-	int64_t stride;			/* of rows of x; 0: n */
+	int64_t stride;			/* elements between rows of x; 0: n */
 };
 
 static int run_hadamard(const void *row)
@@ -23,6 +23,7 @@ static int run_hadamard(const void *row)
 	const struct hadamard_row *const r = row;
 	hz_hadamard_opts o = r->o;
 	const int64_t pairs = r->y == HZ_S4X2 ? 2 : 1;
+	const bool inverse = r->call == DEQUANTIZE_TRANSFORM || r->call == DEQUANTIZE;
 	hz_tensor x = V(r->x, r->rows, r->n), y, scale, signs;
 	hz_quantize_opts q = {.scales = &scale, .hadamard = &o};
 
@@ -40,7 +41,7 @@ static int run_hadamard(const void *row)
 				     V(HZ_F32, r->rows, r->group ? r->n / r->group : 1);
 	if (r->signs) {
 		signs = V(HZ_U8, (o.axis ? r->rows : r->n) / 8);
-		*(r->call == DEQUANTIZE_TRANSFORM || r->call == DEQUANTIZE ? &o.post : &o.pre) = &signs;
+		*(inverse ? &o.post : &o.pre) = &signs;
 		note(" signs");
 	}
 	if (o.block)
@@ -161,8 +162,8 @@ void trace_hadamard(void)
 			}
 		}
 		EACH(c, codes) {
-			struct hadamard_row r = {.call = TRANSFORM_QUANTIZE, .x = x, .y = codes[c], .rows = 100,
-						 .n = 4096};
+			struct hadamard_row r = {.call = TRANSFORM_QUANTIZE, .x = x, .y = codes[c],
+						 .rows = 100, .n = 4096};
 
 			trace_row(&r);
 			r.group = 128;

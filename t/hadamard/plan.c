@@ -1,5 +1,5 @@
 /*
- * plan.c - tests of hz_hadamard_plan() and hz_hadamard_signs()
+ * plan.c - hz_hadamard_plan() and hz_hadamard_signs()
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -21,7 +21,7 @@ static int64_t plan_of(int64_t n, hz_hadamard_opts o)
 	return hz_hadamard_plan(n, &o, blocks, MAX);
 }
 
-/* The plan of n is that list, ended by 0. */
+/* Whether the plan of n is this list, which 0 ends */
 static int is_plan(int64_t n, hz_hadamard_opts o, const int64_t *want)
 {
 	int64_t got = plan_of(n, o), i;
@@ -87,7 +87,7 @@ static void test_lists(void)
 	is_int(hz_hadamard_plan(96, NULL, blocks, 2), 2, "options may be NULL");
 }
 
-/* Blocks sum to n, are powers of two and decrease, as there is no max_block. */
+/* Blocks sum to n, are powers of two, and decrease, without max_block. */
 static void test_greedy_all(void)
 {
 	int64_t n, got, i, sum;

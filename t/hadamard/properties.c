@@ -12,7 +12,7 @@
 static uint64_t rnd;
 static int quick;
 
-/* y becomes the transform of rows of n elements on one context; both arrays are on the host. */
+/* Sets y to the transform of rows of n elements on one context; both arrays are on the host. */
 static int apply(struct dev *dev, int x_dtype, int y_dtype, int64_t rows, int64_t n, const void *x,
 		 void *y, const hz_hadamard_opts *opts)
 {
@@ -207,7 +207,7 @@ static int inverses(struct dev *dev)
 	return good;
 }
 
-/* Rows of true orders, repeated, so many that blocks of a GPU process several of them */
+/* Rows of true orders, repeated until blocks of a GPU process several of them */
 static void test_base_rows(void)
 {
 	enum { FEW = 9 };
@@ -245,7 +245,7 @@ static void test_base_rows(void)
 	ok(alike, "12 2^k, 20 2^k, 28 2^k: the same bits for a row wherever it is");
 }
 
-/* P6: integers without the factor are exact, in 16 bits too; with n = 4^k also with it. */
+/* P6: without the scale factor integers are exact, in 16 bits too; with n = 4^k also with it. */
 static int integers(struct dev *dev)
 {
 	static const hz_hadamard_opts raw = { .flags = HZ_HADAMARD_RAW };
@@ -340,7 +340,7 @@ static int metamorphic(struct dev *dev)
 	return good;
 }
 
-/* P10: NaN and Inf spread through their block as IEEE arithmetic says, and no further. */
+/* P10: NaN and Inf spread through their block as in IEEE arithmetic, and no further. */
 static int containment(struct dev *dev)
 {
 	static const struct {
@@ -373,7 +373,7 @@ static int containment(struct dev *dev)
 					row = j / n;
 					if (row == 2 && j % n >= all[i].first &&
 					    j % n < all[i].last)
-						/* tensor cores may make a NaN of an Inf */
+						/* tensor cores may turn Inf into NaN */
 						good &= p == 0 ? isnan(zs[j])
 							: dev->device == HZ_CPU ? isinf(zs[j]) != 0
 										: !isfinite(zs[j]);
@@ -423,7 +423,7 @@ static int layouts(struct dev *dev)
 	return good;
 }
 
-/* P15: f16 sums do not overflow in between, and results above 65504 are Inf. */
+/* P15: f16 accumulation does not overflow in between, and results above 65504 are Inf. */
 static int half_range(struct dev *dev)
 {
 	static const hz_hadamard_opts raw = { .flags = HZ_HADAMARD_RAW };
@@ -443,7 +443,7 @@ static int half_range(struct dev *dev)
 	good &= apply(dev, HZ_F16, HZ_BF16, 1, N, hx, hy, &raw);
 	good &= ref_get(HZ_BF16, hy, 0) == 0;
 	good &= fabs(ref_get(HZ_BF16, hy, 1) / (60000.0 * N) - 1) < 0.004;
-	/* the edge: 65519.99 rounds to 65504, 65520 to Inf */
+	/* the boundary: 65519.99 rounds to 65504, 65520 to Inf */
 	xs[0] = xs[2] = 65519.996f;
 	xs[1] = xs[3] = 65520;
 	good &= apply(dev, HZ_F32, HZ_F16, 4, 1, xs, hy, NULL);
@@ -479,7 +479,7 @@ static int conversions(struct dev *dev)
 			}
 		}
 		for (i = 0; i < 65536; i++) {
-			/* around every value: itself, half way to the next, and beside that */
+			/* each value, the tie above it, and both sides of the tie */
 			float v = (float)ref_small_decode(floats[t], (unsigned)(i & 0xfffe));
 			float next = (float)ref_small_decode(floats[t], (unsigned)(i & 0xfffe) + 1);
 
@@ -571,7 +571,7 @@ static int outlier(struct dev *dev)
 	return good;
 }
 
-/* P19: an empty x is fine; a single element is scaled. */
+/* P19: an empty x is valid; a single element is scaled. */
 static int nothing(struct dev *dev)
 {
 	static const hz_hadamard_opts scaled = { .scale = 0.75 };
@@ -692,7 +692,9 @@ static void test_far_apart(void)
 
 static float wide[16 * WIDE], again[16 * WIDE];
 
-/* again = wide there and back with one scale a row; true if both calls work. */
+/*
+ * Quantizes and dequantizes `wide` with one scale per row, into `again`; true if both calls work.
+ */
 static int there_and_back(struct dev *dev, int q_dtype, int64_t rows, const hz_hadamard_opts *o)
 {
 	struct area ax = area_new(dev, sizeof(wide), 0), aq = area_new(dev, 16 * WIDE, 0);

@@ -1,5 +1,5 @@
 /*
- * quantize.c - tests of hz_hadamard_quantize() and hz_dequantize_hadamard()
+ * quantize.c - hz_hadamard_quantize() and hz_dequantize_hadamard()
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,17 +18,17 @@ static const int scales[] = { HZ_F32, HZ_E8M0 };
 
 enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES, INTEGERS, CONSTANT };
 
-/* v is x, or y of dequantization; q and scale have its outer dimensions. */
+/* v is x of quantization, or y of dequantization; q and scale have its outer dimensions. */
 struct tcase {
 	int ndim, v_dtype, q_dtype, scale_dtype;
 	int64_t shape[HZ_MAXDIM], group;
 	int64_t v_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], scale_stride[HZ_MAXDIM];
 	enum values values;
-	int exact;			/* sums are exact in any order, and r in s = 1 / r */
+	int exact;			/* sums are exact in any order, and so is r in s = 1 / r */
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
-/* An operand of a case: its image before a call, the wanted image, and the view in it */
+/* An operand of a case: its image before a call, the expected image, and the view in it */
 struct operand {
 	int dtype, ndim;
 	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM], low;
@@ -61,7 +61,7 @@ static void operand_free(struct operand *p)
 	free(p->want);
 }
 
-/* Where element 0 lies in an image. */
+/* The address of element 0 in an image */
 static unsigned char *origin(const struct operand *p, const unsigned char *image)
 {
 	return (unsigned char *)(uintptr_t)image + GUARD -
@@ -77,7 +77,7 @@ static hz_tensor operand_view(const struct operand *p, const struct area *a)
 	return t;
 }
 
-/* The offset of item number i of the outer dimensions. */
+/* The offset of item i of the outer dimensions */
 static int64_t item_offset(const struct operand *p, int64_t i)
 {
 	int64_t offset = 0;
@@ -114,7 +114,7 @@ static double value_of(const struct tcase *c, int64_t i)
 		return ldexp(v, -140 - (int)rnd_below(&rnd, 9));
 	case HUGE_VALUES:
 		return ldexp(v, 120);
-	case EDGES:	/* amax on and beside qmax times a power of two */
+	case EDGES:	/* amax equal to and next to qmax times a power of two */
 		if (i % 32)
 			return v / 100;
 		v = ldexp(ref_qmax(c->q_dtype), (int)rnd_below(&rnd, 20) - 10);
@@ -150,7 +150,7 @@ static void describe(const struct tcase *c, const struct dev *dev)
 	describe_opts(&c->o);
 }
 
-/* Replaces NaNs in got, whose sign and payload may differ, by those of want. */
+/* Replaces NaNs in got, whose sign and payload are arbitrary, by those expected. */
 static void excuse_nans(const struct operand *p, unsigned char *got, int64_t items)
 {
 	unsigned char *g = origin(p, got), *w = origin(p, p->want);
@@ -191,9 +191,9 @@ static int same_operand(const struct operand *p, const struct area *a, const cha
 }
 
 /*
- * A GPU has the CPU's bits only for f32 Sylvester transforms. For other f32 transforms the
- * definition of quantization is applied to the GPU's own transform; for 16-bit x, to values within
- * a bound of it.
+ * A GPU has the CPU's bits only in f32 Sylvester transforms. For other f32 transforms its codes are
+ * checked against the quantization of its own transform; for 16-bit x, against values within a
+ * bound of the transform.
  */
 static int is_exact(const struct dev *dev, const struct tcase *c, const struct ref_op *op)
 {
@@ -218,7 +218,7 @@ static void device_opts(struct dev *dev, hz_hadamard_opts *o, hz_tensor *diags, 
 	}
 }
 
-/* rows[] becomes the transform in f32 by the context itself. */
+/* Sets rows[] to the f32 transform that the context computes. */
 static void own_transform(struct dev *dev, const struct operand *v, const hz_hadamard_opts *o,
 			  float *rows)
 {
@@ -243,7 +243,7 @@ static void own_transform(struct dev *dev, const struct operand *v, const hz_had
 	area_free(&ay);
 }
 
-/* Puts codes and scales of rows of t by definition into the wanted images. */
+/* Stores the codes and scales of the rows t, by definition, in the expected images. */
 static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 		       struct operand *scale)
 {
@@ -324,10 +324,8 @@ static int near_group(const struct tcase *c, const float *t, double e, float s, 
 	return good;
 }
 
-/*
- * Whether codes and scales on the device are right for values within the bound of its transform t;
- * then they become the wanted ones.
- */
+/* Whether codes and scales on the device are right for values within the bound of the transform t;
+ * if so, they become the expected ones. */
 static int near_codes(const struct tcase *c, const struct ref_op *op, const struct operand *v,
 		      const float *t, struct operand *q, struct operand *scale,
 		      const struct area *aq, const struct area *as)
@@ -383,7 +381,7 @@ static float value_at(const struct tcase *c, const struct operand *q, const stru
 			      item_offset(scale, i) + j / c->group);
 }
 
-/* Quantization on one context, then dequantization of the wanted codes and scales */
+/* Quantizes on one context, then dequantizes the expected codes and scales. */
 static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op *op,
 		    struct operand *v, struct operand *q, struct operand *scale, const float *t)
 {
@@ -427,7 +425,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 	memcpy(v->want, v->before, v->total);
 	good &= same_operand(v, &av, "x", 0);
 
-	/* and back, from what is wanted, into guard bytes */
+	/* dequantization of the expected codes, into guard bytes */
 	area_write(&aq, q->want);
 	area_write(&as, scale->want);
 	memset(v->want, GUARD_BYTE, v->total);
@@ -454,7 +452,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 		good = 0;
 	}
 	if (dev->device != HZ_CPU && (c->v_dtype != HZ_F32 || op->base)) {
-		/* within the bound; then the values are taken, for the rest of the image */
+		/* checks the bound, then takes over the values, to compare the rest of the image */
 		unsigned char *got = malloc(v->total);
 
 		area_read(&av, got);
@@ -544,7 +542,7 @@ static int check_case(const struct tcase *c)
 	return check_case_on(c, 0, ndevs);
 }
 
-/* Strides of contiguous operands, or with pad elements behind each row. */
+/* Strides of contiguous operands, or with `pad` elements after each row */
 static void lay_out_case(struct tcase *c, int64_t pad)
 {
 	int64_t shape[HZ_MAXDIM];
@@ -569,8 +567,8 @@ static struct tcase rows_case(int64_t rows, int64_t n, int v_dtype, int q_dtype,
 
 /* ---- Groups of cases ------------------------------------------------------------------------- */
 
-/* Of cases that are numbered by the sum of their parameters a third, when time is short */
-static int taken(int number)
+/* In quick runs a third of the cases, numbered by the sum of their parameters */
+static int runs(int number)
 {
 	return !quick || number % 3 == 0;
 }
@@ -594,7 +592,7 @@ static void test_formats(void)
 							3, n, floats[v], codes[f], scales[s],
 							groups[g] ? groups[g] : n);
 
-						if (!taken(f + s + g + k + v))
+						if (!runs(f + s + g + k + v))
 							continue;
 						c.values = v == 1 ? OUTLIERS : RANDOM;
 						good &= check_case(&c);
@@ -632,9 +630,9 @@ static void test_values(void)
 									   codes[f], scales[s],
 									   32 << g);
 
-						if (!taken(i + f + s + g + v / 3 + v))
+						if (!runs(i + f + s + g + v / 3 + v))
 							continue;
-						/* blocks of 1 leave the values as they are */
+						/* blocks of length 1 leave values unchanged */
 						c.o.block = v < 3 ? 32 : 1;
 						c.values = all[i].values;
 						good &= check_case(&c);
@@ -646,7 +644,7 @@ static void test_values(void)
 	}
 }
 
-/* Rows of 2^k whose sums are exact in any order, so there is one right result */
+/* Rows of 2^k whose sums are exact in any order, so that there is one right result */
 static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
 {
 	struct tcase c = rows_case(3, 1 << k, v_dtype, q_dtype, HZ_E8M0, group ? group : 1 << k);
@@ -681,7 +679,7 @@ static void test_exact(void)
 		for (g = 0; g < 4; g++)
 			for (v = 0; v < 3 && groups[g] <= 1 << k; v++)
 				for (f = 0; f < 4; f++)
-					good &= !taken(f + g + k + v) ||
+					good &= !runs(f + g + k + v) ||
 						exact_case(k, floats[v], codes[f], groups[g]);
 	ok(good, "exact sums and scales of rows to 2^%d", k - 1);
 }
@@ -690,7 +688,7 @@ enum { TIES = 40, TIE = 128 };
 
 static float ties[TIES * TIE];
 
-/* Numbers on and beside the ties of a format, the largest qmax, so that s is 1. */
+/* Numbers on and next to the ties of a format; the largest is qmax, so that s is 1. */
 static void fill_ties(float *x, int q_dtype)
 {
 	double qmax = ref_qmax(q_dtype), v;
@@ -715,7 +713,7 @@ static void fill_ties(float *x, int q_dtype)
 	x[0] = (float)qmax;
 }
 
-/* One context: ties[] through blocks of 1, which leave values unchanged */
+/* On one context: ties[] through blocks of length 1, which leave values unchanged */
 static int same_ties(struct dev *dev, int q_dtype, int scale_dtype)
 {
 	struct area ax = area_new(dev, sizeof(ties), 0), aq = area_new(dev, TIES * TIE, 0);
@@ -804,7 +802,7 @@ static void test_random(int count)
 			c.group = n;
 		c.o.round_to = rounds[rnd_below(&rnd, 4)];
 		lay_out_case(&c, rnd_below(&rnd, 2) ? rnd_below(&rnd, 20) : 0);
-		if (rnd_below(&rnd, 3) == 0) {		/* x and y with any strides */
+		if (rnd_below(&rnd, 3) == 0) {		/* x and y with random strides */
 			step = 1 + rnd_below(&rnd, 2);
 			for (d = 0; d <= last; d++) {
 				c.v_stride[d] = rnd_below(&rnd, 4) ? step : -step;

@@ -177,8 +177,8 @@ void trace_lattice(void)
 		EACH(d, floats) {
 			for (int decode = 0; decode < 2; decode++) {
 				const char *const name = names[decode];
-				struct lattice_row r = {.quantizer = q, .dtype = floats[d], .rows = 4,
-							.blocks = 120, .decode = decode};
+				struct lattice_row r = {.quantizer = q, .dtype = floats[d],
+							.rows = 4, .blocks = 120, .decode = decode};
 
 				trace(name, run_lattice, &r);
 				r.skew = (int)hz_dtype_size(floats[d]);

@@ -1,5 +1,5 @@
 /*
- * linear.c - tests of hz_qlinear() against the calls that it is defined by
+ * linear.c - hz_qlinear() against the calls that define it
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -19,10 +19,8 @@ static hz_tensor device_tensor(struct dev *dev, struct area *area, int dtype, in
 
 enum { SYMMETRIC = 1, FIXED = 2, ACROSS = 4, WILD = 8 };
 
-/*
- * Rows of x are k + more elements apart, or columns m + more (ACROSS). WILD: some values are not
- * finite, or far from the others.
- */
+/* Rows of x are k + more elements apart, or columns m + more (ACROSS). WILD: some values are NaN,
+ * Inf or outliers. */
 static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, int how,
 		       int64_t more, int64_t batch, int64_t m, int64_t n, int64_t k)
 {
@@ -153,7 +151,7 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 
 static void test_linear(void)
 {
-	/* Few rows, some, and many; columns of more than one block */
+	/* few, some and many rows; columns of one and of several blocks */
 	static const int64_t sizes[][3] = {
 		{ 1, 64, 4096 }, { 1, 200, 1000 }, { 2, 70, 2048 }, { 7, 100, 777 },
 		{ 8, 4096, 1024 }, { 16, 300, 1280 }, { 17, 130, 2000 }, { 32, 600, 900 },

@@ -1,5 +1,5 @@
 /*
- * qgemm.c - tests of hz_qgemm() and hz_qgemm_pack()
+ * qgemm.c - hz_qgemm() and hz_qgemm_pack()
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,7 +18,7 @@ static int random_c_zero(int c_dtype)
 	return c_dtype == HZ_S32 ? far[rnd_below(&rnd, 5)] : random_zero(c_dtype);
 }
 
-/* Random ways of giving sigma; sums are about 2^13 sqrt(k). */
+/* A random form of sigma; accumulators are about 2^13 sqrt(k). */
 static void random_how(struct tcase *c)
 {
 	c->how = is_float(c->c_dtype) ? (rnd_below(&rnd, 2) ? SCALES : COLUMN_SCALES) :
@@ -109,7 +109,7 @@ static void test_random(void)
 	ok(!bad, "%d random cases", n);
 }
 
-/* ---- Every pair of codes, every small size, every long k ------------------------------------- */
+/* ---- All pairs of codes, all small sizes, long k --------------------------------------------- */
 
 static void test_pairs(void)
 {
@@ -169,7 +169,7 @@ static void test_sizes(void)
 	ok(!bad, "m and n to 70, k to 140");
 }
 
-/* Sizes where blocking and threads split */
+/* Sizes that are split into blocks and between threads */
 static void test_large(void)
 {
 	static const int64_t sizes[][3] = {
@@ -214,10 +214,8 @@ static void test_large(void)
 	ok(!bad, "the same of A and C that are transposed");
 }
 
-/*
- * Integer results of packed B and contiguous rows: epilogues that run beside multiplications, in
- * even and odd bands of rows, groups of columns and parts of k.
- */
+/* Integer results of packed B and contiguous rows: epilogues that overlap with multiplication, for
+ * even and odd bands of rows, groups of columns and splits of k */
 static void test_bands(void)
 {
 	static const int64_t sizes[][3] = {
@@ -249,7 +247,7 @@ static void test_bands(void)
 	ok(!bad, "bands of rows, groups of columns and parts of k");
 }
 
-/* Sizes for the wider tiles of a GPU; t/qgemm/cuda.c says which. */
+/* Sizes for the larger tiles of a GPU; t/qgemm/cuda.c names the kernels. */
 static void test_wide(void)
 {
 	static const int64_t sizes[][3] = {
@@ -281,7 +279,7 @@ static void test_wide(void)
 	ok(!bad, "tiles of every width");
 }
 
-/* More tiles than a GPU runs at a time, as t/qgemm/cuda.c says */
+/* More tiles than a GPU runs concurrently; see t/qgemm/cuda.c. */
 static void test_waves(void)
 {
 	int bad = 0;
@@ -340,7 +338,7 @@ static void test_long_k(void)
 
 /* ---- Requantization -------------------------------------------------------------------------- */
 
-/* An acc for each row, given by the bias, since products of codes cannot make all values */
+/* An accumulator per row, set by the bias, because products of codes do not reach all values */
 static void test_requantization(void)
 {
 	static const int32_t accs[] = {
@@ -403,7 +401,9 @@ static void test_requantization(void)
 	ok(!bad, "sigma from 2^-150 to FLT_MAX, beside powers of two, and every acc of a list");
 }
 
-/* Ties of both signs: sigma = 2^-s and acc odd multiples of 2^(s-1), made by k = 1 products */
+/*
+ * Ties of both signs: sigma = 2^-s, accumulators odd multiples of 2^(s-1), from products with k = 1
+ */
 static void test_ties(void)
 {
 	int s, bad = 0;
@@ -487,7 +487,7 @@ static void test_golden(void)
 
 /* ---- Packed B -------------------------------------------------------------------------------- */
 
-/* Every CPU context multiplies with a B that any other one packed. */
+/* Every CPU context multiplies by a B that any other one packed. */
 static void test_shared_pack(void)
 {
 	struct tcase c = {
@@ -534,7 +534,7 @@ static void test_shared_pack(void)
 	free(want.image);
 }
 
-/* With k = 0 acc is 0, whatever the zero points and the workspace hold. */
+/* With k = 0 the accumulator is 0, whatever the zero points and the workspace contain. */
 static void test_no_k(void)
 {
 	enum { M = 5, N = 45 };
@@ -569,7 +569,7 @@ static void test_no_k(void)
 	}
 }
 
-/* The stride of a dimension of one element may be anything. */
+/* The stride of a dimension of size 1 may be anything. */
 static void test_wild_strides(void)
 {
 	static const int64_t wild[] = {INT64_MAX, INT64_MIN, 0, -1, (int64_t)1 << 62};
@@ -615,7 +615,7 @@ static void test_wild_strides(void)
 	}
 }
 
-/* ---- Wrong arguments ------------------------------------------------------------------------- */
+/* ---- Invalid arguments ----------------------------------------------------------------------- */
 
 static hz_tensor A, B, C;
 static hz_qgemm_opts O;
@@ -664,7 +664,7 @@ static void test_errors(void)
 	hz_alloc(ctx, &b, 4096, device);
 	hz_alloc(ctx, &c, 4096, device);
 	hz_alloc(ctx, &p, 65536, device);
-	/* Some of the calls are right, and read them. */
+	/* Some of the calls are valid and read them. */
 	v = hz_tensor_1d(a, HZ_U8, device, sizeof(codes));
 	w = hz_tensor_1d(b, HZ_U8, device, sizeof(codes));
 	hz_copy(ctx, &from, &v);

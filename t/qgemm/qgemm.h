@@ -1,5 +1,5 @@
 /*
- * qgemm.h - codes and vectors for tests of quantized multiplication
+ * qgemm.h - codes and vectors for tests of quantized matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

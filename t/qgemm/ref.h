@@ -1,5 +1,5 @@
 /*
- * ref.h - quantized multiplication by its definition: cases, operands of any layout, a runner
+ * ref.h - quantized matrix products by definition: cases, operands in any layout, a runner
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -32,7 +32,7 @@ static wide ref_exact(int64_t acc, int64_t u, int shift)
 	return floor_div((wide)acc * u * 2 + ((wide)1 << shift), (wide)2 << shift);
 }
 
-/* gemmlowp's fixedpoint.h */
+/* As in gemmlowp's fixedpoint.h */
 static int32_t ref_doubling_high_mul(int32_t a, int32_t b)
 {
 	const int64_t ab = (int64_t)a * b;
@@ -60,10 +60,8 @@ static wide ref_tflite(int32_t acc, int32_t u, int shift)
 	return ref_divide_by_pot(ref_doubling_high_mul((int32_t)x, u), shift > 31 ? shift - 31 : 0);
 }
 
-/*
- * A positive finite double as u / 2^shift without rounding if exact, else u of 31 bits to nearest
- * even: as spelled out in the header, by ldexp and nearbyint.
- */
+/* A positive finite double as u / 2^shift: exactly if possible, otherwise u has 31 bits, rounded to
+ * nearest even. The same as in hurwitz.h, by ldexp and nearbyint. */
 static void ref_multiplier(double sigma, int64_t *u, int *shift)
 {
 	int e;
@@ -82,14 +80,14 @@ static void ref_multiplier(double sigma, int64_t *u, int *shift)
 enum how { SCALES, SIGMA, PAIR, PAIRS, COLUMN_SCALES };
 
 struct tcase {
-	int batch_ndim;			/* of c */
+	int batch_ndim;			/* dimensions of c's batch */
 	int64_t batch[2], m, n, k;
-	int a_batch, b_batch;		/* 0: none, 1: own, 2: of size 1 */
+	int a_batch, b_batch;		/* 0: no batch, 1: that of c, 2: size 1 */
 	int a_dtype, b_dtype, c_dtype;
 	int a_trans, b_trans, c_trans, pad;
-	int skew, c_skew;		/* bytes from alignment; of c, whole elements */
+	int skew, c_skew;		/* bytes after an aligned address; of c whole elements */
 	int packed;
-	int a_rows, b_cols;		/* zero points of rows of A, of columns of B */
+	int a_rows, b_cols;		/* zero points per row of A, per column of B */
 	int bias;			/* 0, HZ_S32, HZ_F32 */
 	int big_bias;
 	int row_scales;			/* float c: 0, 1: [m], 2: one element */
@@ -123,7 +121,7 @@ static double random_scale(void)
 	}
 }
 
-/* Strides in C order, or with the last two dimensions exchanged, padded */
+/* Strides in C order, or with the last two dimensions swapped, and padded */
 static void lay_out_matrix(int ndim, const int64_t *shape, int trans, int pad, int64_t *stride)
 {
 	int64_t turned[HZ_MAXDIM], t;
@@ -180,7 +178,7 @@ static hz_tensor matrix_view(const struct matrix *x, void *data, int device)
 	return t;
 }
 
-/* The offset of matrix number item of c's batch in an operand that may lack dimensions */
+/* The offset of batch item `item` of c in an operand whose batch may lack dimensions */
 static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64_t item)
 {
 	int64_t offset = 0;
@@ -196,12 +194,12 @@ static int64_t batch_offset(const struct matrix *x, const struct tcase *c, int64
 	return offset;
 }
 
-/* Operands besides a and b; hosts may be NULL. */
+/* Operands besides a and b; pointers to host data may be NULL. */
 struct extras {
 	struct vec a_zeros, b_zeros, a_scales, b_scales, multipliers, shifts, bias;
 };
 
-/* Element c by definition, from the exact sum */
+/* An element of c by definition, from the exact accumulator */
 static void ref_element(const struct tcase *c, const struct extras *e, int64_t row, int64_t j,
 			wide sum, int row_zero_known, void *out, int64_t at)
 {
@@ -265,7 +263,7 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 		}
 	}
 	if (shift < -60)
-		shift = -60;		/* where any acc but 0 saturates */
+		shift = -60;		/* any accumulator but 0 saturates */
 	if (shift > 62) {
 		u = 0;
 		shift = 1;
@@ -344,7 +342,7 @@ static void fill_codes(struct matrix *x, enum values values)
 		put_code(x->data, (int64_t)i, random_code(x->dtype, values));
 }
 
-/* The vectors that a case asks for */
+/* Makes the vectors that a case needs. */
 static void make_extras(struct tcase *c, struct extras *e)
 {
 	int64_t shape[HZ_MAXDIM], rows = items_of(c) * c->m, i;
@@ -432,7 +430,7 @@ static void free_extras(struct extras *e)
 		free(all[i]->host);
 }
 
-/* The options of a case with its vectors on a device */
+/* The options of a case, with its vectors on a device */
 static hz_qgemm_opts opts_there(const struct tcase *c, struct extras *e, struct dev *dev)
 {
 	hz_qgemm_opts o = c->o;

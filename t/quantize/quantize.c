@@ -1,5 +1,5 @@
 /*
- * quantize.c - tests of hz_quantize(), hz_dequantize() and hz_choose_qparams()
+ * quantize.c - hz_quantize(), hz_dequantize() and hz_choose_qparams()
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,7 +7,7 @@
 
 #include "t/quantize/quantize.h"
 
-/* Quantize and dequantize with random parameters, on every context */
+/* Quantizes and dequantizes with random parameters on every context. */
 static int run_codes(const struct tcase *c)
 {
 	struct operands m;
@@ -25,7 +25,7 @@ static int run_codes(const struct tcase *c)
 		element(c, i, m.x.stride, m.q.stride, &at, &q_at, &p);
 		element(c, i, m.y.stride, m.q.stride, &y_at, &q_at, &p);
 		s = params_of(&m, c, p, &z);
-		/* Often on a tie */
+		/* often on a tie */
 		v = rnd_below(&rnd, 3) ? (float)random_value(c)
 				       : s * ((float)rnd_below(&rnd, 600) - 300) / 2;
 		ref_put(c->x_dtype, origin(&m.x, m.x.image), at, v);
@@ -66,7 +66,7 @@ static int run_params(const struct tcase *c)
 {
 	struct side x;
 	int64_t n = 1, params = 1, i, p;
-	int64_t *begin;			/* of the elements of each parameter in values */
+	int64_t *begin;			/* where each parameter's elements begin in values */
 	double *values;
 	float *scales;
 	unsigned char *zeros;
@@ -86,12 +86,12 @@ static int run_params(const struct tcase *c)
 
 		element(c, i, x.stride, x.stride, &at, &none, &p);
 		ref_put(c->x_dtype, origin(&x, x.image), at,
-			c->whole ? ldexp(random_value(c), -130) : random_value(c));
+			c->scalar ? ldexp(random_value(c), -130) : random_value(c));
 		begin[p + 2]++;
 	}
 	for (p = 2; p < params + 2; p++)
 		begin[p] += begin[p - 1];
-	/* begin[p + 1] moves from the beginning of p to its end. */
+	/* begin[p + 1] advances from the beginning of p to its end. */
 	for (i = 0; i < n; i++) {
 		int64_t at, none;
 
@@ -182,7 +182,8 @@ static void test_random(void)
 	ok(!bad, "choose_qparams, %d cases", n);
 }
 
-/* Enough elements that threads and segments split; one scale, rows, columns, groups */
+/* Enough elements to be split between threads and segments; one scale, or one per row, column or
+ * group */
 static void test_large(void)
 {
 	static const int64_t shapes[][4] = {
@@ -206,7 +207,9 @@ static void test_large(void)
 	ok(!bad, "sizes that threads share");
 }
 
-/* More or less than a tile of a GPU in each direction, in layouts for each kind of tile */
+/*
+ * One element more or less than a GPU tile in each direction, in the layouts of each kind of tile
+ */
 static void test_tiles(void)
 {
 	static const int64_t shapes[][5] = {
@@ -240,7 +243,7 @@ static void test_tiles(void)
 	ok(!bad, "tiles of any layout, %d times", rounds);
 }
 
-/* Ranges of few and many columns, of few and many rows, contiguous and in any layout */
+/* Ranges over few and many columns, and few and many rows, contiguous and in random layouts */
 static void test_columns(void)
 {
 	static const int64_t shapes[][3] = {
@@ -260,7 +263,7 @@ static void test_columns(void)
 					   .symmetric = (int)rnd_below(&rnd, 2) };
 			const int more = shapes[i][2] > 0;
 
-			plain_sides = round / 3 % 2;
+			contiguous_sides = round / 3 % 2;
 			c.ndim = c.p_ndim = 2 + more;
 			memcpy(c.shape, shapes[i], sizeof(shapes[i]));
 			c.own[0] = more && rnd_below(&rnd, 2) ? c.shape[0] : 1;
@@ -269,12 +272,12 @@ static void test_columns(void)
 			bad += !run_params(&c);
 		}
 	}
-	plain_sides = 0;
+	contiguous_sides = 0;
 	ok(!bad, "ranges of columns, %d times", rounds * 6);
 }
 
-/* q transposed to x: whole squares and edges */
-static void test_turned(void)
+/* q transposed relative to x: whole tiles and edges */
+static void test_transposed(void)
 {
 	static const int64_t shapes[][2] = {
 		{8, 8}, {9, 130}, {63, 127}, {64, 129}, {65, 128}, {130, 70}, {200, 16}, {7, 300},
@@ -302,7 +305,7 @@ static void test_turned(void)
 	ok(!bad, "rows that lie across each other");
 }
 
-/* Quotients beside ties, in groups with a scale each */
+/* Quotients next to ties, in groups with a scale each */
 static void test_division_groups(void)
 {
 	enum { N = 2400 };
@@ -315,7 +318,7 @@ static void test_division_groups(void)
 
 	for (round = 0; round < rounds; round++) {
 		const int group = groups[round % 9], dtype = code_dtypes[round / 9 % 2];
-		/* Ties everywhere, or in every hundredth place */
+		/* ties everywhere, or one in a hundred */
 		const int often = round / 18 % 2;
 
 		for (i = 0; i < N / group; i++) {
@@ -367,7 +370,7 @@ static void test_division_groups(void)
 	ok(!bad, "quotients beside ties in groups, %d rounds", rounds);
 }
 
-/* Quotients on and beside ties, of scales for which division is by an inverse */
+/* Quotients on and next to ties, for scales whose division is a multiplication by the reciprocal */
 static void test_division(void)
 {
 	enum { N = 4096 };
@@ -413,7 +416,7 @@ static void test_division(void)
 	ok(!bad, "quotients beside ties, %d scales", rounds);
 }
 
-/* Every float of 16 bits */
+/* Every 16-bit float */
 static void test_every(void)
 {
 	static uint16_t x[65536];
@@ -545,7 +548,7 @@ static void test_errors(void)
 	hz_free(ctx, pz, device);
 }
 
-/* No elements: scale 1, zero in the middle of a range of nothing */
+/* No elements: the scale is 1, the zero point the middle of the code range. */
 static void test_empty(void)
 {
 	int d;
@@ -585,7 +588,7 @@ int main(void)
 	test_large();
 	test_tiles();
 	test_columns();
-	test_turned();
+	test_transposed();
 	test_division_groups();
 	test_division();
 	test_every();

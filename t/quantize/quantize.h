@@ -1,5 +1,5 @@
 /*
- * quantize.h - quantization by its definition, for its tests: cases, operands of any layout
+ * quantize.h - definitions of quantization, cases, and operands in any layout
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -41,7 +41,7 @@ static inline float ref_dequantize_one(int q, float s, int z)
 	return s * (float)(q - z);
 }
 
-/* 0 if the range has an Inf */
+/* Returns 0 if the range contains Inf. */
 static inline int ref_params(const double *x, int64_t n, int dtype, int symmetric, float *s, int *z)
 {
 	const int qmin = qmin_of(dtype);
@@ -76,7 +76,7 @@ struct side {
 	unsigned char *image, *want;
 };
 
-static int plain_sides;	/* no padding, no other order */
+static int contiguous_sides;	/* no padding, dimensions in order */
 
 static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *shape)
 {
@@ -84,10 +84,11 @@ static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *
 	void *data;
 	int d;
 
-	/* A random order of dimensions, padding behind rows, sometimes one of them backwards */
+	/* a random order of dimensions, padding after rows, sometimes a dimension with a negative
+	 * stride */
 	for (d = 0; d < ndim; d++)
 		order[d] = d;
-	if (!plain_sides && rnd_below(&rnd, 3) == 0) {
+	if (!contiguous_sides && rnd_below(&rnd, 3) == 0) {
 		for (d = ndim - 1; d > 0; d--) {
 			const int e = (int)rnd_below(&rnd, d + 1);
 			const int64_t t = order[d];
@@ -98,10 +99,10 @@ static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *
 	}
 	for (d = 0; d < ndim; d++)
 		turned[d] = shape[order[d]];
-	lay_out(ndim, turned, plain_sides || rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5), plain);
+	lay_out(ndim, turned, contiguous_sides || rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5), plain);
 	for (d = 0; d < ndim; d++)
 		s->stride[order[d]] = plain[d];
-	if (!plain_sides && ndim && rnd_below(&rnd, 8) == 0)
+	if (!contiguous_sides && ndim && rnd_below(&rnd, 8) == 0)
 		s->stride[rnd_below(&rnd, ndim)] *= -1;
 	s->dtype = dtype;
 	reach(ndim, shape, s->stride, &s->low, &high);
@@ -137,12 +138,13 @@ static inline void side_free(struct side *s)
 }
 
 struct tcase {
-	int ndim, x_dtype, q_dtype, symmetric, whole;	/* whole: one scalar in the options */
-	int64_t shape[HZ_MAXDIM], own[HZ_MAXDIM];	/* of the parameters */
+	int ndim, x_dtype, q_dtype, symmetric;
+	int scalar;			/* one scale and zero point, in the options */
+	int64_t shape[HZ_MAXDIM], own[HZ_MAXDIM];	/* own: of the parameters */
 	int p_ndim, no_zeros, wild;
 };
 
-/* Offsets of element i in C order, and its parameter */
+/* Offsets of element i in C order, and the index of its parameter */
 static inline void element(const struct tcase *c, int64_t i, const int64_t *xs, const int64_t *qs,
 		    int64_t *x, int64_t *q, int64_t *p)
 {
@@ -208,7 +210,7 @@ static inline struct tcase random_case(int d_max)
 	c.q_dtype = code_dtypes[rnd_below(&rnd, 2)];
 	c.symmetric = (int)rnd_below(&rnd, 2);
 	c.wild = (int)rnd_below(&rnd, 3);
-	c.whole = rnd_below(&rnd, 4) == 0;
+	c.scalar = rnd_below(&rnd, 4) == 0;
 	c.no_zeros = rnd_below(&rnd, 5) == 0;
 	c.p_ndim = rnd_below(&rnd, 6) ? c.ndim : c.ndim == 1 ? 0 : 1;
 	for (d = 0; d < c.ndim; d++)
@@ -234,7 +236,7 @@ static inline const char *describe(const struct tcase *c)
 					 (long long)c->shape[d],
 					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
 	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d",
-		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->whole,
+		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->scalar,
 		 c->wild);
 	return text;
 }
@@ -252,11 +254,11 @@ static inline int same_numbers(int dtype, const void *got, const void *want, int
 	return !bad;
 }
 
-/* ---- The operands of quantization and the way back ------------------------------------------- */
+/* ---- The operands of quantization and dequantization ----------------------------------------- */
 
 struct operands {
 	struct side x, q, y;
-	float *scales, scalar;		/* scalar, scalar_zero: of a case of a whole */
+	float *scales, scalar;		/* scalar, scalar_zero: of a case with scalar parameters */
 	unsigned char *zeros;
 	int scalar_zero;
 };
@@ -293,12 +295,12 @@ static inline void operands_free(struct operands *m)
 /* The scale and the zero point of parameter p */
 static inline float params_of(const struct operands *m, const struct tcase *c, int64_t p, int *z)
 {
-	*z = c->whole ? m->scalar_zero : c->no_zeros ? 0 :
+	*z = c->scalar ? m->scalar_zero : c->no_zeros ? 0 :
 	     c->q_dtype == HZ_U8 ? m->zeros[p] : (int8_t)m->zeros[p];
-	return c->whole ? m->scalar : m->scales[p];
+	return c->scalar ? m->scalar : m->scales[p];
 }
 
-/* The operands on a device, and the options that name them */
+/* The operands on a device, and options that point to them */
 struct placed {
 	struct area xa, qa, ya, sa, za;
 	hz_tensor x, q, y, scales, zeros;
@@ -319,7 +321,7 @@ static inline void place(struct placed *t, struct dev *dev, const struct tcase *
 	t->zeros = hz_tensor_nd(m->zeros, c->q_dtype, HZ_CPU, c->p_ndim, c->own);
 	t->scales = to_device(dev, &t->scales, &t->sa);
 	t->zeros = to_device(dev, &t->zeros, &t->za);
-	if (c->whole) {
+	if (c->scalar) {
 		t->o.scale = m->scalar;
 		t->o.zero = m->scalar_zero;
 	} else {
@@ -340,7 +342,7 @@ static inline void unplace(struct placed *t)
 	area_free(&t->za);
 }
 
-/* Guards by their bits, numbers by their values: a NaN has many. */
+/* Compares guards by bits and numbers by value: NaN has many bit patterns. */
 static inline int same_side(const struct side *y, const unsigned char *got)
 {
 	return same_bits(got, y->want, GUARD, 1) &&

@@ -1,5 +1,5 @@
 /*
- * rotated.c - tests of quantization with a transform
+ * rotated.c - quantization with a transform
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,7 +7,7 @@
 
 #include "t/quantize/quantize.h"
 
-/* A transform of the last dimension: the plan of random_block(), blocks of it, diagonals */
+/* A transform of the last dimension: plan from random_block(), block length, diagonals */
 struct rotation {
 	hz_hadamard_opts o;
 	hz_tensor pre, post;
@@ -37,7 +37,7 @@ static void random_rotation(struct rotation *r, struct tcase *c, int64_t block)
 		c->own[0] = 1;
 }
 
-/* The options of a context, whose diagonals are copied to areas */
+/* Options for a context; the diagonals are copied to areas. */
 static hz_hadamard_opts rotation_opts(const struct rotation *r, struct dev *dev, hz_tensor *there,
 				      struct area *areas)
 {
@@ -54,7 +54,7 @@ static hz_hadamard_opts rotation_opts(const struct rotation *r, struct dev *dev,
 	return o;
 }
 
-/* hz_hadamard() of rows of n floats by the level that has no vectors, which has tests of its own */
+/* hz_hadamard() of rows of n floats in plain C, which t/hadamard tests */
 static void rotate(const float *x, int dtype, void *y, int64_t rows, int64_t n,
 		   const struct rotation *r, int back)
 {
@@ -73,7 +73,7 @@ static void rotate(const float *x, int dtype, void *y, int64_t rows, int64_t n,
 	hz_close(ctx);
 }
 
-/* The largest error that the accuracy of 16-bit transforms on a GPU allows in a row */
+/* The largest error of an element that the bound of 16-bit transforms on a GPU allows */
 static double allowed(const float *row, int64_t n, const struct rotation *r)
 {
 	double sum = 0, scale = r->o.flags & HZ_HADAMARD_RAW ? sqrt((double)r->block) : 1;
@@ -81,15 +81,13 @@ static double allowed(const float *row, int64_t n, const struct rotation *r)
 
 	for (i = 0; i < n; i++)
 		sum += (double)row[i] * row[i];
-	/* Factors of diagonals are at most 1.5 each. */
+	/* Diagonal factors are at most 1.5 each. */
 	return 2 * (log2((double)r->block) + 260 * (r->o.plan == HZ_PLAN_TRUE) + 3) * 0x1p-24 *
 	       sqrt(sum) * scale * 2.25;
 }
 
-/*
- * Quantization and dequantization with a transform on every context: exact except with 16 bits on a
- * GPU, where a code may be that of any value within the bound.
- */
+/* Quantizes and dequantizes with a transform on every context. Results are exact, except in 16 bits
+ * on a GPU, where a code may be that of any value within the bound. */
 static int run_rotated(const struct tcase *c, const struct rotation *r)
 {
 	const int64_t n = c->shape[c->ndim - 1], size = (int64_t)hz_dtype_size(c->x_dtype);
@@ -216,10 +214,8 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 	return good;
 }
 
-/*
- * Contiguous rows of m 2^k: few, or so many that blocks of a GPU process several each; one scale,
- * one for each row, or several for a row of two transforms
- */
+/* Contiguous rows of m 2^k: few, or so many that blocks of a GPU process several each; one scale,
+ * one per row, or several per row of two transforms */
 static void test_base(void)
 {
 	static const int orders[] = {12, 20, 28};
@@ -233,18 +229,18 @@ static void test_base(void)
 	for (i = 0; i < all && bad < 5; i++) {
 		const int *large = many[(i + (int)rnd_below(&rnd, 8)) % 8];
 		const int m = i < few ? orders[i % 3] : large[1];
-		/* Up to 65536, the longest on a GPU */
+		/* up to 65536, the longest supported on a GPU */
 		const int k = i < few ? 5 + i / 6 % (m > 12 ? 7 : 8) : large[2];
 		const int rows = i < few ? 1 + (int)rnd_below(&rnd, k < 8 ? 40 : 3) : large[0];
 		const int own = (int)rnd_below(&rnd, 4);
 		struct tcase c = {.ndim = 2, .p_ndim = 2, .x_dtype = floats[1 + i / 3 % 2],
-				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .whole = own == 0,
+				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .scalar = own == 0,
 				  .no_zeros = (int)rnd_below(&rnd, 2), .shape = {rows, 0},
 				  .own = {own > 1 ? rows : 1, own > 2 ? 2 : 1}};
 		struct rotation r = {.o = {.plan = HZ_PLAN_TRUE, .order = m}};
 
 		random_rotation(&r, &c, (int64_t)m << k);
-		/* Mostly without diagonals, which their kernels do not support */
+		/* mostly without diagonals, which the kernels for base matrices do not support */
 		if (i % 5) {
 			free(r.memory[0]);
 			free(r.memory[1]);
@@ -260,7 +256,7 @@ static void test_base(void)
 static void test_rotated(void)
 {
 	const int n = quick ? 30 : 400;
-	/* Rows and log2 of the block: long rows, many rows, more than a chunk on a GPU */
+	/* rows, log2 of the block length: long rows, many rows, more than one chunk on a GPU */
 	static const int large[][2] = {{2, 16}, {300, 12}, {1000, 9}, {700, 13}, {3, 14}};
 	const int cuda = devs[0].device != HZ_CPU;
 	int i, j, bad = 0;
@@ -269,7 +265,7 @@ static void test_rotated(void)
 		struct tcase c = random_case(4);
 		struct rotation r = {0};
 
-		/* NaN and Inf fill their block; a GPU may make NaN of Inf. */
+		/* NaN and Inf fill their block; on a GPU Inf may become NaN. */
 		if (c.wild == 2 && cuda)
 			c.wild = 1;
 		if (c.ndim == 0)
@@ -297,12 +293,12 @@ static void test_rotated(void)
 		free(r.memory[1]);
 	}
 	ok(!bad, "with a transform, sizes that threads share");
-	/* Contiguous rows of every length, which a GPU quantizes in one launch */
-	plain_sides = 1;
+	/* contiguous rows of every length, which a GPU quantizes in one launch */
+	contiguous_sides = 1;
 	for (i = 0; i < (quick ? 24 : 240) && bad < 5; i++) {
 		const int own = (int)rnd_below(&rnd, 4), rows = 1 + (int)rnd_below(&rnd, 9);
 		struct tcase c = {.ndim = 2, .p_ndim = 2, .x_dtype = floats[i % 3],
-				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .whole = own == 0,
+				  .q_dtype = code_dtypes[rnd_below(&rnd, 2)], .scalar = own == 0,
 				  .no_zeros = (int)rnd_below(&rnd, 2), .shape = {rows, 0},
 				  .own = {own > 1 ? rows : 1, own > 2 ? 2 : 1}};
 		struct rotation r = {0};
@@ -314,7 +310,7 @@ static void test_rotated(void)
 	}
 	ok(!bad, "with a transform, rows back to back");
 	test_base();
-	plain_sides = 0;
+	contiguous_sides = 0;
 }
 
 /* Codes that exceed the caches, at an odd address, equal those of calls with fewer rows. */

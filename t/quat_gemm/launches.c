@@ -19,10 +19,10 @@ static int run_gemm(const void *row)
 	const struct gemm_row *const r = row;
 	const bool transposed = r->op_a == HZ_QUAT_T || r->op_a == HZ_QUAT_H;
 	const hz_quat_gemm_opts pack_opts = {.method = r->method, .precision = r->precision};
+	const int64_t rows = transposed ? r->k : r->m, cols = transposed ? r->m : r->k;
 	const hz_tensor a = r->items > 1 ?
 			    view_at(r->dtype, SHAPE(r->items, r->m, r->k, 4), r->skew) :
-			    view_at(r->dtype, SHAPE(transposed ? r->k : r->m, transposed ? r->m : r->k, 4),
-				    r->skew);
+			    view_at(r->dtype, SHAPE(rows, cols, 4), r->skew);
 	hz_tensor b = r->items > 1 ? V(r->dtype, r->items, r->k, r->n, 4) :
 				       V(r->dtype, r->k, r->n, 4);
 	hz_tensor c = r->items > 1 ? V(r->dtype, r->items, r->m, r->n, 4) :

@@ -1,5 +1,6 @@
 /*
- * properties.c - products of units, gradients by differences, special values, wrong arguments
+ * properties.c - products of units, gradients by finite differences, special values, invalid
+ * arguments
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -61,7 +62,7 @@ static void test_units(void)
 
 /* ---- Gradients by finite differences --------------------------------------------------------- */
 
-/* A loss: the f64 result of a call on host operands, weighted by g and summed */
+/* A loss for the gradients: the f64 result of a call on host operands, times g, summed */
 typedef double (*loss)(hz_context *ctx, double *const *in, const double *g, const void *arg);
 
 static double weighted(const double *y, const double *g, int n)
@@ -120,7 +121,7 @@ static double dot_loss(hz_context *ctx, double *const *in, const double *g, cons
 	return weighted(y, g, 4);
 }
 
-/* Compares the gradient of n numbers of in[which] with finite differences of a loss. */
+/* Compares the gradient for the n numbers at in[which] with finite differences of the loss. */
 static int by_differences(hz_context *ctx, loss f, double *const *in, int which, int n,
 			  const double *g, const void *arg, const double *grad, const char *what)
 {
@@ -217,7 +218,7 @@ static void test_differences(void)
 
 /* ---- Special values -------------------------------------------------------------------------- */
 
-/* One call on contiguous f32 input and output */
+/* A call on contiguous f32 input and output */
 static void apply(struct dev *dev, const struct map_arg *m, const float *x, float *y, int n)
 {
 	const int number = m->kind == NORM || m->kind == NORM2;
@@ -275,7 +276,7 @@ static void test_special(void)
 	}
 }
 
-/* A NaN or Inf in one component reaches all components of that product, and no other product. */
+/* A NaN or Inf in a component reaches all components of its own product, and no other product. */
 static void test_nan(void)
 {
 	for (int d = 0; d < ndevs; d++) {
@@ -302,8 +303,8 @@ static void test_nan(void)
 
 /* ---- Strides --------------------------------------------------------------------------------- */
 
-/* Quaternions with one number for all components (stride 0) give what the written-out ones give. */
-static void test_repeated(void)
+/* Quaternions that use one number for all components (stride 0) give the same results as copies. */
+static void test_broadcast_components(void)
 {
 	enum { N = 37 };
 
@@ -330,7 +331,8 @@ static void test_repeated(void)
 			in[i] = (float)(i % 9 - 4);
 		area_write(&b, image);
 		for (uint32_t f = 0; f < 24; f++) {
-			const uint32_t flag = f & 7;	/* conjugations, and the order of factors */
+			const uint32_t flag = f & 7;	/* conjugations, and the order of the
+							 * factors */
 			const hz_tensor *const left[] = {&ta, &tb, &ta};
 			const hz_tensor *const right[] = {&tb, &ta, &ta};
 			const hz_tensor *const l = left[f / 8], *const r = right[f / 8];
@@ -480,7 +482,7 @@ int main(void)
 	test_differences();
 	test_special();
 	test_nan();
-	test_repeated();
+	test_broadcast_components();
 	test_empty();
 	test_errors();
 	dev_close_all();

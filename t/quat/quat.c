@@ -19,14 +19,12 @@ static int cases(int n)
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/*
- * Not 0: one dimension of this size, and a kind of layout, see side_layout(); -1: 1 or 2 for each
- * operand
- */
+/* Size of the only dimension, or 0: random shapes; -1: 1 or 2 for each operand. fixed_kind: a
+ * layout of side_layout(). */
 static int64_t fixed_size;
 static int fixed_kind;
-/* Not 0: all gradients are wanted, and the first or second factor is broadcast */
-static int fixed_one, repeated_shapes;
+/* Unless 0: all gradients are requested, and factor fixed_one (1 or 2) is broadcast. */
+static int fixed_one, fixed_one_calls;
 
 /* A random shape of quaternions, and one that broadcasts to it */
 static int random_shape(int64_t *shape, int most_dims, int64_t elements)
@@ -47,12 +45,12 @@ static int random_shape(int64_t *shape, int most_dims, int64_t elements)
 	return n;
 }
 
-static int repeated_shape(int n, const int64_t *whole, int64_t *shape)
+static int broadcast_shape(int n, const int64_t *whole, int64_t *shape)
 {
 	const int drop = rnd_below(&rnd, 3) || fixed_size ? 0 : (int)rnd_below(&rnd, n + 1);
 
 	if (fixed_one) {
-		shape[0] = repeated_shapes++ % 2 + 1 == fixed_one ? 1 : whole[0];
+		shape[0] = fixed_one_calls++ % 2 + 1 == fixed_one ? 1 : whole[0];
 		return n;
 	}
 	for (int d = drop; d < n; d++)
@@ -102,7 +100,7 @@ static const char *describe(const char *op, int dtype, uint32_t flags, const str
 	return text;
 }
 
-/* Expectation of element i of an output: components, order and tolerance */
+/* The expected value of element i of an output: components, order and tolerance */
 static void expect(struct quat_call *c, int o, int64_t i, int first, int last, quat v, double error,
 		   int xyzw, int accumulate)
 {
@@ -164,8 +162,8 @@ static int one_mul(int most_dims, int64_t elements)
 	const uint32_t flags = (uint32_t)rnd_u64(&rnd) & MUL_FLAGS;
 	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
 	const int n = random_shape(shape, most_dims, elements);
-	const int na = same == 0 ? n : repeated_shape(n, shape, sa);
-	const int nb = same == 1 ? n : repeated_shape(n, shape, sb);
+	const int na = same == 0 ? n : broadcast_shape(n, shape, sa);
+	const int nb = same == 1 ? n : broadcast_shape(n, shape, sb);
 	struct side a = new_side(dtype, na, same == 0 ? shape : sa, 4);
 	struct side b = new_side(dtype, nb, same == 1 ? shape : sb, 4);
 	struct side y = new_side(dtype, n, shape, 4);
@@ -194,7 +192,7 @@ static int one_mul(int most_dims, int64_t elements)
 	return good;
 }
 
-/* Flags, and which gradients are wanted */
+/* Flags, and which gradients are requested */
 struct mul_bwd_arg {
 	uint32_t flags;
 	int wanted;
@@ -218,7 +216,7 @@ static int bytes_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *
 					 m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
 }
 
-/* Sums with their errors, for outputs that are broadcast */
+/* Sums and their magnitudes, for outputs that are broadcast */
 struct sums {
 	quat *sum;
 	double *size;
@@ -258,7 +256,7 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 				fixed_one ? 3 : 1 + (int)rnd_below(&rnd, 3)};
 	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
 	const int n = random_shape(shape, most_dims, elements);
-	const int na = repeated_shape(n, shape, sa), nb = repeated_shape(n, shape, sb);
+	const int na = broadcast_shape(n, shape, sa), nb = broadcast_shape(n, shape, sb);
 	struct side dy = new_side(dtype, n, shape, 4);
 	struct side a = new_side(dtype, na, sa, 4), b = new_side(dtype, nb, sb, 4);
 	struct side da = new_side(dtype, na, sa, 4), db = new_side(dtype, nb, sb, 4);
@@ -320,7 +318,7 @@ static int one_dot(int most_dims, int64_t elements, int64_t length)
 	const uint32_t flags = (uint32_t)rnd_u64(&rnd) & MUL_FLAGS;
 	int64_t shape[HZ_MAXDIM], sa[HZ_MAXDIM], sb[HZ_MAXDIM];
 	const int n = random_shape(shape, most_dims, elements);
-	const int na = repeated_shape(n, shape, sa), nb = repeated_shape(n, shape, sb);
+	const int na = broadcast_shape(n, shape, sa), nb = broadcast_shape(n, shape, sb);
 	const int64_t la = rnd_below(&rnd, 8) ? length : 1, lb = rnd_below(&rnd, 8) ? length : 1;
 	const int64_t l = la == 1 ? lb : la, count = product(n, shape);
 	struct sums sum = sums_new(count);
@@ -376,7 +374,7 @@ static int one_axpy(void)
 	struct axpy_arg m = {.flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_REVERSED)};
 	int64_t shape[HZ_MAXDIM], sx[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, 2000);
-	const int nx = same ? n : repeated_shape(n, shape, sx);
+	const int nx = same ? n : broadcast_shape(n, shape, sx);
 	struct side x = new_side(dtype, nx, same ? shape : sx, 4), y = new_side(dtype, n, shape, 4);
 	struct quat_call c = {.ins = {&x}, .nins = 1, .outs = {same ? &x : &y}, .nouts = 1,
 			      .same = {same ? 0 : -1}, .run = run_axpy, .arg = &m};
@@ -413,10 +411,8 @@ static quat q_ldexp(quat a, int e)
 	return a;
 }
 
-/*
- * x / 2^*e, with its largest component in [1, 2): squares of extreme f64 numbers leave the range of
- * real where that is no wider than f64, as on some machines and in valgrind.
- */
+/* x / 2^*e, with its largest component in [1, 2): squares of extreme f64 numbers overflow or
+ * underflow where real is no wider than f64, as on some machines and under valgrind. */
 static quat to_scale(quat x, int *e)
 {
 	real most = 0;
@@ -427,7 +423,7 @@ static quat to_scale(quat x, int *e)
 	return q_ldexp(x, -*e);
 }
 
-/* The definitions. *size: errors are relative to it. Real results are in w. */
+/* The definitions. *size: the magnitude that errors are relative to. Real results are in w. */
 static quat ref_map(int kind, quat x, real eps, real *size)
 {
 	int e;
@@ -489,7 +485,7 @@ static quat ref_map_bwd(int kind, quat dy, quat x, real eps, real *size)
 	}
 }
 
-/* Replaces some quaternions by extremely large or small ones, where the dtype has such. */
+/* Replaces some quaternions by extremely large or small ones, if the dtype has them. */
 static void sprinkle(struct side *x)
 {
 	const double big = x->dtype == HZ_F16 ? 8e3 : x->dtype == HZ_F64 ? 1e307 : 4e37;
@@ -546,7 +542,7 @@ static int one_map_bwd(void)
 	struct map_arg m = {.kind = NORM + (int)rnd_below(&rnd, KINDS - NORM),
 			    .flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE)};
 	const int number = m.kind == NORM || m.kind == NORM2;
-	/* In place, over x or dy */
+	/* In place, in x or dy */
 	const int pick = (int)rnd_below(&rnd, 5);
 	const int same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
 	int64_t shape[HZ_MAXDIM];
@@ -629,7 +625,7 @@ static int one_rotate(void)
 	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = same ? vc : 3 + (int)rnd_below(&rnd, 2);
 	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, 2000), xyzw = flags & HZ_QUAT_XYZW;
-	const int nq = repeated_shape(n, shape, sq), nv = same ? n : repeated_shape(n, shape, sv);
+	const int nq = broadcast_shape(n, shape, sq), nv = same ? n : broadcast_shape(n, shape, sv);
 	struct side q = new_side(dtype, nq, sq, 4), v = new_side(dtype, nv, same ? shape : sv, vc);
 	struct side y = new_side(dtype, n, shape, yc);
 	struct quat_call c = {.ins = {&q, &v}, .nins = 2, .outs = {same ? &v : &y}, .nouts = 1,
@@ -682,7 +678,7 @@ static int one_rotate_bwd(int64_t elements)
 	const int vc = 3 + (int)rnd_below(&rnd, 2), yc = 3 + (int)rnd_below(&rnd, 2);
 	int64_t shape[HZ_MAXDIM], sq[HZ_MAXDIM], sv[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, elements), xyzw = m.flags & HZ_QUAT_XYZW;
-	const int nq = repeated_shape(n, shape, sq), nv = repeated_shape(n, shape, sv);
+	const int nq = broadcast_shape(n, shape, sq), nv = broadcast_shape(n, shape, sv);
 	struct side dy = new_side(dtype, n, shape, yc);
 	struct side q = new_side(dtype, nq, sq, 4), v = new_side(dtype, nv, sv, vc);
 	struct side dq = new_side(dtype, nq, sq, 4), dv = new_side(dtype, nv, sv, vc);
@@ -763,7 +759,7 @@ static void test_random(void)
 	ok(good, "quat_rotate_bwd");
 }
 
-/* Sizes with work for all threads, several blocks of a sum, non-temporal stores */
+/* Sizes with work for all threads, several blocks of a reduction, and non-temporal stores */
 static void test_large(void)
 {
 	int good = 1;
@@ -787,14 +783,14 @@ static void test_large(void)
 	for (int i = 0; i < cases(24) && good; i++) {
 		fixed_size = 32768 + rnd_below(&rnd, 3000);
 		fixed_one = 1 + (int)rnd_below(&rnd, 2);
-		repeated_shapes = 0;
+		fixed_one_calls = 0;
 		good = one_mul_bwd(0, 0) && one_rotate_bwd(0);
 	}
 	ok(good, "gradients of which one is a long sum");
 	fixed_size = fixed_kind = fixed_one = 0;
 }
 
-/* A product with 1 keeps the bits of 16-bit numbers, subnormal ones included, in every layout. */
+/* A product with 1 keeps the bits of 16-bit numbers, subnormals included, in every layout. */
 static void test_small(void)
 {
 	enum { N = 50 };

@@ -1,9 +1,9 @@
 /*
- * quat.h - what tests of quaternions share: operands of any layout, the algebra, a runner of calls
+ * quat.h - operands of quaternion calls in any layout, their algebra, and a runner of calls
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * References are in long double, so that f64 results can be compared with them, too.
+ * References are in long double, so that f64 results can be checked too.
  */
 #ifndef QUAT_H
 #define QUAT_H
@@ -65,8 +65,8 @@ struct side {
 	int dtype, ndim;
 	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM], count, low;
 	size_t bytes, total, skew;
-	unsigned char *image;		/* guards, gaps and elements */
-	real *value;			/* of the elements, in C order */
+	unsigned char *image;		/* guards, padding and elements */
+	real *value;			/* elements in C order */
 };
 
 static inline real side_get(int dtype, const void *p, int64_t i)
@@ -98,7 +98,7 @@ static inline int64_t side_offset(const struct side *s, int64_t i)
 	return at;
 }
 
-/* Random strides. kind 1: contiguous, 2: planar, 3: planar in blocks, 0: any */
+/* Random strides. kind 1: contiguous, 2: planar, 3: planar in blocks, 0: random */
 static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 {
 	int64_t order[HZ_MAXDIM], turned[HZ_MAXDIM], plain[HZ_MAXDIM], pad = 0;
@@ -111,12 +111,12 @@ static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 		pad = rnd_below(rnd, 3) ? 0 : rnd_below(rnd, 6);
 	}
 	if (kind == 2 && n) {
-		/* components outermost */
+		/* components first: planar */
 		for (int d = 1; d < n; d++)
 			order[d] = d - 1;
 		order[0] = n - 1;
 	} else if (kind == 3 && n > 1) {
-		/* components before the last dimension but one */
+		/* components before the last dimension */
 		order[n - 2] = n - 1;
 		order[n - 1] = n - 2;
 	} else if (kind == 4) {
@@ -189,7 +189,7 @@ static inline hz_tensor side_view(const struct side *s, const struct area *a)
 	return t;
 }
 
-/* Element i in C order: a quaternion, or a vector of three with a real part of 0 */
+/* Element i in C order: a quaternion, or a vector of three numbers with the real part 0 */
 static inline quat side_quat(const struct side *s, int64_t i, int xyzw)
 {
 	const int64_t parts = s->shape[s->ndim - 1];
@@ -201,8 +201,9 @@ static inline quat side_quat(const struct side *s, int64_t i, int xyzw)
 }
 
 /*
- * The index in s of element i of the shape `whole`, of n dimensions without that of components, to
- * which s is broadcast. cut: trailing dimensions of s that are not part of its shape.
+ * The index of the element of s that broadcasting pairs with element i of the shape `whole`, which
+ * has n dimensions without the components. cut: trailing dimensions of s that are not part of its
+ * shape.
  */
 static inline int64_t side_broadcast(const struct side *s, int cut, int n, const int64_t *whole,
 				  int64_t i)
@@ -224,10 +225,8 @@ static inline int64_t side_broadcast(const struct side *s, int cut, int n, const
 
 #define SIDES 5
 
-/*
- * A call from ins[] to outs[], with expected values and tolerances in C order. same[o]: output o is
- * the operand ins[same[o]], in place; -1: memory of its own.
- */
+/* A call from ins[] to outs[], with expected values and tolerances in C order. same[o]: output o is
+ * in place in ins[same[o]]; -1: it has memory of its own. */
 struct quat_call {
 	struct side *ins[SIDES], *outs[SIDES];
 	int nins, nouts, same[SIDES];
@@ -240,7 +239,7 @@ struct quat_call {
 	const char *what;
 };
 
-/* Compares elements with want, and all other bytes with what they were. */
+/* Compares elements with want, and checks that no other byte changed. */
 static inline int side_check(const struct side *s, unsigned char *got, const real *want,
 			     const double *tol, const char *what, const char *name)
 {
@@ -269,7 +268,7 @@ static inline int side_check(const struct side *s, unsigned char *got, const rea
 	return good;
 }
 
-/* Runs the call once on a context. got: images of the outputs, to be freed. */
+/* Makes the call once in a context. got: images of the outputs, which the caller frees. */
 static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 			       unsigned char *got[SIDES])
 {
@@ -320,10 +319,8 @@ static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 	return st;
 }
 
-/*
- * Checks a call on every context: within the tolerances, and the same bits for any number of
- * threads and when repeated. Forced routes need not give the same bits.
- */
+/* Checks a call in every context: results within the tolerances, and the same bits for any number
+ * of threads and when repeated. Forced routes may give other bits. */
 static inline int quat_call_check(const struct quat_call *c)
 {
 	unsigned char *first[SIDES] = {NULL};
@@ -362,7 +359,7 @@ static inline int quat_call_check(const struct quat_call *c)
 	return good;
 }
 
-/* Opens contexts of which the i-th forces route i of every elementwise operation. */
+/* Opens contexts of which the i-th forces route i of each elementwise operation. */
 static inline void dev_open_quat_routes(void)
 {
 	static const enum hzi_op ops[] = {
@@ -371,7 +368,7 @@ static inline void dev_open_quat_routes(void)
 	};
 	const int first = ndevs;
 
-	dev_open_routes(HZI_OP_quat_mul_bwd);	/* which has the most */
+	dev_open_routes(HZI_OP_quat_mul_bwd);	/* the operation with the most routes */
 	for (size_t o = 0; first < ndevs && o < sizeof(ops) / sizeof(*ops); o++) {
 		const struct hzi_op_routes *const r =
 			hzi_routes_of(ops[o], devs[first].ctx->backend);
@@ -388,14 +385,14 @@ static inline double unit_of(int dtype)
 	return dtype == HZ_F64 ? 0x1p-53 : 0x1p-24;
 }
 
-/* Error of rounding v to dtype, subnormals included, after an earlier error */
+/* The error after rounding v to dtype, subnormals included, given an earlier error */
 static inline double rounding(int dtype, real v, double error)
 {
 	const double a = fabs((double)v) + error;
 
 	if (!isfinite(a))
 		return INFINITY;
-	/* Beyond the largest number, or near enough that an intermediate may be */
+	/* Beyond the largest number, or so close that an intermediate result may be */
 	if (a > (dtype == HZ_F16 ? 65000 : dtype == HZ_F64 ? 1e308 : 3.3e38))
 		return INFINITY;
 	return dtype == HZ_F64 ? a * 0x1p-53 + 0x1p-1074 : ref_half_ulp(dtype, a) * 1.001;
@@ -408,7 +405,7 @@ static inline int random_dtype(uint64_t *rnd)
 	return quat_dtypes[rnd_below(rnd, tap_cuda() ? 3 : 4)];
 }
 
-/* Sizes at the edges of vectors and tiles, small ones more often */
+/* Sizes at the edges of vectors and tiles; small ones are more frequent */
 static inline int64_t random_size(uint64_t *rnd, int64_t most)
 {
 	static const int64_t edge[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65};

@@ -1,14 +1,12 @@
 /*
- * quat_conv.c - convolutions of quaternions against definitions in double
+ * quat_conv.c - quaternion convolutions against definitions in double
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "t/quat_layer/quat_layer.h"
 
-/*
- * Image of big, image of small: every pair of places that a tap joins. With dw that is what comes
- * of x and the gradient y.
- */
+/* The definition: for each pixel of the smaller image and each tap, the pixel of the larger one.
+ * With dw it computes the gradient of w from x and the gradient y. */
 static void conv_ref(struct model *m)
 {
 	int64_t cig = m->ci / m->groups, cog = m->co / m->groups;
@@ -49,9 +47,8 @@ static void conv_ref(struct model *m)
 						double *x = m->x + 4 * (m->transposed ? u : b);
 						int conj = m->transposed && !m->noconj;
 
-						/*
-						 * Of conj(w) x it is x conj(dy), of w x dy conj(x).
-						 */
+						/* y = conj(w) x: dw = x conj(dy); y = w x: dw = dy
+						 * conj(x) */
 						if (m->dw) {
 							double *p = conj ? x : y;
 
@@ -87,7 +84,7 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 };
 	struct model ref = *g;
 	int64_t channels = g->transposed ? g->ci : g->co;
-	const double bound = tolerance(dtype);	/* relative to the magnitudes that are summed */
+	const double bound = tolerance(dtype);	/* relative to the magnitudes of the terms */
 	double *old_w, *old_b = NULL;
 	hz_quat_conv_opts back;
 	size_t bytes;
@@ -232,11 +229,9 @@ static void test_conv(struct dev *dev)
 	}
 }
 
-/*
- * Channels that fill tiles of matrix units: y; dx, which is the other convolution of dy; and dw.
- * Sums of as many terms say what their magnitudes are by themselves. in: the layout of x and dy.
- */
-static int wide_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
+/* y, dx (a convolution of dy) and dw, with channels that fill tensor-core tiles. in: layout of x
+ * and dy. With so many terms per sum, errors are compared in norm. */
+static int large_case(struct dev *dev, int dtype, int nd, struct model *g, hz_quat_conv_opts o,
 		     int in, int with_bias, int with_pre)
 {
 	const int64_t channels = g->transposed ? g->ci : g->co;
@@ -332,8 +327,8 @@ static int wide_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	return good;
 }
 
-/* Sizes around tile edges; channels are multiples of unit. */
-static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
+/* Sizes around tile edges; channels are a multiple of unit. */
+static int random_many(struct dev *dev, int dtype, int nd, int in, int unit)
 {
 	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
 				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
@@ -348,10 +343,10 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 
 	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
 	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
-	if (rnd_below(&rnd, 4) == 0) {	/* few, as in first layers */
+	if (rnd_below(&rnd, 4) == 0) {	/* few channels, as in a first layer */
 		g.groups = 1;
 		g.ci = 1 + rnd_below(&rnd, 5);
-	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups in a tile */
+	} else if (rnd_below(&rnd, 3) == 0) {	/* several groups per tile */
 		if (rnd_below(&rnd, 2))
 			unit = 8;
 		g.groups = 2 + rnd_below(&rnd, 8);
@@ -367,19 +362,17 @@ static int wide_conv(struct dev *dev, int dtype, int nd, int in, int unit)
 		g.dil[d] = rnd_below(&rnd, 2) ? 1 : 1 + rnd_below(&rnd, 3);
 		g.pad[d] = rnd_below(&rnd, 4);
 	}
-	/* Split-precision kernels for contiguous pixels read f32 only. */
+	/* Split-precision kernels for contiguous pixels support only f32 data. */
 	if (dtype != HZ_F32 && with_bias)
 		o.precision = HZ_PRECISION_SPLIT;
-	return wide_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
+	return large_case(dev, dtype, nd, &g, o, in, with_bias, with_pre);
 }
 
-/*
- * Groups of few channels, and few outputs of many channels: their kernels on a GPU, forward and for
- * gradients
- */
+/* Groups with few channels, and many input with few output channels, which have kernels of their
+ * own on a GPU; also gradients */
 static void test_few_channels(struct dev *dev)
 {
-	/* Input and output channels, groups; taps of depthwise cases */
+	/* input channels, output channels, groups; taps of depthwise cases */
 	static const int64_t channels[][4] = { { 6, 6, 6, 3 }, { 4, 8, 2 }, { 18, 3, 1 },
 					       { 2, 17, 1 }, { 32, 2, 2 }, { 3, 3, 3, 5 },
 					       { 2, 2, 2, 7 } };
@@ -398,7 +391,7 @@ static void test_few_channels(struct dev *dev)
 					   .pad = { 0, 1, 1 }, .small = { 1, 1, 1 },
 					   .ci = channels[i][0], .co = channels[i][1] };
 
-			/* Strips of rows */
+			/* strips of rows */
 			for (int d = 1; taps && d < 3; d++) {
 				g.big[d] = d == 2 ? 5 : (taps > 3 ? 9 : 17) + rnd_below(&rnd, 3);
 				g.taps[d] = taps;
@@ -414,7 +407,7 @@ static void test_few_channels(struct dev *dev)
 	}
 }
 
-static void test_wide_conv(struct dev *dev)
+static void test_many_channels(struct dev *dev)
 {
 	const int gpu = dev->device >= HZ_CUDA;
 	int t, nd, i, cases = gpu && !tap_quick() ? 6 : 1;
@@ -428,9 +421,9 @@ static void test_wide_conv(struct dev *dev)
 		for (t = 0; t < types_of(dev); t++) {
 			int good = 1;
 
-			/* Multiples of 8, any, multiples of 2: alignments of weights and pixels */
+			/* multiples of 8, any, multiples of 2: alignments of weights and pixels */
 			for (i = 0; i < cases; i++)
-				good &= wide_conv(dev, types[t], nd, i ? layout() : BACKWARDS,
+				good &= random_many(dev, types[t], nd, i ? layout() : BACKWARDS,
 						  i % 3 ? i % 3 : 8);
 			ok(good, "%s: convolutions of many channels in %d dimensions, %s",
 			   dev->name, nd, hz_dtype_name(types[t]));
@@ -439,9 +432,10 @@ static void test_wide_conv(struct dev *dev)
 }
 
 /*
- * What random shapes are too small for: pixels enough for kernels that are not worth it before, by
- * odd channels in a group, so that of 16 bits not every group begins at 16 bytes; more taps than
- * planes of gradients have room for; of f32 more boxes of pixels for a block than stages.
+ * Shapes for which random ones are too small: enough pixels for kernels that need many; an odd
+ * number of channels per group, so that groups of 16-bit data are not all 16-byte aligned; more
+ * taps than the planar gradient supports; in f32 more tiles of pixels per block than pipeline
+ * stages.
  */
 static void test_large_conv(struct dev *dev)
 {
@@ -484,13 +478,13 @@ static void test_large_conv(struct dev *dev)
 
 			for (d = 0; d < 3; d++)
 				g.small[d] = g.dil[d] = 1;
-			good &= wide_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
+			good &= large_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
 		}
 		ok(good, "%s: large convolutions, %s", dev->name, hz_dtype_name(dtype));
 	}
 }
 
-/* Two images of very different magnitudes: the smaller keeps its relative accuracy. */
+/* Two images of very different magnitudes: the smaller one keeps its relative accuracy. */
 static void test_conv_of_scales(struct dev *dev)
 {
 	const int64_t xs[] = { 2, 8, 8, 32 }, ws[] = { 32, 3, 3, 32 };
@@ -499,7 +493,7 @@ static void test_conv_of_scales(struct dev *dev)
 
 	for (t = 0; t < types_of(dev); t++) {
 		const int dtype = types[t];
-		/* Split precision resolves f32 down to 2^-37 of the largest. */
+		/* split precision resolves f32 down to 2^-37 of the largest number */
 		const double small = dtype == HZ_F16 ? 0x1p-8 : dtype == HZ_F32 ? 0x1p-16 :
 									     0x1p-20;
 		struct model ref = { .batch = 2, .big = { 1, 8, 8 }, .small = { 1, 8, 8 },
@@ -531,10 +525,8 @@ static void test_conv_of_scales(struct dev *dev)
 	}
 }
 
-/*
- * Channels of different scales, 32 by 32, with weights that make up for it: sums of all channels
- * keep step with the largest number so far.
- */
+/* Each 32 channels have a scale of their own, which the weights compensate for: accumulation over
+ * all channels rescales to the largest magnitude so far. */
 static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, const int *x_log2,
 				  const int *w_log2)
 {
@@ -592,10 +584,10 @@ static void test_conv_of_channel_scales(struct dev *dev)
 }
 
 /*
- * What an activation gives is rounded once, also where pixels have no common step: as where they
- * have, but for what lies between two numbers of 16 bits.
+ * The result of an activation is rounded once, also where pixels have no common stride: it equals
+ * the result with a common stride, except for values near a rounding boundary of the 16-bit dtype.
  */
-static int rounded_once(struct dev *dev, int dtype)
+static int activation_rounding(struct dev *dev, int dtype)
 {
 	const int64_t xs[] = { 1, 5, 5, 3 }, ws[] = { 2, 1, 1, 3 }, ys[] = { 1, 5, 5, 2 };
 	const int64_t wide[] = { 1, 5, 6, 2 };
@@ -627,7 +619,7 @@ static int rounded_once(struct dev *dev, int dtype)
 
 static void test_rounding(struct dev *dev)
 {
-	ok(rounded_once(dev, HZ_F16) && rounded_once(dev, HZ_BF16),
+	ok(activation_rounding(dev, HZ_F16) && activation_rounding(dev, HZ_BF16),
 	   "%s: activations are rounded once", dev->name);
 }
 
@@ -641,7 +633,7 @@ int main(void)
 	dev_open_routes(HZI_OP_quat_conv_bwd);
 	for (i = 0; i < ndevs; i++) {
 		test_conv(&devs[i]);
-		test_wide_conv(&devs[i]);
+		test_many_channels(&devs[i]);
 		test_large_conv(&devs[i]);
 		if (i == 0 || devs[i].ctx->any_forced || devs[i].device >= HZ_CUDA)
 			test_few_channels(&devs[i]);

@@ -1,5 +1,5 @@
 /*
- * quat_gemm.c - tests of hz_quat_gemm() and its packing
+ * quat_gemm.c - hz_quat_gemm() and its packing
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,14 +18,14 @@ static int quick;
 
 struct gemm {
 	hz_quat_gemm_opts o;
-	int pack, pack_t;		/* packs A: as it is, or from its transpose */
+	int pack, pack_t;		/* packs A, or its transpose */
 	int bias, pre;			/* with bias, with pre */
 	int dtype, c_dtype;
 	int64_t m, n, k;
 	int ndim;
 	int64_t batch[3], a_batch[3], b_batch[3];
 	int a_ndim, b_ndim;
-	int wild;			/* C holds NaN if beta is 0 */
+	int wild;			/* C contains NaN, and beta is 0 */
 	char text[300];
 };
 
@@ -53,7 +53,7 @@ static int run_gemm(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, 
 	o.pre = g->pre ? &out[1] : NULL;
 	if (!g->pack)
 		return hz_quat_gemm(ctx, &in[0], &in[1], &out[0], &o);
-	/* in[0] is op(A) or its transpose without conjugation: see run() */
+	/* in[0] is op(A), or its transpose without conjugation: see run() */
 	pack.op_a = g->pack_t ? HZ_QUAT_T : HZ_QUAT_N;
 	st = hz_quat_gemm_pack_bytes(ctx, &in[0], &pack, &bytes);
 	if (!st)
@@ -88,7 +88,7 @@ static int bytes_gemm(hz_context *ctx, const hz_tensor *in, const hz_tensor *out
 
 /* ---- The definition -------------------------------------------------------------------------- */
 
-/* The real activations by their definitions */
+/* The real activations by definition */
 static real activation(int kind, real x, real slope)
 {
 	switch (kind) {
@@ -109,7 +109,7 @@ static real activation(int kind, real x, real slope)
 	}
 }
 
-/* The activation of a quaternion; *grow: how much it may enlarge errors */
+/* The activation of a quaternion; *grow: the factor by which it may enlarge errors */
 static quat activate(int kind, quat t, real slope, double *grow)
 {
 	const real n = q_norm(t);
@@ -130,7 +130,7 @@ static quat activate(int kind, quat t, real slope, double *grow)
 	return t;
 }
 
-/* Error of the sum relative to the sum of |a| |b|, by method and precision */
+/* The error of an accumulator relative to sum |a| |b|, by method and precision */
 static double unit_of_sum(const struct gemm *g)
 {
 	const int fast = g->o.method == HZ_QUAT_FAST, p = g->o.precision;
@@ -357,7 +357,7 @@ static void test_random(void)
 	ok(good, "larger products");
 }
 
-/* All pairs of op_a and op_b, both orders of factors, both methods, packed or not */
+/* All pairs of op_a and op_b, both orders of the factors, both methods, packed or not */
 static void test_ops(void)
 {
 	for (int method = HZ_QUAT_DIRECT; method <= HZ_QUAT_FAST; method++) {
@@ -404,7 +404,7 @@ static void test_edges(void)
 	ok(good, "sizes at edges");
 }
 
-/* Few columns or rows, which GEMV routes take, with several blocks of k */
+/* Few columns or rows, for the GEMV routes, with several blocks of k */
 static void test_gemv(void)
 {
 	static const int64_t rows[] = {1, 2, 3, 5, 6, 7, 16, 61, 64, 67, 130};
@@ -462,10 +462,8 @@ static void multiply(struct dev *dev, const float *a, const float *b, float *c, 
 		area_free(&at[i]);
 }
 
-/*
- * The rms error of each component against a product in double, relative to the rms of that
- * component
- */
+/* The rms error of each component against a product in double, relative to the rms of that
+ * component */
 static void component_errors(const float *a, const float *b, const float *c, int64_t m, int64_t n,
 			     int64_t k, double *error)
 {
@@ -502,9 +500,9 @@ static void component_errors(const float *a, const float *b, const float *c, int
 #define N 128
 
 /*
- * The accuracy that hz_quat_gemm() promises for the fast method: within twice the error of the
- * direct one where components are of one size. Errors scale with the largest component of a
- * quaternion, so with real parts 1000 times larger the others lose digits.
+ * The accuracy that hz_quat_gemm() promises for the fast method: at most twice the error of the
+ * direct method if components have similar magnitudes. Its errors scale with a quaternion's largest
+ * component, so the others lose digits where real parts are 1000 times larger.
  */
 static void test_accuracy(void)
 {
@@ -582,10 +580,8 @@ static void test_nan(void)
 	}
 }
 
-/*
- * Inf times finite numbers is Inf, not NaN, also in split precision. Not where a route is forced:
- * planes of f16, which only more columns take by themselves, have no Inf.
- */
+/* Inf times finite numbers is Inf, not NaN, also in split precision. Forced routes are left out:
+ * planar f16, which is chosen for more columns only, cannot represent Inf. */
 static void test_inf(void)
 {
 	enum { M = 40, K = 133, COLS = 8 };
@@ -596,7 +592,7 @@ static void test_inf(void)
 	for (int i = 0; i < K * COLS * 4; i++)
 		b[i] = (float)fmax(fmin(rnd_normal(&rnd), 0.9), -0.9);
 	a[4 * (3 * K + 5) + 2] = INFINITY;
-	a[4 * (35 * K + 132)] = -FLT_MAX;	/* rounded to 11 bits it would be Inf */
+	a[4 * (35 * K + 132)] = -FLT_MAX;	/* it would round to Inf with 11 bits */
 	for (int d = 0; d < ndevs; d++) {
 		for (int cols = 1; cols <= COLS && !devs[d].ctx->any_forced; cols++) {
 			int good = 1;
@@ -612,7 +608,7 @@ static void test_inf(void)
 
 /* ---- Packed matrices and contexts ------------------------------------------------------------ */
 
-/* Contexts can use what another one packed, with the same bits as their own. */
+/* A context can use what another one packed, and gives the same bits as that one. */
 static void test_share(void)
 {
 	enum { M = 37, K = 29, COLS = 11 };
@@ -650,7 +646,7 @@ static void test_share(void)
 			o.packed = &own_packed;
 			good &= hz_quat_gemm(devs[d].ctx, NULL, &tb, &tw, &o) == HZ_OK;
 			o.packed = &packed;
-			o.method = HZ_QUAT_AUTO;	/* as packed */
+			o.method = HZ_QUAT_AUTO;	/* as in the packed matrix */
 			good &= hz_quat_gemm(devs[d].ctx, NULL, &tb, &tg, &o) == HZ_OK;
 			good &= same_bits(got, want, M * COLS * 4, 4);
 			o.packed = NULL;
@@ -662,7 +658,7 @@ static void test_share(void)
 	}
 }
 
-/* HZ_QUAT_AUTO follows the preference of the context: the bits tell. */
+/* HZ_QUAT_AUTO follows the context's preference: the bits show which method ran. */
 static void test_prefer(void)
 {
 	enum { S = 24 };

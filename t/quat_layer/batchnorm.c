@@ -1,5 +1,6 @@
 /*
- * batchnorm.c - normalization, pooling, dropout and initial values of quaternions, by definitions
+ * batchnorm.c - normalization, pooling, dropout and initialization of quaternions against
+ * definitions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -191,7 +192,7 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 				      params ? &gamma.view : NULL, params ? &beta.view : NULL,
 				      &y.view, &o));
 	good = good && near(&y, ref.y, "y");
-	/* Running values */
+	/* running mean and variance */
 	{
 		double *mean = copy_of(old_m, rm.n), *var = copy_of(old_v, rv.n);
 
@@ -255,7 +256,7 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 }
 
 /* Means far from 0, a first row far from them, and more rows than a thread has in flight */
-static int far_case(struct dev *dev, int whiten)
+static int offset_case(struct dev *dev, int whiten)
 {
 	const int64_t channels = 40, batch = 5000, shape[] = { batch, channels };
 	struct tensor x = quats(dev, HZ_F32, 2, shape, AOS, 0, 1);
@@ -280,10 +281,8 @@ static int far_case(struct dev *dev, int whiten)
 	return good;
 }
 
-/*
- * Components that depend on each other, as those of a grey image in colours: the covariance has
- * eigenvalues of 0, which are less than what it is rounded by. All is finite, and as was asked for.
- */
+/* Linearly dependent components, as of a grey image in RGB: the covariance has eigenvalues of 0,
+ * smaller than its rounding error. Results must be finite and normalized as requested. */
 static int dependent_case(struct dev *dev, int64_t batch)
 {
 	static const double of[] = { 0, 0.299, 0.587, 0.114 };
@@ -297,7 +296,7 @@ static int dependent_case(struct dev *dev, int64_t batch)
 	size_t bytes;
 	int good;
 
-	/* The real part is updated last, since the others are computed from it. */
+	/* The real part is set last: the others are computed from it. */
 	for (int64_t i = x.n - 1; i >= 0; i--)
 		x.v[i] = of[i % 4] * 255 * (0.5 + x.v[i / 4 * 4]);
 	upload(&x, x.v);
@@ -320,7 +319,7 @@ static void test_norm(struct dev *dev)
 {
 	int t, i, good, cases = dev == devs && !tap_quick() ? 8 : 4;
 
-	ok(far_case(dev, 0) && far_case(dev, 1), "%s: means far from 0", dev->name);
+	ok(offset_case(dev, 0) && offset_case(dev, 1), "%s: means far from 0", dev->name);
 	ok(dependent_case(dev, 64) && dependent_case(dev, 2),
 	   "%s: components that depend on each other", dev->name);
 
@@ -334,11 +333,9 @@ static void test_norm(struct dev *dev)
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
-/*
- * The gradient of the largest: all of dy goes to the element that was taken. Differences would be
- * another element's where two norms are nearly equal, as those of 16 bits often are.
- */
-static double *largest_gradient(const struct model *m, const double *dy, int64_t n)
+/* Gradient of max pooling: dy goes to the element that was selected. Finite differences might
+ * select another one where two norms are nearly equal, as is common in 16 bits. */
+static double *max_pool_gradient(const struct model *m, const double *dy, int64_t n)
 {
 	double *g = calloc((size_t)n + 1, sizeof(*g));
 	int64_t smalls = m->small[0] * m->small[1] * m->small[2], i, c;
@@ -363,7 +360,7 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average, int square
 			     .batch = 1 + rnd_below(&rnd, 2), .ci = 1 + rnd_below(&rnd, 4),
 			     .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .big = { 1, 1, 1 },
 			     .small = { 1, 1, 1 } };
-	/* tiles: windows that tile x */
+	/* tiles: windows that do not overlap and cover x */
 	int xyzw = square ? 0 : (int)rnd_below(&rnd, 2);
 	int tiles = !square && !rnd_below(&rnd, 3), good = 1, d, sum;
 	hz_quat_pool_opts o = { .kind = average ? HZ_POOL_AVERAGE : HZ_POOL_MAX,
@@ -420,7 +417,7 @@ static int pool_case(struct dev *dev, int dtype, int nd, int average, int square
 	old = copy_of(dx.v, dx.n);
 	good = good && status_ok(dev, hz_quat_pool_bwd(dev->ctx, average ? NULL : &index.view,
 						       &dy.view, &dx.view, &o));
-	want = average ? gradient(&ref, dy.v, x.v, x.n) : largest_gradient(&ref, dy.v, x.n);
+	want = average ? gradient(&ref, dy.v, x.v, x.n) : max_pool_gradient(&ref, dy.v, x.n);
 	if (sum)
 		add(want, old, dx.n);
 	good = good && near(&dx, want, "dx");
@@ -507,7 +504,7 @@ static void init_ref(int distribution, double scale, uint64_t i, double *q)
 	q[3] = scale * t * sin(pi2 * c);
 }
 
-/* A checksum of the bits of f32 values, equal on every device */
+/* A checksum of the bits of f32 values, the same on every device */
 static uint64_t checksum(const struct tensor *t)
 {
 	uint64_t sum = 0;
@@ -546,7 +543,7 @@ static void test_init(struct dev *dev)
 				for (c = 0; c < 4; c++)
 					second += y.v[4 * i + c] * y.v[4 * i + c] * 4 / (double)y.n;
 			}
-			/* E |q|^2 is 4 scale^2 over 2040 quaternions, 1 on the unit sphere. */
+			/* E |q|^2 is 4 scale^2 over 2040 quaternions, and 1 on the unit sphere. */
 			if (fabs(second / (d == HZ_QUAT_UNITARY ? 0.0625 : 0.25) - 1) > 0.08) {
 				diag("distribution %d: mean of |q|^2 is %g", d, second);
 				good = 0;
@@ -601,10 +598,8 @@ static void run_layer(struct dev *dev, struct run *r)
 	drop(&saved);
 }
 
-/*
- * Arrays beyond what is done at a time: in any layout pooling gives the numbers that it does where
- * channels lie back to back, batch normalization about these. what: maximum, average, normalization
- */
+/* Arrays larger than one pass processes: pooling gives the same numbers in any layout as with
+ * contiguous channels, batch normalization about the same. what: maximum, average, normalization */
 static int layout_case(struct dev *dev, int dtype, int what)
 {
 	int64_t xs[4] = { 2, 4 + rnd_below(&rnd, 5), 17 + rnd_below(&rnd, 40),

@@ -1,5 +1,5 @@
 /*
- * quat_layer.c - linear layers of quaternions against definitions; of all layers: bits, errors
+ * quat_layer.c - quaternion linear layers against definitions; of all layers: bits and errors
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -54,7 +54,7 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	struct tensor x, w, b = {0}, s = {0}, y, dy, dx, dw, db = {0}, ds = {0}, pre = {0};
 	struct model ref = { .forward = linear_ref, .n = n, .m = m, .act = o.activation,
 			     .slope = o.slope, .right = o.side, .rotate = rotate };
-	const double bound = tolerance(dtype);	/* relative to the magnitudes that are summed */
+	const double bound = tolerance(dtype);	/* relative to the magnitudes of the terms */
 	double *old_w, *old_b = NULL, *old_s = NULL;
 	hz_quat_linear_opts back;
 	hz_packed blob;
@@ -208,10 +208,8 @@ static void test_linear(struct dev *dev)
 	ok(good, "%s: linear layers without rows, columns or terms", dev->name);
 }
 
-/*
- * Sums over a batch so long that a device may cut it into parts. 20000 products that are added up
- * in turn in f32 are off by about 2^-24 sqrt(20000) / 2 = 4e-6 of what they amount to.
- */
+/* Sums over a batch that is long enough to be split. 20000 products accumulated in order in f32
+ * have an error of about 2^-24 sqrt(20000) / 2 = 4e-6 of the sum of magnitudes. */
 static void test_long(struct dev *dev)
 {
 	double bound = 4 * tolerance(HZ_F32);
@@ -220,7 +218,7 @@ static void test_long(struct dev *dev)
 	struct tensor x = quats(dev, HZ_F32, 2, xs, AOS, 0, 1), image, kernel, out, dk;
 	struct tensor w = quats(dev, HZ_F32, 2, ws, AOS, 0, 1);
 	struct tensor dy = quats(dev, HZ_F32, 2, ys, AOS, 0, 1);
-	struct tensor dw = quats(dev, HZ_F32, 2, ws, PLANES, 0, 0);
+	struct tensor dw = quats(dev, HZ_F32, 2, ws, PLANAR, 0, 0);
 	double *want = calloc((size_t)dw.n, sizeof(*want)), xc[4];
 	size_t bytes;
 	int good;
@@ -272,10 +270,8 @@ static void test_long(struct dev *dev)
 
 /* ---- PyTorch's quaternion libraries ---------------------------------------------------------- */
 
-/*
- * Orkis and speechbrain: x [batch, 4 in] of blocks r i j k, weights r i j k [in, out], the real
- * matrix [4 in, 4 out] of columns r: r -i -j -k, i: i r -k j, j: j k r -i, k: k -j i r.
- */
+/* Orkis and speechbrain: x [batch, 4 in] with blocks r i j k, weights r i j k [in, out]. The real
+ * matrix [4 in, 4 out] has the columns r: r -i -j -k, i: i r -k j, j: j k r -i, k: k -j i r. */
 static const int cat_part[4][4] = { { 0, 1, 2, 3 }, { 1, 0, 3, 2 }, { 2, 3, 0, 1 },
 				    { 3, 2, 1, 0 } };
 static const int cat_sign[4][4] = { { 1, -1, -1, -1 }, { 1, 1, -1, 1 }, { 1, 1, 1, -1 },
@@ -380,7 +376,7 @@ static void test_cat(struct dev *dev)
 }
 
 /* Strides, windows and dilation far larger than the arrays */
-static void test_far(struct dev *dev)
+static void test_huge_strides(struct dev *dev)
 {
 	const int64_t xs[] = { 2, 1, 2, 1, 3 }, ws[] = { 5, 1, 1, 1, 3 };
 	const int64_t ys[] = { 2, 1, 1, 1, 5 }, ps[] = { 2, 1, 1, 1, 3 };
@@ -429,7 +425,7 @@ static void test_far(struct dev *dev)
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-/* The results of calls that are large enough for several threads */
+/* Results of calls that are large enough for several threads */
 static double *large_results(struct dev *dev, int64_t *count)
 {
 	int64_t xs[] = { 6, 40, 41, 12 }, ws[] = { 16, 3, 3, 12 }, ys[] = { 6, 40, 41, 16 }, c = 16;
@@ -703,7 +699,7 @@ static void test_errors(struct dev *dev)
 	places.ndim = 3;
 	refuses(dev, hz_quat_pool(c, &image, &bad, &places, &p), HZ_ESHAPE,
 		"quat_pool: index.ndim is 3, must be 4");
-	/* One quaternion seen as 2^32 */
+	/* One quaternion viewed as 2^32 */
 	os[1] = os[2] = os[3] = 1;
 	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
 	places = hz_tensor_nd(memory + 3000, HZ_S32, HZ_CPU, 4, os);
@@ -735,7 +731,7 @@ int main(void)
 		test_linear(&devs[i]);
 		test_long(&devs[i]);
 		test_cat(&devs[i]);
-		test_far(&devs[i]);
+		test_huge_strides(&devs[i]);
 	}
 	test_bits();
 	test_errors(&devs[0]);

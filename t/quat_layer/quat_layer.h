@@ -1,9 +1,9 @@
 /*
- * quat_layer.h - operands of quaternion layers in any layout, and gradients of what defines them
+ * quat_layer.h - operands of quaternion layers in any layout, and gradients of their definitions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The reference of a forward call is its definition by loops. That of a backward call is the
+ * The reference of a forward call is its definition as loops. That of a backward call is the
  * central difference of the reference, for each number that the loss depends on.
  */
 #ifndef QUAT_LAYER_H
@@ -15,16 +15,16 @@ static uint64_t rnd;
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-enum { AOS, PADDED, PLANES, BLOCKS, BACKWARDS, LAYOUTS };
+enum { AOS, PADDED, PLANAR, BLOCKS, BACKWARDS, LAYOUTS };
 
-/* An operand: the view on the device, and its values in double, w x y z, contiguous */
+/* An operand: the view on the device, and its values in double: w x y z, contiguous */
 struct tensor {
 	hz_tensor view;
 	struct area area;
 	unsigned char *image;
 	void *data;			/* in the image */
 	double *v;
-	int64_t n;			/* numbers */
+	int64_t n;			/* numbers in v */
 	int quaternions, xyzw;
 };
 
@@ -44,8 +44,8 @@ static inline void put(int dtype, void *p, int64_t i, double v)
 		ref_put(dtype, p, i, v);
 }
 
-/* The offset of value i of a tensor, in elements */
-static inline int64_t place(const struct tensor *t, int64_t i)
+/* The offset of value i, in elements */
+static inline int64_t offset_of(const struct tensor *t, int64_t i)
 {
 	int64_t at = 0;
 	int d = t->view.ndim - 1;
@@ -68,7 +68,7 @@ static inline void set_strides(hz_tensor *t, int layout)
 	int last = t->ndim - 1, d;
 	int64_t step = 1;
 
-	if (layout == PLANES) {
+	if (layout == PLANAR) {
 		for (d = last - 1; d >= 0; d--) {
 			t->stride[d] = step;
 			step *= t->shape[d];
@@ -88,7 +88,7 @@ static inline void set_strides(hz_tensor *t, int layout)
 	}
 }
 
-/* An operand with random values; fill 0: an output, filled with guard bytes */
+/* An operand with random values. fill 0: an output, filled with guard bytes */
 static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int64_t *shape,
 				 int layout, int quaternions, int xyzw, double fill)
 {
@@ -116,8 +116,8 @@ static inline struct tensor make(struct dev *dev, int dtype, int ndim, const int
 	t.view.data = (char *)t.area.data - low * (int64_t)size;
 	t.v = calloc((size_t)t.n + 1, sizeof(double));
 	for (i = 0; fill != 0 && i < t.n; i++) {
-		put(dtype, t.data, place(&t, i), fill * rnd_normal(&rnd));
-		t.v[i] = get(dtype, t.data, place(&t, i));
+		put(dtype, t.data, offset_of(&t, i), fill * rnd_normal(&rnd));
+		t.v[i] = get(dtype, t.data, offset_of(&t, i));
 	}
 	if (fill != 0)
 		area_write(&t.area, t.image);
@@ -144,7 +144,7 @@ static inline void drop(struct tensor *t)
 	memset(t, 0, sizeof(*t));
 }
 
-/* Reads an output into v; 0 if bytes outside its elements were written. */
+/* Reads an output into v; returns 0 if bytes outside its elements were written. */
 static inline int fetch(struct tensor *t)
 {
 	size_t size = hz_dtype_size(t->view.dtype), i;
@@ -152,8 +152,8 @@ static inline int fetch(struct tensor *t)
 
 	area_read(&t->area, t->image);
 	for (k = 0; k < t->n; k++) {
-		t->v[k] = get(t->view.dtype, t->data, place(t, k));
-		memset((char *)t->data + place(t, k) * (int64_t)size, GUARD_BYTE, size);
+		t->v[k] = get(t->view.dtype, t->data, offset_of(t, k));
+		memset((char *)t->data + offset_of(t, k) * (int64_t)size, GUARD_BYTE, size);
 	}
 	for (i = 0; i < t->area.total; i++) {
 		if (t->image[i] != GUARD_BYTE) {
@@ -238,15 +238,15 @@ static inline void activate(int act, double slope, double *q)
 		q[c] *= f;
 }
 
-/* A layer in double, on the values of the operands */
+/* A layer in double, on the operands' values */
 struct model {
 	void (*forward)(struct model *m);
-	double *x, *w, *b, *s, *y, *pre;	/* b, s: maybe NULL */
+	double *x, *w, *b, *s, *y, *pre;	/* b, s: may be NULL */
 	int64_t ny;
 	int64_t batch, n, m;
 	int act, right, rotate;
 	double slope;
-	/* convolutions and pooling */
+	/* convolutions and pooling: big is x, small is y (swapped if transposed) */
 	int64_t big[3], small[3], taps[3], step[3], dil[3], pad[3], ci, co, groups;
 	int transposed, noconj;
 	double *dw;	/* if not NULL, computed instead of y */
@@ -267,7 +267,7 @@ static inline double loss(struct model *m, const double *dy)
 	return sum;
 }
 
-/* The gradient for n numbers at p by central differences */
+/* The gradient for the n numbers at p by central differences */
 static inline double *gradient(struct model *m, const double *dy, double *p, int64_t n)
 {
 	double *g = calloc((size_t)n + 1, sizeof(*g)), h = 1e-5, up, down, old;
@@ -286,7 +286,7 @@ static inline double *gradient(struct model *m, const double *dy, double *p, int
 	return g;
 }
 
-/* Adds old values where a call accumulates: want += old */
+/* want += old, for calls that accumulate */
 static inline void add(double *want, const double *old, int64_t n)
 {
 	int64_t i;
@@ -295,7 +295,7 @@ static inline void add(double *want, const double *old, int64_t n)
 		want[i] += old[i];
 }
 
-/* Whether t holds the gradient for the values of `of`, plus the old values if any */
+/* Whether t holds the gradient for the values of `of`, plus the old values if not NULL */
 static inline int is_gradient(struct model *m, const struct tensor *dy, const struct tensor *of,
 		       const double *old, double bound, struct tensor *t, const char *what)
 {
@@ -309,10 +309,8 @@ static inline int is_gradient(struct model *m, const struct tensor *dy, const st
 	return good;
 }
 
-/*
- * Whether an input of the activation is so near to a kink of it that the difference, or for norms a
- * rounding of 16 bits, may reach across: then there is no gradient to compare with.
- */
+/* Whether an input of the activation is so close to a kink that the finite difference (for norms
+ * also a rounding in 16 bits) may cross it: then there is no gradient to compare with. */
 static inline int at_kink(const struct model *m, int dtype)
 {
 	double least = 1e-4;
@@ -344,14 +342,14 @@ static inline int layout(void)
 	return (int)rnd_below(&rnd, LAYOUTS);
 }
 
-/* The pre-activation as an operand that a backward call reads */
+/* Overwrites an operand's values. */
 static inline void upload(struct tensor *t, const double *v)
 {
 	int64_t i;
 
 	for (i = 0; i < t->n; i++) {
-		put(t->view.dtype, t->data, place(t, i), v[i]);
-		t->v[i] = get(t->view.dtype, t->data, place(t, i));
+		put(t->view.dtype, t->data, offset_of(t, i), v[i]);
+		t->v[i] = get(t->view.dtype, t->data, offset_of(t, i));
 	}
 	area_write(&t->area, t->image);
 }

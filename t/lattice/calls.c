@@ -1,5 +1,5 @@
 /*
- * calls.c - lattice quantizers: bases, rotations, packings
+ * calls.c - lattice quantizers: bases, transforms, packings, special values
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -23,7 +23,7 @@ static void named_basis(int kind, int dim, double *g)
 	hz_lattice_close(l);
 }
 
-/* Another basis of the same lattice: columns added to each other at random */
+/* Another basis of the same lattice: random columns added to each other */
 static void scramble(uint64_t *rnd, int d, double *g)
 {
 	int n, i, j, k;
@@ -63,7 +63,7 @@ static double det(int d, const double *a)
 	return product;
 }
 
-/* R is upper triangular, to_lattice and from_lattice are inverse, and to_lattice G = R / beta */
+/* R is upper triangular, to_lattice and from_lattice are inverses, and to_lattice G = R / beta. */
 static int factors_hold(const hz_lattice_info *f, double beta)
 {
 	double e = 0, identity, r, s;
@@ -87,8 +87,9 @@ static int factors_hold(const hz_lattice_info *f, double beta)
 	return e < 1e-9;
 }
 
-/* Squared distance of each block to what it was decoded to, at most `limit`, the sum in *total */
-static int near(const float *x, const float *y, int64_t n, int d, double limit, double *total)
+/* Checks the squared distance of each block to its decoded value against `limit`; adds it to
+ * *total. */
+static int within(const float *x, const float *y, int64_t n, int d, double limit, double *total)
 {
 	int64_t b;
 	int i, good = 1;
@@ -106,15 +107,13 @@ static int near(const float *x, const float *y, int64_t n, int d, double limit, 
 	return good;
 }
 
-/*
- * The same values by the named lattice and by a scrambled basis of it. The sphere decoder gives
- * points as near; nearest plane is off by the known factors at most.
- */
+/* The same values through the named lattice and through a scrambled basis of it. The sphere decoder
+ * finds points equally near; nearest plane loses at most the known factors. */
 static void test_bases(struct dev *dev, uint64_t *rnd)
 {
 	static const struct {
 		int kind, dim, q, levels;
-		double loss;		/* of nearest plane, dB */
+		double loss;		/* of nearest plane, in dB */
 	} rows[] = {
 		{HZ_LATTICE_Z, 3, 5, 3, 0.01}, {HZ_LATTICE_A2, 2, 4, 4, 0.4},
 		{HZ_LATTICE_D, 4, 4, 4, 0.9},  {HZ_LATTICE_D, 8, 3, 4, 1.5},
@@ -138,7 +137,7 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 		encode(&p, x, over);
 		good = over[0] == 0;
 		decode(&p, y);
-		near(x, y, n, d, limit, &exact);
+		within(x, y, n, d, limit, &exact);
 		pair_free(&p);
 		hz_lattice_close(l);
 		named_basis(rows[i].kind, rows[i].dim, g);
@@ -155,7 +154,7 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 			encode(&p, x, over);
 			good &= over[0] == 0;
 			decode(&p, y);
-			near(x, y, n, d, limit, seconds ? &sphere : &plane);
+			within(x, y, n, d, limit, seconds ? &sphere : &plane);
 			pair_free(&p);
 			hz_lattice_close(l);
 			ok(reduced,
@@ -174,14 +173,13 @@ static void test_bases(struct dev *dev, uint64_t *rnd)
 	}
 }
 
-/*
- * An offset is in the coordinates of the caller's basis, though codes are in those of a reduced
- * one: a basis of Z^2 and the unit vectors give the same points, if their offsets are the same.
- */
+/* An offset is in coordinates of the caller's basis, although codes use a reduced one: a basis of
+ * Z^2 and the unit vectors give the same points if their offsets are the same point. */
 static void test_offset_of_basis(uint64_t *rnd)
 {
 	static const double unit[4] = {1, 0, 0, 1}, skew[4] = {1, 2, 0, 1};
-	static const int64_t by_unit[2] = {3, 2}, by_skew[2] = {-1, 2};	/* the same point */
+	static const int64_t by_unit[2] = {3, 2}, by_skew[2] = {-1, 2};	/* the same point in both
+									 * bases */
 	float x[256], y[2][256];
 	int64_t over[2][2];
 	int good = 1;
@@ -210,7 +208,7 @@ static void test_offset_of_basis(uint64_t *rnd)
 	ok(good, "an offset in a basis that is reduced");
 }
 
-/* A random basis and transform: what is decoded is encoded to itself, and all devices agree. */
+/* A random basis and transform: decoded values encode to the same codes, and all devices agree. */
 static void test_random_basis(uint64_t *rnd)
 {
 	int n, i, k, good = 1;
@@ -255,7 +253,7 @@ static void test_random_basis(uint64_t *rnd)
 			decode(&p, k ? y : first);
 			good &= !k || !memcmp(first, y, (size_t)count * 4);
 			if (o.policy == HZ_LATTICE_WRAP || o.policy == HZ_LATTICE_CLIP) {
-				/* But the last block, of which there is only a part. */
+				/* not the last block, which is partial */
 				encode(&p, first, other_over);
 				get(&p.codes, other);
 				good &= !memcmp(codes, other,
@@ -280,7 +278,7 @@ static void test_random_basis(uint64_t *rnd)
 	ok(good, "random bases and transforms: the same on every device, and stable");
 }
 
-/* T x as hz_lattice_encode() says: Inf counts as the largest number, before and after. */
+/* T x as in hz_lattice_encode(): Inf counts as the largest number, before and after. */
 static void transformed(int d, const double *t, const float *x, float *v)
 {
 	int i, j;
@@ -297,10 +295,8 @@ static void transformed(int d, const double *t, const float *x, float *v)
 	}
 }
 
-/*
- * A named lattice with a transform has the codes that its values, transformed, have without one;
- * what is decoded is transformed back.
- */
+/* A named lattice with a transform gives the codes that transformed values have without it;
+ * decoding transforms back. */
 static void test_transformed(struct dev *dev, uint64_t *rnd)
 {
 	static const struct {
@@ -356,7 +352,7 @@ static void test_transformed(struct dev *dev, uint64_t *rnd)
 				const size_t first = c / (size_t)d * (size_t)d;
 				double sum = 0, size = 0;
 
-				/* T y is what the other one decodes to. */
+				/* T y is what the lattice without the transform decodes to. */
 				for (i = 0; i < d; i++) {
 					sum += t[(c - first) * (size_t)d + (size_t)i] *
 					       x[first + (size_t)i];
@@ -380,7 +376,7 @@ static void test_transformed(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: named lattices with transforms", dev->name);
 }
 
-/* ---- Rotation, packings ---------------------------------------------------------------------- */
+/* ---- Transforms, packings -------------------------------------------------------------------- */
 
 static void test_rotation(struct dev *dev, uint64_t *rnd)
 {
@@ -433,7 +429,9 @@ static void test_rotation(struct dev *dev, uint64_t *rnd)
 	hz_lattice_close(l);
 }
 
-/* Every way from packing to packing and back, and codes of one packing against another's */
+/*
+ * Each packing converted to each other one and back; codes of one packing against those of another
+ */
 static void test_repack(struct dev *dev, uint64_t *rnd)
 {
 	static const struct {
@@ -449,7 +447,7 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	int a, b, good = 1;
 
 	for (i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-		/* More than are done at once, where that takes not too long */
+		/* More blocks than one pass processes, unless that takes too long */
 		const int64_t n = rows[i].dim * (i ? 301 : 1100);
 		hz_lattice_opts o = {.kind = rows[i].kind,
 				     .dim = rows[i].dim,
@@ -502,7 +500,7 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: repacking gives what encoding to that packing gives", dev->name);
 }
 
-/* LEVEL codes of p from one packing to the next, at last back to them, are those at want. */
+/* LEVEL codes of p, repacked through all packings and back, equal those at want. */
 static int same_repacked(struct pair *p, const void *want)
 {
 	static const int by[] = {HZ_LATTICE_LIMBS, HZ_LATTICE_FULL64, HZ_LATTICE_LEVEL};
@@ -527,10 +525,8 @@ static int same_repacked(struct pair *p, const void *want)
 	return good;
 }
 
-/*
- * Bytes that are no codes decode as what they are modulo q^d, to values and points, and become that
- * when they are repacked.
- */
+/* Bytes that are not valid codes decode as their value modulo q^d, to values and points, and
+ * repacking normalizes them so. */
 static void test_any_codes(struct dev *dev, uint64_t *rnd)
 {
 	static const struct {
@@ -588,7 +584,7 @@ static void test_any_codes(struct dev *dev, uint64_t *rnd)
 	ok(good, "%s: codes beyond q^d count modulo it", dev->name);
 }
 
-/* One block a row, whose dimension may have any stride: points of each row */
+/* One block per row, whose dimension may have any stride */
 static void test_one_block(struct dev *dev)
 {
 	enum { ROWS = 5 };
@@ -611,7 +607,7 @@ static void test_one_block(struct dev *dev)
 	hz_lattice_close(l);
 }
 
-/* ---- Values that are none, large values ------------------------------------------------------ */
+/* ---- Inf, NaN and large values --------------------------------------------------------------- */
 
 static void test_specials(struct dev *dev)
 {
@@ -686,7 +682,7 @@ static void test_empty(struct dev *dev)
 	hz_lattice_close(l);
 }
 
-/* ---- Batches: shapes mean nothing ------------------------------------------------------------ */
+/* ---- Batches: results do not depend on the shape --------------------------------------------- */
 
 static void test_batches(struct dev *dev, uint64_t *rnd)
 {

@@ -1,5 +1,5 @@
 /*
- * design.c - the choice of a lattice quantizer: what it finds, and what it refuses
+ * design.c - the search for a lattice quantizer: results and errors
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -58,7 +58,7 @@ static void test_design(void)
 	free(x);
 }
 
-/* The squared error of a value of x that is coded and decoded, by a CPU, where x is */
+/* The squared error per value of x encoded and decoded on a CPU; x receives the decoded values. */
 static double measured(const hz_lattice_opts *o, float *x, int64_t count)
 {
 	const hz_options cpu = {.device = HZ_CPU};
@@ -92,7 +92,7 @@ static double measured(const hz_lattice_opts *o, float *x, int64_t count)
 	return sum / (double)count;
 }
 
-/* What a report says of data is what becomes of these. */
+/* The report's error is the one that encoding and decoding these data gives. */
 static void test_report(void)
 {
 	static const struct {
@@ -131,7 +131,7 @@ static void test_report(void)
 	free(x);
 }
 
-/* Errors of a bank's scales are compared, however large data are. */
+/* The errors of a bank's scales are compared correctly for data of any magnitude. */
 static void test_sizes(void)
 {
 	hz_context *ctx = devs[0].ctx;
@@ -166,7 +166,7 @@ static void test_sizes(void)
 	free(y);
 }
 
-/* What some quantizers cannot be is no reason not to look at others. */
+/* Candidates that cannot be opened do not end the search. */
 static void test_candidates(void)
 {
 	static const double z[8] = {0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9};
@@ -183,7 +183,7 @@ static void test_candidates(void)
 	   strstr(hz_errmsg(ctx), "opts->alpha is -1"), "what no quantizer can be");
 }
 
-/* Bad input: the status, a sentence, and nothing is found. */
+/* Invalid input: status and message, and no result is written. */
 static void test_refusals(void)
 {
 	static float zeros[1024], few[8];

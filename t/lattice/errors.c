@@ -1,5 +1,5 @@
 /*
- * errors.c - lattice quantizers: arguments, memory that is missing
+ * errors.c - lattice quantizers: invalid arguments, failing allocations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -264,7 +264,7 @@ static void test_call_errors(void)
 	hz_lattice_close(NULL);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static int allocations, releases, left;
 

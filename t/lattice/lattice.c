@@ -50,7 +50,7 @@ static hz_lattice_opts opts_of(const struct config *c)
 	return (hz_lattice_opts){.kind = c->kind, .dim = c->dim, .q = c->q, .levels = c->levels};
 }
 
-/* The offset as the library has it, which has tests of its own */
+/* The offset as the library computes it, which has tests of its own */
 static void ref_offset(struct ref_lattice *r, const hz_lattice *l)
 {
 	hz_lattice_info info;
@@ -63,7 +63,7 @@ static void ref_offset(struct ref_lattice *r, const hz_lattice *l)
 
 /* ---- Packings -------------------------------------------------------------------------------- */
 
-/* The number of codes of a block, and these of digits */
+/* The number of codes per block, and the codes of these digits */
 static int ref_pack(const struct ref_lattice *r, int pack, int64_t b[REF_M][REF_D], uint64_t *code)
 {
 	int limb = 0, i, m, n = 0, used = 0;
@@ -91,7 +91,7 @@ static int ref_pack(const struct ref_lattice *r, int pack, int64_t b[REF_M][REF_
 	return pack == HZ_LATTICE_LEVEL ? r->m : pack == HZ_LATTICE_FULL64 ? 1 : n + (used > 0);
 }
 
-/* dtype, last dimension (0: none); 0 if the lattice does not have that packing */
+/* dtype and last dimension (0: none); returns 0 if the lattice does not have that packing. */
 static int pack_of(const hz_lattice *l, int pack, int *dtype, int64_t *last)
 {
 	hz_lattice_info info;
@@ -104,7 +104,7 @@ static int pack_of(const hz_lattice *l, int pack, int *dtype, int64_t *last)
 	       pack == HZ_LATTICE_FULL64 ? info.full64 : 1;
 }
 
-/* ---- The vectors ----------------------------------------------------------------------------- */
+/* ---- Test vectors ---------------------------------------------------------------------------- */
 
 static void vectors_on(struct dev *dev)
 {
@@ -248,13 +248,13 @@ static void test_checksums(void)
 
 /* ---- Random encodings ------------------------------------------------------------------------ */
 
-/* Values of many kinds, as the dtype has them */
+/* Values of several kinds, rounded to the dtype */
 static double random_value(uint64_t *rnd, int mode, double scale)
 {
 	switch (mode) {
 	case 0:
 		return rnd_normal(rnd) * scale * 3;
-	case 1:				/* halves of steps: ties everywhere */
+	case 1:				/* multiples of half a step: ties everywhere */
 		return (double)(rnd_below(rnd, 33) - 16) / 2 * scale;
 	case 2:
 		return (double)(rnd_below(rnd, 257) - 128) / 64 * scale;
@@ -367,7 +367,7 @@ static int has_t(const hz_lattice_opts *o)
 	       o->policy == HZ_LATTICE_GROUP;
 }
 
-/* What codes and t have to be, and the counts */
+/* The expected codes, t and counts */
 static void expect(const struct encode_case *c, const struct ref_lattice *r, void *codes, void *t,
 		   int64_t *overload)
 {
@@ -490,13 +490,13 @@ struct decode_case {
 	double bank[16], dither[REF_D];
 	hz_lattice_code_opts co;
 	int64_t n, blocks, rows;
-	int whole;			/* LEVEL: all levels are there */
+	int all_levels;			/* LEVEL: codes of all levels are given */
 	struct view y, codes, t;
 	unsigned char *codes_image, *t_image;
 	void *codes_data, *t_data;
 };
 
-/* Random digits, as codes; where bits allow it, some that no digits have */
+/* Codes of random digits; if bits are left over, some codes that no digits have */
 static void random_codes(uint64_t *rnd, struct decode_case *c, const struct ref_lattice *r)
 {
 	static uint64_t code[REF_M * REF_D];
@@ -516,7 +516,8 @@ static void random_codes(uint64_t *rnd, struct decode_case *c, const struct ref_
 			}
 			count = ref_pack(r, c->co.pack, b, code);
 			for (i = 0; i < count; i++) {
-				int skip = c->co.pack == HZ_LATTICE_LEVEL && !c->whole ? first : 0;
+				int skip = c->co.pack == HZ_LATTICE_LEVEL && !c->all_levels ?
+					   first : 0;
 
 				at[1] = i - skip;
 				if (i >= skip)
@@ -542,7 +543,7 @@ static uint64_t get_int(const void *p, size_t size, int64_t i)
 static void unpack(const struct decode_case *c, const struct ref_lattice *r, int64_t row,
 		   int64_t block, int first, int64_t b[REF_M][REF_D])
 {
-	const int skip = c->co.pack == HZ_LATTICE_LEVEL && !c->whole ? first : 0;
+	const int skip = c->co.pack == HZ_LATTICE_LEVEL && !c->all_levels ? first : 0;
 	const int inner = c->co.pack == HZ_LATTICE_FULL64 ? 1 : 2;
 	int64_t at[2] = {block, 0};
 	uint64_t word = 0;
@@ -571,7 +572,7 @@ static void unpack(const struct decode_case *c, const struct ref_lattice *r, int
 	}
 }
 
-/* What is subtracted from points: z, less the mean of levels that are left out */
+/* What is subtracted from points: z, less the mean of the levels left out */
 static void ref_sub(const struct ref_lattice *r, const hz_lattice *l, const hz_lattice_opts *o,
 		    int first, float *sub)
 {
@@ -611,7 +612,7 @@ static int decode_on(struct dev *dev, const struct decode_case *c, const hz_latt
 	if (hz_lattice_decode(dev->ctx, l, &ct, has_t(&c->o) ? &tt : NULL, &yt, &c->co) != HZ_OK)
 		bail("lattice_decode: %s", hz_errmsg(dev->ctx));
 	area_read(&y, image);
-	/* With slack: the mean of what was left out may be off by a rounding of its sum. */
+	/* With slack: the mean of the levels left out may differ by a rounding of its sum. */
 	for (i = 0; i < c->y.bytes / c->y.size && slack > 0; i++) {
 		unsigned char *a = image + GUARD + i * c->y.size;
 		const unsigned char *b = want + GUARD + i * c->y.size;
@@ -632,7 +633,7 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 {
 	static const int ints[2][3] = {{HZ_S8, HZ_S16, HZ_S32}, {HZ_U8, HZ_U16, HZ_U32}};
 	struct encode_case e = {.pack = 0};
-	struct decode_case c = {.whole = 1};
+	struct decode_case c = {.all_levels = 1};
 	int64_t shape[HZ_MAXDIM], last, b[REF_M][REF_D], p[REF_D], row, k;
 	int dtype, ndim, i, m, first, good = 1, dev, y_dtype;
 	struct ref_lattice r;
@@ -655,7 +656,7 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 	c.co.levels = info.leaders && rnd_below(rnd, 2) ? 1 + (int)rnd_below(rnd, f->levels) : 0;
 	first = c.co.levels ? f->levels - c.co.levels : 0;
 	if (c.co.pack == HZ_LATTICE_LEVEL && first > 0 && rnd_below(rnd, 2)) {
-		c.whole = 0;
+		c.all_levels = 0;
 		last = c.co.levels;
 	}
 	c.rows = 1;
@@ -664,7 +665,7 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		shape[i] = 1 + rnd_below(rnd, 4);
 		c.rows *= shape[i];
 	}
-	/* sometimes more blocks than are done at once */
+	/* sometimes more blocks than one pass processes */
 	c.n = 1 + rnd_below(rnd, rnd_below(rnd, 8) ? 300 : 7000);
 	c.blocks = (c.n + f->dim - 1) / f->dim;
 	shape[ndim] = c.blocks;
@@ -676,7 +677,7 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 	if (c.co.to == HZ_LATTICE_VALUES) {
 		shape[ndim] = c.n;
 	} else if (c.co.to == HZ_LATTICE_POINTS) {
-		/* the bound of leaders is q at most, twice that for E8 */
+		/* bound of leaders: q, twice that for E8 */
 		double most = (f->kind == HZ_LATTICE_E8 ? 2 : 1) * f->q * pow(f->q, f->levels) /
 			      (f->q - 1);
 
@@ -756,14 +757,12 @@ static void test_decode(uint64_t *rnd)
 	}
 }
 
-/* ---- Cosets: every point of a code comes back ------------------------------------------------ */
+/* ---- Cosets: every point of a code encodes as itself ----------------------------------------- */
 
 #define COSETS 65536
 
-/*
- * Each coset with random digits on the other levels, as points: encoding gives the same digits and
- * no overload, decoding the same point. Both levels 0 and M - 1 run through all cosets.
- */
+/* Each coset, with random digits on the other levels, as points: encoding gives the same digits and
+ * no overload, decoding the same point. Levels 0 and M - 1 each run through all cosets. */
 static int cosets_on(struct dev *dev, const struct config *f, uint64_t *rnd)
 {
 	hz_lattice_opts o = opts_of(f);

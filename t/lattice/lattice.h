@@ -17,14 +17,14 @@ static inline hz_lattice *lattice_new(hz_context *ctx, const hz_lattice_opts *o)
 	return l;
 }
 
-/* A view of a shape somewhere in an image: in front of it `low` elements */
+/* A view of a shape within an image, with `low` elements before its data pointer */
 struct view {
 	int ndim, dtype;
 	int64_t shape[HZ_MAXDIM], stride[HZ_MAXDIM], low, count;
 	size_t size, bytes;
 };
 
-/* wild 0: contiguous; 1: any order of dimensions, gaps; 2: backwards, too */
+/* wild 0: contiguous; 1: dimensions in any order, gaps; 2: negative strides, too */
 static inline struct view view_new(uint64_t *rnd, int dtype, int ndim, const int64_t *shape,
 				   int wild)
 {
@@ -71,7 +71,7 @@ static inline hz_tensor view_tensor(const struct view *v, const struct area *a)
 	return t;
 }
 
-/* The element at an index that counts the last `inner` dimensions by at[] and the others by row */
+/* The element at an index: at[] for the last `inner` dimensions, row for the others */
 static inline int64_t view_at(const struct view *v, int64_t row, int inner, const int64_t *at)
 {
 	int64_t e = v->low;

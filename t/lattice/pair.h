@@ -1,5 +1,5 @@
 /*
- * pair.h - operands of encoding and of decoding beside each other, for the tests of calls
+ * pair.h - operands for encoding and then decoding, for tests of calls
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,7 +8,7 @@
 
 #include "t/lattice/lattice.h"
 
-/* Host values of one call on a device: encoding of [rows][n] f32, and decoding to f32 */
+/* Host values for encoding [rows][n] f32, and for decoding to f32, on a device */
 struct pair {
 	struct dev *dev;
 	hz_lattice *l;

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What is fixed in f32 - y = v (1/s) factor + z, and values - is computed in f32 here as well, one
- * operation at a time; nearest points, digits and fits are not.
+ * The operations that the contract fixes in f32 (y = v (1/s) factor + z, and values) are computed
+ * in f32 here too, one at a time. Nearest points, digits and fits are exact.
  */
 #ifndef LATTICE_REF_H
 #define LATTICE_REF_H
@@ -18,7 +18,7 @@ struct ref_lattice {
 	int kind, d, embed, q, m, policy, group, scales, first_fit;
 	float scale[64], inverse[64], z[REF_D];
 	int64_t o[REF_D];
-	int64_t bound;			/* what y is cut off at */
+	int64_t bound;			/* y is clamped to it */
 };
 
 static inline int64_t ref_floor(int64_t a, int64_t b)
@@ -116,7 +116,7 @@ static inline void ref_nearest(const struct ref_lattice *r, const int64_t *g, in
 	}
 }
 
-/* z = G^-1 p, and p = G z, by the columns of hurwitz.h */
+/* z = G^-1 p, and p = G z, with the columns of hurwitz.h */
 static inline void ref_coordinates(const struct ref_lattice *r, const int64_t *p, int64_t *z)
 {
 	int i, d = r->d;
@@ -170,7 +170,7 @@ static inline void ref_point(const struct ref_lattice *r, const int64_t *z, int6
 	}
 }
 
-/* Digits of M levels of a point; whether nothing is left of it */
+/* Digits of the M levels of a point; returns whether nothing is left of it. */
 static inline int ref_digits(const struct ref_lattice *r, const int64_t *point,
 			     int64_t b[REF_M][REF_D])
 {
@@ -256,7 +256,7 @@ static inline void ref_round_d(int d, const double *y, int64_t *f, int even)
 		f[k] += y[k] - (double)f[k] >= 0 ? 1 : -1;
 }
 
-/* h of the nearest h + 1/2: the integer below y, and of an integer the even one of two */
+/* h of the nearest h + 1/2: the integer below y; of an integer y the even one of two */
 static inline int64_t ref_half(double y)
 {
 	const int64_t below = (int64_t)floor(y);
@@ -264,7 +264,7 @@ static inline int64_t ref_half(double y)
 	return (double)below < y ? below : below - (below & 1);
 }
 
-/* These for a sum that is even; the error y - h - 1/2 is largest where y is next to an integer. */
+/* The same with an even sum; the error y - h - 1/2 is largest where y is closest to an integer. */
 static inline void ref_halves(const double *y, int64_t *h)
 {
 	double least = 1;
@@ -284,8 +284,9 @@ static inline void ref_halves(const double *y, int64_t *h)
 }
 
 /*
- * Where the two candidates of E8 are equally far, but for rounding, f32 decides: 1 - 2 max |r|
- * if the rounded coordinates had an odd sum, against 2 - sum |r|, and 2 min |r| if the halves had.
+ * Where the two candidates of E8 are equally far except for rounding, f32 decides: 1 - 2 max |r| if
+ * the rounded coordinates had an odd sum, against 2 - sum |r|, plus 2 min |r| if the halves had
+ * one.
  */
 static inline float ref_whole_cost(const double *y, const int64_t *a)
 {
@@ -323,7 +324,7 @@ static inline void ref_level0(const struct ref_lattice *r, const double *y, int6
 	int i, k = 0;
 
 	switch (r->kind) {
-	case HZ_LATTICE_A2:		/* three numbers of f32, as the contract says */
+	case HZ_LATTICE_A2:		/* three f32 numbers, as in the contract */
 		turned = (float)y[1] * 0.57735026918962576451f;
 		t[0] = (double)((float)y[0] + turned);
 		t[1] = (double)(-2 * turned);
@@ -356,7 +357,7 @@ static inline void ref_level0(const struct ref_lattice *r, const double *y, int6
 	}
 }
 
-/* y in f32 of values at a scale and a factor; whether it is inside of what is looked at */
+/* y in f32 at a scale and a factor; returns whether it is within the range that is searched. */
 static inline int ref_y(const struct ref_lattice *r, const float *v, int t, float factor, double *y)
 {
 	int i, inside = 1;
@@ -380,9 +381,9 @@ static inline int ref_y(const struct ref_lattice *r, const float *v, int t, floa
 
 struct ref_block {
 	int t, bad, special;		/* wrapped or clipped; 1 Inf, 2 NaN */
-	int64_t g[REF_D];		/* with o */
+	int64_t g[REF_D];		/* includes o */
 	int64_t b[REF_M][REF_D];
-	double y[REF_D];		/* that g is nearest to */
+	double y[REF_D];		/* g is the nearest point to it */
 };
 
 static inline int ref_try(const struct ref_lattice *r, const float *v, int t, float factor,
@@ -396,7 +397,7 @@ static inline int ref_try(const struct ref_lattice *r, const float *v, int t, fl
 	return ref_digits(r, k->g, k->b) && inside;
 }
 
-/* At scale t; every 2^(-j/16) in turn if it does not fit */
+/* At scale t; CLIP then tries each 2^(-j/16) in turn until the block fits. */
 static inline void ref_clip(const struct ref_lattice *r, const float *v, int t, struct ref_block *k)
 {
 	int j;
@@ -423,7 +424,7 @@ static inline int ref_special(const struct ref_lattice *r, float *v)
 	return special;
 }
 
-/* The squared error that BANK compares: f32, coordinates in their order */
+/* The squared error that BANK compares: in f32, coordinates in order */
 static inline float ref_error(const struct ref_lattice *r, const double *y, const int64_t *p)
 {
 	float sum = 0, e;
@@ -438,7 +439,7 @@ static inline float ref_error(const struct ref_lattice *r, const double *y, cons
 	return sum;
 }
 
-/* Blocks that share T: one, or of GROUP. v [n][d] is changed where it has Inf. */
+/* Blocks that share T: one, or a group. v [n][d] is overwritten where it has Inf. */
 static inline void ref_encode(const struct ref_lattice *r, float *v, int n, struct ref_block *k)
 {
 	int i, j, t, largest = 0, best = -1, first = 0, all;

@@ -1,10 +1,10 @@
 /*
- * vectors.h - codes of single blocks, checksums of tables
+ * vectors.h - codes of single blocks, and checksums of tables
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Worked out by hand, and by independent programs. Level 0 comes first; offset is the point o as
- * integers; T that of the policy HZ_LATTICE_T.
+ * Computed by hand and by independent programs. Level 0 comes first; offset is the point o in
+ * integers; T is that of HZ_LATTICE_T.
  */
 #ifndef LATTICE_VECTORS_H
 #define LATTICE_VECTORS_H
@@ -219,7 +219,7 @@ static const struct lattice_vector lattice_vectors[] = {
 /* CRC-32 of leaders as s8 in the order of codes, and of two-sided tables as little-endian s16 */
 struct lattice_checksum {
 	int kind, dim, q;
-	uint32_t leaders, products;	/* 0: not known */
+	uint32_t leaders, products;	/* 0: unknown */
 };
 
 static const struct lattice_checksum lattice_checksums[] = {

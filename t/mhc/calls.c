@@ -1,5 +1,5 @@
 /*
- * calls.c - chains of layers, layers, initial weights, diagnostics, wrong arguments
+ * calls.c - chains of layers, layers, initial weights, diagnostics, invalid arguments
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -43,8 +43,8 @@ static void layers_of(const struct tcase *c, hz_mhc_block *block, int u, int y)
 	}
 }
 
-/* The same layers, by one call for each step */
-static int layers_apart(hz_context *ctx, const struct tcase *c, const hz_mhc_block *block)
+/* The same layers, with one call per step */
+static int separate_steps(hz_context *ctx, const struct tcase *c, const hz_mhc_block *block)
 {
 	hz_tensor x = c->o[X]->t;
 	int status = HZ_OK, l;
@@ -97,9 +97,9 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 	upload(dev, &c);
 	layers_of(&c, block, U, Y);
 	layers_of(&c, apart, DU, DY);
-	good = layers_apart(dev->ctx, &c, apart) == HZ_OK;
+	good = separate_steps(dev->ctx, &c, apart) == HZ_OK;
 	if (last) {
-		/* The last layer makes its branch input alone; absent outputs are not written. */
+		/* The last layer computes its branch input only; absent outputs are not written. */
 		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data =
 			NULL;
 		block[LAYERS - 1].y.data = NULL;
@@ -143,12 +143,12 @@ static void test_recompute(struct dev *dev)
 		good &= recompute_on(dev, k % 2 ? 4 : 1 + k / 2 % 8, floats[k % 3], T,
 				     k % 4 ? T : 1, C, k & 1, k % 3 == 1);
 	}
-	/* More data than the caches of two cores hold */
+	/* more data than the caches of two cores hold */
 	good &= recompute_on(dev, 4, HZ_BF16, 640, 640, 1024, 1, 0);
 	ok(good, "%s: recompute has the bits of the calls one by one", dev->name);
 }
 
-/* ---- Diagnosis ------------------------------------------------------------------------------- */
+/* ---- Diagnostics ----------------------------------------------------------------------------- */
 
 static int call_diagnose(hz_context *ctx, struct tcase *c, size_t *bytes)
 {
@@ -234,7 +234,7 @@ static void test_diagnose(void)
 	ok(good, "diagnose: deviations and gains");
 }
 
-/* ---- Conventions and weights to begin with --------------------------------------------------- */
+/* ---- Conventions and initial weights --------------------------------------------------------- */
 
 static int same_opts(hz_mhc_opts o, int residual, int map, int order, unsigned flags, double eps,
 		     double p_eps, double q_scale, double rms_eps)
@@ -275,7 +275,7 @@ static void test_presets(void)
 	ok(good, "rows of phi");
 }
 
-/* ---- Weights to begin with ------------------------------------------------------------------- */
+/* ---- Initial weights ------------------------------------------------------------------------- */
 
 /* The coefficients of streams that are 0 */
 static int coefficients(struct dev *dev, struct tcase *c, const hz_mhc_opts *o)
@@ -407,7 +407,7 @@ static int near_operand(const struct tcase *c, int a, int b)
 /* ---- Layers ------------------------------------------------------------------------------------
  */
 
-/* The calls of a layer give the bits of the calls that they stand for. */
+/* A layer's calls give the bits of the calls that they combine. */
 static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
 		    int extras)
 {
@@ -516,7 +516,7 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 		if (!good)
 			diag("%s", hz_errmsg(dev->ctx));
 		good = good && same_operand(&c, U, DU) && same_operand(&c, SAVED, DP_OUT);
-		/* Gradients without dx may take another route: within a bound. */
+		/* Without dx a gradient may take another route: compare within a bound. */
 		for (k = 0; k < 3; k++) {
 			const struct operand *p = c.o[compared[k]];
 
@@ -548,17 +548,16 @@ static void test_layers(struct dev *dev)
 	ok(good, "%s: layers are the calls that they are made of", dev->name);
 }
 
-/* ---- Wrong arguments ---------------------------------------------------------------------------
- */
+/* ---- Invalid arguments ----------------------------------------------------------------------- */
 
 /* Valid operands of T = 6, n = 4, C = 8 */
-struct right {
+struct valid {
 	float x[6 * 4 * 8 + 8], y[6 * 4 * 8 + 8], f[6 * 8], u[6 * 8], p[6 * 4], q[6 * 4], a[6 * 16];
 	float phi[24 * 32], dphi[24 * 32], alpha[3], bias[24], m[6 * 16], out[6 * 4], branch[8];
 	hz_tensor X, Y, F, U, P, Q, A, PHI, ALPHA, BIAS, M, OUT, BRANCH, DPHI;
 };
 
-static void right_views(struct right *r)
+static void right_views(struct valid *r)
 {
 	size_t i;
 
@@ -599,7 +598,7 @@ static hz_tensor typed(hz_tensor t, int dtype)
 }
 
 /* Streams, coefficients and weights whose sizes disagree, wrong dtypes, overlaps */
-static void test_wrong_operands(hz_context *ctx, struct right *r)
+static void test_wrong_operands(hz_context *ctx, struct valid *r)
 {
 	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
 	hz_mhc_grads g = {0};
@@ -702,7 +701,7 @@ static void test_wrong_operands(hz_context *ctx, struct right *r)
 		"layer is -1, must not be negative");
 }
 
-static void test_wrong_options(hz_context *ctx, struct right *r)
+static void test_wrong_options(hz_context *ctx, struct valid *r)
 {
 	static const struct {
 		hz_mhc_opts o;
@@ -742,7 +741,8 @@ static void test_wrong_options(hz_context *ctx, struct right *r)
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
 }
 
-/* A call of two operations, the second of which needs more: too little workspace writes nothing. */
+/* A call of two operations, the second of which needs more workspace: if it is too small, the call
+ * writes nothing. */
 static void test_workspace(hz_context *ctx)
 {
 	enum { T = 1024, C = 1024 };
@@ -781,7 +781,7 @@ static void test_workspace(hz_context *ctx)
 
 static void test_wrong(void)
 {
-	struct right *r = calloc(1, sizeof(*r));
+	struct valid *r = calloc(1, sizeof(*r));
 	hz_context *ctx = devs[0].ctx;
 	size_t i;
 	int good = 1;

@@ -14,7 +14,7 @@
 static const struct convention {
 	const char *name;
 	hz_mhc_opts o;
-	int most;			/* streams */
+	int max_streams;
 } conventions[] = {
 	{"paper", {0}, 8},
 	{"deepseek", {.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW,
@@ -47,10 +47,10 @@ enum {
 	STATIC = 128,		/* no x: coefficients of y = 0 */
 	NO_U = 256, WITH_DY = 512, LAYOUTS = 1024,
 	STATIC_MIX = 2048,	/* coefficients of y = 0, and u of x */
-	APART = 4096,		/* rows of phi have very different magnitudes */
+	SCALED_ROWS = 4096,		/* rows of phi have very different magnitudes */
 	LARGE_PHI = 8192,	/* one element of phi is almost FLT_MAX */
 	PEAKED = 16384,		/* entries of exp(z) that are 1e-8 of others */
-	TOGETHER = 32768,	/* the streams of a channel are contiguous */
+	INTERLEAVED = 32768,	/* the streams of a channel are contiguous */
 };
 
 struct pre {
@@ -107,7 +107,7 @@ static int any_layout(const struct pre *s)
 
 static int stream_layout(const struct pre *s)
 {
-	return s->how & TOGETHER ? SWAPPED : any_layout(s);
+	return s->how & INTERLEAVED ? SWAPPED : any_layout(s);
 }
 
 static int there(const struct pre *s)
@@ -138,7 +138,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 		streams(c, X, s->dtype, s->T, n, s->C, stream_layout(s), 1.5);
 	if (!(s->how & (STATIC | STATIC_MIX)))
 		weights(c, PHI, m, K, 1 / sqrt((double)K + 1), any_layout(s));
-	for (k = 0; s->how & APART && k < m; k++) {
+	for (k = 0; s->how & SCALED_ROWS && k < m; k++) {
 		int64_t j;
 
 		for (j = 0; j < K; j++)
@@ -172,7 +172,7 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 {
 	const int n = s->n, m = ref_pre_rows(r);
 	const int64_t K = n * s->C;
-	double most[3] = {0};
+	double max_streams[3] = {0};
 	int64_t g, j;
 	int k;
 
@@ -188,9 +188,9 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 					    mean[j]);
 			sum *= rho * 0x1p-15 * fabs(ref_alpha(&r->r, r->alpha, k));
 			if (isfinite(sum))
-				most[k < n       ? 0
+				max_streams[k < n       ? 0
 				     : k < 2 * n ? 1
-						 : 2] = fmax(most[k < n       ? 0
+						 : 2] = fmax(max_streams[k < n       ? 0
 								  : k < 2 * n ? 1
 									      : 2],
 							     sum);
@@ -198,12 +198,12 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 		free(mean);
 	}
 	for (j = 0; c->o[P] && j < c->o[P]->count; j++)
-		c->o[P]->bound[j] = most[0] + 1e-6 * (fabs(c->o[P]->want[j]) + 1);
+		c->o[P]->bound[j] = max_streams[0] + 1e-6 * (fabs(c->o[P]->want[j]) + 1);
 	for (j = 0; c->o[Q] && j < c->o[Q]->count; j++)
-		c->o[Q]->bound[j] = most[1] + 1e-6 * (fabs(c->o[Q]->want[j]) + 1);
+		c->o[Q]->bound[j] = max_streams[1] + 1e-6 * (fabs(c->o[Q]->want[j]) + 1);
 	for (j = 0; c->o[A] && j < c->o[A]->count; j++)
-		c->o[A]->bound[j] = 4 * most[2] + 2e-6 * (fabs(c->o[A]->want[j]) + 1);
-	/* Errors of thousands of products average out if phi is read as exactly as it must be. */
+		c->o[A]->bound[j] = 4 * max_streams[2] + 2e-6 * (fabs(c->o[A]->want[j]) + 1);
+	/* Errors of thousands of products average out if phi is read at full precision. */
 	for (k = 0; k < 3; k++) {
 		struct operand *o = c->o[k == 0 ? P : k == 1 ? Q : A];
 
@@ -328,17 +328,17 @@ static int forward_case(const struct pre *s)
  */
 static void bound_gradient(struct operand *o, double part)
 {
-	double most = 0;
+	double max_streams = 0;
 	int64_t i;
 
 	if (!o)
 		return;
 	bound_flat(o, part);
 	for (i = 0; i < o->count; i++) {
-		most = fmax(most, fabs(o->want[i]));
+		max_streams = fmax(max_streams, fabs(o->want[i]));
 		o->bound[i] += 0.05 * part;
 	}
-	if (o->t.dtype == HZ_F32 && most > 0.05)
+	if (o->t.dtype == HZ_F32 && max_streams > 0.05)
 		o->norm = part;
 }
 
@@ -438,7 +438,7 @@ static int backward_case(const struct pre *s)
 	return run_case(&c);
 }
 
-/* ---- What is walked -------------------------------------------------------------------------- */
+/* ---- The tests ------------------------------------------------------------------------------- */
 
 static const int64_t some_tokens[] = {1, 2, 3, 5, 8, 12, 16, 17, 31, 33, 64, 70};
 static const int64_t some_channels[] = {1,  2,  3,  7,  8,  15,  16,  17, 31,
@@ -475,7 +475,7 @@ static void test_conventions(void)
 				.how = (int)rnd_below(&rnd, 64) & ~(BACKWARD | HEAD),
 			};
 
-			if (s.n > conventions[i].most)
+			if (s.n > conventions[i].max_streams)
 				s.n = 4;
 			s.S = any_groups(s.T);
 			s.how |= k % 3 == 0 ? FEWER : 0;
@@ -531,16 +531,16 @@ static void test_sizes(void)
 		{0, 2, HZ_BF16, WITH_DY, 100, 100, 264, 0},
 		{1, 8, HZ_BF16, WITH_DY, 40, 40, 136, 0},
 		{6, 4, HZ_BF16, WITH_DY, 40, 40, 256, 0},
-		{1, 4, HZ_BF16, TOGETHER | WITH_SAVED | WITH_DY, 130, 130, 64, 0},
-		{1, 2, HZ_F32, TOGETHER | WITH_DY | WITH_GAIN | ACCUMULATE, 40, 40, 136, 0},
-		{1, 8, HZ_F16, TOGETHER | WITH_DY | WITH_SAVED, 33, 33, 72, 0},
-		{2, 3, HZ_BF16, TOGETHER | WITH_GAIN, 50, 50, 40, 0},
-		{1, 4, HZ_BF16, TOGETHER | WITH_NORM | WITH_DY, 20, 20, 40, 0},
-		{1, 4, HZ_F16, TOGETHER, 24, 4, 64, 0},
-		{1, 2, HZ_BF16, TOGETHER | NO_U | WITH_SAVED, 200, 200, 48, 0},
-		{1, 8, HZ_BF16, TOGETHER | WITH_DY | ACCUMULATE, 70, 70, 24, 0},
-		{1, 4, HZ_F32, TOGETHER | WITH_GAIN | WITH_DY, 37, 37, 104, 0},
-		{1, 4, HZ_BF16, TOGETHER, 1, 1, 264, 0},
+		{1, 4, HZ_BF16, INTERLEAVED | WITH_SAVED | WITH_DY, 130, 130, 64, 0},
+		{1, 2, HZ_F32, INTERLEAVED | WITH_DY | WITH_GAIN | ACCUMULATE, 40, 40, 136, 0},
+		{1, 8, HZ_F16, INTERLEAVED | WITH_DY | WITH_SAVED, 33, 33, 72, 0},
+		{2, 3, HZ_BF16, INTERLEAVED | WITH_GAIN, 50, 50, 40, 0},
+		{1, 4, HZ_BF16, INTERLEAVED | WITH_NORM | WITH_DY, 20, 20, 40, 0},
+		{1, 4, HZ_F16, INTERLEAVED, 24, 4, 64, 0},
+		{1, 2, HZ_BF16, INTERLEAVED | NO_U | WITH_SAVED, 200, 200, 48, 0},
+		{1, 8, HZ_BF16, INTERLEAVED | WITH_DY | ACCUMULATE, 70, 70, 24, 0},
+		{1, 4, HZ_F32, INTERLEAVED | WITH_GAIN | WITH_DY, 37, 37, 104, 0},
+		{1, 4, HZ_BF16, INTERLEAVED, 1, 1, 264, 0},
 		{1, 5, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
 		{1, 8, HZ_BF16, WITH_SAVED, 300, 300, 32, 0},
 		{1, 3, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
@@ -576,7 +576,7 @@ static void test_sizes(void)
 	}
 }
 
-/* As many tokens as coef_persistent is for, and inputs that it does not support */
+/* As many tokens as coef_persistent needs, and inputs that it does not support */
 static void test_many(void)
 {
 	static const struct pre list[] = {
@@ -588,12 +588,12 @@ static void test_many(void)
 		{6, 4, HZ_BF16, NO_U | LAYOUTS | WITH_SAVED, 8300, 8300, 40, NAN},
 		{8, 4, HZ_F16, NO_U | WITH_SAVED, 8200, 8200, 16, INFINITY},
 		{9, 4, HZ_BF16, NO_U, 8197, 8197, 128, 0},
-		{8, 4, HZ_F16, NO_U | WITH_SAVED | APART, 8200, 8200, 80, 0},
-		{8, 4, HZ_F16, WITH_SAVED | APART, 120, 120, 80, 0},
-		{8, 4, HZ_F16, WITH_SAVED | APART, 20, 20, 80, 0},
+		{8, 4, HZ_F16, NO_U | WITH_SAVED | SCALED_ROWS, 8200, 8200, 80, 0},
+		{8, 4, HZ_F16, WITH_SAVED | SCALED_ROWS, 120, 120, 80, 0},
+		{8, 4, HZ_F16, WITH_SAVED | SCALED_ROWS, 20, 20, 80, 0},
 		{5, 4, HZ_BF16, 0, 20, 20, 264, NAN},
 		{0, 4, HZ_F16, WITH_SAVED, 20, 20, 264, INFINITY},
-		{8, 4, HZ_BF16, WITH_SAVED | APART, 120, 120, 80, 0},
+		{8, 4, HZ_BF16, WITH_SAVED | SCALED_ROWS, 120, 120, 80, 0},
 		{1, 4, HZ_BF16, WITH_NORM | WITH_SAVED, 8200, 8200, 136, 0},
 		{1, 4, HZ_BF16, HEAD | WITH_NORM, 8200, 8200, 48, 0},
 		{1, 4, HZ_BF16, NO_U, 8200, 8200, 17, 0},

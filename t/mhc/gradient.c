@@ -174,7 +174,7 @@ static void test_layers(void)
 	ok(check_layer(4, 6, 6, 5, NULL, 0, 1), "layers: as DeepSeek's");
 }
 
-/* ---- What goes through memory ---------------------------------------------------------------- */
+/* ---- Memory-bound operations ----------------------------------------------------------------- */
 
 static void test_streams(void)
 {

@@ -467,7 +467,7 @@ static void test_streams(void)
 	}
 }
 
-/* Several threads, sums over many tokens, decode sizes of a model */
+/* Several threads, sums over many tokens, sizes of a model in decoding */
 static void test_streams_large(void)
 {
 	static const struct {
@@ -518,8 +518,8 @@ static void test_streams_special(void)
 	}
 }
 
-/* Non-temporal stores, which bypass caches: whole and partial cache lines */
-static void test_streams_past(void)
+/* Non-temporal stores, which bypass the caches: full and partial cache lines */
+static void test_streams_nontemporal(void)
 {
 	int64_t l3[DEV_MAX];
 	int op, d, k, good;
@@ -557,7 +557,7 @@ int main(void)
 	test_streams();
 	test_streams_large();
 	test_streams_special();
-	test_streams_past();
+	test_streams_nontemporal();
 	dev_close_all();
 	diag("%ld cases", cases);
 	return done_testing();

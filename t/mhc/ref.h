@@ -265,7 +265,7 @@ static inline double ref_alpha(const struct ref_rule *r, const double *alpha, in
 }
 
 /* Index of row k of phi if its matrix is transposed */
-static inline int ref_turn(const struct ref_rule *r, int k)
+static inline int ref_transposed_row(const struct ref_rule *r, int k)
 {
 	return r->flags & HZ_MHC_OLD_NEW ? k % r->n * r->n + k / r->n : k;
 }
@@ -287,7 +287,7 @@ static inline void ref_coefs(const struct ref_rule *r, const double *y, const do
 			return;
 		memcpy(q, z + n, (size_t)n * sizeof(*q));
 		for (k = 0; k < n * n; k++)
-			a[k] = z[2 * n + ref_turn(r, k)];
+			a[k] = z[2 * n + ref_transposed_row(r, k)];
 		return;
 	}
 	for (k = 0; k < n; k++) {
@@ -332,7 +332,7 @@ static inline void ref_coefs_bwd(const struct ref_rule *r, const double *y, cons
 	if (dq && !plain)
 		ref_residual(r, z + 2 * n, NULL, da, dz + 2 * n);
 	for (k = 0; dq && plain && k < n * n; k++)
-		dz[2 * n + ref_turn(r, k)] = da[k];
+		dz[2 * n + ref_transposed_row(r, k)] = da[k];
 	for (k = 0; k < m; k++) {
 		const double inner = plain ? tanh(y[k]) : y[k];
 
@@ -342,7 +342,7 @@ static inline void ref_coefs_bwd(const struct ref_rule *r, const double *y, cons
 	}
 }
 
-/* ---- What goes through memory ---------------------------------------------------------------- */
+/* ---- Memory-bound operations ----------------------------------------------------------------- */
 
 /* x NULL: 0; a NULL: the identity; f NULL: no branch term; q NULL: 1 */
 struct ref_streams {

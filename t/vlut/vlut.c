@@ -1,9 +1,9 @@
 /*
- * vlut.c - tests of products with lattice codes against sums in double
+ * vlut.c - products with lattice codes against sums in double
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thousand lines in one file: one family of calls, which one runner takes by all of its routes.
+ * One file, because one runner tests the whole family of calls through all routes.
  */
 #include <config.h>
 
@@ -11,23 +11,23 @@
 
 static long cases;
 
-/* ---- One-sided ------------------------------------------------------------------------------- */
+/* ---- One coded operand ----------------------------------------------------------------------- */
 
-struct one {
-	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, turned, gemv;
+struct one_sided {
+	int lattice, route, table, sum, compensated, how, x_dtype, y_dtype, by_cols, gemv;
 	int64_t rows, k, batch;
-	double size;			/* of x; 0: 1 */
-	int pad;			/* between rows of x and of y; 0: 3 */
-	int apart;			/* rows that are looked at; 0: 1, all are */
+	double size;			/* magnitude of x; 0: 1 */
+	int pad;			/* elements between rows of x and of y; 0: 3 */
+	int step;			/* only each step-th row is checked; 0: 1 */
 };
 
-static void describe(const struct dev *dev, const struct one *o)
+static void describe(const struct dev *dev, const struct one_sided *o)
 {
 	diag("%s: %s rows %lld k %lld batch %lld route %d table %s sum %d how %d x %s y %s "
 	     "turned %d gemv %d",
 	     dev->name, lattices[o->lattice].name, (long long)o->rows, (long long)o->k,
 	     (long long)o->batch, o->route, o->table ? hz_dtype_name(o->table) : "0", o->sum,
-	     o->how, hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->turned, o->gemv);
+	     o->how, hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->by_cols, o->gemv);
 }
 
 static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice *x, int route,
@@ -42,14 +42,14 @@ static hz_vlut *open_vlut(struct dev *dev, const hz_lattice *w, const hz_lattice
 	return v;
 }
 
-/* Whether y, [rows][batch] with `pad` more elements between rows or columns, is as wanted */
-static int same(const struct dev *dev, const struct one *o, const unsigned char *image,
+/* Whether y, [rows][batch] with `pad` more elements between rows or columns, is as expected */
+static int same(const struct dev *dev, const struct one_sided *o, const unsigned char *image,
 		size_t bytes, const double *want, const double *bound, const int64_t *stride)
 {
 	const unsigned char *y = image + GUARD;
 	const int64_t size = (int64_t)hz_dtype_size(o->y_dtype);
 	unsigned char *seen = calloc(bytes + 1, 1);
-	const int apart = o->apart ? o->apart : 1;
+	const int step = o->step ? o->step : 1;
 	int good = 1;
 
 	for (int64_t i = 0; i < o->rows && good; i++) {
@@ -62,11 +62,10 @@ static int same(const struct dev *dev, const struct one *o, const unsigned char 
 			const double error = bound[i * o->batch + j];
 
 			memset(seen + at * size, 1, (size_t)size);
-			if (i % apart)
+			if (i % step)
 				continue;
-			/*
-			 * Inf times 0 is NaN, and a coordinate may be a difference: either will do.
-			 */
+			/* Inf times 0 is NaN, and a coordinate may be a difference: either is
+			 * accepted. */
 			if (o->y_dtype == HZ_F16 && fabs(w) + error > 65400 && fabs(got) > 65400)
 				continue;
 			if (!isfinite(w) ? !isfinite(got) : got == w || fabs(got - w) <= error)
@@ -90,25 +89,25 @@ static int same(const struct dev *dev, const struct one *o, const unsigned char 
 }
 
 /* special: an Inf and a NaN in x */
-static int run_one(struct dev *dev, const struct one *o, int special)
+static int run_one(struct dev *dev, const struct one_sided *o, int special)
 {
 	hz_lattice *l = lattice_of(dev, o->lattice);
 	hz_vlut *v = open_vlut(dev, l, NULL, o->route, o->table, o->sum, o->compensated);
 	struct coded w = coded_new(dev, l, v, o->rows, o->k, o->how);
 	const struct bound bound = bound_of(dev, o->table);
 	const int64_t pad = o->pad ? o->pad : 3, n = o->batch;
-	const int64_t x_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->k + pad : 1};
-	const int64_t y_stride[2] = {o->turned ? 1 : n + pad, o->turned ? o->rows + pad : 1};
-	const size_t x_bytes = (size_t)((o->turned ? n : o->k) * (pad + (o->turned ? o->k : n))) *
+	const int64_t x_stride[2] = {o->by_cols ? 1 : n + pad, o->by_cols ? o->k + pad : 1};
+	const int64_t y_stride[2] = {o->by_cols ? 1 : n + pad, o->by_cols ? o->rows + pad : 1};
+	const size_t x_bytes = (size_t)((o->by_cols ? n : o->k) * (pad + (o->by_cols ? o->k : n))) *
 			       hz_dtype_size(o->x_dtype);
 	const size_t y_bytes =
-		(size_t)((o->turned ? n : o->rows) * (pad + (o->turned ? o->rows : n))) *
+		(size_t)((o->by_cols ? n : o->rows) * (pad + (o->by_cols ? o->rows : n))) *
 		hz_dtype_size(o->y_dtype);
 	unsigned char *x = calloc(x_bytes + 1, 1), *image = malloc(y_bytes + 2 * GUARD);
 	double *want = calloc((size_t)(o->rows * n) + 1, 8),
 	       *bounds = calloc((size_t)(o->rows * n) + 1, 8),
 	       *column = calloc((size_t)o->k + 1, 8);
-	const int apart = o->apart ? o->apart : 1;
+	const int step = o->step ? o->step : 1;
 	struct area xa, ya = area_new(dev, y_bytes, 0);
 	hz_tensor xt, yt;
 	int status, good;
@@ -139,7 +138,7 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 			column[l2] = f;
 			most = fabs(f) > most ? fabs(f) : most;
 		}
-		for (int64_t i = 0; i < o->rows; i += apart) {
+		for (int64_t i = 0; i < o->rows; i += step) {
 			const int d = l->rule.d, embed = l->rule.embed;
 			double sum = 0, size = 0, weight = 0;
 			int64_t whole = 0;
@@ -209,21 +208,19 @@ static int run_one(struct dev *dev, const struct one *o, int special)
 	return good;
 }
 
-/* Whether a context is one of dev_open_routes() */
+/* Whether a context forces a route */
 static int is_routed(const struct dev *dev)
 {
 	return strstr(dev->name, ", route ") != NULL;
 }
 
-/*
- * Whether more threads are what is new about a context: they cut rows elsewhere, and nothing more.
- */
+/* Whether a context differs from others in its number of threads only: rows are split elsewhere. */
 static int more_threads(const struct dev *dev)
 {
 	return dev->device == HZ_CPU && !is_routed(dev) && !strstr(dev->name, " 1 threads");
 }
 
-/* Every lattice by every route and table that it has; by more threads some of them */
+/* Every lattice by each route and table that it has; some of them with more threads */
 static void test_routes(struct dev *dev)
 {
 	static const int tables[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16};
@@ -236,7 +233,7 @@ static void test_routes(struct dev *dev)
 
 		for (int route = HZ_VLUT_AUTO; route <= HZ_VLUT_DECODE; route++) {
 			for (int t = 0; t < 6; t++) {
-				struct one o = {
+				struct one_sided o = {
 					.lattice = i, .route = route, .table = tables[t],
 					.how = (int)rnd_below(&rnd, 32),
 					.rows = 1 + rnd_below(&rnd, 150),
@@ -245,7 +242,7 @@ static void test_routes(struct dev *dev)
 					.batch = 1 + rnd_below(&rnd, 9),
 					.x_dtype = floats[rnd_below(&rnd, 3)],
 					.y_dtype = floats[rnd_below(&rnd, 3)],
-					.turned = rnd_below(&rnd, 2),
+					.by_cols = rnd_below(&rnd, 2),
 				};
 
 				if (more_threads(dev) && rnd_below(&rnd, 3))
@@ -266,7 +263,7 @@ static void test_routes(struct dev *dev)
 	}
 }
 
-/* Batches around every tile edge, rows and k too; few and many */
+/* Batches, rows and k around every tile edge, small and large */
 static void test_sizes(struct dev *dev)
 {
 	static const int which[] = {0, 1, 2, 3, 12, 14, 16, 17};
@@ -280,13 +277,13 @@ static void test_sizes(struct dev *dev)
 		int good = 1;
 
 		for (int b = 0; b < (int)(sizeof(batches) / sizeof(*batches)); b++) {
-			struct one o = {
+			struct one_sided o = {
 				.lattice = which[i], .how = (int)rnd_below(&rnd, 32),
 				.batch = batches[b],
 				.rows = rows[rnd_below(&rnd, 10)], .k = ks[rnd_below(&rnd, 18)],
 				.x_dtype = floats[rnd_below(&rnd, 3)],
 				.y_dtype = floats[rnd_below(&rnd, 3)],
-				.turned = rnd_below(&rnd, 2),
+				.by_cols = rnd_below(&rnd, 2),
 			};
 
 			if (quick && b % 3)
@@ -294,7 +291,7 @@ static void test_sizes(struct dev *dev)
 			good &= run_one(dev, &o, 0);
 		}
 		for (int b = 0; b < 18 + 10; b++) {
-			struct one o = {
+			struct one_sided o = {
 				.lattice = which[i], .how = (int)rnd_below(&rnd, 32), .batch = 1,
 				.gemv = 1,
 				.rows = b < 18 ? 70 : rows[b - 18], .k = b < 18 ? ks[b] : 100,
@@ -310,14 +307,14 @@ static void test_sizes(struct dev *dev)
 	}
 }
 
-/* Long rows: chunks of tables, of bytes */
+/* Long rows: several chunks of tables, of bytes */
 static void test_long(struct dev *dev)
 {
 	static const int which[] = {0, 1, 2, 14, 16};
 	int good = 1;
 
 	for (int i = 0; i < 5; i++) {
-		struct one o = {
+		struct one_sided o = {
 			.lattice = which[i], .how = (int)rnd_below(&rnd, 32),
 			.batch = 1 + rnd_below(&rnd, 6),
 			.rows = 3 + rnd_below(&rnd, 80), .k = 20000 + rnd_below(&rnd, 300),
@@ -342,12 +339,12 @@ static void test_bytes(struct dev *dev)
 
 	for (int i = 0; i < LATTICES; i++) {
 		hz_lattice *l = lattice_of(dev, i);
-		struct one o = {
+		struct one_sided o = {
 			.lattice = i, .how = (int)rnd_below(&rnd, 32),
 			.batch = 1 + rnd_below(&rnd, 40),
 			.rows = 1 + rnd_below(&rnd, 130), .k = 1 + rnd_below(&rnd, 300),
 			.x_dtype = HZ_S8,
-			.y_dtype = HZ_F32, .turned = rnd_below(&rnd, 2),
+			.y_dtype = HZ_F32, .by_cols = rnd_below(&rnd, 2),
 		};
 
 		good &= run_one(dev, &o, 0);
@@ -358,20 +355,20 @@ static void test_bytes(struct dev *dev)
 	ok(good, "%s: x of s8, y of s32", dev->name);
 }
 
-/* Packed fields: batches around what rows of bytes are few, an x with a number that stands out */
+/* Packed bit fields: batches around the limit of byte tables, and an x with an outlier */
 static void test_d4_bitfield(struct dev *dev)
 {
 	static const int which[] = {0, 5, LATTICES - 1};
 	enum { ROWS = 70, K = 2048 };
-	struct one o = {.rows = ROWS, .k = 33000, .batch = 1, .how = PACKED, .x_dtype = HZ_F32,
-			.y_dtype = HZ_F32};
+	struct one_sided o = {.rows = ROWS, .k = 33000, .batch = 1, .how = PACKED,
+			      .x_dtype = HZ_F32, .y_dtype = HZ_F32};
 	int good = 1;
 
 	for (int i = 0; i < 3 * 18; i++) {
-		struct one some = {
+		struct one_sided some = {
 			.lattice = which[i % 3], .batch = i / 3,
 			.how = PACKED | (int)rnd_below(&rnd, 32), .rows = 1 + rnd_below(&rnd, 150),
-			.k = 1 + rnd_below(&rnd, 300), .turned = rnd_below(&rnd, 2),
+			.k = 1 + rnd_below(&rnd, 300), .by_cols = rnd_below(&rnd, 2),
 			.x_dtype = i % 4 ? floats[rnd_below(&rnd, 3)] : HZ_S8,
 			.y_dtype = i % 8 || which[i % 3] == 5 ? floats[rnd_below(&rnd, 3)] : HZ_S32,
 		};
@@ -408,20 +405,18 @@ static void test_d4_bitfield(struct dev *dev)
 	}
 }
 
-/*
- * Many rows of packed fields by few vectors of f16 that are aligned, as rows or one by one: so many
- * tiles that blocks of a GPU have one, some, and more than they take at a time
- */
+/* Many rows of packed bit fields by few f16 vectors that are aligned, together or one at a time:
+ * blocks of a GPU process one tile, several, and more than they keep in flight. */
 static void test_aligned(struct dev *dev)
 {
 	static const int64_t rows[] = {1070, 4240, 8460, 17000};
 	int good = 1;
 
 	for (int i = 0; i < 16; i++) {
-		struct one o = {
+		struct one_sided o = {
 			.lattice = i / 4 % 2 ? LATTICES - 2 : 0, .rows = rows[i % 4],
 			.how = PACKED | (int)rnd_below(&rnd, 32), .k = 1 + rnd_below(&rnd, 200),
-			.batch = 8, .turned = i / 8, .pad = 8, .x_dtype = HZ_F16,
+			.batch = 8, .by_cols = i / 8, .pad = 8, .x_dtype = HZ_F16,
 			.y_dtype = floats[rnd_below(&rnd, 3)],
 		};
 
@@ -429,17 +424,17 @@ static void test_aligned(struct dev *dev)
 			continue;
 		if (i % 4 == 0)
 			o.k += 1500;
-		if (o.turned) {
+		if (o.by_cols) {
 			o.batch = 3 + rnd_below(&rnd, 6);
 			o.pad += (int)(-o.k & 7);
 		}
 		good &= run_one(dev, &o, i % 8 == 5);
 	}
 	for (int i = 0; i < 8; i++) {
-		struct one o = {
+		struct one_sided o = {
 			.lattice = i / 4 ? LATTICES - 2 : 0, .rows = rows[i % 4],
 			.how = PACKED | (int)rnd_below(&rnd, 32),
-			.k = 16 * (1 + rnd_below(&rnd, 20)), .batch = 1, .turned = 1,
+			.k = 16 * (1 + rnd_below(&rnd, 20)), .batch = 1, .by_cols = 1,
 			.x_dtype = HZ_F16, .y_dtype = floats[rnd_below(&rnd, 3)],
 		};
 
@@ -453,35 +448,35 @@ static void test_aligned(struct dev *dev)
 }
 
 /*
- * By up to 8 vectors of f16: codes whose blocks or small groups have scales, those of 16 bits or
- * that no table of bytes knows, coarser levels. Rows and k around tiles and chunks; as many tiles
- * as a block of a GPU keeps sums of at a time, and more
+ * Up to 8 f16 vectors: codes whose blocks or small groups have scales, codes of 16 bits or without
+ * byte tables, coarser levels. Rows and k are around tiles and chunks, with as many tiles as a
+ * block of a GPU has accumulators for, and more.
  */
 static void test_tables(struct dev *dev)
 {
 	static const int64_t rows[] = {1, 31, 33, 200, 1070, 4240, 8460};
 	static const int64_t ks[] = {8, 64, 72, 120, 128, 136, 520, 2048, 9000};
 	static const int some[] = {1, 2, 6, 9, 10, 12, 14, 15, 17, 19};
-	const int first = lattice_named("D4 q 4 M 2 bank"), rest = LATTICES - 6 - first;
+	const int first = lattice_named("D4 q 4 M 2 bank"), count = LATTICES - 6 - first;
 
-	for (int i = 0; i < (int)(sizeof(some) / sizeof(*some)) + rest; i++) {
-		const int which = i < rest ? first + i : some[i - rest];
+	for (int i = 0; i < (int)(sizeof(some) / sizeof(*some)) + count; i++) {
+		const int which = i < count ? first + i : some[i - count];
 		int good = 1;
 
 		for (int n = 0; n < (quick ? 4 : 14); n++) {
-			struct one o = {
+			struct one_sided o = {
 				.lattice = which, .rows = rows[rnd_below(&rnd, n % 2 ? 7 : 4)],
 				.how = (n % 4 == 0 ? 0 : n % 4 == 2 ? FEWER : PACKED) |
 				       (rnd_below(&rnd, 2) ? SCALED : 0),
 				.batch = 1 + (n % 3 ? 0 : rnd_below(&rnd, 8)),
-				.turned = rnd_below(&rnd, 2), .pad = 1 + rnd_below(&rnd, 8),
+				.by_cols = rnd_below(&rnd, 2), .pad = 1 + rnd_below(&rnd, 8),
 				.x_dtype = HZ_F16, .y_dtype = floats[rnd_below(&rnd, 3)],
 			};
 
 			o.k = ks[rnd_below(&rnd, o.rows > 1070 ? 6 : 9)];
 			if (n == 1) {
 				o.batch = 8;
-				o.turned = 0;
+				o.by_cols = 0;
 				o.pad = 8;
 			}
 			good &= run_one(dev, &o, n == 3);
@@ -490,10 +485,8 @@ static void test_tables(struct dev *dev)
 	}
 }
 
-/*
- * E8 with q = 4 packed, on a GPU as bit-planes: batches around where a launch ends and where
- * points are made, so many rows that blocks have several tiles, rows of several units, or too long
- */
+/* Packed E8 with q = 4: batches around the limit of a launch and of the route that materializes
+ * points; so many rows that blocks process several tiles; rows of several units, and too long */
 static void test_e8_bitplane(struct dev *dev)
 {
 	static const struct {
@@ -504,12 +497,12 @@ static void test_e8_bitplane(struct dev *dev)
 	int good = 1;
 
 	for (int i = 0; i < 3 * 14; i++) {
-		struct one o = {
+		struct one_sided o = {
 			.lattice = i % 3 == 2 ? 16 : i % 3 ? centred : plain, .batch = i / 3,
 			.how = PACKED | (i % 2 ? (int)rnd_below(&rnd, 32) : 0),
 			.rows = 1 + rnd_below(&rnd, 150),
 			.k = 1 + rnd_below(&rnd, i % 4 ? 300 : 2500),
-			.turned = rnd_below(&rnd, 2),
+			.by_cols = rnd_below(&rnd, 2),
 			.x_dtype = i % 5 ? floats[rnd_below(&rnd, 3)] : HZ_S8,
 			.y_dtype = i % 10 ? floats[rnd_below(&rnd, 3)] : HZ_S32,
 		};
@@ -522,9 +515,9 @@ static void test_e8_bitplane(struct dev *dev)
 	ok(good, "%s: packed E8", dev->name);
 	good = 1;
 	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = i % 2 ? centred : plain, .how = PACKED, .rows = sizes[i].rows,
-			.k = sizes[i].k, .batch = sizes[i].batch, .turned = rnd_below(&rnd, 2),
+			.k = sizes[i].k, .batch = sizes[i].batch, .by_cols = rnd_below(&rnd, 2),
 			.x_dtype = i % 4 == 3 ? HZ_S8 : floats[rnd_below(&rnd, 3)],
 			.y_dtype = i % 4 == 3 ? HZ_S32 : floats[rnd_below(&rnd, 3)],
 		};
@@ -537,8 +530,8 @@ static void test_e8_bitplane(struct dev *dev)
 }
 
 /*
- * Packed fields by more vectors of f16, rows of which are aligned: tiles of 32 to 256 columns and
- * of 64 to 192 rows, one and more of both, chunks of 128 that are whole or not, split or not
+ * Packed bit fields by larger batches of f16 whose rows are aligned: tiles of 32 to 256 columns and
+ * of 64 to 192 rows, one and several of both; full and partial chunks of 128 along k, split or not
  */
 static void test_batches(struct dev *dev)
 {
@@ -554,7 +547,7 @@ static void test_batches(struct dev *dev)
 	int good = 1;
 
 	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = i % 3 == 1 ? LATTICES - 2 : 0, .rows = sizes[i].rows,
 			.how = PACKED | ((int)rnd_below(&rnd, 32) & ~FEWER), .k = sizes[i].k,
 			.batch = sizes[i].batch, .pad = 8 + (int)(-sizes[i].batch & 7),
@@ -569,9 +562,9 @@ static void test_batches(struct dev *dev)
 }
 
 /*
- * The same by so many that tiles have 128 and 256 columns, and so few tiles that k is split: of
- * f16, which have such tiles of 64, 128 and 192 rows, and of f32 and bf16, which are put in order
- * first. Of every share of the rows of a tile that a split adds up some are looked at.
+ * Larger batches, with tiles of 128 and 256 columns, and so few tiles that k is split: f16, with
+ * tiles of 64, 128 and 192 rows, and f32 and bf16, which are reordered first. Some rows of each
+ * share that the reduction of the splits handles are checked.
  */
 static void test_splits(struct dev *dev)
 {
@@ -586,11 +579,11 @@ static void test_splits(struct dev *dev)
 	int good = 1;
 
 	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = i % 2 ? LATTICES - 2 : 0, .rows = sizes[i].rows,
 			.how = PACKED | ((int)rnd_below(&rnd, 32) & ~FEWER), .k = sizes[i].k,
 			.batch = sizes[i].batch, .pad = 8 + (int)(-sizes[i].batch & 7),
-			.x_dtype = sizes[i].x_dtype, .y_dtype = floats[(i + 1) % 3], .apart = 7,
+			.x_dtype = sizes[i].x_dtype, .y_dtype = floats[(i + 1) % 3], .step = 7,
 		};
 
 		good &= run_one(dev, &o, 0);
@@ -598,10 +591,8 @@ static void test_splits(struct dev *dev)
 	ok(good, "%s: packed fields by many vectors, k is split", dev->name);
 }
 
-/*
- * Packed codes of D4 so far from 0 that neither bytes nor f16 have points less o: by as many
- * vectors as there are ways for those that are near it
- */
+/* Packed codes of D4 so far from 0 that p - o does not fit bytes or f16: a batch for each route
+ * that codes near 0 have */
 static void test_far(struct dev *dev)
 {
 	static const struct {
@@ -616,7 +607,7 @@ static void test_far(struct dev *dev)
 	int good = 1;
 
 	for (int i = 0; i < (int)(sizeof(sizes) / sizeof(*sizes)); i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = LATTICES - 6, .rows = sizes[i].rows, .how = PACKED,
 			.k = sizes[i].k, .batch = sizes[i].batch, .pad = 8,
 			.x_dtype = sizes[i].x_dtype, .y_dtype = sizes[i].y_dtype,
@@ -632,7 +623,7 @@ static void test_special(struct dev *dev)
 	int good = 1;
 
 	for (int i = 0; i < 20; i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32) & ~FEWER,
 			.batch = 2 + rnd_below(&rnd, 5), .rows = 1 + rnd_below(&rnd, 130),
 			.k = 10 + rnd_below(&rnd, 300), .x_dtype = floats[i % 3], .y_dtype = HZ_F32,
@@ -643,7 +634,7 @@ static void test_special(struct dev *dev)
 	ok(good, "%s: Inf and NaN in x", dev->name);
 	good = 1;
 	for (int i = 0; i < 20; i++) {
-		const struct one o = {
+		const struct one_sided o = {
 			.lattice = i % LATTICES, .how = (int)rnd_below(&rnd, 32),
 			.batch = 1 + rnd_below(&rnd, 5),
 			.rows = 1 + rnd_below(&rnd, 130), .k = 10 + rnd_below(&rnd, 300),
@@ -656,16 +647,16 @@ static void test_special(struct dev *dev)
 	ok(good, "%s: x of extreme sizes", dev->name);
 }
 
-/* ---- Two-sided ------------------------------------------------------------------------------- */
+/* ---- Two coded operands ---------------------------------------------------------------------- */
 
-/* Whether values are nothing but points less o times the scales of lattice and row */
-static int only_points(const hz_lattice *l, int how)
+/* Whether values are p - o times the scales of lattice and row, and nothing else */
+static int is_point_times_scale(const hz_lattice *l, int how)
 {
 	return !hzi_lattice_has_t(l) && !(how & FEWER) &&
 	       !(l->rule.flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED));
 }
 
-/* The most of an integer of a point less o */
+/* The largest |p - o| of a coordinate */
 static int64_t most_of(const hz_lattice *l)
 {
 	int64_t most = 0;
@@ -676,14 +667,14 @@ static int64_t most_of(const hz_lattice *l)
 	return most + (int64_t)l->point_max;
 }
 
-/* Whether a GPU has the points of codes as bytes */
+/* Whether points fit bytes on a GPU */
 static int has_bytes(const hz_lattice *l)
 {
 	const int level = l->rule.level_size <= 256 ? 1 : l->rule.level_size <= 65536 ? 2 : 4;
 	const int d = l->rule.d, without = l->rule.kind == HZ_LATTICE_D ? 2 : 3;
 
-	return (d <= 4 || d == 8) && d != without && l->rule.q <= 16 && l->rule.levels * level <= 8 &&
-	       most_of(l) <= 127;
+	return (d <= 4 || d == 8) && d != without && l->rule.q <= 16 &&
+	       l->rule.levels * level <= 8 && most_of(l) <= 127;
 }
 
 static int run_two(struct dev *dev, int wi, int xi, int route, int table, int how_w, int how_x,
@@ -693,34 +684,26 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	hz_vlut *v = open_vlut(dev, wl, xl, route, table, 0, 0);
 	hz_vlut *vx = open_vlut(dev, xl, wl, 0, 0, 0, 0);
 	struct coded w = coded_new(dev, wl, v, rows, k, how_w);
-	/* Packed codes of x are made by a table whose w it is. */
+	/* Packed codes of x come from a table with x as its w. */
 	struct coded x = coded_new(dev, xl, vx, cols, k, how_x);
 	const int64_t y_stride[2] = {cols + 2, 1};
 	const size_t bytes = (size_t)(rows * (cols + 2)) * hz_dtype_size(y_dtype);
-	struct one o = {.lattice = wi,
-			.route = route,
-			.table = table,
-			.how = how_w,
-			.x_dtype = HZ_F32,
-			.y_dtype = y_dtype,
-			.rows = rows,
-			.k = k,
-			.batch = cols};
+	struct one_sided o = {.lattice = wi, .route = route, .table = table, .how = how_w,
+			      .x_dtype = HZ_F32, .y_dtype = y_dtype, .rows = rows, .k = k,
+			      .batch = cols};
 	double *want = calloc((size_t)(rows * cols) + 1, 8),
 	       *bounds = calloc((size_t)(rows * cols) + 1, 8);
 	unsigned char *image = malloc(bytes + 2 * GUARD);
 	struct area ya = area_new(dev, bytes, 0);
 	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
-	/*
-	 * Sums of integers: exact, on a GPU of bytes, but for packed D4 by few rows; else in f32,
-	 * of what f16 holds.
-	 */
-	const int sums = only_points(wl, how_w) && only_points(xl, how_x);
+	/* Sums of integers are exact on a CPU, and on a GPU if points fit bytes, except packed D4
+	 * with few columns. Otherwise they are f32 sums of numbers rounded to f16. */
+	const int sums = is_point_times_scale(wl, how_w) && is_point_times_scale(xl, how_x);
 	const int cpu = dev->device == HZ_CPU, a2 = wl->rule.kind == HZ_LATTICE_A2;
-	const int few = (how_w & PACKED) && cols < 512 && wl->rule.kind == HZ_LATTICE_D &&
+	const int d4_gemv = (how_w & PACKED) && cols < 512 && wl->rule.kind == HZ_LATTICE_D &&
 			wl->rule.d == 4 && wl->rule.q == 4 && wl->rule.levels == 2;
 	const int exact = sums && route != HZ_VLUT_TABLE &&
-			  (cpu || (has_bytes(wl) && has_bytes(xl) && !few && !is_routed(dev)));
+			  (cpu || (has_bytes(wl) && has_bytes(xl) && !d4_gemv && !is_routed(dev)));
 	const int mapped = ((wl->rule.flags | xl->rule.flags) & HZI_LATTICE_MAPPED) != 0;
 	const struct bound bound = sums && (cpu || (most_of(wl) <= 2048 && most_of(xl) <= 2048)) ?
 					   (struct bound){cpu ? 0 : 0x1p-17, 0} : bound_of(dev, 0);
@@ -752,7 +735,7 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 			if (y_dtype == HZ_S32)
 				continue;
 			if (exact) {
-				double rounded = 0;	/* room for any dtype */
+				double rounded = 0;	/* storage for any dtype */
 				const double f = (double)wl->rule.scale[0] * xl->rule.scale[0] /
 						 unit * x.scale[j];
 
@@ -765,7 +748,8 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 			if (cpu || route == HZ_VLUT_TABLE)
 				bounds[i * cols + j] += (bound.part + bound.unit) * most *
 							w.reach / 2;
-			/* A matrix in f32 leaves a rounding of what cancels: of x's numbers too. */
+			/* A transform in f32 adds rounding errors of terms that cancel, also those
+			 * of x. */
 			if (mapped)
 				bounds[i * cols + j] +=
 					0x1p-20 / (double)k * (weight * x.reach + most * w.reach);
@@ -806,21 +790,20 @@ static void test_two_sided(struct dev *dev)
 	for (int i = 0; i < LATTICES; i++) {
 		hz_lattice *l = lattice_of(dev, i);
 		const int integral = !(l->rule.flags & HZI_LATTICE_MAPPED);
-		/* Large tables take a while to fill, and are the same for every level. */
+		/* Large tables take long to fill, and are the same for every ISA level. */
 		const int table = integral && l->leaders &&
 				  l->rule.level_size * l->rule.level_size <=
 				  (uint64_t)1 << (dev == devs ? 26 : 20);
 		const int d = l->rule.d;
-		/*
-		 * The last block may reach beyond k, where its points are not 0; of A2 it counts
-		 * for s32.
-		 */
+		/* The last block may extend beyond k, where its points are not 0; for A2 they count
+		 * in s32. */
 		const int64_t beyond = l->rule.embed == d ? rnd_below(&rnd, d) : 0;
 		const int64_t k = d * (1 + rnd_below(&rnd, 20)) - beyond;
 		const struct hzi_route *const forced = dev->ctx->forced[HZI_OP_vlut_gemm];
 		int good = 1;
 
-		/* Forced on small products, it rounds points that are no integers to f16: A2's. */
+		/* This route, forced on small products, rounds the points of A2, which are not
+		 * integers, to f16. */
 		if (l->rule.embed != d && forced && strcmp(forced->name, "via_f16") == 0)
 			continue;
 		for (int n = 0; n < (quick ? 2 : 6); n++) {
@@ -839,7 +822,7 @@ static void test_two_sided(struct dev *dev)
 		if (table) {
 			good &= run_two(dev, i, i, HZ_VLUT_TABLE, 0, 0, PACKED | FEWER, 9, 11, k,
 					HZ_F32);
-			good &= run_two(dev, i, i, HZ_VLUT_TABLE, HZ_S16, SCALED, PLANES, 9, 70, k,
+			good &= run_two(dev, i, i, HZ_VLUT_TABLE, HZ_S16, SCALED, PLANAR, 9, 70, k,
 					HZ_S32);
 		}
 		ok(good, "%s: %s by itself", dev->name, lattices[i].name);
@@ -858,7 +841,7 @@ static void test_two_sided(struct dev *dev)
 	   "%s: packed D4 by few rows and more", dev->name);
 }
 
-/* ---- The same bits, errors ------------------------------------------------------------------- */
+/* ---- Bits, errors ---------------------------------------------------------------------------- */
 
 /* Any number of threads gives the same bits. */
 static void test_threads(void)
@@ -901,7 +884,7 @@ static void test_threads(void)
 	}
 }
 
-/* What the tables of bytes are said to cost, on normal numbers */
+/* The documented accuracy of each table dtype, on normal numbers */
 static void test_accuracy(struct dev *dev)
 {
 	enum { ROWS = 128, K = 2048 };

@@ -1,10 +1,10 @@
 /*
- * vlut.h - quantizers, coded matrices and bounds, for the tests of products with lattice codes
+ * vlut.h - quantizers, coded matrices and error bounds for tests of products with lattice codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Any digits are codes, so these are random. What they stand for is made by the rules of
- * lib/lattice/lattice_math.h, which t/lattice/lattice.c tests, in double.
+ * Any digits are valid codes, so the tests use random ones. Their values come from the definitions
+ * in lib/lattice/lattice_math.h, which t/lattice/lattice.c tests, in double.
  */
 #ifndef T_VLUT_H
 #define T_VLUT_H
@@ -23,7 +23,7 @@ static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
 static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.25};
 static const double bank[] = {0.7, 1.0, 1.4, 2.5};
 static const int64_t near4[] = {3, -2, 1, 2};
-/* 0 is in none of such codes, which WRAP takes. */
+/* 0 is not the value of any of these codes; WRAP allows that. */
 static const int64_t far1[] = {70000}, far4[] = {45000, -21000, 33000, 9000},
 		     far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
 
@@ -111,7 +111,7 @@ static inline int lattice_named(const char *name)
 	return i;
 }
 
-/* Opened once for each context: the leaders of some take a while */
+/* Opened once per context: computing the leaders of some takes long */
 static hz_lattice *opened[DEV_MAX][LATTICES];
 
 static inline hz_lattice *lattice_of(struct dev *dev, int i)
@@ -133,19 +133,19 @@ static inline void close_lattices(void)
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* A coded matrix, on the host and on the device, and what it stands for */
+/* A coded matrix on the host and on the device, and its values */
 struct coded {
 	hz_coded c;
 	hz_tensor t, row_scale;
 	struct area codes_area, t_area, scale_area, packed_area;
-	double *values;			/* [rows][k]: values times row scale */
+	double *values;			/* [rows][k], includes the row scale */
 	int32_t *points;		/* [rows][blocks][embed]: p - o */
-	float *scale;			/* [rows]: 1 where it is not given */
-	double reach;			/* the most that the values of a row can sum up to */
+	float *scale;			/* [rows]: 1 if not given */
+	double reach;			/* the largest sum of |values| of a row */
 	int64_t rows, k, blocks;
 };
 
-enum { PACKED = 1, SCALED = 2, FEWER = 4, PLANES = 8, ALL_LEVELS = 16 };
+enum { PACKED = 1, SCALED = 2, FEWER = 4, PLANAR = 8, ALL_LEVELS = 16 };
 
 static inline void area_put(struct dev *dev, struct area *area, const void *from, size_t bytes)
 {
@@ -159,12 +159,13 @@ static inline void area_put(struct dev *dev, struct area *area, const void *from
 	free(image);
 }
 
-/* What makes values of codes: the leaders that were needed so far, if a matrix has many codes */
+/* Decodes blocks; caches leaders if a matrix has many codes. */
 struct decoder {
 	const hz_lattice *l;
-	int first;			/* of the levels in use */
+	int first;			/* first level in use */
 	float sub[HZI_LATTICE_DIMS];
-	int32_t (*leaders)[1 + HZI_LATTICE_DIMS]; /* [q^d]: 1 where there is one; NULL: not kept */
+	int32_t (*leaders)[1 + HZI_LATTICE_DIMS]; /* [q^d]: 1 if cached, and the leader; NULL: no
+						   * cache */
 };
 
 static inline void leader_of(const struct decoder *d, uint32_t code, int32_t *c)
@@ -182,7 +183,7 @@ static inline void leader_of(const struct decoder *d, uint32_t code, int32_t *c)
 	memcpy(c, kept + 1, sizeof(b));
 }
 
-/* What a block is: value[d] times 1, and p - o */
+/* A block's value[d] at row scale 1, and p - o */
 static inline void decode(const struct decoder *from, const uint32_t *code, int t, double *value,
 		   int32_t *p)
 {
@@ -225,7 +226,7 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int d = r->d, M = r->levels, has_t = hzi_lattice_has_t(l);
-	/* The largest T are far from others: they are not always there. */
+	/* The largest T are far larger than others: use them sometimes only. */
 	const int scales = r->scales < 9 || rnd_below(&rnd, 3) == 0 ? r->scales : 9;
 	const int used = how & FEWER ? 1 + (int)rnd_below(&rnd, M) : M;
 	const int stored = how & FEWER && !(how & ALL_LEVELS) ? used : M;
@@ -262,10 +263,10 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 
 			for (int m = M - stored; m < M; m++) {
 				const int64_t level = m - (M - stored);
-				const int64_t at = how & PLANES ? (level * rows + i) * blocks + b
+				const int64_t at = how & PLANAR ? (level * rows + i) * blocks + b
 								: (i * blocks + b) * stored + level;
 
-				/* A byte or word that is no code counts modulo q^d. */
+				/* A byte or word that is not a valid code counts modulo q^d. */
 				code[m] = (uint32_t)(rnd_u64(&rnd) % r->level_size);
 				if (size == 1)
 					codes[at] = (uint8_t)code[m];
@@ -289,7 +290,7 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 	area_put(dev, &w.scale_area, scale, (size_t)rows * 4);
 	w.c.codes = hz_tensor_3d(w.codes_area.data, info.level_dtype, dev->device, rows, blocks,
 				 stored);
-	if (how & PLANES) {
+	if (how & PLANAR) {
 		w.c.codes.stride[0] = blocks;
 		w.c.codes.stride[1] = 1;
 		w.c.codes.stride[2] = rows * blocks;
@@ -320,7 +321,7 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 	return w;
 }
 
-/* row_scale and t are views inside: they point to where the matrix has come to be. */
+/* row_scale and t are views within w: points them to the matrix's current address. */
 static inline const hz_coded *coded_view(struct coded *w, int how)
 {
 	if (w->c.t)
@@ -342,13 +343,13 @@ static inline void coded_free(struct coded *w)
 	free(w->points);
 }
 
-/* ---- Bounds ---------------------------------------------------------------------------------- */
+/* ---- Error bounds ---------------------------------------------------------------------------- */
 
 /*
- * |y - exact| of column j is at most rounding + part * sum |w x| + unit * max |x| * sum |w|; on the
- * CPU and by tables with half of the most that leaders could make added to both sums, since o and
- * levels may cancel. The second is of f32 sums, or tables, and the third of fixed-point numbers. A
- * GPU multiplies in f16, with scales of blocks rounded to it.
+ * In column j |y - exact| is at most rounding + part sum |w x| + unit max |x| sum |w|. On the CPU,
+ * and with tables, half of the largest value of leaders is added to |w| in both sums, since o and
+ * levels may cancel. part is for f32 accumulation or tables, unit for fixed-point numbers. A GPU
+ * multiplies in f16, and rounds scales of blocks to f16.
  */
 struct bound {
 	double part, unit;

@@ -127,10 +127,7 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	ref.b = b.v;
 	ref.y = calloc((size_t)y.n + 1, sizeof(double));
 	ref.pre = calloc((size_t)y.n + 1, sizeof(double));
-	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view,
-			    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes);
-	good = good && status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view,
-						   with_bias ? &b.view : NULL, &y.view, &o));
+	good = RUN(conv, &x.view, &w.view, with_bias ? &b.view : NULL, &y.view, &o);
 	ref.forward(&ref);
 	good = good && near(&y, ref.y, "y");
 	if (with_pre) {
@@ -142,12 +139,8 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	old_w = copy_of(dw.v, dw.n);
 	if (with_bias)
 		old_b = copy_of(db.v, db.n);
-	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view,
-				    with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
-				    with_bias ? &db.view : NULL, &back, &bytes), &bytes);
-	good = good && status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view,
-				      with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
-				      with_bias ? &db.view : NULL, &back));
+	good = good && RUN(conv_bwd, &x.view, &w.view, with_bias ? &b.view : NULL, &dy.view,
+			   &dx.view, &dw.view, with_bias ? &db.view : NULL, &back);
 	if (at_kink(&ref, dtype))
 		goto out;
 	good = good && is_gradient(&ref, &dy, &x, NULL, bound, &dx, "dx") &&
@@ -283,18 +276,13 @@ static int large_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qu
 	ref.b = b.v;
 	ref.y = calloc((size_t)y.n + 1, sizeof(double));
 	ref.pre = with_pre ? calloc((size_t)y.n + 1, sizeof(double)) : NULL;
-	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view,
-			    with_bias ? &b.view : NULL, &y.view, &o, &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view,
-					   with_bias ? &b.view : NULL, &y.view, &o));
+	good = RUN(conv, &x.view, &w.view, with_bias ? &b.view : NULL, &y.view, &o);
 	conv_ref(&ref);
 	good = good && near(&y, ref.y, "y") && (!with_pre || near(&pre, ref.pre, "pre"));
 	o.activation = HZ_ACT_NONE;
 	o.pre = NULL;
-	good = good && reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL,
-				    &dy.view, &dx.view, &dw.view, NULL, &o, &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view,
-					       &dx.view, &dw.view, NULL, &o));
+	good = good && RUN(conv_bwd, &x.view, &w.view, NULL, &dy.view, &dx.view, &dw.view, NULL,
+			   &o);
 	free(ref.y), free(ref.pre);
 	ref.y = dy.v;
 	ref.dw = calloc((size_t)w.n + 1, sizeof(double));
@@ -513,10 +501,7 @@ static void test_conv_of_scales(struct dev *dev)
 		ref.ny = y.n;
 		ref.y = calloc((size_t)y.n, sizeof(double));
 		conv_ref(&ref);
-		good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL,
-							   &y.view, &o, &bytes), &bytes) &&
-		       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view,
-						   &o)) && fetch(&y);
+		good = RUN(conv, &x.view, &w.view, NULL, &y.view, &o) && fetch(&y);
 		ok(good && within_norm(y.v, ref.y, half, tolerance(dtype)) &&
 		   within_norm(y.v + half, ref.y + half, half, tolerance(dtype)),
 		   "%s: images of different scales, %s", dev->name, hz_dtype_name(dtype));
@@ -554,9 +539,7 @@ static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, 
 	ref.ny = y.n;
 	ref.y = calloc((size_t)y.n, sizeof(double));
 	conv_ref(&ref);
-	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
-						   &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	good = RUN(conv, &x.view, &w.view, NULL, &y.view, &o) &&
 	       fetch(&y) && within_norm(y.v, ref.y, (size_t)y.n, tolerance(dtype));
 	free(ref.y);
 	drop(&x), drop(&w), drop(&y);
@@ -602,12 +585,8 @@ static int activation_rounding(struct dev *dev, int dtype)
 	int good, others = 0;
 
 	part.shape[2] = 5;
-	good = reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &part, &o,
-						   &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &part, &o)) &&
-	       reserve(dev, hz_quat_conv_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &o,
-						   &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &o)) &&
+	good = RUN(conv, &x.view, &w.view, NULL, &part, &o) &&
+	       RUN(conv, &x.view, &w.view, NULL, &y.view, &o) &&
 	       fetch(&y) && fetch(&z);
 	for (int64_t i = 0; good && i < n; i++)
 		others += y.v[i] != z.v[i / 40 * 48 + i % 40];

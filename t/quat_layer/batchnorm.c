@@ -185,12 +185,8 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	ref.ny = y.n;
 	ref.y = calloc((size_t)y.n, sizeof(double));
 	ref.forward(&ref);
-	good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &x.view,
-			    params ? &gamma.view : NULL, params ? &beta.view : NULL, &y.view, &o,
-			    &bytes), &bytes);
-	good = good && status_ok(dev, hz_quat_batchnorm(dev->ctx, &x.view,
-				      params ? &gamma.view : NULL, params ? &beta.view : NULL,
-				      &y.view, &o));
+	good = RUN(batchnorm, &x.view, params ? &gamma.view : NULL, params ? &beta.view : NULL,
+		   &y.view, &o);
 	good = good && near(&y, ref.y, "y");
 	/* running mean and variance */
 	{
@@ -228,14 +224,8 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	old_g = copy_of(dgamma.v, dgamma.n);
 	old_b = copy_of(dbeta.v, dbeta.n);
 	o.flags |= (uint32_t)sum;
-	good = good && reserve(dev, hz_quat_batchnorm_bwd_workspace(dev->ctx, &x.view,
-				    params ? &gamma.view : NULL, &dy.view, &dx.view,
-				    params ? &dgamma.view : NULL, params ? &dbeta.view : NULL, &o,
-				    &bytes), &bytes);
-	good = good && status_ok(dev, hz_quat_batchnorm_bwd(dev->ctx, &x.view,
-				      params ? &gamma.view : NULL, &dy.view, &dx.view,
-				      params ? &dgamma.view : NULL, params ? &dbeta.view : NULL,
-				      &o));
+	good = good && RUN(batchnorm_bwd, &x.view, params ? &gamma.view : NULL, &dy.view, &dx.view,
+			   params ? &dgamma.view : NULL, params ? &dbeta.view : NULL, &o);
 	good = good && is_gradient(&ref, &dy, &x, NULL, tolerance(dtype), &dx, "dx");
 	/* A gradient of gamma may be a small difference of large sums. */
 	if (params)
@@ -272,9 +262,7 @@ static int offset_case(struct dev *dev, int whiten)
 	upload(&x, x.v);
 	ref.y = calloc((size_t)y.n, sizeof(double));
 	ref.forward(&ref);
-	good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &x.view, NULL, NULL, &y.view, &o,
-							&bytes), &bytes) &&
-	       status_ok(dev, hz_quat_batchnorm(dev->ctx, &x.view, NULL, NULL, &y.view, &o)) &&
+	good = RUN(batchnorm, &x.view, NULL, NULL, &y.view, &o) &&
 	       near(&y, ref.y, "y");
 	drop(&x), drop(&y);
 	free(ref.y);
@@ -300,14 +288,8 @@ static int dependent_case(struct dev *dev, int64_t batch)
 	for (int64_t i = x.n - 1; i >= 0; i--)
 		x.v[i] = of[i % 4] * 255 * (0.5 + x.v[i / 4 * 4]);
 	upload(&x, x.v);
-	good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, &x.view, NULL, NULL, &y.view, &o,
-							&bytes), &bytes) &&
-	       status_ok(dev, hz_quat_batchnorm(dev->ctx, &x.view, NULL, NULL, &y.view, &o)) &&
-	       reserve(dev, hz_quat_batchnorm_bwd_workspace(dev->ctx, &x.view, NULL, &x.view,
-							    &dx.view, NULL, NULL, &o, &bytes),
-		       &bytes) &&
-	       status_ok(dev, hz_quat_batchnorm_bwd(dev->ctx, &x.view, NULL, &x.view, &dx.view,
-						    NULL, NULL, &o)) &&
+	good = RUN(batchnorm, &x.view, NULL, NULL, &y.view, &o) &&
+	       RUN(batchnorm_bwd, &x.view, NULL, &x.view, &dx.view, NULL, NULL, &o) &&
 	       fetch(&y) && fetch(&dx);
 	for (int64_t i = 0; i < y.n; i++)
 		good = good && fabs(y.v[i]) < 10 && isfinite(dx.v[i]);
@@ -581,14 +563,8 @@ static void run_layer(struct dev *dev, struct run *r)
 	size_t bytes;
 
 	if (r->norm) {
-		r->good = reserve(dev, hz_quat_batchnorm_workspace(dev->ctx, x, NULL, NULL, y, &o,
-								   &bytes), &bytes) &&
-			  status_ok(dev, hz_quat_batchnorm(dev->ctx, x, NULL, NULL, y, &o)) &&
-			  reserve(dev, hz_quat_batchnorm_bwd_workspace(dev->ctx, x, NULL, dy, dx,
-								       NULL, NULL, &o, &bytes),
-				  &bytes) &&
-			  status_ok(dev, hz_quat_batchnorm_bwd(dev->ctx, x, NULL, dy, dx, NULL,
-							       NULL, &o));
+		r->good = RUN(batchnorm, x, NULL, NULL, y, &o) &&
+			  RUN(batchnorm_bwd, x, NULL, dy, dx, NULL, NULL, &o);
 	} else {
 		r->good = status_ok(dev, hz_quat_pool(dev->ctx, x, y, index, &r->pool)) &&
 			  status_ok(dev, hz_quat_pool_bwd(dev->ctx, index, dy, dx, &r->pool));

@@ -106,12 +106,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 		o.packed = &blob;
 	}
 	good = good &&
-	       reserve(dev,
-		       hz_quat_linear_workspace(dev->ctx, &x.view, packed ? NULL : &w.view,
-						with_bias ? &b.view : NULL, &y.view, &o, &bytes),
-		       &bytes);
-	good = good && status_ok(dev, hz_quat_linear(dev->ctx, &x.view, packed ? NULL : &w.view,
-						     with_bias ? &b.view : NULL, &y.view, &o));
+	       RUN(linear, &x.view, packed ? NULL : &w.view, with_bias ? &b.view : NULL, &y.view,
+		   &o);
 	ref.forward(&ref);
 	good = good && near(&y, ref.y, "y");
 	if (with_pre) {
@@ -134,13 +130,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 		old_b = copy_of(db.v, db.n);
 	if (with_s)
 		old_s = copy_of(ds.v, ds.n);
-	good = good && reserve(dev, hz_quat_linear_bwd_workspace(dev->ctx, &x.view,
-				    packed ? NULL : &w.view, with_bias ? &b.view : NULL, &dy.view,
-				    &dx.view, &dw.view, with_bias ? &db.view : NULL, &back, &bytes),
-			       &bytes);
-	good = good && status_ok(dev, hz_quat_linear_bwd(dev->ctx, &x.view, packed ? NULL : &w.view,
-				      with_bias ? &b.view : NULL, &dy.view, &dx.view, &dw.view,
-				      with_bias ? &db.view : NULL, &back));
+	good = good && RUN(linear_bwd, &x.view, packed ? NULL : &w.view, with_bias ? &b.view : NULL,
+			   &dy.view, &dx.view, &dw.view, with_bias ? &db.view : NULL, &back);
 	if (at_kink(&ref, dtype))
 		goto out;
 	good = good && is_gradient(&ref, &dy, &x, NULL, bound, &dx, "dx") &&
@@ -231,11 +222,7 @@ static void test_long(struct dev *dev)
 			}
 		}
 	}
-	good = reserve(dev, hz_quat_linear_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &dy.view,
-							 NULL, &dw.view, NULL, NULL, &bytes),
-		       &bytes) &&
-	       status_ok(dev, hz_quat_linear_bwd(dev->ctx, &x.view, &w.view, NULL, &dy.view, NULL,
-						 &dw.view, NULL, NULL)) &&
+	good = RUN(linear_bwd, &x.view, &w.view, NULL, &dy.view, NULL, &dw.view, NULL, NULL) &&
 	       near_within(bound, &dw, want, "dw");
 	ok(good, "%s: the gradient of a linear layer over a long batch", dev->name);
 	free(want);
@@ -257,11 +244,8 @@ static void test_long(struct dev *dev)
 			}
 		}
 	}
-	good = reserve(dev, hz_quat_conv_bwd_workspace(dev->ctx, &image.view, &kernel.view, NULL,
-						       &out.view, NULL, &dk.view, NULL, NULL,
-						       &bytes), &bytes) &&
-	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &image.view, &kernel.view, NULL, &out.view,
-					       NULL, &dk.view, NULL, NULL)) &&
+	good = RUN(conv_bwd, &image.view, &kernel.view, NULL, &out.view, NULL, &dk.view, NULL,
+		   NULL) &&
 	       near_within(bound, &dk, want, "dw");
 	ok(good, "%s: the gradient of a convolution over many pixels", dev->name);
 	free(want);
@@ -306,9 +290,7 @@ static void test_cat(struct dev *dev)
 			}
 		}
 	}
-	good = reserve(dev, hz_quat_linear_workspace(dev->ctx, &qx, &qw, NULL, &qy, NULL, &bytes),
-		       &bytes) &&
-	       status_ok(dev, hz_quat_linear(dev->ctx, &qx, &qw, NULL, &qy, NULL)) &&
+	good = RUN(linear, &qx, &qw, NULL, &qy, NULL) &&
 	       near(&y, want, "linear");
 	ok(good, "%s: the linear layer of Orkis and speechbrain, in place", dev->name);
 	drop(&x), drop(&w), drop(&y);
@@ -364,9 +346,7 @@ static void test_cat(struct dev *dev)
 				}
 			}
 		}
-		good_conv = reserve(dev, hz_quat_conv_workspace(dev->ctx, &vx, &vw, NULL, &vy, NULL,
-								&bytes), &bytes) &&
-			    status_ok(dev, hz_quat_conv(dev->ctx, &vx, &vw, NULL, &vy, NULL)) &&
+		good_conv = RUN(conv, &vx, &vw, NULL, &vy, NULL) &&
 			    near(&y, conv, "conv");
 		ok(good_conv, "%s: the 2-d convolution of Orkis and speechbrain, in place",
 		   dev->name);
@@ -408,12 +388,7 @@ static void test_huge_strides(struct dev *dev)
 					 x.v[4 * (6 * image + 3 + i) + c]) / 2;
 		}
 	}
-	ok(reserve(dev,
-		   hz_quat_conv_bwd_workspace(dev->ctx, &x.view, &w.view, NULL, &y.view, &dx.view,
-					      NULL, NULL, &o, &bytes),
-		   &bytes) &&
-		   status_ok(dev, hz_quat_conv_bwd(dev->ctx, &x.view, &w.view, NULL, &y.view,
-						   &dx.view, NULL, NULL, &o)) &&
+	ok(RUN(conv_bwd, &x.view, &w.view, NULL, &y.view, &dx.view, NULL, NULL, &o) &&
 		   near(&dx, want, "dx"),
 	   "%s: strides far larger than x", dev->name);
 	ok(status_ok(dev, hz_quat_pool(dev->ctx, &x.view, &pooled.view, NULL, &p)) &&
@@ -449,25 +424,10 @@ static double *large_results(struct dev *dev, int64_t *count)
 	t[7] = make(dev, HZ_F32, 2, ps, AOS, 0, 0, 0);
 	rnd = keep;
 	n.saved = &t[7].view;
-	good = reserve(dev,
-		       hz_quat_conv_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
-					      &t[3].view, &o, &bytes),
-		       &bytes) &&
-	       status_ok(dev, hz_quat_conv(dev->ctx, &t[0].view, &t[1].view, &t[2].view, &t[3].view,
-					   &o)) &&
-	       reserve(dev,
-		       hz_quat_batchnorm_workspace(dev->ctx, &t[3].view, NULL, NULL, &t[3].view, &n,
-						   &bytes),
-		       &bytes) &&
-	       status_ok(dev,
-			 hz_quat_batchnorm(dev->ctx, &t[3].view, NULL, NULL, &t[3].view, &n)) &&
-	       reserve(dev,
-		       hz_quat_conv_bwd_workspace(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
-						  &t[3].view, &t[4].view, &t[5].view, &t[6].view,
-						  &o, &bytes),
-		       &bytes) &&
-	       status_ok(dev, hz_quat_conv_bwd(dev->ctx, &t[0].view, &t[1].view, &t[2].view,
-					       &t[3].view, &t[4].view, &t[5].view, &t[6].view, &o));
+	good = RUN(conv, &t[0].view, &t[1].view, &t[2].view, &t[3].view, &o) &&
+	       RUN(batchnorm, &t[3].view, NULL, NULL, &t[3].view, &n) &&
+	       RUN(conv_bwd, &t[0].view, &t[1].view, &t[2].view, &t[3].view, &t[4].view, &t[5].view,
+		   &t[6].view, &o);
 	if (!good)
 		bail("the calls failed");
 	*count = 0;

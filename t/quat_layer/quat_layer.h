@@ -374,4 +374,9 @@ static inline int reserve(struct dev *dev, int status, const size_t *bytes)
 	return status_ok(dev, status) && status_ok(dev, hz_reserve(dev->ctx, *bytes));
 }
 
+/* Makes a call on dev with the workspace that its query stores in bytes; 0 on an error */
+#define RUN(call, ...) \
+	(reserve(dev, hz_quat_##call##_workspace(dev->ctx, __VA_ARGS__, &bytes), &bytes) && \
+	 status_ok(dev, hz_quat_##call(dev->ctx, __VA_ARGS__)))
+
 #endif

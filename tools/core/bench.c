@@ -1,13 +1,13 @@
 /*
- * bench.c - hurwitz bench: each primitive against this machine's own ceilings
+ * bench.c - hurwitz bench: each primitive against ceilings that this machine measures
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The ceiling of a case is a copy of the same bytes in the same memory, unless it says otherwise, or
- * has another that takes longer; it is timed in turn with the case, so that whatever slows the
- * machine down slows both. gb_per_s counts bytes read and written; ratio is the ceiling's median
- * time by the primitive's. One CPU thread is timed by its own clock, which stands still while other
- * processes have the core.
+ * The ceiling of a case is a copy of the same bytes in the same memory, or the other ceiling that
+ * the case names, or the slower of the two. It is timed alternately with the case, so that a
+ * slowdown of the machine affects both. gb_per_s counts bytes read and written; ratio is the
+ * ceiling's median time divided by the primitive's. With one CPU thread the time is that thread's
+ * CPU time, which excludes other processes.
  */
 #include <config.h>
 
@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cpu/peak/kern.h"
 #include "gpu/runtime/cuda.h"
 #include "tools/core/bench.h"
 #include "tools/core/peak.h"
@@ -39,7 +40,7 @@ static const char *family_of(const char *op)
 	return "";
 }
 
-/* A family's name stands for those, too, that go on from it: quat for quat_gemm. */
+/* A family's name also selects the families whose names continue it: quat selects quat_gemm. */
 static bool in_family(const char *family, const char *name)
 {
 	const size_t length = strlen(name);
@@ -59,7 +60,7 @@ bool bench_wanted(const struct settings *set, const char *op)
 
 /* ---- One case -------------------------------------------------------------------------------- */
 
-/* Element types of the pool, made once and repeated through x. */
+/* Random elements are made once and repeated through x. */
 int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 {
 	uint64_t seed = 1;
@@ -87,10 +88,8 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 	return status;
 }
 
-/*
- * The copy in pieces: in a graph the driver copies more than 256 MiB at once at two thirds of the
- * rate of less, as seen on an H200 with CUDA 13.0.
- */
+/* Copies of at most 256 MiB each: within a graph the driver copies larger ones at two thirds of the
+ * rate (H200, CUDA 13.0). */
 static int device_copy(struct bench *b, const struct bench_case *c)
 {
 	const int64_t bytes = c->from.shape[0], most = (int64_t)256 << 20;
@@ -114,32 +113,78 @@ void bench_copy_of(struct bench *b, struct bench_case *c)
 	int64_t bytes = (int64_t)(c->moved_bytes / 2);
 
 	if (bytes > (int64_t)64 << 20)
-		bytes &= ~(int64_t)0xfffff; /* whole megabytes: the driver copies others slower */
+		bytes &= ~(int64_t)0xfffff; /* multiples of 1 MiB: the driver copies other sizes
+					     * slower */
 	c->from = hz_tensor_1d(b->from, HZ_U8, hz_device(b->ctx), bytes);
 	c->to = hz_tensor_1d(b->to, HZ_U8, hz_device(b->ctx), bytes);
 }
 
-int bench_copy(struct bench *b, struct bench_case *c)
+int bench_parallel(const struct bench *b, int64_t count, int64_t unit, bench_work *work,
+		   const void *arg)
 {
 	const int threads = b->info.threads;
-	const int64_t bytes = c->from.shape[0];
+	const int64_t units = count / unit;
+	int status = HZ_OK;
 
-	if (b->gpu)
-		return device_copy(b, c);
-	if (threads <= 1) {
-		memcpy(c->to.data, c->from.data, (size_t)bytes);
-		return HZ_OK;
-	}
+	if (threads <= 1)
+		return work(arg, 0, count);
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(min : status)
 #endif
 	for (int t = 0; t < threads; t++) {
-		const int64_t begin = bytes * t / threads, end = bytes * (t + 1) / threads;
+		const int own = work(arg, units * t / threads * unit,
+				     units * (t + 1) / threads * unit);
 
-		memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin,
-		       (size_t)(end - begin));
+		status = own < status ? own : status;
 	}
+	return status;
+}
+
+static int copy_share(const void *arg, int64_t begin, int64_t end)
+{
+	const struct bench_case *const c = arg;
+
+	memcpy((char *)c->to.data + begin, (const char *)c->from.data + begin,
+	       (size_t)(end - begin));
 	return HZ_OK;
+}
+
+int bench_copy(struct bench *b, struct bench_case *c)
+{
+	return b->gpu ? device_copy(b, c) : bench_parallel(b, c->from.shape[0], 1, copy_share, c);
+}
+
+static int fma_share(const void *arg, int64_t begin, int64_t end)
+{
+	((const struct hzi_peak_kern *)arg)->fma(end - begin);
+	return HZ_OK;
+}
+
+int bench_peak(struct bench *b, struct bench_case *c)
+{
+	return bench_parallel(b, (int64_t)(c->operations / 2), 1, fma_share,
+			      hzi_peak_kern + b->ctx->level);
+}
+
+struct read {
+	const struct hzi_peak_kern *kern;
+	const float *p;
+};
+
+static volatile float read_sum;
+
+static int read_share(const void *arg, int64_t begin, int64_t end)
+{
+	const struct read *const r = arg;
+
+	read_sum = r->kern->read(r->p + begin, end - begin);
+	return HZ_OK;
+}
+
+int bench_read(struct bench *b, const float *p, int64_t n)
+{
+	return bench_parallel(b, n, 1024, read_share,
+			      &(struct read){hzi_peak_kern + b->ctx->level, p});
 }
 
 static int call_products(struct bench *b, struct bench_case *c)
@@ -159,7 +204,7 @@ void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double 
 	c->macs = macs;
 }
 
-/* A call made ready to be repeated: on a GPU as a graph of count calls. */
+/* A call prepared for repetition; on a GPU a graph of `count` calls */
 struct repeated {
 	bench_call call;
 	void *graph;
@@ -175,7 +220,7 @@ static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, stru
 	r->count = 1;
 	if (!b->gpu)
 		return f(b, c);
-	/* Code is loaded and the copies settled before anything is captured. */
+	/* Loads code and completes copies before the capture. */
 	status = f(b, c);
 	if (!status)
 		status = hz_sync(b->ctx);
@@ -188,7 +233,7 @@ static int repeat_make(struct bench *b, struct bench_case *c, bench_call f, stru
 		status = f(b, c);
 	if (!status)
 		return hzi_cuda_capture_end(b->ctx, &r->graph);
-	hzi_cuda_capture_end(b->ctx, &r->graph);	/* the sentence of the call is lost then */
+	hzi_cuda_capture_end(b->ctx, &r->graph);	/* loses the error message of the call */
 	return status;
 }
 
@@ -201,7 +246,7 @@ static double cpu_clock(const struct bench *b)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one call. */
+/* Seconds per call */
 static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r, double *seconds)
 {
 	int status = HZ_OK;
@@ -227,7 +272,7 @@ static int repeat_time(struct bench *b, struct bench_case *c, struct repeated *r
 	return status;
 }
 
-/* So many calls that the clock's own cost and grain do not matter. */
+/* Enough calls that the clock's cost and resolution do not matter */
 static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeated *r)
 {
 	double seconds;
@@ -242,7 +287,7 @@ static int repeat_calibrate(struct bench *b, struct bench_case *c, struct repeat
 }
 
 #define SAMPLES 4000
-#define PATIENCE 20	/* seconds beyond the time of a case after which few samples do */
+#define PATIENCE 20	/* seconds beyond a case's time after which few samples suffice */
 
 struct result {
 	double median, min, ceiling;	/* seconds */
@@ -346,7 +391,7 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 			"%.5g}\n",
 			row.op, row.name, row.dtype, row.device, row.isa, row.threads,
 			row.median_us, r->min * 1e6, gb, gop, row.ceiling, row.ratio);
-		/* Of a full disk fclose() would say nothing; of standard output main() does. */
+		/* fclose() does not report a full disk; main() checks standard output. */
 		if (fflush(out) != 0 && out != stdout)
 			return complain(EXIT_FAILURE, "bench: --json: %s", strerror(errno));
 	}
@@ -390,13 +435,14 @@ static int prepare(struct bench *b)
 	int status = HZ_OK;
 
 	b->elements = (int64_t)1 << (b->gpu ? 27 : 24);
-	/* A small GPU gets less to do: four arrays and the scales are to fit into half of it. */
+	/* A small GPU gets smaller cases: four arrays and the scales must fit into half of its
+	 * memory. */
 	while (b->gpu && b->info.memory_bytes > 0 && 40 * b->elements > b->info.memory_bytes)
 		b->elements /= 2;
 	scales = b->elements / 32;
 	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory) && !status; i++) {
 		status = hz_alloc(b->ctx, memory[i], (size_t)b->elements * sizeof(float), device);
-		/* Touched, so that no case pays for pages that come into being. */
+		/* Writes to all arrays, so that no case pays for page faults. */
 		if (!status)
 			status = bench_fill(b, HZ_F32, b->elements,
 				      hz_tensor_1d(*memory[i], HZ_F32, device, b->elements));
@@ -463,7 +509,7 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	if (!status)
 		status = bench_mhc(&b, print_head);
 	if (!status)
-		status = bench_rest(&b, print_head);
+		status = bench_single(&b, print_head);
 	progress_clear();
 	finish(&b);
 	return status;
@@ -481,7 +527,7 @@ static int bench_all(const struct settings *set, int32_t device)
 			status = set->quality ? bench_quality(set, ctx) :
 						bench_device(set, ctx, false);
 	}
-	/* The quality is the same everywhere. */
+	/* The error does not depend on the device. */
 	if (status || device == HZ_CPU || (set->quality && device == HZ_AUTO))
 		return status;
 	status = hz_open(&ctx, &gpu);
@@ -521,11 +567,11 @@ static void help(void)
 		printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
 }
 
-/* What is not a setting of single cases */
+/* Options of the whole run */
 struct request {
 	int32_t device;
-	const char *json, *compare, *new;	/* files */
-	double threshold;			/* percent */
+	const char *json, *compare, *new;	/* file names */
+	double threshold;			/* in percent */
 	bool done;
 };
 
@@ -614,7 +660,7 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 	return 0;
 }
 
-/* The cases of a comparison: measured now or read. Those of old are there. */
+/* Compares cases, measured now or read from a file, with those of old, which have been read. */
 static int compare(const struct settings *set, const struct request *request,
 		   struct bench_rows *old, struct bench_rows *new)
 {
@@ -640,7 +686,7 @@ int verb_bench(int argc, char **argv)
 	if (set.seconds == 0)
 		set.seconds = set.quick ? 0.1 : 0.5;
 	if (request.compare) {
-		/* Before anything is measured, and before --json may replace it. */
+		/* before measuring, and before --json may overwrite the file */
 		status = bench_rows_read(&old, request.compare);
 		set.measured = &new;
 	}

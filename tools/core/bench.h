@@ -12,11 +12,11 @@
 struct bench_row {
 	char op[32], name[64], dtype[32], device[16], isa[16], ceiling[64];
 	int threads;
-	double median_us, ratio;	/* ratio: the ceiling's time by this */
-	size_t line;			/* in the order of reading */
+	double median_us, ratio;	/* ratio: time of the ceiling / time of the case */
+	size_t line;			/* in the order read */
 };
 
-/* Zeroed: none. row is released with free(). */
+/* Empty if zeroed; free(row) releases it. */
 struct bench_rows {
 	struct bench_row *row;
 	size_t count, room;
@@ -24,16 +24,16 @@ struct bench_rows {
 
 struct settings {
 	bool quick, quality;
-	double seconds;		/* a case */
+	double seconds;		/* per case */
 	int32_t threads;
-	char **wanted;		/* families and primitives; all if there are none */
+	char **wanted;		/* families and primitives; none: all */
 	int wanted_count;
 	FILE *json;
 	bool table;
-	struct bench_rows *measured;	/* gets every case; NULL: nobody asks */
+	struct bench_rows *measured;	/* receives every case; may be NULL */
 };
 
-#define POOL ((int64_t)1 << 20)	/* elements of random data, which larger arrays repeat */
+#define POOL ((int64_t)1 << 20)	/* random elements; larger arrays repeat them */
 
 struct bench {
 	const struct settings *set;
@@ -41,69 +41,75 @@ struct bench {
 	hz_info info;
 	bool gpu;
 	int64_t elements;			/* of a large case */
-	void *stream, *start, *stop;		/* GPU */
-	/* Device memory for the largest case. */
-	void *x, *y, *scale, *from, *to;
-	bool head;				/* was printed */
+	void *stream, *start, *stop;		/* on a GPU: stream, events */
+	void *x, *y, *scale, *from, *to;	/* device memory for the largest case */
+	bool head;				/* the table's head has been printed */
 };
 
 struct bench_case;
 typedef int (*bench_call)(struct bench *b, struct bench_case *c);
 
-/* What is timed, and against what; the first member of a family's own struct */
+/* What is timed, and its ceiling; the first member of a family's own struct */
 struct bench_case {
 	const char *op;				/* the primitive */
 	bench_call call, ceiling;
-	const char *against;			/* the ceiling in words */
-	bench_call other;			/* another: the longer one counts; NULL: none */
+	const char *against;			/* the ceiling's name */
+	bench_call other;			/* a second ceiling, or NULL: the slower one counts */
 	const char *other_against;
 	int mac_dtype;				/* of bench_products_of() */
 	double macs;
-	hz_tensor from, to;			/* the copy of bench_copy() */
+	hz_tensor from, to;			/* of bench_copy() */
 	double moved_bytes, operations;
-	bool large;				/* on a GPU: few calls make a graph */
+	bool large;				/* on a GPU: a graph has few calls */
 	char name[64], dtype[32];
 };
 
-/* Elements of random normal numbers or, of u8 and s8, codes at x */
+/* Fills x with random elements: normal numbers, or codes for HZ_U8 and HZ_S8. */
 int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x);
 
-/* A ceiling: a copy of c->moved_bytes / 2, for which bench_copy_of() has set from and to. */
+/* A ceiling: a copy of c->moved_bytes / 2, between the arrays that bench_copy_of() sets */
 int bench_copy(struct bench *b, struct bench_case *c);
 void bench_copy_of(struct bench *b, struct bench_case *c);
 
-/*
- * Ceilings on a GPU: that copy, and so many multiply-adds alone, of HZ_F32 or, on matrix units, of
- * HZ_F16 or HZ_S8
- */
+/* Sets the ceilings on a GPU: that copy, and as many multiply-adds alone, of HZ_F32, or of HZ_F16 or
+ * HZ_S8 on tensor cores. */
 void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs);
 
 /*
- * The same of c->operations of products of quaternions of 16 real ones: half as many by the fast
- * method, three of 16 bits for one of f32 in parts
+ * The same for c->operations of quaternion products, which count 16 real products each. The fast
+ * method makes half as many. f32 in split precision takes three 16-bit products for one.
  */
 void bench_quat_products_of(struct bench *b, struct bench_case *c, int dtype, int precision,
 			    int method);
 
-/* On the CPU, with all threads: c->operations / 2 multiply-adds of f32; a read of n floats */
+/* On the CPU with all threads: c->operations / 2 multiply-adds of f32; a read of n floats */
 int bench_peak(struct bench *b, struct bench_case *c);
 int bench_read(struct bench *b, const float *p, int64_t n);
 
-/* Measures a case and prints it; the exit status. */
+/*
+ * On the CPU: calls work() on each thread's share of 0 .. count - 1, in multiples of unit; several
+ * threads leave out a remainder. A single thread gets everything and enters no OpenMP construct.
+ * Returns HZ_OK or a status of work().
+ */
+typedef int bench_work(const void *arg, int64_t begin, int64_t end);
+int bench_parallel(const struct bench *b, int64_t count, int64_t unit, bench_work *work,
+		   const void *arg);
+
+/* Measures a case and prints it; returns the exit status. */
 int bench_run(struct bench *b, struct bench_case *c);
 
 /*
- * The same behind a first call, of a case that was made with such a status; then nothing is under
- * way, and what the case has may be freed.
+ * Makes a first call and runs the case, unless status (of making the case) is an error. Afterwards
+ * nothing is in flight, and the case's memory may be freed.
  */
 int bench_made(struct bench *b, struct bench_case *c, int status);
 
 bool bench_wanted(const struct settings *set, const char *op);
 
 /*
- * bench_compare.c. A row from a line of JSON: NULL, or what is wrong with it. Rows of a file and
- * the comparison give exit statuses; EXIT_SLOWER is that of a case that takes longer than before by
- * more than the threshold, a fraction.
+ * bench_compare.c. bench_row_read() parses a line of JSON and returns NULL or what is wrong with it;
+ * bench_rows_read() and bench_compare() return exit statuses. EXIT_SLOWER: a case takes longer than
+ * before by more than the threshold, which is a fraction.
  */
 enum { EXIT_SLOWER = 3 };
 const char *bench_row_read(const char *line, struct bench_row *row);
@@ -112,31 +118,19 @@ int bench_rows_read(struct bench_rows *rows, const char *file);
 int bench_compare(struct bench_rows *old, struct bench_rows *new, const char *file,
 		  double threshold);
 
-/* bench_hadamard.c: the cases of that family; head is printed before the first. */
+/* tools/<family>/bench.c: run the family's cases; head() prints the table's head once. */
 int bench_hadamard(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_qgemm.c: likewise */
 int bench_qgemm(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_quat.c: those of quaternions */
 int bench_quat(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_quat_layer.c: likewise */
 int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_quality.c: error against rate of the lattice quantizer; closes the context. */
-int bench_quality(const struct settings *set, hz_context *ctx);
-
-/* bench_lattice.c: those of the lattice quantizer */
 int bench_lattice(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_vlut.c: products with lattice codes */
 int bench_vlut(struct bench *b, void (*head)(struct bench *b));
-
-/* bench_mhc.c: hyper-connections */
 int bench_mhc(struct bench *b, void (*head)(struct bench *b));
 
-/* bench_rest.c: primitives of one case each */
-int bench_rest(struct bench *b, void (*head)(struct bench *b));
+/* bench_single.c: primitives with one case each */
+int bench_single(struct bench *b, void (*head)(struct bench *b));
+
+/* tools/lattice/bench_quality.c: error and rate of the lattice quantizer; closes the context. */
+int bench_quality(const struct settings *set, hz_context *ctx);
 
 #endif

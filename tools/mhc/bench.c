@@ -15,17 +15,17 @@
 #include "tools/core/bench.h"
 
 enum kind {
-	SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, END_BWD, EXPAND,
-	EXPAND_BWD,
-	WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER, LAYER_TRAINING, RECOMPUTE,
+	NO_CALL, SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, POST_BWD_F,
+	EXPAND, EXPAND_BWD, WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER,
+	LAYER_TRAINING, RECOMPUTE,
 };
 
-#define LAYERS 4	/* of RECOMPUTE */
+#define LAYERS 4	/* recomputed by a call of RECOMPUTE */
 
-/* Names, and the bytes moved at least: of_streams streams and of_values branch values */
+/* Names, and the arrays moved at least: streams and branch values */
 static const struct {
 	const char *op, *name;
-	int of_streams, of_values;
+	int streams, values;
 } kinds[] = {
 	[SINKHORN] = {"mhc_sinkhorn", "", 0, 0},
 	[SINKHORN_BWD] = {"mhc_sinkhorn_bwd", "", 0, 0},
@@ -35,7 +35,7 @@ static const struct {
 	[ADD_BWD] = {"mhc_streams_bwd", "add", 1, 2},
 	[POST] = {"mhc_streams", "post", 2, 1},
 	[POST_BWD] = {"mhc_streams_bwd", "post", 3, 2},
-	[END_BWD] = {"mhc_streams_bwd", "post, of f", 1, 2},
+	[POST_BWD_F] = {"mhc_streams_bwd", "post, of f", 1, 2},
 	[EXPAND] = {"mhc_streams", "expand", 1, 1},
 	[EXPAND_BWD] = {"mhc_streams_bwd", "expand", 1, 1},
 	[WEIGHTS] = {"mhc_pre", "weights", 1, 0},
@@ -49,135 +49,106 @@ static const struct {
 	[RECOMPUTE] = {"mhc_recompute", "", 1 + LAYERS, 2 * LAYERS},
 };
 
-/* LITE: mHC-lite; NORM: u is divided by its root mean square */
-enum { QUICK = 1, GPU = 2, CPU = 4, LITE = 8, NORM = 16 };
+/*
+ * Flags of calls in shapes[]. GROUPS: 16 groups of tokens share coefficients, otherwise each token
+ * has its own; LITE: mHC-lite; NORM: u is divided by its root mean square
+ */
+enum { KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256 };
 
-/* groups 0: one set of coefficients a token. Rows of f32 come last for each device. */
-static const struct row {
-	enum kind kind;
-	int flags, dtype;
-	int64_t tokens, groups;
+enum { CPU, GPU };
+
+/* Shapes and their cases in the order they run. f32 comes last for each device. */
+static const struct shape {
+	int device, dtype;
+	int64_t tokens;
 	int channels, n;
-} rows[] = {
-	{SINKHORN, GPU | QUICK, HZ_F32, 32768, 0, 0, 4},
-	{SINKHORN_BWD, GPU | QUICK, HZ_F32, 32768, 0, 0, 4},
-	{MIX, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{MIX, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{MIX_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{MIX_BWD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{ADD, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{ADD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{ADD_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{ADD_BWD, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{WEIGHTS, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{WEIGHTS_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{PRE, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{PRE_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{POST, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{POST, GPU, HZ_F16, 32768, 0, 4096, 4},
-	{POST, GPU, HZ_BF16, 32768, 0, 4096, 2},
-	{POST, GPU, HZ_BF16, 16384, 0, 4096, 8},
-	{POST_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{POST_BWD, GPU, HZ_BF16, 32768, 0, 4096, 3},
-	{POST_BWD, GPU, HZ_BF16, 16384, 0, 4096, 8},
-	{END_BWD, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{EXPAND, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{EXPAND_BWD, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{HEAD, GPU, HZ_BF16, 32768, 0, 4096, 4},
-	{POST_PRE, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{RECOMPUTE, GPU | QUICK, HZ_BF16, 8192, 0, 4096, 4},
-	{LAYER, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{LAYER_TRAINING, GPU | QUICK, HZ_BF16, 32768, 0, 4096, 4},
-	{LAYER, GPU, HZ_BF16, 32768, 16, 4096, 4},
-	{LAYER_TRAINING, GPU | QUICK, HZ_BF16, 32768, 16, 4096, 4},
-	{PRE, GPU | QUICK, HZ_BF16, 1, 0, 4096, 4},
-	{PRE, GPU, HZ_BF16, 8, 0, 4096, 4},
-	{PRE, GPU, HZ_BF16, 64, 0, 4096, 4},
-	{POST, GPU | QUICK, HZ_BF16, 1, 0, 4096, 4},
-	{POST, GPU, HZ_BF16, 8, 0, 4096, 4},
-	{POST, GPU, HZ_BF16, 64, 0, 4096, 4},
-	{POST_PRE, GPU, HZ_BF16, 1, 0, 4096, 4},
-	{POST_PRE, GPU, HZ_BF16, 8, 0, 4096, 4},
-	{POST_PRE, GPU, HZ_BF16, 64, 0, 4096, 4},
-	{PRE, GPU, HZ_BF16, 1, 0, 7168, 4},
-	{PRE, GPU, HZ_BF16, 64, 0, 4096, 8},
-	{WEIGHTS, GPU, HZ_BF16, 8192, 0, 7168, 4},
-	{PRE, GPU, HZ_F16, 32768, 0, 4096, 4},
-	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 2},
-	{PRE, GPU, HZ_BF16, 8192, 0, 4096, 8},
-	{PRE, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
-	{PRE, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
-	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 2},
-	{PRE_BWD, GPU, HZ_BF16, 8192, 0, 4096, 8},
-	{PRE_BWD, GPU | LITE, HZ_BF16, 8192, 0, 4096, 4},
-	{PRE_BWD, GPU | NORM, HZ_BF16, 8192, 0, 4096, 4},
-	{RECOMPUTE, GPU, HZ_BF16, 8192, 0, 4096, 2},
-	{RECOMPUTE, GPU, HZ_BF16, 4096, 0, 4096, 8},
-	{SINKHORN, GPU, HZ_F32, 32768, 0, 0, 8},
-	{SINKHORN_BWD, GPU, HZ_F32, 32768, 0, 0, 8},
-	{POST, GPU, HZ_F32, 16384, 0, 4096, 4},
-	{WEIGHTS, GPU | QUICK, HZ_F32, 16, 0, 4096, 4},
-	{PRE, GPU, HZ_F32, 8192, 0, 4096, 4},
-	{PRE_BWD, GPU, HZ_F32, 8192, 0, 4096, 4},
+	int calls[14];			/* kind | flags; ends with NO_CALL */
+} shapes[] = {
+	{GPU, HZ_F32, 32768, 0, 4, {SINKHORN | QUICK, SINKHORN_BWD | QUICK}},
+	{GPU, HZ_BF16, 32768, 4096, 4,
+	 {MIX, MIX | GROUPS | QUICK, MIX_BWD, MIX_BWD | GROUPS | QUICK, ADD, ADD | GROUPS | QUICK,
+	  ADD_BWD, ADD_BWD | GROUPS | QUICK, WEIGHTS | QUICK, WEIGHTS_BWD | QUICK, PRE | QUICK,
+	  PRE_BWD | QUICK, POST | QUICK}},
+	{GPU, HZ_F16, 32768, 4096, 4, {POST}},
+	{GPU, HZ_BF16, 32768, 4096, 2, {POST}},
+	{GPU, HZ_BF16, 16384, 4096, 8, {POST}},
+	{GPU, HZ_BF16, 32768, 4096, 4, {POST_BWD | QUICK}},
+	{GPU, HZ_BF16, 32768, 4096, 3, {POST_BWD}},
+	{GPU, HZ_BF16, 16384, 4096, 8, {POST_BWD}},
+	{GPU, HZ_BF16, 32768, 4096, 4,
+	 {POST_BWD_F | QUICK, EXPAND, EXPAND_BWD, HEAD, POST_PRE | QUICK}},
+	{GPU, HZ_BF16, 8192, 4096, 4, {RECOMPUTE | QUICK}},
+	{GPU, HZ_BF16, 32768, 4096, 4,
+	 {LAYER | QUICK, LAYER_TRAINING | QUICK, LAYER | GROUPS, LAYER_TRAINING | GROUPS | QUICK}},
+	{GPU, HZ_BF16, 1, 4096, 4, {PRE | QUICK}},
+	{GPU, HZ_BF16, 8, 4096, 4, {PRE}},
+	{GPU, HZ_BF16, 64, 4096, 4, {PRE}},
+	{GPU, HZ_BF16, 1, 4096, 4, {POST | QUICK}},
+	{GPU, HZ_BF16, 8, 4096, 4, {POST}},
+	{GPU, HZ_BF16, 64, 4096, 4, {POST}},
+	{GPU, HZ_BF16, 1, 4096, 4, {POST_PRE}},
+	{GPU, HZ_BF16, 8, 4096, 4, {POST_PRE}},
+	{GPU, HZ_BF16, 64, 4096, 4, {POST_PRE}},
+	{GPU, HZ_BF16, 1, 7168, 4, {PRE}},
+	{GPU, HZ_BF16, 64, 4096, 8, {PRE}},
+	{GPU, HZ_BF16, 8192, 7168, 4, {WEIGHTS}},
+	{GPU, HZ_F16, 32768, 4096, 4, {PRE}},
+	{GPU, HZ_BF16, 8192, 4096, 2, {PRE}},
+	{GPU, HZ_BF16, 8192, 4096, 8, {PRE}},
+	{GPU, HZ_BF16, 8192, 4096, 4, {PRE | LITE, PRE | NORM}},
+	{GPU, HZ_BF16, 8192, 4096, 2, {PRE_BWD}},
+	{GPU, HZ_BF16, 8192, 4096, 8, {PRE_BWD}},
+	{GPU, HZ_BF16, 8192, 4096, 4, {PRE_BWD | LITE, PRE_BWD | NORM}},
+	{GPU, HZ_BF16, 8192, 4096, 2, {RECOMPUTE}},
+	{GPU, HZ_BF16, 4096, 4096, 8, {RECOMPUTE}},
+	{GPU, HZ_F32, 32768, 0, 8, {SINKHORN, SINKHORN_BWD}},
+	{GPU, HZ_F32, 16384, 4096, 4, {POST}},
+	{GPU, HZ_F32, 16, 4096, 4, {WEIGHTS | QUICK}},
+	{GPU, HZ_F32, 8192, 4096, 4, {PRE, PRE_BWD}},
 
-	{SINKHORN, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
-	{SINKHORN_BWD, CPU | QUICK, HZ_F32, 1024, 0, 0, 4},
-	{MIX, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{MIX_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{ADD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{ADD_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{POST, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
-	{POST_BWD, CPU | QUICK, HZ_BF16, 8, 0, 1024, 4},
-	{EXPAND, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{EXPAND_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{WEIGHTS, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{WEIGHTS_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{PRE, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{PRE_BWD, CPU, HZ_BF16, 8, 0, 1024, 4},
-	{MIX, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{MIX_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{ADD, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{ADD_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{POST, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{POST_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{EXPAND, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{EXPAND_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{WEIGHTS, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{WEIGHTS_BWD, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{PRE, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{PRE_BWD, CPU | QUICK, HZ_BF16, 2048, 0, 4096, 4},
-	{POST_PRE, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{RECOMPUTE, CPU | QUICK, HZ_BF16, 512, 0, 4096, 4},
-	{LAYER, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{LAYER_TRAINING, CPU, HZ_BF16, 2048, 0, 4096, 4},
-	{PRE, CPU, HZ_BF16, 1, 0, 4096, 4},
-	{POST, CPU, HZ_BF16, 1, 0, 4096, 4},
-	{PRE, CPU, HZ_BF16, 64, 0, 4096, 4},
-	{PRE, CPU, HZ_F16, 2048, 0, 4096, 4},
-	{PRE, CPU, HZ_BF16, 2048, 0, 4096, 2},
-	{PRE, CPU, HZ_BF16, 1024, 0, 4096, 8},
-	{PRE, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
-	{PRE, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
-	{POST, CPU, HZ_BF16, 2048, 0, 4096, 2},
-	{POST, CPU, HZ_BF16, 1024, 0, 4096, 8},
-	{POST_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
-	{POST_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
-	{PRE_BWD, CPU, HZ_BF16, 2048, 0, 4096, 2},
-	{PRE_BWD, CPU, HZ_BF16, 1024, 0, 4096, 8},
-	{PRE_BWD, CPU | LITE, HZ_BF16, 2048, 0, 4096, 4},
-	{PRE_BWD, CPU | NORM, HZ_BF16, 2048, 0, 4096, 4},
-	{SINKHORN, CPU, HZ_F32, 1024, 0, 0, 8},
-	{SINKHORN_BWD, CPU, HZ_F32, 1024, 0, 0, 8},
-	{POST, CPU, HZ_F32, 8, 0, 512, 4},
-	{POST, CPU, HZ_F32, 1024, 0, 4096, 4},
-	{POST_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
-	{WEIGHTS, CPU, HZ_F32, 1024, 0, 4096, 4},
-	{PRE_BWD, CPU, HZ_F32, 1024, 0, 4096, 4},
+	{CPU, HZ_F32, 1024, 0, 4, {SINKHORN | QUICK, SINKHORN_BWD | QUICK}},
+	{CPU, HZ_BF16, 8, 1024, 4,
+	 {MIX, MIX_BWD, ADD, ADD_BWD, POST | QUICK, POST_BWD | QUICK, EXPAND, EXPAND_BWD, WEIGHTS,
+	  WEIGHTS_BWD, PRE, PRE_BWD}},
+	{CPU, HZ_BF16, 2048, 4096, 4,
+	 {MIX, MIX_BWD, ADD, ADD_BWD, POST | QUICK, POST_BWD | QUICK, EXPAND, EXPAND_BWD,
+	  WEIGHTS | QUICK, WEIGHTS_BWD, PRE | QUICK, PRE_BWD | QUICK, POST_PRE}},
+	{CPU, HZ_BF16, 512, 4096, 4, {RECOMPUTE | QUICK}},
+	{CPU, HZ_BF16, 2048, 4096, 4, {LAYER, LAYER_TRAINING}},
+	{CPU, HZ_BF16, 1, 4096, 4, {PRE, POST}},
+	{CPU, HZ_BF16, 64, 4096, 4, {PRE}},
+	{CPU, HZ_F16, 2048, 4096, 4, {PRE}},
+	{CPU, HZ_BF16, 2048, 4096, 2, {PRE}},
+	{CPU, HZ_BF16, 1024, 4096, 8, {PRE}},
+	{CPU, HZ_BF16, 2048, 4096, 4, {PRE | LITE, PRE | NORM}},
+	{CPU, HZ_BF16, 2048, 4096, 2, {POST}},
+	{CPU, HZ_BF16, 1024, 4096, 8, {POST}},
+	{CPU, HZ_BF16, 2048, 4096, 2, {POST_BWD}},
+	{CPU, HZ_BF16, 1024, 4096, 8, {POST_BWD}},
+	{CPU, HZ_BF16, 2048, 4096, 2, {PRE_BWD}},
+	{CPU, HZ_BF16, 1024, 4096, 8, {PRE_BWD}},
+	{CPU, HZ_BF16, 2048, 4096, 4, {PRE_BWD | LITE, PRE_BWD | NORM}},
+	{CPU, HZ_F32, 1024, 0, 8, {SINKHORN, SINKHORN_BWD}},
+	{CPU, HZ_F32, 8, 512, 4, {POST}},
+	{CPU, HZ_F32, 1024, 4096, 4, {POST, POST_BWD, WEIGHTS, PRE_BWD}},
 };
 
-#define ROWS (sizeof(rows) / sizeof(*rows))
+#define SHAPES (sizeof(shapes) / sizeof(*shapes))
 
-/* Arrays of the largest case, made once: streams, branch values, coefficients, weights */
+struct row {
+	enum kind kind;
+	int flags, dtype;
+	int64_t tokens, groups;		/* groups 0: one per token */
+	int channels, n;
+};
+
+static struct row row_of(const struct shape *s, int call)
+{
+	return (struct row){call & KIND, call & ~KIND, s->dtype, s->tokens,
+			    call & GROUPS ? 16 : 0, s->channels, s->n};
+}
+
+/* The large arrays: streams (n per token) up to DYS, then branch values */
 enum { XS, YS, DXS, DYS, US, FS, DUS, DFS, LARGE_ARRAYS };
 
 struct mhc {
@@ -188,7 +159,7 @@ struct mhc {
 	bool floats;			/* the large arrays hold f32 */
 };
 
-#define MOST_ROWS 80			/* rows of phi with n = 8, for half of the tokens */
+#define MOST_ROWS 80			/* rows of phi with n = 8, which has half of the tokens */
 
 struct mhc_case {
 	struct bench_case c;
@@ -208,7 +179,7 @@ static const hz_tensor *of(const struct mhc_case *m, int which)
 	return &m->t[which];
 }
 
-/* One call, or with bytes a query for its workspace */
+/* Makes the call, or with bytes queries its workspace */
 static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 {
 	const hz_tensor *x = of(m, XS), *y = of(m, YS), *dx = of(m, DXS), *dy = of(m, DYS);
@@ -238,7 +209,7 @@ static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 							 &m->dq, &m->da, NULL, bytes)
 			     : hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq,
 					       &m->da, NULL);
-	case END_BWD:
+	case POST_BWD_F:
 		return bytes ? hz_mhc_post_bwd_workspace(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL,
 							 df, &m->dq, NULL, NULL, bytes)
 			     : hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df,
@@ -298,8 +269,8 @@ static int call_mhc(struct bench *b, struct bench_case *c)
 }
 
 /*
- * Copies as many bytes as the call has to move, from streams to streams, repeatedly if these are
- * smaller. On a GPU a piece has at most 256 MiB: the driver copies more at a lower rate.
+ * Copies as many bytes as the call must move, from streams to streams, repeatedly if these are
+ * smaller. On a GPU a copy has at most 256 MiB: the driver copies more at a lower rate.
  */
 static int call_copy(struct bench *b, struct bench_case *c)
 {
@@ -372,7 +343,7 @@ static void make_views(struct bench *b, struct mhc_case *m)
 		m->opts.norm = &m->norm;
 	if (r->flags & NORM && r->kind == PRE_BWD)
 		m->opts.dnorm = &m->dnorm;
-	/* Each layer of RECOMPUTE has its own part of the arrays. */
+	/* Each layer of RECOMPUTE has a part of the arrays of its own. */
 	for (int i = 0; i < LAYERS; i++) {
 		const size_t value = (size_t)(i * T * C) * hz_dtype_size(r->dtype);
 
@@ -402,7 +373,7 @@ static void name_case(struct mhc_case *m)
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
 
-/* The saved sums of the forward call, for the gradients */
+/* Computes what the forward call saves for the gradients. */
 static int save(struct bench *b, struct mhc_case *m)
 {
 	size_t bytes = 0;
@@ -424,7 +395,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	size_t bytes = 0;
 	int status;
 
-	/* Coefficients of whole sequences, and 16 tokens, use the conventions of SEED. */
+	/* SEED for coefficients of sequences and for 16 tokens */
 	m.opts = hz_mhc_preset(r->groups || r->tokens == 16 ? HZ_MHC_SEED : HZ_MHC_DEEPSEEK);
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.opts = hz_mhc_preset(HZ_MHC_PAPER);
@@ -437,7 +408,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	m.c.ceiling = call_copy;
 	m.c.against = b->gpu ? "device copy" : "memcpy";
 	m.c.operations = (double)r->tokens;
-	m.c.moved_bytes = values * (kinds[r->kind].of_streams * r->n + kinds[r->kind].of_values);
+	m.c.moved_bytes = values * (kinds[r->kind].streams * r->n + kinds[r->kind].values);
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.c.moved_bytes = (r->kind == SINKHORN ? 2.0 : 3.0) * (double)hz_tensor_bytes(&m.z);
 	m.c.large = b->gpu && r->tokens > 1000 && r->channels;
@@ -537,33 +508,45 @@ static void free_arrays(struct bench *b, struct mhc *a)
 		hz_free(b->ctx, small[i], hz_device(b->ctx));
 }
 
-static bool taken(const struct bench *b, const struct row *r)
+static bool selected(const struct bench *b, const struct shape *s, int call)
 {
-	return bench_wanted(b->set, kinds[r->kind].op) && (!b->set->quick || r->flags & QUICK) &&
-	       r->flags & (b->gpu ? GPU : CPU);
+	return bench_wanted(b->set, kinds[call & KIND].op) && (!b->set->quick || call & QUICK) &&
+	       s->device == (b->gpu ? GPU : CPU);
+}
+
+static bool any_selected(const struct bench *b)
+{
+	for (size_t i = 0; i < SHAPES; i++) {
+		for (const int *call = shapes[i].calls; *call; call++) {
+			if (selected(b, &shapes[i], *call))
+				return true;
+		}
+	}
+	return false;
 }
 
 int bench_mhc(struct bench *b, void (*head)(struct bench *b))
 {
 	struct mhc a = {0};
-	int status = 0;
-	bool any = false;
+	int status;
 
-	for (size_t i = 0; i < ROWS; i++)
-		any |= taken(b, &rows[i]);
-	if (!any)
+	if (!any_selected(b))
 		return 0;
 	status = make_arrays(b, &a);
 	if (status)
 		status = complain(EXIT_FAILURE, "bench: %s", hz_errmsg(b->ctx));
-	for (size_t i = 0; i < ROWS && !status; i++) {
-		if (!taken(b, &rows[i]))
-			continue;
-		head(b);
-		if (rows[i].channels && (rows[i].dtype == HZ_F32) != a.floats)
-			status = fill_arrays(b, &a, !a.floats);
-		if (!status)
-			status = run_case(b, &rows[i], &a);
+	for (size_t i = 0; i < SHAPES; i++) {
+		for (const int *call = shapes[i].calls; *call && !status; call++) {
+			const struct row r = row_of(&shapes[i], *call);
+
+			if (!selected(b, &shapes[i], *call))
+				continue;
+			head(b);
+			if (r.channels && (r.dtype == HZ_F32) != a.floats)
+				status = fill_arrays(b, &a, !a.floats);
+			if (!status)
+				status = run_case(b, &r, &a);
+		}
 	}
 	free_arrays(b, &a);
 	return status;

@@ -1,11 +1,11 @@
 /*
- * bench.c - hurwitz bench of quantization and quantized multiplication
+ * bench.c - hurwitz bench of quantization and integer matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Quantization is compared with a copy of the bytes that it moves. A multiplication of few rows is
- * compared with reading B, one of many rows with the multiplying instructions alone, on registers,
- * where the ISA level has such. Codes are random: the clock depends on the data.
+ * Quantization is compared with a copy of the bytes that it moves. A product of few rows is
+ * compared with reading B, one of many rows with the integer dot-product instructions alone, if the
+ * ISA level has them. Codes are random: the clock frequency depends on the data.
  */
 #include <config.h>
 
@@ -18,40 +18,41 @@
 
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
-/*
- * COLUMNS_OWN: scales of columns; APART: rows 64 elements apart; TURNED: floats are transposed;
- * BASE: rotated by a base matrix
- */
-enum { QUICK = 1, ROWS_OWN = 2, ROTATED = 4, COLUMNS_OWN = 8, APART = 16, TURNED = 32, BASE = 64 };
+/* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
+ * float operand is transposed; BASE: rotation by a base matrix */
+enum {
+	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
+	BASE = 64
+};
 
-#define GAP 64			/* elements between rows with APART */
+#define GAP 64			/* elements between rows with PADDED */
 
 static const struct row {
 	enum kind kind;
 	int flags;
 	int x_dtype, q_dtype;		/* of a product: C or x, and A and B */
-	int64_t m, n, k;		/* 0: all elements, in rows of 4096, or with BASE 20 2^8 */
-	int64_t items;			/* of a batch; 0: none */
+	int64_t m, n, k;		/* 0: all elements, in rows of 4096, of 5120 with BASE */
+	int64_t items;			/* batch size; 0: no batch */
 } rows[] = {
 	{QUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{QUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROW_SCALES, HZ_F32, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, ROTATED, HZ_F32, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, ROTATED | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, COLUMNS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, ROWS_OWN | APART, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{QUANTIZE, TURNED, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | ROW_SCALES, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROTATED | BASE | ROW_SCALES, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, COLUMN_SCALES, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, ROW_SCALES | PADDED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{QUANTIZE, TRANSPOSED, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{DEQUANTIZE, ROTATED | BASE, HZ_BF16, HZ_S8, 0, 0, 0, 0},
-	{DEQUANTIZE, ROTATED | BASE | ROWS_OWN, HZ_BF16, HZ_S8, 0, 0, 0, 0},
+	{DEQUANTIZE, ROTATED | BASE | ROW_SCALES, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{CHOOSE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{CHOOSE, 0, HZ_BF16, HZ_U8, 0, 0, 0, 0},
-	{CHOOSE, ROWS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
-	{CHOOSE, COLUMNS_OWN, HZ_F32, HZ_S8, 0, 0, 0, 0},
-	{CHOOSE, ROWS_OWN | APART, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, ROW_SCALES, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, COLUMN_SCALES, HZ_F32, HZ_S8, 0, 0, 0, 0},
+	{CHOOSE, ROW_SCALES | PADDED, HZ_F32, HZ_S8, 0, 0, 0, 0},
 	{QGEMM, QUICK, HZ_U8, HZ_U8, 1024, 1024, 1024, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 2048, 2048, 2048, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 4096, 4096, 4096, 0},
@@ -64,8 +65,8 @@ static const struct row {
 	{QGEMM, 0, HZ_U8, HZ_U8, 128, 11008, 4096, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 256, 11008, 4096, 0},
 	{QGEMM, 0, HZ_F32, HZ_U8, 1024, 1024, 1024, 0},
-	{QGEMM, ROWS_OWN, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
-	{QGEMM, APART, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, ROW_SCALES, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, PADDED, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 16384, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 64, 64},
 	{QGEMM, 0, HZ_U8, HZ_U8, 16, 256, 256, 256},
@@ -84,12 +85,12 @@ static const char *const op_names[] = {
 struct qcase {
 	struct bench_case c;
 	const struct row *row;
-	hz_tensor x, q, scales, zeros;	/* quantization; of a product x is A or x, q is C or y */
+	hz_tensor x, q, scales, zeros;	/* of a product x is A or x, q is C or y */
 	hz_quantize_opts quantize;
 	hz_hadamard_opts rotation;
 	hz_qgemm_opts gemm;
 	hz_packed packed;
-	void *blob, *read;		/* packed B; as many zero bytes */
+	void *blob, *read;		/* packed B; zeros of the same size */
 };
 
 static int call_codes(struct bench *b, struct bench_case *c)
@@ -115,72 +116,58 @@ static int call_product(struct bench *b, struct bench_case *c)
 	return hz_qgemm(b->ctx, &q->x, NULL, &q->q, &q->gemm);
 }
 
-/* Reads as many bytes as B has, by memchr() for a byte that is not there */
+static int search_share(const void *arg, int64_t begin, int64_t end)
+{
+	return memchr((const char *)arg + begin, 1, (size_t)(end - begin)) ? HZ_EINVAL : HZ_OK;
+}
+
+/* Reads as many bytes as B has: searches them for a byte that does not occur. */
 static int call_read(struct bench *b, struct bench_case *c)
 {
 	const struct qcase *q = (struct qcase *)c;
-	const int threads = b->info.threads;
-	const size_t bytes = q->packed.bytes;
-	const char *p = q->read;
-	int found = 0;
 
-	if (threads <= 1)
-		return memchr(p, 1, bytes) ? HZ_EINVAL : HZ_OK;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : found)
-#endif
-	for (int t = 0; t < threads; t++) {
-		const size_t begin = bytes * (size_t)t / (size_t)threads;
-		const size_t end = bytes * (size_t)(t + 1) / (size_t)threads;
-
-		found += memchr(p + begin, 1, end - begin) != NULL;
-	}
-	return found ? HZ_EINVAL : HZ_OK;
+	return bench_parallel(b, (int64_t)q->packed.bytes, 1, search_share, q->read);
 }
 
-/* The instructions of the multiplications alone */
+static int dot_share(const void *arg, int64_t begin, int64_t end)
+{
+	((const struct hzi_peak_kern *)arg)->dot(end - begin);
+	return HZ_OK;
+}
+
+/* As many integer dot-product instructions, on registers */
 static int call_peak(struct bench *b, struct bench_case *c)
 {
-	const int threads = b->info.threads;
-	const int64_t each = (int64_t)(c->operations / 2) / threads;
-
-	if (threads <= 1) {
-		hzi_peak_kern[b->ctx->level].dot(each);
-		return HZ_OK;
-	}
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
-#endif
-	for (int t = 0; t < threads; t++)
-		hzi_peak_kern[b->ctx->level].dot(each);
-	return HZ_OK;
+	return bench_parallel(b, (int64_t)(c->operations / 2), 1, dot_share,
+			      hzi_peak_kern + b->ctx->level);
 }
 
 static int make_codes(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
-	/* The same bytes of each float type, more than the caches hold */
+	/* as many bytes for each float dtype, more than the caches hold */
 	const int64_t elements = b->elements * 4 / (int64_t)hz_dtype_size(r->x_dtype);
-	const int64_t n = r->flags & BASE ? 5120 : 4096, pitch = r->flags & APART ? n + GAP : n;
+	const int64_t n = r->flags & BASE ? 5120 : 4096, pitch = r->flags & PADDED ? n + GAP : n;
 	const int64_t m = elements / pitch;
-	const int64_t rows_own = r->flags & ROWS_OWN ? m : 1, columns = r->flags & COLUMNS_OWN ? n : 1;
-	const int64_t params = rows_own * columns;
+	const int64_t scale_rows = r->flags & ROW_SCALES ? m : 1;
+	const int64_t scale_cols = r->flags & COLUMN_SCALES ? n : 1;
+	const int64_t params = scale_rows * scale_cols;
 	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
 	char size[16];
 	size_t bytes;
 	int status;
 
 	values.stride[0] = pitch;
-	if (r->flags & TURNED) {
+	if (r->flags & TRANSPOSED) {
 		values.stride[0] = 1;
 		values.stride[1] = m;
 	}
 	q->x = values;
 	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
 	q->q.stride[0] = pitch;
-	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, rows_own, columns);
-	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, rows_own, columns);
+	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, scale_rows, scale_cols);
+	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, scale_rows, scale_cols);
 	q->c.moved_bytes = (double)hz_tensor_bytes(&q->x);
 	if (r->kind != CHOOSE)
 		q->c.moved_bytes += (double)hz_tensor_bytes(&q->q);
@@ -189,12 +176,12 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.large = true;
 	snprintf(size, sizeof(size), " n=%d", (int)n);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s%s%s",
-		 r->flags & ROWS_OWN ? "per row"
-		 : r->flags & COLUMNS_OWN ? "per column" : "per tensor",
-		 r->flags & (ROWS_OWN | COLUMNS_OWN) ? size : "",
-		 r->flags & APART ? " apart" : r->flags & TURNED ? " transposed" : "",
+		 r->flags & ROW_SCALES ? "per row"
+		 : r->flags & COLUMN_SCALES ? "per column" : "per tensor",
+		 r->flags & (ROW_SCALES | COLUMN_SCALES) ? size : "",
+		 r->flags & PADDED ? " apart" : r->flags & TRANSPOSED ? " transposed" : "",
 		 r->flags & ROTATED ? " rotated" : "",
-		 r->flags & ROTATED && !(r->flags & ROWS_OWN) ? size : "");
+		 r->flags & ROTATED && !(r->flags & ROW_SCALES) ? size : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
@@ -204,7 +191,7 @@ static int make_codes(struct bench *b, struct qcase *q)
 	if (!status && r->kind == DEQUANTIZE)
 		status = bench_fill(b, r->q_dtype, elements, q->q);
 	if (!status && r->kind == QUANTIZE && r->flags & ROTATED) {
-		/* Ranges of the same elements as quantization */
+		/* ranges of the elements that quantization reads */
 		values.data = b->from;
 		status = hz_hadamard_workspace(b->ctx, &q->x, &values, &q->rotation, &bytes);
 		if (!status)
@@ -243,7 +230,7 @@ static int make_codes(struct bench *b, struct qcase *q)
 	return status;
 }
 
-/* Rows of a matrix are gap elements apart; of a batch, if r has items */
+/* A matrix with `gap` elements between scale_rows; a batch if r has items */
 static hz_tensor product_matrix(const struct row *r, void *data, int dtype, int device, int64_t m,
 				int64_t n, int64_t gap)
 {
@@ -267,8 +254,8 @@ static int make_product(struct bench *b, struct qcase *q)
 	int status;
 
 	q->x = product_matrix(r, b->x, x_dtype, device, r->m, r->k, 0);
-	/* With APART, rows of C have a gap of one element, so that none is aligned. */
-	q->q = product_matrix(r, b->y, r->x_dtype, device, r->m, r->n, r->flags & APART ? 1 : 0);
+	/* With PADDED rows of C have a gap of one element, so that none is aligned. */
+	q->q = product_matrix(r, b->y, r->x_dtype, device, r->m, r->n, r->flags & PADDED ? 1 : 0);
 	q->c.operations = 2.0 * (double)items * (double)r->m * (double)r->n * (double)r->k;
 	q->c.call = call_product;
 	q->c.large = q->c.operations > 1e10;
@@ -278,7 +265,7 @@ static int make_product(struct bench *b, struct qcase *q)
 		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
 		 (long long)r->n, (long long)r->k,
-		 r->flags & ROWS_OWN ? " zeros of rows" : r->flags & APART ? " apart" : "");
+		 r->flags & ROW_SCALES ? " zeros of rows" : r->flags & PADDED ? " apart" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
 		 hz_dtype_name(r->x_dtype));
 	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);
@@ -295,7 +282,7 @@ static int make_product(struct bench *b, struct qcase *q)
 		q->gemm.a_zero = 127;
 		q->gemm.a_scale = 0.02;
 	}
-	if (r->kind == QGEMM && r->flags & ROWS_OWN) {
+	if (r->kind == QGEMM && r->flags & ROW_SCALES) {
 		q->zeros = hz_tensor_1d(b->scale, r->q_dtype, device, r->m);
 		q->gemm.a_zero = 0;
 		q->gemm.a_zeros = &q->zeros;

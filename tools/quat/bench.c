@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Ceilings of elementwise operations: on a CPU y = a + 3 b of the same bytes, on a GPU a copy.
- * Products count 32 m n k operations, those of the direct method. Their ceiling on a CPU is as many
- * bare multiply-adds, which the fast method may exceed; for few columns it is reading A. A is
- * packed on a CPU.
+ * Ceilings of elementwise operations: on a CPU y = a + 3 b with the same number of bytes, on a GPU
+ * a copy. Products count 32 m n k operations, as the direct method makes. Their ceiling on a CPU is
+ * as many multiply-adds alone, which the fast method may exceed, or for few columns a read of A. A
+ * is packed on a CPU.
  */
 #include <config.h>
 
@@ -17,7 +17,7 @@
 #include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
-enum kind { MUL, PLANES, GAPS, CONJ, NORMALIZE, ROTATE, DOT, GEMM };
+enum kind { MUL, PLANAR, GAPS, CONJ, NORMALIZE, ROTATE, DOT, GEMM };
 
 enum {
 	QUICK = 1,
@@ -50,9 +50,9 @@ static const struct row {
 	{MUL, CPU, HZ_F64, 0, 0, 0, 0, 0},
 	{GAPS, CPU, HZ_F32, 4096, 0, 0, 0, 0},
 	{GAPS, CPU, HZ_BF16, 4096, 0, 0, 0, 0},
-	{PLANES, CPU, HZ_F32, 512, 0, 0, 0, 0},
-	{PLANES, BOTH, HZ_F32, 0, 0, 0, 0, 0},
-	{PLANES, GPU, HZ_BF16, 0, 0, 0, 0, 0},
+	{PLANAR, CPU, HZ_F32, 512, 0, 0, 0, 0},
+	{PLANAR, BOTH, HZ_F32, 0, 0, 0, 0, 0},
+	{PLANAR, GPU, HZ_BF16, 0, 0, 0, 0, 0},
 	{CONJ, BOTH | QUICK, HZ_F32, 0, 0, 0, 0, 0},
 	{NORMALIZE, CPU, HZ_F32, 512, 0, 0, 0, 0},
 	{NORMALIZE, BOTH, HZ_F32, 0, 0, 0, 0, 0},
@@ -74,7 +74,7 @@ static const struct row {
 	{GEMM, CPU, HZ_BF16, 4096, 1, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, CPU, HZ_F32, 4096, 4, 4096, HZ_QUAT_DIRECT, 0},
 	{GEMM, CPU, HZ_F64, 512, 512, 512, HZ_QUAT_FAST, 0},
-	{GEMM, CPU, HZ_F32, 64, 64, 64, HZ_QUAT_FAST, 0},	/* for pictures */
+	{GEMM, CPU, HZ_F32, 64, 64, 64, HZ_QUAT_FAST, 0},	/* small, as in image processing */
 	{GEMM, CPU, HZ_F32, 128, 128, 128, HZ_QUAT_FAST, 0},
 	{GEMM, CPU, HZ_F32, 256, 256, 256, HZ_QUAT_FAST, 0},
 	{GEMM, CPU, HZ_F32, 512, 512, 512, HZ_QUAT_FAST, 0},
@@ -97,7 +97,7 @@ static const struct row {
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
 static const char *const op_names[] = {
-	[MUL] = "quat_mul", [PLANES] = "quat_mul", [GAPS] = "quat_mul", [CONJ] = "quat_map",
+	[MUL] = "quat_mul", [PLANAR] = "quat_mul", [GAPS] = "quat_mul", [CONJ] = "quat_map",
 	[NORMALIZE] = "quat_map",
 	[ROTATE] = "quat_rotate", [DOT] = "quat_dot", [GEMM] = "quat_gemm",
 };
@@ -138,68 +138,28 @@ static int call_gemm(struct bench *b, struct bench_case *c)
 
 /* ---- Ceilings on the CPU --------------------------------------------------------------------- */
 
-/* y = a + 3 b of as many bytes; each thread a share of whole vectors */
+struct triad {
+	const struct bench *b;
+	const struct hzi_peak_kern *kern;
+	bool stream;
+};
+
+static int triad_share(const void *arg, int64_t begin, int64_t end)
+{
+	const struct triad *const t = arg;
+
+	t->kern->triad((float *)t->b->x + begin, (float *)t->b->from + begin,
+		       (float *)t->b->y + begin, end - begin, t->stream);
+	return HZ_OK;
+}
+
+/* y = a + 3 b with as many bytes moved; each thread has whole vectors. */
 static int call_triad(struct bench *b, struct bench_case *c)
 {
-	const int threads = b->info.threads;
-	const int64_t n = (int64_t)(c->moved_bytes / 12), units = n / 64;
-	const bool stream = c->moved_bytes > 0.75 * (double)hzi_cache_share(b->ctx);
-	const struct hzi_peak_kern *const kern = hzi_peak_kern + b->ctx->level;
+	const struct triad t = {b, hzi_peak_kern + b->ctx->level,
+				c->moved_bytes > 0.75 * (double)hzi_cache_share(b->ctx)};
 
-	if (threads <= 1) {
-		kern->triad(b->x, b->from, b->y, n, stream);
-		return HZ_OK;
-	}
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
-#endif
-	for (int t = 0; t < threads; t++) {
-		const int64_t at = units * t / threads * 64;
-
-		kern->triad((float *)b->x + at, (float *)b->from + at, (float *)b->y + at,
-			    units * (t + 1) / threads * 64 - at, stream);
-	}
-	return HZ_OK;
-}
-
-int bench_peak(struct bench *b, struct bench_case *c)
-{
-	const int threads = b->info.threads;
-	const int64_t each = (int64_t)(c->operations / 2) / threads;
-
-	if (threads <= 1) {
-		hzi_peak_kern[b->ctx->level].fma(each);
-		return HZ_OK;
-	}
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
-#endif
-	for (int t = 0; t < threads; t++)
-		hzi_peak_kern[b->ctx->level].fma(each);
-	return HZ_OK;
-}
-
-static volatile float read_sum;
-
-int bench_read(struct bench *b, const float *p, int64_t n)
-{
-	const int threads = b->info.threads;
-	const int64_t units = n / 1024;
-	const struct hzi_peak_kern *const kern = hzi_peak_kern + b->ctx->level;
-
-	if (threads <= 1) {
-		read_sum = kern->read(p, n);
-		return HZ_OK;
-	}
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(threads) schedule(static)
-#endif
-	for (int t = 0; t < threads; t++) {
-		const int64_t at = units * t / threads * 1024;
-
-		read_sum = kern->read(p + at, units * (t + 1) / threads * 1024 - at);
-	}
-	return HZ_OK;
+	return bench_parallel(b, (int64_t)(c->moved_bytes / 12), 64, triad_share, &t);
 }
 
 /* Reads the packed matrix once. */
@@ -239,16 +199,16 @@ static hz_tensor quats(void *data, int dtype, int device, int64_t n, bool planes
 static int make_elements(struct bench *b, struct quat_case *q)
 {
 	static const char *const what[] = {
-		[MUL] = "", [PLANES] = "planes ", [GAPS] = "gaps ", [CONJ] = "conj ",
+		[MUL] = "", [PLANAR] = "planes ", [GAPS] = "gaps ", [CONJ] = "conj ",
 		[NORMALIZE] = "normalize ",
 		[ROTATE] = "", [DOT] = "",
 	};
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
 	const double size = (double)hz_dtype_size(r->dtype);
-	/* Arrays of equal bytes for each dtype, and for the triad on a CPU */
+	/* as many bytes for each dtype, and for the triad on a CPU */
 	const int64_t n = r->m ? r->m : b->elements / (int64_t)hz_dtype_size(r->dtype);
-	const bool planes = r->kind == PLANES, two = r->kind == CONJ || r->kind == NORMALIZE;
+	const bool planes = r->kind == PLANAR, two = r->kind == CONJ || r->kind == NORMALIZE;
 	size_t bytes = 0;
 	int status;
 
@@ -362,7 +322,7 @@ static int run_case(struct bench *b, const struct row *r)
 	return status;
 }
 
-/* Whether B and C fit into the arrays that all cases share; these are smaller on a small GPU. */
+/* Whether B and C fit into the arrays that all cases share, which are smaller on a small GPU */
 static bool fits(const struct bench *b, const struct row *r)
 {
 	const int64_t wider = r->k > r->m ? r->k : r->m;

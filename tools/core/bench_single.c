@@ -1,11 +1,11 @@
 /*
- * bench_rest.c - hurwitz bench of primitives that one case each is enough for
+ * bench_single.c - hurwitz bench of primitives with a single case each
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Packing, gradients of elementwise calls, random numbers, what only rearranges or looks at
- * numbers. All are measured against a copy that moves as many bytes as they have to. An operation
- * is an element that comes out.
+ * Packing, gradients of elementwise calls, random numbers, and calls that only rearrange or inspect
+ * numbers. The ceiling is a copy that moves as many bytes as the call must. An operation is an
+ * element of the output.
  */
 #include <config.h>
 
@@ -14,36 +14,36 @@
 
 #include "tools/core/bench.h"
 
-struct rest {
+struct single_case {
 	struct bench_case c;
 	const struct row *row;
-	hz_tensor t[5];			/* in the order of the call */
+	hz_tensor t[5];			/* in the order of the call's parameters */
 	hz_lattice *lattice;
 	hz_vlut *vlut;
 	hz_coded coded;
 	hz_quat_pool_opts pool;
 	hz_packed packed;
-	void *blob;			/* what is packed */
+	void *blob;			/* packed data */
 	size_t bytes;
-	int64_t n; /* quaternions or blocks, where the name does not say them */
+	int64_t n; /* quaternions or blocks, if the name does not contain it */
 };
 
-/* Both return a library status. */
+/* Both functions return a library status. */
 struct row {
 	const char *op, *name, *dtype;
-	int (*make)(struct bench *b, struct rest *r);
-	int (*call)(hz_context *ctx, struct rest *r);
+	int (*make)(struct bench *b, struct single_case *r);
+	int (*call)(hz_context *ctx, struct single_case *r);
 };
 
-/* Tensor i of a case, of f32 unless another dtype is said, and its bytes counted */
-static void operand(struct bench *b, struct rest *r, int i, void *data, int dtype, int ndim,
+/* Makes tensor i of a case, and counts its bytes. */
+static void operand(struct bench *b, struct single_case *r, int i, void *data, int dtype, int ndim,
 		    const int64_t *shape)
 {
 	r->t[i] = hz_tensor_nd(data, dtype, hz_device(b->ctx), ndim, shape);
 	r->c.moved_bytes += (double)hz_tensor_bytes(&r->t[i]);
 }
 
-static int blob(struct bench *b, struct rest *r)
+static int blob(struct bench *b, struct single_case *r)
 {
 	r->c.moved_bytes += (double)r->bytes;
 	return hz_alloc(b->ctx, &r->blob, r->bytes, hz_device(b->ctx));
@@ -51,7 +51,7 @@ static int blob(struct bench *b, struct rest *r)
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-static int make_qgemm_pack(struct bench *b, struct rest *r)
+static int make_qgemm_pack(struct bench *b, struct single_case *r)
 {
 	int status;
 
@@ -62,12 +62,12 @@ static int make_qgemm_pack(struct bench *b, struct rest *r)
 	return status ? status : blob(b, r);
 }
 
-static int call_qgemm_pack(hz_context *ctx, struct rest *r)
+static int call_qgemm_pack(hz_context *ctx, struct single_case *r)
 {
 	return hz_qgemm_pack(ctx, &r->t[0], r->blob, r->bytes, &r->packed);
 }
 
-static int make_quat_gemm_pack(struct bench *b, struct rest *r)
+static int make_quat_gemm_pack(struct bench *b, struct single_case *r)
 {
 	int status;
 
@@ -76,19 +76,19 @@ static int make_quat_gemm_pack(struct bench *b, struct rest *r)
 	return status ? status : blob(b, r);
 }
 
-static int call_quat_gemm_pack(hz_context *ctx, struct rest *r)
+static int call_quat_gemm_pack(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_gemm_pack(ctx, &r->t[0], r->blob, r->bytes, &r->packed, NULL);
 }
 
-static int open_lattice(struct bench *b, struct rest *r)
+static int open_lattice(struct bench *b, struct single_case *r)
 {
 	const hz_lattice_opts opts = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 
 	return hz_lattice_open(b->ctx, &r->lattice, &opts);
 }
 
-static int make_vlut_pack(struct bench *b, struct rest *r)
+static int make_vlut_pack(struct bench *b, struct single_case *r)
 {
 	int status = open_lattice(b, r);
 
@@ -103,12 +103,12 @@ static int make_vlut_pack(struct bench *b, struct rest *r)
 	return status ? status : blob(b, r);
 }
 
-static int call_vlut_pack(hz_context *ctx, struct rest *r)
+static int call_vlut_pack(hz_context *ctx, struct single_case *r)
 {
 	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob);
 }
 
-static int make_repack(struct bench *b, struct rest *r)
+static int make_repack(struct bench *b, struct single_case *r)
 {
 	const int64_t blocks = b->elements / 4;
 
@@ -118,7 +118,7 @@ static int make_repack(struct bench *b, struct rest *r)
 	return open_lattice(b, r);
 }
 
-static int call_repack(hz_context *ctx, struct rest *r)
+static int call_repack(hz_context *ctx, struct single_case *r)
 {
 	return hz_lattice_repack(ctx, r->lattice, &r->t[0], HZ_LATTICE_LEVEL, &r->t[1],
 				 HZ_LATTICE_LIMBS);
@@ -126,10 +126,10 @@ static int call_repack(hz_context *ctx, struct rest *r)
 
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
-/* So few quaternions that a copy of the bytes of five arrays fits into one */
+/* Few enough quaternions that five arrays of them have the bytes of one array of the bench */
 #define QUATS(b) ((b)->elements / 16)
 
-static int make_mul_bwd(struct bench *b, struct rest *r)
+static int make_mul_bwd(struct bench *b, struct single_case *r)
 {
 	const int64_t shape[] = {QUATS(b), 4};
 	int status;
@@ -145,12 +145,12 @@ static int make_mul_bwd(struct bench *b, struct rest *r)
 	return status ? status : hz_reserve(b->ctx, r->bytes);
 }
 
-static int call_mul_bwd(hz_context *ctx, struct rest *r)
+static int call_mul_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_mul_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
 }
 
-static int make_rotate_bwd(struct bench *b, struct rest *r)
+static int make_rotate_bwd(struct bench *b, struct single_case *r)
 {
 	const int64_t n = QUATS(b), quats[] = {n, 4}, vectors[] = {n, 3};
 	int status;
@@ -166,12 +166,12 @@ static int make_rotate_bwd(struct bench *b, struct rest *r)
 	return status ? status : hz_reserve(b->ctx, r->bytes);
 }
 
-static int call_rotate_bwd(hz_context *ctx, struct rest *r)
+static int call_rotate_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_rotate_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
 }
 
-static int make_three(struct bench *b, struct rest *r)
+static int make_three(struct bench *b, struct single_case *r)
 {
 	const int64_t shape[] = {QUATS(b), 4};
 
@@ -182,12 +182,12 @@ static int make_three(struct bench *b, struct rest *r)
 	return HZ_OK;
 }
 
-static int call_normalize_bwd(hz_context *ctx, struct rest *r)
+static int call_normalize_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_normalize_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], 0, 0);
 }
 
-static int make_two(struct bench *b, struct rest *r)
+static int make_two(struct bench *b, struct single_case *r)
 {
 	const int64_t shape[] = {4 * QUATS(b), 4};
 
@@ -197,31 +197,31 @@ static int make_two(struct bench *b, struct rest *r)
 	return HZ_OK;
 }
 
-static int call_dropout(hz_context *ctx, struct rest *r)
+static int call_dropout(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_dropout(ctx, &r->t[0], &r->t[1], 0.1, 1, 0);
 }
 
-static int make_axpy(struct bench *b, struct rest *r)
+static int make_axpy(struct bench *b, struct single_case *r)
 {
 	const int64_t shape[] = {2 * QUATS(b), 4};
 
 	r->n = shape[0];
 	operand(b, r, 0, b->x, HZ_F32, 2, shape);
 	operand(b, r, 1, b->y, HZ_F32, 2, shape);
-	r->c.moved_bytes *= 1.5;	/* y comes and goes */
+	r->c.moved_bytes *= 1.5;	/* y is read and written */
 	return HZ_OK;
 }
 
 /* |alpha| is so small that y stays finite however often this is repeated. */
-static int call_axpy(hz_context *ctx, struct rest *r)
+static int call_axpy(hz_context *ctx, struct single_case *r)
 {
 	static const double alpha[4] = {1e-6, -1e-6, 1e-6, 1e-6};
 
 	return hz_quat_axpy(ctx, alpha, &r->t[0], &r->t[1], 0);
 }
 
-static int make_pool_bwd(struct bench *b, struct rest *r)
+static int make_pool_bwd(struct bench *b, struct single_case *r)
 {
 	const int64_t images = b->gpu ? 32 : 8, side = b->gpu ? 56 : 28,
 		      channels = b->gpu ? 64 : 32;
@@ -233,38 +233,38 @@ static int make_pool_bwd(struct bench *b, struct rest *r)
 	return HZ_OK;
 }
 
-static int call_pool_bwd(hz_context *ctx, struct rest *r)
+static int call_pool_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_pool_bwd(ctx, NULL, &r->t[0], &r->t[1], &r->pool);
 }
 
-static int make_init(struct bench *b, struct rest *r)
+static int make_init(struct bench *b, struct single_case *r)
 {
 	r->n = b->gpu ? QUATS(b) : 65536;
 	operand(b, r, 0, b->y, HZ_F32, 2, (int64_t[]){r->n, 4});
 	return HZ_OK;
 }
 
-static int call_init(hz_context *ctx, struct rest *r)
+static int call_init(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_init(ctx, &r->t[0], HZ_QUAT_POLAR, 0.1, 1, 0, 0);
 }
 
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
 
-static int make_diagnose(struct bench *b, struct rest *r)
+static int make_diagnose(struct bench *b, struct single_case *r)
 {
 	operand(b, r, 0, b->x, HZ_F32, 4, (int64_t[]){24, 1024, 4, 4});
 	operand(b, r, 1, b->y, HZ_F32, 2, (int64_t[]){1024, 4});
 	return HZ_OK;
 }
 
-static int call_diagnose(hz_context *ctx, struct rest *r)
+static int call_diagnose(hz_context *ctx, struct single_case *r)
 {
 	return hz_mhc_diagnose(ctx, &r->t[0], &r->t[1]);
 }
 
-static int make_mhc_init(struct bench *b, struct rest *r)
+static int make_mhc_init(struct bench *b, struct single_case *r)
 {
 	operand(b, r, 0, b->y, HZ_F32, 2, (int64_t[]){24, 4 * 4096});
 	operand(b, r, 1, b->x, HZ_F32, 1, (int64_t[]){3});
@@ -272,7 +272,7 @@ static int make_mhc_init(struct bench *b, struct rest *r)
 	return HZ_OK;
 }
 
-static int call_mhc_init(hz_context *ctx, struct rest *r)
+static int call_mhc_init(hz_context *ctx, struct single_case *r)
 {
 	return hz_mhc_init(ctx, HZ_MHC_INIT_PAPER, 0, 1, &r->t[0], &r->t[1], &r->t[2], NULL);
 }
@@ -297,18 +297,18 @@ static const struct row rows[] = {
 
 static int call(struct bench *b, struct bench_case *c)
 {
-	struct rest *r = (struct rest *)c;
+	struct single_case *r = (struct single_case *)c;
 
 	return r->row->call(b->ctx, r);
 }
 
 static int run_case(struct bench *b, const struct row *row)
 {
-	struct rest r = {.row = row, .c.op = row->op};
+	struct single_case r = {.row = row, .c.op = row->op};
 	int status, last = 0;
 
 	progress("bench: %s", row->op);
-	/* Arrays that a case before left with anything in them */
+	/* An earlier case may have left anything in the arrays. */
 	status = bench_fill(b, HZ_F32, b->elements, hz_tensor_1d(b->x, HZ_F32, hz_device(b->ctx),
 								 b->elements));
 	if (!status)
@@ -338,7 +338,7 @@ static int run_case(struct bench *b, const struct row *row)
 	return status;
 }
 
-int bench_rest(struct bench *b, void (*head)(struct bench *b))
+int bench_single(struct bench *b, void (*head)(struct bench *b))
 {
 	int status = 0;
 

@@ -1,14 +1,14 @@
 /*
- * bench_compare.c - hurwitz bench --compare: cases against what they took before
+ * bench_compare.c - hurwitz bench --compare: times of cases against earlier ones
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Both sides are lines that --json wrote. A case is found again by op, case, dtype, device, isa and
- * threads. Its time by the time before is what a user notices; that divided by the same of the
- * ceiling, which ran in turn with it, is what the library has to answer for: a machine that is
- * slower today slows both down. Where the ceilings are not the same thing they say nothing.
+ * Both sides are lines that --json wrote. Cases are matched by op, case, dtype, device, isa and
+ * threads. A user notices the ratio of the new time to the old. The library answers for that ratio
+ * divided by the same ratio of the ceiling, which was timed alternately: a machine that is slower
+ * today slows both down. If the ceilings differ in kind, they are not used.
  *
- * What a file holds is checked in full before it is believed, as anybody may have written it.
+ * A file's contents are checked completely before use, since anyone may have written it.
  */
 #include <config.h>
 
@@ -19,13 +19,13 @@
 
 #include "tools/core/bench.h"
 
-#define LINE_MOST 4096		/* bytes of a line; those of --json have 250 */
+#define LINE_MOST 4096		/* bytes per line; lines of --json have 250 */
 #define ROWS_MOST 100000
 
 /* ---- A line of JSON -------------------------------------------------------------------------- */
 
 struct text {
-	const char *at, *why;	/* why: the first thing that was wrong; NULL */
+	const char *at, *why;	/* why: the first error, or NULL */
 };
 
 static bool wrong(struct text *t, const char *why)
@@ -35,8 +35,8 @@ static bool wrong(struct text *t, const char *why)
 	return false;
 }
 
-/* What comes after blanks; passed over if it is c. */
-static bool take(struct text *t, char c)
+/* Skips blanks; consumes c if it is next. */
+static bool accept(struct text *t, char c)
 {
 	t->at += strspn(t->at, " \t\r\n");
 	if (*t->at != c)
@@ -45,7 +45,7 @@ static bool take(struct text *t, char c)
 	return true;
 }
 
-/* The value of four hexadecimal digits behind \u, -1 if there are none. */
+/* The value of the four hexadecimal digits after \u, or -1 */
 static int four_digits(struct text *t)
 {
 	int value = 0;
@@ -62,13 +62,14 @@ static int four_digits(struct text *t)
 	return value;
 }
 
-/* A string, into out; what is no printable ASCII is refused, so that it can go to a terminal. */
+/* Reads a string into out. Anything but printable ASCII is an error, so that it is safe to print on
+ * a terminal. */
 static bool read_string(struct text *t, char *out, size_t size)
 {
 	static const char letters[] = "\"\\/", plain[] = "bfnrt";
 	size_t used = 0;
 
-	if (!take(t, '"'))
+	if (!accept(t, '"'))
 		return wrong(t, "a string is missing");
 	while (*t->at != '"') {
 		int c = (unsigned char)*t->at++;
@@ -95,7 +96,7 @@ static bool read_string(struct text *t, char *out, size_t size)
 	return true;
 }
 
-/* JSON's numbers are some of strtod()'s, which also knows nan, 0x10 and blanks in front. */
+/* JSON's numbers are a subset of strtod()'s, which also accepts nan, 0x10 and leading blanks. */
 static bool read_number(struct text *t, double *value)
 {
 	const size_t length = strspn(t->at, "0123456789+-.eE");
@@ -112,7 +113,7 @@ static bool read_number(struct text *t, double *value)
 	return true;
 }
 
-/* Where the values of known keys go: a string or a number */
+/* Where the value of a known key is stored: a string or a number */
 struct field {
 	const char *key;
 	char *string;
@@ -156,7 +157,7 @@ const char *bench_row_read(const char *line, struct bench_row *row)
 	bool found[FIELDS] = {false};
 
 	memset(row, 0, sizeof(*row));
-	if (!take(&t, '{'))
+	if (!accept(&t, '{'))
 		return "no JSON object";
 	do {
 		char key[64];
@@ -168,14 +169,14 @@ const char *bench_row_read(const char *line, struct bench_row *row)
 			i++;
 		if (i < FIELDS && found[i])
 			return "a key that is there twice";
-		if (!take(&t, ':'))
+		if (!accept(&t, ':'))
 			return "a colon is missing";
 		if (!read_value(&t, i < FIELDS ? &fields[i] : NULL))
 			return t.why;
 		if (i < FIELDS)
 			found[i] = true;
-	} while (take(&t, ','));
-	if (!take(&t, '}') || !take(&t, '\0'))
+	} while (accept(&t, ','));
+	if (!accept(&t, '}') || !accept(&t, '\0'))
 		return "something behind the last value";
 	for (size_t i = 0; i < FIELDS; i++) {
 		if (!found[i])
@@ -221,12 +222,12 @@ bool bench_rows_add(struct bench_rows *rows, const struct bench_row *row)
 	return true;
 }
 
-/* Sorts by key; of rows of one case, of which a file of several runs has more, the last stays. */
+/* Sorts by key. Of several rows of one case, as in a file of several runs, the last one stays. */
 static void sort_rows(struct bench_rows *rows)
 {
 	size_t kept = 0;
 
-	/* The order of equals is that of the file: qsort() does not promise it. */
+	/* Equal rows stay in the order of the file, which qsort() does not guarantee. */
 	for (size_t i = 0; i < rows->count; i++)
 		rows->row[i].line = i;
 	qsort(rows->row, rows->count, sizeof(*rows->row), compare_keys);
@@ -256,7 +257,7 @@ int bench_rows_read(struct bench_rows *rows, const char *file)
 		const char *why;
 
 		number++;
-		/* A NUL byte hides the newline, too. */
+		/* A NUL byte hides the newline as well. */
 		if (length == 0 || (line[length - 1] != '\n' && !feof(in)))
 			why = "a line that is too long, or no text";
 		else if (line[strspn(line, " \t\r\n")] == '\0')
@@ -281,7 +282,7 @@ int bench_rows_read(struct bench_rows *rows, const char *file)
 
 struct pair {
 	const struct bench_row *old, *new;
-	double time, ceiling, net;	/* new by old; net: time by ceiling, or time alone */
+	double time, ceiling, net;	/* new / old; net: time / ceiling, or time alone */
 };
 
 static int compare_pairs(const void *a, const void *b)
@@ -316,7 +317,7 @@ static void print_pair(const struct pair *p, double threshold)
 	       slower ? "  slower" : faster ? "  faster" : "", style(stdout, PLAIN));
 }
 
-/* Pairs, and how many rows of either side had no other; false without memory */
+/* Pairs rows by key, and counts rows of either side without a partner; false without memory */
 static bool match(const struct bench_rows *old, const struct bench_rows *new, struct pair **pairs,
 		  size_t *count, size_t *only_old, size_t *only_new)
 {

@@ -1,5 +1,5 @@
 /*
- * check.c - hurwitz check: every primitive on every device and ISA here against its definition
+ * check.c - hurwitz check: every primitive on every device and ISA level against its definition
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -75,7 +75,7 @@ static int check_cpu(void)
 	for (int isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD && !status; isa++) {
 		hz_info info;
 
-		/* A level that this machine lacks gives the one below, which was tested. */
+		/* A level that this machine lacks opens as a lower one, which was tested. */
 		if (strcmp(hz_isa_name(isa), "?") == 0)
 			continue;
 		status = open_context(&s.ctx, HZ_CPU, 0, isa);
@@ -97,7 +97,7 @@ static int check_cpu(void)
 	return status;
 }
 
-/* A GPU that is not there is no failure unless it was asked for. */
+/* A missing GPU is a failure only if it was requested. */
 static int check_gpu(int32_t device)
 {
 	const hz_options o = {.device = device == HZ_AUTO ? HZ_CUDA : device};

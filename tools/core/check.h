@@ -8,34 +8,34 @@
 
 #include "tools/core/tool.h"
 
-/* A context to test, and for the CPU one with the lowest ISA, whose bits it must give. */
+/* A context under test; for the CPU also one of the lowest ISA level, whose bits it must match. */
 struct subject {
 	hz_context *ctx, *plain;
 	char name[64];
 };
 
-/* One line of TAP */
+/* Prints a line of TAP. */
 __attribute__((format(printf, 2, 3))) void test(bool good, const char *format, ...);
 
-/* A comment line that says what is wrong; false */
+/* Prints a comment line that says what is wrong; returns false. */
 __attribute__((format(printf, 1, 2))) bool wrong(const char *format, ...);
 
 extern const int float_types[3];	/* f32 f16 bf16 */
 
-/* Random numbers of a normal distribution */
+/* Fills p with normal random numbers. */
 void fill_normal(void *p, int dtype, int64_t count, uint64_t *seed);
 
-/* check_hadamard.c, check_qgemm.c, check_quat.c: the lines of a subject, and of base matrices */
+/* tools/<family>/check.c: the tests of a subject, and of the base matrices */
 void check_bases(void);
 void check_hadamard(const struct subject *s);
 void check_qgemm(const struct subject *s);
 void check_quat(const struct subject *s);
 
-/* check_lattice.c: codes of a context, whose name begins sentences; and products with them */
+/* Lattice codes in a context, and products with them; name begins the messages */
 bool check_lattices(hz_context *ctx, const char *name);
 bool check_vluts(hz_context *ctx, const char *name);
 
-/* check_mhc.c: a layer of hyper-connections */
+/* A layer of hyper-connections */
 bool check_mhc(hz_context *ctx, const char *name);
 
 #endif

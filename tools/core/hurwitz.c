@@ -1,5 +1,5 @@
 /*
- * hurwitz.c - the command line: verbs, messages, and what they share
+ * hurwitz.c - the command line: verbs, messages, shared functions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -35,7 +35,7 @@ static bool progress_shown;
 
 int complain(int status, const char *format, ...)
 {
-	char text[8192];	/* what is longer is cut off */
+	char text[8192];	/* longer text is cut off */
 	va_list ap;
 
 	progress_clear();
@@ -43,7 +43,7 @@ int complain(int status, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	/* One line, and nothing that a terminal obeys, whatever a file is called. */
+	/* One line without control characters, whatever a file is called */
 	for (char *p = text; *p; p++) {
 		if ((unsigned char)*p < 0x20 || *p == 0x7f)
 			*p = '?';
@@ -55,7 +55,7 @@ int complain(int status, const char *format, ...)
 int next_option(int argc, char **argv, const char *verb, const char *shorts,
 		const struct option *longs)
 {
-	/* With the leading ':' getopt tells a missing argument from an unknown option. */
+	/* A leading ':' makes getopt distinguish a missing argument from an unknown option. */
 	char with_colon[64];
 	const int at = optind ? optind : 1;
 	int c;
@@ -157,7 +157,7 @@ bool parse_int(const char *s, int64_t low, int64_t high, int64_t *value)
 	char *end;
 	long long v;
 
-	/* strtoll() takes leading blanks, which are no part of a number here. */
+	/* strtoll() accepts leading blanks; numbers here have none. */
 	if (*digits < '0' || *digits > '9')
 		return false;
 	errno = 0;
@@ -284,7 +284,7 @@ uint64_t random_u64(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* The sum of eight 8-bit numbers, each uniform in +-1: mean 0, variance 8 / 3 before the factor. */
+/* The sum of eight uniform 8-bit numbers: mean 0 and variance 8 (256^2 - 1) / 12 before scaling */
 float random_normal(uint64_t *state)
 {
 	const uint64_t bits = random_u64(state);
@@ -295,11 +295,11 @@ float random_normal(uint64_t *state)
 	return ((float)sum - 1020.0f) * 0.0047844f;	/* 1 / sqrt(8 (256^2 - 1) / 12) */
 }
 
-/* What a binary floating-point format is made of. */
+/* The parameters of a binary floating-point format */
 struct format {
 	int dtype, bytes, mantissa, bias;
 	double max;	/* largest finite */
-	bool infinite;	/* has Inf, and values beyond max become it (else they saturate) */
+	bool infinite;	/* has Inf: values beyond max become Inf, otherwise they saturate */
 };
 
 static const struct format formats[] = {
@@ -310,7 +310,7 @@ static const struct format formats[] = {
 	{HZ_E5M2, 1, 2, 15, 57344, false},
 };
 
-/* Of a dtype that is none of these: f32. */
+/* f32 for any other dtype */
 static const struct format *format_of(int dtype)
 {
 	for (size_t i = 1; i < sizeof(formats) / sizeof(*formats); i++) {
@@ -342,7 +342,7 @@ static uint64_t encode(double value, const struct format *f)
 {
 	const int width = 8 * f->bytes;
 	const uint64_t sign = signbit(value) ? 1ull << (width - 1) : 0;
-	const uint64_t top = (1ull << (width - 1)) - 1;	/* all ones below the sign */
+	const uint64_t top = (1ull << (width - 1)) - 1;	/* all ones except the sign */
 	const uint64_t infinity = top >> f->mantissa << f->mantissa;
 	double a = fabs(value), ulp;
 	uint64_t bits;
@@ -360,7 +360,7 @@ static uint64_t encode(double value, const struct format *f)
 	if (exponent < 2 - f->bias)
 		exponent = 2 - f->bias;
 	ulp = ldexp(1, exponent - 1 - f->mantissa);
-	/* The significand as an integer, then added to the exponent: a carry moves on by itself. */
+	/* Adds the significand, as an integer, to the exponent: a carry increments the exponent. */
 	bits = ((uint64_t)(exponent - 2 + f->bias) << f->mantissa) + (uint64_t)rint(a / ulp);
 	return sign | (f->infinite && bits > infinity ? infinity : bits);
 }
@@ -493,7 +493,7 @@ static void version(void)
 	       hz_version());
 }
 
-/* Output that could not be written (a full disk, a closed pipe) is a failure of any verb. */
+/* Failing to write standard output (full disk, closed pipe) is a failure of any verb. */
 static int close_stdout(int status)
 {
 	const bool failed = ferror(stdout) != 0;

@@ -1,5 +1,5 @@
 /*
- * info.c - hurwitz info: what a report about this machine and this library begins with
+ * info.c - hurwitz info: this machine and this library, for reports
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -24,7 +24,7 @@ static const struct primitive {
 
 #define PRIMITIVES (sizeof(primitives) / sizeof(*primitives))
 
-/* Whether a primitive is the backward pass of the one before it: they share a line. */
+/* Whether a primitive is the backward pass of the one before it; the two share a line. */
 static bool is_backward(size_t i)
 {
 	const size_t n = i > 0 ? strlen(primitives[i - 1].name) : 0;
@@ -33,14 +33,14 @@ static bool is_backward(size_t i)
 	       strcmp(primitives[i].name + n, "_bwd") == 0;
 }
 
-/* The micro-kernels that CPU primitives are made of: where the family's tables have the pointers */
+/* The micro-kernels of CPU primitives: positions of their pointers in the family's tables */
 #define KERNEL(name, family, member) \
 	{name, hzi_##family##_kern, sizeof(*hzi_##family##_kern), \
 	 offsetof(struct hzi_##family##_kern, member)}
 static const struct {
 	const char *name;
 	const void *tables;
-	size_t bytes, offset;		/* of a table, in one */
+	size_t bytes, offset;		/* size of a table, position in it */
 } kernels[] = {
 	KERNEL("head", hadamard, head),
 	KERNEL("pass", hadamard, pass),
@@ -64,9 +64,9 @@ struct facts {
 	hz_info cpu_info, gpu_info;
 	char gpu_reason[256];		/* why there is no GPU context, or "" */
 	char code_reason[256];		/* why device code cannot be loaded, or "" */
-	const char *used;		/* "cpu" or "cuda": what HZ_AUTO gives here */
-	char used_reason[256];		/* why it gives nothing, or "" */
-	int kernel_isa[KERNELS];	/* the level that each kernel in use comes from */
+	const char *used;		/* "cpu" or "cuda": what HZ_AUTO opens */
+	char used_reason[256];		/* why it opens nothing, or "" */
+	int kernel_isa[KERNELS];	/* the ISA level that implements each kernel in use */
 };
 
 typedef void (*any_function)(void);
@@ -80,7 +80,7 @@ static any_function kernel_at(const hz_context *ctx, int k)
 	return function;
 }
 
-/* A kernel comes from the lowest level whose table has the same pointer. */
+/* A kernel belongs to the lowest level whose table has the same pointer. */
 static void find_kernels(struct facts *f)
 {
 	for (int isa = f->cpu_info.isa; isa >= HZ_ISA_C; isa--) {
@@ -260,7 +260,7 @@ static const char *arch_text(int backend, int arch, char to[24])
 	return to;
 }
 
-/* As Markdown, for doc/routes.md: what a call of each operation may take */
+/* Prints the routes of each operation as Markdown, for doc/routes.md. */
 static void print_routes(void)
 {
 	static const char *const backend[] = {[HZI_CPU] = "CPU", [HZI_CUDA] = "CUDA"};

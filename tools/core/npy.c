@@ -1,5 +1,5 @@
 /*
- * npy.c - NumPy's .npy files: reading what may be hostile, writing what NumPy reads
+ * npy.c - NumPy's .npy files: reading untrusted files, writing what NumPy reads
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -19,16 +19,16 @@
 
 static const char magic[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
-/* The longest header that is read: NumPy's own limit for what it evaluates is 10000. */
+/* longest header accepted; NumPy itself evaluates at most 10000 bytes */
 #define HEADER_MAX 65535
 
-#define PIPE_STEP ((size_t)1 << 20)	/* what is allocated first for data of unproved length */
+#define PIPE_STEP ((size_t)1 << 20)	/* first allocation for data whose size is not known */
 
-/* Bytes that come from a file or from memory. */
+/* Reads bytes from a file or from memory. */
 struct source {
-	int fd;			/* -1: memory */
+	int fd;			/* -1: from memory */
 	const unsigned char *p;
-	bool sized;		/* left is known */
+	bool sized;		/* `left` is known */
 	uint64_t left;
 	char *why;
 };
@@ -49,7 +49,7 @@ static int failed(struct source *s, const char *what)
 	return EXIT_FAILURE;
 }
 
-/* Up to n bytes to buffer; *got is less at the end of the file only. */
+/* Reads up to n bytes; *got is less only at the end of the file. */
 static int get(struct source *s, void *buffer, size_t n, size_t *got)
 {
 	*got = 0;
@@ -83,14 +83,14 @@ static int get(struct source *s, void *buffer, size_t n, size_t *got)
 
 struct header {
 	int dtype;
-	bool swapped;		/* the other byte order */
+	bool swapped;		/* opposite byte order */
 	bool fortran;
 	int ndim;
 	int64_t shape[HZ_MAXDIM];
 	bool has_descr, has_order, has_shape;
 };
 
-/* A position in the header's text. */
+/* A position in the text of the header */
 struct text {
 	struct source *s;
 	const char *p, *end;
@@ -102,7 +102,7 @@ static void skip_blanks(struct text *t)
 		t->p++;
 }
 
-/* Takes c, after blanks, if it is next. */
+/* Skips blanks; consumes c if it is next. */
 static bool take(struct text *t, char c)
 {
 	skip_blanks(t);
@@ -123,7 +123,7 @@ static bool take_word(struct text *t, const char *word)
 	return true;
 }
 
-/* A string in single or double quotes without escapes; false if there is none that fits. */
+/* A string in single or double quotes without escapes; false if there is none or it does not fit */
 static bool take_string(struct text *t, char *value, size_t size)
 {
 	const char *start;
@@ -154,7 +154,7 @@ static const struct {
 	{"u4", HZ_U32}, {"i8", HZ_S64}, {"u8", HZ_U64},
 };
 
-/* What the other kinds of NumPy are called, by the letter of their descr. */
+/* Names of unsupported NumPy types, by the first letter of descr */
 static const struct {
 	char kind;
 	const char *name;
@@ -173,7 +173,7 @@ static bool little_endian(void)
 	return first == 1;
 }
 
-/* Copies a name from the file for a sentence: what does not print becomes '?'. */
+/* Copies a name from the file into a message; unprintable characters become '?'. */
 static const char *printable(const char *s, char *to, size_t size)
 {
 	size_t i;
@@ -232,7 +232,7 @@ static int parse_shape(struct text *t, struct header *h)
 				return refuse(t->s,
 					      "has a size in its shape that is beyond 64 bits");
 		}
-		if (t->p < t->end && *t->p == 'L')	/* Python 2 wrote long integers so */
+		if (t->p < t->end && *t->p == 'L')	/* suffix of long integers in Python 2 */
 			t->p++;
 		if (ndim < HZ_MAXDIM)
 			h->shape[ndim] = n;
@@ -248,7 +248,9 @@ static int parse_shape(struct text *t, struct header *h)
 	return 0;
 }
 
-/* {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, in any order, then blanks. */
+/*
+ * {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with keys in any order, then blanks
+ */
 static int parse_header(struct source *s, const char *p, size_t n, struct header *h)
 {
 	struct text t = {.s = s, .p = p, .end = p + n};
@@ -303,7 +305,7 @@ bool npy_size(int ndim, const int64_t *shape, int dtype, int64_t *count, size_t 
 	int64_t n = 1;
 	bool empty = false;
 
-	/* The sizes beside a 0 must fit, too: views compute strides of them. */
+	/* The other dimensions must fit even if one is 0: views compute strides from them. */
 	for (int i = 0; i < ndim; i++) {
 		if (shape[i] == 0)
 			empty = true;
@@ -330,7 +332,7 @@ static void swap_bytes(unsigned char *p, int64_t count, size_t size)
 	}
 }
 
-/* to[] in C order from from[] in Fortran order. */
+/* Copies from Fortran order to C order. */
 static void from_fortran(unsigned char *to, const unsigned char *from, const struct npy *a)
 {
 	const size_t size = hz_dtype_size(a->dtype);
@@ -352,7 +354,7 @@ static void from_fortran(unsigned char *to, const unsigned char *from, const str
 	}
 }
 
-/* Reads a->bytes bytes. Unless the file's size proves their number, memory grows with them. */
+/* Reads a->bytes bytes. Memory grows with the data unless the file's size proves it. */
 static int read_data(struct source *s, struct npy *a)
 {
 	size_t room = s->sized || a->bytes < PIPE_STEP ? a->bytes : PIPE_STEP, have = 0, got;
@@ -447,7 +449,7 @@ static int read_array(struct source *s, struct npy *a)
 		if (status)
 			return status;
 	}
-	/* Of a pipe's end, and of a file that grew meanwhile, only this tells. */
+	/* Detects data after the end in a pipe, or in a file that grew meanwhile. */
 	status = get(s, head, 1, &trailing);
 	if (status)
 		return status;
@@ -538,7 +540,7 @@ bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *da
 {
 	static const char *const by_size[] = {[1] = "u1", [2] = "u2", [4] = "u4", [8] = "u8"};
 	const size_t size = hz_dtype_size(dtype);
-	char text[512]; /* at most 60 bytes and 22 for each of 6 dimensions, then 63 blanks */
+	char text[512]; /* at most 60 bytes, 22 for each of 6 dimensions, and 63 blanks */
 	const char *code = by_size[size];
 	int64_t count;
 	size_t bytes;
@@ -559,7 +561,7 @@ bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *da
 	for (int i = 0; i < ndim; i++)
 		n += sprintf(text + n, "%s%lld", i ? ", " : "", (long long)shape[i]);
 	n += sprintf(text + n, "%s), }", ndim == 1 ? "," : "");
-	/* NumPy's rule: the data begin at a multiple of 64, after blanks and one newline. */
+	/* As NumPy requires, data begin at a multiple of 64, after blanks and a newline. */
 	end = (n + 1 + 63) / 64 * 64;
 	memset(text + n, ' ', (size_t)(end - n));
 	text[end - 1] = '\n';

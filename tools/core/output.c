@@ -1,5 +1,5 @@
 /*
- * output.c - files that appear when they are complete
+ * output.c - output files that appear only when all are complete
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,13 +18,11 @@
 #include "tools/core/output.h"
 #include "tools/core/tool.h"
 
-/*
- * An output is written to a file beside its place, which gets its name when all are complete. What
- * is there meanwhile is removed when the program ends early, by a signal too.
- */
+/* Each output is written to a temporary file in the same directory, which is renamed when all
+ * outputs are complete. Temporary files are removed if the program ends early, also by a signal. */
 struct output {
 	int fd;
-	bool named;		/* temporary exists */
+	bool named;		/* the temporary file exists */
 	char place[PATH_MAX], temporary[PATH_MAX + 64];
 };
 
@@ -59,7 +57,7 @@ static void catch_signals(void)
 	}
 }
 
-/* What an errno of open() blames: the argument, or the machine. */
+/* The exit status for an errno of open(): bad argument, or failure of the machine */
 static int blame(int error)
 {
 	switch (error) {
@@ -77,7 +75,7 @@ static int blame(int error)
 	}
 }
 
-/* The place of a file that is not there yet, so that it is known again however it is spelt */
+/* A unique name for a file that does not exist yet, however its path is spelled */
 static void place_of(const char *path, char place[PATH_MAX])
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -117,14 +115,14 @@ int output_open(const char *path)
 	if (there && S_ISDIR(st.st_mode))
 		return complain(EXIT_BAD, "%s: is a directory", path);
 	if (there && !S_ISREG(st.st_mode)) {
-		/* A device or a pipe is no file that could be replaced. */
+		/* Devices and pipes are not replaced. */
 		out->fd = open(path, O_WRONLY | O_CLOEXEC);
 		if (out->fd < 0)
 			return complain(blame(errno), "%s: %s", path, strerror(errno));
 		output_count++;
 		return 0;
 	}
-	/* The file that a symbolic link points to is replaced, not the link. */
+	/* A symbolic link's target is replaced, not the link. */
 	if (strlen(path) >= PATH_MAX)
 		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
 	if (!there || !realpath(path, out->place))

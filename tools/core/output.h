@@ -1,5 +1,5 @@
 /*
- * output.h - files that appear when they are complete
+ * output.h - output files that appear only when all are complete
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,20 +8,18 @@
 
 #define OUTPUTS_MAX 32
 
-/*
- * Opens a file to be written, "-" being standard output; a device or a pipe is opened as it is.
- * They are numbered from 0. Says what is wrong and returns the exit status.
- */
+/* Opens a file for writing ("-": standard output); devices and pipes are opened directly. Files are
+ * numbered from 0. Prints errors and returns the exit status. */
 int output_open(const char *path);
 int output_fd(int i);
 
-/* Closes the file; its place is taken later. */
+/* Closes the file; outputs_finish() renames it. */
 int output_close(int i, const char *path);
 
-/* Gives every file its name. */
+/* Renames all files to their final names. */
 int outputs_finish(void);
 
-/* Removes what did not get its name; a signal that ends the program does that, too. */
+/* Removes files that were not renamed; signal handlers do so, too. */
 void outputs_drop(void);
 
 #endif

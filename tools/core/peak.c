@@ -1,5 +1,5 @@
 /*
- * peak.c - multiply-adds alone: the launcher and its device code
+ * peak.c - launches multiply-adds without loads and stores; contains their device code
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,7 +11,7 @@
 #define SM_HOPPER 90
 #define WARPS (HZI_PEAK_THREADS / 32)
 
-/* Multiply-adds of a block's step, and blocks per SM */
+/* Multiply-adds per block and step, and blocks per SM */
 static const struct work {
 	int kernel;
 	unsigned blocks;

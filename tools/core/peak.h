@@ -1,5 +1,5 @@
 /*
- * peak.h - multiply-adds alone, which hurwitz bench measures products against
+ * peak.h - multiply-adds without loads and stores: the ceiling of products in hurwitz bench
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,20 +9,18 @@
 #include <stdint.h>
 
 #define HZI_PEAK_THREADS 256
-#define HZI_PEAK_CHAINS 16	/* sums of a thread, or tiles of a warp, of a step */
+#define HZI_PEAK_CHAINS 16	/* accumulators per thread */
 #define HZI_PEAK_TILES 8
 
 struct hzi_peak {
 	int64_t steps;
-	float *never;		/* where sums would go if there were fewer than no steps */
+	float *never;		/* never written; keeps the accumulators alive */
 };
 
 struct hz_context;
 
-/*
- * Does about so many multiply-adds on all SMs, with operands in registers or shared memory: of
- * HZ_F32, or on the tensor cores as this library uses them, of HZ_F16 or HZ_S8.
- */
+/* Makes about `macs` multiply-adds on all SMs, with operands in registers or shared memory: of
+ * HZ_F32, or of HZ_F16 or HZ_S8 with the tensor-core instructions that the library uses. */
 int tool_peak(struct hz_context *ctx, int dtype, int64_t macs);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A primitive is a row of ops[]: its operands, its keys, a function that says the outputs' dtypes
- * and shapes, and one that makes the call. All the rest is the same for every primitive.
+ * A primitive is a row of ops[]: its operands, its keys, a function that sets the outputs' dtypes
+ * and shapes, and one that makes the call. Everything else is common to all primitives.
  */
 #include <config.h>
 
@@ -18,7 +18,7 @@
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* The key of that number, counted through all tables of an op; NULL after the last. */
+/* Key i, counted through all tables of an op; NULL after the last */
 static const struct key *key_at(const struct op *op, int i)
 {
 	for (int t = 0; op->keys[t]; t++) {
@@ -72,7 +72,7 @@ struct slot *slot_of(struct job *job, const char *name)
 	return &job->slot[operand_index(job->op, name)];
 }
 
-/* Outputs that may be left out are made and printed, unless they are ONLY for those who ask. */
+/* Optional outputs without a file are computed and printed, unless they are ONLY. */
 static bool in_use(const struct job *job, int i)
 {
 	const unsigned flags = job->op->operands[i].flags;
@@ -182,7 +182,7 @@ static void help_all(void)
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* 2^63 .. 2^64 - 1, which come out as negative numbers of the same bits. */
+/* 2^63 .. 2^64 - 1, stored as negative numbers with the same bits */
 static bool parse_u64(const char *text, int64_t *value)
 {
 	char *end;
@@ -194,7 +194,7 @@ static bool parse_u64(const char *text, int64_t *value)
 	return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
 }
 
-/* Integers low to high with commas between them */
+/* Comma-separated integers from low to high */
 static bool parse_list(const char *text, const struct key *k, struct value *v)
 {
 	char part[32];
@@ -215,7 +215,7 @@ static bool parse_list(const char *text, const struct key *k, struct value *v)
 	return false;
 }
 
-/* One number, which is real, or four */
+/* One real number, or four comma-separated ones */
 static bool parse_quat(const char *text, double *quat)
 {
 	char part[64];
@@ -296,7 +296,7 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 				   k->kind == KEY_REAL	 ? ", finite" : "");
 }
 
-/* Whether a list of dtypes ("f32 bf16") has that one. */
+/* Whether a list of dtypes ("f32 bf16") contains a dtype */
 static bool listed(const char *dtypes, int dtype)
 {
 	const char *name = hz_dtype_name(dtype);
@@ -309,7 +309,7 @@ static bool listed(const char *dtypes, int dtype)
 	return false;
 }
 
-/* A dtype of real numbers in OPERAND:DTYPE=FILE, where the operand may have it. */
+/* The dtype in OPERAND:DTYPE=FILE: a floating-point dtype that the operand supports */
 static int parse_said(const struct op *op, const struct operand *o, const char *text, int *dtype)
 {
 	static const int real[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_F64};
@@ -338,7 +338,7 @@ static int parse_operand(struct job *job, int i, char *said, const char *path)
 	return said ? parse_said(job->op, o, said, &s->dtype_said) : 0;
 }
 
-/* One NAME=VALUE or NAME:DTYPE=FILE, which is cut into its parts. */
+/* Parses NAME=VALUE or NAME:DTYPE=FILE; modifies the string. */
 static int parse_argument(struct job *job, char *argument)
 {
 	const struct op *op = job->op;
@@ -354,7 +354,7 @@ static int parse_argument(struct job *job, char *argument)
 	if (said)
 		*said++ = '\0';
 	i = operand_index(op, argument);
-	/* Of the two that the name may stand for, a number is the key. */
+	/* A name that is both an operand and a key: a number is the key's value. */
 	if (i >= 0 && op->operands[i].flags & OR_KEY && !said && parse_number(value, &number))
 		i = -1;
 	if (i >= 0)
@@ -371,7 +371,7 @@ static int parse_argument(struct job *job, char *argument)
 	return parse_value(op, key_at(op, i), value, &job->value[i]);
 }
 
-/* Operands that must be there, and files that two of them may not share. */
+/* Checks required operands, and that no two operands share a file they may not share. */
 static int check_operands(const struct job *job)
 {
 	const struct operand *o = job->op->operands;
@@ -408,7 +408,7 @@ static int check_operands(const struct job *job)
 
 /* ---- Inputs ---------------------------------------------------------------------------------- */
 
-/* int8 of +-1 to f32. */
+/* Converts int8 of +1 and -1 to f32. */
 static int convert_signs(const struct job *job, const struct operand *o, struct slot *s)
 {
 	struct npy f = s->array;
@@ -486,14 +486,14 @@ static int open_outputs(struct job *job)
 	return status;
 }
 
-/* An output that has no file: each element as NAME=VALUE, as other calls take it */
+/* Prints an output that has no file: its elements as NAME=VALUE, the syntax of keys */
 static void print_output(const struct operand *o, const struct npy *a)
 {
 	for (int64_t i = 0; i < a->count; i++)
 		printf("%s=%.9g\n", o->name, load_element(a->data, i, a->dtype));
 }
 
-/* Writes all outputs, then gives each its name. */
+/* Writes all outputs, then renames them into place. */
 static int write_outputs(struct job *job)
 {
 	const struct operand *o = job->op->operands;
@@ -522,7 +522,7 @@ static int write_outputs(struct job *job)
 
 /* ---- The run --------------------------------------------------------------------------------- */
 
-/* What the file of an output that is read holds; without one, 0. */
+/* Reads the old contents of an output that is accumulated; 0 without a file */
 static int read_old(struct job *job, const char *name, struct slot *s)
 {
 	const struct npy *a = &s->array;
@@ -550,7 +550,7 @@ static int read_old(struct job *job, const char *name, struct slot *s)
 	return status;
 }
 
-/* Host memory of the outputs. */
+/* Allocates host memory for the outputs. */
 static int make_outputs(struct job *job)
 {
 	const struct operand *o = job->op->operands;
@@ -561,7 +561,7 @@ static int make_outputs(struct job *job)
 
 		if (!(o[i].flags & OUTPUT) || !in_use(job, i))
 			continue;
-		/* What the file is said to hold; the library says if the result cannot. */
+		/* The dtype requested for the file; the library checks it. */
 		if (job->slot[i].dtype_said)
 			a->dtype = job->slot[i].dtype_said;
 		if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
@@ -582,7 +582,7 @@ static hz_tensor host_view(struct slot *s)
 	return hz_tensor_nd(s->array.data, s->array.dtype, HZ_CPU, s->array.ndim, s->array.shape);
 }
 
-/* Uploads, calls, downloads; a library status. */
+/* Uploads, calls, downloads; returns a library status. */
 static int run_job(hz_context *ctx, struct job *job)
 {
 	const struct operand *o = job->op->operands;
@@ -610,7 +610,7 @@ static int run_job(hz_context *ctx, struct job *job)
 	return status;
 }
 
-/* Whether a device is left to us: neither -d nor the environment names one. */
+/* Whether the device is open: neither -d nor the environment names one */
 static bool device_open(int32_t device)
 {
 	const char *name = getenv("HURWITZ_DEVICE");
@@ -618,10 +618,8 @@ static bool device_open(int32_t device)
 	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
 }
 
-/*
- * What the library says of a call, with the command's names: an operand that is not given, or one
- * that is called otherwise there.
- */
+/* Prints the library's error message in the command's terms: an operand that is missing, or has
+ * another name there. */
 static int refused(const struct job *job, int status, const char *sentence)
 {
 	const struct operand *o = job->op->operands;
@@ -645,7 +643,8 @@ static int refused(const struct job *job, int status, const char *sentence)
 	return complain(exit_status(status), "%s", sentence);
 }
 
-/* Opens a context and runs the job; what a GPU cannot do goes to the CPU if that is allowed. */
+/* Opens a context and runs the job; falls back to the CPU for what the GPU does not support, if the
+ * device is open. */
 static int compute(struct job *job, int32_t device, int32_t threads)
 {
 	hz_context *ctx = NULL;
@@ -653,7 +652,7 @@ static int compute(struct job *job, int32_t device, int32_t threads)
 
 	if (status)
 		return status;
-	/* A GPU that our code does not fit is no fault of the arguments. */
+	/* A GPU that has no matching device code is not the arguments' fault. */
 	if (hz_prepare(ctx) != HZ_OK) {
 		status = complain(EXIT_FAILURE, "%s", hz_errmsg(ctx));
 	} else {

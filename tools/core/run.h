@@ -1,5 +1,5 @@
 /*
- * run.h - what a primitive is to hurwitz run
+ * run.h - the description of a primitive for hurwitz run
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -10,31 +10,32 @@
 #include "tools/core/tool.h"
 
 enum {
-	OUTPUT = 1,		/* written; else read */
+	OUTPUT = 1,		/* written; otherwise read */
 	OPTIONAL = 2,
-	SIGNS = 4,		/* int8 of +1 and -1 are taken, too, and handed over as f32 */
-	OR_KEY = 8,		/* there is a key of this name for a number instead of a file */
-	ONLY = 16		/* an optional output that without a file is not made at all */
+	SIGNS = 4,		/* also accepts int8 of +1 and -1, converted to f32 */
+	OR_KEY = 8,		/* a number instead of a file is the value of the key of this
+				 * name */
+	ONLY = 16		/* an optional output that is computed only if it has a file */
 };
 
 struct operand {
 	const char *name;
-	const char *other;	/* another name for it, or NULL */
+	const char *other;	/* alias, or NULL */
 	unsigned flags;
-	const char *dtypes;	/* of the library, in words: "f32 f16 bf16" */
+	const char *dtypes;	/* the library's dtypes: "f32 f16 bf16" */
 	const char *shape;	/* for --help */
 };
 
 enum key_kind {
-	KEY_WORD,		/* one of words */
+	KEY_WORD,		/* one of a list of words */
 	KEY_INT,		/* low .. high */
-	KEY_SEED,		/* 64 bits, with or without sign */
+	KEY_SEED,		/* 64 bits, signed or unsigned */
 	KEY_NUMBER,		/* not 0, finite */
 	KEY_REAL,		/* finite */
 	KEY_AXIS,		/* last, first, or a NumPy axis */
-	KEY_LIST,		/* integers with commas between them, each low .. high */
-	KEY_QUAT,		/* a finite number, or four with commas between them */
-	KEY_TEXT,		/* anything, which the op looks at */
+	KEY_LIST,		/* comma-separated integers, each low .. high */
+	KEY_QUAT,		/* a finite number, or four comma-separated ones */
+	KEY_TEXT,		/* any text; the op parses it */
 };
 
 struct word {
@@ -66,10 +67,11 @@ struct value {
 
 struct slot {
 	const char *path;	/* NULL: not given */
-	int dtype_said;		/* by x:bf16=FILE; 0: not */
-	bool read;		/* an output that begins as its file, or as 0 without one */
-	struct npy array;	/* inputs; for outputs dtype, ndim, shape, and memory */
-	hz_tensor view;		/* what the library gets */
+	int dtype_said;		/* from x:bf16=FILE; 0: none */
+	bool read;		/* an output that is accumulated: begins with its file's
+				 * contents, or 0 without one */
+	struct npy array;	/* inputs; for outputs dtype, ndim, shape and memory */
+	hz_tensor view;		/* passed to the library */
 };
 
 struct op;
@@ -85,73 +87,74 @@ struct op {
 	const char *summary;
 	const struct operand *operands; /* ends with a NULL name */
 	const struct key *const *keys; /* tables that end with a NULL name; ends with NULL */
-	int (*outputs)(struct job *job); /* says what is wrong and returns the exit status */
+	int (*outputs)(struct job *job); /* sets shapes and dtypes; prints errors and returns the
+					  * exit status */
 	int (*call)(hz_context *ctx, struct job *job); /* a library status */
 };
 
-/* What a key was given as; a given of false if it was not. */
+/* The value of a key; its `given` is false if absent */
 const struct value *value_of(const struct job *job, const char *key);
 
-/* The value of a key that is a word or an integer, or what it is when not given. */
+/* The value of a key that is a word or an integer, or `absent` if not given */
 int64_t value_or(const struct job *job, const char *key, int64_t absent);
 
 struct slot *slot_of(struct job *job, const char *name);
 
-/* The view of an operand, or NULL if it was not given. */
+/* The view of an operand, or NULL if absent */
 const hz_tensor *view_of(struct job *job, const char *name);
 
-/* The dtype of an output that is called name in sentences: out=, y:DTYPE=, or the default. */
+/* The dtype of an output, which messages call name: from out=, y:DTYPE=, or `absent` */
 int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
 
 extern const struct word float_words[];		/* f32 f16 bf16 */
 extern const struct word switch_words[];	/* 0 1 */
 
-/* run_hadamard.c: keys of a transform but axis= and scale=, the shape of its operands s and post */
+/* tools/hadamard/run.c: keys of a transform except axis= and scale=; the shape of s and post */
 extern const struct key rotation_keys[];
 #define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
 
-/* What the keys of a transform say; ndim is that of the floating-point operand. */
+/* The options that a transform's keys give; ndim: of the floating-point operand */
 hz_hadamard_opts hadamard_opts(struct job *job, int ndim);
 
-/* Checks axis= against the operand, and makes the operand s of seed=. */
+/* Checks axis= against the operand, and makes the operand s from seed=. */
 int hadamard_common(struct job *job, int ndim, const int64_t *shape);
 
 extern const struct op op_hadamard, op_hadamard_quantize, op_dequantize_hadamard;
 
-/* run_quat.c, which other calls of quaternions share */
+/* tools/quat/run.c, shared with quat_layer */
 extern const struct word order_words[], method_words[], precision_words[], activation_words[];
 extern const struct key order_keys[];		/* order=wxyz|xyzw, a flag */
 
-/* run_lattice.c: what calls with lattice codes share */
+/* tools/lattice/run.c, shared with vlut */
 extern const struct word policy_words[];
 extern const struct key lattice_keys[];
 
-/* The quantizer that the keys say, each with a prefix before its name where there is one of that */
+/* The quantizer that the keys describe; a key with the prefix takes precedence. */
 int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice);
 
 extern const struct op op_lattice_encode, op_lattice_decode, op_lattice_repack;
 
-/* run_vlut.c */
+/* tools/vlut/run.c */
 extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
 
-/* run_mhc.c */
+/* tools/mhc/run.c */
 extern const struct op op_mhc_sinkhorn, op_mhc_sinkhorn_bwd, op_mhc_mix, op_mhc_mix_bwd, op_mhc_add,
 	op_mhc_add_bwd, op_mhc_post, op_mhc_post_bwd, op_mhc_expand, op_mhc_expand_bwd,
 	op_mhc_recompute, op_mhc_diagnose, op_mhc_init;
 
-/* run_mhc_pre.c */
+/* tools/mhc/run_coef.c */
 extern const struct op op_mhc_weights, op_mhc_weights_bwd, op_mhc_pre, op_mhc_pre_bwd, op_mhc_head,
 	op_mhc_head_bwd, op_mhc_post_pre, op_mhc_post_pre_bwd;
 
-/* run_qgemm.c */
+/* tools/qgemm/run.c */
 extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;
 
-/* run_quat.c */
+/* tools/quat/run.c */
 extern const struct op op_quat_mul, op_quat_mul_bwd, op_quat_dot, op_quat_axpy, op_quat_conj,
 	op_quat_norm, op_quat_norm_bwd, op_quat_normalize, op_quat_normalize_bwd, op_quat_inverse,
 	op_quat_inverse_bwd, op_quat_rotate, op_quat_rotate_bwd, op_quat_gemm;
 
-/* run_quat_layer.c */
+/* tools/quat_layer/run.c */
 extern const struct op op_quat_linear, op_quat_linear_bwd, op_quat_conv1d, op_quat_conv2d,
 	op_quat_conv3d, op_quat_conv1d_bwd, op_quat_conv2d_bwd, op_quat_conv3d_bwd,
 	op_quat_batchnorm, op_quat_batchnorm_bwd, op_quat_pool, op_quat_pool_bwd, op_quat_dropout,

@@ -1,5 +1,5 @@
 /*
- * demo.c - hurwitz demo: a story, and a chapter for each family of primitives
+ * demo.c - hurwitz demo: a story, and a chapter per family of primitives
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -18,10 +18,10 @@
 
 #define LARGE 20
 
-/* The largest part of a file that is shown, in elements, so that it takes seconds. */
+/* Elements of a file that are shown at most, so that it takes seconds */
 #define ELEMENTS_MAX ((int64_t)1 << 24)
 
-/* ---- Said in every chapter ------------------------------------------------------------------- */
+/* ---- Printed in every chapter ---------------------------------------------------------------- */
 
 const char *name_of(const char *primitive)
 {
@@ -101,7 +101,8 @@ static void fill_up(struct data *d)
 	}
 }
 
-/* The heights; how they bend, which has sharp edges; the heights with some columns made large. */
+/* Three data sets: the heights; their curvature, which has sharp edges; the heights with some
+ * columns enlarged */
 static int volcano_data(struct data *data)
 {
 	struct data *heights = &data[0], *bend = &data[1], *outliers = &data[2];
@@ -132,7 +133,7 @@ static int volcano_data(struct data *data)
 	return 0;
 }
 
-/* What else the rotations are shown on only they need to hear. */
+/* Explains the data; only the chapter on rotations uses more than the heights. */
 static void introduce_volcano(bool rotations)
 {
 	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to\n"
@@ -212,7 +213,7 @@ static void introduce(const struct chapter *c, const struct data *data, const ch
 		introduce_volcano(!c->show);
 }
 
-/* A chapter on one device */
+/* Runs a chapter on one device. */
 static int show_chapter(hz_context *ctx, const struct chapter *c, const struct data *data,
 			const char *path)
 {
@@ -277,7 +278,8 @@ static void help(void)
 		printf("  %-9s %s\n", chapters[i].name, chapters[i].summary);
 }
 
-/* The arguments behind the options: a chapter, a file; a file alone is for the first chapter. */
+/* Parses the arguments after the options: a chapter and a file, or a file alone for the first
+ * chapter. */
 static int parse_arguments(int argc, char **argv, const struct chapter **c, const char **path)
 {
 	*c = optind < argc ? find_chapter(argv[optind]) : NULL;
@@ -342,7 +344,7 @@ int verb_demo(int argc, char **argv)
 		status = path ? file_data(&data[0], path) : volcano_data(data);
 	if (!status)
 		status = open_devices(&d, device);
-	/* Before all the work: its place may not be one that can be written. */
+	/* Opened before all the work, since the path may not be writable. */
 	if (!status && d.plot && have_gnuplot()) {
 		d.gnuplot = true;
 		status = output_open(d.plot);

@@ -1,16 +1,16 @@
 /*
- * forms.c - the network of hurwitz demo in few bits a weight
+ * forms.c - the network of hurwitz demo with a few bits per weight
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A matrix of quaternions, N x M, is kept as N rows of 4M numbers, which is what it is made of: a
- * matrix of real numbers that does the same would have four times as many. It multiplies a token by
- * linearity in its own components: with e_d = 1, i, j, k,
+ * An N x M matrix of quaternions is stored as N rows of its 4M components; a real matrix with the
+ * same effect would have four times as many. With e_d = 1, i, j, k, linearity in the components
+ * gives
  *
  *     (w x)_c = sum over d of w_d (e_d x)_c,
  *
- * so hz_quat_mul() makes four rows, c = 0 .. 3, of 4M numbers (e_d x_m)_c of each token, and one
- * real product of these and the rows of weights is the layer. Both may be rotated before.
+ * so hz_quat_mul() computes from each token four rows, c = 0 .. 3, of 4M numbers (e_d x_m)_c, and
+ * the layer is one real product of these with the rows of weights. Both may be rotated before.
  */
 #include <config.h>
 
@@ -20,20 +20,20 @@
 
 #include "tools/demo/story.h"
 
-#define GROUP 32	/* weights with one scale of the lattice */
+#define GROUP 32	/* weights per scale of the lattice */
 #define K_MAX (4 * (HIDDEN > POINTS ? HIDDEN : POINTS))
 #define ROWS_MAX HIDDEN
-#define SEED 5		/* of the signs of rotations */
+#define SEED 5		/* of the rotations' signs */
 
 struct coded_matrix {
-	void *packed;			/* both kinds */
+	void *packed;			/* both kinds of codes */
 	hz_packed integers;
 	void *scales;
 	hz_lattice *lattice;
 	hz_vlut *vlut;
 	hz_coded coded;
 	hz_tensor t;
-	void *codes;			/* with those of the lattice: t behind them */
+	void *codes;			/* codes of the lattice: t is behind them */
 };
 
 struct coding {
@@ -43,7 +43,7 @@ struct coding {
 	float *expanded;		/* [4 tokens][K_MAX] */
 	float *units;			/* [4][4]: e_0 .. e_3 */
 	uint8_t *signs;
-	float *turned, *back;		/* [ROWS_MAX][K_MAX] */
+	float *rotated, *decoded;		/* [ROWS_MAX][K_MAX] */
 	double signal, noise, bits, bytes;	/* sums over all matrices */
 };
 
@@ -63,7 +63,7 @@ static hz_tensor transposed(const hz_tensor *t)
 	return r;
 }
 
-/* Rows by random signs and a Hadamard matrix, in place or not */
+/* Multiplies rows by random signs and a Hadamard matrix, in place or not. */
 static int rotate(struct net *n, const hz_tensor *from, const hz_tensor *to)
 {
 	struct coding *c = n->form;
@@ -76,7 +76,7 @@ static int rotate(struct net *n, const hz_tensor *from, const hz_tensor *to)
 
 /* ---- A product ------------------------------------------------------------------------------- */
 
-/* The four rows of each token: [tokens][d][m][c], the rows being those of c, a column of d and m */
+/* The four rows per token: [tokens][d][m][c]; rows have index c, columns d and m. */
 static int expand(struct net *n, const hz_tensor *x, const hz_tensor *rows)
 {
 	struct coding *c = n->form;
@@ -100,10 +100,8 @@ static int expand(struct net *n, const hz_tensor *x, const hz_tensor *rows)
 	return hz_quat_mul(n->ctx, &units, &from, &to, 0);
 }
 
-/*
- * silu of each number, by a layer that multiplies each four of them with 1; with bytes, what that
- * needs instead
- */
+/* silu of each number, by a linear layer that multiplies each four of them by 1; with bytes,
+ * queries the workspace instead. */
 static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y, size_t *bytes)
 {
 	struct coding *c = n->form;
@@ -148,21 +146,21 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, const hz_
 	return status || !s.active ? status : activate(n, &sum, &result, NULL);
 }
 
-/* ---- Coding a matrix ------------------------------------------------------------------------- */
+/* ---- Encoding a matrix ----------------------------------------------------------------------- */
 
-/* Adds to what noise is of: the numbers at turned and at back. */
+/* Adds the signal at rotated, and the noise between it and decoded. */
 static int compare(struct net *n, int64_t rows, int64_t k)
 {
 	static float a[ROWS_MAX * K_MAX], b[ROWS_MAX * K_MAX];
 	struct coding *c = n->form;
-	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
-	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
+	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
+	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
 	const hz_tensor to_a = hz_tensor_2d(a, HZ_F32, HZ_CPU, rows, k);
 	const hz_tensor to_b = hz_tensor_2d(b, HZ_F32, HZ_CPU, rows, k);
-	int status = hz_copy(n->ctx, &turned, &to_a);
+	int status = hz_copy(n->ctx, &rotated, &to_a);
 
 	if (!status)
-		status = hz_copy(n->ctx, &back, &to_b);
+		status = hz_copy(n->ctx, &decoded, &to_b);
 	if (!status)
 		status = hz_sync(n->ctx);
 	for (int64_t i = 0; i < rows * k && !status; i++) {
@@ -172,14 +170,14 @@ static int compare(struct net *n, int64_t rows, int64_t k)
 	return status;
 }
 
-/* Integers of 8 bits, one scale for each row of weights */
+/* 8-bit integers, one scale per row of weights */
 static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, int64_t k)
 {
 	struct coding *c = n->form;
-	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
-	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
+	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
+	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
 	/* B of a product is [k, n]. */
-	const hz_tensor b = transposed(&turned), b_back = transposed(&back);
+	const hz_tensor b = transposed(&rotated), b_back = transposed(&decoded);
 	const hz_tensor scales = on(n, w->scales, HZ_F32, 1, rows);
 	const hz_tensor zeros = on(n, (char *)w->scales + rows * 4, HZ_S8, 1, rows);
 	const hz_tensor codes = on(n, w->codes, HZ_S8, k, rows);
@@ -214,9 +212,9 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 	return status ? status : hz_reserve(n->ctx, bytes);
 }
 
-/* What coding needs that may not allocate itself, on a GPU */
+/* Reserves the workspace for encoding, since calls on a GPU do not allocate. */
 static int reserve_coding(struct net *n, struct coded_matrix *w, const hz_tensor *x,
-			  const hz_tensor *back)
+			  const hz_tensor *decoded)
 {
 	size_t encode, decode;
 	int status = hz_lattice_encode_workspace(n->ctx, w->lattice, x, &w->coded.codes, &w->t,
@@ -224,11 +222,11 @@ static int reserve_coding(struct net *n, struct coded_matrix *w, const hz_tensor
 
 	if (!status)
 		status = hz_lattice_decode_workspace(n->ctx, w->lattice, &w->coded.codes, &w->t,
-						     back, NULL, &decode);
+						     decoded, NULL, &decode);
 	return status ? status : hz_reserve(n->ctx, encode > decode ? encode : decode);
 }
 
-/* The same of products with what is packed */
+/* The same for products with the packed matrix */
 static int reserve_product(struct net *n, struct coded_matrix *w)
 {
 	struct coding *c = n->form;
@@ -242,14 +240,14 @@ static int reserve_product(struct net *n, struct coded_matrix *w)
 	return status ? status : hz_reserve(n->ctx, bytes);
 }
 
-/* Points of E8 for blocks of eight weights, a scale for each GROUP */
+/* Points of E8 for blocks of eight weights, a scale per GROUP */
 static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int64_t k,
 			double power)
 {
 	struct coding *c = n->form;
-	const hz_tensor x = on(n, c->turned, HZ_F32, rows, k);
-	const hz_tensor back = on(n, c->back, HZ_F32, rows, k);
-	/* Scales 2^(1/8) apart, the least of which is for an eighth of the mean deviation */
+	const hz_tensor x = on(n, c->rotated, HZ_F32, rows, k);
+	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
+	/* 64 scales in steps of 2^(1/8), the smallest for an eighth of the mean deviation */
 	const hz_lattice_opts opts = {
 		.kind = HZ_LATTICE_E8,
 		.q = c->form->q,
@@ -277,12 +275,13 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 	c->bits += (double)(rows * k) * info.bits;
 	status = hz_vlut_open(n->ctx, &w->vlut, w->lattice, NULL, NULL);
 	if (!status)
-		status = reserve_coding(n, w, &x, &back);
+		status = reserve_coding(n, w, &x, &decoded);
 	if (!status)
 		status = hz_lattice_encode(n->ctx, w->lattice, &x, &w->coded.codes, &w->t, NULL,
 					   NULL);
 	if (!status)
-		status = hz_lattice_decode(n->ctx, w->lattice, &w->coded.codes, &w->t, &back, NULL);
+		status = hz_lattice_decode(n->ctx, w->lattice, &w->coded.codes, &w->t, &decoded,
+					   NULL);
 	if (!status)
 		status = hz_vlut_pack_bytes(n->ctx, w->vlut, &w->coded, &bytes);
 	if (!status)
@@ -300,14 +299,15 @@ static int code_matrix(struct net *n, struct weights *trained, int which)
 	const struct shape s = shape_of(which);
 	const int64_t rows = s.rows, k = 4 * s.columns;
 	const hz_tensor from = on(n, matrix_of(n->value, which), HZ_F32, rows, k);
-	const hz_tensor turned = on(n, c->turned, HZ_F32, rows, k);
+	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
 	const float *host = matrix_of(trained, which);
 	double power = 0;
-	int status = c->form->rotate ? rotate(n, &from, &turned) : hz_copy(n->ctx, &from, &turned);
+	int status = c->form->rotate ? rotate(n, &from, &rotated) :
+				       hz_copy(n->ctx, &from, &rotated);
 
 	for (int64_t i = 0; i < rows * k; i++)
 		power += (double)host[i] * (double)host[i] / (double)(rows * k);
-	/* A byte of codes a weight is enough for both, and for scales, which are fewer. */
+	/* One byte per weight is enough for both kinds of codes, and for the scales. */
 	if (!status)
 		status = hz_alloc(n->ctx, &w->codes, (size_t)(2 * rows * k), hz_device(n->ctx));
 	if (!status)
@@ -320,7 +320,7 @@ static int code_matrix(struct net *n, struct weights *trained, int which)
 
 static void free_coding(struct net *n, struct coding *c)
 {
-	void *const shared[] = {c->expanded, c->units, c->signs, c->turned, c->back};
+	void *const shared[] = {c->expanded, c->units, c->signs, c->rotated, c->decoded};
 
 	for (int k = 0; k < MATRICES; k++) {
 		struct coded_matrix *w = &c->matrix[k];
@@ -356,10 +356,10 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 	if (!status)
 		status = hz_alloc(n->ctx, (void **)&c->signs, sizeof(bits), device);
 	if (!status)
-		status = hz_alloc(n->ctx, (void **)&c->turned, ROWS_MAX * K_MAX * sizeof(float),
+		status = hz_alloc(n->ctx, (void **)&c->rotated, ROWS_MAX * K_MAX * sizeof(float),
 				  device);
 	if (!status)
-		status = hz_alloc(n->ctx, (void **)&c->back, ROWS_MAX * K_MAX * sizeof(float),
+		status = hz_alloc(n->ctx, (void **)&c->decoded, ROWS_MAX * K_MAX * sizeof(float),
 				  device);
 	hz_hadamard_signs(bits, K_MAX, SEED);
 	to = on(n, c->units, HZ_F32, 4, 4);
@@ -381,14 +381,14 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 	return status;
 }
 
-/* ---- The whole network in a form ------------------------------------------------------------- */
+/* ---- The whole network in one form ----------------------------------------------------------- */
 
 static int forward(void *net)
 {
 	return net_forward(net);
 }
 
-/* How many answers are right, and how many are those of f32: those of the first form */
+/* Counts answers that are right, and answers equal to those of f32, the first form. */
 static int judge(struct net *n, const struct places *test, float *f32, bool first,
 		 struct outcome *o)
 {

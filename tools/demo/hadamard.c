@@ -1,5 +1,5 @@
 /*
- * hadamard.c - hurwitz demo of rotations: what they do to the quantization of rows
+ * hadamard.c - hurwitz demo of rotations: their effect on the quantization of rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,10 +13,10 @@
 
 #define SEED 1	/* of the random signs */
 
-/* Blocks that every device takes. */
+/* The largest block that every device supports */
 #define BLOCK_MAX 65536
 
-/* What a call took and how far its result is from the definition. */
+/* The time of a call, and the distance of its result from the definition */
 struct figures {
 	double seconds, error, round_trip;
 };
@@ -26,12 +26,12 @@ struct show {
 	hz_hadamard_opts rotation;	/* plan and signs for n */
 	hz_tensor signs;
 	uint8_t *bits;
-	char plan[160];			/* in words */
+	char plan[160];			/* as text */
 };
 
 /* ---- The rotation ---------------------------------------------------------------------------- */
 
-/* The matrix in words: "of order 64", "of 2 blocks of 64", "of blocks, 64 + 16". */
+/* The plan as text: "of order 64", "of 2 blocks of 64", "of blocks, 64 + 16". */
 static void plan_in_words(struct show *s, int64_t n)
 {
 	int64_t blocks[64];
@@ -59,7 +59,7 @@ static void plan_in_words(struct show *s, int64_t n)
 	}
 }
 
-/* One block where there is a Hadamard matrix of order n, else powers of two, largest first. */
+/* One block if there is a Hadamard matrix of order n, otherwise powers of two, largest first */
 static int make_rotation(struct show *s, int64_t n)
 {
 	free(s->bits);
@@ -78,7 +78,7 @@ static int make_rotation(struct show *s, int64_t n)
 
 /* ---- Calls on the device, timed -------------------------------------------------------------- */
 
-/* Views of one data set on the device of a context. */
+/* A data set on the context's device */
 struct views {
 	hz_tensor x, y, z, q, scale, signs;
 	hz_tensor host_y, host_z;
@@ -111,7 +111,7 @@ static int make_views(struct show *s, const struct data *d, struct views *v)
 	v->host_y = v->host_z = x;
 	v->host_y.data = allocate(bytes);
 	v->host_z.data = allocate(bytes);
-	/* On the CPU these two are the operands; on a GPU they only say what is wanted there. */
+	/* On the CPU these are the operands; for a GPU they give only the shapes. */
 	q.data = allocate((size_t)(d->rows * d->n));
 	scale.data = allocate((size_t)d->rows * sizeof(float));
 	if (v->host_y.data && v->host_z.data && q.data && scale.data) {
@@ -167,9 +167,9 @@ static int call_dequantize(void *data)
 /* ---- hadamard -------------------------------------------------------------------------------- */
 
 #define SAMPLED_ROWS 8
-#define SAMPLED 64	/* elements of a row that are computed by the definition, which is slow */
+#define SAMPLED 64	/* elements per row that are compared with the definition, which is slow */
 
-/* ||y - definition|| / ||definition|| over samples of y. */
+/* ||y - definition|| / ||definition|| for samples of y */
 static double error_of(const struct show *s, const struct data *d, const float *y)
 {
 	struct reference r;
@@ -238,7 +238,7 @@ static int measure_hadamard(struct show *s, const struct data *d, struct figures
 	return demo_status(s->ctx, status);
 }
 
-/* Whole numbers and an order that is a power of 4 leave nothing to round. */
+/* Integers with an order that is a power of 4 have no rounding errors. */
 static const char *error_text(double error, char to[16])
 {
 	if (error == 0)
@@ -285,7 +285,7 @@ static const struct {
 
 #define FORMATS ((int)(sizeof(formats) / sizeof(*formats)))
 
-/* Signal to noise in dB, of all columns and of those that were not made large. */
+/* Signal-to-noise ratio in dB, of all columns and of those not enlarged */
 struct noise {
 	double all, rest;
 };
@@ -311,7 +311,7 @@ static struct noise noise_of(const struct data *d, const float *z)
 	};
 }
 
-/* Quantizes with a scale a row and comes back; rotated or as it is: with blocks of 1. */
+/* Quantizes with a scale per row, and dequantizes; without rotation, with blocks of length 1. */
 static int quantize(struct show *s, const struct data *d, int dtype, bool rotate, double at_least,
 		    struct noise *noise, double seconds[2])
 {
@@ -341,7 +341,9 @@ static int quantize(struct show *s, const struct data *d, int dtype, bool rotate
 	return demo_status(s->ctx, status);
 }
 
-/* The largest of a row by its root mean square, mean over rows: what one scale suffers from. */
+/*
+ * Largest magnitude / root mean square of a row, averaged over rows: it limits one scale per row.
+ */
 static double peak(const struct data *d)
 {
 	double sum = 0;
@@ -385,7 +387,7 @@ static int show_quantization(struct show *s, const struct data *data, int count)
 			progress("demo: %s, %s", data[d].name, formats[i].name);
 			status = quantize(s, &data[d], formats[i].dtype, false, 0, &noise[d][i][0],
 					  ignored);
-			/* One of them is timed: 8 bits, rotated, of the first data. */
+			/* Times one: 8 bits, rotated, on the first data set. */
 			if (!status)
 				status = quantize(s, &data[d], formats[i].dtype, true,
 						  d == 0 && i == 0 ? 0.05 : 0, &noise[d][i][1],

@@ -1,11 +1,12 @@
 /*
- * lattice.c - hurwitz demo of the lattice quantizer: a matrix at 2, 3 and 4 bits a value
+ * lattice.c - hurwitz demo of the lattice quantizer: a matrix at 2, 3 and 4 bits per value
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Blocks of eight values become points of E8, and 32 values have a scale, one of 64. Beside it
- * stand integers of as many bits with a scale of 16 bits for each 32 values, and what no code of
- * Gaussian numbers can exceed, 6.02 dB a bit. The codes are multiplied by a vector as they are.
+ * Blocks of eight values become points of E8; 32 values share one of 64 scales. It is compared with
+ * integers of as many bits that share a 16-bit scale per 32 values, and with the limit for codes of
+ * Gaussian values, 6.02 dB per bit. The codes are multiplied by a vector without decoding them to
+ * memory.
  */
 #include <config.h>
 
@@ -16,7 +17,7 @@
 #include "tools/demo/demo.h"
 
 #define GROUP 32
-#define SEED 3		/* of the vector, and of the signs of the rotation */
+#define SEED 3		/* of the vector, and of the rotation's signs */
 
 static const struct {
 	int bits, q, levels;
@@ -25,7 +26,7 @@ static const struct {
 struct matrix {
 	hz_context *ctx;
 	int64_t rows, n;
-	float *x, *y, *v, *product;	/* of the host; v: [n], product: [rows] */
+	float *x, *y, *v, *product;	/* on the host; v: [n], product: [rows] */
 	uint8_t *bits;
 	hz_tensor on_x, on_y, on_codes, on_t, on_v, on_product, on_signs;
 	hz_hadamard_opts rotation;
@@ -46,7 +47,7 @@ static double decibels(double signal, double noise)
 	return 10 * log10(signal / noise);
 }
 
-/* Integers of so many bits, the largest of a group being the largest of these */
+/* Integers of that many bits; the largest magnitude of a group maps to the largest integer. */
 static void scalar(const float *x, int64_t count, int bits, float *y)
 {
 	const float most = (float)((1 << (bits - 1)) - 1);
@@ -62,7 +63,7 @@ static void scalar(const float *x, int64_t count, int bits, float *y)
 	}
 }
 
-/* Scales 2^(1/8) apart, the least of which is for an eighth of the mean deviation */
+/* 64 scales in steps of 2^(1/8), the smallest for an eighth of the mean deviation */
 static int open_lattice(const struct matrix *m, int c, hz_lattice **l)
 {
 	const hz_lattice_opts opts = {
@@ -87,8 +88,8 @@ static void set_codes(struct matrix *m, const hz_lattice *l)
 				   m->n / info.dim, info.levels);
 }
 
-/* Codes of x, which stay, and the noise of their values */
-static int there_and_back(struct matrix *m, const hz_lattice *l, bool rotate, double *noise)
+/* Encodes x, keeps the codes, decodes them and returns the noise. */
+static int encode_decode(struct matrix *m, const hz_lattice *l, bool rotate, double *noise)
 {
 	const hz_lattice_code_opts o = {.hadamard = rotate ? &m->rotation : NULL};
 	const hz_tensor y = hz_tensor_2d(m->y, HZ_F32, HZ_CPU, m->rows, m->n);
@@ -104,7 +105,7 @@ static int there_and_back(struct matrix *m, const hz_lattice *l, bool rotate, do
 	return status;
 }
 
-/* ||codes v - x v|| / ||x v||, v being rotated if the rows of x were */
+/* ||codes v - x v|| / ||x v||; v is rotated if the rows of x were */
 static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, double *error)
 {
 	const hz_tensor product = hz_tensor_1d(m->product, HZ_F32, HZ_CPU, m->rows);
@@ -135,7 +136,7 @@ static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, dou
 	return status;
 }
 
-/* What calls on a GPU need and may not allocate themselves */
+/* Reserves the workspace, since calls on a GPU do not allocate. */
 static int reserve(struct matrix *m, int c)
 {
 	const hz_lattice_code_opts o = {.hadamard = &m->rotation};
@@ -189,7 +190,7 @@ static int show(struct matrix *m)
 
 			status = open_lattice(m, (int)c, &l);
 			if (!status)
-				status = there_and_back(m, l, rotate, &noise[rotate]);
+				status = encode_decode(m, l, rotate, &noise[rotate]);
 			if (!status)
 				status = product_error(m, l, rotate, &error[rotate]);
 			hz_lattice_close(l);
@@ -206,7 +207,7 @@ static int show(struct matrix *m)
 	return status;
 }
 
-/* The heights above their mean, and room on the device */
+/* The heights minus their mean, and memory on the device */
 static int prepare(struct matrix *m, const struct ground *g)
 {
 	const int64_t count = m->rows * m->n;
@@ -235,7 +236,8 @@ static int prepare(struct matrix *m, const struct ground *g)
 	v = hz_tensor_1d(m->v, HZ_F32, HZ_CPU, m->n);
 	product = hz_tensor_1d(m->product, HZ_F32, HZ_CPU, m->rows);
 	signs = hz_tensor_1d(m->bits, HZ_U8, HZ_CPU, (m->n + 7) / 8);
-	/* On the CPU views may be the host's own: what is rotated or coded needs room beside it. */
+	/* On the CPU views may use host memory directly; rotation and codes need memory of their
+	 * own. */
 	status = hz_alloc(m->ctx, &m->on_codes.data, (size_t)count, hz_device(m->ctx));
 	if (!status)
 		status = hz_alloc(m->ctx, &m->on_v.data, hz_tensor_bytes(&v), hz_device(m->ctx));

@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * From the heights of 64 places around a middle a network learns those of four places 70 m away.
- * LAYERS branches of CHANNELS, each w2 silu(w1 u), stand in four residual streams, which are mixed
- * by matrices that are made doubly stochastic, or left to the training. Both networks are trained
- * by Adam, from the same branches and matrices near the identity. The branches are plain loops on
- * the CPU, all the rest is the library's.
+ * From the heights of 64 points around a place, a network learns those of four points 70 m away.
+ * LAYERS branches of CHANNELS, each w2 silu(w1 u), work on four residual streams, which are mixed
+ * by matrices that are either made doubly stochastic or left to the training. Adam trains both
+ * networks from the same branches, with matrices near the identity. The branches are plain loops on
+ * the CPU; the library does everything else.
  */
 #include <config.h>
 
@@ -19,18 +19,18 @@
 
 #define INPUTS 64		/* 8 x 8, 10 m apart */
 #define OUTPUTS 4
-#define FAR 7			/* grid points from the middle to a place that is asked about */
+#define FAR 7			/* grid points from the middle to each target */
 #define STREAMS 4
 #define CHANNELS 32
 #define HIDDEN 16
 #define LAYERS 16
 #define BATCH 64
 #define EPOCHS 6
-#define SHOWN 1			/* epochs from line to line */
+#define SHOWN 1			/* epochs per line of output */
 #define RATE 0.006
 #define ROWS_MAX 24
 
-/* Heights of 8 x 8 places above the middle, and of the four outside */
+/* Heights of 8 x 8 points relative to the middle, and of the four targets */
 static void describe(const struct ground *g, int64_t i, int64_t j, float *x, float *t)
 {
 	static const int outside[OUTPUTS][2] = {{FAR, 0}, {-FAR, 0}, {0, FAR}, {0, -FAR}};
@@ -42,7 +42,7 @@ static void describe(const struct ground *g, int64_t i, int64_t j, float *x, flo
 		t[k] = (height(g, i + outside[k][0], j + outside[k][1]) - middle) / METRES;
 }
 
-/* ---- Matrices of the host -------------------------------------------------------------------- */
+/* ---- Matrices on the host -------------------------------------------------------------------- */
 
 /* y [rows][m] = x [rows][k] w [k][m] */
 static void multiply(const float *x, const float *w, int64_t rows, int k, int m, float *y)
@@ -88,7 +88,7 @@ static float silu_slope(float v)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-/* What the library multiplies with, on its device; each part begins at a multiple of 64 bytes. */
+/* Parameters that the library uses, on its device; each begins at a multiple of 64 bytes. */
 struct connections {
 	struct {
 		float phi[ROWS_MAX * STREAMS * CHANNELS], bias[32], alpha[16];
@@ -112,7 +112,7 @@ static void fill_normal(float *w, int count, double scale, uint64_t *random)
 		w[i] = (float)scale * random_normal(random);
 }
 
-/* ---- A network ------------------------------------------------------------------------------- */
+/* ---- The network ----------------------------------------------------------------------------- */
 
 #define BRANCH_SIZE ((int64_t)BATCH * CHANNELS)
 #define STREAM_SIZE (STREAMS * BRANCH_SIZE)
@@ -122,12 +122,12 @@ static void fill_normal(float *w, int count, double scale, uint64_t *random)
 struct arrays {
 	float x[LAYERS + 1][STREAM_SIZE], dx[2][STREAM_SIZE];
 	float f[LAYERS][BRANCH_SIZE], u[BRANCH_SIZE], du[BRANCH_SIZE], df[BRANCH_SIZE];
-	float ends[BRANCH_SIZE];	/* embeddings, what the head gives; gradients */
+	float ends[BRANCH_SIZE];	/* embeddings, output of the head; gradients */
 	float gains[BATCH][4];
 	struct connections value, gradient;
 };
 
-/* And on the host, where the branches and both ends of the network are */
+/* Arrays on the host, where the branches and both ends of the network are computed */
 struct host {
 	float u[LAYERS][BRANCH_SIZE], pre[LAYERS][HIDDEN_SIZE], hidden[HIDDEN_SIZE];
 	float input[BATCH * INPUTS], h[BRANCH_SIZE], work[BRANCH_SIZE];
@@ -141,7 +141,7 @@ struct network {
 	hz_context *ctx;
 	struct host *host;
 	struct arrays *on;
-	float *kept;			/* of layers, kept_floats each */
+	float *kept;			/* per layer, kept_floats each */
 	int64_t kept_floats;
 	hz_mhc_layer layer[LAYERS];
 	struct parameters *value, *gradient;	/* those of m */
@@ -168,7 +168,7 @@ static hz_tensor phi_rows(struct network *n, float *at, int64_t count)
 	return hz_tensor_2d(at, HZ_F32, hz_device(n->ctx), count, STREAMS * CHANNELS);
 }
 
-/* Between host and device; on the CPU, too, there are arrays of both kinds. */
+/* Copies between host and device; on the CPU, too, both kinds of arrays exist. */
 static int copy_in(struct network *n, const float *from, float *to, int64_t count)
 {
 	const hz_tensor host = hz_tensor_1d((void *)(uintptr_t)from, HZ_F32, HZ_CPU, count);
@@ -186,7 +186,7 @@ static int copy_out(struct network *n, float *from, float *to, int64_t count)
 	return status ? status : hz_sync(n->ctx);
 }
 
-/* f = w2 silu(w1 u) of layer l, what is under silu being kept */
+/* f = w2 silu(w1 u) of layer l; keeps the argument of silu. */
 static int branch_forward(struct network *n, int l)
 {
 	struct host *h = n->host;
@@ -220,7 +220,7 @@ static int branch_backward(struct network *n, int l)
 	return copy_in(n, h->work, n->on->du, BRANCH_SIZE);
 }
 
-/* Answers for the inputs of a batch */
+/* Computes the answers for the inputs of a batch. */
 static int forward(struct network *n)
 {
 	struct host *h = n->host;
@@ -256,7 +256,7 @@ static int forward(struct network *n)
 	return status;
 }
 
-/* Gradients of all weights for that of the answers, which stands in their place */
+/* Computes all gradients from that of the answers, which it overwrites. */
 static int backward(struct network *n)
 {
 	struct host *h = n->host;
@@ -325,7 +325,7 @@ static int learn(struct model *m, const float *x, const float *dy)
 	return backward(n);
 }
 
-/* ---- Making one ------------------------------------------------------------------------------ */
+/* ---- Making the network ---------------------------------------------------------------------- */
 
 static int make_layers(struct network *n)
 {
@@ -397,7 +397,7 @@ static int make_network(struct network *n, hz_context *ctx)
 	n->value = (struct parameters *)n->m.value;
 	n->gradient = (struct parameters *)n->m.gradient;
 	status = hz_alloc(ctx, (void **)&n->on, sizeof(*n->on), hz_device(ctx));
-	/* What no initial value goes to stays 0. */
+	/* Elements without an initial value stay 0. */
 	if (!status)
 		status = copy_in(n, (float *)&n->value->mhc, (float *)&n->on->value,
 				 FLOATS(struct connections));
@@ -432,7 +432,7 @@ static void free_network(struct network *n)
 
 /* ---- The chapter ----------------------------------------------------------------------------- */
 
-/* The mean over a batch of how much the product of all matrices enlarges signals */
+/* The mean over a batch of the gain of the product of all matrices */
 static int measure_gain(struct network *n, const struct places *p)
 {
 	hz_tensor all = hz_tensor_4d(n->layer[0].a.data, HZ_F32, hz_device(n->ctx), LAYERS, BATCH,

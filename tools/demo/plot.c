@@ -1,5 +1,5 @@
 /*
- * plot.c - the picture of hurwitz demo: loss, accuracy against bits, speed
+ * plot.c - the figure of hurwitz demo: loss, accuracy over bits, speed
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -31,7 +31,7 @@ bool have_gnuplot(void)
 	return false;
 }
 
-/* Bits and what is right: first the forms that are as they are, then, as of f32, those rotated. */
+/* Bits and accuracy: the forms without rotation, then f32 again and those with rotation */
 static void write_forms(FILE *to, const struct plot *p)
 {
 	fprintf(to, "$forms << EOD\n");
@@ -87,8 +87,8 @@ static void write_script(FILE *to, const struct plot *p, const char *path)
 		fprintf(to, "plot $times using 3:xtic(1) title 'GPU'\n");
 }
 
-/* Hands on all that comes out of a pipe; 0 or an errno. */
-static int hand_on(int pipe, int fd)
+/* Copies everything from a pipe to fd; returns 0 or an errno. */
+static int copy_pipe(int pipe, int fd)
 {
 	char part[4096];
 	int error = 0;
@@ -107,10 +107,8 @@ static int hand_on(int pipe, int fd)
 	return n < 0 ? errno : error;
 }
 
-/*
- * gnuplot reads the script from a file without a name. The picture comes by a pipe, since gnuplot
- * does not say when a disk is full.
- */
+/* gnuplot reads the script from an unlinked temporary file. The figure comes through a pipe,
+ * because gnuplot does not report a full disk. */
 int draw_plot(const struct plot *p, const char *path, int fd)
 {
 	FILE *script = tmpfile();
@@ -134,7 +132,7 @@ int draw_plot(const struct plot *p, const char *path, int fd)
 	fclose(script);
 	close(ends[1]);
 	if (child > 0)
-		error = hand_on(ends[0], fd);
+		error = copy_pipe(ends[0], fd);
 	close(ends[0]);
 	if (child < 0 || waitpid(child, &result, 0) != child || result != 0)
 		return complain(EXIT_FAILURE, "%s: gnuplot could not draw it", path);

@@ -1,11 +1,11 @@
 /*
- * qgemm.c - hurwitz demo of quantized multiplication: a classifier in f32 and in 8 bits
+ * qgemm.c - hurwitz demo of quantized products: a classifier in f32 and in 8 bits
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What it tells of a patch of 8 x 8 heights is in which of eight directions, 80 m from its middle
- * and outside of it, the ground is lowest. Its weights are those of the plane that fits the patch
- * best, whose slopes it compares: a linear layer of 64 inputs and 8 outputs.
+ * The class of a patch of 8 x 8 heights is the one of eight directions in which, 80 m from its
+ * middle and outside of it, the ground is lowest. The weights are those of the plane that fits the
+ * patch best, whose slopes they compare: a linear layer of 64 inputs and 8 outputs.
  */
 #include <config.h>
 
@@ -19,7 +19,8 @@
 #define INPUTS (SIDE * SIDE)
 #define CLASSES DIRECTIONS
 #define LARGE_EVERY 20
-#define LARGE 20	/* times as large, and the weights as small: the same product */
+#define LARGE 20	/* the factor of some inputs, and the divisor of their weights: the
+			 * product stays the same */
 
 struct classifier {
 	hz_context *ctx;
@@ -30,7 +31,7 @@ struct classifier {
 	float *y;			/* [patches][CLASSES] */
 };
 
-/* A patch a row, as heights above its middle, and what is right about it */
+/* A patch per row, as heights relative to its middle, and its class */
 static void make_patches(struct classifier *c, const struct ground *g)
 {
 	int64_t at = 0;
@@ -46,7 +47,7 @@ static void make_patches(struct classifier *c, const struct ground *g)
 	}
 }
 
-/* The fall of the best plane along each direction */
+/* The fall of the best-fitting plane along each direction */
 static void make_weights(struct classifier *c)
 {
 	for (int k = 0; k < INPUTS; k++) {
@@ -60,7 +61,7 @@ static void make_weights(struct classifier *c)
 	}
 }
 
-/* As some channels in language models are: large, with small weights */
+/* Outlier channels, as in language models: large inputs with small weights */
 static void make_large(struct classifier *c)
 {
 	for (int k = LARGE_EVERY / 2; k < INPUTS; k += LARGE_EVERY) {
@@ -87,7 +88,7 @@ static double accuracy(const struct classifier *c)
 	return 100.0 * (double)right / (double)c->patches;
 }
 
-/* The product in f32, as a compiler makes it of plain loops */
+/* The product in f32, as a compiler translates plain loops */
 static int multiply_f32(void *data)
 {
 	struct classifier *c = data;
@@ -104,18 +105,19 @@ static int multiply_f32(void *data)
 	return HZ_OK;
 }
 
-/* Views on the device of what one run in 8 bits takes */
+/* Views on the device for a run in 8 bits */
 struct run {
 	hz_context *ctx;
 	bool rotate;
 	hz_tensor x, t, w, codes, scales, zeros, y, signs;
-	hz_hadamard_opts rotation;	/* with random signs, or what is smooth would gather */
+	hz_hadamard_opts rotation;	/* with random signs: without them smooth data
+					 * concentrate */
 	hz_qgemm_opts opts;
 	hz_packed packed;
 	void *blob;
 };
 
-/* The layer once: rotation of x, if there is one, then x quantized by rows and multiplied */
+/* Runs the layer: rotates x, if requested, quantizes it by rows, multiplies. */
 static int layer(void *data)
 {
 	struct run *r = data;
@@ -125,7 +127,7 @@ static int layer(void *data)
 			hz_qlinear(r->ctx, r->rotate ? &r->t : &r->x, NULL, &r->y, &r->opts);
 }
 
-/* Weights: rotated as x is, which leaves the product alone; quantized by columns; packed */
+/* The weights: rotated as x is, which leaves the product unchanged; quantized by columns; packed */
 static int make_layer(struct run *r)
 {
 	const hz_hadamard_opts columns = {.axis = 1, .pre = &r->signs};

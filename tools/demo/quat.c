@@ -1,13 +1,13 @@
 /*
- * quat.c - hurwitz demo of quaternion layers: a network trained, beside one of real numbers
+ * quat.c - hurwitz demo of quaternion layers: a network trained, compared with one of real numbers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * At sixteen places around a middle there are a height above it and the normal of the ground: four
- * numbers that belong together, w and x y z of a quaternion. From these two networks learn the same
- * four numbers of a place outside, 70 m from the middle: 16 quaternions, HIDDEN, 1; and 64 real
- * numbers, 4 HIDDEN, 4, with four times as many weights. Both are trained by Adam, in batches, on
- * three quarters of the places, and asked about the rest.
+ * Each of sixteen points around a place has a height and the normal of the ground: four numbers
+ * that belong together, w and x y z of a quaternion. From these, two networks learn the same four
+ * numbers of a point outside, 70 m from the middle: one with 16 quaternions, HIDDEN, 1, and one
+ * with 64 real numbers, 4 HIDDEN, 4, which has four times as many weights. Adam trains both in
+ * batches on three quarters of the places; the rest are the test.
  */
 #include <config.h>
 
@@ -18,10 +18,10 @@
 #include "tools/demo/demo.h"
 
 #define HIDDEN 16
-#define FAR 7			/* grid points from the middle to the place that is asked about */
+#define FAR 7			/* grid points from the middle to the target */
 #define BATCH 128
 #define EPOCHS 32
-#define SHOWN 4			/* epochs from line to line of the curve */
+#define SHOWN 4			/* epochs per line of the curve */
 #define RATE 0.003
 
 static void describe(const struct ground *g, int64_t i, int64_t j, float *x, float *t)
@@ -30,18 +30,18 @@ static void describe(const struct ground *g, int64_t i, int64_t j, float *x, flo
 	describe_point(g, i + FAR, j, height(g, i, j), 1, t);
 }
 
-/* ---- A network ------------------------------------------------------------------------------- */
+/* ---- The networks ---------------------------------------------------------------------------- */
 
 /* y = w2 silu(w1 x + b1) + b2, of quaternions or of real numbers */
 struct network {
 	struct model m;			/* parameters: w1 b1 w2 b2 */
-	int64_t w1, b1, w2, b2;		/* their sizes, in numbers */
-	/* of quaternions */
+	int64_t w1, b1, w2, b2;		/* sizes, in numbers */
+	/* quaternions */
 	hz_context *ctx;
-	hz_tensor on[4], to[4];		/* parameters and their gradients on the device */
+	hz_tensor on[4], to[4];		/* parameters and gradients on the device */
 	hz_tensor x, pre, h, dh, y;
 	hz_quat_linear_opts hidden;
-	/* of real numbers */
+	/* real numbers */
 	float *buffer;			/* [2][BATCH][4 HIDDEN] */
 };
 
@@ -66,7 +66,7 @@ static void make_model(struct network *n, const char *name)
 
 /* ---- Of quaternions -------------------------------------------------------------------------- */
 
-/* A host array as a view of the shape of a device array */
+/* A host array as a view with the shape of a device array */
 static hz_tensor host_of(const hz_tensor *on, const float *data)
 {
 	hz_tensor host = *on;
@@ -84,7 +84,7 @@ static hz_tensor rows_of(const hz_tensor *t, int64_t count)
 	return v;
 }
 
-/* Between host and device; on the CPU, too, there are arrays of both kinds. */
+/* Copies between host and device; on the CPU, too, both kinds of arrays exist. */
 static int copy_in(struct network *n, const float *data, const hz_tensor *on)
 {
 	const hz_tensor host = host_of(on, data);
@@ -213,12 +213,12 @@ static void free_quaternions(struct network *n)
 	free(n->m.value);
 }
 
-/* ---- Of real numbers, as a compiler makes it of plain loops ---------------------------------- */
+/* ---- Real numbers, as a compiler translates plain loops -------------------------------------- */
 
 #define UNITS (4 * HIDDEN)
 #define INPUTS (4 * POINTS)
 
-/* y[i] += w[i][...] . x, w by rows of inputs */
+/* y[i] += w[i][...] . x; rows of w have an element per input */
 static int real_forward(struct model *m, const float *x, int64_t count, float *y)
 {
 	struct network *n = (struct network *)m;
@@ -297,7 +297,7 @@ static int make_reals(struct network *n)
 
 /* ---- The chapter ----------------------------------------------------------------------------- */
 
-#define STARS 30	/* from the best to the worst */
+#define STARS 30	/* from the best loss to the worst */
 
 static void show_curve(const struct network *q, const struct network *r)
 {

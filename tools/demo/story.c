@@ -1,5 +1,5 @@
 /*
- * story.c - hurwitz demo as one story: a network is trained, quantized, and asked
+ * story.c - hurwitz demo as one story: a network is trained, quantized and tested
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -138,7 +138,7 @@ int net_forward(struct net *n)
 	return status ? status : n->product(n, MATRICES - 1, &e, &y, NULL);
 }
 
-/* The gradients of a matrix and, unless dx is NULL, of what it was multiplied with */
+/* The gradients of a matrix and, unless dx is NULL, of its input */
 static int product_bwd(struct net *n, int which, const hz_tensor *x, const hz_tensor *dy,
 		       const hz_tensor *dx, const hz_tensor *pre)
 {
@@ -148,7 +148,7 @@ static int product_bwd(struct net *n, int which, const hz_tensor *x, const hz_te
 	return hz_quat_linear_bwd(n->ctx, x, &w, NULL, dy, dx, &dw, NULL, &o);
 }
 
-/* All gradients, for those of the answers, which stand in their place */
+/* Computes all gradients from that of the answers, which it overwrites. */
 static int net_backward(struct net *n)
 {
 	const hz_tensor input = blocks(n, n->input, POINTS), ends = branch(n, n->ends);
@@ -192,7 +192,7 @@ static int net_backward(struct net *n)
 
 /* ---- Its memory ------------------------------------------------------------------------------ */
 
-/* The next so many floats of a region that begins at base; NULL while sizes are only counted */
+/* The next `count` floats of a region that begins at base; NULL while only the size is computed */
 static float *take(float *base, int64_t *at, int64_t count)
 {
 	float *p = base ? base + *at : NULL;
@@ -201,7 +201,7 @@ static float *take(float *base, int64_t *at, int64_t count)
 	return p;
 }
 
-/* Places everything at base and says how many floats that are. */
+/* Assigns all arrays to memory at base; returns the number of floats. */
 static int64_t place_arrays(struct net *n, float *base)
 {
 	const int64_t c = n->tokens * CHANNELS, h = n->tokens * 4 * HIDDEN;
@@ -246,7 +246,7 @@ static void place_layer(struct net *n, int l)
 	to->dnorm = vector(n, n->gradient->layer[l].norm, CHANNELS);
 }
 
-/* What calls on a GPU need and may not allocate themselves; on the CPU it grows by itself. */
+/* Reserves the workspace, since calls on a GPU do not allocate; on the CPU it grows by itself. */
 static int reserve(struct net *n)
 {
 	const hz_tensor x = streams(n, n->at[0].x), h = branch(n, n->ends);
@@ -366,7 +366,7 @@ static double cross_entropy(const float *y, const float *t, int outputs, float *
 	return log(sum) + top - want;
 }
 
-/* One of eight directions, the one in which the ground is lowest */
+/* The one of eight directions in which the ground is lowest */
 static void describe(const struct ground *g, int64_t i, int64_t j, float *x, float *t)
 {
 	describe_around(g, i, j, 1, POINTS, x);
@@ -392,7 +392,7 @@ static int make_student(struct student *s, hz_context *ctx)
 	for (int k = 0; k < MATRICES && !status; k++) {
 		const struct shape shape = shape_of(k);
 		const hz_tensor q = matrix(&s->net, w, k);
-		/* Branches begin small, so that depth does no harm. */
+		/* Branches begin small, so that depth does not impede training. */
 		const double scale = hz_quat_init_scale(shape.columns, shape.rows) *
 				     (k > 0 && k % 2 == 0 ? 0.5 : 1);
 
@@ -419,7 +419,7 @@ static int make_student(struct student *s, hz_context *ctx)
 
 /* ---- The story ------------------------------------------------------------------------------- */
 
-/* HNLQ: E8, each of the levels a digit of log2 q bits a weight */
+/* HNLQ: E8; each nesting level is a digit of log2 q bits per weight */
 static struct form forms[] = {
 	{.name = "f32"},
 	{.name = "8 bits", .levels = 1},
@@ -445,7 +445,7 @@ static void show_point(const struct model *m)
 	       100 * m->correct[at], m->seconds);
 }
 
-/* On the CPU, with the kernels that all machines have: so all train the same network. */
+/* Trains on the CPU with the plain C kernels, so that every machine gets the same network. */
 static int train_story(struct student *s, const struct places *train, const struct places *test,
 		       bool quick)
 {

@@ -3,13 +3,14 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * 16 quaternions, what is known of a place, become UNITS by a matrix of quaternions. These are
- * copied to four residual streams, which pass LAYERS layers of hyper-connections; the branch of
- * each is a perceptron of quaternions, UNITS to HIDDEN to UNITS with silu between. A last matrix
- * makes two quaternions of what the head mixes of the streams: eight numbers, one a direction.
+ * A quaternion matrix turns the 16 quaternions that describe a place into UNITS. These are copied
+ * to four residual streams, which pass LAYERS layers of hyper-connections; the branch of each is a
+ * quaternion perceptron, UNITS to HIDDEN to UNITS with silu between. A last matrix turns the output
+ * of the head into two quaternions: eight numbers, one per direction.
  *
- * Quaternions of a token, and of a row of a matrix, lie in blocks, all real parts first. So a token
- * is a contiguous row of numbers for the streams as well as for products of real matrices.
+ * The quaternions of a token, and of a row of a matrix, are planar: all real parts first. A token
+ * is therefore a contiguous row of numbers, for the streams as well as for products of real
+ * matrices.
  */
 #ifndef DEMO_STORY_H
 #define DEMO_STORY_H
@@ -36,18 +37,18 @@ struct weights {
 
 #define WEIGHTS ((int64_t)(sizeof(struct weights) / sizeof(float)))
 
-/* The matrices of quaternions: in, then up and down of each layer, then out */
+/* The quaternion matrices: in, then up and down of each layer, then out */
 #define MATRICES (2 * LAYERS + 2)
 
 struct shape {
-	int rows, columns;	/* quaternions */
-	bool active;		/* silu follows */
+	int rows, columns;	/* in quaternions */
+	bool active;		/* followed by silu */
 };
 
 struct shape shape_of(int matrix);
 float *matrix_of(struct weights *w, int matrix);
 
-/* The network on a device for so many tokens at once; pointers are to memory there. */
+/* The network on a device for up to `tokens` tokens; pointers are to device memory. */
 struct net {
 	hz_context *ctx;
 	int64_t tokens;
@@ -55,79 +56,79 @@ struct net {
 	float *input, *ends, *answer;
 	struct {
 		float *x, *u, *pre, *hidden, *f;
-	} at[LAYERS + 1];			/* the last: x alone */
+	} at[LAYERS + 1];			/* the last element has x only */
 	float *dx[2], *du, *df, *dhidden;
 	void *kept, *memory;
 	hz_mhc_layer layer[LAYERS];
-	/* y = the product of a matrix and x, with what follows; pre: NULL, or as of quat_linear */
+	/* y = matrix times x, and silu if active; pre: as of hz_quat_linear(), or NULL */
 	int (*product)(struct net *n, int matrix, const hz_tensor *x, const hz_tensor *y,
 		       const hz_tensor *pre);
-	void *form;				/* of product */
+	void *form;				/* used by product */
 };
 
-/* Quaternions of tokens as blocks: [tokens, units, 4] */
+/* Planar quaternions of tokens: [tokens, units, 4] */
 hz_tensor blocks(const struct net *n, float *at, int64_t units);
 
-/* value (and gradient) on the device of ctx; a library status. Closed with free_net() always. */
+/* Makes the network with parameters value (and gradients) on the device of ctx; returns a library
+ * status. Call free_net() in any case. */
 int make_net(struct net *n, hz_context *ctx, int64_t tokens, struct weights *value,
 	     struct weights *gradient);
 void free_net(struct net *n);
 
-/* Bytes of all matrices of quaternions in f32 */
+/* Bytes of all quaternion matrices in f32 */
 double matrix_bytes(void);
 
-/* Where the largest of n numbers is */
+/* The index of the largest of n numbers */
 int largest_of(const float *y, int n);
 
-/* n->answer for n->input */
+/* Computes n->answer from n->input. */
 int net_forward(struct net *n);
 
 /* ---- The story ------------------------------------------------------------------------------- */
 
-/* What there is to show it on, and where its picture goes: NULL is none */
+/* Devices to show the story on, and where to draw the figure; NULL: none */
 struct demo {
 	hz_context *cpu, *gpu;
-	const char *no_gpu;	/* why none is shown, where one was asked for */
+	const char *no_gpu;	/* why no GPU is shown although one was requested */
 	const char *plot;
-	bool gnuplot;		/* is there, and the file of plot is open */
+	bool gnuplot;		/* gnuplot exists, and plot is open */
 	bool quick;		/* a short training */
 };
 
-/* demo_story.c: the exit status */
+/* story.c: tells the story; returns the exit status. */
 int tell_story(const struct demo *d, const struct ground *g);
 
-/* What inference in one form came to */
+/* Results of inference in one form */
 struct outcome {
-	double right, same;	/* shares: of answers, and of answers that are those of f32 */
-	double seconds;		/* of all places */
+	double right, same;	/* shares of answers that are right, and that equal those of f32 */
+	double seconds;		/* for all places */
 };
 
 struct form {
 	const char *name;
 	int q, levels;		/* of E8; 0: f32, or 8 bits if levels is 1 */
 	bool rotate;
-	double bits;		/* a weight, with scales */
-	double kilobytes;	/* of the matrices of quaternions */
-	double noise;		/* dB: signal to noise of weights */
+	double bits;		/* per weight, with scales */
+	double kilobytes;	/* of the quaternion matrices */
+	double noise;		/* in dB: signal-to-noise ratio of weights */
 	struct outcome cpu, gpu;
 };
 
-/*
- * demo_forms.c: measures a form on the device of ctx; f32 are the answers that same is about, which
- * the first form that is measured gives. A library status.
- */
+/* forms.c: measures a form on the device of ctx. The first form measured stores its answers in f32,
+ * others compare theirs with it. Returns a library status. */
 int measure_form(struct form *f, hz_context *ctx, struct weights *trained,
 		 const struct places *test, float *f32, bool first, struct outcome *o);
 
-/* demo_plot.c: what --plot draws */
+/* plot.c: the contents of the figure of --plot */
 struct plot {
 	const struct model *training;
 	const struct form *forms;
 	int count;
-	bool cpu, gpu;		/* were asked */
+	bool cpu, gpu;		/* which devices were used */
 };
 
-/* Whether there is a gnuplot; the picture, as the ending of path says, to fd: the exit status */
+/* Whether gnuplot exists; draws the figure to fd in the format of path's suffix and returns the
+ * exit status. */
 bool have_gnuplot(void);
 int draw_plot(const struct plot *p, const char *path, int fd);
 

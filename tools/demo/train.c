@@ -1,5 +1,5 @@
 /*
- * train.c - what the networks of hurwitz demo learn from, and how they are trained
+ * train.c - training data of the networks of hurwitz demo, and their training
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -52,7 +52,7 @@ bool make_places(struct places *train, struct places *test, const struct ground 
 			int64_t at = p->count++;
 
 			/*
-			 * A batch in the order of the grid would be of one slope of the mountain.
+			 * Shuffles: a batch in grid order would be from one slope of the mountain.
 			 */
 			if (p == train) {
 				const int64_t k =
@@ -138,7 +138,7 @@ double squared_error(const float *y, const float *t, int outputs, float *dy)
 	return sum;
 }
 
-/* Adam (Kingma and Ba 2015), step counting from 1 */
+/* Adam (Kingma and Ba 2015); step counts from 1 */
 static void adam(struct model *m, double rate, int step)
 {
 	const float by = (float)(rate * sqrt(1 - pow(0.999, step)) / (1 - pow(0.9, step)));
@@ -194,7 +194,7 @@ static int take_point(struct model *m, const struct places *train, const struct 
 	return status;
 }
 
-/* One batch: forward, backward, a step; y is room for its answers. */
+/* Trains on one batch: forward, backward, step; y is scratch for the answers. */
 static int train_batch(struct model *m, const struct places *p, int64_t at, double rate, int step,
 		       float *y)
 {

@@ -14,27 +14,27 @@
 enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
 
 enum size {
-	LARGE,		/* 2^24 elements on the CPU, 2^27 on a GPU, which exceed the caches */
-	SMALL,		/* 4096 elements: 16 KiB of f32, in the first-level cache */
+	LARGE,		/* exceeds the caches: 2^24 elements on the CPU, 2^27 on a GPU */
+	SMALL,		/* 4096 elements: 16 KiB of f32, within the L1 cache */
 	ONE_ROW,	/* latency */
 };
 
 enum {
 	CPU = 1,
 	GPU = 2,
-	QUICK = 4,		/* with --quick, too: of a range the lengths 2^8, 2^12, 2^16 */
+	QUICK = 4,		/* also with --quick: of a range the lengths 2^8, 2^12, 2^16 */
 	COLUMNS = 8,
-	TWO_STEPS = 16,		/* the ceiling: the transform, then a copy for quantization */
+	TWO_STEPS = 16,		/* ceiling: the transform, then a copy for the quantization */
 };
 
 static const struct row {
 	enum kind kind;
 	enum size size;
 	int flags;
-	int x_dtype, y_dtype;	/* the floating-point operand, and what it becomes */
-	int64_t n_low, n_high;	/* in powers of two from one to the other */
+	int x_dtype, y_dtype;	/* the floating-point operand and the result */
+	int64_t n_low, n_high;	/* all powers of two from n_low to n_high */
 	int plan;
-	int64_t group;		/* quantization; 0: a scale a row */
+	int64_t group;		/* of quantization; 0: a scale per row */
 	int scale_dtype;
 } rows[] = {
 	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 32, 1 << 20, 0, 0, 0},
@@ -124,7 +124,7 @@ struct hadamard_case {
 	hz_hadamard_opts opts;
 };
 
-/* Additions of the transform of a row */
+/* Additions in the transform of a row */
 static double additions(int64_t n, const hz_hadamard_opts *o)
 {
 	int64_t length, sum = 0;
@@ -145,7 +145,7 @@ static double additions(int64_t n, const hz_hadamard_opts *o)
 	return (double)sum;
 }
 
-/* The primitive, once. */
+/* Makes the call once. */
 static int call(struct bench *b, struct bench_case *c)
 {
 	struct hadamard_case *h = (struct hadamard_case *)c;
@@ -160,7 +160,7 @@ static int call(struct bench *b, struct bench_case *c)
 	}
 }
 
-/* For a fused case: the transform, then a copy: the least that two passes can take */
+/* Ceiling of a fused call: the transform and a copy, a lower bound of two separate passes */
 static int call_two_steps(struct bench *b, struct bench_case *c)
 {
 	struct hadamard_case *h = (struct hadamard_case *)c;
@@ -218,7 +218,8 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	h->y.dtype = (int16_t)r->y_dtype;
 	h->c.moved_bytes = (double)h->elements * (double)hz_dtype_size(r->x_dtype);
 	if (r->kind == HADAMARD) {
-		/* In place on the CPU; others' figures for GPUs are out of place. */
+		/* In place on the CPU. On a GPU out of place, as published figures of other
+		 * libraries are. */
 		if (b->gpu || r->x_dtype != r->y_dtype)
 			h->y.data = b->y;
 	} else {
@@ -243,7 +244,7 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	name_case(h);
 }
 
-/* Repeated calls still give finite numbers: a figure for NaN would mean nothing. */
+/* Whether repeated calls still give finite numbers: timings with NaN would mean nothing. */
 static bool is_finite(struct bench *b, const struct hadamard_case *c)
 {
 	const hz_tensor *const made[] = {
@@ -272,7 +273,7 @@ static int run_case(struct bench *b, const struct row *r, int64_t n)
 	make_case(b, r, n, &h);
 	progress("bench: %s %s %s", h.c.op, h.c.name, h.c.dtype);
 	status = bench_fill(b, r->x_dtype, h.elements, h.x);
-	/* Codes to be dequantized are made by quantization. */
+	/* Codes for dequantization come from quantization. */
 	if (!status && r->kind == DEQUANTIZE)
 		status = hz_hadamard_quantize(b->ctx, &h.x, &h.y, &h.scale, &h.opts);
 	if (!status)

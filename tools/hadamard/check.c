@@ -58,7 +58,7 @@ bool reference_make(struct reference *r, int64_t n, const hz_hadamard_opts *opts
 	return true;
 }
 
-/* Entry (i, j) of B_m (x) S_2^k, +1 or -1; length = m 2^k. */
+/* Entry (i, j) of B_m (x) S_2^k, +1 or -1; length = m 2^k */
 static double entry(const struct reference *r, int64_t length, int64_t i, int64_t j)
 {
 	const int64_t power = length / r->m;
@@ -114,7 +114,7 @@ double reference_bound(const struct reference *r, int dtype)
 
 static uint64_t seed;
 
-/* hz_hadamard() on host data. */
+/* hz_hadamard() on host data */
 static int transform(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 		     const hz_hadamard_opts *opts)
 {
@@ -143,8 +143,8 @@ static int transform(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 
 #define ROWS 3
 #define N_MAX 65536
-/* The definition takes n^2 steps, so only samples of longer rows are computed. */
-#define N_WHOLE 2048
+/* The definition takes n^2 steps: of longer rows only samples are checked. */
+#define N_DENSE 2048
 #define SAMPLES 16
 #define COLUMNS 5
 
@@ -156,7 +156,7 @@ static struct {
 	double row[N_MAX], pre[N_MAX], post[N_MAX];
 } b[1];
 
-/* One axis of ROWS or COLUMNS items against the definition; every operator here is n long. */
+/* Checks ROWS or COLUMNS items along an axis against the definition; the operator has length n. */
 static bool check_transform(const struct subject *s, int64_t n, int dtype, bool columns,
 			    const hz_hadamard_opts *opts)
 {
@@ -184,8 +184,8 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 
 		for (int64_t i = 0; i < n; i++)
 			b->row[i] = load_element(b->x, item * item_step + i * step, dtype);
-		for (int64_t i = n <= N_WHOLE ? 0 : item; i < n;
-		     i += n <= N_WHOLE ? 1 : n / SAMPLES - 1) {
+		for (int64_t i = n <= N_DENSE ? 0 : item; i < n;
+		     i += n <= N_DENSE ? 1 : n / SAMPLES - 1) {
 			const double want = reference_at(&r, b->row, o.pre ? b->pre : NULL,
 							 o.post ? b->post : NULL, i);
 			const double got = load_element(b->y, item * item_step + i * step, dtype);
@@ -193,8 +193,8 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 			error += (got - want) * (got - want);
 			norm += want * want;
 		}
-		/* The bound is for norms: samples have a margin for chance. */
-		good = sqrt(error) <= (n <= N_WHOLE ? 1 : 2) * bound * sqrt(norm);
+		/* The bound is for norms: samples get a margin. */
+		good = sqrt(error) <= (n <= N_DENSE ? 1 : 2) * bound * sqrt(norm);
 		if (!good)
 			wrong("%s: n %lld, %s: error %.3g, allowed %.3g", s->name, (long long)n,
 			      hz_dtype_name(dtype), sqrt(error / norm), bound);
@@ -225,7 +225,7 @@ static bool check_lengths(const struct subject *s, bool columns)
 	return good;
 }
 
-/* Plans of lengths that are no powers of two, and every family of base matrices. */
+/* Plans for lengths that are not powers of two, and every family of base matrices */
 static bool check_plans(const struct subject *s)
 {
 	static const struct {
@@ -263,7 +263,7 @@ static bool check_plans(const struct subject *s)
 	return good;
 }
 
-/* Packed signs before, factors after, and the transpose as the inverse */
+/* Packed signs before, factors after; the transpose as the inverse */
 static bool check_diagonals(const struct subject *s)
 {
 	static const int64_t lengths[] = {7, 64, 96, 200, 1024};
@@ -298,7 +298,7 @@ static bool check_diagonals(const struct subject *s)
 
 struct quantization {
 	int q_dtype, scale_dtype;
-	int64_t group;		/* 0: the row */
+	int64_t group;		/* 0: a row */
 	double qmax;
 };
 
@@ -344,7 +344,7 @@ static int quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q, con
 	return status;
 }
 
-/* The scale that a group of n values of the transform must have. */
+/* The expected scale of a group of n transformed values */
 static double scale_of(const float *t, int64_t n, const struct quantization *z)
 {
 	float amax = 0;
@@ -357,7 +357,7 @@ static double scale_of(const float *t, int64_t n, const struct quantization *z)
 	return z->scale_dtype == HZ_F32 ? (double)amax : exp2(ceil(log2((double)amax)));
 }
 
-/* The code that a value must have, as a number: to nearest even, clamped. */
+/* The expected code of a value, as a number: rounded to nearest even and clamped */
 static double code_of(float value, const struct quantization *z)
 {
 	uint8_t code;
@@ -373,10 +373,8 @@ static double code_of(float value, const struct quantization *z)
 	return load_element(&code, 0, z->q_dtype);
 }
 
-/*
- * Codes and scales against their definition on hz_hadamard() in f32, which was checked before; then
- * dequantization against the transposed transform of q * scale.
- */
+/* Checks codes and scales against their definition applied to hz_hadamard() in f32, which is
+ * checked before; then dequantization against the transposed transform of q * scale. */
 static bool check_quantization(const struct subject *s, const struct quantization *z, int64_t n,
 			       int plan, int x_dtype)
 {
@@ -394,7 +392,8 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 	int status;
 
 	fill_normal(b->x, x_dtype, ROWS * n, &seed);
-	for (int64_t i = 0; i < n; i++)		/* a row of zeros has a definition of its own */
+	for (int64_t i = 0; i < n; i++)		/* not all zeros, which the definition treats
+						 * separately */
 		store_element(b->x, n + i, x_dtype, 0);
 	status = transform(s->ctx, &x, &t, &o);
 	if (!status)
@@ -466,7 +465,7 @@ static bool check_quantizations(const struct subject *s)
 	return good;
 }
 
-/* B B^T = m I for every base matrix there is. */
+/* B B^T = m I for every base matrix */
 void check_bases(void)
 {
 	static int8_t base[256 * 256];

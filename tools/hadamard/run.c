@@ -113,7 +113,7 @@ static const struct operand dequantize_hadamard_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
-/* The axis of opts, which counts from the last, for an operand of ndim dimensions. */
+/* opts.axis, which counts from the last dimension, for an operand of ndim dimensions */
 static int hadamard_axis(const struct job *job, int ndim)
 {
 	const struct value *v = value_of(job, "axis");
@@ -249,7 +249,7 @@ static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 	return status == HZ_OK ? hz_hadamard_quantize(ctx, x, q, scale, &opts) : status;
 }
 
-/* The dtype of a file does not fix the format: uint8 may be three of them. */
+/* A file's dtype does not determine the format: uint8 may be any of three. */
 static int dequantize_formats(struct job *job)
 {
 	struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;

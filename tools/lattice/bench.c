@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * An operation is a block. Calls are measured against a copy that moves as many bytes as they do.
- * The numbers are Gaussian, the scales those that suit them best.
+ * An operation is a block. The ceiling is a copy that moves as many bytes as the call. Values are
+ * Gaussian, with the scales that fit them best.
  */
 #include <config.h>
 
@@ -24,7 +24,7 @@ enum {
 	LIMBS = 16
 };
 
-/* The columns of E8's own basis, which is a basis of the caller's here */
+/* A basis of E8 in columns, passed as a custom basis */
 static const double some_basis[8 * 8] = {
 	2, -1, 0, 0, 0, 0, 0, .5,
 	0, 1, -1, 0, 0, 0, 0, .5,
@@ -171,7 +171,7 @@ static hz_tensor codes_of(const struct row *r, const hz_lattice_info *info, int6
 	return hz_tensor_2d(NULL, info->level_dtype, device, blocks, info->levels);
 }
 
-/* What is decoded: values lie where those that were encoded do. */
+/* The destination of decoding, in the layout of the encoded values */
 static hz_tensor decoded(struct bench *b, const struct row *r, const hz_lattice_info *info,
 			 int64_t blocks)
 {

@@ -1,11 +1,11 @@
 /*
- * bench_quality.c - hurwitz bench --quality: error against rate of the lattice quantizer
+ * bench_quality.c - hurwitz bench --quality: error and rate of the lattice quantizer
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Gaussian values of variance 1 are encoded and decoded. The gap is what the error exceeds the
- * distortion 2^(-2R) by, which no code of rate R falls below; R counts T by its entropy. Each row
- * has the gap that was published for it, or measured by the publication's own program.
+ * Gaussian values of variance 1 are encoded and decoded. The gap is the ratio of the error to the
+ * rate-distortion bound 2^(-2R), in dB. R counts T by its entropy. Each row has the gap that was
+ * published for it, or that the publication's own program gives.
  */
 #include <config.h>
 
@@ -20,9 +20,9 @@
 static const struct row {
 	const char *lattice;
 	int kind, dim, q, levels, policy, group, center;
-	double beta;		/* 0: what hz_lattice_design() finds */
+	double beta;		/* 0: hz_lattice_design() chooses */
 	double bank[4];
-	double gap;		/* known, in dB */
+	double gap;		/* the known gap, in dB */
 } rows[] = {
 	/* T: beta 2^(T/3) for each block */
 	{"Z", HZ_LATTICE_Z, 1, 16, 1, HZ_LATTICE_T, 0, 0, 0.2473, {0}, 3.33},
@@ -54,7 +54,7 @@ static const struct row {
 	{"E8", HZ_LATTICE_E8, 8, 3, 2, HZ_LATTICE_T, 0, 0, 0.425, {0}, 3.01},
 	{"E8", HZ_LATTICE_E8, 8, 3, 2, HZ_LATTICE_T, 0, 1, 0.397, {0}, 2.72},
 	{"E8", HZ_LATTICE_E8, 8, 2, 4, HZ_LATTICE_T, 0, 1, 0.216, {0}, 4.09},
-	/* CLIP: a fixed rate, nothing beside the codes */
+	/* CLIP: fixed rate, no side information */
 	{"Z", HZ_LATTICE_Z, 1, 4, 1, HZ_LATTICE_CLIP, 0, 0, 0, {0}, 3.83},
 	{"A2", HZ_LATTICE_A2, 2, 4, 1, HZ_LATTICE_CLIP, 0, 0, 0, {0}, 3.08},
 	{"D4", HZ_LATTICE_D, 4, 4, 1, HZ_LATTICE_CLIP, 0, 0, 0, {0}, 2.74},
@@ -70,7 +70,7 @@ static const struct row {
 	{"D4", HZ_LATTICE_D, 4, 4, 2, HZ_LATTICE_CLIP, 0, 1, 0, {0}, 4.73},
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_CLIP, 0, 1, 0, {0}, 3.95},
 	{"E8", HZ_LATTICE_E8, 8, 3, 2, HZ_LATTICE_CLIP, 0, 1, 0, {0}, 3.72},
-	/* BANK: the best of four scales for each block */
+	/* BANK: the best of four scales per block */
 	{"E8",
 	 HZ_LATTICE_E8,
 	 8,
@@ -116,7 +116,7 @@ static const struct row {
 	 {.2106, .2731, .3542, .5463},
 	 2.41},
 	{"D4", HZ_LATTICE_D, 4, 4, 2, HZ_LATTICE_BANK, 0, 1, 1, {.1564, .2212, .2868, .4824}, 3.34},
-	/* GROUP: beta 2^(T/8) for each group */
+	/* GROUP: beta 2^(T/8) per group */
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_GROUP, 8, 1, 0, {0}, 2.32},
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_GROUP, 16, 1, 0, {0}, 2.28},
 	{"E8", HZ_LATTICE_E8, 8, 4, 2, HZ_LATTICE_GROUP, 32, 1, 0, {0}, 2.67},
@@ -174,7 +174,7 @@ static hz_lattice_opts opts_of(const struct row *r)
 	return o;
 }
 
-/* Error and rate of a quantizer; side: the share of blocks with another T than the commonest */
+/* Error and rate of a quantizer; side: the share of blocks whose T is not the most common one */
 static int measure(struct data *d, const hz_lattice *l, double *mse, double *rate, double *side)
 {
 	hz_lattice_info info;
@@ -257,9 +257,10 @@ static int run_row(struct data *d, const struct row *r)
 	return status;
 }
 
-/* ---- Common formats of four bits, for comparison --------------------------------------------- */
+/* ---- Common 4-bit formats, for comparison ---------------------------------------------------- */
 
-/* q = rint(x / s), -8 .. 7, with s = amax / 7 times the best of 1, 0.98, .. 0.5, or of 1 alone */
+/* q = rint(x / s) in -8 .. 7 with s = amax / 7; `searched` tries s times 1, 0.98, .. 0.5 and takes
+ * the best */
 static double int4(const float *x, int64_t n, int group, bool searched)
 {
 	double total = 0;
@@ -288,7 +289,7 @@ static double int4(const float *x, int64_t n, int group, bool searched)
 	return total / (double)(n / group * group);
 }
 
-/* NF4 of QLoRA: 16 values times the largest of a group of 64 */
+/* NF4 of QLoRA: 16 values times the largest magnitude in a group of 64 */
 static double nf4(const float *x, int64_t n)
 {
 	static const double level[16] = {
@@ -302,7 +303,7 @@ static double nf4(const float *x, int64_t n)
 	for (int64_t g = 0; g + 64 <= n; g += 64) {
 		double amax = 0;
 
-		/* Not fmax(): GCC 12.2 for aarch64 breaks down over such a loop. */
+		/* Not fmax(): GCC 12.2 for aarch64 crashes on such a loop. */
 		for (int i = 0; i < 64; i++) {
 			const double size = fabs((double)x[g + i]);
 
@@ -372,7 +373,7 @@ int bench_quality(const struct settings *set, hz_context *ctx)
 		d.y_on = hz_tensor_1d(d.y, HZ_F32, device, d.n);
 	else if (status == HZ_OK)
 		status = to_device(ctx, &host, false, &d.y_on);
-	/* Codes of a value have a byte a level at most, for Z; T has one. */
+	/* For Z the codes of a value have at most a byte per level, and T has one. */
 	if (status == HZ_OK)
 		status = hz_alloc(ctx, &d.codes_on.data, (size_t)d.n * 2, device);
 	if (status == HZ_OK && device == HZ_CPU)

@@ -12,7 +12,7 @@
 #include "tools/core/check.h"
 
 #define ROWS 24
-#define N 96			/* values of a row: a multiple of all dimensions */
+#define N 96			/* values per row: a multiple of all dimensions */
 
 static const hz_lattice_opts lattices[] = {
 	{.kind = HZ_LATTICE_Z, .dim = 1, .q = 4, .levels = 2, .beta = 0.25},
@@ -39,7 +39,7 @@ static double distance(const float *x, const float *y, const double *step, int d
 	return sum;
 }
 
-/* Whether no point that a shortest vector of the lattice leads to is nearer to x than y */
+/* Whether y is at least as near to x as each y + v, for the shortest vectors v of the lattice */
 static bool is_nearest(const hz_lattice_info *f, const float *x, const float *y, double scale)
 {
 	const double zero[HZ_LATTICE_MAXDIM] = {0};
@@ -79,7 +79,7 @@ static bool is_nearest(const hz_lattice_info *f, const float *x, const float *y,
 	return true;
 }
 
-/* Operands of encoding and decoding on the host and on the device */
+/* Operands of encoding and decoding, on the host and on the device */
 struct codes {
 	float x[ROWS * N], y[ROWS * N];
 	uint8_t t[ROWS * N];
@@ -87,7 +87,7 @@ struct codes {
 	hz_tensor host[4], on[4];		/* x, codes, t, y */
 };
 
-/* Encodes c->x and decodes; a library status. Codes and T stay on the device. */
+/* Encodes c->x and decodes; returns a library status. Codes and T stay on the device. */
 static int code(hz_context *ctx, const hz_lattice *l, struct codes *c)
 {
 	hz_lattice_info f;
@@ -161,7 +161,7 @@ bool check_lattices(hz_context *ctx, const char *name)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* y = W x for the coded matrix, against the sum of decoded values in double */
+/* Checks y = W x for a coded matrix against the sum of decoded values in double. */
 static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts *opts, int route,
 		       struct codes *c)
 {
@@ -218,7 +218,7 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 		}
 		error += (want - (double)y[i]) * (want - (double)y[i]);
 	}
-	/* x and scales of f16 on a GPU */
+	/* a GPU rounds x and scales to f16 */
 	if (error > 4e-6 * norm)
 		return wrong("%s: vlut_gemv, kind %d q=%d: the error is %.3g of the norm", name,
 			     o.kind, o.q, sqrt(error / norm));

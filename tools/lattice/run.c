@@ -79,7 +79,7 @@ static const struct key decode_keys[] = {
 
 /* ---- The quantizer --------------------------------------------------------------------------- */
 
-/* Numbers with commas between them */
+/* Comma-separated numbers */
 static int numbers(const struct job *job, const char *key, const char *text, double *number,
 		   int most, int *count)
 {
@@ -102,7 +102,7 @@ static int numbers(const struct job *job, const char *key, const char *text, dou
 			job->op->name, key, most);
 }
 
-/* The value of a key, that with the prefix if it was given */
+/* The value of a key: of the one with the prefix, if given */
 static const struct value *prefixed(const struct job *job, const char *prefix, const char *key)
 {
 	char name[32];
@@ -136,13 +136,14 @@ static int matrix(struct job *job, const char *name, double *m, int *d)
 	return 0;
 }
 
-/* What the options of a quantizer point to */
+/* Arrays that the options of a quantizer point to */
 struct parts {
 	double bank[HZ_LATTICE_MAXBANKS], dither[HZ_LATTICE_MAXDIM];
 	double basis[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
 	double transform[HZ_LATTICE_MAXDIM * HZ_LATTICE_MAXDIM];
 	int64_t offset[HZ_LATTICE_MAXDIM];
-	int dithers, offsets, rows;	/* how many numbers, rows of the transform; 0: none */
+	int dithers, offsets, rows;	/* counts of numbers, and of rows of the transform; 0:
+					 * not given */
 };
 
 static int matrices(struct job *job, hz_lattice_opts *o, struct parts *p)
@@ -207,7 +208,7 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 	return status;
 }
 
-/* Whether there is a number, and a row of the transform, for each dimension */
+/* Checks that there is a number, and a row of the transform, per dimension. */
 static int check_sizes(const struct job *job, const hz_lattice_opts *o, const struct parts *p)
 {
 	const int d = o->dim		       ? o->dim :
@@ -227,7 +228,7 @@ static int check_sizes(const struct job *job, const hz_lattice_opts *o, const st
 	return 0;
 }
 
-/* Kind and dimension (0: none) of lattice=; false if it names none. */
+/* Kind and dimension (0: not given) of lattice=; false if unknown */
 static bool kind_of(const char *name, hz_lattice_opts *o)
 {
 	static const struct word words[] = {
@@ -312,7 +313,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	status = check_sizes(job, &o, &parts);
 	if (status)
 		return status;
-	/* A quantizer is the same for every device. */
+	/* Quantizers do not depend on the device. */
 	if (hz_open(&ctx, &host) != HZ_OK)
 		return complain(EXIT_FAILURE, "%s", open_reason());
 	status = hz_lattice_open(ctx, lattice, &o);
@@ -324,7 +325,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* One job a process: its quantizer lives until that ends. */
+/* A process runs one job; its quantizer is closed at exit. */
 static hz_lattice *quantizer;
 
 static bool is_given(struct job *job, const char *name)
@@ -332,7 +333,7 @@ static bool is_given(struct job *job, const char *name)
 	return slot_of(job, name)->path != NULL;
 }
 
-/* T has to be where the policy has it, and only there. */
+/* Checks that T is given if and only if the policy needs it. */
 static int check_t(struct job *job, const hz_lattice_info *info, bool needed)
 {
 	if (info->scales && !is_given(job, "T") && needed)
@@ -349,7 +350,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 	return a / b + (a % b != 0);
 }
 
-/* Codes of a packing behind `rows` dimensions that are there already */
+/* The shape of codes in a packing, after `rows` leading dimensions that are already set */
 static int codes_shape(struct job *job, const char *name, const hz_lattice_info *info, int pack,
 		       struct npy *a, int rows, int64_t blocks)
 {

@@ -3,8 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The forward call is compared with the definition in f64. Gradients are checked as a whole: if the
- * value is linear in an operand, <operand, gradient> is the value; else by central differences.
+ * The forward call is compared with the definition in f64. A gradient is checked as a whole: if the
+ * value is linear in an operand, <operand, gradient> is the value; otherwise by central
+ * differences.
  */
 #include <config.h>
 
@@ -100,13 +101,14 @@ static double sum(const struct arrays *a, int w, int v)
 	return s;
 }
 
-/* The value that the gradients are of */
+/* The scalar whose gradients are checked */
 static double value(const struct arrays *a)
 {
 	return sum(a, WP, P) + sum(a, WQ, Q) + sum(a, WA, A) + sum(a, WU, U);
 }
 
-/* Softmax of rows + eps, columns, then 19 times rows and columns; z and its result are [old][new].
+/*
+ * Softmax of rows + eps, columns, then rows and columns 19 times; z and the result are [old][new].
  */
 static void sinkhorn(double *z)
 {
@@ -235,15 +237,15 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 		const double square = sum(a, d, d), step = 0.02 / sqrt(square);
 		double change = 0;
 
-		/* Plus, minus, and back */
-		for (int place = 0; place < 3 && !status; place++) {
+		/* plus, minus, and back */
+		for (int step = 0; step < 3 && !status; step++) {
 			for (int64_t i = 0; i < count; i++)
-				a->v[v][i] += (float)(step * (place == 1 ? -2 : 1)) * a->v[d][i];
+				a->v[v][i] += (float)(step * (step == 1 ? -2 : 1)) * a->v[d][i];
 			if (t[v].data != a->host[v].data)
 				status = hz_copy(ctx, &a->host[v], &t[v]);
-			if (!status && place < 2)
+			if (!status && step < 2)
 				status = forward(ctx, a);
-			change += place == 0 ? value(a) : place == 1 ? -value(a) : 0;
+			change += step == 0 ? value(a) : step == 1 ? -value(a) : 0;
 		}
 		good = status || near(name,
 				      v == X       ? "a step along dx"

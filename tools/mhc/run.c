@@ -92,7 +92,7 @@ static uint32_t flag_or(const struct job *job, const char *key, uint32_t flag, u
 	return value_or(job, key, (flags & flag) != 0) ? flag : 0;
 }
 
-/* The options that the keys of a call give */
+/* The options that the keys give */
 hz_mhc_opts mhc_opts(const struct job *job)
 {
 	hz_mhc_opts o = hz_mhc_preset((int)value_or(job, "preset", HZ_MHC_DEEPSEEK));
@@ -169,7 +169,7 @@ int mhc_shape_as(struct job *job, const char *name, const char *as)
 	return 0;
 }
 
-/* mhc_shape_as() for pairs of an output and its model, up to NULL */
+/* mhc_shape_as() for pairs of an output and its model; NULL ends the list. */
 int mhc_shape_all(struct job *job, const char *const (*pairs)[2])
 {
 	int status = 0;
@@ -371,7 +371,7 @@ static int add_call(hz_context *ctx, struct job *job)
 			  view_of(job, "y"));
 }
 
-/* A gradient of coefficients: shaped as these, or if not given one set for each token of dy */
+/* A gradient of coefficients: in the shape of `as`, or if that is absent one set per token of dy */
 static int shape_coef(struct job *job, const char *name, const char *as, bool is_matrix)
 {
 	const struct npy *dy = mhc_array_of(job, "dy");
@@ -581,7 +581,7 @@ static int recompute_outputs(struct job *job)
 	return 0;
 }
 
-/* Layer l of an array whose first dimension is layers; a view without data if not given */
+/* Layer l of an array whose first dimension is layers; a view without data if absent */
 static hz_tensor layer_of(struct job *job, const char *name, int64_t l)
 {
 	const hz_tensor *t = view_of(job, name);

@@ -31,14 +31,14 @@ int mhc_check_ndim(struct job *job, const char *name, int least);
 void mhc_shape(struct job *job, const char *name, int dtype, int lead, const int64_t *leading,
 	       int64_t size, int64_t last);
 
-/* The shape of another operand, which has to be given; pairs of both, up to NULL */
+/* Sets the shape of an output to that of another operand, which must be given. */
 int mhc_shape_as(struct job *job, const char *name, const char *as);
 int mhc_shape_all(struct job *job, const char *const (*pairs)[2]);
 
-/* The shape of branch values for the tokens of streams x */
+/* Sets the shape of branch values for the tokens of streams x. */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x);
 
-/* hz_reserve() if the workspace query returned HZ_OK; else its status */
+/* hz_reserve() if the workspace query returned HZ_OK; otherwise its status */
 int mhc_reserve(hz_context *ctx, int status, size_t bytes);
 
 #endif

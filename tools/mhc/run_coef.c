@@ -147,7 +147,7 @@ static const struct operand post_pre_bwd_operands[] = {
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* The number of streams for which bias has `rows` rows; 0 if none */
+/* The number of streams for which bias has `rows` rows; 0: none */
 static int streams_of(int64_t rows, const hz_mhc_opts *o)
 {
 	for (int n = 1; n <= 8; n++) {
@@ -217,8 +217,8 @@ static int forward_outputs(struct job *job, const char *x_name, const char *p, c
 	return 0;
 }
 
-/* Outputs that accumulate=1 adds to: their old values are inputs */
-static void read_old_ones(struct job *job)
+/* Outputs that accumulate=1 adds to: reads their old values. */
+static void read_accumulated(struct job *job)
 {
 	static const char *const names[] = {
 		"dx", "dy", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dbranch_bias", NULL,
@@ -240,16 +240,14 @@ static int weight_gradients(struct job *job)
 		{"dnorm", "norm"}, {NULL, NULL},
 	};
 
-	read_old_ones(job);
+	read_accumulated(job);
 	return mhc_shape_all(job, pairs);
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/*
- * The number of sequences is that of the coefficients or of their gradients. A call without either
- * gets p of zeros, which free_zeros() releases.
- */
+/* The number of sequences comes from the coefficients or from their gradients. A call without
+ * either gets p of zeros, which free_zeros() releases. */
 static int make_zeros(hz_context *ctx, struct job *job, hz_tensor *host, hz_tensor *zeros)
 {
 	struct sets s;

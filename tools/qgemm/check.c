@@ -1,5 +1,5 @@
 /*
- * check.c - hurwitz check of quantization and of quantized multiplication
+ * check.c - hurwitz check of quantization and of integer matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,14 +13,14 @@
 static uint64_t seed;
 
 #define ROWS 3
-#define LENGTH 1000	/* of rows that are quantized */
+#define LENGTH 1000	/* of quantized rows */
 
 static struct {
 	float x[5000], y[200], z[ROWS * LENGTH], scale[ROWS];
 	uint8_t zero[ROWS], q[42000];
 } b[1];
 
-/* acc of row i and column j, of codes that b->q holds: A at 0, B behind it */
+/* The accumulator of row i and column j, from codes in b->q: A first, B after it */
 struct product {
 	int64_t m, n, k;
 	int a_dtype, b_dtype, c_dtype, a_zero, b_zero, c_zero;
@@ -38,7 +38,7 @@ static int64_t sum_of(const struct product *p, int64_t i, int64_t j)
 	return sum;
 }
 
-/* floor(acc u / 2^shift + 1/2), in the range of the dtype after c_zero */
+/* floor(acc u / 2^shift + 1/2) + c_zero, clamped to the dtype */
 static int64_t requantized(const struct product *p, int64_t acc, int32_t u, int32_t shift)
 {
 	const int64_t y = ((acc * u + ((int64_t)1 << (shift - 1))) >> shift) + p->c_zero;
@@ -160,7 +160,7 @@ static bool check_products(const struct subject *s)
 	return good;
 }
 
-/* Codes of rows with a range each, and their dequantization, within half a scale */
+/* Codes of rows with a range each, and their dequantization: within half a scale */
 static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 {
 	const int64_t m = ROWS, n = LENGTH;
@@ -265,7 +265,7 @@ static bool check_linear(const struct subject *s)
 		error += (want - (double)b->y[i]) * (want - (double)b->y[i]);
 		norm += want * want;
 	}
-	/* Rounding by half a step of a range of about 6 at most: 0.0068 of normal numbers */
+	/* Rounding by half a step of a range of at most about 6: 0.0068 for normal numbers */
 	if (error > 1e-4 * norm)
 		return wrong("%s: qlinear: the error is %.3g of the norm", s->name,
 			     sqrt(error / norm));

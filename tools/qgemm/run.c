@@ -77,7 +77,7 @@ static const struct operand dequantize_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
-/* Checks scales while they are on the host, where calls on a GPU cannot. The exit status */
+/* Checks scales while they are on the host: calls on a GPU cannot. Returns the exit status. */
 static int check_scales(struct job *job, const char *name)
 {
 	const struct slot *slot = slot_of(job, name);
@@ -106,7 +106,7 @@ static int check_range(struct job *job, const char *name, int32_t high)
 	return 0;
 }
 
-/* Broadcasting as in NumPy: leading dimensions that a scale lacks are 1. */
+/* Broadcasts as NumPy: leading dimensions that a scale lacks are 1. */
 static hz_tensor widen(const hz_tensor *t, int ndim)
 {
 	hz_tensor w = *t;
@@ -122,7 +122,7 @@ static hz_tensor widen(const hz_tensor *t, int ndim)
 	return w;
 }
 
-/* Whether there is a transform: rotate= says so, or an option of one is given */
+/* Whether the call has a transform: with rotate=1, or with an option of one */
 static bool is_rotated(struct job *job)
 {
 	const struct value *rotate = value_of(job, "rotate");
@@ -133,13 +133,13 @@ static bool is_rotated(struct job *job)
 	return rotate->given ? rotate->n != 0 : given;
 }
 
-/* Tensors that the options of a call point to */
+/* Tensors that the options point to */
 struct opts_parts {
 	hz_tensor scales, zeros;
 	hz_hadamard_opts hadamard;
 };
 
-/* Options from keys and operands */
+/* The options that keys and operands give */
 static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct opts_parts *parts)
 {
 	const hz_tensor *scale = view_of(job, "scale"), *zero = view_of(job, "zero");
@@ -159,7 +159,7 @@ static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct
 	}
 	if (is_rotated(job)) {
 		parts->hadamard = hadamard_opts(job, ndim);
-		/* The key scale= is that of the codes. */
+		/* scale= belongs to the codes. */
 		parts->hadamard.scale = 0;
 		o->hadamard = &parts->hadamard;
 	}
@@ -388,7 +388,7 @@ static hz_tensor transposed(const hz_tensor *t, bool wanted)
 	return v;
 }
 
-/* The shape of the product; the library refuses operands that do not fit. */
+/* The shape of the product; the library reports operands that do not fit. */
 static int product_shape(struct job *job, const struct npy *a, bool trans_a, const struct npy *b,
 			 bool trans_b, struct npy *c)
 {
@@ -416,7 +416,7 @@ static double number_or_0(const struct job *job, const char *key)
 	return v->given ? v->number : 0;
 }
 
-/* Options of both calls */
+/* Options of qgemm and qlinear */
 static hz_qgemm_opts gemm_opts(struct job *job)
 {
 	const struct value *min = value_of(job, "min"), *max = value_of(job, "max");
@@ -442,7 +442,7 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 	};
 }
 
-/* The call, after packing B if that is asked for */
+/* Makes the call, after packing B if pack=1. */
 static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const hz_tensor *b,
 		     const hz_tensor *c, hz_qgemm_opts o, bool linear)
 {
@@ -483,7 +483,7 @@ static int qgemm_outputs(struct job *job)
 
 	if (!status)
 		status = output_dtype(job, c, "c", HZ_U8);
-	/* A float C takes any scale: 0 is that of a row of zeros. */
+	/* A float C accepts any scale; 0 is the scale of a row of zeros. */
 	if (!status && (c->array.dtype == HZ_U8 || c->array.dtype == HZ_S8 ||
 			c->array.dtype == HZ_S32))
 		status = check_scales(job, "b_scale");

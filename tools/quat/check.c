@@ -78,7 +78,7 @@ static bool check_quats(const struct subject *s, int dtype, int method, int64_t 
 			norm += want[c] * want[c];
 		}
 	}
-	/* Half an ulp of the dtype for the result, and as much for operands */
+	/* half an ulp of the dtype for the result, and as much for the operands */
 	if (sqrt(error) > (dtype == HZ_F32 ? 2e-6 : dtype == HZ_F16 ? 1e-3 : 4e-3) * sqrt(norm))
 		return wrong("%s: %s %s: the error is %.3g of the norm", s->name, op,
 			     hz_dtype_name(dtype), sqrt(error / norm));

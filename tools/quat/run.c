@@ -92,7 +92,7 @@ static uint32_t flag(const struct job *job, const char *key, uint32_t bit)
 	return value_or(job, key, 0) ? bit : 0;
 }
 
-/* Flags of an elementwise call; keys that it lacks are absent. */
+/* Flags of an elementwise call; a key that the call lacks is absent. */
 static uint32_t flags_of(const struct job *job)
 {
 	return (uint32_t)value_or(job, "order", 0) | flag(job, "conj_a", HZ_QUAT_CONJ_A) |
@@ -128,11 +128,9 @@ static int same_shape(struct job *job, const char *of, const char *name)
 	return 0;
 }
 
-/*
- * The shape to which the dimensions before the last cut_a and cut_b broadcast, as in NumPy; the
- * library reports what does not fit. Returns their number.
- */
-static int repeated(const struct npy *a, int cut_a, const struct npy *b, int cut_b, int64_t *shape)
+/* The shape to which the dimensions before the last cut_a and cut_b broadcast, as in NumPy; returns
+ * their number. The library reports shapes that do not fit. */
+static int broadcast(const struct npy *a, int cut_a, const struct npy *b, int cut_b, int64_t *shape)
 {
 	const int na = a->ndim > cut_a ? a->ndim - cut_a : 0;
 	const int nb = b->ndim > cut_b ? b->ndim - cut_b : 0, n = na > nb ? na : nb;
@@ -160,7 +158,7 @@ static int mul_outputs(struct job *job)
 {
 	const struct npy *a = &slot_of(job, "a")->array, *b = &slot_of(job, "b")->array;
 	struct slot *y = slot_of(job, "y");
-	const int n = repeated(a, 1, b, 1, y->array.shape);
+	const int n = broadcast(a, 1, b, 1, y->array.shape);
 
 	y->array.shape[n] = 4;
 	y->array.ndim = n + 1;
@@ -178,7 +176,7 @@ static int dot_outputs(struct job *job)
 		status = few_dims(job, "b", 2);
 	if (status)
 		return status;
-	n = repeated(a, 2, b, 2, y->array.shape);
+	n = broadcast(a, 2, b, 2, y->array.shape);
 	y->array.shape[n] = value_or(job, "real", 0) ? 1 : 4;
 	y->array.ndim = n + 1;
 	as_input(job, y, a);
@@ -234,7 +232,7 @@ static int rotate_outputs(struct job *job)
 
 	if (status)
 		return status;
-	n = repeated(q, 1, v, 1, y->array.shape);
+	n = broadcast(q, 1, v, 1, y->array.shape);
 	y->array.shape[n] = v->shape[v->ndim - 1];
 	y->array.ndim = n + 1;
 	as_input(job, y, q);
@@ -541,7 +539,7 @@ static int gemm_outputs(struct job *job)
 		status = output_dtype(job, c, "c", a->dtype);
 	if (status)
 		return status;
-	n = repeated(a, 3, b, 3, c->array.shape);
+	n = broadcast(a, 3, b, 3, c->array.shape);
 	c->array.shape[n] = a->shape[a->ndim - (transposes(value_or(job, "op_a", 0)) ? 2 : 3)];
 	c->array.shape[n + 1] = b->shape[b->ndim - (transposes(value_or(job, "op_b", 0)) ? 3 : 2)];
 	c->array.shape[n + 2] = 4;

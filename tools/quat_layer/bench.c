@@ -3,9 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Linear layers and convolutions are measured against the products of quaternion matrices that they
- * are made of, those of a convolution having their patches in place already; what is no product
- * against a copy of the bytes that it moves. Operations are those of 16 real products.
+ * Linear layers and convolutions are measured against the quaternion matrix products that they
+ * consist of, for a convolution with its patches already in place. Other layers are measured
+ * against a copy of the bytes that they move. Operations are those of 16 real products per
+ * quaternion product.
  */
 #include <config.h>
 
@@ -19,7 +20,7 @@ enum kind {
 	LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
 	POOLING3,			/* windows of 3 x 3, stride 1 */
 	AVERAGE_TRAINING,
-	DEPTH				/* a depthwise convolution */
+	DEPTHWISE				/* depthwise convolution */
 };
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
@@ -48,8 +49,8 @@ static const struct row {
 	{AVERAGE_TRAINING, GPU, HZ_F32, 32, 56, 64},
 	{AVERAGE_TRAINING, GPU, HZ_BF16, 32, 56, 64},
 	{POOLING3, GPU, HZ_F32, 32, 56, 64},
-	{DEPTH, GPU | QUICK, HZ_F32, 32, 56, 64},
-	{DEPTH, GPU, HZ_BF16, 32, 56, 64},
+	{DEPTHWISE, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{DEPTHWISE, GPU, HZ_BF16, 32, 56, 64},
 	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
@@ -64,8 +65,8 @@ static const struct row {
 	{AVERAGE_TRAINING, CPU, HZ_F32, 8, 28, 32},
 	{POOLING3, CPU, HZ_F32, 8, 28, 32},
 	{POOLING3, CPU, HZ_BF16, 8, 28, 32},
-	{DEPTH, CPU | QUICK, HZ_F32, 8, 28, 32},
-	{DEPTH, CPU, HZ_BF16, 8, 28, 32},
+	{DEPTHWISE, CPU | QUICK, HZ_F32, 8, 28, 32},
+	{DEPTHWISE, CPU, HZ_BF16, 8, 28, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -78,10 +79,10 @@ static const struct {
 	[NORM] = {"quat_batchnorm", ""}, [WHITEN] = {"quat_batchnorm", " whitening"},
 	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
 	[POOLING3] = {"quat_pool", " 3x3"}, [AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
-	[DEPTH] = {"quat_conv", " 3x3 depthwise"},
+	[DEPTHWISE] = {"quat_conv", " 3x3 depthwise"},
 };
 
-/* Arrays of a case; for the ceiling of a convolution x holds patches */
+/* arrays of a case; PATCHES: for the ceiling of a convolution */
 enum { X, W, Y, DX, DW, DY, SAVED, PATCHES, ARRAYS };
 
 struct layer {
@@ -119,7 +120,7 @@ static int call_layer(struct bench *b, struct bench_case *c)
 	case NORM_TRAINING:
 		return hz_quat_batchnorm_bwd(ctx, &t[X], NULL, &t[DY], &t[DX], NULL, NULL,
 					     &l->norm);
-	case DEPTH:
+	case DEPTHWISE:
 		return hz_quat_conv(ctx, &t[X], &t[W], NULL, &t[Y], &l->conv);
 	case POOLING3:
 	case POOLING:
@@ -131,7 +132,7 @@ static int call_layer(struct bench *b, struct bench_case *c)
 	}
 }
 
-/* A tensor with its last two dimensions but that of components swapped */
+/* Swaps the last two dimensions before the components. */
 static hz_tensor transposed(hz_tensor t)
 {
 	const int64_t size = t.shape[0], stride = t.stride[0];
@@ -143,7 +144,7 @@ static hz_tensor transposed(hz_tensor t)
 	return t;
 }
 
-/* On the CPU, the product that a layer is: y = w x by columns, patches for a convolution */
+/* On the CPU: the product that the layer consists of, y = w x with columns as pixels or patches */
 static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tensor *y)
 {
 	const int device = l->t[X].device, dtype = l->row->dtype;
@@ -158,7 +159,7 @@ static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tenso
 	*y = transposed(hz_tensor_3d(l->t[Y].data, dtype, device, pixels, out, 4));
 }
 
-/* If bytes is not NULL, only its workspace */
+/* Makes the product; or with bytes queries its workspace. */
 static int products(struct bench *b, struct layer *l, size_t *bytes)
 {
 	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
@@ -224,7 +225,7 @@ static int workspace(struct bench *b, struct layer *l)
 	if (!status && kind <= TRAINING)
 		status = hz_quat_linear_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->linear,
 						  &bytes);
-	if (!status && (kind == CONV || kind == CONV_TRAINING || kind == DEPTH))
+	if (!status && (kind == CONV || kind == CONV_TRAINING || kind == DEPTHWISE))
 		status = hz_quat_conv_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->conv,
 						&bytes);
 	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
@@ -241,7 +242,7 @@ static int make_case(struct bench *b, struct layer *l)
 	const int64_t side = r->kind == POOLING ? r->n / 2 : r->n;
 	const int64_t xs[] = {r->m, r->n, r->n, r->batch, 4},
 		      ys[] = {r->m, side, side, r->batch, 4};
-	const int64_t ws[] = {r->batch, 3, 3, r->kind == DEPTH ? 1 : r->batch, 4};
+	const int64_t ws[] = {r->batch, 3, 3, r->kind == DEPTHWISE ? 1 : r->batch, 4};
 	const double passes = r->kind == NORM_TRAINING ? 5 : 4;	/* reads and writes of x or dy */
 	hz_tensor *t = l->t;
 	int status = HZ_OK;
@@ -272,7 +273,7 @@ static int make_case(struct bench *b, struct layer *l)
 		l->pool.pad[d] = r->kind == POOLING ? 0 : 1;
 	}
 	l->pool.kind = r->kind == AVERAGE_TRAINING ? HZ_POOL_AVERAGE : HZ_POOL_MAX;
-	l->conv.groups = r->kind == DEPTH ? (int32_t)r->batch : 1;
+	l->conv.groups = r->kind == DEPTHWISE ? (int32_t)r->batch : 1;
 	l->c.op = kinds[r->kind].op;
 	l->c.call = call_layer;
 	l->c.large = true;
@@ -291,7 +292,7 @@ static int make_case(struct bench *b, struct layer *l)
 		l->c.against = "bare products";
 		l->c.moved_bytes = (double)hz_tensor_bytes(&t[X]) + (double)hz_tensor_bytes(&t[W]) +
 				   (double)hz_tensor_bytes(&t[Y]);
-		if (b->gpu)	/* convolutions with many channels make no patches there */
+		if (b->gpu)	/* on a GPU convolutions of many channels make no patches */
 			bench_quat_products_of(b, &l->c, dtype, HZ_PRECISION_AUTO,
 					       linear ? HZ_QUAT_FAST : HZ_QUAT_DIRECT);
 	} else {

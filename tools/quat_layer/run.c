@@ -130,7 +130,7 @@ static double real_or(const struct job *job, const char *key, double absent)
 	return v->given ? v->number : absent;
 }
 
-/* A list for n dimensions; a single number is for all of them. */
+/* Reads a list for n dimensions; a single number applies to all. */
 static int read_list(struct job *job, const char *key, int n, int64_t absent, int64_t *to)
 {
 	const struct value *v = value_of(job, key);
@@ -157,7 +157,7 @@ static const struct npy *array_of(struct job *job, const char *name)
 	return &slot_of(job, name)->array;
 }
 
-/* An output of the shape of an optional operand; an error without that operand */
+/* Gives an output the shape of an optional operand, which must be given. */
 static int shape_as_given(struct job *job, const char *name, const char *as)
 {
 	if (!slot_of(job, name)->path)
@@ -179,7 +179,7 @@ static void shape_bias(struct job *job, const struct npy *dy)
 	db->shape[1] = 4;
 }
 
-/* Zeros: initial running values */
+/* Sets running values to zero. */
 static int clear(hz_context *ctx, const hz_tensor *t)
 {
 	hz_tensor host;
@@ -335,7 +335,7 @@ static const struct operand conv_bwd_operands[] = {
 	LAST,
 };
 
-/* The spatial dimensions are in the name: quat_conv2d, quat_conv2d_bwd */
+/* The number of spatial dimensions in the name: quat_conv2d, quat_conv2d_bwd */
 static int dimensions(const struct job *job)
 {
 	return job->op->name[strlen("quat_conv")] - '0';
@@ -557,7 +557,7 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 	};
 }
 
-/* The array that a running value is updated in: a copy of the operand, or zeros */
+/* Starts the array in which running values are updated: as a copy of the operand, or zero. */
 static int begin_running(hz_context *ctx, const hz_tensor *given, const hz_tensor *to)
 {
 	if (!to)

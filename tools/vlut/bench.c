@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Operations are 2 rows k batch, as a dense product has. W is packed. Few columns are measured on
- * the CPU against a read of W in f32, which a dense product cannot beat, more against bare
- * multiply-adds of f32; on a GPU against a copy of the bytes of codes. Large matrices are so many
- * copies, in turn, that none of them is in a cache when it comes again.
+ * Operations are 2 rows k batch, as in a dense product. W is packed. On the CPU few columns are
+ * measured against a read of W in f32, which no dense product can beat, more columns against
+ * multiply-adds of f32 alone; on a GPU against a copy of the codes' bytes. A large matrix is
+ * replaced by several copies, used in turn, so that none is in a cache when its turn comes.
  */
 #include <config.h>
 
@@ -51,14 +51,14 @@ enum {
 	GPU = 4,
 	BOTH = CPU | GPU,
 	COLD = 8,
-	CODED = 16		/* x too: vlut_gemm2 */
+	CODED = 16		/* x is coded too: vlut_gemm2 */
 };
 
 static const struct row {
-	int flags, lattice, table, dtype;	/* of x and y, of s8 x: y is s32 */
+	int flags, lattice, table, dtype;	/* dtype: of x and y; with x of s8 y is s32 */
 	int64_t rows, k, batch;
 } rows[] = {
-	{CPU | QUICK, D4, 0, HZ_F32, 2048, 4096, 1},		/* codes of 4 MB */
+	{CPU | QUICK, D4, 0, HZ_F32, 2048, 4096, 1},		/* 4 MB of codes */
 	{CPU | QUICK, D4, 0, HZ_F32, 512, 4096, 1},
 	{CPU, D4, 0, HZ_F16, 2048, 4096, 1},
 	{CPU | QUICK, D4, HZ_U8, HZ_F32, 2048, 4096, 1},
@@ -155,7 +155,7 @@ static int call_read(struct bench *b, struct bench_case *c)
 	return bench_read(b, q->dense, q->row->rows * q->row->k);
 }
 
-/* Random codes of `rows` rows, and T 0 .. 3; *codes and *t are to be freed. */
+/* Random codes of n rows, and T in 0 .. 3; the caller frees *codes and *t. */
 static int make_coded(struct bench *b, struct vlut_case *q, int64_t n, hz_coded *coded,
 		      void **codes, void **t)
 {

@@ -54,7 +54,7 @@ static const struct key gemm_keys[] = {
 	END,
 };
 
-/* Of the second lattice of vlut_gemm2, those that differ from the first */
+/* Keys of the second lattice of vlut_gemm2 if it differs from the first */
 static const struct key second_keys[] = {
 	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
 	{"x_q", KEY_INT, NULL, 2, 1 << 20, "N", ""},
@@ -70,7 +70,7 @@ static const struct key second_keys[] = {
 	END,
 };
 
-/* One job a process: its quantizers live until that ends. */
+/* A process runs one job; its quantizers are closed at exit. */
 static hz_lattice *w_lattice, *x_lattice;
 
 static bool is_given(struct job *job, const char *name)
@@ -80,7 +80,7 @@ static bool is_given(struct job *job, const char *name)
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* Codes are [..., rows, blocks, levels]: what is in front of blocks counts as rows. */
+/* Codes are [..., rows, blocks, levels]: all dimensions before blocks count as rows. */
 static int rows_of(struct job *job, const char *name, int *ndim)
 {
 	const struct npy *a = &slot_of(job, name)->array;
@@ -101,7 +101,7 @@ static int open_lattices(struct job *job, bool two_sided)
 	return status;
 }
 
-/* Values of a row of w: k=, or as many as all blocks have */
+/* Values per row of w: k=, or as many as all blocks have */
 static int64_t row_length(struct job *job)
 {
 	const struct npy *w = &slot_of(job, "w")->array;
@@ -115,7 +115,7 @@ static int64_t row_length(struct job *job)
 	return n;
 }
 
-/* Whether rows of that many values are the blocks that w has */
+/* Whether a row of that many values has the blocks of w */
 static bool fits(struct job *job, int64_t k)
 {
 	const struct npy *w = &slot_of(job, "w")->array;
@@ -140,7 +140,7 @@ static bool transposes(struct job *job)
 	       (!fits(job, x->shape[0]) && fits(job, x->shape[1]));
 }
 
-/* The rows of w, and dimensions behind them or (transposed) in front */
+/* The rows of w, and more dimensions after or (transposed) before them */
 static int y_shape(struct job *job, const int64_t *more, int count, bool in_front)
 {
 	const struct npy *w = &slot_of(job, "w")->array;
@@ -160,7 +160,7 @@ static int y_shape(struct job *job, const int64_t *more, int count, bool in_fron
 	return output_dtype(job, y, "y", HZ_F32);
 }
 
-/* The last `keep` dimensions of a contiguous view, those before them as one */
+/* Keeps the last `keep` dimensions of a contiguous view and merges those before. */
 static hz_tensor flat(const hz_tensor *t, int keep)
 {
 	int64_t shape[HZ_MAXDIM] = {1};
@@ -208,7 +208,7 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 	return hz_vlut_open(ctx, v, w_lattice, x_lattice, &o);
 }
 
-/* With pack_w=1 w becomes packed, in *memory of the device. */
+/* With pack_w=1 replaces w by packed codes, in *memory on the device. */
 static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *w, int64_t k,
 		  void **memory)
 {

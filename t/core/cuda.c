@@ -410,8 +410,8 @@ static void peaks(void)
 		int64_t step, hopper_step;	/* multiply-adds of a block in a step */
 	} rows[] = {
 		{HZ_F32, "peak_f32", "peak_f32", 256 * 16, 256 * 16},
-		{HZ_F16, "peak_16", "peak_wide_16", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},
-		{HZ_S8, "peak_8", "peak_wide_8", 8 * 8 * 16 * 8 * 32, 2 * 64 * 256 * 32},
+		{HZ_F16, "peak_f16_mma_sync", "peak_f16_wgmma", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},
+		{HZ_S8, "peak_s8_mma_sync", "peak_s8_wgmma", 8 * 8 * 16 * 8 * 32, 2 * 64 * 256 * 32},
 	};
 	const int64_t macs = 12345678901;
 	hz_context *ctx = open_cuda(0);

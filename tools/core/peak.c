@@ -17,10 +17,10 @@ static const struct work {
 	unsigned blocks;
 	int64_t step;
 } f32 = {HZI_KERNEL_peak_f32, 4, HZI_PEAK_CHAINS * HZI_PEAK_THREADS},
-mma_16 = {HZI_KERNEL_peak_16, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 16},
-mma_8 = {HZI_KERNEL_peak_8, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 32},
-wgmma_16 = {HZI_KERNEL_peak_wide_16, 1, WARPS / 4 * 64 * 256 * 16},
-wgmma_8 = {HZI_KERNEL_peak_wide_8, 1, WARPS / 4 * 64 * 256 * 32};
+mma_16 = {HZI_KERNEL_peak_f16_mma_sync, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 16},
+mma_8 = {HZI_KERNEL_peak_s8_mma_sync, 2, WARPS * HZI_PEAK_TILES * 16 * 8 * 32},
+wgmma_16 = {HZI_KERNEL_peak_f16_wgmma, 1, WARPS / 4 * 64 * 256 * 16},
+wgmma_8 = {HZI_KERNEL_peak_s8_wgmma, 1, WARPS / 4 * 64 * 256 * 32};
 
 int tool_peak(struct hz_context *ctx, int dtype, int64_t macs)
 {

@@ -101,12 +101,12 @@ HZ_DEVICE void mma_tiles(const hzi_peak &p)
 	pdl_wait();
 }
 
-KERNEL(peak_16, 2)
+KERNEL(peak_f16_mma_sync, 2)
 {
 	mma_tiles<float>(p);
 }
 
-KERNEL(peak_8, 2)
+KERNEL(peak_s8_mma_sync, 2)
 {
 	mma_tiles<int32_t>(p);
 }
@@ -153,8 +153,8 @@ HZ_DEVICE void wgmma_tiles(const hzi_peak &p)
 }
 #endif
 
-KERNEL(peak_wide_16, 1)
+KERNEL(peak_f16_wgmma, 1)
 HZ_HOPPER_BODY(wgmma_tiles<float>(p))
 
-KERNEL(peak_wide_8, 1)
+KERNEL(peak_s8_wgmma, 1)
 HZ_HOPPER_BODY(wgmma_tiles<int32_t>(p))

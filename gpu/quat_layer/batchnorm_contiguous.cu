@@ -164,7 +164,6 @@ KERNELS(quat_dropout, hzi_qmap_args, dropout)
 KERNELS(quat_affine, hzi_qmap_args, affine)
 KERNELS(quat_affine_bwd, hzi_qmap_args, affine_bwd)
 KERNELS(quat_plain, hzi_qsum_args, sum, KIND(HZI_QSUM_PLAIN))
-KERNELS(quat_squares, hzi_qsum_args, sum, KIND(HZI_QSUM_SQUARES))
 #undef KERNEL
 /* Three blocks on a multiprocessor: one wave has what lib/quat_layer/plan.c makes of a call. */
 #define KERNEL(name, type) \

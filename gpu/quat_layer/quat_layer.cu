@@ -224,7 +224,6 @@ KERNEL(quat_fold, hzi_quat_fold)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }
-KERNEL(quat_sum_squares, hzi_qsum_args) { sum<HZI_QSUM_SQUARES, 0>(p); }
 KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
 KERNEL(quat_sum_moments, hzi_qsum_args) { moments<0>(p); }
 
@@ -304,21 +303,18 @@ struct finish_lane {
 		saved = backward || !p.eval ? get(p.saved, HZI_QSAVED, c) : 0;
 	}
 
-	/* hzi_qfinish_moments(), hzi_qfinish_norm() */
+	/* hzi_qfinish_moments(); with running values, eval, hzi_qfinish_norm() */
 	__device__ __forceinline__ void norm(coefficients_of &s)
 	{
 		hzi_qaffine *const to = (hzi_qaffine *)p.coef + channel;
 		const double keep = 1 - p.momentum, rows = (double)p.rows;
 		double v = p.whiten ? var : 0, trace = var, own = mean;
 
-		if (!p.eval && p.kind == HZI_QFINISH_MOMENTS) {
+		if (!p.eval) {
 			const double d = s.all[c] / rows;
 
 			own = saved + d;
 			v = (s.all[4 + ten] - rows * (s.all[r] / rows) * d) / rows;
-		} else if (!p.eval) {
-			own = saved;
-			v = s.all[ten] / rows;
 		}
 		set(s.gamma, gamma);
 		set(s.t, v + (r == c ? p.eps : 0));

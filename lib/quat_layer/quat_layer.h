@@ -85,9 +85,10 @@ struct hzi_qpatch_args {
 
 enum hzi_qsum_kind {
 	HZI_QSUM_PLAIN,			/* 4: sums of a */
-	HZI_QSUM_SQUARES,		/* 10: of (a - mean) (a - mean)^T, upper triangle by rows */
 	HZI_QSUM_CROSS,			/* 20: of b, then of b z^T with z = m (a - mean) */
 	HZI_QSUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
+	/* 10: of (a - mean) (a - mean)^T, upper triangle by rows; not on a GPU */
+	HZI_QSUM_SQUARES,
 };
 
 /* Number of sums per channel of a kind */
@@ -115,7 +116,7 @@ struct hzi_qsum_args {
 /* Finishing a sum over chunks; kinds in their order of use */
 enum hzi_qfinish_kind {
 	HZI_QFINISH_BIAS,		/* out = the sum, or += */
-	HZI_QFINISH_MEAN,		/* saved gets the mean */
+	HZI_QFINISH_MEAN,		/* saved gets the mean; not on a GPU */
 	HZI_QFINISH_NORM,		/* saved gets m; running values; coef: struct hzi_qaffine */
 	HZI_QFINISH_MOMENTS,		/* MEAN and NORM; saved holds p of HZI_QSUM_MOMENTS */
 	HZI_QFINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_qaffine_bwd */

@@ -44,8 +44,9 @@ noinst_HEADERS += \
 	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh gpu/quat/launch.h \
 	gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/quat.h gpu/quat/strided.cuh \
 	gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h \
-	gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h gpu/quat_conv/mainloop.cuh \
-	gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh gpu/quat_conv/wgrad8.h \
+	gpu/quat_conv/im2col.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
+	gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh \
+	gpu/quat_conv/wgrad8.h \
 	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h \
 	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
 	gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
@@ -68,9 +69,10 @@ HZ_CU = \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
 	gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu \
-	gpu/quat_conv/grouped.cu gpu/quat_conv/implicit_gemm16.cu gpu/quat_conv/implicit_gemm8.cu \
-	gpu/quat_conv/implicit_gemm8_f32x3.cu gpu/quat_conv/wgrad16.cu \
-	gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu gpu/quat_gemm/gemv.cu \
+	gpu/quat_conv/grouped.cu gpu/quat_conv/im2col.cu gpu/quat_conv/implicit_gemm16.cu \
+	gpu/quat_conv/implicit_gemm8.cu gpu/quat_conv/implicit_gemm8_f32x3.cu \
+	gpu/quat_conv/wgrad16.cu gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu \
+	gpu/quat_gemm/gemv.cu \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
 	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \

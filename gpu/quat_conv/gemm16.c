@@ -10,7 +10,7 @@
 
 #include "gpu/quat_conv/gemm16.h"
 #include "gpu/quat_conv/launch.h"
-#include "gpu/quat_layer/quat_layer.h"
+#include "gpu/quat_conv/im2col.h"
 
 HZI_LINK_IMAGES(quat_conv);
 
@@ -218,50 +218,51 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 }
 
 /*
- * The same with taps as channels where that is faster: *folded is the call on a copy of x of
- * *fold_bytes; the caller sets folded->x.x.data.
+ * The same with taps as channels where that is faster: *on_copy is the call on a copy of x of
+ * *copy_bytes; the caller sets on_copy->x.x.data.
  */
-static const char *plan_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
-			       struct hzi_quat_wgrad_step *folded, struct hzi_quat_fold *fold,
-			       size_t *fold_bytes, struct hzi_quat_direct_weights *p, double *us)
+static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
+				  struct hzi_quat_wgrad_step *on_copy,
+				  struct hzi_quat_conv_copy *copy,
+				  size_t *copy_bytes, struct hzi_quat_direct_weights *p, double *us)
 {
-	const struct hzi_quat_fold_costs costs = {
+	const struct hzi_quat_conv_copy_costs costs = {
 		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
 		       per_us(a->g.dtype == HZ_F32),
 		.unit = CHANNELS,
 	};
 	const char *why;
 
-	*folded = *a;
-	*fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, fold, &folded->x);
+	*on_copy = *a;
+	*copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, copy, &on_copy->x);
 	do {
-		why = plan_wgrad(ctx, folded, p, us);
-	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, fold_bytes));
+		why = plan_wgrad(ctx, on_copy, p, us);
+	} while (why && hzi_quat_conv_copy_drop(&a->x, &on_copy->x, copy_bytes));
 	return why;
 }
 
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct hzi_quat_direct_weights p;
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;
 	double us;
 
-	return plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
+	return plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
 }
 
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
-				     const struct hzi_quat_wgrad_step *a, bool *is_folded)
+				     const struct hzi_quat_wgrad_step *a, bool *has_copy)
 {
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct hzi_quat_direct_weights p;
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;
 	double us;
 
-	plan_folded(ctx, a, &folded, &fold, &fold_bytes, &p, &us);
-	*is_folded = fold_bytes > 0;
+	plan_with_copy(ctx, a, &on_copy, &copy, &copy_bytes, &p, &us);
+	*has_copy = copy_bytes > 0;
 	return us;
 }
 
@@ -273,14 +274,14 @@ static size_t parts_bytes(const struct hzi_quat_direct_weights *p)
 
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct hzi_quat_direct_weights p;
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;
 	double us;
 
-	plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
-	return parts_bytes(&p) + fold_bytes;
+	plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
+	return parts_bytes(&p) + copy_bytes;
 }
 
 static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
@@ -318,18 +319,18 @@ static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step
 
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct hzi_quat_direct_weights p;
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;
 	double us;
 
-	plan_folded(ctx, args, &folded, &fold, &fold_bytes, &p, &us);
-	if (fold_bytes) {
-		folded.x.x.data = (char *)ctx->workspace + parts_bytes(&p);
-		HZ_CHECK(hzi_quat_conv_fold(ctx, folded.op, &fold, folded.x.x.data));
+	plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
+	if (copy_bytes) {
+		on_copy.x.x.data = (char *)ctx->workspace + parts_bytes(&p);
+		HZ_CHECK(hzi_quat_conv_copy_run(ctx, on_copy.op, &copy, on_copy.x.x.data));
 	}
-	return launch_wgrad(ctx, &folded, &p);
+	return launch_wgrad(ctx, &on_copy, &p);
 }
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */

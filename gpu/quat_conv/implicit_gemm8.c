@@ -10,7 +10,7 @@
 
 #include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/launch.h"
-#include "gpu/quat_layer/quat_layer.h"
+#include "gpu/quat_conv/im2col.h"
 
 HZI_LINK_IMAGES(quat_conv);
 
@@ -38,8 +38,8 @@ struct plan {
 	int64_t taps;
 	int64_t most_lines;		/* of a group in shared memory */
 	size_t padded_bytes;		/* weights with padded channels; 0: no copy */
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;		/* copy of x with taps as channels; 0: none */
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;		/* copy of x with taps as channels; 0: none */
 };
 
 /* The taps of a group: all of a phase, one row of them, or one */
@@ -230,40 +230,40 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 }
 
 /*
- * As make_plan(), with taps as channels where that is faster; the caller sets folded->x.x.data.
+ * As make_plan(), with taps as channels where that is faster; the caller sets on_copy->x.x.data.
  */
-static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
-			       bool wins, struct hzi_quat_conv_step *folded, struct plan *plan)
+static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
+				  bool wins, struct hzi_quat_conv_step *on_copy, struct plan *plan)
 {
 	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
-	struct hzi_quat_fold_costs costs;
+	struct hzi_quat_conv_copy_costs costs;
 	const char *why;
 	int split;
 
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
-	costs = (struct hzi_quat_fold_costs){
+	costs = (struct hzi_quat_conv_copy_costs){
 		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 		.unit = split ? HZI_QS_IN : HZI_QC_IN,
 	};
-	*folded = *a;
-	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold,
-						 &folded->x);
+	*on_copy = *a;
+	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
+						   &on_copy->x);
 	do {
-		why = make_plan(ctx, folded, wins, plan);
-	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+		why = make_plan(ctx, on_copy, wins, plan);
+	} while (why && hzi_quat_conv_copy_drop(&a->x, &on_copy->x, &plan->copy_bytes));
 	return why;
 }
 
 /* The offset in the workspace of the copy of x */
-static size_t fold_place(const struct plan *plan)
+static size_t copy_offset(const struct plan *plan)
 {
 	return hzi_quat_planar_bytes(&plan->weights) + padded((int64_t)plan->padded_bytes);
 }
 
 static size_t plan_bytes(const struct plan *plan)
 {
-	return fold_place(plan) + plan->fold_bytes;
+	return copy_offset(plan) + plan->copy_bytes;
 }
 
 /* Phase i of the output pixels, of parts[d] along dimension d; false: it has no pixels. */
@@ -301,9 +301,9 @@ static bool dilation_phase(const struct hzi_quat_conv_step *a, const int64_t *pa
 static const char *split_dilation(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, int64_t *parts, size_t *bytes)
 {
-	struct hzi_quat_conv_step own, folded;
+	struct hzi_quat_conv_step own, on_copy;
 	struct plan plan;
-	const char *const why = make_folded(ctx, a, wins, &folded, &plan);
+	const char *const why = plan_with_copy(ctx, a, wins, &on_copy, &plan);
 	int64_t all = 1;
 
 	for (int d = 0; d < 3; d++) {
@@ -313,12 +313,12 @@ static const char *split_dilation(const struct hz_context *ctx, const struct hzi
 		all *= parts[d];
 	}
 	*bytes = why ? 0 : plan_bytes(&plan);
-	if (all > 1 && (why || !(plan.fold_bytes || plan.p.groups == a->x.taps[0]))) {
+	if (all > 1 && (why || !(plan.copy_bytes || plan.p.groups == a->x.taps[0]))) {
 		size_t most = 0;
 		int64_t i;
 
 		for (i = 0; i < all && dilation_phase(a, parts, i, &own); i++) {
-			if (make_folded(ctx, &own, wins, &folded, &plan) || plan.fold_bytes)
+			if (plan_with_copy(ctx, &own, wins, &on_copy, &plan) || plan.copy_bytes)
 				break;
 			most = plan_bytes(&plan) > most ? plan_bytes(&plan) : most;
 		}
@@ -443,8 +443,8 @@ static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *giv
 	const char *const op = given->op;
 	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
 				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
-	struct hzi_quat_conv_step folded;
-	const struct hzi_quat_conv_step *const a = &folded;
+	struct hzi_quat_conv_step on_copy;
+	const struct hzi_quat_conv_step *const a = &on_copy;
 	const struct hzi_quat_gemm_args g = given->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
@@ -453,10 +453,10 @@ static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *giv
 	int clusters, kernel = HZI_KERNEL_quat_conv_any;
 	bool quick;
 
-	make_folded(ctx, given, wins, &folded, &plan);
-	if (plan.fold_bytes) {
-		folded.x.x.data = (char *)ctx->workspace + fold_place(&plan);
-		HZ_CHECK(hzi_quat_conv_fold(ctx, op, &plan.fold, folded.x.x.data));
+	plan_with_copy(ctx, given, wins, &on_copy, &plan);
+	if (plan.copy_bytes) {
+		on_copy.x.x.data = (char *)ctx->workspace + copy_offset(&plan);
+		HZ_CHECK(hzi_quat_conv_copy_run(ctx, op, &plan.copy, on_copy.x.x.data));
 	}
 	hzi_quat_planar_set(planes, ctx->workspace);
 	w = hzi_quat_matrix_of(&g.a, g.dtype, g.conj_a, NULL, 0);

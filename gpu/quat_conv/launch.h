@@ -48,10 +48,10 @@ size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx
 						    const void *args);
 int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args);
 
-/* is_folded: taps have become channels */
+/* has_copy: taps have become channels */
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args);
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
-				     const struct hzi_quat_wgrad_step *a, bool *is_folded);
+				     const struct hzi_quat_wgrad_step *a, bool *has_copy);
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args);
 
@@ -105,13 +105,13 @@ int hzi_cuda_quat_conv_sum_parts(struct hz_context *ctx, const char *op,
 
 /* ---- Taps as channels (taps_to_channels.c) --------------------------------------------------- */
 
-struct hzi_quat_fold;
+struct hzi_quat_conv_copy;
 
 /*
  * Expected us of a channel, for each tap and for each phase. Channels are taken by `unit`. set:
  * fewer taps of a phase take as long as so many; 0: they do not.
  */
-struct hzi_quat_fold_costs {
+struct hzi_quat_conv_copy_costs {
 	double tap, grid;
 	int64_t unit, set;
 };
@@ -120,14 +120,15 @@ struct hzi_quat_fold_costs {
  * The bytes of a copy of x in which some taps are channels, and the convolution of that copy,
  * inner, whose x.data is to be set; 0: the copy does not pay.
  */
-size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
-			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
-			     struct hzi_qpatch_args *inner);
+size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
+			       const struct hzi_quat_conv_copy_costs *costs,
+			       struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner);
 
 /* Makes inner x again, where no kernel supports the copy. false: it was x already. */
-bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
-			  size_t *bytes);
+bool hzi_quat_conv_copy_drop(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+			     size_t *bytes);
 
-int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out);
+int hzi_quat_conv_copy_run(struct hz_context *ctx, const char *op, struct hzi_quat_conv_copy *f,
+			   void *out);
 
 #endif

@@ -8,7 +8,7 @@
 #include "gpu/quat_conv/launch.h"
 #include "gpu/quat_layer/launch.h"
 
-HZI_LINK_IMAGES(quat_layer);
+HZI_LINK_IMAGES(quat_conv);
 
 /*
  * Costs are ranks: the first route of the table that wins takes a call, else patches. A route that
@@ -69,11 +69,11 @@ static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_wgrad_step *a = args;
 	struct hzi_quat_wgrad_step one = *a;
-	bool folded;
-	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &folded);
+	bool on_copy;
+	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &on_copy);
 
 	/* With taps as channels 16 products were faster in every measurement. */
-	if (folded || us < hzi_cuda_quat_conv_wgrad8_us(a))
+	if (on_copy || us < hzi_cuda_quat_conv_wgrad8_us(a))
 		return WGRAD16;
 	/* If wgrad8 supports each group by itself, leave the call to one call for each group. */
 	one.x.groups = 1;
@@ -126,7 +126,7 @@ const struct hzi_op_routes hzi_cuda_quat_conv_routes[] = {
 
 static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
 {
-	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_patch,
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_conv_im2col,
 				  a->rows * a->groups * a->channels, a, sizeof(*a));
 }
 

@@ -13,9 +13,9 @@
 #include <math.h>
 
 #include "gpu/quat_conv/launch.h"
-#include "gpu/quat_layer/quat_layer.h"
+#include "gpu/quat_conv/im2col.h"
 
-HZI_LINK_IMAGES(quat_layer);
+HZI_LINK_IMAGES(quat_conv);
 
 #define BYTES_MOST ((int64_t)1 << 30)	/* of the copy */
 #define COUNT_MAX ((int64_t)1 << 30)
@@ -26,13 +26,14 @@ HZI_LINK_IMAGES(quat_layer);
 #define ODD_COST 1.5
 
 /* The copy *f, in which taps of dimensions first .. 2 are channels, and the convolution of it */
-static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
-		 struct hzi_quat_fold *f, struct hzi_qpatch_args *inner)
+static void describe_copy(const struct hzi_qpatch_args *x, int64_t images, int first,
+			  struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner)
 {
 	const int64_t unit = x->x.dtype == HZ_F32 ? 1 : 2;
 	int64_t stride = 4, channels = x->channels;
 
-	*f = (struct hzi_quat_fold){.x = x->x, .images = images, .channels = (int32_t)x->channels};
+	*f = (struct hzi_quat_conv_copy){.x = x->x, .images = images,
+					 .channels = (int32_t)x->channels};
 	*inner = *x;
 	for (int d = 0; d < 3; d++) {
 		const bool own = d >= first;
@@ -63,7 +64,7 @@ static void fold(const struct hzi_qpatch_args *x, int64_t images, int first,
 	f->total = images * f->count[0] * f->count[1] * f->count[2] * f->pitch;
 }
 
-static int64_t bytes_of(const struct hzi_quat_fold *f)
+static int64_t bytes_of(const struct hzi_quat_conv_copy *f)
 {
 	return f->total * 4 * (int64_t)hz_dtype_size(f->x.dtype);
 }
@@ -82,7 +83,7 @@ static bool fits(const struct hzi_qpatch_args *x, int64_t images, int first)
 }
 
 /* Expected time of inner, us */
-static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat_fold_costs *c)
+static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat_conv_copy_costs *c)
 {
 	const int64_t channels = round_up(inner->channels, c->unit);
 	double taps = 1, grids = 1;
@@ -96,9 +97,9 @@ static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat
 	return (double)channels * (taps * c->tap + grids * c->grid);
 }
 
-size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
-			     const struct hzi_quat_fold_costs *costs, struct hzi_quat_fold *f,
-			     struct hzi_qpatch_args *inner)
+size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
+			       const struct hzi_quat_conv_copy_costs *costs,
+			       struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner)
 {
 	/* Kernels load an odd number of 16-bit channels one by one. */
 	const double odd = x->x.dtype != HZ_F32 && x->channels % 2 ? ODD_COST : 1;
@@ -108,7 +109,7 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 	if (x->groups > 1 || x->channels >= costs->unit || !hzi_quat_conv_sizes_fit(x))
 		return 0;
 	for (int first = 2; first >= 0; first--) {
-		struct hzi_quat_fold own;
+		struct hzi_quat_conv_copy own;
 		struct hzi_qpatch_args left;
 		double cost;
 
@@ -116,7 +117,7 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 			continue;
 		if (!fits(x, images, first))
 			break;
-		fold(x, images, first, &own, &left);
+		describe_copy(x, images, first, &own, &left);
 		cost = cost_of(&left, costs) + (double)bytes_of(&own) / COPY_BYTES_PER_US;
 		if (cost >= least)
 			continue;
@@ -128,8 +129,8 @@ size_t hzi_quat_conv_fold_of(const struct hzi_qpatch_args *x, int64_t images,
 	return bytes;
 }
 
-bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
-			  size_t *bytes)
+bool hzi_quat_conv_copy_drop(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+			     size_t *bytes)
 {
 	const bool was = *bytes > 0;
 
@@ -138,18 +139,19 @@ bool hzi_quat_conv_unfold(const struct hzi_qpatch_args *x, struct hzi_qpatch_arg
 	return was;
 }
 
-int hzi_quat_conv_fold(struct hz_context *ctx, const char *op, struct hzi_quat_fold *f, void *out)
+int hzi_quat_conv_copy_run(struct hz_context *ctx, const char *op, struct hzi_quat_conv_copy *f,
+			   void *out)
 {
-	const int64_t lines = f->images * f->count[0] * f->count[1];
+	const int64_t rows = f->images * f->count[0] * f->count[1];
 	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
 	/* A thread computes its tap once for several lines. */
 	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
 	const struct hzi_launch l = {
-		.grid = {(unsigned)columns, (unsigned)min_of(lines, most > 1 ? most : 1)},
+		.grid = {(unsigned)columns, (unsigned)min_of(rows, most > 1 ? most : 1)},
 		.block = {HZI_QUAT_STEP_THREADS},
 	};
 
 	f->out = out;
-	f->lines = lines;
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_fold, &l, f, sizeof(*f));
+	f->rows = rows;
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_taps_to_channels, &l, f, sizeof(*f));
 }

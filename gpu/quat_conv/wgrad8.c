@@ -11,7 +11,7 @@
 
 #include "gpu/quat_conv/wgrad8.h"
 #include "gpu/quat_conv/launch.h"
-#include "gpu/quat_layer/quat_layer.h"
+#include "gpu/quat_conv/im2col.h"
 
 HZI_LINK_IMAGES(quat_conv);
 
@@ -49,8 +49,8 @@ struct plan {
 	struct hzi_quat_weights p;
 	int64_t images;			/* at a time */
 	int64_t together;		/* groups per tile */
-	struct hzi_quat_fold fold;
-	size_t fold_bytes;		/* copy of big with taps as channels; 0: none */
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;		/* copy of big with taps as channels; 0: none */
 	int32_t lead;			/* lines of zeros before big */
 };
 
@@ -283,28 +283,29 @@ double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
 }
 
-/* As make_plan(), with taps as channels where that pays; the caller sets folded->x.x.data. */
-static const char *make_folded(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
-			       struct hzi_quat_wgrad_step *folded, struct plan *plan)
+/* As make_plan(), with taps as channels where that pays; the caller sets on_copy->x.x.data. */
+static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
+				  struct hzi_quat_wgrad_step *on_copy, struct plan *plan)
 {
 	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
-	struct hzi_quat_fold_costs costs;
+	struct hzi_quat_conv_copy_costs costs;
 	const char *why;
 	int split;
 
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
-	costs = (struct hzi_quat_fold_costs){
+	costs = (struct hzi_quat_conv_copy_costs){
 		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
 		.unit = HZI_QW_TILE,
 		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
 	};
-	*folded = *a;
-	plan->fold_bytes = hzi_quat_conv_fold_of(&a->x, a->images, &costs, &plan->fold, &folded->x);
+	*on_copy = *a;
+	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
+						   &on_copy->x);
 	do {
-		why = make_plan(ctx, folded, plan);
-	} while (why && hzi_quat_conv_unfold(&a->x, &folded->x, &plan->fold_bytes));
+		why = make_plan(ctx, on_copy, plan);
+	} while (why && hzi_quat_conv_copy_drop(&a->x, &on_copy->x, &plan->copy_bytes));
 	return why;
 }
 
@@ -327,27 +328,27 @@ static size_t place(struct plan *plan, int64_t images, void *workspace)
 	at += padded(8);
 	plan->p.parts = (float *)(void *)at;
 	at += padded(32 * parts * p->rows * p->taps * p->columns);
-	if (plan->fold_bytes)
-		plan->fold.out = at;
-	at += plan->fold_bytes;
+	if (plan->copy_bytes)
+		plan->copy.out = at;
+	at += plan->copy_bytes;
 	return (size_t)(at - (char *)workspace);
 }
 
 const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct plan plan;
 
-	return make_folded(ctx, args, &folded, &plan);
+	return plan_with_copy(ctx, args, &on_copy, &plan);
 }
 
 size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_wgrad_step *a = args;
-	struct hzi_quat_wgrad_step folded;
+	struct hzi_quat_wgrad_step on_copy;
 	struct plan plan;
 
-	make_folded(ctx, a, &folded, &plan);
+	plan_with_copy(ctx, a, &on_copy, &plan);
 	return place(&plan, a->images, NULL);
 }
 
@@ -415,19 +416,19 @@ int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 {
 	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
 	const struct hzi_quat_wgrad_step *const given = args;
-	struct hzi_quat_wgrad_step folded;
-	const struct hzi_quat_wgrad_step *const a = &folded;
+	struct hzi_quat_wgrad_step on_copy;
+	const struct hzi_quat_wgrad_step *const a = &on_copy;
 	struct plan plan;
 	struct hzi_quat_weights_finish f = {
 		.sum = given->sum, .m = (int32_t)(given->x.groups * given->g.m),
 		.conj = given->g.conj_c, .outs = (int32_t)given->g.m,
 	};
 
-	make_folded(ctx, given, &folded, &plan);
+	plan_with_copy(ctx, given, &on_copy, &plan);
 	place(&plan, a->images, ctx->workspace);
-	if (plan.fold_bytes) {
-		folded.x.x.data = plan.fold.out;
-		HZ_CHECK(hzi_quat_conv_fold(ctx, a->op, &plan.fold, plan.fold.out));
+	if (plan.copy_bytes) {
+		on_copy.x.x.data = plan.copy.out;
+		HZ_CHECK(hzi_quat_conv_copy_run(ctx, a->op, &plan.copy, plan.copy.out));
 	}
 	f.parts = plan.p.parts;
 	f.parts_count = (int32_t)(ceil_div(a->images, plan.images) * plan.p.splits * plan.p.pairs);

@@ -20,25 +20,9 @@
 #define HZI_QUAT_SUM_LANES 32		/* channels of a block; threads / 32 rows */
 
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qmap_args) == 512, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpatch_args) == 280, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qsum_args) == 304, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qfinish_args) == 248, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
-
-/*
- * The copy of x in which taps are channels: for each pixel what the taps read, padded with zeros.
- * taps[d] > 1 in the dimensions that are folded. Windows as in struct hzi_qpatch_args.
- */
-struct hzi_quat_fold {
-	struct hzi_qarray x;
-	void *out;			/* [images][count][pitch] */
-	int64_t total;			/* quaternions of out */
-	int64_t images, lines;		/* lines along the last dimension, of all images */
-	int32_t size[3], count[3], taps[3], step[3], each[3], base[3];
-	int32_t channels, pitch;
-};
-
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_fold) == 208, "the same layout for C and CUDA");
 
 #endif

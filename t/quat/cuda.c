@@ -525,14 +525,16 @@ static void test_conv_tiles(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "7 x 7 taps of three channels");
-	is_str(taken(), "quat_fold quat_map_copy quat_planar_f16_from_bf16 quat_conv_bf16",
+	is_str(taken(), "quat_conv_taps_to_channels quat_map_copy quat_planar_f16_from_bf16 "
+	       "quat_conv_bf16",
 	       "seven of 21 and a zero");
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_fold quat_direct_weights_bf16 quat_conv_few_sum quat_map_copy",
+	is_str(taken(), "quat_conv_taps_to_channels quat_direct_weights_bf16 quat_conv_few_sum "
+	       "quat_map_copy",
 	       "its kernels");
 	x = y = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, gs);
 	y.data = c;

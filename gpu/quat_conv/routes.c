@@ -26,13 +26,6 @@ static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
 	return hzi_cuda_quat_conv_depthwise_wins(args) ? DEPTHWISE : LAST;
 }
 
-/* 1: what hz_quat_conv_workspace() has always returned here */
-static size_t depthwise_workspace(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx, (void)args;
-	return 1;
-}
-
 static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
 {
 	(void)ctx;
@@ -84,7 +77,7 @@ static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 static const struct hzi_route conv[] = {
 	{.name = "depthwise", .what = "few channels in a group, or few outputs",
 	 .unsupported = hzi_cuda_quat_conv_depthwise_unsupported, .cost = depthwise_cost,
-	 .workspace = depthwise_workspace, .run = hzi_cuda_quat_conv_depthwise},
+	 .run = hzi_cuda_quat_conv_depthwise},
 	{.name = "grouped", .what = "8 to 24 channels in a group, mma.sync", .arch = HZI_SM_80,
 	 .unsupported = hzi_cuda_quat_conv_grouped_unsupported, .cost = grouped_cost,
 	 .workspace = hzi_cuda_quat_conv_grouped_workspace, .run = hzi_cuda_quat_conv_grouped},

@@ -750,6 +750,8 @@ static void test_conv_few(void)
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
+	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int((int64_t)bytes, 0, "of no bytes");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "channel by channel");
 	is_str(taken(), "quat_conv_depth_bf16", "in one launch");
 	/* 14 times two columns of 8 rows of each channel, the last of 4 */

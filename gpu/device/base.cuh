@@ -1,5 +1,5 @@
 /*
- * base.cuh - what all kernels use
+ * base.cuh - definitions that every kernel uses
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,8 +13,8 @@
 #define HZ_DEVICE static __device__ __forceinline__
 
 /*
- * For __launch_bounds__: that many blocks per SM, or as many as it holds. Those of GPUs
- * for graphics have room for 1536 threads, not 2048.
+ * Minimum blocks per SM for __launch_bounds__, capped by what the SM holds: GPUs of compute
+ * capability 8.6 to 8.9 and 12.x have 1536 threads per SM, others 2048.
  */
 #if defined(__CUDA_ARCH__) && \
 	(__CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900))
@@ -24,7 +24,7 @@
 #define HZ_BLOCKS(threads, blocks) (blocks)
 #endif
 
-/* A constant as a type. */
+/* A compile-time constant as a type, like std::integral_constant<int, I> */
 template <int I>
 struct std_int {
 	static constexpr int value = I;

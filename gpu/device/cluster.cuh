@@ -1,5 +1,5 @@
 /*
- * cluster.cuh - clusters: blocks that read and write each other's shared memory
+ * cluster.cuh - thread block clusters: barriers and distributed shared memory
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -16,11 +16,14 @@ HZ_DEVICE void cluster_arrive(void)
 }
 
 /*
- * Makes nothing visible. The release above waits for all that a warp has under way, which takes so
- * long that behind __syncthreads() one warp should do it for its block.
- * A block that has read others' memory may end behind this and cluster_wait() only if each lane has
- * stored what it loaded, and so has it: a load whose value is dropped may be under way still when
- * that memory is another kernel's. So lanes without a result do not load.
+ * A barrier arrival without release: it makes no writes visible. The release of cluster_arrive()
+ * waits for all pending memory operations of the warp, which takes long enough that, behind
+ * __syncthreads(), only one warp should do it for its block.
+ *
+ * A block that has read the shared memory of other blocks may exit after this call and
+ * cluster_wait() only if each lane has stored the values that it loaded, so that the loads are
+ * complete. A load whose value is dropped may still be pending when that memory belongs to another
+ * kernel. Lanes without a result therefore must not load.
  */
 HZ_DEVICE void cluster_arrive_relaxed(void)
 {
@@ -36,14 +39,14 @@ HZ_DEVICE void cluster_wait(void)
 #endif
 }
 
-/* The address in shared memory of block `rank` that corresponds to `address` in this block's */
+/* The address in the shared memory of block `rank` that corresponds to `address` in this block */
 HZ_DEVICE uint32_t cluster_map(uint32_t address, uint32_t rank)
 {
 #if __CUDA_ARCH__ >= 900
-	uint32_t there;
+	uint32_t remote;
 
-	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-	return there;
+	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+	return remote;
 #else
 	return address;
 #endif
@@ -77,7 +80,7 @@ HZ_DEVICE void cluster_store(uint32_t address, float f)
 #endif
 }
 
-/* This block's number in its cluster, and how many there are: from compute capability 9.0 on */
+/* Rank of this block in its cluster, and blocks per cluster; compute capability 9.0 or later */
 HZ_DEVICE uint32_t cluster_rank(void)
 {
 	uint32_t rank;
@@ -94,26 +97,29 @@ HZ_DEVICE uint32_t cluster_size(void)
 	return blocks;
 }
 
-/* To an address of cluster_map(); bytes that the mbarrier there expects. From 9.0 on, too */
-HZ_DEVICE void store_async(uint32_t to, float a, float b, float c, float d, uint32_t mbarrier)
+/*
+ * Asynchronous stores to an address of cluster_map(). They complete on the mbarrier of that block,
+ * which expects their bytes. Compute capability 9.0 or later.
+ */
+HZ_DEVICE void store_async(uint32_t dst, float a, float b, float c, float d, uint32_t mbarrier)
 {
 	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
 		     "[%0], {%1, %2, %3, %4}, [%5];"
-		     :: "r"(to), "f"(a), "f"(b), "f"(c), "f"(d), "r"(mbarrier) : "memory");
+		     :: "r"(dst), "f"(a), "f"(b), "f"(c), "f"(d), "r"(mbarrier) : "memory");
 }
 
-HZ_DEVICE void store_async(uint32_t to, int32_t a, int32_t b, int32_t c, int32_t d,
+HZ_DEVICE void store_async(uint32_t dst, int32_t a, int32_t b, int32_t c, int32_t d,
 			   uint32_t mbarrier)
 {
 	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
 		     "[%0], {%1, %2, %3, %4}, [%5];"
-		     :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(mbarrier) : "memory");
+		     :: "r"(dst), "r"(a), "r"(b), "r"(c), "r"(d), "r"(mbarrier) : "memory");
 }
 
-HZ_DEVICE void store_async(uint32_t to, int32_t v, uint32_t mbarrier)
+HZ_DEVICE void store_async(uint32_t dst, int32_t v, uint32_t mbarrier)
 {
 	asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 "
-		     "[%0], %1, [%2];" :: "r"(to), "r"(v), "r"(mbarrier) : "memory");
+		     "[%0], %1, [%2];" :: "r"(dst), "r"(v), "r"(mbarrier) : "memory");
 }
 
 #endif

@@ -8,20 +8,20 @@
 
 #include "gpu/device/base.cuh"
 
-/* 16 bytes, both sides aligned to 16. They bypass the L1 cache. */
-HZ_DEVICE void cp_async(uint32_t to, const void *from)
+/* Copies 16 bytes and bypasses L1; both addresses are 16-byte aligned. */
+HZ_DEVICE void cp_async(uint32_t dst, const void *src)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst), "l"(src) : "memory");
 }
 
-/* The same of the first `bytes` alone, 0 to 16; the rest is filled with 0. */
-HZ_DEVICE void cp_async_zfill(uint32_t to, const void *from, int bytes)
+/* Copies the first `bytes` of 16, 0 to 16, and fills the others with zeros. */
+HZ_DEVICE void cp_async_zfill(uint32_t dst, const void *src, int bytes)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-		     :: "r"(to), "l"(from), "r"(bytes) : "memory");
+		     :: "r"(dst), "l"(src), "r"(bytes) : "memory");
 }
 
-/* Makes one group of what this thread has begun since the last call. */
+/* Commits the copies that this thread issued since the last commit as one group. */
 HZ_DEVICE void cp_async_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");
@@ -34,13 +34,13 @@ HZ_DEVICE void cp_async_wait(void)
 	asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-/* Waits for all that this thread has begun. */
+/* Waits for all copies of this thread. */
 HZ_DEVICE void cp_async_wait_all(void)
 {
 	asm volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
 }
 
-/* Brings the line of p to the L2 cache. */
+/* Prefetches the cache line of p into L2. */
 HZ_DEVICE void prefetch_l2(const void *p)
 {
 	asm volatile("prefetch.global.L2 [%0];" :: "l"(p));

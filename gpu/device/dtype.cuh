@@ -1,5 +1,5 @@
 /*
- * dtype.cuh - number formats: conversions, pairs of f16
+ * dtype.cuh - conversions between number formats, arithmetic on pairs of f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -50,8 +50,10 @@ HZ_DEVICE uint32_t to_bf16x2(float low, float high)
 	return pair;
 }
 
-/* An 8-bit float from an absolute value in f32: mbits of mantissa, least exponent emin, largest
- * code. */
+/*
+ * The sign of x and the 8-bit float nearest to |x|: mbits of mantissa, least exponent emin,
+ * saturated to the code `largest`. NaN becomes 0x7f.
+ */
 HZ_DEVICE uint32_t fp8_encode(float x, int mbits, int emin, uint32_t largest)
 {
 	const uint32_t u = __float_as_uint(x) & 0x7fffffff, shift = 23 - mbits;
@@ -92,13 +94,16 @@ HZ_DEVICE uint32_t to_e5m2x2(float low, float high)
 #endif
 }
 
-/* e5m2 is the upper half of f16. */
+/* e5m2 has the layout of the upper byte of f16. */
 HZ_DEVICE float from_e5m2(uint32_t code)
 {
 	return f16_low((code & 0xff) << 8);
 }
 
-/* The bits of e4m3, put where those of f16 lie, are the value times 2^-8; but NaN is one code. */
+/*
+ * The exponent and mantissa of e4m3, shifted to those of f16, give the value times 2^-8. NaN is the
+ * one code 0x7f and needs a test.
+ */
 HZ_DEVICE float from_e4m3(uint32_t code)
 {
 	const float f = f16_low((code & 0x7f) << 7 | (code & 0x80) << 8) * 256.0f;
@@ -106,7 +111,10 @@ HZ_DEVICE float from_e4m3(uint32_t code)
 	return (code & 0x7f) == 0x7f ? __uint_as_float(0x7fffffff) : f;
 }
 
-/* A byte or nibble that is an integer: its bits with the sign turned are a number above 2^23. */
+/*
+ * A signed byte or nibble: its bits with the sign flipped, as mantissa of a float in [2^23, 2^24),
+ * minus the offset
+ */
 HZ_DEVICE float from_s8(uint32_t code)
 {
 	return __uint_as_float(0x4b000000 | ((code & 0xff) ^ 0x80)) - 8388736.0f;
@@ -122,7 +130,7 @@ HZ_DEVICE float from_e8m0(uint32_t code)
 	return __uint_as_float(code == 255 ? 0x7fffffff : code ? code << 23 : 1 << 22);
 }
 
-/* Element i of memory of any dtype; of s4x2, nibble i. */
+/* Element i of an array of the given dtype; of s4x2, nibble i */
 HZ_DEVICE float load_any(int dtype, const void *p, int64_t i)
 {
 	switch (dtype) {
@@ -160,7 +168,7 @@ HZ_DEVICE float round_to(int dtype, float f)
 	return dtype == HZ_BF16 ? bf16_low(to_bf16x2(f, 0)) : f;
 }
 
-/* The larger of two, NaN if one is. */
+/* Maximum; NaN if either operand is NaN */
 HZ_DEVICE float max_nan(float a, float b)
 {
 	float r;
@@ -187,7 +195,7 @@ HZ_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
 	return r;
 }
 
-/* a b + c; subnormal numbers are exact. */
+/* a b + c; subnormals are kept */
 HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 {
 	uint32_t r;

@@ -1,6 +1,5 @@
 /*
- * mbarrier.cuh - barriers in shared memory, and bulk copies that complete on them: from compute
- * capability 9.0 on
+ * mbarrier.cuh - mbarriers, and bulk copies that complete on them; compute capability 9.0 or later
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -15,13 +14,15 @@ HZ_DEVICE void mbarrier_init(uint32_t mbarrier, uint32_t count)
 		     : "memory");
 }
 
-/* After all mbarrier_init(), before others know of them. */
+/*
+ * Makes initialized mbarriers visible to the cluster; to be called after the last mbarrier_init().
+ */
 HZ_DEVICE void mbarrier_init_fence(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* One arrival, and bytes that copies will bring. */
+/* Arrives once and adds to the bytes that copies are expected to bring. */
 HZ_DEVICE void mbarrier_expect_tx(uint32_t mbarrier, uint32_t bytes)
 {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -34,8 +35,9 @@ HZ_DEVICE void mbarrier_arrive(uint32_t mbarrier)
 }
 
 /*
- * At an address of cluster_map(): this thread has what it loaded from its own block's memory, or
- * the matrix units have, and copies may fill that again. Nothing else is ordered for other blocks.
+ * Arrives at an mbarrier of another block, by its address from cluster_map(). It tells that this
+ * thread, or its wgmma, has finished reading a stage of its own shared memory, which copies may
+ * overwrite. It orders no other memory access across blocks.
  */
 HZ_DEVICE void mbarrier_arrive_cluster(uint32_t mbarrier)
 {
@@ -43,9 +45,9 @@ HZ_DEVICE void mbarrier_arrive_cluster(uint32_t mbarrier)
 }
 
 /*
- * The same where loads and stores of one block meet those of another, which waits by
- * mbarrier_wait_acquire_cluster(): what this thread wrote is visible, and what it loads from other
- * blocks has arrived. It waits for all that the warp has pending.
+ * As above with release semantics, paired with mbarrier_wait_acquire_cluster() of the other block:
+ * the writes of this thread become visible, and its loads from other blocks have completed. It
+ * waits for all pending memory operations of the warp.
  */
 HZ_DEVICE void mbarrier_arrive_release_cluster(uint32_t mbarrier)
 {
@@ -53,7 +55,7 @@ HZ_DEVICE void mbarrier_arrive_release_cluster(uint32_t mbarrier)
 		     :: "r"(mbarrier) : "memory");
 }
 
-/* Until the phase of that parity is over. */
+/* Waits until the phase of the given parity completes. */
 HZ_DEVICE void mbarrier_wait(uint32_t mbarrier, uint32_t parity)
 {
 	asm volatile("{\n\t"
@@ -74,42 +76,45 @@ HZ_DEVICE void mbarrier_wait_acquire_cluster(uint32_t mbarrier, uint32_t parity)
 		     "}" :: "r"(mbarrier), "r"(parity) : "memory");
 }
 
-/* Whether the phase of that parity is over: one try */
+/* Tests once whether the phase of the given parity is complete. */
 HZ_DEVICE uint32_t mbarrier_test(uint32_t mbarrier, uint32_t parity)
 {
-	uint32_t over;
+	uint32_t complete;
 
 	asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; "
 		     "selp.u32 %0, 1, 0, p;}"
-		     : "=r"(over) : "r"(mbarrier), "r"(parity) : "memory");
-	return over;
+		     : "=r"(complete) : "r"(mbarrier), "r"(parity) : "memory");
+	return complete;
 }
 
 /* ---- Bulk copies ---------------------------------------------------------------------------- */
 
-/* Bytes, a multiple of 16; with a mask to the same place in each of those blocks of the cluster */
-HZ_DEVICE void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier)
+/*
+ * Copies `bytes`, a multiple of 16. Multicast writes to the same offset in each block of the
+ * cluster whose bit of mask is set.
+ */
+HZ_DEVICE void bulk_copy(uint32_t dst, const void *src, uint32_t bytes, uint32_t mbarrier)
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
 		     "[%0], [%1], %2, [%3];"
-		     :: "r"(to), "l"(from), "r"(bytes), "r"(mbarrier) : "memory");
+		     :: "r"(dst), "l"(src), "r"(bytes), "r"(mbarrier) : "memory");
 }
 
-HZ_DEVICE void bulk_copy_multicast(uint16_t mask, uint32_t to, const void *from, uint32_t bytes,
+HZ_DEVICE void bulk_copy_multicast(uint16_t mask, uint32_t dst, const void *src, uint32_t bytes,
 			     uint32_t mbarrier)
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 		     ".multicast::cluster [%0], [%1], %2, [%3], %4;"
-		     :: "r"(to), "l"(from), "r"(bytes), "r"(mbarrier), "h"(mask) : "memory");
+		     :: "r"(dst), "l"(src), "r"(bytes), "r"(mbarrier), "h"(mask) : "memory");
 }
 
-HZ_DEVICE void bulk_prefetch_l2(const void *from, uint32_t bytes)
+HZ_DEVICE void bulk_prefetch_l2(const void *src, uint32_t bytes)
 {
-	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes)
+	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(src), "r"(bytes)
 		     : "memory");
 }
 
-/* A ring of STAGES mbarriers: which one is next, and the parity of its phase */
+/* A pipeline of STAGES mbarriers: the index of the current stage and the parity of its phase */
 template <int STAGES>
 struct ring_position {
 	int at = 0;

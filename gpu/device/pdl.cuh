@@ -1,17 +1,20 @@
 /*
- * pdl.cuh - programmatic dependent launch: a kernel starts before the one ahead of it has ended
+ * pdl.cuh - programmatic dependent launch (PDL)
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A kernel that a launcher starts early calls pdl_wait(). Before that it touches nothing that other
- * kernels read or write.
+ * With PDL a kernel starts before the previous kernel on the stream has ended. A kernel launched so
+ * calls pdl_wait(). Before that call it accesses no memory that another kernel reads or writes.
  */
 #ifndef HZI_DEVICE_PDL_CUH
 #define HZI_DEVICE_PDL_CUH
 
 #include "gpu/device/base.cuh"
 
-/* Lets the next kernel start as blocks of this one end. It waits for this one in pdl_wait(). */
+/*
+ * Lets the next kernel start when all blocks of this one have called this or exited. The next
+ * kernel still waits for the end of this one in pdl_wait().
+ */
 HZ_DEVICE void pdl_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -19,7 +22,7 @@ HZ_DEVICE void pdl_launch_dependents(void)
 #endif
 }
 
-/* Waits until the kernel ahead has ended. */
+/* Waits until the previous kernel has ended and its writes are visible. */
 HZ_DEVICE void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900

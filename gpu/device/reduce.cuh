@@ -8,7 +8,10 @@
 
 #include "gpu/device/base.cuh"
 
-/* Sums over groups of LANES lanes, a power of two, in all of them: the greatest stride first */
+/*
+ * The sum over each group of LANES lanes, a power of two, in all of its lanes; adds at the largest
+ * stride first
+ */
 template <int LANES = 32>
 HZ_DEVICE float warp_sum(float v)
 {
@@ -23,7 +26,7 @@ HZ_DEVICE int32_t warp_sum(int32_t v)
 	return __reduce_add_sync(~0u, v);
 }
 
-/* Sums over four lanes, in all of them: stride 1 first */
+/* The sum over each group of four lanes, in all of them; adds at stride 1 first */
 template <class T>
 HZ_DEVICE T quad_sum(T v)
 {
@@ -32,7 +35,7 @@ HZ_DEVICE T quad_sum(T v)
 	return v;
 }
 
-/* The largest of a warp, in all lanes; NaN is ignored. */
+/* The maximum over the warp, in all lanes; NaN is ignored. */
 HZ_DEVICE float warp_max(float v)
 {
 #pragma unroll
@@ -42,11 +45,12 @@ HZ_DEVICE float warp_max(float v)
 }
 
 /*
- * Sums each of 2 HALF values over the lanes of a group of 2 HALF: the sum of value l ends in lane
- * l, at v[0]. Each step halves what a lane has: with HALF 16 that takes 31 shuffles, not 160.
+ * Reduce-scatter over groups of 2 HALF lanes: v[0] of lane l becomes the sum of v[l] over the
+ * group. Each step halves the values that a lane holds, so HALF = 16 takes 31 shuffles rather than
+ * 160.
  */
 template <int HALF>
-HZ_DEVICE void fold_lanes(float *v)
+HZ_DEVICE void reduce_scatter_lanes(float *v)
 {
 	const bool upper = threadIdx.x & HALF;
 
@@ -57,7 +61,7 @@ HZ_DEVICE void fold_lanes(float *v)
 		v[i] = keep + __shfl_xor_sync(0xffffffff, send, HALF);
 	}
 	if constexpr (HALF > 1)
-		fold_lanes<HALF / 2>(v);
+		reduce_scatter_lanes<HALF / 2>(v);
 }
 
 #endif

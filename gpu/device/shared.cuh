@@ -1,5 +1,5 @@
 /*
- * shared.cuh - 16 bytes from and to shared memory; barriers of some warps of a block
+ * shared.cuh - 16-byte accesses to shared memory, named barriers of some warps of a block
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,42 +8,42 @@
 
 #include "gpu/device/base.cuh"
 
-HZ_DEVICE uint4 shared_load(uint32_t from)
+HZ_DEVICE uint4 shared_load(uint32_t src)
 {
 	uint4 v;
 
 	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
 	return v;
 }
 
-HZ_DEVICE void shared_load(uint32_t *v, uint32_t from)
+HZ_DEVICE void shared_load(uint32_t *v, uint32_t src)
 {
 	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from) : "memory");
+		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(src) : "memory");
 }
 
-HZ_DEVICE void shared_load(float *v, uint32_t from)
+HZ_DEVICE void shared_load(float *v, uint32_t src)
 {
 	asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-		     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+		     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(src) : "memory");
 }
 
-HZ_DEVICE void shared_store(uint32_t to, const uint32_t *v)
+HZ_DEVICE void shared_store(uint32_t dst, const uint32_t *v)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-		     :: "r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+		     :: "r"(dst), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-HZ_DEVICE void shared_store(uint32_t to, const float *v)
+HZ_DEVICE void shared_store(uint32_t dst, const float *v)
 {
 	asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-		     :: "r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+		     :: "r"(dst), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
 }
 
 /*
- * Named barriers, 1 to 15, of `threads` threads, whole warps. All lanes of a warp run the same
- * call, but for barrier_sync() and barrier_arrive().
+ * Named barriers 1 to 15 for `threads` threads, a multiple of 32. bar_*() must be executed by all
+ * lanes of a warp together, barrier_*() need not.
  */
 HZ_DEVICE void bar_sync(int id, int threads)
 {

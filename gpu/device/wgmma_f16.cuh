@@ -1,19 +1,22 @@
 /*
- * wgmma_f16.cuh - the matrix units of Hopper: 64 x N += 64 x 16 times 16 x N, floats of 16 bits
+ * wgmma_f16.cuh - wgmma on f16 and bf16 with f32 accumulators: D (64 x N) += A (64 x 16) B (16 x N)
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A is lines of 128 bytes of k in shared memory, with the 128-byte swizzle, as in wgmma_s8.cuh; B
- * is that or, with ACROSS, lines of 128 bytes of columns, one for each k; with A_ACROSS so is A, of
- * its rows. Thread t of 128 holds sums, of f32, of rows 16 (t / 32) + t % 32 / 4 + 8 h and columns
- * 8 j + 2 (t % 4) + e: number 4 j + 2 h + e.
+ * Operands in shared memory have rows of 128 bytes and the 128-byte swizzle. K-major operands have
+ * a row of k for each row of A or column of B, as in wgmma_s8.cuh. MN-major operands have a row of
+ * 64 rows of A (A_MN) or columns of B (B_MN) for each k. Accumulator 4 j + 2 h + e of thread t of
+ * 128 is row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t % 4) + e.
  */
-#ifndef HZI_WGMMA_F16_CUH
-#define HZI_WGMMA_F16_CUH
+#ifndef HZI_DEVICE_WGMMA_F16_CUH
+#define HZI_DEVICE_WGMMA_F16_CUH
 
 #include "gpu/device/wgmma_s8.cuh"
 
-/* 64 columns by k in lines of columns; the next 64 are bytes further on. */
+/*
+ * The descriptor of an MN-major operand: 64 columns by k; the next 64 columns are `bytes` further
+ * on.
+ */
 HZ_DEVICE uint64_t wgmma_desc_mn(uint32_t address, uint32_t bytes)
 {
 	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(bytes >> 4) << 16 | 64ull << 32 |
@@ -21,11 +24,11 @@ HZ_DEVICE uint64_t wgmma_desc_mn(uint32_t address, uint32_t bytes)
 }
 
 template <int N>
-HZ_DEVICE void wgmma_keep(float (&sums)[N])
+HZ_DEVICE void wgmma_keep(float (&acc)[N])
 {
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		asm volatile("" : "+f"(sums[i]) :: "memory");
+		asm volatile("" : "+f"(acc[i]) :: "memory");
 }
 
 #define HZ_FLOATS_8(i) \
@@ -39,28 +42,28 @@ HZ_DEVICE void wgmma_keep(float (&sums)[N])
 #define HZ_FLOATS_96(i) HZ_FLOATS_64(i), HZ_FLOATS_32(i + 64)
 #define HZ_FLOATS_128(i) HZ_FLOATS_64(i), HZ_FLOATS_64(i + 64)
 
-#define HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, type, across) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_place ", 0; " \
+#define HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, type, major) \
+	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
 		     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " \
-		     "{" HZ_SUMS_##sums "}, " a_place ", " b_place ", p, 1, 1, " across ";}" \
-		     : HZ_FLOATS_##sums(0) : "l"(a), "l"(b), "r"(add))
-#define HZ_WGMMA_F16_IF(columns, sums, a_place, b_place, add_place) \
-	if constexpr (N == sums && DTYPE == HZ_BF16 && A_ACROSS) \
-		HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, "bf16", "1, 1"); \
-	else if constexpr (N == sums && DTYPE == HZ_BF16) \
-		HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, "bf16", "0, 0"); \
-	else if constexpr (N == sums && A_ACROSS) \
-		HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, "f16", "1, 1"); \
-	else if constexpr (N == sums && ACROSS) \
-		HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, "f16", "0, 1"); \
-	else if constexpr (N == sums) \
-		HZ_WGMMA_F16(columns, sums, a_place, b_place, add_place, "f16", "0, 0")
+		     "{" HZ_ACC_##count "}, " a_operand ", " b_operand ", p, 1, 1, " major ";}" \
+		     : HZ_FLOATS_##count(0) : "l"(a), "l"(b), "r"(add))
+#define HZ_WGMMA_F16_IF(columns, count, a_operand, b_operand, add_operand) \
+	if constexpr (N == count && DTYPE == HZ_BF16 && A_MN) \
+		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "bf16", "1, 1"); \
+	else if constexpr (N == count && DTYPE == HZ_BF16) \
+		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "bf16", "0, 0"); \
+	else if constexpr (N == count && A_MN) \
+		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "1, 1"); \
+	else if constexpr (N == count && B_MN) \
+		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "0, 1"); \
+	else if constexpr (N == count) \
+		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "0, 0")
 
-/* N sums: of 2 N columns. add: 0 to start from 0. DTYPE: HZ_F16 or HZ_BF16, of both. */
-template <bool ACROSS, bool A_ACROSS = false, int DTYPE = HZ_F16, int N>
+/* N accumulators of a thread: 2 N columns. add = 0: D = A B. DTYPE is that of A and B. */
+template <bool B_MN, bool A_MN = false, int DTYPE = HZ_F16, int N>
 HZ_DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
-	static_assert(DTYPE == HZ_BF16 ? ACROSS == A_ACROSS : ACROSS || !A_ACROSS, "not made");
+	static_assert(DTYPE == HZ_BF16 ? B_MN == A_MN : B_MN || !A_MN, "not made");
 	HZ_WGMMA_F16_IF("64", 32, "%32", "%33", "%34");
 	HZ_WGMMA_F16_IF("80", 40, "%40", "%41", "%42");
 	HZ_WGMMA_F16_IF("128", 64, "%64", "%65", "%66");
@@ -69,19 +72,19 @@ HZ_DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, int add)
 	HZ_WGMMA_F16_IF("256", 128, "%128", "%129", "%130");
 }
 
-#define HZ_WGMMA_F16_RS(columns, sums, a_places, b_place, across) \
+#define HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, major) \
 	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 " \
-		     "{" HZ_SUMS_##sums "}, {" a_places "}, " b_place ", 1, 1, 1, " across ";" \
-		     : HZ_FLOATS_##sums(0) \
+		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", 1, 1, 1, " major ";" \
+		     : HZ_FLOATS_##count(0) \
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define HZ_WGMMA_F16_RS_IF(columns, sums, a_places, b_place) \
-	if constexpr (N == sums && ACROSS) \
-		HZ_WGMMA_F16_RS(columns, sums, a_places, b_place, "1"); \
-	else if constexpr (N == sums) \
-		HZ_WGMMA_F16_RS(columns, sums, a_places, b_place, "0")
+#define HZ_WGMMA_F16_RS_IF(columns, count, a_operands, b_operand) \
+	if constexpr (N == count && B_MN) \
+		HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, "1"); \
+	else if constexpr (N == count) \
+		HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, "0")
 
-/* The same of f16 with A from four registers of a thread, see wgmma_rs() of wgmma_s8.cuh; adds. */
-template <bool ACROSS, int N>
+/* D += A B of f16 with A in four registers of a thread; see wgmma_rs() of wgmma_s8.cuh. */
+template <bool B_MN, int N>
 HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 {
 	HZ_WGMMA_F16_RS_IF("16", 8, "%8, %9, %10, %11", "%12");
@@ -91,11 +94,11 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 	HZ_WGMMA_F16_RS_IF("256", 128, "%128, %129, %130, %131", "%132");
 }
 
-/* By 16 lines of 64 columns; add: 0 to start from 0 */
-HZ_DEVICE void wgmma_rs_across(float (&d)[32], const uint32_t *a, uint64_t b, int add)
+/* N = 64, A in registers, B MN-major: 16 rows of 64 columns. add = 0: D = A B */
+HZ_DEVICE void wgmma_rs_b_mn(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
 	asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; "
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" HZ_SUMS_32 "}, "
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" HZ_ACC_32 "}, "
 		     "{%32, %33, %34, %35}, %36, p, 1, 1, 1;}"
 		     : HZ_FLOATS_32(0)
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));

@@ -1,18 +1,21 @@
 /*
- * wgmma_s8.cuh - the matrix units of Hopper: 64 x N += 64 x 32 times 32 x N in integers
+ * wgmma_s8.cuh - wgmma on u8 and s8 with s32 accumulators: D (64 x N) += A (64 x 32) B (32 x N)
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Both operands are lines of 128 bytes of k in shared memory, with the 128-byte swizzle; one is u8.
- * Thread t of 128 holds sums of rows 16 (t / 32) + t % 32 / 4 + 8 h and columns 8 j + 2 (t % 4) +
- * e: number 4 j + 2 h + e. The instruction wants its registers one by one.
+ * Both operands are K-major in shared memory: rows of 128 bytes of k with the 128-byte swizzle. At
+ * least one of them is u8. Accumulator 4 j + 2 h + e of thread t of 128 is row 16 (t / 32) + t % 32
+ * / 4 + 8 h, column 8 j + 2 (t % 4) + e. The asm statement names each accumulator register.
  */
-#ifndef HZI_WGMMA_CUH
-#define HZI_WGMMA_CUH
+#ifndef HZI_DEVICE_WGMMA_S8_CUH
+#define HZI_DEVICE_WGMMA_S8_CUH
 
 #include "gpu/device/base.cuh"
 
-/* Not while nvcc reads the host's side, which has no code of its own here, are kernels left out. */
+/*
+ * Kernels for sm_90a have empty bodies on other architectures. The host pass of nvcc has no
+ * __CUDA_ARCH__ and must see the bodies.
+ */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAVE_WGMMA 1
 #define HZ_HOPPER_BODY(call) { call; }
@@ -21,7 +24,10 @@
 #define HZ_HOPPER_BODY(call) { }
 #endif
 
-/* The place of 64 or N lines from an address on: the groups of 8 lines are 1024 bytes apart. */
+/*
+ * The descriptor of a K-major operand of 64 or N rows from `address` on; groups of 8 rows are 1024
+ * bytes apart.
+ */
 HZ_DEVICE uint64_t wgmma_desc_k(uint32_t address)
 {
 	return (uint64_t)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -37,43 +43,43 @@ HZ_DEVICE void wgmma_commit(void)
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until no more than that many groups are under way. */
+/* Waits until at most N groups are pending. */
 template <int N>
 HZ_DEVICE void wgmma_wait(void)
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-/* Keeps the compiler from moving sums past this place. */
+/* Keeps the compiler from moving accesses to the accumulators past this point. */
 template <int N>
-HZ_DEVICE void wgmma_keep(int32_t (&sums)[N])
+HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 {
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		asm volatile("" : "+r"(sums[i]) :: "memory");
+		asm volatile("" : "+r"(acc[i]) :: "memory");
 }
 
-/* Of an instruction with n columns, which has n / 2 registers for sums: their places. */
-#define HZ_SUMS_4 "%0, %1, %2, %3"
-#define HZ_SUMS_8 HZ_SUMS_4 ", %4, %5, %6, %7"
-#define HZ_SUMS_16 HZ_SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define HZ_SUMS_32 HZ_SUMS_16 \
+/* The accumulator operands of an instruction with 2 N columns: N registers */
+#define HZ_ACC_4 "%0, %1, %2, %3"
+#define HZ_ACC_8 HZ_ACC_4 ", %4, %5, %6, %7"
+#define HZ_ACC_16 HZ_ACC_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define HZ_ACC_32 HZ_ACC_16 \
 	", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
 	"%30, %31"
-#define HZ_SUMS_40 HZ_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define HZ_SUMS_48 HZ_SUMS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define HZ_SUMS_64 HZ_SUMS_48 \
+#define HZ_ACC_40 HZ_ACC_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define HZ_ACC_48 HZ_ACC_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define HZ_ACC_64 HZ_ACC_48 \
 	", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define HZ_SUMS_80 HZ_SUMS_64 \
+#define HZ_ACC_80 HZ_ACC_64 \
 	", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define HZ_SUMS_96 HZ_SUMS_80 \
+#define HZ_ACC_96 HZ_ACC_80 \
 	", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define HZ_SUMS_128 HZ_SUMS_96 \
+#define HZ_ACC_128 HZ_ACC_96 \
 	", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
 	"%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, " \
 	"%121, %122, %123, %124, %125, %126, %127"
 
-/* And the registers. */
+/* The constraints of N accumulators from d[i] on */
 #define HZ_REGS_4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
 #define HZ_REGS_8(i) HZ_REGS_4(i), HZ_REGS_4(i + 4)
 #define HZ_REGS_16(i) HZ_REGS_8(i), HZ_REGS_8(i + 8)
@@ -84,22 +90,22 @@ HZ_DEVICE void wgmma_keep(int32_t (&sums)[N])
 #define HZ_REGS_96(i) HZ_REGS_64(i), HZ_REGS_32(i + 64)
 #define HZ_REGS_128(i) HZ_REGS_64(i), HZ_REGS_64(i + 64)
 
-#define HZ_WGMMA(columns, sums, a_place, b_place, add_place, types) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_place ", 0; " \
+#define HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, types) \
+	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
 		     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." types " " \
-		     "{" HZ_SUMS_##sums "}, " a_place ", " b_place ", p;}" \
-		     : HZ_REGS_##sums(0) : "l"(a), "l"(b), "r"(add))
-#define HZ_WGMMA_IF(columns, sums, a_place, b_place, add_place) \
-	if constexpr (N == sums && A_SIGNED) \
-		HZ_WGMMA(columns, sums, a_place, b_place, add_place, "s8.u8"); \
-	else if constexpr (N == sums && B_SIGNED) \
-		HZ_WGMMA(columns, sums, a_place, b_place, add_place, "u8.s8"); \
-	else if constexpr (N == sums) \
-		HZ_WGMMA(columns, sums, a_place, b_place, add_place, "u8.u8")
+		     "{" HZ_ACC_##count "}, " a_operand ", " b_operand ", p;}" \
+		     : HZ_REGS_##count(0) : "l"(a), "l"(b), "r"(add))
+#define HZ_WGMMA_IF(columns, count, a_operand, b_operand, add_operand) \
+	if constexpr (N == count && A_SIGNED) \
+		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "s8.u8"); \
+	else if constexpr (N == count && B_SIGNED) \
+		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "u8.s8"); \
+	else if constexpr (N == count) \
+		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "u8.u8")
 
 /*
- * N sums: of 2 N columns. add: 0 to start from 0. a, b: of wgmma_desc_k(), plus 2 for each 32 bytes
- * of k further on.
+ * N accumulators of a thread: 2 N columns. add = 0: D = A B. a, b: descriptors of wgmma_desc_k(),
+ * plus 2 for each 32 bytes of k.
  */
 template <bool A_SIGNED, bool B_SIGNED, int N>
 HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
@@ -115,50 +121,51 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 	HZ_WGMMA_IF("256", 128, "%128", "%129", "%130");
 }
 
-#define HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, types) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_place ", 0; " \
+#define HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, types) \
+	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
 		     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." types " " \
-		     "{" HZ_SUMS_##sums "}, {" a_places "}, " b_place ", p;}" \
-		     : HZ_REGS_##sums(0) \
+		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", p;}" \
+		     : HZ_REGS_##count(0) \
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define HZ_WGMMA_LEFT_IF(columns, sums, a_places, b_place, add_place) \
-	if constexpr (N == sums && A_SIGNED) \
-		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "s8.u8"); \
-	else if constexpr (N == sums) \
-		HZ_WGMMA_LEFT(columns, sums, a_places, b_place, add_place, "u8.u8")
+#define HZ_WGMMA_RS_IF(columns, count, a_operands, b_operand, add_operand) \
+	if constexpr (N == count && A_SIGNED) \
+		HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, "s8.u8"); \
+	else if constexpr (N == count) \
+		HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, "u8.u8")
 
 /*
- * The same with A from registers of wgmma_load_a(), which must stay what they are until it is done.
- * ptxas does not see to that where branches are between products and the wait for them: it may use
- * A's registers for something else, and an empty asm statement that names them does not stop it.
- * So have no branches there, or look at the machine code: on no path may anything write these
- * registers from HGMMA or IGMMA to the WARPGROUP.DEPBAR that waits for it.
+ * The same with A in registers, as wgmma_load_a() loads them. They must not change until the
+ * product is complete. ptxas does not ensure that if there are branches between the products and
+ * the wait for them: it may reuse the registers of A, and an empty asm statement that names them
+ * does not prevent it. Either have no branches there or check the machine code: on no path may an
+ * instruction write these registers between HGMMA or IGMMA and the WARPGROUP.DEPBAR that waits for
+ * it.
  */
 template <bool A_SIGNED, int N>
 HZ_DEVICE void wgmma_rs(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
-	HZ_WGMMA_LEFT_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
-	HZ_WGMMA_LEFT_IF("96", 48, "%48, %49, %50, %51", "%52", "%53");
-	HZ_WGMMA_LEFT_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
-	HZ_WGMMA_LEFT_IF("192", 96, "%96, %97, %98, %99", "%100", "%101");
-	HZ_WGMMA_LEFT_IF("256", 128, "%128, %129, %130, %131", "%132", "%133");
+	HZ_WGMMA_RS_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
+	HZ_WGMMA_RS_IF("96", 48, "%48, %49, %50, %51", "%52", "%53");
+	HZ_WGMMA_RS_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
+	HZ_WGMMA_RS_IF("192", 96, "%96, %97, %98, %99", "%100", "%101");
+	HZ_WGMMA_RS_IF("256", 128, "%128, %129, %130, %131", "%132", "%133");
 }
 
 /*
- * A warp's 16 lines of 128 bytes of k, with the swizzle: number 4 c + 2 e + h of a thread is bytes
- * 32 c + 16 e + 4 (t % 4) of row t % 32 / 4 + 8 h.
+ * Loads 16 rows of 128 bytes of k, with the swizzle, for one warp: register 4 c + 2 e + h of a
+ * thread is bytes 32 c + 16 e + 4 (t % 4) of row t % 32 / 4 + 8 h.
  */
-HZ_DEVICE void wgmma_load_a(uint32_t (&a)[16], uint32_t lines)
+HZ_DEVICE void wgmma_load_a(uint32_t (&a)[16], uint32_t rows)
 {
 	const int lane = threadIdx.x % 32, r = lane % 16;
-	const uint32_t line = lines + r * 128;
+	const uint32_t row = rows + r * 128;
 
 #pragma unroll
 	for (int c = 0; c < 4; c++)
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
 			     : "=r"(a[4 * c]), "=r"(a[4 * c + 1]), "=r"(a[4 * c + 2]),
 			       "=r"(a[4 * c + 3])
-			     : "r"(line + 16 * (2 * c + lane / 16 ^ r % 8)) : "memory");
+			     : "r"(row + 16 * (2 * c + lane / 16 ^ r % 8)) : "memory");
 }
 
 #endif

@@ -148,7 +148,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 			v[e] = from < 3 ? dalpha[from] :
 			       from < numbers ? dz[from < numbers ? from - 3 : 0] : 0;
 		}
-		fold_lanes<16>(v);
+		reduce_scatter_lanes<16>(v);
 		if (k < m + 3)
 			memory[threadIdx.x / 32 * (m + 3) + k] = v[0];
 	}
@@ -260,7 +260,7 @@ HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
 #pragma unroll
 	for (int e = 0; e < NUMBERS; e++)
 		v[e] = e < 2 * N + 2 ? mine[e < 2 * N + 2 ? e : 0] : 0;
-	fold_lanes<16>(v);
+	reduce_scatter_lanes<16>(v);
 	memory[threadIdx.x / 32][threadIdx.x % 32] = v[0];
 	__syncthreads();
 }

@@ -77,7 +77,7 @@ HZ_DEVICE float transposed_sums(const float *value, const int count)
 #pragma unroll
 	for (int i = 0; i < 32; i++)
 		v[i] = i < count ? value[i] : 0;
-	fold_lanes<16>(v);
+	reduce_scatter_lanes<16>(v);
 	return v[0];
 }
 

@@ -299,13 +299,13 @@ HZ_DEVICE void products(const hzi_quat_direct_weights &p, memory<WIDE> &s, const
 			/* The least first */
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				wgmma_rs_across(sums, rest + 4 * c, b + 128 * c, c);
+				wgmma_rs_b_mn(sums, rest + 4 * c, b + 128 * c, c);
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				wgmma_rs_across(sums, first + 4 * c, b + HALF / 16 + 128 * c, 1);
+				wgmma_rs_b_mn(sums, first + 4 * c, b + HALF / 16 + 128 * c, 1);
 #pragma unroll
 			for (int c = 0; c < PIXELS / 16; c++)
-				wgmma_rs_across(sums, first + 4 * c, b + 128 * c, 1);
+				wgmma_rs_b_mn(sums, first + 4 * c, b + 128 * c, 1);
 			wgmma_commit();
 			/*
 			 * Rows of the next step meanwhile, at the end this one's again. The matrix

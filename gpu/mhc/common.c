@@ -64,10 +64,10 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 {
 	if (!x->data)
 		return HZ_OK;
-	return hzi_cuda_tensor_map_planes(ctx, op, map, x->data, 2 * s->channels, s->tokens,
-					  2 * x->token, streams,
-					  2 * (streams > 1 ? x->stream : x->token), 128,
-					  box_tokens, box_streams);
+	return hzi_cuda_tensor_map_3d(ctx, op, map, x->data, 2 * s->channels, s->tokens,
+				      2 * x->token, streams,
+				      2 * (streams > 1 ? x->stream : x->token), 128,
+				      box_tokens, box_streams);
 }
 
 const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,

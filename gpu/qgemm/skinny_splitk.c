@@ -106,8 +106,8 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_SKINNY_COLUMNS) * launch.cluster;
 	launch.grid[1] = (unsigned)ceil_div(t->m, f->rows);
 	launch.shared_bytes = (unsigned)(HZI_SHARED_ALIGN + f->bytes);
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
-				     f->rows));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
+					f->rows));
 	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
 			       &launch, &p, sizeof(p));
 }

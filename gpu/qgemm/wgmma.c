@@ -93,8 +93,8 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 	launch.grid[0] = (unsigned)min_of((int64_t)p.tiles_m * p.tiles_n,
 					  clusters(sms, f->down * f->across)) * launch.cluster;
 	launch.shared_bytes = HZI_SHARED_ALIGN + (unsigned)HZI_WGMMA_BYTES(f->columns, f->stages);
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
-				     HZI_WGMMA_ROWS / f->across));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
+					HZI_WGMMA_ROWS / f->across));
 	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
 			       &launch, &p, sizeof(p));
 }

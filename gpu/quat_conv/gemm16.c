@@ -113,7 +113,7 @@ static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map 
 		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
 		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
 	}
-	return hzi_cuda_tensor_map_pixels(ctx, op, map, a->data, sizes, strides, box, each);
+	return hzi_cuda_tensor_map_5d(ctx, op, map, a->data, sizes, strides, box, each);
 }
 
 /* ---- Gradients of weights -------------------------------------------------------------------- */
@@ -442,8 +442,8 @@ int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 				 sizeof(p)));
 	HZ_CHECK(map_of(ctx, op, &p.x, &a->x.x, a->x.channels, a->x.size, a->images, &p.b,
 			p.b.step));
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p.weights, p.matrix, 2 * columns, rows, 2 * columns,
-				     128, 2 * HZI_QY_OUTS));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.weights, p.matrix, 2 * columns, rows,
+					2 * columns, 128, 2 * HZI_QY_OUTS));
 	launch.block[0] = HZI_QY_THREADS;
 	launch.shared_bytes = HZI_QY_BYTES;
 	launch.cluster = 2;

@@ -395,13 +395,13 @@ static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *
 					   parts),
 				 &look, l, sizeof(*l)));
 	p->scales = l->scales;
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
-				     8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
-				     HZI_QW_BLOCK));
-	HZ_CHECK(hzi_cuda_tensor_map(ctx, op, &p->big, l->side[1].planes, 2 * l->side[1].columns,
-				     8 * parts * (int64_t)l->side[1].grids * p->big_lines,
-				     2 * l->side[1].columns,
-				     128, HZI_QW_BLOCK));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
+					8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
+					HZI_QW_BLOCK));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p->big, l->side[1].planes, 2 * l->side[1].columns,
+					8 * parts * (int64_t)l->side[1].grids * p->big_lines,
+					2 * l->side[1].columns,
+					128, HZI_QW_BLOCK));
 	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
 				    p->tiles_n);
 	HZ_CHECK(hzi_cuda_launch(ctx, op,

@@ -57,7 +57,7 @@ void hzi_quat_planar_set(struct hzi_quat_planar *p, void *data);
 int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hzi_quat_planar *y,
 			 const struct hzi_quat_matrix *x, bool left, const float *k_scales);
 
-/* TMA map of all planes: hzi_cuda_tensor_map() */
+/* TMA map of all planes: hzi_cuda_tensor_map_2d() */
 int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			const struct hzi_quat_planar *p, int box_bytes, int box_rows);
 

@@ -98,7 +98,7 @@ int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hz
 int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 			const struct hzi_quat_planar *p, int box_bytes, int box_rows)
 {
-	return hzi_cuda_tensor_map(ctx, op, map, p->data, 2 * p->all_k,
-				   p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,
-				   box_bytes, box_rows);
+	return hzi_cuda_tensor_map_2d(ctx, op, map, p->data, 2 * p->all_k,
+				      p->count * (1 + p->split) * p->all_lines, 2 * p->all_k,
+				      box_bytes, box_rows);
 }

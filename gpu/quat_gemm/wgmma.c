@@ -272,9 +272,9 @@ static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)
 static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
 		     const struct hzi_quat_planar *p, int box_lines)
 {
-	return hzi_cuda_tensor_map_planes(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
-					  2 * p->all_k, p->count * (1 + p->split),
-					  2 * p->all_k * p->all_lines, 128, box_lines, 1);
+	return hzi_cuda_tensor_map_3d(ctx, "quat_gemm", map, p->data, 2 * p->all_k, p->lines,
+				      2 * p->all_k, p->count * (1 + p->split),
+				      2 * p->all_k * p->all_lines, 128, box_lines, 1);
 }
 
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,

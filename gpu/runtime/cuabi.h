@@ -1,11 +1,11 @@
 /*
- * cuabi.h - the part of the CUDA driver's interface that is used, as of CUDA 12.0
+ * cuabi.h - the part of the CUDA driver API that hurwitz uses, as of CUDA 12.0
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing of the CUDA toolkit is needed to build the host code. Names and values are those of the
- * driver's binary interface, which NVIDIA keeps: cuGetProcAddress() is asked for CUDA 12.0, so it
- * hands out the variants that are declared here whatever the driver's own version is.
+ * The host code needs no file of the CUDA toolkit. Names and values are those of the driver's
+ * binary interface, which NVIDIA keeps stable. cuGetProcAddress() is asked for CUDA 12.0 and
+ * returns the variants declared here whatever the version of the driver.
  */
 #ifndef HZI_CUABI_H
 #define HZI_CUABI_H
@@ -98,7 +98,7 @@ enum {
 	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
 
-/* Of tensor maps, in the order of cuTensorMapEncodeTiled()'s parameters. */
+/* Values for tensor maps, in the order of the parameters of cuTensorMapEncodeTiled() */
 enum { CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0 };
 enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum {
@@ -132,13 +132,13 @@ _Static_assert(sizeof(CUlaunchAttribute) == 72, "layout of the driver's launch a
 _Static_assert(sizeof(void *) != 8 || sizeof(CUlaunchConfig) == 56,
 	       "layout of the driver's launch configuration");
 
-/* The one name that dlsym() is asked for; it finds all others. */
+/* The only symbol that is looked up by dlsym(); it finds all others. */
 typedef CUresult cu_get_proc_address(const char *symbol, void **function, int version,
 				     uint64_t flags, int *found);
 
 /*
- * Every entry point used: CU_NEED(name without "cu", parameters); CU_MAY rows may be missing, their
- * version is the CUDA that brought them.
+ * Every driver function used: CU_NEED(name without "cu", parameters). CU_MAY rows may be missing in
+ * the driver; their first argument is the CUDA version that introduced them.
  */
 #define CU_FUNCTIONS \
 	CU_NEED(Init, (unsigned flags)) \

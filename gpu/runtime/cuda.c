@@ -3,11 +3,12 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A context uses the device's primary context, which the CUDA runtime and other libraries of the
- * process use as well: pointers and streams can be exchanged freely. It is never configured, and
- * pushed only for the length of a call, so that the caller's current context stays what it was.
+ * A context uses the primary context of the device, which it shares with the CUDA runtime and other
+ * libraries of the process: pointers and streams can be exchanged freely. The primary context is
+ * never configured, and is current only during a call, so the caller's current context is
+ * unchanged.
  *
- * A thousand lines in one file: nobody else sees the driver's functions, or what is wrong with it.
+ * This is one file so that the table of driver functions and the error state stay static.
  */
 #include <config.h>
 
@@ -27,9 +28,9 @@
 #define HZ_HAVE_CUDA 0
 #endif
 
-#define SM_MIN 80 /* mma.sync on 16-bit data, cp.async: what every kernel may count on */
-#define SHARED_FREE 49152	/* dynamic shared memory that a launch may have without asking */
-#define CLUSTER_PORTABLE 8	/* blocks per cluster that every GPU with clusters takes */
+#define SM_MIN 80 /* the kernels use mma.sync on 16-bit types and cp.async */
+#define SHARED_FREE 49152	/* bytes of dynamic shared memory that need no attribute */
+#define CLUSTER_PORTABLE 8	/* blocks per cluster that every GPU with clusters supports */
 
 /* ---- The driver, once per process ------------------------------------------------------------ */
 
@@ -45,7 +46,7 @@ static struct {
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 static atomic_bool driver_tried;
 
-/* What the driver says of an error, as "an illegal memory access (CUDA_ERROR_ILLEGAL_ADDRESS)". */
+/* Formats a driver error as "an illegal memory access (CUDA_ERROR_ILLEGAL_ADDRESS)". */
 static const char *error_text(CUresult error, char *buffer, size_t size)
 {
 	const char *name = NULL, *text = NULL;
@@ -70,8 +71,8 @@ __attribute__((format(printf, 1, 2))) static void no_driver(const char *format, 
 }
 
 /*
- * The library's name. HURWITZ_LIBCUDA names another one, for tests with a stand-in; it is ignored
- * where the environment is not to be trusted.
+ * The name of the driver library. HURWITZ_LIBCUDA replaces it, for tests with a stand-in, unless
+ * the process runs with raised privileges (see secure_getenv()).
  */
 static const char *driver_path(void)
 {
@@ -84,7 +85,7 @@ static const char *driver_path(void)
 	return "libcuda.so.1";
 }
 
-/* Copied, not cast: ISO C knows no conversion of object to function pointers. */
+/* memcpy() because ISO C has no conversion from object to function pointers */
 static void find_symbol(void *library, const char *name, void *function)
 {
 	void *symbol = dlsym(library, name);
@@ -105,7 +106,7 @@ static void too_old(void *library, const char *path, const char *missing)
 		no_driver("no NVIDIA driver, or a very old one: %s has no %s", path, missing);
 }
 
-/* Fills cu; false with the sentence. */
+/* Fills cu. On failure returns false with driver.reason set. */
 static bool find_functions(const char *path)
 {
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -119,7 +120,7 @@ static bool find_functions(const char *path)
 	};
 	static const struct {
 		const char *name;
-		int version;		/* 0: must be there */
+		int version;		/* 0: required */
 	} rows[] = {
 #define CU_NEED(name, params) {"cu" #name, 0},
 #define CU_MAY(version, name, params) {"cu" #name, version},
@@ -188,14 +189,14 @@ static void load_driver(void)
 	atomic_store(&driver_tried, true);
 }
 
-/* ---- The GPU half of a context --------------------------------------------------------------- */
+/* ---- The CUDA part of a context -------------------------------------------------------------- */
 
 struct kernel {
 	CUfunction function;	/* NULL until its first launch */
-	unsigned shared_bytes;	/* the limit that was asked for */
-	bool wide_cluster;	/* more than CLUSTER_PORTABLE was asked for */
-	int clusters;		/* of hzi_cuda_clusters(), 0: not asked for */
-	unsigned clusters_of;	/* blocks each */
+	unsigned shared_bytes;	/* of the attribute set so far */
+	bool large_cluster;	/* clusters above CLUSTER_PORTABLE are enabled */
+	int clusters;		/* result of hzi_cuda_clusters(); 0: not known */
+	unsigned clusters_blocks;	/* blocks per cluster of that result */
 };
 
 struct hzi_cuda {
@@ -203,16 +204,16 @@ struct hzi_cuda {
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
-	CUresult dead; /* the error that broke the device's context, CUDA_SUCCESS if none has */
-	bool used;		/* anything was ever put on a stream */
-	bool pending;		/* something was put on this stream since hz_sync() */
-	bool others;		/* and on streams set earlier */
-	bool early;		/* the last thing put on this stream was a kernel launched early */
+	CUresult dead; /* the error that made the context unusable, or CUDA_SUCCESS */
+	bool used;		/* work was ever submitted to a stream */
+	bool pending;		/* work was submitted to this stream since hz_sync() */
+	bool other_streams;	/* and to streams set earlier */
+	bool early;		/* the last work on this stream is a kernel launched with PDL */
 	CUlibrary library[HZI_IMAGES];
 	struct kernel kernel[HZI_KERNELS];
 };
 
-/* Errors after which every later call on the device's context fails as well. */
+/* Errors after which every later call on the context fails as well */
 static bool is_fatal(CUresult r)
 {
 	switch (r) {
@@ -256,8 +257,8 @@ static int status_of(CUresult r)
 	}
 }
 
-/* The status and sentence of a driver call that returned r while doing what. */
-static int done(struct hz_context *ctx, const char *op, const char *what, CUresult r)
+/* Turns the result of a driver call into a status and a message; `what` describes the call. */
+static int report(struct hz_context *ctx, const char *op, const char *what, CUresult r)
 {
 	char text[160];
 
@@ -283,7 +284,7 @@ static int enter(struct hz_context *ctx, const char *op)
 				"%s: the GPU failed earlier and the context can only be "
 				"closed: %s",
 				op, error_text(g->dead, text, sizeof(text)));
-	return done(ctx, op, "making the context current", cu.CtxPushCurrent(g->context));
+	return report(ctx, op, "making the context current", cu.CtxPushCurrent(g->context));
 }
 
 static void leave(void)
@@ -293,17 +294,17 @@ static void leave(void)
 	cu.CtxPopCurrent(&mine);
 }
 
-/* leave(), and the outcome of the driver call between enter() and here. */
+/* leave(), then report() for the driver call made since enter() */
 static int finish(struct hz_context *ctx, const char *op, const char *what, CUresult r)
 {
 	leave();
-	return done(ctx, op, what, r);
+	return report(ctx, op, what, r);
 }
 
 /*
- * While any thread captures a stream in global mode, calls like cuMemAlloc() are refused in that
- * thread, although they do not touch the stream. Relaxed mode allows them. relax() returns whether
- * there is a mode to restore.
+ * While a thread captures a stream in global mode, the driver rejects calls like cuMemAlloc() in
+ * that thread, although they do not touch the stream. Relaxed mode allows them. relax() returns
+ * whether restore() has a mode to restore.
  */
 static bool relax(int *mode)
 {
@@ -319,7 +320,7 @@ static void restore(bool relaxed, int *mode)
 
 /* ---- Images and kernels ---------------------------------------------------------------------- */
 
-/* The families, each NULL in a program that does not link it */
+/* The families; NULL in a program that does not link them */
 #define HZ_FAMILY(family) \
 	extern const struct hzi_images hzi_images_##family \
 		__attribute__((weak, visibility("hidden")));
@@ -344,7 +345,7 @@ static const char *const image_names[HZI_IMAGES] = {
 
 _Static_assert(HZI_IMAGES <= 256, "an image's index fits a byte");
 
-/* The family that has a kernel; NULL: the program does not link it */
+/* The family of a kernel; NULL if the program does not link it */
 static const struct hzi_images *family_of(int kernel)
 {
 	for (size_t f = 0; f < FAMILIES; f++) {
@@ -357,7 +358,7 @@ static const struct hzi_images *family_of(int kernel)
 	return NULL;
 }
 
-/* The name of a kernel that is loaded */
+/* The name of a kernel, whose family is linked */
 static const char *name_of(int kernel)
 {
 	const struct hzi_images *family = family_of(kernel);
@@ -365,7 +366,7 @@ static const char *name_of(int kernel)
 	return family->kernel[kernel - family->first_kernel];
 }
 
-/* Loads an image of a family unless it is; the context is current. */
+/* Loads an image if it is not loaded yet. The CUDA context is current. */
 static int load_image(struct hz_context *ctx, const char *op, const struct hzi_images *family,
 		      int image)
 {
@@ -387,10 +388,10 @@ static int load_image(struct hz_context *ctx, const char *op, const struct hzi_i
 		g->library[image] = NULL;
 	snprintf(what, sizeof(what), "loading the %s device code for SM %d.%d", image_names[image],
 		 g->info.sm / 10, g->info.sm % 10);
-	return done(ctx, op, what, r);
+	return report(ctx, op, what, r);
 }
 
-/* Loads one kernel unless it is; the context is current. */
+/* Loads a kernel if it is not loaded yet. The CUDA context is current. */
 static int load_kernel(struct hz_context *ctx, const char *op, int index)
 {
 	const struct hzi_images *family = family_of(index);
@@ -417,7 +418,9 @@ static int load_kernel(struct hz_context *ctx, const char *op, int index)
 	r = cu.LibraryGetKernel(&kernel, g->library[image], name);
 	if (r == CUDA_SUCCESS)
 		r = cu.KernelGetFunction(&function, kernel);
-	/* Else the driver loads the code at the first launch, and may wait for the GPU then. */
+	/*
+	 * Without this the driver loads the code at the first launch, which may wait for the GPU.
+	 */
 	if (r == CUDA_SUCCESS && cu.FuncLoad)
 		r = cu.FuncLoad(function);
 	restore(relaxed, &mode);
@@ -425,11 +428,12 @@ static int load_kernel(struct hz_context *ctx, const char *op, int index)
 		k->function = function;
 	snprintf(what, sizeof(what), "loading the kernel %s for SM %d.%d", name, g->info.sm / 10,
 		 g->info.sm % 10);
-	return done(ctx, op, what, r);
+	return report(ctx, op, what, r);
 }
 
-/* Loads the kernel and asks for what the launch needs beyond the defaults. */
-static int ready(struct hz_context *ctx, const char *op, int index, const struct hzi_launch *launch)
+/* Loads the kernel and raises its shared memory and cluster limits to those of the launch. */
+static int set_up(struct hz_context *ctx, const char *op, int index,
+		  const struct hzi_launch *launch)
 {
 	struct kernel *k = &ctx->cuda->kernel[index];
 	char what[160];
@@ -439,23 +443,23 @@ static int ready(struct hz_context *ctx, const char *op, int index, const struct
 		snprintf(what, sizeof(what),
 			 "asking for %u bytes of shared memory for the kernel %s",
 			 launch->shared_bytes, name_of(index));
-		HZ_CHECK(done(ctx, op, what, cu.FuncSetAttribute(k->function,
+		HZ_CHECK(report(ctx, op, what, cu.FuncSetAttribute(k->function,
 				CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
 				(int)launch->shared_bytes)));
 		k->shared_bytes = launch->shared_bytes;
 	}
-	if (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster) {
+	if (launch->cluster > CLUSTER_PORTABLE && !k->large_cluster) {
 		snprintf(what, sizeof(what), "asking for clusters of %u blocks for the kernel %s",
 			 launch->cluster, name_of(index));
-		HZ_CHECK(done(ctx, op, what, cu.FuncSetAttribute(k->function,
+		HZ_CHECK(report(ctx, op, what, cu.FuncSetAttribute(k->function,
 				CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)));
-		k->wide_cluster = true;
+		k->large_cluster = true;
 	}
 	return HZ_OK;
 }
 
-/* Something is about to be put on the stream. */
-static void touch(struct hzi_cuda *g)
+/* Notes that work is about to be submitted to the stream. */
+static void mark_used(struct hzi_cuda *g)
 {
 	g->used = g->pending = true;
 	g->early = false;
@@ -471,7 +475,7 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 {
 	struct hzi_cuda *g = ctx->cuda;
 	const struct kernel *k;
-	/* One buffer with its size: the driver copies it before it returns. */
+	/* The driver copies the parameter buffer before it returns. */
 	void *extra[] = {
 		CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)params,
 		CU_LAUNCH_PARAM_BUFFER_SIZE, &params_bytes,
@@ -498,8 +502,8 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 	k = &g->kernel[kernel];
 	if (!k->function ||
 	    (launch->shared_bytes > SHARED_FREE && launch->shared_bytes > k->shared_bytes) ||
-	    (launch->cluster > CLUSTER_PORTABLE && !k->wide_cluster)) {
-		status = ready(ctx, op, kernel, launch);
+	    (launch->cluster > CLUSTER_PORTABLE && !k->large_cluster)) {
+		status = set_up(ctx, op, kernel, launch);
 		if (status != HZ_OK) {
 			leave();
 			return status;
@@ -520,17 +524,17 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		early->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 		early->value.programmatic = 1;
 	}
-	touch(g);
+	mark_used(g);
 	g->early = launch->early;
 	r = cu.LaunchKernelEx(&config, k->function, launch->aligned ? address : NULL,
 			      launch->aligned ? NULL : extra);
 	leave();
 	if (r == CUDA_SUCCESS)
 		return HZ_OK;
-	/* The driver may hand out here what earlier work on the GPU came to. */
+	/* The error may be that of earlier work on the GPU. */
 	snprintf(what, sizeof(what), "launching the kernel %s%s", name_of(kernel),
 		 is_fatal(r) ? " or earlier work" : "");
-	return done(ctx, op, what, r);
+	return report(ctx, op, what, r);
 }
 
 int hzi_cuda_clusters(struct hz_context *ctx, const char *op, int kernel,
@@ -548,37 +552,40 @@ int hzi_cuda_clusters(struct hz_context *ctx, const char *op, int kernel,
 	CUresult r = CUDA_SUCCESS;
 	int status;
 
-	if (!k->clusters || k->clusters_of != launch->cluster) {
+	if (!k->clusters || k->clusters_blocks != launch->cluster) {
 		cluster.value.cluster.x = launch->cluster;
 		cluster.value.cluster.y = cluster.value.cluster.z = 1;
 		HZ_CHECK(enter(ctx, op));
-		status = ready(ctx, op, kernel, launch);
+		status = set_up(ctx, op, kernel, launch);
 		if (status == HZ_OK)
 			r = cu.OccupancyMaxActiveClusters(&k->clusters, k->function, &config);
 		leave();
 		HZ_CHECK(status);
-		HZ_CHECK(done(ctx, op, "asking how many clusters run at a time", r));
-		k->clusters_of = launch->cluster;
+		HZ_CHECK(report(ctx, op, "asking how many clusters run at a time", r));
+		k->clusters_blocks = launch->cluster;
 	}
-	/* None now may be some later: others hold what they need. */
+	/* 0 clusters may become more when other kernels release what they hold. */
 	*count = k->clusters > 0 ? k->clusters : 1;
 	return HZ_OK;
 }
 
-/* A box has each of its elements. */
-static const uint32_t every[] = {1, 1, 1};
+/* Traversal strides of a box that skips no element */
+static const uint32_t unit_steps[] = {1, 1, 1};
 
-/* Bytes in so many dimensions; steps: from the second on; each: of a box */
-static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		    const void *p, unsigned dimensions, const uint64_t *sizes,
-		    const uint64_t *steps, const uint32_t *box, const uint32_t *each,
-		    int promotion)
+/*
+ * Encodes a tensor of bytes. steps: from the second dimension on; steps_in_box: traversal strides
+ * inside the box.
+ */
+static int encode_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			     const void *p, unsigned dimensions, const uint64_t *sizes,
+			     const uint64_t *steps, const uint32_t *box,
+			     const uint32_t *steps_in_box, int promotion)
 {
 	HZ_CHECK(enter(ctx, op));
 	return finish(ctx, op, "describing a matrix",
 		      cu.TensorMapEncodeTiled(
 			      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, dimensions,
-			      (void *)(uintptr_t)p, sizes, steps, box, each,
+			      (void *)(uintptr_t)p, sizes, steps, box, steps_in_box,
 			      CU_TENSOR_MAP_INTERLEAVE_NONE,
 			      box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_32B :
 			      box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_64B :
@@ -586,39 +593,42 @@ static int describe(struct hz_context *ctx, const char *op, struct hzi_tensor_ma
 			      promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			int box_bytes, int box_rows)
+int hzi_cuda_tensor_map_2d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			   int box_bytes, int box_rows)
 {
 	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows};
 	const uint64_t steps[] = {(uint64_t)row_bytes};
 	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows};
 
-	return describe(ctx, op, map, p, 2, sizes, steps, box, every,
-			CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+	return encode_tensor_map(ctx, op, map, p, 2, sizes, steps, box, unit_steps,
+				 CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
-int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			       const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			       int planes, int64_t plane_bytes, int box_bytes, int box_rows,
-			       int box_planes)
+int hzi_cuda_tensor_map_3d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			   int depth, int64_t depth_bytes, int box_bytes, int box_rows,
+			   int box_depth)
 {
-	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows, (uint64_t)planes};
-	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)plane_bytes};
-	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows, (uint32_t)box_planes};
+	const uint64_t sizes[] = {(uint64_t)columns, (uint64_t)rows, (uint64_t)depth};
+	const uint64_t steps[] = {(uint64_t)row_bytes, (uint64_t)depth_bytes};
+	const uint32_t box[] = {(uint32_t)box_bytes, (uint32_t)box_rows, (uint32_t)box_depth};
 
-	/* What lies between short lines of planes may be wanted by nobody soon. */
-	return describe(ctx, op, map, p, 3, sizes, steps, box, every,
-			box_bytes < 128 ? CU_TENSOR_MAP_L2_PROMOTION_NONE :
+	/*
+	 * Rows of less than 128 bytes are not promoted to 256-byte L2 fetches: the other bytes may
+	 * not be needed soon.
+	 */
+	return encode_tensor_map(ctx, op, map, p, 3, sizes, steps, box, unit_steps,
+				 box_bytes < 128 ? CU_TENSOR_MAP_L2_PROMOTION_NONE :
 					  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
-int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			       const void *p, const uint64_t *sizes, const uint64_t *steps,
-			       const uint32_t *box, const uint32_t *each)
+int hzi_cuda_tensor_map_5d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, const uint64_t *sizes, const uint64_t *steps,
+			   const uint32_t *box, const uint32_t *steps_in_box)
 {
-	return describe(ctx, op, map, p, 5, sizes, steps, box, each,
-			CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+	return encode_tensor_map(ctx, op, map, p, 5, sizes, steps, box, steps_in_box,
+				 CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 static int prepare(struct hz_context *ctx)
@@ -647,7 +657,7 @@ int64_t hzi_cuda_code_bytes(void)
 
 /* ---- Open and close -------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 3, 4))) static int refuse(struct hz_context *ctx, int status,
+__attribute__((format(printf, 3, 4))) static int no_gpu(struct hz_context *ctx, int status,
 							 const char *format, ...)
 {
 	va_list ap;
@@ -689,8 +699,8 @@ static int read_device(struct hzi_cuda *g)
 }
 
 /*
- * Whether an image has code for this GPU and this driver takes it shows only when it is loaded, so
- * one kernel is: a context that opens can compute.
+ * Loads one kernel, since only loading shows whether the image has code for this GPU that the
+ * driver accepts. A context that opens can compute.
  */
 static int try_code(struct hz_context *ctx)
 {
@@ -707,9 +717,9 @@ static int try_code(struct hz_context *ctx)
 	}
 	if (status == HZ_OK)
 		return HZ_OK;
-	refuse(ctx, status, "%s", ctx->errmsg);
+	no_gpu(ctx, status, "%s", ctx->errmsg);
 	ctx->errmsg[0] = '\0';
-	/* hz_open() knows no HZ_ENOTSUP: a GPU without code is a GPU that cannot be used. */
+	/* hz_open() does not return HZ_ENOTSUP: a GPU without code counts as no usable device. */
 	return status == HZ_ENOTSUP ? HZ_ENODEV : status;
 }
 
@@ -723,26 +733,26 @@ static int open_ordinal(struct hz_context *ctx, int ordinal)
 	int status;
 
 	if (!g)
-		return refuse(ctx, HZ_ENOMEM, "no memory for the GPU half of a context, %zu bytes",
+		return no_gpu(ctx, HZ_ENOMEM, "no memory for the GPU half of a context, %zu bytes",
 			      sizeof(*g));
 	memset(g, 0, sizeof(*g));
 	g->info.ordinal = ordinal;
 
 	r = read_device(g);
 	if (r != CUDA_SUCCESS) {
-		status = refuse(ctx, HZ_ECUDA, "asking for the device's properties: %s",
+		status = no_gpu(ctx, HZ_ECUDA, "asking for the device's properties: %s",
 				error_text(r, text, sizeof(text)));
 		goto out;
 	}
 	if (g->info.sm < SM_MIN) {
-		status = refuse(ctx, HZ_ENODEV, "%s is SM %d.%d, must be %d.%d or later",
+		status = no_gpu(ctx, HZ_ENODEV, "%s is SM %d.%d, must be %d.%d or later",
 				g->info.name, g->info.sm / 10, g->info.sm % 10, SM_MIN / 10,
 				SM_MIN % 10);
 		goto out;
 	}
 	r = cu.DevicePrimaryCtxRetain(&g->context, g->device);
 	if (r != CUDA_SUCCESS) {
-		status = refuse(ctx, r == CUDA_ERROR_DEVICE_UNAVAILABLE ? HZ_ENODEV : status_of(r),
+		status = no_gpu(ctx, r == CUDA_ERROR_DEVICE_UNAVAILABLE ? HZ_ENODEV : status_of(r),
 				"%s cannot be used: %s", g->info.name,
 				error_text(r, text, sizeof(text)));
 		goto out;
@@ -764,21 +774,21 @@ out:
 
 static int cuda_open(struct hz_context *ctx, int ordinal)
 {
-	char first[HZI_ERRMSG_BYTES];
+	char reason[HZI_ERRMSG_BYTES];
 	int first_status = HZ_OK, status;
 
 	if (!HZ_HAVE_CUDA)
-		return refuse(ctx, HZ_ENODEV,
+		return no_gpu(ctx, HZ_ENODEV,
 			      "this build has no device code (configured without CUDA)");
 	pthread_once(&driver_once, load_driver);
 	if (driver.status != HZ_OK)
-		return refuse(ctx, driver.status, "%s", driver.reason);
+		return no_gpu(ctx, driver.status, "%s", driver.reason);
 	if (driver.fork_generation != hzi_fork_generation())
-		return refuse(ctx, HZ_ENODEV,
+		return no_gpu(ctx, HZ_ENODEV,
 			      "CUDA was in use before fork() and does not work in the child");
 	if (ordinal >= 0) {
 		if (ordinal >= driver.devices)
-			return refuse(ctx, HZ_ENODEV, "no such device, the NVIDIA driver shows %d",
+			return no_gpu(ctx, HZ_ENODEV, "no such device, the NVIDIA driver shows %d",
 				      driver.devices);
 		return open_ordinal(ctx, ordinal);
 	}
@@ -788,10 +798,10 @@ static int cuda_open(struct hz_context *ctx, int ordinal)
 			return HZ_OK;
 		if (i == 0) {
 			first_status = status;
-			memcpy(first, ctx->gpu_reason, sizeof(first));
+			memcpy(reason, ctx->gpu_reason, sizeof(reason));
 		}
 	}
-	memcpy(ctx->gpu_reason, first, sizeof(first));
+	memcpy(ctx->gpu_reason, reason, sizeof(reason));
 	return first_status;
 }
 
@@ -803,13 +813,19 @@ static void cuda_close(struct hz_context *ctx)
 
 	if (!g)
 		return;
-	/* A child of fork() cannot reach the driver; what it inherited is its parent's to free. */
+	/* A child of fork() cannot use the driver; the parent frees what the child inherited. */
 	if (ctx->fork_generation == hzi_fork_generation()) {
 		const bool entered = cu.CtxPushCurrent(g->context) == CUDA_SUCCESS;
 
-		/* Errors have nowhere to go from here; each step is of use without the last. */
+		/*
+		 * Errors cannot be reported from here, and each step is useful even if the last one
+		 * failed.
+		 */
 		relaxed = relax(&mode);
-		/* All streams: code and workspace must not vanish under work on an earlier one. */
+		/*
+		 * Waits for all streams: code and workspace must not vanish under work on an
+		 * earlier stream.
+		 */
 		if (entered && g->used && !g->dead)
 			cu.CtxSynchronize();
 		if (entered && ctx->own_workspace)
@@ -858,14 +874,14 @@ static int cuda_alloc(struct hz_context *ctx, void **p, size_t bytes)
 
 	HZ_CHECK(enter(ctx, "alloc"));
 	relaxed = relax(&mode);
-	/* Rounding a size near SIZE_MAX up is not left to the driver. */
+	/* The driver is not trusted to round up sizes near SIZE_MAX. */
 	if (bytes <= PTRDIFF_MAX)
 		r = cu.MemAlloc(&address, bytes ? bytes : 1);
 	restore(relaxed, &mode);
 	leave();
 	if (r == CUDA_ERROR_OUT_OF_MEMORY)
 		return hzi_fail(ctx, HZ_ENOMEM, "alloc: no memory for %zu bytes on the GPU", bytes);
-	HZ_CHECK(done(ctx, "alloc", "allocating device memory", r));
+	HZ_CHECK(report(ctx, "alloc", "allocating device memory", r));
 	*p = (void *)(uintptr_t)address;
 	return HZ_OK;
 }
@@ -891,7 +907,7 @@ static int cuda_copy(struct hz_context *ctx, void *dst, int dst_device, const vo
 	CUresult r;
 
 	HZ_CHECK(enter(ctx, "copy"));
-	touch(g);
+	mark_used(g);
 	if (dst_device == HZ_CPU)
 		r = cu.MemcpyDtoHAsync(dst, from, bytes, g->stream);
 	else if (src_device == HZ_CPU)
@@ -906,7 +922,7 @@ int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes)
 	struct hzi_cuda *g = ctx->cuda;
 
 	HZ_CHECK(enter(ctx, "fill"));
-	touch(g);
+	mark_used(g);
 	return finish(ctx, "fill", "filling device memory",
 		      cu.MemsetD8Async((uintptr_t)p, (unsigned char)byte, bytes, g->stream));
 }
@@ -918,7 +934,7 @@ static int set_stream(struct hz_context *ctx, void *stream)
 	struct hzi_cuda *g = ctx->cuda;
 
 	if (g->stream != stream && g->pending)
-		g->others = true;
+		g->other_streams = true;
 	g->stream = stream;
 	g->early = false;
 	return HZ_OK;
@@ -936,7 +952,7 @@ static bool stream_capturing(struct hz_context *ctx)
 {
 	bool yes;
 
-	/* A context that is lost captures nothing; the next call tells. */
+	/* An unusable context captures nothing; the next call reports the error. */
 	if (ctx->cuda->dead || cu.CtxPushCurrent(ctx->cuda->context) != CUDA_SUCCESS)
 		return false;
 	yes = capturing(ctx->cuda);
@@ -950,15 +966,15 @@ static int cuda_sync(struct hz_context *ctx)
 
 	HZ_CHECK(enter(ctx, "sync"));
 	if (capturing(g)) {
-		/* Asked before, since the driver would spoil the capture. */
+		/* Checked first, since a synchronizing call would invalidate the capture. */
 		leave();
 		return hzi_fail(ctx, HZ_ECUDA,
 				"sync: the stream is being captured into a graph, there is "
 				"nothing to wait for before it runs");
 	}
 	HZ_CHECK(finish(ctx, "sync", "waiting for the GPU",
-			g->others ? cu.CtxSynchronize() : cu.StreamSynchronize(g->stream)));
-	g->pending = g->others = false;
+			g->other_streams ? cu.CtxSynchronize() : cu.StreamSynchronize(g->stream)));
+	g->pending = g->other_streams = false;
 	return HZ_OK;
 }
 
@@ -986,7 +1002,7 @@ int hzi_cuda_capture_begin(struct hz_context *ctx)
 	if (!ctx->cuda->stream)
 		return hzi_fail(ctx, HZ_EINVAL, "capture: the default stream cannot be captured");
 	HZ_CHECK(enter(ctx, "capture"));
-	/* The strictest mode: what works in it works in all. */
+	/* The strictest mode: what works in it works in all modes. */
 	return finish(ctx, "capture", "beginning to capture",
 		      cu.StreamBeginCapture(ctx->cuda->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
@@ -994,14 +1010,14 @@ int hzi_cuda_capture_begin(struct hz_context *ctx)
 int hzi_cuda_capture_end(struct hz_context *ctx, void **graph)
 {
 	CUgraphExec exec = NULL;
-	CUgraph made = NULL;
+	CUgraph captured = NULL;
 	CUresult r;
 
 	HZ_CHECK(enter(ctx, "capture"));
-	r = cu.StreamEndCapture(ctx->cuda->stream, &made);
+	r = cu.StreamEndCapture(ctx->cuda->stream, &captured);
 	if (r == CUDA_SUCCESS) {
-		r = cu.GraphInstantiateWithFlags(&exec, made, 0);
-		cu.GraphDestroy(made);
+		r = cu.GraphInstantiateWithFlags(&exec, captured, 0);
+		cu.GraphDestroy(captured);
 	}
 	HZ_CHECK(finish(ctx, "capture", "making a graph", r));
 	*graph = exec;
@@ -1013,7 +1029,7 @@ int hzi_cuda_graph_launch(struct hz_context *ctx, void *graph)
 	struct hzi_cuda *g = ctx->cuda;
 
 	HZ_CHECK(enter(ctx, "graph"));
-	touch(g);
+	mark_used(g);
 	return finish(ctx, "graph", "launching a graph", cu.GraphLaunch(graph, g->stream));
 }
 

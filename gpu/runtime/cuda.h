@@ -1,5 +1,5 @@
 /*
- * cuda.h - the GPU half of a context, and how a launcher starts a kernel
+ * cuda.h - the CUDA part of a context; launches, tensor maps, streams, graphs, events
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,13 +9,13 @@
 #include "lib/core/internal.h"
 
 /*
- * Every image of device code and every kernel has an index: the rows of gpu/kernels.def. Launchers
- * name kernels by theirs.
+ * Every image of device code and every kernel has an index, from the rows of gpu/kernels.def.
+ * Launchers name kernels by index.
  *
- * A program carries the images of the families that it links, and no others. gpu/<family>/images.c
- * embeds them. A file that launches kernels of a family has HZI_LINK_IMAGES(family) in it or in a
- * header, which pulls them in. gpu/runtime/cuda.c knows the families by weak references, which pull
- * in nothing.
+ * A program carries the images of the families that it links. gpu/<family>/images.c embeds them.
+ * Each file that launches kernels of a family has HZI_LINK_IMAGES(family), directly or from a
+ * header; that reference pulls the images in. gpu/runtime/cuda.c refers to the families by weak
+ * references, which pull nothing in.
  */
 enum hzi_image_id {
 #define HZ_FAMILY(family) \
@@ -38,7 +38,7 @@ struct hzi_image {
 	const unsigned char *end;
 };
 
-/* The images and kernels of a family, in the order of their indices, from the first ones on */
+/* The images and kernels of one family, ordered by index */
 struct hzi_images {
 	const struct hzi_image *image;
 	const char *const *kernel;	/* names */
@@ -51,7 +51,7 @@ struct hzi_images {
 	static const struct hzi_images *const hzi_link_images_##family __attribute__((used)) = \
 		&hzi_images_##family
 
-/* What a launcher may want to know of the device. Read once at hz_open(). */
+/* Properties of the device, read once by hz_open() */
 struct hzi_cuda_device {
 	int ordinal;
 	int sm;				/* 90 for compute capability 9.0 */
@@ -66,88 +66,97 @@ struct hzi_cuda_device {
 const struct hzi_cuda_device *hzi_cuda_device(const struct hz_context *ctx);
 
 struct hzi_launch {
-	unsigned grid[3], block[3];	/* a 0 counts as 1 */
+	unsigned grid[3], block[3];	/* 0 means 1 */
 	unsigned shared_bytes;		/* dynamic; above 48 KiB the limit is raised once */
 	unsigned cluster;		/* blocks per cluster along x; 0 or 1: none */
 	/*
-	 * May start before the kernel ahead of it has ended, if that is of this kind and this
-	 * context's too: then it waits by griddepcontrol.wait before it touches what other kernels
-	 * may write.
+	 * Launch with PDL (programmatic dependent launch): the kernel may start before the previous
+	 * one has ended, if that was launched with this flag by the same context. It then calls
+	 * griddepcontrol.wait before it accesses memory that other kernels write.
 	 */
 	bool early;
 	/*
-	 * params is a struct with an alignment above 16. The compiler puts it at an offset among
-	 * the parameters, so that it is handed over by its address: the driver knows the offset.
+	 * params has an alignment above 16. The compiler then pads it to an offset in the parameter
+	 * buffer that only the driver knows, so it is passed by address.
 	 */
 	bool aligned;
 };
 
 /*
- * Puts one kernel on the context's stream. params is the kernel's one argument, a struct passed by
- * value. The context is current for the length of the call only. Loads the kernel and its image at
- * the first launch. HZ_ECUDA, HZ_ENOTSUP (no code for this GPU, or not in this program), with the
- * sentence; op names the call.
+ * Launches a kernel on the context's stream. params is its one argument, a struct passed by value.
+ * The CUDA context is current only during this call. The first launch loads the kernel and its
+ * image. Fails with HZ_ECUDA, or HZ_ENOTSUP if there is no code for this GPU or in this program; op
+ * names the call in the message.
  */
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);
 
-/* How many clusters of such blocks the device runs at a time. The grid is not looked at. */
+/*
+ * *count becomes the number of clusters of this launch that the device runs at a time. The grid is
+ * ignored.
+ */
 int hzi_cuda_clusters(struct hz_context *ctx, const char *op, int kernel,
 		      const struct hzi_launch *launch, int *count);
 
 struct hzi_tensor_map;
 
 /*
- * Fills map for copies of boxes of box_bytes columns, 64 or 128, by box_rows rows of a matrix of
- * bytes: rows of columns, row_bytes apart, what lies outside being 0. Lines of as many bytes with
- * the swizzle of that size.
+ * Fills map for TMA copies from a row-major matrix of bytes: `rows` rows of `columns` bytes,
+ * row_bytes apart. A copy moves a box of box_rows rows by box_bytes columns, 32, 64 or 128, into
+ * shared memory rows of box_bytes bytes with the swizzle of that size. Elements outside the matrix
+ * are 0.
  */
-int hzi_cuda_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			int box_bytes, int box_rows);
-
-/* The same by box_rows rows of box_planes of planes, plane_bytes apart. */
-int hzi_cuda_tensor_map_planes(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			       const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
-			       int planes, int64_t plane_bytes, int box_bytes, int box_rows,
-			       int box_planes);
+int hzi_cuda_tensor_map_2d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			   int box_bytes, int box_rows);
 
 /*
- * The same of five dimensions, the first of which is that of bytes; steps: bytes, from the second
- * on. A box has what each leaves of its pixels.
+ * The same with a third dimension of `depth` matrices, depth_bytes apart; a box has box_depth of
+ * them.
  */
-int hzi_cuda_tensor_map_pixels(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-			       const void *p, const uint64_t *sizes, const uint64_t *steps,
-			       const uint32_t *box, const uint32_t *each);
-
-/* ---- What the command line and the tests need besides ---------------------------------------- */
+int hzi_cuda_tensor_map_3d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, int64_t columns, int64_t rows, int64_t row_bytes,
+			   int depth, int64_t depth_bytes, int box_bytes, int box_rows,
+			   int box_depth);
 
 /*
- * All return a status with the sentence, like the calls above; everything works on the context's
- * stream and is to be released while the context is open. The stream made here does not wait for
- * the default stream; hz_set_stream() takes it.
+ * The same with five dimensions, the first of which counts bytes. steps: bytes, from the second
+ * dimension on. steps_in_box: the traversal stride of each dimension inside the box.
+ */
+int hzi_cuda_tensor_map_5d(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
+			   const void *p, const uint64_t *sizes, const uint64_t *steps,
+			   const uint32_t *box, const uint32_t *steps_in_box);
+
+/* ---- For the command line and the tests ------------------------------------------------------ */
+
+/*
+ * Each returns a status, with the message in the context. They work on the context's stream; what
+ * they create must be released while the context is open. A stream from hzi_cuda_stream_new() does
+ * not wait for the default stream; pass it to hz_set_stream().
  */
 int hzi_cuda_stream_new(struct hz_context *ctx, void **stream);
 int hzi_cuda_stream_free(struct hz_context *ctx, void *stream);
 
-/* The calls between begin and end go into a graph; the stream must not be the default one. */
+/*
+ * Captures the calls between begin and end into a graph. The stream must not be the default stream.
+ */
 int hzi_cuda_capture_begin(struct hz_context *ctx);
 int hzi_cuda_capture_end(struct hz_context *ctx, void **graph);
 int hzi_cuda_graph_launch(struct hz_context *ctx, void *graph);
 int hzi_cuda_graph_free(struct hz_context *ctx, void *graph);
 
-/* Time stamps; hzi_cuda_event_ms() waits for end. */
+/* Time stamps; hzi_cuda_event_ms() waits for `end`. */
 int hzi_cuda_event_new(struct hz_context *ctx, void **event);
 int hzi_cuda_event_record(struct hz_context *ctx, void *event);
 int hzi_cuda_event_ms(struct hz_context *ctx, void *start, void *end, double *milliseconds);
 int hzi_cuda_event_free(struct hz_context *ctx, void *event);
 
-/* Bytes of the device code that this program carries */
+/* Bytes of device code in this program */
 int64_t hzi_cuda_code_bytes(void);
 
 int hzi_cuda_fill(struct hz_context *ctx, void *p, int byte, size_t bytes);
 
-/* ---- Sizes, indices ------------------------------------------------------------------------- */
+/* ---- Sizes and indices ----------------------------------------------------------------------- */
 
 static inline int64_t min_of(int64_t a, int64_t b)
 {
@@ -169,7 +178,7 @@ static inline int64_t round_up(int64_t n, int64_t unit)
 	return ceil_div(n, unit) * unit;
 }
 
-/* Steps an index through a shape; false after the last. */
+/* Advances an index through a shape, last dimension first; false after the last index. */
 static inline bool next_index(int64_t *index, const int64_t *shape, int ndim)
 {
 	for (int d = ndim - 1; d >= 0; d--) {

@@ -1,5 +1,5 @@
 /*
- * tensor_map.h - what copies of boxes are described by
+ * tensor_map.h - the descriptor of a tensor for TMA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* cuTensorMapEncodeTiled()'s; the driver wants it aligned so. */
+/* Has the layout and alignment of CUtensorMap, which cuTensorMapEncodeTiled() fills. */
 struct hzi_tensor_map {
 	uint64_t opaque[16];
 } __attribute__((aligned(64)));

@@ -141,13 +141,13 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 		p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
 		p.centred |= o != 0;
 	}
-	HZ_CHECK(hzi_cuda_tensor_map_planes(ctx, name, &p.x, a->x, 2 * a->batch, a->w.k / 8,
-					    16 * a->x_k, 8, 2 * a->x_k,
-					    k->columns < 64 ? 2 * k->columns : 128,
-					    HZI_BATCH_CHUNK / 8, 8));
-	HZ_CHECK(hzi_cuda_tensor_map_planes(ctx, name, &p.codes, a->w.packed, 128, fields * LINES,
-					    128, (int)ceil_div(a->w.rows, HZI_FIELDS_ROWS),
-					    fields * HZI_FIELDS_BYTES, 128, CHUNK_LINES,
-					    k->rows / HZI_FIELDS_ROWS));
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.x, a->x, 2 * a->batch, a->w.k / 8,
+					16 * a->x_k, 8, 2 * a->x_k,
+					k->columns < 64 ? 2 * k->columns : 128,
+					HZI_BATCH_CHUNK / 8, 8));
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.codes, a->w.packed, 128, fields * LINES,
+					128, (int)ceil_div(a->w.rows, HZI_FIELDS_ROWS),
+					fields * HZI_FIELDS_BYTES, 128, CHUNK_LINES,
+					k->rows / HZI_FIELDS_ROWS));
 	return hzi_cuda_launch(ctx, name, k->index, &launch, &p, sizeof(p));
 }

@@ -46,6 +46,15 @@ const char *hzi_cuda_vlut_not_d4_bitfield(const hz_lattice *l, const struct hzi_
 	       "the sizes do not fit 32 bits";
 }
 
+const char *hzi_cuda_vlut_d4_f16_unsupported(const struct hzi_vlut_gemm_args *a)
+{
+	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
+
+	if (a->vlut->route == HZ_VLUT_TABLE)
+		return HZI_VLUT_ASKS_FOR_TABLE;
+	return why ? why : a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32 ? "x is not f16" : NULL;
+}
+
 int64_t hzi_cuda_vlut_d4_bitfield_chunks(const struct hzi_coded *w)
 {
 	return ceil_div(w->k, HZI_FIELDS_CHUNK);
@@ -70,7 +79,7 @@ int hzi_cuda_vlut_d4_bitfield_pack(struct hz_context *ctx, const struct hzi_vlut
 	};
 	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+		.grid = {(unsigned)min_of(blocks, 4096)}, .block = {HZI_VLUT_THREADS},
 	};
 
 	for (int i = 0; i < 256; i++) {
@@ -90,7 +99,7 @@ int hzi_cuda_vlut_d4_bitfield_points(struct hz_context *ctx, const hz_lattice *l
 	};
 	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+		.grid = {(unsigned)min_of(blocks, 4096)}, .block = {HZI_VLUT_THREADS},
 	};
 
 	for (int i = 0; i < 4; i++)
@@ -139,7 +148,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		return "k is above 65536";
 	*p = (struct plan){.chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w),
 			   .tiles = tiles_of(&a->w), .split = 1};
-	p->step = a->batch < HZI_FIELDS_BATCH ? (int)a->batch : HZI_FIELDS_BATCH;
+	p->step = (int)min_of(a->batch, HZI_FIELDS_BATCH);
 	while (1 << p->step_log2 < p->step)
 		p->step_log2++;
 	p->kernel = whole || p->step <= 2 ? HZI_KERNEL_vlut_fields_2 : HZI_KERNEL_vlut_fields_8;
@@ -152,7 +161,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		const int64_t shares = max_of(g->multiprocessors / p->split, 1);
 		const bool few = p->tiles * p->split * 2 <= g->multiprocessors;
 
-		p->shares = p->tiles < shares ? p->tiles : shares;
+		p->shares = min_of(p->tiles, shares);
 		lay_out(p, columns, g->shared_block_bytes);
 		if (g->sm < 90 || p->split == CLUSTER || p->chunks < 16 * p->split ||
 		    (!few && p->shared <= SHARED_MOST))
@@ -202,7 +211,7 @@ int hzi_cuda_vlut_d4_bitfield(struct hz_context *ctx, const void *args)
 		p.centred |= p.offset[i] != 0;
 	}
 	for (int64_t b = 0; b < a->batch; b += plan.step) {
-		p.batch = (int32_t)(a->batch - b < plan.step ? a->batch - b : plan.step);
+		p.batch = (int32_t)min_of(a->batch - b, plan.step);
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.plain = a->x_dtype == HZ_F16 && (uintptr_t)p.x % 16 == 0 &&
 			  (p.batch == 8 ? a->x_b == 1 && a->x_k % 8 == 0 :

@@ -38,14 +38,10 @@ static bool by_rows(const struct hzi_vlut_gemm_args *a)
 const char *hzi_cuda_vlut_d4_f16_skinny_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
-	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
+	const char *const why = hzi_cuda_vlut_d4_f16_unsupported(a);
 
-	if (a->vlut->route == HZ_VLUT_TABLE)
-		return HZI_VLUT_ASKS_FOR_TABLE;
 	if (why)
 		return why;
-	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
-		return "x is not f16";
 	if (a->batch > HZI_STREAM_COLUMNS)
 		return "more than 8 columns";
 	if ((uintptr_t)a->x % 16 || !(by_rows(a) || (a->x_k == 1 && a->x_b % 8 == 0)))
@@ -54,24 +50,12 @@ const char *hzi_cuda_vlut_d4_f16_skinny_unsupported(const struct hz_context *ctx
 	       "too little shared memory";
 }
 
-/* A whole number from -128 to 127 as f16 */
-static uint32_t f16_of(int i)
-{
-	const uint32_t sign = i < 0 ? 0x8000 : 0;
-	int e = 0;
-
-	i = i < 0 ? -i : i;
-	while (i >> (e + 1))
-		e++;
-	return i == 0 ? 0 : sign | ((uint32_t)(e + 15) << 10) | ((uint32_t)i << (10 - e) & 0x3ff);
-}
-
 int hzi_cuda_vlut_d4_f16_skinny(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const int64_t multiprocessors = hzi_cuda_device(ctx)->multiprocessors, tiles = tiles_of(a);
-	const int64_t shares = tiles < multiprocessors ? tiles : multiprocessors;
+	const int64_t shares = min_of(tiles, multiprocessors);
 	const int64_t each = ceil_div(tiles, shares), most = kernels[KERNELS - 1].tiles;
 	const int64_t group = ceil_div(each, ceil_div(each, most));
 	struct hzi_vlut_stream p = {
@@ -89,7 +73,7 @@ int hzi_cuda_vlut_d4_f16_skinny(struct hz_context *ctx, const void *args)
 		kernel++;
 	p.ahead = kernels[kernel].ahead;
 	for (int i = 0; i < 4; i++) {
-		p.offset[i] = f16_of(l->rule.offset[i]) * 0x10001u;
+		p.offset[i] = hzi_cuda_vlut_f16((float)l->rule.offset[i]) * 0x10001u;
 		p.centred |= l->rule.offset[i] != 0;
 	}
 

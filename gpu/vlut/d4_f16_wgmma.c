@@ -95,15 +95,11 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 const char *hzi_cuda_vlut_d4_f16_wgmma_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
-	const char *const why = hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w);
+	const char *const why = hzi_cuda_vlut_d4_f16_unsupported(a);
 
 	(void)ctx;
-	if (a->vlut->route == HZ_VLUT_TABLE)
-		return HZI_VLUT_ASKS_FOR_TABLE;
 	if (why)
 		return why;
-	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
-		return "x is not f16";
 	if ((uintptr_t)a->x % 16 || a->x_b != 1 || a->x_k % 8 || a->x_k < a->batch ||
 	    a->x_k >= INT32_MAX)
 		return "the rows of x are not contiguous and 16-byte aligned";

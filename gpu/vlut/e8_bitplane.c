@@ -11,7 +11,7 @@
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/e8_bitplane.h"
 
-static int64_t units_of(const struct hzi_coded *w)
+int64_t hzi_cuda_vlut_e8_bitplane_units(const struct hzi_coded *w)
 {
 	return ceil_div(w->k, HZI_OCTETS_UNIT);
 }
@@ -36,22 +36,16 @@ bool hzi_cuda_vlut_packs_as_e8_bitplane(const hz_lattice *l, const struct hzi_co
 	return w->k > 0 && w->k <= HZI_OCTETS_UNITS * HZI_OCTETS_UNIT && w->rows < INT32_MAX / 64;
 }
 
-int64_t hzi_cuda_vlut_e8_bitplane_units(const struct hzi_coded *w)
-{
-	return units_of(w);
-}
-
 size_t hzi_cuda_vlut_e8_bitplane_bytes(const struct hzi_coded *w)
 {
-	return (size_t)(tiles_of(w) * units_of(w) * 2 * HZI_OCTETS_UNIT_BYTES);
+	return (size_t)(tiles_of(w) * hzi_cuda_vlut_e8_bitplane_units(w) * 2 * HZI_OCTETS_UNIT_BYTES);
 }
 
 static struct hzi_launch launch_of(int64_t threads)
 {
-	const int64_t blocks = ceil_div(threads, HZI_VLUT_THREADS);
-
 	return (struct hzi_launch){
-		.grid = {(unsigned)(blocks < 4096 ? blocks : 4096)}, .block = {HZI_VLUT_THREADS},
+		.grid = {(unsigned)min_of(ceil_div(threads, HZI_VLUT_THREADS), 4096)},
+		.block = {HZI_VLUT_THREADS},
 	};
 }
 
@@ -60,7 +54,7 @@ int hzi_cuda_vlut_e8_bitplane_pack(struct hz_context *ctx, const struct hzi_vlut
 	const struct hzi_octets_pack p = {
 		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
 		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
-		.units = units_of(&a->w), .first = a->w.first,
+		.units = hzi_cuda_vlut_e8_bitplane_units(&a->w), .first = a->w.first,
 	};
 	const struct hzi_launch launch = launch_of(p.tiles * p.units * 128);
 
@@ -74,7 +68,7 @@ int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l
 	struct hzi_octets_points p = {
 		.packed = w->packed, .to = to, .rows = w->rows,
 		.blocks = dtype == HZ_F16 ? line / 8 : w->blocks, .tiles = tiles_of(w),
-		.units = units_of(w), .line = line, .first = w->first,
+		.units = hzi_cuda_vlut_e8_bitplane_units(w), .line = line, .first = w->first,
 		.factor = 0.5f * l->rule.scale[0],
 	};
 	const struct hzi_launch launch = launch_of(p.tiles * p.units * 64);
@@ -110,7 +104,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		if (a->w.sub[i] != 0)
 			return "the values are not points times scales";
 	}
-	*p = (struct plan){.tiles = tiles_of(&a->w), .units = units_of(&a->w)};
+	*p = (struct plan){.tiles = tiles_of(&a->w), .units = hzi_cuda_vlut_e8_bitplane_units(&a->w)};
 	p->shares = min_of(p->tiles, g->multiprocessors);
 	if (p->tiles > p->shares * HZI_OCTETS_TILES)
 		p->shares = ceil_div(p->tiles, HZI_OCTETS_TILES);

@@ -76,10 +76,9 @@ static struct slices slices_of(const struct hzi_vlut_gemm_args *a)
 		.columns = SLICE_BYTES / (entries * ENTRY_BYTES * a->w.blocks),
 	};
 
-	s.columns = s.columns < 1 ? 1 : s.columns > GRID_MAX ? GRID_MAX : s.columns;
-	s.columns = s.columns < a->batch ? s.columns : a->batch;
+	s.columns = min_of(min_of(max_of(s.columns, 1), GRID_MAX), a->batch);
 	s.blocks = SLICE_BYTES / (entries * ENTRY_BYTES * s.columns);
-	s.blocks = s.blocks < 1 ? 1 : s.blocks < a->w.blocks ? s.blocks : a->w.blocks;
+	s.blocks = min_of(max_of(s.blocks, 1), a->w.blocks);
 	s.table_bytes = round_up(s.columns * s.blocks * entries * ENTRY_BYTES, 64);
 	s.bytes = s.table_bytes + round_up(s.columns * s.blocks * 12, 64) +
 		  s.columns * a->w.rows * 8;
@@ -121,14 +120,13 @@ int hzi_cuda_vlut_table(struct hz_context *ctx, const void *args)
 	t->sums = (float *)((char *)t->bias + round_up(s.columns * s.blocks * 12, 64));
 	t->rest = t->sums + s.columns * a->w.rows;
 	for (int64_t c = 0; c < a->batch; c += s.columns) {
-		const int64_t columns = a->batch - c < s.columns ? a->batch - c : s.columns;
+		const int64_t columns = min_of(a->batch - c, s.columns);
 
 		t->any.d.x = (const char *)a->x + c * a->x_b * element(a->x_dtype);
 		t->any.d.y = (char *)a->y + c * a->y_b * element(a->y_dtype);
 		t->any.d.columns = columns;
 		for (t->begin = 0; t->begin < a->w.blocks; t->begin += s.blocks) {
-			t->count = a->w.blocks - t->begin < s.blocks ? a->w.blocks - t->begin :
-				   s.blocks;
+			t->count = min_of(a->w.blocks - t->begin, s.blocks);
 			t->last = t->begin + t->count == a->w.blocks;
 			HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_table_mapped_f32 :
 					whole ? HZI_KERNEL_vlut_table_s32 :
@@ -159,7 +157,7 @@ int hzi_cuda_vlut_generic(struct hz_context *ctx, const void *args)
 		p.w = l->matrices;
 	fill_any(any, a);
 	for (int64_t c = 0; c < a->batch; c += step) {
-		any->d.columns = a->batch - c < step ? a->batch - c : step;
+		any->d.columns = min_of(a->batch - c, step);
 		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_any_mapped_f32 :
 				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any_s32 :
 					HZI_KERNEL_vlut_any_f32,
@@ -224,15 +222,12 @@ int hzi_cuda_vlut2_table(struct hz_context *ctx, const void *args)
 	p.x_part = p.w_part + p.w_entries;
 	HZ_CHECK(launch(ctx, gemm2_name, HZI_KERNEL_vlut_parts,
 			ceil_div(parts_of(v), HZI_VLUT_THREADS), 1, &p, sizeof(p)));
-	for (; p.first < a->x.rows; p.first += GRID_MAX) {
-		const int64_t rest = a->x.rows - p.first;
-
+	for (; p.first < a->x.rows; p.first += GRID_MAX)
 		HZ_CHECK(launch(ctx, gemm2_name,
 				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
 				HZI_KERNEL_vlut_lookup2_f32,
 				ceil_div(a->w.rows, HZI_VLUT_WARPS),
-				rest < GRID_MAX ? rest : GRID_MAX, &p, sizeof(p)));
-	}
+				min_of(a->x.rows - p.first, GRID_MAX), &p, sizeof(p)));
 	return HZ_OK;
 }
 

@@ -18,11 +18,13 @@ HZI_LINK_IMAGES(vlut);
 
 /*
  * d4_bitfield.c: packed D4 with q = 4, two levels, one scale and |o| <= 64. not_d4_bitfield(): why
- * w is not packed so, with all levels and nothing to subtract; NULL: it is. points(): p - o as s8,
+ * w is not packed so, with all levels and nothing to subtract; NULL: it is. d4_f16_unsupported():
+ * why the call is not a product of such codes and f16, or asks for tables. points(): p - o as s8,
  * rows `line` bytes apart.
  */
 bool hzi_cuda_vlut_packs_as_d4_bitfield(const hz_lattice *l);
 const char *hzi_cuda_vlut_not_d4_bitfield(const hz_lattice *l, const struct hzi_coded *w);
+const char *hzi_cuda_vlut_d4_f16_unsupported(const struct hzi_vlut_gemm_args *a);
 size_t hzi_cuda_vlut_d4_bitfield_bytes(const struct hzi_coded *w);
 int64_t hzi_cuda_vlut_d4_bitfield_chunks(const struct hzi_coded *w);	/* of a row */
 int hzi_cuda_vlut_d4_bitfield_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a);

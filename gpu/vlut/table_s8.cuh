@@ -14,8 +14,6 @@
 #include "gpu/device/dtype.cuh"
 #include "gpu/vlut/table_s8_skinny.h"
 
-#define HZI_VLUT_LEADERS HZI_VMMA_TABLE
-
 /*
  * The tables lie at a place that is known to load_leader(), and what the launcher adds makes room.
  * Upper bits of shared addresses are the block's number in its cluster.
@@ -26,7 +24,7 @@ HZ_DEVICE uint8_t *leader_memory(void)
 {
 	extern __shared__ uint8_t room[];
 
-	return room + (HZI_VLUT_LEADERS - (int)(shared_address(room) & ~BLOCK_BITS));
+	return room + (HZI_VMMA_TABLE - (int)(shared_address(room) & ~BLOCK_BITS));
 }
 
 /*
@@ -84,10 +82,10 @@ HZ_DEVICE void load_leader(uint32_t (&e)[WORDS], uint32_t at)
 {
 	if constexpr (WORDS == 1)
 		asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(e[0])
-		    : "r"(at), "n"(HZI_VLUT_LEADERS + (UPPER ? 128 : 0)));
+		    : "r"(at), "n"(HZI_VMMA_TABLE + (UPPER ? 128 : 0)));
 	else
 		asm("ld.shared.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(e[0]), "=r"(e[1])
-		    : "r"(at), "n"(HZI_VLUT_LEADERS + (UPPER ? 128 : 0)));
+		    : "r"(at), "n"(HZI_VMMA_TABLE + (UPPER ? 128 : 0)));
 }
 
 /* Eight values of a row plus 128, from 16 bytes of its codes: blocks of 4 WORDS values, M levels */

@@ -178,7 +178,7 @@ int hzi_cuda_vlut_table_s8_skinny(struct hz_context *ctx, const void *args)
 	for (int i = 0; i < w.first; i++)
 		p.scale *= (float)l->rule.q;
 	for (int64_t b = 0; b < a->batch; b += plan.step) {
-		p.batch = (int32_t)(a->batch - b < plan.step ? a->batch - b : plan.step);
+		p.batch = (int32_t)min_of(a->batch - b, plan.step);
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
 		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm", plan.kernel, &launch, &p, sizeof(p)));

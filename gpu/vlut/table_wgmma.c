@@ -125,7 +125,7 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 
 	if (p.most)
 		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_most, &l, &p, sizeof(p)));
-	l.grid[0] = (unsigned)(blocks < 1024 ? blocks : 1024);
+	l.grid[0] = (unsigned)min_of(blocks, 1024);
 	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_tiles, &l, &p, sizeof(p));
 }
 

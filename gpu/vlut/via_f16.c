@@ -138,15 +138,14 @@ static int64_t slab_of(const struct hzi_coded *w)
 {
 	const int64_t rows = SLAB_BYTES / (line_of(w) * 2) / TILE * TILE;
 
-	return rows < TILE ? TILE : rows;
+	return max_of(rows, TILE);
 }
 
 static size_t slab_bytes(const struct hzi_coded *w)
 {
 	struct hzi_coded slab = *w;
 
-	if (slab.rows > slab_of(w))
-		slab.rows = slab_of(w);
+	slab.rows = min_of(w->rows, slab_of(w));
 	return bytes_of(&slab);
 }
 
@@ -172,7 +171,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		if (bits)
 			from.packed = (const char *)w.packed +
 				      hzi_cuda_vlut_e8_bitplane_bytes(&from);
-		slab.w.rows = w.rows - row < step ? w.rows - row : step;
+		slab.w.rows = min_of(w.rows - row, step);
 		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
 		slab.w.t = w.t ? w.t + row * w.t_row : NULL;
 		slab.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;

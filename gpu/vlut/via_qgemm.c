@@ -51,7 +51,7 @@ static int64_t slab_of(const struct hzi_vlut_gemm_args *g)
 
 	/* Bits are in tiles of rows, and go at once. */
 	return hzi_cuda_vlut_is_bit_packed(l, &g->w) ? g->w.rows :
-	       rows < 256 ? 256 : rows < g->w.rows ? rows : g->w.rows;
+	       rows < 256 ? 256 : min_of(rows, g->w.rows);
 }
 
 /* NULL, or why the points of w are not decoded to s8 */
@@ -172,7 +172,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	for (int64_t row = 0; row < w.rows; row += step) {
 		struct hzi_qgemm_args g;
 
-		part.w.rows = w.rows - row < step ? w.rows - row : step;
+		part.w.rows = min_of(w.rows - row, step);
 		part.w.codes = w.codes ? (const char *)w.codes + row * w.row * size : NULL;
 		part.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
 		part.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);

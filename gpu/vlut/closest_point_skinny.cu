@@ -1,21 +1,21 @@
 /*
- * closest_point_skinny.cu - products of codes of one level with any q and few vectors of f16
+ * closest_point_skinny.cu - skinny GEMM of one-level codes with any q and f16 columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * As gpu/vlut/table_f16_skinny.cu, of codes that are too many for tables: points by the rules of
- * gpu/lattice/closest_point.cuh, which are so long that a warp has no more than one chunk under way.
+ * Like table_f16_skinny.cu, for codes that are too many for tables: gpu/lattice/closest_point.cuh
+ * computes the points. That takes so long that one chunk in flight per warp is enough.
  */
 #include "gpu/lattice/closest_point.cuh"
 #include "gpu/vlut/table_f16_skinny.cuh"
 
 /* A lattice block is one code of SIZE bytes. */
 template <class L, int SIZE, int KIND>
-struct rule_codes : codes_of_table<0, KIND != PLAIN> {
+struct closest_point_codes : codes_of_table<0, KIND != UNSCALED> {
 	static constexpr int DIM = L::dim, VALUES = 16 / SIZE * DIM, SCALES = KIND, AHEAD = 1;
-	static constexpr bool BYTES = false;
+	static constexpr bool AS_BYTES = false;
 
-	static __device__ __forceinline__ void fill(const hzi_vlut_half &) {}
+	static __device__ __forceinline__ void fill(const hzi_vlut_table_f16_skinny &) {}
 
 	/* Code i of a piece */
 	static __device__ __forceinline__ uint32_t code(const uint32_t (&codes)[4], int i)
@@ -26,31 +26,31 @@ struct rule_codes : codes_of_table<0, KIND != PLAIN> {
 	}
 
 	static __device__ __forceinline__ void digits(float *z, uint32_t index,
-						      const hzi_vlut_half &p)
+						      const hzi_vlut_table_f16_skinny &p)
 	{
 #pragma unroll
 		for (int i = 0; i < DIM; i++) {
-			uint32_t by, rest;
+			uint32_t quotient, remainder;
 
 			if (p.log2q >= 0) {
-				rest = index & (uint32_t)(p.q - 1);
-				by = index >> p.log2q;
+				remainder = index & (uint32_t)(p.q - 1);
+				quotient = index >> p.log2q;
 			} else {
-				by = __umulhi(index, p.per_q);
-				rest = index - by * (uint32_t)p.q;
-				if (rest >= (uint32_t)p.q) {
-					rest -= (uint32_t)p.q;
-					by++;
+				quotient = __umulhi(index, p.per_q);
+				remainder = index - quotient * (uint32_t)p.q;
+				if (remainder >= (uint32_t)p.q) {
+					remainder -= (uint32_t)p.q;
+					quotient++;
 				}
 			}
-			index = by;
-			z[i] = near_float(rest);
+			index = quotient;
+			z[i] = near_float(remainder);
 		}
 	}
 
 	/* Coordinates of block b of a piece, without the scale */
 	static __device__ __forceinline__ void get(float *x, const uint32_t (&codes)[4], int b,
-						   const hzi_vlut_half &p)
+						   const hzi_vlut_table_f16_skinny &p)
 	{
 		const near_radix n{p.radix[0], p.radix[1], p.radix[2], p.radix[3]};
 		float z[DIM];
@@ -63,9 +63,9 @@ struct rule_codes : codes_of_table<0, KIND != PLAIN> {
 	}
 
 	/* Values 8 j .. 8 j + 7 of a piece */
-	static __device__ __forceinline__ void eight(uint32_t (&v)[4], const uint32_t (&codes)[4],
-						     int j, const half_lane &,
-						     const hzi_vlut_half &p)
+	static __device__ __forceinline__ void values8(uint32_t (&v)[4], const uint32_t (&codes)[4],
+						       int j, const lane_constants &,
+						       const hzi_vlut_table_f16_skinny &p)
 	{
 		float x[8];
 
@@ -78,7 +78,7 @@ struct rule_codes : codes_of_table<0, KIND != PLAIN> {
 	}
 };
 
-KERNELS(vlut_rules_d4, rule_codes<near_d<4>, 2, PLAIN>)
-KERNELS(vlut_rules_d4_blocks, rule_codes<near_d<4>, 2, BY_BLOCK>)
-KERNELS(vlut_rules_e8, rule_codes<near_e8, 4, PLAIN>)
-KERNELS(vlut_rules_e8_blocks, rule_codes<near_e8, 4, BY_BLOCK>)
+KERNELS(vlut_closest_point_skinny_d4, closest_point_codes<near_d<4>, 2, UNSCALED>)
+KERNELS(vlut_closest_point_skinny_d4_block_scaled, closest_point_codes<near_d<4>, 2, BY_BLOCK>)
+KERNELS(vlut_closest_point_skinny_e8, closest_point_codes<near_e8, 4, UNSCALED>)
+KERNELS(vlut_closest_point_skinny_e8_block_scaled, closest_point_codes<near_e8, 4, BY_BLOCK>)

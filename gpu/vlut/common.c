@@ -1,5 +1,5 @@
 /*
- * common.c - what several launchers ask of a coded matrix: its rows, points as s8, scales as f16
+ * common.c - queries on a coded matrix: row layout, points as s8, scales as f16
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,11 +9,11 @@
 
 #include "gpu/vlut/launch.h"
 
-#define SCALES_RATIO 4096.0f	/* of the largest and the smallest that f16 takes well */
+#define SCALES_RATIO 4096.0f	/* largest to smallest scale, at most: f16 products stay accurate */
 
 /*
- * SMs come in groups (GPCs) of 16 or 18, one of which may have few: an H200 has not room for 32
- * clusters of four.
+ * SMs come in groups (GPCs) of 16 or 18, and one GPC may have fewer: an H200, with 132 SMs, cannot
+ * run 32 clusters of four.
  */
 int64_t hzi_cuda_vlut_clusters(const struct hzi_cuda_device *g, int size)
 {
@@ -41,7 +41,7 @@ const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi
 		if (w->sub[i] != 0)
 			return "the values are not points times scales";
 	}
-	/* o is not of the coarser levels, whose factor kernels apply to all. */
+	/* Kernels scale all levels by one factor; o would have to be excluded from it. */
 	for (int i = 0; i < l->rule.embed && w->first > 0; i++) {
 		if (l->rule.offset[i] != 0)
 			return "coarser levels of a lattice with an offset";
@@ -64,18 +64,18 @@ const char *hzi_cuda_vlut_s8_unsupported(const hz_lattice *l, int levels, struct
 	int64_t above = 0, weight = 1;
 
 	*b = (struct hzi_vlut_s8){.words = r->d / 4};
-	b->wide = r->kind == HZI_LATTICE_E8 && r->q == 4;
-	b->large = r->level_size > 256 && !b->wide;
+	b->e8q4 = r->kind == HZI_LATTICE_E8 && r->q == 4;
+	b->many_codes = r->level_size > 256 && !b->e8q4;
 	if ((r->d != 4 && r->d != 8) || r->embed != r->d || (r->flags & HZI_LATTICE_MAPPED))
 		return "the lattice is not a named one of dimension 4 or 8";
-	if (!l->leaders || (b->large && r->level_size > HZI_VLUT_WORDS))
+	if (!l->leaders || (b->many_codes && r->level_size > HZI_VLUT_WORDS))
 		return "the lattice has too many codes a level for a table";
-	if (b->wide || b->large) {
+	if (b->e8q4 || b->many_codes) {
 		low = -l->leader_max;
 		high = l->leader_max;
 	}
-	/* Words of eight have 4 bits for each. */
-	if (b->large && r->d == 8 && high - low > 15)
+	/* A leader of eight coordinates is one word of 4 bits each. */
+	if (b->many_codes && r->d == 8 && high - low > 15)
 		return "the leaders do not fit 4 bits";
 	for (int m = 1; m < levels; m++) {
 		weight *= r->q;
@@ -84,7 +84,10 @@ const char *hzi_cuda_vlut_s8_unsupported(const hz_lattice *l, int levels, struct
 			return "the points do not fit s8";
 	}
 	for (int j = 0; j < r->d; j++) {
-		/* Of the first level: its leaders and all that makes p - o + 128 of the sum */
+		/*
+		 * First level: its leader plus the constant that turns the sum of bytes into p - o
+		 * + 128
+		 */
 		const int64_t first = 128 - r->offset[j] + low * above;
 
 		if (first + low < 0 || first + high + (high - low) * above > 255)
@@ -98,7 +101,7 @@ void hzi_cuda_vlut_s8_leaders(const hz_lattice *l, const struct hzi_vlut_s8 *b, 
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 
-	for (int i = 0; i < 256 && !b->wide && !b->large; i++) {
+	for (int i = 0; i < 256 && !b->e8q4 && !b->many_codes; i++) {
 		const int32_t *c = l->leaders + i % (int)r->level_size * r->d;
 
 		for (int j = 0; j < r->d; j++)
@@ -113,7 +116,7 @@ uint32_t hzi_cuda_vlut_f16(float f)
 {
 	const uint32_t sign = f < 0 ? 0x8000 : 0;
 	int e;
-	const float m = frexpf(fabsf(f), &e);	/* 0.5 .. 1 */
+	const float m = frexpf(fabsf(f), &e);	/* 0.5 to 1 */
 
 	return f == 0 ? 0 : sign | ((uint32_t)((e + 14) << 10) + (uint32_t)lrintf((m - 0.5f) *
 										  2048.0f));
@@ -121,7 +124,7 @@ uint32_t hzi_cuda_vlut_f16(float f)
 
 #define NO_SHIFT 99
 
-/* log2 of how many 32 values share T */
+/* log2 of the values that share T, in units of 32 values */
 static int shift_of(const hz_lattice *l, const struct hzi_coded *w)
 {
 	const int values = l->rule.group * l->rule.d;
@@ -155,7 +158,7 @@ const char *hzi_cuda_vlut_scales_unsupported(const hz_lattice *l, const struct h
 		return "T is not contiguous or not of groups of 4 to 128 values";
 	if (!(most / least <= SCALES_RATIO))
 		return "the scales are too far apart for f16";
-	/* The largest becomes 0.5 to 1, so that no product leaves f16. */
+	/* Normalizes the largest scale to 0.5 .. 1, so that no product overflows f16. */
 	frexpf(most, &exponent);
 	for (int i = 0; i < l->rule.scales; i++)
 		s->of[i] = hzi_cuda_vlut_f16(ldexpf(l->rule.scale[i], -exponent)) * 0x10001u;

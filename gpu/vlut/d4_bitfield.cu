@@ -1,19 +1,19 @@
 /*
- * d4_bitfield.cu - packed codes of D4 as fields of bits, and their products with few vectors
+ * d4_bitfield.cu - packed D4 codes: packing, decoding to s8, skinny GEMM on u8 tensor cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic alone (d4_bitfield.cuh), eight lattice blocks of two levels at a time:
- * nothing is looked up. A word of one coordinate is a register of the left operand of the matrix
- * units for u8 as it stands, its nibbles of 16 rows in two eights: with both nibbles for rows g,
- * with the upper one alone for rows g + 8, which is subtracted from the sums in the end. The signs
- * are a second operand. So a chunk of 16 rows by 64 values takes a warp about 40 instructions, in
- * which the matrix units have their part, too.
+ * Bitwise logic decodes eight lattice blocks of two levels at a time (d4_bitfield.cuh), without
+ * tables. A word of one coordinate is an A operand of mma.m16n8k32 for u8 as it is: its bytes hold
+ * nibbles of rows g and g + 8. The register of rows g has both nibbles, that of rows g + 8 the
+ * upper one alone, and the accumulator of rows g + 8 is subtracted from that of rows g in the end.
+ * The signs are a second A operand. A warp spends about 40 instructions on a chunk of 16 rows by 64
+ * values, mma included.
  *
- * x becomes integers, as digits of 8 bits in columns of the right operand: three digits, of 22 bits
- * and sign, for up to two vectors, two for more. The largest of a split of k becomes 2^21 to 2^22,
- * or almost 2^14 to 2^15. Sums are exact; those of warps and then of splits are added in their
- * order.
+ * x becomes integers, split into signed 8-bit digits that are columns of the B operand: three
+ * digits (22 bits and sign) for up to two vectors, two for more. Each split of k scales its largest
+ * |x| to 2^21 .. 2^22, or to nearly 2^14 .. 2^15 with two digits. Accumulators are exact. Those of
+ * warps, then of splits, are added in a fixed order.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -23,20 +23,20 @@
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/d4_bitfield.h"
 
-#define THREADS HZI_FIELDS_THREADS
+#define THREADS HZI_VLUT_D4_THREADS
 #define WARPS (THREADS / 32)
-#define ROWS HZI_FIELDS_ROWS
-#define CHUNK HZI_FIELDS_CHUNK
-#define BYTES HZI_FIELDS_BYTES
-#define BATCH HZI_FIELDS_BATCH
-#define AHEAD HZI_FIELDS_STAGES
+#define ROWS HZI_VLUT_D4_ROWS
+#define CHUNK HZI_VLUT_D4_CHUNK
+#define BYTES HZI_VLUT_D4_BYTES
+#define BATCH HZI_VLUT_D4_COLUMNS
+#define STAGES HZI_VLUT_D4_STAGES
 #define SIGNS 0x80808080
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-/* A thread for the 16 bytes of a lane */
+/* One thread packs the 16 bytes of a lane. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_fields_pack(const __grid_constant__ hzi_fields_pack p)
+vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack p)
 {
 	const int64_t total = p.tiles * p.chunks * 32;
 
@@ -50,7 +50,7 @@ vlut_fields_pack(const __grid_constant__ hzi_fields_pack p)
 			const int nibble = n / 2, m = n % 2 - p.first;
 			const int64_t row = tile * ROWS + nibble % 2 * 8 + lane / 4;
 			const int64_t block = chunk * (CHUNK / 4) + lane % 4 * 4 + nibble / 2;
-			uint32_t leader, turned = 0;
+			uint32_t leader, flip = 0;
 
 			if (m < 0 || row >= p.rows || block >= p.blocks)
 				continue;
@@ -59,17 +59,17 @@ vlut_fields_pack(const __grid_constant__ hzi_fields_pack p)
 				const uint32_t c = leader >> 8 * e;
 
 				w[e] |= (e < 3 ? c & 3 : c & 2) << 2 * n;
-				turned |= (c >> 2 ^ c >> 1) & 1;
+				flip |= (c >> 2 ^ c >> 1) & 1;
 			}
-			w[3] |= turned << 2 * n;
+			w[3] |= flip << 2 * n;
 		}
 		((uint4 *)p.packed)[i] = make_uint4(w[0], w[1], w[2], w[3]);
 	}
 }
 
-/* A thread for the 16 bytes of a lane: four blocks of two rows */
+/* One thread decodes the 16 bytes of a lane: four blocks of two rows. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
+vlut_d4_bitfield_points_s8(const __grid_constant__ hzi_vlut_d4_points p)
 {
 	const int64_t total = p.tiles * p.chunks * 32;
 
@@ -81,11 +81,11 @@ vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
 		const uint4 v = ((const uint4 *)p.packed)[i];
 		uint32_t w[4] = {v.x, v.y, v.z, v.w}, s[4];
 
-		fields_signs(w, s);
+		d4_signs(w, s);
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			const int64_t row = tile * ROWS + 8 * h + lane / 4;
-			uint32_t to[4];
+			uint32_t dst[4];
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
@@ -97,11 +97,11 @@ vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
 					point |= (w[e] >> at & 15) << 8 * e;
 					less = __vadd4(less, (s[e] >> at & 10) << (8 * e + 1));
 				}
-				to[j] = __vsub4(point, less);
+				dst[j] = __vsub4(point, less);
 			}
 			if (row < p.rows && block < p.blocks)
-				*(uint4 *)(p.to + row * p.line + 4 * block) =
-					make_uint4(to[0], to[1], to[2], to[3]);
+				*(uint4 *)(p.dst + row * p.pitch + 4 * block) =
+					make_uint4(dst[0], dst[1], dst[2], dst[3]);
 		}
 	}
 }
@@ -109,34 +109,34 @@ vlut_fields_bytes(const __grid_constant__ hzi_fields_bytes p)
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /*
- * NT: tiles of 8 columns: 1: columns are three digits of up to 2 vectors (4 b + digit), or vectors
- * of s8; 2: tile i is digit i of up to 8 vectors.
+ * NT: column tiles of 8. NT = 1: column 4 b + d is digit d of vector b, for up to 2 vectors; or
+ * columns are vectors of s8. NT = 2: tile d is digit d of up to 8 vectors.
  */
 template <int NT>
-struct vlut_fields_block {
-	static constexpr int PARTS = NT == 1 ? 3 : 2;
-	/* so that the digits of the largest, x 2^shift times this, do not leave s8 */
+struct d4_bitfield_block {
+	static constexpr int DIGITS = NT == 1 ? 3 : 2;
+	/* x 2^shift is multiplied by this, so that the digits of the largest x fit s8 */
 	static constexpr float LIMIT = NT == 1 ? 1 : 32639.0f / 32768.0f;
 	static constexpr int X_BITS = NT == 1 ? 22 : 15;
 
-	const hzi_vlut_fields &p;
+	const hzi_vlut_d4_bitfield &p;
 	const int tid, lane, warp, g, t;
 	int begin, count;		/* chunks of this split */
 	int tile0, tiles;		/* of this block */
-	/* Of x, of a vector: see value_of(); filled up to whole warps */
+	/* Items of x per vector (see first_value()); padded to whole warps */
 	int items, padded;
-	int columns;			/* in shared memory, of a tile of 8: the rest are copies */
+	int columns;			/* of a tile of 8, in shared memory; the rest are copies */
 	bool digits;			/* x is not s8 */
-	uint32_t *most;			/* [vector] the largest |x|, as bits */
-	/* [vector][digit] sums of x times o; before, units of plain rows */
+	uint32_t *absmax;			/* [vector] the largest |x| as float bits */
+	/* [vector][digit] sums of x times o; prepare_rows() first keeps factors here */
 	int32_t *offsets;
-	/* [chunk][tile of columns][column][t]: word i is coordinate i */
+	/* [chunk][column tile][column][t]: word i is coordinate i */
 	uint4 *x;
-	uint4 *stages;			/* [warp][stage][lane] of codes */
-	int2 *spans;			/* [warp] the first tile and the last */
-	float *sums, *totals;		/* [warp][slot][row][vector]; [tile][row][vector] */
+	uint4 *stages;			/* [warp][stage][lane] codes */
+	int2 *spans;			/* [warp] first and last tile */
+	float *partials, *totals;		/* [warp][slot][row][vector]; [tile][row][vector] */
 
-	__device__ __forceinline__ explicit vlut_fields_block(const hzi_vlut_fields &p_)
+	__device__ __forceinline__ explicit d4_bitfield_block(const hzi_vlut_d4_bitfield &p_)
 		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4)
 	{
 		extern __shared__ __align__(16) uint8_t memory[];
@@ -151,33 +151,33 @@ struct vlut_fields_block {
 		columns = NT == 1 && p.batch == 1 ? 4 : 8;
 		items = count * 16;
 		padded = (items + 31) / 32 * 32;
-		most = (uint32_t *)memory;
-		offsets = (int32_t *)(most + BATCH);
+		absmax = (uint32_t *)memory;
+		offsets = (int32_t *)(absmax + BATCH);
 		spans = (int2 *)(offsets + 3 * BATCH);
 		stages = (uint4 *)(spans + WARPS);
-		x = stages + WARPS * AHEAD * 32;
-		sums = (float *)(x + (p.chunks + split - 1 >> p.split_log2) * NT * columns * 4);
-		totals = sums + (WARPS * p.slots * ROWS << p.batch_log2);
+		x = stages + WARPS * STAGES * 32;
+		partials = (float *)(x + (p.chunks + split - 1 >> p.split_log2) * NT * columns * 4);
+		totals = partials + (WARPS * p.slots * ROWS << p.batch_log2);
 	}
 
-	/* The first chunk of a warp, of all of this block's tiles */
+	/* The first chunk of warp w, counted over the chunks of all tiles of this block */
 	__device__ __forceinline__ int first_of(int w) const
 	{
 		return tiles * count * w / WARPS;
 	}
 
 	/*
-	 * 2^shift: the largest |x| of a vector becomes 2^(X_BITS - 1) and more; 0 if it is not
+	 * 2^shift scales the largest |x| of a vector to 2^(X_BITS - 1) or more; 0 if it is 0 or not
 	 * finite.
 	 */
 	__device__ __forceinline__ int shift(int b) const
 	{
-		const int exponent = (int)(most[b] >> 23);
+		const int exponent = (int)(absmax[b] >> 23);
 
-		return exponent == 255 || most[b] == 0 ? 0 : X_BITS - 1 + 127 - exponent;
+		return exponent == 255 || absmax[b] == 0 ? 0 : X_BITS - 1 + 127 - exponent;
 	}
 
-	/* f 2^i, i in -252 .. 254 */
+	/* f 2^i for i in -252 .. 254 */
 	__device__ __forceinline__ static float times_power(float f, int i)
 	{
 		const int half = i / 2;
@@ -186,22 +186,21 @@ struct vlut_fields_block {
 	}
 
 	/*
-	 * Items of x: those of 16 values, unit 4 chunk + t of a split, that are coordinate i,
-	 * values i, 4 + i, 8 + i and 12 + i, which make a word. This is the one of the first
-	 * column.
+	 * An item is coordinate i of the 16 values of unit 4 chunk + t: values i, 4 + i, 8 + i and
+	 * 12 + i, which make one word per digit. Returns the word of column 0.
 	 */
-	__device__ __forceinline__ uint32_t *place(int item) const
+	__device__ __forceinline__ uint32_t *x_slot(int item) const
 	{
 		return (uint32_t *)(x + item / 16 * NT * columns * 4 + item / 4 % 4) + item % 4;
 	}
 
-	__device__ __forceinline__ int value_of(int item) const
+	__device__ __forceinline__ int first_value(int item) const
 	{
 		return begin * CHUNK + item / 4 * 16 + item % 4;
 	}
 
-	/* x times this is an integer: 2^shift as a product of two numbers, and LIMIT */
-	__device__ __forceinline__ float2 units_of(int b) const
+	/* The factor that makes x an integer, 2^shift LIMIT, as a product of two numbers */
+	__device__ __forceinline__ float2 factors_of(int b) const
 	{
 		const int up = shift(b), half = up / 2;
 
@@ -210,53 +209,56 @@ struct vlut_fields_block {
 					    make_float2(1, 1);
 	}
 
-	/* Rounded, as bytes of digits: 1.5 2^23 makes the integer the lower bits. */
-	__device__ __forceinline__ static uint32_t digits_of(float f, float2 units)
+	/*
+	 * Rounds f factor to an integer and returns its signed digits as bytes: adding 1.5 2^23
+	 * leaves the integer in the low bits of the float.
+	 */
+	__device__ __forceinline__ static uint32_t to_digits(float f, float2 units)
 	{
 		return __float_as_uint(fmaf(f * units.x, units.y, 12582912.0f)) + 0x808080 -
 		       0x400000 ^ 0x808080;
 	}
 
-	/* Digit d of four */
-	__device__ __forceinline__ static uint32_t word_of(uint32_t a, uint32_t b, uint32_t c,
-							   uint32_t e, int d)
+	/* Digit d of four numbers, as one word */
+	__device__ __forceinline__ static uint32_t pack_digit(uint32_t a, uint32_t b, uint32_t c,
+							      uint32_t e, int d)
 	{
 		const uint32_t pick = d | (d + 4) << 4;
 
 		return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, e, pick), 0x5410);
 	}
 
-	/* Column of a digit of a vector, as words from the first one's on */
-	__device__ __forceinline__ int column_of(int b, int d) const
+	/* Offset in words from column 0 to the column of digit d of vector b */
+	__device__ __forceinline__ int digit_offset(int b, int d) const
 	{
 		return (NT == 2 ? d * 8 + b : digits ? 4 * b + d : b) * 16;
 	}
 
-	__device__ __forceinline__ void store_item(const float (&f)[4], int b, uint32_t *to,
+	__device__ __forceinline__ void store_item(const float (&f)[4], int b, uint32_t *dst,
 						   float2 units) const
 	{
 		uint32_t v[4];
 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			v[i] = digits_of(f[i], units);
+			v[i] = to_digits(f[i], units);
 #pragma unroll
-		for (int d = 0; d < PARTS; d++)
+		for (int d = 0; d < DIGITS; d++)
 			if (d == 0 || digits)
-				to[column_of(b, d)] = word_of(v[0], v[1], v[2], v[3], d);
+				dst[digit_offset(b, d)] = pack_digit(v[0], v[1], v[2], v[3], d);
 	}
 
-	/* Sums of digits times o, for what is subtracted in the end: a warp for each of them */
-	__device__ __forceinline__ void add_offsets(void) const
+	/* Sums of x times o, to be subtracted in the end: one warp per vector and digit */
+	__device__ __forceinline__ void dot_offsets(void) const
 	{
-		const int parts = digits ? PARTS : 1;
+		const int digit_count = digits ? DIGITS : 1;
 
-		for (int i = warp; i < p.batch * parts; i += WARPS) {
-			const int b = i / parts, d = i % parts;
+		for (int i = warp; i < p.batch * digit_count; i += WARPS) {
+			const int b = i / digit_count, d = i % digit_count;
 			int sum = 0;
 
 			for (int unit = lane; unit < count * 4; unit += 32) {
-				const uint32_t *at = place(unit * 4) + column_of(b, d);
+				const uint32_t *at = x_slot(unit * 4) + digit_offset(b, d);
 
 #pragma unroll
 				for (int e = 0; e < 4; e++)
@@ -268,9 +270,9 @@ struct vlut_fields_block {
 		}
 	}
 
-	/* Loads what comes from memory before codes are on their way, which take all there is. */
+	/* Loads x before the loads of codes are issued, which saturate memory bandwidth. */
 	struct x_items {
-		static constexpr int EACH = 4;		/* of a thread, at a time */
+		static constexpr int EACH = 4;		/* per thread at a time */
 		float f[EACH][4];
 	};
 
@@ -285,24 +287,27 @@ struct vlut_fields_block {
 		for (int r = 0; r < x_items::EACH; r++) {
 			const int i = first + r * THREADS + tid, b = vector_of(i),
 				  item = i - b * padded;
-			const int k = value_of(item);
+			const int k = first_value(item);
 
-			load_run<1, 4>(x.f[r], p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
-				       b < p.batch && item < items ? p.k - k : 0);
+			load_strided<1, 4>(x.f[r], p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
+					   b < p.batch && item < items ? p.k - k : 0);
 		}
 	}
 
-	/* Twice over x: for the largest, then to digits. A warp has items of one vector. */
+	/*
+	 * Two passes over x: the largest |x|, then digits. All items of a warp belong to one
+	 * vector.
+	 */
 	__device__ __forceinline__ void prepare_x(x_items &x) const
 	{
 		constexpr int AT_ONCE = x_items::EACH * THREADS;
 		const int total = padded * p.batch;
 
 #pragma unroll 1
-		for (int turn = digits ? 0 : 1; turn < 2; turn++) {
+		for (int pass = digits ? 0 : 1; pass < 2; pass++) {
 #pragma unroll 1
 			for (int first = 0; first < total; first += AT_ONCE) {
-				if (total > AT_ONCE && (turn > 0 || first > 0))
+				if (total > AT_ONCE && (pass > 0 || first > 0))
 					load_items(x, first);
 #pragma unroll
 				for (int r = 0; r < x_items::EACH; r++) {
@@ -311,7 +316,7 @@ struct vlut_fields_block {
 
 					if (i - lane >= total)
 						break;
-					if (turn == 0) {
+					if (pass == 0) {
 						uint32_t u = 0;
 
 #pragma unroll
@@ -320,11 +325,11 @@ struct vlut_fields_block {
 								0x7fffffff);
 						u = __reduce_max_sync(~0u, u);
 						if (lane == 0)
-							atomicMax(&most[b], u);
+							atomicMax(&absmax[b], u);
 					} else {
 						if (item < items)
-							store_item(x.f[r], b, place(item),
-								   units_of(b));
+							store_item(x.f[r], b, x_slot(item),
+								   factors_of(b));
 					}
 				}
 			}
@@ -332,7 +337,10 @@ struct vlut_fields_block {
 		}
 	}
 
-	/* The same of rows of 8 vectors in f16, 16 aligned bytes each: an item of all of them */
+	/*
+	 * x_vectorized with 8 vectors: an item is 16 aligned bytes of f16 of all vectors, for each
+	 * of its 4 rows.
+	 */
 	struct x_rows {
 		static constexpr int EACH = 2;
 		uint32_t row[EACH][4][4];
@@ -346,7 +354,7 @@ struct vlut_fields_block {
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
-				const int k = value_of(item) + 4 * j;
+				const int k = first_value(item) + 4 * j;
 				uint4 v = make_uint4(0, 0, 0, 0);
 
 				if (item < items && k < p.k)
@@ -381,11 +389,11 @@ struct vlut_fields_block {
 							     0xffff);
 
 			if (lane == c)
-				atomicMax(&most[c], __float_as_uint(f16_low(u)));
+				atomicMax(&absmax[c], __float_as_uint(f16_low(u)));
 		}
 		__syncthreads();
 		if (tid < 8) {
-			const float2 units = units_of(tid);
+			const float2 units = factors_of(tid);
 
 			((float *)offsets)[tid] = units.x * units.y;
 		}
@@ -401,7 +409,7 @@ struct vlut_fields_block {
 			for (int r = 0; r < x_rows::EACH; r++) {
 				const int item = first + r * THREADS + tid;
 
-				uint32_t *to = place(item);
+				uint32_t *dst = x_slot(item);
 
 				if (item >= items)
 					break;
@@ -413,17 +421,14 @@ struct vlut_fields_block {
 					for (int j = 0; j < 4; j++)
 						f[j] = c % 2 ? f16_high(x.row[r][j][c / 2]) :
 						       f16_low(x.row[r][j][c / 2]);
-					store_item(f, c, to, make_float2(scale[c], 1));
+					store_item(f, c, dst, make_float2(scale[c], 1));
 				}
 			}
 		}
 		__syncthreads();
 	}
 
-	/*
-	 * The same of one vector of f16 back to back, of whole units, 16 values and as many bytes
-	 * aligned
-	 */
+	/* x_vectorized with one contiguous vector of f16: a thread has a unit of 16 values. */
 	struct x_units {
 		uint32_t v[8];
 	};
@@ -462,9 +467,9 @@ struct vlut_fields_block {
 		}
 		u = __reduce_max_sync(~0u, max(u >> 16, u & 0xffff));
 		if (lane == 0)
-			atomicMax(&most[0], __float_as_uint(f16_low(u)));
+			atomicMax(&absmax[0], __float_as_uint(f16_low(u)));
 		__syncthreads();
-		scale = units_of(0);
+		scale = factors_of(0);
 #pragma unroll 1
 		for (int unit = tid; unit - lane < units; unit += THREADS) {
 			uint32_t v[16];
@@ -473,18 +478,18 @@ struct vlut_fields_block {
 				load_unit(x, unit);
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
-				v[2 * i] = digits_of(f16_low(x.v[i]), scale);
-				v[2 * i + 1] = digits_of(f16_high(x.v[i]), scale);
+				v[2 * i] = to_digits(f16_low(x.v[i]), scale);
+				v[2 * i + 1] = to_digits(f16_high(x.v[i]), scale);
 			}
 #pragma unroll
-			for (int d = 0; d < PARTS; d++) {
+			for (int d = 0; d < DIGITS; d++) {
 				uint32_t w[4];
 
 #pragma unroll
 				for (int i = 0; i < 4; i++)
-					w[i] = word_of(v[i], v[4 + i], v[8 + i], v[12 + i], d);
+					w[i] = pack_digit(v[i], v[4 + i], v[8 + i], v[12 + i], d);
 				if (unit < units)
-					*(uint4 *)(place(unit * 4) + d * 16) =
+					*(uint4 *)(x_slot(unit * 4) + d * 16) =
 						make_uint4(w[0], w[1], w[2], w[3]);
 			}
 		}
@@ -494,27 +499,27 @@ struct vlut_fields_block {
 	/* ---- Codes: pairs of chunks on their way to shared memory, 16 bytes a lane ---- */
 
 	struct codes {
-		const uint8_t *from;	/* this lane's of the next chunk */
-		int left, chunks;	/* before the next tile; in all */
-		uint32_t ring, at;	/* in shared memory: the first stage; the next to load */
+		const uint8_t *src;	/* this lane's part of the next chunk */
+		int left, chunks;	/* chunks left in the tile; in all */
+		uint32_t ring, at;	/* shared addresses: first stage; next one to load */
 	};
 
 	__device__ __forceinline__ void load_pair(codes &q) const
 	{
 		if (q.chunks >= 2 && q.left > 2) {
-			cp_async(q.at, q.from);
-			cp_async(q.at + BYTES, q.from + BYTES);
-			q.from += 2 * BYTES;
+			cp_async(q.at, q.src);
+			cp_async(q.at + BYTES, q.src + BYTES);
+			q.src += 2 * BYTES;
 			q.left -= 2;
 		} else {
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
 				if (q.chunks > i)
-					cp_async(q.at + i * BYTES, q.from);
-				q.from += BYTES;
+					cp_async(q.at + i * BYTES, q.src);
+				q.src += BYTES;
 				if (--q.left == 0) {
 					q.left = count;
-					q.from += (int64_t)(p.chunks - count) * BYTES;
+					q.src += (int64_t)(p.chunks - count) * BYTES;
 				}
 			}
 		}
@@ -525,7 +530,7 @@ struct vlut_fields_block {
 
 	__device__ __forceinline__ static uint32_t next_stage(uint32_t ring, uint32_t at)
 	{
-		return at == ring + (AHEAD - 2) * BYTES ? ring : at + 2 * BYTES;
+		return at == ring + (STAGES - 2) * BYTES ? ring : at + 2 * BYTES;
 	}
 
 	template <class Fetch, class Prepare>
@@ -536,13 +541,13 @@ struct vlut_fields_block {
 		int c = lo % count, slot = 0;
 		codes q;
 
-		q.from = p.packed + lane * 16 +
-			 ((int64_t)(tile0 + lo / count) * p.chunks + begin + c) * BYTES;
+		q.src = p.packed + lane * 16 +
+			((int64_t)(tile0 + lo / count) * p.chunks + begin + c) * BYTES;
 		q.left = count - c;
 		q.chunks = hi - lo;
-		q.ring = q.at = shared_address(stages) + (warp * AHEAD * 32 + lane) * 16;
+		q.ring = q.at = shared_address(stages) + (warp * STAGES * 32 + lane) * 16;
 		if (tid < BATCH)
-			most[tid] = 0;
+			absmax[tid] = 0;
 		if (lane == 0)
 			spans[warp] = make_int2(lo < hi ? lo / count : 1,
 						lo < hi ? (hi - 1) / count : 0);
@@ -551,11 +556,11 @@ struct vlut_fields_block {
 		pdl_launch_dependents();
 		fetch();
 #pragma unroll
-		for (int d = 0; d < AHEAD / 2 - 1; d++)
+		for (int d = 0; d < STAGES / 2 - 1; d++)
 			load_pair(q);
 		prepare();
-		if (p.centred)
-			add_offsets();
+		if (p.has_offset)
+			dot_offsets();
 
 		const uint32_t x0 = shared_address(x + (g & (columns - 1)) * 4 + t),
 			       step_x = NT * columns * 64;
@@ -564,8 +569,8 @@ struct vlut_fields_block {
 #pragma unroll 1
 		for (int s = lo; s < hi; s += 2) {
 			load_pair(q);
-			/* and no barrier: each lane reads what it has copied itself */
-			cp_async_wait<AHEAD / 2 - 1>();
+			/* No barrier: each lane reads what it copied itself. */
+			cp_async_wait<STAGES / 2 - 1>();
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
 				uint32_t w[4];
@@ -588,7 +593,7 @@ struct vlut_fields_block {
 
 	__device__ __forceinline__ void run(void)
 	{
-		if (!p.plain) {
+		if (!p.x_vectorized) {
 			x_items x;
 
 			run([&]() { load_items(x, 0); }, [&]() { prepare_x(x); });
@@ -608,7 +613,7 @@ struct vlut_fields_block {
 	{
 		uint32_t s[4];
 
-		fields_signs(w, s);
+		d4_signs(w, s);
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
 			uint32_t b[4];
@@ -626,20 +631,20 @@ struct vlut_fields_block {
 	}
 
 	/*
-	 * A warp's sums of a tile, in units of x as integers; of s8, whole numbers: the bits
-	 * themselves
+	 * Writes a warp's sums of a tile as floats, in units of the integers of x; for x of s8, as
+	 * the bits of the integers.
 	 */
 	__device__ __forceinline__ void flush(int32_t (&acc)[NT][4], int32_t (&signs)[NT][4],
 					      int slot) const
 	{
-		float *to = sums + ((warp * p.slots + slot) * ROWS << p.batch_log2);
+		float *dst = partials + ((warp * p.slots + slot) * ROWS << p.batch_log2);
 		int32_t whole[NT][4];
 
 #pragma unroll
 		for (int n = 0; n < NT; n++)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				/* rows g: less rows g + 8, which are 16 times */
+				/* rows g minus rows g + 8, which are 16 times too large */
 				whole[n][e] = acc[n][e] - acc[n][2 + e] - 2 * signs[n][e];
 				whole[n][2 + e] = (acc[n][2 + e] - 2 * signs[n][2 + e]) >> 4;
 				acc[n][e] = acc[n][2 + e] = signs[n][e] = signs[n][2 + e] = 0;
@@ -656,23 +661,23 @@ struct vlut_fields_block {
 					v[e] += 256.0f * (float)whole[NT - 1][2 * h + e];
 			}
 			if (NT == 1 && digits) {
-				/* digits 0 1 and 2 lie in neighbours */
+				/* lane t even has digits 0 and 1 of a vector, lane t + 1 digit 2 */
 				const float low = v[0] + 256.0f * v[1];
 				const float high = __shfl_down_sync(~0u, v[0], 1);
 
 				if (t % 2 == 0 && t / 2 < p.batch)
-					to[(r << p.batch_log2) + t / 2] = low + 65536.0f * high;
+					dst[(r << p.batch_log2) + t / 2] = low + 65536.0f * high;
 				continue;
 			}
 #pragma unroll
 			for (int e = 0; e < 2; e++)
 				if (2 * t + e < p.batch)
-					to[(r << p.batch_log2) + 2 * t + e] = digits ? v[e] :
+					dst[(r << p.batch_log2) + 2 * t + e] = digits ? v[e] :
 						__int_as_float(whole[0][2 * h + e]);
 		}
 	}
 
-	/* Sums of the warps, and what they are of x: of s8 whole numbers, as bits */
+	/* Adds up the warps' sums, scaled to x; for x of s8, returns the bits of the integer. */
 	__device__ __forceinline__ float add_warps(int i) const
 	{
 		const int width_log2 = 4 + p.batch_log2, tile = i >> width_log2,
@@ -684,21 +689,21 @@ struct vlut_fields_block {
 		for (int w = 0; w < WARPS; w++) {
 			const int2 span = spans[w];
 			const bool in = span.x <= tile && tile <= span.y;
-			const float f = in ? sums[(w * p.slots - span.x << width_log2) + i] : 0;
+			const float f = in ? partials[(w * p.slots - span.x << width_log2) + i] : 0;
 
 			s += f;
 			whole += __float_as_int(f);
 		}
 		if (!digits)
-			return __int_as_float(whole - (p.centred ? offsets[3 * b] : 0));
-		for (int d = 0; d < PARTS && p.centred; d++)
+			return __int_as_float(whole - (p.has_offset ? offsets[3 * b] : 0));
+		for (int d = 0; d < DIGITS && p.has_offset; d++)
 			s -= (float)offsets[3 * b + d] * (float)(1 << 8 * d);
-		return most[b] >= 0x7f800000 ? __uint_as_float(0x7fffffff) :
+		return absmax[b] >= 0x7f800000 ? __uint_as_float(0x7fffffff) :
 		       times_power(s * (1 / LIMIT), -shift(b));
 	}
 
-	/* Of number i of the tiles' sums the row and the vector; false: it is no result. */
-	__device__ __forceinline__ bool place_of(int i, int64_t &row, int &b) const
+	/* Row and vector of element i of the tiles' sums; false if that is padding. */
+	__device__ __forceinline__ bool result_index(int i, int64_t &row, int &b) const
 	{
 		row = (int64_t)tile0 * ROWS + (i >> p.batch_log2);
 		b = i & (1 << p.batch_log2) - 1;
@@ -711,10 +716,10 @@ struct vlut_fields_block {
 			((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole;
 			return;
 		}
-		store_sum(p, row, b, digits ? s : (float)whole);
+		store_scaled(p, row, b, digits ? s : (float)whole);
 	}
 
-	/* Sums of warps, then of splits, to y. */
+	/* Adds sums of warps, then of splits, and stores y. */
 	__device__ __forceinline__ void finish(void) const
 	{
 		const int n = tiles * ROWS << p.batch_log2, split = 1 << p.split_log2;
@@ -727,7 +732,7 @@ struct vlut_fields_block {
 
 			if (split > 1)
 				totals[i] = s;
-			else if (place_of(i, row, b))
+			else if (result_index(i, row, b))
 				store(row, b, s, __float_as_int(s));
 		}
 		if (split == 1)
@@ -738,7 +743,7 @@ struct vlut_fields_block {
 			int32_t whole = 0;
 			float s = 0;
 
-			if (!place_of(i, row, b))
+			if (!result_index(i, row, b))
 				continue;
 			for (int z = 0; z < split; z++) {
 				const float f = cluster_load(cluster_map(shared_address(totals + i),
@@ -755,13 +760,13 @@ struct vlut_fields_block {
 	}
 };
 
-/* Two blocks fit an SM, the second of the kernel behind. */
+/* Two blocks fit an SM: one of this kernel and one of its PDL successor. */
 #define KERNEL(name, tiles) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 2) \
-	name(const __grid_constant__ hzi_vlut_fields p) \
+	name(const __grid_constant__ hzi_vlut_d4_bitfield p) \
 	{ \
-		vlut_fields_block<tiles>(p).run(); \
+		d4_bitfield_block<tiles>(p).run(); \
 	}
 
-KERNEL(vlut_fields_2, 1)
-KERNEL(vlut_fields_8, 2)
+KERNEL(vlut_d4_bitfield_2, 1)
+KERNEL(vlut_d4_bitfield_8, 2)

@@ -8,55 +8,56 @@
 
 #include "gpu/vlut/vlut.h"
 
-#define HZI_FIELDS_THREADS 512
-#define HZI_FIELDS_ROWS 16		/* of a tile */
-#define HZI_FIELDS_CHUNK 64		/* of k: a tile's are 512 bytes */
-#define HZI_FIELDS_BYTES 512
-#define HZI_FIELDS_BATCH 8		/* vectors, at most */
-/* Chunks of a warp in shared memory or in flight: even */
-#define HZI_FIELDS_STAGES 8
-#define HZI_FIELDS_STAGES_BYTES (HZI_FIELDS_STAGES * HZI_FIELDS_BYTES * HZI_FIELDS_THREADS / 32)
+#define HZI_VLUT_D4_THREADS 512
+#define HZI_VLUT_D4_ROWS 16		/* rows of a tile */
+#define HZI_VLUT_D4_CHUNK 64		/* values of k: 512 bytes of a tile */
+#define HZI_VLUT_D4_BYTES 512
+#define HZI_VLUT_D4_COLUMNS 8		/* columns of x per launch, at most */
+/* Chunks of a warp that are in shared memory or in flight: an even number */
+#define HZI_VLUT_D4_STAGES 8
+#define HZI_VLUT_D4_STAGES_BYTES (HZI_VLUT_D4_STAGES * HZI_VLUT_D4_BYTES * HZI_VLUT_D4_THREADS / 32)
 
 /*
- * Packed: [tile of rows][chunk of k][lane 4 g + t] of 16 bytes: words i = 0 .. 3 of
- * d4_bitfield.cuh, nibble 2 j + h being lattice block 16 chunk + 4 t + j of row 16 tile + 8 h + g.
+ * Layout of packed D4: [tile of 16 rows][chunk of k][lane 4 g + t] of 16 bytes, which are words i =
+ * 0 .. 3 of d4_bitfield.cuh. Nibble 2 j + h of a word is lattice block 16 chunk + 4 t + j of row 16
+ * tile + 8 h + g.
  */
-struct hzi_fields_pack {
+struct hzi_vlut_d4_pack {
 	const uint8_t *codes;
 	uint8_t *packed;
 	int64_t rows, blocks, row, block, level;
 	int64_t tiles, chunks;
 	int32_t first, pad_;
-	uint32_t leaders[256];		/* four bytes each */
+	uint32_t leaders[256];		/* four s8 coordinates each */
 };
 
-/* Packed codes to p - o as s8, rows `line` bytes apart */
-struct hzi_fields_bytes {
+/* Decodes packed codes to p - o as s8, rows `pitch` bytes apart. */
+struct hzi_vlut_d4_points {
 	const uint8_t *packed;
-	uint8_t *to;
-	int64_t rows, blocks, tiles, chunks, line;
-	uint32_t minus, pad_;		/* o, of bytes */
+	uint8_t *dst;
+	int64_t rows, blocks, tiles, chunks, pitch;
+	uint32_t minus, pad_;		/* minus: o, four s8 */
 };
 
 /*
- * Grid: shares of the tiles of rows, times the splits of k, which are a cluster. slots: tiles that
- * a warp has a part of.
+ * Grid: shares of the row tiles, times the splits of k, which form a cluster. slots: the most tiles
+ * that one warp has chunks of.
  */
-struct hzi_vlut_fields {
+struct hzi_vlut_d4_bitfield {
 	const uint8_t *packed;
 	const float *row_scale;
 	const void *x;
 	void *y;
 	int64_t row_scale_step, x_k, x_b, y_i, y_b;
-	int32_t rows, k, chunks, batch, batch_log2;	/* log2: rounded up */
-	int32_t tiles_each, tiles_more;	/* of a share, and how many have one more */
+	int32_t rows, k, chunks, batch, batch_log2;	/* log2 of batch, rounded up */
+	int32_t tiles_each, tiles_more;	/* tiles per share; this many shares have one more */
 	int32_t x_dtype, y_dtype, split_log2, slots;
-	int32_t offset[4], centred;	/* o, and whether it is not 0 */
-	int32_t plain;			/* x is f16, aligned: one contiguous vector, or rows of 8 */
+	int32_t offset[4], has_offset;	/* o; has_offset: o is not 0 */
+	int32_t x_vectorized;		/* f16, aligned; 1 contiguous or 8 row-major columns */
 	float scale;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_fields_pack) == 1104, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_fields) == 144, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_pack) == 1104, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_bitfield) == 144, "the same layout for C and CUDA");
 
 #endif

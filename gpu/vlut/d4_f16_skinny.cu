@@ -1,12 +1,12 @@
 /*
- * d4_f16_skinny.cu - products of packed codes of D4 and up to 8 vectors of f16, as they are
+ * d4_f16_skinny.cu - skinny GEMM of packed D4 and up to 8 columns of f16, on f16 tensor cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic (d4_bitfield.cuh) to f16, and x is an operand as it stands, so that
- * nothing has to be done to it before. A warp has some of the chunks of k of all of a block's
- * tiles of rows: what it needs of x is its own, comes with its codes, and is read from shared
- * memory once for several tiles. No warp waits for another before sums are added, in their order.
+ * Codes are decoded by bitwise logic (d4_bitfield.cuh) to f16, and x is used without conversion.
+ * Warps split k: a warp has some of the chunks of k of all row tiles of the block, and copies the
+ * part of x that it needs along with its codes; it reads that from shared memory once for several
+ * tiles. No warp waits for another until the accumulators are added, in a fixed order.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -16,37 +16,37 @@
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/d4_f16_skinny.h"
 
-#define THREADS HZI_STREAM_THREADS
+#define THREADS HZI_VLUT_D4_SKINNY_THREADS
 #define WARPS (THREADS / 32)
-#define ROWS HZI_FIELDS_ROWS
-#define CHUNK HZI_FIELDS_CHUNK
-#define BYTES HZI_FIELDS_BYTES
-#define COLUMNS HZI_STREAM_COLUMNS
-#define X_BYTES HZI_STREAM_X_BYTES
+#define ROWS HZI_VLUT_D4_ROWS
+#define CHUNK HZI_VLUT_D4_CHUNK
+#define BYTES HZI_VLUT_D4_BYTES
+#define COLUMNS HZI_VLUT_D4_SKINNY_COLUMNS
+#define X_BYTES HZI_VLUT_D4_SKINNY_X_BYTES
 
 /*
- * VECTORS: x is vectors, not rows of 8. T: tiles at a time, at most. S: chunks of a warp in shared
- * memory, or on their way
+ * COLUMN_MAJOR: x is contiguous columns, else rows of 8. TILES: row tiles at a time, at most.
+ * STAGES: chunks of a warp in shared memory or in flight
  */
-template <bool VECTORS, int T, int S>
-struct vlut_stream_block {
-	static constexpr int STAGE = X_BYTES + T * BYTES, RING = S * STAGE;
-	static_assert(RING >= T * ROWS * COLUMNS * 4, "sums lie where codes were");
+template <bool COLUMN_MAJOR, int TILES, int STAGES>
+struct d4_f16_skinny_block {
+	static constexpr int STAGE = X_BYTES + TILES * BYTES, RING = STAGES * STAGE;
+	static_assert(RING >= TILES * ROWS * COLUMNS * 4, "sums lie where codes were");
 
-	const hzi_vlut_stream &p;
+	const hzi_vlut_d4_f16_skinny &p;
 	const int tid, lane, warp, g, t;
 	int tile0, tiles;		/* of this block */
 	int begin, end;			/* chunks of this warp */
 	uint8_t *memory;
 	uint32_t ring;			/* of this warp */
 
-	__device__ __forceinline__ explicit vlut_stream_block(const hzi_vlut_stream &p_)
+	__device__ __forceinline__ explicit d4_f16_skinny_block(const hzi_vlut_d4_f16_skinny &p_)
 		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4)
 	{
-		extern __shared__ __align__(128) uint8_t room[];
+		extern __shared__ __align__(128) uint8_t shared[];
 		const int share = blockIdx.x;
 
-		memory = room;
+		memory = shared;
 		tile0 = share * p.tiles_each + min(share, p.tiles_more);
 		tiles = p.tiles_each + (share < p.tiles_more);
 		begin = p.chunks * warp / WARPS;
@@ -55,39 +55,40 @@ struct vlut_stream_block {
 	}
 
 	/*
-	 * x of a chunk, in lines of eight times 16 bytes: eight rows of 8 vectors, or a vector. The
-	 * m-th of line r is at place m ^ r, so that lanes that read together meet other banks.
+	 * Copies x of a chunk, as eight groups of eight 16-byte pieces: a group is eight rows of 8
+	 * columns, or one column. Piece m of group r goes to slot m ^ r of the group, against bank
+	 * conflicts.
 	 */
-	__device__ __forceinline__ void copy_x(int c, uint32_t to) const
+	__device__ __forceinline__ void copy_x(int c, uint32_t dst) const
 	{
 #pragma unroll
 		for (int i = 0; i < X_BYTES / 512; i++) {
-			const int piece = i * 32 + lane, line = piece / 8;
-			const uint16_t *from = p.x;
-			int there;
+			const int piece = i * 32 + lane, row8 = piece / 8;
+			const uint16_t *src = p.x;
+			int bytes;
 
-			if (VECTORS) {
+			if (COLUMN_MAJOR) {
 				const int k = c * CHUNK + piece % 8 * 8;
 
-				there = line < p.batch ? min(max(p.k - k, 0) * 2, 16) : 0;
-				from += there ? line * p.x_step + k : 0;
+				bytes = row8 < p.batch ? min(max(p.k - k, 0) * 2, 16) : 0;
+				src += bytes ? row8 * p.x_step + k : 0;
 			} else {
 				const int k = c * CHUNK + piece;
 
-				there = k < p.k ? 16 : 0;
-				from += there ? k * p.x_step : 0;
+				bytes = k < p.k ? 16 : 0;
+				src += bytes ? k * p.x_step : 0;
 			}
-			cp_async_zfill(to + (piece ^ (line & 7)) * 16, from, there);
+			cp_async_zfill(dst + (piece ^ (row8 & 7)) * 16, src, bytes);
 		}
 	}
 
 	/*
-	 * The right operands of a chunk, of coordinate i words 2 i and 2 i + 1: values i and 8 + i,
-	 * then 4 + i and 12 + i of each 16
+	 * B operands of a chunk. Registers 2 i and 2 i + 1 are for coordinate i: of each 16 values,
+	 * i and 8 + i; then 4 + i and 12 + i.
 	 */
 	__device__ __forceinline__ void load_x(uint32_t (&b)[8], uint32_t at) const
 	{
-		if (VECTORS) {
+		if (COLUMN_MAJOR) {
 			uint32_t v[8];
 
 			shared_load(v, at + (g * 8 + (2 * t ^ g)) * 16);
@@ -100,7 +101,7 @@ struct vlut_stream_block {
 				b[2 * i + 1] = __byte_perm(v[2 + i / 2], v[6 + i / 2], pick);
 			}
 		} else {
-			/* Rows m of lines r, m = 0 4 1 5, then 2 6 3 7 */
+			/* Rows m = 0 4 1 5, then 2 6 3 7, of groups r */
 			const int r = lane & 7, m = lane >> 4 | (lane >> 3 & 1) << 2;
 
 			ldmatrix_x4_trans(b, at + (r * 8 + (m ^ r)) * 16);
@@ -110,10 +111,11 @@ struct vlut_stream_block {
 
 	__device__ __forceinline__ void run(void) const
 	{
-		const int row_bytes = p.chunks * BYTES, most = min((end - begin) * BYTES, p.ahead);
+		const int row_bytes = p.chunks * BYTES,
+			  prefetch_bytes = min((end - begin) * BYTES, p.ahead);
 		const uint8_t *codes = p.packed + (int64_t)tile0 * row_bytes + begin * BYTES;
 
-		for (int i = lane * 128; i < most; i += 32 * 128)
+		for (int i = lane * 128; i < prefetch_bytes; i += 32 * 128)
 			for (int m = 0; m < tiles; m++)
 				prefetch_l2(codes + (int64_t)m * row_bytes + i);
 		codes += lane * 16;
@@ -127,17 +129,17 @@ struct vlut_stream_block {
 	__device__ __forceinline__ void run_group(const uint8_t *codes, int row_bytes, int first,
 						  int n) const
 	{
-		float acc[T][4] = {}, sub[4] = {};
+		float acc[TILES][4] = {}, sub[4] = {};
 		uint32_t slot = ring;
 
 #pragma unroll
-		for (int i = 0; i < S; i++)
+		for (int i = 0; i < STAGES; i++)
 			if (begin + i < end)
 				copy_x(begin + i, ring + i * STAGE);
 #pragma unroll
-		for (int i = 0; i < S; i++) {
+		for (int i = 0; i < STAGES; i++) {
 #pragma unroll
-			for (int m = 0; m < T; m++) {
+			for (int m = 0; m < TILES; m++) {
 				if (begin + i < end && m < n)
 					cp_async(ring + i * STAGE + X_BYTES + m * BYTES + lane * 16,
 						 codes + m * row_bytes + i * BYTES);
@@ -145,16 +147,16 @@ struct vlut_stream_block {
 			}
 		}
 		pdl_launch_dependents();
-		codes += S * BYTES;
+		codes += STAGES * BYTES;
 #pragma unroll 1
 		for (int c = begin; c < end; c++) {
-			const bool more = c + S < end;
+			const bool more = c + STAGES < end;
 			uint32_t b[8];
 
-			cp_async_wait<S * T - 1>();
+			cp_async_wait<STAGES * TILES - 1>();
 			__syncwarp();
 			load_x(b, slot);
-			if (p.centred) {
+			if (p.has_offset) {
 #pragma unroll
 				for (int i = 0; i < 4; i++) {
 					const uint32_t o = p.offset[i], a[4] = {o, o, o, o};
@@ -164,24 +166,24 @@ struct vlut_stream_block {
 			}
 			__syncwarp();
 			if (more)
-				copy_x(c + S, slot);
+				copy_x(c + STAGES, slot);
 #pragma unroll
-			for (int m = 0; m < T; m++) {
+			for (int m = 0; m < TILES; m++) {
 				const uint32_t at = slot + X_BYTES + m * BYTES + lane * 16;
 
-				cp_async_wait<S * T - 1>();
+				cp_async_wait<STAGES * TILES - 1>();
 				if (m < n) {
 					uint32_t w[4], s[4];
 
 					shared_load(w, at);
-					fields_signs(w, s);
+					d4_signs(w, s);
 					if (more)
 						cp_async(at, codes + m * row_bytes);
 #pragma unroll
 					for (int i = 0; i < 4; i++) {
 						uint32_t a[4];
 
-						fields_f16_both(a, w[i], s[i]);
+						d4_points_f16_both(a, w[i], s[i]);
 						mma_m16n8k16<HZ_F16>(acc[m], a, b[2 * i],
 								     b[2 * i + 1]);
 					}
@@ -189,34 +191,37 @@ struct vlut_stream_block {
 				cp_async_commit();
 			}
 			codes += BYTES;
-			slot = slot == ring + (S - 1) * STAGE ? ring : slot + STAGE;
+			slot = slot == ring + (STAGES - 1) * STAGE ? ring : slot + STAGE;
 		}
 		finish(acc, sub, first, n);
 		if (first + n < tiles)
 			__syncthreads();
 	}
 
-	/* Sums of the warps, each in the place of its codes: [tile][row][column] */
-	__device__ __forceinline__ void finish(const float (&acc)[T][4], const float (&sub)[4],
+	/*
+	 * Adds the warps' accumulators, which replace their codes in shared memory:
+	 * [tile][row][column].
+	 */
+	__device__ __forceinline__ void finish(const float (&acc)[TILES][4], const float (&sub)[4],
 					       int first, int n) const
 	{
-		float *const sums = (float *)(memory + warp * RING);
+		float *const partials = (float *)(memory + warp * RING);
 
 		cp_async_wait<0>();
 		__syncwarp();
 #pragma unroll
-		for (int m = 0; m < T; m++) {
+		for (int m = 0; m < TILES; m++) {
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				float v[2];
 
-				/* see fields_f16_both() */
+				/* see d4_points_f16_both() */
 #pragma unroll
 				for (int e = 0; e < 2; e++)
 					v[e] = h ? acc[m][2 + e] * 0x1p20f :
 						   (acc[m][e] - acc[m][2 + e]) * 0x1p24f;
 				if (m < n)
-					*(float2 *)(sums + (m * ROWS + h * 8 + g) * COLUMNS +
+					*(float2 *)(partials + (m * ROWS + h * 8 + g) * COLUMNS +
 						    2 * t) = make_float2(v[0] - sub[2 * h],
 									 v[1] - sub[2 * h + 1]);
 			}
@@ -231,22 +236,22 @@ struct vlut_stream_block {
 			for (int w = 0; w < WARPS; w++)
 				s += ((const float *)(memory + w * RING))[i];
 			if (row < p.rows && b < p.batch)
-				store_sum(p, row, b, s);
+				store_scaled(p, row, b, s);
 		}
 	}
 };
 
-/* Two blocks fit an SM, the second of the kernel behind, but of 6 tiles. */
-#define KERNEL(name, vectors, tiles, stages) \
+/* Two blocks fit an SM, the second one of the PDL successor; with 6 tiles only one. */
+#define KERNEL(name, column_major, tiles, stages) \
 	extern "C" __global__ void __launch_bounds__(THREADS, tiles > 4 ? 1 : 2) \
-	name(const __grid_constant__ hzi_vlut_stream p) \
+	name(const __grid_constant__ hzi_vlut_d4_f16_skinny p) \
 	{ \
-		vlut_stream_block<vectors, tiles, stages>(p).run(); \
+		d4_f16_skinny_block<column_major, tiles, stages>(p).run(); \
 	}
 
-KERNEL(vlut_stream_rows_2, false, 2, 3)
-KERNEL(vlut_stream_rows_4, false, 4, 2)
-KERNEL(vlut_stream_rows_6, false, 6, 2)
-KERNEL(vlut_stream_vectors_2, true, 2, 3)
-KERNEL(vlut_stream_vectors_4, true, 4, 2)
-KERNEL(vlut_stream_vectors_6, true, 6, 2)
+KERNEL(vlut_d4_f16_skinny_row_major_2, false, 2, 3)
+KERNEL(vlut_d4_f16_skinny_row_major_4, false, 4, 2)
+KERNEL(vlut_d4_f16_skinny_row_major_6, false, 6, 2)
+KERNEL(vlut_d4_f16_skinny_column_major_2, true, 2, 3)
+KERNEL(vlut_d4_f16_skinny_column_major_4, true, 4, 2)
+KERNEL(vlut_d4_f16_skinny_column_major_6, true, 6, 2)

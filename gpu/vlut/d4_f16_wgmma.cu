@@ -1,14 +1,14 @@
 /*
- * d4_f16_wgmma.cu - products of packed codes of D4 and many vectors of f16: for Hopper
+ * d4_f16_wgmma.cu - GEMM of packed D4 and f16 by wgmma, for 9 and more columns, sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Codes are decoded by logic (d4_bitfield.cuh) to f16 in registers, which are the left operand of
- * the matrix units. x lies in memory as rows of k, and is the right operand as the copy engine
- * brings it: step i of a chunk takes coordinate i of all its lattice blocks, rows i and 4 + i of
- * each 8, so these come as planes, 8 rows apart. One warp asks for copies, the others multiply;
- * warpgroups have other rows, or other chunks of k. Splits of k are blocks of a cluster, whose sums
- * are added in their order.
+ * Codes are decoded by bitwise logic (d4_bitfield.cuh) to f16 in registers, the A operand of wgmma.
+ * x, row-major in k, is the B operand as TMA stores it. Step i of a chunk multiplies coordinate i
+ * of all its lattice blocks, that is rows i and 4 + i of every 8 of k; TMA therefore loads x as
+ * planes of rows that are 8 apart. One warp issues TMA loads, the others multiply; warpgroups have
+ * different rows, or different chunks of k. Splits of k are the blocks of a cluster, which add
+ * their accumulators in a fixed order.
  */
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
@@ -19,33 +19,37 @@
 
 #if HAVE_WGMMA
 
-#define CHUNK HZI_BATCH_CHUNK
-#define LINES (CHUNK / HZI_FIELDS_CHUNK * HZI_FIELDS_BYTES / 128)	/* of a chunk of a tile */
+#define CHUNK HZI_VLUT_D4_WGMMA_CHUNK
+#define LINES (CHUNK / HZI_VLUT_D4_CHUNK * HZI_VLUT_D4_BYTES / 128)	/* of a chunk of a tile */
 
-/* See HZI_BATCH_16_1. */
-template <int COLUMNS, int TURNS, int BESIDE, int SLICES, int SLOTS, int REGISTERS>
-struct vlut_batch_block {
-	static constexpr int WARPS = 4 * BESIDE * SLICES,
-			     THREADS = HZI_BATCH_THREADS(BESIDE, SLICES, REGISTERS);
-	static constexpr int TILES = 4 * TURNS * BESIDE, ROWS = TILES * HZI_FIELDS_ROWS;
+/* For the template arguments, see HZI_VLUT_D4_WGMMA_64X16. */
+template <int COLUMNS, int ROW_GROUPS, int WARPGROUPS, int K_WARPGROUPS, int STAGES, int REGISTERS>
+struct d4_f16_wgmma_block {
+	static constexpr int WARPS = 4 * WARPGROUPS * K_WARPGROUPS,
+			     THREADS =
+				     HZI_VLUT_D4_WGMMA_THREADS(WARPGROUPS, K_WARPGROUPS, REGISTERS);
+	static constexpr int TILES = 4 * ROW_GROUPS * WARPGROUPS, ROWS = TILES * HZI_VLUT_D4_ROWS;
 	static constexpr int X_BYTES = CHUNK * COLUMNS * 2,
-			     SLOT = HZI_BATCH_SLOT(COLUMNS, TURNS, BESIDE);
-	/* Columns of a line of x, bytes of 8 lines, of a plane of a chunk */
-	static constexpr int LINE = COLUMNS < 64 ? COLUMNS : 64, EIGHT = LINE * 16,
-			     PLANE = CHUNK / 64 * EIGHT;
-	static constexpr int SUMS_LINE = COLUMNS + 4,
-			     SUMS = HZI_BATCH_SUMS(COLUMNS, TURNS, BESIDE) / 4;
-	static_assert(SLOTS > SLICES, "a chunk is released when the slice's next one has come");
+			     STAGE_BYTES = HZI_VLUT_D4_WGMMA_STAGE(COLUMNS, ROW_GROUPS, WARPGROUPS);
+	/* Columns of a TMA box of x; bytes of 8 rows of a box; bytes of a plane of a chunk */
+	static constexpr int BOX_COLUMNS = COLUMNS < 64 ? COLUMNS : 64,
+			     CORE_BYTES = BOX_COLUMNS * 16, PLANE = CHUNK / 64 * CORE_BYTES;
+	static constexpr int ACC_PITCH = COLUMNS + 4,
+			     ACC_FLOATS =
+				     HZI_VLUT_D4_WGMMA_ACC(COLUMNS, ROW_GROUPS, WARPGROUPS) / 4;
+	static_assert(STAGES > K_WARPGROUPS,
+		      "a chunk is released when the slice's next one has come");
 
-	const hzi_vlut_batch &p;
+	const hzi_vlut_d4_f16_wgmma &p;
 	const int lane, warp, part, row0;
 	uint8_t *const memory;
 	const uint32_t ring, full, empty;
 
-	__device__ __forceinline__ explicit vlut_batch_block(const hzi_vlut_batch &p_)
+	__device__ __forceinline__ explicit d4_f16_wgmma_block(const hzi_vlut_d4_f16_wgmma &p_)
 		: p(p_), lane(threadIdx.x % 32), warp(threadIdx.x / 32), part(blockIdx.x % p.split),
 		  row0(blockIdx.x / p.split * ROWS), memory(shared_start()),
-		  ring(shared_address(memory)), full(ring + SLOTS * SLOT), empty(full + 8 * SLOTS)
+		  ring(shared_address(memory)), full(ring + STAGES * STAGE_BYTES),
+		  empty(full + 8 * STAGES)
 	{
 	}
 
@@ -55,9 +59,9 @@ struct vlut_batch_block {
 		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 
 		if (threadIdx.x == 0) {
-			for (int s = 0; s < SLOTS; s++) {
+			for (int s = 0; s < STAGES; s++) {
 				mbarrier_init(full + 8 * s, 1);
-				mbarrier_init(empty + 8 * s, 4 * BESIDE);
+				mbarrier_init(empty + 8 * s, 4 * WARPGROUPS);
 			}
 			mbarrier_init_fence();
 		}
@@ -81,125 +85,135 @@ struct vlut_batch_block {
 		}
 	}
 
-	/* The chunk that is number j here is in slot j, of SLOTS in turn. */
+	/* Chunk j of this block is loaded into stage j % STAGES. */
 	__device__ __forceinline__ void produce(int begin, int n) const
 	{
-		ring_position<SLOTS> slot;
+		ring_position<STAGES> stage;
 
 		tma_prefetch_map(p.x);
 		tma_prefetch_map(p.codes);
 		pdl_wait();
-		for (int j = 0; j < n; j++, slot.next()) {
-			const uint32_t at = ring + slot.at * SLOT, barrier = full + 8 * slot.at;
+		for (int j = 0; j < n; j++, stage.next()) {
+			const uint32_t at = ring + stage.at * STAGE_BYTES,
+				       barrier = full + 8 * stage.at;
 
-			if (j >= SLOTS)
-				mbarrier_wait(empty + 8 * slot.at, slot.parity ^ 1);
-			mbarrier_expect_tx(barrier, SLOT);
+			if (j >= STAGES)
+				mbarrier_wait(empty + 8 * stage.at, stage.parity ^ 1);
+			mbarrier_expect_tx(barrier, STAGE_BYTES);
 			tma_load_3d(at + X_BYTES, p.codes, 0, (begin + j) * LINES, row0 / 16,
 				    barrier);
 #pragma unroll
-			for (int b = 0; b < COLUMNS / LINE; b++)
-				tma_load_3d(at + b * CHUNK * LINE * 2, p.x,
-					    (blockIdx.y * COLUMNS + b * LINE) * 2,
+			for (int b = 0; b < COLUMNS / BOX_COLUMNS; b++)
+				tma_load_3d(at + b * CHUNK * BOX_COLUMNS * 2, p.x,
+					    (blockIdx.y * COLUMNS + b * BOX_COLUMNS) * 2,
 					    (begin + j) * (CHUNK / 8), 0, barrier);
-			if (j == min(SLOTS, n) - 1)
+			if (j == min(STAGES, n) - 1)
 				pdl_launch_dependents();
 		}
 	}
 
 	__device__ __forceinline__ void consume(int n) const
 	{
-		/* The same for all of a warp, as descriptors have to be */
-		const int group = __shfl_sync(~0u, warp / 4, 0), slice = group / BESIDE;
-		const int tile = group % BESIDE * TURNS * 4 + warp % 4;
-		float acc[TURNS][COLUMNS / 2];
+		/* Uniform in a warp, as descriptors must be */
+		const int group = __shfl_sync(~0u, warp / 4, 0), k_slice = group / WARPGROUPS;
+		const int tile = group % WARPGROUPS * ROW_GROUPS * 4 + warp % 4;
+		float acc[ROW_GROUPS][COLUMNS / 2];
 
 #pragma unroll
-		for (int r = 0; r < TURNS; r++) {
+		for (int r = 0; r < ROW_GROUPS; r++) {
 #pragma unroll
 			for (int i = 0; i < COLUMNS / 2; i++)
 				acc[r][i] = 0;
 			wgmma_keep(acc[r]);
 		}
-		if (p.centred)
-			multiply<true>(acc, n, slice, tile);
+		if (p.has_offset)
+			multiply<true>(acc, n, k_slice, tile);
 		else
-			multiply<false>(acc, n, slice, tile);
+			multiply<false>(acc, n, k_slice, tile);
 		wgmma_wait<0>();
 #pragma unroll
-		for (int r = 0; r < TURNS; r++)
+		for (int r = 0; r < ROW_GROUPS; r++)
 			wgmma_keep(acc[r]);
-		finish(acc, slice, tile);
+		finish(acc, k_slice, tile);
 	}
 
-	template <bool CENTRED>
-	__device__ __forceinline__ void multiply(float (&acc)[TURNS][COLUMNS / 2], int n, int slice,
-						 int tile) const
+	template <bool HAS_OFFSET>
+	__device__ __forceinline__ void multiply(float (&acc)[ROW_GROUPS][COLUMNS / 2], int n,
+						 int k_slice, int tile) const
 	{
-		/* Of 16 lines the second eight come 4 planes behind; then 64 columns further on */
+		/*
+		 * B descriptor: of 16 rows, the second eight are 4 planes behind; `next` is the
+		 * step to the next 64 columns
+		 */
 		constexpr uint64_t shape =
-			(LINE == 64 ? 1ull : LINE == 32 ? 2ull : 3ull) << 62 |
+			(BOX_COLUMNS == 64 ? 1ull : BOX_COLUMNS == 32 ? 2ull : 3ull) << 62 |
 			(uint64_t)(4 * PLANE / 16) << 32;
-		constexpr uint32_t next = CHUNK * LINE * 2 / 16 << 16;
-		/* This lane's codes of the halves of a chunk, lines with the swizzle */
-		uint32_t own[2];
-		int slot = slice, phase = 0, last = -1;
+		constexpr uint32_t next = CHUNK * BOX_COLUMNS * 2 / 16 << 16;
+		/*
+		 * Offsets of this lane's codes of both halves of a chunk, in swizzled 128-byte
+		 * lines
+		 */
+		uint32_t code_offset[2];
+		int stage = k_slice, phase = 0, last = -1;
 
-		own[0] = X_BYTES + (tile * LINES + lane / 8) * 128 + (lane % 8 ^ lane / 8) * 16;
-		own[1] = (own[0] ^ 64) + LINES / 2 * 128;
-		asm volatile("" : "+r"(own[0]), "+r"(own[1]));
+		code_offset[0] =
+			X_BYTES + (tile * LINES + lane / 8) * 128 + (lane % 8 ^ lane / 8) * 16;
+		code_offset[1] = (code_offset[0] ^ 64) + LINES / 2 * 128;
+		asm volatile("" : "+r"(code_offset[0]), "+r"(code_offset[1]));
 #pragma unroll 1
-		for (int j = slice; j < n; j += SLICES) {
-			const uint32_t at = ring + slot * SLOT, place = (at & 0x3ffff) >> 4 | next;
-			/* While the matrix units read one, the other is made. */
+		for (int j = k_slice; j < n; j += K_WARPGROUPS) {
+			const uint32_t at = ring + stage * STAGE_BYTES,
+				       descriptor = (at & 0x3ffff) >> 4 | next;
+			/* Double buffer: wgmma reads one half while the other is decoded. */
 			uint32_t a[2][4][4];
 
-			mbarrier_wait(full + 8 * slot, phase);
+			mbarrier_wait(full + 8 * stage, phase);
 #pragma unroll
-			for (int e = 0; e < 2 * TURNS; e++) {
-				const int half = e / TURNS, r = e % TURNS;
-				const uint32_t lines = place + half * (EIGHT / 16);
+			for (int e = 0; e < 2 * ROW_GROUPS; e++) {
+				const int half = e / ROW_GROUPS, r = e % ROW_GROUPS;
+				const uint32_t b_descriptor = descriptor + half * (CORE_BYTES / 16);
 
-				decode<CENTRED>(a[e % 2], at + own[half] + r * 4 * LINES * 128);
+				decode<HAS_OFFSET>(a[e % 2], at + code_offset[half] +
+						   r * 4 * LINES * 128);
 				wgmma_fence();
 #pragma unroll
 				for (int i = 0; i < 4; i++)
 					wgmma_rs<true>(acc[r], a[e % 2][i],
-						       shape | (lines + i * (PLANE / 16)));
+						       shape | (b_descriptor + i * (PLANE / 16)));
 				wgmma_commit();
 				wgmma_wait<1>();
 				if (e == 0 && last >= 0 && lane == 0)
 					mbarrier_arrive(empty + 8 * last);
 			}
-			last = slot;
-			slot += SLICES;
-			if (slot >= SLOTS) {
-				slot -= SLOTS;
+			last = stage;
+			stage += K_WARPGROUPS;
+			if (stage >= STAGES) {
+				stage -= STAGES;
 				phase ^= 1;
 			}
 		}
 	}
 
-	/* Half a chunk of a tile */
-	template <bool CENTRED>
+	/* Decodes half a chunk of a row tile. */
+	template <bool HAS_OFFSET>
 	__device__ __forceinline__ void decode(uint32_t (&a)[4][4], uint32_t codes) const
 	{
 		uint32_t w[4], s[4];
 
 		shared_load(w, codes);
-		fields_signs(w, s);
+		d4_signs(w, s);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			fields_f16_both(a[i], w[i], s[i]);
-			if (CENTRED) {
+			d4_points_f16_both(a[i], w[i], s[i]);
+			if (HAS_OFFSET) {
 #pragma unroll
 				for (int e = 0; e < 4; e++)
-					a[i][e] = add_f16x2(a[i][e], p.minus[2 * i + e % 2]);
+					a[i][e] = add_f16x2(a[i][e], p.minus_offset[2 * i + e % 2]);
 			}
 		}
 	}
 
-	/* Of those that multiply */
+	/* Barrier of the consumer warps */
 	__device__ __forceinline__ void sync(void) const
 	{
 		bar_sync(1, WARPS * 32);
@@ -213,36 +227,37 @@ struct vlut_batch_block {
 		s[3] += v.w;
 	}
 
-	/* Sums lie where chunks were: slice by slice, rows of columns. */
-	__device__ __forceinline__ void finish(const float (&acc)[TURNS][COLUMNS / 2], int slice,
-					       int tile) const
+	/* Accumulators overlay the stages, one slab per warpgroup along k. */
+	__device__ __forceinline__ void finish(const float (&acc)[ROW_GROUPS][COLUMNS / 2],
+					       int k_slice, int tile) const
 	{
-		float *const sums = (float *)memory;
-		constexpr int FOURS = COLUMNS / 4;
+		float *const partials = (float *)memory;
+		constexpr int VECTORS = COLUMNS / 4;
 
 		sync();
 #pragma unroll
-		for (int r = 0; r < TURNS; r++) {
+		for (int r = 0; r < ROW_GROUPS; r++) {
 			const int row = (tile + 4 * r) * 16 + lane / 4;
 
 #pragma unroll
 			for (int i = 0; i < COLUMNS / 2; i += 4) {
-				float *const at = sums + slice * SUMS + row * SUMS_LINE + i * 2 +
-						  2 * (lane % 4);
+				float *const at = partials + k_slice * ACC_FLOATS +
+						  row * ACC_PITCH + i * 2 + 2 * (lane % 4);
 				const float *const s = acc[r] + i;
 
-				/* see fields_f16_both() */
+				/* see d4_points_f16_both() */
 				*(float2 *)at = make_float2((s[0] - s[2]) * 0x1p24f,
 							    (s[1] - s[3]) * 0x1p24f);
-				*(float2 *)(at + 8 * SUMS_LINE) =
+				*(float2 *)(at + 8 * ACC_PITCH) =
 					make_float2(s[2] * 0x1p20f, s[3] * 0x1p20f);
 			}
 		}
 		sync();
 		if (p.split > 1) {
-			if constexpr (SLICES > 1) {
-				for (int i = threadIdx.x; i < ROWS * FOURS; i += WARPS * 32)
-					add_slices(sums + i / FOURS * SUMS_LINE + i % FOURS * 4);
+			if constexpr (K_WARPGROUPS > 1) {
+				for (int i = threadIdx.x; i < ROWS * VECTORS; i += WARPS * 32)
+					add_k_slices(partials + i / VECTORS * ACC_PITCH +
+						     i % VECTORS * 4);
 				sync();
 			}
 			if (warp == 0)
@@ -252,31 +267,31 @@ struct vlut_batch_block {
 			cluster_wait();
 		}
 
-		const int from = ROWS * part / p.split, to = ROWS * (part + 1) / p.split;
+		const int begin_row = ROWS * part / p.split, end_row = ROWS * (part + 1) / p.split;
 
-		for (int i = threadIdx.x; i < (to - from) * FOURS; i += WARPS * 32) {
-			const int row = from + i / FOURS, column = i % FOURS * 4;
+		for (int i = threadIdx.x; i < (end_row - begin_row) * VECTORS; i += WARPS * 32) {
+			const int row = begin_row + i / VECTORS, column = i % VECTORS * 4;
 			const int b = blockIdx.y * COLUMNS + column;
-			const float *const at = sums + row * SUMS_LINE + column;
+			const float *const at = partials + row * ACC_PITCH + column;
 			float s[4] = {};
 
 			if (row0 + row >= p.rows || b >= p.batch)
 				continue;
 			if (p.split > 1) {
-				float4 of[HZI_BATCH_SPLIT] = {};
+				float4 terms[HZI_VLUT_D4_WGMMA_SPLIT] = {};
 
 #pragma unroll
-				for (int z = 0; z < HZI_BATCH_SPLIT; z++)
+				for (int z = 0; z < HZI_VLUT_D4_WGMMA_SPLIT; z++)
 					if (z < p.split)
-						of[z] = cluster_load4(
-							cluster_map(shared_address(at), z));
+						terms[z] = cluster_load4(
+							   cluster_map(shared_address(at), z));
 #pragma unroll
-				for (int z = 0; z < HZI_BATCH_SPLIT; z++)
-					add(s, of[z]);
+				for (int z = 0; z < HZI_VLUT_D4_WGMMA_SPLIT; z++)
+					add(s, terms[z]);
 			} else {
 #pragma unroll
-				for (int z = 0; z < SLICES; z++)
-					add(s, *(const float4 *)(at + z * SUMS));
+				for (int z = 0; z < K_WARPGROUPS; z++)
+					add(s, *(const float4 *)(at + z * ACC_FLOATS));
 			}
 			store(row0 + row, b, s);
 		}
@@ -287,13 +302,13 @@ struct vlut_batch_block {
 		}
 	}
 
-	__device__ __forceinline__ static void add_slices(float *at)
+	__device__ __forceinline__ static void add_k_slices(float *at)
 	{
 		float s[4] = {};
 
 #pragma unroll
-		for (int z = 0; z < SLICES; z++)
-			add(s, *(const float4 *)(at + z * SUMS));
+		for (int z = 0; z < K_WARPGROUPS; z++)
+			add(s, *(const float4 *)(at + z * ACC_FLOATS));
 		*(float4 *)at = make_float4(s[0], s[1], s[2], s[3]);
 	}
 
@@ -303,7 +318,7 @@ struct vlut_batch_block {
 
 		if (p.row_scale)
 			scale *= p.row_scale[row * p.row_scale_step];
-		if (p.y_dtype == HZ_F16 && p.y_fours && b + 4 <= p.batch) {
+		if (p.y_dtype == HZ_F16 && p.y_vectorized && b + 4 <= p.batch) {
 			*(uint2 *)((uint16_t *)p.y + row * p.y_i + b) =
 				make_uint2(to_f16x2(s[0] * scale, s[1] * scale),
 					   to_f16x2(s[2] * scale, s[3] * scale));
@@ -318,29 +333,29 @@ struct vlut_batch_block {
 	}
 };
 
-#define BODY(...) { vlut_batch_block<__VA_ARGS__>(p).run(); }
+#define BODY(...) { d4_f16_wgmma_block<__VA_ARGS__>(p).run(); }
 #else
 #define BODY(...) { }
 #endif
 
-#define THREADS_OF(columns, turns, beside, slices, slots, registers) \
-	HZI_BATCH_THREADS(beside, slices, registers)
+#define THREADS_OF(columns, row_groups, warpgroups, k_warpgroups, stages, registers) \
+	HZI_VLUT_D4_WGMMA_THREADS(warpgroups, k_warpgroups, registers)
 #define THREADS(...) THREADS_OF(__VA_ARGS__)
 #define KERNEL(name, ...) \
 	extern "C" __global__ void __launch_bounds__(THREADS(__VA_ARGS__), 1) \
-	name(const __grid_constant__ hzi_vlut_batch p) \
+	name(const __grid_constant__ hzi_vlut_d4_f16_wgmma p) \
 	BODY(__VA_ARGS__)
 
-KERNEL(vlut_batch_16_1, HZI_BATCH_16_1)
-KERNEL(vlut_batch_16_2, HZI_BATCH_16_2)
-KERNEL(vlut_batch_16_3, HZI_BATCH_16_3)
-KERNEL(vlut_batch_32_1, HZI_BATCH_32_1)
-KERNEL(vlut_batch_32_2, HZI_BATCH_32_2)
-KERNEL(vlut_batch_32_3, HZI_BATCH_32_3)
-KERNEL(vlut_batch_64_1, HZI_BATCH_64_1)
-KERNEL(vlut_batch_64_2, HZI_BATCH_64_2)
-KERNEL(vlut_batch_64_3, HZI_BATCH_64_3)
-KERNEL(vlut_batch_128_1, HZI_BATCH_128_1)
-KERNEL(vlut_batch_128_2, HZI_BATCH_128_2)
-KERNEL(vlut_batch_128_3, HZI_BATCH_128_3)
-KERNEL(vlut_batch_256, HZI_BATCH_256)
+KERNEL(vlut_d4_f16_wgmma_64x16, HZI_VLUT_D4_WGMMA_64X16)
+KERNEL(vlut_d4_f16_wgmma_128x16, HZI_VLUT_D4_WGMMA_128X16)
+KERNEL(vlut_d4_f16_wgmma_192x16, HZI_VLUT_D4_WGMMA_192X16)
+KERNEL(vlut_d4_f16_wgmma_64x32, HZI_VLUT_D4_WGMMA_64X32)
+KERNEL(vlut_d4_f16_wgmma_128x32, HZI_VLUT_D4_WGMMA_128X32)
+KERNEL(vlut_d4_f16_wgmma_192x32, HZI_VLUT_D4_WGMMA_192X32)
+KERNEL(vlut_d4_f16_wgmma_64x64, HZI_VLUT_D4_WGMMA_64X64)
+KERNEL(vlut_d4_f16_wgmma_128x64, HZI_VLUT_D4_WGMMA_128X64)
+KERNEL(vlut_d4_f16_wgmma_192x64, HZI_VLUT_D4_WGMMA_192X64)
+KERNEL(vlut_d4_f16_wgmma_64x128, HZI_VLUT_D4_WGMMA_64X128)
+KERNEL(vlut_d4_f16_wgmma_128x128, HZI_VLUT_D4_WGMMA_128X128)
+KERNEL(vlut_d4_f16_wgmma_192x128, HZI_VLUT_D4_WGMMA_192X128)
+KERNEL(vlut_d4_f16_wgmma_128x256, HZI_VLUT_D4_WGMMA_128X256)

@@ -1,5 +1,5 @@
 /*
- * d4_f16_wgmma.h - parameters of packed D4 by many vectors of f16 with wgmma
+ * d4_f16_wgmma.h - parameters of packed D4 times f16 with 9 and more columns, by wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,54 +9,57 @@
 #include "gpu/runtime/tensor_map.h"
 #include "gpu/vlut/d4_bitfield.h"
 
-#define HZI_BATCH_CHUNK (2 * HZI_FIELDS_CHUNK)	/* of k */
-#define HZI_BATCH_SPLIT 8		/* blocks of a cluster, at most */
+#define HZI_VLUT_D4_WGMMA_CHUNK (2 * HZI_VLUT_D4_CHUNK)	/* values of k */
+#define HZI_VLUT_D4_WGMMA_SPLIT 8		/* blocks of a cluster, at most */
 
 /*
- * Grid: tiles of rows times the splits of k, which are a cluster; tiles of columns. TMA maps: x has
- * planes of the rows k, 8 + k, 16 + k ..., codes have planes of 16 rows, in lines of 128 bytes.
+ * Grid: row tiles times the splits of k, which form a cluster; column tiles. TMA maps are 3-D: x
+ * has rows of k at distance 8 as the second dimension, codes have 128-byte lines of a tile of 16
+ * rows.
  */
-struct hzi_vlut_batch {
+struct hzi_vlut_d4_f16_wgmma {
 	struct hzi_tensor_map x, codes;
 	const float *row_scale;
 	void *y;
 	int64_t row_scale_step, y_i, y_b;
 	int32_t rows, chunks, batch, y_dtype, split;
-	int32_t centred;		/* o is not 0 */
-	/* -17 o, -16 o of coordinate i, for an eight of rows, at 2 i + eight: f16, twice */
-	uint32_t minus[8];
+	int32_t has_offset;		/* o is not 0 */
+	/* f16, twice, of coordinate i: -17 o at 2 i (rows g), -16 o at 2 i + 1 (rows g + 8) */
+	uint32_t minus_offset[8];
 	float scale;
-	int32_t y_fours;		/* y of f16: columns by fours are 8 bytes, aligned */
+	int32_t y_vectorized;		/* y is f16, and four columns are 8 aligned bytes */
 	int32_t pad_[4];
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_batch) == 384, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_f16_wgmma) == 384, "the same layout for C and CUDA");
 
 /*
- * A kernel's tile: columns; groups of 64 rows that a warpgroup takes in turn; warpgroups along the
- * rows, and along k; stages of a chunk in shared memory; registers of a consumer, 0: no setmaxnreg.
+ * Tile of a kernel: columns; groups of 64 rows that a warpgroup processes one after another;
+ * warpgroups along the rows; warpgroups along k; stages of one chunk in shared memory; registers of
+ * a consumer (0: no setmaxnreg).
  */
-#define HZI_BATCH_16_1 16, 1, 1, 4, 16, 0
-#define HZI_BATCH_16_2 16, 2, 1, 4, 12, 0
-#define HZI_BATCH_16_3 16, 3, 1, 4, 12, 0
-#define HZI_BATCH_32_1 32, 1, 1, 4, 12, 0
-#define HZI_BATCH_32_2 32, 2, 1, 4, 12, 0
-#define HZI_BATCH_32_3 32, 3, 1, 4, 9, 112
-#define HZI_BATCH_64_1 64, 1, 1, 4, 9, 0
-#define HZI_BATCH_64_2 64, 2, 1, 3, 7, 152
-#define HZI_BATCH_64_3 64, 3, 1, 2, 7, 216
-#define HZI_BATCH_128_1 128, 1, 1, 3, 6, 152
-#define HZI_BATCH_128_2 128, 1, 2, 1, 5, 216
-#define HZI_BATCH_128_3 128, 1, 3, 1, 4, 152
-#define HZI_BATCH_256 256, 1, 2, 1, 3, 216
+#define HZI_VLUT_D4_WGMMA_64X16 16, 1, 1, 4, 16, 0
+#define HZI_VLUT_D4_WGMMA_128X16 16, 2, 1, 4, 12, 0
+#define HZI_VLUT_D4_WGMMA_192X16 16, 3, 1, 4, 12, 0
+#define HZI_VLUT_D4_WGMMA_64X32 32, 1, 1, 4, 12, 0
+#define HZI_VLUT_D4_WGMMA_128X32 32, 2, 1, 4, 12, 0
+#define HZI_VLUT_D4_WGMMA_192X32 32, 3, 1, 4, 9, 112
+#define HZI_VLUT_D4_WGMMA_64X64 64, 1, 1, 4, 9, 0
+#define HZI_VLUT_D4_WGMMA_128X64 64, 2, 1, 3, 7, 152
+#define HZI_VLUT_D4_WGMMA_192X64 64, 3, 1, 2, 7, 216
+#define HZI_VLUT_D4_WGMMA_64X128 128, 1, 1, 3, 6, 152
+#define HZI_VLUT_D4_WGMMA_128X128 128, 1, 2, 1, 5, 216
+#define HZI_VLUT_D4_WGMMA_192X128 128, 1, 3, 1, 4, 152
+#define HZI_VLUT_D4_WGMMA_128X256 256, 1, 2, 1, 3, 216
 
-#define HZI_BATCH_ROWS(turns, beside) (64 * (turns) * (beside))
-#define HZI_BATCH_THREADS(beside, slices, registers) \
-	((beside) * (slices) * 128 + ((registers) ? 128 : 32))
-#define HZI_BATCH_SLOT(columns, turns, beside) \
-	(HZI_BATCH_CHUNK * (columns) * 2 + 4 * (turns) * (beside) * 2 * HZI_FIELDS_BYTES)
-/* Accumulators of a slice: rows of columns plus 4, against bank conflicts */
-#define HZI_BATCH_SUMS(columns, turns, beside) \
-	(HZI_BATCH_ROWS(turns, beside) * ((columns) + 4) * 4)
+#define HZI_VLUT_D4_WGMMA_ROWS(row_groups, warpgroups) (64 * (row_groups) * (warpgroups))
+#define HZI_VLUT_D4_WGMMA_THREADS(warpgroups, k_warpgroups, registers) \
+	((warpgroups) * (k_warpgroups) * 128 + ((registers) ? 128 : 32))
+#define HZI_VLUT_D4_WGMMA_STAGE(columns, row_groups, warpgroups) \
+	(HZI_VLUT_D4_WGMMA_CHUNK * (columns)*2 + \
+	 4 * (row_groups) * (warpgroups)*2 * HZI_VLUT_D4_BYTES)
+/* Accumulators of one warpgroup along k: rows of columns + 4, against bank conflicts */
+#define HZI_VLUT_D4_WGMMA_ACC(columns, row_groups, warpgroups) \
+	(HZI_VLUT_D4_WGMMA_ROWS(row_groups, warpgroups) * ((columns) + 4) * 4)
 
 #endif

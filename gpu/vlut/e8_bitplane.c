@@ -1,5 +1,5 @@
 /*
- * e8_bitplane.c - packed E8 with q = 4: packing, decoding to s8 or f16, products by few vectors
+ * e8_bitplane.c - packed E8 with q = 4: packing, decoding to s8 or f16, GEMV of up to two columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,12 +13,12 @@
 
 int64_t hzi_cuda_vlut_e8_bitplane_units(const struct hzi_coded *w)
 {
-	return ceil_div(w->k, HZI_OCTETS_UNIT);
+	return ceil_div(w->k, HZI_VLUT_E8_UNIT);
 }
 
 static int64_t tiles_of(const struct hzi_coded *w)
 {
-	return ceil_div(w->rows, HZI_OCTETS_ROWS);
+	return ceil_div(w->rows, HZI_VLUT_E8_ROWS);
 }
 
 bool hzi_cuda_vlut_packs_as_e8_bitplane(const hz_lattice *l, const struct hzi_coded *w)
@@ -28,17 +28,18 @@ bool hzi_cuda_vlut_packs_as_e8_bitplane(const hz_lattice *l, const struct hzi_co
 	if (r->kind != HZI_LATTICE_E8 || r->q != 4 || r->levels != 2 ||
 	    (r->flags & HZI_LATTICE_MAPPED) || hzi_lattice_has_t(l))
 		return false;
-	/* Bytes are points less o. */
+	/* p - o has to fit s8. */
 	for (int i = 0; i < 8; i++) {
 		if (abs(r->offset[i]) > 64)
 			return false;
 	}
-	return w->k > 0 && w->k <= HZI_OCTETS_UNITS * HZI_OCTETS_UNIT && w->rows < INT32_MAX / 64;
+	return w->k > 0 && w->k <= HZI_VLUT_E8_UNITS * HZI_VLUT_E8_UNIT && w->rows < INT32_MAX / 64;
 }
 
 size_t hzi_cuda_vlut_e8_bitplane_bytes(const struct hzi_coded *w)
 {
-	return (size_t)(tiles_of(w) * hzi_cuda_vlut_e8_bitplane_units(w) * 2 * HZI_OCTETS_UNIT_BYTES);
+	return (size_t)(tiles_of(w) * hzi_cuda_vlut_e8_bitplane_units(w) * 2 *
+			HZI_VLUT_E8_UNIT_BYTES);
 }
 
 static struct hzi_launch launch_of(int64_t threads)
@@ -51,24 +52,24 @@ static struct hzi_launch launch_of(int64_t threads)
 
 int hzi_cuda_vlut_e8_bitplane_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
-	const struct hzi_octets_pack p = {
+	const struct hzi_vlut_e8_pack p = {
 		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
 		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
 		.units = hzi_cuda_vlut_e8_bitplane_units(&a->w), .first = a->w.first,
 	};
 	const struct hzi_launch launch = launch_of(p.tiles * p.units * 128);
 
-	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_octets_pack, &launch, &p,
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_e8_bitplane_pack, &launch, &p,
 			       sizeof(p));
 }
 
 int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l,
-				     const struct hzi_coded *w, void *to, int64_t line, int dtype)
+				     const struct hzi_coded *w, void *dst, int64_t pitch, int dtype)
 {
-	struct hzi_octets_points p = {
-		.packed = w->packed, .to = to, .rows = w->rows,
-		.blocks = dtype == HZ_F16 ? line / 8 : w->blocks, .tiles = tiles_of(w),
-		.units = hzi_cuda_vlut_e8_bitplane_units(w), .line = line, .first = w->first,
+	struct hzi_vlut_e8_points p = {
+		.packed = w->packed, .dst = dst, .rows = w->rows,
+		.blocks = dtype == HZ_F16 ? pitch / 8 : w->blocks, .tiles = tiles_of(w),
+		.units = hzi_cuda_vlut_e8_bitplane_units(w), .pitch = pitch, .first = w->first,
 		.factor = 0.5f * l->rule.scale[0],
 	};
 	const struct hzi_launch launch = launch_of(p.tiles * p.units * 64);
@@ -78,17 +79,17 @@ int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l
 		p.sub[i] = w->sub[i] * l->rule.scale[0];
 	}
 	return hzi_cuda_launch(ctx, "vlut_gemm",
-			       dtype == HZ_F16 ?
-			       HZI_KERNEL_vlut_octets_f16 : HZI_KERNEL_vlut_octets_bytes,
+			       dtype == HZ_F16 ? HZI_KERNEL_vlut_e8_bitplane_values_f16 :
+						 HZI_KERNEL_vlut_e8_bitplane_points_s8,
 			       &launch, &p, sizeof(p));
 }
 
 struct plan {
-	int step;			/* columns a launch */
+	int step;			/* columns per launch */
 	int64_t tiles, shares, units, shared;
 };
 
-/* NULL, or why the call is not supported */
+/* Plans a call. Returns NULL, or why it is not supported. */
 static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			   struct plan *p)
 {
@@ -104,14 +105,15 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		if (a->w.sub[i] != 0)
 			return "the values are not points times scales";
 	}
-	*p = (struct plan){.tiles = tiles_of(&a->w), .units = hzi_cuda_vlut_e8_bitplane_units(&a->w)};
+	*p = (struct plan){.tiles = tiles_of(&a->w),
+			   .units = hzi_cuda_vlut_e8_bitplane_units(&a->w)};
 	p->shares = min_of(p->tiles, g->multiprocessors);
-	if (p->tiles > p->shares * HZI_OCTETS_TILES)
-		p->shares = ceil_div(p->tiles, HZI_OCTETS_TILES);
-	for (p->step = a->batch < 2 ? 1 : HZI_OCTETS_BATCH; p->step > 0; p->step--) {
-		p->shared = HZI_OCTETS_REST_BYTES + p->step *
-			    (p->units * HZI_OCTETS_X_BYTES +
-			     ceil_div(p->tiles, p->shares) * HZI_OCTETS_SUMS_BYTES);
+	if (p->tiles > p->shares * HZI_VLUT_E8_TILES)
+		p->shares = ceil_div(p->tiles, HZI_VLUT_E8_TILES);
+	for (p->step = a->batch < 2 ? 1 : HZI_VLUT_E8_COLUMNS; p->step > 0; p->step--) {
+		p->shared = HZI_VLUT_E8_FIXED_BYTES + p->step *
+			    (p->units * HZI_VLUT_E8_X_BYTES +
+			     ceil_div(p->tiles, p->shares) * HZI_VLUT_E8_ACC_BYTES);
 		if (p->shared <= g->shared_block_bytes)
 			return NULL;
 	}
@@ -133,7 +135,7 @@ int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 
 	plan_of(ctx, a, &plan);
 
-	struct hzi_vlut_octets p = {
+	struct hzi_vlut_e8_bitplane p = {
 		.packed = a->w.packed, .row_scale = a->w.row_scale,
 		.row_scale_step = a->w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i,
 		.y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
@@ -143,7 +145,7 @@ int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 		.x_dtype = a->x_dtype, .y_dtype = a->y_dtype, .scale = 0.5f * l->rule.scale[0],
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)plan.shares}, .block = {HZI_OCTETS_THREADS},
+		.grid = {(unsigned)plan.shares}, .block = {HZI_VLUT_E8_THREADS},
 		.shared_bytes = (unsigned)plan.shared, .early = true,
 	};
 
@@ -155,7 +157,8 @@ int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
 		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm",
-					 two ? HZI_KERNEL_vlut_octets_2 : HZI_KERNEL_vlut_octets_1,
+					 two ? HZI_KERNEL_vlut_e8_bitplane_2 :
+					       HZI_KERNEL_vlut_e8_bitplane_1,
 					 &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;

@@ -1,18 +1,19 @@
 /*
- * e8_bitplane.cu - packed codes of E8 as planes of bits, and their products with one or two vectors
+ * e8_bitplane.cu - packed E8 codes: packing, decoding, GEMV of one or two columns on 1-bit tensor
+ * cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The tensor cores count where bits of codes and bits of x are both 1 (mma.sync of single bits): bits
- * b, l, v and s of 32 leaders to a word are one operand, and the columns of the other are bits of x
- * as an integer. Nothing is looked up; the logic of e8_bitplane.cuh has all bits of its
- * words at work.
+ * mma.m16n8k256 of single bits counts where bits of A and B are both 1. A are the bit-planes b, l,
+ * v and s of leaders, 32 to a word; the columns of B are the bits of x as an integer. There are no
+ * tables, and the logic of e8_bitplane.cuh uses all bits of its words.
  *
- * A unit is 16 rows by 1024 values, at a level. The upper level has 4 times the weight, so for it
- * columns begin two further down. s counts as its opposite, so that sums are of the point plus 40.
- * By one vector bits of each kind are counted for themselves. By two there are no registers for
- * that: columns for l begin one further down than those for b, for v two, for s three. x is an
- * integer of 21 bits, or 19, so that 4 x or 32 x is one of at most 24.
+ * A unit is 16 rows by 1024 values of one level. The upper level has 4 times the weight, so its
+ * columns of B start two columns lower. s is inverted, which makes the sums those of the point plus
+ * 40. With one vector the bits of each plane are counted separately. With two vectors registers do
+ * not suffice for that: columns for l start one column lower than those for b, columns for v two,
+ * those for s three. x is an integer of 21 bits, or 19, sign included, so that 4 x or 32 x has at
+ * most 24 bits.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -22,19 +23,19 @@
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/e8_bitplane.cuh"
 
-#define THREADS HZI_OCTETS_THREADS
+#define THREADS HZI_VLUT_E8_THREADS
 #define WARPS (THREADS / 32)
-#define ROWS HZI_OCTETS_ROWS
-#define UNIT HZI_OCTETS_UNIT
-#define UNIT_BYTES HZI_OCTETS_UNIT_BYTES
-#define STAGES HZI_OCTETS_STAGES
-#define NT (HZI_OCTETS_COLUMNS / 8)
+#define ROWS HZI_VLUT_E8_ROWS
+#define UNIT HZI_VLUT_E8_UNIT
+#define UNIT_BYTES HZI_VLUT_E8_UNIT_BYTES
+#define STAGES HZI_VLUT_E8_STAGES
+#define NT (HZI_VLUT_E8_X_BITS / 8)
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-/* A thread for the 16 words of a lane's row */
+/* One thread packs the 16 words of a row of a lane. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_octets_pack(const __grid_constant__ hzi_octets_pack p)
+vlut_e8_bitplane_pack(const __grid_constant__ hzi_vlut_e8_pack p)
 {
 	const int64_t total = p.tiles * p.units * 128;
 
@@ -44,7 +45,7 @@ vlut_octets_pack(const __grid_constant__ hzi_octets_pack p)
 		const int level = (int)(i / 64 % 2), m = level - p.first;
 		const int64_t unit = i / 128 % p.units, tile = i / 128 / p.units;
 		const int64_t row = tile * ROWS + 8 * r + lane / 4;
-		uint32_t *to = p.packed + i / 64 * (UNIT_BYTES / 4);
+		uint32_t *dst = p.packed + i / 64 * (UNIT_BYTES / 4);
 		uint32_t w[16] = {};
 
 		for (int n = 0; n < 32; n++) {
@@ -56,14 +57,17 @@ vlut_octets_pack(const __grid_constant__ hzi_octets_pack p)
 			code = p.codes[row * p.row + block * p.block + m * p.level];
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
-				/* b + 2 (z_e - z_(e+1)), at first 2 z_0: twice a point of it */
+				/*
+				 * b + 2 (z_e - z_(e+1)), with 2 z_0 as the first: twice a point of
+				 * the coset
+				 */
 				const int z = code >> 2 * e & 3, next = code >> (2 * e + 2) & 3;
 				const int c = (int)(code >> 14) +
 					      (e == 7 ? 0 :
 					       2 * (e == 0 ? 2 * z - next : e == 6 ? z : z - next));
 
 				if (e < 7)
-					w[OCTETS_L + e] |= (uint32_t)(c >> 1 & 1) << n;
+					w[E8_L + e] |= (uint32_t)(c >> 1 & 1) << n;
 				h |= (uint32_t)(c >> 2 & 1) << e;
 				odd ^= (uint32_t)((c >> 3) + (c >> 2)) & 1;
 			}
@@ -71,35 +75,35 @@ vlut_octets_pack(const __grid_constant__ hzi_octets_pack p)
 				odd ^= __popc(h) & 1;
 				h ^= 0xff;
 			}
-			w[OCTETS_B] |= (code >> 14 & 1) << n;
-			w[OCTETS_ODD] |= odd << n;
+			w[E8_B] |= (code >> 14 & 1) << n;
+			w[E8_ODD] |= odd << n;
 #pragma unroll
 			for (int e = 0; e < 7; e++)
-				w[OCTETS_H + e] |= (h >> e & 1) << n;
+				w[E8_H + e] |= (h >> e & 1) << n;
 		}
 #pragma unroll
 		for (int e = 0; e < 16; e += 4)
-			*(uint4 *)(to + octets_word(lane, r, e)) =
+			*(uint4 *)(dst + e8_word(lane, r, e)) =
 				make_uint4(w[e], w[e + 1], w[e + 2], w[e + 3]);
 	}
 }
 
 /* ---- Points ---------------------------------------------------------------------------------- */
 
-/* a and b: S bits of mask of either one, those of the other S bits away */
+/* Exchanges S-bit fields: afterwards a has the even fields of both, b the odd ones. */
 template <int S>
 HZ_DEVICE void swap_bits(uint32_t &a, uint32_t &b)
 {
 	constexpr uint32_t mask = S == 1 ? 0x55555555 : 0x33333333;
 	const uint32_t t = a;
 
-	a = octets_choose(mask, t, b << S);
-	b = octets_choose(mask, t >> S, b);
+	a = select_bits(mask, t, b << S);
+	b = select_bits(mask, t >> S, b);
 }
 
-/* Eight coordinates of a point plus 40, bytes of words, less o as bytes */
-HZ_DEVICE void store_points(const hzi_octets_points &p, int8_t *to, const uint32_t (&points)[8][4],
-			    int i, int byte)
+/* Stores eight coordinates of a point, bytes of `points` that are 40 too large, as s8 minus o. */
+HZ_DEVICE void store_points(const hzi_vlut_e8_points &p, int8_t *dst,
+			    const uint32_t (&points)[8][4], int i, int byte)
 {
 	uint32_t v[2];
 
@@ -116,11 +120,11 @@ HZ_DEVICE void store_points(const hzi_octets_points &p, int8_t *to, const uint32
 				    __byte_perm(points[e + 2][i], points[e + 3][i], pick), 0x5410),
 			less);
 	}
-	*(uint2 *)to = make_uint2(v[0], v[1]);
+	*(uint2 *)dst = make_uint2(v[0], v[1]);
 }
 
-/* The same as values in f16 */
-HZ_DEVICE void store_points(const hzi_octets_points &p, uint16_t *to,
+/* The same as f16 values */
+HZ_DEVICE void store_points(const hzi_vlut_e8_points &p, uint16_t *dst,
 			    const uint32_t (&points)[8][4], int i, int byte)
 {
 	uint32_t v[4];
@@ -128,7 +132,7 @@ HZ_DEVICE void store_points(const hzi_octets_points &p, uint16_t *to,
 
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
-		/* 2^23 makes the byte a number. */
+		/* The byte as a float plus 2^23 */
 		const uint32_t u = __byte_perm(points[e][i], 0x4b000000, 0x7440 + byte);
 		const float less = (float)(8388608 + 40 + p.offset[e]);
 
@@ -137,27 +141,30 @@ HZ_DEVICE void store_points(const hzi_octets_points &p, uint16_t *to,
 #pragma unroll
 	for (int e = 0; e < 4; e++)
 		v[e] = to_f16x2(f[2 * e], f[2 * e + 1]);
-	*(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
+	*(uint4 *)dst = make_uint4(v[0], v[1], v[2], v[3]);
 }
 
-/* Coordinates plus 8 of 32 leaders, that of 4 k + i as nibble k of n[e][i]; 8 where not `in` */
-HZ_DEVICE void load_nibbles(uint32_t (&n)[8][4], const uint32_t *from, int lane, int r, bool in)
+/*
+ * Coordinates plus 8 of 32 leaders: nibble k of n[e][i] is coordinate e of leader 4 k + i; 8 if
+ * !in.
+ */
+HZ_DEVICE void load_nibbles(uint32_t (&n)[8][4], const uint32_t *src, int lane, int r, bool in)
 {
 	uint32_t w[16], l[8], v[8], s[8];
 
 #pragma unroll
 	for (int e = 0; e < 16; e += 4) {
-		const uint4 u = *(const uint4 *)(from + octets_word(lane, r, e));
+		const uint4 u = *(const uint4 *)(src + e8_word(lane, r, e));
 
 		w[e] = u.x;
 		w[e + 1] = u.y;
 		w[e + 2] = u.z;
 		w[e + 3] = u.w;
 	}
-	octets_leaders(w, l, v, s);
+	e8_leaders(w, l, v, s);
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
-		n[e][0] = in ? w[OCTETS_B] : 0;
+		n[e][0] = in ? w[E8_B] : 0;
 		n[e][1] = in ? l[e] : 0;
 		n[e][2] = in ? v[e] : 0;
 		n[e][3] = in ? ~s[e] : ~0u;
@@ -168,9 +175,9 @@ HZ_DEVICE void load_nibbles(uint32_t (&n)[8][4], const uint32_t *from, int lane,
 	}
 }
 
-/* A thread for the words of a lane's row: 32 blocks of T */
+/* One thread decodes the words of a row of a lane: 32 blocks of type T. */
 template <class T>
-HZ_DEVICE void decode_points(const hzi_octets_points &p)
+HZ_DEVICE void decode_rows(const hzi_vlut_e8_points &p)
 {
 	const int64_t total = p.tiles * p.units * 64;
 
@@ -179,18 +186,18 @@ HZ_DEVICE void decode_points(const hzi_octets_points &p)
 		const int lane = (int)(at % 32), r = (int)(at / 32 % 2);
 		const int64_t unit = at / 64 % p.units, tile = at / 64 / p.units;
 		const int64_t row = tile * ROWS + 8 * r + lane / 4;
-		const uint32_t *from = (const uint32_t *)p.packed +
-				       (tile * p.units + unit) * (UNIT_BYTES / 2);
+		const uint32_t *src = (const uint32_t *)p.packed +
+				      (tile * p.units + unit) * (UNIT_BYTES / 2);
 		uint32_t n[2][8][4];
 
 		if (row >= p.rows)
 			continue;
 #pragma unroll
 		for (int m = 0; m < 2; m++)
-			load_nibbles(n[m], from + m * (UNIT_BYTES / 4), lane, r, m >= p.first);
+			load_nibbles(n[m], src + m * (UNIT_BYTES / 4), lane, r, m >= p.first);
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
-			/* Bytes: blocks i + 4 half and 8, 16, 24 more */
+			/* Bytes: block i + 4 half, and 8, 16 and 24 further */
 			uint32_t points[8][4];
 
 #pragma unroll
@@ -205,31 +212,34 @@ HZ_DEVICE void decode_points(const hzi_octets_points &p)
 				for (int byte = 0; byte < 4; byte++) {
 					const int64_t block = unit * 128 + lane % 4 +
 							      4 * (i + half * 4 + byte * 8);
-					T *to = (T *)p.to + row * p.line + block * 8;
+					T *dst = (T *)p.dst + row * p.pitch + block * 8;
 
 					if (block < p.blocks)
-						store_points(p, to, points, i, byte);
+						store_points(p, dst, points, i, byte);
 				}
 		}
 	}
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_octets_f16(const __grid_constant__ hzi_octets_points p)
+vlut_e8_bitplane_values_f16(const __grid_constant__ hzi_vlut_e8_points p)
 {
-	decode_points<uint16_t>(p);
+	decode_rows<uint16_t>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_octets_bytes(const __grid_constant__ hzi_octets_points p)
+vlut_e8_bitplane_points_s8(const __grid_constant__ hzi_vlut_e8_points p)
 {
-	decode_points<int8_t>(p);
+	decode_rows<int8_t>(p);
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Rows of 8 bits in bytes, four and four: bit r of byte q becomes bit q of byte r. */
-HZ_DEVICE void turn_bits(uint32_t &low, uint32_t &high)
+/*
+ * Transposes 8 x 8 bits, rows being the bytes of low, then high: bit r of byte q becomes bit q of
+ * byte r.
+ */
+HZ_DEVICE void transpose_bits(uint32_t &low, uint32_t &high)
 {
 	uint32_t t;
 
@@ -242,30 +252,32 @@ HZ_DEVICE void turn_bits(uint32_t &low, uint32_t &high)
 	t = (high ^ high >> 14) & 0x0000cccc;
 	high ^= t ^ t << 14;
 	t = low;
-	low = octets_choose(0x0f0f0f0f, t, high << 4);
-	high = octets_choose(0x0f0f0f0f, t >> 4, high);
+	low = select_bits(0x0f0f0f0f, t, high << 4);
+	high = select_bits(0x0f0f0f0f, t >> 4, high);
 }
 
-/* V: vectors */
+/* V: columns of x */
 template <int V>
-struct vlut_octets_block {
-	static constexpr int TILES = V * NT;	/* of 8 columns */
-	static constexpr int KINDS = V == 1 ? 4 : 1;	/* of bits that are counted apart */
+struct e8_bitplane_block {
+	static constexpr int TILES = V * NT;	/* column tiles of 8 */
+	static constexpr int KINDS = V == 1 ? 4 : 1;	/* kinds of bit-planes counted apart */
 	static constexpr int X_BITS = V == 1 ? 20 : 18;	/* of |x| */
-	static constexpr int X_BYTES = V * HZI_OCTETS_X_BYTES;
-	static constexpr int COLUMNS = HZI_OCTETS_COLUMNS + HZI_OCTETS_ZEROS;
+	static constexpr int X_BYTES = V * HZI_VLUT_E8_X_BYTES;
+	static constexpr int COLUMNS = HZI_VLUT_E8_X_BITS + HZI_VLUT_E8_ZERO_BITS;
 
-	const hzi_vlut_octets &p;
+	const hzi_vlut_e8_bitplane &p;
 	const int tid, lane, warp, g, t;
 	int tile0, tiles;		/* of this block */
-	int32_t *offset;		/* [vector][low 16 bits, above] sums of x times o + 40 */
-	uint32_t *most;			/* [vector] the largest |x|, as bits */
-	uint8_t *stages;		/* [warp][stage][unit] of codes */
-	/* [unit][vector][half of the coordinates][column][t]: word i is the i-th of that half */
+	int32_t *offset;		/* [vector][low 16 bits, high bits] of x times o + 40 */
+	uint32_t *absmax;			/* [vector] the largest |x| as float bits */
+	uint8_t *stages;		/* [warp][stage][unit] codes */
+	/*
+	 * [unit][vector][half of the coordinates][column][t]: word i is coordinate i of that half
+	 */
 	uint8_t *x;
-	int32_t *sums;			/* [tile][row][tile of columns] */
+	int32_t *partials;			/* [tile][row][column tile] */
 
-	__device__ __forceinline__ explicit vlut_octets_block(const hzi_vlut_octets &p_)
+	__device__ __forceinline__ explicit e8_bitplane_block(const hzi_vlut_e8_bitplane &p_)
 		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4),
 		  t(lane % 4)
 	{
@@ -275,21 +287,21 @@ struct vlut_octets_block {
 		tile0 = share * p.tiles_each + min(share, p.tiles_more);
 		tiles = p.tiles_each + (share < p.tiles_more);
 		offset = (int32_t *)memory;
-		most = (uint32_t *)(offset + 4);
+		absmax = (uint32_t *)(offset + 4);
 		stages = memory + 32;
-		x = memory + HZI_OCTETS_REST_BYTES;
-		sums = (int32_t *)(x + p.units * X_BYTES);
+		x = memory + HZI_VLUT_E8_FIXED_BYTES;
+		partials = (int32_t *)(x + p.units * X_BYTES);
 	}
 
-	/* The largest |x| becomes half of 2^X_BITS or more by 2^shift; s8 stays as it is. */
+	/* 2^shift scales the largest |x| to half of 2^X_BITS or more; x of s8 is not scaled. */
 	__device__ __forceinline__ int shift(int b) const
 	{
-		const int exponent = (int)(most[b] >> 23);
+		const int exponent = (int)(absmax[b] >> 23);
 
 		return p.x_dtype == HZ_S8 ? 0 : X_BITS - 1 + 127 - max(exponent, 1);
 	}
 
-	/* 2^n in two factors */
+	/* 2^n as a product of two numbers */
 	__device__ __forceinline__ static float2 powers(int n)
 	{
 		return make_float2(__int_as_float((n >> 1) + 127 << 23),
@@ -307,33 +319,33 @@ struct vlut_octets_block {
 		const int per = p.units * 64, b = V == 1 ? 0 : at / per, i = at - b * per;
 		const int k = i / 32 * (UNIT / 2) + i % 32;
 
-		load_run<1, 32>(x.f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
-				b < V ? p.k - k : 0);
+		load_strided<1, 32>(x.f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
+				    b < V ? p.k - k : 0);
 	}
 
-	/* Its bits to their columns; returns the sum of its integers. */
-	__device__ __forceinline__ int store_item(const item &from, int at, float2 unit) const
+	/* Stores the bits of an item in their columns; returns the sum of its integers. */
+	__device__ __forceinline__ int store_item(const item &src, int at, float2 unit) const
 	{
 		const int per = p.units * 64, b = V == 1 ? 0 : at / per, i = at - b * per;
-		uint8_t *to = x + (i / 64 * V + b) * HZI_OCTETS_X_BYTES +
-			      i % 8 / 4 * (COLUMNS * 64) + i % 32 / 8 * 16 + i % 4 * 4 +
-			      i / 32 % 2 * 2;
+		uint8_t *dst = x + (i / 64 * V + b) * HZI_VLUT_E8_X_BYTES +
+			       i % 8 / 4 * (COLUMNS * 64) + i % 32 / 8 * 16 + i % 4 * 4 +
+			       i / 32 % 2 * 2;
 		uint32_t v[16];
 		int sum = 0;
 
 #pragma unroll
 		for (int j = 0; j < 16; j++) {
-			/* 1.5 2^23 makes the integer the lower bits. */
-			const int n = __float_as_int(fmaf(from.f[j] * unit.x, unit.y,
+			/* Adding 1.5 2^23 leaves the integer in the low bits of the float. */
+			const int n = __float_as_int(fmaf(src.f[j] * unit.x, unit.y,
 							  12582912.0f)) - 0x4b400000;
 
 			v[j] = (uint32_t)min(n, (1 << X_BITS) - 1);
 			sum += (int)v[j];
 		}
 #pragma unroll
-		for (int c = 0; c < HZI_OCTETS_ZEROS; c++)
-			*(uint16_t *)(to + c * 64) = 0;
-		to += HZI_OCTETS_ZEROS * 64;
+		for (int c = 0; c < HZI_VLUT_E8_ZERO_BITS; c++)
+			*(uint16_t *)(dst + c * 64) = 0;
+		dst += HZI_VLUT_E8_ZERO_BITS * 64;
 #pragma unroll
 		for (int byte = 0; byte < 3; byte++) {
 			const uint32_t pick = byte | (4 + byte) << 4;
@@ -344,16 +356,16 @@ struct vlut_octets_block {
 				r[j] = __byte_perm(__byte_perm(v[4 * j], v[4 * j + 1], pick),
 						   __byte_perm(v[4 * j + 2], v[4 * j + 3], pick),
 						   0x5410);
-			turn_bits(r[0], r[1]);
-			turn_bits(r[2], r[3]);
-			/* Bits 2 n and 2 n + 1 of all sixteen */
+			transpose_bits(r[0], r[1]);
+			transpose_bits(r[2], r[3]);
+			/* Bits 2 n and 2 n + 1 of all 16 values */
 #pragma unroll
 			for (int n = 0; n < 4; n++) {
 				const uint32_t pair = __byte_perm(r[n / 2], r[2 + n / 2],
 								  n % 2 ? 0x7362 : 0x5140);
 
-				*(uint16_t *)(to + (byte * 8 + 2 * n) * 64) = (uint16_t)pair;
-				*(uint16_t *)(to + (byte * 8 + 2 * n + 1) * 64) =
+				*(uint16_t *)(dst + (byte * 8 + 2 * n) * 64) = (uint16_t)pair;
+				*(uint16_t *)(dst + (byte * 8 + 2 * n + 1) * 64) =
 					(uint16_t)(pair >> 16);
 			}
 		}
@@ -371,7 +383,7 @@ struct vlut_octets_block {
 		}
 	}
 
-	__device__ __forceinline__ void add_most(const item &x, int at) const
+	__device__ __forceinline__ void add_absmax(const item &x, int at) const
 	{
 		const int b = V == 1 ? 0 : at / (p.units * 64);
 		uint32_t u = 0;
@@ -381,14 +393,14 @@ struct vlut_octets_block {
 			u = max(u, __float_as_uint(x.f[j]) & 0x7fffffff);
 		u = __reduce_max_sync(~0u, u);
 		if (lane == 0)
-			atomicMax(&most[b], u);
+			atomicMax(&absmax[b], u);
 	}
 
-	static constexpr int EACH = 2;		/* items of a thread, at a time */
+	static constexpr int EACH = 2;		/* items per thread at a time */
 
 	/*
-	 * mine: loaded before codes are on their way, which take all there is. A warp has items of
-	 * one unit and vector.
+	 * mine: items loaded before the loads of codes are issued, which saturate memory bandwidth.
+	 * All items of a warp belong to one unit and vector.
 	 */
 	__device__ __forceinline__ void prepare_x(item (&mine)[EACH]) const
 	{
@@ -403,7 +415,7 @@ struct vlut_octets_block {
 				if (first > 0 && at < items)
 					load_item(mine[e], at);
 				if (at < items)
-					add_most(mine[e], at);
+					add_absmax(mine[e], at);
 			}
 		}
 		__syncthreads();
@@ -428,17 +440,17 @@ struct vlut_octets_block {
 
 	/* ---- Codes: units on their way to shared memory ---- */
 
-	__device__ __forceinline__ void load_unit(const uint8_t *from, uint32_t to, bool in) const
+	__device__ __forceinline__ void load_unit(const uint8_t *src, uint32_t dst, bool in) const
 	{
 		if (in) {
 #pragma unroll
 			for (int c = 0; c < UNIT_BYTES / 512; c++)
-				cp_async(to + c * 512, from + c * 512);
+				cp_async(dst + c * 512, src + c * 512);
 		}
 		cp_async_commit();
 	}
 
-	/* Tile c of columns, of all coordinates */
+	/* Loads column tile c for all coordinates. */
 	__device__ __forceinline__ static void load_columns(uint32_t (&x)[8], uint32_t columns,
 							    int c)
 	{
@@ -446,7 +458,7 @@ struct vlut_octets_block {
 		for (int i = 0; i < 8; i += 4) {
 			uint32_t u[4];
 
-			shared_load(u, columns + c / NT * HZI_OCTETS_X_BYTES +
+			shared_load(u, columns + c / NT * HZI_VLUT_E8_X_BYTES +
 				    i / 4 * (COLUMNS * 64) + c % NT * 512);
 #pragma unroll
 			for (int e = 0; e < 4; e++)
@@ -463,7 +475,7 @@ struct vlut_octets_block {
 					  x[i + 1]);
 	}
 
-	/* Bits of one weight by the columns for them */
+	/* Counts bits of one plane in the columns for its weight. */
 	__device__ __forceinline__ static void count(int32_t (&n)[TILES][4],
 						     const uint32_t (&w)[2][8], uint32_t columns)
 	{
@@ -494,10 +506,10 @@ struct vlut_octets_block {
 				for (int i = 0; i < 4; i++)
 					w[4 * e + i] = u[i];
 			}
-			octets_leaders(w, l[r], v[r], s[r]);
+			e8_leaders(w, l[r], v[r], s[r]);
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
-				b[r][i] = w[OCTETS_B];
+				b[r][i] = w[E8_B];
 				s[r][i] = ~s[r][i];
 			}
 		}
@@ -522,14 +534,14 @@ struct vlut_octets_block {
 	}
 
 	/*
-	 * A warp's sums of a tile, of columns of 8 bits together: integers, so that their order
-	 * does not matter. The uppermost bit is the sign.
+	 * Adds a warp's accumulators of a tile to shared memory, combining the columns of 8 bits of
+	 * x. These are integers, so the order does not matter. The highest bit of x is its sign.
 	 */
 	__device__ __forceinline__ void flush(int32_t (&n)[KINDS][TILES][4], int tile) const
 	{
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			int32_t *to = sums + (tile * ROWS + 8 * r + g) * TILES;
+			int32_t *dst = partials + (tile * ROWS + 8 * r + g) * TILES;
 
 #pragma unroll
 			for (int i = 0; i < TILES; i++) {
@@ -546,7 +558,7 @@ struct vlut_octets_block {
 				sum <<= 2 * t;
 				sum = quad_sum(sum);
 				if (t == i % 4)
-					atomicAdd(to + i, sum);
+					atomicAdd(dst + i, sum);
 			}
 		}
 	}
@@ -557,7 +569,7 @@ struct vlut_octets_block {
 		for (int i = tid; i < tiles * ROWS * V; i += THREADS) {
 			const int b = i % V;
 			const int64_t row = (int64_t)tile0 * ROWS + i / V;
-			const int32_t *const v = sums + i * NT;
+			const int32_t *const v = partials + i * NT;
 			const long long sum = v[2] * 65536ll + v[1] * 256ll + v[0] -
 					      offset[2 * b + 1] * 65536ll - offset[2 * b];
 			const float2 unit = powers(-shift(b));
@@ -567,13 +579,13 @@ struct vlut_octets_block {
 			if (p.y_dtype == HZ_S32)
 				((int32_t *)p.y)[row * p.y_i + b * p.y_b] = (int32_t)sum;
 			else
-				store_sum(p, row, b, most[b] >= 0x7f800000 ?
-						     __int_as_float(0x7fffffff) :
-						     (float)sum * unit.x * unit.y);
+				store_scaled(p, row, b, absmax[b] >= 0x7f800000 ?
+							__int_as_float(0x7fffffff) :
+							(float)sum * unit.x * unit.y);
 		}
 	}
 
-	/* Each warp has units one behind the other, so that few have sums of a tile. */
+	/* Each warp has consecutive units, so that few warps have sums of the same tile. */
 	__device__ __forceinline__ void run(void)
 	{
 		const int units = 2 * p.units, count = tiles * units;
@@ -590,7 +602,7 @@ struct vlut_octets_block {
 		int32_t n[KINDS][TILES][4] = {};
 
 		for (int i = tid; i < tiles * ROWS * TILES; i += THREADS)
-			sums[i] = 0;
+			partials[i] = 0;
 		if (tid < 8)
 			offset[tid] = 0;
 		__syncthreads();
@@ -606,7 +618,7 @@ struct vlut_octets_block {
 		prepare_x(mine);
 #pragma unroll 1
 		for (int i = begin; i < end; i++, next += UNIT_BYTES) {
-			/* and no barrier: each lane reads what it has copied itself */
+			/* No barrier: each lane reads what it copied itself. */
 			cp_async_wait<STAGES - 1>();
 			step(n, at, columns + unit / 2 * X_BYTES + (unit % 2 ? 0 : 2 * 64), next,
 			     i + STAGES < end);
@@ -623,9 +635,9 @@ struct vlut_octets_block {
 
 #define KERNEL(vectors) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
-	vlut_octets_##vectors(const __grid_constant__ hzi_vlut_octets p) \
+	vlut_e8_bitplane_##vectors(const __grid_constant__ hzi_vlut_e8_bitplane p) \
 	{ \
-		vlut_octets_block<vectors>(p).run(); \
+		e8_bitplane_block<vectors>(p).run(); \
 	}
 
 KERNEL(1)

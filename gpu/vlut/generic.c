@@ -8,7 +8,7 @@
 #include "gpu/vlut/launch.h"
 
 #define GRID_MAX 65535			/* along y */
-#define SLICE_BYTES ((int64_t)64 << 20)	/* of one-sided tables, about */
+#define SLICE_BYTES ((int64_t)64 << 20)	/* of the tables of a slice, about */
 #define ENTRY_BYTES 4
 
 static const char gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2";
@@ -45,7 +45,7 @@ static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const st
 	}
 }
 
-static void fill_any(struct hzi_vlut_any *p, const struct hzi_vlut_gemm_args *a)
+static void fill_generic(struct hzi_vlut_generic *p, const struct hzi_vlut_gemm_args *a)
 {
 	fill_coded(&p->w, a->vlut->w, &a->w);
 	p->d = (struct hzi_vlut_dense){
@@ -61,7 +61,7 @@ static int64_t element(int dtype)
 
 /* ---- One-sided: tables ----------------------------------------------------------------------- */
 
-/* How a call goes through tables: columns at a time, and lattice blocks of a slice. */
+/* Columns and lattice blocks per slice of the tables */
 struct slices {
 	int64_t columns, blocks, table_bytes, bytes;
 	int dtype;
@@ -105,7 +105,7 @@ int hzi_cuda_vlut_table(struct hz_context *ctx, const void *args)
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const struct slices s = slices_of(a);
-	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED, whole = a->y_dtype == HZ_S32;
+	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED, is_s32 = a->y_dtype == HZ_S32;
 	struct hzi_vlut_table_mapped p = {
 		.table = {.entries = (int64_t)l->rule.level_size, .table_dtype = s.dtype,
 			  .compensated = a->vlut->compensated, .table = ctx->workspace},
@@ -114,27 +114,28 @@ int hzi_cuda_vlut_table(struct hz_context *ctx, const void *args)
 
 	if (mapped)
 		p.w = l->matrices;
-	fill_any(&t->any, a);
+	fill_generic(&t->generic, a);
 	t->bias = (float *)((char *)ctx->workspace + s.table_bytes);
 	t->factor = t->bias + s.columns * s.blocks;
 	t->sums = (float *)((char *)t->bias + round_up(s.columns * s.blocks * 12, 64));
-	t->rest = t->sums + s.columns * a->w.rows;
+	t->compensation = t->sums + s.columns * a->w.rows;
 	for (int64_t c = 0; c < a->batch; c += s.columns) {
 		const int64_t columns = min_of(a->batch - c, s.columns);
 
-		t->any.d.x = (const char *)a->x + c * a->x_b * element(a->x_dtype);
-		t->any.d.y = (char *)a->y + c * a->y_b * element(a->y_dtype);
-		t->any.d.columns = columns;
+		t->generic.d.x = (const char *)a->x + c * a->x_b * element(a->x_dtype);
+		t->generic.d.y = (char *)a->y + c * a->y_b * element(a->y_dtype);
+		t->generic.d.columns = columns;
 		for (t->begin = 0; t->begin < a->w.blocks; t->begin += s.blocks) {
 			t->count = min_of(a->w.blocks - t->begin, s.blocks);
 			t->last = t->begin + t->count == a->w.blocks;
-			HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_table_mapped_f32 :
-					whole ? HZI_KERNEL_vlut_table_s32 :
-						HZI_KERNEL_vlut_table_f32,
-					t->count, columns, &p, mapped ? sizeof(p) :
-					sizeof(p.table)));
-			HZ_CHECK(launch(ctx, gemm_name, whole ? HZI_KERNEL_vlut_lookup_s32 :
-					HZI_KERNEL_vlut_lookup_f32,
+			HZ_CHECK(launch(ctx, gemm_name,
+					mapped ? HZI_KERNEL_vlut_table_build_mapped_f32 :
+					is_s32 ? HZI_KERNEL_vlut_table_build_s32 :
+						 HZI_KERNEL_vlut_table_build_f32,
+					t->count, columns, &p,
+					mapped ? sizeof(p) : sizeof(p.table)));
+			HZ_CHECK(launch(ctx, gemm_name, is_s32 ? HZI_KERNEL_vlut_table_lookup_s32 :
+					HZI_KERNEL_vlut_table_lookup_f32,
 					ceil_div(a->w.rows, HZI_VLUT_WARPS), columns, t,
 					sizeof(*t)));
 		}
@@ -150,29 +151,29 @@ int hzi_cuda_vlut_generic(struct hz_context *ctx, const void *args)
 	const hz_lattice *l = a->vlut->w;
 	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED;
 	const int64_t step = (int64_t)GRID_MAX * HZI_VLUT_TILE;
-	struct hzi_vlut_any_mapped p = {0};
-	struct hzi_vlut_any *any = &p.any;
+	struct hzi_vlut_generic_mapped p = {0};
+	struct hzi_vlut_generic *generic = &p.generic;
 
 	if (mapped)
 		p.w = l->matrices;
-	fill_any(any, a);
+	fill_generic(generic, a);
 	for (int64_t c = 0; c < a->batch; c += step) {
-		any->d.columns = min_of(a->batch - c, step);
-		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_any_mapped_f32 :
-				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any_s32 :
-					HZI_KERNEL_vlut_any_f32,
+		generic->d.columns = min_of(a->batch - c, step);
+		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_generic_mapped_f32 :
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_generic_s32 :
+					HZI_KERNEL_vlut_generic_f32,
 				ceil_div(a->w.rows, HZI_VLUT_TILE),
-				ceil_div(any->d.columns, HZI_VLUT_TILE), &p,
-				mapped ? sizeof(p) : sizeof(*any)));
-		any->d.x = (const char *)any->d.x + step * a->x_b * element(a->x_dtype);
-		any->d.y = (char *)any->d.y + step * a->y_b * element(a->y_dtype);
+				ceil_div(generic->d.columns, HZI_VLUT_TILE), &p,
+				mapped ? sizeof(p) : sizeof(*generic)));
+		generic->d.x = (const char *)generic->d.x + step * a->x_b * element(a->x_dtype);
+		generic->d.y = (char *)generic->d.y + step * a->y_b * element(a->y_dtype);
 	}
 	return HZ_OK;
 }
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
 
-/* A table has the products of whole blocks. */
+/* A table has products of whole blocks. */
 const char *hzi_cuda_vlut2_table_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm2_args *const a = args;
@@ -183,7 +184,7 @@ const char *hzi_cuda_vlut2_table_unsupported(const struct hz_context *ctx, const
 	       a->w.k % a->vlut->w->rule.d ? "k is not a multiple of the dimension" : NULL;
 }
 
-static int64_t parts_of(const struct hz_vlut *v)
+static int64_t entries_of(const struct hz_vlut *v)
 {
 	return (int64_t)(v->w->rule.level_size + v->x->rule.level_size);
 }
@@ -193,10 +194,10 @@ size_t hzi_cuda_vlut2_table_workspace(const struct hz_context *ctx, const void *
 	const struct hzi_vlut_gemm2_args *const a = args;
 
 	(void)ctx;
-	return (size_t)parts_of(a->vlut) * (sizeof(int64_t) + sizeof(float));
+	return (size_t)entries_of(a->vlut) * (sizeof(int64_t) + sizeof(float));
 }
 
-static void fill_any2(struct hzi_vlut_any2 *p, const struct hzi_vlut_gemm2_args *a)
+static void fill_generic2(struct hzi_vlut_generic2 *p, const struct hzi_vlut_gemm2_args *a)
 {
 	fill_coded(&p->w, a->vlut->w, &a->w);
 	fill_coded(&p->x, a->vlut->x, &a->x);
@@ -213,19 +214,19 @@ int hzi_cuda_vlut2_table(struct hz_context *ctx, const void *args)
 	struct hzi_vlut_table2 p = {
 		.table = v->table, .w_entries = (int64_t)v->w->rule.level_size,
 		.x_entries = (int64_t)v->x->rule.level_size, .unit = 1.0f / (float)v->unit,
-		.table_dtype = v->table_dtype, .w_whole = ctx->workspace,
+		.table_dtype = v->table_dtype, .w_dot_offset = ctx->workspace,
 	};
 
-	fill_any2(&p.any, a);
-	p.x_whole = p.w_whole + p.w_entries;
-	p.w_part = (float *)(p.x_whole + p.x_entries);
-	p.x_part = p.w_part + p.w_entries;
-	HZ_CHECK(launch(ctx, gemm2_name, HZI_KERNEL_vlut_parts,
-			ceil_div(parts_of(v), HZI_VLUT_THREADS), 1, &p, sizeof(p)));
+	fill_generic2(&p.generic, a);
+	p.x_dot_offset = p.w_dot_offset + p.w_entries;
+	p.w_dot_sub = (float *)(p.x_dot_offset + p.x_entries);
+	p.x_dot_sub = p.w_dot_sub + p.w_entries;
+	HZ_CHECK(launch(ctx, gemm2_name, HZI_KERNEL_vlut_table2_dots,
+			ceil_div(entries_of(v), HZI_VLUT_THREADS), 1, &p, sizeof(p)));
 	for (; p.first < a->x.rows; p.first += GRID_MAX)
 		HZ_CHECK(launch(ctx, gemm2_name,
-				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_lookup2_s32 :
-				HZI_KERNEL_vlut_lookup2_f32,
+				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_table2_lookup_s32 :
+				HZI_KERNEL_vlut_table2_lookup_f32,
 				ceil_div(a->w.rows, HZI_VLUT_WARPS),
 				min_of(a->x.rows - p.first, GRID_MAX), &p, sizeof(p)));
 	return HZ_OK;
@@ -236,18 +237,20 @@ int hzi_cuda_vlut2_generic(struct hz_context *ctx, const void *args)
 	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hz_vlut *v = a->vlut;
 	const bool mapped = (v->w->rule.flags | v->x->rule.flags) & HZI_LATTICE_MAPPED;
-	struct hzi_vlut_any2_mapped p = {0};
+	struct hzi_vlut_generic2_mapped p = {0};
 
 	if (mapped) {
 		p.w = v->w->matrices;
 		p.x = v->x->matrices;
 	}
-	fill_any2(&p.any, a);
+	fill_generic2(&p.generic, a);
 	if (ceil_div(a->x.rows, HZI_VLUT_TILE) > GRID_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: x has %lld rows, more than a GPU takes",
 				gemm2_name, (long long)a->x.rows);
-	return launch(ctx, gemm2_name, mapped ? HZI_KERNEL_vlut_any2_mapped_f32 :
-		      a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_any2_s32 : HZI_KERNEL_vlut_any2_f32,
+	return launch(ctx, gemm2_name,
+		      mapped		   ? HZI_KERNEL_vlut_generic2_mapped_f32 :
+		      a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_generic2_s32 :
+					     HZI_KERNEL_vlut_generic2_f32,
 		      ceil_div(a->w.rows, HZI_VLUT_TILE), ceil_div(a->x.rows, HZI_VLUT_TILE), &p,
-		      mapped ? sizeof(p) : sizeof(p.any));
+		      mapped ? sizeof(p) : sizeof(p.generic));
 }

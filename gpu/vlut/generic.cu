@@ -1,11 +1,12 @@
 /*
- * generic.cu - products with lattice codes: any lattice, tables, packing
+ * generic.cu - products with lattice codes: any lattice, by decoding and by tables; packing
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * vlut_any decodes a tile of the coded matrix into shared memory, as hzi_lattice_value() gives it,
- * and multiplies in f32, k in its order: the same bits for any shape. The kernels with tables look
- * up what the definition says, a lane every 32nd block in their order.
+ * vlut_generic decodes a tile of the coded matrix into shared memory by hzi_lattice_value() and
+ * multiplies in f32, with k in ascending order: the bits of a result do not depend on the shape.
+ * The kernels with tables follow the definition: lane l of a warp adds the entries of blocks l, l +
+ * 32, ... in order.
  */
 #include "gpu/device/reduce.cuh"
 #include "gpu/vlut/vlut.h"
@@ -25,9 +26,9 @@ HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t blo
 		int32_t leader[8], b[8];
 
 		if (c.rule.d == 4)
-			fields_leader(c.codes, c.bits, row, block, m, leader);
+			d4_leader(c.codes, c.bits, row, block, m, leader);
 		else
-			octets_leader(c.codes, c.bits, row, block, m, leader);
+			e8_leader(c.codes, c.bits, row, block, m, leader);
 		hzi_lattice_digits(&c.rule, leader, b);
 		return hzi_lattice_index(&c.rule, b);
 	}
@@ -73,7 +74,7 @@ HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *
 
 /* ---- Any lattice ----------------------------------------------------------------------------- */
 
-/* What a tile holds of a block: values, or integers of points less o. */
+/* Elements of a tile: values, or the integers p - o. */
 HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			    int64_t block, float *out)
 {
@@ -91,7 +92,7 @@ HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices 
 		out[i] -= c.rule.offset[i];
 }
 
-/* Columns of a tile in shared memory: d of them for a block of values, embed for integers. */
+/* Columns of a tile per lattice block: d for values, embed for integers */
 template <class S>
 HZ_DEVICE int block_width(const hzi_vlut_coded &c)
 {
@@ -99,10 +100,11 @@ HZ_DEVICE int block_width(const hzi_vlut_coded &c)
 }
 
 /*
- * Lattice blocks first .. of the rows of a tile, `blocks` of them; what lies at or behind k is 0.
+ * Decodes `blocks` lattice blocks, from block `first` on, of the rows of a tile; elements from k on
+ * are 0.
  */
 template <class S>
-HZ_DEVICE void decode_tile(S (*to)[TILE + 1], const hzi_vlut_coded &c,
+HZ_DEVICE void decode_tile(S (*dst)[TILE + 1], const hzi_vlut_coded &c,
 			   const hzi_lattice_matrices *m, int64_t row0, int64_t first, int blocks,
 			   int64_t k)
 {
@@ -116,7 +118,7 @@ HZ_DEVICE void decode_tile(S (*to)[TILE + 1], const hzi_vlut_coded &c,
 		if (in)
 			block_values(c, m, row, block, v);
 		for (int j = 0; j < d; j++)
-			to[i / TILE * d + j][i % TILE] =
+			dst[i / TILE * d + j][i % TILE] =
 				in && (d != c.rule.d || block * d + j < k) ? v[j] : S(0);
 	}
 }
@@ -139,10 +141,11 @@ HZ_DEVICE void store_sum(const hzi_vlut_dense &d, int64_t row, int64_t column, i
 	((int32_t *)d.y)[row * d.y_i + column * d.y_b] = s;
 }
 
-/* x: the other coded matrix, or NULL: dense. */
+/* x: the other coded matrix; NULL: x is dense */
 template <class S>
-HZ_DEVICE void any(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm, const hzi_vlut_coded *x,
-		   const hzi_lattice_matrices *xm, const hzi_vlut_dense &dense)
+HZ_DEVICE void generic(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm,
+		       const hzi_vlut_coded *x, const hzi_lattice_matrices *xm,
+		       const hzi_vlut_dense &dense)
 {
 	__shared__ S a[STEP][TILE + 1], b[STEP][TILE + 1];
 	const int d = block_width<S>(w), blocks = STEP / d, width = blocks * d;
@@ -155,7 +158,10 @@ HZ_DEVICE void any(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm, cons
 		if (x) {
 			const int dx = block_width<S>(*x);
 
-			/* Blocks of different lengths: those that the step begins and ends with */
+			/*
+			 * Blocks of x and of w differ in length: also decodes blocks that overlap
+			 * the step partly.
+			 */
 			for (int i = threadIdx.x; i < TILE * width; i += THREADS)
 				b[i / TILE][i % TILE] = 0;
 			__syncthreads();
@@ -209,39 +215,39 @@ HZ_DEVICE void any(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm, cons
 #define KERNEL(name, params) \
 	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ params p)
 
-KERNEL(vlut_any_f32, hzi_vlut_any)
+KERNEL(vlut_generic_f32, hzi_vlut_generic)
 {
-	any<float>(p.w, nullptr, nullptr, nullptr, p.d);
+	generic<float>(p.w, nullptr, nullptr, nullptr, p.d);
 }
 
-KERNEL(vlut_any_s32, hzi_vlut_any)
+KERNEL(vlut_generic_s32, hzi_vlut_generic)
 {
-	any<int32_t>(p.w, nullptr, nullptr, nullptr, p.d);
+	generic<int32_t>(p.w, nullptr, nullptr, nullptr, p.d);
 }
 
-KERNEL(vlut_any_mapped_f32, hzi_vlut_any_mapped)
+KERNEL(vlut_generic_mapped_f32, hzi_vlut_generic_mapped)
 {
-	any<float>(p.any.w, &p.w, nullptr, nullptr, p.any.d);
+	generic<float>(p.generic.w, &p.w, nullptr, nullptr, p.generic.d);
 }
 
-KERNEL(vlut_any2_f32, hzi_vlut_any2)
+KERNEL(vlut_generic2_f32, hzi_vlut_generic2)
 {
-	any<float>(p.w, nullptr, &p.x, nullptr, p.d);
+	generic<float>(p.w, nullptr, &p.x, nullptr, p.d);
 }
 
-KERNEL(vlut_any2_s32, hzi_vlut_any2)
+KERNEL(vlut_generic2_s32, hzi_vlut_generic2)
 {
-	any<int32_t>(p.w, nullptr, &p.x, nullptr, p.d);
+	generic<int32_t>(p.w, nullptr, &p.x, nullptr, p.d);
 }
 
-KERNEL(vlut_any2_mapped_f32, hzi_vlut_any2_mapped)
+KERNEL(vlut_generic2_mapped_f32, hzi_vlut_generic2_mapped)
 {
-	any<float>(p.any.w, &p.w, &p.any.x, &p.x, p.any.d);
+	generic<float>(p.generic.w, &p.w, &p.generic.x, &p.x, p.generic.d);
 }
 
 /* ---- One-sided tables ------------------------------------------------------------------------ */
 
-/* A leader's value without o, sub and scale; with them, of the point 0, the bias. */
+/* A leader's value without o, sub and scale; bias: the value of point 0 with o and sub instead */
 HZ_DEVICE void leader_value(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t index,
 			    bool bias, float *v)
 {
@@ -279,15 +285,15 @@ HZ_DEVICE void leader_value(const hzi_vlut_coded &c, const hzi_lattice_matrices 
 template <class S>
 HZ_DEVICE S block_dot(const hzi_vlut_table &p, const S *v, int64_t block, int64_t column)
 {
-	const int d = p.any.w.rule.d;
+	const int d = p.generic.w.rule.d;
 	S sum = 0;
 
-	for (int j = 0; j < d && block * d + j < p.any.d.k; j++)
-		sum += v[j] * load_dense<S>(p.any.d, block * d + j, column);
+	for (int j = 0; j < d && block * d + j < p.generic.d.k; j++)
+		sum += v[j] * load_dense<S>(p.generic.d, block * d + j, column);
 	return sum;
 }
 
-/* A thread block per lattice block and column. */
+/* One thread block per lattice block and column */
 template <class S>
 HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m)
 {
@@ -299,7 +305,7 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 	S v[DIMS];
 
 	if (threadIdx.x == 0) {
-		leader_value(p.any.w, m, 0, true, v);
+		leader_value(p.generic.w, m, 0, true, v);
 		((S *)p.bias)[slot] = block_dot(p, v, block, blockIdx.y);
 	}
 	if constexpr (sizeof(S) == 4 && S(0.5f) != S(0))
@@ -310,7 +316,7 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 		for (int64_t i = threadIdx.x; i < p.entries; i += THREADS) {
 			float s;
 
-			leader_value(p.any.w, m, i, false, v);
+			leader_value(p.generic.w, m, i, false, v);
 			s = (float)block_dot(p, v, block, blockIdx.y);
 			least = fminf(least, s);
 			most = fmaxf(most, s);
@@ -332,7 +338,7 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 		const int64_t at = slot * p.entries + i;
 		S s;
 
-		leader_value(p.any.w, m, i, false, v);
+		leader_value(p.generic.w, m, i, false, v);
 		s = block_dot(p, v, block, blockIdx.y);
 		if (coded) {
 			const float code = factor > 0 ?
@@ -367,7 +373,7 @@ HZ_DEVICE int32_t table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t in
 	return ((const int32_t *)p.table)[slot * p.entries + index];
 }
 
-/* q^m, which is not used if it is too large */
+/* q^m; if that overflows it is not used */
 HZ_DEVICE int32_t level_weight(const hzi_lattice_rule &r, int m)
 {
 	uint32_t w = 1;
@@ -377,26 +383,26 @@ HZ_DEVICE int32_t level_weight(const hzi_lattice_rule &r, int m)
 	return (int32_t)w;
 }
 
-/* s += v; rest: the compensation of Kahan and Babuska, as Neumaier has it */
-HZ_DEVICE void add_compensated(float &s, float &rest, float v)
+/* s += v with Neumaier's compensation */
+HZ_DEVICE void add_compensated(float &s, float &compensation, float v)
 {
 	const float sum = __fadd_rn(s, v);
 
-	rest += fabsf(s) >= fabsf(v) ? __fadd_rn(__fadd_rn(s, -sum), v) :
-		__fadd_rn(__fadd_rn(v, -sum), s);
+	compensation += fabsf(s) >= fabsf(v) ? __fadd_rn(__fadd_rn(s, -sum), v) :
+			__fadd_rn(__fadd_rn(v, -sum), s);
 	s = sum;
 }
 
-/* A warp per row, its lanes taking blocks in turn; a grid of rows and columns. */
+/* One warp per row, its lanes stride over blocks; grid: rows, columns */
 template <class S>
 HZ_DEVICE void lookup(const hzi_vlut_table &p)
 {
-	const hzi_vlut_coded &w = p.any.w;
+	const hzi_vlut_coded &w = p.generic.w;
 	const int lane = threadIdx.x % 32;
 	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
 	const int64_t column = blockIdx.y, at = column * w.rows + row;
 	S sum = 0;
-	float rest = 0;
+	float compensation = 0;
 
 	if (row >= w.rows)
 		return;
@@ -414,21 +420,22 @@ HZ_DEVICE void lookup(const hzi_vlut_table &p)
 		if constexpr (S(0.5f) != S(0)) {
 			s *= w.rule.scale[coded_t(w, row, block)];
 			if (p.compensated) {
-				add_compensated(sum, rest, s);
+				add_compensated(sum, compensation, s);
 				continue;
 			}
 		}
 		sum += s;
 	}
 	if (S(0.5f) != S(0) && p.compensated) {
-		float all = p.begin > 0 ? p.sums[at] : 0, all_rest = p.begin > 0 ? p.rest[at] : 0;
+		float total = p.begin > 0 ? p.sums[at] : 0,
+		      total_compensation = p.begin > 0 ? p.compensation[at] : 0;
 
 		for (int i = 0; i < 32; i++) {
-			add_compensated(all, all_rest, __shfl_sync(~0u, (float)sum, i));
-			all_rest += __shfl_sync(~0u, rest, i);
+			add_compensated(total, total_compensation, __shfl_sync(~0u, (float)sum, i));
+			total_compensation += __shfl_sync(~0u, compensation, i);
 		}
-		sum = (S)all;
-		rest = all_rest;
+		sum = (S)total;
+		compensation = total_compensation;
 	} else {
 		sum = warp_sum(sum);
 		if (p.begin > 0)
@@ -437,43 +444,43 @@ HZ_DEVICE void lookup(const hzi_vlut_table &p)
 	if (lane != 0)
 		return;
 	if (p.last) {
-		store_sum(p.any.d, row, column, sum + (S)rest, coded_row_scale(w, row));
+		store_sum(p.generic.d, row, column, sum + (S)compensation, coded_row_scale(w, row));
 		return;
 	}
 	((S *)p.sums)[at] = sum;
 	if (p.compensated)
-		p.rest[at] = rest;
+		p.compensation[at] = compensation;
 }
 
-KERNEL(vlut_table_f32, hzi_vlut_table)
+KERNEL(vlut_table_build_f32, hzi_vlut_table)
 {
 	make_table<float>(p, nullptr);
 }
 
-KERNEL(vlut_table_s32, hzi_vlut_table)
+KERNEL(vlut_table_build_s32, hzi_vlut_table)
 {
 	make_table<int32_t>(p, nullptr);
 }
 
-KERNEL(vlut_table_mapped_f32, hzi_vlut_table_mapped)
+KERNEL(vlut_table_build_mapped_f32, hzi_vlut_table_mapped)
 {
 	make_table<float>(p.table, &p.w);
 }
 
-KERNEL(vlut_lookup_f32, hzi_vlut_table)
+KERNEL(vlut_table_lookup_f32, hzi_vlut_table)
 {
 	lookup<float>(p);
 }
 
-KERNEL(vlut_lookup_s32, hzi_vlut_table)
+KERNEL(vlut_table_lookup_s32, hzi_vlut_table)
 {
 	lookup<int32_t>(p);
 }
 
 /* ---- Two-sided tables ------------------------------------------------------------------------ */
 
-HZ_DEVICE void make_parts(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
-			  int64_t *whole, float *part)
+HZ_DEVICE void make_dots(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
+			 int64_t *dot_offset, float *dot_sub)
 {
 	int32_t p[DIMS];
 	int64_t integer = 0;
@@ -485,24 +492,25 @@ HZ_DEVICE void make_parts(const hzi_vlut_coded &c, const hzi_vlut_coded &other, 
 		integer += (int64_t)p[i] * other.rule.offset[i];
 	for (int i = 0; i < c.rule.d; i++)
 		sum += v[i] * other.sub[i];
-	whole[index] = integer;
-	part[index] = sum;
+	dot_offset[index] = integer;
+	dot_sub[index] = sum;
 }
 
-/* A thread per leader of either side. */
-KERNEL(vlut_parts, hzi_vlut_table2)
+/* One thread per leader of both sides */
+KERNEL(vlut_table2_dots, hzi_vlut_table2)
 {
 	const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < p.w_entries)
-		make_parts(p.any.w, p.any.x, i, p.w_whole, p.w_part);
+		make_dots(p.generic.w, p.generic.x, i, p.w_dot_offset, p.w_dot_sub);
 	else if (i < p.w_entries + p.x_entries)
-		make_parts(p.any.x, p.any.w, i - p.w_entries, p.x_whole, p.x_part);
+		make_dots(p.generic.x, p.generic.w, i - p.w_entries, p.x_dot_offset, p.x_dot_sub);
 }
 
-/* The terms of one side alone: <p, o'> and <p, sub'> */
+/* Terms of one side only: <p, o'> and <p, sub'>, with o' and sub' of the other side */
 HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
-			  const int64_t *whole, const float *part, int64_t &integer, float &real)
+			  const int64_t *dot_offset, const float *dot_sub, int64_t &integer,
+			  float &real)
 {
 	int32_t weight = level_weight(c.rule, c.first);
 
@@ -511,8 +519,8 @@ HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, i
 	for (int m = c.first; m < c.rule.levels; m++) {
 		const uint32_t index = coded_index(c, row, block, m) % (uint32_t)entries;
 
-		integer += weight * whole[index];
-		real += (float)weight * part[index];
+		integer += weight * dot_offset[index];
+		real += (float)weight * dot_sub[index];
 		weight = (int32_t)((uint32_t)weight * (uint32_t)c.rule.q);
 	}
 }
@@ -532,11 +540,11 @@ HZ_DEVICE float side_constant(const hzi_vlut_coded &c, const hzi_vlut_coded &oth
 	return sum;
 }
 
-/* A warp per row of w, its lanes taking blocks in turn; a grid of them and rows of x. */
+/* One warp per row of w, its lanes stride over blocks; grid: rows of w, rows of x */
 template <class S>
 HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 {
-	const hzi_vlut_coded &w = p.any.w, &x = p.any.x;
+	const hzi_vlut_coded &w = p.generic.w, &x = p.generic.x;
 	const int lane = threadIdx.x % 32;
 	const int64_t row = (int64_t)blockIdx.x * HZI_VLUT_WARPS + threadIdx.x / 32;
 	const int64_t column = p.first + blockIdx.y;
@@ -553,8 +561,8 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 	subs -= side_constant(w, x) + side_constant(x, w);
 	for (int64_t k = lane; k < w.blocks; k += 32) {
 		int32_t ww = level_weight(w.rule, w.first);
-		int64_t n = constant, w_whole, x_whole;
-		float w_part, x_part;
+		int64_t n = constant, w_dot_offset, x_dot_offset;
+		float w_dot_sub, x_dot_sub;
 
 		for (int m = w.first; m < w.rule.levels; m++) {
 			const uint32_t i = coded_index(w, row, k, m) % (uint32_t)p.w_entries;
@@ -572,56 +580,61 @@ HZ_DEVICE void lookup2(const hzi_vlut_table2 &p)
 			}
 			ww = (int32_t)((uint32_t)ww * (uint32_t)w.rule.q);
 		}
-		side_terms(w, row, k, p.w_entries, p.w_whole, p.w_part, w_whole, w_part);
-		side_terms(x, column, k, p.x_entries, p.x_whole, p.x_part, x_whole, x_part);
-		n -= w_whole + x_whole;
+		side_terms(w, row, k, p.w_entries, p.w_dot_offset, p.w_dot_sub, w_dot_offset,
+			   w_dot_sub);
+		side_terms(x, column, k, p.x_entries, p.x_dot_offset, p.x_dot_sub, x_dot_offset,
+			   x_dot_sub);
+		n -= w_dot_offset + x_dot_offset;
 		if constexpr (S(0.5f) == S(0))
 			sum += (S)n;
 		else
-			sum += ((float)n * p.unit - w_part - x_part + subs) *
+			sum += ((float)n * p.unit - w_dot_sub - x_dot_sub + subs) *
 			       (w.rule.scale[coded_t(w, row, k)] *
 				x.rule.scale[coded_t(x, column, k)]);
 	}
 	sum = warp_sum(sum);
 	if (lane == 0)
-		store_sum(p.any.d, row, column, sum,
+		store_sum(p.generic.d, row, column, sum,
 			  coded_row_scale(w, row) * coded_row_scale(x, column));
 }
 
-KERNEL(vlut_lookup2_f32, hzi_vlut_table2)
+KERNEL(vlut_table2_lookup_f32, hzi_vlut_table2)
 {
 	lookup2<float>(p);
 }
 
-KERNEL(vlut_lookup2_s32, hzi_vlut_table2)
+KERNEL(vlut_table2_lookup_s32, hzi_vlut_table2)
 {
 	lookup2<int32_t>(p);
 }
 
 /* ---- Exact sums to results ------------------------------------------------------------------- */
 
-KERNEL(vlut_sums, hzi_vlut_sums)
+KERNEL(vlut_epilogue_s32, hzi_vlut_epilogue)
 {
-	constexpr int EACH = HZI_VLUT_SUMS * HZI_VLUT_SUMS / THREADS;
-	const int64_t x = (int64_t)blockIdx.x * HZI_VLUT_SUMS + threadIdx.x % HZI_VLUT_SUMS;
-	const int64_t y0 = (int64_t)blockIdx.y * HZI_VLUT_SUMS + threadIdx.x / HZI_VLUT_SUMS;
-	const int64_t step = (int64_t)gridDim.y * HZI_VLUT_SUMS;
-	const int64_t width = p.across ? p.columns : p.rows, height = p.across ? p.rows : p.columns;
+	constexpr int EACH = HZI_VLUT_EPILOGUE_TILE * HZI_VLUT_EPILOGUE_TILE / THREADS;
+	const int64_t x =
+		(int64_t)blockIdx.x * HZI_VLUT_EPILOGUE_TILE + threadIdx.x % HZI_VLUT_EPILOGUE_TILE;
+	const int64_t y0 =
+		(int64_t)blockIdx.y * HZI_VLUT_EPILOGUE_TILE + threadIdx.x / HZI_VLUT_EPILOGUE_TILE;
+	const int64_t step = (int64_t)gridDim.y * HZI_VLUT_EPILOGUE_TILE;
+	const int64_t width = p.columns_fastest ? p.columns : p.rows,
+		      height = p.columns_fastest ? p.rows : p.columns;
 
 	for (int64_t first = y0; x < width && first < height; first += step) {
 		int32_t sum[EACH];
 
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
-			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
-			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+			const int64_t y = first + e * (HZI_VLUT_EPILOGUE_TILE / EACH);
+			const int64_t i = p.columns_fastest ? y : x, j = p.columns_fastest ? x : y;
 
 			sum[e] = y < height ? p.sums[i * p.sums_i + j * p.sums_j] : 0;
 		}
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
-			const int64_t y = first + e * (HZI_VLUT_SUMS / EACH);
-			const int64_t i = p.across ? y : x, j = p.across ? x : y;
+			const int64_t y = first + e * (HZI_VLUT_EPILOGUE_TILE / EACH);
+			const int64_t i = p.columns_fastest ? y : x, j = p.columns_fastest ? x : y;
 			double f = p.factor;
 			float v;
 
@@ -629,7 +642,7 @@ KERNEL(vlut_sums, hzi_vlut_sums)
 				break;
 			if (p.column_scale)
 				f = __dmul_rn(f, p.column_scale[j * p.column_scale_step]);
-			/* 0 is not -0, as on the CPU. */
+			/* Adding 0.0 makes -0 a 0, as on the CPU. */
 			v = __double2float_rn(__fma_rn(sum[e], f, 0.0));
 			if (p.row_scale)
 				v = __fmul_rn(v, p.row_scale[i * p.row_scale_step]);
@@ -640,7 +653,7 @@ KERNEL(vlut_sums, hzi_vlut_sums)
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-/* Elements of codes back to back; levels below `first` and what fills a row up are 0. */
+/* Copies codes to contiguous rows; levels below `first` and padding are 0. */
 KERNEL(vlut_pack, hzi_vlut_pack)
 {
 	const int64_t width = p.row_bytes / p.code_bytes, total = p.rows * width;

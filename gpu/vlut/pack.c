@@ -1,11 +1,11 @@
 /*
- * pack.c - the layouts of packed codes, and the call that packs them
+ * pack.c - the layouts of packed codes, and vlut_pack
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * D4 with q = 4 and two levels is packed as gpu/vlut/d4_bitfield.h says, E8 with q = 4 and two
- * levels as gpu/vlut/e8_bitplane.h does. Everything else is rows of codes, all levels of a block
- * together, then rows of T, each row 16-byte aligned.
+ * D4 with q = 4 and two levels is packed as described in d4_bitfield.h, E8 with q = 4 and two
+ * levels as in e8_bitplane.h. Other lattices: rows of codes, the levels of a block contiguous, then
+ * rows of T; every row starts at a multiple of 16 bytes.
  */
 #include <config.h>
 

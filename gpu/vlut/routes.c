@@ -1,9 +1,10 @@
 /*
- * routes.c - which code path a product with lattice codes takes on the GPU
+ * routes.c - the code paths of products with lattice codes on the GPU, and their order
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Costs are ranks: the index of the row that a route goes before, equal ranks in the order of rows.
+ * Costs are ranks: a route with cost r goes before row r of its table. Equal ranks keep the order
+ * of rows.
  */
 #include <config.h>
 
@@ -21,11 +22,11 @@
 enum {
 	TABLE, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM, D4_BITFIELD,
 	TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
-	IF_FORCED		/* behind all others */
+	IF_FORCED		/* after all others */
 };
 
-#define E8_BITPLANE_COLUMNS 6	/* then decoding to s8 or f16 is faster */
-#define VIA_QGEMM_COLUMNS 16	/* from more than these on it is the faster one */
+#define E8_BITPLANE_COLUMNS 6	/* above this, decoding to s8 or f16 is faster */
+#define VIA_QGEMM_COLUMNS 16	/* above this, via_qgemm is the fastest route for s8 */
 
 static int64_t e8_bitplane_cost(const struct hz_context *ctx, const void *args)
 {
@@ -35,11 +36,14 @@ static int64_t e8_bitplane_cost(const struct hz_context *ctx, const void *args)
 	return a->batch <= E8_BITPLANE_COLUMNS ? E8_BITPLANE : GENERIC;
 }
 
-/* One or two columns: d4_bitfield has eight columns of 8-bit digits. Few rows: k is to be split. */
+/*
+ * Not for one or two columns, where d4_bitfield uses 8-bit digits of them as the 8 columns of an
+ * mma, nor for few rows, where k has to be split.
+ */
 static int64_t d4_f16_skinny_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
-	const int64_t tiles = ceil_div(a->w.rows, HZI_FIELDS_ROWS);
+	const int64_t tiles = ceil_div(a->w.rows, HZI_VLUT_D4_ROWS);
 
 	return a->batch > 2 && tiles * 2 > hzi_cuda_device(ctx)->multiprocessors ? D4_F16_SKINNY :
 	       IF_FORCED;
@@ -50,7 +54,7 @@ static int64_t d4_f16_wgmma_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_vlut_gemm_args *const a = args;
 
 	(void)ctx;
-	return a->batch > HZI_FIELDS_BATCH ? D4_F16_WGMMA : IF_FORCED;
+	return a->batch > HZI_VLUT_D4_COLUMNS ? D4_F16_WGMMA : IF_FORCED;
 }
 
 static int64_t via_qgemm_cost(const struct hz_context *ctx, const void *args)
@@ -66,7 +70,7 @@ static int64_t d4_bitfield_cost(const struct hz_context *ctx, const void *args)
 	const struct hzi_vlut_gemm_args *const a = args;
 
 	(void)ctx;
-	return a->batch <= HZI_FIELDS_BATCH ? D4_BITFIELD : TABLE_S8_SKINNY;
+	return a->batch <= HZI_VLUT_D4_COLUMNS ? D4_BITFIELD : TABLE_S8_SKINNY;
 }
 
 static int64_t table_f16_skinny_cost(const struct hz_context *ctx, const void *args)
@@ -83,8 +87,9 @@ static int64_t table_wgmma_cost(const struct hz_context *ctx, const void *args)
 }
 
 /*
- * Decoding to f16 is faster than more than four launches, or one with the large tables of E8 with
- * q = 4: on an H200, 8192 x 8192, 67 us a launch of two columns, 120 us decoded, up to 32 columns.
+ * Decoding to f16 is faster than more than four launches of this route, and for E8 with q = 4,
+ * whose tables are large, than more than one. Measured on an H200, 8192 x 8192: 67 us per launch of
+ * two columns; 120 us decoded, for up to 32 columns.
  */
 static int64_t table_s8_skinny_cost(const struct hz_context *ctx, const void *args)
 {
@@ -125,9 +130,10 @@ static const struct hzi_route gemm_routes[] = {
 enum { TABLE2, VIA_QGEMM2, VIA_F16_2, GENERIC2 };
 
 /*
- * Rows of x from which on s8 is faster than f16 for packed D4, which is decoded inside the GEMM: on
- * an H200, 4096 x 4096 by 16 rows 31 and 14 us, by 256 41 and 33, by 4096 206 and 334; 2048 x 4096
- * by 512 37 and 36. For all other codes s8 is as fast or faster with any number of rows.
+ * From this many rows of x on, s8 is faster than f16 for packed D4, which the f16 GEMM decodes
+ * itself. Microseconds of s8 and f16 on an H200: W 4096 x 4096 by 16 rows: 31, 14; by 256: 41, 33;
+ * by 4096: 206, 334; W 2048 x 4096 by 512 rows: 37, 36. For all other codes s8 is at least as fast
+ * with any number of rows.
  */
 #define VIA_QGEMM_ROWS 512
 

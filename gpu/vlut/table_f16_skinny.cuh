@@ -1,21 +1,21 @@
 /*
- * table_f16_skinny.cuh - a block's part of the products of lattice codes and few vectors of f16
+ * table_f16_skinny.cuh - the thread block of skinny GEMM of lattice codes and f16 columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A piece is 16 bytes of codes in a row, of VALUES values; four lanes take a chunk of four of them,
- * a warp those of 8 rows at a time. What codes are, a type of the files that include this one says:
+ * A piece is 16 bytes of codes of a row, with VALUES values. Four lanes read a chunk of four
+ * pieces, a warp those of 8 rows at a time. A class of the including file describes the codes:
  *
  *	DIM, VALUES	values of a lattice block, of a piece
- *	SCALES		how T are laid over pieces, see below
- *	OWN_SCALES	whether the scales of T have a table of their own, at scales()
- *	BYTES		get() makes the integers of a block as bytes; else eight() f16 of 8 values
- *	AHEAD		chunks under way per warp
- *	bytes(), fill()	its part of shared memory at leader_memory(), and what is there
- *	scale()		of blocks that share byte b of t: scale_of_t(), if it has no other
+ *	SCALES		how many blocks share a byte of T, see below
+ *	OWN_SCALES	the scales have a table of their own, at scales()
+ *	AS_BYTES	get() decodes a block to bytes; else values8() decodes 8 values to f16
+ *	AHEAD		chunks in flight per warp
+ *	bytes(), fill()	size of its table at leader_memory(), and the code that fills it
+ *	scale()		the scale of byte b of T: scale_of_t(), unless the table has scales, too
  */
-#ifndef HZI_VLUT_HALF_CUH
-#define HZI_VLUT_HALF_CUH
+#ifndef HZI_GPU_VLUT_TABLE_F16_SKINNY_CUH
+#define HZI_GPU_VLUT_TABLE_F16_SKINNY_CUH
 
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -23,83 +23,84 @@
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/table_f16_skinny.h"
 
-#define THREADS HZI_VMMA_THREADS
+#define THREADS HZI_VLUT_S8_THREADS
 #define WARPS (THREADS / 32)
-#define ROWS HZI_VHALF_ROWS
+#define ROWS HZI_VLUT_TABLE_F16_ROWS
 
-/* Scales: none; one for a piece, or for several; one for a block of a piece, or for several */
-enum { PLAIN, BY_PIECE, BY_BLOCK };
+/* Scales: none; one per piece or several pieces; one per block or several blocks of a piece */
+enum { UNSCALED, BY_PIECE, BY_BLOCK };
 
-/* What a lane has beside codes */
-struct half_lane {
-	uint32_t place, place_of_t;	/* leader_place() of leaders and of scales */
+/* Constants of a lane */
+struct lane_constants {
+	uint32_t leader_slot, scale_slot;	/* see leader_slot(); of leaders, of scales */
 	uint32_t last_t;
-	const uint32_t *scales;		/* its copies of them, 32 apart */
-	uint32_t minus[4];		/* what pair_f16() is more than a point, by coordinates */
+	const uint32_t *scales;		/* this lane's copies, 32 words apart */
+	uint32_t minus_offset[4];	/* to add to pair_f16(), by coordinates */
 };
 
-/* Bytes 2 i and 2 i + 1 as f16, plus 1024 */
+/* Bytes 2 i and 2 i + 1 as f16 numbers, plus 1024 */
 HZ_DEVICE uint32_t pair_f16(const uint32_t *bytes, int i)
 {
 	return __byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140);
 }
 
-/* The scale of byte b of t, of a table with a copy for each lane */
-HZ_DEVICE uint32_t scale_of_t(const uint32_t (&t)[2], int b, const half_lane &l)
+/* The scale of byte b of T, from a table with one copy per lane */
+HZ_DEVICE uint32_t scale_of_t(const uint32_t (&t)[2], int b, const lane_constants &l)
 {
 	return l.scales[min(__byte_perm(t[b / 4], 0, 0x4440 | b % 4), l.last_t) * 32];
 }
 
-/* What codes share whose table is TABLE bytes, whatever the call: scales of T stand behind it. */
+/* Base of codes whose table has a fixed size, TABLE bytes; scales follow it if OWN. */
 template <int TABLE, bool OWN>
 struct codes_of_table {
 	static constexpr bool OWN_SCALES = OWN;
 
-	static __device__ __forceinline__ int bytes(const hzi_vlut_half &)
+	static __device__ __forceinline__ int bytes(const hzi_vlut_table_f16_skinny &)
 	{
-		return TABLE + (OWN ? HZI_VMMA_SCALES_BYTES : 0);
+		return TABLE + (OWN ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	}
 
-	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_half &)
+	static __device__ __forceinline__ uint32_t *scales(const hzi_vlut_table_f16_skinny &)
 	{
 		return (uint32_t *)(leader_memory() + TABLE);
 	}
 
 	static __device__ __forceinline__ uint32_t scale(const uint32_t (&t)[2], int b,
-							 const half_lane &l)
+							 const lane_constants &l)
 	{
 		return scale_of_t(t, b, l);
 	}
 };
 
-/* COLUMNS: of x in shared memory, 1 or 8; POINTS: what codes are */
+/* COLUMNS: columns of x in shared memory, 1 or 8; POINTS: the class that describes the codes */
 template <class POINTS, int COLUMNS>
-struct vlut_half_block {
+struct table_f16_skinny_block {
 	static constexpr int AHEAD = POINTS::AHEAD, R = ROWS / 8, DIM = POINTS::DIM,
 		VALUES = POINTS::VALUES, STEPS = VALUES / 8, CHUNK = 4 * VALUES,
 		BLOCKS = VALUES / DIM, SCALES = POINTS::SCALES;
 
-	const hzi_vlut_half &p;
+	const hzi_vlut_table_f16_skinny &p;
 	const int tid, lane, warp, g, t;
 	uint4 *x;			/* [8 values of 4 lanes][column][lane] of 8 values */
-	float *sums;			/* [tile][warp][row][column] */
+	float *partials;			/* [tile][warp][row][column] */
 
-	__device__ __forceinline__ explicit vlut_half_block(const hzi_vlut_half &p_)
+	__device__ __forceinline__ explicit table_f16_skinny_block(
+		const hzi_vlut_table_f16_skinny &p_)
 		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4)
 	{
 		x = (uint4 *)(leader_memory() + POINTS::bytes(p));
-		sums = (float *)(x + p.chunks * (CHUNK / 8) * COLUMNS);
+		partials = (float *)(x + p.chunks * (CHUNK / 8) * COLUMNS);
 	}
 
-	/* Where 8 values of a column go: unit STEPS lane + j of a chunk */
-	__device__ __forceinline__ uint4 *place(int unit, int column) const
+	/* Slot of 8 values of a column: unit STEPS lane + j of a chunk */
+	__device__ __forceinline__ uint4 *x_slot(int unit, int column) const
 	{
 		const int c = unit / (4 * STEPS), at = unit % (4 * STEPS);
 
 		return x + ((c * STEPS + at % STEPS) * COLUMNS + column) * 4 + at / STEPS;
 	}
 
-	/* T of what a lane has of a row, as it lies */
+	/* The bytes of T of a piece, as stored */
 	__device__ __forceinline__ uint2 load_t(const uint8_t *row, int piece) const
 	{
 		if (SCALES == BY_PIECE)
@@ -116,15 +117,15 @@ struct vlut_half_block {
 		}
 	}
 
-	/* Which of these bytes is for block b */
+	/* Which of these bytes is that of block b */
 	__device__ __forceinline__ uint32_t byte_of(int b) const
 	{
 		return p.t_shift <= 0 ? 0 : (b << p.t_shift) / BLOCKS;
 	}
 
-	/* f16 of values 8 j .. 8 j + 7 of a piece, from integers as bytes */
+	/* Values 8 j .. 8 j + 7 of a piece as f16, from get() */
 	__device__ __forceinline__ void points(uint32_t (&v)[4], const uint32_t (&codes)[4], int j,
-					       const half_lane &l) const
+					       const lane_constants &l) const
 	{
 #pragma unroll
 		for (int i = 0; i < 8 / DIM; i++) {
@@ -133,21 +134,24 @@ struct vlut_half_block {
 			POINTS::get(u, codes, 8 / DIM * j + i, l, p);
 #pragma unroll
 			for (int h = 0; h < DIM / 2; h++)
-				v[i * DIM / 2 + h] = add_f16x2(pair_f16(u, h), l.minus[h]);
+				v[i * DIM / 2 + h] = add_f16x2(pair_f16(u, h), l.minus_offset[h]);
 		}
 	}
 
-	/* The same of any codes, times s, the scale of the piece, or those of T of its blocks */
+	/*
+	 * The same for any codes, times s, the scale of the piece, or times the scales of its
+	 * blocks
+	 */
 	__device__ __forceinline__ void values(uint32_t (&v)[4], const uint32_t (&codes)[4], int j,
 					       uint32_t s, const uint32_t (&ts)[2],
-					       const half_lane &l) const
+					       const lane_constants &l) const
 	{
-		if constexpr (POINTS::BYTES)
+		if constexpr (POINTS::AS_BYTES)
 			points(v, codes, j, l);
 		else
-			POINTS::eight(v, codes, j, l, p);
+			POINTS::values8(v, codes, j, l, p);
 #pragma unroll
-		for (int i = 0; i < 4 && SCALES != PLAIN; i++) {
+		for (int i = 0; i < 4 && SCALES != UNSCALED; i++) {
 			if constexpr (SCALES == BY_BLOCK) {
 				if (i % (DIM / 2) == 0)
 					s = POINTS::scale(ts, (8 * j + 2 * i) / DIM, l);
@@ -159,10 +163,10 @@ struct vlut_half_block {
 	__device__ __forceinline__ void load_x(void) const
 	{
 		const int units = p.chunks * (CHUNK / 8);
-		const uint16_t *from = (const uint16_t *)p.x;
+		const uint16_t *src = (const uint16_t *)p.x;
 
-		if (COLUMNS == 8 && p.rows_of_x) {
-			/* Rows of 8 columns: 8 by 8 of them turned */
+		if (COLUMNS == 8 && p.x_row_major) {
+			/* Rows of 8 columns: transposes 8 x 8 values */
 			for (int i = tid; i < units; i += THREADS) {
 				uint32_t row[8][4];
 
@@ -171,7 +175,7 @@ struct vlut_half_block {
 					uint4 v = make_uint4(0, 0, 0, 0);
 
 					if (8 * i + e < p.k)
-						v = *(const uint4 *)(from + (8 * i + e) * p.x_k);
+						v = *(const uint4 *)(src + (8 * i + e) * p.x_k);
 					row[e][0] = v.x;
 					row[e][1] = v.y;
 					row[e][2] = v.z;
@@ -181,7 +185,7 @@ struct vlut_half_block {
 				for (int c = 0; c < 8; c++) {
 					const uint32_t pick = c % 2 ? 0x7632 : 0x5410;
 
-					*place(i, c) = make_uint4(
+					*x_slot(i, c) = make_uint4(
 						__byte_perm(row[0][c / 2], row[1][c / 2], pick),
 						__byte_perm(row[2][c / 2], row[3][c / 2], pick),
 						__byte_perm(row[4][c / 2], row[5][c / 2], pick),
@@ -192,11 +196,11 @@ struct vlut_half_block {
 		}
 		for (int i = tid; i < units * COLUMNS; i += THREADS) {
 			const int unit = i % units, c = i / units, k = 8 * unit;
-			const uint16_t *at = from + c * p.x_b + k * p.x_k;
+			const uint16_t *at = src + c * p.x_b + k * p.x_k;
 			uint4 v = make_uint4(0, 0, 0, 0);
 
 			if (c >= p.batch) {
-				*place(unit, c) = v;
+				*x_slot(unit, c) = v;
 				continue;
 			}
 			if (p.x_k == 1 && k + 8 <= p.k && (uintptr_t)at % 16 == 0) {
@@ -210,25 +214,28 @@ struct vlut_half_block {
 				v = make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16,
 					       e[4] | e[5] << 16, e[6] | e[7] << 16);
 			}
-			*place(unit, c) = v;
+			*x_slot(unit, c) = v;
 		}
 	}
 
-	__device__ __forceinline__ half_lane lane_of(void) const
+	__device__ __forceinline__ lane_constants make_constants(void) const
 	{
-		half_lane l = {leader_place<(DIM + 3) / 4>(lane), leader_place<1>(lane),
-			       (uint32_t)p.scales - 1, POINTS::scales(p) + lane, {}};
+		lane_constants l = {leader_slot<(DIM + 3) / 4>(lane), leader_slot<1>(lane),
+				    (uint32_t)p.scales - 1, POINTS::scales(p) + lane, {}};
 
 #pragma unroll
-		for (int i = 0; i < DIM / 2 && POINTS::BYTES; i++)
-			/* 1024 + 128 + byte, less as much and 1024 */
-			l.minus[i] = add_f16x2(pair_f16(p.first, i), 0xe840e840);
+		for (int i = 0; i < DIM / 2 && POINTS::AS_BYTES; i++)
+			/*
+			 * -2176 = -(1024 + 1024 + 128): both pair_f16() add 1024, and bytes are p -
+			 * o + 128
+			 */
+			l.minus_offset[i] = add_f16x2(pair_f16(p.first, i), 0xe840e840);
 		return l;
 	}
 
 	__device__ __forceinline__ void run(void)
 	{
-		const half_lane own = lane_of();
+		const lane_constants own = make_constants();
 		const int all = (p.rows + ROWS - 1) / ROWS;
 		const int tiles = (all - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
 		uint4 ring[AHEAD][R];
@@ -237,11 +244,11 @@ struct vlut_half_block {
 		float acc[R / 2][4] = {};
 		int lc = warp, lt = 0, cc = warp, ct = 0;
 
-		/* Chunks in their order over the tiles; this warp has every 16th. */
+		/* Chunks of all tiles in order: this warp has every 16th. */
 		auto load = [&](int d) {
 			if (lt < tiles) {
 				const int r0 = ((int)blockIdx.x + lt * (int)gridDim.x) * ROWS + g;
-				const int at = lc * HZI_VMMA_CHUNK_BYTES + t * 16;
+				const int at = lc * HZI_VLUT_S8_CHUNK_BYTES + t * 16;
 
 #pragma unroll
 				for (int r = 0; r < R; r++) {
@@ -250,7 +257,7 @@ struct vlut_half_block {
 
 					ring[d][r] = in ? load_codes(p.codes + row * p.row + at) :
 						     make_uint4(0, 0, 0, 0);
-					if (SCALES != PLAIN)
+					if (SCALES != UNSCALED)
 						ring_t[d][r] = in ? load_t(p.t + row * p.t_row,
 									   4 * lc + t) :
 							       make_uint2(0, 0);
@@ -262,16 +269,17 @@ struct vlut_half_block {
 		auto flush = [&](int slot) {
 #pragma unroll
 			for (int m = 0; m < R / 2; m++) {
-				float *to = sums + ((slot * WARPS + warp) * ROWS + m * 16 + g) *
-					    COLUMNS;
+				float *dst = partials +
+					     ((slot * WARPS + warp) * ROWS + m * 16 + g) * COLUMNS;
 
 				if (COLUMNS == 8) {
-					*(float2 *)(to + 2 * t) = make_float2(acc[m][0], acc[m][1]);
-					*(float2 *)(to + 64 + 2 * t) =
+					*(float2 *)(dst + 2 * t) =
+						make_float2(acc[m][0], acc[m][1]);
+					*(float2 *)(dst + 64 + 2 * t) =
 						make_float2(acc[m][2], acc[m][3]);
 				} else if (t == 0) {
-					to[0] = acc[m][0];
-					to[8] = acc[m][2];
+					dst[0] = acc[m][0];
+					dst[8] = acc[m][2];
 				}
 #pragma unroll
 				for (int i = 0; i < 4; i++)
@@ -284,7 +292,7 @@ struct vlut_half_block {
 			lt++;
 		for (int d = 0, c = lc, tile = lt; d < AHEAD && tile < tiles; d++) {
 			const int r0 = ((int)blockIdx.x + tile * (int)gridDim.x) * ROWS + g;
-			const int at = c * HZI_VMMA_CHUNK_BYTES + t * 16;
+			const int at = c * HZI_VLUT_S8_CHUNK_BYTES + t * 16;
 
 #pragma unroll
 			for (int r = 0; r < R; r++)
@@ -311,8 +319,8 @@ struct vlut_half_block {
 			load(d);
 		load_x();
 		__syncthreads();
-		for (int first = 0; first < tiles; first += p.round) {
-			const int end = min(first + p.round, tiles);
+		for (int first = 0; first < tiles; first += p.pass_tiles) {
+			const int end = min(first + p.pass_tiles, tiles);
 
 			for (; cc >= p.chunks && ct < end; cc -= p.chunks)
 				flush(ct++ - first);
@@ -375,7 +383,7 @@ struct vlut_half_block {
 
 		__syncthreads();
 		for (int i = tid; i < (end - first) * width; i += THREADS) {
-			const float *at = sums + i / width * WARPS * width + i % width;
+			const float *at = partials + i / width * WARPS * width + i % width;
 			const int64_t row = (int64_t)((int)blockIdx.x +
 						      (first + i / width) * (int)gridDim.x) *
 						    ROWS + i % width / COLUMNS;
@@ -386,7 +394,7 @@ struct vlut_half_block {
 			for (int w = 0; w < WARPS; w++)
 				s += at[w * width];
 			if (row < p.rows && b < p.batch)
-				store_sum(p, row, b, s);
+				store_scaled(p, row, b, s);
 		}
 		__syncthreads();
 	}
@@ -394,9 +402,9 @@ struct vlut_half_block {
 
 #define KERNEL(name, columns, ...) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
-	name(const __grid_constant__ hzi_vlut_half p) \
+	name(const __grid_constant__ hzi_vlut_table_f16_skinny p) \
 	{ \
-		vlut_half_block<__VA_ARGS__, columns>(p).run(); \
+		table_f16_skinny_block<__VA_ARGS__, columns>(p).run(); \
 	}
 #define KERNELS(name, ...) \
 	KERNEL(name##_1, 1, __VA_ARGS__) \

@@ -1,34 +1,35 @@
 /*
- * table_s8.cuh - points of lattice codes as bytes, by tables of leaders in shared memory
+ * table_s8.cuh - lattice points as bytes, from tables of leaders in shared memory
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The tables are 64 KiB: 256 bytes for each code, of which one half is for the first level and one
- * for the others, a copy of the leader for each bank. So the place of a leader is the code as the
- * second byte of an address, one permutation of bytes, and no two lanes are in each other's way.
+ * A table is 64 KiB: 256 bytes per code, of which the first half is for the first level and the
+ * second half for the others, with copies of the leader in all banks. So the address of a leader is
+ * made by one byte permutation that puts the code into its second byte, and lanes have no bank
+ * conflicts.
  */
-#ifndef HZI_VLUT_BYTES_CUH
-#define HZI_VLUT_BYTES_CUH
+#ifndef HZI_GPU_VLUT_TABLE_S8_CUH
+#define HZI_GPU_VLUT_TABLE_S8_CUH
 
 #include "gpu/device/cluster.cuh"
 #include "gpu/device/dtype.cuh"
 #include "gpu/vlut/table_s8_skinny.h"
 
 /*
- * The tables lie at a place that is known to load_leader(), and what the launcher adds makes room.
- * Upper bits of shared addresses are the block's number in its cluster.
+ * The tables start at a fixed shared address, known to load_leader(); the launcher adds bytes for
+ * the gap. The upper bits of shared addresses are the rank of the block in its cluster.
  */
 #define BLOCK_BITS 0xff000000
 
 HZ_DEVICE uint8_t *leader_memory(void)
 {
-	extern __shared__ uint8_t room[];
+	extern __shared__ uint8_t shared[];
 
-	return room + (HZI_VMMA_TABLE - (int)(shared_address(room) & ~BLOCK_BITS));
+	return shared + (HZI_VLUT_S8_TABLE - (int)(shared_address(shared) & ~BLOCK_BITS));
 }
 
 /*
- * What a block's warps have written to its shared memory is there for the cluster: one of them
+ * Makes what all warps of the block wrote to shared memory visible to the cluster. One warp
  * releases for all, see cluster_arrive_relaxed().
  */
 HZ_DEVICE void cluster_publish(int warp)
@@ -41,25 +42,25 @@ HZ_DEVICE void cluster_publish(int warp)
 	cluster_wait();
 }
 
-/* leaders and first: of struct hzi_vlut_mma */
+/* leaders, first: see struct hzi_vlut_table_s8_skinny */
 template <int WORDS, int THREADS>
 HZ_DEVICE void fill_leaders(const uint32_t *leaders, const uint32_t *first)
 {
 	uint8_t *table = leader_memory();
 
-	for (int i = threadIdx.x; i < HZI_VMMA_ENTRIES * 8; i += THREADS) {
-		uint4 *to = (uint4 *)(table + i / 8 * 256 + i % 8 * 16);
+	for (int i = threadIdx.x; i < HZI_VLUT_S8_ENTRIES * 8; i += THREADS) {
+		uint4 *dst = (uint4 *)(table + i / 8 * 256 + i % 8 * 16);
 		const uint32_t a = leaders[i / 8 * WORDS], b = leaders[i / 8 * WORDS + WORDS - 1];
 		const uint32_t c = __vadd4(a, first[0]), d = __vadd4(b, first[WORDS - 1]);
 
-		to[0] = make_uint4(c, d, c, d);
-		to[8] = make_uint4(a, b, a, b);
+		dst[0] = make_uint4(c, d, c, d);
+		dst[8] = make_uint4(a, b, a, b);
 	}
 }
 
-/* What the address of a code's leader has beside the code, for a lane */
+/* All bits of the address of a leader except the code, for a lane */
 template <int WORDS>
-HZ_DEVICE uint32_t leader_place(int lane)
+HZ_DEVICE uint32_t leader_slot(int lane)
 {
 	return (WORDS == 1 ? lane * 4 : lane % 16 * 8) |
 	       (shared_address(leader_memory()) & BLOCK_BITS);
@@ -75,25 +76,28 @@ HZ_DEVICE uint4 load_codes(const void *p)
 }
 
 /*
- * A leader: `at` is code * 256 + the place of this lane; UPPER: the table of levels above the first
+ * Loads a leader. at: code * 256 + leader_slot(); UPPER: from the table of levels above the first.
  */
 template <int WORDS, bool UPPER>
 HZ_DEVICE void load_leader(uint32_t (&e)[WORDS], uint32_t at)
 {
 	if constexpr (WORDS == 1)
 		asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(e[0])
-		    : "r"(at), "n"(HZI_VMMA_TABLE + (UPPER ? 128 : 0)));
+		    : "r"(at), "n"(HZI_VLUT_S8_TABLE + (UPPER ? 128 : 0)));
 	else
 		asm("ld.shared.v2.u32 {%0, %1}, [%2 + %3];" : "=r"(e[0]), "=r"(e[1])
-		    : "r"(at), "n"(HZI_VMMA_TABLE + (UPPER ? 128 : 0)));
+		    : "r"(at), "n"(HZI_VLUT_S8_TABLE + (UPPER ? 128 : 0)));
 }
 
-/* Eight values of a row plus 128, from 16 bytes of its codes: blocks of 4 WORDS values, M levels */
+/*
+ * Decodes eight values plus 128 from 16 bytes of codes of a row: blocks of 4 WORDS values, M
+ * levels.
+ */
 template <int WORDS, int M>
-struct points {
+struct decode_points {
 	static constexpr int VALUES = 64 * WORDS / M;	/* of 16 bytes */
 
-	HZ_DEVICE void get(uint32_t (&v)[2], const uint32_t (&codes)[4], int j, uint32_t place,
+	HZ_DEVICE void get(uint32_t (&v)[2], const uint32_t (&codes)[4], int j, uint32_t slot,
 			   int q)
 	{
 #pragma unroll
@@ -103,7 +107,7 @@ struct points {
 
 #pragma unroll
 			for (int m = M - 1; m >= 0; m--) {
-				const uint32_t at = __byte_perm(codes[(byte + m) / 4], place,
+				const uint32_t at = __byte_perm(codes[(byte + m) / 4], slot,
 								0x7604 | (byte + m) % 4 << 4);
 
 				if (m == 0)
@@ -121,17 +125,17 @@ struct points {
 	}
 };
 
-/* f16 of values 8 j .. 8 j + 7 of a row whose codes have 4 bits a value, times a scale */
+/* Values 8 j .. 8 j + 7 of a row, with codes of 4 bits per value, as f16 times a scale */
 template <int WORDS, bool SCALED>
-HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t place,
+HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, uint32_t slot,
 			  int q, uint32_t scale)
 {
 	uint32_t bytes[2];
 
-	points<WORDS, 2 * WORDS>::get(bytes, codes, j, place, q);
+	decode_points<WORDS, 2 * WORDS>::get(bytes, codes, j, slot, q);
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		/* 1024 + 128 + value */
+		/* minus 1024 + 128 */
 		v[i] = add_f16x2(__byte_perm(bytes[i / 2], 0x64646464, i % 2 ? 0x4342 : 0x4140),
 				 0xe480e480);
 		if (SCALED)
@@ -140,10 +144,10 @@ HZ_DEVICE void points_f16(uint32_t (&v)[4], const uint32_t (&codes)[4], int j, u
 }
 
 /*
- * A leader of E8 with q = 4, three bits of each coordinate as bytes: lib/vlut/vlut.c says where they
- * are, of which there is a copy at leader_memory().
+ * The leader of a code of E8 with q = 4, three bits per coordinate, as bytes. leader_memory() has a
+ * copy of the table, whose layout is described in lib/vlut/vlut.c.
  */
-HZ_DEVICE void wide_leader(uint32_t (&u)[2], uint32_t code)
+HZ_DEVICE void e8q4_leader(uint32_t (&u)[2], uint32_t code)
 {
 	const uint32_t v = ((const uint16_t *)leader_memory())[code];
 	const uint32_t b = (leader_memory() + 2 * 65536)[code];
@@ -153,22 +157,22 @@ HZ_DEVICE void wide_leader(uint32_t (&u)[2], uint32_t code)
 	       (b << 19 & 0x4000000);
 }
 
-/* Bytes of two of them, as the leaders of struct hzi_vlut_mma make them */
-HZ_DEVICE void wide_bytes(uint32_t (&v)[2], uint32_t codes, int q)
+/* Decodes two levels to bytes, like the leaders of struct hzi_vlut_table_s8_skinny. */
+HZ_DEVICE void e8q4_points(uint32_t (&v)[2], uint32_t codes, int q)
 {
 	const uint32_t odd = (codes >> 14 & 1) + (codes >> 30 & 1) * q;
 	uint32_t a[2], b[2];
 
-	wide_leader(a, codes & 0xffff);
-	wide_leader(b, codes >> 16);
+	e8q4_leader(a, codes & 0xffff);
+	e8q4_leader(b, codes >> 16);
 #pragma unroll
 	for (int i = 0; i < 2; i++)
 		v[i] = 2 * (b[i] * q + a[i]) + odd * 0x01010101;
 }
 
-/* The sum of row and column b of a product, to y by the scales of the parameters p */
+/* Stores the sum of row `row` and column b, scaled by scale and row_scale of p. */
 template <typename P>
-HZ_DEVICE void store_sum(const P &p, int64_t row, int b, float sum)
+HZ_DEVICE void store_scaled(const P &p, int64_t row, int b, float sum)
 {
 	sum *= p.scale;
 	if (p.row_scale)
@@ -177,12 +181,12 @@ HZ_DEVICE void store_sum(const P &p, int64_t row, int b, float sum)
 }
 
 /*
- * N elements of x from `at` on, `step` apart, of which `count` are there; the rest is 0. After each
- * RUN of them it goes on GAP further than they began. All are under way together.
+ * Loads N elements of x: f[i] = x[at + o step] with o = i / RUN * GAP + i % RUN, or 0 if o >=
+ * count. All loads are in flight together.
  */
 template <int RUN, int GAP, int N>
-HZ_DEVICE void load_run(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step,
-			int count)
+HZ_DEVICE void load_strided(float (&f)[N], int dtype, const void *x, int64_t at, int64_t step,
+			    int count)
 {
 	uint32_t bits[N];
 

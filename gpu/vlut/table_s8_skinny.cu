@@ -1,17 +1,17 @@
 /*
- * table_s8_skinny.cu - products of lattice codes and few vectors, on the matrix units for s8
+ * table_s8_skinny.cu - skinny GEMM of lattice codes, on s8 tensor cores
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Points are small integers: the leaders of a block's codes come from tables in shared memory, one
- * copy per bank, and their sum over the levels is a register of the left operand as it stands. x
- * becomes integers of 22 bits and sign, in three digits of 8 bits, which are columns of the right
- * operand: with x scaled by a power of two so that the largest of a split of k uses all bits, the
- * sums are exact, and what an element loses is below 2^-22 of the largest. Each warp streams codes
- * of its own chunks of k; sums of warps and then of splits are added in their order.
+ * Points are small integers. The leaders of a block's codes come from tables in shared memory, with
+ * one copy per bank, and their sum over the levels is a register of the A operand as it is. x
+ * becomes integers of 22 bits and sign, as three 8-bit digits that are columns of the B operand. x
+ * is scaled by a power of two so that the largest |x| of a split of k uses all bits: accumulators
+ * are exact, and the error of an element is below 2^-22 of the largest. Each warp streams the codes
+ * of its own chunks of k. Accumulators of warps, then of splits, are added in a fixed order.
  *
- * Where groups have scales, a step of the matrix units takes one group of 32, and its sums, exact
- * in f32, are scaled and added there.
+ * With scales of groups, an mma step covers one group of 32; its accumulators, exact in f32, are
+ * scaled and added at once.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
@@ -19,15 +19,15 @@
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/table_s8_skinny.h"
 
-#define THREADS HZI_VMMA_THREADS
+#define THREADS HZI_VLUT_S8_THREADS
 #define WARPS (THREADS / 32)
-#define ROWS HZI_VMMA_ROWS
-#define AHEAD 2			/* chunks under way per warp */
-#define PARTS 3			/* digits of x */
+#define ROWS HZI_VLUT_S8_ROWS
+#define AHEAD 2			/* chunks in flight per warp */
+#define DIGITS 3			/* 8-bit digits of x */
 #define X_BITS 22
 #define SIGNS 0x80808080
 
-/* Word i of lane j of four becomes word j of lane i. */
+/* Transposes words among four lanes: word i of lane j becomes word j of lane i. */
 HZ_DEVICE void transpose(uint32_t (&w)[4], int lane)
 {
 	const bool odd = lane & 1, upper = lane & 2;
@@ -54,10 +54,10 @@ HZ_DEVICE void transpose(uint32_t (&w)[4], int lane)
 }
 
 /* 2^i as a product of two numbers, i in -252 .. 254 */
-struct power {
+struct power_of_2 {
 	float a, b;
 
-	__device__ __forceinline__ explicit power(int i)
+	__device__ __forceinline__ explicit power_of_2(int i)
 	{
 		const int half = i / 2;
 
@@ -71,38 +71,41 @@ struct power {
 };
 
 /*
- * NT: tiles of 8 columns: 1: columns are digits of up to 2 vectors (4 b + digit), or vectors of s8;
- * 3: tile i is digit i of up to 8 vectors. SCALED: groups have scales. WIDE: M is the bytes of a
- * block, two levels of E8 with q = 4, whose leaders take 24 bits each in shared memory.
+ * NT: column tiles of 8. NT = 1: column 4 b + d is digit d of vector b, for up to 2 vectors; or
+ * columns are vectors of s8. NT = 3: tile d is digit d of up to 8 vectors. SCALED: groups have
+ * scales. E8Q4: E8 with q = 4 and two levels, whose leaders are 24 bits each in shared memory; M is
+ * then the bytes of a block.
  */
-template <int WORDS, int M, int NT, bool SCALED, bool WIDE = false>
-struct vlut_mma_block {
-	using P = points<WORDS, M>;
+template <int WORDS, int M, int NT, bool SCALED, bool E8Q4 = false>
+struct table_s8_skinny_block {
+	using P = decode_points<WORDS, M>;
 	static constexpr int V = P::VALUES, CHUNK = 4 * V, STEPS = V / 8, TILES = ROWS / 16;
 
-	const hzi_vlut_mma &p;
+	const hzi_vlut_table_s8_skinny &p;
 	const int tid, lane, warp, g, t;
 	int begin, count;		/* chunks of this split */
 	int tiles;			/* of this block */
-	int columns;			/* in shared memory, of a tile of 8: the rest are copies */
+	int columns;			/* of a tile of 8, in shared memory; the rest are copies */
 	uint32_t last_t;
 	bool digits;			/* x is not s8 */
-	/* [pair of steps][tile of columns][column][4] of 16 bytes */
+	/* [pair of steps][column tile][column][4] of 16 bytes */
 	uint8_t *x;
-	float *scales, *sums;
-	uint32_t *most;			/* [column] */
+	float *scales, *partials;
+	uint32_t *absmax;			/* [column] */
 
-	__device__ __forceinline__ explicit vlut_mma_block(const hzi_vlut_mma &p_)
-		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4),
-		t(lane % 4) {}
+	__device__ __forceinline__ explicit table_s8_skinny_block(
+		const hzi_vlut_table_s8_skinny &p_)
+		: p(p_), tid(threadIdx.x), lane(tid % 32), warp(tid / 32), g(lane / 4), t(lane % 4)
+	{
+	}
 
-	/* Which 8 values step s of a chunk takes from lane t */
+	/* First of the 8 values that step s of a chunk takes from a quarter of the chunk */
 	__device__ __forceinline__ int value_of(int s, int quarter) const
 	{
 		return SCALED ? 32 * s + 8 * quarter : V * quarter + 8 * s;
 	}
 
-	/* The 8 values that a lane takes in a step: unit 8 pair + 2 quarter + half of a chunk */
+	/* Loads 8 values of a step: unit 8 pair + 2 quarter + half of a chunk. */
 	__device__ __forceinline__ void load_unit(float (&f)[8], int b, int unit) const
 	{
 		const int c = begin + unit / (CHUNK / 8), at = unit % (CHUNK / 8);
@@ -119,19 +122,20 @@ struct vlut_mma_block {
 				f[2 * i + 1] = f16_high(w[i]);
 			}
 		} else {
-			load_run<8, 0>(f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k, p.k - k);
+			load_strided<8, 0>(f, p.x_dtype, p.x, b * p.x_b + k * p.x_k, p.x_k,
+					   p.k - k);
 		}
 	}
 
-	/* Where the 8 bytes of a column go */
-	__device__ __forceinline__ uint2 *place(int unit, int column) const
+	/* Slot of the 8 bytes of a column */
+	__device__ __forceinline__ uint2 *x_slot(int unit, int column) const
 	{
 		const int tile = NT == 1 ? 0 : column / 8, n = NT == 1 ? column : column % 8;
 
 		return (uint2 *)x + ((unit / 8 * NT + tile) * columns + n) * 8 + unit % 8;
 	}
 
-	/* Byte d of four numbers */
+	/* Byte d of four numbers, as one word */
 	__device__ __forceinline__ static uint32_t gather(const uint32_t (&v)[4], int d)
 	{
 		return __byte_perm(__byte_perm(v[0], v[1], d | (d + 4) << 4),
@@ -140,31 +144,33 @@ struct vlut_mma_block {
 
 	__device__ __forceinline__ void store_unit(const float (&f)[8], int b, int unit) const
 	{
-		const power up(shift(b));
+		const power_of_2 up(shift(b));
 		uint32_t v[2][4];
 
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			/* digits plus 128, which makes them the bytes */
+			/* Adding 128 to each digit makes digits the bytes. */
 			v[i / 4][i % 4] = (uint32_t)__float2int_rn(digits ? up.times(f[i]) : f[i]) +
 					  0x808080;
 		if (!digits) {
-			*place(unit, b) =
+			*x_slot(unit, b) =
 				make_uint2(gather(v[0], 0) ^ SIGNS, gather(v[1], 0) ^ SIGNS);
 			return;
 		}
 #pragma unroll
-		for (int d = 0; d < PARTS; d++)
-			*place(unit, NT == 1 ? 4 * b + d : 8 * d + b) =
+		for (int d = 0; d < DIGITS; d++)
+			*x_slot(unit, NT == 1 ? 4 * b + d : 8 * d + b) =
 				make_uint2(gather(v[0], d) ^ SIGNS, gather(v[1], d) ^ SIGNS);
 	}
 
-	/* The largest |x| of a vector becomes 2^21 .. 2^22; 0 for one that is not finite. */
+	/*
+	 * 2^shift scales the largest |x| of a vector to 2^21 .. 2^22; 0 if it is 0 or not finite.
+	 */
 	__device__ __forceinline__ int shift(int b) const
 	{
-		const int exponent = (int)(most[b] >> 23);
+		const int exponent = (int)(absmax[b] >> 23);
 
-		return exponent == 255 || most[b] == 0 ? 0 : X_BITS - 1 + 127 - exponent;
+		return exponent == 255 || absmax[b] == 0 ? 0 : X_BITS - 1 + 127 - exponent;
 	}
 
 	__device__ __forceinline__ void prepare_x(void)
@@ -186,7 +192,7 @@ struct vlut_mma_block {
 				}
 				u = __reduce_max_sync(~0u, u);
 				if (lane == 0)
-					atomicMax(&most[b], u);
+					atomicMax(&absmax[b], u);
 			}
 			__syncthreads();
 		}
@@ -203,11 +209,11 @@ struct vlut_mma_block {
 
 	__device__ __forceinline__ void fill_tables(void)
 	{
-		if constexpr (!WIDE)
+		if constexpr (!E8Q4)
 			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		else
-			for (int i = tid; i < HZI_VMMA_WIDE_BYTES / 16; i += THREADS)
-				((uint4 *)leader_memory())[i] = __ldg((const uint4 *)p.wide + i);
+			for (int i = tid; i < HZI_VLUT_S8_E8Q4_BYTES / 16; i += THREADS)
+				((uint4 *)leader_memory())[i] = __ldg((const uint4 *)p.e8q4 + i);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 8; i += THREADS) {
 				const float s = p.scale_of[i / 8];
@@ -215,11 +221,11 @@ struct vlut_mma_block {
 				((float4 *)scales)[i] = make_float4(s, s, s, s);
 			}
 		}
-		if (tid < HZI_VMMA_BATCH)
-			most[tid] = 0;
+		if (tid < HZI_VLUT_S8_COLUMNS)
+			absmax[tid] = 0;
 	}
 
-	/* T of a row's groups in a chunk, a byte for each step */
+	/* Loads T of a row's groups in a chunk, one byte per step. */
 	__device__ __forceinline__ uint32_t load_t(const uint8_t *row, int c) const
 	{
 		switch (p.group_log2) {
@@ -241,7 +247,7 @@ struct vlut_mma_block {
 		const int32_t magic[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000};
 		const int part = blockIdx.x % p.split, share = blockIdx.x / p.split,
 			  shares = gridDim.x / p.split, all = (p.rows + ROWS - 1) / ROWS;
-		const uint32_t place4 = leader_place<WORDS>(lane);
+		const uint32_t lane_slot = leader_slot<WORDS>(lane);
 
 		last_t = (uint32_t)p.scales - 1;
 		digits = p.x_dtype != HZ_S8;
@@ -250,19 +256,18 @@ struct vlut_mma_block {
 		tiles = (all - share + shares - 1) / shares;
 		columns = NT == 1 && p.batch == 1 ? 4 : 8;
 		scales = (float *)(leader_memory() +
-				   (WIDE ? HZI_VMMA_WIDE_BYTES : HZI_VMMA_TABLE_BYTES));
-		most = (uint32_t *)(scales + (SCALED ? HZI_VMMA_SCALES_BYTES / 4 : 0));
-		x = (uint8_t *)(most + 16);
-		sums = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) * (CHUNK / 16) *
-				 16 *
-				     columns * NT);
+				   (E8Q4 ? HZI_VLUT_S8_E8Q4_BYTES : HZI_VLUT_S8_TABLE_BYTES));
+		absmax = (uint32_t *)(scales + (SCALED ? HZI_VLUT_S8_SCALES_BYTES / 4 : 0));
+		x = (uint8_t *)(absmax + 16);
+		partials = (float *)(x + (int64_t)((p.chunks + p.split - 1) / p.split) *
+						 (CHUNK / 16) * 16 * columns * NT);
 
-		/* Chunks in their order over the tiles; this warp has every 16th. */
+		/* Chunks of all tiles in order: this warp has every 16th. */
 		int lc = warp, lt = 0, cc = warp, ct = 0;
 		auto load = [&](int d) {
 			if (lt < tiles) {
 				const int r0 = (share + lt * shares) * ROWS + g;
-				const int64_t at = (int64_t)(begin + lc) * HZI_VMMA_CHUNK_BYTES +
+				const int64_t at = (int64_t)(begin + lc) * HZI_VLUT_S8_CHUNK_BYTES +
 						   t * 16;
 
 #pragma unroll
@@ -284,7 +289,7 @@ struct vlut_mma_block {
 			lt++;
 		for (int d = 0, c = lc, tile = lt; d < AHEAD && tile < tiles; d++) {
 			const int r0 = (share + tile * shares) * ROWS + g;
-			const int64_t at = (int64_t)(begin + c) * HZI_VMMA_CHUNK_BYTES + t * 16;
+			const int64_t at = (int64_t)(begin + c) * HZI_VLUT_S8_CHUNK_BYTES + t * 16;
 
 #pragma unroll
 			for (int r = 0; r < 2 * TILES; r++)
@@ -316,11 +321,11 @@ struct vlut_mma_block {
 				}
 		};
 		/*
-		 * Sums of a tile for the others to see: [warp][row][vector], in units of x as
-		 * integers
+		 * Writes a warp's sums of a tile, [warp][row][vector], in units of the integers of
+		 * x.
 		 */
 		auto flush = [&](int slot) {
-			float *to = sums + (int64_t)(slot * WARPS + warp) * ROWS * p.batch;
+			float *dst = partials + (int64_t)(slot * WARPS + warp) * ROWS * p.batch;
 
 #pragma unroll
 			for (int m = 0; m < TILES; m++) {
@@ -344,19 +349,22 @@ struct vlut_mma_block {
 						}
 					}
 					if (NT == 1 && digits) {
-						/* digits 0 1 and 2 lie in neighbours */
+						/*
+						 * lane t even has digits 0 and 1 of a vector, lane
+						 * t + 1 digit 2
+						 */
 						const float low = v[0] + 256.0f * v[1];
 						const float high = __shfl_down_sync(~0u, v[0], 1);
 
 						if (t % 2 == 0 && t / 2 < p.batch)
-							to[r * p.batch + t / 2] = low +
-										  65536.0f * high;
+							dst[r * p.batch + t / 2] = low +
+										   65536.0f * high;
 					} else if (NT == 1) {
-						/* whole numbers of s8: the bits themselves */
+						/* x of s8: the bits of the integers */
 #pragma unroll
 						for (int e = 0; e < 2; e++)
 							if (2 * t + e < p.batch)
-								to[r * p.batch + 2 * t + e] =
+								dst[r * p.batch + 2 * t + e] =
 									SCALED ? v[e] :
 									__int_as_float(
 										acc[m][0][2 * h +
@@ -365,7 +373,7 @@ struct vlut_mma_block {
 #pragma unroll
 						for (int e = 0; e < 2; e++)
 							if (2 * t + e < p.batch)
-								to[r * p.batch + 2 * t + e] = v[e];
+								dst[r * p.batch + 2 * t + e] = v[e];
 					}
 				}
 			}
@@ -374,8 +382,8 @@ struct vlut_mma_block {
 		const uint4 *xl = (const uint4 *)x + (g & (columns - 1)) * 4 + t;
 
 		clear();
-		for (int first = 0; first < tiles; first += p.round) {
-			const int end = min(first + p.round, tiles);
+		for (int first = 0; first < tiles; first += p.pass_tiles) {
+			const int end = min(first + p.pass_tiles, tiles);
 
 			for (; cc >= count && ct < end; cc -= count) {
 				flush(ct - first);
@@ -400,7 +408,7 @@ struct vlut_mma_block {
 					}
 					load(d);
 					step(acc, facc, w, wt, xl + (int64_t)cc * (STEPS / 2) * NT *
-					     columns * 4, place4, magic);
+					     columns * 4, lane_slot, magic);
 					for (cc += WARPS; cc >= count && ct < end; cc -= count) {
 						flush(ct - first);
 						ct++;
@@ -411,8 +419,11 @@ struct vlut_mma_block {
 		}
 	}
 
-	/* sums of a group, as bits of 1.5 2^23 and more, times its scales: T of rows g and g + 8 */
-	__device__ __forceinline__ void add_scaled(float (&to)[4], const int32_t (&r)[NT][4],
+	/*
+	 * Adds sums r of a group, as bits of floats around 1.5 2^23, times the scales of T of rows
+	 * g and g + 8.
+	 */
+	__device__ __forceinline__ void add_scaled(float (&dst)[4], const int32_t (&r)[NT][4],
 						   uint32_t t0, uint32_t t1)
 	{
 		const float f[2] = {scales[min(t0 & 0xff, last_t) * 32 + lane],
@@ -426,14 +437,14 @@ struct vlut_mma_block {
 				v = fmaf(fmaf(__int_as_float(r[NT - 1][i]) - 12582912.0f, 256.0f,
 					      __int_as_float(r[NT / 2][i]) - 12582912.0f), 256.0f,
 					      v);
-			to[i] = fmaf(f[i / 2], v, to[i]);
+			dst[i] = fmaf(f[i / 2], v, dst[i]);
 		}
 	}
 
 	/* Eight values plus 128, of two codes */
-	__device__ __forceinline__ void wide_point(uint32_t (&v)[2], uint32_t codes) const
+	__device__ __forceinline__ void e8q4_point(uint32_t (&v)[2], uint32_t codes) const
 	{
-		wide_bytes(v, codes, p.q);
+		e8q4_points(v, codes, p.q);
 		v[0] += p.first[0];
 		v[1] += p.first[1];
 	}
@@ -441,7 +452,7 @@ struct vlut_mma_block {
 	__device__ __forceinline__ void step(int32_t (&acc)[TILES][NT][4], float (&facc)[TILES][4],
 					     const uint32_t (&w)[2 * TILES][4],
 					     const uint32_t (&wt)[2 * TILES], const uint4 *xl,
-					     uint32_t place4, const int32_t (&magic)[4])
+					     uint32_t lane_slot, const int32_t (&magic)[4])
 	{
 #pragma unroll
 		for (int j = 0; j < STEPS / 2; j++) {
@@ -458,12 +469,12 @@ struct vlut_mma_block {
 				for (int m = 0; m < TILES; m++) {
 					uint32_t low[2], high[2];
 
-					if constexpr (WIDE) {
-						wide_point(low, w[2 * m][s]);
-						wide_point(high, w[2 * m + 1][s]);
+					if constexpr (E8Q4) {
+						e8q4_point(low, w[2 * m][s]);
+						e8q4_point(high, w[2 * m + 1][s]);
 					} else {
-						P::get(low, w[2 * m], s, place4, p.q);
-						P::get(high, w[2 * m + 1], s, place4, p.q);
+						P::get(low, w[2 * m], s, lane_slot, p.q);
+						P::get(high, w[2 * m + 1], s, lane_slot, p.q);
 					}
 
 					const uint32_t a[4] = {low[0] ^ SIGNS, high[0] ^ SIGNS,
@@ -490,19 +501,19 @@ struct vlut_mma_block {
 		}
 	}
 
-	/* Sums of warps, then of splits, to y. */
+	/* Adds sums of warps, then of splits, and stores y. */
 	__device__ __forceinline__ void finish(int first, int end, int share, int shares, int part)
 	{
 		const int width = ROWS * p.batch, n = (end - first) * width;
-		const bool whole = !digits && !SCALED;
+		const bool is_integer = !digits && !SCALED;
 
 		__syncthreads();
-		/* In place of the first warp's */
+		/* The total replaces the sum of the first warp. */
 		for (int i = tid; i < n; i += THREADS) {
-			float *at = sums + (int64_t)(i / width * WARPS) * width + i % width;
+			float *at = partials + (int64_t)(i / width * WARPS) * width + i % width;
 			const int b = i % p.batch;
 
-			if (whole) {
+			if (is_integer) {
 				int32_t s = 0;
 
 				for (int w = 0; w < WARPS; w++)
@@ -514,8 +525,8 @@ struct vlut_mma_block {
 				for (int w = 0; w < WARPS; w++)
 					s += at[w * width];
 				if (digits)
-					s = most[b] >= 0x7f800000 ? __uint_as_float(0x7fffffff) :
-					    power(-shift(b)).times(s);
+					s = absmax[b] >= 0x7f800000 ? __uint_as_float(0x7fffffff) :
+					    power_of_2(-shift(b)).times(s);
 				*at = s;
 			}
 		}
@@ -524,32 +535,33 @@ struct vlut_mma_block {
 		else
 			__syncthreads();
 		for (int i = tid + part * THREADS; i < n; i += THREADS * p.split) {
-			const float *at = sums + (int64_t)(i / width * WARPS) * width + i % width;
+			const float *at =
+				partials + (int64_t)(i / width * WARPS) * width + i % width;
 			const int64_t row = (int64_t)(share + (first + i / width) * shares) * ROWS +
 					    i % width / p.batch;
 			const int b = i % p.batch;
 			float s = 0;
-			int32_t whole_s = 0;
+			int32_t integer = 0;
 
 			if (row >= p.rows)
 				continue;
 			if (p.split == 1) {
 				s = *at;
-				whole_s = __float_as_int(s);
+				integer = __float_as_int(s);
 			} else {
 				for (int z = 0; z < p.split; z++) {
 					const float f = cluster_load(cluster_map(shared_address(at),
 										 z));
 
 					s += f;
-					whole_s += __float_as_int(f);
+					integer += __float_as_int(f);
 				}
 			}
 			if (p.y_dtype == HZ_S32) {
-				((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole_s;
+				((int32_t *)p.y)[row * p.y_i + b * p.y_b] = integer;
 				continue;
 			}
-			store_sum(p, row, b, whole ? (float)whole_s : s);
+			store_scaled(p, row, b, is_integer ? (float)integer : s);
 		}
 		__syncwarp();
 		if (p.split > 1) {
@@ -561,22 +573,22 @@ struct vlut_mma_block {
 	}
 };
 
-constexpr bool wide_kernel(bool, bool wide = false)
+constexpr bool is_e8q4_kernel(bool, bool e8q4 = false)
 {
-	return wide;
+	return e8q4;
 }
 
-/* Two blocks fit an SM where there are few vectors, the second of the kernel behind. */
+/* With few columns two blocks fit an SM, the second one of the PDL successor. */
 #define KERNEL(name, words, levels, tiles, ...) \
 	extern "C" __global__ void __launch_bounds__( \
-		THREADS, tiles == 1 && !wide_kernel(__VA_ARGS__) ? 2 : 1) \
-	name(const __grid_constant__ hzi_vlut_mma p) \
+		THREADS, tiles == 1 && !is_e8q4_kernel(__VA_ARGS__) ? 2 : 1) \
+	name(const __grid_constant__ hzi_vlut_table_s8_skinny p) \
 	{ \
-		vlut_mma_block<words, levels, tiles, __VA_ARGS__>(p).run(); \
+		table_s8_skinny_block<words, levels, tiles, __VA_ARGS__>(p).run(); \
 	}
 #define KERNELS(d, words, levels) \
-	KERNEL(vlut_mma_##d##_##levels, words, levels, 1, false) \
-	KERNEL(vlut_mma_##d##_##levels##_8, words, levels, 3, false)
+	KERNEL(vlut_table_s8_skinny_##d##_l##levels, words, levels, 1, false) \
+	KERNEL(vlut_table_s8_skinny_##d##_l##levels##_8, words, levels, 3, false)
 
 KERNELS(d4, 1, 1)
 KERNELS(d4, 1, 2)
@@ -584,9 +596,9 @@ KERNELS(d4, 1, 4)
 KERNELS(d8, 2, 1)
 KERNELS(d8, 2, 2)
 KERNELS(d8, 2, 4)
-KERNEL(vlut_mma_wide_2, 2, 4, 1, false, true)
-KERNEL(vlut_mma_wide_2_scaled, 2, 4, 1, true, true)
-KERNEL(vlut_mma_d4_2_scaled, 1, 2, 1, true)
-KERNEL(vlut_mma_d4_2_scaled_8, 1, 2, 3, true)
-KERNEL(vlut_mma_d8_4_scaled, 2, 4, 1, true)
-KERNEL(vlut_mma_d8_4_scaled_8, 2, 4, 3, true)
+KERNEL(vlut_table_s8_skinny_e8q4, 2, 4, 1, false, true)
+KERNEL(vlut_table_s8_skinny_e8q4_scaled, 2, 4, 1, true, true)
+KERNEL(vlut_table_s8_skinny_d4_l2_scaled, 1, 2, 1, true)
+KERNEL(vlut_table_s8_skinny_d4_l2_scaled_8, 1, 2, 3, true)
+KERNEL(vlut_table_s8_skinny_d8_l4_scaled, 2, 4, 1, true)
+KERNEL(vlut_table_s8_skinny_d8_l4_scaled_8, 2, 4, 3, true)

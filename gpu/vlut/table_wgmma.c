@@ -1,5 +1,5 @@
 /*
- * table_wgmma.c - launcher of codes, or values of f16, by many vectors with wgmma
+ * table_wgmma.c - launcher of GEMM of codes, or of decoded f16 values, by wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -10,20 +10,23 @@
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/table_wgmma.h"
 
-#define MOST_BYTES 512		/* of the largest of x, and what follows them */
+#define ABSMAX_BYTES 512		/* largest |x| per block, and two factors */
 
 static const char name[] = "vlut_gemm";
 
-/* How a call is done: columns of a tile, kernels from `first` on, splits of k */
+/* columns: of a tile */
 struct plan {
-	int columns, kernel, parts, split;
+	int columns, kernel, terms, split;
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
 	struct hzi_vlut_s8 s8;
-	bool scaled, fields, values;
+	bool scaled, bitfield, values;
 };
 
-/* What only codes need, not values of f16. NULL, or why the call is not supported */
+/*
+ * Checks and plans what only codes need, not values of f16. Returns NULL, or why the call is not
+ * supported.
+ */
 static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *w,
 			      struct plan *p)
 {
@@ -32,7 +35,7 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 	const char *why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
 
 	p->scaled = hzi_lattice_has_t(l);
-	p->fields = !hzi_cuda_vlut_not_d4_bitfield(l, w);
+	p->bitfield = !hzi_cuda_vlut_not_d4_bitfield(l, w);
 	if (a->x_dtype == HZ_S8)
 		return "x is s8";
 	if (levels * 2 != l->rule.d)
@@ -41,15 +44,15 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 		return why;
 	if (p->scales.shift < 0)
 		return "T is for groups of less than 32 values";
-	if (p->fields)
+	if (p->bitfield)
 		return NULL;
 	if ((why = hzi_cuda_vlut_rows_unsupported(l, w)) ||
 	    (why = hzi_cuda_vlut_s8_unsupported(l, levels, &p->s8)))
 		return why;
-	return p->s8.wide || p->s8.large ? "the lattice has too many codes a level" : NULL;
+	return p->s8.e8q4 || p->s8.many_codes ? "the lattice has too many codes a level" : NULL;
 }
 
-/* NULL, or why the call is not supported */
+/* Plans a call. Returns NULL, or why it is not supported. */
 static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			   const struct hzi_coded *w, bool values, struct plan *p)
 {
@@ -58,7 +61,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	int64_t blocks;
 	int size = 0;
 
-	*p = (struct plan){.columns = 16, .split = 1, .parts = a->x_dtype == HZ_F32 ? 2 : 1,
+	*p = (struct plan){.columns = 16, .split = 1, .terms = a->x_dtype == HZ_F32 ? 2 : 1,
 			   .values = values};
 	if (a->vlut->route == HZ_VLUT_TABLE)
 		return HZI_VLUT_ASKS_FOR_TABLE;
@@ -67,21 +70,21 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	if (!values && (why = plan_codes(a, w, p)))
 		return why;
 	if (a->batch > INT32_MAX / 4 ||
-	    (values && (w->rows > INT32_MAX - HZI_VWG_ROWS || w->k > INT32_MAX / 4)))
+	    (values && (w->rows > INT32_MAX - HZI_VLUT_WGMMA_ROWS || w->k > INT32_MAX / 4)))
 		return "the sizes do not fit 32 bits";
-	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->parts) {
+	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->terms) {
 		p->columns *= 2;
 		size++;
 	}
-	p->kernel = (values ? HZI_KERNEL_vlut_wgmma_values_16 :
-		     p->fields ? HZI_KERNEL_vlut_wgmma_fields_16 :
-		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_wgmma_d4_16 :
-					       HZI_KERNEL_vlut_wgmma_d8_16) +
+	p->kernel = (values ? HZI_KERNEL_vlut_table_wgmma_f16_16 :
+		     p->bitfield ? HZI_KERNEL_vlut_table_wgmma_d4_bitfield_16 :
+		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_table_wgmma_d4_16 :
+					       HZI_KERNEL_vlut_table_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
-	p->chunks = ceil_div(w->k, HZI_VWG_CHUNK);
-	p->tiles = ceil_div(a->batch * p->parts, p->columns);
-	p->x_bytes = p->tiles * p->chunks * p->columns * HZI_VWG_CHUNK * 2;
-	blocks = ceil_div(w->rows, HZI_VWG_ROWS) * p->tiles;
+	p->chunks = ceil_div(w->k, HZI_VLUT_WGMMA_CHUNK);
+	p->tiles = ceil_div(a->batch * p->terms, p->columns);
+	p->x_bytes = p->tiles * p->chunks * p->columns * HZI_VLUT_WGMMA_CHUNK * 2;
+	blocks = ceil_div(w->rows, HZI_VLUT_WGMMA_ROWS) * p->tiles;
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
 		return "too many tiles for a grid";
 	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
@@ -107,30 +110,40 @@ size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 	struct plan p;
 
 	plan_of(ctx, a, &w, values, &p);
-	return (size_t)p.x_bytes + MOST_BYTES;
+	return (size_t)p.x_bytes + ABSMAX_BYTES;
 }
 
 static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		     const struct plan *plan, char *room)
+		     const struct plan *plan, char *workspace)
 {
-	const struct hzi_vlut_x p = {
-		.x = a->x, .tiles = (uint8_t *)room,
-		.most = a->x_dtype == HZ_F16 ? NULL : (float *)(void *)(room + plan->x_bytes),
-		.x_k = a->x_k, .x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
-		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .parts = plan->parts,
-		.x_dtype = a->x_dtype, .fields = plan->fields,
+	const struct hzi_vlut_x_pack p = {
+		.x = a->x,
+		.tiles = (uint8_t *)workspace,
+		.absmax =
+			a->x_dtype == HZ_F16 ? NULL : (float *)(void *)(workspace + plan->x_bytes),
+		.x_k = a->x_k,
+		.x_b = a->x_b,
+		.k = (int32_t)a->w.k,
+		.batch = (int32_t)a->batch,
+		.chunks = (int32_t)plan->chunks,
+		.columns = plan->columns,
+		.terms = plan->terms,
+		.x_dtype = a->x_dtype,
+		.bitfield = plan->bitfield,
 	};
-	struct hzi_launch l = {.grid = {HZI_VWG_MOST}, .block = {HZI_VLUT_THREADS}, .early = true};
-	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->parts, HZI_VLUT_THREADS);
+	struct hzi_launch l = {
+		.grid = {HZI_VLUT_WGMMA_ABSMAX_BLOCKS}, .block = {HZI_VLUT_THREADS}, .early = true};
+	const int64_t blocks = ceil_div(plan->x_bytes / 16 / plan->terms, HZI_VLUT_THREADS);
 
-	if (p.most)
-		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_most, &l, &p, sizeof(p)));
+	if (p.absmax)
+		HZ_CHECK(hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_table_wgmma_x_absmax, &l, &p,
+					 sizeof(p)));
 	l.grid[0] = (unsigned)min_of(blocks, 1024);
-	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_x_tiles, &l, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_table_wgmma_x_pack, &l, &p, sizeof(p));
 }
 
 int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			const struct hzi_vlut_product *o)
+			const struct hzi_vlut_wgmma_opts *o)
 {
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
@@ -138,50 +151,67 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 
 	plan_of(ctx, a, &w, o->values != NULL, &plan);
 
-	struct hzi_vlut_wgmma p = {
-		.codes = w.codes, .t = w.t, .tiles = (uint8_t *)o->workspace,
+	struct hzi_vlut_table_wgmma p = {
+		.codes = w.codes,
+		.t = w.t,
+		.tiles = (uint8_t *)o->workspace,
 		.row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
-			 (float *)(void *)(o->workspace + plan.x_bytes) + HZI_VWG_MOST,
-		.column_scale = o->column_scale, .column_scale_step = o->column_scale_step,
-		.y = a->y, .row = w.row, .t_row = w.t_row, .row_scale_step = w.row_scale_step,
-		.y_i = a->y_i, .y_b = a->y_b, .rows = (int32_t)w.rows,
+						(float *)(void *)(o->workspace + plan.x_bytes) +
+							HZI_VLUT_WGMMA_ABSMAX_BLOCKS,
+		.column_scale = o->column_scale,
+		.column_scale_step = o->column_scale_step,
+		.y = a->y,
+		.row = w.row,
+		.t_row = w.t_row,
+		.row_scale_step = w.row_scale_step,
+		.y_i = a->y_i,
+		.y_b = a->y_b,
+		.rows = (int32_t)w.rows,
 		.row_bytes = (int32_t)hzi_cuda_vlut_row_bytes(l, &w),
 		.chunks = (int32_t)plan.chunks,
-		.batch = (int32_t)a->batch, .parts = plan.parts, .y_dtype = a->y_dtype,
-		.q = l->rule.q, .group_shift = plan.scales.shift, .split = plan.split,
-		.scales = l->rule.scales, .scale = (plan.values ? 1 : plan.scales.factor) *
-		o->factor, .first = {plan.s8.first[0], plan.s8.first[1]},
+		.batch = (int32_t)a->batch,
+		.terms = plan.terms,
+		.y_dtype = a->y_dtype,
+		.q = l->rule.q,
+		.group_shift = plan.scales.shift,
+		.split = plan.split,
+		.scales = l->rule.scales,
+		.scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
+		.first = {plan.s8.first[0], plan.s8.first[1]},
 	};
-	const int before = (plan.fields || plan.values ? 0 : HZI_VMMA_TABLE_BYTES) +
-			   (plan.scaled ? HZI_VMMA_SCALES_BYTES : 0);
+	const int table_bytes = (plan.bitfield || plan.values ? 0 : HZI_VLUT_S8_TABLE_BYTES) +
+				(plan.scaled ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(ceil_div(w.rows, HZI_VWG_ROWS) * plan.split),
+		.grid = {(unsigned)(ceil_div(w.rows, HZI_VLUT_WGMMA_ROWS) * plan.split),
 			 (unsigned)plan.tiles},
-		.block = {HZI_VWG_THREADS}, .cluster = (unsigned)plan.split, .early = true,
-		.shared_bytes = (unsigned)(1024 + HZI_VWG_BARRIERS(before, plan.columns) +
-					   HZI_VWG_STAGES(plan.columns) * 16),
+		.block = {HZI_VLUT_WGMMA_THREADS},
+		.cluster = (unsigned)plan.split,
+		.early = true,
+		.shared_bytes =
+			(unsigned)(1024 + HZI_VLUT_WGMMA_BARRIERS(table_bytes, plan.columns) +
+				   HZI_VLUT_WGMMA_STAGES(plan.columns) * 16),
 	};
 
-	if (!plan.fields && !plan.values)
+	if (!plan.bitfield && !plan.values)
 		hzi_cuda_vlut_s8_leaders(l, &plan.s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
-	if (plan.fields) {
+	if (plan.bitfield) {
 		p.codes = w.packed;
-		p.fields = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&w);
+		p.bitfield = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&w);
 		p.scale *= 0x1p24f;
 		for (int i = 0; i < 8; i++) {
 			const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 1);
 
-			/* f16 below 2^-14: sign and absolute value */
+			/* f16 bits below 2^-14 are sign and integer magnitude. */
 			p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
-			p.centred |= o != 0;
+			p.has_offset |= o != 0;
 		}
 	}
 	if (plan.values) {
 		p.codes = o->values;
-		p.row_bytes = p.chunks * HZI_VWG_CHUNK * 2;
+		p.row_bytes = p.chunks * HZI_VLUT_WGMMA_CHUNK * 2;
 		p.row = p.row_bytes;
 	}
 	if (!o->x_is_packed)
@@ -201,7 +231,7 @@ size_t hzi_cuda_vlut_table_wgmma_workspace(const struct hz_context *ctx, const v
 
 int hzi_cuda_vlut_table_wgmma(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_vlut_product o = {.factor = 1, .workspace = ctx->workspace};
+	const struct hzi_vlut_wgmma_opts o = {.factor = 1, .workspace = ctx->workspace};
 
 	return hzi_cuda_vlut_wgmma(ctx, args, &o);
 }

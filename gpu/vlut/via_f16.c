@@ -1,12 +1,12 @@
 /*
- * via_f16.c - products with lattice codes that are decoded to f16 in memory first
+ * via_f16.c - products with lattice codes: decode to f16 in memory, then GEMM
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * For codes that no kernel decodes while it multiplies: other lattices, rows that are not aligned,
- * scales of other groups, and both sides coded. Scales are chosen such that the largest value is
- * 2^13 to 2^14: without T they are powers of two, and f16 holds points up to 2048 exactly; with T
- * values are rounded once.
+ * For codes that no kernel decodes while it multiplies: other lattices, unaligned rows, other group
+ * sizes of scales, and both sides coded. Scales are chosen so that the largest value is 2^13 to
+ * 2^14. Without T scales are powers of two, and f16 holds points up to 2048 exactly; with T values
+ * are rounded once.
  */
 #include <config.h>
 
@@ -17,27 +17,27 @@
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/table_wgmma.h"
 
-#define TILE HZI_VWG_ROWS
-#define SLAB_BYTES ((int64_t)128 << 20)	/* of values at a time */
-/* Of the largest and the smallest, whose halves are normal in f16 */
+#define TILE HZI_VLUT_WGMMA_ROWS
+#define SLAB_BYTES ((int64_t)128 << 20)	/* of values per slab */
+/* Largest to smallest scale, at most, so that half of the smallest is a normal f16 */
 #define SCALES_RATIO 0x1p18f
 
-/* f16 of a row, and bytes of all */
-static int64_t line_of(const struct hzi_coded *w)
+/* f16 elements per row, and bytes of all rows */
+static int64_t padded_k(const struct hzi_coded *w)
 {
-	return round_up(w->k, HZI_VWG_CHUNK);
+	return round_up(w->k, HZI_VLUT_WGMMA_CHUNK);
 }
 
 static size_t bytes_of(const struct hzi_coded *w)
 {
-	return (size_t)(w->rows * line_of(w) * 2);
+	return (size_t)(w->rows * padded_k(w) * 2);
 }
 
-/* The largest number that T^-1 makes of numbers up to 1 */
+/* The infinity norm of T^-1 */
 static double growth_of(const hz_lattice *l)
 {
 	const int d = l->rule.d;
-	double most = 0;
+	double highest = 0;
 
 	if (!(l->rule.flags & HZI_LATTICE_MAPPED))
 		return 1;
@@ -46,38 +46,38 @@ static double growth_of(const hz_lattice *l)
 
 		for (int j = 0; j < d; j++)
 			sum += fabs((double)l->matrices.from[i * d + j]);
-		most = fmax(most, sum);
+		highest = fmax(highest, sum);
 	}
-	return most;
+	return highest;
 }
 
 /*
- * Scales such that f16 holds all values: those of l times 2^*shift, but 1 for all if there is one
- * alone; decoded values times *factor are those of l. NULL, or why there are none
+ * Chooses scales so that f16 holds all values: those of l times 2^*shift, or 2^*shift if there is
+ * only one. A decoded value times *factor is the value of l. Returns NULL, or why there are none.
  */
 static const char *rescale(const hz_lattice *l, const struct hzi_coded *w, int *shift,
 			   float *factor)
 {
 	const int scales = hzi_lattice_has_t(l) ? l->rule.scales : 1;
-	float least = l->rule.scale[0], most = least;
+	float least = l->rule.scale[0], highest = least;
 	double reach = l->point_max, value;
 	int exponent;
 
 	for (int i = 1; i < scales; i++) {
 		least = fminf(least, l->rule.scale[i]);
-		most = fmaxf(most, l->rule.scale[i]);
+		highest = fmaxf(highest, l->rule.scale[i]);
 	}
 	for (int i = 0; i < l->rule.embed; i++)
 		reach = fmax(reach, l->point_max + abs(l->rule.offset[i]) +
 				    2 * fabs((double)w->sub[i < l->rule.d ? i : 0]));
-	if (!(most / least <= SCALES_RATIO))
+	if (!(highest / least <= SCALES_RATIO))
 		return "the scales are too far apart for f16";
 	*factor = 1;
 	if (scales == 1) {
-		*factor = most;
-		most = 1;
+		*factor = highest;
+		highest = 1;
 	}
-	value = reach * most * growth_of(l);
+	value = reach * highest * growth_of(l);
 	if (!(value > 0x1p-100) || !(value < 0x1p100))
 		return "the values are too large or too small for f16";
 	frexp(value, &exponent);
@@ -86,7 +86,7 @@ static const char *rescale(const hz_lattice *l, const struct hzi_coded *w, int *
 	return isnormal(*factor) ? NULL : "the values are too large or too small for f16";
 }
 
-/* NULL, or why the codes cannot be decoded to f16 */
+/* Returns NULL, or why the codes cannot be decoded to f16. */
 static const char *decode_unsupported(const hz_lattice *l, const struct hzi_coded *w)
 {
 	float factor;
@@ -97,8 +97,11 @@ static const char *decode_unsupported(const hz_lattice *l, const struct hzi_code
 		       "the codes are packed D4 with q = 4" : rescale(l, w, &shift, &factor);
 }
 
-/* Values of w, unpacked, to `to`, and *factor times what they are of */
-static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to,
+/*
+ * Decodes w, which is not packed as rows of codes, to dst. Multiplies *factor by what the values
+ * have to be multiplied by.
+ */
+static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *dst,
 		  float *factor)
 {
 	hz_lattice scaled = *l;
@@ -112,31 +115,31 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		scaled.rule.scale[i] = ldexpf(scaled.rule.scale[i], shift);
 	if (hzi_cuda_vlut_is_bit_packed(l, w))
-		return hzi_cuda_vlut_e8_bitplane_points(ctx, &scaled, w, to, line_of(w), HZ_F16);
+		return hzi_cuda_vlut_e8_bitplane_points(ctx, &scaled, w, dst, padded_k(w), HZ_F16);
 
 	struct hzi_lattice_decode_args d = {
 		.lattice = &scaled, .matrices = hzi_lattice_matrices_of(&scaled), .codes = w->codes,
-		.t = hzi_lattice_has_t(l) ? w->t : NULL, .y = to, .y_dtype = HZ_F16,
+		.t = hzi_lattice_has_t(l) ? w->t : NULL, .y = dst, .y_dtype = HZ_F16,
 		.code_dtype = w->code_dtype, .pack = HZ_LATTICE_LEVEL, .to = HZ_LATTICE_VALUES,
 		.first = w->first,
 		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
-			.v_stride = {line_of(w)}, .code_stride = {w->row}, .t_stride = {w->t_row},
+			.v_stride = {padded_k(w)}, .code_stride = {w->row}, .t_stride = {w->t_row},
 			.v_step = 1, .code_block = w->block, .code_level = w->level,
 			.t_step = w->t_step},
 	};
 
 	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
 		d.sub[i] = w->sub[i];
-	/* What lies behind k is multiplied by 0. */
-	if (w->k != line_of(w))
-		HZ_CHECK(hzi_cuda_fill(ctx, to, 0, bytes_of(w)));
+	/* Values behind k are multiplied by zeros of x; they must be finite. */
+	if (w->k != padded_k(w))
+		HZ_CHECK(hzi_cuda_fill(ctx, dst, 0, bytes_of(w)));
 	return hzi_cuda_lattice_decode(ctx, &d);
 }
 
-/* Rows that are decoded at a time, tiles of the product but for the last */
+/* Rows decoded at a time: whole tiles of the GEMM */
 static int64_t slab_of(const struct hzi_coded *w)
 {
-	const int64_t rows = SLAB_BYTES / (line_of(w) * 2) / TILE * TILE;
+	const int64_t rows = SLAB_BYTES / (padded_k(w) * 2) / TILE * TILE;
 
 	return max_of(rows, TILE);
 }
@@ -149,9 +152,12 @@ static size_t slab_bytes(const struct hzi_coded *w)
 	return bytes_of(&slab);
 }
 
-/* W decoded to room, slab by slab, times x; behind it the product has its own. */
+/*
+ * Decodes W slab by slab to the workspace and multiplies it by x. The workspace of the GEMM follows
+ * the slab.
+ */
 static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		    struct hzi_vlut_product *o, char *room)
+		    struct hzi_vlut_wgmma_opts *o, char *workspace)
 {
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
@@ -160,12 +166,12 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 	const bool bits = hzi_cuda_vlut_is_bit_packed(l, &w);
 	struct hzi_vlut_gemm_args slab = *a;
 
-	o->values = room;
-	o->workspace = room + slab_bytes(&w);
+	o->values = workspace;
+	o->workspace = workspace + slab_bytes(&w);
 	slab.w = w;
 	slab.w.packed = NULL;
 	for (int64_t row = 0; row < w.rows; row += step) {
-		struct hzi_coded from = w;	/* first the rows above */
+		struct hzi_coded from = w;	/* first as many rows as come before */
 
 		from.rows = row;
 		if (bits)
@@ -180,7 +186,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		from.rows = slab.w.rows;
 		from.codes = slab.w.codes;
 		from.t = slab.w.t;
-		HZ_CHECK(decode(ctx, l, &from, room, &o->factor));
+		HZ_CHECK(decode(ctx, l, &from, workspace, &o->factor));
 		HZ_CHECK(hzi_cuda_vlut_wgmma(ctx, &slab, o));
 		o->x_is_packed = true;
 	}
@@ -206,20 +212,20 @@ size_t hzi_cuda_vlut_via_f16_workspace(const struct hz_context *ctx, const void 
 
 int hzi_cuda_vlut_via_f16(struct hz_context *ctx, const void *args)
 {
-	struct hzi_vlut_product o = {.factor = 1};
+	struct hzi_vlut_wgmma_opts o = {.factor = 1};
 
 	return multiply(ctx, args, &o, ctx->workspace);
 }
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
 
-/* The same with the values of coded x, which lie at `x` */
+/* The one-sided product with x decoded to `x` */
 static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
 {
 	return (struct hzi_vlut_gemm_args){
 		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_F16,
 		.y_dtype = a->y_dtype,
-		.batch = a->x.rows, .x_k = 1, .x_b = line_of(&a->x), .y_i = a->y_i, .y_b = a->y_j,
+		.batch = a->x.rows, .x_k = 1, .x_b = padded_k(&a->x), .y_i = a->y_i, .y_b = a->y_j,
 	};
 }
 
@@ -246,18 +252,18 @@ size_t hzi_cuda_vlut2_via_f16_workspace(const struct hz_context *ctx, const void
 int hzi_cuda_vlut2_via_f16(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm2_args *const a = args;
-	char *room = ctx->workspace;
+	char *workspace = ctx->workspace;
 	const struct hzi_coded x = hzi_cuda_vlut_code_view(a->vlut->x, &a->x);
-	const struct hzi_vlut_gemm_args one = one_sided(a, room);
-	struct hzi_vlut_product o = {
+	const struct hzi_vlut_gemm_args one = one_sided(a, workspace);
+	struct hzi_vlut_wgmma_opts o = {
 		.factor = 1, .column_scale = a->x.row_scale,
 		.column_scale_step = a->x.row_scale_step,
 	};
 
-	HZ_CHECK(decode(ctx, a->vlut->x, &x, room, &o.factor));
-	room += bytes_of(&x);
+	HZ_CHECK(decode(ctx, a->vlut->x, &x, workspace, &o.factor));
+	workspace += bytes_of(&x);
 	if (hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false))
-		return multiply(ctx, &one, &o, room);
-	o.workspace = room;
+		return multiply(ctx, &one, &o, workspace);
+	o.workspace = workspace;
 	return hzi_cuda_vlut_wgmma(ctx, &one, &o);
 }

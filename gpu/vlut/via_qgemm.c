@@ -1,5 +1,5 @@
 /*
- * via_qgemm.c - products with lattice codes decoded to s8 in memory, then multiplied by qgemm
+ * via_qgemm.c - products with lattice codes: decode to s8 in memory, then quantized GEMM
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -16,76 +16,78 @@
 #include "gpu/vlut/launch.h"
 #include "lib/qgemm/qgemm.h"
 
-#define SLAB_BYTES ((int64_t)128 << 20)	/* of points at a time */
-#define MOST_K (INT32_MAX / (128 * 128))	/* so that sums fit 32 bits */
+#define SLAB_BYTES ((int64_t)128 << 20)	/* of points per slab */
+#define MAX_K (INT32_MAX / (128 * 128))	/* accumulators fit s32 */
 
-/* Integers of a row, and bytes from row to row: whole blocks */
-static int64_t width_of(const hz_lattice *l, const struct hzi_coded *w)
+/* Integers of a row; bytes from row to row, for whole lattice blocks */
+static int64_t integers_of(const hz_lattice *l, const struct hzi_coded *w)
 {
 	return l->rule.embed == l->rule.d ? w->k : w->blocks * l->rule.embed;
 }
 
-static int64_t line_of(const hz_lattice *l, const struct hzi_coded *w)
+static int64_t pitch_of(const hz_lattice *l, const struct hzi_coded *w)
 {
 	return round_up(w->blocks * l->rule.embed, 16);
 }
 
-/* Whether a kernel of this file converts the accumulators; with a dense x qgemm's epilogue does. */
-static bool has_sums(const struct hzi_vlut_gemm_args *g)
+/*
+ * True if vlut_epilogue_s32 converts the accumulators; with a dense x the epilogue of qgemm does.
+ */
+static bool converts_sums(const struct hzi_vlut_gemm_args *g)
 {
 	return g->vlut->x && g->y_dtype != HZ_S32;
 }
 
-/* Of a row of sums; 0: they lie where y is to */
-static int64_t sums_line(const struct hzi_vlut_gemm_args *g)
+/* Bytes of a row of accumulators in the workspace; 0: y itself holds them */
+static int64_t acc_pitch(const struct hzi_vlut_gemm_args *g)
 {
-	return has_sums(g) && g->y_dtype != HZ_F32 ? round_up(4 * g->batch, 16) : 0;
+	return converts_sums(g) && g->y_dtype != HZ_F32 ? round_up(4 * g->batch, 16) : 0;
 }
 
-/* Rows of W at a time */
+/* Rows of W per slab */
 static int64_t slab_of(const struct hzi_vlut_gemm_args *g)
 {
 	const hz_lattice *l = g->vlut->w;
-	const int64_t line = max_of(line_of(l, &g->w), sums_line(g));
-	const int64_t rows = SLAB_BYTES / line / 256 * 256;
+	const int64_t pitch = max_of(pitch_of(l, &g->w), acc_pitch(g));
+	const int64_t rows = SLAB_BYTES / pitch / 256 * 256;
 
-	/* Bits are in tiles of rows, and go at once. */
+	/* Packed bits are tiles of rows, decoded in one slab. */
 	return hzi_cuda_vlut_is_bit_packed(l, &g->w) ? g->w.rows :
 	       rows < 256 ? 256 : min_of(rows, g->w.rows);
 }
 
-/* NULL, or why the points of w are not decoded to s8 */
+/* Returns NULL, or why the points of w cannot be decoded to s8. */
 static const char *decode_unsupported(const hz_lattice *l, const struct hzi_coded *w)
 {
 	if (w->rows <= 0 || w->k <= 0)
 		return "a size is 0";
-	if (width_of(l, w) > MOST_K || w->rows * w->blocks > INT32_MAX)
+	if (integers_of(l, w) > MAX_K || w->rows * w->blocks > INT32_MAX)
 		return "the accumulators or indices do not fit 32 bits";
 	if (!hzi_cuda_vlut_is_bit_packed(l, w))
 		return hzi_cuda_lattice_points_s8_unsupported(l);
 	return w->first == 0 || l->rule.d == 8 ? NULL : "only coarser levels are asked for";
 }
 
-/* Points less o of w, unpacked or bits, at `to` */
-static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *to)
+/* Decodes p - o of w, rows of codes or packed bits, to dst. */
+static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_coded *w, void *dst)
 {
 	const struct hzi_lattice_decode_args d = {
-		.lattice = l, .codes = w->codes, .y = to, .y_dtype = HZ_S8,
+		.lattice = l, .codes = w->codes, .y = dst, .y_dtype = HZ_S8,
 		.code_dtype = w->code_dtype, .pack = HZ_LATTICE_LEVEL, .first = w->first,
 		.map = {.n = w->k, .blocks = w->blocks, .ndim = 1, .shape = {w->rows},
-			.v_stride = {line_of(l, w)}, .code_stride = {w->row}, .v_step = 1,
+			.v_stride = {pitch_of(l, w)}, .code_stride = {w->row}, .v_step = 1,
 			.code_block = w->block, .code_level = w->level},
 	};
 
 	if (hzi_cuda_vlut_is_bit_packed(l, w))
 		return l->rule.d == 4 ?
-			       hzi_cuda_vlut_d4_bitfield_points(ctx, l, w, to, line_of(l, w)) :
-			       hzi_cuda_vlut_e8_bitplane_points(ctx, l, w, to, line_of(l, w),
+			       hzi_cuda_vlut_d4_bitfield_points(ctx, l, w, dst, pitch_of(l, w)) :
+			       hzi_cuda_vlut_e8_bitplane_points(ctx, l, w, dst, pitch_of(l, w),
 								HZ_S8);
 	return hzi_cuda_lattice_points_s8(ctx, &d);
 }
 
-/* Whether a value is nothing but a point less o times the lattice's scale and the row's */
+/* True if values are (p - o) times the scales of the lattice and of the row. */
 static bool is_point(const hz_lattice *l, const struct hzi_coded *w)
 {
 	for (int i = 0; i < l->rule.d; i++) {
@@ -95,22 +97,22 @@ static bool is_point(const hz_lattice *l, const struct hzi_coded *w)
 	return !hzi_lattice_has_t(l);
 }
 
-/* The product of w decoded to `a`, rows of it, with x of s8 */
+/* The product of `a`, `rows` decoded rows of w, and x of s8 */
 static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const void *a,
 				     int64_t rows, int64_t k)
 {
 	const hz_lattice *l = g->vlut->w;
-	const bool whole = g->y_dtype == HZ_S32 || has_sums(g);
+	const bool is_s32 = g->y_dtype == HZ_S32 || converts_sums(g);
 
 	return (struct hzi_qgemm_args){
 		.a = a, .b = g->x, .c = g->y, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
-		.c_dtype = whole ? HZ_S32 : g->y_dtype, .layout = HZI_QLAYOUT_CUDA, .m = rows,
+		.c_dtype = is_s32 ? HZ_S32 : g->y_dtype, .layout = HZI_QLAYOUT_CUDA, .m = rows,
 		.n = g->batch,
-		.k = k, .a_m = line_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
+		.k = k, .a_m = pitch_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
 		.c_m = g->y_i, .c_n = g->y_b, .rows = rows, .reach = k * 128 * 128,
-		.identity = whole, .mult = {1 << 30, 30}, .a_scale = 1,
+		.identity = is_s32, .mult = {1 << 30, 30}, .a_scale = 1,
 		.b_scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) * l->rule.scale[0],
-		.c_scale = 1, .a_scales = whole ? NULL : g->w.row_scale,
+		.c_scale = 1, .a_scales = is_s32 ? NULL : g->w.row_scale,
 		.scale_step = 1, .min = INT32_MIN, .max = INT32_MAX, .fmin = -INFINITY,
 		.fmax = INFINITY,
 	};
@@ -119,53 +121,55 @@ static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const v
 static size_t product_bytes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_qgemm_args g = product(a, NULL, slab_of(a), width_of(l, &a->w));
+	const struct hzi_qgemm_args g = product(a, NULL, slab_of(a), integers_of(l, &a->w));
 
 	return (size_t)round_up((int64_t)hzi_cuda_qgemm_workspace(ctx, &g), 256);
 }
 
 static size_t points_bytes(const struct hzi_vlut_gemm_args *a)
 {
-	return (size_t)round_up(slab_of(a) * line_of(a->vlut->w, &a->w), 256);
+	return (size_t)round_up(slab_of(a) * pitch_of(a->vlut->w, &a->w), 256);
 }
 
-static size_t sums_bytes(const struct hzi_vlut_gemm_args *a)
+static size_t acc_bytes(const struct hzi_vlut_gemm_args *a)
 {
-	return (size_t)round_up(slab_of(a) * sums_line(a), 256);
+	return (size_t)round_up(slab_of(a) * acc_pitch(a), 256);
 }
 
-/* The sums of a product, where g has them, to y */
-static int finish(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-		  const struct hzi_coded *x, const struct hzi_qgemm_args *g)
+/* Converts the accumulators of product g to y. */
+static int convert_sums(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			const struct hzi_coded *x, const struct hzi_qgemm_args *g)
 {
 	const struct hz_vlut *v = a->vlut;
-	const struct hzi_vlut_sums s = {
+	const struct hzi_vlut_epilogue s = {
 		.sums = g->c, .y = a->y, .row_scale = a->w.row_scale, .column_scale = x->row_scale,
 		.rows = g->m, .columns = g->n, .sums_i = g->c_m, .sums_j = g->c_n, .y_i = a->y_i,
 		.y_j = a->y_b, .row_scale_step = a->w.row_scale_step,
 		.column_scale_step = x->row_scale_step,
 		.factor = (double)v->w->rule.scale[0] * v->x->rule.scale[0] / v->unit,
-		.y_dtype = a->y_dtype, .across = a->y_b < a->y_i,
+		.y_dtype = a->y_dtype, .columns_fastest = a->y_b < a->y_i,
 	};
 
-	const int64_t width = s.across ? s.columns : s.rows, down = s.across ? s.rows : s.columns;
+	const int64_t width = s.columns_fastest ? s.columns : s.rows,
+		      down = s.columns_fastest ? s.rows : s.columns;
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(width, HZI_VLUT_SUMS),
-			 (unsigned)min_of(ceil_div(down, HZI_VLUT_SUMS), 65535)},
+		.grid = {(unsigned)ceil_div(width, HZI_VLUT_EPILOGUE_TILE),
+			 (unsigned)min_of(ceil_div(down, HZI_VLUT_EPILOGUE_TILE), 65535)},
 		.block = {HZI_VLUT_THREADS},
 	};
 
-	return hzi_cuda_launch(ctx, "vlut_gemm2", HZI_KERNEL_vlut_sums, &launch, &s, sizeof(s));
+	return hzi_cuda_launch(ctx, "vlut_gemm2", HZI_KERNEL_vlut_epilogue_s32, &launch, &s,
+			       sizeof(s));
 }
 
-/* The workspace: that of the multiplication, a slab of W, its sums. x: what was coded, or NULL */
+/* Workspace: that of qgemm, a slab of W, its accumulators. x: the coded x, or NULL */
 static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		    const struct hzi_coded *x)
 {
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	const int64_t step = slab_of(a), size = (int64_t)hz_dtype_size(w.code_dtype);
-	char *room = (char *)ctx->workspace + product_bytes(ctx, a);
+	char *workspace = (char *)ctx->workspace + product_bytes(ctx, a);
 	struct hzi_vlut_gemm_args part = *a;
 
 	part.w = w;
@@ -176,16 +180,16 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		part.w.codes = w.codes ? (const char *)w.codes + row * w.row * size : NULL;
 		part.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
 		part.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
-		HZ_CHECK(decode(ctx, l, &part.w, room));
-		g = product(&part, room, part.w.rows, width_of(l, &w));
-		if (sums_line(a)) {
-			g.c = room + points_bytes(a);
-			g.c_m = sums_line(a) / 4;
+		HZ_CHECK(decode(ctx, l, &part.w, workspace));
+		g = product(&part, workspace, part.w.rows, integers_of(l, &w));
+		if (acc_pitch(a)) {
+			g.c = workspace + points_bytes(a);
+			g.c_m = acc_pitch(a) / 4;
 			g.c_n = 1;
 		}
 		HZ_CHECK(hzi_cuda_qgemm(ctx, &g));
-		if (has_sums(a))
-			HZ_CHECK(finish(ctx, &part, x, &g));
+		if (converts_sums(a))
+			HZ_CHECK(convert_sums(ctx, &part, x, &g));
 	}
 	return HZ_OK;
 }
@@ -225,19 +229,19 @@ int hzi_cuda_vlut_via_qgemm(struct hz_context *ctx, const void *args)
 
 /* ---- Two-sided ------------------------------------------------------------------------------- */
 
-/* The same with the points of coded x, which lie at `x` */
+/* The one-sided product with x decoded to `x` */
 static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, const void *x)
 {
 	return (struct hzi_vlut_gemm_args){
 		.vlut = a->vlut, .w = a->w, .x = x, .y = a->y, .x_dtype = HZ_S8,
 		.y_dtype = a->y_dtype, .batch = a->x.rows, .x_k = 1,
-		.x_b = line_of(a->vlut->x, &a->x), .y_i = a->y_i, .y_b = a->y_j,
+		.x_b = pitch_of(a->vlut->x, &a->x), .y_i = a->y_i, .y_b = a->y_j,
 	};
 }
 
 /*
- * Floats are made of exact sums, as on the CPU: those of A2 if blocks are whole, for the three
- * integers of two values are not apart.
+ * Floats are computed from exact sums, as on the CPU. For A2 this needs whole blocks, since two
+ * values have three integers.
  */
 const char *hzi_cuda_vlut2_via_qgemm_unsupported(const struct hz_context *ctx, const void *args)
 {
@@ -263,8 +267,8 @@ size_t hzi_cuda_vlut2_via_qgemm_workspace(const struct hz_context *ctx, const vo
 	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 
-	return product_bytes(ctx, &one) + points_bytes(&one) + sums_bytes(&one) +
-	       (size_t)(a->x.rows * line_of(a->vlut->x, &a->x));
+	return product_bytes(ctx, &one) + points_bytes(&one) + acc_bytes(&one) +
+	       (size_t)(a->x.rows * pitch_of(a->vlut->x, &a->x));
 }
 
 int hzi_cuda_vlut2_via_qgemm(struct hz_context *ctx, const void *args)
@@ -274,7 +278,7 @@ int hzi_cuda_vlut2_via_qgemm(struct hz_context *ctx, const void *args)
 	const struct hzi_coded x = hzi_cuda_vlut_code_view(l, &a->x);
 	struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 	char *points = (char *)ctx->workspace + product_bytes(ctx, &one) + points_bytes(&one) +
-		       sums_bytes(&one);
+		       acc_bytes(&one);
 
 	one.x = points;
 	HZ_CHECK(decode(ctx, l, &x, points));

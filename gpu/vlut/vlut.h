@@ -15,28 +15,29 @@
 #define HZI_VLUT_ASSERT _Static_assert
 #endif
 
-#define HZI_VLUT_TILE 64	/* rows and columns of a block of vlut_any */
-#define HZI_VLUT_STEP 32	/* of k, at most: whole lattice blocks */
+#define HZI_VLUT_TILE 64	/* rows and columns of a block of vlut_generic */
+#define HZI_VLUT_STEP 32	/* values of k per step at most: whole lattice blocks */
 #define HZI_VLUT_THREADS 256
-#define HZI_VLUT_WARPS (HZI_VLUT_THREADS / 32)	/* rows of a block of vlut_lookup */
+#define HZI_VLUT_WARPS (HZI_VLUT_THREADS / 32)	/* rows of a block of vlut_table_lookup */
 
 /*
- * A coded matrix: level m >= first of block b of row i at i * row + b * block + (m - first) *
- * level. Or with bits > 0 packed bits: D4 as in d4_bitfield.h, E8 as in e8_bitplane.h.
+ * A coded matrix. The code of nesting level m >= first of lattice block b of row i is element i *
+ * row + b * block + (m - first) * level of `codes`. If bits > 0, `codes` is packed bits instead: D4
+ * as in d4_bitfield.h, E8 as in e8_bitplane.h.
  */
 struct hzi_vlut_coded {
 	struct hzi_lattice_rule rule;
 	const void *codes;
-	const uint8_t *t;		/* at i * t_row + b / rule.group * t_step; or NULL */
+	const uint8_t *t;		/* at i * t_row + b / rule.group * t_step; NULL: none */
 	const float *row_scale;		/* or NULL */
 	int64_t rows, blocks;
 	int64_t row, block, level, t_row, t_step, row_scale_step;
 	float sub[HZI_LATTICE_DIMS];
 	int32_t code_bytes, first;
-	int64_t bits;			/* chunks or units of a row of packed bits; or 0 */
+	int64_t bits;			/* packed bits: chunks (D4) or units (E8) per row; else 0 */
 };
 
-/* Dense x, f32 f16 bf16 s8 [k, columns], or the values of a coded matrix's rows; and y. */
+/* Dense x [k, columns] of f32, f16, bf16 or s8; and y. */
 struct hzi_vlut_dense {
 	const void *x;
 	void *y;
@@ -45,40 +46,41 @@ struct hzi_vlut_dense {
 	int32_t x_dtype, y_dtype;
 };
 
-/* vlut_any: W x. A grid of tiles of rows and of columns. */
-struct hzi_vlut_any {
+/* vlut_generic: y = W x. Grid: tiles of rows, tiles of columns. */
+struct hzi_vlut_generic {
 	struct hzi_vlut_coded w;
 	struct hzi_vlut_dense d;
 };
 
-struct hzi_vlut_any_mapped {
-	struct hzi_vlut_any any;
+struct hzi_vlut_generic_mapped {
+	struct hzi_vlut_generic generic;
 	struct hzi_lattice_matrices w;
 };
 
-/* vlut_any2: W X^T, both coded. */
-struct hzi_vlut_any2 {
+/* vlut_generic2: y = W X^T, both coded. */
+struct hzi_vlut_generic2 {
 	struct hzi_vlut_coded w, x;
 	struct hzi_vlut_dense d;
 };
 
-struct hzi_vlut_any2_mapped {
-	struct hzi_vlut_any2 any;
+struct hzi_vlut_generic2_mapped {
+	struct hzi_vlut_generic2 generic;
 	struct hzi_lattice_matrices w, x;
 };
 
 /*
- * vlut_table, vlut_lookup: one-sided, in slices of lattice blocks. table: [column][block of the
- * slice][q^d] of table_dtype, <c, x>. bias: [column][block], <-o - sub, x>. factor: with a
- * table_dtype of u8 or u16 two numbers (factor, least) a block. sums, rest: [column][row] of the
- * slices before, and their compensation.
+ * vlut_table_build, vlut_table_lookup: W coded, x dense; k is processed in slices of lattice
+ * blocks. table [column][block of the slice][q^d] of table_dtype: <c, x> of each leader c. bias
+ * [column][block]: <-o - sub, x>. factor: for u8 and u16 tables, two numbers (factor, minimum) per
+ * block. sums [column][row]: the sums of the slices before this one; compensation: their Neumaier
+ * compensation.
  */
 struct hzi_vlut_table {
-	struct hzi_vlut_any any;
+	struct hzi_vlut_generic generic;
 	void *table;
-	float *bias, *factor, *sums, *rest;
+	float *bias, *factor, *sums, *compensation;
 	int64_t entries;		/* q^d */
-	int64_t begin, count;		/* the slice */
+	int64_t begin, count;		/* blocks of the slice */
 	int32_t table_dtype, compensated, last, pad_;
 };
 
@@ -88,36 +90,36 @@ struct hzi_vlut_table_mapped {
 };
 
 /*
- * vlut_pairs, vlut_lookup2: two-sided by table [q^d of w][q^d of x], s8 or s16. whole and part:
- * [q^d] of <c, o> as integers and <c, sub> of the other side's.
+ * vlut_table2_dots, vlut_table2_lookup: both sides coded; table [q^d of w][q^d of x] of s8 or s16.
+ * dot_offset and dot_sub [q^d]: <c, o> as integers and <c, sub>, with o and sub of the other side.
  */
 struct hzi_vlut_table2 {
-	struct hzi_vlut_any2 any;
+	struct hzi_vlut_generic2 generic;
 	const void *table;
-	int64_t *w_whole, *x_whole;
-	float *w_part, *x_part;
+	int64_t *w_dot_offset, *x_dot_offset;
+	float *w_dot_sub, *x_dot_sub;
 	int64_t w_entries, x_entries;
-	int64_t first;			/* of the rows of x that are looked up */
-	float unit;			/* of integers' products: 1, 1/2 or 1/4 */
+	int64_t first;			/* first row of x of this launch */
+	float unit;			/* value of 1 in the table: 1, 1/2 or 1/4 */
 	int32_t table_dtype;
 };
 
 /*
- * vlut_sums: y_ij = row_scale_i (sum_ij factor column_scale_j) from s32 accumulators, in place if y
- * is f32. The number in brackets is rounded once, to f32.
+ * vlut_epilogue_s32: y_ij = row_scale_i (sum_ij factor column_scale_j) from s32 accumulators. If y
+ * is f32, it may overlay the accumulators. The product in parentheses is rounded once, to f32.
  */
-#define HZI_VLUT_SUMS 32	/* rows and columns of a block */
-struct hzi_vlut_sums {
-	const int32_t *sums;		/* at i * sums_i + j * sums_j */
+#define HZI_VLUT_EPILOGUE_TILE 32	/* rows and columns of a block's tile */
+struct hzi_vlut_epilogue {
+	const int32_t *sums;		/* element i * sums_i + j * sums_j */
 	void *y;
 	const float *row_scale, *column_scale;	/* or NULL */
 	int64_t rows, columns;
 	int64_t sums_i, sums_j, y_i, y_j, row_scale_step, column_scale_step;
 	double factor;
-	int32_t y_dtype, across;	/* grid x counts tiles of columns, not of rows */
+	int32_t y_dtype, columns_fastest;	/* grid x: tiles of columns, else of rows */
 };
 
-/* vlut_pack: codes to rows of `row_bytes`, then T to rows of `t_bytes`. */
+/* vlut_pack: copies codes to rows of row_bytes, then T to rows of t_bytes. */
 struct hzi_vlut_pack {
 	const void *codes;
 	const uint8_t *t;
@@ -129,7 +131,7 @@ struct hzi_vlut_pack {
 
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
 HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_sums) == 112, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_any2_mapped) == 20952, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_epilogue) == 112, "the same layout for C and CUDA");
+HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_generic2_mapped) == 20952, "the same layout for C and CUDA");
 
 #endif

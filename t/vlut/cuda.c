@@ -34,103 +34,115 @@ static const struct row {
 	unsigned grid, cluster;		/* of the last one */
 } table[] = {
 	{"one vector", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 1, 0,
-	 "vlut_half_d4_1", 128, 0},
+	 "vlut_table_f16_skinny_d4_1", 128, 0},
 	{"one vector in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 1,
 	 0,
-	 "vlut_mma_d4_2", 132, 0},
+	 "vlut_table_s8_skinny_d4_l2", 132, 0},
 	{"few rows: k is split", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_BF16, 64, 4096,
 	 2, 0,
-	 "vlut_mma_d4_2", 8, 2},
+	 "vlut_table_s8_skinny_d4_l2", 8, 2},
 	{"groups",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
-	 0, HZ_F32, 4096, 4096, 1, 0, "vlut_mma_d4_2_scaled", 132, 0},
+	 0, HZ_F32, 4096, 4096, 1, 0, "vlut_table_s8_skinny_d4_l2_scaled", 132, 0},
 	{"groups of 16",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
 	 0, HZ_F32, 640, 4096, 1, 0,
-	 "lattice_decode_d4_f16 vlut_x_most vlut_x_tiles vlut_wgmma_values_16", 24, 8},
+	 "lattice_decode_d4_f16 vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack "
+	 "vlut_table_wgmma_f16_16", 24, 8},
 	{"groups of 16 by a vector of f16",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 16},
-	 0, HZ_F16, 4096, 4096, 1, 0, "vlut_half_d4_blocks_1", 128, 0},
+	 0, HZ_F16, 4096, 4096, 1, 0, "vlut_table_f16_skinny_d4_block_scaled_1", 128, 0},
 	{"groups of 24",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 24},
-	 0, HZ_F16, 640, 3072, 1, 0, "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 18, 6},
+	 0, HZ_F16, 640, 3072, 1, 0,
+	 "lattice_decode_d4 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 18, 6},
 	{"a scale for each block", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
-	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0, "vlut_half_d4_blocks_1", 132, 0},
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0,
+	  "vlut_table_f16_skinny_d4_block_scaled_1", 132, 0},
 	{"by few rows", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
-	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 40, 8192, 1, 0, "vlut_half_d4_blocks_1", 2, 0},
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 40, 8192, 1, 0,
+	  "vlut_table_f16_skinny_d4_block_scaled_1", 2, 0},
 	{"by 8 vectors", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .policy = HZ_LATTICE_T}, 0,
-	 HZ_F16, 8192, 8192, 8, 0, "vlut_half_d8_blocks_8", 132, 0},
+	 HZ_F16, 8192, 8192, 8, 0, "vlut_table_f16_skinny_d8_block_scaled_8", 132, 0},
 	{"scales too far apart", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .alpha = 0.5,
 	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 640, 1024, 1, 0,
-	 "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 "lattice_decode_d4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"a thousand leaders and more", {.kind = HZ_LATTICE_D, .q = 8, .levels = 2}, 0, HZ_F16,
-	 8192, 8192, 1, 0, "vlut_half_w4_1", 132, 0},
+	 8192, 8192, 1, 0, "vlut_table_f16_skinny_d4_u16_1", 132, 0},
 	{"with scales", {.kind = HZ_LATTICE_D, .q = 6, .levels = 2, .policy = HZ_LATTICE_GROUP,
-	  .group = 128}, 0, HZ_F16, 640, 1024, 3, 0, "vlut_half_w4_blocks_8", 20, 0},
+	  .group = 128}, 0, HZ_F16, 640, 1024, 3, 0,
+	  "vlut_table_f16_skinny_d4_u16_block_scaled_8", 20, 0},
 	{"of E8", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2, .policy = HZ_LATTICE_T}, 0, HZ_F16,
-	 640, 1024, 1, 0, "vlut_half_w8_blocks_1", 20, 0},
+	 640, 1024, 1, 0, "vlut_table_f16_skinny_d8_u16_block_scaled_1", 20, 0},
 	{"by the rules", {.kind = HZ_LATTICE_E8, .q = 16, .levels = 1, .policy = HZ_LATTICE_T}, 0,
-	 HZ_F16, 640, 1024, 8, 0, "vlut_rules_e8_blocks_8", 20, 0},
+	 HZ_F16, 640, 1024, 8, 0, "vlut_closest_point_skinny_e8_block_scaled_8", 20, 0},
 	{"D4 by them", {.kind = HZ_LATTICE_D, .q = 12, .levels = 1}, 0, HZ_F16, 640, 1024, 1, 0,
-	 "vlut_rules_d4_1", 20, 0},
+	 "vlut_closest_point_skinny_d4_1", 20, 0},
 	{"D8, which has none", {.kind = HZ_LATTICE_D, .dim = 8, .q = 5, .levels = 1}, 0, HZ_F16,
-	 640, 1024, 1, 0, "lattice_decode_d8 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 640, 1024, 1, 0,
+	 "lattice_decode_d8 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"A2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
-	  .group = 64}, 0, HZ_F16, 640, 1024, 1, 0, "vlut_half_p2_2_scaled_1", 20, 0},
+	  .group = 64}, 0, HZ_F16, 640, 1024, 1, 0, "vlut_table_f16_skinny_d2_l2_scaled_1", 20, 0},
 	{"Z", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1}, 0, HZ_F16, 640, 1024, 8, 0,
-	 "vlut_half_p1_1_8", 20, 0},
+	 "vlut_table_f16_skinny_d1_l1_8", 20, 0},
 	{"Z of points beyond f16", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1, .offset = far}, 0,
-	 HZ_F16, 640, 1024, 1, 0, "lattice_decode_z1 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 HZ_F16, 640, 1024, 1, 0,
+	 "lattice_decode_z1 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"codes of 16 bits with scales", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2,
-	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0, "vlut_half_wide_blocks", 132, 0},
+	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0,
+	  "vlut_table_f16_skinny_e8q4_block_scaled", 132, 0},
 	{"E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4}, 0, HZ_F16, 4096, 4096, 1, 0,
-	 "vlut_half_d8_1", 128, 0},
+	 "vlut_table_f16_skinny_d8_1", 128, 0},
 	{"vectors of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 4096, 4096, 8, 0,
-	 "vlut_mma_d4_2", 132, 0},
+	 "vlut_table_s8_skinny_d4_l2", 132, 0},
 	{"a long vector of s8", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8, 16, 131040,
-	 1, 0, "vlut_mma_d4_2", 8, 8},
+	 1, 0, "vlut_table_s8_skinny_d4_l2", 8, 8},
 	{"one whose sum may leave 32 bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_S8,
 	 16, 131072, 1, 0,
-	 "lattice_decode_d4_f16 vlut_x_most vlut_x_tiles vlut_wgmma_values_16", 8, 8},
+	 "lattice_decode_d4_f16 vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack "
+	 "vlut_table_wgmma_f16_16", 8, 8},
 	{"8 vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 8, 0,
-	 "vlut_half_d4_8", 128, 0},
+	 "vlut_table_f16_skinny_d4_8", 128, 0},
 	{"8 long vectors", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 512, 16384, 8, 0,
-	 "vlut_x_tiles vlut_wgmma_d4_16", 16, 8},
+	 "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_16", 16, 8},
 	{"groups by 8 vectors",
 	 {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
-	  .group = 32}, 0, HZ_F16, 4096, 4096, 8, 0, "vlut_half_d4_scaled_8", 128, 0},
+	  .group = 32}, 0, HZ_F16, 4096, 4096, 8, 0, "vlut_table_f16_skinny_d4_scaled_8", 128, 0},
 	{"a batch", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 4096, 4096, 16, 0,
-	 "vlut_x_tiles vlut_wgmma_d4_16", 80, 5},
+	 "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_16", 80, 5},
 	{"a batch in f32", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F32, 4096, 4096, 32,
 	 0,
-	 "vlut_x_most vlut_x_tiles vlut_wgmma_d4_64", 80, 5},
+	 "vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack vlut_table_wgmma_d4_64", 80, 5},
 	{"a batch by groups of E8", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4,
 	  .policy = HZ_LATTICE_GROUP, .group = 64}, 0, HZ_F16, 8192, 1024, 256, 0,
-	 "vlut_x_tiles vlut_wgmma_d8_scaled_128", 64, 2},
+	 "vlut_table_wgmma_x_pack vlut_table_wgmma_d8_scaled_128", 64, 2},
 	{"two bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 1}, 0, HZ_F16, 4096, 4096, 16, 0,
-	 "vlut_mma_d4_1_8 vlut_mma_d4_1_8", 132, 0},
+	 "vlut_table_s8_skinny_d4_l1_8 vlut_table_s8_skinny_d4_l1_8", 132, 0},
 	{"rows that are not aligned", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 0, HZ_F16, 640,
-	 1024, 1, 8, "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 1024, 1, 8, "lattice_decode_d4 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"codes of 16 bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16, 640, 1024, 1,
 	 0,
-	 "vlut_mma_wide_2", 40, 0},
+	 "vlut_table_s8_skinny_e8q4", 40, 0},
 	{"codes of 16 bits, not all of them", {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2}, 0,
-	 HZ_F16, 640, 1024, 1, 0, "vlut_half_w8_1", 20, 0},
+	 HZ_F16, 640, 1024, 1, 0, "vlut_table_f16_skinny_d8_u16_1", 20, 0},
 	{"more vectors than go with large tables", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0,
 	 HZ_F16, 640, 1024, 40, 0,
-	 "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2},
+	 "lattice_decode_e8q4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_64", 6, 2},
 	{"rows that are decoded in slabs", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 0, HZ_F16,
-	 8192, 16384, 8, 0, "lattice_decode_e8q4_f16 vlut_x_tiles vlut_wgmma_values_16 "
-	 "lattice_decode_e8q4_f16 vlut_wgmma_values_16", 80, 5},
+	 8192, 16384, 8, 0,
+	 "lattice_decode_e8q4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16 "
+	 "lattice_decode_e8q4_f16 vlut_table_wgmma_f16_16", 80, 5},
 	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0,
 	 HZ_F16, 640, 1024, 1, 0,
-	 "lattice_decode_mapped vlut_x_tiles vlut_wgmma_values_16", 6, 2},
+	 "lattice_decode_mapped vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1,
 	 0,
-	 "vlut_table_f32 vlut_lookup_f32", 80, 0},
+	 "vlut_table_build_f32 vlut_table_lookup_f32", 80, 0},
 	{"tables in slices", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16,
 	 640, 4096, 1,
-	 0, "vlut_table_f32 vlut_lookup_f32 vlut_table_f32 vlut_lookup_f32", 80, 0},
+	 0,
+	 "vlut_table_build_f32 vlut_table_lookup_f32 vlut_table_build_f32 "
+	 "vlut_table_lookup_f32", 80, 0},
 };
 
 static void test_gemm(const struct row *r)
@@ -182,8 +194,9 @@ static void test_coarser(void)
 			bail("%s", hz_errmsg(ctx));
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "coarser levels%s",
 		       i ? " of points beside 0" : "");
-		is_str(taken(), i ? "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_values_16" :
-		       "vlut_half_d4_1", "by kernels that know them");
+		is_str(taken(), i ?
+		       "lattice_decode_d4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16" :
+		       "vlut_table_f16_skinny_d4_1", "by kernels that know them");
 		hz_vlut_close(v);
 		hz_lattice_close(l);
 	}
@@ -238,41 +251,49 @@ static void test_packing(const char *name, const hz_lattice_opts *o, const hz_co
 }
 
 static const struct packed_row packed_table[] = {	/* D4 */
-	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_fields_2", 8, 2, 1008},
-	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0, 1008},
-	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1, "vlut_fields_2", 132, 0, 1008},
-	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_fields_2", 132, 0, 1008},
-	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_fields_2", 8, 2, 1008},
-	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_fields_8", 8, 2, 1008},
-	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8, "vlut_stream_rows_2", 125, 0,
+	{"a vector", 0, HZ_F16, HZ_F32, 64, 1, "vlut_d4_bitfield_2", 8, 2, 1008},
+	{"a vector by many rows", 0, HZ_F16, HZ_F32, 8192, 1, "vlut_d4_bitfield_2", 132, 0, 1008},
+	{"a vector of f32 by many rows", 0, HZ_F32, HZ_F32, 8192, 1,
+	 "vlut_d4_bitfield_2", 132, 0, 1008},
+	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_d4_bitfield_2", 132, 0, 1008},
+	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_d4_bitfield_2", 8, 2, 1008},
+	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_d4_bitfield_8", 8, 2, 1008},
+	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8,
+	 "vlut_d4_f16_skinny_row_major_2", 125, 0,
 	 1008},
-	{"by more rows", 0, HZ_F16, HZ_F32, 8192, 8, "vlut_stream_rows_4", 132, 0, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F32, 8192, 8,
+	 "vlut_d4_f16_skinny_row_major_4", 132, 0, 1008},
 	{"by so many that they are taken in turns", 0, HZ_F16, HZ_F32, 20000, 8,
-	 "vlut_stream_rows_6", 132, 0, 1008},
-	{"7 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 7, "vlut_fields_8", 125, 0,
+	 "vlut_d4_f16_skinny_row_major_6", 132, 0, 1008},
+	{"7 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 7, "vlut_d4_bitfield_8", 125, 0,
 	 1008},
-	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16, "vlut_fields_2 vlut_fields_2", 8, 2, 1008},
+	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16,
+	 "vlut_d4_bitfield_2 vlut_d4_bitfield_2", 8, 2, 1008},
 	{"more vectors of s8", 0, HZ_S8, HZ_S32, 64, 20,
-	 "vlut_fields_bytes qgemm_lines qgemm_skinny_64_s8", 8, 8, 1008},
-	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_batch_32_1", 128, 2, 1008},
-	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 32, "vlut_batch_32_3", 116, 2, 1008},
-	{"16 vectors", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_batch_16_3", 116, 2, 1008},
-	{"by many rows", 0, HZ_F16, HZ_F16, 16384, 32, "vlut_batch_32_2", 128, 0, 1008},
-	{"a larger batch", 0, HZ_F16, HZ_BF16, 4096, 64, "vlut_batch_64_1", 128, 2, 1008},
-	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 64, "vlut_batch_64_2", 128, 0, 1008},
-	{"128 vectors", 0, HZ_F16, HZ_F16, 2048, 128, "vlut_batch_64_1", 64, 2, 1008},
-	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 128, "vlut_batch_128_2", 128, 0, 1008},
-	{"256 vectors", 0, HZ_F16, HZ_F16, 4096, 256, "vlut_batch_128_1", 64, 0, 1008},
-	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 256, "vlut_batch_128_3", 58, 0, 1008},
-	{"tiles of 128, k is split", 0, HZ_F16, HZ_F16, 4352, 256, "vlut_batch_128_3", 46, 2, 1288},
-	{"tiles of 256, k is split", 0, HZ_F16, HZ_F16, 4249, 200, "vlut_batch_256", 102, 3, 2600},
-	{"lines beyond the last vector", 0, HZ_F16, HZ_F16, 8192, 24, "vlut_batch_32_2", 128, 2,
+	 "vlut_d4_bitfield_points_s8 qgemm_lines qgemm_skinny_64_s8", 8, 8, 1008},
+	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_d4_f16_wgmma_64x32", 128, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 32, "vlut_d4_f16_wgmma_192x32", 116, 2, 1008},
+	{"16 vectors", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_d4_f16_wgmma_192x16", 116, 2, 1008},
+	{"by many rows", 0, HZ_F16, HZ_F16, 16384, 32, "vlut_d4_f16_wgmma_128x32", 128, 0, 1008},
+	{"a larger batch", 0, HZ_F16, HZ_BF16, 4096, 64, "vlut_d4_f16_wgmma_64x64", 128, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 64, "vlut_d4_f16_wgmma_128x64", 128, 0, 1008},
+	{"128 vectors", 0, HZ_F16, HZ_F16, 2048, 128, "vlut_d4_f16_wgmma_64x64", 64, 2, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 16384, 128, "vlut_d4_f16_wgmma_128x128", 128, 0, 1008},
+	{"256 vectors", 0, HZ_F16, HZ_F16, 4096, 256, "vlut_d4_f16_wgmma_64x128", 64, 0, 1008},
+	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 256, "vlut_d4_f16_wgmma_192x128", 58, 0, 1008},
+	{"tiles of 128, k is split", 0, HZ_F16, HZ_F16, 4352, 256,
+	 "vlut_d4_f16_wgmma_192x128", 46, 2, 1288},
+	{"tiles of 256, k is split", 0, HZ_F16, HZ_F16, 4249, 200,
+	 "vlut_d4_f16_wgmma_128x256", 102, 3, 2600},
+	{"lines beyond the last vector", 0, HZ_F16, HZ_F16, 8192, 24,
+	 "vlut_d4_f16_wgmma_128x32", 128, 2,
 	 2048},
 	{"a batch in bf16", 0, HZ_BF16, HZ_F32, 4096, 32,
-	 "vlut_x_most vlut_x_tiles vlut_wgmma_fields_32", 32, 2, 1008},
+	 "vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack "
+	 "vlut_table_wgmma_d4_bitfield_32", 32, 2, 1008},
 	{"a batch whose rows are not aligned", 0, HZ_F16, HZ_F32, 4096, 33,
-	 "vlut_x_tiles vlut_wgmma_fields_64", 32, 2, 1008},
-	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_any_f32", 1, 0, 1008},
+	 "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_64", 32, 2, 1008},
+	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_generic_f32", 1, 0, 1008},
 };
 
 static void test_packed(void)
@@ -282,17 +303,18 @@ static void test_packed(void)
 
 	w.codes.stride[0] = 2;
 	w.codes.stride[1] = 2 * 60;
-	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_fields_pack", packed_table,
+	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_d4_bitfield_pack", packed_table,
 		     sizeof(packed_table) / sizeof(*packed_table));
 }
 
 /* Of points too far from 0 for bit fields: rows of codes */
 static const struct packed_row far_table[] = {
 	{"far from 0, a vector", 0, HZ_F16, HZ_F32, 2000, 1,
-	 "lattice_decode_d4 vlut_x_tiles vlut_wgmma_values_16", 16, 2, 1008},
+	 "lattice_decode_d4 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 16, 2, 1008},
 	{"far from 0, a batch", 0, HZ_BF16, HZ_F32, 4096, 32,
-	 "lattice_decode_d4 vlut_x_most vlut_x_tiles vlut_wgmma_values_32", 32, 2, 1008},
-	{"far from 0, vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_any_s32", 1, 0, 1008},
+	 "lattice_decode_d4 vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack "
+	 "vlut_table_wgmma_f16_32", 32, 2, 1008},
+	{"far from 0, vectors of s8", 0, HZ_S8, HZ_S32, 64, 20, "vlut_generic_s32", 1, 0, 1008},
 };
 
 static void test_far(void)
@@ -308,25 +330,27 @@ static void test_far(void)
 }
 
 static const struct packed_row e8_table[] = {
-	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 1, "vlut_octets_1", 132, 0, 4096},
-	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1, "vlut_octets_1", 4, 0, 1000},
-	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 1, "vlut_octets_1",
+	{"E8, a vector", 0, HZ_F16, HZ_F32, 4096, 1, "vlut_e8_bitplane_1", 132, 0, 4096},
+	{"E8, a vector of few rows", 0, HZ_F32, HZ_F16, 60, 1, "vlut_e8_bitplane_1", 4, 0, 1000},
+	{"E8, a vector by a great many rows", 0, HZ_BF16, HZ_F16, 140000, 1, "vlut_e8_bitplane_1",
 	 137, 0, 64},
-	{"E8, two vectors", 0, HZ_F16, HZ_F32, 4096, 2, "vlut_octets_2", 132, 0, 8192},
+	{"E8, two vectors", 0, HZ_F16, HZ_F32, 4096, 2, "vlut_e8_bitplane_2", 132, 0, 8192},
 	{"E8, two vectors of which one fits", 0, HZ_F16, HZ_F32, 4096, 2,
-	 "vlut_octets_1 vlut_octets_1", 132, 0, 24576},
-	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 3, "vlut_octets_2 vlut_octets_1", 40, 0, 1024},
+	 "vlut_e8_bitplane_1 vlut_e8_bitplane_1", 132, 0, 24576},
+	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 3,
+	 "vlut_e8_bitplane_2 vlut_e8_bitplane_1", 40, 0, 1024},
 	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 9,
-	 "vlut_octets_bytes qgemm_lines qgemm_skinny_64_s8", 8, 8, 1024},
+	 "vlut_e8_bitplane_points_s8 qgemm_lines qgemm_skinny_64_s8", 8, 8, 1024},
 	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 40,
-	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_64", 6, 2, 1024},
+	 "vlut_e8_bitplane_values_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_64", 6, 2, 1024},
 	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1,
-	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16", 6, 2, 1024},
+	 "vlut_e8_bitplane_values_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2, 1024},
 	{"E8, rows that are decoded in slabs", 0, HZ_F16, HZ_F32, 8192, 9,
-	 "vlut_octets_f16 vlut_x_tiles vlut_wgmma_values_16 vlut_octets_f16 vlut_wgmma_values_16",
+	 "vlut_e8_bitplane_values_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16 "
+	 "vlut_e8_bitplane_values_f16 vlut_table_wgmma_f16_16",
 	 80, 5, 16384},
 	{"E8, rows too long for planes of bits", 0, HZ_F16, HZ_F32, 640, 1,
-	 "vlut_mma_wide_2", 128, 8, 40968},
+	 "vlut_table_s8_skinny_e8q4", 128, 8, 40968},
 };
 
 static void test_e8_bitplane(void)
@@ -334,7 +358,7 @@ static void test_e8_bitplane(void)
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
 	const hz_coded w = {.k = 1009, .codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2)};
 
-	test_packing("E8", &o, &w, 64 * 512, "vlut_octets_pack", e8_table,
+	test_packing("E8", &o, &w, 64 * 512, "vlut_e8_bitplane_pack", e8_table,
 		     sizeof(e8_table) / sizeof(*e8_table));
 }
 
@@ -358,22 +382,26 @@ static void test_gemm2(void)
 	       "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
 	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_skinny_64_s8 "
-	       "vlut_sums", "floats");
+	       "vlut_epilogue_s32", "floats");
 	w = (hz_coded){.k = 1024, .rows = 640, .packed = scales};
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
-	is_str(taken(), "lattice_decode_d4_f16 vlut_x_tiles vlut_wgmma_fields_128",
+	is_str(taken(),
+	       "lattice_decode_d4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_128",
 	       "by few rows: decoded on the way");
 	is_int(last()->grid[0] * 100 + last()->grid[1], 601, "tiles");
 	for (int rows = 511; rows < 513; rows++) {
 		u.codes.shape[0] = rows;
 		real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, rows);
 		is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed, by %d rows", rows);
-		is_int(strstr(taken(), "vlut_sums") != NULL, rows == 512, "by bytes from 512 on");
+		is_int(strstr(taken(), "vlut_epilogue_s32") != NULL, rows == 512,
+		       "by bytes from 512 on");
 	}
 	u = (hz_coded){.k = 1024, .rows = 100, .packed = x};
 	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
-	is_str(taken(), "vlut_fields_bytes vlut_fields_bytes qgemm_lines qgemm_skinny_64_s8 vlut_sums",
+	is_str(taken(),
+	       "vlut_d4_bitfield_points_s8 vlut_d4_bitfield_points_s8 qgemm_lines "
+	       "qgemm_skinny_64_s8 vlut_epilogue_s32",
 	       "as bytes");
 	hz_vlut_close(v);
 	w = u = (hz_coded){.k = 1024};
@@ -382,17 +410,19 @@ static void test_gemm2(void)
 	if (hz_vlut_open(ctx, &v, l, l, &by_table))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded, by the table");
-	is_str(taken(), "vlut_parts vlut_lookup2_f32", "its kernels");
+	is_str(taken(), "vlut_table2_dots vlut_table2_lookup_f32", "its kernels");
 	memcpy(&p, last()->params, sizeof(p));
-	is_int((char *)p.x_whole - (char *)p.w_whole, 256 * 8,
+	is_int((char *)p.x_dot_offset - (char *)p.w_dot_offset, 256 * 8,
 	       "leaders times offsets, which may leave 32 bits");
-	is_int((char *)p.x_part - (char *)p.w_whole, 512 * 8 + 256 * 4, "the parts behind them");
+	is_int((char *)p.x_dot_sub - (char *)p.w_dot_offset, 512 * 8 + 256 * 4,
+	       "the parts behind them");
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 65600, 256, 2);
 	u.codes.stride[0] = 0;
 	w.codes.shape[0] = 10;
 	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 10, 65600);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "more rows than a grid has");
-	is_str(taken(), "vlut_parts vlut_lookup2_f32 vlut_lookup2_f32", "in two launches");
+	is_str(taken(), "vlut_table2_dots vlut_table2_lookup_f32 vlut_table2_lookup_f32",
+	       "in two launches");
 	memcpy(&p, last()->params, sizeof(p));
 	ok(p.first == 65535 && last()->grid[1] == 65, "the second of those that are left");
 	hz_vlut_close(v);
@@ -419,7 +449,9 @@ static void test_a2(void)
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 32, 2);
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 32, 2);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "both of A2: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_skinny_64_s8 vlut_sums",
+	is_str(taken(),
+	       "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_skinny_64_s8 "
+	       "vlut_epilogue_s32",
 	       "sums, and what they become");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 4020, "blocks of columns and of rows");
 	turned.stride[0] = 1;
@@ -431,8 +463,11 @@ static void test_a2(void)
 	u.codes.shape[0] = 65660;
 	is_int(hz_vlut_gemm2_workspace(ctx, v, &w, &u, &y16, &bytes), HZ_OK, "y of 16 bits");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_sums "
-	       "lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_sums", "in slabs");
+	is_str(taken(),
+	       "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 "
+	       "vlut_epilogue_s32 "
+	       "lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_epilogue_s32",
+	       "in slabs");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 2052008, "the last one");
 	hz_vlut_close(v);
 	if (hz_vlut_open(ctx, &v, tl, l, NULL))
@@ -441,7 +476,7 @@ static void test_a2(void)
 	u.codes.shape[0] = 100;
 	w.t = &t;
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "with T");
-	has_str(taken(), "vlut_wgmma_values", "by values");
+	has_str(taken(), "vlut_table_wgmma_f16", "by values");
 	hz_vlut_close(v);
 	hz_lattice_close(tl);
 	hz_lattice_close(l);

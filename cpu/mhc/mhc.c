@@ -822,7 +822,7 @@ static void init_units(void *data, int thread, int64_t begin, int64_t end)
 		double q[4] = {0};
 
 		if (a->scale != 0)
-			hzi_qinit(HZ_QUAT_NORMAL, (double)a->scale, a->seed, (uint64_t)i, q);
+			hzi_quat_random(HZ_QUAT_NORMAL, (double)a->scale, a->seed, (uint64_t)i, q);
 		for (int64_t c = 0; c < hzi_mhc_min(4, a->count - 4 * i); c++)
 			a->phi[4 * i + c] = (float)q[c];
 	}

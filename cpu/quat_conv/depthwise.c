@@ -13,7 +13,7 @@
 #include "cpu/quat_layer/quat_layer.h"
 #include "lib/quat_layer/sums_math.h"
 
-static int64_t taps_of(const struct hzi_qpatch_args *x)
+static int64_t taps_of(const struct hzi_quat_patch_step *x)
 {
 	return x->taps[0] * x->taps[1] * x->taps[2];
 }
@@ -47,8 +47,8 @@ static void make_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 	memset(a->coef, 0, (size_t)hzi_quat_depthwise_floats(taps, a->x.groups) * sizeof(*a->coef));
 	for (int64_t g = 0; g < a->x.groups; g++) {
 		for (int64_t t = 0; t < taps; t++) {
-			const struct hzi_q w =
-				hzi_qload(&a->w, g * a->w.stride[0] + t * a->w.stride[1]);
+			const struct hzi_quat w =
+				hzi_quat_load(&a->w, g * a->w.stride[0] + t * a->w.stride[1]);
 
 			for (int i = 0; i < 16; i++) {
 				const int k = i / 4, c = i % 4;
@@ -59,7 +59,7 @@ static void make_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 			}
 		}
 		if (a->b.data) {
-			const struct hzi_q b = hzi_qload(&a->b, g * a->b.stride[0]);
+			const struct hzi_quat b = hzi_quat_load(&a->b, g * a->b.stride[0]);
 
 			for (int c = 0; c < 4; c++)
 				a->coef[4 * taps * ld + 4 * g + c] = (float)b.c[c];
@@ -70,7 +70,7 @@ static void make_coefficients(const struct hzi_quat_depthwise *a, int64_t taps)
 const char *hzi_cpu_quat_conv_depthwise_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 
 	(void)ctx;
 	if (x->channels != 1 || a->g.m != 1)
@@ -133,9 +133,9 @@ static int64_t seen(int64_t count, int64_t step, int64_t base, int64_t size, int
 static int products(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		    const int64_t *tap, void *mean, double *part)
 {
-	const struct hzi_qpatch_args *p = &a->x;
+	const struct hzi_quat_patch_step *p = &a->x;
 	struct hzi_quat_tensor x = {.a = p->x, .ndim = 5}, z = {.a = a->small, .ndim = 5};
-	struct hzi_qsum_args s = {.kind = HZI_QSUM_CROSS};
+	struct hzi_quat_sum_step s = {.kind = HZI_QUAT_SUM_CROSS};
 
 	x.shape[0] = z.shape[0] = a->images;
 	x.shape[4] = z.shape[4] = p->groups;
@@ -198,7 +198,7 @@ size_t hzi_cpu_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
 	       (((size_t)a->x.groups * 14 * sizeof(float) + 63) & ~(size_t)63);
 }
 
-/* For each tap and channel the sums of all products of components: HZI_QSUM_CROSS */
+/* For each tap and channel the sums of all products of components: HZI_QUAT_SUM_CROSS */
 int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 {
 	/* sign[i][j]: of component i of the left factor times j of the right one, in i ^ j */
@@ -206,7 +206,7 @@ int hzi_cpu_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args)
 		{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1},
 	};
 	const struct hzi_quat_wgrad_step *a = args;
-	const struct hzi_qpatch_args *p = &a->x;
+	const struct hzi_quat_patch_step *p = &a->x;
 	const int64_t channels = p->groups, taps = taps_of(p);
 	const bool conj_small = a->g.conj_a ^ a->g.conj_c, reversed = a->g.conj_c;
 	double *const part = ctx->workspace;

@@ -15,7 +15,7 @@
 /* ---- Patches --------------------------------------------------------------------------------- */
 
 /* Copies the channels of one pixel, components of `size` bytes, or zeros if from is NULL. */
-static void patch_copy(const struct hzi_qpatch_args *a, const char *from, char *to, size_t size)
+static void patch_copy(const struct hzi_quat_patch_step *a, const char *from, char *to, size_t size)
 {
 	const int64_t step = a->x.stride[4];
 	const size_t all = (size_t)a->channels * 4 * size;
@@ -36,19 +36,19 @@ static void patch_copy(const struct hzi_qpatch_args *a, const char *from, char *
 
 static void patch_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qpatch_args *a = job;
+	const struct hzi_quat_patch_step *a = job;
 	const size_t size = hz_dtype_size(a->x.dtype);
 	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
 	const size_t piece = (size_t)a->channels * 4 * size;
 
 	(void)thread;
 	for (int64_t r = begin; r < end; r++) {
-		const struct hzi_qplace u = hzi_qplace(r + a->first, a->count, 1);
+		const struct hzi_quat_position u = hzi_quat_position(r + a->first, a->count, 1);
 		char *to = (char *)a->out + (size_t)r * (size_t)(a->groups * taps) * piece;
 
 		for (int64_t t = 0; t < taps; t++) {
-			const struct hzi_qplace e = hzi_qplace(t, a->taps, 1);
-			struct hzi_qplace from = {.image = u.image};
+			const struct hzi_quat_position e = hzi_quat_position(t, a->taps, 1);
+			struct hzi_quat_position from = {.image = u.image};
 			bool inside = true;
 
 			for (int d = 0; d < 3; d++) {
@@ -58,7 +58,8 @@ static void patch_work(void *job, int thread, int64_t begin, int64_t end)
 			for (int64_t g = 0; g < a->groups; g++) {
 				from.c = g * a->channels;
 				patch_copy(a, inside ? (const char *)a->x.data +
-					   hzi_qplace_offset(a->x.stride, from) * (int64_t)size :
+					   hzi_quat_position_offset(a->x.stride, from) *
+					   (int64_t)size :
 					   NULL,
 					   to + (size_t)(g * taps + t) * piece, size);
 			}
@@ -66,7 +67,7 @@ static void patch_work(void *job, int thread, int64_t begin, int64_t end)
 	}
 }
 
-static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_quat_patch_step *a)
 {
 	const int64_t row = a->groups * a->channels * a->taps[0] * a->taps[1] * a->taps[2] * 16;
 

@@ -17,7 +17,7 @@
 #define HZI_QUAT_BLOCK_COLUMNS 64
 
 /* Whether an array has that dtype, order w, x, y, z and contiguous channels */
-static inline bool hzi_quat_is_contiguous(const struct hzi_qarray *a, int channel, int dtype)
+static inline bool hzi_quat_is_contiguous(const struct hzi_quat_array *a, int channel, int dtype)
 {
 	return dtype != HZ_F64 && a->dtype == dtype && a->whole && a->stride[channel] == 4;
 }
@@ -29,7 +29,7 @@ struct hzi_quat_map_blocks {
 	int64_t down, across, outer;	/* blocks along rows and columns; the other dimensions */
 };
 
-static inline struct hzi_quat_map_blocks hzi_quat_map_blocks(const struct hzi_qmap_args *m)
+static inline struct hzi_quat_map_blocks hzi_quat_map_blocks(const struct hzi_quat_map_step *m)
 {
 	struct hzi_quat_map_blocks b = {.rows = m->ndim > 1 ? m->shape[m->ndim - 2] : 1,
 				       .columns = m->shape[m->ndim - 1], .outer = 1};
@@ -38,7 +38,7 @@ static inline struct hzi_quat_map_blocks hzi_quat_map_blocks(const struct hzi_qm
 	b.block_rows = HZI_QUAT_BLOCK / b.block_columns < b.rows ?
 			       HZI_QUAT_BLOCK / b.block_columns :
 			       b.rows;
-	if (m->kind != HZI_QMAP_AFFINE && m->kind != HZI_QMAP_AFFINE_BWD)
+	if (m->kind != HZI_QUAT_MAP_AFFINE && m->kind != HZI_QUAT_MAP_AFFINE_BWD)
 		b.block_columns = HZI_QUAT_BLOCK / b.block_rows < b.columns ?
 					HZI_QUAT_BLOCK / b.block_rows : b.columns;
 	b.down = (b.rows + b.block_rows - 1) / b.block_rows;

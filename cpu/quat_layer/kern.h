@@ -16,13 +16,13 @@ struct hzi_quat_layer_kern {
 	 * dtype in all arrays, whose channels are contiguous: rows begin to end - 1; count
 	 * quaternions, the first of which is number from.
 	 */
-	void (*map)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
-	void (*affine)(const struct hzi_qmap_args *a, int64_t begin, int64_t end);
-	void (*sums)(const struct hzi_qsum_args *a, int64_t begin, int64_t end);
-	void (*drop)(const struct hzi_qmap_args *a, const void *x, void *y, int64_t count,
+	void (*map)(const struct hzi_quat_map_step *a, int64_t begin, int64_t end);
+	void (*affine)(const struct hzi_quat_map_step *a, int64_t begin, int64_t end);
+	void (*sums)(const struct hzi_quat_sum_step *a, int64_t begin, int64_t end);
+	void (*drop)(const struct hzi_quat_map_step *a, const void *x, void *y, int64_t count,
 		     uint64_t from);
-	void (*pool)(const struct hzi_qpool_args *a, int64_t begin, int64_t end);
-	void (*pool_bwd)(const struct hzi_qpool_args *a, int64_t begin, int64_t end);
+	void (*pool)(const struct hzi_quat_pool_step *a, int64_t begin, int64_t end);
+	void (*pool_bwd)(const struct hzi_quat_pool_step *a, int64_t begin, int64_t end);
 };
 
 HZI_KERN(quat_layer)

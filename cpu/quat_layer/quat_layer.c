@@ -15,17 +15,17 @@
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
 /* Whether rows along the last dimension are contiguous, so that memcpy() copies them */
-static bool is_run(const struct hzi_qarray *a, int last, int64_t count)
+static bool is_run(const struct hzi_quat_array *a, int last, int64_t count)
 {
 	return a->whole && (count == 1 || a->stride[last] == 4);
 }
 
-static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int64_t end)
+static void map_run(const struct hzi_quat_map_step *m, int kind, int64_t begin, int64_t end)
 {
-	const struct hzi_qarray *const arrays[4] = {&m->a, &m->b, &m->out, &m->pre};
+	const struct hzi_quat_array *const arrays[4] = {&m->a, &m->b, &m->out, &m->pre};
 	const int last = m->ndim - 1;
 	const int64_t row = m->shape[last];
-	const bool copies = kind == HZI_QMAP_COPY && !m->accumulate && !m->pure &&
+	const bool copies = kind == HZI_QUAT_MAP_COPY && !m->accumulate && !m->pure &&
 			    m->a.dtype == m->out.dtype && is_run(&m->a, last, row) &&
 			    is_run(&m->out, last, row);
 	const size_t size = hz_dtype_size(m->out.dtype);
@@ -53,11 +53,11 @@ static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int6
 		for (; begin < stop; begin++, channel++) {
 			const void *coef = NULL;
 
-			if (kind == HZI_QMAP_AFFINE)
-				coef = (const struct hzi_qaffine *)m->coef + channel;
-			if (kind == HZI_QMAP_AFFINE_BWD)
-				coef = (const struct hzi_qaffine_bwd *)m->coef + channel;
-			hzi_qmap_one(m, kind, begin, coef, at);
+			if (kind == HZI_QUAT_MAP_AFFINE)
+				coef = (const struct hzi_quat_affine *)m->coef + channel;
+			if (kind == HZI_QUAT_MAP_AFFINE_BWD)
+				coef = (const struct hzi_quat_affine_bwd *)m->coef + channel;
+			hzi_quat_map_one(m, kind, begin, coef, at);
 			for (int k = 0; k < 4; k++)
 				at[k] += arrays[k]->stride[last];
 		}
@@ -66,31 +66,31 @@ static void map_run(const struct hzi_qmap_args *m, int kind, int64_t begin, int6
 
 static void map_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qmap_args *m = job;
+	const struct hzi_quat_map_step *m = job;
 
 	(void)thread;
 	/* A constant kind per call, so that the compiler specializes the loop */
 	switch (m->kind) {
-	case HZI_QMAP_COPY:
-		map_run(m, HZI_QMAP_COPY, begin, end);
+	case HZI_QUAT_MAP_COPY:
+		map_run(m, HZI_QUAT_MAP_COPY, begin, end);
 		break;
-	case HZI_QMAP_ACT:
-		map_run(m, HZI_QMAP_ACT, begin, end);
+	case HZI_QUAT_MAP_ACT:
+		map_run(m, HZI_QUAT_MAP_ACT, begin, end);
 		break;
-	case HZI_QMAP_ACT_BWD:
-		map_run(m, HZI_QMAP_ACT_BWD, begin, end);
+	case HZI_QUAT_MAP_ACT_BWD:
+		map_run(m, HZI_QUAT_MAP_ACT_BWD, begin, end);
 		break;
-	case HZI_QMAP_DROPOUT:
-		map_run(m, HZI_QMAP_DROPOUT, begin, end);
+	case HZI_QUAT_MAP_DROPOUT:
+		map_run(m, HZI_QUAT_MAP_DROPOUT, begin, end);
 		break;
-	case HZI_QMAP_INIT:
-		map_run(m, HZI_QMAP_INIT, begin, end);
+	case HZI_QUAT_MAP_INIT:
+		map_run(m, HZI_QUAT_MAP_INIT, begin, end);
 		break;
-	case HZI_QMAP_AFFINE:
-		map_run(m, HZI_QMAP_AFFINE, begin, end);
+	case HZI_QUAT_MAP_AFFINE:
+		map_run(m, HZI_QUAT_MAP_AFFINE, begin, end);
 		break;
 	default:
-		map_run(m, HZI_QMAP_AFFINE_BWD, begin, end);
+		map_run(m, HZI_QUAT_MAP_AFFINE_BWD, begin, end);
 	}
 }
 
@@ -106,7 +106,7 @@ static void affine_work(void *job, int thread, int64_t begin, int64_t end)
 static void drop_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_quat_job *j = job;
-	const struct hzi_qmap_args *m = j->args;
+	const struct hzi_quat_map_step *m = j->args;
 	const int last = m->ndim - 1;
 	const size_t size = hz_dtype_size(m->a.dtype);
 
@@ -138,33 +138,33 @@ static void block_work(void *job, int thread, int64_t begin, int64_t end)
 }
 
 /* Whether micro-kernels support a map with arrays of any layout: they have no f64 and no INIT. */
-static bool supports_blocks(const struct hzi_qmap_args *a)
+static bool supports_blocks(const struct hzi_quat_map_step *a)
 {
-	const struct hzi_qarray *const arrays[4] = {&a->a, &a->b, &a->out, &a->pre};
+	const struct hzi_quat_array *const arrays[4] = {&a->a, &a->b, &a->out, &a->pre};
 
 	for (int i = 0; i < 4; i++) {
 		if (arrays[i]->data && arrays[i]->dtype == HZ_F64)
 			return false;
 	}
-	return a->kind != HZI_QMAP_INIT;
+	return a->kind != HZI_QUAT_MAP_INIT;
 }
 
-static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a)
 {
 	const int last = a->ndim - 1, dtype = a->out.dtype;
-	const bool affine = a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD;
+	const bool affine = a->kind == HZI_QUAT_MAP_AFFINE || a->kind == HZI_QUAT_MAP_AFFINE_BWD;
 	const bool contiguous = hzi_quat_is_contiguous(&a->a, last, dtype) &&
 			   hzi_quat_is_contiguous(&a->out, last, dtype);
-	const bool copies = a->kind == HZI_QMAP_COPY && contiguous && !a->accumulate && !a->pure;
+	const bool copies = a->kind == HZI_QUAT_MAP_COPY && contiguous && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
 	const struct hzi_quat_map_blocks blocks = hzi_quat_map_blocks(a);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
 	(void)op;
 	if (affine && contiguous &&
-	    (a->kind == HZI_QMAP_AFFINE || hzi_quat_is_contiguous(&a->b, last, dtype)))
+	    (a->kind == HZI_QUAT_MAP_AFFINE || hzi_quat_is_contiguous(&a->b, last, dtype)))
 		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
-	else if (a->kind == HZI_QMAP_DROPOUT && contiguous && !a->accumulate && !a->pure)
+	else if (a->kind == HZI_QUAT_MAP_DROPOUT && contiguous && !a->accumulate && !a->pure)
 		hzi_parallel(threads, drop_work, &job, a->total);
 	else if (supports_blocks(a) && !copies)
 		hzi_parallel(threads, block_work, &job, blocks.outer * blocks.down * blocks.across);
@@ -175,9 +175,9 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int64_t end)
+static void sum_run(const struct hzi_quat_sum_step *a, int kind, int64_t begin, int64_t end)
 {
-	const int values = HZI_QSUM_VALUES(kind);
+	const int values = HZI_QUAT_SUM_VALUES(kind);
 	const int last = a->ndim;	/* channels, after the dimensions of rows */
 
 	for (int64_t chunk = begin; chunk < end; chunk++) {
@@ -195,16 +195,18 @@ static void sum_run(const struct hzi_qsum_args *a, int kind, int64_t begin, int6
 				left /= a->shape[d];
 			}
 			for (int64_t c = 0; c < a->channels; c++) {
-				struct hzi_q q = hzi_qload(&a->a, at + c * a->a.stride[last]),
+				struct hzi_quat q = hzi_quat_load(&a->a, at + c *
+								  a->a.stride[last]),
 					     b = q;
-				double saved[HZI_QSAVED];
+				double saved[HZI_QUAT_SAVED];
 
-				if (kind == HZI_QSUM_CROSS)
-					b = hzi_qload(&a->b, bt + c * a->b.stride[last]);
-				for (int i = 0; i < HZI_QSAVED && kind != HZI_QSUM_PLAIN; i++)
-					saved[i] = hzi_qget(a->mean_dtype, a->mean,
-							    c * HZI_QSAVED + i);
-				hzi_qsum_one(kind, q, b, saved, part + c * values);
+				if (kind == HZI_QUAT_SUM_CROSS)
+					b = hzi_quat_load(&a->b, bt + c * a->b.stride[last]);
+				for (int i = 0; i < HZI_QUAT_SAVED &&
+				     kind != HZI_QUAT_SUM_PLAIN; i++)
+					saved[i] = hzi_quat_component(a->mean_dtype, a->mean,
+								      c * HZI_QUAT_SAVED + i);
+				hzi_quat_sum_one(kind, q, b, saved, part + c * values);
 			}
 		}
 	}
@@ -220,26 +222,26 @@ static void sum_kernel_work(void *job, int thread, int64_t begin, int64_t end)
 
 static void sum_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qsum_args *a = job;
+	const struct hzi_quat_sum_step *a = job;
 
 	(void)thread;
 	switch (a->kind) {
-	case HZI_QSUM_PLAIN:
-		sum_run(a, HZI_QSUM_PLAIN, begin, end);
+	case HZI_QUAT_SUM_PLAIN:
+		sum_run(a, HZI_QUAT_SUM_PLAIN, begin, end);
 		break;
-	case HZI_QSUM_SQUARES:
-		sum_run(a, HZI_QSUM_SQUARES, begin, end);
+	case HZI_QUAT_SUM_SQUARES:
+		sum_run(a, HZI_QUAT_SUM_SQUARES, begin, end);
 		break;
 	default:
-		sum_run(a, HZI_QSUM_CROSS, begin, end);
+		sum_run(a, HZI_QUAT_SUM_CROSS, begin, end);
 	}
 }
 
-static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
+static int sum(struct hz_context *ctx, const char *op, const struct hzi_quat_sum_step *a)
 {
 	const bool kernels = a->a.dtype != HZ_F64 && a->rows > 0 &&
-			     (a->kind == HZI_QSUM_PLAIN || a->mean_dtype == HZ_F32) &&
-			     (a->kind != HZI_QSUM_CROSS || a->b.dtype != HZ_F64);
+			     (a->kind == HZI_QUAT_SUM_PLAIN || a->mean_dtype == HZ_F32) &&
+			     (a->kind != HZI_QUAT_SUM_CROSS || a->b.dtype != HZ_F64);
 	const int threads = hzi_threads(ctx, a->rows * a->channels * 32);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
@@ -253,8 +255,8 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 
 static void finish_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qfinish_args *a = job;
-	const int values = hzi_qfinish_values(a->kind);
+	const struct hzi_quat_finish_step *a = job;
+	const int values = hzi_quat_finish_values(a->kind);
 
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
@@ -264,11 +266,11 @@ static void finish_work(void *job, int thread, int64_t begin, int64_t end)
 			for (int i = 0; i < values; i++)
 				total[i] += a->part[(k * a->channels + c) * values + i];
 		}
-		hzi_qfinish_one(a, c, total);
+		hzi_quat_finish_one(a, c, total);
 	}
 }
 
-static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
+static int finish(struct hz_context *ctx, const char *op, const struct hzi_quat_finish_step *a)
 {
 	(void)op;
 	hzi_parallel(hzi_threads(ctx, a->channels * (a->chunks * 80 + 1000)), finish_work,
@@ -280,23 +282,23 @@ static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfini
 
 static void rotation_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qrotation_args *a = job;
+	const struct hzi_quat_rotation_step *a = job;
 
 	(void)thread;
 	for (int64_t i = begin; i < end; i++)
-		hzi_qrotation_one(a, i / a->m, i % a->m);
+		hzi_quat_rotation_one(a, i / a->m, i % a->m);
 }
 
 static void rotation_bwd_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qrotation_args *a = job;
+	const struct hzi_quat_rotation_step *a = job;
 
 	(void)thread;
 	for (int64_t i = begin; i < end; i++)
-		hzi_qrotation_bwd_one(a, i / a->m, i % a->m);
+		hzi_quat_rotation_bwd_one(a, i / a->m, i % a->m);
 }
 
-static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
+static int rotation(struct hz_context *ctx, const char *op, const struct hzi_quat_rotation_step *a,
 		    bool backward)
 {
 	(void)op;

@@ -13,27 +13,27 @@
 /* begin and end count pixels, with all their channels. */
 static void pool_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qpool_args *a = job;
+	const struct hzi_quat_pool_step *a = job;
 
 	(void)thread;
 	for (int64_t i = begin; i < end; i++) {
-		struct hzi_qplace to = hzi_qplace(i, a->count, 1);
+		struct hzi_quat_position to = hzi_quat_position(i, a->count, 1);
 
 		for (to.c = 0; to.c < a->channels; to.c++)
-			hzi_qpool_one(a, to);
+			hzi_quat_pool_one(a, to);
 	}
 }
 
 static void pool_bwd_work(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct hzi_qpool_args *a = job;
+	const struct hzi_quat_pool_step *a = job;
 
 	(void)thread;
 	for (int64_t i = begin; i < end; i++) {
-		struct hzi_qplace to = hzi_qplace(i, a->size, 1);
+		struct hzi_quat_position to = hzi_quat_position(i, a->size, 1);
 
 		for (to.c = 0; to.c < a->channels; to.c++)
-			hzi_qpool_bwd_one(a, to);
+			hzi_quat_pool_bwd_one(a, to);
 	}
 }
 
@@ -54,8 +54,8 @@ static void pool_bwd_kernel_work(void *job, int thread, int64_t begin, int64_t e
 }
 
 /* A window may exceed x. */
-static int threads_of(const struct hz_context *ctx, const struct hzi_qpool_args *a, bool backward,
-		      int64_t pixels)
+static int threads_of(const struct hz_context *ctx, const struct hzi_quat_pool_step *a,
+		      bool backward, int64_t pixels)
 {
 	int64_t reads = 1;
 
@@ -64,14 +64,14 @@ static int threads_of(const struct hz_context *ctx, const struct hzi_qpool_args 
 	return hzi_threads(ctx, pixels * a->channels * 16 * (backward ? 2 : reads + 1));
 }
 
-static int64_t pixels_of(const struct hzi_qpool_args *a, const int64_t *size)
+static int64_t pixels_of(const struct hzi_quat_pool_step *a, const int64_t *size)
 {
 	return a->images * size[0] * size[1] * size[2];
 }
 
 static const char *simd_unsupported(const struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 
 	(void)ctx;
 	return a->x.dtype == HZ_F64 || a->y.dtype == HZ_F64 ? "f64" : NULL;
@@ -79,7 +79,7 @@ static const char *simd_unsupported(const struct hz_context *ctx, const void *ar
 
 static int simd(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->count);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
@@ -89,7 +89,7 @@ static int simd(struct hz_context *ctx, const void *args)
 
 static int scalar(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->count);
 
 	hzi_parallel(threads_of(ctx, a, false, pixels), pool_work, (void *)(uintptr_t)a, pixels);
@@ -98,7 +98,7 @@ static int scalar(struct hz_context *ctx, const void *args)
 
 static int bwd_simd(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->size);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
@@ -108,7 +108,7 @@ static int bwd_simd(struct hz_context *ctx, const void *args)
 
 static int bwd_scalar(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->size);
 
 	hzi_parallel(threads_of(ctx, a, true, pixels), pool_bwd_work, (void *)(uintptr_t)a, pixels);

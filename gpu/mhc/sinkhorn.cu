@@ -242,7 +242,7 @@ KERNEL(mhc_init, hzi_mhc_init_args)
 		double q[4] = {};
 
 		if (p.scale != 0)
-			hzi_qinit(HZ_QUAT_NORMAL, p.scale, p.seed, (uint64_t)i, q);
+			hzi_quat_random(HZ_QUAT_NORMAL, p.scale, p.seed, (uint64_t)i, q);
 #pragma unroll
 		for (int c = 0; c < 4; c++)
 			if (i * 4 + c < p.count)

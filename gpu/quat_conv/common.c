@@ -19,7 +19,7 @@ static int64_t floor_div(int64_t a, int64_t b)
 	return a / b - (a % b < 0);
 }
 
-int64_t hzi_quat_conv_phase_of(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest)
+int64_t hzi_quat_conv_phase_of(const struct hzi_quat_patch_step *x, int d, int64_t t, int64_t *rest)
 {
 	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
 
@@ -27,7 +27,7 @@ int64_t hzi_quat_conv_phase_of(const struct hzi_qpatch_args *x, int d, int64_t t
 	return first;
 }
 
-int64_t hzi_quat_conv_padded_pitch(const struct hzi_qpatch_args *x, int d)
+int64_t hzi_quat_conv_padded_pitch(const struct hzi_quat_patch_step *x, int d)
 {
 	int64_t low = 0, high = 0, here, above;
 
@@ -43,7 +43,7 @@ int64_t hzi_quat_conv_padded_pitch(const struct hzi_qpatch_args *x, int d)
 	return here > above ? here : above;
 }
 
-bool hzi_quat_conv_sizes_fit(const struct hzi_qpatch_args *x)
+bool hzi_quat_conv_sizes_fit(const struct hzi_quat_patch_step *x)
 {
 	const int64_t most = INT16_MAX;
 
@@ -58,7 +58,7 @@ bool hzi_quat_conv_sizes_fit(const struct hzi_qpatch_args *x)
 }
 
 /* One side of a convolution as a matrix: rows are images, columns channels; other strides apart */
-static struct hzi_quat_view view_of(const struct hzi_qarray *a)
+static struct hzi_quat_view view_of(const struct hzi_quat_array *a)
 {
 	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
 
@@ -66,7 +66,7 @@ static struct hzi_quat_view view_of(const struct hzi_qarray *a)
 	return v;
 }
 
-bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
+bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_quat_array *a,
 			   int64_t channels, int conj)
 {
 	const struct hzi_quat_view v = view_of(a);
@@ -102,7 +102,7 @@ struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a)
 	return o;
 }
 
-bool hzi_quat_conv_direct_fits(const struct hzi_qpatch_args *x, int64_t images, int64_t outs)
+bool hzi_quat_conv_direct_fits(const struct hzi_quat_patch_step *x, int64_t images, int64_t outs)
 {
 	for (int d = 0; d < 3; d++) {
 		if (x->size[d] > COUNT_MAX || x->count[d] > COUNT_MAX || x->taps[d] > COUNT_MAX)
@@ -112,7 +112,7 @@ bool hzi_quat_conv_direct_fits(const struct hzi_qpatch_args *x, int64_t images, 
 	       x->groups * outs <= COUNT_MAX && x->groups * x->channels <= COUNT_MAX;
 }
 
-struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_qarray *a, int conj,
+struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_quat_array *a, int conj,
 					       int64_t *stride)
 {
 	struct hzi_quat_view v = {.data = a->data, .col = a->stride[4]};
@@ -127,8 +127,8 @@ struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_qarray *a, int c
 	return m;
 }
 
-struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_qpatch_args *x, int64_t images,
-						  int64_t outs, int conj)
+struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
+						  int64_t images, int64_t outs, int conj)
 {
 	struct hzi_quat_few_sight s = {
 		.images = (int32_t)images, .groups = (int32_t)x->groups,

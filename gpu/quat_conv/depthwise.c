@@ -55,7 +55,7 @@ bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a)
 	 (taps) == 5 ? HZI_KERNEL_##kernel##_5_f32 : HZI_KERNEL_##kernel##_7_f32)
 
 /* 3, 5 or 7 if taps are 3 x 3, 5 x 5 or 7 x 7 neighbours in the last two dimensions; else 0 */
-static int square_taps(const struct hzi_qpatch_args *x)
+static int square_taps(const struct hzi_quat_patch_step *x)
 {
 	const int64_t taps = x->taps[1];
 
@@ -67,7 +67,7 @@ static int square_taps(const struct hzi_qpatch_args *x)
 /* The same if each group also has one channel and there are no other taps */
 static int strip_taps(const struct hzi_quat_conv_step *a)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 
 	return x->channels == 1 && a->g.m == 1 && x->taps[0] == 1 ? square_taps(x) : 0;
 }
@@ -75,7 +75,7 @@ static int strip_taps(const struct hzi_quat_conv_step *a)
 int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const bool narrow = is_narrow(a);
 	const int deep = strip_taps(a);
 	struct hzi_launch launch = {.block = {HZI_QF_THREADS}, .early = true};

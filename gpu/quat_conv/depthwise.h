@@ -20,7 +20,7 @@
 #define HZI_QF_TAPS 9			/* taps of a thread: gradients */
 #define HZI_QF_PARTS 8			/* threads that add up the parts of a gradient */
 
-/* The window: patches of x, as in struct hzi_qpatch_args */
+/* The window: patches of x, as in struct hzi_quat_patch_step */
 struct hzi_quat_few_sight {
 	struct hzi_quat_matrix x;	/* col: the stride of channels */
 	int64_t x_stride[4];		/* of images and the dimensions */

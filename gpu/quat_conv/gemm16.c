@@ -37,7 +37,7 @@ static int64_t size_of(int dtype)
 }
 
 /* Whether TMA supports the strides: multiples of 16 bytes */
-static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t images)
+static bool strides_fit(const struct hzi_quat_array *a, const int64_t *size, int64_t images)
 {
 	bool fit = a->whole && a->stride[4] == 4 && (uintptr_t)a->data % 16 == 0;
 
@@ -51,7 +51,7 @@ static bool strides_fit(const struct hzi_qarray *a, const int64_t *size, int64_t
 }
 
 /* Sets the taps, and the box shape of 2^log pixels that covers all pixels with the fewest boxes. */
-static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int log,
+static bool choose_boxes(const struct hzi_quat_patch_step *x, int64_t images, int log,
 			 struct hzi_quat_boxes *p)
 {
 	const int64_t size[4] = {x->count[2], x->count[1], x->count[0], images};
@@ -97,7 +97,7 @@ static bool choose_boxes(const struct hzi_qpatch_args *x, int64_t images, int lo
 
 /* The tensor map: components, then pixels from the last dimension on; steps: element strides */
 static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
-		  const struct hzi_qarray *a, int64_t channels, const int64_t *size,
+		  const struct hzi_quat_array *a, int64_t channels, const int64_t *size,
 		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
 {
 	const int64_t size_bytes = size_of(a->dtype), bytes = 4 * size_bytes * channels;
@@ -148,7 +148,7 @@ static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_dir
 static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 			      struct hzi_quat_direct_weights *p, double *us)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
 	const int64_t size_bytes = size_of(a->g.dtype);
 	int64_t taps, rows;
@@ -339,7 +339,7 @@ int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			     struct hzi_quat_direct_conv *p, double *us)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	double products, bytes;
 	int64_t taps;
 	int split;

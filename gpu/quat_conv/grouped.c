@@ -28,7 +28,7 @@ static int64_t eights_of(const struct hzi_quat_conv_step *a)
 /* Bytes of a block's packed weights */
 static int64_t block_bytes(const struct hzi_quat_conv_step *a)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 
 	return x->taps[0] * x->taps[1] * x->taps[2] * (x->channels / 8) * 4 * eights_of(a) *
 	       (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1) * 512;
@@ -42,7 +42,7 @@ static int64_t blocks_of_group(const struct hzi_quat_conv_step *a)
 const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t in = x->channels, unit = a->g.dtype == HZ_F32 ? 4 : 8;
 	int64_t strides = 0;
 	int split;
@@ -85,7 +85,7 @@ size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const 
 int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t eights = eights_of(a), blocks = blocks_of_group(a) * x->groups;
 	const int64_t lanes = blocks * block_bytes(a) / 16 /
 			      (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1);

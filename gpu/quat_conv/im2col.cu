@@ -20,7 +20,7 @@ struct of_16_bits {
 
 /* The quaternion at `at`, its components where a.comp says */
 template <class T>
-HZ_DEVICE typename T::quaternion load(const hzi_qarray &a, const typename T::number *at)
+HZ_DEVICE typename T::quaternion load(const hzi_quat_array &a, const typename T::number *at)
 {
 	typedef typename T::quaternion quaternion;
 
@@ -28,11 +28,11 @@ HZ_DEVICE typename T::quaternion load(const hzi_qarray &a, const typename T::num
 		quaternion{at[a.comp[0]], at[a.comp[1]], at[a.comp[2]], at[a.comp[3]]};
 }
 
-/* ---- Patches: struct hzi_qpatch_args --------------------------------------------------------- */
+/* ---- Patches: struct hzi_quat_patch_step ----------------------------------------------------- */
 
 /* A thread copies what all taps read of one input channel for one output pixel. */
 template <class T>
-HZ_DEVICE void im2col(const hzi_qpatch_args &p)
+HZ_DEVICE void im2col(const hzi_quat_patch_step &p)
 {
 	typedef typename T::quaternion quaternion;
 	typedef typename T::number number;
@@ -47,7 +47,8 @@ HZ_DEVICE void im2col(const hzi_qpatch_args &p)
 		image = divide(image, p.count[0], &u[0]);
 		const number *x = (const number *)p.x.data + image * p.x.stride[0] +
 				  (g * p.channels + c) * p.x.stride[4];
-		quaternion *dst = (quaternion *)p.out + (row * p.groups + g) * taps * p.channels + c;
+		quaternion *dst = (quaternion *)p.out + (row * p.groups +
+							 g) * taps * p.channels + c;
 
 		for (int d = 0; d < 3; d++)
 			low[d] = u[d] * p.step[d] + p.base[d];
@@ -76,7 +77,7 @@ HZ_DEVICE void im2col(const hzi_qpatch_args &p)
 	}
 }
 
-KERNEL(quat_conv_im2col, hzi_qpatch_args)
+KERNEL(quat_conv_im2col, hzi_quat_patch_step)
 {
 	if (p.x.dtype == HZ_F32)
 		im2col<of_32_bits>(p);

@@ -14,10 +14,10 @@
 /*
  * A copy of x with taps as channels: the pixel of output u has as channels what all taps read of x
  * for it, then zeros up to `pitch`. taps[d] > 1 in the dimensions whose taps become channels; the
- * others are copied as they are. Windows as in struct hzi_qpatch_args.
+ * others are copied as they are. Windows as in struct hzi_quat_patch_step.
  */
 struct hzi_quat_conv_copy {
-	struct hzi_qarray x;
+	struct hzi_quat_array x;
 	void *out;			/* [images][count][pitch] */
 	int64_t total;			/* quaternions of out */
 	int64_t images, rows;		/* rows along the last dimension, of all images */
@@ -25,7 +25,7 @@ struct hzi_quat_conv_copy {
 	int32_t channels, pitch;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_qpatch_args) == 280, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_patch_step) == 280, "the same layout for C and CUDA");
 HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv_copy) == 208, "the same layout for C and CUDA");
 
 #endif

@@ -49,7 +49,7 @@ enum span { ALL, ONE_ROW, ONE_TAP };
  * Adds the group of taps from (t[0], t[1], t[2]) on that read the same phase of x, within the span.
  * false: the group exceeds shared memory, or there are too many.
  */
-static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const int64_t *t,
+static bool add_group(struct plan *plan, const struct hzi_quat_patch_step *x, const int64_t *t,
 		      enum span span)
 {
 	const int r = plan->rows, c = plan->cols;
@@ -106,7 +106,7 @@ static bool add_group(struct plan *plan, const struct hzi_qpatch_args *x, const 
 }
 
 /* Puts all taps into groups, as few as shared memory allows. */
-static bool group_taps(struct plan *plan, const struct hzi_qpatch_args *x)
+static bool group_taps(struct plan *plan, const struct hzi_quat_patch_step *x)
 {
 	const int r = plan->rows, c = plan->cols;
 	int64_t t[3], period[2], rest[2];
@@ -160,7 +160,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 			     bool wins, struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	struct hzi_quat_conv *p = &plan->p;
 	int64_t rows, slabs, per, along, use, all, in;
 	int split;
@@ -364,7 +364,7 @@ bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
 double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
 					    const struct hzi_quat_conv_step *a)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 	int64_t as_taps = 0;
 	struct plan plan;
@@ -393,8 +393,8 @@ static int pad_weights(struct hz_context *ctx, const char *op, const struct plan
 		       int64_t channels, struct hzi_quat_matrix *w, void *room)
 {
 	const int64_t m = plan->weights.lines, in = plan->p.tap_step;
-	struct hzi_qmap_args copy = {
-		.kind = HZI_QMAP_COPY, .total = m * plan->taps * channels, .ndim = 3,
+	struct hzi_quat_map_step copy = {
+		.kind = HZI_QUAT_MAP_COPY, .total = m * plan->taps * channels, .ndim = 3,
 		.shape = {m, plan->taps, channels},
 		.a = {.data = w->data, .stride = {w->row, channels * w->col, w->col},
 		      .dtype = w->dtype, .whole = w->whole},

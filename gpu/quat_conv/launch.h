@@ -66,33 +66,34 @@ int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args);
  * Inputs whose places in dimension d are equal modulo the step are a phase. Returns the first
  * element that tap t sees of its phase; *rest: which phase.
  */
-int64_t hzi_quat_conv_phase_of(const struct hzi_qpatch_args *x, int d, int64_t t, int64_t *rest);
+int64_t hzi_quat_conv_phase_of(const struct hzi_quat_patch_step *x, int d, int64_t t,
+			       int64_t *rest);
 
 /*
  * The pitch of dimension d, padded so that no window reaches from one line of the dimension ahead
  * into the next, where these are concatenated.
  */
-int64_t hzi_quat_conv_padded_pitch(const struct hzi_qpatch_args *x, int d);
+int64_t hzi_quat_conv_padded_pitch(const struct hzi_quat_patch_step *x, int d);
 
 /* Whether sizes are at most 2^30, steps and offsets within 16 bits, and taps few enough. */
-bool hzi_quat_conv_sizes_fit(const struct hzi_qpatch_args *x);
+bool hzi_quat_conv_sizes_fit(const struct hzi_quat_patch_step *x);
 
 /* The same, and images and all channels at most 2^30: depthwise.c, grouped.c */
-bool hzi_quat_conv_direct_fits(const struct hzi_qpatch_args *x, int64_t images, int64_t outs);
+bool hzi_quat_conv_direct_fits(const struct hzi_quat_patch_step *x, int64_t images, int64_t outs);
 
 /* true: channels are contiguous quaternions of 16 bits, and pixels are 16-byte aligned. */
-bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_qarray *a,
+bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_quat_array *a,
 			   int64_t channels, int conj);
 
 /* The output of all groups: rows are channels; whole if pixels are, too */
 struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a);
 
 /* One side of a convolution: columns are channels; the strides of images and dimensions apart */
-struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_qarray *a, int conj,
+struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_quat_array *a, int conj,
 					       int64_t *stride);
 
-struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_qpatch_args *x, int64_t images,
-						  int64_t outs, int conj);
+struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
+						  int64_t images, int64_t outs, int conj);
 
 /* The parameters that depthwise.c and grouped.c share */
 struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a);
@@ -120,12 +121,12 @@ struct hzi_quat_conv_copy_costs {
  * The bytes of a copy of x in which some taps are channels, and the convolution of that copy,
  * inner, whose x.data is to be set; 0: the copy does not pay.
  */
-size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
+size_t hzi_quat_conv_copy_plan(const struct hzi_quat_patch_step *x, int64_t images,
 			       const struct hzi_quat_conv_copy_costs *costs,
-			       struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner);
+			       struct hzi_quat_conv_copy *f, struct hzi_quat_patch_step *inner);
 
 /* Makes inner x again, where no kernel supports the copy. false: it was x already. */
-bool hzi_quat_conv_copy_drop(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+bool hzi_quat_conv_copy_drop(const struct hzi_quat_patch_step *x, struct hzi_quat_patch_step *inner,
 			     size_t *bytes);
 
 int hzi_quat_conv_copy_run(struct hz_context *ctx, const char *op, struct hzi_quat_conv_copy *f,

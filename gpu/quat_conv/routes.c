@@ -36,7 +36,7 @@ static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
 static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 
 	/* With fewer channels taps become channels; with many, the number of products counts. */
@@ -117,7 +117,7 @@ const struct hzi_op_routes hzi_cuda_quat_conv_routes[] = {
 	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
 };
 
-static int patch(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a)
+static int patch(struct hz_context *ctx, const char *op, const struct hzi_quat_patch_step *a)
 {
 	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_conv_im2col,
 				  a->rows * a->groups * a->channels, a, sizeof(*a));

@@ -26,8 +26,8 @@ HZI_LINK_IMAGES(quat_conv);
 #define ODD_COST 1.5
 
 /* The copy *f, in which taps of dimensions first .. 2 are channels, and the convolution of it */
-static void describe_copy(const struct hzi_qpatch_args *x, int64_t images, int first,
-			  struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner)
+static void describe_copy(const struct hzi_quat_patch_step *x, int64_t images, int first,
+			  struct hzi_quat_conv_copy *f, struct hzi_quat_patch_step *inner)
 {
 	const int64_t unit = x->x.dtype == HZ_F32 ? 1 : 2;
 	int64_t stride = 4, channels = x->channels;
@@ -55,7 +55,7 @@ static void describe_copy(const struct hzi_qpatch_args *x, int64_t images, int f
 	inner->channels = round_up(channels, unit);
 	f->pitch = (int32_t)inner->channels;
 	stride = 4 * inner->channels;
-	inner->x = (struct hzi_qarray){.comp = {0, 1, 2, 3}, .dtype = x->x.dtype, .whole = 1};
+	inner->x = (struct hzi_quat_array){.comp = {0, 1, 2, 3}, .dtype = x->x.dtype, .whole = 1};
 	inner->x.stride[4] = 4;
 	for (int d = 3; d >= 0; d--) {
 		inner->x.stride[d] = stride;
@@ -69,7 +69,7 @@ static int64_t bytes_of(const struct hzi_quat_conv_copy *f)
 	return f->total * 4 * (int64_t)hz_dtype_size(f->x.dtype);
 }
 
-static bool fits(const struct hzi_qpatch_args *x, int64_t images, int first)
+static bool fits(const struct hzi_quat_patch_step *x, int64_t images, int first)
 {
 	double channels = (double)x->channels, pixels = (double)images;
 
@@ -83,7 +83,8 @@ static bool fits(const struct hzi_qpatch_args *x, int64_t images, int first)
 }
 
 /* Expected time of inner, us */
-static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat_conv_copy_costs *c)
+static double cost_of(const struct hzi_quat_patch_step *inner,
+		      const struct hzi_quat_conv_copy_costs *c)
 {
 	const int64_t channels = round_up(inner->channels, c->unit);
 	double taps = 1, grids = 1;
@@ -97,9 +98,9 @@ static double cost_of(const struct hzi_qpatch_args *inner, const struct hzi_quat
 	return (double)channels * (taps * c->tap + grids * c->grid);
 }
 
-size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
+size_t hzi_quat_conv_copy_plan(const struct hzi_quat_patch_step *x, int64_t images,
 			       const struct hzi_quat_conv_copy_costs *costs,
-			       struct hzi_quat_conv_copy *f, struct hzi_qpatch_args *inner)
+			       struct hzi_quat_conv_copy *f, struct hzi_quat_patch_step *inner)
 {
 	/* Kernels load an odd number of 16-bit channels one by one. */
 	const double odd = x->x.dtype != HZ_F32 && x->channels % 2 ? ODD_COST : 1;
@@ -110,7 +111,7 @@ size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
 		return 0;
 	for (int first = 2; first >= 0; first--) {
 		struct hzi_quat_conv_copy own;
-		struct hzi_qpatch_args left;
+		struct hzi_quat_patch_step left;
 		double cost;
 
 		if (x->taps[first] == 1)
@@ -129,7 +130,7 @@ size_t hzi_quat_conv_copy_plan(const struct hzi_qpatch_args *x, int64_t images,
 	return bytes;
 }
 
-bool hzi_quat_conv_copy_drop(const struct hzi_qpatch_args *x, struct hzi_qpatch_args *inner,
+bool hzi_quat_conv_copy_drop(const struct hzi_quat_patch_step *x, struct hzi_quat_patch_step *inner,
 			     size_t *bytes)
 {
 	const bool was = *bytes > 0;

@@ -69,7 +69,7 @@ static int by_line(const void *a, const void *b)
 }
 
 /* Lists the taps and the phases of big that they read. 0: too many */
-static int find_taps(const struct hzi_qpatch_args *x, struct plan *plan, struct tap *taps)
+static int find_taps(const struct hzi_quat_patch_step *x, struct plan *plan, struct tap *taps)
 {
 	struct hzi_quat_lines_side *big = &plan->lines.side[1];
 	int count = 0;
@@ -180,7 +180,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 			     struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	struct hzi_quat_lines_side *small = &plan->lines.side[0], *big = &plan->lines.side[1];
 	struct hzi_quat_weights *p = &plan->p;
 	struct tap taps[HZI_QC_TAPS];
@@ -267,7 +267,7 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 /* Expected time of planes and products, us */
 double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 {
-	const struct hzi_qpatch_args *x = &a->x;
+	const struct hzi_quat_patch_step *x = &a->x;
 	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
 	const double m = (double)ceil_div(x->groups * a->g.m, HZI_QW_TILE);
 	const double n = (double)ceil_div(x->groups * x->channels, HZI_QW_TILE);
@@ -352,9 +352,9 @@ size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const v
 	return place(&plan, a->images, NULL);
 }
 
-static struct hzi_qarray images_from(const struct hzi_qarray *a, int64_t first)
+static struct hzi_quat_array images_from(const struct hzi_quat_array *a, int64_t first)
 {
-	struct hzi_qarray b = *a;
+	struct hzi_quat_array b = *a;
 
 	b.data = (char *)a->data + first * a->stride[0] * (int64_t)hz_dtype_size(a->dtype);
 	return b;
@@ -378,8 +378,8 @@ static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *
 				    .early = true, .aligned = true};
 	struct hzi_quat_lines *l = &plan->lines;
 	struct hzi_quat_weights *p = &plan->p;
-	const struct hzi_qarray small = images_from(&a->small, first);
-	const struct hzi_qarray big = images_from(&a->x.x, first);
+	const struct hzi_quat_array small = images_from(&a->small, first);
+	const struct hzi_quat_array big = images_from(&a->x.x, first);
 	const int parts = l->side[0].parts;
 	const int64_t groups = a->x.groups;
 	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, groups * a->g.m, a->g.conj_a);

@@ -13,7 +13,7 @@
 #define UNDER_WAY 4
 
 template <int DTYPE>
-HZ_DEVICE void dropout(const hzi_qmap_args &p)
+HZ_DEVICE void dropout(const hzi_quat_map_step &p)
 {
 	const int64_t all = (int64_t)gridDim.x * THREADS * UNDER_WAY;
 	int64_t first = (int64_t)blockIdx.x * THREADS * UNDER_WAY + threadIdx.x;
@@ -28,16 +28,17 @@ HZ_DEVICE void dropout(const hzi_qmap_args &p)
 #pragma unroll
 		for (int k = 0; k < UNDER_WAY; k++) {
 			const int64_t i = first + k * THREADS;
-			hzi_q q = raw[k].get();
+			hzi_quat q = raw[k].get();
 
 			if (i >= p.total)
 				continue;
 
-			const bool drops = hzi_quniform(p.seed, p.offset + (uint64_t)i) < p.drop;
+			const bool drops = hzi_quat_uniform(p.seed, p.offset +
+							    (uint64_t)i) < p.drop;
 
 #pragma unroll
 			for (int c = 0; c < 4; c++)
-				q.c[c] = drops ? 0 : q.c[c] * (hzi_qreal)p.scale;
+				q.c[c] = drops ? 0 : q.c[c] * (hzi_quat_real)p.scale;
 			qraw<DTYPE>::store(p.out, i * p.out.stride[0], q);
 		}
 	}
@@ -47,7 +48,7 @@ HZ_DEVICE void dropout(const hzi_qmap_args &p)
 struct channel_walk {
 	int64_t c, row, rows, step;
 
-	__device__ __forceinline__ explicit channel_walk(const hzi_qmap_args &p)
+	__device__ __forceinline__ explicit channel_walk(const hzi_quat_map_step &p)
 	{
 		const int64_t channels = p.shape[p.ndim - 1];
 		int lanes = HZI_QUAT_SUM_LANES;
@@ -61,15 +62,15 @@ struct channel_walk {
 	}
 
 	/* Of an array of rows that step alike */
-	static __device__ __forceinline__ int64_t place(const hzi_qarray &a, int ndim, int64_t r,
-							int64_t c)
+	static __device__ __forceinline__ int64_t place(const hzi_quat_array &a, int ndim,
+							int64_t r, int64_t c)
 	{
 		return (ndim > 1 ? r * a.stride[0] : 0) + c * a.stride[ndim - 1];
 	}
 };
 
 template <int DTYPE>
-HZ_DEVICE void affine(const hzi_qmap_args &p)
+HZ_DEVICE void affine(const hzi_quat_map_step &p)
 {
 	constexpr int ROWS = DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	channel_walk t(p);
@@ -80,7 +81,7 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 	if (t.c >= p.shape[p.ndim - 1])
 		return;
 
-	const hzi_qaffine own = ((const hzi_qaffine *)p.coef)[t.c];
+	const hzi_quat_affine own = ((const hzi_quat_affine *)p.coef)[t.c];
 
 	for (; t.row < t.rows; t.row += ROWS * t.step) {
 		qraw<DTYPE> raw[ROWS];
@@ -91,7 +92,7 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 				raw[k].load(p.a, t.place(p.a, p.ndim, t.row + k * t.step, t.c));
 #pragma unroll
 		for (int k = 0; k < ROWS; k++) {
-			hzi_q q = raw[k].get(), d;
+			hzi_quat q = raw[k].get(), d;
 
 			if (t.row + k * t.step >= t.rows)
 				continue;
@@ -100,7 +101,7 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 				q.c[c] -= own.mean[c];
 				d.c[c] = own.shift[c];
 			}
-			hzi_qmatrix(d.c, own.m, q.c);
+			hzi_quat_add_product(d.c, own.m, q.c);
 			qraw<DTYPE>::store(p.out,
 					   t.place(p.out, p.ndim, t.row + k * t.step, t.c), d);
 		}
@@ -108,7 +109,7 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 }
 
 template <int DTYPE>
-HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
+HZ_DEVICE void affine_bwd(const hzi_quat_map_step &p)
 {
 	channel_walk t(p);
 
@@ -118,7 +119,7 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 	if (t.c >= p.shape[p.ndim - 1])
 		return;
 
-	const hzi_qaffine_bwd own = ((const hzi_qaffine_bwd *)p.coef)[t.c];
+	const hzi_quat_affine_bwd own = ((const hzi_quat_affine_bwd *)p.coef)[t.c];
 
 	for (; t.row < t.rows; t.row += UNDER_WAY * t.step) {
 		qraw<DTYPE> x[UNDER_WAY], dy[UNDER_WAY];
@@ -134,8 +135,8 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 		}
 #pragma unroll
 		for (int k = 0; k < UNDER_WAY; k++) {
-			hzi_q q = x[k].get(), d;
-			const hzi_q b = dy[k].get();
+			hzi_quat q = x[k].get(), d;
+			const hzi_quat b = dy[k].get();
 
 			if (t.row + k * t.step >= t.rows)
 				continue;
@@ -144,8 +145,8 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 				q.c[c] -= own.mean[c];
 				d.c[c] = own.shift[c];
 			}
-			hzi_qmatrix(d.c, own.n, q.c);
-			hzi_qmatrix(d.c, own.m, b.c);
+			hzi_quat_add_product(d.c, own.n, q.c);
+			hzi_quat_add_product(d.c, own.m, b.c);
 			qraw<DTYPE>::store(p.out,
 					   t.place(p.out, p.ndim, t.row + k * t.step, t.c), d);
 		}
@@ -160,14 +161,14 @@ HZ_DEVICE void affine_bwd(const hzi_qmap_args &p)
 	KERNEL(name##_bf16, type) { body<__VA_ARGS__ HZ_BF16>(p); }
 #define KIND(kind) kind,		/* an argument more of a template */
 
-KERNELS(quat_dropout, hzi_qmap_args, dropout)
-KERNELS(quat_affine, hzi_qmap_args, affine)
-KERNELS(quat_affine_bwd, hzi_qmap_args, affine_bwd)
-KERNELS(quat_plain, hzi_qsum_args, sum, KIND(HZI_QSUM_PLAIN))
+KERNELS(quat_dropout, hzi_quat_map_step, dropout)
+KERNELS(quat_affine, hzi_quat_map_step, affine)
+KERNELS(quat_affine_bwd, hzi_quat_map_step, affine_bwd)
+KERNELS(quat_plain, hzi_quat_sum_step, sum, KIND(HZI_QUAT_SUM_PLAIN))
 #undef KERNEL
 /* Three blocks on a multiprocessor: one wave has what lib/quat_layer/plan.c makes of a call. */
 #define KERNEL(name, type) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 3) \
 	name(const __grid_constant__ type p)
-KERNELS(quat_cross, hzi_qsum_args, sum, KIND(HZI_QSUM_CROSS))
-KERNELS(quat_moments, hzi_qsum_args, moments)
+KERNELS(quat_cross, hzi_quat_sum_step, sum, KIND(HZI_QUAT_SUM_CROSS))
+KERNELS(quat_moments, hzi_quat_sum_step, moments)

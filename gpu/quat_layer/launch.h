@@ -15,10 +15,11 @@
 int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64_t total,
 		       const void *params, size_t bytes);
 
-/* ---- Pooling (pool.c): struct hzi_qpool_args ------------------------------------------------- */
+/* ---- Pooling (pool.c): struct hzi_quat_pool_step --------------------------------------------- */
 
-const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_qpool_args *a, bool backward);
-int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_qpool_args *a,
+const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_quat_pool_step *a,
+						     bool backward);
+int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_quat_pool_step *a,
 				 bool backward);
 
 /* The gradient where every element of x is in exactly one window */
@@ -26,7 +27,7 @@ const char *hzi_cuda_quat_pool_bwd_tiled_unsupported(const struct hz_context *ct
 						     const void *args);
 int hzi_cuda_quat_pool_bwd_tiled(struct hz_context *ctx, const void *args);
 
-int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_qpool_args *a,
+int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_quat_pool_step *a,
 			       bool backward);
 
 #endif

@@ -14,7 +14,7 @@ HZI_LINK_IMAGES(quat_layer);
 #define LANES_LEAST 32
 
 /* The f32 kernel for this window and step; -1: there is none. */
-static int kernel_of(const struct hzi_qpool_args *a, bool backward)
+static int kernel_of(const struct hzi_quat_pool_step *a, bool backward)
 {
 	const int64_t window = a->window[1], step = a->step[1];
 
@@ -39,12 +39,13 @@ static int kernel_of(const struct hzi_qpool_args *a, bool backward)
 }
 
 /* Cells of `step` elements; they also cover elements outside all windows. */
-static int64_t cells_of(const struct hzi_qpool_args *a, int d)
+static int64_t cells_of(const struct hzi_quat_pool_step *a, int d)
 {
 	return ceil_div(a->size[d] + a->pad[d], a->step[d]);
 }
 
-const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_qpool_args *a, bool backward)
+const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_quat_pool_step *a,
+						     bool backward)
 {
 	if (kernel_of(a, backward) < 0)
 		return "no kernel has this window and step";
@@ -71,7 +72,7 @@ static const char *op_of(bool backward)
 	return backward ? "quat_pool_bwd" : "quat_pool";
 }
 
-int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_qpool_args *a,
+int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_quat_pool_step *a,
 				 bool backward)
 {
 	struct hzi_quat_pool_job p = {
@@ -115,7 +116,7 @@ int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_qpool_
 const char *hzi_cuda_quat_pool_bwd_tiled_unsupported(const struct hz_context *ctx,
 						     const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 
 	(void)ctx;
 	for (int d = 0; d < 3; d++) {
@@ -128,14 +129,14 @@ const char *hzi_cuda_quat_pool_bwd_tiled_unsupported(const struct hz_context *ct
 
 int hzi_cuda_quat_pool_bwd_tiled(struct hz_context *ctx, const void *args)
 {
-	const struct hzi_qpool_args *a = args;
+	const struct hzi_quat_pool_step *a = args;
 
 	return hzi_cuda_quat_step(ctx, op_of(true), HZI_KERNEL_quat_pool_bwd_windows,
 				  a->images * a->count[0] * a->count[1] * a->count[2] *
 					  a->channels, a, sizeof(*a));
 }
 
-int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_qpool_args *a,
+int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_quat_pool_step *a,
 			       bool backward)
 {
 	const int64_t *size = backward ? a->size : a->count;

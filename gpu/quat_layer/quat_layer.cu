@@ -12,7 +12,7 @@
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
 template <int KIND>
-HZ_DEVICE void map(const hzi_qmap_args &p)
+HZ_DEVICE void map(const hzi_quat_map_step &p)
 {
 	for (int64_t i = first_element(); i < p.total; i += step_elements()) {
 		int64_t at[4] = {0, 0, 0, 0}, rest = i, index;
@@ -27,24 +27,24 @@ HZ_DEVICE void map(const hzi_qmap_args &p)
 			at[2] += index * p.out.stride[d];
 			at[3] += index * p.pre.stride[d];
 		}
-		hzi_qmap_one(&p, KIND, i, 0, at);
+		hzi_quat_map_one(&p, KIND, i, 0, at);
 	}
 }
 
-KERNEL(quat_map_copy, hzi_qmap_args) { map<HZI_QMAP_COPY>(p); }
-KERNEL(quat_map_act, hzi_qmap_args) { map<HZI_QMAP_ACT>(p); }
-KERNEL(quat_map_act_bwd, hzi_qmap_args) { map<HZI_QMAP_ACT_BWD>(p); }
-KERNEL(quat_map_dropout, hzi_qmap_args) { map<HZI_QMAP_DROPOUT>(p); }
-KERNEL(quat_map_init, hzi_qmap_args) { map<HZI_QMAP_INIT>(p); }
+KERNEL(quat_map_copy, hzi_quat_map_step) { map<HZI_QUAT_MAP_COPY>(p); }
+KERNEL(quat_map_act, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT>(p); }
+KERNEL(quat_map_act_bwd, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT_BWD>(p); }
+KERNEL(quat_map_dropout, hzi_quat_map_step) { map<HZI_QUAT_MAP_DROPOUT>(p); }
+KERNEL(quat_map_init, hzi_quat_map_step) { map<HZI_QUAT_MAP_INIT>(p); }
 
 template <int KIND>
 struct coefficients {
-	typedef hzi_qaffine type;
+	typedef hzi_quat_affine type;
 };
 
 template <>
-struct coefficients<HZI_QMAP_AFFINE_BWD> {
-	typedef hzi_qaffine_bwd type;
+struct coefficients<HZI_QUAT_MAP_AFFINE_BWD> {
+	typedef hzi_quat_affine_bwd type;
 };
 
 /*
@@ -52,7 +52,7 @@ struct coefficients<HZI_QMAP_AFFINE_BWD> {
  * through rows. The grid's y counts blocks of channels.
  */
 template <int KIND>
-HZ_DEVICE void affine(const hzi_qmap_args &p)
+HZ_DEVICE void affine(const hzi_quat_map_step &p)
 {
 	typedef typename coefficients<KIND>::type type;
 	const int64_t channels = p.shape[p.ndim - 1], rows = p.total / channels;
@@ -83,19 +83,19 @@ HZ_DEVICE void affine(const hzi_qmap_args &p)
 				at[1] += index * p.b.stride[d];
 				at[2] += index * p.out.stride[d];
 			}
-			hzi_qmap_one(&p, KIND, r, &own, at);
+			hzi_quat_map_one(&p, KIND, r, &own, at);
 		}
 	}
 }
 
-KERNEL(quat_map_affine, hzi_qmap_args) { affine<HZI_QMAP_AFFINE>(p); }
-KERNEL(quat_map_affine_bwd, hzi_qmap_args) { affine<HZI_QMAP_AFFINE_BWD>(p); }
+KERNEL(quat_map_affine, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE>(p); }
+KERNEL(quat_map_affine_bwd, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE_BWD>(p); }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-KERNEL(quat_sum_plain, hzi_qsum_args) { sum<HZI_QSUM_PLAIN, 0>(p); }
-KERNEL(quat_sum_cross, hzi_qsum_args) { sum<HZI_QSUM_CROSS, 0>(p); }
-KERNEL(quat_sum_moments, hzi_qsum_args) { moments<0>(p); }
+KERNEL(quat_sum_plain, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_PLAIN, 0>(p); }
+KERNEL(quat_sum_cross, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_CROSS, 0>(p); }
+KERNEL(quat_sum_moments, hzi_quat_sum_step) { moments<0>(p); }
 
 /*
  * Coefficients of a channel by a warp, a lane for each element of the matrices: the functions of
@@ -129,19 +129,19 @@ HZ_DEVICE double element(const double (&a)[4][4], const double (&b)[4][4], int r
 }
 
 struct finish_lane {
-	const hzi_qfinish_args &p;
+	const hzi_quat_finish_step &p;
 	const int64_t channel;
 	const int lane, r, c, ten;
 	const bool lead;		/* one lane for each (r, c) writes */
 	double gamma, beta, mean, var, saved;	/* of (r, c), or of component c */
 
-	__device__ __forceinline__ finish_lane(const hzi_qfinish_args &p_, int64_t channel_)
+	__device__ __forceinline__ finish_lane(const hzi_quat_finish_step &p_, int64_t channel_)
 		: p(p_), channel(channel_), lane((int)threadIdx.x % 32), r(lane / 4 % 4),
 		  c(lane % 4), ten(of_ten(r, c)), lead(lane < 16) {}
 
 	__device__ __forceinline__ double get(const void *from, int each, int i) const
 	{
-		return hzi_qparam(p.dtype, from, channel * each + i);
+		return hzi_quat_param(p.dtype, from, channel * each + i);
 	}
 
 	__device__ __forceinline__ void set(double (&m)[4][4], double d) const
@@ -153,13 +153,14 @@ struct finish_lane {
 	/* d, or added to what is there */
 	__device__ __forceinline__ void put(void *to, int each, int i, double d, bool add) const
 	{
-		hzi_qset(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) : 0));
+		hzi_quat_set_param(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) :
+									 0));
 	}
 
 	/* What does not come of sums is under way beside these. */
 	__device__ __forceinline__ void load(void)
 	{
-		const bool backward = p.kind == HZI_QFINISH_NORM_BWD;
+		const bool backward = p.kind == HZI_QUAT_FINISH_NORM_BWD;
 
 		gamma = r == c;
 		if (p.gamma && p.whiten)
@@ -170,13 +171,13 @@ struct finish_lane {
 		mean = p.running_mean && !backward ? get(p.running_mean, 4, p.order[c]) : 0;
 		var = !p.running_var || backward ? 0 : p.whiten ? get(p.running_var, 10, ten) :
 		      get(p.running_var, 1, 0);
-		saved = backward || !p.eval ? get(p.saved, HZI_QSAVED, c) : 0;
+		saved = backward || !p.eval ? get(p.saved, HZI_QUAT_SAVED, c) : 0;
 	}
 
-	/* hzi_qfinish_moments(); with running values, eval, hzi_qfinish_norm() */
+	/* hzi_quat_finish_moments(); with running values, eval, hzi_quat_finish_norm() */
 	__device__ __forceinline__ void norm(coefficients_of &s)
 	{
-		hzi_qaffine *const to = (hzi_qaffine *)p.coef + channel;
+		hzi_quat_affine *const to = (hzi_quat_affine *)p.coef + channel;
 		const double keep = 1 - p.momentum, rows = (double)p.rows;
 		double v = p.whiten ? var : 0, trace = var, own = mean;
 
@@ -202,14 +203,14 @@ struct finish_lane {
 		__syncwarp();
 		whiten(s, trace);
 		if (lane < 4) {
-			put(p.saved, HZI_QSAVED, c, own, false);
-			to->mean[c] = (hzi_qreal)own;
-			to->shift[c] = (hzi_qreal)beta;
+			put(p.saved, HZI_QUAT_SAVED, c, own, false);
+			to->mean[c] = (hzi_quat_real)own;
+			to->shift[c] = (hzi_quat_real)beta;
 		}
 		if (lead && c <= r)
-			put(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
+			put(p.saved, HZI_QUAT_SAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
 		if (lead)
-			to->m[4 * r + c] = (hzi_qreal)element<false>(s.gamma, s.m, r, c);
+			to->m[4 * r + c] = (hzi_quat_real)element<false>(s.gamma, s.m, r, c);
 	}
 
 	/* s.m of the covariance in s.t, in whose place its Cholesky decomposition comes */
@@ -229,7 +230,7 @@ struct finish_lane {
 				d -= s.t[j][k] * s.t[j][k];
 				b -= s.t[c][k] * s.t[j][k];
 			}
-			/* Pivots of eps, below which there is nothing: hzi_qwhiten() */
+			/* Pivots of eps, below which there is nothing: hzi_quat_whiten() */
 			const bool flat = d < p.eps;
 
 			d = sqrt(flat ? p.eps : d);
@@ -250,15 +251,15 @@ struct finish_lane {
 		__syncwarp();
 	}
 
-	/* hzi_qfinish_norm_bwd(); sums are of x - mean in the place of z = m (x - mean). */
+	/* hzi_quat_finish_norm_bwd(); sums are of x - mean in the place of z = m (x - mean). */
 	__device__ __forceinline__ void norm_bwd(coefficients_of &s)
 	{
-		hzi_qaffine_bwd *const to = (hzi_qaffine_bwd *)p.coef + channel;
+		hzi_quat_affine_bwd *const to = (hzi_quat_affine_bwd *)p.coef + channel;
 		const double by = -1 / (double)p.rows;
 		double d, trace;
 
 		set(s.gamma, gamma);
-		set(s.m, c > r ? 0 : get(p.saved, HZI_QSAVED, 4 + r * (r + 1) / 2 + c));
+		set(s.m, c > r ? 0 : get(p.saved, HZI_QUAT_SAVED, 4 + r * (r + 1) / 2 + c));
 		__syncwarp();
 		d = 0;
 #pragma unroll
@@ -284,31 +285,31 @@ struct finish_lane {
 		d = element<true>(s.m, s.gamma, r, c);
 		__syncwarp();
 		if (lead)
-			to->m[4 * r + c] = (hzi_qreal)d;
+			to->m[4 * r + c] = (hzi_quat_real)d;
 		/* The shift of row r, of its four lanes */
 		d *= s.all[c];
 		d = quad_sum(d);
 		if (lead && c == 0)
-			to->shift[r] = (hzi_qreal)(p.eval ? 0 : by * d);
+			to->shift[r] = (hzi_quat_real)(p.eval ? 0 : by * d);
 		set(s.t, element<false>(s.u, s.m, r, c));
 		__syncwarp();
 		if (lead)
 			to->n[4 * r + c] =
-				(hzi_qreal)(p.eval ? 0 : by * element<true>(s.m, s.t, r, c));
+				(hzi_quat_real)(p.eval ? 0 : by * element<true>(s.m, s.t, r, c));
 		if (lane < 4)
-			to->mean[c] = (hzi_qreal)saved;
+			to->mean[c] = (hzi_quat_real)saved;
 	}
 };
 
 /* A block for each channel, a lane for each value: chunks by warps, then warps in order */
-KERNEL(quat_finish, hzi_qfinish_args)
+KERNEL(quat_finish, hzi_quat_finish_step)
 {
 	constexpr int WARPS = THREADS / 32;
 	__shared__ double part[WARPS][32];
 	__shared__ coefficients_of s;
-	const int values = hzi_qfinish_values(p.kind);
+	const int values = hzi_quat_finish_values(p.kind);
 	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-	const bool norm = p.kind >= HZI_QFINISH_NORM;
+	const bool norm = p.kind >= HZI_QUAT_FINISH_NORM;
 
 	pdl_launch_dependents();
 	pdl_wait();
@@ -332,12 +333,12 @@ KERNEL(quat_finish, hzi_qfinish_args)
 			if (lane < 20)
 				s.all[lane] = sum;
 			__syncwarp();
-			if (p.kind == HZI_QFINISH_NORM_BWD)
+			if (p.kind == HZI_QUAT_FINISH_NORM_BWD)
 				own.norm_bwd(s);
 			else if (norm)
 				own.norm(s);
 			else if (lane == 0)
-				hzi_qfinish_one(&p, channel, s.all);
+				hzi_quat_finish_one(&p, channel, s.all);
 		}
 		__syncthreads();
 	}
@@ -345,39 +346,39 @@ KERNEL(quat_finish, hzi_qfinish_args)
 
 /* ---- Pooling, rotations ---------------------------------------------------------------------- */
 
-KERNEL(quat_pool, hzi_qpool_args)
+KERNEL(quat_pool, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_one(&p, hzi_qplace(i, p.count, p.channels));
+		hzi_quat_pool_one(&p, hzi_quat_position(i, p.count, p.channels));
 }
 
-KERNEL(quat_pool_bwd, hzi_qpool_args)
+KERNEL(quat_pool_bwd, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_bwd_one(&p, hzi_qplace(i, p.size, p.channels));
+		hzi_quat_pool_bwd_one(&p, hzi_quat_position(i, p.size, p.channels));
 }
 
 /* Of windows that do not overlap and leave nothing out */
-KERNEL(quat_pool_bwd_windows, hzi_qpool_args)
+KERNEL(quat_pool_bwd_windows, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
 	for (int64_t i = first_element(); i < total; i += step_elements())
-		hzi_qpool_bwd_window(&p, hzi_qplace(i, p.count, p.channels));
+		hzi_quat_pool_bwd_window(&p, hzi_quat_position(i, p.count, p.channels));
 }
 
-KERNEL(quat_rotation, hzi_qrotation_args)
+KERNEL(quat_rotation, hzi_quat_rotation_step)
 {
 	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
-		hzi_qrotation_one(&p, i / p.m, i % p.m);
+		hzi_quat_rotation_one(&p, i / p.m, i % p.m);
 }
 
-KERNEL(quat_rotation_bwd, hzi_qrotation_args)
+KERNEL(quat_rotation_bwd, hzi_quat_rotation_step)
 {
 	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
-		hzi_qrotation_bwd_one(&p, i / p.m, i % p.m);
+		hzi_quat_rotation_bwd_one(&p, i / p.m, i % p.m);
 }

@@ -29,7 +29,7 @@ HZ_DEVICE int64_t step_elements(void)
 
 HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
 {
-	const int64_t q = hzi_qdivide(i, n);
+	const int64_t q = hzi_quat_divide(i, n);
 
 	*rest = i - q * n;
 	return q;
@@ -43,12 +43,12 @@ template <int DTYPE>
 struct qraw {
 	uint2 bits;
 
-	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
 	{
 		bits = *(const uint2 *)((const uint16_t *)a.data + at);
 	}
 
-	__device__ __forceinline__ hzi_q get(void) const
+	__device__ __forceinline__ hzi_quat get(void) const
 	{
 		if (DTYPE == HZ_F16)
 			return {f16_low(bits.x), f16_high(bits.x), f16_low(bits.y),
@@ -56,7 +56,8 @@ struct qraw {
 		return {bf16_low(bits.x), bf16_high(bits.x), bf16_low(bits.y), bf16_high(bits.y)};
 	}
 
-	static __device__ __forceinline__ void store(const hzi_qarray &a, int64_t at, hzi_q q)
+	static __device__ __forceinline__ void store(const hzi_quat_array &a, int64_t at,
+						     hzi_quat q)
 	{
 		uint2 *const to = (uint2 *)((uint16_t *)a.data + at);
 
@@ -70,14 +71,15 @@ template <>
 struct qraw<HZ_F32> {
 	float4 f;
 
-	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
 	{
 		f = *(const float4 *)((const float *)a.data + at);
 	}
 
-	__device__ __forceinline__ hzi_q get(void) const { return {f.x, f.y, f.z, f.w}; }
+	__device__ __forceinline__ hzi_quat get(void) const { return {f.x, f.y, f.z, f.w}; }
 
-	static __device__ __forceinline__ void store(const hzi_qarray &a, int64_t at, hzi_q q)
+	static __device__ __forceinline__ void store(const hzi_quat_array &a, int64_t at,
+						     hzi_quat q)
 	{
 		*(float4 *)((float *)a.data + at) = make_float4(q.c[0], q.c[1], q.c[2], q.c[3]);
 	}
@@ -85,19 +87,20 @@ struct qraw<HZ_F32> {
 
 template <>
 struct qraw<0> {
-	hzi_q q;
+	hzi_quat q;
 
-	__device__ __forceinline__ void load(const hzi_qarray &a, int64_t at)
+	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
 	{
-		q = hzi_qload(&a, at);
+		q = hzi_quat_load(&a, at);
 	}
 
-	__device__ __forceinline__ hzi_q get(void) const { return q; }
+	__device__ __forceinline__ hzi_quat get(void) const { return q; }
 };
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int64_t row, int64_t c)
+HZ_DEVICE int64_t row_offset(const hzi_quat_sum_step &p, const int64_t *stride, int64_t row,
+			     int64_t c)
 {
 	int64_t at = c * stride[p.ndim], index;
 
@@ -110,8 +113,8 @@ HZ_DEVICE int64_t row_offset(const hzi_qsum_args &p, const int64_t *stride, int6
 
 /* Rows r, r + lines, ... of channel c, those before last */
 template <int ROWS, int DTYPE>
-HZ_DEVICE void load_rows(qraw<DTYPE> (&to)[ROWS], const hzi_qsum_args &p, const hzi_qarray &a,
-			 int64_t r, int lines, int64_t last, int64_t c)
+HZ_DEVICE void load_rows(qraw<DTYPE> (&to)[ROWS], const hzi_quat_sum_step &p,
+			 const hzi_quat_array &a, int64_t r, int lines, int64_t last, int64_t c)
 {
 	/* Mostly there is one step from row to row. */
 	if (p.ndim == 1) {
@@ -137,7 +140,7 @@ struct sum_place {
 	int lanes = HZI_QUAT_SUM_LANES, lines, lane, line;
 	int64_t first, last;
 
-	__device__ __forceinline__ explicit sum_place(const hzi_qsum_args &p)
+	__device__ __forceinline__ explicit sum_place(const hzi_quat_sum_step &p)
 	{
 		while (lanes / 2 >= p.channels)
 			lanes /= 2;
@@ -151,7 +154,7 @@ struct sum_place {
 
 /* What threads have of a block's channels is added in their order, to p.part. */
 template <typename T, int WIDTH>
-HZ_DEVICE void sum_store(const hzi_qsum_args &p, const sum_place &place, int64_t block,
+HZ_DEVICE void sum_store(const hzi_quat_sum_step &p, const sum_place &place, int64_t block,
 			 const T (&part)[THREADS][WIDTH])
 {
 	constexpr int VALUES = WIDTH - 1;	/* a column to spare keeps banks apart */
@@ -170,8 +173,8 @@ HZ_DEVICE void sum_store(const hzi_qsum_args &p, const sum_place &place, int64_t
 	__syncthreads();
 }
 
-/* HZI_QSUM_CROSS without m: quat_finish() multiplies the sum by it. */
-HZ_DEVICE void cross_one(hzi_q b, hzi_q a, const float *mean, float *total)
+/* HZI_QUAT_SUM_CROSS without m: quat_finish() multiplies the sum by it. */
+HZ_DEVICE void cross_one(hzi_quat b, hzi_quat a, const float *mean, float *total)
 {
 #pragma unroll
 	for (int c = 0; c < 4; c++) {
@@ -186,12 +189,12 @@ HZ_DEVICE void cross_one(hzi_q b, hzi_q a, const float *mean, float *total)
 }
 
 template <int KIND, int DTYPE>
-HZ_DEVICE void sum(const hzi_qsum_args &p)
+HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 {
-	constexpr int values = HZI_QSUM_VALUES(KIND);
+	constexpr int values = HZI_QUAT_SUM_VALUES(KIND);
 	/* Under way: of two arrays half as many */
 	constexpr int ONE = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;
-	constexpr int ROWS = KIND == HZI_QSUM_CROSS ? ONE / 2 : ONE;
+	constexpr int ROWS = KIND == HZI_QUAT_SUM_CROSS ? ONE / 2 : ONE;
 	__shared__ float part[THREADS][values + 1];
 
 	pdl_launch_dependents();
@@ -208,25 +211,26 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 #pragma unroll
 		for (int i = 0; i < values; i++)
 			total[i] = 0;
-		if (c < p.channels && KIND != HZI_QSUM_PLAIN) {
+		if (c < p.channels && KIND != HZI_QUAT_SUM_PLAIN) {
 #pragma unroll
 			for (int i = 0; i < 4; i++)
-				saved[i] = ((const float *)p.mean)[c * HZI_QSAVED + i];
+				saved[i] = ((const float *)p.mean)[c * HZI_QUAT_SAVED + i];
 		}
 		for (int64_t r = first + line; c < p.channels && r < last; r += ROWS * lines) {
 			qraw<DTYPE> q[ROWS], b[ROWS];
 
 			load_rows(q, p, p.a, r, lines, last, c);
-			if (KIND == HZI_QSUM_CROSS)
+			if (KIND == HZI_QUAT_SUM_CROSS)
 				load_rows(b, p, p.b, r, lines, last, c);
 #pragma unroll
 			for (int k = 0; k < ROWS; k++) {
 				if (r + k * lines >= last)
 					continue;
-				if (KIND == HZI_QSUM_CROSS)
+				if (KIND == HZI_QUAT_SUM_CROSS)
 					cross_one(b[k].get(), q[k].get(), saved, total);
 				else
-					hzi_qsum_one(KIND, q[k].get(), hzi_q{}, saved, total);
+					hzi_quat_sum_one(KIND, q[k].get(), hzi_quat{}, saved,
+							 total);
 			}
 		}
 #pragma unroll
@@ -237,14 +241,14 @@ HZ_DEVICE void sum(const hzi_qsum_args &p)
 }
 
 /*
- * HZI_QSUM_MOMENTS in one pass: a thread's sums in f32 are about the mean of its first rows, from
- * which that of all its rows is not many deviations away; what threads have is put together about
- * row 0, in f64.
+ * HZI_QUAT_SUM_MOMENTS in one pass. A thread accumulates in f32, about the mean of its first rows,
+ * which is few standard deviations from the mean of all its rows. The sums of threads are moved to
+ * be about row 0 and are added in f64.
  */
 template <int DTYPE>
-HZ_DEVICE void moments(const hzi_qsum_args &p)
+HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 {
-	constexpr int VALUES = HZI_QSUM_VALUES(HZI_QSUM_MOMENTS);
+	constexpr int VALUES = HZI_QUAT_SUM_VALUES(HZI_QUAT_SUM_MOMENTS);
 	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
 	__shared__ double part[THREADS][VALUES + 1];
 
@@ -271,7 +275,7 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 			if (r == first + line) {
 #pragma unroll
 				for (int k = 0; k < ROWS; k++) {
-					const hzi_q q = raw[k].get();
+					const hzi_quat q = raw[k].get();
 
 #pragma unroll
 					for (int i = 0; k < count && i < 4; i++)
@@ -283,7 +287,7 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 			}
 #pragma unroll
 			for (int k = 0; k < ROWS; k++) {
-				hzi_q d = raw[k].get();
+				hzi_quat d = raw[k].get();
 				int n = 0;
 
 				if (k >= count)
@@ -302,12 +306,12 @@ HZ_DEVICE void moments(const hzi_qsum_args &p)
 			rows += count;
 		}
 		if (in) {
-			const hzi_q pivot = hzi_qload(&p.a, row_offset(p, p.a.stride, 0, c));
+			const hzi_quat pivot = hzi_quat_load(&p.a, row_offset(p, p.a.stride, 0, c));
 
 			for (int i = 0; i < 4; i++) {
 				u[i] = (double)center[i] - (double)pivot.c[i];
 				if (blockIdx.y == 0 && line == 0)
-					((float *)p.mean)[c * HZI_QSAVED + i] = pivot.c[i];
+					((float *)p.mean)[c * HZI_QUAT_SAVED + i] = pivot.c[i];
 			}
 		}
 #pragma unroll

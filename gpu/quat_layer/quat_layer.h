@@ -19,10 +19,11 @@
 #define HZI_QUAT_STEP_THREADS 256
 #define HZI_QUAT_SUM_LANES 32		/* channels of a block; threads / 32 rows */
 
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qmap_args) == 512, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qsum_args) == 304, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qfinish_args) == 248, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qpool_args) == 392, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_qrotation_args) == 288, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_map_step) == 512, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_finish_step) == 248, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_pool_step) == 392, "the same layout for C and CUDA");
+HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_rotation_step) == 288,
+		      "the same layout for C and CUDA");
 
 #endif

@@ -30,15 +30,15 @@ static int kernel_of(int first, int dtype)
 }
 
 /* The kernel of batchnorm_contiguous.cu for a map; -1: there is none. */
-static int contiguous_kernel(const struct hzi_qmap_args *a)
+static int contiguous_kernel(const struct hzi_quat_map_step *a)
 {
 	if (!a->a.whole || !a->out.whole || a->accumulate || a->pure)
 		return -1;
-	if (a->kind == HZI_QMAP_DROPOUT && a->ndim == 1)
+	if (a->kind == HZI_QUAT_MAP_DROPOUT && a->ndim == 1)
 		return kernel_of(HZI_KERNEL_quat_dropout_f32, a->out.dtype);
-	if (a->kind == HZI_QMAP_AFFINE && a->ndim <= 2)
+	if (a->kind == HZI_QUAT_MAP_AFFINE && a->ndim <= 2)
 		return kernel_of(HZI_KERNEL_quat_affine_f32, a->out.dtype);
-	if (a->kind == HZI_QMAP_AFFINE_BWD && a->ndim <= 2 && a->b.whole)
+	if (a->kind == HZI_QUAT_MAP_AFFINE_BWD && a->ndim <= 2 && a->b.whole)
 		return kernel_of(HZI_KERNEL_quat_affine_bwd_f32, a->out.dtype);
 	return -1;
 }
@@ -47,11 +47,11 @@ static int contiguous_kernel(const struct hzi_qmap_args *a)
  * A block has 32 channels or fewer, and as many rows as threads are left. The kernels for one dtype
  * get one wave of blocks, so that coefficients are loaded once.
  */
-static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a)
 {
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
 	const int whole = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
-	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QMAP_AFFINE ? 4 : 2;
+	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QUAT_MAP_AFFINE ? 4 : 2;
 	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
@@ -71,9 +71,9 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
 }
 
-static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a)
+static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a)
 {
-	if (a->kind == HZI_QMAP_AFFINE || a->kind == HZI_QMAP_AFFINE_BWD)
+	if (a->kind == HZI_QUAT_MAP_AFFINE || a->kind == HZI_QUAT_MAP_AFFINE_BWD)
 		return launch_affine(ctx, op, a);
 	if (contiguous_kernel(a) >= 0) {
 		const int64_t blocks = ceil_div(a->total, 4 * HZI_QUAT_STEP_THREADS);
@@ -88,7 +88,7 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_qmap_arg
 				  sizeof(*a));
 }
 
-static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a)
+static int sum(struct hz_context *ctx, const char *op, const struct hzi_quat_sum_step *a)
 {
 	const int64_t lanes = (a->channels + HZI_QUAT_SUM_LANES - 1) / HZI_QUAT_SUM_LANES;
 	const struct hzi_launch l = {
@@ -96,7 +96,7 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 		.block = {HZI_QUAT_STEP_THREADS}, .early = true,
 	};
 
-	if (a->a.whole && (a->kind != HZI_QSUM_CROSS || a->b.whole))
+	if (a->a.whole && (a->kind != HZI_QUAT_SUM_CROSS || a->b.whole))
 		return hzi_cuda_launch(ctx, op,
 				       kernel_of(HZI_KERNEL_quat_plain_f32 + 3 * a->kind,
 						 a->a.dtype),
@@ -104,13 +104,13 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_qsum_arg
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_plain + a->kind, &l, a, sizeof(*a));
 }
 
-static int finish(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a)
+static int finish(struct hz_context *ctx, const char *op, const struct hzi_quat_finish_step *a)
 {
 	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_finish,
 				  a->channels * HZI_QUAT_STEP_THREADS, a, sizeof(*a));
 }
 
-static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
+static int rotation(struct hz_context *ctx, const char *op, const struct hzi_quat_rotation_step *a,
 		    bool backward)
 {
 	return hzi_cuda_quat_step(ctx, op,

@@ -17,14 +17,14 @@
 
 /* Weights, one matrix per group: rows are output channels, columns taps and input channels */
 struct weights {
-	struct hzi_qarray a;
+	struct hzi_quat_array a;
 	int64_t group, row, col;	/* strides */
 	int64_t taps[3], out, in;	/* channels of a group */
 	bool conj;
 };
 
 /*
- * The window: output u and tap t read input step * u + each * t + base; see struct hzi_qpatch_args.
+ * The window: output u and tap t read input step * u + each * t + base; see struct hzi_quat_patch_step.
  */
 struct window {
 	int64_t step[3], each[3], base[3];
@@ -72,7 +72,7 @@ static int64_t pixels_columns(const struct pixels *p)
 	return product3(p->taps) * p->channels;
 }
 
-static void describe_patches(const struct pixels *p, struct hzi_qpatch_args *a)
+static void describe_patches(const struct pixels *p, struct hzi_quat_patch_step *a)
 {
 	memcpy(a->size, p->t->shape + 1, sizeof(a->size));
 	memcpy(a->count, p->count, sizeof(a->count));
@@ -90,7 +90,7 @@ static int pixels_matrix(struct hzi_quat_plan *r, const struct pixels *p, int64_
 			 int64_t rows, bool columns, struct hzi_quat_view *view, int64_t *group)
 {
 	const int64_t k = pixels_columns(p);
-	struct hzi_qpatch_args a = {
+	struct hzi_quat_patch_step a = {
 		.x = p->t->a, .out = p->scratch, .first = first, .rows = rows,
 		.groups = p->groups, .channels = p->channels,
 	};
@@ -133,9 +133,9 @@ static void pixels_scratch(struct hzi_quat_plan *r, struct pixels *p, int64_t ch
 }
 
 /* The array from a channel on */
-static struct hzi_qarray from_channel(const struct hzi_qarray *a, int64_t channels)
+static struct hzi_quat_array from_channel(const struct hzi_quat_array *a, int64_t channels)
 {
-	struct hzi_qarray b = *a;
+	struct hzi_quat_array b = *a;
 
 	if (a->data)
 		b.data = (char *)a->data +
@@ -206,7 +206,7 @@ struct correlation {
 	const struct pixels *p;
 	const struct hzi_quat_tensor *out;
 	const struct weights *w;
-	const struct hzi_qarray *pre;	/* NULL: none */
+	const struct hzi_quat_array *pre;	/* NULL: none */
 	bool bias;
 	int activation;
 };
@@ -219,7 +219,7 @@ static void conv_args_of(const struct hzi_quat_plan *r, const void *call, int64_
 	const struct hzi_quat_tensor *out = c->out;
 	const struct weights *w = c->w;
 	const struct hzi_quat_layer *l = r->l;
-	const struct hzi_qarray none = {.data = NULL};
+	const struct hzi_quat_array none = {.data = NULL};
 	struct hzi_quat_conv_step *const a = &args->conv;
 
 	*a = (struct hzi_quat_conv_step){
@@ -246,7 +246,7 @@ static void conv_args_of(const struct hzi_quat_plan *r, const void *call, int64_
 static int correlate(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
 		     const struct hzi_quat_tensor *out, int64_t groups, const struct weights *w,
 		     const struct window *window, bool bias, int activation,
-		     const struct hzi_qarray *pre)
+		     const struct hzi_quat_array *pre)
 {
 	const struct hzi_quat_layer *l = r->l;
 	const size_t used = r->used;
@@ -327,8 +327,8 @@ static int correlate(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
 		}
 	}
 	if (status == HZ_OK && j.n > 1) {
-		struct hzi_qmap_args m = hzi_quat_map_args(HZI_QMAP_ACT, out, &to.a, NULL,
-							   has_pre ? pre : NULL, false);
+		struct hzi_quat_map_step m = hzi_quat_map_args(HZI_QUAT_MAP_ACT, out, &to.a, NULL,
+							       has_pre ? pre : NULL, false);
 
 		m.activation = activation;
 		m.slope = l->slope;
@@ -343,11 +343,11 @@ static int correlate(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
 /* small = the convolution of big */
 static int conv_forward(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
 			const struct hzi_quat_tensor *big, const struct hzi_quat_tensor *small,
-			bool conj, bool bias, int activation, const struct hzi_qarray *pre)
+			bool conj, bool bias, int activation, const struct hzi_quat_array *pre)
 {
 	const struct hzi_quat_tensor *w = &r->l->w;
-	const struct hzi_qarray steps = {.stride = {w->a.stride[1], w->a.stride[2], w->a.stride[3],
-						    w->a.stride[4]}};
+	const struct hzi_quat_array steps = {.stride = {w->a.stride[1], w->a.stride[2],
+							w->a.stride[3], w->a.stride[4]}};
 	const struct hzi_quat_merged j = hzi_quat_merge(4, w->shape + 1, &steps, NULL, NULL);
 	const size_t used = r->used;
 	struct weights v = {.a = w->a, .row = w->a.stride[0], .col = j.stride[0][0],
@@ -442,7 +442,7 @@ static bool has_empty_phases(const struct hzi_quat_conv_args *a, const struct hz
 /* big = the adjoint (conj) or the transpose of the convolution, of small */
 static int conv_adjoint(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
 			const struct hzi_quat_tensor *small, const struct hzi_quat_tensor *big,
-			bool conj, bool bias, int activation, const struct hzi_qarray *pre)
+			bool conj, bool bias, int activation, const struct hzi_quat_array *pre)
 {
 	const struct hzi_quat_tensor *w = &r->l->w;
 	const int64_t out = w->shape[4], in = w->shape[0] / a->groups;
@@ -465,7 +465,7 @@ static int conv_adjoint(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 		const int64_t at[3] = {i / phases[2] / phases[1], i / phases[2] % phases[1],
 				       i % phases[2]};
 		struct hzi_quat_tensor part = *big, seen;
-		struct hzi_qarray part_pre = {.data = NULL}, from = w->a;
+		struct hzi_quat_array part_pre = {.data = NULL}, from = w->a;
 		struct weights v = {.out = out, .in = in, .conj = conj};
 		struct window window;
 		int64_t offset = 0, pre_offset = 0;
@@ -635,7 +635,7 @@ static int conv_weights(struct hzi_quat_plan *r, const struct hzi_quat_conv_args
 static int pack_input(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
 		      struct hzi_quat_tensor *t)
 {
-	const struct hzi_qarray from = t->a;
+	const struct hzi_quat_array from = t->a;
 
 	if (!r->conv->packs || (from.whole && from.stride[4] == 4) || from.dtype == HZ_F64 ||
 	    hzi_quat_count(5, t->shape) > PACK_MOST ||

@@ -19,8 +19,8 @@
 struct hzi_quat_conv_step {
 	const char *op;			/* name of the call, for messages */
 	struct hzi_quat_gemm_args g;
-	struct hzi_qpatch_args x;
-	struct hzi_qarray y, pre;
+	struct hzi_quat_patch_step x;
+	struct hzi_quat_array y, pre;
 	int64_t images, a_group;
 };
 
@@ -32,8 +32,8 @@ struct hzi_quat_conv_step {
 struct hzi_quat_wgrad_step {
 	const char *op;
 	struct hzi_quat_gemm_args g;
-	struct hzi_qpatch_args x;
-	struct hzi_qarray small;
+	struct hzi_quat_patch_step x;
+	struct hzi_quat_array small;
 	int64_t images;
 	void *sum;
 };
@@ -41,7 +41,7 @@ struct hzi_quat_wgrad_step {
 /* The functions of a device for convolutions, besides the steps of layers */
 struct hzi_quat_conv_steps {
 	const struct hzi_quat_steps *layer;
-	int (*patch)(struct hz_context *ctx, const char *op, const struct hzi_qpatch_args *a);
+	int (*patch)(struct hz_context *ctx, const char *op, const struct hzi_quat_patch_step *a);
 	/*
 	 * Routes of a convolution and of the gradient of x (struct hzi_quat_conv_step), and of the
 	 * gradient of w (struct hzi_quat_wgrad_step). The last one of each has no run(): it stands

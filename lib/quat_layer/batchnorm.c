@@ -50,7 +50,7 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	const bool eval = o->flags & HZ_QUAT_EVAL;
 	const int matrix = o->flags & HZ_QUAT_WHITEN ? 10 : 0;
 	const bool learns = !q->backward && !eval;
-	struct hzi_qfinish_args *f = &a->f;
+	struct hzi_quat_finish_step *f = &a->f;
 	const struct hzi_quat_layer_view list[] = {
 		{"x", q->x, false}, {"gamma", q->gamma, false}, {"beta", q->beta, false},
 		{y_name, q->y, !q->backward}, {"running_mean", o->running_mean, learns},
@@ -143,13 +143,13 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	const char *op = backward ? "quat_batchnorm_bwd" : "quat_batchnorm";
 	const int64_t channels = a->f.channels;
 	char *base = bytes ? (char *)(uintptr_t)4096 : ctx->workspace;
-	struct hzi_qfinish_args f = a->f;
-	struct hzi_qsum_args s = {.mean_dtype = f.dtype, .mean_step = 14};
-	struct hzi_qmap_args m;
+	struct hzi_quat_finish_step f = a->f;
+	struct hzi_quat_sum_step s = {.mean_dtype = f.dtype, .mean_step = 14};
+	struct hzi_quat_map_step m;
 	size_t used = 0;
 
 	hzi_quat_sum_shape(&s, &a->x, backward ? &a->y : NULL);
-	f.coef = take(base, &used, channels * (int64_t)sizeof(struct hzi_qaffine_bwd));
+	f.coef = take(base, &used, channels * (int64_t)sizeof(struct hzi_quat_affine_bwd));
 	s.part = take(base, &used, s.chunks * channels * 20 * 8);
 	if (!f.saved)
 		f.saved = take(base, &used, channels * 14 * 8);
@@ -161,8 +161,8 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	f.chunks = f.eval && !backward ? 0 : s.chunks;
 	f.part = s.part;
 	if (backward) {
-		s.kind = HZI_QSUM_CROSS;
-		f.kind = HZI_QFINISH_NORM_BWD;
+		s.kind = HZI_QUAT_SUM_CROSS;
+		f.kind = HZI_QUAT_FINISH_NORM_BWD;
 		if (s.chunks > 0)
 			HZ_CHECK(steps->sum(ctx, op, &s));
 		if (!a->dx.a.data)
@@ -170,28 +170,29 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 		HZ_CHECK(steps->finish(ctx, op, &f));
 		if (!a->dx.a.data || a->f.rows == 0)
 			return HZ_OK;
-		m = hzi_quat_map_args(HZI_QMAP_AFFINE_BWD, &a->dx, &a->x.a, &a->y.a, NULL, true);
+		m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE_BWD, &a->dx, &a->x.a, &a->y.a, NULL,
+				      true);
 		m.coef = f.coef;
 		return steps->map(ctx, op, &m);
 	}
-	f.kind = HZI_QFINISH_NORM;
+	f.kind = HZI_QUAT_FINISH_NORM;
 	if (!f.eval && steps->moments) {
-		s.kind = HZI_QSUM_MOMENTS;
+		s.kind = HZI_QUAT_SUM_MOMENTS;
 		HZ_CHECK(steps->sum(ctx, op, &s));
-		f.kind = HZI_QFINISH_MOMENTS;
+		f.kind = HZI_QUAT_FINISH_MOMENTS;
 	} else if (!f.eval) {
-		s.kind = HZI_QSUM_PLAIN;
+		s.kind = HZI_QUAT_SUM_PLAIN;
 		HZ_CHECK(steps->sum(ctx, op, &s));
-		f.kind = HZI_QFINISH_MEAN;
+		f.kind = HZI_QUAT_FINISH_MEAN;
 		HZ_CHECK(steps->finish(ctx, op, &f));
-		s.kind = HZI_QSUM_SQUARES;
+		s.kind = HZI_QUAT_SUM_SQUARES;
 		HZ_CHECK(steps->sum(ctx, op, &s));
-		f.kind = HZI_QFINISH_NORM;
+		f.kind = HZI_QUAT_FINISH_NORM;
 	}
 	HZ_CHECK(steps->finish(ctx, op, &f));
 	if (a->f.rows == 0)
 		return HZ_OK;
-	m = hzi_quat_map_args(HZI_QMAP_AFFINE, &a->y, &a->x.a, NULL, NULL, true);
+	m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE, &a->y, &a->x.a, NULL, NULL, true);
 	m.coef = f.coef;
 	return steps->map(ctx, op, &m);
 }
@@ -281,7 +282,7 @@ static void widen(int n, const int64_t *shape, const int64_t *stride, int64_t *s
 
 static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x, const char *x_name,
 		     const hz_tensor *y, const char *y_name, const hz_tensor *index, bool backward,
-		     const hz_quat_pool_opts *o, struct hzi_qpool_args *a)
+		     const hz_quat_pool_opts *o, struct hzi_quat_pool_step *a)
 {
 	const struct hzi_quat_layer_view list[] = {
 		{x_name, x, backward}, {y_name, y, !backward}, {"index", index, !backward},
@@ -400,7 +401,7 @@ int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, dou
 		return hzi_fail(ctx, HZ_EINVAL, "%s: p is %g, must be 0 to 1", op, p);
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;
-	a.m = hzi_quat_map_args(HZI_QMAP_DROPOUT, &to, &from.a, NULL, NULL, false);
+	a.m = hzi_quat_map_args(HZI_QUAT_MAP_DROPOUT, &to, &from.a, NULL, NULL, false);
 	a.m.drop = p;
 	a.m.scale = p < 1 ? 1 / (1 - p) : 0;
 	a.m.seed = seed;
@@ -428,7 +429,7 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 				flags);
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	a.m = hzi_quat_map_args(HZI_QMAP_INIT, &to, NULL, NULL, NULL, false);
+	a.m = hzi_quat_map_args(HZI_QUAT_MAP_INIT, &to, NULL, NULL, NULL, false);
 	a.m.init = distribution;
 	a.m.scale = scale;
 	a.m.seed = seed;

@@ -13,7 +13,7 @@
 /* out = act(w in + bias), or with the adjoint w^H */
 static int apply_weights(struct hzi_quat_plan *r, const struct hzi_quat_tensor *in,
 			 const struct hzi_quat_tensor *out, bool adjoint, bool bias, int activation,
-			 const struct hzi_qarray *pre)
+			 const struct hzi_quat_array *pre)
 {
 	const struct hzi_quat_layer *l = r->l;
 	const int last = out->ndim - 1;
@@ -135,11 +135,11 @@ static int64_t round4(int64_t n)
 	return (n + 3) / 4 * 4;
 }
 
-static struct hzi_qrotation_args rotation_args(const struct hzi_quat_plan *r,
-					       const struct hzi_quat_linear_args *a,
-					       const struct rotations *s)
+static struct hzi_quat_rotation_step rotation_args(const struct hzi_quat_plan *r,
+						   const struct hzi_quat_linear_args *a,
+						   const struct rotations *s)
 {
-	return (struct hzi_qrotation_args){
+	return (struct hzi_quat_rotation_step){
 		.q = r->l->w.a, .n = s->n, .m = s->m, .ld = s->ld, .r = s->r, .r_dtype = s->dtype,
 		.scale = a->scale, .scale_row = a->scale_row, .scale_col = a->scale_col,
 		.scale_dtype = r->l->w.a.dtype, .inverse = r->l->reversed,
@@ -150,7 +150,7 @@ static int rotations_begin(struct hzi_quat_plan *r, const struct hzi_quat_linear
 			   struct rotations *s)
 {
 	const struct hzi_quat_layer *l = r->l;
-	struct hzi_qrotation_args q;
+	struct hzi_quat_rotation_step q;
 
 	*s = (struct rotations){
 		.n = l->w.shape[0],
@@ -168,9 +168,10 @@ static int rotations_begin(struct hzi_quat_plan *r, const struct hzi_quat_linear
 }
 
 /* Vectors in rows of ld numbers, three each, as the quaternions 0, x, y, z of a map */
-static struct hzi_qarray vectors(void *data, int dtype, int ndim, const int64_t *shape, int64_t ld)
+static struct hzi_quat_array vectors(void *data, int dtype, int ndim, const int64_t *shape,
+				     int64_t ld)
 {
-	struct hzi_qarray v = {.data = data, .dtype = dtype, .comp = {0, 0, 1, 2}};
+	struct hzi_quat_array v = {.data = data, .dtype = dtype, .comp = {0, 0, 1, 2}};
 	int64_t step = ld;
 
 	v.stride[ndim - 1] = 3;
@@ -186,12 +187,12 @@ static int gather_vectors(struct hzi_quat_plan *r, const struct rotations *s,
 			  const struct hzi_quat_tensor *t, int64_t ld, int planes, void **data)
 {
 	struct hzi_quat_tensor to = *t;
-	struct hzi_qmap_args m;
+	struct hzi_quat_map_step m;
 
 	*data = hzi_quat_plan_take(r, planes * s->padded * ld, s->dtype);
 	HZ_CHECK(hzi_quat_plan_clear(r, *data, planes * s->padded * ld, s->dtype));
 	to.a = vectors(*data, s->dtype, t->ndim, t->shape, ld);
-	m = hzi_quat_map_args(HZI_QMAP_COPY, &to, &t->a, NULL, NULL, false);
+	m = hzi_quat_map_args(HZI_QUAT_MAP_COPY, &to, &t->a, NULL, NULL, false);
 	m.pure = 2;
 	return hzi_quat_plan_map(r, &m);
 }
@@ -214,13 +215,13 @@ static int multiply_vectors(struct hzi_quat_plan *r, const struct rotations *s, 
 
 static int rotations_forward(struct hzi_quat_plan *r, const struct rotations *s,
 			     const struct hzi_quat_tensor *y, int activation,
-			     const struct hzi_qarray *pre)
+			     const struct hzi_quat_array *pre)
 {
 	const struct hzi_quat_layer *l = r->l;
 	const size_t used = r->used;
 	const int64_t y_ld = 3 * s->n;
-	struct hzi_qarray sums, bias = {.data = NULL};
-	struct hzi_qmap_args m;
+	struct hzi_quat_array sums, bias = {.data = NULL};
+	struct hzi_quat_map_step m;
 	void *x, *sum;
 	int status = gather_vectors(r, s, &l->x, s->ld, 1, &x);
 
@@ -233,7 +234,7 @@ static int rotations_forward(struct hzi_quat_plan *r, const struct rotations *s,
 		memset(bias.stride, 0, sizeof(bias.stride));
 		bias.stride[y->ndim - 1] = l->b.a.stride[0];
 	}
-	m = hzi_quat_map_args(HZI_QMAP_ACT, y, &sums, &bias, pre, false);
+	m = hzi_quat_map_args(HZI_QUAT_MAP_ACT, y, &sums, &bias, pre, false);
 	m.pure = 1;
 	m.activation = activation;
 	m.slope = l->slope;
@@ -262,7 +263,7 @@ static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_cal
 	const struct rotations *s = &call->s;
 	const struct hzi_quat_layer *l = r->l;
 	const int64_t z_ld = 3 * s->n, zeros = s->padded * z_ld;
-	struct hzi_qrotation_args q = rotation_args(r, a, s);
+	struct hzi_quat_rotation_step q = rotation_args(r, a, s);
 	struct hzi_quat_tensor z;
 	void *dz, *x, *to;
 
@@ -272,14 +273,14 @@ static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_cal
 	HZ_CHECK(gather_vectors(r, s, &z, z_ld, 2, &dz));
 	if (l->dx.a.data) {
 		const size_t used = r->used;
-		struct hzi_qarray sums;
-		struct hzi_qmap_args m;
+		struct hzi_quat_array sums;
+		struct hzi_quat_map_step m;
 
 		to = hzi_quat_plan_take(r, s->padded * s->ld, s->dtype);
 		HZ_CHECK(multiply_vectors(r, s, 3 * s->m, 3 * s->n, 1, s->ld, dz, z_ld, to,
 					  s->ld));
 		sums = vectors(to, s->dtype, l->dx.ndim, l->dx.shape, s->ld);
-		m = hzi_quat_map_args(HZI_QMAP_COPY, &l->dx, &sums, NULL, NULL, false);
+		m = hzi_quat_map_args(HZI_QUAT_MAP_COPY, &l->dx, &sums, NULL, NULL, false);
 		m.pure = 1;
 		HZ_CHECK(hzi_quat_plan_map(r, &m));
 		r->used = used;

@@ -50,7 +50,7 @@ void *hzi_quat_plan_take(struct hzi_quat_plan *r, int64_t elements, int dtype)
 	return p;
 }
 
-int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_qmap_args *m)
+int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_quat_map_step *m)
 {
 	return r->dry || m->total == 0 ? HZ_OK : r->steps->map(r->ctx, r->op, m);
 }
@@ -160,8 +160,8 @@ int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_
 	return rest.k > 0 ? hzi_quat_plan_multiply(r, &rest, reversed) : HZ_OK;
 }
 
-struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
-					   int64_t col)
+struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a, int64_t offset,
+					   int64_t row, int64_t col)
 {
 	struct hzi_quat_view v = {
 		.data = (char *)a->data + offset * (int64_t)hz_dtype_size(a->dtype),
@@ -172,7 +172,7 @@ struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_qarray *a, int64_t o
 	return v;
 }
 
-void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b, int64_t first)
+void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_quat_array *b, int64_t first)
 {
 	if (!b->data)
 		return;
@@ -220,10 +220,12 @@ int64_t hzi_quat_count(int ndim, const int64_t *shape)
 	return count;
 }
 
-struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape, const struct hzi_qarray *a,
-				      const struct hzi_qarray *b, const struct hzi_qarray *c)
+struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape,
+				      const struct hzi_quat_array *a,
+				      const struct hzi_quat_array *b,
+				      const struct hzi_quat_array *c)
 {
-	const struct hzi_qarray *const arrays[3] = {a, b, c};
+	const struct hzi_quat_array *const arrays[3] = {a, b, c};
 	struct hzi_quat_merged j = {.n = 0};
 
 	for (int d = 0; d < ndim; d++) {
@@ -245,12 +247,13 @@ struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape, const stru
 	return j;
 }
 
-struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
-				       const struct hzi_qarray *a, const struct hzi_qarray *b,
-				       const struct hzi_qarray *pre, bool channels)
+struct hzi_quat_map_step hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
+					   const struct hzi_quat_array *a,
+					   const struct hzi_quat_array *b,
+					   const struct hzi_quat_array *pre, bool channels)
 {
-	struct hzi_qmap_args m = {.kind = kind, .out = out->a};
-	struct hzi_qarray *const arrays[4] = {&m.out, &m.a, &m.b, &m.pre};
+	struct hzi_quat_map_step m = {.kind = kind, .out = out->a};
+	struct hzi_quat_array *const arrays[4] = {&m.out, &m.a, &m.b, &m.pre};
 
 	if (a)
 		m.a = *a;
@@ -284,10 +287,10 @@ struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *o
 	return m;
 }
 
-/* Fewest rows of a chunk; more if needed to have at most HZI_QSUM_CHUNKS chunks */
+/* Fewest rows of a chunk; more if needed to have at most HZI_QUAT_SUM_CHUNKS chunks */
 #define SUM_ROWS 64
 
-void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a,
+void hzi_quat_sum_shape(struct hzi_quat_sum_step *s, const struct hzi_quat_tensor *a,
 			const struct hzi_quat_tensor *b)
 {
 	const int last = a->ndim - 1;
@@ -300,7 +303,7 @@ void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a
 		s->b = b->a;
 	s->rows = hzi_quat_count(last, a->shape);
 	s->channels = a->shape[last];
-	while ((s->rows + chunk - 1) / chunk > HZI_QSUM_CHUNKS)
+	while ((s->rows + chunk - 1) / chunk > HZI_QUAT_SUM_CHUNKS)
 		chunk *= 2;
 	s->chunk = chunk;
 	s->chunks = (s->rows + chunk - 1) / chunk;
@@ -315,10 +318,11 @@ void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a
 		s->b.stride[j.n] = b->a.stride[last];
 }
 
-int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_qarray *from,
+int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_quat_array *from,
 		       const struct hzi_quat_tensor *to, bool accumulate)
 {
-	struct hzi_qmap_args m = hzi_quat_map_args(HZI_QMAP_COPY, to, from, NULL, NULL, false);
+	struct hzi_quat_map_step m = hzi_quat_map_args(HZI_QUAT_MAP_COPY, to, from, NULL, NULL,
+						       false);
 
 	m.accumulate = accumulate;
 	return hzi_quat_plan_map(r, &m);
@@ -329,9 +333,9 @@ int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_qarray *from,
 int hzi_quat_plan_bias_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z,
 				const struct hzi_quat_tensor *db)
 {
-	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
-	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = db->a,
-				     .accumulate = r->l->accumulate};
+	struct hzi_quat_sum_step s = {.kind = HZI_QUAT_SUM_PLAIN};
+	struct hzi_quat_finish_step f = {.kind = HZI_QUAT_FINISH_BIAS, .out = db->a,
+					 .accumulate = r->l->accumulate};
 	const size_t used = r->used;
 	int status = HZ_OK;
 
@@ -356,8 +360,8 @@ int hzi_quat_plan_sum_parts(struct hzi_quat_plan *r, void *parts, int64_t count,
 {
 	const int64_t shape[2] = {count, hzi_quat_count(to->ndim, to->shape)};
 	const struct hzi_quat_tensor all = hzi_quat_contiguous(parts, to->a.dtype, 2, shape);
-	struct hzi_qsum_args s = {.kind = HZI_QSUM_PLAIN};
-	struct hzi_qfinish_args f = {.kind = HZI_QFINISH_BIAS, .out = to->a};
+	struct hzi_quat_sum_step s = {.kind = HZI_QUAT_SUM_PLAIN};
+	struct hzi_quat_finish_step f = {.kind = HZI_QUAT_FINISH_BIAS, .out = to->a};
 	const size_t used = r->used;
 
 	hzi_quat_sum_shape(&s, &all, NULL);
@@ -378,9 +382,9 @@ int hzi_quat_plan_act_gradient(struct hzi_quat_plan *r, struct hzi_quat_tensor *
 					      const struct hzi_quat_tensor *y), const void *a)
 {
 	const struct hzi_quat_layer *l = r->l;
-	const struct hzi_qarray *pre = &l->pre.a;
+	const struct hzi_quat_array *pre = &l->pre.a;
 	const int dtype = l->y.a.dtype;
-	struct hzi_qmap_args m;
+	struct hzi_quat_map_step m;
 
 	*z = l->y;
 	if (l->activation == HZ_ACT_NONE)
@@ -390,7 +394,7 @@ int hzi_quat_plan_act_gradient(struct hzi_quat_plan *r, struct hzi_quat_tensor *
 		HZ_CHECK(forward(r, a, z));
 		pre = &z->a;
 	}
-	m = hzi_quat_map_args(HZI_QMAP_ACT_BWD, z, pre, &l->y.a, NULL, false);
+	m = hzi_quat_map_args(HZI_QUAT_MAP_ACT_BWD, z, pre, &l->y.a, NULL, false);
 	m.activation = l->activation;
 	m.slope = l->slope;
 	return hzi_quat_plan_map(r, &m);

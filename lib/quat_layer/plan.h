@@ -49,18 +49,19 @@ int64_t hzi_quat_plan_next(const struct hzi_quat_plan *r, int64_t i, int64_t siz
 void *hzi_quat_plan_take(struct hzi_quat_plan *r, int64_t elements, int dtype);
 int hzi_quat_plan_clear(struct hzi_quat_plan *r, void *p, int64_t elements, int dtype);
 
-int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_qmap_args *m);
-int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_qarray *from,
+int hzi_quat_plan_map(struct hzi_quat_plan *r, struct hzi_quat_map_step *m);
+int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_quat_array *from,
 		       const struct hzi_quat_tensor *to, bool accumulate);
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* A matrix in the array, `offset` elements from its first element */
-struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_qarray *a, int64_t offset, int64_t row,
+struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a, int64_t offset, int64_t row,
 					   int64_t col);
 
 /* Adds the bias b from element `first` on, if there is one. */
-void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_qarray *b, int64_t first);
+void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_quat_array *b,
+			int64_t first);
 
 /* Sets the layer's options for a product. reversed: the factors in the other order */
 void hzi_quat_plan_options(const struct hzi_quat_plan *r, struct hzi_quat_gemm_args *g,
@@ -97,11 +98,13 @@ int64_t hzi_quat_count(int ndim, const int64_t *shape);
 /* The first ndim dimensions of up to three arrays, merged where all of them are contiguous */
 struct hzi_quat_merged {
 	int n;
-	int64_t size[HZI_QDIM], stride[3][HZI_QDIM];
+	int64_t size[HZI_QUAT_LAYER_DIMS], stride[3][HZI_QUAT_LAYER_DIMS];
 };
 
-struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape, const struct hzi_qarray *a,
-				      const struct hzi_qarray *b, const struct hzi_qarray *c);
+struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape,
+				      const struct hzi_quat_array *a,
+				      const struct hzi_quat_array *b,
+				      const struct hzi_quat_array *c);
 
 /* ---- Backward passes ------------------------------------------------------------------------- */
 

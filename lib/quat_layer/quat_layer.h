@@ -16,42 +16,42 @@
 
 #include "hurwitz.h"
 
-#define HZI_QDIM 6
+#define HZI_QUAT_LAYER_DIMS 6
 
 /* The arithmetic of steps: f64 on the CPU for every dtype, f32 on a GPU */
 #ifdef __CUDACC__
-typedef float hzi_qreal;
+typedef float hzi_quat_real;
 #else
-typedef double hzi_qreal;
+typedef double hzi_quat_real;
 #endif
 
 /*
  * An array of quaternions: component c (0 w, 1 x, 2 y, 3 z) of element i is at data + the sum of
  * i[d] * stride[d] + comp[c], in elements. Its shape is stored elsewhere.
  */
-struct hzi_qarray {
+struct hzi_quat_array {
 	void *data;			/* NULL: none */
-	int64_t stride[HZI_QDIM];
+	int64_t stride[HZI_QUAT_LAYER_DIMS];
 	int64_t comp[4];
 	int32_t dtype;
 	int32_t whole;			/* contiguous, aligned components: one load */
 };
 
-enum hzi_qmap_kind {
-	HZI_QMAP_COPY,			/* out = a */
-	HZI_QMAP_ACT,			/* pre = a + b, out = act(pre); b and pre are optional */
-	HZI_QMAP_ACT_BWD,		/* out = the gradient at a, from b, that at act(a) */
-	HZI_QMAP_DROPOUT,		/* out = a * scale, or 0 */
-	HZI_QMAP_INIT,			/* out = random */
-	HZI_QMAP_AFFINE,		/* out = coef[c] of a: struct hzi_qaffine */
-	HZI_QMAP_AFFINE_BWD,		/* out = coef[c] of a and b: struct hzi_qaffine_bwd */
+enum hzi_quat_map_step_kind {
+	HZI_QUAT_MAP_COPY,			/* out = a */
+	HZI_QUAT_MAP_ACT,			/* pre = a + b, out = act(pre); b and pre are optional */
+	HZI_QUAT_MAP_ACT_BWD,		/* out = the gradient at a, from b, that at act(a) */
+	HZI_QUAT_MAP_DROPOUT,		/* out = a * scale, or 0 */
+	HZI_QUAT_MAP_INIT,		/* out = random */
+	HZI_QUAT_MAP_AFFINE,		/* out = coef[c] of a: struct hzi_quat_affine */
+	HZI_QUAT_MAP_AFFINE_BWD,	/* out = coef[c] of a and b: struct hzi_quat_affine_bwd */
 };
 
 /* out[i] = f(a[i], b[i]) for all i of a shape whose last dimension is channels */
-struct hzi_qmap_args {
-	struct hzi_qarray a, b, out, pre;
+struct hzi_quat_map_step {
+	struct hzi_quat_array a, b, out, pre;
 	int64_t total;			/* elements: quaternions */
-	int64_t shape[HZI_QDIM];
+	int64_t shape[HZI_QUAT_LAYER_DIMS];
 	int32_t ndim, kind;
 	int32_t accumulate;		/* add to out; COPY and ACT_BWD */
 	int32_t pure;			/* 1: the real part of a is 0; 2: that of out is kept */
@@ -62,12 +62,12 @@ struct hzi_qmap_args {
 };
 
 /* y = m (x - mean) + shift; dx = m dy + n (x - mean) + shift. Matrices are row-major. */
-struct hzi_qaffine {
-	hzi_qreal m[16], mean[4], shift[4];
+struct hzi_quat_affine {
+	hzi_quat_real m[16], mean[4], shift[4];
 };
 
-struct hzi_qaffine_bwd {
-	hzi_qreal m[16], n[16], mean[4], shift[4];
+struct hzi_quat_affine_bwd {
+	hzi_quat_real m[16], n[16], mean[4], shift[4];
 };
 
 /*
@@ -75,27 +75,27 @@ struct hzi_qaffine_bwd {
  * with u, t and the pixel in three dimensions, or 0 outside x. r + first counts image and u in
  * index order, t the taps. x.stride: image, three dimensions, channel. out is contiguous.
  */
-struct hzi_qpatch_args {
-	struct hzi_qarray x;
+struct hzi_quat_patch_step {
+	struct hzi_quat_array x;
 	void *out;
 	int64_t first, rows, groups, channels;	/* channels: of a group */
 	int64_t size[3], count[3], taps[3];	/* of x; of u; of t */
 	int64_t step[3], each[3], base[3];
 };
 
-enum hzi_qsum_kind {
-	HZI_QSUM_PLAIN,			/* 4: sums of a */
-	HZI_QSUM_CROSS,			/* 20: of b, then of b z^T with z = m (a - mean) */
-	HZI_QSUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
+enum hzi_quat_sum_step_kind {
+	HZI_QUAT_SUM_PLAIN,		/* 4: sums of a */
+	HZI_QUAT_SUM_CROSS,		/* 20: of b, then of b z^T with z = m (a - mean) */
+	HZI_QUAT_SUM_MOMENTS,		/* 14: of a - p and (a - p) (a - p)^T; mean gets p, row 0 */
 	/* 10: of (a - mean) (a - mean)^T, upper triangle by rows; not on a GPU */
-	HZI_QSUM_SQUARES,
+	HZI_QUAT_SUM_SQUARES,
 };
 
 /* Number of sums per channel of a kind */
-#define HZI_QSUM_VALUES(kind) \
-	((kind) == HZI_QSUM_PLAIN ? 4 : (kind) == HZI_QSUM_SQUARES ? 10 : \
-	 (kind) == HZI_QSUM_MOMENTS ? 14 : 20)
-#define HZI_QSUM_CHUNKS 256
+#define HZI_QUAT_SUM_VALUES(kind) \
+	((kind) == HZI_QUAT_SUM_PLAIN ? 4 : (kind) == HZI_QUAT_SUM_SQUARES ? 10 : \
+	 (kind) == HZI_QUAT_SUM_MOMENTS ? 14 : 20)
+#define HZI_QUAT_SUM_CHUNKS 256
 
 /*
  * Sums over rows, per channel, in chunks of `chunk` rows: chunk i, channel c gives part[(i *
@@ -103,10 +103,10 @@ enum hzi_qsum_kind {
  * bits for any number of threads. mean: [channels][4], or saved [channels][14]: the mean and the
  * lower triangle of m, row-major.
  */
-struct hzi_qsum_args {
-	struct hzi_qarray a, b;
+struct hzi_quat_sum_step {
+	struct hzi_quat_array a, b;
 	int64_t rows, channels, chunk, chunks;
-	int64_t shape[HZI_QDIM];	/* without channels */
+	int64_t shape[HZI_QUAT_LAYER_DIMS];	/* without channels */
 	int32_t ndim, kind;
 	void *mean;			/* f32; f64 on the CPU if a is */
 	int32_t mean_step, mean_dtype;	/* mean_step: stride of channels */
@@ -114,19 +114,19 @@ struct hzi_qsum_args {
 };
 
 /* Finishing a sum over chunks; kinds in their order of use */
-enum hzi_qfinish_kind {
-	HZI_QFINISH_BIAS,		/* out = the sum, or += */
-	HZI_QFINISH_MEAN,		/* saved gets the mean; not on a GPU */
-	HZI_QFINISH_NORM,		/* saved gets m; running values; coef: struct hzi_qaffine */
-	HZI_QFINISH_MOMENTS,		/* MEAN and NORM; saved holds p of HZI_QSUM_MOMENTS */
-	HZI_QFINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_qaffine_bwd */
+enum hzi_quat_finish_step_kind {
+	HZI_QUAT_FINISH_BIAS,		/* out = the sum, or += */
+	HZI_QUAT_FINISH_MEAN,		/* saved gets the mean; not on a GPU */
+	HZI_QUAT_FINISH_NORM,		/* saved gets m; running values; coef: struct hzi_quat_affine */
+	HZI_QUAT_FINISH_MOMENTS,		/* MEAN and NORM; saved holds p of HZI_QUAT_SUM_MOMENTS */
+	HZI_QUAT_FINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_quat_affine_bwd */
 };
 
-struct hzi_qfinish_args {
+struct hzi_quat_finish_step {
 	const double *part;
 	int64_t chunks, rows, channels;	/* chunks 0: use running values */
 	int32_t kind, accumulate;
-	struct hzi_qarray out;		/* BIAS; stride[0] is the stride of channels */
+	struct hzi_quat_array out;		/* BIAS; stride[0] is the stride of channels */
 	int32_t whiten, eval, dtype, pad_;	/* dtype of all below: f32, or f64 on the CPU */
 	const void *gamma, *beta;	/* NULL: 1 and 0 */
 	void *running_mean, *running_var, *dgamma, *dbeta;	/* NULL: none */
@@ -136,11 +136,11 @@ struct hzi_qfinish_args {
 	double eps, momentum;
 };
 
-/* Pooling over three dimensions, shapes as in struct hzi_qpatch_args */
-struct hzi_qpool_args {
-	struct hzi_qarray x, y;		/* the gradients in the backward pass */
+/* Pooling over three dimensions, shapes as in struct hzi_quat_patch_step */
+struct hzi_quat_pool_step {
+	struct hzi_quat_array x, y;		/* the gradients in the backward pass */
 	int32_t *index;			/* NULL: none */
-	int64_t index_stride[HZI_QDIM];
+	int64_t index_stride[HZI_QUAT_LAYER_DIMS];
 	int64_t images, channels;
 	int64_t size[3], count[3], window[3], step[3], pad[3];
 	int32_t max, accumulate;
@@ -150,8 +150,8 @@ struct hzi_qpool_args {
  * Rotations: r[3 n + i][ld (3 m + j)] = the 3 x 3 matrix of q[n][m], times scale[n][m] / |q|^2; or
  * (bwd) dq and dscale from the gradient of r
  */
-struct hzi_qrotation_args {
-	struct hzi_qarray q, dq;
+struct hzi_quat_rotation_step {
+	struct hzi_quat_array q, dq;
 	const void *scale;		/* of the dtype of q; NULL: 1 */
 	void *dscale;
 	void *r;			/* f32, f64 if q is; rows of ld */
@@ -165,13 +165,13 @@ struct hzi_qrotation_args {
 
 /* The steps of a device, which run in the order of the context's stream */
 struct hzi_quat_steps {
-	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_qmap_args *a);
-	int (*sum)(struct hz_context *ctx, const char *op, const struct hzi_qsum_args *a);
-	int (*finish)(struct hz_context *ctx, const char *op, const struct hzi_qfinish_args *a);
-	int (*rotation)(struct hz_context *ctx, const char *op, const struct hzi_qrotation_args *a,
-			bool backward);
+	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a);
+	int (*sum)(struct hz_context *ctx, const char *op, const struct hzi_quat_sum_step *a);
+	int (*finish)(struct hz_context *ctx, const char *op, const struct hzi_quat_finish_step *a);
+	int (*rotation)(struct hz_context *ctx, const char *op,
+			const struct hzi_quat_rotation_step *a, bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
-	bool moments;			/* sum() supports HZI_QSUM_MOMENTS: one pass, not two */
+	bool moments;			/* sum() supports HZI_QUAT_SUM_MOMENTS: one pass, not two */
 	int64_t tiles;			/* 64 x 64 tiles that fill the device; 0: any */
 	int64_t most;			/* limit of rows, columns and terms; 0: none */
 };
@@ -180,8 +180,8 @@ extern const struct hzi_quat_steps hzi_cpu_quat_steps, hzi_cuda_quat_steps;
 
 /* An array with its shape, in quaternions */
 struct hzi_quat_tensor {
-	struct hzi_qarray a;
-	int64_t shape[HZI_QDIM];
+	struct hzi_quat_array a;
+	int64_t shape[HZI_QUAT_LAYER_DIMS];
 	int32_t ndim;
 };
 
@@ -205,7 +205,7 @@ struct hzi_quat_linear_args {
 
 struct hzi_quat_batchnorm_args {
 	struct hzi_quat_tensor x, y, dx;		/* y: dy in the backward pass */
-	struct hzi_qfinish_args f;		/* without part and coef */
+	struct hzi_quat_finish_step f;		/* without part and coef */
 };
 
 struct hzi_quat_linear_bwd_args {
@@ -217,19 +217,19 @@ struct hzi_quat_batchnorm_bwd_args {
 };
 
 struct hzi_quat_pool_args {
-	struct hzi_qpool_args p;
+	struct hzi_quat_pool_step p;
 };
 
 struct hzi_quat_pool_bwd_args {
-	struct hzi_qpool_args p;
+	struct hzi_quat_pool_step p;
 };
 
 struct hzi_quat_dropout_args {
-	struct hzi_qmap_args m;
+	struct hzi_quat_map_step m;
 };
 
 struct hzi_quat_init_args {
-	struct hzi_qmap_args m;
+	struct hzi_quat_map_step m;
 };
 
 /* ---- lib/quat_layer/check.c ------------------------------------------------------------------ */
@@ -278,12 +278,13 @@ int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name
  * A map over the shape of out; a, b and pre have that shape or are NULL. Dimensions that are
  * contiguous in all arrays are merged; with `channels` except for the last one.
  */
-struct hzi_qmap_args hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
-				       const struct hzi_qarray *a, const struct hzi_qarray *b,
-				       const struct hzi_qarray *pre, bool channels);
+struct hzi_quat_map_step hzi_quat_map_args(int kind, const struct hzi_quat_tensor *out,
+					   const struct hzi_quat_array *a,
+					   const struct hzi_quat_array *b,
+					   const struct hzi_quat_array *pre, bool channels);
 
 /* Sets arrays, shape and chunks for sums over all dimensions but the last; b may be NULL. */
-void hzi_quat_sum_shape(struct hzi_qsum_args *s, const struct hzi_quat_tensor *a,
+void hzi_quat_sum_shape(struct hzi_quat_sum_step *s, const struct hzi_quat_tensor *a,
 			const struct hzi_quat_tensor *b);
 
 /* Runs a layer on a device's steps; if bytes is not NULL, only sets *bytes to its workspace. */

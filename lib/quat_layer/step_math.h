@@ -14,30 +14,30 @@
 #include "lib/quat_layer/quat_layer.h"
 
 #ifdef __CUDACC__
-#define HZI_QSTEP static __device__ __forceinline__
-#define HZI_QUNROLL _Pragma("unroll")
+#define HZI_QUAT_INLINE static __device__ __forceinline__
+#define HZI_QUAT_UNROLL _Pragma("unroll")
 #else
-#define HZI_QSTEP static inline
-#define HZI_QUNROLL
+#define HZI_QUAT_INLINE static inline
+#define HZI_QUAT_UNROLL
 #endif
 
 /* ---- Loads and stores ------------------------------------------------------------------------ */
 
 #ifdef __CUDACC__
 
-HZI_QSTEP float hzi_qget(int dtype, const void *p, int64_t i)
+HZI_QUAT_INLINE float hzi_quat_component(int dtype, const void *p, int64_t i)
 {
 	return load_any(dtype, p, i);
 }
 
-HZI_QSTEP void hzi_qput(int dtype, void *p, int64_t i, float v)
+HZI_QUAT_INLINE void hzi_quat_set_component(int dtype, void *p, int64_t i, float v)
 {
 	store_any(dtype, p, i, v);
 }
 
 #else
 
-HZI_QSTEP float hzi_qfrom_f16(uint16_t h)
+HZI_QUAT_INLINE float hzi_quat_from_f16(uint16_t h)
 {
 	uint32_t bits = (uint32_t)(h & 0x7fff) << 13;
 	float f;
@@ -52,7 +52,7 @@ HZI_QSTEP float hzi_qfrom_f16(uint16_t h)
 	return f;
 }
 
-HZI_QSTEP uint16_t hzi_qto_f16(float f)
+HZI_QUAT_INLINE uint16_t hzi_quat_to_f16(float f)
 {
 	uint32_t bits, sign, code;
 
@@ -75,7 +75,7 @@ HZI_QSTEP uint16_t hzi_qto_f16(float f)
 	return (uint16_t)(sign | (code - (112 << 10)));
 }
 
-HZI_QSTEP uint16_t hzi_qto_bf16(float f)
+HZI_QUAT_INLINE uint16_t hzi_quat_to_bf16(float f)
 {
 	uint32_t bits;
 
@@ -85,7 +85,7 @@ HZI_QSTEP uint16_t hzi_qto_bf16(float f)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-HZI_QSTEP double hzi_qget(int dtype, const void *p, int64_t i)
+HZI_QUAT_INLINE double hzi_quat_component(int dtype, const void *p, int64_t i)
 {
 	uint32_t bits;
 	float f;
@@ -94,7 +94,7 @@ HZI_QSTEP double hzi_qget(int dtype, const void *p, int64_t i)
 	case HZ_F32:
 		return (double)((const float *)p)[i];
 	case HZ_F16:
-		return (double)hzi_qfrom_f16(((const uint16_t *)p)[i]);
+		return (double)hzi_quat_from_f16(((const uint16_t *)p)[i]);
 	case HZ_BF16:
 		bits = (uint32_t)((const uint16_t *)p)[i] << 16;
 		memcpy(&f, &bits, 4);
@@ -104,17 +104,17 @@ HZI_QSTEP double hzi_qget(int dtype, const void *p, int64_t i)
 	}
 }
 
-HZI_QSTEP void hzi_qput(int dtype, void *p, int64_t i, double v)
+HZI_QUAT_INLINE void hzi_quat_set_component(int dtype, void *p, int64_t i, double v)
 {
 	switch (dtype) {
 	case HZ_F32:
 		((float *)p)[i] = (float)v;
 		break;
 	case HZ_F16:
-		((uint16_t *)p)[i] = hzi_qto_f16((float)v);
+		((uint16_t *)p)[i] = hzi_quat_to_f16((float)v);
 		break;
 	case HZ_BF16:
-		((uint16_t *)p)[i] = hzi_qto_bf16((float)v);
+		((uint16_t *)p)[i] = hzi_quat_to_bf16((float)v);
 		break;
 	default:
 		((double *)p)[i] = v;
@@ -123,13 +123,13 @@ HZI_QSTEP void hzi_qput(int dtype, void *p, int64_t i, double v)
 
 #endif
 
-struct hzi_q {
-	hzi_qreal c[4];
+struct hzi_quat {
+	hzi_quat_real c[4];
 };
 
-HZI_QSTEP struct hzi_q hzi_qload(const struct hzi_qarray *a, int64_t at)
+HZI_QUAT_INLINE struct hzi_quat hzi_quat_load(const struct hzi_quat_array *a, int64_t at)
 {
-	struct hzi_q q;
+	struct hzi_quat q;
 
 #ifdef __CUDACC__
 	if (a->whole && a->dtype == HZ_F32) {
@@ -156,11 +156,12 @@ HZI_QSTEP struct hzi_q hzi_qload(const struct hzi_qarray *a, int64_t at)
 	}
 #endif
 	for (int c = 0; c < 4; c++)
-		q.c[c] = hzi_qget(a->dtype, a->data, at + a->comp[c]);
+		q.c[c] = hzi_quat_component(a->dtype, a->data, at + a->comp[c]);
 	return q;
 }
 
-HZI_QSTEP void hzi_qstore(const struct hzi_qarray *a, int64_t at, struct hzi_q q, int first)
+HZI_QUAT_INLINE void hzi_quat_store(const struct hzi_quat_array *a, int64_t at, struct hzi_quat q,
+				    int first)
 {
 #ifdef __CUDACC__
 	if (a->whole && first == 0) {
@@ -183,41 +184,42 @@ HZI_QSTEP void hzi_qstore(const struct hzi_qarray *a, int64_t at, struct hzi_q q
 	}
 #endif
 	for (int c = first; c < 4; c++)
-		hzi_qput(a->dtype, a->data, at + a->comp[c], q.c[c]);
+		hzi_quat_set_component(a->dtype, a->data, at + a->comp[c], q.c[c]);
 }
 
 /* ---- Activations ----------------------------------------------------------------------------- */
 
 #ifdef __CUDACC__
-#define HZI_QFN(name) name##f
+#define HZI_QUAT_FN(name) name##f
 #else
-#define HZI_QFN(name) name
+#define HZI_QUAT_FN(name) name
 #endif
 
 /* |q| without overflow or underflow of the squares */
-HZI_QSTEP hzi_qreal hzi_qnorm(struct hzi_q q)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_norm(struct hzi_quat q)
 {
-	hzi_qreal most = 0, sum = 0;
+	hzi_quat_real most = 0, sum = 0;
 
 	for (int c = 0; c < 4; c++) {
-		const hzi_qreal size = HZI_QFN(fabs)(q.c[c]);
+		const hzi_quat_real size = HZI_QUAT_FN(fabs)(q.c[c]);
 
 		if (!(size <= most))
 			most = size;
 		sum += q.c[c] * q.c[c];
 	}
-	if (most > (hzi_qreal)1e-15 && most < (hzi_qreal)1e15)
-		return HZI_QFN(sqrt)(sum);
-	if (most == 0 || !(most <= (hzi_qreal)3e38 || sizeof(hzi_qreal) == 8) || most != most)
+	if (most > (hzi_quat_real)1e-15 && most < (hzi_quat_real)1e15)
+		return HZI_QUAT_FN(sqrt)(sum);
+	if (most == 0 || !(most <= (hzi_quat_real)3e38 || sizeof(hzi_quat_real) == 8) ||
+	    most != most)
 		return most;
 	sum = 0;
 	for (int c = 0; c < 4; c++)
 		sum += (q.c[c] / most) * (q.c[c] / most);
-	return most * HZI_QFN(sqrt)(sum);
+	return most * HZI_QUAT_FN(sqrt)(sum);
 }
 
 /* Activations of one component: enum hz_activation up to HZ_ACT_SILU */
-HZI_QSTEP hzi_qreal hzi_qact(int act, hzi_qreal slope, hzi_qreal x)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_activation(int act, hzi_quat_real slope, hzi_quat_real x)
 {
 	switch (act) {
 	case HZ_ACT_RELU:
@@ -225,23 +227,24 @@ HZI_QSTEP hzi_qreal hzi_qact(int act, hzi_qreal slope, hzi_qreal x)
 	case HZ_ACT_LEAKY:
 		return x < 0 ? slope * x : x;
 	case HZ_ACT_TANH:
-		return HZI_QFN(tanh)(x);
+		return HZI_QUAT_FN(tanh)(x);
 	case HZ_ACT_SIGMOID:
-		return 1 / (1 + HZI_QFN(exp)(-x));
+		return 1 / (1 + HZI_QUAT_FN(exp)(-x));
 	case HZ_ACT_GELU:
-		return x * (hzi_qreal)0.5 *
-		       HZI_QFN(erfc)(x * (hzi_qreal)-0.70710678118654752440);
+		return x * (hzi_quat_real)0.5 *
+		       HZI_QUAT_FN(erfc)(x * (hzi_quat_real)-0.70710678118654752440);
 	case HZ_ACT_SILU:
-		return x / (1 + HZI_QFN(exp)(-x));
+		return x / (1 + HZI_QUAT_FN(exp)(-x));
 	default:
 		return x;
 	}
 }
 
 /* Their derivatives */
-HZI_QSTEP hzi_qreal hzi_qact_slope(int act, hzi_qreal slope, hzi_qreal x)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_activation_slope(int act, hzi_quat_real slope,
+							hzi_quat_real x)
 {
-	hzi_qreal s;
+	hzi_quat_real s;
 
 	switch (act) {
 	case HZ_ACT_RELU:
@@ -249,33 +252,34 @@ HZI_QSTEP hzi_qreal hzi_qact_slope(int act, hzi_qreal slope, hzi_qreal x)
 	case HZ_ACT_LEAKY:
 		return x < 0 ? slope : 1;
 	case HZ_ACT_TANH:
-		s = HZI_QFN(tanh)(x);
+		s = HZI_QUAT_FN(tanh)(x);
 		return 1 - s * s;
 	case HZ_ACT_SIGMOID:
-		s = 1 / (1 + HZI_QFN(exp)(-x));
+		s = 1 / (1 + HZI_QUAT_FN(exp)(-x));
 		return s * (1 - s);
 	case HZ_ACT_GELU:	/* Phi(x) + x phi(x) */
-		s = (hzi_qreal)0.5 * HZI_QFN(erfc)(x * (hzi_qreal)-0.70710678118654752440);
-		return s + x * (hzi_qreal)0.39894228040143267794 *
-				   HZI_QFN(exp)(x * x * (hzi_qreal)-0.5);
+		s = (hzi_quat_real)0.5 * HZI_QUAT_FN(erfc)(x *
+							   (hzi_quat_real)-0.70710678118654752440);
+		return s + x * (hzi_quat_real)0.39894228040143267794 *
+				   HZI_QUAT_FN(exp)(x * x * (hzi_quat_real)-0.5);
 	case HZ_ACT_SILU:
-		s = 1 / (1 + HZI_QFN(exp)(-x));
+		s = 1 / (1 + HZI_QUAT_FN(exp)(-x));
 		return s + x * s * (1 - s);
 	default:
 		return 1;
 	}
 }
 
-HZI_QSTEP struct hzi_q hzi_qactivate(int act, hzi_qreal slope, struct hzi_q q)
+HZI_QUAT_INLINE struct hzi_quat hzi_quat_activate(int act, hzi_quat_real slope, struct hzi_quat q)
 {
-	hzi_qreal norm, factor;
+	hzi_quat_real norm, factor;
 
 	if (act < HZ_ACT_MODRELU) {
 		for (int c = 0; c < 4; c++)
-			q.c[c] = hzi_qact(act, slope, q.c[c]);
+			q.c[c] = hzi_quat_activation(act, slope, q.c[c]);
 		return q;
 	}
-	norm = hzi_qnorm(q);
+	norm = hzi_quat_norm(q);
 	if (act == HZ_ACT_MODRELU)
 		factor = norm == 0 || norm + slope < 0 ? 0 : (norm + slope) / norm;
 	else
@@ -289,16 +293,17 @@ HZI_QSTEP struct hzi_q hzi_qactivate(int act, hzi_qreal slope, struct hzi_q q)
  * The gradient at q for the gradient d of the result. y = f(|q|) q has f d + f' <q, d> q / |q|,
  * with f = 1 + s / |q| or s / |q|, so f' = -s / |q|^2.
  */
-HZI_QSTEP struct hzi_q hzi_qactivate_bwd(int act, hzi_qreal slope, struct hzi_q q, struct hzi_q d)
+HZI_QUAT_INLINE struct hzi_quat hzi_quat_activate_bwd(int act, hzi_quat_real slope,
+						      struct hzi_quat q, struct hzi_quat d)
 {
-	hzi_qreal norm, factor, along = 0;
+	hzi_quat_real norm, factor, along = 0;
 
 	if (act < HZ_ACT_MODRELU) {
 		for (int c = 0; c < 4; c++)
-			d.c[c] *= hzi_qact_slope(act, slope, q.c[c]);
+			d.c[c] *= hzi_quat_activation_slope(act, slope, q.c[c]);
 		return d;
 	}
-	norm = hzi_qnorm(q);
+	norm = hzi_quat_norm(q);
 	if (act == HZ_ACT_MODRELU ? norm == 0 || norm + slope <= 0 : !(norm > slope)) {
 		for (int c = 0; c < 4; c++)
 			d.c[c] = act == HZ_ACT_MODRELU ? 0 : d.c[c];
@@ -317,7 +322,7 @@ HZI_QSTEP struct hzi_q hzi_qactivate_bwd(int act, hzi_qreal slope, struct hzi_q 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
 /* Output j, from 0, of splitmix64 started at seed: 53 bits of it as a number below 1 */
-HZI_QSTEP double hzi_quniform(uint64_t seed, uint64_t j)
+HZI_QUAT_INLINE double hzi_quat_uniform(uint64_t seed, uint64_t j)
 {
 	uint64_t z = seed + (j + 1) * 0x9e3779b97f4a7c15u;
 
@@ -329,15 +334,15 @@ HZI_QSTEP double hzi_quniform(uint64_t seed, uint64_t j)
 
 /* One rounding each, never fused: numbers computed from these have the same bits everywhere. */
 #ifdef __CUDACC__
-HZI_QSTEP double hzi_dmul(double a, double b) { return __dmul_rn(a, b); }
-HZI_QSTEP double hzi_dadd(double a, double b) { return __dadd_rn(a, b); }
+HZI_QUAT_INLINE double hzi_dmul(double a, double b) { return __dmul_rn(a, b); }
+HZI_QUAT_INLINE double hzi_dadd(double a, double b) { return __dadd_rn(a, b); }
 #else
-HZI_QSTEP double hzi_dmul(double a, double b) { return a * b; }
-HZI_QSTEP double hzi_dadd(double a, double b) { return a + b; }
+HZI_QUAT_INLINE double hzi_dmul(double a, double b) { return a * b; }
+HZI_QUAT_INLINE double hzi_dadd(double a, double b) { return a + b; }
 #endif
 
 /* -2 ln(x), 2^-106 <= x <= 1: x = m 2^e, ln m = 2 atanh((m - 1) / (m + 1)) by its series */
-HZI_QSTEP double hzi_qminus2ln(double x)
+HZI_QUAT_INLINE double hzi_quat_minus_2ln(double x)
 {
 	uint64_t bits;
 	double m, s, t, sum = 0;
@@ -362,7 +367,7 @@ HZI_QSTEP double hzi_qminus2ln(double x)
 /*
  * cos and sin of 2 pi u, 0 <= u < 1: reduced to eighths of a circle, then their series up to x^17
  */
-HZI_QSTEP void hzi_qcircle(double u, double *cosine, double *sine)
+HZI_QUAT_INLINE void hzi_quat_cos_sin(double u, double *cosine, double *sine)
 {
 	const int eighth = (int)hzi_dmul(u, 8);
 	const int quarter = (eighth + 1) / 2;		/* the nearest multiple of a quarter */
@@ -379,7 +384,7 @@ HZI_QSTEP void hzi_qcircle(double u, double *cosine, double *sine)
 	*sine = quarter % 4 == 0 ? s : quarter % 4 == 1 ? c : quarter % 4 == 2 ? -s : -c;
 }
 
-HZI_QSTEP double hzi_qroot(double x)
+HZI_QUAT_INLINE double hzi_quat_sqrt(double x)
 {
 #ifdef __CUDACC__
 	return __dsqrt_rn(x);
@@ -389,32 +394,33 @@ HZI_QSTEP double hzi_qroot(double x)
 }
 
 /* Quaternion i of hz_quat_init(), by its formulas */
-HZI_QSTEP void hzi_qinit(int distribution, double scale, uint64_t seed, uint64_t i, double *q)
+HZI_QUAT_INLINE void hzi_quat_random(int distribution, double scale, uint64_t seed, uint64_t i, double *q)
 {
 	double u[5], ca, sa, cb, sb, s, t;
 
 	for (int k = 0; k < 5; k++)
-		u[k] = hzi_quniform(seed, 8 * i + (uint64_t)k);
+		u[k] = hzi_quat_uniform(seed, 8 * i + (uint64_t)k);
 	if (distribution == HZ_QUAT_POLAR) {
-		s = hzi_dmul(scale, hzi_qroot(hzi_qminus2ln(hzi_dmul(1 - u[0], 1 - u[1]))));
-		hzi_qcircle(u[2], &ca, &sa);
-		hzi_qcircle(u[4], &cb, &sb);
+		s = hzi_dmul(scale, hzi_quat_sqrt(hzi_quat_minus_2ln(hzi_dmul(1 - u[0], 1 -
+									      u[1]))));
+		hzi_quat_cos_sin(u[2], &ca, &sa);
+		hzi_quat_cos_sin(u[4], &cb, &sb);
 		q[3] = hzi_dadd(hzi_dmul(2, u[3]), -1);
-		t = hzi_dmul(sa, hzi_qroot(hzi_dadd(1, -hzi_dmul(q[3], q[3]))));
+		t = hzi_dmul(sa, hzi_quat_sqrt(hzi_dadd(1, -hzi_dmul(q[3], q[3]))));
 		q[0] = hzi_dmul(s, ca);
 		q[1] = hzi_dmul(s, hzi_dmul(t, cb));
 		q[2] = hzi_dmul(s, hzi_dmul(t, sb));
 		q[3] = hzi_dmul(s, hzi_dmul(sa, q[3]));
 		return;
 	}
-	hzi_qcircle(u[1], &ca, &sa);
-	hzi_qcircle(distribution == HZ_QUAT_UNITARY ? u[2] : u[3], &cb, &sb);
+	hzi_quat_cos_sin(u[1], &ca, &sa);
+	hzi_quat_cos_sin(distribution == HZ_QUAT_UNITARY ? u[2] : u[3], &cb, &sb);
 	if (distribution == HZ_QUAT_UNITARY) {
-		s = hzi_qroot(1 - u[0]);
-		t = hzi_qroot(u[0]);
+		s = hzi_quat_sqrt(1 - u[0]);
+		t = hzi_quat_sqrt(u[0]);
 	} else {
-		s = hzi_qroot(hzi_qminus2ln(1 - u[0]));
-		t = hzi_qroot(hzi_qminus2ln(1 - u[2]));
+		s = hzi_quat_sqrt(hzi_quat_minus_2ln(1 - u[0]));
+		t = hzi_quat_sqrt(hzi_quat_minus_2ln(1 - u[2]));
 	}
 	q[0] = hzi_dmul(scale, hzi_dmul(s, ca));
 	q[1] = hzi_dmul(scale, hzi_dmul(s, sa));
@@ -425,7 +431,8 @@ HZI_QSTEP void hzi_qinit(int distribution, double scale, uint64_t seed, uint64_t
 /* ---- Maps ------------------------------------------------------------------------------------ */
 
 /* y += m x */
-HZI_QSTEP void hzi_qmatrix(hzi_qreal *y, const hzi_qreal *m, const hzi_qreal *x)
+HZI_QUAT_INLINE void hzi_quat_add_product(hzi_quat_real *y, const hzi_quat_real *m,
+					  const hzi_quat_real *x)
 {
 	for (int r = 0; r < 4; r++) {
 		for (int c = 0; c < 4; c++)
@@ -434,65 +441,65 @@ HZI_QSTEP void hzi_qmatrix(hzi_qreal *y, const hzi_qreal *m, const hzi_qreal *x)
 }
 
 /* Element i of a map of that kind; its channel's coefficients, its offsets in the four arrays */
-HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, const void *coef,
-			    const int64_t *at)
+HZI_QUAT_INLINE void hzi_quat_map_one(const struct hzi_quat_map_step *m, int kind, int64_t i,
+				      const void *coef, const int64_t *at)
 {
 	const int first = (m->pure & 2) != 0;
-	struct hzi_q q = {{0, 0, 0, 0}}, b, d;
+	struct hzi_quat q = {{0, 0, 0, 0}}, b, d;
 
-	if (kind != HZI_QMAP_INIT)
-		q = hzi_qload(&m->a, at[0]);
+	if (kind != HZI_QUAT_MAP_INIT)
+		q = hzi_quat_load(&m->a, at[0]);
 	if (m->pure & 1)
 		q.c[0] = 0;
 	switch (kind) {
-	case HZI_QMAP_ACT:
+	case HZI_QUAT_MAP_ACT:
 		if (m->b.data) {
-			b = hzi_qload(&m->b, at[1]);
+			b = hzi_quat_load(&m->b, at[1]);
 			for (int c = 0; c < 4; c++)
 				q.c[c] += b.c[c];
 		}
 		if (m->pre.data)
-			hzi_qstore(&m->pre, at[3], q, first);
-		q = hzi_qactivate(m->activation, (hzi_qreal)m->slope, q);
+			hzi_quat_store(&m->pre, at[3], q, first);
+		q = hzi_quat_activate(m->activation, (hzi_quat_real)m->slope, q);
 		break;
-	case HZI_QMAP_ACT_BWD:
-		b = hzi_qload(&m->b, at[1]);
-		q = hzi_qactivate_bwd(m->activation, (hzi_qreal)m->slope, q, b);
+	case HZI_QUAT_MAP_ACT_BWD:
+		b = hzi_quat_load(&m->b, at[1]);
+		q = hzi_quat_activate_bwd(m->activation, (hzi_quat_real)m->slope, q, b);
 		break;
-	case HZI_QMAP_DROPOUT:
+	case HZI_QUAT_MAP_DROPOUT:
 		for (int c = 0; c < 4; c++)
-			q.c[c] = hzi_quniform(m->seed, m->offset + (uint64_t)i) < m->drop ?
-					 0 : q.c[c] * (hzi_qreal)m->scale;
+			q.c[c] = hzi_quat_uniform(m->seed, m->offset + (uint64_t)i) < m->drop ?
+					 0 : q.c[c] * (hzi_quat_real)m->scale;
 		break;
-	case HZI_QMAP_INIT: {
+	case HZI_QUAT_MAP_INIT: {
 		double r[4];
 
-		hzi_qinit(m->init, m->scale, m->seed, m->offset + (uint64_t)i, r);
+		hzi_quat_random(m->init, m->scale, m->seed, m->offset + (uint64_t)i, r);
 		for (int c = 0; c < 4; c++)
-			q.c[c] = (hzi_qreal)r[c];
+			q.c[c] = (hzi_quat_real)r[c];
 		break;
 	}
-	case HZI_QMAP_AFFINE: {
-		const struct hzi_qaffine *f = (const struct hzi_qaffine *)coef;
+	case HZI_QUAT_MAP_AFFINE: {
+		const struct hzi_quat_affine *f = (const struct hzi_quat_affine *)coef;
 
 		for (int c = 0; c < 4; c++) {
 			q.c[c] -= f->mean[c];
 			d.c[c] = f->shift[c];
 		}
-		hzi_qmatrix(d.c, f->m, q.c);
+		hzi_quat_add_product(d.c, f->m, q.c);
 		q = d;
 		break;
 	}
-	case HZI_QMAP_AFFINE_BWD: {
-		const struct hzi_qaffine_bwd *f = (const struct hzi_qaffine_bwd *)coef;
+	case HZI_QUAT_MAP_AFFINE_BWD: {
+		const struct hzi_quat_affine_bwd *f = (const struct hzi_quat_affine_bwd *)coef;
 
-		b = hzi_qload(&m->b, at[1]);
+		b = hzi_quat_load(&m->b, at[1]);
 		for (int c = 0; c < 4; c++) {
 			q.c[c] -= f->mean[c];
 			d.c[c] = f->shift[c];
 		}
-		hzi_qmatrix(d.c, f->n, q.c);
-		hzi_qmatrix(d.c, f->m, b.c);
+		hzi_quat_add_product(d.c, f->n, q.c);
+		hzi_quat_add_product(d.c, f->m, b.c);
 		q = d;
 		break;
 	}
@@ -500,22 +507,22 @@ HZI_QSTEP void hzi_qmap_one(const struct hzi_qmap_args *m, int kind, int64_t i, 
 		break;
 	}
 	if (m->accumulate) {
-		b = hzi_qload(&m->out, at[2]);
+		b = hzi_quat_load(&m->out, at[2]);
 		for (int c = 0; c < 4; c++)
 			q.c[c] += b.c[c];
 	}
-	hzi_qstore(&m->out, at[2], q, first);
+	hzi_quat_store(&m->out, at[2], q, first);
 }
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
 /* Index in images, three dimensions and channels */
-struct hzi_qplace {
+struct hzi_quat_position {
 	int64_t image, p[3], c;
 };
 
 /* i / n, both non-negative; in 32 bits, which is several times as fast on a GPU, where they fit */
-HZI_QSTEP int64_t hzi_qdivide(int64_t i, int64_t n)
+HZI_QUAT_INLINE int64_t hzi_quat_divide(int64_t i, int64_t n)
 {
 #ifdef __CUDACC__
 	if (((uint64_t)i | (uint64_t)n) >> 32 == 0)
@@ -524,39 +531,40 @@ HZI_QSTEP int64_t hzi_qdivide(int64_t i, int64_t n)
 	return i / n;
 }
 
-HZI_QSTEP struct hzi_qplace hzi_qplace(int64_t i, const int64_t *size, int64_t channels)
+HZI_QUAT_INLINE struct hzi_quat_position hzi_quat_position(int64_t i, const int64_t *size,
+							   int64_t channels)
 {
-	int64_t next = hzi_qdivide(i, channels);
-	struct hzi_qplace at;
+	int64_t next = hzi_quat_divide(i, channels);
+	struct hzi_quat_position at;
 
 	at.c = i - next * channels;
 	for (int d = 2; d >= 0; d--) {
 		i = next;
-		next = hzi_qdivide(i, size[d]);
+		next = hzi_quat_divide(i, size[d]);
 		at.p[d] = i - next * size[d];
 	}
 	at.image = next;
 	return at;
 }
 
-HZI_QSTEP int64_t hzi_qplace_offset(const int64_t *stride, struct hzi_qplace at)
+HZI_QUAT_INLINE int64_t hzi_quat_position_offset(const int64_t *stride, struct hzi_quat_position at)
 {
 	return at.image * stride[0] + at.p[0] * stride[1] + at.p[1] * stride[2] +
 	       at.p[2] * stride[3] + at.c * stride[4];
 }
 
 /*
- * Iterates over indices from low to below high, in index order. Up to HZI_QWALK_AHEAD of them are
+ * Iterates over indices from low to below high, in index order. Up to HZI_QUAT_WALK_AHEAD of them are
  * looked at together, so that their loads overlap.
  */
-#define HZI_QWALK_AHEAD 4
+#define HZI_QUAT_WALK_AHEAD 4
 
-struct hzi_qwalk {
+struct hzi_quat_walk {
 	int64_t low[3], high[3], left;
-	struct hzi_qplace at;
+	struct hzi_quat_position at;
 };
 
-HZI_QSTEP void hzi_qwalk_begin(struct hzi_qwalk *w, struct hzi_qplace at)
+HZI_QUAT_INLINE void hzi_quat_walk_begin(struct hzi_quat_walk *w, struct hzi_quat_position at)
 {
 	w->at = at;
 	w->left = 1;
@@ -566,7 +574,7 @@ HZI_QSTEP void hzi_qwalk_begin(struct hzi_qwalk *w, struct hzi_qplace at)
 	}
 }
 
-HZI_QSTEP void hzi_qwalk_next(struct hzi_qwalk *w)
+HZI_QUAT_INLINE void hzi_quat_walk_next(struct hzi_quat_walk *w)
 {
 	w->left--;
 	if (++w->at.p[2] < w->high[2])
@@ -579,11 +587,11 @@ HZI_QSTEP void hzi_qwalk_next(struct hzi_qwalk *w)
 }
 
 /* Computes the element of y at an index. */
-HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
+HZI_QUAT_INLINE void hzi_quat_pool_one(const struct hzi_quat_pool_step *a, struct hzi_quat_position to)
 {
 	int64_t count, best = -1;
-	struct hzi_q sum = {{0, 0, 0, 0}};
-	struct hzi_qwalk from;
+	struct hzi_quat sum = {{0, 0, 0, 0}};
+	struct hzi_quat_walk from;
 	double most = 0;
 
 	for (int d = 0; d < 3; d++) {
@@ -594,24 +602,25 @@ HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace t
 		if (from.high[d] > a->size[d])
 			from.high[d] = a->size[d];
 	}
-	hzi_qwalk_begin(&from, to);
+	hzi_quat_walk_begin(&from, to);
 	count = from.left;
 	while (from.left > 0) {
-		const int n = from.left < HZI_QWALK_AHEAD ? (int)from.left : HZI_QWALK_AHEAD;
-		struct hzi_q q[HZI_QWALK_AHEAD];
-		int64_t own[HZI_QWALK_AHEAD];
+		const int n = from.left < HZI_QUAT_WALK_AHEAD ? (int)from.left
+							      : HZI_QUAT_WALK_AHEAD;
+		struct hzi_quat q[HZI_QUAT_WALK_AHEAD];
+		int64_t own[HZI_QUAT_WALK_AHEAD];
 
-		HZI_QUNROLL
-		for (int i = 0; i < HZI_QWALK_AHEAD; i++) {
+		HZI_QUAT_UNROLL
+		for (int i = 0; i < HZI_QUAT_WALK_AHEAD; i++) {
 			if (i >= n)
 				continue;
-			q[i] = hzi_qload(&a->x, hzi_qplace_offset(a->x.stride, from.at));
+			q[i] = hzi_quat_load(&a->x, hzi_quat_position_offset(a->x.stride, from.at));
 			own[i] = (from.at.p[0] * a->size[1] + from.at.p[1]) * a->size[2] +
 				 from.at.p[2];
-			hzi_qwalk_next(&from);
+			hzi_quat_walk_next(&from);
 		}
-		HZI_QUNROLL
-		for (int i = 0; i < HZI_QWALK_AHEAD; i++) {
+		HZI_QUAT_UNROLL
+		for (int i = 0; i < HZI_QUAT_WALK_AHEAD; i++) {
 			double norm = 0;
 
 			if (i >= n)
@@ -631,23 +640,23 @@ HZI_QSTEP void hzi_qpool_one(const struct hzi_qpool_args *a, struct hzi_qplace t
 		}
 	}
 	for (int c = 0; c < 4 && !a->max; c++)
-		sum.c[c] /= (hzi_qreal)count;
-	hzi_qstore(&a->y, hzi_qplace_offset(a->y.stride, to), sum, 0);
+		sum.c[c] /= (hzi_quat_real)count;
+	hzi_quat_store(&a->y, hzi_quat_position_offset(a->y.stride, to), sum, 0);
 	if (a->index)
-		a->index[hzi_qplace_offset(a->index_stride, to)] = (int32_t)best;
+		a->index[hzi_quat_position_offset(a->index_stride, to)] = (int32_t)best;
 }
 
 /* The divisor of a mean over the window of y at an index */
-HZI_QSTEP hzi_qreal hzi_qpool_count(const struct hzi_qpool_args *a, const struct hzi_qplace *from)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_pool_count(const struct hzi_quat_pool_step *a, const struct hzi_quat_position *from)
 {
-	hzi_qreal count = 1;
+	hzi_quat_real count = 1;
 
 	for (int d = 0; d < 3; d++) {
 		const int64_t begin = from->p[d] * a->step[d] - a->pad[d];
 		const int64_t end = begin + a->window[d];
 
-		count *= (hzi_qreal)((end < a->size[d] ? end : a->size[d]) -
-				     (begin > 0 ? begin : 0));
+		count *= (hzi_quat_real)((end < a->size[d] ? end : a->size[d]) -
+					 (begin > 0 ? begin : 0));
 	}
 	return count;
 }
@@ -656,95 +665,99 @@ HZI_QSTEP hzi_qreal hzi_qpool_count(const struct hzi_qpool_args *a, const struct
  * Computes the element of dx at an index: the contributions of the windows that contain it, in
  * order.
  */
-HZI_QSTEP void hzi_qpool_bwd_one(const struct hzi_qpool_args *a, struct hzi_qplace to)
+HZI_QUAT_INLINE void hzi_quat_pool_bwd_one(const struct hzi_quat_pool_step *a, struct hzi_quat_position to)
 {
-	const int64_t at = hzi_qplace_offset(a->x.stride, to);
+	const int64_t at = hzi_quat_position_offset(a->x.stride, to);
 	const int64_t own = (to.p[0] * a->size[1] + to.p[1]) * a->size[2] + to.p[2];
-	struct hzi_q sum = {{0, 0, 0, 0}};
-	struct hzi_qwalk from;
+	struct hzi_quat sum = {{0, 0, 0, 0}};
+	struct hzi_quat_walk from;
 
 	for (int d = 0; d < 3; d++) {
 		const int64_t p = to.p[d] + a->pad[d];
 
 		from.low[d] = p < a->window[d] ?
-				      0 : hzi_qdivide(p - a->window[d], a->step[d]) + 1;
-		from.high[d] = hzi_qdivide(p, a->step[d]) + 1;
+				      0 : hzi_quat_divide(p - a->window[d], a->step[d]) + 1;
+		from.high[d] = hzi_quat_divide(p, a->step[d]) + 1;
 		if (from.high[d] > a->count[d])
 			from.high[d] = a->count[d];
 	}
 	if (a->accumulate)
-		sum = hzi_qload(&a->x, at);
-	hzi_qwalk_begin(&from, to);
+		sum = hzi_quat_load(&a->x, at);
+	hzi_quat_walk_begin(&from, to);
 	while (from.left > 0) {
-		const int n = from.left < HZI_QWALK_AHEAD ? (int)from.left : HZI_QWALK_AHEAD;
-		struct hzi_qplace places[HZI_QWALK_AHEAD];
-		struct hzi_q q[HZI_QWALK_AHEAD];
-		bool mine[HZI_QWALK_AHEAD];
+		const int n = from.left < HZI_QUAT_WALK_AHEAD ? (int)from.left
+							      : HZI_QUAT_WALK_AHEAD;
+		struct hzi_quat_position places[HZI_QUAT_WALK_AHEAD];
+		struct hzi_quat q[HZI_QUAT_WALK_AHEAD];
+		bool mine[HZI_QUAT_WALK_AHEAD];
 
-		HZI_QUNROLL
-		for (int i = 0; i < HZI_QWALK_AHEAD; i++) {
+		HZI_QUAT_UNROLL
+		for (int i = 0; i < HZI_QUAT_WALK_AHEAD; i++) {
 			mine[i] = false;
 			if (i >= n)
 				continue;
 			places[i] = from.at;
 			mine[i] = !a->max ||
-				  a->index[hzi_qplace_offset(a->index_stride, from.at)] == own;
-			hzi_qwalk_next(&from);
+				  a->index[hzi_quat_position_offset(a->index_stride,
+								    from.at)] == own;
+			hzi_quat_walk_next(&from);
 		}
-		HZI_QUNROLL
-		for (int i = 0; i < HZI_QWALK_AHEAD; i++) {
+		HZI_QUAT_UNROLL
+		for (int i = 0; i < HZI_QUAT_WALK_AHEAD; i++) {
 			if (mine[i])
-				q[i] = hzi_qload(&a->y, hzi_qplace_offset(a->y.stride, places[i]));
+				q[i] = hzi_quat_load(&a->y, hzi_quat_position_offset(a->y.stride,
+										     places[i]));
 		}
-		HZI_QUNROLL
-		for (int i = 0; i < HZI_QWALK_AHEAD; i++) {
+		HZI_QUAT_UNROLL
+		for (int i = 0; i < HZI_QUAT_WALK_AHEAD; i++) {
 			if (!mine[i])
 				continue;
-			const hzi_qreal count = a->max ? 1 : hzi_qpool_count(a, &places[i]);
+			const hzi_quat_real count = a->max ? 1 : hzi_quat_pool_count(a, &places[i]);
 
 			for (int c = 0; c < 4; c++)
 				sum.c[c] += q[i].c[c] / count;
 		}
 	}
-	hzi_qstore(&a->x, at, sum, 0);
+	hzi_quat_store(&a->x, at, sum, 0);
 }
 
 /*
  * Computes all elements of dx in the window of y at an index, if windows do not overlap: the index
  * of the maximum is read once.
  */
-HZI_QSTEP void hzi_qpool_bwd_window(const struct hzi_qpool_args *a, struct hzi_qplace from)
+HZI_QUAT_INLINE void hzi_quat_pool_bwd_window(const struct hzi_quat_pool_step *a,
+					      struct hzi_quat_position from)
 {
 	const int64_t best =
-		a->max ? a->index[hzi_qplace_offset(a->index_stride, from)] : -1;
-	const struct hzi_q d = hzi_qload(&a->y, hzi_qplace_offset(a->y.stride, from));
-	const hzi_qreal count = a->max ? 1 : hzi_qpool_count(a, &from);
-	struct hzi_qwalk to;
+		a->max ? a->index[hzi_quat_position_offset(a->index_stride, from)] : -1;
+	const struct hzi_quat d = hzi_quat_load(&a->y, hzi_quat_position_offset(a->y.stride, from));
+	const hzi_quat_real count = a->max ? 1 : hzi_quat_pool_count(a, &from);
+	struct hzi_quat_walk to;
 
 	for (int i = 0; i < 3; i++) {
 		to.low[i] = from.p[i] * a->step[i];
 		to.high[i] = to.low[i] + a->window[i];
 	}
-	for (hzi_qwalk_begin(&to, from); to.left > 0; hzi_qwalk_next(&to)) {
-		const int64_t at = hzi_qplace_offset(a->x.stride, to.at);
+	for (hzi_quat_walk_begin(&to, from); to.left > 0; hzi_quat_walk_next(&to)) {
+		const int64_t at = hzi_quat_position_offset(a->x.stride, to.at);
 		const int64_t own =
 			(to.at.p[0] * a->size[1] + to.at.p[1]) * a->size[2] + to.at.p[2];
-		struct hzi_q sum = {{0, 0, 0, 0}};
+		struct hzi_quat sum = {{0, 0, 0, 0}};
 
 		if (a->accumulate)
-			sum = hzi_qload(&a->x, at);
+			sum = hzi_quat_load(&a->x, at);
 		for (int c = 0; c < 4 && (!a->max || own == best); c++)
 			sum.c[c] += d.c[c] / count;
-		hzi_qstore(&a->x, at, sum, 0);
+		hzi_quat_store(&a->x, at, sum, 0);
 	}
 }
 
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
 /* The matrix of v -> q v q^*, row-major */
-HZI_QSTEP void hzi_qrotation(const hzi_qreal *q, hzi_qreal *r)
+HZI_QUAT_INLINE void hzi_quat_rotation_matrix(const hzi_quat_real *q, hzi_quat_real *r)
 {
-	const hzi_qreal w = q[0], x = q[1], y = q[2], z = q[3];
+	const hzi_quat_real w = q[0], x = q[1], y = q[2], z = q[3];
 
 	r[0] = w * w + x * x - y * y - z * z;
 	r[1] = 2 * (x * y - w * z);
@@ -758,14 +771,14 @@ HZI_QSTEP void hzi_qrotation(const hzi_qreal *q, hzi_qreal *r)
 }
 
 /* q scaled to norm 1 up to a factor of 2, so that squares stay in range; 0 if q is 0 */
-HZI_QSTEP hzi_qreal hzi_qrotation_load(const struct hzi_qrotation_args *a, int64_t n, int64_t m,
-				       hzi_qreal *q, hzi_qreal *scale)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_rotation_load(const struct hzi_quat_rotation_step *a, int64_t n, int64_t m,
+				       hzi_quat_real *q, hzi_quat_real *scale)
 {
-	struct hzi_q v = hzi_qload(&a->q, n * a->q.stride[0] + m * a->q.stride[1]);
-	const hzi_qreal norm = hzi_qnorm(v);
+	struct hzi_quat v = hzi_quat_load(&a->q, n * a->q.stride[0] + m * a->q.stride[1]);
+	const hzi_quat_real norm = hzi_quat_norm(v);
 
-	*scale = a->scale ? hzi_qget(a->scale_dtype, a->scale,
-				     n * a->scale_row + m * a->scale_col) : 1;
+	*scale = a->scale ? hzi_quat_component(a->scale_dtype, a->scale,
+					       n * a->scale_row + m * a->scale_col) : 1;
 	for (int c = 0; c < 4; c++)
 		q[c] = norm == 0 ? 0 : v.c[c] / norm;
 	if (a->inverse)
@@ -773,38 +786,42 @@ HZI_QSTEP hzi_qreal hzi_qrotation_load(const struct hzi_qrotation_args *a, int64
 	return norm;
 }
 
-HZI_QSTEP void hzi_qrotation_one(const struct hzi_qrotation_args *a, int64_t n, int64_t m)
+HZI_QUAT_INLINE void hzi_quat_rotation_one(const struct hzi_quat_rotation_step *a, int64_t n,
+					   int64_t m)
 {
-	hzi_qreal q[4], r[9], scale;
+	hzi_quat_real q[4], r[9], scale;
 
-	hzi_qrotation_load(a, n, m, q, &scale);
-	hzi_qrotation(q, r);
+	hzi_quat_rotation_load(a, n, m, q, &scale);
+	hzi_quat_rotation_matrix(q, r);
 	for (int i = 0; i < 9; i++)
-		hzi_qput(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m + i % 3, scale * r[i]);
+		hzi_quat_set_component(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m + i % 3,
+				       scale * r[i]);
 }
 
 /*
  * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: the gradient of u is the
  * derivative below, and that of q is its part orthogonal to u, divided by |q|.
  */
-HZI_QSTEP void hzi_qrotation_bwd_one(const struct hzi_qrotation_args *a, int64_t n, int64_t m)
+HZI_QUAT_INLINE void hzi_quat_rotation_bwd_one(const struct hzi_quat_rotation_step *a, int64_t n,
+					       int64_t m)
 {
-	hzi_qreal u[4], r[9], g[9], d[4], scale, sum = 0, along = 0;
-	const hzi_qreal norm = hzi_qrotation_load(a, n, m, u, &scale);
-	hzi_qreal w = u[0], x = u[1], y = u[2], z = u[3];
-	struct hzi_q dq = {{0, 0, 0, 0}}, old;
+	hzi_quat_real u[4], r[9], g[9], d[4], scale, sum = 0, along = 0;
+	const hzi_quat_real norm = hzi_quat_rotation_load(a, n, m, u, &scale);
+	hzi_quat_real w = u[0], x = u[1], y = u[2], z = u[3];
+	struct hzi_quat dq = {{0, 0, 0, 0}}, old;
 
-	hzi_qrotation(u, r);
+	hzi_quat_rotation_matrix(u, r);
 	for (int i = 0; i < 9; i++) {
-		g[i] = hzi_qget(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m + i % 3);
+		g[i] = hzi_quat_component(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m +
+					  i % 3);
 		sum += g[i] * r[i];
 	}
 	if (a->dscale) {
 		const int64_t at = n * a->dscale_row + m * a->dscale_col;
 
 		if (a->accumulate)
-			sum += hzi_qget(a->scale_dtype, a->dscale, at);
-		hzi_qput(a->scale_dtype, a->dscale, at, sum);
+			sum += hzi_quat_component(a->scale_dtype, a->dscale, at);
+		hzi_quat_set_component(a->scale_dtype, a->dscale, at, sum);
 	}
 	if (!a->dq.data)
 		return;
@@ -823,11 +840,11 @@ HZI_QSTEP void hzi_qrotation_bwd_one(const struct hzi_qrotation_args *a, int64_t
 	if (a->inverse)
 		dq.c[0] = -dq.c[0];
 	if (a->accumulate) {
-		old = hzi_qload(&a->dq, n * a->dq.stride[0] + m * a->dq.stride[1]);
+		old = hzi_quat_load(&a->dq, n * a->dq.stride[0] + m * a->dq.stride[1]);
 		for (int c = 0; c < 4; c++)
 			dq.c[c] += old.c[c];
 	}
-	hzi_qstore(&a->dq, n * a->dq.stride[0] + m * a->dq.stride[1], dq, 0);
+	hzi_quat_store(&a->dq, n * a->dq.stride[0] + m * a->dq.stride[1], dq, 0);
 }
 
 #endif

@@ -680,11 +680,11 @@ static void test_conv_many_taps(void)
 static void test_conv_refused(void)
 {
 	const struct hzi_quat_conv_steps *const steps = &hzi_cuda_quat_conv_steps;
-	const struct hzi_qarray pixels = {
+	const struct hzi_quat_array pixels = {
 		.data = a, .stride = {28 * 28 * 256, 28 * 28 * 256, 28 * 256, 256, 4},
 		.comp = {0, 1, 2, 3}, .dtype = HZ_BF16, .whole = 1,
 	};
-	const struct hzi_qpatch_args x = {
+	const struct hzi_quat_patch_step x = {
 		.x = pixels, .groups = 1, .channels = 64, .size = {1, 28, 28},
 		.count = {1, 28, 28}, .taps = {1, 3, 3}, .step = {1, 1, 1}, .each = {1, 1, 1},
 		.base = {0, -1, -1},

@@ -1,5 +1,5 @@
 /*
- * cpu.c - what this CPU can do, which micro-kernels that means, and the threads that run them
+ * cpu.c - what this CPU supports, which micro-kernels that selects, and the threads that run them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

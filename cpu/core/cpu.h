@@ -1,5 +1,5 @@
 /*
- * cpu.h - what the CPU implementations share: work split over threads
+ * cpu.h - work split over threads, for all CPU implementations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

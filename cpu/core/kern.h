@@ -6,7 +6,8 @@
  * cpu/<family>/kern.h declares struct hzi_<family>_kern and one table of them, with an element for
  * each ISA level of this architecture; a call reads element ctx->level. hz_open() fills the tables
  * of those families that the program links, once: element i starts as a copy of element i - 1, then
- * the kernels of level i go over it. A unit, cpu/<family>/unit.c, is compiled once for each level.
+ * the kernels of level i overwrite it. A unit, cpu/<family>/unit.c, is compiled once for each
+ * level.
  *
  * All kernels: no alignment beyond the element; strides count elements; dtypes are HZ_F32, HZ_F16
  * or HZ_BF16; x == y with equal strides and dtypes is allowed unless said otherwise.

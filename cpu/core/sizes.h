@@ -103,7 +103,7 @@ static inline void copy_strided(void *to, int64_t to_step, const void *from, int
  * to[j * to_ld + i] = from[i * from_ld + j] for i < rows, j < cols, in elements of size bytes, 1, 2
  * or 4. Rows of from and columns of to are contiguous.
  */
-void hzi_turn(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
-	      int64_t cols, int64_t size);
+void hzi_cpu_transpose(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
+		       int64_t cols, int64_t size);
 
 #endif

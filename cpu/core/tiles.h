@@ -1,5 +1,5 @@
 /*
- * tiles.h - what the units for AMX share: tile registers and their configuration
+ * tiles.h - AMX tile registers and their configuration
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * transpose.c - matrices of bytes, words and floats transposed, by vectors that every machine has
+ * transpose.c - transposes matrices of 1, 2 and 4-byte elements, by vectors that every machine has
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -178,8 +178,8 @@ INLINE void transpose(char *to, int64_t to_ld, const char *from, int64_t from_ld
 	}
 }
 
-void hzi_turn(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
-	      int64_t cols, int64_t size)
+void hzi_cpu_transpose(void *to, int64_t to_ld, const void *from, int64_t from_ld, int64_t rows,
+		       int64_t cols, int64_t size)
 {
 	if (size == 4)
 		transpose(to, to_ld * 4, from, from_ld * 4, rows, cols, 4);

@@ -1,11 +1,11 @@
 /*
- * vec.h - the vector vocabulary: GCC vector types and the words that C lacks
+ * vec.h - the vector vocabulary: GCC vector types and the operations that C lacks
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A unit is compiled with HZ_LEVEL, the name of its ISA level, and HZ_VEC, one of the vector sets
- * below; without them for plain C. Arithmetic is written with C operators; here stand loads,
- * stores, conversions, shuffles and selections. Every word gives the same bits at every level.
+ * below; without them for plain C. Arithmetic is written with C operators; this file has loads,
+ * stores, conversions, shuffles and selections. Every function gives the same bits at every level.
  */
 #ifndef HZI_VEC_H
 #define HZI_VEC_H

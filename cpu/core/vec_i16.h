@@ -1,9 +1,9 @@
 /*
- * vec_i16.h - the vector vocabulary: masks, and lanes of 16 and of 8 bits
+ * vec_i16.h - the vector vocabulary: masks, and 16-bit and 8-bit lanes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Behind vec.h. Every word gives the same bits at every level.
+ * Included after vec.h. Every function gives the same bits at every level.
  */
 #ifndef HZI_VEC_LANES_H
 #define HZI_VEC_LANES_H

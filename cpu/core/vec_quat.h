@@ -1,5 +1,5 @@
 /*
- * vec_quat.h - the vector vocabulary: quaternions, and vectors of f64 as four of them want
+ * vec_quat.h - the vector vocabulary: quaternions in f32, 16 bits and f64
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,9 +1,9 @@
 /*
- * vec_u8.h - the vector vocabulary: vectors of bytes, tables of them
+ * vec_u8.h - the vector vocabulary: vectors of bytes, and tables of them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Behind vec.h. Every word gives the same bits at every level.
+ * Included after vec.h. Every function gives the same bits at every level.
  */
 #ifndef HZI_VEC_BYTES_H
 #define HZI_VEC_BYTES_H

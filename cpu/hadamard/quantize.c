@@ -1,5 +1,5 @@
 /*
- * quantize.c - Walsh-Hadamard transforms on the CPU with codes on one side
+ * quantize.c - Walsh-Hadamard transforms on the CPU, fused with quantization or dequantization
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

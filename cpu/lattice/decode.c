@@ -1,5 +1,5 @@
 /*
- * decode.c - lattice codes to values, points or digits on the CPU; other packings of them
+ * decode.c - decodes lattice codes to values, points or digits on the CPU, and repacks them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

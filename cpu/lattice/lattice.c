@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A run of up to HZI_LATTICE_RUN blocks of a row is encoded at once by lattice_points(), as a first
- * try; blocks that miss are gathered and tried again with the next scale of the policy. Quantizers
- * that lanes do not hold take lib/lattice/lattice_math.h, block by block.
+ * lattice_points() first tries a run of up to HZI_LATTICE_RUN blocks of a row; blocks that miss are
+ * gathered and tried again with the next scale of the policy. Quantizers that do not fit SIMD lanes
+ * use lib/lattice/lattice_math.h, block by block.
  */
 #include <config.h>
 

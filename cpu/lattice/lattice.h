@@ -1,5 +1,5 @@
 /*
- * lattice.h - what encoding and decoding of lattice codes share
+ * lattice.h - shared by encoding and decoding of lattice codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * packing.c - lattice codes of any packing and their indices in planes, on the CPU
+ * packing.c - unpacks lattice codes of any packing to arrays of indices, and packs them, on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * routes.c - which code path the lattice quantizer takes on the CPU
+ * routes.c - the code paths of the lattice quantizer on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *

@@ -1,5 +1,5 @@
 /*
- * simd.c - which quantizers fit 16-bit and 8-bit lanes, and their constants; joins contiguous rows
+ * simd.c - which quantizers fit 16-bit and 8-bit lanes, and their constants; merges contiguous rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

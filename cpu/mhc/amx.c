@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The strides of streams put all rows of a tile into the same sets of L1. So tiles of bf16 are
- * loaded in place, each cache line once, while their squares are summed. Tiles of f32 and f16 are
- * loaded from copies in bf16, which are made while squares are summed.
+ * The strides of streams map all rows of a tile to the same sets of L1. So tiles of bf16 are loaded
+ * in place, each cache line once, while their squares are summed. Tiles of f32 and f16 are loaded
+ * from copies in bf16, which are made while squares are summed.
  */
 #include <config.h>
 

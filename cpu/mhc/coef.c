@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block of tokens is projected, so that phi is read once for it; then its coefficients are made;
- * then u, from streams that are still in L2.
+ * A block of tokens is projected, so that phi is read once for it; then its coefficients are
+ * computed; then u, from streams that are still in L2.
  */
 #include <config.h>
 

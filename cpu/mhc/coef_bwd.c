@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A chunk is a number of groups, which depends on shapes alone. Each has its own sums of the
- * gradients of weights, which are added in order of chunks.
+ * A chunk is a number of groups, which depends only on shapes. Each chunk has its own sums of the
+ * gradients of weights, which are added in the order of chunks.
  */
 #include <config.h>
 
@@ -447,8 +447,8 @@ static void bwd_amx(const struct bwd_job *job, int64_t t, int block, int64_t c, 
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const bool alone = is_dx_of_x_alone(a);
-	const int whole = has_amx_bwd(job, count) ? block / HZI_MHC_AMX_TOKENS * HZI_MHC_AMX_TOKENS :
-		0;
+	const int whole =
+		has_amx_bwd(job, count) ? block / HZI_MHC_AMX_TOKENS * HZI_MHC_AMX_TOKENS : 0;
 
 	for (int j = 0; j < p->n && alone; j++) {
 		for (int at = 0; at < whole; at += HZI_MHC_AMX_TOKENS)

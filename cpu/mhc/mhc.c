@@ -50,7 +50,7 @@ struct hzi_mhc_tile hzi_mhc_tile(const struct hzi_mhc_array *a, int64_t size, in
 	if (hzi_mhc_in_place(a))
 		return tile;
 	if (read && n > 1 && a->stream == 1) {
-		hzi_turn(buffer, padded, tile.p, a->channel, count, n, size);
+		hzi_cpu_transpose(buffer, padded, tile.p, a->channel, count, n, size);
 		return (struct hzi_mhc_tile){buffer, padded};
 	}
 	for (int i = 0; read && i < n; i++)
@@ -67,7 +67,7 @@ void hzi_mhc_store_tile(const struct hzi_mhc_array *a, int64_t size, int64_t t, 
 	if (!tile->p || hzi_mhc_in_place(a))
 		return;
 	if (n > 1 && a->stream == 1) {
-		hzi_turn(to, a->channel, tile->p, tile->stream, n, count, size);
+		hzi_cpu_transpose(to, a->channel, tile->p, tile->stream, n, count, size);
 		return;
 	}
 	for (int i = 0; i < n; i++)

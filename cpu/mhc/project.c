@@ -1,5 +1,5 @@
 /*
- * project.c - projection of streams by phi, means of groups, the plan of both
+ * project.c - projection of streams by phi, means of groups, and the plan of both
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * amx.c - multiplications of AMX tiles alone, for `hurwitz bench`
+ * amx.c - peak rate of AMX tile multiplications, for `hurwitz bench`
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers on the CPU: rows to codes, then a multiplication of these
+ * linear.c - quantized linear layers on the CPU: dynamic quantization of rows, multiplication
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -100,7 +100,8 @@ static void transposed(const struct linear *l, const char *x, int64_t n, float *
 	for (int64_t k = 0; k < g->k; k += LINEAR_SQUARE) {
 		const int64_t count = min_i64(LINEAR_SQUARE, g->k - k);
 
-		hzi_turn(square, LINEAR_SQUARE, x + k * g->a_k * size, g->a_k, count, n, size);
+		hzi_cpu_transpose(square, LINEAR_SQUARE, x + k * g->a_k * size, g->a_k, count, n,
+				  size);
 		for (int64_t r = 0; r < n; r++) {
 			char *row = (char *)square + r * LINEAR_SQUARE * size;
 			const int64_t own = a->fixed ? 0 : r;

@@ -312,7 +312,7 @@ static void pack_transposed(const struct job *job, struct hzi_qgemm_pack_a p, ch
 
 	for (int64_t i = 0; i < m; i += p.m) {
 		p.m = min_i64(most, m - i);
-		hzi_turn(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
+		hzi_cpu_transpose(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
 		job->kern->pack_a(&(struct hzi_qgemm_pack_a){
 			.a = scratch, .packed = to + job->kern->pack_a_bytes(i, p.k),
 			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
@@ -391,7 +391,7 @@ static void multiply_via_tile(const struct job *job, const struct hzi_qgemm_mul 
 			mul.a_scale = all->a_scale + i * mul.a_step;
 			job->kern->mul(&mul);
 			if (a->c_m == 1) {
-				hzi_turn(c, a->c_n, tile, TILE_COLS, mul.m, mul.n, size);
+				hzi_cpu_transpose(c, a->c_n, tile, TILE_COLS, mul.m, mul.n, size);
 				continue;
 			}
 			for (int64_t r = 0; r < mul.m; r++)

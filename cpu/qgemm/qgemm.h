@@ -1,5 +1,5 @@
 /*
- * qgemm.h - what files of quantized multiplication and of quantization on the CPU share
+ * qgemm.h - shared by quantized multiplication and quantization on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * quantize.c - quantization on the CPU: floats to codes, back, and ranges
+ * quantize.c - quantization on the CPU: quantization, dequantization and ranges
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -222,7 +222,7 @@ static void transpose_units(void *data, int thread, int64_t begin, int64_t end)
 			next = job->x + (x + (u + 1) % down * SQUARE_ROWS * t->x_row) * size;
 		}
 		if (in)
-			hzi_turn(square, SQUARE_LENGTH, far, step, n, rows, bytes);
+			hzi_cpu_transpose(square, SQUARE_LENGTH, far, step, n, rows, bytes);
 		for (int64_t r = 0; r < rows; r++) {
 			char *here = (char *)square + r * SQUARE_LENGTH * bytes;
 			const int64_t own = p + (first + r) * t->p_row;
@@ -246,7 +246,7 @@ static void transpose_units(void *data, int thread, int64_t begin, int64_t end)
 				job->kern->dequantize(&codes);
 		}
 		if (!in)
-			hzi_turn(far, step, square, SQUARE_LENGTH, rows, n, bytes);
+			hzi_cpu_transpose(far, step, square, SQUARE_LENGTH, rows, n, bytes);
 	}
 }
 

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A product is made of real products of planes of components: V, whose rows lie along vectors in
+ * A product consists of real products of component planes: V, whose rows run along vectors in
  * panels of R rows, by S, whose columns are in panels of 6.
  */
 #ifndef HZI_QUAT_GEMM_KERN_H

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * One file of a thousand lines, since all of it works on struct plan and struct part.
+ * One file of a thousand lines, because all of it works on struct plan and struct part.
  */
 #include <config.h>
 

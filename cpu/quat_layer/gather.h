@@ -1,5 +1,5 @@
 /*
- * gather.h - arrays that steps of quaternion layers read in place, and boxes of all others
+ * gather.h - arrays that steps of quaternion layers read in place, and blocks of all others
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * amx.c - packed D4 codes by up to 16 rows of bytes with AMX tiles
+ * amx.c - packed D4 codes by up to 16 rows of s8 digits with AMX tiles
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * x is split into base-256 digits as in cpu/vlut/s8.c. Codes are decoded in registers (struct
- * hzi_vlut_bitfield); no points are written to memory. The accumulators are exact, so results do not
- * depend on the ISA level or the number of threads.
+ * hzi_vlut_bitfield); no points are written to memory. The accumulators are exact, so results do
+ * not depend on the ISA level or the number of threads.
  */
 #include <config.h>
 

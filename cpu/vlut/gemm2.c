@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * S8: the points of both sides as s8, exact sums times one scale a row
- * VIA_F32: x is decoded to f32, the rest is vlut_gemm in f32: where blocks have scales of their own
+ * S8: the points of both operands as s8, exact sums times one scale per row
+ * VIA_F32: x is decoded to f32, then as vlut_gemm in f32: where blocks have scales of their own
  *          or values are not points times a scale
- * TABLE: T[I][J] = <c(I), c(J)>, entry by entry: the oracle
+ * TABLE: T[I][J] = <c(I), c(J)>, entry by entry: the reference
  * EXACT: points of any size, in 64-bit sums
  */
 #include <config.h>

@@ -3,13 +3,13 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Each block and column has a table of <c, x'>, which all levels share. u16 entries (two planes of
- * bytes) are in units of a 32767th of the largest that a group of blocks reaches; u8 entries lie
- * between the least and the largest of the block. A group has one unit, so its sum is exact. Blocks
- * with u8 entries are sorted by their range, so that a group needs about the same unit. Where codes
- * have T, the groups are those of T.
+ * Each block and column has a table of <c, x'>, which all levels share. u16 entries (low bytes,
+ * then high bytes) have a unit of 1 / 32767 of the largest entry of a group of blocks; u8 entries
+ * quantize the range from the least to the largest entry of the block. A group has one unit, so its
+ * sum is exact. Blocks with u8 entries are sorted by their range, so that the blocks of a group
+ * need about the same unit. Where codes have T, the groups are those of T.
  *
- * Errors, of D4 with q = 4, M = 2 and normal x and W: 16 bits 2e-5 of |y|, 8 bits 0.6 %, where the
+ * Errors for D4 with q = 4, M = 2 and normal x and W: 16 bits 2e-5 of |y|, 8 bits 0.6 %; the
  * quantization itself has 6.4 %.
  */
 #include <config.h>

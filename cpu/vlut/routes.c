@@ -1,10 +1,10 @@
 /*
- * routes.c - which code path a product with lattice codes takes on the CPU
+ * routes.c - the code paths of products with lattice codes on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Costs are ranks: the index of the row that a route goes before, equal ranks in the order of rows.
- * The routes get a job, which knows both sides of the product.
+ * Costs are ranks: the index of the row before which a route goes; equal ranks in the order of
+ * rows. The routes get a job, which describes both operands of the product.
  */
 #include <config.h>
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Points less o fit s8. A column of x is a factor times a sum of signed base-256 digits. The
- * accumulators are exact, so results do not depend on the ISA level or the number of threads.
+ * p - o fits s8. A column of x is a factor times a sum of signed base-256 digits. The accumulators
+ * are exact, so results do not depend on the ISA level or the number of threads.
  */
 #include <config.h>
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The definition: one-sided t_k[I] = <c(I), x_k>, two-sided T[I][J] = <c(I), c(J)>. It is the
- * reference for the faster paths, and serves lattices whose leaders are not small integers.
+ * reference for the faster paths, and the path for lattices whose leaders are not small integers.
  */
 #include <config.h>
 

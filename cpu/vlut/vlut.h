@@ -1,5 +1,5 @@
 /*
- * vlut.h - what the files of products with lattice codes on the CPU share
+ * vlut.h - shared by the files of products with lattice codes on the CPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * internal.h - what every file of the library shares: the context, the function table, the helpers
+ * internal.h - shared by every file of the library: the context, the operation tables, the helpers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -165,7 +165,7 @@ struct hz_context {
 	void (*log)(void *user, int level, const char *message);
 	void *log_user;
 	struct hzi_topology topology;
-	struct hzi_base *base[HZI_BASES];	/* lib/hadamard/base.c; filled in order, NULL at the end */
+	struct hzi_base *base[HZI_BASES];	/* lib/hadamard/base.c; filled in order */
 	void (*free_base)(struct hz_context *ctx);	/* set with the first base matrix */
 	struct hzi_mhc_chain *chain;		/* lib/mhc/layer.c; made on first use */
 	void (*free_chain)(struct hz_context *ctx);	/* set with it */
@@ -185,7 +185,7 @@ struct hzi_verbose_call {
 	int64_t start;			/* ns */
 };
 
-void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t); /* tensor.c */
+void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t);
 void hzi_verbose_begin(struct hz_context *ctx, struct hzi_verbose_call *call);
 void hzi_verbose_end(struct hz_context *ctx, const struct hzi_verbose_call *call, const char *op,
 		     int status);
@@ -253,7 +253,8 @@ bool hzi_threads_lost(void);
  * context's device, aligned and no larger than any object can be; *count is then its number of
  * elements. Most views are like this, and with few elements the checks themselves take time.
  */
-bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count);
+bool hzi_check_contiguous(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes,
+			  int64_t *count);
 
 /*
  * Checks a view: not NULL, dtype in the list (ends with 0), ndim and shape sane, products and
@@ -268,7 +269,7 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
  * valid: all dimensions of an empty view, and dimensions of size 1 whose stride is so large that
  * its products could overflow.
  */
-hz_tensor hzi_tame(const hz_tensor *t);
+hz_tensor hzi_canonical_strides(const hz_tensor *t);
 
 /* HZ_OK if the memory ranges of a and b are disjoint, else HZ_EALIAS with a message */
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,

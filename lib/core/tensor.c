@@ -243,7 +243,8 @@ static bool writes_twice(const hz_tensor *t)
 	return false;
 }
 
-bool hzi_plain(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes, int64_t *count)
+bool hzi_check_contiguous(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes,
+			  int64_t *count)
 {
 	int64_t elements = 1;
 
@@ -314,7 +315,8 @@ void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tens
 	const size_t size = sizeof(ctx->operands);
 	size_t n = strlen(ctx->operands);
 
-	n += (size_t)snprintf(ctx->operands + n, size - n, " %s=%s[", name, hz_dtype_name(t->dtype));
+	n += (size_t)snprintf(ctx->operands + n, size - n, " %s=%s[", name,
+			      hz_dtype_name(t->dtype));
 	for (int d = 0; d < t->ndim && n < size; d++)
 		n += (size_t)snprintf(ctx->operands + n, size - n, d ? ",%" PRId64 : "%" PRId64,
 				      t->shape[d]);
@@ -327,24 +329,24 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
 {
 	int64_t count;
 
-	if (!hzi_plain(ctx, t, dtypes, &count))
+	if (!hzi_check_contiguous(ctx, t, dtypes, &count))
 		HZ_CHECK(check_rules(ctx, op, name, t, dtypes, output));
 	if (ctx->verbose)
 		hzi_verbose_operand(ctx, name, t);
 	return HZ_OK;
 }
 
-hz_tensor hzi_tame(const hz_tensor *t)
+hz_tensor hzi_canonical_strides(const hz_tensor *t)
 {
 	const int64_t far = (int64_t)1 << 28;
 	const bool empty = hz_tensor_count(t) == 0;
-	hz_tensor tame = *t;
+	hz_tensor canonical = *t;
 
 	for (int d = 0; d < t->ndim; d++) {
 		if (empty || (t->shape[d] == 1 && (t->stride[d] > far || t->stride[d] < -far)))
-			tame.stride[d] = 0;
+			canonical.stride[d] = 0;
 	}
-	return tame;
+	return canonical;
 }
 
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,

@@ -1,5 +1,5 @@
 /*
- * hadamard.c - Walsh-Hadamard transforms: plans, argument checks, and the calls into the table
+ * hadamard.c - Walsh-Hadamard transforms: plans, argument checks, calls through the operation table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -519,10 +519,10 @@ static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz
 	if (!o)
 		o = &default_opts;
 	if (ctx->verbose || !is_default(o) || !isfinite((float)o->scale) ||
-	    !hzi_plain(ctx, x, float_types, &count) || x->ndim < 1)
+	    !hzi_check_contiguous(ctx, x, float_types, &count) || x->ndim < 1)
 		return false;
 	if (x != y) {
-		if (!hzi_plain(ctx, y, float_types, &n) || y->ndim != x->ndim)
+		if (!hzi_check_contiguous(ctx, y, float_types, &n) || y->ndim != x->ndim)
 			return false;
 		for (int i = 0; i < x->ndim; i++) {
 			if (x->shape[i] != y->shape[i])

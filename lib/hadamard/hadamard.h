@@ -1,5 +1,5 @@
 /*
- * hadamard.h - arguments that implementations of the Hadamard calls get
+ * hadamard.h - arguments of the implementations of the Hadamard calls
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * code.c - encoding, decoding and repacking: argument checks, the calls into the table
+ * code.c - encoding, decoding and repacking: argument checks, calls through the operation table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -187,8 +187,8 @@ static int collapse(const hz_tensor *const *t, int rows, int64_t *shape,
 
 static void set_map(const struct call *c, struct hzi_lattice_map *m)
 {
-	const hz_tensor v = hzi_tame(c->v), codes = hzi_tame(c->codes);
-	const hz_tensor t = c->t ? hzi_tame(c->t) : (hz_tensor){0};
+	const hz_tensor v = hzi_canonical_strides(c->v), codes = hzi_canonical_strides(c->codes);
+	const hz_tensor t = c->t ? hzi_canonical_strides(c->t) : (hz_tensor){0};
 	const int rows = v.ndim - c->inner, last = v.ndim - 1;
 	int64_t stride[3][HZ_MAXDIM];
 
@@ -572,7 +572,7 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	struct hzi_lattice_map *const map[] = {&a.from, &a.to};
 	int dtype[2], rows[2], d;
 	int64_t last[2], stride[3][HZ_MAXDIM];
-	hz_tensor tame[2];
+	hz_tensor canonical[2];
 
 	HZ_CHECK(hzi_enter(ctx, repack_name));
 	HZ_CHECK(check_lattice(ctx, repack_name, l));
@@ -602,10 +602,10 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	HZ_CHECK(hzi_check_apart(ctx, repack_name, "from", from, "to", to));
 	if (hz_tensor_count(from) == 0)
 		return HZ_OK;
-	tame[0] = hzi_tame(from);
-	tame[1] = hzi_tame(to);
-	d = collapse((const hz_tensor *[]){&tame[0], &tame[1], NULL}, rows[0], a.from.shape,
-		     stride);
+	canonical[0] = hzi_canonical_strides(from);
+	canonical[1] = hzi_canonical_strides(to);
+	d = collapse((const hz_tensor *[]){&canonical[0], &canonical[1], NULL}, rows[0],
+		     a.from.shape, stride);
 	for (int s = 0; s < 2; s++) {
 		struct hzi_lattice_map *m = map[s];
 
@@ -616,7 +616,7 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 		m->blocks = d > 0 ? m->shape[d - 1] : 1;
 		m->n = m->blocks * l->rule.d;
 		m->code_block = d > 0 ? stride[s][d - 1] : 0;
-		m->code_level = last[s] ? tame[s].stride[rows[s]] : 1;
+		m->code_level = last[s] ? canonical[s].stride[rows[s]] : 1;
 	}
 	a.from_codes = from->data;
 	a.to_codes = to->data;

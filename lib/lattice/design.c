@@ -1,10 +1,10 @@
 /*
- * design.c - the choice of a lattice quantizer for data and a rate
+ * design.c - chooses a lattice quantizer for sample data and a bit budget
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Candidates are quantizers that hz_lattice_open() made. Each encodes a sample; what that costs in
- * error and in bits is compared. The sample and all that follows of it are the same everywhere.
+ * Candidates are quantizers that hz_lattice_open() made. Each encodes a sample, and their errors
+ * and rates are compared. The sample, and so the result, is the same on every machine.
  */
 #include <config.h>
 

@@ -1,5 +1,5 @@
 /*
- * lattice.c - the lattice quantizer: making one of options
+ * lattice.c - the lattice quantizer: opens one from its options
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

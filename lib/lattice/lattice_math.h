@@ -1,14 +1,14 @@
 /*
- * lattice_math.h - the arithmetic of the lattice quantizer, for C and CUDA alike
+ * lattice_math.h - the arithmetic of the lattice quantizer, shared by C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Points are kept as integers, `embed` of them: Z^d and D_d: the coordinates; E8: twice the
+ * Points are stored as integers, `embed` of them: Z^d and D_d: the coordinates; E8: twice the
  * coordinates; A2: t = (z0 + z1, -z1, -z0), whose sum is 0; a basis: coordinates z in it.
  *
- * Any implementation gives the codes of these functions, bit for bit. So what is written here with
- * hzi_lmul() and hzi_ladd() is rounded after each of them, in this order, on every device. It is
- * one file, of more than 900 lines, so that there is one place to look for what a code means.
+ * Every implementation yields the codes of these functions, bit for bit. So operations written with
+ * hzi_lmul() and hzi_ladd() round after each of them, in this order, on every device. All of it is
+ * one file, of more than 900 lines, so that there is one place that defines what a code means.
  */
 #ifndef HZI_LATTICE_RULE_H
 #define HZI_LATTICE_RULE_H

@@ -126,8 +126,8 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	HZ_CHECK(hzi_check_apart(ctx, op, "a", a, "out", out));
 	if (g.groups == 0)
 		return HZ_OK;
-	t = hzi_tame(a);
-	o = hzi_tame(out);
+	t = hzi_canonical_strides(a);
+	o = hzi_canonical_strides(out);
 	g.a.data = t.data;
 	g.a.column = t.stride[a->ndim - 1];
 	g.a.row = t.stride[a->ndim - 2];

@@ -3,15 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Two operations and their gradients move all the data: mhc_streams (u = sum_i p_i X[i],
- * Y[i] = sum_j A_ij X[j] + q_i (f + bias)), of which mix, add, post and expand are special cases,
- * and mhc_pre, which makes coefficients of the streams and u in the same call. The C compiler and
+ * Two operations and their gradients process all the data: mhc_streams (u = sum_i p_i X[i], Y[i] =
+ * sum_j A_ij X[j] + q_i (f + bias)), of which mix, add, post and expand are special cases, and
+ * mhc_pre, which computes coefficients of the streams and u in the same call. The C compiler and
  * nvcc both read these structs: fixed-width types only.
  *
  * lib/mhc has checked all arguments: n is 1 .. 8; groups divides tokens, and token t belongs to
  * group t / (tokens / groups); weights are contiguous; dimensions of size 1 and empty views have
- * the strides of a contiguous array. tokens and channels may be 0 if an output remains: a sum or a
- * mean square over nothing is 0.
+ * the strides of a contiguous array. tokens and channels may be 0 if an output remains: an empty
+ * sum or mean square is 0.
  */
 #ifndef HZI_MHC_H
 #define HZI_MHC_H

@@ -1,5 +1,5 @@
 /*
- * qgemm.c - quantized matrix multiplication: argument checks, multipliers, the calls into the table
+ * qgemm.c - quantized matrix multiplication: argument checks, multipliers, calls through the table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

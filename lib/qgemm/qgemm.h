@@ -1,5 +1,5 @@
 /*
- * qgemm.h - arguments that implementations of quantized products and quantization get
+ * qgemm.h - arguments of the implementations of quantized products and quantization
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

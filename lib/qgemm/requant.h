@@ -1,5 +1,5 @@
 /*
- * requant.h - requantization of sums to codes, for C and CUDA
+ * requant.h - requantization of accumulators, shared by C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

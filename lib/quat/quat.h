@@ -1,5 +1,5 @@
 /*
- * quat.h - arguments of elementwise quaternion operations, as implementations get them
+ * quat.h - arguments of the implementations of elementwise quaternion operations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

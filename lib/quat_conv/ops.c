@@ -1,5 +1,5 @@
 /*
- * ops.c - the operation tables of quat_conv: CPU and CUDA; plans on the steps of either
+ * ops.c - the operation tables of quat_conv: CPU and CUDA; plans that run the steps of either
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,12 +1,12 @@
 /*
- * plan.c - convolutions of quaternions, by routes of the device or as products with patches
+ * plan.c - quaternion convolutions, by routes of the device or as GEMM with patches (im2col)
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * "big" and "small" are the input and the output of the convolution, the other way round if it is
- * transposed. The gradient of a strided convolution is a sum over phases: pixels of big with equal
- * coordinates modulo the strides. Each phase is a convolution of stride 1 with the taps that reach
- * it, so that every pixel is written once, by one sum.
+ * "big" and "small" are the input and the output of the convolution, or if it is transposed the
+ * output and the input. The gradient of a strided convolution is a sum over phases: pixels of big
+ * with equal coordinates modulo the strides. Each phase is a convolution of stride 1 with the taps
+ * that reach it, so that every pixel is written once, by one sum.
  */
 #include <config.h>
 

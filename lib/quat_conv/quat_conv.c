@@ -1,5 +1,5 @@
 /*
- * quat_conv.c - convolutions of quaternions: checks, calls into the table
+ * quat_conv.c - quaternion convolutions: argument checks, calls through the operation table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

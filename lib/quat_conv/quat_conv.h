@@ -1,5 +1,5 @@
 /*
- * quat_conv.h - convolutions of quaternions: what the routes of a device get
+ * quat_conv.h - quaternion convolutions: arguments of the routes of a device
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -87,7 +87,7 @@ static void set_comp(int64_t *comp, int64_t stride, uint32_t flags)
 static struct hzi_quat_view view_of(const hz_tensor *from, int op, uint32_t flags, int64_t *rows,
 				    int64_t *cols)
 {
-	const hz_tensor tame = hzi_tame(from), *const t = &tame;
+	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
 	const int row = t->ndim - 3 + transposes(op), col = t->ndim - 2 - transposes(op);
 	struct hzi_quat_view v = {.data = t->data, .row = t->stride[row], .col = t->stride[col]};
 
@@ -171,7 +171,8 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 	p->layout = hzi_quat_layout(on_gpu(ctx), p->method, p->precision);
 	p->ndim = a->ndim - 3;
 	memcpy(p->shape, a->shape, (size_t)p->ndim * sizeof(*p->shape));
-	memcpy(p->a_stride, hzi_tame(a).stride, (size_t)p->ndim * sizeof(*p->a_stride));
+	memcpy(p->a_stride, hzi_canonical_strides(a).stride,
+	       (size_t)p->ndim * sizeof(*p->a_stride));
 	count = batch_count(a);
 	HZ_CHECK(check_size(ctx, pack_name, "a", p->m, p->k, count));
 	*bytes = *scratch = 0;
@@ -375,8 +376,8 @@ static int make_bias(struct hz_context *ctx, const struct call *q, struct hzi_qu
 	HZ_CHECK(hzi_check_apart(ctx, op_name, "bias", t, "c", q->c));
 	g->bias = t->data;
 	g->bias_dtype = t->dtype;
-	*(columns ? &g->bias_col : &g->bias_row) = hzi_tame(t).stride[0];
-	set_comp(g->bias_comp, hzi_tame(t).stride[1], q->o->flags);
+	*(columns ? &g->bias_col : &g->bias_row) = hzi_canonical_strides(t).stride[0];
+	set_comp(g->bias_comp, hzi_canonical_strides(t).stride[1], q->o->flags);
 	return HZ_OK;
 }
 
@@ -418,8 +419,9 @@ static void reverse(int64_t *list, int n)
 static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 {
 	const hz_packed *p = q->o->packed;
-	const hz_tensor none = {.ndim = 0}, tame_a = p ? none : hzi_tame(q->a);
-	const hz_tensor tame_b = hzi_tame(q->b), *const a = &tame_a, *const b = &tame_b;
+	const hz_tensor none = {.ndim = 0}, canonical_a = p ? none : hzi_canonical_strides(q->a);
+	const hz_tensor canonical_b = hzi_canonical_strides(q->b), *const a = &canonical_a,
+			*const b = &canonical_b;
 	const hz_tensor *c = q->c, *pre = q->o->pre;
 	const int nc = c->ndim, na = p ? p->ndim : a->ndim;
 	int64_t matrices = 1;

@@ -1,5 +1,5 @@
 /*
- * quat_gemm.h - arguments of quaternion matrix products, as implementations get them
+ * quat_gemm.h - arguments of the implementations of quaternion matrix products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

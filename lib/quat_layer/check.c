@@ -1,5 +1,5 @@
 /*
- * check.c - checks that the layers of quaternions share
+ * check.c - argument checks that quaternion layers share
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,7 +12,7 @@
 /* A view as quaternions; its last dimension holds the components. */
 static struct hzi_quat_tensor quaternions_of(const hz_tensor *from, uint32_t flags)
 {
-	const hz_tensor tame = hzi_tame(from), *const t = &tame;
+	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
 	struct hzi_quat_tensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
 	const int64_t step = t->stride[t->ndim - 1];
 	const uintptr_t size = 4 * hz_dtype_size(t->dtype);

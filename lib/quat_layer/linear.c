@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers of quaternions, and those that rotate vectors: checks, plans
+ * linear.c - quaternion linear layers, also those that rotate vectors: argument checks, plans
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,12 +1,13 @@
 /*
- * quat_layer.h - layers of quaternion networks: the steps of a device, and what they get
+ * quat_layer.h - layers of quaternion networks: the steps of a device, and their arguments
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A layer is a plan of products of quaternion matrices and of steps around them. Plans are the same
- * for all devices: lib/quat_layer/linear.c and batchnorm.c, lib/quat_conv/plan.c. A device provides
- * the steps.
- * Structs are read by the C compiler and by nvcc: fixed-width types only. What a step does to one
+ * A layer is a plan of quaternion matrix products and of steps around them. Plans are the same for
+ * all devices: lib/quat_layer/linear.c and batchnorm.c, lib/quat_conv/plan.c. A device provides the
+ * steps.
+ *
+ * The C compiler and nvcc both read these structs: fixed-width types only. What a step does to one
  * element is in lib/quat_layer/step_math.h, for both.
  */
 #ifndef HZI_QUAT_LAYER_H

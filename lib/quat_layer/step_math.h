@@ -1,5 +1,5 @@
 /*
- * step_math.h - what the steps of quaternion layers do to one element, for C and CUDA alike
+ * step_math.h - what the steps of quaternion layers do to one element, shared by C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

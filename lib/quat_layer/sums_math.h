@@ -1,5 +1,5 @@
 /*
- * sums_math.h - sums over rows and what comes of them in quaternion layers, for C and CUDA alike
+ * sums_math.h - sums over rows and their results in quaternion layers, shared by C and CUDA
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

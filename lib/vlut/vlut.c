@@ -1,5 +1,5 @@
 /*
- * vlut.c - products with lattice codes: table objects, argument checks, the calls into the table
+ * vlut.c - products with lattice codes: table objects, argument checks, calls through the table
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -437,7 +437,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		out->packed = c->packed;
 	} else {
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
-		codes = hzi_tame(&c->codes);
+		codes = hzi_canonical_strides(&c->codes);
 		out->codes = codes.data;
 		out->rows = codes.shape[0];
 		out->blocks = codes.shape[1];
@@ -449,7 +449,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 			out->codes = (const char *)out->codes +
 				     out->first * out->level * (int64_t)hz_dtype_size(codes.dtype);
 		if (c->t) {
-			t = hzi_tame(c->t);
+			t = hzi_canonical_strides(c->t);
 			out->t = t.data;
 			out->t_row = t.stride[0];
 			out->t_step = t.stride[1];
@@ -475,7 +475,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op,
 					scale, (long long)out->rows);
 		out->row_scale = c->row_scale->data;
-		out->row_scale_step = hzi_tame(c->row_scale).stride[0];
+		out->row_scale_step = hzi_canonical_strides(c->row_scale).stride[0];
 	}
 	return HZ_OK;
 }
@@ -574,8 +574,8 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 				op);
 	HZ_CHECK(check_coded_apart(ctx, op, "w", w, y));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "y", y));
-	xt = hzi_tame(x);
-	yt = hzi_tame(y);
+	xt = hzi_canonical_strides(x);
+	yt = hzi_canonical_strides(y);
 	a->vlut = v;
 	a->x = x->data;
 	a->y = y->data;
@@ -645,7 +645,7 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 				gemm2_name);
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "w", w, y));
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "x", x, y));
-	yt = hzi_tame(y);
+	yt = hzi_canonical_strides(y);
 	a->vlut = v;
 	a->y = y->data;
 	a->y_dtype = y->dtype;

@@ -1,17 +1,17 @@
 #!/bin/sh
-# abi.t - the interface is that of lib/hurwitz.abi, which applications were built for
+# abi.t - the binary interface is that of lib/hurwitz.abi
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# Any difference of functions and types fails, additions too: "make abi" makes the files anew, and
-# -version-info in Makefile.am has to follow. What only the library sees, as struct hz_context, is
-# in neither. Constants may be added.
+# Any difference in functions and types fails, also additions: "make abi" writes the files again,
+# and -version-info in Makefile.am must follow. Internal types, such as struct hz_context, are not
+# part of it. Constants may be added.
 set -u
 : "${top_srcdir:=.}" "${top_builddir:=.}" "${AWK:=awk}"
 library=$top_builddir/.libs/libhurwitz.so
 # shellcheck source=t/tap.sh
 . "$top_srcdir/t/tap.sh"
 
-# What stops abidiff from comparing here
+# Why abidiff cannot compare here, if it cannot
 obstacle()
 {
 	if ! command -v abidiff >/dev/null 2>&1; then

@@ -1,4 +1,4 @@
-# cli.sh - what tests of the command line share: how it is called, and files to call it with
+# cli.sh - shared by tests of the command line: how to call it, and input files
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck shell=sh
 # shellcheck disable=SC2002,SC2012,SC2015,SC2034,SC2059,SC2086,SC2231 # words, octal formats: meant
@@ -50,14 +50,14 @@ is() # GOT WANT NAME
 	[ "$1" = "$2" ] || printf 'got  %s\nwant %s\n' "$1" "$2" | diag
 }
 
-# Runs the tool; its exit status in $rc, its output in ../out and ../err.
+# Runs the command: exit status in $rc, output in ../out and ../err.
 hurwitz()
 {
 	"$HURWITZ" "$@" >../out 2>../err
 	rc=$?
 }
 
-# The tool must succeed and say nothing on stderr.
+# The command must succeed and print nothing to stderr.
 good() # NAME ARGUMENT...
 {
 	name=$1
@@ -68,8 +68,8 @@ good() # NAME ARGUMENT...
 	[ $rc -eq 0 ] || diag <../err
 }
 
-# The tool must refuse: that status, one sentence that has the pattern, nothing on stdout, and no
-# file that was not there before.
+# The command must fail: that status, one line on stderr with the pattern, nothing on stdout, and no
+# new files.
 bad() # STATUS PATTERN NAME ARGUMENT...
 {
 	want=$1 pattern=$2 name=$3
@@ -109,7 +109,7 @@ header() # DESCR SHAPE [FORTRAN]
 	echo "{'descr': '$1', 'fortran_order': ${3:-False}, 'shape': ($2), }"
 }
 
-# The last BYTES of a file as numbers of od's TYPE on one line.
+# The last BYTES of a file as numbers of od's TYPE on one line
 tail_of() # FILE BYTES TYPE
 {
 	tail -c "$2" "$1" | od -An -v -t"$3" | tr -s ' \n' ' ' | sed 's/^ //;s/ $//'
@@ -120,7 +120,7 @@ header_of() # FILE
 	dd if="$1" bs=1 skip=10 count=118 2>/dev/null | sed 's/ *$//'
 }
 
-# Outputs are in the byte order of the machine, which od has, too.
+# Outputs are in the machine's byte order, as is od's.
 if [ "$(printf '\001\000' | od -An -tu2 | tr -d ' ')" = 1 ]; then e='<'; else e='>'; fi
 
 f1='\000\000\200\077' f2='\000\000\000\100' f3='\000\000\100\100' f4='\000\000\200\100'
@@ -129,7 +129,7 @@ b1='\077\200\000\000' b2='\100\000\000\000' b3='\100\100\000\000' b4='\100\200\0
 xheader=$(header '<f4' '2, 4')
 npy x.npy "$xheader" "$f1$f2$f3$f4$f4$f3$f2$f1"
 npy row.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
-# The same matrix with its first dimension fastest, and big-endian, and both.
+# The same matrix in Fortran order, big-endian, and both
 npy fortran.npy "$(header '<f4' '2, 4' True)" "$f1$f4$f2$f3$f3$f2$f4$f1"
 npy big.npy "$(header '>f4' '2, 4')" "$b1$b2$b3$b4$b4$b3$b2$b1"
 npy bigfortran.npy "$(header '>f4' '2, 4' True)" "$b1$b4$b2$b3$b3$b2$b4$b1"

@@ -164,7 +164,7 @@ bad 2 'quality' "bench --compare with --quality" bench -c old.json -Q
 for t in x -1 nan 1e9 ''; do
 	bad 2 'threshold' "bench --threshold '$t'" bench -c old.json -n new.json -T "$t"
 done
-# What nobody wrote with --json; a printf format.
+# A line that --json did not write; a printf format
 line=$(row a f32 10 1)
 while IFS='|' read -r pattern format; do
 	printf "$format\n" >wrong.json
@@ -203,10 +203,10 @@ END
 { echo "$line"; head -c 5000 /dev/zero | tr '\0' ' '; } >wrong.json
 bad 2 'line 2: a line that is too long' "bench --compare: a long line" bench -c wrong.json -n new.json
 
-# One thread: two that wait for each other take their time on a machine with other work.
+# One thread: on a busy machine two threads wait for each other.
 HURWITZ_THREADS=1
 export HURWITZ_THREADS
-# A stand-in for gnuplot, which may be missing: one that gives the script back, then one that fails
+# A stand-in for gnuplot, which may be missing: one that prints its script, then one that fails
 mkdir ../gnuplot
 printf '#!/bin/sh\nexec cat\n' >../gnuplot/gnuplot
 chmod +x ../gnuplot/gnuplot

@@ -57,7 +57,7 @@ def options():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--case", type=int, metavar="I", help="that case alone")
     chosen = parser.parse_args()
-    # `--family F ... hurwitz` has the command behind the families
+    # in `--family F ... hurwitz` the last word is the command
     names = set(FAMILIES) | {p for f in FAMILIES.values() for p in f.CASES} | {"refusals"}
     if chosen.family and chosen.family[-1] not in names:
         chosen.hurwitz = chosen.family.pop()
@@ -69,7 +69,7 @@ def options():
 
 
 def levels_of(chosen):
-    """The instruction-set levels to test, or the GPU."""
+    """The ISA levels to test, or the GPU."""
     if chosen.device == "cuda":
         return ["cuda"]
     if chosen.levels:
@@ -82,7 +82,7 @@ def levels_of(chosen):
 
 
 def points_of(chosen):
-    """(primitive, function of a case, cases) in the order of the families."""
+    """(primitive, function that runs a case, number of cases) in the order of the families."""
     points = []
     for family, module in FAMILIES.items():
         for primitive, (function, cases) in module.CASES.items():
@@ -97,7 +97,7 @@ def points_of(chosen):
 
 
 def one(chosen, level, point, index, root):
-    """One case: None and its comparisons, or what failed."""
+    """Runs one case; returns None and its number of comparisons, or the failure."""
     primitive, function, _ = point
     seed = [chosen.seed, zlib.crc32(primitive.encode()), index]
     directory = tempfile.mkdtemp(dir=root, prefix="%s-%d." % (primitive.split()[-1], index))
@@ -108,7 +108,7 @@ def one(chosen, level, point, index, root):
         function(case)
     except Failure as failure:
         return "case %d: %s" % (index, failure), case.comparisons
-    except Exception:  # of this program, or of a file that cannot be read: a failure as well
+    except Exception:  # an error of this program, or an unreadable file, is a failure too
         return "case %d: %s%s" % (index, traceback.format_exc(), case.command), case.comparisons
     shutil.rmtree(directory)
     return None, case.comparisons

@@ -1,5 +1,5 @@
 #!/bin/sh
-# examples.t - the examples run and say what they should; the README shows what is compiled
+# examples.t - the examples print what they should, and the README shows the code that is compiled
 # SPDX-License-Identifier: BSD-2-Clause
 set -u
 : "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${NM:=nm}"
@@ -10,11 +10,11 @@ fi
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 echo 1..16
-# A GPU, if there is one, is another test's business.
+# Other tests use the GPU.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
 
-# result N NAME STATUS LINES: one test
+# result N NAME STATUS LINES: reports one test
 result()
 {
 	if [ "$3" -eq 0 ]; then
@@ -25,7 +25,7 @@ result()
 	fi
 }
 
-# By hand: the sums and differences of 1 .. 8, over the root of 8.
+# Computed by hand: sums and differences of 1 .. 8, divided by sqrt(8).
 out=$("$top_builddir/doc/examples/minimal")
 [ "$out" = "12.7279 -1.4142 -2.8284 0.0000 -5.6569 0.0000 0.0000 0.0000" ]
 result 1 "minimal" $? "$out"
@@ -58,7 +58,7 @@ echo "$out" | awk '/^4.19 bits a weight: error 0\.0/ { fine = 1 } /^2.19 bits a 
 	/^product of codes: error 0\.[01]/ { product = 1 } END { exit !(fine && coarse && product) }'
 result 11 "lattice: 4 bits, 2 of them, and the product of codes" $? "$out"
 
-# From the include on: the README leaves out the file's head.
+# From the #include on: the README omits the file's head.
 want=$(sed -n '/^#include/,$p' "$top_srcdir/doc/examples/minimal.c")
 # shellcheck disable=SC2016 # these are the fences of Markdown
 out=$(awk '/^```/ { inside = $0 == "```c" && !done; if (inside) done = 1; next } inside' \
@@ -71,21 +71,21 @@ skip() # N NAME REASON
 	echo "ok $1 - $2 # SKIP $3"
 }
 
-# instrumented FILE: whether applications would need this build's own flags
+# instrumented FILE: whether applications need the flags of this build
 instrumented()
 {
 	# shellcheck disable=SC2086 # may be several words
 	$NM "$1" 2>/dev/null | grep -Eq ' (U|T) (__asan_|__tsan_|__msan_|__ubsan_|__gcov_)'
 }
 
-# The others are built as an application would: with the archive, and what hurwitz.pc says it needs.
+# The others are built like an application: with the archive and what hurwitz.pc lists.
 archive=$top_builddir/.libs/libhurwitz.a
 libs=$(sed -n 's/^Libs.private: *//p' "$top_builddir/hurwitz.pc")
 why=
 [ -e "$archive" ] || why="no archive in this build"
 instrumented "$archive" && why="an instrumented build"
 
-# build NAME COMPILER FLAG...: doc/examples/NAME.c to $work/NAME, saying in $out why not
+# build NAME COMPILER FLAG...: compiles doc/examples/NAME.c to $work/NAME; errors go to $out
 build()
 {
 	example=$1
@@ -95,8 +95,8 @@ build()
 		"$top_srcdir/doc/examples/$example.c" "$archive" $cudart $libs -lm 2>&1)
 }
 
-# usable HEADER CALL COMPILER: whether a program with that library links and starts; it may not, of
-# another C library or another width of words than the library's
+# usable HEADER CALL COMPILER: whether a program with that library links and starts; a library for
+# another C library or another word size does not
 usable()
 {
 	printf '#include <%s>\nint main(int n, char **v) { if (n > 9) %s; return v == 0; }\n' "$1" "$2" \
@@ -106,7 +106,7 @@ usable()
 	"$@" -o "$work/probe" "$work/probe.c" $cudart >/dev/null 2>&1 && "$work/probe"
 }
 
-# Two ranks on this machine; Open MPI wants to be told that they may share a core, and be root.
+# Two ranks on this machine; Open MPI needs options to share a core, and to run as root.
 OMPI_CC=$CC MPICH_CC=$CC OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_CC MPICH_CC OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM

@@ -1,5 +1,5 @@
 #!/bin/sh
-# headers.t - the public headers compile alone, without a warning, in every C and C++ they promise
+# headers.t - the public headers compile alone and without warnings in all supported C and C++
 # SPDX-License-Identifier: BSD-2-Clause
 set -u
 : "${top_srcdir:=.}" "${CC:=cc}" "${CXX:=}"
@@ -7,7 +7,7 @@ work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 n=0
 
-# What hurwitz-dlpack.h wants from the user's dlpack.h.
+# What hurwitz-dlpack.h needs from the user's dlpack.h
 cat >"$work/dlpack.h" <<'END'
 #include <stdint.h>
 typedef enum { kDLCPU = 1 } DLDeviceType;
@@ -19,7 +19,7 @@ typedef struct {
 } DLTensor;
 END
 echo '#include <hurwitz.h>' >"$work/hurwitz.c"
-# Twice, in the other order, and used: an inline function that is wrong may only fail when called.
+# Twice, in the other order, and used: a wrong inline function may only fail when called.
 cat >"$work/dlpack.c" <<'END'
 #include "dlpack.h"
 #include <hurwitz-dlpack.h>
@@ -31,7 +31,7 @@ END
 cp "$work/hurwitz.c" "$work/hurwitz.cc"
 cp "$work/dlpack.c" "$work/dlpack.cc"
 
-# compile WORDS... FILE: one test
+# compile WORDS... FILE: reports one test
 compile()
 {
 	n=$((n + 1))
@@ -45,7 +45,7 @@ compile()
 	fi
 }
 
-# has SUFFIX WORDS...: whether that compiler runs and knows that standard
+# has SUFFIX WORDS...: whether that compiler runs and supports that standard
 has()
 {
 	probe=$work/probe.$1
@@ -82,7 +82,7 @@ for compiler in ${CXX:+"$CXX"} g++ clang++; do
 	done
 done
 
-# A library that shares a program with others keeps to its own names.
+# The headers define no names without the library's prefix.
 n=$((n + 1))
 macros()
 {

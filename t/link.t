@@ -1,5 +1,5 @@
 #!/bin/sh
-# link.t - what a program links: the families that it calls; and no circles between families
+# link.t - a program links only the families that it calls; no circles between families
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM and CC may be several words
 set -u
@@ -20,8 +20,9 @@ if [ "${cross_compiling:-no}" != no ]; then
 	exit 0
 fi
 
-# Global symbols with the directory of the object that defines or wants them: DIRECTORY U|D NAME.
-# The objects are those of the build, since an archive does not keep directories.
+# Global symbols with the directory of the object that defines (D) or needs (U) them:
+# DIRECTORY U|D NAME.
+# Reads the objects of the build, since an archive does not keep directories.
 (cd "$top_builddir" && for directory in lib/core cpu/core gpu/runtime $(
 	for family in $families; do echo lib/$family cpu/$family gpu/$family; done); do
 	for object in "$directory"/*.o "$directory"/.libs/*.o; do
@@ -31,7 +32,7 @@ fi
 	done
 done) | grep ' hzi\{0,1\}_' | sort -u >"$work/symbols"
 
-# Weak references pull nothing in and are no edges.
+# Weak references pull nothing in, so they are not edges.
 awk '$2 == "D" { at[$3] = at[$3] == "" ? $1 : at[$3] }
 	$2 == "U" { want[$1 " " $3] = 1 }
 	END {
@@ -51,7 +52,7 @@ report "no circle between families" \
 		a[2] != b[2] && a[2] b[2] !~ /core|runtime/ { print a[2], b[2] }' "$work/edges" |
 		sort -u | tsort 2>&1 >/dev/null)"
 
-# links FAMILY ALLOWED CALL: a program of one call has no symbol of families that are not allowed
+# links FAMILY ALLOWED CALL: a program with one call has no symbols of families that are not allowed
 links()
 {
 	cat >"$work/app.c" <<END

@@ -1,5 +1,5 @@
 #!/bin/sh
-# manual.t - a page for every function, type and constant of the headers, and no page that is wrong
+# manual.t - every function, type and constant of the headers has a page, and the pages are correct
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2015,SC2016,SC2086 # A && B || C, $1 of awk; AWK may be several words
 set -u
@@ -39,7 +39,7 @@ report "every type has a page that names it" "$(for f in $types; do
 	to=$(sed -n 's/^\.so //p' "$page")
 	grep -q "^\.Nm $f\( ,\)*$" "${to:-$page}" || echo "$f: ${to:-$page} does not name it"
 done)"
-# The version is in hz_version(), the attribute of exported functions is nobody's business.
+# hz_version() gives the version; the attribute of exported functions is internal.
 cat man3/*.3 | tr -c 'A-Z0-9_\n' '\n' | grep '^HZ_' | sort -u >words
 report "every constant stands in some page" \
 	"$(sed -n -e 's/^#define \(HZ_[A-Z0-9_]*\).*/\1/p' -e 's/^	\(HZ_[A-Z0-9_]*\)[ ,].*/\1/p' \
@@ -78,7 +78,7 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 		"$("$HURWITZ" run --help | sed -n 's/^\([a-z_0-9]*\): .*/\1/p' | while read -r op; do
 			grep -Eq "^\.It Cm .*\b$op\b|Cm $op\b|^\.Cm $op\b|, $op( |$)" "$top_srcdir/doc/hurwitz.1" || echo "$op"
 		done)"
-	# Keys of the second matrix of vlut_gemm2 are those of the first behind x_.
+	# Keys of vlut_gemm2's second matrix are those of the first with the prefix x_.
 	report "hurwitz(1) has every operand and key of run" "$("$HURWITZ" run --help |
 		sed -n 's/^\([a-z_0-9]*\): .*/\1/p' | while read -r op; do
 			"$HURWITZ" run "$op" --help

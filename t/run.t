@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.t - the verb run from outside: primitives, files, errors, exit statuses
+# run.t - hurwitz run as a command: primitives, files, errors, exit statuses
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2002,SC2012,SC2015,SC2059,SC2086,SC2231 # word splitting, formats of octal: meant
 
@@ -226,7 +226,7 @@ bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard form
 
 # ---- run: quantized multiplication ---------------------------------------------------------------
 
-# [[0, 10, 255], [128, 127, 3]] and [[1, 200], [2, 100], [255, 0]], zeros 128 and 100:
+# [[0, 10, 255], [128, 127, 3]] and [[1, 200], [2, 100], [255, 0]], zero points 128 and 100:
 # [[43921, -25500], [-19277, 12500]]
 npy a.npy "$(header '|u1' '2, 3')" '\000\012\377\200\177\003'
 npy b.npy "$(header '|u1' '3, 2')" '\001\310\002\144\377\000'
@@ -493,7 +493,7 @@ bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy
 bad 2 'bias.shape\[0\] is 4, must be 8' "rows of other streams" run mhc_weights x=x.npy phi=z88.npy \
 	alpha=z3.npy bias=v4.npy q=n.npy
 
-# ---- Hostile files -------------------------------------------------------------------------------
+# ---- Malformed files -----------------------------------------------------------------------------
 
 b=../bad
 long=$(printf '%0500d' 0 | tr 0 ' ')
@@ -572,10 +572,10 @@ for x in python2 order version2 version3; do
 done
 # ---- Interruption --------------------------------------------------------------------------------
 
-# q is begun, then opening scale_out, a pipe that nobody reads, takes for ever.
+# q has been started when opening scale_out, a pipe without a reader, blocks.
 mkfifo fifo
 for signal in TERM HUP; do
-	# Under nohup the signal is ignored, by the tool too; a shell that dies of it says nothing.
+	# Under nohup the signal is ignored, by the command too; a shell that it kills prints nothing.
 	[ -z "$(sh -c "kill -$signal \$\$; echo ignored" 2>/dev/null)" ] || continue
 	mkdir s
 	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &

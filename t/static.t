@@ -1,16 +1,16 @@
 #!/bin/sh
-# static.t - the installed library serves programs by pkg-config, CMake and Autotools, and goes away
+# static.t - programs use the installed library through pkg-config, CMake and Autotools; uninstall
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
 : "${top_builddir:=.}" "${top_srcdir:=.}" "${CC:=cc}" "${CXX:=}" "${NM:=nm}" "${PKG_CONFIG:=}" "${MAKE:=make}"
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
-# This make is nobody's child: the job server's pipes of the one above are not open here.
+# A make of its own: the job server's pipes of the parent make are not open here.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 n=0
 
-# report NAME STATUS: a test that passes if STATUS is 0; $work/log says why not
+# report NAME STATUS: a test that passes if STATUS is 0; otherwise it prints $work/log
 report()
 {
 	n=$((n + 1))
@@ -28,13 +28,13 @@ skip()
 	echo "ok $n - $1 # SKIP $2"
 }
 
-# staged MAKEARGS...: make with the stage as the root
+# staged MAKEARGS...: make with the stage as DESTDIR
 staged()
 {
 	(cd "$top_builddir" && "$MAKE" "$@" DESTDIR="$work/stage" >"$work/log" 2>&1)
 }
 
-# ends WHY: the rest cannot be tried here
+# ends WHY: skips the remaining tests
 ends()
 {
 	skip "consumers" "$1"
@@ -57,7 +57,7 @@ if $NM "$libdir"/libhurwitz.a "$libdir"/libhurwitz.so 2>/dev/null |
 	ends "an instrumented build: applications would need its flags"
 fi
 
-# Paths in hurwitz.pc are as after a real installation: the sysroot puts the stage before them.
+# Paths in hurwitz.pc are those of a real installation; the sysroot prefixes the stage.
 PKG_CONFIG_PATH=$(dirname "$pc")
 PKG_CONFIG_SYSROOT_DIR=$work/stage
 PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1
@@ -89,8 +89,8 @@ cp "$work/app.c" "$work/app.cc"
 version=$("$PKG_CONFIG" --modversion hurwitz)
 want="$version 5 -1 -2 0"
 
-# consumer NAME FLAGS WORDS...: compile the application with WORDS and pkg-config's FLAGS, run it.
-# The loader is pointed to the stage, as it would be to an installed library.
+# consumer NAME FLAGS WORDS...: compiles the application with WORDS and pkg-config's FLAGS, runs it.
+# LD_LIBRARY_PATH points to the stage, as the loader's configuration would to an installed library.
 consumer()
 {
 	name=$1
@@ -107,7 +107,7 @@ consumer()
 	report "$name" $status
 }
 
-# The application that is installed as an example, by its own Makefile and by CMake
+# The application that is installed as an example, built by its Makefile and by CMake
 example=$(find "$work/stage" -path '*/examples/app/app.c')
 example=${example%/app.c}
 example() # NAME PROGRAM WORDS...: runs the words, which build it, then the program
@@ -160,7 +160,7 @@ else
 	skip "the example by autoconf and automake" "no autoconf and automake"
 fi
 
-# app.c comes before the libraries that it needs, as the flags stand last.
+# pkg-config's flags come last: app.c must precede the libraries that it needs.
 {
 	if [ -e "$libdir/libhurwitz.so" ]; then
 		consumer "C, dynamic" --libs $CC "$work/app.c"
@@ -201,7 +201,7 @@ fi
 	fi
 }
 
-# Whatever was installed is taken away again. The shared library went before, above.
+# Uninstall removes all that was installed. The shared library was removed above.
 staged uninstall
 report "make uninstall" $?
 find "$work/stage" ! -type d >"$work/log"

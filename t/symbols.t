@@ -1,5 +1,5 @@
 #!/bin/sh
-# symbols.t - what the linker sees: hz_* alone, no constructors, no executable stack
+# symbols.t - exports only hz_*; no constructors, no executable stack
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM, CC and CXX may be several words
 set -u
@@ -9,7 +9,7 @@ static=$top_builddir/.libs/libhurwitz.a
 # shellcheck source=t/tap.sh
 . "$top_srcdir/t/tap.sh"
 
-# The names that a compiler adds of itself: on i386, in instrumented builds.
+# Names that compilers add: on i386, and in instrumented builds
 compilers='^(__x86[.]get_pc_thunk|__asan|__ubsan|__tsan|__msan|__sanitizer|__gcov|__llvm|__odr|mangle_path|__start_|__stop_)'
 
 if [ ! -e "$shared" ] && [ ! -e "$static" ]; then
@@ -23,7 +23,7 @@ if [ -e "$shared" ]; then
 		"$(echo "$exported" | grep -qx hz_version || echo "it does not")"
 	report "the shared library exports hz_* alone" \
 		"$(echo "$exported" | grep -v '^hz_' | grep -Ev "$compilers")"
-	# A function that was declared and never written is found here.
+	# Finds functions that are declared but not defined.
 	report "the shared library has every function of hurwitz.h" \
 		"$(sed -n 's/^HZ_API.*[ *]\(hz_[a-z0-9_]*\)(.*/\1/p' \
 			"$top_srcdir/include/hurwitz.h" | while read -r name; do
@@ -47,7 +47,7 @@ else
 	for _ in 1 2; do skip "names of the archive" "no archive in this build"; done
 fi
 
-# Sanitizers and coverage register themselves in constructors; the library itself has none.
+# Sanitizers and coverage have constructors; the library itself has none.
 if [ ! -e "$static" ] || ! command -v objdump >/dev/null 2>&1; then
 	skip "no constructors" "no archive, or no objdump"
 	skip "no executable stack" "no archive, or no objdump"
@@ -58,7 +58,7 @@ else
 	report "the archive has no constructors" \
 		"$(objdump -h "$static" 2>/dev/null |
 			grep -E '[.](init_array|fini_array|ctors|dtors|preinit_array)')"
-	# Without this note in each object the linker makes the whole program's stack executable.
+	# Without this note in each object the linker makes the program's stack executable.
 	report "every object says that its stack is not executable" \
 		"$(objdump -h "$static" 2>/dev/null | awk '
 			/file format elf/ { if (name != "" && !noted) print name; name = $1; noted = 0 }

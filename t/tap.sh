@@ -1,9 +1,9 @@
-# tap.sh - what the shell tests share
+# tap.sh - shared by the shell tests
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck shell=sh
 n=0
 
-# report NAME LINES: a test that passes if there are none
+# report NAME LINES: a test that passes if LINES is empty
 report()
 {
 	n=$((n + 1))

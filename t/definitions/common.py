@@ -1,4 +1,4 @@
-# common.py - dtypes, files, the command, and cases: what all families share
+# common.py - shared by all families: dtypes, files, the command, cases
 # SPDX-License-Identifier: BSD-2-Clause
 """A case draws operands, calls the command once or several times, and compares what it wrote."""
 import os
@@ -8,12 +8,12 @@ import warnings
 
 import numpy as np
 
-# Infinities and parts of complex numbers that are left out are meant.
+# Overflow to infinity and dropping imaginary parts are intended.
 warnings.simplefilter("ignore")
 
 # ---- Element types -------------------------------------------------------------------------------
 
-# Bits of the significand, the least exponent (of numbers in [1/2, 1) 2^e), the largest number.
+# Bits of the significand, smallest exponent (numbers are in [1/2, 1) 2^e), largest number
 FLOATS = {
     "f64": (53, -1021, np.finfo(np.float64).max),
     "f32": (24, -125, float(np.finfo(np.float32).max)),
@@ -24,7 +24,7 @@ NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uin
 
 
 def rounded(x, dtype):
-    """The numbers of a type nearest to x, ties to even, in float64."""
+    """x rounded to a dtype, ties to even, in float64."""
     x = np.asarray(x, dtype=np.float64)
     if dtype == "f64":
         return x
@@ -36,12 +36,12 @@ def rounded(x, dtype):
 
 
 def f32(x):
-    """x rounded to f32, in float64: products and sums of these are rounded by another f32()."""
+    """x rounded to f32, in float64; products and sums of such numbers need another f32()."""
     return np.asarray(np.asarray(x, dtype=np.float64).astype(np.float32), dtype=np.float64)
 
 
 def half_ulp(x, dtype):
-    """Half the distance of numbers of a type at x, which one rounding may cost."""
+    """Half the distance between adjacent numbers of a dtype near x: the error of one rounding."""
     bits, least, _ = FLOATS[dtype]
     _, exponent = np.frexp(np.asarray(x, dtype=np.float64))
     return np.ldexp(0.5, np.maximum(exponent, least) - bits)
@@ -53,7 +53,7 @@ def unit(dtype):
 
 
 def stored(x, dtype):
-    """x as an array for a file: bfloat16 travels as uint16."""
+    """x as an array for a file; bf16 is stored as uint16."""
     if dtype == "bf16":
         bits = rounded(x, dtype).astype(np.float32).reshape(-1).view(np.uint32)
         return (bits >> 16).astype(np.uint16).reshape(np.shape(x))
@@ -61,7 +61,7 @@ def stored(x, dtype):
 
 
 def values(raw, dtype):
-    """The way back, in float64."""
+    """The inverse of stored(), in float64."""
     if dtype == "bf16":
         bits = raw.reshape(-1).astype(np.uint32) << 16
         return bits.view(np.float32).astype(np.float64).reshape(raw.shape)
@@ -69,7 +69,7 @@ def values(raw, dtype):
 
 
 class Floats:
-    """Floats as a file has them: the array in it, its type, and the values in float64."""
+    """Floats in a file: the stored array, its dtype, and the values in float64."""
 
     def __init__(self, x, dtype):
         self.dtype = dtype
@@ -81,7 +81,7 @@ class Floats:
 # ---- The random numbers of the library -----------------------------------------------------------
 
 def splitmix64(seed, index):
-    """Output number `index`, from 0, of splitmix64 started at seed."""
+    """Output `index`, counted from 0, of splitmix64 with that seed."""
     mask = (1 << 64) - 1
     z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -90,14 +90,14 @@ def splitmix64(seed, index):
 
 
 def uniform53(seed, index):
-    """The same as a number in [0, 1): its upper 53 bits."""
+    """The same as a number in [0, 1), from its upper 53 bits."""
     return (splitmix64(seed, index) >> 11) * 2.0**-53
 
 
 # ---- Gradients -----------------------------------------------------------------------------------
 
 def gradient(loss, x, some):
-    """d loss / dx at the flat indices `some`, by complex steps: exact to rounding.
+    """d loss / dx at the flat indices `some`, by complex steps, exact up to rounding.
 
     loss takes an array of complex numbers and must be written in analytic functions: squares, not
     squared moduli; where() by real parts.
@@ -116,11 +116,11 @@ def gradient(loss, x, some):
 # ---- The command ---------------------------------------------------------------------------------
 
 class Failure(Exception):
-    """A comparison that failed, with the command line."""
+    """A failed comparison, with the command line."""
 
 
 class Tool:
-    """The command, on one device at one instruction-set level."""
+    """The command on one device at one ISA level."""
 
     def __init__(self, path, device, level):
         self.path, self.device, self.level = path, device, level
@@ -135,14 +135,14 @@ class Tool:
         return self.device != "cpu"
 
     def call(self, arguments, directory):
-        """The exit status and standard output and error of one call."""
+        """Returns the exit status, standard output and standard error of a call."""
         done = subprocess.run([self.path, *arguments], cwd=directory, env=self.environ, timeout=600,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", check=False)
         return done.returncode, done.stdout, done.stderr
 
     def line(self, arguments, directory):
-        """The same as a command line for a shell."""
+        """The same call as a shell command line."""
         level = "" if self.cuda else "HURWITZ_ISA=%s " % self.level
         words = " ".join(shlex.quote(a) for a in [self.path, *arguments])
         return "cd %s && %s%s" % (shlex.quote(directory), level, words)
@@ -159,18 +159,18 @@ class Case:
     # -- Operands
 
     def pick(self, *choices):
-        """One of several."""
+        """A random one of the choices."""
         return choices[self.rng.integers(len(choices))]
 
     def large(self):
-        """Whether to take sizes that want what is made for such: mostly on a GPU."""
+        """Whether to take sizes large enough for special kernels: more often on a GPU."""
         return self.chance(0.35 if self.tool.cuda else 0.04)
 
     def chance(self, p=0.5):
         return bool(self.rng.random() < p)
 
     def size(self, most=20, zero=True):
-        """A size: mostly small and odd, now and then 1 or 0."""
+        """A size: mostly small and odd, sometimes 1 or 0."""
         if zero and self.chance(0.03):
             return 0
         return self.pick(1, 2, 3, 4, 5, int(self.rng.integers(1, most + 1)),
@@ -180,12 +180,12 @@ class Case:
         return tuple(self.size(most, zero) for _ in range(ndim))
 
     def dtype(self, *choices):
-        """A type of floats; GPUs take no float64."""
+        """A float dtype; GPUs do not support f64."""
         word = self.pick(*(choices or ("f32", "f32", "f16", "bf16", "f64")))
         return "f32" if word == "f64" and self.tool.cuda else word
 
     def floats(self, shape, dtype, scale=1.0, integers=0):
-        """Normal numbers, or integers up to a bound."""
+        """Normal random numbers, or integers up to a bound."""
         if integers:
             return Floats(self.rng.integers(-integers, integers + 1, shape).astype(float), dtype)
         return Floats(self.rng.standard_normal(shape) * scale, dtype)
@@ -197,7 +197,7 @@ class Case:
     # -- The call
 
     def write(self, path, raw):
-        """An .npy file, in any order of elements and of bytes that the format has."""
+        """Writes an .npy file in a random element order and byte order."""
         raw = np.asarray(raw)
         if self.chance(0.2) and raw.ndim > 1:
             raw = np.asfortranarray(raw)
@@ -207,7 +207,7 @@ class Case:
             np.lib.format.write_array(f, raw, version=self.pick((1, 0), (1, 0), (2, 0), (3, 0)))
 
     def arguments(self, primitive, keys, inputs, outputs, holding=None):
-        """Writes operands and makes the arguments of a call, in any order."""
+        """Writes operands to files; returns the arguments of a call, in random order."""
         words = ["%s=%s" % (k, v) for k, v in keys.items() if v is not None]
         for name, value in inputs.items():
             if value is None:
@@ -238,7 +238,7 @@ class Case:
         return ["run", *device, primitive, *words]
 
     def run(self, primitive, keys, inputs, outputs, holding=None):
-        """Calls the command; returns the arrays of its outputs, by names.
+        """Calls the command; returns the arrays of its outputs by name.
 
         `outputs` are names, with ":type" if the command is to be told; `holding` has what the
         files of some of them hold before.
@@ -255,7 +255,7 @@ class Case:
         return got
 
     def refused(self, primitive, keys, inputs, outputs, status=(2,)):
-        """Calls the command, which has to refuse it, say why, and leave no output."""
+        """Calls the command, which must fail with a message and leave no output."""
         arguments = self.arguments(primitive, keys, inputs, outputs)
         self.refused_line(arguments, status, outputs)
 
@@ -279,12 +279,12 @@ class Case:
         raise Failure("%s\n%s" % (sentence, self.command))
 
     def alike(self, name, got, want):
-        """Shapes, which come before all else."""
+        """Compares shapes, before anything else."""
         if got.shape != want.shape:
             self.fail("%s has the shape %s, not %s" % (name, got.shape, want.shape))
 
     def exact(self, name, got, want, where=None):
-        """Numbers that have to be these, or both NaN."""
+        """Compares numbers: equal, or both NaN."""
         want = np.asarray(want)
         self.alike(name, got, want)
         wrong = got != want
@@ -295,13 +295,13 @@ class Case:
         self.report(name, wrong, got, want, None)
 
     def same(self, name, raw, dtype, want):
-        """Floats of a type that have to be these."""
+        """Compares floats of a dtype: equal."""
         if raw.dtype != NUMPY[dtype]:
             self.fail("%s is %s, not %s" % (name, raw.dtype, dtype))
         self.exact(name, values(raw, dtype), want)
 
     def near(self, name, raw, dtype, want, bound=0.0, where=None):
-        """Floats of a type within `bound`, and one rounding, of what they should be."""
+        """Compares floats of a dtype: within `bound` plus one rounding."""
         if raw.dtype != NUMPY[dtype]:
             self.fail("%s is %s, not %s" % (name, raw.dtype, dtype))
         want = np.real(np.asarray(want)).astype(np.float64)
@@ -327,8 +327,8 @@ class Case:
             name, index, got[i], want[i], within, np.count_nonzero(wrong), wrong.size))
 
     def gradients(self, name, raw, dtype, loss, x, relative, held=None, most=40, floor=0.0):
-        """Some elements of a gradient against complex steps, within `relative` of the largest of
-        them, and `floor`, which is for those that nearly cancel."""
+        """Compares some elements of a gradient with complex steps: within `relative` of the largest
+        of them, plus `floor` for terms that nearly cancel."""
         x = np.asarray(x)
         if raw.dtype != NUMPY[dtype]:
             self.fail("%s is %s, not %s" % (name, raw.dtype, dtype))

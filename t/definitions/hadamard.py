@@ -1,6 +1,6 @@
-# hadamard.py - Walsh-Hadamard transforms, with quantization and back
+# hadamard.py - Walsh-Hadamard transforms, also with quantization and dequantization
 # SPDX-License-Identifier: BSD-2-Clause
-"""y = scale D_post H D_s x, H being block diagonal, of blocks B_m (x) S_2^k over their root."""
+"""y = scale D_post H D_s x; H is block diagonal, with blocks B_m (x) S_2^k / sqrt(m 2^k)."""
 import numpy as np
 
 from .common import Floats, half_ulp, rounded, splitmix64
@@ -24,14 +24,14 @@ def legendre(q):
 
 
 def paley1(q):
-    """q = 3 mod 4: 1 + S with S = -S^T."""
+    """For q = 3 mod 4: 1 + S with S = -S^T."""
     s = np.zeros((q + 1, q + 1))
     s[0, 1:], s[1:, 0], s[1:, 1:] = -1, 1, legendre(q)
     return np.eye(q + 1) + s
 
 
 def paley2(q):
-    """q = 1 mod 4: of C = C^T."""
+    """For q = 1 mod 4: from C = C^T."""
     c, one = np.zeros((q + 1, q + 1)), np.eye(q + 1)
     c[0, 1:], c[1:, 0], c[1:, 1:] = 1, 1, legendre(q)
     return np.block([[c + one, c - one], [c - one, -c - one]])
@@ -42,7 +42,7 @@ def is_prime(q):
 
 
 def base_by_formula(kind, m):
-    """The base matrix of order m where a formula gives it."""
+    """The base matrix of order m, if there is a formula for it."""
     if kind in ("auto", "paley2") and m % 2 == 0 and is_prime(m // 2 - 1) and m // 2 % 4 == 2:
         return paley2(m // 2 - 1)
     if kind == "paley1" and is_prime(m - 1) and m % 4 == 0:
@@ -63,7 +63,7 @@ BASES = [("paley1", 12, "k"), ("paley1", 20, "k"), ("paley1", 28, "k"), ("paley1
 
 
 def base_of(case, kind, m, like):
-    """The base matrix: entries by formula, else what the command makes of the unit matrix."""
+    """The base matrix: from its formula, otherwise the command's transform of the identity."""
     known = base_by_formula(kind, m)
     if known is not None:
         return known
@@ -80,12 +80,12 @@ def base_of(case, kind, m, like):
 
 
 def power_of_two(n):
-    """The largest that divides n."""
+    """The largest power of two that divides n."""
     return n & -n
 
 
 def plan_of(n, plan, max_block=0, min_block=16):
-    """The lengths that a plan makes of n, or None where it cannot."""
+    """The block lengths of a plan for n, or None if it does not support n."""
     if plan == "auto":
         plan = "sylvester" if power_of_two(n) == n else "greedy"
     if plan == "sylvester":
@@ -108,7 +108,7 @@ def plan_of(n, plan, max_block=0, min_block=16):
 
 
 class Transform:
-    """A transform of a length, with its keys and operands: drawn by draw()."""
+    """A transform of some length with its keys and operands; draw() makes random ones."""
 
     def __init__(self):
         self.n = self.block = 0
@@ -118,7 +118,7 @@ class Transform:
         self.rounds = []
 
     def apply(self, x, back=False):
-        """y of x, along the last axis, and a bound of the error of f32 arithmetic."""
+        """The transform of x along the last axis, and the error bound of f32 arithmetic."""
         d, e = (self.after, self.before) if back else (self.before, self.after)
         h = self.matrix.T if back else self.matrix
         scaled = x * d
@@ -139,13 +139,13 @@ class Transform:
 
 
 def signs_of_seed(n, seed):
-    """Word w is the first output of splitmix64 started at seed + w; a set bit is a minus."""
+    """Word w is the first output of splitmix64 with seed + w; a set bit means -1."""
     words = [splitmix64((seed + w) & (2**64 - 1), 0) for w in range((n + 63) // 64)]
     return np.array([-1.0 if words[i // 64] >> i % 64 & 1 else 1.0 for i in range(n)])
 
 
 def draw_factors(case, name, transform):
-    """s or post: factors, or signs as int8 or as bits, of the whole axis or of a block."""
+    """s or post: factors, or signs as int8 or as bits, for the whole axis or a block."""
     n = transform.n
     length = case.pick(n, transform.block)
     kind = case.pick("f32", "f16", "bf16", "int8", "uint8")
@@ -163,7 +163,7 @@ def draw_factors(case, name, transform):
 
 
 def draw(case, multiple=1, most=384, rows=True):
-    """A transform; `multiple` is what its length has to be a multiple of."""
+    """A random transform whose length is a multiple of `multiple`."""
     t = Transform()
     if most == 384 and case.large():
         most = case.pick(1024, 2048)
@@ -253,7 +253,7 @@ def hadamard(case):
 # ---- Quantization in the same pass ---------------------------------------------------------------
 
 def small_floats(mantissa, bias, special):
-    """The finite numbers of an 8-bit format by code, NaN elsewhere."""
+    """The numbers of an 8-bit format by code; NaN for codes that are not finite."""
     table = np.full(256, np.nan)
     for code in range(256):
         e, m = (code & 127) >> mantissa, code & (1 << mantissa) - 1
@@ -271,7 +271,7 @@ QMAX = {"s8": 127.0, "s4": 7.0, "e4m3": 448.0, "e5m2": 57344.0}
 
 
 def decoded(q, form):
-    """What codes mean, before their scale."""
+    """The values of codes before scaling."""
     if form == "s8":
         return q.astype(np.float64)
     if form == "s4":
@@ -282,7 +282,7 @@ def decoded(q, form):
 
 
 def widest(t, form):
-    """Half the distance of codes at t, which the nearest code may be off."""
+    """Half the distance between the codes around t: the largest rounding error."""
     if form in ("s8", "s4"):
         return np.full(t.shape, 0.5)
     mantissa, least = (3, -6) if form == "e4m3" else (2, -14)
@@ -291,7 +291,7 @@ def widest(t, form):
 
 
 def quantized(case, t, x, q, scale, form, kind, bound, round_to):
-    """Checks codes and scales of t, which the library knows within bound."""
+    """Checks codes and scales of t, given that the library's t is within bound."""
     qmax = QMAX[form]
     if round_to:
         bound = bound + 2 * half_ulp(t, round_to)

@@ -1,7 +1,7 @@
 # lattice.py - the hierarchical nested lattice quantizer
 # SPDX-License-Identifier: BSD-2-Clause
-"""A point is p = sum_m q^m c(b_m), c(b) = G b - q Q(G b / q) being the leader of the coset of the
-digits b. Points are integers here: coordinates, of E8 doubled, of A2 three that sum to 0."""
+"""A point is p = sum_m q^m c(b_m), where c(b) = G b - q Q(G b / q) is the coset leader of the
+digits b. Points are integers here: coordinates; for E8 doubled, for A2 three that sum to 0."""
 import numpy as np
 
 from . import hadamard
@@ -41,7 +41,7 @@ class Lattice:
         return np.rint(p @ self.inverse.T).astype(np.int64) % q
 
     def nearest(self, y):
-        """Q(y) of real coordinates, halves to even, and by how much it was chosen."""
+        """Q(y) of real coordinates, halves to even, and its margin over the runner-up."""
         if self.kind == "A2":
             third = y[..., 1] / np.sqrt(3)
             t = np.stack([y[..., 0] + third, -2 * third, third - y[..., 0]], -1)
@@ -50,7 +50,7 @@ class Lattice:
         if self.kind == "E8":
             a, b = self.even(y, np.rint(y)), self.even(y - 0.5, np.rint(y - 0.5)) + 0.5
             cost_a, cost_b = np.sum((y - a) ** 2, -1), np.sum((y - b) ** 2, -1)
-            # on a coarse grid costs in f32 are exact, and ties are ties
+            # on a coarse grid costs are exact in f32, so ties stay ties
             grid = np.all(y * 64 == np.rint(y * 64), -1) & (cost_a == cost_b)
             margin = np.where(grid, np.inf, np.abs(cost_a - cost_b))
             return self.nearer(a, b, cost_a, cost_b), margin
@@ -60,7 +60,7 @@ class Lattice:
         return f.astype(np.int64), np.full(y.shape[:-1], np.inf)
 
     def doubt(self, t):
-        """How far t of A2 is from where another point would be taken."""
+        """The distance of t of A2 from the boundary where another point is nearest."""
         f = np.rint(t)
         r = t - f
         half = np.min(0.5 - np.abs(r), -1)
@@ -70,7 +70,7 @@ class Lattice:
         return np.minimum(half, np.where(s != 0, gap, np.inf)) / (1 + np.max(np.abs(t), -1) / 4)
 
     def divided(self, p, q):
-        """Q(p / q) of points, in integers, halves up, so that Q(y + p) = Q(y) + p."""
+        """Q(p / q) in integers, halves up, so that Q(y + p) = Q(y) + p."""
         if self.kind == "E8":
             f = (p + q) // (2 * q)
             a = self.even(p, f, 2 * q)
@@ -85,7 +85,7 @@ class Lattice:
 
     @staticmethod
     def even(y, f, q=1):
-        """f, or where its sum is odd: the first of the largest error goes the other way."""
+        """f; where its sum is odd, the first of the largest errors is rounded the other way."""
         r = y - q * f
         k = np.argmax(np.abs(r), -1)[..., None]
         odd = np.sum(f, -1, keepdims=True).astype(np.int64) % 2 == 1
@@ -96,7 +96,7 @@ class Lattice:
 
     @staticmethod
     def sum_zero(f, r):
-        """f, or where its sum is not 0: the first that was moved most goes the other way."""
+        """f; where its sum is not 0, the first element that moved most rounds the other way."""
         s = np.sum(f, -1, keepdims=True)
         g = f.copy()
         for sign, k in ((1, np.argmin(r, -1)), (-1, np.argmax(r, -1))):
@@ -107,7 +107,7 @@ class Lattice:
 
     @staticmethod
     def nearer(a, b, cost_a, cost_b):
-        """The nearer of two, of equals that with the smaller first coordinate; doubled."""
+        """The nearer of two points, doubled; of equals that with the smaller first coordinate."""
         first = (cost_a < cost_b) | ((cost_a == cost_b) & (a[..., 0] < b[..., 0]))
         point = np.where(first[..., None], 2 * a, 2 * b)
         return np.rint(point).astype(np.int64)
@@ -119,14 +119,14 @@ class Lattice:
 
 
 class Code:
-    """A lattice with q, M, and an offset o: digits of points and back."""
+    """A lattice with q, M and an offset o: converts points to digits and back."""
 
     def __init__(self, lattice, q, levels, offset=None):
         self.lattice, self.q, self.levels = lattice, q, levels
         self.offset = np.zeros(len(lattice.basis), dtype=np.int64) if offset is None else offset
 
     def encode(self, g):
-        """Digits [..., M, d] of points g with the offset, and whether they fit."""
+        """Digits [..., M, d] of points g, which include the offset, and whether they fit."""
         digits = []
         for _ in range(self.levels):
             b = self.lattice.digits(g, self.q)
@@ -135,7 +135,7 @@ class Code:
         return np.stack(digits, -2), ~np.any(g, -1)
 
     def decode(self, digits, coarsest=0):
-        """Points of digits, of all levels or of the coarsest."""
+        """Points of digits of all levels, or of the coarsest ones."""
         first = self.levels - coarsest if coarsest else 0
         return sum(self.q**m * self.lattice.leaders(digits[..., m, :], self.q)
                    for m in range(first, self.levels))
@@ -149,7 +149,7 @@ class Code:
         return self.lattice.leaders(every, q).mean(0)
 
     def center(self):
-        """The point nearest to the mean of the code."""
+        """The point nearest to the code's mean."""
         mean = self.mean_leader() * (self.q**self.levels - 1) / (self.q - 1)
         return self.lattice.nearest(self.lattice.coordinates(mean)[None])[0][0]
 
@@ -161,7 +161,7 @@ class Code:
         return np.uint8 if most <= 256 else np.uint16 if most <= 65536 else np.uint32
 
     def packings(self):
-        """Those that there are for this code."""
+        """The packings that this code supports."""
         d, q, m = self.lattice.d, self.q, self.levels
         return [p for p, fits in (("level", q**d <= 2**32), ("full64", q**(d * m) <= 2**64),
                                   ("multiword", True)) if fits]
@@ -194,7 +194,7 @@ class Code:
 # ---- Drawing -------------------------------------------------------------------------------------
 
 def draw_code(case, full=False):
-    """A code, its keys, and z; full: only what has all leaders in a table."""
+    """A random code, its keys, and z; full: only codes with all leaders in a table."""
     kind = case.pick("Z", "Z", "A2", "D", "D", "D", "E8", "E8")
     d = {"A2": 2, "E8": 8}.get(kind) or (case.pick(4, 4, 2, 3, 5, 8) if kind == "D" else
                                          case.pick(1, 2, 3, 8))
@@ -225,7 +225,7 @@ def draw_code(case, full=False):
 
 
 class Scales:
-    """beta, alpha, and the policy: the scales that blocks may have."""
+    """beta, alpha and the policy: the scales of blocks."""
 
     def __init__(self, case, code, policies=("none", "t", "clip", "bank", "group")):
         self.policy = case.pick(*policies)
@@ -257,11 +257,11 @@ class Scales:
         return self.policy in ("t", "bank", "group")
 
     def shape(self, blocks, d):
-        """How many T a row has."""
+        """The shape of T."""
         return -(-blocks * d // self.group) if self.group else blocks
 
     def of_blocks(self, t, blocks, d):
-        """The scale of each block; T beyond the scales counts as the last."""
+        """The scale of each block; T beyond the last scale means the last."""
         if t is None:
             return self.scales[0]
         s = self.scales[np.minimum(t, len(self.scales) - 1)]
@@ -271,7 +271,7 @@ class Scales:
 # ---- Encoding ------------------------------------------------------------------------------------
 
 class Choice:
-    """What becomes of blocks [rows, blocks, d] of x, and where that is in doubt."""
+    """The encoding of blocks [rows, blocks, d] of x, and where rounding makes it ambiguous."""
 
     def __init__(self, code, scales, x, dither):
         self.code, self.scales, self.dither = code, scales, dither
@@ -287,7 +287,7 @@ class Choice:
         self.overload = 0
 
     def at(self, s, factor=1.0):
-        """Digits, whether they fit, the error, and doubt of all blocks at a scale."""
+        """For all blocks at a scale: digits, whether they fit, the error, and ambiguity."""
         v = f32(self.x * f32(1 / s))
         y = f32(f32(v * factor) + self.dither)
         inside = np.clip(y, -(2.0**20), 2.0**20)
@@ -298,7 +298,7 @@ class Choice:
         return digits, fits, error, margin < 2.0**-16
 
     def clip(self, s, open_, count):
-        """Shrinks what is left by the first 2^(-j/16) that fits."""
+        """Shrinks each block that does not fit by the first 2^(-j/16) that does."""
         j = 0
         while open_.any():
             digits, fits, _, unsure = self.at(s, f32(2.0 ** (-j / 16)))
@@ -310,11 +310,11 @@ class Choice:
             open_ = open_ & ~fits
             j += 1
             if j > 4000:
-                self.unsure |= open_    # x / s is beyond f32
+                self.unsure |= open_    # x / s exceeds f32
                 break
 
     def nans(self):
-        """A block with a NaN is coded as o, with T = 0."""
+        """A block with a NaN is encoded as o, with T = 0."""
         o, _ = self.code.encode(np.broadcast_to(self.code.offset, (1, len(self.code.offset))))
         self.digits[self.nan] = o[0]
         self.t[self.nan] = 0
@@ -345,7 +345,7 @@ class Choice:
                 best = np.where(take, error, best)
                 self.t[take], self.digits[take] = i, digits[take]
             if policy == "bank" and not self.scales.first_fit:
-                # where sums are exact, the first of equals is taken
+                # where sums are exact, the first of equal scales is taken
                 exact = self.scales.beta in (1.0, 0.5) and \
                     np.all(self.x * 64 == np.rint(self.x * 64), -1)
                 self.unsure |= (second - best < 2.0**-16 * best) & np.isfinite(second) & \
@@ -358,7 +358,7 @@ class Choice:
         self.nans()
 
     def groups(self):
-        """Policy group: one T for blocks that lie together."""
+        """Policy group: one T for consecutive blocks."""
         per = self.scales.group // self.code.lattice.d
         s = self.scales.scales
         rows, blocks = self.nan.shape
@@ -391,7 +391,7 @@ class Choice:
 
 
 def draw_values(case, code, scales, shape):
-    """x: normal, on a grid that hits ties, or with NaN and Inf."""
+    """x: normal numbers, numbers on a grid with ties, or with NaN and Inf."""
     spread = scales.beta * code.q**code.levels / 4
     x = case.rng.standard_normal(shape) * spread * case.pick(0.3, 0.7, 1.5)
     if case.chance(0.3):
@@ -404,7 +404,7 @@ def draw_values(case, code, scales, shape):
 
 
 def cut(x, d):
-    """Blocks of rows, the last one filled up with 0."""
+    """Rows as blocks, the last one padded with 0."""
     blocks = -(-x.shape[-1] // d)
     wide = np.zeros((*x.shape[:-1], blocks * d))
     wide[..., :x.shape[-1]] = x
@@ -472,7 +472,7 @@ def draw_digits(case, code, shape):
 
 
 def values_of(code, digits, scale, dither=0.0, coarsest=0):
-    """(p - o - z) s, with the mean of the levels left out added."""
+    """(p - o - z) s, plus the mean of the levels left out."""
     p = code.decode(digits, coarsest).astype(float)
     if coarsest and coarsest < code.levels:
         left = code.levels - coarsest
@@ -543,10 +543,10 @@ def run_repack(case):
     case.exact("to", got, code.pack(digits, target))
 
 
-# ---- There and back, rotated, by a basis of one's own --------------------------------------------
+# ---- Round trips, with a transform or a custom basis ---------------------------------------------
 
 def run_round_trip(case):
-    """Encoding and decoding of rows that are transformed, or by the caller's basis."""
+    """Encodes and decodes rows with a transform, or with the caller's basis."""
     if case.chance(0.5):
         code, keys = draw_code(case)
         keys.pop("offset", None)
@@ -557,7 +557,7 @@ def run_round_trip(case):
         codes = case.run("lattice_encode", keys, {"x": x, **t.inputs}, ["codes"])["codes"]
         keys["n"] = t.n
         got = case.run("lattice_decode", keys, {"codes": codes, **t.inputs}, ["y"])["y"]
-        # the same codes without the transform back
+        # the same codes, without the inverse transform
         plain = {k: v for k, v in keys.items() if k not in t.keys}
         y = case.run("lattice_decode", plain, {"codes": codes}, ["y"])["y"].astype(np.float64)
         want, bound = t.both(y, back=True)
@@ -580,8 +580,8 @@ def run_round_trip(case):
     case.report("lattice point", ~(np.abs(z - np.rint(z)) < 1e-4), z, np.rint(z), None)
     if int(made["overload"][0]):
         return
-    # Babai's plane of a reduced basis is within half the diagonal of its box, and that of LLL is
-    # at most as long as 2^((d-1)/4) and so on; the search finds the nearest of all
+    # Babai's nearest plane is within half the diagonal of the reduced basis' box, which for LLL is
+    # at most 2^((d-1)/4) times as long, and so on; the search finds the nearest point
     error = np.sqrt(np.sum((cut(x.values, d) - cut(y, d)) ** 2, -1))
     span = np.stack(np.meshgrid(*[np.arange(-2, 3)] * d, indexing="ij"), -1).reshape(-1, d)
     near = np.rint(cut(x.values, d) @ np.linalg.inv(exact).T)

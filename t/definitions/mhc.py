@@ -1,7 +1,7 @@
 # mhc.py - manifold-constrained hyper-connections
 # SPDX-License-Identifier: BSD-2-Clause
-"""u = sum_i p_i X[i], X'[i] = sum_j A_ij X[j] + q_i F(u), and where p, q and A come from. Streams
-are [T, n, C] here, coefficients [S, ...] with S dividing T. Gradients are those of these functions
+"""u = sum_i p_i X[i], X'[i] = sum_j A_ij X[j] + q_i F(u), and how p, q and A are computed. Streams
+are [T, n, C] here, coefficients [S, ...], where S divides T. Gradients are those of these functions
 by complex steps."""
 import itertools
 
@@ -25,7 +25,7 @@ OF_MAP = {"exp": ("cols", 0.0), "softmax": ("rows", 1e-6), "abs": ("rows", 1e-8)
 
 
 class Conventions:
-    """What the keys of a call choose."""
+    """The conventions that a call's keys select."""
 
     def __init__(self, preset="deepseek"):
         self.residual, self.map, self.order = "sinkhorn", "exp", "cols"
@@ -63,7 +63,7 @@ def draw_conventions(case, presets=tuple(PRESETS), sinkhorn_only=False):
 
 
 def sinkhorn(m, c):
-    """Divides columns and rows by their sums, by turns; rows are sums over the last axis."""
+    """Divides columns and rows by their sums alternately; row sums are over the last axis."""
     first = -2 if c.order == "cols" else -1
     other = -3 - first
     largest = np.take_along_axis(m, np.argmax(np.real(m), first, keepdims=True), first)
@@ -109,7 +109,7 @@ def run_sinkhorn_bwd(case):
 # ---- Streams -------------------------------------------------------------------------------------
 
 def of_tokens(c, tokens):
-    """Coefficients of each token: those of token t are at t / (T / S)."""
+    """Coefficients per token: those of token t are at t / (T / S)."""
     return np.repeat(c, tokens // len(c), 0) if len(c) else c
 
 
@@ -130,7 +130,7 @@ def post(x, f, q, a=None, bias=None):
 
 
 class Streams:
-    """Shapes of streams and of the tokens whose coefficients are shared, and operands of these."""
+    """Shapes of streams and of groups of tokens that share coefficients, and operands of both."""
 
     def __init__(self, case, shared=True, most=40, least=1):
         self.case = case
@@ -148,7 +148,7 @@ class Streams:
         self.tokens = int(np.prod(self.batch))
         self.sets = self.batch
         if shared and case.chance(0.3):
-            # fewer sets: the first dimensions, one, or none
+            # sets have the first dimensions of tokens, one dimension, or none
             self.sets = case.pick((1,), (), self.batch[:1], self.batch[:1])
         self.s = int(np.prod(self.sets))
 
@@ -164,7 +164,7 @@ class Streams:
         return self.case.floats((*self.sets, *tail), "f32")
 
     def flat(self, name, v):
-        """An operand's values with one dimension for tokens, or for sets."""
+        """An operand's values with the dimensions of tokens, or of sets, merged."""
         if name in ("x", "r", "dr", "y", "dy"):
             return v.reshape(self.tokens, self.n, self.c)
         if name in ("f", "u", "du", "h"):
@@ -176,13 +176,13 @@ class Streams:
         return v
 
     def sized(self, *terms):
-        """A bound of f32 sums of numbers of these sizes."""
+        """An error bound of f32 sums, given the sums of magnitudes."""
         return 32 * 2.0**-24 * sum(np.abs(t) for t in terms)
 
 
 def gradients_of(case, primitive, streams, function, operands, more, wanted, keys=None, loose=0,
                  accumulate=(), floor=0.0):
-    """Compares gradients of a loss, function of operands that are flat, with complex steps."""
+    """Compares gradients of a loss, a function of flat operands, with complex steps."""
     keys, holding = dict(keys or {}), {}
     wanted = [k for k in wanted if case.chance(0.8)] or list(wanted)[:1]
     if accumulate and case.chance(0.3):
@@ -249,7 +249,7 @@ def run_add_bwd(case):
     def loss(o):
         return np.sum(s.flat("dy", dy.values) * add(o["r"], o["q"], o["f"]))
 
-    # r itself is no operand of the gradients
+    # the gradients do not take r
     wanted = [k for k in "rfq" if case.chance(0.8)] or ["f"]
     got = case.run("mhc_add_bwd", {}, {"dy": dy, "f": operands["f"], "q": operands["q"]},
                    ["d" + k for k in wanted])
@@ -309,13 +309,13 @@ def sigma(z):
 
 
 def projected(x, phi, gain, rms_eps):
-    """y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + eps), of x [S, n C]."""
+    """y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + eps) for x [S, n C]."""
     mean = np.mean(x * x, -1, keepdims=True) + rms_eps
     return (x * gain) @ phi.T / np.sqrt(mean)
 
 
 def residual_of(z, n, c):
-    """a [S, n, n], a[new, old], of the numbers z behind those of p and q; [old, new] if so told."""
+    """a[S, new, old] from the z after those of p and q, which are [old, new] if old_new=1."""
     if c.residual == "identity":
         return np.broadcast_to(np.eye(n), (len(z), n, n))
     if c.residual == "lite":
@@ -350,7 +350,7 @@ def coefficients(y, alpha, bias, n, c, head=False):
 
 
 class Weights:
-    """phi, alpha, bias and so on of a call, with the function that they are for."""
+    """phi, alpha, bias and so on of a call, and the function that uses them."""
 
     def __init__(self, case, s, c, head=False, static=False):
         self.s, self.c, self.head = s, c, head
@@ -367,7 +367,7 @@ class Weights:
             self.given["norm"] = case.floats((s.c,), "f32")
 
     def sums(self, o, sets, of=lambda v: v):
-        """y [sets, m]; of=np.abs: the size of its terms."""
+        """y [sets, m]; with of=np.abs the sum of its terms' magnitudes."""
         means = o["x"].reshape(sets, self.s.tokens // sets, self.s.n * self.s.c).mean(1)
         return projected(of(means), of(o["phi"]), of(o.get("gain", 1.0)), self.c.rms_eps)
 
@@ -376,7 +376,7 @@ class Weights:
         return coefficients(y, o.get("alpha", np.ones(3)), o["bias"], self.s.n, self.c, self.head)
 
     def call(self, o, sets=None, with_u=True):
-        """u, p, q, a of a dict of flat operands."""
+        """u, p, q, a from a dict of flat operands."""
         x = o.get("x")
         sets = self.s.s if sets is None else sets
         y = self.sums(o, sets) if "phi" in o else np.zeros((sets, self.m))
@@ -389,7 +389,7 @@ class Weights:
         return u, p, q, a
 
     def slack(self, o):
-        """How far p, q, a move by y wrong by 2^-15 of its terms: far if map=abs has a y near 0."""
+        """How p, q, a change with y by 2^-15 of its terms: much if map=abs has a y near 0."""
         if "phi" not in o:
             return 0, 0, 0
         y, size = self.sums(o, self.s.s), self.sums(o, self.s.s, np.abs)
@@ -406,7 +406,7 @@ class Weights:
 
 
 def draw_layer(case, head=False, static=True, shared=True):
-    """Streams, conventions, weights and keys of a call; n <= 4 for lite."""
+    """Random streams, conventions, weights and keys of a call; n <= 4 for lite."""
     s = Streams(case, shared=False)
     c, keys = draw_conventions(case)
     if case.chance(0.6):
@@ -415,7 +415,7 @@ def draw_layer(case, head=False, static=True, shared=True):
         c, keys = Conventions("deepseek"), {}
     if c.residual == "lite" and s.n > 4:
         s.n = 4
-    # the preset of sequences takes the first of two dimensions of tokens for them
+    # in the preset for sequences, the first of two token dimensions counts sequences
     if keys.get("preset") == "seed" and len(s.batch) == 2:
         s.sets, s.s = s.batch[:1], s.batch[0]
     elif shared and case.chance(0.2):
@@ -427,12 +427,12 @@ def draw_layer(case, head=False, static=True, shared=True):
 
 
 def loose_of(c, s):
-    """The relative error of coefficients where they do not amplify that of y: see slack()."""
+    """The relative error of coefficients if they do not amplify that of y; see slack()."""
     return 2.0**-12 if s.dtype != "f32" else 2.0**-13
 
 
 def size_of_u(o, p, c):
-    """What errors of p are relative to in u; where terms nearly cancel, a norm enlarges them."""
+    """The magnitude that errors of p are relative to in u; norm amplifies where terms cancel."""
     size = mix_u(np.abs(p) + 0.05, np.abs(o["x"]))
     if "norm" in o:
         root = np.sqrt(np.mean(mix_u(p, o["x"]) ** 2, -1, keepdims=True) + c.norm_eps)
@@ -444,7 +444,7 @@ def compare_coefficients(case, s, got, want, slack, names=("p", "q", "a"), loose
     for name, value, more in zip(names, want, slack):
         if name in got:
             size = np.maximum(np.abs(value), 0.05)
-            # sets of fewer tokens may have any shape of so many
+            # sets may have any shape with that many elements
             v = got[name]
             if v.size != value.size:
                 case.fail("%s has %d elements, not %d" % (name, v.size, value.size))
@@ -471,7 +471,7 @@ def run_pre_like(primitive):
         got = case.run(primitive, keys, inputs, outputs)
         o = {k: s.flat(k, v.values) for k, v in inputs.items()}
         if "phi" not in inputs:
-            # static coefficients are one set, or as many equal ones
+            # static coefficients: one set, or equal ones per token
             u, p, q, a = w.call(o, 1, with_u=primitive == "mhc_pre")
             k = max((got[n].size // v.size for n, v in (("p", p), ("q", q), ("a", a))
                      if n in got), default=1)
@@ -584,7 +584,7 @@ def run_post_pre(case):
     got = case.run("mhc_post_pre", keys, {**inputs, **w.given}, outputs)
     case.near("y", got["y"], s.dtype, y.reshape(got["y"].shape),
               s.sized(post(**{k: np.abs(o) for k, o in v.items()})).reshape(got["y"].shape))
-    # what follows is of y as it was rounded
+    # from here on with y rounded to its dtype
     o = {k: g.values for k, g in w.given.items()}
     o["x"] = s.flat("y", values(got["y"], s.dtype))
     u, p, q, a = w.call(o)
@@ -596,7 +596,7 @@ def run_post_pre(case):
 
 
 def run_post_pre_bwd(case):
-    """Gradients of y, by what mhc_pre() makes of it, and of what y was made of."""
+    """Gradients of y, through mhc_pre(), and of the operands that y was computed from."""
     s, c, keys, w = draw_layer(case, static=False, shared=False)
     s.sets, s.s = s.batch, s.tokens
     keys.pop("sequences", None)
@@ -631,7 +631,7 @@ def run_post_pre_bwd(case):
     weights = [k for k in operands if case.chance(0.7)]
     holding = {}
     if case.chance(0.3):
-        # df and dq are of dy with what it held, and are not added to
+        # df and dq use dy including its old values; they are not accumulated
         keys["accumulate"] = 1
         like = {"dy": y, "dbranch_bias": branch_bias, **{"d" + k: operands[k] for k in weights}}
         holding = {k: case.floats(v.shape, v.dtype) for k, v in like.items()
@@ -642,7 +642,7 @@ def run_post_pre_bwd(case):
     loose = 2.0**-10 + 2.0**-18 * (1 + (s.tokens * s.c) ** 0.5 / 16)
     case.gradients("dy", got["dy"], s.dtype, lambda v: loss_of_y(s.flat("y", v), o), y.values,
                    loose, holding.get("dy"), most=24, floor=2.0**-18)
-    # df, dq and dbranch_bias are of dy, as it is or as it was rounded
+    # df, dq and dbranch_bias use dy, exact or rounded
     d = s.flat("dy", values(got["dy"], s.dtype))
     g, v = s.flat("q", q.values)[..., None], s.flat("f", f.values)[:, None, :] + shift
     rough = 2 * unit(s.dtype) + 2.0**-17
@@ -658,7 +658,7 @@ def run_post_pre_bwd(case):
                        holding.get("d" + k), most=24, floor=2.0**-18)
 
 
-# ---- Chains, diagnosis, initial weights ----------------------------------------------------------
+# ---- Chains, diagnostics, initial weights --------------------------------------------------------
 
 def run_recompute(case):
     s = Streams(case)

@@ -1,6 +1,6 @@
 # qgemm.py - quantization, and products of codes
 # SPDX-License-Identifier: BSD-2-Clause
-"""A code q stands for scale (q - zero). Products of codes are integers; all bits are defined."""
+"""A code q has the value scale (q - zero). Products of codes are integers; every bit is defined."""
 import math
 
 import numpy as np
@@ -24,7 +24,7 @@ def quantize(x, scale, zero, kind):
 
 
 def choose_qparams(low, high, kind, symmetric):
-    """The scale and zero of a range, in which 0 is counted."""
+    """The scale and zero point of a range extended to contain 0."""
     qmin = LIMITS[kind][0]
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     if symmetric:
@@ -40,7 +40,7 @@ def choose_qparams(low, high, kind, symmetric):
 
 
 def draw_parameters(case, shape, kind):
-    """Keys, operands, and the scale and zero of each element of an array."""
+    """Keys, operands, and the scale and zero point of each element of an array."""
     low, high = LIMITS[kind]
     if case.chance(0.4) or not shape or not all(shape):
         scale, zero = float(np.float32(case.rng.random() + 0.01)), int(case.rng.integers(low, high))
@@ -196,7 +196,7 @@ def rescale_tflite(acc, u, s):
 
 
 def sums_of(a, b, a_zero, b_zero, bias):
-    """acc, exact, then clamped to s32; a_zero for each row, b_zero for each column."""
+    """The exact accumulators, clamped to s32; a_zero per row, b_zero per column."""
     a = a.astype(np.int64) - a_zero
     b = b.astype(np.int64) - b_zero
     acc = np.matmul(a, b)
@@ -230,7 +230,7 @@ def draw_bounds(case, keys, low, high, scale):
 
 
 def draw_matrices(case, batched=True):
-    """Shapes [..., m, k] and [..., k, n], the batch of one repeated to the other's."""
+    """Shapes [..., m, k] and [..., k, n] whose batch dimensions broadcast."""
     m, n = case.size(33), case.size(40)
     k = case.pick(case.size(70), case.size(70), 128, 256, 300)
     if case.large():
@@ -250,7 +250,7 @@ def run_qgemm(case):
     out = case.pick(None, "u8", "s8", "s32", "f32", "f16", "bf16")
     floating = out in ("f32", "f16", "bf16")
     keys, inputs = {"out": out}, {}
-    # zeros
+    # zero points
     a_zero, b_zero = 0, 0
     how = case.pick("none", "number", "rows")
     if how == "number":

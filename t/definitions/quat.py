@@ -1,7 +1,7 @@
-# quat.py - quaternions, element by element, and products of matrices of them
+# quat.py - elementwise quaternion operations, and products of quaternion matrices
 # SPDX-License-Identifier: BSD-2-Clause
-"""q = w + xi + yj + zk in the last dimension; gradients are those of the formulas by complex
-steps, which is why these have sums of squares and no absolute values."""
+"""q = w + xi + yj + zk in the last dimension. Gradients are taken from the formulas by complex
+steps; the formulas therefore use sums of squares instead of absolute values."""
 import math
 
 import numpy as np
@@ -35,7 +35,7 @@ def norm(a):
 
 
 def rotate(q, v, normalize=False, inverse=False):
-    """q v conj(q) of quaternions v without real part."""
+    """q v conj(q) for quaternions v without a real part."""
     v = v * np.array([0.0, 1.0, 1.0, 1.0])
     y = mul(mul(conj(q), v), q) if inverse else mul(mul(q, v), conj(q))
     return y / square(q) if normalize else y
@@ -44,7 +44,7 @@ def rotate(q, v, normalize=False, inverse=False):
 # ---- Order of components -------------------------------------------------------------------------
 
 class Order:
-    """order=wxyz or xyzw: how arrays in files lie."""
+    """order=wxyz or xyzw: the order of components in files."""
 
     def __init__(self, case):
         self.xyzw = case.chance(0.3)
@@ -52,7 +52,7 @@ class Order:
             {"order": "wxyz"} if case.chance(0.2) else {}
 
     def wxyz(self, x):
-        """From the order of files; [..., 3] has no real part."""
+        """Converts from the order of files; [..., 3] has no real part."""
         if x.shape[-1] == 3:
             return np.concatenate([np.zeros_like(x[..., :1]), x], -1)
         return np.roll(x, 1, -1) if self.xyzw else x
@@ -64,7 +64,7 @@ class Order:
 
 
 def draw_pair(case, tail=()):
-    """Shapes of which each is repeated to the other."""
+    """Two shapes that broadcast to each other."""
     shape = case.shape(case.pick(0, 1, 1, 2, 3), 9)
     a, b = list(shape), list(shape)
     for s in (a, b):
@@ -77,18 +77,18 @@ def draw_pair(case, tail=()):
     return (*a, *tail, 4), (*b, *tail, 4)
 
 
-def repeated_sum(shape, *operands):
-    """The shape of operands repeated to each other."""
+def broadcast_shape(shape, *operands):
+    """The shape that operands broadcast to."""
     return np.broadcast_shapes(shape, *operands)
 
 
 def roundoff(x, dtype):
-    """What f32 (f64) arithmetic in few operations costs on numbers of this size."""
+    """The error of a few f32 (f64) operations on numbers of this magnitude."""
     return 16 * unit("f64" if dtype == "f64" else "f32") * np.abs(x)
 
 
 def held_before(case, shape, dtype, scale=1.0):
-    """keys, holding and what is added for accumulate=1; 0 where there is no file."""
+    """Keys, the old file, and the values that accumulate=1 adds to; 0 without a file."""
     if not case.chance(0.3):
         return {}, None, 0.0
     if case.chance(0.3):
@@ -97,10 +97,10 @@ def held_before(case, shape, dtype, scale=1.0):
     return {"accumulate": 1}, y, y.values
 
 
-# ---- Element by element --------------------------------------------------------------------------
+# ---- Elementwise operations ----------------------------------------------------------------------
 
 def product_of(case):
-    """The function of conj_a, conj_b and reversed, and the keys."""
+    """The function for random conj_a, conj_b and reversed, and the keys."""
     keys = {k: 1 for k in ("conj_a", "conj_b", "reversed") if case.chance(0.3)}
 
     def product(a, b):
@@ -123,7 +123,7 @@ def run_mul(case):
 
 
 def bwd_of(case, primitive, loss, operands, inputs, keys, dtype, size, accumulate=True):
-    """Gradients of a loss by some of its operands, wanted at random, accumulated at random."""
+    """Gradients of a loss for a random choice of operands, some of them accumulated."""
     wanted = [k for k in operands if case.chance(0.8)] or list(operands)[:1]
     holding, accumulate = {}, accumulate and case.chance(0.3)
     if accumulate:
@@ -142,7 +142,7 @@ def run_mul_bwd(case):
     dtype, order = case.dtype(), Order(case)
     a, b = (case.floats(s, dtype) for s in draw_pair(case))
     product, keys = product_of(case)
-    dy = case.floats(repeated_sum(a.shape, b.shape), dtype)
+    dy = case.floats(broadcast_shape(a.shape, b.shape), dtype)
 
     def loss(**new):
         x = {"a": a.values, "b": b.values, **new}
@@ -192,7 +192,7 @@ def run_axpy(case):
 
 
 def draw_one(case):
-    """Quaternions, some of them 0, very large or very small."""
+    """Random quaternions, some of them 0, very large or very small."""
     dtype, order = case.dtype(), Order(case)
     shape = (*case.shape(case.pick(0, 1, 1, 2, 3), 12), 4)
     if case.chance(0.1):
@@ -247,7 +247,7 @@ def run_inverse(case):
 
 
 def unary_bwd(primitive, function, keys_of=lambda case: {}):
-    """The gradient of a function of one quaternion, which has to be away from 0 for this."""
+    """The gradient of a function of one quaternion, which must not be near 0."""
 
     def run(case):
         dtype, order = case.dtype(), Order(case)
@@ -303,7 +303,7 @@ def run_rotate(case):
 def run_rotate_bwd(case):
     dtype, order, q, v, dims, keys = draw_rotation(case)
     q = Floats(q.values + np.sign(q.values + 0.01) * 0.25, dtype)
-    shape = repeated_sum(q.shape[:-1], v.shape[:-1])
+    shape = broadcast_shape(q.shape[:-1], v.shape[:-1])
     dy = case.floats((*shape, dims), dtype)
 
     def loss(**new):
@@ -327,7 +327,7 @@ def sigmoid(z):
 
 
 def activation(name, slope):
-    """The function of quaternions; those up to silu act on each component."""
+    """The activation as a function of quaternions; those up to silu act on each component."""
     def modrelu(q):
         n = norm(q)
         zero = np.real(n) == 0
@@ -352,7 +352,7 @@ def activation(name, slope):
 
 
 def draw_activation(case):
-    """name, slope and keys."""
+    """A random activation: name, slope and keys."""
     name = case.pick("none", "none", "relu", "leaky", "tanh", "sigmoid", "gelu", "silu", "modrelu",
                      "normclip")
     slope = {"leaky": 0.125, "modrelu": case.pick(-1.3125, 0.3125), "normclip": 1.3125}.get(name, 0)
@@ -363,7 +363,7 @@ def draw_activation(case):
 
 
 def spread(name, slope, z):
-    """How much an activation enlarges an error at z."""
+    """The factor by which an activation may enlarge an error at z."""
     if name == "modrelu":
         return 1.2 + 2 * abs(slope) / np.maximum(norm(z), 1e-3)
     return 1.2 if name == "none" else 2.0
@@ -372,7 +372,7 @@ def spread(name, slope, z):
 # ---- Products of matrices ------------------------------------------------------------------------
 
 def draw_products(case, dtype):
-    """method=, precision= and the relative error, of sum |a| |b|, that they may have, but for k."""
+    """method=, precision=, and their error relative to sum |a| |b|, apart from k."""
     keys = {}
     method = case.pick(None, None, "auto", "direct", "fast")
     precision = case.pick(None, None, "auto", "f32", "split", "tf32", "half")
@@ -389,13 +389,13 @@ def draw_products(case, dtype):
 
 
 def matmul(a, b, reversed_=False):
-    """sum over l of a[i, l] b[l, j], or of b[l, j] a[i, l]."""
+    """Sum over l of a[i, l] b[l, j], or of b[l, j] a[i, l]."""
     a, b = a[..., :, :, None, :], b[..., None, :, :, :]
     return np.sum(mul(b, a) if reversed_ else mul(a, b), -3)
 
 
 def op(name, x):
-    """n, t, c or h of a matrix of quaternions."""
+    """op n, t, c or h of a quaternion matrix."""
     if name in "th":
         x = np.swapaxes(x, -2, -3)
     return conj(x) if name in "ch" else x
@@ -412,7 +412,7 @@ def run_gemm(case):
     batch = case.shape(case.pick(0, 0, 0, 1, 2), 3)
     batch_a, batch_b = (case.pick(batch, batch, (), tuple(1 if case.chance(0.3) else d
                                                             for d in batch)) for _ in "ab")
-    if repeated_sum(batch_a, batch_b) != batch:
+    if broadcast_shape(batch_a, batch_b) != batch:
         batch_a = batch
     ops = case.pick(*"nntch"), case.pick(*"nntch")
     a = case.floats((*batch_a, *((k, m) if ops[0] in "th" else (m, k)), 4), dtype)

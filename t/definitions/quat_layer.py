@@ -13,7 +13,7 @@ from .quat import (Order, activation, bwd_of, conj, draw_activation, draw_produc
 
 
 def linear(x, w, b=None, right=False):
-    """y_n = sum over m of w_nm x_m + b_n, or of x_m w_nm."""
+    """y_n = b_n + the sum over m of w_nm x_m, or of x_m w_nm."""
     rows = x.reshape(int(np.prod(x.shape[:-2])), *x.shape[-2:])
     y = matmul(w, np.swapaxes(rows, 0, 1), right)
     y = np.swapaxes(y, 0, 1).reshape(*x.shape[:-2], w.shape[0], 4)
@@ -21,7 +21,7 @@ def linear(x, w, b=None, right=False):
 
 
 def turning(x, w, s=None, right=False):
-    """The same of s w x w* / |w|^2, rotations of the vector parts; w = 0 contributes 0."""
+    """The same with s w x w* / |w|^2, rotations of the vector parts; w = 0 contributes 0."""
     n = square(w)
     unit_w = w / np.sqrt(np.where(n == 0, 1, n))
     terms = rotate(unit_w, x[..., None, :, :], inverse=right)
@@ -29,14 +29,14 @@ def turning(x, w, s=None, right=False):
 
 
 class Layer:
-    """What linear layers and convolutions have in common: types, keys, biases, activations."""
+    """Common to linear layers and convolutions: dtypes, keys, biases, activations."""
 
     def __init__(self, case):
         self.case = case
         self.dtype, self.order = case.dtype(), Order(case)
         self.keys, self.u, self.loose = draw_products(case, self.dtype)
         if self.loose < 2.0**-9 and self.dtype in ("f16", "bf16"):
-            self.loose = 2.0**-9        # layers have the fast method by themselves
+            self.loose = 2.0**-9        # layers use the fast method by default
         self.right = case.chance(0.3)
         if self.right or case.chance(0.2):
             self.keys["side"] = "right" if self.right else "left"
@@ -45,7 +45,7 @@ class Layer:
         self.inputs = {}
 
     def bias(self, channels, whole=False):
-        """b, of the type of x or f32; whole: k + 1/4, which keeps sums of integers off 0."""
+        """b, with x's dtype or f32; whole: k + 1/4, which keeps sums of integers away from 0."""
         if not whole and self.case.chance():
             return np.zeros((channels, 4))
         kind = self.dtype if self.dtype == "f64" else self.case.pick(self.dtype, "f32")
@@ -59,7 +59,7 @@ class Layer:
         return activation(self.name, self.slope)(z)
 
     def compare(self, primitive, z, terms, sizes):
-        """Runs the forward call; sizes: sum |w| |x| of each result, of so many terms."""
+        """Runs the forward call. sizes: sum |w| |x| per result; terms: how many there are."""
         case = self.case
         pre = case.chance(0.3)
         got = case.run(primitive, self.keys, self.inputs, ["y", "pre"] if pre else ["y"])
@@ -102,7 +102,7 @@ def run_linear(case):
 
 
 def layer_bwd(case, layer, primitive, function, shapes, y_shape, channels):
-    """The gradients of a layer whose sums before the activation are function(x, w, s)."""
+    """The gradients of a layer whose pre-activation is function(x, w, s)."""
     given = layer.name != "none" and case.chance()
     whole = 2 if layer.name != "none" and not given else 0
     operands = {k: case.floats(s, layer.dtype, integers=whole) for k, s in shapes.items()}
@@ -115,14 +115,14 @@ def layer_bwd(case, layer, primitive, function, shapes, y_shape, channels):
     dy = layer.inputs["dy"] = case.floats(y_shape, layer.dtype)
     dz = wxyz(dy.values)
     if given:
-        # z comes as it was rounded
+        # z is given rounded to its dtype
         z = case.floats(y_shape, layer.dtype)
         layer.inputs["pre"] = z
         z = wxyz(z.values)
     elif layer.name != "none":
         z = function(wxyz(values["x"]), wxyz(values["w"]), values.get("s")) + bias
     if layer.name != "none":
-        # dz = the gradient of the activation, by a complex step along each component
+        # dz: gradient of the activation, by a complex step along each component
         total = np.zeros_like(dz)
         for c in range(4):
             step = np.zeros(4, dtype=complex)
@@ -176,14 +176,14 @@ def run_linear_bwd(case):
 # ---- Convolutions --------------------------------------------------------------------------------
 
 class Window:
-    """Taps over one, two or three spatial dimensions: strides, zeros at the ends, dilation."""
+    """Taps in one, two or three spatial dimensions: stride, zero padding, dilation."""
 
     def __init__(self, case, dims, least=1):
         self.taps = [case.pick(1, 2, 3, 3) for _ in range(dims)]
         self.stride = [case.pick(1, 1, 2, 3) for _ in range(dims)]
         self.dilation = [case.pick(1, 1, 2) for _ in range(dims)]
         self.pad = [int(case.rng.integers(0, t + 1)) for t in self.taps]
-        # so large that there is an output
+        # large enough for at least one output
         self.size = [max(d * (t - 1) + 1 - 2 * p, least) + int(case.rng.integers(0, 6))
                      for t, d, p in zip(self.taps, self.dilation, self.pad)]
 
@@ -202,7 +202,7 @@ class Window:
         return keys
 
     def visits(self):
-        """(tap, part of outputs, part of inputs) of all taps that meet the inputs."""
+        """(tap, slice of outputs, slice of inputs) for all taps that reach inputs."""
         for tap in itertools.product(*map(range, self.taps)):
             outs, ins = [], []
             for t, n, p, d, s, m in zip(tap, self.size, self.pad, self.dilation, self.stride,
@@ -218,8 +218,8 @@ class Window:
 
 
 def convolution(window, groups, x, w, right=False, transposed=False, conjugate=True):
-    """y[p, o] = sum over t, i of w[o, t, i] x[p stride + t dilation - pad, i], or its adjoint:
-    what each output took from an input goes back to it, by the conjugate weight."""
+    """y[p, o] = sum over t, i of w[o, t, i] x[p stride + t dilation - pad, i], or its adjoint,
+    which adds to each input, with the conjugate weight, the outputs that used it."""
     into, out = w.shape[-2], w.shape[0] // groups
     sizes, channels = (window.size, into * groups) if transposed else \
         (window.outputs(), w.shape[0])
@@ -239,7 +239,7 @@ def convolution(window, groups, x, w, right=False, transposed=False, conjugate=T
 
 
 def draw_convolution(case, dims, small=False):
-    """A layer, its window, the function of its sums, shapes of x, w and y, channels of y."""
+    """A layer, its window, its pre-activation function, shapes of x, w and y, channels of y."""
     layer = Layer(case)
     window = Window(case, dims)
     groups = case.pick(1, 1, 1, 2, 3)
@@ -281,11 +281,11 @@ def run_conv(dims):
         x, w = (case.floats(shapes[k], layer.dtype) for k in "xw")
         layer.inputs.update(x=x, w=w)
         p, r = layer.order.wxyz(x.values), layer.order.wxyz(w.values)
-        # sizes: the same of real numbers |x| and |w|, written as quaternions
+        # sizes: the same with |x| and |w| as real quaternions
         real = np.array([1.0, 0, 0, 0])
         sizes = sums(norm(p) * real, norm(r) * real)[..., :1]
         terms = max(w.shape[-2] * int(np.prod(w.shape[1:-2])), 1)
-        # components count as no smaller than 2^-26 of the largest in half, 2^-37 in split
+        # components have errors of at least 2^-26 of the largest in half, 2^-37 in split precision
         largest = np.max(np.abs(p), initial=0) * np.max(np.abs(r), initial=0)
         sizes = sizes + largest * terms * 2.0**-8
         layer.compare("quat_conv%dd" % dims, sums(p, r) + layer.bias(channels), terms, sizes)
@@ -307,7 +307,7 @@ ROWS, COLUMNS = np.triu_indices(4)
 
 
 def symmetric(upper):
-    """[C, 4, 4] of the upper triangle by rows, [C, 10]."""
+    """Symmetric [C, 4, 4] from the upper triangle by rows, [C, 10]."""
     m = np.zeros((*upper.shape[:-1], 4, 4), dtype=upper.dtype)
     m[..., ROWS, COLUMNS] = upper
     m[..., COLUMNS, ROWS] = upper
@@ -315,7 +315,7 @@ def symmetric(upper):
 
 
 def cholesky(v):
-    """L of L L^T = V, also of complex numbers near real ones."""
+    """L with L L^T = V, also for complex numbers near real ones."""
     low = np.zeros_like(v)
     for j in range(4):
         for i in range(j, 4):
@@ -437,7 +437,7 @@ def run_batchnorm_bwd(case):
     got = case.run("quat_batchnorm_bwd", keys, {**given, "dy": dy, "saved": saved},
                    ["d" + k for k in wanted])
     loose = 2.0 ** (9 if not whiten else 13) * (1 + x.raw.size / 1000)
-    # of one sample nothing is left of what dx is made of
+    # for a single sample all terms of dx cancel
     floor = 0.0
     if not whiten:
         var = batchnorm(order.wxyz(x.values).reshape(-1, c, 4), gamma, beta, eps, whiten,
@@ -469,7 +469,7 @@ def draw_pool(case):
 
 
 def windows_of(window):
-    """Of each output, in index order: the inputs of its window, as spatial indices."""
+    """For each output, in index order: the spatial indices of its window's inputs."""
     for o in itertools.product(*map(range, window.outputs())):
         ranges = [range(max(0, i * s - p), min(n, i * s - p + t)) for i, s, p, t, n in
                   zip(o, window.stride, window.pad, window.taps, window.size)]

@@ -1,7 +1,7 @@
-# refusals.py - calls that the command has to refuse
+# refusals.py - calls that must fail
 # SPDX-License-Identifier: BSD-2-Clause
-"""Valid calls with one fault each: exit status 2, or 1 where nothing is wrong with the input, one
-line on standard error, and outputs that stay as they were."""
+"""Valid calls with one fault each: exit status 2, or 1 if the input is not at fault, one line on
+standard error, and unchanged output files."""
 import os
 
 import numpy as np
@@ -10,7 +10,7 @@ from .common import Case
 
 
 def inputs_of(words, outputs):
-    """The indices of words that name an input file."""
+    """The indices of arguments that name an input file."""
     return [i for i, w in enumerate(words) if "=" in w and w.endswith(".npy")
             and w.partition("=")[0].partition(":")[0] not in outputs]
 
@@ -62,7 +62,7 @@ def seven_dimensions(case, words, outputs):
 
 
 def seven_components(case, words, outputs):
-    """Quaternions, and what counts them or their channels, of other sizes."""
+    """Seven components instead of four in quaternions, and in operands sized by them."""
     name = words[case.pick(*inputs_of(words, outputs))].partition("=")[2]
     path = os.path.join(case.directory, name)
     x = np.load(path)
@@ -80,18 +80,18 @@ def no_directory(case, words, outputs):
     words[i] = words[i].partition("=")[0] + "=nosuchdirectory/y.npy"
 
 
-# What is done to a call, and the exit statuses that the manual has for it.
+# How a call is changed, and the exit statuses that the manual gives for it
 FAULTS = [(unknown_key, (2,)), (missing_file, (2,)), (operand_twice, (2,)), (truncated, (2,)),
           (too_long, (2,)), (no_array, (2,)), (wrong_dtype, (2,)), (seven_dimensions, (2,)),
           (no_operand, (2,)), (no_directory, (1, 2)), (seven_components, (2,))]
 
 
 class Refused(Exception):
-    """The call of interest was made."""
+    """Raised when the call under test has been made."""
 
 
 def of(primitive, function):
-    """A case of `primitive` whose call has a fault, the one of its index."""
+    """A case of `primitive` with a fault, chosen by its index."""
 
     def refusal(case):
         fault, statuses = FAULTS[case.index % len(FAULTS)]

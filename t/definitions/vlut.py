@@ -1,12 +1,12 @@
 # vlut.py - products with lattice codes
 # SPDX-License-Identifier: BSD-2-Clause
-"""y = W x, W being the values that codes mean."""
+"""y = W x, where W has the decoded values."""
 import numpy as np
 
 from .common import Floats
 from .lattice import Scales, draw_code, draw_digits, draw_dither, values_of
 
-# Relative to the norms of the parts: f32, fixed-point tables and f16 products; bf16; u8.
+# Errors relative to the norms of the terms: f32, fixed-point tables and f16 products; bf16; u8
 LOOSE = {None: 2.0**-9, "f32": 2.0**-9, "u16": 2.0**-9, "f16": 2.0**-8, "bf16": 2.0**-6,
          "u8": 2.0**-4}
 
@@ -110,7 +110,7 @@ def run_dense(primitive):
         size = np.sqrt(np.sum(w.values[:, :k] ** 2, 1))[:, None] * \
             np.sqrt(np.sum(values**2, 0))[None, :]
         offset = np.abs(code.offset).max(initial=0) + code.q**code.levels
-        # parts: p, o and z are summed apart
+        # terms: p, o and z are summed separately
         size = size + 2.0**-3 * offset * np.max(w.scales.scales[:6]) * \
             np.sum(np.abs(values), 0)[None, :] * 2.0**-3
         loose = LOOSE[table] if sums is None else max(LOOSE[table], 2.0**-9)
@@ -126,7 +126,7 @@ def run_gemm2(case):
     other, more = code, {}
     count = case.pick(1, 2, 7, 20)
     x = Coded(case, other, {}, count, blocks, dither, ("x", "tx", "x_row_scale"))
-    # the policy of x, in keys of its own
+    # the policy of x has keys of its own
     for key in ("beta", "alpha", "policy", "group", "bank"):
         if key in x.scales.keys or key in w.scales.keys:
             default = {"beta": 1.0, "policy": "none"}.get(key)

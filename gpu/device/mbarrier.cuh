@@ -55,25 +55,24 @@ HZ_DEVICE void mbarrier_arrive_release_cluster(uint32_t mbarrier)
 		     :: "r"(mbarrier) : "memory");
 }
 
+#define HZ_MBARRIER_WAIT(semantics) \
+	"{\n\t" \
+	".reg .pred p;\n" \
+	"again:\n\t" \
+	"mbarrier.try_wait.parity" semantics ".shared::cta.b64 p, [%0], %1;\n\t" \
+	"@!p bra again;\n\t" \
+	"}"
+
 /* Waits until the phase of the given parity completes. */
 HZ_DEVICE void mbarrier_wait(uint32_t mbarrier, uint32_t parity)
 {
-	asm volatile("{\n\t"
-		     ".reg .pred p;\n"
-		     "again:\n\t"
-		     "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-		     "@!p bra again;\n\t"
-		     "}" :: "r"(mbarrier), "r"(parity) : "memory");
+	asm volatile(HZ_MBARRIER_WAIT("") :: "r"(mbarrier), "r"(parity) : "memory");
 }
 
 HZ_DEVICE void mbarrier_wait_acquire_cluster(uint32_t mbarrier, uint32_t parity)
 {
-	asm volatile("{\n\t"
-		     ".reg .pred p;\n"
-		     "again:\n\t"
-		     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n\t"
-		     "@!p bra again;\n\t"
-		     "}" :: "r"(mbarrier), "r"(parity) : "memory");
+	asm volatile(HZ_MBARRIER_WAIT(".acquire.cluster")
+		     :: "r"(mbarrier), "r"(parity) : "memory");
 }
 
 /* Tests once whether the phase of the given parity is complete. */

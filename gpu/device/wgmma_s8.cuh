@@ -10,7 +10,7 @@
 #ifndef HZI_DEVICE_WGMMA_S8_CUH
 #define HZI_DEVICE_WGMMA_S8_CUH
 
-#include "gpu/device/base.cuh"
+#include "gpu/device/mma.cuh"
 
 /*
  * Kernels for sm_90a have empty bodies on other architectures. The host pass of nvcc has no
@@ -162,10 +162,7 @@ HZ_DEVICE void wgmma_load_a(uint32_t (&a)[16], uint32_t rows)
 
 #pragma unroll
 	for (int c = 0; c < 4; c++)
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-			     : "=r"(a[4 * c]), "=r"(a[4 * c + 1]), "=r"(a[4 * c + 2]),
-			       "=r"(a[4 * c + 3])
-			     : "r"(row + 16 * (2 * c + lane / 16 ^ r % 8)) : "memory");
+		ldmatrix_x4(a + 4 * c, row + 16 * (2 * c + lane / 16 ^ r % 8));
 }
 
 #endif

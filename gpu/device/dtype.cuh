@@ -177,7 +177,7 @@ HZ_DEVICE float max_nan(float a, float b)
 	return r;
 }
 
-/* ---- Pairs of f16 -------------------------------------------------------------------------- */
+/* ---- Pairs of 16-bit floats ------------------------------------------------------------------ */
 
 HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
 {
@@ -201,6 +201,31 @@ HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 	uint32_t r;
 
 	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
+/* Minimum and maximum of both halves; if one operand is NaN, the other one. DTYPE: HZ_F16, HZ_BF16 */
+template <int DTYPE>
+HZ_DEVICE uint32_t min_x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	if (DTYPE == HZ_F16)
+		asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	else
+		asm("min.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t max_x2(uint32_t a, uint32_t b)
+{
+	uint32_t r;
+
+	if (DTYPE == HZ_F16)
+		asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+	else
+		asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
 	return r;
 }
 

@@ -310,7 +310,7 @@ static struct hzi_hadamard_static static_of(const struct hzi_codes_args *a, cons
 		.signs = r->t.pre.kind != 0};
 
 	if (!is_single(r))
-		p.group = hzi_make_quotient(r->group / 8);
+		p.group = hzi_make_fastdiv(r->group / 8);
 	return p;
 }
 

@@ -21,7 +21,7 @@ struct hzi_hadamard_static {
 	struct hzi_hadamard_contiguous f;
 	const float *scales;
 	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
-	struct hzi_quotient group;
+	struct hzi_fastdiv group;
 	int32_t is_signed;
 	float scale;
 	int32_t zero;

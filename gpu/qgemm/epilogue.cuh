@@ -1,12 +1,12 @@
 /*
- * epilogue.cuh - from sums of products to C
+ * epilogue.cuh - epilogue: from accumulators to C
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thread of a matrix product holds, of 64 columns, 16 successive ones of rows r and r + 8.
- * quick_put() makes 8-bit codes of them in 3.5 instructions each and stores 16 at once. For all
- * else rows go through a warp's part of shared memory, and out again as long pieces: quick_rows()
- * puts floats there, general_rows() takes sums, a column a lane, and makes anything of them.
+ * Of 64 columns a thread holds 16 successive ones of rows r and r + 8. store_codes() requantizes
+ * them to 8-bit codes in 3.5 instructions each and stores 16 at once. Otherwise the rows of a warp
+ * go through shared memory and are stored as longer vectors: store_rows() stores floats and s32 on
+ * the fast path, general_rows() stores anything, one column per lane.
  */
 #ifndef HZI_GPU_QGEMM_EPILOGUE_CUH
 #define HZI_GPU_QGEMM_EPILOGUE_CUH
@@ -15,9 +15,9 @@
 #include "gpu/qgemm/qgemm.h"
 #include "lib/qgemm/requant.h"
 
-/* ---- Small things ---------------------------------------------------------------------------- */
+/* ---- Helpers --------------------------------------------------------------------------------- */
 
-/* Adds the four codes of a. */
+/* Adds the four codes in a to sum. */
 template <bool SIGNED>
 HZ_DEVICE int32_t add_codes(uint32_t a, int32_t sum)
 {
@@ -36,7 +36,7 @@ HZ_DEVICE int32_t multiply_high_add(int32_t a, int32_t b, int32_t c)
 	return d;
 }
 
-/* Four numbers, each clamped to 0 .. 255. */
+/* Packs four integers, each clamped to 0 .. 255. */
 HZ_DEVICE uint32_t pack_u8(const int32_t (&v)[4])
 {
 	uint32_t high, all;
@@ -48,19 +48,19 @@ HZ_DEVICE uint32_t pack_u8(const int32_t (&v)[4])
 	return all;
 }
 
-/* Element i of four. */
+/* Element i of v */
 HZ_DEVICE int32_t element(const int4 &v, int i)
 {
 	return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* The column of line i of a matrix product's lines. */
-HZ_DEVICE int column_of_line(int i)
+/* The column of packed row i; see gpu/qgemm/qgemm.h */
+HZ_DEVICE int column_of_row(int i)
 {
 	return (i & ~63) + 16 * (i >> 1 & 3) + 2 * (i >> 3 & 7) + (i & 1);
 }
 
-/* ---- The quick way --------------------------------------------------------------------------- */
+/* ---- Fast path ------------------------------------------------------------------------------- */
 
 HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool wide)
 {
@@ -80,22 +80,25 @@ HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool wide)
 	return m;
 }
 
-/* A zero of B, as it is stored. */
+/* The zero point of column n of B as stored */
 HZ_DEVICE int32_t b_zero_of(const hzi_qgemm_out &o, int n)
 {
 	return o.b_zeros ? o.b_zeros[n] ^ (o.b_signed ? 0x80 : 0) : o.b_zero;
 }
 
-/* Whether all columns have one multiplier and one zero: then .x of a column is all that counts. */
-HZ_DEVICE bool quick_uniform(const hzi_qgemm_out &o)
+/*
+ * Whether all columns have the same multiplier and zero point: then only add[] differs among
+ * columns.
+ */
+HZ_DEVICE bool uniform_columns(const hzi_qgemm_out &o)
 {
 	return !o.multipliers && !o.b_scales && !o.b_zeros;
 }
 
 /*
- * What the quick ways need of columns. Of codes: what to add to the raw sum, B's zero negated, u,
- * what rounds and adds c_zero, and shift - 32. Else: the bias and what a_zero adds, B's zero
- * negated, the scale, the bias of f32, and what a_zeros are times.
+ * Terms of columns for the fast path. All: add = bias and the terms of a_zero, zero = -(zero point
+ * of B). Codes: factor = u, round = rounding term and c_zero, more = shift - 32. Values: factor =
+ * scale, round = f32 bias, more = the multiplier of a_zeros.
  */
 template <int N>
 struct out_columns {
@@ -103,12 +106,12 @@ struct out_columns {
 };
 
 /*
- * Column n, as number at; false if it cannot be done, as at the edge if 16 does not divide n, but
- * for the loose.
+ * Computes the terms of column n into columns[at]; false if the fast path does not support it: near
+ * the edge if 16 does not divide n, unless any_strides.
  */
 template <int N>
-HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at,
-			    bool loose = false)
+HZ_DEVICE bool prepare_column(const hzi_qgemm_out &o, int n, out_columns<N> &columns, int at,
+			      bool any_strides = false)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	int32_t zero, bias, times;
@@ -116,7 +119,7 @@ HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &colum
 	hzi_multiplier m;
 
 	if (n >= o.n) {
-		fits = loose || o.n % 16 == 0;
+		fits = any_strides || o.n % 16 == 0;
 		n = o.n - 1;
 	}
 	zero = b_zero_of(o, n);
@@ -125,10 +128,10 @@ HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &colum
 	times = (int32_t)((uint32_t)o.k * (uint32_t)zero - (uint32_t)o.b_sums[n]);
 	columns.add[at] = (int32_t)((uint32_t)bias + (uint32_t)o.a_zero * (uint32_t)times);
 	columns.zero[at] = -zero;
-	if (o.quick == HZI_EPILOGUE_VALUES) {
+	if (o.fast_path == HZI_EPILOGUE_VALUES) {
 		columns.factor[at] = __float_as_int(
 			o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale);
-		/* -0 is what changes nothing. */
+		/* -0 is the neutral element of addition. */
 		columns.round[at] =
 			o.bias_dtype == HZ_F32 ? ((const int32_t *)o.bias)[n] : INT32_MIN;
 		columns.more[at] = times;
@@ -141,27 +144,27 @@ HZ_DEVICE bool quick_column(const hzi_qgemm_out &o, int n, out_columns<N> &colum
 	columns.round[at] = (int32_t)((1u << ((m.shift - 33) & 31)) +
 				      ((uint32_t)(o.c_zero + offset) << ((m.shift - 32) & 31)));
 	columns.more[at] = (m.shift - 32) & 31;
-	/* |mulhi| < 2^30, and what rounds < 2^30 + 2^21. */
+	/* |mulhi| < 2^30, and the rounding term is below 2^30 + 2^21. */
 	return fits && m.shift >= 33 && m.shift <= 53;
 }
 
-/* Calls f with what quick_put() is to know of the tile when it is compiled. */
+/* Calls f with the compile-time parameters UNIFORM and BOUNDED of store_codes(). */
 template <typename F>
-HZ_DEVICE void quick_kind(const hzi_qgemm_out &o, F f)
+HZ_DEVICE void dispatch_codes(const hzi_qgemm_out &o, F f)
 {
-	if (quick_uniform(o))
+	if (uniform_columns(o))
 		o.bounded ? f(std_int<1>(), std_int<1>()) : f(std_int<1>(), std_int<0>());
 	else
 		o.bounded ? f(std_int<0>(), std_int<1>()) : f(std_int<0>(), std_int<0>());
 }
 
-/* Where two rows of C begin, from some column on, and the columns that are left; 0 beyond m. */
+/* Two rows of C from some column on, and the columns left in each; 0 beyond m */
 struct out_rows {
 	uint8_t *c[2];
 	int left[2];
 };
 
-HZ_DEVICE out_rows quick_out(const hzi_qgemm_out &o, int r, int n)
+HZ_DEVICE out_rows output_rows(const hzi_qgemm_out &o, int r, int n)
 {
 	uint8_t *c = (uint8_t *)o.c + r * o.c_m + n;
 
@@ -169,13 +172,13 @@ HZ_DEVICE out_rows quick_out(const hzi_qgemm_out &o, int r, int n)
 }
 
 /*
- * W columns, 8 or 16, of two rows: from number place on in columns, at column at of the rows.
- * UNIFORM: all is as of the first, but for add.
+ * Requantizes and stores W columns, 8 or 16, of two rows. columns[first]: their terms; at: their
+ * position in the rows. UNIFORM: all terms but add[] are those of column 0.
  */
 template <bool UNIFORM, bool BOUNDED, int W, int N>
-HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
-			 const out_columns<N> &columns, int place, int at,
-			 const int32_t (&row_sum)[2], const out_rows &to)
+HZ_DEVICE void store_codes(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
+			   const out_columns<N> &columns, int first, int at,
+			   const int32_t (&row_sum)[2], const out_rows &dst)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	const uint32_t flip = offset ? 0x80808080 : 0;
@@ -183,7 +186,7 @@ HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
 	int32_t zeros[2];
 	uint32_t w[2][W / 4];
 
-	/* Not to be multiplied again for each sum: three summands are one instruction. */
+	/* Keeps the product in a register, so that each sum of three terms is one instruction. */
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		zeros[h] = columns.zero[0] * row_sum[h];
@@ -191,15 +194,15 @@ HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
 	}
 #pragma unroll
 	for (int i = 0; i < W; i += 4) {
-		const int4 add = *(const int4 *)&columns.add[place + i];
+		const int4 add = *(const int4 *)&columns.add[first + i];
 		int4 zero = {}, factor = {}, rounds = {}, shifts = {};
 		int32_t y[2][4];
 
 		if (!UNIFORM) {
-			zero = *(const int4 *)&columns.zero[place + i];
-			factor = *(const int4 *)&columns.factor[place + i];
-			rounds = *(const int4 *)&columns.round[place + i];
-			shifts = *(const int4 *)&columns.more[place + i];
+			zero = *(const int4 *)&columns.zero[first + i];
+			factor = *(const int4 *)&columns.factor[first + i];
+			rounds = *(const int4 *)&columns.round[first + i];
+			shifts = *(const int4 *)&columns.more[first + i];
 		}
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
@@ -219,33 +222,33 @@ HZ_DEVICE void quick_put(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		if (at >= to.left[h])
+		if (at >= dst.left[h])
 			continue;
 		if constexpr (W == 16)
-			*(uint4 *)(to.c[h] + at) = make_uint4(w[h][0], w[h][1], w[h][2], w[h][3]);
+			*(uint4 *)(dst.c[h] + at) = make_uint4(w[h][0], w[h][1], w[h][2], w[h][3]);
 		else
-			*(uint2 *)(to.c[h] + at) = make_uint2(w[h][0], w[h][1]);
+			*(uint2 *)(dst.c[h] + at) = make_uint2(w[h][0], w[h][1]);
 	}
 }
 
-/* ---- The quick way of what is no code -------------------------------------------------------- */
+/* ---- Fast path of floats and s32 ------------------------------------------------------------- */
 
 /*
- * Where column n of 64 stands in a row: its pieces of 16 bytes are exchanged so that eight threads
- * next to each other meet all banks when they store or load a piece each.
+ * Position of column n of 64 in a staged row: 16-byte vectors are permuted so that eight adjacent
+ * threads access all banks.
  */
-HZ_DEVICE int stage_at(int n)
+HZ_DEVICE int stage_column(int n)
 {
 	return n ^ (n >> 2 & 8);
 }
 
-/* What a row of A brings along. */
+/* Terms of a row of A: its sum, zero point and scale */
 struct out_row {
 	int32_t sum, zero;
 	float scale;
 };
 
-/* The zero and the scale of row r. */
+/* The zero point and scale of row r */
 HZ_DEVICE out_row general_row(const hzi_qgemm_out &o, int r)
 {
 	out_row row = {0, o.a_zero, o.a_scale};
@@ -262,19 +265,19 @@ HZ_DEVICE out_row general_row(const hzi_qgemm_out &o, int r)
 	return row;
 }
 
-/* The same for the quick ways, where a zero of all rows is part of what columns bring along. */
-HZ_DEVICE out_row quick_row(const hzi_qgemm_out &o, int r)
+/* The same for the fast path, where a common zero point is part of the column terms */
+HZ_DEVICE out_row fast_row(const hzi_qgemm_out &o, int r)
 {
 	out_row row = {0, 0, o.a_scale};
 
-	if (o.quick == HZI_EPILOGUE_VALUES)
+	if (o.fast_path == HZI_EPILOGUE_VALUES)
 		row = general_row(o, r);
 	if (!o.a_zeros)
 		row.zero = 0;
 	return row;
 }
 
-/* Two floats, given by their bits, as two of 16 bits. */
+/* Two floats, given by their bits, packed to a 16-bit dtype */
 HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
 {
 	const float l = __int_as_float(low), h = __int_as_float(high);
@@ -282,7 +285,7 @@ HZ_DEVICE int32_t to_pair(int dtype, int32_t low, int32_t high)
 	return (int32_t)(dtype == HZ_F16 ? to_f16x2(l, h) : to_bf16x2(l, h));
 }
 
-/* Four of struct out_columns. */
+/* The terms of four columns */
 struct four_columns {
 	int4 add, zero, factor, round, more;
 };
@@ -295,9 +298,9 @@ HZ_DEVICE four_columns load_four(const out_columns<N> &columns, int at)
 		*(const int4 *)&columns.more[at]};
 }
 
-/* Four codes of a row, from raw sums. */
-HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const four_columns &c,
-			       int32_t row_sum)
+/* Four codes of a row, from accumulators */
+HZ_DEVICE uint32_t requantize_four(const hzi_qgemm_out &o, const int4 &raw, const four_columns &c,
+				   int32_t row_sum)
 {
 	const int32_t offset = o.c_dtype == HZ_S8 ? 128 : 0;
 	int32_t y[4];
@@ -314,12 +317,15 @@ HZ_DEVICE uint32_t quick_codes(const hzi_qgemm_out &o, const int4 &raw, const fo
 	return pack_u8(y) ^ (offset ? 0x80808080 : 0);
 }
 
-/* Four columns from n on of row r, from raw sums. LOOSE: C lies anywhere. */
-template <bool LOOSE = false>
-HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row &row,
+/*
+ * Stores columns n to n + 3 of row r, from accumulators. ANY_STRIDES: C may have any strides and
+ * alignment.
+ */
+template <bool ANY_STRIDES = false>
+HZ_DEVICE void store_four(const hzi_qgemm_out &o, const int4 &raw, const out_row &row,
 			  const four_columns &c, int r, int n)
 {
-	const int64_t to = r * o.c_m + n;
+	const int64_t dst = r * o.c_m + n;
 	int32_t v[4];
 
 	if (r >= o.m || n >= o.n)
@@ -332,7 +338,7 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			v[i] = max(o.min, min(o.max, v[i]));
-		if (LOOSE) {
+		if (ANY_STRIDES) {
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				if (n + i < o.n)
@@ -340,7 +346,7 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 			}
 			return;
 		}
-		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+		*(int4 *)((int32_t *)o.c + dst) = make_int4(v[0], v[1], v[2], v[3]);
 		return;
 	}
 #pragma unroll
@@ -356,7 +362,7 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 
 		v[i] = __float_as_int(t < o.fmin ? o.fmin : t > o.fmax ? o.fmax : t);
 	}
-	if (LOOSE) {
+	if (ANY_STRIDES) {
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			if (n + i < o.n)
@@ -364,40 +370,40 @@ HZ_DEVICE void quick_four(const hzi_qgemm_out &o, const int4 &raw, const out_row
 					  __int_as_float(v[i]));
 		}
 	} else if (o.c_dtype == HZ_F32)
-		*(int4 *)((int32_t *)o.c + to) = make_int4(v[0], v[1], v[2], v[3]);
+		*(int4 *)((int32_t *)o.c + dst) = make_int4(v[0], v[1], v[2], v[3]);
 	else
-		*(int2 *)((uint16_t *)o.c + to) = make_int2(to_pair(o.c_dtype, v[0], v[1]),
-							    to_pair(o.c_dtype, v[2], v[3]));
+		*(int2 *)((uint16_t *)o.c + dst) = make_int2(to_pair(o.c_dtype, v[0], v[1]),
+							     to_pair(o.c_dtype, v[2], v[3]));
 }
 
 /*
- * Puts a thread's 16 sums of a row where a warp finds 8 rows by 64 columns; or 8 sums, from number
- * part of the 16 on.
+ * Stages the 16 accumulators of a thread in the 8 x 64 tile of the warp in shared memory; or 8
+ * accumulators, from index `part` of the 16 on.
  */
 template <typename T, int W>
-HZ_DEVICE void stage_put(T *stage, const T (&v)[W], const out_row &of, int part = 0)
+HZ_DEVICE void stage_row(T *stage, const T (&v)[W], const out_row &of, int part = 0)
 {
 	const int g = threadIdx.x % 32 >> 2, q = threadIdx.x & 3;
-	T *row = stage + g * HZI_QSTAGE_WORDS;
+	T *row = stage + g * HZI_QGEMM_STAGE_PITCH;
 
 #pragma unroll
 	for (int j = 0; j < W; j += 4) {
 		struct alignas(16) piece {
 			T v[4];
 		};
-		const int at = stage_at(16 * q + part + j);
+		const int at = stage_column(16 * q + part + j);
 
 		*(piece *)(row + at) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
 	}
 	if (q == 0) {
-		row[HZI_QN_GROUP] = of.sum;
-		row[HZI_QN_GROUP + 1] = of.zero;
-		row[HZI_QN_GROUP + 2] = __float_as_int(of.scale);
+		row[HZI_QGEMM_N_GROUP] = of.sum;
+		row[HZI_QGEMM_N_GROUP + 1] = of.zero;
+		row[HZI_QGEMM_N_GROUP + 2] = __float_as_int(of.scale);
 	}
 }
 
-/* Which columns of 64 a warp stores: all, or 8 of each 16. */
-struct out_part {
+/* The columns, out of 64, that a warp stores: all, or 8 of each 16 */
+struct column_subset {
 	int mask, part;
 
 	__device__ __forceinline__ bool has(int n) const
@@ -406,10 +412,13 @@ struct out_part {
 	}
 };
 
-/* A warp stores its 8 rows from r0 on by 64 columns from n0 on; columns: those of the lane. */
-HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
+/*
+ * A warp stores its 8 staged rows, from r0 on, by 64 columns from n0 on; columns: the terms of the
+ * lane
+ */
+HZ_DEVICE void store_rows(const hzi_qgemm_out &o, const int32_t *stage,
 			  const four_columns &columns, int r0, int n0,
-			  const out_part &part = {})
+			  const column_subset &part = {})
 {
 	const int at = threadIdx.x % 16 * 4;
 
@@ -417,17 +426,17 @@ HZ_DEVICE void quick_rows(const hzi_qgemm_out &o, const int32_t *stage,
 #pragma unroll
 	for (int i = 0; i < 8; i += 2) {
 		const int r = i + threadIdx.x % 32 / 16;
-		const int32_t *row = stage + r * HZI_QSTAGE_WORDS;
-		const int4 of = *(const int4 *)(row + HZI_QN_GROUP);
+		const int32_t *row = stage + r * HZI_QGEMM_STAGE_PITCH;
+		const int4 of = *(const int4 *)(row + HZI_QGEMM_N_GROUP);
 
 		if (part.has(at))
-			quick_four(o, *(const int4 *)(row + stage_at(at)),
+			store_four(o, *(const int4 *)(row + stage_column(at)),
 				   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
 	}
 	__syncwarp();
 }
 
-/* ---- The general way ------------------------------------------------------------------------- */
+/* ---- General epilogue ------------------------------------------------------------------------ */
 
 struct out_column {
 	int32_t zero, sum, bias;
@@ -458,8 +467,8 @@ HZ_DEVICE int64_t clamp64(int64_t x, int64_t low, int64_t high)
 }
 
 /*
- * Stores one element from its raw sum, which is exact modulo 2^32 (int32_t) or exact (int64_t), and
- * what row r of A brings along.
+ * Stores one element from its accumulator, which is exact modulo 2^32 (int32_t) or exact (int64_t),
+ * and the terms of row r.
  */
 template <typename T>
 HZ_DEVICE void general_put_row(const hzi_qgemm_out &o, const out_column &c, T raw,
@@ -511,25 +520,25 @@ HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, i
 	general_put_row(o, c, raw, of, r, n);
 }
 
-/* A warp stores its 8 rows from r0 on by 64 columns from n0 on. */
+/* A warp stores its 8 staged rows, from r0 on, by 64 columns from n0 on. */
 template <typename T>
 HZ_DEVICE void general_rows(const hzi_qgemm_out &o, const T *stage, int r0, int n0,
-			    const out_part &part = {})
+			    const column_subset &part = {})
 {
 	const int lane = threadIdx.x % 32;
 
 	__syncwarp();
 #pragma unroll 1
-	for (int e = 0; e < HZI_QN_GROUP; e += 32) {
+	for (int e = 0; e < HZI_QGEMM_N_GROUP; e += 32) {
 		const out_column c = general_column(o, n0 + e + lane);
 
 #pragma unroll 1
 		for (int i = 0; i < 8; i++) {
-			const T *row = stage + i * HZI_QSTAGE_WORDS;
+			const T *row = stage + i * HZI_QGEMM_STAGE_PITCH;
 
 			if (part.has(e + lane))
-				general_put(o, c, row[stage_at(e + lane)],
-					    (int32_t)row[HZI_QN_GROUP], r0 + i, n0 + e + lane);
+				general_put(o, c, row[stage_column(e + lane)],
+					    (int32_t)row[HZI_QGEMM_N_GROUP], r0 + i, n0 + e + lane);
 		}
 	}
 	__syncwarp();

@@ -1,5 +1,5 @@
 /*
- * linear.c - linear layers of quantized rows: quantization, and few rows in one launch
+ * linear.c - launchers of qlinear: up to 4 rows in one launch, or quantization and then qgemm
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,13 +13,13 @@ HZI_LINK_IMAGES(quantize);
 
 /* ---- One launch ------------------------------------------------------------------------------ */
 
-/* Blocks of a launch, HZI_LINEAR_COLUMNS each; B has whole groups of 64 columns. */
+/* Blocks of a launch, HZI_LINEAR_COLUMNS each. B is padded to groups of 64 columns. */
 static int64_t gemv_blocks(int64_t n)
 {
-	return ceil_div(n, HZI_QN_GROUP) * (HZI_QN_GROUP / HZI_LINEAR_COLUMNS);
+	return ceil_div(n, HZI_QGEMM_N_GROUP) * (HZI_QGEMM_N_GROUP / HZI_LINEAR_COLUMNS);
 }
 
-/* Each block makes the codes of all rows, in shared memory; its part of B is in registers. */
+/* Each block quantizes all rows to shared memory; its part of B is in registers. */
 const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_call *c = args;
@@ -32,7 +32,7 @@ const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, cons
 		return "the weights are not packed";
 	if (t->ndim > 0)
 		return "there is a batch";
-	if (t->m > (a->fixed ? HZI_LINEAR_ROWS : HZI_LINEAR_RANGES))
+	if (t->m > (a->fixed ? HZI_LINEAR_ROWS : HZI_LINEAR_DYNAMIC_ROWS))
 		return "x has more than 4 rows, or 2 without a scale";
 	if (t->sum64 || t->k == 0 || hzi_qgemm_blocks(t) > HZI_LINEAR_BLOCKS)
 		return "k is 0 or above 4096, or sums do not fit 32 bits";
@@ -41,7 +41,7 @@ const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, cons
 		       ? "rows of x are not of whole, aligned pieces of 16 bytes" : NULL;
 }
 
-/* With more columns than that each SM has a block, codes in memory take less time. */
+/* If there are more blocks than SMs, quantizing each row once to global memory is faster. */
 bool hzi_cuda_qlinear_gemv_wins(const struct hz_context *ctx, const struct hzi_qlinear_call *c)
 {
 	return gemv_blocks(c->t.n) <= hzi_cuda_device(ctx)->multiprocessors;
@@ -56,7 +56,7 @@ int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
 		.x = a->x, .b = t->packed, .out = hzi_qgemm_make_out(t, t->packed),
 		.x_m = t->a_m * (int64_t)hz_dtype_size(a->x_dtype), .width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t),
-		.lanes = t->m == 1 ? 9 : t->m == 2 ? 8 : 7, .x_dtype = a->x_dtype,
+		.log_threads = t->m == 1 ? 9 : t->m == 2 ? 8 : 7, .x_dtype = a->x_dtype,
 		.q_dtype = t->a_dtype, .symmetric = a->symmetric, .fixed = a->fixed,
 		.scale = t->a_scale, .zero = t->a_zero,
 	};
@@ -70,12 +70,15 @@ int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
 
 /* ---- Codes in memory ------------------------------------------------------------------------- */
 
-#define ROWS_SHORT 1024		/* elements of a row that is one warp's, if there are many */
-#define ROWS_MANY 8		/* rows for an SM */
+#define ROWS_SHORT 1024		/* longest row for one warp per row, if there are many rows */
+#define ROWS_MANY 8		/* rows per SM */
 
-/* Offsets in the workspace: codes of the rows of x, their scales, zero points, what qgemm has */
+/*
+ * Offsets in the workspace: codes of the rows of x come first, then scales, zero points, and the
+ * workspace of qgemm.
+ */
 struct layout {
-	size_t scales, zeros, rest;
+	size_t scales, zeros, qgemm_offset;
 };
 
 static struct layout layout_of(const struct hzi_qlinear_args *a)
@@ -85,18 +88,18 @@ static struct layout layout_of(const struct hzi_qlinear_args *a)
 
 	r.scales = hzi_qgemm_padded(codes);
 	r.zeros = r.scales + hzi_qgemm_padded(4 * (size_t)a->g.rows);
-	r.rest = r.zeros + hzi_qgemm_padded((size_t)a->g.rows);
+	r.qgemm_offset = r.zeros + hzi_qgemm_padded((size_t)a->g.rows);
 	return r;
 }
 
-struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char *room,
-					  size_t *rest)
+struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char *workspace,
+					  size_t *qgemm_offset)
 {
 	const struct layout r = layout_of(a);
 	struct hzi_qgemm_args g = a->g;
 	int64_t rows = g.m;
 
-	g.a = room;
+	g.a = workspace;
 	g.a_m = hzi_round_up(g.k, 16);
 	g.a_k = 1;
 	for (int d = g.ndim - 1; d >= 0; d--) {
@@ -105,31 +108,33 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 		rows *= g.shape[d];
 	}
 	if (!a->fixed) {
-		g.a_scales = (const float *)(const void *)(room + r.scales);
-		g.a_zeros = room + r.zeros;
+		g.a_scales = (const float *)(const void *)(workspace + r.scales);
+		g.a_zeros = workspace + r.zeros;
 		g.zero_step = g.scale_step = 1;
 	}
-	*rest = r.rest;
+	*qgemm_offset = r.qgemm_offset;
 	return g;
 }
 
 int hzi_qlinear_quantize(struct hz_context *ctx, const struct hzi_qlinear_args *a,
-			 const struct hzi_qgemm_args *g, char *room)
+			 const struct hzi_qgemm_args *g, char *workspace)
 {
 	const struct layout r = layout_of(a);
 	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
 	struct hzi_quantize_rows p = {
-		.x = a->x, .y = (uint8_t *)room,
-		.scales = a->fixed ? NULL : (float *)(void *)(room + r.scales),
-		.zeros = (uint8_t *)room + r.zeros,
+		.x = a->x, .y = (uint8_t *)workspace,
+		.scales = a->fixed ? NULL : (float *)(void *)(workspace + r.scales),
+		.zeros = (uint8_t *)workspace + r.zeros,
 		.rows = g->rows, .k = g->k, .y_row = g->a_m, .x_k = a->g.a_k,
 		.ndim = g->ndim + 1, .q_dtype = g->a_dtype, .symmetric = a->symmetric,
 		.scale = g->a_scale, .zero = g->a_zero,
-		.narrow = g->k <= ROWS_SHORT && g->rows >= ROWS_MANY * sms,
+		.warp_per_row = g->k <= ROWS_SHORT && g->rows >= ROWS_MANY * sms,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)(p.narrow ? ceil_div(g->rows, HZI_ROWS_THREADS / 32) : g->rows)},
-		.block = {HZI_ROWS_THREADS}, .early = ctx->sm >= HZI_SM_90,
+		.grid = {(unsigned)(p.warp_per_row
+					    ? ceil_div(g->rows, HZI_QUANT_ROWS_THREADS / 32)
+					    : g->rows)},
+		.block = {HZI_QUANT_ROWS_THREADS}, .early = ctx->sm >= HZI_SM_90,
 	};
 	const int kernel = a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32
 			   : a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16

@@ -1,12 +1,12 @@
 /*
- * linear_gemv.cu - linear layers of few rows in one launch
+ * linear_gemv.cu - linear layers of up to 4 rows in one launch
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * What counts is reading B once. A block has 32 columns and all of k: its threads ask for all of
- * its B, up to 128 KiB, which goes to registers, before the kernel ahead has ended. Then each block
- * makes codes of the rows, in shared memory. Within chunks of 16 bytes any order of k will do as
- * long as both operands have it: what a thread reads is what it multiplies.
+ * The time is that of reading B once. A block has 32 columns and all of k. Its threads load all of
+ * its B, up to 128 KiB, to registers before the previous kernel has ended (PDL). Then each block
+ * quantizes the rows to shared memory. Within chunks of 16 bytes k may be in any order that both
+ * operands share, so a thread multiplies the bytes as it loads them.
  */
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
@@ -15,21 +15,21 @@
 #include "gpu/quantize/prologue.cuh"
 #include "lib/qgemm/qgemm.h"
 
-#define SLICES (HZI_LINEAR_THREADS / 64)	/* of k, for two warps of 16 columns each */
-#define ONCE (HZI_LINEAR_BLOCKS / SLICES)	/* blocks of k of one of them */
-#define PITCH 36			/* words of 32 sums */
+#define SLICES (HZI_LINEAR_THREADS / 64)	/* slices of k, each for two warps of 16 columns */
+#define SLICE_BLOCKS (HZI_LINEAR_BLOCKS / SLICES)	/* blocks of k per slice */
+#define PITCH 36			/* words per row of 32 accumulators */
 
-struct memory {
+struct shared_memory {
 	alignas(16) uint8_t codes[HZI_LINEAR_ROWS][HZI_LINEAR_PITCH];
 	int32_t part[SLICES][HZI_LINEAR_ROWS][PITCH];
 	int32_t sum[SLICES][HZI_LINEAR_ROWS];
-	uint32_t range[HZI_LINEAR_ROWS][2];	/* the bits of how far below and above 0 */
+	uint32_t range[HZI_LINEAR_ROWS][2];	/* bits of max(0, -x) and max(0, x) */
 	float scale[HZI_LINEAR_ROWS];
 	int32_t zero[HZI_LINEAR_ROWS];
 };
 
-/* What no kernel writes that may still run; it stays in L2, not in L1. */
-HZ_DEVICE uint4 load_once(const void *p)
+/* Loads data that no running kernel writes; allocates in L2, not in L1. */
+HZ_DEVICE uint4 load_streaming(const void *p)
 {
 	uint4 v;
 
@@ -39,15 +39,15 @@ HZ_DEVICE uint4 load_once(const void *p)
 }
 
 /*
- * Rows to codes in the form of u8 for both types: those of s8 and their zeros are 128 more. Some
- * threads do a row; unless the scale is fixed, they look for its range first.
+ * Quantizes the rows to u8: s8 codes and zero points are offset by 128. A group of threads has one
+ * row; unless the scale is given, it finds the range first.
  */
 template <int DTYPE>
-HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, memory &s)
+HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, shared_memory &s)
 {
-	constexpr int each = piece<DTYPE>::count, once = 4;
-	const int pieces = p.out.k / each, lanes = 1 << p.lanes;
-	const int row = threadIdx.x >> p.lanes, lane = threadIdx.x & (lanes - 1);
+	constexpr int count = vec16<DTYPE>::count, loads = 4;
+	const int vectors = p.out.k / count, lanes = 1 << p.log_threads;
+	const int row = threadIdx.x >> p.log_threads, lane = threadIdx.x & (lanes - 1);
 	const uint4 *x = (const uint4 *)((const char *)p.x + row * p.x_m);
 	const bool is_signed = p.q_dtype == HZ_S8, is_row = row < p.out.m;
 	const uint32_t flip = is_signed ? 0x80808080 : 0;
@@ -59,22 +59,22 @@ HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, memory &s)
 		float f[8];
 
 #pragma unroll 1
-		for (int i = lane; is_row && i < pieces; i += once * lanes) {
-			uint4 v[once];
+		for (int i = lane; is_row && i < vectors; i += loads * lanes) {
+			uint4 v[loads];
 
 #pragma unroll
-			for (int j = 0; j < once; j++)
-				v[j] = i + j * lanes < pieces ? x[i + j * lanes]
+			for (int j = 0; j < loads; j++)
+				v[j] = i + j * lanes < vectors ? x[i + j * lanes]
 							      : make_uint4(0, 0, 0, 0);
 #pragma unroll
-			for (int j = 0; j < once; j++) {
+			for (int j = 0; j < loads; j++) {
 				unpack<DTYPE>(f, v[j]);
 #pragma unroll
-				for (int e = 0; e < each; e++)
-					widen(r, f[e]);
+				for (int e = 0; e < count; e++)
+					range_add(r, f[e]);
 			}
 		}
-		r = join_warp(r);
+		r = range_join_warp(r);
 		if (is_row && lane % 32 == 0) {
 			atomicMax(&s.range[row][0], __float_as_uint(r.below));
 			atomicMax(&s.range[row][1], __float_as_uint(r.above));
@@ -93,49 +93,49 @@ HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, memory &s)
 	}
 
 	const divisor d = make_divisor(scale, zero, is_signed);
-	const int all = p.blocks * (HZI_QK_BLOCK / each);
-	uint8_t *to = s.codes[row];
+	const int all = p.blocks * (HZI_QGEMM_K_BLOCK / count);
+	uint8_t *dst = s.codes[row];
 
 #pragma unroll 1
 	for (int i = lane; i < all; i += lanes) {
 		uint2 c = {0, 0};
 
-		if (i < pieces) {
-			c = encode_piece<DTYPE>(x[i], d);
+		if (i < vectors) {
+			c = encode_vector<DTYPE>(x[i], d);
 			c.x ^= flip;
 			c.y ^= flip;
 		}
 		if (DTYPE == HZ_F32)
-			((uint32_t *)to)[i] = c.x;
+			((uint32_t *)dst)[i] = c.x;
 		else
-			((uint2 *)to)[i] = c;
+			((uint2 *)dst)[i] = c;
 	}
 }
 
 extern "C" __global__ __launch_bounds__(HZI_LINEAR_THREADS, 1) void
 qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 {
-	__shared__ memory s;
+	__shared__ shared_memory s;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
 	const int group = warp % 2, slice = warp / 2;
 	const int begin = slice * p.blocks / SLICES, end = (slice + 1) * p.blocks / SLICES;
-	const int line = blockIdx.x * HZI_LINEAR_COLUMNS + 16 * group + g;
-	/* Of each block of k two chunks of lines g and g + 8 */
-	uint4 x[ONCE][2][2] = {};
+	const int row = blockIdx.x * HZI_LINEAR_COLUMNS + 16 * group + g;
+	/* Two chunks of rows g and g + 8 of each block of k */
+	uint4 x[SLICE_BLOCKS][2][2] = {};
 	int32_t acc[4] = {}, sum = 0;
 
 #pragma unroll
-	for (int i = 0; i < ONCE; i++) {
+	for (int i = 0; i < SLICE_BLOCKS; i++) {
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
-			const uint8_t *from =
-				p.b + ((int64_t)(begin + i) * p.width + line) * HZI_QK_BLOCK +
+			const uint8_t *src =
+				p.b + ((int64_t)(begin + i) * p.width + row) * HZI_QGEMM_K_BLOCK +
 				((q + 4 * h) ^ g) * 16;
 
 			if (begin + i >= end)
 				continue;
-			x[i][h][0] = load_once(from);
-			x[i][h][1] = load_once(from + 8 * HZI_QK_BLOCK);
+			x[i][h][0] = load_streaming(src);
+			x[i][h][1] = load_streaming(src + 8 * HZI_QGEMM_K_BLOCK);
 		}
 	}
 	if (threadIdx.x < 2 * HZI_LINEAR_ROWS)
@@ -144,9 +144,9 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 	pdl_launch_dependents();
 	pdl_wait();
 
-	/* What this thread will finish: 8 successive columns of each 16 are the block's. */
+	/* The output of this thread: 8 successive columns of each 16 belong to the block. */
 	const int r = threadIdx.x / 32, w = lane % 8;
-	const int n = blockIdx.x / 2 * HZI_QN_GROUP + blockIdx.x % 2 * 8 + lane / 8 * 16 + w;
+	const int n = blockIdx.x / 2 * HZI_QGEMM_N_GROUP + blockIdx.x % 2 * 8 + lane / 8 * 16 + w;
 	out_column column = {};
 
 	if (r < p.out.m)
@@ -159,14 +159,14 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 		make_codes<HZ_BF16>(p, s);
 	__syncthreads();
 #pragma unroll
-	for (int i = 0; i < ONCE; i++) {
+	for (int i = 0; i < SLICE_BLOCKS; i++) {
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			const uint4 u = x[i][h][0], v = x[i][h][1];
 			uint4 c = {};
 
 			if (g < p.out.m && begin + i < end)
-				c = *(const uint4 *)&s.codes[g][(begin + i) * HZI_QK_BLOCK +
+				c = *(const uint4 *)&s.codes[g][(begin + i) * HZI_QGEMM_K_BLOCK +
 								64 * h + 16 * q];
 			mma_m16n8k32<false, false>(acc, u.x, v.x, u.y, v.y, c.x, c.y);
 			mma_m16n8k32<false, false>(acc, u.z, v.z, u.w, v.w, c.z, c.w);
@@ -176,7 +176,7 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 			sum = add_codes<false>(c.w, sum);
 		}
 	}
-	/* Of 8 rows of the product 4 count. */
+	/* Only 4 of the 8 columns of the product are rows of x. */
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		if (q < HZI_LINEAR_ROWS / 2)

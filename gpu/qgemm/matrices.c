@@ -1,10 +1,10 @@
 /*
- * matrices.c - the matrices of a batch one by one: packing, alignment, epilogue
+ * matrices.c - packing, alignment and epilogue parameters of each matrix of a batch
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Every kernel reads A as rows of bytes that begin at multiples of 16, and packed B. What is not in
- * that form is put into the workspace first.
+ * Every kernel reads packed B, and A as rows of bytes aligned to 16. Operands in another layout are
+ * copied to the workspace first.
  */
 #include <config.h>
 
@@ -19,14 +19,14 @@ static bool is_code(int dtype)
 
 int hzi_qgemm_epilogue_kind(const struct hzi_qgemm_args *t)
 {
-	/* The one multiplier has a shift that the 32-bit epilogue does not support. */
-	const bool far = !t->multipliers && !t->b_scales && t->mult.u &&
+	/* There is one multiplier, whose shift the 32-bit epilogue does not support. */
+	const bool bad_shift = !t->multipliers && !t->b_scales && t->mult.u &&
 			 (t->mult.shift < 33 || t->mult.shift > 53);
 
 	if (t->sum64)
 		return 0;
 	if (is_code(t->c_dtype))
-		return t->rounding != HZ_ROUND_TFLITE && !far ? HZI_EPILOGUE_CODES : 0;
+		return t->rounding != HZ_ROUND_TFLITE && !bad_shift ? HZI_EPILOGUE_CODES : 0;
 	return t->c_dtype != HZ_S32 || t->identity ? HZI_EPILOGUE_VALUES : 0;
 }
 
@@ -58,7 +58,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 
 	o.a_sums = o.b_zeros || o.b_zero;
 	if (aligned && !(is_code(t->c_dtype) && t->a_zeros))
-		o.quick = hzi_qgemm_epilogue_kind(t);
+		o.fast_path = hzi_qgemm_epilogue_kind(t);
 	o.bounded = is_code(t->c_dtype) ? t->min > least || t->max < least + 255
 					: t->fmin > -INFINITY || t->fmax < INFINITY;
 	o.bias_max = t->sum64 ? 0 : (int32_t)(INT32_MAX - t->reach);
@@ -81,21 +81,21 @@ bool hzi_qgemm_all_aligned(const struct hzi_qgemm_args *t)
 	return aligned(t);
 }
 
-static int64_t lines_bytes(const struct hzi_qgemm_args *t)
+static int64_t aligned_bytes(const struct hzi_qgemm_args *t)
 {
 	return hzi_round_up(t->k, 16) * t->m;
 }
 
-struct hzi_qgemm_lines hzi_qgemm_align(const struct hzi_qgemm_args *t, void *y)
+struct hzi_qgemm_pack_rows hzi_qgemm_align(const struct hzi_qgemm_args *t, void *y)
 {
-	return (struct hzi_qgemm_lines){
-		.x = t->a, .y = y, .x_line = t->a_m, .x_k = t->a_k,
-		.y_line = hzi_round_up(t->k, 16), .lines = t->m, .k = t->k,
-		.blocks = (int32_t)hzi_qgemm_blocks(t), .y_item = lines_bytes(t),
+	return (struct hzi_qgemm_pack_rows){
+		.x = t->a, .y = y, .x_row = t->a_m, .x_k = t->a_k,
+		.y_row = hzi_round_up(t->k, 16), .rows = t->m, .k = t->k,
+		.blocks = (int32_t)hzi_qgemm_blocks(t), .y_item = aligned_bytes(t),
 	};
 }
 
-size_t hzi_qgemm_workspace(const struct hzi_qgemm_args *t, bool joint, size_t *lines)
+size_t hzi_qgemm_workspace(const struct hzi_qgemm_args *t, bool batched, size_t *a_offset)
 {
 	const struct hzi_qgemm_items packs =
 		hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false);
@@ -105,47 +105,47 @@ size_t hzi_qgemm_workspace(const struct hzi_qgemm_args *t, bool joint, size_t *l
 	size_t bytes = 0;
 
 	if (!t->packed)
-		bytes += hzi_qgemm_padded((size_t)(pack_bytes * (joint ? packs.count : 1)));
-	*lines = bytes;
+		bytes += hzi_qgemm_padded((size_t)(pack_bytes * (batched ? packs.count : 1)));
+	*a_offset = bytes;
 	if (!hzi_qgemm_all_aligned(t))
-		bytes += hzi_qgemm_padded((size_t)(lines_bytes(t) * (joint ? items.count : 1)));
+		bytes += hzi_qgemm_padded((size_t)(aligned_bytes(t) * (batched ? items.count : 1)));
 	return bytes;
 }
 
-size_t hzi_cuda_qgemm_each_workspace(const struct hz_context *ctx, const void *args)
+size_t hzi_cuda_qgemm_for_each_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qgemm_call *c = args;
-	size_t lines;
+	size_t a_offset;
 
 	(void)ctx;
-	return hzi_qgemm_workspace(&c->t, false, &lines);
+	return hzi_qgemm_workspace(&c->t, false, &a_offset);
 }
 
 static const struct hzi_qgemm_items one_item = {.count = 1};
 
-/* One matrix with packed B; A is aligned at y if it has to be. */
+/* Multiplies one matrix by packed B; copies A to y if it must be aligned. */
 static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint8_t *b, void *y,
 		    bool early, hzi_qgemm_launch *launch)
 {
 	struct hzi_qgemm_out out;
 
 	if (!aligned(t)) {
-		const struct hzi_qgemm_lines p = hzi_qgemm_align(t, y);
+		const struct hzi_qgemm_pack_rows p = hzi_qgemm_align(t, y);
 
-		HZ_CHECK(hzi_qgemm_launch_lines(ctx, "qgemm", p, &one_item,
-						hzi_round_up(t->m, HZI_QN_GROUP)));
+		HZ_CHECK(hzi_qgemm_launch_pack(ctx, "qgemm", p, &one_item,
+					       hzi_round_up(t->m, HZI_QGEMM_N_GROUP)));
 		t->a = y;
-		t->a_m = p.y_line;
+		t->a_m = p.y_row;
 		t->a_k = 1;
 		early = false;
 	}
 	if (t->m == 1)
 		t->a_m = hzi_round_up(t->k, 16);
 	out = hzi_qgemm_make_out(t, b);
-	for (int64_t row = 0; row < t->m; row += HZI_ROWS_MAX) {
+	for (int64_t row = 0; row < t->m; row += HZI_QGEMM_ROWS_MAX) {
 		struct hzi_qgemm_args part = *t;
 
-		part.m = min_of(HZI_ROWS_MAX, t->m - row);
+		part.m = min_of(HZI_QGEMM_ROWS_MAX, t->m - row);
 		part.a = (const char *)t->a + row * t->a_m;
 		out.m = (int32_t)part.m;
 		out.c = (char *)t->c + row * t->c_m * (int64_t)hz_dtype_size(t->c_dtype);
@@ -157,32 +157,36 @@ static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint
 	return HZ_OK;
 }
 
-int hzi_qgemm_each(struct hz_context *ctx, const struct hzi_qgemm_call *c, hzi_qgemm_launch *launch)
+int hzi_qgemm_for_each(struct hz_context *ctx, const struct hzi_qgemm_call *c,
+		       hzi_qgemm_launch *launch)
 {
 	const struct hzi_qgemm_args *t = &c->t;
 	const int64_t c_size = (int64_t)hz_dtype_size(t->c_dtype);
 	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
 	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
-	char *const room = c->workspace;
-	size_t lines;
+	char *const workspace = c->workspace;
+	size_t a_offset;
 
-	hzi_qgemm_workspace(t, false, &lines);
+	hzi_qgemm_workspace(t, false, &a_offset);
 	do {
 		const int64_t b = offset_of(index, t->b_stride, t->ndim);
 		struct hzi_qgemm_args item = *t;
-		const char *data = room;
+		const char *data = workspace;
 
 		item.a = (const char *)t->a + offset_of(index, t->a_stride, t->ndim);
 		item.c = (char *)t->c + offset_of(index, t->c_stride, t->ndim) * c_size;
-		/* A batch has 4 dimensions at most; behind them: the row of the whole batch */
+		/*
+		 * A batch has at most 4 dimensions, so the last entry is free for the row offset of
+		 * the item.
+		 */
 		item.row_stride[HZ_MAXDIM - 1] = offset_of(index, t->row_stride, t->ndim);
 		if (t->packed)
 			data = (const char *)t->packed + b * pack_bytes;
 		else if (packed != b)
 			HZ_CHECK(hzi_qgemm_pack_b(ctx, "qgemm", t, (const char *)t->b + b,
-						  &one_item, room));
+						  &one_item, workspace));
 		packed = b;
-		HZ_CHECK(multiply(ctx, &item, (const uint8_t *)data, room + lines,
+		HZ_CHECK(multiply(ctx, &item, (const uint8_t *)data, workspace + a_offset,
 				  t->packed != NULL, launch));
 	} while (next_index(index, t->shape, t->ndim));
 	return HZ_OK;

@@ -1,5 +1,5 @@
 /*
- * pack.c - packing of B, and of rows of A that kernels cannot read in place
+ * pack.c - launchers of packing: B, or rows of A that kernels cannot read in place
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +9,7 @@
 
 #include "gpu/qgemm/launch.h"
 
-#define ITEMS_FEW 4		/* items whose sums may be cleared one by one */
+#define ITEMS_FEW 4		/* the most items whose column sums are cleared one by one */
 
 struct hzi_qgemm_items hzi_qgemm_items_of(int ndim, const int64_t *shape, const int64_t *stride,
 					  bool all)
@@ -27,13 +27,13 @@ struct hzi_qgemm_items hzi_qgemm_items_of(int ndim, const int64_t *shape, const 
 }
 
 /*
- * Each block has 64 lines of an item and a share of k; there are enough blocks for all SMs. Sums of
- * columns are cleared first if several blocks add to one.
+ * Each block packs 64 rows of an item over a share of k; there are enough blocks for all SMs. If
+ * several blocks add to one column sum, the sums are cleared first.
  */
-int hzi_qgemm_launch_lines(struct hz_context *ctx, const char *op, struct hzi_qgemm_lines p,
-			   const struct hzi_qgemm_items *items, int64_t lines)
+int hzi_qgemm_launch_pack(struct hz_context *ctx, const char *op, struct hzi_qgemm_pack_rows p,
+			  const struct hzi_qgemm_items *items, int64_t rows)
 {
-	const int64_t columns = lines / HZI_QN_GROUP;
+	const int64_t columns = rows / HZI_QGEMM_N_GROUP;
 	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	struct hzi_launch launch = {.block = {256}};
 
@@ -47,9 +47,10 @@ int hzi_qgemm_launch_lines(struct hz_context *ctx, const char *op, struct hzi_qg
 	for (int64_t i = 0; i < items->count && launch.grid[1] > 1 && p.sums; i++)
 		HZ_CHECK(hzi_cuda_fill(ctx, (char *)p.sums + i * p.y_item, 0,
 				       4 * (size_t)p.width));
-	for (; p.first < items->count; p.first += HZI_ITEMS_MAX) {
-		launch.grid[2] = (unsigned)min_of(items->count - p.first, HZI_ITEMS_MAX);
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_lines, &launch, &p, sizeof(p)));
+	for (; p.first < items->count; p.first += HZI_QGEMM_ITEMS_MAX) {
+		launch.grid[2] = (unsigned)min_of(items->count - p.first, HZI_QGEMM_ITEMS_MAX);
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_pack_rows, &launch, &p,
+					 sizeof(p)));
 	}
 	return HZ_OK;
 }
@@ -60,16 +61,17 @@ static int pack(struct hz_context *ctx, const char *op, const void *b, int dtype
 {
 	const int64_t codes = hzi_qgemm_packed_codes(HZI_QLAYOUT_CUDA, k, n);
 	const int64_t width = hzi_qgemm_packed_width(HZI_QLAYOUT_CUDA, n);
-	const struct hzi_qgemm_lines p = {
+	const struct hzi_qgemm_pack_rows p = {
 		.x = b, .y = data, .sums = (int32_t *)(void *)((char *)data + codes),
-		.x_line = b_n, .x_k = b_k, .lines = n, .k = k, .width = width,
-		.blocks = (int32_t)ceil_div(k, HZI_QK_BLOCK), .flip = dtype == HZ_S8 ? 0x80 : 0,
+		.x_row = b_n, .x_k = b_k, .rows = n, .k = k, .width = width,
+		.blocks = (int32_t)ceil_div(k, HZI_QGEMM_K_BLOCK),
+		.flip = dtype == HZ_S8 ? 0x80 : 0,
 		.y_item = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, k, n),
 	};
 
 	if (k == 0)
 		return hzi_cuda_fill(ctx, data, 0, (size_t)(p.y_item * items->count));
-	return hzi_qgemm_launch_lines(ctx, op, p, items, width);
+	return hzi_qgemm_launch_pack(ctx, op, p, items, width);
 }
 
 int hzi_qgemm_pack_b(struct hz_context *ctx, const char *op, const struct hzi_qgemm_args *t,

@@ -3,14 +3,14 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Sums are exact, so every route gives the same bits.
+ * Accumulators are exact, so every route gives the same bits.
  */
 #include <config.h>
 
 #include "gpu/qgemm/launch.h"
 #include "lib/core/route.h"
 
-/* Costs are places in the order of preference. */
+/* The cost of a route is its rank. */
 enum {BATCH, SKINNY, WGMMA, MMA_SYNC, LAST};
 
 static int64_t batch_cost(const struct hz_context *ctx, const void *args)
@@ -29,13 +29,13 @@ static const struct hzi_route qgemm[] = {
 		   .workspace = hzi_cuda_qgemm_batch_workspace, .run = hzi_cuda_qgemm_batch},
 	[SKINNY] = {.name = "skinny_splitk", .what = "few rows, clusters share k, wgmma",
 		    .arch = HZI_SM_90A, .unsupported = hzi_cuda_qgemm_skinny_splitk_unsupported,
-		    .cost = skinny_cost, .workspace = hzi_cuda_qgemm_each_workspace,
+		    .cost = skinny_cost, .workspace = hzi_cuda_qgemm_for_each_workspace,
 		    .run = hzi_cuda_qgemm_skinny_splitk},
 	[WGMMA] = {.name = "wgmma", .what = "tiles of 128 rows, wgmma and TMA", .arch = HZI_SM_90A,
 		   .unsupported = hzi_cuda_qgemm_wgmma_unsupported,
-		   .workspace = hzi_cuda_qgemm_each_workspace, .run = hzi_cuda_qgemm_wgmma},
+		   .workspace = hzi_cuda_qgemm_for_each_workspace, .run = hzi_cuda_qgemm_wgmma},
 	[MMA_SYNC] = {.name = "mma_sync", .what = "tiles of 128 rows, mma.sync on any GPU",
-		      .workspace = hzi_cuda_qgemm_each_workspace,
+		      .workspace = hzi_cuda_qgemm_for_each_workspace,
 		      .run = hzi_cuda_qgemm_mma_sync},
 };
 
@@ -48,11 +48,12 @@ static int64_t gemv_cost(const struct hz_context *ctx, const void *args)
 
 static size_t two_steps_workspace(const struct hz_context *ctx, const void *args)
 {
-	size_t rest;
+	size_t qgemm_offset;
 	const struct hzi_qgemm_args g =
-		hzi_qlinear_product(((const struct hzi_qlinear_call *)args)->a, NULL, &rest);
+		hzi_qlinear_product(((const struct hzi_qlinear_call *)args)->a, NULL,
+				    &qgemm_offset);
 
-	return rest + hzi_cuda_qgemm_workspace(ctx, &g);
+	return qgemm_offset + hzi_cuda_qgemm_workspace(ctx, &g);
 }
 
 static int multiply(struct hz_context *ctx, const struct hzi_qgemm_args *a, void *workspace);
@@ -60,12 +61,12 @@ static int multiply(struct hz_context *ctx, const struct hzi_qgemm_args *a, void
 static int two_steps(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_args *a = ((const struct hzi_qlinear_call *)args)->a;
-	char *room = ctx->workspace;
-	size_t rest;
-	const struct hzi_qgemm_args g = hzi_qlinear_product(a, room, &rest);
+	char *workspace = ctx->workspace;
+	size_t qgemm_offset;
+	const struct hzi_qgemm_args g = hzi_qlinear_product(a, workspace, &qgemm_offset);
 
-	HZ_CHECK(hzi_qlinear_quantize(ctx, a, &g, room));
-	return multiply(ctx, &g, room + rest);
+	HZ_CHECK(hzi_qlinear_quantize(ctx, a, &g, workspace));
+	return multiply(ctx, &g, workspace + qgemm_offset);
 }
 
 static const struct hzi_route qlinear[] = {
@@ -84,7 +85,7 @@ const struct hzi_op_routes hzi_cuda_qgemm_routes[] = {
 	{0},
 };
 
-/* The innermost dimensions of a batch whose items are rows of one matrix become that matrix. */
+/* Merges the innermost batch dimensions whose items are rows of one matrix. */
 static struct hzi_qgemm_args join_rows(const struct hzi_qgemm_args *a)
 {
 	struct hzi_qgemm_args t = *a;

@@ -1,5 +1,5 @@
 /*
- * skinny_splitk.c - multiplication of few rows: the blocks of a cluster share k
+ * skinny_splitk.c - launcher for a small m: the blocks of a cluster split k
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,7 +7,7 @@
 
 #include "gpu/qgemm/launch.h"
 
-/* Kernels for up to that many rows; bytes of shared memory */
+/* Kernels by their largest number of rows; bytes of shared memory */
 struct kernel {
 	int rows, kernel, kernel_signed, bytes;
 };
@@ -23,19 +23,19 @@ static const struct kernel kernels[] = {
 	 HZI_SKINNY_BYTES(64, HZI_SKINNY_STAGES_64)},
 };
 
-#define BLOCK_CYCLES 265	/* of a block of k by 64 rows, on an H200 */
-#define SUM32_BLOCKS 256	/* of k: 32768 products of 255^2, whose sum fits 32 bits */
+#define BLOCK_CYCLES 265	/* per block of k (128) and 64 rows, on an H200 */
+#define SUM32_BLOCKS 256	/* of k: the sum of 32768 products of at most 255^2 fits 32 bits */
 
 /*
- * Blocks of a cluster, which share k: the number with the fewest steps, where what a block does
- * once takes as long as 12 blocks of k. If sums of all k may need 64 bits, those of a share must
- * fit 32; 0: there is no such number.
+ * The number of blocks per cluster, among which k is split, with the fewest steps. The fixed cost
+ * of a block equals 12 blocks of k. If sums over all k may need 64 bits, those of a share must fit
+ * 32. Returns 0 if there is no such number.
  */
 static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm_args *t,
 			    int64_t *cycles)
 {
 	const int64_t tiles = ceil_div(t->n, HZI_SKINNY_COLUMNS) *
-			      ceil_div(min_of(t->m, HZI_ROWS_MAX), HZI_SKINNY_ROWS);
+			      ceil_div(min_of(t->m, HZI_QGEMM_ROWS_MAX), HZI_SKINNY_ROWS);
 	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors, blocks = hzi_qgemm_blocks(t);
 	int64_t least = INT64_MAX;
 	unsigned best = 0;
@@ -64,8 +64,8 @@ const char *hzi_cuda_qgemm_skinny_splitk_unsupported(const struct hz_context *ct
 }
 
 /*
- * More rows than the kernels' 64 may be worth it, several blocks of rows each reading all of B, if
- * each SM gets one block at most.
+ * With more than 64 rows several blocks of rows each read all of B. That is faster than wgmma.c
+ * only if each SM gets at most one block.
  */
 bool hzi_cuda_qgemm_skinny_splitk_wins(const struct hz_context *ctx, const struct hzi_qgemm_call *c)
 {
@@ -89,23 +89,23 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 	const struct kernel *f = kernels;
 	struct hzi_qgemm_skinny p = {
 		.b = b, .out = *out, .width = hzi_qgemm_width(t),
-		.blocks = (int32_t)hzi_qgemm_blocks(t), .wide = t->sum64,
+		.blocks = (int32_t)hzi_qgemm_blocks(t), .sum64 = t->sum64,
 	};
 	struct hzi_launch launch = {.block = {HZI_SKINNY_THREADS}, .early = early, .aligned = true};
 	int64_t cycles;
 
 	while (f->rows < t->m && f->rows < HZI_SKINNY_ROWS)
 		f++;
-	if (!p.out.quick || t->n % 16) {
-		p.loose = true;
-		p.out.quick = hzi_qgemm_epilogue_kind(t);
+	if (!p.out.fast_path || t->n % 16) {
+		p.any_strides = true;
+		p.out.fast_path = hzi_qgemm_epilogue_kind(t);
 		if (t->a_zeros)
 			p.out.a_zero = 0;
 	}
 	launch.cluster = best_shares(ctx, t, &cycles);
 	launch.grid[0] = (unsigned)ceil_div(t->n, HZI_SKINNY_COLUMNS) * launch.cluster;
 	launch.grid[1] = (unsigned)ceil_div(t->m, f->rows);
-	launch.shared_bytes = (unsigned)(HZI_SHARED_ALIGN + f->bytes);
+	launch.shared_bytes = (unsigned)(HZI_QGEMM_SHARED_ALIGN + f->bytes);
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
 					f->rows));
 	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
@@ -114,5 +114,5 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 
 int hzi_cuda_qgemm_skinny_splitk(struct hz_context *ctx, const void *args)
 {
-	return hzi_qgemm_each(ctx, args, launch_matrix);
+	return hzi_qgemm_for_each(ctx, args, launch_matrix);
 }

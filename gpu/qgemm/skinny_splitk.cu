@@ -1,10 +1,11 @@
 /*
- * skinny_splitk.cu - quantized multiplication by few rows on Hopper
+ * skinny_splitk.cu - quantized multiplication of few rows on Hopper, split along k over a cluster
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Blocks of k of both operands come by the copy engine, as in wgmma.cu, and blocks of a cluster
- * share k.
+ * TMA loads blocks of k of both operands into a ring in shared memory, as in wgmma.cu. Grid: x,
+ * clusters of 64 columns; y, groups of ROWS rows. Warps 0 to 3 multiply, the next sum the rows of
+ * A, two prepare the epilogue of the columns, and the last thread issues copies.
  */
 #include "gpu/qgemm/skinny_splitk.cuh"
 #include "gpu/device/shared.cuh"
@@ -13,30 +14,34 @@
 #if HAVE_WGMMA
 
 /*
- * slots: sums of this block's share of the rows, from all blocks of the cluster: rows of 64 columns
- * and the sum of A's row.
+ * slots: accumulators of this block's share of the rows, from all blocks of the cluster: rows of 64
+ * columns and the sum of the row of A
  */
 template <int ROWS, int STAGES>
-struct few_memory {
-	uint8_t b[STAGES][HZI_SKINNY_COLUMNS * HZI_QK_BLOCK];
-	uint8_t a[STAGES][ROWS * HZI_QK_BLOCK];
+struct skinny_memory {
+	uint8_t b[STAGES][HZI_SKINNY_COLUMNS * HZI_QGEMM_K_BLOCK];
+	uint8_t a[STAGES][ROWS * HZI_QGEMM_K_BLOCK];
 	int32_t slots[ROWS][HZI_SKINNY_PITCH];
 	out_columns<HZI_SKINNY_COLUMNS> column;
 	uint64_t full[STAGES], empty[STAGES], ready;
 };
 
-#define FEW_SIZE(rows) \
-	static_assert(sizeof(few_memory<rows, HZI_SKINNY_STAGES_##rows>) <= \
+#define CHECK_SIZE(rows) \
+	static_assert(sizeof(skinny_memory<rows, HZI_SKINNY_STAGES_##rows>) <= \
 		      HZI_SKINNY_BYTES(rows, HZI_SKINNY_STAGES_##rows), "the launcher's bytes")
-FEW_SIZE(8);
-FEW_SIZE(16);
-FEW_SIZE(32);
-FEW_SIZE(64);
+CHECK_SIZE(8);
+CHECK_SIZE(16);
+CHECK_SIZE(32);
+CHECK_SIZE(64);
 
-/* Four columns the general way, from the sums of all blocks: in 64 bits if 32 may not do. */
+/*
+ * General epilogue of four columns, from the accumulators of all blocks; adds them in 64 bits if 32
+ * may overflow.
+ */
 template <int ROWS>
-HZ_DEVICE void few_general(const hzi_qgemm_skinny &p, const int32_t (*slots)[HZI_SKINNY_PITCH],
-			   int share, int blocks, int at, int32_t row_sum, int r, int n)
+HZ_DEVICE void store_four_general(const hzi_qgemm_skinny &p,
+				  const int32_t (*slots)[HZI_SKINNY_PITCH],
+				  int share, int blocks, int at, int32_t row_sum, int r, int n)
 {
 #pragma unroll 1
 	for (int i = 0; i < 4; i++) {
@@ -44,17 +49,17 @@ HZ_DEVICE void few_general(const hzi_qgemm_skinny &p, const int32_t (*slots)[HZI
 		int64_t raw = 0;
 
 		for (int j = 0; j < blocks; j++)
-			raw += slots[j * share][few_at(at) + i];
-		if (p.wide)
+			raw += slots[j * share][skinny_column(at) + i];
+		if (p.sum64)
 			general_put(p.out, column, raw, row_sum, r, n + i);
 		else
 			general_put(p.out, column, (int32_t)raw, row_sum, r, n + i);
 	}
 }
 
-/* Four codes: with zeros of rows, and anywhere, if p is loose. */
-HZ_DEVICE void few_codes(const hzi_qgemm_skinny &p, int4 raw, const four_columns &columns,
-			 int32_t row_sum, int r, int n)
+/* Stores four codes; supports zero points per row, and any strides if p.any_strides. */
+HZ_DEVICE void store_four_codes(const hzi_qgemm_skinny &p, int4 raw, const four_columns &columns,
+				int32_t row_sum, int r, int n)
 {
 	uint8_t *c = (uint8_t *)p.out.c + r * p.out.c_m + n * p.out.c_n;
 	uint32_t w;
@@ -68,8 +73,8 @@ HZ_DEVICE void few_codes(const hzi_qgemm_skinny &p, int4 raw, const four_columns
 		raw.z -= zero * (p.out.k * columns.zero.z + sums.z);
 		raw.w -= zero * (p.out.k * columns.zero.w + sums.w);
 	}
-	w = quick_codes(p.out, raw, columns, row_sum);
-	if (!p.loose) {
+	w = requantize_four(p.out, raw, columns, row_sum);
+	if (!p.any_strides) {
 		*(uint32_t *)c = w;
 		return;
 	}
@@ -80,45 +85,46 @@ HZ_DEVICE void few_codes(const hzi_qgemm_skinny &p, int4 raw, const four_columns
 	}
 }
 
-/* The warps: 0 to 3 multiply, the next add up the rows of A, two make the columns ready. */
+/* First warps of the roles; see the head of the file. */
 #define SUM_WARP 4
 #define COLUMN_WARP 8
 
 /*
- * The blocks of a cluster have the same 64 columns and the same rows, the next ROWS for each step
- * along the grid's y. B of the first blocks of k is under way before the kernel ahead has ended.
+ * The blocks of a cluster have the same 64 columns and ROWS rows. Copies of the first blocks of B
+ * are issued before the previous kernel has ended.
  */
 template <int ROWS, int STAGES, bool SIGNED>
-HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
+HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 {
-	constexpr int b_bytes = HZI_SKINNY_COLUMNS * HZI_QK_BLOCK, a_bytes = ROWS * HZI_QK_BLOCK;
-	/* Warps that add up, and chunks of a block of A for each of their threads */
+	constexpr int b_bytes = HZI_SKINNY_COLUMNS * HZI_QGEMM_K_BLOCK;
+	constexpr int a_bytes = ROWS * HZI_QGEMM_K_BLOCK;
+	/* Warps that sum rows of A, and chunks of a block of A per thread */
 	constexpr int sum_warps = ROWS < 16 ? 2 : 4, items = ROWS * 8 / (32 * sum_warps);
-	auto &s = *(few_memory<ROWS, STAGES> *)shared_start();
+	auto &s = *(skinny_memory<ROWS, STAGES> *)shared_start();
 	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-	const bool adds = p.out.a_sums;
+	const bool sums_a = p.out.a_sums;
 	const uint32_t full = shared_address(s.full), empty = shared_address(s.empty);
 	const uint32_t ready = shared_address(&s.ready);
 	const uint32_t rank = cluster_rank();
 	const uint32_t blocks = cluster_size();
 	const int n0 = blockIdx.x / blocks * HZI_SKINNY_COLUMNS;
 	const int begin = rank * p.blocks / blocks, count = (rank + 1) * p.blocks / blocks - begin;
-	/* Blocks are a power of two, and so are their shares of the rows. */
-	const bool alone = blocks == 1;
+	/* blocks is a power of two, and so is the share of rows. */
+	const bool single_block = blocks == 1;
 	const int share = ROWS / blocks, row0 = rank * share, bits = __ffs(share) - 1;
 	const int m0 = blockIdx.y * ROWS;
 
 	auto load_b = [&](int k, int at) {
 		mbarrier_expect_tx(full + 8 * at, b_bytes + a_bytes);
 		bulk_copy(shared_address(s.b[at]),
-			  p.b + ((int64_t)(begin + k) * p.width + n0) * HZI_QK_BLOCK, b_bytes,
+			  p.b + ((int64_t)(begin + k) * p.width + n0) * HZI_QGEMM_K_BLOCK, b_bytes,
 			  full + 8 * at);
 	};
 	auto load_a = [&](int k, int at) {
-		tma_load_2d(shared_address(s.a[at]), p.a, (begin + k) * HZI_QK_BLOCK, m0,
+		tma_load_2d(shared_address(s.a[at]), p.a, (begin + k) * HZI_QGEMM_K_BLOCK, m0,
 			    full + 8 * at);
 	};
-	/* Where sums of row r go from this block. */
+	/* The slot of row r, in the block that stores it */
 	auto slot_of = [&](int r, int column) {
 		return cluster_map(shared_address(&s.slots[row0 + (r & (share - 1))][column]),
 				   r >> bits);
@@ -127,14 +133,12 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 		return cluster_map(ready, r >> bits);
 	};
 
-	/*
-	 * A warp takes long to begin a copy, so that the first are begun by as many as there are.
-	 */
+	/* A warp takes long to issue a copy, so as many warps as possible issue the first ones. */
 	const int mine = warp + lane * (HZI_SKINNY_THREADS / 32);
 
 	if (mine < STAGES) {
 		mbarrier_init(full + 8 * mine, 1);
-		mbarrier_init(empty + 8 * mine, 4 + (adds ? sum_warps : 0));
+		mbarrier_init(empty + 8 * mine, 4 + (sums_a ? sum_warps : 0));
 		mbarrier_init_fence();
 		fence_proxy_async();
 		if (mine < count)
@@ -148,25 +152,28 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 	}
 	pdl_launch_dependents();
 	__syncthreads();
-	/* From here on others may write here; of blocks alone there are no clusters. */
-	if (!alone)
+	/*
+	 * From here on other blocks may write to this one. A single block is launched without a
+	 * cluster.
+	 */
+	if (!single_block)
 		cluster_arrive_relaxed();
 	pdl_wait();
 	if (mine < STAGES && mine < count)
 		load_a(mine, mine);
 	__syncwarp();
-	if (!alone)
+	if (!single_block)
 		cluster_wait();
 
-	bool fits = p.out.quick;
+	bool fits = p.out.fast_path;
 	ring_position<STAGES> ring;
 
 	if (warp < SUM_WARP) {
 		const uint64_t x = wgmma_desc_k(shared_address(s.b[0]));
 		const uint64_t y = wgmma_desc_k(shared_address(s.a[0]));
-		few_sums<ROWS> sums;
+		skinny_accumulators<ROWS> acc;
 
-		auto done_with = [&](int k, int at) {
+		auto release = [&](int k, int at) {
 			if (k >= 0 && k + STAGES < count && lane == 0)
 				mbarrier_arrive(empty + 8 * at);
 		};
@@ -177,20 +184,20 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 			const uint64_t b = y + ring.at * (a_bytes / 16);
 
 			mbarrier_wait(full + 8 * ring.at, ring.parity);
-			sums.template multiply<SIGNED>(b, a);
-			sums.template wait<1>();
-			done_with(k - 1, last);
+			acc.template multiply<SIGNED>(b, a);
+			acc.template wait<1>();
+			release(k - 1, last);
 			last = ring.at;
 			ring.next();
 		}
-		sums.template wait<0>();
-		sums.put([&](int r, int at, int32_t a, int32_t b, int32_t c, int32_t d) {
-			if (alone)
+		acc.template wait<0>();
+		acc.put([&](int r, int at, int32_t a, int32_t b, int32_t c, int32_t d) {
+			if (single_block)
 				*(int4 *)&s.slots[r][at] = make_int4(a, b, c, d);
 			else
 				store_async(slot_of(r, at), a, b, c, d, ready_of(r));
 		}, [&](int r, int at, int32_t v) {
-			if (alone)
+			if (single_block)
 				s.slots[r][at] = v;
 			else
 				store_async(slot_of(r, at), v, ready_of(r));
@@ -201,12 +208,12 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 		int32_t sum[items] = {};
 
 #pragma unroll 1
-		for (int k = 0, last = 0; adds && k < count; k++) {
+		for (int k = 0, last = 0; sums_a && k < count; k++) {
 			mbarrier_wait(full + 8 * ring.at, ring.parity);
-			/* Its codes have been added, not only asked for. */
+			/* The codes of the last stage have been added, not only loaded. */
 			if (k > 0 && k - 1 + STAGES < count && lane == 0)
 				mbarrier_arrive(empty + 8 * last);
-			/* Which chunk of a line it is does not matter. */
+			/* The order of chunks within a row does not matter for its sum. */
 #pragma unroll
 			for (int i = 0; i < items; i++) {
 				const uint4 v = shared_load(codes + ring.at * a_bytes +
@@ -228,7 +235,7 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 #pragma unroll
 			for (int d = 1; d < 8; d *= 2)
 				sum[i] += __shfl_xor_sync(~0u, sum[i], d);
-			if (thread % 8 == 0 && alone)
+			if (thread % 8 == 0 && single_block)
 				s.slots[r][HZI_SKINNY_COLUMNS] = sum[i];
 			else if (thread % 8 == 0)
 				store_async(slot_of(r, HZI_SKINNY_COLUMNS), sum[i], ready_of(r));
@@ -244,12 +251,12 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 				ring.next();
 			}
 		} else if (fits && column >= 0 && column < HZI_SKINNY_COLUMNS) {
-			fits = quick_column(p.out, n0 + column, s.column, column, p.loose);
+			fits = prepare_column(p.out, n0 + column, s.column, column, p.any_strides);
 		}
 		__syncwarp();
 	}
 	fits = __syncthreads_and(fits);
-	if (!alone)
+	if (!single_block)
 		mbarrier_wait(ready, 0);
 
 	const int at = lane % 16 * 4, n = n0 + at;
@@ -259,13 +266,13 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 	for (int i = 2 * warp + lane / 16; i < share && m0 + row0 + i < p.out.m;
 	     i += HZI_SKINNY_THREADS / 16) {
 		const int r = m0 + row0 + i;
-		out_row of = quick_row(p.out, r);
+		out_row of = fast_row(p.out, r);
 		int4 raw = {};
 
 #pragma unroll 4
 		for (int j = 0; j < blocks; j++) {
 			const int32_t *row = s.slots[j * share + i];
-			const int4 v = *(const int4 *)(row + few_at(at));
+			const int4 v = *(const int4 *)(row + skinny_column(at));
 
 			raw.x += v.x;
 			raw.y += v.y;
@@ -274,26 +281,26 @@ HZ_DEVICE void few_kernel(const hzi_qgemm_skinny &p)
 			of.sum += row[HZI_SKINNY_COLUMNS];
 		}
 		if (!fits)
-			few_general<ROWS>(p, s.slots + i, share, blocks, at, of.sum, r, n);
-		else if (p.out.quick == HZI_EPILOGUE_VALUES)
-			p.loose ? quick_four<true>(p.out, raw, of, columns, r, n)
-				: quick_four<false>(p.out, raw, of, columns, r, n);
+			store_four_general<ROWS>(p, s.slots + i, share, blocks, at, of.sum, r, n);
+		else if (p.out.fast_path == HZI_EPILOGUE_VALUES)
+			p.any_strides ? store_four<true>(p.out, raw, of, columns, r, n)
+				      : store_four<false>(p.out, raw, of, columns, r, n);
 		else if (n < p.out.n)
-			few_codes(p, raw, columns, of.sum, r, n);
+			store_four_codes(p, raw, columns, of.sum, r, n);
 	}
 }
 
 #endif
 
-#define FEW(name, rows, is_signed) \
+#define KERNEL(name, rows, is_signed) \
 	extern "C" __global__ __launch_bounds__(HZI_SKINNY_THREADS, 2) void \
 	name(const __grid_constant__ hzi_qgemm_skinny p) \
-	HZ_HOPPER_BODY((few_kernel<rows, HZI_SKINNY_STAGES_##rows, is_signed>(p)))
-FEW(qgemm_skinny_8_u8, 8, false)
-FEW(qgemm_skinny_16_u8, 16, false)
-FEW(qgemm_skinny_32_u8, 32, false)
-FEW(qgemm_skinny_64_u8, 64, false)
-FEW(qgemm_skinny_8_s8, 8, true)
-FEW(qgemm_skinny_16_s8, 16, true)
-FEW(qgemm_skinny_32_s8, 32, true)
-FEW(qgemm_skinny_64_s8, 64, true)
+	HZ_HOPPER_BODY((skinny_kernel<rows, HZI_SKINNY_STAGES_##rows, is_signed>(p)))
+KERNEL(qgemm_skinny_8_u8, 8, false)
+KERNEL(qgemm_skinny_16_u8, 16, false)
+KERNEL(qgemm_skinny_32_u8, 32, false)
+KERNEL(qgemm_skinny_64_u8, 64, false)
+KERNEL(qgemm_skinny_8_s8, 8, true)
+KERNEL(qgemm_skinny_16_s8, 16, true)
+KERNEL(qgemm_skinny_32_s8, 32, true)
+KERNEL(qgemm_skinny_64_s8, 64, true)

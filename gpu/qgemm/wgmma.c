@@ -1,5 +1,5 @@
 /*
- * wgmma.c - multiplication of many rows by wgmma, operands by TMA
+ * wgmma.c - launcher of the wgmma kernels with TMA, for many rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,12 +8,12 @@
 #include "gpu/qgemm/launch.h"
 
 /*
- * A kernel's tiles have 128 rows by that many columns; a cluster is of down blocks along m by
- * across along n. Expected H200 cycles: waves * (blocks of k * block + tile) + once
+ * A tile has 128 rows and `columns` columns. A cluster has cluster_m blocks along m by cluster_n
+ * along n. Expected H200 cycles: waves * (blocks of k * k_block + tile) + launch_cycles
  */
 struct kernel {
-	int columns, kernel, kernel_signed, stages, down, across;
-	int block, tile, once;
+	int columns, kernel, kernel_signed, stages, cluster_m, cluster_n;
+	int k_block, tile, launch_cycles;
 };
 
 #define KERNELS(tile) HZI_KERNEL_qgemm_wgmma_##tile##_u8, HZI_KERNEL_qgemm_wgmma_##tile##_s8
@@ -27,7 +27,10 @@ static const struct kernel kernels[] = {
 	{64, KERNELS(128x64), 7, 1, 1, 440, 1300, 2700},
 };
 
-/* Clusters at once. A cluster of 4 lies within one GPC, of some 16 SMs: on an H200 30 of 33 do. */
+/*
+ * Clusters resident at a time. A cluster of 4 lies within one GPC of about 16 SMs: on an H200, 30
+ * of 33 fit.
+ */
 static int64_t clusters(int64_t sms, int blocks)
 {
 	return max_of(blocks < 4 ? sms / blocks : sms * 10 / 11 / blocks, 1);
@@ -42,10 +45,10 @@ static const struct kernel *best_kernel(const struct hz_context *ctx,
 	*cycles = INT64_MAX;
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(*kernels); i++) {
 		const struct kernel *g = &kernels[i];
-		const int64_t tiles = ceil_div(t->m, HZI_WGMMA_ROWS * g->down) *
-				      ceil_div(t->n, g->columns * g->across);
-		const int64_t all = ceil_div(tiles, clusters(sms, g->down * g->across)) *
-				    (blocks * g->block + g->tile) + g->once;
+		const int64_t tiles = ceil_div(t->m, HZI_WGMMA_ROWS * g->cluster_m) *
+				      ceil_div(t->n, g->columns * g->cluster_n);
+		const int64_t all = ceil_div(tiles, clusters(sms, g->cluster_m * g->cluster_n)) *
+				    (blocks * g->k_block + g->tile) + g->launch_cycles;
 
 		if (all < *cycles) {
 			*cycles = all;
@@ -71,7 +74,7 @@ int64_t hzi_qgemm_wgmma_cycles(const struct hz_context *ctx, const struct hzi_qg
 	return cycles;
 }
 
-#define BAND_ROWS 2048	/* of A, of which a wave has tiles by as many columns */
+#define BAND_ROWS 2048	/* rows of A; a wave of tiles covers about as many columns */
 
 static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
 			 const struct hzi_qgemm_out *out, bool early)
@@ -86,20 +89,21 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 	int64_t cycles;
 
 	f = best_kernel(ctx, t, &cycles);
-	p.tiles_m = (int32_t)ceil_div(t->m, HZI_WGMMA_ROWS * f->down);
-	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->across);
-	p.band = BAND_ROWS / (HZI_WGMMA_ROWS * f->down);
-	launch.cluster = (unsigned)(f->down * f->across);
+	p.tiles_m = (int32_t)ceil_div(t->m, HZI_WGMMA_ROWS * f->cluster_m);
+	p.tiles_n = (int32_t)ceil_div(t->n, f->columns * f->cluster_n);
+	p.band = BAND_ROWS / (HZI_WGMMA_ROWS * f->cluster_m);
+	launch.cluster = (unsigned)(f->cluster_m * f->cluster_n);
 	launch.grid[0] = (unsigned)min_of((int64_t)p.tiles_m * p.tiles_n,
-					  clusters(sms, f->down * f->across)) * launch.cluster;
-	launch.shared_bytes = HZI_SHARED_ALIGN + (unsigned)HZI_WGMMA_BYTES(f->columns, f->stages);
+					  clusters(sms, (int)launch.cluster)) * launch.cluster;
+	launch.shared_bytes =
+		HZI_QGEMM_SHARED_ALIGN + (unsigned)HZI_WGMMA_BYTES(f->columns, f->stages);
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, "qgemm", &p.a, t->a, t->k, t->m, t->a_m, 128,
-					HZI_WGMMA_ROWS / f->across));
+					HZI_WGMMA_ROWS / f->cluster_n));
 	return hzi_cuda_launch(ctx, "qgemm", t->a_dtype == HZ_S8 ? f->kernel_signed : f->kernel,
 			       &launch, &p, sizeof(p));
 }
 
 int hzi_cuda_qgemm_wgmma(struct hz_context *ctx, const void *args)
 {
-	return hzi_qgemm_each(ctx, args, launch_matrix);
+	return hzi_qgemm_for_each(ctx, args, launch_matrix);
 }

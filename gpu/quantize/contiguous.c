@@ -1,5 +1,5 @@
 /*
- * contiguous.c - quantization of contiguous floats to contiguous codes, and back
+ * contiguous.c - launchers of quantization and dequantization of contiguous arrays
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,68 +7,68 @@
 
 #include "gpu/quantize/launch.h"
 
-/* The step from row to row of the parameters, or -1 if there is none */
-static int64_t parameter_step(const struct hzi_quantize_map *map)
+/* The distance between the parameters of successive rows, or -1 if it is not constant */
+static int64_t qparam_step(const struct hzi_quantize_map *map)
 {
 	const int64_t step = map->ndim ? map->p_stride[map->ndim - 1] : 0;
 
-	return hzi_quantize_joined(map, map->p_stride, step) ? step : -1;
+	return hzi_quantize_is_contiguous(map, map->p_stride, step) ? step : -1;
 }
 
-/* Elements of a piece: 16 bytes of floats, and as many codes */
-static int64_t piece_of(const struct hzi_codes_args *a)
+/* Elements of a vector: 16 bytes of floats and their codes */
+static int64_t vector_elements(const struct hzi_codes_args *a)
 {
 	return a->x_dtype == HZ_F32 ? 4 : 8;
 }
 
-const char *hzi_cuda_codes_contiguous_unsupported(const struct hz_context *ctx, const void *args)
+const char *hzi_cuda_quantize_contiguous_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_map *map = &a->map;
-	const int64_t piece = piece_of(a);
+	const int64_t vector = vector_elements(a);
 
 	(void)ctx;
 	if (a->rotated)
 		return "there is a transform";
-	if ((uintptr_t)a->x % 16 || (uintptr_t)a->q % (uintptr_t)piece)
+	if ((uintptr_t)a->x % 16 || (uintptr_t)a->q % (uintptr_t)vector)
 		return "floats are not 16-byte aligned, or codes not as many codes";
 	if ((map->n > 1 && (map->x_step != 1 || map->q_step != 1)) ||
-	    !hzi_quantize_joined(map, map->x_stride, map->n) ||
-	    !hzi_quantize_joined(map, map->q_stride, map->n))
+	    !hzi_quantize_is_contiguous(map, map->x_stride, map->n) ||
+	    !hzi_quantize_is_contiguous(map, map->q_stride, map->n))
 		return "floats or codes are not contiguous";
-	if (hzi_quantize_elements(map) / piece > INT32_MAX)
+	if (hzi_quantize_elements(map) / vector > INT32_MAX)
 		return "there are too many elements";
 	if (map->params <= 1)
 		return NULL;
-	if (map->n % piece || map->group % piece)
+	if (map->n % vector || map->group % vector)
 		return "groups are not of whole pieces of 16 bytes";
-	return parameter_step(map) < 0 ? "parameters of rows are not equally spaced" : NULL;
+	return qparam_step(map) < 0 ? "parameters of rows are not equally spaced" : NULL;
 }
 
-int hzi_cuda_codes_contiguous(struct hz_context *ctx, const void *args)
+int hzi_cuda_quantize_contiguous(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_map *map = &a->map;
-	const int64_t elements = hzi_quantize_elements(map), piece = piece_of(a);
-	const int64_t each = a->back ? HZI_DEQUANTIZE_PIECES : HZI_QUANTIZE_PIECES(a->x_dtype);
+	const int64_t elements = hzi_quantize_elements(map), vector = vector_elements(a);
+	const int64_t each = a->back ? HZI_DEQUANTIZE_VECTORS : HZI_QUANTIZE_VECTORS(a->x_dtype);
 	struct hzi_quantize_contiguous p = {
 		.x = a->back ? a->q : a->x, .y = a->back ? a->x : a->q, .scales = a->scales,
-		.zeros = a->zeros, .pieces = elements / piece, .elements = elements,
+		.zeros = a->zeros, .vectors = elements / vector, .elements = elements,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)max_of(1, ceil_div(p.pieces, HZI_BLOCK_THREADS * each))},
-		.block = {HZI_BLOCK_THREADS},
+		.grid = {(unsigned)max_of(1, ceil_div(p.vectors, HZI_QUANT_THREADS * each))},
+		.block = {HZI_QUANT_THREADS},
 	};
 
 	if (map->params > 1) {
-		p.row_step = parameter_step(map);
-		p.row = hzi_make_quotient(map->n / piece);
-		p.group = hzi_make_quotient(map->group / piece);
+		p.row_step = qparam_step(map);
+		p.row = hzi_make_fastdiv(map->n / vector);
+		p.group = hzi_make_fastdiv(map->group / vector);
 	}
 	return hzi_cuda_launch(ctx, a->back ? "dequantize" : "quantize",
-			       hzi_kernel_of(a->back ? HZI_KERNEL_dequantize_contiguous_f32
+			       hzi_quantize_kernel(a->back ? HZI_KERNEL_dequantize_contiguous_f32
 						     : HZI_KERNEL_quantize_contiguous_f32,
-					     a->x_dtype),
+						   a->x_dtype),
 			       &launch, &p, sizeof(p));
 }

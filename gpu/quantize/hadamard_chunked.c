@@ -1,10 +1,10 @@
 /*
- * hadamard_chunked.c - quantization with a transform, in two launches
+ * hadamard_chunked.c - quantization fused with a Hadamard transform, as two launches per chunk
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The f32 values between the launches are in the workspace, for a chunk of rows at a time. A chunk
- * stays in the L2 cache, so that memory is read and written once.
+ * The workspace holds the f32 values between the two launches, for a chunk of rows at a time. A
+ * chunk stays in the L2 cache, so that DRAM is read and written once.
  */
 #include <config.h>
 
@@ -13,25 +13,25 @@
 
 #include "gpu/quantize/launch.h"
 
-#define CHUNK ((int64_t)4 << 20)	/* values: 16 MiB of the 50 of an H100 */
+#define CHUNK ((int64_t)4 << 20)	/* elements: 16 MiB of f32; an H100 has 50 MiB of L2 */
 
-static int64_t row_of(const struct hzi_hadamard_args *t)
+static int64_t row_elements(const struct hzi_hadamard_args *t)
 {
 	return t->blocks * t->plan.n;
 }
 
 /*
- * Rows are taken by count steps of outer dimension level, in which all further dimensions are
- * whole; level ndim: one row at a time.
+ * A chunk is `count` indices of dimension `level` with all indices of the dimensions inside it.
+ * level = ndim: a chunk is one row.
  */
 struct chunks {
 	int level;
-	int64_t count, values;		/* values: of a chunk at most */
+	int64_t count, values;		/* values: elements of the largest chunk */
 };
 
 static struct chunks make_chunks(const struct hzi_hadamard_args *t)
 {
-	struct chunks c = {.level = t->ndim, .count = 1, .values = row_of(t)};
+	struct chunks c = {.level = t->ndim, .count = 1, .values = row_elements(t)};
 
 	while (c.level > 0) {
 		const int64_t size = t->shape[c.level - 1];
@@ -49,7 +49,7 @@ static struct chunks make_chunks(const struct hzi_hadamard_args *t)
 	return c;
 }
 
-size_t hzi_cuda_codes_hadamard_workspace(const struct hz_context *ctx, const void *args)
+size_t hzi_cuda_quantize_hadamard_chunked_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 
@@ -57,8 +57,8 @@ size_t hzi_cuda_codes_hadamard_workspace(const struct hz_context *ctx, const voi
 	return a->rotated ? (size_t)make_chunks(&a->rotated->t).values * sizeof(float) : 0;
 }
 
-/* Moves floats, codes and parameters on by i steps of a dimension. */
-static void step_by(const struct hzi_rotated *r, int d, int64_t i, size_t x_size, char **x,
+/* Advances the positions of floats, codes and parameters by i indices of dimension d. */
+static void advance(const struct hzi_rotated *r, int d, int64_t i, size_t x_size, char **x,
 		    char **q, int64_t *p)
 {
 	const struct hzi_hadamard_args *t = &r->t;
@@ -69,8 +69,8 @@ static void step_by(const struct hzi_rotated *r, int d, int64_t i, size_t x_size
 	*p += i * r->p_stride[d];
 }
 
-/* Keeps dimensions from level on, the first of them with so many steps. */
-static void cut(struct hzi_rotated *r, int level, int64_t count)
+/* Drops the dimensions outside `level`, and limits dimension `level` to `count` indices. */
+static void keep_inner(struct hzi_rotated *r, int level, int64_t count)
 {
 	struct hzi_hadamard_args *t = &r->t;
 	int64_t *const lists[] = {t->shape, t->x_stride, t->y_stride, r->q_stride, r->p_stride};
@@ -82,10 +82,10 @@ static void cut(struct hzi_rotated *r, int level, int64_t count)
 		t->shape[0] = count;
 }
 
-/* Strides of values back to back in the order of the rows */
-static void lay_out(const struct hzi_hadamard_args *t, int64_t *stride)
+/* Sets the strides of contiguous rows. */
+static void set_contiguous(const struct hzi_hadamard_args *t, int64_t *stride)
 {
-	int64_t step = row_of(t);
+	int64_t step = row_elements(t);
 
 	for (int d = t->ndim - 1; d >= 0; d--) {
 		stride[d] = step;
@@ -93,8 +93,8 @@ static void lay_out(const struct hzi_hadamard_args *t, int64_t *stride)
 	}
 }
 
-/* Rows whose blocks follow one another, in both operands, become blocks of one row. */
-static void fold(struct hzi_hadamard_args *t)
+/* Merges rows whose blocks are evenly spaced in both operands into one row of more blocks. */
+static void merge_blocks(struct hzi_hadamard_args *t)
 {
 	if (t->pre.block_step || t->post.block_step || t->x_step != 1 || t->y_step != 1)
 		return;
@@ -111,16 +111,16 @@ static void fold(struct hzi_hadamard_args *t)
 	}
 }
 
-/* The map between values back to back and codes, which has the parameters */
-static struct hzi_quantize_map map_of(const struct hzi_rotated *r)
+/* The map between contiguous values and codes, with the parameters */
+static struct hzi_quantize_map make_map(const struct hzi_rotated *r)
 {
 	const struct hzi_hadamard_args *t = &r->t;
 	struct hzi_quantize_map map = {
-		.n = row_of(t), .group = r->group, .x_step = 1, .q_step = r->q_step,
-		.ndim = t->ndim, .params = row_of(t) / r->group,
+		.n = row_elements(t), .group = r->group, .x_step = 1, .q_step = r->q_step,
+		.ndim = t->ndim, .params = row_elements(t) / r->group,
 	};
 
-	lay_out(t, map.x_stride);
+	set_contiguous(t, map.x_stride);
 	for (int d = 0; d < t->ndim; d++) {
 		map.shape[d] = t->shape[d];
 		map.q_stride[d] = r->q_stride[d];
@@ -132,103 +132,110 @@ static struct hzi_quantize_map map_of(const struct hzi_rotated *r)
 }
 
 /*
- * Whether a chunk is 16-bit rows back to back, with a base matrix: for f32 there are kernels of
- * these, but none from 16 bits to f32 or back. Fills how many pieces of 16 bytes they are.
+ * Whether a chunk is contiguous 16-bit rows with a base matrix of the transform. Transforms with a
+ * base matrix have kernels from f32 to f32, but none between 16 bits and f32, so a copy as f32 is
+ * needed. *vectors becomes the number of 16-byte vectors.
  */
-static bool converts(const struct hzi_codes_args *a, const struct hzi_hadamard_args *t,
-		     int64_t step, int64_t block, const int64_t *stride, const void *x,
-		     int64_t *pieces)
+static bool needs_f32_copy(const struct hzi_codes_args *a, const struct hzi_hadamard_args *t,
+			   int64_t step, int64_t block, const int64_t *stride, const void *x,
+			   int64_t *vectors)
 {
-	int64_t back_to_back[HZ_MAXDIM] = {0}, values = row_of(t);
+	int64_t contiguous[HZ_MAXDIM] = {0}, values = row_elements(t);
 
-	lay_out(t, back_to_back);
+	set_contiguous(t, contiguous);
 	for (int d = 0; d < t->ndim; d++) {
-		if (stride[d] != back_to_back[d])
+		if (stride[d] != contiguous[d])
 			return false;
 		values *= t->shape[d];
 	}
-	*pieces = values / 8;
+	*vectors = values / 8;
 	return a->x_dtype != HZ_F32 && t->plan.nseg == 1 && t->plan.seg[0].m > 1 && step == 1 &&
 	       block == t->plan.n && values % 8 == 0 && (uintptr_t)x % 16 == 0;
 }
 
-static int convert(struct hz_context *ctx, const char *op, int dtype, const void *x, void *y,
-		   int64_t pieces, bool narrow)
+static int launch_convert(struct hz_context *ctx, const char *op, int dtype, const void *x, void *y,
+			  int64_t vectors, bool narrowing)
 {
-	const struct hzi_convert_contiguous p = {.x = x, .y = y, .pieces = pieces};
+	const struct hzi_quantize_convert p = {.x = x, .y = y, .vectors = vectors};
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(pieces, HZI_BLOCK_THREADS)},
-		.block = {HZI_BLOCK_THREADS},
+		.grid = {(unsigned)ceil_div(vectors, HZI_QUANT_THREADS)},
+		.block = {HZI_QUANT_THREADS},
 	};
 
 	return hzi_cuda_launch(ctx, op,
-			       (narrow ? HZI_KERNEL_narrow_f16 : HZI_KERNEL_widen_f16) +
-				       (dtype == HZ_BF16),
+			       (narrowing ? HZI_KERNEL_quantize_narrow_f16
+					  : HZI_KERNEL_quantize_widen_f16) + (dtype == HZ_BF16),
 			       &launch, &p, sizeof(p));
 }
 
-/* Values and codes of a chunk, or codes and values */
+/* Quantizes the values of a chunk, or dequantizes its codes. */
 static int quantize_chunk(struct hz_context *ctx, const struct hzi_codes_args *codes)
 {
-	return hzi_cuda_codes_contiguous_unsupported(ctx, codes)
-		       ? hzi_cuda_codes_strided(ctx, codes) : hzi_cuda_codes_contiguous(ctx, codes);
+	return hzi_cuda_quantize_contiguous_unsupported(ctx, codes)
+		       ? hzi_cuda_quantize_strided(ctx, codes)
+		       : hzi_cuda_quantize_contiguous(ctx, codes);
 }
 
-/* A chunk of rows, its floats from x on, codes from q on and parameters from number p on */
+/*
+ * Runs both launches for one chunk. x, q: its first float and code; p: the index of its first
+ * parameter
+ */
 static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
 {
 	const struct hzi_codes_args codes = {
-		.map = map_of(r), .back = a->back, .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
+		.map = make_map(r), .back = a->back, .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
 		.q_dtype = a->q_dtype, .scales = a->scales ? a->scales + p : NULL,
 		.zeros = a->zeros ? (const char *)a->zeros + p : NULL, .scale = a->scale,
 		.zero = a->zero,
 	};
 	struct hzi_hadamard_args t = r->t;
-	int64_t pieces;
+	int64_t vectors;
 
 	if (a->back) {
-		const bool narrow =
-			converts(a, &t, t.y_step, t.y_block, t.y_stride, x, &pieces);
+		const bool narrowing =
+			needs_f32_copy(a, &t, t.y_step, t.y_block, t.y_stride, x, &vectors);
 
 		t.x = ctx->workspace;
 		t.y = x;
-		if (narrow) {
+		if (narrowing) {
 			t.y = ctx->workspace;
 			t.y_dtype = HZ_F32;
 		}
 		t.x_step = 1;
 		t.x_block = t.plan.n;
-		lay_out(&t, t.x_stride);
-		fold(&t);
+		set_contiguous(&t, t.x_stride);
+		merge_blocks(&t);
 		HZ_CHECK(quantize_chunk(ctx, &codes));
 		HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
-		return narrow ? convert(ctx, "dequantize", a->x_dtype, ctx->workspace, x, pieces,
-					true)
+		return narrowing ? launch_convert(ctx, "dequantize", a->x_dtype, ctx->workspace, x,
+						  vectors, true)
 			      : HZ_OK;
 	}
 	t.x = x;
-	if (converts(a, &t, t.x_step, t.x_block, t.x_stride, x, &pieces)) {
-		HZ_CHECK(convert(ctx, "quantize", a->x_dtype, x, ctx->workspace, pieces, false));
+	if (needs_f32_copy(a, &t, t.x_step, t.x_block, t.x_stride, x, &vectors)) {
+		HZ_CHECK(launch_convert(ctx, "quantize", a->x_dtype, x, ctx->workspace, vectors,
+					false));
 		t.x = ctx->workspace;
 		t.x_dtype = HZ_F32;
 	}
 	t.y = ctx->workspace;
 	t.y_step = 1;
 	t.y_block = t.plan.n;
-	lay_out(&t, t.y_stride);
-	fold(&t);
+	set_contiguous(&t, t.y_stride);
+	merge_blocks(&t);
 	HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
 	return quantize_chunk(ctx, &codes);
 }
 
-const char *hzi_cuda_codes_hadamard_unsupported(const struct hz_context *ctx, const void *args)
+const char *hzi_cuda_quantize_hadamard_chunked_unsupported(const struct hz_context *ctx,
+							   const void *args)
 {
 	(void)ctx;
 	return ((const struct hzi_codes_args *)args)->rotated ? NULL : "there is no transform";
 }
 
-int hzi_cuda_codes_hadamard(struct hz_context *ctx, const void *args)
+int hzi_cuda_quantize_hadamard_chunked(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 	const struct hzi_rotated *r = a->rotated;
@@ -237,24 +244,24 @@ int hzi_cuda_codes_hadamard(struct hz_context *ctx, const void *args)
 	const int64_t size = c.level < t->ndim ? t->shape[c.level] : 1;
 	int64_t outer = 1;
 
-	assert(ctx->workspace_bytes >= hzi_cuda_codes_hadamard_workspace(ctx, a));
+	assert(ctx->workspace_bytes >= hzi_cuda_quantize_hadamard_chunked_workspace(ctx, a));
 	for (int d = 0; d < c.level; d++)
 		outer *= t->shape[d];
 	for (int64_t o = 0; o < outer; o++) {
 		for (int64_t i = 0, count; i < size; i += count) {
 			char *x = a->x, *q = a->q;
 			struct hzi_rotated part = *r;
-			int64_t p = 0, rest = o;
+			int64_t p = 0, remaining = o;
 
 			count = c.count < size - i ? c.count : size - i;
 			for (int d = c.level - 1; d >= 0; d--) {
-				step_by(&part, d, rest % t->shape[d], hz_dtype_size(a->x_dtype), &x,
-					&q, &p);
-				rest /= t->shape[d];
+				advance(&part, d, remaining % t->shape[d],
+					hz_dtype_size(a->x_dtype), &x, &q, &p);
+				remaining /= t->shape[d];
 			}
 			if (c.level < t->ndim)
-				step_by(&part, c.level, i, hz_dtype_size(a->x_dtype), &x, &q, &p);
-			cut(&part, c.level, count);
+				advance(&part, c.level, i, hz_dtype_size(a->x_dtype), &x, &q, &p);
+			keep_inner(&part, c.level, count);
 			HZ_CHECK(run_chunk(ctx, a, &part, x, q, p));
 		}
 	}

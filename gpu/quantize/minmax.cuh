@@ -1,31 +1,33 @@
 /*
- * minmax.cuh - the ranges of floats, and the parameters that follow
+ * minmax.cuh - ranges of floats, and the quantization parameters computed from them
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #ifndef HZI_GPU_QUANTIZE_MINMAX_CUH
 #define HZI_GPU_QUANTIZE_MINMAX_CUH
 
-#include "gpu/quantize/strided.cuh"
 #include "gpu/device/cluster.cuh"
+#include "gpu/quantize/strided.cuh"
 #include "lib/qgemm/qgemm.h"
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */
 
-/* That of a block of 256 threads, in all of them. */
-HZ_DEVICE range join_block(range r)
+/* The range over a block of 256 threads, in all of them */
+HZ_DEVICE range range_join_block(range r)
 {
 	__shared__ range part[8];
 
-	r = join_warp(r);
+	r = range_join_warp(r);
 	if (threadIdx.x % 32 == 0)
 		part[threadIdx.x / 32] = r;
 	__syncthreads();
-	return join_warp(part[threadIdx.x % 8]);
+	return range_join_warp(part[threadIdx.x % 8]);
 }
 
-/* Numbers from 0 up are in the order of their bits. Most ranges change nothing any more. */
-HZ_DEVICE void put_range(uint32_t *ranges, int64_t p, const range &r)
+/*
+ * Floats >= 0 compare like their bits. Reading first saves most atomics, as few ranges still grow.
+ */
+HZ_DEVICE void range_store_max(uint32_t *ranges, int64_t p, const range &r)
 {
 	const uint32_t bits[2] = {__float_as_uint(r.below), __float_as_uint(r.above)};
 
@@ -37,42 +39,43 @@ HZ_DEVICE void put_range(uint32_t *ranges, int64_t p, const range &r)
 }
 
 template <int DTYPE>
-HZ_DEVICE void widen_piece(range &r, const uint4 &v)
+HZ_DEVICE void range_add_vector(range &r, const uint4 &v)
 {
 	float f[8];
 
 	unpack<DTYPE>(f, v);
 #pragma unroll
-	for (int e = 0; e < piece<DTYPE>::count; e++)
-		widen(r, f[e]);
+	for (int e = 0; e < vec16<DTYPE>::count; e++)
+		range_add(r, f[e]);
 }
 
-/* Of all pieces there are; a block does a share. */
+/* One parameter: each block reduces a share of the vectors. */
 template <int DTYPE>
-HZ_DEVICE void range_contiguous(const hzi_range_contiguous &p)
+HZ_DEVICE void minmax_contiguous(const hzi_minmax_contiguous &p)
 {
-	const int64_t begin = blockIdx.x * p.share, end = min(p.pieces, begin + p.share);
+	const int64_t begin = blockIdx.x * p.share, end = min(p.vectors, begin + p.share);
 	const uint4 *x = (const uint4 *)p.x;
 	range r = {0, 0};
 
-	for (int64_t i = begin + threadIdx.x; i < end; i += HZI_BLOCK_THREADS * HZI_RANGE_PIECES) {
-		uint4 v[HZI_RANGE_PIECES];
+	for (int64_t i = begin + threadIdx.x; i < end;
+	     i += HZI_QUANT_THREADS * HZI_MINMAX_VECTORS) {
+		uint4 v[HZI_MINMAX_VECTORS];
 
 #pragma unroll
-		for (int j = 0; j < HZI_RANGE_PIECES; j++)
-			v[j] = i + j * HZI_BLOCK_THREADS < end
-				       ? __ldcs(x + i + j * HZI_BLOCK_THREADS)
+		for (int j = 0; j < HZI_MINMAX_VECTORS; j++)
+			v[j] = i + j * HZI_QUANT_THREADS < end
+				       ? __ldcs(x + i + j * HZI_QUANT_THREADS)
 				       : make_uint4(0, 0, 0, 0);
 #pragma unroll
-		for (int j = 0; j < HZI_RANGE_PIECES; j++)
-			widen_piece<DTYPE>(r, v[j]);
+		for (int j = 0; j < HZI_MINMAX_VECTORS; j++)
+			range_add_vector<DTYPE>(r, v[j]);
 	}
-	r = join_block(r);
+	r = range_join_block(r);
 	if (threadIdx.x == 0)
-		put_range(p.range, 0, r);
+		range_store_max(p.range, 0, r);
 }
 
-HZ_DEVICE void put_parameters(const hzi_range_strided &p, int64_t n, const range &r)
+HZ_DEVICE void store_qparams(const hzi_minmax_strided &p, int64_t n, const range &r)
 {
 	int32_t zero;
 
@@ -80,26 +83,21 @@ HZ_DEVICE void put_parameters(const hzi_range_strided &p, int64_t n, const range
 	((uint8_t *)p.zero)[n] = (uint8_t)zero;
 }
 
-HZ_DEVICE range join(const range &a, const range &b)
-{
-	return {fmaxf(a.below, b.below), fmaxf(a.above, b.above)};
-}
-
-/* Where a row of a range begins, its parameter and its elements. */
-struct range_place {
+/* Offsets of the first element and of the parameter of a row, and the length of the row */
+struct row_index {
 	int64_t x, p;
 	int count;
 };
 
-HZ_DEVICE range_place place_range(const hzi_range_strided &a, uint32_t n)
+HZ_DEVICE row_index find_row(const hzi_minmax_strided &a, uint32_t n)
 {
-	range_place at = {0, 0, a.size_i};
+	row_index at = {0, 0, a.size_i};
 
 	for (int d = a.ndim - 1; d >= 0; d--) {
-		const uint32_t up = quotient(n, a.shape[d]);
+		const uint32_t up = fastdiv(n, a.shape[d]);
 		const int64_t index = n - up * a.shape[d].divisor;
 
-		/* The last dimension is what a long row was cut into. */
+		/* The last dimension counts the parts of a split row. */
 		if (d == a.ndim - 1 && index == a.shape[d].divisor - 1)
 			at.count = a.last_i;
 		at.x += index * a.x_stride[d];
@@ -109,112 +107,111 @@ HZ_DEVICE range_place place_range(const hzi_range_strided &a, uint32_t n)
 	return at;
 }
 
-/* Element or piece number i of a row from x on, of count. */
+/* Loads element or vector i of a row of `count`, which begins at offset x. */
 template <int DTYPE, int V>
-struct range_values {
+struct row_values {
 	uint4 v;
 
-	__device__ __forceinline__ void load(const hzi_range_strided &p, int64_t x, int i,
+	__device__ __forceinline__ void load(const hzi_minmax_strided &p, int64_t x, int i,
 					     int count)
 	{
 		v = i < count ? ((const uint4 *)p.x)[x / V + i] : make_uint4(0, 0, 0, 0);
 	}
-	__device__ __forceinline__ void put(range &r) const
+	__device__ __forceinline__ void add_to(range &r) const
 	{
-		widen_piece<DTYPE>(r, v);
+		range_add_vector<DTYPE>(r, v);
 	}
 };
 
 template <int DTYPE>
-struct range_values<DTYPE, 1> {
+struct row_values<DTYPE, 1> {
 	raw_float<DTYPE> v;
 
-	__device__ __forceinline__ void load(const hzi_range_strided &p, int64_t x, int i,
+	__device__ __forceinline__ void load(const hzi_minmax_strided &p, int64_t x, int i,
 					     int count)
 	{
 		v.bits = 0;
 		if (i < count)
 			v = ((const raw_float<DTYPE> *)p.x)[x + i * p.x_i];
 	}
-	__device__ __forceinline__ void put(range &r) const
+	__device__ __forceinline__ void add_to(range &r) const
 	{
-		widen(r, v.value());
+		range_add(r, v.value());
 	}
 };
 
-/* Joins the ranges of so many lanes next to each other, a power of two; mask has these lanes. */
-HZ_DEVICE range join_row(range r, int lanes, uint32_t mask)
+/* The range over `lanes` aligned lanes, a power of two, in all of them; mask has their bits. */
+HZ_DEVICE range range_join_lanes(range r, int lanes, uint32_t mask)
 {
 #pragma unroll
 	for (int d = 16; d; d /= 2) {
 		if (d < lanes)
-			r = join(r, {__shfl_xor_sync(mask, r.below, d),
-				     __shfl_xor_sync(mask, r.above, d)});
+			r = range_join_xor(r, d, mask);
 	}
 	return r;
 }
 
 /*
- * Rows of one parameter each, 2^log_i lanes for a row. Each goes on by the grid, and has a range
- * until the parameter is another.
+ * Rows with one parameter each, 2^log_i lanes per row. The lanes stride over the rows and keep a
+ * range in registers until the parameter changes.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_long(const hzi_range_strided &p)
+HZ_DEVICE void minmax_long_rows(const hzi_minmax_strided &p)
 {
 	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1);
 	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
-	const uint32_t workers = gridDim.x * HZI_BLOCK_THREADS >> p.log_i;
+	const uint32_t workers = gridDim.x * HZI_QUANT_THREADS >> p.log_i;
 	int64_t last = -1;
 	range r = {0, 0};
 
 	auto flush = [&](int64_t next) {
-		r = join_row(r, lanes, mask);
+		r = range_join_lanes(r, lanes, mask);
 		if (lane == 0 && last >= 0 && p.scale)
-			put_parameters(p, last, r);
+			store_qparams(p, last, r);
 		else if (lane == 0 && last >= 0)
-			put_range(p.range, last, r);
+			range_store_max(p.range, last, r);
 		last = next;
 		r = {0, 0};
 	};
 
-	for (int64_t row = (blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	for (int64_t row = (blockIdx.x * HZI_QUANT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
 	     row += workers) {
-		const range_place at = place_range(p, (uint32_t)row);
-		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+		const row_index at = find_row(p, (uint32_t)row);
+		row_values<DTYPE, V> v[HZI_MINMAX_VECTORS];
 
 		if (at.p != last)
 			flush(at.p);
 #pragma unroll 1
-		for (int i = lane; i < at.count / V; i += lanes * HZI_RANGE_PIECES) {
+		for (int i = lane; i < at.count / V; i += lanes * HZI_MINMAX_VECTORS) {
 #pragma unroll
-			for (int s = 0; s < HZI_RANGE_PIECES; s++)
+			for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
 				v[s].load(p, at.x, i + s * lanes, at.count / V);
 #pragma unroll
-			for (int s = 0; s < HZI_RANGE_PIECES; s++)
-				v[s].put(r);
+			for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
+				v[s].add_to(r);
 		}
 	}
 	flush(-1);
 }
 
-/* Ranges that are 2 W apart take in those W further on. */
+/* r[s] = join of r[s] and r[s + W] for each s that is a multiple of 2 W */
 template <int W>
-HZ_DEVICE void join_turns(range (&r)[HZI_RANGE_PIECES])
+HZ_DEVICE void range_join_pairs(range (&r)[HZI_MINMAX_VECTORS])
 {
 #pragma unroll
-	for (int s = 0; s < HZI_RANGE_PIECES; s += 2 * W)
-		r[s] = join(r[s], r[s + W]);
+	for (int s = 0; s < HZI_MINMAX_VECTORS; s += 2 * W)
+		r[s] = range_join(r[s], r[s + W]);
 }
 
 /*
- * Joins each of the ranges over so many lanes, HZI_RANGE_PIECES of them or more: with every step a
- * lane gives away half and takes over the other half. Lane n gets number n % HZI_RANGE_PIECES.
+ * Reduce-scatter of 8 ranges over `lanes` >= 8 lanes: at each step a lane keeps half of its ranges
+ * and sends the others. Lane n returns range n % 8.
  */
-HZ_DEVICE range share_rows(range (&r)[HZI_RANGE_PIECES], int lanes, uint32_t mask)
+HZ_DEVICE range range_reduce_scatter(range (&r)[HZI_MINMAX_VECTORS], int lanes, uint32_t mask)
 {
-	static_assert(HZI_RANGE_PIECES == 8, "three steps");
+	static_assert(HZI_MINMAX_VECTORS == 8, "three steps");
 	auto step = [&](auto count) {
-		constexpr int half = decltype(count)::value, lane = HZI_RANGE_PIECES / 2 / half;
+		constexpr int half = decltype(count)::value, lane = HZI_MINMAX_VECTORS / 2 / half;
 		const bool high = threadIdx.x & lane;
 
 #pragma unroll
@@ -223,9 +220,10 @@ HZ_DEVICE range share_rows(range (&r)[HZI_RANGE_PIECES], int lanes, uint32_t mas
 			const float below = high ? low.below : up.below;
 			const float above = high ? low.above : up.above;
 
-			r[j] = join({high ? up.below : low.below, high ? up.above : low.above},
-				    {__shfl_xor_sync(mask, below, lane),
-				     __shfl_xor_sync(mask, above, lane)});
+			r[j] = range_join({high ? up.below : low.below,
+					   high ? up.above : low.above},
+					  {__shfl_xor_sync(mask, below, lane),
+					   __shfl_xor_sync(mask, above, lane)});
 		}
 	};
 
@@ -233,89 +231,87 @@ HZ_DEVICE range share_rows(range (&r)[HZI_RANGE_PIECES], int lanes, uint32_t mas
 	step(std_int<2>());
 	step(std_int<1>());
 #pragma unroll
-	for (int d = 16; d >= HZI_RANGE_PIECES; d /= 2) {
+	for (int d = 16; d >= HZI_MINMAX_VECTORS; d /= 2) {
 		if (d < lanes)
-			r[0] = join(r[0], {__shfl_xor_sync(mask, r[0].below, d),
-					   __shfl_xor_sync(mask, r[0].above, d)});
+			r[0] = range_join_xor(r[0], d, mask);
 	}
 	return r[0];
 }
 
 /*
- * The same where a lane has no more than HZI_RANGE_PIECES values or pieces of a row: several rows
- * at once, 2^log_turns pieces of each, so that their parameters are made side by side. The ranges
- * are to stay in registers: every index of them is known when this is compiled.
+ * Rows for which a lane has at most HZI_MINMAX_VECTORS loads: a group of lanes reduces several rows
+ * at once, 2^log_loads loads each, so that their parameters are computed in parallel. The ranges
+ * stay in registers because every index is a compile-time constant.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_short(const hzi_range_strided &p)
+HZ_DEVICE void minmax_short_rows(const hzi_minmax_strided &p)
 {
-	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1), turns = 1 << p.log_turns;
-	const int rows = HZI_RANGE_PIECES >> p.log_turns;
+	const int lanes = 1 << p.log_i, lane = threadIdx.x & (lanes - 1), loads = 1 << p.log_loads;
+	const int rows = HZI_MINMAX_VECTORS >> p.log_loads;
 	const uint32_t mask = ~0u >> (32 - lanes) << (threadIdx.x & 31 & -lanes);
-	const uint32_t workers = gridDim.x * HZI_BLOCK_THREADS >> p.log_i;
+	const uint32_t workers = gridDim.x * HZI_QUANT_THREADS >> p.log_i;
 
-	for (int64_t row = (blockIdx.x * HZI_BLOCK_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
+	for (int64_t row = (blockIdx.x * HZI_QUANT_THREADS + threadIdx.x) >> p.log_i; row < p.tiles;
 	     row += (int64_t)workers * rows) {
-		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
-		range r[HZI_RANGE_PIECES];
-		range_place at = {};
+		row_values<DTYPE, V> v[HZI_MINMAX_VECTORS];
+		range r[HZI_MINMAX_VECTORS];
+		row_index at = {};
 
 		auto finish = [&](int n, const range &mine) {
 			const int64_t of = row + (int64_t)n * workers;
 
 			if (of >= p.tiles)
 				return;
-			at = place_range(p, (uint32_t)of);
+			at = find_row(p, (uint32_t)of);
 			if (p.scale)
-				put_parameters(p, at.p, mine);
+				store_qparams(p, at.p, mine);
 			else
-				put_range(p.range, at.p, mine);
+				range_store_max(p.range, at.p, mine);
 		};
 
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
-			const int64_t n = row + (int64_t)(s >> p.log_turns) * workers;
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
+			const int64_t n = row + (int64_t)(s >> p.log_loads) * workers;
 
-			if ((s & (turns - 1)) == 0 && n < p.tiles)
-				at = place_range(p, (uint32_t)n);
-			v[s].load(p, at.x, lane + (s & (turns - 1)) * lanes,
+			if ((s & (loads - 1)) == 0 && n < p.tiles)
+				at = find_row(p, (uint32_t)n);
+			v[s].load(p, at.x, lane + (s & (loads - 1)) * lanes,
 				  n < p.tiles ? at.count / V : 0);
 		}
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
 			r[s] = {0, 0};
-			v[s].put(r[s]);
+			v[s].add_to(r[s]);
 		}
-		if (turns == 1 && lanes >= HZI_RANGE_PIECES) {
-			const range mine = share_rows(r, lanes, mask);
+		if (loads == 1 && lanes >= HZI_MINMAX_VECTORS) {
+			const range mine = range_reduce_scatter(r, lanes, mask);
 
-			if (lane < HZI_RANGE_PIECES)
+			if (lane < HZI_MINMAX_VECTORS)
 				finish(lane, mine);
 			continue;
 		}
-		if (turns > 1)
-			join_turns<1>(r);
-		if (turns > 2)
-			join_turns<2>(r);
-		if (turns > 4)
-			join_turns<4>(r);
+		if (loads > 1)
+			range_join_pairs<1>(r);
+		if (loads > 2)
+			range_join_pairs<2>(r);
+		if (loads > 4)
+			range_join_pairs<4>(r);
 #pragma unroll
 		for (int d = 16; d; d /= 2) {
 			if (d >= lanes)
 				continue;
 #pragma unroll
-			for (int s = 0; s < HZI_RANGE_PIECES; s++)
-				r[s] = join(r[s], {__shfl_xor_sync(mask, r[s].below, d),
-						   __shfl_xor_sync(mask, r[s].above, d)});
+			for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
+				r[s] = range_join_xor(r[s], d, mask);
 		}
-		/* Lane n finishes rows n, n + lanes and so on. */
+		/* Lane n stores rows n, n + lanes, ... */
 		for (int n = lane; n < rows; n += lanes) {
 			uint32_t below = 0, above = 0;
 
-			/* An index that is not known would be one of local memory. */
+			/* A dynamic index would place r in local memory. */
 #pragma unroll
-			for (int s = 0; s < HZI_RANGE_PIECES; s++) {
-				const uint32_t chosen = s == n << p.log_turns ? ~0u : 0;
+			for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
+				const uint32_t chosen = s == n << p.log_loads ? ~0u : 0;
 
 				below |= __float_as_uint(r[s].below) & chosen;
 				above |= __float_as_uint(r[s].above) & chosen;
@@ -326,44 +322,44 @@ HZ_DEVICE void range_short(const hzi_range_strided &p)
 }
 
 /*
- * Elements along i with parameters of their own: a block has some, in 2^log_i elements or pieces,
- * and a share of the rows.
+ * One parameter for each element along i: a block reduces 2^log_i elements or vectors along i over
+ * a share of the rows.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_each(const hzi_range_strided &p)
+HZ_DEVICE void minmax_column_share(const hzi_minmax_strided &p)
 {
-	__shared__ range part[HZI_BLOCK_THREADS][V + 1];
-	const int across = 1 << p.log_i, down = HZI_BLOCK_THREADS >> p.log_i;
+	__shared__ range part[HZI_QUANT_THREADS][V + 1];
+	const int across = 1 << p.log_i, down = HZI_QUANT_THREADS >> p.log_i;
 	const int tx = threadIdx.x & (across - 1), ty = threadIdx.x >> p.log_i;
-	const uint32_t tile = quotient(blockIdx.x, p.tiles_i);
+	const uint32_t tile = fastdiv(blockIdx.x, p.tiles_i);
 	const int i0 = (int)(blockIdx.x - tile * p.tiles_i.divisor) * across * V;
-	const uint32_t outer = quotient(tile, p.shares);
+	const uint32_t outer = fastdiv(tile, p.shares);
 	const int share = (int)(tile - outer * p.shares.divisor);
 	const int begin = share * p.share, end = min(p.size_j, begin + p.share);
-	const range_place at = place_range(p, outer);
+	const row_index at = find_row(p, outer);
 	range r[V] = {};
 
-	for (int j = begin + ty; j < end; j += down * HZI_RANGE_PIECES) {
-		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+	for (int j = begin + ty; j < end; j += down * HZI_MINMAX_VECTORS) {
+		row_values<DTYPE, V> v[HZI_MINMAX_VECTORS];
 
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
 			const int row = j + s * down;
 
 			v[s].load(p, at.x + row * p.x_j, i0 / V + tx,
 				  row < end ? p.size_i / V : 0);
 		}
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++) {
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
 			if constexpr (V == 1) {
-				v[s].put(r[0]);
+				v[s].add_to(r[0]);
 			} else {
 				float f[8];
 
 				unpack<DTYPE>(f, v[s].v);
 #pragma unroll
 				for (int e = 0; e < V; e++)
-					widen(r[e], f[e]);
+					range_add(r[e], f[e]);
 			}
 		}
 	}
@@ -371,50 +367,38 @@ HZ_DEVICE void range_each(const hzi_range_strided &p)
 	for (int e = 0; e < V; e++)
 		part[threadIdx.x][e] = r[e];
 	__syncthreads();
-	for (int n = threadIdx.x; n < across * V && i0 + n < p.size_i; n += HZI_BLOCK_THREADS) {
+	for (int n = threadIdx.x; n < across * V && i0 + n < p.size_i; n += HZI_QUANT_THREADS) {
 		range all = part[n / V][n % V];
 
 		for (int s = 1; s < down; s++)
-			all = join(all, part[(s << p.log_i) + n / V][n % V]);
-		put_range(p.range, at.p + (i0 + n) * p.p_i, all);
+			all = range_join(all, part[(s << p.log_i) + n / V][n % V]);
+		range_store_max(p.range, at.p + (i0 + n) * p.p_i, all);
 	}
 }
 
-/* ---- Columns, by the blocks of a cluster ----------------------------------------------------- */
+/* ---- Columns, reduced by a cluster ----------------------------------------------------------- */
 
-/* Least and largest of what a lane has of so many columns next to each other, and 0 */
+/* Minimum and maximum, including 0, of V adjacent columns over the rows of a lane */
 template <int DTYPE, int V>
-struct column_extent {
-	/* Of pieces of 16 bits two numbers in a word, else numbers as f32 */
+struct column_minmax {
+	/* Vectors of 16-bit floats stay packed in pairs; others are f32. */
 	static constexpr int words = V == 1 ? 1 : 4;
-	static constexpr bool pairs = V == 8;
+	static constexpr bool packed = V == 8;
 	uint32_t low[words], high[words];
 
 	__device__ __forceinline__ static uint32_t least(uint32_t a, uint32_t b)
 	{
-		uint32_t m;
-
-		if (!pairs)
-			return __float_as_uint(fminf(__uint_as_float(a), __uint_as_float(b)));
-		if (DTYPE == HZ_F16)
-			asm("min.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		else
-			asm("min.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		return m;
+		if (packed)
+			return min_x2<DTYPE>(a, b);
+		return __float_as_uint(fminf(__uint_as_float(a), __uint_as_float(b)));
 	}
 	__device__ __forceinline__ static uint32_t most(uint32_t a, uint32_t b)
 	{
-		uint32_t m;
-
-		if (!pairs)
-			return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
-		if (DTYPE == HZ_F16)
-			asm("max.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		else
-			asm("max.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		return m;
+		if (packed)
+			return max_x2<DTYPE>(a, b);
+		return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
 	}
-	__device__ __forceinline__ void widen(const range_values<DTYPE, V> &x)
+	__device__ __forceinline__ void add(const row_values<DTYPE, V> &x)
 	{
 		uint32_t w[4];
 
@@ -443,13 +427,13 @@ struct column_extent {
 	/* The bits of max(0, -x) and max(0, x) of column e */
 	__device__ __forceinline__ uint2 bits(int e) const
 	{
-		const int i = pairs ? e / 2 : e;
+		const int i = packed ? e / 2 : e;
 		uint32_t l = low[i], h = high[i];
 
-		if (pairs && DTYPE == HZ_F16) {
+		if (packed && DTYPE == HZ_F16) {
 			l = __float_as_uint(e % 2 ? f16_high(l) : f16_low(l));
 			h = __float_as_uint(e % 2 ? f16_high(h) : f16_low(h));
-		} else if (pairs) {
+		} else if (packed) {
 			l = __float_as_uint(e % 2 ? bf16_high(l) : bf16_low(l));
 			h = __float_as_uint(e % 2 ? bf16_high(h) : bf16_low(h));
 		}
@@ -457,7 +441,10 @@ struct column_extent {
 	}
 };
 
-/* The larger of a word in block rank's shared memory, which lies at address in this one's */
+/*
+ * Atomic maximum on a word in the shared memory of block `rank`; address is that of the same word
+ * in this block.
+ */
 HZ_DEVICE void cluster_max(uint32_t address, uint32_t rank, uint32_t value)
 {
 #if __CUDA_ARCH__ >= 900
@@ -467,42 +454,43 @@ HZ_DEVICE void cluster_max(uint32_t address, uint32_t rank, uint32_t value)
 }
 
 /*
- * As range_each(), but the shares of a column's rows are those of the blocks of one cluster: each
- * of these has a part of the columns, hears of the others' extents and makes their parameters.
+ * Cluster variant of minmax_column_share(): each block reduces a share of the rows; blocks exchange
+ * minima and maxima through distributed shared memory, and each computes the parameters of its
+ * share of the columns.
  */
 template <int DTYPE, int V>
-HZ_DEVICE void range_cluster(const hzi_range_strided &p)
+HZ_DEVICE void minmax_cluster_columns(const hzi_minmax_strided &p)
 {
-	using value = decltype(range_values<DTYPE, V>::v);
+	using value = decltype(row_values<DTYPE, V>::v);
 	__shared__ uint32_t own[32 * V][2], part[32 * V][2];
 	const int across = 1 << p.log_i, down = (int)blockDim.x >> p.log_i, columns = across * V;
 	const int tx = threadIdx.x & (across - 1), ty = threadIdx.x >> p.log_i;
-	const uint32_t tile = quotient(blockIdx.x, p.shares);
+	const uint32_t tile = fastdiv(blockIdx.x, p.shares);
 	const int blocks = (int)p.shares.divisor, rank = (int)(blockIdx.x - tile * blocks);
-	const uint32_t outer = quotient(tile, p.tiles_i);
+	const uint32_t outer = fastdiv(tile, p.tiles_i);
 	const int i0 = (int)(tile - outer * p.tiles_i.divisor) * columns;
-	const range_place at = place_range(p, outer);
+	const row_index at = find_row(p, outer);
 	const int64_t i = i0 / V + tx;
 	const int begin = rank * p.share;
 	const int end = i < p.size_i / V ? min(p.size_j, begin + p.share) : 0;
 	const value *x = (const value *)p.x + at.x / V + i * (V > 1 ? 1 : p.x_i);
 	const int64_t step = p.x_j / V;
-	column_extent<DTYPE, V> r = {};
+	column_minmax<DTYPE, V> r = {};
 
 	for (int n = threadIdx.x; n < 64 * V; n += (int)blockDim.x)
 		own[n / 2][n % 2] = part[n / 2][n % 2] = 0;
 	__syncthreads();
 	cluster_arrive();
-	for (int j = begin + ty; j < end; j += down * HZI_RANGE_PIECES) {
-		range_values<DTYPE, V> v[HZI_RANGE_PIECES];
+	for (int j = begin + ty; j < end; j += down * HZI_MINMAX_VECTORS) {
+		row_values<DTYPE, V> v[HZI_MINMAX_VECTORS];
 
-		/* Behind the last row it is that once more: a question would keep loads apart. */
+		/* Clamps to the last row: a branch would separate the loads. */
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++)
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
 			v[s].v = x[min(j + s * down, end - 1) * step];
 #pragma unroll
-		for (int s = 0; s < HZI_RANGE_PIECES; s++)
-			r.widen(v[s]);
+		for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
+			r.add(v[s]);
 	}
 	for (int other = across; other < 32; other *= 2)
 		r.join_lane(other);
@@ -527,50 +515,39 @@ HZ_DEVICE void range_cluster(const hzi_range_strided &p)
 	for (int n = rank * each + threadIdx.x; n < min(columns, rank * each + each);
 	     n += (int)blockDim.x) {
 		if (i0 + n < p.size_i)
-			put_parameters(p, at.p + (i0 + n) * p.p_i,
-				       {__uint_as_float(own[n][0]), __uint_as_float(own[n][1])});
+			store_qparams(p, at.p + (i0 + n) * p.p_i,
+				      {__uint_as_float(own[n][0]), __uint_as_float(own[n][1])});
 	}
 }
 
-/* ---- Ranges of what lies back to back -------------------------------------------------------- */
+/* ---- Contiguous groups ----------------------------------------------------------------------- */
 
-/* A range under way: of 16 bits two numbers in one word, -x below above x */
+/* A range in registers. 16-bit floats: -x in the lower half of a word, x in the upper half */
 template <int DTYPE>
-struct near_range {
+struct packed_range {
 	uint32_t both;
 
-	__device__ __forceinline__ static uint32_t most(uint32_t a, uint32_t b)
+	__device__ __forceinline__ void merge(const packed_range &other)
 	{
-		uint32_t m;
-
-		if (DTYPE == HZ_F16)
-			asm("max.f16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		else
-			asm("max.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
-		return m;
+		both = max_x2<DTYPE>(both, other.both);
 	}
-	__device__ __forceinline__ void join(const near_range &other)
-	{
-		both = most(both, other.both);
-	}
-	__device__ __forceinline__ near_range of_lane(int other) const
+	__device__ __forceinline__ packed_range shuffle_xor(int other) const
 	{
 		return {__shfl_xor_sync(~0u, both, other)};
 	}
-	__device__ __forceinline__ static near_range of(uint32_t below, uint32_t above, int half)
+	__device__ __forceinline__ static packed_range of(uint32_t below, uint32_t above, int half)
 	{
 		return {__byte_perm(below, above, half ? 0x7632 : 0x5410)};
 	}
-	__device__ __forceinline__ static near_range of_piece(const uint4 &v)
+	__device__ __forceinline__ static packed_range of_vector(const uint4 &v)
 	{
 		const uint32_t flip = 0x80008000;
+		const auto most = max_x2<DTYPE>;
 		const uint32_t above = most(most(v.x, v.y), most(v.z, v.w));
 		const uint32_t below = most(most(v.x ^ flip, v.y ^ flip),
 					    most(v.z ^ flip, v.w ^ flip));
-		near_range r = {most(of(below, above, 0).both, of(below, above, 1).both)};
 
-		r.both = most(r.both, 0);
-		return r;
+		return {most(most(of(below, above, 0).both, of(below, above, 1).both), 0)};
 	}
 	__device__ __forceinline__ range value() const
 	{
@@ -580,23 +557,23 @@ struct near_range {
 };
 
 template <>
-struct near_range<HZ_F32> {
+struct packed_range<HZ_F32> {
 	range both;
 
-	__device__ __forceinline__ void join(const near_range &other)
+	__device__ __forceinline__ void merge(const packed_range &other)
 	{
-		both = ::join(both, other.both);
+		both = range_join(both, other.both);
 	}
-	__device__ __forceinline__ near_range of_lane(int other) const
+	__device__ __forceinline__ packed_range shuffle_xor(int other) const
 	{
 		return {{__shfl_xor_sync(~0u, both.below, other),
 			 __shfl_xor_sync(~0u, both.above, other)}};
 	}
-	__device__ __forceinline__ static near_range of_piece(const uint4 &v)
+	__device__ __forceinline__ static packed_range of_vector(const uint4 &v)
 	{
-		near_range r = {{0, 0}};
+		packed_range r = {{0, 0}};
 
-		widen_piece<HZ_F32>(r.both, v);
+		range_add_vector<HZ_F32>(r.both, v);
 		return r;
 	}
 	__device__ __forceinline__ range value() const
@@ -605,9 +582,12 @@ struct near_range<HZ_F32> {
 	}
 };
 
-/* Of COUNT ranges the one whose number's low bits are the lane's, over LANES; see share_rows(). */
+/*
+ * Reduce-scatter of COUNT ranges over LANES lanes: a lane keeps the range whose index has the low
+ * bits of the lane; see range_reduce_scatter().
+ */
 template <int COUNT, int LANES, int BIT, typename R>
-HZ_DEVICE void share_near(R *r)
+HZ_DEVICE void packed_reduce_scatter(R *r)
 {
 	if constexpr (COUNT > 1 && BIT < LANES) {
 		const bool high = threadIdx.x & BIT;
@@ -619,103 +599,106 @@ HZ_DEVICE void share_near(R *r)
 			const R given = high ? r[2 * j] : r[2 * j + 1];
 
 			r[j] = own;
-			r[j].join(given.of_lane(BIT));
+			r[j].merge(given.shuffle_xor(BIT));
 		}
-		share_near<COUNT / 2, LANES, 2 * BIT>(r);
+		packed_reduce_scatter<COUNT / 2, LANES, 2 * BIT>(r);
 	} else {
 #pragma unroll
 		for (int d = BIT; d < LANES; d *= 2) {
 #pragma unroll
 			for (int j = 0; j < COUNT; j++)
-				r[j].join(r[j].of_lane(d));
+				r[j].merge(r[j].shuffle_xor(d));
 		}
 	}
 }
 
-/* Groups of 2^LOG pieces; a warp has HZI_RANGE_PIECES times 32 of these. */
+/*
+ * Reduces groups of 2^LOG vectors, and stores their parameters; a warp has 32 HZI_MINMAX_VECTORS
+ * vectors.
+ */
 template <int DTYPE, int LOG>
-HZ_DEVICE void finish_groups(const hzi_range_groups &p, const uint4 *v, int64_t first)
+HZ_DEVICE void store_group_qparams(const hzi_minmax_groups &p, const uint4 *v, int64_t first)
 {
-	constexpr int TURNS = LOG > 5 ? 1 << (LOG - 5) : 1, COUNT = HZI_RANGE_PIECES / TURNS;
+	constexpr int LOADS = LOG > 5 ? 1 << (LOG - 5) : 1, COUNT = HZI_MINMAX_VECTORS / LOADS;
 	constexpr int LANES = LOG < 5 ? 1 << LOG : 32, EACH = COUNT < LANES ? COUNT : LANES;
 	const int lane = threadIdx.x % 32;
-	near_range<DTYPE> r[COUNT];
+	packed_range<DTYPE> r[COUNT];
 
 #pragma unroll
-	for (int s = 0; s < HZI_RANGE_PIECES; s++) {
-		const near_range<DTYPE> one = near_range<DTYPE>::of_piece(v[s]);
+	for (int s = 0; s < HZI_MINMAX_VECTORS; s++) {
+		const packed_range<DTYPE> one = packed_range<DTYPE>::of_vector(v[s]);
 
-		if (s % TURNS)
-			r[s / TURNS].join(one);
+		if (s % LOADS)
+			r[s / LOADS].merge(one);
 		else
-			r[s / TURNS] = one;
+			r[s / LOADS] = one;
 	}
-	share_near<COUNT, LANES, 1>(r);
+	packed_reduce_scatter<COUNT, LANES, 1>(r);
 	if (lane & (LANES - 1) & ~(EACH - 1))
 		return;
 #pragma unroll
 	for (int j = 0; j < COUNT / EACH; j++) {
-		const int64_t piece = first + (int64_t)(j * EACH + lane % EACH) * (32 * TURNS) +
+		const int64_t vector = first + (int64_t)(j * EACH + lane % EACH) * (32 * LOADS) +
 				      (lane & ~(LANES - 1));
 		const range mine = r[j].value();
 		int32_t zero;
 
-		if (piece >= p.pieces)
+		if (vector >= p.vectors)
 			continue;
 		hzi_qparams(-mine.below, mine.above, p.q_dtype, p.symmetric,
-			    &p.scale[piece >> LOG], &zero);
-		((uint8_t *)p.zero)[piece >> LOG] = (uint8_t)zero;
+			    &p.scale[vector >> LOG], &zero);
+		((uint8_t *)p.zero)[vector >> LOG] = (uint8_t)zero;
 	}
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_groups(const hzi_range_groups &p)
+HZ_DEVICE void minmax_groups(const hzi_minmax_groups &p)
 {
-	const int64_t first = ((int64_t)blockIdx.x * (HZI_BLOCK_THREADS / 32) + threadIdx.x / 32) *
-			      (32 * HZI_RANGE_PIECES);
+	const int64_t first = ((int64_t)blockIdx.x * (HZI_QUANT_THREADS / 32) + threadIdx.x / 32) *
+			      (32 * HZI_MINMAX_VECTORS);
 	const int64_t at = first + threadIdx.x % 32;
-	uint4 v[HZI_RANGE_PIECES];
+	uint4 v[HZI_MINMAX_VECTORS];
 
 #pragma unroll
-	for (int s = 0; s < HZI_RANGE_PIECES; s++)
-		v[s] = at + 32 * s < p.pieces ? ((const uint4 *)p.x)[at + 32 * s]
+	for (int s = 0; s < HZI_MINMAX_VECTORS; s++)
+		v[s] = at + 32 * s < p.vectors ? ((const uint4 *)p.x)[at + 32 * s]
 					      : make_uint4(0, 0, 0, 0);
 	switch (p.log_group) {
-	case 2: return finish_groups<DTYPE, 2>(p, v, first);
-	case 3: return finish_groups<DTYPE, 3>(p, v, first);
-	case 4: return finish_groups<DTYPE, 4>(p, v, first);
-	case 5: return finish_groups<DTYPE, 5>(p, v, first);
-	case 6: return finish_groups<DTYPE, 6>(p, v, first);
-	case 7: return finish_groups<DTYPE, 7>(p, v, first);
-	case 8: return finish_groups<DTYPE, 8>(p, v, first);
+	case 2: return store_group_qparams<DTYPE, 2>(p, v, first);
+	case 3: return store_group_qparams<DTYPE, 3>(p, v, first);
+	case 4: return store_group_qparams<DTYPE, 4>(p, v, first);
+	case 5: return store_group_qparams<DTYPE, 5>(p, v, first);
+	case 6: return store_group_qparams<DTYPE, 6>(p, v, first);
+	case 7: return store_group_qparams<DTYPE, 7>(p, v, first);
+	case 8: return store_group_qparams<DTYPE, 8>(p, v, first);
 	}
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_rows(const hzi_range_strided &p)
+HZ_DEVICE void minmax_rows(const hzi_minmax_strided &p)
 {
-	constexpr int V = piece<DTYPE>::count;
+	constexpr int V = vec16<DTYPE>::count;
 
-	if (p.log_turns >= 0)
-		p.pieces ? range_short<DTYPE, V>(p) : range_short<DTYPE, 1>(p);
+	if (p.log_loads >= 0)
+		p.vectors ? minmax_short_rows<DTYPE, V>(p) : minmax_short_rows<DTYPE, 1>(p);
 	else
-		p.pieces ? range_long<DTYPE, V>(p) : range_long<DTYPE, 1>(p);
+		p.vectors ? minmax_long_rows<DTYPE, V>(p) : minmax_long_rows<DTYPE, 1>(p);
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_columns(const hzi_range_strided &p)
+HZ_DEVICE void minmax_columns(const hzi_minmax_strided &p)
 {
-	constexpr int V = piece<DTYPE>::count;
+	constexpr int V = vec16<DTYPE>::count;
 
-	p.pieces ? range_each<DTYPE, V>(p) : range_each<DTYPE, 1>(p);
+	p.vectors ? minmax_column_share<DTYPE, V>(p) : minmax_column_share<DTYPE, 1>(p);
 }
 
 template <int DTYPE>
-HZ_DEVICE void range_clusters(const hzi_range_strided &p)
+HZ_DEVICE void minmax_cluster(const hzi_minmax_strided &p)
 {
-	constexpr int V = piece<DTYPE>::count;
+	constexpr int V = vec16<DTYPE>::count;
 
-	p.pieces ? range_cluster<DTYPE, V>(p) : range_cluster<DTYPE, 1>(p);
+	p.vectors ? minmax_cluster_columns<DTYPE, V>(p) : minmax_cluster_columns<DTYPE, 1>(p);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * prologue.cuh - floats to codes, and their ranges
+ * prologue.cuh - quantization of single elements and vectors, ranges of floats
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,18 +11,19 @@
 /* ---- One element ----------------------------------------------------------------------------- */
 
 /*
- * rne(x / scale) with the quotient of IEEE division: q + (x - q scale) / scale with q = x (1 /
- * scale) is that quotient as long as nothing under- or overflows on the way. quick: the scale makes
- * nothing do so, but x may, and then q is not finite. A tiny quotient may be off: it is 0 then all
- * the same.
+ * rne(x / scale), with the correctly rounded quotient of IEEE division: with q = x (1 / scale), q +
+ * (x - q scale) / scale is that quotient if no step over- or underflows. fast: the scale is in a
+ * range where that holds unless q is not finite. A tiny quotient may be off by one ulp, but its
+ * code is still 0.
  */
 struct divisor {
-	float scale, inverse, low, high;	/* bounds of the result, before the zero is added */
+	float scale, inverse, low,
+	high;	/* bounds of rne(x / scale), before the zero point is added */
 	int32_t zero;
-	bool quick;
+	bool fast;
 };
 
-#define TO_INTEGER 12582912.0f	/* 1.5 2^23: the sum with it has no bits behind the point */
+#define TO_INTEGER 12582912.0f	/* 1.5 2^23: adding it rounds to an integer in the low bits */
 
 HZ_DEVICE divisor make_divisor(float scale, int32_t zero, bool is_signed)
 {
@@ -34,11 +35,11 @@ HZ_DEVICE divisor make_divisor(float scale, int32_t zero, bool is_signed)
 	d.low = (float)((is_signed ? -128 : 0) - zero);
 	d.high = d.low + 255;
 	d.zero = zero;
-	d.quick = size >= 0x1p-60f && size <= 0x1p60f;
+	d.fast = size >= 0x1p-60f && size <= 0x1p60f;
 	return d;
 }
 
-/* The code of a quotient is in the lowest byte. */
+/* The code of a quotient, in the low byte */
 HZ_DEVICE uint32_t code_of(const divisor &d, float t)
 {
 	return __float_as_uint(__fadd_rn(fminf(fmaxf(t, d.low), d.high), TO_INTEGER)) + d.zero;
@@ -51,20 +52,20 @@ HZ_DEVICE uint32_t encode(const divisor &d, float x)
 	return code_of(d, isnan(t) ? 0.0f : t);
 }
 
-/* The same in fewer steps for usual numbers. */
-HZ_DEVICE uint32_t encode_quick(const divisor &d, float x)
+/* The same, with a fast path for scales and quotients of moderate size */
+HZ_DEVICE uint32_t encode_fast(const divisor &d, float x)
 {
 	const float q = __fmul_rn(x, d.inverse);
 
-	if (!d.quick || isnan(__fmul_rn(q, 0.0f)))
+	if (!d.fast || isnan(__fmul_rn(q, 0.0f)))
 		return encode(d, x);
 	return code_of(d, __fmaf_rn(__fmaf_rn(-q, d.scale, x), d.inverse, q));
 }
 
-/* ---- Pieces ---------------------------------------------------------------------------------- */
+/* ---- Vectors of 16 bytes --------------------------------------------------------------------- */
 
 template <int DTYPE>
-struct piece {
+struct vec16 {
 	static constexpr int count = DTYPE == HZ_F32 ? 4 : 8;
 };
 
@@ -89,12 +90,12 @@ HZ_DEVICE uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 	return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-/* The codes of a piece, in bytes; of f32 there are only the first four. */
+/* The codes of a vector, one byte each; f32 fills only the first word. */
 template <int DTYPE>
-HZ_DEVICE uint2 encode_piece(const uint4 &v, const divisor &d)
+HZ_DEVICE uint2 encode_vector(const uint4 &v, const divisor &d)
 {
-	constexpr int count = piece<DTYPE>::count;
-	float f[8], finite = d.quick ? 0.0f : NAN;
+	constexpr int count = vec16<DTYPE>::count;
+	float f[8], finite = d.fast ? 0.0f : NAN;
 	uint32_t code[8] = {};
 
 	unpack<DTYPE>(f, v);
@@ -116,33 +117,41 @@ HZ_DEVICE uint2 encode_piece(const uint4 &v, const divisor &d)
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */
 
-/* fmaxf() passes by NaN. */
+/*
+ * The range of floats, which includes 0: below = max(0, -x), above = max(0, x). fmaxf() ignores
+ * NaN.
+ */
 struct range {
 	float below, above;
 };
 
-HZ_DEVICE void widen(range &r, float x)
+HZ_DEVICE void range_add(range &r, float x)
 {
 	r.below = fmaxf(r.below, -x);
 	r.above = fmaxf(r.above, x);
 }
 
-/* That of so many lanes next to each other, 32 at most, in all of them */
-HZ_DEVICE range join_lanes(range r, int lanes)
+HZ_DEVICE range range_join(const range &a, const range &b)
 {
-#pragma unroll
-	for (int i = 16; i; i /= 2) {
-		if (i >= lanes)
-			continue;
-		r.below = fmaxf(r.below, __shfl_xor_sync(~0u, r.below, i));
-		r.above = fmaxf(r.above, __shfl_xor_sync(~0u, r.above, i));
-	}
-	return r;
+	return {fmaxf(a.below, b.below), fmaxf(a.above, b.above)};
 }
 
-HZ_DEVICE range join_warp(range r)
+/* Joins the range of this lane and that of lane `lane ^ d`; mask has the lanes that take part. */
+HZ_DEVICE range range_join_xor(const range &r, int d, uint32_t mask)
 {
-	return join_lanes(r, 32);
+	return range_join(r, {__shfl_xor_sync(mask, r.below, d),
+			      __shfl_xor_sync(mask, r.above, d)});
+}
+
+/* The range over a warp, in all lanes */
+HZ_DEVICE range range_join_warp(range r)
+{
+#pragma unroll
+	for (int d = 16; d; d /= 2) {
+		r.below = fmaxf(r.below, __shfl_xor_sync(~0u, r.below, d));
+		r.above = fmaxf(r.above, __shfl_xor_sync(~0u, r.above, d));
+	}
+	return r;
 }
 
 #endif

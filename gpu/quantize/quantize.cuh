@@ -1,5 +1,5 @@
 /*
- * quantize.cuh - scales of groups, and the codes of their values
+ * quantize.cuh - scales of groups of values, and their codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,15 +9,14 @@
 #include "gpu/device/dtype.cuh"
 
 /*
- * What the codes of a group are made with: s and, exact to 2^-47, 1 / s = r + low. Unless shift is
- * 1, values are taken times shift before that, as s was, and are cut to what the largest code
- * stands for.
+ * The quantizer of a group: s and, exact to 2^-47, 1 / s = r + low. If shift is not 1, values are
+ * multiplied by it before, as s was, and are clamped to the value of the largest code.
  */
 struct quantizer {
 	float s, r, low, shift;
 };
 
-HZ_DEVICE float most_of(int q_dtype)
+HZ_DEVICE float largest_value(int q_dtype)
 {
 	return q_dtype == HZ_S8	    ? 127.0f
 	       : q_dtype == HZ_S4X2 ? 7.0f
@@ -25,11 +24,11 @@ HZ_DEVICE float most_of(int q_dtype)
 				    : 57344.0f;
 }
 
-/* The scale for the largest magnitude of a group, and its code as e8m0. */
+/* The scale for the largest magnitude of a group; *code: the scale as e8m0 */
 HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *code)
 {
 	const float nan = __uint_as_float(0x7fc00000), inf = __uint_as_float(0x7f800000);
-	float s = __fdiv_rn(amax, most_of(q_dtype));
+	float s = __fdiv_rn(amax, largest_value(q_dtype));
 	uint32_t u = __float_as_uint(s);
 
 	*code = 127;
@@ -40,7 +39,10 @@ HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *
 		return amax == inf && scale_dtype == HZ_F32 ? inf : nan;
 	u = u ? u : 1;
 	if (scale_dtype == HZ_E8M0) {
-		/* Up to a power of two: 2^-127, which is subnormal, or a mantissa of 0. */
+		/*
+		 * Rounds up to a power of two: 2^-127, which is subnormal, or a float with mantissa
+		 * 0
+		 */
 		u = u <= 1u << 22 ? 1u << 22 : (u + 0x7fffff) & 0x7f800000;
 		*code = u >> 23;
 	}
@@ -52,12 +54,15 @@ HZ_DEVICE quantizer quantizer_of(float s, int q_dtype)
 	quantizer z = {s, 0, 0, 1};
 
 	if (!(s < __uint_as_float(0x7f800000))) {
-		/* Integers are 0; the quotient else is 0, or NaN if the value or s is. */
+		/*
+		 * Codes of integer types become 0. Floating-point codes become 0, or NaN if the
+		 * value or s is NaN.
+		 */
 		if (q_dtype == HZ_S8 || q_dtype == HZ_S4X2)
 			return {0, 0, 0, 0};
 		return {0, s > 0 ? 0 : s, 0, 1};
 	}
-	/* Outside of this range steps of quotient() might underflow. */
+	/* Outside this range a step of quotient() might underflow. */
 	if (!(s > 0x1p-50f && s < 0x1p50f)) {
 		z.shift = s < 1 ? 0x1p100f : 0x1p-100f;
 		z.s = __fmul_rn(s, z.shift);
@@ -67,18 +72,20 @@ HZ_DEVICE quantizer quantizer_of(float s, int q_dtype)
 	return z;
 }
 
-/* Only where s is subnormal can |v / s| exceed the largest code by more than rounding takes away.
+/*
+ * Needed only where s is subnormal: there |v / s| may exceed the largest code by more than rounding
+ * removes.
  */
 HZ_DEVICE float shifted(float v, const quantizer &z, int q_dtype)
 {
-	const float most = __fmul_rn(most_of(q_dtype), z.s);
+	const float most = __fmul_rn(largest_value(q_dtype), z.s);
 
 	return fminf(fmaxf(__fmul_rn(v, z.shift), -most), most);
 }
 
 /*
- * v / s, correctly rounded: the first value is within one unit in the last place, so Markstein's
- * correction makes it right.
+ * v / s, correctly rounded: the first estimate is within one unit in the last place, so Markstein's
+ * correction gives the exact rounding.
  */
 HZ_DEVICE float quotient(float v, const quantizer &z)
 {
@@ -93,19 +100,19 @@ HZ_DEVICE float sign_of(float magnitude, float sign)
 			       (__float_as_uint(sign) & 0x80000000));
 }
 
-/* q rounded to an integer in the low bits, which are those of the float 1.5 * 2^23 + q. */
+/* q rounded to an integer, in the low bits of the float 1.5 2^23 + q */
 HZ_DEVICE uint32_t integer_code(float q)
 {
 	return __float_as_uint(q + 12582912.0f);
 }
 
-/* v / s with the sign of v, which a quotient that is 0 or NaN may lack */
+/* v / s with the sign of v, which the quotient may lose if it is 0 or NaN */
 HZ_DEVICE float signed_quotient(float v, const quantizer &z)
 {
 	return sign_of(quotient(v, z), v);
 }
 
-/* The codes of N quotients with their signs, packed from the low end. */
+/* The codes of N quotients with signs, packed from the low end */
 template <int N, int DTYPE>
 HZ_DEVICE uint32_t pack_codes(const float *q)
 {
@@ -145,14 +152,14 @@ HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
 	return pack_codes<N, DTYPE>(q);
 }
 
-/* Bytes that i elements of codes take. */
+/* Bytes of i codes */
 template <int DTYPE>
 HZ_DEVICE int64_t code_bytes(int64_t i)
 {
 	return DTYPE == HZ_S4X2 ? i >> 1 : i;
 }
 
-/* N = 1, 2 or 4 codes to p; s4x2 has N >= 2. */
+/* Stores N = 1, 2 or 4 codes; s4x2 needs N >= 2. */
 template <int N, int DTYPE>
 HZ_DEVICE void store_codes(void *p, uint32_t word)
 {

@@ -18,26 +18,26 @@
 #define HZI_QUANTIZE_ASSERT _Static_assert
 #endif
 
-#define HZI_BLOCK_THREADS 256
-/* Pieces of 16 bytes of floats that a thread has in flight; of 16-bit floats twice as many */
-#define HZI_QUANTIZE_PIECES(dtype) ((dtype) == HZ_F32 ? 4 : 8)
-#define HZI_DEQUANTIZE_PIECES 2	/* the same for dequantization */
-#define HZI_RANGE_PIECES 8
-#define HZI_ROWS_THREADS 256
-#define HZI_CLUSTER_THREADS 256	/* or twice as many */
+#define HZI_QUANT_THREADS 256
+/* 16-byte vectors of floats in flight per thread: twice as many of 16-bit floats */
+#define HZI_QUANTIZE_VECTORS(dtype) ((dtype) == HZ_F32 ? 4 : 8)
+#define HZI_DEQUANTIZE_VECTORS 2	/* the same for dequantization, for all types */
+#define HZI_MINMAX_VECTORS 8
+#define HZI_QUANT_ROWS_THREADS 256
+#define HZI_MINMAX_CLUSTER_THREADS 256	/* or twice as many */
 
-/* x / divisor of x < 2^31 is (mulhi(x, magic) + x) >> shift. */
-struct hzi_quotient {
+/* Division by a constant, for x < 2^31: x / divisor = (mulhi(x, magic) + x) >> shift */
+struct hzi_fastdiv {
 	uint32_t divisor, magic, shift;
 };
 
 #ifndef __cplusplus
-static inline struct hzi_quotient hzi_make_quotient(int64_t divisor)
+static inline struct hzi_fastdiv hzi_make_fastdiv(int64_t divisor)
 {
 	const uint32_t shift =
 		divisor > 1 ? 64 - (uint32_t)__builtin_clzll((uint64_t)divisor - 1) : 0;
 
-	return (struct hzi_quotient){
+	return (struct hzi_fastdiv){
 		.divisor = (uint32_t)divisor,
 		.magic = (uint32_t)((((1ull << shift) - (uint64_t)divisor) << 32) /
 					    (uint64_t)divisor +
@@ -48,46 +48,46 @@ static inline struct hzi_quotient hzi_make_quotient(int64_t divisor)
 #endif
 
 /*
- * Contiguous: pieces of 16 bytes of floats, then the remaining elements. Piece i is in row i /
- * row.divisor; group.divisor pieces of a row are a group, whose scale has number row * row_step +
- * group. row.divisor 0: one parameter for all.
+ * Contiguous arrays: 16-byte vectors of floats, then the remaining elements. Vector i is in row i /
+ * row.divisor. A group is group.divisor vectors of a row; its parameters have index row * row_step
+ * + group. row.divisor = 0: one parameter for all.
  */
 struct hzi_quantize_contiguous {
-	const void *x;			/* floats; dequantizing, codes */
+	const void *x;			/* the source: floats, or codes to dequantize */
 	void *y;
 	const float *scales;
 	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
-	int64_t pieces;
+	int64_t vectors;
 	int64_t row_step;
 	int64_t elements;
-	struct hzi_quotient row, group;
+	struct hzi_fastdiv row, group;
 	int32_t is_signed;		/* codes are s8 */
 	float scale;
 	int32_t zero, pad_;
 };
 
-/* How threads of a tile access it */
-enum hzi_tile_kind {
-	HZI_TILE_PIECES,		/* 16-byte pieces of floats along i, one parameter each */
-	HZI_TILE_PIECES_EACH,		/* such pieces, one parameter for each element */
-	HZI_TILE_ROWS,			/* element by element, parameters change along j */
-	HZI_TILE_COLUMNS,		/* element by element, parameters change along i */
+/* How the threads of a block access their tile */
+enum hzi_quantize_tile_kind {
+	HZI_TILE_VECTORS,		/* 16-byte vectors of floats along i, one parameter each */
+	HZI_TILE_VECTORS_PER_ELEMENT,
+	/* the same, but each element has its own parameter */
+	HZI_TILE_ROWS,			/* single elements; parameters change along j */
+	HZI_TILE_COLUMNS,		/* single elements; parameters change along i */
 	HZI_TILE_TRANSPOSED		/* floats contiguous along i, codes along j */
 };
 
-#define HZI_TILE_I 64		/* along i, of a tile of HZI_TILE_TRANSPOSED */
-#define HZI_TILE_J 128	/* along j */
+#define HZI_TILE_I 64		/* extent along i of a tile of HZI_TILE_TRANSPOSED */
+#define HZI_TILE_J 128		/* along j */
 
-/* Contiguous elements of a thread, how many times along i, and along j */
-#define HZI_TILE_PIECE(dtype) ((dtype) == HZ_F32 ? 4 : 8)
-#define HZI_TILE_ACROSS 4	/* single elements; 1 with pieces */
-#define HZI_TILE_DOWN 4		/* single elements, or pieces of f32; twice with 16-bit pieces */
+/* Per thread: elements of a vector, then vectors or single elements along i and along j */
+#define HZI_QUANTIZE_VECTOR(dtype) ((dtype) == HZ_F32 ? 4 : 8)
+#define HZI_TILE_ACROSS 4		/* single elements; 1 vector */
+#define HZI_TILE_DOWN 4		/* single elements or f32 vectors; twice as many 16-bit vectors */
 
 /*
- * Any strides. Element (i, j, outer indices) is at the sum of index * stride; its parameter has
- * number the sum of index * p_stride, for i and j of (index / group) * p_stride. A block has a
- * tile, with 2^log_i threads along i and the others along j. The last row along j has last_i
- * elements.
+ * Any strides. Element (i, j, outer indices) is at the sum of index * stride. Its parameter index
+ * is the sum of index * p_stride, where i and j count as index / group. A block has one tile, with
+ * 2^log_i threads along i and the others along j. The last row along j has last_i elements.
  */
 struct hzi_quantize_strided {
 	void *x, *q;			/* floats, codes */
@@ -95,60 +95,62 @@ struct hzi_quantize_strided {
 	const uint8_t *zeros;		/* NULL: zero, or 0 with scales */
 	int64_t x_i, x_j, q_i, q_j, p_i, p_j;
 	int32_t size_i, size_j, last_i, log_i;
-	struct hzi_quotient group_i, group_j;
-	struct hzi_quotient tiles_i, tiles_j;
-	struct hzi_quotient shape[HZ_MAXDIM];
+	struct hzi_fastdiv group_i, group_j;
+	struct hzi_fastdiv tiles_i, tiles_j;
+	struct hzi_fastdiv shape[HZ_MAXDIM];
 	int64_t x_stride[HZ_MAXDIM], q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
 	int32_t ndim, kind;
-	int32_t is_signed, words;	/* words: transposed lines along j are whole words */
+	int32_t is_signed, word_rows;	/* word_rows: rows of codes along j are 32-bit words */
 	float scale;
 	int32_t zero;
 };
 
 /*
- * Ranges: range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0, x) over the
- * elements of parameter p. Here of one parameter, contiguous; a block has a share of the pieces.
+ * Minima and maxima. range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0,
+ * x) over the elements x of parameter p. Here: one parameter, contiguous; each block reduces
+ * `share` vectors.
  */
-struct hzi_range_contiguous {
+struct hzi_minmax_contiguous {
 	const void *x;
 	uint32_t *range;
-	int64_t pieces, share;
+	int64_t vectors, share;
 };
 
 /*
- * Ranges with any strides. p_i 0: a row along i has one parameter; the outer dimensions count rows,
- * and the last row of the innermost has last_i elements. Else elements along i have parameters p_i
- * apart, and a block has a share of size_j rows. scale: each parameter is of one row, and the
- * kernel makes it instead of a range.
+ * The same with any strides. p_i = 0: each row along i has one parameter; the outer dimensions
+ * count rows, and the last row of the innermost of them has last_i elements. Otherwise elements
+ * along i have parameters p_i apart, and a block reduces a share of the size_j rows. scale != NULL:
+ * no other block contributes to a parameter, so the kernel stores scale and zero point rather than
+ * the range.
  */
-struct hzi_range_strided {
+struct hzi_minmax_strided {
 	const void *x;
 	uint32_t *range;
 	float *scale;
 	void *zero;
 	int64_t x_i, x_j, p_i, tiles;
 	int32_t size_i, size_j, last_i, log_i;
-	int32_t share, pieces;		/* pieces: rows are whole pieces of 16 bytes */
-	struct hzi_quotient tiles_i, shares;
+	int32_t share, vectors;		/* vectors: rows consist of aligned 16-byte vectors */
+	struct hzi_fastdiv tiles_i, shares;
 	int32_t ndim, q_dtype, symmetric;
-	struct hzi_quotient shape[HZ_MAXDIM + 2];
-	int32_t log_turns;		/* log2 of a lane's values of a row, if few; or -1 */
+	struct hzi_fastdiv shape[HZ_MAXDIM + 2];
+	int32_t log_loads;	/* log2 of the loads of a lane per row if at most 8, else -1 */
 	int64_t x_stride[HZ_MAXDIM + 2], p_stride[HZ_MAXDIM + 2];
 };
 
-/* Contiguous pieces, 2^log_group for each parameter */
-struct hzi_range_groups {
+/* Contiguous groups of 2^log_group vectors, one parameter each */
+struct hzi_minmax_groups {
 	const void *x;
 	float *scale;
 	void *zero;
-	int64_t pieces;
+	int64_t vectors;
 	int32_t log_group, q_dtype, symmetric, pad_;
 };
 
-#define HZI_GROUP_LOG2_MIN 2
-#define HZI_GROUP_LOG2_MAX 8	/* pieces of a warp at a time */
+#define HZI_MINMAX_GROUP_LOG2_MIN 2
+#define HZI_MINMAX_GROUP_LOG2_MAX 8	/* a warp holds 2^8 vectors at a time */
 
-struct hzi_range_params {
+struct hzi_minmax_qparams {
 	const uint32_t *range;
 	float *scale;
 	void *zero;
@@ -156,35 +158,39 @@ struct hzi_range_params {
 	int32_t q_dtype, symmetric;
 };
 
-/* Pieces of 8 elements of 16 bits to f32, or back */
-struct hzi_convert_contiguous {
+/* Vectors of 8 elements from 16-bit floats to f32, or from f32 to 16 bits */
+struct hzi_quantize_convert {
 	const void *x;
 	void *y;
-	int64_t pieces;
+	int64_t vectors;
 };
 
-/* Rows of k floats to codes, with the parameters of each row's range, or with scale and zero */
+/*
+ * Quantizes rows of k floats, each with the scale and zero point of its range, or all with the
+ * given scale and zero.
+ */
 struct hzi_quantize_rows {
 	const void *x;
 	uint8_t *y;
-	float *scales;			/* of rows; NULL: fixed */
+	float *scales;			/* written, one per row; NULL: use scale and zero */
 	uint8_t *zeros;
-	int64_t rows, k, y_row;		/* y_row: bytes, a multiple of 16; cleared from k on */
+	int64_t rows, k,
+	y_row;		/* y_row: bytes, a multiple of 16; those from k on become 0 */
 	int64_t x_k;
 	int32_t ndim, q_dtype;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];	/* of the batch and m */
 	int32_t symmetric;
 	float scale;
 	int32_t zero;
-	int32_t narrow;			/* a warp has a row, not a block */
+	int32_t warp_per_row;		/* a row per warp; 0: a row per block */
 };
 
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_contiguous) == 32, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_strided) == 352, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_groups) == 48, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_range_params) == 40, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_contiguous) == 32, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_strided) == 352, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
 HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
 
 #endif

@@ -232,11 +232,11 @@ static void test_columns(hz_context *ctx, int device)
 		l = last();
 		if (device != HZ_CUDA || !t[i].grid) {
 			is_int(fake->launches() - before, 2, "%s: launches", name);
-			is_str(l->kernel, "range_params", "%s: the last", name);
+			is_str(l->kernel, "quantize_minmax_qparams", "%s: the last", name);
 			continue;
 		}
 		is_int(fake->launches() - before, 1, "%s: launches", name);
-		ok(!strncmp(l->kernel, "range_cluster_", 12), "%s: the kernel", name);
+		ok(!strncmp(l->kernel, "quantize_minmax_cluster_", 24), "%s: the kernel", name);
 		is_int(l->grid[0], t[i].grid, "%s: blocks", name);
 		is_int(l->block[0], t[i].block, "%s: threads", name);
 		is_int(l->cluster, t[i].cluster, "%s: of a cluster", name);
@@ -253,7 +253,7 @@ static void test_ranges(hz_context *ctx, int device)
 
 	is_int(hz_choose_qparams(ctx, &x, &scales, &zeros, 0), HZ_OK, "ranges of groups");
 	is_int(fake->launches() - before, 1, "ranges of groups: launches");
-	is_str(last()->kernel, "range_groups_bf16", "ranges of groups: the kernel");
+	is_str(last()->kernel, "quantize_minmax_groups_bf16", "ranges of groups: the kernel");
 }
 
 /* Small items share a launch for packing and one for products; large ones on Hopper do not. */
@@ -267,7 +267,7 @@ static void test_batch(hz_context *ctx, int device, int hopper)
 
 	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "a batch of small items");
 	is_int(fake->launches() - before, 2, "a batch of small items: launches");
-	is_str(last()->kernel, "qgemm_batch_u8", "a batch of small items: the kernel");
+	is_str(last()->kernel, "qgemm_mma_sync_batch_u8", "a batch of small items: the kernel");
 	x = hz_tensor_3d(a, HZ_U8, device, 2, 1024, 2048);
 	w = hz_tensor_3d(b, HZ_S8, device, 2, 2048, 2048);
 	y = hz_tensor_3d(c, HZ_U8, device, 2, 1024, 2048);
@@ -290,7 +290,8 @@ static void test_columns_most(hz_context *ctx, int device)
 	const hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
 	const long before = fake->launches();
 
-	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 40), (size_t)1 << 40), HZ_OK, "a large workspace");
+	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 40), (size_t)1 << 40), HZ_OK,
+	       "a large workspace");
 	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_ENOTSUP, "too many columns");
 	is_int(fake->launches(), before, "too many columns: nothing is launched");
 	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");

@@ -270,7 +270,7 @@ static const struct packed_row packed_table[] = {	/* D4 */
 	{"vectors of s8", 0, HZ_S8, HZ_S32, 64, 16,
 	 "vlut_d4_bitfield_2 vlut_d4_bitfield_2", 8, 2, 1008},
 	{"more vectors of s8", 0, HZ_S8, HZ_S32, 64, 20,
-	 "vlut_d4_bitfield_points_s8 qgemm_lines qgemm_skinny_64_s8", 8, 8, 1008},
+	 "vlut_d4_bitfield_points_s8 qgemm_pack_rows qgemm_skinny_64_s8", 8, 8, 1008},
 	{"a batch", 0, HZ_F16, HZ_F32, 4096, 32, "vlut_d4_f16_wgmma_64x32", 128, 2, 1008},
 	{"by more rows", 0, HZ_F16, HZ_F16, 11008, 32, "vlut_d4_f16_wgmma_192x32", 116, 2, 1008},
 	{"16 vectors", 0, HZ_F16, HZ_F16, 11008, 16, "vlut_d4_f16_wgmma_192x16", 116, 2, 1008},
@@ -340,7 +340,7 @@ static const struct packed_row e8_table[] = {
 	{"E8, three vectors", 0, HZ_S8, HZ_S32, 640, 3,
 	 "vlut_e8_bitplane_2 vlut_e8_bitplane_1", 40, 0, 1024},
 	{"E8, vectors of s8", 0, HZ_S8, HZ_S32, 640, 9,
-	 "vlut_e8_bitplane_points_s8 qgemm_lines qgemm_skinny_64_s8", 8, 8, 1024},
+	 "vlut_e8_bitplane_points_s8 qgemm_pack_rows qgemm_skinny_64_s8", 8, 8, 1024},
 	{"E8, a batch", 0, HZ_F16, HZ_F32, 640, 40,
 	 "vlut_e8_bitplane_values_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_f16_64", 6, 2, 1024},
 	{"E8, the coarser level", 1, HZ_F16, HZ_F32, 640, 1,
@@ -378,10 +378,10 @@ static void test_gemm2(void)
 	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
-	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_skinny_64_s8",
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_pack_rows qgemm_skinny_64_s8",
 	       "whole numbers");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
-	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_lines qgemm_skinny_64_s8 "
+	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_pack_rows qgemm_skinny_64_s8 "
 	       "vlut_epilogue_s32", "floats");
 	w = (hz_coded){.k = 1024, .rows = 640, .packed = scales};
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
@@ -400,7 +400,7 @@ static void test_gemm2(void)
 	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
 	is_str(taken(),
-	       "vlut_d4_bitfield_points_s8 vlut_d4_bitfield_points_s8 qgemm_lines "
+	       "vlut_d4_bitfield_points_s8 vlut_d4_bitfield_points_s8 qgemm_pack_rows "
 	       "qgemm_skinny_64_s8 vlut_epilogue_s32",
 	       "as bytes");
 	hz_vlut_close(v);
@@ -450,7 +450,7 @@ static void test_a2(void)
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 32, 2);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y32), HZ_OK, "both of A2: %s", hz_errmsg(ctx));
 	is_str(taken(),
-	       "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_skinny_64_s8 "
+	       "lattice_decode_a2 lattice_decode_a2 qgemm_pack_rows qgemm_skinny_64_s8 "
 	       "vlut_epilogue_s32",
 	       "sums, and what they become");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 4020, "blocks of columns and of rows");
@@ -464,9 +464,9 @@ static void test_a2(void)
 	is_int(hz_vlut_gemm2_workspace(ctx, v, &w, &u, &y16, &bytes), HZ_OK, "y of 16 bits");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));
 	is_str(taken(),
-	       "lattice_decode_a2 lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 "
+	       "lattice_decode_a2 lattice_decode_a2 qgemm_pack_rows qgemm_wgmma_128x256_s8 "
 	       "vlut_epilogue_s32 "
-	       "lattice_decode_a2 qgemm_lines qgemm_wgmma_128x256_s8 vlut_epilogue_s32",
+	       "lattice_decode_a2 qgemm_pack_rows qgemm_wgmma_128x256_s8 vlut_epilogue_s32",
 	       "in slabs");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 2052008, "the last one");
 	hz_vlut_close(v);

@@ -120,7 +120,7 @@ HZ_DEVICE quat quat_turn(quat q, quat v)
 /* conj is uniform in a warp. No branch: there would be one per quaternion. */
 HZ_DEVICE quat quat_conj_if(int conj, quat a)
 {
-	return quat_turn_signs(a, conj ? 0x80000000 : 0);
+	return quat_flip_signs(a, conj ? 0x80000000 : 0);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */

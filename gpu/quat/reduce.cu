@@ -228,10 +228,10 @@ struct fused_mul {
 
 	__device__ __forceinline__ quat step(quat dy, quat x)
 	{
-		const quat d = quat_turn_signs(dy, turn_dy);
+		const quat d = quat_flip_signs(dy, turn_dy);
 
-		sum = quat_fma(quat_turn_signs(x, turn_x), d, sum);
-		return quat_turn_signs(quat_mul(d, k), turn_dx);
+		sum = quat_fma(quat_flip_signs(x, turn_x), d, sum);
+		return quat_flip_signs(quat_mul(d, k), turn_dx);
 	}
 
 	__device__ __forceinline__ quat total(void) const { return sum; }

@@ -19,11 +19,12 @@ static int64_t floor_div(int64_t a, int64_t b)
 	return a / b - (a % b < 0);
 }
 
-int64_t hzi_quat_conv_phase_of(const struct hzi_quat_patch_step *x, int d, int64_t t, int64_t *rest)
+int64_t hzi_quat_conv_phase_of(const struct hzi_quat_patch_step *x, int d, int64_t t,
+			       int64_t *phase)
 {
 	const int64_t at = x->each[d] * t + x->base[d], first = floor_div(at, x->step[d]);
 
-	*rest = at - first * x->step[d];
+	*phase = at - first * x->step[d];
 	return first;
 }
 
@@ -32,8 +33,8 @@ int64_t hzi_quat_conv_padded_pitch(const struct hzi_quat_patch_step *x, int d)
 	int64_t low = 0, high = 0, here, above;
 
 	for (int64_t t = 0; t < x->taps[d]; t++) {
-		int64_t rest;
-		const int64_t at = hzi_quat_conv_phase_of(x, d, t, &rest);
+		int64_t phase;
+		const int64_t at = hzi_quat_conv_phase_of(x, d, t, &phase);
 
 		low = at < low ? at : low;
 		high = at > high ? at : high;
@@ -49,7 +50,7 @@ bool hzi_quat_conv_sizes_fit(const struct hzi_quat_patch_step *x)
 
 	for (int d = 0; d < 3; d++) {
 		if (x->size[d] > COUNT_MAX || x->count[d] > COUNT_MAX ||
-		    x->taps[d] > HZI_QC_TAPS || x->step[d] > most || x->each[d] > most ||
+		    x->taps[d] > HZI_CONV_TAPS_MAX || x->step[d] > most || x->each[d] > most ||
 		    x->each[d] < -most || x->base[d] > most || x->base[d] < -most ||
 		    x->each[d] * x->taps[d] > most || x->each[d] * x->taps[d] < -most)
 			return false;
@@ -57,7 +58,7 @@ bool hzi_quat_conv_sizes_fit(const struct hzi_quat_patch_step *x)
 	return true;
 }
 
-/* One side of a convolution as a matrix: rows are images, columns channels; other strides apart */
+/* A matrix: rows are images, columns are channels. The strides of pixels are handled apart. */
 static struct hzi_quat_view view_of(const struct hzi_quat_array *a)
 {
 	struct hzi_quat_view v = {.data = a->data, .row = a->stride[0], .col = a->stride[4]};
@@ -66,8 +67,8 @@ static struct hzi_quat_view view_of(const struct hzi_quat_array *a)
 	return v;
 }
 
-bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_quat_array *a,
-			   int64_t channels, int conj)
+bool hzi_quat_conv_array_of(struct hzi_quat_conv_array *s, const struct hzi_quat_array *a,
+			    int64_t channels, int conj)
 {
 	const struct hzi_quat_view v = view_of(a);
 	int64_t steps = 0;
@@ -127,13 +128,13 @@ struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_quat_array *a, i
 	return m;
 }
 
-struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
-						  int64_t images, int64_t outs, int conj)
+struct hzi_quat_conv_window hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
+						    int64_t images, int64_t outs, int conj)
 {
-	struct hzi_quat_few_sight s = {
+	struct hzi_quat_conv_window s = {
 		.images = (int32_t)images, .groups = (int32_t)x->groups,
 		.channels = (int32_t)x->channels, .outs = (int32_t)outs,
-		.strips = (int32_t)ceil_div(x->count[2], HZI_QF_PIXELS),
+		.strips = (int32_t)ceil_div(x->count[2], HZI_DEPTHWISE_PIXELS),
 	};
 
 	s.x = hzi_quat_conv_pixels_of(&x->x, conj, s.x_stride);
@@ -148,14 +149,14 @@ struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_quat_patch_st
 	return s;
 }
 
-struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a)
+struct hzi_quat_conv_direct hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
-	struct hzi_quat_few p = {
+	struct hzi_quat_conv_direct p = {
 		.s = hzi_quat_conv_window_of(&a->x, a->images, g->m, g->conj_b),
 		.out = hzi_quat_conv_out_of(a),
 		.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, &a->a_group, 1),
-		.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE,
+		.no_epilogue = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE,
 	};
 
 	p.w.batch[0] = a->a_group;
@@ -164,11 +165,12 @@ struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a)
 	return p;
 }
 
-int hzi_cuda_quat_conv_sum_parts(struct hz_context *ctx, const char *op,
-				 const struct hzi_quat_few_sum *sum)
+int hzi_cuda_quat_conv_reduce(struct hz_context *ctx, const char *op,
+			      const struct hzi_quat_wgrad_sum *sum)
 {
 	const struct hzi_launch launch = {.grid = {(unsigned)ceil_div(sum->count, 32)},
-					  .block = {32, HZI_QF_PARTS}, .early = true};
+					  .block = {32, HZI_WGRAD_SUM_THREADS}, .early = true};
 
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_few_sum, &launch, sum, sizeof(*sum));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_wgrad_reduce, &launch, sum,
+			       sizeof(*sum));
 }

@@ -1,23 +1,30 @@
 /*
- * depthwise.cu - convolutions of quaternions of few channels in a group
+ * depthwise.cu - quaternion convolutions with few channels in a group or few outputs
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Of few channels on both sides, as in depthwise convolutions, a thread has one output channel of a
- * few pixels, and threads side by side have channels side by side; where each channel is a group
- * and taps are 3 x 3, 5 x 5 or 7 x 7 these are several rows of them. Where there are but one to
- * three outputs of many channels a warp has these of a few pixels, and its lanes share the
- * channels. Gradients of weights: a thread has one pair of channels and a few taps, and sums over
- * the pixels of a part; parts are added up in their order.
+ * direct: few channels on both sides. A thread computes one output channel of 4 pixels of a row;
+ * neighbouring threads have neighbouring channels.
+ * 3x3, 5x5, 7x7: depthwise (one channel in a group), taps that are neighbours, stride 1. A thread
+ * computes 8 rows by 2 columns of a channel.
+ * warp: one to three outputs of many channels. A warp computes the outputs of 4 pixels; its lanes
+ * share the channels.
+ * wgrad: gradients of weights. A thread has one pair of channels and a few taps, and sums over a
+ * part of the pixels. quat_conv_wgrad_reduce adds up the parts in their order.
+ *
+ * _strided kernels support any strides and dtype, the others contiguous quaternions of a dtype.
  */
 #include "gpu/device/pdl.cuh"
 #include "gpu/quat_conv/depthwise.h"
 #include "gpu/quat_gemm/epilogue.cuh"
 
-#define OTHERS (-1)
-#define PIXELS HZI_QF_PIXELS
+#define ANY_LAYOUT (-1)
+#define PIXELS HZI_DEPTHWISE_PIXELS
 
-/* A quaternion as it lies in memory, or 0; those of any memory by a call. */
+/*
+ * A quaternion as loaded, or 0. ANY_LAYOUT: of any strides and dtype; that load is not inlined,
+ * since there would be many copies of it.
+ */
 template <int DTYPE>
 struct element {
 	quat_raw<DTYPE> raw;
@@ -35,34 +42,34 @@ struct element {
 	}
 };
 
-static __device__ __noinline__ quat load_other(const hzi_quat_matrix &m, int64_t at)
+static __device__ __noinline__ quat load_strided(const hzi_quat_matrix &m, int64_t at)
 {
 	return quat_load(m, at);
 }
 
 template <>
-struct element<OTHERS> {
+struct element<ANY_LAYOUT> {
 	quat q;
 
 	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool there)
 	{
 		q = {};
 		if (there)
-			q = load_other(m, at);
+			q = load_strided(m, at);
 	}
 
 	__device__ __forceinline__ quat get(uint32_t turn) const
 	{
-		return quat_turn_signs(q, turn);
+		return quat_flip_signs(q, turn);
 	}
 };
 
-HZ_DEVICE uint32_t turn_of(const hzi_quat_matrix &m)
+HZ_DEVICE uint32_t conj_mask(const hzi_quat_matrix &m)
 {
 	return m.conj ? 0x80000000 : 0;
 }
 
-/* Pixels of an output, from at[2] on in the last dimension */
+/* PIXELS output pixels of a row, from column at[2] on */
 struct pixels {
 	int image, at[3];
 
@@ -71,7 +78,7 @@ struct pixels {
 	{
 	}
 
-	__device__ __forceinline__ pixels(const hzi_quat_few_sight &s, int64_t i)
+	__device__ __forceinline__ pixels(const hzi_quat_conv_window &s, int64_t i)
 	{
 		at[2] = (int)(i % s.strips) * PIXELS, i /= s.strips;
 		at[1] = (int)(i % s.count[1]), i /= s.count[1];
@@ -80,7 +87,7 @@ struct pixels {
 	}
 };
 
-HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, quat q)
+HZ_DEVICE void put(const hzi_quat_conv_direct &p, const pixels &o, int pixel, int row, quat q)
 {
 	int64_t to = o.image * p.c_stride[0], pre = o.image * p.pre_stride[0];
 
@@ -93,23 +100,23 @@ HZ_DEVICE void put(const hzi_quat_few &p, const pixels &o, int pixel, int row, q
 		to += at * p.c_stride[1 + d];
 		pre += at * p.pre_stride[1 + d];
 	}
-	if (p.plain)
+	if (p.no_epilogue)
 		quat_store(p.out.c, to + row * p.out.c.row,
-			   quat_turn_signs(q, turn_of(p.out.c)));
+			   quat_flip_signs(q, conj_mask(p.out.c)));
 	else
 		quat_finish_row(p.out, to, pre, row, q);
 }
 
 /*
- * Adds to sums of outputs of a group from row on what all taps see, of every LANES-th channel from
- * first on; of OUTS outputs so many are there.
+ * Adds to the accumulators of `there` of OUTS output channels of a group, from channel `row` on,
+ * what all taps read of input channels first, first + LANES, ...
  */
 template <int DTYPE, int OUTS, int LANES>
-HZ_DEVICE void add_taps(const hzi_quat_few &p, const pixels &o, int group, int row, int there,
-			int first, quat (&sum)[OUTS][PIXELS])
+HZ_DEVICE void add_taps(const hzi_quat_conv_direct &p, const pixels &o, int group, int row,
+			int there, int first, quat (&sum)[OUTS][PIXELS])
 {
-	const hzi_quat_few_sight &s = p.s;
-	const uint32_t turn_x = turn_of(s.x), turn_w = turn_of(p.w);
+	const hzi_quat_conv_window &s = p.s;
+	const uint32_t mask_x = conj_mask(s.x), mask_w = conj_mask(p.w);
 	const int64_t w0 = group * p.w.batch[0] + row * p.w.row;
 	const int64_t x0 = o.image * s.x_stride[0] + (int64_t)group * s.channels * s.x.col;
 	const int left = s.step[2] * o.at[2] + s.base[2];
@@ -151,8 +158,8 @@ HZ_DEVICE void add_taps(const hzi_quat_few &p, const pixels &o, int group, int r
 							break;
 #pragma unroll
 						for (int j = 0; j < PIXELS; j++)
-							sum[m][j] = quat_fma(w[m].get(turn_w),
-									     x[j].get(turn_x),
+							sum[m][j] = quat_fma(w[m].get(mask_w),
+									     x[j].get(mask_x),
 									     sum[m][j]);
 					}
 				}
@@ -162,18 +169,18 @@ HZ_DEVICE void add_taps(const hzi_quat_few &p, const pixels &o, int group, int r
 	}
 }
 
-/* ---- Few channels ---------------------------------------------------------------------------- */
+/* ---- direct: few channels -------------------------------------------------------------------- */
 
 template <int DTYPE>
-HZ_DEVICE void few(const hzi_quat_few &p)
+HZ_DEVICE void depthwise_direct(const hzi_quat_conv_direct &p)
 {
-	const hzi_quat_few_sight &s = p.s;
+	const hzi_quat_conv_window &s = p.s;
 	const int outs = s.groups * s.outs;
-	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
+	const int64_t step = (int64_t)gridDim.x * HZI_DEPTHWISE_THREADS;
 
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
+	for (int64_t i = (int64_t)blockIdx.x * HZI_DEPTHWISE_THREADS + threadIdx.x; i < p.total;
 	     i += step) {
 		const pixels o(s, i / outs);
 		const int row = (int)(i % outs), group = row / s.outs;
@@ -186,13 +193,13 @@ HZ_DEVICE void few(const hzi_quat_few &p)
 	}
 }
 
-/* ---- A channel for each group ---------------------------------------------------------------- */
+/* ---- 3x3, 5x5, 7x7: depthwise ---------------------------------------------------------------- */
 
-#define COLUMNS HZI_QF_COLUMNS
+#define COLUMNS HZI_DEPTHWISE_COLUMNS
 
-/* A row of a channel's taps, from the one that is seen first on */
+/* Row `a` of a channel's taps, in the order in which they read x */
 template <int DTYPE, int TAPS>
-HZ_DEVICE void load_weights(const hzi_quat_few &p, int channel, int a, quat (&w)[TAPS])
+HZ_DEVICE void load_weights(const hzi_quat_conv_direct &p, int channel, int a, quat (&w)[TAPS])
 {
 	const int t1 = p.s.each[1] > 0 ? a : TAPS - 1 - a;
 	element<DTYPE> e[TAPS];
@@ -205,68 +212,68 @@ HZ_DEVICE void load_weights(const hzi_quat_few &p, int channel, int a, quat (&w)
 	}
 #pragma unroll
 	for (int b = 0; b < TAPS; b++)
-		w[b] = e[b].get(turn_of(p.w));
+		w[b] = e[b].get(conj_mask(p.w));
 }
 
 /*
- * TAPS x TAPS taps that are neighbours, of each pixel: a thread goes down some rows of a few
- * columns, so that of each output only one row of taps is new. What it reads next is on its way.
+ * A thread goes down the rows of its columns: for each row of x it reads, it updates the
+ * accumulators of the TAPS output rows that the row contributes to. The next row of x is in flight.
  */
 template <int DTYPE, int TAPS>
-HZ_DEVICE void depth(const hzi_quat_few &p)
+HZ_DEVICE void depthwise_square(const hzi_quat_conv_direct &p)
 {
-	constexpr int SEEN = COLUMNS + TAPS - 1;
-	/* More weights than these are read again and again. */
+	constexpr int READS = COLUMNS + TAPS - 1;
+	/* 3 x 3 weights stay in registers; more are read again for each row. */
 	constexpr bool KEPT = TAPS == 3;
-	const hzi_quat_few_sight &s = p.s;
-	const int64_t step = (int64_t)gridDim.x * HZI_QF_THREADS;
-	const uint32_t turn_x = turn_of(s.x);
-	const int strips = (s.count[1] + HZI_QF_ROWS - 1) / HZI_QF_ROWS;
+	const hzi_quat_conv_window &s = p.s;
+	const int64_t step = (int64_t)gridDim.x * HZI_DEPTHWISE_THREADS;
+	const uint32_t mask_x = conj_mask(s.x);
+	const int strips = (s.count[1] + HZI_DEPTHWISE_ROWS - 1) / HZI_DEPTHWISE_ROWS;
 	const int columns = (s.count[2] + COLUMNS - 1) / COLUMNS;
 
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x; i < p.total;
+	for (int64_t i = (int64_t)blockIdx.x * HZI_DEPTHWISE_THREADS + threadIdx.x; i < p.total;
 	     i += step) {
 		const int channel = (int)(i % s.groups);
-		int64_t rest = i / s.groups;
-		const int left = (int)(rest % columns) * COLUMNS;
-		rest /= columns;
-		const int begin = (int)(rest % strips) * HZI_QF_ROWS;
-		rest /= strips;
-		pixels o((int)(rest / s.count[0]), (int)(rest % s.count[0]), begin, left);
-		const int lines = min(HZI_QF_ROWS, s.count[1] - begin);
+		int64_t index = i / s.groups;
+		const int left = (int)(index % columns) * COLUMNS;
+		index /= columns;
+		const int begin = (int)(index % strips) * HZI_DEPTHWISE_ROWS;
+		index /= strips;
+		pixels o((int)(index / s.count[0]), (int)(index % s.count[0]), begin, left);
+		const int rows = min(HZI_DEPTHWISE_ROWS, s.count[1] - begin);
 		const int a0 = s.step[0] * o.at[0] + s.base[0];
-		/* Where taps go back the first that is seen is the last. */
+		/* Where taps step backwards, the last tap is the first to read. */
 		const int top = begin + s.base[1] + min(0, (TAPS - 1) * s.each[1]);
 		const int first = left + s.base[2] + min(0, (TAPS - 1) * s.each[2]);
 		const int64_t from = o.image * s.x_stride[0] + a0 * s.x_stride[1] +
 				     first * s.x_stride[3] + channel * s.x.col;
-		element<DTYPE> next[SEEN];
+		element<DTYPE> next[READS];
 		quat w[KEPT ? TAPS : 1][TAPS], sum[TAPS][COLUMNS] = {};
 
 #pragma unroll
 		for (int a = 0; KEPT && a < TAPS; a++)
 			load_weights<DTYPE, TAPS>(p, channel, a, w[a]);
 #pragma unroll 1
-		for (int row = -1; row < lines + TAPS - 1; row++) {
-			element<DTYPE> x[SEEN];
+		for (int row = -1; row < rows + TAPS - 1; row++) {
+			element<DTYPE> x[READS];
 
 #pragma unroll
-			for (int b = 0; b < SEEN; b++) {
+			for (int b = 0; b < READS; b++) {
 				x[b] = next[b];
 				next[b].load(s.x, from + (top + row + 1) * s.x_stride[2] +
 						  b * s.x_stride[3],
 					     (uint32_t)a0 < (uint32_t)s.size[0] &&
 					     (uint32_t)(top + row + 1) < (uint32_t)s.size[1] &&
 					     (uint32_t)(first + b) < (uint32_t)s.size[2] &&
-					     row + 1 < lines + TAPS - 1);
+					     row + 1 < rows + TAPS - 1);
 			}
 			if (row < 0)
 				continue;
 #pragma unroll
 			for (int a = 0; a < TAPS; a++) {
-				if ((uint32_t)(row - a) >= (uint32_t)lines)
+				if ((uint32_t)(row - a) >= (uint32_t)rows)
 					continue;
 				if (!KEPT)
 					load_weights<DTYPE, TAPS>(p, channel, a, w[0]);
@@ -277,7 +284,7 @@ HZ_DEVICE void depth(const hzi_quat_few &p)
 						quat &to = sum[TAPS - 1 - a][c];
 
 						to = quat_fma(w[KEPT ? a : 0][b],
-							      x[b + c].get(turn_x), to);
+							      x[b + c].get(mask_x), to);
 					}
 			}
 #pragma unroll
@@ -294,10 +301,10 @@ HZ_DEVICE void depth(const hzi_quat_few &p)
 	}
 }
 
-/* ---- Few outputs of many channels ------------------------------------------------------------ */
+/* ---- warp: few outputs of many channels ------------------------------------------------------ */
 
-/* The sum over lanes, in all of them */
-HZ_DEVICE quat over_lanes(quat q)
+/* The sum over the lanes of a warp, in all of them */
+HZ_DEVICE quat warp_quat_sum(quat q)
 {
 #pragma unroll
 	for (int i = 16; i; i /= 2) {
@@ -310,28 +317,28 @@ HZ_DEVICE quat over_lanes(quat q)
 }
 
 template <int DTYPE>
-HZ_DEVICE void narrow(const hzi_quat_few &p)
+HZ_DEVICE void few_outputs(const hzi_quat_conv_direct &p)
 {
-	const hzi_quat_few_sight &s = p.s;
-	const int64_t step = (int64_t)gridDim.x * (HZI_QF_THREADS / 32);
+	const hzi_quat_conv_window &s = p.s;
+	const int64_t step = (int64_t)gridDim.x * (HZI_DEPTHWISE_THREADS / 32);
 	const int lane = threadIdx.x % 32;
 
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int64_t i = (int64_t)blockIdx.x * (HZI_QF_THREADS / 32) + threadIdx.x / 32;
+	for (int64_t i = (int64_t)blockIdx.x * (HZI_DEPTHWISE_THREADS / 32) + threadIdx.x / 32;
 	     i < p.total; i += step) {
 		const pixels o(s, i / s.groups);
 		const int group = (int)(i % s.groups);
-		quat sum[HZI_QF_OUT][PIXELS] = {};
+		quat sum[HZI_DEPTHWISE_OUTPUTS][PIXELS] = {};
 
-		add_taps<DTYPE, HZI_QF_OUT, 32>(p, o, group, 0, s.outs, lane, sum);
+		add_taps<DTYPE, HZI_DEPTHWISE_OUTPUTS, 32>(p, o, group, 0, s.outs, lane, sum);
 #pragma unroll
-		for (int m = 0; m < HZI_QF_OUT; m++) {
+		for (int m = 0; m < HZI_DEPTHWISE_OUTPUTS; m++) {
 			if (m >= s.outs)
 				break;
 #pragma unroll
 			for (int j = 0; j < PIXELS; j++) {
-				const quat q = over_lanes(sum[m][j]);
+				const quat q = warp_quat_sum(sum[m][j]);
 
 				if (lane == PIXELS * m + j)
 					put(p, o, j, group * s.outs + m, q);
@@ -343,19 +350,19 @@ HZ_DEVICE void narrow(const hzi_quat_few &p)
 /* ---- Gradients of weights -------------------------------------------------------------------- */
 
 template <int DTYPE>
-HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
+HZ_DEVICE void wgrad_direct(const hzi_quat_wgrad_direct &p)
 {
-	const hzi_quat_few_sight &s = p.s;
-	const int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x;
+	const hzi_quat_conv_window &s = p.s;
+	const int64_t i = (int64_t)blockIdx.x * HZI_DEPTHWISE_THREADS + threadIdx.x;
 	const int pair = (int)(i % p.pairs), part = (int)(i / p.pairs);
 	const int row = pair / s.channels, group = row / s.outs, channel = pair % s.channels;
-	const int first_tap = blockIdx.y * HZI_QF_TAPS;
-	const int taps = min(HZI_QF_TAPS, s.taps[0] * s.taps[1] * s.taps[2] - first_tap);
+	const int first_tap = blockIdx.y * HZI_DEPTHWISE_TAPS;
+	const int taps = min(HZI_DEPTHWISE_TAPS, s.taps[0] * s.taps[1] * s.taps[2] - first_tap);
 	const int64_t x_channel = ((int64_t)group * s.channels + channel) * s.x.col;
-	const uint32_t turn_x = turn_of(s.x), turn_y = turn_of(p.small);
-	quat sum[HZI_QF_TAPS] = {};
-	int place[HZI_QF_TAPS][3];
-	int64_t pixel = part * p.each, rest = pixel;
+	const uint32_t mask_x = conj_mask(s.x), mask_y = conj_mask(p.small);
+	quat sum[HZI_DEPTHWISE_TAPS] = {};
+	int tap_offset[HZI_DEPTHWISE_TAPS][3];
+	int64_t pixel = part * p.each, index = pixel;
 	const int64_t end = min(p.pixels, pixel + p.each);
 	int image, at[3];
 
@@ -364,28 +371,28 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 	if (part >= p.parts_count)
 		return;
 #pragma unroll
-	for (int t = 0; t < HZI_QF_TAPS; t++) {
+	for (int t = 0; t < HZI_DEPTHWISE_TAPS; t++) {
 		const int tap = first_tap + t, outer = tap / s.taps[2];
 
-		place[t][2] = s.each[2] * (tap % s.taps[2]) + s.base[2];
-		place[t][1] = s.each[1] * (outer % s.taps[1]) + s.base[1];
-		place[t][0] = s.each[0] * (outer / s.taps[1]) + s.base[0];
+		tap_offset[t][2] = s.each[2] * (tap % s.taps[2]) + s.base[2];
+		tap_offset[t][1] = s.each[1] * (outer % s.taps[1]) + s.base[1];
+		tap_offset[t][0] = s.each[0] * (outer / s.taps[1]) + s.base[0];
 	}
-	at[2] = (int)(rest % s.count[2]), rest /= s.count[2];
-	at[1] = (int)(rest % s.count[1]), rest /= s.count[1];
-	at[0] = (int)(rest % s.count[0]);
-	image = (int)(rest / s.count[0]);
+	at[2] = (int)(index % s.count[2]), index /= s.count[2];
+	at[1] = (int)(index % s.count[1]), index /= s.count[1];
+	at[0] = (int)(index % s.count[0]);
+	image = (int)(index / s.count[0]);
 	for (; pixel < end; pixel++) {
-		element<DTYPE> y, x[HZI_QF_TAPS];
+		element<DTYPE> y, x[HZI_DEPTHWISE_TAPS];
 
 		y.load(p.small, image * p.small_stride[0] + at[0] * p.small_stride[1] +
 					at[1] * p.small_stride[2] + at[2] * p.small_stride[3] +
 					row * p.small.col, true);
 #pragma unroll
-		for (int t = 0; t < HZI_QF_TAPS; t++) {
-			const int a0 = s.step[0] * at[0] + place[t][0];
-			const int a1 = s.step[1] * at[1] + place[t][1];
-			const int a2 = s.step[2] * at[2] + place[t][2];
+		for (int t = 0; t < HZI_DEPTHWISE_TAPS; t++) {
+			const int a0 = s.step[0] * at[0] + tap_offset[t][0];
+			const int a1 = s.step[1] * at[1] + tap_offset[t][1];
+			const int a2 = s.step[2] * at[2] + tap_offset[t][2];
 			const bool there = t < taps && (uint32_t)a0 < (uint32_t)s.size[0] &&
 					   (uint32_t)a1 < (uint32_t)s.size[1] &&
 					   (uint32_t)a2 < (uint32_t)s.size[2];
@@ -395,8 +402,8 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 				  there);
 		}
 #pragma unroll
-		for (int t = 0; t < HZI_QF_TAPS; t++)
-			sum[t] = quat_fma(y.get(turn_y), x[t].get(turn_x), sum[t]);
+		for (int t = 0; t < HZI_DEPTHWISE_TAPS; t++)
+			sum[t] = quat_fma(y.get(mask_y), x[t].get(mask_x), sum[t]);
 		if (++at[2] == s.count[2]) {
 			at[2] = 0;
 			if (++at[1] == s.count[1]) {
@@ -409,7 +416,7 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 		}
 	}
 #pragma unroll
-	for (int t = 0; t < HZI_QF_TAPS; t++) {
+	for (int t = 0; t < HZI_DEPTHWISE_TAPS; t++) {
 		const int64_t outs = (int64_t)s.groups * s.outs;
 		const int all = s.taps[0] * s.taps[1] * s.taps[2];
 
@@ -421,31 +428,31 @@ HZ_DEVICE void few_weights(const hzi_quat_few_weights &p)
 }
 
 /*
- * The same of ROWS of the rows of TAPS x TAPS taps that are neighbours, of each pixel: a part is
- * some lines, along which of a row's pixels of x one is new, which is on its way.
+ * TAPS x TAPS taps that are neighbours: a thread has ROWS rows of the taps, and a part is whole
+ * rows of pixels. Along a row each row of taps needs one new pixel of x, loaded one step ahead.
  */
 template <int DTYPE, int ROWS, int TAPS>
-HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
+HZ_DEVICE void wgrad_square(const hzi_quat_wgrad_direct &p)
 {
 	const int top = blockIdx.y * ROWS;
-	const hzi_quat_few_sight &s = p.s;
-	const int64_t i = (int64_t)blockIdx.x * HZI_QF_THREADS + threadIdx.x;
+	const hzi_quat_conv_window &s = p.s;
+	const int64_t i = (int64_t)blockIdx.x * HZI_DEPTHWISE_THREADS + threadIdx.x;
 	const int pair = (int)(i % p.pairs), part = (int)(i / p.pairs);
 	const int row = pair / s.channels, group = row / s.outs, channel = pair % s.channels;
 	const int64_t x_channel = ((int64_t)group * s.channels + channel) * s.x.col;
-	const uint32_t turn_x = turn_of(s.x), turn_y = turn_of(p.small);
-	const int64_t lines = p.pixels / s.count[2], outs = (int64_t)s.groups * s.outs;
-	const int64_t end = min(lines, (part + 1) * p.each);
+	const uint32_t mask_x = conj_mask(s.x), mask_y = conj_mask(p.small);
+	const int64_t rows = p.pixels / s.count[2], outs = (int64_t)s.groups * s.outs;
+	const int64_t end = min(rows, (part + 1) * p.each);
 	quat sum[ROWS][TAPS] = {};
 
 	pdl_launch_dependents();
 	pdl_wait();
 	if (part >= p.parts_count)
 		return;
-	for (int64_t line = part * p.each; line < end; line++) {
-		const int64_t slab = line / s.count[1], image = slab / s.count[0];
+	for (int64_t pixel_row = part * p.each; pixel_row < end; pixel_row++) {
+		const int64_t slab = pixel_row / s.count[1], image = slab / s.count[0];
 		const int at0 = (int)(slab - image * s.count[0]);
-		const int at1 = (int)(line - slab * s.count[1]);
+		const int at1 = (int)(pixel_row - slab * s.count[1]);
 		const int a0 = s.step[0] * at0 + s.base[0], a1 = at1 + s.base[1] + top;
 		const int64_t from = image * s.x_stride[0] + a0 * s.x_stride[1] +
 				     a1 * s.x_stride[2] + x_channel;
@@ -490,7 +497,7 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 			for (int a = 0; a < ROWS; a++)
 #pragma unroll
 				for (int b = 0; b < TAPS; b++)
-					sum[a][b] = quat_fma(y.get(turn_y), x[a][b].get(turn_x),
+					sum[a][b] = quat_fma(y.get(mask_y), x[a][b].get(mask_x),
 							     sum[a][b]);
 		}
 	}
@@ -504,13 +511,13 @@ HZ_DEVICE void line_weights(const hzi_quat_few_weights &p)
 	}
 }
 
-/* As many parts by each of eight threads, whose sums are added up then */
-extern "C" __global__ __launch_bounds__(32 * HZI_QF_PARTS) void
-quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
+/* Eight threads share the parts of a result; thread 0 adds up their sums in order. */
+extern "C" __global__ __launch_bounds__(32 * HZI_WGRAD_SUM_THREADS) void
+quat_conv_wgrad_reduce(const __grid_constant__ hzi_quat_wgrad_sum p)
 {
-	__shared__ float4 sums[HZI_QF_PARTS][32];
+	__shared__ float4 sums[HZI_WGRAD_SUM_THREADS][32];
 	const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
-	const int each = (p.parts_count + HZI_QF_PARTS - 1) / HZI_QF_PARTS;
+	const int each = (p.parts_count + HZI_WGRAD_SUM_THREADS - 1) / HZI_WGRAD_SUM_THREADS;
 	const int first = threadIdx.y * each, end = min(first + each, p.parts_count);
 	float4 sum = {};
 
@@ -528,7 +535,7 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 	__syncthreads();
 	if (threadIdx.y || i >= p.count)
 		return;
-	for (int j = 1; j < HZI_QF_PARTS; j++) {
+	for (int j = 1; j < HZI_WGRAD_SUM_THREADS; j++) {
 		const float4 f = sums[j][threadIdx.x];
 
 		sum.x += f.x, sum.y += f.y, sum.z += f.z, sum.w += f.w;
@@ -539,7 +546,7 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 }
 
 #define KERNEL(name, params, ...) \
-	extern "C" __global__ __launch_bounds__(HZI_QF_THREADS) void \
+	extern "C" __global__ __launch_bounds__(HZI_DEPTHWISE_THREADS) void \
 	name(const __grid_constant__ params p) \
 	{ \
 		__VA_ARGS__(p); \
@@ -548,13 +555,13 @@ quat_conv_few_sum(const __grid_constant__ hzi_quat_few_sum p)
 	KERNEL(name##_f32, params, call<HZ_F32 __VA_ARGS__>) \
 	KERNEL(name##_f16, params, call<HZ_F16 __VA_ARGS__>) \
 	KERNEL(name##_bf16, params, call<HZ_BF16 __VA_ARGS__>) \
-	KERNEL(name##_any, params, call<OTHERS __VA_ARGS__>)
-KERNELS(quat_conv_few, hzi_quat_few, few)
-KERNELS(quat_conv_narrow, hzi_quat_few, narrow)
-KERNELS(quat_conv_depth, hzi_quat_few, depth, , 3)
-KERNELS(quat_conv_depth_5, hzi_quat_few, depth, , 5)
-KERNELS(quat_conv_depth_7, hzi_quat_few, depth, , 7)
-KERNELS(quat_conv_few_weights, hzi_quat_few_weights, few_weights)
-KERNELS(quat_conv_line_weights, hzi_quat_few_weights, line_weights, , 3, 3)
-KERNELS(quat_conv_line_weights_5, hzi_quat_few_weights, line_weights, , 1, 5)
-KERNELS(quat_conv_line_weights_7, hzi_quat_few_weights, line_weights, , 1, 7)
+	KERNEL(name##_strided, params, call<ANY_LAYOUT __VA_ARGS__>)
+KERNELS(quat_conv_depthwise_direct, hzi_quat_conv_direct, depthwise_direct)
+KERNELS(quat_conv_depthwise_warp, hzi_quat_conv_direct, few_outputs)
+KERNELS(quat_conv_depthwise_3x3, hzi_quat_conv_direct, depthwise_square, , 3)
+KERNELS(quat_conv_depthwise_5x5, hzi_quat_conv_direct, depthwise_square, , 5)
+KERNELS(quat_conv_depthwise_7x7, hzi_quat_conv_direct, depthwise_square, , 7)
+KERNELS(quat_conv_depthwise_wgrad_direct, hzi_quat_wgrad_direct, wgrad_direct)
+KERNELS(quat_conv_depthwise_wgrad_3x3, hzi_quat_wgrad_direct, wgrad_square, , 3, 3)
+KERNELS(quat_conv_depthwise_wgrad_5x5, hzi_quat_wgrad_direct, wgrad_square, , 1, 5)
+KERNELS(quat_conv_depthwise_wgrad_7x7, hzi_quat_wgrad_direct, wgrad_square, , 1, 7)

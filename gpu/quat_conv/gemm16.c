@@ -14,22 +14,22 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-#define CHANNELS (HZI_QD_UNIT / 4)	/* channels of a unit */
+#define CHANNELS (HZI_GEMM16_UNIT / 4)	/* channels of a unit */
 #define COUNT_MAX ((int64_t)1 << 30)
-#define STEP_MOST 8			/* largest element stride of a TMA box */
-#define BOX_MOST 256			/* largest extent of a box, pixels */
-#define BOX_LOG 6			/* a box has 2^6 pixels, of f32 2^5 */
+#define STEP_MOST 8			/* largest element stride of a TMA tile */
+#define TMA_EXTENT_MAX 256		/* largest extent of a TMA tile, pixels */
+#define TILE_LOG 6			/* a TMA tile has 2^6 pixels, of f32 2^5 */
 #define ROUNDS 4			/* most waves of blocks */
 #define PARTS_BYTES ((int64_t)64 << 20)
 /* Cost model, per us: products of quaternions with padding; bytes that blocks read */
 #define PRODUCTS_PER_US 20e6
 #define SPLIT_PER_US 6e6		/* products of f32 in split precision */
-#define UNITS_PER_US 270.0		/* units of columns that are split into terms */
+#define UNITS_PER_US 270.0		/* units of big that are split into two f16 terms */
 #define BYTES_PER_US 6.5e6
-#define CALL_US 12			/* launches, sums, packing of weights */
+#define CALL_US 12			/* launches, split-K sums, packing of weights */
 #define ROUND_US 3			/* prologue and epilogue of a block */
 
-/* ---- TMA boxes ------------------------------------------------------------------------------- */
+/* ---- TMA tiles ------------------------------------------------------------------------------- */
 
 static int64_t size_of(int dtype)
 {
@@ -50,12 +50,12 @@ static bool strides_fit(const struct hzi_quat_array *a, const int64_t *size, int
 	return fit;
 }
 
-/* Sets the taps, and the box shape of 2^log pixels that covers all pixels with the fewest boxes. */
-static bool choose_boxes(const struct hzi_quat_patch_step *x, int64_t images, int log,
-			 struct hzi_quat_boxes *p)
+/* Sets the taps, and the shape of 2^log pixels that covers all pixels with the fewest TMA tiles. */
+static bool choose_tma_tiles(const struct hzi_quat_patch_step *x, int64_t images, int log,
+			     struct hzi_quat_tma_tiles *p)
 {
 	const int64_t size[4] = {x->count[2], x->count[1], x->count[0], images};
-	int64_t count[4][BOX_LOG + 1], least = INT64_MAX;
+	int64_t count[4][TILE_LOG + 1], least = INT64_MAX;
 
 	for (int d = 0; d < 3; d++) {
 		if (x->step[d] > STEP_MOST)
@@ -67,10 +67,10 @@ static bool choose_boxes(const struct hzi_quat_patch_step *x, int64_t images, in
 	}
 	p->step[3] = 1;
 
-	/* Boxes along a dimension, of 1, 2, 4, ... pixels; 0: the box exceeds BOX_MOST */
+	/* Tiles along a dimension, of 1, 2, 4, ... pixels; 0: they exceed TMA_EXTENT_MAX. */
 	for (int d = 0; d < 4; d++) {
 		for (int e = 0; e <= log; e++)
-			count[d][e] = ((1 << e) - 1) * p->step[d] < BOX_MOST ?
+			count[d][e] = ((1 << e) - 1) * p->step[d] < TMA_EXTENT_MAX ?
 					      (size[d] + (1 << e) - 1) >> e : 0;
 	}
 	for (int i = 0; i <= log; i++) {
@@ -85,8 +85,8 @@ static bool choose_boxes(const struct hzi_quat_patch_step *x, int64_t images, in
 					continue;
 				least = all;
 				for (int d = 0; d < 4; d++) {
-					p->box[d] = 1 << e[d];
-					p->boxes[d] = (int32_t)count[d][e[d]];
+					p->tile[d] = 1 << e[d];
+					p->tiles[d] = (int32_t)count[d][e[d]];
 				}
 			}
 		}
@@ -98,11 +98,11 @@ static bool choose_boxes(const struct hzi_quat_patch_step *x, int64_t images, in
 /* The tensor map: components, then pixels from the last dimension on; steps: element strides */
 static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 		  const struct hzi_quat_array *a, int64_t channels, const int64_t *size,
-		  int64_t images, const struct hzi_quat_boxes *p, const int32_t *steps)
+		  int64_t images, const struct hzi_quat_tma_tiles *p, const int32_t *steps)
 {
 	const int64_t size_bytes = size_of(a->dtype), bytes = 4 * size_bytes * channels;
 	uint64_t sizes[5] = {(uint64_t)bytes}, strides[4];
-	uint32_t box[5] = {HZI_QD_BOX_BYTES}, each[5] = {1};
+	uint32_t tile[5] = {HZI_GEMM16_PIXEL_BYTES}, each[5] = {1};
 
 	for (int d = 0; d < 4; d++) {
 		const int64_t n = d < 3 ? size[2 - d] : images;
@@ -111,9 +111,9 @@ static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map 
 		strides[d] = (uint64_t)(n > 1 ? size_bytes * a->stride[3 - d] :
 						round_up(bytes, 16));
 		each[1 + d] = steps ? (uint32_t)steps[d] : 1;
-		box[1 + d] = (uint32_t)(p->box[d] - 1) * each[1 + d] + 1;
+		tile[1 + d] = (uint32_t)(p->tile[d] - 1) * each[1 + d] + 1;
 	}
-	return hzi_cuda_tensor_map_5d(ctx, op, map, a->data, sizes, strides, box, each);
+	return hzi_cuda_tensor_map_5d(ctx, op, map, a->data, sizes, strides, tile, each);
 }
 
 /* ---- Gradients of weights -------------------------------------------------------------------- */
@@ -123,18 +123,18 @@ static double per_us(bool split)
 	return split ? SPLIT_PER_US : PRODUCTS_PER_US;
 }
 
-/* Split-K: the number of parts of the pixels that fills the last wave of blocks best */
-static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_direct_weights *p)
+/* Split-K: the number of splits of the pixels that fills the last wave of blocks best */
+static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_wgrad16 *p)
 {
 	const int64_t tiles = (int64_t)p->sets * p->tiles_m * p->tiles_n;
-	const int64_t together = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
 	int64_t best = 1;
 	double most = 0;
 
 	for (int64_t rounds = 1; rounds <= ROUNDS; rounds++) {
-		const int64_t splits = min_of(max_of(rounds * together / tiles, 1), p->b.all);
+		const int64_t splits = min_of(max_of(rounds * sms / tiles, 1), p->b.all);
 		const double use = (double)(splits * tiles) /
-				   (double)(ceil_div(splits * tiles, together) * together);
+				   (double)(ceil_div(splits * tiles, sms) * sms);
 
 		if (use > 1.05 * most) {
 			most = use;
@@ -144,9 +144,9 @@ static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_dir
 	return best;
 }
 
-/* NULL, and how long it is expected to take, in us; or why a call is not supported */
+/* NULL, and the expected time in *us; or why a call is not supported */
 static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
-			      struct hzi_quat_direct_weights *p, double *us)
+			      struct hzi_quat_wgrad16 *p, double *us)
 {
 	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t out = a->g.m, in = x->channels, most = out > in ? out : in;
@@ -154,7 +154,7 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	int64_t taps, rows;
 	int split;
 
-	*p = (struct hzi_quat_direct_weights){.cluster = 1};
+	*p = (struct hzi_quat_wgrad16){.cluster = 1};
 	*us = 0;
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split) ||
 	    split != (a->g.dtype == HZ_F32))
@@ -172,27 +172,29 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	    !strides_fit(&a->small, x->count, a->images))
 		return "channels are not contiguous, or pixels not 16-byte aligned";
 	taps = x->taps[0] * x->taps[1] * x->taps[2];
-	p->together = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
+	p->groups_of_set = (int32_t)max_of(min_of(CHANNELS / most, x->groups), 1);
 	/* Every set of groups starts at a multiple of 16 bytes. */
-	if (!split && (p->together * in % 2 || p->together * out % 2) && --p->together == 0)
+	if (!split && (p->groups_of_set * in % 2 || p->groups_of_set * out % 2) &&
+	    --p->groups_of_set == 0)
 		return "an odd number of channels";
-	rows = ceil_div(p->together * out, CHANNELS);
-	p->wide = rows <= HZI_QX_ROWS_WIDE;
-	p->sets = (int32_t)ceil_div(x->groups, p->together);
-	p->tiles_m = (int32_t)ceil_div(rows, p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS);
-	p->units_of_tap = (int32_t)ceil_div(p->together * in, CHANNELS);
+	rows = ceil_div(p->groups_of_set * out, CHANNELS);
+	p->n512 = rows <= HZI_WGRAD16_ROWS_N512;
+	p->sets = (int32_t)ceil_div(x->groups, p->groups_of_set);
+	p->tiles_m = (int32_t)ceil_div(rows, p->n512 ? HZI_WGRAD16_ROWS_N512 : HZI_WGRAD16_ROWS);
+	p->units_of_tap = (int32_t)ceil_div(p->groups_of_set * in, CHANNELS);
 	if (p->units_of_tap > INT32_MAX / 4096 / taps)
 		return "sizes are too large";
 	p->units = (int32_t)(p->units_of_tap * taps);
-	p->tiles_n = (int32_t)ceil_div(p->units, p->wide ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS);
-	p->cluster = !p->wide && p->tiles_m % 2 == 0 ? 2 : 1;
-	if (!choose_boxes(x, a->images, BOX_LOG - split, &p->b))
+	p->tiles_n = (int32_t)ceil_div(p->units, p->n512 ? HZI_WGRAD16_COLUMNS_N512 :
+				       HZI_WGRAD16_COLUMNS);
+	p->cluster = !p->n512 && p->tiles_m % 2 == 0 ? 2 : 1;
+	if (!choose_tma_tiles(x, a->images, TILE_LOG - split, &p->b))
 		return "the stride is larger than 8, or sizes are too large";
-	p->row_step = (int32_t)(4 * p->together * out);
-	p->column_step = (int32_t)(4 * p->together * in);
+	p->row_step = (int32_t)(4 * p->groups_of_set * out);
+	p->column_step = (int32_t)(4 * p->groups_of_set * in);
 	p->groups = (int32_t)x->groups;
 	p->outs = (int32_t)out;
-	p->seen = (int32_t)in;
+	p->padded_channels = (int32_t)in;
 	p->channels = (int32_t)(a->g.n / taps);	/* without padding of big */
 	p->conj_small = a->g.conj_a;
 	p->conj_big = a->g.conj_b;
@@ -202,8 +204,8 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	    p->splits * x->groups * out * a->g.n > PARTS_BYTES / 16)
 		return "sizes are too large";
 
-	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_QD_PIXELS >> split);
-	const double high = p->wide ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
+	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_GEMM16_PIXELS >> split);
+	const double high = p->n512 ? HZI_WGRAD16_ROWS_N512 : HZI_WGRAD16_ROWS;
 	const double products = tiles * high * p->units * CHANNELS * CHANNELS / per_us(split);
 	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
 			     CHANNELS * 4 * (double)size_bytes / BYTES_PER_US;
@@ -218,13 +220,13 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 }
 
 /*
- * The same with taps as channels where that is faster: *on_copy is the call on a copy of x of
- * *copy_bytes; the caller sets on_copy->x.x.data.
+ * The same on a copy of x with taps as channels where that is faster: *on_copy is the call, and the
+ * caller sets on_copy->x.x.data. *copy_bytes 0: *on_copy is *a.
  */
 static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 				  struct hzi_quat_wgrad_step *on_copy,
 				  struct hzi_quat_conv_copy *copy,
-				  size_t *copy_bytes, struct hzi_quat_direct_weights *p, double *us)
+				  size_t *copy_bytes, struct hzi_quat_wgrad16 *p, double *us)
 {
 	const struct hzi_quat_conv_copy_costs costs = {
 		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
@@ -244,7 +246,7 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args)
 {
 	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_direct_weights p;
+	struct hzi_quat_wgrad16 p;
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;
 	double us;
@@ -256,7 +258,7 @@ double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
 				     const struct hzi_quat_wgrad_step *a, bool *has_copy)
 {
 	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_direct_weights p;
+	struct hzi_quat_wgrad16 p;
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;
 	double us;
@@ -266,7 +268,7 @@ double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
 	return us;
 }
 
-static size_t parts_bytes(const struct hzi_quat_direct_weights *p)
+static size_t parts_bytes(const struct hzi_quat_wgrad16 *p)
 {
 	return padded((int64_t)16 * p->splits * p->groups * p->outs * p->b.taps[0] * p->b.taps[1] *
 		      p->b.taps[2] * p->channels);
@@ -275,7 +277,7 @@ static size_t parts_bytes(const struct hzi_quat_direct_weights *p)
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args)
 {
 	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_direct_weights p;
+	struct hzi_quat_wgrad16 p;
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;
 	double us;
@@ -285,15 +287,15 @@ size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const 
 }
 
 static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
-			struct hzi_quat_direct_weights *p)
+			struct hzi_quat_wgrad16 *p)
 {
 	const char *const op = a->op;
 	struct hzi_launch launch = {
-		.block = {HZI_QX_THREADS}, .shared_bytes = HZI_QX_BYTES, .early = true,
-		.aligned = true, .cluster = (unsigned)p->cluster,
+		.block = {HZI_WGRAD16_THREADS}, .shared_bytes = HZI_WGRAD16_SHARED_BYTES,
+		.early = true, .aligned = true, .cluster = (unsigned)p->cluster,
 		.grid = {(unsigned)(p->splits * p->sets * p->tiles_n * p->tiles_m)},
 	};
-	struct hzi_quat_few_sum sum = {
+	struct hzi_quat_wgrad_sum sum = {
 		.parts = ctx->workspace, .sum = a->sum, .count = a->x.groups * a->g.m * a->g.n,
 		.parts_count = p->splits, .conj = a->g.conj_c,
 	};
@@ -304,23 +306,23 @@ static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step
 	HZ_CHECK(map_of(ctx, op, &p->big, &a->x.x, a->x.groups * a->x.channels, a->x.size,
 			a->images, &p->b, p->b.step));
 	if (a->g.dtype == HZ_F32) {
-		launch.block[0] = HZI_QX_SPLIT_THREADS;
-		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_split + p->wide, &launch,
-					 p, sizeof(*p)));
+		launch.block[0] = HZI_WGRAD16_SPLIT_THREADS;
+		HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_wgrad16_f32x2_128x256 +
+					 p->n512, &launch, p, sizeof(*p)));
 	} else {
 		HZ_CHECK(hzi_cuda_launch(ctx, op,
-					 (p->wide ? HZI_KERNEL_quat_direct_weights_wide_f16 :
-					  HZI_KERNEL_quat_direct_weights_f16) +
+					 (p->n512 ? HZI_KERNEL_quat_conv_wgrad16_64x512_f16 :
+					  HZI_KERNEL_quat_conv_wgrad16_128x256_f16) +
 						 (a->g.dtype == HZ_BF16),
 					 &launch, p, sizeof(*p)));
 	}
-	return hzi_cuda_quat_conv_sum_parts(ctx, op, &sum);
+	return hzi_cuda_quat_conv_reduce(ctx, op, &sum);
 }
 
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 {
 	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_direct_weights p;
+	struct hzi_quat_wgrad16 p;
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;
 	double us;
@@ -335,16 +337,16 @@ int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
-/* NULL, and how long it is expected to take, in us; or why a call is not supported */
+/* NULL, and the expected time in *us; or why a call is not supported */
 static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
-			     struct hzi_quat_direct_conv *p, double *us)
+			     struct hzi_quat_conv16 *p, double *us)
 {
 	const struct hzi_quat_patch_step *x = &a->x;
 	double products, bytes;
 	int64_t taps;
 	int split;
 
-	*p = (struct hzi_quat_direct_conv){.outs = (int32_t)a->g.m};
+	*p = (struct hzi_quat_conv16){.outs = (int32_t)a->g.m};
 	*us = 0;
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split) || split ||
 	    a->g.dtype == HZ_F32)
@@ -360,20 +362,20 @@ static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat
 		return "no pixels or channels, or sizes are too large";
 	if (!strides_fit(&x->x, x->size, a->images))
 		return "channels are not contiguous, or pixels not 16-byte aligned";
-	if (!choose_boxes(x, a->images, BOX_LOG, &p->b))
+	if (!choose_tma_tiles(x, a->images, TILE_LOG, &p->b))
 		return "the stride is larger than 8, or sizes are too large";
 	taps = x->taps[0] * x->taps[1] * x->taps[2];
 	p->channels = (int32_t)x->channels;
 	p->units = (int32_t)ceil_div(x->channels, CHANNELS);
 	p->taps = (int32_t)taps;
-	p->tiles_n = (int32_t)ceil_div(a->g.m, HZI_QY_OUTS);
-	if (ceil_div(p->b.all, 2 * HZI_QY_BOXES) > COUNT_MAX / p->tiles_n)
+	p->tiles_n = (int32_t)ceil_div(a->g.m, HZI_CONV16_TILE_OUTS);
+	if (ceil_div(p->b.all, 2 * HZI_CONV16_TMA_TILES) > COUNT_MAX / p->tiles_n)
 		return "sizes are too large";
-	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_QY_BOXES) * p->tiles_n);
-	products = (double)p->pairs * 2 * HZI_QY_BOXES * HZI_QD_PIXELS * HZI_QY_OUTS *
-		   (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
+	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_CONV16_TMA_TILES) * p->tiles_n);
+	products = (double)p->pairs * 2 * HZI_CONV16_TMA_TILES * HZI_GEMM16_PIXELS *
+		   HZI_CONV16_TILE_OUTS * (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
 	bytes = ((double)p->pairs * (double)(taps * p->units) *
-		 (4 * HZI_QD_UNIT_BYTES + 4 * HZI_QY_OUTS * 128) +
+		 (4 * HZI_GEMM16_UNIT_BYTES + 4 * HZI_CONV16_TILE_OUTS * 128) +
 		 8 * (double)a->g.n * (double)a->g.m) / BYTES_PER_US;
 	*us = CALL_US + (products > bytes ? products : bytes);
 	return NULL;
@@ -382,7 +384,7 @@ static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat
 const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_context *ctx,
 							   const void *args)
 {
-	struct hzi_quat_direct_conv p;
+	struct hzi_quat_conv16 p;
 	double us;
 
 	return make_conv(ctx, args, &p, &us);
@@ -391,34 +393,35 @@ const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_conte
 double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
 					     const struct hzi_quat_conv_step *a)
 {
-	struct hzi_quat_direct_conv p;
+	struct hzi_quat_conv16 p;
 	double us;
 
 	make_conv(ctx, a, &p, &us);
 	return us;
 }
 
-static int64_t matrix_columns(const struct hzi_quat_direct_conv *p)
+static int64_t matrix_columns(const struct hzi_quat_conv16 *p)
 {
-	return (int64_t)p->taps * p->units * HZI_QD_UNIT;
+	return (int64_t)p->taps * p->units * HZI_GEMM16_UNIT;
 }
 
 size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_direct_conv p;
+	struct hzi_quat_conv16 p;
 	double us;
 
 	make_conv(ctx, args, &p, &us);
-	return padded(2 * 4 * HZI_QY_OUTS * p.tiles_n * matrix_columns(&p));
+	return padded(2 * 4 * HZI_CONV16_TILE_OUTS * p.tiles_n * matrix_columns(&p));
 }
 
 int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
 	const char *const op = a->op;
-	struct hzi_launch launch = {.block = {HZI_QY_WEIGHTS}, .early = true, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_CONV16_PACK_THREADS}, .early = true,
+				    .aligned = true};
 	const bool bf16 = a->g.dtype == HZ_BF16;
-	struct hzi_quat_direct_conv p;
+	struct hzi_quat_conv16 p;
 	const struct hzi_quat_gemm_args *g = &a->g;
 	int64_t columns, rows;
 	double us;
@@ -426,7 +429,7 @@ int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 
 	make_conv(ctx, a, &p, &us);
 	columns = matrix_columns(&p);
-	rows = 4 * HZI_QY_OUTS * (int64_t)p.tiles_n;
+	rows = 4 * HZI_CONV16_TILE_OUTS * (int64_t)p.tiles_n;
 	p.w = hzi_quat_matrix_of(&g->a, g->dtype, g->conj_a, NULL, 0);
 	p.conj_x = g->conj_b;
 	p.matrix = ctx->workspace;
@@ -436,20 +439,20 @@ int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args)
 		p.c_stride[d] = a->y.stride[3 - d];
 		p.pre_stride[d] = a->pre.stride[3 - d];
 	}
-	p.plain = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE;
-	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_QY_WEIGHTS);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_matrix_f16 + bf16, &launch, &p,
-				 sizeof(p)));
+	p.no_epilogue = !g->bias && !a->pre.data && g->activation == HZ_ACT_NONE;
+	launch.grid[0] = (unsigned)ceil_div(rows / 4 * columns / 4, HZI_CONV16_PACK_THREADS);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_implicit_gemm16_pack_f16 + bf16,
+				 &launch, &p, sizeof(p)));
 	HZ_CHECK(map_of(ctx, op, &p.x, &a->x.x, a->x.channels, a->x.size, a->images, &p.b,
 			p.b.step));
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.weights, p.matrix, 2 * columns, rows,
-					2 * columns, 128, 2 * HZI_QY_OUTS));
-	launch.block[0] = HZI_QY_THREADS;
-	launch.shared_bytes = HZI_QY_BYTES;
+					2 * columns, 128, 2 * HZI_CONV16_TILE_OUTS));
+	launch.block[0] = HZI_CONV16_THREADS;
+	launch.shared_bytes = HZI_CONV16_SHARED_BYTES;
 	launch.cluster = 2;
-	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch,
-				   &clusters));
+	HZ_CHECK(hzi_cuda_clusters(ctx, op, HZI_KERNEL_quat_conv_implicit_gemm16_f16 + bf16,
+				   &launch, &clusters));
 	launch.grid[0] = (unsigned)(2 * min_of(p.pairs, clusters));
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_direct_conv_f16 + bf16, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_conv_implicit_gemm16_f16 + bf16, &launch,
+			       &p, sizeof(p));
 }

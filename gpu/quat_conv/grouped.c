@@ -12,7 +12,7 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-/* Input times output channels of a single group up to which this beats tiles of 64 channels */
+/* With one group: input times output channels up to which this beats tiles of 64 channels */
 #define ALONE 256
 #define ALONE_F32 64
 /* Weights of a block in shared memory, so that an SM holds two blocks */
@@ -20,7 +20,7 @@ HZI_LINK_IMAGES(quat_conv);
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS_MOST 65535		/* gridDim.y */
 
-static int64_t eights_of(const struct hzi_quat_conv_step *a)
+static int64_t out_tiles_of(const struct hzi_quat_conv_step *a)
 {
 	return a->g.m > 8 ? 2 : 1;
 }
@@ -30,13 +30,13 @@ static int64_t block_bytes(const struct hzi_quat_conv_step *a)
 {
 	const struct hzi_quat_patch_step *x = &a->x;
 
-	return x->taps[0] * x->taps[1] * x->taps[2] * (x->channels / 8) * 4 * eights_of(a) *
-	       (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1) * 512;
+	return x->taps[0] * x->taps[1] * x->taps[2] * (x->channels / 8) * 4 * out_tiles_of(a) *
+	       (a->g.dtype == HZ_F32 ? HZI_GROUPED_TERMS : 1) * 512;
 }
 
 static int64_t blocks_of_group(const struct hzi_quat_conv_step *a)
 {
-	return ceil_div(a->g.m, 8 * eights_of(a));
+	return ceil_div(a->g.m, 8 * out_tiles_of(a));
 }
 
 const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args)
@@ -51,7 +51,7 @@ const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx,
 		return "sizes are too large";
 	if (in % 8 || in == 0)
 		return "channels of a group are not a multiple of 8";
-	if (x->taps[0] * x->taps[1] * x->taps[2] > HZI_QG_TAPS)
+	if (x->taps[0] * x->taps[1] * x->taps[2] > HZI_GROUPED_TAPS_MAX)
 		return "more than 32 taps";
 	if (block_bytes(a) > WEIGHTS_MOST)
 		return "a block's weights exceed shared memory";
@@ -86,34 +86,37 @@ int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_conv_step *a = args;
 	const struct hzi_quat_patch_step *x = &a->x;
-	const int64_t eights = eights_of(a), blocks = blocks_of_group(a) * x->groups;
+	const int64_t out_tiles = out_tiles_of(a), blocks = blocks_of_group(a) * x->groups;
 	const int64_t lanes = blocks * block_bytes(a) / 16 /
-			      (a->g.dtype == HZ_F32 ? HZI_QG_PARTS : 1);
-	const int64_t pixels = HZI_QG_THREADS / 32 * 8 *
-			       (a->g.dtype == HZ_F32 ? HZI_QG_EIGHTS_F32 : HZI_QG_EIGHTS);
+			      (a->g.dtype == HZ_F32 ? HZI_GROUPED_TERMS : 1);
+	const int64_t pixels = HZI_GROUPED_THREADS / 32 * 8 *
+			       (a->g.dtype == HZ_F32 ? HZI_GROUPED_PIXEL_TILES_F32 :
+				HZI_GROUPED_PIXEL_TILES);
 	const int dtype = a->g.dtype == HZ_F32 ? 0 : a->g.dtype == HZ_F16 ? 1 : 2;
-	struct hzi_quat_few f = hzi_quat_conv_direct_of(a);
-	struct hzi_quat_groups p = {
-		.s = f.s, .out = f.out, .w = f.w, .plain = f.plain, .weights = ctx->workspace,
+	struct hzi_quat_conv_direct f = hzi_quat_conv_direct_of(a);
+	struct hzi_quat_conv_grouped p = {
+		.s = f.s, .out = f.out, .w = f.w, .no_epilogue = f.no_epilogue,
+		.weights = ctx->workspace,
 		.pixels = a->g.n, .taps = (int32_t)(x->taps[0] * x->taps[1] * x->taps[2]),
-		.eights = (int32_t)eights, .blocks = (int32_t)blocks_of_group(a),
+		.out_tiles = (int32_t)out_tiles, .blocks = (int32_t)blocks_of_group(a),
 	};
 	struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(lanes, HZI_QG_THREADS)}, .block = {HZI_QG_THREADS},
+		.grid = {(unsigned)ceil_div(lanes,
+					    HZI_GROUPED_THREADS)}, .block = {HZI_GROUPED_THREADS},
 		.early = true,
 	};
 	/* Four waves of two blocks per SM, so that a short last wave costs little */
-	const int64_t together = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors / blocks;
+	const int64_t blocks_x = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors / blocks;
 
 	memcpy(p.c_stride, f.c_stride, sizeof(p.c_stride));
 	memcpy(p.pre_stride, f.pre_stride, sizeof(p.pre_stride));
-	HZ_CHECK(hzi_cuda_launch(ctx, a->op, HZI_KERNEL_quat_groups_weights_f32 + dtype, &launch,
+	HZ_CHECK(hzi_cuda_launch(ctx, a->op, HZI_KERNEL_quat_conv_grouped_pack_f32 + dtype, &launch,
 				 &p, sizeof(p)));
-	launch.shared_bytes = (unsigned)(block_bytes(a) + 8 * HZI_QG_TAPS);
-	launch.grid[0] = (unsigned)min_of(ceil_div(a->g.n, pixels), together > 1 ? together : 1);
+	launch.shared_bytes = (unsigned)(block_bytes(a) + 8 * HZI_GROUPED_TAPS_MAX);
+	launch.grid[0] = (unsigned)min_of(ceil_div(a->g.n, pixels), blocks_x > 1 ? blocks_x : 1);
 	launch.grid[1] = (unsigned)blocks;
 	return hzi_cuda_launch(ctx, a->op,
-			       (eights > 1 ? HZI_KERNEL_quat_conv_groups_16_f32 :
-					     HZI_KERNEL_quat_conv_groups_8_f32) + dtype,
+			       (out_tiles > 1 ? HZI_KERNEL_quat_conv_grouped_16_f32 :
+					     HZI_KERNEL_quat_conv_grouped_8_f32) + dtype,
 			       &launch, &p, sizeof(p));
 }

@@ -1,50 +1,52 @@
 /*
- * grouped.cu - convolutions of quaternions of some channels in a group, by matrix units
+ * grouped.cu - quaternion convolutions with 8 to 24 channels in a group, by mma.sync
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A weight is a matrix of 4 x 4 that multiplies what lies in memory as w, x, y and z. Eight
- * channels of a pixel are two products' worth of k: of the four threads that have a column each has
- * two channels, one for either product, so that one load of 16 bytes (two of f32) is all they take.
- * Rows are in an order in which a thread has all four components of its sums.
+ * A weight is the 4 x 4 matrix that multiplies the components (w, x, y, z) of a quaternion of x. A
+ * block keeps the packed weights of 8 or 16 outputs of a group in shared memory and goes through
+ * pixels: A of m16n8k16 are weights, columns of B are pixels, k are components of channels. Eight
+ * channels of a pixel are k of two products; each of the four threads of a column loads two
+ * channels, 16 bytes (f32: 32 bytes), one for either product. The order of rows gives a thread all
+ * four components of its results.
  *
- * Weights, as the matrix units want them, are made before: a block has those of 8 or 16 outputs of
- * a group in shared memory, and goes through pixels. f32 is three parts of bf16, whose products but
- * the least three are summed; sums begin anew with every eight channels of a tap, since the matrix
- * units cut them off.
+ * f32 is three bf16 terms, x = t0 + t1 + t2, of whose nine products six are computed. Tensor cores
+ * truncate accumulators to 24 bits, so that f32 accumulates each eight channels of a tap by
+ * themselves and adds them up in registers.
  */
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/quat_conv/depthwise.h"
 #include "gpu/quat_gemm/epilogue.cuh"
 
-#define THREADS HZI_QG_THREADS
+#define THREADS HZI_GROUPED_THREADS
 
 template <int DTYPE>
-constexpr int parts_of = DTYPE == HZ_F32 ? HZI_QG_PARTS : 1;
-/* Pixels of a warp, in eights */
+constexpr int terms_of = DTYPE == HZ_F32 ? HZI_GROUPED_TERMS : 1;
+/* Tiles of 8 pixels of a warp */
 template <int DTYPE>
-constexpr int eights_of = DTYPE == HZ_F32 ? HZI_QG_EIGHTS_F32 : HZI_QG_EIGHTS;
+constexpr int pixel_tiles_of =
+	DTYPE == HZ_F32 ? HZI_GROUPED_PIXEL_TILES_F32 : HZI_GROUPED_PIXEL_TILES;
 
 HZ_DEVICE float upper(float v)
 {
 	return __uint_as_float(__float_as_uint(v) & 0xffff0000);
 }
 
-/* The upper halves of both, which are bf16 */
-HZ_DEVICE uint32_t uppers(float low, float high)
+/* The upper halves of both numbers, which are bf16 */
+HZ_DEVICE uint32_t upper_halves(float low, float high)
 {
 	return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
 }
 
-/* Two numbers in parts: cut off, so that what is left is exact. */
+/* Splits two numbers into terms. Truncation leaves exact remainders. */
 template <int DTYPE>
-HZ_DEVICE void split(uint32_t (&to)[parts_of<DTYPE>], float low, float high)
+HZ_DEVICE void split(uint32_t (&to)[terms_of<DTYPE>], float low, float high)
 {
 	if (DTYPE == HZ_F32) {
 #pragma unroll
-		for (int i = 0; i < parts_of<DTYPE>; i++) {
-			to[i] = uppers(low, high);
+		for (int i = 0; i < terms_of<DTYPE>; i++) {
+			to[i] = upper_halves(low, high);
 			low -= upper(low);
 			high -= upper(high);
 		}
@@ -56,21 +58,21 @@ HZ_DEVICE void split(uint32_t (&to)[parts_of<DTYPE>], float low, float high)
 /* ---- Weights --------------------------------------------------------------------------------- */
 
 /*
- * A thread makes what one thread has of 16 x 16 elements: [group][block of outputs][tap][eight
- * channels][product][eight outputs][half][part][lane].
+ * Packs weights as A fragments, a lane of a fragment by each thread: [group][block of outputs][tap]
+ * [8 channels][product][8 outputs][components 0, 1 or 2, 3][term][lane].
  */
 template <int DTYPE>
-HZ_DEVICE void weights(const hzi_quat_groups &p)
+HZ_DEVICE void pack_weights(const hzi_quat_conv_grouped &p)
 {
-	constexpr int PARTS = parts_of<DTYPE>;
-	const hzi_quat_few_sight &s = p.s;
+	constexpr int TERMS = terms_of<DTYPE>;
+	const hzi_quat_conv_window &s = p.s;
 	const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	const int lane = n % 32;
 	int64_t i = n / 32;
 	const int half = i % 2;
 	i /= 2;
-	const int eight = i % p.eights;
-	i /= p.eights;
+	const int out_tile = i % p.out_tiles;
+	i /= p.out_tiles;
 	const int product = i % 2;
 	i /= 2;
 	const int step = i % (s.channels / 8);
@@ -78,7 +80,7 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 	const int tap = i % p.taps;
 	i /= p.taps;
 	const int block = i % p.blocks, group = (int)(i / p.blocks);
-	const int out = 8 * (block * p.eights + eight) + lane / 4;
+	const int out = 8 * (block * p.out_tiles + out_tile) + lane / 4;
 	const int channel = 8 * step + 2 * (lane % 4) + product;
 	quat w = {0, 0, 0, 0};
 
@@ -94,7 +96,7 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 	}
 
 	const float sign = s.x.conj ? -1 : 1;
-	uint32_t v[4][PARTS];
+	uint32_t v[4][TERMS];
 
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
@@ -104,8 +106,8 @@ HZ_DEVICE void weights(const hzi_quat_groups &p)
 		split<DTYPE>(v[2 + r], sign * f.z, sign * f.w);
 	}
 #pragma unroll
-	for (int j = 0; j < PARTS; j++)
-		p.weights[(n / 32 * PARTS + j) * 32 + lane] = {v[0][j], v[1][j], v[2][j], v[3][j]};
+	for (int j = 0; j < TERMS; j++)
+		p.weights[(n / 32 * TERMS + j) * 32 + lane] = {v[0][j], v[1][j], v[2][j], v[3][j]};
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -119,7 +121,7 @@ HZ_DEVICE void multiply(float (&c)[4], uint4 a, uint32_t b0, uint32_t b1)
 
 /* Two channels of a pixel */
 template <int DTYPE>
-struct two {
+struct channel_pair {
 	uint4 bits;
 
 	__device__ __forceinline__ void load(const void *data, int64_t at, bool there)
@@ -137,7 +139,7 @@ struct two {
 };
 
 template <>
-struct two<HZ_F32> {
+struct channel_pair<HZ_F32> {
 	float4 q[2];
 
 	__device__ __forceinline__ void load(const void *data, int64_t at, bool there)
@@ -149,45 +151,45 @@ struct two<HZ_F32> {
 		}
 	}
 
-	__device__ __forceinline__ void get(int i, uint32_t (&low)[HZI_QG_PARTS],
-					    uint32_t (&high)[HZI_QG_PARTS]) const
+	__device__ __forceinline__ void get(int i, uint32_t (&low)[HZI_GROUPED_TERMS],
+					    uint32_t (&high)[HZI_GROUPED_TERMS]) const
 	{
 		split<HZ_F32>(low, q[i].x, q[i].y);
 		split<HZ_F32>(high, q[i].z, q[i].w);
 	}
 };
 
-/* What is to be known of a pixel: where its taps begin, which are there, where its sum goes */
+/* An output pixel: offset of the first input, taps inside x (bits), offsets of its results */
 struct pixel {
-	int64_t from, to, pre;
+	int64_t src, to, pre;
 	uint32_t taps;
 	bool there;
 
-	__device__ __forceinline__ pixel(const hzi_quat_groups &p, int64_t i)
+	__device__ __forceinline__ pixel(const hzi_quat_conv_grouped &p, int64_t i)
 	{
-		const hzi_quat_few_sight &s = p.s;
-		uint32_t rest = (uint32_t)i;
+		const hzi_quat_conv_window &s = p.s;
+		uint32_t index = (uint32_t)i;
 		int at[3], image;
 
 		there = i < p.pixels;
 		taps = 0;
-		from = to = pre = 0;
+		src = to = pre = 0;
 		if (!there)
 			return;
 #pragma unroll
 		for (int d = 2; d >= 0; d--) {
-			const uint32_t q = rest / (uint32_t)s.count[d];
+			const uint32_t q = index / (uint32_t)s.count[d];
 
-			at[d] = (int)(rest - q * (uint32_t)s.count[d]);
-			rest = q;
+			at[d] = (int)(index - q * (uint32_t)s.count[d]);
+			index = q;
 		}
-		image = (int)rest;
-		from = image * s.x_stride[0];
+		image = (int)index;
+		src = image * s.x_stride[0];
 		to = image * p.c_stride[0];
 		pre = image * p.pre_stride[0];
 #pragma unroll
 		for (int d = 0; d < 3; d++) {
-			from += (int64_t)at[d] * s.step[d] * s.x_stride[1 + d];
+			src += (int64_t)at[d] * s.step[d] * s.x_stride[1 + d];
 			to += at[d] * p.c_stride[1 + d];
 			pre += at[d] * p.pre_stride[1 + d];
 		}
@@ -199,14 +201,14 @@ struct pixel {
 
 			for (int t1 = 0; t1 < s.taps[1]; t1++) {
 				const int a1 = s.step[1] * at[1] + s.each[1] * t1 + s.base[1];
-				const bool line = (uint32_t)a0 < (uint32_t)s.size[0] &&
-						  (uint32_t)a1 < (uint32_t)s.size[1];
+				const bool row_inside = (uint32_t)a0 < (uint32_t)s.size[0] &&
+							(uint32_t)a1 < (uint32_t)s.size[1];
 
 				for (int t2 = 0; t2 < s.taps[2]; t2++, bit++) {
 					const int a2 = s.step[2] * at[2] + s.each[2] * t2 +
 						       s.base[2];
 
-					if (line && (uint32_t)a2 < (uint32_t)s.size[2])
+					if (row_inside && (uint32_t)a2 < (uint32_t)s.size[2])
 						taps |= 1u << bit;
 				}
 			}
@@ -214,24 +216,24 @@ struct pixel {
 	}
 };
 
-/* EIGHTS: of outputs */
-template <int EIGHTS, int DTYPE>
-HZ_DEVICE void convolve(const hzi_quat_groups &p)
+/* OUT_TILES: tiles of 8 output channels of a block */
+template <int OUT_TILES, int DTYPE>
+HZ_DEVICE void convolve(const hzi_quat_conv_grouped &p)
 {
-	constexpr int PARTS = parts_of<DTYPE>, N = eights_of<DTYPE>;
-	/* Of the parts of w and x: least products first */
-	constexpr int TERMS = PARTS == 1 ? 1 : 6;
+	constexpr int TERMS = terms_of<DTYPE>, N = pixel_tiles_of<DTYPE>;
+	/* Terms of w and x of each product, the smallest products first */
+	constexpr int PRODUCTS = TERMS == 1 ? 1 : 6;
 	const int of_w[] = {1, 0, 2, 1, 0, 0}, of_x[] = {1, 2, 0, 0, 1, 0};
-	extern __shared__ uint4 shared[];	/* weights, and from where taps see */
-	const hzi_quat_few_sight &s = p.s;
+	extern __shared__ uint4 shared[];	/* weights, then the offsets of taps */
+	const hzi_quat_conv_window &s = p.s;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = lane / 4;
 	const int block = blockIdx.y % p.blocks, group = blockIdx.y / p.blocks;
 	const int steps = s.channels / 8, all = p.taps * steps;
-	const int pieces = all * 4 * EIGHTS * PARTS * 32;
+	const int pieces = all * 4 * OUT_TILES * TERMS * 32;
 	int64_t *const offset = (int64_t *)(shared + pieces);
 	const int64_t x0 = (int64_t)group * s.channels * 4 + 8 * (lane % 4);
-	const int row = group * s.outs + 8 * block * EIGHTS + column;
-	const uint32_t turn = p.out.c.conj ? 0x80000000 : 0;
+	const int row = group * s.outs + 8 * block * OUT_TILES + column;
+	const uint32_t mask = p.out.c.conj ? 0x80000000 : 0;
 
 	if (threadIdx.x < p.taps) {
 		const int t2 = threadIdx.x % s.taps[2], outer = threadIdx.x / s.taps[2];
@@ -249,24 +251,24 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 	__syncthreads();
 	for (int64_t first = (int64_t)blockIdx.x * THREADS / 32 + warp; 8 * N * first < p.pixels;
 	     first += (int64_t)gridDim.x * THREADS / 32) {
-		/* Of the four threads of a column each finds another's pixel. */
+		/* The four threads of a column find the pixels of the N tiles, one each. */
 		const pixel own(p, lane % 4 < N ? 8 * N * first + 8 * (lane % 4) + column :
 						   p.pixels);
-		int64_t from[N];
+		int64_t src[N];
 		uint32_t taps[N];
-		two<DTYPE> x[N], next[N];
-		float acc[EIGHTS][2][N][4] = {};
+		channel_pair<DTYPE> x[N], next[N];
+		float acc[OUT_TILES][2][N][4] = {};
 
 #pragma unroll
 		for (int n = 0; n < N; n++) {
-			from[n] = __shfl_sync(~0u, own.from, 4 * column + n) + x0;
+			src[n] = __shfl_sync(~0u, own.src, 4 * column + n) + x0;
 			taps[n] = __shfl_sync(~0u, own.taps, 4 * column + n);
-			next[n].load(s.x.data, from[n] + offset[0], taps[n] & 1);
+			next[n].load(s.x.data, src[n] + offset[0], taps[n] & 1);
 		}
 #pragma unroll 1
 		for (int i = 0, tap = 0, step = 0; i < all; i++) {
-			const uint4 *const w = shared + i * 4 * EIGHTS * PARTS * 32 + lane;
-			float sums[PARTS == 1 ? 1 : EIGHTS][2][N][4];
+			const uint4 *const w = shared + i * 4 * OUT_TILES * TERMS * 32 + lane;
+			float sums[TERMS == 1 ? 1 : OUT_TILES][2][N][4];
 
 #pragma unroll
 			for (int n = 0; n < N; n++)
@@ -280,14 +282,14 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 
 #pragma unroll
 				for (int n = 0; n < N; n++)
-					next[n].load(s.x.data, from[n] + at, taps[n] >> tap & 1);
+					next[n].load(s.x.data, src[n] + at, taps[n] >> tap & 1);
 			}
-			if constexpr (PARTS == 1) {
+			if constexpr (TERMS == 1) {
 #pragma unroll
 				for (int h = 0; h < 2; h++)
 #pragma unroll
-					for (int m = 0; m < 2 * EIGHTS; m++) {
-						const uint4 a = w[(h * 2 * EIGHTS + m) * 32];
+					for (int m = 0; m < 2 * OUT_TILES; m++) {
+						const uint4 a = w[(h * 2 * OUT_TILES + m) * 32];
 
 #pragma unroll
 						for (int n = 0; n < N; n++) {
@@ -299,7 +301,7 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 						}
 					}
 			} else {
-				uint32_t b[2][N][2][PARTS];
+				uint32_t b[2][N][2][TERMS];
 
 #pragma unroll
 				for (int n = 0; n < N; n++)
@@ -307,14 +309,15 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 					for (int h = 0; h < 2; h++)
 						x[n].get(h, b[h][n][0], b[h][n][1]);
 #pragma unroll
-				for (int m = 0; m < 2 * EIGHTS; m++) {
-					uint4 a[2][PARTS];
+				for (int m = 0; m < 2 * OUT_TILES; m++) {
+					uint4 a[2][TERMS];
 
 #pragma unroll
 					for (int h = 0; h < 2; h++)
 #pragma unroll
-						for (int j = 0; j < PARTS; j++)
-							a[h][j] = w[((h * 2 * EIGHTS + m) * PARTS +
+						for (int j = 0; j < TERMS; j++)
+							a[h][j] = w[((h * 2 * OUT_TILES + m) *
+								     TERMS +
 								     j) * 32];
 #pragma unroll
 					for (int n = 0; n < N; n++) {
@@ -322,7 +325,7 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 
 						sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
-						for (int t = 0; t < TERMS; t++)
+						for (int t = 0; t < PRODUCTS; t++)
 #pragma unroll
 							for (int h = 0; h < 2; h++)
 								multiply<DTYPE>(
@@ -346,17 +349,17 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 				const bool there = __shfl_sync(~0u, own.there, of);
 
 #pragma unroll
-				for (int e = 0; e < EIGHTS; e++) {
+				for (int e = 0; e < OUT_TILES; e++) {
 					const quat q = {acc[e][0][n][c], acc[e][0][n][2 + c],
 							acc[e][1][n][c], acc[e][1][n][2 + c]};
 
 					if (!there ||
-					    8 * (block * EIGHTS + e) + column >= s.outs)
+					    8 * (block * OUT_TILES + e) + column >= s.outs)
 						continue;
-					if (p.plain)
+					if (p.no_epilogue)
 						quat_store(p.out.c,
 							   to + (row + 8 * e) * p.out.c.row,
-							   quat_turn_signs(q, turn));
+							   quat_flip_signs(q, mask));
 					else
 						quat_finish_row(p.out, to, pre, row + 8 * e, q);
 				}
@@ -366,7 +369,7 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 
 #define KERNEL(name, blocks, ...) \
 	extern "C" __global__ __launch_bounds__(THREADS, blocks) void \
-	name(const __grid_constant__ hzi_quat_groups p) \
+	name(const __grid_constant__ hzi_quat_conv_grouped p) \
 	{ \
 		__VA_ARGS__(p); \
 	}
@@ -374,6 +377,6 @@ HZ_DEVICE void convolve(const hzi_quat_groups &p)
 	KERNEL(name##_f32, blocks, __VA_ARGS__ HZ_F32>) \
 	KERNEL(name##_f16, blocks, __VA_ARGS__ HZ_F16>) \
 	KERNEL(name##_bf16, blocks, __VA_ARGS__ HZ_BF16>)
-KERNELS(quat_groups_weights, 1, weights<)
-KERNELS(quat_conv_groups_8, 2, convolve<1,)
-KERNELS(quat_conv_groups_16, 2, convolve<2,)
+KERNELS(quat_conv_grouped_pack, 1, pack_weights<)
+KERNELS(quat_conv_grouped_8, 2, convolve<1,)
+KERNELS(quat_conv_grouped_16, 2, convolve<2,)

@@ -1,11 +1,12 @@
 /*
- * implicit_gemm16.cu - quaternion convolutions of 16 bits by sixteen products, on Hopper
+ * implicit_gemm16.cu - 16-bit quaternion convolutions by 16 real products, wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Each weight is a matrix of 4 x 4, made before, and what is multiplied is a matrix of pixels by
- * components, for each tap: gpu/quat_conv/gemm16.cuh. Two blocks of a cluster have pixels of their own,
- * and load one half of the weights each for both.
+ * The pack kernel makes a 4 x 4 matrix of each weight. A block multiplies 128 pixels by 64 output
+ * channels: rows are pixels, columns components of outputs, k components of input channels, for
+ * each tap. The two blocks of a cluster have different pixels and the same outputs; each loads half
+ * of the weights and multicasts them. See gemm16.cuh.
  */
 #include "gpu/quat_conv/gemm16.cuh"
 #include "gpu/device/tma.cuh"
@@ -13,12 +14,12 @@
 
 #if HAVE_WGMMA
 
-/* A thread has one weight, or zeros where there is none. */
+/* Packs one weight per thread; zeros where there is only padding. */
 template <int DTYPE>
-HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
+HZ_DEVICE void pack_weights(const hzi_quat_conv16 &p)
 {
-	const int channels = p.units * (HZI_QD_UNIT / 4);
-	const int64_t i = (int64_t)blockIdx.x * HZI_QY_WEIGHTS + threadIdx.x;
+	const int channels = p.units * (HZI_GEMM16_UNIT / 4);
+	const int64_t i = (int64_t)blockIdx.x * HZI_CONV16_PACK_THREADS + threadIdx.x;
 	const int channel = (int)(i % channels);
 	const int64_t rest = i / channels;
 	const int tap = (int)(rest % p.taps), out = (int)(rest / p.taps);
@@ -27,7 +28,7 @@ HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
 
 	pdl_launch_dependents();
 	pdl_wait();
-	if (out >= p.tiles_n * HZI_QY_OUTS)
+	if (out >= p.tiles_n * HZI_CONV16_TILE_OUTS)
 		return;
 	if (out < p.outs && channel < p.channels) {
 		w = quat_load(p.w, out * p.w.row +
@@ -47,36 +48,36 @@ HZ_DEVICE void make_matrix(const hzi_quat_direct_conv &p)
 }
 
 struct memory {
-	uint8_t x[HZI_QY_STAGES][HZI_QY_BOXES][UNIT_BYTES];
-	uint8_t w[HZI_QY_STAGES][4 * HZI_QY_OUTS * 128];
-	uint64_t full[HZI_QY_STAGES], empty[HZI_QY_STAGES];
+	uint8_t x[HZI_CONV16_STAGES][HZI_CONV16_TMA_TILES][UNIT_BYTES];
+	uint8_t w[HZI_CONV16_STAGES][4 * HZI_CONV16_TILE_OUTS * 128];
+	uint64_t full[HZI_CONV16_STAGES], empty[HZI_CONV16_STAGES];
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_QY_BYTES, "what the launcher asks for");
+static_assert(sizeof(memory) + 1024 <= HZI_CONV16_SHARED_BYTES, "what the launcher asks for");
 
-/* The tile of a block of the pair that does number t: two neighbours of the same outputs */
+/* Tile t of a cluster: the blocks have neighbouring tiles of pixels, and the same outputs. */
 struct tile {
 	int m, n;
 
-	__device__ __forceinline__ tile(const hzi_quat_direct_conv &p, int t, int rank)
+	__device__ __forceinline__ tile(const hzi_quat_conv16 &p, int t, int rank)
 		: m(2 * (t / p.tiles_n) + rank), n(t % p.tiles_n)
 	{
 	}
 };
 
-/* Half of the weights from either block, for both */
-HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
+/* The producer thread: its block's pixels, and half of the weights for both blocks */
+HZ_DEVICE void load(const hzi_quat_conv16 &p, memory &s, int rank)
 {
-	const hzi_quat_boxes &b = p.b;
-	ring_position<HZI_QY_STAGES> ring;
+	const hzi_quat_tma_tiles &b = p.b;
+	ring_position<HZI_CONV16_STAGES> ring;
 
 	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
 		const tile o(p, t, rank);
-		int at[HZI_QY_BOXES][4], step = 0;
+		int at[HZI_CONV16_TMA_TILES][4], step = 0;
 
 #pragma unroll
-		for (int i = 0; i < HZI_QY_BOXES; i++) {
-			place_of_box(b, o.m * HZI_QY_BOXES + i, at[i]);
+		for (int i = 0; i < HZI_CONV16_TMA_TILES; i++) {
+			tma_tile_origin(b, o.m * HZI_CONV16_TMA_TILES + i, at[i]);
 #pragma unroll
 			for (int d = 0; d < 4; d++)
 				at[i][d] *= b.step[d];
@@ -89,9 +90,9 @@ HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
 				const uint32_t full = shared_address(&s.full[ring.at]);
 
 				mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
-				mbarrier_expect_tx(full, HZI_QY_STAGE_BYTES);
+				mbarrier_expect_tx(full, HZI_CONV16_STAGE_BYTES);
 #pragma unroll
-				for (int i = 0; i < HZI_QY_BOXES; i++) {
+				for (int i = 0; i < HZI_CONV16_TMA_TILES; i++) {
 					const int from[4] = {
 						at[i][0] + b.each[2] * t2 + b.base[2],
 						at[i][1] + b.each[1] * t1 + b.base[1],
@@ -99,34 +100,35 @@ HZ_DEVICE void load(const hzi_quat_direct_conv &p, memory &s, int rank)
 					};
 
 					tma_load_5d(shared_address(s.x[ring.at][i]), p.x,
-						    2 * HZI_QD_UNIT * u, from, full);
+						    2 * HZI_GEMM16_UNIT * u, from, full);
 				}
 				tma_load_2d_multicast(3, shared_address(s.w[ring.at]) +
-								 rank * 2 * HZI_QY_OUTS * 128,
-						      p.weights, 2 * HZI_QD_UNIT * step,
-						      (2 * o.n + rank) * 2 * HZI_QY_OUTS, full);
+								 rank * 2 * HZI_CONV16_TILE_OUTS *
+						      128, p.weights, 2 * HZI_GEMM16_UNIT * step,
+						      (2 * o.n + rank) * 2 * HZI_CONV16_TILE_OUTS,
+						      full);
 				ring.next();
 			}
 		}
 	}
 }
 
-/* A warpgroup: a box of pixels of each tile */
+/* A multiplying warpgroup: one TMA tile of 64 pixels by 64 outputs */
 template <int DTYPE>
-HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank, int group)
+HZ_DEVICE void convolve_tiles(const hzi_quat_conv16 &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32, odd = lane % 2;
 	const int steps = p.taps * p.units;
-	const uint32_t turn_c = p.out.c.conj ? 0x80000000 : 0;
-	ring_position<HZI_QY_STAGES> ring;
+	const uint32_t mask_c = p.out.c.conj ? 0x80000000 : 0;
+	ring_position<HZI_CONV16_STAGES> ring;
 
 	for (int t = blockIdx.x / 2; t < p.pairs; t += gridDim.x / 2) {
 		const tile o(p, t, rank);
-		float acc[2 * HZI_QY_OUTS];
+		float acc[2 * HZI_CONV16_TILE_OUTS];
 		int last = 0;
 
 #pragma unroll
-		for (int i = 0; i < 2 * HZI_QY_OUTS; i++)
+		for (int i = 0; i < 2 * HZI_CONV16_TILE_OUTS; i++)
 			acc[i] = 0;
 		for (int k = 0; k < steps; k++) {
 			const uint64_t a = wgmma_desc_k(shared_address(s.x[ring.at][group]));
@@ -136,7 +138,7 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 			wgmma_keep(acc);
 			wgmma_fence();
 #pragma unroll
-			for (int c = 0; c < HZI_QD_UNIT / 16; c++)
+			for (int c = 0; c < HZI_GEMM16_UNIT / 16; c++)
 				wgmma<false, false, DTYPE>(acc, a + 2 * c, b + 2 * c, 1);
 			wgmma_commit();
 			wgmma_keep(acc);
@@ -154,28 +156,28 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[last]), lane));
 
 		int64_t to[2], pre[2];
-		bool there[2];
+		bool inside[2];
 
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			int at[4], rest = threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * h;
 
-			place_of_box(p.b, o.m * HZI_QY_BOXES + group, at);
+			tma_tile_origin(p.b, o.m * HZI_CONV16_TMA_TILES + group, at);
 			to[h] = pre[h] = 0;
-			there[h] = true;
+			inside[h] = true;
 #pragma unroll
 			for (int d = 0; d < 4; d++) {
-				at[d] += rest % p.b.box[d];
-				rest /= p.b.box[d];
+				at[d] += rest % p.b.tile[d];
+				rest /= p.b.tile[d];
 				to[h] += at[d] * p.c_stride[d];
 				pre[h] += at[d] * p.pre_stride[d];
-				there[h] &= at[d] < p.count[d];
+				inside[h] &= at[d] < p.count[d];
 			}
 		}
-		/* Of two neighbours each gets a quaternion of two. */
+		/* Two adjacent lanes have half of two quaternions each: they exchange halves. */
 #pragma unroll
-		for (int j = 0; j < HZI_QY_OUTS / 2; j += 2) {
-			const int row = HZI_QY_OUTS * o.n + 2 * (j + odd) + lane % 4 / 2;
+		for (int j = 0; j < HZI_CONV16_TILE_OUTS / 2; j += 2) {
+			const int row = HZI_CONV16_TILE_OUTS * o.n + 2 * (j + odd) + lane % 4 / 2;
 
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
@@ -186,11 +188,11 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 				const quat q = odd ? quat{x, y, next[0], next[1]} :
 						     quat{even[0], even[1], x, y};
 
-				if (!there[h] || row >= p.outs)
+				if (!inside[h] || row >= p.outs)
 					continue;
-				if (p.plain)
+				if (p.no_epilogue)
 					quat_store(p.out.c, to[h] + row * p.out.c.row,
-						   quat_turn_signs(q, turn_c));
+						   quat_flip_signs(q, mask_c));
 				else
 					quat_finish_row(p.out, to[h], pre[h], row, q);
 			}
@@ -199,14 +201,14 @@ HZ_DEVICE void convolve_boxes(const hzi_quat_direct_conv &p, memory &s, int rank
 }
 
 template <int DTYPE>
-HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
+HZ_DEVICE void convolve(const hzi_quat_conv16 &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
 	const uint32_t rank = cluster_rank();
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < HZI_QY_STAGES; i++) {
+		for (int i = 0; i < HZI_CONV16_STAGES; i++) {
 			mbarrier_init(shared_address(&s.full[i]), 1);
 			mbarrier_init(shared_address(&s.empty[i]), 2 * 8);
 		}
@@ -215,7 +217,7 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 	cluster_begin();
 	if (group < 2) {
 		setmaxnreg_inc<232>();
-		convolve_boxes<DTYPE>(p, s, rank, group);
+		convolve_tiles<DTYPE>(p, s, rank, group);
 	} else {
 		setmaxnreg_dec<40>();
 		if (threadIdx.x == 256)
@@ -227,16 +229,16 @@ HZ_DEVICE void convolve(const hzi_quat_direct_conv &p)
 #endif
 
 #define CONV(name, dtype) \
-	extern "C" __global__ __launch_bounds__(HZI_QY_THREADS, 1) void \
-	name(const __grid_constant__ hzi_quat_direct_conv p) \
+	extern "C" __global__ __launch_bounds__(HZI_CONV16_THREADS, 1) void \
+	name(const __grid_constant__ hzi_quat_conv16 p) \
 	HZ_HOPPER_BODY(convolve<dtype>(p))
-CONV(quat_direct_conv_f16, HZ_F16)
-CONV(quat_direct_conv_bf16, HZ_BF16)
+CONV(quat_conv_implicit_gemm16_f16, HZ_F16)
+CONV(quat_conv_implicit_gemm16_bf16, HZ_BF16)
 
-extern "C" __global__ __launch_bounds__(HZI_QY_WEIGHTS) void
-quat_direct_matrix_f16(const __grid_constant__ hzi_quat_direct_conv p)
-HZ_HOPPER_BODY(make_matrix<HZ_F16>(p))
+extern "C" __global__ __launch_bounds__(HZI_CONV16_PACK_THREADS) void
+quat_conv_implicit_gemm16_pack_f16(const __grid_constant__ hzi_quat_conv16 p)
+HZ_HOPPER_BODY(pack_weights<HZ_F16>(p))
 
-extern "C" __global__ __launch_bounds__(HZI_QY_WEIGHTS) void
-quat_direct_matrix_bf16(const __grid_constant__ hzi_quat_direct_conv p)
-HZ_HOPPER_BODY(make_matrix<HZ_BF16>(p))
+extern "C" __global__ __launch_bounds__(HZI_CONV16_PACK_THREADS) void
+quat_conv_implicit_gemm16_pack_bf16(const __grid_constant__ hzi_quat_conv16 p)
+HZ_HOPPER_BODY(pack_weights<HZ_BF16>(p))

@@ -14,68 +14,68 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-#define ROWS_MAX ((int64_t)1 << 30)	/* rows of all slabs; bytes of a plane's lines */
+#define ROWS_MAX ((int64_t)1 << 30)	/* rows of all slabs */
 #define IN_UNIT 8			/* channels: each tap of weights is 16-byte aligned */
-/* Patches win if fewer than one in so many products has real data, not padding. */
+/* Patches win if less than one product in so many is of real data; the others are of padding. */
 #define USE_LEAST 16
-/* One tap: quat_gemm wins from so many input and output channels */
+/* One tap: quat_gemm wins from so many input and output channels. */
 #define POINTS_LEAST 128
 /* Cost model, real multiply-adds per us (32 for a quaternion product): split precision; 16 bits */
 #define SPLIT_PER_US 280e6
 #define PRODUCTS_PER_US 850e6
-/* Fixed cost of a call, us; least taps that a group of taps counts as */
+/* Fixed cost of a call, us; a group of fewer taps counts as so many. */
 #define CALL_US 8
 #define GROUP_TAPS 8
 
 /*
- * A call: the kernel's parameters but pointers, and the weights as eight planes of f16, the factors
- * of the eight real products.
+ * A call: the kernel's parameters but for pointers, and the weights as eight f16 planes, the left
+ * factors of the eight real products
  */
 struct plan {
-	struct hzi_quat_conv p;
+	struct hzi_quat_conv8 p;
 	struct hzi_quat_planar weights;
-	int rows, cols;			/* which dimensions are rows and columns */
+	int rows, cols;			/* the dimensions that are rows and columns */
 	int64_t taps;
-	int64_t most_lines;		/* of a group in shared memory */
-	size_t padded_bytes;		/* weights with padded channels; 0: no copy */
+	int64_t most_inputs;		/* that shared memory holds of a tap group */
+	size_t padded_bytes;		/* copy of the weights with padded channels; 0: none */
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;		/* copy of x with taps as channels; 0: none */
 };
 
-/* The taps of a group: all of a phase, one row of them, or one */
+/* The taps of a group: all taps of a phase, one row of them, or a single one */
 enum span { ALL, ONE_ROW, ONE_TAP };
 
 /*
- * Adds the group of taps from (t[0], t[1], t[2]) on that read the same phase of x, within the span.
- * false: the group exceeds shared memory, or there are too many.
+ * Adds the group of the taps from (t[0], t[1], t[2]) on, within the span, that read the same phase
+ * of x. false: its inputs exceed shared memory, or there are too many taps or groups.
  */
 static bool add_group(struct plan *plan, const struct hzi_quat_patch_step *x, const int64_t *t,
 		      enum span span)
 {
 	const int r = plan->rows, c = plan->cols;
-	struct hzi_quat_conv *p = &plan->p;
+	struct hzi_quat_conv8 *p = &plan->p;
 	const int last = p->groups ? p->groups - 1 : 0;
 	const int first = p->groups ? p->group[last].tap + p->group[last].taps : 0;
-	int64_t low[2] = {INT32_MAX, INT32_MAX}, high[2] = {INT32_MIN, INT32_MIN}, lines, pitch;
-	int64_t rest[2], places[HZI_QC_TAPS][2];
-	struct hzi_quat_conv_group g = {.tap = (int16_t)first};
+	int64_t low[2] = {INT32_MAX, INT32_MAX}, high[2] = {INT32_MIN, INT32_MIN}, inputs, pitch;
+	int64_t phase[2], position[HZI_CONV_TAPS_MAX][2];
+	struct hzi_quat_conv8_group g = {.tap = (int16_t)first};
 
-	if (p->groups == HZI_QC_GROUPS)
+	if (p->groups == HZI_CONV8_TAP_GROUPS)
 		return false;
-	hzi_quat_conv_phase_of(x, r, t[r], &rest[0]);
-	hzi_quat_conv_phase_of(x, c, t[c], &rest[1]);
+	hzi_quat_conv_phase_of(x, r, t[r], &phase[0]);
+	hzi_quat_conv_phase_of(x, c, t[c], &phase[1]);
 	for (int64_t i = t[r]; i < x->taps[r] && (i == t[r] || span == ALL); i++) {
 		for (int64_t j = t[c]; j < x->taps[c] && (j == t[c] || span != ONE_TAP); j++) {
-			int64_t tap[3], grid[2], at[2];
+			int64_t tap[3], tap_phase[2], at[2];
 
-			at[0] = hzi_quat_conv_phase_of(x, r, i, &grid[0]);
-			at[1] = hzi_quat_conv_phase_of(x, c, j, &grid[1]);
-			if (grid[0] != rest[0] || grid[1] != rest[1])
+			at[0] = hzi_quat_conv_phase_of(x, r, i, &tap_phase[0]);
+			at[1] = hzi_quat_conv_phase_of(x, c, j, &tap_phase[1]);
+			if (tap_phase[0] != phase[0] || tap_phase[1] != phase[1])
 				continue;
-			if (first + g.taps == HZI_QC_TAPS)
+			if (first + g.taps == HZI_CONV_TAPS_MAX)
 				return false;
 			for (int d = 0; d < 2; d++) {
-				places[g.taps][d] = at[d];
+				position[g.taps][d] = at[d];
 				low[d] = at[d] < low[d] ? at[d] : low[d];
 				high[d] = at[d] > high[d] ? at[d] : high[d];
 			}
@@ -87,29 +87,29 @@ static bool add_group(struct plan *plan, const struct hzi_quat_patch_step *x, co
 		}
 	}
 	pitch = p->flat ? 1 : 8 + high[1] - low[1];
-	lines = (p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS) + high[0] - low[0];
-	if (lines > plan->most_lines || pitch > plan->most_lines ||
-	    lines * pitch > plan->most_lines)
+	inputs = (p->flat ? HZI_CONV8_TILE_N : HZI_CONV8_TILE_ROWS) + high[0] - low[0];
+	if (inputs > plan->most_inputs || pitch > plan->most_inputs ||
+	    inputs * pitch > plan->most_inputs)
 		return false;
 	for (int i = 0; i < g.taps; i++)
-		p->at[first + i].line = (int16_t)((places[i][0] - low[0]) * pitch +
-						  places[i][1] - low[1]);
+		p->at[first + i].input = (int16_t)((position[i][0] - low[0]) * pitch +
+						   position[i][1] - low[1]);
 	g.slab = (int16_t)(x->each[0] * t[0] + x->base[0]);
-	g.row_rest = (int16_t)rest[0];
-	g.col_rest = (int16_t)rest[1];
+	g.row_phase = (int16_t)phase[0];
+	g.col_phase = (int16_t)phase[1];
 	g.row = (int32_t)low[0];
 	g.col = (int32_t)low[1];
 	g.pitch = (int32_t)pitch;
-	g.lines = (int32_t)(lines * pitch);
+	g.inputs = (int32_t)(inputs * pitch);
 	p->group[p->groups++] = g;
 	return true;
 }
 
-/* Puts all taps into groups, as few as shared memory allows. */
+/* Puts all taps into groups, into as few as shared memory allows. */
 static bool group_taps(struct plan *plan, const struct hzi_quat_patch_step *x)
 {
 	const int r = plan->rows, c = plan->cols;
-	int64_t t[3], period[2], rest[2];
+	int64_t t[3], period[2], phase[2];
 
 	/* Each phase has a tap among the first period[0] x period[1]. */
 	period[0] = min_of(x->step[r], x->taps[r]);
@@ -121,15 +121,15 @@ static bool group_taps(struct plan *plan, const struct hzi_quat_patch_step *x)
 			t[r] = i / period[1];
 			t[c] = i % period[1];
 			/* Skip a phase that an earlier tap reads. */
-			hzi_quat_conv_phase_of(x, r, t[r], &rest[0]);
-			hzi_quat_conv_phase_of(x, c, t[c], &rest[1]);
+			hzi_quat_conv_phase_of(x, r, t[r], &phase[0]);
+			hzi_quat_conv_phase_of(x, c, t[c], &phase[1]);
 			for (int64_t j = 0, other; j < t[r] && !again; j++) {
 				hzi_quat_conv_phase_of(x, r, j, &other);
-				again = other == rest[0];
+				again = other == phase[0];
 			}
 			for (int64_t j = 0, other; j < t[c] && !again; j++) {
 				hzi_quat_conv_phase_of(x, c, j, &other);
-				again = other == rest[1];
+				again = other == phase[1];
 			}
 			if (again || add_group(plan, x, t, ALL))
 				continue;
@@ -138,12 +138,12 @@ static bool group_taps(struct plan *plan, const struct hzi_quat_patch_step *x)
 
 				at[r] = u;
 				hzi_quat_conv_phase_of(x, r, u, &other);
-				if (other != rest[0] || add_group(plan, x, at, ONE_ROW))
+				if (other != phase[0] || add_group(plan, x, at, ONE_ROW))
 					continue;
 				for (int64_t v = t[c]; v < x->taps[c]; v++) {
 					at[c] = v;
 					hzi_quat_conv_phase_of(x, c, v, &other);
-					if (other == rest[1] && !add_group(plan, x, at, ONE_TAP))
+					if (other == phase[1] && !add_group(plan, x, at, ONE_TAP))
 						return false;
 				}
 			}
@@ -153,19 +153,19 @@ static bool group_taps(struct plan *plan, const struct hzi_quat_patch_step *x)
 }
 
 /*
- * NULL, or why a call is not supported. wins: also refuse a call for which another route is
- * expected to be faster.
+ * NULL, or why a call is not supported. wins: a call for which another route is expected to be
+ * faster is not supported either.
  */
 static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			     bool wins, struct plan *plan)
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const struct hzi_quat_patch_step *x = &a->x;
-	struct hzi_quat_conv *p = &plan->p;
+	struct hzi_quat_conv8 *p = &plan->p;
 	int64_t rows, slabs, per, along, use, all, in;
 	int split;
 
-	plan->p = (struct hzi_quat_conv){.tap_step = 0};
+	plan->p = (struct hzi_quat_conv8){.tap_step = 0};
 	plan->rows = 1;
 	plan->cols = 2;
 	plan->padded_bytes = 0;
@@ -188,8 +188,8 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 	if (plan->taps * in > INT16_MAX)
 		return "taps times channels exceed 16 bits";
 	p->tap_step = (int32_t)in;
-	plan->most_lines = split ? HZI_QS_LINES : HZI_QC_LINES;
-	/* The channels of a copy of x may be padded, those of weights are not. */
+	plan->most_inputs = split ? HZI_CONV8_SPLIT_INPUTS : HZI_CONV8_INPUTS;
+	/* The channels of a copy of x may be padded; those of the weights are not. */
 	if (plan->taps > 1 && plan->taps * in != g->k)
 		plan->padded_bytes = (size_t)(g->m * plan->taps * in * 4) *
 				     hz_dtype_size(g->dtype);
@@ -208,21 +208,21 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p->virtual_rows = (int32_t)rows;
 	p->all_rows = (int32_t)(slabs * rows);
 	p->strips = (int32_t)(p->flat ? 1 : ceil_div(x->count[plan->cols], 8));
-	per = p->flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
+	per = p->flat ? HZI_CONV8_TILE_N : HZI_CONV8_TILE_ROWS;
 	along = ceil_div(p->all_rows, per);
 	p->x.channels = (int32_t)x->channels;
-	all = ceil_div(g->m, HZI_QC_OUT) * HZI_QC_OUT * p->strips * along;
+	all = ceil_div(g->m, HZI_CONV8_TILE_M) * HZI_CONV8_TILE_M * p->strips * along;
 	use = g->m * (p->all_rows / rows * x->count[1] * x->count[2]);
 	if (along > ROWS_MAX / p->strips || all > INT64_MAX / 4096 / p->x.channels)
 		return "sizes are too large";
-	if (wins && (all * HZI_QC_PIXELS / use >= USE_LEAST ||
-		     round_up(x->channels, split ? HZI_QS_IN : HZI_QC_IN) >=
+	if (wins && (all * HZI_CONV8_TILE_N / use >= USE_LEAST ||
+		     round_up(x->channels, split ? HZI_CONV8_SPLIT_TILE_K : HZI_CONV8_TILE_K) >=
 			     USE_LEAST * x->channels))
 		return "most of the products are of padding";
 	if (!group_taps(plan, x))
 		return "taps are too many, or too far apart";
 	p->pairs = (int32_t)ceil_div(p->strips * along, 2);
-	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_QC_OUT));
+	p->tiles = (int32_t)(p->pairs * ceil_div(g->m, HZI_CONV8_TILE_M));
 	p->images = (int32_t)a->images;
 	plan->weights = hzi_quat_planar_of(g->m, plan->padded_bytes ? plan->taps * in : g->k, 8,
 					   split);
@@ -230,12 +230,13 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 }
 
 /*
- * As make_plan(), with taps as channels where that is faster; the caller sets on_copy->x.x.data.
+ * make_plan() for a copy of x with taps as channels where that is faster: *on_copy is the call, and
+ * the caller sets on_copy->x.x.data.
  */
 static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, struct hzi_quat_conv_step *on_copy, struct plan *plan)
 {
-	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_QC_OUT));
+	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_CONV8_TILE_M));
 	struct hzi_quat_conv_copy_costs costs;
 	const char *why;
 	int split;
@@ -244,7 +245,7 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_conv_copy_costs){
 		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
-		.unit = split ? HZI_QS_IN : HZI_QC_IN,
+		.unit = split ? HZI_CONV8_SPLIT_TILE_K : HZI_CONV8_TILE_K,
 	};
 	*on_copy = *a;
 	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
@@ -294,9 +295,9 @@ static bool dilation_phase(const struct hzi_quat_conv_step *a, const int64_t *pa
 }
 
 /*
- * A dilated convolution is `each` convolutions without dilation, one for each phase of the pixels.
- * It is split into parts[d] of these along dimension d where its taps do not fit into one group.
- * NULL, and the largest workspace in *bytes; or why the call is not supported.
+ * A dilated convolution is `each` convolutions without dilation, one for each phase of the output
+ * pixels. It is split into parts[d] of these along dimension d where its taps do not fit into one
+ * group. NULL, and the largest workspace in *bytes; or why the call is not supported.
  */
 static const char *split_dilation(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, int64_t *parts, size_t *bytes)
@@ -331,7 +332,7 @@ static const char *split_dilation(const struct hz_context *ctx, const struct hzi
 	return why;
 }
 
-/* A plan that wins if there is one, else any */
+/* A plan that is expected to be the fastest route if there is one, else any plan */
 static const char *choose(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 			  bool *wins, int64_t *parts, size_t *bytes)
 {
@@ -373,9 +374,10 @@ double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
 		for (int i = 0; i < plan.p.groups; i++)
 			as_taps += max_of(plan.p.group[i].taps, GROUP_TAPS);
 	}
-	return CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_QC_OUT) *
+	return CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_CONV8_TILE_M) *
 				 (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
-					  round_up(x->channels, HZI_QC_IN)) / PRODUCTS_PER_US;
+					  round_up(x->channels,
+						   HZI_CONV8_TILE_K)) / PRODUCTS_PER_US;
 }
 
 size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args)
@@ -388,9 +390,9 @@ size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx,
 	return bytes;
 }
 
-/* Copies w with the channels of each tap padded, so that each tap starts where a TMA tile may. */
+/* Copies w with the channels of each tap padded: TMA tiles begin at a multiple of 16 bytes. */
 static int pad_weights(struct hz_context *ctx, const char *op, const struct plan *plan,
-		       int64_t channels, struct hzi_quat_matrix *w, void *room)
+		       int64_t channels, struct hzi_quat_matrix *w, void *padded_w)
 {
 	const int64_t m = plan->weights.lines, in = plan->p.tap_step;
 	struct hzi_quat_map_step copy = {
@@ -398,17 +400,17 @@ static int pad_weights(struct hz_context *ctx, const char *op, const struct plan
 		.shape = {m, plan->taps, channels},
 		.a = {.data = w->data, .stride = {w->row, channels * w->col, w->col},
 		      .dtype = w->dtype, .whole = w->whole},
-		.out = {.data = room, .stride = {plan->taps * in * 4, in * 4, 4},
+		.out = {.data = padded_w, .stride = {plan->taps * in * 4, in * 4, 4},
 			.comp = {0, 1, 2, 3}, .dtype = w->dtype, .whole = 1},
 	};
 
 	memcpy(copy.a.comp, w->comp, sizeof(w->comp));
 	memcpy(w->comp, copy.out.comp, sizeof(w->comp));
-	w->data = room;
+	w->data = padded_w;
 	w->row = copy.out.stride[0];
 	w->col = 4;
 	w->whole = 1;
-	HZ_CHECK(hzi_cuda_fill(ctx, room, 0, plan->padded_bytes));
+	HZ_CHECK(hzi_cuda_fill(ctx, padded_w, 0, plan->padded_bytes));
 	return hzi_cuda_quat_steps.map(ctx, op, &copy);
 }
 
@@ -421,14 +423,15 @@ static void set_strides(int64_t *to, const int64_t *from, const struct plan *pla
 	to[3] = from[1 + plan->cols];
 }
 
-static int kind_of(int dtype, const struct hzi_quat_out *o)
+static int epilogue_of(int dtype, const struct hzi_quat_out *o)
 {
 	if (o->pre.data || o->activation > HZ_ACT_LEAKY || !o->c.whole || o->c.dtype != dtype)
-		return HZI_QC_ANY;
-	return o->bias || o->activation != HZ_ACT_NONE ? HZI_QC_USUAL : HZI_QC_PLAIN;
+		return HZI_CONV_EPILOGUE_FULL;
+	return o->bias || o->activation != HZ_ACT_NONE ? HZI_CONV_EPILOGUE_BIAS_ACT
+						       : HZI_CONV_EPILOGUE_NONE;
 }
 
-static void exchange(int32_t *v, const struct plan *plan)
+static void swap_dims(int32_t *v, const struct plan *plan)
 {
 	const int32_t rows = v[plan->rows], cols = v[plan->cols];
 
@@ -436,22 +439,23 @@ static void exchange(int32_t *v, const struct plan *plan)
 	v[2] = cols;
 }
 
-/* again: the planes of weights are in the workspace already. */
+/* again: the packed weights are in the workspace already. */
 static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *given, bool wins,
 		    bool again)
 {
 	const char *const op = given->op;
-	struct hzi_launch launch = {.block = {HZI_QC_THREADS}, .shared_bytes = HZI_QC_BYTES,
-				    .cluster = HZI_QC_CLUSTER, .early = true, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_CONV8_THREADS},
+				    .shared_bytes = HZI_CONV8_SHARED_BYTES,
+				    .cluster = HZI_CONV8_CLUSTER, .early = true, .aligned = true};
 	struct hzi_quat_conv_step on_copy;
 	const struct hzi_quat_conv_step *const a = &on_copy;
 	const struct hzi_quat_gemm_args g = given->g;
 	struct hzi_quat_matrix w;
 	struct plan plan;
-	struct hzi_quat_conv *p = &plan.p;
+	struct hzi_quat_conv8 *p = &plan.p;
 	struct hzi_quat_planar *planes = &plan.weights;
-	int clusters, kernel = HZI_KERNEL_quat_conv_any;
-	bool quick;
+	int clusters, kernel = HZI_KERNEL_quat_conv_implicit_gemm8_strided;
+	bool vectorized;
 
 	plan_with_copy(ctx, given, wins, &on_copy, &plan);
 	if (plan.copy_bytes) {
@@ -466,24 +470,26 @@ static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *giv
 	if (!again)
 		HZ_CHECK(hzi_quat_planar_pack(ctx, op, planes, &w, true, NULL));
 	HZ_CHECK(hzi_quat_planar_map(ctx, op, &p->weights, planes,
-				     2 * (planes->split ? HZI_QS_IN : HZI_QC_IN), HZI_QC_OUT));
+				     2 * (planes->split ? HZI_CONV8_SPLIT_TILE_K :
+					  HZI_CONV8_TILE_K), HZI_CONV8_TILE_M));
 	p->weight_scales = planes->scales;
 	p->plane_lines = (int32_t)planes->all_lines;
 
 	p->out = hzi_quat_conv_out_of(a);
 	p->flip = g.conj_c ? 0 : 0x80000000;
 	p->out.c.conj = 0;
-	quick = hzi_quat_conv_side_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
+	vectorized = hzi_quat_conv_array_of(&p->x, &a->x.x, a->x.channels, g.conj_b);
 	if (planes->split) {
-		kernel = quick && g.dtype == HZ_F32 ?
-				 HZI_KERNEL_quat_conv_split_f32 + kind_of(g.dtype, &p->out) :
-				 HZI_KERNEL_quat_conv_split_any;
-		launch.block[0] = HZI_QS_THREADS;
-		launch.shared_bytes = HZI_QS_BYTES;
-	} else if (quick && g.dtype != HZ_F32) {
-		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_f16 :
-			  HZI_KERNEL_quat_conv_bf16) +
-			 kind_of(g.dtype, &p->out);
+		kernel = vectorized && g.dtype == HZ_F32 ?
+				 HZI_KERNEL_quat_conv_implicit_gemm8_f32x3 + epilogue_of(g.dtype,
+										     &p->out) :
+				 HZI_KERNEL_quat_conv_implicit_gemm8_strided_f32x3;
+		launch.block[0] = HZI_CONV8_SPLIT_THREADS;
+		launch.shared_bytes = HZI_CONV8_SPLIT_SHARED_BYTES;
+	} else if (vectorized && g.dtype != HZ_F32) {
+		kernel = (g.dtype == HZ_F16 ? HZI_KERNEL_quat_conv_implicit_gemm8_f16 :
+			  HZI_KERNEL_quat_conv_implicit_gemm8_bf16) +
+			 epilogue_of(g.dtype, &p->out);
 	}
 	set_strides(p->x.stride, a->x.x.stride, &plan);
 	set_strides(p->c_stride, a->y.stride, &plan);
@@ -492,10 +498,10 @@ static int convolve(struct hz_context *ctx, const struct hzi_quat_conv_step *giv
 	p->slab_step = (int32_t)a->x.step[0];
 	p->row_step = (int32_t)a->x.step[plan.rows];
 	p->col_step = (int32_t)a->x.step[plan.cols];
-	exchange(p->size, &plan);
-	exchange(p->count, &plan);
+	swap_dims(p->size, &plan);
+	swap_dims(p->count, &plan);
 	HZ_CHECK(hzi_cuda_clusters(ctx, op, kernel, &launch, &clusters));
-	launch.grid[0] = (unsigned)(HZI_QC_CLUSTER * min_of(clusters, p->tiles));
+	launch.grid[0] = (unsigned)(HZI_CONV8_CLUSTER * min_of(clusters, p->tiles));
 	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 

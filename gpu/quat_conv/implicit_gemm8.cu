@@ -1,65 +1,67 @@
 /*
- * implicit_gemm8.cu - convolutions of quaternions on Hopper
+ * implicit_gemm8.cu - quaternion convolutions by wgmma, 8 real products for each product
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A tile is 64 output channels by 160 pixels: 20 rows of 8, or where there is but one column 160
- * rows. A step of it is a group of taps and 32 input channels: seven warps put what pixels of the
- * input these taps see into shared memory, as planes of f16, once for all taps; the taps' products
- * read them there from different places on. Weights, whose planes were made before, come by the
- * copy engine, half of them from each of two blocks for both.
+ * The tile of a block is 64 output channels by 160 pixels: 20 rows of 8 pixels, or 160 rows where
+ * there is one column. A step is a tap group and 32 input channels. Seven warps load the inputs
+ * that the taps read and convert them to f16 planes in shared memory, once for all taps; the wgmma
+ * of a tap reads them from an offset of its own. Packed weights come by TMA; each of the two blocks
+ * of a cluster loads half of them and multicasts it.
  *
- * Each of two warpgroups multiplies for half of the pixels and has all four sums of 64 x 80. Eight
- * products, of P = (H left / 4) (H right) and Q, give the result's conjugate Q - H P:
- * gpu/quat_gemm/wgmma.cu. Phase 0 sums Q, of w, x, y and z as they are, over all steps. H Q / 4 is what
- * phase 1 adds -P to, plane by plane, and H times that is the result. Where there are two steps or
- * one, all pixels of a tile stay where they are, and their planes of phase 0 become those of phase
- * 1 there.
+ * Two warpgroups multiply half of the pixels each; a warpgroup has four accumulators of 64 x 80.
+ * Eight products, of P = (H left / 4) (H right) and Q, give the conjugate of the result, Q - H P:
+ * gpu/quat_gemm/wgmma.cu. Phase 0 accumulates Q from planes w, x, y, z, over all steps. Phase 1
+ * begins with H Q / 4, adds -P plane by plane, and H times its accumulators is the result. Where a
+ * tile has no more than two steps, its planes of phase 0 stay in shared memory, and are transformed
+ * to the planes of phase 1 there.
  *
- * All pixels of a step have one scale, by the largest of them and of the steps ahead; sums follow
- * when it changes. Inf and NaN do not count. Pixels are on their way to L2 a tile ahead.
+ * All pixels of a step have one scale, a power of two by their largest finite magnitude and that of
+ * the steps before; accumulators are rescaled when it changes. The inputs of the next tile are
+ * prefetched to L2.
  */
 #include "gpu/quat_conv/mainloop.cuh"
 
 #if HAVE_WGMMA
 
-#define STAGES HZI_QC_STAGES
-#define LINES HZI_QC_LINES
-#define PLANE HZI_QC_PLANE
+#define STAGES HZI_CONV8_STAGES
+#define INPUTS HZI_CONV8_INPUTS
+#define PLANE_BYTES HZI_CONV8_PLANE_BYTES
 /*
- * So many taps of the first group one warpgroup is ahead of the other, so that one multiplies while
- * the other stores: less than the ring has.
+ * Warpgroup 0 starts so many taps of the first group before warpgroup 1, so that one multiplies
+ * while the other stores. Less than STAGES.
  */
 #define LEAD 2
-#define WEIGHTS (HZI_QC_OUT * HZI_QC_IN * 2)
+#define WEIGHTS_BYTES (HZI_CONV8_TILE_M * HZI_CONV8_TILE_K * 2)
 
 struct memory {
-	uint8_t w[STAGES][4][WEIGHTS];
-	uint8_t x[2][4][PLANE];
-	/* Of tiles by turns: where a line's pixel is in x, or nowhere */
-	int64_t from[2][LINES];
-	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
-	/* Of steps by turns: the largest magnitude that a warp saw, as bits */
-	uint32_t most[2][HZI_QC_CONVERTERS];
+	uint8_t w[STAGES][4][WEIGHTS_BYTES];
+	uint8_t x[2][4][PLANE_BYTES];
+	/* Of alternate tiles: the offsets of inputs in x, or OUTSIDE */
+	int64_t src[2][INPUTS];
+	int64_t to[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
+	/* Of alternate steps: the largest magnitude that a warp saw, as bits */
+	uint32_t most[2][HZI_CONV8_CONVERTERS];
 	int exponent[2];		/* of the scale of what is in x */
 	uint64_t full[STAGES], empty[STAGES];
 	uint64_t x_full[2], x_empty[2];
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_QC_BYTES, "what the launcher asks for");
+static_assert(sizeof(memory) + 1024 <= HZI_CONV8_SHARED_BYTES, "what the launcher asks for");
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
+HZ_DEVICE void load_weights(const hzi_quat_conv8 &p, memory &s, int rank)
 {
 	ring_position<STAGES> ring;
 
-	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+	for (int t = blockIdx.x / HZI_CONV8_CLUSTER; t < p.tiles; t += gridDim.x /
+	     HZI_CONV8_CLUSTER) {
 		const int channel = tile_of(p, t, rank).channel;
 
 		for (int phase = 0; phase < 2; phase++) {
 			for (int g = 0; g < p.groups; g++) {
-				for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+				for (int k = 0; k < p.x.channels; k += HZI_CONV8_TILE_K) {
 					for (int i = 0; i < p.group[g].taps; i++) {
 						const int tap = p.at[p.group[g].tap + i].number;
 						const uint32_t full =
@@ -67,7 +69,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 						mbarrier_wait(shared_address(&s.empty[ring.at]),
 							      ring.parity ^ 1);
-						mbarrier_expect_tx(full, 4 * WEIGHTS);
+						mbarrier_expect_tx(full, 4 * WEIGHTS_BYTES);
 #pragma unroll
 						for (int h = 0; h < 2; h++) {
 							const int sum = 2 * rank + h;
@@ -92,34 +94,34 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* The largest magnitude that the converters saw in a step. */
-HZ_DEVICE float largest_of_all(memory &s, float most, int at)
+/* The largest finite magnitude that the converting warps saw in a step */
+HZ_DEVICE float absmax_of_step(memory &s, float most, int at)
 {
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
 	const uint32_t here = __reduce_max_sync(~0u, __float_as_uint(most));
 
 	if (lane == 0)
 		s.most[at][warp] = here;
-	converters_meet();
+	converters_sync();
 	return __uint_as_float(
-		__reduce_max_sync(~0u, lane < HZI_QC_CONVERTERS ? s.most[at][lane] : 0));
+		__reduce_max_sync(~0u, lane < HZI_CONV8_CONVERTERS ? s.most[at][lane] : 0));
 }
 
 template <int DTYPE>
-HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
+HZ_DEVICE void load_pixels(const hzi_quat_conv8 &p, memory &s, int rank)
 {
-	const int first = blockIdx.x / HZI_QC_CLUSTER, step = gridDim.x / HZI_QC_CLUSTER;
+	const int first = blockIdx.x / HZI_CONV8_CLUSTER, step = gridDim.x / HZI_CONV8_CLUSTER;
 	const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
-	const int steps = p.groups * ((p.x.channels + HZI_QC_IN - 1) / HZI_QC_IN);
+	const int steps = p.groups * ((p.x.channels + HZI_CONV8_TILE_K - 1) / HZI_CONV8_TILE_K);
 	ring_position<2> ring;
 	int at = 0, e_of[2] = {0, 0};
 
 	for (int t = first; t < p.tiles && t <= first + step; t += step)
-		prefetch_lines<DTYPE>(p, tile_of(p, t, rank));
+		prefetch_inputs<DTYPE>(p, tile_of(p, t, rank));
 	if (p.groups == 1 && first < p.tiles) {
 		const tile o = tile_of(p, first, rank);
 
-		find_lines(p, s.from[at], o.row, o.col, 0);
+		find_inputs(p, s.src[at], o.row, o.col, 0);
 	}
 	for (int t = first; t < p.tiles; t += step) {
 		const tile o = tile_of(p, t, rank);
@@ -128,38 +130,38 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups, group = g - phase * p.groups;
-			const int lines = p.group[group].lines;
-			const bool here = DTYPE != HZI_QC_OTHERS && phase && steps <= 2;
+			const int inputs = p.group[group].inputs;
+			const bool here = DTYPE != HZI_CONV_ANY_DTYPE && phase && steps <= 2;
 
-			/* What phase 1 wants would have to wait for room: there is time. */
+			/* Here, since phase 1 has to wait for free buffers anyway */
 			if (g == p.groups && t + step < p.tiles) {
 				if (t + 2 * step < p.tiles)
-					prefetch_lines<DTYPE>(p, tile_of(p, t + 2 * step, rank));
+					prefetch_inputs<DTYPE>(p, tile_of(p, t + 2 * step, rank));
 				if (p.groups == 1) {
 					const tile next = tile_of(p, t + step, rank);
 
-					find_lines(p, s.from[at ^ 1], next.row, next.col, 0);
+					find_inputs(p, s.src[at ^ 1], next.row, next.col, 0);
 				}
 			}
 			if (p.groups > 1 && !here)
-				find_lines(p, s.from[at], o.row, o.col, group);
+				find_inputs(p, s.src[at], o.row, o.col, group);
 #pragma unroll 1
-			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+			for (int k = 0; k < p.x.channels; k += HZI_CONV8_TILE_K) {
 				const uint32_t x = shared_address(s.x[ring.at][0]);
 
 				mbarrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
 				if (here) {
-					/* Of one step the planes of phase 0 are in the other x. */
-					const int from = steps == 1 ? ring.at ^ 1 : ring.at;
+					/* With one step, phase 0 used the other buffer. */
+					const int src = steps == 1 ? ring.at ^ 1 : ring.at;
 
-					turn_planes(shared_address(s.x[from][0]), x, lines, warp,
-						    rescale(from ? e_of[1] : e_of[0], e));
+					transform_planes(shared_address(s.x[src][0]), x, inputs,
+							 warp, rescale(src ? e_of[1] : e_of[0], e));
 				} else {
-					float most = load_lines<DTYPE>(p.x, s.from[at], lines, warp,
-								       k, x, !phase);
+					float most = load_inputs<DTYPE>(p.x, s.src[at], inputs,
+									warp, k, x, !phase);
 
 					if (!phase)
-						e = next_exponent(e, largest_of_all(s, most,
+						e = next_exponent(e, absmax_of_step(s, most,
 										    ring.at));
 					if (ring.at)
 						e_of[1] = e;
@@ -167,12 +169,12 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 						e_of[0] = e;
 					const float by = power_of_two(e);
 
-					make_planes<DTYPE>(p.x, s.from[at], lines, warp, k, x,
-							   !phase, by, p.x.q.conj ? -by : by);
+					convert_inputs<DTYPE>(p.x, s.src[at], inputs, warp, k, x,
+							      !phase, by, p.x.q.conj ? -by : by);
 				}
 				if (threadIdx.x % 256 == 0)
 					s.exponent[ring.at] = e;
-				/* The matrix units are to see it. */
+				/* Makes the planes visible to wgmma. */
 				fence_proxy_async();
 				__syncwarp();
 				if (lane == 0)
@@ -186,25 +188,28 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* A place of lines of 64 bytes of k, with the swizzle of that size. */
-HZ_DEVICE uint64_t weights_place(uint32_t address)
+/* Matrix descriptor of rows of 64 bytes of k, 64-byte swizzle */
+HZ_DEVICE uint64_t weights_desc(uint32_t address)
 {
 	return (uint64_t)((address & 0x3ffff) >> 4) | 1ull << 16 | 32ull << 32 | 2ull << 62;
 }
 
-/* One of 16 bytes of k behind each other, by eights of pixels and of k. */
-HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
+/*
+ * Matrix descriptor without swizzle, 16 bytes of k in each row. stride_bytes: from 8 pixels to the
+ * next 8
+ */
+HZ_DEVICE uint64_t pixels_desc(uint32_t address, int stride_bytes)
 {
-	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)LINES << 16 |
-	       (uint64_t)(eight_bytes >> 4) << 32;
+	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)INPUTS << 16 |
+	       (uint64_t)(stride_bytes >> 4) << 32;
 }
 
-/* A warpgroup that multiplies: 80 pixels. */
-template <int DTYPE, int KIND>
-HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
+/* A multiplying warpgroup: 80 pixels */
+template <int DTYPE, int EPILOGUE>
+HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32;
-	float acc[4][SUMS];
+	float acc[4][ACC];
 	const int lead = min(LEAD, (int)p.group[0].taps);
 	ring_position<STAGES> ring;
 	ring_position<2> x_ring;
@@ -212,62 +217,60 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 
 	if (group == 1)
 		bar_sync(4, 256);
-	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+	for (int t = blockIdx.x / HZI_CONV8_CLUSTER; t < p.tiles; t += gridDim.x /
+	     HZI_CONV8_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
-		int e = EXPONENT_MAX, next;
+		int e = EXPONENT_MAX;
 
-		find_places(p, s.to[group], s.pre[group], o, group);
+		find_outputs(p, s.to[group], s.pre[group], o, group);
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups;
-			const hzi_quat_conv_group &f = p.group[g - phase * p.groups];
-			const int eight_bytes = 16 * (p.flat ? 8 : f.pitch);
+			const hzi_quat_conv8_group &f = p.group[g - phase * p.groups];
+			const int stride_bytes = 16 * (p.flat ? 8 : f.pitch);
 
 			if (phase && g == p.groups) {
-				transform(acc);
-				scale_sums(acc, 0.25f);
+				hadamard(acc);
+				scale_acc(acc, 0.25f);
 			}
 #pragma unroll 1
-			for (int k = 0; k < p.x.channels; k += HZI_QC_IN) {
+			for (int k = 0; k < p.x.channels; k += HZI_CONV8_TILE_K) {
 				const uint32_t x = shared_address(s.x[x_ring.at][0]) +
-						   group * (PIXELS / 8) * eight_bytes;
+						   group * (PIXELS / 8) * stride_bytes;
 
-				mbarrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
-				/* One lane reads, which then says that it has done so. */
-				next = lane == 0 ? s.exponent[x_ring.at] : 0;
-				next = __shfl_sync(~0u, next, 0);
-				if (next != e && (g | k))
-					scale_sums(acc, rescale(e, next));
-				e = next;
+				wait_inputs(s.x_full[x_ring.at], x_ring.parity,
+					    s.exponent[x_ring.at], e, !(g | k), acc);
 #pragma unroll 1
 				for (int i = 0; i < f.taps; i++) {
-					const uint64_t a = weights_place(
+					const uint64_t a = weights_desc(
 						shared_address(s.w[ring.at][0]));
-					const uint64_t b = pixels_place(
-						x + p.at[f.tap + i].line * 16, eight_bytes);
+					const uint64_t b = pixels_desc(
+						x + p.at[f.tap + i].input * 16, stride_bytes);
 					const int add = g | k | i;
 
 					mbarrier_wait(shared_address(&s.full[ring.at]),
 						      ring.parity);
-					keep(acc);
+					keep_acc(acc);
 					wgmma_fence();
 #pragma unroll
-					for (int c = 0; c < HZI_QC_IN / 16; c++) {
+					for (int c = 0; c < HZI_CONV8_TILE_K / 16; c++) {
 #pragma unroll
 						for (int sum = 0; sum < 4; sum++)
 							wgmma<false>(
 								acc[sum],
-								a + (sum * WEIGHTS + c * 32) / 16,
+								a + (sum * WEIGHTS_BYTES + c *
+								     32) / 16,
 								b + (right_plane(phase, sum) *
-								     PLANE + c * 2 * LINES * 16) /
+								     PLANE_BYTES + c * 2 * INPUTS *
+								     16) /
 									    16,
 								add | c);
 					}
 					wgmma_commit();
-					keep(acc);
+					keep_acc(acc);
 					wgmma_wait<0>();
-					keep(acc);
+					keep_acc(acc);
 					if (lane < 2)
 						mbarrier_arrive_cluster(cluster_map(
 							shared_address(&s.empty[ring.at]), lane));
@@ -280,30 +283,26 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 				x_ring.next();
 			}
 		}
-		transform(acc);
-		/* Other threads of the warpgroup found the places, and find the next ones. */
-		bar_sync(2 + group, 128);
-		store<KIND, DTYPE>(p, s.to[group], s.pre[group], acc, row, power_of_two(-e));
-		bar_sync(2 + group, 128);
+		finish_tile<EPILOGUE, DTYPE>(p, s.to[group], s.pre[group], acc, row, e, group);
 	}
 }
 
-template <int DTYPE, int KIND>
-HZ_DEVICE void kernel(const hzi_quat_conv &p)
+template <int DTYPE, int EPILOGUE>
+HZ_DEVICE void kernel(const hzi_quat_conv8 &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	const uint32_t rank = begin_block<HZI_QC_CONVERTERS>(s);
+	const uint32_t rank = begin_block<HZI_CONV8_CONVERTERS>(s);
 
 	if (group < 2) {
 		setmaxnreg_dec<56>();
-		if (threadIdx.x < 32 * HZI_QC_CONVERTERS)
+		if (threadIdx.x < 32 * HZI_CONV8_CONVERTERS)
 			load_pixels<DTYPE>(p, s, rank);
-		else if (threadIdx.x == 32 * HZI_QC_CONVERTERS)
+		else if (threadIdx.x == 32 * HZI_CONV8_CONVERTERS)
 			load_weights(p, s, rank);
 	} else {
 		setmaxnreg_inc<200>();
-		multiply<DTYPE, KIND>(p, s, rank, group - 2);
+		multiply<DTYPE, EPILOGUE>(p, s, rank, group - 2);
 	}
 	cluster_end();
 }
@@ -311,13 +310,13 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 #endif
 
 #define CONV(name, dtype, kind) \
-	extern "C" __global__ __launch_bounds__(HZI_QC_THREADS, 1) void \
-	name(const __grid_constant__ hzi_quat_conv p) \
+	extern "C" __global__ __launch_bounds__(HZI_CONV8_THREADS, 1) void \
+	name(const __grid_constant__ hzi_quat_conv8 p) \
 	HZ_HOPPER_BODY((kernel<dtype, kind>(p)))
 #define CONVS(suffix, dtype) \
-	CONV(quat_conv_##suffix, dtype, HZI_QC_PLAIN) \
-	CONV(quat_conv_usual_##suffix, dtype, HZI_QC_USUAL) \
-	CONV(quat_conv_finish_##suffix, dtype, HZI_QC_ANY)
+	CONV(quat_conv_implicit_gemm8_##suffix, dtype, HZI_CONV_EPILOGUE_NONE) \
+	CONV(quat_conv_implicit_gemm8_bias_act_##suffix, dtype, HZI_CONV_EPILOGUE_BIAS_ACT) \
+	CONV(quat_conv_implicit_gemm8_full_epilogue_##suffix, dtype, HZI_CONV_EPILOGUE_FULL)
 CONVS(f16, HZ_F16)
 CONVS(bf16, HZ_BF16)
-CONV(quat_conv_any, HZI_QC_OTHERS, HZI_QC_ANY)
+CONV(quat_conv_implicit_gemm8_strided, HZI_CONV_ANY_DTYPE, HZI_CONV_EPILOGUE_FULL)

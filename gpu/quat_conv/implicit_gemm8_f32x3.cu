@@ -1,62 +1,62 @@
 /*
- * implicit_gemm8_f32x3.cu - convolutions of quaternions of f32 in parts, on Hopper
+ * implicit_gemm8_f32x3.cu - f32 quaternion convolutions in split precision by wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * As gpu/quat_conv/implicit_gemm8.cu, but each number is two of f16, what f16 holds of it and what it leaves, and
- * each product is three: of the rests by the others and of these by themselves. A step has half as
- * many channels, so that a pixel's take as much memory as floats as in parts, and becomes these
- * where it is. There are three pieces of memory for steps: one is multiplied, one becomes planes,
- * and one is on its way.
+ * As implicit_gemm8.cu, but each number x is two f16 terms, high = f16(x) and low = f16(x - high),
+ * and each product is three: low high, high low, high high. A step has half as many channels, so
+ * that the planes of its inputs take as much shared memory as the f32 inputs, and replace them in
+ * place. There are three buffers for steps: one is multiplied, one is converted, one is loaded.
  *
- * The matrix units cut sums off at 24 bits. They have sums of three taps and 16 channels at most,
- * of one of the four at a time, which are added up in registers.
+ * Tensor cores truncate accumulators to 24 bits. They accumulate the products of at most three taps
+ * and 16 channels, for one of the four accumulators at a time; registers add these up.
  */
 #include "gpu/quat_conv/mainloop.cuh"
 
 #if HAVE_WGMMA
 
-#define LINES HZI_QS_LINES
-#define IN HZI_QS_IN
-#define STAGES HZI_QS_STAGES
-#define STEPS 3				/* pieces of memory for these */
-#define CONVERTERS HZI_QS_CONVERTERS
-#define PLANES 8			/* of four components in two parts */
-#define PLANE (LINES * 16)		/* bytes: eight channels of the lines */
-#define EIGHTH (PLANES * PLANE)
-#define WEIGHTS (HZI_QC_OUT * IN * 2)
-#define CHAIN 3				/* taps whose products are added up by the matrix units */
+#define INPUTS HZI_CONV8_SPLIT_INPUTS
+#define TILE_K HZI_CONV8_SPLIT_TILE_K
+#define STAGES HZI_CONV8_SPLIT_STAGES
+#define STEPS 3				/* buffers for the inputs of steps */
+#define CONVERTERS HZI_CONV8_SPLIT_CONVERTERS
+#define PLANES 8			/* four of high terms, four of low terms */
+#define PLANE_BYTES (INPUTS * 16)	/* 8 channels of all inputs */
+#define CHUNK_BYTES (PLANES * PLANE_BYTES)
+#define WEIGHTS_BYTES (HZI_CONV8_TILE_M * TILE_K * 2)
+#define CHAIN 3				/* taps that the tensor cores accumulate */
 
 struct memory {
-	uint8_t w[STAGES][2][WEIGHTS];	/* of a sum and tap: in two parts */
-	uint8_t x[STEPS][IN / 8][PLANES][PLANE];
-	int64_t from[LINES];		/* where a line's pixel is in x, or nowhere */
-	int64_t to[2][PIXELS], pre[2][PIXELS];	/* where pixels go */
+	uint8_t w[STAGES][2][WEIGHTS_BYTES];	/* of an accumulator and tap: terms */
+	uint8_t x[STEPS][TILE_K / 8][PLANES][PLANE_BYTES];
+	int64_t src[INPUTS];		/* offsets of inputs in x, or OUTSIDE */
+	int64_t to[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
 	uint32_t most[STEPS][CONVERTERS];	/* the largest magnitude that a warp saw */
 	int exponent[STEPS];		/* of the scale of what is in x */
 	uint64_t full[STAGES], empty[STAGES];
 	uint64_t x_full[STEPS], x_empty[STEPS];
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_QS_BYTES, "what the launcher asks for");
+static_assert(sizeof(memory) + 1024 <= HZI_CONV8_SPLIT_SHARED_BYTES, "what the launcher asks for");
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* One part of them from either block, for both */
-HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
+/* The high or the low terms, by the block of rank 0 or 1 for both blocks */
+HZ_DEVICE void load_weights(const hzi_quat_conv8 &p, memory &s, int rank)
 {
 	ring_position<STAGES> ring;
 
-	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+	for (int t = blockIdx.x / HZI_CONV8_CLUSTER; t < p.tiles; t += gridDim.x /
+	     HZI_CONV8_CLUSTER) {
 		const int channel = tile_of(p, t, rank).channel;
 
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups;
-			const hzi_quat_conv_group &f = p.group[g - phase * p.groups];
+			const hzi_quat_conv8_group &f = p.group[g - phase * p.groups];
 
-			for (int i = 0; i < (p.x.channels + IN - 1) / IN * f.taps * 4;) {
-				/* Chains of a step, sums of a chain, taps of a sum */
-				const int k = i / (4 * f.taps) * IN, chain = i / 4 % f.taps;
+			for (int i = 0; i < (p.x.channels + TILE_K - 1) / TILE_K * f.taps * 4;) {
+				/* Chains of a step, four accumulators of a chain, their taps */
+				const int k = i / (4 * f.taps) * TILE_K, chain = i / 4 % f.taps;
 				const int taps = min(CHAIN, f.taps - chain);
 
 				for (int u = 0; u < 4 * taps; u++) {
@@ -67,7 +67,7 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 					mbarrier_wait(shared_address(&s.empty[ring.at]),
 						      ring.parity ^ 1);
-					mbarrier_expect_tx(full, 2 * WEIGHTS);
+					mbarrier_expect_tx(full, 2 * WEIGHTS_BYTES);
 					tma_load_2d_multicast(3, shared_address(s.w[ring.at][rank]),
 							      p.weights, 2 * (tap * p.tap_step + k),
 							      plane * p.plane_lines + channel,
@@ -82,42 +82,42 @@ HZ_DEVICE void load_weights(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Pixels ---------------------------------------------------------------------------------- */
 
-/* What the converters do next. */
+/* A step of the converting warps */
 struct step {
 	int t, g, k;			/* tile; group, of both phases; the first channel */
 
-	__device__ __forceinline__ void next(const hzi_quat_conv &p)
+	__device__ __forceinline__ void next(const hzi_quat_conv8 &p)
 	{
-		if ((k += IN) < p.x.channels)
+		if ((k += TILE_K) < p.x.channels)
 			return;
 		k = 0;
 		if (++g < 2 * p.groups)
 			return;
 		g = 0;
-		t += gridDim.x / HZI_QC_CLUSTER;
+		t += gridDim.x / HZI_CONV8_CLUSTER;
 	}
 };
 
 /*
- * Lines as they are in memory, of which a channel is 16 bytes, to the places of what they become:
- * channel j of an eighth to that of plane j. Zeros where there are none.
+ * Starts copies of 32 inputs, unconverted, to the place of their planes: channel j of 8 channels,
+ * 16 bytes, to that of plane j. Zeros outside x.
  */
 template <int DTYPE>
-HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int lines, int first,
-			  int k, uint32_t to)
+HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int inputs, int first,
+			   int k, uint32_t to)
 {
 	const int lane = threadIdx.x % 32, channel = k + lane % 8;
 
-	to += lane % 8 * PLANE + (first + lane / 8) * 16;
+	to += lane % 8 * PLANE_BYTES + (first + lane / 8) * 16;
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const int l = first + 4 * i + lane / 8;
-		const int64_t at = l < lines ? from[l] : HZI_QC_NOWHERE;
+		const int64_t at = l < inputs ? src[l] : HZI_CONV_OUTSIDE;
 
 #pragma unroll
-		for (int h = 0; h < IN / 8 && l < lines; h++) {
-			const bool there = is_somewhere(at) && channel + 8 * h < p.channels;
-			const uint32_t place = to + h * EIGHTH + 64 * i;
+		for (int h = 0; h < TILE_K / 8 && l < inputs; h++) {
+			const bool there = is_inside(at) && channel + 8 * h < p.channels;
+			const uint32_t place = to + h * CHUNK_BYTES + 64 * i;
 			quat q = {};
 
 			if constexpr (DTYPE == HZ_F32) {
@@ -129,7 +129,7 @@ HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int 
 				continue;
 			}
 			if (there)
-				q = load_other(p, at + (channel + 8 * h) * p.q.col);
+				q = load_strided(p, at + (channel + 8 * h) * p.q.col);
 			const float v[4] = {q.w, q.x, q.y, q.z};
 
 			shared_store(place, v);
@@ -137,9 +137,9 @@ HZ_DEVICE void copy_lines(const hzi_quat_conv_side &p, const int64_t *from, int 
 	}
 }
 
-/* All of a step is on its way. */
+/* Starts the loads of a step. */
 template <int DTYPE>
-HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n,
+HZ_DEVICE void start_step(const hzi_quat_conv8 &p, memory &s, const step &n,
 			  const ring_position<STEPS> &ring, int rank)
 {
 	const int group = n.g < p.groups ? n.g : n.g - p.groups;
@@ -147,23 +147,23 @@ HZ_DEVICE void begin_step(const hzi_quat_conv &p, memory &s, const step &n,
 	if (n.k == 0 && (n.g == 0 || p.groups > 1)) {
 		const tile o = tile_of(p, n.t, rank);
 
-		find_lines<CONVERTERS>(p, s.from, o.row, o.col, group);
+		find_inputs<CONVERTERS>(p, s.src, o.row, o.col, group);
 	}
 	mbarrier_wait(shared_address(&s.x_empty[ring.at]), ring.parity ^ 1);
-	for (int l = threadIdx.x / 32 * 32; l < p.group[group].lines; l += 32 * CONVERTERS)
-		copy_lines<DTYPE>(p.x, s.from, p.group[group].lines, l, n.k,
-				  shared_address(s.x[ring.at]));
+	for (int l = threadIdx.x / 32 * 32; l < p.group[group].inputs; l += 32 * CONVERTERS)
+		copy_inputs<DTYPE>(p.x, s.src, p.group[group].inputs, l, n.k,
+				   shared_address(s.x[ring.at]));
 	cp_async_commit();
 }
 
-/* The largest finite magnitude of what a warp copied, as bits of magnitude_of() */
-HZ_DEVICE uint32_t largest_of_warp(const memory &s, int at, int lines)
+/* The largest finite magnitude of the inputs of a warp, as bits of magnitude_of() */
+HZ_DEVICE uint32_t absmax_of_warp(const memory &s, int at, int inputs)
 {
 	uint32_t most = MAGNITUDE_LEAST;
 
-	for (int l = threadIdx.x; l < lines; l += 32 * CONVERTERS) {
+	for (int l = threadIdx.x; l < inputs; l += 32 * CONVERTERS) {
 #pragma unroll 1
-		for (int e = 0; e < IN / 8; e++) {
+		for (int e = 0; e < TILE_K / 8; e++) {
 			uint4 u[8];
 
 #pragma unroll
@@ -179,105 +179,107 @@ HZ_DEVICE uint32_t largest_of_warp(const memory &s, int at, int lines)
 	return __reduce_max_sync(~0u, most);
 }
 
-/* That of all of them */
-HZ_DEVICE float largest_of_step(memory &s, int at, int lines)
+/* The largest finite magnitude of all inputs of a step */
+HZ_DEVICE float absmax_of_step(memory &s, int at, int inputs)
 {
 	const int lane = threadIdx.x % 32;
-	const uint32_t here = largest_of_warp(s, at, lines);
+	const uint32_t here = absmax_of_warp(s, at, inputs);
 
 	if (lane == 0)
 		s.most[at][threadIdx.x / 32] = here;
-	converters_meet<CONVERTERS>();
+	converters_sync<CONVERTERS>();
 
 	const uint32_t most = __reduce_max_sync(~0u, s.most[at][min(lane, CONVERTERS - 1)]);
 
 	return from_magnitude(most);
 }
 
-/* Two numbers in f16, and what these leave of them */
-HZ_DEVICE void put_parts(uint32_t (&first)[4], uint32_t (&rest)[4], int i, float a, float b)
+/* Two numbers as f16, and the remainders */
+HZ_DEVICE void split_f16(uint32_t (&high)[4], uint32_t (&low)[4], int i, float a, float b)
 {
-	first[i] = to_f16x2(a, b);
-	rest[i] = to_f16x2(a - f16_low(first[i]), b - f16_high(first[i]));
+	high[i] = to_f16x2(a, b);
+	low[i] = to_f16x2(a - f16_low(high[i]), b - f16_high(high[i]));
 }
 
-/* Lines of copy_lines() to their planes, in place */
+/* Converts the inputs of copy_inputs() to planes in place. */
 template <bool RAW>
-HZ_DEVICE void make_planes(uint32_t x, int lines, float by, float by_xyz)
+HZ_DEVICE void convert_inputs(uint32_t x, int inputs, float by, float by_xyz)
 {
-	for (int l = threadIdx.x; l < lines; l += 32 * CONVERTERS) {
+	for (int l = threadIdx.x; l < inputs; l += 32 * CONVERTERS) {
 #pragma unroll 1
-		for (int e = 0; e < IN / 8; e++) {
-			const uint32_t at = x + e * EIGHTH + 16 * l;
+		for (int e = 0; e < TILE_K / 8; e++) {
+			const uint32_t at = x + e * CHUNK_BYTES + 16 * l;
 			uint32_t to[PLANES][4];
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
-				const uint4 u = shared_load(at + 2 * j * PLANE);
-				const uint4 v = shared_load(at + (2 * j + 1) * PLANE);
-				const quat a = for_planes({__uint_as_float(u.x),
-							   __uint_as_float(u.y),
-							   __uint_as_float(u.z),
-							   __uint_as_float(u.w)}, RAW, by, by_xyz);
-				const quat b = for_planes({__uint_as_float(v.x),
-							   __uint_as_float(v.y),
-							   __uint_as_float(v.z),
-							   __uint_as_float(v.w)}, RAW, by, by_xyz);
+				const uint4 u = shared_load(at + 2 * j * PLANE_BYTES);
+				const uint4 v = shared_load(at + (2 * j + 1) * PLANE_BYTES);
+				const quat a = plane_values({__uint_as_float(u.x),
+							     __uint_as_float(u.y),
+							     __uint_as_float(u.z),
+							     __uint_as_float(u.w)}, RAW, by,
+							    by_xyz);
+				const quat b = plane_values({__uint_as_float(v.x),
+							     __uint_as_float(v.y),
+							     __uint_as_float(v.z),
+							     __uint_as_float(v.w)}, RAW, by,
+							    by_xyz);
 
-				put_parts(to[0], to[4], j, a.w, b.w);
-				put_parts(to[1], to[5], j, a.x, b.x);
-				put_parts(to[2], to[6], j, a.y, b.y);
-				put_parts(to[3], to[7], j, a.z, b.z);
+				split_f16(to[0], to[4], j, a.w, b.w);
+				split_f16(to[1], to[5], j, a.x, b.x);
+				split_f16(to[2], to[6], j, a.y, b.y);
+				split_f16(to[3], to[7], j, a.z, b.z);
 			}
 #pragma unroll
 			for (int j = 0; j < PLANES; j++)
-				shared_store(at + j * PLANE, to[j]);
+				shared_store(at + j * PLANE_BYTES, to[j]);
 		}
 	}
 }
 
 template <int DTYPE>
-HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
+HZ_DEVICE void load_pixels(const hzi_quat_conv8 &p, memory &s, int rank)
 {
-	const int tiles = gridDim.x / HZI_QC_CLUSTER;
-	step at = {(int)blockIdx.x / HZI_QC_CLUSTER, 0, 0}, ahead = at;
+	const int tiles = gridDim.x / HZI_CONV8_CLUSTER;
+	step at = {(int)blockIdx.x / HZI_CONV8_CLUSTER, 0, 0}, ahead = at;
 	ring_position<STEPS> ring, ring_ahead;
 	int e = EXPONENT_MAX;
 
 	for (int t = at.t; t < p.tiles && t <= at.t + tiles; t += tiles)
-		prefetch_lines<DTYPE, CONVERTERS>(p, tile_of(p, t, rank));
+		prefetch_inputs<DTYPE, CONVERTERS>(p, tile_of(p, t, rank));
 	if (at.t < p.tiles)
-		begin_step<DTYPE>(p, s, ahead, ring_ahead, rank);
+		start_step<DTYPE>(p, s, ahead, ring_ahead, rank);
 #pragma unroll 1
 	for (; at.t < p.tiles; at.next(p)) {
 		const bool raw = at.g < p.groups;
-		const int lines = p.group[raw ? at.g : at.g - p.groups].lines;
+		const int inputs = p.group[raw ? at.g : at.g - p.groups].inputs;
 
 		ahead.next(p);
 		ring_ahead.next();
 		if (ahead.t < p.tiles) {
-			begin_step<DTYPE>(p, s, ahead, ring_ahead, rank);
+			start_step<DTYPE>(p, s, ahead, ring_ahead, rank);
 			cp_async_wait<1>();
 		} else {
 			cp_async_wait<0>();
 		}
 		__syncwarp();
 		if (at.g == p.groups && at.k == 0 && at.t + 2 * tiles < p.tiles)
-			prefetch_lines<DTYPE, CONVERTERS>(p, tile_of(p, at.t + 2 * tiles, rank));
+			prefetch_inputs<DTYPE, CONVERTERS>(p, tile_of(p, at.t + 2 * tiles, rank));
 		if (at.g == 0 && at.k == 0)
 			e = EXPONENT_MAX;
 		if (raw)
-			e = next_exponent(e, largest_of_step(s, ring.at, lines));
+			e = next_exponent(e, absmax_of_step(s, ring.at, inputs));
 
 		const float by = power_of_two(e), by_xyz = p.x.q.conj ? -by : by;
 
 		if (raw)
-			make_planes<true>(shared_address(s.x[ring.at]), lines, by, by_xyz);
+			convert_inputs<true>(shared_address(s.x[ring.at]), inputs, by, by_xyz);
 		else
-			make_planes<false>(shared_address(s.x[ring.at]), lines, by, by_xyz);
+			convert_inputs<false>(shared_address(s.x[ring.at]), inputs, by, by_xyz);
 		if (threadIdx.x == 0)
 			s.exponent[ring.at] = e;
-		/* The matrix units are to see it. */
+		/* Makes the planes visible to wgmma. */
 		fence_proxy_async();
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
@@ -288,25 +290,28 @@ HZ_DEVICE void load_pixels(const hzi_quat_conv &p, memory &s, int rank)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* A place of lines of 32 bytes of k, with the swizzle of that size. */
-HZ_DEVICE uint64_t weights_place(uint32_t address)
+/* Matrix descriptor of rows of 32 bytes of k, 32-byte swizzle */
+HZ_DEVICE uint64_t weights_desc(uint32_t address)
 {
 	return (uint64_t)((address & 0x3ffff) >> 4) | 1ull << 16 | 16ull << 32 | 3ull << 62;
 }
 
-/* One of 16 bytes of k behind each other, by eights of pixels and of k. */
-HZ_DEVICE uint64_t pixels_place(uint32_t address, int eight_bytes)
+/*
+ * Matrix descriptor without swizzle, 16 bytes of k in each row. stride_bytes: from 8 pixels to the
+ * next 8
+ */
+HZ_DEVICE uint64_t pixels_desc(uint32_t address, int stride_bytes)
 {
-	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(EIGHTH >> 4) << 16 |
-	       (uint64_t)(eight_bytes >> 4) << 32;
+	return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(CHUNK_BYTES >> 4) << 16 |
+	       (uint64_t)(stride_bytes >> 4) << 32;
 }
 
-/* Adds up to three taps' products to one sum. */
-HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, float (&acc)[SUMS],
-			      ring_position<STAGES> &ring, uint32_t x, int eight_bytes)
+/* Adds the products of up to CHAIN taps to one accumulator. */
+HZ_DEVICE void multiply_chain(const hzi_quat_conv8_tap *at, int taps, memory &s, float (&acc)[ACC],
+			      ring_position<STAGES> &ring, uint32_t x, int stride_bytes)
 {
 	const int lane = threadIdx.x % 32;
-	float sums[SUMS];
+	float sums[ACC];
 	ring_position<STAGES> done = ring;
 
 #pragma unroll
@@ -314,15 +319,15 @@ HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, 
 		if (u >= taps)
 			break;
 
-		const uint64_t a = weights_place(shared_address(s.w[ring.at][0]));
-		const uint64_t b = pixels_place(x + at[u].line * 16, eight_bytes);
+		const uint64_t a = weights_desc(shared_address(s.w[ring.at][0]));
+		const uint64_t b = pixels_desc(x + at[u].input * 16, stride_bytes);
 
 		mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 		wgmma_keep(sums);
 		wgmma_fence();
-		/* The least first */
-		wgmma<false>(sums, a + WEIGHTS / 16, b, u);
-		wgmma<false>(sums, a, b + PLANES / 2 * PLANE / 16, 1);
+		/* Smallest products first */
+		wgmma<false>(sums, a + WEIGHTS_BYTES / 16, b, u);
+		wgmma<false>(sums, a, b + PLANES / 2 * PLANE_BYTES / 16, 1);
 		wgmma<false>(sums, a, b, 1);
 		ring.next();
 	}
@@ -337,57 +342,53 @@ HZ_DEVICE void multiply_chain(const hzi_quat_conv_tap *at, int taps, memory &s, 
 		done.next();
 	}
 #pragma unroll
-	for (int i = 0; i < SUMS; i++)
+	for (int i = 0; i < ACC; i++)
 		acc[i] += sums[i];
 }
 
-/* A warpgroup that multiplies: 80 pixels. */
-template <int DTYPE, int KIND>
-HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
+/* A multiplying warpgroup: 80 pixels */
+template <int DTYPE, int EPILOGUE>
+HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 {
 	const int lane = threadIdx.x % 32;
-	float acc[4][SUMS];
+	float acc[4][ACC];
 	ring_position<STAGES> ring;
 	ring_position<STEPS> x_ring;
 	bool begun = false;
 
 	/*
-	 * One multiplies while the other adds up or stores. It is a chain ahead: the ring has room
-	 * for two.
+	 * Warpgroup 0 is one chain ahead, so that one multiplies while the other adds up or stores;
+	 * the ring holds two chains.
 	 */
 	if (group == 1)
 		bar_sync(4, 256);
-	for (int t = blockIdx.x / HZI_QC_CLUSTER; t < p.tiles; t += gridDim.x / HZI_QC_CLUSTER) {
+	for (int t = blockIdx.x / HZI_CONV8_CLUSTER; t < p.tiles; t += gridDim.x /
+	     HZI_CONV8_CLUSTER) {
 		const tile o = tile_of(p, t, rank);
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
-		int e = EXPONENT_MAX, next;
+		int e = EXPONENT_MAX;
 
-		find_places(p, s.to[group], s.pre[group], o, group);
+		find_outputs(p, s.to[group], s.pre[group], o, group);
 #pragma unroll
-		for (int i = 0; i < 4 * SUMS; i++)
-			acc[i / SUMS][i % SUMS] = 0;
+		for (int i = 0; i < 4 * ACC; i++)
+			acc[i / ACC][i % ACC] = 0;
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups;
-			const hzi_quat_conv_group &f = p.group[g - phase * p.groups];
-			const int eight_bytes = 16 * (p.flat ? 8 : f.pitch);
+			const hzi_quat_conv8_group &f = p.group[g - phase * p.groups];
+			const int stride_bytes = 16 * (p.flat ? 8 : f.pitch);
 
 			if (g == p.groups) {
-				transform(acc);
-				scale_sums(acc, 0.25f);
+				hadamard(acc);
+				scale_acc(acc, 0.25f);
 			}
 #pragma unroll 1
-			for (int k = 0; k < p.x.channels; k += IN) {
+			for (int k = 0; k < p.x.channels; k += TILE_K) {
 				const uint32_t x = shared_address(s.x[x_ring.at]) +
-						   group * (PIXELS / 8) * eight_bytes;
+						   group * (PIXELS / 8) * stride_bytes;
 
-				mbarrier_wait(shared_address(&s.x_full[x_ring.at]), x_ring.parity);
-				/* One lane reads, which then says that it has done so. */
-				next = lane == 0 ? s.exponent[x_ring.at] : 0;
-				next = __shfl_sync(~0u, next, 0);
-				if (next != e && (g | k))
-					scale_sums(acc, rescale(e, next));
-				e = next;
+				wait_inputs(s.x_full[x_ring.at], x_ring.parity,
+					    s.exponent[x_ring.at], e, !(g | k), acc);
 #pragma unroll 1
 				for (int i = 0; i < f.taps; i += CHAIN) {
 #pragma unroll
@@ -395,8 +396,8 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 						multiply_chain(
 							&p.at[f.tap + i], min(CHAIN, f.taps - i), s,
 							acc[sum], ring,
-							x + right_plane(phase, sum) * PLANE,
-							eight_bytes);
+							x + right_plane(phase, sum) * PLANE_BYTES,
+							stride_bytes);
 						if (sum == 0 && group == 0 && !begun)
 							bar_arrive(4, 256);
 					}
@@ -407,16 +408,12 @@ HZ_DEVICE void multiply(const hzi_quat_conv &p, memory &s, int rank, int group)
 				x_ring.next();
 			}
 		}
-		transform(acc);
-		/* Other threads of the warpgroup found the places, and find the next ones. */
-		bar_sync(2 + group, 128);
-		store<KIND, DTYPE>(p, s.to[group], s.pre[group], acc, row, power_of_two(-e));
-		bar_sync(2 + group, 128);
+		finish_tile<EPILOGUE, DTYPE>(p, s.to[group], s.pre[group], acc, row, e, group);
 	}
 }
 
-template <int DTYPE, int KIND>
-HZ_DEVICE void kernel(const hzi_quat_conv &p)
+template <int DTYPE, int EPILOGUE>
+HZ_DEVICE void kernel(const hzi_quat_conv8 &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -430,7 +427,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 			load_weights(p, s, rank);
 	} else {
 		setmaxnreg_inc<224>();
-		multiply<DTYPE, KIND>(p, s, rank, group - 1);
+		multiply<DTYPE, EPILOGUE>(p, s, rank, group - 1);
 	}
 	cluster_end();
 }
@@ -438,10 +435,10 @@ HZ_DEVICE void kernel(const hzi_quat_conv &p)
 #endif
 
 #define CONV(name, dtype, kind) \
-	extern "C" __global__ __launch_bounds__(HZI_QS_THREADS, 1) void \
-	name(const __grid_constant__ hzi_quat_conv p) \
+	extern "C" __global__ __launch_bounds__(HZI_CONV8_SPLIT_THREADS, 1) void \
+	name(const __grid_constant__ hzi_quat_conv8 p) \
 	HZ_HOPPER_BODY((kernel<dtype, kind>(p)))
-CONV(quat_conv_split_f32, HZ_F32, HZI_QC_PLAIN)
-CONV(quat_conv_split_usual_f32, HZ_F32, HZI_QC_USUAL)
-CONV(quat_conv_split_finish_f32, HZ_F32, HZI_QC_ANY)
-CONV(quat_conv_split_any, HZI_QC_OTHERS, HZI_QC_ANY)
+CONV(quat_conv_implicit_gemm8_f32x3, HZ_F32, HZI_CONV_EPILOGUE_NONE)
+CONV(quat_conv_implicit_gemm8_bias_act_f32x3, HZ_F32, HZI_CONV_EPILOGUE_BIAS_ACT)
+CONV(quat_conv_implicit_gemm8_full_epilogue_f32x3, HZ_F32, HZI_CONV_EPILOGUE_FULL)
+CONV(quat_conv_implicit_gemm8_strided_f32x3, HZI_CONV_ANY_DTYPE, HZI_CONV_EPILOGUE_FULL)

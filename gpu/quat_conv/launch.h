@@ -1,5 +1,5 @@
 /*
- * launch.h - convolutions of quaternions: what their launchers share
+ * launch.h - routes of quaternion convolutions on a GPU, and what their launchers share
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -48,7 +48,7 @@ size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx
 						    const void *args);
 int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args);
 
-/* has_copy: taps have become channels */
+/* has_copy: the route works on a copy of x in which taps are channels. */
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args);
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
 				     const struct hzi_quat_wgrad_step *a, bool *has_copy);
@@ -60,57 +60,57 @@ double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a);
 size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args);
 
-/* ---- Geometry, arrays as kernels take them (common.c) ---------------------------------------- */
+/* ---- Geometry; arrays in the form of kernels (common.c) -------------------------------------- */
 
 /*
- * Inputs whose places in dimension d are equal modulo the step are a phase. Returns the first
- * element that tap t sees of its phase; *rest: which phase.
+ * Inputs whose coordinates in dimension d are equal modulo the stride are a phase. Returns the
+ * index in its phase of the input that tap t reads for output 0; *phase: which phase.
  */
 int64_t hzi_quat_conv_phase_of(const struct hzi_quat_patch_step *x, int d, int64_t t,
-			       int64_t *rest);
+			       int64_t *phase);
 
 /*
- * The pitch of dimension d, padded so that no window reaches from one line of the dimension ahead
- * into the next, where these are concatenated.
+ * Pitch of dimension d where its copies are concatenated, padded so that no window reaches from one
+ * copy into the next.
  */
 int64_t hzi_quat_conv_padded_pitch(const struct hzi_quat_patch_step *x, int d);
 
-/* Whether sizes are at most 2^30, steps and offsets within 16 bits, and taps few enough. */
+/* Whether sizes are at most 2^30, strides and offsets fit 16 bits, and taps are few enough. */
 bool hzi_quat_conv_sizes_fit(const struct hzi_quat_patch_step *x);
 
-/* The same, and images and all channels at most 2^30: depthwise.c, grouped.c */
+/* The same, and images and the channels of all groups are at most 2^30: depthwise.c, grouped.c */
 bool hzi_quat_conv_direct_fits(const struct hzi_quat_patch_step *x, int64_t images, int64_t outs);
 
-/* true: channels are contiguous quaternions of 16 bits, and pixels are 16-byte aligned. */
-bool hzi_quat_conv_side_of(struct hzi_quat_conv_side *s, const struct hzi_quat_array *a,
-			   int64_t channels, int conj);
+/* true: channels are contiguous quaternions, and pixels of 16 bits are 16-byte aligned pairs. */
+bool hzi_quat_conv_array_of(struct hzi_quat_conv_array *s, const struct hzi_quat_array *a,
+			    int64_t channels, int conj);
 
-/* The output of all groups: rows are channels; whole if pixels are, too */
+/* The output of all groups: rows are channels; whole if pixels have aligned strides, too */
 struct hzi_quat_out hzi_quat_conv_out_of(const struct hzi_quat_conv_step *a);
 
-/* One side of a convolution: columns are channels; the strides of images and dimensions apart */
+/* A matrix whose columns are channels; *stride gets the strides of images and dimensions. */
 struct hzi_quat_matrix hzi_quat_conv_pixels_of(const struct hzi_quat_array *a, int conj,
 					       int64_t *stride);
 
-struct hzi_quat_few_sight hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
-						  int64_t images, int64_t outs, int conj);
+struct hzi_quat_conv_window hzi_quat_conv_window_of(const struct hzi_quat_patch_step *x,
+						    int64_t images, int64_t outs, int conj);
 
 /* The parameters that depthwise.c and grouped.c share */
-struct hzi_quat_few hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a);
+struct hzi_quat_conv_direct hzi_quat_conv_direct_of(const struct hzi_quat_conv_step *a);
 
-/* sum = the sum of its parts, in their order */
-struct hzi_quat_few_sum;
+/* Adds up partial sums. */
+struct hzi_quat_wgrad_sum;
 
-int hzi_cuda_quat_conv_sum_parts(struct hz_context *ctx, const char *op,
-				 const struct hzi_quat_few_sum *sum);
+int hzi_cuda_quat_conv_reduce(struct hz_context *ctx, const char *op,
+			      const struct hzi_quat_wgrad_sum *sum);
 
-/* ---- Taps as channels (taps_to_channels.c) --------------------------------------------------- */
+/* ---- Copies of x with taps as channels (taps_to_channels.c) ---------------------------------- */
 
 struct hzi_quat_conv_copy;
 
 /*
- * Expected us of a channel, for each tap and for each phase. Channels are taken by `unit`. set:
- * fewer taps of a phase take as long as so many; 0: they do not.
+ * Expected us of a channel for each tap and for each phase (grid). Channels are padded to `unit`.
+ * set: the taps of a phase take as long as the next multiple of this; 0: each counts.
  */
 struct hzi_quat_conv_copy_costs {
 	double tap, grid;
@@ -118,14 +118,14 @@ struct hzi_quat_conv_copy_costs {
 };
 
 /*
- * The bytes of a copy of x in which some taps are channels, and the convolution of that copy,
- * inner, whose x.data is to be set; 0: the copy does not pay.
+ * The bytes of a copy *f of x in which some taps are channels, and the convolution *inner of that
+ * copy; the caller sets inner->x.data. 0: the copy does not pay.
  */
 size_t hzi_quat_conv_copy_plan(const struct hzi_quat_patch_step *x, int64_t images,
 			       const struct hzi_quat_conv_copy_costs *costs,
 			       struct hzi_quat_conv_copy *f, struct hzi_quat_patch_step *inner);
 
-/* Makes inner x again, where no kernel supports the copy. false: it was x already. */
+/* Makes *inner x again, where no kernel supports the copy. false: it was x already. */
 bool hzi_quat_conv_copy_drop(const struct hzi_quat_patch_step *x, struct hzi_quat_patch_step *inner,
 			     size_t *bytes);
 

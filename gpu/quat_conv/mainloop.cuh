@@ -1,19 +1,19 @@
 /*
- * mainloop.cuh - tiles of quaternion convolutions, their sums and what becomes of these
+ * mainloop.cuh - tiles, accumulators and epilogue of the kernels by 8 real products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_CONV_SUMS_CUH
-#define HZI_QUAT_CONV_SUMS_CUH
+#ifndef HZI_GPU_QUAT_CONV_MAINLOOP_CUH
+#define HZI_GPU_QUAT_CONV_MAINLOOP_CUH
 
 #include "gpu/quat_conv/implicit_gemm8.cuh"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_f16.cuh"
 
-#define PIXELS (HZI_QC_PIXELS / 2)	/* of a warpgroup */
-#define SUMS (PIXELS / 2)
+#define PIXELS (HZI_CONV8_TILE_N / 2)	/* of a warpgroup */
+#define ACC (PIXELS / 2)
 
-/* Barriers of a block's memory; its number in the cluster. The kernel ahead has ended. */
+/* Initialises the barriers and waits for the cluster and the previous kernel; returns the rank. */
 template <int CONVERTERS, typename MEMORY>
 HZ_DEVICE uint32_t begin_block(MEMORY &s)
 {
@@ -24,7 +24,7 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < stages; i++) {
 			mbarrier_init(shared_address(&s.full[i]), 1);
-			mbarrier_init(shared_address(&s.empty[i]), 8 * HZI_QC_CLUSTER);
+			mbarrier_init(shared_address(&s.empty[i]), 8 * HZI_CONV8_CLUSTER);
 		}
 		for (int i = 0; i < steps; i++) {
 			mbarrier_init(shared_address(&s.x_full[i]), CONVERTERS);
@@ -36,84 +36,84 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 	return rank;
 }
 
-/* A cluster's tiles are two neighbours of the same channels; a last one may be beyond all rows. */
-HZ_DEVICE tile tile_of(const hzi_quat_conv &p, int t, int rank)
+/* Tile t of a cluster: two neighbours of the same channels; the last may be beyond all rows. */
+HZ_DEVICE tile tile_of(const hzi_quat_conv8 &p, int t, int rank)
 {
-	const int per = p.flat ? HZI_QC_PIXELS : HZI_QC_ROWS;
+	const int per = p.flat ? HZI_CONV8_TILE_N : HZI_CONV8_TILE_ROWS;
 	const int along = (p.all_rows + per - 1) / per;
 	const int i = 2 * (t % p.pairs) + rank, strip = i / along;
 	tile r;
 
-	r.channel = t / p.pairs * HZI_QC_OUT;
+	r.channel = t / p.pairs * HZI_CONV8_TILE_M;
 	r.row = strip < p.strips ? i % along * per : p.all_rows;
 	r.col = 8 * strip;
 	return r;
 }
 
-/* What left planes are for sums 0 to 3 in either phase; in phase 0 of w, y, x and z: transform() */
+/* Planes of the left factor of accumulators 0 to 3; phase 0 has w, y, x, z: see hadamard(). */
 HZ_DEVICE int left_plane(int phase, int sum)
 {
 	return phase ? sum : 0x6754 >> 4 * sum & 7;
 }
 
-/* And what right ones: of those that lie in shared memory */
+/* Planes of the right factor, in shared memory */
 HZ_DEVICE int right_plane(int phase, int sum)
 {
 	return phase ? sum : 0x1230 >> 4 * sum & 3;
 }
 
-HZ_DEVICE void scale_sums(float (&acc)[4][SUMS], float by)
+HZ_DEVICE void scale_acc(float (&acc)[4][ACC], float by)
 {
 #pragma unroll
-	for (int i = 0; i < 4 * SUMS; i++)
-		acc[i / SUMS][i % SUMS] *= by;
+	for (int i = 0; i < 4 * ACC; i++)
+		acc[i / ACC][i % ACC] *= by;
 }
 
-HZ_DEVICE void keep(float (&acc)[4][SUMS])
+HZ_DEVICE void keep_acc(float (&acc)[4][ACC])
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		wgmma_keep(acc[i]);
 }
 
-/* a + b and a - b, in place: with more ptxas puts sums into memory. */
-HZ_DEVICE void pair_up(float &a, float &b)
+/* a + b and a - b, in place: with another temporary ptxas spills accumulators. */
+HZ_DEVICE void butterfly(float &a, float &b)
 {
 	a += b;
 	b = fmaf(-2, b, a);
 }
 
-/* H times the four sums, the middle ones of which change places: twice, that is 4 times these. */
-HZ_DEVICE void transform(float (&acc)[4][SUMS])
+/* H times the four accumulators, and swaps the middle two; twice: 4 times the accumulators */
+HZ_DEVICE void hadamard(float (&acc)[4][ACC])
 {
 #pragma unroll
-	for (int i = 0; i < SUMS; i++) {
-		pair_up(acc[0][i], acc[1][i]);
-		pair_up(acc[2][i], acc[3][i]);
-		pair_up(acc[0][i], acc[2][i]);
-		pair_up(acc[1][i], acc[3][i]);
+	for (int i = 0; i < ACC; i++) {
+		butterfly(acc[0][i], acc[1][i]);
+		butterfly(acc[2][i], acc[3][i]);
+		butterfly(acc[0][i], acc[2][i]);
+		butterfly(acc[1][i], acc[3][i]);
 	}
 }
 
-/* Where the pixels of a warpgroup go, a thread for each. */
-HZ_DEVICE void find_places(const hzi_quat_conv &p, int64_t *to_of, int64_t *pre_of, const tile &o,
-			   int group)
+/* Offsets of the output pixels of a warpgroup, one for each thread */
+HZ_DEVICE void find_outputs(const hzi_quat_conv8 &p, int64_t *dst_of, int64_t *pre_of,
+			    const tile &o, int group)
 {
 	const int i = threadIdx.x % 128;
 	const int row = o.row + (p.flat ? PIXELS * group + i : PIXELS / 8 * group + i / 8);
 	const int col = p.flat ? 0 : o.col + i % 8;
-	int64_t to = HZI_QC_NOWHERE, pre = 0;
+	int64_t to = HZI_CONV_OUTSIDE, pre = 0;
 	int image, slab, inside;
 
 	if (i >= PIXELS)
 		return;
-	if (slab_of(p, row, image, slab, inside) && inside < p.count[1] && col < p.count[2]) {
+	if (locate_row(p, row, image, slab, inside) && inside < p.count[1] && col < p.count[2]) {
 		to = image * p.c_stride[0] + slab * p.c_stride[1] + inside * p.c_stride[2] +
 		     col * p.c_stride[3];
 		pre = image * p.pre_stride[0] + slab * p.pre_stride[1] +
 		      inside * p.pre_stride[2] + col * p.pre_stride[3];
 	}
-	to_of[i] = to;
+	dst_of[i] = to;
 	pre_of[i] = pre;
 }
 
@@ -139,8 +139,8 @@ HZ_DEVICE float leaky(float v, float slope)
 	return v < 0 ? slope * v : v;
 }
 
-/* Not before what stands ahead: all places at once would not leave registers enough. */
-HZ_DEVICE longlong2 places_at(const int64_t *p)
+/* volatile: not before the code above, since all offsets at once would take too many registers */
+HZ_DEVICE longlong2 load_offsets(const int64_t *p)
 {
 	longlong2 v;
 
@@ -164,28 +164,28 @@ HZ_DEVICE void store_if(bool there, float *to, quat q)
 }
 
 template <int DTYPE>
-struct word_of {
+struct element_of {
 	using type = uint16_t;
 };
 
 template <>
-struct word_of<HZ_F32> {
+struct element_of<HZ_F32> {
 	using type = float;
 };
 
-/* Results of DTYPE, or as out says. */
-template <int KIND, int DTYPE>
-HZ_DEVICE void store(const hzi_quat_conv &p, const int64_t *to_of, const int64_t *pre_of,
-		     const float (&acc)[4][SUMS], int row, float scale)
+/* Stores results of DTYPE, or of the dtype of out. */
+template <int EPILOGUE, int DTYPE>
+HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_of, const int64_t *pre_of,
+		     const float (&acc)[4][ACC], int row, float scale)
 {
 	const hzi_quat_out &out = p.out;
-	const int dtype = DTYPE == HZI_QC_OTHERS ? out.c.dtype : DTYPE;
+	const int dtype = DTYPE == HZI_CONV_ANY_DTYPE ? out.c.dtype : DTYPE;
 	const int lane = threadIdx.x % 32;
 	const float slope = out.activation == HZ_ACT_NONE ? 1 :
 			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
-	const int64_t *const places = &to_of[2 * (lane & 3)];
-	longlong2 to = places_at(places);
-	using word = typename word_of<DTYPE>::type;
+	const int64_t *const places = &dst_of[2 * (lane & 3)];
+	longlong2 to = load_offsets(places);
+	using word = typename element_of<DTYPE>::type;
 	word *c[2];
 	float by[2], by_xyz[2];
 	quat bias[2];
@@ -197,28 +197,29 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const int64_t *to_of, const int64_t
 		by[h] = r < out.m ? scale * p.weight_scales[r] : 0;
 		by_xyz[h] = flipped(by[h], p.flip);
 		c[h] = (word *)out.c.data + r * out.c.row;
-		bias[h] = KIND == HZI_QC_USUAL && r < out.m ? bias_of(out, r) : quat{};
+		bias[h] = EPILOGUE == HZI_CONV_EPILOGUE_BIAS_ACT && r < out.m ? bias_of(out,
+										    r) : quat{};
 	}
 #pragma unroll
-	for (int j = 0; j < SUMS / 4; j++) {
-		const longlong2 next = j + 1 < SUMS / 4 ? places_at(places + 8 * (j + 1)) : to;
+	for (int j = 0; j < ACC / 4; j++) {
+		const longlong2 next = j + 1 < ACC / 4 ? load_offsets(places + 8 * (j + 1)) : to;
 
 #pragma unroll
 		for (int i = 4 * j; i < 4 * j + 4; i++) {
 			const int h = i % 4 / 2, e = i % 2;
 			const int64_t begin = e ? to.y : to.x;
-			const bool there = is_somewhere(begin) && row + 8 * h < out.m;
+			const bool there = is_inside(begin) && row + 8 * h < out.m;
 			quat q = {by[h] * acc[0][i], by_xyz[h] * acc[2][i], by_xyz[h] * acc[1][i],
 				  by_xyz[h] * acc[3][i]};
 
-			if (KIND == HZI_QC_ANY) {
+			if (EPILOGUE == HZI_CONV_EPILOGUE_FULL) {
 				if (there)
 					quat_finish_row(out, begin,
 							pre_of[8 * j + 2 * (lane & 3) + e],
 							row + 8 * h, q);
 				continue;
 			}
-			if (KIND == HZI_QC_USUAL)
+			if (EPILOGUE == HZI_CONV_EPILOGUE_BIAS_ACT)
 				q = {leaky(q.w + bias[h].w, slope), leaky(q.x + bias[h].x, slope),
 				     leaky(q.y + bias[h].y, slope), leaky(q.z + bias[h].z, slope)};
 			if constexpr (DTYPE == HZ_F32)
@@ -228,6 +229,36 @@ HZ_DEVICE void store(const hzi_quat_conv &p, const int64_t *to_of, const int64_t
 		}
 		to = next;
 	}
+}
+
+/*
+ * Waits for the planes of a step. Rescales the accumulators to their scale, of the given exponent,
+ * unless they are empty; e: the exponent of the accumulators.
+ */
+HZ_DEVICE void wait_inputs(uint64_t &full, uint32_t parity, const int &exponent, int &e, bool empty,
+			   float (&acc)[4][ACC])
+{
+	int next;
+
+	mbarrier_wait(shared_address(&full), parity);
+	/* Read by the lane that will arrive at x_empty. */
+	next = threadIdx.x % 32 == 0 ? exponent : 0;
+	next = __shfl_sync(~0u, next, 0);
+	if (next != e && !empty)
+		scale_acc(acc, rescale(e, next));
+	e = next;
+}
+
+/* From the accumulators of phase 1 to C; to, pre: the offsets of find_outputs() */
+template <int EPILOGUE, int DTYPE>
+HZ_DEVICE void finish_tile(const hzi_quat_conv8 &p, const int64_t *to, const int64_t *pre,
+			   float (&acc)[4][ACC], int row, int e, int group)
+{
+	hadamard(acc);
+	/* Offsets were computed by other threads of the warpgroup, and soon are again. */
+	bar_sync(2 + group, 128);
+	store<EPILOGUE, DTYPE>(p, to, pre, acc, row, power_of_two(-e));
+	bar_sync(2 + group, 128);
 }
 
 #endif

@@ -3,12 +3,12 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ * C and nvcc read it: fixed-width types only, the same layout for both.
  *
  * The three dimensions of an array are slabs, rows and columns. Along rows and columns, inputs with
- * equal coordinates modulo the step are a phase ("grid" in the kernels), in which the inputs of
- * neighbouring outputs are neighbours. The taps that read one phase are a group, or several groups
- * where they are too far apart for one block of the phase in shared memory.
+ * equal coordinates modulo the stride are a phase, in which the inputs of neighbouring outputs are
+ * neighbours. The taps that read one phase are a tap group, or several groups where they are too
+ * far apart for shared memory to hold the inputs of all of them.
  */
 #ifndef HZI_GPU_QUAT_CONV_H
 #define HZI_GPU_QUAT_CONV_H
@@ -18,82 +18,80 @@
 #include "gpu/qgemm/qgemm.h"
 #include "gpu/quat_gemm/quat_gemm.h"
 
-#define HZI_QC_OUT 64		/* output channels of a tile */
-#define HZI_QC_PIXELS 160	/* pixels of a tile: columns of the products */
-#define HZI_QC_ROWS 20		/* rows of 8 pixels of a tile */
-#define HZI_QC_IN 32		/* input channels of a step */
+/* The tile of a block, a product of TILE_M output channels by TILE_N pixels */
+#define HZI_CONV8_TILE_M 64
+#define HZI_CONV8_TILE_N 160
+#define HZI_CONV8_TILE_ROWS 20		/* TILE_N pixels are so many rows of 8 */
+#define HZI_CONV8_TILE_K 32		/* input channels of a step */
 /* Most input pixels of a step: 22 rows of 12, without bank conflicts */
-#define HZI_QC_LINES 268
-#define HZI_QC_STAGES 5		/* of the ring of weights */
-#define HZI_QC_CLUSTER 2	/* tiles that share weights */
-#define HZI_QC_THREADS 512
-#define HZI_QC_CONVERTERS 7	/* warps that convert pixels to planes; an eighth loads weights */
-#define HZI_QC_GROUPS 64
-#define HZI_QC_TAPS 128
+#define HZI_CONV8_INPUTS 268
+#define HZI_CONV8_STAGES 5		/* of the ring of weights */
+#define HZI_CONV8_CLUSTER 2		/* tiles that share weights */
+#define HZI_CONV8_THREADS 512
+#define HZI_CONV8_CONVERTERS 7	/* warps that make f16 planes; the eighth loads weights */
+#define HZI_CONV8_TAP_GROUPS 64
+#define HZI_CONV_TAPS_MAX 128
+/* Bytes of dynamic shared memory, alignment included */
+#define HZI_CONV8_SHARED_BYTES (224 * 1024)
 
-/* Bytes of shared memory, with alignment */
-#define HZI_QC_BYTES (224 * 1024)
+/* f32 in split precision: implicit_gemm8_f32x3.cu */
+#define HZI_CONV8_SPLIT_TILE_K 16
+#define HZI_CONV8_SPLIT_INPUTS 244
+#define HZI_CONV8_SPLIT_STAGES 9
+#define HZI_CONV8_SPLIT_THREADS 384
+#define HZI_CONV8_SPLIT_CONVERTERS 3
+#define HZI_CONV8_SPLIT_SHARED_BYTES (227 * 1024)
 
-/* Split precision: gpu/quat_conv/implicit_gemm8_f32x3.cu */
-#define HZI_QS_IN 16
-#define HZI_QS_LINES 244
-#define HZI_QS_STAGES 9
-#define HZI_QS_THREADS 384
-#define HZI_QS_CONVERTERS 3
-#define HZI_QS_BYTES (227 * 1024)
-
-/* Epilogues; the kernels of a dtype are in this order. */
-enum hzi_quat_conv_kind {
-	HZI_QC_PLAIN,			/* contiguous quaternions of the dtype of x */
-	HZI_QC_USUAL,			/* the same with bias, and ReLU or leaky ReLU */
-	HZI_QC_ANY
+/* Epilogues. The kernels of a dtype are in this order. */
+enum hzi_quat_conv_epilogue {
+	HZI_CONV_EPILOGUE_NONE,		/* y: contiguous quaternions of the dtype of x */
+	HZI_CONV_EPILOGUE_BIAS_ACT,	/* the same with bias, and ReLU or leaky ReLU */
+	HZI_CONV_EPILOGUE_FULL		/* any layout, dtype and activation; pre */
 };
 
-struct hzi_quat_conv_group {
+struct hzi_quat_conv8_group {
 	int16_t tap, taps;		/* the first, the number of them */
 	int16_t slab;			/* output slab u reads input slab slab_step * u + slab */
-	int16_t row_rest, col_rest;
+	int16_t row_phase, col_phase;
 	int16_t pad_;
 	int32_t row, col;		/* first of the phase that output row and column 0 read */
-	int32_t pitch, lines;		/* pixels of a row; of all rows */
+	int32_t pitch, inputs;		/* input pixels of a row; of all rows */
 };
 
-struct hzi_quat_conv_tap {
+struct hzi_quat_conv8_tap {
 	int16_t number;			/* index among the weights */
-	int16_t line;			/* of the pixel that the tile's first pixel reads */
+	int16_t input;			/* index of the input that the tile's first pixel reads */
 };
 
 /* Pixels of an array */
-struct hzi_quat_conv_side {
+struct hzi_quat_conv_array {
 	struct hzi_quat_matrix q;	/* col: the stride of channels */
 	int64_t stride[4];		/* of images and the dimensions */
 	int32_t channels;
 	int32_t pad_;
 };
 
-struct hzi_quat_conv {
-	struct hzi_tensor_map weights;	/* planes, one after the other */
-	struct hzi_quat_out out;	/* rows are channels; c.data that of image 0, place 0 */
-	struct hzi_quat_conv_side x;
+struct hzi_quat_conv8 {
+	struct hzi_tensor_map weights;	/* all planes */
+	struct hzi_quat_out out;	/* rows are channels; c.data: pixel 0 of image 0 */
+	struct hzi_quat_conv_array x;
 	const float *weight_scales;	/* inverse scales of rows */
 	int64_t c_stride[4], pre_stride[4];	/* of images and the dimensions */
 	int32_t images, size[3], count[3];	/* size of x; of C */
 	int32_t slab_step, row_step, col_step;
 	int32_t plane_lines;		/* lines of a plane of weights */
 	int32_t groups;
-	/*
-	 * Rows of all slabs, each padded so that no window reaches into the next slab
-	 */
+	/* Rows of a slab, padded so that no window reaches into the next slab; of all slabs */
 	int32_t virtual_rows, all_rows;
-	int32_t flat;			/* one column: the pixels of a tile are rows */
+	int32_t flat;			/* there is one column: the pixels of a tile are rows */
 	/* Strips of 8 columns; pairs of tiles of a strip; pairs times tiles of channels */
 	int32_t strips, pairs, tiles;
-	uint32_t flip;			/* 0x80000000: negate x, y and z of sums */
+	uint32_t flip;			/* 0x80000000: negate x, y and z of results */
 	int32_t tap_step;		/* stride of taps along k of the weights */
-	struct hzi_quat_conv_group group[HZI_QC_GROUPS];
-	struct hzi_quat_conv_tap at[HZI_QC_TAPS];
+	struct hzi_quat_conv8_group group[HZI_CONV8_TAP_GROUPS];
+	struct hzi_quat_conv8_tap at[HZI_CONV_TAPS_MAX];
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv) == 3072, "the same layout for C and CUDA");
+HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv8) == 3072, "the same layout for C and CUDA");
 
 #endif

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Tensor cores multiply 16, 32 or 64 channels at a time; most of that would be padding for the
- * three channels of a first layer. So x is copied: each pixel of the copy has as channels all that
- * the taps along the last dimension read, or along the last two or all three (im2col of some
+ * Tensor cores multiply 16, 32 or 64 channels at a time; for the three channels of a first layer
+ * most of that would be padding. Here x is copied: each pixel of the copy has as channels what all
+ * taps along the last dimension read, or along the last two or all three (im2col of some
  * dimensions). The weights have this order already.
  */
 #include <config.h>
@@ -145,7 +145,7 @@ int hzi_quat_conv_copy_run(struct hz_context *ctx, const char *op, struct hzi_qu
 {
 	const int64_t rows = f->images * f->count[0] * f->count[1];
 	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
-	/* A thread computes its tap once for several lines. */
+	/* A thread computes its tap once for several rows. */
 	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
 	const struct hzi_launch l = {
 		.grid = {(unsigned)columns, (unsigned)min_of(rows, most > 1 ? most : 1)},

@@ -1,10 +1,10 @@
 /*
- * wgrad16.cuh - tiles of gradients of weights by sixteen products, and their results
+ * wgrad16.cuh - tiles of the gradient of weights by 16 real products, and their results
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_QUAT_DIRECT_WEIGHTS_CUH
-#define HZI_QUAT_DIRECT_WEIGHTS_CUH
+#ifndef HZI_GPU_QUAT_CONV_WGRAD16_CUH
+#define HZI_GPU_QUAT_CONV_WGRAD16_CUH
 
 #include "gpu/quat_conv/gemm16.cuh"
 #include "gpu/device/cluster.cuh"
@@ -12,33 +12,34 @@
 #include "gpu/device/pdl.cuh"
 #include "gpu/device/shared.cuh"
 
-#define COLUMNS_MOST HZI_QX_COLUMNS_WIDE
-/* A warpgroup's sums in shared memory at the end: 64 rows of so many floats */
-#define SUM_ROW (64 * HZI_QX_COLUMNS + 4)
+#define COLUMNS_MAX HZI_WGRAD16_COLUMNS_N512
+/* Pitch of a warpgroup's 64 rows of accumulators in shared memory, floats */
+#define ACC_PITCH (64 * HZI_WGRAD16_COLUMNS + 4)
 
-template <bool WIDE>
+template <bool N512>
 struct shape {
-	static constexpr int rows = WIDE ? HZI_QX_ROWS_WIDE : HZI_QX_ROWS;
-	static constexpr int columns = WIDE ? HZI_QX_COLUMNS_WIDE : HZI_QX_COLUMNS;
-	static constexpr int stages = WIDE ? HZI_QX_STAGES_WIDE : HZI_QX_STAGES;
+	static constexpr int rows = N512 ? HZI_WGRAD16_ROWS_N512 : HZI_WGRAD16_ROWS;
+	static constexpr int columns = N512 ? HZI_WGRAD16_COLUMNS_N512 : HZI_WGRAD16_COLUMNS;
+	static constexpr int stages = N512 ? HZI_WGRAD16_STAGES_N512 : HZI_WGRAD16_STAGES;
 };
 
-/* Where a box of big begins, but for that of pixels: column and places of a tap */
-struct place {
+/* A unit of columns: its first component, the offsets of its tap in pixels, its first channel */
+struct tap_columns {
 	int column, at[3], tap, channel;
 };
 
-/* What a block does. */
+/* The tile and the split of a block */
 struct work {
-	int row, set, first, units;	/* row: the first of components; units of columns */
-	int begin, end;			/* boxes of pixels */
+	int row, set;			/* row: the first component */
+	int first, units;		/* units of columns */
+	int begin, end;			/* TMA tiles of pixels */
 	int split;
 
-	__device__ __forceinline__ work(const hzi_quat_direct_weights &p, int rows)
+	__device__ __forceinline__ work(const hzi_quat_wgrad16 &p, int rows)
 	{
 		int i = blockIdx.x;
 
-		row = i % p.tiles_m * rows * HZI_QD_UNIT, i /= p.tiles_m;
+		row = i % p.tiles_m * rows * HZI_GEMM16_UNIT, i /= p.tiles_m;
 		first = i % p.tiles_n, i /= p.tiles_n;
 		set = i % p.sets, split = i / p.sets;
 
@@ -51,11 +52,11 @@ struct work {
 	}
 };
 
-/* Of a unit of columns, by a thread each; before all threads meet */
-HZ_DEVICE void find_columns(const hzi_quat_direct_weights &p, const work &w, place *columns)
+/* Fills columns[], a unit by each thread; __syncthreads() must follow. */
+HZ_DEVICE void find_columns(const hzi_quat_wgrad16 &p, const work &w, tap_columns *columns)
 {
 	const int unit = w.first + threadIdx.x, tap = unit / p.units_of_tap;
-	const int channel = (unit - tap * p.units_of_tap) * (HZI_QD_UNIT / 4);
+	const int channel = (unit - tap * p.units_of_tap) * (HZI_GEMM16_UNIT / 4);
 	const int t2 = tap % p.b.taps[2], outer = tap / p.b.taps[2];
 	const int t1 = outer % p.b.taps[1], t0 = outer / p.b.taps[1];
 
@@ -70,11 +71,11 @@ HZ_DEVICE void find_columns(const hzi_quat_direct_weights &p, const work &w, pla
 }
 
 /*
- * Of stages: one copies, and the warps that multiply, of all blocks, say that they have read; done:
- * all of both warpgroups that do.
+ * full: one thread's copies have landed. empty: the eight multiplying warps of each block of the
+ * cluster have read a stage. done: for multipliers_sync().
  */
 template <int STAGES>
-HZ_DEVICE void ring_init(const hzi_quat_direct_weights &p, uint64_t (&full)[STAGES],
+HZ_DEVICE void ring_init(const hzi_quat_wgrad16 &p, uint64_t (&full)[STAGES],
 			 uint64_t (&empty)[STAGES], uint64_t &done)
 {
 	mbarrier_init(shared_address(&done), 256);
@@ -84,8 +85,8 @@ HZ_DEVICE void ring_init(const hzi_quat_direct_weights &p, uint64_t (&full)[STAG
 	}
 }
 
-/* Blocks have their barriers, and the kernel ahead has ended. */
-HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
+/* All barriers of the cluster are initialised, and the previous kernel has ended (PDL). */
+HZ_DEVICE void begin_blocks(const hzi_quat_wgrad16 &p)
 {
 	pdl_launch_dependents();
 	__syncthreads();
@@ -97,50 +98,50 @@ HZ_DEVICE void blocks_begin(const hzi_quat_direct_weights &p)
 }
 
 /*
- * Both warpgroups that multiply, when nothing is read any more: through different code, which a
- * barrier in shared memory is made for.
+ * Waits until both multiplying warpgroups have read all stages. They may be in different code,
+ * which bar.sync does not allow and an mbarrier does.
  */
-HZ_DEVICE void both_meet(uint64_t &done)
+HZ_DEVICE void multipliers_sync(uint64_t &done)
 {
 	mbarrier_arrive(shared_address(&done));
 	mbarrier_wait(shared_address(&done), 0);
 }
 
-/* One of them */
-HZ_DEVICE void group_meets(int group)
+/* One of these warpgroups */
+HZ_DEVICE void warpgroup_sync(int group)
 {
 	bar_sync(2 + group, 128);
 }
 
-/* Of 4 x 4 products of components, SUM_ROW apart, their quaternion */
+/* The quaternion of 4 x 4 products of components, in rows of ACC_PITCH */
 HZ_DEVICE float4 quaternion_of(const float *sums, bool conj_small, bool conj_big)
 {
-	/* Of component a of the left factor and b of the right one, in component a ^ b */
+	/* The product of components a (left) and b (right) belongs to component a ^ b. */
 	const float sign[4][4] = {{1, 1, 1, 1}, {1, -1, 1, -1}, {1, -1, -1, 1}, {1, 1, -1, -1}};
 	float q[4] = {};
 
 #pragma unroll
 	for (int a = 0; a < 4; a++) {
-		const float4 f = *(const float4 *)(sums + a * SUM_ROW);
+		const float4 f = *(const float4 *)(sums + a * ACC_PITCH);
 		const float v[4] = {f.x, f.y, f.z, f.w};
 
 #pragma unroll
 		for (int b = 0; b < 4; b++) {
-			const bool turned = (conj_small && a) != (conj_big && b);
+			const bool negative = (conj_small && a) != (conj_big && b);
 
-			q[a ^ b] += turned ? -sign[a][b] * v[b] : sign[a][b] * v[b];
+			q[a ^ b] += negative ? -sign[a][b] * v[b] : sign[a][b] * v[b];
 		}
 	}
 	return make_float4(q[0], q[1], q[2], q[3]);
 }
 
 /*
- * Results of a warpgroup of so many units of columns, whose sums lie in rows of SUM_ROW. SWAPPED:
- * of each four columns' quaternions the two in the middle have changed places.
+ * Stores the results of a warpgroup's UNITS units of columns from accumulators in shared memory.
+ * SWAPPED: the second and third of each four quaternions of a row are swapped.
  */
-template <bool WIDE, int UNITS, bool SWAPPED = false>
-HZ_DEVICE void store_results(const hzi_quat_direct_weights &p, const work &w, const place *columns,
-			     const float (*sums)[SUM_ROW], int group)
+template <bool N512, int UNITS, bool SWAPPED = false>
+HZ_DEVICE void store_results(const hzi_quat_wgrad16 &p, const work &w, const tap_columns *columns,
+			     const float (*sums)[ACC_PITCH], int group)
 {
 	const int thread = threadIdx.x % 128;
 	const int taps = p.b.taps[0] * p.b.taps[1] * p.b.taps[2];
@@ -148,14 +149,14 @@ HZ_DEVICE void store_results(const hzi_quat_direct_weights &p, const work &w, co
 #pragma unroll 1
 	for (int i = thread; i < 16 * 16 * UNITS; i += 128) {
 		const int row = i / (16 * UNITS), column = i % (16 * UNITS);
-		const place &c = columns[column / 16];
-		const int out = (w.row + (WIDE ? 0 : HZI_QD_UNIT * group)) / 4 + row;
+		const tap_columns &c = columns[column / 16];
+		const int out = (w.row + (N512 ? 0 : HZI_GEMM16_UNIT * group)) / 4 + row;
 		const int channel = c.channel + column % 16;
-		const int of = out / p.outs, seen = channel / p.seen;
-		const int group_of = w.set * p.together + of;
+		const int of = out / p.outs, column_group = channel / p.padded_channels;
+		const int group_of = w.set * p.groups_of_set + of;
 
-		if (of != seen || of >= p.together || group_of >= p.groups ||
-		    channel - seen * p.seen >= p.channels)
+		if (of != column_group || of >= p.groups_of_set || group_of >= p.groups ||
+		    channel - column_group * p.padded_channels >= p.channels)
 			continue;
 
 		const int slot = !SWAPPED ? column :
@@ -164,7 +165,8 @@ HZ_DEVICE void store_results(const hzi_quat_direct_weights &p, const work &w, co
 		const int64_t to = (int64_t)w.split * p.groups * p.outs + group_of * p.outs + out -
 				   of * p.outs;
 
-		((float4 *)p.parts)[(to * taps + c.tap) * p.channels + channel - seen * p.seen] =
+		((float4 *)p.parts)[(to * taps + c.tap) * p.channels + channel -
+				    column_group * p.padded_channels] =
 			quaternion_of(&sums[4 * row][4 * slot], p.conj_small,
 				      p.conj_big);
 	}

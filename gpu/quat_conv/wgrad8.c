@@ -15,15 +15,15 @@
 
 HZI_LINK_IMAGES(quat_conv);
 
-/* Lines of all planes of an operand; floats of the parts of a tap */
-#define LINES_MAX ((int64_t)1 << 30)
-/* At least one in so many products has real data, not padding. */
+/* Pixels of all planes of an operand; floats of the partial sums of a tap */
+#define PIXELS_MAX ((int64_t)1 << 30)
+/* At least one product in so many is of real data; the others are of padding. */
 #define USE_LEAST 64
-#define PLANES_BYTES ((int64_t)256 << 20)	/* as many images at a time, at least one */
+#define PLANES_BYTES ((int64_t)256 << 20)	/* of a launch's images; at least one image */
 #define PLANES_MOST ((int64_t)1 << 30)
 /* Blocks that fill the GPU; twice as many in split precision */
 #define BLOCKS 128
-#define SPLIT_LINES 512			/* least lines of a part */
+#define SPLIT_PIXELS 512		/* least pixels of a split */
 /*
  * Cost model: real multiply-adds per us (32 for a quaternion product), split precision and 16 bits;
  * bytes of planes per us, written and read
@@ -32,88 +32,89 @@ HZI_LINK_IMAGES(quat_conv);
 #define PRODUCTS_PER_US 550e6
 #define PLANES_PER_US 1.5e6
 /*
- * Fixed cost of a call, us. For a line of 64 channels: planes; for its products with 64 channels: a
- * set of taps, and each tap
+ * Fixed cost of a call, us; of a pixel (line) of 64 channels the planes; of its products with 64
+ * channels each set of taps, and each tap
  */
 #define CALL_US 15
 static const struct {
 	double line_us, set_us, tap_us, set;
 } plane_costs[] = {
-	{0.63e-3, 0.45e-3, 0.07e-3, HZI_QW_RUNS * HZI_QW_RUN},
-	{1e-3, 1.9e-3, 0.21e-3, HZI_QW_RUNS * HZI_QW_RUN_SPLIT},	/* split */
+	{0.63e-3, 0.45e-3, 0.07e-3, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN},
+	{1e-3, 1.9e-3, 0.21e-3, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN_SPLIT},	/* split */
 };
 
-/* A call: the kernels' parameters but pointers. "Grids" are phases: struct hzi_quat_lines_side */
+/* A call: the kernels' parameters but for pointers */
 struct plan {
-	struct hzi_quat_lines lines;
-	struct hzi_quat_weights p;
+	struct hzi_quat_wgrad8_pack pack;
+	struct hzi_quat_wgrad8 p;
 	int64_t images;			/* at a time */
-	int64_t together;		/* groups per tile */
+	int64_t groups_of_tile;		/* groups per tile */
 	struct hzi_quat_conv_copy copy;
 	size_t copy_bytes;		/* copy of big with taps as channels; 0: none */
-	int32_t lead;			/* lines of zeros before big */
+	int32_t lead;			/* zeros before the pixels of big */
 };
 
 struct tap {
-	int grid, number;
-	int64_t line;			/* line of big that it reads for line 0 of small */
+	int phase, number;
+	int64_t pixel;			/* of big, that it reads for pixel 0 of small */
 };
 
-static int by_line(const void *a, const void *b)
+static int by_pixel(const void *a, const void *b)
 {
 	const struct tap *s = a, *t = b;
 
-	if (s->grid != t->grid)
-		return s->grid < t->grid ? -1 : 1;
-	return (s->line > t->line) - (s->line < t->line);
+	if (s->phase != t->phase)
+		return s->phase < t->phase ? -1 : 1;
+	return (s->pixel > t->pixel) - (s->pixel < t->pixel);
 }
 
-/* Lists the taps and the phases of big that they read. 0: too many */
+/* Lists the taps and the phases of big that they read. 0: there are too many. */
 static int find_taps(const struct hzi_quat_patch_step *x, struct plan *plan, struct tap *taps)
 {
-	struct hzi_quat_lines_side *big = &plan->lines.side[1];
+	struct hzi_quat_wgrad8_operand *big = &plan->pack.side[1];
 	int count = 0;
 
 	for (int64_t i = 0; i < x->taps[0] * x->taps[1] * x->taps[2]; i++) {
 		const int64_t t[3] = {i / x->taps[2] / x->taps[1], i / x->taps[2] % x->taps[1],
 				      i % x->taps[2]};
 		struct tap *const tap = &taps[count];
-		int32_t rest[3];
+		int32_t phase_offset[3];
 		int g = 0;
 
-		if (count++ == HZI_QC_TAPS)
+		if (count++ == HZI_CONV_TAPS_MAX)
 			return 0;
 		*tap = (struct tap){.number = (int)i};
 		for (int d = 0; d < 3; d++) {
 			int64_t r;
 			const int64_t at = hzi_quat_conv_phase_of(x, d, t[d], &r);
 
-			tap->line = tap->line * plan->lines.box[d] + at;
-			rest[d] = (int32_t)r;
+			tap->pixel = tap->pixel * plan->pack.box[d] + at;
+			phase_offset[d] = (int32_t)r;
 		}
-		while (g < big->grids && (big->rest[g][0] != rest[0] ||
-					  big->rest[g][1] != rest[1] || big->rest[g][2] != rest[2]))
+		while (g < big->phases && (big->phase_offset[g][0] != phase_offset[0] ||
+					   big->phase_offset[g][1] != phase_offset[1] ||
+					   big->phase_offset[g][2] != phase_offset[2]))
 			g++;
-		if (g == HZI_QW_GRIDS)
+		if (g == HZI_WGRAD8_PHASES)
 			return 0;
 		for (int d = 0; d < 3; d++)
-			big->rest[g][d] = rest[d];
-		big->grids = g == big->grids ? g + 1 : big->grids;
-		tap->grid = g;
+			big->phase_offset[g][d] = phase_offset[d];
+		big->phases = g == big->phases ? g + 1 : big->phases;
+		tap->phase = g;
 	}
-	qsort(taps, (size_t)count, sizeof(*taps), by_line);
+	qsort(taps, (size_t)count, sizeof(*taps), by_pixel);
 	return count;
 }
 
-/* A run of equally spaced taps from `first` on; returns their number. */
+/* A run of equally spaced taps from taps[first] on; returns their number. */
 static int make_run(const struct tap *taps, int count, int first, int most,
-		    struct hzi_quat_weights_run *run)
+		    struct hzi_quat_wgrad8_run *run)
 {
-	*run = (struct hzi_quat_weights_run){.taps = 1, .number = {(int16_t)taps[first].number}};
+	*run = (struct hzi_quat_wgrad8_run){.taps = 1, .number = {(int16_t)taps[first].number}};
 	for (int i = first + 1; i < count && run->taps < most; i++) {
-		const int64_t step = taps[i].line - taps[i - 1].line;
+		const int64_t step = taps[i].pixel - taps[i - 1].pixel;
 
-		if (taps[i].grid != taps[first].grid || step == 0 || step > HZI_QW_SPACING ||
+		if (taps[i].phase != taps[first].phase || step == 0 || step > HZI_WGRAD8_SPACING ||
 		    (run->taps > 1 && step != run->spacing))
 			break;
 		run->spacing = (int16_t)step;
@@ -122,51 +123,52 @@ static int make_run(const struct tap *taps, int count, int first, int most,
 	return run->taps;
 }
 
-/* Puts all taps into sets, each with a reach that fits the ring of big. */
+/* Puts all taps into sets. The ring of big holds what the taps of a set read. */
 static bool make_sets(struct plan *plan, const struct tap *taps, int count)
 {
-	struct hzi_quat_weights *p = &plan->p;
-	struct hzi_quat_weights_set *set = NULL;
-	const int parts = plan->lines.side[1].parts;
-	const int most = parts > 1 ? HZI_QW_RUN_SPLIT : HZI_QW_RUN;
-	int64_t low = 0, grid = -1;
+	struct hzi_quat_wgrad8 *p = &plan->p;
+	struct hzi_quat_wgrad8_set *set = NULL;
+	const int parts = plan->pack.side[1].parts;
+	const int most = parts > 1 ? HZI_WGRAD8_RUN_SPLIT : HZI_WGRAD8_RUN;
+	int64_t low = 0, phase = -1;
 
 	for (int i = 0; i < count;) {
-		struct hzi_quat_weights_run run;
+		struct hzi_quat_wgrad8_run run;
 		const int n = make_run(taps, count, i, most, &run);
-		int64_t last = taps[i + n - 1].line;
-		/* Blocks ahead of a step's own that its last line reaches */
-		const int64_t ahead = (last - low + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
+		int64_t last = taps[i + n - 1].pixel;
+		/* Blocks of big ahead of a step's own that its last pixel reaches */
+		const int64_t ahead = (last - low + HZI_WGRAD8_TILE_K - 1) / HZI_WGRAD8_TILE_K;
 
-		if (!set || taps[i].grid != grid || set->runs == HZI_QW_RUNS ||
-		    ahead > HZI_QW_AHEAD) {
-			if (p->sets == HZI_QW_SETS)
+		if (!set || taps[i].phase != phase || set->runs == HZI_WGRAD8_RUNS ||
+		    ahead > HZI_WGRAD8_AHEAD) {
+			if (p->sets == HZI_WGRAD8_SETS)
 				return false;
 			set = &p->set[p->sets++];
-			grid = taps[i].grid;
-			low = taps[i].line;
-			set->line = (int32_t)(grid * 8 * parts * p->big_lines + plan->lead + low);
+			phase = taps[i].phase;
+			low = taps[i].pixel;
+			set->pixel = (int32_t)(phase * 8 * parts * p->big_pixels + plan->lead +
+					       low);
 		}
 		last -= low;
-		set->ahead = (int16_t)((last + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK);
-		run.line = (int32_t)(taps[i].line - low);
+		set->ahead = (int16_t)((last + HZI_WGRAD8_TILE_K - 1) / HZI_WGRAD8_TILE_K);
+		run.pixel = (int32_t)(taps[i].pixel - low);
 		set->run[set->runs++] = run;
 		i += n;
 	}
 	return true;
 }
 
-/* Groups per tile; tiles start at even channels. 0: unsupported */
-static int64_t groups_of_tile(const struct hzi_quat_wgrad_step *a)
+/* Groups of channels per tile; tiles start at even channels. 0: the groups are not supported. */
+static int64_t count_groups_of_tile(const struct hzi_quat_wgrad_step *a)
 {
 	const int64_t in = a->x.channels, out = a->g.m, most = in > out ? in : out;
 	int64_t n;
 
 	if (a->x.groups == 1)
 		return 1;
-	if (most == 0 || most > HZI_QW_TILE)
+	if (most == 0 || most > HZI_WGRAD8_TILE)
 		return 0;
-	n = HZI_QW_TILE / most;
+	n = HZI_WGRAD8_TILE / most;
 	return (n * in) % 2 == 0 && (n * out) % 2 == 0 ? n : n - 1;
 }
 
@@ -181,47 +183,48 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 {
 	const struct hzi_quat_gemm_args *g = &a->g;
 	const struct hzi_quat_patch_step *x = &a->x;
-	struct hzi_quat_lines_side *small = &plan->lines.side[0], *big = &plan->lines.side[1];
-	struct hzi_quat_weights *p = &plan->p;
-	struct tap taps[HZI_QC_TAPS];
-	int64_t box = 1, reach = 0, lines, bytes, blocks, splits, tiles;
+	struct hzi_quat_wgrad8_operand *small = &plan->pack.side[0], *big = &plan->pack.side[1];
+	struct hzi_quat_wgrad8 *p = &plan->p;
+	struct tap taps[HZI_CONV_TAPS_MAX];
+	int64_t box = 1, reach = 0, pixels, bytes, blocks, splits, tiles;
 	int count, split;
 
-	plan->lines = (struct hzi_quat_lines){.images = 0};
-	plan->p = (struct hzi_quat_weights){.pairs = 0};
+	plan->pack = (struct hzi_quat_wgrad8_pack){.images = 0};
+	plan->p = (struct hzi_quat_wgrad8){.pairs = 0};
 	plan->images = a->images;
-	plan->together = groups_of_tile(a);
-	if (!plan->together)
+	plan->groups_of_tile = count_groups_of_tile(a);
+	if (!plan->groups_of_tile)
 		return "groups of more than 64 channels, or of an odd number";
 	if (!hzi_quat_uses_planar_f16(ctx, g->dtype, g->precision, &split))
 		return "f32 multiply-adds are asked for";
 	if (g->method != HZ_QUAT_FAST)
 		return "the method is not HZ_QUAT_FAST";
-	if (g->k == 0 || g->m > LINES_MAX / 4096 / x->groups ||
-	    x->channels > LINES_MAX / 4096 / x->groups || !hzi_quat_conv_sizes_fit(x))
+	if (g->k == 0 || g->m > PIXELS_MAX / 4096 / x->groups ||
+	    x->channels > PIXELS_MAX / 4096 / x->groups || !hzi_quat_conv_sizes_fit(x))
 		return "no pixels, or sizes are too large";
 	p->diagonal = x->groups > 1;
-	tiles = ceil_div(x->groups, plan->together);
-	small->columns = (int32_t)(tiles * round_up(plan->together * g->m, HZI_QW_TILE));
-	big->columns = (int32_t)(tiles * round_up(plan->together * x->channels, HZI_QW_TILE));
-	small->each = (int32_t)(p->diagonal ? plan->together * g->m : HZI_QW_TILE);
-	big->each = (int32_t)(p->diagonal ? plan->together * x->channels : HZI_QW_TILE);
+	tiles = ceil_div(x->groups, plan->groups_of_tile);
+	small->columns = (int32_t)(tiles * round_up(plan->groups_of_tile * g->m, HZI_WGRAD8_TILE));
+	big->columns = (int32_t)(tiles * round_up(plan->groups_of_tile * x->channels,
+						  HZI_WGRAD8_TILE));
+	small->each = (int32_t)(p->diagonal ? plan->groups_of_tile * g->m : HZI_WGRAD8_TILE);
+	big->each = (int32_t)(p->diagonal ? plan->groups_of_tile * x->channels : HZI_WGRAD8_TILE);
 	if (small->columns / tiles * (big->columns / tiles) >
-	    USE_LEAST * plan->together * g->m * x->channels)
+	    USE_LEAST * plan->groups_of_tile * g->m * x->channels)
 		return "most of the products are of padding";
 	for (int d = 0; d < 3; d++) {
 		const int64_t n = hzi_quat_conv_padded_pitch(x, d);
 
-		if (n > LINES_MAX / box)
+		if (n > PIXELS_MAX / box)
 			return "more lines than 2^30";
 		box *= n;
-		plan->lines.box[d] = (int32_t)n;
+		plan->pack.box[d] = (int32_t)n;
 		small->size[d] = (int32_t)x->count[d];
 		small->step[d] = 1;
 		big->size[d] = (int32_t)x->size[d];
 		big->step[d] = (int32_t)x->step[d];
 	}
-	small->grids = 1;
+	small->phases = 1;
 	small->left = 1;
 	small->parts = big->parts = 1 + split;
 	p->pairs = split ? 3 : 1;
@@ -230,38 +233,38 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 		return "taps or phases are too many";
 	/* Taps reach zeros before the first image and after the last. */
 	for (int i = 0; i < count; i++)
-		reach = absolute(taps[i].line) > reach ? absolute(taps[i].line) : reach;
-	reach = round_up(reach, HZI_QW_BLOCK);
-	if (reach > LINES_MAX)
+		reach = absolute(taps[i].pixel) > reach ? absolute(taps[i].pixel) : reach;
+	reach = round_up(reach, HZI_WGRAD8_TILE_K);
+	if (reach > PIXELS_MAX)
 		return "taps are too far apart";
 	for (;; plan->images = (plan->images + 1) / 2) {
-		lines = round_up(plan->images * box, HZI_QW_BLOCK);
-		bytes = 16 * small->parts * (lines * small->columns +
-					     big->grids * (lines + 2 * reach) *
+		pixels = round_up(plan->images * box, HZI_WGRAD8_TILE_K);
+		bytes = 16 * small->parts * (pixels * small->columns +
+					     big->phases * (pixels + 2 * reach) *
 						     big->columns);
 		if (plan->images == 1 || bytes <= PLANES_BYTES * small->parts)
 			break;
 	}
-	if (lines + 2 * reach > LINES_MAX / (16 * big->grids) || bytes > PLANES_MOST)
+	if (pixels + 2 * reach > PIXELS_MAX / (16 * big->phases) || bytes > PLANES_MOST)
 		return "planes of an image exceed 1 GiB";
 	plan->lead = (int32_t)reach;
-	small->lines = p->small_lines = (int32_t)lines;
-	big->lines = p->big_lines = (int32_t)(lines + 2 * reach);
+	small->pixels = p->small_pixels = (int32_t)pixels;
+	big->pixels = p->big_pixels = (int32_t)(pixels + 2 * reach);
 	big->lead = plan->lead;
 	if (!make_sets(plan, taps, count))
 		return "taps are too many, or too far apart";
 	p->rows = small->columns;
-	p->columns = p->diagonal ? HZI_QW_TILE : big->columns;
-	p->tiles_m = p->rows / HZI_QW_TILE;
-	p->tiles_n = p->columns / HZI_QW_TILE;
+	p->columns = p->diagonal ? HZI_WGRAD8_TILE : big->columns;
+	p->tiles_m = p->rows / HZI_WGRAD8_TILE;
+	p->tiles_n = p->columns / HZI_WGRAD8_TILE;
 	p->taps = count;
 	blocks = 8 * (int64_t)p->pairs * p->sets * p->tiles_m * p->tiles_n;
-	splits = min_of(BLOCKS * small->parts / blocks, lines / SPLIT_LINES);
-	p->lines = (int32_t)lines;
-	p->each = (int32_t)round_up(ceil_div(lines, splits > 1 ? splits : 1), HZI_QW_BLOCK);
-	p->splits = (int32_t)ceil_div(lines, p->each);
-	return blocks <= LINES_MAX / p->splits &&
-	       (int64_t)p->rows * count * p->columns <= LINES_MAX ? NULL : "sizes are too large";
+	splits = min_of(BLOCKS * small->parts / blocks, pixels / SPLIT_PIXELS);
+	p->pixels = (int32_t)pixels;
+	p->each = (int32_t)round_up(ceil_div(pixels, splits > 1 ? splits : 1), HZI_WGRAD8_TILE_K);
+	p->splits = (int32_t)ceil_div(pixels, p->each);
+	return blocks <= PIXELS_MAX / p->splits &&
+	       (int64_t)p->rows * count * p->columns <= PIXELS_MAX ? NULL : "sizes are too large";
 }
 
 /* Expected time of planes and products, us */
@@ -269,25 +272,26 @@ double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
 {
 	const struct hzi_quat_patch_step *x = &a->x;
 	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
-	const double m = (double)ceil_div(x->groups * a->g.m, HZI_QW_TILE);
-	const double n = (double)ceil_div(x->groups * x->channels, HZI_QW_TILE);
-	double grids = 1, taps = 1, products;
+	const double m = (double)ceil_div(x->groups * a->g.m, HZI_WGRAD8_TILE);
+	const double n = (double)ceil_div(x->groups * x->channels, HZI_WGRAD8_TILE);
+	double phases = 1, taps = 1, products;
 
 	for (int d = 0; d < 3; d++) {
 		taps *= (double)x->taps[d];
-		grids *= (double)min_of(x->step[d], x->taps[d]);
+		phases *= (double)min_of(x->step[d], x->taps[d]);
 	}
-	taps = ceil(taps / grids);
-	products = grids * (plane_costs[split].set_us * ceil(taps / plane_costs[split].set) +
-			    plane_costs[split].tap_us * taps) * (diagonal ? m : m * n);
-	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + grids * n) + products);
+	taps = ceil(taps / phases);
+	products = phases * (plane_costs[split].set_us * ceil(taps / plane_costs[split].set) +
+			     plane_costs[split].tap_us * taps) * (diagonal ? m : m * n);
+	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + phases * n) +
+					   products);
 }
 
-/* As make_plan(), with taps as channels where that pays; the caller sets on_copy->x.x.data. */
+/* make_plan() for a copy of big with taps as channels where that pays: the caller sets its data. */
 static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 				  struct hzi_quat_wgrad_step *on_copy, struct plan *plan)
 {
-	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_QW_TILE);
+	const double rows = (double)a->g.k * (double)round_up(a->g.m, HZI_WGRAD8_TILE);
 	struct hzi_quat_conv_copy_costs costs;
 	const char *why;
 	int split;
@@ -297,8 +301,8 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 	costs = (struct hzi_quat_conv_copy_costs){
 		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
 		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
-		.unit = HZI_QW_TILE,
-		.set = split ? 0 : HZI_QW_RUNS * HZI_QW_RUN,
+		.unit = HZI_WGRAD8_TILE,
+		.set = split ? 0 : HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN,
 	};
 	*on_copy = *a;
 	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
@@ -309,21 +313,22 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 	return why;
 }
 
-/* Places everything in the workspace; returns its size. */
+/* Sets the addresses of all that is in the workspace; returns its size. */
 static size_t place(struct plan *plan, int64_t images, void *workspace)
 {
-	struct hzi_quat_lines *l = &plan->lines;
-	const struct hzi_quat_weights *p = &plan->p;
+	struct hzi_quat_wgrad8_pack *l = &plan->pack;
+	const struct hzi_quat_wgrad8 *p = &plan->p;
 	const int64_t parts = ceil_div(images, plan->images) * p->splits * p->pairs;
 	char *at = workspace;
 
 	for (int i = 0; i < 2; i++) {
 		l->side[i].planes = (uint16_t *)(void *)at;
-		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].grids * l->side[i].lines *
+		at += padded(16 * (int64_t)l->side[i].parts * l->side[i].phases *
+			     l->side[i].pixels *
 			     l->side[i].columns);
 	}
 	l->most = (float *)(void *)at;
-	at += padded(8 * HZI_QW_BLOCKS);
+	at += padded(8 * HZI_WGRAD8_PACK_BLOCKS);
 	l->scales = (float *)(void *)at;
 	at += padded(8);
 	plan->p.parts = (float *)(void *)at;
@@ -360,53 +365,56 @@ static struct hzi_quat_array images_from(const struct hzi_quat_array *a, int64_t
 	return b;
 }
 
-static int kernel_of(int kernel_f16, bool quick, int dtype, int parts)
+static int kernel_of(int kernel_f16, bool vectorized, int dtype, int parts)
 {
 	if (parts > 1)
-		return kernel_f16 + (quick && dtype == HZ_F32 ? 3 : 4);
-	return kernel_f16 + (!quick || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
+		return kernel_f16 + (vectorized && dtype == HZ_F32 ? 3 : 4);
+	return kernel_f16 + (!vectorized || dtype == HZ_F32 ? 2 : dtype == HZ_BF16);
 }
 
-/* Sums over images from `first` on, into parts of their own */
+/* Partial sums over the images from `first` on */
 static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
 		      struct plan *plan, int64_t first)
 {
 	const char *const op = a->op;
-	const struct hzi_launch look = {.grid = {HZI_QW_BLOCKS, 2}, .early = true,
-					.block = {HZI_QW_LINES_THREADS}};
-	struct hzi_launch launch = {.block = {HZI_QW_THREADS}, .shared_bytes = HZI_QW_BYTES,
+	const struct hzi_launch look = {.grid = {HZI_WGRAD8_PACK_BLOCKS, 2}, .early = true,
+					.block = {HZI_WGRAD8_PACK_THREADS}};
+	struct hzi_launch launch = {.block = {HZI_WGRAD8_THREADS},
+				    .shared_bytes = HZI_WGRAD8_SHARED_BYTES,
 				    .early = true, .aligned = true};
-	struct hzi_quat_lines *l = &plan->lines;
-	struct hzi_quat_weights *p = &plan->p;
+	struct hzi_quat_wgrad8_pack *l = &plan->pack;
+	struct hzi_quat_wgrad8 *p = &plan->p;
 	const struct hzi_quat_array small = images_from(&a->small, first);
 	const struct hzi_quat_array big = images_from(&a->x.x, first);
 	const int parts = l->side[0].parts;
 	const int64_t groups = a->x.groups;
-	bool quick = hzi_quat_conv_side_of(&l->side[0].x, &small, groups * a->g.m, a->g.conj_a);
+	bool vectorized = hzi_quat_conv_array_of(&l->side[0].x, &small, groups * a->g.m,
+						 a->g.conj_a);
 
-	quick &= hzi_quat_conv_side_of(&l->side[1].x, &big, groups * a->x.channels, a->g.conj_b);
+	vectorized &= hzi_quat_conv_array_of(&l->side[1].x, &big, groups * a->x.channels,
+					     a->g.conj_b);
 	l->images = (int32_t)min_of(plan->images, a->images - first);
 	HZ_CHECK(hzi_cuda_launch(ctx, op,
-				 kernel_of(HZI_KERNEL_quat_lines_most_f16, quick, a->g.dtype,
-					   parts),
+				 kernel_of(HZI_KERNEL_quat_conv_wgrad8_absmax_f16, vectorized,
+					   a->g.dtype, parts),
 				 &look, l, sizeof(*l)));
 	HZ_CHECK(hzi_cuda_launch(ctx, op,
-				 kernel_of(HZI_KERNEL_quat_lines_planes_f16, quick, a->g.dtype,
-					   parts),
+				 kernel_of(HZI_KERNEL_quat_conv_wgrad8_pack_planar_f16, vectorized,
+					   a->g.dtype, parts),
 				 &look, l, sizeof(*l)));
 	p->scales = l->scales;
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p->small, l->side[0].planes, 2 * p->rows,
-					8 * parts * (int64_t)p->small_lines, 2 * p->rows, 128,
-					HZI_QW_BLOCK));
+					8 * parts * (int64_t)p->small_pixels, 2 * p->rows, 128,
+					HZI_WGRAD8_TILE_K));
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p->big, l->side[1].planes, 2 * l->side[1].columns,
-					8 * parts * (int64_t)l->side[1].grids * p->big_lines,
+					8 * parts * (int64_t)l->side[1].phases * p->big_pixels,
 					2 * l->side[1].columns,
-					128, HZI_QW_BLOCK));
+					128, HZI_WGRAD8_TILE_K));
 	launch.grid[0] = (unsigned)(8 * p->pairs * p->splits * p->sets * p->tiles_m *
-				    p->tiles_n);
+				     p->tiles_n);
 	HZ_CHECK(hzi_cuda_launch(ctx, op,
-				 parts > 1 ? HZI_KERNEL_quat_conv_weights_split :
-					     HZI_KERNEL_quat_conv_weights,
+				 parts > 1 ? HZI_KERNEL_quat_conv_wgrad8_wgmma_split :
+					     HZI_KERNEL_quat_conv_wgrad8_wgmma,
 				 &launch, p, sizeof(*p)));
 	p->parts += (int64_t)p->splits * p->pairs * 8 * p->rows * p->taps * p->columns;
 	return HZ_OK;
@@ -414,12 +422,12 @@ static int add_images(struct hz_context *ctx, const struct hzi_quat_wgrad_step *
 
 int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 {
-	struct hzi_launch launch = {.block = {HZI_QW_FINISH, 8}, .early = true};
+	struct hzi_launch launch = {.block = {HZI_WGRAD8_REDUCE_LANES, 8}, .early = true};
 	const struct hzi_quat_wgrad_step *const given = args;
 	struct hzi_quat_wgrad_step on_copy;
 	const struct hzi_quat_wgrad_step *const a = &on_copy;
 	struct plan plan;
-	struct hzi_quat_weights_finish f = {
+	struct hzi_quat_wgrad8_reduce f = {
 		.sum = given->sum, .m = (int32_t)(given->x.groups * given->g.m),
 		.conj = given->g.conj_c, .outs = (int32_t)given->g.m,
 	};
@@ -436,10 +444,11 @@ int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 	f.columns = plan.p.columns;
 	f.taps = plan.p.taps;
 	f.channels = (int32_t)(a->g.n / f.taps);	/* without padding of big */
-	f.together = (int32_t)plan.together;
+	f.groups_of_tile = (int32_t)plan.groups_of_tile;
 	for (int64_t i = 0; i < a->images; i += plan.images)
 		HZ_CHECK(add_images(ctx, a, &plan, i));
-	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels, HZI_QW_FINISH);
-	return hzi_cuda_launch(ctx, a->op, HZI_KERNEL_quat_conv_weights_finish, &launch, &f,
+	launch.grid[0] = (unsigned)ceil_div((int64_t)f.m * f.taps * f.channels,
+					     HZI_WGRAD8_REDUCE_LANES);
+	return hzi_cuda_launch(ctx, a->op, HZI_KERNEL_quat_conv_wgrad8_reduce, &launch, &f,
 			       sizeof(f));
 }

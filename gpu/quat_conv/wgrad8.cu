@@ -1,18 +1,18 @@
 /*
- * wgrad8.cu - gradients of quaternion convolutions' weights on Hopper
+ * wgrad8.cu - gradients of weights of quaternion convolutions by wgmma, 8 real products each
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A gradient is for each tap a product of two matrices whose terms are pixels. Both are made planes
- * of f16 as they are: lines of channels, which the matrix units read across. Each of the eight
- * products is done by blocks of its own; what all of these, of all pieces of the pixels, add to a
- * result is put together at the end, always in the same order.
+ * For each tap the gradient is a product of two matrices, small and big, with pixels as k. Both are
+ * packed as f16 planes [pixel][channel], of which wgmma reads the transpose. Each of the eight
+ * products is computed by blocks of its own; the reduce kernel adds up products and splits of the
+ * pixels in a fixed order.
  *
  * A block multiplies 64 channels of small by 64 channels of big for up to nine taps, three for each
- * of three warpgroups. Lines of big go round a ring in shared memory, where all taps read them; of
- * three taps, lines equally far apart are 192 columns of one matrix.
+ * of three warpgroups. Pixels of big go through a ring in shared memory, where all taps read them:
+ * three equally spaced taps are 192 columns of one matrix.
  *
- * All pixels have one scale, by the largest of them; Inf and NaN do not count.
+ * All pixels have one scale, by their largest finite magnitude.
  */
 #include "gpu/quat_conv/implicit_gemm8.cuh"
 #include "gpu/quat_conv/wgrad8.h"
@@ -22,88 +22,88 @@
 
 #if HAVE_WGMMA
 
-/* ---- Lines ----------------------------------------------------------------------------------- */
+/* ---- Packing --------------------------------------------------------------------------------- */
 
-/* Where a line's pixel is in memory. */
-HZ_DEVICE int64_t place_of_line(const hzi_quat_lines &p, const hzi_quat_lines_side &s, int grid,
-				int line)
+/* Offset in x of a pixel of a phase's plane; OUTSIDE where it is padding */
+HZ_DEVICE int64_t pixel_offset(const hzi_quat_wgrad8_pack &p, const hzi_quat_wgrad8_operand &s,
+			       int phase, int pixel)
 {
-	int i = line - s.lead;
+	int i = pixel - s.lead;
 	int64_t at;
 
 	if (i < 0)
-		return HZI_QC_NOWHERE;
+		return HZI_CONV_OUTSIDE;
 
-	const int col = s.step[2] * (i % p.box[2]) + s.rest[grid][2];
+	const int col = s.step[2] * (i % p.box[2]) + s.phase_offset[phase][2];
 	i /= p.box[2];
-	const int row = s.step[1] * (i % p.box[1]) + s.rest[grid][1];
+	const int row = s.step[1] * (i % p.box[1]) + s.phase_offset[phase][1];
 	i /= p.box[1];
-	const int slab = s.step[0] * (i % p.box[0]) + s.rest[grid][0];
+	const int slab = s.step[0] * (i % p.box[0]) + s.phase_offset[phase][0];
 	i /= p.box[0];
 	if (i >= p.images || slab >= s.size[0] || row >= s.size[1] || col >= s.size[2])
-		return HZI_QC_NOWHERE;
+		return HZI_CONV_OUTSIDE;
 	at = i * s.x.stride[0] + slab * s.x.stride[1] + row * s.x.stride[2] + col * s.x.stride[3];
 	return at;
 }
 
 /*
- * A warp's next piece: GROUP lines of a tile of channels, of a grid. The places of lines are found
- * by a thread each, since divisions take longer than all else.
+ * GROUP pixels of a tile of channels of a phase, by a warp. Each thread computes the offset of one
+ * pixel, since the divisions take longer than all else.
  */
 #define GROUP 4
 
 template <int DTYPE>
 struct piece {
-	int channel, line, grid;	/* channel: with those that pad tiles */
-	two<DTYPE> of[GROUP];
+	int channel, pixel, phase;	/* channel: counted with the padding of tiles */
+	channel_pair<DTYPE> of[GROUP];
 
-	__device__ __forceinline__ piece(const hzi_quat_lines &p, const hzi_quat_lines_side &s,
-					 int i)
+	__device__ __forceinline__ piece(const hzi_quat_wgrad8_pack &p,
+					 const hzi_quat_wgrad8_operand &s, int i)
 	{
-		const int tiles = s.columns / HZI_QW_TILE, groups = s.lines / GROUP;
+		const int tiles = s.columns / HZI_WGRAD8_TILE, groups = s.pixels / GROUP;
 		const int lane = threadIdx.x % 32, tile = i % tiles;
-		const int from = 2 * lane < s.each ? tile * s.each + 2 * lane : s.x.channels;
+		const int src = 2 * lane < s.each ? tile * s.each + 2 * lane : s.x.channels;
 
-		channel = tile * HZI_QW_TILE + 2 * lane, i /= tiles;
-		line = i % groups * GROUP;
-		grid = i / groups;
+		channel = tile * HZI_WGRAD8_TILE + 2 * lane, i /= tiles;
+		pixel = i % groups * GROUP;
+		phase = i / groups;
 
-		const int64_t at = place_of_line(p, s, grid, line + lane % GROUP);
+		const int64_t at = pixel_offset(p, s, phase, pixel + lane % GROUP);
 
 #pragma unroll
 		for (int j = 0; j < GROUP; j++)
-			of[j].load(s.x, __shfl_sync(~0u, at, j), from);
+			of[j].load(s.x, __shfl_sync(~0u, at, j), src);
 	}
 
-	static __device__ __forceinline__ int count(const hzi_quat_lines_side &s)
+	static __device__ __forceinline__ int count(const hzi_quat_wgrad8_operand &s)
 	{
-		return s.grids * (s.lines / GROUP) * (s.columns / HZI_QW_TILE);
+		return s.phases * (s.pixels / GROUP) * (s.columns / HZI_WGRAD8_TILE);
 	}
 };
 
-/* Of all threads of a block, in thread 0 */
-HZ_DEVICE float most_of_block(float most)
+/* The largest of all threads of a block */
+HZ_DEVICE float absmax_of_block(float most)
 {
-	__shared__ float most_of[HZI_QW_LINES_THREADS / 32];
+	__shared__ float most_of[HZI_WGRAD8_PACK_THREADS / 32];
 
 	most = warp_max(most);
 	if (threadIdx.x % 32 == 0)
 		most_of[threadIdx.x / 32] = most;
 	__syncthreads();
 #pragma unroll
-	for (int i = 0; i < HZI_QW_LINES_THREADS / 32; i++)
+	for (int i = 0; i < HZI_WGRAD8_PACK_THREADS / 32; i++)
 		most = fmaxf(most, most_of[i]);
 	return most;
 }
 
-#define WARPS (HZI_QW_LINES_THREADS / 32)
+#define WARPS (HZI_WGRAD8_PACK_THREADS / 32)
 
 template <int DTYPE>
-HZ_DEVICE void lines_most(const hzi_quat_lines &p)
+HZ_DEVICE void absmax_pixels(const hzi_quat_wgrad8_pack &p)
 {
-	const hzi_quat_lines_side &s = p.side[blockIdx.y];
+	const hzi_quat_wgrad8_operand &s = p.side[blockIdx.y];
 	const int count = piece<DTYPE>::count(s), step = WARPS * gridDim.x;
-	largest<DTYPE> all;
+	absmax<DTYPE> all;
 	float most;
 
 	pdl_launch_dependents();
@@ -115,26 +115,29 @@ HZ_DEVICE void lines_most(const hzi_quat_lines &p)
 		for (int j = 0; j < GROUP; j++)
 			all.add(at.of[j]);
 	}
-	most = most_of_block(all.get());
+	most = absmax_of_block(all.get());
 	if (threadIdx.x == 0)
-		p.most[blockIdx.y * HZI_QW_BLOCKS + blockIdx.x] = most;
+		p.most[blockIdx.y * HZI_WGRAD8_PACK_BLOCKS + blockIdx.x] = most;
 }
 
-/* Product i is of planes i of small and big: sums by H, then w z x y of the left, w y z x. */
+/*
+ * Product i multiplies plane i of small by plane i of big: four planes of H q, then w, z, x, y of
+ * the left factor and w, y, z, x of the right one.
+ */
 template <int DTYPE, bool SPLIT>
-HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
+HZ_DEVICE void pack_planar(const hzi_quat_wgrad8_pack &p)
 {
-	const hzi_quat_lines_side &s = p.side[blockIdx.y];
+	const hzi_quat_wgrad8_operand &s = p.side[blockIdx.y];
 	const int count = piece<DTYPE>::count(s), step = WARPS * gridDim.x;
-	const int64_t plane = (int64_t)s.lines * s.columns;
+	const int64_t plane = (int64_t)s.pixels * s.columns;
 	float most = 0;
 
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int i = threadIdx.x; i < HZI_QW_BLOCKS; i += HZI_QW_LINES_THREADS)
-		most = fmaxf(most, p.most[blockIdx.y * HZI_QW_BLOCKS + i]);
+	for (int i = threadIdx.x; i < HZI_WGRAD8_PACK_BLOCKS; i += HZI_WGRAD8_PACK_THREADS)
+		most = fmaxf(most, p.most[blockIdx.y * HZI_WGRAD8_PACK_BLOCKS + i]);
 
-	const int e = scale_exponent(most_of_block(most));
+	const int e = scale_exponent(absmax_of_block(most));
 	const float by = power_of_two(e), by_xyz = s.x.q.conj ? -by : by;
 	const float sums_by = s.left ? 0.25f : 1, raw_by = s.left ? 2 : 1;
 
@@ -142,8 +145,8 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 		p.scales[blockIdx.y] = power_of_two(-e);
 	for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < count; i += step) {
 		const piece<DTYPE> at(p, s, i);
-		uint16_t *const to = s.planes + 8 * s.parts * at.grid * plane +
-				     (int64_t)at.line * s.columns + at.channel;
+		uint16_t *const to = s.planes + 8 * s.parts * at.phase * plane +
+				     (int64_t)at.pixel * s.columns + at.channel;
 
 #pragma unroll
 		for (int l = 0; l < GROUP; l++) {
@@ -185,65 +188,67 @@ HZ_DEVICE void lines_planes(const hzi_quat_lines &p)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-#define SMALL_RING HZI_QW_SMALL_RING
-#define BIG_RING HZI_QW_BIG_RING
-#define BLOCK_BYTES (HZI_QW_BLOCK * 128)
+#define SMALL_STAGES HZI_WGRAD8_SMALL_STAGES
+#define BIG_STAGES HZI_WGRAD8_BIG_STAGES
+#define BLOCK_BYTES (HZI_WGRAD8_TILE_K * 128)
 
 struct memory {
-	uint8_t small[SMALL_RING][BLOCK_BYTES];
-	uint8_t big[BIG_RING + 1][BLOCK_BYTES];
-	uint64_t full[SMALL_RING], empty[SMALL_RING], first;
+	uint8_t small[SMALL_STAGES][BLOCK_BYTES];
+	uint8_t big[BIG_STAGES + 1][BLOCK_BYTES];
+	uint64_t full[SMALL_STAGES], empty[SMALL_STAGES], first;
 };
 
-static_assert(sizeof(memory) + 1024 <= HZI_QW_BYTES, "what the launcher asks for");
+static_assert(sizeof(memory) + 1024 <= HZI_WGRAD8_SHARED_BYTES, "what the launcher asks for");
 
-/* What a block does. */
+/* The work of a block */
 struct work {
-	int product, pair, split, set, tile_m, tile_n, column;	/* column: of parts */
+	int product, pair, split, set, tile_m, tile_n, column;	/* column: of p.parts */
 	int small_plane, big_plane;
-	int line, blocks;		/* the first of small; steps */
+	int pixel, blocks;		/* first pixel of small; steps of TILE_K pixels */
 
-	__device__ __forceinline__ work(const hzi_quat_weights &p)
+	__device__ __forceinline__ work(const hzi_quat_wgrad8 &p)
 	{
 		int i = blockIdx.x;
 
 		tile_n = i % p.tiles_n, i /= p.tiles_n;
 		tile_m = i % p.tiles_m, i /= p.tiles_m;
-		column = HZI_QW_TILE * tile_n;
+		column = HZI_WGRAD8_TILE * tile_n;
 		if (p.diagonal)
 			tile_n = tile_m;
 		set = i % p.sets, i /= p.sets;
 		product = i % 8, i /= 8;
 		pair = i % p.pairs, split = i / p.pairs;
-		/* In parts: the first by the first, by the rest, and the rest by the first */
+		/* Split precision: high high, high low, low high */
 		small_plane = product + (pair == 2 ? 8 : 0);
 		big_plane = product + (pair == 1 ? 8 : 0);
-		line = split * p.each;
-		blocks = (min(p.each, p.lines - line) + HZI_QW_BLOCK - 1) / HZI_QW_BLOCK;
+		pixel = split * p.each;
+		blocks = (min(p.each, p.pixels - pixel) + HZI_WGRAD8_TILE_K -
+			  1) / HZI_WGRAD8_TILE_K;
 	}
 };
 
-/* Block number i of big, also behind the ring's end where it is at its beginning */
-HZ_DEVICE void load_big(const hzi_quat_weights &p, memory &s, const work &w, int i, uint32_t full)
+/* Loads block i of big; where it is the ring's first, also behind the ring's end. */
+HZ_DEVICE void load_big(const hzi_quat_wgrad8 &p, memory &s, const work &w, int i, uint32_t full)
 {
-	const int line = p.set[w.set].line + w.big_plane * p.big_lines + w.line + i * HZI_QW_BLOCK;
-	const int at = i % BIG_RING;
+	const int pixel = p.set[w.set].pixel + w.big_plane * p.big_pixels + w.pixel +
+			  i * HZI_WGRAD8_TILE_K;
+	const int at = i % BIG_STAGES;
 
-	tma_load_2d(shared_address(s.big[at]), p.big, 128 * w.tile_n, line, full);
+	tma_load_2d(shared_address(s.big[at]), p.big, 128 * w.tile_n, pixel, full);
 	if (at == 0)
-		tma_load_2d(shared_address(s.big[BIG_RING]), p.big, 128 * w.tile_n, line, full);
+		tma_load_2d(shared_address(s.big[BIG_STAGES]), p.big, 128 * w.tile_n, pixel, full);
 }
 
 HZ_DEVICE int copies_of(int block)
 {
-	return block % BIG_RING ? 1 : 2;
+	return block % BIG_STAGES ? 1 : 2;
 }
 
-HZ_DEVICE void load(const hzi_quat_weights &p, memory &s, const work &w)
+HZ_DEVICE void load(const hzi_quat_wgrad8 &p, memory &s, const work &w)
 {
 	const int ahead = p.set[w.set].ahead;
 	const uint32_t first = shared_address(&s.first);
-	ring_position<SMALL_RING> ring;
+	ring_position<SMALL_STAGES> ring;
 
 	mbarrier_expect_tx(first, ahead ? (ahead + 1) * BLOCK_BYTES : 0);
 	for (int i = 0; i < ahead; i++)
@@ -254,35 +259,35 @@ HZ_DEVICE void load(const hzi_quat_weights &p, memory &s, const work &w)
 		mbarrier_wait(shared_address(&s.empty[ring.at]), ring.parity ^ 1);
 		mbarrier_expect_tx(full, (1 + copies_of(k + ahead)) * BLOCK_BYTES);
 		tma_load_2d(shared_address(s.small[ring.at]), p.small, 128 * w.tile_m,
-			    w.small_plane * p.small_lines + w.line + k * HZI_QW_BLOCK, full);
+			    w.small_plane * p.small_pixels + w.pixel + k * HZI_WGRAD8_TILE_K, full);
 		load_big(p, s, w, k + ahead, full);
 		ring.next();
 	}
 }
 
-/* 64 columns by k in lines of columns, of which the next 64 begin lines further on. */
-HZ_DEVICE uint64_t lines_place(uint32_t address, int lines)
+/* Matrix descriptor, transposed; the next 64 columns begin so many pixels later. */
+HZ_DEVICE uint64_t pixels_desc(uint32_t address, int pixels)
 {
-	return wgmma_desc_mn(address, 128 * lines);
+	return wgmma_desc_mn(address, 128 * pixels);
 }
 
 /*
- * A warpgroup that multiplies: a run of up to RUN taps. The matrix units cut sums off at 24 bits:
- * SPLIT has them begin anew with every block of lines.
+ * A multiplying warpgroup: a run of up to RUN taps. Tensor cores truncate accumulators to 24 bits:
+ * SPLIT starts new ones for each block of pixels and adds them up in registers.
  */
 template <int RUN, bool SPLIT>
-HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int group)
+HZ_DEVICE void multiply(const hzi_quat_wgrad8 &p, memory &s, const work &w, int group)
 {
-	const hzi_quat_weights_set &set = p.set[w.set];
-	const hzi_quat_weights_run &run = set.run[group];
+	const hzi_quat_wgrad8_set &set = p.set[w.set];
+	const hzi_quat_wgrad8_run &run = set.run[group];
 	const int lane = threadIdx.x % 32, spacing = run.spacing;
-	constexpr int SUMS = RUN * HZI_QW_TILE / 2;
-	ring_position<SMALL_RING> ring;
-	float acc[SUMS], sums[SPLIT ? SUMS : 1];
-	int line = run.line;
+	constexpr int ACC = RUN * HZI_WGRAD8_TILE / 2;
+	ring_position<SMALL_STAGES> ring;
+	float acc[ACC], sums[SPLIT ? ACC : 1];
+	int pixel = run.pixel;
 
 	if (group >= set.runs) {
-		/* Only that blocks become free */
+		/* No run: only frees the stages. */
 		for (int k = 0; k < w.blocks; k++) {
 			mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 			if (lane == 0)
@@ -292,7 +297,7 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 		return;
 	}
 #pragma unroll
-	for (int i = 0; i < SUMS; i++)
+	for (int i = 0; i < ACC; i++)
 		acc[i] = 0;
 	mbarrier_wait(shared_address(&s.first), 0);
 	for (int k = 0; k < w.blocks; k++) {
@@ -304,11 +309,11 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 		wgmma_keep(sums);
 		wgmma_fence();
 #pragma unroll
-		for (int c = 0; c < HZI_QW_BLOCK / 16; c++) {
-			const int at = (line + 16 * c) % (BIG_RING * HZI_QW_BLOCK);
+		for (int c = 0; c < HZI_WGRAD8_TILE_K / 16; c++) {
+			const int at = (pixel + 16 * c) % (BIG_STAGES * HZI_WGRAD8_TILE_K);
 
-			const uint64_t a = lines_place(small + c * 2048, 0);
-			const uint64_t b = lines_place(big + at * 128, spacing);
+			const uint64_t a = pixels_desc(small + c * 2048, 0);
+			const uint64_t b = pixels_desc(big + at * 128, spacing);
 
 			if constexpr (SPLIT)
 				wgmma<true, true>(sums, a, b, c);
@@ -323,15 +328,15 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 		wgmma_keep(sums);
 		if (lane == 0)
 			mbarrier_arrive(shared_address(&s.empty[ring.at]));
-		line += HZI_QW_BLOCK;
+		pixel += HZI_WGRAD8_TILE_K;
 		ring.next();
 #pragma unroll
-		for (int i = 0; SPLIT && i < SUMS; i++)
+		for (int i = 0; SPLIT && i < ACC; i++)
 			acc[i] += sums[SPLIT ? i : 0];
 	}
 
 	const float by = p.scales[0] * p.scales[1];
-	const int row = HZI_QW_TILE * w.tile_m + threadIdx.x % 128 / 32 * 16 + lane / 4;
+	const int row = HZI_WGRAD8_TILE * w.tile_m + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const int number = (w.split * p.pairs + w.pair) * 8 + w.product;
 	float *const part = p.parts + ((int64_t)number * p.rows + row) * p.taps * p.columns +
 			    w.column + 2 * (lane & 3);
@@ -341,8 +346,8 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 		if (t >= run.taps)
 			break;
 #pragma unroll
-		for (int j = 0; j < HZI_QW_TILE / 8; j++) {
-			const int i = 4 * (HZI_QW_TILE / 8 * t + j);
+		for (int j = 0; j < HZI_WGRAD8_TILE / 8; j++) {
+			const int i = 4 * (HZI_WGRAD8_TILE / 8 * t + j);
 			float *const to = part + run.number[t] * p.columns + 8 * j;
 
 			*(float2 *)to = make_float2(by * acc[i], by * acc[i + 1]);
@@ -353,16 +358,16 @@ HZ_DEVICE void multiply(const hzi_quat_weights &p, memory &s, const work &w, int
 }
 
 template <int RUN, bool SPLIT>
-HZ_DEVICE void product(const hzi_quat_weights &p)
+HZ_DEVICE void product(const hzi_quat_wgrad8 &p)
 {
 	memory &s = *(memory *)shared_start();
 	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
 	const work w(p);
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < SMALL_RING; i++) {
+		for (int i = 0; i < SMALL_STAGES; i++) {
 			mbarrier_init(shared_address(&s.full[i]), 1);
-			mbarrier_init(shared_address(&s.empty[i]), 4 * HZI_QW_RUNS);
+			mbarrier_init(shared_address(&s.empty[i]), 4 * HZI_WGRAD8_RUNS);
 		}
 		mbarrier_init(shared_address(&s.first), 1);
 		mbarrier_init_fence();
@@ -370,25 +375,25 @@ HZ_DEVICE void product(const hzi_quat_weights &p)
 	pdl_launch_dependents();
 	__syncthreads();
 	pdl_wait();
-	if (group < HZI_QW_RUNS)
+	if (group < HZI_WGRAD8_RUNS)
 		multiply<RUN, SPLIT>(p, s, w, group);
 	else if (threadIdx.x % 32 == 0)
 		load(p, s, w);
 }
 
-/* A result is the conjugate of what eight products add up to: gpu/quat_gemm/wgmma.cu. */
-HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
+/* The eight products give the conjugate of the result: gpu/quat_gemm/wgmma.cu. */
+HZ_DEVICE void finish(const hzi_quat_wgrad8_reduce &p)
 {
-	__shared__ float sums[8][HZI_QW_FINISH];
-	const int64_t i = (int64_t)blockIdx.x * HZI_QW_FINISH + threadIdx.x;
+	__shared__ float sums[8][HZI_WGRAD8_REDUCE_LANES];
+	const int64_t i = (int64_t)blockIdx.x * HZI_WGRAD8_REDUCE_LANES + threadIdx.x;
 	const int channel = (int)(i % p.channels), tap = (int)(i / p.channels % p.taps);
 	const int64_t row = i / p.channels / p.taps;
-	const int group = (int)row / p.outs, of_tile = group % p.together;
-	const int64_t at = group / p.together * HZI_QW_TILE + of_tile * p.outs +
+	const int group = (int)row / p.outs, of_tile = group % p.groups_of_tile;
+	const int64_t at = group / p.groups_of_tile * HZI_WGRAD8_TILE + of_tile * p.outs +
 			   (int)row % p.outs;
 	const int64_t step = (int64_t)p.rows * p.taps * p.columns;
-	const float *from = p.parts + threadIdx.y * step + (at * p.taps + tap) * p.columns +
-			    of_tile * p.channels + channel;
+	const float *src = p.parts + threadIdx.y * step + (at * p.taps + tap) * p.columns +
+			   of_tile * p.channels + channel;
 	float sum = 0;
 
 	pdl_launch_dependents();
@@ -396,7 +401,7 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 	if (row < p.m) {
 #pragma unroll 8
 		for (int part = 0; part < p.parts_count; part++)
-			sum += from[8 * part * step];
+			sum += src[8 * part * step];
 	}
 	sums[threadIdx.y][threadIdx.x] = sum;
 	__syncthreads();
@@ -418,28 +423,28 @@ HZ_DEVICE void finish(const hzi_quat_weights_finish &p)
 
 #endif
 
-/* blocks: of a multiprocessor, that registers are to do for */
-#define LINES(name, dtype, split, blocks) \
-	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
-	quat_lines_most_##name(const __grid_constant__ hzi_quat_lines p) \
-	HZ_HOPPER_BODY(lines_most<dtype>(p)) \
-	extern "C" __global__ __launch_bounds__(HZI_QW_LINES_THREADS, blocks) void \
-	quat_lines_planes_##name(const __grid_constant__ hzi_quat_lines p) \
-	HZ_HOPPER_BODY((lines_planes<dtype, split>(p)))
-LINES(f16, HZ_F16, false, 6)
-LINES(bf16, HZ_BF16, false, 6)
-LINES(any, HZI_QC_OTHERS, false, 6)
-LINES(split_f32, HZ_F32, true, 4)
-LINES(split_any, HZI_QC_OTHERS, true, 4)
+/* blocks: least blocks per SM that registers are limited for */
+#define PACK(name, dtype, split, blocks) \
+	extern "C" __global__ __launch_bounds__(HZI_WGRAD8_PACK_THREADS, blocks) void \
+	quat_conv_wgrad8_absmax_##name(const __grid_constant__ hzi_quat_wgrad8_pack p) \
+	HZ_HOPPER_BODY(absmax_pixels<dtype>(p)) \
+	extern "C" __global__ __launch_bounds__(HZI_WGRAD8_PACK_THREADS, blocks) void \
+	quat_conv_wgrad8_pack_planar_##name(const __grid_constant__ hzi_quat_wgrad8_pack p) \
+	HZ_HOPPER_BODY((pack_planar<dtype, split>(p)))
+PACK(f16, HZ_F16, false, 6)
+PACK(bf16, HZ_BF16, false, 6)
+PACK(strided, HZI_CONV_ANY_DTYPE, false, 6)
+PACK(split_f32, HZ_F32, true, 4)
+PACK(split_strided, HZI_CONV_ANY_DTYPE, true, 4)
 
-extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
-quat_conv_weights(const __grid_constant__ hzi_quat_weights p)
-HZ_HOPPER_BODY((product<HZI_QW_RUN, false>(p)))
+extern "C" __global__ __launch_bounds__(HZI_WGRAD8_THREADS, 1) void
+quat_conv_wgrad8_wgmma(const __grid_constant__ hzi_quat_wgrad8 p)
+HZ_HOPPER_BODY((product<HZI_WGRAD8_RUN, false>(p)))
 
-extern "C" __global__ __launch_bounds__(HZI_QW_THREADS, 1) void
-quat_conv_weights_split(const __grid_constant__ hzi_quat_weights p)
-HZ_HOPPER_BODY((product<HZI_QW_RUN_SPLIT, true>(p)))
+extern "C" __global__ __launch_bounds__(HZI_WGRAD8_THREADS, 1) void
+quat_conv_wgrad8_wgmma_split(const __grid_constant__ hzi_quat_wgrad8 p)
+HZ_HOPPER_BODY((product<HZI_WGRAD8_RUN_SPLIT, true>(p)))
 
-extern "C" __global__ __launch_bounds__(8 * HZI_QW_FINISH) void
-quat_conv_weights_finish(const __grid_constant__ hzi_quat_weights_finish p)
+extern "C" __global__ __launch_bounds__(8 * HZI_WGRAD8_REDUCE_LANES) void
+quat_conv_wgrad8_reduce(const __grid_constant__ hzi_quat_wgrad8_reduce p)
 HZ_HOPPER_BODY(finish(p))

@@ -95,7 +95,7 @@ HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
 }
 
 /* The conjugate if turn is 0x80000000, a if it is 0; without a branch, at which loads would wait */
-HZ_DEVICE quat quat_turn_signs(quat a, uint32_t turn)
+HZ_DEVICE quat quat_flip_signs(quat a, uint32_t turn)
 {
 	return {a.w, __uint_as_float(__float_as_uint(a.x) ^ turn),
 		__uint_as_float(__float_as_uint(a.y) ^ turn),
@@ -104,7 +104,7 @@ HZ_DEVICE quat quat_turn_signs(quat a, uint32_t turn)
 
 /*
  * A contiguous quaternion as loaded, so that several loads are in flight; turn: see
- * quat_turn_signs()
+ * quat_flip_signs()
  */
 template <int DTYPE>
 struct quat_raw {
@@ -123,7 +123,7 @@ struct quat_raw {
 
 	__device__ __forceinline__ quat get(uint32_t turn) const
 	{
-		return quat_turn_signs(quat_unpack(DTYPE, bits), turn);
+		return quat_flip_signs(quat_unpack(DTYPE, bits), turn);
 	}
 };
 
@@ -143,7 +143,7 @@ struct quat_raw<HZ_F32> {
 
 	__device__ __forceinline__ quat get(uint32_t turn) const
 	{
-		return quat_turn_signs({f.x, f.y, f.z, f.w}, turn);
+		return quat_flip_signs({f.x, f.y, f.z, f.w}, turn);
 	}
 };
 

@@ -1,5 +1,5 @@
 /*
- * launch.h - layers of quaternions: what their launchers share
+ * launch.h - launchers of quaternion layers that other files use
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,7 +11,7 @@
 
 /* ---- steps.c --------------------------------------------------------------------------------- */
 
-/* Launches a kernel with a thread for each of total elements, or fewer threads that loop. */
+/* Launches a kernel with a thread for each of `total` elements, or fewer threads that loop. */
 int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64_t total,
 		       const void *params, size_t bytes);
 

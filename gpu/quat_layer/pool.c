@@ -13,7 +13,7 @@ HZI_LINK_IMAGES(quat_layer);
 #define ROWS_MAX 65535			/* gridDim.y */
 #define LANES_LEAST 32
 
-/* The f32 kernel for this window and step; -1: there is none. */
+/* The f32 kernel for this window and stride; -1: there is none. */
 static int kernel_of(const struct hzi_quat_pool_step *a, bool backward)
 {
 	const int64_t window = a->window[1], step = a->step[1];
@@ -21,24 +21,24 @@ static int kernel_of(const struct hzi_quat_pool_step *a, bool backward)
 	if (a->window[0] != 1 || a->size[0] != 1 || a->count[0] != 1 || a->window[2] != window)
 		return -1;
 	if (!backward && window == 3 && step == 1 && a->step[2] == 1)
-		return a->max ? HZI_KERNEL_quat_pool_3_by_1_f32 :
-				HZI_KERNEL_quat_average_3_by_1_f32;
+		return a->max ? HZI_KERNEL_quat_pool_max_3x3_stride1_f32 :
+				HZI_KERNEL_quat_pool_average_3x3_stride1_f32;
 	if (!backward)
-		return window == 2 ? HZI_KERNEL_quat_pool_2_f32 :
-		       window == 3 ? HZI_KERNEL_quat_pool_3_f32 : -1;
+		return window == 2 ? HZI_KERNEL_quat_pool_2x2_f32 :
+		       window == 3 ? HZI_KERNEL_quat_pool_3x3_f32 : -1;
 	if (a->step[2] != step)
 		return -1;
 	if (window == 2 && step == 2)
-		return HZI_KERNEL_quat_pool_bwd_2_by_2_f32;
+		return HZI_KERNEL_quat_pool_bwd_2x2_stride2_f32;
 	if (window == 3 && step == 2)
-		return HZI_KERNEL_quat_pool_bwd_3_by_2_f32;
+		return HZI_KERNEL_quat_pool_bwd_3x3_stride2_f32;
 	if (window == 3 && step == 1)
-		return a->max ? HZI_KERNEL_quat_pool_bwd_3_by_1_f32 :
-				HZI_KERNEL_quat_average_bwd_3_by_1_f32;
+		return a->max ? HZI_KERNEL_quat_pool_max_bwd_3x3_stride1_f32 :
+				HZI_KERNEL_quat_pool_average_bwd_3x3_stride1_f32;
 	return -1;
 }
 
-/* Cells of `step` elements; they also cover elements outside all windows. */
+/* Cells of `step` elements along dimension d; they also cover elements outside all windows. */
 static int64_t cells_of(const struct hzi_quat_pool_step *a, int d)
 {
 	return ceil_div(a->size[d] + a->pad[d], a->step[d]);
@@ -51,7 +51,7 @@ const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_quat_pool_
 		return "no kernel has this window and step";
 	if (!a->x.whole || !a->y.whole)
 		return "quaternions are not contiguous and aligned";
-	/* The kernel counts in 32 bits, rows up to a step beyond the last. */
+	/* The kernel counts in 32 bits, rows up to a stride beyond the last. */
 	if ((double)a->images * (double)(a->size[1] + 4) >= INT32_MAX / 2 ||
 	    (double)a->channels * (double)(a->size[2] + 4) >= INT32_MAX ||
 	    (double)a->size[1] * (double)a->size[2] >= INT32_MAX ||
@@ -131,7 +131,7 @@ int hzi_cuda_quat_pool_bwd_tiled(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_pool_step *a = args;
 
-	return hzi_cuda_quat_step(ctx, op_of(true), HZI_KERNEL_quat_pool_bwd_windows,
+	return hzi_cuda_quat_step(ctx, op_of(true), HZI_KERNEL_quat_pool_bwd_tiled,
 				  a->images * a->count[0] * a->count[1] * a->count[2] *
 					  a->channels, a, sizeof(*a));
 }
@@ -142,7 +142,8 @@ int hzi_cuda_quat_pool_generic(struct hz_context *ctx, const struct hzi_quat_poo
 	const int64_t *size = backward ? a->size : a->count;
 
 	return hzi_cuda_quat_step(ctx, op_of(backward),
-				  backward ? HZI_KERNEL_quat_pool_bwd : HZI_KERNEL_quat_pool,
+				  backward ? HZI_KERNEL_quat_pool_bwd_generic :
+				  HZI_KERNEL_quat_pool_generic,
 				  a->images * size[0] * size[1] * size[2] * a->channels, a,
 				  sizeof(*a));
 }

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Neighbouring threads have neighbouring channels and columns, and go through rows, so that places
- * are divided once. All that a thread reads is under way together. The sums, and their order, are
- * those of lib/quat_layer/step_math.h, but for averages of 3 x 3 by 1.
+ * Neighbouring threads have neighbouring channels and columns and go through rows, so that a thread
+ * divides for its channel and column once. All loads of a window are in flight together. Sums and
+ * their order are those of lib/quat_layer/step_math.h, but for averages over 3 x 3, stride 1.
  */
 #include "gpu/quat_gemm/epilogue.cuh"
 #include "gpu/quat_layer/pool.h"
@@ -23,7 +23,7 @@ HZ_DEVICE void store(void *data, int64_t at, quat q)
 		*(uint2 *)((uint16_t *)data + at) = quat_pack(DTYPE, q);
 }
 
-/* What a thread has: a channel of a column, and rows of images from row on. */
+/* A thread's channel, column, and first row of those of all images */
 struct walk {
 	int32_t column, c, row;
 	bool in;
@@ -113,7 +113,7 @@ HZ_DEVICE quat add(quat a, quat b, float scale = 1)
 		fmaf(scale, b.z, a.z)};
 }
 
-/* What a gradient begins with */
+/* What the gradient is added to: the old value, or 0 */
 template <int DTYPE>
 HZ_DEVICE quat old_of(const hzi_quat_pool_job &p, int64_t at)
 {
@@ -125,15 +125,15 @@ HZ_DEVICE quat old_of(const hzi_quat_pool_job &p, int64_t at)
 	return old.get(0);
 }
 
-/* How many of a window's places lie inside, in one dimension. */
+/* The extent of a window's part inside x, in one dimension */
 HZ_DEVICE int32_t inside(int32_t begin, int32_t window, int32_t size)
 {
 	return min(begin + window, size) - max(begin, 0);
 }
 
 /*
- * A thread has a cell of S by S elements of x. Windows that hold any of these begin with this cell
- * or with one of the K - 1 ahead of it.
+ * A thread has a cell of S x S elements of x, S the stride. The windows that contain any of them
+ * begin in this cell or in one of the K - 1 cells before it, in each dimension.
  */
 template <int W, int S, int DTYPE>
 HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
@@ -217,15 +217,15 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 	}
 }
 
-/* ---- Windows of three at each place ---------------------------------------------------------- */
+/* ---- Windows of 3 x 3, stride 1 -------------------------------------------------------------- */
 
-/* A quaternion, its squared norm, and where it is. */
+/* A quaternion, its squared norm, and its index in the image; NONE: there is none. */
 struct largest {
 	quat q;
 	double norm;
 	int32_t index;
 
-	/* Of one behind it in the window */
+	/* Takes b, which is later in the window, if its norm is larger, or NaN before any NaN. */
 	__device__ __forceinline__ void see(const largest &b)
 	{
 		if (b.index < 0 || !(index < 0 || b.norm > norm ||
@@ -235,7 +235,7 @@ struct largest {
 	}
 };
 
-/* Three neighbours of a row of so many rows, of those columns that are there. */
+/* Loads three neighbours of a row: those inside the array. */
 template <int DTYPE>
 HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from,
 			const int64_t *stride, int32_t line, int32_t rows, const bool (&column)[3])
@@ -246,7 +246,7 @@ HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from
 			to[b].load(data, from + line * stride[1] + b * stride[2]);
 }
 
-/* What their windows took; NONE of those that are not there. */
+/* Loads the indices of three windows; NONE where there is no window. */
 HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t from, int32_t line,
 			  const bool (&column)[3])
 {
@@ -259,8 +259,8 @@ HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t 
 }
 
 /*
- * A thread goes down a strip of rows, so that of each window only the last row is new, of which it
- * keeps the largest.
+ * Maximum. A thread goes down a strip of rows; it keeps the largest of each of the last three rows,
+ * so that each window needs one new row.
  */
 template <int DTYPE>
 HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
@@ -284,7 +284,7 @@ HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 		largest most[3] = {{{}, 0, NONE}, {{}, 0, NONE}, {{}, 0, NONE}};
 
 		load_row(next, p.x, from, p.x_stride, top, p.size[0], column);
-		/* One at a time: registers for more would leave room for few threads */
+		/* Not unrolled: more registers would lower occupancy. */
 #pragma unroll 1
 		for (int i = 0; i < lines + 2; i++) {
 			const int32_t line = top + i;
@@ -330,7 +330,7 @@ HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 	}
 }
 
-/* The same of its gradient: windows begin with the element, or one or two ahead of it. */
+/* Its gradient: the windows that contain an element begin at it, or one or two before it. */
 template <int DTYPE>
 HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 {
@@ -388,8 +388,9 @@ HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 }
 
 /*
- * Averages: what is kept of a row is the sum of its three. FORWARD: from x to y, which is divided
- * by how many of a window are there; else from dy, divided by as many first, to dx.
+ * Average. A thread keeps the sums of three neighbours of the last three rows. FORWARD: y is the
+ * sum of x over the window, divided by the number of elements inside x; else dx is the sum of dy,
+ * each divided by that number of its window.
  */
 template <bool FORWARD, int DTYPE>
 HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
@@ -401,7 +402,7 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 	const int64_t *const out_stride = FORWARD ? p.y_stride : p.x_stride;
 	const walk t(p, out[1]);
 	const int32_t left = t.column + (FORWARD ? -p.pad[1] : p.pad[1] - 2);
-	float places[3];		/* of windows of this column, or of those of the three */
+	float extent[3];		/* inside x, of this column's window or of three windows */
 	bool column[3];
 
 	if (!t.in)
@@ -409,7 +410,7 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 #pragma unroll
 	for (int b = 0; b < 3; b++) {
 		column[b] = (uint32_t)(left + b) < (uint32_t)size[1];
-		places[b] = (float)inside(left + (FORWARD ? 0 : b - p.pad[1]), 3, p.size[1]);
+		extent[b] = (float)inside(left + (FORWARD ? 0 : b - p.pad[1]), 3, p.size[1]);
 	}
 	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
@@ -437,7 +438,7 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 #pragma unroll
 			for (int b = 0; b < 3; b++) {
 				const float rows = (float)inside(line - p.pad[0], 3, p.size[0]);
-				const float each = FORWARD ? 1 : __frcp_rn(rows * places[b]);
+				const float each = FORWARD ? 1 : __frcp_rn(rows * extent[b]);
 
 				if ((uint32_t)line < (uint32_t)size[0] && column[b])
 					sum[2] = add(sum[2], raw[b].get(0), each);
@@ -453,7 +454,7 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 			if (!FORWARD)
 				all = old_of<DTYPE>(p, at);
 			all = add(all, add(add(sum[0], sum[1]), sum[2]),
-				  FORWARD ? __frcp_rn(rows * places[0]) : 1);
+				  FORWARD ? __frcp_rn(rows * extent[0]) : 1);
 			store<DTYPE>(FORWARD ? p.y : p.x, at, all);
 		}
 	}
@@ -468,7 +469,7 @@ HZ_DEVICE void strip(const hzi_quat_pool_job &p)
 		largest_strip_bwd<DTYPE>(p);
 }
 
-/* blocks: of a multiprocessor, that registers are to do for; 0: as they come */
+/* blocks: least blocks per SM that registers are limited for; 0: no limit */
 #define KERNEL(name, blocks, body, ...) \
 	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
 	name(const __grid_constant__ hzi_quat_pool_job p) \
@@ -480,15 +481,15 @@ HZ_DEVICE void strip(const hzi_quat_pool_job &p)
 	KERNEL(name##_f16, 0, body, __VA_ARGS__, HZ_F16) \
 	KERNEL(name##_bf16, 0, body, __VA_ARGS__, HZ_BF16)
 
-KERNELS(quat_pool_2, pool, 2)
-KERNELS(quat_pool_3, pool, 3)
-KERNELS(quat_pool_bwd_2_by_2, pool_bwd, 2, 2)
-KERNELS(quat_pool_bwd_3_by_2, pool_bwd, 3, 2)
-KERNEL(quat_pool_3_by_1_f32, 4, strip, true, HZ_F32)
-KERNEL(quat_pool_3_by_1_f16, 3, strip, true, HZ_F16)
-KERNEL(quat_pool_3_by_1_bf16, 3, strip, true, HZ_BF16)
-KERNEL(quat_pool_bwd_3_by_1_f32, 3, strip, false, HZ_F32)
-KERNEL(quat_pool_bwd_3_by_1_f16, 3, strip, false, HZ_F16)
-KERNEL(quat_pool_bwd_3_by_1_bf16, 3, strip, false, HZ_BF16)
-KERNELS(quat_average_3_by_1, average_strip, true)
-KERNELS(quat_average_bwd_3_by_1, average_strip, false)
+KERNELS(quat_pool_2x2, pool, 2)
+KERNELS(quat_pool_3x3, pool, 3)
+KERNELS(quat_pool_bwd_2x2_stride2, pool_bwd, 2, 2)
+KERNELS(quat_pool_bwd_3x3_stride2, pool_bwd, 3, 2)
+KERNEL(quat_pool_max_3x3_stride1_f32, 4, strip, true, HZ_F32)
+KERNEL(quat_pool_max_3x3_stride1_f16, 3, strip, true, HZ_F16)
+KERNEL(quat_pool_max_3x3_stride1_bf16, 3, strip, true, HZ_BF16)
+KERNEL(quat_pool_max_bwd_3x3_stride1_f32, 3, strip, false, HZ_F32)
+KERNEL(quat_pool_max_bwd_3x3_stride1_f16, 3, strip, false, HZ_F16)
+KERNEL(quat_pool_max_bwd_3x3_stride1_bf16, 3, strip, false, HZ_BF16)
+KERNELS(quat_pool_average_3x3_stride1, average_strip, true)
+KERNELS(quat_pool_average_bwd_3x3_stride1, average_strip, false)

@@ -1,10 +1,10 @@
 /*
- * quat_layer.cu - the steps of quaternion layers
+ * quat_layer.cu - the steps of quaternion layers, for any strides and dtypes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A thread does one quaternion at a time, neighbours in the last dimension being with neighbouring
- * threads, so that what lies back to back is moved in whole lines.
+ * A thread computes one quaternion at a time. Neighbouring threads have neighbours in the last
+ * dimension, so that accesses coalesce where that dimension is contiguous.
  */
 #include "gpu/quat_layer/quat_layer.cuh"
 #include "gpu/device/reduce.cuh"
@@ -15,13 +15,13 @@ template <int KIND>
 HZ_DEVICE void map(const hzi_quat_map_step &p)
 {
 	for (int64_t i = first_element(); i < p.total; i += step_elements()) {
-		int64_t at[4] = {0, 0, 0, 0}, rest = i, index;
+		int64_t at[4] = {0, 0, 0, 0}, remainder = i, index;
 
 		for (int d = p.ndim - 1; d >= 0; d--) {
 			if (d > 0)
-				rest = divide(rest, p.shape[d], &index);
+				remainder = divide(remainder, p.shape[d], &index);
 			else
-				index = rest;
+				index = remainder;
 			at[0] += index * p.a.stride[d];
 			at[1] += index * p.b.stride[d];
 			at[2] += index * p.out.stride[d];
@@ -31,25 +31,15 @@ HZ_DEVICE void map(const hzi_quat_map_step &p)
 	}
 }
 
-KERNEL(quat_map_copy, hzi_quat_map_step) { map<HZI_QUAT_MAP_COPY>(p); }
-KERNEL(quat_map_act, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT>(p); }
-KERNEL(quat_map_act_bwd, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT_BWD>(p); }
-KERNEL(quat_map_dropout, hzi_quat_map_step) { map<HZI_QUAT_MAP_DROPOUT>(p); }
-KERNEL(quat_map_init, hzi_quat_map_step) { map<HZI_QUAT_MAP_INIT>(p); }
-
-template <int KIND>
-struct coefficients {
-	typedef hzi_quat_affine type;
-};
-
-template <>
-struct coefficients<HZI_QUAT_MAP_AFFINE_BWD> {
-	typedef hzi_quat_affine_bwd type;
-};
+KERNEL(quat_layer_copy_strided, hzi_quat_map_step) { map<HZI_QUAT_MAP_COPY>(p); }
+KERNEL(quat_layer_act_strided, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT>(p); }
+KERNEL(quat_layer_act_bwd_strided, hzi_quat_map_step) { map<HZI_QUAT_MAP_ACT_BWD>(p); }
+KERNEL(quat_layer_dropout_strided, hzi_quat_map_step) { map<HZI_QUAT_MAP_DROPOUT>(p); }
+KERNEL(quat_layer_init_strided, hzi_quat_map_step) { map<HZI_QUAT_MAP_INIT>(p); }
 
 /*
- * The affine maps: a thread keeps its channel, whose coefficients stay in registers, and goes
- * through rows. The grid's y counts blocks of channels.
+ * Affine maps: a thread goes through rows of one channel, whose coefficients stay in registers.
+ * blockIdx.y counts blocks of channels.
  */
 template <int KIND>
 HZ_DEVICE void affine(const hzi_quat_map_step &p)
@@ -60,15 +50,15 @@ HZ_DEVICE void affine(const hzi_quat_map_step &p)
 
 	while (lanes / 2 >= channels)
 		lanes /= 2;
-	const int64_t lines = THREADS / lanes;
-	const int64_t first = (int64_t)blockIdx.x * lines + (int)threadIdx.x / lanes;
+	const int64_t row_threads = THREADS / lanes;
+	const int64_t first = (int64_t)blockIdx.x * row_threads + (int)threadIdx.x / lanes;
 
 	for (int64_t c = (int64_t)blockIdx.y * lanes + (int)threadIdx.x % lanes; c < channels;
 	     c += (int64_t)gridDim.y * lanes) {
 		const type own = ((const type *)p.coef)[c];
 
-		for (int64_t r = first; r < rows; r += gridDim.x * lines) {
-			int64_t at[4], rest = r, index;
+		for (int64_t r = first; r < rows; r += gridDim.x * row_threads) {
+			int64_t at[4], remainder = r, index;
 			const int last = p.ndim - 1;
 
 			at[0] = c * p.a.stride[last];
@@ -76,9 +66,9 @@ HZ_DEVICE void affine(const hzi_quat_map_step &p)
 			at[2] = c * p.out.stride[last];
 			for (int d = last - 1; d >= 0; d--) {
 				if (d > 0)
-					rest = divide(rest, p.shape[d], &index);
+					remainder = divide(remainder, p.shape[d], &index);
 				else
-					index = rest;
+					index = remainder;
 				at[0] += index * p.a.stride[d];
 				at[1] += index * p.b.stride[d];
 				at[2] += index * p.out.stride[d];
@@ -88,43 +78,42 @@ HZ_DEVICE void affine(const hzi_quat_map_step &p)
 	}
 }
 
-KERNEL(quat_map_affine, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE>(p); }
-KERNEL(quat_map_affine_bwd, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE_BWD>(p); }
+KERNEL(quat_layer_affine_strided, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE>(p); }
+KERNEL(quat_layer_affine_bwd_strided, hzi_quat_map_step) { affine<HZI_QUAT_MAP_AFFINE_BWD>(p); }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-KERNEL(quat_sum_plain, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_PLAIN, 0>(p); }
-KERNEL(quat_sum_cross, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_CROSS, 0>(p); }
-KERNEL(quat_sum_moments, hzi_quat_sum_step) { moments<0>(p); }
+KERNEL(quat_layer_sum_strided, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_PLAIN, 0>(p); }
+KERNEL(quat_layer_cross_strided, hzi_quat_sum_step) { sum<HZI_QUAT_SUM_CROSS, 0>(p); }
+KERNEL(quat_layer_moments_strided, hzi_quat_sum_step) { moments<0>(p); }
 
 /*
- * Coefficients of a channel by a warp, a lane for each element of the matrices: the functions of
- * lib/quat_layer/sums_math.h would be thousands of instructions of one thread, which come from memory as they
- * are wanted, and numbers that are waited for one by one. Lanes of the second half compute as
- * those of the first.
+ * Coefficients of a channel, computed by a warp with a lane for each element of the 4 x 4 matrices;
+ * lanes 16 to 31 repeat lanes 0 to 15. In one thread, the functions of lib/quat_layer/sums_math.h
+ * would be thousands of instructions, bound by instruction fetch and the latency of their loads.
  */
-struct coefficients_of {
+struct finish_memory {
 	double all[20];			/* sums of all rows */
 	double gamma[4][4], m[4][4], t[4][4], u[4][4];
 };
 
-/* Where (r, c) of a symmetric matrix is in ten numbers, its upper triangle by rows */
-HZ_DEVICE int of_ten(int r, int c)
+/* Index of (r, c) of a symmetric matrix in ten numbers, the upper triangle by rows */
+HZ_DEVICE int symmetric_index(int r, int c)
 {
 	const int low = min(r, c), high = max(r, c);
 
 	return 4 * low - low * (low + 1) / 2 + high;
 }
 
-/* Of row r of a and column c of b, or of column r of a, TURNED */
-template <bool TURNED>
-HZ_DEVICE double element(const double (&a)[4][4], const double (&b)[4][4], int r, int c)
+/* Element (r, c) of a b, or of a^T b */
+template <bool TRANSPOSED>
+HZ_DEVICE double element_of(const double (&a)[4][4], const double (&b)[4][4], int r, int c)
 {
 	double s = 0;
 
 #pragma unroll
 	for (int k = 0; k < 4; k++)
-		s += (TURNED ? a[k][r] : a[r][k]) * b[k][c];
+		s += (TRANSPOSED ? a[k][r] : a[r][k]) * b[k][c];
 	return s;
 }
 
@@ -137,7 +126,7 @@ struct finish_lane {
 
 	__device__ __forceinline__ finish_lane(const hzi_quat_finish_step &p_, int64_t channel_)
 		: p(p_), channel(channel_), lane((int)threadIdx.x % 32), r(lane / 4 % 4),
-		  c(lane % 4), ten(of_ten(r, c)), lead(lane < 16) {}
+		  c(lane % 4), ten(symmetric_index(r, c)), lead(lane < 16) {}
 
 	__device__ __forceinline__ double get(const void *from, int each, int i) const
 	{
@@ -150,14 +139,14 @@ struct finish_lane {
 			m[r][c] = d;
 	}
 
-	/* d, or added to what is there */
+	/* Stores d, or adds it to the old value. */
 	__device__ __forceinline__ void put(void *to, int each, int i, double d, bool add) const
 	{
 		hzi_quat_set_param(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) :
 									 0));
 	}
 
-	/* What does not come of sums is under way beside these. */
+	/* Loads what does not depend on the sums, to overlap with their loads. */
 	__device__ __forceinline__ void load(void)
 	{
 		const bool backward = p.kind == HZI_QUAT_FINISH_NORM_BWD;
@@ -175,7 +164,7 @@ struct finish_lane {
 	}
 
 	/* hzi_quat_finish_moments(); with running values, eval, hzi_quat_finish_norm() */
-	__device__ __forceinline__ void norm(coefficients_of &s)
+	__device__ __forceinline__ void norm(finish_memory &s)
 	{
 		hzi_quat_affine *const to = (hzi_quat_affine *)p.coef + channel;
 		const double keep = 1 - p.momentum, rows = (double)p.rows;
@@ -210,18 +199,18 @@ struct finish_lane {
 		if (lead && c <= r)
 			put(p.saved, HZI_QUAT_SAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
 		if (lead)
-			to->m[4 * r + c] = (hzi_quat_real)element<false>(s.gamma, s.m, r, c);
+			to->m[4 * r + c] = (hzi_quat_real)element_of<false>(s.gamma, s.m, r, c);
 	}
 
-	/* s.m of the covariance in s.t, in whose place its Cholesky decomposition comes */
-	__device__ __forceinline__ void whiten(coefficients_of &s, double trace)
+	/* s.m = the inverse of L, s.t = L L^T; the Cholesky factor L replaces s.t. */
+	__device__ __forceinline__ void whiten(finish_memory &s, double trace)
 	{
 		if (!p.whiten) {
 			set(s.m, r == c ? 1 / sqrt(trace + p.eps) : 0);
 			__syncwarp();
 			return;
 		}
-		/* Lane c has row c of it, */
+		/* Lane c computes row c of L */
 #pragma unroll 1
 		for (int j = 0; j < 4; j++) {
 			double d = s.t[j][j], b = s.t[c][j];
@@ -230,7 +219,7 @@ struct finish_lane {
 				d -= s.t[j][k] * s.t[j][k];
 				b -= s.t[c][k] * s.t[j][k];
 			}
-			/* Pivots of eps, below which there is nothing: hzi_quat_whiten() */
+			/* A pivot below eps becomes eps, its column 0: hzi_quat_whiten(). */
 			const bool flat = d < p.eps;
 
 			d = sqrt(flat ? p.eps : d);
@@ -239,7 +228,7 @@ struct finish_lane {
 				s.t[c][j] = c == j ? d : flat ? 0 : b / d;
 			__syncwarp();
 		}
-		/* and column c of its inverse. */
+		/* and column c of the inverse. */
 #pragma unroll 1
 		for (int i = 0; i < 4 && lane < 4; i++) {
 			double b = i == c;
@@ -251,8 +240,8 @@ struct finish_lane {
 		__syncwarp();
 	}
 
-	/* hzi_quat_finish_norm_bwd(); sums are of x - mean in the place of z = m (x - mean). */
-	__device__ __forceinline__ void norm_bwd(coefficients_of &s)
+	/* hzi_quat_finish_norm_bwd(); here sums are of b (x - mean)^T: z = m (x - mean) follows. */
+	__device__ __forceinline__ void norm_bwd(finish_memory &s)
 	{
 		hzi_quat_affine_bwd *const to = (hzi_quat_affine_bwd *)p.coef + channel;
 		const double by = -1 / (double)p.rows;
@@ -276,37 +265,37 @@ struct finish_lane {
 			put(p.dbeta, 4, p.order[c], s.all[c], p.accumulate);
 		if (!p.coef)
 			return;
-		set(s.u, element<false>(s.gamma, s.t, r, c));
+		set(s.u, element_of<false>(s.gamma, s.t, r, c));
 		__syncwarp();
 		trace = s.u[0][0] + s.u[1][1] + s.u[2][2] + s.u[3][3];
 		d = p.whiten ? s.u[max(r, c)][min(r, c)] : r == c ? trace : 0;
 		__syncwarp();
 		set(s.u, d);
-		d = element<true>(s.m, s.gamma, r, c);
+		d = element_of<true>(s.m, s.gamma, r, c);
 		__syncwarp();
 		if (lead)
 			to->m[4 * r + c] = (hzi_quat_real)d;
-		/* The shift of row r, of its four lanes */
+		/* The shift of row r, summed over its four lanes */
 		d *= s.all[c];
 		d = quad_sum(d);
 		if (lead && c == 0)
 			to->shift[r] = (hzi_quat_real)(p.eval ? 0 : by * d);
-		set(s.t, element<false>(s.u, s.m, r, c));
+		set(s.t, element_of<false>(s.u, s.m, r, c));
 		__syncwarp();
 		if (lead)
 			to->n[4 * r + c] =
-				(hzi_quat_real)(p.eval ? 0 : by * element<true>(s.m, s.t, r, c));
+				(hzi_quat_real)(p.eval ? 0 : by * element_of<true>(s.m, s.t, r, c));
 		if (lane < 4)
 			to->mean[c] = (hzi_quat_real)saved;
 	}
 };
 
-/* A block for each channel, a lane for each value: chunks by warps, then warps in order */
-KERNEL(quat_finish, hzi_quat_finish_step)
+/* A block per channel, a lane per value: each warp adds up chunks, warp 0 adds up the warps. */
+KERNEL(quat_layer_finish, hzi_quat_finish_step)
 {
 	constexpr int WARPS = THREADS / 32;
 	__shared__ double part[WARPS][32];
-	__shared__ coefficients_of s;
+	__shared__ finish_memory s;
 	const int values = hzi_quat_finish_values(p.kind);
 	const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 	const bool norm = p.kind >= HZI_QUAT_FINISH_NORM;
@@ -346,7 +335,7 @@ KERNEL(quat_finish, hzi_quat_finish_step)
 
 /* ---- Pooling, rotations ---------------------------------------------------------------------- */
 
-KERNEL(quat_pool, hzi_quat_pool_step)
+KERNEL(quat_pool_generic, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
@@ -354,7 +343,7 @@ KERNEL(quat_pool, hzi_quat_pool_step)
 		hzi_quat_pool_one(&p, hzi_quat_position(i, p.count, p.channels));
 }
 
-KERNEL(quat_pool_bwd, hzi_quat_pool_step)
+KERNEL(quat_pool_bwd_generic, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.size[0] * p.size[1] * p.size[2] * p.channels;
 
@@ -362,8 +351,8 @@ KERNEL(quat_pool_bwd, hzi_quat_pool_step)
 		hzi_quat_pool_bwd_one(&p, hzi_quat_position(i, p.size, p.channels));
 }
 
-/* Of windows that do not overlap and leave nothing out */
-KERNEL(quat_pool_bwd_windows, hzi_quat_pool_step)
+/* Windows that tile x: each element of x is in one window. */
+KERNEL(quat_pool_bwd_tiled, hzi_quat_pool_step)
 {
 	const int64_t total = p.images * p.count[0] * p.count[1] * p.count[2] * p.channels;
 
@@ -371,13 +360,13 @@ KERNEL(quat_pool_bwd_windows, hzi_quat_pool_step)
 		hzi_quat_pool_bwd_window(&p, hzi_quat_position(i, p.count, p.channels));
 }
 
-KERNEL(quat_rotation, hzi_quat_rotation_step)
+KERNEL(quat_layer_rotation, hzi_quat_rotation_step)
 {
 	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
 		hzi_quat_rotation_one(&p, i / p.m, i % p.m);
 }
 
-KERNEL(quat_rotation_bwd, hzi_quat_rotation_step)
+KERNEL(quat_layer_rotation_bwd, hzi_quat_rotation_step)
 {
 	for (int64_t i = first_element(); i < p.n * p.m; i += step_elements())
 		hzi_quat_rotation_bwd_one(&p, i / p.m, i % p.m);

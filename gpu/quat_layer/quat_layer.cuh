@@ -1,5 +1,5 @@
 /*
- * quat_layer.cuh - what kernels of quaternion layers share
+ * quat_layer.cuh - what kernels of quaternion layers share: elements, sums over rows
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -27,20 +27,31 @@ HZ_DEVICE int64_t step_elements(void)
 	return (int64_t)gridDim.x * THREADS;
 }
 
-HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *rest)
+HZ_DEVICE int64_t divide(int64_t i, int64_t n, int64_t *remainder)
 {
 	const int64_t q = hzi_quat_divide(i, n);
 
-	*rest = i - q * n;
+	*remainder = i - q * n;
 	return q;
 }
 
+/* The coefficients of an affine map */
+template <int KIND>
+struct coefficients {
+	typedef hzi_quat_affine type;
+};
+
+template <>
+struct coefficients<HZI_QUAT_MAP_AFFINE_BWD> {
+	typedef hzi_quat_affine_bwd type;
+};
+
 /*
- * An element as it lies in memory, so that several are under way, of arrays of whole quaternions;
- * DTYPE 0: of any.
+ * A quaternion as loaded, so that several loads are in flight: of arrays of contiguous quaternions
+ * of DTYPE, or with 0 of any array.
  */
 template <int DTYPE>
-struct qraw {
+struct element {
 	uint2 bits;
 
 	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
@@ -68,7 +79,7 @@ struct qraw {
 };
 
 template <>
-struct qraw<HZ_F32> {
+struct element<HZ_F32> {
 	float4 f;
 
 	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
@@ -86,7 +97,7 @@ struct qraw<HZ_F32> {
 };
 
 template <>
-struct qraw<0> {
+struct element<0> {
 	hzi_quat q;
 
 	__device__ __forceinline__ void load(const hzi_quat_array &a, int64_t at)
@@ -111,70 +122,74 @@ HZ_DEVICE int64_t row_offset(const hzi_quat_sum_step &p, const int64_t *stride, 
 	return at + row * stride[0];
 }
 
-/* Rows r, r + lines, ... of channel c, those before last */
+/* Rows r, r + row_threads, ... of channel c that are before `last` */
 template <int ROWS, int DTYPE>
-HZ_DEVICE void load_rows(qraw<DTYPE> (&to)[ROWS], const hzi_quat_sum_step &p,
-			 const hzi_quat_array &a, int64_t r, int lines, int64_t last, int64_t c)
+HZ_DEVICE void load_rows(element<DTYPE> (&to)[ROWS], const hzi_quat_sum_step &p,
+			 const hzi_quat_array &a, int64_t r, int row_threads, int64_t last,
+			 int64_t c)
 {
-	/* Mostly there is one step from row to row. */
+	/* The usual case: one stride from row to row */
 	if (p.ndim == 1) {
 		int64_t at = r * a.stride[0] + c * a.stride[1];
 
 #pragma unroll
-		for (int k = 0; k < ROWS; k++, at += lines * a.stride[0])
-			if (r + k * lines < last)
+		for (int k = 0; k < ROWS; k++, at += row_threads * a.stride[0])
+			if (r + k * row_threads < last)
 				to[k].load(a, at);
 		return;
 	}
 #pragma unroll
 	for (int k = 0; k < ROWS; k++)
-		if (r + k * lines < last)
-			to[k].load(a, row_offset(p, a.stride, r + k * lines, c));
+		if (r + k * row_threads < last)
+			to[k].load(a, row_offset(p, a.stride, r + k * row_threads, c));
 }
 
 /*
- * A block has a chunk of rows and 32 channels, or fewer, as a power of two, if there are fewer:
- * then more threads share the rows.
+ * A block sums a chunk of rows, [first, last), of `lanes` channels: 32, or the next power of two if
+ * there are fewer channels. row_threads threads share the rows of a channel. Waits for the previous
+ * kernel (PDL).
  */
-struct sum_place {
-	int lanes = HZI_QUAT_SUM_LANES, lines, lane, line;
+struct block_share {
+	int lanes = HZI_QUAT_SUM_LANES, row_threads, lane, row_thread;
 	int64_t first, last;
 
-	__device__ __forceinline__ explicit sum_place(const hzi_quat_sum_step &p)
+	__device__ __forceinline__ explicit block_share(const hzi_quat_sum_step &p)
 	{
+		pdl_launch_dependents();
+		pdl_wait();
 		while (lanes / 2 >= p.channels)
 			lanes /= 2;
-		lines = THREADS / lanes;
+		row_threads = THREADS / lanes;
 		lane = (int)threadIdx.x % lanes;
-		line = (int)threadIdx.x / lanes;
+		row_thread = (int)threadIdx.x / lanes;
 		first = (int64_t)blockIdx.y * p.chunk;
 		last = first + p.chunk < p.rows ? first + p.chunk : p.rows;
 	}
 };
 
-/* What threads have of a block's channels is added in their order, to p.part. */
+/* Stores the sum over a channel's threads, in their order, to p.part. */
 template <typename T, int WIDTH>
-HZ_DEVICE void sum_store(const hzi_quat_sum_step &p, const sum_place &place, int64_t block,
+HZ_DEVICE void sum_store(const hzi_quat_sum_step &p, const block_share &share, int64_t block,
 			 const T (&part)[THREADS][WIDTH])
 {
-	constexpr int VALUES = WIDTH - 1;	/* a column to spare keeps banks apart */
+	constexpr int VALUES = WIDTH - 1;	/* a spare column avoids bank conflicts */
 
 	__syncthreads();
-	for (int i = (int)threadIdx.x; i < place.lanes * VALUES; i += THREADS) {
+	for (int i = (int)threadIdx.x; i < share.lanes * VALUES; i += THREADS) {
 		const int l = i / VALUES, v = i % VALUES;
 		const int64_t to = block * HZI_QUAT_SUM_LANES + l;
 		double all = 0;
 
-		for (int k = 0; k < place.lines; k++)
-			all += part[k * place.lanes + l][v];
+		for (int k = 0; k < share.row_threads; k++)
+			all += part[k * share.lanes + l][v];
 		if (to < p.channels)
 			p.part[(blockIdx.y * p.channels + to) * VALUES + v] = all;
 	}
 	__syncthreads();
 }
 
-/* HZI_QUAT_SUM_CROSS without m: quat_finish() multiplies the sum by it. */
-HZ_DEVICE void cross_one(hzi_quat b, hzi_quat a, const float *mean, float *total)
+/* HZI_QUAT_SUM_CROSS without m: the finish kernel multiplies the sum by it. */
+HZ_DEVICE void add_cross(hzi_quat b, hzi_quat a, const float *mean, float *total)
 {
 #pragma unroll
 	for (int c = 0; c < 4; c++) {
@@ -192,20 +207,18 @@ template <int KIND, int DTYPE>
 HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 {
 	constexpr int values = HZI_QUAT_SUM_VALUES(KIND);
-	/* Under way: of two arrays half as many */
+	/* Loads in flight: half as many of each of two arrays */
 	constexpr int ONE = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;
 	constexpr int ROWS = KIND == HZI_QUAT_SUM_CROSS ? ONE / 2 : ONE;
 	__shared__ float part[THREADS][values + 1];
 
-	pdl_launch_dependents();
-	pdl_wait();
-	const sum_place place(p);
-	const int line = place.line, lines = place.lines;
-	const int64_t first = place.first, last = place.last;
+	const block_share share(p);
+	const int row_thread = share.row_thread, row_threads = share.row_threads;
+	const int64_t first = share.first, last = share.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
-		const int64_t c = block * HZI_QUAT_SUM_LANES + place.lane;
+		const int64_t c = block * HZI_QUAT_SUM_LANES + share.lane;
 		float total[values], saved[4];		/* the mean */
 
 #pragma unroll
@@ -216,18 +229,19 @@ HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 			for (int i = 0; i < 4; i++)
 				saved[i] = ((const float *)p.mean)[c * HZI_QUAT_SAVED + i];
 		}
-		for (int64_t r = first + line; c < p.channels && r < last; r += ROWS * lines) {
-			qraw<DTYPE> q[ROWS], b[ROWS];
+		for (int64_t r = first + row_thread; c < p.channels && r < last; r += ROWS *
+		     row_threads) {
+			element<DTYPE> q[ROWS], b[ROWS];
 
-			load_rows(q, p, p.a, r, lines, last, c);
+			load_rows(q, p, p.a, r, row_threads, last, c);
 			if (KIND == HZI_QUAT_SUM_CROSS)
-				load_rows(b, p, p.b, r, lines, last, c);
+				load_rows(b, p, p.b, r, row_threads, last, c);
 #pragma unroll
 			for (int k = 0; k < ROWS; k++) {
-				if (r + k * lines >= last)
+				if (r + k * row_threads >= last)
 					continue;
 				if (KIND == HZI_QUAT_SUM_CROSS)
-					cross_one(b[k].get(), q[k].get(), saved, total);
+					add_cross(b[k].get(), q[k].get(), saved, total);
 				else
 					hzi_quat_sum_one(KIND, q[k].get(), hzi_quat{}, saved,
 							 total);
@@ -236,7 +250,7 @@ HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 #pragma unroll
 		for (int i = 0; i < values; i++)
 			part[threadIdx.x][i] = total[i];
-		sum_store(p, place, block, part);
+		sum_store(p, share, block, part);
 	}
 }
 
@@ -249,30 +263,28 @@ template <int DTYPE>
 HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 {
 	constexpr int VALUES = HZI_QUAT_SUM_VALUES(HZI_QUAT_SUM_MOMENTS);
-	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* under way */
+	constexpr int ROWS = DTYPE == 0 || DTYPE == HZ_F32 ? 4 : 8;	/* in flight */
 	__shared__ double part[THREADS][VALUES + 1];
 
-	pdl_launch_dependents();
-	pdl_wait();
-	const sum_place place(p);
-	const int line = place.line, lines = place.lines;
-	const int64_t first = place.first, last = place.last;
+	const block_share share(p);
+	const int row_thread = share.row_thread, row_threads = share.row_threads;
+	const int64_t first = share.first, last = share.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
-		const int64_t c = block * HZI_QUAT_SUM_LANES + place.lane;
-		const bool in = c < p.channels && first + line < last;
+		const int64_t c = block * HZI_QUAT_SUM_LANES + share.lane;
+		const bool in = c < p.channels && first + row_thread < last;
 		float center[4] = {}, sum[4] = {}, square[10] = {};
 		double u[4] = {}, rows = 0;
 		int at = 4;
 
-		for (int64_t r = first + line; in && r < last; r += ROWS * lines) {
-			const int64_t left = (last - r + lines - 1) / lines;
+		for (int64_t r = first + row_thread; in && r < last; r += ROWS * row_threads) {
+			const int64_t left = (last - r + row_threads - 1) / row_threads;
 			const int count = left < ROWS ? (int)left : ROWS;
-			qraw<DTYPE> raw[ROWS];
+			element<DTYPE> raw[ROWS];
 
-			load_rows(raw, p, p.a, r, lines, last, c);
-			if (r == first + line) {
+			load_rows(raw, p, p.a, r, row_threads, last, c);
+			if (r == first + row_thread) {
 #pragma unroll
 				for (int k = 0; k < ROWS; k++) {
 					const hzi_quat q = raw[k].get();
@@ -310,7 +322,7 @@ HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 
 			for (int i = 0; i < 4; i++) {
 				u[i] = (double)center[i] - (double)pivot.c[i];
-				if (blockIdx.y == 0 && line == 0)
+				if (blockIdx.y == 0 && row_thread == 0)
 					((float *)p.mean)[c * HZI_QUAT_SAVED + i] = pivot.c[i];
 			}
 		}
@@ -322,7 +334,7 @@ HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 				part[threadIdx.x][at] = square[at - 4] + u[i] * sum[j] +
 							sum[i] * u[j] + rows * u[i] * u[j];
 		}
-		sum_store(p, place, block, part);
+		sum_store(p, share, block, part);
 	}
 }
 

@@ -17,7 +17,7 @@
 #endif
 
 #define HZI_QUAT_STEP_THREADS 256
-#define HZI_QUAT_SUM_LANES 32		/* channels of a block; threads / 32 rows */
+#define HZI_QUAT_SUM_LANES 32		/* most channels of a block; other threads share rows */
 
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_map_step) == 512, "the same layout for C and CUDA");
 HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C and CUDA");

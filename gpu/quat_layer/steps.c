@@ -17,41 +17,41 @@ int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
 		.block = {HZI_QUAT_STEP_THREADS},
-		.early = kernel == HZI_KERNEL_quat_finish,
+		.early = kernel == HZI_KERNEL_quat_layer_finish,
 	};
 
 	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
-/* The kernel for a dtype; first: that for f32 */
+/* The kernel for a dtype; first: the one for f32 */
 static int kernel_of(int first, int dtype)
 {
 	return first + (dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
 }
 
-/* The kernel of batchnorm_contiguous.cu for a map; -1: there is none. */
+/* The kernel of batchnorm_contiguous.cu for a map; -1: it does not support the map. */
 static int contiguous_kernel(const struct hzi_quat_map_step *a)
 {
 	if (!a->a.whole || !a->out.whole || a->accumulate || a->pure)
 		return -1;
 	if (a->kind == HZI_QUAT_MAP_DROPOUT && a->ndim == 1)
-		return kernel_of(HZI_KERNEL_quat_dropout_f32, a->out.dtype);
+		return kernel_of(HZI_KERNEL_quat_layer_dropout_f32, a->out.dtype);
 	if (a->kind == HZI_QUAT_MAP_AFFINE && a->ndim <= 2)
-		return kernel_of(HZI_KERNEL_quat_affine_f32, a->out.dtype);
+		return kernel_of(HZI_KERNEL_quat_layer_affine_f32, a->out.dtype);
 	if (a->kind == HZI_QUAT_MAP_AFFINE_BWD && a->ndim <= 2 && a->b.whole)
-		return kernel_of(HZI_KERNEL_quat_affine_bwd_f32, a->out.dtype);
+		return kernel_of(HZI_KERNEL_quat_layer_affine_bwd_f32, a->out.dtype);
 	return -1;
 }
 
 /*
- * A block has 32 channels or fewer, and as many rows as threads are left. The kernels for one dtype
- * get one wave of blocks, so that coefficients are loaded once.
+ * A block has up to 32 channels; its other threads share rows. The contiguous kernels get one wave
+ * of blocks, so that each thread loads coefficients once.
  */
 static int launch_affine(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a)
 {
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
-	const int whole = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
-	const int each = whole < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QUAT_MAP_AFFINE ? 4 : 2;
+	const int contiguous = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
+	const int each = contiguous < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QUAT_MAP_AFFINE ? 4 : 2;
 	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
@@ -64,11 +64,12 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
 			       lines < most ? lines : most);
 	l.grid[1] = (unsigned)columns;
-	if (whole >= 0 && columns == ceil_div(channels, lanes)) {
+	if (contiguous >= 0 && columns == ceil_div(channels, lanes)) {
 		l.early = true;
-		return hzi_cuda_launch(ctx, op, whole, &l, a, sizeof(*a));
+		return hzi_cuda_launch(ctx, op, contiguous, &l, a, sizeof(*a));
 	}
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, &l, a, sizeof(*a));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_layer_copy_strided + a->kind, &l, a,
+			       sizeof(*a));
 }
 
 static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a)
@@ -84,8 +85,8 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map
 
 		return hzi_cuda_launch(ctx, op, contiguous_kernel(a), &l, a, sizeof(*a));
 	}
-	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_map_copy + a->kind, a->total, a,
-				  sizeof(*a));
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_layer_copy_strided + a->kind, a->total,
+				  a, sizeof(*a));
 }
 
 static int sum(struct hz_context *ctx, const char *op, const struct hzi_quat_sum_step *a)
@@ -98,15 +99,16 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_quat_sum
 
 	if (a->a.whole && (a->kind != HZI_QUAT_SUM_CROSS || a->b.whole))
 		return hzi_cuda_launch(ctx, op,
-				       kernel_of(HZI_KERNEL_quat_plain_f32 + 3 * a->kind,
+				       kernel_of(HZI_KERNEL_quat_layer_sum_f32 + 3 * a->kind,
 						 a->a.dtype),
 				       &l, a, sizeof(*a));
-	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_plain + a->kind, &l, a, sizeof(*a));
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_layer_sum_strided + a->kind, &l, a,
+			       sizeof(*a));
 }
 
 static int finish(struct hz_context *ctx, const char *op, const struct hzi_quat_finish_step *a)
 {
-	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_finish,
+	return hzi_cuda_quat_step(ctx, op, HZI_KERNEL_quat_layer_finish,
 				  a->channels * HZI_QUAT_STEP_THREADS, a, sizeof(*a));
 }
 
@@ -114,8 +116,8 @@ static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qua
 		    bool backward)
 {
 	return hzi_cuda_quat_step(ctx, op,
-				  backward ? HZI_KERNEL_quat_rotation_bwd :
-					     HZI_KERNEL_quat_rotation,
+				  backward ? HZI_KERNEL_quat_layer_rotation_bwd :
+					     HZI_KERNEL_quat_layer_rotation,
 				  a->n * a->m, a, sizeof(*a));
 }
 

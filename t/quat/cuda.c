@@ -79,15 +79,13 @@ static void test_elementwise(void)
 	hz_quat_conj(ctx, &x, &y, 0);
 	hz_quat_inverse(ctx, &x, &y, 0);
 	hz_quat_normalize(ctx, &x, &y, 0, 0);
-	is_str(taken(),
-	       "quat_map_contiguous_f32 quat_map_contiguous_f32 quat_map_contiguous_f32",
+	is_str(taken(), "quat_map_contiguous_f32 quat_map_contiguous_f32 quat_map_contiguous_f32",
 	       "conj, inverse, normalize");
 	hz_quat_conj(ctx, &x, &y, HZ_QUAT_XYZW);
 	hz_quat_norm(ctx, &x, &norms, HZ_QUAT_XYZW);
 	hz_quat_rotate(ctx, &x, &y, &z, HZ_QUAT_XYZW);
-	is_str(taken(),
-	       "quat_map_contiguous_f32 quat_norm_contiguous_f32 quat_rotate_contiguous_f32",
-	       "of x, y, z, w");
+	is_str(taken(), "quat_map_contiguous_f32 quat_norm_contiguous_f32 "
+	       "quat_rotate_contiguous_f32", "of x, y, z, w");
 	hz_quat_norm(ctx, &x, &norms, 0);
 	hz_quat_norm_bwd(ctx, &norms, &x, &y, 0);
 	is_str(taken(), "quat_norm_contiguous_f32 quat_norm_bwd_contiguous_f32",
@@ -344,7 +342,8 @@ static void test_linear_split(void)
 	taken();
 	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL), HZ_OK,
 	       "the gradient of weights");
-	ok(strstr(taken(), " quat_plain_f32 quat_finish") != NULL, "its parts, then their sum");
+	ok(strstr(taken(), " quat_layer_sum_f32 quat_layer_finish") != NULL,
+	   "its parts, then their sum");
 }
 
 static void test_pool(void)
@@ -355,13 +354,13 @@ static void test_pool(void)
 	hz_quat_pool_opts o = {.window = {2}};
 
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "a gradient of pooling");
-	is_str(taken(), "quat_pool_bwd_windows", "window by window");
+	is_str(taken(), "quat_pool_bwd_tiled", "window by window");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 8, "of which there are 2048");
 	o.stride[0] = 1;
 	y.shape[1] = 63;
 	o.kind = HZ_POOL_AVERAGE;
 	is_int(hz_quat_pool_bwd(ctx, NULL, &y, &x, &o), HZ_OK, "of windows that overlap");
-	is_str(taken(), "quat_pool_bwd", "element by element");
+	is_str(taken(), "quat_pool_bwd_generic", "element by element");
 }
 
 /* Which kernels take windows in two dimensions, and how many blocks */
@@ -377,28 +376,29 @@ static void test_pool_2d(void)
 	hz_tensor odd = x;
 
 	is_int(hz_quat_pool(ctx, &x, &y, &index, &o), HZ_OK, "pooling, 2 x 2");
-	is_str(taken(), "quat_pool_2_bf16", "by a kernel of its own");
+	is_str(taken(), "quat_pool_2x2_bf16", "by a kernel of its own");
 	is_int(fake->launch(fake->launches() - 1)->grid[1], 28, "a line of blocks for each row");
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "its gradient");
-	is_str(taken(), "quat_pool_bwd_2_by_2_bf16", "by another");
+	is_str(taken(), "quat_pool_bwd_2x2_stride2_bf16", "by another");
 	o = (hz_quat_pool_opts){.window = {3, 3}, .stride = {2, 2}, .pad = {1, 1}};
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &x, &o), HZ_OK, "of 3 x 3 by 2");
-	is_str(taken(), "quat_pool_bwd_3_by_2_bf16", "by a third");
+	is_str(taken(), "quat_pool_bwd_3x3_stride2_bf16", "by a third");
 	is_int(fake->launch(fake->launches() - 1)->grid[1], 30, "cells reach behind x");
 	o.stride[0] = o.stride[1] = 1;
 	is_int(hz_quat_pool(ctx, &x, &same, NULL, &o), HZ_OK, "3 x 3 at each place");
 	is_int(hz_quat_pool_bwd(ctx, &places, &same, &x, &o), HZ_OK, "its gradient");
-	is_str(taken(), "quat_pool_3_by_1_bf16 quat_pool_bwd_3_by_1_bf16", "in strips");
+	is_str(taken(), "quat_pool_max_3x3_stride1_bf16 quat_pool_max_bwd_3x3_stride1_bf16",
+	       "in strips");
 	is_int(fake->launch(fake->launches() - 1)->grid[1], 8, "of eight rows");
 	o.stride[0] = o.stride[1] = 2;
 	odd.data = (char *)a + 2;
 	is_int(hz_quat_pool_bwd(ctx, &index, &y, &odd, &o), HZ_OK, "of what is not aligned");
-	is_str(taken(), "quat_pool_bwd", "element by element");
+	is_str(taken(), "quat_pool_bwd_generic", "element by element");
 	o.stride[1] = 3;
 	odd = y;
 	odd.shape[2] = 10;
 	is_int(hz_quat_pool(ctx, &x, &odd, NULL, &o), HZ_OK, "of windows that step unlike");
-	is_str(taken(), "quat_pool_3_bf16", "which only gradients mind");
+	is_str(taken(), "quat_pool_3x3_bf16", "which only gradients mind");
 }
 
 /* Normalization: the values of a batch in one pass */
@@ -413,12 +413,14 @@ static void test_norm(void)
 	       "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_batchnorm(ctx, &x, NULL, NULL, &x, NULL), HZ_OK, "batch normalization");
-	is_str(taken(), "quat_moments_f16 quat_finish quat_affine_f16", "two passes over x");
+	is_str(taken(), "quat_layer_moments_f16 quat_layer_finish quat_layer_affine_f16",
+	       "two passes over x");
 	is_int(fake->launch(fake->launches() - 2)->grid[0], 48, "a block for each channel");
 	apart.stride[3] = 1;
 	apart.stride[4] = 48;
 	is_int(hz_quat_batchnorm(ctx, &apart, NULL, NULL, &apart, NULL), HZ_OK, "of planes");
-	is_str(taken(), "quat_sum_moments quat_finish quat_map_affine", "the same");
+	is_str(taken(), "quat_layer_moments_strided quat_layer_finish quat_layer_affine_strided",
+	       "the same");
 }
 
 /* Which convolutions the kernel of its own takes, and in how many blocks */
@@ -441,7 +443,7 @@ static void test_conv(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	ok(bytes < (size_t)9 * 64 * 64 * 4 * 8, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution");
-	is_str(taken(), "quat_planar_f16_from_bf16 quat_conv_bf16", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_bf16 quat_conv_implicit_gemm8_bf16", "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->cluster, 2, "in clusters");
 	/* 4 strips of 6 tiles, of 4 times 29 rows */
@@ -452,23 +454,25 @@ static void test_conv(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of many channels");
-	is_str(taken(), "quat_lines_most_bf16 quat_lines_planes_bf16 quat_conv_weights "
-	       "quat_conv_weights_finish quat_map_copy", "its kernels");
+	is_str(taken(), "quat_conv_wgrad8_absmax_bf16 quat_conv_wgrad8_pack_planar_bf16 "
+	       "quat_conv_wgrad8_wgmma quat_conv_wgrad8_reduce quat_layer_copy_strided",
+	       "its kernels");
 	l = fake->launch(fake->launches() - 3);
 	is_int(l->grid[0], 128, "nine taps at a time, of 4 x 4 tiles, each by eight products");
 	o.flags = HZ_QUAT_TRANSPOSED;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
-	is_str(taken(), "quat_map_copy quat_planar_f16_from_bf16 quat_conv_bf16",
+	is_str(taken(), "quat_layer_copy_strided quat_planar_f16_from_bf16 "
+	       "quat_conv_implicit_gemm8_bf16",
 	       "a transposed one, whose weights are gathered before");
 	o.method = HZ_QUAT_DIRECT;
 	hz_quat_conv(ctx, &x, &w, NULL, &y, &o);
-	ok(!strstr(taken(), "quat_conv_bf16"), "not by 16 products");
+	ok(!strstr(taken(), "quat_conv_implicit_gemm8_bf16"), "not by 16 products");
 	x = hz_tensor_4d(a, HZ_F16, HZ_CUDA, lines[0], lines[1], lines[2], lines[3]);
 	w = hz_tensor_4d(b, HZ_F16, HZ_CUDA, line_ws[0], line_ws[1], line_ws[2], line_ws[3]);
 	y = hz_tensor_4d(c, HZ_F16, HZ_CUDA, lines[0], lines[1], line_ws[0], lines[3]);
 	o = (hz_quat_conv_opts){.pad = {2}, .method = HZ_QUAT_FAST};
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "one in one dimension");
-	is_str(taken(), "quat_planar_f16_from_f16 quat_conv_f16", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_f16 quat_conv_implicit_gemm8_f16", "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->grid[0], 14, "a block for each 160 of twice 1002 rows, in pairs");
 }
@@ -488,24 +492,28 @@ static void test_conv_split(void)
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of f32");
-	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_split_usual_f32", "its kernels");
+	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_implicit_gemm8_bias_act_f32x3",
+	       "its kernels");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 24, "a block for each tile");
 	o.activation = HZ_ACT_NONE;
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_direct_split quat_conv_few_sum quat_map_copy", "its kernels");
+	is_str(taken(), "quat_conv_wgrad16_f32x2_128x256 quat_conv_wgrad_reduce "
+	       "quat_layer_copy_strided", "its kernels");
 	/* Of 18 units of columns up to four are a tile; of 98 boxes of pixels in 26 pieces */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 5 * 26, "in five tiles");
 	x.data = (char *)a + 4;
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
-	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_split_any", "by another");
+	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_implicit_gemm8_strided_f32x3",
+	       "by another");
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_lines_most_split_any quat_lines_planes_split_any "
-	       "quat_conv_weights_split quat_conv_weights_finish quat_map_copy", "its kernels");
+	is_str(taken(), "quat_conv_wgrad8_absmax_split_strided "
+	       "quat_conv_wgrad8_pack_planar_split_strided quat_conv_wgrad8_wgmma_split "
+	       "quat_conv_wgrad8_reduce quat_layer_copy_strided", "its kernels");
 	/* Five taps and four, in so many pieces, each by eight products of three pairs of parts */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 2 * 5 * 24, "in two sets of taps");
 }
@@ -525,17 +533,15 @@ static void test_conv_tiles(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "7 x 7 taps of three channels");
-	is_str(taken(), "quat_conv_taps_to_channels quat_map_copy quat_planar_f16_from_bf16 "
-	       "quat_conv_bf16",
-	       "seven of 21 and a zero");
+	is_str(taken(), "quat_conv_taps_to_channels quat_layer_copy_strided "
+	       "quat_planar_f16_from_bf16 quat_conv_implicit_gemm8_bf16", "seven of 21 and a zero");
 	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_conv_taps_to_channels quat_direct_weights_bf16 quat_conv_few_sum "
-	       "quat_map_copy",
-	       "its kernels");
+	is_str(taken(), "quat_conv_taps_to_channels quat_conv_wgrad16_128x256_bf16 "
+	       "quat_conv_wgrad_reduce quat_layer_copy_strided", "its kernels");
 	x = y = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, gs);
 	y.data = c;
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, gws);
@@ -546,8 +552,8 @@ static void test_conv_tiles(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of 12 groups");
-	is_str(taken(), "quat_direct_weights_wide_bf16 quat_conv_few_sum quat_map_copy",
-	       "its kernels");
+	is_str(taken(), "quat_conv_wgrad16_64x512_bf16 quat_conv_wgrad_reduce "
+	       "quat_layer_copy_strided", "its kernels");
 	/* Pairs of groups by nine taps in two tiles, of 49 boxes of pixels in eleven pieces */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 6 * 2 * 11, "in twelve tiles");
 }
@@ -569,7 +575,8 @@ static void test_conv_direct(void)
 	/* A matrix of 4 x 4 for each weight */
 	is_int((int64_t)bytes, 256 * 128 * 16 * 2, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of one tap");
-	is_str(taken(), "quat_direct_matrix_f16 quat_direct_conv_f16", "its kernels");
+	is_str(taken(), "quat_conv_implicit_gemm16_pack_f16 quat_conv_implicit_gemm16_f16",
+	       "its kernels");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->cluster, 2, "in clusters");
 	is_int(l->grid[0], 132, "as many as run at a time");
@@ -578,15 +585,17 @@ static void test_conv_direct(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_direct_weights_f16 quat_conv_few_sum quat_map_copy", "its kernels");
+	is_str(taken(), "quat_conv_wgrad16_128x256_f16 quat_conv_wgrad_reduce "
+	       "quat_layer_copy_strided", "its kernels");
 	l = fake->launch(fake->launches() - 3);
 	is_int(l->cluster, 2, "in clusters");
 	is_int(l->grid[0], 8 * 2 * 8, "8 tiles by two, of pixels in eight pieces");
 	x.data = (char *)a + 8;
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "what is not aligned");
-	is_str(taken(), "quat_lines_most_any quat_lines_planes_any quat_conv_weights "
-	       "quat_conv_weights_finish quat_map_copy", "by others");
+	is_str(taken(), "quat_conv_wgrad8_absmax_strided quat_conv_wgrad8_pack_planar_strided "
+	       "quat_conv_wgrad8_wgmma quat_conv_wgrad8_reduce quat_layer_copy_strided",
+	       "by others");
 }
 
 /* 16 bits in parts, which kernels that read f32 as it lies are not for */
@@ -608,14 +617,17 @@ static void test_conv_parts(void)
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in parts",
 		       hz_dtype_name(dtypes[i]));
-		has_str(taken(), i ? "quat_conv_split_any" : "quat_conv_split_f32", "its kernel");
+		has_str(taken(), i ? "quat_conv_implicit_gemm8_strided_f32x3" :
+				     "quat_conv_implicit_gemm8_f32x3", "its kernel");
 		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
 						  &bytes), HZ_OK, "a workspace");
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 		       "the gradient of weights");
-		has_str(taken(), i ? "quat_lines_most_split_any quat_lines_planes_split_any" :
-				     "quat_lines_most_split_f32 quat_lines_planes_split_f32",
+		has_str(taken(), i ? "quat_conv_wgrad8_absmax_split_strided "
+				     "quat_conv_wgrad8_pack_planar_split_strided" :
+				     "quat_conv_wgrad8_absmax_split_f32 "
+				     "quat_conv_wgrad8_pack_planar_split_f32",
 			"its kernels");
 	}
 }
@@ -636,7 +648,7 @@ static void test_conv_odd_groups(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "two groups of 17 channels");
-	ok(!strstr(taken(), "quat_direct_conv"), "neither as pixels lie");
+	ok(!strstr(taken(), "quat_conv_implicit_gemm16"), "neither as pixels lie");
 	x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, bs);
 	w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, bws);
 	y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ss);
@@ -645,7 +657,7 @@ static void test_conv_odd_groups(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of two groups of 65 channels");
-	ok(!strstr(taken(), "quat_direct_weights"), "neither as pixels lie");
+	ok(!strstr(taken(), "quat_conv_wgrad16"), "neither as pixels lie");
 }
 
 /* More taps than planes have room for: as pixels lie, all groups at once */
@@ -671,8 +683,8 @@ static void test_conv_many_taps(void)
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 		       "the gradient of weights of 12 x 12 taps, %d groups", (int)groups);
-		is_str(taken(), "quat_direct_weights_f16 quat_conv_few_sum quat_map_copy",
-		       "its kernels");
+		is_str(taken(), "quat_conv_wgrad16_128x256_f16 quat_conv_wgrad_reduce "
+		       "quat_layer_copy_strided", "its kernels");
 	}
 }
 
@@ -725,13 +737,13 @@ static void test_conv_groups(void)
 	/* A matrix of 4 x 4 for each weight */
 	is_int((int64_t)bytes, 96 * 9 * 8 * 16 * 2, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "groups of eight channels");
-	is_str(taken(), "quat_groups_weights_bf16 quat_conv_groups_8_bf16", "all at once");
+	is_str(taken(), "quat_conv_grouped_pack_bf16 quat_conv_grouped_8_bf16", "all at once");
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->grid[0], 4, "256 of 784 pixels to a block");
 	is_int(l->grid[1], 12, "of a group");
 	x.data = (char *)a + 8;
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
-	ok(!strstr(taken(), "quat_conv_groups"), "by others");
+	ok(!strstr(taken(), "quat_conv_grouped"), "by others");
 }
 
 /* Few channels: all groups at once, on any GPU */
@@ -753,13 +765,13 @@ static void test_conv_few(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int((int64_t)bytes, 0, "of no bytes");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "channel by channel");
-	is_str(taken(), "quat_conv_depth_bf16", "in one launch");
+	is_str(taken(), "quat_conv_depthwise_3x3_bf16", "in one launch");
 	/* 14 times two columns of 8 rows of each channel, the last of 4 */
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 4 * 14 * 64 / 256, "of threads");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights");
-	is_str(taken(), "quat_conv_line_weights_bf16 quat_conv_few_sum quat_map_copy",
-	       "its kernels");
+	is_str(taken(), "quat_conv_depthwise_wgrad_3x3_bf16 quat_conv_wgrad_reduce "
+	       "quat_layer_copy_strided", "its kernels");
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, five);
 	dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, five);
 	o.pad[0] = o.pad[1] = 2;
@@ -769,15 +781,15 @@ static void test_conv_few(void)
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "of 5 x 5 taps");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "their gradient");
-	is_str(taken(), "quat_conv_depth_5_bf16 quat_conv_line_weights_5_bf16 quat_conv_few_sum "
-	       "quat_map_copy", "their kernels");
+	is_str(taken(), "quat_conv_depthwise_5x5_bf16 quat_conv_depthwise_wgrad_5x5_bf16 "
+	       "quat_conv_wgrad_reduce quat_layer_copy_strided", "their kernels");
 	is_int(fake->launch(fake->launches() - 3)->grid[1], 5, "a row of taps to a block");
 	o.pad[0] = o.pad[1] = 1;
 	o.groups = 1;
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, narrow);
 	y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "three outputs of 64 channels");
-	is_str(taken(), "quat_conv_narrow_bf16", "in another");
+	is_str(taken(), "quat_conv_depthwise_warp_bf16", "in another");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4 * 28 * 7 / 8, "of warps");
 }
 

@@ -672,7 +672,7 @@ static int read_device(struct hzi_cuda *g)
 {
 	struct hzi_cuda_device *d = &g->info;
 	size_t memory_bytes = 0;
-	int major = 0, minor = 0, l2 = 0;
+	int major = 0, minor = 0, l2 = 0, clock = 0, memory_clock = 0, bus = 0;
 	const struct {
 		int attribute, *value;
 	} rows[] = {
@@ -682,6 +682,9 @@ static int read_device(struct hzi_cuda *g)
 		{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &d->shared_block_bytes},
 		{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &d->shared_sm_bytes},
 		{CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &l2},
+		{CU_DEVICE_ATTRIBUTE_CLOCK_RATE, &clock},
+		{CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &memory_clock},
+		{CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &bus},
 	};
 	CUresult r = cu.DeviceGet(&g->device, d->ordinal);
 
@@ -693,6 +696,9 @@ static int read_device(struct hzi_cuda *g)
 		r = cu.DeviceTotalMem(&memory_bytes, g->device);
 	d->sm = 10 * major + minor;
 	d->l2_bytes = l2;
+	/* They scale cost models only. A device that does not tell has those of an H200. */
+	d->clock_mhz = clock > 0 ? clock * 1e-3 : 1980;
+	d->memory_bytes_per_us = memory_clock > 0 && bus > 0 ? memory_clock * 2e-3 * bus / 8 : 4.9e6;
 	d->memory_bytes = (int64_t)memory_bytes;
 	d->name[sizeof(d->name) - 1] = '\0';
 	return r;

@@ -58,6 +58,8 @@ struct hzi_cuda_device {
 	int multiprocessors;
 	int shared_block_bytes;		/* most dynamic shared memory a block may ask for */
 	int shared_sm_bytes;
+	double clock_mhz;		/* peak clock of the SMs: cycles per us */
+	double memory_bytes_per_us;	/* peak bandwidth */
 	int64_t memory_bytes;
 	int64_t l2_bytes;
 	char name[96];

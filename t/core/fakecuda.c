@@ -504,6 +504,9 @@ static CUresult fake_DeviceGetAttribute(int *value, int attribute, CUdevice devi
 		return end(CUDA_ERROR_INVALID_DEVICE);
 	switch (attribute) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = setting.multiprocessors; break;
+	case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
+	case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
+	case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = 6144; break;
 	case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		*value = setting.sm[device - HANDLE] / 10;

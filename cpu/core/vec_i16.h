@@ -125,59 +125,42 @@ INLINE vi blend_i(vm mask, vi a, vi b)
 	return (vi)blend_f(mask, (vf)a, (vf)b);
 }
 
+/* A lane mask of two vectors a and b: by the intrinsic with AVX-512, else by the expression */
+#if HZ_VEC == HZ_VEC_AVX512
+#define COMPARE(x86, generic) _mm512_##x86((__m512i)a, (__m512i)b)
+#else
+#define COMPARE(x86, generic) (generic)
+#endif
+
 INLINE vms equal_s(vs a, vs b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_cmpeq_epi16_mask((__m512i)a, (__m512i)b);
-#else
-	return a == b;
-#endif
+	return COMPARE(cmpeq_epi16_mask, a == b);
 }
 
 INLINE vmc equal_c(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_cmpeq_epi8_mask((__m512i)a, (__m512i)b);
-#else
-	return a == b;
-#endif
+	return COMPARE(cmpeq_epi8_mask, a == b);
 }
 
 INLINE vms less_s(vs a, vs b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_cmplt_epi16_mask((__m512i)a, (__m512i)b);
-#else
-	return a < b;
-#endif
+	return COMPARE(cmplt_epi16_mask, a < b);
 }
 
 INLINE vmc less_c(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_cmplt_epi8_mask((__m512i)a, (__m512i)b);
-#else
-	return a < b;
-#endif
+	return COMPARE(cmplt_epi8_mask, a < b);
 }
 
-/* Where any of these bits is set */
-INLINE vms bits_s(vs a, vs bits)
+/* Where any bit of b is set in a */
+INLINE vms bits_s(vs a, vs b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_test_epi16_mask((__m512i)a, (__m512i)bits);
-#else
-	return (a & bits) != 0;
-#endif
+	return COMPARE(test_epi16_mask, (a & b) != 0);
 }
 
-INLINE vmc bits_c(vc a, vc bits)
+INLINE vmc bits_c(vc a, vc b)
 {
-#if HZ_VEC == HZ_VEC_AVX512
-	return _mm512_test_epi8_mask((__m512i)a, (__m512i)bits);
-#else
-	return (a & bits) != 0;
-#endif
+	return COMPARE(test_epi8_mask, (a & b) != 0);
 }
 
 INLINE vs keep_s(vms mask, vs v)
@@ -514,6 +497,7 @@ INLINE vc odd_bytes(vc a, vc b)
 }
 
 #undef BINARY
+#undef COMPARE
 #undef SHUFFLE_LANES
 
 /* LOOKUP_64: whether there is a 64-entry byte table lookup, table[i & 63] */

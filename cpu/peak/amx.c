@@ -10,13 +10,13 @@
 
 enum { TILE = 1024 };		/* bytes */
 
-/* macs multiplications in registers */
+/* macs multiply-adds in tile registers */
 static void dot_peak(int64_t macs)
 {
 	uint8_t codes[4][TILE] __attribute__((aligned(64)));
 	uint32_t random = 1;
 
-	/* The clock depends on the data. */
+	/* The clock frequency depends on the data. */
 	for (int i = 0; i < 4 * TILE; i++) {
 		random = random * 1664525 + 1013904223;
 		codes[i / TILE][i % TILE] = (uint8_t)(random >> 24);

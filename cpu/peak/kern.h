@@ -9,13 +9,13 @@
 #include "cpu/core/kern.h"
 
 struct hzi_peak_kern {
-	/* So many multiply-adds of f32 in registers */
+	/* Executes that many f32 multiply-adds in registers. */
 	void (*fma)(int64_t fmas);
-	/* So many multiply-adds of 8-bit integers in registers, or NULL */
+	/* The same for 8-bit integers; NULL: no instruction for them */
 	void (*dot)(int64_t macs);
-	/* y = a + 3 b, for whole vectors, aligned if streamed */
+	/* y = a + 3 b for whole vectors; stream: non-temporal stores to aligned y */
 	void (*triad)(const float *a, const float *b, float *y, int64_t n, bool stream);
-	/* A sum over n floats in eight streams, whole vectors in each */
+	/* Sums n floats as eight concurrent streams of whole vectors. */
 	float (*read)(const float *p, int64_t n);
 };
 

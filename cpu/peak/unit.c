@@ -65,13 +65,13 @@ static float read_streams(const float *p, int64_t n)
 }
 
 #ifdef HZ_VNNI
-/* macs multiplications in registers */
+/* macs multiply-adds in registers */
 static void dot_peak(int64_t macs)
 {
 	const __m512i a = _mm512_set1_epi32(0x7f3a91c5), b = _mm512_set1_epi32(0x1d95e3a7);
 	__m512i sum[16];
 
-	/* Opaque, lest one be taken for another */
+	/* Opaque to the compiler, which would merge equal accumulators */
 	UNROLL
 	for (int i = 0; i < 16; i++)
 		__asm__ volatile("vpxorq %0, %0, %0" : "=v"(sum[i]));
@@ -80,7 +80,7 @@ static void dot_peak(int64_t macs)
 		for (int i = 0; i < 16; i++)
 			sum[i] = _mm512_dpbusd_epi32(sum[i], a, b);
 	}
-	/* The sums count as used, so that they are made. */
+	/* The accumulators count as used, so they are not optimized away. */
 	UNROLL
 	for (int i = 0; i < 16; i++)
 		__asm__ volatile("" : : "v"(sum[i]));

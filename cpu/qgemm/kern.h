@@ -10,7 +10,7 @@
 
 /*
  * m rows of packed A by n columns of B in HZI_QLAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
- * columns, b_panel bytes apart, of each of which ceil(k / 64) * 2048 bytes are read. m, n and k
+ * columns, b_panel bytes apart; ceil(k / 64) * 2048 bytes of each are read. m, n and k
  * need not fill panels; nothing beyond them is written. Accumulation is mod 2^32. c_ld counts
  * elements.
  *

@@ -45,7 +45,7 @@ static inline int64_t dtype_bytes(int dtype)
 }
 
 /* Rounds scratch bytes up to whole cache lines, so that threads share none. */
-static inline size_t line(int64_t bytes)
+static inline size_t round_to_lines(int64_t bytes)
 {
 	return ((size_t)bytes + 63) & ~(size_t)63;
 }
@@ -54,7 +54,7 @@ static inline void *take(char **scratch, int64_t bytes)
 {
 	void *p = *scratch;
 
-	*scratch += line(bytes);
+	*scratch += round_to_lines(bytes);
 	return p;
 }
 

@@ -69,8 +69,8 @@ typedef int8_t vb __attribute__((vector_size(LANES)));
 typedef double vd __attribute__((vector_size(4 * LANES)));
 typedef int64_t vl __attribute__((vector_size(4 * LANES)));
 typedef uint64_t vul __attribute__((vector_size(4 * LANES)));
-typedef uint8_t vbytes __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vwords __attribute__((vector_size(4 * LANES)));
+typedef uint8_t vu8 __attribute__((vector_size(4 * LANES)));
+typedef uint16_t vu16 __attribute__((vector_size(4 * LANES)));
 
 /* ---- Shuffles -------------------------------------------------------------------------------- */
 

@@ -280,7 +280,7 @@ INLINE vs shift_right_s(vs a, int n)
 /* Products modulo 2^16 */
 INLINE vs mul_low_s(vs a, vs b)
 {
-	return (vs)((vwords)a * (vwords)b);
+	return (vs)((vu16)a * (vu16)b);
 }
 
 /* The upper halves of unsigned products */

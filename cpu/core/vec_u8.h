@@ -10,20 +10,20 @@
 
 #include "cpu/core/vec.h"
 
-typedef vbytes vbytes_any __attribute__((aligned(1), may_alias));
+typedef vu8 vu8_any __attribute__((aligned(1), may_alias));
 
-INLINE vbytes load_bytes(const uint8_t *p)
+INLINE vu8 load_bytes(const uint8_t *p)
 {
-	return *(const vbytes_any *)p;
+	return *(const vu8_any *)p;
 }
 
-INLINE void store_bytes(uint8_t *p, vbytes v)
+INLINE void store_bytes(uint8_t *p, vu8 v)
 {
-	*(vbytes_any *)p = v;
+	*(vu8_any *)p = v;
 }
 
 /* Non-temporal store: see stream_f32(). */
-INLINE void stream_bytes(uint8_t *p, vbytes v)
+INLINE void stream_bytes(uint8_t *p, vu8 v)
 {
 	stream_f32((float *)(void *)p, (vf)v);
 }
@@ -33,7 +33,7 @@ INLINE void stream_bytes(uint8_t *p, vbytes v)
  * shuffles look up 16 entries, all 16-entry parts of the table are tried: for an index outside a
  * part, the sum with 0x70 has its upper bit set, which makes the shuffle give 0.
  */
-INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
+INLINE void lookup(const uint8_t *table, const int size, vu8 *v, const int n)
 {
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512VBMI__)
 	const __m512i t0 = size == 16 ? _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table))
@@ -44,20 +44,19 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 		const __m512i i = (__m512i)v[j];
 
 		if (size == 16)
-			v[j] = (vbytes)_mm512_shuffle_epi8(t0, i);
+			v[j] = (vu8)_mm512_shuffle_epi8(t0, i);
 		else if (size == 64)
-			v[j] = (vbytes)_mm512_permutexvar_epi8(i, t0);
+			v[j] = (vu8)_mm512_permutexvar_epi8(i, t0);
 		else
-			v[j] = (vbytes)_mm512_permutex2var_epi8(
-				t0, i, _mm512_loadu_si512(table + 64));
+			v[j] = (vu8)_mm512_permutex2var_epi8(t0, i, _mm512_loadu_si512(table + 64));
 		if (size == 256)
-			v[j] = (vbytes)_mm512_mask_blend_epi8(
+			v[j] = (vu8)_mm512_mask_blend_epi8(
 				_mm512_movepi8_mask(i), (__m512i)v[j],
 				_mm512_permutex2var_epi8(_mm512_loadu_si512(table + 128), i,
 							 _mm512_loadu_si512(table + 192)));
 	}
 #elif HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
-	vbytes r[4] = {{0}};
+	vu8 r[4] = {{0}};
 
 	for (int part = 0; part < size; part += 16) {
 		const __m128i t = _mm_loadu_si128((const void *)(table + part));
@@ -68,14 +67,14 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 			const __m512i i = _mm512_xor_si512((__m512i)v[j],
 							   _mm512_set1_epi8((char)part));
 
-			r[j] |= (vbytes)_mm512_shuffle_epi8(
+			r[j] |= (vu8)_mm512_shuffle_epi8(
 				_mm512_broadcast_i32x4(t),
 				_mm512_adds_epu8(i, _mm512_set1_epi8(0x70)));
 #else
 			const __m256i i = _mm256_xor_si256((__m256i)v[j],
 							   _mm256_set1_epi8((char)part));
 
-			r[j] |= (vbytes)_mm256_shuffle_epi8(
+			r[j] |= (vu8)_mm256_shuffle_epi8(
 				_mm256_broadcastsi128_si256(t),
 				_mm256_adds_epu8(i, _mm256_set1_epi8(0x70)));
 #endif
@@ -91,7 +90,7 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 		uint8x16_t r;
 
 		if (size == 16) {
-			v[j] = (vbytes)vqtbl1q_u8(vld1q_u8(table), i);
+			v[j] = (vu8)vqtbl1q_u8(vld1q_u8(table), i);
 			continue;
 		}
 		/* 0 for indices above 63; each further part inserts its own entries. */
@@ -99,7 +98,7 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 		UNROLL
 		for (int part = 64; part < size; part += 64)
 			r = vqtbx4q_u8(r, vld1q_u8_x4(table + part), i - (uint8_t)part);
-		v[j] = (vbytes)r;
+		v[j] = (vu8)r;
 	}
 #else
 	(void)size;
@@ -115,28 +114,28 @@ INLINE void lookup(const uint8_t *table, const int size, vbytes *v, const int n)
 }
 
 /* Broadcasts four bytes to every lane. */
-INLINE vbytes four_bytes(const int8_t *p)
+INLINE vu8 four_bytes(const int8_t *p)
 {
 	int32_t four;
 
 	memcpy(&four, p, 4);
-	return (vbytes)set_i(four);
+	return (vu8)set_i(four);
 }
 
 /*
  * Products of unsigned bytes below 64 and signed bytes; neighbouring products are added to 16 bits.
  */
-INLINE vwords madd_bytes(vbytes u, vbytes v)
+INLINE vu16 madd_bytes(vu8 u, vu8 v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
-	return (vwords)_mm512_maddubs_epi16((__m512i)u, (__m512i)v);
+	return (vu16)_mm512_maddubs_epi16((__m512i)u, (__m512i)v);
 #elif HZ_VEC == HZ_VEC_AVX2
-	return (vwords)_mm256_maddubs_epi16((__m256i)u, (__m256i)v);
+	return (vu16)_mm256_maddubs_epi16((__m256i)u, (__m256i)v);
 #else
 	typedef int16_t vshort __attribute__((vector_size(4 * LANES)));
 
-	return (vwords)((vshort)((vwords)u & 255) * ((vshort)((vwords)v << 8) >> 8) +
-			(vshort)((vwords)u >> 8) * ((vshort)v >> 8));
+	return (vu16)((vshort)((vu16)u & 255) * ((vshort)((vu16)v << 8) >> 8) +
+		      (vshort)((vu16)u >> 8) * ((vshort)v >> 8));
 #endif
 }
 
@@ -162,7 +161,7 @@ INLINE vf lookup_f32(const float *table, vi i)
  * Interleaves bytes i of four vectors: part l (16 bytes) of v[j] becomes the elements 4 j .. 4 j +
  * 3 of part l, each of four bytes.
  */
-INLINE void zip_bytes(vbytes *v)
+INLINE void zip_bytes(vu8 *v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
 	const __m512i a = _mm512_unpacklo_epi8((__m512i)v[0], (__m512i)v[1]);
@@ -170,30 +169,30 @@ INLINE void zip_bytes(vbytes *v)
 	const __m512i c = _mm512_unpacklo_epi8((__m512i)v[2], (__m512i)v[3]);
 	const __m512i d = _mm512_unpackhi_epi8((__m512i)v[2], (__m512i)v[3]);
 
-	v[0] = (vbytes)_mm512_unpacklo_epi16(a, c);
-	v[1] = (vbytes)_mm512_unpackhi_epi16(a, c);
-	v[2] = (vbytes)_mm512_unpacklo_epi16(b, d);
-	v[3] = (vbytes)_mm512_unpackhi_epi16(b, d);
+	v[0] = (vu8)_mm512_unpacklo_epi16(a, c);
+	v[1] = (vu8)_mm512_unpackhi_epi16(a, c);
+	v[2] = (vu8)_mm512_unpacklo_epi16(b, d);
+	v[3] = (vu8)_mm512_unpackhi_epi16(b, d);
 #elif HZ_VEC == HZ_VEC_AVX2
 	const __m256i a = _mm256_unpacklo_epi8((__m256i)v[0], (__m256i)v[1]);
 	const __m256i b = _mm256_unpackhi_epi8((__m256i)v[0], (__m256i)v[1]);
 	const __m256i c = _mm256_unpacklo_epi8((__m256i)v[2], (__m256i)v[3]);
 	const __m256i d = _mm256_unpackhi_epi8((__m256i)v[2], (__m256i)v[3]);
 
-	v[0] = (vbytes)_mm256_unpacklo_epi16(a, c);
-	v[1] = (vbytes)_mm256_unpackhi_epi16(a, c);
-	v[2] = (vbytes)_mm256_unpacklo_epi16(b, d);
-	v[3] = (vbytes)_mm256_unpackhi_epi16(b, d);
+	v[0] = (vu8)_mm256_unpacklo_epi16(a, c);
+	v[1] = (vu8)_mm256_unpackhi_epi16(a, c);
+	v[2] = (vu8)_mm256_unpacklo_epi16(b, d);
+	v[3] = (vu8)_mm256_unpackhi_epi16(b, d);
 #elif HZ_VEC == HZ_VEC_NEON
 	const uint8x16x2_t a = vzipq_u8((uint8x16_t)v[0], (uint8x16_t)v[1]);
 	const uint8x16x2_t b = vzipq_u8((uint8x16_t)v[2], (uint8x16_t)v[3]);
 
-	v[0] = (vbytes)vzip1q_u16((uint16x8_t)a.val[0], (uint16x8_t)b.val[0]);
-	v[1] = (vbytes)vzip2q_u16((uint16x8_t)a.val[0], (uint16x8_t)b.val[0]);
-	v[2] = (vbytes)vzip1q_u16((uint16x8_t)a.val[1], (uint16x8_t)b.val[1]);
-	v[3] = (vbytes)vzip2q_u16((uint16x8_t)a.val[1], (uint16x8_t)b.val[1]);
+	v[0] = (vu8)vzip1q_u16((uint16x8_t)a.val[0], (uint16x8_t)b.val[0]);
+	v[1] = (vu8)vzip2q_u16((uint16x8_t)a.val[0], (uint16x8_t)b.val[0]);
+	v[2] = (vu8)vzip1q_u16((uint16x8_t)a.val[1], (uint16x8_t)b.val[1]);
+	v[3] = (vu8)vzip2q_u16((uint16x8_t)a.val[1], (uint16x8_t)b.val[1]);
 #else
-	const vbytes a = v[0], b = v[1], c = v[2], d = v[3];
+	const vu8 a = v[0], b = v[1], c = v[2], d = v[3];
 
 	for (int i = 0; i < 16; i++) {
 		v[i / 4][i % 4 * 4] = a[i];

@@ -16,12 +16,12 @@ static size_t diag_bytes(const struct hzi_hadamard_args *a, const struct hzi_dia
 {
 	if (!d->kind || d->kind == HZ_F32)
 		return 0;
-	return line(a->plan.n * (d->block_step ? a->blocks : 1) * 4);
+	return round_to_lines(a->plan.n * (d->block_step ? a->blocks : 1) * 4);
 }
 
 static size_t sign_bytes(const struct hzi_segment *seg)
 {
-	return seg->m > 1 ? line((int64_t)(seg->m + 3) / 4 * 4 * seg->m * 4) : 0;
+	return seg->m > 1 ? round_to_lines((int64_t)(seg->m + 3) / 4 * 4 * seg->m * 4) : 0;
 }
 
 size_t hzi_constants_bytes(const struct hzi_hadamard_args *a)

@@ -74,13 +74,13 @@ static int64_t pieces(const struct code_job *job)
 
 static size_t values_bytes(const struct hzi_hadamard_args *a)
 {
-	return line(rows_together(a) * row_length(a) * 4);
+	return round_to_lines(rows_together(a) * row_length(a) * 4);
 }
 
 /* Scratch for the codes of a row if they are not contiguous */
 static size_t aside_bytes(const struct hzi_hadamard_args *a, const struct codes *c)
 {
-	return c->given && c->q_step != 1 ? line(row_length(a)) : 0;
+	return c->given && c->q_step != 1 ? round_to_lines(row_length(a)) : 0;
 }
 
 /* How many rows from item on, at most count, have equally spaced blocks and equal diagonals */

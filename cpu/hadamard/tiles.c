@@ -63,7 +63,7 @@ static size_t tile_bytes(const struct hzi_hadamard_kern *kern, int m, int k, int
 
 	if (one_pass(kern, m, k))
 		return 0;
-	return line(length * (tile_width(length, columns) + TILE_PAD) * 4);
+	return round_to_lines(length * (tile_width(length, columns) + TILE_PAD) * 4);
 }
 
 static void column_tile(const struct columns *a, int64_t c, float *scratch)
@@ -192,7 +192,7 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 			length = max_i64(length, seg->length);
 	}
 	width = tile_width(length, columns);
-	*bytes = length > 1 ? line(length * (width + TILE_PAD) * 4) : 0;
+	*bytes = length > 1 ? round_to_lines(length * (width + TILE_PAD) * 4) : 0;
 	return width;
 }
 
@@ -222,7 +222,7 @@ static bool is_batched(const struct hzi_hadamard_kern *kern, const struct hzi_se
 
 static size_t batch_bytes(const struct hzi_segment *seg)
 {
-	return line(2 * seg->length * (batch_columns(seg) + TILE_PAD) * 4);
+	return round_to_lines(2 * seg->length * (batch_columns(seg) + TILE_PAD) * 4);
 }
 
 /* Log2 of the sub-block of a transform of 2^k that is finished before the others begin */
@@ -252,15 +252,15 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 		}
 		if (seg->m > 1 || (seg->k > kern->head_bits && y_dtype != HZ_F32)) {
 			const size_t values = is_batched(kern, seg) ? batch_bytes(seg) :
-					      line(max_i64(seg->length, L1_FLOATS) * 4);
+					      round_to_lines(max_i64(seg->length, L1_FLOATS) * 4);
 
 			s.values = values > s.values ? values : s.values;
 		}
 	}
 	if (x_step != 1)
-		s.gather = line(plan->n * dtype_bytes(x_dtype));
+		s.gather = round_to_lines(plan->n * dtype_bytes(x_dtype));
 	if (y_step != 1)
-		s.scatter = line(plan->n * dtype_bytes(y_dtype));
+		s.scatter = round_to_lines(plan->n * dtype_bytes(y_dtype));
 	return s;
 }
 

@@ -612,12 +612,12 @@ static bool fits_i16(const struct hzi_lattice_decode_args *a, struct hzi_lattice
 {
 	const struct hz_lattice *lattice = a->lattice;
 	const struct hzi_lattice_rule *r = &lattice->rule;
-	int32_t offset = 0, far;
+	int32_t offset = 0, round_max;
 
 	if (a->to == HZ_LATTICE_DIGITS)
 		return r->q <= 256 && hzi_lattice_digits_of(r, lanes);
 	if (r->kind != HZI_LATTICE_BASIS || !lattice->leaders)
-		return hzi_lattice_simd_of(lattice, lanes, &far);
+		return hzi_lattice_simd_of(lattice, lanes, &round_max);
 	for (int i = 0; i < r->d && a->to != HZ_LATTICE_POINTS; i++)
 		offset = abs(r->offset[i]) > offset ? abs(r->offset[i]) : offset;
 	return lattice->point_max <= INT16_MAX - offset && hzi_lattice_digits_of(r, lanes);

@@ -36,9 +36,9 @@ struct hzi_lattice_simd {
  * Encodes count contiguous blocks x to indices, structure of arrays: array n of level m of block i
  * is index[(m * arrays + n) * HZI_LATTICE_RUN + i]. The scale is inverse, or inverses[i], times
  * factors[i] if not NULL. miss[i]: 0, or HZI_LATTICE_MISS if the block does not fit, with
- * HZI_LATTICE_FAR where the indices are invalid: y is NaN, or rounds to more than far. error[i], if
- * not NULL, is that of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements. matrices: NULL,
- * or those of a named lattice with a transform.
+ * HZI_LATTICE_FAR where the indices are invalid: y is NaN, or rounds to more than round_max.
+ * error[i], if not NULL, is that of hzi_lattice_error(). Arrays have HZI_LATTICE_RUN elements.
+ * matrices: NULL, or those of a named lattice with a transform.
  */
 #define HZI_LATTICE_MISS 1
 #define HZI_LATTICE_FAR 2
@@ -52,7 +52,7 @@ struct hzi_lattice_points {
 	const struct hzi_lattice_simd *lanes;
 	const void *x;
 	int64_t count;
-	int32_t x_dtype, far;
+	int32_t x_dtype, round_max;
 	float inverse;
 	const float *inverses, *factors;
 	uint16_t *index, *miss;

@@ -38,7 +38,7 @@ struct encode_job {
 	struct hzi_lattice_map map;
 	struct hzi_lattice_simd lanes;
 	bool by_simd;
-	int32_t far;
+	int32_t round_max;
 	struct hzi_lattice_codec codec;	/* with by_simd */
 	float norm;			/* see reach_squared(); with GROUP */
 	int64_t run, runs;		/* blocks of a run, runs of a row */
@@ -222,7 +222,7 @@ static void try_pending(const struct encode_job *job, const struct encoded *e, s
 	a->x = p->x;
 	a->count = p->count;
 	a->x_dtype = job->a->x_dtype;
-	a->far = job->far;
+	a->round_max = job->round_max;
 	a->index = p->index;
 	a->miss = p->miss;
 	job->kern->points(a);
@@ -284,7 +284,7 @@ static void try_all(const struct encode_job *job, const struct encoded *e, int t
 		.count = e->count,
 		.x_dtype = job->a->x_dtype,
 		.inverse = job->rule->inverse[t],
-		.far = job->far,
+		.round_max = job->round_max,
 		.index = index,
 		.miss = miss,
 		.error = error,
@@ -749,7 +749,7 @@ static struct encode_job make_job(const struct hz_context *ctx,
 		.map = hzi_lattice_merge_rows(&a->map, r, true),
 		.by_simd = by_simd,
 		.lanes = c->lanes,
-		.far = c->far,
+		.round_max = c->round_max,
 		.norm = reach_squared(r),
 	};
 	int64_t most, threads;

@@ -39,11 +39,12 @@ static inline void *offset(const void *p, int64_t elements, int64_t size)
 }
 
 /*
- * Prepares *l, and *far for lattice_points(): above it a rounded coordinate may leave 16 bits.
- * False if blocks that fit the quantizer reach further, or their points do not fit 16-bit lanes.
+ * Prepares *l, and *round_max for lattice_points(): above it a rounded coordinate may leave 16
+ * bits. False if blocks that fit the quantizer reach further, or their points do not fit 16-bit
+ * lanes.
  */
 bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_simd *l,
-			 int32_t *far);
+			 int32_t *round_max);
 
 /* How the digits of all levels are stored in arrays of 16-bit numbers, level by level */
 struct hzi_lattice_index_layout {
@@ -137,7 +138,7 @@ static inline int64_t rows_of(const struct hzi_lattice_map *m)
 struct hzi_lattice_encode_call {
 	const struct hzi_lattice_encode_args *a;
 	struct hzi_lattice_simd lanes;
-	int32_t far;
+	int32_t round_max;
 	bool by_simd;			/* 16-bit lanes hold the points */
 };
 

@@ -41,18 +41,18 @@ void hzi_lattice_codec(const struct hzi_lattice_kern *kern, const struct hzi_lat
  * Splits the digits of all levels, one number, into arrays; array n of those used goes to index[n *
  * step].
  */
-static void split_full64(const struct hzi_lattice_codec *c, uint64_t whole, int64_t step,
+static void split_full64(const struct hzi_lattice_codec *c, uint64_t number, int64_t step,
 			 uint16_t *index)
 {
 	const int used = c->first * c->layout.per_level;
 
 	for (int n = 0; n < c->layout.arrays; n++) {
 		const uint32_t power = c->layout.power[hzi_lattice_array_digits(&c->layout, n)];
-		const uint64_t upper = whole / power;
+		const uint64_t upper = number / power;
 
 		if (n >= used)
-			index[(n - used) * step] = (uint16_t)(whole - upper * power);
-		whole = upper;
+			index[(n - used) * step] = (uint16_t)(number - upper * power);
+		number = upper;
 	}
 }
 
@@ -165,11 +165,11 @@ void hzi_lattice_unpack_codes(const struct hzi_lattice_codec *c, const void *cod
 static inline uint32_t level_of(const struct hzi_lattice_codec *c, const uint16_t *index,
 				int64_t step)
 {
-	uint32_t whole = 0;
+	uint32_t number = 0;
 
 	for (int n = c->layout.per_level - 1; n >= 0; n--)
-		whole = whole * c->layout.power[c->layout.digits] + index[n * step];
-	return whole;
+		number = number * c->layout.power[c->layout.digits] + index[n * step];
+	return number;
 }
 
 /* LEVEL, any strides */

@@ -129,7 +129,7 @@ static struct hzi_lattice_encode_call encode_call(const struct hzi_lattice_encod
 {
 	struct hzi_lattice_encode_call c = {.a = a};
 
-	c.by_simd = hzi_lattice_simd_of(a->lattice, &c.lanes, &c.far);
+	c.by_simd = hzi_lattice_simd_of(a->lattice, &c.lanes, &c.round_max);
 	return c;
 }
 

@@ -43,7 +43,8 @@ bool hzi_lattice_digits_of(const struct hzi_lattice_rule *r, struct hzi_lattice_
 	return l->arrays * r->levels <= HZI_LATTICE_ARRAYS;
 }
 
-bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_simd *l, int32_t *far)
+bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_simd *l,
+			 int32_t *round_max)
 {
 	const struct hzi_lattice_rule *r = &lattice->rule;
 	const bool tabular = r->kind == HZI_LATTICE_E8 || (r->kind == HZI_LATTICE_D && r->d == 4);
@@ -85,13 +86,13 @@ bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_si
 		l->byte_points = l->bytes && (double)largest >= beyond;
 		if (!l->byte_points)
 			largest = farthest(r, 16383, weight, offset);
-		*far = (int32_t)largest;
+		*round_max = (int32_t)largest;
 		return (double)largest >= beyond;
 	}
 	if (!(beyond < 16384))
 		return false;
-	*far = 2 * (int32_t)beyond;
-	largest = (r->kind == HZI_LATTICE_E8 ? 2 : 1) * ((int64_t)*far + 2) + offset;
+	*round_max = 2 * (int32_t)beyond;
+	largest = (r->kind == HZI_LATTICE_E8 ? 2 : 1) * ((int64_t)*round_max + 2) + offset;
 	/* Combined digits, when decoding: from -3 q to 5 q */
 	largest = largest > 4 * r->q ? largest : 4 * r->q;
 	/* Coordinates of leaders are within 2 q; E8 adds 8 of them, D_d adds d. */

@@ -563,9 +563,9 @@ INLINE __m512i round_pair(__m512i even, __m512i odd)
 {
 	const __m512i high = _mm512_mask_mov_epi16(_mm512_srli_epi32(even, 16), 0xaaaaaaaa, odd);
 	const __m512i low = _mm512_mask_mov_epi16(even, 0xaaaaaaaa, _mm512_slli_epi32(odd, 16));
-	const __m512i plain = _mm512_andnot_si512(high, _mm512_set1_epi16(1));
+	const __m512i even_bit = _mm512_andnot_si512(high, _mm512_set1_epi16(1));
 
-	return _mm512_add_epi16(high, _mm512_srli_epi16(_mm512_subs_epu16(low, plain), 15));
+	return _mm512_add_epi16(high, _mm512_srli_epi16(_mm512_subs_epu16(low, even_bit), 15));
 }
 
 /* dx of a token: sums + factor x, with the even and the odd elements of x */

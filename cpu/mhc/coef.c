@@ -72,8 +72,8 @@ static void post_tile(const struct pre_job *job, int64_t t, int tokens, bool nex
 
 	for (int i = 0; i < tokens; i++) {
 		const struct hzi_mhc_token_coefs coef = {
-			.q = hzi_mhc_get_coefs(&post->q, t + i, n, 1, q),
-			.a = hzi_mhc_get_coefs(&post->a, t + i, n, n, A),
+			.q = hzi_mhc_load_coefs(&post->q, t + i, n, 1, q),
+			.a = hzi_mhc_load_coefs(&post->a, t + i, n, n, A),
 		};
 
 		hzi_mhc_mix_token(job->ctx, post, t + i, &coef, NULL, false, false,
@@ -97,12 +97,12 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 		if (a->q.data)
-			hzi_mhc_put_coefs(&a->q, t + i, n, 1, hzi_mhc_get_token(r->q, i, n, out));
+			hzi_mhc_store_coefs(&a->q, t + i, n, 1, hzi_mhc_get_token(r->q, i, n, out));
 		if (a->a.data)
-			hzi_mhc_put_coefs(&a->a, t + i, n, n,
-					  hzi_mhc_get_token(r->a, i, n * n, out));
+			hzi_mhc_store_coefs(&a->a, t + i, n, n,
+					    hzi_mhc_get_token(r->a, i, n * n, out));
 		hzi_mhc_get_token(r->p, i, n, out);
-		hzi_mhc_put_coefs(&a->p, t + i, n, 1, out);
+		hzi_mhc_store_coefs(&a->p, t + i, n, 1, out);
 		if (job->mix && a->u.data)
 			branch_input(job->ctx, a, t + i, out, r->du, job->stream_u,
 				     i + 1 < tokens);
@@ -148,7 +148,7 @@ static void mix_units(void *data, int thread, int64_t begin, int64_t end)
 
 	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
-		hzi_mhc_get_coefs(&a->p, t / length, a->s.n, 1, p);
+		hzi_mhc_load_coefs(&a->p, t / length, a->s.n, 1, p);
 		branch_input(job->ctx, a, t, p, r.du, job->stream_u, t + 1 < end);
 	}
 }
@@ -204,7 +204,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 	if (!shared(a))
 		return HZ_OK;
 	for (int64_t g = 0; g < a->s.groups; g++)
-		hzi_mhc_put_coefs(&a->p, g, p.n, 1, own.p.data + g * p.n);
+		hzi_mhc_store_coefs(&a->p, g, p.n, 1, own.p.data + g * p.n);
 	if (a->u.data)
 		hzi_parallel(p.threads, mix_units, &job, a->s.tokens);
 	return HZ_OK;

@@ -173,16 +173,16 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		if (args.dp.data || args.da.data)
 			hzi_mhc_token_bwd(job->ctx, &u, t + i, 0, p->channels);
 		kern->sum_lanes(sums.dp, n, sum);
-		if (hzi_mhc_get_coefs(&a->dp, t + i, n, 1, in)) {
+		if (hzi_mhc_load_coefs(&a->dp, t + i, n, 1, in)) {
 			for (int e = 0; e < n; e++)
 				sum[e] += in[e];
 		}
 		hzi_mhc_set_token(r->dp, i, n, sum);
 		memset(in, 0, sizeof(in));
-		hzi_mhc_get_coefs(&a->dq, t + i, n, 1, in);
+		hzi_mhc_load_coefs(&a->dq, t + i, n, 1, in);
 		hzi_mhc_set_token(r->dq, i, n, in);
 		kern->sum_lanes(sums.da, n * n, sum);
-		if (hzi_mhc_get_coefs(&a->da, t + i, n, n, in)) {
+		if (hzi_mhc_load_coefs(&a->da, t + i, n, n, in)) {
 			for (int e = 0; e < n * n; e++)
 				sum[e] += in[e];
 		}
@@ -202,19 +202,19 @@ static void get_sums(const struct bwd_job *job, int64_t g, int groups,
 		memset(own, 0, sizeof(own));
 		memset(in, 0, sizeof(in));
 		if (a->du.data)
-			hzi_mhc_get_coefs(&job->dp, g + i, n, 1, own);
-		hzi_mhc_get_coefs(&a->dp, g + i, n, 1, in);
+			hzi_mhc_load_coefs(&job->dp, g + i, n, 1, own);
+		hzi_mhc_load_coefs(&a->dp, g + i, n, 1, in);
 		for (int e = 0; e < n; e++)
 			own[e] += in[e];
 		hzi_mhc_set_token(r->dp, i, n, own);
 		memset(own, 0, sizeof(own));
-		hzi_mhc_get_coefs(&a->dq, g + i, n, 1, own);
+		hzi_mhc_load_coefs(&a->dq, g + i, n, 1, own);
 		hzi_mhc_set_token(r->dq, i, n, own);
 		memset(own, 0, sizeof(own));
 		memset(in, 0, sizeof(in));
 		if (a->dy.data)
-			hzi_mhc_get_coefs(&job->da, g + i, n, n, own);
-		hzi_mhc_get_coefs(&a->da, g + i, n, n, in);
+			hzi_mhc_load_coefs(&job->da, g + i, n, n, own);
+		hzi_mhc_load_coefs(&a->da, g + i, n, n, in);
 		for (int e = 0; e < nn; e++)
 			own[e] += in[e];
 		hzi_mhc_set_token(r->da, i, nn, own);
@@ -602,11 +602,11 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 
 		make_coefs(job, raw_sums(job, g, groups, &r), 0, groups, &r, rho);
 		for (int i = 0; i < groups; i++) {
-			hzi_mhc_put_coefs(&job->p, g + i, p->n, 1,
-					  hzi_mhc_get_token(r.p, i, p->n, out));
+			hzi_mhc_store_coefs(&job->p, g + i, p->n, 1,
+					    hzi_mhc_get_token(r.p, i, p->n, out));
 			if (p->all)
-				hzi_mhc_put_coefs(&job->A, g + i, p->n, p->n,
-						  hzi_mhc_get_token(r.a, i, p->n * p->n, out));
+				hzi_mhc_store_coefs(&job->A, g + i, p->n, p->n,
+						    hzi_mhc_get_token(r.a, i, p->n * p->n, out));
 		}
 	}
 }

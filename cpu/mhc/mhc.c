@@ -15,8 +15,8 @@
 
 /* ---- Coefficients and tiles ------------------------------------------------------------------ */
 
-const float *hzi_mhc_get_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-			       float *to)
+const float *hzi_mhc_load_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+				float *to)
 {
 	const float *from;
 
@@ -30,8 +30,8 @@ const float *hzi_mhc_get_coefs(const struct hzi_mhc_coef *a, int64_t group, int 
 	return to;
 }
 
-void hzi_mhc_put_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-		       const float *from)
+void hzi_mhc_store_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+			 const float *from)
 {
 	float *const to = a->data ? a->data + group * a->group : NULL;
 
@@ -159,9 +159,9 @@ static void streams_units(void *data, int thread, int64_t begin, int64_t end)
 	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
 		if (t == begin || t % length == 0) {
-			coef.p = hzi_mhc_get_coefs(&a->p, t / length, n, 1, p);
-			coef.q = hzi_mhc_get_coefs(&a->q, t / length, n, 1, q);
-			coef.a = hzi_mhc_get_coefs(&a->a, t / length, n, n, A);
+			coef.p = hzi_mhc_load_coefs(&a->p, t / length, n, 1, p);
+			coef.q = hzi_mhc_load_coefs(&a->q, t / length, n, 1, q);
+			coef.a = hzi_mhc_load_coefs(&a->a, t / length, n, n, A);
 		}
 		hzi_mhc_mix_token(job->ctx, a, t, &coef, NULL, job->stream_u, job->stream_y, t +
 				  1 < end);
@@ -370,9 +370,9 @@ static void store_sums(const struct hzi_mhc_streams_bwd_args *a, int64_t group, 
 
 	for (int i = 0; i < sum_count(n); i++)
 		out[i] = (float)sum[i];
-	hzi_mhc_put_coefs(&a->dp, group, n, 1, out);
-	hzi_mhc_put_coefs(&a->dq, group, n, 1, out + n);
-	hzi_mhc_put_coefs(&a->da, group, n, n, out + 2 * n);
+	hzi_mhc_store_coefs(&a->dp, group, n, 1, out);
+	hzi_mhc_store_coefs(&a->dq, group, n, 1, out + n);
+	hzi_mhc_store_coefs(&a->da, group, n, n, out + 2 * n);
 }
 
 static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
@@ -410,9 +410,9 @@ static void bwd_unit(const struct bwd_job *job, int thread, int64_t unit)
 		const int64_t g = t / split->length;
 
 		if (t == begin || t % split->length == 0) {
-			u.coef.p = hzi_mhc_get_coefs(&a->p, g, n, 1, p);
-			u.coef.q = hzi_mhc_get_coefs(&a->q, g, n, 1, q);
-			u.coef.a = hzi_mhc_get_coefs(&a->a, g, n, n, A);
+			u.coef.p = hzi_mhc_load_coefs(&a->p, g, n, 1, p);
+			u.coef.q = hzi_mhc_load_coefs(&a->q, g, n, 1, q);
+			u.coef.a = hzi_mhc_load_coefs(&a->a, g, n, n, A);
 		}
 		if (sums) {
 			memset(lanes.dp, 0, row);
@@ -683,7 +683,7 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 		struct hzi_mhc_tile ty = {x[l & 1], padded};
 		struct hzi_mhc_row row = {
 			.x = now.p, .x_stream = now.stream, .count = count, .u = tu.p,
-			.p = tu.p ? hzi_mhc_get_coefs(&layer->p, g, n, 1, p) : NULL,
+			.p = tu.p ? hzi_mhc_load_coefs(&layer->p, g, n, 1, p) : NULL,
 			.n = n, .dtype = s->dtype,
 			.stream_u = hzi_mhc_nontemporal(ctx, &layer->u, &all, 1), .end = end,
 		};
@@ -693,8 +693,8 @@ static void chain_tile(const struct hz_context *ctx, const struct hzi_mhc_recomp
 				ty = hzi_mhc_tile(&layer->y, size, t, c, n, count, x[l & 1], false);
 			row.f = tf.p;
 			row.bias = tf.p && layer->bias ? layer->bias + c : NULL;
-			row.q = hzi_mhc_get_coefs(&layer->q, g, n, 1, q);
-			row.a = hzi_mhc_get_coefs(&layer->a, g, n, n, A);
+			row.q = hzi_mhc_load_coefs(&layer->q, g, n, 1, q);
+			row.a = hzi_mhc_load_coefs(&layer->a, g, n, n, A);
 			row.y = ty.p;
 			row.y_stream = ty.stream;
 		}
@@ -791,7 +791,7 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 			float next[HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
 
 			at.data += l * a->layer;
-			hzi_mhc_get_coefs(&at, s, n, n, A);
+			hzi_mhc_load_coefs(&at, s, n, n, A);
 			out[0] = max_nan(largest(A, n, n, 1, false), out[0]);
 			out[1] = max_nan(largest(A, n, 1, n, false), out[1]);
 			for (int i = 0; i < n; i++) {

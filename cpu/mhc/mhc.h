@@ -48,10 +48,10 @@ static inline void *hzi_mhc_at(const struct hzi_mhc_array *a, int64_t size, int6
 }
 
 /* Copies the rows by columns coefficients of a group to contiguous `to`; NULL if there are none */
-const float *hzi_mhc_get_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-			       float *to);
-void hzi_mhc_put_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
-		       const float *from);
+const float *hzi_mhc_load_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+				float *to);
+void hzi_mhc_store_coefs(const struct hzi_mhc_coef *a, int64_t group, int rows, int columns,
+			 const float *from);
 
 #define HZI_MHC_TILE_CHANNELS 512		/* most channels of a tile */
 #define HZI_MHC_GATHER_CHANNELS 64	/* channels of a gathered tile, on the stack */

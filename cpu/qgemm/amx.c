@@ -432,9 +432,9 @@ struct region {
 static void plan(struct region *g)
 {
 	const struct hzi_qgemm_mul *q = g->q;
-	const int64_t room = g->bands <= SKINNY_BANDS ? 320 << 10 :
+	const int64_t budget = g->bands <= SKINNY_BANDS ? 320 << 10 :
 			     g->steps <= KC ? 1 << 20 : 768 << 10;
-	int64_t most = room / (g->steps * PAIR);
+	int64_t most = budget / (g->steps * PAIR);
 
 	g->part = g->bands == 1 ? g->steps : ceil_div(g->steps, ceil_div(g->steps, KC));
 	if (most > (q->sums ? WIDTH : STACK_WIDTH) && g->part < g->steps)
@@ -487,7 +487,8 @@ static void subtract_row_zeros(const struct hzi_qgemm_mul *q, bool made, int64_t
 			       int64_t rows)
 {
 	for (int64_t r = first; made && q->a_zero && r < first + rows; r++)
-		q->row[r] = (int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
+		q->row[r] =
+			(int32_t)((uint32_t)q->row[r] - (uint32_t)q->k * (uint32_t)q->a_zero[r]);
 }
 
 /* The row sums of a band, for zero points of B, and their product with the one zero point */
@@ -584,7 +585,7 @@ static void region(int signs, struct region *g)
 	/* Alternating: the last block of a band is finished during the first of the next. */
 	int32_t off[2][ROWS] __attribute__((aligned(64))) = {{0}};
 	struct float_row float_row[2][ROWS];
-	int turn = 0;
+	int parity = 0;
 
 	for (int64_t j0 = 0; j0 < g->panels; j0 += g->width) {
 		const int64_t width = min_i64(g->width, g->panels - j0);
@@ -612,13 +613,13 @@ static void region(int signs, struct region *g)
 			if (pack && !direct)
 				pack_band(g, p, packed);
 			packed = 0;
-			turn ^= 1;
+			parity ^= 1;
 			if (half != g->held_half)
 				flush(g);
 			if (q->row && !q->raw)
-				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[turn]);
+				prepare_rows(g, signs >= SU, p, a, a_ld, a_step, pack, off[parity]);
 			if (g->kind == FLOATS)
-				set_float_rows(float_row[turn], q, p * ROWS, rows, off[turn]);
+				set_float_rows(float_row[parity], q, p * ROWS, rows, off[parity]);
 			if (bands <= SKINNY_BANDS) {
 				/* A is small: prefetch the next columns of B instead. */
 				lines = ceil_div(ROWS, bands);
@@ -659,7 +660,8 @@ static void region(int signs, struct region *g)
 					}
 					multiply_block(&k, &g->held, &g->finish, &g->bounds, &s);
 					soon += k.steps * lines * 64;
-					hold(g, p, column, own, off[turn], float_row[turn], last);
+					hold(g, p, column, own, off[parity], float_row[parity],
+					     last);
 				}
 			}
 		}

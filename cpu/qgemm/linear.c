@@ -20,7 +20,8 @@ struct linear {
 
 static size_t linear_bytes(const struct hzi_qlinear_args *a)
 {
-	return line(a->g.rows * a->g.k) + line(a->g.rows) + line(4 * a->g.rows);
+	return round_to_lines(a->g.rows * a->g.k) + round_to_lines(a->g.rows) +
+	       round_to_lines(4 * a->g.rows);
 }
 
 /* The multiplication of the codes at workspace */
@@ -128,8 +129,8 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_qlinear_args *a = l->a;
 	const struct hzi_qgemm_args *g = &a->g;
 	const int64_t size = dtype_bytes(a->x_dtype);
-	const bool turn = g->a_k != 1 && g->a_m == 1 && g->m >= 8;
-	const int64_t most = g->k > 0 && !turn ?
+	const bool transpose = g->a_k != 1 && g->a_m == 1 && g->m >= 8;
+	const int64_t most = g->k > 0 && !transpose ?
 			     min_i64(LINEAR_ROWS, max_i64(LINEAR_FLOATS / g->k, 1)) : LINEAR_ROWS;
 	const char fixed_zero = (char)g->a_zero;
 	const int64_t group = max_i64(g->k, 1);	/* rows may have no elements */
@@ -161,9 +162,9 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 
 			if (together)
 				l->kern->range(&range);
-			else if (turn)
+			else if (transpose)
 				transposed(l, x, n, lo, hi, NULL, NULL, NULL);
-			for (int64_t j = 0; !together && !turn && j < n; j++)
+			for (int64_t j = 0; !together && !transpose && j < n; j++)
 				strided_range(l, x + j * g->a_m * size, &lo[j], &hi[j]);
 			l->kern->params(&params);
 		}
@@ -178,9 +179,9 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			l->kern->quantize(&codes);
 			continue;
 		}
-		if (turn)
+		if (transpose)
 			transposed(l, x, n, NULL, NULL, l->codes + to * g->k, scales, zeros);
-		for (int64_t j = 0; !turn && j < n; j++)
+		for (int64_t j = 0; !transpose && j < n; j++)
 			strided_codes(l, x + j * g->a_m * size, l->codes + (to + j) * g->k,
 				      scales + (a->fixed ? 0 : j), zeros + (a->fixed ? 0 : j));
 	}

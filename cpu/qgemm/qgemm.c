@@ -131,7 +131,7 @@ struct columns {
 
 static int64_t columns_bytes(int64_t n)
 {
-	return (int64_t)line(4 * hzi_round_up(n, PANEL));
+	return (int64_t)round_to_lines(4 * hzi_round_up(n, PANEL));
 }
 
 static size_t columns_scratch(int64_t n)
@@ -595,7 +595,7 @@ static void multiply_sum64(const struct job *job, const struct unit *u, char *sc
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + u->slot, first = job->first + u->i;
-	const int64_t chunk = min_i64(HZI_QK_CHUNK, a->k);
+	const int64_t chunk = min_i64(HZI_QGEMM_K_CHUNK, a->k);
 	int32_t *tile = take(&scratch, 4 * SUM64_ROWS * SUM64_COLS);
 	int64_t *total = take(&scratch, 8 * SUM64_ROWS * SUM64_COLS);
 	char *packed_a = take(&scratch, job->kern->pack_a_bytes(SUM64_ROWS, chunk));
@@ -611,8 +611,8 @@ static void multiply_sum64(const struct job *job, const struct unit *u, char *sc
 			pack_b(job, item, u->j, u->cols, &sum, &scratch);
 	c = make_columns(job, u->j, u->cols, sum, &scratch);
 	memset(total, 0, (size_t)(u->rows * SUM64_COLS) * 8);
-	for (int64_t k = 0; k < a->k; k += HZI_QK_CHUNK) {
-		const int64_t length = min_i64(HZI_QK_CHUNK, a->k - k);
+	for (int64_t k = 0; k < a->k; k += HZI_QGEMM_K_CHUNK) {
+		const int64_t length = min_i64(HZI_QGEMM_K_CHUNK, a->k - k);
 		const struct hzi_qgemm_pack_a pack = {
 			.a = (const char *)a->a +
 			     item_offset(a->ndim, a->shape, a->a_stride, item) + first * a->a_m +
@@ -751,8 +751,10 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 			job->unit_cols = min_i64(SUM64_COLS,
 						 max_i64(A_BYTES / k_padded / PANEL, 1) * PANEL);
 		job->panel_cols = job->unit_cols;
-		bytes = line(4 * SUM64_ROWS * SUM64_COLS) + line(8 * SUM64_ROWS * SUM64_COLS) +
-			line(kern->pack_a_bytes(SUM64_ROWS, min_i64(HZI_QK_CHUNK, a->k)));
+		bytes = round_to_lines(4 * SUM64_ROWS * SUM64_COLS) +
+			round_to_lines(8 * SUM64_ROWS * SUM64_COLS) +
+			round_to_lines(
+				kern->pack_a_bytes(SUM64_ROWS, min_i64(HZI_QGEMM_K_CHUNK, a->k)));
 	} else {
 		across = job->pack_inline ? 1 : min_i64(parts, padded / PANEL);
 		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
@@ -760,25 +762,26 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 					      q_rows);
 		job->panel_cols = min_i64(job->unit_cols,
 					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
-		bytes = line(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
+		bytes = round_to_lines(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
 	if (is_transposed(a)) {
 		const int64_t transposed = transposed_rows(q_rows, a->k) * a->k;
 
-		bytes = bytes < line(transposed) ? line(transposed) : bytes;
+		bytes = bytes < round_to_lines(transposed) ? round_to_lines(transposed) : bytes;
 	}
-	bytes += line(kern->sums);
+	bytes += round_to_lines(kern->sums);
 	if (a->packed)
 		bytes += columns_scratch(min_i64(job->unit_cols, padded));
 	else
-		bytes += columns_scratch(job->panel_cols) + line(job->panel_cols * k_padded) +
-			 line(4 * job->panel_cols);
+		bytes += columns_scratch(job->panel_cols) +
+			 round_to_lines(job->panel_cols * k_padded) +
+			 round_to_lines(4 * job->panel_cols);
 	job->scratch_each = bytes;
 	bytes *= (size_t)job->threads;
 	if (!job->sum64) {
-		job->a_bytes = (int64_t)line(kern->pack_a_bytes(job->step_rows, a->k));
+		job->a_bytes = (int64_t)round_to_lines(kern->pack_a_bytes(job->step_rows, a->k));
 		bytes += (size_t)(job->a_bytes * job->step_items) +
-			 2 * line(4 * job->step_items * job->step_rows);
+			 2 * round_to_lines(4 * job->step_items * job->step_rows);
 	}
 	return bytes;
 }

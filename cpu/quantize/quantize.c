@@ -282,11 +282,11 @@ int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args)
 {
 	uint8_t zero;
 	const struct codes_job job = make_job(ctx, args, &zero);
-	struct transpose_job turn = make_transpose(&job);
+	struct transpose_job squares = make_transpose(&job);
 
-	hzi_parallel(hzi_threads(ctx, job.bytes), transpose_units, &turn,
-		     make_segments(&turn.map, SQUARE_LENGTH).count *
-			     ceil_div(turn.rows, SQUARE_ROWS));
+	hzi_parallel(hzi_threads(ctx, job.bytes), transpose_units, &squares,
+		     make_segments(&squares.map, SQUARE_LENGTH).count *
+			     ceil_div(squares.rows, SQUARE_ROWS));
 	return HZ_OK;
 }
 
@@ -331,7 +331,7 @@ static size_t make_ranges(const struct hz_context *ctx, const struct hzi_choose_
 		for (int d = 0; d < a->map.ndim; d++)
 			job->shared |= a->map.p_stride[d] == 0;
 	}
-	return 2 * line(4 * a->map.params * (job->shared ? job->threads : 1));
+	return 2 * round_to_lines(4 * a->map.params * (job->shared ? job->threads : 1));
 }
 
 size_t hzi_cpu_choose_qparams_workspace(const struct hz_context *ctx,

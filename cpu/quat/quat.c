@@ -263,7 +263,7 @@ static void add_terms(const struct sum_job *job, int64_t tile, int64_t begin, in
 	}
 }
 
-static void put_tile(const struct sum_job *job, int64_t tile, const double *sum)
+static void store_tile(const struct sum_job *job, int64_t tile, const double *sum)
 {
 	struct walk kept = job->kept;
 	struct hzi_quat_put put = job->put;
@@ -290,11 +290,11 @@ static void sum_units(void *data, int thread, int64_t begin, int64_t end)
 		memset(sum, 0, (size_t)width * 4 * sizeof(*sum));
 		add_terms(job, tile, from, to, sum);
 		if (!job->part)
-			put_tile(job, tile, sum);
+			store_tile(job, tile, sum);
 	}
 }
 
-static void put_units(void *data, int thread, int64_t begin, int64_t end)
+static void store_units(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct sum_job *job = data;
 	const int64_t n = 4 * tile_width(job);
@@ -307,7 +307,7 @@ static void put_units(void *data, int thread, int64_t begin, int64_t end)
 			for (int64_t i = 0; i < n; i++)
 				sum[i] += sum[b * n + i];
 		}
-		put_tile(job, t, sum);
+		store_tile(job, t, sum);
 	}
 }
 
@@ -387,7 +387,7 @@ static int run_sum(struct hz_context *ctx, struct sum_job *job)
 	job->part = job->blocks > 1 ? ctx->workspace : NULL;
 	hzi_parallel(threads, sum_units, job, job->tiles * job->blocks);
 	if (job->part)
-		hzi_parallel(threads, put_units, job, job->tiles);
+		hzi_parallel(threads, store_units, job, job->tiles);
 	return HZ_OK;
 }
 

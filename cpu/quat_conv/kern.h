@@ -15,7 +15,7 @@
  */
 struct hzi_quat_depthwise {
 	struct hzi_quat_patch_step x;
-	struct hzi_quat_array w, y, pre, b;	/* w: strides of channels, of taps; pre, b: optional */
+	struct hzi_quat_array w, y, pre, b;	/* w: strides of channels, taps; pre, b: optional */
 	int32_t conj, reversed, activation, pad_;
 	double slope;
 	float *coef;			/* scratch: hzi_quat_depthwise_floats() */

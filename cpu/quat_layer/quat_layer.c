@@ -155,7 +155,8 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map
 	const bool affine = a->kind == HZI_QUAT_MAP_AFFINE || a->kind == HZI_QUAT_MAP_AFFINE_BWD;
 	const bool contiguous = hzi_quat_is_contiguous(&a->a, last, dtype) &&
 			   hzi_quat_is_contiguous(&a->out, last, dtype);
-	const bool copies = a->kind == HZI_QUAT_MAP_COPY && contiguous && !a->accumulate && !a->pure;
+	const bool copies =
+		a->kind == HZI_QUAT_MAP_COPY && contiguous && !a->accumulate && !a->pure;
 	const int threads = hzi_threads(ctx, a->total * 32);
 	const struct hzi_quat_map_blocks blocks = hzi_quat_map_blocks(a);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};

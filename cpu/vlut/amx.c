@@ -56,13 +56,13 @@ static void bitfield_tiles_mul(const struct hzi_vlut_bitfield *a)
 {
 	uint8_t tiles[2][4096] __attribute__((aligned(64)));
 	int32_t sums[4][16][16] __attribute__((aligned(64)));
-	struct config few = config;
+	struct config row_config = config;
 	const uint8_t *codes = a->codes;
 	const int8_t *x = a->x;
 
 	for (int i = 0; i < 5; i++)
-		few.rows[i] = (uint8_t)a->count;
-	__asm__ volatile("ldtilecfg %0" : : "m"(few));
+		row_config.rows[i] = (uint8_t)a->count;
+	__asm__ volatile("ldtilecfg %0" : : "m"(row_config));
 	BARRIER();
 	_tile_zero(0);
 	_tile_zero(1);

@@ -246,8 +246,8 @@ int hz_open(hz_context **out, const hz_options *options)
 		hz_close(ctx);
 		return status;
 	}
-	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads", ctx->gpu ? ctx->gpu->name : "cpu",
-		hz_isa_name(ctx->isa), ctx->threads);
+	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads",
+		ctx->gpu ? ctx->gpu->name : "cpu", hz_isa_name(ctx->isa), ctx->threads);
 	*out = ctx;
 	return HZ_OK;
 }

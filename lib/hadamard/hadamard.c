@@ -386,7 +386,7 @@ static void outer_make(struct outer *o, const hz_tensor *const *t, int operands,
  * Merges outer dimensions into the blocks: those that continue the blocks, and, if an item is one
  * contiguous block, the innermost one with any stride.
  */
-static void fold_blocks(struct outer *o, struct hzi_hadamard_args *a)
+static void merge_blocks(struct outer *o, struct hzi_hadamard_args *a)
 {
 	if (a->blocks == 1 && a->x_step == 1 && a->y_step == 1 && o->ndim > 0) {
 		const int d = o->ndim - 1;
@@ -582,7 +582,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	a->y_block = a->plan.n * a->y_step;
 	outer_make(&outer, (const hz_tensor *[]){x, y}, 2, axis, 1);
 	if (a->pre.block_step == 0 && a->post.block_step == 0)
-		fold_blocks(&outer, a);
+		merge_blocks(&outer, a);
 	put_outer(&outer, a);
 	put_strides(&outer, 0, a->x_stride);
 	put_strides(&outer, 1, a->y_stride);

@@ -60,9 +60,9 @@ void hzi_matrix_multiply(int d, const double *a, const double *b, double *c)
 /* Gauss-Jordan elimination with the largest pivot of each column */
 bool hzi_matrix_invert(int d, const double *a, double *inverse)
 {
-	double rest[DIMS * DIMS], size = 0;
+	double left[DIMS * DIMS], size = 0;
 
-	memcpy(rest, a, (size_t)(d * d) * sizeof(*a));
+	memcpy(left, a, (size_t)(d * d) * sizeof(*a));
 	hzi_basis_named(HZ_LATTICE_Z, d, inverse);
 	for (int i = 0; i < d * d; i++)
 		size = fmax(size, fabs(a[i]));
@@ -71,27 +71,27 @@ bool hzi_matrix_invert(int d, const double *a, double *inverse)
 		double pivot;
 
 		for (int i = c + 1; i < d; i++) {
-			if (fabs(rest[i * d + c]) > fabs(rest[best * d + c]))
+			if (fabs(left[i * d + c]) > fabs(left[best * d + c]))
 				best = i;
 		}
-		pivot = rest[best * d + c];
+		pivot = left[best * d + c];
 		if (!(fabs(pivot) > 1e-12 * size))
 			return false;
 		for (int j = 0; j < d; j++) {
-			const double r = rest[best * d + j], v = inverse[best * d + j];
+			const double r = left[best * d + j], v = inverse[best * d + j];
 
-			rest[best * d + j] = rest[c * d + j];
+			left[best * d + j] = left[c * d + j];
 			inverse[best * d + j] = inverse[c * d + j];
-			rest[c * d + j] = r / pivot;
+			left[c * d + j] = r / pivot;
 			inverse[c * d + j] = v / pivot;
 		}
 		for (int i = 0; i < d; i++) {
-			const double f = rest[i * d + c];
+			const double f = left[i * d + c];
 
 			if (i == c)
 				continue;
 			for (int j = 0; j < d; j++) {
-				rest[i * d + j] -= f * rest[c * d + j];
+				left[i * d + j] -= f * left[c * d + j];
 				inverse[i * d + j] -= f * inverse[c * d + j];
 			}
 		}

@@ -157,10 +157,10 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 		int missed;
 
 		if (r->policy == HZ_LATTICE_GROUP) {
-			const int64_t rest = blocks - b;
+			const int64_t left = blocks - b;
 
 			if (b % r->group == 0) {
-				t = group_t(s, l, b, rest < r->group ? rest : r->group);
+				t = group_t(s, l, b, left < r->group ? left : r->group);
 				histogram[t]++;
 				side++;
 			}

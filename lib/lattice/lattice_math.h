@@ -154,7 +154,7 @@ HZI_LATTICE_FN int32_t hzi_lfloor(int32_t a, int32_t b)
 /* g becomes Q(g / q) in D_d: halves up; an odd sum rounds the largest error the other way. */
 HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 {
-	int32_t sum = 0, most = -1, turn = 1;
+	int32_t sum = 0, most = -1, step = 1;
 	int k = 0;
 
 	for (int i = 0; i < d; i++) {
@@ -163,13 +163,13 @@ HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 		if ((r < 0 ? -r : r) > most) {
 			most = r < 0 ? -r : r;
 			k = i;
-			turn = r >= 0 ? 1 : -1;
+			step = r >= 0 ? 1 : -1;
 		}
 		sum += f;
 		g[i] = f;
 	}
 	if (sum & 1)
-		g[k] += turn;
+		g[k] += step;
 }
 
 /*
@@ -181,7 +181,7 @@ HZI_LATTICE_FN void hzi_lattice_nearest_d(int d, int32_t q, int32_t *g)
 HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 {
 	int32_t f[8], sum = 0, halves = 0, total = 0, most = -1, least = INT32_MAX, margin;
-	int up = 0, down = 0, turn = 1, turn_half = 1, half;
+	int up = 0, down = 0, step = 1, step_half = 1, half;
 
 	for (int i = 0; i < 8; i++) {
 		const int32_t u = hzi_lfloor(g[i] + q, 2 * q), r = g[i] - 2 * q * u;
@@ -190,12 +190,12 @@ HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 		if (size > most) {
 			most = size;
 			up = i;
-			turn = r >= 0 ? 1 : -1;
+			step = r >= 0 ? 1 : -1;
 		}
 		if (size < least) {
 			least = size;
 			down = i;
-			turn_half = r < 0 ? 1 : -1;
+			step_half = r < 0 ? 1 : -1;
 		}
 		f[i] = u;
 		g[i] = r < 0;
@@ -205,22 +205,22 @@ HZI_LATTICE_FN void hzi_lattice_nearest_e8(int32_t q, int32_t *g)
 	}
 	margin = 4 * q - total + (halves & 1 ? 2 * least : 0) - (sum & 1 ? 2 * q - 2 * most : 0);
 	if (sum & 1)
-		f[up] += turn;
+		f[up] += step;
 	half = margin < 0;
 	if (margin == 0) {
 		int32_t a = f[0], b = f[0] - g[0];
 
 		if ((sum & 1) && up == 0)
-			b -= turn;
+			b -= step;
 		if ((halves & 1) && down == 0)
-			b += turn_half;
+			b += step_half;
 		half = 2 * b + 1 < 2 * a;
 	}
 	if (half) {
 		if (sum & 1)
-			f[up] -= turn;
+			f[up] -= step;
 		if (halves & 1)
-			f[down] += turn_half;
+			f[down] += step_half;
 	}
 	for (int i = 0; i < 8; i++)
 		g[i] = 2 * (f[i] - (half ? g[i] : 0)) + half;
@@ -429,15 +429,15 @@ HZI_LATTICE_OFTEN void hzi_lattice_parent(const struct hzi_lattice_rule *r,
 HZI_LATTICE_FN int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 				 const struct hzi_lattice_matrices *m, const int32_t *g)
 {
-	int32_t rest[HZI_LATTICE_DIMS], any = 0;
+	int32_t left[HZI_LATTICE_DIMS], any = 0;
 
 	HZI_LATTICE_KNOWN(r);
 	for (int i = 0; i < r->embed; i++)
-		rest[i] = g[i];
+		left[i] = g[i];
 	for (int level = 0; level < r->levels; level++)
-		hzi_lattice_parent(r, m, rest);
+		hzi_lattice_parent(r, m, left);
 	for (int i = 0; i < r->embed; i++)
-		any |= rest[i];
+		any |= left[i];
 	return any == 0;
 }
 
@@ -618,12 +618,12 @@ HZI_LATTICE_FN void hzi_lattice_read(const struct hzi_lattice_rule *r,
 /* ---- Encoding: level 0 ----------------------------------------------------------------------- */
 
 /* Rounds y to integers, halves to even, and finds the first largest error. */
-HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *where, int32_t *turn,
+HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *where, int32_t *step,
 				    int32_t *sum, float *size)
 {
 	float most = -1;
 
-	*where = *turn = *sum = 0;
+	*where = *step = *sum = 0;
 	for (int i = 0; i < d; i++) {
 		const float rounded = rintf(y[i]), r = hzi_ladd(y[i], -rounded);
 
@@ -633,7 +633,7 @@ HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *w
 		if (size[i] > most) {
 			most = size[i];
 			*where = i;
-			*turn = r >= 0 ? 1 : -1;
+			*step = r >= 0 ? 1 : -1;
 		}
 	}
 	return most;
@@ -650,11 +650,11 @@ HZI_LATTICE_FN float hzi_lattice_round(int d, const float *y, int32_t *f, int *w
  */
 HZI_LATTICE_FN void hzi_lattice_level0_e8(const float *y, int32_t *g)
 {
-	int32_t h[8], turn, turn_half = 1, sum, sum_half = 0;
+	int32_t h[8], step, step_half = 1, sum, sum_half = 0;
 	float s[8], most, least = 1, total, cost, cost_half;
 	int where, where_half = 0, half;
 
-	most = hzi_lattice_round(8, y, g, &where, &turn, &sum, s);
+	most = hzi_lattice_round(8, y, g, &where, &step, &sum, s);
 	for (int i = 0; i < 8; i++) {
 		const int below = y[i] < (float)g[i] || (s[i] == 0 && (g[i] & 1));
 
@@ -663,7 +663,7 @@ HZI_LATTICE_FN void hzi_lattice_level0_e8(const float *y, int32_t *g)
 		if (s[i] < least) {
 			least = s[i];
 			where_half = i;
-			turn_half = below || s[i] == 0.5f ? 1 : -1;
+			step_half = below || s[i] == 0.5f ? 1 : -1;
 		}
 	}
 	total = hzi_ladd(hzi_ladd(hzi_ladd(s[0], s[1]), hzi_ladd(s[2], s[3])),
@@ -671,9 +671,9 @@ HZI_LATTICE_FN void hzi_lattice_level0_e8(const float *y, int32_t *g)
 	cost = sum & 1 ? hzi_ladd(1.0f, -hzi_ladd(most, most)) : 0;
 	cost_half = hzi_ladd(hzi_ladd(2.0f, -total), sum_half & 1 ? hzi_ladd(least, least) : 0);
 	if (sum & 1)
-		g[where] += turn;
+		g[where] += step;
 	if (sum_half & 1)
-		h[where_half] += turn_half;
+		h[where_half] += step_half;
 	half = cost_half < cost || (cost_half == cost && h[0] < g[0]);
 	for (int i = 0; i < 8; i++)
 		g[i] = half ? 2 * h[i] + 1 : 2 * g[i];
@@ -711,7 +711,7 @@ HZI_LATTICE_FN void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 {
 	float size[HZI_LATTICE_DIMS];
 	double w[HZI_LATTICE_DIMS];
-	int32_t turn, sum;
+	int32_t step, sum;
 	int where;
 
 	HZI_LATTICE_KNOWN(r);
@@ -731,9 +731,9 @@ HZI_LATTICE_FN void hzi_lattice_level0(const struct hzi_lattice_rule *r,
 			hzi_lattice_plane(r->d, m, w, g);
 		return;
 	default:
-		hzi_lattice_round(r->d, y, g, &where, &turn, &sum, size);
+		hzi_lattice_round(r->d, y, g, &where, &step, &sum, size);
 		if (r->kind == HZI_LATTICE_D && (sum & 1))
-			g[where] += turn;
+			g[where] += step;
 	}
 }
 

@@ -76,8 +76,8 @@ static int agree_leading(struct hz_context *ctx, const char *op, const struct hz
 }
 
 /* The stride of the leading dimensions, which must be mergeable into one dimension */
-static int fold_leading(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o,
-		int64_t *step)
+static int merge_leading(struct hz_context *ctx, const char *op, const struct hzi_mhc_operand *o,
+			 int64_t *step)
 {
 	const hz_tensor *t = o->t;
 	int last = -1;
@@ -248,7 +248,7 @@ static int fill_array(struct hz_context *ctx, const char *op, const struct hzi_m
 	struct hzi_mhc_array *a = o->at;
 	const int64_t n = streams ? d->n : 1;
 
-	HZ_CHECK(fold_leading(ctx, op, o, &a->token));
+	HZ_CHECK(merge_leading(ctx, op, o, &a->token));
 	a->data = o->t->data;
 	a->channel = empty || d->channels == 1 ? 1 : stride[streams];
 	a->stream = !streams ? 0 : empty || n == 1 ? d->channels * a->channel : stride[0];
@@ -264,7 +264,7 @@ static int fill_coef(struct hz_context *ctx, const char *op, const struct hzi_mh
 	const int64_t *const stride = o->t->stride + o->t->ndim - trailing_dims(o->kind);
 	struct hzi_mhc_coef *c = o->at;
 
-	HZ_CHECK(fold_leading(ctx, op, o, &c->group));
+	HZ_CHECK(merge_leading(ctx, op, o, &c->group));
 	c->data = empty ? NULL : o->t->data;
 	c->column = !matrix ? 0 : empty || d->n == 1 ? 1 : stride[1];
 	c->row = empty || d->n == 1 ? (matrix ? d->n * c->column : 1) : stride[0];

@@ -391,11 +391,11 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
 				const hzi_mreal near_one = hzi_m_set(0.99999994f);
-				const hzi_mreal rest = hzi_m_where(s[i * n + j], near_one, zero,
+				const hzi_mreal next = hzi_m_where(s[i * n + j], near_one, zero,
 								   sum);
 
-				d[i * n + j] -= sum - rest;
-				sum = rest;
+				d[i * n + j] -= sum - next;
+				sum = next;
 			}
 		}
 	}
@@ -573,7 +573,7 @@ HZI_MHC_FN int hzi_mhc_residual_rows(const int n, const struct hzi_mhc_rule *rul
 HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 			      hzi_mreal *p)
 {
-	const bool plain = rule->residual == HZ_MHC_TANH;
+	const bool is_tanh = rule->residual == HZ_MHC_TANH;
 	const hzi_mreal eps = hzi_m_set(rule->p_eps);
 	hzi_mreal sum = eps, slope;
 
@@ -585,7 +585,7 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		p[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(p[i], sum) : p[i] + eps;
-		p[i] = plain ? z[i] : p[i];
+		p[i] = is_tanh ? z[i] : p[i];
 	}
 }
 
@@ -593,12 +593,12 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 HZI_MHC_FN void hzi_mhc_post_gates(const int count, const struct hzi_mhc_rule *rule,
 				   const hzi_mreal *z, hzi_mreal *q)
 {
-	const bool plain = rule->residual == HZ_MHC_TANH;
+	const bool is_tanh = rule->residual == HZ_MHC_TANH;
 	hzi_mreal slope;
 
 	HZI_MHC_UNROLL
 	for (int i = 0; i < count; i++)
-		q[i] = plain ? z[i] : hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[i], &slope);
+		q[i] = is_tanh ? z[i] : hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[i], &slope);
 }
 
 HZI_MHC_FN void hzi_mhc_gates_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
@@ -668,11 +668,11 @@ HZI_MHC_FN void hzi_mhc_residual_bwd(const int n, const struct hzi_mhc_rule *rul
 	} else if (rule->residual == HZ_MHC_LITE && n <= 4) {
 		hzi_mhc_lite_bwd(n, z, dp, dz);
 	} else {
-		const bool plain = rule->residual == HZ_MHC_TANH;
+		const bool is_tanh = rule->residual == HZ_MHC_TANH;
 
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n * n; i++)
-			dz[i] = plain ? dp[i] : hzi_m_set(0);
+			dz[i] = is_tanh ? dp[i] : hzi_m_set(0);
 	}
 }
 
@@ -734,7 +734,7 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 				  hzi_mreal *dz, hzi_mreal *dy, hzi_mreal *dalpha,
 				  hzi_mreal *history, int stride)
 {
-	const bool plain = rule->residual == HZ_MHC_TANH;
+	const bool is_tanh = rule->residual == HZ_MHC_TANH;
 	const int rows = all ? 2 * n + hzi_mhc_residual_rows(n, rule) : n;
 	hzi_mreal z[HZI_MHC_ROWS], d[HZI_MHC_ROWS], slope;
 
@@ -745,12 +745,12 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 	hzi_mhc_gates_bwd(n, rule, z, dp, d);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
-		d[i] = plain ? dp[i] : d[i];
+		d[i] = is_tanh ? dp[i] : d[i];
 	if (all) {
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n; i++) {
 			hzi_mhc_sigma(z[n + i], &slope);
-			d[n + i] = plain ? dq[i] : dq[i] * (hzi_m_set(rule->q_scale) * slope);
+			d[n + i] = is_tanh ? dq[i] : dq[i] * (hzi_m_set(rule->q_scale) * slope);
 		}
 		hzi_mhc_residual_bwd(n, rule, z + 2 * n, da, d + 2 * n, history, stride);
 	}

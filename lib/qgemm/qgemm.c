@@ -50,9 +50,9 @@ static int layout_of(const struct hz_context *ctx)
 
 static int check_k(struct hz_context *ctx, const char *op, int64_t k)
 {
-	if (k > HZI_QK_MAX)
+	if (k > HZI_QGEMM_K_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: k is %lld, at most %lld is supported", op,
-				(long long)k, (long long)HZI_QK_MAX);
+				(long long)k, (long long)HZI_QGEMM_K_MAX);
 	return HZ_OK;
 }
 
@@ -327,7 +327,7 @@ static int check_zeros(struct hz_context *ctx, const struct call *q, const char 
 /* The largest |code - zero point|; unknown: for every zero point */
 static int64_t reach(int dtype, int32_t zero, bool unknown)
 {
-	const int64_t below = zero - hzi_qmin(dtype), above = hzi_qmax(dtype) - zero;
+	const int64_t below = zero - hzi_quant_min(dtype), above = hzi_quant_max(dtype) - zero;
 
 	return unknown ? 255 : below > above ? below : above;
 }
@@ -399,7 +399,7 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 static int make_multiplier(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
 {
 	const hz_qgemm_opts *o = q->o;
-	const bool wide = q->c->dtype == HZ_S32, exact = o->rounding == HZ_ROUND_EXACT;
+	const bool is_s32 = q->c->dtype == HZ_S32, exact = o->rounding == HZ_ROUND_EXACT;
 
 	if (o->multiplier || o->shift) {
 		if (o->multiplier <= 0)
@@ -415,7 +415,7 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 			return hzi_fail(ctx, HZ_EINVAL,
 					"%s: opts->sigma is %g, must be positive and finite", q->op,
 					o->sigma);
-		g->mult = hzi_limit(g->mult, wide, exact);
+		g->mult = hzi_limit(g->mult, is_s32, exact);
 	} else {
 		const float sigma = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
 
@@ -424,7 +424,7 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 				ctx, HZ_EINVAL,
 				"%s: a_scale * b_scale / c_scale is %g, must be finite in f32",
 				q->op, (double)sigma);
-		g->mult = hzi_multiplier_f32(sigma, wide, exact);
+		g->mult = hzi_multiplier_f32(sigma, is_s32, exact);
 	}
 	return HZ_OK;
 }
@@ -434,8 +434,8 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 	const hz_qgemm_opts *o = q->o;
 	const bool floating = is_float(q->c->dtype);
 	/* HUGE_VAL, not INFINITY, makes these expressions double: floats cannot hold INT32_MAX. */
-	double low = floating ? -HUGE_VAL : hzi_qmin(q->c->dtype);
-	double high = floating ? HUGE_VAL : hzi_qmax(q->c->dtype);
+	double low = floating ? -HUGE_VAL : hzi_quant_min(q->c->dtype);
+	double high = floating ? HUGE_VAL : hzi_quant_max(q->c->dtype);
 
 	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) ||
 	    (o->flags & HZ_QGEMM_MAX && isnan(o->max)))

@@ -13,12 +13,12 @@
 #include "lib/qgemm/requant.h"
 
 /* The smallest and the largest value of u8, s8 or s32 */
-static inline int32_t hzi_qmin(int dtype)
+static inline int32_t hzi_quant_min(int dtype)
 {
 	return dtype == HZ_U8 ? 0 : dtype == HZ_S8 ? -128 : INT32_MIN;
 }
 
-static inline int32_t hzi_qmax(int dtype)
+static inline int32_t hzi_quant_max(int dtype)
 {
 	return dtype == HZ_U8 ? 255 : dtype == HZ_S8 ? 127 : INT32_MAX;
 }
@@ -45,7 +45,7 @@ enum hzi_qlayout {
 	HZI_QLAYOUT_CUDA = 2
 };
 
-#define HZI_QK_MAX ((int64_t)1 << 23)	/* column sums, at most 255 k, fit s32 */
+#define HZI_QGEMM_K_MAX ((int64_t)1 << 23)	/* column sums, at most 255 k, fit s32 */
 
 static inline int64_t hzi_round_up(int64_t n, int64_t unit)
 {
@@ -104,12 +104,12 @@ struct hzi_qgemm_pack_args {
  *
  * sum64: accumulators need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code -
  * zero point| that the zero points allow. Sums of products of codes without zero points fit s32 up
- * to k = HZI_QK_CHUNK. With a bias an accumulator may exceed s32 even if sum64 is 0.
+ * to k = HZI_QGEMM_K_CHUNK. With a bias an accumulator may exceed s32 even if sum64 is 0.
  *
  * B is b with strides, or packed in that layout, with strides b_stride[] that count matrices. Other
  * strides count elements; those of a and b may be 0 or negative.
  */
-#define HZI_QK_CHUNK 32768	/* <= (2^31 - 1) / 255^2 = 33025 */
+#define HZI_QGEMM_K_CHUNK 32768	/* <= (2^31 - 1) / 255^2 = 33025 */
 
 struct hzi_qgemm_args {
 	const void *a, *b, *packed;	/* b or packed */

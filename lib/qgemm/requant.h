@@ -22,25 +22,25 @@ struct hzi_multiplier {
 
 /*
  * Limits a pair to what kernels support. With sigma >= 2^9 every acc but 0 saturates 8 bits; with
- * sigma >= 2^32 it saturates s32 (wide) whatever c_zero is. So sigma is lowered to 2^29, or 2^32.
+ * sigma >= 2^32 it saturates s32 (is_s32) whatever c_zero is. So sigma is lowered to 2^29, or 2^32.
  * HZ_ROUND_TFLITE saturates acc before the multiplication, so u is kept then.
  */
-HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int wide, int exact)
+HZI_BOTH struct hzi_multiplier hzi_limit(struct hzi_multiplier m, int is_s32, int exact)
 {
-	const int least = wide ? -2 : 1;
+	const int least = is_s32 ? -2 : 1;
 
-	if (m.shift < least || (wide && m.shift == least)) {
-		m.u = wide && !exact ? m.u : 1 << 30;
+	if (m.shift < least || (is_s32 && m.shift == least)) {
+		m.u = is_s32 && !exact ? m.u : 1 << 30;
 		m.shift = least;
 	}
 	return m;
 }
 
 /*
- * The pair for a sigma > 0 in f32, for 8-bit C or (wide) for s32. u holds its 24 bits exactly.
+ * The pair for a sigma > 0 in f32, for 8-bit C or (is_s32) for s32. u holds its 24 bits exactly.
  * Below 2^-32 every acc gives y = 0. u is 0 for a sigma that is not positive and finite.
  */
-HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exact)
+HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int is_s32, int exact)
 {
 	struct hzi_multiplier m = {0, 1};
 	uint32_t bits, fraction;
@@ -58,7 +58,7 @@ HZI_BOTH struct hzi_multiplier hzi_multiplier_f32(float sigma, int wide, int exa
 		m.u = 0;
 		m.shift = 1;
 	}
-	return hzi_limit(m, wide, exact);
+	return hzi_limit(m, is_s32, exact);
 }
 
 /* sigma of a column, in the order of operations that hurwitz.h defines */
@@ -92,14 +92,14 @@ HZI_BOTH int64_t hzi_requant_tflite(int32_t acc, int32_t u, int32_t shift)
 	/* From 31 on every acc but 0 saturates; 2^31 |acc| <= 2^62 fits. */
 	const int left = shift < 0 ? 31 : shift < 31 ? 31 - shift : 0;
 	const int right = shift > 31 ? shift - 31 : 0;
-	int64_t x = (int64_t)acc * ((int64_t)1 << left), high, mask, rest;
+	int64_t x = (int64_t)acc * ((int64_t)1 << left), high, mask, low_bits;
 
 	x = x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x;
 	x *= u;
 	high = (x + (x >= 0 ? 1 << 30 : 1 - (1 << 30))) / ((int64_t)1 << 31);
 	mask = ((int64_t)1 << right) - 1;
-	rest = high & mask;
-	return (high >> right) + (rest > (mask >> 1) + (high < 0));
+	low_bits = high & mask;
+	return (high >> right) + (low_bits > (mask >> 1) + (high < 0));
 }
 
 #endif

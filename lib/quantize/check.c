@@ -23,8 +23,9 @@ int hzi_check_scale(struct hz_context *ctx, const char *op, const char *name, do
 int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
 		    int dtype)
 {
-	if (zero < hzi_qmin(dtype) || zero > hzi_qmax(dtype))
+	if (zero < hzi_quant_min(dtype) || zero > hzi_quant_max(dtype))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
-				name, zero, hzi_qmin(dtype), hzi_qmax(dtype), hz_dtype_name(dtype));
+				name, zero, hzi_quant_min(dtype), hzi_quant_max(dtype),
+				hz_dtype_name(dtype));
 	return HZ_OK;
 }

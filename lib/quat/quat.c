@@ -182,8 +182,8 @@ static bool joins(const struct hzi_quat_dims *dims, const struct part *parts, in
 }
 
 /* Sorts dimensions begin .. *end - 1 by decreasing stride and merges contiguous ones. */
-static void fold(struct hzi_quat_dims *dims, const struct part *parts, int count, int begin,
-		 int *end)
+static void merge_dims(struct hzi_quat_dims *dims, const struct part *parts, int count, int begin,
+		       int *end)
 {
 	for (int d = begin + 1; d < *end; d++) {
 		int to = d;
@@ -255,9 +255,9 @@ static int make_dims(struct hz_context *ctx, const char *op, struct hzi_quat_dim
 		dims->shape[dims->kept] = 0;
 	}
 	reduced = all;
-	fold(dims, parts, count, dims->kept, &reduced);
+	merge_dims(dims, parts, count, dims->kept, &reduced);
 	all = dims->kept;
-	fold(dims, parts, count, 0, &all);
+	merge_dims(dims, parts, count, 0, &all);
 	dims->ndim = reduced - (dims->kept - all);
 	dims->kept = all;
 	return HZ_OK;

@@ -24,7 +24,8 @@ struct weights {
 };
 
 /*
- * The window: output u and tap t read input step * u + each * t + base; see struct hzi_quat_patch_step.
+ * The window: output u and tap t read input step * u + each * t + base; see struct
+ * hzi_quat_patch_step.
  */
 struct window {
 	int64_t step[3], each[3], base[3];

@@ -33,8 +33,8 @@ static void widen(struct hzi_quat_tensor *t)
 }
 
 /* Checks stride, pad or dilation, and fills missing dimensions with `absent`. */
-static int spread(struct hz_context *ctx, const char *op, const char *name, const int64_t *from,
-		  int n, int64_t absent, int64_t low, int64_t *to)
+static int expand_spatial(struct hz_context *ctx, const char *op, const char *name,
+			  const int64_t *from, int n, int64_t absent, int64_t low, int64_t *to)
 {
 	char text[32];
 
@@ -90,9 +90,9 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 				o->flags, &l->w));
 	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, dtype, q->x->ndim, q->x->ndim,
 				!q->backward, o->flags, &l->y));
-	HZ_CHECK(spread(ctx, q->op, "stride[0]", o->stride, n, 1, 1, a->stride));
-	HZ_CHECK(spread(ctx, q->op, "dilation[0]", o->dilation, n, 1, 1, a->dilation));
-	HZ_CHECK(spread(ctx, q->op, "pad[0]", o->pad, n, 0, 0, a->pad));
+	HZ_CHECK(expand_spatial(ctx, q->op, "stride[0]", o->stride, n, 1, 1, a->stride));
+	HZ_CHECK(expand_spatial(ctx, q->op, "dilation[0]", o->dilation, n, 1, 1, a->dilation));
+	HZ_CHECK(expand_spatial(ctx, q->op, "pad[0]", o->pad, n, 0, 0, a->pad));
 	a->groups = o->groups ? o->groups : 1;
 	HZ_CHECK(hzi_quat_check_range(ctx, q->op, "groups", a->groups, 1, INT32_MAX));
 	a->transposed = transposed;

@@ -72,14 +72,14 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 }
 
 int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
-			 const struct hzi_quat_layer_view *list,
-			 int n, const char *in, const char *place)
+			 const struct hzi_quat_layer_view *list, int n, const char *in,
+			 const char *same_out)
 {
 	for (int i = 0; i < n; i++) {
 		for (int k = 0; k < i; k++) {
 			const struct hzi_quat_layer_view *a = &list[k], *b = &list[i];
 			const bool same = in && strcmp(a->name, in) == 0 &&
-					  strcmp(b->name, place) == 0;
+					  strcmp(b->name, same_out) == 0;
 
 			if (!a->t || !b->t || !(a->output || b->output))
 				continue;

@@ -143,7 +143,7 @@ int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_
 {
 	const int64_t each = ((g->k + splits - 1) / splits + 63) / 64 * 64, whole = g->k / each;
 	const int64_t size = (int64_t)hz_dtype_size(g->dtype), d = g->ndim;
-	struct hzi_quat_gemm_args all = *g, rest = *g;
+	struct hzi_quat_gemm_args all = *g, last = *g;
 
 	all.k = each;
 	all.shape[d] = whole;
@@ -153,11 +153,11 @@ int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_
 	all.ndim++;
 	if (whole > 0)
 		HZ_CHECK(hzi_quat_plan_multiply(r, &all, reversed));
-	rest.k = g->k - whole * each;
-	rest.a.data = (char *)g->a.data + whole * all.a_stride[d] * size;
-	rest.b.data = (char *)g->b.data + whole * all.b_stride[d] * size;
-	rest.c.data = (char *)g->c.data + whole * part * (int64_t)hz_dtype_size(g->c_dtype);
-	return rest.k > 0 ? hzi_quat_plan_multiply(r, &rest, reversed) : HZ_OK;
+	last.k = g->k - whole * each;
+	last.a.data = (char *)g->a.data + whole * all.a_stride[d] * size;
+	last.b.data = (char *)g->b.data + whole * all.b_stride[d] * size;
+	last.c.data = (char *)g->c.data + whole * part * (int64_t)hz_dtype_size(g->c_dtype);
+	return last.k > 0 ? hzi_quat_plan_multiply(r, &last, reversed) : HZ_OK;
 }
 
 struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a, int64_t offset,

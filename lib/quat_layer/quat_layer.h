@@ -39,8 +39,8 @@ struct hzi_quat_array {
 };
 
 enum hzi_quat_map_step_kind {
-	HZI_QUAT_MAP_COPY,			/* out = a */
-	HZI_QUAT_MAP_ACT,			/* pre = a + b, out = act(pre); b and pre are optional */
+	HZI_QUAT_MAP_COPY,		/* out = a */
+	HZI_QUAT_MAP_ACT,		/* pre = a + b, out = act(pre); b, pre: optional */
 	HZI_QUAT_MAP_ACT_BWD,		/* out = the gradient at a, from b, that at act(a) */
 	HZI_QUAT_MAP_DROPOUT,		/* out = a * scale, or 0 */
 	HZI_QUAT_MAP_INIT,		/* out = random */
@@ -118,9 +118,9 @@ struct hzi_quat_sum_step {
 enum hzi_quat_finish_step_kind {
 	HZI_QUAT_FINISH_BIAS,		/* out = the sum, or += */
 	HZI_QUAT_FINISH_MEAN,		/* saved gets the mean; not on a GPU */
-	HZI_QUAT_FINISH_NORM,		/* saved gets m; running values; coef: struct hzi_quat_affine */
-	HZI_QUAT_FINISH_MOMENTS,		/* MEAN and NORM; saved holds p of HZI_QUAT_SUM_MOMENTS */
-	HZI_QUAT_FINISH_NORM_BWD,		/* dgamma, dbeta; coef: struct hzi_quat_affine_bwd */
+	HZI_QUAT_FINISH_NORM,		/* saved gets m; running values; struct hzi_quat_affine */
+	HZI_QUAT_FINISH_MOMENTS,	/* MEAN and NORM; saved holds p of HZI_QUAT_SUM_MOMENTS */
+	HZI_QUAT_FINISH_NORM_BWD,	/* dgamma, dbeta; coef: struct hzi_quat_affine_bwd */
 };
 
 struct hzi_quat_finish_step {
@@ -254,10 +254,12 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,
 			int64_t size, int64_t wanted, const char *as);
 
-/* HZ_OK if no output overlaps another operand, except that `in` and `place` may be the same view */
+/*
+ * HZ_OK if no output overlaps another operand, except that `in` and `same_out` may be the same view
+ */
 int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
-			 const struct hzi_quat_layer_view *list,
-			 int n, const char *in, const char *place);
+			 const struct hzi_quat_layer_view *list, int n, const char *in,
+			 const char *same_out);
 
 int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *name, int64_t value,
 			 int64_t low, int64_t high);

@@ -394,7 +394,8 @@ HZI_QUAT_INLINE double hzi_quat_sqrt(double x)
 }
 
 /* Quaternion i of hz_quat_init(), by its formulas */
-HZI_QUAT_INLINE void hzi_quat_random(int distribution, double scale, uint64_t seed, uint64_t i, double *q)
+HZI_QUAT_INLINE void hzi_quat_random(int distribution, double scale, uint64_t seed, uint64_t i,
+				     double *q)
 {
 	double u[5], ca, sa, cb, sb, s, t;
 
@@ -554,8 +555,8 @@ HZI_QUAT_INLINE int64_t hzi_quat_position_offset(const int64_t *stride, struct h
 }
 
 /*
- * Iterates over indices from low to below high, in index order. Up to HZI_QUAT_WALK_AHEAD of them are
- * looked at together, so that their loads overlap.
+ * Iterates over indices from low to below high, in index order. Up to HZI_QUAT_WALK_AHEAD of them
+ * are looked at together, so that their loads overlap.
  */
 #define HZI_QUAT_WALK_AHEAD 4
 
@@ -587,7 +588,8 @@ HZI_QUAT_INLINE void hzi_quat_walk_next(struct hzi_quat_walk *w)
 }
 
 /* Computes the element of y at an index. */
-HZI_QUAT_INLINE void hzi_quat_pool_one(const struct hzi_quat_pool_step *a, struct hzi_quat_position to)
+HZI_QUAT_INLINE void hzi_quat_pool_one(const struct hzi_quat_pool_step *a,
+				       struct hzi_quat_position to)
 {
 	int64_t count, best = -1;
 	struct hzi_quat sum = {{0, 0, 0, 0}};
@@ -647,7 +649,8 @@ HZI_QUAT_INLINE void hzi_quat_pool_one(const struct hzi_quat_pool_step *a, struc
 }
 
 /* The divisor of a mean over the window of y at an index */
-HZI_QUAT_INLINE hzi_quat_real hzi_quat_pool_count(const struct hzi_quat_pool_step *a, const struct hzi_quat_position *from)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_pool_count(const struct hzi_quat_pool_step *a,
+						  const struct hzi_quat_position *from)
 {
 	hzi_quat_real count = 1;
 
@@ -665,7 +668,8 @@ HZI_QUAT_INLINE hzi_quat_real hzi_quat_pool_count(const struct hzi_quat_pool_ste
  * Computes the element of dx at an index: the contributions of the windows that contain it, in
  * order.
  */
-HZI_QUAT_INLINE void hzi_quat_pool_bwd_one(const struct hzi_quat_pool_step *a, struct hzi_quat_position to)
+HZI_QUAT_INLINE void hzi_quat_pool_bwd_one(const struct hzi_quat_pool_step *a,
+					   struct hzi_quat_position to)
 {
 	const int64_t at = hzi_quat_position_offset(a->x.stride, to);
 	const int64_t own = (to.p[0] * a->size[1] + to.p[1]) * a->size[2] + to.p[2];
@@ -771,8 +775,9 @@ HZI_QUAT_INLINE void hzi_quat_rotation_matrix(const hzi_quat_real *q, hzi_quat_r
 }
 
 /* q scaled to norm 1 up to a factor of 2, so that squares stay in range; 0 if q is 0 */
-HZI_QUAT_INLINE hzi_quat_real hzi_quat_rotation_load(const struct hzi_quat_rotation_step *a, int64_t n, int64_t m,
-				       hzi_quat_real *q, hzi_quat_real *scale)
+HZI_QUAT_INLINE hzi_quat_real hzi_quat_rotation_load(const struct hzi_quat_rotation_step *a,
+						     int64_t n, int64_t m, hzi_quat_real *q,
+						     hzi_quat_real *scale)
 {
 	struct hzi_quat v = hzi_quat_load(&a->q, n * a->q.stride[0] + m * a->q.stride[1]);
 	const hzi_quat_real norm = hzi_quat_norm(v);

@@ -11,8 +11,8 @@
 /*
  * Adds the contribution of one row to the values of a channel; saved: its mean and lower triangle.
  */
-HZI_QUAT_INLINE void hzi_quat_sum_one(int kind, struct hzi_quat a, struct hzi_quat b, const hzi_quat_real *saved,
-			    hzi_quat_real *sum)
+HZI_QUAT_INLINE void hzi_quat_sum_one(int kind, struct hzi_quat a, struct hzi_quat b,
+				      const hzi_quat_real *saved, hzi_quat_real *sum)
 {
 	hzi_quat_real z[4];
 	int at = 0, in = 4;
@@ -44,7 +44,7 @@ HZI_QUAT_INLINE void hzi_quat_sum_one(int kind, struct hzi_quat a, struct hzi_qu
 	}
 }
 
-#define HZI_QUAT_SAVED 14	/* values of a channel: the mean, and the lower triangle of m, row-major */
+#define HZI_QUAT_SAVED 14	/* per channel: the mean; the lower triangle of m, row-major */
 
 /* The symmetric or triangular matrix of ten numbers: upper triangle, row-major, mirrored */
 HZI_QUAT_INLINE void hzi_quat_symmetric(const double *ten, double *m)
@@ -282,7 +282,8 @@ HZI_QUAT_INLINE void hzi_quat_finish_norm_bwd(const struct hzi_quat_finish_step 
 }
 
 /* From sums of x - p and (x - p) (x - p)^T to the mean and to the sums of hzi_quat_finish_norm() */
-HZI_QUAT_INLINE void hzi_quat_finish_moments(const struct hzi_quat_finish_step *f, int64_t channel, double *sum)
+HZI_QUAT_INLINE void hzi_quat_finish_moments(const struct hzi_quat_finish_step *f, int64_t channel,
+					     double *sum)
 {
 	double d[4];
 	int at = 0;
@@ -309,7 +310,8 @@ HZI_QUAT_INLINE int hzi_quat_finish_values(int kind)
 }
 
 /* Computes the results from the sums of a channel. */
-HZI_QUAT_INLINE void hzi_quat_finish_one(const struct hzi_quat_finish_step *f, int64_t channel, double *sum)
+HZI_QUAT_INLINE void hzi_quat_finish_one(const struct hzi_quat_finish_step *f, int64_t channel,
+					 double *sum)
 {
 	struct hzi_quat q;
 

@@ -86,7 +86,7 @@ __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const ch
 	struct scene *const s = now.s;
 	const hz_tensor *t[CALL_OPERANDS] = {NULL};
 	const long launches = fake && s->device != HZ_CPU ? fake->launches() : 0;
-	const char *wrong = NULL, *sentence;
+	const char *wrong = NULL, *message;
 	int status;
 
 	/* Messages call opts->pre "pre". */
@@ -97,14 +97,14 @@ __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const ch
 	hz_alloc(s->ctx, NULL, 0, HZ_CPU);	/* leaves another message behind */
 	s->bytes = SENTINEL;
 	status = now.c->run(s, t);
-	sentence = hz_errmsg(s->ctx);
+	message = hz_errmsg(s->ctx);
 	now.tried++;
 	if (status > 0 || status < -31 || !(allowed & S(status)))
 		wrong = "status";
-	else if (status != HZ_OK && (strncmp(sentence, "alloc", 5) == 0 || !strstr(sentence, ": ")))
-		wrong = "no sentence";
-	else if (status != HZ_OK && name && !strstr(sentence, name))
-		wrong = "the sentence does not name it";
+	else if (status != HZ_OK && (strncmp(message, "alloc", 5) == 0 || !strstr(message, ": ")))
+		wrong = "no message";
+	else if (status != HZ_OK && name && !strstr(message, name))
+		wrong = "the message does not name it";
 	else if (!untouched(status != HZ_OK))
 		wrong = "memory was touched";
 	else if (status != HZ_OK && s->bytes != SENTINEL)
@@ -122,7 +122,7 @@ __attribute__((format(printf, 3, 4))) static void try(unsigned allowed, const ch
 			vsnprintf(what, sizeof(what), format, ap);
 			va_end(ap);
 			diag("%s%s: %s: %s: %d \"%s\"", s->ask ? "workspace of " : "", now.c->name,
-			     what, wrong, status, status == HZ_OK ? "" : sentence);
+			     what, wrong, status, status == HZ_OK ? "" : message);
 		}
 	}
 	restore();

@@ -144,15 +144,15 @@ static void null_arguments(void)
 	is_str(hz_errmsg(NULL), "", "errmsg of no context");
 	is_str(hz_errmsg(ctx), "", "no error yet");
 	is_int(hz_device_info(ctx, NULL), HZ_EINVAL, "device_info of NULL");
-	has_str(hz_errmsg(ctx), "device_info: info is NULL", "says so");
+	has_str(hz_errmsg(ctx), "device_info: info is NULL", "its message");
 	is_int(hz_alloc(ctx, NULL, 1, HZ_CPU), HZ_EINVAL, "alloc to NULL");
-	has_str(hz_errmsg(ctx), "alloc: p is NULL", "says so");
+	has_str(hz_errmsg(ctx), "alloc: p is NULL", "its message");
 	is_int(hz_copy(ctx, NULL, &t), HZ_EINVAL, "copy of NULL");
-	has_str(hz_errmsg(ctx), "copy: src is NULL", "says so");
+	has_str(hz_errmsg(ctx), "copy: src is NULL", "its message");
 	is_int(hz_copy(ctx, &t, NULL), HZ_EINVAL, "copy to NULL");
-	has_str(hz_errmsg(ctx), "copy: dst is NULL", "says so");
+	has_str(hz_errmsg(ctx), "copy: dst is NULL", "its message");
 	is_int(hz_sync(ctx), HZ_OK, "a call that succeeds");
-	has_str(hz_errmsg(ctx), "copy: dst is NULL", "keeps the last failure's sentence");
+	has_str(hz_errmsg(ctx), "copy: dst is NULL", "keeps the last failure's message");
 	is_int(hz_set_stream(ctx, &p), HZ_OK, "a stream has no effect on the CPU");
 	is_int(hz_prepare(ctx), HZ_OK, "neither has prepare");
 	hz_close(ctx);
@@ -218,7 +218,7 @@ static void environment(void)
 	text[sizeof(text) - 1] = '\0';
 	setenv("HURWITZ_DEVICE", text, 1);
 	is_int(hz_open(&ctx, NULL), HZ_EINVAL, "a very long value is refused");
-	ok(strlen(hz_open_errmsg()) < HZI_ERRMSG_BYTES, "with a short sentence");
+	ok(strlen(hz_open_errmsg()) < HZI_ERRMSG_BYTES, "with a short message");
 	unsetenv("HURWITZ_DEVICE");
 
 	setenv("HURWITZ_THREADS", "3", 1);
@@ -252,7 +252,7 @@ static void environment(void)
 	hz_close(ctx);
 	setenv("HURWITZ_DEVICE", "cuda:9999", 1);
 	is_int(hz_open(&ctx, NULL), HZ_ENODEV, "HURWITZ_DEVICE=cuda:9999");
-	has_str(hz_open_errmsg(), "open: cuda:9999: ", "says so");
+	has_str(hz_open_errmsg(), "open: cuda:9999: ", "its message");
 	ctx = open_or_bail(&o);
 	is_int(hz_device(ctx), HZ_CPU, "options.device wins over it");
 	hz_close(ctx);
@@ -350,7 +350,7 @@ static void logging(void)
 	is_str(h.last, "a 7", "a line of one's own");
 	hzi_log(NULL, HZ_LOG_INFO, "nothing");
 	is_int(hzi_fail(ctx, HZ_ESHAPE, "%0*d", 1000, 1), HZ_ESHAPE,
-	       "a sentence of 1000 characters");
+	       "a message of 1000 characters");
 	is_int((long long)strlen(hz_errmsg(ctx)), HZI_ERRMSG_BYTES - 1, "is cut");
 	hz_close(ctx);
 }
@@ -660,7 +660,7 @@ static void on_gpu(void)
 	is_int(hz_copy(ctx, &hx, &d), HZ_OK, "copy there");
 	is_int(hz_copy(ctx, &d, &hy), HZ_OK, "copy back");
 	is_int(hz_sync(ctx), HZ_OK, "sync");
-	is_bits(y, x, 1024, 4, "there and back");
+	is_bits(y, x, 1024, 4, "round trip");
 	memset(y, 0, sizeof(y));
 	is_int(hz_copy(ctx, &hx, &hy), HZ_OK, "copy on the host of a GPU context");
 	is_bits(y, x, 1024, 4, "is done on return");

@@ -73,7 +73,7 @@ static void memory(hz_context *ctx)
 	is_int(hz_copy(ctx, &a, &b), HZ_OK, "copy within the GPU");
 	is_int(hz_copy(ctx, &b, &back), HZ_OK, "copy to the host");
 	is_int(hz_sync(ctx), HZ_OK, "sync");
-	is_bits(to, from, N, 4, "there and back");
+	is_bits(to, from, N, 4, "round trip");
 
 	is_int(hzi_cuda_fill(ctx, q, 0x3c, N * 4), HZ_OK, "fill");
 	is_int(hz_copy(ctx, &b, &back), HZ_OK, "copy to the host");
@@ -410,8 +410,10 @@ static void peaks(void)
 		int64_t step, hopper_step;	/* multiply-adds of a block in a step */
 	} rows[] = {
 		{HZ_F32, "peak_f32", "peak_f32", 256 * 16, 256 * 16},
-		{HZ_F16, "peak_f16_mma_sync", "peak_f16_wgmma", 8 * 8 * 16 * 8 * 16, 2 * 64 * 256 * 16},
-		{HZ_S8, "peak_s8_mma_sync", "peak_s8_wgmma", 8 * 8 * 16 * 8 * 32, 2 * 64 * 256 * 32},
+		{HZ_F16, "peak_f16_mma_sync", "peak_f16_wgmma", 8 * 8 * 16 * 8 * 16,
+		 2 * 64 * 256 * 16},
+		{HZ_S8, "peak_s8_mma_sync", "peak_s8_wgmma", 8 * 8 * 16 * 8 * 32,
+		 2 * 64 * 256 * 32},
 	};
 	const int64_t macs = 12345678901;
 	hz_context *ctx = open_cuda(0);
@@ -622,7 +624,7 @@ static void no_host_memory(void)
 
 	is_int(hz_open(&ctx, &o), HZ_ENOMEM, "no host memory for the GPU half");
 	has_str(hz_open_errmsg(), "open: cuda:0: no memory for the GPU half of a context, ",
-		"says so");
+		"its message");
 	calls = 0;
 	o.device = HZ_AUTO;
 	is_int(hz_open(&ctx, &o), HZ_OK, "HZ_AUTO does without");
@@ -680,7 +682,7 @@ static void lost_device(void)
 	is_int(fake->calls(), calls, "without another driver call");
 	is_int(heard.warnings, 1, "or another warning");
 	hz_close(ctx);
-	is_int(fakecuda_leaked(fake), 0, "closing gives the rest back");
+	is_int(fakecuda_leaked(fake), 0, "closing releases the rest");
 	no_complaints("lost device");
 
 	/* A launch reports the error of earlier work. */

@@ -121,7 +121,7 @@ static struct {
 	bool fail_ever;
 	CUresult late;
 	struct fakecuda_launch *launches;
-	long launches_count, launches_room;
+	long launches_count, launches_capacity;
 	int complaints, dropped;
 	const char *failed;
 	char first[256];
@@ -714,15 +714,15 @@ static void run(struct op *op)
 	} else if (op->what == FILL) {
 		memset(op->dst, op->byte, op->bytes);
 	} else {
-		if (state.launches_count == state.launches_room) {
-			const long room = 2 * state.launches_room + 16;
+		if (state.launches_count == state.launches_capacity) {
+			const long capacity = 2 * state.launches_capacity + 16;
 			struct fakecuda_launch *more =
-				realloc(state.launches, (size_t)room * sizeof(*more));
+				realloc(state.launches, (size_t)capacity * sizeof(*more));
 
 			if (!more)
 				abort();
 			state.launches = more;
-			state.launches_room = room;
+			state.launches_capacity = capacity;
 		}
 		/* Copies only the parameter bytes in use. */
 		memcpy(&state.launches[state.launches_count++], &op->launch,
@@ -1326,15 +1326,15 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 static void reset(void)
 {
 	struct fakecuda_launch *kept;
-	long room;
+	long capacity;
 
 	pthread_mutex_lock(&lock);
 	read_settings();
 	kept = state.launches;
-	room = state.launches_room;
+	capacity = state.launches_capacity;
 	memset(&state, 0, sizeof(state));
 	state.launches = kept;
-	state.launches_room = room;
+	state.launches_capacity = capacity;
 	for (int i = 0; i < DEVICES; i++)
 		context[i].broken = context[i].late = CUDA_SUCCESS;
 	pthread_mutex_unlock(&lock);

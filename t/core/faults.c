@@ -37,11 +37,11 @@ struct fault {
 };
 
 static void complain(const struct call *c, const struct fault *f, const char *what,
-		     const char *sentence)
+		     const char *message)
 {
 	if (bad++ < 20)
 		diag("%s: driver call %ld fails %s (code %d, %s): %s \"%s\"", c->name, f->k,
-		     f->ever ? "for ever" : "once", f->code, driver->failed(), what, sentence);
+		     f->ever ? "for ever" : "once", f->code, driver->failed(), what, message);
 }
 
 /* Makes the call; HZ_OK only if its work has completed, too. */
@@ -54,22 +54,22 @@ static int run(struct scene *s, const struct call *c)
 
 static void check_after(struct scene *s, const struct call *c, const struct fault *f, int status)
 {
-	const char *const sentence = hz_errmsg(s->ctx);
+	const char *const message = hz_errmsg(s->ctx);
 	size_t used;
 
 	if (status != HZ_OK) {
 		refused++;
 		if (status != HZ_ENOMEM && status != HZ_ECUDA)
 			complain(c, f, "wrong status", hz_strerror(status));
-		if (!strstr(sentence, ": "))
-			complain(c, f, "no sentence", sentence);
+		if (!strstr(message, ": "))
+			complain(c, f, "no message", message);
 	}
 	/* This error is sticky: every later call must fail, except where the context could not even
 	 * be made current. */
 	if (f->code == CUDA_ERROR_LAUNCH_FAILED) {
 		if (status != HZ_OK && strcmp(driver->failed(), "cuCtxPushCurrent") != 0 &&
 		    run(s, c) == HZ_OK)
-			complain(c, f, "goes on on a device that failed", sentence);
+			complain(c, f, "goes on on a device that failed", message);
 		return;
 	}
 	/* Work in flight completes before memory is written again. */

@@ -147,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		status = c->run(&s, t);
 	fuzz_must(status <= 0 && status >= HZ_EFORK, c->name, "no status");
 	fuzz_must(status == HZ_OK || (strncmp(hz_errmsg(s.ctx), "alloc", 5) != 0 &&
-				      strstr(hz_errmsg(s.ctx), ": ")), c->name, "no sentence");
+				      strstr(hz_errmsg(s.ctx), ": ")), c->name, "no message");
 	for (int i = 0; i < n; i++)
 		free(in.memory[i]);
 	return 0;

@@ -32,8 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (status) {
 		fuzz_must(!a.data && strlen(why) > 0 && strlen(why) < NPY_WHY, "npy_read_memory",
-			  "a refusal without a sentence");
-		fuzz_must(strchr(why, '\n') == NULL, "npy_read_memory", "a sentence of two lines");
+			  "an error without a message");
+		fuzz_must(strchr(why, '\n') == NULL, "npy_read_memory", "a message of two lines");
 		return 0;
 	}
 	/* Writing and reading again gives the same array. */

@@ -60,12 +60,12 @@ static size_t directly(struct scene *s, const struct call *c)
 
 /* ---- Graphs ---------------------------------------------------------------------------------- */
 
-/* Whether launches repeat `apart` launches later with the same parameters */
-static bool same_launches(const struct call *c, long from, long count, long apart)
+/* Whether launches repeat `distance` launches later with the same parameters */
+static bool same_launches(const struct call *c, long from, long count, long distance)
 {
 	for (long i = from; i < from + count; i++) {
 		const struct fakecuda_launch *const a = fake->launch(i);
-		const struct fakecuda_launch *const b = fake->launch(i + apart);
+		const struct fakecuda_launch *const b = fake->launch(i + distance);
 
 		if (!b || !b->replayed || strcmp(a->kernel, b->kernel) != 0 ||
 		    memcmp(a->grid, b->grid, sizeof(a->grid)) != 0 ||

@@ -36,17 +36,18 @@ static void memory(void)
 	is_int(hz_free(ctx, NULL, HZ_CPU), HZ_OK, "free of NULL");
 	is_int(hz_alloc(ctx, &kept, SIZE_MAX, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX");
 	snprintf(text, sizeof(text), "alloc: no memory for %zu bytes on the host", SIZE_MAX);
-	is_str(hz_errmsg(ctx), text, "says so");
+	is_str(hz_errmsg(ctx), text, "its message");
 	is_int(hz_alloc(ctx, &kept, SIZE_MAX - 63, HZ_CPU), HZ_ENOMEM, "alloc of SIZE_MAX - 63");
 	is_int(hz_alloc(ctx, &kept, PTRDIFF_MAX, HZ_CPU), HZ_ENOMEM, "alloc of PTRDIFF_MAX");
 	is_int(hz_alloc(ctx, &kept, 1, HZ_AUTO), HZ_EDEVICE, "alloc on HZ_AUTO");
 	is_int(hz_alloc(ctx, &kept, 1, HZ_CUDA), HZ_EDEVICE, "alloc on a GPU");
-	has_str(hz_errmsg(ctx), "alloc: device is 2, must be HZ_CPU, as the context", "says so");
+	has_str(hz_errmsg(ctx), "alloc: device is 2, must be HZ_CPU, as the context",
+		"its message");
 	is_int(hz_alloc(ctx, &kept, 1, -1), HZ_EDEVICE, "alloc on -1");
 	ok(kept == &kept, "the pointer is as it was");
 	is_int(hz_free(ctx, NULL, HZ_CUDA), HZ_EDEVICE, "free on a GPU");
 	is_int(hz_free(ctx, (char *)&ctx + 1, HZ_CPU), HZ_EINVAL, "free of an odd pointer");
-	has_str(hz_errmsg(ctx), "which is not from hz_alloc()", "says so");
+	has_str(hz_errmsg(ctx), "which is not from hz_alloc()", "its message");
 	hz_close(ctx);
 }
 
@@ -149,7 +150,7 @@ static void copies(void)
 	memset(to, 1, 64);
 	b.dtype = HZ_S32;
 	is_int(hz_copy(ctx, &a, &b), HZ_EDTYPE, "another dtype");
-	is_str(hz_errmsg(ctx), "copy: dst.dtype is s32, must be f32, as src", "says so");
+	is_str(hz_errmsg(ctx), "copy: dst.dtype is s32, must be f32, as src", "its message");
 	b = hz_tensor_1d(to, HZ_F32, HZ_CPU, 15);
 	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "another shape");
 	b = hz_tensor_2d(to, HZ_F32, HZ_CPU, 4, 4);
@@ -180,7 +181,7 @@ static void copies(void)
 	a.shape[0] = b.shape[0] = (int64_t)1 << 61;
 	is_int(hz_copy(ctx, &a, &b), HZ_ESHAPE, "also if one side is a broadcast");
 	ok(tap_load(to, 0, 4) == 0x01010101 && tap_load(to, 15, 4) == 0x01010101,
-	   "what was refused changed nothing");
+	   "a failed call changed nothing");
 	a = hz_tensor_2d(NULL, HZ_F32, HZ_CPU, 0, 5);
 	is_int(hz_copy(ctx, &a, &a), HZ_OK, "nothing to copy");
 	hz_close(ctx);
@@ -204,7 +205,7 @@ static void workspace(void)
 	ok(ctx->workspace == own, "keeps it");
 	is_int(hz_reserve(ctx, SIZE_MAX), HZ_ENOMEM, "reserve too much");
 	snprintf(text, sizeof(text), "reserve: no memory for a workspace of %zu bytes", SIZE_MAX);
-	is_str(hz_errmsg(ctx), text, "says so");
+	is_str(hz_errmsg(ctx), text, "its message");
 	ok(ctx->workspace == own, "leaves it");
 	is_int(hz_set_workspace(ctx, lent, sizeof(lent)), HZ_OK, "lend");
 	ok(ctx->workspace == lent, "is used");
@@ -212,7 +213,7 @@ static void workspace(void)
 	is_int(hzi_workspace(ctx, "op", sizeof(lent) + 1), HZ_EWORKSPACE, "and no further");
 	is_str(hz_errmsg(ctx),
 	       "op: the workspace lent by hz_set_workspace() has 4096 bytes, must have 4097",
-	       "says so");
+	       "its message");
 	is_int(hz_reserve(ctx, 9000), HZ_OK, "the own one can grow meanwhile");
 	ok(ctx->workspace == lent && ctx->workspace_bytes == sizeof(lent), "and is not used");
 	is_int(hz_set_workspace(ctx, lent + 1, 64), HZ_EINVAL, "an odd pointer");

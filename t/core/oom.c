@@ -73,13 +73,13 @@ static struct {
 } now;
 
 static void complain(const struct call *c, const struct fault *f, const char *what, int status,
-		     const char *sentence)
+		     const char *message)
 {
 	if (now.bad++ < 20)
 		diag("%s: %s %ld fails %s (code %d, %s): %s: %d \"%s\"", c->name,
 		     f->what == DRIVER ? "driver call" : "allocation", f->k,
 		     f->ever ? "for ever" : "once", f->code, fake ? fake->failed() : "", what,
-		     status, sentence);
+		     status, message);
 }
 
 static void open_scene(struct scene *s, int device)
@@ -109,7 +109,7 @@ static bool deadly(const struct fault *f)
 
 static void check_after(struct scene *s, const struct call *c, const struct fault *f, int status)
 {
-	const char *const sentence = hz_errmsg(s->ctx);
+	const char *const message = hz_errmsg(s->ctx);
 	hz_tensor t[CALL_OPERANDS];
 	size_t used;
 
@@ -117,12 +117,12 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 	if (status != HZ_OK) {
 		now.refused++;
 		if (status != HZ_ENOMEM && (f->what != DRIVER || status != HZ_ECUDA))
-			complain(c, f, "wrong status", status, sentence);
-		if (!strstr(sentence, f->what == DRIVER ? ": " : "memory"))
-			complain(c, f, "no sentence", status, sentence);
+			complain(c, f, "wrong status", status, message);
+		if (!strstr(message, f->what == DRIVER ? ": " : "memory"))
+			complain(c, f, "no message", status, message);
 		/* The driver may fail between two kernels of a call. */
 		if (f->what != DRIVER && memcmp(s->arena, now.image, used) != 0)
-			complain(c, f, "memory was touched", status, sentence);
+			complain(c, f, "memory was touched", status, message);
 	}
 	/* A call with a fallback may succeed, but not if its own work never reached the stream. */
 	if (status == HZ_OK && f->what == DRIVER && !f->ever &&
@@ -134,7 +134,7 @@ static void check_after(struct scene *s, const struct call *c, const struct faul
 		/* If the context could not even be made current, the device may be intact. */
 		if (status != HZ_OK && strcmp(fake->failed(), "cuCtxPushCurrent") != 0 &&
 		    run(s, c) == HZ_OK && hz_sync(s->ctx) == HZ_OK)
-			complain(c, f, "goes on on a device that failed", status, sentence);
+			complain(c, f, "goes on on a device that failed", status, message);
 		return;
 	}
 	status = run(s, c);

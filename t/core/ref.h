@@ -160,15 +160,15 @@ struct ref_op {
 /* A diagonal of a row or a block, expanded to n factors */
 static inline float *ref_diag(const hz_tensor *t, int64_t n, int64_t block)
 {
-	int64_t whole, i, at;
+	int64_t full, i, at;
 	float *f;
 
 	if (!t)
 		return NULL;
-	whole = t->dtype == HZ_U8 ? (n + 7) / 8 : n;
+	full = t->dtype == HZ_U8 ? (n + 7) / 8 : n;
 	f = malloc((size_t)n * sizeof(*f));
 	for (i = 0; i < n; i++) {
-		at = t->shape[0] == whole ? i : i % block;
+		at = t->shape[0] == full ? i : i % block;
 		f[i] = t->dtype != HZ_U8 ? (float)ref_get(t->dtype, t->data, at)
 		       : ((const uint8_t *)t->data)[at / 8] >> at % 8 & 1 ? -1 : 1;
 	}

@@ -100,7 +100,7 @@ static void test_queries(void)
 		int contiguous;
 	} all[] = {
 		{ "3 x 5", 2, { 3, 5 }, { 5, 1 }, 15, 60, 1 },
-		{ "rows apart", 2, { 3, 5 }, { 8, 1 }, 15, 84, 0 },
+		{ "rows with gaps", 2, { 3, 5 }, { 8, 1 }, 15, 84, 0 },
 		{ "transposed", 2, { 3, 5 }, { 1, 3 }, 15, 60, 0 },
 		{ "every other", 1, { 5 }, { 2 }, 5, 36, 0 },
 		{ "reversed", 1, { 5 }, { -1 }, 5, 20, 0 },
@@ -154,7 +154,7 @@ static void test_overlap(void)
 		int want;
 	} all[] = {
 		{ "the same", 0, { 4, 4 }, { 4, 1 }, 0, { 4, 4 }, { 4, 1 }, 1 },
-		{ "back to back", 0, { 4, 4 }, { 4, 1 }, 16, { 4, 4 }, { 4, 1 }, 0 },
+		{ "contiguous", 0, { 4, 4 }, { 4, 1 }, 16, { 4, 4 }, { 4, 1 }, 0 },
 		{ "by one", 0, { 4, 4 }, { 4, 1 }, 15, { 4, 4 }, { 4, 1 }, 1 },
 		{ "interleaved: the ranges meet", 0, { 4, 4 }, { 8, 1 }, 4, { 4, 4 }, { 8, 1 }, 1 },
 		{ "a reversed view reaches down", 100, { 1, 10 }, { 1, -1 }, 91, { 1, 1 }, { 1, 1 },
@@ -185,10 +185,10 @@ static void test_overlap(void)
 static const int f32_u8[] = { HZ_F32, HZ_U8, 0 };
 
 static void refused(hz_context *ctx, const hz_tensor *t, bool output, int status,
-		    const char *sentence)
+		    const char *message)
 {
-	is_int(hzi_check(ctx, "op", "x", t, f32_u8, output), status, "refused: %s", sentence);
-	is_str(hz_errmsg(ctx), sentence, "the sentence");
+	is_int(hzi_check(ctx, "op", "x", t, f32_u8, output), status, "refused: %s", message);
+	is_str(hz_errmsg(ctx), message, "its message");
 }
 
 static void test_checks(void)
@@ -196,7 +196,7 @@ static void test_checks(void)
 	hz_options options = { .device = HZ_CPU, .threads = 1 };
 	hz_tensor t, u;
 	hz_context *ctx;
-	char sentence[160];
+	char message[160];
 
 	if (hz_open(&ctx, &options) != HZ_OK)
 		bail("hz_open: %s", hz_open_errmsg());
@@ -234,11 +234,11 @@ static void test_checks(void)
 	is_int(hzi_check(ctx, "op", "x", &u, f32_u8, true), HZ_OK, "NULL is good if it is empty");
 	u = t;
 	u.data = (char *)memory + 2;
-	snprintf(sentence, sizeof(sentence), "op: x.data is %p, must be a multiple of 4 bytes",
+	snprintf(message, sizeof(message), "op: x.data is %p, must be a multiple of 4 bytes",
 		 u.data);
-	refused(ctx, &u, false, HZ_ESTRIDE, sentence);
+	refused(ctx, &u, false, HZ_ESTRIDE, message);
 	u = view(HZ_U8, 3, 1, LIST(5), LIST(1));
-	is_int(hzi_check(ctx, "op", "x", &u, f32_u8, true), HZ_OK, "bytes lie anywhere");
+	is_int(hzi_check(ctx, "op", "x", &u, f32_u8, true), HZ_OK, "bytes need no alignment");
 
 	u = t;
 	u.stride[0] = 0;
@@ -257,21 +257,21 @@ static void test_checks(void)
 
 	u = F32(10, 2, LIST(3, 5), LIST(5, 1));
 	is_int(hzi_check_apart(ctx, "op", "x", &t, "y", &u), HZ_EALIAS, "overlapping operands");
-	is_str(hz_errmsg(ctx), "op: y overlaps x, must be apart from it", "the sentence");
+	is_str(hz_errmsg(ctx), "op: y overlaps x, must be apart from it", "its message");
 	is_int(hzi_check_apart_or_same(ctx, "op", "x", &t, "y", &t), HZ_OK, "the same view");
 	is_int(hzi_check_apart_or_same(ctx, "op", "x", &t, "y", &u), HZ_EALIAS,
 	       "not quite the same");
 	is_str(hz_errmsg(ctx), "op: y overlaps x, must be apart from it or the same view",
-	       "the sentence");
+	       "its message");
 	u = t;
 	u.stride[1] = 2;
 	is_int(hzi_check_apart_or_same(ctx, "op", "x", &t, "y", &u), HZ_EALIAS, "other strides");
 	u = F32(0, 3, LIST(3, 5, 1), LIST(5, 1, 1));
 	is_int(hzi_check_same_shape(ctx, "op", "x", &t, "y", &u), HZ_ESHAPE, "other ndim");
-	is_str(hz_errmsg(ctx), "op: y.ndim is 3, must be 2, as x", "the sentence");
+	is_str(hz_errmsg(ctx), "op: y.ndim is 3, must be 2, as x", "its message");
 	u = F32(0, 2, LIST(3, 4), LIST(4, 1));
 	is_int(hzi_check_same_shape(ctx, "op", "x", &t, "y", &u), HZ_ESHAPE, "other shape");
-	is_str(hz_errmsg(ctx), "op: y.shape[1] is 4, must be 5, as x", "the sentence");
+	is_str(hz_errmsg(ctx), "op: y.shape[1] is 4, must be 5, as x", "its message");
 	is_int(hzi_check_same_shape(ctx, "op", "x", &t, "y", &t), HZ_OK, "the same shape");
 	hz_close(ctx);
 }

@@ -553,7 +553,7 @@ static const struct {
 	int (*run)(hz_context *ctx);
 } largest[] = {
 	{"open", opening}, {"groups by the rule", rule_group}, {"groups in lanes", lanes_group},
-	{"T in lanes", lanes_t}, {"streams apart", streams}, {"a chain of them", chain},
+	{"T in lanes", lanes_t}, {"strided streams", streams}, {"a chain of them", chain},
 };
 
 /* Clang's name for it */

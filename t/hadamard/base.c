@@ -269,7 +269,7 @@ static void test_cache(void)
 	is_str(hz_errmsg(ctx), "t: no base matrix paley2 of order 44, there is: paley1 quip",
 	       "says what there is");
 	is_int(hzi_base_get(ctx, "t", HZ_BASE_AUTO, 188, &b), HZ_ENOTSUP, "nothing of order 188");
-	is_str(hz_errmsg(ctx), "t: no base matrix of order 188 is known", "says so");
+	is_str(hz_errmsg(ctx), "t: no base matrix of order 188 is known", "its message");
 	is_int(hzi_base_get(ctx, "t", 99, 20, &b), HZ_ENOTSUP, "no such kind");
 	is_int(hz_hadamard_base(99, 20, NULL), HZ_ENOTSUP, "nor from outside");
 	is_int(hz_hadamard_base(-1, 20, NULL), HZ_ENOTSUP, "nor a negative one");
@@ -284,7 +284,7 @@ static void test_cache(void)
 		bail("hz_open: %s", hz_open_errmsg());
 	refuse = 1;
 	is_int(hzi_base_get(ctx, "t", HZ_BASE_AUTO, 20, &b), HZ_ENOMEM, "no memory");
-	is_str(hz_errmsg(ctx), "t: no memory for the base matrix of order 20", "says so");
+	is_str(hz_errmsg(ctx), "t: no memory for the base matrix of order 20", "its message");
 	refuse = 0;
 	is_int(hzi_base_get(ctx, "t", HZ_BASE_AUTO, 20, &b), HZ_OK, "works when there is");
 	hz_close(ctx);

@@ -13,22 +13,22 @@ static float *wx, *wy;			/* 64 KiB each, on the device */
 static unsigned char *w_image;
 
 static void refused(struct dev *dev, const hz_tensor *x, const hz_tensor *y,
-		    const hz_hadamard_opts *o, int status, const char *sentence)
+		    const hz_hadamard_opts *o, int status, const char *message)
 {
 	hz_tensor host = hz_tensor_1d(w_image, HZ_U8, HZ_CPU, 65536);
 	hz_tensor there = hz_tensor_1d(wy, HZ_U8, dev->device, 65536);
 	size_t bytes = 4321;
 	int i, untouched = 1;
 
-	is_int(hz_hadamard(dev->ctx, x, y, o), status, "refused: %s", sentence);
-	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
+	is_int(hz_hadamard(dev->ctx, x, y, o), status, "refused: %s", message);
+	is_str(hz_errmsg(dev->ctx), message, "its message");
 	memset(w_image, 0, 65536);
 	hz_copy(dev->ctx, &there, &host);
 	hz_sync(dev->ctx);
 	for (i = 0; i < 65536; i++)
 		untouched &= w_image[i] == GUARD_BYTE;
 	ok(untouched && hz_hadamard_workspace(dev->ctx, x, y, o, &bytes) == status && bytes == 4321,
-	   "y is untouched, the workspace is refused likewise");
+	   "y is untouched, the workspace query is refused, too");
 }
 
 #define OPTS(...) (&(hz_hadamard_opts){ __VA_ARGS__ })
@@ -37,7 +37,7 @@ static void test_refusals(struct dev *dev)
 {
 	const char *here = dev->device == HZ_CPU ? "the CPU" : "CUDA device 0";
 	int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
-	char sentence[200];
+	char message[200];
 	hz_tensor x, y, t, u, s;
 	void *p;
 
@@ -91,10 +91,10 @@ static void test_refusals(struct dev *dev)
 		"hadamard: y has strides that put two elements at one address");
 	t = x;
 	t.data = (char *)wx + 2;
-	snprintf(sentence, sizeof(sentence),
+	snprintf(message, sizeof(message),
 		 "hadamard: x.data is %p, must be a multiple of 4 bytes",
 		 t.data);
-	refused(dev, &t, &y, NULL, HZ_ESTRIDE, sentence);
+	refused(dev, &t, &y, NULL, HZ_ESTRIDE, message);
 	t.data = NULL;
 	refused(dev, &t, &y, NULL, HZ_EINVAL, "hadamard: x.data is NULL, must hold 960 elements");
 	t = y;
@@ -107,14 +107,14 @@ static void test_refusals(struct dev *dev)
 		"hadamard: y overlaps x, must be apart from it or the same view");
 	t = x;
 	t.device = elsewhere;
-	snprintf(sentence, sizeof(sentence), "hadamard: x is on %s, the context is on %s",
+	snprintf(message, sizeof(message), "hadamard: x is on %s, the context is on %s",
 		 elsewhere == HZ_CPU ? "the CPU" : "CUDA device 1", here);
-	refused(dev, &t, &y, NULL, HZ_EDEVICE, sentence);
+	refused(dev, &t, &y, NULL, HZ_EDEVICE, message);
 	t.device = 0;
-	snprintf(sentence, sizeof(sentence),
+	snprintf(message, sizeof(message),
 		 "hadamard: x is on no device (0), the context is on %s",
 		 here);
-	refused(dev, &t, &y, NULL, HZ_EDEVICE, sentence);
+	refused(dev, &t, &y, NULL, HZ_EDEVICE, message);
 
 	refused(dev, &x, &y, OPTS(.plan = 5), HZ_EINVAL,
 		"hadamard: opts->plan is 5, must be 0 to 4");
@@ -164,18 +164,18 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_EALIAS,
 		"hadamard: y overlaps pre, must be apart from it");
 	s = hz_tensor_1d(wx + 4096, HZ_F32, elsewhere, 96);
-	snprintf(sentence, sizeof(sentence), "hadamard: post is on %s, the context is on %s",
+	snprintf(message, sizeof(message), "hadamard: post is on %s, the context is on %s",
 		 elsewhere == HZ_CPU ? "the CPU" : "CUDA device 1", here);
-	refused(dev, &x, &y, OPTS(.post = &s), HZ_EDEVICE, sentence);
+	refused(dev, &x, &y, OPTS(.post = &s), HZ_EDEVICE, message);
 
 	t = hz_tensor_1d(wx, HZ_F32, dev->device, dev->device == HZ_CPU ? 1 << 25 : 1 << 17);
 	u = t;
 	u.data = (char *)wx - ((int64_t)1 << 29);
-	snprintf(sentence, sizeof(sentence),
+	snprintf(message, sizeof(message),
 		 "hadamard: a block of %lld is too long, at most %lld %s",
 		 (long long)t.shape[0], dev->device == HZ_CPU ? 1LL << 24 : 65536LL,
 		 dev->device == HZ_CPU ? "on the CPU" : "on the GPU");
-	refused(dev, &t, &u, NULL, HZ_ENOTSUP, sentence);
+	refused(dev, &t, &u, NULL, HZ_ENOTSUP, message);
 	is_int(hz_hadamard_workspace(dev->ctx, &x, &y, NULL, NULL), HZ_EINVAL,
 	       "refused: the workspace's bytes is NULL");
 	free(w_image);
@@ -190,7 +190,7 @@ static void test_refusals_plain(struct dev *dev)
 		"hadamard: y overlaps x, must be apart from it or the same view";
 	const int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
 	hz_tensor x, y, t;
-	char sentence[200];
+	char message[200];
 	void *p;
 	int i;
 
@@ -231,17 +231,17 @@ static void test_refusals_plain(struct dev *dev)
 		"hadamard: y has strides that put two elements at one address");
 	t = y;
 	t.data = (char *)wx + 1;
-	snprintf(sentence, sizeof(sentence),
+	snprintf(message, sizeof(message),
 		 "hadamard: y.data is %p, must be a multiple of 4 bytes", t.data);
-	refused(dev, &x, &t, NULL, HZ_ESTRIDE, sentence);
+	refused(dev, &x, &t, NULL, HZ_ESTRIDE, message);
 	t.data = NULL;
 	refused(dev, &x, &t, NULL, HZ_EINVAL, "hadamard: y.data is NULL, must hold 1024 elements");
 	t = y;
 	t.device = elsewhere;
-	snprintf(sentence, sizeof(sentence), "hadamard: y is on %s, the context is on %s",
+	snprintf(message, sizeof(message), "hadamard: y is on %s, the context is on %s",
 		 elsewhere == HZ_CPU ? "the CPU" : "CUDA device 1",
 		 elsewhere == HZ_CPU ? "CUDA device 0" : "the CPU");
-	refused(dev, &x, &t, NULL, HZ_EDEVICE, sentence);
+	refused(dev, &x, &t, NULL, HZ_EDEVICE, message);
 	t = hz_tensor_2d(wx, HZ_F32, dev->device, INT64_C(1) << 40, INT64_C(1) << 20);
 	refused(dev, &t, &t, NULL, HZ_ESHAPE,
 		"hadamard: x is too large: its size or strides overflow");
@@ -274,29 +274,29 @@ static int untouched(const struct area *a)
 
 static void refused_codes(struct dev *dev, const hz_tensor *x, const hz_tensor *q,
 			  const hz_tensor *s, const hz_hadamard_opts *o, int status,
-			  const char *sentence)
+			  const char *message)
 {
 	size_t bytes = 4321;
 
-	is_int(hz_hadamard_quantize(dev->ctx, x, q, s, o), status, "refused_codes: %s", sentence);
-	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
+	is_int(hz_hadamard_quantize(dev->ctx, x, q, s, o), status, "refused: %s", message);
+	is_str(hz_errmsg(dev->ctx), message, "its message");
 	ok(untouched(&codes) && untouched(&scale) &&
 	   hz_hadamard_quantize_workspace(dev->ctx, x, q, s, o, &bytes) == status && bytes == 4321,
-	   "q and scale are untouched, the workspace is refused_codes likewise");
+	   "q and scale are untouched, the workspace query is refused, too");
 }
 
 static void refused_back(struct dev *dev, const hz_tensor *q, const hz_tensor *s,
 			 const hz_tensor *y,
-			 const hz_hadamard_opts *o, int status, const char *sentence)
+			 const hz_hadamard_opts *o, int status, const char *message)
 {
 	size_t bytes = 4321;
 
-	is_int(hz_dequantize_hadamard(dev->ctx, q, s, y, o), status, "refused_codes: %s", sentence);
-	is_str(hz_errmsg(dev->ctx), sentence, "the sentence");
+	is_int(hz_dequantize_hadamard(dev->ctx, q, s, y, o), status, "refused: %s", message);
+	is_str(hz_errmsg(dev->ctx), message, "its message");
 	ok(untouched(&in) &&
 	   hz_dequantize_hadamard_workspace(dev->ctx, q, s, y, o,
 					    &bytes) == status && bytes == 4321,
-	   "y is untouched, the workspace is refused_codes likewise");
+	   "y is untouched, the workspace query is refused, too");
 }
 
 static void test_refusals_codes(struct dev *dev)
@@ -304,7 +304,7 @@ static void test_refusals_codes(struct dev *dev)
 	const char *here = dev->device == HZ_CPU ? "the CPU" : "CUDA device 0";
 	const char *there = dev->device == HZ_CPU ? "CUDA device 1" : "the CPU";
 	int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
-	char sentence[200];
+	char message[200];
 	hz_tensor x, q, s, t, u;
 	void *data;
 
@@ -321,8 +321,8 @@ static void test_refusals_codes(struct dev *dev)
 	s = hz_tensor_2d(scale.data, HZ_F32, dev->device, 10, 2);
 
 	is_int(hz_hadamard_quantize(NULL, &x, &q, &s, NULL), HZ_EINVAL,
-	       "refused_codes: the context is NULL");
-	is_int(hz_dequantize_hadamard(NULL, &q, &s, &x, NULL), HZ_EINVAL, "and on the way back");
+	       "refused: the context is NULL");
+	is_int(hz_dequantize_hadamard(NULL, &q, &s, &x, NULL), HZ_EINVAL, "and of dequantization");
 	refused_codes(dev, NULL, &q, &s, NULL, HZ_EINVAL,
 		      "hadamard_quantize: x is NULL, must be a view");
 	refused_codes(dev, &x, NULL, &s, NULL, HZ_EINVAL,
@@ -423,14 +423,14 @@ static void test_refusals_codes(struct dev *dev)
 		     "dequantize_hadamard: y overlaps post, must be apart from it");
 	t = q;
 	t.device = elsewhere;
-	snprintf(sentence, sizeof(sentence), "hadamard_quantize: q is on %s, the context is on %s",
+	snprintf(message, sizeof(message), "hadamard_quantize: q is on %s, the context is on %s",
 		 there,
 		 here);
-	refused_codes(dev, &x, &t, &s, NULL, HZ_EDEVICE, sentence);
-	snprintf(sentence, sizeof(sentence),
+	refused_codes(dev, &x, &t, &s, NULL, HZ_EDEVICE, message);
+	snprintf(message, sizeof(message),
 		 "dequantize_hadamard: q is on %s, the context is on %s", there,
 		 here);
-	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, sentence);
+	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, message);
 
 	refused_codes(dev, &x, &q, &s, OPTS(.axis = 1), HZ_ENOTSUP,
 		"hadamard_quantize: opts->axis is 1, must be 0");
@@ -444,9 +444,9 @@ static void test_refusals_codes(struct dev *dev)
 		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times "
 		     "a power of two");
 	is_int(hz_hadamard_quantize_workspace(dev->ctx, &x, &q, &s, NULL, NULL), HZ_EINVAL,
-	       "refused_codes: the workspace's bytes is NULL");
+	       "refused: the workspace's bytes is NULL");
 	is_int(hz_dequantize_hadamard_workspace(dev->ctx, &q, &s, &x, NULL, NULL), HZ_EINVAL,
-	       "and on the way back");
+	       "and of dequantization");
 	is_int(hz_hadamard_quantize(dev->ctx, &x, &q, &s, NULL), HZ_OK,
 	       "and the good ones are taken");
 	free(image);

@@ -666,7 +666,7 @@ static void test_base_rows(void)
 			}
 		}
 	}
-	ok(good, "12 2^k, 20 2^k, 28 2^k back to back, any base matrix");
+	ok(good, "12 2^k, 20 2^k, 28 2^k contiguous, any base matrix");
 }
 
 /* A workspace of exactly the size reported is enough; nothing outside it changes. */

@@ -49,7 +49,7 @@ static void test_lists(void)
 	   is_plan(96, greedy, LIST(64, 32)) && is_plan(128, greedy, LIST(128)) &&
 	   is_plan(160, greedy, LIST(128, 32)) && is_plan(192, greedy, LIST(128, 64)) &&
 	   is_plan(256, greedy, LIST(256)),
-	   "greedy: 96 = 64 + 32, 160 = 128 + 32, 192 = 128 + 64, powers of two whole");
+	   "greedy: 96 = 64 + 32, 160 = 128 + 32, 192 = 128 + 64, powers of two undivided");
 	ok(is_plan(80, greedy, LIST(64, 16)) && is_plan(112, greedy, LIST(64, 32, 16)) &&
 	   is_plan(320, greedy, LIST(256, 64)) && is_plan(224, greedy, LIST(128, 64, 32)),
 	   "greedy: 80 = 64 + 16, 112, 320, 224");

@@ -762,7 +762,7 @@ static void test_quality(void)
 				     hz_dtype_name(codes[f]), before,
 				     after);
 		}
-		ok(good, "%s there and back", hz_dtype_name(codes[f]));
+		ok(good, "%s round trip", hz_dtype_name(codes[f]));
 	}
 }
 

@@ -106,7 +106,8 @@ static void test_report(void)
 		 "D4 q=4 M=2, clipped"},
 		{{.kind = HZ_LATTICE_A2, .q = 4, .levels = 2, .policy = HZ_LATTICE_T},
 		 "A2 q=4 M=2 with T"},
-		{{.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP, .group = 32},
+		{{.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
+		  .group = 32},
 		 "E8 q=4 M=2 by groups of 32"},
 	};
 	hz_context *ctx = devs[0].ctx;
@@ -205,7 +206,7 @@ static void test_refusals(void)
 		double rate, sigma;
 		const hz_tensor *x;
 		int status;
-		const char *sentence;
+		const char *message;
 	} cases[] = {
 		{NULL, 0, 1, NULL, HZ_EINVAL, "want is NULL"},
 		{&basis, 0, 1, NULL, HZ_ENOTSUP, "want->kind: the search is over named lattices"},
@@ -230,11 +231,11 @@ static void test_refusals(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		is_int(hz_lattice_design(ctx, cases[i].want, cases[i].rate, cases[i].sigma,
 					 cases[i].x, &found, bank, NULL),
-		       cases[i].status, "refused: %s", cases[i].sentence);
-		has_str(hz_errmsg(ctx), cases[i].sentence, "says so");
+		       cases[i].status, "refused: %s", cases[i].message);
+		has_str(hz_errmsg(ctx), cases[i].message, "its message");
 	}
 	is_int(hz_lattice_design(ctx, &d4, 0, 1, NULL, NULL, bank, NULL), HZ_EINVAL, "no found");
-	has_str(hz_errmsg(ctx), "found is NULL", "says so");
+	has_str(hz_errmsg(ctx), "found is NULL", "its message");
 	ok(memcmp(&found, &before, sizeof(found)) == 0, "nothing was found");
 }
 

@@ -9,13 +9,13 @@
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-static void refused_open(const char *what, int status, const char *sentence, hz_lattice_opts o)
+static void refused_open(const char *what, int status, const char *message, hz_lattice_opts o)
 {
 	hz_lattice *l = (hz_lattice *)(uintptr_t)1;
 	int got = hz_lattice_open(devs[0].ctx, &l, &o);
 
-	ok(got == status && !l && strstr(hz_errmsg(devs[0].ctx), sentence), "refused: %s", what);
-	if (got != status || l || !strstr(hz_errmsg(devs[0].ctx), sentence))
+	ok(got == status && !l && strstr(hz_errmsg(devs[0].ctx), message), "refused: %s", what);
+	if (got != status || l || !strstr(hz_errmsg(devs[0].ctx), message))
 		diag("%d, %s", got, hz_errmsg(devs[0].ctx));
 }
 
@@ -113,9 +113,9 @@ static void test_open_errors(void)
 		     (hz_lattice_opts){D4, .reserved = {0, 1}});
 }
 
-static void refused(const char *what, int got, int status, const char *sentence)
+static void refused(const char *what, int got, int status, const char *message)
 {
-	const int good = got == status && strstr(hz_errmsg(devs[0].ctx), sentence);
+	const int good = got == status && strstr(hz_errmsg(devs[0].ctx), message);
 
 	ok(good, "refused: %s", what);
 	if (!good)

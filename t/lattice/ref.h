@@ -78,7 +78,7 @@ static inline void ref_nearest_d(int d, const int64_t *g, int64_t q, int64_t *f)
 
 static inline void ref_nearest(const struct ref_lattice *r, const int64_t *g, int64_t q, int64_t *f)
 {
-	int64_t a[8], b[8], shifted[8], da = 0, db = 0, sum = 0, rest[3];
+	int64_t a[8], b[8], shifted[8], da = 0, db = 0, sum = 0, remainder[3];
 	int i, k = 0;
 
 	switch (r->kind) {
@@ -101,11 +101,11 @@ static inline void ref_nearest(const struct ref_lattice *r, const int64_t *g, in
 	case HZ_LATTICE_A2:
 		for (i = 0; i < 3; i++) {
 			f[i] = ref_floor(2 * g[i] + q, 2 * q);
-			rest[i] = g[i] - q * f[i];
+			remainder[i] = g[i] - q * f[i];
 			sum += f[i];
 		}
 		for (i = 1; i < 3; i++) {
-			if (sum > 0 ? rest[i] < rest[k] : rest[i] > rest[k])
+			if (sum > 0 ? remainder[i] < remainder[k] : remainder[i] > remainder[k])
 				k = i;
 		}
 		f[k] -= sum;
@@ -320,15 +320,15 @@ static inline void ref_level0(const struct ref_lattice *r, const double *y, int6
 	int64_t a[8], b[8];
 	double t[3], da, db;
 	int64_t sum;
-	float turned;
+	float shear;
 	int i, k = 0;
 
 	switch (r->kind) {
 	case HZ_LATTICE_A2:		/* three f32 numbers, as in the contract */
-		turned = (float)y[1] * 0.57735026918962576451f;
-		t[0] = (double)((float)y[0] + turned);
-		t[1] = (double)(-2 * turned);
-		t[2] = (double)(turned - (float)y[0]);
+		shear = (float)y[1] * 0.57735026918962576451f;
+		t[0] = (double)((float)y[0] + shear);
+		t[1] = (double)(-2 * shear);
+		t[2] = (double)(shear - (float)y[0]);
 		ref_round_d(3, t, p, 0);
 		sum = p[0] + p[1] + p[2];
 		for (i = 1; i < 3; i++) {
@@ -512,14 +512,15 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 static inline void ref_value(const struct ref_lattice *r, const int64_t *p, const float *sub, int t,
 			     float *x)
 {
-	int64_t rest[REF_D];
+	int64_t remainder[REF_D];
 	int i;
 
 	for (i = 0; i < r->embed; i++)
-		rest[i] = p[i] - r->o[i];
+		remainder[i] = p[i] - r->o[i];
 	for (i = 0; i < r->d; i++) {
 		float u = r->kind == HZ_LATTICE_A2 && i == 1 ?
-			  -0.86602540378443864676f * (float)rest[1] : (float)ref_real(r, rest, i);
+			  -0.86602540378443864676f * (float)remainder[1] :
+			  (float)ref_real(r, remainder, i);
 
 		u = u - sub[i];
 		x[i] = u * r->scale[t];

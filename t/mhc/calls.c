@@ -80,7 +80,7 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 			int bias, int last)
 {
 	struct tcase c = {.name = "recompute"};
-	hz_mhc_block block[LAYERS], apart[LAYERS];
+	hz_mhc_block block[LAYERS], separate[LAYERS];
 	int good, l;
 
 	streams(&c, X, dtype, T, n, C, 0, 1);
@@ -96,8 +96,8 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 		vector(&c, BIAS_F, C, 0, 1, 0);
 	upload(dev, &c);
 	layers_of(&c, block, U, Y);
-	layers_of(&c, apart, DU, DY);
-	good = separate_steps(dev->ctx, &c, apart) == HZ_OK;
+	layers_of(&c, separate, DU, DY);
+	good = separate_steps(dev->ctx, &c, separate) == HZ_OK;
 	if (last) {
 		/* The last layer computes its branch input only; absent outputs are not written. */
 		block[LAYERS - 1].q.data = block[LAYERS - 1].a.data = block[LAYERS - 1].f.data =
@@ -105,7 +105,7 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 		block[LAYERS - 1].y.data = NULL;
 		block[1].u.data = NULL;
 		good &= hz_mhc_recompute(dev->ctx, &c.o[X]->t, LAYERS, block) == HZ_OK;
-		block[LAYERS - 1] = apart[LAYERS - 1];
+		block[LAYERS - 1] = separate[LAYERS - 1];
 		block[LAYERS - 1].u = slice(&c, U, LAYERS - 1);
 		block[LAYERS - 1].y = slice(&c, Y, LAYERS - 1);
 		block[1].u = slice(&c, U, 1);
@@ -113,9 +113,9 @@ static int recompute_on(struct dev *dev, int n, int dtype, int64_t T, int64_t S,
 			hz_mhc_block *b = &block[l];
 
 			if (l == LAYERS - 1)
-				good &= hz_copy(dev->ctx, &apart[l].y, &b->y) == HZ_OK;
+				good &= hz_copy(dev->ctx, &separate[l].y, &b->y) == HZ_OK;
 			if (l == 1)
-				good &= hz_copy(dev->ctx, &apart[l].u, &b->u) == HZ_OK;
+				good &= hz_copy(dev->ctx, &separate[l].u, &b->u) == HZ_OK;
 		}
 	} else {
 		good &= hz_mhc_recompute(dev->ctx, &c.o[X]->t, LAYERS, block) == HZ_OK;
@@ -579,10 +579,10 @@ static void right_views(struct valid *r)
 	r->BRANCH = hz_tensor_1d(r->branch, HZ_F32, HZ_CPU, 8);
 }
 
-static void refused(hz_context *ctx, int got, int want, const char *sentence)
+static void refused(hz_context *ctx, int got, int want, const char *message)
 {
-	is_int(got, want, "refused: %s", sentence);
-	has_str(hz_errmsg(ctx), sentence, "its sentence");
+	is_int(got, want, "refused: %s", message);
+	has_str(hz_errmsg(ctx), message, "its message");
 }
 
 static hz_tensor shaped(hz_tensor t, int d, int64_t size)
@@ -705,7 +705,7 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 {
 	static const struct {
 		hz_mhc_opts o;
-		const char *sentence;
+		const char *message;
 	} wrong[] = {
 		{{.residual = 4}, "opts->residual is 4, must be 0 to 3"},
 		{{.residual = -1}, "opts->residual is -1"},
@@ -732,11 +732,11 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 
 	for (k = 0; k < sizeof(wrong) / sizeof(*wrong); k++)
 		refused(ctx, hz_mhc_sinkhorn(ctx, &r->M, &r->A, &wrong[k].o), HZ_EINVAL,
-			wrong[k].sentence);
+			wrong[k].message);
 	refused(ctx, hz_mhc_weights(ctx, NULL, NULL, NULL, &r->BIAS, &five_p, NULL, NULL, &lite),
 		HZ_EINVAL, "4 streams at most: there are 5");
 	refused(ctx, hz_mhc_init(ctx, 0, 0, 1, NULL, &r->ALPHA, &r->BIAS, &wrong[0].o), HZ_EINVAL,
-		wrong[0].sentence);
+		wrong[0].message);
 	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
 }

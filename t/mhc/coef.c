@@ -22,7 +22,7 @@ static const struct convention {
 		      .p_eps = 1e-6, .rms_eps = 1e-6, .norm_eps = 1e-6}, 8},
 	{"seed", {.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS, .flags = HZ_MHC_NORMALIZE, .eps = 1e-6,
 		  .p_eps = 1e-6, .rms_eps = 1e-6}, 8},
-	{"exp rows turned", {.order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 0.01,
+	{"exp rows transposed", {.order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 0.01,
 	 .p_eps = 0.1,
 			     .q_scale = 1, .rms_eps = 0.01, .norm_eps = 0.1, .iterations = 3}, 8},
 	{"softmax columns", {.map = HZ_MHC_SOFTMAX, .eps = 0.05, .rms_eps = 1e-5, .iterations = 1},
@@ -30,10 +30,10 @@ static const struct convention {
 	{"abs columns", {.map = HZ_MHC_ABS, .flags = HZ_MHC_NORMALIZE | HZ_MHC_OLD_NEW, .eps = 1e-3,
 			 .p_eps = 0.2, .rms_eps = 1e-5, .iterations = 40}, 8},
 	{"lite", {.residual = HZ_MHC_LITE, .rms_eps = 1e-6}, 4},
-	{"lite turned", {.residual = HZ_MHC_LITE, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 4},
+	{"lite transposed", {.residual = HZ_MHC_LITE, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 4},
 	{"identity", {.residual = HZ_MHC_IDENTITY, .rms_eps = 1e-6}, 8},
 	{"tanh", {.residual = HZ_MHC_TANH, .rms_eps = 1e-6}, 8},
-	{"tanh turned", {.residual = HZ_MHC_TANH, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 8},
+	{"tanh transposed", {.residual = HZ_MHC_TANH, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 8},
 	{"many iterations", {.eps = 1e-3, .rms_eps = 1e-6, .iterations = 70}, 8},
 };
 

@@ -226,14 +226,14 @@ static void test_conventions(void)
 
 	for (n = 1; n <= 8; n++) {
 		const struct ref_rule rd = ref_rule(n, &deepseek), rp = ref_rule(n, &paper);
-		double z[REF_MATRIX], turned[REF_MATRIX], a[REF_MATRIX], b[REF_MATRIX];
+		double z[REF_MATRIX], transposed[REF_MATRIX], a[REF_MATRIX], b[REF_MATRIX];
 
 		for (i = 0; i < n * n; i++)
 			z[i] = 4 * rnd_normal(&rnd);
 		for (i = 0; i < n * n; i++)
-			turned[i] = z[i % n * n + i / n];
+			transposed[i] = z[i % n * n + i / n];
 		ref_residual(&rp, z, a, NULL, NULL);
-		ref_residual(&rd, turned, b, NULL, NULL);
+		ref_residual(&rd, transposed, b, NULL, NULL);
 		for (i = 0; i < n * n; i++)
 			good &= fabs(a[i] - b[i]) < 1e-13;
 	}

@@ -217,7 +217,7 @@ static inline void ref_permutation(int n, int k, int *perm)
 static inline void ref_residual(const struct ref_rule *r, const double *z, double *a,
 				const double *da, double *dz)
 {
-	const int n = r->n, size = n * n, turned = (r->flags & HZ_MHC_OLD_NEW) != 0;
+	const int n = r->n, size = n * n, transposed = (r->flags & HZ_MHC_OLD_NEW) != 0;
 	const int count = r->residual == HZ_MHC_LITE ? ref_factorial(n) : 0;
 	double soft[24] = {0}, out[REF_MATRIX], in[REF_MATRIX], most = -INFINITY, sum = 0, dot = 0;
 	int i, k, perm[REF_STREAMS];
@@ -226,13 +226,13 @@ static inline void ref_residual(const struct ref_rule *r, const double *z, doubl
 		a[i] = i % (n + 1) == 0;
 	if (r->residual == HZ_MHC_SINKHORN) {
 		for (i = 0; i < size && da; i++)
-			in[i] = da[turned ? i % n * n + i / n : i];
+			in[i] = da[transposed ? i % n * n + i / n : i];
 		if (da)
 			ref_sinkhorn_bwd(r, z, in, dz);
 		else
 			ref_sinkhorn(r, z, out);
 		for (i = 0; i < size && a; i++)
-			a[i] = out[turned ? i % n * n + i / n : i];
+			a[i] = out[transposed ? i % n * n + i / n : i];
 	}
 	for (k = 0; k < count; k++)
 		most = fmax(most, z[k]);
@@ -246,7 +246,7 @@ static inline void ref_residual(const struct ref_rule *r, const double *z, doubl
 		if (dz)
 			dz[k] = 0;
 		for (i = 0; i < n; i++) {
-			const int at = turned ? perm[i] * n + i : i * n + perm[i];
+			const int at = transposed ? perm[i] * n + i : i * n + perm[i];
 
 			if (a)
 				a[at] += soft[k];

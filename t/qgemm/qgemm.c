@@ -620,7 +620,7 @@ static void test_wild_strides(void)
 static hz_tensor A, B, C;
 static hz_qgemm_opts O;
 
-static void expect(int status, const char *sentence, const char *what)
+static void expect(int status, const char *message, const char *what)
 {
 	unsigned char *image = malloc(4096), *after = malloc(4096);
 	int got;
@@ -629,10 +629,10 @@ static void expect(int status, const char *sentence, const char *what)
 	if (devs[0].device == HZ_CPU && C.data)
 		memcpy(C.data, image, 64);
 	got = hz_qgemm(devs[0].ctx, &A, O.packed ? NULL : &B, &C, &O);
-	ok(got == status && strcmp(hz_errmsg(devs[0].ctx), sentence) == 0, "%s", what);
-	if (got != status || strcmp(hz_errmsg(devs[0].ctx), sentence))
+	ok(got == status && strcmp(hz_errmsg(devs[0].ctx), message) == 0, "%s", what);
+	if (got != status || strcmp(hz_errmsg(devs[0].ctx), message))
 		diag("status %d, \"%s\", expected %d, \"%s\"", got, hz_errmsg(devs[0].ctx), status,
-		     sentence);
+		     message);
 	if (devs[0].device == HZ_CPU && C.data)
 		ok(memcmp(C.data, image, 64) == 0, "c untouched");
 	free(image);
@@ -669,11 +669,11 @@ static void test_errors(void)
 	w = hz_tensor_1d(b, HZ_U8, device, sizeof(codes));
 	hz_copy(ctx, &from, &v);
 	hz_copy(ctx, &from, &w);
-#define WRONG(set, status, sentence) \
+#define WRONG(set, status, message) \
 	do { \
 		reset(a, b, c); \
 		set; \
-		expect(status, sentence, #set); \
+		expect(status, message, #set); \
 	} while (0)
 	WRONG(A.dtype = HZ_F32, HZ_EDTYPE, "qgemm: a.dtype is f32, must be u8 or s8");
 	WRONG(B.dtype = HZ_S32, HZ_EDTYPE, "qgemm: b.dtype is s32, must be u8 or s8");
@@ -753,8 +753,9 @@ static void test_errors(void)
 	O.packed = &packed;
 	for (int i = 0; i < 2; i++) {
 		packed.data = i ? NULL : (char *)p + 1;
-		is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "packed data at %p", packed.data);
-		has_str(hz_errmsg(ctx), ", must be a multiple of 64 bytes", "says so");
+		is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "packed data at %p",
+		       packed.data);
+		has_str(hz_errmsg(ctx), ", must be a multiple of 64 bytes", "its message");
 	}
 	packed.data = p;
 	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_EINVAL, "b and a packed one");
@@ -775,7 +776,7 @@ static void test_errors(void)
 	A = hz_tensor_3d(a, HZ_F32, device, 1, 1, 8);
 	C = hz_tensor_3d((void *)((uintptr_t)1 << 60), HZ_F32, device, (int64_t)1 << 56, 1, 6);
 	is_int(hz_qlinear_workspace(ctx, &A, &B, &C, &O, &bytes), HZ_ESHAPE, "too many rows");
-	is_str(hz_errmsg(ctx), "qlinear: y is too large: the codes of x overflow", "says so");
+	is_str(hz_errmsg(ctx), "qlinear: y is too large: the codes of x overflow", "its message");
 	hz_free(ctx, a, device);
 	hz_free(ctx, b, device);
 	hz_free(ctx, c, device);

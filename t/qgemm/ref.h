@@ -45,9 +45,9 @@ static int32_t ref_doubling_high_mul(int32_t a, int32_t b)
 
 static int32_t ref_divide_by_pot(int32_t x, int exponent)
 {
-	const int32_t mask = (int32_t)((1ll << exponent) - 1), rest = x & mask;
+	const int32_t mask = (int32_t)((1ll << exponent) - 1), remainder = x & mask;
 
-	return (int32_t)(((int64_t)x >> exponent) + (rest > (mask >> 1) + (x < 0)));
+	return (int32_t)(((int64_t)x >> exponent) + (remainder > (mask >> 1) + (x < 0)));
 }
 
 static wide ref_tflite(int32_t acc, int32_t u, int shift)
@@ -124,14 +124,14 @@ static double random_scale(void)
 /* Strides in C order, or with the last two dimensions swapped, and padded */
 static void lay_out_matrix(int ndim, const int64_t *shape, int trans, int pad, int64_t *stride)
 {
-	int64_t turned[HZ_MAXDIM], t;
+	int64_t swapped[HZ_MAXDIM], t;
 
-	memcpy(turned, shape, sizeof(turned));
+	memcpy(swapped, shape, sizeof(swapped));
 	if (trans) {
-		turned[ndim - 1] = shape[ndim - 2];
-		turned[ndim - 2] = shape[ndim - 1];
+		swapped[ndim - 1] = shape[ndim - 2];
+		swapped[ndim - 2] = shape[ndim - 1];
 	}
-	lay_out(ndim, turned, pad, stride);
+	lay_out(ndim, swapped, pad, stride);
 	if (trans) {
 		t = stride[ndim - 1];
 		stride[ndim - 1] = stride[ndim - 2];

@@ -302,7 +302,7 @@ static void test_transposed(void)
 			bad += !run_codes(&c);
 		}
 	}
-	ok(!bad, "rows that lie across each other");
+	ok(!bad, "interleaved rows");
 }
 
 /* Quotients next to ties, in groups with a scale each */
@@ -461,7 +461,7 @@ static void test_errors(void)
 	hz_alloc(ctx, &pq, 4096, device);
 	hz_alloc(ctx, &ps, 4096, device);
 	hz_alloc(ctx, &pz, 4096, device);
-#define WRONG(set, call, status, sentence) \
+#define WRONG(set, call, status, message) \
 	do { \
 		int st_; \
 		x = hz_tensor_2d(px, HZ_F32, device, 4, 12); \
@@ -472,8 +472,8 @@ static void test_errors(void)
 		memset(&h, 0, sizeof(h)); \
 		set; \
 		st_ = call; \
-		ok(st_ == (status) && !strcmp(hz_errmsg(ctx), sentence), "%s: %s", #call, #set); \
-		if (st_ != (status) || strcmp(hz_errmsg(ctx), sentence)) \
+		ok(st_ == (status) && !strcmp(hz_errmsg(ctx), message), "%s: %s", #call, #set); \
+		if (st_ != (status) || strcmp(hz_errmsg(ctx), message)) \
 			diag("%d \"%s\"", st_, hz_errmsg(ctx)); \
 	} while (0)
 #define QUANTIZE hz_quantize(ctx, &x, &q, &o)

@@ -80,7 +80,7 @@ static int contiguous_sides;	/* no padding, dimensions in order */
 
 static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *shape)
 {
-	int64_t high, turned[HZ_MAXDIM], order[HZ_MAXDIM], plain[HZ_MAXDIM];
+	int64_t high, permuted[HZ_MAXDIM], order[HZ_MAXDIM], strides[HZ_MAXDIM];
 	void *data;
 	int d;
 
@@ -98,10 +98,11 @@ static inline void side_new(struct side *s, int dtype, int ndim, const int64_t *
 		}
 	}
 	for (d = 0; d < ndim; d++)
-		turned[d] = shape[order[d]];
-	lay_out(ndim, turned, contiguous_sides || rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5), plain);
+		permuted[d] = shape[order[d]];
+	lay_out(ndim, permuted, contiguous_sides || rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 5),
+		strides);
 	for (d = 0; d < ndim; d++)
-		s->stride[order[d]] = plain[d];
+		s->stride[order[d]] = strides[d];
 	if (!contiguous_sides && ndim && rnd_below(&rnd, 8) == 0)
 		s->stride[rnd_below(&rnd, ndim)] *= -1;
 	s->dtype = dtype;
@@ -235,7 +236,7 @@ static inline const char *describe(const struct tcase *c)
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ",
 					 (long long)c->shape[d],
 					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
-	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d whole %d wild %d",
+	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d scalar %d wild %d",
 		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->scalar,
 		 c->wild);
 	return text;

@@ -93,7 +93,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 	const int64_t n = c->shape[c->ndim - 1], size = (int64_t)hz_dtype_size(c->x_dtype);
 	struct operands m;
 	int64_t total = 1, i;
-	float *values, *turned, *back;
+	float *values, *rotated, *back;
 	unsigned char *result;
 	int good = 1, d;
 
@@ -101,7 +101,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 		total *= c->shape[d];
 	operands_new(&m, c, 0.01f);
 	values = calloc((size_t)total, sizeof(*values));
-	turned = calloc((size_t)total, sizeof(*turned));
+	rotated = calloc((size_t)total, sizeof(*rotated));
 	back = calloc((size_t)total, sizeof(*back));
 	result = calloc((size_t)total, sizeof(float));
 	for (i = 0; i < total; i++) {
@@ -112,7 +112,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 			random_value(c) : rnd_normal(&rnd));
 		values[i] = (float)ref_get(c->x_dtype, origin(&m.x, m.x.image), at);
 	}
-	rotate(values, HZ_F32, turned, total / n, n, r, 0);
+	rotate(values, HZ_F32, rotated, total / n, n, r, 0);
 	for (i = 0; i < total; i++) {
 		int64_t at, q_at, p;
 		float s;
@@ -120,7 +120,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 
 		element(c, i, m.x.stride, m.q.stride, &at, &q_at, &p);
 		s = params_of(&m, c, p, &z);
-		code = ref_quantize_one(turned[i], s, z, c->q_dtype);
+		code = ref_quantize_one(rotated[i], s, z, c->q_dtype);
 		((unsigned char *)origin(&m.q, m.q.want))[q_at] = (unsigned char)code;
 		back[i] = ref_dequantize_one(code, s, z);
 	}
@@ -163,8 +163,8 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 			s = params_of(&m, c, p, &z);
 			code = c->q_dtype == HZ_U8 ? ((uint8_t *)origin(&m.q, got))[q_at]
 						   : ((int8_t *)origin(&m.q, got))[q_at];
-			if (ref_quantize_one((float)(turned[i] - e), s, z, c->q_dtype) <= code &&
-			    code <= ref_quantize_one((float)(turned[i] + e), s, z, c->q_dtype))
+			if (ref_quantize_one((float)(rotated[i] - e), s, z, c->q_dtype) <= code &&
+			    code <= ref_quantize_one((float)(rotated[i] + e), s, z, c->q_dtype))
 				((unsigned char *)origin(&m.q, got))[q_at] =
 					((unsigned char *)origin(&m.q, m.q.want))[q_at];
 		}
@@ -208,7 +208,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 	}
 	operands_free(&m);
 	free(values);
-	free(turned);
+	free(rotated);
 	free(back);
 	free(result);
 	return good;
@@ -250,7 +250,7 @@ static void test_base(void)
 		free(r.memory[0]);
 		free(r.memory[1]);
 	}
-	ok(!bad, "with a transform by base matrices, rows back to back, %d cases", all);
+	ok(!bad, "with a transform by base matrices, contiguous rows, %d cases", all);
 }
 
 static void test_rotated(void)
@@ -308,7 +308,7 @@ static void test_rotated(void)
 		free(r.memory[0]);
 		free(r.memory[1]);
 	}
-	ok(!bad, "with a transform, rows back to back");
+	ok(!bad, "with a transform, contiguous rows");
 	test_base();
 	contiguous_sides = 0;
 }

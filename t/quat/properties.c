@@ -368,12 +368,12 @@ static void reset(void)
 	flags = 0;
 }
 
-#define WRONG(change, call, status, sentence) \
+#define WRONG(change, call, status, message) \
 	do { \
 		reset(); \
 		change; \
-		if (is_int(call, status, "refused: %s", sentence)) \
-			is_str(hz_errmsg(ctx), sentence, "says so"); \
+		if (is_int(call, status, "refused: %s", message)) \
+			is_str(hz_errmsg(ctx), message, "its message"); \
 	} while (0)
 
 static void test_errors(void)

@@ -45,16 +45,16 @@ static int random_shape(int64_t *shape, int most_dims, int64_t elements)
 	return n;
 }
 
-static int broadcast_shape(int n, const int64_t *whole, int64_t *shape)
+static int broadcast_shape(int n, const int64_t *full, int64_t *shape)
 {
 	const int drop = rnd_below(&rnd, 3) || fixed_size ? 0 : (int)rnd_below(&rnd, n + 1);
 
 	if (fixed_one) {
-		shape[0] = fixed_one_calls++ % 2 + 1 == fixed_one ? 1 : whole[0];
+		shape[0] = fixed_one_calls++ % 2 + 1 == fixed_one ? 1 : full[0];
 		return n;
 	}
 	for (int d = drop; d < n; d++)
-		shape[d - drop] = rnd_below(&rnd, 3) || fixed_size ? whole[d] : 1;
+		shape[d - drop] = rnd_below(&rnd, 3) || fixed_size ? full[d] : 1;
 	return n - drop;
 }
 
@@ -777,7 +777,7 @@ static void test_large(void)
 		fixed_size = 8 * (100 + rnd_below(&rnd, 200));
 		good = one_mul(0, 0) && one_mul_bwd(0, 0) && one_map() && one_rotate();
 	}
-	ok(good, "planes and whole quaternions mixed");
+	ok(good, "planar and contiguous quaternions mixed");
 	good = 1;
 	fixed_kind = 1;
 	for (int i = 0; i < cases(24) && good; i++) {

@@ -101,7 +101,7 @@ static inline int64_t side_offset(const struct side *s, int64_t i)
 /* Random strides. kind 1: contiguous, 2: planar, 3: planar in blocks, 0: random */
 static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 {
-	int64_t order[HZ_MAXDIM], turned[HZ_MAXDIM], plain[HZ_MAXDIM], pad = 0;
+	int64_t order[HZ_MAXDIM], permuted[HZ_MAXDIM], strides[HZ_MAXDIM], pad = 0;
 	const int n = s->ndim;
 
 	for (int d = 0; d < n; d++)
@@ -129,10 +129,10 @@ static inline void side_layout(struct side *s, uint64_t *rnd, int kind)
 		}
 	}
 	for (int d = 0; d < n; d++)
-		turned[d] = s->shape[order[d]];
-	lay_out(n, turned, pad, plain);
+		permuted[d] = s->shape[order[d]];
+	lay_out(n, permuted, pad, strides);
 	for (int d = 0; d < n; d++)
-		s->stride[order[d]] = plain[d];
+		s->stride[order[d]] = strides[d];
 	if (kind >= 4 && n && rnd_below(rnd, 3) == 0)
 		s->stride[rnd_below(rnd, n)] *= -1;
 }
@@ -201,11 +201,11 @@ static inline quat side_quat(const struct side *s, int64_t i, int xyzw)
 }
 
 /*
- * The index of the element of s that broadcasting pairs with element i of the shape `whole`, which
+ * The index of the element of s that broadcasting pairs with element i of the shape `full`, which
  * has n dimensions without the components. cut: trailing dimensions of s that are not part of its
  * shape.
  */
-static inline int64_t side_broadcast(const struct side *s, int cut, int n, const int64_t *whole,
+static inline int64_t side_broadcast(const struct side *s, int cut, int n, const int64_t *full,
 				  int64_t i)
 {
 	const int own = s->ndim - cut;
@@ -214,9 +214,9 @@ static inline int64_t side_broadcast(const struct side *s, int cut, int n, const
 	for (int d = n - 1; d >= n - own; d--) {
 		const int64_t size = s->shape[d - (n - own)];
 
-		at += size == 1 ? 0 : i % whole[d] * step;
+		at += size == 1 ? 0 : i % full[d] * step;
 		step *= size;
-		i /= whole[d];
+		i /= full[d];
 	}
 	return at;
 }
@@ -333,13 +333,13 @@ static inline int quat_call_check(const struct quat_call *c)
 		hz_info info;
 
 		hz_device_info(dev->ctx, &info);
-		for (int turn = 0; turn <= again && good; turn++) {
+		for (int round = 0; round <= again && good; round++) {
 			good = quat_call_on(c, dev, got) == HZ_OK;
 			for (int o = 0; o < c->nouts; o++) {
 				if (!got[o])
 					continue;
 				if (good && first[o] &&
-				    (turn || (first_isa == info.isa && !dev->ctx->any_forced)))
+				    (round || (first_isa == info.isa && !dev->ctx->any_forced)))
 					good = same_bits(got[o], first[o], c->outs[o]->total, 1);
 				if (!good)
 					diag("%s, %s: out %d", c->what, dev->name, o);

@@ -731,13 +731,13 @@ static void reset(void)
 	memset(&O, 0, sizeof(O));
 }
 
-#define WRONG(change, status, sentence) \
+#define WRONG(change, status, message) \
 	do { \
 		reset(); \
 		change; \
 		if (is_int(hz_quat_gemm(ctx, O.packed ? NULL : &A, &B, &C, &O), status, \
-			   "refused: %s", sentence)) \
-			is_str(hz_errmsg(ctx), sentence, "says so"); \
+			   "refused: %s", message)) \
+			is_str(hz_errmsg(ctx), message, "its message"); \
 	} while (0)
 
 static void test_errors(void)

@@ -477,10 +477,10 @@ static void test_bits(void)
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-static void refuses(struct dev *dev, int status, int want, const char *sentence)
+static void refuses(struct dev *dev, int status, int want, const char *message)
 {
-	is_int(status, want, "%s", sentence);
-	has_str(hz_errmsg(dev->ctx), sentence, "its sentence");
+	is_int(status, want, "%s", message);
+	has_str(hz_errmsg(dev->ctx), message, "its message");
 }
 
 static void test_errors(struct dev *dev)
@@ -677,7 +677,8 @@ static void test_errors(struct dev *dev)
 		"quat_init: distribution is 3, must be 0 to 2");
 	refuses(dev, hz_quat_init(c, &x, 0, 0, 0, 0, 0), HZ_EINVAL,
 		"quat_init: scale is 0, must be positive and finite");
-	refuses(dev, hz_quat_init(c, &x, 0, 1, 0, 0, HZ_QUAT_EVAL), HZ_EINVAL, "quat_init: flags is");
+	refuses(dev, hz_quat_init(c, &x, 0, 1, 0, 0, HZ_QUAT_EVAL), HZ_EINVAL,
+		"quat_init: flags is");
 	is_int(hz_quat_linear_workspace(c, &x, &w, &b, &y, NULL, &bytes), HZ_OK, "workspace");
 }
 

@@ -24,7 +24,7 @@ struct one_sided {
 static void describe(const struct dev *dev, const struct one_sided *o)
 {
 	diag("%s: %s rows %lld k %lld batch %lld route %d table %s sum %d how %d x %s y %s "
-	     "turned %d gemv %d",
+	     "by_cols %d gemv %d",
 	     dev->name, lattices[o->lattice].name, (long long)o->rows, (long long)o->k,
 	     (long long)o->batch, o->route, o->table ? hz_dtype_name(o->table) : "0", o->sum,
 	     o->how, hz_dtype_name(o->x_dtype), hz_dtype_name(o->y_dtype), o->by_cols, o->gemv);
@@ -141,7 +141,7 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 		for (int64_t i = 0; i < o->rows; i += step) {
 			const int d = l->rule.d, embed = l->rule.embed;
 			double sum = 0, size = 0, weight = 0;
-			int64_t whole = 0;
+			int64_t integer_sum = 0;
 
 			for (int64_t e = 0; e < o->k; e++) {
 				const double f = column[e];
@@ -150,13 +150,12 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 				size += fabs(w.values[i * o->k + e] * f);
 				weight += fabs(w.values[i * o->k + e]);
 				if (o->y_dtype == HZ_S32)
-					whole += (int64_t)w.points[(i * w.blocks + e / d) * embed +
-								   e % d] *
-						 (int64_t)f;
+					integer_sum += (int64_t)f *
+						w.points[(i * w.blocks + e / d) * embed + e % d];
 			}
 			want[i * n + j] = sum;
 			if (o->y_dtype == HZ_S32) {
-				want[i * n + j] = (double)(int32_t)(uint32_t)whole;
+				want[i * n + j] = (double)(int32_t)(uint32_t)integer_sum;
 				continue;
 			}
 			bounds[i * n + j] = bound.part * size + bound.unit * most * weight;
@@ -711,14 +710,14 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 			    (xl->rule.kind == HZ_LATTICE_E8 ? 2 : 1) *
 			    (a2 ? 2 : 1);
 	const int64_t n = w.blocks * wl->rule.embed;
-	size_t room;
+	size_t workspace_bytes;
 	int status, good;
 
 	y.stride[0] = cols + 2;
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t j = 0; j < cols; j++) {
 			double sum = 0, size = 0, most = 0, weight = 0;
-			int64_t whole = 0;
+			int64_t integer_sum = 0;
 
 			for (int64_t e = 0; e < k; e++) {
 				const double f = x.values[j * k + e];
@@ -729,9 +728,9 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 				most = fabs(f) > most ? fabs(f) : most;
 			}
 			for (int64_t e = 0; e < (n == w.blocks * wl->rule.d ? k : n); e++)
-				whole += (int64_t)w.points[i * n + e] * x.points[j * n + e];
+				integer_sum += (int64_t)w.points[i * n + e] * x.points[j * n + e];
 			want[i * cols + j] =
-				y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)whole : sum;
+				y_dtype == HZ_S32 ? (double)(int32_t)(uint32_t)integer_sum : sum;
 			if (y_dtype == HZ_S32)
 				continue;
 			if (exact) {
@@ -740,7 +739,7 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 						 unit * x.scale[j];
 
 				ref_put(y_dtype, &rounded, 0,
-					(float)((double)whole * f) * w.scale[i]);
+					(float)((double)integer_sum * f) * w.scale[i]);
 				want[i * cols + j] = ref_get(y_dtype, &rounded, 0);
 				continue;
 			}
@@ -759,8 +758,8 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 		}
 	}
 	if (hz_vlut_gemm2_workspace(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y,
-				    &room) != HZ_OK ||
-	    hz_reserve(dev->ctx, room) != HZ_OK)
+				    &workspace_bytes) != HZ_OK ||
+	    hz_reserve(dev->ctx, workspace_bytes) != HZ_OK)
 		bail("hz_vlut_gemm2_workspace: %s", hz_errmsg(dev->ctx));
 	status = hz_vlut_gemm2(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y);
 	good = status == HZ_OK;
@@ -838,7 +837,7 @@ static void test_two_sided(struct dev *dev)
 	   run_two(dev, 0, 0, 0, 0, PACKED | SCALED, SCALED, 70, 512, 1009, HZ_F32) &
 	   run_two(dev, 0, 0, 0, 0, PACKED, PACKED, 30, 600, 130, HZ_F16) &
 	   run_two(dev, 3, 0, 0, 0, SCALED, PACKED | SCALED, 70, 61, 332, HZ_BF16),
-	   "%s: packed D4 by few rows and more", dev->name);
+	   "%s: packed D4 with few and many rows", dev->name);
 }
 
 /* ---- Bits, errors ---------------------------------------------------------------------------- */
@@ -935,9 +934,9 @@ static void test_accuracy(struct dev *dev)
 	}
 }
 
-#define REFUSED(status, sentence, call) do { \
+#define REFUSED(status, message, call) do { \
 	is_int(call, status, "%s: %s", dev->name, #call); \
-	has_str(hz_errmsg(ctx), sentence, "%s: says so", dev->name); \
+	has_str(hz_errmsg(ctx), message, "%s: its message", dev->name); \
 } while (0)
 
 static void test_errors(struct dev *dev)

@@ -19,7 +19,7 @@ struct bench_row {
 /* Empty if zeroed; free(row) releases it. */
 struct bench_rows {
 	struct bench_row *row;
-	size_t count, room;
+	size_t count, capacity;
 };
 
 struct settings {
@@ -54,7 +54,7 @@ struct bench_case {
 	const char *op;				/* the primitive */
 	bench_call call, ceiling;
 	const char *against;			/* the ceiling's name */
-	bench_call other;			/* a second ceiling, or NULL: the slower one counts */
+	bench_call other;			/* a second ceiling or NULL: the slower counts */
 	const char *other_against;
 	int mac_dtype;				/* of bench_products_of() */
 	double macs;
@@ -71,8 +71,8 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x);
 int bench_copy(struct bench *b, struct bench_case *c);
 void bench_copy_of(struct bench *b, struct bench_case *c);
 
-/* Sets the ceilings on a GPU: that copy, and as many multiply-adds alone, of HZ_F32, or of HZ_F16 or
- * HZ_S8 on tensor cores. */
+/* Sets the ceilings on a GPU: that copy, and as many multiply-adds alone, of HZ_F32, or of HZ_F16
+ * or HZ_S8 on tensor cores. */
 void bench_products_of(struct bench *b, struct bench_case *c, int dtype, double macs);
 
 /*
@@ -107,9 +107,9 @@ int bench_made(struct bench *b, struct bench_case *c, int status);
 bool bench_wanted(const struct settings *set, const char *op);
 
 /*
- * bench_compare.c. bench_row_read() parses a line of JSON and returns NULL or what is wrong with it;
- * bench_rows_read() and bench_compare() return exit statuses. EXIT_SLOWER: a case takes longer than
- * before by more than the threshold, which is a fraction.
+ * bench_compare.c. bench_row_read() parses a line of JSON and returns NULL or what is wrong with
+ * it; bench_rows_read() and bench_compare() return exit statuses. EXIT_SLOWER: a case takes longer
+ * than before by more than the threshold, which is a fraction.
  */
 enum { EXIT_SLOWER = 3 };
 const char *bench_row_read(const char *line, struct bench_row *row);

@@ -209,14 +209,14 @@ static int compare_keys(const void *a, const void *b)
 
 bool bench_rows_add(struct bench_rows *rows, const struct bench_row *row)
 {
-	if (rows->count == rows->room) {
-		const size_t room = rows->room ? 2 * rows->room : 64;
-		struct bench_row *more = realloc(rows->row, room * sizeof(*more));
+	if (rows->count == rows->capacity) {
+		const size_t capacity = rows->capacity ? 2 * rows->capacity : 64;
+		struct bench_row *more = realloc(rows->row, capacity * sizeof(*more));
 
 		if (!more)
 			return false;
 		rows->row = more;
-		rows->room = room;
+		rows->capacity = capacity;
 	}
 	rows->row[rows->count++] = *row;
 	return true;

@@ -357,25 +357,25 @@ static void from_fortran(unsigned char *to, const unsigned char *from, const str
 /* Reads a->bytes bytes. Memory grows with the data unless the file's size proves it. */
 static int read_data(struct source *s, struct npy *a)
 {
-	size_t room = s->sized || a->bytes < PIPE_STEP ? a->bytes : PIPE_STEP, have = 0, got;
+	size_t capacity = s->sized || a->bytes < PIPE_STEP ? a->bytes : PIPE_STEP, have = 0, got;
 	int status;
 
-	a->data = allocate(room);
+	a->data = allocate(capacity);
 	if (!a->data)
 		return failed(s, "there is not enough memory for it");
 	for (;;) {
-		status = get(s, (char *)a->data + have, room - have, &got);
+		status = get(s, (char *)a->data + have, capacity - have, &got);
 		if (status)
 			return status;
 		have += got;
-		if (have < room)
+		if (have < capacity)
 			return refuse(s, "is truncated: %zu bytes of data, the shape needs %zu",
 				      have, a->bytes);
-		if (room == a->bytes)
+		if (capacity == a->bytes)
 			return 0;
-		room = a->bytes / 2 > room ? 2 * room : a->bytes;
+		capacity = a->bytes / 2 > capacity ? 2 * capacity : a->bytes;
 		{
-			void *larger = allocate(room);
+			void *larger = allocate(capacity);
 
 			if (!larger)
 				return failed(s, "there is not enough memory for it");

@@ -164,14 +164,14 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 {
 	static uint8_t codes[INPUTS * CLASSES], zeros[CLASSES], bits[INPUTS / 8];
 	static float scales[CLASSES], weights[INPUTS * CLASSES];
-	float *turned = allocate((size_t)c->patches * INPUTS * sizeof(float));
+	float *rotated = allocate((size_t)c->patches * INPUTS * sizeof(float));
 	struct run r = {.ctx = c->ctx, .rotate = rotate};
 	const struct {
 		hz_tensor *on, host;
 		bool copy;
 	} view[] = {
 		{&r.x, hz_tensor_2d(c->x, HZ_F32, HZ_CPU, c->patches, INPUTS), true},
-		{&r.t, hz_tensor_2d(turned, HZ_F32, HZ_CPU, c->patches, INPUTS), false},
+		{&r.t, hz_tensor_2d(rotated, HZ_F32, HZ_CPU, c->patches, INPUTS), false},
 		{&r.w, hz_tensor_2d(weights, HZ_F32, HZ_CPU, INPUTS, CLASSES), true},
 		{&r.codes, hz_tensor_2d(codes, HZ_S8, HZ_CPU, INPUTS, CLASSES), false},
 		{&r.scales, hz_tensor_2d(scales, HZ_F32, HZ_CPU, 1, CLASSES), false},
@@ -180,7 +180,7 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 		{&r.y, hz_tensor_2d(c->y, HZ_F32, HZ_CPU, c->patches, CLASSES), false},
 	};
 	const size_t views = sizeof(view) / sizeof(*view);
-	int status = turned ? HZ_OK : HZ_ENOMEM;
+	int status = rotated ? HZ_OK : HZ_ENOMEM;
 
 	memcpy(weights, c->w, sizeof(weights));
 	hz_hadamard_signs(bits, INPUTS, 1);
@@ -196,7 +196,7 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 		free_device(c->ctx, view[i].on);
 	if (r.blob)
 		hz_free(c->ctx, r.blob, hz_device(c->ctx));
-	free(turned);
+	free(rotated);
 	return status;
 }
 

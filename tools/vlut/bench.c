@@ -134,7 +134,7 @@ struct vlut_case {
 	hz_tensor x, y, t, x_codes;
 	char *packed;
 	float *dense;
-	int64_t copies, turn;
+	int64_t copies, next;
 	size_t each;			/* bytes of a packed matrix */
 };
 
@@ -142,7 +142,7 @@ static int call_gemm(struct bench *b, struct bench_case *c)
 {
 	struct vlut_case *q = (struct vlut_case *)c;
 
-	q->w.packed = q->packed + q->turn++ % q->copies * (int64_t)q->each;
+	q->w.packed = q->packed + q->next++ % q->copies * (int64_t)q->each;
 	if (q->row->flags & CODED)
 		return hz_vlut_gemm2(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y);
 	return hz_vlut_gemm(b->ctx, q->vlut, &q->w, &q->x, &q->y);
@@ -258,7 +258,8 @@ static int make_case(struct bench *b, struct vlut_case *q)
 		 r->table ? " tables of " : "", r->table ? hz_dtype_name(r->table) : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s", hz_dtype_name(r->dtype));
 	if (b->gpu) {
-		bench_products_of(b, &q->c, r->flags & CODED || r->dtype == HZ_S8 ? HZ_S8 : r->dtype,
+		bench_products_of(b, &q->c,
+				  r->flags & CODED || r->dtype == HZ_S8 ? HZ_S8 : r->dtype,
 				  q->c.operations / 2);
 	} else if (r->batch <= 4) {
 		if (!status)

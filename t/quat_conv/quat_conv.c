@@ -427,46 +427,40 @@ static void test_many_channels(struct dev *dev)
  */
 static void test_large_conv(struct dev *dev)
 {
-	static const struct model shapes[] = {
-		{ .batch = 8, .big = { 1, 56, 56 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
-		  .ci = 34, .co = 34, .groups = 2 },
-		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 2 },
-		  .ci = 36, .co = 68, .groups = 4 },
-		{ .batch = 8, .big = { 1, 56, 112 }, .taps = { 1, 1, 2 }, .step = { 1, 1, 2 },
-		  .ci = 34, .co = 36, .groups = 2 },
-		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
-		  .ci = 64, .co = 64, .groups = 2 },
-		{ .batch = 1, .big = { 1, 14, 13 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
-		  .ci = 128, .co = 128, .groups = 1 },
-		{ .batch = 2, .big = { 1, 16, 15 }, .taps = { 1, 12, 12 }, .step = { 1, 1, 1 },
-		  .ci = 66, .co = 64, .groups = 2 },
-	}, shapes_f32[] = {
-		{ .batch = 7, .big = { 1, 56, 57 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
-		  .ci = 16, .co = 15, .groups = 1 },
-		{ .batch = 4, .big = { 1, 52, 53 }, .taps = { 1, 1, 1 }, .step = { 1, 1, 1 },
-		  .ci = 17, .co = 33, .groups = 1 },
-		{ .batch = 4, .big = { 1, 41, 43 }, .taps = { 1, 3, 3 }, .step = { 1, 1, 1 },
-		  .ci = 17, .co = 12, .groups = 1 },
-		{ .batch = 3, .big = { 1, 63, 57 }, .taps = { 1, 3, 2 }, .step = { 1, 2, 2 },
-		  .ci = 33, .co = 33, .groups = 1 },
+	static const struct {
+		int64_t batch, big[2], taps[2], step[2], ci, co, groups;
+	} shapes[] = {
+		{8, {56, 56}, {1, 1}, {1, 1}, 34, 34, 2},
+		{8, {56, 112}, {1, 1}, {1, 2}, 36, 68, 4},
+		{8, {56, 112}, {1, 2}, {1, 2}, 34, 36, 2},
+		{2, {16, 15}, {12, 12}, {1, 1}, 64, 64, 2},
+		{1, {14, 13}, {12, 12}, {1, 1}, 128, 128, 1},
+		{2, {16, 15}, {12, 12}, {1, 1}, 66, 64, 2},
+		/* f32 */
+		{7, {56, 57}, {1, 1}, {1, 1}, 16, 15, 1},
+		{4, {52, 53}, {1, 1}, {1, 1}, 17, 33, 1},
+		{4, {41, 43}, {3, 3}, {1, 1}, 17, 12, 1},
+		{3, {63, 57}, {3, 2}, {2, 2}, 33, 33, 1},
 	};
+	const int count = sizeof(shapes) / sizeof(*shapes), first_f32 = 6;
 	int dtype, i;
 
 	if (dev->device < HZ_CUDA || tap_quick())
 		return;
 	for (dtype = HZ_F32; dtype <= HZ_BF16; dtype++) {
-		const struct model *of = dtype == HZ_F32 ? shapes_f32 : shapes;
-		size_t bytes = dtype == HZ_F32 ? sizeof(shapes_f32) : sizeof(shapes);
 		int good = 1;
 
-		for (i = 0; i < (int)(bytes / sizeof(*shapes)); i++) {
+		for (i = 0; i < count; i++) {
 			hz_quat_conv_opts o = { .side = i % 2, .method = HZ_QUAT_FAST };
-			struct model g = of[i];
-			int d;
+			struct model g = { .batch = shapes[i].batch, .ci = shapes[i].ci,
+					   .co = shapes[i].co, .groups = shapes[i].groups,
+					   .big = { 1, shapes[i].big[0], shapes[i].big[1] },
+					   .taps = { 1, shapes[i].taps[0], shapes[i].taps[1] },
+					   .step = { 1, shapes[i].step[0], shapes[i].step[1] },
+					   .small = { 1, 1, 1 }, .dil = { 1, 1, 1 } };
 
-			for (d = 0; d < 3; d++)
-				g.small[d] = g.dil[d] = 1;
-			good &= large_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
+			if ((dtype == HZ_F32) == (i >= first_f32))
+				good &= large_case(dev, dtype, 2, &g, o, AOS, i % 2, 0);
 		}
 		ok(good, "%s: large convolutions, %s", dev->name, hz_dtype_name(dtype));
 	}

@@ -30,10 +30,10 @@ noinst_HEADERS += \
 	gpu/device/mbarrier.cuh gpu/device/mma.cuh gpu/device/pdl.cuh gpu/device/reduce.cuh \
 	gpu/device/shared.cuh gpu/device/tma.cuh gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh \
 	gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh \
-	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/contiguous_16bit.cuh \
-	gpu/hadamard/hadamard.h gpu/hadamard/launch.h gpu/hadamard/quantize.h \
-	gpu/hadamard/quantize_epilogue.cuh gpu/hadamard/quantize_static.h gpu/hadamard/segments.h \
-	gpu/hadamard/strided.cuh gpu/kernels.def gpu/lattice/closest_point.cuh \
+	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/hadamard.h \
+	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
+	gpu/hadamard/segments.h gpu/hadamard/strided.cuh gpu/kernels.def \
+	gpu/lattice/closest_point.cuh \
 	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
 	gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
@@ -61,8 +61,8 @@ noinst_HEADERS += \
 HZ_CU = \
 	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_dequantize.cu \
 	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
-	gpu/hadamard/dequantize.cu gpu/hadamard/quantize.cu gpu/hadamard/quantize_static.cu \
-	gpu/hadamard/rows.cu gpu/lattice/closest_point.cu gpu/lattice/contiguous_d4_e8.cu \
+	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
+	gpu/lattice/contiguous_d4_e8.cu \
 	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \

@@ -7,7 +7,7 @@
 
 #include "gpu/hadamard/contiguous.h"
 #include "gpu/hadamard/launch.h"
-#include "gpu/hadamard/quantize_static.h"
+#include "gpu/hadamard/quantize.h"
 
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
@@ -198,13 +198,13 @@ int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
 
 /* The kernels from and to codes are in the order of those from 16 to 16 bits. */
 int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			    const struct hzi_hadamard_static *c, bool to_codes)
+			    const struct hzi_hadamard_quantize *q, bool to_codes)
 {
 	const int first = to_codes ? HZI_KERNEL_hadamard_base_mma_quantize_f16_m12_6
 				   : HZI_KERNEL_hadamard_base_mma_dequantize_f16_m12_6;
-	struct hzi_hadamard_mma_codes p = {.m = {.x = c->f.x, .y = c->f.y}, .c = *c};
+	struct hzi_hadamard_base_mma_quantize p = {.m = {.x = q->f.x, .y = q->f.y}, .q = *q};
 	struct hzi_launch launch;
-	const int kernel = make_mma(ctx, a, c->f.total, to_codes ? a->x_dtype : a->y_dtype,
+	const int kernel = make_mma(ctx, a, q->f.total, to_codes ? a->x_dtype : a->y_dtype,
 				    to_codes ? &code_blocks : &value_blocks, &p.m, &launch);
 
 	return hzi_cuda_launch(ctx, to_codes ? "quantize" : "dequantize", first + kernel, &launch,

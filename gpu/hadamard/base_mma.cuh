@@ -662,21 +662,21 @@ struct from_values {
 	};
 	const uint4 *x;
 
-	__device__ __forceinline__ from_values(const hzi_hadamard_base_mma &p)
+	HZ_MEMBER from_values(const hzi_hadamard_base_mma &p)
 		: x((const uint4 *)p.x)
 	{
 	}
 	template <typename W>
-	__device__ __forceinline__ void begin(W &, int64_t) const
+	HZ_MEMBER void begin(W &, int64_t) const
 	{
 	}
 	template <typename W>
-	__device__ __forceinline__ void fetch(W &, int, uint32_t to, int64_t i) const
+	HZ_MEMBER void fetch(W &, int, uint32_t to, int64_t i) const
 	{
 		cp_async(to, x + i);
 	}
 	template <typename W>
-	__device__ __forceinline__ void put(W &, int, uint32_t) const
+	HZ_MEMBER void put(W &, int, uint32_t) const
 	{
 	}
 };
@@ -709,17 +709,17 @@ struct to_values {
 	uint4 *y;
 	float factor;
 
-	__device__ __forceinline__ to_values(const hzi_hadamard_base_mma &p)
+	HZ_MEMBER to_values(const hzi_hadamard_base_mma &p)
 		: y((uint4 *)p.y), factor(p.factor)
 	{
 	}
-	__device__ __forceinline__ void begin(int64_t) const
+	HZ_MEMBER void begin(int64_t) const
 	{
 	}
-	__device__ __forceinline__ void ready() const
+	HZ_MEMBER void ready() const
 	{
 	}
-	__device__ __forceinline__ void put(uint4 *to, float *f) const
+	HZ_MEMBER void put(uint4 *to, float *f) const
 	{
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -729,7 +729,7 @@ struct to_values {
 	}
 	/* own: in shared memory; outside(i): where to[] has piece i, or -1 */
 	template <int PLACES, bool SHORT, typename F>
-	__device__ __forceinline__ void rows(float *v, char *own, uint4 *to, int, int s,
+	HZ_MEMBER void rows(float *v, char *own, uint4 *to, int, int s,
 					     F outside) const
 	{
 		constexpr int PITCH = 2 * PLACES;

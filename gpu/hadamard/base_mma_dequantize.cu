@@ -9,8 +9,6 @@
 #include "gpu/hadamard/base_mma.cuh"
 #include "gpu/hadamard/quantize_epilogue.cuh"
 
-#define FLIP_S8 0x80808080u
-
 /* See base_mma.cuh. Codes pass through registers. */
 struct from_codes {
 	static constexpr bool PARTS = true;
@@ -20,37 +18,35 @@ struct from_codes {
 		uint2 codes[N];
 		uint32_t base[EACH ? N : 1];
 	};
-	const hzi_hadamard_static &p;
+	const hzi_hadamard_quantize &p;
 	const uint2 *x;
 
-	__device__ __forceinline__ from_codes(const hzi_hadamard_mma_codes &p)
-		: p(p.c), x((const uint2 *)p.m.x)
+	HZ_MEMBER from_codes(const hzi_hadamard_base_mma_quantize &p)
+		: p(p.q), x((const uint2 *)p.m.x)
 	{
 	}
 	/* See integer_pair(): of piece i */
-	__device__ __forceinline__ uint32_t base_of(int64_t i) const
+	HZ_MEMBER uint32_t base_of(int64_t i) const
 	{
-		const int32_t zero = parameter_of(p, 8 * i).zero;
-
-		return (0xe400u + (uint32_t)(p.is_signed ? zero + 128 : zero)) * 0x10001;
+		return HZI_CODE_BASE(p.is_signed, param_of(p, 8 * i).zero_point);
 	}
 	template <int N, bool EACH>
-	__device__ __forceinline__ void begin(way<N, EACH> &w, int64_t i) const
+	HZ_MEMBER void begin(way<N, EACH> &w, int64_t i) const
 	{
 		if (!EACH)
 			w.base[0] = base_of(i);
 	}
 	template <int N, bool EACH>
-	__device__ __forceinline__ void fetch(way<N, EACH> &w, int n, uint32_t, int64_t i) const
+	HZ_MEMBER void fetch(way<N, EACH> &w, int n, uint32_t, int64_t i) const
 	{
 		w.codes[n] = x[i];
 		if (EACH)
 			w.base[n] = base_of(i);
 	}
 	template <int N, bool EACH>
-	__device__ __forceinline__ void put(const way<N, EACH> &w, int n, uint32_t to) const
+	HZ_MEMBER void put(const way<N, EACH> &w, int n, uint32_t to) const
 	{
-		const uint32_t flip = p.is_signed ? FLIP_S8 : 0, base = w.base[EACH ? n : 0];
+		const uint32_t flip = p.is_signed ? HZI_S8_FLIP : 0, base = w.base[EACH ? n : 0];
 		const uint2 codes = w.codes[n];
 
 		const uint32_t pairs[4] = {integer_pair(codes.x, 0, flip, base),
@@ -65,33 +61,33 @@ struct from_codes {
 /* See base_mma.cuh. */
 template <int DTYPE>
 struct to_scaled : to_values<DTYPE> {
-	const hzi_hadamard_static &p;
+	const hzi_hadamard_quantize &p;
 	float s;
 
-	__device__ __forceinline__ to_scaled(const hzi_hadamard_mma_codes &p)
-		: to_values<DTYPE>(p.m), p(p.c)
+	HZ_MEMBER to_scaled(const hzi_hadamard_base_mma_quantize &p)
+		: to_values<DTYPE>(p.m), p(p.q)
 	{
 		if (!this->p.group.divisor)
-			this->factor = __fmul_rn(parameter_of(this->p, 0).s, this->p.f.factor);
+			this->factor = __fmul_rn(param_of(this->p, 0).scale, this->p.f.factor);
 	}
-	__device__ __forceinline__ void begin(int64_t i)
+	HZ_MEMBER void begin(int64_t i)
 	{
 		if (p.group.divisor)
-			s = parameter_of(p, 8 * i).s;
+			s = param_of(p, 8 * i).scale;
 	}
-	__device__ __forceinline__ void ready()
+	HZ_MEMBER void ready()
 	{
 		if (p.group.divisor)
 			this->factor = __fmul_rn(s, p.f.factor);
 	}
 	template <int PLACES, bool SHORT, typename F>
-	__device__ __forceinline__ void rows(float *v, char *own, uint4 *to, int pieces, int s,
+	HZ_MEMBER void rows(float *v, char *own, uint4 *to, int pieces, int s,
 					     F outside)
 	{
 		if (SHORT && p.group.divisor) {
 			const int64_t i = piece_of_row(to - this->y, threadIdx.x & 7, s, pieces,
 						       p.f.total / 8);
-			const float mine = __fmul_rn(parameter_of(p, 8 * i).s, p.f.factor);
+			const float mine = __fmul_rn(param_of(p, 8 * i).scale, p.f.factor);
 
 #pragma unroll
 			for (int n = 0; n < PLACES / 8; n++) {
@@ -111,12 +107,14 @@ struct to_scaled : to_values<DTYPE> {
 
 #define BASE_VALUES(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_mma_dequantize_f16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
+	hadamard_base_mma_dequantize_f16_##name( \
+		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_F16>(p)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_mma_dequantize_bf16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
+	hadamard_base_mma_dequantize_bf16_##name( \
+		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_BF16>(p)); \
 	}

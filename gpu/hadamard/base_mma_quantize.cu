@@ -11,31 +11,31 @@
 /* See base_mma.cuh. */
 struct to_codes {
 	using piece = uint2;
-	const hzi_hadamard_static &p;
+	const hzi_hadamard_quantize &p;
 	uint2 *y;
-	parameter q;
-	coder c;
+	quant_param q;
+	encoder c;
 
-	__device__ __forceinline__ to_codes(const hzi_hadamard_static &p) : p(p), y((uint2 *)p.f.y)
+	HZ_MEMBER to_codes(const hzi_hadamard_quantize &p) : p(p), y((uint2 *)p.f.y)
 	{
 		if (!p.group.divisor)
-			c = coder_of(p, parameter_of(p, 0), p.f.factor);
+			c = encoder_of(p, param_of(p, 0), p.f.factor);
 	}
-	__device__ __forceinline__ void begin(int64_t i)
+	HZ_MEMBER void begin(int64_t i)
 	{
 		if (p.group.divisor)
-			q = parameter_of(p, 8 * i);
+			q = param_of(p, 8 * i);
 	}
-	__device__ __forceinline__ void ready()
+	HZ_MEMBER void ready()
 	{
 		if (p.group.divisor)
-			c = coder_of(p, q, p.f.factor);
+			c = encoder_of(p, q, p.f.factor);
 	}
-	__device__ __forceinline__ void put(uint2 *to, float *f) const
+	HZ_MEMBER void put(uint2 *to, float *f) const
 	{
 		uint32_t w[2];
 
-		codes_near<8>(w, f, c, p, 8 * (to - y));
+		encode_static<8>(w, f, c, p, 8 * (to - y), p.f.factor);
 		*to = make_uint2(w[0], w[1]);
 	}
 	/*
@@ -45,13 +45,13 @@ struct to_codes {
 	 * these in an order that meets no bank twice.
 	 */
 	template <int PLACES, bool SHORT, typename F>
-	__device__ __forceinline__ void rows(float *v, char *own, uint2 *to, int pieces, int s,
+	HZ_MEMBER void rows(float *v, char *own, uint2 *to, int pieces, int s,
 					     F outside) const
 	{
 		const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
 		const bool each = SHORT && p.group.divisor;
 		const int64_t total = p.f.total / 8;
-		coder mine = c;
+		encoder mine = c;
 
 		auto order = [&](int row) {
 			return PLACES == 128 ? row & 7 : row >> 1 & 3;
@@ -59,7 +59,7 @@ struct to_codes {
 		auto of_row = [&](int n) { return 8 * piece_of_row(to - y, n, s, pieces, total); };
 		/* Lane n makes what piece n wants. */
 		if (each)
-			mine = coder_of(p, parameter_of(p, of_row(lane & 7)), p.f.factor);
+			mine = encoder_of(p, param_of(p, of_row(lane & 7)), p.f.factor);
 #pragma unroll
 		for (int n = 0; n < PLACES / 16; n++) {
 			uint32_t w[2];
@@ -67,17 +67,18 @@ struct to_codes {
 			if (each) {
 #pragma unroll
 				for (int h = 0; h < 2; h++) {
-					coder own = {};
+					encoder own = {};
 
 					own.r = __shfl_sync(~0u, mine.r, 2 * n + h);
-					own.plain = __shfl_sync(~0u, mine.plain, 2 * n + h);
+					own.in_range = __shfl_sync(~0u, mine.in_range, 2 * n + h);
 					own.limit = __shfl_sync(~0u, mine.limit, 2 * n + h);
-					own.zero = __shfl_sync(~0u, mine.zero, 2 * n + h);
-					codes_near<4>(&w[h], v + 8 * n + 4 * h, own, p,
-						      of_row(2 * n + h));
+					own.zero_point =
+						__shfl_sync(~0u, mine.zero_point, 2 * n + h);
+					encode_static<4>(&w[h], v + 8 * n + 4 * h, own, p,
+							 of_row(2 * n + h), p.f.factor);
 				}
 			} else {
-				codes_near<8>(w, v + 8 * n, mine, p, 8 * (to - y));
+				encode_static<8>(w, v + 8 * n, mine, p, 8 * (to - y), p.f.factor);
 			}
 
 			const uint32_t other = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1);
@@ -106,14 +107,16 @@ struct to_codes {
 
 #define BASE_CODES(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_mma_quantize_f16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
+	hadamard_base_mma_quantize_f16_##name( \
+		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
-		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
+		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_mma_quantize_bf16_##name(const __grid_constant__ hzi_hadamard_mma_codes p) \
+	hadamard_base_mma_quantize_bf16_##name( \
+		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
-		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.c)); \
+		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
 	}
 
 BASE_CODES(m12_6, 96, 8, base_rows, 12 * 4, 64, -1)

@@ -217,7 +217,7 @@ HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
 		return e0 + 128 * i;
 	};
 	if (SIGNS && p.pre)
-		fast_flip<4, 4 * C>(v, p.pre, p, element);
+		fast_flip<4, 4 * C>(v, p.pre, [&](int i) { return (int)(element(i) & p.mask); });
 	stages<4 * C, 0, 2>(v, 2);
 #pragma unroll
 	for (int bit = 2; bit < 7; bit++) {

@@ -16,6 +16,8 @@
 #include "gpu/hadamard/butterflies.cuh"
 #include "gpu/hadamard/contiguous.h"
 
+#define HZ_MEMBER __device__ __forceinline__
+
 extern __shared__ float4 shared[];
 
 /* The largest magnitude, NaN above all */
@@ -45,6 +47,15 @@ HZ_DEVICE int chunk_of(int i, int n)
 HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
 {
 	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
+}
+
+/* Applies packed signs to 8 successive elements. */
+HZ_DEVICE void flip_octet(uint4 &w, uint32_t bits)
+{
+	w.x ^= sign_pair(bits, 0);
+	w.y ^= sign_pair(bits, 1);
+	w.z ^= sign_pair(bits, 2);
+	w.w ^= sign_pair(bits, 3);
 }
 
 /*
@@ -89,12 +100,8 @@ HZ_DEVICE void fast_load_whole(uint4 *w, const hzi_hadamard_contiguous &p, int64
 HZ_DEVICE void fast_signs(uint4 &w, const hzi_hadamard_contiguous &p, int e0, int i, int lane)
 {
 	const int e = e0 + chunk_of(i, lane >> 2) * 32 + 8 * (lane & 3);
-	const uint32_t bits = ((const uint8_t *)p.pre)[(e & p.mask) >> 3];
 
-	w.x ^= sign_pair(bits, 0);
-	w.y ^= sign_pair(bits, 1);
-	w.z ^= sign_pair(bits, 2);
-	w.w ^= sign_pair(bits, 3);
+	flip_octet(w, ((const uint8_t *)p.pre)[(e & p.mask) >> 3]);
 }
 
 /*
@@ -265,13 +272,13 @@ HZ_DEVICE void fast_store(char *to, int e, const float *f)
 	}
 }
 
-/* Applies packed signs to a thread's N values, whose piece i of C begins at element(i). */
+/* Applies packed signs to a thread's N values; piece i of C has those from bit index(i) on. */
 template <int C, int N, typename F>
-HZ_DEVICE void fast_flip(float *v, const void *signs, const hzi_hadamard_contiguous &p, F element)
+HZ_DEVICE void fast_flip(float *v, const void *signs, F index)
 {
 #pragma unroll
 	for (int i = 0; i < N / C; i++) {
-		const int at = (int)(element(i) & p.mask);
+		const auto at = index(i);
 		const uint32_t bits = ((const uint8_t *)signs)[at >> 3] >> (at & 7);
 
 #pragma unroll
@@ -289,7 +296,7 @@ HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_contiguous &p, F element
 	for (int i = 0; i < N; i++)
 		v[i] = __fmul_rn(v[i], p.factor);
 	if (SIGNS && p.post)
-		fast_flip<C, N>(v, p.post, p, element);
+		fast_flip<C, N>(v, p.post, [&](int i) { return (int)(element(i) & p.mask); });
 }
 
 /* A piece of C values from shared memory and to it */

@@ -69,16 +69,16 @@ HZI_HADAMARD_ROUTE(quantize_hadamard_base_mma);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_scaled);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_base_mma);
 
-struct hzi_hadamard_static;
+struct hzi_hadamard_quantize;
 
 /*
  * Contiguous 16-bit rows of m 2^k elements, total in all, to codes, or codes to them (base.c): NULL
- * or the reason why not; the launch with what c has
+ * or the reason why not; the launch, with the operands and scales of q
  */
 const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total);
 int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
-			    const struct hzi_hadamard_static *c, bool to_codes);
+			    const struct hzi_hadamard_quantize *q, bool to_codes);
 
 /* NULL if x and y are contiguous rows of one dtype in segments of one kind, else the reason. */
 static inline const char *hzi_hadamard_not_contiguous(const struct hzi_hadamard_args *a)

@@ -1,5 +1,5 @@
 /*
- * quantize.c - launches of contiguous rows of 2^k elements to codes, and from codes
+ * quantize.c - launches between contiguous rows of 2^k elements and codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,23 +9,22 @@
 
 #include "gpu/hadamard/launch.h"
 #include "gpu/hadamard/quantize.h"
-#include "gpu/hadamard/quantize_static.h"
 
 #define GRID_MAX 0x7fffffff
 #define LOG2_MIN 5
-#define LOG2_SHORT 10		/* to there a warp has whole rows */
-#define LOG2_GROUPS 13		/* the longest with several groups */
+#define LOG2_SHORT 10		/* up to here a warp has whole rows, above it a block has one */
+#define LOG2_GROUPS 13		/* the longest row with several groups, dynamic scales */
 #define LOG2_MAX 14
-#define GROUP_MAX 7		/* log2 of the largest of several groups in a longer row */
-#define THREAD_LOG2(k) ((k) > LOG2_SHORT ? 8 : 7)	/* elements that a thread has chunks of */
-#define WARPS_SHORT 4		/* of a block of short rows, 1024 elements each */
-#define WORD_BYTES 4		/* of shared memory for the largest of a warp */
-#define AHEAD_SM 16384		/* elements: half of what a multiprocessor has under way */
-#define FACTOR_LOG2 40		/* how far from 1 a factor may be */
+#define GROUP_MAX 7		/* log2 of the largest of several groups in a row from 2^11 */
+#define THREAD_LOG2(k) ((k) > LOG2_SHORT ? 8 : 7)	/* of the elements that a thread's are in */
+#define WARPS_SHORT 4		/* per block of short rows, 1024 elements each */
+#define MAXIMUM_BYTES 4		/* of shared memory for the largest magnitude of a warp */
+#define PREFETCH_SM 16384	/* elements: half of what an SM has in flight */
+#define FACTOR_LOG2 40		/* factors are within 2^-40 to 2^40 */
 
 /*
- * NULL if the rows of floats, codes and scales are contiguous, else the reason. Strides are those
- * of the one outer dimension.
+ * NULL if the rows of floats, codes and scales are contiguous, else the reason. The strides are of
+ * the one outer dimension.
  */
 static const char *not_contiguous(const struct hzi_hadamard_args *t, int64_t step, int64_t block,
 				  int64_t stride, int64_t q_stride, int q_dtype,
@@ -42,7 +41,7 @@ static const char *not_contiguous(const struct hzi_hadamard_args *t, int64_t ste
 		       ? NULL : "rows, codes or scales are not contiguous";
 }
 
-/* Whether the kernels support signs: none, or the same whole words for every transform */
+/* Whether diag is absent, or packed signs in whole words, the same for every transform */
 static bool supports_signs(const struct hzi_hadamard_args *t, const struct hzi_diag *diag)
 {
 	return !diag->kind || (diag->kind == HZ_U8 && (diag->block_step == 0 || t->blocks == 1) &&
@@ -59,7 +58,7 @@ static const char *bad_length_or_signs(const struct hzi_hadamard_args *t)
 		       ? NULL : "factors are not packed signs, the same whole words for every row";
 }
 
-/* log2 of a group that the kernels support, or -1 */
+/* log2 of a group, or -1 if it is no power of two from 32 on */
 static int group_log2(int64_t group)
 {
 	const int log2 = 63 - __builtin_clzll((unsigned long long)group);
@@ -72,16 +71,6 @@ static int64_t total_of(const struct hzi_hadamard_args *t)
 	return (t->ndim ? t->shape[0] : 1) * t->blocks * t->plan.n;
 }
 
-static struct hzi_hadamard_contiguous rows_of(const struct hzi_hadamard_args *t, const void *x,
-					      void *y)
-{
-	const struct hzi_segment *seg = &t->plan.seg[0];
-
-	return (struct hzi_hadamard_contiguous){
-		.x = x, .y = y, .pre = t->pre.data, .post = t->post.data,
-		.total = total_of(t), .mask = seg->length - 1, .k = seg->k, .factor = seg->scale};
-}
-
 static int64_t tile_of(int k)
 {
 	return k > LOG2_SHORT ? (int64_t)1 << k : WARPS_SHORT * 1024;
@@ -92,13 +81,26 @@ static int64_t blocks_of(const struct hzi_hadamard_args *t)
 	return ceil_div(total_of(t), tile_of(t->plan.seg[0].k));
 }
 
-/* Blocks from one to the next that starts when it ends */
-static uint32_t ahead_of(const struct hz_context *ctx, int k)
+/* The parameters that all kernels have, for transforms between x and y */
+static struct hzi_hadamard_quantize params_of(const struct hz_context *ctx,
+					      const struct hzi_hadamard_args *t, const void *x,
+					      void *y)
 {
-	return (uint32_t)(hzi_cuda_device(ctx)->multiprocessors * (AHEAD_SM / tile_of(k)));
+	const struct hzi_segment *seg = &t->plan.seg[0];
+
+	return (struct hzi_hadamard_quantize){
+		.f = {.x = x, .y = y, .pre = t->pre.data, .post = t->post.data,
+		      .total = total_of(t), .mask = seg->length - 1, .k = seg->k,
+		      .factor = seg->scale},
+		.has_pre = t->pre.kind != 0,
+		.prefetch_distance = (uint32_t)(hzi_cuda_device(ctx)->multiprocessors *
+						(PREFETCH_SM / tile_of(seg->k)))};
 }
 
-/* Shared memory of a block; of a longer row warp_bytes of a warp are beside its values. */
+/*
+ * Shared memory of a block: warp_bytes for each warp, and in rows from 2^11 the values of each
+ * warp besides
+ */
 static int64_t shared_bytes(int k, int warp_bytes)
 {
 	return k > LOG2_SHORT ? (int64_t)(HZI_WARP_BYTES + warp_bytes) << (k - LOG2_SHORT)
@@ -115,8 +117,8 @@ static const char *too_large(const struct hz_context *ctx, const struct hzi_hada
 }
 
 static int launch(struct hz_context *ctx, const char *op, int kernel,
-		  const struct hzi_hadamard_args *t, int warp_bytes, const void *params,
-		  size_t bytes)
+		  const struct hzi_hadamard_args *t, int warp_bytes,
+		  const struct hzi_hadamard_quantize *p)
 {
 	const int k = t->plan.seg[0].k;
 	const struct hzi_launch l = {
@@ -124,17 +126,17 @@ static int launch(struct hz_context *ctx, const char *op, int kernel,
 		.block = {k > LOG2_SHORT ? 32u << (k - LOG2_SHORT) : 32 * WARPS_SHORT},
 		.shared_bytes = (unsigned)shared_bytes(k, warp_bytes)};
 
-	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
+	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
 }
 
-/* ---- Scales of the groups' largest values ---------------------------------------------------- */
+/* ---- Dynamic scales -------------------------------------------------------------------------- */
 
-static float most_of(int q_dtype)
+static float q_max_of(int q_dtype)
 {
 	return q_dtype == HZ_S8 ? 127 : q_dtype == HZ_S4X2 ? 7 : q_dtype == HZ_E4M3 ? 448 : 57344;
 }
 
-/* Whether a row of more than one warp's values is one group */
+/* Whether the call has rows from 2^11 with one scale each */
 static bool is_row_group(const struct hzi_hadamard_quantize_args *a)
 {
 	const struct hzi_hadamard_args *t = &a->t;
@@ -173,7 +175,7 @@ const char *hzi_cuda_hadamard_quantize_contiguous_unsupported(const struct hz_co
 		return "x is not 16-byte aligned, or q not 8-byte";
 	if (!within(t->plan.seg[0].scale, FACTOR_LOG2))
 		return "the scale is beyond 2^-40 to 2^40";
-	return too_large(ctx, t, row ? WORD_BYTES : 0);
+	return too_large(ctx, t, row ? MAXIMUM_BYTES : 0);
 }
 
 int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *args)
@@ -183,34 +185,28 @@ int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *ar
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k;
 	const bool row = is_row_group(a);
-	const struct hzi_hadamard_quantize p = {
-		.f = rows_of(t, t->x, a->q), .scale = a->scale, .q_dtype = a->q_dtype,
-		.scale_dtype = a->scale_dtype, .round_to = a->round_to,
-		.group_log2 = group_log2(a->group),
-		.most = most_of(a->q_dtype), .inverse = 1 / most_of(a->q_dtype),
-		.signs = t->pre.kind != 0, .finish = t->post.kind || a->round_to,
-		.ahead = ahead_of(ctx, k)};
 	const int first = t->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_quantize_f16_5
 					       : HZI_KERNEL_hadamard_quantize_bf16_5;
+	struct hzi_hadamard_quantize p = params_of(ctx, t, t->x, a->q);
 
+	p.scales = a->scale;
+	p.q_dtype = a->q_dtype;
+	p.scale_dtype = a->scale_dtype;
+	p.round_to = a->round_to;
+	p.group_log2 = group_log2(a->group);
+	p.q_max = q_max_of(a->q_dtype);
+	p.inverse_q_max = 1 / p.q_max;
+	p.has_post = t->post.kind || a->round_to;
 	return launch(ctx, "hadamard_quantize",
 		      first + k - LOG2_MIN +
 			      (k > LOG2_SHORT && !row ? LOG2_MAX - LOG2_SHORT : 0),
-		      t, row ? WORD_BYTES : 0, &p, sizeof(p));
+		      t, row ? MAXIMUM_BYTES : 0, &p);
 }
 
-#define FLIP_S8 0x80808080u
+/* ---- Dequantization with scales of groups ---------------------------------------------------- */
 
-/* -1024 less the zero point, of codes that were made unsigned, twice as f16 */
-static uint32_t base_of(int q_dtype, int32_t zero)
-{
-	const uint32_t base = 0xe400u + (uint32_t)(q_dtype == HZ_S8 ? zero + 128 : zero);
-
-	return base | base << 16;
-}
-
-/* The kernel from codes to rows of 2^k, by groups of 2^group elements */
-static int values_kernel(int k, int group)
+/* The kernel from codes to rows of 2^k elements, in groups of 2^group */
+static int dequantize_kernel(int k, int group)
 {
 	return HZI_KERNEL_hadamard_dequantize_5 + 2 * (k - LOG2_MIN) + (group < THREAD_LOG2(k));
 }
@@ -247,18 +243,31 @@ int hzi_cuda_dequantize_hadamard_contiguous(struct hz_context *ctx, const void *
 		((const struct hzi_hadamard_call *)args)->dequantize;
 	const struct hzi_hadamard_args *t = &a->t;
 	const int k = t->plan.seg[0].k, group = group_log2(a->group);
-	const struct hzi_hadamard_dequantize p = {
-		.f = rows_of(t, a->q, t->y), .scale = a->scale, .q_dtype = a->q_dtype,
-		.scale_dtype = a->scale_dtype, .y_dtype = t->y_dtype, .group_log2 = group,
-		.signs = t->pre.kind != 0, .ahead = ahead_of(ctx, k), .flip = FLIP_S8,
-		.base = base_of(HZ_S8, 0)};
+	struct hzi_hadamard_quantize p = params_of(ctx, t, a->q, t->y);
 
-	return launch(ctx, "dequantize_hadamard", values_kernel(k, group), t, 0, &p, sizeof(p));
+	p.scales = (void *)(uintptr_t)a->scale;
+	p.q_dtype = a->q_dtype;
+	p.scale_dtype = a->scale_dtype;
+	p.round_to = t->y_dtype;
+	p.group_log2 = group;
+	p.flip = HZI_S8_FLIP;
+	p.base = HZI_CODE_BASE(true, 0);
+	return launch(ctx, "dequantize_hadamard", dequantize_kernel(k, group), t, 0, &p);
 }
 
-/* ---- Scales and zero points of the caller ---------------------------------------------------- */
+/* ---- Static scales and zero points ----------------------------------------------------------- */
 
-/* NULL if rows of floats and codes are contiguous, of transforms of one length; else the reason */
+/* NULL if there is a transform and floats are of 16 bits, else the reason */
+static const char *not_16bit(const struct hzi_codes_args *a)
+{
+	if (!a->rotated)
+		return "there is no transform";
+	if (a->back)
+		return a->rotated->t.y_dtype == HZ_F32 ? "y is f32" : NULL;
+	return a->rotated->t.x_dtype == HZ_F32 ? "x is f32" : NULL;
+}
+
+/* NULL if rows and codes are contiguous and transforms have one length, else the reason */
 static const char *not_contiguous_rotated(const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
@@ -277,44 +286,50 @@ static const char *not_contiguous_rotated(const struct hzi_codes_args *a)
 		       ? "floats are not 16-byte aligned, or codes not 8-byte" : NULL;
 }
 
-/* Whether one parameter is for all, each group of a row having none of its own */
+/* Whether there is one scale for all rows */
 static bool is_single(const struct hzi_rotated *r)
 {
 	return r->group == r->t.blocks * r->t.plan.n && (r->t.ndim == 0 || r->p_stride[0] == 0);
 }
 
-/* Whether the parameters of groups follow each other in the order of the rows */
+/* Whether the scales of successive groups are contiguous */
 static bool is_flat(const struct hzi_rotated *r)
 {
 	return r->t.ndim == 0 || r->p_stride[0] == r->t.blocks * r->t.plan.n / r->group;
 }
 
-/* NULL if kernels find the parameters by one division of the piece's index, else the reason */
+/*
+ * NULL if one division of a piece's index gives that of its scale, as in struct
+ * hzi_hadamard_quantize; else the reason
+ */
 static const char *bad_params(const struct hzi_rotated *r)
 {
 	if (is_single(r))
 		return NULL;
 	if (!is_flat(r) || r->group % 8)
 		return "groups are not of multiples of 8 elements with successive parameters";
-	return total_of(&r->t) / 8 > INT32_MAX ? "there are too many elements"
-								: NULL;
+	return total_of(&r->t) / 8 > INT32_MAX ? "there are too many elements" : NULL;
 }
 
-/* The operands of kernels with scales of the caller, of transforms between x and y */
-static struct hzi_hadamard_static static_of(const struct hzi_codes_args *a, const void *x, void *y)
+/* Parameters with static scales, for transforms between x and y */
+static struct hzi_hadamard_quantize static_params(const struct hz_context *ctx,
+						  const struct hzi_codes_args *a, const void *x,
+						  void *y)
 {
 	const struct hzi_rotated *r = a->rotated;
-	struct hzi_hadamard_static p = {
-		.f = rows_of(&r->t, x, y), .scales = a->scales, .zeros = a->zeros,
-		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
-		.signs = r->t.pre.kind != 0};
+	struct hzi_hadamard_quantize p = params_of(ctx, &r->t, x, y);
 
+	p.scales = (void *)(uintptr_t)a->scales;
+	p.zero_points = a->zeros;
+	p.is_signed = a->q_dtype == HZ_S8;
+	p.scale = a->scale;
+	p.zero_point = a->zero;
 	if (!is_single(r))
 		p.group = hzi_make_fastdiv(r->group / 8);
 	return p;
 }
 
-/* NULL if transforms with base matrices have whole groups or one parameter for all */
+/* NULL if groups are of whole transforms or all have one scale, else the reason */
 static const char *bad_base_params(const struct hzi_rotated *r)
 {
 	const char *why = bad_params(r);
@@ -325,9 +340,25 @@ static const char *bad_base_params(const struct hzi_rotated *r)
 						       : NULL;
 }
 
+/* NULL if operands are as the base_mma kernels need them, else the reason */
+static const char *bad_base_mma_operands(const struct hzi_codes_args *a)
+{
+	const char *why = not_16bit(a);
+
+	if (!why)
+		why = not_contiguous_rotated(a);
+	return why ? why : bad_base_params(a->rotated);
+}
+
+static const char *cannot_start_base_mma(const struct hz_context *ctx,
+					 const struct hzi_codes_args *a)
+{
+	return hzi_hadamard_no_base_mma(ctx, &a->rotated->t, total_of(&a->rotated->t));
+}
+
 /*
- * Whether sums can be multiplied with factor times a scale: the product must not leave the range
- * that scales of an array are in; with one scale it has to be an ordinary number.
+ * Whether results can be multiplied by the product of factor and scale. With an array of scales,
+ * the product must not be larger than the scale; with one scale, it must be within 2^-100 to 2^100.
  */
 static bool supports_scale(const struct hzi_codes_args *a)
 {
@@ -368,7 +399,7 @@ int hzi_cuda_quantize_hadamard_contiguous(struct hz_context *ctx, const void *ar
 	const struct hzi_codes_args *a = args;
 	const struct hzi_hadamard_args *t = &a->rotated->t;
 	const int k = t->plan.seg[0].k;
-	struct hzi_hadamard_static p = static_of(a, a->x, a->q);
+	const struct hzi_hadamard_quantize p = static_params(ctx, a, a->x, a->q);
 	int kernel;
 
 	if (t->x_dtype == HZ_F32)
@@ -378,36 +409,24 @@ int hzi_cuda_quantize_hadamard_contiguous(struct hz_context *ctx, const void *ar
 		kernel = HZI_KERNEL_hadamard_quantize_static_f16_5 + k - LOG2_MIN;
 	else
 		kernel = HZI_KERNEL_hadamard_quantize_static_bf16_5 + k - LOG2_MIN;
-	p.ahead = ahead_of(ctx, k);
-	return launch(ctx, "quantize", kernel, t, static_warp_bytes(t->x_dtype, k), &p, sizeof(p));
+	return launch(ctx, "quantize", kernel, t, static_warp_bytes(t->x_dtype, k), &p);
 }
 
 const char *hzi_cuda_quantize_hadamard_base_mma_unsupported(const struct hz_context *ctx,
 							    const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_hadamard_args *t;
-	const char *why;
+	const char *why = bad_base_mma_operands(a);
 
-	if (!a->rotated)
-		return "there is no transform";
-	t = &a->rotated->t;
-	if (t->x_dtype == HZ_F32)
-		return "x is f32";
-	why = not_contiguous_rotated(a);
-	if (!why)
-		why = bad_base_params(a->rotated);
-	if (why)
-		return why;
-	if (!within(t->plan.seg[0].scale, FACTOR_LOG2))
-		return "the transform's scale is beyond 2^-40 to 2^40";
-	return hzi_hadamard_no_base_mma(ctx, t, total_of(t));
+	if (!why && !within(a->rotated->t.plan.seg[0].scale, FACTOR_LOG2))
+		why = "the transform's scale is beyond 2^-40 to 2^40";
+	return why ? why : cannot_start_base_mma(ctx, a);
 }
 
 int hzi_cuda_quantize_hadamard_base_mma(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_hadamard_static p = static_of(a, a->x, a->q);
+	const struct hzi_hadamard_quantize p = static_params(ctx, a, a->x, a->q);
 
 	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, true);
 }
@@ -416,24 +435,21 @@ const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_cont
 							    const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_hadamard_args *t;
-	const char *why;
+	const struct hzi_rotated *r = a->rotated;
+	const char *why = not_16bit(a);
 
-	if (!a->rotated)
-		return "there is no transform";
-	t = &a->rotated->t;
-	if (t->y_dtype == HZ_F32)
-		return "y is f32";
-	if (a->zeros)
-		return "there are zero points";
-	why = not_contiguous_rotated(a);
+	if (!why && a->zeros)
+		why = "there are zero points";
 	if (!why)
-		why = bad_length_or_signs(t);
+		why = not_contiguous_rotated(a);
+	if (!why)
+		why = bad_length_or_signs(&r->t);
 	if (why)
 		return why;
-	if (!is_single(a->rotated) && (!is_flat(a->rotated) || group_log2(a->rotated->group) < 0))
+	if (!is_single(r) && (!is_flat(r) || group_log2(r->group) < 0))
 		return "groups are not powers of two from 32 on with successive parameters";
-	return supports_scale(a) ? too_large(ctx, t, 0) : "the product of scales is out of range";
+	return supports_scale(a) ? too_large(ctx, &r->t, 0)
+				 : "the product of scales is out of range";
 }
 
 int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args)
@@ -442,45 +458,36 @@ int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const int k = t->plan.seg[0].k;
-	struct hzi_hadamard_dequantize p = {
-		.f = rows_of(t, a->q, a->x), .scale = a->scales, .q_dtype = HZ_S8,
-		.scale_dtype = HZ_F32, .y_dtype = t->y_dtype,
-		.group_log2 = is_single(r) ? 62 : group_log2(r->group),
-		.signs = t->pre.kind != 0, .ahead = ahead_of(ctx, k),
-		.flip = a->q_dtype == HZ_S8 ? FLIP_S8 : 0,
-		.base = base_of(a->q_dtype, a->scales ? 0 : a->zero)};
+	struct hzi_hadamard_quantize p = params_of(ctx, t, a->q, a->x);
 
+	p.scales = (void *)(uintptr_t)a->scales;
+	p.q_dtype = HZ_S8;
+	p.scale_dtype = HZ_F32;
+	p.round_to = t->y_dtype;
+	p.group_log2 = is_single(r) ? 62 : group_log2(r->group);
+	p.flip = a->q_dtype == HZ_S8 ? HZI_S8_FLIP : 0;
+	p.base = HZI_CODE_BASE(a->q_dtype == HZ_S8, a->scales ? 0 : a->zero);
 	if (!a->scales)
 		p.f.factor *= a->scale;
-	return launch(ctx, "dequantize", values_kernel(k, p.group_log2), t, 0, &p, sizeof(p));
+	return launch(ctx, "dequantize", dequantize_kernel(k, p.group_log2), t, 0, &p);
 }
 
-/* With a base matrix: codes less their zero point are transformed, and sums get their scale. */
+/* Codes minus their zero point are transformed, and results are multiplied by their scale. */
 const char *hzi_cuda_dequantize_hadamard_base_mma_unsupported(const struct hz_context *ctx,
 							      const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_hadamard_args *t;
-	const char *why;
+	const char *why = bad_base_mma_operands(a);
 
-	if (!a->rotated)
-		return "there is no transform";
-	t = &a->rotated->t;
-	if (t->y_dtype == HZ_F32)
-		return "y is f32";
-	why = not_contiguous_rotated(a);
-	if (!why)
-		why = bad_base_params(a->rotated);
-	if (why)
-		return why;
-	return supports_scale(a) ? hzi_hadamard_no_base_mma(ctx, t, total_of(t))
-				 : "the product of scales is out of range";
+	if (!why && !supports_scale(a))
+		why = "the product of scales is out of range";
+	return why ? why : cannot_start_base_mma(ctx, a);
 }
 
 int hzi_cuda_dequantize_hadamard_base_mma(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
-	const struct hzi_hadamard_static p = static_of(a, a->q, a->x);
+	const struct hzi_hadamard_quantize p = static_params(ctx, a, a->q, a->x);
 
 	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, false);
 }

@@ -1,33 +1,244 @@
 /*
- * quantize.cu - 16-bit rows back to back to codes, at the rate of memory
+ * quantize.cu - contiguous rows to codes and codes to contiguous rows, at memory bandwidth
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * 16 bits in and 8 out leave 23 instructions for an element on Hopper. A value and its quotient are
- * never made: the code of a sum v is rne(v r) with r = factor / s. The rounding errors of that,
- * three of 2^-24, are no more than those of t and t / s.
+ * One kernel is for rows of up to 2^10 elements and one for longer rows. Their template parameter
+ * is a policy: dynamic_scale, static_scale or dequantization. A policy loads 16-bit operands of the
+ * transform, may multiply the results of its first stages by scales, and stores the final results.
+ *
+ * 16 bits in and 8 bits out leave time for 23 instructions per element on Hopper. Quantizing, a
+ * value t = v factor and its quotient t / s are therefore not computed: the code of v, a result of
+ * the transform without its factor, is rne(v r) with r = factor / s. That has three rounding errors
+ * of 2^-24, no more than t and t / s have. Rows of f32 are quantized bit for bit as hurwitz.h
+ * defines. All codes are exact in f16, so the first stages of dequantization run on tensor cores
+ * too.
+ *
+ * A warp has 1024 elements, a thread 32 of them, as in contiguous.cuh. But the stages behind H_32
+ * are between values of one thread wherever possible, at the price of narrower memory accesses:
+ * instruction issue is the limit.
  */
 #include "gpu/hadamard/quantize.h"
-#include "gpu/hadamard/contiguous_16bit.cuh"
+#include "gpu/device/mbarrier.cuh"
+#include "gpu/hadamard/quantize_epilogue.cuh"
 #include "gpu/quantize/quantize.cuh"
 
-/* ---- Scales ---------------------------------------------------------------------------------- */
+/* ---- Prefetches ------------------------------------------------------------------------------ */
 
-/* A group's scale, its code, and what its sums are multiplied with; rare: by rare_values() */
-struct coder {
+/*
+ * Prefetches a warp's 2^LOG2 bytes into the L2 cache, for a block that starts when this one ends:
+ * blocks would otherwise wait for memory so long that too few loads are in flight.
+ */
+template <int LOG2>
+HZ_DEVICE void prefetch_warp(const void *src)
+{
+	prefetch_l2((const char *)src + (threadIdx.x % 32 << (LOG2 - 5)));
+}
+
+/* Prefetches a block's BYTES, a multiple of 16; on Hopper by one bulk copy instruction. */
+template <int BYTES>
+HZ_DEVICE void prefetch_block(const void *src)
+{
+#if __CUDA_ARCH__ >= 900
+	if (threadIdx.x == 0)
+		bulk_prefetch_l2(src, BYTES);
+#else
+	prefetch_warp<11>((const char *)src + threadIdx.x / 32 * 2048);
+#endif
+}
+
+/* ---- Transforms ------------------------------------------------------------------------------ */
+
+/* Applies packed signs to the operands: 8 elements in each of 4 chunks, STEP apart from e on. */
+template <int STEP>
+HZ_DEVICE void flip_operands(uint4 *w, const hzi_hadamard_contiguous &p, uint32_t e)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const uint32_t at = (e + STEP * i) & (uint32_t)p.mask;
+
+		flip_octet(w[i], ((const uint8_t *)p.pre)[at >> 3]);
+	}
+}
+
+/*
+ * Strides 1 to 16 of rows to 2^10. The data are the left operand, the right one is H_16 of all bits
+ * of an index but bit 1, which tells row g + 8 from row g. The 16 bytes of a load are an operand as
+ * loaded, and columns 2 q and 2 q + 1 of product t are results 8 q + 4 t and the next: a thread's
+ * results replace its operands, 8 successive ones in each of 4 chunks. v[8 c] ..: chunk c | g << 2.
+ * The sign of entry (8 q + 4 f + e, 8 (g >> 1) + 4 t + (g & 1)) is
+ * g0 e + t f + g1 q0 + g2 q1 mod 2.
+ */
+template <int DTYPE>
+HZ_DEVICE void first_stages_in_place(float *v, const uint4 *w, uint32_t lane)
+{
+	const uint32_t odd = ((lane >> 3 & lane) ^ (lane >> 4 & lane >> 1)) & 1;
+	const uint32_t h = ((DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0)) ^
+			   (lane << 29 & 0x80000000);
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const uint4 a = w[i / 2];
+		float c[4] = {};
+
+		mma_m16n8k16<DTYPE>(c, a.x, a.y, a.z, a.w, h, h ^ (i & 1 ? 0x80008000 : 0));
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			v[4 * i + j] = c[j];
+	}
+	stage<32, 1>(v);
+}
+
+/* A thread's first operand in rows from 2^11: it loads 8 elements in each of 4 chunks, 64 apart. */
+HZ_DEVICE uint32_t operand_index(uint32_t t)
+{
+	return t / 32 * 1024 + (t >> 2 & 1) * 32 + (t % 32 >> 3) * 256 + t % 4 * 8;
+}
+
+/* A thread's part of a short row's tile of 1024 elements, which is a warp's */
+struct short_tile {
+	int64_t e0;			/* its first element */
+	int e1;				/* the thread's first element in it */
+	int left;			/* how many elements there are */
+};
+
+/*
+ * Rows to 2^10: a warp has whole rows, and chunk c of a thread's 4 chunks of 8 elements begins at
+ * element e1 + 32 c of the tile.
+ */
+template <typename POLICY, int K>
+HZ_DEVICE void short_rows(const hzi_hadamard_quantize &p)
+{
+	const uint32_t lane = threadIdx.x % 32;
+	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
+	const short_tile tile = {e0, (int)((lane >> 2) * 128 + (lane & 3) * 8),
+				 p.f.total - e0 < 1024 ? (int)(p.f.total - e0) : 1024};
+	POLICY policy;
+	float v[32];
+	uint4 w[4];
+
+	if (tile.left <= 0)
+		return;
+	policy.template load_short<K>(w, p, tile);
+	if (p.has_pre)
+		flip_operands<32>(w, p.f, tile.e1);
+	first_stages_in_place<POLICY::DTYPE>(v, w, lane);
+	policy.template scale<8>(v);
+	/* Strides from 32 on */
+	stages<32, 3, 5>(v, K - 5);
+#pragma unroll
+	for (int k = 7; k < K; k++)
+		lane_stage(v, lane, 4 << (k - 7));
+	policy.store_short(v, p, tile);
+}
+
+/*
+ * Rows of 1024 WARPS elements: a block has one, and warps exchange values through shared memory.
+ * The first 3 + LANES stages beyond H_32 come before the exchange. The others are between the
+ * pieces of C = 2 or 4 values that a thread reads after it; piece i begins at element (i * 32 WARPS
+ * + t) C.
+ */
+template <typename POLICY, int WARPS, int C, int LANES>
+HZ_DEVICE void long_rows(const hzi_hadamard_quantize &p)
+{
+	constexpr int SPAN = 32 * WARPS * C, DTYPE = POLICY::DTYPE;
+	const uint32_t t = threadIdx.x, lane = t % 32;
+	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
+	char *memory = (char *)shared;
+	POLICY policy;
+	float v[32];
+	uint4 w[4];
+
+	policy.template load_long<WARPS>(w, p, e0);
+	if (p.has_pre)
+		flip_operands<64>(w, p.f, operand_index(t));
+	fast_first<DTYPE, false>(v, w, p.f, 0, lane);
+	policy.template scale<4>(v);
+	stages<32, 2, 5>(v, 3);
+	if (LANES > 0)
+		lane_stage(v, lane, 1);
+	if (LANES > 1)
+		lane_stage(v, lane, 2);
+	fast_put<DTYPE>(v, memory + t / 32 * HZI_WARP_BYTES, lane);
+	__syncthreads();
+
+	/* place_of(i SPAN + t C), as a base plus offsets that are known at compile time */
+	const uint32_t e = t * C, piece = (e >> 2 & 7) ^ piece_order<DTYPE>(e / 32);
+	const char *row = memory + e / 32 * 128 + (e & 3) * 4;
+
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++)
+		get_piece<C>(&v[C * i], row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) +
+						i * SPAN * 4);
+	stages<32, C / 2, 5>(v, 5);
+	policy.template store_long<WARPS, C>(v, p, e0);
+}
+
+/* What a policy need not define: scales of the first results, and packed signs of the last ones */
+struct policy {
+	template <int N>
+	HZ_MEMBER void scale(float *)
+	{
+	}
+	template <int C, typename F>
+	HZ_MEMBER void flip_results(float *v, const hzi_hadamard_quantize &p, F element)
+	{
+		if (p.f.post)
+			fast_flip<C, 32>(v, p.f.post, [&](int i) {
+				return element(i) & (uint32_t)p.f.mask;
+			});
+	}
+};
+
+/* Operands that are 16-bit rows; rows of less than 2^8 elements gain nothing by prefetching. */
+template <int X_DTYPE>
+struct quantization : policy {
+	static constexpr int DTYPE = X_DTYPE;
+
+	template <int K>
+	HZ_MEMBER void load_short(uint4 *w, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		const uint16_t *x = (const uint16_t *)p.f.x + tile.e0 + tile.e1;
+
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			w[c] = tile.e1 + 32 * c < tile.left ? *(const uint4 *)(x + 32 * c)
+							    : make_uint4(0, 0, 0, 0);
+		if (K > 7 && blockIdx.x + p.prefetch_distance + 1 < gridDim.x)
+			prefetch_warp<11>((const uint16_t *)p.f.x + tile.e0 +
+					  p.prefetch_distance * 32 * blockDim.x);
+	}
+	template <int WARPS>
+	HZ_MEMBER void load_long(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		const uint16_t *x = (const uint16_t *)p.f.x + e0 + operand_index(threadIdx.x);
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = *(const uint4 *)(x + 64 * i);
+		if (blockIdx.x + p.prefetch_distance < gridDim.x)
+			prefetch_block<2048 * WARPS>((const uint16_t *)p.f.x + e0 +
+						     (int64_t)p.prefetch_distance * WARPS * 1024);
+	}
+};
+
+/* ---- Dynamic scales -------------------------------------------------------------------------- */
+
+/* A group's scale, its code as e8m0, and the factor of its values; rare: see rare_values() */
+struct group_encoder {
 	float s, r;
 	uint32_t code;
 	bool rare;
 };
 
-/* For the largest magnitude of a group's sums */
-HZ_DEVICE coder coder_of(float sum, float factor, const hzi_hadamard_quantize &p)
+/* For the largest magnitude of a group's values */
+HZ_DEVICE group_encoder encoder_of(float most, float factor, const hzi_hadamard_quantize &p)
 {
-	const float amax = __fmul_rn(sum, fabsf(factor));
-	/* amax / qmax and 1 / s by a correction of what is almost the quotient */
-	const float near = __fmul_rn(amax, p.inverse);
-	float s = __fmaf_rn(__fmaf_rn(-near, p.most, amax), p.inverse, near), r;
-	coder c;
+	const float amax = __fmul_rn(most, fabsf(factor));
+	/* amax / q_max and 1 / s: almost the quotient, then one Newton step */
+	const float estimate = __fmul_rn(amax, p.inverse_q_max);
+	float s = __fmaf_rn(__fmaf_rn(-estimate, p.q_max, amax), p.inverse_q_max, estimate), r;
+	group_encoder c;
 
 	if (p.scale_dtype == HZ_E8M0)
 		s = __uint_as_float((__float_as_uint(s) + 0x7fffff) & 0x7f800000);
@@ -35,9 +246,9 @@ HZ_DEVICE coder coder_of(float sum, float factor, const hzi_hadamard_quantize &p
 	r = __fmul_rn(__fmaf_rn(__fmaf_rn(-s, r, 1.0f), r, r), factor);
 	c = {s, r, __float_as_uint(s) >> 23, false};
 	/*
-	 * Zeros, NaN, Inf, and where a product might leave the range of f32: s beyond
-	 * 2^-51 .. 2^51, by its bits. And rounded numbers, whose quotients are often halves, to be
-	 * decided as they are.
+	 * Zeros, NaN, Inf, and where a product might leave the range of f32: s outside of
+	 * 2^-51 .. 2^51, by its bits. Rounded values too: their quotients are often halfway between
+	 * integers, and have to be exact then.
 	 */
 	if (__float_as_uint(s) - 0x26000000 > 0x33000000 || p.round_to) {
 		c.s = group_scale(amax, p.q_dtype, p.scale_dtype, &c.code);
@@ -47,7 +258,7 @@ HZ_DEVICE coder coder_of(float sum, float factor, const hzi_hadamard_quantize &p
 	return c;
 }
 
-/* N sums of a group of scale s become t / s. */
+/* N values of a group of scale s become their quotients t / s. */
 template <int N>
 HZ_DEVICE void rare_values(float *v, float s, float factor, int q_dtype)
 {
@@ -63,23 +274,23 @@ HZ_DEVICE void rare_values(float *v, float s, float factor, int q_dtype)
 	}
 }
 
-/* The largest of a warp's magnitudes: as bits they have the same order, and NaN is above all. */
-HZ_DEVICE float warp_largest(float m)
+/* The largest of a warp's magnitudes: their bits have the same order, and NaN is above all. */
+HZ_DEVICE float warp_max(float m)
 {
 	return __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(m)));
 }
 
-HZ_DEVICE float lanes_largest(float m, int other)
+HZ_DEVICE float lane_max(float m, int other)
 {
 	return max_nan(m, __shfl_xor_sync(0xffffffff, m, other));
 }
 
 /*
- * Of N values the largest among N lanes whose low bits differ: with every step a lane gives away
- * half and takes over the other half, until lane l has that of number l mod N.
+ * Maxima of N values over N lanes that differ in their low bits; lane l gets that of value l mod N.
+ * In each step a lane sends half of its values and receives those that it keeps.
  */
 template <int N>
-HZ_DEVICE float share_largest(float *m, int lane)
+HZ_DEVICE float transpose_max(float *m, int lane)
 {
 #pragma unroll
 	for (int step = 1; step < N; step *= 2) {
@@ -95,11 +306,9 @@ HZ_DEVICE float share_largest(float *m, int lane)
 	return m[0];
 }
 
-/* ---- Codes ----------------------------------------------------------------------------------- */
-
-/* C = 2 or 4 codes of a group, packed from the low end. */
+/* C = 2 or 4 codes of a group, packed from the low end */
 template <int DTYPE, int C>
-HZ_DEVICE uint32_t codes_of(const float *v, float r)
+HZ_DEVICE uint32_t pack_products(const float *v, float r)
 {
 	uint32_t code[4] = {};
 
@@ -131,273 +340,589 @@ HZ_DEVICE uint32_t codes_of(const float *v, float r)
 }
 
 /*
- * Signs behind, and rounding to 16 bits: piece i of C values begins at element(i). Returns the
- * factor that is left.
+ * The factors r of N pieces of C values; owner(i) is the lane that has the scale of piece i,
+ * single: this lane has that of all. Values in rare groups become their quotients.
  */
-template <int C, typename F>
-HZ_DEVICE float finish_sums(float *v, const hzi_hadamard_quantize &p, F element)
+template <int N, int C, typename F>
+HZ_DEVICE void share_encoders(float *r, float *v, const group_encoder &z, float factor, int q_dtype,
+			      bool single, F owner)
 {
-	if (!p.finish)
-		return p.f.factor;
-	if (p.f.post)
-		sign_pieces<C>(v, p.f, element);
-	if (!p.round_to)
-		return p.f.factor;
 #pragma unroll
-	for (int i = 0; i < 32; i += 2) {
-		const float low = __fmul_rn(v[i], p.f.factor);
-		const float high = __fmul_rn(v[i + 1], p.f.factor);
-		const uint32_t pair = p.round_to == HZ_F16 ? to_f16x2(low, high)
-							   : to_bf16x2(low, high);
-
-		v[i] = p.round_to == HZ_F16 ? f16_low(pair) : bf16_low(pair);
-		v[i + 1] = p.round_to == HZ_F16 ? f16_high(pair) : bf16_high(pair);
-	}
-	return 1;
-}
-
-/* ---- Rows ------------------------------------------------------------------------------------ */
-
-/* To 1024: a warp has whole rows, groups of 32 to 1024. */
-template <int DTYPE, int K>
-HZ_DEVICE void codes_short(const hzi_hadamard_quantize &p)
-{
-	const uint32_t lane = threadIdx.x % 32, q = lane & 3;
-	const int group = p.group_log2;
-	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
-	/* Of this warp's elements: the thread's first one, and how many there are */
-	const int e1 = (lane >> 2) * 128 + q * 8;
-	const int left = p.f.total - e0 < 1024 ? (int)(p.f.total - e0) : 1024;
-	const uint16_t *x = (const uint16_t *)p.f.x + e0 + e1;
-	float v[32], m[4], r[4];
-	uint4 w[4];
-
-	if (left <= 0)
-		return;
+	for (int i = 0; i < N; i++)
+		r[i] = z.r;
+	if (!single) {
 #pragma unroll
-	for (int c = 0; c < 4; c++)
-		w[c] = e1 + 32 * c < left ? *(const uint4 *)(x + 32 * c) : make_uint4(0, 0, 0, 0);
-	/* Shorter rows have no need of it. */
-	if (K > 7 && blockIdx.x + p.ahead + 1 < gridDim.x)
-		fetch_ahead<11>((const uint16_t *)p.f.x + e0 + p.ahead * 32 * blockDim.x);
-	if (p.signs)
-		sign_chunks<32>(w, p.f, e1);
-	first_in_place<DTYPE>(v, w, lane);
-	later_in_place<K>(v, lane);
-
-	const float factor = finish_sums<8>(v, p, [&](int c) { return e1 + 32 * c; });
-
-	/* Which of a thread's groups is its own; lanes of the same one differ in bits of same. */
-	int own = 0, same = 0;
-
-#pragma unroll
-	for (int c = 0; c < 4; c++)
-		m[c] = largest_of<8>(&v[8 * c]);
-	if (group == 5) {
-		own = q;
-		m[0] = share_largest<4>(m, lane);
-	} else if (group == 6) {
-		m[0] = max_nan(m[0], m[1]);
-		m[1] = max_nan(m[2], m[3]);
-		own = 2 * (q & 1);
-		same = 2;
-		m[0] = lanes_largest(share_largest<2>(m, lane), 2);
-	} else {
-		m[0] = max_nan(max_nan(m[0], m[1]), max_nan(m[2], m[3]));
-		same = (4 << (group - 7)) - 1;
-#pragma unroll
-		for (int b = 0; b < 5; b++) {
-			if (b < group - 5)
-				m[0] = lanes_largest(m[0], 1 << b);
-		}
-	}
-
-	const coder z = coder_of(m[0], factor, p);
-	/* The lane that has chunk c's */
-	auto with = [&](int c) {
-		return (lane & ~3) | (group == 5 ? c : group == 6 ? c >> 1 : q);
-	};
-
-#pragma unroll
-	for (int c = 0; c < 4; c++)
-		r[c] = z.r;
-	if (group < 7) {
-#pragma unroll
-		for (int c = 0; c < 4; c++)
-			r[c] = __shfl_sync(0xffffffff, z.r, with(c));
+		for (int i = 0; i < N; i++)
+			r[i] = __shfl_sync(0xffffffff, z.r, owner(i));
 	}
 	if (__any_sync(0xffffffff, z.rare)) {
 #pragma unroll
-		for (int c = 0; c < 4; c++) {
-			const float s = __shfl_sync(0xffffffff, z.s, with(c));
+		for (int i = 0; i < N; i++) {
+			const float s = __shfl_sync(0xffffffff, z.s, owner(i));
 
-			if (__shfl_sync(0xffffffff, z.rare, with(c)))
-				rare_values<8>(&v[8 * c], s, factor, p.q_dtype);
+			if (__shfl_sync(0xffffffff, z.rare, owner(i)))
+				rare_values<C>(&v[C * i], s, factor, q_dtype);
 		}
 	}
-	const int first = (e1 & ~127) + 32 * own;
+}
 
-	if ((lane & same) == 0 && first < left)
-		store_scale(p.scale_dtype, p.scale, (e0 + first) >> group, z.s, z.code);
+/* Rows from 2^11: one scale for a row, or with GROUPS one for 32, 64 or 128 elements */
+template <int X_DTYPE, bool GROUPS = false>
+struct dynamic_scale : quantization<X_DTYPE> {
+	/*
+	 * Packed signs, and rounding to 16 bits, which multiplies by the factor. Returns the factor
+	 * that results have still to be multiplied by.
+	 */
+	template <int C, typename F>
+	HZ_MEMBER float finish(float *v, const hzi_hadamard_quantize &p, F element)
+	{
+		if (!p.has_post)
+			return p.f.factor;
+		policy::flip_results<C>(v, p, element);
+		if (!p.round_to)
+			return p.f.factor;
+#pragma unroll
+		for (int i = 0; i < 32; i += 2) {
+			const float low = __fmul_rn(v[i], p.f.factor);
+			const float high = __fmul_rn(v[i + 1], p.f.factor);
+			const uint32_t pair = p.round_to == HZ_F16 ? to_f16x2(low, high)
+								   : to_bf16x2(low, high);
 
-	with_code_dtype(p.q_dtype, [&](auto dtype) {
-		constexpr int CODE = decltype(dtype)::value;
-		uint8_t *y = (uint8_t *)p.f.y + code_bytes<CODE>(e0 + e1);
+			v[i] = p.round_to == HZ_F16 ? f16_low(pair) : bf16_low(pair);
+			v[i + 1] = p.round_to == HZ_F16 ? f16_high(pair) : bf16_high(pair);
+		}
+		return 1;
+	}
+	/* Groups of 2^5 to 2^10 */
+	HZ_MEMBER void store_short(float *v, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		const uint32_t lane = threadIdx.x % 32, q = lane & 3;
+		const int group = p.group_log2, e1 = tile.e1, left = tile.left;
+		const float factor = finish<8>(v, p, [&](int c) { return e1 + 32 * c; });
+		/* Lanes that differ in bits of `same` have the scale of one chunk: `own`. */
+		int own = 0, same = 0;
+		float m[4], r[4];
 
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			m[c] = largest_of<8>(&v[8 * c]);
+		if (group == 5) {
+			own = q;
+			m[0] = transpose_max<4>(m, lane);
+		} else if (group == 6) {
+			m[0] = max_nan(m[0], m[1]);
+			m[1] = max_nan(m[2], m[3]);
+			own = 2 * (q & 1);
+			same = 2;
+			m[0] = lane_max(transpose_max<2>(m, lane), 2);
+		} else {
+			m[0] = max_nan(max_nan(m[0], m[1]), max_nan(m[2], m[3]));
+			same = (4 << (group - 7)) - 1;
+#pragma unroll
+			for (int b = 0; b < 5; b++) {
+				if (b < group - 5)
+					m[0] = lane_max(m[0], 1 << b);
+			}
+		}
+
+		const group_encoder z = encoder_of(m[0], factor, p);
+
+		share_encoders<4, 8>(r, v, z, factor, p.q_dtype, group >= 7, [&](int c) {
+			return (lane & ~3) | (group == 5 ? c : group == 6 ? c >> 1 : q);
+		});
+		const int first = (e1 & ~127) + 32 * own;
+
+		if ((lane & same) == 0 && first < left)
+			store_scale(p.scale_dtype, p.scales, (tile.e0 + first) >> group, z.s,
+				    z.code);
+		with_code_dtype(p.q_dtype, [&](auto dtype) {
+			constexpr int CODE = decltype(dtype)::value;
+			uint8_t *y = (uint8_t *)p.f.y + code_bytes<CODE>(tile.e0 + e1);
+
+#pragma unroll
+			for (int c = 0; c < 4; c++) {
+				const uint32_t low = pack_products<CODE, 4>(&v[8 * c], r[c]);
+				const uint32_t high = pack_products<CODE, 4>(&v[8 * c + 4], r[c]);
+
+				if (e1 + 32 * c >= left)
+					continue;
+				if constexpr (CODE == HZ_S4X2)
+					*(uint32_t *)(y + 16 * c) = low | high << 16;
+				else
+					*(uint2 *)(y + 32 * c) = make_uint2(low, high);
+			}
+		});
+	}
+	/* GROUPS: of every 8 lanes, lane i computes the scale of the group of piece i. */
+	template <int WARPS, int C>
+	HZ_MEMBER void store_long(float *v, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		constexpr int SPAN = 32 * WARPS * C, PIECES = 32 / C;
+		const uint32_t t = threadIdx.x, lane = t % 32;
+		const float factor = finish<C>(v, p, [&](int i) { return i * SPAN + t * C; });
+		float r[PIECES];
+
+		if constexpr (GROUPS) {
+			float m[8];
+
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				m[i] = largest_of<4>(&v[4 * i]);
+			m[0] = transpose_max<8>(m, lane);
+			if (p.group_log2 > 5)
+				m[0] = lane_max(m[0], 8);
+			if (p.group_log2 > 6)
+				m[0] = lane_max(m[0], 16);
+			const group_encoder z = encoder_of(m[0], factor, p);
+
+			if ((lane & ((1 << (p.group_log2 - 2)) - 1)) < 8)
+				store_scale(p.scale_dtype, p.scales,
+					    (e0 + (lane & 7) * SPAN + t * 4) >> p.group_log2, z.s,
+					    z.code);
+			share_encoders<8, 4>(r, v, z, factor, p.q_dtype, false,
+					     [&](int i) { return (lane & ~7) | i; });
+		} else {
+			float *warp_maxima = (float *)((char *)shared + WARPS * HZI_WARP_BYTES);
+			const float m = warp_max(largest_of<32>(v));
+
+			if (lane == 0)
+				warp_maxima[t / 32] = m;
+			__syncthreads();
+			const group_encoder z =
+				encoder_of(warp_max(warp_maxima[t % WARPS]), factor, p);
+
+			if (t == 0)
+				store_scale(p.scale_dtype, p.scales, blockIdx.x, z.s, z.code);
+			if (z.rare)
+				rare_values<32>(v, z.s, factor, p.q_dtype);
+#pragma unroll
+			for (int i = 0; i < PIECES; i++)
+				r[i] = z.r;
+		}
+		with_code_dtype(p.q_dtype, [&](auto dtype) {
+			constexpr int CODE = decltype(dtype)::value;
+			uint8_t *y = (uint8_t *)p.f.y + code_bytes<CODE>(e0 + t * C);
+
+#pragma unroll
+			for (int i = 0; i < PIECES; i++)
+				store_codes<C, CODE>(y + code_bytes<CODE>(i * SPAN),
+						     pack_products<CODE, C>(&v[C * i], r[i]));
+		});
+	}
+};
+
+/* ---- Static scales --------------------------------------------------------------------------- */
+
+/* Codes of 32 values, whose piece i of C values has a group of its own and has element(i) */
+template <int C, bool EXACT = false, typename F>
+HZ_DEVICE void encode_pieces(uint32_t *w, float *v, const hzi_hadamard_quantize &p, float factor,
+			     F element)
+{
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++) {
+		const int64_t e = element(i);
+		const encoder c = encoder_of(p, param_of(p, e), factor);
+		uint32_t pair;
+
+		if constexpr (C >= 4) {
+			encode_static<C, EXACT>(&w[i * C / 4], &v[C * i], c, p, e, factor);
+		} else {
+			encode_static<C, EXACT>(&pair, &v[C * i], c, p, e, factor);
+			w[i / 2] = i % 2 ? w[i / 2] | pair << 16 : pair;
+		}
+	}
+}
+
+/* Where rows from 2^11 have the encoder of a whole row, behind the values of all warps */
+template <int WARPS>
+HZ_DEVICE encoder *row_encoder()
+{
+	return (encoder *)((char *)shared + WARPS * HZI_WARP_BYTES);
+}
+
+/* Whether a row of 1024 WARPS elements has one scale */
+template <int WARPS>
+HZ_DEVICE bool is_row_in_group(const hzi_hadamard_quantize &p)
+{
+	return p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0;
+}
+
+/* One warp prepares what all threads need behind the barrier of the transform. */
+template <int WARPS>
+HZ_DEVICE void prepare_row_encoder(const hzi_hadamard_quantize &p, int64_t e0, float factor)
+{
+	if (threadIdx.x >= 32)
+		return;
+	const encoder c = encoder_of(p, param_of(p, e0), factor);
+
+	if (threadIdx.x == 0)
+		*row_encoder<WARPS>() = c;
+}
+
+template <int X_DTYPE>
+struct static_scale : quantization<X_DTYPE> {
+	quant_param first;		/* short rows: of the thread's first chunk */
+
+	template <int K>
+	HZ_MEMBER void load_short(uint4 *w, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		quantization<X_DTYPE>::template load_short<K>(w, p, tile);
+		first = param_of(p, tile.e1 < tile.left ? tile.e0 + tile.e1 : tile.e0);
+	}
+	template <int WARPS>
+	HZ_MEMBER void load_long(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		quantization<X_DTYPE>::template load_long<WARPS>(w, p, e0);
+		if (is_row_in_group<WARPS>(p))
+			prepare_row_encoder<WARPS>(p, e0, p.f.factor);
+	}
+	HZ_MEMBER void store_short(float *v, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		const int e1 = tile.e1, left = tile.left;
+		uint8_t *y = (uint8_t *)p.f.y + tile.e0 + e1;
+		uint32_t w[8];
+
+		policy::flip_results<8>(v, p, [&](int c) { return e1 + 32 * c; });
+		/* A thread's chunks are in 128 successive elements: of one group, or of several. */
+		if (p.group.divisor % 16 == 0)
+			encode_static<32>(w, v, encoder_of(p, first, p.f.factor), p,
+					  e1 < left ? tile.e0 + e1 : tile.e0, p.f.factor);
+		else
+			encode_pieces<8>(w, v, p, p.f.factor, [&](int c) {
+				return tile.e0 + (e1 + 32 * c < left ? e1 + 32 * c : 0);
+			});
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
-			const uint32_t low = codes_of<CODE, 4>(&v[8 * c], r[c]);
-			const uint32_t high = codes_of<CODE, 4>(&v[8 * c + 4], r[c]);
-
-			if (e1 + 32 * c >= left)
-				continue;
-			if constexpr (CODE == HZ_S4X2)
-				*(uint32_t *)(y + 16 * c) = low | high << 16;
-			else
-				*(uint2 *)(y + 32 * c) = make_uint2(low, high);
+			if (e1 + 32 * c < left)
+				*(uint2 *)(y + 32 * c) = make_uint2(w[2 * c], w[2 * c + 1]);
 		}
-	});
-}
+	}
+	template <int WARPS, int C>
+	HZ_MEMBER void store_long(float *v, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		constexpr int SPAN = 32 * WARPS * C;
+		const uint32_t t = threadIdx.x;
+		uint8_t *y = (uint8_t *)p.f.y + e0 + t * C;
+		uint32_t w[8];
 
-/* From 2048 on: a row is a block, its first element e0. */
-template <int DTYPE, int WARPS, int C, int LANES>
-HZ_DEVICE void row_sums(float *v, const hzi_hadamard_quantize &p, int64_t e0, char *memory)
-{
-	const uint16_t *x = (const uint16_t *)p.f.x + e0 + loads_at(threadIdx.x);
-	uint4 w[4];
+		policy::flip_results<C>(v, p, [&](int i) { return i * SPAN + t * C; });
+		if (is_row_in_group<WARPS>(p)) {
+			const encoder c = *row_encoder<WARPS>();
 
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		w[i] = *(const uint4 *)(x + 64 * i);
-	if (blockIdx.x + p.ahead < gridDim.x)
-		fetch_block_ahead<2048 * WARPS>((const uint16_t *)p.f.x + e0 +
-						(int64_t)p.ahead * WARPS * 1024);
-	if (p.signs)
-		sign_chunks<64>(w, p.f, loads_at(threadIdx.x));
-	sums_long<DTYPE, WARPS, C, LANES>(v, w, p.f, memory, [](float *) {});
-}
-
-/* The codes of all pieces, of piece i with r(i) */
-template <int WARPS, int C, typename R>
-HZ_DEVICE void codes_long(const float *v, const hzi_hadamard_quantize &p, int64_t e0, R r)
-{
-	constexpr int SPAN = 32 * WARPS * C;
-	const uint32_t t = threadIdx.x;
-
-	with_code_dtype(p.q_dtype, [&](auto dtype) {
-		constexpr int CODE = decltype(dtype)::value;
-
-		uint8_t *y = (uint8_t *)p.f.y + code_bytes<CODE>(e0 + t * C);
-
+			encode_static<32>(w, v, c, p, e0, p.f.factor);
+		}
+		else
+			encode_pieces<C>(w, v, p, p.f.factor,
+					 [&](int i) { return e0 + t * C + i * SPAN; });
 #pragma unroll
 		for (int i = 0; i < 32 / C; i++)
-			store_codes<C, CODE>(y + code_bytes<CODE>(i * SPAN),
-					     codes_of<CODE, C>(&v[C * i], r(i)));
-	});
+			store_codes<C, HZ_S8>(y + i * SPAN, w[i * C / 4] >> i * C % 4 * 8);
+	}
+};
+
+/* f32: a warp has 1024 elements and rows to 2^10 are whole in it; a longer row is a block's. */
+template <int WARPS>
+HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
+{
+	constexpr int V = 32 / WARPS, C = V < 4 ? V : 4, THREADS = 32 * WARPS;
+	constexpr int STAGES =
+		WARPS == 1 ? 0 : WARPS == 2 ? 1 : WARPS == 4 ? 2 : WARPS == 8 ? 3 : 4;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int t = WARPS > 1 ? threadIdx.x : lane;
+	/* The first element of the threads that share rows */
+	const int64_t e0 = WARPS > 1 ? (int64_t)blockIdx.x * (1024 * WARPS)
+				     : ((int64_t)blockIdx.x * (blockDim.x / 32) + warp) * 1024;
+	char *own = (char *)shared + warp * HZI_WARP_BYTES;
+	const char *memory = WARPS > 1 ? (char *)shared : own;
+	const bool row_in_group = WARPS > 1 && is_row_in_group<WARPS>(p);
+	float v[32];
+
+	if (e0 >= p.f.total)
+		return;
+
+	/* A factor that is no power of two is multiplied into the values first. */
+	const bool power = !(__float_as_uint(p.f.factor) & 0x7fffff);
+	const float factor = power ? p.f.factor : 1;
+	encoder c;
+
+	if (WARPS == 1)
+		c = encoder_of(p, param_of(p, e0), factor);
+	else if (row_in_group)
+		prepare_row_encoder<WARPS>(p, e0, factor);
+	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
+		       WARPS > 1 ? 10 : p.f.k);
+	/* Each thread writes where it alone has read. */
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	if (WARPS > 1)
+		__syncthreads();
+	else
+		__syncwarp();
+#pragma unroll
+	for (int g = 0; g < V / C; g++) {
+		const char *src = memory + place_of<HZ_F32>((g * THREADS + t) * C);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			get_piece<C>(&v[w * V + g * C], src + w * HZI_WARP_BYTES);
+	}
+	stages<32, 5 - STAGES, 5>(v, STAGES);
+	auto element = [&](int i) {
+		return i / (V / C) * 1024 + (i % (V / C) * THREADS + t) * C;
+	};
+
+	policy().flip_results<C>(v, p, element);
+	uint32_t w[8];
+
+	if (!power) {
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __fmul_rn(v[i], p.f.factor);
+	}
+	if (row_in_group || p.group.divisor == 0) {
+		if (WARPS > 1)
+			c = *row_encoder<WARPS>();
+		encode_static<32, true>(w, v, c, p, e0, factor);
+	} else {
+		encode_pieces<C, true>(w, v, p, factor, [&](int i) {
+			const int64_t e = e0 + element(i);
+
+			return WARPS == 1 && e >= p.f.total ? e0 : e;
+		});
+	}
+#pragma unroll
+	for (int i = 0; i < 32 / C; i++) {
+		const int64_t e = e0 + element(i);
+
+		if (WARPS > 1 || e < p.f.total)
+			store_codes<C, HZ_S8>((uint8_t *)p.f.y + e, w[i * C / 4] >> i * C % 4 * 8);
+	}
 }
 
-/* One scale a row */
-template <int DTYPE, int WARPS, int C, int LANES>
-HZ_DEVICE void codes_row(const hzi_hadamard_quantize &p)
+/* ---- Dequantization -------------------------------------------------------------------------- */
+
+/* 8 successive codes as f16; integers of 8 bits minus their zero point */
+template <int CODE>
+HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_quantize &p)
 {
-	constexpr int SPAN = 32 * WARPS * C;
-	const uint32_t t = threadIdx.x;
-	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
-	char *memory = (char *)shared;
-	float *words = (float *)(memory + WARPS * HZI_WARP_BYTES);
-	float v[32], m;
+	uint32_t f[4];
 
-	row_sums<DTYPE, WARPS, C, LANES>(v, p, e0, memory);
-	const float factor = finish_sums<C>(v, p, [&](int i) { return i * SPAN + t * C; });
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const uint32_t word = i < 2 ? codes.x : codes.y;
 
-	m = warp_largest(largest_of<32>(v));
-	if (t % 32 == 0)
-		words[t / 32] = m;
-	__syncthreads();
-	const coder z = coder_of(warp_largest(words[t % WARPS]), factor, p);
+		if constexpr (CODE == HZ_S8) {
+			f[i] = integer_pair(word, i & 1, p.flip, p.base);
+		} else if constexpr (CODE == HZ_S4X2) {
+			/*
+			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16,
+			 * minus 1032 and 72
+			 */
+			const uint32_t byte =
+				__byte_perm(codes.x ^ 0x88888888, 0, 0x4040 | i | i << 8);
+			const uint32_t pair = (byte & 0x00f0000f) | 0x64006400;
 
-	if (t == 0)
-		store_scale(p.scale_dtype, p.scale, blockIdx.x, z.s, z.code);
-	if (z.rare)
-		rare_values<32>(v, z.s, factor, p.q_dtype);
-	codes_long<WARPS, C>(v, p, e0, [&](int) { return z.r; });
+			f[i] = fma_f16x2(pair, 0x2c003c00, 0xd480e408);
+		} else if constexpr (CODE == HZ_E4M3) {
+#if __CUDA_ARCH__ >= 890
+			asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
+			    : "=r"(f[i]) : "h"((uint16_t)(word >> 16 * (i & 1))));
+#else
+			f[i] = to_f16x2(from_e4m3(word >> 16 * (i & 1) & 0xff),
+					from_e4m3(word >> (16 * (i & 1) + 8) & 0xff));
+#endif
+		} else {
+			f[i] = __byte_perm(word, 0, i & 1 ? 0x3424 : 0x1404);
+		}
+	}
+	return make_uint4(f[0], f[1], f[2], f[3]);
 }
 
 /*
- * Groups of 32, 64 or 128, which are of 8, 16 or 32 lanes: of 8 lanes each has the group of one of
- * the 8 pieces.
+ * Loads 4 times 8 codes, STEP elements apart, from element e on of a warp's that begin at e0, and
+ * zeros from element count on. Prefetches the codes `ahead` elements further, unless that is 0.
  */
-template <int DTYPE, int WARPS, int LANES>
-HZ_DEVICE void codes_groups(const hzi_hadamard_quantize &p)
+template <int STEP>
+HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, int e, int count,
+			  uint32_t ahead)
 {
-	constexpr int SPAN = 128 * WARPS;
-	const uint32_t t = threadIdx.x, lane = t % 32;
-	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
-	float v[32], m[8], r[8];
-
-	row_sums<DTYPE, WARPS, 4, LANES>(v, p, e0, (char *)shared);
-	const float factor = finish_sums<4>(v, p, [&](int i) { return i * SPAN + t * 4; });
+	with_code_dtype(p.q_dtype, [&](auto dtype) {
+		constexpr int CODE = decltype(dtype)::value;
+		const uint8_t *x = (const uint8_t *)p.f.x + code_bytes<CODE>(e0);
+		uint2 codes[4];
 
 #pragma unroll
-	for (int i = 0; i < 8; i++)
-		m[i] = largest_of<4>(&v[4 * i]);
-	m[0] = share_largest<8>(m, lane);
-	if (p.group_log2 > 5)
-		m[0] = lanes_largest(m[0], 8);
-	if (p.group_log2 > 6)
-		m[0] = lanes_largest(m[0], 16);
-	const coder z = coder_of(m[0], factor, p);
-
-	if ((lane & ((1 << (p.group_log2 - 2)) - 1)) < 8)
-		store_scale(p.scale_dtype, p.scale,
-			    (e0 + (lane & 7) * SPAN + t * 4) >> p.group_log2, z.s, z.code);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		r[i] = __shfl_sync(0xffffffff, z.r, (lane & ~7) | i);
-	if (__any_sync(0xffffffff, z.rare)) {
-#pragma unroll
-		for (int i = 0; i < 8; i++) {
-			const float s = __shfl_sync(0xffffffff, z.s, (lane & ~7) | i);
-
-			if (__shfl_sync(0xffffffff, z.rare, (lane & ~7) | i))
-				rare_values<4>(&v[4 * i], s, factor, p.q_dtype);
+		for (int i = 0; i < 4; i++) {
+			codes[i] = make_uint2(0, 0);
+			if (e + STEP * i < count) {
+				if constexpr (CODE == HZ_S4X2)
+					codes[i].x = *(const uint32_t *)(x + e / 2 + STEP / 2 * i);
+				else
+					codes[i] = *(const uint2 *)(x + e + STEP * i);
+			}
 		}
-	}
-	codes_long<WARPS, 4>(v, p, e0, [&](int i) { return r[i]; });
+		if (ahead)
+			prefetch_warp<CODE == HZ_S4X2 ? 9 : 10>(x + code_bytes<CODE>(ahead));
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			w[i] = operands_of<CODE>(codes[i], p);
+	});
 }
 
-/* ---- The kernels ----------------------------------------------------------------------------- */
+/* The factors of N chunks from element e on, a scale for each 2^L chunks; 0 beyond the last one */
+template <int N, int L>
+HZ_DEVICE void load_factors(float *r, const hzi_hadamard_quantize &p, int64_t e)
+{
+	const int64_t first = e >> p.group_log2;
 
-#define CODES(name, threads, blocks, function, ...) \
+#pragma unroll
+	for (int c = 0; c < N; c++) {
+		const int64_t i = first + (c >> L);
+
+		if (c % (1 << L)) {
+			r[c] = r[c - 1];
+			continue;
+		}
+		r[c] = p.scales ? 0 : p.f.factor;
+		if (p.scales && e + 32 * c < p.f.total)
+			r[c] = __fmul_rn(p.scale_dtype == HZ_F32
+						 ? ((const float *)p.scales)[i]
+						 : from_e8m0(((const uint8_t *)p.scales)[i]),
+					 p.f.factor);
+	}
+}
+
+/* C successive results as 16 bits */
+template <int C>
+HZ_DEVICE void store_results(void *y, const float *v, int dtype)
+{
+	uint32_t pair[C / 2];
+
+#pragma unroll
+	for (int i = 0; i < C / 2; i++)
+		pair[i] = dtype == HZ_F16 ? to_f16x2(v[2 * i], v[2 * i + 1])
+					  : to_bf16x2(v[2 * i], v[2 * i + 1]);
+	if constexpr (C == 8)
+		*(uint4 *)y = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+	else if constexpr (C == 4)
+		*(uint2 *)y = make_uint2(pair[0], pair[1]);
+	else
+		*(uint32_t *)y = pair[0];
+}
+
+/*
+ * GROUPS: scales of 32, 64 or 128 elements, which are whole chunks of 32 and are therefore
+ * multiplied in behind the first stages. Else a thread's chunks have one.
+ */
+template <bool GROUPS>
+struct dequantization : policy {
+	static constexpr int DTYPE = HZ_F16;
+	float r[8];			/* the factor of each chunk */
+
+	/* Of N chunks from element e on, a multiple of 32 N */
+	template <int N>
+	HZ_MEMBER void load_scales(const hzi_hadamard_quantize &p, int64_t e)
+	{
+		if constexpr (!GROUPS)
+			load_factors<N, 3>(r, p, e);
+		else if (p.group_log2 == 5)
+			load_factors<N, 0>(r, p, e);
+		else if (p.group_log2 == 6)
+			load_factors<N, 1>(r, p, e);
+		else
+			load_factors<N, 2>(r, p, e);
+	}
+	template <int K>
+	HZ_MEMBER void load_short(uint4 *w, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		load_codes<32>(w, p, tile.e0, tile.e1, tile.left,
+			       blockIdx.x + p.prefetch_distance + 1 < gridDim.x
+				       ? p.prefetch_distance * 32 * blockDim.x
+				       : 0);
+		load_scales<4>(p, tile.e0 + (threadIdx.x % 32 >> 2) * 128);
+	}
+	template <int WARPS>
+	HZ_MEMBER void load_long(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		const uint32_t t = threadIdx.x;
+
+		load_codes<64>(w, p, e0 + t / 32 * 1024, operand_index(t % 32), 1024,
+			       blockIdx.x + p.prefetch_distance < gridDim.x
+				       ? p.prefetch_distance * 1024 * WARPS
+				       : 0);
+		/* Of the chunks that this thread has behind H_32 */
+		load_scales<8>(p, e0 + t / 32 * 1024 + t % 4 * 256);
+	}
+	template <int N>
+	HZ_MEMBER void scale(float *v)
+	{
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __fmul_rn(v[i], r[i / N]);
+	}
+	HZ_MEMBER void store_short(float *v, const hzi_hadamard_quantize &p, const short_tile &tile)
+	{
+		uint16_t *y = (uint16_t *)p.f.y + tile.e0 + tile.e1;
+
+		flip_results<8>(v, p, [&](int c) { return tile.e1 + 32 * c; });
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			if (tile.e1 + 32 * c < tile.left)
+				store_results<8>(y + 32 * c, &v[8 * c], p.round_to);
+		}
+	}
+	template <int WARPS, int C>
+	HZ_MEMBER void store_long(float *v, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		constexpr int SPAN = 32 * WARPS * C;
+		const uint32_t t = threadIdx.x;
+		uint16_t *y = (uint16_t *)p.f.y + e0 + t * C;
+
+		flip_results<C>(v, p, [&](int i) { return i * SPAN + t * C; });
+#pragma unroll
+		for (int i = 0; i < 32 / C; i++)
+			store_results<C>(y + i * SPAN, &v[C * i], p.round_to);
+	}
+};
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+#define KERNEL(name, threads, blocks, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_quantize_##name(const __grid_constant__ hzi_hadamard_quantize p) \
+	hadamard_##name(const __grid_constant__ hzi_hadamard_quantize p) \
 	{ \
-		function<__VA_ARGS__>(p); \
+		__VA_ARGS__(p); \
 	}
 
-CODES(f16_5, 128, 8, codes_short, HZ_F16, 5)
-CODES(f16_6, 128, 8, codes_short, HZ_F16, 6)
-CODES(f16_7, 128, 8, codes_short, HZ_F16, 7)
-CODES(f16_8, 128, 8, codes_short, HZ_F16, 8)
-CODES(f16_9, 128, 8, codes_short, HZ_F16, 9)
-CODES(f16_10, 128, 8, codes_short, HZ_F16, 10)
-CODES(f16_11, 64, 16, codes_row, HZ_F16, 2, 4, 0)
-CODES(f16_12, 128, 9, codes_row, HZ_F16, 4, 2, 0)
-CODES(f16_13, 256, 4, codes_row, HZ_F16, 8, 2, 1)
-CODES(f16_14, 512, 2, codes_row, HZ_F16, 16, 2, 2)
-CODES(f16_11_groups, 64, 16, codes_groups, HZ_F16, 2, 0)
-CODES(f16_12_groups, 128, 8, codes_groups, HZ_F16, 4, 1)
-CODES(f16_13_groups, 256, 4, codes_groups, HZ_F16, 8, 2)
-CODES(bf16_5, 128, 8, codes_short, HZ_BF16, 5)
-CODES(bf16_6, 128, 8, codes_short, HZ_BF16, 6)
-CODES(bf16_7, 128, 8, codes_short, HZ_BF16, 7)
-CODES(bf16_8, 128, 8, codes_short, HZ_BF16, 8)
-CODES(bf16_9, 128, 8, codes_short, HZ_BF16, 9)
-CODES(bf16_10, 128, 8, codes_short, HZ_BF16, 10)
-CODES(bf16_11, 64, 16, codes_row, HZ_BF16, 2, 4, 0)
-CODES(bf16_12, 128, 9, codes_row, HZ_BF16, 4, 2, 0)
-CODES(bf16_13, 256, 4, codes_row, HZ_BF16, 8, 2, 1)
-CODES(bf16_14, 512, 2, codes_row, HZ_BF16, 16, 2, 2)
-CODES(bf16_11_groups, 64, 16, codes_groups, HZ_BF16, 2, 0)
-CODES(bf16_12_groups, 128, 8, codes_groups, HZ_BF16, 4, 1)
-CODES(bf16_13_groups, 256, 4, codes_groups, HZ_BF16, 8, 2)
+#define KERNELS(prefix, suffix, blocks_12, ...) \
+	KERNEL(prefix##_5##suffix, 128, 8, short_rows<__VA_ARGS__, 5>) \
+	KERNEL(prefix##_6##suffix, 128, 8, short_rows<__VA_ARGS__, 6>) \
+	KERNEL(prefix##_7##suffix, 128, 8, short_rows<__VA_ARGS__, 7>) \
+	KERNEL(prefix##_8##suffix, 128, 8, short_rows<__VA_ARGS__, 8>) \
+	KERNEL(prefix##_9##suffix, 128, 8, short_rows<__VA_ARGS__, 9>) \
+	KERNEL(prefix##_10##suffix, 128, 8, short_rows<__VA_ARGS__, 10>) \
+	KERNEL(prefix##_11##suffix, 64, 16, long_rows<__VA_ARGS__, 2, 4, 0>) \
+	KERNEL(prefix##_12##suffix, 128, blocks_12, long_rows<__VA_ARGS__, 4, 2, 0>) \
+	KERNEL(prefix##_13##suffix, 256, 4, long_rows<__VA_ARGS__, 8, 2, 1>) \
+	KERNEL(prefix##_14##suffix, 512, 2, long_rows<__VA_ARGS__, 16, 2, 2>)
+
+#define QUANTIZE_16BIT(name, DTYPE) \
+	KERNELS(quantize_##name, , 9, dynamic_scale<DTYPE>) \
+	KERNEL(quantize_##name##_11_groups, 64, 16, \
+	       long_rows<dynamic_scale<DTYPE, true>, 2, 4, 0>) \
+	KERNEL(quantize_##name##_12_groups, 128, 8, \
+	       long_rows<dynamic_scale<DTYPE, true>, 4, 4, 1>) \
+	KERNEL(quantize_##name##_13_groups, 256, 4, \
+	       long_rows<dynamic_scale<DTYPE, true>, 8, 4, 2>) \
+	KERNELS(quantize_static_##name, , 9, static_scale<DTYPE>)
+
+QUANTIZE_16BIT(f16, HZ_F16)
+QUANTIZE_16BIT(bf16, HZ_BF16)
+KERNEL(quantize_static_f32_10, 128, 5, f32_rows<1>)
+KERNEL(quantize_static_f32_11, 64, 12, f32_rows<2>)
+KERNEL(quantize_static_f32_12, 128, 6, f32_rows<4>)
+KERNEL(quantize_static_f32_13, 256, 4, f32_rows<8>)
+KERNEL(quantize_static_f32_14, 512, 2, f32_rows<16>)
+KERNELS(dequantize, , 8, dequantization<false>)
+KERNELS(dequantize, _groups, 8, dequantization<true>)

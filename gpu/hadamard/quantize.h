@@ -1,5 +1,5 @@
 /*
- * quantize.h - parameters of the kernels between contiguous 16-bit rows and codes
+ * quantize.h - parameters of the kernels between contiguous rows and codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -9,39 +9,56 @@
 #define HZI_GPU_HADAMARD_QUANTIZE_H
 
 #include "gpu/hadamard/contiguous.h"
+#include "gpu/quantize/quantize.h"
 
-/* Rows of 2^k to codes y: all contiguous, in groups of 2^group_log2 elements with a scale each */
+#define HZI_STATIC_WARP_BYTES 16	/* per warp, rows from 2^11: an encoder of static scales */
+
+/*
+ * Dequantization of 8-bit integers: two of them in f16, (code xor HZI_S8_FLIP, of u8 codes xor 0) +
+ * 1024 + HZI_CODE_BASE, are codes minus their zero point.
+ */
+#define HZI_S8_FLIP 0x80808080u
+#define HZI_CODE_BASE(is_signed, zero_point) \
+	((0xe400u + (uint32_t)((zero_point) + ((is_signed) ? 128 : 0))) * 0x10001u)
+
+/*
+ * Rows f.x of 2^k elements to codes f.y, or codes f.x to rows f.y; both are contiguous, and
+ * successive groups of elements have a scale each. Scales are dynamic if the kernel computes them
+ * from the groups' largest magnitudes, static if the caller gives them.
+ */
 struct hzi_hadamard_quantize {
 	struct hzi_hadamard_contiguous f;
-	void *scale;
-	int32_t q_dtype, scale_dtype, round_to, group_log2;
-	float most, inverse;		/* qmax, fl(1 / qmax) */
-	int32_t signs, finish;		/* whether there is pre; whether post or round_to */
-	uint32_t ahead, pad_;		/* blocks from one to that which starts when it ends */
+	/* Dynamic: written; else read. NULL: one scale for all, dequantizing in f.factor */
+	void *scales;
+	/* Static scales */
+	const uint8_t *zero_points;	/* NULL: zero_point, or 0 with scales */
+	struct hzi_quotient group;	/* in pieces of 8 elements; divisor 0: scale 0 for all */
+	int32_t is_signed;		/* codes are s8, else u8 */
+	float scale;			/* without scales */
+	int32_t zero_point;
+	/* Dynamic scales, dequantization */
+	int32_t q_dtype, scale_dtype;	/* q_dtype HZ_S8 of HZ_U8, too */
+	int32_t round_to;		/* 16-bit dtype of results; 0: not rounded */
+	int32_t group_log2;
+	float q_max, inverse_q_max;	/* the largest code, fl(1 / q_max) */
+	/* All */
+	int32_t has_pre, has_post;	/* has_post: of dynamic scales alone, f.post or round_to */
+	uint32_t flip, base;		/* dequantization of HZ_S8, see above */
+	uint32_t prefetch_distance;	/* blocks from one to that which starts when it ends */
+	int32_t pad_;
 };
 
-/* Codes x to rows of 2^k */
-struct hzi_hadamard_dequantize {
-	struct hzi_hadamard_contiguous f;
-	const void *scale;
-	int32_t q_dtype, scale_dtype, y_dtype, group_log2;
-	int32_t signs;			/* whether there is pre */
-	uint32_t ahead;			/* as above */
-	/*
-	 * HZ_S8: two codes in f16, (code xor flip) + 1024 + base, are codes minus their zero
-	 * point. scale may be NULL; then factor includes it.
-	 */
-	uint32_t flip, base;
+/*
+ * 16-bit rows of m 2^k elements to codes, or codes to rows, with static scales: m describes the
+ * transforms, q the codes.
+ */
+struct hzi_hadamard_base_mma_quantize {
+	struct hzi_hadamard_base_mma m;
+	struct hzi_hadamard_quantize q;
 };
 
-#ifdef __cplusplus
-static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		      sizeof(struct hzi_hadamard_dequantize) == 96,
-	      "the same layout for C and CUDA");
-#else
-_Static_assert(sizeof(struct hzi_hadamard_quantize) == 104 &&
-		       sizeof(struct hzi_hadamard_dequantize) == 96,
-	       "the same layout for C and CUDA");
-#endif
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_quantize) == 144, "the same layout for C and CUDA");
+HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_mma_quantize) == 312,
+		    "the same layout for C and CUDA");
 
 #endif

@@ -444,21 +444,22 @@ static void test_codes(void)
 		is_str(l->kernel + strlen("hadamard_"), codes[i].kernel, "by %s", codes[i].kernel);
 		ok(l->grid[0] == codes[i].grid && l->block[0] == codes[i].threads,
 		   "%u blocks of %u", l->grid[0], l->block[0]);
-		if (strncmp(codes[i].kernel, "codes", 5))
+		if (strncmp(codes[i].kernel, "quantize", 8))
 			continue;
 		memcpy(&p, l->params, sizeof(p));
 		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
 		is_int(l->shared_bytes, codes[i].shared, "shared memory");
-		ok(p.f.x == x && p.f.y == q && p.scale == scale && p.f.pre == signs && !p.f.post &&
+		ok(p.f.x == x && p.f.y == q && p.scales == scale && p.f.pre == signs && !p.f.post &&
 			   p.f.total == rows * n && p.f.mask == block - 1 &&
 			   (int64_t)1 << p.f.k == block &&
 			   p.f.factor == 3 && (int64_t)1 << p.group_log2 == codes[i].group &&
 			   p.q_dtype == codes[i].y && p.scale_dtype == HZ_F32 &&
 			   p.round_to == HZ_F16,
 		   "operands and options in their places");
-		ok(p.most * p.inverse > 0.999999f && p.most * p.inverse < 1.000001f &&
-			   p.signs && p.finish && p.ahead > 0,
-		   "qmax and its inverse, signs before, rounding behind, blocks ahead");
+		ok(p.q_max * p.inverse_q_max > 0.999999f &&
+			   p.q_max * p.inverse_q_max < 1.000001f &&
+			   p.has_pre && p.has_post && p.prefetch_distance > 0,
+		   "the largest code and its inverse, signs before, rounding after, prefetches");
 	}
 	hz_free(ctx, x, HZ_CUDA);
 	hz_free(ctx, q, HZ_CUDA);
@@ -500,7 +501,7 @@ static void test_values(void)
 					    .flags = HZ_HADAMARD_RAW};
 		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
 		const struct fakecuda_launch *l;
-		struct hzi_hadamard_dequantize p;
+		struct hzi_hadamard_quantize p;
 
 		ty.stride[0] += values[i].pad;
 		fake->reset();
@@ -511,19 +512,19 @@ static void test_values(void)
 		is_str(l->kernel + strlen("hadamard_"), values[i].kernel, "by %s",
 		       values[i].kernel);
 		ok(l->block[0] == values[i].threads, "%u threads", l->block[0]);
-		if (strncmp(values[i].kernel, "values", 6))
+		if (strncmp(values[i].kernel, "dequantize", 10))
 			continue;
 		memcpy(&p, l->params, sizeof(p));
 		is_int(l->params_bytes, (long long)sizeof(p), "the struct as it is");
 		ok(l->grid[0] == values[i].grid && l->shared_bytes == values[i].shared,
 		   "%u blocks, %u bytes of shared memory", l->grid[0], l->shared_bytes);
-		ok(p.f.x == q && p.f.y == y && p.scale == scale && !p.f.pre && !p.f.post &&
-			   !p.signs && p.f.total == rows * n && p.f.mask == block - 1 &&
+		ok(p.f.x == q && p.f.y == y && p.scales == scale && !p.f.pre && !p.f.post &&
+			   !p.has_pre && p.f.total == rows * n && p.f.mask == block - 1 &&
 			   (int64_t)1 << p.f.k == block &&
 			   p.f.factor == (float)values[i].scale &&
 			   (int64_t)1 << p.group_log2 == values[i].group &&
 			   p.q_dtype == values[i].x && p.scale_dtype == HZ_F32 &&
-			   p.y_dtype == values[i].y && p.ahead > 0,
+			   p.round_to == values[i].y && p.prefetch_distance > 0,
 		   "operands and options in their places");
 	}
 	hz_free(ctx, q, HZ_CUDA);

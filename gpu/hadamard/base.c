@@ -18,9 +18,12 @@
 struct geometry {
 	int16_t kernel, threads;	/* threads 0: there is none */
 	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
-	int8_t blocks, stretch;		/* blocks of a multiprocessor; tiles of one, at most */
+	int8_t stretch;			/* most tiles of a block */
 	int32_t shared_bytes;
+	int8_t blocks[3];		/* per SM; mma: by enum mma_kind */
 };
+
+enum mma_kind {TO_16BIT, TO_CODES, FROM_CODES};
 
 /* Bytes of shared memory: see the kernels. n: elements of a row */
 #define SIDE_BY_SIDE(m, places) (3 * 4 * (m) * (places) * 2)	/* two tiles and results */
@@ -35,49 +38,39 @@ struct geometry {
 #define F32(name) HZI_KERNEL_hadamard_base_f32_##name
 
 static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
-	{{MMA(m12_6), 96, 4, 10, 2, SIDE_BY_SIDE(12, 64)},
-	 {MMA(m12_7), 64, 1, 14, 2, WIDE(12 << 7)},
-	 {MMA(m12_8), 96, 1, 10, 2, SIDE_BY_SIDE(12, 64)},
-	 {MMA(m12_9), 96, 1, 6, 2, SIDE_BY_SIDE(12, 128)},
-	 {MMA(m12_10), 192, 1, 3, 2, LONG(12 << 10)},
-	 {MMA(m12_11), 384, 1, 1, 12, HELD(12 << 11)},
-	 {MMA(m12_12), 512, 1, 1, 3, LONG_APART(12 << 12, 2, 8)}},
-	{{MMA(m20_6), 160, 4, 6, 3, SIDE_BY_SIDE(20, 64)},
-	 {MMA(m20_7), 64, 1, 8, 3, WIDE(20 << 7)},
-	 {MMA(m20_8), 128, 1, 5, 3, WIDE(20 << 8)},
-	 {MMA(m20_9), 160, 1, 3, 4, SIDE_BY_SIDE(20, 128)},
-	 {MMA(m20_10), 320, 1, 2, 8, LONG(20 << 10)},
-	 {MMA(m20_11), 384, 1, 1, 12, HELD(20 << 11)}},
-	{{MMA(m28_6), 224, 4, 4, 4, SIDE_BY_SIDE(28, 64)},
-	 {MMA(m28_7), 64, 1, 7, 3, WIDE(28 << 7)},
-	 {MMA(m28_8), 128, 1, 4, 2, WIDE(28 << 8)},
-	 {MMA(m28_9), 256, 1, 2, 3, WIDE(28 << 9)},
-	 {MMA(m28_10), 448, 1, 1, 12, LONG(28 << 10)},
-	 {MMA(m28_11), 384, 1, 1, 12, HELD(28 << 11)}},
-};
-
-/* Blocks of a multiprocessor of those to and from codes, which take more registers or as many */
-typedef int8_t block_counts[ORDERS][LOG2_MAX - 6 + 1];
-
-static const block_counts code_blocks = {
-	{8, 10, 8, 5, 3, 1, 1}, {5, 8, 5, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
-};
-static const block_counts value_blocks = {
-	{8, 14, 8, 5, 2, 1, 1}, {4, 8, 4, 3, 2, 1}, {4, 7, 4, 2, 1, 1},
+	{{MMA(m12_6), 96, 4, 2, SIDE_BY_SIDE(12, 64), {10, 8, 8}},
+	 {MMA(m12_7), 64, 1, 2, WIDE(12 << 7), {14, 10, 14}},
+	 {MMA(m12_8), 96, 1, 2, SIDE_BY_SIDE(12, 64), {10, 8, 8}},
+	 {MMA(m12_9), 96, 1, 2, SIDE_BY_SIDE(12, 128), {6, 5, 5}},
+	 {MMA(m12_10), 192, 1, 2, LONG(12 << 10), {3, 3, 2}},
+	 {MMA(m12_11), 384, 1, 12, HELD(12 << 11), {1, 1, 1}},
+	 {MMA(m12_12), 512, 1, 3, LONG_APART(12 << 12, 2, 8), {1, 1, 1}}},
+	{{MMA(m20_6), 160, 4, 3, SIDE_BY_SIDE(20, 64), {6, 5, 4}},
+	 {MMA(m20_7), 64, 1, 3, WIDE(20 << 7), {8, 8, 8}},
+	 {MMA(m20_8), 128, 1, 3, WIDE(20 << 8), {5, 5, 4}},
+	 {MMA(m20_9), 160, 1, 4, SIDE_BY_SIDE(20, 128), {3, 3, 3}},
+	 {MMA(m20_10), 320, 1, 8, LONG(20 << 10), {2, 2, 2}},
+	 {MMA(m20_11), 384, 1, 12, HELD(20 << 11), {1, 1, 1}}},
+	{{MMA(m28_6), 224, 4, 4, SIDE_BY_SIDE(28, 64), {4, 4, 4}},
+	 {MMA(m28_7), 64, 1, 3, WIDE(28 << 7), {7, 7, 7}},
+	 {MMA(m28_8), 128, 1, 2, WIDE(28 << 8), {4, 4, 4}},
+	 {MMA(m28_9), 256, 1, 3, WIDE(28 << 9), {2, 2, 2}},
+	 {MMA(m28_10), 448, 1, 12, LONG(28 << 10), {1, 1, 1}},
+	 {MMA(m28_11), 384, 1, 12, HELD(28 << 11), {1, 1, 1}}},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
-	{{F32(m12_8), 256, 1, 4, 2, TWO_F32(12 << 8)},
-	 {F32(m12_9), 512, 1, 2, 3, TWO_F32(12 << 9)},
-	 {F32(m12_10), 1024, 1, 1, 4, TWO_F32(12 << 10)},
-	 {F32(m12_11), 1024, 1, 1, 4, TWO_F32(12 << 11)}},
-	{{F32(m20_8), 256, 1, 4, 2, TWO_F32(20 << 8)},
-	 {F32(m20_9), 512, 1, 2, 2, TWO_F32(20 << 9)},
-	 {F32(m20_10), 1024, 1, 1, 4, TWO_F32(20 << 10)},
-	 {F32(m20_11), 1024, 1, 1, 2, RING}},
-	{{F32(m28_8), 256, 1, 4, 2, TWO_F32(28 << 8)},
-	 {F32(m28_9), 512, 1, 2, 3, TWO_F32(28 << 9)},
-	 {F32(m28_10), 1024, 1, 1, 4, TWO_F32(28 << 10)}},
+	{{F32(m12_8), 256, 1, 2, TWO_F32(12 << 8), {4}},
+	 {F32(m12_9), 512, 1, 3, TWO_F32(12 << 9), {2}},
+	 {F32(m12_10), 1024, 1, 4, TWO_F32(12 << 10), {1}},
+	 {F32(m12_11), 1024, 1, 4, TWO_F32(12 << 11), {1}}},
+	{{F32(m20_8), 256, 1, 2, TWO_F32(20 << 8), {4}},
+	 {F32(m20_9), 512, 1, 2, TWO_F32(20 << 9), {2}},
+	 {F32(m20_10), 1024, 1, 4, TWO_F32(20 << 10), {1}},
+	 {F32(m20_11), 1024, 1, 2, RING, {1}}},
+	{{F32(m28_8), 256, 1, 2, TWO_F32(28 << 8), {4}},
+	 {F32(m28_9), 512, 1, 3, TWO_F32(28 << 9), {2}},
+	 {F32(m28_10), 1024, 1, 4, TWO_F32(28 << 10), {1}}},
 };
 
 /* NULL if a call has an order and length that there may be kernels for, else the reason */
@@ -143,24 +136,21 @@ const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 }
 
 /*
- * Fills p for rows of total elements, and the launch of kernels with so many blocks on a
- * multiprocessor (NULL: those from 16 bits to 16 bits). Returns the kernel's place among those of
- * its image.
+ * Fills p for rows of total elements, and the launch. Returns the kernel's index in its image, the
+ * same in all images.
  */
 static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, int64_t total,
-		    int dtype, const block_counts *counts, struct hzi_hadamard_base_mma *p,
+		    int dtype, enum mma_kind kind, struct hzi_hadamard_base_mma *p,
 		    struct hzi_launch *launch)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	const struct hzi_base *base = seg->base;
 	const struct geometry *g = mma_geometry(seg);
-	const int blocks = counts ? (*counts)[(seg->m - 12) / 8][g - mma[(seg->m - 12) / 8]]
-				  : g->blocks;
 
 	p->rows = total / seg->length;
 	p->k = seg->k;
 	p->factor = seg->scale;
-	*launch = share(hzi_cuda_device(ctx), g, blocks, mma_tiles(seg, total), &p->s);
+	*launch = share(hzi_cuda_device(ctx), g, g->blocks[kind], mma_tiles(seg, total), &p->s);
 	for (int i = 0; i < seg->m; i++) {
 		for (int j = 0; j < seg->m; j++) {
 			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
@@ -191,12 +181,11 @@ int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
 	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y};
 	struct hzi_launch launch;
 	const int kernel =
-		make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, NULL, &p, &launch);
+		make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, TO_16BIT, &p, &launch);
 
 	return hzi_cuda_launch(ctx, "hadamard", MMA(m12_6) + kernel, &launch, &p, sizeof(p));
 }
 
-/* The kernels from and to codes are in the order of those from 16 to 16 bits. */
 int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_quantize *q, bool to_codes)
 {
@@ -205,7 +194,7 @@ int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamar
 	struct hzi_hadamard_base_mma_quantize p = {.m = {.x = q->f.x, .y = q->f.y}, .q = *q};
 	struct hzi_launch launch;
 	const int kernel = make_mma(ctx, a, q->f.total, to_codes ? a->x_dtype : a->y_dtype,
-				    to_codes ? &code_blocks : &value_blocks, &p.m, &launch);
+				    to_codes ? TO_CODES : FROM_CODES, &p.m, &launch);
 
 	return hzi_cuda_launch(ctx, to_codes ? "quantize" : "dequantize", first + kernel, &launch,
 			       &p, sizeof(p));
@@ -280,7 +269,7 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 	struct hzi_launch launch;
 
 	if (g) {
-		launch = share(c->device, g, g->blocks, p.f.total / seg->length, &p.s);
+		launch = share(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
 		return hzi_cuda_launch(ctx, "hadamard", g->kernel, &launch, &p, sizeof(p));
 	}
 	p.tile = (int32_t)tile_of(seg);

@@ -78,31 +78,11 @@ HZ_DEVICE void base_in_order(const float (*x)[C], F put)
 /* A warp's 1024 raw elements, transformed in their place of shared memory: strides below 1024 */
 HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 {
-	char *row = memory + lane * 128;
 	float v[32];
 
-#pragma unroll
-	for (int i = 0; i < 8; i++) {
-		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
-
-		v[4 * i] = f.x;
-		v[4 * i + 1] = f.y;
-		v[4 * i + 2] = f.z;
-		v[4 * i + 3] = f.w;
-	}
-	stages<32, 0, 5>(v, k);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
-			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-	__syncwarp();
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
-	stages<32, 0, 5>(v, k - 5);
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		*(float *)(memory + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	load_line(v, memory, lane);
+	stages_by_lines(v, memory, lane, k);
+	store_columns(v, memory, lane);
 }
 
 /*
@@ -126,9 +106,7 @@ HZ_DEVICE void fast_base(const hzi_hadamard_base_f32 &p)
 		if (e >= p.f.total)
 			break;
 		fast_f32<false>(v, p.f, e, own, lane, k);
-#pragma unroll
-		for (int i = 0; i < 32; i++)
-			*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+		store_columns(v, own, lane);
 	}
 	__syncthreads();
 	for (int s = 10; s < k; s++) {

@@ -86,16 +86,6 @@ HZ_DEVICE void base_product(float *v, const hzi_hadamard_base_mma &p, const uint
 	}
 }
 
-template <int N>
-HZ_DEVICE void between_lanes(float *v, int lane, int other)
-{
-	const float sign = lane & other ? -1.0f : 1.0f;
-
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffff, v[i], other));
-}
-
 /* Strides below 8, then the first count from there on */
 template <int PLACES>
 HZ_DEVICE void base_strides(float *v, int count, int lane)
@@ -103,8 +93,8 @@ HZ_DEVICE void base_strides(float *v, int count, int lane)
 	constexpr int LOG2 = PLACES == 128 ? 6 : 5;
 
 	stage<PLACES / 2, 0>(v);
-	between_lanes<PLACES / 2>(v, lane, 1);
-	between_lanes<PLACES / 2>(v, lane, 2);
+	lane_stage<PLACES / 2>(v, lane, 1);
+	lane_stage<PLACES / 2>(v, lane, 2);
 	stages<PLACES / 2, 2, LOG2>(v, count);
 }
 
@@ -217,6 +207,40 @@ HZ_DEVICE void base_rows(const hzi_hadamard_base_mma &p, IN in, OUT out)
 	}
 }
 
+/*
+ * The pieces of rows of X for all threads of a block: way has what an IN holds between fetch() and
+ * put(). to: a buffer in shared memory
+ */
+template <typename IN, int PIECES, int THREADS, int PLACES, int UNROLL>
+struct row_loader {
+	static constexpr int EACH = (PIECES + THREADS - 1) / THREADS;
+	const IN &in;
+	typename IN::template way<EACH, false> way;
+
+	template <typename F>
+	HZ_MEMBER void each(uint32_t to, F f)
+	{
+#pragma unroll UNROLL
+		for (int n = 0; n < EACH; n++) {
+			const int i = n * THREADS + threadIdx.x;
+
+			if (PIECES % THREADS == 0 || i < PIECES)
+				f(n, to + (i ^ (i / (PLACES / 8) & 7)) * 16, i);
+		}
+	}
+	HZ_MEMBER void begin(int64_t row, uint32_t to)
+	{
+		in.begin(way, row * PIECES);
+		each(to, [&](int n, uint32_t at, int i) {
+			in.fetch(way, n, at, row * PIECES + i);
+		});
+	}
+	HZ_MEMBER void end(uint32_t to)
+	{
+		each(to, [&](int n, uint32_t at, int) { in.put(way, n, at); });
+	}
+};
+
 /* ---- Sums go through shared memory ----------------------------------------------------------- */
 
 /*
@@ -316,34 +340,12 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		}
 	}
 
-	constexpr int EACH = (PIECES + THREADS - 1) / THREADS;
-	typename IN::template way<EACH, false> way;
-	auto each = [&](int buffer, auto f) {
-		const uint32_t to = memory + buffer * BYTES;
-
-#pragma unroll
-		for (int n = 0; n < EACH; n++) {
-			const int i = n * THREADS + threadIdx.x;
-
-			if (PIECES % THREADS == 0 || i < PIECES)
-				f(n, to + (i ^ (i / (PLACES / 8) & 7)) * 16, i);
-		}
-	};
-	auto begin = [&](int64_t row, int buffer) {
-		in.begin(way, row * PIECES);
-		each(buffer, [&](int n, uint32_t to, int i) {
-			in.fetch(way, n, to, row * PIECES + i);
-		});
-	};
-	auto end = [&](int buffer) {
-		each(buffer, [&](int n, uint32_t to, int) { in.put(way, n, to); });
-	};
-
+	row_loader<IN, PIECES, THREADS, PLACES, (PIECES + THREADS - 1) / THREADS> load = {in};
 	int64_t row;
 	const int turns = turns_of_block(p.s, &row);
 
-	begin(row, 0);
-	end(0);
+	load.begin(row, memory);
+	load.end(memory);
 	for (int turn = 0; turn < turns; turn++, row++) {
 		const int buffer = turn & 1;
 		uint32_t at[4], half[4];
@@ -352,7 +354,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		cp_async_wait_all();
 		__syncthreads();
 		if (turn + 1 < turns)
-			begin(row + 1, buffer ^ 1);
+			load.begin(row + 1, memory + (buffer ^ 1) * BYTES);
 		out.begin(row * PIECES);
 		lane_addresses<PITCH>(at, memory + buffer * BYTES + w * 128, lane);
 #pragma unroll
@@ -426,7 +428,7 @@ HZ_DEVICE void base_wide(const hzi_hadamard_base_mma &p, IN in, OUT out)
 						 (u >> 3) * (PLACES / 8) + (u & 7), 8);
 		}
 		if (turn + 1 < turns)
-			end(buffer ^ 1);
+			load.end(memory + (buffer ^ 1) * BYTES);
 	}
 }
 
@@ -449,33 +451,13 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 	uint32_t at[4];
 	float v[64];
 
-	constexpr int EACH = PIECES / THREADS, UNROLL = IN::PARTS ? EACH : 4;
-	typename IN::template way<EACH, false> way;
-	auto each = [&](int buffer, auto f) {
-		const uint32_t to = memory + buffer * BYTES;
-
-		static_assert(PIECES % THREADS == 0, "all threads have as many pieces");
-#pragma unroll UNROLL
-		for (int n = 0; n < EACH; n++) {
-			const int i = n * THREADS + threadIdx.x;
-
-			f(n, to + (i ^ (i / (PLACES / 8) & 7)) * 16, i);
-		}
-	};
-	auto begin = [&](int64_t row, int buffer) {
-		in.begin(way, row * PIECES);
-		each(buffer, [&](int n, uint32_t to, int i) {
-			in.fetch(way, n, to, row * PIECES + i);
-		});
-	};
-	auto end = [&](int buffer) {
-		each(buffer, [&](int n, uint32_t to, int) { in.put(way, n, to); });
-	};
+	static_assert(PIECES % THREADS == 0, "all threads have as many pieces");
+	row_loader<IN, PIECES, THREADS, PLACES, IN::PARTS ? PIECES / THREADS : 4> load = {in};
 	int64_t row;
 	const int turns = turns_of_block(p.s, &row);
 
-	begin(row, 0);
-	end(0);
+	load.begin(row, memory);
+	load.end(memory);
 	for (int turn = 0; turn < turns; turn++, row++) {
 		const int buffer = ALL ? turn & 1 : 0;
 		char *sums = (char *)shared + (ALL ? buffer : 1) * BYTES + group * 16 * PITCH;
@@ -483,7 +465,7 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 		cp_async_wait_all();
 		__syncthreads();
 		if (ALL && turn + 1 < turns)
-			begin(row + 1, buffer ^ 1);
+			load.begin(row + 1, memory + (buffer ^ 1) * BYTES);
 		out.begin(row * PIECES);
 		lane_addresses<PITCH>(at, memory + buffer * BYTES + w * 256, lane);
 		for (int t = group; t < M / 16; t += GROUPS) {
@@ -523,10 +505,10 @@ HZ_DEVICE void base_long(const hzi_hadamard_base_mma &p, IN in, OUT out)
 			}
 			__syncthreads();
 			if (turn + 1 < turns)
-				begin(row + 1, 0);
+				load.begin(row + 1, memory);
 		}
 		if (turn + 1 < turns)
-			end(ALL ? buffer ^ 1 : 0);
+			load.end(memory + (ALL ? buffer ^ 1 : 0) * BYTES);
 	}
 }
 
@@ -651,6 +633,34 @@ HZ_DEVICE void base_held(const hzi_hadamard_base_mma &p, IN in, OUT out)
 	if (!maker)
 		take();
 }
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/*
+ * The kernels of an image: KERNEL(name, threads, blocks per SM from 16 to 16 bits, to codes, from
+ * codes, function, its template arguments but DTYPE). m12_6 is for rows of 12 2^6 elements. base.c
+ * has the same numbers.
+ */
+#define BASE_MMA_KERNELS(KERNEL) \
+	KERNEL(m12_6, 96, 10, 8, 8, base_rows, 12 * 4, 64, -1) \
+	KERNEL(m12_7, 64, 14, 10, 14, base_wide, 12, 0, 2) \
+	KERNEL(m12_8, 96, 10, 8, 8, base_rows, 12 * 4, 64, 3) \
+	KERNEL(m12_9, 96, 6, 5, 5, base_rows, 12 * 4, 128, 4) \
+	KERNEL(m12_10, 192, 3, 3, 2, base_long, 12 * 4, 2, 3) \
+	KERNEL(m12_11, 384, 1, 1, 1, base_held, 12 * 4) \
+	KERNEL(m12_12, 512, 1, 1, 1, base_long, 12 * 4, 8, 2) \
+	KERNEL(m20_6, 160, 6, 5, 4, base_rows, 20 * 4, 64, -1) \
+	KERNEL(m20_7, 64, 8, 8, 8, base_wide, 20, 0, 2) \
+	KERNEL(m20_8, 128, 5, 5, 4, base_wide, 20, 0, 4) \
+	KERNEL(m20_9, 160, 3, 3, 3, base_rows, 20 * 4, 128, 4) \
+	KERNEL(m20_10, 320, 2, 2, 2, base_long, 20 * 4, 2, 5) \
+	KERNEL(m20_11, 384, 1, 1, 1, base_held, 20 * 4) \
+	KERNEL(m28_6, 224, 4, 4, 4, base_rows, 28 * 4, 64, -1) \
+	KERNEL(m28_7, 64, 7, 7, 7, base_wide, 28, 0, 2) \
+	KERNEL(m28_8, 128, 4, 4, 4, base_wide, 28, 0, 4) \
+	KERNEL(m28_9, 256, 2, 2, 2, base_wide, 28, 0, 8) \
+	KERNEL(m28_10, 448, 1, 1, 1, base_long, 28 * 4, 2, 7) \
+	KERNEL(m28_11, 384, 1, 1, 1, base_held, 28 * 4)
 
 /* ---- Operands of 16 bits --------------------------------------------------------------------- */
 

@@ -103,38 +103,18 @@ struct to_scaled : to_values<DTYPE> {
 	}
 };
 
-/* ---- The kernels ----------------------------------------------------------------------------- */
-
-#define BASE_VALUES(name, threads, blocks, function, ...) \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+#define DEQUANTIZE(name, threads, blocks, blocks_quantize, blocks_dequantize, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks_dequantize) \
 	hadamard_base_mma_dequantize_f16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_F16>(p)); \
 	} \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks_dequantize) \
 	hadamard_base_mma_dequantize_bf16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_codes(p), to_scaled<HZ_BF16>(p)); \
 	}
 
-BASE_VALUES(m12_6, 96, 8, base_rows, 12 * 4, 64, -1)
-BASE_VALUES(m12_7, 64, 14, base_wide, 12, 0, 2)
-BASE_VALUES(m12_8, 96, 8, base_rows, 12 * 4, 64, 3)
-BASE_VALUES(m12_9, 96, 5, base_rows, 12 * 4, 128, 4)
-BASE_VALUES(m12_10, 192, 2, base_long, 12 * 4, 2, 3)
-BASE_VALUES(m12_11, 384, 1, base_held, 12 * 4)
-BASE_VALUES(m12_12, 512, 1, base_long, 12 * 4, 8, 2)
-BASE_VALUES(m20_6, 160, 4, base_rows, 20 * 4, 64, -1)
-BASE_VALUES(m20_7, 64, 8, base_wide, 20, 0, 2)
-BASE_VALUES(m20_8, 128, 4, base_wide, 20, 0, 4)
-BASE_VALUES(m20_9, 160, 3, base_rows, 20 * 4, 128, 4)
-BASE_VALUES(m20_10, 320, 2, base_long, 20 * 4, 2, 5)
-BASE_VALUES(m20_11, 384, 1, base_held, 20 * 4)
-BASE_VALUES(m28_6, 224, 4, base_rows, 28 * 4, 64, -1)
-BASE_VALUES(m28_7, 64, 7, base_wide, 28, 0, 2)
-BASE_VALUES(m28_8, 128, 4, base_wide, 28, 0, 4)
-BASE_VALUES(m28_9, 256, 2, base_wide, 28, 0, 8)
-BASE_VALUES(m28_10, 448, 1, base_long, 28 * 4, 2, 7)
-BASE_VALUES(m28_11, 384, 1, base_held, 28 * 4)
+BASE_MMA_KERNELS(DEQUANTIZE)

@@ -103,38 +103,18 @@ struct to_codes {
 	}
 };
 
-/* ---- The kernels ----------------------------------------------------------------------------- */
-
-#define BASE_CODES(name, threads, blocks, function, ...) \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+#define QUANTIZE(name, threads, blocks, blocks_quantize, blocks_dequantize, function, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks_quantize) \
 	hadamard_base_mma_quantize_f16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
 	} \
-	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks_quantize) \
 	hadamard_base_mma_quantize_bf16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
 		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
 	}
 
-BASE_CODES(m12_6, 96, 8, base_rows, 12 * 4, 64, -1)
-BASE_CODES(m12_7, 64, 10, base_wide, 12, 0, 2)
-BASE_CODES(m12_8, 96, 8, base_rows, 12 * 4, 64, 3)
-BASE_CODES(m12_9, 96, 5, base_rows, 12 * 4, 128, 4)
-BASE_CODES(m12_10, 192, 3, base_long, 12 * 4, 2, 3)
-BASE_CODES(m12_11, 384, 1, base_held, 12 * 4)
-BASE_CODES(m12_12, 512, 1, base_long, 12 * 4, 8, 2)
-BASE_CODES(m20_6, 160, 5, base_rows, 20 * 4, 64, -1)
-BASE_CODES(m20_7, 64, 8, base_wide, 20, 0, 2)
-BASE_CODES(m20_8, 128, 5, base_wide, 20, 0, 4)
-BASE_CODES(m20_9, 160, 3, base_rows, 20 * 4, 128, 4)
-BASE_CODES(m20_10, 320, 2, base_long, 20 * 4, 2, 5)
-BASE_CODES(m20_11, 384, 1, base_held, 20 * 4)
-BASE_CODES(m28_6, 224, 4, base_rows, 28 * 4, 64, -1)
-BASE_CODES(m28_7, 64, 7, base_wide, 28, 0, 2)
-BASE_CODES(m28_8, 128, 4, base_wide, 28, 0, 4)
-BASE_CODES(m28_9, 256, 2, base_wide, 28, 0, 8)
-BASE_CODES(m28_10, 448, 1, base_long, 28 * 4, 2, 7)
-BASE_CODES(m28_11, 384, 1, base_held, 28 * 4)
+BASE_MMA_KERNELS(QUANTIZE)

@@ -1,12 +1,12 @@
 /*
- * butterflies.cuh - butterflies in registers, the vectors of a call
+ * butterflies.cuh - butterflies in registers, vectors of a call, pieces of a few values
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #ifndef HZI_GPU_HADAMARD_BUTTERFLIES_CUH
 #define HZI_GPU_HADAMARD_BUTTERFLIES_CUH
 
-#include "gpu/device/base.cuh"
+#include "gpu/device/dtype.cuh"
 #include "gpu/hadamard/hadamard.h"
 
 /* One stage between the values of v whose indices differ in bit BIT. */
@@ -33,6 +33,58 @@ HZ_DEVICE void stages(float *v, int count)
 			stage<N, LOW>(v);
 		stages<N, LOW + 1, HIGH>(v, count - 1);
 	}
+}
+
+/* C = 1, 2 or 4 successive floats from memory, and to it */
+template <int C>
+HZ_DEVICE void load_piece(float *v, const void *src)
+{
+	if constexpr (C == 4) {
+		const float4 f = *(const float4 *)src;
+
+		v[0] = f.x;
+		v[1] = f.y;
+		v[2] = f.z;
+		v[3] = f.w;
+	} else if constexpr (C == 2) {
+		const float2 f = *(const float2 *)src;
+
+		v[0] = f.x;
+		v[1] = f.y;
+	} else {
+		v[0] = *(const float *)src;
+	}
+}
+
+template <int C>
+HZ_DEVICE void store_piece(void *dst, const float *v)
+{
+	if constexpr (C == 4)
+		*(float4 *)dst = make_float4(v[0], v[1], v[2], v[3]);
+	else if constexpr (C == 2)
+		*(float2 *)dst = make_float2(v[0], v[1]);
+	else
+		*(float *)dst = v[0];
+}
+
+template <int DTYPE>
+HZ_DEVICE uint32_t to_16x2(float low, float high)
+{
+	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+}
+
+/* C = 1, 2 or 4 successive results */
+template <int DTYPE, int C>
+HZ_DEVICE void store_results(void *dst, const float *v)
+{
+	if constexpr (DTYPE == HZ_F32)
+		store_piece<C>(dst, v);
+	else if constexpr (C == 4)
+		*(uint2 *)dst = make_uint2(to_16x2<DTYPE>(v[0], v[1]), to_16x2<DTYPE>(v[2], v[3]));
+	else if constexpr (C == 2)
+		*(uint32_t *)dst = to_16x2<DTYPE>(v[0], v[1]);
+	else
+		*(uint16_t *)dst = (uint16_t)to_16x2<DTYPE>(v[0], 0);
 }
 
 /* Vector v by its indices in the two dimensions, see struct hzi_hadamard_rows */

@@ -211,7 +211,7 @@ HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
 	if (there) {
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			get_piece<4>(&v[4 * c], (const char *)(x + 128 * c));
+			load_piece<4>(&v[4 * c], (const char *)(x + 128 * c));
 	}
 	auto element = [&](int i) {
 		return e0 + 128 * i;
@@ -242,10 +242,7 @@ HZ_DEVICE void fast_f32_long(const hzi_hadamard_contiguous &p)
 	float v[32];
 
 	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
-	/* Each thread puts back what it took alone. */
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	store_columns(v, own, lane);
 	__syncthreads();
 	fast_last<HZ_F32, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
 }
@@ -268,17 +265,15 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 	float v[32];
 
 	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	store_columns(v, own, lane);
 	__syncthreads();
 #pragma unroll
 	for (int w = 0; w < WARPS; w++)
-		get_piece<4>(&v[4 * w], piece + w * HZI_WARP_BYTES);
+		load_piece<4>(&v[4 * w], piece + w * HZI_WARP_BYTES);
 	stages<32, 2, 5>(v, 3);
 #pragma unroll
 	for (int w = 0; w < WARPS; w++)
-		put_piece<4>(piece + w * HZI_WARP_BYTES, &v[4 * w]);
+		store_piece<4>(piece + w * HZI_WARP_BYTES, &v[4 * w]);
 	__syncthreads();
 	if (warp == 0)
 		cluster_arrive();
@@ -310,43 +305,39 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 	cluster_wait();
 }
 
-/* ---- The kernels ----------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* Each for rows without signs and with them. */
-#define FAST(name, threads, blocks, function, ...) \
-	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks)) \
+#define KERNEL(name, ...) \
 	hadamard_contiguous_##name(const __grid_constant__ hzi_hadamard_contiguous p) \
 	{ \
-		function<__VA_ARGS__ false>(p); \
-	} \
-	extern "C" __global__ void __launch_bounds__(threads, 1) \
-	hadamard_contiguous_##name##_signs(const __grid_constant__ hzi_hadamard_contiguous p) \
-	{ \
-		function<__VA_ARGS__ true>(p); \
+		__VA_ARGS__(p); \
 	}
-#define COMMA ,
+#define BOUNDS(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
-FAST(f16_10, 32, 32, fast_short, HZ_F16 COMMA)
-FAST(f16_11, 64, 16, fast_long, HZ_F16 COMMA 2 COMMA)
-FAST(f16_12, 128, 8, fast_long, HZ_F16 COMMA 4 COMMA)
-FAST(f16_13, 256, 4, fast_long, HZ_F16 COMMA 8 COMMA)
-FAST(f16_14, 256, 2, fast_longer, HZ_F16 COMMA 8 COMMA HZI_BLOCK_ROWS COMMA)
-FAST(f16_15, 512, 1, fast_longer, HZ_F16 COMMA 16 COMMA 0 COMMA)
-FAST(f16_16, 512, 1, fast_longest, HZ_F16 COMMA)
-FAST(bf16_10, 32, 32, fast_short, HZ_BF16 COMMA)
-FAST(bf16_11, 64, 16, fast_long, HZ_BF16 COMMA 2 COMMA)
-FAST(bf16_12, 128, 8, fast_long, HZ_BF16 COMMA 4 COMMA)
-FAST(bf16_13, 256, 4, fast_long, HZ_BF16 COMMA 8 COMMA)
-FAST(bf16_14, 256, 2, fast_longer, HZ_BF16 COMMA 8 COMMA HZI_BLOCK_ROWS COMMA)
-FAST(bf16_15, 512, 1, fast_longer, HZ_BF16 COMMA 16 COMMA 0 COMMA)
-FAST(bf16_16, 512, 1, fast_longest, HZ_BF16 COMMA)
-FAST(f32_7, 128, 16, fast_f32_lanes, 1 COMMA)
-FAST(f32_8, 64, 32, fast_f32_lanes, 2 COMMA)
-FAST(f32_9, 32, 32, fast_f32_lanes, 4 COMMA)
-FAST(f32_10, 32, 24, fast_f32_short, )
-FAST(f32_11, 64, 12, fast_f32_long, 2 COMMA)
-FAST(f32_12, 128, 6, fast_f32_long, 4 COMMA)
-FAST(f32_13, 256, 4, fast_f32_long, 8 COMMA)
-FAST(f32_14, 512, 2, fast_f32_long, 16 COMMA)
-FAST(f32_15, 1024, 1, fast_f32_long, 32 COMMA)
-FAST(f32_16, 256, 4, fast_f32_longest, )
+/* A kernel for rows without signs and one with them, whose last template parameter is SIGNS */
+#define CONTIGUOUS(name, threads, blocks, function, ...) \
+	BOUNDS(threads, HZ_BLOCKS(threads, blocks)) \
+	KERNEL(name, function<__VA_ARGS__ __VA_OPT__(,) false>) \
+	BOUNDS(threads, 1) KERNEL(name##_signs, function<__VA_ARGS__ __VA_OPT__(,) true>)
+
+#define CONTIGUOUS_16BIT(name, DTYPE) \
+	CONTIGUOUS(name##_10, 32, 32, fast_short, DTYPE) \
+	CONTIGUOUS(name##_11, 64, 16, fast_long, DTYPE, 2) \
+	CONTIGUOUS(name##_12, 128, 8, fast_long, DTYPE, 4) \
+	CONTIGUOUS(name##_13, 256, 4, fast_long, DTYPE, 8) \
+	CONTIGUOUS(name##_14, 256, 2, fast_longer, DTYPE, 8, HZI_BLOCK_ROWS) \
+	CONTIGUOUS(name##_15, 512, 1, fast_longer, DTYPE, 16, 0) \
+	CONTIGUOUS(name##_16, 512, 1, fast_longest, DTYPE)
+
+CONTIGUOUS_16BIT(f16, HZ_F16)
+CONTIGUOUS_16BIT(bf16, HZ_BF16)
+CONTIGUOUS(f32_7, 128, 16, fast_f32_lanes, 1)
+CONTIGUOUS(f32_8, 64, 32, fast_f32_lanes, 2)
+CONTIGUOUS(f32_9, 32, 32, fast_f32_lanes, 4)
+CONTIGUOUS(f32_10, 32, 24, fast_f32_short)
+CONTIGUOUS(f32_11, 64, 12, fast_f32_long, 2)
+CONTIGUOUS(f32_12, 128, 6, fast_f32_long, 4)
+CONTIGUOUS(f32_13, 256, 4, fast_f32_long, 8)
+CONTIGUOUS(f32_14, 512, 2, fast_f32_long, 16)
+CONTIGUOUS(f32_15, 1024, 1, fast_f32_long, 32)
+CONTIGUOUS(f32_16, 256, 4, fast_f32_longest)

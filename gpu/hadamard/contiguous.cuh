@@ -236,12 +236,6 @@ HZ_DEVICE int place_of(int e)
 	return e / 32 * 128 + ((e >> 2 & 7) ^ piece_order<DTYPE>(e / 32)) * 16 + (e & 3) * 4;
 }
 
-template <int DTYPE>
-HZ_DEVICE uint32_t to_16x2(float low, float high)
-{
-	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
-}
-
 /* Where element e of y lies */
 template <int DTYPE>
 HZ_DEVICE char *result_at(const hzi_hadamard_contiguous &p, int64_t e)
@@ -253,23 +247,7 @@ HZ_DEVICE char *result_at(const hzi_hadamard_contiguous &p, int64_t e)
 template <int DTYPE, int C>
 HZ_DEVICE void fast_store(char *to, int e, const float *f)
 {
-	to += e * (DTYPE == HZ_F32 ? 4 : 2);
-	if constexpr (DTYPE == HZ_F32) {
-		if constexpr (C == 4)
-			*(float4 *)to = make_float4(f[0], f[1], f[2], f[3]);
-		else if constexpr (C == 2)
-			*(float2 *)to = make_float2(f[0], f[1]);
-		else
-			*(float *)to = f[0];
-	} else {
-		if constexpr (C == 4)
-			*(uint2 *)to = make_uint2(to_16x2<DTYPE>(f[0], f[1]),
-						  to_16x2<DTYPE>(f[2], f[3]));
-		else if constexpr (C == 2)
-			*(uint32_t *)to = to_16x2<DTYPE>(f[0], f[1]);
-		else
-			*(uint16_t *)to = (uint16_t)to_16x2<DTYPE>(f[0], 0);
-	}
+	store_results<DTYPE, C>(to + e * (DTYPE == HZ_F32 ? 4 : 2), f);
 }
 
 /* Applies packed signs to a thread's N values; piece i of C has those from bit index(i) on. */
@@ -297,38 +275,6 @@ HZ_DEVICE void fast_finish(float *v, const hzi_hadamard_contiguous &p, F element
 		v[i] = __fmul_rn(v[i], p.factor);
 	if (SIGNS && p.post)
 		fast_flip<C, N>(v, p.post, [&](int i) { return (int)(element(i) & p.mask); });
-}
-
-/* A piece of C values from shared memory and to it */
-template <int C>
-HZ_DEVICE void get_piece(float *to, const char *from)
-{
-	if constexpr (C == 4) {
-		const float4 f = *(const float4 *)from;
-
-		to[0] = f.x;
-		to[1] = f.y;
-		to[2] = f.z;
-		to[3] = f.w;
-	} else if constexpr (C == 2) {
-		const float2 f = *(const float2 *)from;
-
-		to[0] = f.x;
-		to[1] = f.y;
-	} else {
-		to[0] = *(const float *)from;
-	}
-}
-
-template <int C>
-HZ_DEVICE void put_piece(char *to, const float *from)
-{
-	if constexpr (C == 4)
-		*(float4 *)to = make_float4(from[0], from[1], from[2], from[3]);
-	else if constexpr (C == 2)
-		*(float2 *)to = make_float2(from[0], from[1]);
-	else
-		*(float *)to = from[0];
 }
 
 /* A warp's values of strides below 1024 to its place in shared memory, in the order of a dtype */
@@ -365,7 +311,7 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_contiguous &p, int64_t e0,
 
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
-			get_piece<C>(&v[w * V + g * C], from + w * (N * 128));
+			load_piece<C>(&v[w * V + g * C], from + w * (N * 128));
 	}
 	stages<N, BITS - STAGES, BITS>(v, STAGES);
 	fast_finish<C, SIGNS, N>(v, p, [&](int i) {
@@ -383,17 +329,43 @@ HZ_DEVICE void fast_last(float *v, const hzi_hadamard_contiguous &p, int64_t e0,
 
 /* ---- f32 ------------------------------------------------------------------------------------- */
 
-/*
- * A warp's 1024 elements by its own shared memory: raw in, 32 successive ones to each thread for
- * strides 1 to 16, then element 32 r + lane in v[r] for strides 32 to 512, the first count of both.
- */
+/* The 32 successive values of this thread's line of a warp's shared memory */
+HZ_DEVICE void load_line(float *v, const char *memory, int lane)
+{
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		load_piece<4>(&v[4 * i], memory + lane * 128 + ((i ^ (lane & 7)) << 4));
+}
+
+/* Strides 1 to 512, the first count of them; behind them v[r] is element 32 r + lane. */
+HZ_DEVICE void stages_by_lines(float *v, char *memory, int lane, int count)
+{
+	stages<32, 0, 5>(v, count);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		store_piece<4>(memory + lane * 128 + ((i ^ (lane & 7)) << 4), &v[4 * i]);
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
+	stages<32, 0, 5>(v, count - 5);
+}
+
+/* The values of stages_by_lines() to shared memory: each thread writes where it alone has read. */
+HZ_DEVICE void store_columns(const float *v, char *memory, int lane)
+{
+#pragma unroll
+	for (int i = 0; i < 32; i++)
+		*(float *)(memory + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+}
+
+/* A warp's 1024 elements from e0 on, by its own shared memory: strides 1 to 512, as above */
 template <bool SIGNS>
 HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_contiguous &p, int64_t e0, char *memory,
 			int lane, int count)
 {
 	const float *x = (const float *)p.x + e0;
 	const uint32_t to = shared_address(memory);
-	char *row = memory + lane * 128;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
@@ -404,15 +376,7 @@ HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_contiguous &p, int64_t e0, 
 	}
 	cp_async_wait_all();
 	__syncwarp();
-#pragma unroll
-	for (int i = 0; i < 8; i++) {
-		const float4 f = *(const float4 *)(row + ((i ^ (lane & 7)) << 4));
-
-		v[4 * i] = f.x;
-		v[4 * i + 1] = f.y;
-		v[4 * i + 2] = f.z;
-		v[4 * i + 3] = f.w;
-	}
+	load_line(v, memory, lane);
 	if (SIGNS && p.pre) {
 		const uint32_t bits = ((const uint32_t *)p.pre)[((e0 + 32 * lane) & p.mask) >> 5];
 
@@ -421,16 +385,7 @@ HZ_DEVICE void fast_f32(float *v, const hzi_hadamard_contiguous &p, int64_t e0, 
 			v[i] = __uint_as_float(__float_as_uint(v[i]) ^
 					       (bits << (31 - i) & 0x80000000));
 	}
-	stages<32, 0, 5>(v, count);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		*(float4 *)(row + ((i ^ (lane & 7)) << 4)) =
-			make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-	__syncwarp();
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		v[i] = *(const float *)(memory + place_of<HZ_F32>(i * 32 + lane));
-	stages<32, 0, 5>(v, count - 5);
+	stages_by_lines(v, memory, lane, count);
 }
 
 #endif

@@ -168,7 +168,7 @@ HZ_DEVICE void long_rows(const hzi_hadamard_quantize &p)
 
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++)
-		get_piece<C>(&v[C * i], row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) +
+		load_piece<C>(&v[C * i], row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) +
 						i * SPAN * 4);
 	stages<32, C / 2, 5>(v, 5);
 	policy.template store_long<WARPS, C>(v, p, e0);
@@ -651,10 +651,7 @@ HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
 		prepare_row_encoder<WARPS>(p, e0, factor);
 	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
 		       WARPS > 1 ? 10 : p.f.k);
-	/* Each thread writes where it alone has read. */
-#pragma unroll
-	for (int i = 0; i < 32; i++)
-		*(float *)(own + place_of<HZ_F32>(i * 32 + lane)) = v[i];
+	store_columns(v, own, lane);
 	if (WARPS > 1)
 		__syncthreads();
 	else
@@ -665,7 +662,7 @@ HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
 
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
-			get_piece<C>(&v[w * V + g * C], src + w * HZI_WARP_BYTES);
+			load_piece<C>(&v[w * V + g * C], src + w * HZI_WARP_BYTES);
 	}
 	stages<32, 5 - STAGES, 5>(v, STAGES);
 	auto element = [&](int i) {
@@ -795,7 +792,7 @@ HZ_DEVICE void load_factors(float *r, const hzi_hadamard_quantize &p, int64_t e)
 
 /* C successive results as 16 bits */
 template <int C>
-HZ_DEVICE void store_results(void *y, const float *v, int dtype)
+HZ_DEVICE void store_16bit(void *y, const float *v, int dtype)
 {
 	uint32_t pair[C / 2];
 
@@ -869,7 +866,7 @@ struct dequantization : policy {
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
 			if (tile.e1 + 32 * c < tile.left)
-				store_results<8>(y + 32 * c, &v[8 * c], p.round_to);
+				store_16bit<8>(y + 32 * c, &v[8 * c], p.round_to);
 		}
 	}
 	template <int WARPS, int C>
@@ -882,7 +879,7 @@ struct dequantization : policy {
 		flip_results<C>(v, p, [&](int i) { return i * SPAN + t * C; });
 #pragma unroll
 		for (int i = 0; i < 32 / C; i++)
-			store_results<C>(y + i * SPAN, &v[C * i], p.round_to);
+			store_16bit<C>(y + i * SPAN, &v[C * i], p.round_to);
 	}
 };
 

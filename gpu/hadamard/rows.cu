@@ -111,37 +111,6 @@ struct shape {
 	static constexpr int THREADS = T < 64 ? 128 : T;
 };
 
-template <int V>
-HZ_DEVICE void load_shared(float *v, const float *from)
-{
-	if constexpr (V == 2) {
-		const float4 f = *(const float4 *)from;
-
-		v[0] = f.x;
-		v[1] = f.y;
-		v[2] = f.z;
-		v[3] = f.w;
-	} else if constexpr (V == 1) {
-		const float2 f = *(const float2 *)from;
-
-		v[0] = f.x;
-		v[1] = f.y;
-	} else {
-		v[0] = from[0];
-	}
-}
-
-template <int V>
-HZ_DEVICE void store_shared(float *to, const float *v)
-{
-	if constexpr (V == 2)
-		*(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
-	else if constexpr (V == 1)
-		*(float2 *)to = make_float2(v[0], v[1]);
-	else
-		to[0] = v[0];
-}
-
 template <int T>
 HZ_DEVICE void team_sync(void)
 {
@@ -211,12 +180,6 @@ HZ_DEVICE float2 unpair(uint32_t w)
 			       : make_float2(bf16_low(w), bf16_high(w));
 }
 
-template <int DTYPE>
-HZ_DEVICE uint32_t pair(float low, float high)
-{
-	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
-}
-
 /* This thread's 64 elements out of the stage. */
 template <int DTYPE>
 HZ_DEVICE void unpack_as(float *v, const uint4 *from)
@@ -272,27 +235,6 @@ HZ_DEVICE void unpack(float *v, int dtype, const uint4 *from)
 		unpack_as<HZ_E4M3>(v, from);
 	else
 		unpack_as<HZ_E5M2>(v, from);
-}
-
-/* 2^V results to p. */
-template <int V, int DTYPE>
-HZ_DEVICE void store(void *p, const float *v)
-{
-	if constexpr (DTYPE == HZ_F32) {
-		if constexpr (V == 2)
-			*(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
-		else if constexpr (V == 1)
-			*(float2 *)p = make_float2(v[0], v[1]);
-		else
-			*(float *)p = v[0];
-	} else {
-		if constexpr (V == 2)
-			*(uint2 *)p = make_uint2(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]));
-		else if constexpr (V == 1)
-			*(uint32_t *)p = pair<DTYPE>(v[0], v[1]);
-		else
-			*(uint16_t *)p = (uint16_t)pair<DTYPE>(v[0], 0);
-	}
 }
 
 /* Calls f with the dtype as a constant: dtype is tested once and not for each element. */
@@ -502,7 +444,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		team_sync<T>();
 #pragma unroll
 		for (int i = 0; i < 16; i++)
-			store_shared<2>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
+			store_piece<4>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
 		team_sync<T>();
 		if constexpr (!S::TWO) {
 			constexpr int MV = S::MID_V;
@@ -511,11 +453,11 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 
 #pragma unroll
 			for (int i = 0; i < 1 << S::MID; i++)
-				load_shared<MV>(&v[i << MV], at + i * ROW_WORDS);
+				load_piece<1 << MV>(&v[i << MV], at + i * ROW_WORDS);
 			stages<64, MV, 6>(v, 6);
 #pragma unroll
 			for (int i = 0; i < 1 << S::MID; i++)
-				store_shared<MV>(at + i * ROW_WORDS, &v[i << MV]);
+				store_piece<1 << MV>(at + i * ROW_WORDS, &v[i << MV]);
 			if (CLUSTER) {
 				cluster_arrive();
 				cluster_wait();
@@ -540,7 +482,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				v[4 * i + 2] = f.z;
 				v[4 * i + 3] = f.w;
 			} else {
-				load_shared<V>(&v[i << V], at);
+				load_piece<1 << V>(&v[i << V], at);
 			}
 		}
 		if (CLUSTER)
@@ -584,7 +526,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 #pragma unroll
 					for (int i = 0; i < 64 >> V; i++) {
 						if (ONE || element(i) < left)
-							store<V, DTYPE>(
+							store_results<DTYPE, 1 << V>(
 								y + (int64_t)(element(i) - e0) *
 										BYTES,
 								&v[i << V]);
@@ -602,7 +544,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 						     inner(e)) *
 							    BYTES;
 						if (e < left)
-							store<V, DTYPE>(y, &v[i << V]);
+							store_results<DTYPE, 1 << V>(y, &v[i << V]);
 					}
 				}
 			});

@@ -26,8 +26,8 @@
 template <int DTYPE>
 HZ_DEVICE void store_8(void *p, const float *v)
 {
-	*(uint4 *)p = make_uint4(pair<DTYPE>(v[0], v[1]), pair<DTYPE>(v[2], v[3]),
-				 pair<DTYPE>(v[4], v[5]), pair<DTYPE>(v[6], v[7]));
+	*(uint4 *)p = make_uint4(to_16x2<DTYPE>(v[0], v[1]), to_16x2<DTYPE>(v[2], v[3]),
+				 to_16x2<DTYPE>(v[4], v[5]), to_16x2<DTYPE>(v[6], v[7]));
 }
 
 /* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row.
@@ -48,7 +48,7 @@ HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, co
 			const int j = j0 + q + 4 * h;
 
 			if (j < m)
-				load_shared<2>(x[h], from + 4 * h * stride);
+				load_piece<4>(x[h], from + 4 * h * stride);
 #pragma unroll
 			for (int r = 0; r < 4; r++) {
 				/* Rows g, g + 8 of either tile of 16; unused results come of any
@@ -112,9 +112,9 @@ HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, co
 	for (int j = 0; j < m; j++, from += stride) {
 		float x[4], sign[8];
 
-		load_shared<2>(x, from);
-		load_shared<2>(sign, signs + j * TRUE_ORDER_MAX + row0);
-		load_shared<2>(sign + 4, signs + j * TRUE_ORDER_MAX + row0 + 4);
+		load_piece<4>(x, from);
+		load_piece<4>(sign, signs + j * TRUE_ORDER_MAX + row0);
+		load_piece<4>(sign + 4, signs + j * TRUE_ORDER_MAX + row0 + 4);
 #pragma unroll
 		for (int i = 0; i < 32; i++)
 			sum[i / 4][i % 4] = j ? __fmaf_rn(sign[i / 4], x[i % 4], sum[i / 4][i % 4])
@@ -131,7 +131,7 @@ HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, co
 			sum[i][l] = __fmul_rn(sum[i][l], p.job.factor);
 		if (p.job.post_kind)
 			scale_by<4>(sum[i], p.job.post_kind, p.job.post, post + e);
-		store<2, HZ_F32>(y + e, sum[i]);
+		store_results<HZ_F32, 4>(y + e, sum[i]);
 	}
 }
 
@@ -184,7 +184,7 @@ HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 			stages<64, 0, 6>(v, 6);
 #pragma unroll
 			for (int i = 0; i < 16; i++)
-				store_shared<2>(chunk_at(c) + 4 * i, &v[4 * i]);
+				store_piece<4>(chunk_at(c) + 4 * i, &v[4 * i]);
 		}
 		__syncthreads();
 		for (int c = threadIdx.x; k > 6 && c < chunks; c += blockDim.x) {
@@ -192,11 +192,11 @@ HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 
 #pragma unroll
 			for (int i = 0; i < 1 << MID; i++)
-				load_shared<MV>(&v[i << MV], chunk_at(first + i) + at);
+				load_piece<1 << MV>(&v[i << MV], chunk_at(first + i) + at);
 			stages<64, MV, 6>(v, k - 6);
 #pragma unroll
 			for (int i = 0; i < 1 << MID; i++)
-				store_shared<MV>(chunk_at(first + i) + at, &v[i << MV]);
+				store_piece<1 << MV>(chunk_at(first + i) + at, &v[i << MV]);
 		}
 		__syncthreads();
 		if (mma) {
@@ -319,7 +319,7 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 		/* row_of() goes up in steps of 2^TOP. */
 #pragma unroll
 		for (int i = 0; i < ROWS; i++, y += step)
-			store<1, DTYPE>(y, &v[2 * i]);
+			store_results<DTYPE, 2>(y, &v[2 * i]);
 	});
 }
 
@@ -709,26 +709,14 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_strided(const __grid_constant__ hzi_hadamard_strided_small p)
-{
-	any(p.a, p.bits);
-}
+#define STRIDED(name, function, size) \
+	extern "C" __global__ void __launch_bounds__(512, 1) \
+	hadamard_##name(const __grid_constant__ hzi_hadamard_strided_##size p) \
+	{ \
+		function(p.a, p.bits); \
+	}
 
-extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_strided_big(const __grid_constant__ hzi_hadamard_strided_big p)
-{
-	any(p.a, p.bits);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_strided_quantize(const __grid_constant__ hzi_hadamard_strided_small p)
-{
-	any_quantize(p.a, p.bits);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-hadamard_strided_quantize_big(const __grid_constant__ hzi_hadamard_strided_big p)
-{
-	any_quantize(p.a, p.bits);
-}
+STRIDED(strided, any, small)
+STRIDED(strided_big, any, big)
+STRIDED(strided_quantize, any_quantize, small)
+STRIDED(strided_quantize_big, any_quantize, big)

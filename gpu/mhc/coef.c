@@ -104,7 +104,7 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 	});
 }
 
-/* p where the caller wants none and another launch makes u of it; NULL: not needed */
+/* Workspace for p if u needs it in another launch and the caller does not want it; else NULL. */
 static float *take_p(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool makes_u,
 		     size_t *used)
 {
@@ -140,7 +140,7 @@ int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc
 		one.post = (struct hzi_mhc_streams_args){.s = a->s};
 	}
 	if (a->norm)
-		one.u.data = NULL;	/* Its kernel needs a whole token. */
+		one.u.data = NULL;	/* The norm kernel makes u. */
 	HZ_CHECK(launch(ctx, &one));
 	return makes_u && !a->norm ? HZ_OK : branch_input(ctx, a, &one.p);
 }
@@ -149,7 +149,7 @@ int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc
 
 struct plan {
 	struct hzi_mhc_projection to;
-	float *p;			/* where the caller wants none */
+	float *p;			/* workspace, if the caller does not want p */
 	size_t bytes;
 };
 

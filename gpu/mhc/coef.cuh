@@ -67,7 +67,7 @@ HZ_DEVICE void load_eight(float *v, const hzi_mhc_array &x, int dtype, bool vect
 }
 
 template <int DT>
-constexpr bool is_wide = DT == HZ_F32;
+constexpr bool is_f32 = DT == HZ_F32;
 
 /* COUNT contiguous values, 4 or 8, aligned to 4 elements */
 template <int DT, int COUNT>
@@ -75,7 +75,7 @@ HZ_DEVICE void load_vector(float *v, const hzi_mhc_array &x, int64_t at)
 {
 #pragma unroll
 	for (int e = 0; e < COUNT; e += 4) {
-		if constexpr (is_wide<DT>) {
+		if constexpr (is_f32<DT>) {
 			const float4 a = *(const float4 *)((const float *)x.data + at + e);
 
 			v[e] = a.x, v[e + 1] = a.y, v[e + 2] = a.z, v[e + 3] = a.w;
@@ -92,7 +92,7 @@ HZ_DEVICE void load_vector(float *v, const hzi_mhc_array &x, int64_t at)
 template <int DT>
 HZ_DEVICE void store_vector(const hzi_mhc_array &x, int64_t at, const float *v)
 {
-	if constexpr (is_wide<DT>)
+	if constexpr (is_f32<DT>)
 		*(float4 *)((float *)x.data + at) = {v[0], v[1], v[2], v[3]};
 	else
 		*(uint2 *)((uint16_t *)x.data + at) =
@@ -129,33 +129,33 @@ HZ_DEVICE float sum_block(float v, float *memory)
 
 /* ---- Split precision ------------------------------------------------------------------------- */
 
-/* A pair as bf16; rest: what that leaves, as bf16 too */
-HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &rest)
+/* A pair as bf16; remainder: what that leaves, as bf16, too */
+HZ_DEVICE uint32_t split_pair(float low, float high, uint32_t &remainder)
 {
 	const uint32_t pair = to_bf16x2(low, high);
 
-	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
+	remainder = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
 	return pair;
 }
 
 /*
- * The same for phi and draw, whose second part is always used. A finite value that rounds to Inf
- * gets a finite first part; the second part of Inf is Inf.
+ * The same for phi and draw, whose second term is always used. A finite value that would round to
+ * Inf gets a finite first term; the second term of Inf is Inf.
  */
-HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &rest)
+HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &remainder)
 {
 	uint32_t pair;
 
 	asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-	rest = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
+	remainder = to_bf16x2(low - bf16_low(pair), high - bf16_high(pair));
 	return pair;
 }
 
 /*
- * With f16 streams phi is split into two parts of f16: splitting the streams into bf16 would take
- * longer than all else. To fit f16, a row is multiplied by row_scale(), 2^14 / 2^floor(log2(most)),
- * where most is the largest magnitude that four lanes hold of it. Errors are 2^-24 of an element or
- * 2^-39 of the largest.
+ * With f16 streams phi is split into two terms of f16: splitting the streams into bf16 would take
+ * longer than everything else. To fit f16, a row is multiplied by row_scale(), 2^14 /
+ * 2^floor(log2(most)), where most is the largest magnitude that four lanes hold of it. Errors are
+ * 2^-24 of an element or 2^-39 of the largest.
  */
 HZ_DEVICE float row_scale(float most)
 {
@@ -174,11 +174,11 @@ HZ_DEVICE float inverse_power(float a)
 	return __uint_as_float((254u << 23) - __float_as_uint(a));
 }
 
-HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &rest)
+HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &remainder)
 {
 	const uint32_t pair = to_f16x2(low, high);
 
-	rest = to_f16x2(low - f16_low(pair), high - f16_high(pair));
+	remainder = to_f16x2(low - f16_low(pair), high - f16_high(pair));
 	return pair;
 }
 
@@ -202,7 +202,7 @@ constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
 
 /*
  * Adds up the splits of the sums of a block's groups: memory [HZI_MHC_COEF_GROUPS][m + 1], the last
- * one a mean square.
+ * of them a mean square.
  */
 HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 {
@@ -215,11 +215,11 @@ HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 		float sum = 0;
 
 		if (sums.data) {
-			const float *from = sums.data + first * (m + 1) + e;
+			const float *src = sums.data + first * (m + 1) + e;
 
 #pragma unroll 16
 			for (int i = 0; i < sums.splits; i++)
-				sum += from[i * step];
+				sum += src[i * step];
 			if (e % (m + 1) == m && !sums.saved)
 				sum = sums.columns > 0 ? sum / sums.columns : 0;
 		}
@@ -269,17 +269,17 @@ HZ_DEVICE float inverse_root(float mean)
 /* Stores row i of a group, elements `step` apart, if wanted. */
 HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t step, const float *v)
 {
-	float *to = x.data + group * x.group + i * x.row;
+	float *dst = x.data + group * x.group + i * x.row;
 
 	if (!x.data)
 		return;
-	if (step == 1 && (uintptr_t)to % 16 == 0) {
-		*(float4 *)to = {v[0], v[1], v[2], v[3]};
+	if (step == 1 && (uintptr_t)dst % 16 == 0) {
+		*(float4 *)dst = {v[0], v[1], v[2], v[3]};
 		return;
 	}
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		to[j * step] = v[j];
+		dst[j * step] = v[j];
 }
 
 /* All coefficients of a token, from its HZI_MHC_FOUR_ROWS sums and mean square */

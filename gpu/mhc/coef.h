@@ -8,19 +8,19 @@
 
 #include "lib/mhc/mhc.h"
 
-#define HZI_MHC_COEF_TOKENS 64		/* tokens of a block of mhc_coef_project */
+#define HZI_MHC_COEF_TOKENS 64		/* per block of mhc_coef_generic_project */
 #define HZI_MHC_COEF_CHUNK 64		/* channels at a time */
-#define HZI_MHC_COEF_LANES 8		/* tokens a thread of mhc_coef_dx */
+#define HZI_MHC_COEF_LANES 8		/* tokens per thread of mhc_coef_generic_dx */
 #define HZI_MHC_COEF_THREADS 128
-#define HZI_MHC_COEF_SUM_COLUMNS 32	/* a block of mhc_coef_sum_rows, mhc_coef_sum_weights */
+#define HZI_MHC_COEF_SUM_COLUMNS 32	/* per block of mhc_coef_sum_rows, mhc_coef_sum_weights */
 #define HZI_MHC_FOUR_ROWS 24		/* of phi of four streams, at most; LITE has more */
 #define HZI_MHC_NORM_THREADS 256
 #define HZI_MHC_NORM_CHANNELS 8192	/* at most, for a token in registers */
-#define HZI_MHC_MMA_THREADS 256		/* a block of mhc_coef_mma_* */
-#define HZI_MHC_MMA_TOKENS 256		/* a block of mhc_coef_mma_project */
+#define HZI_MHC_MMA_THREADS 256		/* per block of mhc_coef_mma_* */
+#define HZI_MHC_MMA_TOKENS 256		/* per block of mhc_coef_mma_project */
 #define HZI_MHC_MMA_CHUNK 64		/* channels at a time */
 #define HZI_MHC_MMA_PART 64		/* tokens at a time in mhc_coef_mma_dphi */
-#define HZI_MHC_COEF_GROUPS 64		/* a block of coefficient kernels, one a thread */
+#define HZI_MHC_COEF_GROUPS 64		/* per block of coefficient kernels, one per thread */
 
 /* Shared memory of mhc_coef_gradients_4: sums of groups and a history of `iterations` */
 #define HZI_MHC_COEF_GRADIENTS_BYTES(iterations) (HZI_MHC_COEF_GROUPS * (33 + 8 * (iterations)) * 4)
@@ -83,7 +83,7 @@ struct hzi_mhc_norm {
 	int32_t aligned;			/* rows are, and fit registers */
 };
 
-/* du [T][C], the gradient of v; dp [T][n]; dnorm [blocks][C], a sum for each block */
+/* du [T][C], the gradient of v; dp [T][n]; dnorm [blocks][C]: one partial sum per block */
 struct hzi_mhc_norm_bwd {
 	struct hzi_mhc_norm of;		/* of.u: the gradient of u */
 	float *du;
@@ -91,10 +91,10 @@ struct hzi_mhc_norm_bwd {
 };
 
 /*
- * For each group draw [S][m], the gradients of its sums, and own [S], with which
- * dx = sum_k draw_k phi_k + own x; and the coefficients p [S][n], a [S][n][n]. dp_own and da_own
- * are added to the given gradients. small [blocks][3 + m]: dalpha and dbias summed over the groups
- * of a block. records: see gpu/mhc/coef_bwd_fused.h, with p and a only if coefs. NULL: not wanted.
+ * For each group: draw [S][m], the gradients of its sums, and own [S], with which dx = sum_k draw_k
+ * phi_k + own x; and the coefficients p [S][n], a [S][n][n]. dp_own and da_own are added to the
+ * given gradients. scalars [blocks][3 + m]: dalpha and dbias summed over the groups of a block.
+ * records: see gpu/mhc/coef_bwd_fused.h; p and a are in them only if coefs. NULL: not wanted.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;
@@ -102,7 +102,7 @@ struct hzi_mhc_gradients {
 	const float *alpha, *bias;
 	struct hzi_mhc_coef dp, dq, da;
 	const float *dp_own, *da_own;
-	float *draw, *own, *p, *a, *small;
+	float *draw, *own, *p, *a, *scalars;
 	uint32_t *records;
 	int32_t coefs, pad;
 };
@@ -116,7 +116,7 @@ struct hzi_mhc_dx {
 	const float *phi, *gain, *draw, *own, *p, *a, *shared;
 	int64_t tokens, groups, channels;
 	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate;
-	int32_t wide;			/* mhc_coef_mma_dx: a block has 16 wide channels */
+	int32_t channel_groups;			/* mhc_coef_mma_dx: 16-channel groups of a block */
 	float scale;};
 
 /* partial[(split m + k) n C + j] = sum of draw_k x_j over a split of the tokens */
@@ -129,11 +129,11 @@ struct hzi_mhc_dphi {
 };
 
 /*
- * dphi_kj = gain_j s_kj and dgain_j = sum_k phi_kj s_kj with s = the sum of partial over splits;
- * columns 0: neither. dalpha [alphas] and dbias [m] from small of struct hzi_mhc_gradients.
+ * dphi_kj = gain_j s_kj and dgain_j = sum_k phi_kj s_kj, where s is the sum of partial over splits;
+ * columns 0: neither. dalpha [alphas] and dbias [m] from scalars of struct hzi_mhc_gradients.
  */
 struct hzi_mhc_sum_weights {
-	const float *partial, *phi, *gain, *small;
+	const float *partial, *phi, *gain, *scalars;
 	float *dphi, *dgain, *dalpha, *dbias;
 	int64_t columns, blocks;
 	int32_t m, splits, alphas, accumulate;

@@ -1,10 +1,11 @@
 /*
- * coef_bwd.c - gradients of coefficients of hyper-connections, and of all that they are made of
+ * coef_bwd.c - gradients of coefficients of hyper-connections, and of the operands of these
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A pass over x, du and dy first (mhc_streams_bwd) for the gradients of coefficients; these give
- * those of sums; then dx and dphi: in one pass over x, or in a pass each.
+ * A first pass over x, du and dy (mhc_streams_bwd) makes the gradients of the coefficients. From
+ * these one kernel makes the gradients of the sums (projections). Then dx and dphi follow, in one
+ * pass over x or in a pass each.
  */
 #include <config.h>
 
@@ -15,13 +16,13 @@
 /* Products on tensor cores */
 enum { MMA_PROJECT = 1, MMA_DX = 2, MMA_SHARED_DX = 4, MMA_DPHI = 8 };
 
-/* What a call has to make */
+/* The results that a call needs */
 struct needs {
 	bool gradients;			/* of sums */
 	bool coefs;			/* p and a, for dx */
-	bool norm;			/* u was divided by its root mean square */
+	bool norm;			/* u was normalized */
 	bool means, projects;
-	bool shared_dx;			/* dx through sums: the same for all tokens of a group */
+	bool shared_dx;			/* dx through sums: equal for all tokens of a group */
 	bool dphi;
 };
 
@@ -42,7 +43,7 @@ static struct needs needs_of(const struct hzi_mhc_pre_bwd_args *a)
 	return n;
 }
 
-/* Which products coef_mma.c supports. Means and what is made of them are contiguous. */
+/* The products that coef_mma.c supports. Means and results in the workspace are contiguous. */
 static int mma_products(const struct hzi_mhc_pre_bwd_args *a, const struct needs *n)
 {
 	const int dtype = a->s.dtype;
@@ -73,12 +74,12 @@ struct plan {
 	bool fused;			/* dx and dphi in one pass */
 	int mma;			/* products on tensor cores */
 	struct hzi_mhc_projection projection;
-	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *small, *shared, *partial, *dnorm;
+	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *scalars, *shared, *partial, *dnorm;
 	uint32_t *records;
 	float *du;
-	int64_t blocks, norm_blocks;	/* of kernels that leave sums of blocks */
+	int64_t blocks, norm_blocks;	/* of kernels that leave sums per block */
 	int splits;
-	size_t streams_at, bytes;	/* the workspace of mhc_streams_bwd */
+	size_t streams_at, bytes;	/* offset of the workspace of mhc_streams_bwd */
 	struct hzi_mhc_streams_bwd_args streams;
 };
 
@@ -116,7 +117,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 			p.draw = hzi_cuda_mhc_take(ctx, &p.bytes, S * m);
 			p.own = hzi_cuda_mhc_take(ctx, &p.bytes, S);
 		}
-		p.small = hzi_cuda_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
+		p.scalars = hzi_cuda_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
 	}
 	if (needs->shared_dx)
 		p.shared = hzi_cuda_mhc_take(ctx, &p.bytes, S * columns);
@@ -132,7 +133,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.streams = (struct hzi_mhc_streams_bwd_args){
 		.s = a->s, .x = a->x, .dy = a->dy, .da = {p.da, n * n, n, 1},
 	};
-	/* norm's kernel gives dp itself. */
+	/* The kernel of norm computes dp itself. */
 	if (!needs->norm) {
 		p.streams.du = a->du;
 		p.streams.dp = hzi_cuda_mhc_coef(p.dp, n, 1);
@@ -145,7 +146,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
-/* The gradients of coefficients that du and dy give, in dp and da */
+/* Gradients of coefficients from du and dy, into dp and da */
 static int coefficient_pass(struct hz_context *ctx, const struct plan *plan)
 {
 	void *const workspace = ctx->workspace;
@@ -162,7 +163,7 @@ static int coefficient_pass(struct hz_context *ctx, const struct plan *plan)
 	return status;
 }
 
-/* du of u before it was divided, and dnorm */
+/* du of the branch input before normalization, and dnorm */
 static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		     const struct plan *plan, const struct hzi_mhc_finish *finish)
 {
@@ -195,7 +196,7 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 	return a->dnorm ? hzi_cuda_mhc_sum_rows(ctx, OP, 1, &dnorm) : HZ_OK;
 }
 
-/* The gradients of sums, and sums of blocks of dalpha and dbias; p and a */
+/* Gradients of the sums, partial sums of dalpha and dbias; p and a for dx */
 static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 			 const struct plan *plan, const struct hzi_mhc_sums *sums)
 {
@@ -207,7 +208,7 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
 		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
-		.small = plan->small, .records = plan->records, .coefs = coefs,
+		.scalars = plan->scalars, .records = plan->records, .coefs = coefs,
 	});
 }
 
@@ -220,7 +221,7 @@ static int dx_by(struct hz_context *ctx, const struct hzi_mhc_dx *p, int mma)
 	return mma ? hzi_cuda_mhc_mma_dx(ctx, p) : hzi_cuda_mhc_generic_dx(ctx, p);
 }
 
-/* from: what was projected, of dtype from_dtype */
+/* from: what was projected, x or means, of dtype from_dtype */
 static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		   const struct plan *plan, const struct hzi_mhc_array *from, int from_dtype)
 {
@@ -303,9 +304,9 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
 		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));
 	}
-	/* dphi and dgain from sums of splits, dalpha and dbias from those of blocks */
+	/* Finishes dphi and dgain from the splits' sums, dalpha and dbias from the blocks' sums. */
 	return hzi_cuda_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){
-		.partial = plan.partial, .phi = a->phi, .gain = a->gain, .small = plan.small,
+		.partial = plan.partial, .phi = a->phi, .gain = a->gain, .scalars = plan.scalars,
 		.dphi = a->dphi, .dgain = a->dgain, .dalpha = a->dalpha, .dbias = a->dbias,
 		.columns = plan.partial ? a->s.n * a->s.channels : 0, .blocks = plan.blocks,
 		.m = a->rule.m, .splits = plan.splits, .alphas = a->rule.m == a->rule.n ? 1 : 3,
@@ -325,7 +326,7 @@ int hzi_cuda_mhc_coef_bwd_fused(struct hz_context *ctx, const void *args)
 	return run(ctx, args, true, true);
 }
 
-/* Products that coef_mma.c does not support are made as by coef_bwd_generic. */
+/* Products that coef_mma.c does not support run on the kernels of coef_generic_bwd.cu. */
 const char *hzi_cuda_mhc_coef_bwd_mma_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct needs needs = needs_of(args);

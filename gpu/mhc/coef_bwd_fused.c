@@ -52,7 +52,7 @@ int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_
 {
 	const struct hzi_mhc_array none = {.data = NULL};
 	struct hzi_mhc_bwd_fused p = {
-		/* Of dx alone; what else they give, the records have. */
+		/* Only for dx; their other effects are in the records. */
 		.du = a->dx.data ? a->du : none, .dy = a->dx.data ? a->dy : none, .dx = a->dx,
 		.phi = a->phi, .gain = a->gain, .records = records, .partial = partial,
 		.tokens = a->s.tokens, .channels = a->s.channels, .m = a->rule.m,

@@ -19,38 +19,38 @@
 #include "gpu/device/mma.cuh"
 #include "gpu/device/tma.cuh"
 
-#define LINE 128			/* bytes of a stream of a token, swizzled */
-#define PLANE (TILE * LINE)		/* of a stream of a tile */
+#define ROW_BYTES 128			/* bytes of a stream of a token, swizzled */
+#define PLANE_BYTES (TILE * ROW_BYTES)		/* of a stream of a tile */
 #define STAGES HZI_MHC_BWD_FUSED_STAGES
-#define HALVES 2			/* of the channels, 64 each */
-#define WORKERS (4 * HALVES)		/* warps; then the one that loads and the one that stores */
+#define HALVES 2			/* of 64 channels each */
+#define WORKERS (4 * HALVES)		/* warps; two more load and store */
 
-struct joint_stage {
-	uint8_t x[HALVES][4 * PLANE], dy[HALVES][4 * PLANE], du[HALVES][PLANE];
+struct tile_stage {
+	uint8_t x[HALVES][4 * PLANE_BYTES], dy[HALVES][4 * PLANE_BYTES], du[HALVES][PLANE_BYTES];
 	uint8_t draw[HZI_MHC_BWD_FUSED_WORDS * 4];
 	float coefs[TILE][HZI_MHC_BWD_FUSED_COEFS];
-	uint8_t pad[-(HALVES * 9 * PLANE + HZI_MHC_BWD_FUSED_RECORD * 4) & 1023];
+	uint8_t pad[-(HALVES * 9 * PLANE_BYTES + HZI_MHC_BWD_FUSED_RECORD * 4) & 1023];
 };
 
-struct joint_memory {
-	joint_stage stage[STAGES];
+struct memory {
+	tile_stage stage[STAGES];
 	uint64_t full[STAGES], done[STAGES], empty[STAGES];
 };
 
-static_assert(sizeof(joint_memory) + 1024 <= HZI_MHC_BWD_FUSED_BYTES, "shared memory");
+static_assert(sizeof(memory) + 1024 <= HZI_MHC_BWD_FUSED_BYTES, "shared memory");
 
-struct joint_place {
-	int channel, channels;		/* the first, of so many */
+struct block_work {
+	int channel, channels;		/* first channel, number of channels */
 	int tiles, split;		/* tiles: of this block */
 	int stages;			/* in use */
 };
 
 /* The stage of a tile and the parity of its barrier */
-struct joint_ring {
+struct ring_slot {
 	int at;
 	uint32_t parity;
 
-	__device__ void next(const joint_place &b)
+	__device__ void next(const block_work &b)
 	{
 		if (++at == b.stages) {
 			at = 0;
@@ -59,7 +59,7 @@ struct joint_ring {
 	}
 };
 
-HZ_DEVICE int first_token(const hzi_mhc_bwd_fused &p, const joint_place &b, int t)
+HZ_DEVICE int first_token(const hzi_mhc_bwd_fused &p, const block_work &b, int t)
 {
 	return (b.split + t * p.splits) * TILE;
 }
@@ -67,26 +67,27 @@ HZ_DEVICE int first_token(const hzi_mhc_bwd_fused &p, const joint_place &b, int 
 /* ---- Loads and stores, one thread each ------------------------------------------------------- */
 
 /* Loads both halves of `streams` streams of a tile. */
-HZ_DEVICE void load_planes(uint8_t *to, int half_bytes, int streams, const hzi_tensor_map &map,
-			   const joint_place &b, int token, uint32_t barrier)
+HZ_DEVICE void load_planes(uint8_t *dst, int half_bytes, int streams, const hzi_tensor_map &map,
+			   const block_work &b, int token, uint32_t barrier)
 {
 	for (int e = 0; e < streams * HALVES; e++) {
 		const int i = e / HALVES, h = e % HALVES;
 
-		tma_load_3d(shared_address(to + h * half_bytes + i * PLANE), map,
-			    2 * b.channel + h * LINE, token, i, barrier);
+		tma_load_3d(shared_address(dst + h * half_bytes + i * PLANE_BYTES), map,
+			    2 * b.channel + h * ROW_BYTES, token, i, barrier);
 	}
 }
 
-HZ_DEVICE void load_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
+HZ_DEVICE void load_tiles(const hzi_mhc_bwd_fused &p, const block_work &b, memory &m)
 {
-	const uint32_t bytes = HALVES * (4 + (p.dy.data ? 4 : 0) + (p.du.data ? 1 : 0)) * PLANE +
-			       HZI_MHC_BWD_FUSED_RECORD * 4;
-	joint_ring ring = {0, 1};
+	const uint32_t bytes =
+		HALVES * (4 + (p.dy.data ? 4 : 0) + (p.du.data ? 1 : 0)) * PLANE_BYTES +
+		HZI_MHC_BWD_FUSED_RECORD * 4;
+	ring_slot ring = {0, 1};
 
 	tma_prefetch_map(p.x_map);
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
-		joint_stage &s = m.stage[ring.at];
+		tile_stage &s = m.stage[ring.at];
 		const uint32_t full = shared_address(&m.full[ring.at]);
 		const int token = first_token(p, b, t);
 
@@ -103,22 +104,22 @@ HZ_DEVICE void load_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, join
 	}
 }
 
-HZ_DEVICE void store_planes(const hzi_mhc_bwd_fused &p, const joint_place &b, int token,
-			    const joint_stage &s)
+HZ_DEVICE void store_planes(const hzi_mhc_bwd_fused &p, const block_work &b, int token,
+			    const tile_stage &s)
 {
 	for (int e = 0; e < 4 * HALVES; e++) {
 		const int i = e / HALVES, h = e % HALVES;
 
-		tma_store_3d(p.dx_map, 2 * b.channel + h * LINE, token, i,
-			     shared_address(s.x[h] + i * PLANE));
+		tma_store_3d(p.dx_map, 2 * b.channel + h * ROW_BYTES, token, i,
+			     shared_address(s.x[h] + i * PLANE_BYTES));
 	}
 	tma_store_commit();
 }
 
 /* Stores dx. A stage is free once the TMA store has read it. */
-HZ_DEVICE void store_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
+HZ_DEVICE void store_tiles(const hzi_mhc_bwd_fused &p, const block_work &b, memory &m)
 {
-	joint_ring ring = {0, 0}, old = ring;
+	ring_slot ring = {0, 0}, old = ring;
 
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
 		mbarrier_wait(shared_address(&m.done[ring.at]), ring.parity);
@@ -136,11 +137,11 @@ HZ_DEVICE void store_tiles(const hzi_mhc_bwd_fused &p, const joint_place &b, joi
 /* ---- Compute --------------------------------------------------------------------------------- */
 
 /* phi of 16 channels a warp in each stream: B fragments of 24 rows */
-struct joint_slice {
+struct phi_fragments {
 	uint32_t high[2][4][3], low[2][4][3];
 };
 
-HZ_DEVICE void load_phi(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_slice &phi)
+HZ_DEVICE void load_phi(const hzi_mhc_bwd_fused &p, const block_work &b, phi_fragments &phi)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -151,10 +152,10 @@ HZ_DEVICE void load_phi(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_
 		const int k = part * 8 + lane % 4 * 2;
 		const int64_t at = i * p.channels + b.channel + c;
 		const float gain = p.gain && c < b.channels ? p.gain[at] : 1;
-		const float *from = p.phi + k * 4 * p.channels + at;
-		const float low = k < p.m && c < b.channels ? from[0] * gain : 0;
+		const float *src = p.phi + k * 4 * p.channels + at;
+		const float low = k < p.m && c < b.channels ? src[0] * gain : 0;
 		const float high =
-			k + 1 < p.m && c < b.channels ? from[4 * p.channels] * gain : 0;
+			k + 1 < p.m && c < b.channels ? src[4 * p.channels] * gain : 0;
 
 		phi.high[half][i][part] = split_weights(low, high, phi.low[half][i][part]);
 	}
@@ -174,15 +175,16 @@ HZ_DEVICE uint32_t lane_row(void)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, r = lane % 16;
 
-	return (warp / 4 * 4 + lane / 16) * PLANE + r * LINE + ((warp % 4 * 2 ^ (r & 7)) << 4);
+	return (warp / 4 * 4 + lane / 16) * PLANE_BYTES + r * ROW_BYTES +
+	       ((warp % 4 * 2 ^ (r & 7)) << 4);
 }
 
 /* sum [8 channels][pair of streams][8 rows of phi] += draw x of a tile */
 template <int DTYPE>
-HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4])
+HZ_DEVICE void add_dphi(const tile_stage &s, uint32_t row, float sum[2][2][3][4])
 {
 	const uint32_t draw = shared_address(s.draw) + threadIdx.x % 32 * 16;
-	uint32_t right[3][4];		/* parts 0 and 1; 2 and its rest; the rests of 0 and 1 */
+	uint32_t right[3][4];		/* pieces of draw: high 0, 1; high 2, low 2; low 0, 1 */
 
 #pragma unroll
 	for (int q = 0; q < 3; q++)
@@ -190,28 +192,29 @@ HZ_DEVICE void add_dphi(const joint_stage &s, uint32_t row, float sum[2][2][3][4
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
 		const int half = e / 2, pair = e % 2;
-		float (*const to)[4] = sum[half][pair];
-		uint32_t x[4], rest[4];
+		float (*const dst)[4] = sum[half][pair];
+		uint32_t x[4], remainder[4];
 
-		ldmatrix_x4_trans(x, (shared_address(s.x) + row + pair * 2 * PLANE) ^ half * 16);
+		ldmatrix_x4_trans(x,
+				  (shared_address(s.x) + row + pair * 2 * PLANE_BYTES) ^ half * 16);
 		/* Rows of the A fragment are channels of two streams. */
-		const uint32_t turned[4] = {x[0], x[2], x[1], x[3]};
+		const uint32_t transposed[4] = {x[0], x[2], x[1], x[3]};
 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			x[i] = DTYPE == HZ_F16 ? split_pair(f16_low(turned[i]),
-							    f16_high(turned[i]), rest[i]) :
-						 turned[i];
-		mma_m16n8k16<HZ_BF16>(to[0], x, right[0][0], right[0][1]);
-		mma_m16n8k16<HZ_BF16>(to[1], x, right[0][2], right[0][3]);
-		mma_m16n8k16<HZ_BF16>(to[2], x, right[1][0], right[1][1]);
-		mma_m16n8k16<HZ_BF16>(to[0], x, right[2][0], right[2][1]);
-		mma_m16n8k16<HZ_BF16>(to[1], x, right[2][2], right[2][3]);
-		mma_m16n8k16<HZ_BF16>(to[2], x, right[1][2], right[1][3]);
+			x[i] = DTYPE == HZ_F16 ? split_pair(f16_low(transposed[i]),
+							    f16_high(transposed[i]), remainder[i]) :
+						 transposed[i];
+		mma_m16n8k16<HZ_BF16>(dst[0], x, right[0][0], right[0][1]);
+		mma_m16n8k16<HZ_BF16>(dst[1], x, right[0][2], right[0][3]);
+		mma_m16n8k16<HZ_BF16>(dst[2], x, right[1][0], right[1][1]);
+		mma_m16n8k16<HZ_BF16>(dst[0], x, right[2][0], right[2][1]);
+		mma_m16n8k16<HZ_BF16>(dst[1], x, right[2][2], right[2][3]);
+		mma_m16n8k16<HZ_BF16>(dst[2], x, right[1][2], right[1][3]);
 		if (DTYPE == HZ_F16) {
-			mma_m16n8k16<HZ_BF16>(to[0], rest, right[0][0], right[0][1]);
-			mma_m16n8k16<HZ_BF16>(to[1], rest, right[0][2], right[0][3]);
-			mma_m16n8k16<HZ_BF16>(to[2], rest, right[1][0], right[1][1]);
+			mma_m16n8k16<HZ_BF16>(dst[0], remainder, right[0][0], right[0][1]);
+			mma_m16n8k16<HZ_BF16>(dst[1], remainder, right[0][2], right[0][3]);
+			mma_m16n8k16<HZ_BF16>(dst[2], remainder, right[1][0], right[1][1]);
 		}
 	}
 }
@@ -230,8 +233,8 @@ HZ_DEVICE void add_weighted(float (*sum)[4], int half, const float4 &weight, flo
 
 /* dx of a tile, over x in the stage */
 template <int DTYPE>
-HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_stage &s,
-		       uint32_t row, int token, const joint_slice &phi)
+HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const block_work &b, tile_stage &s,
+		       uint32_t row, int token, const phi_fragments &phi)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const uint32_t draw = shared_address(s.draw) + lane * 16;
@@ -243,14 +246,14 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 	for (int q = 0; q < 3; q++)
 		ldmatrix_x4(left[q], draw + q * 512);
 #pragma unroll
-	for (int eight = 0; eight < 2; eight++) {
-		const uint32_t x_row = (shared_address(s.x) + row) ^ eight * 16;
+	for (int group = 0; group < 2; group++) {
+		const uint32_t x_row = (shared_address(s.x) + row) ^ group * 16;
 		float sum[4][4] = {};
 		uint32_t v[2][4];
 
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			const uint32_t *high = phi.high[eight][i], *low = phi.low[eight][i];
+			const uint32_t *high = phi.high[group][i], *low = phi.low[group][i];
 
 			mma_m16n8k8<HZ_BF16>(sum[i], left[1][0], left[1][1], low[2]);
 			mma_m16n8k16<HZ_BF16>(sum[i], left[0], low[0], low[1]);
@@ -260,7 +263,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 		}
 #pragma unroll
 		for (int pair = 0; pair < 2; pair++)
-			ldmatrix_x4(v[pair], x_row + pair * 2 * PLANE);
+			ldmatrix_x4(v[pair], x_row + pair * 2 * PLANE_BYTES);
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
 			const int i = e / 2, half = e % 2;
@@ -272,9 +275,9 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 			sum[i][half * 2 + 1] = fmaf(own, high, sum[i][half * 2 + 1]);
 		}
 		if (p.du.data) {
-			const uint32_t du = shared_address(s.du[warp / 4]) + lane / 4 * LINE +
+			const uint32_t du = shared_address(s.du[warp / 4]) + lane / 4 * ROW_BYTES +
 					    lane % 4 * 4 +
-					    (((warp % 4 * 2 + eight) ^ lane / 4) << 4);
+					    (((warp % 4 * 2 + group) ^ lane / 4) << 4);
 
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
@@ -282,17 +285,18 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 				float low, high;
 
 				asm volatile("ld.shared.u32 %0, [%1];"
-					     : "=r"(word) : "r"(du + half * 8 * LINE) : "memory");
+					     : "=r"(word) : "r"(du + half * 8 * ROW_BYTES)
+					     : "memory");
 				unpack(DTYPE, word, low, high);
 				add_weighted(sum, half, coefs[half][4], low, high);
 			}
 		}
 		if (p.dy.data) {
-			const uint32_t dy_row = (shared_address(s.dy) + row) ^ eight * 16;
+			const uint32_t dy_row = (shared_address(s.dy) + row) ^ group * 16;
 
 #pragma unroll
 			for (int pair = 0; pair < 2; pair++)
-				ldmatrix_x4(v[pair], dy_row + pair * 2 * PLANE);
+				ldmatrix_x4(v[pair], dy_row + pair * 2 * PLANE_BYTES);
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
 				const int j = e / 2, half = e % 2;
@@ -303,7 +307,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 			}
 		}
 		if (p.accumulate) {
-			const int c = warp * 16 + eight * 8 + lane % 4 * 2;
+			const int c = warp * 16 + group * 8 + lane % 4 * 2;
 
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
@@ -322,16 +326,16 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_s
 		for (int pair = 0; pair < 2; pair++) {
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
-				const float *const from = &sum[pair * 2 + e / 2][e % 2 * 2];
+				const float *const src = &sum[pair * 2 + e / 2][e % 2 * 2];
 
-				v[pair][e] = pack<DTYPE>(from[0], from[1]);
+				v[pair][e] = pack<DTYPE>(src[0], src[1]);
 			}
-			stmatrix_x4(x_row + pair * 2 * PLANE, v[pair]);
+			stmatrix_x4(x_row + pair * 2 * PLANE_BYTES, v[pair]);
 		}
 	}
 }
 
-HZ_DEVICE void store_dphi(const hzi_mhc_bwd_fused &p, const joint_place &b,
+HZ_DEVICE void store_dphi(const hzi_mhc_bwd_fused &p, const block_work &b,
 			  const float sum[2][2][3][4])
 {
 	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
@@ -349,16 +353,16 @@ HZ_DEVICE void store_dphi(const hzi_mhc_bwd_fused &p, const joint_place &b,
 }
 
 template <int DTYPE>
-HZ_DEVICE void work(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memory &m)
+HZ_DEVICE void compute(const hzi_mhc_bwd_fused &p, const block_work &b, memory &m)
 {
 	const uint32_t row = lane_row();
-	joint_ring ring = {0, 0};
-	joint_slice phi;
+	ring_slot ring = {0, 0};
+	phi_fragments phi;
 	float dphi[2][2][3][4] = {};
 
 	load_phi(p, b, phi);
 	for (int t = 0; t < b.tiles; t++, ring.next(b)) {
-		joint_stage &s = m.stage[ring.at];
+		tile_stage &s = m.stage[ring.at];
 
 		mbarrier_wait(shared_address(&m.full[ring.at]), ring.parity);
 		add_dphi<DTYPE>(s, row, dphi);
@@ -377,13 +381,13 @@ HZ_DEVICE void work(const hzi_mhc_bwd_fused &p, const joint_place &b, joint_memo
 #endif
 
 template <int DTYPE>
-HZ_DEVICE void joint(const hzi_mhc_bwd_fused &p)
+HZ_DEVICE void bwd_fused(const hzi_mhc_bwd_fused &p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-	joint_memory &m = *(joint_memory *)shared_start();
+	memory &m = *(memory *)shared_start();
 	const int tiles = ((int)p.tokens + TILE - 1) / TILE;
 	const int warp = threadIdx.x / 32;
-	joint_place b;
+	block_work b;
 
 	b.split = blockIdx.x % p.splits;
 	b.channel = blockIdx.x / p.splits * HZI_MHC_BWD_FUSED_CHANNELS;
@@ -404,7 +408,7 @@ HZ_DEVICE void joint(const hzi_mhc_bwd_fused &p)
 	pdl_wait();
 	if (warp < WORKERS) {
 		setmaxnreg_inc<232>();
-		work<DTYPE>(p, b, m);
+		compute<DTYPE>(p, b, m);
 	} else {
 		setmaxnreg_dec<40>();
 		if (threadIdx.x % 32 == 0 && warp == WORKERS)
@@ -419,7 +423,7 @@ HZ_DEVICE void joint(const hzi_mhc_bwd_fused &p)
 	extern "C" __global__ void __launch_bounds__(HZI_MHC_BWD_FUSED_THREADS, 1) \
 		name(const __grid_constant__ hzi_mhc_bwd_fused p) \
 	{ \
-		joint<dtype>(p); \
+		bwd_fused<dtype>(p); \
 	}
 
 JOINT(mhc_coef_bwd_fused_f16, HZ_F16)

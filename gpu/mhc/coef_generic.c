@@ -7,10 +7,12 @@
 
 #include "gpu/mhc/launch.h"
 
-#define PROJECT_SPLITS 32		/* of columns, at most: a thread adds them up */
+#define PROJECT_SPLITS 32		/* of columns, at most: one thread adds them up */
 #define MEAN_SPLITS 64
 
-/* Splits of `most` pieces so that `blocks` blocks for each split keep all SMs busy */
+/*
+ * Number of splits, at most `most` and `limit`, so that `blocks` blocks per split keep all SMs busy
+ */
 static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most, int64_t limit)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
@@ -19,7 +21,7 @@ static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most
 	return splits < 1 ? 1 : (int)splits;
 }
 
-/* Blocks for the channels of all streams, each thread having 8 channels */
+/* Blocks for the channels of all streams, with 8 channels per thread */
 static int64_t mean_blocks(int n, int64_t channels)
 {
 	return ceil_div(n * ceil_div(channels, 8), HZI_MHC_COEF_THREADS);
@@ -57,9 +59,9 @@ int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx, const stru
 int hzi_cuda_mhc_generic_project(struct hz_context *ctx, const char *op,
 				 const struct hzi_mhc_project *p)
 {
-	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_project_8 :
-			   p->m <= 24 ? HZI_KERNEL_mhc_coef_project_24 :
-					HZI_KERNEL_mhc_coef_project_80;
+	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_generic_project_8 :
+			   p->m <= 24 ? HZI_KERNEL_mhc_coef_generic_project_24 :
+					HZI_KERNEL_mhc_coef_generic_project_80;
 
 	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->groups, HZI_MHC_COEF_TOKENS),
 				   p->splits, HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
@@ -69,7 +71,7 @@ int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 			      const struct hzi_mhc_finish *p)
 {
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_finish_4 :
-					    HZI_KERNEL_mhc_coef_finish_any;
+					    HZI_KERNEL_mhc_coef_finish_generic;
 
 	if (p->sums.groups == 0)
 		return HZ_OK;

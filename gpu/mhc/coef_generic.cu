@@ -13,14 +13,14 @@
 
 /* ---- Projection ------------------------------------------------------------------------------ */
 
-#define LINE 36				/* words of a row of 64 values, without bank conflicts */
+#define PITCH 36			/* words of a row of 64 values, without bank conflicts */
 
 /* TILES: tiles of 8 rows of phi */
 template <int TILES>
 HZ_DEVICE void project(const hzi_mhc_project &p)
 {
-	__shared__ __align__(16) uint32_t xs[2][HZI_MHC_COEF_TOKENS][LINE],
-		phis[2][TILES * 8][LINE];
+	__shared__ __align__(16) uint32_t xs[2][HZI_MHC_COEF_TOKENS][PITCH],
+		phis[2][TILES * 8][PITCH];
 	const int64_t first = (int64_t)blockIdx.x * HZI_MHC_COEF_TOKENS;
 	const int64_t chunks = (p.channels + HZI_MHC_COEF_CHUNK - 1) / HZI_MHC_COEF_CHUNK,
 		all = p.n * chunks;
@@ -82,10 +82,10 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 			for (int tile = 0; tile < TILES; tile++) {
 				const int k = tile * 8 + lane / 4;
 				const uint32_t *b = &phis[0][k][step * 8 + lane % 4];
-				const uint32_t *rest = b + TILES * 8 * LINE;
+				const uint32_t *remainder = b + TILES * 8 * PITCH;
 
 				mma_m16n8k16<HZ_BF16>(sum[tile], high, b[0], b[4]);
-				mma_m16n8k16<HZ_BF16>(sum[tile], high, rest[0], rest[4]);
+				mma_m16n8k16<HZ_BF16>(sum[tile], high, remainder[0], remainder[4]);
 				if (parts == 2)
 					mma_m16n8k16<HZ_BF16>(sum[tile], low, b[0], b[4]);
 			}
@@ -119,13 +119,16 @@ HZ_DEVICE void project(const hzi_mhc_project &p)
 		project<tiles>(p); \
 	}
 
-PROJECT(mhc_coef_project_8, 1)
-PROJECT(mhc_coef_project_24, 3)
-PROJECT(mhc_coef_project_80, 10)
+PROJECT(mhc_coef_generic_project_8, 1)
+PROJECT(mhc_coef_generic_project_24, 3)
+PROJECT(mhc_coef_generic_project_80, 10)
 
 /* ---- Means over the tokens of a group -------------------------------------------------------- */
 
-/* grid (channels / 8 of all streams by groups, splits of tokens). DT 0: any strides */
+/*
+ * Grid: groups times the channels of all streams by eights, then splits of tokens. DT 0: any
+ * strides
+ */
 template <int DT>
 HZ_DEVICE void means(const hzi_mhc_means &p)
 {
@@ -165,15 +168,15 @@ HZ_DEVICE void means(const hzi_mhc_means &p)
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 6)
 	mhc_coef_means(const __grid_constant__ hzi_mhc_means p)
 {
-	const bool near = p.vectorized && p.channels % 8 == 0;
+	const bool aligned = p.vectorized && p.channels % 8 == 0;
 
 	pdl_launch_dependents();
 	pdl_wait();
-	if (near && p.dtype == HZ_F32)
+	if (aligned && p.dtype == HZ_F32)
 		means<HZ_F32>(p);
-	else if (near && p.dtype == HZ_F16)
+	else if (aligned && p.dtype == HZ_F16)
 		means<HZ_F16>(p);
-	else if (near)
+	else if (aligned)
 		means<HZ_BF16>(p);
 	else
 		means<0>(p);
@@ -265,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
-	mhc_coef_finish_any(const __grid_constant__ hzi_mhc_finish p)
+	mhc_coef_finish_generic(const __grid_constant__ hzi_mhc_finish p)
 {
 	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
@@ -275,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
 
-/* A block a token, any strides */
+/* One block per token, any strides */
 HZ_DEVICE void norm_strided(const hzi_mhc_norm &p, float *memory)
 {
 	const int64_t t = blockIdx.x;
@@ -298,7 +301,7 @@ HZ_DEVICE void norm_strided(const hzi_mhc_norm &p, float *memory)
 
 /* The same for aligned rows of at most HZI_MHC_NORM_CHANNELS channels, kept in registers */
 template <int N, int DT>
-HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
+HZ_DEVICE void norm_aligned(const hzi_mhc_norm &p, float *memory)
 {
 	constexpr int pieces = HZI_MHC_NORM_CHANNELS / (8 * HZI_MHC_NORM_THREADS);
 	const int64_t t = blockIdx.x, group = t / (p.tokens / p.groups);
@@ -330,15 +333,15 @@ HZ_DEVICE void norm_near(const hzi_mhc_norm &p, float *memory)
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
 		const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
-		const int64_t to = offset(p.u, t, 0, c);
+		const int64_t dst = offset(p.u, t, 0, c);
 
 		if (c >= p.channels)
 			break;
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			u[k][e] *= rho * p.norm[c + e];
-		store_vector<DT>(p.u, to, u[k]);
-		store_vector<DT>(p.u, to + 4, u[k] + 4);
+		store_vector<DT>(p.u, dst, u[k]);
+		store_vector<DT>(p.u, dst + 4, u[k] + 4);
 	}
 }
 
@@ -346,14 +349,14 @@ template <int DT>
 HZ_DEVICE void norm_of(const hzi_mhc_norm &p, float *memory)
 {
 	switch (p.n) {
-	case 1: return norm_near<1, DT>(p, memory);
-	case 2: return norm_near<2, DT>(p, memory);
-	case 3: return norm_near<3, DT>(p, memory);
-	case 4: return norm_near<4, DT>(p, memory);
-	case 5: return norm_near<5, DT>(p, memory);
-	case 6: return norm_near<6, DT>(p, memory);
-	case 7: return norm_near<7, DT>(p, memory);
-	default: return norm_near<8, DT>(p, memory);
+	case 1: return norm_aligned<1, DT>(p, memory);
+	case 2: return norm_aligned<2, DT>(p, memory);
+	case 3: return norm_aligned<3, DT>(p, memory);
+	case 4: return norm_aligned<4, DT>(p, memory);
+	case 5: return norm_aligned<5, DT>(p, memory);
+	case 6: return norm_aligned<6, DT>(p, memory);
+	case 7: return norm_aligned<7, DT>(p, memory);
+	default: return norm_aligned<8, DT>(p, memory);
 	}
 }
 

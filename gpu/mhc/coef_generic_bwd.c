@@ -24,7 +24,7 @@ int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradient
 	const int64_t history = min_of(p->rule.iterations, HZI_MHC_HISTORY);
 	const size_t shared = p->rule.n == 4 ? HZI_MHC_COEF_GRADIENTS_BYTES((size_t)history) : 0;
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_gradients_4 :
-					    HZI_KERNEL_mhc_coef_gradients_any;
+					    HZI_KERNEL_mhc_coef_gradients_generic;
 
 	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_MHC_COEF_GROUPS),
 				   1, HZI_MHC_COEF_GROUPS, shared, p, sizeof(*p));
@@ -32,7 +32,7 @@ int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradient
 
 int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_dx,
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_generic_dx,
 				   ceil_div(p->channels, HZI_MHC_COEF_THREADS) *
 				   ceil_div(p->tokens, HZI_MHC_COEF_LANES),
 				   1, HZI_MHC_COEF_THREADS, 0, p, sizeof(*p));
@@ -61,7 +61,7 @@ int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 				   sizeof(*p));
 }
 
-/* Splits of tokens so that blocks keep all SMs busy */
+/* Number of splits of the tokens that keeps all SMs busy */
 int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
@@ -74,8 +74,9 @@ int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct 
 
 int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi *p)
 {
-	const int kernel = p->m <= 8 ? HZI_KERNEL_mhc_coef_dphi_8 :
-			   p->m <= 24 ? HZI_KERNEL_mhc_coef_dphi_24 : HZI_KERNEL_mhc_coef_dphi_80;
+	const int kernel = p->m <= 8  ? HZI_KERNEL_mhc_coef_generic_dphi_8 :
+			   p->m <= 24 ? HZI_KERNEL_mhc_coef_generic_dphi_24 :
+					HZI_KERNEL_mhc_coef_generic_dphi_80;
 
 	return hzi_cuda_mhc_launch(ctx, OP, kernel,
 				   ceil_div(p->n * p->channels, HZI_MHC_COEF_THREADS),

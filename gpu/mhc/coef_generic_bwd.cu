@@ -20,15 +20,15 @@ HZ_DEVICE float incoming(const hzi_mhc_coef &x, const float *own, int64_t s, int
 /* Writes the coefficients of a token to its record. */
 HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, const float *mix)
 {
-	float4 *const to = (float4 *)(records +
-				      s / TILE * HZI_MHC_BWD_FUSED_RECORD +
-				      HZI_MHC_BWD_FUSED_WORDS +
-				      s % TILE * HZI_MHC_BWD_FUSED_COEFS);
+	float4 *const dst = (float4 *)(records +
+				       s / TILE * HZI_MHC_BWD_FUSED_RECORD +
+				       HZI_MHC_BWD_FUSED_WORDS +
+				       s % TILE * HZI_MHC_BWD_FUSED_COEFS);
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		to[i] = {mix[i * 4], mix[i * 4 + 1], mix[i * 4 + 2], mix[i * 4 + 3]};
-	to[4] = {pre[0], pre[1], pre[2], pre[3]};
+		dst[i] = {mix[i * 4], mix[i * 4 + 1], mix[i * 4 + 2], mix[i * 4 + 3]};
+	dst[4] = {pre[0], pre[1], pre[2], pre[3]};
 }
 
 /* Writes own, and draw as two terms of bf16. */
@@ -36,38 +36,38 @@ HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, floa
 {
 	uint32_t *const record = records + s / TILE * HZI_MHC_BWD_FUSED_RECORD;
 	const int token = s % TILE;
-	uint4 *const to = (uint4 *)record + token;
+	uint4 *const dst = (uint4 *)record + token;
 
 #pragma unroll
 	for (int part = 0; part < HZI_MHC_FOUR_ROWS / 8; part++) {
-		uint32_t whole[4], rest[4];
+		uint32_t high[4], remainder[4];
 
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			whole[e] = split_pair(draw[part * 8 + e * 2], draw[part * 8 + e * 2 + 1],
-					      rest[e]);
-		to[part * TILE] = {whole[0], whole[1], whole[2], whole[3]};
-		to[(part < 2 ? part + 4 : 3) * TILE] = {rest[0], rest[1], rest[2],
-								  rest[3]};
+			high[e] = split_pair(draw[part * 8 + e * 2], draw[part * 8 + e * 2 + 1],
+					     remainder[e]);
+		dst[part * TILE] = {high[0], high[1], high[2], high[3]};
+		dst[(part < 2 ? part + 4 : 3) * TILE] = {remainder[0], remainder[1], remainder[2],
+							 remainder[3]};
 	}
 	((float4 *)(record + HZI_MHC_BWD_FUSED_WORDS + token * HZI_MHC_BWD_FUSED_COEFS))[5] = {own,
 		0, 0, 0};
 }
 
 /*
- * history: of this thread, elements `stride` floats apart. USUAL: Sinkhorn's iteration with all
- * rows, as a constant for the compiler.
+ * history: of this thread, elements `stride` floats apart. FULL_SINKHORN: Sinkhorn's iteration with
+ * all rows of phi, as compile-time constants.
  */
-template <int N, bool USUAL>
+template <int N, bool FULL_SINKHORN>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
-	const int m = USUAL ? 2 * N + N * N : p.rule.m;
+	const int m = FULL_SINKHORN ? 2 * N + N * N : p.rule.m;
 	const bool all = m > N;
 	hzi_mhc_rule rule = p.rule;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
 
-	if (USUAL)
+	if (FULL_SINKHORN)
 		rule.residual = HZ_MHC_SINKHORN;
 	load_sums(p.sums, m, memory);
 #pragma unroll
@@ -127,7 +127,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 		record_coefs(p.records, s, none, none);
 		record_draw(p.records, s, none, 0);
 	}
-	if (!p.small)
+	if (!p.scalars)
 		return;
 	__syncthreads();
 
@@ -154,7 +154,7 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 	}
 	__syncthreads();
 	for (int k = threadIdx.x; k < m + 3; k += HZI_MHC_COEF_GROUPS)
-		p.small[blockIdx.x * (m + 3) + k] = memory[k] + memory[m + 3 + k];
+		p.scalars[blockIdx.x * (m + 3) + k] = memory[k] + memory[m + 3 + k];
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
@@ -181,7 +181,7 @@ HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
-	mhc_coef_gradients_any(const __grid_constant__ hzi_mhc_gradients p)
+	mhc_coef_gradients_generic(const __grid_constant__ hzi_mhc_gradients p)
 {
 	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
@@ -270,8 +270,8 @@ HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
  * dp_i = rho (sum(g X[i]) - rho^2 mean(g v) sum(v X[i])).
  */
 template <int N, int DT>
-HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
-			     float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
+HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
+				float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
 {
 	constexpr int pieces = HZI_MHC_NORM_CHANNELS / (8 * HZI_MHC_NORM_THREADS);
 	constexpr int warps = HZI_MHC_NORM_THREADS / 32;
@@ -337,7 +337,7 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 #pragma unroll
 		for (int k = 0; k < pieces; k++) {
 			const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
-			float4 *const to = (float4 *)(p.du + t * of.channels + c);
+			float4 *const dst = (float4 *)(p.du + t * of.channels + c);
 			float dv[8];
 
 			if (c >= of.channels)
@@ -347,8 +347,8 @@ HZ_DEVICE void norm_bwd_near(const hzi_mhc_norm_bwd &p,
 				dv[e] = rho * (du[k][e] * of.norm[c + e] - v[k][e] * dot);
 				dnorm[k][e] = fmaf(du[k][e], v[k][e] * rho, dnorm[k][e]);
 			}
-			to[0] = {dv[0], dv[1], dv[2], dv[3]};
-			to[1] = {dv[4], dv[5], dv[6], dv[7]};
+			dst[0] = {dv[0], dv[1], dv[2], dv[3]};
+			dst[1] = {dv[4], dv[5], dv[6], dv[7]};
 		}
 	}
 #pragma unroll
@@ -368,14 +368,14 @@ HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
 			   float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
 {
 	switch (p.of.n) {
-	case 1: return norm_bwd_near<1, DT>(p, memory);
-	case 2: return norm_bwd_near<2, DT>(p, memory);
-	case 3: return norm_bwd_near<3, DT>(p, memory);
-	case 4: return norm_bwd_near<4, DT>(p, memory);
-	case 5: return norm_bwd_near<5, DT>(p, memory);
-	case 6: return norm_bwd_near<6, DT>(p, memory);
-	case 7: return norm_bwd_near<7, DT>(p, memory);
-	default: return norm_bwd_near<8, DT>(p, memory);
+	case 1: return norm_bwd_aligned<1, DT>(p, memory);
+	case 2: return norm_bwd_aligned<2, DT>(p, memory);
+	case 3: return norm_bwd_aligned<3, DT>(p, memory);
+	case 4: return norm_bwd_aligned<4, DT>(p, memory);
+	case 5: return norm_bwd_aligned<5, DT>(p, memory);
+	case 6: return norm_bwd_aligned<6, DT>(p, memory);
+	case 7: return norm_bwd_aligned<7, DT>(p, memory);
+	default: return norm_bwd_aligned<8, DT>(p, memory);
 	}
 }
 
@@ -400,7 +400,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 
 /* A block has 128 channels of all streams of 8 tokens. */
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
-	mhc_coef_dx(const __grid_constant__ hzi_mhc_dx p)
+	mhc_coef_generic_dx(const __grid_constant__ hzi_mhc_dx p)
 {
 	__shared__ __align__(16) float draw[HZI_MHC_ROWS][HZI_MHC_COEF_LANES];
 	const int64_t strips = (p.channels + HZI_MHC_COEF_THREADS - 1) / HZI_MHC_COEF_THREADS;
@@ -459,17 +459,17 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
 			if (p.shared)
 				sum[r] += p.shared[s * columns + at];
 
-			const int64_t to = offset(p.dx, t, j, c);
+			const int64_t dst = offset(p.dx, t, j, c);
 
 			sum[r] *= p.scale;
 			if (p.accumulate)
-				sum[r] += load_value(p.dx_dtype, p.dx.data, to);
-			store_any(p.dx_dtype, p.dx.data, to, sum[r]);
+				sum[r] += load_value(p.dx_dtype, p.dx.data, dst);
+			store_any(p.dx_dtype, p.dx.data, dst, sum[r]);
 		}
 	}
 }
 
-/* 8 channels of a branch value, or of stream i, of a token */
+/* Loads 8 channels of a branch value, or of stream i, of a token. */
 template <int DTYPE>
 HZ_DEVICE void load_eight_16bit(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
 {
@@ -482,8 +482,8 @@ HZ_DEVICE void load_eight_16bit(float *v, const hzi_mhc_array &x, int64_t t, int
 }
 
 /*
- * Four aligned 16-bit streams whose tokens share coefficients: 8 channels a thread, grid (channels
- * by groups, splits of the tokens of a group).
+ * Four aligned 16-bit streams whose tokens share coefficients: 8 channels per thread. Grid:
+ * channels times groups, splits of the tokens of a group.
  */
 template <int DTYPE>
 HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
@@ -543,7 +543,7 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 		}
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
-			uint4 *to = (uint4 *)((uint16_t *)p.dx.data + offset(p.dx, t, j, c));
+			uint4 *dst = (uint4 *)((uint16_t *)p.dx.data + offset(p.dx, t, j, c));
 
 			if (p.accumulate) {
 				load_eight_16bit<DTYPE>(v, p.dx, t, j, c);
@@ -551,7 +551,7 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 				for (int e = 0; e < 8; e++)
 					sum[j][e] += v[e];
 			}
-			*to = pack_eight<DTYPE>(sum[j]);
+			*dst = pack_eight<DTYPE>(sum[j]);
 		}
 	}
 }
@@ -572,7 +572,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
 
 #define PART 32				/* tokens with draw in shared memory */
 
-/* grid (128 columns, splits of tokens). ROW_COUNT: rows of phi, at most */
+/* Grid: 128 columns, splits of tokens. ROW_COUNT: rows of phi, at most */
 template <int ROW_COUNT>
 HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 {
@@ -626,36 +626,36 @@ HZ_DEVICE void dphi(const hzi_mhc_dphi &p)
 		dphi<rows>(p); \
 	}
 
-DPHI(mhc_coef_dphi_8, 8)
-DPHI(mhc_coef_dphi_24, 24)
-DPHI(mhc_coef_dphi_80, 80)
+DPHI(mhc_coef_generic_dphi_8, 8)
+DPHI(mhc_coef_generic_dphi_24, 24)
+DPHI(mhc_coef_generic_dphi_80, 80)
 
 /* ---- Sums of blocks -------------------------------------------------------------------------- */
 
 /* dalpha and dbias: 32 values at a time, the blocks in 8 parts */
-HZ_DEVICE void sum_small(const hzi_mhc_sum_weights &p, float (*memory)[HZI_MHC_COEF_SUM_COLUMNS])
+HZ_DEVICE void sum_scalars(const hzi_mhc_sum_weights &p, float (*memory)[HZI_MHC_COEF_SUM_COLUMNS])
 {
 	const int column = threadIdx.x % HZI_MHC_COEF_SUM_COLUMNS;
 	const int part = threadIdx.x / HZI_MHC_COEF_SUM_COLUMNS;
 
 	for (int first = 0; first < p.m + 3; first += HZI_MHC_COEF_SUM_COLUMNS) {
 		const int k = first + column;
-		float *const to = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
-				  p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
+		float *const dst = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
+				   p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
 		float sum = 0;
 
-		if (to) {
+		if (dst) {
 #pragma unroll 16
 			for (int64_t r = part; r < p.blocks; r += 8)
-				sum += p.small[r * (p.m + 3) + k];
+				sum += p.scalars[r * (p.m + 3) + k];
 		}
 		memory[part][column] = sum;
 		__syncthreads();
-		if (to && part == 0) {
+		if (dst && part == 0) {
 #pragma unroll
 			for (int i = 1; i < 8; i++)
 				sum += memory[i][column];
-			*to = p.accumulate ? *to + sum : sum;
+			*dst = p.accumulate ? *dst + sum : sum;
 		}
 		__syncthreads();
 	}
@@ -674,7 +674,7 @@ extern "C" __global__ void __launch_bounds__(256)
 	pdl_launch_dependents();
 	pdl_wait();
 	if (first >= p.columns) {
-		sum_small(p, gains);
+		sum_scalars(p, gains);
 		return;
 	}
 	if (j < p.columns) {

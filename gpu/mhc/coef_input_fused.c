@@ -33,7 +33,7 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 	return NULL;
 }
 
-/* Coefficients are contiguous and 16-byte aligned. */
+/* True if coefficients are contiguous and 16-byte aligned. */
 static bool is_contiguous(const struct hzi_mhc_coef *c, int64_t group, int64_t row)
 {
 	return c->data && (uintptr_t)c->data % 16 == 0 && c->group == group && c->row == row;
@@ -63,7 +63,7 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.post_a = post->a.data, .post_q = post->q.data, .post_bias = post->bias,
 		.phi = a->phi, .gain = a->gain, .alpha = a->alpha, .bias = a->bias,
 		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
-		.channels = a->s.channels, .ranks = 2,	/* st.async wants a cluster */
+		.channels = a->s.channels, .ranks = 2,	/* st.async needs a cluster */
 	};
 	const struct hzi_mhc_array *x = posts ? &post->x : &a->x;
 	struct hzi_launch how = {

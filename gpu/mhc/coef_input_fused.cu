@@ -31,20 +31,20 @@
 #define PROJECTORS 8			/* warps by role, in this order */
 #define MIXERS 4
 #define BOXES (HZI_MHC_INPUT_FUSED_CHANNELS / HZI_MHC_INPUT_FUSED_BOX)
-#define SHEET (TILE * 2 * HZI_MHC_INPUT_FUSED_BOX)	/* bytes of a box, one stream */
+#define BOX_BYTES (TILE * 2 * HZI_MHC_INPUT_FUSED_BOX)	/* bytes of a box, one stream */
 #define ROW 28				/* sums of a token, and 4 partial sums of squares */
 #define BATCH 32			/* tokens in a batch of the other coefficients */
 
-/* A stage: streams (or those before the branch), branch values, coefficients */
+/* A stage: streams (those before the branch if POST), branch values, coefficients */
 template <bool POST>
 struct stage {
-	uint8_t x[BOXES][4][SHEET];
+	uint8_t x[BOXES][4][BOX_BYTES];
 };
 
 template <>
 struct __align__(1024) stage<true> {
-	uint8_t x[BOXES][4][SHEET];
-	uint8_t f[BOXES][SHEET];
+	uint8_t x[BOXES][4][BOX_BYTES];
+	uint8_t f[BOXES][BOX_BYTES];
 	float4 a[TILE][4], q[TILE];
 };
 
@@ -63,7 +63,7 @@ struct memory {
 	float4 p[stages][TILE];
 	float batch[2][BATCH][ROW];
 	uint64_t full[stages], made[stages], weights[stages], empty[stages];
-	uint64_t summed[slots], drained[slots], came[HZI_MHC_INPUT_FUSED_BLOCKS / 2];
+	uint64_t summed[slots], drained[slots], arrived[HZI_MHC_INPUT_FUSED_BLOCKS / 2];
 };
 
 static_assert(memory<false>::stages <= HZI_MHC_INPUT_FUSED_BLOCKS, "room for sums of tiles");
@@ -73,47 +73,47 @@ static_assert(sizeof(memory<true>) + 1024 <= HZI_MHC_INPUT_FUSED_BYTES, "shared 
 enum { FULL = 2, EMPTY = 4 };		/* named barriers, two for each purpose */
 
 /* Whether the phase of this parity has completed, for all lanes */
-HZ_DEVICE bool is_over(uint32_t barrier, uint32_t parity)
+HZ_DEVICE bool is_complete(uint32_t barrier, uint32_t parity)
 {
 	return __all_sync(0xffffffff, mbarrier_test(barrier, parity));
 }
 
-/* Keeps it in a register. */
-HZ_DEVICE uint32_t kept(uint32_t v)
+/* Keeps v in a register. */
+HZ_DEVICE uint32_t keep(uint32_t v)
 {
 	asm volatile("" : "+r"(v));
 	return v;
 }
 
-HZ_DEVICE void store_shared(uint32_t to, float v)
+HZ_DEVICE void store_shared(uint32_t dst, float v)
 {
-	asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(v) : "memory");
+	asm volatile("st.shared.f32 [%0], %1;" :: "r"(dst), "f"(v) : "memory");
 }
 
-/* The barrier of slot t in a ring */
+/* Waits for slot t of a ring of barriers. */
 template <int COUNT>
-HZ_DEVICE void wait_turn(uint64_t *barriers, int t)
+HZ_DEVICE void wait_slot(uint64_t *barriers, int t)
 {
 	mbarrier_wait(shared_address(&barriers[t % COUNT]), t / COUNT & 1);
 }
 
 /* Offset of 8 channels of a token in a box of one stream, swizzled by TMA */
-HZ_DEVICE int place_in(int token, int eight)
+HZ_DEVICE int swizzled(int token, int eight)
 {
 	return token * 128 + ((eight ^ token) * 16);
 }
 
-/* What a block does */
-struct place_of {
+/* Work of a block */
+struct block_work {
 	int rank, ranks;
 	int cluster, clusters, tiles;	/* tiles: of this cluster */
-	int channel, channels, boxes;	/* the first, of so many */
+	int channel, channels, boxes;	/* first channel, number of channels */
 };
 
-HZ_DEVICE place_of block_place(const hzi_mhc_input_fused &p)
+HZ_DEVICE block_work make_block_work(const hzi_mhc_input_fused &p)
 {
 	const int all = ((int)p.tokens + TILE - 1) / TILE;
-	place_of b;
+	block_work b;
 	int left;
 
 	b.ranks = p.ranks;
@@ -128,7 +128,7 @@ HZ_DEVICE place_of block_place(const hzi_mhc_input_fused &p)
 	return b;
 }
 
-HZ_DEVICE int tile_token(const place_of &b, int t)
+HZ_DEVICE int tile_token(const block_work &b, int t)
 {
 	return (b.cluster + t * b.clusters) * TILE;
 }
@@ -137,15 +137,16 @@ HZ_DEVICE int tile_token(const place_of &b, int t)
 
 /*
  * phi of the 32 channels of a warp in each stream, as mma fragments: tiles of 8 rows in the dtype
- * of x, and of the rest, for steps of 16 channels. With f16 sums are multiplied by `back` later.
+ * of x, and of the remainder, for steps of 16 channels. With f16 sums are multiplied by unscale
+ * later.
  */
 struct slice {
 	uint32_t part[4][2][3][4];
-	float back[3];
+	float unscale[3];
 };
 
 template <int DTYPE>
-HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const place_of &b, slice &phi)
+HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	float most[3] = {};
@@ -155,7 +156,7 @@ HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const place_of &b, slice &
 #pragma unroll
 		for (int i = 0; i < 3 && DTYPE == HZ_F16 && pass; i++) {
 			most[i] = row_scale(most[i]);
-			phi.back[i] = inverse_power(most[i]);
+			phi.unscale[i] = inverse_power(most[i]);
 		}
 #pragma unroll
 		for (int e = 0; e < 48; e++) {
@@ -185,14 +186,14 @@ HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const place_of &b, slice &
 
 /* Adds up 4 values over the first `count` <= COUNT sets of rows of a tile's tokens. */
 template <int COUNT>
-HZ_DEVICE float4 sum_rows(const float *from, int count)
+HZ_DEVICE float4 sum_rows(const float *src, int count)
 {
 	float4 sum[2] = {};
 
 #pragma unroll
 	for (int i = 0; i < COUNT; i++) {
 		if (i < count) {
-			const float4 v = *(const float4 *)(from + i * (TILE * ROW));
+			const float4 v = *(const float4 *)(src + i * (TILE * ROW));
 
 			sum[i % 2].x += v.x;
 			sum[i % 2].y += v.y;
@@ -204,7 +205,7 @@ HZ_DEVICE float4 sum_rows(const float *from, int count)
 		sum[0].w + sum[1].w};
 }
 
-/* Vectors of 4 sums of a tile: two a lane, but for the last ones */
+/* Vectors of 4 sums of a tile: two per lane, fewer for the last lanes */
 #define VECTORS (TILE * ROW / 4)
 
 HZ_DEVICE int vector_of(int i)
@@ -212,32 +213,32 @@ HZ_DEVICE int vector_of(int i)
 	return min(i * 32 + (int)threadIdx.x % 32, VECTORS - 1);
 }
 
-/* Vector `place`, counted over the lanes, then over the 2 vectors of a lane */
-HZ_DEVICE float4 shuffle_vectors(const float4 *v, int place)
+/* Vector `index`, counted over the lanes, then over the 2 vectors of a lane */
+HZ_DEVICE float4 shuffle_vectors(const float4 *v, int index)
 {
 	float4 w[2];
 
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		w[i].x = __shfl_sync(0xffffffff, v[i].x, place % 32);
-		w[i].y = __shfl_sync(0xffffffff, v[i].y, place % 32);
-		w[i].z = __shfl_sync(0xffffffff, v[i].z, place % 32);
-		w[i].w = __shfl_sync(0xffffffff, v[i].w, place % 32);
+		w[i].x = __shfl_sync(0xffffffff, v[i].x, index % 32);
+		w[i].y = __shfl_sync(0xffffffff, v[i].y, index % 32);
+		w[i].z = __shfl_sync(0xffffffff, v[i].z, index % 32);
+		w[i].w = __shfl_sync(0xffffffff, v[i].w, index % 32);
 	}
-	return place < 32 ? w[0] : w[1];
+	return index < 32 ? w[0] : w[1];
 }
 
 /* x of a tile: 32 channels of each stream of 8 tokens */
-HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t from)
+HZ_DEVICE void load_x(uint32_t x[4][4], uint32_t src)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		ldmatrix_x4(x[i], from + i * SHEET);
+		ldmatrix_x4(x[i], src + i * BOX_BYTES);
 }
 
 /*
- * Sums of these, two tokens a lane; squares of token lane / 4, from one lane. The A and B fragments
- * of x have the same registers, so x x^T is one mma, and its diagonal has the squares: 64
+ * Sums of a tile, two tokens per lane; squares of token lane / 4, from one lane. The A and B
+ * fragments of x have the same registers, so x x^T is one mma, and its diagonal has the squares: 64
  * instructions fewer.
  */
 template <int DTYPE>
@@ -269,18 +270,18 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 
 /* Projects all tiles: one warp's share of the channels. */
 template <int DTYPE, bool POST>
-HZ_DEVICE void project(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	typedef memory<POST> all;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const uint32_t first = kept(shared_address(m.tile[0].x[warp / 2]) +
-				    place_in(lane % 8, warp % 2 * 4 + lane / 8));
-	const uint32_t made = kept(shared_address(POST ? m.made : m.full));
-	const uint32_t summed = kept(shared_address(m.summed));
-	const uint32_t drained = kept(shared_address(m.drained));
-	const uint32_t sums = kept(shared_address(&m.sums[0][warp][lane % 4 * 2][lane / 4]));
+	const uint32_t first = keep(shared_address(m.tile[0].x[warp / 2]) +
+				    swizzled(lane % 8, warp % 2 * 4 + lane / 8));
+	const uint32_t made = keep(shared_address(POST ? m.made : m.full));
+	const uint32_t summed = keep(shared_address(m.summed));
+	const uint32_t drained = keep(shared_address(m.drained));
+	const uint32_t sums = keep(shared_address(&m.sums[0][warp][lane % 4 * 2][lane / 4]));
 	const uint32_t squares =
-		kept(shared_address(&m.sums[0][warp][lane / 4][HZI_MHC_FOUR_ROWS +
+		keep(shared_address(&m.sums[0][warp][lane / 4][HZI_MHC_FOUR_ROWS +
 							       lane % 4]));
 	ring_position<all::stages> now;
 	ring_position<all::slots> slot;
@@ -290,8 +291,9 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const place_of &b, memory<P
 
 	load_phi<DTYPE>(p, b, phi);
 	for (int t = 0; t < b.tiles; t++) {
-		const uint32_t to = slot.at * (PROJECTORS * TILE * ROW * 4);
-		const bool free = t < all::slots || is_over(drained + slot.at * 8, slot.parity ^ 1);
+		const uint32_t dst = slot.at * (PROJECTORS * TILE * ROW * 4);
+		const bool free =
+			t < all::slots || is_complete(drained + slot.at * 8, slot.parity ^ 1);
 		float sum[3][4] = {}, square;
 
 		if (!loaded) {
@@ -301,17 +303,17 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const place_of &b, memory<P
 		square = project_tile<DTYPE>(sum, x, phi);
 		now.next();
 		/* Polls for the next tile while the mma of this one complete. */
-		loaded = t + 1 < b.tiles && is_over(made + now.at * 8, now.parity);
+		loaded = t + 1 < b.tiles && is_complete(made + now.at * 8, now.parity);
 		if (loaded)
 			load_x(x, first + now.at * sizeof(stage<POST>));
 		if (!free)
 			mbarrier_wait(drained + slot.at * 8, slot.parity ^ 1);
 #pragma unroll
 		for (int e = 0; e < 6; e++)
-			store_shared(sums + to + (e % 2 * ROW + e / 2 * 8) * 4,
+			store_shared(sums + dst + (e % 2 * ROW + e / 2 * 8) * 4,
 				     (sum[e / 2][e % 2] + sum[e / 2][e % 2 + 2]) *
-					     (DTYPE == HZ_F16 ? phi.back[e / 2] : 1));
-		store_shared(squares + to, square);
+					     (DTYPE == HZ_F16 ? phi.unscale[e / 2] : 1));
+		store_shared(squares + dst, square);
 		mbarrier_arrive(summed + slot.at * 8);
 		slot.next();
 	}
@@ -319,19 +321,21 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const place_of &b, memory<P
 
 /* One warp: sends the block's sums of each tile to the block that owns it. */
 template <bool POST>
-HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
+HZ_DEVICE void reduce(const block_work &b, memory<POST> &m)
 {
 	constexpr int slots = memory<POST>::slots;
-	const int lane = threadIdx.x % 32, turns = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
+	const int lane = threadIdx.x % 32, slots_per_rank = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
 
 	for (int t = 0; t < b.tiles; t++) {
-		const int owner = t & (b.ranks - 1), turn = t / b.ranks & (turns - 1);
-		const uint32_t came = cluster_map(shared_address(&m.came[turn]), owner);
-		const uint32_t to = cluster_map(
-			shared_address(m.received[turn * b.ranks + b.rank]), owner);
+		const int owner = t & (b.ranks - 1),
+			  receive_slot = t / b.ranks & (slots_per_rank - 1);
+		const uint32_t arrived =
+			cluster_map(shared_address(&m.arrived[receive_slot]), owner);
+		const uint32_t dst = cluster_map(
+			shared_address(m.received[receive_slot * b.ranks + b.rank]), owner);
 		float4 sum[2];
 
-		wait_turn<slots>(m.summed, t);
+		wait_slot<slots>(m.summed, t);
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			sum[i] = sum_rows<PROJECTORS>(m.sums[t % slots][0][0] + vector_of(i) * 4,
@@ -340,8 +344,8 @@ HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			if (i * 32 + lane < VECTORS)
-				store_async(to + vector_of(i) * 16, sum[i].x, sum[i].y, sum[i].z,
-					    sum[i].w, came);
+				store_async(dst + vector_of(i) * 16, sum[i].x, sum[i].y, sum[i].z,
+					    sum[i].w, arrived);
 		}
 	}
 }
@@ -350,7 +354,7 @@ HZ_DEVICE void reduce(const place_of &b, memory<POST> &m)
 
 /* One thread: loads tiles into stages. */
 template <bool POST>
-HZ_DEVICE void load(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void load(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int stages = memory<POST>::stages;
 
@@ -358,22 +362,22 @@ HZ_DEVICE void load(const hzi_mhc_input_fused &p, const place_of &b, memory<POST
 	for (int t = 0; t < b.tiles; t++) {
 		const int first = tile_token(b, t), count = min(TILE, (int)p.tokens - first);
 		const uint32_t full = shared_address(&m.full[t % stages]);
-		stage<POST> &to = m.tile[t % stages];
+		stage<POST> &dst = m.tile[t % stages];
 
 		if (t >= stages)
-			wait_turn<stages>(m.empty, t - stages);
+			wait_slot<stages>(m.empty, t - stages);
 		mbarrier_expect_tx(full,
-				   b.boxes * (POST ? 5 : 4) * SHEET + (POST ? count * 80 : 0));
+				   b.boxes * (POST ? 5 : 4) * BOX_BYTES + (POST ? count * 80 : 0));
 		for (int i = 0; i < b.boxes; i++)
-			tma_load_3d(shared_address(to.x[i]), p.x_map,
+			tma_load_3d(shared_address(dst.x[i]), p.x_map,
 				    (b.channel + i * HZI_MHC_INPUT_FUSED_BOX) * 2, first, 0, full);
 		if constexpr (POST) {
 			for (int i = 0; i < b.boxes; i++)
-				tma_load_3d(shared_address(to.f[i]), p.f_map,
+				tma_load_3d(shared_address(dst.f[i]), p.f_map,
 					    (b.channel + i * HZI_MHC_INPUT_FUSED_BOX) * 2, first, 0,
 					    full);
-			bulk_copy(shared_address(to.a), p.post_a + first * 16, count * 64, full);
-			bulk_copy(shared_address(to.q), p.post_q + first * 4, count * 16, full);
+			bulk_copy(shared_address(dst.a), p.post_a + first * 16, count * 64, full);
+			bulk_copy(shared_address(dst.q), p.post_q + first * 4, count * 16, full);
 		}
 	}
 }
@@ -389,20 +393,20 @@ HZ_DEVICE void unpack_eight(float *v, uint4 x)
 
 /* v[i]: 8 channels of stream i of a token */
 template <int DTYPE>
-HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][SHEET], int token)
+HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][BOX_BYTES], int token)
 {
 	const int lane = threadIdx.x % 32;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		unpack_eight<DTYPE>(v[i], *(const uint4 *)(x[lane / 8][i] +
-							   place_in(token, lane % 8)));
+							   swizzled(token, lane % 8)));
 }
 
 /* u of this warp's tokens of a tile */
 template <int DTYPE>
-HZ_DEVICE void mix_tokens(const hzi_mhc_input_fused &p, const place_of &b, int first, int begin,
-			  const float4 *weight, const uint8_t (*x)[4][SHEET])
+HZ_DEVICE void mix_tokens(const hzi_mhc_input_fused &p, const block_work &b, int first, int begin,
+			  const float4 *weight, const uint8_t (*x)[4][BOX_BYTES])
 {
 	constexpr int own = TILE / MIXERS;
 	const int c = threadIdx.x % 32 * 8;
@@ -430,12 +434,15 @@ HZ_DEVICE void mix_tokens(const hzi_mhc_input_fused &p, const place_of &b, int f
 	}
 }
 
-/* Streams of a token after the branch: stored, and over those before it in the stage */
+/*
+ * Makes the streams of a token after the branch: stores them, and replaces the previous ones in the
+ * stage.
+ */
 template <int DTYPE>
-HZ_DEVICE void post_token(const hzi_mhc_input_fused &p, const place_of &b, int first, int i,
+HZ_DEVICE void post_token(const hzi_mhc_input_fused &p, const block_work &b, int first, int i,
 			  stage<true> &s, const float *bias)
 {
-	const int lane = threadIdx.x % 32, c = lane * 8, at = place_in(i, lane % 8);
+	const int lane = threadIdx.x % 32, c = lane * 8, at = swizzled(i, lane % 8);
 	const float4 scale = s.q[i];
 	const float q[4] = {scale.x, scale.y, scale.z, scale.w};
 	const float4 a[4] = {s.a[i][0], s.a[i][1], s.a[i][2], s.a[i][3]};
@@ -472,7 +479,7 @@ HZ_DEVICE void post_token(const hzi_mhc_input_fused &p, const place_of &b, int f
 }
 
 template <int DTYPE, bool POST>
-HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int own = TILE / MIXERS, stages = memory<POST>::stages, ahead = 4;
 	const int begin = (threadIdx.x / 32 - PROJECTORS) * own, c = threadIdx.x % 32 * 8;
@@ -490,7 +497,7 @@ HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const place_of &b, memory<POST>
 
 		if constexpr (POST) {
 			for (; posted < b.tiles && posted < t + ahead; posted++) {
-				wait_turn<stages>(m.full, posted);
+				wait_slot<stages>(m.full, posted);
 #pragma unroll 1
 				for (int i = begin; i < begin + own; i++)
 					post_token<DTYPE>(p, b, tile_token(b, posted), i,
@@ -501,7 +508,7 @@ HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const place_of &b, memory<POST>
 		}
 		if (threadIdx.x == PROJECTORS * 32)
 			mbarrier_expect_tx(shared_address(&m.weights[at]), TILE * 16);
-		wait_turn<stages>(m.weights, t);
+		wait_slot<stages>(m.weights, t);
 		if (p.u.data)
 			mix_tokens<DTYPE>(p, b, tile_token(b, t), begin, m.p[at], m.tile[at].x);
 		__syncwarp();
@@ -514,27 +521,28 @@ HZ_DEVICE void mix(const hzi_mhc_input_fused &p, const place_of &b, memory<POST>
 
 /* One warp: adds up the sums of the tiles that this block owns, sends p to all blocks. */
 template <bool POST>
-HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
 	const int lane = threadIdx.x % 32, token = lane % TILE,
-		turns = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
+		slots_per_rank = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
 	const float columns = (float)(4 * p.channels), alpha = p.alpha ? p.alpha[0] : 0;
 	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
 	int count = 0;
 
 	for (int t = b.rank; t < b.tiles; t += b.ranks, count++) {
-		const int turn = count & (turns - 1), at = t % memory<POST>::stages;
+		const int receive_slot = count & (slots_per_rank - 1),
+			  at = t % memory<POST>::stages;
 		const int part = count % batch, buffer = count / batch % 2;
-		const float *rows = m.received[turn * b.ranks][0];
-		const uint32_t came = shared_address(&m.came[turn]);
+		const float *rows = m.received[receive_slot * b.ranks][0];
+		const uint32_t arrived = shared_address(&m.arrived[receive_slot]);
 		const uint32_t weights = shared_address(&m.weights[at]);
 		float4 sum[2], own;
 		float weight[4], rho;
 
 		if (lane == 0)
-			mbarrier_expect_tx(came, b.ranks * TILE * ROW * 4);
-		mbarrier_wait(came, count / turns & 1);
+			mbarrier_expect_tx(arrived, b.ranks * TILE * ROW * 4);
+		mbarrier_wait(arrived, count / slots_per_rank & 1);
 		/* Reads all sums first: a block that has p may send those of the next tile. */
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
@@ -553,14 +561,14 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const place_of &b, memory<PO
 		hzi_mhc_coefs(4, &p.rule, false, y, &alpha, bias, weight, NULL, NULL);
 #pragma unroll
 		for (int i = 0; i < TILE / 2; i++) {
-			const int from = lane / 16 * (TILE / 2) + i;
+			const int src = lane / 16 * (TILE / 2) + i;
 			float w[4];
 
 #pragma unroll
 			for (int e = 0; e < 4; e++)
-				w[e] = __shfl_sync(0xffffffff, weight[e], from);
+				w[e] = __shfl_sync(0xffffffff, weight[e], src);
 			if (lane % 16 < b.ranks)
-				store_async(cluster_map(shared_address(&m.p[at][from]), lane % 16),
+				store_async(cluster_map(shared_address(&m.p[at][src]), lane % 16),
 					    w[0], w[1], w[2], w[3],
 					    cluster_map(weights, lane % 16));
 		}
@@ -578,9 +586,9 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const place_of &b, memory<PO
 		barrier_arrive(FULL + count / batch % 2, 64);
 }
 
-/* One warp: one token of a batch a lane */
+/* One warp: one token of a batch per lane */
 template <bool POST>
-HZ_DEVICE void make_rest(const hzi_mhc_input_fused &p, const place_of &b, memory<POST> &m)
+HZ_DEVICE void make_other_coefs(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
 	const int lane = threadIdx.x % 32, step = batch * b.ranks;
@@ -608,7 +616,7 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	constexpr int stages = memory<POST>::stages;
 	memory<POST> &m = *(memory<POST> *)shared_start();
-	const place_of b = block_place(p);
+	const block_work b = make_block_work(p);
 	const int warp = threadIdx.x / 32;
 
 	pdl_launch_dependents();
@@ -623,7 +631,7 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 		mbarrier_init(shared_address(&m.drained[threadIdx.x]), 32);
 	}
 	if (threadIdx.x < HZI_MHC_INPUT_FUSED_BLOCKS / 2)
-		mbarrier_init(shared_address(&m.came[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.arrived[threadIdx.x]), 1);
 	mbarrier_init_fence();
 	/* Zeroes boxes beyond the last channel. */
 	if (b.boxes < BOXES) {
@@ -648,7 +656,7 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 		else if (warp == PROJECTORS + MIXERS + 1)
 			make_p<POST>(p, b, m);
 		else if (warp == PROJECTORS + MIXERS + 2)
-			make_rest<POST>(p, b, m);
+			make_other_coefs<POST>(p, b, m);
 		else if (threadIdx.x % 32 == 0)
 			load<POST>(p, b, m);
 	}

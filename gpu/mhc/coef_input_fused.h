@@ -9,9 +9,9 @@
 #include "gpu/runtime/tensor_map.h"
 #include "lib/mhc/mhc.h"
 
-#define HZI_MHC_INPUT_FUSED_CHANNELS 256	/* a block, of each stream, at most */
-#define HZI_MHC_INPUT_FUSED_BOX 64	/* channels of a box; a block has whole boxes */
-#define HZI_MHC_INPUT_FUSED_BLOCKS 16	/* a cluster, at most: a power of two */
+#define HZI_MHC_INPUT_FUSED_CHANNELS 256	/* per block and stream, at most */
+#define HZI_MHC_INPUT_FUSED_BOX 64	/* channels of a TMA box; a block has whole boxes */
+#define HZI_MHC_INPUT_FUSED_BLOCKS 16	/* per cluster, at most: a power of two */
 #define HZI_MHC_INPUT_FUSED_TILE 8	/* tokens */
 #define HZI_MHC_INPUT_FUSED_THREADS 512
 #define HZI_MHC_INPUT_FUSED_BYTES (227 * 1024)

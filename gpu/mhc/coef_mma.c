@@ -9,7 +9,7 @@
 
 #define OP "mhc_pre_bwd"
 #define WARPS (HZI_MHC_MMA_THREADS / 32)
-#define SPLITS 64			/* at most: a thread sums them */
+#define SPLITS 64			/* at most: one thread adds them up */
 
 const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
 						 const struct hzi_mhc_array *x, const float *phi,
@@ -48,9 +48,11 @@ int hzi_cuda_mhc_mma_project(struct hz_context *ctx, const char *op,
 				   HZI_MHC_MMA_THREADS, 0, p, sizeof(*p));
 }
 
-static size_t phi_bytes(const struct hzi_mhc_dx *p, int wide)
+static size_t phi_bytes(const struct hzi_mhc_dx *p, int channel_groups)
 {
-	return p->draw ? (size_t)wide * (size_t)p->n * 2 * (size_t)ceil_div(p->m, 16) * 512 : 0;
+	return p->draw ? (size_t)channel_groups * (size_t)p->n * 2 * (size_t)ceil_div(p->m, 16) *
+				 512 :
+			 0;
 }
 
 bool hzi_cuda_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype)
@@ -69,17 +71,21 @@ int hzi_cuda_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 	int64_t slices, splits;
 	int kernel;
 
-	/* 128 or 256 bytes of a row, if it has as many and their phi fits shared memory */
-	for (p.wide = 4; p.wide > 1; p.wide /= 2)
-		if (phi_bytes(&p, p.wide) <= (size_t)g->shared_block_bytes &&
-		    p.channels > p.wide / 2 * 16)
+	/*
+	 * Blocks read 128 or 256 contiguous bytes of a row, if it is that long and the slice of phi
+	 * fits shared memory.
+	 */
+	for (p.channel_groups = 4; p.channel_groups > 1; p.channel_groups /= 2)
+		if (phi_bytes(&p, p.channel_groups) <= (size_t)g->shared_block_bytes &&
+		    p.channels > p.channel_groups / 2 * 16)
 			break;
-	slices = ceil_div(p.channels, p.wide * 16);
-	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.wide * 16));
+	slices = ceil_div(p.channels, p.channel_groups * 16);
+	splits = min_of(wanted / slices, ceil_div(p.tokens, WARPS / p.channel_groups * 16));
 	kernel = (p.n > 4 ? HZI_KERNEL_mhc_coef_mma_dx_f32_8 : HZI_KERNEL_mhc_coef_mma_dx_f32_4) +
 		 hzi_cuda_mhc_type_index(p.dtype);
 	return hzi_cuda_mhc_launch(ctx, OP, kernel, slices, splits < 1 ? 1 : splits,
-				   HZI_MHC_MMA_THREADS, phi_bytes(&p, p.wide), &p, sizeof(p));
+				   HZI_MHC_MMA_THREADS, phi_bytes(&p, p.channel_groups), &p,
+				   sizeof(p));
 }
 
 static int64_t dphi_blocks(const struct hzi_mhc_shape *s)

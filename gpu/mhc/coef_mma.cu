@@ -20,21 +20,21 @@ template <int DT>
 HZ_DEVICE void load_raw_eight(uint4 *raw, const hzi_mhc_array &x, int64_t at, bool in)
 {
 #pragma unroll
-	for (int e = 0; e < (is_wide<DT> ? 2 : 1); e++) {
+	for (int e = 0; e < (is_f32<DT> ? 2 : 1); e++) {
 		raw[e] = {};
 		if (in)
 			raw[e] = ((const uint4 *)((const char *)x.data +
-						  at * (is_wide<DT> ? 4 : 2)))[e];
+						  at * (is_f32<DT> ? 4 : 2)))[e];
 	}
 }
 
-/* These as pairs of bf16, and what that leaves */
+/* Splits these into pairs of bf16 and their remainders. */
 template <int DT>
 HZ_DEVICE void split_eight(const uint4 *raw, uint32_t *high, uint32_t *low)
 {
 	const uint32_t w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w,
-			       raw[is_wide<DT>].x, raw[is_wide<DT>].y, raw[is_wide<DT>].z,
-			       raw[is_wide<DT>].w};
+			       raw[is_f32<DT>].x, raw[is_f32<DT>].y, raw[is_f32<DT>].z,
+			       raw[is_f32<DT>].w};
 
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
@@ -52,7 +52,7 @@ HZ_DEVICE void split_eight(const uint4 *raw, uint32_t *high, uint32_t *low)
 
 #define CHUNK HZI_MHC_MMA_CHUNK		/* channels at a time */
 #define STEPS (CHUNK / 16)
-#define PIECES (CHUNK / 32)		/* pieces of 8 channels of a token, a lane */
+#define PIECES (CHUNK / 32)		/* pieces of 8 channels per token and lane */
 
 /* A position in the block's split of the columns */
 struct chunk_of {
@@ -69,7 +69,7 @@ struct chunk_of {
 	}
 };
 
-/* phi of a chunk: pieces of 4 channels of a row, one thread's */
+/* phi of a chunk: a thread's pieces of 4 channels of a row */
 template <int TILES>
 struct phi_pieces {
 	static constexpr int count = (TILES * 8 * (CHUNK / 4) + THREADS - 1) / THREADS;
@@ -102,7 +102,7 @@ struct phi_pieces {
 	 * Stores B fragments of 16 channels by 8 rows, lane by lane. Lane q of four has 8
 	 * contiguous channels of 32; each of two steps uses 4.
 	 */
-	__device__ void keep(uint4 *to) const
+	__device__ void store(uint4 *dst) const
 	{
 #pragma unroll
 		for (int e = 0; e < count; e++) {
@@ -115,7 +115,7 @@ struct phi_pieces {
 				break;
 			parts.x = split_weights(v[e].x, v[e].y, parts.z);
 			parts.y = split_weights(v[e].z, v[e].w, parts.w);
-			to[(k / 8 * STEPS + step) * 32 + k % 8 * 4 + q] = parts;
+			dst[(k / 8 * STEPS + step) * 32 + k % 8 * 4 + q] = parts;
 		}
 	}
 };
@@ -123,7 +123,7 @@ struct phi_pieces {
 /* x of a chunk: tokens lane / 4 + 0, 8, 16, 24 of a warp */
 template <int DT>
 struct x_pieces {
-	uint4 v[4][PIECES][is_wide<DT> ? 2 : 1];
+	uint4 v[4][PIECES][is_f32<DT> ? 2 : 1];
 
 	__device__ void load(const hzi_mhc_project &p, int64_t first, const chunk_of &at)
 	{
@@ -146,14 +146,14 @@ template <int DT>
 HZ_DEVICE float squares_of(const uint4 *raw, float sum)
 {
 	const uint32_t w[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w,
-			       raw[is_wide<DT>].x, raw[is_wide<DT>].y, raw[is_wide<DT>].z,
-			       raw[is_wide<DT>].w};
+			       raw[is_f32<DT>].x, raw[is_f32<DT>].y, raw[is_f32<DT>].z,
+			       raw[is_f32<DT>].w};
 
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
 		float a, b;
 
-		if (is_wide<DT>) {
+		if (is_f32<DT>) {
 			a = __uint_as_float(w[e * 2]);
 			b = __uint_as_float(w[e * 2 + 1]);
 		} else {
@@ -170,7 +170,7 @@ HZ_DEVICE float squares_of(const uint4 *raw, float sum)
  * products of this one. TILES: tiles of 8 rows of phi, at most
  */
 template <int DT, int TILES>
-HZ_DEVICE void wide_project(const hzi_mhc_project &p)
+HZ_DEVICE void mma_project(const hzi_mhc_project &p)
 {
 	__shared__ uint4 phi[2][TILES * STEPS * 32];
 	const int lane = threadIdx.x % 32;
@@ -188,7 +188,7 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 	pdl_wait();
 	weights.load(p, at);
 	next.load(p, first + lane / 4, at);
-	weights.keep(phi[0]);
+	weights.store(phi[0]);
 	__syncthreads();
 	for (int64_t chunk = begin; chunk < end; chunk++, slot ^= 1) {
 		const x_pieces<DT> x = next;
@@ -223,22 +223,22 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 							high[i * 2][h], high[i * 2 + 1][h],
 							high[i * 2][h + 1], high[i * 2 + 1][h + 1],
 						};
-						const uint32_t rest[4] = {
+						const uint32_t remainder[4] = {
 							low[i * 2][h], low[i * 2 + 1][h],
 							low[i * 2][h + 1], low[i * 2 + 1][h + 1],
 						};
 
 						mma_m16n8k16<HZ_BF16>(sum[i][k], a, b.z, b.w);
 						if (DT != HZ_BF16)
-							mma_m16n8k16<HZ_BF16>(sum[i][k], rest, b.x,
-									      b.y);
+							mma_m16n8k16<HZ_BF16>(sum[i][k], remainder,
+									      b.x, b.y);
 						mma_m16n8k16<HZ_BF16>(sum[i][k], a, b.x, b.y);
 					}
 				}
 			}
 		}
 		if (more)
-			weights.keep(phi[slot ^ 1]);
+			weights.store(phi[slot ^ 1]);
 		__syncthreads();
 	}
 #pragma unroll
@@ -261,21 +261,21 @@ HZ_DEVICE void wide_project(const hzi_mhc_project &p)
 	}
 }
 
-#define WIDE_PROJECT(rows) \
-	WIDE_PROJECT_OF(f32, HZ_F32, rows) WIDE_PROJECT_OF(f16, HZ_F16, rows) \
-	WIDE_PROJECT_OF(bf16, HZ_BF16, rows)
-#define WIDE_PROJECT_OF(type, dtype, rows) \
+#define PROJECT(rows) \
+	PROJECT_OF(f32, HZ_F32, rows) PROJECT_OF(f16, HZ_F16, rows) \
+	PROJECT_OF(bf16, HZ_BF16, rows)
+#define PROJECT_OF(type, dtype, rows) \
 	extern "C" __global__ void __launch_bounds__(THREADS, 1) \
 		mhc_coef_mma_project_##type##_##rows(const __grid_constant__ hzi_mhc_project p) \
 	{ \
-		wide_project<dtype, rows / 8>(p); \
+		mma_project<dtype, rows / 8>(p); \
 	}
 
-WIDE_PROJECT(8)
-WIDE_PROJECT(24)
-WIDE_PROJECT(32)
-WIDE_PROJECT(48)
-WIDE_PROJECT(80)
+PROJECT(8)
+PROJECT(24)
+PROJECT(32)
+PROJECT(48)
+PROJECT(80)
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
@@ -285,14 +285,14 @@ WIDE_PROJECT(80)
  * channel 4 (n / 2) + 2 e + n % 2 of 16.
  */
 template <int N>
-HZ_DEVICE void keep_phi(const hzi_mhc_dx &p, uint4 *to, int64_t first, int steps)
+HZ_DEVICE void store_phi(const hzi_mhc_dx &p, uint4 *dst, int64_t first, int steps)
 {
-	const int channels = p.wide * 16, count = N * steps * 4 * channels;
+	const int channels = p.channel_groups * 16, count = N * steps * 4 * channels;
 
 	for (int k = threadIdx.x; k < count; k += THREADS) {
-		const int c = k % channels, rest = k / channels, q = rest % 4;
-		const int step = rest / 4 % steps;
-		const int i = rest / 4 / steps, e = c / 2 % 2, n = c % 16 / 4 * 2 + c % 2;
+		const int c = k % channels, remainder = k / channels, q = remainder % 4;
+		const int step = remainder / 4 % steps;
+		const int i = remainder / 4 / steps, e = c / 2 % 2, n = c % 16 / 4 * 2 + c % 2;
 		const int64_t at = i * p.channels + first + c;
 		const bool in = first + c < p.channels;
 		const float gain = in && p.gain ? p.gain[at] : 1;
@@ -307,7 +307,7 @@ HZ_DEVICE void keep_phi(const hzi_mhc_dx &p, uint4 *to, int64_t first, int steps
 		}
 		parts.x = split_weights(v[0], v[1], parts.z);
 		parts.y = split_weights(v[2], v[3], parts.w);
-		to[(((c / 16 * N + i) * 2 + e) * steps + step) * 32 + n * 4 + q] = parts;
+		dst[(((c / 16 * N + i) * 2 + e) * steps + step) * 32 + n * 4 + q] = parts;
 	}
 }
 
@@ -349,7 +349,7 @@ HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
 
 /* N coefficients of a token from the workspace, by the widest loads that N allows */
 template <int N>
-HZ_DEVICE void load_coefs(float *to, const float *from)
+HZ_DEVICE void load_coefs(float *dst, const float *from)
 {
 	constexpr int step = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 
@@ -363,11 +363,11 @@ HZ_DEVICE void load_coefs(float *to, const float *from)
 
 #pragma unroll
 		for (int e = 0; e < step; e++)
-			to[i + e] = all.v[e];
+			dst[i + e] = all.v[e];
 	}
 }
 
-/* dx of one token without the term of phi */
+/* Adds dx of one token, without the term of phi. */
 template <int N, int DT>
 HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int64_t t, int64_t c)
 {
@@ -417,23 +417,23 @@ HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int6
 }
 
 /*
- * A warp has 16 channels of all streams, 16 tokens at a time; p.wide warps share the tokens, the
- * next ones have the next tokens.
+ * A warp has 16 channels of all streams and 16 tokens at a time. p.channel_groups warps share the
+ * tokens; the next ones have the next tokens.
  */
 template <int N, int DT>
-HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
+HZ_DEVICE void mma_dx(const hzi_mhc_dx &p)
 {
 	extern __shared__ uint4 phi[];
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp % p.wide;
-	const int phases = WARPS / p.wide, steps = p.draw ? (p.m + 15) / 16 : 0;
-	const int64_t first = (int64_t)blockIdx.x * (p.wide * 16);
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp % p.channel_groups;
+	const int phases = WARPS / p.channel_groups, steps = p.draw ? (p.m + 15) / 16 : 0;
+	const int64_t first = (int64_t)blockIdx.x * (p.channel_groups * 16);
 	const int64_t c = first + group * 16 + lane % 4 * 4;
 	const uint4 *const own = phi + group * N * 2 * steps * 32 + lane;
 
-	keep_phi<N>(p, phi, first, steps);
+	store_phi<N>(p, phi, first, steps);
 	__syncthreads();
-	for (int64_t tile = (int64_t)blockIdx.y * phases + warp / p.wide; tile * 16 < p.tokens;
-	     tile += (int64_t)gridDim.y * phases) {
+	for (int64_t tile = (int64_t)blockIdx.y * phases + warp / p.channel_groups;
+	     tile * 16 < p.tokens; tile += (int64_t)gridDim.y * phases) {
 		const int64_t t[2] = {tile * 16 + lane / 4, tile * 16 + lane / 4 + 8};
 		float sum[N][2][4] = {};
 
@@ -480,49 +480,49 @@ HZ_DEVICE void wide_dx(const hzi_mhc_dx &p)
 
 /* Up to 4 streams leave registers for twice the threads. */
 template <int DT>
-HZ_DEVICE void wide_dx_to_4(const hzi_mhc_dx &p)
+HZ_DEVICE void mma_dx_4(const hzi_mhc_dx &p)
 {
 	switch (p.n) {
-	case 1: return wide_dx<1, DT>(p);
-	case 2: return wide_dx<2, DT>(p);
-	case 3: return wide_dx<3, DT>(p);
-	default: return wide_dx<4, DT>(p);
+	case 1: return mma_dx<1, DT>(p);
+	case 2: return mma_dx<2, DT>(p);
+	case 3: return mma_dx<3, DT>(p);
+	default: return mma_dx<4, DT>(p);
 	}
 }
 
 template <int DT>
-HZ_DEVICE void wide_dx_to_8(const hzi_mhc_dx &p)
+HZ_DEVICE void mma_dx_8(const hzi_mhc_dx &p)
 {
 	switch (p.n) {
-	case 5: return wide_dx<5, DT>(p);
-	case 6: return wide_dx<6, DT>(p);
-	case 7: return wide_dx<7, DT>(p);
-	default: return wide_dx<8, DT>(p);
+	case 5: return mma_dx<5, DT>(p);
+	case 6: return mma_dx<6, DT>(p);
+	case 7: return mma_dx<7, DT>(p);
+	default: return mma_dx<8, DT>(p);
 	}
 }
 
-#define WIDE_DX(type, dtype, most, blocks) \
+#define DX(type, dtype, most, blocks) \
 	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
-		mhc_coef_mma_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
+	   mhc_coef_mma_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
 	{ \
 		pdl_launch_dependents(); \
 		pdl_wait(); \
-		wide_dx_to_##most<dtype>(p); \
+		mma_dx_##most<dtype>(p); \
 	}
 
-WIDE_DX(f32, HZ_F32, 4, 2)
-WIDE_DX(f16, HZ_F16, 4, 2)
-WIDE_DX(bf16, HZ_BF16, 4, 2)
-WIDE_DX(f32, HZ_F32, 8, 1)
-WIDE_DX(f16, HZ_F16, 8, 1)
-WIDE_DX(bf16, HZ_BF16, 8, 1)
+DX(f32, HZ_F32, 4, 2)
+DX(f16, HZ_F16, 4, 2)
+DX(bf16, HZ_BF16, 4, 2)
+DX(f32, HZ_F32, 8, 1)
+DX(f16, HZ_F16, 8, 1)
+DX(bf16, HZ_BF16, 8, 1)
 
 /* ---- Gradients of phi ------------------------------------------------------------------------ */
 
 #define PART HZI_MHC_MMA_PART		/* tokens with draw in shared memory */
 
 /* Transposes an 8 x 8 fragment: row and pair of columns become column and pair of rows. */
-HZ_DEVICE uint32_t turned(uint32_t v)
+HZ_DEVICE uint32_t transposed(uint32_t v)
 {
 	uint32_t r;
 
@@ -532,14 +532,14 @@ HZ_DEVICE uint32_t turned(uint32_t v)
 
 /* draw of PART tokens as A fragments of 16 rows of phi by 16 tokens, lane by lane */
 template <int TILES>
-HZ_DEVICE void keep_draw(const hzi_mhc_dphi &p, uint32_t *to, int64_t first, int64_t end)
+HZ_DEVICE void store_draw(const hzi_mhc_dphi &p, uint32_t *dst, int64_t first, int64_t end)
 {
 	for (int e = threadIdx.x; e < PART / 2 * TILES * 16; e += THREADS) {
 		const int k = e % (TILES * 16), pair = e / (TILES * 16);
 		const int64_t t = first + pair * 2;
 		const float *from = p.draw + t * p.m + k;
 		const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
-		uint32_t *at = to + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 + number);
+		uint32_t *at = dst + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 + number);
 
 		at[0] = split_pair(k < p.m && t < end ? from[0] : 0,
 				   k < p.m && t + 1 < end ? from[p.m] : 0, at[32 * 4]);
@@ -551,7 +551,7 @@ HZ_DEVICE void keep_draw(const hzi_mhc_dphi &p, uint32_t *to, int64_t first, int
  * a block has a split of the tokens. TILES: tiles of 16 rows of phi, at most
  */
 template <int DT, int TILES>
-HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
+HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 {
 	constexpr int words = TILES * 2 * 32 * 4, steps = PART / 16;
 	__shared__ __align__(16) uint32_t draw[2][steps * words];
@@ -567,7 +567,7 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 	pdl_launch_dependents();
 	pdl_wait();
 	for (int64_t first = begin; first < end; first += PART, slot ^= 1) {
-		uint4 raw[steps][2][is_wide<DT> ? 2 : 1];
+		uint4 raw[steps][2][is_f32<DT> ? 2 : 1];
 
 #pragma unroll
 		for (int step = 0; step < steps; step++) {
@@ -580,7 +580,7 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 			}
 		}
 		/* All warps have finished with the buffer of two parts ago. */
-		keep_draw<TILES>(p, draw[slot], first, end);
+		store_draw<TILES>(p, draw[slot], first, end);
 		__syncthreads();
 #pragma unroll
 		for (int step = 0; step < steps; step++) {
@@ -591,9 +591,9 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 				split_eight<DT>(raw[step][half], high[half], low[half]);
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
-					high[half][e] = turned(high[half][e]);
+					high[half][e] = transposed(high[half][e]);
 					if (DT != HZ_BF16)
-						low[half][e] = turned(low[half][e]);
+						low[half][e] = transposed(low[half][e]);
 				}
 			}
 #pragma unroll
@@ -601,19 +601,19 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 				const uint4 *from = (const uint4 *)&draw[slot][step * words] +
 						    k * 64 + lane;
 				const uint4 a = from[0], b = from[32];
-				const uint32_t whole[4] = {a.x, a.y, a.z, a.w};
-				const uint32_t rest[4] = {b.x, b.y, b.z, b.w};
+				const uint32_t draw_high[4] = {a.x, a.y, a.z, a.w};
+				const uint32_t remainder[4] = {b.x, b.y, b.z, b.w};
 
 				if (k >= tiles)
 					break;
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
-					mma_m16n8k16<HZ_BF16>(sum[k][e], rest, high[0][e],
+					mma_m16n8k16<HZ_BF16>(sum[k][e], remainder, high[0][e],
 							      high[1][e]);
 					if (DT != HZ_BF16)
-						mma_m16n8k16<HZ_BF16>(sum[k][e], whole, low[0][e],
-								      low[1][e]);
-					mma_m16n8k16<HZ_BF16>(sum[k][e], whole, high[0][e],
+						mma_m16n8k16<HZ_BF16>(sum[k][e], draw_high,
+								      low[0][e], low[1][e]);
+					mma_m16n8k16<HZ_BF16>(sum[k][e], draw_high, high[0][e],
 							      high[1][e]);
 				}
 			}
@@ -626,30 +626,30 @@ HZ_DEVICE void wide_dphi(const hzi_mhc_dphi &p)
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			const int row = k * 16 + half * 8 + lane / 4;
-			float4 *to = (float4 *)(p.partial +
-						((blockIdx.y * p.m + row) * p.n + i) * p.channels +
-						c);
+			float4 *dst = (float4 *)(p.partial +
+						 ((blockIdx.y * p.m + row) * p.n + i) * p.channels +
+						 c);
 
 			if (row >= p.m)
 				continue;
-			to[0] = {sum[k][0][half * 2], sum[k][0][half * 2 + 1],
-				 sum[k][1][half * 2], sum[k][1][half * 2 + 1]};
-			to[1] = {sum[k][2][half * 2], sum[k][2][half * 2 + 1],
-				 sum[k][3][half * 2], sum[k][3][half * 2 + 1]};
+			dst[0] = {sum[k][0][half * 2], sum[k][0][half * 2 + 1],
+				  sum[k][1][half * 2], sum[k][1][half * 2 + 1]};
+			dst[1] = {sum[k][2][half * 2], sum[k][2][half * 2 + 1],
+				  sum[k][3][half * 2], sum[k][3][half * 2 + 1]};
 		}
 	}
 }
 
-#define WIDE_DPHI(type, dtype, rows) \
+#define DPHI(type, dtype, rows) \
 	extern "C" __global__ void __launch_bounds__(THREADS) \
 		mhc_coef_mma_dphi_##type##_##rows(const __grid_constant__ hzi_mhc_dphi p) \
 	{ \
-		wide_dphi<dtype, rows / 16>(p); \
+		mma_dphi<dtype, rows / 16>(p); \
 	}
 
-WIDE_DPHI(f32, HZ_F32, 32)
-WIDE_DPHI(f16, HZ_F16, 32)
-WIDE_DPHI(bf16, HZ_BF16, 32)
-WIDE_DPHI(f32, HZ_F32, 80)
-WIDE_DPHI(f16, HZ_F16, 80)
-WIDE_DPHI(bf16, HZ_BF16, 80)
+DPHI(f32, HZ_F32, 32)
+DPHI(f16, HZ_F16, 32)
+DPHI(bf16, HZ_BF16, 32)
+DPHI(f32, HZ_F32, 80)
+DPHI(f16, HZ_F16, 80)
+DPHI(bf16, HZ_BF16, 80)

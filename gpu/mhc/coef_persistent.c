@@ -29,12 +29,12 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 		       "x has no tensor map: rows overlap, are unaligned or too far apart";
 }
 
-/* Tokens of a block: the fewest that need no more turns than the most would */
+/* Tokens of a block: the smallest tile that needs no more passes than the largest tile */
 static int64_t tile_of(int64_t tokens, int64_t blocks)
 {
-	const int64_t turns = ceil_div(tokens, blocks * HZI_MHC_PERSISTENT_TILE);
+	const int64_t passes = ceil_div(tokens, blocks * HZI_MHC_PERSISTENT_TILE);
 
-	return ceil_div(ceil_div(tokens, blocks * turns),
+	return ceil_div(ceil_div(tokens, blocks * passes),
 			HZI_MHC_PERSISTENT_PART) * HZI_MHC_PERSISTENT_PART;
 }
 

@@ -28,15 +28,15 @@
 #define SLAB HZI_MHC_PERSISTENT_SLAB
 #define PARTS (HZI_MHC_PERSISTENT_TILE / PART)
 #define PROJECTORS 8			/* warps */
-#define BOXES (SLAB / 64)		/* of x of a part; one a warp */
-#define SHEET (PART * 128)		/* bytes of a box */
+#define BOXES (SLAB / 64)		/* of x of a part; one per warp */
+#define BOX_BYTES (PART * 128)		/* bytes of a box */
 #define PHI_ROW (SLAB + 8)		/* no bank conflicts between four rows */
 #define ROW 28				/* sums of a token, and of its squares */
 #define STAGES 7
 #define SLOTS 2
 
 struct memory {
-	uint8_t x[STAGES][BOXES][SHEET];
+	uint8_t x[STAGES][BOXES][BOX_BYTES];
 	float phi[SLOTS][HZI_MHC_FOUR_ROWS][PHI_ROW];
 	float gain[SLOTS][SLAB];
 	float sums[BOXES / 2][HZI_MHC_PERSISTENT_TILE][ROW];
@@ -47,29 +47,29 @@ static_assert(sizeof(memory) + 1024 <= HZI_MHC_PERSISTENT_BYTES, "shared memory"
 static_assert(PROJECTORS * 32 == HZI_MHC_PERSISTENT_TILE, "a token each");
 
 /* Work of a block: clusters stride over tiles, blocks of a cluster have adjacent ones */
-struct place_of {
-	int rank, cluster, clusters, turns;
+struct block_work {
+	int rank, cluster, clusters, passes;
 	int slabs;			/* of a stream */
 };
 
-HZ_DEVICE place_of block_place(const hzi_mhc_persistent &p)
+HZ_DEVICE block_work make_block_work(const hzi_mhc_persistent &p)
 {
 	const int tiles = ((int)p.tokens + p.tile - 1) / p.tile;
 	const int groups = (tiles + BLOCKS - 1) / BLOCKS;
-	place_of b;
+	block_work b;
 
 	b.rank = blockIdx.x % BLOCKS;
 	b.cluster = blockIdx.x / BLOCKS;
 	b.clusters = gridDim.x / BLOCKS;
-	b.turns = (groups - b.cluster + b.clusters - 1) / b.clusters;
+	b.passes = (groups - b.cluster + b.clusters - 1) / b.clusters;
 	b.slabs = ((int)p.channels + SLAB - 1) / SLAB;
 	return b;
 }
 
 /* First token of a tile, and its number of tokens, which may be 0 */
-HZ_DEVICE int tile_token(const hzi_mhc_persistent &p, const place_of &b, int turn)
+HZ_DEVICE int tile_token(const hzi_mhc_persistent &p, const block_work &b, int pass)
 {
-	return ((turn * b.clusters + b.cluster) * BLOCKS + b.rank) * p.tile;
+	return ((pass * b.clusters + b.cluster) * BLOCKS + b.rank) * p.tile;
 }
 
 HZ_DEVICE int tile_tokens(const hzi_mhc_persistent &p, int first)
@@ -77,41 +77,41 @@ HZ_DEVICE int tile_tokens(const hzi_mhc_persistent &p, int first)
 	return max(0, min(p.tile, (int)p.tokens - first));
 }
 
-/* One warp: loads phi of slabs, a row a lane, and gain. Rows from m on are not read. */
-HZ_DEVICE void load_phi(const hzi_mhc_persistent &p, const place_of &b, memory &m)
+/* One warp: loads phi of slabs, one row per lane, and gain. Rows from m on are not read. */
+HZ_DEVICE void load_phi(const hzi_mhc_persistent &p, const block_work &b, memory &m)
 {
 	const int row = threadIdx.x % 32;
 	ring_position<SLOTS> slot;
 
-	for (int s = 0; s < b.turns * 4 * b.slabs; s++) {
+	for (int s = 0; s < b.passes * 4 * b.slabs; s++) {
 		const int r = s % (4 * b.slabs), c = r % b.slabs * SLAB;
-		const int64_t from = r / b.slabs * p.channels + c;
+		const int64_t src = r / b.slabs * p.channels + c;
 		const int bytes = min(SLAB, (int)p.channels - c) * 4;
-		const uint32_t came = shared_address(&m.phi_full[slot.at]);
-		const uint32_t to = shared_address(m.phi[slot.at][row]);
+		const uint32_t full = shared_address(&m.phi_full[slot.at]);
+		const uint32_t dst = shared_address(m.phi[slot.at][row]);
 
 		mbarrier_wait(shared_address(&m.phi_empty[slot.at]), slot.parity ^ 1);
 		if (row == 0) {
-			mbarrier_expect_tx(came, (p.rule.m + (p.gain != NULL)) * bytes);
+			mbarrier_expect_tx(full, (p.rule.m + (p.gain != NULL)) * bytes);
 			if (p.gain)
-				bulk_copy(shared_address(m.gain[slot.at]), p.gain + from, bytes,
-					  came);
+				bulk_copy(shared_address(m.gain[slot.at]), p.gain + src, bytes,
+					  full);
 		}
 		__syncwarp();
 		if (row < p.rule.m && row % BLOCKS == b.rank)
-			bulk_copy_multicast((1 << BLOCKS) - 1, to,
-					    p.phi + row * 4 * p.channels + from, bytes, came);
+			bulk_copy_multicast((1 << BLOCKS) - 1, dst,
+					    p.phi + row * 4 * p.channels + src, bytes, full);
 		slot.next();
 	}
 }
 
 /* One thread: loads x of slabs, a part at a time. */
-HZ_DEVICE void load_x(const hzi_mhc_persistent &p, const place_of &b, memory &m)
+HZ_DEVICE void load_x(const hzi_mhc_persistent &p, const block_work &b, memory &m)
 {
 	ring_position<STAGES> now;
 
 	tma_prefetch_map(p.x_map);
-	for (int t = 0; t < b.turns; t++) {
+	for (int t = 0; t < b.passes; t++) {
 		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
 
 		for (int s = 0; s < 4 * b.slabs; s++) {
@@ -121,7 +121,7 @@ HZ_DEVICE void load_x(const hzi_mhc_persistent &p, const place_of &b, memory &m)
 				const uint32_t full = shared_address(&m.full[now.at]);
 
 				mbarrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
-				mbarrier_expect_tx(full, BOXES * SHEET);
+				mbarrier_expect_tx(full, BOXES * BOX_BYTES);
 				for (int i = 0; i < BOXES; i++)
 					tma_load_3d(shared_address(m.x[now.at][i]), p.x_map,
 						    (c + i * 64) * 2, first + part * PART, stream,
@@ -136,11 +136,11 @@ HZ_DEVICE void load_x(const hzi_mhc_persistent &p, const place_of &b, memory &m)
 
 /*
  * phi of the 64 channels of a warp as mma fragments: 16 channels by 8 rows in the dtype of x, and
- * the rest. With f16 rows are scaled: back[i][e] undoes that in column e of a lane's sums.
+ * the remainder. With f16 rows are scaled: unscale[i][e] undoes that in column e of a lane's sums.
  */
 struct slice {
 	uint32_t high[4][3][2], low[4][3][2];
-	float back[3][2];
+	float unscale[3][2];
 };
 
 template <int DTYPE>
@@ -157,7 +157,7 @@ HZ_DEVICE void split_phi(const hzi_mhc_persistent &p, const memory &m, int at, s
 				most[i] = row_scale(most[i]);
 #pragma unroll
 				for (int e = 0; e < 2; e++)
-					phi.back[i][e] = inverse_power(__shfl_sync(
+					phi.unscale[i][e] = inverse_power(__shfl_sync(
 						0xffffffff, most[i], lane % 4 * 8 + e * 4));
 			}
 		}
@@ -188,7 +188,7 @@ HZ_DEVICE void split_phi(const hzi_mhc_persistent &p, const memory &m, int at, s
 	}
 }
 
-/* 16 tokens of a part: adds products and squares to sums, two tokens a lane. */
+/* Adds products and squares of 16 tokens of a part to the sums, two tokens per lane. */
 template <int DTYPE>
 HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint32_t (&x)[4][4],
 			    const slice &phi)
@@ -219,7 +219,7 @@ HZ_DEVICE void project_part(float (&sum)[3][4], float (&squares)[2], const uint3
 		for (int e = 0; e < 4; e++) {
 			const float v = high[i][e] + low[i][e];
 
-			sum[i][e] = DTYPE == HZ_F16 ? fmaf(v, phi.back[i][e % 2], sum[i][e]) :
+			sum[i][e] = DTYPE == HZ_F16 ? fmaf(v, phi.unscale[i][e % 2], sum[i][e]) :
 						      sum[i][e] + v;
 		}
 	}
@@ -234,14 +234,14 @@ HZ_DEVICE void wait_projectors(void)
 HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], memory &m, int parts)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, box = warp % BOXES;
-	float (*to)[ROW] = m.sums[box % 2] + warp / BOXES * 16 + lane / 4;
+	float (*dst)[ROW] = m.sums[box % 2] + warp / BOXES * 16 + lane / 4;
 
 #pragma unroll
-	for (int turn = 0; turn < 2; turn++) {
-		const bool first = turn == 0;
+	for (int pass = 0; pass < 2; pass++) {
+		const bool first = pass == 0;
 
 		wait_projectors();
-		if (box / 2 == turn)
+		if (box / 2 == pass)
 			continue;
 #pragma unroll
 		for (int s = 0; s < PARTS; s++) {
@@ -249,7 +249,7 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 				break;
 #pragma unroll
 			for (int e = 0; e < 12; e++) {
-				float *at = &to[s * PART + e / 2 % 2 * 8]
+				float *at = &dst[s * PART + e / 2 % 2 * 8]
 					       [e / 4 * 8 + lane % 4 * 2 + e % 2];
 
 				*at = first ? sum[s][e / 4][e % 4] : *at + sum[s][e / 4][e % 4];
@@ -257,7 +257,7 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				const float square = warp_sum<4>(squares[s][e]);
-				float *at = &to[s * PART + e * 8][HZI_MHC_FOUR_ROWS];
+				float *at = &dst[s * PART + e * 8][HZI_MHC_FOUR_ROWS];
 
 				if (lane % 4 == 0)
 					*at = first ? square : *at + square;
@@ -267,7 +267,7 @@ HZ_DEVICE void gather(float (&sum)[PARTS][3][4], float (&squares)[PARTS][2], mem
 	wait_projectors();
 }
 
-/* Coefficients of a token, one a thread */
+/* Coefficients of one token per thread */
 HZ_DEVICE void finish(const hzi_mhc_persistent &p, memory &m, int first)
 {
 	float sums[ROW];
@@ -287,15 +287,15 @@ HZ_DEVICE void finish(const hzi_mhc_persistent &p, memory &m, int first)
 }
 
 template <int DTYPE>
-HZ_DEVICE void project(const hzi_mhc_persistent &p, const place_of &b, memory &m)
+HZ_DEVICE void project(const hzi_mhc_persistent &p, const block_work &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int row = warp / BOXES * 16 + lane % 16;
-	const uint32_t from = shared_address(m.x[0][warp % BOXES]) + row * 128;
+	const uint32_t src = shared_address(m.x[0][warp % BOXES]) + row * 128;
 	ring_position<STAGES> now;
 	ring_position<SLOTS> slot;
 
-	for (int t = 0; t < b.turns; t++) {
+	for (int t = 0; t < b.passes; t++) {
 		const int first = tile_token(p, b, t), count = tile_tokens(p, first);
 		const int parts = (count + PART - 1) / PART;
 		float sum[PARTS][3][4] = {}, squares[PARTS][2] = {};
@@ -321,7 +321,7 @@ HZ_DEVICE void project(const hzi_mhc_persistent &p, const place_of &b, memory &m
 #pragma unroll
 				for (int step = 0; step < 4; step++)
 					ldmatrix_x4(x[step],
-						    from + now.at * (BOXES * SHEET) +
+						    src + now.at * (BOXES * BOX_BYTES) +
 							    (((step * 2 + lane / 16) ^ row % 8) *
 							     16));
 				__syncwarp();
@@ -339,11 +339,11 @@ HZ_DEVICE void project(const hzi_mhc_persistent &p, const place_of &b, memory &m
 #endif
 
 template <int DTYPE>
-HZ_DEVICE void weights(const hzi_mhc_persistent &p)
+HZ_DEVICE void coef_persistent(const hzi_mhc_persistent &p)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 	memory &m = *(memory *)shared_start();
-	const place_of b = block_place(p);
+	const block_work b = make_block_work(p);
 
 	pdl_launch_dependents();
 	if (threadIdx.x < STAGES) {
@@ -383,12 +383,12 @@ HZ_DEVICE void weights(const hzi_mhc_persistent &p)
 #endif
 }
 
-#define WEIGHTS(name, dtype) \
+#define KERNEL(name, dtype) \
 	extern "C" __global__ void __launch_bounds__(HZI_MHC_PERSISTENT_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_persistent p) \
+	       name(const __grid_constant__ hzi_mhc_persistent p) \
 	{ \
-		weights<dtype>(p); \
+		coef_persistent<dtype>(p); \
 	}
 
-WEIGHTS(mhc_coef_persistent_f16, HZ_F16)
-WEIGHTS(mhc_coef_persistent_bf16, HZ_BF16)
+KERNEL(mhc_coef_persistent_f16, HZ_F16)
+KERNEL(mhc_coef_persistent_bf16, HZ_BF16)

@@ -11,8 +11,8 @@
 
 #define HZI_MHC_PERSISTENT_SLAB 256	/* channels of a stream at a time */
 #define HZI_MHC_PERSISTENT_PART 32	/* tokens loaded at a time */
-#define HZI_MHC_PERSISTENT_TILE 256	/* tokens of a block, at most: whole parts */
-#define HZI_MHC_PERSISTENT_BLOCKS 2	/* of a cluster: phi is multicast to them */
+#define HZI_MHC_PERSISTENT_TILE 256	/* tokens per block, at most: whole parts */
+#define HZI_MHC_PERSISTENT_BLOCKS 2	/* per cluster: phi is multicast to them */
 #define HZI_MHC_PERSISTENT_THREADS 384
 #define HZI_MHC_PERSISTENT_BYTES (227 * 1024)
 

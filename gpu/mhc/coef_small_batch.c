@@ -8,7 +8,8 @@
 #include "gpu/mhc/coef_small_batch.h"
 #include "gpu/mhc/launch.h"
 
-#define APART 3		/* tiles of 16 tokens: up to so many, two clusters of each run at a time */
+/* Up to so many tiles of 16 tokens, two clusters per tile run at the same time. */
+#define MAX_SEPARATE 3
 
 const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *ctx,
 						      const void *args)
@@ -24,7 +25,7 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 		return "more than 2^20 channels";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
 		return "phi or gain is not 16-byte aligned";
-	/* Strides are multiples of 8 elements, in f32 too. */
+	/* All strides are multiples of 8 elements, also of f32. */
 	if (!hzi_cuda_mhc_is_aligned(x, HZ_F16) || !hzi_cuda_mhc_is_aligned(&a->u, a->s.dtype))
 		return "rows of x or u are not contiguous and 16-byte aligned";
 	return hzi_cuda_mhc_fits_int32(x, a->s.tokens) ? NULL : "offsets exceed 32 bits";
@@ -36,17 +37,17 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_small_batch_f16 :
 						  HZI_KERNEL_mhc_coef_small_batch_bf16;
 	const int64_t tiles = ceil_div(a->s.tokens, HZI_MHC_SMALL_BATCH_BLOCKS);
-	const bool apart = a->a.data && a->rule.m > 8 && tiles <= APART;
+	const bool separate = a->a.data && a->rule.m > 8 && tiles <= MAX_SEPARATE;
 	const struct hzi_mhc_small_batch p = {
 		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
 		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved,
 		.rule = a->rule, .tokens = a->s.tokens, .channels = a->s.channels,
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_MHC_SMALL_BATCH_BLOCKS),
 					    8) * 8),
-		.matrices = apart ? (int32_t)tiles : 0,
+		.matrices = separate ? (int32_t)tiles : 0,
 	};
 	const struct hzi_launch how = {
-		.grid = {(unsigned)((apart ? 2 : 1) * tiles * HZI_MHC_SMALL_BATCH_BLOCKS)},
+		.grid = {(unsigned)((separate ? 2 : 1) * tiles * HZI_MHC_SMALL_BATCH_BLOCKS)},
 		.block = {HZI_MHC_SMALL_BATCH_THREADS}, .cluster = HZI_MHC_SMALL_BATCH_BLOCKS,
 		.early = true,
 	};

@@ -18,8 +18,8 @@
 #include "gpu/device/pdl.cuh"
 
 #define TILE HZI_MHC_SMALL_BATCH_BLOCKS		/* tokens */
-#define ROWS_MOST HZI_MHC_FOUR_ROWS
-#define COLUMNS (ROWS_MOST + 4)		/* sums of a token; the 25th is that of squares */
+#define MAX_ROWS HZI_MHC_FOUR_ROWS
+#define COLUMNS (MAX_ROWS + 4)		/* sums of a token; the 25th is that of squares */
 #define WARPS (HZI_MHC_SMALL_BATCH_THREADS / 32)
 #define STEPS 4				/* of 16 channels, loaded ahead by a warp */
 #define STRIDE (WARPS / 4 * 16)		/* channels from a step of a warp to its next */
@@ -28,12 +28,12 @@ struct memory {
 	float sums[WARPS][TILE][COLUMNS];
 	float received[HZI_MHC_SMALL_BATCH_BLOCKS][COLUMNS];	/* of this block's token */
 	float p[TILE][4];
-	uint64_t came, weights;
+	uint64_t arrived, weights;
 };
 
 /* Work of a block: the tokens of its cluster, a slice of the channels */
-struct place_of {
-	int token, channel;		/* the first */
+struct block_work {
+	int token, channel;		/* first token, first channel */
 	int rank, tokens, channels;
 };
 
@@ -50,8 +50,8 @@ struct rows_of {
 	}
 };
 
-/* 4 channels of a token as pairs of bf16, and the rest */
-struct quad {
+/* 4 channels of a token as pairs of bf16, and the remainders */
+struct split_values {
 	uint32_t high[2], low[2];
 };
 
@@ -66,22 +66,22 @@ struct raw<HZ_F32> {
 };
 
 /* volatile keeps program order: all loads before the first use */
-HZ_DEVICE void load_now(float4 &v, const void *p)
+HZ_DEVICE void load_volatile(float4 &v, const void *p)
 {
 	asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
 		     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
 }
 
-HZ_DEVICE void load_now(uint2 &v, const void *p)
+HZ_DEVICE void load_volatile(uint2 &v, const void *p)
 {
 	asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
 }
 
 template <int DTYPE>
-HZ_DEVICE quad split_quad(const raw<DTYPE> &x, float &squares)
+HZ_DEVICE split_values split4(const raw<DTYPE> &x, float &squares)
 {
 	float v[4];
-	quad r = {};
+	split_values r = {};
 
 	if constexpr (DTYPE == HZ_F32) {
 		v[0] = x.v.x, v[1] = x.v.y, v[2] = x.v.z, v[3] = x.v.w;
@@ -115,7 +115,7 @@ struct sources {
  * used. Addresses are computed before griddepcontrol.wait.
  */
 template <int DTYPE, class ROWS>
-HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const place_of &b)
+HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const block_work &b)
 {
 	const int lane = threadIdx.x % 32, row = lane / 4, stream = threadIdx.x / 32 % 4;
 	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 +
@@ -143,10 +143,10 @@ HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const place_o
 }
 
 /*
- * STEPS steps from channel c on, or with WHOLE false the `left` channels of them. The four channels
- * of a lane are columns 2q, 2q + 1, 2q + 8, 2q + 9 of the mma: the order does not change sums.
+ * STEPS steps from channel c on; FULL false: only `left` channels of them. The four channels of a
+ * lane are columns 2q, 2q + 1, 2q + 8, 2q + 9 of the mma: the order does not change sums.
  */
-template <int DTYPE, bool WHOLE, class ROWS>
+template <int DTYPE, bool FULL, class ROWS>
 HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (*sum)[4],
 			     float *squares)
 {
@@ -155,30 +155,30 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 
 #pragma unroll
 	for (int j = 0; j < STEPS; j++) {
-		const bool in = WHOLE || j * STRIDE < left;
+		const bool in = FULL || j * STRIDE < left;
 
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			x[j][i].v = {};
 			if (in)
-				load_now(x[j][i].v,
+				load_volatile(x[j][i].v,
 					 from.x[i] + (c + j * STRIDE) * (DTYPE == HZ_F32 ? 4 : 2));
 		}
 #pragma unroll
 		for (int i = 0; i < ROWS::count; i++) {
 			w[j][i] = {};
 			if (in)
-				load_now(w[j][i], from.phi[i] + (c + j * STRIDE));
+				load_volatile(w[j][i], from.phi[i] + (c + j * STRIDE));
 		}
 	}
 #pragma unroll
 	for (int j = 0; j < STEPS; j++) {
-		const quad v[2] = {split_quad<DTYPE>(x[j][0], squares[0]),
-				   split_quad<DTYPE>(x[j][1], squares[1])};
+		const split_values v[2] = {split4<DTYPE>(x[j][0], squares[0]),
+					   split4<DTYPE>(x[j][1], squares[1])};
 		const uint32_t high[4] = {v[0].high[0], v[1].high[0], v[0].high[1], v[1].high[1]};
 		const uint32_t low[4] = {v[0].low[0], v[1].low[0], v[0].low[1], v[1].low[1]};
 
-		if (!WHOLE && from.gain && j * STRIDE < left) {
+		if (!FULL && from.gain && j * STRIDE < left) {
 			const float4 gain = *(const float4 *)(from.gain + (c + j * STRIDE));
 
 #pragma unroll
@@ -191,12 +191,12 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 		}
 #pragma unroll
 		for (int i = 0; i < ROWS::count; i++) {
-			uint32_t rest[2];
-			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, rest[0]),
-						 split_weights(w[j][i].z, w[j][i].w, rest[1])};
+			uint32_t remainder[2];
+			const uint32_t phi[2] = {split_weights(w[j][i].x, w[j][i].y, remainder[0]),
+						 split_weights(w[j][i].z, w[j][i].w, remainder[1])};
 
 			mma_m16n8k16<HZ_BF16>(sum[i], high, phi[0], phi[1]);
-			mma_m16n8k16<HZ_BF16>(sum[i], high, rest[0], rest[1]);
+			mma_m16n8k16<HZ_BF16>(sum[i], high, remainder[0], remainder[1]);
 			if (DTYPE != HZ_BF16)
 				mma_m16n8k16<HZ_BF16>(sum[i], low, phi[0], phi[1]);
 		}
@@ -205,7 +205,7 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 
 /* Projects the block's channels; leaves the sums of a warp. */
 template <int DTYPE, class ROWS>
-HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
+HZ_DEVICE void project(const sources<ROWS> &from, const block_work &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
 	float sum[ROWS::count][4] = {}, squares[2] = {};
@@ -226,16 +226,16 @@ HZ_DEVICE void project(const sources<ROWS> &from, const place_of &b, memory &m)
 				{sum[i][half * 2], sum[i][half * 2 + 1]};
 		squares[half] = warp_sum<4>(squares[half]);
 		if (lane % 4 == 0)
-			m.sums[warp][half * 8 + row][ROWS_MOST] = squares[half];
+			m.sums[warp][half * 8 + row][MAX_ROWS] = squares[half];
 	}
 }
 
-/* Sends the block's sums of each token to the block that owns it, four a thread. */
+/* Sends the block's sums of each token to the block that owns it, four per thread. */
 template <class ROWS>
-HZ_DEVICE void send_sums(const place_of &b, memory &m)
+HZ_DEVICE void send_sums(const block_work &b, memory &m)
 {
 	const int token = threadIdx.x / ROWS::vectors, v = threadIdx.x % ROWS::vectors;
-	const int k = v < ROWS::vectors - 1 ? ROWS::first * 8 + v * 4 : ROWS_MOST;
+	const int k = v < ROWS::vectors - 1 ? ROWS::first * 8 + v * 4 : MAX_ROWS;
 	float4 sum;
 
 	if (token >= b.tokens)
@@ -251,7 +251,7 @@ HZ_DEVICE void send_sums(const place_of &b, memory &m)
 		sum.w += v.w;
 	}
 	store_async(cluster_map(shared_address(&m.received[b.rank][k]), token), sum.x, sum.y, sum.z,
-		    sum.w, cluster_map(shared_address(&m.came), token));
+		    sum.w, cluster_map(shared_address(&m.arrived), token));
 }
 
 /* z of row k of the block's own token, in lane k */
@@ -260,11 +260,11 @@ HZ_DEVICE float receive(const hzi_mhc_small_batch &p, memory &m, float alpha, fl
 			float *saved)
 {
 	const int lane = threadIdx.x % 32;
-	const bool has = ROWS::has(lane), square = lane == ROWS_MOST;
+	const bool has = ROWS::has(lane), square = lane == MAX_ROWS;
 	const float part = 1 / (float)(4 * p.channels);
 	float sum = 0, mean, slope;
 
-	mbarrier_wait(shared_address(&m.came), 0);
+	mbarrier_wait(shared_address(&m.arrived), 0);
 #pragma unroll
 	for (int r = 0; r < HZI_MHC_SMALL_BATCH_BLOCKS; r++)
 		sum += has || square ? m.received[r][lane] : 0;
@@ -274,13 +274,13 @@ HZ_DEVICE float receive(const hzi_mhc_small_batch &p, memory &m, float alpha, fl
 		saved[lane] = sum;
 	if (saved && square && ROWS::gates)
 		saved[p.rule.m] = sum;
-	mean = __shfl_sync(0xffffffff, sum, ROWS_MOST) + p.rule.rms_eps;
+	mean = __shfl_sync(0xffffffff, sum, MAX_ROWS) + p.rule.rms_eps;
 	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, mean == 0 ? 0 : sum * rsqrtf(mean), &slope),
 			 bias);
 }
 
-/* p, sent to all blocks if u is wanted, and q */
-HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const place_of &b, memory &m, float z)
+/* Makes p, sent to all blocks if u is wanted, and q. */
+HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const block_work &b, memory &m, float z)
 {
 	const int lane = threadIdx.x % 32;
 	const int token = b.token + b.rank;
@@ -305,13 +305,13 @@ HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const place_of &b, memor
 
 /*
  * A half iteration over ROWS or columns: sums of k times `from`, plus eps times the sums of the
- * half iteration before the last; `to` = the inverses of the sums times a common factor h. Instead
- * of a reciprocal, each inverse is the product of the other three sums times an approximation of
- * 1 / (product of all four). The factor cancels in later half iterations, except in the term of
- * eps: `part` corrects it by the factors of the last two, h[1] and h[0].
+ * half iteration before the last; dst = the inverses of the sums times a common factor h. Instead
+ * of a reciprocal, each inverse is the product of the other three sums times an approximation of 1
+ * / (product of all four). The factor cancels in later half iterations, except in the term of eps:
+ * `part` corrects it by the factors of the last two, h[1] and h[0].
  */
 template <bool ROWS>
-HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *to,
+HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *dst,
 		      float (&h)[2])
 {
 	const float part = eps * hzi_m_inverse(h[0]) * h[1];
@@ -331,10 +331,10 @@ HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums,
 	all = low * high;
 	/* Approximate reciprocal: subtracts the exponent, and with it the mantissa. */
 	inverse = __uint_as_float(0x7ef311c7 - __float_as_uint(all));
-	to[0] = sums[1] * high * inverse;
-	to[1] = sums[0] * high * inverse;
-	to[2] = sums[3] * low * inverse;
-	to[3] = sums[2] * low * inverse;
+	dst[0] = sums[1] * high * inverse;
+	dst[1] = sums[0] * high * inverse;
+	dst[2] = sums[3] * low * inverse;
+	dst[3] = sums[2] * low * inverse;
 	h[0] = h[1];
 	h[1] = all * inverse;
 }
@@ -351,7 +351,7 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	float k[16], r[4] = {1, 1, 1, 1}, c[4] = {1, 1, 1, 1}, h[2] = {1, 1};
 	float of_r[4] = {1, 1, 1, 1}, of_c[4] = {1, 1, 1, 1};
 	float own = fabsf(z) + rule.eps, result = 0;
-	hzi_mhc_rule upright = rule;
+	hzi_mhc_rule by_columns = rule;
 
 	if (rule.map != HZ_MHC_ABS) {
 		float most = hzi_m_max(z, __shfl_xor_sync(0xffffffff, z, 4));
@@ -382,11 +382,11 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 		}
 		return hzi_m_inverse(of_r[0]) * own * c[0];
 	}
-	upright.order = HZ_MHC_COLS;
+	by_columns.order = HZ_MHC_COLS;
 #pragma unroll
 	for (int e = 0; e < 16; e++)
 		k[e] = __shfl_sync(0xffffffff, z, e);
-	hzi_mhc_sinkhorn(4, &upright, k, k);
+	hzi_mhc_sinkhorn(4, &by_columns, k, k);
 #pragma unroll
 	for (int e = 0; e < 16; e++) {
 		float v = k[e];
@@ -397,40 +397,40 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	return result;
 }
 
-/* The matrix, one element a lane */
-HZ_DEVICE void make_matrix(const hzi_mhc_small_batch &p, const place_of &b, float z)
+/* The matrix, one element per lane */
+HZ_DEVICE void make_matrix(const hzi_mhc_small_batch &p, const block_work &b, float z)
 {
 	const int lane = threadIdx.x % 32, i = lane / 4 % 4, j = lane % 4;
 	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
 	/* k of the iteration is z or its transpose. */
-	const bool turned = sinkhorn && p.rule.order == HZ_MHC_ROWS;
-	const bool crossed = turned != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
-	float a = __shfl_sync(0xffffffff, z, 8 + (turned ? j * 4 + i : i * 4 + j));
+	const bool transposed = sinkhorn && p.rule.order == HZ_MHC_ROWS;
+	const bool swapped = transposed != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
+	float a = __shfl_sync(0xffffffff, z, 8 + (transposed ? j * 4 + i : i * 4 + j));
 
 	if (sinkhorn)
 		a = sinkhorn_of_lanes(p.rule, a);
 	else if (p.rule.residual == HZ_MHC_IDENTITY)
 		a = i == j;
 	if (lane < 16)
-		*coef_at(p.a, b.token + b.rank, crossed ? j : i, crossed ? i : j) = a;
+		*coef_at(p.a, b.token + b.rank, swapped ? j : i, swapped ? i : j) = a;
 }
 
 template <int DTYPE>
 HZ_DEVICE void store_eight(const hzi_mhc_array &u, int64_t token, int64_t c, const float *v)
 {
-	char *to = (char *)u.data + offset(u, token, 0, c) * (DTYPE == HZ_F32 ? 4 : 2);
+	char *dst = (char *)u.data + offset(u, token, 0, c) * (DTYPE == HZ_F32 ? 4 : 2);
 
 	if (DTYPE == HZ_F32) {
-		((float4 *)to)[0] = {v[0], v[1], v[2], v[3]};
-		((float4 *)to)[1] = {v[4], v[5], v[6], v[7]};
+		((float4 *)dst)[0] = {v[0], v[1], v[2], v[3]};
+		((float4 *)dst)[1] = {v[4], v[5], v[6], v[7]};
 	} else {
-		*(uint4 *)to = pack_eight<DTYPE>(v);
+		*(uint4 *)dst = pack_eight<DTYPE>(v);
 	}
 }
 
-/* u of the block's channels, 8 of a token a thread */
+/* u of the block's channels, 8 of a token per thread */
 template <int DTYPE>
-HZ_DEVICE void mix(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
+HZ_DEVICE void mix(const hzi_mhc_small_batch &p, const block_work &b, memory &m)
 {
 	const int eights = b.channels / 8, first = threadIdx.x - 64;
 
@@ -460,9 +460,9 @@ HZ_DEVICE void mix(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 	}
 }
 
-/* All that the cluster's rows of phi give for its tokens */
+/* Makes everything that follows from the cluster's rows of phi, for its tokens. */
 template <int DTYPE, class ROWS>
-HZ_DEVICE void make(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
+HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const bool matrix = ROWS::matrix && p.a.data;
@@ -470,7 +470,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 	float alpha = 0, bias = 0;
 
 	if (threadIdx.x == 0) {
-		mbarrier_init(shared_address(&m.came), 1);
+		mbarrier_init(shared_address(&m.arrived), 1);
 		mbarrier_init(shared_address(&m.weights), 1);
 		mbarrier_init_fence();
 	}
@@ -478,7 +478,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 	from = find_sources<DTYPE, ROWS>(p, b);
 	cluster_wait();			/* The barriers of all blocks are initialized. */
 	if (threadIdx.x == 0) {
-		mbarrier_expect_tx(shared_address(&m.came),
+		mbarrier_expect_tx(shared_address(&m.arrived),
 				   HZI_MHC_SMALL_BATCH_BLOCKS * ROWS::vectors * 16);
 		mbarrier_expect_tx(shared_address(&m.weights), b.tokens * 16);
 	}
@@ -508,15 +508,15 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const place_of &b, memory &m)
 
 /*
  * Each cluster has 16 tokens; or the first p.matrices clusters make the matrices, and as many
- * others the rest. The blocks of a cluster run on one GPC, whose L2 bandwidth bounds the reading of
- * phi, most of the time: two clusters have twice the bandwidth.
+ * others everything else. The blocks of a cluster run on one GPC, whose L2 bandwidth bounds the
+ * reading of phi, most of the time: two clusters have twice the bandwidth.
  */
 template <int DTYPE>
-HZ_DEVICE void few(const hzi_mhc_small_batch &p)
+HZ_DEVICE void small_batch(const hzi_mhc_small_batch &p)
 {
 	__shared__ memory m;
 	const int cluster = blockIdx.x / HZI_MHC_SMALL_BATCH_BLOCKS;
-	place_of b;
+	block_work b;
 	int left;
 
 	b.rank = blockIdx.x % HZI_MHC_SMALL_BATCH_BLOCKS;
@@ -536,13 +536,13 @@ HZ_DEVICE void few(const hzi_mhc_small_batch &p)
 #endif
 
 #if __CUDA_ARCH__ >= 900
-#define FEW(name, dtype) \
+#define KERNEL(name, dtype) \
 	extern "C" __global__ void __launch_bounds__(HZI_MHC_SMALL_BATCH_THREADS, 1) \
-		name(const __grid_constant__ hzi_mhc_small_batch p) { few<dtype>(p); }
+		name(const __grid_constant__ hzi_mhc_small_batch p) { small_batch<dtype>(p); }
 #else
-#define FEW(name, dtype) \
+#define KERNEL(name, dtype) \
 	extern "C" __global__ void name(const __grid_constant__ hzi_mhc_small_batch p) {}
 #endif
-FEW(mhc_coef_small_batch_f32, HZ_F32)
-FEW(mhc_coef_small_batch_f16, HZ_F16)
-FEW(mhc_coef_small_batch_bf16, HZ_BF16)
+KERNEL(mhc_coef_small_batch_f32, HZ_F32)
+KERNEL(mhc_coef_small_batch_f16, HZ_F16)
+KERNEL(mhc_coef_small_batch_bf16, HZ_BF16)

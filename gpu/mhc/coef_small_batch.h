@@ -8,7 +8,7 @@
 
 #include "lib/mhc/mhc.h"
 
-#define HZI_MHC_SMALL_BATCH_BLOCKS 16	/* a cluster, which has as many tokens */
+#define HZI_MHC_SMALL_BATCH_BLOCKS 16	/* per cluster, which has as many tokens */
 #define HZI_MHC_SMALL_BATCH_THREADS 512
 #define HZI_MHC_SMALL_BATCH_CHANNELS (1 << 20)	/* at most: offsets in phi are 32-bit */
 
@@ -21,7 +21,7 @@ struct hzi_mhc_small_batch {
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;
 	int32_t width;			/* channels of a block: a multiple of 8 */
-	int32_t matrices;		/* clusters that make matrices alone: half of all, or 0 */
+	int32_t matrices;		/* clusters that only make matrices: half of all, or 0 */
 };
 
 #endif

@@ -86,12 +86,12 @@ const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s,
 
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s)
 {
-	static const int place[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};
+	static const int index[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};
 
 	if (s->tokens == 0 || s->channels == 0 ||
 	    s->channels * (int64_t)hz_dtype_size(s->dtype) % 16 != 0)
 		return -1;
-	return 3 * place[s->n] + hzi_cuda_mhc_type_index(s->dtype);
+	return 3 * index[s->n] + hzi_cuda_mhc_type_index(s->dtype);
 }
 
 static bool is_float4(const struct hzi_mhc_coef *c, int n, bool matrix)

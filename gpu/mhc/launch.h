@@ -1,12 +1,12 @@
 /*
- * launch.h - the launchers of hyper-connections, for each other
+ * launch.h - declarations shared by the launchers of hyper-connections
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * routes.c is above all other files: it lists the routes of mhc_streams, mhc_streams_bwd,
- * mhc_recompute (mix.c, mix_bwd.c), mhc_pre (coef_small_batch.c, coef_input_fused.c,
- * coef_persistent.c, coef.c) and mhc_pre_bwd (coef_bwd.c). Below are launchers of single kernels:
- * coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c; then common.c.
+ * Calls go down: routes.c lists the routes of mhc_streams, mhc_streams_bwd, mhc_recompute (mix.c,
+ * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_input_fused.c, coef_persistent.c, coef.c) and
+ * mhc_pre_bwd (coef_bwd.c). These call launchers of single kernels: coef_generic.c,
+ * coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c; then common.c.
  */
 #ifndef HZI_GPU_MHC_LAUNCH_H
 #define HZI_GPU_MHC_LAUNCH_H
@@ -43,18 +43,18 @@ hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_smal
 	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace;
 
-/* Whether coef_input_fused makes the streams of a->post too, if it supports the call */
+/* True if coef_input_fused, where it supports the call, also makes the streams of a->post. */
 bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a);
 
 /* ---- Streams inside other operations (mix.c, mix_bwd.c) -------------------------------------- */
 
-/* The vectorized route, or the strided one if that is unsupported */
+/* The vectorized route if it supports the call, else the strided one */
 int hzi_cuda_mhc_mix(struct hz_context *ctx, const struct hzi_mhc_streams_args *a);
 int hzi_cuda_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a);
 
 /* ---- common.c -------------------------------------------------------------------------------- */
 
-/* HZ_ENOTSUP if a grid cannot have so many blocks */
+/* HZ_ENOTSUP if a grid cannot have x blocks */
 int hzi_cuda_mhc_check_blocks(struct hz_context *ctx, const char *op, int64_t x);
 
 /* x by y blocks of `threads` threads, with programmatic dependent launch */
@@ -66,33 +66,42 @@ static inline int hzi_cuda_mhc_type_index(int dtype)
 	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2;
 }
 
-/* Rows of channels are contiguous and 16-byte aligned; or there is no data. */
+/* True if rows of channels are contiguous and 16-byte aligned, or there is no data. */
 bool hzi_cuda_mhc_is_aligned(const struct hzi_mhc_array *x, int dtype);
 
-/* Strides and the number of tokens fit 32-bit offsets; or there is no data. */
+/* True if strides and the number of tokens fit 32-bit offsets, or there is no data. */
 bool hzi_cuda_mhc_fits_int32(const struct hzi_mhc_array *x, int64_t tokens);
 
-/* Whether a tensor map of 16-bit streams (streams 1: of branch values) can be made; or no data */
+/*
+ * True if a tensor map of 16-bit streams (streams = 1: branch values) is possible, or there is no
+ * data.
+ */
 bool hzi_cuda_mhc_has_tensor_map(const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
 				 int streams);
 
-/* A box has 64 channels, box_tokens tokens, box_streams streams. Without data nothing is done. */
+/* A box has 64 channels, box_tokens tokens, box_streams streams. Does nothing without data. */
 int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct hzi_tensor_map *map,
 				 const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s,
 				 int streams, int box_tokens, int box_streams);
 
-/* Why kernels for four streams with coefficients of each token do not support a call, or NULL */
+/* Why kernels for four streams, with coefficients per token, do not support a call; or NULL */
 const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
 						  const float *phi);
 
-/* Index of a vectorized kernel from that of f32 and 4 streams; -1: rows are not whole vectors */
+/*
+ * Offset of a vectorized kernel from the one for f32 and 4 streams; -1 if rows are not whole
+ * vectors
+ */
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s);
 
-/* Bits HZI_MHC_P_FLOAT4 ..: which coefficients of 4 streams are aligned float4s */
+/* Bits HZI_MHC_P_FLOAT4 etc.: which coefficients of 4 streams are aligned float4s */
 int hzi_cuda_mhc_float4_coefs(const struct hzi_mhc_coef *p, const struct hzi_mhc_coef *q,
 			      const struct hzi_mhc_coef *a, int n);
 
-/* The n streams of a channel are contiguous, one or two aligned vectors; or there is no data. */
+/*
+ * True if the n streams of a channel are contiguous, as one or two aligned vectors, or there is no
+ * data.
+ */
 bool hzi_cuda_mhc_streams_innermost(const struct hzi_mhc_array *a, const struct hzi_mhc_shape *s);
 
 static inline int64_t hzi_cuda_mhc_tokens_per_group(const struct hzi_mhc_shape *s)
@@ -101,8 +110,8 @@ static inline int64_t hzi_cuda_mhc_tokens_per_group(const struct hzi_mhc_shape *
 }
 
 /*
- * Takes `floats` floats of the workspace from *used on; NULL for none. Where no workspace is set
- * yet, and bytes are only counted, the address is not used.
+ * Takes `floats` floats of the workspace from *used on; NULL for none. While no workspace is set,
+ * bytes are only counted and the address is not used.
  */
 static inline float *hzi_cuda_mhc_take(const struct hz_context *ctx, size_t *used, int64_t floats)
 {
@@ -125,22 +134,24 @@ static inline struct hzi_mhc_coef hzi_cuda_mhc_coef(float *data, int64_t group, 
 
 /* ---- Means, projection, coefficients (coef.c) ------------------------------------------------ */
 
-/* Where sums of x and phi lie in the workspace, and how they are made */
+/* Parts of the workspace for sums of x and phi, and how they are made */
 struct hzi_mhc_projection {
 	float *means, *mean_sums, *sums;
-	float *parts;			/* of sums, by mma: another kernel adds them up */
-	int splits, mean_splits;	/* splits: of sums, or of parts if there are any */
+	float *parts;			/* partial sums of mma; another kernel adds them up */
+	int splits, mean_splits;	/* splits: of sums, or of parts if not NULL */
 	bool mma;
 };
 
-/* mma: by coef_mma.c, which has to support it; projects: false if x was projected before */
+/*
+ * mma: use coef_mma.c, which must support the call; projects: false if x has been projected already
+ */
 struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
 						  const struct hzi_mhc_shape *s, int m, bool mma,
 						       bool projects, size_t *used);
 
 /*
- * The means of x over the tokens of a group, if groups are not tokens; then the projection. *from
- * is what was projected, of dtype *dtype.
+ * Means of x over the tokens of a group, if groups are not single tokens; then the projection.
+ * *from is what was projected, *dtype its dtype.
  */
 int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
 		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
@@ -150,8 +161,8 @@ int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hz
 			 const float *gain, const struct hzi_mhc_projection *to);
 
 /*
- * A call of which one launch makes the coefficients: `launch`, and with makes_y the streams of
- * a->post, with makes_u the branch input. Other launches make what it does not.
+ * Runs a call whose coefficients one launch makes: `launch`, which also makes the streams of
+ * a->post if makes_y, and the branch input if makes_u. Other launches make the remaining results.
  */
 int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
 				    bool makes_y, bool makes_u,
@@ -160,7 +171,7 @@ int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc
 size_t hzi_cuda_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
 						 const struct hzi_mhc_pre_args *a, bool makes_u);
 
-/* x of a call: a->x, or the streams that a->post makes */
+/* x of a call: a->x, or the streams of a->post */
 static inline const struct hzi_mhc_array *hzi_cuda_mhc_coef_x(const struct hzi_mhc_pre_args *a)
 {
 	return a->post.y.data ? &a->post.y : &a->x;
@@ -181,7 +192,9 @@ int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 			      const struct hzi_mhc_finish *p);
 int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p);
 
-/* Rows of x and u are aligned, and a block has all channels of a token in registers. */
+/*
+ * True if rows of x and u are aligned, and a block can hold all channels of a token in registers.
+ */
 bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
 				  const struct hzi_mhc_shape *s);
 

@@ -14,29 +14,29 @@
 
 /* ---- Vectors of 16 bytes --------------------------------------------------------------------- */
 
-struct words {
+struct vector16 {
 	uint32_t w[4];
 };
 
 /* volatile keeps program order: all loads before the first use, and before stores over them */
-HZ_DEVICE words load_words(const void *p)
+HZ_DEVICE vector16 load_vector16(const void *p)
 {
-	words v;
+	vector16 v;
 
 	asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
 		     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(p));
 	return v;
 }
 
-HZ_DEVICE void store_words(void *p, const words &v)
+HZ_DEVICE void store_vector16(void *p, const vector16 &v)
 {
 	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
 		     :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
 
-/* A 32-bit word of a vector to floats, and back */
+/* Converts a 32-bit word of a vector to floats, and floats to it. */
 template <int DT>
-struct word_of {
+struct word_format {
 	static constexpr int count = DT == HZ_F32 ? 1 : 2, bytes = 4 / count;
 
 	static __device__ __forceinline__ float get(uint32_t w, int i)
@@ -65,40 +65,40 @@ HZ_DEVICE int64_t mhc_divide(int64_t i, int64_t n)
 	return ((uint64_t)i | (uint64_t)n) >> 32 ? i / n : (uint32_t)i / (uint32_t)n;
 }
 
-/* p or q of group s; missing: the value if c has no data */
+/* Loads p or q of group s; `missing` if c has no data. */
 template <int N>
-HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool whole, float missing, float *to)
+HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool float4s, float missing, float *dst)
 {
-	const float *from = c.data + s * c.group;
+	const float *src = c.data + s * c.group;
 
-	if (N == 4 && whole) {
-		const float4 v = *(const float4 *)from;
+	if (N == 4 && float4s) {
+		const float4 v = *(const float4 *)src;
 
-		to[0] = v.x, to[1] = v.y, to[N == 4 ? 2 : 0] = v.z, to[N == 4 ? 3 : 0] = v.w;
+		dst[0] = v.x, dst[1] = v.y, dst[N == 4 ? 2 : 0] = v.z, dst[N == 4 ? 3 : 0] = v.w;
 		return;
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		to[i] = c.data ? from[i * c.row] : missing;
+		dst[i] = c.data ? src[i * c.row] : missing;
 }
 
 template <int N>
-HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool whole, float (*to)[N])
+HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool float4s, float (*dst)[N])
 {
-	const float *from = c.data + s * c.group;
+	const float *src = c.data + s * c.group;
 
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		if (N == 4 && whole) {
-			const float4 v = ((const float4 *)from)[i];
+		if (N == 4 && float4s) {
+			const float4 v = ((const float4 *)src)[i];
 
-			to[i][0] = v.x, to[i][1] = v.y;
-			to[i][N == 4 ? 2 : 0] = v.z, to[i][N == 4 ? 3 : 0] = v.w;
+			dst[i][0] = v.x, dst[i][1] = v.y;
+			dst[i][N == 4 ? 2 : 0] = v.z, dst[i][N == 4 ? 3 : 0] = v.w;
 			continue;
 		}
 #pragma unroll
 		for (int j = 0; j < N; j++)
-			to[i][j] = from[i * c.row + j * c.column];
+			dst[i][j] = src[i * c.row + j * c.column];
 	}
 }
 
@@ -120,12 +120,12 @@ HZ_DEVICE float mix_row(const float *c, const float *x, int n = N)
 HZ_DEVICE float load_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c)
 {
 	const int64_t at = t * a.token + i * a.stream + c * a.channel;
-	uint16_t half;
+	uint16_t bits;
 
 	if (s.dtype == HZ_F32)
 		return ((const float *)a.data)[at];
-	half = ((const uint16_t *)a.data)[at];
-	return s.dtype == HZ_F16 ? f16_low(half) : bf16_low(half);
+	bits = ((const uint16_t *)a.data)[at];
+	return s.dtype == HZ_F16 ? f16_low(bits) : bf16_low(bits);
 }
 
 HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t t, int i, int64_t c,
@@ -134,7 +134,7 @@ HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t 
 	store_any(s.dtype, a.data, t * a.token + i * a.stream + c * a.channel, f);
 }
 
-/* ---- Any layout ------------------------------------------------------------------------------ */
+/* ---- Any strides ----------------------------------------------------------------------------- */
 
 template <int DT>
 struct element {
@@ -187,74 +187,74 @@ struct token_row {
 	}
 };
 
-/* All streams of a channel; TOGETHER: they are contiguous, one or two aligned vectors */
-template <int DT, int N, bool TOGETHER>
+/* All streams of a channel; INNERMOST: they are contiguous, as one or two aligned vectors */
+template <int DT, int N, bool INNERMOST>
 struct channel_of {
 	typedef typename element<DT>::type type;
 
-	struct __align__(N * sizeof(type) > 16 ? 16 : TOGETHER ? N * sizeof(type) : sizeof(type))
+	struct __align__(N * sizeof(type) > 16 ? 16 : INNERMOST ? N * sizeof(type) : sizeof(type))
 		pack {
 		type v[N];
 	};
 
-	static __device__ __forceinline__ void load(const token_row<DT> &from, int64_t c, float *to)
+	static __device__ __forceinline__ void load(const token_row<DT> &src, int64_t c, float *dst)
 	{
-		const type *const at = from.data + c * from.channel;
+		const type *const at = src.data + c * src.channel;
 		pack all;
 
-		if constexpr (TOGETHER) {
+		if constexpr (INNERMOST) {
 			all = *(const pack *)at;
 		} else {
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				all.v[i] = at[i * from.stream];
+				all.v[i] = at[i * src.stream];
 		}
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			to[i] = float_of<DT>(all.v[i]);
+			dst[i] = float_of<DT>(all.v[i]);
 	}
 
-	static __device__ __forceinline__ void store(const token_row<DT> &to, int64_t c,
-						     const float *from)
+	static __device__ __forceinline__ void store(const token_row<DT> &dst, int64_t c,
+						     const float *src)
 	{
-		type *const at = to.data + c * to.channel;
+		type *const at = dst.data + c * dst.channel;
 		pack all;
 
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			all.v[i] = element_of<DT>(from[i]);
-		if constexpr (TOGETHER) {
+			all.v[i] = element_of<DT>(src[i]);
+		if constexpr (INNERMOST) {
 			*(pack *)at = all;
 		} else {
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				at[i * to.stream] = all.v[i];
+				at[i * dst.stream] = all.v[i];
 		}
 	}
 };
 
-/* body<dtype, n, together>(...); together only for 2, 4 or 8 streams */
-#define STRIDED_STREAMS(body, s, together, ...) \
+/* body<dtype, n, innermost>(...); innermost only for 2, 4 or 8 streams */
+#define STRIDED_STREAMS(body, s, innermost, ...) \
 	if ((s).dtype == HZ_F32) { \
-		ANY_STREAMS_OF(body, HZ_F32, (s).n, together, __VA_ARGS__) \
+		STRIDED_STREAMS_OF(body, HZ_F32, (s).n, innermost, __VA_ARGS__) \
 	} else if ((s).dtype == HZ_F16) { \
-		ANY_STREAMS_OF(body, HZ_F16, (s).n, together, __VA_ARGS__) \
+		STRIDED_STREAMS_OF(body, HZ_F16, (s).n, innermost, __VA_ARGS__) \
 	} else { \
-		ANY_STREAMS_OF(body, HZ_BF16, (s).n, together, __VA_ARGS__) \
+		STRIDED_STREAMS_OF(body, HZ_BF16, (s).n, innermost, __VA_ARGS__) \
 	}
-#define ANY_STREAMS_OF(body, dtype, n, together, ...) \
+#define STRIDED_STREAMS_OF(body, dtype, n, innermost, ...) \
 	switch (n) { \
 	case 1: return body<dtype, 1, false>(__VA_ARGS__); \
-	case 2: return together ? body<dtype, 2, true>(__VA_ARGS__) : \
-				  body<dtype, 2, false>(__VA_ARGS__); \
+	case 2: return innermost ? body<dtype, 2, true>(__VA_ARGS__) : \
+				   body<dtype, 2, false>(__VA_ARGS__); \
 	case 3: return body<dtype, 3, false>(__VA_ARGS__); \
-	case 4: return together ? body<dtype, 4, true>(__VA_ARGS__) : \
-				  body<dtype, 4, false>(__VA_ARGS__); \
+	case 4: return innermost ? body<dtype, 4, true>(__VA_ARGS__) : \
+				   body<dtype, 4, false>(__VA_ARGS__); \
 	case 5: return body<dtype, 5, false>(__VA_ARGS__); \
 	case 6: return body<dtype, 6, false>(__VA_ARGS__); \
 	case 7: return body<dtype, 7, false>(__VA_ARGS__); \
-	default: return together ? body<dtype, 8, true>(__VA_ARGS__) : \
-				   body<dtype, 8, false>(__VA_ARGS__); \
+	default: return innermost ? body<dtype, 8, true>(__VA_ARGS__) : \
+				    body<dtype, 8, false>(__VA_ARGS__); \
 	}
 
 #endif

@@ -17,12 +17,12 @@
 #endif
 
 #define HZI_MHC_THREADS 128		/* kernels of mix.cu */
-#define HZI_MHC_BWD_THREADS 128		/* kernels with sums over channels */
-#define HZI_MHC_DBIAS_LANES 32		/* channels, or vectors of them, of a block */
-#define HZI_MHC_STRIDED 4			/* channels of a thread of mhc_mix_strided */
-#define HZI_MHC_SINK_THREADS 64		/* one matrix a thread */
-#define HZI_MHC_SINK_BWD_THREADS(n) ((n) > 4 ? 32 : 64)	/* a history in shared memory */
-#define HZI_MHC_SINK_PITCH(n) ((n) * (n) | 1)	/* floats from matrix to matrix */
+#define HZI_MHC_BWD_THREADS 128		/* kernels that sum over channels */
+#define HZI_MHC_DBIAS_LANES 32		/* channels, or vectors of them, per block */
+#define HZI_MHC_STRIDED_CHANNELS 4	/* per thread of mhc_mix_strided */
+#define HZI_MHC_SINKHORN_THREADS 64		/* one matrix per thread */
+#define HZI_MHC_SINKHORN_BWD_THREADS(n) ((n) > 4 ? 32 : 64)	/* history in shared memory */
+#define HZI_MHC_SINKHORN_PITCH(n) ((n) * (n) | 1)	/* floats from matrix to matrix */
 #define HZI_MHC_CHAIN 64		/* layers of one launch of mhc_recompute */
 
 /* Terms of a vectorized kernel: u, streams mixed by a, streams added unmixed, f */
@@ -39,12 +39,12 @@ struct hzi_mhc_streams_job {
 	struct hzi_mhc_streams_args a;
 	int64_t per;			/* tokens of a group */
 	int64_t vectors;		/* 16-byte vectors of a row of channels */
-	int32_t lanes_log2;		/* threads of a token, as many vectors of a tile */
-	int32_t tiles, kind, whole;
+	int32_t lanes_log2;		/* log2 of threads per token and of vectors per tile */
+	int32_t tiles, terms, layout;
 };
 
 /*
- * A block has `chunk` tokens of a group; if groups are tokens, as many tokens as it has teams of
+ * A block has `chunk` tokens of a group; if groups are single tokens, one token per team of
  * threads. Sums go to partial [S][sums][chunks], or with one chunk to the outputs.
  */
 struct hzi_mhc_streams_bwd_job {
@@ -52,7 +52,7 @@ struct hzi_mhc_streams_bwd_job {
 	int64_t per, vectors, chunk, chunks;
 	float *partial;
 	int32_t lanes_log2;
-	int32_t kind, whole, sums;	/* sums: whether any are wanted */
+	int32_t terms, layout, sums;	/* sums: whether any are wanted */
 };
 
 /* dbias: a block has adjacent channels and a chunk of tokens; partial [chunks][C] */
@@ -65,13 +65,13 @@ struct hzi_mhc_dbias_job {
 	int32_t accumulate, vectors;	/* vectors: rows are whole 16-byte vectors */
 };
 
-/* Layers with the same strides */
+/* Layers with equal strides */
 struct hzi_mhc_chain_job {
 	struct hzi_mhc_shape s;
-	struct hzi_mhc_array x, f, u, y;	/* strides; of x the data too */
+	struct hzi_mhc_array x, f, u, y;	/* strides; data of x only */
 	struct hzi_mhc_coef p, q, a;
-	int64_t per, vectors;			/* vectors 0: any strides, a channel a thread */
-	int32_t layers, whole;
+	int64_t per, vectors;			/* vectors 0: any strides, one channel per thread */
+	int32_t layers, layout;
 	struct {
 		const float *p, *q, *a, *bias;
 		const void *f;

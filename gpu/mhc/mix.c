@@ -1,5 +1,5 @@
 /*
- * mix.c - launchers of streams of hyper-connections mixed, and of chains of layers
+ * mix.c - launchers of the mixing of streams, and of chains of layers
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,8 +12,8 @@
 #define CHAIN_OP "mhc_recompute"
 
 /*
- * Threads of a token that has so much for them to do: the most of which a sixteenth or less have
- * nothing, or 32, but no more than that
+ * log2 of the threads of a token with so many vectors: the largest of 128, 64 and 32 of which at
+ * most a sixteenth idle, but no more threads than vectors, rounded up
  */
 static int lanes_for(int64_t vectors)
 {
@@ -38,8 +38,8 @@ static struct hzi_mhc_streams_job job_of(const struct hzi_mhc_streams_args *a)
 
 	if (!a->x.data)
 		p.a.a.data = NULL;
-	p.kind = (a->u.data ? HZI_TERM_U : 0) |
-		 (!a->y.data ? 0 : p.a.a.data ? HZI_TERM_MIX : HZI_TERM_ADD);
+	p.terms = (a->u.data ? HZI_TERM_U : 0) |
+		  (!a->y.data ? 0 : p.a.a.data ? HZI_TERM_MIX : HZI_TERM_ADD);
 	return p;
 }
 
@@ -57,7 +57,7 @@ const char *hzi_cuda_mhc_mix_vectorized_unsupported(const struct hz_context *ctx
 	if (!hzi_cuda_mhc_is_aligned(&a->x, dtype) || !hzi_cuda_mhc_is_aligned(&a->f, dtype) ||
 	    !hzi_cuda_mhc_is_aligned(&a->u, dtype) || !hzi_cuda_mhc_is_aligned(&a->y, dtype))
 		return "rows of x, f, u or y are not contiguous and 16-byte aligned";
-	/* A warp has one token: coefficients of each warp's come by shared memory. */
+	/* streams_by_rows() keeps the coefficients of one token per warp in shared memory. */
 	if (mixed && a->s.n != 4 && a->s.n != 2 &&
 	    a->s.channels * (int64_t)hz_dtype_size(dtype) <= 16 * 16)
 		return "at most 256 bytes of channels, of other than 2 or 4 mixed streams";
@@ -68,11 +68,11 @@ int hzi_cuda_mhc_mix_vectorized(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_streams_args *a = args;
 	struct hzi_mhc_streams_job p = job_of(a);
-	const int first = p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_matrix_f32_4 :
-						  HZI_KERNEL_mhc_mix_gates_f32_4;
+	const int first = p.terms & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_matrix_f32_4 :
+						   HZI_KERNEL_mhc_mix_gates_f32_4;
 
 	p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
-	p.whole = hzi_cuda_mhc_float4_coefs(&p.a.p, &p.a.q, &p.a.a, a->s.n);
+	p.layout = hzi_cuda_mhc_float4_coefs(&p.a.p, &p.a.q, &p.a.a, a->s.n);
 	p.lanes_log2 = lanes_for(p.vectors);
 	p.tiles = (int32_t)ceil_div(p.vectors, (int64_t)1 << p.lanes_log2);
 	return hzi_cuda_mhc_launch(ctx, OP, first + hzi_cuda_mhc_vector_kernel(&a->s),
@@ -87,10 +87,11 @@ int hzi_cuda_mhc_mix_strided(struct hz_context *ctx, const void *args)
 
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	p.whole = hzi_cuda_mhc_streams_innermost(&a->x, &a->s) &&
-		  hzi_cuda_mhc_streams_innermost(&a->y, &a->s);
-	p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_STRIDED));
-	p.tiles = (int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_STRIDED << p.lanes_log2);
+	p.layout = hzi_cuda_mhc_streams_innermost(&a->x, &a->s) &&
+		   hzi_cuda_mhc_streams_innermost(&a->y, &a->s);
+	p.lanes_log2 = lanes_for(ceil_div(a->s.channels, HZI_MHC_STRIDED_CHANNELS));
+	p.tiles =
+		(int32_t)ceil_div(a->s.channels, (int64_t)HZI_MHC_STRIDED_CHANNELS << p.lanes_log2);
 	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_strided,
 			      p.tiles * ceil_div(a->s.tokens, HZI_MHC_THREADS >> p.lanes_log2), 1,
 				   HZI_MHC_THREADS, 0, &p, sizeof(p));
@@ -104,8 +105,8 @@ int hzi_cuda_mhc_mix(struct hz_context *ctx, const struct hzi_mhc_streams_args *
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
 
-/* Whether an array lies as those of the layers before; the first decides. */
-static bool agree(struct hzi_mhc_array *known, const struct hzi_mhc_array *a)
+/* True if an array has the strides of those of the layers before; the first array sets them. */
+static bool same_strides(struct hzi_mhc_array *known, const struct hzi_mhc_array *a)
 {
 	if (!a->data)
 		return true;
@@ -115,7 +116,7 @@ static bool agree(struct hzi_mhc_array *known, const struct hzi_mhc_array *a)
 	       known->channel == a->channel;
 }
 
-static bool agree_coef(struct hzi_mhc_coef *known, const struct hzi_mhc_coef *c)
+static bool same_coef_strides(struct hzi_mhc_coef *known, const struct hzi_mhc_coef *c)
 {
 	if (!c->data)
 		return true;
@@ -124,13 +125,14 @@ static bool agree_coef(struct hzi_mhc_coef *known, const struct hzi_mhc_coef *c)
 	return known->group == c->group && known->row == c->row && known->column == c->column;
 }
 
-/* Adds a layer, if it lies as the others do. */
+/* Adds a layer, if its strides are those of the layers before. */
 static bool add_layer(struct hzi_mhc_chain_job *p, const struct hzi_mhc_layer_args *l)
 {
 	struct hzi_mhc_chain_job q = *p;
 
-	if (!agree_coef(&q.p, &l->p) || !agree_coef(&q.q, &l->q) || !agree_coef(&q.a, &l->a) ||
-	    !agree(&q.f, &l->f) || !agree(&q.u, &l->u) || !agree(&q.y, &l->y))
+	if (!same_coef_strides(&q.p, &l->p) || !same_coef_strides(&q.q, &l->q) ||
+	    !same_coef_strides(&q.a, &l->a) || !same_strides(&q.f, &l->f) ||
+	    !same_strides(&q.u, &l->u) || !same_strides(&q.y, &l->y))
 		return false;
 	*p = q;
 	p->layer[p->layers].p = l->p.data;
@@ -165,11 +167,11 @@ static int launch_chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p, boo
 	int64_t threads = p->s.tokens * p->s.channels;
 
 	vectors = vectors && is_vectorized(p);
-	p->whole = hzi_cuda_mhc_float4_coefs(&p->p, &p->q, &p->a, p->s.n);
+	p->layout = hzi_cuda_mhc_float4_coefs(&p->p, &p->q, &p->a, p->s.n);
 	for (int l = 0; l < p->layers; l++) {
 		if (((uintptr_t)p->layer[l].p | (uintptr_t)p->layer[l].q |
 		     (uintptr_t)p->layer[l].a) % 16 != 0)
-			p->whole = 0;
+			p->layout = 0;
 	}
 	if (vectors) {
 		p->vectors = p->s.channels * (int64_t)hz_dtype_size(p->s.dtype) / 16;
@@ -185,10 +187,12 @@ static int launch_chain(struct hz_context *ctx, struct hzi_mhc_chain_job *p, boo
 }
 
 /*
- * What one launch does: layers from `first` on that lie alike, from the streams that the one before
- * it stored. Returns the layer behind them.
+ * Collects the layers of one launch: from `first` on, as long as strides are equal. They start from
+ * the streams that the layer before `first` stored. Returns the index of the first layer of the
+ * next launch.
  */
-static int alike(const struct hzi_mhc_recompute_args *a, int first, struct hzi_mhc_chain_job *p)
+static int layers_of_launch(const struct hzi_mhc_recompute_args *a, int first,
+			    struct hzi_mhc_chain_job *p)
 {
 	int l = first;
 
@@ -207,21 +211,21 @@ static int recompute(struct hz_context *ctx, const struct hzi_mhc_recompute_args
 
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	/* A call that fails leaves all streams as they were. */
-	for (int l = alike(a, 0, &p); l < a->layers; l = alike(a, l, &p)) {
+	/* Checks everything first: a call that fails leaves all streams unchanged. */
+	for (int l = layers_of_launch(a, 0, &p); l < a->layers; l = layers_of_launch(a, l, &p)) {
 		if (!a->layer[l - 1].y.data)
 			return hzi_fail(ctx, HZ_ENOTSUP,
 					"%s: block[%d] has other strides than those before it: on "
 					"a GPU block[%d].y has to be there", CHAIN_OP, l, l - 1);
 	}
 	for (int l = 0; l < a->layers;) {
-		l = alike(a, l, &p);
+		l = layers_of_launch(a, l, &p);
 		HZ_CHECK(launch_chain(ctx, &p, vectors));
 	}
 	return HZ_OK;
 }
 
-/* Layers whose rows are not aligned go by the strided kernel, a launch of their own. */
+/* Layers with unaligned rows have a launch of their own, of the strided kernel. */
 const char *hzi_cuda_mhc_recompute_vectorized_unsupported(const struct hz_context *ctx,
 							  const void *args)
 {

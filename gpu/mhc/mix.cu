@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Memory bandwidth bounds all of these kernels. Vectorized ones: a thread has one 16-byte vector of
- * channels of all streams of a token and issues all loads before the first use. Strided ones: a
- * thread has single channels.
+ * Memory bandwidth bounds all of these kernels. Vectorized kernels: a thread has one 16-byte vector
+ * of channels of all streams of a token and issues all loads before the first use. Strided kernels:
+ * a thread has single channels.
  */
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/pdl.cuh"
@@ -19,7 +19,7 @@
 /* ---- Streams --------------------------------------------------------------------------------- */
 
 /* Token t and vector v of a thread; returns the group. */
-HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t &v)
+HZ_DEVICE int64_t thread_vector(const hzi_mhc_streams_job &p, int64_t &t, int64_t &v)
 {
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
 
@@ -30,18 +30,18 @@ HZ_DEVICE int64_t vector_place(const hzi_mhc_streams_job &p, int64_t &t, int64_t
 }
 
 /*
- * grid: tiles of vectors of a token, then tokens. A thread reads its vector of all streams before
+ * Grid: tiles of vectors of a token, then tokens. A thread reads its vector of all streams before
  * it writes: y may be x.
  */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 {
-	typedef word_of<DT> word;
+	typedef word_format<DT> word;
 	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
 	int64_t t, v;
-	const int64_t s = vector_place(p, t, v);
+	const int64_t s = thread_vector(p, t, v);
 	const bool have_x = !added || p.a.x.data, have_f = (mixed || added) && p.a.f.data;
-	words x[N], f = {}, u;
+	vector16 x[N], f = {}, u;
 	float cp[N], cq[N], ca[N][N];
 
 	if (v >= p.vectors || t >= p.a.s.tokens)
@@ -49,18 +49,18 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = have_x ? load_words((const char *)p.a.x.data +
-					   (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
-					   v * 16) : words{};
+		x[j] = have_x ? load_vector16((const char *)p.a.x.data +
+					      (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
+					      v * 16) : vector16{};
 	if (have_f)
-		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
-			       v * 16);
+		f = load_vector16((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
+				  v * 16);
 	if (KIND & HZI_TERM_U)
-		load_row<N>(p.a.p, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
+		load_row<N>(p.a.p, s, p.layout & HZI_MHC_P_FLOAT4, 1, cp);
 	if (mixed)
-		load_matrix<N>(p.a.a, s, p.whole & HZI_MHC_A_FLOAT4, ca);
+		load_matrix<N>(p.a.a, s, p.layout & HZI_MHC_A_FLOAT4, ca);
 	if (have_f)
-		load_row<N>(p.a.q, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
+		load_row<N>(p.a.q, s, p.layout & HZI_MHC_Q_FLOAT4, 1, cq);
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
 		float in[word::count][N], out[N][word::count], sum[word::count];
@@ -93,21 +93,21 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 			x[i].w[e] = word::put(out[i]);
 	}
 	if (KIND & HZI_TERM_U)
-		store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, u);
+		store_vector16((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, u);
 	if (mixed || added) {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			store_words((char *)p.a.y.data +
-				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
-				    x[i]);
+			store_vector16((char *)p.a.y.data +
+				       (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
+				       x[i]);
 	}
 }
 
-/* Without a matrix: fewer registers, more blocks an SM */
+/* Without a matrix: fewer registers, more blocks per SM */
 template <int DT, int N>
 HZ_DEVICE void streams_gates(const hzi_mhc_streams_job &p)
 {
-	if (p.kind == HZI_TERM_U)
+	if (p.terms == HZI_TERM_U)
 		streams<DT, N, HZI_TERM_U>(p);
 	else
 		streams<DT, N, HZI_TERM_ADD>(p);
@@ -116,47 +116,48 @@ HZ_DEVICE void streams_gates(const hzi_mhc_streams_job &p)
 template <int DT, int N>
 HZ_DEVICE void streams_matrix(const hzi_mhc_streams_job &p)
 {
-	if (p.kind == HZI_TERM_MIX)
+	if (p.terms == HZI_TERM_MIX)
 		streams<DT, N, HZI_TERM_MIX>(p);
 	else
 		streams<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
 }
 
 /*
- * With a matrix, for n other than 2 and 4: coefficients of the block's tokens, at most one token a
- * warp, pass through shared memory, and output streams are made one after another.
+ * With a matrix, for n other than 2 and 4. A warp has at most one token, whose coefficients pass
+ * through shared memory. Output streams are computed one after another.
  */
 template <int DT, int N>
 HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 {
-	typedef word_of<DT> word;
+	typedef word_format<DT> word;
 	constexpr int width = 4 * word::count, count = N * N + 2 * N;
 	__shared__ __align__(16) float coefs[HZI_MHC_THREADS / 32][(count + 3) / 4 * 4];
 	float *const own = coefs[(int)threadIdx.x >> p.lanes_log2];
 	int64_t t, v;
-	const int64_t s = vector_place(p, t, v);
+	const int64_t s = thread_vector(p, t, v);
 	const bool in = v < p.vectors && t < p.a.s.tokens;
-	words x[N], f = {};
+	vector16 x[N], f = {};
 	float value[width][N], g[width], sum[width];
 
 	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = in ? load_words((const char *)p.a.x.data +
-				       (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
-				       v * 16) :
-			    words{};
+		x[j] = in ? load_vector16((const char *)p.a.x.data +
+					  (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
+					  v * 16) :
+			    vector16{};
 	if (in && p.a.f.data)
-		f = load_words((const char *)p.a.f.data + t * p.a.f.token * word::bytes + v * 16);
+		f = load_vector16((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
+				  v * 16);
 	/* Rows of a, p, q */
 	for (int e = (int)threadIdx.x & ((1 << p.lanes_log2) - 1); e < count && t < p.a.s.tokens;
 	     e += 1 << p.lanes_log2) {
 		const int i = e / N, j = e % N;
-		const hzi_mhc_coef &from = i < N ? p.a.a : i == N ? p.a.p : p.a.q;
+		const hzi_mhc_coef &src = i < N ? p.a.a : i == N ? p.a.p : p.a.q;
 
-		own[e] = !from.data ? 1 : from.data[s * from.group +
-						    (i < N ? i * from.row + j * from.column :
-							     j * from.row)];
+		own[e] = !src.data ? 1 : src.data[s * src.group +
+						  (i < N ? i * src.row + j * src.column :
+							   j * src.row)];
 	}
 	__syncthreads();
 	if (!in)
@@ -172,8 +173,8 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 	}
 	/* u last, as row N */
 #pragma unroll 1
-	for (int i = 0; i < N + (p.kind & HZI_TERM_U); i++) {
-		words out;
+	for (int i = 0; i < N + (p.terms & HZI_TERM_U); i++) {
+		vector16 out;
 
 #pragma unroll
 		for (int c = 0; c < width; c++) {
@@ -185,12 +186,12 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 		for (int e = 0; e < 4; e++)
 			out.w[e] = word::put(sum + e * word::count);
 		if (i == N)
-			store_words((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16,
-				    out);
+			store_vector16((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16,
+				       out);
 		else
-			store_words((char *)p.a.y.data +
-				    (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
-				    out);
+			store_vector16((char *)p.a.y.data +
+				       (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
+				       out);
 	}
 }
 
@@ -222,20 +223,20 @@ VECTORS(matrix, 6)
 
 /* ---- Any strides ----------------------------------------------------------------------------- */
 
-template <int DT, int N, bool TOGETHER>
+template <int DT, int N, bool INNERMOST>
 HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 {
-	typedef channel_of<DT, N, TOGETHER> channel;
-	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* channels loaded ahead */
+	typedef channel_of<DT, N, INNERMOST> channel;
+	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* loads in flight, channels */
 	const hzi_mhc_streams_args &a = p.a;
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
 	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
 			  ((int)threadIdx.x >> p.lanes_log2);
 	const int64_t tile = blockIdx.x - row * p.tiles, lanes = (int64_t)1 << p.lanes_log2;
-	const int64_t first = tile * HZI_MHC_STRIDED * lanes +
+	const int64_t first = tile * HZI_MHC_STRIDED_CHANNELS * lanes +
 		((int)threadIdx.x & ((int)lanes - 1));
-	const int64_t end = first + HZI_MHC_STRIDED * lanes < a.s.channels ?
-				    first + HZI_MHC_STRIDED * lanes : a.s.channels;
+	const int64_t end = first + HZI_MHC_STRIDED_CHANNELS * lanes < a.s.channels ?
+				    first + HZI_MHC_STRIDED_CHANNELS * lanes : a.s.channels;
 	const int64_t s = mhc_divide(t, p.per);
 	const token_row<DT> of_x(a.x, t), of_f(a.f, t), of_u(a.u, t), of_y(a.y, t);
 	float cp[N], cq[N], ca[N][N];
@@ -287,7 +288,7 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 
 KERNEL(mhc_mix_strided, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
 {
-	STRIDED_STREAMS(streams_strided, p.a.s, p.whole, p)
+	STRIDED_STREAMS(streams_strided, p.a.s, p.layout, p)
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */
@@ -307,32 +308,32 @@ HZ_DEVICE void load_layer(const hzi_mhc_chain_job &p, int l, int64_t s, float *c
 	const hzi_mhc_coef mix = {(float *)p.layer[l].a, p.a.group, p.a.row, p.a.column};
 
 	if (p.layer[l].u)
-		load_row<N>(row, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
+		load_row<N>(row, s, p.layout & HZI_MHC_P_FLOAT4, 1, cp);
 	if (p.layer[l].f)
-		load_row<N>(post, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
+		load_row<N>(post, s, p.layout & HZI_MHC_Q_FLOAT4, 1, cq);
 	if (p.layer[l].a)
-		load_matrix<N>(mix, s, p.whole & HZI_MHC_A_FLOAT4, ca);
+		load_matrix<N>(mix, s, p.layout & HZI_MHC_A_FLOAT4, ca);
 }
 
 /*
- * All layers on streams that stay in registers, each layer as in streams(), rounded to the dtype
- * after each.
+ * Applies all layers to streams that stay in registers: each layer as in streams(), rounded to the
+ * dtype after each.
  */
 template <int DT, int N>
 HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 {
-	typedef word_of<DT> word;
+	typedef word_format<DT> word;
 	const int64_t i = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
 	const int64_t t = mhc_divide(i, p.vectors), v = i - t * p.vectors, s = mhc_divide(t, p.per);
-	words x[N], f, next = {}, u;
+	vector16 x[N], f, next = {}, u;
 
 	pdl_wait();
 	if (t >= p.s.tokens)
 		return;
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = load_words((const char *)p.x.data +
-				  (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
+		x[j] = load_vector16((const char *)p.x.data +
+				     (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
 	/* Prefetches the coefficients of all layers to L2. */
 	for (int l = (int)threadIdx.x; l < p.layers; l += HZI_MHC_THREADS) {
 		prefetch(p.layer[l].p, s * p.p.group);
@@ -346,9 +347,9 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 
 		f = next;
 		if (l == 0 && p.layer[0].f)
-			f = load_words((const char *)p.layer[0].f + at);
+			f = load_vector16((const char *)p.layer[0].f + at);
 		if (!last && p.layer[l + 1].f)
-			next = load_words((const char *)p.layer[l + 1].f + at);
+			next = load_vector16((const char *)p.layer[l + 1].f + at);
 		load_layer<N>(p, l, s, cp, cq, ca);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
@@ -381,11 +382,12 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 				x[j].w[e] = word::put(out[j]);
 		}
 		if (p.layer[l].u)
-			store_words((char *)p.layer[l].u + t * p.u.token * word::bytes + v * 16, u);
+			store_vector16((char *)p.layer[l].u + t * p.u.token * word::bytes + v * 16,
+				       u);
 		if (p.layer[l].y) {
 #pragma unroll
 			for (int j = 0; j < N; j++)
-				store_words((char *)p.layer[l].y +
+				store_vector16((char *)p.layer[l].y +
 					    (t * p.y.token + j * p.y.stream) * word::bytes + v * 16,
 					    x[j]);
 		}

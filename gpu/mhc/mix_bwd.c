@@ -1,5 +1,5 @@
 /*
- * mix_bwd.c - launchers of gradients of mixed streams
+ * mix_bwd.c - launchers of the gradients of mixed streams
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +9,7 @@
 #include "gpu/mhc/mhc.h"
 
 #define OP "mhc_streams_bwd"
-#define CHUNK_BLOCKS 8192	/* of sums over tokens: 4 of 32768, 4 % faster than 16 on an H200 */
+#define CHUNK_BLOCKS 8192	/* of 32768 tokens: on an H200 4 % faster than 2048 */
 #define BIAS_BLOCKS 2048	/* of dbias, about */
 
 static size_t padded(int64_t bytes)
@@ -17,7 +17,10 @@ static size_t padded(int64_t bytes)
 	return ((size_t)bytes + 255) & ~(size_t)255;
 }
 
-/* Tokens that a block adds up: depends on nothing but sizes, and so do the sums' bits */
+/*
+ * Tokens that a block adds up. It depends on sizes only, so that the bits of sums do not depend on
+ * the GPU.
+ */
 static int64_t chunk_of(const struct hzi_mhc_shape *s)
 {
 	const int64_t per = hzi_cuda_mhc_tokens_per_group(s);
@@ -70,11 +73,11 @@ static int bias_gradient(struct hz_context *ctx, const struct hzi_mhc_streams_bw
 
 	p.chunk = ceil_div(a->s.tokens, p.chunks);
 	p.vectors = a->s.channels * bytes % 16 == 0 && hzi_cuda_mhc_is_aligned(&a->dy, a->s.dtype);
-	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias,
+	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_bwd_dbias,
 				     ceil_div(a->s.channels,
 					      HZI_MHC_DBIAS_LANES * (p.vectors ? 16 / bytes : 1)),
 				     p.chunks, HZI_MHC_THREADS, 0, &p, sizeof(p)));
-	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_dbias_finish,
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_bwd_dbias_finish,
 			      ceil_div(a->s.channels, HZI_MHC_THREADS), 1, HZI_MHC_THREADS, 0, &p,
 				   sizeof(p));
 }
@@ -86,8 +89,9 @@ static bool same_array(const struct hzi_mhc_array *a, const struct hzi_mhc_array
 }
 
 /*
- * The kinds of kernels for vectors: u alone, streams mixed and u, streams mixed and f, streams as
- * they are and f. What a kind has and the call has not is not read. 0: another combination.
+ * Terms of the vectorized kernel for a call: u; mixed streams and u; mixed streams and f; unmixed
+ * streams and f. Operands of these terms that the call does not have are not read. 0: another
+ * combination.
  */
 static int vector_terms(const struct hzi_mhc_streams_bwd_args *a)
 {
@@ -104,7 +108,7 @@ static int vector_terms(const struct hzi_mhc_streams_bwd_args *a)
 	return a->dy.data ? HZI_TERM_ADD | HZI_TERM_F : 0;
 }
 
-/* Without operands that nothing wanted needs: x without dp and da, dx that is dy already */
+/* Drops operands that no wanted result needs: x without dp and da; dx if it is dy already. */
 static struct hzi_mhc_streams_bwd_args reduced(const struct hzi_mhc_streams_bwd_args *a)
 {
 	struct hzi_mhc_streams_bwd_args r = *a;
@@ -147,23 +151,23 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 	int64_t blocks;
 
 	if (vectors) {
-		p.kind = vector_terms(&p.a);
-		kernel = (p.kind & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_bwd_matrix_f32_4 :
+		p.terms = vector_terms(&p.a);
+		kernel = (p.terms & HZI_TERM_MIX ? HZI_KERNEL_mhc_mix_bwd_matrix_f32_4 :
 			  HZI_KERNEL_mhc_mix_bwd_gates_f32_4) +
 			 hzi_cuda_mhc_vector_kernel(&a->s);
 		p.vectors = a->s.channels * (int64_t)hz_dtype_size(a->s.dtype) / 16;
-		p.whole = hzi_cuda_mhc_float4_coefs(&a->p, &a->q, &a->a, n);
+		p.layout = hzi_cuda_mhc_float4_coefs(&a->p, &a->q, &a->a, n);
 		p.lanes_log2 = p.vectors > 64 ? 7 : p.vectors > 32 ? 6 : 5;
 		per_block = HZI_MHC_BWD_THREADS >> p.lanes_log2;
 	} else {
-		p.kind = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
-			 (a->da.data ? HZI_TERM_MIX : 0);
-		p.whole = hzi_cuda_mhc_streams_innermost(&p.a.x, &a->s) &&
-			  hzi_cuda_mhc_streams_innermost(&a->dy, &a->s) &&
-			  hzi_cuda_mhc_streams_innermost(&p.a.dx, &a->s);
+		p.terms = (a->dp.data ? HZI_TERM_U : 0) | (a->dq.data ? HZI_TERM_F : 0) |
+			  (a->da.data ? HZI_TERM_MIX : 0);
+		p.layout = hzi_cuda_mhc_streams_innermost(&p.a.x, &a->s) &&
+			   hzi_cuda_mhc_streams_innermost(&a->dy, &a->s) &&
+			   hzi_cuda_mhc_streams_innermost(&p.a.dx, &a->s);
 	}
 	blocks = p.per == 1 ? ceil_div(a->s.tokens, per_block) : a->s.groups * p.chunks;
-	/* Before dbias is written, which comes first: the other kernels may overwrite dy. */
+	/* Before any launch: dbias comes first, since the other kernels may overwrite dy. */
 	if (any)
 		HZ_CHECK(hzi_cuda_mhc_check_blocks(ctx, OP, blocks));
 	if (a->dbias && a->s.channels > 0)
@@ -174,8 +178,8 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 				     sizeof(p)));
 	if (!p.sums || p.chunks == 1)
 		return HZ_OK;
-	count = (p.kind & HZI_TERM_U ? n : 0) + (p.kind & HZI_TERM_F ? n : 0) +
-		(p.kind & HZI_TERM_MIX ? n * n : 0);
+	count = (p.terms & HZI_TERM_U ? n : 0) + (p.terms & HZI_TERM_F ? n : 0) +
+		(p.terms & HZI_TERM_MIX ? n * n : 0);
 	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_mix_bwd_sums_finish, a->s.groups * count,
 				   1, HZI_MHC_BWD_THREADS, 0, &p, sizeof(p));
 }

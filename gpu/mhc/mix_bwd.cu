@@ -16,12 +16,15 @@
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-/* Stores sum l of a group, in the order of partial: those of dp, dq, da that kind has */
-HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, int l, float sum)
+/*
+ * Stores sum l of a group; sums are in the order of `partial`: those of dp, dq, da that `terms`
+ * contains.
+ */
+HZ_DEVICE void store_sum(const hzi_mhc_streams_bwd_args &a, int terms, int64_t s, int l, float sum)
 {
 	const int n = a.s.n;
 
-	if (kind & HZI_TERM_U) {
+	if (terms & HZI_TERM_U) {
 		if (l < n) {
 			if (a.dp.data)
 				a.dp.data[s * a.dp.group + l * a.dp.row] = sum;
@@ -29,7 +32,7 @@ HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, i
 		}
 		l -= n;
 	}
-	if (kind & HZI_TERM_F) {
+	if (terms & HZI_TERM_F) {
 		if (l < n) {
 			if (a.dq.data)
 				a.dq.data[s * a.dq.group + l * a.dq.row] = sum;
@@ -41,10 +44,10 @@ HZ_DEVICE void put_sum(const hzi_mhc_streams_bwd_args &a, int kind, int64_t s, i
 		a.da.data[s * a.da.group + l / n * a.da.row + l % n * a.da.column] = sum;
 }
 
-HZ_DEVICE int sums_of(int kind, int n)
+HZ_DEVICE int sums_of(int terms, int n)
 {
-	return ((kind & HZI_TERM_U) != 0) * n + ((kind & HZI_TERM_F) != 0) * n +
-	       ((kind & HZI_TERM_MIX) != 0) * n * n;
+	return ((terms & HZI_TERM_U) != 0) * n + ((terms & HZI_TERM_F) != 0) * n +
+	       ((terms & HZI_TERM_MIX) != 0) * n * n;
 }
 
 /* Group, chunk, first token and end of the tokens of this block */
@@ -81,17 +84,17 @@ HZ_DEVICE float transposed_sums(const float *value, const int count)
 	return v[0];
 }
 
-/* One or more warps a token; lanes stride over its vectors of channels. */
+/* One or more warps per token; lanes stride over its vectors of channels. */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 {
-	typedef word_of<DT> word;
+	typedef word_format<DT> word;
 	constexpr bool mixed = (KIND & HZI_TERM_MIX) != 0, added = (KIND & HZI_TERM_ADD) != 0;
 	constexpr bool have_u = (KIND & HZI_TERM_U) != 0, with_f = (KIND & HZI_TERM_F) != 0;
 	constexpr int at_q = have_u ? N : 0, at_a = at_q + (with_f ? N : 0);
 	constexpr int count = at_a + (mixed ? N * N : 0);
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32;
-	constexpr int rounds = (count + 31) / 32;	/* of 32 sums, one a lane */
+	constexpr int rounds = (count + 31) / 32;	/* of 32 sums, one per lane */
 	__shared__ float part[rounds][warps][32];
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const int lanes = 1 << p.lanes_log2, lane = (int)threadIdx.x & (lanes - 1);
@@ -111,32 +114,33 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 		float cp[N], cq[N], ca[N][N];
 
 		if (have_u && want_dx)
-			load_row<N>(a.p, s, p.whole & HZI_MHC_P_FLOAT4, 1, cp);
+			load_row<N>(a.p, s, p.layout & HZI_MHC_P_FLOAT4, 1, cp);
 		if (mixed && want_dx)
-			load_matrix<N>(a.a, s, p.whole & HZI_MHC_A_FLOAT4, ca);
+			load_matrix<N>(a.a, s, p.layout & HZI_MHC_A_FLOAT4, ca);
 		if (want_df)
-			load_row<N>(a.q, s, p.whole & HZI_MHC_Q_FLOAT4, 1, cq);
+			load_row<N>(a.q, s, p.layout & HZI_MHC_Q_FLOAT4, 1, cq);
 		for (int64_t v = lane; v < p.vectors; v += lanes) {
-			words x[N], dy[N], f = {}, du = {};
+			vector16 x[N], dy[N], f = {}, du = {};
 
 #pragma unroll
 			for (int j = 0; j < N; j++) {
 				if (mixed || added)
-					dy[j] = load_words((const char *)a.dy.data +
-							   (t * a.dy.token + j * a.dy.stream) *
-							   word::bytes + v * 16);
+					dy[j] = load_vector16((const char *)a.dy.data +
+							      (t * a.dy.token + j * a.dy.stream) *
+							      word::bytes + v * 16);
 				if (mixed || have_u)
-					x[j] = have_x ? load_words((const char *)a.x.data +
-								   (t * a.x.token +
-								    j * a.x.stream) *
-								   word::bytes + v * 16) : words{};
+					x[j] = have_x ? load_vector16((const char *)a.x.data +
+								      (t * a.x.token +
+								       j * a.x.stream) *
+								      word::bytes + v * 16) :
+							vector16{};
 			}
 			if (have_f)
-				f = load_words((const char *)a.f.data +
-					       t * a.f.token * word::bytes + v * 16);
+				f = load_vector16((const char *)a.f.data +
+						  t * a.f.token * word::bytes + v * 16);
 			if (have_u)
-				du = load_words((const char *)a.du.data +
-						t * a.du.token * word::bytes + v * 16);
+				du = load_vector16((const char *)a.du.data +
+						   t * a.du.token * word::bytes + v * 16);
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
 				float df[word::count], dx[N][word::count];
@@ -194,15 +198,15 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 				}
 			}
 			if (want_df)
-				store_words((char *)a.df.data + t * a.df.token * word::bytes +
-					    v * 16, f);
+				store_vector16((char *)a.df.data + t * a.df.token * word::bytes +
+					       v * 16, f);
 			if (want_dx) {
 #pragma unroll
 				for (int j = 0; j < N; j++)
-					store_words((char *)a.dx.data +
-						    (t * a.dx.token + j * a.dx.stream) *
+					store_vector16((char *)a.dx.data +
+						       (t * a.dx.token + j * a.dx.stream) *
 							    word::bytes + v * 16,
-						    (added ? dy : x)[j]);
+						       (added ? dy : x)[j]);
 			}
 		}
 	}
@@ -210,7 +214,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 	for (int r = 0; r < rounds; r++)
 		part[r][warp][threadIdx.x & 31] = transposed_sums(sum + r * 32, count - r * 32);
 	__syncthreads();
-	/* Warps that add up: those of a token, or with shared coefficients all */
+	/* Warps to add up: those of a token, or all of the block if tokens share coefficients */
 	const int group = p.per == 1 ? lanes / 32 : warps;
 	const int64_t s = p.per == 1 ? own.first + warp / group : own.s;
 
@@ -224,14 +228,14 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 		if (p.chunks > 1)
 			p.partial[(s * count + l) * p.chunks + own.k] = all;
 		else
-			put_sum(a, KIND, s, l, all);
+			store_sum(a, KIND, s, l, all);
 	}
 }
 
 template <int DT, int N>
 HZ_DEVICE void streams_bwd_gates(const hzi_mhc_streams_bwd_job &p)
 {
-	if (p.kind == HZI_TERM_U)
+	if (p.terms == HZI_TERM_U)
 		streams_bwd<DT, N, HZI_TERM_U>(p);
 	else
 		streams_bwd<DT, N, HZI_TERM_ADD | HZI_TERM_F>(p);
@@ -240,20 +244,20 @@ HZ_DEVICE void streams_bwd_gates(const hzi_mhc_streams_bwd_job &p)
 template <int DT, int N>
 HZ_DEVICE void streams_bwd_matrix(const hzi_mhc_streams_bwd_job &p)
 {
-	if (p.kind == (HZI_TERM_MIX | HZI_TERM_U))
+	if (p.terms == (HZI_TERM_MIX | HZI_TERM_U))
 		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_U>(p);
 	else
 		streams_bwd<DT, N, HZI_TERM_MIX | HZI_TERM_F>(p);
 }
 
-/* plain, mixed: blocks on an SM. The sums of n streams take up to n + n^2 registers. */
+/* gates, mixed: blocks per SM. The sums of n streams take up to n + n^2 registers. */
 #define VECTORS(type, dtype) \
 	VECTORS_OF(type, dtype, 1, 8, 8) VECTORS_OF(type, dtype, 2, 7, 4) \
 	VECTORS_OF(type, dtype, 3, 7, 4) VECTORS_OF(type, dtype, 4, 7, 4) \
 	VECTORS_OF(type, dtype, 5, 5, 3) VECTORS_OF(type, dtype, 6, 4, 2) \
 	VECTORS_OF(type, dtype, 7, 4, 2) VECTORS_OF(type, dtype, 8, 4, 2)
-#define VECTORS_OF(type, dtype, n, plain, mixed) \
-	KERNEL(mhc_mix_bwd_gates_##type##_##n, HZI_MHC_BWD_THREADS, plain, \
+#define VECTORS_OF(type, dtype, n, gates, mixed) \
+	KERNEL(mhc_mix_bwd_gates_##type##_##n, HZI_MHC_BWD_THREADS, gates, \
 	       hzi_mhc_streams_bwd_job) { streams_bwd_gates<dtype, n>(p); } \
 	KERNEL(mhc_mix_bwd_matrix_##type##_##n, HZI_MHC_BWD_THREADS, mixed, \
 	       hzi_mhc_streams_bwd_job) { streams_bwd_matrix<dtype, n>(p); }
@@ -262,20 +266,20 @@ VECTORS(f32, HZ_F32)
 VECTORS(f16, HZ_F16)
 VECTORS(bf16, HZ_BF16)
 
-/* Any strides. part: 32 sums of each warp */
-template <int DT, int N, bool TOGETHER>
+/* Any strides. part: 32 sums per warp */
+template <int DT, int N, bool INNERMOST>
 HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 				   float (*part)[HZI_MHC_BWD_THREADS / 32][32])
 {
-	typedef channel_of<DT, N, TOGETHER> channel;
+	typedef channel_of<DT, N, INNERMOST> channel;
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32, count = 2 * N + N * N;
 	constexpr int rounds = (count + 31) / 32;
 	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const tokens own = tokens_of(p, 1);
 	const int warp = (int)threadIdx.x / 32;
-	const bool u = (p.kind & HZI_TERM_U) != 0, with_f = (p.kind & HZI_TERM_F) != 0;
-	const bool mixes = (p.kind & HZI_TERM_MIX) != 0;
+	const bool u = (p.terms & HZI_TERM_U) != 0, with_f = (p.terms & HZI_TERM_F) != 0;
+	const bool mixes = (p.terms & HZI_TERM_MIX) != 0;
 	float cp[N], cq[N], sum[count] = {};
 
 	pdl_wait();
@@ -350,21 +354,21 @@ HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 	__syncthreads();
 	if (!p.sums)
 		return;
-	/* Index of the sum among those that kind has */
+	/* dst: index of the sum among those that `terms` contains */
 	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
 		const int term = l < N ? HZI_TERM_U : l < 2 * N ? HZI_TERM_F : HZI_TERM_MIX;
-		const int to = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
-		const int all_there = sums_of(p.kind, N);
+		const int dst = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
+		const int wanted = sums_of(p.terms, N);
 		float all = part[l / 32][0][l % 32];
 
-		if (!(p.kind & term))
+		if (!(p.terms & term))
 			continue;
 		for (int w = 1; w < warps; w++)
 			all += part[l / 32][w][l % 32];
 		if (p.chunks > 1)
-			p.partial[(own.s * all_there + to) * p.chunks + own.k] = all;
+			p.partial[(own.s * wanted + dst) * p.chunks + own.k] = all;
 		else
-			put_sum(a, p.kind, own.s, to, all);
+			store_sum(a, p.terms, own.s, dst, all);
 	}
 }
 
@@ -372,50 +376,50 @@ KERNEL(mhc_mix_bwd_strided, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
 {
 	__shared__ float part[3][HZI_MHC_BWD_THREADS / 32][32];
 
-	STRIDED_STREAMS(streams_bwd_strided, p.a.s, p.whole, p, part)
+	STRIDED_STREAMS(streams_bwd_strided, p.a.s, p.layout, p, part)
 }
 
 /* Adds up chunks: one block for each group and sum. */
 KERNEL(mhc_mix_bwd_sums_finish, HZI_MHC_BWD_THREADS, 1, hzi_mhc_streams_bwd_job)
 {
 	__shared__ float part[HZI_MHC_BWD_THREADS / 32];
-	const int count = sums_of(p.kind, p.a.s.n);
-	const float *from = p.partial + blockIdx.x * p.chunks;
+	const int count = sums_of(p.terms, p.a.s.n);
+	const float *src = p.partial + blockIdx.x * p.chunks;
 	float sum = 0;
 
 	pdl_wait();
 	for (int64_t k = threadIdx.x; k < p.chunks; k += HZI_MHC_BWD_THREADS)
-		sum += from[k];
+		sum += src[k];
 	part[threadIdx.x / 32] = warp_sum(sum);
 	__syncthreads();
 	if (threadIdx.x > 0)
 		return;
 	for (int w = 1; w < HZI_MHC_BWD_THREADS / 32; w++)
 		part[0] += part[w];
-	put_sum(p.a, p.kind, blockIdx.x / count, (int)(blockIdx.x % count), part[0]);
+	store_sum(p.a, p.terms, blockIdx.x / count, (int)(blockIdx.x % count), part[0]);
 }
 
 /* ---- The gradient of the bias ---------------------------------------------------------------- */
 
 /*
- * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share; vectors of channels, or with
- * DT 0 any strides
+ * sum_i q_i dY[i] over a chunk of tokens, which rows of threads share. DT: dtype of 16-byte
+ * vectors; 0: any strides
  */
 template <int DT>
 HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 {
-	typedef word_of<DT> word;
+	typedef word_format<DT> word;
 	constexpr int lanes = HZI_MHC_DBIAS_LANES, rows = HZI_MHC_THREADS / lanes;
 	constexpr int width = DT ? 4 * word::count : 1;
 	__shared__ float part[rows][lanes * width];
-	const int lane = (int)threadIdx.x % lanes, line = (int)threadIdx.x / lanes;
+	const int lane = (int)threadIdx.x % lanes, row = (int)threadIdx.x / lanes;
 	const int64_t c = ((int64_t)blockIdx.x * lanes + lane) * width;
 	const int64_t first = (int64_t)blockIdx.y * p.chunk;
 	const int64_t end = first + p.chunk < p.s.tokens ? first + p.chunk : p.s.tokens;
 	float sum[width] = {};
 
 	pdl_wait();
-	for (int64_t t = first + line; t < end && c < p.s.channels; t += rows) {
+	for (int64_t t = first + row; t < end && c < p.s.channels; t += rows) {
 		const float *q = p.q.data + mhc_divide(t, p.per) * p.q.group;
 
 #pragma unroll 4
@@ -423,7 +427,7 @@ HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 			const float by = p.q.data ? q[i * p.q.row] : 1;
 
 			if (DT) {
-				const words v = load_words((const char *)p.dy.data +
+				const vector16 v = load_vector16((const char *)p.dy.data +
 							   (t * p.dy.token + i * p.dy.stream + c) *
 							   word::bytes);
 
@@ -438,9 +442,9 @@ HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 	}
 #pragma unroll
 	for (int e = 0; e < width; e++)
-		part[line][e * lanes + lane] = sum[e];
+		part[row][e * lanes + lane] = sum[e];
 	__syncthreads();
-	if (line > 0 || c >= p.s.channels)
+	if (row > 0 || c >= p.s.channels)
 		return;
 #pragma unroll
 	for (int e = 0; e < width; e++) {
@@ -450,7 +454,7 @@ HZ_DEVICE void dbias(const hzi_mhc_dbias_job &p)
 	}
 }
 
-KERNEL(mhc_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
+KERNEL(mhc_mix_bwd_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
 {
 	if (!p.vectors)
 		dbias<0>(p);
@@ -462,7 +466,7 @@ KERNEL(mhc_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
 		dbias<HZ_BF16>(p);
 }
 
-KERNEL(mhc_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
+KERNEL(mhc_mix_bwd_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)
 {
 	const int64_t c = (int64_t)blockIdx.x * HZI_MHC_THREADS + threadIdx.x;
 	float sum = 0;

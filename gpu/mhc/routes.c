@@ -9,17 +9,17 @@
 #include "lib/core/route.h"
 
 /*
- * Costs of mhc_pre are ranks: coef_mma and coef_generic have 3 and 4, their indices. Of equal ranks
- * the earlier row wins.
+ * Costs of mhc_pre are ranks: those of coef_mma and coef_generic are their indices, 3 and 4. Of
+ * equal ranks the earlier row wins.
  */
 
 #define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
 
 /*
- * Tokens from which on coef_persistent is the fastest, since all of phi goes to any pair of blocks:
- * 90 us beside 99 of coef_input_fused for 8192 tokens of 4096 channels, 78 beside 58 for 4096. Of
- * what coef_input_fused does not support coef_mma is the other route: 135 us beside 215 for 2048
- * tokens of 7168 channels, and beside 121 for 512.
+ * Tokens from which on coef_persistent is the fastest route, since each cluster of two blocks reads
+ * all of phi. Measured: 90 us, coef_input_fused 99, for 8192 tokens of 4096 channels; 78 and 58 for
+ * 4096 tokens. Where coef_input_fused is unsupported, coef_mma is the alternative: 135 us, coef_mma
+ * 215, for 2048 tokens of 7168 channels; 135 and 121 for 512 tokens.
  */
 #define MANY 8192
 #define MANY_BESIDE_MMA 1024

@@ -1,5 +1,5 @@
 /*
- * sinkhorn.c - launchers of Sinkhorn's iteration, of matrices' deviations and of first weights
+ * sinkhorn.c - launchers of Sinkhorn's iteration, of diagnostics and of initial weights
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -23,9 +23,9 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 		return HZ_OK;
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn",
 				   a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
-					       HZI_KERNEL_mhc_sinkhorn_any,
-			      ceil_div(a->count, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
-				   a, sizeof(*a));
+						    HZI_KERNEL_mhc_sinkhorn_generic,
+				   ceil_div(a->count, HZI_MHC_SINKHORN_THREADS), 1,
+				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
@@ -38,16 +38,16 @@ size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
 
 int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_bwd_args *a)
 {
-	const int n = a->rule.n, threads = HZI_MHC_SINK_BWD_THREADS(n);
+	const int n = a->rule.n, threads = HZI_MHC_SINKHORN_BWD_THREADS(n);
 	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
 								HZI_MHC_HISTORY;
-	const int staged = n == 4 ? 0 : HZI_MHC_SINK_PITCH(n);
+	const int staged = n == 4 ? 0 : HZI_MHC_SINKHORN_PITCH(n);
 
 	if (a->count == 0)
 		return HZ_OK;
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
 				   n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
-				   HZI_KERNEL_mhc_sinkhorn_bwd_any,
+				   HZI_KERNEL_mhc_sinkhorn_bwd_generic,
 				   ceil_div(a->count, threads), 1, threads,
 				   sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
 				   sizeof(*a));
@@ -66,8 +66,8 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 	if (a->groups == 0)
 		return HZ_OK;
 	return hzi_cuda_mhc_launch(ctx, "mhc_diagnose", HZI_KERNEL_mhc_diagnose,
-			      ceil_div(a->groups, HZI_MHC_SINK_THREADS), 1, HZI_MHC_SINK_THREADS, 0,
-				   a, sizeof(*a));
+				   ceil_div(a->groups, HZI_MHC_SINKHORN_THREADS), 1,
+				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
 
 size_t hzi_cuda_mhc_init_workspace(const struct hz_context *ctx, const struct hzi_mhc_init_args *a)
@@ -79,10 +79,10 @@ size_t hzi_cuda_mhc_init_workspace(const struct hz_context *ctx, const struct hz
 
 int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 {
-	const int64_t blocks = ceil_div(a->phi ? a->count : 0, 4 * HZI_MHC_SINK_THREADS);
-	const int64_t least = ceil_div(HZI_MHC_ROWS, HZI_MHC_SINK_THREADS);	/* for the bias */
+	const int64_t blocks = ceil_div(a->phi ? a->count : 0, 4 * HZI_MHC_SINKHORN_THREADS);
+	const int64_t least = ceil_div(HZI_MHC_ROWS, HZI_MHC_SINKHORN_THREADS);	/* for the bias */
 
 	return hzi_cuda_mhc_launch(ctx, "mhc_init", HZI_KERNEL_mhc_init,
 				   blocks < least ? least : blocks < 4096 ? blocks : 4096, 1,
-				   HZI_MHC_SINK_THREADS, 0, a, sizeof(*a));
+				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }

@@ -11,50 +11,50 @@
 #include "lib/mhc/mhc_math.h"
 #include "lib/quat_layer/step_math.h"
 
-#define THREADS HZI_MHC_SINK_THREADS
+#define THREADS HZI_MHC_SINKHORN_THREADS
 
 #define KERNEL(name, type) \
 	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ type p)
 
-/* Matrices of N = 4 that are four aligned float4s */
+/* True if matrices have N = 4 and are four aligned float4s. */
 template <int N>
-HZ_DEVICE bool is_whole(const hzi_mhc_coef &c)
+HZ_DEVICE bool is_float4s(const hzi_mhc_coef &c)
 {
 	return N == 4 && c.column == 1 && c.row == 4 && c.group % 4 == 0 &&
 	       (uintptr_t)c.data % 16 == 0;
 }
 
 template <int N>
-HZ_DEVICE void store_matrix(const hzi_mhc_coef &c, int64_t k, const float *from)
+HZ_DEVICE void store_matrix(const hzi_mhc_coef &c, int64_t k, const float *src)
 {
-	float *to = c.data + k * c.group;
-	const bool whole = is_whole<N>(c);
+	float *dst = c.data + k * c.group;
+	const bool float4s = is_float4s<N>(c);
 
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		if (N == 4 && whole) {
-			((float4 *)to)[i] = make_float4(from[i * N], from[i * N + 1 % N],
-							from[i * N + 2 % N], from[i * N + 3 % N]);
+		if (N == 4 && float4s) {
+			((float4 *)dst)[i] = make_float4(src[i * N], src[i * N + 1 % N],
+							 src[i * N + 2 % N], src[i * N + 3 % N]);
 			continue;
 		}
 #pragma unroll
 		for (int j = 0; j < N; j++)
-			to[i * c.row + j * c.column] = from[i * N + j];
+			dst[i * c.row + j * c.column] = src[i * N + j];
 	}
 }
 
-/* Floats from matrix to matrix in shared memory, without bank conflicts */
+/* Distance of matrices in shared memory in floats, without bank conflicts */
 template <int N>
-constexpr int APART = HZI_MHC_SINK_PITCH(N);
+constexpr int PITCH = HZI_MHC_SINKHORN_PITCH(N);
 
-/* Whether matrices are contiguous, so that a block reads and writes its own as one piece */
+/* True if matrices are contiguous: a block then copies its matrices as one piece. */
 template <int N>
 HZ_DEVICE bool is_packed(const hzi_mhc_coef &c)
 {
 	return c.column == 1 && c.row == N && c.group == N * N;
 }
 
-/* Matrices of this block, one a thread at most */
+/* Number of matrices of this block, at most one per thread */
 HZ_DEVICE int matrices_of(int64_t count, int threads)
 {
 	const int64_t left = count - (int64_t)blockIdx.x * threads;
@@ -62,49 +62,52 @@ HZ_DEVICE int matrices_of(int64_t count, int threads)
 	return left < threads ? (int)left : threads;
 }
 
-/* Loads the matrix of a thread, through shared memory unless NULL; all threads have to call it. */
+/*
+ * Loads the matrix of a thread, through shared memory unless that is NULL. All threads have to call
+ * it.
+ */
 template <int N>
 HZ_DEVICE void load_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
-			float (*to)[N])
+			float (*dst)[N])
 {
 	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
 	const int all = matrices_of(count, threads) * (N * N);
 
 	if (!shared || !is_packed<N>(c)) {
 		if (k < count)
-			load_matrix<N>(c, k, is_whole<N>(c), to);
+			load_matrix<N>(c, k, is_float4s<N>(c), dst);
 		return;
 	}
 	__syncthreads();
 	for (int e = threadIdx.x; e < all; e += threads)
-		shared[e / (N * N) * APART<N> + e % (N * N)] =
+		shared[e / (N * N) * PITCH<N> + e % (N * N)] =
 			c.data[(int64_t)blockIdx.x * threads * (N * N) + e];
 	__syncthreads();
 #pragma unroll
 	for (int e = 0; e < N * N; e++)
-		to[e / N][e % N] = shared[threadIdx.x * APART<N> + e];
+		dst[e / N][e % N] = shared[threadIdx.x * PITCH<N> + e];
 }
 
 template <int N>
 HZ_DEVICE void store_own(const hzi_mhc_coef &c, int64_t count, int threads, float *shared,
-			 const float *from)
+			 const float *src)
 {
 	const int64_t k = (int64_t)blockIdx.x * threads + threadIdx.x;
 	const int all = matrices_of(count, threads) * (N * N);
 
 	if (!shared || !is_packed<N>(c)) {
 		if (k < count)
-			store_matrix<N>(c, k, from);
+			store_matrix<N>(c, k, src);
 		return;
 	}
-	/* A thread writes over its own matrix alone. */
+	/* A thread overwrites its own matrix only. */
 #pragma unroll
 	for (int e = 0; e < N * N; e++)
-		shared[threadIdx.x * APART<N> + e] = from[e];
+		shared[threadIdx.x * PITCH<N> + e] = src[e];
 	__syncthreads();
 	for (int e = threadIdx.x; e < all; e += threads)
 		c.data[(int64_t)blockIdx.x * threads * (N * N) + e] =
-			shared[e / (N * N) * APART<N> + e % (N * N)];
+			shared[e / (N * N) * PITCH<N> + e % (N * N)];
 }
 
 template <int N>
@@ -118,12 +121,12 @@ HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
 	store_own<N>(p.p, p.count, THREADS, shared, out);
 }
 
-/* staged: shared memory behind the history holds the matrices of the block. */
+/* staged: matrices of the block are staged in shared memory behind the history. */
 template <int N>
 HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 {
 	extern __shared__ float history[];	/* [2n min(iterations, 32)][threads] */
-	constexpr int threads = HZI_MHC_SINK_BWD_THREADS(N);
+	constexpr int threads = HZI_MHC_SINKHORN_BWD_THREADS(N);
 	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY);
 	float *const shared = staged ? history + 2 * N * kept * threads : NULL;
 	float m[N][N] = {}, dp[N][N] = {}, dm[N * N];
@@ -150,21 +153,21 @@ HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
 KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
 
-KERNEL(mhc_sinkhorn_any, hzi_mhc_sinkhorn_args)
+KERNEL(mhc_sinkhorn_generic, hzi_mhc_sinkhorn_args)
 {
-	__shared__ float shared[THREADS * APART<HZI_MHC_STREAMS>];
+	__shared__ float shared[THREADS * PITCH<HZI_MHC_STREAMS>];
 
 	OTHERS(sinkhorn, p.rule.n, p, shared)
 }
 
-KERNEL(mhc_sinkhorn_bwd_any, hzi_mhc_sinkhorn_bwd_args)
+KERNEL(mhc_sinkhorn_bwd_generic, hzi_mhc_sinkhorn_bwd_args)
 {
 	OTHERS(sinkhorn_bwd, p.rule.n, p, true)
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
 
-/* One thread for all layers of a group: the product so far stays in registers. */
+/* One thread per group, for all layers: the product so far stays in registers. */
 KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 {
 	constexpr int N = HZI_MHC_STREAMS;
@@ -232,7 +235,7 @@ KERNEL(mhc_diagnose, hzi_mhc_diagnose_args)
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
 
-/* Four values a thread, generated as one quaternion */
+/* Four values per thread, generated as one quaternion */
 KERNEL(mhc_init, hzi_mhc_init_args)
 {
 	const int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;

@@ -1,5 +1,6 @@
 /*
- * closest_point.c - launchers for Z^d, A2, D_d and E8 with any q, packing and strides
+ * closest_point.c - launchers of the kernels for Z^d, A2, D_d and E8 with any q, packing and
+ * strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -12,9 +13,9 @@
 #include "gpu/lattice/launch.h"
 #include "gpu/lattice/closest_point.h"
 
-#define POINT_MOST (1 << 18)	/* of |integer|, so that sums of f32 are exact */
+#define POINT_MOST (1 << 18)	/* largest |coordinate|, so that sums are exact in f32 */
 
-static const struct near_lattice {
+static const struct lattice_kernels {
 	int kind, d, most_q;
 	int encode_blocks, decode_blocks;	/* an SM */
 } lattices[] = {
@@ -43,9 +44,9 @@ static int find(const struct hz_lattice *l)
 }
 
 /*
- * Leaders lie in the cell of q L, in which <c, w> is at most q |w|^2 / 2: a point of all levels,
- * p, has <p, w> up to that times 1 + q + ..; what rounding and o may add to v / s, and dither,
- * comes to it.
+ * Coset leaders lie in the Voronoi cell of q L, where <c, w> <= q |w|^2 / 2 for each minimal vector
+ * w. A point p of all levels therefore has <p, w> <= (|w|^2 / 2) (q + q^2 + ...). The terms for
+ * rounding v / s, the offset o and dither are added to that bound.
  */
 static float gauge_of(const struct hz_lattice *l)
 {
@@ -93,7 +94,7 @@ static const char *unsupported(const struct hz_lattice *l, const struct hzi_latt
 }
 
 /* Fills *p for units of `group` blocks */
-static void fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
+static void fill(struct hzi_lattice_closest *p, const struct hz_lattice *l,
 		 const struct hzi_lattice_map *map, int64_t group, const void *v, int v_dtype,
 		 const void *codes, int code_dtype, int pack, int levels)
 {
@@ -105,7 +106,7 @@ static void fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
 	const int level_bytes = level_bytes_of(r);
 	const size_t all = code_size * (size_t)levels;
 
-	*p = (struct hzi_lattice_near){
+	*p = (struct hzi_lattice_closest){
 		.rule = *r, .codes = hzi_cuda_lattice_codes(map, codes, code_dtype, pack),
 		.v = (void *)(uintptr_t)v, .v_step = map->v_step, .t_step = map->t_step,
 		.n = map->n,
@@ -128,12 +129,12 @@ static void fill(struct hzi_lattice_near *p, const struct hz_lattice *l,
 	p->vectors = r->d != 3 && map->v_step == 1 && map->n % r->d == 0 &&
 		     divides(vector, v, map->v_stride, map->ndim, size);
 	if (pack == HZ_LATTICE_FULL64)
-		p->whole = 8;
+		p->block_bytes = 8;
 	else if (pack == HZ_LATTICE_LEVEL && (all & (all - 1)) == 0 && all <= 8 &&
 		 (levels == 1 || map->code_level == 1) &&
 		 divides(all, codes, map->code_stride, map->ndim, code_size) &&
 		 map->code_block * (int64_t)code_size % (int64_t)all == 0)
-		p->whole = (int32_t)all;
+		p->block_bytes = (int32_t)all;
 }
 
 const char *hzi_cuda_lattice_encode_closest_point_unsupported(const struct hz_context *ctx,
@@ -152,12 +153,12 @@ int hzi_cuda_lattice_encode_closest_point(struct hz_context *ctx, const void *ar
 	const struct hzi_lattice_encode_args *const a = args;
 	const struct hz_lattice *l = a->lattice;
 	const struct hzi_lattice_rule *r = &l->rule;
-	/* See `reach` in gpu/lattice/points_s8.cuh: no coordinate is above the gauge. */
+	/* See `reach` in gpu/lattice/points_s8.cuh: no |coordinate| exceeds the gauge. */
 	const bool bytes = gauge_of(l) < (r->d == 8 ? 49 : 99) &&
 			   r->policy != HZ_LATTICE_WRAP && hzi_cuda_lattice_bytes(r) &&
 			   !(r->flags & HZI_LATTICE_DITHERED);
 	const int i = find(l);
-	struct hzi_lattice_near p;
+	struct hzi_lattice_closest p;
 	struct hzi_launch launch = {.block = {256}, .early = true};
 	int kernel = i, blocks;
 
@@ -171,9 +172,9 @@ int hzi_cuda_lattice_encode_closest_point(struct hz_context *ctx, const void *ar
 	kernel += HZI_KERNEL_lattice_encode_z1;
 	blocks = lattices[i].encode_blocks;
 	if (bytes && r->d == 4)
-		kernel = HZI_KERNEL_lattice_group_d4q4;
+		kernel = HZI_KERNEL_lattice_encode_groups_d4q4;
 	if (bytes && r->d == 8) {
-		kernel = HZI_KERNEL_lattice_group_e8q4;
+		kernel = HZI_KERNEL_lattice_encode_groups_e8q4;
 		blocks = 1;
 		launch.block[0] = 768;
 	}
@@ -199,7 +200,7 @@ int hzi_cuda_lattice_decode_closest_point(struct hz_context *ctx, const void *ar
 	const struct hzi_lattice_decode_args *const a = args;
 	const struct hz_lattice *l = a->lattice;
 	const int first = a->pack == HZ_LATTICE_LEVEL ? a->first : 0, i = find(l);
-	struct hzi_lattice_near p;
+	struct hzi_lattice_closest p;
 	struct hzi_launch launch = {.block = {256}, .early = true};
 
 	fill(&p, l, &a->map, 1, a->y, a->y_dtype, a->codes, a->code_dtype, a->pack,
@@ -240,7 +241,7 @@ const char *hzi_cuda_lattice_repack_u32_levels_unsupported(const struct hz_conte
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 
 	(void)ctx;
-	/* Shifts by 64 bits are none. */
+	/* Excludes shifts by 64 bits, which are undefined. */
 	return r->level_size == 0 || (r->log2q >= 0 && r->log2q * r->d > 32) ?
 		       "the codes of a level do not fit 32 bits" :
 	       a->from.blocks * hzi_cuda_lattice_rows(&a->from) > INT32_MAX ?
@@ -252,10 +253,10 @@ int hzi_cuda_lattice_repack_u32_levels(struct hz_context *ctx, const void *args)
 	const struct hzi_lattice_repack_args *const a = args;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int64_t units = a->from.blocks * hzi_cuda_lattice_rows(&a->from);
-	struct hzi_lattice_turn p = {
-		.from = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype,
-					       a->from_pack),
-		.to = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack),
+	struct hzi_lattice_repack p = {
+		.src = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype,
+					      a->from_pack),
+		.dst = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack),
 		.level_size = r->level_size, .units = (uint32_t)units,
 		.row_units = (uint32_t)a->from.blocks,
 		.magic = (uint32_t)(((uint64_t)1 << 32) / (uint64_t)r->q), .ndim = a->from.ndim,
@@ -268,6 +269,6 @@ int hzi_cuda_lattice_repack_u32_levels(struct hz_context *ctx, const void *args)
 
 	for (int i = 0; i < p.ndim; i++)
 		p.shape[i] = (uint32_t)a->from.shape[i];
-	return hzi_cuda_launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_near, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_u32_levels, &launch,
+			       &p, sizeof(p));
 }

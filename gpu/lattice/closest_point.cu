@@ -3,30 +3,31 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A lane has a block, and as many lanes as blocks share a scale a group. Each goes on to its next
- * scale by itself, and to its next block or group when that is done: so a warp is full whatever
- * share of blocks fits at once.
+ * A lane has one block; the lanes of a group of blocks that share a scale work together. Each group
+ * advances to its next scale, and to its next blocks, independently of the others, so that a warp
+ * is full whatever share of blocks fits at the first scale.
  */
 #include "gpu/device/dtype.cuh"
 #include "gpu/device/pdl.cuh"
-#include "gpu/lattice/points_s8.cuh"
 #include "gpu/lattice/closest_point.cuh"
 #include "gpu/lattice/closest_point.h"
+#include "gpu/lattice/overload.cuh"
+#include "gpu/lattice/points_s8.cuh"
 
 #define THREADS 256
-#define REFILL 8	/* lanes that wait for blocks before any is read */
+#define REFILL 8	/* idle lanes before new blocks are loaded */
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-/* Where the row of a unit begins: of values, codes and t; and the unit in its row */
-struct near_row {
+/* Offsets of the row of a unit in values, codes and t; the unit in its row */
+struct row_offsets {
 	int64_t v, codes, t;
 	uint32_t unit;
 };
 
-HZ_DEVICE near_row find_row(const hzi_lattice_near &p, uint32_t unit)
+HZ_DEVICE row_offsets find_row(const hzi_lattice_closest &p, uint32_t unit)
 {
-	near_row at = {0, 0, 0, unit};
+	row_offsets at = {0, 0, 0, unit};
 
 	if (p.ndim > 0) {
 		uint32_t row = unit / p.row_units;
@@ -44,47 +45,47 @@ HZ_DEVICE near_row find_row(const hzi_lattice_near &p, uint32_t unit)
 	return at;
 }
 
-/* So many bytes as one access; N values of 16 and of 32 bits */
+/* A type of BYTES bytes; N values of 16, and of 32, bits as one or more of these */
 template <int BYTES>
-struct near_words {
+struct word_of {
 	using type = uint4;
 };
 template <>
-struct near_words<2> {
+struct word_of<2> {
 	using type = uint16_t;
 };
 template <>
-struct near_words<4> {
+struct word_of<4> {
 	using type = uint32_t;
 };
 template <>
-struct near_words<8> {
+struct word_of<8> {
 	using type = uint2;
 };
 
 template <int N>
-union near_halves {
-	using word = typename near_words<2 * N>::type;
+union half_vector {
+	using word = typename word_of<2 * N>::type;
 	word v;
 	uint16_t h[N];
 };
 
 template <int N>
-union near_floats {
-	using word = typename near_words<(4 * N > 16 ? 16 : 4 * N)>::type;
+union float_vector {
+	using word = typename word_of<(4 * N > 16 ? 16 : 4 * N)>::type;
 	word v[N > 4 ? N / 4 : 1];
 	float f[N];
 };
 
 template <int D>
-HZ_DEVICE void load_values(const hzi_lattice_near &p, int64_t row, uint32_t block, float *f)
+HZ_DEVICE void load_values(const hzi_lattice_closest &p, int64_t row, uint32_t block, float *f)
 {
 	const int64_t at = (int64_t)block * D;
 
 	if constexpr (D != 3) {
 		if (p.vectors && p.v_dtype == HZ_F32) {
-			using word = typename near_floats<D>::word;
-			near_floats<D> u;
+			using word = typename float_vector<D>::word;
+			float_vector<D> u;
 
 #pragma unroll
 			for (int i = 0; i < (D > 4 ? D / 4 : 1); i++)
@@ -95,9 +96,9 @@ HZ_DEVICE void load_values(const hzi_lattice_near &p, int64_t row, uint32_t bloc
 			return;
 		}
 		if (p.vectors) {
-			near_halves<D> u;
+			half_vector<D> u;
 
-			u.v = *(const typename near_halves<D>::word *)((const uint16_t *)p.v + row +
+			u.v = *(const typename half_vector<D>::word *)((const uint16_t *)p.v + row +
 								       at);
 #pragma unroll
 			for (int i = 0; i < D; i++)
@@ -111,31 +112,32 @@ HZ_DEVICE void load_values(const hzi_lattice_near &p, int64_t row, uint32_t bloc
 }
 
 template <int D>
-HZ_DEVICE void store_values(const hzi_lattice_near &p, int64_t row, uint32_t block, const float *f)
+HZ_DEVICE void store_values(const hzi_lattice_closest &p, int64_t row, uint32_t block,
+			    const float *f)
 {
 	const int64_t at = (int64_t)block * D;
 
 	if constexpr (D != 3) {
 		if (p.vectors && p.v_dtype == HZ_F32) {
-			near_floats<D> u;
+			float_vector<D> u;
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				u.f[i] = f[i];
 #pragma unroll
 			for (int i = 0; i < (D > 4 ? D / 4 : 1); i++)
-				((typename near_floats<D>::word *)((float *)p.v + row + at))[i] =
+				((typename float_vector<D>::word *)((float *)p.v + row + at))[i] =
 					u.v[i];
 			return;
 		}
 		if (p.vectors) {
-			near_halves<D> u;
+			half_vector<D> u;
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				u.h[i] = (uint16_t)(p.v_dtype == HZ_F16 ? to_f16x2(f[i], 0) :
 								to_bf16x2(f[i], 0));
-			*(typename near_halves<D>::word *)((uint16_t *)p.v + row + at) = u.v;
+			*(typename half_vector<D>::word *)((uint16_t *)p.v + row + at) = u.v;
 			return;
 		}
 	}
@@ -163,39 +165,40 @@ HZ_DEVICE uint64_t load_number(const void *p, int bytes)
 	       bytes == 4 ? *(const uint32_t *)p : *(const uint64_t *)p;
 }
 
-/* x / q and what is left, for any x */
-HZ_DEVICE uint32_t divide(uint32_t x, uint32_t q, int log2q, uint32_t magic, uint32_t &rest)
+/* x / q and x % q, for any x */
+HZ_DEVICE uint32_t divide(uint32_t x, uint32_t q, int log2q, uint32_t magic, uint32_t &remainder)
 {
 	uint32_t by;
 
 	if (log2q >= 0) {
-		rest = x & (q - 1);
+		remainder = x & (q - 1);
 		return x >> log2q;
 	}
 	by = __umulhi(x, magic);
-	rest = x - by * q;
-	if (rest >= q) {
-		rest -= q;
+	remainder = x - by * q;
+	if (remainder >= q) {
+		remainder -= q;
 		by++;
 	}
 	return by;
 }
 
 /*
- * Codes of all levels to memory. Of limbs: digits of a level's index, which stands in its own bits.
+ * Stores the codes of all levels. For LIMBS, the index of each level is in its own bits of `codes`,
+ * and is split into digits.
  */
-HZ_DEVICE void store_codes(const hzi_lattice_near &p, char *to, uint64_t codes)
+HZ_DEVICE void store_codes(const hzi_lattice_closest &p, char *dst, uint64_t codes)
 {
 	const hzi_lattice_rule &r = p.rule;
 	const int64_t step = p.codes.level * p.codes.bytes;
 
-	if (p.whole) {
-		store_number(to, p.whole, codes);
+	if (p.block_bytes) {
+		store_number(dst, p.block_bytes, codes);
 		return;
 	}
 	if (p.codes.pack == HZI_LATTICE_LEVEL) {
-		for (int m = 0; m < r.levels; m++, to += step, codes >>= 8 * p.codes.bytes)
-			store_number(to, p.codes.bytes, codes);
+		for (int m = 0; m < r.levels; m++, dst += step, codes >>= 8 * p.codes.bytes)
+			store_number(dst, p.codes.bytes, codes);
 		return;
 	}
 	uint32_t word = 0, weight = 1;
@@ -212,8 +215,8 @@ HZ_DEVICE void store_codes(const hzi_lattice_near &p, char *to, uint64_t codes)
 			word += digit * weight;
 			weight *= (uint32_t)r.q;
 			if (++filled == r.limb_digits) {
-				*(uint32_t *)to = word;
-				to += step;
+				*(uint32_t *)dst = word;
+				dst += step;
 				word = 0;
 				weight = 1;
 				filled = 0;
@@ -221,67 +224,70 @@ HZ_DEVICE void store_codes(const hzi_lattice_near &p, char *to, uint64_t codes)
 		}
 	}
 	if (filled)
-		*(uint32_t *)to = word;
+		*(uint32_t *)dst = word;
 }
 
 /* ---- Points, for encode() -------------------------------------------------------------------- */
 
-/* As floats: any q */
+/* Coordinates as floats, for any q */
 template <class L>
 struct float_point {
 	using lattice = L;
 	static constexpr int dim = L::dim;
 	struct tables {};
-	near_radix n;
+	radix_constants n;
 	uint32_t q;
 	float g[L::embed];
 	bool large;
 
-	__device__ __forceinline__ explicit float_point(const hzi_lattice_near &p)
+	__device__ __forceinline__ explicit float_point(const hzi_lattice_closest &p)
 		: n{p.q, p.inverse, p.unit, p.unit_inverse}, q((uint32_t)p.rule.q) {}
 
-	/* The point nearest to y with o; or o where `none` */
-	__device__ __forceinline__ void set(const hzi_lattice_near &p, const float *y, bool none)
+	/* Sets the point nearest to y, plus o; or o itself if `none`. */
+	__device__ __forceinline__ void set(const hzi_lattice_closest &p, const float *y, bool none)
 	{
-		near_level0<L>(y, g);
+		nearest_point<L>(y, g);
 #pragma unroll
 		for (int i = 0; i < L::embed; i++)
 			g[i] = none ? p.offset[i] : __fadd_rn(g[i], p.offset[i]);
-		large = near_most<L::embed>(g) > NEAR_LARGE;
+		large = max_abs<L::embed>(g) > LARGE_COORDINATE;
 	}
 
-	__device__ __forceinline__ float error(const hzi_lattice_near &p, const float *y) const
+	__device__ __forceinline__ float error(const hzi_lattice_closest &p, const float *y) const
 	{
-		return near_error<L>(y, g, p.offset);
+		return squared_error<L>(y, g, p.offset);
 	}
 
-	/* The index of the finest level, and on to the next */
+	/* Returns the index of the current level and advances to the next. */
 	__device__ __forceinline__ uint32_t level(const tables &)
 	{
-		const uint32_t index = near_index<L>(g, n, q, large);
+		const uint32_t index = code_index<L>(g, n, q, large);
 
-		near_parent<L>(g, n);
+		parent_point<L>(g, n);
 		return index;
 	}
 
 	__device__ __forceinline__ bool left() const
 	{
-		return near_most<L::embed>(g) != 0;
+		return max_abs<L::embed>(g) != 0;
 	}
 };
 
-/* As bytes: D4 and E8 with q = 4, see gpu/lattice/points_s8.cuh; none beyond reach matters. */
+/*
+ * Coordinates as bytes, for D4 and E8 with q = 4; see gpu/lattice/points_s8.cuh. Points beyond its
+ * reach never fit.
+ */
 template <class P, class L>
 struct byte_point {
 	using lattice = L;
 	static constexpr int dim = P::dim;
 	using tables = typename P::tables;
 	uint32_t w[P::words], bias;
-	bool rest;
+	bool remainder;
 
-	__device__ __forceinline__ explicit byte_point(const hzi_lattice_near &) {}
+	__device__ __forceinline__ explicit byte_point(const hzi_lattice_closest &) {}
 
-	__device__ __forceinline__ void set(const hzi_lattice_near &p, const float *y, bool none)
+	__device__ __forceinline__ void set(const hzi_lattice_closest &p, const float *y, bool none)
 	{
 		P::nearest(y, w);
 #pragma unroll
@@ -290,7 +296,7 @@ struct byte_point {
 		bias = P::bias;
 	}
 
-	__device__ __forceinline__ float error(const hzi_lattice_near &p, const float *y) const
+	__device__ __forceinline__ float error(const hzi_lattice_closest &p, const float *y) const
 	{
 		float sum = 0;
 
@@ -313,34 +319,34 @@ struct byte_point {
 
 		bias = P::next_bias(bias);
 		P::subtract(w, code, tables);
-		rest = P::left(w, bias);
+		remainder = P::left(w, bias);
 		P::divide(w);
 		return dim == 8 ? code & 0xffff : code;
 	}
 
 	__device__ __forceinline__ bool left() const
 	{
-		return rest;
+		return remainder;
 	}
 };
 
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
-/* In shared memory: an index that differs from lane to lane is slow in constants. */
-struct near_scales {
+/* In shared memory, because constant memory is slow if lanes differ in the index */
+struct scale_table {
 	float scale[HZI_LATTICE_SCALES], inverse[HZI_LATTICE_SCALES];
 };
 
-/* A lane's block */
+/* The state of the block of a lane */
 template <int D>
-struct near_block {
-	float v[D], size;		/* what scales apply to, the largest gauge of the group */
-	uint64_t kept;			/* codes at `best` */
-	float least;			/* the error there */
+struct block_state {
+	float v[D], size;		/* the values, and the largest gauge of the group */
+	uint64_t best_codes;		/* codes at scale `best` */
+	float least;			/* the error at that scale */
 	uint32_t unit;
-	int t, j;			/* the scale, the power of 2^(-1/16) to try next */
-	int best, end;			/* scales: none; the last t to try, and one */
-	bool busy, mine, nan, clips;	/* mine: there is such a block */
+	int t, j;			/* the scale, and the power of 2^(-1/16), to try next */
+	int best, end;			/* r.scales: none yet; one past the last t to try */
+	bool busy, mine, nan, clips;	/* mine: the block exists */
 };
 
 template <int D>
@@ -354,14 +360,14 @@ HZ_DEVICE float largest(const float *v)
 	return most;
 }
 
-/* See gauge() of the lattices; less is right too, if not as fast. */
+/* See gauge() of the lattices; a smaller value is also correct but slower. */
 template <class L>
 HZ_DEVICE float gauge_of(const float *v)
 {
 	return fminf(L::gauge(v), FLT_MAX);
 }
 
-/* Inf and NaN, see hzi_lattice_map() */
+/* Replaces Inf and NaN as hzi_lattice_map() does. */
 template <int D>
 HZ_DEVICE bool clean_values(float *v)
 {
@@ -378,7 +384,7 @@ HZ_DEVICE bool clean_values(float *v)
 	return nan;
 }
 
-/* The next j behind j that may fit, see hzi_lattice_clip() */
+/* The next index after j that may fit, see hzi_lattice_clip() */
 static __device__ __noinline__ int next_shrink(const hzi_lattice_rule &r, float gauge, float size,
 					       float inverse, int j)
 {
@@ -394,7 +400,7 @@ static __device__ __noinline__ int next_shrink(const hzi_lattice_rule &r, float 
 }
 
 template <class P>
-HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
+HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 		      const typename P::tables &tables)
 {
 	constexpr int D = P::dim;
@@ -408,8 +414,8 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 	const bool best = (r.policy == HZI_LATTICE_BANK || grouped) &&
 			  !(r.flags & HZI_LATTICE_FIRST_FIT);
 	const int tries = !best ? 1 : grouped ? HZI_LATTICE_TRIES : HZI_LATTICE_SCALES;
-	uint32_t taken = 0, wrong = 0, met = 0;
-	near_block<D> b = {};
+	uint32_t claimed = 0, overloaded = 0, nonfinite = 0;
+	block_state<D> b = {};
 
 	for (;;) {
 		const uint32_t busy = __ballot_sync(~0u, b.busy);
@@ -419,11 +425,11 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 		const bool refill = !busy || __popc(heads) * group >= REFILL;
 
 		if (wants && refill) {
-			const uint32_t s = taken + __popc(heads & ((1u << base) - 1));
+			const uint32_t s = claimed + __popc(heads & ((1u << base) - 1));
 
 			b.unit = (s / 32 * warps + warp) * 32 + s % 32;
 			if (b.unit < p.units) {
-				const near_row at = find_row(p, b.unit);
+				const row_offsets at = find_row(p, b.unit);
 				const uint32_t block = at.unit * group + lane - base;
 
 				b.mine = block < p.blocks;
@@ -434,7 +440,7 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 				if (b.mine)
 					load_values<D>(p, at.v, block, b.v);
 				if (!(largest<D>(b.v) <= FLT_MAX)) {
-					met++;
+					nonfinite++;
 					b.nan = clean_values<D>(b.v);
 				}
 				b.size = gauge_of<typename P::lattice>(b.v);
@@ -449,7 +455,7 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 				b.clips = false;
 				b.t = b.j = 0;
 				b.best = b.end = r.scales;
-				/* Blocks that try all scales stay side by side. */
+				/* Blocks that try all scales stay in step. */
 				if (r.policy != HZI_LATTICE_WRAP && tries < HZI_LATTICE_SCALES)
 					while (b.t < r.scales &&
 					       __fmul_rn(b.size, scales.inverse[b.t]) > p.gauge)
@@ -460,7 +466,7 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 				}
 			}
 		}
-		taken += refill ? __popc(heads) : 0;
+		claimed += refill ? __popc(heads) : 0;
 
 		const uint32_t now = __ballot_sync(~0u, b.busy);
 
@@ -504,7 +510,7 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 			weight *= p.weight;
 		}
 
-		/* What comes of it */
+		/* Evaluates the try */
 		const bool fits = b.nan || !b.mine || (inside && !point.left());
 		const uint32_t fitting = __ballot_sync(~0u, fits);
 		bool done = false;
@@ -513,14 +519,14 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 			continue;
 		if (r.policy == HZI_LATTICE_WRAP) {
 			done = true;
-			wrong += !fits;
+			overloaded += !fits;
 		} else if (b.clips) {
 			done = fits || b.j >= HZI_LATTICE_SHRINKS;
 			if (!done)
 				b.j = next_shrink(r, p.gauge, gauge_of<typename P::lattice>(b.v),
 						  inverse, b.j);
 			else if (b.busy)
-				wrong += b.j > 0;
+				overloaded += b.j > 0;
 		} else {
 			const bool all = grouped ? (fitting & members) == members : fits;
 
@@ -540,7 +546,7 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 				if (b.best == r.scales || sum < b.least) {
 					b.least = sum;
 					b.best = b.t;
-					b.kept = codes;
+					b.best_codes = codes;
 				}
 			}
 			b.t++;
@@ -550,13 +556,13 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 				done = b.best < r.scales;
 				b.clips = !done;
 				b.t = done ? b.best : grouped ? r.scales - 1 : r.largest;
-				codes = b.kept;
+				codes = b.best_codes;
 			}
 		}
 		if (!done)
 			continue;
 
-		const near_row at = find_row(p, b.unit);
+		const row_offsets at = find_row(p, b.unit);
 		const uint32_t block = at.unit * group + lane - base;
 
 		if (b.busy)
@@ -566,17 +572,11 @@ HZ_DEVICE void encode(const hzi_lattice_near &p, const near_scales &scales,
 			p.t[at.t + at.unit * p.t_step] = (uint8_t)b.t;
 		b.busy = false;
 	}
-	if (!p.overload)
-		return;
-	wrong = __reduce_add_sync(~0u, wrong);
-	met = __reduce_add_sync(~0u, met);
-	if (lane == 0 && wrong)
-		atomicAdd((unsigned long long *)p.overload, wrong);
-	if (lane == 0 && met)
-		atomicAdd((unsigned long long *)p.overload + 1, met);
+	if (p.overload)
+		count_overload(p.overload, overloaded, nonfinite);
 }
 
-HZ_DEVICE void fill_scales(const hzi_lattice_near &p, near_scales &scales)
+HZ_DEVICE void fill_scales(const hzi_lattice_closest &p, scale_table &scales)
 {
 	if (threadIdx.x < HZI_LATTICE_SCALES) {
 		scales.scale[threadIdx.x] = p.rule.scale[threadIdx.x];
@@ -584,53 +584,53 @@ HZ_DEVICE void fill_scales(const hzi_lattice_near &p, near_scales &scales)
 	}
 }
 
-/* blocks: on a multiprocessor, see gpu/lattice/closest_point.c */
-#define ENCODE(name, threads, blocks, ...)                                                      \
-	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks))       \
-		name(const __grid_constant__ hzi_lattice_near p)                                \
-	{                                                                                       \
-		__shared__ near_scales scales;                                                  \
-		using point = __VA_ARGS__;                                                      \
-		__shared__ __align__(16) point::tables tables;                                  \
-                                                                                                \
-		fill_tables(tables);                                                            \
-		fill_scales(p, scales);                                                         \
-		__syncthreads();                                                                \
-		pdl_wait();                                                                     \
-		pdl_launch_dependents();                                                        \
-		encode<point>(p, scales, tables);                                               \
+/* blocks: per SM, see gpu/lattice/closest_point.c */
+#define ENCODE(name, threads, blocks, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks)) \
+		name(const __grid_constant__ hzi_lattice_closest p) \
+	{ \
+		__shared__ scale_table scales; \
+		using point = __VA_ARGS__; \
+		__shared__ __align__(16) point::tables tables; \
+ \
+		fill_tables(tables); \
+		fill_scales(p, scales); \
+		__syncthreads(); \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
+		encode<point>(p, scales, tables); \
 	}
 
-ENCODE(lattice_encode_z1, THREADS, 5, float_point<near_z<1>>)
-ENCODE(lattice_encode_z2, THREADS, 5, float_point<near_z<2>>)
-ENCODE(lattice_encode_z4, THREADS, 4, float_point<near_z<4>>)
-ENCODE(lattice_encode_z8, THREADS, 3, float_point<near_z<8>>)
-ENCODE(lattice_encode_a2, THREADS, 5, float_point<near_a2>)
-ENCODE(lattice_encode_d3, THREADS, 4, float_point<near_d<3>>)
-ENCODE(lattice_encode_d4, THREADS, 4, float_point<near_d<4>>)
-ENCODE(lattice_encode_d8, THREADS, 3, float_point<near_d<8>>)
-ENCODE(lattice_encode_e8, THREADS, 3, float_point<near_e8>)
-ENCODE(lattice_group_d4q4, THREADS, 4, byte_point<d4_point<4>, near_d<4>>)
-ENCODE(lattice_group_e8q4, 768, 1, byte_point<e8_point<4>, near_e8>)
+ENCODE(lattice_encode_z1, THREADS, 5, float_point<z_lattice<1>>)
+ENCODE(lattice_encode_z2, THREADS, 5, float_point<z_lattice<2>>)
+ENCODE(lattice_encode_z4, THREADS, 4, float_point<z_lattice<4>>)
+ENCODE(lattice_encode_z8, THREADS, 3, float_point<z_lattice<8>>)
+ENCODE(lattice_encode_a2, THREADS, 5, float_point<a2_lattice>)
+ENCODE(lattice_encode_d3, THREADS, 4, float_point<d_lattice<3>>)
+ENCODE(lattice_encode_d4, THREADS, 4, float_point<d_lattice<4>>)
+ENCODE(lattice_encode_d8, THREADS, 3, float_point<d_lattice<8>>)
+ENCODE(lattice_encode_e8, THREADS, 3, float_point<e8_lattice>)
+ENCODE(lattice_encode_groups_d4q4, THREADS, 4, byte_point<d4_point<4>, d_lattice<4>>)
+ENCODE(lattice_encode_groups_e8q4, 768, 1, byte_point<e8_point<4>, e8_lattice>)
 
 /* ---- Decoding ------------------------------------------------------------------------------ */
 
-/* The digits of a block's codes, level by level */
-struct near_codes {
+/* Reads the digits of the codes of a block, level by level */
+struct code_reader {
 	const char *at;
 	int64_t step;			/* in bytes */
 	uint64_t all;
 	uint32_t word;
 	int filled;
 
-	__device__ __forceinline__ near_codes(const hzi_lattice_near &p, const char *from)
-		: at(from), step(p.codes.level * p.codes.bytes), word(0), filled(0)
+	__device__ __forceinline__ code_reader(const hzi_lattice_closest &p, const char *src)
+		: at(src), step(p.codes.level * p.codes.bytes), word(0), filled(0)
 	{
-		all = p.whole ? load_number(from, p.whole) : 0;
+		all = p.block_bytes ? load_number(src, p.block_bytes) : 0;
 	}
 
 	template <int D>
-	__device__ __forceinline__ void next(const hzi_lattice_near &p, float *z)
+	__device__ __forceinline__ void next(const hzi_lattice_closest &p, float *z)
 	{
 		const hzi_lattice_rule &r = p.rule;
 		uint32_t index, digit;
@@ -644,7 +644,7 @@ struct near_codes {
 					filled = r.limb_digits;
 				}
 				word = divide(word, (uint32_t)r.q, r.log2q, p.magic, digit);
-				z[i] = near_float(digit);
+				z[i] = float_of(digit);
 				filled--;
 			}
 			return;
@@ -659,7 +659,7 @@ struct near_codes {
 				index = (uint32_t)(all - by * p.weight);
 				all = by;
 			}
-		} else if (p.whole) {
+		} else if (p.block_bytes) {
 			index = (uint32_t)(all & ((uint64_t)1 << p.level_bits) - 1);
 			all >>= p.level_bits;
 		} else {
@@ -669,44 +669,45 @@ struct near_codes {
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			index = divide(index, (uint32_t)r.q, r.log2q, p.magic, digit);
-			z[i] = near_float(digit);
+			z[i] = float_of(digit);
 		}
 	}
 };
 
-/* Integers of a point as bytes, whole blocks of them */
+/* Stores the coordinates of points as bytes, in whole blocks. */
 template <int E>
-HZ_DEVICE void store_points(const hzi_lattice_near &p, int64_t row, uint32_t block, const float *f)
+HZ_DEVICE void store_points(const hzi_lattice_closest &p, int64_t row, uint32_t block,
+			    const float *f)
 {
-	uint8_t *const to = (uint8_t *)p.v + row + (int64_t)block * E;
+	uint8_t *const dst = (uint8_t *)p.v + row + (int64_t)block * E;
 	float t[E];
 
 #pragma unroll
 	for (int i = 0; i < E; i++)
-		t[i] = __fadd_rn(f[i], NEAR_ROUNDER);
+		t[i] = __fadd_rn(f[i], ROUND_BIAS);
 	if constexpr (E % 4 == 0) {
 #pragma unroll
 		for (int i = 0; i < E; i += 4)
-			*(uint32_t *)(to + i) = low_bytes(t[i], t[i + 1], t[i + 2], t[i + 3]);
+			*(uint32_t *)(dst + i) = low_bytes(t[i], t[i + 1], t[i + 2], t[i + 3]);
 	} else {
 #pragma unroll
 		for (int i = 0; i < E; i++)
-			to[i] = (uint8_t)__float_as_uint(t[i]);
+			dst[i] = (uint8_t)__float_as_uint(t[i]);
 	}
 }
 
 template <class L>
-HZ_DEVICE void decode(const hzi_lattice_near &p, const near_scales &scales)
+HZ_DEVICE void decode(const hzi_lattice_closest &p, const scale_table &scales)
 {
 	constexpr int D = L::dim, E = L::embed;
 	const hzi_lattice_rule &r = p.rule;
-	const near_radix n{p.q, p.inverse, p.unit, p.unit_inverse};
+	const radix_constants n{p.q, p.inverse, p.unit, p.unit_inverse};
 	const uint32_t step = gridDim.x * blockDim.x;
 
 	for (uint32_t u = blockIdx.x * blockDim.x + threadIdx.x; u < p.units; u += step) {
-		const near_row at = find_row(p, u);
-		near_codes codes(p, (const char *)p.codes.codes +
-				 (at.codes + at.unit * p.codes.block) * p.codes.bytes);
+		const row_offsets at = find_row(p, u);
+		code_reader codes(p, (const char *)p.codes.codes +
+				  (at.codes + at.unit * p.codes.block) * p.codes.bytes);
 		const int t = p.t ? p.t[at.t + at.unit / (uint32_t)r.group * p.t_step] : 0;
 		float sum[E], x[E], weight = 1;
 
@@ -720,7 +721,7 @@ HZ_DEVICE void decode(const hzi_lattice_near &p, const near_scales &scales)
 				codes.next<D>(p, z);
 			if (m < p.first)
 				continue;
-			near_leader<L>(z, n, c);
+			coset_leader<L>(z, n, c);
 #pragma unroll
 			for (int i = 0; i < E; i++)
 				sum[i] = __fmaf_rn(weight, c[i], sum[i]);
@@ -746,53 +747,54 @@ HZ_DEVICE void decode(const hzi_lattice_near &p, const near_scales &scales)
 	}
 }
 
-#define DECODE(name, lattice, blocks)                                                           \
-	extern "C" __global__ void __launch_bounds__(THREADS, HZ_BLOCKS(THREADS, blocks))       \
-		lattice_decode_##name(const __grid_constant__ hzi_lattice_near p)               \
-	{                                                                                       \
-		__shared__ near_scales scales;                                                  \
-                                                                                                \
-		fill_scales(p, scales);                                                         \
-		__syncthreads();                                                                \
-		pdl_wait();                                                                     \
-		pdl_launch_dependents();                                                        \
-		decode<lattice>(p, scales);                                                     \
+#define DECODE(name, lattice, blocks) \
+	extern "C" __global__ void __launch_bounds__(THREADS, HZ_BLOCKS(THREADS, blocks)) \
+		lattice_decode_##name(const __grid_constant__ hzi_lattice_closest p) \
+	{ \
+		__shared__ scale_table scales; \
+ \
+		fill_scales(p, scales); \
+		__syncthreads(); \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
+		decode<lattice>(p, scales); \
 	}
 
-DECODE(z1, near_z<1>, 8)
-DECODE(z2, near_z<2>, 8)
-DECODE(z4, near_z<4>, 8)
-DECODE(z8, near_z<8>, 5)
-DECODE(a2, near_a2, 8)
-DECODE(d3, near_d<3>, 6)
-DECODE(d4, near_d<4>, 6)
-DECODE(d8, near_d<8>, 4)
-DECODE(e8, near_e8, 3)
+DECODE(z1, z_lattice<1>, 8)
+DECODE(z2, z_lattice<2>, 8)
+DECODE(z4, z_lattice<4>, 8)
+DECODE(z8, z_lattice<8>, 5)
+DECODE(a2, a2_lattice, 8)
+DECODE(d3, d_lattice<3>, 6)
+DECODE(d4, d_lattice<4>, 6)
+DECODE(d8, d_lattice<8>, 4)
+DECODE(e8, e8_lattice, 3)
 
 /* ---- Repacking ----------------------------------------------------------------------------- */
 
-/* Codes of one block in one packing, read or written level by level as indices */
-struct near_stream {
+/* The codes of one block in one packing, read or written level by level as indices */
+struct code_cursor {
 	char *at;
 	int64_t step;			/* in bytes */
 	uint64_t all, weight;		/* FULL64 */
 	uint32_t word, limb_weight;
 	int filled;
 
-	__device__ __forceinline__ near_stream(const hzi_lattice_codes &c, int64_t at_)
-		: at((char *)c.codes + at_ * c.bytes), step(c.level * c.bytes), all(0), weight(1),
+	__device__ __forceinline__ code_cursor(const hzi_lattice_codes &c, int64_t offset)
+		: at((char *)c.codes + offset * c.bytes), step(c.level * c.bytes), all(0),
+		weight(1),
 		  word(0), limb_weight(1), filled(0) {}
 
-	__device__ __forceinline__ uint32_t get(const hzi_lattice_turn &p)
+	__device__ __forceinline__ uint32_t get(const hzi_lattice_repack &p)
 	{
 		uint32_t index = 0, weight_of = 1, digit;
 
-		if (p.from.pack == HZI_LATTICE_LEVEL) {
-			index = (uint32_t)load_number(at, p.from.bytes);
+		if (p.src.pack == HZI_LATTICE_LEVEL) {
+			index = (uint32_t)load_number(at, p.src.bytes);
 			at += step;
 			return index < p.level_size ? index : index % (uint32_t)p.level_size;
 		}
-		if (p.from.pack == HZI_LATTICE_FULL64) {
+		if (p.src.pack == HZI_LATTICE_FULL64) {
 			if (weight == 1)
 				all = *(const uint64_t *)at;
 			weight = 0;
@@ -823,16 +825,16 @@ struct near_stream {
 		return index;
 	}
 
-	__device__ __forceinline__ void put(const hzi_lattice_turn &p, uint32_t index)
+	__device__ __forceinline__ void put(const hzi_lattice_repack &p, uint32_t index)
 	{
 		uint32_t digit;
 
-		if (p.to.pack == HZI_LATTICE_LEVEL) {
-			store_number(at, p.to.bytes, index);
+		if (p.dst.pack == HZI_LATTICE_LEVEL) {
+			store_number(at, p.dst.bytes, index);
 			at += step;
 			return;
 		}
-		if (p.to.pack == HZI_LATTICE_FULL64) {
+		if (p.dst.pack == HZI_LATTICE_FULL64) {
 			all += index * weight;
 			weight *= p.level_size;
 			return;
@@ -855,9 +857,9 @@ struct near_stream {
 		filled = 0;
 	}
 
-	__device__ __forceinline__ void flush(const hzi_lattice_turn &p)
+	__device__ __forceinline__ void flush(const hzi_lattice_repack &p)
 	{
-		if (p.to.pack == HZI_LATTICE_FULL64)
+		if (p.dst.pack == HZI_LATTICE_FULL64)
 			*(uint64_t *)at = all;
 		else if (filled)
 			flush_limb();
@@ -865,7 +867,7 @@ struct near_stream {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-lattice_repack_near(const __grid_constant__ hzi_lattice_turn p)
+lattice_repack_u32_levels(const __grid_constant__ hzi_lattice_repack p)
 {
 	pdl_wait();
 	pdl_launch_dependents();
@@ -883,15 +885,15 @@ lattice_repack_near(const __grid_constant__ hzi_lattice_turn p)
 				const uint32_t next = row / p.shape[d], i = row - next * p.shape[d];
 
 				row = next;
-				from_row += i * p.from.stride[d];
-				to_row += i * p.to.stride[d];
+				from_row += i * p.src.stride[d];
+				to_row += i * p.dst.stride[d];
 			}
 		}
-		near_stream from(p.from, from_row + unit * p.from.block);
-		near_stream to(p.to, to_row + unit * p.to.block);
+		code_cursor src(p.src, from_row + unit * p.src.block);
+		code_cursor dst(p.dst, to_row + unit * p.dst.block);
 
 		for (int m = 0; m < p.levels; m++)
-			to.put(p, from.get(p));
-		to.flush(p);
+			dst.put(p, src.get(p));
+		dst.flush(p);
 	}
 }

@@ -3,85 +3,87 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The rules of lib/lattice/lattice_math.h with all that is known when a kernel is compiled.
- * Integers are floats here, up to 2^22, as multiply-adds start at twice the rate of comparisons,
- * logic and shifts: a product with 1/q that is added to 1.5 2^23, rounded down, has the floor of a
- * quotient in its low bits.
+ * The rules of lib/lattice/lattice_math.h, specialized at compile time. Integers are floats here,
+ * up to 2^22, since FMA issues at twice the rate of comparisons, logic and shifts: an FMA that
+ * multiplies by 1/q, adds 1.5 2^23 and rounds down leaves the floor of a quotient in the low bits.
  */
-#ifndef HZI_LATTICE_NEAR_CUH
-#define HZI_LATTICE_NEAR_CUH
+#ifndef HZI_GPU_LATTICE_CLOSEST_POINT_CUH
+#define HZI_GPU_LATTICE_CLOSEST_POINT_CUH
 
 #include "gpu/device/base.cuh"
 #include "lib/lattice/lattice_math.h"
 
-/* 1.5 2^23: the sum with y has rint(y) in its low bits. */
-#define NEAR_ROUNDER 12582912.0f
-/* A larger coordinate's digits are taken of what it is modulo 4 q. */
-#define NEAR_LARGE 65536.0f
+/* 1.5 2^23: adding it to y leaves rint(y) in the low bits. */
+#define ROUND_BIAS 12582912.0f
+/* Above this, digits are computed from the coordinate modulo 4 q. */
+#define LARGE_COORDINATE 65536.0f
 
-/* q and what depends on it */
-struct near_radix {
+/* q and constants that depend on it */
+struct radix_constants {
 	float q, inverse;		/* 1 / q */
-	float unit, unit_inverse;	/* what coordinates are divided by: q, E8 2 q */
+	float unit, unit_inverse;	/* divisor u of coordinates: q, or 2 q for E8; 1 / u */
 };
 
-/* The floor of (2 g + u) / 2 u, and of z / q: see above; integers, whose quarters are exact. */
-HZ_DEVICE float near_rounded(float g, const near_radix &n, float half)
+/*
+ * round_quotient(): floor((2 g + u) / 2 u). digit_of(): z mod q, by floor(z / q). Both as described
+ * above; the quarter that is added to an integer keeps the floor exact.
+ */
+HZ_DEVICE float round_quotient(float g, const radix_constants &n, float half)
 {
-	return __fmaf_rd(__fadd_rn(g, half), n.unit_inverse, NEAR_ROUNDER);
+	return __fmaf_rd(__fadd_rn(g, half), n.unit_inverse, ROUND_BIAS);
 }
 
-HZ_DEVICE float near_digit(float z, const near_radix &n)
+HZ_DEVICE float digit_of(float z, const radix_constants &n)
 {
-	const float t = __fmaf_rd(__fadd_rn(z, 0.25f), n.inverse, NEAR_ROUNDER);
+	const float t = __fmaf_rd(__fadd_rn(z, 0.25f), n.inverse, ROUND_BIAS);
 
-	return __fmaf_rn(-n.q, __fsub_rn(t, NEAR_ROUNDER), z);
+	return __fmaf_rn(-n.q, __fsub_rn(t, ROUND_BIAS), z);
 }
 
-/* The integers nearest to E numbers, what is left of these, and the exclusive or of the integers */
+/* The integers f nearest to E numbers, the remainders r, and the parity of the sum of f */
 template <int E>
-struct near_parts {
+struct rounded_point {
 	float f[E], r[E];
 	uint32_t odd;
 };
 
-/* Of y, halves to even */
+/* Rounds y, ties to even. */
 template <int E>
-HZ_DEVICE void near_round(near_parts<E> &p, const float *y)
+HZ_DEVICE void round_to_even(rounded_point<E> &p, const float *y)
 {
 	p.odd = 0;
 #pragma unroll
 	for (int i = 0; i < E; i++) {
-		const float t = __fadd_rn(y[i], NEAR_ROUNDER);
+		const float t = __fadd_rn(y[i], ROUND_BIAS);
 
-		p.f[i] = __fsub_rn(t, NEAR_ROUNDER);
+		p.f[i] = __fsub_rn(t, ROUND_BIAS);
 		p.r[i] = __fsub_rn(y[i], p.f[i]);
 		p.odd ^= __float_as_uint(t);
 	}
 	p.odd &= 1;
 }
 
-/* Of g / u, halves up; what is left is in units of 1 / u. */
+/* Rounds g / u, ties up; remainders are in units of 1 / u. */
 template <int E>
-HZ_DEVICE void near_divide(near_parts<E> &p, const float *g, const near_radix &n)
+HZ_DEVICE void round_quotients(rounded_point<E> &p, const float *g, const radix_constants &n)
 {
 	const float half = __fmaf_rn(n.unit, 0.5f, 0.25f);
 
 	p.odd = 0;
 #pragma unroll
 	for (int i = 0; i < E; i++) {
-		const float t = near_rounded(g[i], n, half);
+		const float t = round_quotient(g[i], n, half);
 
-		p.f[i] = __fsub_rn(t, NEAR_ROUNDER);
+		p.f[i] = __fsub_rn(t, ROUND_BIAS);
 		p.r[i] = __fmaf_rn(-n.unit, p.f[i], g[i]);
 		p.odd ^= __float_as_uint(t);
 	}
 	p.odd &= 1;
 }
 
-/* The signs of E numbers, the first lowest */
+/* The signs of E numbers as bits, the first lowest */
 template <int E>
-HZ_DEVICE uint32_t near_signs(const float *v)
+HZ_DEVICE uint32_t sign_mask(const float *v)
 {
 	uint32_t s = 0;
 
@@ -91,9 +93,9 @@ HZ_DEVICE uint32_t near_signs(const float *v)
 	return s;
 }
 
-/* Adds `by` to the i-th number where bit i is the lowest 1 of mask. */
+/* Adds `by` to number i, where i is the lowest 1 bit of mask. */
 template <int E>
-HZ_DEVICE void near_turn(float *g, uint32_t mask, float by)
+HZ_DEVICE void add_at_lowest(float *g, uint32_t mask, float by)
 {
 	const uint32_t first = mask & (0 - mask);
 
@@ -103,7 +105,7 @@ HZ_DEVICE void near_turn(float *g, uint32_t mask, float by)
 }
 
 template <int E>
-HZ_DEVICE float near_most(const float *r)
+HZ_DEVICE float max_abs(const float *r)
 {
 	float most = fabsf(r[0]);
 
@@ -114,29 +116,34 @@ HZ_DEVICE float near_most(const float *r)
 }
 
 /*
- * A lattice: dim values of a block, embed integers of a point. choose(): of the parts of numbers in
- * units of u, or of reals with u = 1, the nearest point; coordinates(): z = G^-1 p; combine():
- * back. gauge(): no more than the largest <v, w>, w being the least vectors of the lattice; of a
- * point that a code holds it is bounded, see gauge_of() in gpu/lattice/closest_point.c.
+ * A lattice with blocks of dim values and points of embed integers. choose(): the nearest point,
+ * from rounded numbers in units of u, or reals with u = 1. coordinates(): z = G^-1 p;
+ * from_coordinates(): p = G z. gauge(): a lower bound of max <v, w> over the minimal vectors w of
+ * the lattice; for points that a code can represent it is bounded, see gauge_of() in
+ * gpu/lattice/closest_point.c.
  */
+/* Lattices whose points need no embedding */
 template <int D>
-struct near_z {
-	static constexpr int kind = HZI_LATTICE_Z, dim = D, embed = D;
-
-	static __device__ __forceinline__ float gauge(const float *v)
-	{
-		return near_most<D>(v);
-	}
-
-	static __device__ __forceinline__ void spread(const float *y, float *e)
+struct own_coordinates {
+	static __device__ __forceinline__ void to_embedding(const float *y, float *e)
 	{
 #pragma unroll
 		for (int i = 0; i < D; i++)
 			e[i] = y[i];
 	}
+};
+
+template <int D>
+struct z_lattice : own_coordinates<D> {
+	static constexpr int kind = HZI_LATTICE_Z, dim = D, embed = D;
+
+	static __device__ __forceinline__ float gauge(const float *v)
+	{
+		return max_abs<D>(v);
+	}
 
 	template <bool REAL>
-	static __device__ __forceinline__ void choose(near_parts<D> &p, float, float *g)
+	static __device__ __forceinline__ void choose(rounded_point<D> &p, float, float *g)
 	{
 #pragma unroll
 		for (int i = 0; i < D; i++)
@@ -150,14 +157,14 @@ struct near_z {
 			z[i] = p[i];
 	}
 
-	static __device__ __forceinline__ void combine(const float *z, float *p)
+	static __device__ __forceinline__ void from_coordinates(const float *z, float *p)
 	{
 		coordinates(z, p);
 	}
 };
 
 template <int D>
-struct near_d {
+struct d_lattice : own_coordinates<D> {
 	static constexpr int kind = HZI_LATTICE_D, dim = D, embed = D;
 
 	static __device__ __forceinline__ float gauge(const float *v)
@@ -170,30 +177,23 @@ struct near_d {
 		return most[0] + most[1];
 	}
 
-	static __device__ __forceinline__ void spread(const float *y, float *e)
-	{
-#pragma unroll
-		for (int i = 0; i < D; i++)
-			e[i] = y[i];
-	}
-
 	template <bool REAL>
-	static __device__ __forceinline__ void choose(near_parts<D> &p, float, float *g)
+	static __device__ __forceinline__ void choose(rounded_point<D> &p, float, float *g)
 	{
-		const float most = near_most<D>(p.r);
-		float apart[D];
+		const float most = max_abs<D>(p.r);
+		float gap[D];
 
-		/* Negative but where |r| is the largest */
+		/* Negative except where |r| is largest */
 #pragma unroll
 		for (int i = 0; i < D; i++) {
-			apart[i] = __fsub_rn(fabsf(p.r[i]), most);
+			gap[i] = __fsub_rn(fabsf(p.r[i]), most);
 			g[i] = p.f[i];
 		}
-		const uint32_t where = ~near_signs<D>(apart) & ((1u << D) - 1);
-		const uint32_t below = near_signs<D>(p.r) & where & (0 - where);
+		const uint32_t where = ~sign_mask<D>(gap) & ((1u << D) - 1);
+		const uint32_t below = sign_mask<D>(p.r) & where & (0 - where);
 
-		/* 0 may have a sign */
-		near_turn<D>(g, p.odd ? where : 0, below && most > 0 ? -1.0f : 1.0f);
+		/* A remainder of 0 may be -0. */
+		add_at_lowest<D>(g, p.odd ? where : 0, below && most > 0 ? -1.0f : 1.0f);
 	}
 
 	static __device__ __forceinline__ void coordinates(const float *p, float *z)
@@ -206,7 +206,7 @@ struct near_d {
 		z[1] = __fadd_rn(p[0], z[0]);
 	}
 
-	static __device__ __forceinline__ void combine(const float *z, float *p)
+	static __device__ __forceinline__ void from_coordinates(const float *z, float *p)
 	{
 		p[0] = __fsub_rn(z[1], z[0]);
 		p[1] = __fsub_rn(__fsub_rn(z[2], z[0]), z[1]);
@@ -217,7 +217,7 @@ struct near_d {
 	}
 };
 
-struct near_a2 {
+struct a2_lattice {
 	static constexpr int kind = HZI_LATTICE_A2, dim = 2, embed = 3;
 
 	static __device__ __forceinline__ float gauge(const float *v)
@@ -226,7 +226,7 @@ struct near_a2 {
 			     0.5f * fabsf(v[0]) + 0.86602540378443864676f * fabsf(v[1]));
 	}
 
-	static __device__ __forceinline__ void spread(const float *y, float *e)
+	static __device__ __forceinline__ void to_embedding(const float *y, float *e)
 	{
 		const float a = __fmul_rn(y[1], 0.57735026918962576451f);
 
@@ -236,16 +236,16 @@ struct near_a2 {
 	}
 
 	template <bool REAL>
-	static __device__ __forceinline__ void choose(near_parts<3> &p, float, float *g)
+	static __device__ __forceinline__ void choose(rounded_point<3> &p, float, float *g)
 	{
 		const float sum = __fadd_rn(__fadd_rn(p.f[0], p.f[1]), p.f[2]);
-		const float way = sum > 0 ? 1.0f : -1.0f;
-		float least = __fmul_rn(p.r[0], way);
+		const float sign = sum > 0 ? 1.0f : -1.0f;
+		float least = __fmul_rn(p.r[0], sign);
 		int k = 0;
 
 #pragma unroll
 		for (int i = 1; i < 3; i++) {
-			const float r = __fmul_rn(p.r[i], way);
+			const float r = __fmul_rn(p.r[i], sign);
 
 			k = r < least ? i : k;
 			least = fminf(least, r);
@@ -261,7 +261,7 @@ struct near_a2 {
 		z[1] = -p[1];
 	}
 
-	static __device__ __forceinline__ void combine(const float *z, float *p)
+	static __device__ __forceinline__ void from_coordinates(const float *z, float *p)
 	{
 		p[0] = __fadd_rn(z[0], z[1]);
 		p[1] = -z[1];
@@ -269,7 +269,7 @@ struct near_a2 {
 	}
 };
 
-struct near_e8 {
+struct e8_lattice : own_coordinates<8> {
 	static constexpr int kind = HZI_LATTICE_E8, dim = 8, embed = 8;
 
 	static __device__ __forceinline__ float gauge(const float *v)
@@ -281,44 +281,38 @@ struct near_e8 {
 			least = fminf(least, fabsf(v[i]));
 			sum += fabsf(v[i]);
 		}
-		const float most = near_d<8>::gauge(v);
+		const float most = d_lattice<8>::gauge(v);
 
-		/* A sum beyond f32 may have a half that is not: it says nothing then. */
+		/* If the sum overflows f32, its half is unknown and not used. */
 		return sum <= FLT_MAX ? fmaxf(0.5f * sum - least, most) : most;
 	}
 
-	static __device__ __forceinline__ void spread(const float *y, float *e)
-	{
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			e[i] = y[i];
-	}
-
 	/*
-	 * The integers a = f, or the halves b = f + 1/2 or f - 1/2, where the sign of r is; each
-	 * corrected where its sum is odd, a where |r| is largest, b where it is least.
+	 * Chooses between the integers a = f and the half-integers b = f + 1/2 or f - 1/2, by the
+	 * sign of r. If the sum is odd, a is corrected where |r| is largest, b where it is
+	 * smallest.
 	 */
 	template <bool REAL>
-	static __device__ __forceinline__ void choose(near_parts<8> &p, float unit, float *g)
+	static __device__ __forceinline__ void choose(rounded_point<8> &p, float unit, float *g)
 	{
-		float *const r = p.r, apart[8];
-		const float most = near_most<8>(r);
+		float *const r = p.r, gap[8];
+		const float most = max_abs<8>(r);
 		float least = fabsf(r[0]);
 
 #pragma unroll
 		for (int i = 1; i < 8; i++)
 			least = fminf(least, fabsf(r[i]));
-		/* Of reals b is below a also where r is 0 and f odd, as of rint(y - 1/2). */
+		/* For reals, b < a also where r = 0 and f is odd, as rint(y - 1/2) has it. */
 		if (REAL && least == 0) {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
-				const float t = __fadd_rn(p.f[i], NEAR_ROUNDER);
+				const float t = __fadd_rn(p.f[i], ROUND_BIAS);
 
 				if (r[i] == 0 && __float_as_uint(t) & 1)
 					r[i] = -0.0f;
 			}
 		}
-		const uint32_t below = near_signs<8>(r);
+		const uint32_t below = sign_mask<8>(r);
 		const float total = __fadd_rn(__fadd_rn(__fadd_rn(fabsf(r[0]), fabsf(r[1])),
 							__fadd_rn(fabsf(r[2]), fabsf(r[3]))),
 					      __fadd_rn(__fadd_rn(fabsf(r[4]), fabsf(r[5])),
@@ -330,7 +324,7 @@ struct near_e8 {
 		bool b = db < da;
 
 		if (db == da) {
-			/* The first coordinates, less f_0 */
+			/* First coordinates relative to f_0 */
 			const int first_below = below & 1;
 			const int up = fabsf(r[0]) != most || !pa ? 0 :
 				       first_below && most > 0 ? -1 : 1;
@@ -339,14 +333,14 @@ struct near_e8 {
 
 			b = half - first_below < up;
 		}
-		/* Negative but where |r| is what is turned */
-		const float which = b ? least : -most, way = b ? -1.0f : 1.0f;
+		/* Negative except where |r| selects the coordinate to correct */
+		const float which = b ? least : -most, sign = b ? -1.0f : 1.0f;
 		const float halves = b ? 1.0f : 0.0f;
 
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			apart[i] = __fmaf_rn(fabsf(r[i]), way, which);
-		const uint32_t where = ~near_signs<8>(apart) & 255;
+			gap[i] = __fmaf_rn(fabsf(r[i]), sign, which);
+		const uint32_t where = ~sign_mask<8>(gap) & 255;
 		const uint32_t first = where & (0 - where);
 		const bool up = b ? (below & first) || 2 * least == unit :
 				!(below & first) || most == 0;
@@ -354,7 +348,7 @@ struct near_e8 {
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			g[i] = __fmaf_rn(2.0f, p.f[i], copysignf(halves, r[i]));
-		near_turn<8>(g, (b ? pb : pa) ? where : 0, up ? 2.0f : -2.0f);
+		add_at_lowest<8>(g, (b ? pb : pa) ? where : 0, up ? 2.0f : -2.0f);
 	}
 
 	static __device__ __forceinline__ void coordinates(const float *p, float *z)
@@ -369,7 +363,7 @@ struct near_e8 {
 		z[0] = __fmul_rn(0.5f, __fadd_rn(__fmaf_rn(0.5f, p[0], last), z[1]));
 	}
 
-	static __device__ __forceinline__ void combine(const float *z, float *p)
+	static __device__ __forceinline__ void from_coordinates(const float *z, float *p)
 	{
 		p[0] = __fmaf_rn(4.0f, z[0], __fmaf_rn(-2.0f, z[1], z[7]));
 #pragma unroll
@@ -380,35 +374,35 @@ struct near_e8 {
 	}
 };
 
-/* ---- Of any of these ------------------------------------------------------------------------- */
+/* ---- For any of these lattices --------------------------------------------------------------- */
 
-/* Q(y), of which no |y_i| is above HZI_LATTICE_RANGE and none is -0 */
+/* Q(y); no |y_i| exceeds HZI_LATTICE_RANGE, and none is -0. */
 template <class L>
-HZ_DEVICE void near_level0(const float *y, float *g)
+HZ_DEVICE void nearest_point(const float *y, float *g)
 {
-	near_parts<L::embed> p;
+	rounded_point<L::embed> p;
 	float e[L::embed];
 
-	L::spread(y, e);
-	near_round<L::embed>(p, e);
+	L::to_embedding(y, e);
+	round_to_even<L::embed>(p, e);
 	L::template choose<true>(p, 1.0f, g);
 }
 
 /* g becomes Q(g / q). */
 template <class L>
-HZ_DEVICE void near_parent(float *g, const near_radix &n)
+HZ_DEVICE void parent_point(float *g, const radix_constants &n)
 {
-	near_parts<L::embed> p;
+	rounded_point<L::embed> p;
 
-	near_divide<L::embed>(p, g, n);
+	round_quotients<L::embed>(p, g, n);
 	L::template choose<false>(p, n.unit, g);
 }
 
-/* sum_j b_j q^j of the digits b = (G^-1 g) mod q; large: some |g_i| is above NEAR_LARGE. */
+/* sum_j b_j q^j of the digits b = (G^-1 g) mod q. large: some |g_i| exceeds LARGE_COORDINATE. */
 template <class L>
-HZ_DEVICE uint32_t near_index(const float *g, const near_radix &n, uint32_t q, bool large)
+HZ_DEVICE uint32_t code_index(const float *g, const radix_constants &n, uint32_t q, bool large)
 {
-	constexpr int D = L::dim, FEW = D < 4 ? D : 4;	/* q^4 up to 2^24 */
+	constexpr int D = L::dim, DIGITS = D < 4 ? D : 4;	/* q^4 <= 2^24 */
 	float p[L::embed], z[D];
 	uint32_t index = 0;
 
@@ -422,44 +416,44 @@ HZ_DEVICE uint32_t near_index(const float *g, const near_radix &n, uint32_t q, b
 	}
 	L::coordinates(p, z);
 #pragma unroll
-	for (int i = D - FEW; i >= 0; i -= FEW) {
-		float s = near_digit(z[i + FEW - 1], n);
+	for (int i = D - DIGITS; i >= 0; i -= DIGITS) {
+		float s = digit_of(z[i + DIGITS - 1], n);
 
 #pragma unroll
-		for (int j = FEW - 2; j >= 0; j--)
-			s = __fmaf_rn(s, n.q, near_digit(z[i + j], n));
-		if (D > FEW)
+		for (int j = DIGITS - 2; j >= 0; j--)
+			s = __fmaf_rn(s, n.q, digit_of(z[i + j], n));
+		if (D > DIGITS)
 			index *= q * q * q * q;
 		index += (uint32_t)s;
 	}
 	return index;
 }
 
-/* An integer below 2^23 */
-HZ_DEVICE float near_float(uint32_t i)
+/* An integer below 2^23 as a float */
+HZ_DEVICE float float_of(uint32_t i)
 {
 	return __fsub_rn(__uint_as_float(0x4b000000 | i), 8388608.0f);
 }
 
-/* The leader of digits: c(b) = G b - q Q(G b / q) */
+/* The coset leader of digits: c(b) = G b - q Q(G b / q) */
 template <class L>
-HZ_DEVICE void near_leader(const float *z, const near_radix &n, float *c)
+HZ_DEVICE void coset_leader(const float *z, const radix_constants &n, float *c)
 {
 	float f[L::embed];
 
-	L::combine(z, c);
+	L::from_coordinates(z, c);
 #pragma unroll
 	for (int i = 0; i < L::embed; i++)
 		f[i] = c[i];
-	near_parent<L>(f, n);
+	parent_point<L>(f, n);
 #pragma unroll
 	for (int i = 0; i < L::embed; i++)
 		c[i] = __fmaf_rn(-n.q, f[i], c[i]);
 }
 
-/* hzi_lattice_error(): y less the point g, which has o */
+/* hzi_lattice_error(): the squared distance of y from the point g, which includes o */
 template <class L>
-HZ_DEVICE float near_error(const float *y, const float *g, const float *offset)
+HZ_DEVICE float squared_error(const float *y, const float *g, const float *offset)
 {
 	float e[L::embed], sum = 0;
 

@@ -1,5 +1,5 @@
 /*
- * common.c - grids, rows and codes of the launchers of the lattice quantizer
+ * common.c - grids, rows and codes for the launchers of the lattice quantizer
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -42,9 +42,9 @@ struct hzi_lattice_codes hzi_cuda_lattice_codes(const struct hzi_lattice_map *ma
 
 int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload)
 {
-	const struct hzi_lattice_clear clear = {.overload = (uint64_t *)overload};
+	const struct hzi_lattice_clear_counts clear = {.overload = (uint64_t *)overload};
 	const struct hzi_launch one = {.block = {32}, .early = true};
 
-	return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_clear, &one, &clear,
+	return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_clear_counts, &one, &clear,
 			       sizeof(clear));
 }

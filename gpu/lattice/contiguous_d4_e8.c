@@ -1,5 +1,5 @@
 /*
- * contiguous_d4_e8.c - launchers of D4 and E8 with q = 2 and 4, contiguous blocks
+ * contiguous_d4_e8.c - launchers of the kernels for contiguous blocks of D4 and E8
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,10 +11,10 @@
 #include "gpu/lattice/contiguous_d4_e8.h"
 #include "gpu/lattice/launch.h"
 
-#define FAST_THREADS 256
+#define THREADS 256
 
-/* Whether rows follow one another, row elements apart */
-static bool is_packed(const struct hzi_lattice_map *map, const int64_t *stride, int64_t row)
+/* Whether rows are contiguous, `row` elements apart */
+static bool rows_follow(const struct hzi_lattice_map *map, const int64_t *stride, int64_t row)
 {
 	for (int i = map->ndim - 1; i >= 0; i--) {
 		if (stride[i] != row)
@@ -30,52 +30,53 @@ static bool is_aligned(const void *p, size_t bytes)
 }
 
 /*
- * Whether all rows are one of whole blocks of d, values of `size` bytes: vectors of them are
- * aligned, and so are the codes of a block if they are one number.
+ * Whether all rows form one row of whole blocks, with values of `size` bytes: vectors of values are
+ * aligned, and the codes of a block if they are one number.
  */
-static bool is_flat(const struct hzi_lattice_map *map, const struct hzi_lattice_rule *r,
-		    const void *v, size_t size, const void *codes, size_t code_bytes, int levels,
-		    bool has_t)
+static bool is_contiguous(const struct hzi_lattice_map *map, const struct hzi_lattice_rule *r,
+			  const void *v, size_t size, const void *codes, size_t code_bytes,
+			  int levels, bool has_t)
 {
 	const size_t vector = size * (size_t)r->d < 16 ? size * (size_t)r->d : 16;
 	const int64_t row_t = map->blocks / r->group;
 
 	return map->n == map->blocks * r->d && map->v_step == 1 &&
-	       is_packed(map, map->v_stride, map->n) && is_aligned(v, vector) &&
+	       rows_follow(map, map->v_stride, map->n) && is_aligned(v, vector) &&
 	       map->code_block >= 0 && map->code_block <= UINT32_MAX &&
-	       is_packed(map, map->code_stride, map->blocks * map->code_block) &&
+	       rows_follow(map, map->code_stride, map->blocks * map->code_block) &&
 	       (map->code_block != levels || is_aligned(codes, code_bytes * (size_t)levels)) &&
 	       (!has_t || (map->t_step == 1 && map->blocks % r->group == 0 &&
-			   is_packed(map, map->t_stride, row_t))) &&
+			   rows_follow(map, map->t_stride, row_t))) &&
 	       map->blocks * hzi_cuda_lattice_rows(map) <= INT32_MAX;
 }
 
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
-/* What the kernels of gpu/lattice/contiguous_d4_e8.cu hold in bytes */
+/* Lattices whose points the kernels of contiguous_d4_e8.cu hold in bytes */
 static const struct byte_lattice {
-	int kind, d, q, most_levels, kernel, threads, sm_blocks;
-	int most;		/* of |integer| of a point */
+	int kind, d, q, max_levels, kernel, threads, sm_blocks;
+	int max_coordinate;	/* largest |coordinate| of a point */
 } byte_lattices[] = {
-	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, FAST_THREADS, 4, 127},
-	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, FAST_THREADS, 4, 62},
+	{HZ_LATTICE_D, 4, 4, 3, HZI_KERNEL_lattice_encode_d4q4, THREADS, 4, 127},
+	{HZ_LATTICE_D, 4, 2, 4, HZI_KERNEL_lattice_encode_d4q2, THREADS, 4, 62},
 	{HZ_LATTICE_E8, 8, 4, 2, HZI_KERNEL_lattice_encode_e8q4, 768, 1, 118},
-	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, FAST_THREADS, 3, 123},
+	{HZ_LATTICE_E8, 8, 2, 4, HZI_KERNEL_lattice_encode_e8q2, THREADS, 3, 123},
 };
 
-/* Which of these holds the points of a lattice, or NULL */
+/* The row that holds the points of a lattice, or NULL */
 static const struct byte_lattice *find_bytes(const struct hzi_lattice_rule *r)
 {
 	const int unit = r->kind == HZ_LATTICE_E8 ? 2 : 1;
-	double most = (ceil((double)r->reach) + 1) * unit;
+	double max_coordinate = (ceil((double)r->reach) + 1) * unit;
 
 	for (int i = 0; i < r->d; i++)
-		most = fmax(most, (ceil((double)r->reach) + 1) * unit + abs(r->offset[i]));
+		max_coordinate = fmax(max_coordinate,
+				      (ceil((double)r->reach) + 1) * unit + abs(r->offset[i]));
 	for (size_t i = 0; i < sizeof(byte_lattices) / sizeof(byte_lattices[0]); i++) {
 		const struct byte_lattice *b = &byte_lattices[i];
 
 		if (r->kind == b->kind && r->d == b->d && r->q == b->q &&
-		    r->levels <= b->most_levels && most <= b->most)
+		    r->levels <= b->max_levels && max_coordinate <= b->max_coordinate)
 			return b;
 	}
 	return NULL;
@@ -99,8 +100,8 @@ const char *hzi_cuda_lattice_encode_contiguous_d4_e8_unsupported(const struct hz
 		return "the codes are not one number a level";
 	if (r->policy == HZ_LATTICE_BANK || r->policy == HZ_LATTICE_GROUP)
 		return "T is of a bank or of groups";
-	if (!is_flat(&a->map, r, a->x, hz_dtype_size(a->x_dtype), a->codes,
-		     hz_dtype_size(a->code_dtype), r->levels, a->t != NULL))
+	if (!is_contiguous(&a->map, r, a->x, hz_dtype_size(a->x_dtype), a->codes,
+			   hz_dtype_size(a->code_dtype), r->levels, a->t != NULL))
 		return "the blocks are not contiguous and aligned";
 	return find_bytes(r) ? NULL : "the points are not D4 or E8 with q = 2 or 4, or exceed s8";
 }
@@ -110,13 +111,14 @@ int hzi_cuda_lattice_encode_contiguous_d4_e8(struct hz_context *ctx, const void 
 	const struct hzi_lattice_encode_args *const a = args;
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const struct byte_lattice *b = find_bytes(r);
-	struct hzi_lattice_fast p = {
+	struct hzi_lattice_encode_d4_e8 p = {
 		.rule = *r, .x = a->x, .codes = a->codes, .t = a->t,
 		.overload = (uint64_t *)a->overload, .code_level = a->map.code_level,
 		.blocks = (uint32_t)(a->map.blocks * hzi_cuda_lattice_rows(&a->map)),
 		.code_block = (uint32_t)a->map.code_block, .dtype = a->x_dtype,
-		.plain = a->x_dtype == HZ_F16 && r->levels == 2 && a->map.code_block == 2 &&
-			 a->map.code_level == 1 && !(r->flags & HZI_LATTICE_DITHERED),
+		.f16_two_levels = a->x_dtype == HZ_F16 && r->levels == 2 &&
+				  a->map.code_block == 2 && a->map.code_level == 1 &&
+				  !(r->flags & HZI_LATTICE_DITHERED),
 	};
 	const struct hzi_launch launch = {
 		.grid = {hzi_cuda_lattice_grid(ctx, p.blocks, b->threads, b->sm_blocks)},
@@ -134,8 +136,7 @@ int hzi_cuda_lattice_encode_contiguous_d4_e8(struct hz_context *ctx, const void 
 /* ---- Decoding ------------------------------------------------------------------------------ */
 
 /*
- * What leaders are added to lest they be negative; -1: the sum of the levels with their weights
- * does not fit 8 bits.
+ * The bias that makes leaders nonnegative; -1 if the weighted sum of the levels does not fit 8 bits
  */
 static int table_bias(const struct hz_lattice *l, double weights)
 {
@@ -150,11 +151,11 @@ static int dtype_index(int dtype)
 	return dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : dtype == HZ_BF16 ? 2 : 3;
 }
 
-/* See struct hzi_lattice_values */
+/* See struct hzi_lattice_decode_d4_e8 */
 struct plan {
 	bool e8q4;
 	int added;			/* to leaders */
-	double weights, lowest;		/* 1 + q + q^2 ...; the factor of the first level */
+	double weights, lowest;		/* 1 + q + q^2 + ...; the factor of the first level */
 	double base[8];
 };
 
@@ -177,8 +178,8 @@ static const char *plan_of(const struct hzi_lattice_decode_args *a, struct plan 
 		return "too many levels, or groups of blocks that are no power of two";
 	/* Two blocks of 4 are read as one number. */
 	if (!is_aligned(a->y, 16) ||
-	    !is_flat(&a->map, r, a->y, hz_dtype_size(a->y_dtype), a->codes,
-		     hz_dtype_size(a->code_dtype), levels, a->t != NULL) ||
+	    !is_contiguous(&a->map, r, a->y, hz_dtype_size(a->y_dtype), a->codes,
+			   hz_dtype_size(a->code_dtype), levels, a->t != NULL) ||
 	    (r->d == 4 && a->map.code_block == levels && !is_aligned(a->codes, 2 * (size_t)levels)))
 		return "the blocks are not contiguous and aligned";
 	for (int m = 0; m < levels; m++) {
@@ -191,7 +192,7 @@ static const char *plan_of(const struct hzi_lattice_decode_args *a, struct plan 
 		return "the leaders do not fit a table of bytes";
 	for (int i = 0; i < r->d; i++) {
 		p->base[i] = unit * ((32768 + p->added * p->weights) * p->lowest + r->offset[i]);
-		/* n unit - base is then exact, as the coordinates are. */
+		/* Then n unit - base is exact, as the coordinates are. */
 		if ((float)p->base[i] != p->base[i])
 			return "the offset is too large for f32";
 	}
@@ -213,14 +214,14 @@ int hzi_cuda_lattice_decode_contiguous_d4_e8(struct hz_context *ctx, const void 
 	const struct hz_lattice *l = a->lattice;
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int dtype = dtype_index(a->y_dtype);
-	struct hzi_launch launch = {.block = {FAST_THREADS}, .early = true};
+	struct hzi_launch launch = {.block = {THREADS}, .early = true};
 	int sm_blocks = 8, kernel = r->d == 4 ? HZI_KERNEL_lattice_decode_d4_f32 :
 				    HZI_KERNEL_lattice_decode_d8_f32;
 	struct plan plan;
 
 	plan_of(a, &plan);
 
-	struct hzi_lattice_values p = {
+	struct hzi_lattice_decode_d4_e8 p = {
 		.codes = a->codes, .t = a->t, .y = a->y, .code_level = a->map.code_level,
 		.blocks = (uint32_t)(a->map.blocks * hzi_cuda_lattice_rows(&a->map)),
 		.code_block = (uint32_t)a->map.code_block, .levels = r->levels - a->first,
@@ -230,7 +231,7 @@ int hzi_cuda_lattice_decode_contiguous_d4_e8(struct hz_context *ctx, const void 
 
 	while (1 << p.group_shift < r->group)
 		p.group_shift++;
-	/* Codes from q^d on count modulo it. */
+	/* Codes >= q^d are taken modulo q^d. */
 	for (int i = 0; i < 256 && !plan.e8q4; i++) {
 		const int32_t *leader = l->leaders + i % (int)r->level_size * r->d;
 
@@ -248,7 +249,7 @@ int hzi_cuda_lattice_decode_contiguous_d4_e8(struct hz_context *ctx, const void 
 	}
 	for (int t = 0; t < HZI_LATTICE_SCALES; t++)
 		p.scale[t] = r->scale[t < r->scales ? t : r->scales - 1];
-	/* Larger blocks share larger tables. */
+	/* Larger blocks amortize larger tables. */
 	if (plan.e8q4) {
 		kernel = HZI_KERNEL_lattice_decode_e8q4_f32;
 		launch.block[0] = dtype ? 1024 : 512;

@@ -1,12 +1,14 @@
 /*
- * contiguous_d4_e8.cu - D4 and E8 with q = 2 and 4, blocks back to back
+ * contiguous_d4_e8.cu - contiguous blocks of D4 and E8: encoding with q = 2 and 4, decoding by
+ * tables
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "gpu/device/dtype.cuh"
 #include "gpu/device/pdl.cuh"
-#include "gpu/lattice/points_s8.cuh"
 #include "gpu/lattice/contiguous_d4_e8.h"
+#include "gpu/lattice/overload.cuh"
+#include "gpu/lattice/points_s8.cuh"
 
 /* ---- Memory ------------------------------------------------------------------------------- */
 
@@ -46,7 +48,7 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 		pair[2] = v.z;
 		pair[3] = v.w;
 	}
-	/* Apart, so that the choice is made once */
+	/* Separate loops, so that there is one branch */
 	if (dtype == HZ_F16) {
 #pragma unroll
 		for (int i = 0; i < D / 2; i++)
@@ -60,30 +62,33 @@ HZ_DEVICE void load_block(int dtype, const void *x, uint32_t block, float *f)
 
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
-/* A block of a warp's list: which, and the t or j to try next */
-struct waiting {
+/* A block that a warp must retry, and the t or j to try next */
+struct retry {
 	uint32_t block, step;
 };
 
-#define LIST 64		/* at most 31 left and 32 new */
-#define LAST 0xffffu	/* a step: for encode_odd() */
+#define RETRIES 64	/* at most 31 left and 32 new */
+#define FALLBACK 0xffffu	/* a step: use encode_fallback() */
 
-/* Any block by the rules as they stand: Inf, NaN, or beyond what bytes hold. Returns what to add to
- * the overload counts, the second one in the upper half. */
+/*
+ * Encodes any block by the scalar rules: blocks with Inf or NaN, or beyond the range of bytes.
+ * Returns what to add to the overload counts, the second one in the upper half.
+ */
 template <int D, int BYTES>
-static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, uint32_t block)
+static __device__ __noinline__ uint32_t encode_fallback(const hzi_lattice_encode_d4_e8 *p,
+							uint32_t block)
 {
 	const hzi_lattice_rule *r = &p->rule;
 	char *codes = (char *)p->codes + (int64_t)block * p->code_block * BYTES;
 	float x[D], v[D];
 	int32_t g[HZI_LATTICE_DIMS];
 	uint32_t counts;
-	int met, t = 0;
+	int nonfinite, t = 0;
 
 	load_block<D>(p->dtype, p->x, block, x);
-	met = hzi_lattice_map(r, nullptr, x, v);
-	counts = met ? 1 << 16 : 0;
-	if (met & HZI_LATTICE_IS_NAN) {
+	nonfinite = hzi_lattice_map(r, nullptr, x, v);
+	counts = nonfinite ? 1 << 16 : 0;
+	if (nonfinite & HZI_LATTICE_IS_NAN) {
 		for (int i = 0; i < r->embed; i++)
 			g[i] = r->offset[i];
 	} else {
@@ -96,9 +101,10 @@ static __device__ __noinline__ uint32_t encode_odd(const hzi_lattice_fast *p, ui
 	return counts;
 }
 
-/* The codes of a block as one number; of those of 16 bits only the lower half counts. */
+/* Stores the codes of a block as one number; only the lower half of 16-bit codes counts. */
 template <int M, int BYTES>
-HZ_DEVICE void store_number(const hzi_lattice_fast &p, uint32_t block, const uint32_t *codes)
+HZ_DEVICE void store_number(const hzi_lattice_encode_d4_e8 &p, uint32_t block,
+			    const uint32_t *codes)
 {
 	uint32_t all = codes[0];
 
@@ -116,7 +122,7 @@ HZ_DEVICE void store_number(const hzi_lattice_fast &p, uint32_t block, const uin
 }
 
 template <int M, int BYTES>
-HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint32_t *codes)
+HZ_DEVICE void store_codes(const hzi_lattice_encode_d4_e8 &p, uint32_t block, const uint32_t *codes)
 {
 	if constexpr (M * BYTES == 4 || M * BYTES == 2) {
 		if (p.code_block == M && (M == 1 || p.code_level == 1)) {
@@ -136,12 +142,12 @@ HZ_DEVICE void store_codes(const hzi_lattice_fast &p, uint32_t block, const uint
 }
 
 /*
- * A block that may lie outside of what can fit at t = step, or have no size at all: the first t
- * from step on that may fit it, or LAST.
+ * For a block that may not fit at t = step, or is not finite: the first t from step on that may
+ * fit, or FALLBACK.
  */
 template <int D>
-static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint32_t block,
-						uint32_t step)
+static __device__ __noinline__ uint32_t first_fitting_scale(const hzi_lattice_encode_d4_e8 *p,
+							    uint32_t block, uint32_t step)
 {
 	const hzi_lattice_rule *r = &p->rule;
 	float v[D], size = 0;
@@ -150,22 +156,22 @@ static __device__ __noinline__ uint32_t far_off(const hzi_lattice_fast *p, uint3
 	for (int i = 0; i < D; i++)
 		size = max_nan(size, fabsf(v[i]));
 	if (r->policy != HZI_LATTICE_T)
-		return __fmul_rn(size, r->inverse[0]) <= r->reach ? step : LAST;
+		return __fmul_rn(size, r->inverse[0]) <= r->reach ? step : FALLBACK;
 	if (!(__fmul_rn(size, r->inverse[0]) < 1e30f))
-		return LAST;
+		return FALLBACK;
 	while (step < (uint32_t)r->scales && __fmul_rn(size, r->inverse[step]) > r->reach)
 		step++;
-	return step < (uint32_t)r->scales ? step : LAST;
+	return step < (uint32_t)r->scales ? step : FALLBACK;
 }
 
 /*
- * A warp takes 32 blocks at a time. Those that do not fit are put on a list, and tried again, 32
- * together, with the next scale: so the warp is full whatever share of blocks that is. PLAIN: f16,
- * no dither, and the codes of a block are one number.
+ * A warp encodes 32 blocks at a time. Blocks that do not fit go to a list and are retried, 32
+ * together, with the next scale, so that the warp is full whatever share of blocks fits.
+ * F16_TWO_LEVELS: f16 input, no dither, the codes of a block are one number.
  */
-template <class POINT, int M, int POLICY, bool PLAIN>
-HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &tables,
-		      waiting *list)
+template <class POINT, int M, int POLICY, bool F16_TWO_LEVELS>
+HZ_DEVICE void encode(const hzi_lattice_encode_d4_e8 &p, const typename POINT::tables &tables,
+		      retry *list)
 {
 	constexpr int D = POINT::dim, Q = POINT::q, BYTES = D == 8 && Q == 4 ? 2 : 1;
 	constexpr bool retries = POLICY != HZI_LATTICE_WRAP;
@@ -173,18 +179,18 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 	const uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
 	const float reach = __fmul_rn(r.reach, r.reach) * 0.999f;
 	uint32_t next = (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5)) * 32;
-	uint32_t count = 0, wrong = 0, nans = 0;
+	uint32_t count = 0, overloaded = 0, nonfinite = 0;
 
 	while (next < p.blocks || (retries && count)) {
 		uint32_t block = next + lane, step = 0;
-		bool mine = block < p.blocks, again = false;
+		bool mine = block < p.blocks, retried = false;
 
 		if (!retries || (next < p.blocks && count < 32)) {
 			next += warps * 32;
 		} else {
 			const uint32_t taken = min(count, 32u);
 
-			again = true;
+			retried = true;
 			count -= taken;
 			mine = lane < taken;
 			block = list[count + lane].block;
@@ -194,30 +200,30 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 		const float inverse = r.inverse[POLICY == HZI_LATTICE_T ? step : 0];
 		float v[D], size = 0;
 		uint32_t w[POINT::words], codes[M], bias = POINT::bias, start = step;
-		bool rest = false;
+		bool left_over = false;
 
 		block = mine ? block : 0;
-		load_block<D>(PLAIN ? HZ_F16 : p.dtype, p.x, block, v);
+		load_block<D>(F16_TWO_LEVELS ? HZ_F16 : p.dtype, p.x, block, v);
 #pragma unroll
 		for (int i = 0; i < D; i++) {
 			/* + 0, so that none is -0 */
 			v[i] = __fmaf_rn(v[i], inverse, 0.0f);
 			size = __fmaf_rn(v[i], v[i], size);
 		}
-		/* No scale did, if all were tried. */
+		/* All scales were tried and none fits. */
 		if (POLICY == HZI_LATTICE_T ? step >= (uint32_t)r.scales :
 		    POLICY == HZI_LATTICE_CLIP && step >= HZI_LATTICE_SHRINKS)
-			start = LAST;
+			start = FALLBACK;
 		else if (!(size < reach))
-			start = far_off<D>(&p, block, step);
-		if (POLICY == HZI_LATTICE_CLIP && again) {
+			start = first_fitting_scale<D>(&p, block, step);
+		if (POLICY == HZI_LATTICE_CLIP && retried) {
 			const float factor = hzi_lattice_factor(&r, (int)step);
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				v[i] = __fmul_rn(v[i], factor);
 		}
-		if (!PLAIN && r.flags & HZI_LATTICE_DITHERED) {
+		if (!F16_TWO_LEVELS && r.flags & HZI_LATTICE_DITHERED) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				v[i] = __fadd_rn(v[i], r.dither[i]);
@@ -230,79 +236,73 @@ HZ_DEVICE void encode(const hzi_lattice_fast &p, const typename POINT::tables &t
 		for (int m = 0; m < M; m++) {
 			codes[m] = POINT::index(w);
 			bias = POINT::next_bias(bias);
-			/* What is left behind the last level only matters to whether it is 0. */
+			/* After the last level only the overload count needs the remainder. */
 			if (retries || m < M - 1 || p.overload) {
 				POINT::subtract(w, codes[m], tables);
-				rest = POINT::left(w, bias);
+				left_over = POINT::left(w, bias);
 				POINT::divide(w);
 			}
 		}
 
-		const bool fits = start == step && (!retries || !rest);
+		const bool fits = start == step && (!retries || !left_over);
 
 		if (retries) {
-			const bool later = mine && start != LAST && !fits;
+			const bool later = mine && start != FALLBACK && !fits;
 			const uint32_t all = __ballot_sync(~0u, later);
 
 			if (later) {
-				waiting *to = list + count + __popc(all & ((1u << lane) - 1));
+				retry *dst = list + count + __popc(all & ((1u << lane) - 1));
 
-				to->block = block;
-				to->step = start == step ? step + 1 : start;
+				dst->block = block;
+				dst->step = start == step ? step + 1 : start;
 			}
 			count += __popc(all);
 			__syncwarp();
 		}
 		if (mine && fits) {
-			wrong += POLICY == HZI_LATTICE_CLIP ? step > 0 : rest;
+			overloaded += POLICY == HZI_LATTICE_CLIP ? step > 0 : left_over;
 			if (POLICY == HZI_LATTICE_T)
 				p.t[block] = (uint8_t)step;
-			if constexpr (PLAIN)
+			if constexpr (F16_TWO_LEVELS)
 				store_number<M, BYTES>(p, block, codes);
 			else
 				store_codes<M, BYTES>(p, block, codes);
 		}
-		if (mine && start == LAST) {
-			const uint32_t counts = encode_odd<D, BYTES>(&p, block);
+		if (mine && start == FALLBACK) {
+			const uint32_t counts = encode_fallback<D, BYTES>(&p, block);
 
-			wrong += counts & 0xffff;
-			nans += counts >> 16;
+			overloaded += counts & 0xffff;
+			nonfinite += counts >> 16;
 		}
 	}
-	if (p.overload) {
-		wrong = __reduce_add_sync(~0u, wrong);
-		nans = __reduce_add_sync(~0u, nans);
-		if (lane == 0 && wrong)
-			atomicAdd((unsigned long long *)p.overload, wrong);
-		if (lane == 0 && nans)
-			atomicAdd((unsigned long long *)p.overload + 1, nans);
-	}
+	if (p.overload)
+		count_overload(p.overload, overloaded, nonfinite);
 }
 
-template <class POINT, int M, bool PLAIN>
-HZ_DEVICE void encode_policy(const hzi_lattice_fast &p, const typename POINT::tables &tables,
-			     waiting *list)
+template <class POINT, int M, bool F16_TWO_LEVELS>
+HZ_DEVICE void encode_policy(const hzi_lattice_encode_d4_e8 &p,
+			     const typename POINT::tables &tables, retry *list)
 {
 	if (p.rule.policy == HZI_LATTICE_WRAP)
-		encode<POINT, M, HZI_LATTICE_WRAP, PLAIN>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_WRAP, F16_TWO_LEVELS>(p, tables, list);
 	else if (p.rule.policy == HZI_LATTICE_T)
-		encode<POINT, M, HZI_LATTICE_T, PLAIN>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_T, F16_TWO_LEVELS>(p, tables, list);
 	else
-		encode<POINT, M, HZI_LATTICE_CLIP, PLAIN>(p, tables, list);
+		encode<POINT, M, HZI_LATTICE_CLIP, F16_TWO_LEVELS>(p, tables, list);
 }
 
 template <class POINT, int THREADS>
-HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
+HZ_DEVICE void encode_levels(const hzi_lattice_encode_d4_e8 &p)
 {
-	__shared__ waiting list[THREADS / 32][LIST];
+	__shared__ retry list[THREADS / 32][RETRIES];
 	__shared__ __align__(16) typename POINT::tables tables;
-	waiting *const mine = list[threadIdx.x >> 5];
+	retry *const mine = list[threadIdx.x >> 5];
 
 	fill_tables(tables);
 	__syncthreads();
 	pdl_wait();
 	pdl_launch_dependents();
-	if (POINT::q == 4 && p.plain)
+	if (POINT::q == 4 && p.f16_two_levels)
 		encode_policy<POINT, 2, true>(p, tables, mine);
 	else if (p.rule.levels == 1)
 		encode_policy<POINT, 1, false>(p, tables, mine);
@@ -316,12 +316,12 @@ HZ_DEVICE void encode_levels(const hzi_lattice_fast &p)
 	}
 }
 
-/* blocks: on a multiprocessor, see gpu/lattice/lattice.c */
-#define ENCODE(name, point, threads, blocks)                                                    \
-	extern "C" __global__ void __launch_bounds__(threads, blocks)                           \
-		lattice_encode_##name(const __grid_constant__ hzi_lattice_fast p)               \
-	{                                                                                       \
-		encode_levels<point, threads>(p);                                               \
+/* blocks: per SM, see gpu/lattice/contiguous_d4_e8.c */
+#define ENCODE(name, point, threads, blocks) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
+		lattice_encode_##name(const __grid_constant__ hzi_lattice_encode_d4_e8 p) \
+	{ \
+		encode_levels<point, threads>(p); \
 	}
 
 ENCODE(d4q4, d4_point<4>, 256, 4)
@@ -329,9 +329,9 @@ ENCODE(d4q2, d4_point<2>, 256, 4)
 ENCODE(e8q4, e8_point<4>, 768, 1)
 ENCODE(e8q2, e8_point<2>, 256, 3)
 
-/* What encoding adds to. A kernel may start while the one ahead ends, which a fill cannot. */
+/* Clears the counts that encoding adds to. Unlike a memset, a kernel can use PDL. */
 extern "C" __global__ void __launch_bounds__(32)
-lattice_clear(const __grid_constant__ hzi_lattice_clear p)
+lattice_clear_counts(const __grid_constant__ hzi_lattice_clear_counts p)
 {
 	pdl_wait();
 	pdl_launch_dependents();
@@ -347,11 +347,11 @@ HZ_DEVICE uint32_t pack(float low, float high)
 	return DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
 }
 
-/* Leaders by tables in shared memory: of dimension 4 four bytes, of 8 nibbles */
+/* Coset leaders from tables in shared memory: four bytes for dimension 4, nibbles for 8 */
 struct table_leaders {
 	uint32_t table[256];
 
-	__device__ __forceinline__ void fill(const hzi_lattice_values &p)
+	__device__ __forceinline__ void fill(const hzi_lattice_decode_d4_e8 &p)
 	{
 		table[threadIdx.x] = p.table[threadIdx.x];
 	}
@@ -365,28 +365,28 @@ struct table_leaders {
 struct e8_leaders {
 	e8_tables tables;
 
-	__device__ __forceinline__ void fill(const hzi_lattice_values &)
+	__device__ __forceinline__ void fill(const hzi_lattice_decode_d4_e8 &)
 	{
 		fill_tables(tables);
 	}
 
-	/* The index twice, in the lower half and in the upper */
+	/* index has the code in both halves */
 	__device__ __forceinline__ uint32_t operator()(uint32_t index) const
 	{
 		return e8_lookup<false>(tables, index);
 	}
 };
 
-/* The numbers 32768 + byte of a word */
+/* 32768 + byte i of a word, as a float */
 HZ_DEVICE float byte_number(uint32_t word, int i)
 {
 	return __uint_as_float(__byte_perm(word, 0x47000000, 0x7604 | i << 4));
 }
 
 /*
- * 8 values: a block of 8, or two of 4. Units from count on are not stored. Of f32 by a whole warp,
- * of which each lane has the unit behind that of the lane before: a pair of lanes stores one unit
- * and then the other, so that sectors of 32 bytes are written at once.
+ * Stores 8 values: a block of 8, or two of 4. Units from count on are not stored. For f32 a whole
+ * warp must call this with consecutive units: each pair of lanes stores one unit and then the
+ * other, so that 32-byte sectors are written at once.
  */
 template <int DTYPE>
 HZ_DEVICE void store_values(void *y, uint32_t unit, uint32_t count, const float *v)
@@ -394,17 +394,17 @@ HZ_DEVICE void store_values(void *y, uint32_t unit, uint32_t count, const float 
 	if constexpr (DTYPE == HZ_F32) {
 		const bool odd = threadIdx.x & 1;
 		const uint32_t even = unit - odd;
-		float4 *const to = (float4 *)y + 2 * (int64_t)even + odd;
+		float4 *const dst = (float4 *)y + 2 * (int64_t)even + odd;
 		float other[4];
 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			other[i] = __shfl_xor_sync(~0u, odd ? v[i] : v[4 + i], 1);
 		if (even < count)
-			to[0] = odd ? make_float4(other[0], other[1], other[2], other[3]) :
+			dst[0] = odd ? make_float4(other[0], other[1], other[2], other[3]) :
 				      make_float4(v[0], v[1], v[2], v[3]);
 		if (even + 1 < count)
-			to[2] = odd ? make_float4(v[4], v[5], v[6], v[7]) :
+			dst[2] = odd ? make_float4(v[4], v[5], v[6], v[7]) :
 				      make_float4(other[0], other[1], other[2], other[3]);
 	} else if (unit < count) {
 		((uint4 *)y)[unit] =
@@ -413,9 +413,9 @@ HZ_DEVICE void store_values(void *y, uint32_t unit, uint32_t count, const float 
 	}
 }
 
-/* The same 8 as points */
+/* Stores 8 values as points in s8. */
 template <int D>
-HZ_DEVICE void store_bytes(const hzi_lattice_values &p, uint32_t unit, uint32_t count,
+HZ_DEVICE void store_bytes(const hzi_lattice_decode_d4_e8 &p, uint32_t unit, uint32_t count,
 			   const uint32_t *w)
 {
 	const uint32_t a = __vsub4(w[0], p.minus[0]), b = __vsub4(w[1], p.minus[D == 8]);
@@ -425,34 +425,35 @@ HZ_DEVICE void store_bytes(const hzi_lattice_values &p, uint32_t unit, uint32_t 
 			make_uint2(permute(a, b, 0x5140), permute(a, b, 0x7362));
 }
 
-/* What a thread's unit is ahead of the first of those that are stored together */
+/* The offset of the unit of a thread from the first of those that are stored together */
 template <int DTYPE>
-HZ_DEVICE uint32_t lane_of_store()
+HZ_DEVICE uint32_t store_lane()
 {
 	return DTYPE == HZ_F32 ? threadIdx.x % 32 : 0;
 }
 
-/* The codes of B blocks, level m of block b in code[m * B + b] */
+/* Loads the codes of B blocks; level m of block b becomes code[m * B + b]. */
 template <int B, int M, typename CODE>
-HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *code)
+HZ_DEVICE void load_codes(const hzi_lattice_decode_d4_e8 &p, uint32_t unit, uint32_t *code)
 {
 	constexpr int bytes = sizeof(CODE);
-	const CODE *const from = (const CODE *)p.codes;
+	const CODE *const src = (const CODE *)p.codes;
 
 	if constexpr (B * M * bytes == 2 || B * M * bytes == 4 || B * M * bytes == 8) {
 		if (p.code_block == M && (M == 1 || p.code_level == 1)) {
 			uint64_t all;
 
 			if constexpr (B * M * bytes == 8)
-				all = ((const unsigned long long *)from)[unit];
+				all = ((const unsigned long long *)src)[unit];
 			else if constexpr (B * M * bytes == 4)
-				all = ((const uint32_t *)from)[unit];
+				all = ((const uint32_t *)src)[unit];
 			else
-				all = ((const uint16_t *)from)[unit];
+				all = ((const uint16_t *)src)[unit];
 #pragma unroll
 			for (int i = 0; i < B * M; i++)
 				code[i % M * B + i / M] =
-					(uint32_t)(all >> (8 * bytes * i)) & ((1u << 8 * bytes) - 1);
+					(uint32_t)(all >> (8 * bytes * i)) &
+					((1u << 8 * bytes) - 1);
 			return;
 		}
 	}
@@ -460,18 +461,18 @@ HZ_DEVICE void load_codes(const hzi_lattice_values &p, uint32_t unit, uint32_t *
 	for (int m = 0; m < M; m++)
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			code[m * B + b] = from[(int64_t)(unit * B + b) * p.code_block +
-					       m * p.code_level];
+			code[m * B + b] = src[(int64_t)(unit * B + b) * p.code_block +
+					      m * p.code_level];
 }
 
-HZ_DEVICE uint32_t scale_of(const hzi_lattice_values &p, uint32_t block)
+HZ_DEVICE uint32_t scale_of(const hzi_lattice_decode_d4_e8 &p, uint32_t block)
 {
 	return min(p.t[block >> p.group_shift], HZI_LATTICE_SCALES - 1);
 }
 
-/* The coordinates of 8 values, as bytes */
+/* The coordinates of 8 values as bytes */
 template <class LEADERS, int D, int M>
-HZ_DEVICE void decode_bytes(const hzi_lattice_values &p, const LEADERS &leaders,
+HZ_DEVICE void decode_bytes(const hzi_lattice_decode_d4_e8 &p, const LEADERS &leaders,
 			    const uint32_t *code, uint32_t *w)
 {
 	constexpr int B = 8 / D;
@@ -493,9 +494,10 @@ HZ_DEVICE void decode_bytes(const hzi_lattice_values &p, const LEADERS &leaders,
 	}
 }
 
-/* ... and these as numbers; scales are of blocks. SUB: p.sub is not 0. */
+/* Converts them to values; s: scales of the blocks. SUB: p.sub is not 0. */
 template <int D, bool SUB>
-HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const float *s, float *v)
+HZ_DEVICE void scale_bytes(const hzi_lattice_decode_d4_e8 &p, const uint32_t *w, const float *s,
+			   float *v)
 {
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
@@ -507,9 +509,9 @@ HZ_DEVICE void scale_bytes(const hzi_lattice_values &p, const uint32_t *w, const
 	}
 }
 
-/* T of the blocks of a unit, as read: of two blocks of 4 a pair of bytes, or one for both */
+/* T of the blocks of a unit: of two blocks of 4 a pair of bytes, or one byte for both */
 template <int B>
-HZ_DEVICE uint32_t load_steps(const hzi_lattice_values &p, uint32_t unit)
+HZ_DEVICE uint32_t load_t(const hzi_lattice_decode_d4_e8 &p, uint32_t unit)
 {
 	if (B == 2 && p.group_shift == 0)
 		return ((const uint16_t *)p.t)[unit];
@@ -517,50 +519,51 @@ HZ_DEVICE uint32_t load_steps(const hzi_lattice_values &p, uint32_t unit)
 }
 
 /*
- * Codes back to back: EACH units of a thread, whose codes, and T if STEPS, are read, and left as
- * they are, while the units before are decoded. Taken apart at once they would be waited for.
+ * Contiguous codes. A thread loads the codes, and T if HAS_T, of its next UNITS units while it
+ * decodes the current ones. It does not unpack them earlier, since that would wait for the loads.
  */
-template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH, bool SUB, bool STEPS>
-HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int UNITS, bool SUB, bool HAS_T>
+HZ_DEVICE void decode_contiguous(const hzi_lattice_decode_d4_e8 &p, const LEADERS &leaders,
+				 const float *scale)
 {
 	constexpr int B = 8 / D, BITS = 8 * sizeof(CODE);
 	const uint32_t units = p.blocks / B, step = gridDim.x * blockDim.x;
-	const uint32_t *const from = (const uint32_t *)p.codes;
-	const uint32_t lane = lane_of_store<DTYPE>();
+	const uint32_t *const src = (const uint32_t *)p.codes;
+	const uint32_t lane = store_lane<DTYPE>();
 	const float first = scale[0];
-	uint32_t next[EACH], next_t[EACH], u = blockIdx.x * blockDim.x + threadIdx.x;
+	uint32_t next[UNITS], next_t[UNITS], u = blockIdx.x * blockDim.x + threadIdx.x;
 
 	if (u - lane >= units)
 		return;
 #pragma unroll
-	for (int i = 0; i < EACH; i++) {
-		next[i] = from[min(u + i * step, units - 1)];
-		if (STEPS)
-			next_t[i] = load_steps<B>(p, min(u + i * step, units - 1));
+	for (int i = 0; i < UNITS; i++) {
+		next[i] = src[min(u + i * step, units - 1)];
+		if (HAS_T)
+			next_t[i] = load_t<B>(p, min(u + i * step, units - 1));
 	}
-	for (; u - lane < units; u += EACH * step) {
-		uint32_t raw[EACH], t[EACH];
+	for (; u - lane < units; u += UNITS * step) {
+		uint32_t raw[UNITS], t[UNITS];
 
 #pragma unroll
-		for (int i = 0; i < EACH; i++) {
-			const uint32_t at = min(u + (EACH + i) * step, units - 1);
+		for (int i = 0; i < UNITS; i++) {
+			const uint32_t at = min(u + (UNITS + i) * step, units - 1);
 
 			raw[i] = next[i];
-			next[i] = from[at];
-			if (STEPS) {
+			next[i] = src[at];
+			if (HAS_T) {
 				t[i] = next_t[i];
-				next_t[i] = load_steps<B>(p, at);
+				next_t[i] = load_t<B>(p, at);
 			}
 		}
 #pragma unroll
-		for (int i = 0; i < EACH; i++) {
+		for (int i = 0; i < UNITS; i++) {
 			float s[2] = {first, first};
 			uint32_t code[B * M], w[2];
 			float v[8];
 
 			if (u - lane + i * step >= units)
 				break;
-			if (STEPS) {
+			if (HAS_T) {
 				s[0] = scale[min(t[i] & 255, HZI_LATTICE_SCALES - 1)];
 				s[1] = scale[min(t[i] >> 8, HZI_LATTICE_SCALES - 1)];
 			}
@@ -580,51 +583,51 @@ HZ_DEVICE void decode_flat(const hzi_lattice_values &p, const LEADERS &leaders, 
 	}
 }
 
-template <int DTYPE, class LEADERS, int D, int M, typename CODE, int EACH>
-HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const float *scale)
+template <int DTYPE, class LEADERS, int D, int M, typename CODE, int UNITS>
+HZ_DEVICE void decode(const hzi_lattice_decode_d4_e8 &p, const LEADERS &leaders, const float *scale)
 {
 	constexpr int B = 8 / D;
 	const uint32_t units = (p.blocks + B - 1) / B, step = gridDim.x * blockDim.x;
-	const uint32_t lane = lane_of_store<DTYPE>();
+	const uint32_t lane = store_lane<DTYPE>();
 	uint32_t u = blockIdx.x * blockDim.x + threadIdx.x;
 
 	if constexpr (B * M * sizeof(CODE) == 4) {
-		const bool steps = p.t && DTYPE != HZ_S8;
+		const bool has_t = p.t && DTYPE != HZ_S8;
 
-		if (p.code_block == M && p.code_level == 1 && (!steps || (uintptr_t)p.t % 2 == 0)) {
+		if (p.code_block == M && p.code_level == 1 && (!has_t || (uintptr_t)p.t % 2 == 0)) {
 			bool sub = false;
 
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				sub |= p.sub[i] != 0;
-			if (sub && steps)
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true, true>(
+			if (sub && has_t)
+				decode_contiguous<DTYPE, LEADERS, D, M, CODE, UNITS, true, true>(
 					p, leaders, scale);
 			else if (sub)
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, true, false>(
+				decode_contiguous<DTYPE, LEADERS, D, M, CODE, UNITS, true, false>(
 					p, leaders, scale);
-			else if (steps)
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false, true>(
+			else if (has_t)
+				decode_contiguous<DTYPE, LEADERS, D, M, CODE, UNITS, false, true>(
 					p, leaders, scale);
 			else
-				decode_flat<DTYPE, LEADERS, D, M, CODE, EACH, false, false>(
+				decode_contiguous<DTYPE, LEADERS, D, M, CODE, UNITS, false, false>(
 					p, leaders, scale);
-			/* A last block alone */
+			/* A single last block remains. */
 			u += p.blocks / B;
 		}
 	}
 	for (; u - lane < units; u += step) {
-		/* Lanes behind the last unit decode it too. */
+		/* Lanes past the last unit decode that one too. */
 		const uint32_t at = min(u, units - 1);
-		const bool half = B == 2 && (at + 1) * B > p.blocks;
+		const bool single = B == 2 && (at + 1) * B > p.blocks;
 		uint32_t code[B * M], w[2];
 		float v[8], s[B];
 
-		if (half) {
+		if (single) {
 #pragma unroll
 			for (int m = 0; m < M; m++) {
-				code[m * B] = ((const CODE *)p.codes)[(int64_t)at * B * p.code_block +
-								      m * p.code_level];
+				code[m * B] = ((const CODE *)p.codes)
+					[(int64_t)at * B * p.code_block + m * p.code_level];
 				code[m * B + B - 1] = 0;
 			}
 		} else {
@@ -635,16 +638,16 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 			code[i] *= 0x10001;
 #pragma unroll
 		for (int b = 0; b < B; b++)
-			s[b] = scale[p.t && !(half && b) ? scale_of(p, at * B + b) : 0];
+			s[b] = scale[p.t && !(single && b) ? scale_of(p, at * B + b) : 0];
 		decode_bytes<LEADERS, D, M>(p, leaders, code, w);
 		if constexpr (DTYPE == HZ_S8) {
-			if (half && u == at)
+			if (single && u == at)
 				((uint32_t *)p.y)[2 * u] = __vsub4(w[0], p.minus[0]);
 			store_bytes<D>(p, u, p.blocks / B, w);
 			continue;
 		}
 		scale_bytes<D, true>(p, w, s, v);
-		if (half && u == at) {
+		if (single && u == at) {
 #pragma unroll
 			for (int i = 0; i < D; i++)
 				store_any(DTYPE, p.y, (int64_t)u * 8 + i, v[i]);
@@ -653,8 +656,8 @@ HZ_DEVICE void decode(const hzi_lattice_values &p, const LEADERS &leaders, const
 	}
 }
 
-template <int DTYPE, class LEADERS, int D, typename CODE, int MOST, int EACH>
-HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
+template <int DTYPE, class LEADERS, int D, typename CODE, int MAX_LEVELS, int UNITS>
+HZ_DEVICE void decode_levels(const hzi_lattice_decode_d4_e8 &p)
 {
 	__shared__ __align__(16) LEADERS leaders;
 	__shared__ float scale[HZI_LATTICE_SCALES];
@@ -666,28 +669,28 @@ HZ_DEVICE void decode_levels(const hzi_lattice_values &p)
 	pdl_wait();
 	pdl_launch_dependents();
 	if (p.levels == 1)
-		decode<DTYPE, LEADERS, D, 1, CODE, EACH>(p, leaders, scale);
+		decode<DTYPE, LEADERS, D, 1, CODE, UNITS>(p, leaders, scale);
 	else if (p.levels == 2)
-		decode<DTYPE, LEADERS, D, 2, CODE, EACH>(p, leaders, scale);
-	else if constexpr (MOST > 2) {
+		decode<DTYPE, LEADERS, D, 2, CODE, UNITS>(p, leaders, scale);
+	else if constexpr (MAX_LEVELS > 2) {
 		if (p.levels == 3)
-			decode<DTYPE, LEADERS, D, 3, CODE, EACH>(p, leaders, scale);
+			decode<DTYPE, LEADERS, D, 3, CODE, UNITS>(p, leaders, scale);
 		else
-			decode<DTYPE, LEADERS, D, 4, CODE, EACH>(p, leaders, scale);
+			decode<DTYPE, LEADERS, D, 4, CODE, UNITS>(p, leaders, scale);
 	}
 }
 
-/* As many blocks on a multiprocessor as gpu/lattice/lattice.c starts */
-#define DECODE_ONE(name, threads, blocks, dtype, ...)                                            \
-	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks))       \
-		lattice_decode_##name(const __grid_constant__ hzi_lattice_values p)             \
-	{                                                                                       \
-		decode_levels<dtype, __VA_ARGS__>(p);                                           \
+/* Blocks per SM as in gpu/lattice/contiguous_d4_e8.c */
+#define DECODE_ONE(name, threads, blocks, dtype, ...) \
+	extern "C" __global__ void __launch_bounds__(threads, HZ_BLOCKS(threads, blocks)) \
+		lattice_decode_##name(const __grid_constant__ hzi_lattice_decode_d4_e8 p) \
+	{ \
+		decode_levels<dtype, __VA_ARGS__>(p); \
 	}
 
-#define DECODE(name, dtype, threads, blocks)                                                    \
-	DECODE_ONE(d4_##name, 256, 8, dtype, table_leaders, 4, uint8_t, 4, 1)                   \
-	DECODE_ONE(d8_##name, 256, 8, dtype, table_leaders, 8, uint8_t, 4, 1)                   \
+#define DECODE(name, dtype, threads, blocks) \
+	DECODE_ONE(d4_##name, 256, 8, dtype, table_leaders, 4, uint8_t, 4, 1) \
+	DECODE_ONE(d8_##name, 256, 8, dtype, table_leaders, 8, uint8_t, 4, 1) \
 	DECODE_ONE(e8q4_##name, threads, blocks, dtype, e8_leaders, 8, uint16_t, 2, 1)
 
 DECODE(f32, HZ_F32, 512, 3)

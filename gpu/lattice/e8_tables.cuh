@@ -3,13 +3,14 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * g / 8 of doubled coordinates is rounded to the integers a, or to b = halves. In eighths, the
- * errors of a are r = g mod 8 in -4 .. 3, those of b r - 4 or r + 4. Only the sizes of r matter to
- * which is nearer, and all are even or all odd: 4 2 0 or 3 1. "top" are those of the largest size,
- * 4 or 3, "bottom" of the least, 0 or 1; of how many there are follows everything but ties.
+ * A point g / 8, given in doubled coordinates, is rounded to the integers a or to the half-integers
+ * b. In eighths, the errors of a are r = g mod 8 in -4 .. 3, those of b are r - 4 or r + 4. Which
+ * of a and b is nearer depends only on the magnitudes of r, and these are all even (4, 2, 0) or all
+ * odd (3, 1). "top" marks coordinates of the largest magnitude, 4 or 3, "bottom" those of the
+ * smallest, 0 or 1. Apart from ties, the numbers of both decide.
  */
-#ifndef HZI_LATTICE_E8_CUH
-#define HZI_LATTICE_E8_CUH
+#ifndef HZI_GPU_LATTICE_E8_TABLES_CUH
+#define HZI_GPU_LATTICE_E8_TABLES_CUH
 
 #include "gpu/device/base.cuh"
 
@@ -26,16 +27,16 @@ HZ_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector)
 	return r;
 }
 
-/* ---- By counting ---- */
+/* ---- By counting ----------------------------------------------------------------------------- */
 
 struct e8_choices {
 	uint8_t b[2048];
 };
 
 /*
- * Which of a and b: bit e of entry top | bottom << 4 | pa << 8 | pb << 9 | odd << 10 is 1 if it is
- * b when g_0 mod 8 = e; pa, pb: the sum of a, b (as the integers below) is odd, which one
- * correction makes even. See hzi_lattice_nearest_e8().
+ * The choice between a and b: bit e of entry top | bottom << 4 | pa << 8 | pb << 9 | odd << 10 is 1
+ * for b, where g_0 mod 8 = e. pa, pb: the sum of a, or b (as the integers below), is odd, so one
+ * coordinate must be corrected. See hzi_lattice_nearest_e8().
  */
 constexpr e8_choices make_e8_choices()
 {
@@ -53,10 +54,13 @@ constexpr e8_choices make_e8_choices()
 			continue;
 		for (int e = odd; e < 8; e += 2) {
 			const int size = e < 4 ? e : 8 - e;
-			/* Of equals the smaller first coordinate; its correction turns them. */
-			const int turned = (pa && size == most) || (pb && size == least);
+			/*
+			 * Ties go to the smaller first coordinate, which a correction of that
+			 * coordinate reverses.
+			 */
+			const int corrected = (pa && size == most) || (pb && size == least);
 
-			t.b[i] |= (b < a || (a == b && (e >= 4) != turned)) << e;
+			t.b[i] |= (b < a || (a == b && (e >= 4) != corrected)) << e;
 		}
 	}
 	return t;
@@ -64,7 +68,7 @@ constexpr e8_choices make_e8_choices()
 
 static __device__ const __align__(16) e8_choices e8_choices_q4 = make_e8_choices();
 
-/* Nibbles c + 8 of the leader of nibbles g mod 16; how many have bit 8 counts mod 2 alone. */
+/* The leader of g, as nibbles c + 8; g as nibbles mod 16 */
 HZ_DEVICE uint32_t e8_leader(uint32_t g, const uint8_t *choices)
 {
 	const uint32_t fours = 0x44444444, eights = 0x88888888, odd = 0 - (g & 1), twice = g << 1;
@@ -81,35 +85,36 @@ HZ_DEVICE uint32_t e8_leader(uint32_t g, const uint8_t *choices)
 	return (((g & 0x77777777) ^ (b ? 0 : fours)) + fours) ^ flip;
 }
 
+/* ---- By tables of the code ------------------------------------------------------------------- */
+
 /*
- * ---- By tables of the code ----
- *
- * What is counted comes from a table of each half of the coordinates: the first four depend on six
- * digits of a code, the others on four. All eight are even or odd together, so two bits of each are
- * enough, and there is room to mark the one whose correction makes the sum even. What the halves
- * counted then says, by a third table, which of a and b it is, and in which half it is corrected.
+ * A table for each half of the coordinates holds the counts: the first four coordinates depend on
+ * six digits of a code, the others on four. All eight are even or all odd, so two bits of each
+ * suffice, which leaves bits to mark the coordinate whose correction makes the sum even. The counts
+ * of both halves index a third table, which says whether the result is a or b, and which half is
+ * corrected.
  */
 
-/* Nibbles of `low` and `high`: bits 2 and 1 of the coordinate, and marks for a and b. */
+/* Fields of the nibbles of `low` and `high`: bits 2 and 1 of the coordinate, marks for a and b */
 #define E8_VALUE 0x66666666
 #define E8_MARK_A 0x88888888
 #define E8_MARK_B 0x11111111
-#define E8_INDEX 0x3ffe			/* of both, by exclusive or: twice that of `choices` */
-#define E8_IS_B 0x20			/* of `choices`; below it is 4, or 5 if all are odd */
+#define E8_INDEX 0x3ffe			/* index of `choices` times 2: the exclusive or of both */
+#define E8_IS_B 0x20			/* flag in `choices`; below are 4, or 5 if all are odd */
 
 struct e8_tables {
 	uint32_t low[4096];		/* by digits 7, 0 .. 4 */
 	uint32_t high[256];		/* by digits 4 .. 7 */
-	uint16_t choices[8192];		/* the signs of the bytes: the half is corrected */
+	uint16_t choices[8192];		/* bit 7 of a byte: correct this half */
 };
 
-/* What a half has: t of the largest size, b of the least, as one of 15 */
+/* The index, 0 to 14, of t coordinates of the largest and b of the smallest magnitude among four */
 constexpr int e8_count(int t, int b)
 {
 	return t * (11 - t) / 2 + b;
 }
 
-/* Coordinates first .. first + 3 of digits z */
+/* Coordinates first to first + 3 of the digits z */
 constexpr uint32_t e8_half(const int *z, int first)
 {
 	const int odd = z[7] & 1;
@@ -149,11 +154,11 @@ constexpr int e8_choice(const e8_choices &by_counts, const int *t, const int *u,
 				      (odd << 10)];
 	const int b = entry >> g0 & 1;
 	const int *first = b ? u : t, *other = b ? t : u;
-	/* Those of the first half go before, but only of the same kind. */
+	/* The first half has precedence, among coordinates of the same kind. */
 	const int high = first[0] + first[1] ? first[0] == 0 : other[0] == 4 && other[1] < 4;
-	const int turned = b ? pb : pa;
+	const int corrected = b ? pb : pa;
 
-	return 4 + odd + b * E8_IS_B + (turned ? high ? 0x8000 : 0x80 : 0);
+	return 4 + odd + b * E8_IS_B + (corrected ? high ? 0x8000 : 0x80 : 0);
 }
 
 constexpr e8_tables make_e8_tables()
@@ -194,7 +199,7 @@ constexpr e8_tables make_e8_tables()
 
 static __device__ const __align__(16) e8_tables e8_tables_q4 = make_e8_tables();
 
-/* a if x has that bit, else b: one instruction finds out, and does not shift the bit first */
+/* a if x & bit, else b; without shifting the bit first */
 HZ_DEVICE uint32_t choose_by_bit(uint32_t x, uint32_t bit, uint32_t a, uint32_t b)
 {
 	uint32_t r;
@@ -206,10 +211,10 @@ HZ_DEVICE uint32_t choose_by_bit(uint32_t x, uint32_t bit, uint32_t a, uint32_t 
 }
 
 /*
- * Nibbles c + 8 of the leader of a code, which stands in both halves of `code`. TURNED: bytes, of
- * two coordinates, in the opposite order.
+ * The leader of a code, as nibbles c + 8. `code` has it in both halves. REVERSED: the bytes, of two
+ * coordinates each, in opposite order
  */
-template <bool TURNED>
+template <bool REVERSED>
 HZ_DEVICE uint32_t e8_lookup(const e8_tables &tables, uint32_t code)
 {
 	const uint32_t low = *(const uint32_t *)((const uint8_t *)tables.low +
@@ -218,9 +223,9 @@ HZ_DEVICE uint32_t e8_lookup(const e8_tables &tables, uint32_t code)
 						  (code >> 6 & 0x3fc));
 	const uint32_t choice =
 		*(const uint16_t *)((const uint8_t *)tables.choices + ((low ^ high) & E8_INDEX));
-	const uint32_t g = permute(low, high, TURNED ? 0x2367 : 0x7632);
+	const uint32_t g = permute(low, high, REVERSED ? 0x2367 : 0x7632);
 	const uint32_t marks = choose_by_bit(choice, E8_IS_B, g << 3, g) & E8_MARK_A &
-			       permute(choice, 0, TURNED ? 0x8899 : 0x9988);
+			       permute(choice, 0, REVERSED ? 0x8899 : 0x9988);
 	const uint32_t value = (g & E8_VALUE) ^ choose_by_bit(choice, E8_IS_B, 0, 0x44444444);
 
 	return (value + (choice & 7) * E8_MARK_B) ^ marks;

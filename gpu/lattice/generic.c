@@ -9,11 +9,11 @@
 
 #include "gpu/lattice/launch.h"
 
-/* Units are so many blocks of a row. */
-static struct hzi_lattice_any make_any(const struct hz_lattice *l,
-				       const struct hzi_lattice_map *map, int64_t unit)
+/* A unit has `unit` blocks of a row. */
+static struct hzi_lattice_generic make_params(const struct hz_lattice *l,
+					      const struct hzi_lattice_map *map, int64_t unit)
 {
-	struct hzi_lattice_any p = {
+	struct hzi_lattice_generic p = {
 		.rule = l->rule, .row_units = ceil_div(map->blocks, unit), .n = map->n,
 		.blocks = map->blocks, .v_step = map->v_step, .v_block = map->v_block,
 		.v_level = map->v_level, .t_step = map->t_step, .ndim = map->ndim,
@@ -26,8 +26,8 @@ static struct hzi_lattice_any make_any(const struct hz_lattice *l,
 	return p;
 }
 
-static int launch_any(struct hz_context *ctx, const char *op, int kernel, int mapped_kernel,
-		      const struct hzi_lattice_any *p, const struct hzi_lattice_matrices *m)
+static int launch(struct hz_context *ctx, const char *op, int kernel, int basis_kernel,
+		  const struct hzi_lattice_generic *p, const struct hzi_lattice_matrices *m)
 {
 	const struct hzi_launch launch = {
 		.grid = {hzi_cuda_lattice_grid(ctx, p->units, HZI_LATTICE_THREADS, 16)},
@@ -35,9 +35,10 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel, int ma
 	};
 
 	if (m) {
-		const struct hzi_lattice_mapped mapped = {.any = *p, .matrices = *m};
+		const struct hzi_lattice_generic_basis with_basis = {.generic = *p, .matrices = *m};
 
-		return hzi_cuda_launch(ctx, op, mapped_kernel, &launch, &mapped, sizeof(mapped));
+		return hzi_cuda_launch(ctx, op, basis_kernel, &launch, &with_basis,
+				       sizeof(with_basis));
 	}
 	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
@@ -45,7 +46,7 @@ static int launch_any(struct hz_context *ctx, const char *op, int kernel, int ma
 int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_encode_args *const a = args;
-	struct hzi_lattice_any p = make_any(a->lattice, &a->map, a->lattice->rule.group);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, a->lattice->rule.group);
 
 	if (a->overload)
 		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
@@ -54,14 +55,14 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
-	return launch_any(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_any,
-			  HZI_KERNEL_lattice_encode_mapped, &p, a->matrices);
+	return launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_generic,
+		      HZI_KERNEL_lattice_encode_generic_basis, &p, a->matrices);
 }
 
 int hzi_cuda_lattice_decode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_decode_args *const a = args;
-	struct hzi_lattice_any p = make_any(a->lattice, &a->map, 1);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, 1);
 
 	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = a->y;
@@ -70,16 +71,16 @@ int hzi_cuda_lattice_decode_generic(struct hz_context *ctx, const void *args)
 	p.what = a->to;
 	p.first = a->first;
 	memcpy(p.sub, a->sub, sizeof(p.sub));
-	return launch_any(ctx, "lattice_decode", HZI_KERNEL_lattice_decode_any,
-			  HZI_KERNEL_lattice_decode_mapped, &p, a->matrices);
+	return launch(ctx, "lattice_decode", HZI_KERNEL_lattice_decode_generic,
+		      HZI_KERNEL_lattice_decode_generic_basis, &p, a->matrices);
 }
 
 int hzi_cuda_lattice_repack_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_repack_args *const a = args;
-	struct hzi_lattice_any p = make_any(a->lattice, &a->from, 1);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->from, 1);
 
 	p.codes = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype, a->from_pack);
 	p.to = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack);
-	return launch_any(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_any, 0, &p, NULL);
+	return launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_generic, 0, &p, NULL);
 }

@@ -1,25 +1,26 @@
 /*
- * generic.cuh - the lattice quantizer by the rules as they stand: a thread, a block
+ * generic.cuh - the lattice quantizer by the scalar rules of lattice_math.h, one thread per block
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_LATTICE_ANY_CUH
-#define HZI_LATTICE_ANY_CUH
+#ifndef HZI_GPU_LATTICE_GENERIC_CUH
+#define HZI_GPU_LATTICE_GENERIC_CUH
 
-/* Half of the time to compile, and these kernels wait for local memory anyway */
+/* Not inlined: that halves compile time, and these kernels are bound by local memory. */
 #define HZI_LATTICE_OFTEN static __host__ __device__ __noinline__
 
 #include "gpu/device/dtype.cuh"
 #include "gpu/lattice/lattice.h"
+#include "gpu/lattice/overload.cuh"
 
-/* Where the row of a unit begins: of values, codes, the other codes and t */
-struct lattice_row {
+/* Offsets of the row of a unit in values, codes, the other codes and t; the unit in its row */
+struct row_offsets {
 	int64_t v, codes, to, t, unit;
 };
 
-HZ_DEVICE lattice_row find_row(const hzi_lattice_any &p, int64_t unit)
+HZ_DEVICE row_offsets find_row(const hzi_lattice_generic &p, int64_t unit)
 {
-	lattice_row at = {0, 0, 0, 0, unit % p.row_units};
+	row_offsets at = {0, 0, 0, 0, unit % p.row_units};
 	int64_t row = unit / p.row_units;
 
 	for (int d = p.ndim - 1; d >= 0; d--) {
@@ -42,8 +43,8 @@ HZ_DEVICE hzi_lattice_code code_at(const hzi_lattice_codes &c, int64_t row, int6
 
 /* ---- Encoding ------------------------------------------------------------------------------ */
 
-HZ_DEVICE int load_mapped(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t row,
-			  int64_t block, float *v)
+HZ_DEVICE int load_block(const hzi_lattice_generic &p, const hzi_lattice_matrices *m, int64_t row,
+			 int64_t block, float *v)
 {
 	const int d = p.rule.d;
 	float x[HZI_LATTICE_DIMS];
@@ -56,25 +57,25 @@ HZ_DEVICE int load_mapped(const hzi_lattice_any &p, const hzi_lattice_matrices *
 	return hzi_lattice_map(&p.rule, m, x, v);
 }
 
-#define GROUP 128	/* values that share a scale, at most */
+#define GROUP 128	/* largest number of values that share a scale */
 
-HZ_DEVICE int group_scale(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t row,
+HZ_DEVICE int group_scale(const hzi_lattice_generic &p, const hzi_lattice_matrices *m, int64_t row,
 			  int64_t begin, int64_t end)
 {
 	float v[GROUP];
 	uint8_t skip[GROUP];
 
 	for (int64_t b = begin; b < end; b++)
-		skip[b - begin] = load_mapped(p, m, row, b, v + (b - begin) * p.rule.d) &
+		skip[b - begin] = load_block(p, m, row, b, v + (b - begin) * p.rule.d) &
 				  HZI_LATTICE_IS_NAN;
 	return hzi_lattice_group(&p.rule, m, (int)(end - begin), v, skip);
 }
 
-HZ_DEVICE void encode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t unit,
-			   uint32_t *wrong, uint32_t *met)
+HZ_DEVICE void encode_unit(const hzi_lattice_generic &p, const hzi_lattice_matrices *m,
+			   int64_t unit, uint32_t *overloaded, uint32_t *nonfinite)
 {
 	const hzi_lattice_rule *r = &p.rule;
-	const lattice_row at = find_row(p, unit);
+	const row_offsets at = find_row(p, unit);
 	const int64_t begin = at.unit * r->group;
 	const int64_t end = begin + r->group < p.blocks ? begin + r->group : p.blocks;
 	const bool grouped = r->policy == HZI_LATTICE_GROUP;
@@ -83,16 +84,16 @@ HZ_DEVICE void encode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices 
 	for (int64_t block = begin; block < end; block++) {
 		float v[HZI_LATTICE_DIMS];
 		int32_t g[HZI_LATTICE_DIMS];
-		const int kind = load_mapped(p, m, at.v, block, v);
+		const int kind = load_block(p, m, at.v, block, v);
 
-		*met += kind != 0;
+		*nonfinite += kind != 0;
 		if (kind & HZI_LATTICE_IS_NAN) {
 			for (int i = 0; i < r->embed; i++)
 				g[i] = r->offset[i];
 		} else if (grouped) {
-			*wrong += (uint32_t)hzi_lattice_at(r, m, v, t, g);
+			*overloaded += (uint32_t)hzi_lattice_at(r, m, v, t, g);
 		} else {
-			*wrong += (uint32_t)hzi_lattice_choose(r, m, v, &t, g);
+			*overloaded += (uint32_t)hzi_lattice_choose(r, m, v, &t, g);
 		}
 		hzi_lattice_write(r, m, g, code_at(p.codes, at.codes, block));
 	}
@@ -100,27 +101,15 @@ HZ_DEVICE void encode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices 
 		p.t[at.t + at.unit * p.t_step] = (uint8_t)t;
 }
 
-HZ_DEVICE void count_overload(uint64_t *overload, uint32_t wrong, uint32_t met)
-{
-	wrong = __reduce_add_sync(~0u, wrong);
-	met = __reduce_add_sync(~0u, met);
-	if ((threadIdx.x & 31) != 0)
-		return;
-	if (wrong)
-		atomicAdd((unsigned long long *)overload, wrong);
-	if (met)
-		atomicAdd((unsigned long long *)overload + 1, met);
-}
-
-HZ_DEVICE void encode_any(const hzi_lattice_any &p, const hzi_lattice_matrices *m)
+HZ_DEVICE void encode(const hzi_lattice_generic &p, const hzi_lattice_matrices *m)
 {
 	const int64_t step = (int64_t)gridDim.x * blockDim.x;
-	uint32_t wrong = 0, met = 0;
+	uint32_t overloaded = 0, nonfinite = 0;
 
 	for (int64_t u = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; u < p.units; u += step)
-		encode_unit(p, m, u, &wrong, &met);
+		encode_unit(p, m, u, &overloaded, &nonfinite);
 	if (p.overload)
-		count_overload(p.overload, wrong, met);
+		count_overload(p.overload, overloaded, nonfinite);
 }
 
 /* ---- Decoding ------------------------------------------------------------------------------ */
@@ -141,7 +130,7 @@ HZ_DEVICE void store_integer(int dtype, void *y, int64_t i, int32_t v)
 	}
 }
 
-HZ_DEVICE void decode_digits(const hzi_lattice_any &p, hzi_lattice_code c, int64_t at)
+HZ_DEVICE void decode_digits(const hzi_lattice_generic &p, hzi_lattice_code c, int64_t at)
 {
 	int32_t b[HZI_LATTICE_DIMS];
 
@@ -156,10 +145,11 @@ HZ_DEVICE void decode_digits(const hzi_lattice_any &p, hzi_lattice_code c, int64
 	}
 }
 
-HZ_DEVICE void decode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices *m, int64_t unit)
+HZ_DEVICE void decode_unit(const hzi_lattice_generic &p, const hzi_lattice_matrices *m,
+			   int64_t unit)
 {
 	const hzi_lattice_rule *r = &p.rule;
-	const lattice_row at = find_row(p, unit);
+	const row_offsets at = find_row(p, unit);
 	const int64_t block = at.unit;
 	int32_t point[HZI_LATTICE_DIMS];
 	float x[HZI_LATTICE_DIMS];
@@ -183,7 +173,7 @@ HZ_DEVICE void decode_unit(const hzi_lattice_any &p, const hzi_lattice_matrices 
 		store_any(p.v_dtype, p.v, at.v + (block * r->d + i) * p.v_step, x[i]);
 }
 
-HZ_DEVICE void decode_any(const hzi_lattice_any &p, const hzi_lattice_matrices *m)
+HZ_DEVICE void decode(const hzi_lattice_generic &p, const hzi_lattice_matrices *m)
 {
 	const int64_t step = (int64_t)gridDim.x * blockDim.x;
 

@@ -1,20 +1,20 @@
 /*
- * generic_basis.cu - the lattice quantizer with matrices: transforms, and bases of the caller's
+ * generic_basis.cu - the lattice quantizer with matrices: transforms, and bases given by the caller
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * An image of its own, since parameters this large want a driver of CUDA 12.1.
+ * This is an image of its own because parameters above 4 KB need a driver of CUDA 12.1.
  */
 #include "gpu/lattice/generic.cuh"
 
 extern "C" __global__ void __launch_bounds__(HZI_LATTICE_THREADS)
-lattice_encode_mapped(const __grid_constant__ hzi_lattice_mapped p)
+lattice_encode_generic_basis(const __grid_constant__ hzi_lattice_generic_basis p)
 {
-	encode_any(p.any, &p.matrices);
+	encode(p.generic, &p.matrices);
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_LATTICE_THREADS)
-lattice_decode_mapped(const __grid_constant__ hzi_lattice_mapped p)
+lattice_decode_generic_basis(const __grid_constant__ hzi_lattice_generic_basis p)
 {
-	decode_any(p.any, &p.matrices);
+	decode(p.generic, &p.matrices);
 }

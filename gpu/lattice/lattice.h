@@ -19,18 +19,18 @@
 
 #define HZI_LATTICE_THREADS 128
 
-/* One side's codes, as of struct hzi_lattice_map */
+/* Codes in memory, see struct hzi_lattice_map */
 struct hzi_lattice_codes {
 	void *codes;
 	int64_t stride[HZ_MAXDIM], block, level;
 	int32_t bytes, pack;
 };
 
-/* Encoding, decoding or repacking; see struct hzi_lattice_map. units: groups of blocks in all */
-struct hzi_lattice_any {
+/* Encoding, decoding or repacking; see struct hzi_lattice_map. units: number of groups of blocks */
+struct hzi_lattice_generic {
 	struct hzi_lattice_rule rule;
 	struct hzi_lattice_codes codes, to;
-	void *v;			/* values; or points or digits */
+	void *v;			/* values, points or digits */
 	uint8_t *t;
 	uint64_t *overload;
 	int64_t units, row_units, n, blocks;
@@ -40,11 +40,11 @@ struct hzi_lattice_any {
 	float sub[HZI_LATTICE_DIMS];
 };
 
-HZI_LATTICE_ASSERT(sizeof(struct hzi_lattice_any) <= 4088, "what any driver takes");
+HZI_LATTICE_ASSERT(sizeof(struct hzi_lattice_generic) <= 4088, "what any driver takes");
 
-/* Above the 4 KB of parameters of drivers before CUDA 12.1 */
-struct hzi_lattice_mapped {
-	struct hzi_lattice_any any;
+/* More than 4 KB of kernel parameters, which needs a driver of CUDA 12.1 */
+struct hzi_lattice_generic_basis {
+	struct hzi_lattice_generic generic;
 	struct hzi_lattice_matrices matrices;
 };
 

@@ -12,23 +12,26 @@
 
 HZI_LINK_IMAGES(lattice);
 
-/* A grid for so many threads, per_block a block, at most blocks_per_sm blocks an SM */
+/* A grid for `threads` threads, per_block per block, with at most blocks_per_sm blocks per SM */
 unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, int per_block,
 			       int blocks_per_sm);
 
-/* Rows of a map in all */
+/* The number of rows of a map */
 int64_t hzi_cuda_lattice_rows(const struct hzi_lattice_map *map);
 
 struct hzi_lattice_codes hzi_cuda_lattice_codes(const struct hzi_lattice_map *map,
 						const void *codes, int dtype, int pack);
 
-/* Whether the rule is D4 or E8 with q = 4 whose points fit gpu/lattice/points_s8.cuh */
+/* Whether the rule is D4 or E8 with q = 4, with points that fit gpu/lattice/points_s8.cuh */
 bool hzi_cuda_lattice_bytes(const struct hzi_lattice_rule *r);
 
-/* Zeroes the counts by a kernel, so that the next one may start early (PDL). */
+/* Clears the counts by a kernel rather than a memset, so that the next kernel may use PDL. */
 int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload);
 
-/* p - o as s8, whole blocks, from codes LEVEL: y_dtype is HZ_S8, v_stride multiples of 16 */
+/*
+ * Decodes packing LEVEL to points p - o as s8, in whole blocks: y_dtype is HZ_S8, v_stride
+ * multiples of 16.
+ */
 const char *hzi_cuda_lattice_points_s8_unsupported(const struct hz_lattice *l);
 int hzi_cuda_lattice_points_s8(struct hz_context *ctx, const struct hzi_lattice_decode_args *a);
 

@@ -1,5 +1,5 @@
 /*
- * routes.c - which code path the lattice quantizer takes on the GPU
+ * routes.c - routes of the lattice quantizer on a GPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -45,10 +45,10 @@ int hzi_cuda_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enc
 }
 
 /*
- * Where all digits of a level are 8, 16 or 32 bits, other packings hold levels as LEVEL does, but
- * for gaps: says so, and where the first one is.
+ * If the digits of a level take 8, 16 or 32 bits in all, other packings store levels as LEVEL does,
+ * apart from gaps. Then changes the arguments to LEVEL, from the first level on, and returns true.
  */
-static bool see_levels(struct hzi_lattice_decode_args *a)
+static bool as_level_packing(struct hzi_lattice_decode_args *a)
 {
 	const struct hzi_lattice_rule *r = &a->lattice->rule;
 	const int bits = r->log2q * r->d, bytes = bits / 8;
@@ -72,7 +72,7 @@ int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_dec
 	struct hzi_lattice_decode_args levels = *call;
 
 	return hzi_route_run(ctx, &hzi_cuda_lattice_routes[1],
-			     see_levels(&levels) ? &levels : call);
+			     as_level_packing(&levels) ? &levels : call);
 }
 
 int hzi_cuda_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)

@@ -44,7 +44,7 @@ struct closest_point_codes : codes_of_table<0, KIND != UNSCALED> {
 				}
 			}
 			index = quotient;
-			z[i] = near_float(remainder);
+			z[i] = float_of(remainder);
 		}
 	}
 
@@ -52,11 +52,11 @@ struct closest_point_codes : codes_of_table<0, KIND != UNSCALED> {
 	static __device__ __forceinline__ void get(float *x, const uint32_t (&codes)[4], int b,
 						   const hzi_vlut_table_f16_skinny &p)
 	{
-		const near_radix n{p.radix[0], p.radix[1], p.radix[2], p.radix[3]};
+		const radix_constants n{p.radix[0], p.radix[1], p.radix[2], p.radix[3]};
 		float z[DIM];
 
 		digits(z, code(codes, b), p);
-		near_leader<L>(z, n, x);
+		coset_leader<L>(z, n, x);
 #pragma unroll
 		for (int i = 0; i < DIM; i++)
 			x[i] -= p.offset[i];
@@ -78,7 +78,7 @@ struct closest_point_codes : codes_of_table<0, KIND != UNSCALED> {
 	}
 };
 
-KERNELS(vlut_closest_point_skinny_d4, closest_point_codes<near_d<4>, 2, UNSCALED>)
-KERNELS(vlut_closest_point_skinny_d4_block_scaled, closest_point_codes<near_d<4>, 2, BY_BLOCK>)
-KERNELS(vlut_closest_point_skinny_e8, closest_point_codes<near_e8, 4, UNSCALED>)
-KERNELS(vlut_closest_point_skinny_e8_block_scaled, closest_point_codes<near_e8, 4, BY_BLOCK>)
+KERNELS(vlut_closest_point_skinny_d4, closest_point_codes<d_lattice<4>, 2, UNSCALED>)
+KERNELS(vlut_closest_point_skinny_d4_block_scaled, closest_point_codes<d_lattice<4>, 2, BY_BLOCK>)
+KERNELS(vlut_closest_point_skinny_e8, closest_point_codes<e8_lattice, 4, UNSCALED>)
+KERNELS(vlut_closest_point_skinny_e8_block_scaled, closest_point_codes<e8_lattice, 4, BY_BLOCK>)

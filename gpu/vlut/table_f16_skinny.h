@@ -29,7 +29,7 @@ struct hzi_vlut_table_f16_skinny {
 	uint32_t per_entry;			/* 2^32 / entries, rounded up */
 	uint32_t per_q;				/* 2^32 / q, rounded down */
 	int32_t log2q;				/* -1: q is no power of two */
-	float radix[4];				/* struct near_radix */
+	float radix[4];				/* struct radix_constants */
 	uint32_t q16;				/* q as f16, twice */
 	uint32_t minus_offset, unit;		/* of codes with two levels, see fill_pairs() */
 	float scale;

@@ -1,10 +1,10 @@
 /*
- * cuda.c - what the lattice quantizer hands to the driver, seen by a stand-in
+ * cuda.c - launches of the lattice quantizer on the stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Nothing is computed here: which kernels are taken, and that the driver would take them. That they
- * do what they should is for t/lattice/lattice with HZ_TEST_DEVICE=cuda.
+ * Nothing is computed: the tests check which kernels a call launches, and that the driver would
+ * accept the launches. t/lattice/lattice with HZ_TEST_DEVICE=cuda checks results.
  */
 #include <config.h>
 
@@ -17,7 +17,7 @@
 
 static char *x, *codes, *t;
 
-/* gap: elements between rows; shift: bytes that the values lie beside 16 */
+/* gap: elements between rows; shift: offset of the values from 16-byte alignment, in bytes */
 static const struct row {
 	int kind, dim, q, levels, policy, dtype, gap, shift;
 	const char *encode, *decode;
@@ -32,10 +32,10 @@ static const struct row {
 	 "lattice_decode_d4_f16"},
 	{HZ_LATTICE_D, 0, 2, 4, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_d4q2",
 	 "lattice_decode_d4_f16"},
-	/* Groups are decoded as others, but for those that rows do not have whole. */
-	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_GROUP, HZ_F16, 0, 0, "lattice_group_e8q4",
+	/* Groups are decoded like other blocks, unless rows do not consist of whole groups. */
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_GROUP, HZ_F16, 0, 0, "lattice_encode_groups_e8q4",
 	 "lattice_decode_e8q4_f16"},
-	{HZ_LATTICE_D, 0, 4, 2, HZ_LATTICE_GROUP, HZ_BF16, 0, 0, "lattice_group_d4q4",
+	{HZ_LATTICE_D, 0, 4, 2, HZ_LATTICE_GROUP, HZ_BF16, 0, 0, "lattice_encode_groups_d4q4",
 	 "lattice_decode_d4"},
 	{HZ_LATTICE_E8, 0, 14, 1, HZ_LATTICE_GROUP, HZ_F16, 0, 0, "lattice_encode_e8",
 	 "lattice_decode_e8"},
@@ -54,18 +54,18 @@ static const struct row {
 	 "lattice_decode_z1"},
 	{HZ_LATTICE_D, 8, 4, 2, HZ_LATTICE_CLIP, HZ_F16, 0, 0, "lattice_encode_d8",
 	 "lattice_decode_d8"},
-	/* Rows apart, or values beside 16 bytes */
+	/* Rows that are not contiguous, or unaligned values */
 	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 8, 0, "lattice_encode_e8",
 	 "lattice_decode_e8"},
 	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 2, "lattice_encode_e8",
 	 "lattice_decode_e8"},
-	/* What has no kernel of its own goes by the rules. */
-	{HZ_LATTICE_D, 16, 4, 1, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_any",
-	 "lattice_decode_any"},
-	{HZ_LATTICE_Z, 5, 4, 2, HZ_LATTICE_CLIP, HZ_F16, 0, 0, "lattice_encode_any",
-	 "lattice_decode_any"},
-	{HZ_LATTICE_Z, 1, 2, 9, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_any",
-	 "lattice_decode_any"},
+	/* Lattices without a kernel of their own use the generic one. */
+	{HZ_LATTICE_D, 16, 4, 1, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_generic",
+	 "lattice_decode_generic"},
+	{HZ_LATTICE_Z, 5, 4, 2, HZ_LATTICE_CLIP, HZ_F16, 0, 0, "lattice_encode_generic",
+	 "lattice_decode_generic"},
+	{HZ_LATTICE_Z, 1, 2, 9, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_generic",
+	 "lattice_decode_generic"},
 };
 
 static hz_lattice *open_lattice(hz_context *ctx, const hz_lattice_opts *o)
@@ -105,7 +105,10 @@ static void test_row(hz_context *ctx, int device, const struct row *r)
 	hz_lattice_close(l);
 }
 
-/* A basis has matrices; points go by the rules, and repacking of levels that are no numbers. */
+/*
+ * A basis has matrices. Decoding to points, and repacking of levels that are not one number, are
+ * generic.
+ */
 static void test_others(hz_context *ctx, int device)
 {
 	static const double basis[4] = {1, 0.5, 0, 1};
@@ -125,29 +128,29 @@ static void test_others(hz_context *ctx, int device)
 	hz_lattice *l = open_lattice(ctx, &o);
 
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, NULL, NULL), HZ_OK, "a basis: encodes");
-	is_str(last()->kernel, "lattice_encode_mapped", "a basis: the kernel");
+	is_str(last()->kernel, "lattice_encode_generic_basis", "a basis: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK, "a basis: decodes");
-	is_str(last()->kernel, "lattice_decode_mapped", "a basis: the kernel back");
+	is_str(last()->kernel, "lattice_decode_generic_basis", "a basis: the kernel back");
 	hz_lattice_close(l);
 	l = open_lattice(ctx, &e8);
 	is_int(hz_lattice_repack(ctx, l, &c8, HZ_LATTICE_LEVEL, &full, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking");
-	is_str(last()->kernel, "lattice_repack_near", "repacking: the kernel");
+	is_str(last()->kernel, "lattice_repack_u32_levels", "repacking: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &full, NULL, &floats, &whole), HZ_OK, "levels in 64 bits");
 	is_str(last()->kernel, "lattice_decode_e8q4_f32", "levels in 64 bits: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &c8, NULL, &integers, &points), HZ_OK, "points");
-	is_str(last()->kernel, "lattice_decode_any", "points: the kernel");
+	is_str(last()->kernel, "lattice_decode_generic", "points: the kernel");
 	hz_lattice_close(l);
 	l = open_lattice(ctx, &z20);
 	is_int(hz_lattice_repack(ctx, l, &limbs, HZ_LATTICE_LIMBS, &full, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking of 40 bits");
-	is_str(last()->kernel, "lattice_repack_any", "repacking of 40 bits: the kernel");
+	is_str(last()->kernel, "lattice_repack_generic", "repacking of 40 bits: the kernel");
 	hz_lattice_close(l);
 }
 
 /*
- * Codes back to back, one call after the other: each kernel may start before the one ahead has
- * ended, also where blocks are counted, as a kernel clears the counts. Others are ordinary.
+ * Contiguous codes, successive calls: each kernel uses PDL, also if blocks are counted, since a
+ * kernel clears the counts. The generic kernel does not.
  */
 static void test_early(hz_context *ctx, int device)
 {
@@ -165,7 +168,8 @@ static void test_early(hz_context *ctx, int device)
 	for (int i = 0; i < 2; i++) {
 		is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, &counts, NULL), HZ_OK,
 		       "call %d: encodes and counts", i);
-		is_str(taken(), "lattice_clear lattice_encode_e8q4", "call %d: the kernels", i);
+		is_str(taken(), "lattice_clear_counts lattice_encode_e8q4", "call %d: the kernels",
+		       i);
 		is_int(fake->launch(fake->launches() - 2)->early, i, "call %d: clears early", i);
 		is_int(last()->early, 1, "call %d: encodes early", i);
 		is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK,
@@ -177,13 +181,13 @@ static void test_early(hz_context *ctx, int device)
 	l = open_lattice(ctx, &e8_q3);
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, &counts, NULL), HZ_OK,
 	       "q 3: encodes and counts");
-	is_str(taken(), "lattice_clear lattice_encode_e8", "q 3: the kernels");
+	is_str(taken(), "lattice_clear_counts lattice_encode_e8", "q 3: the kernels");
 	is_int(last()->early, 1, "q 3: early too");
 	hz_lattice_close(l);
 	l = open_lattice(ctx, &z5);
 	is_int(hz_lattice_encode(ctx, l, &fives, &c5, NULL, &counts, NULL), HZ_OK,
 	       "Z^5: encodes and counts");
-	is_str(taken(), "lattice_encode_any", "Z^5: the kernel");
+	is_str(taken(), "lattice_encode_generic", "Z^5: the kernel");
 	is_int(last()->early, 0, "Z^5: after all that is ahead");
 	hz_lattice_close(l);
 }

@@ -1,10 +1,10 @@
 /*
- * cuda.c - launches of quantized products and of quantization on a stand-in driver
+ * cuda.c - launches of quantized products and of quantization on the stand-in driver
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Which kernels a call launches, and that the driver accepts the launches; nothing is computed. The
- * tests of the calls with HZ_TEST_DEVICE=cuda test results.
+ * Nothing is computed: the tests check which kernels a call launches, and that the driver accepts
+ * the launches. The tests of the families with HZ_TEST_DEVICE=cuda check results.
  */
 #include <config.h>
 
@@ -44,13 +44,13 @@ static const struct row {
 	{2700, 3000, 260, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
 	{2700, 3000, 130, "qgemm_wgmma_128x256_u8", "qgemm_mma_sync_u8"},
 	{7, 9, 0, "qgemm_mma_sync_u8", "qgemm_mma_sync_u8"},
-	/* Sums exceed 32 bits, but not those of a share of k; with 100 rows there are no shares */
+	/* Sums exceed 32 bits, but those of a share of k do not; with 100 rows k is not split. */
 	{7, 9, 80000, "qgemm_skinny_8_u8", "qgemm_mma_sync_sum64_u8"},
 	{7, 9, 262145, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
 	{100, 9, 80000, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
-	/* 100 rows more than 64 times the blocks of a grid */
+	/* 100 rows more than the largest grid of blocks of 64 */
 	{4194340, 9, 80000, "qgemm_mma_sync_sum64_u8", "qgemm_mma_sync_sum64_u8"},
-	/* Few tiles: they share k */
+	/* Few tiles: k is split */
 	{128, 128, 16384, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
 	{512, 512, 4096, "qgemm_skinny_64_u8", "qgemm_mma_sync_u8"},
 };
@@ -76,7 +76,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "%s: packs", name);
 	o.packed = &packed;
 	for (int i = 0; i < 2; i++) {
-		/* Before it, A is aligned. */
+		/* If not, a kernel that aligns A comes before. */
 		const int early = i && l->params_bytes == 0 && r->k % 16 == 0;
 
 		is_int(hz_qgemm(ctx, &x, NULL, &y, &o), HZ_OK, "%s, packed", name);
@@ -170,7 +170,7 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 		       r->n);
 }
 
-/* One scale; zero points of rows; scales of columns, for which values are f32 in between */
+/* One scale; zero points per row; scales per column, for which the transform writes f32 */
 static void test_base_back(hz_context *ctx, int device)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
@@ -202,8 +202,9 @@ static void test_base_back(hz_context *ctx, int device)
 }
 
 /*
- * Ranges of columns are one launch where there are clusters; blocks, threads, blocks of a cluster.
- * Not so few columns of many rows, nor many columns that are not whole pieces of 16 bytes.
+ * choose_qparams of columns takes one launch on GPUs with clusters, except for few columns of many
+ * rows, and for many columns that are not whole 16-byte vectors. Expected: blocks, threads, blocks
+ * per cluster.
  */
 static void test_columns(hz_context *ctx, int device)
 {
@@ -256,7 +257,7 @@ static void test_ranges(hz_context *ctx, int device)
 	is_str(last()->kernel, "quantize_minmax_groups_bf16", "ranges of groups: the kernel");
 }
 
-/* Small items share a launch for packing and one for products; large ones on Hopper do not. */
+/* Small items share one launch for packing and one for products; on Hopper, large items do not. */
 static void test_batch(hz_context *ctx, int device, int hopper)
 {
 	hz_tensor x = hz_tensor_3d(a, HZ_U8, device, 5, 16, 32);
@@ -277,8 +278,8 @@ static void test_batch(hz_context *ctx, int device, int hopper)
 }
 
 /*
- * As many columns as fit 32 bits before they are padded. Nothing is at these addresses, and nothing
- * reads them.
+ * The largest number of columns that fits 32 bits before padding. Nothing is at these addresses,
+ * and nothing accesses them.
  */
 static void test_columns_most(hz_context *ctx, int device)
 {

@@ -134,7 +134,7 @@ static const struct row {
 	 "lattice_decode_e8q4_f16 vlut_table_wgmma_f16_16", 80, 5},
 	{"a basis", {.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 2, .basis = basis}, 0,
 	 HZ_F16, 640, 1024, 1, 0,
-	 "lattice_decode_mapped vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
+	 "lattice_decode_generic_basis vlut_table_wgmma_x_pack vlut_table_wgmma_f16_16", 6, 2},
 	{"tables", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, HZ_VLUT_TABLE, HZ_F16, 640, 1024, 1,
 	 0,
 	 "vlut_table_build_f32 vlut_table_lookup_f32", 80, 0},

@@ -9,7 +9,7 @@
 #include "cpu/core/kern.h"
 
 /*
- * m rows of packed A by n columns of B in HZI_QLAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
+ * m rows of packed A by n columns of B in HZI_QGEMM_LAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
  * columns, b_panel bytes apart; ceil(k / 64) * 2048 bytes of each are read. m, n and k
  * need not fill panels; nothing beyond them is written. Accumulation is mod 2^32. c_ld counts
  * elements.
@@ -58,7 +58,7 @@ struct hzi_qgemm_pack_a {
 
 /*
  * Packs k x n codes of B, element (i, j) at b + i * b_k + j * b_n, to panels of 32 columns in
- * HZI_QLAYOUT_CPU, and sums the columns, for whole panels.
+ * HZI_QGEMM_LAYOUT_CPU, and sums the columns, for whole panels.
  */
 struct hzi_qgemm_pack_b {
 	const void *b;

@@ -33,7 +33,7 @@ struct hzi_range {
 	int32_t x_dtype;
 };
 
-/* hzi_qparams() for count ranges */
+/* hzi_quant_params() for count ranges */
 struct hzi_params {
 	const float *lo, *hi;
 	float *scale;

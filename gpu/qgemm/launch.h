@@ -103,7 +103,7 @@ static inline int64_t hzi_qgemm_blocks(const struct hzi_qgemm_args *t)
 
 static inline int32_t hzi_qgemm_width(const struct hzi_qgemm_args *t)
 {
-	return (int32_t)hzi_qgemm_packed_width(HZI_QLAYOUT_CUDA, t->n);
+	return (int32_t)hzi_qgemm_packed_width(HZI_QGEMM_LAYOUT_CUDA, t->n);
 }
 
 static inline size_t hzi_qgemm_padded(size_t bytes)

@@ -34,7 +34,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 {
 	const int32_t least = t->c_dtype == HZ_S8 ? -128 : 0;
 	const int32_t *b_sums = (const int32_t *)(const void *)(
-		b + hzi_qgemm_packed_codes(HZI_QLAYOUT_CUDA, t->k, t->n));
+		b + hzi_qgemm_packed_codes(HZI_QGEMM_LAYOUT_CUDA, t->k, t->n));
 	struct hzi_qgemm_out o = {
 		.c = t->c, .b_sums = b_sums, .bias = t->bias,
 		.a_zeros = t->a_zeros, .b_zeros = t->b_zeros,
@@ -101,7 +101,7 @@ size_t hzi_qgemm_workspace(const struct hzi_qgemm_args *t, bool batched, size_t 
 		hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false);
 	const struct hzi_qgemm_items items =
 		hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true);
-	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CUDA, t->k, t->n);
 	size_t bytes = 0;
 
 	if (!t->packed)
@@ -162,7 +162,7 @@ int hzi_qgemm_for_each(struct hz_context *ctx, const struct hzi_qgemm_call *c,
 {
 	const struct hzi_qgemm_args *t = &c->t;
 	const int64_t c_size = (int64_t)hz_dtype_size(t->c_dtype);
-	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CUDA, t->k, t->n);
 	int64_t index[HZ_MAXDIM] = {0}, packed = -1;
 	char *const workspace = c->workspace;
 	size_t a_offset;

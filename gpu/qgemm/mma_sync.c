@@ -62,6 +62,7 @@ int hzi_cuda_qgemm_mma_sync(struct hz_context *ctx, const void *args)
 const char *hzi_cuda_qgemm_batch_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qgemm_args *t = &((const struct hzi_qgemm_call *)args)->t;
+	int64_t packs;
 
 	(void)ctx;
 	if (hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, true).count < 2)
@@ -70,8 +71,8 @@ const char *hzi_cuda_qgemm_batch_unsupported(const struct hz_context *ctx, const
 		return "m exceeds the rows of a launch";
 	if (t->ndim > HZI_QGEMM_BATCH_DIMS)
 		return "the batch has more than 4 dimensions";
-	return !t->packed && hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false).count *
-					     hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t->k, t->n) >
+	packs = hzi_qgemm_items_of(t->ndim, t->shape, t->b_stride, false).count;
+	return !t->packed && packs * hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CUDA, t->k, t->n) >
 				     BATCH_BYTES
 		       ? "packed matrices exceed 256 MiB" : NULL;
 }
@@ -131,7 +132,7 @@ int hzi_cuda_qgemm_batch(struct hz_context *ctx, const void *args)
 	const struct hzi_qgemm_items packs =
 		hzi_qgemm_items_of(t.ndim, t.shape, t.b_stride, false);
 	const int64_t c_size = (int64_t)hz_dtype_size(t.c_dtype);
-	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, t.k, t.n);
+	const int64_t pack_bytes = hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CUDA, t.k, t.n);
 	const uint8_t *b = t.packed ? t.packed : c->workspace;
 	struct hzi_qgemm_out out;
 	struct hzi_qgemm_mma_sync p;

@@ -59,14 +59,14 @@ static int pack(struct hz_context *ctx, const char *op, const void *b, int dtype
 		int64_t n, int64_t b_k, int64_t b_n, const struct hzi_qgemm_items *items,
 		void *data)
 {
-	const int64_t codes = hzi_qgemm_packed_codes(HZI_QLAYOUT_CUDA, k, n);
-	const int64_t width = hzi_qgemm_packed_width(HZI_QLAYOUT_CUDA, n);
+	const int64_t codes = hzi_qgemm_packed_codes(HZI_QGEMM_LAYOUT_CUDA, k, n);
+	const int64_t width = hzi_qgemm_packed_width(HZI_QGEMM_LAYOUT_CUDA, n);
 	const struct hzi_qgemm_pack_rows p = {
 		.x = b, .y = data, .sums = (int32_t *)(void *)((char *)data + codes),
 		.x_row = b_n, .x_k = b_k, .rows = n, .k = k, .width = width,
 		.blocks = (int32_t)ceil_div(k, HZI_QGEMM_K_BLOCK),
 		.flip = dtype == HZ_S8 ? 0x80 : 0,
-		.y_item = hzi_qgemm_packed_bytes(HZI_QLAYOUT_CUDA, k, n),
+		.y_item = hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CUDA, k, n),
 	};
 
 	if (k == 0)

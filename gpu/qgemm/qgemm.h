@@ -5,12 +5,12 @@
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
  *
- * Packed B, HZI_QLAYOUT_CUDA, is K-major: blocks of 128 bytes of k, each of all columns. A column
- * is a packed row of 128 bytes; 8 rows are 1024 bytes in the 128-byte swizzle of wgmma and TMA:
- * chunk c of 16 bytes of row r is at c xor r % 8. Columns are permuted within groups of 64: column
- * 16 q + 2 j + e is row 8 j + 2 q + e. The accumulators of a thread are rows 2 q + e of each group
- * of 8 rows, so it gets 16 successive columns. Codes of s8 are stored with the sign bit flipped, as
- * u8 with a zero point larger by 128; the column sums are those of the stored codes.
+ * Packed B, HZI_QGEMM_LAYOUT_CUDA, is K-major: blocks of 128 bytes of k, each of all columns. A
+ * column is a packed row of 128 bytes; 8 rows are 1024 bytes in the 128-byte swizzle of wgmma and
+ * TMA: chunk c of 16 bytes of row r is at c xor r % 8. Columns are permuted within groups of 64:
+ * column 16 q + 2 j + e is row 8 j + 2 q + e. The accumulators of a thread are rows 2 q + e of each
+ * group of 8 rows, so it gets 16 successive columns. Codes of s8 are stored with the sign bit
+ * flipped, as u8 with a zero point larger by 128; the column sums are those of the stored codes.
  */
 #ifndef HZI_GPU_QGEMM_H
 #define HZI_GPU_QGEMM_H

@@ -109,7 +109,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_qgemm_args *a, void
 {
 	const struct hzi_qgemm_call c = {join_rows(a), workspace};
 
-	if (hzi_qgemm_packed_width(HZI_QLAYOUT_CUDA, a->n) > INT32_MAX)
+	if (hzi_qgemm_packed_width(HZI_QGEMM_LAYOUT_CUDA, a->n) > INT32_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"qgemm: n is %lld, must be at most 2^31 - 256 on a GPU",
 				(long long)a->n);

@@ -106,7 +106,7 @@ static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const v
 
 	return (struct hzi_qgemm_args){
 		.a = a, .b = g->x, .c = g->y, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
-		.c_dtype = is_s32 ? HZ_S32 : g->y_dtype, .layout = HZI_QLAYOUT_CUDA, .m = rows,
+		.c_dtype = is_s32 ? HZ_S32 : g->y_dtype, .layout = HZI_QGEMM_LAYOUT_CUDA, .m = rows,
 		.n = g->batch,
 		.k = k, .a_m = pitch_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
 		.c_m = g->y_i, .c_n = g->y_b, .rows = rows, .reach = k * 128 * 128,

@@ -45,7 +45,7 @@ int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
 
 static int layout_of(const struct hz_context *ctx)
 {
-	return ctx->device == HZ_CPU ? HZI_QLAYOUT_CPU : HZI_QLAYOUT_CUDA;
+	return ctx->device == HZ_CPU ? HZI_QGEMM_LAYOUT_CPU : HZI_QGEMM_LAYOUT_CUDA;
 }
 
 static int check_k(struct hz_context *ctx, const char *op, int64_t k)

@@ -40,9 +40,9 @@ int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int
  * and its rows are operands of 4-byte dot products. Every ISA level reads this layout. CUDA:
  * transposed, k and n padded to 128 and 256, in the order that gpu/qgemm/qgemm.h defines.
  */
-enum hzi_qlayout {
-	HZI_QLAYOUT_CPU = 1,
-	HZI_QLAYOUT_CUDA = 2
+enum hzi_qgemm_layout {
+	HZI_QGEMM_LAYOUT_CPU = 1,
+	HZI_QGEMM_LAYOUT_CUDA = 2
 };
 
 #define HZI_QGEMM_K_MAX ((int64_t)1 << 23)	/* column sums, at most 255 k, fit s32 */
@@ -55,13 +55,13 @@ static inline int64_t hzi_round_up(int64_t n, int64_t unit)
 /* Bytes of the codes of a packed matrix; its padded width; its bytes including the column sums */
 static inline int64_t hzi_qgemm_packed_codes(int layout, int64_t k, int64_t n)
 {
-	return layout == HZI_QLAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
+	return layout == HZI_QGEMM_LAYOUT_CPU ? hzi_round_up(k, 64) * hzi_round_up(n, 32)
 					 : hzi_round_up(k, 128) * hzi_round_up(n, 256);
 }
 
 static inline int64_t hzi_qgemm_packed_width(int layout, int64_t n)
 {
-	return hzi_round_up(n, layout == HZI_QLAYOUT_CPU ? 32 : 256);
+	return hzi_round_up(n, layout == HZI_QGEMM_LAYOUT_CPU ? 32 : 256);
 }
 
 static inline int64_t hzi_qgemm_packed_bytes(int layout, int64_t k, int64_t n)
@@ -146,7 +146,7 @@ struct hzi_qgemm_args {
 /*
  * The same with dynamic activation quantization: rows of floats x become codes of g.a_dtype. g.a is
  * NULL; g.a_m, g.a_k and g.a_stride are strides of x. fixed: all rows have g.a_scale and g.a_zero;
- * otherwise each row has the parameters that hzi_qparams() computes from its range.
+ * otherwise each row has the parameters that hzi_quant_params() computes from its range.
  */
 struct hzi_qlinear_args {
 	struct hzi_qgemm_args g;
@@ -228,8 +228,8 @@ HZI_BOTH double hzi_divide(double a, double b)
 }
 
 /* Scale and zero point for codes of q_dtype and a range lo <= 0 <= hi: see hz_choose_qparams(). */
-HZI_BOTH void hzi_qparams(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
-			  int32_t *zero)
+HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
+			       int32_t *zero)
 {
 	const float least = 1.17549435e-38f;	/* FLT_MIN */
 	const int32_t qmin = q_dtype == HZ_U8 ? 0 : -128;

@@ -349,17 +349,6 @@ struct block_state {
 	bool busy, mine, nan, clips;	/* mine: the block exists */
 };
 
-template <int D>
-HZ_DEVICE float largest(const float *v)
-{
-	float most = fabsf(v[0]);
-
-#pragma unroll
-	for (int i = 1; i < D; i++)
-		most = max_nan(most, fabsf(v[i]));
-	return most;
-}
-
 /* See gauge() of the lattices; a smaller value is also correct but slower. */
 template <class L>
 HZ_DEVICE float gauge_of(const float *v)
@@ -439,7 +428,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 					b.v[i] = 0;
 				if (b.mine)
 					load_values<D>(p, at.v, block, b.v);
-				if (!(largest<D>(b.v) <= FLT_MAX)) {
+				if (!(max_abs<D, true>(b.v) <= FLT_MAX)) {
 					nonfinite++;
 					b.nan = clean_values<D>(b.v);
 				}
@@ -496,7 +485,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 						  gauge_of<typename P::lattice>(b.v) : b.size;
 
 			inside = __fmul_rn(fminf(__fmul_rn(own, inverse), FLT_MAX), f) <= p.gauge;
-		} else if (!(largest<D>(y) <= HZI_LATTICE_RANGE)) {
+		} else if (!(max_abs<D, true>(y) <= HZI_LATTICE_RANGE)) {
 			inside = false;
 #pragma unroll
 			for (int i = 0; i < D; i++)

@@ -10,7 +10,7 @@
 #ifndef HZI_GPU_LATTICE_CLOSEST_POINT_CUH
 #define HZI_GPU_LATTICE_CLOSEST_POINT_CUH
 
-#include "gpu/device/base.cuh"
+#include "gpu/device/dtype.cuh"
 #include "lib/lattice/lattice_math.h"
 
 /* 1.5 2^23: adding it to y leaves rint(y) in the low bits. */
@@ -104,14 +104,15 @@ HZ_DEVICE void add_at_lowest(float *g, uint32_t mask, float by)
 		g[i] = first & 1u << i ? __fadd_rn(g[i], by) : g[i];
 }
 
-template <int E>
-HZ_DEVICE float max_abs(const float *r)
+/* NAN_WINS: NaN if any of the numbers is NaN; otherwise NaN is ignored. */
+template <int E, bool NAN_WINS = false>
+HZ_DEVICE float max_abs(const float *v)
 {
-	float most = fabsf(r[0]);
+	float most = fabsf(v[0]);
 
 #pragma unroll
 	for (int i = 1; i < E; i++)
-		most = fmaxf(most, fabsf(r[i]));
+		most = NAN_WINS ? max_nan(most, fabsf(v[i])) : fmaxf(most, fabsf(v[i]));
 	return most;
 }
 

@@ -320,17 +320,16 @@ HZ_DEVICE hzi_qgemm_mma_sync item_of(const hzi_qgemm_mma_sync &all)
 	return p;
 }
 
-#define KERNEL(name, signed, mi, type, item) \
+#define KERNEL(name, is_signed, mi, type, item) \
 	extern "C" __global__ __launch_bounds__(256) void \
 	name(const __grid_constant__ hzi_qgemm_mma_sync p) \
 	{ \
-		multiply<signed, mi, type>(item(p)); \
+		multiply<is_signed, mi, type>(item(p)); \
 	}
-KERNEL(qgemm_mma_sync_u8, false, 2, int32_t, )
-KERNEL(qgemm_mma_sync_s8, true, 2, int32_t, )
-KERNEL(qgemm_mma_sync_sum64_u8, false, 1, int64_t, )
-KERNEL(qgemm_mma_sync_sum64_s8, true, 1, int64_t, )
-KERNEL(qgemm_mma_sync_batch_u8, false, 2, int32_t, item_of)
-KERNEL(qgemm_mma_sync_batch_s8, true, 2, int32_t, item_of)
-KERNEL(qgemm_mma_sync_batch_sum64_u8, false, 1, int64_t, item_of)
-KERNEL(qgemm_mma_sync_batch_sum64_s8, true, 1, int64_t, item_of)
+#define KERNELS(name, ...) \
+	KERNEL(name##_u8, false, __VA_ARGS__) \
+	KERNEL(name##_s8, true, __VA_ARGS__)
+KERNELS(qgemm_mma_sync, 2, int32_t, )
+KERNELS(qgemm_mma_sync_sum64, 1, int64_t, )
+KERNELS(qgemm_mma_sync_batch, 2, int32_t, item_of)
+KERNELS(qgemm_mma_sync_batch_sum64, 1, int64_t, item_of)

@@ -296,11 +296,10 @@ HZ_DEVICE void skinny_kernel(const hzi_qgemm_skinny &p)
 	extern "C" __global__ __launch_bounds__(HZI_SKINNY_THREADS, 2) void \
 	name(const __grid_constant__ hzi_qgemm_skinny p) \
 	HZ_HOPPER_BODY((skinny_kernel<rows, HZI_SKINNY_STAGES_##rows, is_signed>(p)))
-KERNEL(qgemm_skinny_8_u8, 8, false)
-KERNEL(qgemm_skinny_16_u8, 16, false)
-KERNEL(qgemm_skinny_32_u8, 32, false)
-KERNEL(qgemm_skinny_64_u8, 64, false)
-KERNEL(qgemm_skinny_8_s8, 8, true)
-KERNEL(qgemm_skinny_16_s8, 16, true)
-KERNEL(qgemm_skinny_32_s8, 32, true)
-KERNEL(qgemm_skinny_64_s8, 64, true)
+#define KERNELS(rows) \
+	KERNEL(qgemm_skinny_##rows##_u8, rows, false) \
+	KERNEL(qgemm_skinny_##rows##_s8, rows, true)
+KERNELS(8)
+KERNELS(16)
+KERNELS(32)
+KERNELS(64)

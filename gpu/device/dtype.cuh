@@ -1,5 +1,5 @@
 /*
- * dtype.cuh - conversions between number formats, arithmetic on pairs of f16
+ * dtype.cuh - conversions between number formats, arithmetic on packed pairs of 16-bit floats
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -29,7 +29,7 @@
 #define HZI_QGEMM_K_BLOCK 128	/* bytes of k in a block, and of a row in it */
 #define HZI_QGEMM_N_GROUP 64	/* columns that are permuted among each other */
 #define HZI_WGMMA_ROWS 128	/* rows of A in a tile */
-#define HZI_WGMMA_ONES 16		/* columns of ones beside 64: see */
+#define HZI_WGMMA_ONES 16		/* columns of ones beside 64: see wgmma.cu */
 #define HZI_WGMMA_THREADS 384	/* two consumer warpgroups and one for the other roles */
 #define HZI_SKINNY_COLUMNS 64	/* columns of a cluster */
 #define HZI_SKINNY_ROWS 64		/* most rows of a block */

@@ -50,7 +50,7 @@ static int64_t make_rows(int64_t want, struct hzi_quantize_dim i, struct hzi_qua
 		hzi_quantize_split_long(&i, &outer->d[outer->n], &last);
 		outer->n++;
 	}
-	/* Rows that share a parameter are reduced by one lane before they are stored. */
+	/* Rows that share a parameter need the kernel that joins ranges of several rows. */
 	for (int d = 0; d < outer->n; d++)
 		shared |= outer->d[d].p == 0;
 	p->vectors = is_vectorized(&i, outer, last, p->x, vector);
@@ -105,7 +105,7 @@ static int64_t make_columns(int64_t want, const struct hzi_quantize_dim *i,
 #define CLUSTER_MAX 8
 #define CLUSTER_SM_BLOCKS 2	/* resident blocks per SM, for one wave */
 #define CLUSTER_LANES_LOG2 3	/* log2 of the lanes that read 128 contiguous bytes */
-#define CLUSTER_SHARE 8192	/* largest number of loads per block if there are few blocks */
+#define CLUSTER_SHARE 8192	/* largest share of a block if blocks are few */
 
 static int64_t cluster_blocks(const struct hz_context *ctx)
 {

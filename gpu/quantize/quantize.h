@@ -1,9 +1,12 @@
 /*
- * quantize.h - parameters of the kernels of quantization
+ * quantize.h - parameters of the quantization kernels
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Read by the C compiler and by nvcc: fixed-width types only, and the same layout for both.
+ *
+ * Codes are quantized values, u8 or s8. A quantization parameter, for short parameter, is a scale
+ * with its zero point.
  */
 #ifndef HZI_GPU_QUANTIZE_H
 #define HZI_GPU_QUANTIZE_H

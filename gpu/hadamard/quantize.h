@@ -32,7 +32,7 @@ struct hzi_hadamard_quantize {
 	void *scales;
 	/* Static scales */
 	const uint8_t *zero_points;	/* NULL: zero_point, or 0 with scales */
-	struct hzi_quotient group;	/* in pieces of 8 elements; divisor 0: scale 0 for all */
+	struct hzi_fastdiv group;	/* in vectors of 8 elements; divisor 0: scale 0 for all */
 	int32_t is_signed;		/* codes are s8, else u8 */
 	float scale;			/* without scales */
 	int32_t zero_point;

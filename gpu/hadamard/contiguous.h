@@ -8,6 +8,7 @@
 #ifndef HZI_GPU_HADAMARD_CONTIGUOUS_H
 #define HZI_GPU_HADAMARD_CONTIGUOUS_H
 
+#include <assert.h>
 #include <stdint.h>
 
 #define HZI_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
@@ -55,12 +56,7 @@ struct hzi_hadamard_base_mma {
 
 #define HZI_BASE_F32_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */
 
-#ifdef __cplusplus
 static_assert(sizeof(struct hzi_hadamard_base_f32) == 72, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
-#else
-_Static_assert(sizeof(struct hzi_hadamard_base_f32) == 72, "the same layout for C and CUDA");
-_Static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
-#endif
 
 #endif

@@ -8,13 +8,8 @@
 #ifndef HZI_GPU_HADAMARD_H
 #define HZI_GPU_HADAMARD_H
 
+#include <assert.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-#define HZI_STATIC_ASSERT static_assert
-#else
-#define HZI_STATIC_ASSERT _Static_assert
-#endif
 
 /* Parameters of all kernels. A vector is one transform of n = m 2^k elements. */
 struct hzi_hadamard_job {
@@ -55,7 +50,7 @@ struct hzi_hadamard_rows {
 	int32_t column_tiles;		/* columns: dim[] is that of vectors of the first column */
 	int64_t columns;
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
 
 /* 16-bit columns of 2^k elements: slices of 8 columns, and threads, of a block; bytes of a slice */
 #define HZI_COLUMNS_SLICES(k) ((k) < 7 ? 1024 >> (k) : (k) == 7 ? 16 : 8)
@@ -70,7 +65,7 @@ struct hzi_hadamard_base_rows {
 	int32_t pad_;
 	uint32_t bits[128];
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for C and CUDA");
 
 /* Any strides, plans and base matrices */
 #define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, repetitions in a block */
@@ -97,7 +92,7 @@ struct hzi_hadamard_strided {
 	int32_t words;			/* of sign bits in a row of the base matrix */
 	int32_t transpose, pad_;
 };
-HZI_STATIC_ASSERT(sizeof(struct hzi_hadamard_strided) == 1176, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_strided) == 1176, "the same layout for C and CUDA");
 
 struct hzi_hadamard_strided_small {
 	struct hzi_hadamard_strided a;

@@ -57,8 +57,8 @@ struct hzi_hadamard_base_mma_quantize {
 	struct hzi_hadamard_quantize q;
 };
 
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_quantize) == 144, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_hadamard_base_mma_quantize) == 312,
-		    "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_quantize) == 144, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_base_mma_quantize) == 312,
+	      "the same layout for C and CUDA");
 
 #endif

@@ -38,7 +38,7 @@ struct hzi_lattice_closest {
 	uint32_t offset_bytes[2];	/* o, in the layout of gpu/lattice/points_s8.cuh */
 };
 
-HZI_LATTICE_ASSERT(sizeof(struct hzi_lattice_closest) <= 4088, "what any driver takes");
+static_assert(sizeof(struct hzi_lattice_closest) <= 4088, "what any driver takes");
 
 /* Repacking, one thread per block, if the codes of a level fit 32 bits */
 struct hzi_lattice_repack {

@@ -8,14 +8,10 @@
 #ifndef HZI_GPU_LATTICE_H
 #define HZI_GPU_LATTICE_H
 
+#include <assert.h>
+
 #include "hurwitz.h"
 #include "lib/lattice/lattice_math.h"
-
-#ifdef __cplusplus
-#define HZI_LATTICE_ASSERT static_assert
-#else
-#define HZI_LATTICE_ASSERT _Static_assert
-#endif
 
 #define HZI_LATTICE_THREADS 128
 
@@ -40,7 +36,7 @@ struct hzi_lattice_generic {
 	float sub[HZI_LATTICE_DIMS];
 };
 
-HZI_LATTICE_ASSERT(sizeof(struct hzi_lattice_generic) <= 4088, "what any driver takes");
+static_assert(sizeof(struct hzi_lattice_generic) <= 4088, "what any driver takes");
 
 /* More than 4 KB of kernel parameters, which needs a driver of CUDA 12.1 */
 struct hzi_lattice_generic_basis {

@@ -8,13 +8,9 @@
 #ifndef HZI_GPU_MHC_H
 #define HZI_GPU_MHC_H
 
-#include "lib/mhc/mhc.h"
+#include <assert.h>
 
-#ifdef __cplusplus
-#define HZI_MHC_ASSERT static_assert
-#else
-#define HZI_MHC_ASSERT _Static_assert
-#endif
+#include "lib/mhc/mhc.h"
 
 #define HZI_MHC_THREADS 128		/* kernels of mix.cu */
 #define HZI_MHC_BWD_THREADS 128		/* kernels that sum over channels */
@@ -79,9 +75,9 @@ struct hzi_mhc_chain_job {
 	} layer[HZI_MHC_CHAIN];
 };
 
-HZI_MHC_ASSERT(sizeof(struct hzi_mhc_streams_job) == 296, "the same layout for C and CUDA");
-HZI_MHC_ASSERT(sizeof(struct hzi_mhc_streams_bwd_job) == 496, "the same layout for C and CUDA");
-HZI_MHC_ASSERT(sizeof(struct hzi_mhc_dbias_job) == 144, "the same layout for C and CUDA");
-HZI_MHC_ASSERT(sizeof(struct hzi_mhc_chain_job) <= 4096, "the parameters that any driver takes");
+static_assert(sizeof(struct hzi_mhc_streams_job) == 296, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_mhc_streams_bwd_job) == 496, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_mhc_dbias_job) == 144, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_mhc_chain_job) <= 4096, "the parameters that any driver takes");
 
 #endif

@@ -15,16 +15,11 @@
 #ifndef HZI_GPU_QGEMM_H
 #define HZI_GPU_QGEMM_H
 
+#include <assert.h>
 #include <stdint.h>
 
 #include "gpu/runtime/tensor_map.h"
 #include "hurwitz.h"
-
-#ifdef __cplusplus
-#define HZI_QGEMM_ASSERT static_assert
-#else
-#define HZI_QGEMM_ASSERT _Static_assert
-#endif
 
 #define HZI_QGEMM_K_BLOCK 128	/* bytes of k in a block, and of a row in it */
 #define HZI_QGEMM_N_GROUP 64	/* columns that are permuted among each other */
@@ -161,11 +156,11 @@ struct hzi_qgemm_pack_rows {
 	int32_t ndim, pad_;
 };
 
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_wgmma) == 384, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_skinny) == 384, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qlinear_gemv) == 280, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_mma_sync) == 424, "the same layout for C and CUDA");
-HZI_QGEMM_ASSERT(sizeof(struct hzi_qgemm_pack_rows) == 200, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qgemm_wgmma) == 384, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qgemm_skinny) == 384, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qlinear_gemv) == 280, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qgemm_mma_sync) == 424, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_qgemm_pack_rows) == 200, "the same layout for C and CUDA");
 
 #endif

@@ -11,15 +11,10 @@
 #ifndef HZI_GPU_QUANTIZE_H
 #define HZI_GPU_QUANTIZE_H
 
+#include <assert.h>
 #include <stdint.h>
 
 #include "hurwitz.h"
-
-#ifdef __cplusplus
-#define HZI_QUANTIZE_ASSERT static_assert
-#else
-#define HZI_QUANTIZE_ASSERT _Static_assert
-#endif
 
 #define HZI_QUANT_THREADS 256
 /* 16-byte vectors of floats in flight per thread: twice as many of 16-bit floats */
@@ -188,12 +183,12 @@ struct hzi_quantize_rows {
 	int32_t warp_per_row;		/* a row per warp; 0: a row per block */
 };
 
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_contiguous) == 32, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_strided) == 352, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
-HZI_QUANTIZE_ASSERT(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_minmax_contiguous) == 32, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_minmax_strided) == 352, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
 
 #endif

@@ -57,8 +57,8 @@ struct hzi_quat_job {
 	int32_t turned;			/* contiguous kernels: the order is x, y, z, w */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_job) == 640, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_job) == 640, "the same layout for C and CUDA");
 
 /* enum hzi_quat_map for kernels */
 enum hzi_quat_map_kind {

@@ -76,7 +76,7 @@ struct hzi_quat_conv_grouped {
 	int32_t no_epilogue;		/* no bias, activation or pre */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv_grouped) == 736, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv_window) == 224, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_conv_grouped) == 736, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_conv_window) == 224, "the same layout for C and CUDA");
 
 #endif

@@ -70,7 +70,7 @@ struct hzi_quat_wgrad16 {
 	int32_t pad_;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_wgrad16) == 448, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_wgrad16) == 448, "the same layout for C and CUDA");
 
 /* Convolutions: a block's tile is 128 pixels (two TMA tiles) by 64 outputs, 256 components. */
 #define HZI_CONV16_TMA_TILES 2
@@ -96,6 +96,6 @@ struct hzi_quat_conv16 {
 	int32_t pad_[2];
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv16) == 896, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_conv16) == 896, "the same layout for C and CUDA");
 
 #endif

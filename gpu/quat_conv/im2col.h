@@ -25,7 +25,7 @@ struct hzi_quat_conv_copy {
 	int32_t channels, pitch;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_patch_step) == 280, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv_copy) == 208, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_patch_step) == 280, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_conv_copy) == 208, "the same layout for C and CUDA");
 
 #endif

@@ -92,6 +92,6 @@ struct hzi_quat_conv8 {
 	struct hzi_quat_conv8_tap at[HZI_CONV_TAPS_MAX];
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_conv8) == 3072, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_conv8) == 3072, "the same layout for C and CUDA");
 
 #endif

@@ -103,7 +103,7 @@ struct hzi_quat_wgrad8_reduce {
 	int32_t pad_;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_wgrad8) == 256 + 16 + 56 + 56 * HZI_WGRAD8_SETS + 16,
-		"the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_wgrad8) == 256 + 16 + 56 + 56 * HZI_WGRAD8_SETS + 16,
+	      "the same layout for C and CUDA");
 
 #endif

@@ -28,6 +28,6 @@ struct hzi_quat_gemv {
 	int32_t shares, stages;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
 
 #endif

@@ -8,13 +8,8 @@
 #ifndef HZI_GPU_QUAT_GEMM_H
 #define HZI_GPU_QUAT_GEMM_H
 
+#include <assert.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-#define HZI_QUAT_ASSERT static_assert
-#else
-#define HZI_QUAT_ASSERT _Static_assert
-#endif
 
 #define HZI_QUAT_BATCH 3	/* dimensions of a batch */
 
@@ -42,7 +37,7 @@ struct hzi_quat_out {
 	int32_t bias_dtype, activation, pad_;
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_matrix) == 96, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_out) == 320, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_matrix) == 96, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_out) == 320, "the same layout for C and CUDA");
 
 #endif

@@ -58,7 +58,7 @@ struct hzi_quat_simt {
 	int32_t band;			/* tiles along m that are traversed column by column */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planar_f32) == 192, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_planar_f32) == 192, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_simt) == 400, "the same layout for C and CUDA");
 
 #endif

@@ -68,7 +68,7 @@ struct hzi_quat_planar_f16 {
 	int32_t parts, pad_;		/* _across kernels: blocks of a cluster */
 };
 
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_wgmma) == 832, "the same layout for C and CUDA");
-HZI_QUAT_ASSERT(sizeof(struct hzi_quat_planar_f16) == 176, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_wgmma) == 832, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_planar_f16) == 176, "the same layout for C and CUDA");
 
 #endif

@@ -8,13 +8,8 @@
 #ifndef HZI_GPU_QUAT_POOL_H
 #define HZI_GPU_QUAT_POOL_H
 
+#include <assert.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-#define HZI_QUAT_POOL_ASSERT static_assert
-#else
-#define HZI_QUAT_POOL_ASSERT _Static_assert
-#endif
 
 #define HZI_QUAT_POOL_THREADS 256
 #define HZI_QUAT_POOL_STRIP 8	/* rows of a thread, 3 x 3 and stride 1 */
@@ -32,6 +27,6 @@ struct hzi_quat_pool_job {
 	int32_t pad_;
 };
 
-HZI_QUAT_POOL_ASSERT(sizeof(struct hzi_quat_pool_job) == 184, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_pool_job) == 184, "the same layout for C and CUDA");
 
 #endif

@@ -8,22 +8,17 @@
 #ifndef HZI_GPU_QUAT_LAYER_H
 #define HZI_GPU_QUAT_LAYER_H
 
-#include "lib/quat_layer/quat_layer.h"
+#include <assert.h>
 
-#ifdef __cplusplus
-#define HZI_QUAT_LAYER_ASSERT static_assert
-#else
-#define HZI_QUAT_LAYER_ASSERT _Static_assert
-#endif
+#include "lib/quat_layer/quat_layer.h"
 
 #define HZI_QUAT_STEP_THREADS 256
 #define HZI_QUAT_SUM_LANES 32		/* most channels of a block; other threads share rows */
 
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_map_step) == 512, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_finish_step) == 248, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_pool_step) == 392, "the same layout for C and CUDA");
-HZI_QUAT_LAYER_ASSERT(sizeof(struct hzi_quat_rotation_step) == 288,
-		      "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_map_step) == 512, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_finish_step) == 248, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_pool_step) == 392, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_rotation_step) == 288, "the same layout for C and CUDA");
 
 #endif

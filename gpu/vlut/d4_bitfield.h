@@ -57,7 +57,7 @@ struct hzi_vlut_d4_bitfield {
 	float scale;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_pack) == 1104, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_bitfield) == 144, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_d4_pack) == 1104, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_d4_bitfield) == 144, "the same layout for C and CUDA");
 
 #endif

@@ -33,6 +33,6 @@ struct hzi_vlut_d4_f16_skinny {
 	int32_t pad_;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_f16_skinny) == 128, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_d4_f16_skinny) == 128, "the same layout for C and CUDA");
 
 #endif

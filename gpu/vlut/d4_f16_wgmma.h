@@ -31,7 +31,7 @@ struct hzi_vlut_d4_f16_wgmma {
 	int32_t pad_[4];
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_d4_f16_wgmma) == 384, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_d4_f16_wgmma) == 384, "the same layout for C and CUDA");
 
 /*
  * Tile of a kernel: columns; groups of 64 rows that a warpgroup processes one after another;

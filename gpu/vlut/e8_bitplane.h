@@ -69,8 +69,8 @@ struct hzi_vlut_e8_bitplane {
 	float scale;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_e8_pack) == 80, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_e8_points) == 128, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_e8_bitplane) == 144, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_e8_pack) == 80, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_e8_points) == 128, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_e8_bitplane) == 144, "the same layout for C and CUDA");
 
 #endif

@@ -42,6 +42,6 @@ struct hzi_vlut_table_s8_skinny {
 	uint32_t leaders[HZI_VLUT_S8_ENTRIES * 2];
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table_s8_skinny) == 2472, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table_s8_skinny) == 2472, "the same layout for C and CUDA");
 
 #endif

@@ -61,7 +61,7 @@ struct hzi_vlut_table_wgmma {
 	uint32_t leaders[HZI_VLUT_S8_ENTRIES * 2];
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table_wgmma) == 2504, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2504, "the same layout for C and CUDA");
 
 #endif

@@ -6,14 +6,10 @@
 #ifndef HZI_GPU_VLUT_H
 #define HZI_GPU_VLUT_H
 
+#include <assert.h>
+
 #include "hurwitz.h"
 #include "lib/lattice/lattice_math.h"
-
-#ifdef __cplusplus
-#define HZI_VLUT_ASSERT static_assert
-#else
-#define HZI_VLUT_ASSERT _Static_assert
-#endif
 
 #define HZI_VLUT_TILE 64	/* rows and columns of a block of vlut_generic */
 #define HZI_VLUT_STEP 32	/* values of k per step at most: whole lattice blocks */
@@ -129,9 +125,9 @@ struct hzi_vlut_pack {
 	int32_t code_bytes, levels, first, pad_;
 };
 
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_epilogue) == 112, "the same layout for C and CUDA");
-HZI_VLUT_ASSERT(sizeof(struct hzi_vlut_generic2_mapped) == 20952, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_epilogue) == 112, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_generic2_mapped) == 20952, "the same layout for C and CUDA");
 
 #endif

@@ -24,6 +24,13 @@
 #define HZ_BLOCKS(threads, blocks) (blocks)
 #endif
 
+/* An asm statement for compute capability 9.0 or later; nothing on others */
+#if __CUDA_ARCH__ >= 900
+#define HZ_ASM_SM90(...) asm volatile(__VA_ARGS__)
+#else
+#define HZ_ASM_SM90(...)
+#endif
+
 /* A compile-time constant as a type, like std::integral_constant<int, I> */
 template <int I>
 struct std_int {

@@ -10,9 +10,7 @@
 
 HZ_DEVICE void cluster_arrive(void)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
+	HZ_ASM_SM90("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
 /*
@@ -27,16 +25,12 @@ HZ_DEVICE void cluster_arrive(void)
  */
 HZ_DEVICE void cluster_arrive_relaxed(void)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
+	HZ_ASM_SM90("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 HZ_DEVICE void cluster_wait(void)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
+	HZ_ASM_SM90("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /* The address in the shared memory of block `rank` that corresponds to `address` in this block */
@@ -56,9 +50,7 @@ HZ_DEVICE float cluster_load(uint32_t address)
 {
 	float f = 0;
 
-#if __CUDA_ARCH__ >= 900
-	asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
-#endif
+	HZ_ASM_SM90("ld.shared::cluster.f32 %0, [%1];" : "=f"(f) : "r"(address) : "memory");
 	return f;
 }
 
@@ -66,18 +58,14 @@ HZ_DEVICE float4 cluster_load4(uint32_t address)
 {
 	float4 f = {};
 
-#if __CUDA_ARCH__ >= 900
-	asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-		     : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "r"(address) : "memory");
-#endif
+	HZ_ASM_SM90("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+		    : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "r"(address) : "memory");
 	return f;
 }
 
 HZ_DEVICE void cluster_store(uint32_t address, float f)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(address), "f"(f) : "memory");
-#endif
+	HZ_ASM_SM90("st.shared::cluster.f32 [%0], %1;" :: "r"(address), "f"(f) : "memory");
 }
 
 /* Rank of this block in its cluster, and blocks per cluster; compute capability 9.0 or later */

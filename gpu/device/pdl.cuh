@@ -17,17 +17,13 @@
  */
 HZ_DEVICE void pdl_launch_dependents(void)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+	HZ_ASM_SM90("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 /* Waits until the previous kernel has ended and its writes are visible. */
 HZ_DEVICE void pdl_wait(void)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+	HZ_ASM_SM90("griddepcontrol.wait;" ::: "memory");
 }
 
 #endif

@@ -447,10 +447,8 @@ struct column_minmax {
  */
 HZ_DEVICE void cluster_max(uint32_t address, uint32_t rank, uint32_t value)
 {
-#if __CUDA_ARCH__ >= 900
-	asm volatile("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;"
-		     :: "r"(cluster_map(address, rank)), "r"(value) : "memory");
-#endif
+	HZ_ASM_SM90("red.relaxed.cluster.shared::cluster.max.u32 [%0], %1;"
+		    :: "r"(cluster_map(address, rank)), "r"(value) : "memory");
 }
 
 /*

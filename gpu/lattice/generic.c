@@ -11,10 +11,12 @@
 
 /* A unit has `unit` blocks of a row. */
 static struct hzi_lattice_generic make_params(const struct hz_lattice *l,
-					      const struct hzi_lattice_map *map, int64_t unit)
+					      const struct hzi_lattice_map *map, int64_t unit,
+					      const void *codes, int code_dtype, int pack)
 {
 	struct hzi_lattice_generic p = {
-		.rule = l->rule, .row_units = ceil_div(map->blocks, unit), .n = map->n,
+		.rule = l->rule, .codes = hzi_cuda_lattice_codes(map, codes, code_dtype, pack),
+		.row_units = ceil_div(map->blocks, unit), .n = map->n,
 		.blocks = map->blocks, .v_step = map->v_step, .v_block = map->v_block,
 		.v_level = map->v_level, .t_step = map->t_step, .ndim = map->ndim,
 	};
@@ -46,11 +48,11 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int basis_
 int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_encode_args *const a = args;
-	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, a->lattice->rule.group);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, a->lattice->rule.group,
+						   a->codes, a->code_dtype, a->pack);
 
 	if (a->overload)
 		HZ_CHECK(hzi_cuda_fill(ctx, a->overload, 0, 2 * sizeof(int64_t)));
-	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = (void *)(uintptr_t)a->x;
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
@@ -62,9 +64,9 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 int hzi_cuda_lattice_decode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_decode_args *const a = args;
-	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, 1);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, 1, a->codes, a->code_dtype,
+						   a->pack);
 
-	p.codes = hzi_cuda_lattice_codes(&a->map, a->codes, a->code_dtype, a->pack);
 	p.v = a->y;
 	p.v_dtype = a->y_dtype;
 	p.t = (uint8_t *)(uintptr_t)a->t;
@@ -78,9 +80,9 @@ int hzi_cuda_lattice_decode_generic(struct hz_context *ctx, const void *args)
 int hzi_cuda_lattice_repack_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_repack_args *const a = args;
-	struct hzi_lattice_generic p = make_params(a->lattice, &a->from, 1);
+	struct hzi_lattice_generic p = make_params(a->lattice, &a->from, 1, a->from_codes,
+						   a->from_dtype, a->from_pack);
 
-	p.codes = hzi_cuda_lattice_codes(&a->from, a->from_codes, a->from_dtype, a->from_pack);
 	p.to = hzi_cuda_lattice_codes(&a->to, a->to_codes, a->to_dtype, a->to_pack);
 	return launch(ctx, "lattice_repack", HZI_KERNEL_lattice_repack_generic, 0, &p, NULL);
 }

@@ -86,6 +86,7 @@ struct hzi_qgemm_out {
 	 */
 	int32_t fast_path, bounded, bias_max;
 };
+static_assert(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
 
 /* wgmma: each block of a cluster computes tiles of 128 rows by the columns of the kernel. */
 struct hzi_qgemm_wgmma {
@@ -97,6 +98,7 @@ struct hzi_qgemm_wgmma {
 	int32_t tiles_m, tiles_n;	/* numbers of cluster tiles */
 	int32_t band;			/* tiles along m per band; bands go column by column */
 };
+static_assert(sizeof(struct hzi_qgemm_wgmma) == 384, "the same layout for C and CUDA");
 
 /* skinny_splitk: a cluster computes 64 columns; each of its blocks has a share of k. */
 struct hzi_qgemm_skinny {
@@ -107,6 +109,7 @@ struct hzi_qgemm_skinny {
 	int32_t any_strides;		/* out.fast_path applies with any strides, n and a_zeros */
 	int32_t sum64;			/* sums over the cluster may exceed 32 bits */
 };
+static_assert(sizeof(struct hzi_qgemm_skinny) == 384, "the same layout for C and CUDA");
 
 /* A linear layer of up to 4 rows of floats, each a whole number of 16-byte vectors */
 struct hzi_qlinear_gemv {
@@ -121,6 +124,7 @@ struct hzi_qlinear_gemv {
 	float scale;
 	int32_t zero, pad_;
 };
+static_assert(sizeof(struct hzi_qlinear_gemv) == 280, "the same layout for C and CUDA");
 
 #define HZI_QGEMM_BATCH_DIMS 4
 
@@ -139,6 +143,7 @@ struct hzi_qgemm_mma_sync {
 		c_stride[HZI_QGEMM_BATCH_DIMS], row_stride[HZI_QGEMM_BATCH_DIMS];
 	int32_t ndim, pad_;
 };
+static_assert(sizeof(struct hzi_qgemm_mma_sync) == 424, "the same layout for C and CUDA");
 
 /* Packs columns of B, or aligns rows of A. Both become rows of k codes. */
 struct hzi_qgemm_pack_rows {
@@ -155,12 +160,6 @@ struct hzi_qgemm_pack_rows {
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];
 	int32_t ndim, pad_;
 };
-
-static_assert(sizeof(struct hzi_qgemm_out) == 216, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_qgemm_wgmma) == 384, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_qgemm_skinny) == 384, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_qlinear_gemv) == 280, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_qgemm_mma_sync) == 424, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_qgemm_pack_rows) == 200, "the same layout for C and CUDA");
 
 #endif

@@ -63,6 +63,7 @@ struct hzi_quantize_contiguous {
 	float scale;
 	int32_t zero, pad_;
 };
+static_assert(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
 
 /* How the threads of a block access their tile */
 enum hzi_quantize_tile_kind {
@@ -102,6 +103,7 @@ struct hzi_quantize_strided {
 	float scale;
 	int32_t zero;
 };
+static_assert(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
 
 /*
  * Minima and maxima. range[2 p] becomes the bits of max(0, -x) and range[2 p + 1] those of max(0,
@@ -113,6 +115,7 @@ struct hzi_minmax_contiguous {
 	uint32_t *range;
 	int64_t vectors, share;
 };
+static_assert(sizeof(struct hzi_minmax_contiguous) == 32, "the same layout for C and CUDA");
 
 /*
  * The same with any strides. p_i = 0: each row along i has one parameter; the outer dimensions
@@ -135,6 +138,7 @@ struct hzi_minmax_strided {
 	int32_t log_loads;	/* log2 of the loads of a lane per row if at most 8, else -1 */
 	int64_t x_stride[HZ_MAXDIM + 2], p_stride[HZ_MAXDIM + 2];
 };
+static_assert(sizeof(struct hzi_minmax_strided) == 352, "the same layout for C and CUDA");
 
 /* Contiguous groups of 2^log_group vectors, one parameter each */
 struct hzi_minmax_groups {
@@ -144,6 +148,7 @@ struct hzi_minmax_groups {
 	int64_t vectors;
 	int32_t log_group, q_dtype, symmetric, pad_;
 };
+static_assert(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
 
 #define HZI_MINMAX_GROUP_LOG2_MIN 2
 #define HZI_MINMAX_GROUP_LOG2_MAX 8	/* a warp holds 2^8 vectors at a time */
@@ -155,6 +160,7 @@ struct hzi_minmax_qparams {
 	int64_t count;
 	int32_t q_dtype, symmetric;
 };
+static_assert(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
 
 /* Vectors of 8 elements from 16-bit floats to f32, or from f32 to 16 bits */
 struct hzi_quantize_convert {
@@ -182,13 +188,6 @@ struct hzi_quantize_rows {
 	int32_t zero;
 	int32_t warp_per_row;		/* a row per warp; 0: a row per block */
 };
-
-static_assert(sizeof(struct hzi_quantize_contiguous) == 96, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_quantize_strided) == 384, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_minmax_contiguous) == 32, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_minmax_strided) == 352, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
 
 #endif

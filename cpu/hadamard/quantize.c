@@ -440,7 +440,7 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 	const struct codes codes = {
 		.q = a->q,
 		.q_dtype = a->q_dtype,
-		.dequantize = a->back,
+		.dequantize = a->dequantize,
 		.group = r->group < row_length(&r->t) ? r->group : PIECE,
 		.q_stride = r->q_stride,
 		.scale_stride = r->p_stride,
@@ -450,7 +450,7 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 		.zeros = a->scales ? a->zeros : (const void *)&zero,
 		.q_step = r->q_step,
 		.param_group = r->group,
-		.stream = !a->back && r->q_step == 1 && row_length(&r->t) >= STREAM_ROW &&
+		.stream = !a->dequantize && r->q_step == 1 && row_length(&r->t) >= STREAM_ROW &&
 			  bytes > STREAM_BYTES,
 	};
 

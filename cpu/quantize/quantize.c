@@ -272,7 +272,7 @@ static struct codes_job make_job(const struct hz_context *ctx, const struct hzi_
 		.q_dtype = a->q_dtype,
 		.scales = a->scales ? a->scales : &a->scale,
 		.zeros = a->scales ? a->zeros : zero,
-		.to_codes = !a->back,
+		.to_codes = !a->dequantize,
 		.stream = bytes > STREAM_BYTES && map->x_step == 1 && map->q_step == 1,
 		.bytes = bytes,
 	};

@@ -262,7 +262,7 @@ static const char *not_16bit(const struct hzi_codes_args *a)
 {
 	if (!a->rotated)
 		return "there is no transform";
-	if (a->back)
+	if (a->dequantize)
 		return a->rotated->t.y_dtype == HZ_F32 ? "y is f32" : NULL;
 	return a->rotated->t.x_dtype == HZ_F32 ? "x is f32" : NULL;
 }
@@ -272,9 +272,9 @@ static const char *not_contiguous_rotated(const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
-	const int64_t step = a->back ? t->y_step : t->x_step;
-	const int64_t block = a->back ? t->y_block : t->x_block;
-	const int64_t stride = a->back ? t->y_stride[0] : t->x_stride[0];
+	const int64_t step = a->dequantize ? t->y_step : t->x_step;
+	const int64_t block = a->dequantize ? t->y_block : t->x_block;
+	const int64_t stride = a->dequantize ? t->y_stride[0] : t->x_stride[0];
 	const int64_t row = t->blocks * t->plan.n;
 
 	if (t->plan.nseg != 1)

@@ -62,7 +62,7 @@ HZ_DEVICE int column_of_row(int i)
 
 /* ---- Fast path ------------------------------------------------------------------------------- */
 
-HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool wide)
+HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool is_s32)
 {
 	hzi_multiplier m = {o.u, o.shift};
 
@@ -75,7 +75,7 @@ HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool wide)
 		}
 	} else if (o.b_scales) {
 		m = hzi_multiplier_f32(hzi_sigma(o.a_scale, o.b_scales[(int64_t)n * o.b_scale_step],
-						 o.c_scale), wide, !o.tflite);
+						 o.c_scale), is_s32, !o.tflite);
 	}
 	return m;
 }
@@ -388,12 +388,12 @@ HZ_DEVICE void stage_row(T *stage, const T (&v)[W], const out_row &of, int part 
 
 #pragma unroll
 	for (int j = 0; j < W; j += 4) {
-		struct alignas(16) piece {
+		struct alignas(16) vector {
 			T v[4];
 		};
 		const int at = stage_column(16 * q + part + j);
 
-		*(piece *)(row + at) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
+		*(vector *)(row + at) = {v[j], v[j + 1], v[j + 2], v[j + 3]};
 	}
 	if (q == 0) {
 		row[HZI_QGEMM_N_GROUP] = of.sum;

@@ -50,9 +50,11 @@ int hzi_cuda_quantize_contiguous(struct hz_context *ctx, const void *args)
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_map *map = &a->map;
 	const int64_t elements = hzi_quantize_elements(map), vector = vector_elements(a);
-	const int64_t each = a->back ? HZI_DEQUANTIZE_VECTORS : HZI_QUANTIZE_VECTORS(a->x_dtype);
+	const int64_t each =
+		a->dequantize ? HZI_DEQUANTIZE_VECTORS : HZI_QUANTIZE_VECTORS(a->x_dtype);
 	struct hzi_quantize_contiguous p = {
-		.x = a->back ? a->q : a->x, .y = a->back ? a->x : a->q, .scales = a->scales,
+		.x = a->dequantize ? a->q : a->x, .y = a->dequantize ? a->x : a->q,
+		.scales = a->scales,
 		.zeros = a->zeros, .vectors = elements / vector, .elements = elements,
 		.is_signed = a->q_dtype == HZ_S8, .scale = a->scale, .zero = a->zero,
 	};
@@ -66,9 +68,12 @@ int hzi_cuda_quantize_contiguous(struct hz_context *ctx, const void *args)
 		p.row = hzi_make_fastdiv(map->n / vector);
 		p.group = hzi_make_fastdiv(map->group / vector);
 	}
-	return hzi_cuda_launch(ctx, a->back ? "dequantize" : "quantize",
-			       hzi_quantize_kernel(a->back ? HZI_KERNEL_dequantize_contiguous_f32
-						     : HZI_KERNEL_quantize_contiguous_f32,
-						   a->x_dtype),
+	if (a->dequantize)
+		return hzi_cuda_launch(ctx, "dequantize",
+				       hzi_quantize_kernel(HZI_KERNEL_dequantize_contiguous_f32,
+							   a->x_dtype),
+				       &launch, &p, sizeof(p));
+	return hzi_cuda_launch(ctx, "quantize",
+			       hzi_quantize_kernel(HZI_KERNEL_quantize_contiguous_f32, a->x_dtype),
 			       &launch, &p, sizeof(p));
 }

@@ -184,7 +184,8 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
 {
 	const struct hzi_codes_args codes = {
-		.map = make_map(r), .back = a->back, .x = ctx->workspace, .q = q, .x_dtype = HZ_F32,
+		.map = make_map(r), .dequantize = a->dequantize, .x = ctx->workspace, .q = q,
+		.x_dtype = HZ_F32,
 		.q_dtype = a->q_dtype, .scales = a->scales ? a->scales + p : NULL,
 		.zeros = a->zeros ? (const char *)a->zeros + p : NULL, .scale = a->scale,
 		.zero = a->zero,
@@ -192,7 +193,7 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 	struct hzi_hadamard_args t = r->t;
 	int64_t vectors;
 
-	if (a->back) {
+	if (a->dequantize) {
 		const bool narrowing =
 			needs_f32_copy(a, &t, t.y_step, t.y_block, t.y_stride, x, &vectors);
 

@@ -59,19 +59,19 @@ static bool has_word_rows(const struct hzi_quantize_dim *i, const struct hzi_qua
 /* p has the operands; the function derives all other fields from the dimensions. */
 static int launch_tiles(struct hz_context *ctx, const char *op,
 			const struct hzi_quantize_dims *dims,
-			int dtype, struct hzi_quantize_strided p, bool back);
+			int dtype, struct hzi_quantize_strided p, bool dequantize);
 
 /* Splits dimension d into two launches. */
 static int launch_halves(struct hz_context *ctx, const char *op,
 			 const struct hzi_quantize_dims *dims, int d,
-			 int dtype, const struct hzi_quantize_strided *p, bool back)
+			 int dtype, const struct hzi_quantize_strided *p, bool dequantize)
 {
 	const int64_t half = ceil_div(dims->d[d].size / 2, dims->d[d].group) * dims->d[d].group;
 	struct hzi_quantize_dims part = *dims;
 	struct hzi_quantize_strided q = *p;
 
 	part.d[d].size = half;
-	HZ_CHECK(launch_tiles(ctx, op, &part, dtype, q, back));
+	HZ_CHECK(launch_tiles(ctx, op, &part, dtype, q, dequantize));
 	part.d[d].size = dims->d[d].size - half;
 	q.x = (char *)q.x + half * part.d[d].x * (int64_t)hz_dtype_size(dtype);
 	q.q = (char *)q.q + half * part.d[d].q;
@@ -79,12 +79,12 @@ static int launch_halves(struct hz_context *ctx, const char *op,
 		q.scales += half / part.d[d].group * part.d[d].p;
 	if (q.zeros)
 		q.zeros += half / part.d[d].group * part.d[d].p;
-	return launch_tiles(ctx, op, &part, dtype, q, back);
+	return launch_tiles(ctx, op, &part, dtype, q, dequantize);
 }
 
 static int launch_tiles(struct hz_context *ctx, const char *op,
 			const struct hzi_quantize_dims *dims,
-			int dtype, struct hzi_quantize_strided p, bool back)
+			int dtype, struct hzi_quantize_strided p, bool dequantize)
 {
 	const int64_t vector = HZI_QUANTIZE_VECTOR(dtype);
 	struct hzi_quantize_dim i, j = {1, 0, 0, 0, 1};
@@ -97,7 +97,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op,
 	int64_t last, tile_i, tile_j, blocks;
 
 	if (t.d[longest].size > HZI_QUANTIZE_DIM_MAX && t.n > 1)
-		return launch_halves(ctx, op, dims, longest, dtype, &p, back);
+		return launch_halves(ctx, op, dims, longest, dtype, &p, dequantize);
 	if (transposed && t.d[x_dim].size < SHORT) {
 		x_dim = q_dim;
 		transposed = false;
@@ -141,7 +141,7 @@ static int launch_tiles(struct hz_context *ctx, const char *op,
 		/* Single elements: each group becomes a row, whose elements share a divisor. */
 		t = *dims;
 		hzi_quantize_split_group(&t, x_dim);
-		return launch_tiles(ctx, op, &t, dtype, p, back);
+		return launch_tiles(ctx, op, &t, dtype, p, dequantize);
 	} else {
 		p.kind = j.p ? HZI_TILE_ROWS : HZI_TILE_COLUMNS;
 		p.log_i = (int)min_of(8, hzi_log2_up(ceil_div(i.size, HZI_TILE_ACROSS)));
@@ -168,11 +168,12 @@ static int launch_tiles(struct hz_context *ctx, const char *op,
 			blocks *= t.d[d].size;
 	}
 	if (blocks > INT32_MAX)
-		return launch_halves(ctx, op, dims, longest, dtype, &p, back);
+		return launch_halves(ctx, op, dims, longest, dtype, &p, dequantize);
 	launch.grid[0] = (unsigned)blocks;
 	return hzi_cuda_launch(ctx, op,
-			       hzi_quantize_kernel(back ? HZI_KERNEL_dequantize_strided_f32
-						  : HZI_KERNEL_quantize_strided_f32, dtype),
+			       hzi_quantize_kernel(dequantize ? HZI_KERNEL_dequantize_strided_f32
+							      : HZI_KERNEL_quantize_strided_f32,
+						   dtype),
 			       &launch, &p, sizeof(p));
 }
 
@@ -187,10 +188,10 @@ int hzi_cuda_quantize_strided(struct hz_context *ctx, const void *args)
 	const struct hzi_codes_args *a = args;
 	const struct hzi_quantize_dims dims = hzi_quantize_make_dims(&a->map);
 
-	return launch_tiles(ctx, a->back ? "dequantize" : "quantize", &dims, a->x_dtype,
+	return launch_tiles(ctx, a->dequantize ? "dequantize" : "quantize", &dims, a->x_dtype,
 			    (struct hzi_quantize_strided){
 				    .x = a->x, .q = a->q, .scales = a->scales, .zeros = a->zeros,
 				    .is_signed = a->q_dtype == HZ_S8, .scale = a->scale,
 				    .zero = a->zero},
-			    a->back);
+			    a->dequantize);
 }

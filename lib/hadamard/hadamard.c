@@ -824,10 +824,10 @@ int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const 
 
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
-		     const hz_tensor *p, const hz_hadamard_opts *o, bool back,
+		     const hz_tensor *p, const hz_hadamard_opts *o, bool dequantize,
 		     struct hzi_rotated *r)
 {
-	const hz_tensor *out = back ? v : q;
+	const hz_tensor *out = dequantize ? v : q;
 	const int64_t params = p ? hz_tensor_count(p) : 1;
 	struct hzi_hadamard_args *t = &r->t;
 	hz_tensor shared = *v;
@@ -843,14 +843,14 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	if (hz_tensor_count(v) == 0)
 		return HZ_OK;
 	clear_codes_args(t, sizeof(*r));
-	HZ_CHECK(make_common(ctx, op, v, axis, o, back, t));
-	HZ_CHECK(check_diags_apart(ctx, op, o, back ? v_name : q_name, out));
+	HZ_CHECK(make_common(ctx, op, v, axis, o, dequantize, t));
+	HZ_CHECK(check_diags_apart(ctx, op, o, dequantize ? v_name : q_name, out));
 
 	/* Parameters as a view of v's shape, with a stride of 0 where elements share a parameter */
 	for (int d = 0; d < v->ndim; d++)
 		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
 	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
-	if (back) {
+	if (dequantize) {
 		t->y = v->data;
 		t->y_dtype = v->dtype;
 		t->x_dtype = HZ_F32;
@@ -864,9 +864,9 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		t->x_block = t->plan.n * t->x_step;
 	}
 	r->q_step = v->shape[axis] == 1 ? 1 : q->stride[axis];
-	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, back ? 0 : 1);
+	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, dequantize ? 0 : 1);
 	put_outer(&outer, t);
-	put_strides(&outer, 0, back ? t->y_stride : t->x_stride);
+	put_strides(&outer, 0, dequantize ? t->y_stride : t->x_stride);
 	put_strides(&outer, 1, r->q_stride);
 	put_strides(&outer, 2, r->p_stride);
 	return HZ_OK;

@@ -129,7 +129,7 @@ struct hzi_rotated {
  */
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
-		     const hz_tensor *p, const hz_hadamard_opts *opts, bool back,
+		     const hz_tensor *p, const hz_hadamard_opts *opts, bool dequantize,
 		     struct hzi_rotated *r);
 
 #endif

@@ -178,7 +178,7 @@ struct hzi_quantize_map {
 struct hzi_codes_args {
 	struct hzi_quantize_map map;
 	const struct hzi_rotated *rotated;
-	bool back;
+	bool dequantize;		/* codes to floats */
 	void *x, *q;
 	int32_t x_dtype, q_dtype;
 	const float *scales;

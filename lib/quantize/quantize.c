@@ -193,17 +193,17 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 
 /* Fills *a, and *rotated if there is a transform. back: from codes q to floats x */
 static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-		      const hz_quantize_opts *opts, bool back, struct hzi_rotated *rotated,
+		      const hz_quantize_opts *opts, bool dequantize, struct hzi_rotated *rotated,
 		      struct hzi_codes_args *a)
 {
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
-	const char *op = back ? "dequantize" : "quantize", *x_name = back ? "y" : "x";
+	const char *op = dequantize ? "dequantize" : "quantize", *x_name = dequantize ? "y" : "x";
 	float scale;
 
-	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !back, o, &scale));
+	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !dequantize, o, &scale));
 	*a = (struct hzi_codes_args){
-		.back = back,
+		.dequantize = dequantize,
 		.x = x->data,
 		.q = q->data,
 		.x_dtype = x->dtype,
@@ -215,8 +215,10 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 	};
 	if (o->hadamard) {
 		a->rotated = rotated;
-		return hzi_rotated_args(ctx, back ? "dequantize: hadamard" : "quantize: hadamard",
-					x_name, x, "q", q, o->scales, o->hadamard, back, rotated);
+		return hzi_rotated_args(ctx,
+					dequantize ? "dequantize: hadamard" : "quantize: hadamard",
+					x_name, x, "q", q, o->scales, o->hadamard, dequantize,
+					rotated);
 	}
 	if (hz_tensor_count(x) > 0)
 		make_map(x, q, o->scales, &a->map);

@@ -112,8 +112,8 @@ static double reach_of(int parts)
 static void split_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct hzi_vlut_gemm_job *j = data;
-	const struct hzi_vlut_d4_bitfield *f = &j->bitfield;
-	const struct hzi_vlut_s8 *ints = &j->ints;
+	const struct hzi_vlut_d4_bitfield *f = &j->d4_bitfield;
+	const struct hzi_vlut_s8 *ints = &j->s8;
 	const int parts = f->x ? f->parts : ints->parts;
 	const double scale = j->w.rule->scale[0];
 
@@ -228,35 +228,35 @@ static void init_path(struct hzi_vlut_gemm_job *j, int path, char *base, size_t 
 
 	switch (path) {
 	case HZI_VLUT_REGTABLE:
-		j->small = (struct hzi_vlut_regtable){
+		j->regtable = (struct hzi_vlut_regtable){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.entry_bytes = a->vlut->table_dtype == HZ_U8 ? 1 : 2,
 		};
-		hzi_vlut_regtable_init(&j->small, base, used);
+		hzi_vlut_regtable_init(&j->regtable, base, used);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
-		j->bitfield = (struct hzi_vlut_d4_bitfield){
+		j->d4_bitfield = (struct hzi_vlut_d4_bitfield){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_d4_bitfield_init(&j->bitfield, base, used);
+		hzi_vlut_d4_bitfield_init(&j->d4_bitfield, base, used);
 		break;
 	case HZI_VLUT_S8:
-		j->ints = (struct hzi_vlut_s8){
+		j->s8 = (struct hzi_vlut_s8){
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
-		hzi_vlut_s8_init(&j->ints, base, used);
+		hzi_vlut_s8_init(&j->s8, base, used);
 		break;
 	case HZI_VLUT_TABLE_F32:
-		j->tables = (struct hzi_vlut_table_f32){
+		j->table_f32 = (struct hzi_vlut_table_f32){
 			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y,
 			.dtype = a->vlut->table_dtype ? a->vlut->table_dtype : HZ_F32,
 			.compensated = a->vlut->compensated,
 		};
-		hzi_vlut_table_f32_init(&j->tables, base, used);
+		hzi_vlut_table_f32_init(&j->table_f32, base, used);
 		break;
 	case HZI_VLUT_F32:
-		j->floats = (struct hzi_vlut_f32){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
-		hzi_vlut_f32_init(&j->floats, base, used);
+		j->f32 = (struct hzi_vlut_f32){.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y};
+		hzi_vlut_f32_init(&j->f32, base, used);
 		break;
 	}
 }
@@ -311,21 +311,21 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 	}
 	switch (path) {
 	case HZI_VLUT_REGTABLE:
-		hzi_vlut_regtable_run(&j->small);
+		hzi_vlut_regtable_run(&j->regtable);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
 		hzi_parallel(j->threads, split_columns, j, j->v.cols);
-		hzi_vlut_d4_bitfield_run(&j->bitfield);
+		hzi_vlut_d4_bitfield_run(&j->d4_bitfield);
 		break;
 	case HZI_VLUT_S8:
 		hzi_parallel(j->threads, split_columns, j, j->v.cols);
-		hzi_vlut_s8_run(&j->ints);
+		hzi_vlut_s8_run(&j->s8);
 		break;
 	case HZI_VLUT_TABLE_F32:
-		hzi_vlut_table_f32_run(&j->tables);
+		hzi_vlut_table_f32_run(&j->table_f32);
 		break;
 	default:
-		hzi_vlut_f32_run(&j->floats);
+		hzi_vlut_f32_run(&j->f32);
 		break;
 	}
 	return first;

@@ -54,14 +54,14 @@ static void bytes_of_x(void *data, int thread, int64_t begin, int64_t end)
 		hzi_vlut_bytes(j->ctx, x, &v, j->table, x->blocks, b, b_panel);
 		for (int64_t i = 0; i < rows; i++) {
 			const uint8_t *from = b + i / 32 * b_panel + i / 16 % 2 * 1024 + i % 16 * 4;
-			int8_t *to = hzi_vlut_s8_row(&j->ints, row + i);
+			int8_t *to = hzi_vlut_s8_row(&j->s8, row + i);
 
 			for (int64_t l = 0; l < k; l += 4)
 				memcpy(to + l, from + l / 64 * 2048 + l % 64 / 4 * 64,
 				       (size_t)hzi_vlut_min(4, k - l));
 			memset(to + integers(j), 0, (size_t)(k - integers(j)));
-			j->ints.factor[row + i] = factor_of(j, row + i);
-			j->ints.shift[row + i] = 0;
+			j->s8.factor[row + i] = factor_of(j, row + i);
+			j->s8.shift[row + i] = 0;
 		}
 	}
 }
@@ -312,15 +312,15 @@ static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 	j->scratch_each += HZI_VLUT_ROWS * hzi_round_up(j->x.blocks * j->x.embed, 64);
 	j->table = hzi_vlut_workspace_take(base, &used, hzi_vlut_byte_table_bytes(&j->x));
 	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
-	j->ints = (struct hzi_vlut_s8){
+	j->s8 = (struct hzi_vlut_s8){
 		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
 		.cols = a->x.rows, .parts = 1,
 	};
-	hzi_vlut_s8_init(&j->ints, base, &used);
+	hzi_vlut_s8_init(&j->s8, base, &used);
 	if (base) {
 		hzi_vlut_byte_table(&j->x, j->table);
 		hzi_parallel(j->threads, bytes_of_x, j, j->x.panels);
-		hzi_vlut_s8_run(&j->ints);
+		hzi_vlut_s8_run(&j->s8);
 	}
 	return used;
 }

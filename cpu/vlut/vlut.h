@@ -249,11 +249,11 @@ struct hzi_vlut_gemm_job {
 	char *scratch;
 	int64_t scratch_each;
 	int threads;
-	struct hzi_vlut_regtable small;
-	struct hzi_vlut_d4_bitfield bitfield;
-	struct hzi_vlut_s8 ints;
-	struct hzi_vlut_f32 floats;
-	struct hzi_vlut_table_f32 tables;
+	struct hzi_vlut_regtable regtable;
+	struct hzi_vlut_d4_bitfield d4_bitfield;
+	struct hzi_vlut_s8 s8;
+	struct hzi_vlut_f32 f32;
+	struct hzi_vlut_table_f32 table_f32;
 };
 
 /* a must have blocks. */
@@ -277,7 +277,7 @@ struct hzi_vlut_gemm2_job {
 	struct hz_context *ctx;
 	const struct hzi_vlut_gemm2_args *a;
 	struct hzi_vlut_side w, x;
-	struct hzi_vlut_s8 ints;
+	struct hzi_vlut_s8 s8;
 	float *values;			/* [x rows][k] */
 	uint8_t *table;
 	char *scratch;

@@ -237,15 +237,15 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 		const double square = sum(a, d, d), step = 0.02 / sqrt(square);
 		double change = 0;
 
-		/* plus, minus, and back */
-		for (int step = 0; step < 3 && !status; step++) {
+		/* plus a step, minus a step, and back */
+		for (int point = 0; point < 3 && !status; point++) {
 			for (int64_t i = 0; i < count; i++)
-				a->v[v][i] += (float)(step * (step == 1 ? -2 : 1)) * a->v[d][i];
+				a->v[v][i] += (float)(step * (point == 1 ? -2 : 1)) * a->v[d][i];
 			if (t[v].data != a->host[v].data)
 				status = hz_copy(ctx, &a->host[v], &t[v]);
-			if (!status && step < 2)
+			if (!status && point < 2)
 				status = forward(ctx, a);
-			change += step == 0 ? value(a) : step == 1 ? -value(a) : 0;
+			change += point == 0 ? value(a) : point == 1 ? -value(a) : 0;
 		}
 		good = status || near(name,
 				      v == X       ? "a step along dx"

@@ -121,11 +121,7 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	ref.act = o.activation;
 	ref.slope = o.slope;
 	ref.right = o.side;
-	ref.ny = y.n;
-	ref.x = x.v;
-	ref.w = w.v;
-	ref.b = b.v;
-	ref.y = calloc((size_t)y.n + 1, sizeof(double));
+	bind_model(&ref, &x, &w, &b, &y);
 	ref.pre = calloc((size_t)y.n + 1, sizeof(double));
 	good = RUN(conv, &x.view, &w.view, with_bias ? &b.view : NULL, &y.view, &o);
 	ref.forward(&ref);
@@ -270,11 +266,7 @@ static int large_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qu
 	ref.act = o.activation;
 	ref.slope = o.slope;
 	ref.right = o.side;
-	ref.ny = y.n;
-	ref.x = x.v;
-	ref.w = w.v;
-	ref.b = b.v;
-	ref.y = calloc((size_t)y.n + 1, sizeof(double));
+	bind_model(&ref, &x, &w, &b, &y);
 	ref.pre = with_pre ? calloc((size_t)y.n + 1, sizeof(double)) : NULL;
 	good = RUN(conv, &x.view, &w.view, with_bias ? &b.view : NULL, &y.view, &o);
 	conv_ref(&ref);
@@ -490,10 +482,7 @@ static void test_conv_of_scales(struct dev *dev)
 		for (i = half; i < 2 * half; i++)
 			x.v[i] *= small;
 		upload(&x, x.v);
-		ref.x = x.v;
-		ref.w = w.v;
-		ref.ny = y.n;
-		ref.y = calloc((size_t)y.n, sizeof(double));
+		bind_model(&ref, &x, &w, NULL, &y);
 		conv_ref(&ref);
 		good = RUN(conv, &x.view, &w.view, NULL, &y.view, &o) && fetch(&y);
 		ok(good && within_norm(y.v, ref.y, half, tolerance(dtype)) &&
@@ -528,10 +517,7 @@ static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, 
 		w.v[i] = ldexp(w.v[i], w_log2[i / 4 % channels / 32]);
 	upload(&x, x.v);
 	upload(&w, w.v);
-	ref.x = x.v;
-	ref.w = w.v;
-	ref.ny = y.n;
-	ref.y = calloc((size_t)y.n, sizeof(double));
+	bind_model(&ref, &x, &w, NULL, &y);
 	conv_ref(&ref);
 	good = RUN(conv, &x.view, &w.view, NULL, &y.view, &o) &&
 	       fetch(&y) && within_norm(y.v, ref.y, (size_t)y.n, tolerance(dtype));

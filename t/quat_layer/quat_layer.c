@@ -87,12 +87,8 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 		o.pre = &pre.view;
 	}
 	ref.batch = batch;
-	ref.ny = y.n;
-	ref.x = x.v;
-	ref.w = w.v;
-	ref.b = b.v;
+	bind_model(&ref, &x, &w, &b, &y);
 	ref.s = s.v;
-	ref.y = calloc((size_t)y.n + 1, sizeof(double));
 	ref.pre = calloc((size_t)y.n + 1, sizeof(double));
 	if (packed) {
 		hz_quat_gemm_opts g = { .method = o.method, .precision = o.precision,

@@ -256,6 +256,17 @@ struct model {
 	double *index;
 };
 
+/* Uses the values of operands; allocates m->y for the result. */
+static inline void bind_model(struct model *m, const struct tensor *x, const struct tensor *w,
+			      const struct tensor *b, const struct tensor *y)
+{
+	m->x = x->v;
+	m->w = w->v;
+	m->b = b ? b->v : NULL;
+	m->ny = y->n;
+	m->y = calloc((size_t)y->n + 1, sizeof(double));
+}
+
 static inline double loss(struct model *m, const double *dy)
 {
 	double sum = 0;

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A warp has portions of COUNT pieces per lane. A piece is one quaternion of f32 or two of 16 bits.
- * Words of a piece: QUATERNION four; VECTOR x, y, z in three and real parts in the fourth; REAL
- * one.
+ * A warp has portions of COUNT pieces per lane. A piece is one f32 quaternion or two of 16 bits.
+ * Its words: a QUATERNION has four; a VECTOR has x, y, z in three and real parts in the fourth; a
+ * REAL has one.
  */
 #ifndef HZI_GPU_QUAT_CONTIGUOUS_CUH
 #define HZI_GPU_QUAT_CONTIGUOUS_CUH
@@ -51,7 +51,7 @@ struct piece {
 		}
 	}
 
-	/* Words of contiguous quaternions to those of VECTOR, and back */
+	/* From the words of contiguous quaternions to those of a VECTOR, and back */
 	__device__ __forceinline__ void to_vector(void)
 	{
 		const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
@@ -80,26 +80,26 @@ struct piece {
 		}
 	}
 
-	/* Words in memory order, of contiguous quaternions, to those of kind, and back */
-	__device__ __forceinline__ void settle(operand_kind kind, bool turned)
+	/* From the words of contiguous quaternions in memory order to those of `kind`, and back */
+	__device__ __forceinline__ void unpack(operand_kind kind, bool xyzw)
 	{
-		if (turned)
-			words_from_xyzw<DTYPE>(w);
+		if (xyzw)
+			words_xyzw<DTYPE, false>(w);
 		if (kind == VECTOR)
 			to_vector();
 	}
 
-	__device__ __forceinline__ void unsettle(operand_kind kind, bool turned)
+	__device__ __forceinline__ void pack(operand_kind kind, bool xyzw)
 	{
 		if (kind == VECTOR)
 			from_vector();
-		if (turned)
-			words_to_xyzw<DTYPE>(w);
+		if (xyzw)
+			words_xyzw<DTYPE, true>(w);
 	}
 };
 
 /*
- * A warp's portion of an operand. room: 12 bytes of shared memory per piece, for vectors of three.
+ * A warp's portion of an operand. scratch: 12 bytes of shared memory per piece, for VECTORs.
  */
 template <int DTYPE, int COUNT>
 struct portion {
@@ -118,22 +118,22 @@ struct portion {
 					     int64_t at)
 	{
 		const int lane = threadIdx.x % 32;
-		char *const from = (char *)o.data + at * size;
+		char *const src = (char *)o.data + at * size;
 
 		if (kind == REAL) {
 #pragma unroll
 			for (int u = 0; u < COUNT; u++)
-				of[u].w[0] = ((const uint32_t *)from)[32 * u + lane];
+				of[u].w[0] = ((const uint32_t *)src)[32 * u + lane];
 		} else if (kind == VECTOR && o.width == 3) {
 #pragma unroll
 			for (int i = 0; i < 3; i++) {
 				if (COUNT == 4) {
-					const uint4 v = *(const uint4 *)unit(from, i);
+					const uint4 v = *(const uint4 *)unit(src, i);
 
 					of[0].w[i] = v.x, of[1 % COUNT].w[i] = v.y;
 					of[2 % COUNT].w[i] = v.z, of[3 % COUNT].w[i] = v.w;
 				} else {
-					const uint2 v = *(const uint2 *)unit(from, i);
+					const uint2 v = *(const uint2 *)unit(src, i);
 
 					of[0].w[i] = v.x, of[1].w[i] = v.y;
 				}
@@ -141,7 +141,7 @@ struct portion {
 		} else if (o.dense) {
 #pragma unroll
 			for (int u = 0; u < COUNT; u++) {
-				const uint4 v = ((const uint4 *)from)[32 * u + lane];
+				const uint4 v = ((const uint4 *)src)[32 * u + lane];
 
 				of[u].w[0] = v.x, of[u].w[1] = v.y;
 				of[u].w[2] = v.z, of[u].w[3] = v.w;
@@ -150,9 +150,9 @@ struct portion {
 			uint4 v;
 
 			if (DTYPE == HZ_F32) {
-				v = *(const uint4 *)from;
+				v = *(const uint4 *)src;
 			} else {
-				const uint2 h = *(const uint2 *)from;
+				const uint2 h = *(const uint2 *)src;
 
 				v = make_uint4(h.x, h.y, h.x, h.y);
 			}
@@ -165,45 +165,45 @@ struct portion {
 	}
 
 	/*
-	 * Converts what load() read, once all loads are in flight. turned: the order is x, y, z, w.
+	 * Converts what load() read, once all loads are in flight. xyzw: the order in memory.
 	 */
-	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
-					       bool turned, uint32_t *room)
+	__device__ __forceinline__ void unpack(const hzi_quat_operand &o, operand_kind kind,
+					       bool xyzw, uint32_t *scratch)
 	{
 		if (kind == REAL)
 			return;
 		if (kind == QUATERNION || o.width != 3) {
 #pragma unroll
 			for (int u = 0; u < COUNT; u++)
-				of[u].settle(kind, turned);
+				of[u].unpack(kind, xyzw);
 			return;
 		}
 #pragma unroll
 		for (int i = 0; i < 3; i++)
 #pragma unroll
 			for (int u = 0; u < COUNT; u++)
-				unit(room, i)[u] = of[u].w[i];
+				unit(scratch, i)[u] = of[u].w[i];
 		__syncwarp();
 #pragma unroll
 		for (int u = 0; u < COUNT; u++) {
 #pragma unroll
 			for (int i = 0; i < 3; i++)
-				of[u].w[i] = room[(32 * u + threadIdx.x % 32) * 3 + i];
+				of[u].w[i] = scratch[(32 * u + threadIdx.x % 32) * 3 + i];
 			of[u].w[3] = 0;
 		}
 		__syncwarp();
 	}
 
 	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
-					      bool turned, int64_t at, uint32_t *room)
+					      bool xyzw, int64_t at, uint32_t *scratch)
 	{
 		const int lane = threadIdx.x % 32;
-		char *const to = (char *)o.data + at * size;
+		char *const dst = (char *)o.data + at * size;
 
 		if (kind == REAL) {
 #pragma unroll
 			for (int u = 0; u < COUNT; u++)
-				((uint32_t *)to)[32 * u + lane] = of[u].w[0];
+				((uint32_t *)dst)[32 * u + lane] = of[u].w[0];
 			return;
 		}
 		if (kind == VECTOR && o.width == 3) {
@@ -211,31 +211,31 @@ struct portion {
 			for (int u = 0; u < COUNT; u++)
 #pragma unroll
 				for (int i = 0; i < 3; i++)
-					room[(32 * u + lane) * 3 + i] = of[u].w[i];
+					scratch[(32 * u + lane) * 3 + i] = of[u].w[i];
 			__syncwarp();
 #pragma unroll
 			for (int i = 0; i < 3; i++) {
 				if (COUNT == 4)
-					*(uint4 *)unit(to, i) = *(const uint4 *)unit(room, i);
+					*(uint4 *)unit(dst, i) = *(const uint4 *)unit(scratch, i);
 				else
-					*(uint2 *)unit(to, i) = *(const uint2 *)unit(room, i);
+					*(uint2 *)unit(dst, i) = *(const uint2 *)unit(scratch, i);
 			}
 			__syncwarp();
 			return;
 		}
 #pragma unroll
 		for (int u = 0; u < COUNT; u++) {
-			of[u].unsettle(kind, turned);
-			((uint4 *)to)[32 * u + lane] =
+			of[u].pack(kind, xyzw);
+			((uint4 *)dst)[32 * u + lane] =
 				make_uint4(of[u].w[0], of[u].w[1], of[u].w[2], of[u].w[3]);
 		}
 	}
 };
 
-/* What an output holds, for piece u of a portion */
+/* The old value of an output, piece u of a portion */
 template <int DTYPE, int COUNT>
-HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, bool turned,
-				 const char *from, int u)
+HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, bool xyzw,
+				 const char *src, int u)
 {
 	const int at = 32 * u + threadIdx.x % 32;
 	piece<DTYPE> old;
@@ -243,14 +243,14 @@ HZ_DEVICE piece<DTYPE> old_piece(const hzi_quat_operand &o, operand_kind kind, b
 	if (kind == VECTOR && o.width == 3) {
 #pragma unroll
 		for (int i = 0; i < 3; i++)
-			old.w[i] = ((const uint32_t *)from)[3 * at + i];
+			old.w[i] = ((const uint32_t *)src)[3 * at + i];
 		old.w[3] = 0;
 		return old;
 	}
-	const uint4 v = ((const uint4 *)from)[at];
+	const uint4 v = ((const uint4 *)src)[at];
 
 	old.w[0] = v.x, old.w[1] = v.y, old.w[2] = v.z, old.w[3] = v.w;
-	old.settle(kind, turned);
+	old.unpack(kind, xyzw);
 	return old;
 }
 

@@ -13,7 +13,7 @@
 
 /*
  * A group of 4 quaternions of f32, or 8 of 16 bits, by component. In memory operands are planar,
- * contiguous quaternions, or arbitrary.
+ * contiguous (interleaved), or have arbitrary strides.
  */
 template <int DTYPE>
 struct group {
@@ -27,10 +27,10 @@ struct group {
 	}
 
 	/*
-	 * AoS <-> SoA: four pieces of contiguous quaternions to 16 bytes of each component, or
-	 * back; turned: the order is x, y, z, w.
+	 * Interleaved to planar: four pieces of contiguous quaternions to 16 bytes of each
+	 * component; or back. xyzw: the order in memory.
 	 */
-	__device__ __forceinline__ void turn(bool back, bool turned)
+	__device__ __forceinline__ void transpose(bool back, bool xyzw)
 	{
 		uint32_t v[4][4];
 
@@ -38,7 +38,7 @@ struct group {
 		for (int i = 0; i < 4; i++)
 #pragma unroll
 			for (int c = 0; c < 4; c++)
-				v[i][c] = turned && back ? w[(i + 1) % 4][c] : w[i][c];
+				v[i][c] = xyzw && back ? w[(i + 1) % 4][c] : w[i][c];
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -55,7 +55,7 @@ struct group {
 					w[c][i] = __byte_perm(v[i][c / 2], v[i][2 + c / 2],
 							      halves[c % 2]);
 			}
-		if (!turned || back)
+		if (!xyzw || back)
 			return;
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -69,7 +69,7 @@ struct group {
 	static __device__ __forceinline__ bool is_whole(const hzi_quat_operand &o,
 							operand_kind kind)
 	{
-		return kind == QUATERNION && o.dense >= HZI_QUAT_WHOLE;
+		return kind == QUATERNION && o.dense >= HZI_QUAT_INTERLEAVED;
 	}
 
 	/* Transposes among four lanes: piece i of lane j becomes piece j of lane i. */
@@ -97,26 +97,26 @@ struct group {
 	}
 
 	/* Two 16-bit elements, `step` elements apart */
-	static __device__ __forceinline__ uint32_t halves(const char *from, int64_t step)
+	static __device__ __forceinline__ uint32_t halves(const char *src, int64_t step)
 	{
-		return *(const uint16_t *)from | *(const uint16_t *)(from + 2 * step) << 16;
+		return *(const uint16_t *)src | *(const uint16_t *)(src + 2 * step) << 16;
 	}
 
 	/*
-	 * beside: the groups of four lanes are adjacent; the lanes read and write whole sectors and
-	 * exchange their pieces.
+	 * adjacent: four lanes have adjacent groups; they read and write whole sectors and exchange
+	 * their pieces.
 	 */
 	__device__ __forceinline__ void load(const hzi_quat_operand &o, operand_kind kind, int real,
-					     int64_t at, int64_t step, bool beside)
+					     int64_t at, int64_t step, bool adjacent)
 	{
 		if (is_whole(o, kind)) {
-			const uint4 *from = (const uint4 *)((const char *)o.data + at * SIZE);
+			const uint4 *src = (const uint4 *)((const char *)o.data + at * SIZE);
 
-			if (beside)
-				from -= 3 * (threadIdx.x % 4);
+			if (adjacent)
+				src -= 3 * (threadIdx.x % 4);
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				const uint4 u = from[beside ? 4 * i : i];
+				const uint4 u = src[adjacent ? 4 * i : i];
 
 				w[i][0] = u.x, w[i][1] = u.y, w[i][2] = u.z, w[i][3] = u.w;
 			}
@@ -124,72 +124,72 @@ struct group {
 		}
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
-			const char *const from = (const char *)o.data + (at + o.comp[c]) * SIZE;
+			const char *const src = (const char *)o.data + (at + o.comp[c]) * SIZE;
 
 			if (!has(kind, real, c)) {
 #pragma unroll
 				for (int i = 0; i < 4; i++)
 					w[c][i] = 0;
-			} else if (o.dense == HZI_QUAT_PLANES) {
-				const uint4 u = *(const uint4 *)from;
+			} else if (o.dense == HZI_QUAT_PLANAR) {
+				const uint4 u = *(const uint4 *)src;
 
 				w[c][0] = u.x, w[c][1] = u.y, w[c][2] = u.z, w[c][3] = u.w;
 			} else {
 #pragma unroll
 				for (int i = 0; i < 4; i++)
 					w[c][i] = SIZE == 4 ?
-						  *(const uint32_t *)(from + 4 * i * step) :
-						  halves(from + 4 * i * step, step);
+						  *(const uint32_t *)(src + 4 * i * step) :
+						  halves(src + 4 * i * step, step);
 			}
 		}
 	}
 
 	/* Converts what load() read, once all loads are in flight. */
-	__device__ __forceinline__ void settle(const hzi_quat_operand &o, operand_kind kind,
-					       bool beside)
+	__device__ __forceinline__ void unpack(const hzi_quat_operand &o, operand_kind kind,
+					       bool adjacent)
 	{
 		if (!is_whole(o, kind))
 			return;
-		if (beside)
+		if (adjacent)
 			exchange();
-		turn(false, o.dense == HZI_QUAT_TURNED);
+		transpose(false, o.dense == HZI_QUAT_INTERLEAVED_XYZW);
 	}
 
 	__device__ __forceinline__ void store(const hzi_quat_operand &o, operand_kind kind,
-					      int real, int64_t at, int64_t step, bool beside)
+					      int real, int64_t at, int64_t step, bool adjacent)
 	{
 		if (is_whole(o, kind)) {
-			uint4 *to = (uint4 *)((char *)o.data + at * SIZE);
+			uint4 *dst = (uint4 *)((char *)o.data + at * SIZE);
 
-			turn(true, o.dense == HZI_QUAT_TURNED);
-			if (beside) {
+			transpose(true, o.dense == HZI_QUAT_INTERLEAVED_XYZW);
+			if (adjacent) {
 				exchange();
-				to -= 3 * (threadIdx.x % 4);
+				dst -= 3 * (threadIdx.x % 4);
 			}
 #pragma unroll
 			for (int i = 0; i < 4; i++)
-				to[beside ? 4 * i : i] =
+				dst[adjacent ? 4 * i : i] =
 					make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]);
 			return;
 		}
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
-			char *const to = (char *)o.data + (at + o.comp[c]) * SIZE;
+			char *const dst = (char *)o.data + (at + o.comp[c]) * SIZE;
 
 			if (!has(kind, real, c))
 				continue;
-			if (o.dense == HZI_QUAT_PLANES) {
-				*(uint4 *)to = make_uint4(w[c][0], w[c][1], w[c][2], w[c][3]);
+			if (o.dense == HZI_QUAT_PLANAR) {
+				*(uint4 *)dst = make_uint4(w[c][0], w[c][1], w[c][2], w[c][3]);
 				continue;
 			}
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				if (SIZE == 4) {
-					*(uint32_t *)(to + 4 * i * step) = w[c][i];
+					*(uint32_t *)(dst + 4 * i * step) = w[c][i];
 					continue;
 				}
-				*(uint16_t *)(to + 4 * i * step) = (uint16_t)w[c][i];
-				*(uint16_t *)(to + (4 * i + 2) * step) = w[c][i] >> 16;
+				*(uint16_t *)(dst + 4 * i * step) = (uint16_t)w[c][i];
+				*(uint16_t *)(dst + (4 * i + 2) * step) = w[c][i] >> 16;
 			}
 		}
 	}
@@ -212,7 +212,7 @@ struct group {
 
 template <class OP, int DTYPE>
 HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			 bool beside)
+			 bool adjacent)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = group<DTYPE>::COUNT / 4;
 	const int last = p.ndim - 1;
@@ -221,19 +221,19 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 
 #pragma unroll
 	for (int n = 0; n < IN; n++)
-		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last], beside);
+		in[n].load(p.at[n], OP::kind(n), 0, at[n], p.at[n].stride[last], adjacent);
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
 		if (op.adds(p) && p.at[IN + n].data)
 			out[n].load(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
-				    p.at[IN + n].stride[last], beside);
+				    p.at[IN + n].stride[last], adjacent);
 #pragma unroll
 	for (int n = 0; n < IN; n++)
-		in[n].settle(p.at[n], OP::kind(n), beside);
+		in[n].unpack(p.at[n], OP::kind(n), adjacent);
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
 		if (op.adds(p) && p.at[IN + n].data)
-			out[n].settle(p.at[IN + n], OP::kind(IN + n), beside);
+			out[n].unpack(p.at[IN + n], OP::kind(IN + n), adjacent);
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		quat results[EACH][OUT];
@@ -260,7 +260,7 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 	for (int n = 0; n < OUT; n++)
 		if (p.at[IN + n].data)
 			out[n].store(p.at[IN + n], OP::kind(IN + n), p.real, at[IN + n],
-				     p.at[IN + n].stride[last], beside);
+				     p.at[IN + n].stride[last], adjacent);
 }
 
 /* p.groups of the last dimension, or with 0 one quaternion at a time */
@@ -274,7 +274,7 @@ HZ_DEVICE void run_strided(const hzi_quat_job &p)
 	for (; !p.groups && i < p.count; i += all) {
 		int64_t at[N] = {};
 
-		places_of<N>(p, 0, p.ndim, i, at);
+		add_offsets<N>(p, 0, p.ndim, i, at);
 		run_one<OP>(p, at);
 	}
 	/* Whole warps, because lanes exchange what they store */
@@ -284,23 +284,23 @@ HZ_DEVICE void run_strided(const hzi_quat_job &p)
 		const int count = p.dtype == HZ_F32 ? 4 : 8;
 		const int64_t begin = count * (i - row * p.groups);
 		const bool full = i < p.count && begin + count <= p.shape[last];
-		const bool beside = __all_sync(~0u, full && begin >= count * (lane % 4));
+		const bool adjacent = __all_sync(~0u, full && begin >= count * (lane % 4));
 		int64_t at[N] = {};
 
 		if (i >= p.count)
 			continue;
 
-		places_of<N>(p, 0, last, row, at);
+		add_offsets<N>(p, 0, last, row, at);
 #pragma unroll
 		for (int n = 0; n < N; n++)
 			at[n] += begin * p.at[n].stride[last];
 		if (full) {
 			if (p.dtype == HZ_F32)
-				run_group<OP, HZ_F32>(p, at, beside);
+				run_group<OP, HZ_F32>(p, at, adjacent);
 			else if (p.dtype == HZ_F16)
-				run_group<OP, HZ_F16>(p, at, beside);
+				run_group<OP, HZ_F16>(p, at, adjacent);
 			else
-				run_group<OP, HZ_BF16>(p, at, beside);
+				run_group<OP, HZ_BF16>(p, at, adjacent);
 			continue;
 		}
 		for (int64_t l = begin; l < p.shape[last]; l++) {
@@ -320,12 +320,12 @@ HZ_DEVICE void run_strided(const hzi_quat_job &p)
  */
 
 /*
- * A full portion of a warp; at: its first element in each operand. Callers pass turned as a
+ * A full portion of a warp; at: its first element in each operand. Callers pass xyzw as a
  * constant, since code for both orders takes registers.
  */
 template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			   bool turned, uint32_t *room)
+			   bool xyzw, uint32_t *scratch)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
 	portion<DTYPE, COUNT> in[IN], out[OUT];
@@ -340,11 +340,11 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 			out[n - IN].load(p.at[n], OP::kind(n), at[n]);
 #pragma unroll
 	for (int n = 0; n < IN; n++)
-		in[n].settle(p.at[n], OP::kind(n), turned, room);
+		in[n].unpack(p.at[n], OP::kind(n), xyzw, scratch);
 #pragma unroll
 	for (int n = IN; n < IN + OUT; n++)
 		if (op.adds(p) && p.at[n].data)
-			out[n - IN].settle(p.at[n], OP::kind(n), turned, room);
+			out[n - IN].unpack(p.at[n], OP::kind(n), xyzw, scratch);
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {
 		quat results[OUT][EACH];
@@ -375,7 +375,7 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
 		if (p.at[IN + n].data)
-			out[n].store(p.at[IN + n], OP::kind(IN + n), turned, at[IN + n], room);
+			out[n].store(p.at[IN + n], OP::kind(IN + n), xyzw, at[IN + n], scratch);
 }
 
 /*
@@ -384,7 +384,7 @@ HZ_DEVICE void run_portion(const hzi_quat_job &p, const int64_t (&at)[OP::inputs
  */
 template <class OP, int DTYPE, int COUNT>
 HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
-			  bool turned, uint4 *tile, uint32_t *room)
+			  bool xyzw, uint4 *tile, uint32_t *scratch)
 {
 	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = piece<DTYPE>::each;
 	constexpr int PIECES = 32 * COUNT, VECTORS = 24 * COUNT, SIZE = DTYPE == HZ_F32 ? 4 : 2;
@@ -393,14 +393,14 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 
 #pragma unroll
 	for (int n = 0; n < IN; n++) {
-		const uint4 *const from = (const uint4 *)((const char *)p.at[n].data +
-							  at[n] * SIZE);
+		const uint4 *const src = (const uint4 *)((const char *)p.at[n].data +
+							 at[n] * SIZE);
 		const int pieces = !p.at[n].dense ? 0 : p.at[n].width == 3 ? VECTORS : PIECES;
 
 #pragma unroll
 		for (int i = lane; i < PIECES; i += 32)
 			if (i < pieces)
-				cp_async(shared_address(tile + n * PIECES + i), from + i);
+				cp_async(shared_address(tile + n * PIECES + i), src + i);
 	}
 	cp_async_wait_all();
 	__syncwarp();
@@ -412,20 +412,20 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 #pragma unroll
 		for (int n = 0; n < IN; n++) {
 			const hzi_quat_operand &o = p.at[n];
-			const uint4 *const from = tile + n * PIECES;
+			const uint4 *const src = tile + n * PIECES;
 
 			if (OP::kind(n) == VECTOR && o.width == 3) {
 #pragma unroll
 				for (int i = 0; i < 3; i++)
-					in[n].w[i] = ((const uint32_t *)from)[(32 * u + lane) * 3 +
-									      i];
+					in[n].w[i] = ((const uint32_t *)src)[(32 * u + lane) * 3 +
+									     i];
 				in[n].w[3] = 0;
 				continue;
 			}
 			uint4 v;
 
 			if (o.dense) {
-				v = from[32 * u + lane];
+				v = src[32 * u + lane];
 			} else if (DTYPE == HZ_F32) {
 				v = *(const uint4 *)((const char *)o.data + at[n] * SIZE);
 			} else {
@@ -435,7 +435,7 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 				v = make_uint4(h.x, h.y, h.x, h.y);
 			}
 			in[n].w[0] = v.x, in[n].w[1] = v.y, in[n].w[2] = v.z, in[n].w[3] = v.w;
-			in[n].settle(OP::kind(n), turned);
+			in[n].unpack(OP::kind(n), xyzw);
 		}
 #pragma unroll
 		for (int e = 0; e < EACH; e++) {
@@ -453,13 +453,13 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 		for (int n = 0; n < OUT; n++) {
 			const hzi_quat_operand &o = p.at[IN + n];
 			const operand_kind kind = OP::kind(IN + n);
-			char *const to = (char *)o.data + at[IN + n] * SIZE;
+			char *const dst = (char *)o.data + at[IN + n] * SIZE;
 			piece<DTYPE> out;
 
 			if (!o.data)
 				continue;
 			if (op.adds(p)) {
-				const auto old = old_piece<DTYPE, COUNT>(o, kind, turned, to, u);
+				const auto old = old_piece<DTYPE, COUNT>(o, kind, xyzw, dst, u);
 
 #pragma unroll
 				for (int e = 0; e < EACH; e++)
@@ -470,11 +470,11 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 			if (kind == VECTOR && o.width == 3) {
 #pragma unroll
 				for (int i = 0; i < 3; i++)
-					room[(32 * u + lane) * 3 + i] = out.w[i];
+					scratch[(32 * u + lane) * 3 + i] = out.w[i];
 				continue;
 			}
-			out.unsettle(kind, turned);
-			((uint4 *)to)[32 * u + lane] =
+			out.pack(kind, xyzw);
+			((uint4 *)dst)[32 * u + lane] =
 				make_uint4(out.w[0], out.w[1], out.w[2], out.w[3]);
 		}
 	}
@@ -487,7 +487,7 @@ HZ_DEVICE void run_staged(const hzi_quat_job &p, const int64_t (&at)[OP::inputs 
 		for (int i = lane; i < PIECES; i += 32)
 			if (i < VECTORS)
 				((uint4 *)((char *)p.at[n].data + at[n] * SIZE))[i] =
-					((const uint4 *)room)[i];
+					((const uint4 *)scratch)[i];
 	}
 	__syncwarp();
 }
@@ -503,7 +503,7 @@ HZ_DEVICE void run_contiguous(const hzi_quat_job &p)
 	constexpr int COUNT = N <= 3 ? 4 : 2, TILE = OP::inputs * COUNT * 32;
 	constexpr int WARPS = HZI_QUAT_THREADS / 32;
 	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
-	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	__shared__ __align__(16) uint32_t scratch[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
 	__shared__ uint4 tile[STAGED ? WARPS : 1][STAGED ? TILE : 1];
 	const int warp = threadIdx.x / 32;
 	const int64_t row = blockIdx.x / p.row_blocks, last = p.ndim - 1;
@@ -520,14 +520,14 @@ HZ_DEVICE void run_contiguous(const hzi_quat_job &p)
 		}
 		if (i + EACH_WARP <= end) {
 			if constexpr (STAGED) {
-				run_staged<OP, DTYPE, COUNT>(p, at, p.turned, tile[warp],
-							     room[warp]);
-			} else if (p.turned) {
+				run_staged<OP, DTYPE, COUNT>(p, at, p.xyzw, tile[warp],
+							     scratch[warp]);
+			} else if (p.xyzw) {
 				run_portion<OP, DTYPE, COUNT>(p, at, true,
-							      room[VECTORS ? warp : 0]);
+							      scratch[VECTORS ? warp : 0]);
 			} else {
 				run_portion<OP, DTYPE, COUNT>(p, at, false,
-							      room[VECTORS ? warp : 0]);
+							      scratch[VECTORS ? warp : 0]);
 			}
 			continue;
 		}

@@ -53,7 +53,7 @@ HZ_DEVICE float quat_scale_of(quat a)
  * quaternion would take longer than its memory traffic. Errors: at most 2^-23 and 2^-22.9. 0 gives
  * Inf, and Inf gives 0.
  */
-HZ_DEVICE float quick_inverse(float f)
+HZ_DEVICE float approx_inverse(float f)
 {
 	float r;
 
@@ -61,7 +61,7 @@ HZ_DEVICE float quick_inverse(float f)
 	return r;
 }
 
-HZ_DEVICE float quick_inverse_root(float f)
+HZ_DEVICE float approx_inverse_root(float f)
 {
 	float r;
 
@@ -74,7 +74,7 @@ HZ_DEVICE quat quat_inverse(quat x)
 	const float s = quat_scale_of(x);
 
 	x = quat_scale(s, x);
-	return quat_scale(s, quat_scale(quick_inverse(quat_inner(x, x)), quat_conj(x)));
+	return quat_scale(s, quat_scale(approx_inverse(quat_inner(x, x)), quat_conj(x)));
 }
 
 /* x / |x|, 0 where x is 0; no less accurate if the norm is denormal */
@@ -87,7 +87,7 @@ struct polar {
 		scale = quat_scale_of(x);
 		x = quat_scale(scale, x);
 		square = quat_inner(x, x);
-		root = square == 0 ? 0 : quick_inverse_root(square);
+		root = square == 0 ? 0 : approx_inverse_root(square);
 		unit = quat_scale(root, x);
 	}
 
@@ -105,7 +105,7 @@ struct polar {
 };
 
 /* q v conj(q); v has no real part */
-HZ_DEVICE quat quat_turn(quat q, quat v)
+HZ_DEVICE quat quat_rotate(quat q, quat v)
 {
 	const float d = fmaf(q.x, v.x, fmaf(q.y, v.y, q.z * v.z));
 	const float x = fmaf(q.w, v.x, fmaf(q.y, v.z, -(q.z * v.y)));
@@ -258,9 +258,9 @@ struct op_rotate {
 
 		if (p.normalize)
 			q = quat_scale(quat_scale_of(q), q);
-		out[0] = quat_turn(q, in[1]);
+		out[0] = quat_rotate(q, in[1]);
 		if (p.normalize)
-			out[0] = quat_scale(quick_inverse(quat_inner(q, q)), out[0]);
+			out[0] = quat_scale(approx_inverse(quat_inner(q, q)), out[0]);
 		out[0].w = 0;
 	}
 };
@@ -282,12 +282,12 @@ struct op_rotate_bwd {
 			s = quat_scale_of(q);
 			q = quat_scale(s, q);
 		}
-		dv = quat_turn(quat_conj(q), dy);
+		dv = quat_rotate(quat_conj(q), dy);
 		/* dy q conj(v) + conj(dy) q v; dy and v have no real part */
 		dq = quat_scale(-2, quat_mul(quat_mul(dy, q), v));
 		if (p.normalize) {
-			const float r = quick_inverse(quat_inner(q, q));
-			const float d = -2 * (r * quat_inner(dy, quat_turn(q, v)));
+			const float r = approx_inverse(quat_inner(q, q));
+			const float d = -2 * (r * quat_inner(dy, quat_rotate(q, v)));
 
 			dv = quat_scale(r, dv);
 			dq = quat_add(dq, quat_scale(d, q));

@@ -25,7 +25,7 @@ HZ_DEVICE void to_components(uint32_t (&w)[4], int dense)
 		w[0] = __byte_perm(a, c, 0x5410), w[1] = __byte_perm(a, c, 0x7632);
 		w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
 	}
-	if (dense == HZI_QUAT_TURNED) {
+	if (dense == HZI_QUAT_INTERLEAVED_XYZW) {
 		const uint32_t last = w[3];
 
 		w[3] = w[2], w[2] = w[1], w[1] = w[0], w[0] = last;
@@ -35,7 +35,7 @@ HZ_DEVICE void to_components(uint32_t (&w)[4], int dense)
 template <int DTYPE>
 HZ_DEVICE void from_components(uint32_t (&w)[4], int dense)
 {
-	if (dense == HZI_QUAT_TURNED) {
+	if (dense == HZI_QUAT_INTERLEAVED_XYZW) {
 		const uint32_t first = w[0];
 
 		w[0] = w[1], w[1] = w[2], w[2] = w[3], w[3] = first;
@@ -62,50 +62,50 @@ struct tile {
 
 	/* Starts asynchronous copies of the first `full` quaternions of an operand. */
 	static __device__ __forceinline__ void fetch(const hzi_quat_operand &o, operand_kind kind,
-						     int real, int64_t at, int full, uint4 *to)
+						     int real, int64_t at, int full, uint4 *dst)
 	{
-		if (o.dense == HZI_QUAT_GAPS)
+		if (o.dense == HZI_QUAT_STRIDED)
 			return;
 #pragma unroll
 		for (int k = 0; k < COUNT; k++) {
 			const int i = 32 * k + threadIdx.x % 32, c = i / PLANE;
-			const char *from = (const char *)o.data + at * SIZE;
+			const char *src = (const char *)o.data + at * SIZE;
 			bool wanted;
 
-			if (o.dense == HZI_QUAT_PLANES) {
-				from += o.comp[c] * SIZE + i % PLANE * 16;
+			if (o.dense == HZI_QUAT_PLANAR) {
+				src += o.comp[c] * SIZE + i % PLANE * 16;
 				wanted = has(kind, real, c) && i % PLANE * (16 / SIZE) < full;
 			} else {
-				from += 16 * i;
+				src += 16 * i;
 				wanted = i * EACH < full;
 			}
 			if (wanted)
-				cp_async(shared_address(to + i), from);
+				cp_async(shared_address(dst + i), src);
 		}
 	}
 
 	/* The quaternions of this lane in part u of the tile */
 	static __device__ __forceinline__ void get(const hzi_quat_operand &o, operand_kind kind,
 						   int real, int dtype, int64_t at, int64_t step,
-						   const uint4 *from, int u, quat (&q)[EACH])
+						   const uint4 *src, int u, quat (&q)[EACH])
 	{
 		const int i = 32 * u + threadIdx.x % 32;
 		uint32_t w[4];
 
-		if (o.dense == HZI_QUAT_GAPS) {
+		if (o.dense == HZI_QUAT_STRIDED) {
 #pragma unroll
 			for (int e = 0; e < EACH; e++)
 				q[e] = operand_old(o, kind, dtype, real,
 						   at + (EACH * i + e) * step);
 			return;
 		}
-		if (o.dense == HZI_QUAT_PLANES) {
+		if (o.dense == HZI_QUAT_PLANAR) {
 #pragma unroll
 			for (int c = 0; c < 4; c++)
 				w[c] = has(kind, real, c) ?
-				       ((const uint32_t *)from)[c * PIECES + i] : 0;
+				       ((const uint32_t *)src)[c * PIECES + i] : 0;
 		} else {
-			const uint4 v = from[i];
+			const uint4 v = src[i];
 
 			w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 			to_components<DTYPE>(w, o.dense);
@@ -124,23 +124,23 @@ struct tile {
 	{
 		const int i = 32 * u + threadIdx.x % 32;
 		const quat a = q[0], b = q[EACH - 1];
-		char *const to = (char *)o.data + at * SIZE;
+		char *const dst = (char *)o.data + at * SIZE;
 		uint32_t w[4] = {word_of<DTYPE>(a.w, b.w), word_of<DTYPE>(a.x, b.x),
 				 word_of<DTYPE>(a.y, b.y), word_of<DTYPE>(a.z, b.z)};
 
-		if (o.dense == HZI_QUAT_GAPS) {
+		if (o.dense == HZI_QUAT_STRIDED) {
 #pragma unroll
 			for (int e = 0; e < EACH; e++)
 				operand_store(o, kind, dtype, real, at + (EACH * i + e) * step,
 					      q[e]);
-		} else if (o.dense == HZI_QUAT_PLANES) {
+		} else if (o.dense == HZI_QUAT_PLANAR) {
 #pragma unroll
 			for (int c = 0; c < 4; c++)
 				if (has(kind, real, c))
-					((uint32_t *)(to + o.comp[c] * SIZE))[i] = w[c];
+					((uint32_t *)(dst + o.comp[c] * SIZE))[i] = w[c];
 		} else {
 			from_components<DTYPE>(w, o.dense);
-			((uint4 *)to)[i] = make_uint4(w[0], w[1], w[2], w[3]);
+			((uint4 *)dst)[i] = make_uint4(w[0], w[1], w[2], w[3]);
 		}
 	}
 };
@@ -152,8 +152,8 @@ HZ_DEVICE void run_planar(const hzi_quat_job &p)
 	typedef tile<DTYPE, COUNT> T;
 	constexpr int IN = OP::inputs, N = IN + OP::outputs, EACH = T::EACH;
 	constexpr int ALL = 32 * COUNT * EACH;	/* quaternions of a tile */
-	__shared__ uint4 room[WARPS][N * T::PIECES];
-	uint4 *const mine = room[threadIdx.x / 32];
+	__shared__ uint4 scratch[WARPS][N * T::PIECES];
+	uint4 *const mine = scratch[threadIdx.x / 32];
 	const int last = p.ndim - 1;
 	const int64_t step = (int64_t)gridDim.x * WARPS;
 	int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -166,7 +166,7 @@ HZ_DEVICE void run_planar(const hzi_quat_job &p)
 		const int full = count & -(16 / T::SIZE);
 		int64_t at[N] = {};
 
-		places_of<N>(p, 0, last, row, at);
+		add_offsets<N>(p, 0, last, row, at);
 #pragma unroll
 		for (int n = 0; n < N; n++)
 			at[n] += begin * p.at[n].stride[last];

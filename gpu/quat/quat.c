@@ -20,7 +20,7 @@ _Static_assert((int)HZI_MAP_CONJ == (int)HZI_QUAT_CONJ && (int)HZI_MAP_NORM == (
 _Static_assert(HZI_QUAT_DIMS == HZ_MAXDIM, "a job has room for all dimensions");
 
 #define BLOCKS_MAX INT32_MAX		/* of a grid along x */
-#define FUSED_LEAST 32768		/* quaternions from which a fused sum pays */
+#define FUSED_LEAST 32768		/* quaternions from which fused_sum is faster */
 #define ROW_LEAST 512			/* elements of a row from which it has blocks of its own */
 #define LANES_LOG2 5			/* most results of a block: a cache line and more */
 
@@ -47,13 +47,13 @@ static void set_operand(struct hzi_quat_operand *o, const struct hzi_quat_at *at
 		wxyz &= at->comp[c] == c;
 		xyzw &= at->comp[c] == (c + 3) % 4;
 	}
-	o->whole = HZI_QUAT_APART;
+	o->whole = HZI_QUAT_SEPARATE;
 	if (kind == WHOLE && steps % 4 == 0 &&
 	    (uintptr_t)at->data % (dtype == HZ_F32 ? 16 : 8) == 0)
-		o->whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_APART;
+		o->whole = wxyz ? HZI_QUAT_WXYZ : xyzw ? HZI_QUAT_XYZW : HZI_QUAT_SEPARATE;
 }
 
-/* The kind of a vector operand: WHOLE if its real part is beside it */
+/* The kind of a vector operand: WHOLE if its real part is adjacent */
 static enum kind vector_kind(const struct hzi_quat_at *at)
 {
 	return (at->comp[0] == 0 && at->comp[1] == 1 && at->comp[3] == 3) ||
@@ -148,24 +148,24 @@ static const char *plan_contiguous(struct hzi_quat_job *p)
 		if (!is_contiguous(p, &p->at[i]))
 			return "an operand is not contiguous and aligned to 16 bytes";
 		wxyz |= o->whole == HZI_QUAT_WXYZ;
-		p->turned |= o->whole == HZI_QUAT_XYZW;
+		p->xyzw |= o->whole == HZI_QUAT_XYZW;
 	}
-	return wxyz && p->turned ? "operands differ in the order of components" : NULL;
+	return wxyz && p->xyzw ? "operands differ in the order of components" : NULL;
 }
 
-/* The layout of an operand in the last dimension; there is one. */
+/* The layout of an operand in the last dimension; p->ndim > 0. */
 static int16_t layout_of(const struct hzi_quat_job *p, const struct hzi_quat_operand *o)
 {
 	const int64_t size = p->dtype == HZ_F32 ? 4 : 2, step = o->stride[p->ndim - 1];
 
 	if (o->whole && step == 4 && is_aligned(o, p->ndim, o->data, size, 16))
-		return o->whole == HZI_QUAT_XYZW ? HZI_QUAT_TURNED : HZI_QUAT_WHOLE;
+		return o->whole == HZI_QUAT_XYZW ? HZI_QUAT_INTERLEAVED_XYZW : HZI_QUAT_INTERLEAVED;
 	for (int c = o->width == 3; c < (o->width == 1 ? 1 : 4); c++) {
 		if (step != 1 ||
 		    !is_aligned(o, p->ndim, (char *)o->data + o->comp[c] * size, size, 16))
-			return HZI_QUAT_GAPS;
+			return HZI_QUAT_STRIDED;
 	}
-	return HZI_QUAT_PLANES;
+	return HZI_QUAT_PLANAR;
 }
 
 /* Elements of the last dimension in the tile of a warp */
@@ -187,7 +187,7 @@ static const char *plan_planar(struct hzi_quat_job *p, int pieces)
 		if (!o->data)
 			continue;
 		o->dense = layout_of(p, o);
-		pays |= o->dense == HZI_QUAT_PLANES || o->dense == HZI_QUAT_TURNED;
+		pays |= o->dense == HZI_QUAT_PLANAR || o->dense == HZI_QUAT_INTERLEAVED_XYZW;
 	}
 	if (!pays)
 		return "no operand is planar or of x, y, z, w";
@@ -207,7 +207,7 @@ static void plan_strided(struct hzi_quat_job *p)
 
 		if (o->data)
 			o->dense = layout_of(p, o);
-		planar |= o->dense == HZI_QUAT_PLANES;
+		planar |= o->dense == HZI_QUAT_PLANAR;
 	}
 	if (!planar || n < each || n > INT32_MAX)
 		return;
@@ -343,15 +343,15 @@ static void both_gradients(const struct hzi_quat_mul_bwd_args *a, struct hzi_qua
 /* The only gradient, as a product: da = ca(dy conj(cb(b))) or db = cb(conj(ca(a)) dy) */
 static void one_gradient(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
 {
-	const bool left = a->da.data != NULL, turned = left ? a->conj_a : a->conj_b;
-	const bool dy_first = left != turned;
+	const bool left = a->da.data != NULL, conj = left ? a->conj_a : a->conj_b;
+	const bool dy_first = left != conj;
 
 	/* conj(a b) = conj(b) conj(a) */
 	put(p, dy_first ? 0 : 1, &a->dy, WHOLE);
 	put(p, dy_first ? 1 : 0, left ? &a->b : &a->a, WHOLE);
 	put(p, 2, left ? &a->da : &a->db, WHOLE);
-	p->conj_a = dy_first ? turned : (left ? a->conj_b : a->conj_a) == turned;
-	p->conj_b = dy_first ? (left ? a->conj_b : a->conj_a) == turned : turned;
+	p->conj_a = dy_first ? conj : (left ? a->conj_b : a->conj_a) == conj;
+	p->conj_b = dy_first ? (left ? a->conj_b : a->conj_a) == conj : conj;
 }
 
 /* Without the gradient that is a sum */
@@ -467,9 +467,9 @@ CONTIGUOUS_AND_STRIDED(quat_rotate_bwd)
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 /*
- * Fills what p has of a sum over dimensions kept .. ndim - 1 of `inputs` operands. A block has
- * several neighbouring results if their inputs are closer than the next terms. All of it depends on
- * shapes and strides alone, and so does the order of summation.
+ * Fills the members of p of a sum over dimensions kept .. ndim - 1 of `inputs` operands. A block
+ * has several neighbouring results if their inputs are closer than the next terms. All of it
+ * depends on shapes and strides alone, and so does the order of summation.
  */
 static void plan_sum(struct hzi_quat_job *p, int inputs)
 {
@@ -556,7 +556,7 @@ static int run_dot(struct hz_context *ctx, const struct hzi_quat_dot_args *a, in
 	struct hzi_quat_job p;
 
 	dot_job(a, &p);
-	p.turned = p.at[0].whole == HZI_QUAT_XYZW;
+	p.xyzw = p.at[0].whole == HZI_QUAT_XYZW;
 	return launch_sum(ctx, "quat_dot", kernel, threads, &p, 2, a->real ? 2 : 0);
 }
 

@@ -25,18 +25,20 @@ struct hzi_quat_operand {
 	int64_t stride[HZI_QUAT_DIMS];
 	int64_t comp[4];
 	int32_t whole;	/* enum hzi_quat_whole */
-	int16_t width;	/* elements of a value: 4, 3 of a vector, 1 of a real number */
-	int16_t dense;	/* enum hzi_quat_dense; contiguous kernels: 1, or 0 for a single one */
+	int16_t width;	/* elements of a value: 4; a vector 3, a real number 1 */
+	/* enum hzi_quat_layout; contiguous kernels: 1, or 0 for a single quaternion */
+	int16_t dense;
 };
 
 /* Whether components are contiguous, and quaternions aligned to their size, and in which order */
-enum hzi_quat_whole { HZI_QUAT_APART, HZI_QUAT_WXYZ, HZI_QUAT_XYZW };
+enum hzi_quat_whole { HZI_QUAT_SEPARATE, HZI_QUAT_WXYZ, HZI_QUAT_XYZW };
 
 /*
- * The layout of the last dimension, for strided and planar kernels: arbitrary; each component
- * contiguous and 16-byte aligned; contiguous w, x, y, z; contiguous x, y, z, w
+ * The layout of the last dimension, for strided and planar kernels: arbitrary strides; each
+ * component contiguous and 16-byte aligned; contiguous quaternions w, x, y, z; or x, y, z, w
  */
-enum hzi_quat_dense { HZI_QUAT_GAPS, HZI_QUAT_PLANES, HZI_QUAT_WHOLE, HZI_QUAT_TURNED };
+enum hzi_quat_layout { HZI_QUAT_STRIDED, HZI_QUAT_PLANAR, HZI_QUAT_INTERLEAVED,
+		      HZI_QUAT_INTERLEAVED_XYZW };
 
 /* Operands: inputs, then outputs, in the order of the structs in lib/quat/quat.h */
 struct hzi_quat_job {
@@ -54,7 +56,7 @@ struct hzi_quat_job {
 	int32_t row_blocks; /* contiguous kernels: blocks of a row, the last dimension */
 	float eps, alpha[4];
 	int32_t groups; /* strided: 16-byte groups of the last dimension, 0: none; planar: tiles */
-	int32_t turned;			/* contiguous kernels: the order is x, y, z, w */
+	int32_t xyzw;			/* contiguous kernels: the order is x, y, z, w */
 };
 
 static_assert(sizeof(struct hzi_quat_operand) == 96, "the same layout for C and CUDA");

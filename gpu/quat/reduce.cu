@@ -33,7 +33,7 @@ HZ_DEVICE void chunk_store(const hzi_quat_job &p, int o, operand_kind kind, int6
 		sum_store(p, o, kind, at, q);
 }
 
-/* A term: of N operands, and their kinds */
+/* A term of the sum, from `inputs` operands of these kinds */
 struct sum_dot {
 	static constexpr int inputs = 2;
 	HZ_DEVICE constexpr operand_kind kind(int) { return QUATERNION; }
@@ -78,7 +78,7 @@ HZ_DEVICE void add_terms(const hzi_quat_job &p, int threads, int64_t (&at)[N], q
 
 #pragma unroll
 		for (int n = 0; n < SUM::inputs; n++)
-			in[n] = p.turned ? quat_from_xyzw(q[u][n].get(0)) : q[u][n].get(0);
+			in[n] = p.xyzw ? quat_from_xyzw(q[u][n].get(0)) : q[u][n].get(0);
 		sum = quat_add(sum, op.term(p, in));
 	}
 }
@@ -99,18 +99,18 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 	SUM op;
 
 	if (i < p.count) {
-		places_of<N + 1>(p, 0, p.kept, i, base);
+		add_offsets<N + 1>(p, 0, p.kept, i, base);
 		if constexpr (WHOLE) {
 			constexpr int U = DTYPE == HZ_F32 ? 4 : 8;	/* terms in flight */
-			const int64_t turns = l < end ? (end - l + threads - 1) / threads : 0;
+			const int64_t rounds = l < end ? (end - l + threads - 1) / threads : 0;
 			int64_t r = 0;
 
 #pragma unroll
 			for (int n = 0; n < N; n++)
 				base[n] += l * p.at[n].stride[p.kept];
-			for (; r + U <= turns; r += U)
+			for (; r + U <= rounds; r += U)
 				add_terms<SUM, DTYPE, U>(p, threads, base, sum);
-			for (; r < turns; r++)
+			for (; r < rounds; r++)
 				add_terms<SUM, DTYPE, 1>(p, threads, base, sum);
 		} else {
 			/* A constant trip count, so that several loads are in flight */
@@ -124,7 +124,7 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 #pragma unroll
 				for (int n = 0; n < N; n++)
 					at[n] = base[n];
-				places_of<N + 1>(p, p.kept, p.ndim, l, at);
+				add_offsets<N + 1>(p, p.kept, p.ndim, l, at);
 #pragma unroll
 				for (int n = 0; n < N; n++)
 					in[n] = operand_load(p.at[n], SUM::kind(n), p.dtype, at[n]);
@@ -138,8 +138,8 @@ HZ_DEVICE void run_sum(const hzi_quat_job &p, operand_kind kind)
 }
 
 /*
- * The same for contiguous 16-bit terms in pairs, one result per block, half the threads: each
- * thread does the additions of two threads of the above, in their order.
+ * run_sum() for contiguous pairs of 16-bit terms, one result per block, with half the threads: each
+ * thread does the additions of two threads of run_sum(), in their order.
  */
 template <int DTYPE>
 HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
@@ -151,7 +151,7 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 	quat sum[2] = {};
 	sum_dot op;
 
-	places_of<3>(p, 0, p.kept, i, base);
+	add_offsets<3>(p, 0, p.kept, i, base);
 	const uint4 *a = (const uint4 *)((const uint16_t *)p.at[0].data + base[0] + 4 * l);
 	const uint4 *b = (const uint4 *)((const uint16_t *)p.at[1].data + base[1] + 4 * l);
 
@@ -168,9 +168,9 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 			uint32_t v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
 			uint32_t w[4] = {y[u].x, y[u].y, y[u].z, y[u].w};
 
-			if (p.turned) {
-				words_from_xyzw<DTYPE>(v);
-				words_from_xyzw<DTYPE>(w);
+			if (p.xyzw) {
+				words_xyzw<DTYPE, false>(v);
+				words_xyzw<DTYPE, false>(w);
 			}
 
 			const quat first[2] = {quat_unpack(DTYPE, make_uint2(v[0], v[1])),
@@ -190,7 +190,7 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 			quat in[2] = {quat_unpack(DTYPE, ((const uint2 *)a)[e]),
 				      quat_unpack(DTYPE, ((const uint2 *)b)[e])};
 
-			if (p.turned)
+			if (p.xyzw)
 				in[0] = quat_from_xyzw(in[0]), in[1] = quat_from_xyzw(in[1]);
 
 			sum[e] = quat_add(sum[e], op.term(p, in));
@@ -216,22 +216,22 @@ HZ_DEVICE void run_pairs(const hzi_quat_job &p, operand_kind kind)
 struct fused_mul {
 	static constexpr operand_kind KIND = QUATERNION;
 	static constexpr int COUNT = 4;		/* pieces in flight that registers hold */
-	const uint32_t turn_dy, turn_dx, turn_x;
+	const uint32_t mask_dy, mask_dx, mask_x;
 	quat k, sum;
 
 	__device__ __forceinline__ explicit fused_mul(const hzi_quat_job &p)
-		: turn_dy(p.conj_a ? 0x80000000 : 0), turn_dx(p.conj_b ? 0x80000000 : 0),
-		  turn_x(p.conj_b ? 0 : 0x80000000), sum{0, 0, 0, 0}
+		: mask_dy(p.conj_a ? 0x80000000 : 0), mask_dx(p.conj_b ? 0x80000000 : 0),
+		  mask_x(p.conj_b ? 0 : 0x80000000), sum{0, 0, 0, 0}
 	{
 		k = quat_conj_if(!p.conj_y, operand_load(p.at[2], QUATERNION, p.dtype, 0));
 	}
 
 	__device__ __forceinline__ quat step(quat dy, quat x)
 	{
-		const quat d = quat_flip_signs(dy, turn_dy);
+		const quat d = quat_flip_signs(dy, mask_dy);
 
-		sum = quat_fma(quat_flip_signs(x, turn_x), d, sum);
-		return quat_flip_signs(quat_mul(d, k), turn_dx);
+		sum = quat_fma(quat_flip_signs(x, mask_x), d, sum);
+		return quat_flip_signs(quat_mul(d, k), mask_dx);
 	}
 
 	__device__ __forceinline__ quat total(void) const { return sum; }
@@ -245,7 +245,7 @@ struct fused_rotate {
 	static constexpr operand_kind KIND = VECTOR;
 	static constexpr int COUNT = 2;
 	const hzi_quat_job &p;
-	float turn[3][3], m[3][3];
+	float matrix[3][3], m[3][3];
 
 	static __device__ __forceinline__ quat unit(int i)
 	{
@@ -261,7 +261,7 @@ struct fused_rotate {
 		if (p.normalize) {
 			*scale = quat_scale_of(q);
 			q = quat_scale(*scale, q);
-			*r = quick_inverse(quat_inner(q, q));
+			*r = approx_inverse(quat_inner(q, q));
 		}
 		return q;
 	}
@@ -274,9 +274,9 @@ struct fused_rotate {
 #pragma unroll
 		for (int i = 0; i < 3; i++) {
 			const quat e = unit(i);
-			const quat v = quat_scale(r, quat_turn(q, e));
+			const quat v = quat_scale(r, quat_rotate(q, e));
 
-			turn[0][i] = v.x, turn[1][i] = v.y, turn[2][i] = v.z;
+			matrix[0][i] = v.x, matrix[1][i] = v.y, matrix[2][i] = v.z;
 		}
 	}
 
@@ -287,7 +287,8 @@ struct fused_rotate {
 
 #pragma unroll
 		for (int i = 0; i < 3; i++) {
-			d[i] = fmaf(turn[0][i], a[0], fmaf(turn[1][i], a[1], turn[2][i] * a[2]));
+			d[i] = fmaf(matrix[0][i], a[0],
+				    fmaf(matrix[1][i], a[1], matrix[2][i] * a[2]));
 #pragma unroll
 			for (int j = 0; j < 3; j++)
 				m[i][j] = fmaf(a[i], b[j], m[i][j]);
@@ -307,8 +308,8 @@ struct fused_rotate {
 			const quat e = unit(i);
 
 			dq = quat_add(dq, quat_mul(quat_mul(e, q), row));
-			inner = fmaf(turn[i][0], row.x, fmaf(turn[i][1], row.y,
-							     fmaf(turn[i][2], row.z, inner)));
+			inner = fmaf(matrix[i][0], row.x, fmaf(matrix[i][1], row.y,
+							     fmaf(matrix[i][2], row.z, inner)));
 		}
 		dq = quat_scale(-2, dq);
 		if (p.normalize) {
@@ -319,20 +320,20 @@ struct fused_rotate {
 	}
 };
 
-/* A full portion of a warp; callers pass turned as a constant. */
+/* A full portion of a warp; callers pass xyzw as a constant. */
 template <class OP, int DTYPE, int COUNT>
-HZ_DEVICE void fused_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool turned, OP &op,
-			     uint32_t *room)
+HZ_DEVICE void fused_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool xyzw, OP &op,
+			     uint32_t *scratch)
 {
 	constexpr int EACH = piece<DTYPE>::each;
-	const hzi_quat_operand &to = p.at[3];
-	const char *const before = (const char *)to.data + at[2] * (DTYPE == HZ_F32 ? 4 : 2);
+	const hzi_quat_operand &dst = p.at[3];
+	const char *const before = (const char *)dst.data + at[2] * (DTYPE == HZ_F32 ? 4 : 2);
 	portion<DTYPE, COUNT> dy, x;	/* dy, then dx */
 
 	dy.load(p.at[0], OP::KIND, at[0]);
 	x.load(p.at[1], OP::KIND, at[1]);
-	dy.settle(p.at[0], OP::KIND, turned, room);
-	x.settle(p.at[1], OP::KIND, turned, room);
+	dy.unpack(p.at[0], OP::KIND, xyzw, scratch);
+	x.unpack(p.at[1], OP::KIND, xyzw, scratch);
 #pragma unroll
 	for (int u = 0; u < COUNT; u++) {
 		quat results[EACH];
@@ -342,7 +343,7 @@ HZ_DEVICE void fused_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool
 			results[e] = op.step(dy.of[u].get(OP::KIND, false, e),
 					     x.of[u].get(OP::KIND, false, e));
 		if (p.accumulate) {
-			const auto old = old_piece<DTYPE, COUNT>(to, OP::KIND, turned, before, u);
+			const auto old = old_piece<DTYPE, COUNT>(dst, OP::KIND, xyzw, before, u);
 
 #pragma unroll
 			for (int e = 0; e < EACH; e++)
@@ -350,7 +351,7 @@ HZ_DEVICE void fused_portion(const hzi_quat_job &p, const int64_t (&at)[3], bool
 		}
 		dy.of[u].put(OP::KIND, results);
 	}
-	dy.store(to, OP::KIND, turned, at[2], room);
+	dy.store(dst, OP::KIND, xyzw, at[2], scratch);
 }
 
 /* Stores the sum of each block at p.partial. */
@@ -361,33 +362,33 @@ HZ_DEVICE void run_fused_sum(const hzi_quat_job &p)
 	constexpr int BLOCK = HZI_QUAT_SUM_BLOCK * piece<DTYPE>::each;
 	constexpr int EACH_WARP = portion<DTYPE, COUNT>::quaternions;
 	constexpr bool VECTORS = OP::KIND == VECTOR;
-	__shared__ __align__(16) uint32_t room[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
+	__shared__ __align__(16) uint32_t scratch[VECTORS ? WARPS : 1][VECTORS ? COUNT * 96 : 1];
 	const int warp = threadIdx.x / 32;
 	const int64_t begin = (int64_t)blockIdx.x * BLOCK, end = min(begin + BLOCK, p.shape[0]);
 	const int64_t step[3] = {p.at[0].stride[0], p.at[1].stride[0], p.at[3].stride[0]};
 	OP op(p);
 
 	for (int64_t i = begin + warp * EACH_WARP; i < end; i += WARPS * EACH_WARP) {
-		uint32_t *const mine = room[VECTORS ? warp : 0];
+		uint32_t *const mine = scratch[VECTORS ? warp : 0];
 
 		if (i + EACH_WARP <= end) {
 			const int64_t at[3] = {i * step[0], i * step[1], i * step[2]};
 
-			if (p.turned)
+			if (p.xyzw)
 				fused_portion<OP, DTYPE, COUNT>(p, at, true, op, mine);
 			else
 				fused_portion<OP, DTYPE, COUNT>(p, at, false, op, mine);
 			continue;
 		}
 		for (int64_t l = i + threadIdx.x % 32; l < end; l += 32) {
-			const hzi_quat_operand &to = p.at[3];
+			const hzi_quat_operand &dst = p.at[3];
 			const int64_t at = l * step[2];
 			quat q = op.step(operand_load(p.at[0], OP::KIND, p.dtype, l * step[0]),
 					 operand_load(p.at[1], OP::KIND, p.dtype, l * step[1]));
 
 			if (p.accumulate)
-				q = quat_add(q, operand_old(to, OP::KIND, p.dtype, p.real, at));
-			operand_store(to, OP::KIND, p.dtype, p.real, at, q);
+				q = quat_add(q, operand_old(dst, OP::KIND, p.dtype, p.real, at));
+			operand_store(dst, OP::KIND, p.dtype, p.real, at, q);
 		}
 	}
 
@@ -415,7 +416,7 @@ quat_sum_finish(const __grid_constant__ hzi_quat_job p)
 
 			sum = quat_add(sum, {f.x, f.y, f.z, f.w});
 		}
-		places_of<1>(p, 0, p.kept, i, at);
+		add_offsets<1>(p, 0, p.kept, i, at);
 	}
 	sum = block_sum<false>({sum}, p.lanes_log2);
 	if (threadIdx.x < lanes && i < p.count)

@@ -27,30 +27,22 @@ HZ_DEVICE quat quat_to_xyzw(quat q)
 	return {q.x, q.y, q.z, q.w};
 }
 
-/* The same for a 16-byte piece: four words of one f32 quaternion, or of two of 16 bits */
-template <int DTYPE>
-HZ_DEVICE void words_from_xyzw(uint32_t (&w)[4])
+/*
+ * The same for the words of a 16-byte piece, one f32 quaternion or two of 16 bits. TO: to x, y, z,
+ * w, else from that order
+ */
+template <int DTYPE, bool TO>
+HZ_DEVICE void words_xyzw(uint32_t (&w)[4])
 {
 	const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
 
 	if (DTYPE == HZ_F32) {
-		w[0] = d, w[1] = a, w[2] = b, w[3] = c;
+		w[0] = TO ? b : d, w[1] = TO ? c : a, w[2] = TO ? d : b, w[3] = TO ? a : c;
 	} else {
-		w[0] = __byte_perm(b, a, 0x5432), w[1] = __byte_perm(a, b, 0x5432);
-		w[2] = __byte_perm(d, c, 0x5432), w[3] = __byte_perm(c, d, 0x5432);
-	}
-}
-
-template <int DTYPE>
-HZ_DEVICE void words_to_xyzw(uint32_t (&w)[4])
-{
-	const uint32_t a = w[0], b = w[1], c = w[2], d = w[3];
-
-	if (DTYPE == HZ_F32) {
-		w[0] = b, w[1] = c, w[2] = d, w[3] = a;
-	} else {
-		w[0] = __byte_perm(a, b, 0x5432), w[1] = __byte_perm(b, a, 0x5432);
-		w[2] = __byte_perm(c, d, 0x5432), w[3] = __byte_perm(d, c, 0x5432);
+		w[0] = TO ? __byte_perm(a, b, 0x5432) : __byte_perm(b, a, 0x5432);
+		w[1] = TO ? __byte_perm(b, a, 0x5432) : __byte_perm(a, b, 0x5432);
+		w[2] = TO ? __byte_perm(c, d, 0x5432) : __byte_perm(d, c, 0x5432);
+		w[3] = TO ? __byte_perm(d, c, 0x5432) : __byte_perm(c, d, 0x5432);
 	}
 }
 
@@ -103,7 +95,7 @@ HZ_DEVICE void operand_store(const hzi_quat_operand &o, operand_kind kind, int d
 	}
 }
 
-/* What an output holds. real: a vector's real part is read, too, since it stays. */
+/* The old value of an output. real: a vector's real part is read, too, since it is kept. */
 HZ_DEVICE quat operand_old(const hzi_quat_operand &o, operand_kind kind, int dtype, int real,
 			   int64_t at)
 {
@@ -112,7 +104,7 @@ HZ_DEVICE quat operand_old(const hzi_quat_operand &o, operand_kind kind, int dty
 
 /* Adds the offsets of index i in dimensions first .. last - 1 to those of the operands. */
 template <int N, typename INDEX>
-HZ_DEVICE void places(const hzi_quat_job &p, int first, int last, INDEX i, int64_t (&at)[N])
+HZ_DEVICE void add_offsets_as(const hzi_quat_job &p, int first, int last, INDEX i, int64_t (&at)[N])
 {
 	for (int d = last - 1; d >= first; d--) {
 		const INDEX size = (INDEX)p.shape[d], next = i / size;
@@ -126,15 +118,15 @@ HZ_DEVICE void places(const hzi_quat_job &p, int first, int last, INDEX i, int64
 }
 
 template <int N>
-HZ_DEVICE void places_of(const hzi_quat_job &p, int first, int last, int64_t i, int64_t (&at)[N])
+HZ_DEVICE void add_offsets(const hzi_quat_job &p, int first, int last, int64_t i, int64_t (&at)[N])
 {
 	if (i >> 31)
-		places<N, uint64_t>(p, first, last, (uint64_t)i, at);
+		add_offsets_as<N, uint64_t>(p, first, last, (uint64_t)i, at);
 	else
-		places<N, uint32_t>(p, first, last, (uint32_t)i, at);
+		add_offsets_as<N, uint32_t>(p, first, last, (uint32_t)i, at);
 }
 
-/* One quaternion of each operand, at these offsets */
+/* Runs an operation on one quaternion of each operand, at these offsets. */
 template <class OP>
 HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs])
 {
@@ -158,7 +150,7 @@ HZ_DEVICE void run_one(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + O
 	}
 }
 
-/* ---- Words: a number of f32, or two of 16 bits ----------------------------------------------- */
+/* ---- Words: one f32 number, or two 16-bit numbers -------------------------------------------- */
 
 template <int DTYPE>
 HZ_DEVICE uint32_t word_of(float a, float b)
@@ -180,24 +172,24 @@ HZ_DEVICE float number_in(const uint32_t *w, int i)
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-/* PAIRS: half as many threads, each with the sums of two, 2 t and 2 t + 1 */
+/* The sum over a block. PAIRS: thread t of half a block has the sums of threads 2 t and 2 t + 1. */
 template <bool PAIRS>
 HZ_DEVICE quat block_sum(const quat (&sums)[1 + PAIRS], int lanes_log2)
 {
-	__shared__ float4 room[HZI_QUAT_THREADS];
+	__shared__ float4 scratch[HZI_QUAT_THREADS];
 	const int t = threadIdx.x;
 	quat of[HZI_QUAT_THREADS / 32], q = sums[0];
 
 #pragma unroll
 	for (int e = 0; e <= PAIRS; e++)
-		room[(1 + PAIRS) * t + e] =
+		scratch[(1 + PAIRS) * t + e] =
 			make_float4(sums[e].w, sums[e].x, sums[e].y, sums[e].z);
 	__syncthreads();
 	if (t >= 32)
 		return q;
 #pragma unroll
 	for (int i = 0; i < HZI_QUAT_THREADS / 32; i++) {
-		const float4 f = room[t + 32 * i];
+		const float4 f = scratch[t + 32 * i];
 
 		of[i] = {f.x, f.y, f.z, f.w};
 	}

@@ -1,5 +1,5 @@
 /*
- * epilogue.cuh - quaternions in any view, and the epilogue of products
+ * epilogue.cuh - loads and stores of quaternions of any layout; the epilogue of products
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -94,16 +94,16 @@ HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
 	}
 }
 
-/* The conjugate if turn is 0x80000000, a if it is 0; without a branch, at which loads would wait */
-HZ_DEVICE quat quat_flip_signs(quat a, uint32_t turn)
+/* The conjugate if mask is 0x80000000, a if it is 0; no branch, at which loads would wait */
+HZ_DEVICE quat quat_flip_signs(quat a, uint32_t mask)
 {
-	return {a.w, __uint_as_float(__float_as_uint(a.x) ^ turn),
-		__uint_as_float(__float_as_uint(a.y) ^ turn),
-		__uint_as_float(__float_as_uint(a.z) ^ turn)};
+	return {a.w, __uint_as_float(__float_as_uint(a.x) ^ mask),
+		__uint_as_float(__float_as_uint(a.y) ^ mask),
+		__uint_as_float(__float_as_uint(a.z) ^ mask)};
 }
 
 /*
- * A contiguous quaternion as loaded, so that several loads are in flight; turn: see
+ * A contiguous quaternion as loaded, so that several loads are in flight; mask: see
  * quat_flip_signs()
  */
 template <int DTYPE>
@@ -121,9 +121,9 @@ struct quat_raw {
 		bits = __ldcs((const uint2 *)((const uint16_t *)data + at));
 	}
 
-	__device__ __forceinline__ quat get(uint32_t turn) const
+	__device__ __forceinline__ quat get(uint32_t mask) const
 	{
-		return quat_flip_signs(quat_unpack(DTYPE, bits), turn);
+		return quat_flip_signs(quat_unpack(DTYPE, bits), mask);
 	}
 };
 
@@ -141,9 +141,9 @@ struct quat_raw<HZ_F32> {
 		f = __ldcs((const float4 *)((const float *)data + at));
 	}
 
-	__device__ __forceinline__ quat get(uint32_t turn) const
+	__device__ __forceinline__ quat get(uint32_t mask) const
 	{
-		return quat_flip_signs({f.x, f.y, f.z, f.w}, turn);
+		return quat_flip_signs({f.x, f.y, f.z, f.w}, mask);
 	}
 };
 
@@ -245,7 +245,7 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 	quat_store(o.c, at, quat_act(o.activation, o.slope, t));
 }
 
-/* The same for a pixel. Not inlined: many copies would take time to fetch. */
+/* The same for column 0. Not inlined: many copies would take time to fetch. */
 [[maybe_unused]] static __device__ __noinline__ void
 quat_finish_row(const hzi_quat_out &o, int64_t c, int64_t pre, int row, quat t)
 {

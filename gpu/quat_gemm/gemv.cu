@@ -82,7 +82,7 @@ struct gemv_rows {
 
 	const hzi_quat_gemv &p;
 	const gemv_item item;
-	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	const uint32_t mask_a, mask_b;	/* of signs, by conjugation */
 	int64_t row[R];
 	quat sum[R][N];
 
@@ -111,17 +111,17 @@ struct gemv_rows {
 			for (int r = 0; r < R; r++)
 #pragma unroll
 				for (int j = 0; j < N; j++)
-					sum[r][j] = quat_fma(a[u][r].get(turn_a),
-							     x[u][j].get(turn_b), sum[r][j]);
+					sum[r][j] = quat_fma(a[u][r].get(mask_a),
+							     x[u][j].get(mask_b), sum[r][j]);
 	}
 
 	__device__ __forceinline__ explicit gemv_rows(const hzi_quat_gemv &p_)
-		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
-		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+		: p(p_), item(p_), mask_a(p_.a.conj ? 0x80000000 : 0),
+		  mask_b(p_.b.conj ? 0x80000000 : 0) {}
 
 	__device__ __forceinline__ void run(void)
 	{
-		__shared__ float4 room[THREADS / 32][R * N];
+		__shared__ float4 scratch[THREADS / 32][R * N];
 		const int i0 = blockIdx.x * R, tid = threadIdx.x;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
 		int l = begin + tid;
@@ -147,14 +147,15 @@ struct gemv_rows {
 							 __shfl_xor_sync(~0u, q.y, lane),
 							 __shfl_xor_sync(~0u, q.z, lane)});
 				if (tid % 32 == 0)
-					room[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y, q.z);
+					scratch[tid / 32][r * N + j] = make_float4(q.w, q.x, q.y,
+										   q.z);
 			}
 		__syncthreads();
 		if (tid < R * N && i0 + tid / N < p.out.m && tid % N < p.out.n) {
 			quat q = quat_zero();
 
 			for (int w = 0; w < THREADS / 32; w++) {
-				const float4 f = room[w][tid];
+				const float4 f = scratch[w][tid];
 
 				q = quat_add(q, {f.x, f.y, f.z, f.w});
 			}
@@ -173,7 +174,7 @@ struct gemv_transposed {
 
 	const hzi_quat_gemv &p;
 	const gemv_item item;
-	const uint32_t turn_a, turn_b;	/* of signs, by conjugation */
+	const uint32_t mask_a, mask_b;	/* of signs, by conjugation */
 	int64_t row;
 	quat sum[N];
 
@@ -198,17 +199,17 @@ struct gemv_transposed {
 							    min(j, p.out.n - 1) * p.b.col);
 #pragma unroll
 			for (int j = 0; j < N; j++)
-				sum[j] = quat_fma(a[u].get(turn_a), x[j].get(turn_b), sum[j]);
+				sum[j] = quat_fma(a[u].get(mask_a), x[j].get(mask_b), sum[j]);
 		}
 	}
 
 	__device__ __forceinline__ explicit gemv_transposed(const hzi_quat_gemv &p_)
-		: p(p_), item(p_), turn_a(p_.a.conj ? 0x80000000 : 0),
-		  turn_b(p_.b.conj ? 0x80000000 : 0) {}
+		: p(p_), item(p_), mask_a(p_.a.conj ? 0x80000000 : 0),
+		  mask_b(p_.b.conj ? 0x80000000 : 0) {}
 
 	__device__ __forceinline__ void run(void)
 	{
-		__shared__ float4 room[PARTS][LINE];
+		__shared__ float4 scratch[PARTS][LINE];
 		const int lane = threadIdx.x % LINE, part = threadIdx.x / LINE;
 		const int i = blockIdx.x * LINE + lane;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
@@ -225,13 +226,13 @@ struct gemv_transposed {
 			if (j >= p.out.n)
 				break;
 			__syncthreads();
-			room[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
+			scratch[part][lane] = make_float4(sum[j].w, sum[j].x, sum[j].y, sum[j].z);
 			__syncthreads();
 			if (part == 0 && i < p.out.m) {
 				quat q = quat_zero();
 
 				for (int s = 0; s < PARTS; s++) {
-					const float4 f = room[s][lane];
+					const float4 f = scratch[s][lane];
 
 					q = quat_add(q, {f.x, f.y, f.z, f.w});
 				}
@@ -314,7 +315,7 @@ HZ_DEVICE void mma_step_16(bool bf16, mma_sums &sum, const uint4 (&a)[2][2], int
  */
 HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &x, uint32_t sign)
 {
-	const uint32_t turn = 0x80000000;
+	const uint32_t mask = 0x80000000;
 	/*
 	 * Component c of A times c ^ o of B adds to component o; negative: w by x, y, z of A; x by
 	 * z; y by x; z by y.
@@ -359,8 +360,8 @@ HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &
 #pragma unroll
 			for (int o = 0; o < 4; o++) {
 				const int c0 = 2 * half ^ o, c1 = (2 * half + 1) ^ o;
-				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? turn : 0;
-				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? turn : 0;
+				const uint32_t s0 = minus >> (4 * o + 2 * half) & 1 ? mask : 0;
+				const uint32_t s1 = minus >> (4 * o + 2 * half + 1) & 1 ? mask : 0;
 
 				mma_m16n8k8_tf32(sum[tile][o], of_a, high[c0] ^ s0, high[c1] ^ s1);
 			}
@@ -451,8 +452,8 @@ struct gemv_mma {
 		const int g = threadIdx.x % 32 / 4, stages = p.stages;
 		const uint32_t all = DTYPE == HZ_F32 ? 0x80000000 : 0x80008000;
 		/* Sign bits that conjugation flips: of A; of w and x of B; of y and z */
-		const uint32_t turn_a = p.a.conj ? all : 0;
-		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, turn = p.b.conj ? all : 0;
+		const uint32_t mask_a = p.a.conj ? all : 0;
+		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, mask = p.b.conj ? all : 0;
 		int l = begin, slot = 0, ahead = stages - 1;
 		uint4 next[U];
 
@@ -493,16 +494,16 @@ struct gemv_mma {
 							from + (16 * tile + 8 * h) * 128);
 				if (DTYPE == HZ_F32) {
 					mma_step_f32(sum, v,
-						     make_uint4(x[u].x, x[u].y ^ turn,
-								x[u].z ^ turn, x[u].w ^ turn),
-						     turn_a);
+						     make_uint4(x[u].x, x[u].y ^ mask,
+								x[u].z ^ mask, x[u].w ^ mask),
+						     mask_a);
 				} else {
 					mma_step_16(DTYPE == HZ_BF16, sum, v, 0,
-						    make_uint2(x[u].x ^ turn_w, x[u].y ^ turn),
-						    turn_a);
+						    make_uint2(x[u].x ^ turn_w, x[u].y ^ mask),
+						    mask_a);
 					mma_step_16(DTYPE == HZ_BF16, sum, v, 1,
-						    make_uint2(x[u].z ^ turn_w, x[u].w ^ turn),
-						    turn_a);
+						    make_uint2(x[u].z ^ turn_w, x[u].w ^ mask),
+						    mask_a);
 				}
 			}
 			slot = slot + 1 == stages ? 0 : slot + 1;
@@ -513,7 +514,7 @@ struct gemv_mma {
 
 	__device__ __forceinline__ void run(void)
 	{
-		extern __shared__ float4 room[];	/* tiles; then sums [WARPS][ROWS][8] */
+		extern __shared__ float4 scratch[];	/* tiles; then sums [WARPS][ROWS][8] */
 		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
 		const int g = threadIdx.x % 32 / 4;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
@@ -524,7 +525,7 @@ struct gemv_mma {
 		/* Beyond the last column: the last one again */
 		column = (const char *)p.b.data + SIZE * (item.b + min(g, p.out.n - 1) * p.b.col);
 		b_row = SIZE * p.b.row;
-		add_tiles(shared_address(room) + warp * p.stages * TILE, i0, begin + warp * STEP,
+		add_tiles(shared_address(scratch) + warp * p.stages * TILE, i0, begin + warp * STEP,
 			  end);
 		__syncthreads();
 #pragma unroll
@@ -537,7 +538,7 @@ struct gemv_mma {
 
 					if (2 * t + e >= p.out.n)
 						continue;
-					room[(warp * ROWS + r) * 8 + 2 * t + e] =
+					scratch[(warp * ROWS + r) * 8 + 2 * t + e] =
 						make_float4(sum[tile][0][n], sum[tile][1][n],
 							    sum[tile][2][n], sum[tile][3][n]);
 				}
@@ -549,7 +550,7 @@ struct gemv_mma {
 			if (i0 + r >= p.out.m || c >= p.out.n)
 				return;
 			for (int w = 0; w < WARPS; w++) {
-				const float4 f = room[(w * ROWS + r) * 8 + c];
+				const float4 f = scratch[(w * ROWS + r) * 8 + c];
 
 				q = quat_add(q, {f.x, f.y, f.z, f.w});
 			}

@@ -1,5 +1,5 @@
 /*
- * pack_planar.c - launchers that turn quaternion matrices into f16 planes
+ * pack_planar.c - launchers that pack quaternion matrices as f16 planes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -21,8 +21,8 @@ struct hzi_quat_planar hzi_quat_planar_of(int64_t lines, int64_t k, int count, i
 {
 	return (struct hzi_quat_planar){
 		.lines = lines, .k = k, .count = count, .split = split,
-		.all_lines = round_up(lines, HZI_QT_BLOCK),
-		.all_k = round_up(k, HZI_QT_BLOCK),
+		.all_lines = round_up(lines, HZI_QUAT_WGMMA_TILE_K),
+		.all_k = round_up(k, HZI_QUAT_WGMMA_TILE_K),
 	};
 }
 
@@ -78,10 +78,11 @@ int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hz
 	const int type = x->dtype == HZ_F32 ? 1 : x->dtype == HZ_F16 ? 2 : 3;
 
 	if (lines_are_contiguous(x)) {
-		while (p.parts < HZI_QP_PARTS && p.parts * HZI_QP_TILE < y->k)
+		while (p.parts < HZI_PACK_PLANAR_PARTS && p.parts * HZI_PACK_PLANAR_TILE < y->k)
 			p.parts *= 2;
 		launch.cluster = (unsigned)p.parts;
-		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_QP_LINES) * p.parts);
+		launch.grid[0] = (unsigned)(ceil_div(y->all_lines, HZI_PACK_PLANAR_LINES) *
+					    p.parts);
 		return hzi_cuda_launch(ctx, op,
 				       HZI_KERNEL_quat_planar_f16_transposed_strided +
 					       (x->whole ? type : 0),

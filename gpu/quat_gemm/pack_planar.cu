@@ -11,9 +11,9 @@
 #include "gpu/device/pdl.cuh"
 #include "gpu/device/reduce.cuh"
 
-#define LINES HZI_QP_LINES
-#define TILE HZI_QP_TILE
-#define PARTS_MAX HZI_QP_PARTS
+#define LINES HZI_PACK_PLANAR_LINES
+#define TILE HZI_PACK_PLANAR_TILE
+#define PARTS_MAX HZI_PACK_PLANAR_PARTS
 
 /* Programmatic dependent launch: lets the next kernel start, and waits for the previous ones. */
 HZ_DEVICE void begin(void)
@@ -39,7 +39,7 @@ HZ_DEVICE quat scaled(const hzi_quat_planar_f16 &p, float by, quat q)
 }
 
 /* Eight f16 in one store; the compiler would use four, for want of registers. */
-HZ_DEVICE void put_words(const hzi_quat_planar_f16 &p, int i, int64_t at, const uint32_t (&w)[4])
+HZ_DEVICE void store_words(const hzi_quat_planar_f16 &p, int i, int64_t at, const uint32_t (&w)[4])
 {
 	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
 		     :: "l"(p.y + i * p.y_lines * p.y_k + at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
@@ -47,24 +47,24 @@ HZ_DEVICE void put_words(const hzi_quat_planar_f16 &p, int i, int64_t at, const 
 }
 
 /* Eight numbers of a plane, with a split also their low parts */
-HZ_DEVICE void put_eight(const hzi_quat_planar_f16 &p, int i, int64_t at, const float (&v)[8])
+HZ_DEVICE void store_eight(const hzi_quat_planar_f16 &p, int i, int64_t at, const float (&v)[8])
 {
 	uint32_t w[4];
 
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 		w[j] = to_f16x2(v[2 * j], v[2 * j + 1]);
-	put_words(p, i, at, w);
+	store_words(p, i, at, w);
 	if (!p.split)
 		return;
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 		w[j] = to_f16x2(v[2 * j] - f16_low(w[j]), v[2 * j + 1] - f16_high(w[j]));
-	put_words(p, i + p.planes, at, w);
+	store_words(p, i + p.planes, at, w);
 }
 
 /* Eight scaled quaternions in all planes; overwrites q. */
-HZ_DEVICE void put_planes(const hzi_quat_planar_f16 &p, int64_t at, quat (&q)[8])
+HZ_DEVICE void store_planes(const hzi_quat_planar_f16 &p, int64_t at, quat (&q)[8])
 {
 	const bool fast = p.planes == 8;
 	const float f1 = fast ? p.f1 : 1;
@@ -75,13 +75,13 @@ HZ_DEVICE void put_planes(const hzi_quat_planar_f16 &p, int64_t at, quat (&q)[8]
 #pragma unroll
 		for (int j = 0; j < 8; j++)
 			v[j] = f1 * (i == 0 ? q[j].w : i == 1 ? q[j].x : i == 2 ? q[j].y : q[j].z);
-		put_eight(p, fast ? 4 + i : i, at, v);
+		store_eight(p, fast ? 4 + i : i, at, v);
 		if (p.planes != 7 || i == 0)
 			continue;
 #pragma unroll
 		for (int j = 0; j < 8; j++)
 			v[j] = -v[j];
-		put_eight(p, 3 + i, at, v);
+		store_eight(p, 3 + i, at, v);
 	}
 	if (!fast)
 		return;
@@ -96,7 +96,7 @@ HZ_DEVICE void put_planes(const hzi_quat_planar_f16 &p, int64_t at, quat (&q)[8]
 		for (int j = 0; j < 8; j++)
 			v[j] = i == 0 ? q[j].w + q[j].y : i == 1 ? q[j].w - q[j].y
 			       : i == 2 ? q[j].x + q[j].z : q[j].x - q[j].z;
-		put_eight(p, i, at, v);
+		store_eight(p, i, at, v);
 	}
 }
 
@@ -183,7 +183,7 @@ HZ_DEVICE void pack(const hzi_quat_planar_f16 &p)
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			q[i] = scaled(p, power_of_two(e), q[i]);
-		put_planes(p, line * p.y_k + k, q);
+		store_planes(p, line * p.y_k + k, q);
 	}
 }
 
@@ -192,31 +192,31 @@ HZ_DEVICE void pack(const hzi_quat_planar_f16 &p)
 /*
  * Swizzled position of k in a line of a tile: eight threads neither write nor read the same bank.
  */
-HZ_DEVICE int place(int k)
+HZ_DEVICE int swizzle(int k)
 {
 	return k ^ (k >> 3 & 7);
 }
 
-/* This thread's part of a tile from k0 on: line threadIdx.x % LINES, every 16th k */
-template <int DTYPE, bool WHOLE>
-HZ_DEVICE void load_across(const hzi_quat_planar_f16 &p, int64_t line, int64_t k0, quat (&q)[8])
+/* Loads this thread's part of a tile from k0 on: line threadIdx.x % LINES, every 16th k. */
+template <int DTYPE, bool CONTIGUOUS>
+HZ_DEVICE void load_transposed(const hzi_quat_planar_f16 &p, int64_t line, int64_t k0, quat (&q)[8])
 {
 	const int64_t k = k0 + threadIdx.x / LINES, at = line * p.x.row + k * p.x.col;
-	quat_raw<DTYPE> raw[WHOLE ? 8 : 1] = {};
+	quat_raw<DTYPE> raw[CONTIGUOUS ? 8 : 1] = {};
 
 #pragma unroll
 	for (int h = 0; h < 8; h++) {
 		q[h] = {};
 		if (line >= p.lines || k + 16 * h >= p.k)
 			continue;
-		if (WHOLE)
-			raw[WHOLE ? h : 0].load(p.x.data, at + 16 * h * p.x.col);
+		if (CONTIGUOUS)
+			raw[CONTIGUOUS ? h : 0].load(p.x.data, at + 16 * h * p.x.col);
 		else
 			q[h] = load_one(p, line, k + 16 * h);
 	}
 #pragma unroll
-	for (int h = 0; WHOLE && h < 8; h++) {
-		q[h] = raw[WHOLE ? h : 0].get(0);
+	for (int h = 0; CONTIGUOUS && h < 8; h++) {
+		q[h] = raw[CONTIGUOUS ? h : 0].get(0);
 		if (p.k_scales && k + 16 * h < p.k)
 			q[h] = quat_scale(p.k_scales[k + 16 * h], q[h]);
 	}
@@ -226,7 +226,7 @@ HZ_DEVICE void load_across(const hzi_quat_planar_f16 &p, int64_t line, int64_t k
  * A cluster has 16 lines; its blocks share k in tiles of 128. Pass 1 finds the largest magnitudes,
  * reading the first tile last; pass 2 transposes tiles in shared memory.
  */
-template <int DTYPE, bool WHOLE>
+template <int DTYPE, bool CONTIGUOUS>
 HZ_DEVICE void pack_transposed(const hzi_quat_planar_f16 &p)
 {
 	__shared__ float4 tile[LINES][TILE + 1];
@@ -240,7 +240,7 @@ HZ_DEVICE void pack_transposed(const hzi_quat_planar_f16 &p)
 	quat q[8] = {};
 
 	for (int64_t k0 = first + (p.k - 1 - first) / step * step; k0 >= first; k0 -= step) {
-		load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+		load_transposed<DTYPE, CONTIGUOUS>(p, line0 + column, k0, q);
 #pragma unroll
 		for (int h = 0; h < 8; h++)
 			most = fmaxf(most, magnitude(q[h]));
@@ -275,22 +275,22 @@ HZ_DEVICE void pack_transposed(const hzi_quat_planar_f16 &p)
 		const int k = thread % (TILE / 8) * 8;
 
 		if (k0 != first)
-			load_across<DTYPE, WHOLE>(p, line0 + column, k0, q);
+			load_transposed<DTYPE, CONTIGUOUS>(p, line0 + column, k0, q);
 		__syncthreads();
 #pragma unroll
 		for (int h = 0; h < 8; h++)
-			tile[column][place(thread / LINES + 16 * h)] =
+			tile[column][swizzle(thread / LINES + 16 * h)] =
 				make_float4(q[h].w, q[h].x, q[h].y, q[h].z);
 		__syncthreads();
 		if (line >= p.y_lines || k0 + k >= p.y_k)
 			continue;
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
-			const float4 v = tile[r][place(k + i)];
+			const float4 v = tile[r][swizzle(k + i)];
 
 			q[i] = scaled(p, power_of_two(exponents[r]), {v.x, v.y, v.z, v.w});
 		}
-		put_planes(p, line * p.y_k + k0 + k, q);
+		store_planes(p, line * p.y_k + k0 + k, q);
 	}
 	cluster_wait();
 }

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Supports any operands: they are turned into f32 planes in the workspace first, unless A is packed
- * as such. Packed A has planes for op N; planes for other ops are made of them. Items of a batch
- * share launches as far as a workspace of WORKSPACE_BYTES goes.
+ * Supports any operands: they are packed as f32 planes in the workspace first, unless A is packed
+ * that way already. Packed A has planes for op N; planes for other ops are made from them. Items of
+ * a batch share launches as far as a workspace of WORKSPACE_BYTES goes.
  */
 #include <config.h>
 
@@ -152,7 +152,7 @@ static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *
 		.planes = planes, .item = plan->a_floats, .first = first,
 		.rows = (int32_t)a->m, .k = (int32_t)a->k,
 		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves,
-		.left = 1, .turned = a->packed_t, .from = a->packed,
+		.left = 1, .transposed = a->packed_t, .from = a->packed,
 	};
 
 	for (int d = 0; d < HZI_QUAT_BATCH; d++)

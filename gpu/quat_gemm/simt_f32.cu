@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Supports any view, dtype and conjugation: quat_planar_f32 turns an operand into planes, and the
+ * Supports any view, dtype and conjugation: quat_planar_f32 packs an operand as planes, and the
  * product reads only these. A quaternion product of (a, b, c, d) and (e, f, g, h) by 8 real
  * products:
  *
@@ -37,7 +37,7 @@
 /* From planes of A: element (i, l), or (l, i) */
 HZ_DEVICE quat planes_load(const hzi_quat_planar_f32 &p, int64_t base, int i, int l)
 {
-	const int row = p.turned ? l : i, column = p.turned ? i : l;
+	const int row = p.transposed ? l : i, column = p.transposed ? i : l;
 	const int64_t chunk = (row / STRIP * p.halves + p.halves - 1) * (int64_t)p.from_chunks;
 	const float *f = p.from + base + 4 * PLANE * (chunk + column / CHUNK) +
 			 column % CHUNK * STRIP + row % STRIP;

@@ -24,7 +24,7 @@
 	 (((rows) + HZI_SIMT_STRIP - 1) / HZI_SIMT_STRIP) * \
 	 (((k) + HZI_SIMT_CHUNK - 1) / HZI_SIMT_CHUNK))
 
-/* A matrix to turn into planes; from: f32 planes of A to read instead of x */
+/* A matrix to pack as planes; from: f32 planes of A to read instead of x */
 struct hzi_quat_planar_f32 {
 	struct hzi_quat_matrix x;	/* element (i, l) at i * row + l * col, i < rows, l < k */
 	float *planes;
@@ -35,7 +35,7 @@ struct hzi_quat_planar_f32 {
 	int32_t chunks;
 	int32_t halves; /* 1: components; 2: both operands of the fast method, see simt_f32.cu */
 	int32_t left;			/* planes of A, not of B */
-	int32_t turned;			/* `from` holds the transpose */
+	int32_t transposed;			/* `from` holds the transpose */
 	const float *from;		/* then x gives conj and batch strides, in floats */
 	int32_t from_chunks;
 	int32_t blocks, items;		/* of a grid: strips * chunks, and items */

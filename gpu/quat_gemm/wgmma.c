@@ -236,7 +236,7 @@ static bool fits_16bit_epilogue(const struct hzi_quat_out *o)
 }
 
 struct kernel {
-	int columns, kernel, kernel_across;
+	int columns, kernel, kernel_transposed;
 };
 
 static const struct kernel kernels_16bit[] = {
@@ -280,7 +280,7 @@ static int map_lines(struct hz_context *ctx, struct hzi_tensor_map *map,
 static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 		    const struct plan *plan, int64_t c_offset, int64_t pre_offset)
 {
-	const bool fast = a->method == HZ_QUAT_FAST, across = a->packed && a->packed_t;
+	const bool fast = a->method == HZ_QUAT_FAST, transposed = a->packed && a->packed_t;
 	const struct hzi_quat_planar *rows = plan->a_rows ? &plan->a : &plan->b,
 			    *cols = plan->a_rows ? &plan->b : &plan->a,
 			    *left = plan->a_left ? &plan->a : &plan->b,
@@ -290,14 +290,16 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	const struct kernel *f = exact ? &kernel_exact : kernels_16bit;
 	struct hzi_quat_wgmma p = {
 		.out = *o,
-		.row_scales = rows->scales, .col_scales = across ? NULL : cols->scales,
+		.row_scales = rows->scales, .col_scales = transposed ? NULL : cols->scales,
 		.col_lines = (int32_t)cols->all_lines,
-		.blocks = (int32_t)(plan->b.all_k / HZI_QT_BLOCK),
-		.band = HZI_QT_BAND, .phases = fast ? 2 : 1,
+		.blocks = (int32_t)(plan->b.all_k / HZI_QUAT_WGMMA_TILE_K),
+		.band = HZI_QUAT_WGMMA_BAND, .phases = fast ? 2 : 1,
 		.per = (fast ? 1 : 4) * (left->split ? 3 : 1),
 	};
-	struct hzi_launch launch = {.block = {HZI_QT_THREADS}, .shared_bytes = HZI_QT_BYTES,
-				    .cluster = HZI_QT_CLUSTER, .early = true, .aligned = true};
+	struct hzi_launch launch = {.block = {HZI_QUAT_WGMMA_THREADS},
+				    .shared_bytes = HZI_QUAT_WGMMA_SHARED_BYTES,
+				    .cluster = HZI_QUAT_WGMMA_CLUSTER, .early = true,
+				    .aligned = true};
 	int clusters;
 
 	for (int part = 0; part < 2; part++) {
@@ -318,27 +320,28 @@ static int multiply(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 	/* Sums of the fast method are conjugates, and so is B' A'. */
 	if (fast ^ !plan->a_left ^ a->conj_c)
 		p.flip = 0x80000000;
-	p.plain = !o->bias && o->activation == HZ_ACT_NONE &&
-		  (!exact || (!o->pre.data && o->beta == 0 && o->alpha_real && o->alpha[0] == 1));
+	p.no_epilogue = !o->bias && o->activation == HZ_ACT_NONE &&
+			(!exact || (!o->pre.data && o->beta == 0 && o->alpha_real &&
+				    o->alpha[0] == 1));
 	p.alpha = exact ? 1 : o->alpha[0];
 	p.pairs = o->c.dtype != HZ_F32 && o->c.col == 4 && (uintptr_t)o->c.data % 16 == 0 &&
 		  (o->c.row % 8 == 0 || o->m == 1);
 	/* The same for each kernel: a block occupies an SM. */
 	HZ_CHECK(hzi_cuda_clusters(ctx, "quat_gemm", f->kernel, &launch, &clusters));
-	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QT_ROWS);
-	if (!exact && !across)
+	p.tiles_m = (int32_t)ceil_div(o->m, 2 * HZI_QUAT_WGMMA_ROWS);
+	if (!exact && !transposed)
 		f = kernel_of(p.tiles_m, o->n, clusters);
 	p.tiles_n = (int32_t)ceil_div(o->n, f->columns);
-	HZ_CHECK(map_lines(ctx, &p.rows, rows, HZI_QT_ROWS));
-	if (across)
+	HZ_CHECK(map_lines(ctx, &p.rows, rows, HZI_QUAT_WGMMA_ROWS));
+	if (transposed)
 		HZ_CHECK(hzi_quat_planar_map(ctx, "quat_gemm", &p.cols, cols, 128,
-					     HZI_QT_BLOCK / 2));
+					     HZI_QUAT_WGMMA_TILE_K / 2));
 	else
 		HZ_CHECK(map_lines(ctx, &p.cols, cols, f->columns / 2));
-	launch.grid[0] = (unsigned)(HZI_QT_CLUSTER *
+	launch.grid[0] = (unsigned)(HZI_QUAT_WGMMA_CLUSTER *
 				    min_of(clusters, (int64_t)p.tiles_m * p.tiles_n));
-	return hzi_cuda_launch(ctx, "quat_gemm", across ? f->kernel_across : f->kernel, &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, "quat_gemm", transposed ? f->kernel_transposed : f->kernel,
+			       &launch, &p, sizeof(p));
 }
 
 static int multiply_all(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)

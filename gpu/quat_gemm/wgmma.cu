@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * A cluster of four blocks computes a tile of 256 rows by COLUMNS columns of quaternions: two
- * blocks have its upper half, two its lower. Of each two, the block of even rank has components 0
- * and 1 of the sums in registers, the other 2 and 3. TMA brings planes of both operands into a ring
- * in shared memory; columns are multicast to the upper and the lower half.
+ * blocks have its upper half, two its lower. Of each two, the block of even rank has accumulators
+ * of components 0 and 1, the other of 2 and 3. TMA loads planes of both operands into a ring in
+ * shared memory; columns are multicast to the upper and the lower half.
  *
  * The fast method: with H the Hadamard matrix of order 4, P = (H left / 4) (H right), plane by
  * plane, Q = (2 a e, 2 d g, 2 b h, 2 c f) for left (a, b, c, d) and right (e, f, g, h), and G = H
@@ -15,10 +15,10 @@
  * -G0 and -G1 (or -G2 and -G3), to which phase 1 adds Q: the conjugate of the result.
  *
  * Three warps do the epilogue of a tile while the next one is multiplied: the multiplying warps put
- * sums into shared memory; the block of even rank stores the left half of the columns from its own
+ * results into shared memory; the block of even rank stores the left half of columns from its own
  * and its partner's memory, the other block the right half.
  *
- * ONCE: no cluster has a second tile, so nothing hides the exchange and the epilogue. Phase 1
+ * SINGLE: no cluster has a second tile, so nothing hides the exchange and the epilogue. Phase 1
  * begins with the block's own part of -G, while the three warps exchange the partner's, which is
  * added at the end. Multiplying threads pass half of their results to the same thread of the
  * partner, and store. So that both halves are in the same registers, the block of even rank has the
@@ -32,8 +32,8 @@
 
 #if HAVE_WGMMA
 
-#define STORERS 3	/* warps of the epilogue; at the last tile the others help */
-#define CLUSTER HZI_QT_CLUSTER
+#define EPILOGUE_WARPS 3	/* at the last tile the other warps help */
+#define CLUSTER HZI_QUAT_WGMMA_CLUSTER
 
 /*
  * out: the sums of a thread, by steps of 8 columns in two halves of the columns: two components of
@@ -47,21 +47,22 @@ struct memory {
 	/* as shared memory holds beside out */
 	static constexpr int stages = COLUMNS == 192 || EXACT ? 3 : 4;
 
-	uint8_t a[stages][HZI_QT_ROWS * 128];
+	uint8_t a[stages][HZI_QUAT_WGMMA_ROWS * 128];
 	uint8_t b[stages][COLUMNS * 128];
 	float4 out[steps][2][EXACT ? 2 : 1][256];
-	float row_scales[HZI_QT_ROWS], col_scales[COLUMNS];	/* factors of sums */
+	float row_scales[HZI_QUAT_WGMMA_ROWS], col_scales[COLUMNS];	/* factors of sums */
 	uint64_t full[stages], empty[stages];
 	uint64_t got[2][groups];	/* sums from the partner, a barrier per group */
-	uint64_t made;			/* out is written here */
+	uint64_t written;			/* out is written here */
 	uint64_t ready, stored;		/* out is written, out is read: here and at the partner */
-	/* ONCE: exchanged sums are here; the partner's ring is free; its results are here */
-	uint64_t swapped, done, handed[2];
+	/* SINGLE: exchanged sums are here; the partner's ring is free; its results are here */
+	uint64_t swapped, done, received[2];
 };
 
-static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QT_BYTES &&
-	      sizeof(memory<160, false>) + 1024 <= HZI_QT_BYTES &&
-	      sizeof(memory<128, true>) + 1024 <= HZI_QT_BYTES, "what the launcher asks for");
+static_assert(sizeof(memory<192, false>) + 1024 <= HZI_QUAT_WGMMA_SHARED_BYTES &&
+	      sizeof(memory<160, false>) + 1024 <= HZI_QUAT_WGMMA_SHARED_BYTES &&
+	      sizeof(memory<128, true>) + 1024 <= HZI_QUAT_WGMMA_SHARED_BYTES,
+	      "what the launcher asks for");
 
 /* Tile t of a cluster: bands of rows, column by column, so that both operands stay in L2 */
 HZ_DEVICE void tile_of(const hzi_quat_wgmma &p, int t, int &i, int &j)
@@ -77,12 +78,12 @@ HZ_DEVICE void tile_of(const hzi_quat_wgmma &p, int t, int &i, int &j)
  * The producer thread: loads its block's rows, and half of the columns for both blocks with the
  * same sums.
  */
-template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
+template <int COLUMNS, bool TRANSPOSED, bool EXACT, bool SINGLE>
 HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank)
 {
 	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
-	const int place = ONCE && part == 0 ? 1 - half : half;
+	const int place = SINGLE && part == 0 ? 1 - half : half;
 	const uint16_t both = 5 << part;
 	ring_position<memory<COLUMNS, EXACT>::stages> ring;
 
@@ -91,7 +92,7 @@ HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank
 		int i, j;
 
 		tile_of(p, t, i, j);
-		const int m0 = (2 * i + half) * HZI_QT_ROWS, n0 = j * COLUMNS;
+		const int m0 = (2 * i + half) * HZI_QUAT_WGMMA_ROWS, n0 = j * COLUMNS;
 
 		for (int phase = 0; phase < p.phases; phase++) {
 			const uint8_t *row_plane = p.row_plane[part][phase];
@@ -104,15 +105,16 @@ HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank
 
 					mbarrier_wait(shared_address(&s.empty[ring.at]),
 						      ring.parity ^ 1);
-					mbarrier_expect_tx(full, (HZI_QT_ROWS + COLUMNS) * 128);
+					mbarrier_expect_tx(full, (HZI_QUAT_WGMMA_ROWS + COLUMNS) *
+							   128);
 					tma_load_3d(shared_address(s.a[ring.at]), p.rows, k * 128,
 						    m0, row_plane[e], full);
-					if (!ACROSS)
+					if (!TRANSPOSED)
 						tma_load_3d_multicast(both, b + place * share * 128,
 								      p.cols, k * 128,
 								      n0 + half * share,
 								      col_plane[e], full);
-					for (int c = 0; ACROSS && c < COLUMNS / 64; c++)
+					for (int c = 0; TRANSPOSED && c < COLUMNS / 64; c++)
 						tma_load_2d_multicast(
 							both, b + c * 8192 + half * 4096, p.cols,
 							2 * n0 + c * 128,
@@ -129,9 +131,10 @@ HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank
 /*
  * Multiplies a phase's products of 64 rows. No wgmma is in flight at the end of an iteration,
  * because ptxas would otherwise serialize all; the other warpgroup has the tensor cores meanwhile.
- * Tensor cores truncate sums to 24 bits: EXACT starts new ones for each block of k.
+ * Tensor cores truncate accumulators to 24 bits: EXACT starts new ones for each block of k and adds
+ * them up in registers.
  */
-template <bool ACROSS, bool EXACT, int COLUMNS, int STAGES>
+template <bool TRANSPOSED, bool EXACT, int COLUMNS, int STAGES>
 HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s,
 			       float (&acc)[2][COLUMNS / 2], ring_position<STAGES> &ring, int rank,
 			       int group, int phase)
@@ -151,7 +154,7 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &
 								group * 64 * 128);
 				const uint32_t to = shared_address(s.b[ring.at]);
 				const uint64_t b =
-					ACROSS ? wgmma_desc_mn(to, 8192) : wgmma_desc_k(to);
+					TRANSPOSED ? wgmma_desc_mn(to, 8192) : wgmma_desc_k(to);
 
 				mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 				wgmma_keep(acc[0]);
@@ -160,12 +163,13 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &
 				wgmma_fence();
 #pragma unroll
 				for (int c = 0; c < 4; c++) {
-					const uint64_t bc = b + (ACROSS ? 128 : 2) * c;
+					const uint64_t bc = b + (TRANSPOSED ? 128 : 2) * c;
 
 					if constexpr (EXACT)
-						wgmma<ACROSS>(part_sum, a + 2 * c, bc, e | c);
+						wgmma<TRANSPOSED>(part_sum, a + 2 * c, bc, e | c);
 					else
-						wgmma<ACROSS>(acc[h], a + 2 * c, bc, phase | k | c);
+						wgmma<TRANSPOSED>(acc[h], a + 2 * c, bc,
+								  phase | k | c);
 				}
 				wgmma_commit();
 				wgmma_keep(part_sum);
@@ -266,12 +270,30 @@ struct sums8 {
 	float v[2][4];
 };
 
+/* Step c of the accumulators, times the scales of rows and columns; flip0, flip1: sign bits */
+template <int SUMS>
+HZ_DEVICE void scale_sums(sums8 &u, const float (&acc)[2][SUMS], int c,
+			  const float (&row_scale)[2], const float *col_scales, uint32_t flip0,
+			  uint32_t flip1)
+{
+	const float2 scales = *(const float2 *)col_scales;
+	const float col_scale[2] = {scales.x, scales.y};
+
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		const float by = row_scale[e / 2] * col_scale[e % 2];
+
+		u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
+		u.v[1][e] = acc[1][4 * c + e] * flipped(by, flip1);
+	}
+}
+
 /*
  * Bias and componentwise activation of two components. Not inlined: 24 copies would take time to
  * fetch.
  */
-static __device__ __noinline__ sums8 usual(const hzi_quat_out &o, sums8 s, int row, int col,
-					   int component)
+static __device__ __noinline__ sums8 bias_act(const hzi_quat_out &o, sums8 s, int row, int col,
+					      int component)
 {
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
@@ -308,24 +330,24 @@ template <int COLUMNS, bool EXACT>
 HZ_DEVICE void scales_load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank,
 			   int i, int j, int warp)
 {
-	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QUAT_WGMMA_ROWS, col0 = j * COLUMNS;
 
-	for (int l = 32 * warp + threadIdx.x % 32; l < COLUMNS; l += 32 * STORERS) {
+	for (int l = 32 * warp + threadIdx.x % 32; l < COLUMNS; l += 32 * EPILOGUE_WARPS) {
 		s.col_scales[l] = p.col_scales ? p.col_scales[min(col0 + l, p.out.n - 1)] : 1;
-		if (l < HZI_QT_ROWS)
+		if (l < HZI_QUAT_WGMMA_ROWS)
 			s.row_scales[l] = p.alpha * (p.row_scales ? p.row_scales[min(row0 + l,
 										p.out.m - 1)]
 								  : 1);
 	}
-	bar_arrive(1, 256 + 32 * STORERS);
+	bar_arrive(1, 256 + 32 * EPILOGUE_WARPS);
 }
 
 HZ_DEVICE void scales_wait(void)
 {
-	bar_sync(1, 256 + 32 * STORERS);
+	bar_sync(1, 256 + 32 * EPILOGUE_WARPS);
 }
 
-HZ_DEVICE uint4 load_there(uint32_t address)
+HZ_DEVICE uint4 load_remote(uint32_t address)
 {
 	uint4 v;
 
@@ -371,7 +393,7 @@ HZ_DEVICE void store_quats(const hzi_quat_wgmma &p, int row, int col, const uint
 		 __uint_as_float(v[3].w)},
 	};
 
-	if (p.plain) {
+	if (p.no_epilogue) {
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			if (row + e / 2 * 8 < o.m && col + e % 2 < o.n)
@@ -415,13 +437,14 @@ HZ_DEVICE void store_tile(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, in
 #pragma unroll
 			for (int h = 0; h < (EXACT ? 2 : 1); h++) {
 				mine[u][h] = *(const uint4 *)(from + 256 * h);
-				other[u][h] = load_there(there + 4096 * h);
+				other[u][h] = load_remote(there + 4096 * h);
 			}
 		}
 #pragma unroll
 		for (int u = 0; u < turns; u++) {
 			const int l = at + 32 * warps * u, r = l / line;
-			const int row = (2 * i + (rank >> 1)) * HZI_QT_ROWS + r / 8 * 16 + r % 8;
+			const int row = (2 * i +
+					 (rank >> 1)) * HZI_QUAT_WGMMA_ROWS + r / 8 * 16 + r % 8;
 			const int col = j * COLUMNS + part * (COLUMNS / 2) + l % line * 2;
 
 			if (l >= steps * 256)
@@ -450,7 +473,7 @@ HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
 {
 	const uint32_t ready = shared_address(&s.ready);
 
-	mbarrier_wait(shared_address(&s.made), parity);
+	mbarrier_wait(shared_address(&s.written), parity);
 	if (threadIdx.x == 32) {
 		mbarrier_arrive(ready);
 		mbarrier_arrive_release_cluster(cluster_map(ready, rank ^ 1));
@@ -482,14 +505,15 @@ HZ_DEVICE void store(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int ran
 		tile_of(p, t, i, j);
 		scales_load(p, s, rank, i, j, warp);
 		out_wait(s, rank, parity);
-		store_tile(p, s, rank, i, j, warp, t + step < tiles ? STORERS : STORERS + 8);
+		store_tile(p, s, rank, i, j, warp, t + step < tiles ? EPILOGUE_WARPS :
+			   EPILOGUE_WARPS + 8);
 		release_both(s.stored, rank);
 		parity ^= 1;
 	}
 }
 
-/* A warpgroup that multiplies: 64 rows. */
-template <int COLUMNS, bool ACROSS, bool EXACT>
+/* A multiplying warpgroup: 64 rows */
+template <int COLUMNS, bool TRANSPOSED, bool EXACT>
 HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank, int group)
 {
 	constexpr int sums = COLUMNS / 2, steps = sums / 8;
@@ -505,7 +529,7 @@ HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int 
 		/* One call site: with two, ptxas moves sums around and runs out of registers. */
 #pragma unroll 1
 		for (int phase = 0;; phase++) {
-			multiply_blocks<ACROSS, EXACT>(p, s, acc, ring, rank, group, phase);
+			multiply_blocks<TRANSPOSED, EXACT>(p, s, acc, ring, rank, group, phase);
 			if (phase == 0)
 				mbarrier_wait_acquire_cluster(shared_address(&s.stored),
 							      parity ^ 1);
@@ -515,7 +539,7 @@ HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int 
 		}
 
 		const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-		const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+		const int row0 = (2 * i + (rank >> 1)) * HZI_QUAT_WGMMA_ROWS, col0 = j * COLUMNS;
 		const uint32_t flip0 = part ? p.flip : 0;
 
 		scales_wait();
@@ -527,38 +551,31 @@ HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int 
 			const int col = 2 * (lane & 3) + 8 * c;
 			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
 									 128 * group];
-			const float2 scales = *(const float2 *)&s.col_scales[col];
-			const float col_scale[2] = {scales.x, scales.y};
 			sums8 u;
 
-#pragma unroll
-			for (int e = 0; e < 4; e++) {
-				const float by = row_scale[e / 2] * col_scale[e % 2];
-
-				u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
-				u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
-			}
+			scale_sums(u, acc, c, row_scale, &s.col_scales[col], flip0, p.flip);
 			if (EXACT) {
 				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
 				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
 				continue;
 			}
-			if (!p.plain)
-				u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+			if (!p.no_epilogue)
+				u = bias_act(p.out, u, row0 + row, col0 + col, 2 * part);
 			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		}
-		mbarrier_arrive(shared_address(&s.made));
+		mbarrier_arrive(shared_address(&s.written));
 		parity ^= 1;
 	}
 	mbarrier_wait_acquire_cluster(shared_address(&s.ready), parity ^ 1);
-	store_tile(p, s, rank, i, j, STORERS + threadIdx.x / 32 - 4, STORERS + 8);
+	store_tile(p, s, rank, i, j, EPILOGUE_WARPS + threadIdx.x / 32 - 4, EPILOGUE_WARPS + 8);
 }
 
-/* ---- One tile alone -------------------------------------------------------------------------- */
+/* ---- SINGLE: one tile per cluster ------------------------------------------------------------ */
 
 /* From sums of P to the block's own part of -G, and the partner's, in the partner's order */
 template <int COLUMNS>
-HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+HZ_DEVICE void stage_partner_sums(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank,
+				  int group)
 {
 	constexpr int steps = COLUMNS / 16;
 	const float sign = rank & 1 ? -1 : 1;
@@ -578,12 +595,13 @@ HZ_DEVICE void give(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int
 		}
 		shared_store(to + c * (int)sizeof(s.out[0]) / 2, v);
 	}
-	mbarrier_arrive(shared_address(&s.made));
+	mbarrier_arrive(shared_address(&s.written));
 }
 
 /* Adds the sums from the thread of equal number of the partner. */
 template <int COLUMNS>
-HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank, int group)
+HZ_DEVICE void add_partner_sums(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int rank,
+				int group)
 {
 	constexpr int steps = COLUMNS / 16;
 	const float sign = rank & 1 ? -1 : 1;
@@ -603,21 +621,21 @@ HZ_DEVICE void take(memory<COLUMNS, false> &s, float (&acc)[2][COLUMNS / 2], int
 	}
 }
 
-HZ_DEVICE void store_there(uint32_t address, uint4 v)
+HZ_DEVICE void store_remote(uint32_t address, uint4 v)
 {
 	asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};"
 		     :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-/* Combines what both blocks gave, in place; the warps of each do a half. */
+/* Exchanges what both blocks staged, in place; the warps of each block do a half. */
 template <int COLUMNS>
-HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
+HZ_DEVICE void exchange_staged(memory<COLUMNS, false> &s, int rank, int warp)
 {
 	constexpr int turns = 4, steps = COLUMNS / 16;
 
 #pragma unroll 1
 	for (int at = 256 * warp; at < steps * 256;
-	     at += at % 256 ? 256 * STORERS - 32 * turns : 32 * turns) {
+	     at += at % 256 ? 256 * EPILOGUE_WARPS - 32 * turns : 32 * turns) {
 		const int i = at % 256 + threadIdx.x % 32;
 		uint4 *const here = (uint4 *)&s.out[at / 256][rank & 1][0][i];
 		const float4 *const place =
@@ -627,16 +645,16 @@ HZ_DEVICE void swap_given(memory<COLUMNS, false> &s, int rank, int warp)
 
 #pragma unroll
 		for (int u = 0; u < turns; u++)
-			other[u] = load_there(there + 512 * u);
+			other[u] = load_remote(there + 512 * u);
 #pragma unroll
 		for (int u = 0; u < turns; u++) {
-			store_there(there + 512 * u, here[32 * u]);
+			store_remote(there + 512 * u, here[32 * u]);
 			here[32 * u] = other[u];
 		}
 	}
 }
 
-/* The work of the three warps */
+/* The epilogue warps: scales, and the exchange */
 template <int COLUMNS>
 HZ_DEVICE void exchange(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int rank, int warp)
 {
@@ -647,7 +665,7 @@ HZ_DEVICE void exchange(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int 
 	scales_load(p, s, rank, i, j, warp);
 	if (p.phases == 2) {
 		out_wait(s, rank, 0);
-		swap_given(s, rank, warp);
+		exchange_staged(s, rank, warp);
 		release_both(s.swapped, rank);
 	}
 }
@@ -657,8 +675,8 @@ HZ_DEVICE void exchange(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int 
  * ring; the other half, with the partner's, to C.
  */
 template <int COLUMNS>
-HZ_DEVICE void hand_over(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
-			 float (&acc)[2][COLUMNS / 2], int rank, int group)
+HZ_DEVICE void store_single(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
+			    float (&acc)[2][COLUMNS / 2], int rank, int group)
 {
 	constexpr int steps = COLUMNS / 16, share = COLUMNS / 2;
 	const int lane = threadIdx.x % 32, part = rank & 1, place = threadIdx.x % 128 + 128 * group;
@@ -666,13 +684,13 @@ HZ_DEVICE void hand_over(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 	const uint32_t flip0 = part ? p.flip : 0;
 	const uint32_t here = shared_address(s.a) + 16 * place;
 	const uint32_t there = cluster_map(here, rank ^ 1);
-	const uint32_t got = shared_address(&s.handed[group]);
+	const uint32_t got = shared_address(&s.received[group]);
 	const uint32_t there_got = cluster_map(got, rank ^ 1);
 	uint4 kept[steps];
 	int i, j;
 
 	tile_of(p, blockIdx.x / CLUSTER, i, j);
-	const int row0 = (2 * i + (rank >> 1)) * HZI_QT_ROWS, col0 = j * COLUMNS;
+	const int row0 = (2 * i + (rank >> 1)) * HZI_QUAT_WGMMA_ROWS, col0 = j * COLUMNS;
 
 	if (threadIdx.x % 128 == 0)
 		mbarrier_expect_tx(got, steps * 128 * 16);
@@ -685,20 +703,12 @@ HZ_DEVICE void hand_over(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 	for (int c = 0; c < 2 * steps; c++) {
 		const int col = ((c < steps) == (part == 0) ? share : 0) + 2 * (lane & 3) +
 				8 * (c % steps);
-		const float2 scales = *(const float2 *)&s.col_scales[col];
-		const float col_scale[2] = {scales.x, scales.y};
 		sums8 u;
 		uint4 v;
 
-#pragma unroll
-		for (int e = 0; e < 4; e++) {
-			const float by = row_scale[e / 2] * col_scale[e % 2];
-
-			u.v[0][e] = acc[0][4 * c + e] * flipped(by, flip0);
-			u.v[1][e] = acc[1][4 * c + e] * flipped(by, p.flip);
-		}
-		if (!p.plain)
-			u = usual(p.out, u, row0 + row, col0 + col, 2 * part);
+		scale_sums(u, acc, c, row_scale, &s.col_scales[col], flip0, p.flip);
+		if (!p.no_epilogue)
+			u = bias_act(p.out, u, row0 + row, col0 + col, 2 * part);
 		v = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		if (c < steps)
 			store_async(there + c * 4096, __uint_as_float(v.x), __uint_as_float(v.y),
@@ -720,10 +730,10 @@ HZ_DEVICE void hand_over(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 	}
 }
 
-/* A warpgroup that multiplies: 64 rows. */
+/* A multiplying warpgroup: 64 rows */
 template <int COLUMNS>
-HZ_DEVICE void multiply_once(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int rank,
-			     int group)
+HZ_DEVICE void multiply_single(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s, int rank,
+			       int group)
 {
 	float acc[2][COLUMNS / 2];
 	ring_position<memory<COLUMNS, false>::stages> ring;
@@ -734,15 +744,15 @@ HZ_DEVICE void multiply_once(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 		multiply_blocks<false, false>(p, s, acc, ring, rank, group, phase);
 		if (phase + 1 == p.phases)
 			break;
-		give(s, acc, rank, group);
+		stage_partner_sums(s, acc, rank, group);
 	}
 	mbarrier_arrive_cluster(cluster_map(shared_address(&s.done), rank ^ 1));
 	if (p.phases == 2)
-		take(s, acc, rank, group);
-	hand_over(p, s, acc, rank, group);
+		add_partner_sums(s, acc, rank, group);
+	store_single(p, s, acc, rank, group);
 }
 
-template <int COLUMNS, bool ACROSS, bool EXACT, bool ONCE>
+template <int COLUMNS, bool TRANSPOSED, bool EXACT, bool SINGLE>
 HZ_DEVICE void kernel(const hzi_quat_wgmma &p)
 {
 	auto &s = *(memory<COLUMNS, EXACT> *)shared_start();
@@ -758,13 +768,13 @@ HZ_DEVICE void kernel(const hzi_quat_wgmma &p)
 		}
 		for (int i = 0; i < 2 * s.groups; i++)
 			mbarrier_init(shared_address(&s.got[0][i]), 1);
-		mbarrier_init(shared_address(&s.made), 256);
+		mbarrier_init(shared_address(&s.written), 256);
 		mbarrier_init(shared_address(&s.ready), 2);
-		mbarrier_init(shared_address(&s.stored), 2 * 32 * STORERS);
-		mbarrier_init(shared_address(&s.swapped), 2 * 32 * STORERS);
+		mbarrier_init(shared_address(&s.stored), 2 * 32 * EPILOGUE_WARPS);
+		mbarrier_init(shared_address(&s.swapped), 2 * 32 * EPILOGUE_WARPS);
 		mbarrier_init(shared_address(&s.done), 256);
-		mbarrier_init(shared_address(&s.handed[0]), 1);
-		mbarrier_init(shared_address(&s.handed[1]), 1);
+		mbarrier_init(shared_address(&s.received[0]), 1);
+		mbarrier_init(shared_address(&s.received[1]), 1);
 		mbarrier_init_fence();
 	}
 	pdl_launch_dependents();
@@ -773,19 +783,19 @@ HZ_DEVICE void kernel(const hzi_quat_wgmma &p)
 	if (group == 0) {
 		setmaxnreg_dec<40>();
 		if (threadIdx.x == 0) {
-			load<COLUMNS, ACROSS, EXACT, ONCE>(p, s, rank);
+			load<COLUMNS, TRANSPOSED, EXACT, SINGLE>(p, s, rank);
 		} else if (threadIdx.x >= 32) {
-			if constexpr (ONCE)
+			if constexpr (SINGLE)
 				exchange(p, s, rank, threadIdx.x / 32 - 1);
 			else
 				store<COLUMNS, EXACT>(p, s, rank, threadIdx.x / 32 - 1);
 		}
 	} else {
 		setmaxnreg_inc<232>();
-		if constexpr (ONCE)
-			multiply_once(p, s, rank, group - 1);
+		if constexpr (SINGLE)
+			multiply_single(p, s, rank, group - 1);
 		else
-			multiply<COLUMNS, ACROSS, EXACT>(p, s, rank, group - 1);
+			multiply<COLUMNS, TRANSPOSED, EXACT>(p, s, rank, group - 1);
 	}
 	/* Other blocks may still read and write this block's memory. */
 	cluster_end();
@@ -793,10 +803,10 @@ HZ_DEVICE void kernel(const hzi_quat_wgmma &p)
 
 #endif
 
-#define TMA(name, columns, across, exact, once) \
-	extern "C" __global__ __launch_bounds__(HZI_QT_THREADS, 1) void \
+#define TMA(name, columns, transposed, exact, single) \
+	extern "C" __global__ __launch_bounds__(HZI_QUAT_WGMMA_THREADS, 1) void \
 	name(const __grid_constant__ hzi_quat_wgmma p) \
-	HZ_HOPPER_BODY((kernel<columns, across, exact, once>(p)))
+	HZ_HOPPER_BODY((kernel<columns, transposed, exact, single>(p)))
 TMA(quat_gemm_wgmma_256x192, 192, false, false, false)
 TMA(quat_gemm_wgmma_256x160, 160, false, false, false)
 TMA(quat_gemm_wgmma_256x160_single, 160, false, false, true)

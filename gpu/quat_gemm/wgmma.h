@@ -22,39 +22,40 @@
 #include "gpu/qgemm/qgemm.h"
 #include "gpu/quat_gemm/quat_gemm.h"
 
-#define HZI_QT_ROWS 128		/* of a block; a cluster has two blocks along rows, twice */
-#define HZI_QT_CLUSTER 4
-#define HZI_QT_BLOCK 64		/* k of a stage */
-#define HZI_QT_THREADS 384
-#define HZI_QT_BAND 4		/* rows of tiles that are traversed column by column */
-#define HZI_QP_LINES 16		/* transposing blocks: lines, by HZI_QP_TILE of k at a time */
-#define HZI_QP_TILE 128
-#define HZI_QP_PARTS 8		/* most blocks of a cluster that transposes lines */
-#define HZI_QT_PRODUCTS 24	/* most products for two components: 2 * 4 * 3 */
+#define HZI_QUAT_WGMMA_ROWS 128	/* of a block; a cluster has 256, two blocks for each half */
+#define HZI_QUAT_WGMMA_CLUSTER 4
+#define HZI_QUAT_WGMMA_TILE_K 64		/* k of a stage */
+#define HZI_QUAT_WGMMA_THREADS 384
+#define HZI_QUAT_WGMMA_BAND 4		/* rows of tiles that are traversed column by column */
+/* Packing kernels that transpose: a block has LINES lines, TILE of k at a time. */
+#define HZI_PACK_PLANAR_LINES 16
+#define HZI_PACK_PLANAR_TILE 128
+#define HZI_PACK_PLANAR_PARTS 8		/* most blocks of a cluster that transposes lines */
+#define HZI_QUAT_WGMMA_PRODUCTS 24	/* most products for two components: 2 * 4 * 3 */
 
 /* Bytes of dynamic shared memory, alignment included: the limit of a block */
-#define HZI_QT_BYTES (227 * 1024)
+#define HZI_QUAT_WGMMA_SHARED_BYTES (227 * 1024)
 
 struct hzi_quat_wgmma {
-	/* Lines of planes; for cols_across of all planes, one behind the other */
+	/* Lines of planes; for transposed columns, of all planes concatenated */
 	struct hzi_tensor_map rows, cols;
 	struct hzi_quat_out out;	/* in rows and columns of tiles; c.conj is 0 */
 	const float *row_scales, *col_scales;	/* inverse scales of lines; NULL: none */
-	int32_t col_lines, pad_;	/* cols_across: lines (k) of a plane */
+	int32_t col_lines, pad_;	/* transposed columns: lines (k) of a plane */
 	int32_t blocks;			/* of k */
 	int32_t tiles_m, tiles_n;	/* tiles of a cluster */
 	int32_t band;			/* tiles along m that are traversed column by column */
-	int32_t phases, per;		/* phases; products per block of k for each of two sums */
-	uint32_t flip;			/* 0x80000000: negate x, y, z of sums */
-	/* Factor of sums; exact kernels use out.alpha. */
+	int32_t phases, per;	/* phases; products per block of k for each of two accumulators */
+	uint32_t flip;			/* 0x80000000: negate x, y, z of results */
+	/* Factor of results; exact kernels use out.alpha. */
 	float alpha;
-	int32_t plain;			/* C is alpha times the sums */
+	int32_t no_epilogue;		/* C is alpha times the product */
 	int32_t pairs;			/* two columns of C are 16 aligned bytes */
 	/* [even or odd rank in the cluster][phase]: planes of rows and of columns */
-	uint8_t row_plane[2][2][HZI_QT_PRODUCTS], col_plane[2][2][HZI_QT_PRODUCTS];
+	uint8_t row_plane[2][2][HZI_QUAT_WGMMA_PRODUCTS], col_plane[2][2][HZI_QUAT_WGMMA_PRODUCTS];
 };
 
-/* Turns a quaternion matrix into planes. */
+/* Packs a quaternion matrix as planes. */
 struct hzi_quat_planar_f16 {
 	struct hzi_quat_matrix x;	/* rows are lines, columns k */
 	uint16_t *y;
@@ -65,7 +66,7 @@ struct hzi_quat_planar_f16 {
 	int32_t planes;			/* 8: fast; 7 or 4: direct */
 	int32_t split;
 	float f0, f1;
-	int32_t parts, pad_;		/* _across kernels: blocks of a cluster */
+	int32_t parts, pad_;		/* transposed kernels: blocks of a cluster */
 };
 
 static_assert(sizeof(struct hzi_quat_wgmma) == 832, "the same layout for C and CUDA");

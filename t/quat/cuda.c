@@ -126,7 +126,7 @@ static void test_sums(void)
 	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "of x, y, z, w");
 	hz_quat_dot(ctx, &odd, &g, &t, 0);
 	is_str(taken(), "quat_dot_contiguous_bf16 quat_sum_finish",
-	       "dot of such that are not aligned");
+	       "dot of quaternions that are not aligned");
 	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
 	is_str(taken(), "quat_dot_contiguous_f32 quat_sum_finish", "a gradient summed over rows");
 	l = fake->launch(fake->launches() - 2);
@@ -243,7 +243,7 @@ static void test_packed(void)
 
 	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of packed A");
 	is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs");
-	is_str(taken(), "quat_planar_f32", "packing is putting in planes");
+	is_str(taken(), "quat_planar_f32", "packing makes planes");
 	o.packed = &packed;
 	is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "a packed product");
 	is_str(taken(), "quat_planar_f32 quat_gemm_simt_f32_fast_64x64", "planes of B alone");
@@ -277,7 +277,7 @@ static void test_packed_columns(void)
 	       (long long)need);
 	before = fake->launches();
 	is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "2^26 columns and 5");
-	is_int(fake->launches() - before, 2 * 17, "in 17 turns");
+	is_int(fake->launches() - before, 2 * 17, "in 17 steps");
 	taken();
 	l = last();
 	is_str(l->kernel, "quat_gemm_wgmma_256x160_single", "the last");
@@ -305,9 +305,7 @@ static void test_batch(void)
 	is_int(l->grid[0], 2 + 2, "A and B share a launch, of which B has a part");
 }
 
-/*
- * What the gradient of weights needs for items of a batch, each of which may lie as no other does
- */
+/* The workspace of the gradient of weights for a batch whose items have no common stride */
 static void test_linear_workspace(void)
 {
 	const int64_t xs[] = {5, 70, 5, 4, 4}, ys[] = {5, 70, 5, 16, 4}, ws[] = {16, 4, 4};
@@ -327,7 +325,7 @@ static void test_linear_workspace(void)
 	is_int((int64_t)of_many, (int64_t)of_few, "which is the same");
 }
 
-/* One product of many terms and few results is shared by blocks, whose sums are added in order. */
+/* Split-K: blocks share the terms of one product; their partial sums are added in order. */
 static void test_linear_split(void)
 {
 	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 4200, 4, 4);
@@ -343,7 +341,7 @@ static void test_linear_split(void)
 	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL), HZ_OK,
 	       "the gradient of weights");
 	ok(strstr(taken(), " quat_layer_sum_f32 quat_layer_finish") != NULL,
-	   "its parts, then their sum");
+	   "partial sums, then their sum");
 }
 
 static void test_pool(void)
@@ -363,7 +361,7 @@ static void test_pool(void)
 	is_str(taken(), "quat_pool_bwd_generic", "element by element");
 }
 
-/* Which kernels take windows in two dimensions, and how many blocks */
+/* Pooling in two dimensions: kernels and blocks */
 static void test_pool_2d(void)
 {
 	const int64_t xs[] = {2, 28, 28, 16, 4}, ys[] = {2, 14, 14, 16, 4};
@@ -401,7 +399,7 @@ static void test_pool_2d(void)
 	is_str(taken(), "quat_pool_3x3_bf16", "which only gradients mind");
 }
 
-/* Normalization: the values of a batch in one pass */
+/* Batch normalization: mean and covariance in one pass */
 static void test_norm(void)
 {
 	const int64_t shape[] = {32, 28, 28, 48, 4};
@@ -423,7 +421,7 @@ static void test_norm(void)
 	       "the same");
 }
 
-/* Which convolutions the kernel of its own takes, and in how many blocks */
+/* Convolutions by 8 real products: kernels and blocks */
 static void test_conv(void)
 {
 	const int64_t xs[] = {4, 28, 28, 64, 4}, ws[] = {64, 3, 3, 64, 4};
@@ -477,7 +475,7 @@ static void test_conv(void)
 	is_int(l->grid[0], 14, "a block for each 160 of twice 1002 rows, in pairs");
 }
 
-/* The same of f32, in parts */
+/* The same with f32 in split precision */
 static void test_conv_split(void)
 {
 	const int64_t xs[] = {4, 28, 28, 32, 4}, ws[] = {32, 3, 3, 32, 4};
@@ -500,7 +498,7 @@ static void test_conv_split(void)
 	       "the gradient of weights");
 	is_str(taken(), "quat_conv_wgrad16_f32x2_128x256 quat_conv_wgrad_reduce "
 	       "quat_layer_copy_strided", "its kernels");
-	/* Of 18 units of columns up to four are a tile; of 98 boxes of pixels in 26 pieces */
+	/* 18 units of columns, up to four in a tile; 98 TMA tiles of pixels in 26 splits */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 5 * 26, "in five tiles");
 	x.data = (char *)a + 4;
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
@@ -514,11 +512,11 @@ static void test_conv_split(void)
 	is_str(taken(), "quat_conv_wgrad8_absmax_split_strided "
 	       "quat_conv_wgrad8_pack_planar_split_strided quat_conv_wgrad8_wgmma_split "
 	       "quat_conv_wgrad8_reduce quat_layer_copy_strided", "its kernels");
-	/* Five taps and four, in so many pieces, each by eight products of three pairs of parts */
+	/* Sets of five taps and of four, five splits, eight products by three pairs of terms */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 2 * 5 * 24, "in two sets of taps");
 }
 
-/* Of a first layer's few channels taps are channels; of several groups as many are a tile. */
+/* Taps as channels for the few channels of a first layer; several groups in one tile */
 static void test_conv_tiles(void)
 {
 	const int64_t xs[] = {4, 28, 28, 3, 4}, ys[] = {4, 14, 14, 64, 4}, ws[] = {64, 7, 7, 3, 4};
@@ -554,12 +552,12 @@ static void test_conv_tiles(void)
 	       "the gradient of weights of 12 groups");
 	is_str(taken(), "quat_conv_wgrad16_64x512_bf16 quat_conv_wgrad_reduce "
 	       "quat_layer_copy_strided", "its kernels");
-	/* Pairs of groups by nine taps in two tiles, of 49 boxes of pixels in eleven pieces */
+	/* Six pairs of groups; nine taps in two tiles; 49 TMA tiles of pixels in eleven splits */
 	is_int(fake->launch(fake->launches() - 3)->grid[0], 6 * 2 * 11, "in twelve tiles");
 }
 
-/* Sixteen products of pixels as they lie: gradients of weights, and convolutions of one tap */
-static void test_conv_direct(void)
+/* 16 real products, pixels in place: gradients of weights, and convolutions of one tap */
+static void test_conv_gemm16(void)
 {
 	const int64_t xs[] = {4, 56, 56, 128, 4}, ys[] = {4, 56, 56, 256, 4};
 	const int64_t ws[] = {256, 1, 1, 128, 4};
@@ -598,8 +596,8 @@ static void test_conv_direct(void)
 	       "by others");
 }
 
-/* 16 bits in parts, which kernels that read f32 as it lies are not for */
-static void test_conv_parts(void)
+/* Split precision of 16-bit operands, which the kernels that read f32 in place do not support */
+static void test_conv_split_16bit(void)
 {
 	const int64_t xs[] = {4, 28, 28, 64, 4}, ws[] = {64, 3, 3, 64, 4};
 	const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16};
@@ -615,7 +613,7 @@ static void test_conv_parts(void)
 		is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK,
 		       "a workspace");
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
-		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in parts",
+		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in split precision",
 		       hz_dtype_name(dtypes[i]));
 		has_str(taken(), i ? "quat_conv_implicit_gemm8_strided_f32x3" :
 				     "quat_conv_implicit_gemm8_f32x3", "its kernel");
@@ -632,7 +630,7 @@ static void test_conv_parts(void)
 	}
 }
 
-/* Groups that begin at 8 bytes and not at 16, behind a first one that does: all, or none */
+/* Groups that begin at an odd multiple of 8 bytes: no group may be read in place by TMA */
 static void test_conv_odd_groups(void)
 {
 	const int64_t xs[] = {32, 56, 56, 34, 4}, ws[] = {34, 1, 1, 17, 4};
@@ -648,7 +646,7 @@ static void test_conv_odd_groups(void)
 	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "two groups of 17 channels");
-	ok(!strstr(taken(), "quat_conv_implicit_gemm16"), "neither as pixels lie");
+	ok(!strstr(taken(), "quat_conv_implicit_gemm16"), "not with pixels in place");
 	x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, bs);
 	w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, bws);
 	y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ss);
@@ -657,10 +655,10 @@ static void test_conv_odd_groups(void)
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of two groups of 65 channels");
-	ok(!strstr(taken(), "quat_conv_wgrad16"), "neither as pixels lie");
+	ok(!strstr(taken(), "quat_conv_wgrad16"), "not with pixels in place");
 }
 
-/* More taps than planes have room for: as pixels lie, all groups at once */
+/* More taps than wgrad8 supports: pixels in place, all groups at once */
 static void test_conv_many_taps(void)
 {
 	static const int64_t channels[][2] = {{128, 1}, {64, 2}};
@@ -678,7 +676,7 @@ static void test_conv_many_taps(void)
 
 		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
 						  &bytes), HZ_OK, "a workspace");
-		/* Sums, and their parts */
+		/* The gradient and its partial sums */
 		ok(bytes < (size_t)96 << 20, "of %zu bytes", bytes);
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -722,8 +720,8 @@ static void test_conv_refused(void)
 	is_str(hzi_route_pick(ctx, steps->weights, &dw, &why)->name, "patches", "a gradient");
 }
 
-/* Some channels in a group, by matrix units of any GPU */
-static void test_conv_groups(void)
+/* 8 channels in a group, mma.sync on any GPU */
+static void test_conv_grouped(void)
 {
 	const int64_t xs[] = {4, 14, 14, 96, 4}, ws[] = {96, 3, 3, 8, 4};
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
@@ -746,11 +744,11 @@ static void test_conv_groups(void)
 	ok(!strstr(taken(), "quat_conv_grouped"), "by others");
 }
 
-/* Few channels: all groups at once, on any GPU */
-static void test_conv_few(void)
+/* Depthwise: all groups at once, on any GPU */
+static void test_conv_depthwise(void)
 {
 	const int64_t xs[] = {4, 28, 28, 64, 4}, ys[] = {4, 28, 28, 3, 4};
-	const int64_t ws[] = {64, 3, 3, 1, 4}, narrow[] = {3, 3, 3, 64, 4};
+	const int64_t ws[] = {64, 3, 3, 1, 4}, few_outputs[] = {3, 3, 3, 64, 4};
 	const int64_t five[] = {64, 5, 5, 1, 4};
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
@@ -786,7 +784,7 @@ static void test_conv_few(void)
 	is_int(fake->launch(fake->launches() - 3)->grid[1], 5, "a row of taps to a block");
 	o.pad[0] = o.pad[1] = 1;
 	o.groups = 1;
-	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, narrow);
+	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, few_outputs);
 	y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "three outputs of 64 channels");
 	is_str(taken(), "quat_conv_depthwise_warp_bf16", "in another");
@@ -794,8 +792,8 @@ static void test_conv_few(void)
 }
 
 /*
- * A gradient whose product has more rows than a GPU takes is refused before others are written.
- * Nothing is at these addresses, and nothing looks there.
+ * A gradient whose product has more rows than a GPU supports is refused before others are written.
+ * The addresses are of no memory; nothing reads or writes there.
  */
 static void test_linear_rows(void)
 {
@@ -883,13 +881,13 @@ static void test_all(void)
 		test_conv();
 		test_conv_split();
 		test_conv_tiles();
-		test_conv_direct();
+		test_conv_gemm16();
 		test_conv_many_taps();
 		test_conv_refused();
 	}
-	test_conv_few();
-	test_conv_groups();
-	test_conv_parts();
+	test_conv_depthwise();
+	test_conv_grouped();
+	test_conv_split_16bit();
 	test_conv_odd_groups();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 }

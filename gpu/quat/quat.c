@@ -698,12 +698,37 @@ static int run_fused(struct hz_context *ctx, const char *op, int kernel, struct 
 	return hzi_cuda_launch(ctx, op, HZI_KERNEL_quat_sum_finish, &l, p, sizeof(*p));
 }
 
+/* Defines the functions of launch.h; out: the member of the arguments' sum that is its output */
+#define FUSED_SUM(name, kernel_f32, out) \
+	const char *hzi_cuda_##name##_fused_sum_unsupported(const struct hz_context *ctx, \
+							     const void *args) \
+	{ \
+		struct hzi_quat_job p; \
+		(void)ctx; \
+		return name##_fused_job(args, &p); \
+	} \
+	size_t hzi_cuda_##name##_fused_sum_workspace(const struct hz_context *ctx, \
+						      const void *args) \
+	{ \
+		const struct hzi_##name##_args *const a = args; \
+		(void)ctx; \
+		return 16 * (size_t)fused_blocks(a->dims.shape[0], a->dtype); \
+	} \
+	int hzi_cuda_##name##_fused_sum(struct hz_context *ctx, const void *args) \
+	{ \
+		const struct hzi_##name##_args *const a = args; \
+		struct hzi_quat_job p; \
+		name##_fused_job(a, &p); \
+		return run_fused(ctx, #name, HZI_KERNEL_##kernel_f32, &p, &a->sum->out); \
+	}
+
 /*
  * X: the operand with many quaternions, K: the broadcast one. If K is the right factor, dX = cx(dy
  * conj(ck(K))) and dK = ck(sum of conj(cx(X)) dy). If it is the left one, the conjugates of both
  * follow from conj(dy). Returns why one kernel cannot do both.
  */
-static const char *mul_bwd_fused_job(const struct hzi_quat_mul_bwd_args *a, struct hzi_quat_job *p)
+static const char *quat_mul_bwd_fused_job(const struct hzi_quat_mul_bwd_args *a,
+					  struct hzi_quat_job *p)
 {
 	const bool right = a->da.data != NULL;
 
@@ -721,35 +746,11 @@ static const char *mul_bwd_fused_job(const struct hzi_quat_mul_bwd_args *a, stru
 	return plan_fused(p, &a->sum->dims);
 }
 
-const char *hzi_cuda_quat_mul_bwd_fused_sum_unsupported(const struct hz_context *ctx,
-							 const void *args)
-{
-	struct hzi_quat_job p;
-
-	(void)ctx;
-	return mul_bwd_fused_job(args, &p);
-}
-
-size_t hzi_cuda_quat_mul_bwd_fused_sum_workspace(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_mul_bwd_args *a = args;
-
-	(void)ctx;
-	return 16 * (size_t)fused_blocks(a->dims.shape[0], a->dtype);
-}
-
-int hzi_cuda_quat_mul_bwd_fused_sum(struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_mul_bwd_args *a = args;
-	struct hzi_quat_job p;
-
-	mul_bwd_fused_job(a, &p);
-	return run_fused(ctx, "quat_mul_bwd", HZI_KERNEL_quat_mul_fused_sum_f32, &p, &a->sum->y);
-}
+FUSED_SUM(quat_mul_bwd, quat_mul_fused_sum_f32, y)
 
 /* The gradient of q is the sum. */
-static const char *rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_args *a,
-					struct hzi_quat_job *p)
+static const char *quat_rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_args *a,
+					     struct hzi_quat_job *p)
 {
 	if (!a->sum || !a->sum->dq.data)
 		return "the gradient of q is not a sum besides another gradient";
@@ -765,29 +766,4 @@ static const char *rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_args *a
 	return plan_fused(p, &a->sum->dims);
 }
 
-const char *hzi_cuda_quat_rotate_bwd_fused_sum_unsupported(const struct hz_context *ctx,
-							    const void *args)
-{
-	struct hzi_quat_job p;
-
-	(void)ctx;
-	return rotate_bwd_fused_job(args, &p);
-}
-
-size_t hzi_cuda_quat_rotate_bwd_fused_sum_workspace(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_rotate_bwd_args *a = args;
-
-	(void)ctx;
-	return 16 * (size_t)fused_blocks(a->dims.shape[0], a->dtype);
-}
-
-int hzi_cuda_quat_rotate_bwd_fused_sum(struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_rotate_bwd_args *a = args;
-	struct hzi_quat_job p;
-
-	rotate_bwd_fused_job(a, &p);
-	return run_fused(ctx, "quat_rotate_bwd", HZI_KERNEL_quat_rotate_fused_sum_f32, &p,
-			 &a->sum->dq);
-}
+FUSED_SUM(quat_rotate_bwd, quat_rotate_fused_sum_f32, dq)

@@ -434,10 +434,7 @@ HZ_DEVICE void kernel(const hzi_quat_conv8 &p)
 
 #endif
 
-#define CONV(name, dtype, kind) \
-	extern "C" __global__ __launch_bounds__(HZI_CONV8_SPLIT_THREADS, 1) void \
-	name(const __grid_constant__ hzi_quat_conv8 p) \
-	HZ_HOPPER_BODY((kernel<dtype, kind>(p)))
+#define CONV(name, dtype, epilogue) CONV8_KERNEL(name, HZI_CONV8_SPLIT_THREADS, dtype, epilogue)
 CONV(quat_conv_implicit_gemm8_f32x3, HZ_F32, HZI_CONV_EPILOGUE_NONE)
 CONV(quat_conv_implicit_gemm8_bias_act_f32x3, HZ_F32, HZI_CONV_EPILOGUE_BIAS_ACT)
 CONV(quat_conv_implicit_gemm8_full_epilogue_f32x3, HZ_F32, HZI_CONV_EPILOGUE_FULL)

@@ -10,55 +10,37 @@
 #include "gpu/quat_gemm/launch.h"
 #include "lib/quat_conv/quat_conv.h"
 
-/* ---- Routes of a convolution: struct hzi_quat_conv_step -------------------------------------- */
+/* ---- Routes of a convolution and of the gradient of weights (routes.c) ----------------------- */
 
-/* _wins: whether a route that supports a call is expected to be the fastest; _us: expected us */
+/* struct hzi_quat_conv_step */
+HZI_QUAT_ROUTE(quat_conv, grouped)
+HZI_QUAT_ROUTE(quat_conv, implicit_gemm16)
+HZI_QUAT_ROUTE(quat_conv, implicit_gemm8)
+/* struct hzi_quat_wgrad_step */
+HZI_QUAT_ROUTE(quat_conv, wgrad_depthwise)
+HZI_QUAT_ROUTE(quat_conv, wgrad16)
+HZI_QUAT_ROUTE(quat_conv, wgrad8)
+
+/* Needs no workspace. */
 const char *hzi_cuda_quat_conv_depthwise_unsupported(const struct hz_context *ctx,
 						     const void *args);
-bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a);
 int hzi_cuda_quat_conv_depthwise(struct hz_context *ctx, const void *args);
 
-const char *hzi_cuda_quat_conv_grouped_unsupported(const struct hz_context *ctx, const void *args);
+/* Whether a route that supports a call is expected to be the fastest */
+bool hzi_cuda_quat_conv_depthwise_wins(const struct hzi_quat_conv_step *a);
 bool hzi_cuda_quat_conv_grouped_wins(const struct hzi_quat_conv_step *a);
-size_t hzi_cuda_quat_conv_grouped_workspace(const struct hz_context *ctx, const void *args);
-int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args);
-
-const char *hzi_cuda_quat_conv_implicit_gemm16_unsupported(const struct hz_context *ctx,
-							   const void *args);
-double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
-					     const struct hzi_quat_conv_step *a);
-size_t hzi_cuda_quat_conv_implicit_gemm16_workspace(const struct hz_context *ctx, const void *args);
-int hzi_cuda_quat_conv_implicit_gemm16(struct hz_context *ctx, const void *args);
-
-const char *hzi_cuda_quat_conv_implicit_gemm8_unsupported(const struct hz_context *ctx,
-							  const void *args);
 bool hzi_cuda_quat_conv_implicit_gemm8_wins(const struct hz_context *ctx,
 					    const struct hzi_quat_conv_step *a);
+bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a);
+
+/* Expected us. has_copy: the route works on a copy of x in which taps are channels. */
+double hzi_cuda_quat_conv_implicit_gemm16_us(const struct hz_context *ctx,
+					     const struct hzi_quat_conv_step *a);
 double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
 					    const struct hzi_quat_conv_step *a);
-size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args);
-int hzi_cuda_quat_conv_implicit_gemm8(struct hz_context *ctx, const void *args);
-
-/* ---- Routes of the gradient of weights: struct hzi_quat_wgrad_step --------------------------- */
-
-const char *hzi_cuda_quat_conv_wgrad_depthwise_unsupported(const struct hz_context *ctx,
-							   const void *args);
-bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a);
-size_t hzi_cuda_quat_conv_wgrad_depthwise_workspace(const struct hz_context *ctx,
-						    const void *args);
-int hzi_cuda_quat_conv_wgrad_depthwise(struct hz_context *ctx, const void *args);
-
-/* has_copy: the route works on a copy of x in which taps are channels. */
-const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args);
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
 				     const struct hzi_quat_wgrad_step *a, bool *has_copy);
-size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args);
-int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args);
-
-const char *hzi_cuda_quat_conv_wgrad8_unsupported(const struct hz_context *ctx, const void *args);
 double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a);
-size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const void *args);
-int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args);
 
 /* ---- Geometry; arrays in the form of kernels (common.c) -------------------------------------- */
 

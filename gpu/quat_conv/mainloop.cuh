@@ -261,4 +261,10 @@ HZ_DEVICE void finish_tile(const hzi_quat_conv8 &p, const int64_t *to, const int
 	bar_sync(2 + group, 128);
 }
 
+/* A kernel, of kernel<DTYPE, EPILOGUE>() in the .cu file */
+#define CONV8_KERNEL(name, threads, dtype, epilogue) \
+	extern "C" __global__ __launch_bounds__(threads, 1) void \
+	name(const __grid_constant__ hzi_quat_conv8 p) \
+	HZ_HOPPER_BODY((kernel<dtype, epilogue>(p)))
+
 #endif

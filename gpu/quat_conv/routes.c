@@ -1,5 +1,5 @@
 /*
- * routes.c - convolutions of quaternions on a GPU: their routes; patches
+ * routes.c - the code paths of quaternion convolutions on a GPU
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,11 +11,11 @@
 HZI_LINK_IMAGES(quat_conv);
 
 /*
- * Costs are ranks: the first route of the table that wins takes a call, else patches. A route that
- * supports a call and does not win has the rank LAST: it runs when it is forced.
+ * Costs are ranks: the first route of the table that is expected to be the fastest runs, else
+ * patches. Another route that supports the call has the rank LAST: it runs when it is forced.
  */
 enum { DEPTHWISE, GROUPED, GEMM16, GEMM8, LAST = 8 };
-enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* gradient of w; 3: only before patches */
+enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* gradient of w; 3: behind wgrad8 */
 
 #define GEMM16_LEAST 16		/* implicit_gemm16 wins from so many channels */
 #define GEMM16_POINTS 256	/* with one tap, up to so many input or output channels */
@@ -74,45 +74,37 @@ static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 		       WGRAD16_ALONE : LAST;
 }
 
+#define FUNCTIONS(route) \
+	.unsupported = hzi_cuda_quat_conv_##route##_unsupported, \
+	.workspace = hzi_cuda_quat_conv_##route##_workspace, .run = hzi_cuda_quat_conv_##route
+#define WHAT8 "wgmma, 8 real products per quaternion product; f32 in split precision"
+#define PATCHES {.name = "patches", .what = "patches of x in memory, then quat_gemm"}
+
 static const struct hzi_route conv[] = {
 	{.name = "depthwise", .what = "few channels in a group, or few outputs",
 	 .unsupported = hzi_cuda_quat_conv_depthwise_unsupported, .cost = depthwise_cost,
 	 .run = hzi_cuda_quat_conv_depthwise},
 	{.name = "grouped", .what = "8 to 24 channels in a group, mma.sync", .arch = HZI_SM_80,
-	 .unsupported = hzi_cuda_quat_conv_grouped_unsupported, .cost = grouped_cost,
-	 .workspace = hzi_cuda_quat_conv_grouped_workspace, .run = hzi_cuda_quat_conv_grouped},
+	 .cost = grouped_cost, FUNCTIONS(grouped)},
 	{.name = "implicit_gemm16",
 	 .what = "16-bit pixels in place, wgmma, 16 real products per quaternion product",
-	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_implicit_gemm16_unsupported,
-	 .cost = implicit_gemm16_cost, .workspace = hzi_cuda_quat_conv_implicit_gemm16_workspace,
-	 .run = hzi_cuda_quat_conv_implicit_gemm16},
-	{.name = "implicit_gemm8",
-	 .what = "wgmma, 8 real products per quaternion product; f32 in split precision",
-	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_implicit_gemm8_unsupported,
-	 .cost = implicit_gemm8_cost, .workspace = hzi_cuda_quat_conv_implicit_gemm8_workspace,
-	 .run = hzi_cuda_quat_conv_implicit_gemm8},
-	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+	 .arch = HZI_SM_90A, .cost = implicit_gemm16_cost, FUNCTIONS(implicit_gemm16)},
+	{.name = "implicit_gemm8", .what = WHAT8, .arch = HZI_SM_90A, .cost = implicit_gemm8_cost,
+	 FUNCTIONS(implicit_gemm8)},
+	PATCHES,
 };
 
 static const struct hzi_route wgrad[] = {
-	{.name = "depthwise", .what = "few channels in a group",
-	 .unsupported = hzi_cuda_quat_conv_wgrad_depthwise_unsupported,
-	 .cost = wgrad_depthwise_cost, .workspace = hzi_cuda_quat_conv_wgrad_depthwise_workspace,
-	 .run = hzi_cuda_quat_conv_wgrad_depthwise},
+	{.name = "depthwise", .what = "few channels in a group", .cost = wgrad_depthwise_cost,
+	 FUNCTIONS(wgrad_depthwise)},
 	{.name = "wgrad16",
 	 .what = "pixels in place, wgmma, 16 real products per quaternion product",
-	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_wgrad16_unsupported,
-	 .cost = wgrad16_cost, .workspace = hzi_cuda_quat_conv_wgrad16_workspace,
-	 .run = hzi_cuda_quat_conv_wgrad16},
-	{.name = "wgrad8",
-	 .what = "wgmma, 8 real products per quaternion product; f32 in split precision",
-	 .arch = HZI_SM_90A, .unsupported = hzi_cuda_quat_conv_wgrad8_unsupported,
-	 .workspace = hzi_cuda_quat_conv_wgrad8_workspace,
-	 .run = hzi_cuda_quat_conv_wgrad8},
-	{.name = "patches", .what = "patches of x in memory, then quat_gemm"},
+	 .arch = HZI_SM_90A, .cost = wgrad16_cost, FUNCTIONS(wgrad16)},
+	{.name = "wgrad8", .what = WHAT8, .arch = HZI_SM_90A, FUNCTIONS(wgrad8)},
+	PATCHES,
 };
 
-/* Routes of quat_conv_bwd make the gradient of w; that of x takes the routes of quat_conv. */
+/* Routes of quat_conv_bwd compute the gradient of w; that of x is a call of quat_conv's routes. */
 const struct hzi_op_routes hzi_cuda_quat_conv_routes[] = {
 	HZI_RANKED_ROUTES(quat_conv, conv), HZI_RANKED_ROUTES(quat_conv_bwd, wgrad), {0},
 };
@@ -123,7 +115,7 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_quat_p
 				  a->rows * a->groups * a->channels, a, sizeof(*a));
 }
 
-/* Patches at a time: enough pixels to fill a large GPU with tiles, for 64 channels and 9 taps */
+/* patch_bytes: enough pixels to fill a large GPU with tiles, for 64 channels and 9 taps */
 const struct hzi_quat_conv_steps hzi_cuda_quat_conv_steps = {
 	.layer = &hzi_cuda_quat_steps, .patch = patch,
 	.conv = &hzi_cuda_quat_conv_routes[0], .weights = &hzi_cuda_quat_conv_routes[1],

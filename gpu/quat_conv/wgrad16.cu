@@ -139,6 +139,11 @@ HZ_DEVICE void idle(const hzi_quat_wgrad16 &p, memory<N512> &s, const work &w)
 	multipliers_sync(s.done);
 }
 
+#define CASE(units) \
+	case units: \
+		products<DTYPE, N512, units>(p, s, w, group, first); \
+		break;
+
 template <int DTYPE, bool N512>
 HZ_DEVICE void kernel(const hzi_quat_wgrad16 &p)
 {
@@ -163,18 +168,7 @@ HZ_DEVICE void kernel(const hzi_quat_wgrad16 &p)
 		case 0:
 			idle<N512>(p, s, w);
 			break;
-		case 1:
-			products<DTYPE, N512, 1>(p, s, w, group, first);
-			break;
-		case 2:
-			products<DTYPE, N512, 2>(p, s, w, group, first);
-			break;
-		case 3:
-			products<DTYPE, N512, 3>(p, s, w, group, first);
-			break;
-		case 4:
-			products<DTYPE, N512, 4>(p, s, w, group, first);
-			break;
+		CASE(1) CASE(2) CASE(3) CASE(4)
 		}
 	} else if (threadIdx.x % 32 == 0) {
 		load<N512>(p, s, w, rank);

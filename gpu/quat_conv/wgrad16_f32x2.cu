@@ -377,6 +377,11 @@ HZ_DEVICE void idle(const hzi_quat_wgrad16 &p, memory<N512> &s, const work &w)
 	multipliers_sync(s.done);
 }
 
+#define CASE(units) \
+	case units: \
+		products<N512, units>(p, s, w, group, first); \
+		break;
+
 template <bool N512>
 HZ_DEVICE void kernel(const hzi_quat_wgrad16 &p)
 {
@@ -403,18 +408,7 @@ HZ_DEVICE void kernel(const hzi_quat_wgrad16 &p)
 		case 0:
 			idle<N512>(p, s, w);
 			break;
-		case 1:
-			products<N512, 1>(p, s, w, group, first);
-			break;
-		case 2:
-			products<N512, 2>(p, s, w, group, first);
-			break;
-		case 3:
-			products<N512, 3>(p, s, w, group, first);
-			break;
-		case 4:
-			products<N512, 4>(p, s, w, group, first);
-			break;
+		CASE(1) CASE(2) CASE(3) CASE(4)
 		}
 	} else {
 		setmaxnreg_dec<48>();

@@ -63,19 +63,18 @@ int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 
 /* ---- Routes (routes.c) ----------------------------------------------------------------------- */
 
-#define ROUTE(name) \
-	const char *hzi_cuda_quat_gemm_##name##_unsupported(const struct hz_context *ctx, \
-							     const void *args); \
-	size_t hzi_cuda_quat_gemm_##name##_workspace(const struct hz_context *ctx, \
-						     const void *args); \
-	int hzi_cuda_quat_gemm_##name(struct hz_context *ctx, const void *args);
+/* The functions of a route that needs a workspace; gpu/quat_conv/launch.h, too */
+#define HZI_QUAT_ROUTE(op, name) \
+	const char *hzi_cuda_##op##_##name##_unsupported(const struct hz_context *ctx, \
+							 const void *args); \
+	size_t hzi_cuda_##op##_##name##_workspace(const struct hz_context *ctx, const void *args); \
+	int hzi_cuda_##op##_##name(struct hz_context *ctx, const void *args);
 
-ROUTE(gemv_rows)
-ROUTE(gemv_mma)
-ROUTE(gemv_transposed)
-ROUTE(wgmma)
-ROUTE(simt_f32)
-#undef ROUTE
+HZI_QUAT_ROUTE(quat_gemm, gemv_rows)
+HZI_QUAT_ROUTE(quat_gemm, gemv_mma)
+HZI_QUAT_ROUTE(quat_gemm, gemv_transposed)
+HZI_QUAT_ROUTE(quat_gemm, wgmma)
+HZI_QUAT_ROUTE(quat_gemm, simt_f32)
 
 /* Whether another route that supports the call is faster */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);

@@ -143,48 +143,35 @@ static void packed_strides(const struct hzi_quat_gemm_args *a, int64_t *batch)
 		batch[HZI_QUAT_BATCH - a->ndim + d] = a->packed_stride[d] * item;
 }
 
-static int planes_of_a(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
-		       const struct plan *plan, int64_t first, int64_t items, float *planes,
-		       struct hzi_quat_planar_f32 *to)
+/* Describes the planes of `items` items of A, or of B, and the blocks that make them. */
+static int planes_of(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, bool left,
+		     const struct plan *plan, int64_t first, int64_t items, float *planes,
+		     struct hzi_quat_planar_f32 *to)
 {
-	struct hzi_quat_planar_f32 p = {
-		.x = hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim),
-		.planes = planes, .item = plan->a_floats, .first = first,
-		.rows = (int32_t)a->m, .k = (int32_t)a->k,
-		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves,
-		.left = 1, .transposed = a->packed_t, .from = a->packed,
-	};
+	const struct hzi_quat_matrix x =
+		left ? hzi_quat_matrix_of(&a->a, a->dtype, a->conj_a, a->a_stride, a->ndim) :
+		       hzi_quat_matrix_of(&a->b, a->dtype, a->conj_b, a->b_stride, a->ndim);
 
+	*to = (struct hzi_quat_planar_f32){
+		.x = x, .planes = planes, .item = left ? plan->a_floats : plan->b_floats,
+		.first = first, .rows = (int32_t)(left ? a->m : a->n), .k = (int32_t)a->k,
+		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves,
+		.left = left,
+	};
 	for (int d = 0; d < HZI_QUAT_BATCH; d++)
-		p.shape[d] = plan->shape[d];
-	if (a->packed) {
-		packed_strides(a, p.x.batch);
-		p.x.row = a->packed_t ? 4 : 1;
-		p.x.col = a->packed_t ? 1 : 4;
-		p.from_chunks = (int32_t)ceil_div(a->packed_t ? a->m : a->k, HZI_SIMT_CHUNK);
+		to->shape[d] = plan->shape[d];
+	if (!left) {
+		/* Columns of B are rows of its planes. */
+		to->x.row = x.col;
+		to->x.col = x.row;
+	} else if (a->packed) {
+		to->transposed = a->packed_t;
+		to->from = a->packed;
+		packed_strides(a, to->x.batch);
+		to->x.row = a->packed_t ? 4 : 1;
+		to->x.col = a->packed_t ? 1 : 4;
+		to->from_chunks = (int32_t)ceil_div(a->packed_t ? a->m : a->k, HZI_SIMT_CHUNK);
 	}
-	*to = p;
-	return set_grid(ctx, "quat_gemm", to, items);
-}
-
-static int planes_of_b(struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
-		       const struct plan *plan, int64_t first, int64_t items, float *planes,
-		       struct hzi_quat_planar_f32 *to)
-{
-	struct hzi_quat_planar_f32 p = {
-		.x = hzi_quat_matrix_of(&a->b, a->dtype, a->conj_b, a->b_stride, a->ndim),
-		.planes = planes, .item = plan->b_floats, .first = first,
-		.rows = (int32_t)a->n, .k = (int32_t)a->k,
-		.chunks = (int32_t)ceil_div(a->k, HZI_SIMT_CHUNK), .halves = plan->halves,
-	};
-	const int64_t row = p.x.row;
-
-	/* Columns of B are rows of its planes. */
-	p.x.row = p.x.col;
-	p.x.col = row;
-	for (int d = 0; d < HZI_QUAT_BATCH; d++)
-		p.shape[d] = plan->shape[d];
-	*to = p;
 	return set_grid(ctx, "quat_gemm", to, items);
 }
 
@@ -237,11 +224,11 @@ int hzi_cuda_quat_gemm_simt_f32(struct hz_context *ctx, const void *args)
 		struct hzi_quat_planar_f32_pair both = {0};
 
 		if (plan.own_a && (!plan.one_a || first == 0))
-			HZ_CHECK(planes_of_a(ctx, a, &plan, first, plan.one_a ? 1 : n, workspace_a,
-					     &both.x[0]));
+			HZ_CHECK(planes_of(ctx, a, true, &plan, first, plan.one_a ? 1 : n,
+					   workspace_a, &both.x[0]));
 		if (!plan.one_b || first == 0)
-			HZ_CHECK(planes_of_b(ctx, a, &plan, first, plan.one_b ? 1 : n, workspace_b,
-					     &both.x[1]));
+			HZ_CHECK(planes_of(ctx, a, false, &plan, first, plan.one_b ? 1 : n,
+					   workspace_b, &both.x[1]));
 		HZ_CHECK(launch_planes(ctx, "quat_gemm", &both));
 		p.first = first;
 		HZ_CHECK(multiply(ctx, a, &plan, &p, n));

@@ -235,6 +235,14 @@ struct largest {
 	}
 };
 
+/* Which of three neighbouring columns are inside the array */
+HZ_DEVICE void find_columns(bool (&column)[3], int32_t left, int32_t size)
+{
+#pragma unroll
+	for (int b = 0; b < 3; b++)
+		column[b] = (uint32_t)(left + b) < (uint32_t)size;
+}
+
 /* Loads three neighbours of a row: those inside the array. */
 template <int DTYPE>
 HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from,
@@ -272,9 +280,7 @@ HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 
 	if (!t.in)
 		return;
-#pragma unroll
-	for (int b = 0; b < 3; b++)
-		column[b] = (uint32_t)(left + b) < (uint32_t)p.size[1];
+	find_columns(column, left, p.size[1]);
 	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
 		const int32_t lines = min(STRIP, p.count[0] - begin), top = begin - p.pad[0];
@@ -341,9 +347,7 @@ HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 
 	if (!t.in)
 		return;
-#pragma unroll
-	for (int b = 0; b < 3; b++)
-		column[b] = (uint32_t)(left + b) < (uint32_t)p.count[1];
+	find_columns(column, left, p.count[1]);
 	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
 		const int32_t lines = min(STRIP, p.size[0] - begin), top = begin + p.pad[0] - 2;

@@ -213,8 +213,6 @@ HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 	__shared__ float part[THREADS][values + 1];
 
 	const block_share share(p);
-	const int row_thread = share.row_thread, row_threads = share.row_threads;
-	const int64_t first = share.first, last = share.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
@@ -229,16 +227,16 @@ HZ_DEVICE void sum(const hzi_quat_sum_step &p)
 			for (int i = 0; i < 4; i++)
 				saved[i] = ((const float *)p.mean)[c * HZI_QUAT_SAVED + i];
 		}
-		for (int64_t r = first + row_thread; c < p.channels && r < last; r += ROWS *
-		     row_threads) {
+		for (int64_t r = share.first + share.row_thread; c < p.channels && r < share.last;
+		     r += ROWS * share.row_threads) {
 			element<DTYPE> q[ROWS], b[ROWS];
 
-			load_rows(q, p, p.a, r, row_threads, last, c);
+			load_rows(q, p, p.a, r, share.row_threads, share.last, c);
 			if (KIND == HZI_QUAT_SUM_CROSS)
-				load_rows(b, p, p.b, r, row_threads, last, c);
+				load_rows(b, p, p.b, r, share.row_threads, share.last, c);
 #pragma unroll
 			for (int k = 0; k < ROWS; k++) {
-				if (r + k * row_threads >= last)
+				if (r + k * share.row_threads >= share.last)
 					continue;
 				if (KIND == HZI_QUAT_SUM_CROSS)
 					add_cross(b[k].get(), q[k].get(), saved, total);
@@ -267,24 +265,24 @@ HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 	__shared__ double part[THREADS][VALUES + 1];
 
 	const block_share share(p);
-	const int row_thread = share.row_thread, row_threads = share.row_threads;
-	const int64_t first = share.first, last = share.last;
 
 	for (int64_t block = blockIdx.x; block * HZI_QUAT_SUM_LANES < p.channels;
 	     block += gridDim.x) {
 		const int64_t c = block * HZI_QUAT_SUM_LANES + share.lane;
-		const bool in = c < p.channels && first + row_thread < last;
+		const bool in = c < p.channels && share.first + share.row_thread < share.last;
 		float center[4] = {}, sum[4] = {}, square[10] = {};
 		double u[4] = {}, rows = 0;
 		int at = 4;
 
-		for (int64_t r = first + row_thread; in && r < last; r += ROWS * row_threads) {
-			const int64_t left = (last - r + row_threads - 1) / row_threads;
+		for (int64_t r = share.first + share.row_thread; in && r < share.last;
+		     r += ROWS * share.row_threads) {
+			const int64_t left = (share.last - r + share.row_threads - 1) /
+					     share.row_threads;
 			const int count = left < ROWS ? (int)left : ROWS;
 			element<DTYPE> raw[ROWS];
 
-			load_rows(raw, p, p.a, r, row_threads, last, c);
-			if (r == first + row_thread) {
+			load_rows(raw, p, p.a, r, share.row_threads, share.last, c);
+			if (r == share.first + share.row_thread) {
 #pragma unroll
 				for (int k = 0; k < ROWS; k++) {
 					const hzi_quat q = raw[k].get();
@@ -322,7 +320,7 @@ HZ_DEVICE void moments(const hzi_quat_sum_step &p)
 
 			for (int i = 0; i < 4; i++) {
 				u[i] = (double)center[i] - (double)pivot.c[i];
-				if (blockIdx.y == 0 && row_thread == 0)
+				if (blockIdx.y == 0 && share.row_thread == 0)
 					((float *)p.mean)[c * HZI_QUAT_SAVED + i] = pivot.c[i];
 			}
 		}

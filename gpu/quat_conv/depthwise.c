@@ -21,9 +21,9 @@ HZI_LINK_IMAGES(quat_conv);
 #define ROUNDS 16			/* least pixels of a part */
 #define PARTS_MOST 4096
 
-static int kernel_of(int kernel_f32, bool whole, int dtype)
+static int kernel_of(int kernel_f32, bool contiguous, int dtype)
 {
-	return kernel_f32 + (!whole ? 3 : dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
+	return kernel_f32 + (!contiguous ? 3 : dtype == HZ_F32 ? 0 : dtype == HZ_F16 ? 1 : 2);
 }
 
 /* One to three outputs of many input channels: a warp computes them. */

@@ -29,16 +29,16 @@ template <int DTYPE>
 struct element {
 	quat_raw<DTYPE> raw;
 
-	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool there)
+	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool inside)
 	{
 		raw = {};
-		if (there)
+		if (inside)
 			raw.load(m.data, at);
 	}
 
-	__device__ __forceinline__ quat get(uint32_t turn) const
+	__device__ __forceinline__ quat get(uint32_t mask) const
 	{
-		return raw.get(turn);
+		return raw.get(mask);
 	}
 };
 
@@ -51,16 +51,16 @@ template <>
 struct element<ANY_LAYOUT> {
 	quat q;
 
-	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool there)
+	__device__ __forceinline__ void load(const hzi_quat_matrix &m, int64_t at, bool inside)
 	{
 		q = {};
-		if (there)
+		if (inside)
 			q = load_strided(m, at);
 	}
 
-	__device__ __forceinline__ quat get(uint32_t turn) const
+	__device__ __forceinline__ quat get(uint32_t mask) const
 	{
-		return quat_flip_signs(q, turn);
+		return quat_flip_signs(q, mask);
 	}
 };
 
@@ -89,7 +89,7 @@ struct pixels {
 
 HZ_DEVICE void put(const hzi_quat_conv_direct &p, const pixels &o, int pixel, int row, quat q)
 {
-	int64_t to = o.image * p.c_stride[0], pre = o.image * p.pre_stride[0];
+	int64_t dst = o.image * p.c_stride[0], pre = o.image * p.pre_stride[0];
 
 	if (o.at[2] + pixel >= p.s.count[2])
 		return;
@@ -97,14 +97,14 @@ HZ_DEVICE void put(const hzi_quat_conv_direct &p, const pixels &o, int pixel, in
 	for (int d = 0; d < 3; d++) {
 		const int at = d < 2 ? o.at[d] : o.at[2] + pixel;
 
-		to += at * p.c_stride[1 + d];
+		dst += at * p.c_stride[1 + d];
 		pre += at * p.pre_stride[1 + d];
 	}
 	if (p.no_epilogue)
-		quat_store(p.out.c, to + row * p.out.c.row,
+		quat_store(p.out.c, dst + row * p.out.c.row,
 			   quat_flip_signs(q, conj_mask(p.out.c)));
 	else
-		quat_finish_row(p.out, to, pre, row, q);
+		quat_finish_row(p.out, dst, pre, row, q);
 }
 
 /*
@@ -113,7 +113,7 @@ HZ_DEVICE void put(const hzi_quat_conv_direct &p, const pixels &o, int pixel, in
  */
 template <int DTYPE, int OUTS, int LANES>
 HZ_DEVICE void add_taps(const hzi_quat_conv_direct &p, const pixels &o, int group, int row,
-			int there, int first, quat (&sum)[OUTS][PIXELS])
+			int inside, int first, quat (&sum)[OUTS][PIXELS])
 {
 	const hzi_quat_conv_window &s = p.s;
 	const uint32_t mask_x = conj_mask(s.x), mask_w = conj_mask(p.w);
@@ -151,10 +151,10 @@ HZ_DEVICE void add_taps(const hzi_quat_conv_direct &p, const pixels &o, int grou
 #pragma unroll
 					for (int m = 0; m < OUTS; m++)
 						w[m].load(p.w, w1 + m * p.w.row + c * p.w.col,
-							  m < there);
+							  m < inside);
 #pragma unroll
 					for (int m = 0; m < OUTS; m++) {
-						if (m >= there)
+						if (m >= inside)
 							break;
 #pragma unroll
 						for (int j = 0; j < PIXELS; j++)
@@ -247,8 +247,8 @@ HZ_DEVICE void depthwise_square(const hzi_quat_conv_direct &p)
 		/* Where taps step backwards, the last tap is the first to read. */
 		const int top = begin + s.base[1] + min(0, (TAPS - 1) * s.each[1]);
 		const int first = left + s.base[2] + min(0, (TAPS - 1) * s.each[2]);
-		const int64_t from = o.image * s.x_stride[0] + a0 * s.x_stride[1] +
-				     first * s.x_stride[3] + channel * s.x.col;
+		const int64_t src = o.image * s.x_stride[0] + a0 * s.x_stride[1] +
+				    first * s.x_stride[3] + channel * s.x.col;
 		element<DTYPE> next[READS];
 		quat w[KEPT ? TAPS : 1][TAPS], sum[TAPS][COLUMNS] = {};
 
@@ -262,7 +262,7 @@ HZ_DEVICE void depthwise_square(const hzi_quat_conv_direct &p)
 #pragma unroll
 			for (int b = 0; b < READS; b++) {
 				x[b] = next[b];
-				next[b].load(s.x, from + (top + row + 1) * s.x_stride[2] +
+				next[b].load(s.x, src + (top + row + 1) * s.x_stride[2] +
 						  b * s.x_stride[3],
 					     (uint32_t)a0 < (uint32_t)s.size[0] &&
 					     (uint32_t)(top + row + 1) < (uint32_t)s.size[1] &&
@@ -281,10 +281,10 @@ HZ_DEVICE void depthwise_square(const hzi_quat_conv_direct &p)
 				for (int b = 0; b < TAPS; b++)
 #pragma unroll
 					for (int c = 0; c < COLUMNS; c++) {
-						quat &to = sum[TAPS - 1 - a][c];
+						quat &dst = sum[TAPS - 1 - a][c];
 
-						to = quat_fma(w[KEPT ? a : 0][b],
-							      x[b + c].get(mask_x), to);
+						dst = quat_fma(w[KEPT ? a : 0][b],
+							       x[b + c].get(mask_x), dst);
 					}
 			}
 #pragma unroll
@@ -393,13 +393,13 @@ HZ_DEVICE void wgrad_direct(const hzi_quat_wgrad_direct &p)
 			const int a0 = s.step[0] * at[0] + tap_offset[t][0];
 			const int a1 = s.step[1] * at[1] + tap_offset[t][1];
 			const int a2 = s.step[2] * at[2] + tap_offset[t][2];
-			const bool there = t < taps && (uint32_t)a0 < (uint32_t)s.size[0] &&
-					   (uint32_t)a1 < (uint32_t)s.size[1] &&
-					   (uint32_t)a2 < (uint32_t)s.size[2];
+			const bool inside = t < taps && (uint32_t)a0 < (uint32_t)s.size[0] &&
+					    (uint32_t)a1 < (uint32_t)s.size[1] &&
+					    (uint32_t)a2 < (uint32_t)s.size[2];
 
 			x[t].load(s.x, image * s.x_stride[0] + a0 * s.x_stride[1] +
 					       a1 * s.x_stride[2] + a2 * s.x_stride[3] + x_channel,
-				  there);
+				  inside);
 		}
 #pragma unroll
 		for (int t = 0; t < HZI_DEPTHWISE_TAPS; t++)
@@ -454,24 +454,24 @@ HZ_DEVICE void wgrad_square(const hzi_quat_wgrad_direct &p)
 		const int at0 = (int)(slab - image * s.count[0]);
 		const int at1 = (int)(pixel_row - slab * s.count[1]);
 		const int a0 = s.step[0] * at0 + s.base[0], a1 = at1 + s.base[1] + top;
-		const int64_t from = image * s.x_stride[0] + a0 * s.x_stride[1] +
-				     a1 * s.x_stride[2] + x_channel;
+		const int64_t src = image * s.x_stride[0] + a0 * s.x_stride[1] +
+				    a1 * s.x_stride[2] + x_channel;
 		const int64_t small = image * p.small_stride[0] + at0 * p.small_stride[1] +
 				      at1 * p.small_stride[2] + row * p.small.col;
 		element<DTYPE> x[ROWS][TAPS], next[ROWS], y, next_y = {};
-		bool there[ROWS];
+		bool inside[ROWS];
 
 #pragma unroll
 		for (int a = 0; a < ROWS; a++) {
-			there[a] = (uint32_t)a0 < (uint32_t)s.size[0] &&
-				   (uint32_t)(a1 + a) < (uint32_t)s.size[1];
+			inside[a] = (uint32_t)a0 < (uint32_t)s.size[0] &&
+				    (uint32_t)(a1 + a) < (uint32_t)s.size[1];
 #pragma unroll
 			for (int b = 0; b < TAPS; b++) {
-				element<DTYPE> &to = b < TAPS - 1 ? x[a][1 + b] : next[a];
+				element<DTYPE> &dst = b < TAPS - 1 ? x[a][1 + b] : next[a];
 
-				to.load(s.x, from + a * s.x_stride[2] +
+				dst.load(s.x, src + a * s.x_stride[2] +
 						     (s.base[2] + b) * s.x_stride[3],
-					there[a] && (uint32_t)(s.base[2] + b) <
+					 inside[a] && (uint32_t)(s.base[2] + b) <
 							    (uint32_t)s.size[2]);
 			}
 		}
@@ -489,9 +489,9 @@ HZ_DEVICE void wgrad_square(const hzi_quat_wgrad_direct &p)
 				for (int b = 0; b < TAPS - 1; b++)
 					x[a][b] = x[a][b + 1];
 				x[a][TAPS - 1] = next[a];
-				next[a].load(s.x, from + a * s.x_stride[2] +
+				next[a].load(s.x, src + a * s.x_stride[2] +
 						  column * s.x_stride[3],
-					     there[a] && (uint32_t)column < (uint32_t)s.size[2]);
+					     inside[a] && (uint32_t)column < (uint32_t)s.size[2]);
 			}
 #pragma unroll
 			for (int a = 0; a < ROWS; a++)

@@ -41,17 +41,17 @@ HZ_DEVICE uint32_t upper_halves(float low, float high)
 
 /* Splits two numbers into terms. Truncation leaves exact remainders. */
 template <int DTYPE>
-HZ_DEVICE void split(uint32_t (&to)[terms_of<DTYPE>], float low, float high)
+HZ_DEVICE void split(uint32_t (&dst)[terms_of<DTYPE>], float low, float high)
 {
 	if (DTYPE == HZ_F32) {
 #pragma unroll
 		for (int i = 0; i < terms_of<DTYPE>; i++) {
-			to[i] = upper_halves(low, high);
+			dst[i] = upper_halves(low, high);
 			low -= upper(low);
 			high -= upper(high);
 		}
 	} else {
-		to[0] = DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
+		dst[0] = DTYPE == HZ_F16 ? to_f16x2(low, high) : to_bf16x2(low, high);
 	}
 }
 
@@ -124,10 +124,10 @@ template <int DTYPE>
 struct channel_pair {
 	uint4 bits;
 
-	__device__ __forceinline__ void load(const void *data, int64_t at, bool there)
+	__device__ __forceinline__ void load(const void *data, int64_t at, bool inside)
 	{
 		bits = {};
-		if (there)
+		if (inside)
 			bits = __ldg((const uint4 *)((const uint16_t *)data + at));
 	}
 
@@ -142,10 +142,10 @@ template <>
 struct channel_pair<HZ_F32> {
 	float4 q[2];
 
-	__device__ __forceinline__ void load(const void *data, int64_t at, bool there)
+	__device__ __forceinline__ void load(const void *data, int64_t at, bool inside)
 	{
 		q[0] = q[1] = {};
-		if (there) {
+		if (inside) {
 			q[0] = __ldg((const float4 *)((const float *)data + at));
 			q[1] = __ldg((const float4 *)((const float *)data + at + 4));
 		}
@@ -161,9 +161,9 @@ struct channel_pair<HZ_F32> {
 
 /* An output pixel: offset of the first input, taps inside x (bits), offsets of its results */
 struct pixel {
-	int64_t src, to, pre;
+	int64_t src, dst, pre;
 	uint32_t taps;
-	bool there;
+	bool inside;
 
 	__device__ __forceinline__ pixel(const hzi_quat_conv_grouped &p, int64_t i)
 	{
@@ -171,10 +171,10 @@ struct pixel {
 		uint32_t index = (uint32_t)i;
 		int at[3], image;
 
-		there = i < p.pixels;
+		inside = i < p.pixels;
 		taps = 0;
-		src = to = pre = 0;
-		if (!there)
+		src = dst = pre = 0;
+		if (!inside)
 			return;
 #pragma unroll
 		for (int d = 2; d >= 0; d--) {
@@ -185,12 +185,12 @@ struct pixel {
 		}
 		image = (int)index;
 		src = image * s.x_stride[0];
-		to = image * p.c_stride[0];
+		dst = image * p.c_stride[0];
 		pre = image * p.pre_stride[0];
 #pragma unroll
 		for (int d = 0; d < 3; d++) {
 			src += (int64_t)at[d] * s.step[d] * s.x_stride[1 + d];
-			to += at[d] * p.c_stride[1 + d];
+			dst += at[d] * p.c_stride[1 + d];
 			pre += at[d] * p.pre_stride[1 + d];
 		}
 
@@ -344,24 +344,24 @@ HZ_DEVICE void convolve(const hzi_quat_conv_grouped &p)
 #pragma unroll
 			for (int c = 0; c < 2; c++) {
 				const int of = 4 * (2 * (lane % 4) + c) + n;
-				const int64_t to = __shfl_sync(~0u, own.to, of);
+				const int64_t dst = __shfl_sync(~0u, own.dst, of);
 				const int64_t pre = __shfl_sync(~0u, own.pre, of);
-				const bool there = __shfl_sync(~0u, own.there, of);
+				const bool inside = __shfl_sync(~0u, own.inside, of);
 
 #pragma unroll
 				for (int e = 0; e < OUT_TILES; e++) {
 					const quat q = {acc[e][0][n][c], acc[e][0][n][2 + c],
 							acc[e][1][n][c], acc[e][1][n][2 + c]};
 
-					if (!there ||
+					if (!inside ||
 					    8 * (block * OUT_TILES + e) + column >= s.outs)
 						continue;
 					if (p.no_epilogue)
 						quat_store(p.out.c,
-							   to + (row + 8 * e) * p.out.c.row,
+							   dst + (row + 8 * e) * p.out.c.row,
 							   quat_flip_signs(q, mask));
 					else
-						quat_finish_row(p.out, to, pre, row + 8 * e, q);
+						quat_finish_row(p.out, dst, pre, row + 8 * e, q);
 				}
 			}
 	}

@@ -21,8 +21,8 @@ HZ_DEVICE void pack_weights(const hzi_quat_conv16 &p)
 	const int channels = p.units * (HZI_GEMM16_UNIT / 4);
 	const int64_t i = (int64_t)blockIdx.x * HZI_CONV16_PACK_THREADS + threadIdx.x;
 	const int channel = (int)(i % channels);
-	const int64_t rest = i / channels;
-	const int tap = (int)(rest % p.taps), out = (int)(rest / p.taps);
+	const int64_t index = i / channels;
+	const int tap = (int)(index % p.taps), out = (int)(index / p.taps);
 	const float sign = p.conj_x ? -1 : 1;
 	quat w = {0, 0, 0, 0};
 
@@ -41,9 +41,9 @@ HZ_DEVICE void pack_weights(const hzi_quat_conv16 &p)
 		const float4 f = quat_row(w, r);
 		const quat q = {f.x, sign * f.y, sign * f.z, sign * f.w};
 
-		const int64_t to = ((int64_t)4 * out + r) * p.taps + tap;
+		const int64_t dst = ((int64_t)4 * out + r) * p.taps + tap;
 
-		*(uint2 *)(p.matrix + (to * channels + channel) * 4) = quat_pack(DTYPE, q);
+		*(uint2 *)(p.matrix + (dst * channels + channel) * 4) = quat_pack(DTYPE, q);
 	}
 }
 
@@ -93,14 +93,14 @@ HZ_DEVICE void load(const hzi_quat_conv16 &p, memory &s, int rank)
 				mbarrier_expect_tx(full, HZI_CONV16_STAGE_BYTES);
 #pragma unroll
 				for (int i = 0; i < HZI_CONV16_TMA_TILES; i++) {
-					const int from[4] = {
+					const int src[4] = {
 						at[i][0] + b.each[2] * t2 + b.base[2],
 						at[i][1] + b.each[1] * t1 + b.base[1],
 						at[i][2] + b.each[0] * t0 + b.base[0], at[i][3],
 					};
 
 					tma_load_5d(shared_address(s.x[ring.at][i]), p.x,
-						    2 * HZI_GEMM16_UNIT * u, from, full);
+						    2 * HZI_GEMM16_UNIT * u, src, full);
 				}
 				tma_load_2d_multicast(3, shared_address(s.w[ring.at]) +
 								 rank * 2 * HZI_CONV16_TILE_OUTS *
@@ -155,21 +155,21 @@ HZ_DEVICE void convolve_tiles(const hzi_quat_conv16 &p, memory &s, int rank, int
 		if (lane < 2)
 			mbarrier_arrive_cluster(cluster_map(shared_address(&s.empty[last]), lane));
 
-		int64_t to[2], pre[2];
+		int64_t dst[2], pre[2];
 		bool inside[2];
 
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
-			int at[4], rest = threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * h;
+			int at[4], index = threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * h;
 
 			tma_tile_origin(p.b, o.m * HZI_CONV16_TMA_TILES + group, at);
-			to[h] = pre[h] = 0;
+			dst[h] = pre[h] = 0;
 			inside[h] = true;
 #pragma unroll
 			for (int d = 0; d < 4; d++) {
-				at[d] += rest % p.b.tile[d];
-				rest /= p.b.tile[d];
-				to[h] += at[d] * p.c_stride[d];
+				at[d] += index % p.b.tile[d];
+				index /= p.b.tile[d];
+				dst[h] += at[d] * p.c_stride[d];
 				pre[h] += at[d] * p.pre_stride[d];
 				inside[h] &= at[d] < p.count[d];
 			}
@@ -191,10 +191,10 @@ HZ_DEVICE void convolve_tiles(const hzi_quat_conv16 &p, memory &s, int rank, int
 				if (!inside[h] || row >= p.outs)
 					continue;
 				if (p.no_epilogue)
-					quat_store(p.out.c, to[h] + row * p.out.c.row,
+					quat_store(p.out.c, dst[h] + row * p.out.c.row,
 						   quat_flip_signs(q, mask_c));
 				else
-					quat_finish_row(p.out, to[h], pre[h], row, q);
+					quat_finish_row(p.out, dst[h], pre[h], row, q);
 			}
 		}
 	}

@@ -39,7 +39,7 @@ struct memory {
 	uint8_t x[2][4][PLANE_BYTES];
 	/* Of alternate tiles: the offsets of inputs in x, or OUTSIDE */
 	int64_t src[2][INPUTS];
-	int64_t to[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
+	int64_t dst[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
 	/* Of alternate steps: the largest magnitude that a warp saw, as bits */
 	uint32_t most[2][HZI_CONV8_CONVERTERS];
 	int exponent[2];		/* of the scale of what is in x */
@@ -223,7 +223,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
 		int e = EXPONENT_MAX;
 
-		find_outputs(p, s.to[group], s.pre[group], o, group);
+		find_outputs(p, s.dst[group], s.pre[group], o, group);
 #pragma unroll 1
 		for (int g = 0; g < 2 * p.groups; g++) {
 			const int phase = g >= p.groups;
@@ -283,7 +283,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 				x_ring.next();
 			}
 		}
-		finish_tile<EPILOGUE, DTYPE>(p, s.to[group], s.pre[group], acc, row, e, group);
+		finish_tile<EPILOGUE, DTYPE>(p, s.dst[group], s.pre[group], acc, row, e, group);
 	}
 }
 

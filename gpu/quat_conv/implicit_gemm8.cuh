@@ -48,13 +48,14 @@ struct channel_pair {
 	/* volatile: in the order of the calls, or ptxas keeps few loads in flight. */
 	__device__ __forceinline__ void load(const hzi_quat_conv_array &p, int64_t at, int channel)
 	{
-		const bool there = is_inside(at) && channel < p.channels;
+		const bool inside = is_inside(at) && channel < p.channels;
 
 		asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
 			     "mov.b32 %2, 0; mov.b32 %3, 0; "
 			     "@p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];}"
 			     : "=&r"(bits.x), "=&r"(bits.y), "=&r"(bits.z), "=&r"(bits.w)
-			     : "l"((const uint16_t *)p.q.data + at + 4 * channel), "r"((int)there));
+			     : "l"((const uint16_t *)p.q.data + at + 4 * channel),
+			     "r"((int)inside));
 	}
 
 	__device__ __forceinline__ quat get(int i) const
@@ -293,8 +294,8 @@ HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int
 {
 	const int lane = threadIdx.x % 32, channel = k + lane % 8 * 2;
 	const uint16_t *const data = (const uint16_t *)p.q.data + 4 * channel;
-	const uint32_t to = plane_address(planes, lane % 8 / 4, first + lane / 8) +
-			    lane % 4 * HZI_CONV8_PLANE_BYTES;
+	const uint32_t dst = plane_address(planes, lane % 8 / 4, first + lane / 8) +
+			     lane % 4 * HZI_CONV8_PLANE_BYTES;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
@@ -303,10 +304,10 @@ HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int
 
 #pragma unroll
 		for (int h = 0; h < HZI_CONV8_TILE_K / 16 && l < inputs; h++) {
-			const bool there = is_inside(at) && channel + 16 * h < p.channels;
+			const bool inside = is_inside(at) && channel + 16 * h < p.channels;
 
-			cp_async_zfill(to + (2 * h * HZI_CONV8_INPUTS + 4 * i) * 16,
-				       there ? data + at + 64 * h : data, there ? 16 : 0);
+			cp_async_zfill(dst + (2 * h * HZI_CONV8_INPUTS + 4 * i) * 16,
+				       inside ? data + at + 64 * h : data, inside ? 16 : 0);
 		}
 	}
 }
@@ -316,7 +317,7 @@ template <int DTYPE>
 HZ_DEVICE void convert_input(uint32_t at, bool raw, float by, float by_xyz)
 {
 	channel_pair<DTYPE> src[4];
-	uint32_t to[4][4];
+	uint32_t dst[4][4];
 
 #pragma unroll
 	for (int j = 0; j < 4; j++)
@@ -326,14 +327,14 @@ HZ_DEVICE void convert_input(uint32_t at, bool raw, float by, float by_xyz)
 		const quat a = plane_values(src[j].get(0), raw, by, by_xyz);
 		const quat b = plane_values(src[j].get(1), raw, by, by_xyz);
 
-		to[0][j] = to_f16x2(a.w, b.w);
-		to[1][j] = to_f16x2(a.x, b.x);
-		to[2][j] = to_f16x2(a.y, b.y);
-		to[3][j] = to_f16x2(a.z, b.z);
+		dst[0][j] = to_f16x2(a.w, b.w);
+		dst[1][j] = to_f16x2(a.x, b.x);
+		dst[2][j] = to_f16x2(a.y, b.y);
+		dst[3][j] = to_f16x2(a.z, b.z);
 	}
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		shared_store(at + j * HZI_CONV8_PLANE_BYTES, to[j]);
+		shared_store(at + j * HZI_CONV8_PLANE_BYTES, dst[j]);
 }
 
 /*
@@ -420,7 +421,7 @@ HZ_DEVICE void convert_inputs(const hzi_quat_conv_array &p, const int64_t *src, 
 }
 
 /* Planes w, x, y, z (phase 0) to those of phase 1, by the threads that made them */
-HZ_DEVICE void transform_planes(uint32_t src, uint32_t to, int inputs, int warp, float by)
+HZ_DEVICE void transform_planes(uint32_t src, uint32_t dst, int inputs, int warp, float by)
 {
 	const int lane = threadIdx.x % 32;
 
@@ -452,7 +453,7 @@ HZ_DEVICE void transform_planes(uint32_t src, uint32_t to, int inputs, int warp,
 			}
 #pragma unroll
 			for (int i = 0; i < 4; i++)
-				shared_store(plane_address(to, e, l) + i * HZI_CONV8_PLANE_BYTES,
+				shared_store(plane_address(dst, e, l) + i * HZI_CONV8_PLANE_BYTES,
 					     h[i]);
 		}
 	}

@@ -30,7 +30,7 @@ struct memory {
 	uint8_t w[STAGES][2][WEIGHTS_BYTES];	/* of an accumulator and tap: terms */
 	uint8_t x[STEPS][TILE_K / 8][PLANES][PLANE_BYTES];
 	int64_t src[INPUTS];		/* offsets of inputs in x, or OUTSIDE */
-	int64_t to[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
+	int64_t dst[2][PIXELS], pre[2][PIXELS];	/* offsets of output pixels */
 	uint32_t most[STEPS][CONVERTERS];	/* the largest magnitude that a warp saw */
 	int exponent[STEPS];		/* of the scale of what is in x */
 	uint64_t full[STAGES], empty[STAGES];
@@ -104,11 +104,11 @@ struct step {
  */
 template <int DTYPE>
 HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int inputs, int first,
-			   int k, uint32_t to)
+			   int k, uint32_t dst)
 {
 	const int lane = threadIdx.x % 32, channel = k + lane % 8;
 
-	to += lane % 8 * PLANE_BYTES + (first + lane / 8) * 16;
+	dst += lane % 8 * PLANE_BYTES + (first + lane / 8) * 16;
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const int l = first + 4 * i + lane / 8;
@@ -116,23 +116,23 @@ HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int
 
 #pragma unroll
 		for (int h = 0; h < TILE_K / 8 && l < inputs; h++) {
-			const bool there = is_inside(at) && channel + 8 * h < p.channels;
-			const uint32_t place = to + h * CHUNK_BYTES + 64 * i;
+			const bool inside = is_inside(at) && channel + 8 * h < p.channels;
+			const uint32_t slot = dst + h * CHUNK_BYTES + 64 * i;
 			quat q = {};
 
 			if constexpr (DTYPE == HZ_F32) {
 				const float *const data = (const float *)p.q.data;
 
-				cp_async_zfill(place,
-					       there ? data + at + 4 * (channel + 8 * h) : data,
-					       there ? 16 : 0);
+				cp_async_zfill(slot,
+					       inside ? data + at + 4 * (channel + 8 * h) : data,
+					       inside ? 16 : 0);
 				continue;
 			}
-			if (there)
+			if (inside)
 				q = load_strided(p, at + (channel + 8 * h) * p.q.col);
 			const float v[4] = {q.w, q.x, q.y, q.z};
 
-			shared_store(place, v);
+			shared_store(slot, v);
 		}
 	}
 }
@@ -209,7 +209,7 @@ HZ_DEVICE void convert_inputs(uint32_t x, int inputs, float by, float by_xyz)
 #pragma unroll 1
 		for (int e = 0; e < TILE_K / 8; e++) {
 			const uint32_t at = x + e * CHUNK_BYTES + 16 * l;
-			uint32_t to[PLANES][4];
+			uint32_t dst[PLANES][4];
 
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
@@ -226,14 +226,14 @@ HZ_DEVICE void convert_inputs(uint32_t x, int inputs, float by, float by_xyz)
 							     __uint_as_float(v.w)}, RAW, by,
 							    by_xyz);
 
-				split_f16(to[0], to[4], j, a.w, b.w);
-				split_f16(to[1], to[5], j, a.x, b.x);
-				split_f16(to[2], to[6], j, a.y, b.y);
-				split_f16(to[3], to[7], j, a.z, b.z);
+				split_f16(dst[0], dst[4], j, a.w, b.w);
+				split_f16(dst[1], dst[5], j, a.x, b.x);
+				split_f16(dst[2], dst[6], j, a.y, b.y);
+				split_f16(dst[3], dst[7], j, a.z, b.z);
 			}
 #pragma unroll
 			for (int j = 0; j < PLANES; j++)
-				shared_store(at + j * PLANE_BYTES, to[j]);
+				shared_store(at + j * PLANE_BYTES, dst[j]);
 		}
 	}
 }
@@ -368,7 +368,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 		const int row = o.channel + threadIdx.x % 128 / 32 * 16 + lane / 4;
 		int e = EXPONENT_MAX;
 
-		find_outputs(p, s.to[group], s.pre[group], o, group);
+		find_outputs(p, s.dst[group], s.pre[group], o, group);
 #pragma unroll
 		for (int i = 0; i < 4 * ACC; i++)
 			acc[i / ACC][i % ACC] = 0;
@@ -408,7 +408,7 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 				x_ring.next();
 			}
 		}
-		finish_tile<EPILOGUE, DTYPE>(p, s.to[group], s.pre[group], acc, row, e, group);
+		finish_tile<EPILOGUE, DTYPE>(p, s.dst[group], s.pre[group], acc, row, e, group);
 	}
 }
 

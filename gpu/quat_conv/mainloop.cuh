@@ -96,25 +96,25 @@ HZ_DEVICE void hadamard(float (&acc)[4][ACC])
 }
 
 /* Offsets of the output pixels of a warpgroup, one for each thread */
-HZ_DEVICE void find_outputs(const hzi_quat_conv8 &p, int64_t *dst_of, int64_t *pre_of,
+HZ_DEVICE void find_outputs(const hzi_quat_conv8 &p, int64_t *dst_offsets, int64_t *pre_offsets,
 			    const tile &o, int group)
 {
 	const int i = threadIdx.x % 128;
 	const int row = o.row + (p.flat ? PIXELS * group + i : PIXELS / 8 * group + i / 8);
 	const int col = p.flat ? 0 : o.col + i % 8;
-	int64_t to = HZI_CONV_OUTSIDE, pre = 0;
+	int64_t dst = HZI_CONV_OUTSIDE, pre = 0;
 	int image, slab, inside;
 
 	if (i >= PIXELS)
 		return;
 	if (locate_row(p, row, image, slab, inside) && inside < p.count[1] && col < p.count[2]) {
-		to = image * p.c_stride[0] + slab * p.c_stride[1] + inside * p.c_stride[2] +
-		     col * p.c_stride[3];
+		dst = image * p.c_stride[0] + slab * p.c_stride[1] + inside * p.c_stride[2] +
+		      col * p.c_stride[3];
 		pre = image * p.pre_stride[0] + slab * p.pre_stride[1] +
 		      inside * p.pre_stride[2] + col * p.pre_stride[3];
 	}
-	dst_of[i] = to;
-	pre_of[i] = pre;
+	dst_offsets[i] = dst;
+	pre_offsets[i] = pre;
 }
 
 HZ_DEVICE quat bias_of(const hzi_quat_out &o, int row)
@@ -149,17 +149,17 @@ HZ_DEVICE longlong2 load_offsets(const int64_t *p)
 	return v;
 }
 
-HZ_DEVICE void store_if(bool there, uint16_t *to, uint2 v)
+HZ_DEVICE void store_if(bool inside, uint16_t *dst, uint2 v)
 {
 	asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.cs.v2.b32 [%1], {%2, %3};}"
-		     :: "r"((int)there), "l"(to), "r"(v.x), "r"(v.y) : "memory");
+		     :: "r"((int)inside), "l"(dst), "r"(v.x), "r"(v.y) : "memory");
 }
 
-HZ_DEVICE void store_if(bool there, float *to, quat q)
+HZ_DEVICE void store_if(bool inside, float *dst, quat q)
 {
 	asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; "
 		     "@p st.global.cs.v4.f32 [%1], {%2, %3, %4, %5};}"
-		     :: "r"((int)there), "l"(to), "f"(q.w), "f"(q.x), "f"(q.y), "f"(q.z)
+		     :: "r"((int)inside), "l"(dst), "f"(q.w), "f"(q.x), "f"(q.y), "f"(q.z)
 		     : "memory");
 }
 
@@ -175,16 +175,16 @@ struct element_of<HZ_F32> {
 
 /* Stores results of DTYPE, or of the dtype of out. */
 template <int EPILOGUE, int DTYPE>
-HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_of, const int64_t *pre_of,
-		     const float (&acc)[4][ACC], int row, float scale)
+HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_offsets,
+		     const int64_t *pre_offsets, const float (&acc)[4][ACC], int row, float scale)
 {
 	const hzi_quat_out &out = p.out;
 	const int dtype = DTYPE == HZI_CONV_ANY_DTYPE ? out.c.dtype : DTYPE;
 	const int lane = threadIdx.x % 32;
 	const float slope = out.activation == HZ_ACT_NONE ? 1 :
 			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
-	const int64_t *const places = &dst_of[2 * (lane & 3)];
-	longlong2 to = load_offsets(places);
+	const int64_t *const offsets = &dst_offsets[2 * (lane & 3)];
+	longlong2 dst = load_offsets(offsets);
 	using word = typename element_of<DTYPE>::type;
 	word *c[2];
 	float by[2], by_xyz[2];
@@ -202,20 +202,20 @@ HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_of, const int64
 	}
 #pragma unroll
 	for (int j = 0; j < ACC / 4; j++) {
-		const longlong2 next = j + 1 < ACC / 4 ? load_offsets(places + 8 * (j + 1)) : to;
+		const longlong2 next = j + 1 < ACC / 4 ? load_offsets(offsets + 8 * (j + 1)) : dst;
 
 #pragma unroll
 		for (int i = 4 * j; i < 4 * j + 4; i++) {
 			const int h = i % 4 / 2, e = i % 2;
-			const int64_t begin = e ? to.y : to.x;
-			const bool there = is_inside(begin) && row + 8 * h < out.m;
+			const int64_t begin = e ? dst.y : dst.x;
+			const bool inside = is_inside(begin) && row + 8 * h < out.m;
 			quat q = {by[h] * acc[0][i], by_xyz[h] * acc[2][i], by_xyz[h] * acc[1][i],
 				  by_xyz[h] * acc[3][i]};
 
 			if (EPILOGUE == HZI_CONV_EPILOGUE_FULL) {
-				if (there)
+				if (inside)
 					quat_finish_row(out, begin,
-							pre_of[8 * j + 2 * (lane & 3) + e],
+							pre_offsets[8 * j + 2 * (lane & 3) + e],
 							row + 8 * h, q);
 				continue;
 			}
@@ -223,11 +223,11 @@ HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_of, const int64
 				q = {leaky(q.w + bias[h].w, slope), leaky(q.x + bias[h].x, slope),
 				     leaky(q.y + bias[h].y, slope), leaky(q.z + bias[h].z, slope)};
 			if constexpr (DTYPE == HZ_F32)
-				store_if(there, c[h] + begin, q);
+				store_if(inside, c[h] + begin, q);
 			else
-				store_if(there, c[h] + begin, quat_pack(dtype, q));
+				store_if(inside, c[h] + begin, quat_pack(dtype, q));
 		}
-		to = next;
+		dst = next;
 	}
 }
 
@@ -251,13 +251,13 @@ HZ_DEVICE void wait_inputs(uint64_t &full, uint32_t parity, const int &exponent,
 
 /* From the accumulators of phase 1 to C; to, pre: the offsets of find_outputs() */
 template <int EPILOGUE, int DTYPE>
-HZ_DEVICE void finish_tile(const hzi_quat_conv8 &p, const int64_t *to, const int64_t *pre,
+HZ_DEVICE void finish_tile(const hzi_quat_conv8 &p, const int64_t *dst, const int64_t *pre,
 			   float (&acc)[4][ACC], int row, int e, int group)
 {
 	hadamard(acc);
 	/* Offsets were computed by other threads of the warpgroup, and soon are again. */
 	bar_sync(2 + group, 128);
-	store<EPILOGUE, DTYPE>(p, to, pre, acc, row, power_of_two(-e));
+	store<EPILOGUE, DTYPE>(p, dst, pre, acc, row, power_of_two(-e));
 	bar_sync(2 + group, 128);
 }
 

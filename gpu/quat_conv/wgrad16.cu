@@ -56,14 +56,14 @@ HZ_DEVICE void load(const hzi_quat_wgrad16 &p, memory<N512> &s, const work &w, i
 			at[d] *= p.b.step[d];
 		for (int j = 0; j < w.units; j++) {
 			const tap_columns &c = s.columns[j];
-			const int from[4] = {at[0] + c.at[2], at[1] + c.at[1], at[2] + c.at[0],
-					     at[3]};
-			const uint32_t to = shared_address(s.of[ring.at][ROWS + j]);
+			const int src[4] = {at[0] + c.at[2], at[1] + c.at[1], at[2] + c.at[0],
+					    at[3]};
+			const uint32_t dst = shared_address(s.of[ring.at][ROWS + j]);
 
 			if (p.cluster == 1)
-				tma_load_5d(to, p.big, 2 * c.column, from, full);
+				tma_load_5d(dst, p.big, 2 * c.column, src, full);
 			else if (j % 2 == rank)
-				tma_load_5d_multicast(3, to, p.big, 2 * c.column, from, full);
+				tma_load_5d_multicast(3, dst, p.big, 2 * c.column, src, full);
 		}
 		ring.next();
 	}

@@ -162,10 +162,10 @@ HZ_DEVICE void store_results(const hzi_quat_wgrad16 &p, const work &w, const tap
 		const int slot = !SWAPPED ? column :
 				 column & ~3 | column << 1 & 2 | column >> 1 & 1;
 
-		const int64_t to = (int64_t)w.split * p.groups * p.outs + group_of * p.outs + out -
-				   of * p.outs;
+		const int64_t dst = (int64_t)w.split * p.groups * p.outs + group_of * p.outs + out -
+				    of * p.outs;
 
-		((float4 *)p.parts)[(to * taps + c.tap) * p.channels + channel -
+		((float4 *)p.parts)[(dst * taps + c.tap) * p.channels + channel -
 				    column_group * p.padded_channels] =
 			quaternion_of(&sums[4 * row][4 * slot], p.conj_small,
 				      p.conj_big);

@@ -48,7 +48,7 @@ static_assert(sizeof(memory<true>) + 1024 <= HZI_WGRAD16_SHARED_BYTES &&
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
 /* Loads both halves of a unit of f32: 32 components each. */
-HZ_DEVICE void load_unit(bool both, uint32_t to, const hzi_tensor_map &map, int column,
+HZ_DEVICE void load_unit(bool both, uint32_t dst, const hzi_tensor_map &map, int column,
 			 const int (&at)[4], uint32_t barrier)
 {
 #pragma unroll
@@ -56,9 +56,9 @@ HZ_DEVICE void load_unit(bool both, uint32_t to, const hzi_tensor_map &map, int 
 		const int byte = 4 * column + 128 * h;
 
 		if (both)
-			tma_load_5d_multicast(3, to + h * HALF_BYTES, map, byte, at, barrier);
+			tma_load_5d_multicast(3, dst + h * HALF_BYTES, map, byte, at, barrier);
 		else
-			tma_load_5d(to + h * HALF_BYTES, map, byte, at, barrier);
+			tma_load_5d(dst + h * HALF_BYTES, map, byte, at, barrier);
 	}
 }
 
@@ -82,19 +82,19 @@ HZ_DEVICE void load(const hzi_quat_wgrad16 &p, memory<N512> &s, const work &w, i
 		if (warp == 0)
 			mbarrier_expect_tx(full, (ROWS + w.units) * UNIT_BYTES);
 		for (int j = warp; j < ROWS + w.units; j += 8) {
-			const uint32_t to = shared_address(s.of[ring.at][j]);
+			const uint32_t dst = shared_address(s.of[ring.at][j]);
 
 			if (j < ROWS) {
-				load_unit(false, to, p.small,
+				load_unit(false, dst, p.small,
 					  w.set * p.row_step + w.row + j * HZI_GEMM16_UNIT, at,
 					  full);
 			} else if (p.cluster == 1 || j % 2 == cluster_rank()) {
 				const tap_columns &c = s.columns[j - ROWS];
-				const int from[4] = {at[0] * p.b.step[0] + c.at[2],
-						     at[1] * p.b.step[1] + c.at[1],
-						     at[2] * p.b.step[2] + c.at[0], at[3]};
+				const int src[4] = {at[0] * p.b.step[0] + c.at[2],
+						    at[1] * p.b.step[1] + c.at[1],
+						    at[2] * p.b.step[2] + c.at[0], at[3]};
 
-				load_unit(p.cluster > 1, to, p.big, c.column, from, full);
+				load_unit(p.cluster > 1, dst, p.big, c.column, src, full);
 			}
 		}
 	}
@@ -121,7 +121,7 @@ HZ_DEVICE void convert(uint32_t unit, uint4 &most_of, int &e, float &by)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 	const int h = lane % 2, pixel = lane / 16 * 8 + lane / 2 % 4 * 2 + lane / 8 % 2;
-	const uint32_t from = unit + warp / 2 * HALF_BYTES + pixel * 128, to = unit + pixel * 128;
+	const uint32_t src = unit + warp / 2 * HALF_BYTES + pixel * 128, dst = unit + pixel * 128;
 	const int quaternion = warp % 2 * 4 + h, eight = 2 * warp + h;
 	uint32_t most = MAGNITUDE_LEAST;
 	uint4 u[PIXELS / 16][2];
@@ -130,7 +130,7 @@ HZ_DEVICE void convert(uint32_t unit, uint4 &most_of, int &e, float &by)
 	for (int t = 0; t < PIXELS / 16; t++) {
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			u[t][i] = shared_load(from + t * 2048 +
+			u[t][i] = shared_load(src + t * 2048 +
 					  16 * (quaternion + 2 * i ^ pixel % 8));
 			most = max(max(max(most, magnitude_of(u[t][i].x)),
 				       max(magnitude_of(u[t][i].y), magnitude_of(u[t][i].z))),
@@ -151,7 +151,7 @@ HZ_DEVICE void convert(uint32_t unit, uint4 &most_of, int &e, float &by)
 	e = next;
 #pragma unroll
 	for (int t = 0; t < PIXELS / 16; t++) {
-		const uint32_t tap_columns = to + t * 2048 + 16 * (eight ^ pixel % 8);
+		const uint32_t tap_columns = dst + t * 2048 + 16 * (eight ^ pixel % 8);
 		uint32_t high[4], low[4];
 
 #pragma unroll
@@ -213,14 +213,14 @@ HZ_DEVICE void load_left(uint32_t unit, uint2 (&u)[4][2], int &e, float &by)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 	const int pixel = 2 * (lane % 4), quaternion = warp % 2 * 4 + lane / 8;
-	const uint32_t from = unit + warp / 2 * HALF_BYTES + lane / 4 % 2 * 8;
+	const uint32_t src = unit + warp / 2 * HALF_BYTES + lane / 4 % 2 * 8;
 	uint32_t most = MAGNITUDE_LEAST;
 
 #pragma unroll
 	for (int c = 0; c < 4; c++) {
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			const uint32_t at = from + (8 * c + pixel + i) * 128 +
+			const uint32_t at = src + (8 * c + pixel + i) * 128 +
 					    16 * (quaternion ^ pixel + i);
 
 			asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"

@@ -314,7 +314,7 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 }
 
 /* Sets the addresses of all that is in the workspace; returns its size. */
-static size_t place(struct plan *plan, int64_t images, void *workspace)
+static size_t set_addresses(struct plan *plan, int64_t images, void *workspace)
 {
 	struct hzi_quat_wgrad8_pack *l = &plan->pack;
 	const struct hzi_quat_wgrad8 *p = &plan->p;
@@ -354,7 +354,7 @@ size_t hzi_cuda_quat_conv_wgrad8_workspace(const struct hz_context *ctx, const v
 	struct plan plan;
 
 	plan_with_copy(ctx, a, &on_copy, &plan);
-	return place(&plan, a->images, NULL);
+	return set_addresses(&plan, a->images, NULL);
 }
 
 static struct hzi_quat_array images_from(const struct hzi_quat_array *a, int64_t first)
@@ -433,7 +433,7 @@ int hzi_cuda_quat_conv_wgrad8(struct hz_context *ctx, const void *args)
 	};
 
 	plan_with_copy(ctx, given, &on_copy, &plan);
-	place(&plan, a->images, ctx->workspace);
+	set_addresses(&plan, a->images, ctx->workspace);
 	if (plan.copy_bytes) {
 		on_copy.x.x.data = plan.copy.out;
 		HZ_CHECK(hzi_quat_conv_copy_run(ctx, a->op, &plan.copy, plan.copy.out));

@@ -145,8 +145,8 @@ HZ_DEVICE void pack_planar(const hzi_quat_wgrad8_pack &p)
 		p.scales[blockIdx.y] = power_of_two(-e);
 	for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < count; i += step) {
 		const piece<DTYPE> at(p, s, i);
-		uint16_t *const to = s.planes + 8 * s.parts * at.phase * plane +
-				     (int64_t)at.pixel * s.columns + at.channel;
+		uint16_t *const dst = s.planes + 8 * s.parts * at.phase * plane +
+				      (int64_t)at.pixel * s.columns + at.channel;
 
 #pragma unroll
 		for (int l = 0; l < GROUP; l++) {
@@ -175,11 +175,11 @@ HZ_DEVICE void pack_planar(const hzi_quat_wgrad8_pack &p)
 #pragma unroll
 			for (int j = 0; j < 8; j++) {
 				const uint32_t v = to_f16x2(f[j].x, f[j].y);
-				uint16_t *const place = to + j * plane + (int64_t)l * s.columns;
+				uint16_t *const slot = dst + j * plane + (int64_t)l * s.columns;
 
-				*(uint32_t *)place = v;
+				*(uint32_t *)slot = v;
 				if (SPLIT)
-					*(uint32_t *)(place + 8 * plane) =
+					*(uint32_t *)(slot + 8 * plane) =
 						to_f16x2(f[j].x - f16_low(v), f[j].y - f16_high(v));
 			}
 		}
@@ -348,10 +348,10 @@ HZ_DEVICE void multiply(const hzi_quat_wgrad8 &p, memory &s, const work &w, int 
 #pragma unroll
 		for (int j = 0; j < HZI_WGRAD8_TILE / 8; j++) {
 			const int i = 4 * (HZI_WGRAD8_TILE / 8 * t + j);
-			float *const to = part + run.number[t] * p.columns + 8 * j;
+			float *const dst = part + run.number[t] * p.columns + 8 * j;
 
-			*(float2 *)to = make_float2(by * acc[i], by * acc[i + 1]);
-			*(float2 *)(to + (int64_t)8 * p.taps * p.columns) =
+			*(float2 *)dst = make_float2(by * acc[i], by * acc[i + 1]);
+			*(float2 *)(dst + (int64_t)8 * p.taps * p.columns) =
 				make_float2(by * acc[i + 2], by * acc[i + 3]);
 		}
 	}

@@ -393,17 +393,17 @@ struct gemv_mma {
 		: p(p_), item(p_), sum{} {}
 
 	/* Starts the copy of a tile from element l0 of k on; elements from `end` on are 0. */
-	__device__ __forceinline__ void fetch(uint32_t to, int i0, int l0, int end) const
+	__device__ __forceinline__ void fetch(uint32_t dst, int i0, int l0, int end) const
 	{
 		const int lane = threadIdx.x % 32, piece = lane % 8, row = lane / 8;
 		const int l = l0 + piece * EACH, bytes = l < end ? 16 : 0;
-		const char *const from = a + (bytes ? (int64_t)l * (4 * SIZE) : 0);
+		const char *const src = a + (bytes ? (int64_t)l * (4 * SIZE) : 0);
 
-		to += row * 128 + (piece ^ row % 2 * 4) * 16;
+		dst += row * 128 + (piece ^ row % 2 * 4) * 16;
 #pragma unroll
 		for (int i = 0; i < ROWS / 4; i++)
-			cp_async_zfill(to + i * 512,
-				       from + min(i0 + 4 * i + row, p.out.m - 1) * a_row, bytes);
+			cp_async_zfill(dst + i * 512,
+				       src + min(i0 + 4 * i + row, p.out.m - 1) * a_row, bytes);
 	}
 
 	/* The elements of B of a lane for a tile */
@@ -412,15 +412,15 @@ struct gemv_mma {
 #pragma unroll
 		for (int u = 0; u < U; u++) {
 			const int l = l0 + (4 * u + t) * EACH;
-			const char *const from = column + l * b_row;
+			const char *const src = column + l * b_row;
 
 			if (l >= end) {
 				x[u] = make_uint4(0, 0, 0, 0);
 			} else if (DTYPE == HZ_F32) {
-				x[u] = *(const uint4 *)from;
+				x[u] = *(const uint4 *)src;
 			} else {
-				const uint2 v = *(const uint2 *)from;
-				const uint2 w = *(const uint2 *)(from + b_row);
+				const uint2 v = *(const uint2 *)src;
+				const uint2 w = *(const uint2 *)(src + b_row);
 
 				x[u] = make_uint4(v.x, v.y, w.x, w.y);
 			}
@@ -482,8 +482,8 @@ struct gemv_mma {
 			cp_async_commit();
 #pragma unroll
 			for (int u = 0; u < U; u++) {
-				const uint32_t from = ring + slot * TILE + g * 128 +
-						      ((4 * u + t) ^ g % 2 * 4) * 16;
+				const uint32_t src = ring + slot * TILE + g * 128 +
+						     ((4 * u + t) ^ g % 2 * 4) * 16;
 				uint4 v[2][2];
 
 #pragma unroll
@@ -491,7 +491,7 @@ struct gemv_mma {
 #pragma unroll
 					for (int h = 0; h < 2; h++)
 						v[tile][h] = shared_load(
-							from + (16 * tile + 8 * h) * 128);
+							src + (16 * tile + 8 * h) * 128);
 				if (DTYPE == HZ_F32) {
 					mma_step_f32(sum, v,
 						     make_uint4(x[u].x, x[u].y ^ mask,

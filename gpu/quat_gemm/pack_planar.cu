@@ -111,20 +111,20 @@ HZ_DEVICE void load_eight(const hzi_quat_planar_f16 &p, int64_t line, int64_t k,
 		const int64_t at = line * p.x.row + 4 * k;
 
 		if (DTYPE == HZ_F32) {
-			const float4 *from = (const float4 *)((const float *)p.x.data + at);
+			const float4 *src = (const float4 *)((const float *)p.x.data + at);
 
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
-				const float4 u = __ldg(from + i);
+				const float4 u = __ldg(src + i);
 
 				q[i] = {u.x, u.y, u.z, u.w};
 			}
 		} else {
-			const uint4 *from = (const uint4 *)((const uint16_t *)p.x.data + at);
+			const uint4 *src = (const uint4 *)((const uint16_t *)p.x.data + at);
 
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				const uint4 u = __ldg(from + i);
+				const uint4 u = __ldg(src + i);
 
 				q[2 * i] = quat_unpack(DTYPE, {u.x, u.y});
 				q[2 * i + 1] = quat_unpack(DTYPE, {u.z, u.w});

@@ -358,9 +358,9 @@ struct simt {
 				sum[i][j] = 0;
 		begin(all);
 		for (int phase = 0; phase < phases; phase++) {
-			const int turn = NEGATIVE ^ NEGATIVE << 4;
+			const int flips = NEGATIVE ^ NEGATIVE << 4;
 
-			if (!FAST && turn >> (4 * phase + group) & 1)
+			if (!FAST && flips >> (4 * phase + group) & 1)
 				negate();
 			for (int chunk = 0; chunk < p.chunks; chunk++, n++)
 				step(n, all, FAST ? 0 : phase);

@@ -20,7 +20,7 @@
 HZI_LINK_IMAGES(quat_gemm);
 
 #define LINES_MAX ((int64_t)1 << 26)	/* lines of all planes are counted in 32 bits */
-#define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per turn beyond LINES_MAX */
+#define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per launch beyond LINES_MAX */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64, along a grid */
 #define SMALL 32
 #define ITEMS 4 /* of a batch from which other routes win, unless each item is large */
@@ -148,7 +148,7 @@ const char *hzi_cuda_quat_gemm_wgmma_unsupported(const struct hz_context *ctx, c
 		return "k is 0";
 	if (!hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split))
 		return "the precision is f32";
-	/* Packed A exists for sizes up to K_MAX; columns of B go in several turns. */
+	/* Packed A exists for sizes up to K_MAX; columns of B go in several launches. */
 	if (a->k > K_MAX || a->m > (a->packed ? K_MAX : LINES_MAX) ||
 	    (!a->packed && a->n > LINES_MAX))
 		return "m, n or k is too large";
@@ -170,7 +170,7 @@ bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a)
 	       (items > ITEMS && a->m * a->n < ITEM_LARGE / a->k);
 }
 
-/* The columns of a turn, from `first` on; false: none left */
+/* The columns of a launch, from `first` on; false: none left */
 static bool columns_from(const struct hzi_quat_gemm_args *a, int64_t first,
 			 struct hzi_quat_gemm_args *part)
 {

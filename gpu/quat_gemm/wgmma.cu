@@ -83,7 +83,7 @@ HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank
 {
 	constexpr int share = COLUMNS / 2;
 	const int part = rank & 1, half = rank >> 1;
-	const int place = SINGLE && part == 0 ? 1 - half : half;
+	const int slot = SINGLE && part == 0 ? 1 - half : half;
 	const uint16_t both = 5 << part;
 	ring_position<memory<COLUMNS, EXACT>::stages> ring;
 
@@ -110,7 +110,7 @@ HZ_DEVICE void load(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank
 					tma_load_3d(shared_address(s.a[ring.at]), p.rows, k * 128,
 						    m0, row_plane[e], full);
 					if (!TRANSPOSED)
-						tma_load_3d_multicast(both, b + place * share * 128,
+						tma_load_3d_multicast(both, b + slot * share * 128,
 								      p.cols, k * 128,
 								      n0 + half * share,
 								      col_plane[e], full);
@@ -140,10 +140,10 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &
 			       int group, int phase)
 {
 	const int lane = threadIdx.x % 32;
-	const int turns = EXACT ? p.blocks : p.blocks * p.per, per = EXACT ? p.per : 1;
+	const int rounds = EXACT ? p.blocks : p.blocks * p.per, per = EXACT ? p.per : 1;
 
 #pragma unroll 1
-	for (int k = 0; k < turns; k++) {
+	for (int k = 0; k < rounds; k++) {
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			float part_sum[EXACT ? COLUMNS / 2 : 1];
@@ -152,9 +152,9 @@ HZ_DEVICE void multiply_blocks(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &
 			for (int e = 0; e < per; e++) {
 				const uint64_t a = wgmma_desc_k(shared_address(s.a[ring.at]) +
 								group * 64 * 128);
-				const uint32_t to = shared_address(s.b[ring.at]);
+				const uint32_t dst = shared_address(s.b[ring.at]);
 				const uint64_t b =
-					TRANSPOSED ? wgmma_desc_mn(to, 8192) : wgmma_desc_k(to);
+					TRANSPOSED ? wgmma_desc_mn(dst, 8192) : wgmma_desc_k(dst);
 
 				mbarrier_wait(shared_address(&s.full[ring.at]), ring.parity);
 				wgmma_keep(acc[0]);
@@ -211,10 +211,10 @@ HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], 
 	constexpr int steps = COLUMNS / 16, share = steps / GROUPS;
 	constexpr int pitch = sizeof(s.out[0]) / 2;	/* a step has that much room, or twice */
 	const float sign = rank & 1 ? -1 : 1;
-	const uint32_t here = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
-	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t local = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+	const uint32_t remote = cluster_map(local, rank ^ 1);
 	const uint32_t got = shared_address(s.got[group]);
-	const uint32_t there_got = cluster_map(got, rank ^ 1);
+	const uint32_t remote_got = cluster_map(got, rank ^ 1);
 
 	if (threadIdx.x % 128 == 0) {
 #pragma unroll
@@ -232,8 +232,8 @@ HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], 
 			acc[0][4 * c + e] = x + sign * y;
 			v[e] = x - sign * y;
 		}
-		store_async(there + c * pitch, v[0], v[1], v[2], v[3],
-			    there_got + c / (2 * share) * 8);
+		store_async(remote + c * pitch, v[0], v[1], v[2], v[3],
+			    remote_got + c / (2 * share) * 8);
 	}
 #pragma unroll
 	for (int c = 0; c < 2 * steps; c++) {
@@ -241,13 +241,13 @@ HZ_DEVICE void combine(memory<COLUMNS, EXACT> &s, float (&acc)[2][COLUMNS / 2], 
 
 		if (c % (2 * share) == 0)
 			mbarrier_wait(got + c / (2 * share) * 8, parity);
-		shared_load(v, here + c * pitch);
+		shared_load(v, local + c * pitch);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
-			const float mine = acc[0][4 * c + e];
+			const float own = acc[0][4 * c + e];
 
-			acc[0][4 * c + e] = -(mine + v[e]);
-			acc[1][4 * c + e] = sign * (v[e] - mine);
+			acc[0][4 * c + e] = -(own + v[e]);
+			acc[1][4 * c + e] = sign * (v[e] - own);
 		}
 	}
 }
@@ -419,29 +419,29 @@ template <int COLUMNS, bool EXACT>
 HZ_DEVICE void store_tile(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int rank,
 			  int i, int j, int warp, int warps)
 {
-	constexpr int steps = COLUMNS / 16, line = 4 * steps, turns = EXACT ? 1 : 2;
+	constexpr int steps = COLUMNS / 16, line = 4 * steps, rounds = EXACT ? 1 : 2;
 	const int lane = threadIdx.x % 32, part = rank & 1;
 
 	/* Several iterations at once, to hide the latency of the partner's shared memory */
 #pragma unroll 1
-	for (int at = 32 * warp + lane; at < steps * 256; at += 32 * warps * turns) {
-		uint4 mine[turns][EXACT ? 2 : 1], other[turns][EXACT ? 2 : 1];
+	for (int at = 32 * warp + lane; at < steps * 256; at += 32 * warps * rounds) {
+		uint4 own[rounds][EXACT ? 2 : 1], other[rounds][EXACT ? 2 : 1];
 
 #pragma unroll
-		for (int u = 0; u < turns; u++) {
+		for (int u = 0; u < rounds; u++) {
 			const int l = min(at + 32 * warps * u, steps * 256 - 1);
-			const float4 *const from =
+			const float4 *const src =
 				&s.out[l % line / 4][part][0][l / line * 4 + l % 4];
-			const uint32_t there = cluster_map(shared_address(from), rank ^ 1);
+			const uint32_t remote = cluster_map(shared_address(src), rank ^ 1);
 
 #pragma unroll
 			for (int h = 0; h < (EXACT ? 2 : 1); h++) {
-				mine[u][h] = *(const uint4 *)(from + 256 * h);
-				other[u][h] = load_remote(there + 4096 * h);
+				own[u][h] = *(const uint4 *)(src + 256 * h);
+				other[u][h] = load_remote(remote + 4096 * h);
 			}
 		}
 #pragma unroll
-		for (int u = 0; u < turns; u++) {
+		for (int u = 0; u < rounds; u++) {
 			const int l = at + 32 * warps * u, r = l / line;
 			const int row = (2 * i +
 					 (rank >> 1)) * HZI_QUAT_WGMMA_ROWS + r / 8 * 16 + r % 8;
@@ -450,15 +450,15 @@ HZ_DEVICE void store_tile(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, in
 			if (l >= steps * 256)
 				break;
 			if constexpr (EXACT) {
-				const uint4 v[4] = {part ? other[u][0] : mine[u][0],
-						    part ? other[u][1] : mine[u][1],
-						    part ? mine[u][0] : other[u][0],
-						    part ? mine[u][1] : other[u][1]};
+				const uint4 v[4] = {part ? other[u][0] : own[u][0],
+						    part ? other[u][1] : own[u][1],
+						    part ? own[u][0] : other[u][0],
+						    part ? own[u][1] : other[u][1]};
 
 				store_quats(p, row, col, v);
 			} else {
-				store_pairs(p, row, col, part ? other[u][0] : mine[u][0],
-					    part ? mine[u][0] : other[u][0]);
+				store_pairs(p, row, col, part ? other[u][0] : own[u][0],
+					    part ? own[u][0] : other[u][0]);
 			}
 		}
 	}
@@ -485,10 +485,10 @@ HZ_DEVICE void out_wait(memory<COLUMNS, EXACT> &s, int rank, uint32_t parity)
 /* Arrives at a barrier here and at the partner. */
 HZ_DEVICE void release_both(uint64_t &barrier, int rank)
 {
-	const uint32_t here = shared_address(&barrier);
+	const uint32_t local = shared_address(&barrier);
 
-	mbarrier_arrive(here);
-	mbarrier_arrive_release_cluster(cluster_map(here, rank ^ 1));
+	mbarrier_arrive(local);
+	mbarrier_arrive_release_cluster(cluster_map(local, rank ^ 1));
 }
 
 /* The warps of the epilogue */
@@ -549,19 +549,19 @@ HZ_DEVICE void multiply(const hzi_quat_wgmma &p, memory<COLUMNS, EXACT> &s, int 
 #pragma unroll
 		for (int c = 0; c < 2 * steps; c++) {
 			const int col = 2 * (lane & 3) + 8 * c;
-			float4 *const to = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
+			float4 *const dst = &s.out[c % steps][c / steps][0][threadIdx.x % 128 +
 									 128 * group];
 			sums8 u;
 
 			scale_sums(u, acc, c, row_scale, &s.col_scales[col], flip0, p.flip);
 			if (EXACT) {
-				to[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
-				to[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
+				dst[0] = make_float4(u.v[0][0], u.v[0][1], u.v[0][2], u.v[0][3]);
+				dst[256] = make_float4(u.v[1][0], u.v[1][1], u.v[1][2], u.v[1][3]);
 				continue;
 			}
 			if (!p.no_epilogue)
 				u = bias_act(p.out, u, row0 + row, col0 + col, 2 * part);
-			*(uint4 *)to = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
+			*(uint4 *)dst = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		}
 		mbarrier_arrive(shared_address(&s.written));
 		parity ^= 1;
@@ -579,7 +579,7 @@ HZ_DEVICE void stage_partner_sums(memory<COLUMNS, false> &s, float (&acc)[2][COL
 {
 	constexpr int steps = COLUMNS / 16;
 	const float sign = rank & 1 ? -1 : 1;
-	const uint32_t to = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+	const uint32_t dst = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
 
 #pragma unroll
 	for (int c = 0; c < 2 * steps; c++) {
@@ -593,7 +593,7 @@ HZ_DEVICE void stage_partner_sums(memory<COLUMNS, false> &s, float (&acc)[2][COL
 			acc[1][4 * c + e] = -sign * (x + y);
 			v[e] = x - y;
 		}
-		shared_store(to + c * (int)sizeof(s.out[0]) / 2, v);
+		shared_store(dst + c * (int)sizeof(s.out[0]) / 2, v);
 	}
 	mbarrier_arrive(shared_address(&s.written));
 }
@@ -605,14 +605,14 @@ HZ_DEVICE void add_partner_sums(memory<COLUMNS, false> &s, float (&acc)[2][COLUM
 {
 	constexpr int steps = COLUMNS / 16;
 	const float sign = rank & 1 ? -1 : 1;
-	const uint32_t from = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
+	const uint32_t src = shared_address(&s.out[0][0][0][threadIdx.x % 128 + 128 * group]);
 
 	mbarrier_wait_acquire_cluster(shared_address(&s.swapped), 0);
 #pragma unroll
 	for (int c = 0; c < 2 * steps; c++) {
 		float v[4];
 
-		shared_load(v, from + c * (int)sizeof(s.out[0]) / 2);
+		shared_load(v, src + c * (int)sizeof(s.out[0]) / 2);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			acc[0][4 * c + e] -= v[e];
@@ -631,25 +631,25 @@ HZ_DEVICE void store_remote(uint32_t address, uint4 v)
 template <int COLUMNS>
 HZ_DEVICE void exchange_staged(memory<COLUMNS, false> &s, int rank, int warp)
 {
-	constexpr int turns = 4, steps = COLUMNS / 16;
+	constexpr int rounds = 4, steps = COLUMNS / 16;
 
 #pragma unroll 1
 	for (int at = 256 * warp; at < steps * 256;
-	     at += at % 256 ? 256 * EPILOGUE_WARPS - 32 * turns : 32 * turns) {
+	     at += at % 256 ? 256 * EPILOGUE_WARPS - 32 * rounds : 32 * rounds) {
 		const int i = at % 256 + threadIdx.x % 32;
-		uint4 *const here = (uint4 *)&s.out[at / 256][rank & 1][0][i];
-		const float4 *const place =
+		uint4 *const local = (uint4 *)&s.out[at / 256][rank & 1][0][i];
+		const float4 *const slot =
 			&s.out[(at / 256 + steps / 2) % steps][rank & 1][0][i];
-		const uint32_t there = cluster_map(shared_address(place), rank ^ 1);
-		uint4 other[turns];
+		const uint32_t remote = cluster_map(shared_address(slot), rank ^ 1);
+		uint4 other[rounds];
 
 #pragma unroll
-		for (int u = 0; u < turns; u++)
-			other[u] = load_remote(there + 512 * u);
+		for (int u = 0; u < rounds; u++)
+			other[u] = load_remote(remote + 512 * u);
 #pragma unroll
-		for (int u = 0; u < turns; u++) {
-			store_remote(there + 512 * u, here[32 * u]);
-			here[32 * u] = other[u];
+		for (int u = 0; u < rounds; u++) {
+			store_remote(remote + 512 * u, local[32 * u]);
+			local[32 * u] = other[u];
 		}
 	}
 }
@@ -679,13 +679,13 @@ HZ_DEVICE void store_single(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 			    float (&acc)[2][COLUMNS / 2], int rank, int group)
 {
 	constexpr int steps = COLUMNS / 16, share = COLUMNS / 2;
-	const int lane = threadIdx.x % 32, part = rank & 1, place = threadIdx.x % 128 + 128 * group;
+	const int lane = threadIdx.x % 32, part = rank & 1, slot = threadIdx.x % 128 + 128 * group;
 	const int row = group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
 	const uint32_t flip0 = part ? p.flip : 0;
-	const uint32_t here = shared_address(s.a) + 16 * place;
-	const uint32_t there = cluster_map(here, rank ^ 1);
+	const uint32_t local = shared_address(s.a) + 16 * slot;
+	const uint32_t remote = cluster_map(local, rank ^ 1);
 	const uint32_t got = shared_address(&s.received[group]);
-	const uint32_t there_got = cluster_map(got, rank ^ 1);
+	const uint32_t remote_got = cluster_map(got, rank ^ 1);
 	uint4 kept[steps];
 	int i, j;
 
@@ -711,8 +711,8 @@ HZ_DEVICE void store_single(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 			u = bias_act(p.out, u, row0 + row, col0 + col, 2 * part);
 		v = p.out.c.dtype == HZ_F16 ? pairs_f16(u) : pairs_bf16(u);
 		if (c < steps)
-			store_async(there + c * 4096, __uint_as_float(v.x), __uint_as_float(v.y),
-				    __uint_as_float(v.z), __uint_as_float(v.w), there_got);
+			store_async(remote + c * 4096, __uint_as_float(v.x), __uint_as_float(v.y),
+				    __uint_as_float(v.z), __uint_as_float(v.w), remote_got);
 		else
 			kept[c - steps] = v;
 	}
@@ -723,7 +723,7 @@ HZ_DEVICE void store_single(const hzi_quat_wgmma &p, memory<COLUMNS, false> &s,
 
 		/* The value of shared_load() makes this kernel's code 7 % longer (nvcc 13.0). */
 		asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(here + c * 4096)
+			     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(local + c * 4096)
 			     : "memory");
 		store_pairs(p, row0 + row, col0 + part * share + 2 * (lane & 3) + 8 * c,
 			    part ? v : kept[c], part ? kept[c] : v);

@@ -82,7 +82,7 @@ int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_quat_p
 	const int kernel = kernel_of(a, backward);
 	const int dtype = a->x.dtype == HZ_F32 ? 0 : a->x.dtype == HZ_F16 ? 1 : 2;
 	struct hzi_launch l = {.grid = {0}};
-	int64_t lanes = HZI_QUAT_POOL_THREADS, columns, rows, lines;
+	int64_t lanes = HZI_QUAT_POOL_THREADS, columns, rows, row_blocks;
 
 	strides(p.x_stride, a->x.stride);
 	strides(p.y_stride, a->y.stride);
@@ -107,9 +107,9 @@ int hzi_cuda_quat_pool_window_2d(struct hz_context *ctx, const struct hzi_quat_p
 		lanes /= 2;
 	l.block[0] = (unsigned)lanes;
 	l.block[1] = (unsigned)(HZI_QUAT_POOL_THREADS / lanes);
-	lines = ceil_div(rows, l.block[1]);
+	row_blocks = ceil_div(rows, l.block[1]);
 	l.grid[0] = (unsigned)ceil_div(columns, lanes);
-	l.grid[1] = (unsigned)(lines < ROWS_MAX ? lines : ROWS_MAX);
+	l.grid[1] = (unsigned)(row_blocks < ROWS_MAX ? row_blocks : ROWS_MAX);
 	return hzi_cuda_launch(ctx, op_of(backward), kernel + dtype, &l, &p, sizeof(p));
 }
 

@@ -53,10 +53,10 @@ HZ_DEVICE void pool(const hzi_quat_pool_job &p)
 	if (!t.in)
 		return;
 	for (int32_t row = t.row; row < p.images * p.count[0]; row += walk::step()) {
-		const int32_t image = row / p.count[0], line = row - image * p.count[0];
-		const int32_t top = line * p.step[0] - p.pad[0];
-		const int64_t from = image * p.x_stride[0] + top * p.x_stride[1] +
-				     left * p.x_stride[2] + t.c * p.x_stride[3];
+		const int32_t image = row / p.count[0], image_row = row - image * p.count[0];
+		const int32_t top = image_row * p.step[0] - p.pad[0];
+		const int64_t src = image * p.x_stride[0] + top * p.x_stride[1] +
+				    left * p.x_stride[2] + t.c * p.x_stride[3];
 		quat_raw<DTYPE> raw[W][W];
 		quat sum = {0, 0, 0, 0};
 		int32_t best = -1, count = 0;
@@ -68,7 +68,7 @@ HZ_DEVICE void pool(const hzi_quat_pool_job &p)
 			for (int b = 0; b < W; b++)
 				if ((uint32_t)(top + a) < (uint32_t)p.size[0] &&
 				    (uint32_t)(left + b) < (uint32_t)p.size[1])
-					raw[a][b].load(p.x, from + a * p.x_stride[1] +
+					raw[a][b].load(p.x, src + a * p.x_stride[1] +
 								    b * p.x_stride[2]);
 #pragma unroll
 		for (int a = 0; a < W; a++)
@@ -98,10 +98,10 @@ HZ_DEVICE void pool(const hzi_quat_pool_job &p)
 			}
 		if (!p.max)
 			sum = {sum.w / count, sum.x / count, sum.y / count, sum.z / count};
-		store<DTYPE>(p.y, image * p.y_stride[0] + line * p.y_stride[1] +
+		store<DTYPE>(p.y, image * p.y_stride[0] + image_row * p.y_stride[1] +
 				  t.column * p.y_stride[2] + t.c * p.y_stride[3], sum);
 		if (p.index)
-			p.index[image * p.index_stride[0] + line * p.index_stride[1] +
+			p.index[image * p.index_stride[0] + image_row * p.index_stride[1] +
 				t.column * p.index_stride[2] + t.c * p.index_stride[3]] = best;
 	}
 }
@@ -145,14 +145,14 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 	if (!t.in)
 		return;
 	for (int32_t row = t.row; row < p.images * p.cells[0]; row += walk::step()) {
-		const int32_t image = row / p.cells[0], line = row - image * p.cells[0];
-		const int32_t top = line * S - p.pad[0], above = line - (K - 1);
-		const int64_t from = image * p.y_stride[0] + above * p.y_stride[1] +
-				     first * p.y_stride[2] + t.c * p.y_stride[3];
+		const int32_t image = row / p.cells[0], image_row = row - image * p.cells[0];
+		const int32_t top = image_row * S - p.pad[0], above = image_row - (K - 1);
+		const int64_t src = image * p.y_stride[0] + above * p.y_stride[1] +
+				    first * p.y_stride[2] + t.c * p.y_stride[3];
 		const int64_t index = image * p.index_stride[0] + above * p.index_stride[1] +
 				      first * p.index_stride[2] + t.c * p.index_stride[3];
-		const int64_t to = image * p.x_stride[0] + top * p.x_stride[1] +
-				   left * p.x_stride[2] + t.c * p.x_stride[3];
+		const int64_t dst = image * p.x_stride[0] + top * p.x_stride[1] +
+				    left * p.x_stride[2] + t.c * p.x_stride[3];
 		quat_raw<DTYPE> raw[K][K];
 		int32_t best[K][K];
 		quat d[K][K];
@@ -168,7 +168,7 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 				best[a][b] = !p.max ? ALL :
 					     p.index[index + a * p.index_stride[1] +
 						     b * p.index_stride[2]];
-				raw[a][b].load(p.y, from + a * p.y_stride[1] +
+				raw[a][b].load(p.y, src + a * p.y_stride[1] +
 							    b * p.y_stride[2]);
 			}
 #pragma unroll
@@ -191,7 +191,7 @@ HZ_DEVICE void pool_bwd(const hzi_quat_pool_job &p)
 #pragma unroll
 			for (int j = 0; j < S; j++) {
 				const int32_t own = (top + i) * p.size[1] + left + j;
-				const int64_t at = to + i * p.x_stride[1] + j * p.x_stride[2];
+				const int64_t at = dst + i * p.x_stride[1] + j * p.x_stride[2];
 
 				if ((uint32_t)(top + i) >= (uint32_t)p.size[0] ||
 				    (uint32_t)(left + j) >= (uint32_t)p.size[1])
@@ -245,24 +245,26 @@ HZ_DEVICE void find_columns(bool (&column)[3], int32_t left, int32_t size)
 
 /* Loads three neighbours of a row: those inside the array. */
 template <int DTYPE>
-HZ_DEVICE void load_row(quat_raw<DTYPE> (&to)[3], const void *data, int64_t from,
-			const int64_t *stride, int32_t line, int32_t rows, const bool (&column)[3])
+HZ_DEVICE void load_row(quat_raw<DTYPE> (&dst)[3], const void *data, int64_t src,
+			const int64_t *stride, int32_t image_row, int32_t rows,
+			const bool (&column)[3])
 {
 #pragma unroll
 	for (int b = 0; b < 3; b++)
-		if ((uint32_t)line < (uint32_t)rows && column[b])
-			to[b].load(data, from + line * stride[1] + b * stride[2]);
+		if ((uint32_t)image_row < (uint32_t)rows && column[b])
+			dst[b].load(data, src + image_row * stride[1] + b * stride[2]);
 }
 
 /* Loads the indices of three windows; NONE where there is no window. */
-HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&to)[3], int64_t from, int32_t line,
-			  const bool (&column)[3])
+HZ_DEVICE void load_index(const hzi_quat_pool_job &p, int32_t (&dst)[3], int64_t src,
+			  int32_t image_row, const bool (&column)[3])
 {
 #pragma unroll
 	for (int b = 0; b < 3; b++) {
-		to[b] = NONE;
-		if ((uint32_t)line < (uint32_t)p.count[0] && column[b])
-			to[b] = p.index[from + line * p.index_stride[1] + b * p.index_stride[2]];
+		dst[b] = NONE;
+		if ((uint32_t)image_row < (uint32_t)p.count[0] && column[b])
+			dst[b] = p.index[src + image_row * p.index_stride[1] +
+					 b * p.index_stride[2]];
 	}
 }
 
@@ -284,22 +286,22 @@ HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
 		const int32_t lines = min(STRIP, p.count[0] - begin), top = begin - p.pad[0];
-		const int64_t from = image * p.x_stride[0] + left * p.x_stride[2] +
-				     t.c * p.x_stride[3];
+		const int64_t src = image * p.x_stride[0] + left * p.x_stride[2] +
+				    t.c * p.x_stride[3];
 		quat_raw<DTYPE> raw[3], next[3];
 		largest most[3] = {{{}, 0, NONE}, {{}, 0, NONE}, {{}, 0, NONE}};
 
-		load_row(next, p.x, from, p.x_stride, top, p.size[0], column);
+		load_row(next, p.x, src, p.x_stride, top, p.size[0], column);
 		/* Not unrolled: more registers would lower occupancy. */
 #pragma unroll 1
 		for (int i = 0; i < lines + 2; i++) {
-			const int32_t line = top + i;
-			const bool inside_x = (uint32_t)line < (uint32_t)p.size[0];
+			const int32_t image_row = top + i;
+			const bool inside_x = (uint32_t)image_row < (uint32_t)p.size[0];
 
 #pragma unroll
 			for (int b = 0; b < 3; b++)
 				raw[b] = next[b];
-			load_row(next, p.x, from, p.x_stride, line + 1, p.size[0], column);
+			load_row(next, p.x, src, p.x_stride, image_row + 1, p.size[0], column);
 			most[0] = most[1];
 			most[1] = most[2];
 			most[2].index = NONE;
@@ -314,7 +316,7 @@ HZ_DEVICE void largest_strip(const hzi_quat_pool_job &p)
 				one.norm += (double)one.q.x * one.q.x;
 				one.norm += (double)one.q.y * one.q.y;
 				one.norm += (double)one.q.z * one.q.z;
-				one.index = line * p.size[1] + left + b;
+				one.index = image_row * p.size[1] + left + b;
 				most[2].see(one);
 			}
 			if (i < 2)
@@ -351,18 +353,18 @@ HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 	for (int32_t row = t.row; row < p.images * p.strips; row += walk::step()) {
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
 		const int32_t lines = min(STRIP, p.size[0] - begin), top = begin + p.pad[0] - 2;
-		const int64_t from = image * p.y_stride[0] + left * p.y_stride[2] +
-				     t.c * p.y_stride[3];
+		const int64_t src = image * p.y_stride[0] + left * p.y_stride[2] +
+				    t.c * p.y_stride[3];
 		const int64_t index = image * p.index_stride[0] + left * p.index_stride[2] +
 				      t.c * p.index_stride[3];
 		quat_raw<DTYPE> raw[3][3], next[3];
 		int32_t best[3][3], next_best[3];
 
-		load_row(next, p.y, from, p.y_stride, top, p.count[0], column);
+		load_row(next, p.y, src, p.y_stride, top, p.count[0], column);
 		load_index(p, next_best, index, top, column);
 #pragma unroll 1
 		for (int i = 0; i < lines + 2; i++) {
-			const int32_t line = top + i;
+			const int32_t image_row = top + i;
 
 #pragma unroll
 			for (int b = 0; b < 3; b++) {
@@ -370,8 +372,8 @@ HZ_DEVICE void largest_strip_bwd(const hzi_quat_pool_job &p)
 				raw[1][b] = raw[2][b], best[1][b] = best[2][b];
 				raw[2][b] = next[b], best[2][b] = next_best[b];
 			}
-			load_row(next, p.y, from, p.y_stride, line + 1, p.count[0], column);
-			load_index(p, next_best, index, line + 1, column);
+			load_row(next, p.y, src, p.y_stride, image_row + 1, p.count[0], column);
+			load_index(p, next_best, index, image_row + 1, column);
 			if (i < 2)
 				continue;
 
@@ -420,16 +422,16 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 		const int32_t image = row / p.strips, begin = (row - image * p.strips) * STRIP;
 		const int32_t lines = min(STRIP, out[0] - begin);
 		const int32_t top = begin + (FORWARD ? -p.pad[0] : p.pad[0] - 2);
-		const int64_t from = image * stride[0] + left * stride[2] + t.c * stride[3];
-		const int64_t to = image * out_stride[0] + t.column * out_stride[2] +
-				   t.c * out_stride[3];
+		const int64_t src = image * stride[0] + left * stride[2] + t.c * stride[3];
+		const int64_t dst = image * out_stride[0] + t.column * out_stride[2] +
+				    t.c * out_stride[3];
 		quat_raw<DTYPE> raw[3], next[3];
 		quat sum[3];
 
-		load_row(next, FORWARD ? p.x : p.y, from, stride, top, size[0], column);
+		load_row(next, FORWARD ? p.x : p.y, src, stride, top, size[0], column);
 #pragma unroll 2
 		for (int i = 0; i < lines + 2; i++) {
-			const int32_t line = top + i;
+			const int32_t image_row = top + i;
 
 			sum[0] = sum[1];
 			sum[1] = sum[2];
@@ -437,22 +439,23 @@ HZ_DEVICE void average_strip(const hzi_quat_pool_job &p)
 #pragma unroll
 			for (int b = 0; b < 3; b++)
 				raw[b] = next[b];
-			load_row(next, FORWARD ? p.x : p.y, from, stride, line + 1, size[0],
+			load_row(next, FORWARD ? p.x : p.y, src, stride, image_row + 1, size[0],
 				 column);
 #pragma unroll
 			for (int b = 0; b < 3; b++) {
-				const float rows = (float)inside(line - p.pad[0], 3, p.size[0]);
+				const float rows = (float)inside(image_row - p.pad[0], 3,
+								 p.size[0]);
 				const float each = FORWARD ? 1 : __frcp_rn(rows * extent[b]);
 
-				if ((uint32_t)line < (uint32_t)size[0] && column[b])
+				if ((uint32_t)image_row < (uint32_t)size[0] && column[b])
 					sum[2] = add(sum[2], raw[b].get(0), each);
 			}
 			if (i < 2)
 				continue;
 
 			const int32_t own = begin + i - 2;
-			const int64_t at = to + own * out_stride[1];
-			const float rows = (float)inside(line - 2, 3, p.size[0]);
+			const int64_t at = dst + own * out_stride[1];
+			const float rows = (float)inside(image_row - 2, 3, p.size[0]);
 			quat all = {0, 0, 0, 0};
 
 			if (!FORWARD)

@@ -128,9 +128,9 @@ struct finish_lane {
 		: p(p_), channel(channel_), lane((int)threadIdx.x % 32), r(lane / 4 % 4),
 		  c(lane % 4), ten(symmetric_index(r, c)), lead(lane < 16) {}
 
-	__device__ __forceinline__ double get(const void *from, int each, int i) const
+	__device__ __forceinline__ double get(const void *src, int each, int i) const
 	{
-		return hzi_quat_param(p.dtype, from, channel * each + i);
+		return hzi_quat_param(p.dtype, src, channel * each + i);
 	}
 
 	__device__ __forceinline__ void set(double (&m)[4][4], double d) const
@@ -140,10 +140,10 @@ struct finish_lane {
 	}
 
 	/* Stores d, or adds it to the old value. */
-	__device__ __forceinline__ void put(void *to, int each, int i, double d, bool add) const
+	__device__ __forceinline__ void put(void *dst, int each, int i, double d, bool add) const
 	{
-		hzi_quat_set_param(p.dtype, to, channel * each + i, d + (add ? get(to, each, i) :
-									 0));
+		hzi_quat_set_param(p.dtype, dst, channel * each + i, d + (add ? get(dst, each, i) :
+									  0));
 	}
 
 	/* Loads what does not depend on the sums, to overlap with their loads. */
@@ -166,7 +166,7 @@ struct finish_lane {
 	/* hzi_quat_finish_moments(); with running values, eval, hzi_quat_finish_norm() */
 	__device__ __forceinline__ void norm(finish_memory &s)
 	{
-		hzi_quat_affine *const to = (hzi_quat_affine *)p.coef + channel;
+		hzi_quat_affine *const dst = (hzi_quat_affine *)p.coef + channel;
 		const double keep = 1 - p.momentum, rows = (double)p.rows;
 		double v = p.whiten ? var : 0, trace = var, own = mean;
 
@@ -193,13 +193,13 @@ struct finish_lane {
 		whiten(s, trace);
 		if (lane < 4) {
 			put(p.saved, HZI_QUAT_SAVED, c, own, false);
-			to->mean[c] = (hzi_quat_real)own;
-			to->shift[c] = (hzi_quat_real)beta;
+			dst->mean[c] = (hzi_quat_real)own;
+			dst->shift[c] = (hzi_quat_real)beta;
 		}
 		if (lead && c <= r)
 			put(p.saved, HZI_QUAT_SAVED, 4 + r * (r + 1) / 2 + c, s.m[r][c], false);
 		if (lead)
-			to->m[4 * r + c] = (hzi_quat_real)element_of<false>(s.gamma, s.m, r, c);
+			dst->m[4 * r + c] = (hzi_quat_real)element_of<false>(s.gamma, s.m, r, c);
 	}
 
 	/* s.m = the inverse of L, s.t = L L^T; the Cholesky factor L replaces s.t. */
@@ -243,7 +243,7 @@ struct finish_lane {
 	/* hzi_quat_finish_norm_bwd(); here sums are of b (x - mean)^T: z = m (x - mean) follows. */
 	__device__ __forceinline__ void norm_bwd(finish_memory &s)
 	{
-		hzi_quat_affine_bwd *const to = (hzi_quat_affine_bwd *)p.coef + channel;
+		hzi_quat_affine_bwd *const dst = (hzi_quat_affine_bwd *)p.coef + channel;
 		const double by = -1 / (double)p.rows;
 		double d, trace;
 
@@ -274,19 +274,19 @@ struct finish_lane {
 		d = element_of<true>(s.m, s.gamma, r, c);
 		__syncwarp();
 		if (lead)
-			to->m[4 * r + c] = (hzi_quat_real)d;
+			dst->m[4 * r + c] = (hzi_quat_real)d;
 		/* The shift of row r, summed over its four lanes */
 		d *= s.all[c];
 		d = quad_sum(d);
 		if (lead && c == 0)
-			to->shift[r] = (hzi_quat_real)(p.eval ? 0 : by * d);
+			dst->shift[r] = (hzi_quat_real)(p.eval ? 0 : by * d);
 		set(s.t, element_of<false>(s.u, s.m, r, c));
 		__syncwarp();
 		if (lead)
-			to->n[4 * r + c] =
+			dst->n[4 * r + c] =
 				(hzi_quat_real)(p.eval ? 0 : by * element_of<true>(s.m, s.t, r, c));
 		if (lane < 4)
-			to->mean[c] = (hzi_quat_real)saved;
+			dst->mean[c] = (hzi_quat_real)saved;
 	}
 };
 
@@ -303,7 +303,7 @@ KERNEL(quat_layer_finish, hzi_quat_finish_step)
 	pdl_launch_dependents();
 	pdl_wait();
 	for (int64_t channel = blockIdx.x; channel < p.channels; channel += gridDim.x) {
-		const double *from = p.part + channel * values + lane;
+		const double *src = p.part + channel * values + lane;
 		finish_lane own(p, channel);
 		double sum = 0;
 
@@ -311,7 +311,7 @@ KERNEL(quat_layer_finish, hzi_quat_finish_step)
 			own.load();
 #pragma unroll 16
 		for (int64_t k = warp; k < p.chunks && lane < values; k += WARPS)
-			sum += from[k * p.channels * values];
+			sum += src[k * p.channels * values];
 		part[warp][lane] = sum;
 		__syncthreads();
 		if (warp == 0) {

@@ -70,11 +70,11 @@ struct element {
 	static __device__ __forceinline__ void store(const hzi_quat_array &a, int64_t at,
 						     hzi_quat q)
 	{
-		uint2 *const to = (uint2 *)((uint16_t *)a.data + at);
+		uint2 *const dst = (uint2 *)((uint16_t *)a.data + at);
 
-		*to = DTYPE == HZ_F16 ?
-		      make_uint2(to_f16x2(q.c[0], q.c[1]), to_f16x2(q.c[2], q.c[3])) :
-		      make_uint2(to_bf16x2(q.c[0], q.c[1]), to_bf16x2(q.c[2], q.c[3]));
+		*dst = DTYPE == HZ_F16 ?
+		       make_uint2(to_f16x2(q.c[0], q.c[1]), to_f16x2(q.c[2], q.c[3])) :
+		       make_uint2(to_bf16x2(q.c[0], q.c[1]), to_bf16x2(q.c[2], q.c[3]));
 	}
 };
 
@@ -124,7 +124,7 @@ HZ_DEVICE int64_t row_offset(const hzi_quat_sum_step &p, const int64_t *stride, 
 
 /* Rows r, r + row_threads, ... of channel c that are before `last` */
 template <int ROWS, int DTYPE>
-HZ_DEVICE void load_rows(element<DTYPE> (&to)[ROWS], const hzi_quat_sum_step &p,
+HZ_DEVICE void load_rows(element<DTYPE> (&dst)[ROWS], const hzi_quat_sum_step &p,
 			 const hzi_quat_array &a, int64_t r, int row_threads, int64_t last,
 			 int64_t c)
 {
@@ -135,13 +135,13 @@ HZ_DEVICE void load_rows(element<DTYPE> (&to)[ROWS], const hzi_quat_sum_step &p,
 #pragma unroll
 		for (int k = 0; k < ROWS; k++, at += row_threads * a.stride[0])
 			if (r + k * row_threads < last)
-				to[k].load(a, at);
+				dst[k].load(a, at);
 		return;
 	}
 #pragma unroll
 	for (int k = 0; k < ROWS; k++)
 		if (r + k * row_threads < last)
-			to[k].load(a, row_offset(p, a.stride, r + k * row_threads, c));
+			dst[k].load(a, row_offset(p, a.stride, r + k * row_threads, c));
 }
 
 /*
@@ -177,13 +177,13 @@ HZ_DEVICE void sum_store(const hzi_quat_sum_step &p, const block_share &share, i
 	__syncthreads();
 	for (int i = (int)threadIdx.x; i < share.lanes * VALUES; i += THREADS) {
 		const int l = i / VALUES, v = i % VALUES;
-		const int64_t to = block * HZI_QUAT_SUM_LANES + l;
+		const int64_t dst = block * HZI_QUAT_SUM_LANES + l;
 		double all = 0;
 
 		for (int k = 0; k < share.row_threads; k++)
 			all += part[k * share.lanes + l][v];
-		if (to < p.channels)
-			p.part[(blockIdx.y * p.channels + to) * VALUES + v] = all;
+		if (dst < p.channels)
+			p.part[(blockIdx.y * p.channels + dst) * VALUES + v] = all;
 	}
 	__syncthreads();
 }

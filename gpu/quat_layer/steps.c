@@ -53,16 +53,16 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	const int contiguous = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
 	const int each = contiguous < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QUAT_MAP_AFFINE ? 4 : 2;
 	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
-	int64_t lanes = HZI_QUAT_SUM_LANES, columns, lines;
+	int64_t lanes = HZI_QUAT_SUM_LANES, columns, row_blocks;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
 
 	while (lanes / 2 >= channels)
 		lanes /= 2;
 	columns = (channels + lanes - 1) / lanes;
 	columns = columns < 1 << 15 ? columns : 1 << 15;
-	lines = (rows * lanes + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
-	l.grid[0] = (unsigned)(lines * columns > most && most / columns > 0 ? most / columns :
-			       lines < most ? lines : most);
+	row_blocks = (rows * lanes + HZI_QUAT_STEP_THREADS - 1) / HZI_QUAT_STEP_THREADS;
+	l.grid[0] = (unsigned)(row_blocks * columns > most && most / columns > 0 ? most / columns :
+			       row_blocks < most ? row_blocks : most);
 	l.grid[1] = (unsigned)columns;
 	if (contiguous >= 0 && columns == ceil_div(channels, lanes)) {
 		l.early = true;

@@ -14,67 +14,67 @@
 #define LOG2_MAX 12
 #define ORDERS 3		/* m = 12, 20, 28 */
 
-/* How a kernel is started that has the next tile under way. */
+/* Geometry of a kernel that loads its next tile while it computes */
 struct geometry {
-	int16_t kernel, threads;	/* threads 0: there is none */
-	int16_t rows;			/* of a tile; of shorter rows as many as take its places */
-	int8_t stretch;			/* most tiles of a block */
+	int16_t kernel, threads;	/* threads 0: there is no kernel */
+	int16_t rows;			/* rows of a tile; of shorter rows as many more as fit */
+	int8_t tiles_per_block;			/* most tiles of a block */
 	int32_t shared_bytes;
 	int8_t blocks[3];		/* per SM; mma: by enum mma_kind */
 };
 
 enum mma_kind {TO_16BIT, TO_CODES, FROM_CODES};
 
-/* Bytes of shared memory: see the kernels. n: elements of a row */
-#define SIDE_BY_SIDE(m, places) (3 * 4 * (m) * (places) * 2)	/* two tiles and results */
-#define WIDE(n) (2 * (n) * 2 + (n) * 4)				/* two rows and their sums */
-#define LONG(n) (2 * (n) * 2)					/* two rows, sums in their place */
-#define LONG_APART(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
-#define HELD(n) ((n) * 2 + 2 * 16 * 512 * 4)			/* a row, sums of two times 16 */
-#define TWO_F32(n) (2 * (n) * 4)
-#define RING (28 * 8192)
+/* Bytes of shared memory, by the function of the kernel. n: elements of a row */
+#define WARP_ROWS_BYTES(m, columns) (3 * 4 * (m) * (columns) * 2)	/* two tiles, and results */
+#define WARP_COLUMNS_BYTES(n) (2 * (n) * 2 + (n) * 4)		/* two rows, an exchange */
+#define GROUP_ROWS_BYTES(n) (2 * (n) * 2)			/* two rows, exchange in place */
+#define GROUP_ROWS_APART_BYTES(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
+#define REGISTER_COLUMNS_BYTES(n) ((n) * 2 + 2 * 16 * 512 * 4)	/* a row, exchanges of 16 twice */
+#define TWO_ROWS_BYTES(n) (2 * (n) * 4)
+#define RING_BYTES (28 * 8192)
 
 #define MMA(name) HZI_KERNEL_hadamard_base_mma_f16_##name
 #define F32(name) HZI_KERNEL_hadamard_base_f32_##name
 
 static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
-	{{MMA(m12_6), 96, 4, 2, SIDE_BY_SIDE(12, 64), {10, 8, 8}},
-	 {MMA(m12_7), 64, 1, 2, WIDE(12 << 7), {14, 10, 14}},
-	 {MMA(m12_8), 96, 1, 2, SIDE_BY_SIDE(12, 64), {10, 8, 8}},
-	 {MMA(m12_9), 96, 1, 2, SIDE_BY_SIDE(12, 128), {6, 5, 5}},
-	 {MMA(m12_10), 192, 1, 2, LONG(12 << 10), {3, 3, 2}},
-	 {MMA(m12_11), 384, 1, 12, HELD(12 << 11), {1, 1, 1}},
-	 {MMA(m12_12), 512, 1, 3, LONG_APART(12 << 12, 2, 8), {1, 1, 1}}},
-	{{MMA(m20_6), 160, 4, 3, SIDE_BY_SIDE(20, 64), {6, 5, 4}},
-	 {MMA(m20_7), 64, 1, 3, WIDE(20 << 7), {8, 8, 8}},
-	 {MMA(m20_8), 128, 1, 3, WIDE(20 << 8), {5, 5, 4}},
-	 {MMA(m20_9), 160, 1, 4, SIDE_BY_SIDE(20, 128), {3, 3, 3}},
-	 {MMA(m20_10), 320, 1, 8, LONG(20 << 10), {2, 2, 2}},
-	 {MMA(m20_11), 384, 1, 12, HELD(20 << 11), {1, 1, 1}}},
-	{{MMA(m28_6), 224, 4, 4, SIDE_BY_SIDE(28, 64), {4, 4, 4}},
-	 {MMA(m28_7), 64, 1, 3, WIDE(28 << 7), {7, 7, 7}},
-	 {MMA(m28_8), 128, 1, 2, WIDE(28 << 8), {4, 4, 4}},
-	 {MMA(m28_9), 256, 1, 3, WIDE(28 << 9), {2, 2, 2}},
-	 {MMA(m28_10), 448, 1, 12, LONG(28 << 10), {1, 1, 1}},
-	 {MMA(m28_11), 384, 1, 12, HELD(28 << 11), {1, 1, 1}}},
+	{{MMA(m12_6), 96, 4, 2, WARP_ROWS_BYTES(12, 64), {10, 8, 8}},
+	 {MMA(m12_7), 64, 1, 2, WARP_COLUMNS_BYTES(12 << 7), {14, 10, 14}},
+	 {MMA(m12_8), 96, 1, 2, WARP_ROWS_BYTES(12, 64), {10, 8, 8}},
+	 {MMA(m12_9), 96, 1, 2, WARP_ROWS_BYTES(12, 128), {6, 5, 5}},
+	 {MMA(m12_10), 192, 1, 2, GROUP_ROWS_BYTES(12 << 10), {3, 3, 2}},
+	 {MMA(m12_11), 384, 1, 12, REGISTER_COLUMNS_BYTES(12 << 11), {1, 1, 1}},
+	 {MMA(m12_12), 512, 1, 3, GROUP_ROWS_APART_BYTES(12 << 12, 2, 8), {1, 1, 1}}},
+	{{MMA(m20_6), 160, 4, 3, WARP_ROWS_BYTES(20, 64), {6, 5, 4}},
+	 {MMA(m20_7), 64, 1, 3, WARP_COLUMNS_BYTES(20 << 7), {8, 8, 8}},
+	 {MMA(m20_8), 128, 1, 3, WARP_COLUMNS_BYTES(20 << 8), {5, 5, 4}},
+	 {MMA(m20_9), 160, 1, 4, WARP_ROWS_BYTES(20, 128), {3, 3, 3}},
+	 {MMA(m20_10), 320, 1, 8, GROUP_ROWS_BYTES(20 << 10), {2, 2, 2}},
+	 {MMA(m20_11), 384, 1, 12, REGISTER_COLUMNS_BYTES(20 << 11), {1, 1, 1}}},
+	{{MMA(m28_6), 224, 4, 4, WARP_ROWS_BYTES(28, 64), {4, 4, 4}},
+	 {MMA(m28_7), 64, 1, 3, WARP_COLUMNS_BYTES(28 << 7), {7, 7, 7}},
+	 {MMA(m28_8), 128, 1, 2, WARP_COLUMNS_BYTES(28 << 8), {4, 4, 4}},
+	 {MMA(m28_9), 256, 1, 3, WARP_COLUMNS_BYTES(28 << 9), {2, 2, 2}},
+	 {MMA(m28_10), 448, 1, 12, GROUP_ROWS_BYTES(28 << 10), {1, 1, 1}},
+	 {MMA(m28_11), 384, 1, 12, REGISTER_COLUMNS_BYTES(28 << 11), {1, 1, 1}}},
 };
 
 static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
-	{{F32(m12_8), 256, 1, 2, TWO_F32(12 << 8), {4}},
-	 {F32(m12_9), 512, 1, 3, TWO_F32(12 << 9), {2}},
-	 {F32(m12_10), 1024, 1, 4, TWO_F32(12 << 10), {1}},
-	 {F32(m12_11), 1024, 1, 4, TWO_F32(12 << 11), {1}}},
-	{{F32(m20_8), 256, 1, 2, TWO_F32(20 << 8), {4}},
-	 {F32(m20_9), 512, 1, 2, TWO_F32(20 << 9), {2}},
-	 {F32(m20_10), 1024, 1, 4, TWO_F32(20 << 10), {1}},
-	 {F32(m20_11), 1024, 1, 2, RING, {1}}},
-	{{F32(m28_8), 256, 1, 2, TWO_F32(28 << 8), {4}},
-	 {F32(m28_9), 512, 1, 3, TWO_F32(28 << 9), {2}},
-	 {F32(m28_10), 1024, 1, 4, TWO_F32(28 << 10), {1}}},
+	{{F32(m12_8), 256, 1, 2, TWO_ROWS_BYTES(12 << 8), {4}},
+	 {F32(m12_9), 512, 1, 3, TWO_ROWS_BYTES(12 << 9), {2}},
+	 {F32(m12_10), 1024, 1, 4, TWO_ROWS_BYTES(12 << 10), {1}},
+	 {F32(m12_11), 1024, 1, 4, TWO_ROWS_BYTES(12 << 11), {1}}},
+	{{F32(m20_8), 256, 1, 2, TWO_ROWS_BYTES(20 << 8), {4}},
+	 {F32(m20_9), 512, 1, 2, TWO_ROWS_BYTES(20 << 9), {2}},
+	 {F32(m20_10), 1024, 1, 4, TWO_ROWS_BYTES(20 << 10), {1}},
+	 {F32(m20_11), 1024, 1, 2, RING_BYTES, {1}}},
+	{{F32(m28_8), 256, 1, 2, TWO_ROWS_BYTES(28 << 8), {4}},
+	 {F32(m28_9), 512, 1, 3, TWO_ROWS_BYTES(28 << 9), {2}},
+	 {F32(m28_10), 1024, 1, 4, TWO_ROWS_BYTES(28 << 10), {1}}},
 };
 
-/* NULL if a call has an order and length that there may be kernels for, else the reason */
-static const char *other_order(const struct hzi_hadamard_args *a)
+/* NULL if there may be kernels for the order and length of a call, else the reason */
+static const char *bad_order(const struct hzi_hadamard_args *a)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
@@ -91,22 +91,23 @@ static bool can_start(const struct hzi_cuda_device *device, const struct geometr
 	return g->threads && g->shared_bytes <= device->shared_block_bytes && tiles <= GRID_MAX;
 }
 
-/* How so many tiles are shared among blocks of that geometry */
-static struct hzi_launch share(const struct hzi_cuda_device *device, const struct geometry *g,
-			       int blocks, int64_t tiles, struct hzi_hadamard_stretch *s)
+/* Distributes tiles over blocks: fills s, returns the launch. */
+static struct hzi_launch schedule(const struct hzi_cuda_device *device, const struct geometry *g,
+				  int blocks, int64_t tiles, struct hzi_hadamard_schedule *s)
 {
 	const int64_t at_once = (int64_t)blocks * device->multiprocessors;
 	const int64_t more = tiles > at_once ? tiles - at_once : 0;
-	/* As few waves of stretches as there must be, which they fill */
-	const int64_t waves = ceil_div(more, at_once * g->stretch);
-	const int64_t stretch = waves ? ceil_div(more, at_once * waves) : 1;
-	const int64_t stretched = more / stretch;
+	/* As few waves of long blocks as necessary, and these are full */
+	const int64_t waves = ceil_div(more, at_once * g->tiles_per_block);
+	const int64_t tiles_per_block = waves ? ceil_div(more, at_once * waves) : 1;
+	const int64_t long_blocks = more / tiles_per_block;
 
-	*s = (struct hzi_hadamard_stretch){.stretch = (int32_t)stretch,
-					   .stretched = (int32_t)stretched};
-	return (struct hzi_launch){.grid = {(unsigned)(tiles - stretched * (stretch - 1))},
-				   .block = {(unsigned)g->threads},
-				   .shared_bytes = (unsigned)g->shared_bytes};
+	*s = (struct hzi_hadamard_schedule){.tiles_per_block = (int32_t)tiles_per_block,
+					   .long_blocks = (int32_t)long_blocks};
+	return (struct hzi_launch){
+		.grid = {(unsigned)(tiles - long_blocks * (tiles_per_block - 1))},
+		.block = {(unsigned)g->threads},
+		.shared_bytes = (unsigned)g->shared_bytes};
 }
 
 /* ---- Rows of 16 bits ------------------------------------------------------------------------- */
@@ -127,7 +128,7 @@ const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
-	const char *why = other_order(a);
+	const char *why = bad_order(a);
 
 	if (why)
 		return why;
@@ -150,7 +151,7 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 	p->rows = total / seg->length;
 	p->k = seg->k;
 	p->factor = seg->scale;
-	*launch = share(hzi_cuda_device(ctx), g, g->blocks[kind], mma_tiles(seg, total), &p->s);
+	*launch = schedule(hzi_cuda_device(ctx), g, g->blocks[kind], mma_tiles(seg, total), &p->s);
 	for (int i = 0; i < seg->m; i++) {
 		for (int j = 0; j < seg->m; j++) {
 			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
@@ -202,7 +203,7 @@ int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamar
 
 /* ---- Rows of f32 ----------------------------------------------------------------------------- */
 
-/* The kernel for one length, if there is one that can start */
+/* The kernel for this length, if there is one and it can start */
 static const struct geometry *f32_geometry(const struct hzi_hadamard_call *c)
 {
 	const struct hzi_segment *seg = &c->t->plan.seg[0];
@@ -224,7 +225,7 @@ static int64_t tile_of(const struct hzi_segment *seg)
 	return tile;
 }
 
-/* Threads of a block that goes through so many warps' worth in equal turns */
+/* Threads of a block whose warps transform `warps` chunks in equal numbers */
 static unsigned threads_for(int64_t warps, int m)
 {
 	return 32u * (unsigned)ceil_div(warps, ceil_div(warps, HZI_BASE_F32_WARPS(m)));
@@ -239,7 +240,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 
 	(void)ctx;
 	if (!why)
-		why = other_order(c->t);
+		why = bad_order(c->t);
 	if (why)
 		return why;
 	if (c->t->x_dtype != HZ_F32)
@@ -254,7 +255,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 		       ? "rows exceed what a block holds, or are too many" : NULL;
 }
 
-/* Paley's second matrices are symmetric: the transpose is the same. */
+/* Paley's second matrices are symmetric, so transposed transforms are the same. */
 int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 {
 	static const int any_length[ORDERS] = {F32(m12), F32(m20), F32(m28)};
@@ -269,7 +270,7 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 	struct hzi_launch launch;
 
 	if (g) {
-		launch = share(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
+		launch = schedule(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
 		return hzi_cuda_launch(ctx, "hadamard", g->kernel, &launch, &p, sizeof(p));
 	}
 	p.tile = (int32_t)tile_of(seg);

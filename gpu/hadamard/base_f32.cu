@@ -1,14 +1,14 @@
 /*
- * base_f32.cu - rows of m 2^k elements back to back, m = 12, 20, 28, with the symmetric matrix
+ * base_f32.cu - contiguous f32 rows of m 2^k elements, m = 12, 20, 28, with Paley's second matrix
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "gpu/hadamard/base_f32.cuh"
 
 /*
- * Paley's second matrices as lib/hadamard/base.c makes them: [C + I, C - I; C - I, -C - I], C the
- * conference matrix of order q + 1 = m / 2: 0 on the diagonal, a border of +1, inside chi(j - i) in
- * GF(q).
+ * Paley's second matrices as lib/hadamard/base.c makes them: [C + I, C - I; C - I, -C - I], where C
+ * is the conference matrix of order q + 1 = m / 2: 0 on the diagonal, 1 in the first row and
+ * column, chi(j - i) in GF(q) elsewhere.
  */
 template <int M>
 __host__ __device__ constexpr int conference(int i, int j)
@@ -20,7 +20,7 @@ __host__ __device__ constexpr int conference(int i, int j)
 		return 1;
 	i--;
 	j--;
-	if constexpr (Q == 9) {		/* two digits of base 3 */
+	if constexpr (Q == 9) {		/* elements of GF(9) as two digits of base 3 */
 		return chi9[(j % 3 - i % 3 + 3) % 3 + (j / 3 - i / 3 + 3) % 3 * 3];
 	} else {
 		for (int root = 1; root < Q; root++) {
@@ -32,7 +32,7 @@ __host__ __device__ constexpr int conference(int i, int j)
 }
 
 template <int M>
-__host__ __device__ constexpr int entry(int i, int j)
+__host__ __device__ constexpr int sign_of_entry(int i, int j)
 {
 	constexpr int H = M / 2;
 
@@ -41,31 +41,34 @@ __host__ __device__ constexpr int entry(int i, int j)
 	return (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
 }
 
-/* f(0), f(1), .. f(N - 1), with numbers that are known when compiled */
+/* f(I) .. f(N - 1), with compile-time constants */
 template <int I, int N, typename F>
 HZ_DEVICE void each(F f)
 {
 	if constexpr (I < N) {
-		f(number<I>());
+		f(std_int<I>());
 		each<I + 1, N>(f);
 	}
 }
 
-/* The m values at C places, multiplied in the order of the contract, to put(row, sums) */
+/*
+ * Multiplies C columns of m values by the base matrix, in the order of additions that hurwitz.h
+ * fixes. Calls put(row, results).
+ */
 template <int M, int C, typename F>
-HZ_DEVICE void base_in_order(const float (*x)[C], F put)
+HZ_DEVICE void multiply_in_order(const float (*x)[C], F put)
 {
 	each<0, M>([&](auto row) {
 		float sum[C];
 
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			sum[c] = entry<M>(row.value, 0) > 0 ? x[0][c] : -x[0][c];
+			sum[c] = sign_of_entry<M>(row.value, 0) > 0 ? x[0][c] : -x[0][c];
 		each<1, M>([&](auto j) {
 #pragma unroll
 			for (int c = 0; c < C; c++) {
-				if constexpr (entry<M>(decltype(row)::value,
-						       decltype(j)::value) > 0)
+				if constexpr (sign_of_entry<M>(decltype(row)::value,
+							       decltype(j)::value) > 0)
 					sum[c] += x[j.value][c];
 				else
 					sum[c] -= x[j.value][c];
@@ -75,7 +78,7 @@ HZ_DEVICE void base_in_order(const float (*x)[C], F put)
 	});
 }
 
-/* A warp's 1024 raw elements, transformed in their place of shared memory: strides below 1024 */
+/* Transforms a warp's 1024 elements in place in shared memory: strides below 1024. */
 HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 {
 	float v[32];
@@ -86,11 +89,11 @@ HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 }
 
 /*
- * Some rows of m 2^k elements, in all a multiple of 1024, go through a block's shared memory: their
- * transforms of 2^k first, warp by warp, then the base matrix for each of 2^k places.
+ * A tile of rows of m 2^k elements in shared memory, a multiple of 1024 elements: first the
+ * transforms of 2^k, warp by warp, then the base matrix for each of the 2^k columns
  */
 template <int M>
-HZ_DEVICE void fast_base(const hzi_hadamard_base_f32 &p)
+HZ_DEVICE void base_general(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int C = 2;
 	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
@@ -105,15 +108,15 @@ HZ_DEVICE void fast_base(const hzi_hadamard_base_f32 &p)
 
 		if (e >= p.f.total)
 			break;
-		fast_f32<false>(v, p.f, e, own, lane, k);
+		stages_f32<false>(v, p.f, e, own, lane, k);
 		store_columns(v, own, lane);
 	}
 	__syncthreads();
 	for (int s = 10; s < k; s++) {
 		for (int i = threadIdx.x; i < rows * (M << k) / 8; i += blockDim.x) {
 			const int e = ((i >> (s - 2) << (s - 1)) + (i & ((1 << (s - 2)) - 1))) * 4;
-			float4 *low = (float4 *)(memory + place_of<HZ_F32>(e));
-			float4 *high = (float4 *)(memory + place_of<HZ_F32>(e + (1 << s)));
+			float4 *low = (float4 *)(memory + swizzled<HZ_F32>(e));
+			float4 *high = (float4 *)(memory + swizzled<HZ_F32>(e + (1 << s)));
 			const float4 a = *low, b = *high;
 
 			*low = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -127,29 +130,29 @@ HZ_DEVICE void fast_base(const hzi_hadamard_base_f32 &p)
 
 #pragma unroll
 		for (int j = 0; j < M; j++) {
-			const float2 f = *(const float2 *)(memory + place_of<HZ_F32>(e + (j << k)));
+			const float2 f = *(const float2 *)(memory + swizzled<HZ_F32>(e + (j << k)));
 
 			x[j][0] = f.x;
 			x[j][1] = f.y;
 		}
 		float *y = (float *)p.f.y + e0 + e;
 
-		base_in_order<M, C>(x, [&](int row, float *sum) {
+		multiply_in_order<M, C>(x, [&](int row, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				sum[c] = __fmul_rn(sum[c], p.f.factor);
-			fast_store<HZ_F32, C>((char *)(y + ((int64_t)row << k)), 0, sum);
+			store_at<HZ_F32, C>((char *)(y + ((int64_t)row << k)), 0, sum);
 		});
 	}
 }
 
 /*
- * A row whose values fit the registers of a block, at C places a thread, with the next row under
- * way: 64 registers a thread and twice the row in shared memory, so that transforms, warp by warp,
- * the sums of the base matrix, and loads overlap between the blocks of a multiprocessor.
+ * A row whose values fit the registers of a block, C columns a thread, while the next row is
+ * loaded: 64 registers a thread and twice the row in shared memory, so that transforms (warp by
+ * warp), the base matrix and loads overlap between the blocks of an SM.
  */
 template <int M, int K, int C>
-HZ_DEVICE void fast_base_stay(const hzi_hadamard_base_f32 &p)
+HZ_DEVICE void base_registers(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int N = M << K, THREADS = (1 << K) / C;
 	const int lane = threadIdx.x % 32;
@@ -157,36 +160,36 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_base_f32 &p)
 	float x[M][C];
 
 	auto begin = [&](int64_t row, int buffer) {
-		const float *from = (const float *)p.f.x + row * N;
-		const uint32_t to = shared_address(memory) + buffer * N * 4;
+		const float *src = (const float *)p.f.x + row * N;
+		const uint32_t dst = shared_address(memory) + buffer * N * 4;
 
 #pragma unroll 4
 		for (int i = threadIdx.x * 4; i < N; i += THREADS * 4)
-			cp_async(to + place_of<HZ_F32>(i), from + i);
+			cp_async(dst + swizzled<HZ_F32>(i), src + i);
 	};
 
 	int64_t row;
-	const int turns = turns_of_block(p.s, &row);
+	const int iterations = tiles_of_block(p.s, &row);
 
 	begin(row, 0);
-	for (int turn = 0; turn < turns; turn++, row++) {
-		char *own = memory + (turn & 1 ? N * 4 : 0);
+	for (int iteration = 0; iteration < iterations; iteration++, row++) {
+		char *own = memory + (iteration & 1 ? N * 4 : 0);
 
 		cp_async_wait_all();
 		__syncthreads();
-		if (turn + 1 < turns)
-			begin(row + 1, turn & 1 ^ 1);
+		if (iteration + 1 < iterations)
+			begin(row + 1, iteration & 1 ^ 1);
 		for (int w = threadIdx.x / 32; w < N / 1024; w += THREADS / 32)
 			transform_chunk(own + w * HZI_WARP_BYTES, lane, K);
 		__syncthreads();
-		const char *from = own + place_of<HZ_F32>(threadIdx.x);
+		const char *src = own + swizzled<HZ_F32>(threadIdx.x);
 
-		/* Places a multiple of 256 apart have the same order of pieces. */
+		/* The swizzle has a period of 256 elements. */
 #pragma unroll
 		for (int j = 0; j < M; j++) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
-				x[j][c] = *(const float *)(from + ((j << K) + c * THREADS) * 4);
+				x[j][c] = *(const float *)(src + ((j << K) + c * THREADS) * 4);
 		}
 		if constexpr (C == 2) {
 #pragma unroll
@@ -199,7 +202,7 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_base_f32 &p)
 		}
 		float *y = (float *)p.f.y + row * N + threadIdx.x;
 
-		base_in_order<M, C>(x, [&](int i, float *sum) {
+		multiply_in_order<M, C>(x, [&](int i, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				y[(i << K) + c * THREADS] = __fmul_rn(sum[c], p.f.factor);
@@ -208,20 +211,20 @@ HZ_DEVICE void fast_base_stay(const hzi_hadamard_base_f32 &p)
 }
 
 /*
- * The same for a row of 2^11 places that takes more than half of the shared memory, two places a
- * thread. That memory is a ring of slots of 2^11 elements: as soon as the row is in registers the
- * rest of the next one is under way, and of the one behind it as much as fits.
+ * The same for a row of 2^11 columns that takes more than half of the shared memory, two columns a
+ * thread. Shared memory is a ring of slots of 2^11 elements: as soon as the row is in registers,
+ * the rest of the next row is loaded, and as much of the one after it as fits.
  */
 #define RING_SLOTS 28
 
 template <int M>
-HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
+HZ_DEVICE void base_ring(const hzi_hadamard_base_f32 &p)
 {
 	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
 	const int lane = threadIdx.x % 32;
 	char *memory = (char *)shared;
-	const int own = place_of<HZ_F32>(threadIdx.x);
-	const int raw = place_of<HZ_F32>(threadIdx.x * 4 % 2048);
+	const int own = swizzled<HZ_F32>(threadIdx.x);
+	const int raw = swizzled<HZ_F32>(threadIdx.x * 4 % 2048);
 	float x[M][2];
 	int first = 0;			/* the slot where the row begins */
 
@@ -231,11 +234,11 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
 		return (s < RING_SLOTS ? s : s - RING_SLOTS) * SLOT;
 	};
 	/*
-	 * Parts j0 .. j1 - 1 of a row that begins shift slots behind the first; each half of the
-	 * block one
+	 * Loads parts j0 .. j1 - 1 of a row whose first slot is `shift` after the current row's;
+	 * each half of the block loads one part at a time.
 	 */
 	auto begin = [&](int64_t row, int j0, int j1, int shift) {
-		const float *from = (const float *)p.f.x + row * (M << K) + threadIdx.x * 4;
+		const float *src = (const float *)p.f.x + row * (M << K) + threadIdx.x * 4;
 
 #pragma unroll
 		for (int j = j0; j < j1; j += 2) {
@@ -244,21 +247,21 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
 			if (i < j1)
 				cp_async(shared_address(memory) +
 					 slot((shift + i) % RING_SLOTS) + raw,
-				 from + j * 2048);
+				 src + j * 2048);
 		}
 		cp_async_commit();
 	};
 
 	static_assert(AHEAD % 2 == 0 && AHEAD <= M, "two parts at a time");
 	int64_t row;
-	const int turns = turns_of_block(p.s, &row);
+	const int iterations = tiles_of_block(p.s, &row);
 
 	begin(row, 0, M, 0);
-	if (turns > 1)
+	if (iterations > 1)
 		begin(row + 1, 0, AHEAD, M);
 	else
 		cp_async_commit();
-	for (int turn = 0; turn < turns; turn++, row++) {
+	for (int iteration = 0; iteration < iterations; iteration++, row++) {
 		cp_async_wait<1>();
 		__syncthreads();
 		for (int w = threadIdx.x / 32; w < 2 * M; w += THREADS / 32)
@@ -266,18 +269,18 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
 		__syncthreads();
 #pragma unroll
 		for (int j = 0; j < M; j++) {
-			const char *from = memory + slot(j) + own;
+			const char *src = memory + slot(j) + own;
 
-			x[j][0] = *(const float *)from;
-			x[j][1] = *(const float *)(from + 4096);
+			x[j][0] = *(const float *)src;
+			x[j][1] = *(const float *)(src + 4096);
 		}
 		__syncthreads();
 		first = first + M < RING_SLOTS ? first + M : first + M - RING_SLOTS;
-		if (turn + 1 < turns)
+		if (iteration + 1 < iterations)
 			begin(row + 1, AHEAD, M, 0);
 		else
 			cp_async_commit();
-		if (turn + 2 < turns)
+		if (iteration + 2 < iterations)
 			begin(row + 2, 0, AHEAD, M);
 		else
 			cp_async_commit();
@@ -290,30 +293,30 @@ HZ_DEVICE void fast_base_ring(const hzi_hadamard_base_f32 &p)
 		}
 		float *y = (float *)p.f.y + row * (M << K) + threadIdx.x;
 
-		base_in_order<M, 2>(x, [&](int i, float *sum) {
+		multiply_in_order<M, 2>(x, [&](int i, float *sum) {
 			y[i << K] = __fmul_rn(sum[0], p.f.factor);
 			y[(i << K) + 1024] = __fmul_rn(sum[1], p.f.factor);
 		});
 	}
 }
 
-#define FAST_BASE(name, threads, blocks, function, ...) \
+#define BASE_F32(name, threads, blocks, function, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_base_f32 p) \
 	{ \
 		function<__VA_ARGS__>(p); \
 	}
-FAST_BASE(m12, 32 * HZI_BASE_F32_WARPS(12), 1, fast_base, 12)
-FAST_BASE(m12_8, 256, 4, fast_base_stay, 12, 8, 1)
-FAST_BASE(m12_9, 512, 2, fast_base_stay, 12, 9, 1)
-FAST_BASE(m12_10, 1024, 1, fast_base_stay, 12, 10, 1)
-FAST_BASE(m12_11, 1024, 1, fast_base_stay, 12, 11, 2)
-FAST_BASE(m20, 32 * HZI_BASE_F32_WARPS(20), 1, fast_base, 20)
-FAST_BASE(m20_8, 256, 4, fast_base_stay, 20, 8, 1)
-FAST_BASE(m20_9, 512, 2, fast_base_stay, 20, 9, 1)
-FAST_BASE(m20_10, 1024, 1, fast_base_stay, 20, 10, 1)
-FAST_BASE(m20_11, 1024, 1, fast_base_ring, 20)
-FAST_BASE(m28, 32 * HZI_BASE_F32_WARPS(28), 1, fast_base, 28)
-FAST_BASE(m28_8, 256, 4, fast_base_stay, 28, 8, 1)
-FAST_BASE(m28_9, 512, 2, fast_base_stay, 28, 9, 1)
-FAST_BASE(m28_10, 1024, 1, fast_base_stay, 28, 10, 1)
+BASE_F32(m12, 32 * HZI_BASE_F32_WARPS(12), 1, base_general, 12)
+BASE_F32(m12_8, 256, 4, base_registers, 12, 8, 1)
+BASE_F32(m12_9, 512, 2, base_registers, 12, 9, 1)
+BASE_F32(m12_10, 1024, 1, base_registers, 12, 10, 1)
+BASE_F32(m12_11, 1024, 1, base_registers, 12, 11, 2)
+BASE_F32(m20, 32 * HZI_BASE_F32_WARPS(20), 1, base_general, 20)
+BASE_F32(m20_8, 256, 4, base_registers, 20, 8, 1)
+BASE_F32(m20_9, 512, 2, base_registers, 20, 9, 1)
+BASE_F32(m20_10, 1024, 1, base_registers, 20, 10, 1)
+BASE_F32(m20_11, 1024, 1, base_ring, 20)
+BASE_F32(m28, 32 * HZI_BASE_F32_WARPS(28), 1, base_general, 28)
+BASE_F32(m28_8, 256, 4, base_registers, 28, 8, 1)
+BASE_F32(m28_9, 512, 2, base_registers, 28, 9, 1)
+BASE_F32(m28_10, 1024, 1, base_registers, 28, 10, 1)

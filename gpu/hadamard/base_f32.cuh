@@ -1,31 +1,26 @@
 /*
- * base_f32.cuh - what the kernels for rows of m 2^k share
+ * base_f32.cuh - tiles of a block in the kernels for rows of m 2^k elements
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Blocks that come and go in order meet memory in its order; those that stay and stride through all
- * rows reach 5 to 10 % less of the rate of a copy. But a block has to have its next row under way.
- * So it takes two successive rows, and the last blocks one, so that all multiprocessors end
- * together.
+ * Blocks that are started in order access memory in its order; persistent blocks that stride
+ * through all rows reach 5 to 10 % less of a copy's throughput. But a block must load its next row
+ * while it computes. So most blocks have two or more successive rows, and the last ones have one,
+ * so that all SMs finish together.
  */
 #ifndef HZI_GPU_HADAMARD_BASE_F32_CUH
 #define HZI_GPU_HADAMARD_BASE_F32_CUH
 
 #include "gpu/hadamard/contiguous.cuh"
 
-template <int I>
-struct number {
-	static constexpr int value = I;
-};
-
-/* How many successive rows this block takes, from *first on */
-HZ_DEVICE int turns_of_block(const hzi_hadamard_stretch &s, int64_t *first)
+/* The number of this block's successive tiles, from *first on */
+HZ_DEVICE int tiles_of_block(const hzi_hadamard_schedule &s, int64_t *first)
 {
-	const bool stretched = blockIdx.x < (unsigned)s.stretched;
+	const bool long_blocks = blockIdx.x < (unsigned)s.long_blocks;
 
 	*first = blockIdx.x +
-		 (int64_t)(s.stretch - 1) * (stretched ? (int)blockIdx.x : s.stretched);
-	return stretched ? s.stretch : 1;
+		 (int64_t)(s.tiles_per_block - 1) * (long_blocks ? (int)blockIdx.x : s.long_blocks);
+	return long_blocks ? s.tiles_per_block : 1;
 }
 
 #endif

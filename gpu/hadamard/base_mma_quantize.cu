@@ -1,22 +1,22 @@
 /*
- * base_mma_quantize.cu - 16-bit rows of m 2^k elements back to back to codes
+ * base_mma_quantize.cu - contiguous 16-bit rows of m 2^k elements to codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * With scales and zeros that are given, one for a transform or more of them.
+ * Scales are static, and each is for one or more whole transforms.
  */
 #include "gpu/hadamard/base_mma.cuh"
 #include "gpu/hadamard/quantize_epilogue.cuh"
 
-/* See base_mma.cuh. */
-struct to_codes {
+/* RESULTS of base_mma.cuh: codes */
+struct store_codes_static {
 	using piece = uint2;
 	const hzi_hadamard_quantize &p;
 	uint2 *y;
 	quant_param q;
 	encoder c;
 
-	HZ_MEMBER to_codes(const hzi_hadamard_quantize &p) : p(p), y((uint2 *)p.f.y)
+	HZ_MEMBER store_codes_static(const hzi_hadamard_quantize &p) : p(p), y((uint2 *)p.f.y)
 	{
 		if (!p.group.divisor)
 			c = encoder_of(p, param_of(p, 0), p.f.factor);
@@ -31,22 +31,21 @@ struct to_codes {
 		if (p.group.divisor)
 			c = encoder_of(p, q, p.f.factor);
 	}
-	HZ_MEMBER void put(uint2 *to, float *f) const
+	HZ_MEMBER void store(uint2 *dst, float *f) const
 	{
 		uint32_t w[2];
 
-		encode_static<8>(w, f, c, p, 8 * (to - y), p.f.factor);
-		*to = make_uint2(w[0], w[1]);
+		encode_static<8>(w, f, c, p, 8 * (dst - y), p.f.factor);
+		*dst = make_uint2(w[0], w[1]);
 	}
 	/*
-	 * own: in shared memory; outside(i): where to[] has piece i, or -1; pieces: of a transform.
-	 * Of 16 places a lane has two of each 8 in two rows, and exchanges those of 8 with its
-	 * neighbour, so that it has four of 8 in both. Lines of PLACES bytes, the 16 bytes of
-	 * these in an order that meets no bank twice.
+	 * own: the warp's scratch in shared memory; piece_index(i): the index in dst of piece i, or
+	 * -1; pieces: of a transform. Of 16 columns a lane has two of each 8, in two rows; it
+	 * exchanges two with its neighbour, so that it has four of one 8 in both rows. Lines of
+	 * COLUMNS bytes, XOR-swizzled in units of 16 bytes against bank conflicts.
 	 */
-	template <int PLACES, bool SHORT, typename F>
-	HZ_MEMBER void rows(float *v, char *own, uint2 *to, int pieces, int s,
-					     F outside) const
+	template <int COLUMNS, bool SHORT, typename F>
+	HZ_MEMBER void rows(float *v, char *own, uint2 *dst, int pieces, int s, F piece_index) const
 	{
 		const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
 		const bool each = SHORT && p.group.divisor;
@@ -54,14 +53,14 @@ struct to_codes {
 		encoder mine = c;
 
 		auto order = [&](int row) {
-			return PLACES == 128 ? row & 7 : row >> 1 & 3;
+			return COLUMNS == 128 ? row & 7 : row >> 1 & 3;
 		};
-		auto of_row = [&](int n) { return 8 * piece_of_row(to - y, n, s, pieces, total); };
-		/* Lane n makes what piece n wants. */
+		auto of_row = [&](int n) { return 8 * piece_of_row(dst - y, n, s, pieces, total); };
+		/* Lane n computes the encoder of piece n. */
 		if (each)
 			mine = encoder_of(p, param_of(p, of_row(lane & 7)), p.f.factor);
 #pragma unroll
-		for (int n = 0; n < PLACES / 16; n++) {
+		for (int n = 0; n < COLUMNS / 16; n++) {
 			uint32_t w[2];
 
 			if (each) {
@@ -78,27 +77,27 @@ struct to_codes {
 							 of_row(2 * n + h), p.f.factor);
 				}
 			} else {
-				encode_static<8>(w, v + 8 * n, mine, p, 8 * (to - y), p.f.factor);
+				encode_static<8>(w, v + 8 * n, mine, p, 8 * (dst - y), p.f.factor);
 			}
 
 			const uint32_t other = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1);
 			const uint32_t low = q & 1 ? other : w[0], high = q & 1 ? w[1] : other;
-			char *line = own + g * PLACES + (n ^ order(g)) * 16 + (q & 1) * 8 +
+			char *line = own + g * COLUMNS + (n ^ order(g)) * 16 + (q & 1) * 8 +
 				     (q >> 1) * 4;
 
 			*(uint32_t *)line = __byte_perm(low, high, 0x5410);
-			*(uint32_t *)(line + 8 * PLACES) = __byte_perm(low, high, 0x7632);
+			*(uint32_t *)(line + 8 * COLUMNS) = __byte_perm(low, high, 0x7632);
 		}
 		__syncwarp();
 #pragma unroll
-		for (int n = 0; n < PLACES / 16; n++) {
-			const int i = 32 * n + lane, j = outside(i);
-			const place from = place_of(i, s);
-			const int at = (from.piece >> 1) ^ order(from.row);
+		for (int n = 0; n < COLUMNS / 16; n++) {
+			const int i = 32 * n + lane, j = piece_index(i);
+			const tile_index src = tile_index_of(i, s);
+			const int at = (src.piece >> 1) ^ order(src.row);
 
 			if (j >= 0)
-				to[j] = *(const uint2 *)(own + from.row * PLACES + at * 16 +
-							 (from.piece & 1) * 8);
+				dst[j] = *(const uint2 *)(own + src.row * COLUMNS + at * 16 +
+							  (src.piece & 1) * 8);
 		}
 	}
 };
@@ -108,13 +107,13 @@ struct to_codes {
 	hadamard_base_mma_quantize_f16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
-		function<HZ_F16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
+		function<HZ_F16, __VA_ARGS__>(p.m, copy_operands(p.m), store_codes_static(p.q)); \
 	} \
 	extern "C" __global__ void __launch_bounds__(threads, blocks_quantize) \
 	hadamard_base_mma_quantize_bf16_##name( \
 		const __grid_constant__ hzi_hadamard_base_mma_quantize p) \
 	{ \
-		function<HZ_BF16, __VA_ARGS__>(p.m, from_values(p.m), to_codes(p.q)); \
+		function<HZ_BF16, __VA_ARGS__>(p.m, copy_operands(p.m), store_codes_static(p.q)); \
 	}
 
 BASE_MMA_KERNELS(QUANTIZE)

@@ -1,5 +1,5 @@
 /*
- * butterflies.cuh - butterflies in registers, vectors of a call, pieces of a few values
+ * butterflies.cuh - butterflies in registers, vectors of a call, loads and stores of 1 to 4 values
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -9,7 +9,7 @@
 #include "gpu/device/dtype.cuh"
 #include "gpu/hadamard/hadamard.h"
 
-/* One stage between the values of v whose indices differ in bit BIT. */
+/* One butterfly stage, between values of v whose indices differ in bit BIT */
 template <int N, int BIT>
 HZ_DEVICE void stage(float *v)
 {
@@ -24,7 +24,7 @@ HZ_DEVICE void stage(float *v)
 	}
 }
 
-/* Stages of the bits LOW .. HIGH - 1, the first count of them. */
+/* Stages of bits LOW .. HIGH - 1, the first count of them */
 template <int N, int LOW, int HIGH>
 HZ_DEVICE void stages(float *v, int count)
 {
@@ -87,14 +87,14 @@ HZ_DEVICE void store_results(void *dst, const float *v)
 		*(uint16_t *)dst = (uint16_t)to_16x2<DTYPE>(v[0], 0);
 }
 
-/* Vector v by its indices in the two dimensions, see struct hzi_hadamard_rows */
+/* The indices of a vector in the two dimensions of struct hzi_hadamard_rows */
 struct split {
 	int64_t hi, lo;
 };
 
 HZ_DEVICE split split_vector(const hzi_hadamard_rows &p, int64_t vector)
 {
-	if (p.single)
+	if (p.one_dim)
 		return {0, vector};
 	const uint32_t v = (uint32_t)vector, hi = (__umulhi(v, p.magic) + v) >> p.shift;
 

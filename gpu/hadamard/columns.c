@@ -1,5 +1,5 @@
 /*
- * columns.c - launches of columns: vectors of 2^k elements whose neighbours are contiguous
+ * columns.c - launches of columns: vectors of 2^k elements that are adjacent in memory
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -15,7 +15,7 @@
 #define SLICES_LOG2_MIN 4
 #define SLICES_LOG2_MAX 9
 
-/* Whether operands can be accessed in pieces of so many columns, from a segment's offset on */
+/* Whether operands can be accessed in pieces of `piece` columns from a segment's offset on */
 static bool aligned_columns(const struct hzi_hadamard_call *c, const struct hzi_segment *seg,
 			    const struct hzi_hadamard_rows *p, int64_t piece)
 {
@@ -31,8 +31,8 @@ static bool aligned_columns(const struct hzi_hadamard_call *c, const struct hzi_
 }
 
 /*
- * Fills p for columns of piece columns at a time: the dimension of columns is taken out of the
- * others, which are merged again. NULL, or the reason why there are none.
+ * Fills p for columns in pieces of `piece` columns: takes the dimension of columns out of the
+ * others and merges these again. Returns NULL, or why there are no columns.
  */
 static const char *make_columns(const struct hzi_hadamard_call *c, const struct hzi_segment *seg,
 				int64_t piece, struct hzi_hadamard_rows *p)
@@ -63,7 +63,7 @@ static const char *make_columns(const struct hzi_hadamard_call *c, const struct 
 		memmove(&dims.d[i], &dims.d[i + 1], (size_t)(dims.n - i) * sizeof(*dims.d));
 	}
 	p->job.vectors = hzi_hadamard_vectors(&dims);
-	if (!hzi_hadamard_put_dims(&dims, 0, p))
+	if (!hzi_hadamard_set_dims(&dims, 0, p))
 		return "vectors have more than two dimensions besides, or are 2^31 or more";
 	return aligned_columns(c, seg, p, piece) ? NULL : "columns are not aligned";
 }
@@ -110,7 +110,7 @@ const char *hzi_hadamard_prepare_columns_16bit(const struct hzi_hadamard_call *c
 	return NULL;
 }
 
-/* A thread has 16 rows of two columns, of vectors of 2^9 and 2^10 elements 32. */
+/* A thread has 16 rows of two columns, or 32 rows if vectors have 2^9 or 2^10 elements. */
 const char *hzi_hadamard_prepare_columns(const struct hzi_hadamard_call *c,
 					 const struct hzi_segment *seg,
 					 struct hzi_hadamard_launch *l)

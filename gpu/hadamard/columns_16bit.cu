@@ -1,50 +1,53 @@
 /*
- * columns_16bit.cu - 16-bit vectors that lie side by side, in x and y alike
+ * columns_16bit.cu - columns of 2^4 to 2^9 16-bit elements, contiguous along rows in x and in y
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A slice is 8 columns, 16 bytes, of a vector's 2^K rows. A block copies some of them into shared
- * memory as they are, in pieces of 128 bytes or more where they lie side by side; each is then one
- * warp's, and is transformed there without another barrier: 16 rows by 8 columns are an operand of
- * the matrix units as they are, so H_16 takes the first four stages, sums in f32; the others are
- * between registers.
+ * A slice is 8 columns, 16 bytes, of a vector's 2^K rows. A block copies several slices into shared
+ * memory, in pieces of 128 bytes or more where slices are adjacent. A warp then transforms each
+ * slice in place without another barrier: 16 rows by 8 columns are an operand of mma as they are,
+ * so a product with H_16, with f32 accumulators, is the first four stages; the others are between
+ * registers.
  *
- * In shared memory slices lie as in memory, side by side; within 128 bytes they are put in another
- * order in each row, by exclusive or, so that no way of access meets a bank twice. Were they apart,
- * each 16 bytes of a copy would ask for their sector of memory again.
+ * Slices are adjacent in shared memory as in global memory, so that each 32-byte sector is
+ * requested once. Within 128 bytes their order is XOR-swizzled by the row, so that no access
+ * pattern has bank conflicts.
  */
 #include "gpu/hadamard/hadamard.h"
 #include "gpu/hadamard/contiguous.cuh"
 
-/* Of 32 rows, or of 16 with PAIR false: the operands of two products, or of one */
+/* The operands of two products, 32 rows, or without PAIR of one product, 16 rows */
 template <bool PAIR>
-HZ_DEVICE void load_rows(uint32_t *b, uint32_t from)
+HZ_DEVICE void load_rows(uint32_t *b, uint32_t src)
 {
 	if constexpr (PAIR)
-		ldmatrix_x4_trans(b, from);
+		ldmatrix_x4_trans(b, src);
 	else
-		ldmatrix_x2_trans(b, from);
+		ldmatrix_x2_trans(b, src);
 }
 
-/* A warp: a slice in place; memory: of the tile, PITCH: bytes of its rows */
+/* Transforms a slice in place by one warp. memory: the tile, whose rows have PITCH bytes */
 template <int DTYPE, int K, int PITCH>
 HZ_DEVICE void transform_slice(char *memory, int slice, float factor, int lane)
 {
 	constexpr int TILES = 1 << (K - 4), PAIR = TILES > 1;
 	const int g = lane >> 2, q = lane & 3;
-	/* Entry (i, j) of H_16 has the sign of i & j's parity; rows from 8 on differ once. */
+	/*
+	 * Entry (i, j) of H_16 has the parity of i & j as its sign; rows from 8 on differ in one
+	 * quadrant.
+	 */
 	const uint32_t odd = (((g >> 1) & q) ^ ((g >> 2) & (q >> 1))) & 1;
 	const uint32_t h = (DTYPE == HZ_BF16 ? 0x3f803f80 : 0x3c003c00) ^ (odd ? 0x80008000 : 0) ^
 			   (g & 1 ? 0x80000000 : 0);
-	const uint32_t from = shared_address(memory) + lane * PITCH + ((slice ^ (lane & 7)) << 4);
-	char *to = memory + g * PITCH + ((slice ^ g) << 4) + q * 4;
+	const uint32_t src = shared_address(memory) + lane * PITCH + ((slice ^ (lane & 7)) << 4);
+	char *dst = memory + g * PITCH + ((slice ^ g) << 4) + q * 4;
 	float v[4 * TILES];
 
 #pragma unroll
 	for (int i = 0; i < TILES; i += 1 + PAIR) {
 		uint32_t b[4];
 
-		load_rows<PAIR>(b, from + i * 16 * PITCH);
+		load_rows<PAIR>(b, src + i * 16 * PITCH);
 #pragma unroll
 		for (int j = 0; j < 1 + PAIR; j++) {
 			float *c = &v[4 * (i + j)];
@@ -54,10 +57,10 @@ HZ_DEVICE void transform_slice(char *memory, int slice, float factor, int lane)
 		}
 	}
 	stages<4 * TILES, 2, K - 2>(v, K - 4);
-	__syncwarp();		/* all have read */
+	__syncwarp();		/* all lanes have read */
 #pragma unroll
 	for (int i = 0; i < 2 * TILES; i++)
-		*(uint32_t *)(to + i * 8 * PITCH) = to_16x2<DTYPE>(
+		*(uint32_t *)(dst + i * 8 * PITCH) = to_16x2<DTYPE>(
 			__fmul_rn(v[2 * i], factor), __fmul_rn(v[2 * i + 1], factor));
 }
 
@@ -66,7 +69,7 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 {
 	constexpr int SLICES = HZI_COLUMNS_SLICES(K), PITCH = 16 * SLICES;
 	constexpr int THREADS = HZI_COLUMNS_THREADS(K);
-	constexpr int STEP = THREADS / SLICES, TIMES = (1 << K) / STEP;	/* of a thread's rows */
+	constexpr int STEP = THREADS / SLICES, TIMES = (1 << K) / STEP;	/* rows of a thread */
 	const int t = threadIdx.x, row = t / SLICES;
 	const uint32_t pieces = (uint32_t)(p.columns / 8);
 	const uint32_t slice = blockIdx.x * SLICES + t % SLICES, vector = slice / pieces;
@@ -103,7 +106,7 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 	}
 }
 
-/* blocks: for a multiprocessor */
+/* blocks: per SM */
 #define COLUMNS(dtype, DTYPE, k, blocks) \
 	extern "C" __global__ void __launch_bounds__(HZI_COLUMNS_THREADS(k), blocks) \
 	hadamard_columns_##dtype##_##k(const __grid_constant__ hzi_hadamard_rows p) \

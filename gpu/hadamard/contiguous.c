@@ -13,27 +13,31 @@
 #define LOG2_MIN 5
 #define LOG2_MAX 16
 
-/* A kernel's geometry: elements and shared memory of a block; cluster: blocks for a row. */
+/*
+ * A kernel's geometry; elements and shared memory are of a block, cluster is the blocks of a row.
+ */
 struct shape {
 	int threads, elements, shared_bytes, cluster;
-	int turns;		/* of a block where multiprocessors have more than two each */
-	bool stays;		/* a block for each multiprocessor */
+	int rows_per_block;	/* of a block, if there are more than two per SM */
+	bool persistent;		/* one block per SM */
 };
 
 #define WARPS(n) \
 	.threads = 32 * (n), .elements = 1024 * (n), .shared_bytes = HZI_WARP_BYTES * (n)
 
-/* 16-bit rows of 2^10 and less, then of 2^11 to 2^16; f32 rows of 2^7 and less, then to 2^16 */
-static const struct shape halves[] = {
+/* 16-bit rows up to 2^10, then of 2^11 to 2^16; f32 rows up to 2^7, then of 2^8 to 2^16 */
+static const struct shape shapes_16bit[] = {
 	{.threads = 32, .elements = 1024},
 	{WARPS(2)},
 	{WARPS(4)},
 	{WARPS(8)},
-	{.threads = 256, .elements = 1 << 14, .shared_bytes = 4 << 14, .turns = HZI_BLOCK_ROWS},
-	{.threads = 512, .elements = 1 << 15, .shared_bytes = 4 << 15, .stays = true},
+	{.threads = 256, .elements = 1 << 14, .shared_bytes = 4 << 14,
+	 .rows_per_block = HZI_BLOCK_ROWS},
+	{.threads = 512, .elements = 1 << 15, .shared_bytes = 4 << 15, .persistent = true},
 	/* raw data, and values of a quarter of the row */
-	{.threads = 512, .elements = 1 << 16, .shared_bytes = (2 << 16) + (4 << 14), .stays = true},
-}, singles[] = {
+	{.threads = 512, .elements = 1 << 16, .shared_bytes = (2 << 16) + (4 << 14),
+	 .persistent = true},
+}, shapes_f32[] = {
 	{.threads = 128, .elements = 512},
 	{.threads = 64, .elements = 512},
 	{.threads = 32, .elements = 512},
@@ -46,14 +50,14 @@ static const struct shape halves[] = {
 	{WARPS(8), .cluster = 8},
 };
 
-/* Whether the kernels support signs: none, or the same whole words for every row */
+/* Whether diag is absent, or packed signs in whole words, the same for every row */
 static bool supports_signs(const struct hzi_diag *diag, bool one_row)
 {
 	return !diag->kind || (diag->kind == HZ_U8 && diag->block_step == 0 && one_row &&
 			       (uintptr_t)diag->data % 4 == 0);
 }
 
-/* The index of a row's geometry */
+/* The index of the geometry for a length */
 static int shape_of(const struct hzi_hadamard_args *a)
 {
 	const int k = a->plan.seg[0].k, least = a->x_dtype == HZ_F32 ? 7 : 10;
@@ -66,9 +70,9 @@ static int64_t blocks_of(const struct hzi_hadamard_call *c, const struct shape *
 	const int64_t sms = c->device->multiprocessors;
 	int64_t blocks = ceil_div(c->t->blocks * c->t->plan.n, s->elements);
 
-	if (s->turns && blocks > 2 * sms)
-		blocks = ceil_div(blocks, s->turns);
-	return s->stays ? min_of(blocks, sms) : blocks;
+	if (s->rows_per_block && blocks > 2 * sms)
+		blocks = ceil_div(blocks, s->rows_per_block);
+	return s->persistent ? min_of(blocks, sms) : blocks;
 }
 
 const char *hzi_cuda_hadamard_contiguous_unsupported(const struct hz_context *ctx, const void *args)
@@ -88,7 +92,7 @@ const char *hzi_cuda_hadamard_contiguous_unsupported(const struct hz_context *ct
 		return "rows are not of 2^5 to 2^16 elements";
 	if (!supports_signs(&a->pre, seg->count == 1) || !supports_signs(&a->post, seg->count == 1))
 		return "factors are not packed signs, the same whole words for every row";
-	s = (a->x_dtype == HZ_F32 ? singles : halves) + shape_of(a);
+	s = (a->x_dtype == HZ_F32 ? shapes_f32 : shapes_16bit) + shape_of(a);
 	if (s->shared_bytes > c->device->shared_block_bytes)
 		return "rows exceed the shared memory of a block";
 	if (s->cluster && c->device->sm < SM_CLUSTERS)
@@ -106,7 +110,7 @@ int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
 		.total = a->blocks * a->plan.n, .mask = seg->length - 1, .k = seg->k,
 		.factor = seg->scale};
 	const int index = shape_of(a);
-	const struct shape *s = (a->x_dtype == HZ_F32 ? singles : halves) + index;
+	const struct shape *s = (a->x_dtype == HZ_F32 ? shapes_f32 : shapes_16bit) + index;
 	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_contiguous_f16_10
 			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_contiguous_bf16_10
 						  : HZI_KERNEL_hadamard_contiguous_f32_7;

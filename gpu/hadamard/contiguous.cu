@@ -1,24 +1,24 @@
 /*
- * contiguous.cu - rows of one dtype back to back: the kernels that run at the rate of memory
+ * contiguous.cu - contiguous rows of one dtype, at memory bandwidth
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Up to 2^13 a warp owns 1024 elements, 32 values a thread, and starts once: blocks that come and
- * go in order copy 10 % faster on Hopper than blocks that stay and stride. Registers: 32 values, 16
- * of raw data, 8 of H_32; 64 in all let a multiprocessor hold 32 warps.
+ * Up to 2^13 a warp has 1024 elements, 32 values a thread, and blocks are not persistent: blocks
+ * that are started in order copy 10 % faster on Hopper than persistent blocks that stride.
+ * Registers: 32 values, 16 of raw data, 8 of H_32; with 64 in all an SM holds 32 warps.
  *
- * Longer rows of 16 bits leave no room for so many blocks that some load while others compute. A
- * thread has 64 values there, so that fewer stages are left for fewer and wider accesses to shared
- * memory, and loads the next row while it computes.
+ * Longer 16-bit rows leave too few blocks per SM for some to load while others compute. A thread
+ * has 64 values there, so that fewer stages remain that need shared memory, and those use wider
+ * accesses; it loads the next row while it computes.
  */
 #include "gpu/hadamard/contiguous.cuh"
 #include "gpu/device/cluster.cuh"
 
 /* ---- 16 bits --------------------------------------------------------------------------------- */
 
-/* Lengths 32 to 1024: a warp is a block. */
+/* Rows of 32 to 1024 elements: a warp is a block. */
 template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_short(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void rows_of_warp(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, g = lane >> 2, q = lane & 3;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 1024;
@@ -28,25 +28,27 @@ HZ_DEVICE void fast_short(const hzi_hadamard_contiguous &p)
 
 	if (e0 >= p.total)
 		return;
-	fast_load(w, p, e0, lane);
-	fast_first<DTYPE, SIGNS>(v, w, p, e0, lane);
-	fast_second(v, p.k - 5, lane);
+	load_tile(w, p, e0, lane);
+	first_stages<DTYPE, SIGNS>(v, w, p, e0, lane);
+	second_stages(v, p.k - 5, lane);
 	auto element = [&](int c) {
 		return e0 + (c | q << 3) * 32 + 4 * g;
 	};
-	fast_finish<4, SIGNS>(v, p, element);
-	char *y = result_at<DTYPE>(p, element(0));
+	scale_and_flip<4, SIGNS>(v, p, element);
+	char *y = y_at<DTYPE>(p, element(0));
 
 #pragma unroll
 	for (int c = 0; c < 8; c++) {
 		if (whole || element(c) < p.total)
-			fast_store<DTYPE, 4>(y, 32 * c, &v[4 * c]);
+			store_at<DTYPE, 4>(y, 32 * c, &v[4 * c]);
 	}
 }
 
-/* Lengths 2048 to 8192: a row is a block. Up to 4 warps shuffles are no slower than products. */
+/*
+ * Rows of 2048 to 8192 elements: a row is a block. Up to 4 warps, shuffles are no slower than mma.
+ */
 template <int DTYPE, int WARPS, bool SIGNS>
-HZ_DEVICE void fast_long(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void row_of_block(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
@@ -54,71 +56,71 @@ HZ_DEVICE void fast_long(const hzi_hadamard_contiguous &p)
 	float v[32];
 	uint4 w[4];
 
-	fast_load_whole(w, p, e0 + warp * 1024, lane);
-	fast_first<DTYPE, SIGNS>(v, w, p, e0 + warp * 1024, lane);
+	load_full_tile(w, p, e0 + warp * 1024, lane);
+	first_stages<DTYPE, SIGNS>(v, w, p, e0 + warp * 1024, lane);
 	if (WARPS > 4)
-		fast_second_mma(v, lane);
+		second_stages_mma(v, lane);
 	else
-		fast_second(v, 5, lane);
-	fast_put<DTYPE>(v, memory + warp * HZI_WARP_BYTES, lane);
+		second_stages(v, 5, lane);
+	store_tile<DTYPE>(v, memory + warp * HZI_WARP_BYTES, lane);
 	__syncthreads();
-	fast_last<DTYPE, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
+	last_stages<DTYPE, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
 }
 
 /*
- * Lengths 16384 and 32768, 2048 elements a warp. TURNS: rows that a block does one after the other,
- * unless there are as many blocks as rows, or 0: it stays to the end and strides. On an H200, in
- * ratio to a copy: 16384 in 2 turns 0.93, alone 0.89, staying 0.89; 32768 in 8 turns 0.87, staying
- * 0.90.
+ * Rows of 16384 and 32768 elements, 2048 a warp. BLOCK_ROWS: rows of a block, one after the other,
+ * unless there are as many blocks as rows; 0: persistent blocks stride through all rows. Throughput
+ * on an H200 relative to a copy: 16384, two rows 0.93, one 0.89, persistent 0.89; 32768, 8 rows
+ * 0.87, persistent 0.90.
  */
-template <int DTYPE, int WARPS, int TURNS, bool SIGNS>
-HZ_DEVICE void fast_longer(const hzi_hadamard_contiguous &p)
+template <int DTYPE, int WARPS, int BLOCK_ROWS, bool SIGNS>
+HZ_DEVICE void rows_pipelined(const hzi_hadamard_contiguous &p)
 {
 	constexpr int TILE = 2048 * WARPS;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int64_t rows = p.total / TILE, step = TURNS ? 1 : gridDim.x;
-	const int turns = TURNS && gridDim.x < rows ? TURNS : 1;
-	const int64_t first = blockIdx.x * (int64_t)turns;
-	const int64_t end = TURNS && first + turns < rows ? first + turns : rows;
+	const int64_t rows = p.total / TILE, step = BLOCK_ROWS ? 1 : gridDim.x;
+	const int block_rows = BLOCK_ROWS && gridDim.x < rows ? BLOCK_ROWS : 1;
+	const int64_t first = blockIdx.x * (int64_t)block_rows;
+	const int64_t end = BLOCK_ROWS && first + block_rows < rows ? first + block_rows : rows;
 	char *memory = (char *)shared, *own = memory + warp * 2 * HZI_WARP_BYTES;
 	float v[64];
 	uint4 w[8];
 	auto begin = [&](int64_t row) {
-		fast_load_whole(w, p, row * TILE + warp * 2048, lane);
-		fast_load_whole(w + 4, p, row * TILE + warp * 2048 + 1024, lane);
+		load_full_tile(w, p, row * TILE + warp * 2048, lane);
+		load_full_tile(w + 4, p, row * TILE + warp * 2048 + 1024, lane);
 	};
 
 	begin(first);
 #pragma unroll 1
 	for (int64_t row = first; row < end; row += step) {
-		fast_first<DTYPE, SIGNS>(v, w, p, warp * 2048, lane);
-		fast_first<DTYPE, SIGNS>(v + 32, w + 4, p, warp * 2048 + 1024, lane);
+		first_stages<DTYPE, SIGNS>(v, w, p, warp * 2048, lane);
+		first_stages<DTYPE, SIGNS>(v + 32, w + 4, p, warp * 2048 + 1024, lane);
 		if (row + step < end)
 			begin(row + step);
-		fast_second_mma(v, lane);
-		fast_second_mma(v + 32, lane);
+		second_stages_mma(v, lane);
+		second_stages_mma(v + 32, lane);
 		stage<64, 5>(v);
-		__syncthreads();	/* all have read the row before */
-		fast_put<DTYPE>(v, own, lane);
-		fast_put<DTYPE>(v + 32, own + HZI_WARP_BYTES, lane);
+		__syncthreads();	/* all have read the previous row */
+		store_tile<DTYPE>(v, own, lane);
+		store_tile<DTYPE>(v + 32, own + HZI_WARP_BYTES, lane);
 		__syncthreads();
-		fast_last<DTYPE, WARPS, SIGNS, 64>(v, p, row * TILE, memory, threadIdx.x);
+		last_stages<DTYPE, WARPS, SIGNS, 64>(v, p, row * TILE, memory, threadIdx.x);
 	}
 }
 
 /*
- * Length 65536: a row's raw data are in shared memory, its values would not fit. Each half of the
- * results begins with the sum or the difference of the row's halves, which comes with the first
- * products, and is exchanged in two turns. The last products free the raw data for those of the
- * next row, each thread its own part.
+ * Rows of 65536 elements. Raw data are in shared memory, as a row's values would not fit. Each half
+ * of the results begins with the sum or the difference of the row's halves, which the first
+ * products compute, and is exchanged in two rounds. After the last products each thread loads its
+ * own part of the next row over the raw data.
  */
 template <int DTYPE, bool SIGNS>
-HZ_DEVICE void fast_longest(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void rows_2_16(const hzi_hadamard_contiguous &p)
 {
 	constexpr int WARPS = 16, THREADS = 32 * WARPS, HALF = 32768;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = threadIdx.x;
 	const int64_t rows = p.total / (2 * HALF);
-	const uint32_t h0 = fast_entry<DTYPE>(lane);
+	const uint32_t h0 = h32_entry<DTYPE>(lane);
 	char *memory = (char *)shared;
 	uint4 *raw = (uint4 *)(memory + WARPS * HZI_WARP_BYTES) + t;
 	float v[64];
@@ -145,28 +147,28 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_contiguous &p)
 				v[i] = 0;
 #pragma unroll
 			for (int i = 0; i < 16; i++) {
-				const int place = i / 8 * HALF + warp * 2048 + i / 4 % 2 * 1024;
+				const int index = i / 8 * HALF + warp * 2048 + i / 4 % 2 * 1024;
 				const uint32_t minus = i / 8 & half ? 0x80008000 : 0;
 				uint4 w = raw[i * THREADS];
 
 				if (SIGNS && p.pre)
-					fast_signs(w, p, place, i % 4, lane);
-				fast_product<DTYPE>(&v[i % 8 * 8], w, h0 ^ minus, lane);
+					flip_part(w, p, index, i % 4, lane);
+				multiply_h32<DTYPE>(&v[i % 8 * 8], w, h0 ^ minus, lane);
 			}
 			if (half && row + gridDim.x < rows)
 				begin(row + gridDim.x);
-			fast_second_mma(v, lane);
-			fast_second_mma(v + 32, lane);
+			second_stages_mma(v, lane);
+			second_stages_mma(v + 32, lane);
 			stage<64, 5>(v);
 #pragma unroll
-			for (int turn = 0; turn < 2; turn++) {
-				float *u = v + 32 * turn;
+			for (int round = 0; round < 2; round++) {
+				float *u = v + 32 * round;
 
-				__syncthreads();	/* all have read what was there before */
-				fast_put<DTYPE>(u, memory + warp * HZI_WARP_BYTES, lane);
+				__syncthreads();	/* all have read the previous round */
+				store_tile<DTYPE>(u, memory + warp * HZI_WARP_BYTES, lane);
 				__syncthreads();
-				fast_last<DTYPE, WARPS, SIGNS, 32, 2048>(u, p, e0 + turn * 1024,
-									 memory, t);
+				last_stages<DTYPE, WARPS, SIGNS, 32, 2048>(u, p, e0 + round * 1024,
+									   memory, t);
 			}
 		}
 	}
@@ -175,37 +177,37 @@ HZ_DEVICE void fast_longest(const hzi_hadamard_contiguous &p)
 /* ---- f32 ------------------------------------------------------------------------------------- */
 
 template <bool SIGNS>
-HZ_DEVICE void fast_f32_short(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void f32_rows_of_warp(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x;
 	const int64_t e0 = (int64_t)blockIdx.x * 1024;
 	float v[32];
 
-	fast_f32<SIGNS>(v, p, e0, (char *)shared, lane, 10);
+	stages_f32<SIGNS>(v, p, e0, (char *)shared, lane, 10);
 	auto element = [&](int i) {
 		return e0 + 32 * i + lane;
 	};
-	fast_finish<1, SIGNS>(v, p, element);
-	char *y = result_at<HZ_F32>(p, element(0));
+	scale_and_flip<1, SIGNS>(v, p, element);
+	char *y = y_at<HZ_F32>(p, element(0));
 
 #pragma unroll
 	for (int i = 0; i < 32; i++)
-		fast_store<HZ_F32, 1>(y, 32 * i, &v[i]);
+		store_at<HZ_F32, 1>(y, 32 * i, &v[i]);
 }
 
 /*
- * Rows of 2^9 elements and less: a warp has 128 C of them, a thread four successive ones of each
- * 128, and no shared memory. A block has 2 KiB. On an H200, rows of 128, in ratio to a copy: 2 KiB
- * 1.008, 8 KiB 0.99, a thread's 32 values through shared memory 0.993.
+ * Rows of up to 2^9 elements, without shared memory: a warp has 128 C elements, a thread four
+ * successive ones of each 128. A block has 2 KiB. Throughput on an H200 relative to a copy, rows of
+ * 128: blocks of 2 KiB 1.008, of 8 KiB 0.99; with a thread's 32 values through shared memory 0.993.
  */
 template <int C, bool SIGNS>
-HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void f32_rows_in_registers(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) *
 			   (128 * C) + 4 * lane;
 	const float *x = (const float *)p.x + e0;
-	const bool there = e0 < p.total;	/* and so is all of the row */
+	const bool there = e0 < p.total;	/* and the whole row exists */
 	float v[4 * C] = {};
 
 	if (there) {
@@ -217,7 +219,7 @@ HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
 		return e0 + 128 * i;
 	};
 	if (SIGNS && p.pre)
-		fast_flip<4, 4 * C>(v, p.pre, [&](int i) { return (int)(element(i) & p.mask); });
+		flip_values<4, 4 * C>(v, p.pre, [&](int i) { return (int)(element(i) & p.mask); });
 	stages<4 * C, 0, 2>(v, 2);
 #pragma unroll
 	for (int bit = 2; bit < 7; bit++) {
@@ -225,46 +227,46 @@ HZ_DEVICE void fast_f32_lanes(const hzi_hadamard_contiguous &p)
 			lane_stage<4 * C>(v, lane, 1 << (bit - 2));
 	}
 	stages<4 * C, 2, C == 4 ? 4 : C == 2 ? 3 : 2>(v, p.k - 7);
-	fast_finish<4, SIGNS, 4 * C>(v, p, element);
+	scale_and_flip<4, SIGNS, 4 * C>(v, p, element);
 	if (there) {
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			fast_store<HZ_F32, 4>(result_at<HZ_F32>(p, e0), 128 * c, &v[4 * c]);
+			store_at<HZ_F32, 4>(y_at<HZ_F32>(p, e0), 128 * c, &v[4 * c]);
 	}
 }
 
 template <int WARPS, bool SIGNS>
-HZ_DEVICE void fast_f32_long(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void f32_row_of_block(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	const int64_t e0 = (int64_t)blockIdx.x * (1024 * WARPS);
 	char *memory = (char *)shared, *own = memory + warp * HZI_WARP_BYTES;
 	float v[32];
 
-	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
+	stages_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
 	store_columns(v, own, lane);
 	__syncthreads();
-	fast_last<HZ_F32, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
+	last_stages<HZ_F32, WARPS, SIGNS>(v, p, e0, memory, threadIdx.x);
 }
 
 /*
- * Length 65536: a cluster of 8 blocks, each with 8192 elements, as above but for the last three
- * stages. For these a block takes an eighth of the places of all blocks, 4 elements a thread of
- * each.
+ * Rows of 65536 elements: each block of a cluster of 8 has 8192 elements. As above, but for the
+ * last three stages: for these a block takes the same eighth of the elements of all blocks, 4
+ * elements a thread of each block.
  */
 template <bool SIGNS>
-HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
+HZ_DEVICE void f32_row_of_cluster(const hzi_hadamard_contiguous &p)
 {
 	constexpr int WARPS = 8, TILE = 1024 * WARPS, BLOCKS = 65536 / TILE;
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % BLOCKS;
 	const int64_t e0 = (int64_t)blockIdx.x * TILE;
-	const int place = rank * (TILE / BLOCKS) + threadIdx.x * 4;
+	const int index = rank * (TILE / BLOCKS) + threadIdx.x * 4;
 	char *memory = (char *)shared, *own = memory + warp * HZI_WARP_BYTES;
-	char *piece = memory + place_of<HZ_F32>(threadIdx.x * 4);
-	const uint32_t from = shared_address(memory + place_of<HZ_F32>(place));
+	char *piece = memory + swizzled<HZ_F32>(threadIdx.x * 4);
+	const uint32_t src = shared_address(memory + swizzled<HZ_F32>(index));
 	float v[32];
 
-	fast_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
+	stages_f32<SIGNS>(v, p, e0 + warp * 1024, own, lane, 10);
 	store_columns(v, own, lane);
 	__syncthreads();
 #pragma unroll
@@ -282,7 +284,7 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 	cluster_wait();
 #pragma unroll
 	for (int b = 0; b < BLOCKS; b++) {
-		const float4 f = cluster_load4(cluster_map(from, b));
+		const float4 f = cluster_load4(cluster_map(src, b));
 
 		v[4 * b] = f.x;
 		v[4 * b + 1] = f.y;
@@ -290,17 +292,20 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 		v[4 * b + 3] = f.w;
 	}
 	stages<32, 2, 5>(v, 3);
-	const int64_t first = (int64_t)(blockIdx.x / BLOCKS) * 65536 + place;
+	const int64_t first = (int64_t)(blockIdx.x / BLOCKS) * 65536 + index;
 
-	fast_finish<4, SIGNS>(v, p, [&](int i) {
+	scale_and_flip<4, SIGNS>(v, p, [&](int i) {
 		return first + i * TILE;
 	});
-	char *y = result_at<HZ_F32>(p, first);
+	char *y = y_at<HZ_F32>(p, first);
 
 #pragma unroll
 	for (int b = 0; b < BLOCKS; b++)
-		fast_store<HZ_F32, 4>(y, b * TILE, &v[4 * b]);
-	/* What was read has come, for it is stored: no block goes before. */
+		store_at<HZ_F32, 4>(y, b * TILE, &v[4 * b]);
+	/*
+	 * All remote reads are done, as their results are stored: no block exits while others read
+	 * it.
+	 */
 	cluster_arrive_relaxed();
 	cluster_wait();
 }
@@ -321,23 +326,23 @@ HZ_DEVICE void fast_f32_longest(const hzi_hadamard_contiguous &p)
 	BOUNDS(threads, 1) KERNEL(name##_signs, function<__VA_ARGS__ __VA_OPT__(,) true>)
 
 #define CONTIGUOUS_16BIT(name, DTYPE) \
-	CONTIGUOUS(name##_10, 32, 32, fast_short, DTYPE) \
-	CONTIGUOUS(name##_11, 64, 16, fast_long, DTYPE, 2) \
-	CONTIGUOUS(name##_12, 128, 8, fast_long, DTYPE, 4) \
-	CONTIGUOUS(name##_13, 256, 4, fast_long, DTYPE, 8) \
-	CONTIGUOUS(name##_14, 256, 2, fast_longer, DTYPE, 8, HZI_BLOCK_ROWS) \
-	CONTIGUOUS(name##_15, 512, 1, fast_longer, DTYPE, 16, 0) \
-	CONTIGUOUS(name##_16, 512, 1, fast_longest, DTYPE)
+	CONTIGUOUS(name##_10, 32, 32, rows_of_warp, DTYPE) \
+	CONTIGUOUS(name##_11, 64, 16, row_of_block, DTYPE, 2) \
+	CONTIGUOUS(name##_12, 128, 8, row_of_block, DTYPE, 4) \
+	CONTIGUOUS(name##_13, 256, 4, row_of_block, DTYPE, 8) \
+	CONTIGUOUS(name##_14, 256, 2, rows_pipelined, DTYPE, 8, HZI_BLOCK_ROWS) \
+	CONTIGUOUS(name##_15, 512, 1, rows_pipelined, DTYPE, 16, 0) \
+	CONTIGUOUS(name##_16, 512, 1, rows_2_16, DTYPE)
 
 CONTIGUOUS_16BIT(f16, HZ_F16)
 CONTIGUOUS_16BIT(bf16, HZ_BF16)
-CONTIGUOUS(f32_7, 128, 16, fast_f32_lanes, 1)
-CONTIGUOUS(f32_8, 64, 32, fast_f32_lanes, 2)
-CONTIGUOUS(f32_9, 32, 32, fast_f32_lanes, 4)
-CONTIGUOUS(f32_10, 32, 24, fast_f32_short)
-CONTIGUOUS(f32_11, 64, 12, fast_f32_long, 2)
-CONTIGUOUS(f32_12, 128, 6, fast_f32_long, 4)
-CONTIGUOUS(f32_13, 256, 4, fast_f32_long, 8)
-CONTIGUOUS(f32_14, 512, 2, fast_f32_long, 16)
-CONTIGUOUS(f32_15, 1024, 1, fast_f32_long, 32)
-CONTIGUOUS(f32_16, 256, 4, fast_f32_longest)
+CONTIGUOUS(f32_7, 128, 16, f32_rows_in_registers, 1)
+CONTIGUOUS(f32_8, 64, 32, f32_rows_in_registers, 2)
+CONTIGUOUS(f32_9, 32, 32, f32_rows_in_registers, 4)
+CONTIGUOUS(f32_10, 32, 24, f32_rows_of_warp)
+CONTIGUOUS(f32_11, 64, 12, f32_row_of_block, 2)
+CONTIGUOUS(f32_12, 128, 6, f32_row_of_block, 4)
+CONTIGUOUS(f32_13, 256, 4, f32_row_of_block, 8)
+CONTIGUOUS(f32_14, 512, 2, f32_row_of_block, 16)
+CONTIGUOUS(f32_15, 1024, 1, f32_row_of_block, 32)
+CONTIGUOUS(f32_16, 256, 4, f32_row_of_cluster)

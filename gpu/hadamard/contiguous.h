@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define HZI_WARP_BYTES 4096	/* of shared memory for the 1024 values of a warp */
-#define HZI_BLOCK_ROWS 2		/* most rows of 2^14 16-bit elements of a block */
+#define HZI_BLOCK_ROWS 2		/* most 16-bit rows of 2^14 of a block */
 
 /* Contiguous rows of 2^k elements of one dtype */
 struct hzi_hadamard_contiguous {
@@ -26,23 +26,23 @@ struct hzi_hadamard_contiguous {
 };
 
 /*
- * Shares of blocks that load the next tile while they transform one: the first stretched blocks
- * take stretch successive tiles each, the others one.
+ * Tiles of blocks that load the next tile while they transform one: the first long_blocks blocks
+ * have tiles_per_block successive tiles each, the others one.
  */
-struct hzi_hadamard_stretch {
-	int32_t stretch, stretched;
+struct hzi_hadamard_schedule {
+	int32_t tiles_per_block, long_blocks;
 };
 
-/* f32 rows of m 2^k elements. tile: elements of whole rows at a time, a multiple of 1024 */
+/* f32 rows of m 2^k elements. tile: the elements of a block's whole rows, a multiple of 1024 */
 struct hzi_hadamard_base_f32 {
 	struct hzi_hadamard_contiguous f;
-	struct hzi_hadamard_stretch s;
+	struct hzi_hadamard_schedule s;
 	int32_t tile, pad_;
 };
 
 /*
- * 16-bit rows of m 2^k elements. sign[i]: row i of the base matrix, with a bit set for each -1.
- * Column j is bit j / 2 of the lower half, or for odd j of the upper half.
+ * 16-bit rows of m 2^k elements. sign[i] is row i of the base matrix, with a bit set for each -1:
+ * for column j, bit j / 2 of the lower half of the word if j is even, of the upper half if odd.
  */
 struct hzi_hadamard_base_mma {
 	const void *x;
@@ -51,7 +51,7 @@ struct hzi_hadamard_base_mma {
 	int32_t k;
 	float factor;
 	uint32_t sign[32];
-	struct hzi_hadamard_stretch s;
+	struct hzi_hadamard_schedule s;
 };
 
 #define HZI_BASE_F32_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */

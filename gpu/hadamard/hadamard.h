@@ -1,5 +1,5 @@
 /*
- * hadamard.h - parameters of the kernels that launch a plan segment by segment
+ * hadamard.h - parameters of the kernels that are launched for each segment of a plan
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -13,64 +13,68 @@
 
 /* Parameters of all kernels. A vector is one transform of n = m 2^k elements. */
 struct hzi_hadamard_job {
-	const void *x;			/* vector 0; dequantizing: its codes */
-	void *y;			/* quantizing: codes */
-	void *scale;			/* scales of the groups; NULL: no quantization */
+	const void *x;			/* vector 0; dequantization: its codes */
+	void *y;			/* quantization: codes */
+	void *scale;			/* scales of groups; NULL: no quantization */
 	const void *pre, *post;
 	int64_t vectors;
-	int64_t offset;			/* of element 0 of a vector in its row */
+	int64_t offset;			/* index of element 0 of a vector in its row */
 	int64_t x_step, y_step;		/* strides of the elements of a vector */
 	int32_t x_dtype, y_dtype, scale_dtype, pre_kind, post_kind, round_to;
 	int32_t m, k;
-	int32_t group_log2;		/* log2 of a group; HZI_ROW: the whole row */
+	int32_t group_log2;		/* log2 of the elements of a group, or HZI_GROUP_IS_ROW */
 	float factor;
 };
 
-#define HZI_ROW 63
+#define HZI_GROUP_IS_ROW 63
 
 /* A dimension of the vectors, and its strides in each operand, in elements */
 struct hzi_hadamard_dim {
 	int64_t size, x, y, pre, post;
-	int64_t scale;			/* of a vector's first scale, if a row is one group */
-	int64_t place;			/* of element 0 in the row that groups divide */
+	int64_t scale;			/* of scales, if a row is one group */
+	int64_t row_offset;			/* of element 0's index in the row of groups */
 };
 
 /*
- * Rows, and columns. Vector v = hi * dim[1].size + lo is at hi * dim[0].x + lo * dim[1].x, and so
- * on. v / dim[1].size is (mulhi(v, magic) + v) >> shift for v < 2^31. single: dim[1] has all
- * vectors, and nothing is divided. flat: besides, vectors are contiguous in x and in y.
+ * Rows and columns. Vector v = hi * dim[1].size + lo is at hi * dim[0].x + lo * dim[1].x in x, and
+ * likewise in other operands. v / dim[1].size = (mulhi(v, magic) + v) >> shift for v < 2^31.
+ * one_dim: all vectors are in dim[1], there is no division. contiguous: besides, vectors are
+ * contiguous in x and in y.
  */
 struct hzi_hadamard_rows {
 	struct hzi_hadamard_job job;
 	struct hzi_hadamard_dim dim[2];
 	uint32_t magic;
 	int32_t shift;
-	int32_t single, flat;
-	int32_t piece_log2;		/* elements of x in 16 bytes */
-	int32_t column_tiles;		/* columns: dim[] is that of vectors of the first column */
+	int32_t one_dim, contiguous;
+	int32_t piece_log2;		/* log2 of the elements of x in 16 bytes */
+	int32_t column_tiles;		/* columns: dim[] is of the first column */
 	int64_t columns;
 };
 static_assert(sizeof(struct hzi_hadamard_rows) == 256, "the same layout for C and CUDA");
 
-/* 16-bit columns of 2^k elements: slices of 8 columns, and threads, of a block; bytes of a slice */
+/*
+ * 16-bit columns of 2^k elements: slices of 8 columns per block, threads of a block, bytes of a
+ * slice
+ */
 #define HZI_COLUMNS_SLICES(k) ((k) < 7 ? 1024 >> (k) : (k) == 7 ? 16 : 8)
 #define HZI_COLUMNS_THREADS(k) ((k) == 7 ? 256 : 128)
 #define HZI_COLUMNS_SLICE_BYTES(k) (16 << (k))
 
-/* Rows of m 2^k elements. bits: the (transposed) base matrix, 2 words a row */
+/* Rows of m 2^k elements. bits: the base matrix or its transpose, 2 words a row */
 struct hzi_hadamard_base_rows {
 	struct hzi_hadamard_job job;
 	struct hzi_hadamard_dim dim[2];
-	int32_t stride;			/* words in shared memory for an index of the base matrix */
+	int32_t stride;		/* words of shared memory per index of the base matrix */
 	int32_t pad_;
 	uint32_t bits[128];
 };
 static_assert(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for C and CUDA");
 
 /* Any strides, plans and base matrices */
-#define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, repetitions in a block */
+#define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, transforms of a segment */
 #define HZI_STRIDED_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */
-#define HZI_STRIDED_WORDS 512		/* sign bits of orders up to 128 */
+#define HZI_STRIDED_WORDS 512		/* sign bits of base matrices of orders up to 128 */
 #define HZI_STRIDED_WORDS_BIG 2048		/* up to 256 */
 
 struct hzi_hadamard_segment {
@@ -85,11 +89,11 @@ struct hzi_hadamard_strided {
 	int32_t ndim, nseg;
 	struct hzi_hadamard_dim dim[HZI_STRIDED_DIMS];
 	struct hzi_hadamard_segment seg[HZI_STRIDED_SEGMENTS];
-	int64_t n, blocks, x_block, pre_block, post_block;	/* quantizing: of a row */
-	int32_t tile;			/* vectors at a time */
-	int32_t across;			/* successive threads read successive vectors */
+	int64_t n, blocks, x_block, pre_block, post_block;	/* quantization: of a row */
+	int32_t tile;			/* vectors in shared memory at a time */
+	int32_t across_vectors;			/* successive threads access successive vectors */
 	int32_t cluster_log2;
-	int32_t words;			/* of sign bits in a row of the base matrix */
+	int32_t words;			/* words of sign bits in a row of the base matrix */
 	int32_t transpose, pad_;
 };
 static_assert(sizeof(struct hzi_hadamard_strided) == 1176, "the same layout for C and CUDA");

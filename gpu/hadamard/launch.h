@@ -1,5 +1,5 @@
 /*
- * launch.h - routes of the Hadamard calls on a GPU, and what they are called with
+ * launch.h - routes of the Hadamard operations on a GPU, and their arguments
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,11 +13,11 @@
 
 HZI_LINK_IMAGES(hadamard);
 
-/* A launch of one segment */
+/* The launch for one segment */
 struct hzi_hadamard_launch {
 	int kernel;
 	struct hzi_launch launch;
-	size_t bytes;			/* of the parameters */
+	size_t bytes;			/* bytes of parameters */
 	union {
 		struct hzi_hadamard_rows rows;
 		struct hzi_hadamard_base_rows base;
@@ -29,28 +29,28 @@ struct hzi_hadamard_call {
 	const char *op;
 	const struct hzi_cuda_device *device;
 	const struct hzi_hadamard_args *t;
-	const struct hzi_hadamard_quantize_args *quantize;	/* NULL: another call */
+	const struct hzi_hadamard_quantize_args *quantize;	/* NULL: another operation */
 	const struct hzi_dequantize_hadamard_args *dequantize;	/* likewise */
-	/* What follows describes both sides in elements, whether they are floats or codes. */
-	struct hzi_hadamard_job job;		/* without what depends on the segment */
+	/* What follows describes x and y in elements, whether they are floats or codes. */
+	struct hzi_hadamard_job job;		/* without what the segment determines */
 	int64_t x_block, y_block;
 	const int64_t *x_stride, *y_stride;	/* of the outer dimensions */
 	const int64_t *scale_stride;		/* NULL: no quantization */
 	int64_t group;
-	int64_t code_stride[HZ_MAXDIM];		/* one of the above points here */
+	int64_t code_stride[HZ_MAXDIM];		/* storage of x_stride or y_stride */
 	/*
-	 * The last launch that a route by segments prepared, by its unsupported(). The tables have
+	 * The launch that unsupported() of a route by segments has prepared last. The tables have
 	 * no costs, so run() of a route follows its unsupported() at once.
 	 */
 	struct hzi_hadamard_launch *prepared;
 };
 
-/* A route: the reason why it cannot take a call, and its launch. See struct hzi_route. */
+/* A route: why it does not support a call, and its launch. See struct hzi_route. */
 #define HZI_HADAMARD_ROUTE(name) \
 	const char *hzi_cuda_##name##_unsupported(const struct hz_context *ctx, const void *args); \
 	int hzi_cuda_##name(struct hz_context *ctx, const void *args)
 
-/* Of struct hzi_hadamard_call */
+/* Arguments: struct hzi_hadamard_call */
 HZI_HADAMARD_ROUTE(hadamard_contiguous);
 HZI_HADAMARD_ROUTE(hadamard_base_mma);
 HZI_HADAMARD_ROUTE(hadamard_base_f32);
@@ -63,7 +63,7 @@ int hzi_cuda_hadamard_strided(struct hz_context *ctx, const void *args);
 HZI_HADAMARD_ROUTE(hadamard_quantize_contiguous);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_contiguous);
 
-/* Of struct hzi_codes_args with a transform, for the tables of gpu/quantize */
+/* Arguments: struct hzi_codes_args with a transform, for the tables of gpu/quantize */
 HZI_HADAMARD_ROUTE(quantize_hadamard_contiguous);
 HZI_HADAMARD_ROUTE(quantize_hadamard_base_mma);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_scaled);
@@ -72,8 +72,8 @@ HZI_HADAMARD_ROUTE(dequantize_hadamard_base_mma);
 struct hzi_hadamard_quantize;
 
 /*
- * Contiguous 16-bit rows of m 2^k elements, total in all, to codes, or codes to them (base.c): NULL
- * or the reason why not; the launch, with the operands and scales of q
+ * Contiguous 16-bit rows of m 2^k elements, total in all, to or from codes (base.c): NULL, or why
+ * the kernels do not support them; the launch, with operands and scales of q
  */
 const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total);

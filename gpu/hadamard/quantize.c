@@ -231,7 +231,7 @@ const char *hzi_cuda_dequantize_hadamard_contiguous_unsupported(const struct hz_
 		return "the group is not a power of two from 32 on";
 	if ((uintptr_t)t->y % 16 || (uintptr_t)a->q % 8)
 		return "y is not 16-byte aligned, or q not 8-byte";
-	/* The product with a scale must not leave the range that the scale is in. */
+	/* The product with a scale must not leave the range of the scale. */
 	if (!(fabsf(t->plan.seg[0].scale) <= 1))
 		return "the scale is above 1";
 	return too_large(ctx, t, 0);
@@ -257,7 +257,7 @@ int hzi_cuda_dequantize_hadamard_contiguous(struct hz_context *ctx, const void *
 
 /* ---- Static scales and zero points ----------------------------------------------------------- */
 
-/* NULL if there is a transform and floats are of 16 bits, else the reason */
+/* NULL if there is a transform and floats have 16 bits, else the reason */
 static const char *not_16bit(const struct hzi_codes_args *a)
 {
 	if (!a->rotated)
@@ -340,7 +340,7 @@ static const char *bad_base_params(const struct hzi_rotated *r)
 						       : NULL;
 }
 
-/* NULL if operands are as the base_mma kernels need them, else the reason */
+/* NULL if the base_mma kernels support the operands, else the reason */
 static const char *bad_base_mma_operands(const struct hzi_codes_args *a)
 {
 	const char *why = not_16bit(a);

@@ -14,7 +14,7 @@
  * defines. All codes are exact in f16, so the first stages of dequantization run on tensor cores
  * too.
  *
- * A warp has 1024 elements, a thread 32 of them, as in contiguous.cuh. But the stages behind H_32
+ * A warp has 1024 elements, a thread 32 of them, as in contiguous.cuh. But the stages after H_32
  * are between values of one thread wherever possible, at the price of narrower memory accesses:
  * instruction issue is the limit.
  */
@@ -152,29 +152,29 @@ HZ_DEVICE void long_rows(const hzi_hadamard_quantize &p)
 	policy.template load_long<WARPS>(w, p, e0);
 	if (p.has_pre)
 		flip_operands<64>(w, p.f, operand_index(t));
-	fast_first<DTYPE, false>(v, w, p.f, 0, lane);
+	first_stages<DTYPE, false>(v, w, p.f, 0, lane);
 	policy.template scale<4>(v);
 	stages<32, 2, 5>(v, 3);
 	if (LANES > 0)
 		lane_stage(v, lane, 1);
 	if (LANES > 1)
 		lane_stage(v, lane, 2);
-	fast_put<DTYPE>(v, memory + t / 32 * HZI_WARP_BYTES, lane);
+	store_tile<DTYPE>(v, memory + t / 32 * HZI_WARP_BYTES, lane);
 	__syncthreads();
 
 	/* place_of(i SPAN + t C), as a base plus offsets that are known at compile time */
-	const uint32_t e = t * C, piece = (e >> 2 & 7) ^ piece_order<DTYPE>(e / 32);
+	const uint32_t e = t * C, piece = (e >> 2 & 7) ^ swizzle<DTYPE>(e / 32);
 	const char *row = memory + e / 32 * 128 + (e & 3) * 4;
 
 #pragma unroll
 	for (int i = 0; i < 32 / C; i++)
-		load_piece<C>(&v[C * i], row + ((piece ^ piece_order<DTYPE>(i * SPAN / 32)) << 4) +
-						i * SPAN * 4);
+		load_piece<C>(&v[C * i],
+			      row + ((piece ^ swizzle<DTYPE>(i * SPAN / 32)) << 4) + i * SPAN * 4);
 	stages<32, C / 2, 5>(v, 5);
 	policy.template store_long<WARPS, C>(v, p, e0);
 }
 
-/* What a policy need not define: scales of the first results, and packed signs of the last ones */
+/* What a policy need not define: scaling after the first stages, packed signs of the results */
 struct policy {
 	template <int N>
 	HZ_MEMBER void scale(float *)
@@ -184,7 +184,7 @@ struct policy {
 	HZ_MEMBER void flip_results(float *v, const hzi_hadamard_quantize &p, F element)
 	{
 		if (p.f.post)
-			fast_flip<C, 32>(v, p.f.post, [&](int i) {
+			flip_values<C, 32>(v, p.f.post, [&](int i) {
 				return element(i) & (uint32_t)p.f.mask;
 			});
 	}
@@ -246,9 +246,9 @@ HZ_DEVICE group_encoder encoder_of(float most, float factor, const hzi_hadamard_
 	r = __fmul_rn(__fmaf_rn(__fmaf_rn(-s, r, 1.0f), r, r), factor);
 	c = {s, r, __float_as_uint(s) >> 23, false};
 	/*
-	 * Zeros, NaN, Inf, and where a product might leave the range of f32: s outside of
-	 * 2^-51 .. 2^51, by its bits. Rounded values too: their quotients are often halfway between
-	 * integers, and have to be exact then.
+	 * Amax 0, NaN or Inf, and where a product might leave the range of f32: s outside of 2^-51
+	 * .. 2^51, by its bits. Rounded values too: their quotients are often halfway between
+	 * integers, and must be exact then.
 	 */
 	if (__float_as_uint(s) - 0x26000000 > 0x33000000 || p.round_to) {
 		c.s = group_scale(amax, p.q_dtype, p.scale_dtype, &c.code);
@@ -405,7 +405,7 @@ struct dynamic_scale : quantization<X_DTYPE> {
 
 #pragma unroll
 		for (int c = 0; c < 4; c++)
-			m[c] = largest_of<8>(&v[8 * c]);
+			m[c] = max_abs<8>(&v[8 * c]);
 		if (group == 5) {
 			own = q;
 			m[0] = transpose_max<4>(m, lane);
@@ -467,7 +467,7 @@ struct dynamic_scale : quantization<X_DTYPE> {
 
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				m[i] = largest_of<4>(&v[4 * i]);
+				m[i] = max_abs<4>(&v[4 * i]);
 			m[0] = transpose_max<8>(m, lane);
 			if (p.group_log2 > 5)
 				m[0] = lane_max(m[0], 8);
@@ -483,7 +483,7 @@ struct dynamic_scale : quantization<X_DTYPE> {
 					     [&](int i) { return (lane & ~7) | i; });
 		} else {
 			float *warp_maxima = (float *)((char *)shared + WARPS * HZI_WARP_BYTES);
-			const float m = warp_max(largest_of<32>(v));
+			const float m = warp_max(max_abs<32>(v));
 
 			if (lane == 0)
 				warp_maxima[t / 32] = m;
@@ -513,7 +513,9 @@ struct dynamic_scale : quantization<X_DTYPE> {
 
 /* ---- Static scales --------------------------------------------------------------------------- */
 
-/* Codes of 32 values, whose piece i of C values has a group of its own and has element(i) */
+/*
+ * The codes of 32 values. Piece i of C values has its own group, and element(i) is in that group.
+ */
 template <int C, bool EXACT = false, typename F>
 HZ_DEVICE void encode_pieces(uint32_t *w, float *v, const hzi_hadamard_quantize &p, float factor,
 			     F element)
@@ -533,7 +535,7 @@ HZ_DEVICE void encode_pieces(uint32_t *w, float *v, const hzi_hadamard_quantize 
 	}
 }
 
-/* Where rows from 2^11 have the encoder of a whole row, behind the values of all warps */
+/* The encoder of a row from 2^11, in shared memory after the values of all warps */
 template <int WARPS>
 HZ_DEVICE encoder *row_encoder()
 {
@@ -547,7 +549,7 @@ HZ_DEVICE bool is_row_in_group(const hzi_hadamard_quantize &p)
 	return p.group.divisor == 0 || p.group.divisor % (128 * WARPS) == 0;
 }
 
-/* One warp prepares what all threads need behind the barrier of the transform. */
+/* One warp computes it; all threads read it after the barrier of the transform. */
 template <int WARPS>
 HZ_DEVICE void prepare_row_encoder(const hzi_hadamard_quantize &p, int64_t e0, float factor)
 {
@@ -620,7 +622,7 @@ struct static_scale : quantization<X_DTYPE> {
 	}
 };
 
-/* f32: a warp has 1024 elements and rows to 2^10 are whole in it; a longer row is a block's. */
+/* f32 rows: up to 2^10 a warp has whole rows, 1024 elements in all; a longer row is a block's. */
 template <int WARPS>
 HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
 {
@@ -649,8 +651,8 @@ HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
 		c = encoder_of(p, param_of(p, e0), factor);
 	else if (row_in_group)
 		prepare_row_encoder<WARPS>(p, e0, factor);
-	fast_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
-		       WARPS > 1 ? 10 : p.f.k);
+	stages_f32<true>(v, p.f, e0 + (WARPS > 1 ? warp * 1024 : 0), own, lane,
+			 WARPS > 1 ? 10 : p.f.k);
 	store_columns(v, own, lane);
 	if (WARPS > 1)
 		__syncthreads();
@@ -658,7 +660,7 @@ HZ_DEVICE void f32_rows(const hzi_hadamard_quantize &p)
 		__syncwarp();
 #pragma unroll
 	for (int g = 0; g < V / C; g++) {
-		const char *src = memory + place_of<HZ_F32>((g * THREADS + t) * C);
+		const char *src = memory + swizzled<HZ_F32>((g * THREADS + t) * C);
 
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
@@ -710,7 +712,7 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_quantize &p)
 		const uint32_t word = i < 2 ? codes.x : codes.y;
 
 		if constexpr (CODE == HZ_S8) {
-			f[i] = integer_pair(word, i & 1, p.flip, p.base);
+			f[i] = codes_to_f16x2(word, i & 1, p.flip, p.base);
 		} else if constexpr (CODE == HZ_S4X2) {
 			/*
 			 * 1024 + 8 + the lower and 1024 + 16 (8 + the upper): times 1 and 1/16,
@@ -809,8 +811,8 @@ HZ_DEVICE void store_16bit(void *y, const float *v, int dtype)
 }
 
 /*
- * GROUPS: scales of 32, 64 or 128 elements, which are whole chunks of 32 and are therefore
- * multiplied in behind the first stages. Else a thread's chunks have one.
+ * GROUPS: a scale for 32, 64 or 128 elements, which are whole chunks of 32, so that scales can be
+ * multiplied in after the first stages. Else the chunks of a thread have one scale.
  */
 template <bool GROUPS>
 struct dequantization : policy {
@@ -848,7 +850,7 @@ struct dequantization : policy {
 			       blockIdx.x + p.prefetch_distance < gridDim.x
 				       ? p.prefetch_distance * 1024 * WARPS
 				       : 0);
-		/* Of the chunks that this thread has behind H_32 */
+		/* Of the chunks that this thread has after H_32 */
 		load_scales<8>(p, e0 + t / 32 * 1024 + t % 4 * 256);
 	}
 	template <int N>

@@ -44,7 +44,7 @@ struct hzi_hadamard_quantize {
 	/* All */
 	int32_t has_pre, has_post;	/* has_post: of dynamic scales alone, f.post or round_to */
 	uint32_t flip, base;		/* dequantization of HZ_S8, see above */
-	uint32_t prefetch_distance;	/* blocks from one to that which starts when it ends */
+	uint32_t prefetch_distance;	/* in blocks: to the one that starts when this one ends */
 	int32_t pad_;
 };
 

@@ -149,7 +149,7 @@ template <int N, bool EXACT = false>
 HZ_DEVICE void encode_static(uint32_t *w, float *v, const encoder &c,
 			     const hzi_hadamard_quantize &p, int64_t e, float factor)
 {
-	const float most = largest_of<N>(v);
+	const float most = max_abs<N>(v);
 
 	if (!(most <= c.limit)) {
 		encode_by_division<N>(w, v, p, e, factor);

@@ -10,8 +10,8 @@
 #define SM_CLUSTERS 90		/* the first compute capability with clusters */
 
 /*
- * The kernels for rows of 2^10, of less too, to 2^16: threads of a block, log2 of the elements of a
- * tile, blocks of a cluster.
+ * The kernels for rows up to 2^10, then of 2^11 to 2^16: threads of a block, log2 of the elements
+ * of a tile, blocks of a cluster
  */
 struct rows_kernel {
 	int kernel, quantize, threads, tile_log2, cluster;
@@ -32,24 +32,30 @@ static const struct rows_kernel rows_kernels[] = {
 
 #define EXCHANGE_BYTES 272	/* of shared memory for each thread's 64 values */
 
-/* NULL if the kernels find the groups of a segment's vectors; sets the group of a whole row. */
+/*
+ * NULL if the kernels support the groups of a segment's vectors, else the reason. Sets group_log2
+ * if a row is one group.
+ */
 static const char *bad_groups(const struct hzi_hadamard_call *c, const struct hzi_segment *seg,
 			      struct hzi_hadamard_rows *p)
 {
-	/* Vectors have whole groups; dequantizing, a thread reads a scale for 32 elements. */
+	/*
+	 * Quantization needs whole groups in a vector; dequantization reads one scale per 32
+	 * elements.
+	 */
 	const int64_t unit = c->quantize ? c->group : 32;
 
-	if (c->quantize && p->job.group_log2 == HZI_ROW) {
+	if (c->quantize && p->job.group_log2 == HZI_GROUP_IS_ROW) {
 		p->job.group_log2 = seg->k;
 		return c->group == seg->length ? NULL : "a row of one scale has several transforms";
 	}
-	if (c->quantize && p->flat)
+	if (c->quantize && p->contiguous)
 		return NULL;
 	if (seg->length < 64)
 		return "transforms are shorter than 64 elements";
-	return p->job.group_log2 != HZI_ROW &&
+	return p->job.group_log2 != HZI_GROUP_IS_ROW &&
 			       (seg->length < c->group || seg->offset % unit ||
-				p->dim[0].place % unit || p->dim[1].place % unit)
+				p->dim[0].row_offset % unit || p->dim[1].row_offset % unit)
 		       ? "groups straddle transforms" : NULL;
 }
 
@@ -75,7 +81,7 @@ const char *hzi_hadamard_prepare_rows(const struct hzi_hadamard_call *c,
 		return "rows with a factor before are shorter than 2^6 elements";
 	dims = hzi_hadamard_make_dims(c, seg);
 	*p = (struct hzi_hadamard_rows){.job = hzi_hadamard_make_job(c, seg, &dims)};
-	if (!hzi_hadamard_put_dims(&dims, n, p))
+	if (!hzi_hadamard_set_dims(&dims, n, p))
 		return "rows have more than two dimensions, or are 2^31 or more";
 	if (!hzi_hadamard_aligned(p->job.x, seg->offset, p->job.x_dtype,
 				  (int64_t[]){p->dim[0].x, p->dim[1].x}, 2, 16) ||
@@ -85,9 +91,9 @@ const char *hzi_hadamard_prepare_rows(const struct hzi_hadamard_call *c,
 	if (!hzi_hadamard_whole_bytes(&t->pre, seg->offset, p->dim[0].pre, p->dim[1].pre) ||
 	    !hzi_hadamard_whole_bytes(&t->post, seg->offset, p->dim[0].post, p->dim[1].post))
 		return "packed signs of a row do not begin at a byte";
-	/* Codes of short rows are written as those of one tile. */
+	/* Codes of several short rows are stored as one contiguous tile. */
 	if (c->quantize && seg->k <= 10 &&
-	    (p->dim[1].y != n || (!p->single && p->dim[0].y != n * p->dim[1].size)))
+	    (p->dim[1].y != n || (!p->one_dim && p->dim[0].y != n * p->dim[1].size)))
 		return "codes of short rows are not contiguous";
 	why = c->scale_stride ? bad_groups(c, seg, p) : NULL;
 	if (why)
@@ -119,8 +125,8 @@ const char *hzi_hadamard_prepare_rows(const struct hzi_hadamard_call *c,
 #define BASE_LOG2_MAX 11
 #define BASE_THREADS_MAX 512
 
-/* The base matrix, or its transpose, as two words of sign bits a row */
-static void put_base(const struct hzi_segment *seg, bool transpose, uint32_t *bits)
+/* The base matrix or its transpose, as two words of sign bits a row */
+static void set_base(const struct hzi_segment *seg, bool transpose, uint32_t *bits)
 {
 	const struct hzi_base *const base = seg->base;
 
@@ -167,17 +173,17 @@ const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 	if (!hzi_hadamard_whole_bytes(&t->pre, seg->offset, p->dim[0].pre, p->dim[1].pre) ||
 	    !hzi_hadamard_whole_bytes(&t->post, seg->offset, p->dim[0].post, p->dim[1].post))
 		return "packed signs of a row do not begin at a byte";
-	/* 68 words for 64 elements, rounded up to 8 more than a multiple of 32 */
+	/* 68 words for 64 elements; then stride % 32 = 8 */
 	p->stride = (int32_t)(68 << seg->k) / 64;
 	p->stride += (40 - p->stride % 32) % 32;
 	bytes = (int64_t)seg->m * p->stride * 4 +
 		(p->job.y_dtype == HZ_F32 ? seg->m * BASE_ORDER_MAX * 4 : (int64_t)sizeof(p->bits));
 	if (bytes > c->device->shared_block_bytes)
 		return "rows exceed the shared memory of a block";
-	put_base(seg, t->transpose, p->bits);
+	set_base(seg, t->transpose, p->bits);
 	p->job.x = hzi_at_element(p->job.x, seg->offset, p->job.x_dtype);
 	p->job.y = hzi_at_element(p->job.y, seg->offset, p->job.y_dtype);
-	/* Whole warps that share the chunks evenly */
+	/* Whole warps with equal numbers of chunks */
 	threads = ceil_div(ceil_div(chunks, ceil_div(chunks, BASE_THREADS_MAX)), 32) * 32;
 	l->kernel = HZI_KERNEL_hadamard_base_rows;
 	l->bytes = sizeof(*p);

@@ -1,11 +1,11 @@
 /*
- * rows.cu - Walsh-Hadamard transforms on the GPU
+ * rows.cu - rows of 2^4 to 2^16 elements of any dtypes, also to and from codes
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Arithmetic is f32 in the order that hurwitz.h fixes, so results have the bits of the CPU's, but
- * for 16-bit results with a base matrix, which the matrix units multiply. No product may be
- * contracted into a following sum: all are written as __fmul_rn().
+ * Arithmetic is f32 in the order that hurwitz.h fixes, so results are bit for bit those of the CPU,
+ * but for 16-bit results with a base matrix, which tensor cores compute. Products are written as
+ * __fmul_rn(), so that none is contracted with an addition.
  */
 #include "gpu/device/cluster.cuh"
 #include "gpu/device/cp_async.cuh"
@@ -16,9 +16,9 @@
 
 extern __shared__ float4 shared[];
 
-/* ---- Factors -------------------------------------------------------------------------------- */
+/* ---- Factors --------------------------------------------------------------------------------- */
 
-/* One factor. */
+/* Factor i of a diagonal */
 HZ_DEVICE float factor(int kind, const void *factors, int64_t i)
 {
 	if (kind == HZ_U8)
@@ -30,9 +30,9 @@ HZ_DEVICE float factor(int kind, const void *factors, int64_t i)
 			      : bf16_low(((const uint16_t *)factors)[i]);
 }
 
-/* f[j] = factor i + at(j): the kind is tested once */
+/* f[j] = factor i + at(j). Tests the kind once. */
 template <int N, typename F>
-HZ_DEVICE void some_factors(float *f, int kind, const void *factors, int64_t i, F at)
+HZ_DEVICE void load_factors(float *f, int kind, const void *factors, int64_t i, F at)
 {
 	const uint16_t *half = (const uint16_t *)factors + i;
 
@@ -55,10 +55,9 @@ HZ_DEVICE void some_factors(float *f, int kind, const void *factors, int64_t i, 
 	}
 }
 
-/* N values that lie back to back, times factors i .. i + N - 1; N and i are multiples of 8, or N
- * < 8. */
+/* Multiplies N values by factors i .. i + N - 1; N and i are multiples of 8, or N < 8. */
 template <int N>
-HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
+HZ_DEVICE void multiply_factors(float *v, int kind, const void *factors, int64_t i)
 {
 	constexpr int EACH = N < 8 ? N : 8;
 
@@ -74,7 +73,7 @@ HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
 		} else {
 			float f[EACH];
 
-			some_factors<EACH>(f, kind, factors, i + j, [](int l) { return l; });
+			load_factors<EACH>(f, kind, factors, i + j, [](int l) { return l; });
 #pragma unroll
 			for (int l = 0; l < EACH; l++)
 				v[j + l] = __fmul_rn(v[j + l], f[l]);
@@ -82,30 +81,30 @@ HZ_DEVICE void scale_by(float *v, int kind, const void *factors, int64_t i)
 	}
 }
 
-/* ---- Rows ----------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /*
- * A thread owns 64 values in registers, first those of 64 successive elements: 6 stages. Trips
- * through shared memory give it others for the next stages: 2^MID at strides of 64, and above 2^10
- * 2^TOP at strides of 2^FIRST. Of each it owns 2^V successive elements, so that memory is read and
- * written in vectors, and of the last at 2^U places of the tile. A tile is what the T threads of a
- * team hold: a warp up to 2^11 (several vectors, or one), else all threads of a block, or of a
- * cluster of 2^CLUSTER (one vector).
+ * A thread has 64 values in registers, first 64 successive elements: 6 stages. Exchanges through
+ * shared memory give it others for the next stages: 2^MID at strides of 64, and above 2^10 elements
+ * 2^TOP at strides of 2^FIRST. Of each it has 2^V successive elements, so that memory is accessed
+ * in vectors, and after the last exchange at 2^U offsets in the tile. A tile is what the T threads
+ * of a team hold: a warp up to 2^11 (one vector or several), else all threads of a block, or of a
+ * cluster of 2^CLUSTER blocks (one vector).
  *
- * In shared memory 64 elements are a row with 16 bytes of padding: 8 threads that touch 16 bytes
- * each, at one place of their rows or along a row, meet no bank twice.
+ * In shared memory 64 elements are a row with 16 bytes of padding: 8 threads that access 16 bytes
+ * each, at the same offset in their rows or along a row, have no bank conflicts.
  */
 #define ROW_WORDS 68
 
 template <int K, int CLUSTER, bool QUANTIZE>
 struct shape {
-	static constexpr bool ONE = K > 10;			/* a tile is a vector */
-	static constexpr bool TWO = K <= (QUANTIZE ? 10 : 12);	/* one trip is enough */
+	static constexpr bool SINGLE = K > 10;			/* a tile is one vector */
+	static constexpr bool ONE_TRIP = K <= (QUANTIZE ? 10 : 12);	/* one exchange is enough */
 	static constexpr int MID = K < 15 ? 4 : K == 15 ? 5 : 6, MID_V = 6 - MID;
-	static constexpr int FIRST = TWO ? 6 : 6 + MID;
-	static constexpr int TOP = ONE ? K - FIRST : 4;		/* to 2^10 not all are stages */
+	static constexpr int FIRST = ONE_TRIP ? 6 : 6 + MID;
+	static constexpr int TOP = SINGLE ? K - FIRST : 4;		/* k <= 10: some unused */
 	static constexpr int V = TOP > 4 ? 6 - TOP : 2, U = 6 - TOP - V, U_BIT = FIRST - U;
-	static constexpr int TEAM_LOG2 = ONE ? K - 6 - CLUSTER : 5;
+	static constexpr int TEAM_LOG2 = SINGLE ? K - 6 - CLUSTER : 5;
 	static constexpr int T = 1 << TEAM_LOG2;
 	static constexpr int TILE_LOG2 = TEAM_LOG2 + 6 + CLUSTER;
 	static constexpr int THREADS = T < 64 ? 128 : T;
@@ -121,26 +120,28 @@ HZ_DEVICE void team_sync(void)
 }
 
 /*
- * A tile from memory into shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the
- * tile that exist; ONE: all are of one vector, which begins at from.
+ * Copies a tile to shared memory, CHUNKS pieces of 16 bytes a thread. left: elements of the tile
+ * that exist; SINGLE: all are of one vector, `from`.
  */
-template <int T, int TILE_LOG2, bool ONE, int CHUNKS>
+template <int T, int TILE_LOG2, bool SINGLE, int CHUNKS>
 HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile, int rank, int t,
 		     int left, char *shared_tile)
 {
 	constexpr int LOG2 = CHUNKS == 16  ? 2
 			     : CHUNKS == 8 ? 3
 			     : CHUNKS == 4 ? 4
-					   : 5; /* elements of a piece */
+					   : 5; /* log2 of the elements of a piece */
 	constexpr int BYTES = CHUNKS * 16 + 16;
 	const int k = p.job.k, e = rank * (T << 6) + (t << LOG2);
 	char *to = shared_tile + t / CHUNKS * BYTES + t % CHUNKS * 16;
 	const char *x = (const char *)p.job.x +
 			((from.hi * p.dim[0].x + from.lo * p.dim[1].x + e) * 16 >> LOG2);
 
-	if (ONE || (p.flat && left == 1 << TILE_LOG2)) {
+	if (SINGLE || (p.contiguous && left == 1 << TILE_LOG2)) {
 		if constexpr (CHUNKS == 16) {
-			/* By way of registers: for 4-byte elements 1 % faster, for others slower.
+			/*
+			 * Through registers: 1 % faster than cp.async for 4-byte elements, slower
+			 * for others.
 			 */
 			uint4 u[CHUNKS];
 
@@ -158,7 +159,7 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 		}
 		return;
 	}
-	if constexpr (!ONE) {
+	if constexpr (!SINGLE) {
 #pragma unroll 2
 		for (int j = 0; j < CHUNKS; j++) {
 			const int ej = e + (j * T << LOG2);
@@ -172,7 +173,7 @@ HZ_DEVICE void fetch(const hzi_hadamard_rows &p, const split &from, int64_t tile
 	}
 }
 
-/* The pair of 16-bit numbers in a word. */
+/* The two 16-bit floats of a word */
 template <int DTYPE>
 HZ_DEVICE float2 unpair(uint32_t w)
 {
@@ -180,7 +181,7 @@ HZ_DEVICE float2 unpair(uint32_t w)
 			       : make_float2(bf16_low(w), bf16_high(w));
 }
 
-/* This thread's 64 elements out of the stage. */
+/* Converts this thread's 64 raw elements. */
 template <int DTYPE>
 HZ_DEVICE void unpack_as(float *v, const uint4 *from)
 {
@@ -237,7 +238,7 @@ HZ_DEVICE void unpack(float *v, int dtype, const uint4 *from)
 		unpack_as<HZ_E5M2>(v, from);
 }
 
-/* Calls f with the dtype as a constant: dtype is tested once and not for each element. */
+/* Calls f with the dtype as a constant, so that it is tested once and not for each element. */
 template <typename F>
 HZ_DEVICE void with_dtype(int dtype, F f)
 {
@@ -249,7 +250,7 @@ HZ_DEVICE void with_dtype(int dtype, F f)
 		f(std_int<HZ_BF16>());
 }
 
-/* The largest magnitude of the 2^V values of each piece. */
+/* The largest magnitude of each piece of 2^V values */
 template <int V>
 HZ_DEVICE void piece_amax(float *m, const float *v)
 {
@@ -263,10 +264,10 @@ HZ_DEVICE void piece_amax(float *m, const float *v)
 }
 
 /*
- * Groups of 16 >> IN pieces a thread; each is 2^IN successive pieces of 2^LANES lanes. With every
- * step a lane gives away half of its groups and takes over the other half from its partner, until
- * its own are in m[0] and, where there are more groups than lanes, m[1]. Group g is then with the
- * lane whose bits are those of g, the highest first.
+ * Maxima of groups; a thread has 16 >> IN, each of 2^IN successive pieces in 2^LANES lanes. In each
+ * step a lane sends half of its groups to its partner and receives those that it keeps, until its
+ * own are in m[0] and, if there are more groups than lanes, m[1]. Group g is then in the lane whose
+ * bits are those of g, the highest first.
  */
 template <int IN, int LANES>
 HZ_DEVICE void share_amax(float *m)
@@ -304,80 +305,83 @@ HZ_DEVICE void share_amax(float *m)
 	}
 }
 
-/* The 4 bits of i in the other order */
+/* The 4 bits of i reversed */
 HZ_DEVICE int reverse_4(int i)
 {
 	return (int)(__brev((uint32_t)i) >> 28);
 }
 
 /*
- * The largest of a team's values; room: a float for each warp. Of a cluster all have arrived in the
- * end: before room is used again they wait.
+ * The maximum over a team; scratch: a float per warp. The blocks of a cluster have arrived at the
+ * cluster barrier at the end, and wait before scratch is used again.
  */
 template <int T, int CLUSTER>
-HZ_DEVICE float team_amax(float most, float *room, int t)
+HZ_DEVICE float team_amax(float most, float *scratch, int t)
 {
 	for (int b = 1; b < 32; b <<= 1)
 		most = max_nan(most, __shfl_xor_sync(0xffffffff, most, b));
 	if (T > 32) {
 		__syncthreads();
 		if (t % 32 == 0)
-			room[t / 32] = most;
+			scratch[t / 32] = most;
 		__syncthreads();
 		for (int w = 0; w < T / 32; w++)
-			most = max_nan(most, room[w]);
+			most = max_nan(most, scratch[w]);
 	}
 	if (CLUSTER) {
 		__syncthreads();
 		if (t == 0)
-			room[0] = most;
+			scratch[0] = most;
 		cluster_arrive();
 		cluster_wait();
 		for (int r = 0; r < 1 << CLUSTER; r++)
-			most = max_nan(most, cluster_load(cluster_map(shared_address(room), r)));
+			most = max_nan(most, cluster_load(cluster_map(shared_address(scratch), r)));
 		cluster_arrive();
 	}
 	return most;
 }
 
 /*
- * Stages of the bits LOW .. HIGH - 1, the first count of them or all. Where branches meet again
- * values have to be in the same registers, so there is one for each count and not for each stage.
+ * Stages of bits LOW .. HIGH - 1, the first count of them. One branch for each count, not for each
+ * stage: where branches join, values must be in the same registers.
  */
 template <int LOW, int HIGH>
-HZ_DEVICE void some_stages(float *v, int count)
+HZ_DEVICE void stages_up_to(float *v, int count)
 {
 	if constexpr (LOW < HIGH) {
 		if (count >= HIGH - LOW)
 			stages<64, LOW, HIGH>(v, HIGH - LOW);
 		else
-			some_stages<LOW, HIGH - 1>(v, count);
+			stages_up_to<LOW, HIGH - 1>(v, count);
 	}
 }
 
-/* Rows of 2^KMAX elements; KMAX = 10: of up to so many */
+/* Rows of 2^KMAX elements; KMAX = 10: also of fewer */
 template <int KMAX, int CLUSTER, bool QUANTIZE>
 HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 {
 	using S = shape<KMAX, CLUSTER, QUANTIZE>;
 	constexpr int T = S::T, V = S::V, U = S::U, LOCAL = S::TOP - CLUSTER;
-	constexpr bool ONE = S::ONE;
-	const int k = ONE ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
+	constexpr bool SINGLE = S::SINGLE;
+	const int k = SINGLE ? KMAX : p.job.k, t = threadIdx.x % T, team = threadIdx.x / T;
 	const int teams = S::THREADS / T;
 	const int rank = CLUSTER ? blockIdx.x & ((1 << CLUSTER) - 1) : 0;
 	const int64_t total = p.job.vectors << k,
 		      tiles = (total + (1 << S::TILE_LOG2) - 1) >> S::TILE_LOG2;
-	const int stage_bytes = (1024 >> p.piece_log2) + 16;	/* 64 elements of x and padding */
+	const int raw_bytes = (1024 >> p.piece_log2) + 16;	/* 64 elements of x, padded */
 	float *exchange = (float *)shared + team * T * ROW_WORDS;
-	/* The last phase: where this thread's first value lies in the tile and in the exchange */
-	const int low = S::TWO ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V,
-		  high = S::TWO ? t >> (6 - V) : 0;
+	/*
+	 * After the last exchange: the offset of this thread's first value in the tile and in the
+	 * exchange
+	 */
+	const int low = S::ONE_TRIP ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V,
+		  high = S::ONE_TRIP ? t >> (6 - V) : 0;
 	const int e0 = low | high << (6 + S::TOP);
 	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
 	float v[64];
 
-	/* Raw data come where the exchange is going to be. */
-	char *stage_tile = (char *)exchange;
+	/* Raw data and the exchange share memory. */
+	char *raw_tile = (char *)exchange;
 	const int64_t first = (int64_t)(blockIdx.x >> CLUSTER) * teams + team;
 	const int64_t step = (int64_t)(gridDim.x >> CLUSTER) * teams;
 
@@ -391,13 +395,13 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		const int left = left_of(tile);
 
 		if (p.piece_log2 == 2)
-			fetch<T, S::TILE_LOG2, ONE, 16>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, SINGLE, 16>(p, from, tile, rank, t, left, raw_tile);
 		else if (p.piece_log2 == 3)
-			fetch<T, S::TILE_LOG2, ONE, 8>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, SINGLE, 8>(p, from, tile, rank, t, left, raw_tile);
 		else if (!QUANTIZE && p.piece_log2 == 4)
-			fetch<T, S::TILE_LOG2, ONE, 4>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, SINGLE, 4>(p, from, tile, rank, t, left, raw_tile);
 		else if (!QUANTIZE)
-			fetch<T, S::TILE_LOG2, ONE, 2>(p, from, tile, rank, t, left, stage_tile);
+			fetch<T, S::TILE_LOG2, SINGLE, 2>(p, from, tile, rank, t, left, raw_tile);
 	};
 
 	for (int64_t tile = first; tile < tiles; tile += step) {
@@ -405,25 +409,27 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		const int64_t vector0 = tile << S::TILE_LOG2 >> k;
 		const split s0 = split_vector(p, vector0);
 		const int e1 =
-			(rank * T + t) * 64; /* the first of this thread's first 64 elements */
+			(rank * T + t) * 64; /* this thread's first element at first */
 
 		begin(tile);
 		cp_async_wait_all();
 		team_sync<T>();
-		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(stage_tile + t * stage_bytes));
+		unpack<!QUANTIZE>(v, p.job.x_dtype, (const uint4 *)(raw_tile + t * raw_bytes));
 		if (!QUANTIZE && p.job.scale) {
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
 				const int e = e1 + j * 32;
 				const split s = split_vector(p, vector0 + (e >> k));
-				const int64_t place = p.job.offset + s.hi * p.dim[0].place +
-						      s.lo * p.dim[1].place + (e & ((1 << k) - 1));
+				const int64_t row_offset = p.job.offset +
+							   s.hi * p.dim[0].row_offset +
+							   s.lo * p.dim[1].row_offset +
+							   (e & ((1 << k) - 1));
 				float f = 0;
 
 				if (e < left)
 					f = load_any(p.job.scale_dtype, p.job.scale,
 						     s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
-							     (place >> p.job.group_log2));
+							     (row_offset >> p.job.group_log2));
 #pragma unroll
 				for (int i = 32 * j; i < 32 * j + 32; i++)
 					v[i] = __fmul_rn(v[i], f);
@@ -433,11 +439,12 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			const split s = split_vector(p, vector0 + (e1 >> k));
 
 			if (e1 < left)
-				scale_by<64>(v, p.job.pre_kind, p.job.pre,
-					     p.job.offset + s.hi * p.dim[0].pre +
-						     s.lo * p.dim[1].pre + (e1 & ((1 << k) - 1)));
+				multiply_factors<64>(v, p.job.pre_kind, p.job.pre,
+						     p.job.offset + s.hi * p.dim[0].pre +
+							     s.lo * p.dim[1].pre +
+							     (e1 & ((1 << k) - 1)));
 		}
-		if (ONE || k >= 6)
+		if (SINGLE || k >= 6)
 			stages<64, 0, 6>(v, 6);
 		else
 			stages<64, 0, 5>(v, k);
@@ -446,7 +453,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		for (int i = 0; i < 16; i++)
 			store_piece<4>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
 		team_sync<T>();
-		if constexpr (!S::TWO) {
+		if constexpr (!S::ONE_TRIP) {
 			constexpr int MV = S::MID_V;
 			float *at = &exchange[((t & ((64 >> MV) - 1)) << MV) +
 					      (t >> (6 - MV)) * (ROW_WORDS << S::MID)];
@@ -487,21 +494,23 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		}
 		if (CLUSTER)
 			cluster_arrive();
-		some_stages<V + U, 6>(v, ONE ? 6 : k - 6);
+		stages_up_to<V + U, 6>(v, SINGLE ? 6 : k - 6);
 #pragma unroll
 		for (int i = 0; i < 64; i++)
 			v[i] = __fmul_rn(v[i], p.job.factor);
 
-		/* The element of the tile that piece i begins at, its vector, and the element of
-		 * that */
+		/*
+		 * The first element of piece i in the tile, its vector, and its index in that
+		 * vector
+		 */
 		auto element = [&](int i) {
 			return e0 + ((i >> U) << S::FIRST) + ((i & ((1 << U) - 1)) << S::U_BIT);
 		};
 		auto vector_of = [&](int e) {
-			return ONE ? s0 : split_vector(p, vector0 + (e >> k));
+			return SINGLE ? s0 : split_vector(p, vector0 + (e >> k));
 		};
 		auto inner = [&](int e) {
-			return ONE ? e : e & ((1 << k) - 1);
+			return SINGLE ? e : e & ((1 << k) - 1);
 		};
 		if (p.job.post_kind) {
 #pragma unroll
@@ -510,9 +519,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				const split s = vector_of(e);
 
 				if (e < left)
-					scale_by<1 << V>(&v[i << V], p.job.post_kind, p.job.post,
-							 p.job.offset + s.hi * p.dim[0].post +
-								 s.lo * p.dim[1].post + inner(e));
+					multiply_factors<1 << V>(
+						&v[i << V], p.job.post_kind, p.job.post,
+						p.job.offset + s.hi * p.dim[0].post +
+							s.lo * p.dim[1].post + inner(e));
 			}
 		}
 		if constexpr (!QUANTIZE) {
@@ -522,10 +532,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				char *y = (char *)p.job.y +
 					  (s0.hi * p.dim[0].y + s0.lo * p.dim[1].y + e0) * BYTES;
 
-				if (ONE || p.flat) {
+				if (SINGLE || p.contiguous) {
 #pragma unroll
 					for (int i = 0; i < 64 >> V; i++) {
-						if (ONE || element(i) < left)
+						if (SINGLE || element(i) < left)
 							store_results<DTYPE, 1 << V>(
 								y + (int64_t)(element(i) - e0) *
 										BYTES,
@@ -533,7 +543,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					}
 					return;
 				}
-				if constexpr (!ONE) {
+				if constexpr (!SINGLE) {
 #pragma unroll
 					for (int i = 0; i < 64 >> V; i++) {
 						const int e = element(i);
@@ -563,9 +573,10 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			}
 			const int q_dtype = p.job.y_dtype, lane = threadIdx.x % 32;
 			/*
-			 * The scale of a group is made by the lane whose bits in own are those of
-			 * its first piece's number, the highest first. With two, a lane makes that
-			 * of the next piece, too; with own = 0, of the whole row, as all lanes do.
+			 * The scale of a group is computed by the lane whose bits in `own` are
+			 * those of the group's first piece, the highest first. With `two` a lane
+			 * also computes that of the next piece; with own = 0 all lanes compute that
+			 * of the whole row.
 			 */
 			int own = 0;
 			bool two = false, first = inner(e0) == 0;
@@ -580,13 +591,16 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				first = (lane & ((1 << LANES) - 1)) >> BITS == 0;
 			};
 			piece_amax<V>(m, v);
-			if (ONE ? g == k : g == 10) {
-				/* One group a thread: the whole row */
+			if (SINGLE ? g == k : g == 10) {
+				/* One group: the whole row */
 #pragma unroll
 				for (int i = 1; i < 16; i++)
 					m[0] = max_nan(m[0], m[i]);
-				if (ONE) {
-					/* All have read the exchange, of the cluster, too. */
+				if (SINGLE) {
+					/*
+					 * All threads have read the exchange, in a cluster all
+					 * blocks.
+					 */
 					if (CLUSTER)
 						cluster_wait();
 					else
@@ -602,8 +616,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 			} else if (g == 6) {
 				share(std_int<0>(), std_int<4>());
 			} else if (g == 7) {
-				share(std_int<ONE ? 0 : 1>(), std_int<ONE ? 5 : 4>());
-			} else if constexpr (!ONE) {
+				share(std_int<SINGLE ? 0 : 1>(), std_int<SINGLE ? 5 : 4>());
+			} else if constexpr (!SINGLE) {
 				if (g == 8)
 					share(std_int<2>(), std_int<4>());
 				else
@@ -618,16 +632,18 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 					group_scale(most, q_dtype, p.job.scale_dtype, &code);
 
 				if (first && e < left)
-					store_scale(p.job.scale_dtype, p.job.scale,
-						    s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
-							    ((p.job.offset + s.hi * p.dim[0].place +
-							      s.lo * p.dim[1].place + inner(e)) >>
-							     g),
-						    scale, code);
+					store_scale(
+						p.job.scale_dtype, p.job.scale,
+						s.hi * p.dim[0].scale + s.lo * p.dim[1].scale +
+							((p.job.offset +
+							  s.hi * p.dim[0].row_offset +
+							  s.lo * p.dim[1].row_offset + inner(e)) >>
+							 g),
+						scale, code);
 				return quantizer_of(scale, q_dtype);
 			};
 			const int piece = reverse_4(lane & own);
-			/* What lanes make of pieces of even and of odd numbers */
+			/* The quantizers of this lane's even and odd pieces */
 			const quantizer even = scale_of(m[0], piece);
 			const quantizer odd = two ? scale_of(m[1], piece + 1) : even;
 			auto from = [&](int i) {
@@ -673,14 +689,16 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 
 #pragma unroll
 				for (int i = 0; i < 16; i++) {
-					if (ONE || element(i) < left)
+					if (SINGLE || element(i) < left)
 						store_codes<4, DTYPE>(
 							y + code_bytes<DTYPE>(element(i) - e0),
 							pack_codes<4, DTYPE>(&v[4 * i]));
 				}
 			});
 		}
-		/* The exchange is filled again, or gone, only when all have read it. */
+		/*
+		 * All threads have read the exchange before it is filled again, or the block exits.
+		 */
 		if (CLUSTER)
 			cluster_wait();
 		else
@@ -688,7 +706,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 	}
 }
 
-#define THREADS_SM 512		/* of 128 registers each */
+#define THREADS_SM 512		/* with 128 registers each */
 
 #define ROWS(name, k, cluster, quantize) \
 	extern "C" __global__ void \

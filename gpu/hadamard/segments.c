@@ -17,18 +17,18 @@
 bool hzi_hadamard_dim_continues(const struct hzi_hadamard_dim *outer,
 				const struct hzi_hadamard_dim *inner)
 {
-	int64_t o[DIM_FIELDS], i[DIM_FIELDS], whole;
+	int64_t o[DIM_FIELDS], i[DIM_FIELDS], product;
 
 	memcpy(o, outer, sizeof(o));
 	memcpy(i, inner, sizeof(i));
 	for (size_t f = 1; f < DIM_FIELDS; f++) {
-		if (__builtin_mul_overflow(i[0], i[f], &whole) || whole != o[f])
+		if (__builtin_mul_overflow(i[0], i[f], &product) || product != o[f])
 			return false;
 	}
 	return true;
 }
 
-/* Adds an inner dimension, as part of the last one if it can be. */
+/* Appends an inner dimension, merged with the last one if possible. */
 static void add_dim(struct hzi_hadamard_dims *dims, struct hzi_hadamard_dim d)
 {
 	struct hzi_hadamard_dim *last = dims->n ? &dims->d[dims->n - 1] : NULL;
@@ -49,9 +49,12 @@ struct hzi_hadamard_dims hzi_hadamard_make_dims(const struct hzi_hadamard_call *
 {
 	const struct hzi_hadamard_args *t = c->t;
 	const int64_t row = t->blocks * t->plan.n;
-	/* Groups in a row are found from the place in it, of which an item's scales continue. */
-	const bool whole = c->scale_stride && c->group == row;
-	const bool grouped = c->scale_stride && !whole;
+	/*
+	 * A group's scale is found from row_offset, which counts on over an outer dimension's
+	 * scales.
+	 */
+	const bool row_is_group = c->scale_stride && c->group == row;
+	const bool grouped = c->scale_stride && !row_is_group;
 	struct hzi_hadamard_dims dims = {0};
 
 	for (int i = 0; i < t->ndim; i++) {
@@ -59,17 +62,18 @@ struct hzi_hadamard_dims hzi_hadamard_make_dims(const struct hzi_hadamard_call *
 
 		add_dim(&dims, (struct hzi_hadamard_dim){
 			.size = t->shape[i], .x = c->x_stride[i], .y = c->y_stride[i],
-			.scale = whole ? step : 0, .place = whole ? 0 : step * c->group});
+			.scale = row_is_group ? step : 0,
+			.row_offset = row_is_group ? 0 : step * c->group});
 	}
 	if (!seg)
 		return dims;
 	add_dim(&dims, (struct hzi_hadamard_dim){
 		.size = t->blocks, .x = c->x_block, .y = c->y_block, .pre = t->pre.block_step,
-		.post = t->post.block_step, .place = grouped ? t->plan.n : 0});
+		.post = t->post.block_step, .row_offset = grouped ? t->plan.n : 0});
 	add_dim(&dims, (struct hzi_hadamard_dim){
 		.size = seg->count, .x = seg->length * c->job.x_step,
 		.y = seg->length * c->job.y_step, .pre = t->pre.kind ? seg->length : 0,
-		.post = t->post.kind ? seg->length : 0, .place = grouped ? seg->length : 0});
+		.post = t->post.kind ? seg->length : 0, .row_offset = grouped ? seg->length : 0});
 	return dims;
 }
 
@@ -94,20 +98,20 @@ struct hzi_hadamard_job hzi_hadamard_make_job(const struct hzi_hadamard_call *c,
 	job.k = seg->k;
 	job.factor = seg->scale;
 	if (c->scale_stride)
-		job.group_log2 =
-			c->group == c->t->blocks * c->t->plan.n ? HZI_ROW : hzi_log2(c->group);
+		job.group_log2 = c->group == c->t->blocks * c->t->plan.n ? HZI_GROUP_IS_ROW
+									 : hzi_log2(c->group);
 	return job;
 }
 
-bool hzi_hadamard_put_dims(const struct hzi_hadamard_dims *dims, int64_t n,
+bool hzi_hadamard_set_dims(const struct hzi_hadamard_dims *dims, int64_t n,
 			   struct hzi_hadamard_rows *p)
 {
 	if (dims->n > 2)
 		return false;
-	p->single = dims->n < 2;
+	p->one_dim = dims->n < 2;
 	p->dim[1] = dims->n ? dims->d[dims->n - 1]
 			    : (struct hzi_hadamard_dim){.size = 1, .x = n, .y = n};
-	if (!p->single) {
+	if (!p->one_dim) {
 		const uint64_t size = (uint64_t)p->dim[1].size;
 
 		if (p->job.vectors >> 31)
@@ -116,7 +120,7 @@ bool hzi_hadamard_put_dims(const struct hzi_hadamard_dims *dims, int64_t n,
 		p->shift = size == 1 ? 0 : hzi_log2((int64_t)size - 1) + 1;
 		p->magic = (uint32_t)((((1ull << p->shift) - size) << 32) / size + 1);
 	}
-	p->flat = p->single && p->dim[1].x == n && p->dim[1].y == n;
+	p->contiguous = p->one_dim && p->dim[1].x == n && p->dim[1].y == n;
 	return true;
 }
 
@@ -134,8 +138,9 @@ bool hzi_hadamard_aligned(const void *p, int64_t offset, int dtype, const int64_
 
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
-/* NULL if the kernels of prepare() support every segment */
-static const char *any_unsupported(const struct hzi_hadamard_call *c, hzi_hadamard_prepare prepare)
+/* NULL if the kernels of prepare() support every segment, else the reason */
+static const char *segments_unsupported(const struct hzi_hadamard_call *c,
+					hzi_hadamard_prepare prepare)
 {
 	const char *why = NULL;
 
@@ -168,7 +173,7 @@ static int launch_all(struct hz_context *ctx, const struct hzi_hadamard_call *c,
 							   const void *args) \
 	{ \
 		(void)ctx; \
-		return any_unsupported(args, hzi_hadamard_prepare_##name); \
+		return segments_unsupported(args, hzi_hadamard_prepare_##name); \
 	} \
 	int hzi_cuda_hadamard_##name(struct hz_context *ctx, const void *args) \
 	{ \
@@ -180,7 +185,7 @@ SEGMENT_ROUTE(base_rows)
 SEGMENT_ROUTE(columns_16bit)
 SEGMENT_ROUTE(columns)
 
-/* Quantization of a row has to go on from segment to segment, unless all are whole groups. */
+/* Unsupported for quantization: groups may extend over several segments. */
 const char *hzi_cuda_hadamard_by_segment_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_hadamard_call *c = args;
@@ -196,7 +201,7 @@ int hzi_cuda_hadamard_by_segment(struct hz_context *ctx, const void *args)
 		hzi_hadamard_prepare_rows, hzi_hadamard_prepare_base_rows,
 		hzi_hadamard_prepare_columns_16bit, hzi_hadamard_prepare_columns,
 	};
-	const int ways = sizeof(prepare) / sizeof(*prepare);
+	const int count = sizeof(prepare) / sizeof(*prepare);
 	const struct hzi_hadamard_call *c = args;
 
 	HZ_CHECK(hzi_hadamard_check_lengths(ctx, c));
@@ -204,9 +209,9 @@ int hzi_cuda_hadamard_by_segment(struct hz_context *ctx, const void *args)
 		const struct hzi_segment *seg = &c->t->plan.seg[s];
 		int i = 0;
 
-		while (i < ways && prepare[i](c, seg, c->prepared))
+		while (i < count && prepare[i](c, seg, c->prepared))
 			i++;
-		HZ_CHECK(i < ways ? launch(ctx, c) : hzi_hadamard_launch_strided(ctx, c, seg));
+		HZ_CHECK(i < count ? launch(ctx, c) : hzi_hadamard_launch_strided(ctx, c, seg));
 	}
 	return HZ_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * strided.c - launches of segments of any order, length and strides: the fallback of all others
+ * strided.c - launches of the fallback: segments of any order, length and strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -11,17 +11,20 @@
 #include "gpu/hadamard/segments.h"
 
 #define SM_CLUSTERS 90		/* the first compute capability with clusters */
-#define TILE_ELEMENTS 8192	/* of several vectors at a time in shared memory */
-#define QUANTIZE_FLOATS 160	/* of shared memory for other purposes when quantizing */
+#define TILE_ELEMENTS 8192	/* of several vectors in shared memory */
+#define QUANTIZE_FLOATS 160	/* of shared memory for reductions and spilled elements */
 #define CLUSTER_LOG2_MAX 3
 
-/* Bytes of shared memory for that many elements, with one word of padding for 32 */
+/* Bytes of shared memory for so many elements, with one word of padding per 32 */
 static int64_t shared_bytes(int64_t elements)
 {
 	return 4 * (elements + elements / 32 + 1);
 }
 
-/* log2 of the blocks that share a vector so that its part and extra elements fit, or -1 */
+/*
+ * log2 of the blocks of a cluster such that a block's part of a vector and `extra` elements fit, or
+ * -1
+ */
 static int cluster_log2(const struct hzi_hadamard_call *c, const struct hzi_segment *seg,
 			int64_t extra)
 {
@@ -52,10 +55,10 @@ int hzi_hadamard_check_lengths(struct hz_context *ctx, const struct hzi_hadamard
 	return HZ_OK;
 }
 
-/* Launches with the base matrix of the segments, if any, as the last of the parameters. */
-static int launch_any(struct hz_context *ctx, const struct hzi_hadamard_call *c,
-		      const struct hzi_hadamard_strided *a, const struct hzi_base *base,
-		      const struct hzi_launch *launch)
+/* Launches the kernel with a and the base matrix of the segments, if any, as parameters. */
+static int launch_kernel(struct hz_context *ctx, const struct hzi_hadamard_call *c,
+			 const struct hzi_hadamard_strided *a, const struct hzi_base *base,
+			 const struct hzi_launch *launch)
 {
 	const int64_t words = base ? (int64_t)base->m * base->words : 0;
 	int kernel;
@@ -92,8 +95,10 @@ int hzi_hadamard_launch_strided(struct hz_context *ctx, const struct hzi_hadamar
 	a.words = seg->base ? seg->base->words : 0;
 	tile = TILE_ELEMENTS / seg->length;
 	if (dims.n && llabs(dims.d[dims.n - 1].x) < llabs(a.job.x_step)) {
-		/* Neighbours are other vectors: enough of them that whole lines are read */
-		a.across = 1;
+		/*
+		 * Adjacent elements are of other vectors: enough vectors for whole 128-byte lines
+		 */
+		a.across_vectors = 1;
 		tile = tile < 32 ? 32 : tile;
 		while (tile > 1 &&
 		       shared_bytes(tile * seg->length) > c->device->shared_block_bytes / 2)
@@ -106,10 +111,10 @@ int hzi_hadamard_launch_strided(struct hz_context *ctx, const struct hzi_hadamar
 	launch.cluster = 1u << a.cluster_log2;
 	launch.grid[0] = (unsigned)min_of(blocks, 16 * (int64_t)c->device->multiprocessors)
 			 << a.cluster_log2;
-	return launch_any(ctx, c, &a, seg->base, &launch);
+	return launch_kernel(ctx, c, &a, seg->base, &launch);
 }
 
-/* Quantization: one launch does all transforms of a row. */
+/* Quantization: one launch for all transforms of a row */
 static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_call *c)
 {
 	const struct hzi_hadamard_args *t = c->t;
@@ -118,11 +123,11 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 		.job = c->job, .ndim = dims.n, .nseg = t->plan.nseg, .n = t->plan.n,
 		.blocks = t->blocks, .x_block = c->x_block, .pre_block = t->pre.block_step,
 		.post_block = t->post.block_step, .transpose = t->transpose};
-	const bool whole = c->group == t->blocks * t->plan.n;
+	const bool row_group = c->group == t->blocks * t->plan.n;
 	int64_t elements = 0;
 	struct hzi_launch launch = {0};
 
-	/* A group's codes wait for the next transform, but not in a cluster. */
+	/* An incomplete group waits for the next transform, but not in a cluster. */
 	for (int s = 0; s < t->plan.nseg; s++) {
 		const struct hzi_segment *seg = &t->plan.seg[s];
 		const int log2 = cluster_log2(c, seg, QUANTIZE_FLOATS + 128);
@@ -141,8 +146,8 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 		const struct hzi_segment *seg = &t->plan.seg[s];
 
 		if (a.cluster_log2 &&
-		    ((1ll << seg->k >> a.cluster_log2) < (whole ? 32 : c->group) ||
-		     (!whole && t->plan.n % c->group)))
+		    ((1ll << seg->k >> a.cluster_log2) < (row_group ? 32 : c->group) ||
+		     (!row_group && t->plan.n % c->group)))
 			return hzi_fail(ctx, HZ_ENOTSUP,
 					"%s: blocks of %lld and %lld with groups of %lld are "
 					"not supported together on the GPU",
@@ -152,7 +157,7 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 			elements = seg->length >> a.cluster_log2;
 	}
 	a.job.vectors = hzi_hadamard_vectors(&dims);
-	a.job.group_log2 = whole ? HZI_ROW : hzi_log2(c->group);
+	a.job.group_log2 = row_group ? HZI_GROUP_IS_ROW : hzi_log2(c->group);
 	memcpy(a.dim, dims.d, sizeof(a.dim));
 	a.words = t->plan.seg[0].base ? t->plan.seg[0].base->words : 0;
 	launch.block[0] = elements > TILE_ELEMENTS ? 512 : elements > 1024 ? 256 : 128;
@@ -160,7 +165,7 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 	launch.cluster = 1u << a.cluster_log2;
 	launch.grid[0] = (unsigned)min_of(a.job.vectors, 16 * (int64_t)c->device->multiprocessors)
 			 << a.cluster_log2;
-	return launch_any(ctx, c, &a, t->plan.seg[0].base, &launch);
+	return launch_kernel(ctx, c, &a, t->plan.seg[0].base, &launch);
 }
 
 

@@ -1,27 +1,27 @@
 /*
- * strided.cuh - transforms of true orders, of columns, and of everything else
+ * strided.cuh - rows with a base matrix, columns, and the fallback for any order and strides
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Part of rows.cu, whose kernels of rows these are beside.
+ * Part of rows.cu.
  */
 
-/* ---- True orders ---------------------------------------------------------------------------- */
+/* ---- Rows with a base matrix ----------------------------------------------------------------- */
 
 /*
- * Rows of n = m 2^k, m <= 64, 6 <= k <= 11, n a multiple of the 2^(6 + MID) that a thread group of
- * the second phase owns. A block makes one vector: stages as above, then the base matrix. For f32
- * results that is a sum in ascending order by fused multiply-adds with +-1, 8 results of 4 columns
- * a thread.
+ * Rows of n = m 2^k, m <= 64, 6 <= k <= 11, n a multiple of 2^(6 + MID), the elements of a thread
+ * group of the second phase. A block transforms one vector: stages as above, then the base matrix.
+ * For f32 results that is a sum in ascending order, by fused multiply-adds with +-1; a thread
+ * computes 8 results of 4 columns.
  *
- * For 16-bit results it is a product of tf32 tensor cores: a value is split into two parts of 11
- * bits, which leaves an error of 2^-22 of it, far below what the result's rounding makes. Elements
- * of different columns do not meet, and rows that pad the matrix are exact zeros.
+ * For 16-bit results it is a tf32 product on tensor cores: a value is split into two terms of 11
+ * bits, which leaves an error of 2^-22 of it, far below the rounding of the result. Columns do not
+ * mix, and rows that pad the matrix are exact zeros.
  *
- * In shared memory what belongs to one index of the base matrix begins stride words after the last,
- * stride % 32 = 8, so that the four rows that 8 threads read are in different banks.
+ * In shared memory the row of each index of the base matrix begins `stride` words after the
+ * previous one, stride % 32 = 8, so that the four rows that 8 threads read are in different banks.
  */
-#define TRUE_ORDER_MAX 64
+#define BASE_ORDER_MAX 64
 
 template <int DTYPE>
 HZ_DEVICE void store_8(void *p, const float *v)
@@ -30,10 +30,10 @@ HZ_DEVICE void store_8(void *p, const float *v)
 				 to_16x2<DTYPE>(v[4], v[5]), to_16x2<DTYPE>(v[6], v[7]));
 }
 
-/* Results of rows row0 .. row0 + 31 and columns column .. column + 31, a warp. bits: 2 words a row.
- */
-HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, const uint32_t *bits,
-			int stride, char *y, int64_t post, int row0, int column)
+/* A warp computes rows row0 .. row0 + 31 and columns column .. column + 31. bits: 2 words a row */
+HZ_DEVICE void multiply_base_mma(const hzi_hadamard_base_rows &p, const float *buffer,
+				 const uint32_t *bits, int stride, char *y, int64_t post, int row0,
+				 int column)
 {
 	const int m = p.job.m, k = p.job.k, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 	const float *from = buffer + q * stride + column + 4 * g + (column >> 6) * 4;
@@ -51,8 +51,10 @@ HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, co
 				load_piece<4>(x[h], from + 4 * h * stride);
 #pragma unroll
 			for (int r = 0; r < 4; r++) {
-				/* Rows g, g + 8 of either tile of 16; unused results come of any
-				 * entries */
+				/*
+				 * Rows g, g + 8 of both tiles of 16; entries of unused results do
+				 * not matter.
+				 */
 				const uint32_t word = bits[(row0 + g + 8 * r) * 2 + (j >> 5)];
 
 				a[r / 2][r % 2 + 2 * h] = 0x3f800000 | (word >> (j & 31) << 31);
@@ -78,7 +80,7 @@ HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, co
 			}
 		}
 	}
-	/* Column 4 l + i of the 32 is column l of product i: here l = 2 q, 2 q + 1. */
+	/* Column 4 l + i of the 32 is column l of product i; here l = 2 q, 2 q + 1. */
 #pragma unroll
 	for (int r = 0; r < 4; r++) {
 		const int row = row0 + g + 8 * r;
@@ -91,7 +93,7 @@ HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, co
 			const int e = (row << k) + column + 8 * q;
 
 			if (p.job.post_kind)
-				scale_by<8>(v, p.job.post_kind, p.job.post, post + e);
+				multiply_factors<8>(v, p.job.post_kind, p.job.post, post + e);
 			if (p.job.y_dtype == HZ_F16)
 				store_8<HZ_F16>(y + e * 2, v);
 			else
@@ -100,10 +102,13 @@ HZ_DEVICE void base_mma(const hzi_hadamard_base_rows &p, const float *buffer, co
 	}
 }
 
-/* Results of rows row0 .. row0 + 7 and 4 columns, a thread. signs: entry (i, j) as +-1 at j * m +
- * i. */
-HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, const float *signs,
-			int stride, float *y, int64_t post, int row0, int column)
+/*
+ * A thread computes rows row0 .. row0 + 7 and 4 columns. signs: entry (i, j) as +-1 at j *
+ * BASE_ORDER_MAX + i
+ */
+HZ_DEVICE void multiply_base_fma(const hzi_hadamard_base_rows &p, const float *buffer,
+				 const float *signs, int stride, float *y, int64_t post, int row0,
+				 int column)
 {
 	const int m = p.job.m;
 	const float *from = buffer + column + (column >> 6) * 4;
@@ -113,8 +118,8 @@ HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, co
 		float x[4], sign[8];
 
 		load_piece<4>(x, from);
-		load_piece<4>(sign, signs + j * TRUE_ORDER_MAX + row0);
-		load_piece<4>(sign + 4, signs + j * TRUE_ORDER_MAX + row0 + 4);
+		load_piece<4>(sign, signs + j * BASE_ORDER_MAX + row0);
+		load_piece<4>(sign + 4, signs + j * BASE_ORDER_MAX + row0 + 4);
 #pragma unroll
 		for (int i = 0; i < 32; i++)
 			sum[i / 4][i % 4] = j ? __fmaf_rn(sign[i / 4], x[i % 4], sum[i / 4][i % 4])
@@ -130,13 +135,13 @@ HZ_DEVICE void base_sum(const hzi_hadamard_base_rows &p, const float *buffer, co
 		for (int l = 0; l < 4; l++)
 			sum[i][l] = __fmul_rn(sum[i][l], p.job.factor);
 		if (p.job.post_kind)
-			scale_by<4>(sum[i], p.job.post_kind, p.job.post, post + e);
+			multiply_factors<4>(sum[i], p.job.post_kind, p.job.post, post + e);
 		store_results<HZ_F32, 4>(y + e, sum[i]);
 	}
 }
 
 template <int MID>
-HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
+HZ_DEVICE void rows_with_base(const hzi_hadamard_base_rows &p)
 {
 	constexpr int MV = 6 - MID;
 	const int m = p.job.m, k = p.job.k, n = m << k, chunks = n >> 6;
@@ -146,17 +151,17 @@ HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 	uint32_t *bits = (uint32_t *)signs;
 	float v[64];
 
-	/* Chunk c of 64 elements */
+	/* The address of chunk c of 64 elements */
 	auto chunk_at = [&](int c) {
 		return buffer + c * ROW_WORDS + (c >> (k - 6)) * gap;
 	};
 
 	if (mma) {
-		for (int i = threadIdx.x; i < 2 * TRUE_ORDER_MAX; i += blockDim.x)
+		for (int i = threadIdx.x; i < 2 * BASE_ORDER_MAX; i += blockDim.x)
 			bits[i] = p.bits[i];
 	} else {
-		for (int i = threadIdx.x; i < m * TRUE_ORDER_MAX; i += blockDim.x) {
-			const int row = i % TRUE_ORDER_MAX, j = i / TRUE_ORDER_MAX;
+		for (int i = threadIdx.x; i < m * BASE_ORDER_MAX; i += blockDim.x) {
+			const int row = i % BASE_ORDER_MAX, j = i / BASE_ORDER_MAX;
 
 			signs[i] = p.bits[row * 2 + (j >> 5)] >> (j & 31) & 1 ? -1.0f : 1.0f;
 		}
@@ -180,7 +185,7 @@ HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 		for (int c = threadIdx.x; c < chunks; c += blockDim.x) {
 			unpack<false>(v, p.job.x_dtype, (const uint4 *)chunk_at(c));
 			if (p.job.pre_kind)
-				scale_by<64>(v, p.job.pre_kind, p.job.pre, pre + c * 64);
+				multiply_factors<64>(v, p.job.pre_kind, p.job.pre, pre + c * 64);
 			stages<64, 0, 6>(v, 6);
 #pragma unroll
 			for (int i = 0; i < 16; i++)
@@ -200,18 +205,21 @@ HZ_DEVICE void true_rows(const hzi_hadamard_base_rows &p)
 		}
 		__syncthreads();
 		if (mma) {
-			const int wide = 1 << (k - 5), tasks = ((m + 31) >> 5) * wide;
+			const int column_tasks = 1 << (k - 5),
+				  tasks = ((m + 31) >> 5) * column_tasks;
 
 			for (int i = threadIdx.x / 32; i < tasks; i += blockDim.x / 32) {
-				base_mma(p, buffer, bits, stride, (char *)p.job.y + y0 * 2, post,
-					 i / wide * 32, i % wide * 32);
+				multiply_base_mma(p, buffer, bits, stride, (char *)p.job.y + y0 * 2,
+						  post, i / column_tasks * 32,
+						  i % column_tasks * 32);
 			}
 		} else {
-			const int wide = 1 << (k - 2), tasks = ((m + 7) >> 3) * wide;
+			const int column_tasks = 1 << (k - 2),
+				  tasks = ((m + 7) >> 3) * column_tasks;
 
 			for (int i = threadIdx.x; i < tasks; i += blockDim.x)
-				base_sum(p, buffer, signs, stride, (float *)p.job.y + y0, post,
-					 i / wide * 8, i % wide * 4);
+				multiply_base_fma(p, buffer, signs, stride, (float *)p.job.y + y0,
+						  post, i / column_tasks * 8, i % column_tasks * 4);
 		}
 		__syncthreads();
 	}
@@ -221,18 +229,18 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 hadamard_base_rows(const __grid_constant__ hzi_hadamard_base_rows p)
 {
 	if (p.job.k <= 10)
-		true_rows<4>(p);
+		rows_with_base<4>(p);
 	else
-		true_rows<5>(p);
+		rows_with_base<5>(p);
 }
 
-/* ---- Columns -------------------------------------------------------------------------------- */
+/* ---- Columns --------------------------------------------------------------------------------- */
 
 /*
- * Vectors of 2^(OWN + TOP) elements lie side by side. A thread owns 2^OWN successive rows of two
- * columns, then, by way of shared memory, 2^TOP rows at strides of 2^OWN, 2^(OWN - TOP) times. A
- * warp reads 64 columns of a row at once, or twice 32 of the longest. One tile of rows and columns
- * a block.
+ * Columns of 2^(OWN + TOP) elements, contiguous along rows. A thread has 2^OWN successive rows of
+ * two columns, then, after an exchange through shared memory, 2^TOP rows at strides of 2^OWN,
+ * 2^(OWN - TOP) times. A warp reads 64 columns of a row at once, or for the longest 32 columns of
+ * two rows. A block has one tile of rows and columns.
  */
 template <int OWN, int TOP>
 HZ_DEVICE void columns(const hzi_hadamard_rows &p)
@@ -272,13 +280,13 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 			p.job.offset + s.hi * p.dim[0].pre + s.lo * p.dim[1].pre + g * ROWS;
 		float f[ROWS];
 
-		some_factors<ROWS>(f, p.job.pre_kind, p.job.pre, pre0, [](int i) { return i; });
+		load_factors<ROWS>(f, p.job.pre_kind, p.job.pre, pre0, [](int i) { return i; });
 #pragma unroll
 		for (int i = 0; i < 2 * ROWS; i++)
 			v[i] = __fmul_rn(v[i], f[i / 2]);
 	}
 	stages<2 * ROWS, 1, OWN + 1>(v, OWN);
-	/* Row of the tile that is a thread's i-th after the trip, but for g */
+	/* The row of the tile that is a thread's i-th after the exchange, without g */
 	auto row_of = [](int i) {
 		return TOP ? ((i & ((1 << U) - 1)) << TOP) + (i >> U << OWN) : i;
 	};
@@ -304,7 +312,7 @@ HZ_DEVICE void columns(const hzi_hadamard_rows &p)
 			p.job.offset + s.hi * p.dim[0].post + s.lo * p.dim[1].post + g;
 		float f[ROWS];
 
-		some_factors<ROWS>(f, p.job.post_kind, p.job.post, post0, row_of);
+		load_factors<ROWS>(f, p.job.post_kind, p.job.post, post0, row_of);
 #pragma unroll
 		for (int i = 0; i < 2 * ROWS; i++)
 			v[i] = __fmul_rn(v[i], f[i / 2]);
@@ -345,22 +353,24 @@ hadamard_columns_10(const __grid_constant__ hzi_hadamard_rows p)
 		columns<5, 5>(p);
 }
 
-/* ---- Everything else ------------------------------------------------------------------------ */
+/* ---- Any order, length and strides ----------------------------------------------------------- */
 
 /*
- * A few vectors at a time in shared memory, element i of vector v at v * length + i, any strides,
- * any m. Where a vector is too long for a block, a cluster shares it by the last of the bits of the
- * Sylvester part: block r of 2^c holds the elements whose index there begins with r.
+ * Several vectors at a time in shared memory, element i of vector v at v * length + i; any strides,
+ * any m. If a vector is too long for a block, a cluster shares it by the highest bits of the index
+ * in the Sylvester part: block r of 2^c has the elements whose index there begins with r.
  */
 
-/* Place in shared memory: a word of padding for 32 */
-HZ_DEVICE int slot(int e)
+/* The word of element e in shared memory: one word of padding every 32 */
+HZ_DEVICE int padded(int e)
 {
 	return e + (e >> 5);
 }
 
-/* The Sylvester stages and the base matrix for count vectors of m 2^k elements at the start of
- * buffer. */
+/*
+ * The Sylvester stages and the base matrix for count vectors of m 2^k elements in buffer, from
+ * element `offset` on
+ */
 HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int k,
 				int cluster_log2, int rank, const uint32_t *bits, int words,
 				bool transpose)
@@ -376,18 +386,18 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 
 #pragma unroll
 			for (int j = 0; j < 8; j++)
-				v[j] = j < 1 << radix ? buffer[slot(e + (j << b))] : 0.0f;
+				v[j] = j < 1 << radix ? buffer[padded(e + (j << b))] : 0.0f;
 			stages<8, 0, 3>(v, radix);
 #pragma unroll
 			for (int j = 0; j < 8; j++) {
 				if (j < 1 << radix)
-					buffer[slot(e + (j << b))] = v[j];
+					buffer[padded(e + (j << b))] = v[j];
 			}
 		}
 		__syncthreads();
 	}
 	for (int c = 0; c < cluster_log2; c++) {
-		/* Of each pair of blocks, either takes half of the pairs of elements. */
+		/* Each block of a pair computes half of the butterflies. */
 		const uint32_t at = shared_address(buffer);
 		const uint32_t first = cluster_map(at, rank & ~(1 << c)),
 			       second = cluster_map(at, rank | 1 << c);
@@ -396,7 +406,7 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 		cluster_arrive();
 		cluster_wait();
 		for (int i = threadIdx.x + half * blockDim.x; i < all; i += 2 * blockDim.x) {
-			const uint32_t w = slot(offset + i) * 4;
+			const uint32_t w = padded(offset + i) * 4;
 			const float a = cluster_load(first + w), b = cluster_load(second + w);
 
 			cluster_store(first + w, a + b);
@@ -407,14 +417,14 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 	}
 	if (m == 1)
 		return;
-	/* A warp for each column of m values: lane l makes results l, l + 32, ... */
+	/* A warp for each column of m values: lane l computes results l, l + 32, ... */
 	for (int i = threadIdx.x / 32; i < count << local; i += blockDim.x / 32) {
 		const int e = offset + (i >> local) * length + (i & ((1 << local) - 1));
 		const int lane = threadIdx.x % 32;
 		float sum[8] = {};
 
 		for (int j = 0; j < m; j++) {
-			const uint32_t x = __float_as_uint(buffer[slot(e + (j << local))]);
+			const uint32_t x = __float_as_uint(buffer[padded(e + (j << local))]);
 
 #pragma unroll
 			for (int r = 0; r < 8; r++) {
@@ -434,13 +444,15 @@ HZ_DEVICE void transform_shared(float *buffer, int offset, int count, int m, int
 #pragma unroll
 		for (int r = 0; r < 8; r++) {
 			if (lane + 32 * r < m)
-				buffer[slot(e + ((lane + 32 * r) << local))] = sum[r];
+				buffer[padded(e + ((lane + 32 * r) << local))] = sum[r];
 		}
 	}
 	__syncthreads();
 }
 
-/* Sums over all dimensions of what vector v steps by, for the fields that a caller reads. */
+/*
+ * The offsets of vector v in each operand, summed over all dimensions; unused fields cost nothing.
+ */
 HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_strided &p, int64_t v)
 {
 	hzi_hadamard_dim at = {};
@@ -458,12 +470,12 @@ HZ_DEVICE hzi_hadamard_dim locate(const hzi_hadamard_strided &p, int64_t v)
 		at.pre += i * s.pre;
 		at.post += i * s.post;
 		at.scale += i * s.scale;
-		at.place += i * s.place;
+		at.row_offset += i * s.row_offset;
 	}
 	return at;
 }
 
-HZ_DEVICE void any(const hzi_hadamard_strided &p, const uint32_t *bits)
+HZ_DEVICE void strided(const hzi_hadamard_strided &p, const uint32_t *bits)
 {
 	const hzi_hadamard_job &job = p.job;
 	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1);
@@ -477,9 +489,9 @@ HZ_DEVICE void any(const hzi_hadamard_strided &p, const uint32_t *bits)
 		int last = -1;
 
 		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
-			const int v = p.across ? i % count : i / length,
-				  e = p.across ? i / count : i - v * length;
-			/* The element's index in the whole vector */
+			const int v = p.across_vectors ? i % count : i / length,
+				  e = p.across_vectors ? i / count : i - v * length;
+			/* The element's index in the vector */
 			const int w =
 				(e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
 			float f;
@@ -489,23 +501,24 @@ HZ_DEVICE void any(const hzi_hadamard_strided &p, const uint32_t *bits)
 			last = v;
 			f = load_any(job.x_dtype, job.x, at.x + (job.offset + w) * job.x_step);
 			if (job.scale)
-				f = __fmul_rn(f, load_any(job.scale_dtype, job.scale,
-							  at.scale + ((job.offset + at.place + w) >>
-								      job.group_log2)));
+				f = __fmul_rn(
+					f, load_any(job.scale_dtype, job.scale,
+						    at.scale + ((job.offset + at.row_offset + w) >>
+								job.group_log2)));
 			if (job.pre_kind)
 				f = __fmul_rn(
 					f, factor(job.pre_kind, job.pre, job.offset + at.pre + w));
-			buffer[slot(v * length + e)] = f;
+			buffer[padded(v * length + e)] = f;
 		}
 		__syncthreads();
 		transform_shared(buffer, 0, count, job.m, job.k, c, rank, bits, p.words,
 				 p.transpose);
 		for (int i = threadIdx.x; i < count * length; i += blockDim.x) {
-			const int v = p.across ? i % count : i / length,
-				  e = p.across ? i / count : i - v * length;
+			const int v = p.across_vectors ? i % count : i / length,
+				  e = p.across_vectors ? i / count : i - v * length;
 			const int w =
 				(e >> local << job.k) | rank << local | (e & ((1 << local) - 1));
-			float f = __fmul_rn(buffer[slot(v * length + e)], job.factor);
+			float f = __fmul_rn(buffer[padded(v * length + e)], job.factor);
 
 			if (v != last)
 				at = locate(p, v0 + v);
@@ -519,25 +532,25 @@ HZ_DEVICE void any(const hzi_hadamard_strided &p, const uint32_t *bits)
 	}
 }
 
-/* The largest of all threads' values, NaN if one is; also of the cluster's. */
-HZ_DEVICE float max_block(float most, float *room, int cluster_log2)
+/* The maximum over all threads of a block or cluster; NaN if one is NaN */
+HZ_DEVICE float max_block(float most, float *scratch, int cluster_log2)
 {
 	for (int b = 16; b; b >>= 1)
 		most = max_nan(most, __shfl_xor_sync(0xffffffff, most, b));
 	__syncthreads();
 	if (threadIdx.x % 32 == 0)
-		room[threadIdx.x / 32] = most;
+		scratch[threadIdx.x / 32] = most;
 	__syncthreads();
 	for (int w = 0; w < blockDim.x / 32; w++)
-		most = max_nan(most, room[w]);
+		most = max_nan(most, scratch[w]);
 	if (cluster_log2) {
 		__syncthreads();
 		if (threadIdx.x == 0)
-			room[0] = most;
+			scratch[0] = most;
 		cluster_arrive();
 		cluster_wait();
 		for (int r = 0; r < 1 << cluster_log2; r++)
-			most = max_nan(most, cluster_load(cluster_map(shared_address(room), r)));
+			most = max_nan(most, cluster_load(cluster_map(shared_address(scratch), r)));
 		cluster_arrive();
 		cluster_wait();
 	}
@@ -545,15 +558,15 @@ HZ_DEVICE float max_block(float most, float *room, int cluster_log2)
 	return most;
 }
 
-/* The codes of count waiting elements of a row with one scale; of 4-bit codes count is even. */
-HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e, int count,
-			 int step, int64_t y, const quantizer &z)
+/* Quantizes count elements of buffer with one scale; of 4-bit codes, count is even. */
+HZ_DEVICE void store_group(const hzi_hadamard_job &job, const float *buffer, int e, int count,
+			   int step, int64_t y, const quantizer &z)
 {
 	with_code_dtype(job.y_dtype, [&](auto dtype) {
 		constexpr int DTYPE = decltype(dtype)::value, N = DTYPE == HZ_S4X2 ? 2 : 1;
 
 		for (int i = e * N; i < count; i += step * N) {
-			float v[2] = {buffer[slot(i)], N == 2 ? buffer[slot(i + 1)] : 0};
+			float v[2] = {buffer[padded(i)], N == 2 ? buffer[padded(i + 1)] : 0};
 
 			if (z.shift != 1) {
 				v[0] = shifted(v[0], z, DTYPE);
@@ -566,19 +579,19 @@ HZ_DEVICE void put_codes(const hzi_hadamard_job &job, const float *buffer, int e
 }
 
 /*
- * A block, or cluster, for each row. Its transforms go one after the other through the buffer;
- * groups are quantized as they become complete and what is left is moved to the front. With one
- * scale a row all is done twice: for the largest magnitude, then for the codes.
+ * A block, or cluster, for each row. Its transforms go through the buffer one after the other;
+ * groups are quantized as they become complete, and what is left moves to the front. With one scale
+ * for a row there are two passes: the first finds the largest magnitude, the second stores codes.
  */
-HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
+HZ_DEVICE void strided_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 {
 	const hzi_hadamard_job &job = p.job;
 	const int c = p.cluster_log2, rank = blockIdx.x & ((1 << c) - 1), g = job.group_log2;
 	const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-	const bool whole = g == HZI_ROW;
-	/* What is quantized together: with one scale a row as many as make whole bytes */
-	const int group = !whole ? 1 << g : job.y_dtype == HZ_S4X2 ? 2 : 1;
-	float *room = (float *)shared, *moving = room + 32, *buffer = moving + 128;
+	const bool row_group = g == HZI_GROUP_IS_ROW;
+	/* Elements that are quantized together; with one scale for a row, as many as make a byte */
+	const int group = !row_group ? 1 << g : job.y_dtype == HZ_S4X2 ? 2 : 1;
+	float *scratch = (float *)shared, *spill = scratch + 32, *buffer = spill + 128;
 
 	for (int64_t row = blockIdx.x >> c; row < job.vectors; row += gridDim.x >> c) {
 		const hzi_hadamard_dim at = locate(p, row);
@@ -586,9 +599,9 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 		float most = 0;
 		quantizer z = {};
 
-		for (int pass = whole ? 0 : 1; pass < 2; pass++) {
-			int64_t done = 0;	/* elements of the row that are quantized */
-			int filled = 0;		/* and that wait in the buffer */
+		for (int pass = row_group ? 0 : 1; pass < 2; pass++) {
+			int64_t done = 0;	/* quantized elements of the row */
+			int filled = 0;		/* elements that wait in the buffer */
 
 			for (int64_t i = 0; i < p.blocks * p.nseg; i++) {
 				const int64_t b = i / p.nseg;
@@ -613,7 +626,7 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 								      factor(job.pre_kind, job.pre,
 									     b * p.pre_block +
 										     first + w));
-						buffer[slot(filled + e)] = f;
+						buffer[padded(filled + e)] = f;
 					}
 					__syncthreads();
 					transform_shared(buffer, filled, 1, seg.m, seg.k, c, rank,
@@ -622,7 +635,7 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 						const int w = (e >> local << seg.k) |
 							      rank << local |
 							      (e & ((1 << local) - 1));
-						float f = __fmul_rn(buffer[slot(filled + e)],
+						float f = __fmul_rn(buffer[padded(filled + e)],
 								    seg.factor);
 
 						if (job.post_kind)
@@ -632,23 +645,26 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 											first + w));
 						f = round_to(job.round_to, f);
 						most = max_nan(most, fabsf(f));
-						buffer[slot(filled + e)] = f;
+						buffer[padded(filled + e)] = f;
 					}
 					__syncthreads();
 					if (pass == 0)
 						continue;
 					filled += length;
 					groups = filled / group;
-					if (whole && !c)
-						put_codes(job, buffer, threadIdx.x, groups * group,
-							  blockDim.x, y0 + done, z);
-					for (int j = warp; j < (whole ? c ? seg.m : 0 : groups);
+					if (row_group && !c)
+						store_group(job, buffer, threadIdx.x,
+							    groups * group, blockDim.x, y0 + done,
+							    z);
+					for (int j = warp; j < (row_group ? c ? seg.m : 0 : groups);
 					     j += warps) {
-						/* One group, or what a cluster's block has in one
-						 * piece */
-						const int size = whole ? 1 << local : group,
+						/*
+						 * One group, or a contiguous part of a cluster's
+						 * block
+						 */
+						const int size = row_group ? 1 << local : group,
 							  e0 = j * size;
-						const int64_t place =
+						const int64_t row_offset =
 							done +
 							(c ? (e0 >> local << seg.k) |
 									 rank << local |
@@ -657,10 +673,10 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 						uint32_t code;
 						float top = 0;
 
-						if (!whole) {
+						if (!row_group) {
 							for (int e = lane; e < group; e += 32)
 								top = max_nan(top,
-									      fabsf(buffer[slot(
+									      fabsf(buffer[padded(
 										      e0 + e)]));
 							for (int m = 16; m; m >>= 1)
 								top = max_nan(
@@ -671,25 +687,27 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 									  job.scale_dtype, &code);
 							z = quantizer_of(top, job.y_dtype);
 							if (lane == 0)
-								store_scale(job.scale_dtype,
-									    job.scale,
-									    at.scale + ((at.place +
-											 place) >>
-											g),
-									    top, code);
+								store_scale(
+									job.scale_dtype, job.scale,
+									at.scale + ((at.row_offset +
+										     row_offset) >>
+										    g),
+									top, code);
 						}
-						/* slot(e0 + e) is slot(e0) + slot(e), as pieces are
-						 * multiples of 32 or one */
-						put_codes(job, buffer + slot(e0), lane, size, 32,
-							  y0 + place, z);
+						/*
+						 * padded(e0 + e) = padded(e0) + padded(e), since
+						 * groups are multiples of 32, or there is only one
+						 */
+						store_group(job, buffer + padded(e0), lane, size,
+							    32, y0 + row_offset, z);
 					}
 					filled -= groups * group;
 					__syncthreads();
 					for (int e = threadIdx.x; e < filled; e += blockDim.x)
-						moving[e] = buffer[slot(groups * group + e)];
+						spill[e] = buffer[padded(groups * group + e)];
 					__syncthreads();
 					for (int e = threadIdx.x; e < filled; e += blockDim.x)
-						buffer[slot(e)] = moving[e];
+						buffer[padded(e)] = spill[e];
 					done += c ? (int64_t)seg.m << seg.k : groups * group;
 				}
 			}
@@ -697,7 +715,7 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 				uint32_t code;
 				float scale;
 
-				most = max_block(most, room, c);
+				most = max_block(most, scratch, c);
 				scale = group_scale(most, job.y_dtype, job.scale_dtype, &code);
 				z = quantizer_of(scale, job.y_dtype);
 				if (threadIdx.x == 0 && rank == 0)
@@ -716,7 +734,7 @@ HZ_DEVICE void any_quantize(const hzi_hadamard_strided &p, const uint32_t *bits)
 		function(p.a, p.bits); \
 	}
 
-STRIDED(strided, any, small)
-STRIDED(strided_big, any, big)
-STRIDED(strided_quantize, any_quantize, small)
-STRIDED(strided_quantize_big, any_quantize, big)
+STRIDED(strided, strided, small)
+STRIDED(strided_big, strided, big)
+STRIDED(strided_quantize, strided_quantize, small)
+STRIDED(strided_quantize_big, strided_quantize, big)

@@ -572,7 +572,7 @@ static void test_base_rows(void)
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_base_mma mma;
 		struct hzi_hadamard_base_f32 base;
-		struct hzi_hadamard_stretch s = {0};
+		struct hzi_hadamard_schedule s = {0};
 		int64_t tiles;
 
 		fake->reset();
@@ -605,8 +605,8 @@ static void test_base_rows(void)
 			   "the rows and the base matrix");
 		}
 		tiles = (t[i].rows + t[i].tile - 1) / t[i].tile;
-		if (s.stretch)
-			is_int(l->grid[0] + (int64_t)s.stretched * (s.stretch - 1), tiles,
+		if (s.tiles_per_block)
+			is_int(l->grid[0] + (int64_t)s.long_blocks * (s.tiles_per_block - 1), tiles,
 			       "every tile once");
 		else
 			is_int(l->grid[0], tiles, "every tile once");

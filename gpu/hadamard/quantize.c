@@ -196,7 +196,7 @@ int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *ar
 	p.group_log2 = group_log2(a->group);
 	p.q_max = q_max_of(a->q_dtype);
 	p.inverse_q_max = 1 / p.q_max;
-	p.has_post = t->post.kind || a->round_to;
+	p.post_or_round = t->post.kind || a->round_to;
 	return launch(ctx, "hadamard_quantize",
 		      first + k - LOG2_MIN +
 			      (k > LOG2_SHORT && !row ? LOG2_MAX - LOG2_SHORT : 0),

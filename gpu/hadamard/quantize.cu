@@ -162,7 +162,7 @@ HZ_DEVICE void long_rows(const hzi_hadamard_quantize &p)
 	store_tile<DTYPE>(v, memory + t / 32 * HZI_WARP_BYTES, lane);
 	__syncthreads();
 
-	/* place_of(i SPAN + t C), as a base plus offsets that are known at compile time */
+	/* swizzled(i SPAN + t C), as a base plus offsets that are known at compile time */
 	const uint32_t e = t * C, piece = (e >> 2 & 7) ^ swizzle<DTYPE>(e / 32);
 	const char *row = memory + e / 32 * 128 + (e & 3) * 4;
 
@@ -376,7 +376,7 @@ struct dynamic_scale : quantization<X_DTYPE> {
 	template <int C, typename F>
 	HZ_MEMBER float finish(float *v, const hzi_hadamard_quantize &p, F element)
 	{
-		if (!p.has_post)
+		if (!p.post_or_round)
 			return p.f.factor;
 		policy::flip_results<C>(v, p, element);
 		if (!p.round_to)

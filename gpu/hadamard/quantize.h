@@ -28,7 +28,7 @@
  */
 struct hzi_hadamard_quantize {
 	struct hzi_hadamard_contiguous f;
-	/* Dynamic: written; else read. NULL: one scale for all, dequantizing in f.factor */
+	/* Dynamic: written, else read. NULL: one scale for all, in f.factor for dequantization */
 	void *scales;
 	/* Static scales */
 	const uint8_t *zero_points;	/* NULL: zero_point, or 0 with scales */
@@ -37,12 +37,12 @@ struct hzi_hadamard_quantize {
 	float scale;			/* without scales */
 	int32_t zero_point;
 	/* Dynamic scales, dequantization */
-	int32_t q_dtype, scale_dtype;	/* q_dtype HZ_S8 of HZ_U8, too */
+	int32_t q_dtype, scale_dtype;	/* q_dtype is HZ_S8 for HZ_U8, too */
 	int32_t round_to;		/* 16-bit dtype of results; 0: not rounded */
 	int32_t group_log2;
 	float q_max, inverse_q_max;	/* the largest code, fl(1 / q_max) */
 	/* All */
-	int32_t has_pre, has_post;	/* has_post: of dynamic scales alone, f.post or round_to */
+	int32_t has_pre, post_or_round;	/* f.pre; f.post or round_to, dynamic scales alone */
 	uint32_t flip, base;		/* dequantization of HZ_S8, see above */
 	uint32_t prefetch_distance;	/* in blocks: to the one that starts when this one ends */
 	int32_t pad_;

@@ -201,7 +201,7 @@ static void *device_memory(int64_t bytes)
 }
 
 /* Contiguous rows of one dtype: the kernel, threads, blocks, and blocks of a cluster */
-static void test_fast(void)
+static void test_contiguous(void)
 {
 	static const struct {
 		int dtype;
@@ -279,7 +279,7 @@ static int status_of(const struct row *r, void *x, void *y, void *scale)
 	}
 }
 
-/* Every parameter struct begins with a job. */
+/* The parameter structs of gpu/hadamard/hadamard.h begin with a job. */
 static struct hzi_hadamard_job job_of(const struct fakecuda_launch *l)
 {
 	struct hzi_hadamard_job job;
@@ -310,8 +310,8 @@ static void test_row(const struct row *r)
 	for (int i = 0; i < r->launches; i++) {
 		const struct fakecuda_launch *l = fake->launch(i);
 		const struct hzi_hadamard_job job = job_of(l);
-		const int any = !strncmp(l->kernel, "hadamard_strided", 16);
-		const int quantizes_any = !strncmp(l->kernel, "hadamard_strided_quantize", 25);
+		const int is_strided = !strncmp(l->kernel, "hadamard_strided", 16);
+		const int is_quantize = !strncmp(l->kernel, "hadamard_strided_quantize", 25);
 
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
 			 l->kernel + strlen("hadamard_"));
@@ -320,7 +320,7 @@ static void test_row(const struct row *r)
 		good &= !r->grid || l->grid[0] == r->grid;
 		good &= l->shared_bytes <= SHARED_MAX;
 		/* Some kernels get pointers to their segment, others to the rows. */
-		offset = any ? 0 : r->o.axis ? job.offset * r->n : job.offset;
+		offset = is_strided ? 0 : r->o.axis ? job.offset * r->n : job.offset;
 		good &= job.y_dtype == r->y && job.x_dtype == r->x;
 		good &= (const char *)job.x ==
 			x + (r->x == HZ_S4X2 ? offset / 2 : offset * (int64_t)hz_dtype_size(r->x));
@@ -329,7 +329,7 @@ static void test_row(const struct row *r)
 		good &= (job.scale != NULL) == (r->op != HADAMARD) &&
 			(!job.scale || job.scale == scale);
 		if (strncmp(l->kernel, "hadamard_columns", 16))
-			covered += quantizes_any ? job.vectors * r->n
+			covered += is_quantize ? job.vectors * r->n
 						 : job.vectors * ((int64_t)job.m << job.k);
 		else
 			covered += job.vectors * ((int64_t)1 << job.k) * r->n;
@@ -458,7 +458,7 @@ static void test_codes(void)
 		   "operands and options in their places");
 		ok(p.q_max * p.inverse_q_max > 0.999999f &&
 			   p.q_max * p.inverse_q_max < 1.000001f &&
-			   p.has_pre && p.has_post && p.prefetch_distance > 0,
+			   p.has_pre && p.post_or_round && p.prefetch_distance > 0,
 		   "the largest code and its inverse, signs before, rounding after, prefetches");
 	}
 	hz_free(ctx, x, HZ_CUDA);
@@ -620,7 +620,8 @@ static void test_errors(void)
 {
 	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};
 	struct row r = good;
-	void *x = device_memory(1 << 20), *y = device_memory(1 << 20), *scale = device_memory(1 << 15);
+	void *x = device_memory(1 << 20), *y = device_memory(1 << 20);
+	void *scale = device_memory(1 << 15);
 
 	fake->reset();
 	r = (struct row){.op = QUANTIZE, .x = HZ_F16, .y = HZ_S8, .rows = 2, .n = 65568,
@@ -660,7 +661,7 @@ int main(void)
 		bail("%s", hz_open_errmsg());
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_row(&table[i]);
-	test_fast();
+	test_contiguous();
 	test_base_rows();
 	test_arguments();
 	test_codes();

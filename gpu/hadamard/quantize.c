@@ -22,25 +22,6 @@
 #define PREFETCH_SM 16384	/* elements: half of what an SM has in flight */
 #define FACTOR_LOG2 40		/* factors are within 2^-40 to 2^40 */
 
-/*
- * NULL if the rows of floats, codes and scales are contiguous, else the reason. The strides are of
- * the one outer dimension.
- */
-static const char *not_contiguous(const struct hzi_hadamard_args *t, int64_t step, int64_t block,
-				  int64_t stride, int64_t q_stride, int q_dtype,
-				  int64_t scale_stride, int64_t group)
-{
-	const int64_t row = t->blocks * t->plan.n;
-
-	if (t->plan.nseg != 1 || t->plan.seg[0].m != 1)
-		return "a row is not of transforms of one length 2^k";
-	return step == 1 && block == t->plan.n &&
-			       (t->ndim == 0 ||
-				(t->ndim == 1 && stride == row && scale_stride == row / group &&
-				 q_stride == (q_dtype == HZ_S4X2 ? row / 2 : row)))
-		       ? NULL : "rows, codes or scales are not contiguous";
-}
-
 /* Whether diag is absent, or packed signs in whole words, the same for every transform */
 static bool supports_signs(const struct hzi_hadamard_args *t, const struct hzi_diag *diag)
 {
@@ -56,6 +37,25 @@ static const char *bad_length_or_signs(const struct hzi_hadamard_args *t)
 		return "transforms are not of 2^5 to 2^14 elements";
 	return supports_signs(t, &t->pre) && supports_signs(t, &t->post)
 		       ? NULL : "factors are not packed signs, the same whole words for every row";
+}
+
+/*
+ * NULL if rows, codes and scales are contiguous and lengths and signs supported, else the reason.
+ * The strides are of the one outer dimension.
+ */
+static const char *bad_rows(const struct hzi_hadamard_args *t, int64_t step, int64_t block,
+			    int64_t stride, int64_t q_stride, int q_dtype, int64_t scale_stride,
+			    int64_t group)
+{
+	const int64_t row = t->blocks * t->plan.n;
+
+	if (t->plan.nseg != 1 || t->plan.seg[0].m != 1)
+		return "a row is not of transforms of one length 2^k";
+	if (step != 1 || block != t->plan.n ||
+	    (t->ndim != 0 && (t->ndim != 1 || stride != row || scale_stride != row / group ||
+			      q_stride != (q_dtype == HZ_S4X2 ? row / 2 : row))))
+		return "rows, codes or scales are not contiguous";
+	return bad_length_or_signs(t);
 }
 
 /* log2 of a group, or -1 if it is no power of two from 32 on */
@@ -162,10 +162,8 @@ const char *hzi_cuda_hadamard_quantize_contiguous_unsupported(const struct hz_co
 
 	if (t->x_dtype == HZ_F32)
 		return "x is f32";
-	why = not_contiguous(t, t->x_step, t->x_block, t->x_stride[0], a->q_stride[0], a->q_dtype,
-			     a->scale_stride[0], a->group);
-	if (!why)
-		why = bad_length_or_signs(t);
+	why = bad_rows(t, t->x_step, t->x_block, t->x_stride[0], a->q_stride[0], a->q_dtype,
+		       a->scale_stride[0], a->group);
 	if (why)
 		return why;
 	if (group < 0 || (k > LOG2_SHORT ? !row && (group > GROUP_MAX || k > LOG2_GROUPS)
@@ -221,10 +219,8 @@ const char *hzi_cuda_dequantize_hadamard_contiguous_unsupported(const struct hz_
 
 	if (t->y_dtype == HZ_F32)
 		return "y is f32";
-	why = not_contiguous(t, t->y_step, t->y_block, t->y_stride[0], a->q_stride[0], a->q_dtype,
-			     a->scale_stride[0], a->group);
-	if (!why)
-		why = bad_length_or_signs(t);
+	why = bad_rows(t, t->y_step, t->y_block, t->y_stride[0], a->q_stride[0], a->q_dtype,
+		       a->scale_stride[0], a->group);
 	if (why)
 		return why;
 	if (group_log2(a->group) < 0)

@@ -34,16 +34,21 @@
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-/* One thread packs the 16 bytes of a lane. */
+/* Calls f(i, lane, chunk, tile) for all 16-byte pieces i of packed codes. */
+template <class F>
+HZ_DEVICE void for_each_piece(int64_t tiles, int64_t chunks, F f)
+{
+	const int64_t total = tiles * chunks * 32;
+
+	for (int64_t i = (int64_t)blockIdx.x * HZI_VLUT_THREADS + threadIdx.x; i < total;
+	     i += (int64_t)gridDim.x * HZI_VLUT_THREADS)
+		f(i, (int)(i % 32), i / 32 % chunks, i / 32 / chunks);
+}
+
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
 vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack p)
 {
-	const int64_t total = p.tiles * p.chunks * 32;
-
-	for (int64_t i = (int64_t)blockIdx.x * HZI_VLUT_THREADS + threadIdx.x; i < total;
-	     i += (int64_t)gridDim.x * HZI_VLUT_THREADS) {
-		const int lane = (int)(i % 32);
-		const int64_t chunk = i / 32 % p.chunks, tile = i / 32 / p.chunks;
+	for_each_piece(p.tiles, p.chunks, [&](int64_t i, int lane, int64_t chunk, int64_t tile) {
 		uint32_t w[4] = {};
 
 		for (int n = 0; n < 16; n++) {
@@ -64,19 +69,14 @@ vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack p)
 			w[3] |= flip << 2 * n;
 		}
 		((uint4 *)p.packed)[i] = make_uint4(w[0], w[1], w[2], w[3]);
-	}
+	});
 }
 
-/* One thread decodes the 16 bytes of a lane: four blocks of two rows. */
+/* A piece is four blocks of two rows. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
 vlut_d4_bitfield_points_s8(const __grid_constant__ hzi_vlut_d4_points p)
 {
-	const int64_t total = p.tiles * p.chunks * 32;
-
-	for (int64_t i = (int64_t)blockIdx.x * HZI_VLUT_THREADS + threadIdx.x; i < total;
-	     i += (int64_t)gridDim.x * HZI_VLUT_THREADS) {
-		const int lane = (int)(i % 32);
-		const int64_t chunk = i / 32 % p.chunks, tile = i / 32 / p.chunks;
+	for_each_piece(p.tiles, p.chunks, [&](int64_t i, int lane, int64_t chunk, int64_t tile) {
 		const int64_t block = chunk * (CHUNK / 4) + lane % 4 * 4;
 		const uint4 v = ((const uint4 *)p.packed)[i];
 		uint32_t w[4] = {v.x, v.y, v.z, v.w}, s[4];
@@ -103,7 +103,7 @@ vlut_d4_bitfield_points_s8(const __grid_constant__ hzi_vlut_d4_points p)
 				*(uint4 *)(p.dst + row * p.pitch + 4 * block) =
 					make_uint4(dst[0], dst[1], dst[2], dst[3]);
 		}
-	}
+	});
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -496,7 +496,7 @@ struct d4_bitfield_block {
 		__syncthreads();
 	}
 
-	/* ---- Codes: pairs of chunks on their way to shared memory, 16 bytes a lane ---- */
+	/* ---- Codes: cp.async of pairs of chunks, 16 bytes per lane ---- */
 
 	struct codes {
 		const uint8_t *src;	/* this lane's part of the next chunk */

@@ -260,11 +260,7 @@ struct d4_f16_wgmma_block {
 						     i % VECTORS * 4);
 				sync();
 			}
-			if (warp == 0)
-				cluster_arrive();
-			else
-				cluster_arrive_relaxed();
-			cluster_wait();
+			cluster_release(warp);
 		}
 
 		const int begin_row = ROWS * part / p.split, end_row = ROWS * (part + 1) / p.split;

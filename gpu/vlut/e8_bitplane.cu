@@ -438,7 +438,7 @@ struct e8_bitplane_block {
 		__syncthreads();
 	}
 
-	/* ---- Codes: units on their way to shared memory ---- */
+	/* ---- Codes: cp.async of units ---- */
 
 	__device__ __forceinline__ void load_unit(const uint8_t *src, uint32_t dst, bool in) const
 	{

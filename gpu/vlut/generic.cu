@@ -608,7 +608,7 @@ KERNEL(vlut_table2_lookup_s32, hzi_vlut_table2)
 	lookup2<int32_t>(p);
 }
 
-/* ---- Exact sums to results ------------------------------------------------------------------- */
+/* ---- Conversion of s32 accumulators ---------------------------------------------------------- */
 
 KERNEL(vlut_epilogue_s32, hzi_vlut_epilogue)
 {

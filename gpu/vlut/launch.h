@@ -57,21 +57,15 @@ int64_t hzi_cuda_vlut_clusters(const struct hzi_cuda_device *g, int size);
 /* Bytes of a row of codes; rows of a packed matrix are padded to 16. */
 int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
 
-/*
- * NULL if rows of codes are contiguous and 16-byte aligned and values are s(T) (p - o); else why
- * not.
- */
+/* NULL if rows of codes are contiguous and 16-byte aligned, values s(T) (p - o); else why not. */
 const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi_coded *w);
 
-/*
- * How a point of a lattice of dimension 4 or 8 is a sum of bytes: see struct
- * hzi_vlut_table_s8_skinny.
- */
+/* Points of a lattice of dimension 4 or 8 as sums of bytes: struct hzi_vlut_table_s8_skinny. */
 struct hzi_vlut_s8 {
 	uint32_t first[2];
 	int words;		/* 32-bit words of a leader */
 	bool e8q4;		/* E8 with q = 4: leaders are in struct hz_vlut's words */
-	bool many_codes;		/* more than 256 leaders: these are there, too */
+	bool many_codes;	/* more than 256 leaders: these are there, too */
 };
 
 /* Fills *b. Returns NULL if p - o fits s8, else why not. */

@@ -29,17 +29,23 @@ HZ_DEVICE uint8_t *leader_memory(void)
 }
 
 /*
- * Makes what all warps of the block wrote to shared memory visible to the cluster. One warp
- * releases for all, see cluster_arrive_relaxed().
+ * Makes what the block wrote to shared memory before its last barrier visible to the cluster. One
+ * warp releases for all, see cluster_arrive_relaxed().
  */
-HZ_DEVICE void cluster_publish(int warp)
+HZ_DEVICE void cluster_release(int warp)
 {
-	__syncthreads();
 	if (warp == 0)
 		cluster_arrive();
 	else
 		cluster_arrive_relaxed();
 	cluster_wait();
+}
+
+/* The same, with that barrier */
+HZ_DEVICE void cluster_publish(int warp)
+{
+	__syncthreads();
+	cluster_release(warp);
 }
 
 /* leaders, first: see struct hzi_vlut_table_s8_skinny */

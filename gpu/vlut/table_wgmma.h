@@ -11,7 +11,7 @@
 #define HZI_VLUT_WGMMA_THREADS 512
 #define HZI_VLUT_WGMMA_ROWS 256		/* rows of a tile */
 #define HZI_VLUT_WGMMA_CHUNK 128	/* values of k: 64 bytes of 4-bit codes of a row */
-#define HZI_VLUT_WGMMA_ABSMAX_BLOCKS 64			/* blocks that find the largest |x| */
+#define HZI_VLUT_WGMMA_ABSMAX_BLOCKS 64	/* blocks that find the largest |x| */
 #define HZI_VLUT_WGMMA_STAGES(columns) ((columns) <= 32 ? 8 : (columns) == 64 ? 6 : 4)
 #define HZI_VLUT_WGMMA_ACC_PITCH(columns) ((columns) + 8)	/* in shared memory */
 /*
@@ -19,7 +19,7 @@
  * accumulators.
  */
 #define HZI_VLUT_WGMMA_X_BYTES(columns) \
-	(HZI_VLUT_WGMMA_STAGES(columns) * (columns)*HZI_VLUT_WGMMA_CHUNK * 2)
+	(HZI_VLUT_WGMMA_STAGES(columns) * (columns) * HZI_VLUT_WGMMA_CHUNK * 2)
 #define HZI_VLUT_WGMMA_ACC_BYTES(columns) \
 	(HZI_VLUT_WGMMA_ROWS * HZI_VLUT_WGMMA_ACC_PITCH(columns) * 4)
 #define HZI_VLUT_WGMMA_BARRIERS(table_bytes, columns) \

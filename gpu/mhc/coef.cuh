@@ -9,6 +9,7 @@
 #include "gpu/device/dtype.cuh"
 #include "gpu/device/reduce.cuh"
 #include "gpu/mhc/coef.h"
+#include "gpu/mhc/mhc.cuh"
 #include "lib/mhc/mhc_math.h"
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -187,18 +188,6 @@ HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &remainder)
 /* Rows of phi for N streams, at most */
 template <int N>
 constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
-
-/* body<n>(p, memory) for n other than 4 */
-#define BY_OTHERS(body, n, p, memory) \
-	switch (n) { \
-	case 1: return body<1>(p, memory); \
-	case 2: return body<2>(p, memory); \
-	case 3: return body<3>(p, memory); \
-	case 5: return body<5>(p, memory); \
-	case 6: return body<6>(p, memory); \
-	case 7: return body<7>(p, memory); \
-	default: return body<8>(p, memory); \
-	}
 
 /*
  * Adds up the splits of the sums of a block's groups: memory [HZI_MHC_COEF_GROUPS][m + 1], the last

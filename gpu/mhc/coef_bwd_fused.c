@@ -12,14 +12,11 @@
 const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_pre_bwd_args *a = args;
-	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
+	const char *const why = hzi_cuda_mhc_four_16bit_streams_unsupported(
+		ctx, &a->s, a->rule.m, a->phi, HZI_MHC_BWD_FUSED_BYTES);
 
 	if (why)
 		return why;
-	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_MHC_BWD_FUSED_BYTES)
-		return "too little shared memory";
-	if (a->s.dtype == HZ_F32)
-		return "streams are f32";
 	if (a->norm && a->du.data)
 		return "u is normalized";
 	if (!a->dx.data && !a->dphi && !a->dgain)

@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	begin_coefs(p, memory);
-	BY_OTHERS(coefs, p.rule.n, p, memory)
+	SWITCH_OTHER_STREAMS(p.rule.n, coefs<N>(p, memory))
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
@@ -345,21 +345,6 @@ HZ_DEVICE void norm_aligned(const hzi_mhc_norm &p, float *memory)
 	}
 }
 
-template <int DT>
-HZ_DEVICE void norm_of(const hzi_mhc_norm &p, float *memory)
-{
-	switch (p.n) {
-	case 1: return norm_aligned<1, DT>(p, memory);
-	case 2: return norm_aligned<2, DT>(p, memory);
-	case 3: return norm_aligned<3, DT>(p, memory);
-	case 4: return norm_aligned<4, DT>(p, memory);
-	case 5: return norm_aligned<5, DT>(p, memory);
-	case 6: return norm_aligned<6, DT>(p, memory);
-	case 7: return norm_aligned<7, DT>(p, memory);
-	default: return norm_aligned<8, DT>(p, memory);
-	}
-}
-
 extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
 	mhc_coef_norm(const __grid_constant__ hzi_mhc_norm p)
 {
@@ -369,10 +354,6 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
 	pdl_wait();
 	if (!p.aligned)
 		norm_strided(p, memory);
-	else if (p.dtype == HZ_F32)
-		norm_of<HZ_F32>(p, memory);
-	else if (p.dtype == HZ_F16)
-		norm_of<HZ_F16>(p, memory);
 	else
-		norm_of<HZ_BF16>(p, memory);
+		SWITCH_DTYPE(p.dtype, SWITCH_STREAMS(p.n, norm_aligned<N, DT>(p, memory)))
 }

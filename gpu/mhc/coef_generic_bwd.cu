@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 
 	pdl_launch_dependents();
 	pdl_wait();
-	BY_OTHERS(gradients_other, p.rule.n, p, memory)
+	SWITCH_OTHER_STREAMS(p.rule.n, gradients_other<N>(p, memory))
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
@@ -363,22 +363,6 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 	}
 }
 
-template <int DT>
-HZ_DEVICE void norm_bwd_of(const hzi_mhc_norm_bwd &p,
-			   float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
-{
-	switch (p.of.n) {
-	case 1: return norm_bwd_aligned<1, DT>(p, memory);
-	case 2: return norm_bwd_aligned<2, DT>(p, memory);
-	case 3: return norm_bwd_aligned<3, DT>(p, memory);
-	case 4: return norm_bwd_aligned<4, DT>(p, memory);
-	case 5: return norm_bwd_aligned<5, DT>(p, memory);
-	case 6: return norm_bwd_aligned<6, DT>(p, memory);
-	case 7: return norm_bwd_aligned<7, DT>(p, memory);
-	default: return norm_bwd_aligned<8, DT>(p, memory);
-	}
-}
-
 extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 	mhc_coef_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
 {
@@ -388,12 +372,8 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 	pdl_wait();
 	if (!p.of.aligned)
 		norm_bwd_strided(p, memory[0][0]);
-	else if (p.of.dtype == HZ_F32)
-		norm_bwd_of<HZ_F32>(p, memory);
-	else if (p.of.dtype == HZ_F16)
-		norm_bwd_of<HZ_F16>(p, memory);
 	else
-		norm_bwd_of<HZ_BF16>(p, memory);
+		SWITCH_DTYPE(p.of.dtype, SWITCH_STREAMS(p.of.n, norm_bwd_aligned<N, DT>(p, memory)))
 }
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */

@@ -7,7 +7,6 @@
  * assigned to the columns of an mma in any order, so a lane gets contiguous ones and loads them as
  * one vector. draw, phi, and x of f32 or f16 are split into two terms of bf16.
  */
-#include "gpu/mhc/mhc.cuh"
 #include "gpu/mhc/coef.cuh"
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
@@ -483,22 +482,15 @@ template <int DT>
 HZ_DEVICE void mma_dx_4(const hzi_mhc_dx &p)
 {
 	switch (p.n) {
-	case 1: return mma_dx<1, DT>(p);
-	case 2: return mma_dx<2, DT>(p);
-	case 3: return mma_dx<3, DT>(p);
-	default: return mma_dx<4, DT>(p);
+	CASES_1_TO_3(mma_dx<N, DT>(p))
+	STREAMS_CASE(default, 4, mma_dx<N, DT>(p))
 	}
 }
 
 template <int DT>
 HZ_DEVICE void mma_dx_8(const hzi_mhc_dx &p)
 {
-	switch (p.n) {
-	case 5: return mma_dx<5, DT>(p);
-	case 6: return mma_dx<6, DT>(p);
-	case 7: return mma_dx<7, DT>(p);
-	default: return mma_dx<8, DT>(p);
-	}
+	switch (p.n) { CASES_5_TO_8(mma_dx<N, DT>(p)) }
 }
 
 #define DX(type, dtype, most, blocks) \

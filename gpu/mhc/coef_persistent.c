@@ -8,19 +8,15 @@
 #include "gpu/mhc/launch.h"
 #include "gpu/mhc/coef_persistent.h"
 
-
 const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ctx,
 						     const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
-	const char *const why = hzi_cuda_mhc_four_streams_unsupported(&a->s, a->rule.m, a->phi);
+	const char *const why = hzi_cuda_mhc_four_16bit_streams_unsupported(
+		ctx, &a->s, a->rule.m, a->phi, HZI_MHC_PERSISTENT_BYTES);
 
 	if (why)
 		return why;
-	if (hzi_cuda_device(ctx)->shared_block_bytes < HZI_MHC_PERSISTENT_BYTES)
-		return "too little shared memory";
-	if (a->s.dtype == HZ_F32)
-		return "streams are f32";
 	if (a->s.channels >= INT32_MAX / 16)
 		return "offsets of channels exceed 32 bits";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)

@@ -84,6 +84,19 @@ const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s,
 	return NULL;
 }
 
+const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context *ctx,
+							const struct hzi_mhc_shape *s, int m,
+							const float *phi, int shared_bytes)
+{
+	const char *const why = hzi_cuda_mhc_four_streams_unsupported(s, m, phi);
+
+	if (why)
+		return why;
+	if (hzi_cuda_device(ctx)->shared_block_bytes < shared_bytes)
+		return "too little shared memory";
+	return s->dtype == HZ_F32 ? "streams are f32" : NULL;
+}
+
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s)
 {
 	static const int index[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};

@@ -88,6 +88,11 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
 						  const float *phi);
 
+/* The same for streams of 16 bits and a kernel with so much shared memory */
+const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context *ctx,
+							const struct hzi_mhc_shape *s, int m,
+							const float *phi, int shared_bytes);
+
 /*
  * Offset of a vectorized kernel from the one for f32 and 4 streams; -1 if rows are not whole
  * vectors

@@ -56,6 +56,25 @@ struct word_format {
 	}
 };
 
+/* Address of vector v of stream i of token t */
+template <int DT>
+HZ_DEVICE char *vector_at(const void *data, const hzi_mhc_array &a, int64_t t, int i, int64_t v)
+{
+	return (char *)data + (t * a.token + i * a.stream) * word_format<DT>::bytes + v * 16;
+}
+
+template <int DT>
+HZ_DEVICE vector16 load_stream(const hzi_mhc_array &a, int64_t t, int i, int64_t v)
+{
+	return load_vector16(vector_at<DT>(a.data, a, t, i, v));
+}
+
+template <int DT>
+HZ_DEVICE void store_stream(const hzi_mhc_array &a, int64_t t, int i, int64_t v, const vector16 &x)
+{
+	store_vector16(vector_at<DT>(a.data, a, t, i, v), x);
+}
+
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
 HZ_DEVICE int64_t mhc_divide(int64_t i, int64_t n)
@@ -233,28 +252,43 @@ struct channel_of {
 	}
 };
 
+/* ---- Dispatch -------------------------------------------------------------------------------- */
+
+/* A statement with DT = dtype as a constant */
+#define SWITCH_DTYPE(dtype, ...) \
+	if ((dtype) == HZ_F32) { \
+		constexpr int DT = HZ_F32; \
+		__VA_ARGS__; \
+	} else if ((dtype) == HZ_F16) { \
+		constexpr int DT = HZ_F16; \
+		__VA_ARGS__; \
+	} else { \
+		constexpr int DT = HZ_BF16; \
+		__VA_ARGS__; \
+	}
+
+/* Cases of a switch over the number of streams: a statement with N as a constant, then a return */
+#define STREAMS_CASE(label, n, ...) label: { constexpr int N = n; __VA_ARGS__; return; }
+#define CASES_1_TO_3(...) \
+	STREAMS_CASE(case 1, 1, __VA_ARGS__) STREAMS_CASE(case 2, 2, __VA_ARGS__) \
+	STREAMS_CASE(case 3, 3, __VA_ARGS__)
+#define CASES_5_TO_8(...) \
+	STREAMS_CASE(case 5, 5, __VA_ARGS__) STREAMS_CASE(case 6, 6, __VA_ARGS__) \
+	STREAMS_CASE(case 7, 7, __VA_ARGS__) STREAMS_CASE(default, 8, __VA_ARGS__)
+#define SWITCH_STREAMS(n, ...) \
+	switch (n) { \
+	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(case 4, 4, __VA_ARGS__) CASES_5_TO_8(__VA_ARGS__) \
+	}
+#define SWITCH_OTHER_STREAMS(n, ...) /* other than 4 */ \
+	switch (n) { CASES_1_TO_3(__VA_ARGS__) CASES_5_TO_8(__VA_ARGS__) }
+
 /* body<dtype, n, innermost>(...); innermost only for 2, 4 or 8 streams */
 #define STRIDED_STREAMS(body, s, innermost, ...) \
-	if ((s).dtype == HZ_F32) { \
-		STRIDED_STREAMS_OF(body, HZ_F32, (s).n, innermost, __VA_ARGS__) \
-	} else if ((s).dtype == HZ_F16) { \
-		STRIDED_STREAMS_OF(body, HZ_F16, (s).n, innermost, __VA_ARGS__) \
-	} else { \
-		STRIDED_STREAMS_OF(body, HZ_BF16, (s).n, innermost, __VA_ARGS__) \
-	}
-#define STRIDED_STREAMS_OF(body, dtype, n, innermost, ...) \
-	switch (n) { \
-	case 1: return body<dtype, 1, false>(__VA_ARGS__); \
-	case 2: return innermost ? body<dtype, 2, true>(__VA_ARGS__) : \
-				   body<dtype, 2, false>(__VA_ARGS__); \
-	case 3: return body<dtype, 3, false>(__VA_ARGS__); \
-	case 4: return innermost ? body<dtype, 4, true>(__VA_ARGS__) : \
-				   body<dtype, 4, false>(__VA_ARGS__); \
-	case 5: return body<dtype, 5, false>(__VA_ARGS__); \
-	case 6: return body<dtype, 6, false>(__VA_ARGS__); \
-	case 7: return body<dtype, 7, false>(__VA_ARGS__); \
-	default: return innermost ? body<dtype, 8, true>(__VA_ARGS__) : \
-				    body<dtype, 8, false>(__VA_ARGS__); \
-	}
+	SWITCH_DTYPE((s).dtype, SWITCH_STREAMS((s).n, \
+		if constexpr (N == 2 || N == 4 || N == 8) { \
+			if (innermost) \
+				return body<DT, N, true>(__VA_ARGS__); \
+		} \
+		return body<DT, N, false>(__VA_ARGS__)))
 
 #endif

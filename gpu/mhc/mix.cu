@@ -49,12 +49,9 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = have_x ? load_vector16((const char *)p.a.x.data +
-					      (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
-					      v * 16) : vector16{};
+		x[j] = have_x ? load_stream<DT>(p.a.x, t, j, v) : vector16{};
 	if (have_f)
-		f = load_vector16((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
-				  v * 16);
+		f = load_stream<DT>(p.a.f, t, 0, v);
 	if (KIND & HZI_TERM_U)
 		load_row<N>(p.a.p, s, p.layout & HZI_MHC_P_FLOAT4, 1, cp);
 	if (mixed)
@@ -93,13 +90,11 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 			x[i].w[e] = word::put(out[i]);
 	}
 	if (KIND & HZI_TERM_U)
-		store_vector16((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16, u);
+		store_stream<DT>(p.a.u, t, 0, v, u);
 	if (mixed || added) {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			store_vector16((char *)p.a.y.data +
-				       (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
-				       x[i]);
+			store_stream<DT>(p.a.y, t, i, v, x[i]);
 	}
 }
 
@@ -142,13 +137,9 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 	pdl_wait();
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = in ? load_vector16((const char *)p.a.x.data +
-					  (t * p.a.x.token + j * p.a.x.stream) * word::bytes +
-					  v * 16) :
-			    vector16{};
+		x[j] = in ? load_stream<DT>(p.a.x, t, j, v) : vector16{};
 	if (in && p.a.f.data)
-		f = load_vector16((const char *)p.a.f.data + t * p.a.f.token * word::bytes +
-				  v * 16);
+		f = load_stream<DT>(p.a.f, t, 0, v);
 	/* Rows of a, p, q */
 	for (int e = (int)threadIdx.x & ((1 << p.lanes_log2) - 1); e < count && t < p.a.s.tokens;
 	     e += 1 << p.lanes_log2) {
@@ -186,12 +177,9 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 		for (int e = 0; e < 4; e++)
 			out.w[e] = word::put(sum + e * word::count);
 		if (i == N)
-			store_vector16((char *)p.a.u.data + t * p.a.u.token * word::bytes + v * 16,
-				       out);
+			store_stream<DT>(p.a.u, t, 0, v, out);
 		else
-			store_vector16((char *)p.a.y.data +
-				       (t * p.a.y.token + i * p.a.y.stream) * word::bytes + v * 16,
-				       out);
+			store_stream<DT>(p.a.y, t, i, v, out);
 	}
 }
 
@@ -332,8 +320,7 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 		return;
 #pragma unroll
 	for (int j = 0; j < N; j++)
-		x[j] = load_vector16((const char *)p.x.data +
-				     (t * p.x.token + j * p.x.stream) * word::bytes + v * 16);
+		x[j] = load_stream<DT>(p.x, t, j, v);
 	/* Prefetches the coefficients of all layers to L2. */
 	for (int l = (int)threadIdx.x; l < p.layers; l += HZI_MHC_THREADS) {
 		prefetch(p.layer[l].p, s * p.p.group);
@@ -342,14 +329,13 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 	}
 	for (int l = 0; l < p.layers; l++) {
 		const bool last = l == p.layers - 1;
-		const int64_t at = t * p.f.token * word::bytes + v * 16;
 		float cp[N], cq[N], ca[N][N];
 
 		f = next;
 		if (l == 0 && p.layer[0].f)
-			f = load_vector16((const char *)p.layer[0].f + at);
+			f = load_vector16(vector_at<DT>(p.layer[0].f, p.f, t, 0, v));
 		if (!last && p.layer[l + 1].f)
-			next = load_vector16((const char *)p.layer[l + 1].f + at);
+			next = load_vector16(vector_at<DT>(p.layer[l + 1].f, p.f, t, 0, v));
 		load_layer<N>(p, l, s, cp, cq, ca);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
@@ -382,14 +368,11 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 				x[j].w[e] = word::put(out[j]);
 		}
 		if (p.layer[l].u)
-			store_vector16((char *)p.layer[l].u + t * p.u.token * word::bytes + v * 16,
-				       u);
+			store_vector16(vector_at<DT>(p.layer[l].u, p.u, t, 0, v), u);
 		if (p.layer[l].y) {
 #pragma unroll
 			for (int j = 0; j < N; j++)
-				store_vector16((char *)p.layer[l].y +
-					    (t * p.y.token + j * p.y.stream) * word::bytes + v * 16,
-					    x[j]);
+				store_vector16(vector_at<DT>(p.layer[l].y, p.y, t, j, v), x[j]);
 		}
 	}
 }
@@ -397,12 +380,7 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 template <int N>
 HZ_DEVICE void chain_of(const hzi_mhc_chain_job &p)
 {
-	if (p.s.dtype == HZ_F32)
-		chain<HZ_F32, N>(p);
-	else if (p.s.dtype == HZ_F16)
-		chain<HZ_F16, N>(p);
-	else
-		chain<HZ_BF16, N>(p);
+	SWITCH_DTYPE(p.s.dtype, chain<DT, N>(p))
 }
 
 KERNEL(mhc_recompute_4, HZI_MHC_THREADS, 4, hzi_mhc_chain_job)
@@ -421,12 +399,7 @@ KERNEL(mhc_recompute_1_3, HZI_MHC_THREADS, 5, hzi_mhc_chain_job)
 
 KERNEL(mhc_recompute_5_8, HZI_MHC_THREADS, 3, hzi_mhc_chain_job)
 {
-	switch (p.s.n) {
-	case 5: return chain_of<5>(p);
-	case 6: return chain_of<6>(p);
-	case 7: return chain_of<7>(p);
-	default: return chain_of<8>(p);
-	}
+	switch (p.s.n) { CASES_5_TO_8(chain_of<N>(p)) }
 }
 
 KERNEL(mhc_recompute_strided, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)

@@ -125,22 +125,14 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 #pragma unroll
 			for (int j = 0; j < N; j++) {
 				if (mixed || added)
-					dy[j] = load_vector16((const char *)a.dy.data +
-							      (t * a.dy.token + j * a.dy.stream) *
-							      word::bytes + v * 16);
+					dy[j] = load_stream<DT>(a.dy, t, j, v);
 				if (mixed || have_u)
-					x[j] = have_x ? load_vector16((const char *)a.x.data +
-								      (t * a.x.token +
-								       j * a.x.stream) *
-								      word::bytes + v * 16) :
-							vector16{};
+					x[j] = have_x ? load_stream<DT>(a.x, t, j, v) : vector16{};
 			}
 			if (have_f)
-				f = load_vector16((const char *)a.f.data +
-						  t * a.f.token * word::bytes + v * 16);
+				f = load_stream<DT>(a.f, t, 0, v);
 			if (have_u)
-				du = load_vector16((const char *)a.du.data +
-						   t * a.du.token * word::bytes + v * 16);
+				du = load_stream<DT>(a.du, t, 0, v);
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
 				float df[word::count], dx[N][word::count];
@@ -198,15 +190,11 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 				}
 			}
 			if (want_df)
-				store_vector16((char *)a.df.data + t * a.df.token * word::bytes +
-					       v * 16, f);
+				store_stream<DT>(a.df, t, 0, v, f);
 			if (want_dx) {
 #pragma unroll
 				for (int j = 0; j < N; j++)
-					store_vector16((char *)a.dx.data +
-						       (t * a.dx.token + j * a.dx.stream) *
-							    word::bytes + v * 16,
-						       (added ? dy : x)[j]);
+					store_stream<DT>(a.dx, t, j, v, (added ? dy : x)[j]);
 			}
 		}
 	}
@@ -458,12 +446,8 @@ KERNEL(mhc_mix_bwd_dbias, HZI_MHC_THREADS, 4, hzi_mhc_dbias_job)
 {
 	if (!p.vectors)
 		dbias<0>(p);
-	else if (p.s.dtype == HZ_F32)
-		dbias<HZ_F32>(p);
-	else if (p.s.dtype == HZ_F16)
-		dbias<HZ_F16>(p);
 	else
-		dbias<HZ_BF16>(p);
+		SWITCH_DTYPE(p.s.dtype, dbias<DT>(p))
 }
 
 KERNEL(mhc_mix_bwd_dbias_finish, HZI_MHC_THREADS, 1, hzi_mhc_dbias_job)

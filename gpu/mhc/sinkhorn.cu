@@ -139,17 +139,6 @@ HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 	store_own<N>(p.dm, p.count, threads, shared, dm);
 }
 
-#define OTHERS(body, n, p, shared) \
-	switch (n) { \
-	case 1: return body<1>(p, shared); \
-	case 2: return body<2>(p, shared); \
-	case 3: return body<3>(p, shared); \
-	case 5: return body<5>(p, shared); \
-	case 6: return body<6>(p, shared); \
-	case 7: return body<7>(p, shared); \
-	default: return body<8>(p, shared); \
-	}
-
 KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
 KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
 
@@ -157,12 +146,12 @@ KERNEL(mhc_sinkhorn_generic, hzi_mhc_sinkhorn_args)
 {
 	__shared__ float shared[THREADS * PITCH<HZI_MHC_STREAMS>];
 
-	OTHERS(sinkhorn, p.rule.n, p, shared)
+	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn<N>(p, shared))
 }
 
 KERNEL(mhc_sinkhorn_bwd_generic, hzi_mhc_sinkhorn_bwd_args)
 {
-	OTHERS(sinkhorn_bwd, p.rule.n, p, true)
+	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn_bwd<N>(p, true))
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */

@@ -21,13 +21,13 @@ HZI_LINK_IMAGES(quat_conv);
 #define TILE_LOG 6			/* a TMA tile has 2^6 pixels, of f32 2^5 */
 #define ROUNDS 4			/* most waves of blocks */
 #define PARTS_BYTES ((int64_t)64 << 20)
-/* Cost model, per us: products of quaternions with padding; bytes that blocks read */
-#define PRODUCTS_PER_US 20e6
-#define SPLIT_PER_US 6e6		/* products of f32 in split precision */
-#define UNITS_PER_US 270.0		/* units of big that are split into two f16 terms */
-#define BYTES_PER_US 6.5e6
+/* Cost model, per SM and cycle: products of quaternions with padding; bytes that blocks read */
+#define PRODUCTS 76.5
+#define SPLIT_PRODUCTS 23.0		/* of f32 in split precision */
+#define SPLIT_UNITS 1.03e-3		/* units of big that are split into two f16 terms */
+#define BYTES 24.9
 #define CALL_US 12			/* launches, split-K sums, packing of weights */
-#define ROUND_US 3			/* prologue and epilogue of a block */
+#define ROUND_CYCLES 5940		/* prologue and epilogue of a block */
 
 /* ---- TMA tiles ------------------------------------------------------------------------------- */
 
@@ -118,9 +118,9 @@ static int map_of(struct hz_context *ctx, const char *op, struct hzi_tensor_map 
 
 /* ---- Gradients of weights -------------------------------------------------------------------- */
 
-static double per_us(bool split)
+static double products_us(const struct hz_context *ctx, double products, bool split)
 {
-	return split ? SPLIT_PER_US : PRODUCTS_PER_US;
+	return hzi_quat_conv_sm_us(ctx, products, split ? SPLIT_PRODUCTS : PRODUCTS);
 }
 
 /* Split-K: the number of splits of the pixels that fills the last wave of blocks best */
@@ -206,16 +206,17 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 
 	const double tiles = (double)p->sets * p->tiles_m * p->b.all * (HZI_GEMM16_PIXELS >> split);
 	const double high = p->n512 ? HZI_WGRAD16_ROWS_N512 : HZI_WGRAD16_ROWS;
-	const double products = tiles * high * p->units * CHANNELS * CHANNELS / per_us(split);
+	const double products = products_us(ctx, tiles * high * p->units * CHANNELS * CHANNELS,
+					    split);
 	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
-			     CHANNELS * 4 * (double)size_bytes / BYTES_PER_US;
+			     CHANNELS * 4 * (double)size_bytes;
 	const int64_t blocks = (int64_t)p->sets * p->tiles_m * p->tiles_n * p->splits;
 	const int64_t rounds = ceil_div(blocks, hzi_cuda_device(ctx)->multiprocessors);
+	const double split_units = (double)p->sets * p->tiles_m * p->b.all * p->units;
 
-	const double parts = !split ? 0 : (double)p->sets * p->tiles_m * p->b.all * p->units /
-					  UNITS_PER_US;
-
-	*us = CALL_US + ROUND_US * (double)rounds + fmax(fmax(products, bytes), parts);
+	*us = CALL_US + ROUND_CYCLES / hzi_cuda_device(ctx)->clock_mhz * (double)rounds +
+	      fmax(fmax(products, hzi_quat_conv_sm_us(ctx, bytes, BYTES)),
+		   split ? hzi_quat_conv_sm_us(ctx, split_units, SPLIT_UNITS) : 0);
 	return NULL;
 }
 
@@ -229,14 +230,15 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 				  size_t *copy_bytes, struct hzi_quat_wgrad16 *p, double *us)
 {
 	const struct hzi_quat_conv_copy_costs costs = {
-		.tap = (double)a->g.k * (double)round_up(a->g.m, CHANNELS) /
-		       per_us(a->g.dtype == HZ_F32),
+		.tap = products_us(ctx, (double)a->g.k * (double)round_up(a->g.m, CHANNELS),
+				   a->g.dtype == HZ_F32),
 		.unit = CHANNELS,
 	};
 	const char *why;
 
 	*on_copy = *a;
-	*copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, copy, &on_copy->x);
+	*copy_bytes = hzi_quat_conv_copy_plan(ctx, &a->x, a->images, &costs, copy,
+					      &on_copy->x);
 	do {
 		why = plan_wgrad(ctx, on_copy, p, us);
 	} while (why && hzi_quat_conv_copy_drop(&a->x, &on_copy->x, copy_bytes));
@@ -373,11 +375,12 @@ static const char *make_conv(const struct hz_context *ctx, const struct hzi_quat
 		return "sizes are too large";
 	p->pairs = (int32_t)(ceil_div(p->b.all, 2 * HZI_CONV16_TMA_TILES) * p->tiles_n);
 	products = (double)p->pairs * 2 * HZI_CONV16_TMA_TILES * HZI_GEMM16_PIXELS *
-		   HZI_CONV16_TILE_OUTS * (double)(taps * p->units * CHANNELS) / PRODUCTS_PER_US;
-	bytes = ((double)p->pairs * (double)(taps * p->units) *
-		 (4 * HZI_GEMM16_UNIT_BYTES + 4 * HZI_CONV16_TILE_OUTS * 128) +
-		 8 * (double)a->g.n * (double)a->g.m) / BYTES_PER_US;
-	*us = CALL_US + (products > bytes ? products : bytes);
+		   HZI_CONV16_TILE_OUTS * (double)(taps * p->units * CHANNELS);
+	bytes = (double)p->pairs * (double)(taps * p->units) *
+			(4 * HZI_GEMM16_UNIT_BYTES + 4 * HZI_CONV16_TILE_OUTS * 128) +
+		8 * (double)a->g.n * (double)a->g.m;
+	*us = CALL_US + fmax(products_us(ctx, products, false),
+			     hzi_quat_conv_sm_us(ctx, bytes, BYTES));
 	return NULL;
 }
 

@@ -20,9 +20,12 @@ HZI_LINK_IMAGES(quat_conv);
 #define USE_LEAST 16
 /* One tap: quat_gemm wins from so many input and output channels. */
 #define POINTS_LEAST 128
-/* Cost model, real multiply-adds per us (32 for a quaternion product): split precision; 16 bits */
-#define SPLIT_PER_US 280e6
-#define PRODUCTS_PER_US 850e6
+/*
+ * Cost model, real operations per SM and cycle (32 for a quaternion product): split precision;
+ * 16 bits
+ */
+#define SPLIT_OPERATIONS 1071
+#define OPERATIONS 3252
 /* Fixed cost of a call, us; a group of fewer taps counts as so many. */
 #define CALL_US 8
 #define GROUP_TAPS 8
@@ -236,7 +239,8 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_conv_step *a,
 				  bool wins, struct hzi_quat_conv_step *on_copy, struct plan *plan)
 {
-	const double products = 32 * (double)a->g.n * (double)(round_up(a->g.m, HZI_CONV8_TILE_M));
+	const double operations = 32 * (double)a->g.n *
+				  (double)(round_up(a->g.m, HZI_CONV8_TILE_M));
 	struct hzi_quat_conv_copy_costs costs;
 	const char *why;
 	int split;
@@ -244,11 +248,11 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_conv_copy_costs){
-		.tap = products / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
+		.tap = hzi_quat_conv_sm_us(ctx, operations, split ? SPLIT_OPERATIONS : OPERATIONS),
 		.unit = split ? HZI_CONV8_SPLIT_TILE_K : HZI_CONV8_TILE_K,
 	};
 	*on_copy = *a;
-	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
+	plan->copy_bytes = hzi_quat_conv_copy_plan(ctx, &a->x, a->images, &costs, &plan->copy,
 						   &on_copy->x);
 	do {
 		why = make_plan(ctx, on_copy, wins, plan);
@@ -368,16 +372,17 @@ double hzi_cuda_quat_conv_implicit_gemm8_us(const struct hz_context *ctx,
 	const struct hzi_quat_patch_step *x = &a->x;
 	const int64_t taps = x->taps[0] * x->taps[1] * x->taps[2];
 	int64_t as_taps = 0;
+	double operations;
 	struct plan plan;
 
 	if (!make_plan(ctx, a, true, &plan)) {
 		for (int i = 0; i < plan.p.groups; i++)
 			as_taps += max_of(plan.p.group[i].taps, GROUP_TAPS);
 	}
-	return CALL_US + 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_CONV8_TILE_M) *
-				 (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
-					  round_up(x->channels,
-						   HZI_CONV8_TILE_K)) / PRODUCTS_PER_US;
+	operations = 32 * (double)a->g.n * (double)round_up(a->g.m, HZI_CONV8_TILE_M) *
+		     (double)(max_of(max_of(as_taps, taps), GROUP_TAPS) *
+			      round_up(x->channels, HZI_CONV8_TILE_K));
+	return CALL_US + hzi_quat_conv_sm_us(ctx, operations, OPERATIONS);
 }
 
 size_t hzi_cuda_quat_conv_implicit_gemm8_workspace(const struct hz_context *ctx, const void *args)

@@ -66,7 +66,7 @@ static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 	const double us = hzi_cuda_quat_conv_wgrad16_us(ctx, a, &on_copy);
 
 	/* With taps as channels 16 products were faster in every measurement. */
-	if (on_copy || us < hzi_cuda_quat_conv_wgrad8_us(a))
+	if (on_copy || us < hzi_cuda_quat_conv_wgrad8_us(ctx, a))
 		return WGRAD16;
 	/* If wgrad8 supports each group by itself, leave the call to one call for each group. */
 	one.x.groups = 1;

@@ -20,7 +20,7 @@ HZI_LINK_IMAGES(quat_conv);
 #define BYTES_MOST ((int64_t)1 << 30)	/* of the copy */
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS 24			/* per SM: three waves */
-#define COPY_BYTES_PER_US 1.2e6		/* written, with the reads that this takes */
+#define COPY_SHARE 0.245	/* of the peak bandwidth: bytes written, with the reads that this takes */
 /* The copy must bring the expected time below this share, since the model is not exact. */
 #define GAIN_LEAST 0.7
 #define ODD_COST 1.5
@@ -98,7 +98,8 @@ static double cost_of(const struct hzi_quat_patch_step *inner,
 	return (double)channels * (taps * c->tap + grids * c->grid);
 }
 
-size_t hzi_quat_conv_copy_plan(const struct hzi_quat_patch_step *x, int64_t images,
+size_t hzi_quat_conv_copy_plan(const struct hz_context *ctx,
+			       const struct hzi_quat_patch_step *x, int64_t images,
 			       const struct hzi_quat_conv_copy_costs *costs,
 			       struct hzi_quat_conv_copy *f, struct hzi_quat_patch_step *inner)
 {
@@ -119,7 +120,8 @@ size_t hzi_quat_conv_copy_plan(const struct hzi_quat_patch_step *x, int64_t imag
 		if (!fits(x, images, first))
 			break;
 		describe_copy(x, images, first, &own, &left);
-		cost = cost_of(&left, costs) + (double)bytes_of(&own) / COPY_BYTES_PER_US;
+		cost = cost_of(&left, costs) +
+		       hzi_quat_conv_memory_us(ctx, (double)bytes_of(&own), COPY_SHARE);
 		if (cost >= least)
 			continue;
 		least = cost;

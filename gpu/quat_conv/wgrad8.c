@@ -25,22 +25,22 @@ HZI_LINK_IMAGES(quat_conv);
 #define BLOCKS 128
 #define SPLIT_PIXELS 512		/* least pixels of a split */
 /*
- * Cost model: real multiply-adds per us (32 for a quaternion product), split precision and 16 bits;
- * bytes of planes per us, written and read
+ * Cost model: real operations per SM and cycle (32 for a quaternion product), split precision and 16
+ * bits; planes' share of the peak bandwidth, written and read
  */
-#define SPLIT_PER_US 150e6
-#define PRODUCTS_PER_US 550e6
-#define PLANES_PER_US 1.5e6
+#define SPLIT_OPERATIONS 574
+#define OPERATIONS 2104
+#define PLANES_SHARE 0.305
 /*
- * Fixed cost of a call, us; of a pixel (line) of 64 channels the planes; of its products with 64
- * channels each set of taps, and each tap
+ * Fixed cost of a call, us. For a pixel of 64 channels: bytes of memory traffic that take as long as
+ * its planes. For its products with 64 channels: SM cycles of each set of taps, and of each tap
  */
 #define CALL_US 15
 static const struct {
-	double line_us, set_us, tap_us, set;
+	double pixel_bytes, set_cycles, tap_cycles, set;
 } plane_costs[] = {
-	{0.63e-3, 0.45e-3, 0.07e-3, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN},
-	{1e-3, 1.9e-3, 0.21e-3, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN_SPLIT},	/* split */
+	{3100, 118, 18.3, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN},
+	{4920, 497, 54.9, HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN_SPLIT},	/* split */
 };
 
 /* A call: the kernels' parameters but for pointers */
@@ -268,23 +268,26 @@ static const char *make_plan(const struct hz_context *ctx, const struct hzi_quat
 }
 
 /* Expected time of planes and products, us */
-double hzi_cuda_quat_conv_wgrad8_us(const struct hzi_quat_wgrad_step *a)
+double hzi_cuda_quat_conv_wgrad8_us(const struct hz_context *ctx,
+				    const struct hzi_quat_wgrad_step *a)
 {
 	const struct hzi_quat_patch_step *x = &a->x;
 	const bool diagonal = x->groups > 1, split = a->g.dtype == HZ_F32;
 	const double m = (double)ceil_div(x->groups * a->g.m, HZI_WGRAD8_TILE);
 	const double n = (double)ceil_div(x->groups * x->channels, HZI_WGRAD8_TILE);
-	double phases = 1, taps = 1, products;
+	double phases = 1, taps = 1, cycles, bytes;
 
 	for (int d = 0; d < 3; d++) {
 		taps *= (double)x->taps[d];
 		phases *= (double)min_of(x->step[d], x->taps[d]);
 	}
 	taps = ceil(taps / phases);
-	products = phases * (plane_costs[split].set_us * ceil(taps / plane_costs[split].set) +
-			     plane_costs[split].tap_us * taps) * (diagonal ? m : m * n);
-	return CALL_US + (double)a->g.k * (plane_costs[split].line_us * (m + phases * n) +
-					   products);
+	cycles = (double)a->g.k * phases * (diagonal ? m : m * n) *
+		 (plane_costs[split].set_cycles * ceil(taps / plane_costs[split].set) +
+		  plane_costs[split].tap_cycles * taps);
+	bytes = (double)a->g.k * plane_costs[split].pixel_bytes * (m + phases * n);
+	return CALL_US + hzi_quat_conv_memory_us(ctx, bytes, 1) +
+	       hzi_quat_conv_sm_us(ctx, cycles, 1);
 }
 
 /* make_plan() for a copy of big with taps as channels where that pays: the caller sets its data. */
@@ -299,13 +302,14 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 	if (!hzi_quat_uses_planar_f16(ctx, a->g.dtype, a->g.precision, &split))
 		return "f32 multiply-adds are asked for";
 	costs = (struct hzi_quat_conv_copy_costs){
-		.tap = 32 * rows / (split ? SPLIT_PER_US : PRODUCTS_PER_US),
-		.grid = 16 * (1 + split) * (double)a->g.k / PLANES_PER_US,
+		.tap = hzi_quat_conv_sm_us(ctx, 32 * rows, split ? SPLIT_OPERATIONS : OPERATIONS),
+		.grid = hzi_quat_conv_memory_us(ctx, 16 * (1 + split) * (double)a->g.k,
+						PLANES_SHARE),
 		.unit = HZI_WGRAD8_TILE,
 		.set = split ? 0 : HZI_WGRAD8_RUNS * HZI_WGRAD8_RUN,
 	};
 	*on_copy = *a;
-	plan->copy_bytes = hzi_quat_conv_copy_plan(&a->x, a->images, &costs, &plan->copy,
+	plan->copy_bytes = hzi_quat_conv_copy_plan(ctx, &a->x, a->images, &costs, &plan->copy,
 						   &on_copy->x);
 	do {
 		why = make_plan(ctx, on_copy, plan);

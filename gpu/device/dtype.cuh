@@ -204,7 +204,7 @@ HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 	return r;
 }
 
-/* Minimum and maximum of both halves; if one operand is NaN, the other one. DTYPE: HZ_F16, HZ_BF16 */
+/* Minimum and maximum of both halves; the other operand if one is NaN. DTYPE: HZ_F16, HZ_BF16 */
 template <int DTYPE>
 HZ_DEVICE uint32_t min_x2(uint32_t a, uint32_t b)
 {

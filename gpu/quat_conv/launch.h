@@ -38,7 +38,8 @@ bool hzi_cuda_quat_conv_wgrad_depthwise_wins(const struct hzi_quat_wgrad_step *a
  * the memory, so that they scale with the GPU. Their constants were measured on an H200, 132 SMs at
  * 1980 MHz with 4.9 TB/s; launches are in us.
  */
-static inline double hzi_quat_conv_sm_us(const struct hz_context *ctx, double work, double per_cycle)
+static inline double hzi_quat_conv_sm_us(const struct hz_context *ctx, double work,
+					 double per_cycle)
 {
 	const struct hzi_cuda_device *d = hzi_cuda_device(ctx);
 

@@ -20,7 +20,7 @@ HZI_LINK_IMAGES(quat_conv);
 #define BYTES_MOST ((int64_t)1 << 30)	/* of the copy */
 #define COUNT_MAX ((int64_t)1 << 30)
 #define BLOCKS 24			/* per SM: three waves */
-#define COPY_SHARE 0.245	/* of the peak bandwidth: bytes written, with the reads that this takes */
+#define COPY_SHARE 0.245		/* bytes written, of the peak bandwidth */
 /* The copy must bring the expected time below this share, since the model is not exact. */
 #define GAIN_LEAST 0.7
 #define ODD_COST 1.5

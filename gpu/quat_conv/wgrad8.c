@@ -25,15 +25,15 @@ HZI_LINK_IMAGES(quat_conv);
 #define BLOCKS 128
 #define SPLIT_PIXELS 512		/* least pixels of a split */
 /*
- * Cost model: real operations per SM and cycle (32 for a quaternion product), split precision and 16
- * bits; planes' share of the peak bandwidth, written and read
+ * Cost model: real operations per SM and cycle (32 for a quaternion product), split precision and
+ * 16 bits; planes' share of the peak bandwidth, written and read
  */
 #define SPLIT_OPERATIONS 574
 #define OPERATIONS 2104
 #define PLANES_SHARE 0.305
 /*
- * Fixed cost of a call, us. For a pixel of 64 channels: bytes of memory traffic that take as long as
- * its planes. For its products with 64 channels: SM cycles of each set of taps, and of each tap
+ * Fixed cost of a call, us. For a pixel of 64 channels: bytes of memory traffic that take as long
+ * as its planes. For its products with 64 channels: SM cycles of each set of taps, and of each tap
  */
 #define CALL_US 15
 static const struct {

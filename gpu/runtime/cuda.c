@@ -698,7 +698,8 @@ static int read_device(struct hzi_cuda *g)
 	d->l2_bytes = l2;
 	/* They scale cost models only. A device that does not tell has those of an H200. */
 	d->clock_mhz = clock > 0 ? clock * 1e-3 : 1980;
-	d->memory_bytes_per_us = memory_clock > 0 && bus > 0 ? memory_clock * 2e-3 * bus / 8 : 4.9e6;
+	d->memory_bytes_per_us = memory_clock > 0 && bus > 0 ?
+					 memory_clock * 2e-3 * bus / 8 : 4.9e6;
 	d->memory_bytes = (int64_t)memory_bytes;
 	d->name[sizeof(d->name) - 1] = '\0';
 	return r;

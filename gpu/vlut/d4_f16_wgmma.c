@@ -141,7 +141,8 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 					16 * a->x_k, 8, 2 * a->x_k,
 					k->columns < 64 ? 2 * k->columns : 128,
 					HZI_VLUT_D4_WGMMA_CHUNK / 8, 8));
-	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.codes, a->w.packed, 128, bitfield_chunks * LINES,
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.codes, a->w.packed, 128,
+					bitfield_chunks * LINES,
 					128, (int)ceil_div(a->w.rows, HZI_VLUT_D4_ROWS),
 					bitfield_chunks * HZI_VLUT_D4_BYTES, 128, CHUNK_LINES,
 					k->rows / HZI_VLUT_D4_ROWS));

@@ -50,7 +50,9 @@ static const char *lacks_arch(const struct hz_context *ctx, int arch)
 	return ctx->sm >= arch ? NULL : "the compute capability is lower";
 }
 
-static const char *refusal(const struct hz_context *ctx, const struct hzi_route *r, const void *args)
+/* Why the route does not support the call, or NULL */
+static const char *reason_not(const struct hz_context *ctx, const struct hzi_route *r,
+			      const void *args)
 {
 	const char *why = r->arch ? lacks_arch(ctx, r->arch) : NULL;
 
@@ -62,9 +64,9 @@ static const char *refusal(const struct hz_context *ctx, const struct hzi_route 
  * any call that lib/ lets through.
  */
 static const struct hzi_route *pick(const struct hz_context *ctx, const struct hzi_op_routes *r,
-				    const void *args, const char **why, bool tell)
+				    const void *args, const char **why, bool log_refusals)
 {
-	/* An operation inside another one is that one's business; but tests force all. */
+	/* Not where another operation uses it, except in tests */
 	const bool may_force = ctx->any_forced && (ctx->op == (int)r->op || ctx->prefer_forced);
 	const struct hzi_route *const forced = may_force ? ctx->forced[r->op] : NULL;
 	const struct hzi_route *best = NULL;
@@ -72,18 +74,19 @@ static const struct hzi_route *pick(const struct hz_context *ctx, const struct h
 
 	*why = NULL;
 	if (forced) {
-		*why = refusal(ctx, forced, args);
+		*why = reason_not(ctx, forced, args);
 		if (!*why || !ctx->prefer_forced)
 			return *why ? NULL : forced;
 	}
 	for (int i = 0; i < r->count && !(r->ranked && best && least <= i); i++) {
 		const struct hzi_route *const one = &r->route[i];
-		const char *const reason = refusal(ctx, one, args);
+		const char *const reason = reason_not(ctx, one, args);
 		int64_t cost;
 
 		if (reason) {
-			if (tell)
-				hzi_verbose(ctx, "%s: not %s: %s", op_names[r->op], one->name, reason);
+			if (log_refusals)
+				hzi_verbose(ctx, "%s: not %s: %s", op_names[r->op], one->name,
+					    reason);
 			continue;
 		}
 		if (!one->cost && !best && !r->route[r->count - 1].cost)

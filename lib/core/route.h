@@ -23,7 +23,7 @@ struct hzi_route {
 	const char *name;	/* as in HURWITZ_ROUTE; lower case, words joined by _ */
 	const char *what;	/* what it is for: a phrase */
 	int arch;		/* enum hzi_arch, or on a CPU the lowest enum hz_isa */
-	/* NULL if the call is supported, else the reason why not; no function: supports any call. */
+	/* NULL if the call is supported, else the reason. No function: supports any call. */
 	const char *(*unsupported)(const struct hz_context *ctx, const void *args);
 	/*
 	 * Expected time in any unit that the rows of one table share; no function: the row's index
@@ -76,8 +76,8 @@ size_t hzi_route_workspace(const struct hz_context *ctx, const struct hzi_op_rou
 			   const void *args);
 
 /*
- * Reads a list op:route[,op:route] into ctx->forced. Routes of operations whose family is not linked
- * are not looked at. HZ_EINVAL with a message in *message (of HZI_ERRMSG_BYTES) for an unknown name.
+ * Reads a list op:route[,op:route] into ctx->forced. Operations whose family is not linked are
+ * skipped. HZ_EINVAL for an unknown name, with a message in *message (of HZI_ERRMSG_BYTES).
  */
 int hzi_force_routes(struct hz_context *ctx, const char *list, char *message);
 

@@ -108,7 +108,8 @@ static inline void stand_in_few(void (*all)(void))
 		child = fork();
 		if (child == 0) {
 			setenv("FAKECUDA_MULTIPROCESSORS", sms[i], 1);
-			if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
+			if (!freopen("/dev/null", "w", stdout) ||
+			    !freopen("/dev/null", "w", stderr))
 				_exit(1);
 			all();
 			_exit(0);

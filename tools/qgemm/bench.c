@@ -167,7 +167,8 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
 	q->q.stride[0] = pitch;
 	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, scale_rows, scale_cols);
-	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, scale_rows, scale_cols);
+	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, scale_rows,
+				scale_cols);
 	q->c.moved_bytes = (double)hz_tensor_bytes(&q->x);
 	if (r->kind != CHOOSE)
 		q->c.moved_bytes += (double)hz_tensor_bytes(&q->q);

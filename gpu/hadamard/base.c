@@ -18,7 +18,7 @@
 struct geometry {
 	int16_t kernel, threads;	/* threads 0: there is no kernel */
 	int16_t rows;			/* rows of a tile; of shorter rows as many more as fit */
-	int8_t tiles_per_block;			/* most tiles of a block */
+	int8_t tiles_per_block;		/* most tiles of a block */
 	int32_t shared_bytes;
 	int8_t blocks[3];		/* per SM; mma: by enum mma_kind */
 };

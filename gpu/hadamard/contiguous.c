@@ -18,7 +18,7 @@
  */
 struct shape {
 	int threads, elements, shared_bytes, cluster;
-	int rows_per_block;	/* of a block, if there are more than two per SM */
+	int rows_per_block;		/* of a block, if there are more than two per SM */
 	bool persistent;		/* one block per SM */
 };
 

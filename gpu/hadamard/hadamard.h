@@ -32,7 +32,7 @@ struct hzi_hadamard_job {
 struct hzi_hadamard_dim {
 	int64_t size, x, y, pre, post;
 	int64_t scale;			/* of scales, if a row is one group */
-	int64_t row_offset;			/* of element 0's index in the row of groups */
+	int64_t row_offset;		/* of element 0's index in the row of groups */
 };
 
 /*
@@ -75,7 +75,7 @@ static_assert(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for
 #define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, transforms of a segment */
 #define HZI_STRIDED_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */
 #define HZI_STRIDED_WORDS 512		/* sign bits of base matrices of orders up to 128 */
-#define HZI_STRIDED_WORDS_BIG 2048		/* up to 256 */
+#define HZI_STRIDED_WORDS_BIG 2048	/* up to 256 */
 
 struct hzi_hadamard_segment {
 	int64_t offset, count;
@@ -91,7 +91,7 @@ struct hzi_hadamard_strided {
 	struct hzi_hadamard_segment seg[HZI_STRIDED_SEGMENTS];
 	int64_t n, blocks, x_block, pre_block, post_block;	/* quantization: of a row */
 	int32_t tile;			/* vectors in shared memory at a time */
-	int32_t across_vectors;			/* successive threads access successive vectors */
+	int32_t across_vectors;		/* successive threads access successive vectors */
 	int32_t cluster_log2;
 	int32_t words;			/* words of sign bits in a row of the base matrix */
 	int32_t transpose, pad_;

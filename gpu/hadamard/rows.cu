@@ -98,11 +98,11 @@ HZ_DEVICE void multiply_factors(float *v, int kind, const void *factors, int64_t
 
 template <int K, int CLUSTER, bool QUANTIZE>
 struct shape {
-	static constexpr bool SINGLE = K > 10;			/* a tile is one vector */
-	static constexpr bool ONE_TRIP = K <= (QUANTIZE ? 10 : 12);	/* one exchange is enough */
+	static constexpr bool SINGLE = K > 10;		/* a tile is one vector */
+	static constexpr bool ONE_EXCHANGE = K <= (QUANTIZE ? 10 : 12);
 	static constexpr int MID = K < 15 ? 4 : K == 15 ? 5 : 6, MID_V = 6 - MID;
-	static constexpr int FIRST = ONE_TRIP ? 6 : 6 + MID;
-	static constexpr int TOP = SINGLE ? K - FIRST : 4;		/* k <= 10: some unused */
+	static constexpr int FIRST = ONE_EXCHANGE ? 6 : 6 + MID;
+	static constexpr int TOP = SINGLE ? K - FIRST : 4;	/* k <= 10: some unused */
 	static constexpr int V = TOP > 4 ? 6 - TOP : 2, U = 6 - TOP - V, U_BIT = FIRST - U;
 	static constexpr int TEAM_LOG2 = SINGLE ? K - 6 - CLUSTER : 5;
 	static constexpr int T = 1 << TEAM_LOG2;
@@ -374,8 +374,8 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 	 * After the last exchange: the offset of this thread's first value in the tile and in the
 	 * exchange
 	 */
-	const int low = S::ONE_TRIP ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V,
-		  high = S::ONE_TRIP ? t >> (6 - V) : 0;
+	const int low = S::ONE_EXCHANGE ? (t & ((64 >> V) - 1)) << V : (rank * T + t) << V,
+		  high = S::ONE_EXCHANGE ? t >> (6 - V) : 0;
 	const int e0 = low | high << (6 + S::TOP);
 	const int at0 = low + (low >> 6) * 4 + high * (ROW_WORDS << S::TOP);
 	float v[64];
@@ -453,7 +453,7 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 		for (int i = 0; i < 16; i++)
 			store_piece<4>(&exchange[t * ROW_WORDS + 4 * i], &v[4 * i]);
 		team_sync<T>();
-		if constexpr (!S::ONE_TRIP) {
+		if constexpr (!S::ONE_EXCHANGE) {
 			constexpr int MV = S::MID_V;
 			float *at = &exchange[((t & ((64 >> MV) - 1)) << MV) +
 					      (t >> (6 - MV)) * (ROW_WORDS << S::MID)];
@@ -472,13 +472,13 @@ HZ_DEVICE void rows(const hzi_hadamard_rows &p)
 				team_sync<T>();
 			}
 		}
-		constexpr int TRIP = (ROW_WORDS << S::FIRST) / 64,
-			      UP = (ROW_WORDS << S::U_BIT) / 64;
+		constexpr int STEP = (ROW_WORDS << S::FIRST) / 64,
+			      U_STEP = (ROW_WORDS << S::U_BIT) / 64;
 
 #pragma unroll
 		for (int i = 0; i < 64 >> V; i++) {
 			const int a = i >> U, w = i & ((1 << U) - 1);
-			float *at = &exchange[at0 + (a & ((1 << LOCAL) - 1)) * TRIP + w * UP];
+			float *at = &exchange[at0 + (a & ((1 << LOCAL) - 1)) * STEP + w * U_STEP];
 
 			if constexpr (CLUSTER > 0) {
 				const float4 f =

@@ -638,15 +638,15 @@ struct d4_bitfield_block {
 					      int slot) const
 	{
 		float *dst = partials + ((warp * p.slots + slot) * ROWS << p.batch_log2);
-		int32_t whole[NT][4];
+		int32_t integer[NT][4];
 
 #pragma unroll
 		for (int n = 0; n < NT; n++)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				/* rows g minus rows g + 8, which are 16 times too large */
-				whole[n][e] = acc[n][e] - acc[n][2 + e] - 2 * signs[n][e];
-				whole[n][2 + e] = (acc[n][2 + e] - 2 * signs[n][2 + e]) >> 4;
+				integer[n][e] = acc[n][e] - acc[n][2 + e] - 2 * signs[n][e];
+				integer[n][2 + e] = (acc[n][2 + e] - 2 * signs[n][2 + e]) >> 4;
 				acc[n][e] = acc[n][2 + e] = signs[n][e] = signs[n][2 + e] = 0;
 			}
 #pragma unroll
@@ -656,9 +656,9 @@ struct d4_bitfield_block {
 
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
-				v[e] = (float)whole[0][2 * h + e];
+				v[e] = (float)integer[0][2 * h + e];
 				if (NT == 2)
-					v[e] += 256.0f * (float)whole[NT - 1][2 * h + e];
+					v[e] += 256.0f * (float)integer[NT - 1][2 * h + e];
 			}
 			if (NT == 1 && digits) {
 				/* lane t even has digits 0 and 1 of a vector, lane t + 1 digit 2 */
@@ -673,7 +673,7 @@ struct d4_bitfield_block {
 			for (int e = 0; e < 2; e++)
 				if (2 * t + e < p.batch)
 					dst[(r << p.batch_log2) + 2 * t + e] = digits ? v[e] :
-						__int_as_float(whole[0][2 * h + e]);
+						__int_as_float(integer[0][2 * h + e]);
 		}
 	}
 
@@ -682,7 +682,7 @@ struct d4_bitfield_block {
 	{
 		const int width_log2 = 4 + p.batch_log2, tile = i >> width_log2,
 			  b = i & (1 << p.batch_log2) - 1;
-		int32_t whole = 0;
+		int32_t integer = 0;
 		float s = 0;
 
 #pragma unroll
@@ -692,10 +692,10 @@ struct d4_bitfield_block {
 			const float f = in ? partials[(w * p.slots - span.x << width_log2) + i] : 0;
 
 			s += f;
-			whole += __float_as_int(f);
+			integer += __float_as_int(f);
 		}
 		if (!digits)
-			return __int_as_float(whole - (p.has_offset ? offsets[3 * b] : 0));
+			return __int_as_float(integer - (p.has_offset ? offsets[3 * b] : 0));
 		for (int d = 0; d < DIGITS && p.has_offset; d++)
 			s -= (float)offsets[3 * b + d] * (float)(1 << 8 * d);
 		return absmax[b] >= 0x7f800000 ? __uint_as_float(0x7fffffff) :
@@ -710,13 +710,13 @@ struct d4_bitfield_block {
 		return row < p.rows && b < p.batch;
 	}
 
-	__device__ __forceinline__ void store(int64_t row, int b, float s, int32_t whole) const
+	__device__ __forceinline__ void store(int64_t row, int b, float s, int32_t integer) const
 	{
 		if (p.y_dtype == HZ_S32) {
-			((int32_t *)p.y)[row * p.y_i + b * p.y_b] = whole;
+			((int32_t *)p.y)[row * p.y_i + b * p.y_b] = integer;
 			return;
 		}
-		store_scaled(p, row, b, digits ? s : (float)whole);
+		store_scaled(p, row, b, digits ? s : (float)integer);
 	}
 
 	/* Adds sums of warps, then of splits, and stores y. */
@@ -740,7 +740,7 @@ struct d4_bitfield_block {
 		cluster_publish(warp);
 		for (int i = tid + (blockIdx.x & split - 1) * THREADS; i < n;
 		     i += THREADS * split) {
-			int32_t whole = 0;
+			int32_t integer = 0;
 			float s = 0;
 
 			if (!result_index(i, row, b))
@@ -750,9 +750,9 @@ struct d4_bitfield_block {
 									 z));
 
 				s += f;
-				whole += __float_as_int(f);
+				integer += __float_as_int(f);
 			}
-			store(row, b, s, whole);
+			store(row, b, s, integer);
 		}
 		__syncwarp();
 		cluster_arrive_relaxed();

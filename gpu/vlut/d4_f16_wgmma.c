@@ -53,9 +53,9 @@ struct plan {
  */
 static int64_t x_load_ns(const struct hzi_vlut_gemm_args *a, const struct kernel *k)
 {
-	const int line = k->columns < 64 ? k->columns : 64;
+	const int box_columns = k->columns < 64 ? k->columns : 64;
 
-	return (a->batch % line ? 450 : 230) + (a->x_k % 16 ? 150 : 0);
+	return (a->batch % box_columns ? 450 : 230) + (a->x_k % 16 ? 150 : 0);
 }
 
 /*

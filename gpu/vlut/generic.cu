@@ -300,7 +300,7 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 	__shared__ float low[THREADS], high[THREADS];
 	const int64_t slot = blockIdx.y * p.count + blockIdx.x, block = p.begin + blockIdx.x;
 	const float steps = p.table_dtype == HZ_U8 ? 255.0f : 65535.0f;
-	float least = 0, most = 0, factor = 1;
+	float lowest = 0, highest = 0, factor = 1;
 	bool coded = false;
 	S v[DIMS];
 
@@ -311,27 +311,27 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 	if constexpr (sizeof(S) == 4 && S(0.5f) != S(0))
 		coded = p.table_dtype == HZ_U8 || p.table_dtype == HZ_U16;
 	if (coded) {
-		least = __uint_as_float(0x7f800000);
-		most = -least;
+		lowest = __uint_as_float(0x7f800000);
+		highest = -lowest;
 		for (int64_t i = threadIdx.x; i < p.entries; i += THREADS) {
 			float s;
 
 			leader_value(p.generic.w, m, i, false, v);
 			s = (float)block_dot(p, v, block, blockIdx.y);
-			least = fminf(least, s);
-			most = fmaxf(most, s);
+			lowest = fminf(lowest, s);
+			highest = fmaxf(highest, s);
 		}
-		low[threadIdx.x] = least;
-		high[threadIdx.x] = most;
+		low[threadIdx.x] = lowest;
+		high[threadIdx.x] = highest;
 		__syncthreads();
 		for (int i = 0; i < THREADS; i++) {
-			least = fminf(least, low[i]);
-			most = fmaxf(most, high[i]);
+			lowest = fminf(lowest, low[i]);
+			highest = fmaxf(highest, high[i]);
 		}
-		factor = (most - least) / steps;
+		factor = (highest - lowest) / steps;
 		if (threadIdx.x == 0) {
 			p.factor[2 * slot] = factor;
-			p.factor[2 * slot + 1] = least;
+			p.factor[2 * slot + 1] = lowest;
 		}
 	}
 	for (int64_t i = threadIdx.x; i < p.entries; i += THREADS) {
@@ -342,7 +342,7 @@ HZ_DEVICE void make_table(const hzi_vlut_table &p, const hzi_lattice_matrices *m
 		s = block_dot(p, v, block, blockIdx.y);
 		if (coded) {
 			const float code = factor > 0 ?
-					   fminf(rintf(((float)s - least) / factor), steps) : 0;
+					   fminf(rintf(((float)s - lowest) / factor), steps) : 0;
 
 			if (p.table_dtype == HZ_U8)
 				((uint8_t *)p.table)[at] = (uint8_t)code;

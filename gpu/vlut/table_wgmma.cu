@@ -97,16 +97,16 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 		const int chunk = at / 16, half = at % 16;
 		const int k = chunk * CHUNK + (p.bitfield ? half / 8 * 64 + half % 2 * 4 +
 					       half / 2 % 4 : 2 * half);
-		const int64_t from = k * p.x_k + b * p.x_b;
+		const int64_t src = k * p.x_k + b * p.x_b;
 		const int count = b < p.batch ? p.k - k : 0;
 		uint8_t *tile = p.tiles + ((int64_t)(b / tile_vectors) * p.chunks + chunk) *
 						  p.columns * CHUNK * 2;
 		float f[8];
 
 		if (p.bitfield)
-			load_strided<1, 8>(f, p.x_dtype, p.x, from, p.x_k, count);
+			load_strided<1, 8>(f, p.x_dtype, p.x, src, p.x_k, count);
 		else
-			load_strided<2, 32>(f, p.x_dtype, p.x, from, p.x_k, count);
+			load_strided<2, 32>(f, p.x_dtype, p.x, src, p.x_k, count);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			f[e] = f[e] * scale_up[0] * scale_up[1];
@@ -458,7 +458,7 @@ struct table_wgmma_block {
 			const int j = 4 * (p.y_b == 1 ? i % (COLUMNS / 4) : i / rows);
 			const int b = (int)blockIdx.y * tile_vectors + j / p.terms;
 			const float *at = partials + r * ACC_PITCH + j;
-			float4 from[8] = {};
+			float4 src[8] = {};
 			float s[4] = {};
 
 			if (row0 + r >= p.rows || b >= p.batch)
@@ -466,16 +466,16 @@ struct table_wgmma_block {
 #pragma unroll
 			for (int z = 0; z < 8; z++) {
 				if (p.split == 1 && z == 0)
-					from[z] = *(const float4 *)at;
+					src[z] = *(const float4 *)at;
 				else if (p.split > 1 && z < p.split)
-					from[z] = cluster_load4(cluster_map(shared_address(at), z));
+					src[z] = cluster_load4(cluster_map(shared_address(at), z));
 			}
 #pragma unroll
 			for (int z = 0; z < 8; z++) {
-				s[0] += from[z].x;
-				s[1] += from[z].y;
-				s[2] += from[z].z;
-				s[3] += from[z].w;
+				s[0] += src[z].x;
+				s[1] += src[z].y;
+				s[2] += src[z].z;
+				s[3] += src[z].w;
 			}
 			store_row(row0 + r, b, s, unscale);
 		}

@@ -37,15 +37,15 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 
 int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
 		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
-		       struct hzi_mhc_array *from, int *dtype)
+		       struct hzi_mhc_array *input, int *dtype)
 {
 	const int64_t columns = s->n * s->channels, length = hzi_cuda_mhc_tokens_per_group(s);
 
-	*from = *x;
+	*input = *x;
 	*dtype = s->dtype;
 	if (s->groups == s->tokens)
 		return HZ_OK;
-	*from = hzi_cuda_mhc_contiguous(to->means, s->n, s->channels);
+	*input = hzi_cuda_mhc_contiguous(to->means, s->n, s->channels);
 	*dtype = HZ_F32;
 	if (columns == 0)
 		return HZ_OK;
@@ -62,13 +62,13 @@ int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_
 }
 
 int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
-			 int m, const struct hzi_mhc_array *from, int dtype, const float *phi,
+			 int m, const struct hzi_mhc_array *input, int dtype, const float *phi,
 			 const float *gain, const struct hzi_mhc_projection *to)
 {
 	const struct hzi_mhc_project p = {
-		.x = *from, .phi = phi, .gain = gain, .sums = to->parts ? to->parts : to->sums,
+		.x = *input, .phi = phi, .gain = gain, .sums = to->parts ? to->parts : to->sums,
 		.groups = s->groups, .channels = s->channels, .n = s->n, .m = m, .dtype = dtype,
-		.vectorized = hzi_cuda_mhc_is_aligned(from, dtype), .splits = to->splits,
+		.vectorized = hzi_cuda_mhc_is_aligned(input, dtype), .splits = to->splits,
 	};
 
 	if (s->groups == 0)
@@ -179,12 +179,12 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 	if (a->post.y.data)
 		HZ_CHECK(hzi_cuda_mhc_mix(ctx, &a->post));
 	if (a->phi) {
-		struct hzi_mhc_array from;
+		struct hzi_mhc_array input;
 		int dtype;
 
-		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, hzi_cuda_mhc_coef_x(a), &plan.to, &from,
-					    &dtype));
-		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &from, dtype, a->phi,
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, hzi_cuda_mhc_coef_x(a), &plan.to,
+					    &input, &dtype));
+		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, dtype, a->phi,
 					      a->gain, &plan.to));
 		finish.sums.data = plan.to.sums;
 		finish.sums.splits = plan.to.parts ? 1 : plan.to.splits;

@@ -155,17 +155,17 @@ HZ_DEVICE uint32_t split_weights(float low, float high, uint32_t &remainder)
 /*
  * With f16 streams phi is split into two terms of f16: splitting the streams into bf16 would take
  * longer than everything else. To fit f16, a row is multiplied by row_scale(), 2^14 /
- * 2^floor(log2(most)), where most is the largest magnitude that four lanes hold of it. Errors are
- * 2^-24 of an element or 2^-39 of the largest.
+ * 2^floor(log2(absmax)), where absmax is the largest magnitude that four lanes hold of it. Errors
+ * are 2^-24 of an element or 2^-39 of the largest.
  */
-HZ_DEVICE float row_scale(float most)
+HZ_DEVICE float row_scale(float absmax)
 {
 	uint32_t power;
 
-	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-	most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+	absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffff, absmax, 1));
+	absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffff, absmax, 2));
 	/* At least 2^-111, so that the scale is a normal number. Inf: any scale. */
-	power = max(__float_as_uint(most) & 0x7f800000, 16u << 23);
+	power = max(__float_as_uint(absmax) & 0x7f800000, 16u << 23);
 	return __uint_as_float((268u << 23) - min(power, 254u << 23));
 }
 

@@ -221,14 +221,14 @@ static int dx_by(struct hz_context *ctx, const struct hzi_mhc_dx *p, int mma)
 	return mma ? hzi_cuda_mhc_mma_dx(ctx, p) : hzi_cuda_mhc_generic_dx(ctx, p);
 }
 
-/* from: what was projected, x or means, of dtype from_dtype */
+/* input: what was projected, x or means, of dtype input_dtype */
 static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		   const struct plan *plan, const struct hzi_mhc_array *from, int from_dtype)
+		   const struct plan *plan, const struct hzi_mhc_array *input, int input_dtype)
 {
 	struct hzi_mhc_dx weights = {
-		.x = *from, .phi = a->phi, .gain = a->gain, .draw = plan->draw, .own = plan->own,
+		.x = *input, .phi = a->phi, .gain = a->gain, .draw = plan->draw, .own = plan->own,
 		.tokens = a->s.groups, .groups = a->s.groups, .channels = a->s.channels,
-		.n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
+		.n = a->s.n, .m = a->rule.m, .dtype = input_dtype,
 	};
 	struct hzi_mhc_dx mix = weights;
 	const int64_t length = hzi_cuda_mhc_tokens_per_group(&a->s);
@@ -257,11 +257,11 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 }
 
 static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-		     const struct plan *plan, const struct hzi_mhc_array *from, int from_dtype)
+		     const struct plan *plan, const struct hzi_mhc_array *input, int input_dtype)
 {
 	const struct hzi_mhc_dphi p = {
-		.x = *from, .draw = plan->draw, .partial = plan->partial, .tokens = a->s.groups,
-		.channels = a->s.channels, .n = a->s.n, .m = a->rule.m, .dtype = from_dtype,
+		.x = *input, .draw = plan->draw, .partial = plan->partial, .tokens = a->s.groups,
+		.channels = a->s.channels, .n = a->s.n, .m = a->rule.m, .dtype = input_dtype,
 		.splits = plan->splits,
 	};
 
@@ -280,15 +280,15 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 		.rule = a->rule, .alpha = a->alpha, .bias = a->bias,
 		.p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1),
 	};
-	struct hzi_mhc_array from = a->x;
-	int from_dtype = a->s.dtype;
+	struct hzi_mhc_array input = a->x;
+	int input_dtype = a->s.dtype;
 
 	if (plan.needs.means)
-		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &from,
-					    &from_dtype));
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &input,
+					    &input_dtype));
 	if (plan.needs.projects) {
-		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &from, from_dtype, a->phi,
-					      a->gain, &plan.projection));
+		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, input_dtype,
+					      a->phi, a->gain, &plan.projection));
 		finish.sums.data = plan.projection.sums;
 		finish.sums.splits = plan.projection.parts ? 1 : plan.projection.splits;
 	} else if (a->phi) {
@@ -301,8 +301,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	if (fused) {
 		HZ_CHECK(hzi_cuda_mhc_bwd_fused(ctx, a, plan.records, plan.partial));
 	} else {
-		HZ_CHECK(dx_pass(ctx, a, &plan, &from, from_dtype));
-		HZ_CHECK(dphi_pass(ctx, a, &plan, &from, from_dtype));
+		HZ_CHECK(dx_pass(ctx, a, &plan, &input, input_dtype));
+		HZ_CHECK(dphi_pass(ctx, a, &plan, &input, input_dtype));
 	}
 	/* Finishes dphi and dgain from the splits' sums, dalpha and dbias from the blocks' sums. */
 	return hzi_cuda_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){

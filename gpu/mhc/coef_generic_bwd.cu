@@ -143,10 +143,10 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 			break;
 #pragma unroll
 		for (int e = 0; e < 32; e++) {
-			const int from = first + e;
+			const int src = first + e;
 
-			v[e] = from < 3 ? dalpha[from] :
-			       from < numbers ? dz[from < numbers ? from - 3 : 0] : 0;
+			v[e] = src < 3 ? dalpha[src] :
+			       src < numbers ? dz[src < numbers ? src - 3 : 0] : 0;
 		}
 		reduce_scatter_lanes<16>(v);
 		if (k < m + 3)

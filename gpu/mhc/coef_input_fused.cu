@@ -149,14 +149,14 @@ template <int DTYPE>
 HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, slice &phi)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	float most[3] = {};
+	float absmax[3] = {};
 
 #pragma unroll
 	for (int pass = DTYPE != HZ_F16; pass < 2; pass++) {
 #pragma unroll
 		for (int i = 0; i < 3 && DTYPE == HZ_F16 && pass; i++) {
-			most[i] = row_scale(most[i]);
-			phi.unscale[i] = inverse_power(most[i]);
+			absmax[i] = row_scale(absmax[i]);
+			phi.unscale[i] = inverse_power(absmax[i]);
 		}
 #pragma unroll
 		for (int e = 0; e < 48; e++) {
@@ -175,9 +175,10 @@ HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, slice
 			v.x *= gain.x;
 			v.y *= gain.y;
 			if (pass == 0)
-				most[tile] = fmaxf(most[tile], fmaxf(fabsf(v.x), fabsf(v.y)));
+				absmax[tile] = fmaxf(absmax[tile], fmaxf(fabsf(v.x), fabsf(v.y)));
 			else if (DTYPE == HZ_F16)
-				part[0] = split_scaled(v.x * most[tile], v.y * most[tile], part[1]);
+				part[0] = split_scaled(v.x * absmax[tile], v.y * absmax[tile],
+						       part[1]);
 			else
 				part[0] = split_weights(v.x, v.y, part[1]);
 		}

@@ -80,14 +80,14 @@ struct phi_pieces {
 		for (int e = 0; e < count; e++) {
 			const int piece = e * THREADS + threadIdx.x, k = piece / (CHUNK / 4);
 			const int64_t c = at.c + piece % (CHUNK / 4) * 4;
-			const int64_t from = at.stream * p.channels + c;
+			const int64_t src = at.stream * p.channels + c;
 
 			v[e] = {};
 			if (k >= p.m || c >= p.channels)
 				continue;
-			v[e] = *(const float4 *)(p.phi + k * p.n * p.channels + from);
+			v[e] = *(const float4 *)(p.phi + k * p.n * p.channels + src);
 			if (p.gain) {
-				const float4 gain = *(const float4 *)(p.gain + from);
+				const float4 gain = *(const float4 *)(p.gain + src);
 
 				v[e].x *= gain.x;
 				v[e].y *= gain.y;
@@ -321,16 +321,16 @@ HZ_DEVICE void load_draw(const hzi_mhc_dx &p, const int64_t *t, int step, uint32
 		float4 v = {};
 
 		if (t[half] < p.tokens) {
-			const float *from = p.draw + t[half] * p.m + k;
+			const float *src = p.draw + t[half] * p.m + k;
 
 			if (p.m % 4 == 0) {
 				if (k < p.m)
-					v = *(const float4 *)from;
+					v = *(const float4 *)src;
 			} else {
-				v.x = k < p.m ? from[0] : 0;
-				v.y = k + 1 < p.m ? from[1] : 0;
-				v.z = k + 2 < p.m ? from[2] : 0;
-				v.w = k + 3 < p.m ? from[3] : 0;
+				v.x = k < p.m ? src[0] : 0;
+				v.y = k + 1 < p.m ? src[1] : 0;
+				v.z = k + 2 < p.m ? src[2] : 0;
+				v.w = k + 3 < p.m ? src[3] : 0;
 			}
 		}
 		high[half] = split_pair(v.x, v.y, low[half]);
@@ -348,7 +348,7 @@ HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
 
 /* N coefficients of a token from the workspace, by the widest loads that N allows */
 template <int N>
-HZ_DEVICE void load_coefs(float *dst, const float *from)
+HZ_DEVICE void load_coefs(float *dst, const float *src)
 {
 	constexpr int step = N % 4 == 0 ? 4 : N % 2 == 0 ? 2 : 1;
 
@@ -358,7 +358,7 @@ HZ_DEVICE void load_coefs(float *dst, const float *from)
 
 #pragma unroll
 	for (int i = 0; i < N; i += step) {
-		const pack all = *(const pack *)(from + i);
+		const pack all = *(const pack *)(src + i);
 
 #pragma unroll
 		for (int e = 0; e < step; e++)
@@ -493,13 +493,13 @@ HZ_DEVICE void mma_dx_8(const hzi_mhc_dx &p)
 	switch (p.n) { CASES_5_TO_8(mma_dx<N, DT>(p)) }
 }
 
-#define DX(type, dtype, most, blocks) \
+#define DX(type, dtype, max_streams, blocks) \
 	extern "C" __global__ void __launch_bounds__(THREADS, blocks) \
-	   mhc_coef_mma_dx_##type##_##most(const __grid_constant__ hzi_mhc_dx p) \
+	   mhc_coef_mma_dx_##type##_##max_streams(const __grid_constant__ hzi_mhc_dx p) \
 	{ \
 		pdl_launch_dependents(); \
 		pdl_wait(); \
-		mma_dx_##most<dtype>(p); \
+		mma_dx_##max_streams<dtype>(p); \
 	}
 
 DX(f32, HZ_F32, 4, 2)
@@ -529,12 +529,12 @@ HZ_DEVICE void store_draw(const hzi_mhc_dphi &p, uint32_t *dst, int64_t first, i
 	for (int e = threadIdx.x; e < PART / 2 * TILES * 16; e += THREADS) {
 		const int k = e % (TILES * 16), pair = e / (TILES * 16);
 		const int64_t t = first + pair * 2;
-		const float *from = p.draw + t * p.m + k;
+		const float *src = p.draw + t * p.m + k;
 		const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
 		uint32_t *at = dst + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 + number);
 
-		at[0] = split_pair(k < p.m && t < end ? from[0] : 0,
-				   k < p.m && t + 1 < end ? from[p.m] : 0, at[32 * 4]);
+		at[0] = split_pair(k < p.m && t < end ? src[0] : 0,
+				   k < p.m && t + 1 < end ? src[p.m] : 0, at[32 * 4]);
 	}
 }
 
@@ -545,8 +545,8 @@ HZ_DEVICE void store_draw(const hzi_mhc_dphi &p, uint32_t *dst, int64_t first, i
 template <int DT, int TILES>
 HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 {
-	constexpr int words = TILES * 2 * 32 * 4, steps = PART / 16;
-	__shared__ __align__(16) uint32_t draw[2][steps * words];
+	constexpr int fragment_words = TILES * 2 * 32 * 4, steps = PART / 16;
+	__shared__ __align__(16) uint32_t draw[2][steps * fragment_words];
 	const int lane = threadIdx.x % 32, tiles = (p.m + 15) / 16;
 	const int64_t strips = (p.channels + THREADS - 1) / THREADS;
 	const int i = (int)(blockIdx.x / strips);
@@ -590,9 +590,10 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 			}
 #pragma unroll
 			for (int k = 0; k < TILES; k++) {
-				const uint4 *from = (const uint4 *)&draw[slot][step * words] +
-						    k * 64 + lane;
-				const uint4 a = from[0], b = from[32];
+				const uint4 *src =
+					(const uint4 *)&draw[slot][step * fragment_words] + k * 64 +
+					lane;
+				const uint4 a = src[0], b = src[32];
 				const uint32_t draw_high[4] = {a.x, a.y, a.z, a.w};
 				const uint32_t remainder[4] = {b.x, b.y, b.z, b.w};
 

@@ -147,18 +147,18 @@ template <int DTYPE>
 HZ_DEVICE void split_phi(const hzi_mhc_persistent &p, const memory &m, int at, slice &phi)
 {
 	const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % BOXES * 64 + lane % 4 * 2;
-	float most[3] = {};
+	float absmax[3] = {};
 
 #pragma unroll
 	for (int pass = DTYPE != HZ_F16; pass < 2; pass++) {
 		if (pass == 1 && DTYPE == HZ_F16) {
 #pragma unroll
 			for (int i = 0; i < 3; i++) {
-				most[i] = row_scale(most[i]);
+				absmax[i] = row_scale(absmax[i]);
 #pragma unroll
 				for (int e = 0; e < 2; e++)
 					phi.unscale[i][e] = inverse_power(__shfl_sync(
-						0xffffffff, most[i], lane % 4 * 8 + e * 4));
+						0xffffffff, absmax[i], lane % 4 * 8 + e * 4));
 			}
 		}
 #pragma unroll
@@ -177,9 +177,9 @@ HZ_DEVICE void split_phi(const hzi_mhc_persistent &p, const memory &m, int at, s
 				v.x *= gain.x;
 				v.y *= gain.y;
 				if (pass == 0) {
-					most[i] = fmaxf(most[i], fmaxf(fabsf(v.x), fabsf(v.y)));
+					absmax[i] = fmaxf(absmax[i], fmaxf(fabsf(v.x), fabsf(v.y)));
 				} else if (DTYPE == HZ_F16) {
-					high = split_scaled(v.x * most[i], v.y * most[i], low);
+					high = split_scaled(v.x * absmax[i], v.y * absmax[i], low);
 				} else {
 					high = split_weights(v.x, v.y, low);
 				}

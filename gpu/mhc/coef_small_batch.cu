@@ -120,26 +120,26 @@ HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const block_w
 	const int lane = threadIdx.x % 32, row = lane / 4, stream = threadIdx.x / 32 % 4;
 	const int channels = (int)p.channels, at = b.channel + threadIdx.x / 128 * 16 +
 		lane % 4 * 4;
-	sources<ROWS> from = {};
+	sources<ROWS> src = {};
 
 #pragma unroll
 	for (int i = 0; i < ROWS::count; i++) {
 		const int of_i = (ROWS::first + i) * 8 + row, k = of_i < p.rule.m ? of_i : 0;
 
-		from.phi[i] = p.phi + ((k * 4 + stream) * channels + at);
-		asm volatile("" : "+l"(from.phi[i]));
+		src.phi[i] = p.phi + ((k * 4 + stream) * channels + at);
+		asm volatile("" : "+l"(src.phi[i]));
 	}
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		const int t = b.token + (i * 8 + row < b.tokens ? i * 8 + row : 0);
 
-		from.x[i] = (const char *)p.x.data +
-			    offset32(p.x, t, stream, at) * (DTYPE == HZ_F32 ? 4 : 2);
-		asm volatile("" : "+l"(from.x[i]));
+		src.x[i] = (const char *)p.x.data +
+			   offset32(p.x, t, stream, at) * (DTYPE == HZ_F32 ? 4 : 2);
+		asm volatile("" : "+l"(src.x[i]));
 	}
 	if (p.gain)
-		from.gain = p.gain + (stream * channels + at);
-	return from;
+		src.gain = p.gain + (stream * channels + at);
+	return src;
 }
 
 /*
@@ -147,7 +147,7 @@ HZ_DEVICE sources<ROWS> find_sources(const hzi_mhc_small_batch &p, const block_w
  * lane are columns 2q, 2q + 1, 2q + 8, 2q + 9 of the mma: the order does not change sums.
  */
 template <int DTYPE, bool FULL, class ROWS>
-HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (*sum)[4],
+HZ_DEVICE void project_steps(const sources<ROWS> &src, int c, int left, float (*sum)[4],
 			     float *squares)
 {
 	float4 w[STEPS][ROWS::count];
@@ -162,13 +162,13 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 			x[j][i].v = {};
 			if (in)
 				load_volatile(x[j][i].v,
-					 from.x[i] + (c + j * STRIDE) * (DTYPE == HZ_F32 ? 4 : 2));
+					 src.x[i] + (c + j * STRIDE) * (DTYPE == HZ_F32 ? 4 : 2));
 		}
 #pragma unroll
 		for (int i = 0; i < ROWS::count; i++) {
 			w[j][i] = {};
 			if (in)
-				load_volatile(w[j][i], from.phi[i] + (c + j * STRIDE));
+				load_volatile(w[j][i], src.phi[i] + (c + j * STRIDE));
 		}
 	}
 #pragma unroll
@@ -178,8 +178,8 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 		const uint32_t high[4] = {v[0].high[0], v[1].high[0], v[0].high[1], v[1].high[1]};
 		const uint32_t low[4] = {v[0].low[0], v[1].low[0], v[0].low[1], v[1].low[1]};
 
-		if (!FULL && from.gain && j * STRIDE < left) {
-			const float4 gain = *(const float4 *)(from.gain + (c + j * STRIDE));
+		if (!FULL && src.gain && j * STRIDE < left) {
+			const float4 gain = *(const float4 *)(src.gain + (c + j * STRIDE));
 
 #pragma unroll
 			for (int i = 0; i < ROWS::count; i++) {
@@ -205,17 +205,17 @@ HZ_DEVICE void project_steps(const sources<ROWS> &from, int c, int left, float (
 
 /* Projects the block's channels; leaves the sums of a warp. */
 template <int DTYPE, class ROWS>
-HZ_DEVICE void project(const sources<ROWS> &from, const block_work &b, memory &m)
+HZ_DEVICE void project(const sources<ROWS> &src, const block_work &b, memory &m)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
 	float sum[ROWS::count][4] = {}, squares[2] = {};
 
 	for (int c = 0, left; left = b.channels - c - warp / 4 * 16,
 	     left > 0; c += STEPS * STRIDE) {
-		if (left >= (STEPS - 1) * STRIDE + 16 && !from.gain)
-			project_steps<DTYPE, true>(from, c, left, sum, squares);
+		if (left >= (STEPS - 1) * STRIDE + 16 && !src.gain)
+			project_steps<DTYPE, true>(src, c, left, sum, squares);
 		else
-			project_steps<DTYPE, false>(from, c, left - lane % 4 * 4, sum, squares);
+			project_steps<DTYPE, false>(src, c, left - lane % 4 * 4, sum, squares);
 	}
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
@@ -304,14 +304,14 @@ HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const block_work &b, mem
 }
 
 /*
- * A half iteration over ROWS or columns: sums of k times `from`, plus eps times the sums of the
+ * A half iteration over ROWS or columns: sums of k times `src`, plus eps times the sums of the
  * half iteration before the last; dst = the inverses of the sums times a common factor h. Instead
  * of a reciprocal, each inverse is the product of the other three sums times an approximation of 1
  * / (product of all four). The factor cancels in later half iterations, except in the term of eps:
  * `part` corrects it by the factors of the last two, h[1] and h[0].
  */
 template <bool ROWS>
-HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums, float *dst,
+HZ_DEVICE void divide(const float *k, float eps, const float *src, float *sums, float *dst,
 		      float (&h)[2])
 {
 	const float part = eps * hzi_m_inverse(h[0]) * h[1];
@@ -319,11 +319,11 @@ HZ_DEVICE void divide(const float *k, float eps, const float *from, float *sums,
 
 #pragma unroll
 	for (int j = 0; j < 4; j++) {
-		float sum = k[ROWS ? j * 4 : j] * from[0];
+		float sum = k[ROWS ? j * 4 : j] * src[0];
 
 #pragma unroll
 		for (int i = 1; i < 4; i++)
-			sum = fmaf(k[ROWS ? j * 4 + i : i * 4 + j], from[i], sum);
+			sum = fmaf(k[ROWS ? j * 4 + i : i * 4 + j], src[i], sum);
 		sums[j] = fmaf(part, sums[j], sum);
 	}
 	low = sums[0] * sums[1];
@@ -466,7 +466,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const bool matrix = ROWS::matrix && p.a.data;
-	sources<ROWS> from;
+	sources<ROWS> src;
 	float alpha = 0, bias = 0;
 
 	if (threadIdx.x == 0) {
@@ -475,7 +475,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 		mbarrier_init_fence();
 	}
 	cluster_arrive_relaxed();
-	from = find_sources<DTYPE, ROWS>(p, b);
+	src = find_sources<DTYPE, ROWS>(p, b);
 	cluster_wait();			/* The barriers of all blocks are initialized. */
 	if (threadIdx.x == 0) {
 		mbarrier_expect_tx(shared_address(&m.arrived),
@@ -488,7 +488,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 		alpha = hzi_mhc_alpha(p.alpha, hzi_mhc_part(4, lane));
 		bias = p.bias[lane];
 	}
-	project<DTYPE>(from, b, m);
+	project<DTYPE>(src, b, m);
 	__syncthreads();
 	send_sums<ROWS>(b, m);
 	if (warp >= 2) {

@@ -156,13 +156,13 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 
 /*
  * Means of x over the tokens of a group, if groups are not single tokens; then the projection.
- * *from is what was projected, *dtype its dtype.
+ * *input is what was projected, *dtype its dtype.
  */
 int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
 		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
-		       struct hzi_mhc_array *from, int *dtype);
+		       struct hzi_mhc_array *input, int *dtype);
 int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
-			 int m, const struct hzi_mhc_array *from, int dtype, const float *phi,
+			 int m, const struct hzi_mhc_array *input, int dtype, const float *phi,
 			 const float *gain, const struct hzi_mhc_projection *to);
 
 /*

@@ -798,11 +798,11 @@ static void test_two_sided(struct dev *dev)
 		 * in s32. */
 		const int64_t beyond = l->rule.embed == d ? rnd_below(&rnd, d) : 0;
 		const int64_t k = d * (1 + rnd_below(&rnd, 20)) - beyond;
-		const struct hzi_route *const forced = dev->ctx->forced[HZI_OP_vlut_gemm];
+		const struct hzi_route *const forced = dev->ctx->forced[HZI_OP_vlut_gemm2];
 		int good = 1;
 
-		/* This route, forced on small products, rounds the points of A2, which are not
-		 * integers, to f16. */
+		/* Forced on small products, via_f16 rounds the points of A2, which are not integers,
+		 * to f16. */
 		if (l->rule.embed != d && forced && strcmp(forced->name, "via_f16") == 0)
 			continue;
 		for (int n = 0; n < (quick ? 2 : 6); n++) {

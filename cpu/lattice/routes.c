@@ -156,23 +156,11 @@ int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_deco
 	return hzi_route_run(ctx, &hzi_cpu_lattice_routes[1], &c);
 }
 
-size_t hzi_cpu_lattice_decode_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_decode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, lattice_decode)
 
 int hzi_cpu_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)
 {
 	return hzi_route_run(ctx, &hzi_cpu_lattice_routes[2], a);
 }
 
-size_t hzi_cpu_lattice_repack_workspace(const struct hz_context *ctx,
-					const struct hzi_lattice_repack_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, lattice_repack)

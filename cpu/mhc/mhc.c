@@ -168,13 +168,7 @@ static void streams_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-size_t hzi_cpu_mhc_streams_workspace(const struct hz_context *ctx,
-				     const struct hzi_mhc_streams_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_streams)
 
 /* Bytes that a call reads and writes, for the number of threads */
 static int64_t bytes_of(const struct hzi_mhc_shape *s, int rows)
@@ -615,13 +609,7 @@ static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_
 	return HZ_OK;
 }
 
-size_t hzi_cpu_mhc_sinkhorn_workspace(const struct hz_context *ctx,
-				      const struct hzi_mhc_sinkhorn_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_sinkhorn)
 
 int hzi_cpu_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_args *a)
 {
@@ -633,13 +621,7 @@ int hzi_cpu_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_a
 	return run_sinkhorn(ctx, &job, 2048);
 }
 
-size_t hzi_cpu_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
-					  const struct hzi_mhc_sinkhorn_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_sinkhorn_bwd)
 
 int hzi_cpu_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_bwd_args *a)
 {
@@ -726,13 +708,7 @@ static void chain_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-size_t hzi_cpu_mhc_recompute_workspace(const struct hz_context *ctx,
-				       const struct hzi_mhc_recompute_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_recompute)
 
 int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute_args *a)
 {
@@ -766,13 +742,7 @@ static float largest(const float *a, int n, int row, int step, bool gain)
 	return most;
 }
 
-size_t hzi_cpu_mhc_diagnose_workspace(const struct hz_context *ctx,
-				      const struct hzi_mhc_diagnose_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_diagnose)
 
 int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_args *a)
 {
@@ -828,12 +798,7 @@ static void init_units(void *data, int thread, int64_t begin, int64_t end)
 	}
 }
 
-size_t hzi_cpu_mhc_init_workspace(const struct hz_context *ctx, const struct hzi_mhc_init_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, mhc_init)
 
 int hzi_cpu_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 {

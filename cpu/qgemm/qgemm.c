@@ -84,13 +84,7 @@ int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args 
 	return HZ_OK;
 }
 
-size_t hzi_cpu_qgemm_pack_workspace(const struct hz_context *ctx,
-				    const struct hzi_qgemm_pack_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, qgemm_pack)
 
 /* ---- Multiplication: shared by all units ----------------------------------------------------- */
 

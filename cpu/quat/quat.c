@@ -394,12 +394,7 @@ static int run_sum(struct hz_context *ctx, struct sum_job *job)
 /* ---- The calls ------------------------------------------------------------------------------- */
 
 /* Rows need no workspace. */
-size_t hzi_cpu_quat_mul_workspace(const struct hz_context *ctx, const struct hzi_quat_mul_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_mul)
 
 size_t hzi_cpu_quat_mul_bwd_workspace(const struct hz_context *ctx,
 				      const struct hzi_quat_mul_bwd_args *a)
@@ -407,35 +402,13 @@ size_t hzi_cpu_quat_mul_bwd_workspace(const struct hz_context *ctx,
 	return a->sum ? hzi_cpu_quat_dot_workspace(ctx, a->sum) : 0;
 }
 
-size_t hzi_cpu_quat_axpy_workspace(const struct hz_context *ctx, const struct hzi_quat_axpy_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_axpy)
 
-size_t hzi_cpu_quat_map_workspace(const struct hz_context *ctx, const struct hzi_quat_map_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_map)
 
-size_t hzi_cpu_quat_map_bwd_workspace(const struct hz_context *ctx,
-				      const struct hzi_quat_map_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_map_bwd)
 
-size_t hzi_cpu_quat_rotate_workspace(const struct hz_context *ctx,
-				     const struct hzi_quat_rotate_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_rotate)
 
 int hzi_cpu_quat_mul(struct hz_context *ctx, const struct hzi_quat_mul_args *a)
 {

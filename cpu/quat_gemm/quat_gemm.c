@@ -129,13 +129,7 @@ int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 	return HZ_OK;
 }
 
-size_t hzi_cpu_quat_gemm_pack_workspace(const struct hz_context *ctx,
-					const struct hzi_quat_gemm_pack_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_gemm_pack)
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 

@@ -131,23 +131,14 @@ const struct hzi_op_routes hzi_cpu_quat_layer_routes[] = {
 	HZI_ROUTES(quat_pool, pool), HZI_ROUTES(quat_pool_bwd, pool_bwd), {0},
 };
 
-size_t hzi_cpu_quat_pool_workspace(const struct hz_context *ctx, const struct hzi_quat_pool_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_pool)
 
 int hzi_cpu_quat_pool(struct hz_context *ctx, const struct hzi_quat_pool_args *a)
 {
 	return hzi_route_run(ctx, &hzi_cpu_quat_layer_routes[0], &a->p);
 }
 
-size_t hzi_cpu_quat_pool_bwd_workspace(const struct hz_context *ctx,
-				       const struct hzi_quat_pool_bwd_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cpu, quat_pool_bwd)
 
 int hzi_cpu_quat_pool_bwd(struct hz_context *ctx, const struct hzi_quat_pool_bwd_args *a)
 {

@@ -125,22 +125,8 @@ int hzi_cuda_dequantize_hadamard(struct hz_context *ctx,
 	return hzi_route_run(ctx, &hzi_cuda_hadamard_routes[DEQUANTIZE], &c);
 }
 
-size_t hzi_cuda_hadamard_workspace(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, hadamard)
 
-size_t hzi_cuda_hadamard_quantize_workspace(const struct hz_context *ctx,
-					    const struct hzi_hadamard_quantize_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, hadamard_quantize)
 
-size_t hzi_cuda_dequantize_hadamard_workspace(const struct hz_context *ctx,
-					      const struct hzi_dequantize_hadamard_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, dequantize_hadamard)

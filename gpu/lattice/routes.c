@@ -82,26 +82,8 @@ int hzi_cuda_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_rep
 
 /* ---- No route has a workspace ---------------------------------------------------------------- */
 
-size_t hzi_cuda_lattice_encode_workspace(const struct hz_context *ctx,
-					 const struct hzi_lattice_encode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, lattice_encode)
 
-size_t hzi_cuda_lattice_decode_workspace(const struct hz_context *ctx,
-					 const struct hzi_lattice_decode_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, lattice_decode)
 
-size_t hzi_cuda_lattice_repack_workspace(const struct hz_context *ctx,
-					 const struct hzi_lattice_repack_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, lattice_repack)

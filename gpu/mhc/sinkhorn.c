@@ -9,13 +9,7 @@
 #include "gpu/mhc/mhc.h"
 #include "lib/mhc/mhc_math.h"
 
-size_t hzi_cuda_mhc_sinkhorn_workspace(const struct hz_context *ctx,
-				       const struct hzi_mhc_sinkhorn_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, mhc_sinkhorn)
 
 int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_args *a)
 {
@@ -28,13 +22,7 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
 
-size_t hzi_cuda_mhc_sinkhorn_bwd_workspace(const struct hz_context *ctx,
-					   const struct hzi_mhc_sinkhorn_bwd_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, mhc_sinkhorn_bwd)
 
 int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_bwd_args *a)
 {
@@ -53,13 +41,7 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 				   sizeof(*a));
 }
 
-size_t hzi_cuda_mhc_diagnose_workspace(const struct hz_context *ctx,
-				       const struct hzi_mhc_diagnose_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, mhc_diagnose)
 
 int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_args *a)
 {
@@ -70,12 +52,7 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
 
-size_t hzi_cuda_mhc_init_workspace(const struct hz_context *ctx, const struct hzi_mhc_init_args *a)
-{
-	(void)ctx;
-	(void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, mhc_init)
 
 int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 {

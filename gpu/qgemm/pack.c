@@ -80,12 +80,7 @@ int hzi_qgemm_pack_b(struct hz_context *ctx, const char *op, const struct hzi_qg
 	return pack(ctx, op, b, t->b_dtype, t->k, t->n, t->b_k, t->b_n, items, data);
 }
 
-size_t hzi_cuda_qgemm_pack_workspace(const struct hz_context *ctx,
-				     const struct hzi_qgemm_pack_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, qgemm_pack)
 
 int hzi_cuda_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args *a)
 {

@@ -220,14 +220,17 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	return NULL;
 }
 
-/*
- * The same on a copy of x with taps as channels where that is faster: *on_copy is the call, and the
- * caller sets on_copy->x.x.data. *copy_bytes 0: *on_copy is *a.
- */
+/* A call as it runs: by itself, or on a copy of x with taps as channels where that is faster */
+struct wgrad_plan {
+	struct hzi_quat_wgrad_step step;	/* the caller sets step.x.x.data to the copy */
+	struct hzi_quat_conv_copy copy;
+	size_t copy_bytes;			/* 0: no copy */
+	struct hzi_quat_wgrad16 p;
+	double us;				/* expected */
+};
+
 static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
-				  struct hzi_quat_wgrad_step *on_copy,
-				  struct hzi_quat_conv_copy *copy,
-				  size_t *copy_bytes, struct hzi_quat_wgrad16 *p, double *us)
+				  struct wgrad_plan *plan)
 {
 	const struct hzi_quat_conv_copy_costs costs = {
 		.tap = products_us(ctx, (double)a->g.k * (double)round_up(a->g.m, CHANNELS),
@@ -236,38 +239,30 @@ static const char *plan_with_copy(const struct hz_context *ctx, const struct hzi
 	};
 	const char *why;
 
-	*on_copy = *a;
-	*copy_bytes = hzi_quat_conv_copy_plan(ctx, &a->x, a->images, &costs, copy,
-					      &on_copy->x);
+	plan->step = *a;
+	plan->copy_bytes = hzi_quat_conv_copy_plan(ctx, &a->x, a->images, &costs, &plan->copy,
+						   &plan->step.x);
 	do {
-		why = plan_wgrad(ctx, on_copy, p, us);
-	} while (why && hzi_quat_conv_copy_drop(&a->x, &on_copy->x, copy_bytes));
+		why = plan_wgrad(ctx, &plan->step, &plan->p, &plan->us);
+	} while (why && hzi_quat_conv_copy_drop(&a->x, &plan->step.x, &plan->copy_bytes));
 	return why;
 }
 
 const char *hzi_cuda_quat_conv_wgrad16_unsupported(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_wgrad16 p;
-	struct hzi_quat_conv_copy copy;
-	size_t copy_bytes;
-	double us;
+	struct wgrad_plan plan;
 
-	return plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
+	return plan_with_copy(ctx, args, &plan);
 }
 
 double hzi_cuda_quat_conv_wgrad16_us(const struct hz_context *ctx,
 				     const struct hzi_quat_wgrad_step *a, bool *has_copy)
 {
-	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_wgrad16 p;
-	struct hzi_quat_conv_copy copy;
-	size_t copy_bytes;
-	double us;
+	struct wgrad_plan plan;
 
-	plan_with_copy(ctx, a, &on_copy, &copy, &copy_bytes, &p, &us);
-	*has_copy = copy_bytes > 0;
-	return us;
+	plan_with_copy(ctx, a, &plan);
+	*has_copy = plan.copy_bytes > 0;
+	return plan.us;
 }
 
 static size_t parts_bytes(const struct hzi_quat_wgrad16 *p)
@@ -278,14 +273,10 @@ static size_t parts_bytes(const struct hzi_quat_wgrad16 *p)
 
 size_t hzi_cuda_quat_conv_wgrad16_workspace(const struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_wgrad16 p;
-	struct hzi_quat_conv_copy copy;
-	size_t copy_bytes;
-	double us;
+	struct wgrad_plan plan;
 
-	plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
-	return parts_bytes(&p) + copy_bytes;
+	plan_with_copy(ctx, args, &plan);
+	return parts_bytes(&plan.p) + plan.copy_bytes;
 }
 
 static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step *a,
@@ -323,18 +314,15 @@ static int launch_wgrad(struct hz_context *ctx, const struct hzi_quat_wgrad_step
 
 int hzi_cuda_quat_conv_wgrad16(struct hz_context *ctx, const void *args)
 {
-	struct hzi_quat_wgrad_step on_copy;
-	struct hzi_quat_wgrad16 p;
-	struct hzi_quat_conv_copy copy;
-	size_t copy_bytes;
-	double us;
+	struct wgrad_plan plan;
 
-	plan_with_copy(ctx, args, &on_copy, &copy, &copy_bytes, &p, &us);
-	if (copy_bytes) {
-		on_copy.x.x.data = (char *)ctx->workspace + parts_bytes(&p);
-		HZ_CHECK(hzi_quat_conv_copy_run(ctx, on_copy.op, &copy, on_copy.x.x.data));
+	plan_with_copy(ctx, args, &plan);
+	if (plan.copy_bytes) {
+		plan.step.x.x.data = (char *)ctx->workspace + parts_bytes(&plan.p);
+		HZ_CHECK(hzi_quat_conv_copy_run(ctx, plan.step.op, &plan.copy,
+						plan.step.x.x.data));
 	}
-	return launch_wgrad(ctx, &on_copy, &p);
+	return launch_wgrad(ctx, &plan.step, &plan.p);
 }
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */

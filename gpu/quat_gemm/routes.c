@@ -10,12 +10,7 @@
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-size_t hzi_cuda_quat_gemm_pack_workspace(const struct hz_context *ctx,
-					 const struct hzi_quat_gemm_pack_args *a)
-{
-	(void)ctx, (void)a;
-	return 0;
-}
+HZI_NO_WORKSPACE(cuda, quat_gemm_pack)
 
 /* The layout follows from device, dtype, precision and size; there is no choice of route. */
 int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a)

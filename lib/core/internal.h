@@ -86,6 +86,15 @@ enum hzi_op {
 					   const struct hzi_##name##_args *a);
 #include "lib/core/ops.def"
 
+/* Defines the workspace function of an implementation that needs none. */
+#define HZI_NO_WORKSPACE(backend, op) \
+	size_t hzi_##backend##_##op##_workspace(const struct hz_context *ctx, \
+						const struct hzi_##op##_args *a) \
+	{ \
+		(void)ctx, (void)a; \
+		return 0; \
+	}
+
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 /*

@@ -1,16 +1,16 @@
 # local.mk - t/: tests
 # SPDX-License-Identifier: BSD-2-Clause
 
-HZ_TESTS_C = \
+# The three that take longest come first, so that parallel runs end together.
+HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
 	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory \
-	t/core/oom t/core/route t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
-	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
+	t/core/oom t/core/route t/core/tensor t/core/threads t/hadamard/base t/hadamard/calls \
+	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
 	t/lattice/lattice t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
 	t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/cuda \
-	t/quat/properties t/quat/quat t/quat_conv/quat_conv t/quat_gemm/quat_gemm \
-	t/quat_layer/batchnorm t/quat_layer/quat_layer t/vlut/cuda t/vlut/vlut
+	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/vlut/cuda
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
 HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/minimal \

@@ -93,7 +93,7 @@ else
 	links hadamard "" "hz_hadamard(ctx, NULL, NULL, NULL)"
 	links quantize "hadamard" "hz_quantize(ctx, NULL, NULL, NULL)"
 	links qgemm "quantize" "hz_qgemm(ctx, NULL, NULL, NULL, NULL)"
-	links quat "" "hz_quat_mul(ctx, NULL, NULL, NULL, NULL)"
+	links quat "" "hz_quat_mul(ctx, NULL, NULL, NULL, 0)"
 	links quat_gemm "" "hz_quat_gemm(ctx, NULL, NULL, NULL, NULL)"
 	links quat_layer "quat_gemm" "hz_quat_linear(ctx, NULL, NULL, NULL, NULL, NULL)"
 	links quat_conv "quat_layer quat_gemm" "hz_quat_conv(ctx, NULL, NULL, NULL, NULL, NULL)"

@@ -424,7 +424,7 @@ struct region {
 
 /*
  * Columns: as many panels of B at a time as stay in L2. Of 2 MiB, 1.25 keep the full rate when they
- * are read repeatedly; with k in parts, accumulators and two bands of A need space, too. Where B is
+ * are read repeatedly; with k split, accumulators and two bands of A need space, too. Where B is
  * read only a few times and the next panels are prefetched meanwhile, a sixth. Rows: bands of 32.
  * k: parts whose panel of A stays in L1, unless there is one band, which reuses nothing. Bytes for
  * B at 2048^3: 1 MiB 5.98 ms, 768 KiB 5.60; at 4096^3 48.9, 47.8.

@@ -95,7 +95,7 @@ static bool can_start(const struct hzi_cuda_device *device, const struct geometr
 static struct hzi_launch schedule(const struct hzi_cuda_device *device, const struct geometry *g,
 				  int blocks, int64_t tiles, struct hzi_hadamard_schedule *s)
 {
-	const int64_t at_once = (int64_t)blocks * device->multiprocessors;
+	const int64_t at_once = (int64_t)blocks * device->sms;
 	const int64_t more = tiles > at_once ? tiles - at_once : 0;
 	/* As few waves of long blocks as necessary, and these are full */
 	const int64_t waves = ceil_div(more, at_once * g->tiles_per_block);

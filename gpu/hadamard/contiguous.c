@@ -67,7 +67,7 @@ static int shape_of(const struct hzi_hadamard_args *a)
 
 static int64_t blocks_of(const struct hzi_hadamard_call *c, const struct shape *s)
 {
-	const int64_t sms = c->device->multiprocessors;
+	const int64_t sms = c->device->sms;
 	int64_t blocks = ceil_div(c->t->blocks * c->t->plan.n, s->elements);
 
 	if (s->rows_per_block && blocks > 2 * sms)

@@ -93,7 +93,7 @@ static struct hzi_hadamard_quantize params_of(const struct hz_context *ctx,
 		      .total = total_of(t), .mask = seg->length - 1, .k = seg->k,
 		      .factor = seg->scale},
 		.has_pre = t->pre.kind != 0,
-		.prefetch_distance = (uint32_t)(hzi_cuda_device(ctx)->multiprocessors *
+		.prefetch_distance = (uint32_t)(hzi_cuda_device(ctx)->sms *
 						(PREFETCH_SM / tile_of(seg->k)))};
 }
 

@@ -15,7 +15,7 @@
 #define QUANTIZE_FLOATS 160	/* of shared memory for reductions and spilled elements */
 #define CLUSTER_LOG2_MAX 3
 
-/* Bytes of shared memory for so many elements, with one word of padding per 32 */
+/* Bytes of shared memory for the elements, with one word of padding per 32 */
 static int64_t shared_bytes(int64_t elements)
 {
 	return 4 * (elements + elements / 32 + 1);
@@ -109,7 +109,7 @@ int hzi_hadamard_launch_strided(struct hz_context *ctx, const struct hzi_hadamar
 	launch.block[0] = a.tile * seg->length > TILE_ELEMENTS ? 512 : 256;
 	launch.shared_bytes = (unsigned)shared_bytes(a.tile * (seg->length >> a.cluster_log2));
 	launch.cluster = 1u << a.cluster_log2;
-	launch.grid[0] = (unsigned)min_of(blocks, 16 * (int64_t)c->device->multiprocessors)
+	launch.grid[0] = (unsigned)min_of(blocks, 16 * (int64_t)c->device->sms)
 			 << a.cluster_log2;
 	return launch_kernel(ctx, c, &a, seg->base, &launch);
 }
@@ -163,7 +163,7 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 	launch.block[0] = elements > TILE_ELEMENTS ? 512 : elements > 1024 ? 256 : 128;
 	launch.shared_bytes = (unsigned)shared_bytes(elements + QUANTIZE_FLOATS + 128);
 	launch.cluster = 1u << a.cluster_log2;
-	launch.grid[0] = (unsigned)min_of(a.job.vectors, 16 * (int64_t)c->device->multiprocessors)
+	launch.grid[0] = (unsigned)min_of(a.job.vectors, 16 * (int64_t)c->device->sms)
 			 << a.cluster_log2;
 	return launch_kernel(ctx, c, &a, t->plan.seg[0].base, &launch);
 }

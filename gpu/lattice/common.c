@@ -14,7 +14,7 @@ unsigned hzi_cuda_lattice_grid(const struct hz_context *ctx, int64_t threads, in
 			       int blocks_per_sm)
 {
 	const int64_t blocks = ceil_div(threads, per_block);
-	const int64_t most = (int64_t)hzi_cuda_device(ctx)->multiprocessors * blocks_per_sm;
+	const int64_t most = (int64_t)hzi_cuda_device(ctx)->sms * blocks_per_sm;
 
 	return (unsigned)(blocks < most ? blocks : most);
 }

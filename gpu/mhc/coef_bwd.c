@@ -100,7 +100,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	if (needs->coefs && !fused)
 		p.a = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
 	if (needs->norm) {
-		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->multiprocessors);
+		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->sms);
 		p.du = hzi_cuda_mhc_take(ctx, &p.bytes, T * a->s.channels);
 		if (a->dnorm)
 			p.dnorm = hzi_cuda_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);

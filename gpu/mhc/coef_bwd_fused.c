@@ -33,7 +33,7 @@ const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx
 int hzi_cuda_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
 	const int64_t slices = ceil_div(s->channels, HZI_MHC_BWD_FUSED_CHANNELS);
-	const int64_t splits = min_of(hzi_cuda_device(ctx)->multiprocessors / slices,
+	const int64_t splits = min_of(hzi_cuda_device(ctx)->sms / slices,
 				      ceil_div(s->tokens, HZI_MHC_BWD_FUSED_TILE));
 
 	return splits < 1 ? 1 : (int)splits;

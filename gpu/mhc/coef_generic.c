@@ -15,7 +15,7 @@
  */
 static int splits_for(const struct hz_context *ctx, int64_t blocks, int64_t most, int64_t limit)
 {
-	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t wanted = 4 * hzi_cuda_device(ctx)->sms;
 	const int64_t splits = min_of(min_of(ceil_div(wanted, blocks ? blocks : 1), most), limit);
 
 	return splits < 1 ? 1 : (int)splits;

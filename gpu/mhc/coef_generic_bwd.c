@@ -50,7 +50,7 @@ bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p)
 int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 {
 	const int64_t blocks = ceil_div(p->channels / 8, HZI_MHC_COEF_THREADS) * p->groups;
-	const int64_t wanted = 16 * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t wanted = 16 * hzi_cuda_device(ctx)->sms;
 	const int kernel = p->dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_dx_groups_f16 :
 						HZI_KERNEL_mhc_coef_dx_groups_bf16;
 	int64_t splits;
@@ -64,7 +64,7 @@ int hzi_cuda_mhc_group_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
 /* Number of splits of the tokens that keeps all SMs busy */
 int hzi_cuda_mhc_generic_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
-	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t wanted = 4 * hzi_cuda_device(ctx)->sms;
 	const int64_t blocks = ceil_div(s->n * s->channels, HZI_MHC_COEF_THREADS);
 	const int64_t most = min_of(ceil_div(s->groups, 64), DPHI_SPLITS);
 	const int64_t splits = min_of(ceil_div(wanted, blocks ? blocks : 1), most);

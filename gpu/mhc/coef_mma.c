@@ -26,7 +26,7 @@ const char *hzi_cuda_mhc_mma_project_unsupported(const struct hzi_mhc_shape *s,
 
 int hzi_cuda_mhc_mma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
-	const int64_t wanted = 2 * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t wanted = 2 * hzi_cuda_device(ctx)->sms;
 	const int64_t blocks = ceil_div(s->groups, HZI_MHC_MMA_TOKENS);
 	const int64_t most = min_of(s->n * ceil_div(s->channels, HZI_MHC_MMA_CHUNK), SPLITS);
 	const int64_t splits = min_of(wanted / (blocks ? blocks : 1), most);
@@ -66,7 +66,7 @@ bool hzi_cuda_mhc_mma_dx_is_aligned(const struct hzi_mhc_array *x, int dtype)
 int hzi_cuda_mhc_mma_dx(struct hz_context *ctx, const struct hzi_mhc_dx *of)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
-	const int64_t wanted = (of->n > 4 ? 2 : 4) * g->multiprocessors;
+	const int64_t wanted = (of->n > 4 ? 2 : 4) * g->sms;
 	struct hzi_mhc_dx p = *of;
 	int64_t slices, splits;
 	int kernel;
@@ -95,7 +95,7 @@ static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
 
 int hzi_cuda_mhc_mma_dphi_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s)
 {
-	const int64_t wanted = 4 * hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t wanted = 4 * hzi_cuda_device(ctx)->sms;
 	const int64_t most = min_of(ceil_div(s->groups, HZI_MHC_MMA_PART), SPLITS);
 	const int64_t splits = min_of(wanted / dphi_blocks(s), most);
 

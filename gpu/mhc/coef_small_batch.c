@@ -8,7 +8,7 @@
 #include "gpu/mhc/coef_small_batch.h"
 #include "gpu/mhc/launch.h"
 
-/* Up to so many tiles of 16 tokens, two clusters per tile run at the same time. */
+/* Largest number of 16-token tiles for which two clusters per tile run at the same time */
 #define MAX_SEPARATE 3
 
 const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *ctx,

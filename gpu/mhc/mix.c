@@ -12,8 +12,8 @@
 #define CHAIN_OP "mhc_recompute"
 
 /*
- * log2 of the threads of a token with so many vectors: the largest of 128, 64 and 32 of which at
- * most a sixteenth idle, but no more threads than vectors, rounded up
+ * log2 of the threads of a token that has `vectors` vectors: the largest of 128, 64 and 32 that
+ * leaves at most a sixteenth of them idle, but no more threads than vectors, rounded up
  */
 static int lanes_for(int64_t vectors)
 {

@@ -44,7 +44,7 @@ const char *hzi_cuda_qlinear_gemv_unsupported(const struct hz_context *ctx, cons
 /* If there are more blocks than SMs, quantizing each row once to global memory is faster. */
 bool hzi_cuda_qlinear_gemv_wins(const struct hz_context *ctx, const struct hzi_qlinear_call *c)
 {
-	return gemv_blocks(c->t.n) <= hzi_cuda_device(ctx)->multiprocessors;
+	return gemv_blocks(c->t.n) <= hzi_cuda_device(ctx)->sms;
 }
 
 int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
@@ -120,7 +120,7 @@ int hzi_qlinear_quantize(struct hz_context *ctx, const struct hzi_qlinear_args *
 			 const struct hzi_qgemm_args *g, char *workspace)
 {
 	const struct layout r = layout_of(a);
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	struct hzi_quantize_rows p = {
 		.x = a->x, .y = (uint8_t *)workspace,
 		.scales = a->fixed ? NULL : (float *)(void *)(workspace + r.scales),

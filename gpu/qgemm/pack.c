@@ -34,7 +34,7 @@ int hzi_qgemm_launch_pack(struct hz_context *ctx, const char *op, struct hzi_qge
 			  const struct hzi_qgemm_items *items, int64_t rows)
 {
 	const int64_t columns = rows / HZI_QGEMM_N_GROUP;
-	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->sms;
 	struct hzi_launch launch = {.block = {256}};
 
 	launch.grid[0] = (unsigned)columns;

@@ -36,7 +36,7 @@ static unsigned best_shares(const struct hz_context *ctx, const struct hzi_qgemm
 {
 	const int64_t tiles = ceil_div(t->n, HZI_SKINNY_COLUMNS) *
 			      ceil_div(min_of(t->m, HZI_QGEMM_ROWS_MAX), HZI_SKINNY_ROWS);
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors, blocks = hzi_qgemm_blocks(t);
+	const int64_t sms = hzi_cuda_device(ctx)->sms, blocks = hzi_qgemm_blocks(t);
 	int64_t least = INT64_MAX;
 	unsigned best = 0;
 
@@ -71,7 +71,7 @@ bool hzi_cuda_qgemm_skinny_splitk_wins(const struct hz_context *ctx, const struc
 {
 	const struct hzi_qgemm_args *t = &c->t;
 	const int64_t tiles = ceil_div(t->n, HZI_SKINNY_COLUMNS) * ceil_div(t->m, HZI_SKINNY_ROWS);
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	int64_t cycles;
 	unsigned shares;
 

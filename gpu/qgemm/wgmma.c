@@ -39,7 +39,7 @@ static int64_t clusters(int64_t sms, int blocks)
 static const struct kernel *best_kernel(const struct hz_context *ctx,
 					const struct hzi_qgemm_args *t, int64_t *cycles)
 {
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors, blocks = hzi_qgemm_blocks(t);
+	const int64_t sms = hzi_cuda_device(ctx)->sms, blocks = hzi_qgemm_blocks(t);
 	const struct kernel *f = NULL;
 
 	*cycles = INT64_MAX;
@@ -79,7 +79,7 @@ int64_t hzi_qgemm_wgmma_cycles(const struct hz_context *ctx, const struct hzi_qg
 static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t, const uint8_t *b,
 			 const struct hzi_qgemm_out *out, bool early)
 {
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	struct hzi_qgemm_wgmma p = {
 		.b = b, .out = *out, .width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t),

@@ -109,7 +109,7 @@ static int64_t make_columns(int64_t want, const struct hzi_quantize_dim *i,
 
 static int64_t cluster_blocks(const struct hz_context *ctx)
 {
-	return CLUSTER_SM_BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	return CLUSTER_SM_BLOCKS * (int64_t)hzi_cuda_device(ctx)->sms;
 }
 
 /*
@@ -259,7 +259,7 @@ int hzi_cuda_choose_qparams_groups(struct hz_context *ctx, const void *args)
 static int launch_minmax(struct hz_context *ctx, const struct hzi_quantize_dims *dims, int dtype,
 			 struct hzi_minmax_strided p)
 {
-	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t want = 8 * (int64_t)hzi_cuda_device(ctx)->sms;
 	const int x_dim = hzi_quantize_min_stride_dim(dims, false);
 	const int longest = hzi_quantize_longest_dim(dims);
 	struct hzi_launch launch = {.block = {HZI_QUANT_THREADS}};
@@ -343,7 +343,7 @@ static int launch_contiguous(struct hz_context *ctx, const struct hzi_choose_qpa
 	const struct hzi_quantize_map *map = &a->map;
 	const int64_t vector = HZI_QUANTIZE_VECTOR(a->x_dtype);
 	const int64_t vectors = hzi_quantize_elements(map) / vector;
-	const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t want = 16 * (int64_t)hzi_cuda_device(ctx)->sms;
 	const int64_t pass = HZI_QUANT_THREADS * HZI_MINMAX_VECTORS;
 	const struct hzi_minmax_contiguous p = {
 		.x = a->x, .range = ctx->workspace, .vectors = vectors,

@@ -131,7 +131,7 @@ static int row_taps(const struct hzi_quat_wgrad_step *a)
 static int64_t parts_of(const struct hz_context *ctx, const struct hzi_quat_wgrad_step *a)
 {
 	const int64_t threads = (row_taps(a) ? ROW_BLOCKS : BLOCKS) * HZI_DEPTHWISE_THREADS *
-				(int64_t)hzi_cuda_device(ctx)->multiprocessors;
+				(int64_t)hzi_cuda_device(ctx)->sms;
 	const int64_t most = min_of(row_taps(a) ? a->g.k / a->x.count[2] :
 						   ceil_div(a->g.k, ROUNDS),
 				    PARTS_MOST);

@@ -127,7 +127,7 @@ static double products_us(const struct hz_context *ctx, double products, bool sp
 static int64_t splits_of(const struct hz_context *ctx, const struct hzi_quat_wgrad16 *p)
 {
 	const int64_t tiles = (int64_t)p->sets * p->tiles_m * p->tiles_n;
-	const int64_t sms = hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	int64_t best = 1;
 	double most = 0;
 
@@ -211,7 +211,7 @@ static const char *plan_wgrad(const struct hz_context *ctx, const struct hzi_qua
 	const double bytes = tiles * (high * p->tiles_n + (double)p->units / p->cluster) *
 			     CHANNELS * 4 * (double)size_bytes;
 	const int64_t blocks = (int64_t)p->sets * p->tiles_m * p->tiles_n * p->splits;
-	const int64_t rounds = ceil_div(blocks, hzi_cuda_device(ctx)->multiprocessors);
+	const int64_t rounds = ceil_div(blocks, hzi_cuda_device(ctx)->sms);
 	const double split_units = (double)p->sets * p->tiles_m * p->b.all * p->units;
 
 	*us = CALL_US + ROUND_CYCLES / hzi_cuda_device(ctx)->clock_mhz * (double)rounds +

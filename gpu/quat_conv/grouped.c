@@ -106,7 +106,7 @@ int hzi_cuda_quat_conv_grouped(struct hz_context *ctx, const void *args)
 		.early = true,
 	};
 	/* Four waves of two blocks per SM, so that a short last wave costs little */
-	const int64_t blocks_x = 8 * (int64_t)hzi_cuda_device(ctx)->multiprocessors / blocks;
+	const int64_t blocks_x = 8 * (int64_t)hzi_cuda_device(ctx)->sms / blocks;
 
 	memcpy(p.c_stride, f.c_stride, sizeof(p.c_stride));
 	memcpy(p.pre_stride, f.pre_stride, sizeof(p.pre_stride));

@@ -43,7 +43,7 @@ static inline double hzi_quat_conv_sm_us(const struct hz_context *ctx, double wo
 {
 	const struct hzi_cuda_device *d = hzi_cuda_device(ctx);
 
-	return work / (per_cycle * d->multiprocessors * d->clock_mhz);
+	return work / (per_cycle * d->sms * d->clock_mhz);
 }
 
 static inline double hzi_quat_conv_memory_us(const struct hz_context *ctx, double bytes,

@@ -21,7 +21,7 @@
 /* The tile of a block, a product of TILE_M output channels by TILE_N pixels */
 #define HZI_CONV8_TILE_M 64
 #define HZI_CONV8_TILE_N 160
-#define HZI_CONV8_TILE_ROWS 20		/* TILE_N pixels are so many rows of 8 */
+#define HZI_CONV8_TILE_ROWS 20		/* rows of 8 pixels: TILE_N pixels */
 #define HZI_CONV8_TILE_K 32		/* input channels of a step */
 /* Most input pixels of a step: 22 rows of 12, without bank conflicts */
 #define HZI_CONV8_INPUTS 268

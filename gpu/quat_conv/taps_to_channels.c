@@ -148,7 +148,7 @@ int hzi_quat_conv_copy_run(struct hz_context *ctx, const char *op, struct hzi_qu
 	const int64_t rows = f->images * f->count[0] * f->count[1];
 	const int64_t columns = ceil_div((int64_t)f->count[2] * f->pitch, HZI_QUAT_STEP_THREADS);
 	/* A thread computes its tap once for several rows. */
-	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->multiprocessors / columns;
+	const int64_t most = BLOCKS * (int64_t)hzi_cuda_device(ctx)->sms / columns;
 	const struct hzi_launch l = {
 		.grid = {(unsigned)columns, (unsigned)min_of(rows, most > 1 ? most : 1)},
 		.block = {HZI_QUAT_STEP_THREADS},

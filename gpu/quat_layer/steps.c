@@ -52,7 +52,7 @@ static int launch_affine(struct hz_context *ctx, const char *op, const struct hz
 	const int64_t channels = a->shape[a->ndim - 1], rows = a->total / channels;
 	const int contiguous = contiguous_kernel(a), f32 = a->out.dtype == HZ_F32;
 	const int each = contiguous < 0 ? 16 : !f32 ? 3 : a->kind == HZI_QUAT_MAP_AFFINE ? 4 : 2;
-	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->multiprocessors;
+	const int64_t most = each * (int64_t)hzi_cuda_device(ctx)->sms;
 	int64_t lanes = HZI_QUAT_SUM_LANES, columns, row_blocks;
 	struct hzi_launch l = {.block = {HZI_QUAT_STEP_THREADS}};
 

@@ -678,7 +678,7 @@ static int read_device(struct hzi_cuda *g)
 	} rows[] = {
 		{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
 		{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
-		{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &d->multiprocessors},
+		{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &d->sms},
 		{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &d->shared_block_bytes},
 		{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &d->shared_sm_bytes},
 		{CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &l2},
@@ -860,7 +860,7 @@ static void cuda_info(const struct hz_context *ctx, hz_info *info)
 	if (!ctx->cuda)
 		return;
 	info->sm = ctx->cuda->info.sm;
-	info->multiprocessors = ctx->cuda->info.multiprocessors;
+	info->multiprocessors = ctx->cuda->info.sms;
 	info->memory_bytes = ctx->cuda->info.memory_bytes;
 	info->gpu_name = ctx->cuda->info.name;
 }

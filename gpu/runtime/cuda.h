@@ -55,7 +55,7 @@ struct hzi_images {
 struct hzi_cuda_device {
 	int ordinal;
 	int sm;				/* 90 for compute capability 9.0 */
-	int multiprocessors;
+	int sms;
 	int shared_block_bytes;		/* most dynamic shared memory a block may ask for */
 	int shared_sm_bytes;
 	double clock_mhz;		/* peak clock of the SMs: cycles per us */

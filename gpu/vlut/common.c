@@ -17,8 +17,8 @@
  */
 int64_t hzi_cuda_vlut_clusters(const struct hzi_cuda_device *g, int size)
 {
-	const int64_t n = size == 1 ? g->multiprocessors : size == 2 ? g->multiprocessors / 2 :
-			  (g->multiprocessors - 12) / 16 * (16 / size);
+	const int64_t n = size == 1 ? g->sms : size == 2 ? g->sms / 2 :
+			  (g->sms - 12) / 16 * (16 / size);
 
 	return max_of(n, 1);
 }

@@ -159,8 +159,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	 * x 8192 by 8 columns: 17 us with two splits, 20 with one, 32 with four.
 	 */
 	for (;; p->split *= 2) {
-		const int64_t shares = max_of(g->multiprocessors / p->split, 1);
-		const bool underfilled = p->tiles * p->split * 2 <= g->multiprocessors;
+		const int64_t shares = max_of(g->sms / p->split, 1);
+		const bool underfilled = p->tiles * p->split * 2 <= g->sms;
 
 		p->shares = min_of(p->tiles, shares);
 		fit_shared_memory(p, columns, g->shared_block_bytes);

@@ -54,8 +54,8 @@ int hzi_cuda_vlut_d4_f16_skinny(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const int64_t multiprocessors = hzi_cuda_device(ctx)->multiprocessors, tiles = tiles_of(a);
-	const int64_t shares = min_of(tiles, multiprocessors);
+	const int64_t sms = hzi_cuda_device(ctx)->sms, tiles = tiles_of(a);
+	const int64_t shares = min_of(tiles, sms);
 	const int64_t each = ceil_div(tiles, shares), most = kernels[KERNELS - 1].tiles;
 	const int64_t group = ceil_div(each, ceil_div(each, most));
 	struct hzi_vlut_d4_f16_skinny p = {

@@ -107,7 +107,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	}
 	*p = (struct plan){.tiles = tiles_of(&a->w),
 			   .units = hzi_cuda_vlut_e8_bitplane_units(&a->w)};
-	p->shares = min_of(p->tiles, g->multiprocessors);
+	p->shares = min_of(p->tiles, g->sms);
 	if (p->tiles > p->shares * HZI_VLUT_E8_TILES)
 		p->shares = ceil_div(p->tiles, HZI_VLUT_E8_TILES);
 	for (p->step = a->batch < 2 ? 1 : HZI_VLUT_E8_COLUMNS; p->step > 0; p->step--) {

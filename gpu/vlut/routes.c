@@ -45,7 +45,7 @@ static int64_t d4_f16_skinny_cost(const struct hz_context *ctx, const void *args
 	const struct hzi_vlut_gemm_args *const a = args;
 	const int64_t tiles = ceil_div(a->w.rows, HZI_VLUT_D4_ROWS);
 
-	return a->batch > 2 && tiles * 2 > hzi_cuda_device(ctx)->multiprocessors ? D4_F16_SKINNY :
+	return a->batch > 2 && tiles * 2 > hzi_cuda_device(ctx)->sms ? D4_F16_SKINNY :
 	       IF_FORCED;
 }
 

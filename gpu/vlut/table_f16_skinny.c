@@ -198,7 +198,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	p->chunks = ceil_div(w->k, 4 * k.values);
 	p->tiles = ceil_div(w->rows, HZI_VLUT_TABLE_F16_ROWS);
 	p->can_split_k = k.can_split_k && p->t_shift <= 0;
-	p->shares = min_of(p->tiles, g->multiprocessors);
+	p->shares = min_of(p->tiles, g->sms);
 	tile_bytes = (int64_t)HZI_VLUT_S8_THREADS * p->columns * 4;	/* 16 warps, 32 rows */
 	p->shared = 1024 + k.table + scales + p->chunks * 4 * k.values * 2 * p->columns;
 	fitting_tiles = (g->shared_block_bytes - p->shared) / tile_bytes;
@@ -226,7 +226,7 @@ bool hzi_cuda_vlut_split_k_pays(const struct hz_context *ctx, const struct hzi_v
 
 	return ctx->sm >= 90 &&
 	       ceil_div(w.rows, HZI_VLUT_TABLE_F16_ROWS) * 4 <
-		       hzi_cuda_device(ctx)->multiprocessors &&
+		       hzi_cuda_device(ctx)->sms &&
 	       !plan_of(ctx, a, &w, &p) && p.can_split_k && p.chunks >= 32;
 }
 

@@ -118,7 +118,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	/* Splits k until x fits and all SMs have work. */
 	for (;; p->split *= 2) {
 		x_bytes = ceil_div(p->chunks, p->split) * p->chunk * columns;
-		if (x_bytes <= free_bytes && (tiles * p->split * 2 > g->multiprocessors ||
+		if (x_bytes <= free_bytes && (tiles * p->split * 2 > g->sms ||
 					      p->chunks < 32 * p->split))
 			break;
 		if (g->sm < 90 || p->split == 8 || p->chunks < 2 * p->split) {
@@ -127,7 +127,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 			break;
 		}
 	}
-	p->shares = (int)min_of(max_of(g->multiprocessors / p->split, 1), tiles);
+	p->shares = (int)min_of(max_of(g->sms / p->split, 1), tiles);
 	p->pass_tiles =
 		(int)min_of(ceil_div(tiles, p->shares), 1 + (free_bytes - x_bytes) / tile_bytes);
 	p->shared = 1024 + table + 64 + (p->scaled ? HZI_VLUT_S8_SCALES_BYTES : 0) +

@@ -230,7 +230,7 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 	}
 }
 
-/* w is packed: so many bytes, rows and values being filled up, by that kernel. */
+/* Packing w takes `bytes` bytes, with rows and values padded, and launches `kernel`. */
 static void test_packing(const char *name, const hz_lattice_opts *o, const hz_coded *w,
 			 int64_t bytes, const char *kernel, const struct packed_row *rows,
 			 size_t count)

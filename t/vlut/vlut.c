@@ -485,7 +485,7 @@ static void test_tables(struct dev *dev)
 }
 
 /* Packed E8 with q = 4: batches around the limit of a launch and of the route that materializes
- * points; so many rows that blocks process several tiles; rows of several units, and too long */
+ * points; enough rows that blocks process several tiles; rows of several units, and too long */
 static void test_e8_bitplane(struct dev *dev)
 {
 	static const struct {
@@ -801,8 +801,8 @@ static void test_two_sided(struct dev *dev)
 		const struct hzi_route *const forced = dev->ctx->forced[HZI_OP_vlut_gemm2];
 		int good = 1;
 
-		/* Forced on small products, via_f16 rounds the points of A2, which are not integers,
-		 * to f16. */
+		/* Forced on small products, via_f16 rounds to f16 the points of A2, which are not
+		 * integers. */
 		if (l->rule.embed != d && forced && strcmp(forced->name, "via_f16") == 0)
 			continue;
 		for (int n = 0; n < (quick ? 2 : 6); n++) {

@@ -29,7 +29,7 @@ int tool_peak(struct hz_context *ctx, int dtype, int64_t macs)
 	const struct work *w = dtype == HZ_F32 ? &f32 :
 			       dtype == HZ_F16 ? (hopper ? &wgmma_16 : &mma_16) :
 						 (hopper ? &wgmma_8 : &mma_8);
-	const unsigned blocks = (unsigned)g->multiprocessors * w->blocks;
+	const unsigned blocks = (unsigned)g->sms * w->blocks;
 	const struct hzi_launch launch = {
 		.grid = {blocks}, .block = {HZI_PEAK_THREADS}, .early = true,
 	};

@@ -11,10 +11,7 @@
 /* Costs are ranks. */
 enum {DIRECT, COLUMNS, BLOCKS, LAST};
 
-static int64_t direct_cost(const struct hz_context *ctx, const void *args)
-{
-	return ctx->threads == 1 || hzi_cpu_hadamard_threads(ctx, args) == 1 ? DIRECT : LAST;
-}
+HZI_RANK(direct, void, ctx->threads == 1 || hzi_cpu_hadamard_threads(ctx, a) == 1, DIRECT, LAST)
 
 static const struct hzi_route routes[] = {
 	[DIRECT] = {.name = "direct", .what = "contiguous rows of 2^k by one thread, no scratch",

@@ -10,21 +10,8 @@
 
 #define AMX_LEAST 128		/* tokens from which packing phi for tiles pays */
 
-static int64_t amx_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_mhc_pre_args *a = args;
-
-	(void)ctx;
-	return a->s.tokens >= AMX_LEAST ? 0 : 2;
-}
-
-static int64_t amx_bwd_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_mhc_pre_bwd_args *a = args;
-
-	(void)ctx;
-	return a->s.tokens >= AMX_LEAST ? 0 : 2;
-}
+HZI_RANK(amx, struct hzi_mhc_pre_args, a->s.tokens >= AMX_LEAST, 0, 2)
+HZI_RANK(amx_bwd, struct hzi_mhc_pre_bwd_args, a->s.tokens >= AMX_LEAST, 0, 2)
 
 /* Costs are ranks: the vectors route has the rank of its index, 1. */
 static const struct hzi_route pre[] = {

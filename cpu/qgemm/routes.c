@@ -13,10 +13,7 @@
 /* Costs are ranks. */
 enum {PACK_INLINE, PACK_FIRST, SUM64, LAST};
 
-static int64_t pack_inline_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cpu_qgemm_pack_inline_wins(ctx, args) ? PACK_INLINE : LAST;
-}
+HZI_RANK(pack_inline, void, hzi_cpu_qgemm_pack_inline_wins(ctx, a), PACK_INLINE, LAST)
 
 static const struct hzi_route routes[] = {
 	[PACK_INLINE] = {.name = "pack_inline", .what = "who multiplies rows of A packs them",

@@ -79,17 +79,8 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_quat_p
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
 /* Ranks: a single group is faster as a GEMM. */
-static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return ((const struct hzi_quat_conv_step *)args)->x.groups > 1 ? 0 : 2;
-}
-
-static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return ((const struct hzi_quat_wgrad_step *)args)->x.groups > 1 ? 0 : 2;
-}
+HZI_RANK(depthwise, struct hzi_quat_conv_step, a->x.groups > 1, 0, 2)
+HZI_RANK(wgrad_depthwise, struct hzi_quat_wgrad_step, a->x.groups > 1, 0, 2)
 
 static const struct hzi_route conv[] = {
 	{.name = "depthwise", .what = "one channel in each group",

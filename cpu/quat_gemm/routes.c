@@ -13,22 +13,10 @@
 enum { BF16_TILES, GEMV, GEMV_PACKED, PANELS, LAST };
 
 /* Tiles are faster than GEMV from five columns on. */
-static int64_t bf16_tiles_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_gemm_args *a = args;
-
-	(void)ctx;
-	return min_i64(a->m, a->n) > 4 ? BF16_TILES : PANELS;
-}
+HZI_RANK(bf16_tiles, struct hzi_quat_gemm_args, min_i64(a->m, a->n) > 4, BF16_TILES, PANELS)
 
 /* Four columns pay only with f16. */
-static int64_t gemv_packed_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_gemm_args *a = args;
-
-	(void)ctx;
-	return a->n == 4 && a->dtype != HZ_F16 ? LAST : GEMV_PACKED;
-}
+HZI_RANK(gemv_packed, struct hzi_quat_gemm_args, a->n == 4 && a->dtype != HZ_F16, LAST, GEMV_PACKED)
 
 static const struct hzi_route routes[] = {
 	[BF16_TILES] = {

@@ -24,21 +24,9 @@
 #define MANY 8192
 #define MANY_BESIDE_MMA 1024
 
-static int64_t small_batch_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_mhc_pre_args *a = args;
-
-	(void)ctx;
-	return a->s.tokens <= SMALL_BATCH ? 0 : 5;
-}
-
-static int64_t input_fused_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_mhc_pre_args *a = args;
-
-	(void)ctx;
-	return (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a) ? 1 : 3;
-}
+HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 5)
+HZI_RANK(input_fused, struct hzi_mhc_pre_args,
+	 (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a), 1, 3)
 
 static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 {
@@ -50,86 +38,42 @@ static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-static const struct hzi_route streams[] = {
-	{
-		.name = "vectorized", .what = "16-byte vectors of channels, aligned rows",
-		.unsupported = hzi_cuda_mhc_mix_vectorized_unsupported,
-		.run = hzi_cuda_mhc_mix_vectorized,
-	},
-	{.name = "strided", .what = "any strides", .run = hzi_cuda_mhc_mix_strided},
-};
+#define FUNCTIONS(path) \
+	.unsupported = hzi_cuda_mhc_##path##_unsupported, .run = hzi_cuda_mhc_##path
+#define WORKSPACE(path) .workspace = hzi_cuda_mhc_##path##_workspace
 
+#define VECTORIZED(path) \
+	"vectorized", "16-byte vectors of channels where rows are aligned", \
+	FUNCTIONS(path##_vectorized)
+#define STRIDED(path) "strided", "any strides", .run = hzi_cuda_mhc_##path##_strided
+
+static const struct hzi_route streams[] = {{VECTORIZED(mix)}, {STRIDED(mix)}};
 static const struct hzi_route streams_bwd[] = {
-	{
-		.name = "vectorized", .what = "16-byte vectors of channels, aligned rows",
-		.unsupported = hzi_cuda_mhc_mix_bwd_vectorized_unsupported,
-		.workspace = hzi_cuda_mhc_mix_bwd_workspace,
-		.run = hzi_cuda_mhc_mix_bwd_vectorized,
-	},
-	{
-		.name = "strided", .what = "any strides",
-		.workspace = hzi_cuda_mhc_mix_bwd_workspace, .run = hzi_cuda_mhc_mix_bwd_strided,
-	},
+	{VECTORIZED(mix_bwd), WORKSPACE(mix_bwd)}, {STRIDED(mix_bwd), WORKSPACE(mix_bwd)},
 };
-
-static const struct hzi_route recompute[] = {
-	{
-		.name = "vectorized", .what = "16-byte vectors of channels where rows are aligned",
-		.unsupported = hzi_cuda_mhc_recompute_vectorized_unsupported,
-		.run = hzi_cuda_mhc_recompute_vectorized,
-	},
-	{.name = "strided", .what = "any strides", .run = hzi_cuda_mhc_recompute_strided},
-};
+static const struct hzi_route recompute[] = {{VECTORIZED(recompute)}, {STRIDED(recompute)}};
 
 static const struct hzi_route pre[] = {
-	{
-		.name = "coef_small_batch", .what = "4 streams, one launch, for few tokens",
-		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_small_batch_unsupported,
-		.cost = small_batch_cost, .workspace = hzi_cuda_mhc_coef_small_batch_workspace,
-		.run = hzi_cuda_mhc_coef_small_batch,
-	},
-	{
-		.name = "coef_input_fused",
-		.what = "4 streams of 16 bits, one pass over x for coefficients and branch input",
-		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_input_fused_unsupported,
-		.cost = input_fused_cost, .workspace = hzi_cuda_mhc_coef_input_fused_workspace,
-		.run = hzi_cuda_mhc_coef_input_fused,
-	},
-	{
-		.name = "coef_persistent",
-		.what = "4 streams of 16 bits, coefficients of many tokens",
-		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_persistent_unsupported,
-		.cost = persistent_cost, .workspace = hzi_cuda_mhc_coef_persistent_workspace,
-		.run = hzi_cuda_mhc_coef_persistent,
-	},
-	{
-		.name = "coef_mma", .what = "projection on tensor cores, aligned rows",
-		.arch = HZI_SM_80, .unsupported = hzi_cuda_mhc_coef_mma_unsupported,
-		.workspace = hzi_cuda_mhc_coef_mma_workspace, .run = hzi_cuda_mhc_coef_mma,
-	},
-	{
-		.name = "coef_generic", .what = "any strides, no phi",
-		.workspace = hzi_cuda_mhc_coef_generic_workspace, .run = hzi_cuda_mhc_coef_generic,
-	},
+	{"coef_small_batch", "4 streams, one launch, for few tokens", HZI_SM_90A,
+	 FUNCTIONS(coef_small_batch), WORKSPACE(coef_small_batch), .cost = small_batch_cost},
+	{"coef_input_fused",
+	 "4 streams of 16 bits, one pass over x for coefficients and branch input", HZI_SM_90A,
+	 FUNCTIONS(coef_input_fused), WORKSPACE(coef_input_fused), .cost = input_fused_cost},
+	{"coef_persistent", "4 streams of 16 bits, coefficients of many tokens", HZI_SM_90A,
+	 FUNCTIONS(coef_persistent), WORKSPACE(coef_persistent), .cost = persistent_cost},
+	{"coef_mma", "projection on tensor cores, aligned rows", HZI_SM_80, FUNCTIONS(coef_mma),
+	 WORKSPACE(coef_mma)},
+	{"coef_generic", "any strides, no phi", HZI_ANY_ARCH, WORKSPACE(coef_generic),
+	 .run = hzi_cuda_mhc_coef_generic},
 };
 
 static const struct hzi_route pre_bwd[] = {
-	{
-		.name = "coef_bwd_fused", .what = "4 streams of 16 bits, one pass for dx and dphi",
-		.arch = HZI_SM_90A, .unsupported = hzi_cuda_mhc_coef_bwd_fused_unsupported,
-		.workspace = hzi_cuda_mhc_coef_bwd_fused_workspace,
-		.run = hzi_cuda_mhc_coef_bwd_fused,
-	},
-	{
-		.name = "coef_mma", .what = "products on tensor cores where rows are aligned",
-		.arch = HZI_SM_80, .unsupported = hzi_cuda_mhc_coef_bwd_mma_unsupported,
-		.workspace = hzi_cuda_mhc_coef_bwd_mma_workspace, .run = hzi_cuda_mhc_coef_bwd_mma,
-	},
-	{
-		.name = "coef_generic", .what = "any strides",
-		.workspace = hzi_cuda_mhc_coef_bwd_generic_workspace,
-		.run = hzi_cuda_mhc_coef_bwd_generic,
-	},
+	{"coef_bwd_fused", "4 streams of 16 bits, one pass for dx and dphi", HZI_SM_90A,
+	 FUNCTIONS(coef_bwd_fused), WORKSPACE(coef_bwd_fused)},
+	{"coef_mma", "products on tensor cores where rows are aligned", HZI_SM_80,
+	 FUNCTIONS(coef_bwd_mma), WORKSPACE(coef_bwd_mma)},
+	{"coef_generic", "any strides", HZI_ANY_ARCH, WORKSPACE(coef_bwd_generic),
+	 .run = hzi_cuda_mhc_coef_bwd_generic},
 };
 
 enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, END };

@@ -13,15 +13,8 @@
 /* The cost of a route is its rank. */
 enum {BATCH, SKINNY, WGMMA, MMA_SYNC, LAST};
 
-static int64_t batch_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_qgemm_batch_wins(ctx, args) ? BATCH : LAST;
-}
-
-static int64_t skinny_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_qgemm_skinny_splitk_wins(ctx, args) ? SKINNY : LAST;
-}
+HZI_RANK(batch, void, hzi_cuda_qgemm_batch_wins(ctx, a), BATCH, LAST)
+HZI_RANK(skinny, void, hzi_cuda_qgemm_skinny_splitk_wins(ctx, a), SKINNY, LAST)
 
 static const struct hzi_route qgemm[] = {
 	[BATCH] = {.name = "batch", .what = "a batch in one launch, mma.sync",
@@ -41,10 +34,7 @@ static const struct hzi_route qgemm[] = {
 
 enum {GEMV, TWO_STEPS, QLINEAR_LAST};
 
-static int64_t gemv_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_qlinear_gemv_wins(ctx, args) ? GEMV : QLINEAR_LAST;
-}
+HZI_RANK(gemv, void, hzi_cuda_qlinear_gemv_wins(ctx, a), GEMV, QLINEAR_LAST)
 
 static size_t two_steps_workspace(const struct hz_context *ctx, const void *args)
 {

@@ -51,17 +51,8 @@ static const struct hzi_route dequantize[] = {
 /* The cost of a route is its rank. */
 enum {GROUPS, CLUSTER, ROWS, TWO_PASS, LAST};
 
-static int64_t cluster_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return ((const struct hzi_minmax_call *)args)->cluster->wins ? CLUSTER : LAST;
-}
-
-static int64_t rows_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_choose_qparams_rows_wins(args) ? ROWS : LAST;
-}
+HZI_RANK(cluster, struct hzi_minmax_call, a->cluster->wins, CLUSTER, LAST)
+HZI_RANK(rows, void, hzi_cuda_choose_qparams_rows_wins(a), ROWS, LAST)
 
 static const struct hzi_route choose_qparams[] = {
 	[GROUPS] = ROW("groups", "contiguous groups of 2^n elements", choose_qparams_groups),

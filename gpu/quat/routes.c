@@ -15,37 +15,14 @@
 enum { FUSED_SUM, CONTIGUOUS, PLANAR, LAST = 100 };
 
 /* The arguments of every operation begin with its dimensions. */
-static int64_t contiguous_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_has_short_rows(args) ? LAST : CONTIGUOUS;
-}
-
-static int64_t fused_sum_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_is_short_sum(args) ? LAST : FUSED_SUM;
-}
-
-static int64_t mul_planar_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_mul_args *a = args;
-
-	(void)ctx;
-	return hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype, HZI_QUAT_TILE_MUL) ? LAST
-										    : PLANAR;
-}
-
-static int64_t mul_bwd_planar_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_quat_mul_bwd_args *a = args;
-	const bool both = a->da.data && a->db.data;
-
-	(void)ctx;
-	return hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype,
-					     both ? HZI_QUAT_TILE_MUL_BWD : HZI_QUAT_TILE_MUL)
-		       ? LAST : PLANAR;
-}
+HZI_RANK(contiguous, void, hzi_cuda_quat_has_short_rows(a), LAST, CONTIGUOUS)
+HZI_RANK(fused_sum, void, hzi_cuda_quat_is_short_sum(a), LAST, FUSED_SUM)
+HZI_RANK(mul_planar, struct hzi_quat_mul_args,
+	 hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype, HZI_QUAT_TILE_MUL), LAST, PLANAR)
+HZI_RANK(mul_bwd_planar, struct hzi_quat_mul_bwd_args,
+	 hzi_cuda_quat_has_small_tiles(&a->dims, a->dtype, a->da.data && a->db.data ?
+				       HZI_QUAT_TILE_MUL_BWD : HZI_QUAT_TILE_MUL),
+	 LAST, PLANAR)
 
 /* ---- A gradient that is a sum, behind the other one ------------------------------------------ */
 

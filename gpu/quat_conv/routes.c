@@ -20,17 +20,8 @@ enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* gradient of w; 3: behind wgrad8 */
 #define GEMM16_LEAST 16		/* implicit_gemm16 wins from so many channels */
 #define GEMM16_POINTS 256	/* with one tap, up to so many input or output channels */
 
-static int64_t depthwise_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_conv_depthwise_wins(args) ? DEPTHWISE : LAST;
-}
-
-static int64_t grouped_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_conv_grouped_wins(args) ? GROUPED : LAST;
-}
+HZI_RANK(depthwise, void, hzi_cuda_quat_conv_depthwise_wins(a), DEPTHWISE, LAST)
+HZI_RANK(grouped, void, hzi_cuda_quat_conv_grouped_wins(a), GROUPED, LAST)
 
 /* 16 products read 16-bit pixels in place; 8 products need planes of pixels and weights. */
 static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *args)
@@ -47,16 +38,8 @@ static int64_t implicit_gemm16_cost(const struct hz_context *ctx, const void *ar
 	       hzi_cuda_quat_conv_implicit_gemm8_us(ctx, a) ? GEMM16 : LAST;
 }
 
-static int64_t implicit_gemm8_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_quat_conv_implicit_gemm8_wins(ctx, args) ? GEMM8 : LAST;
-}
-
-static int64_t wgrad_depthwise_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_conv_wgrad_depthwise_wins(args) ? DEPTHWISE : LAST;
-}
+HZI_RANK(implicit_gemm8, void, hzi_cuda_quat_conv_implicit_gemm8_wins(ctx, a), GEMM8, LAST)
+HZI_RANK(wgrad_depthwise, void, hzi_cuda_quat_conv_wgrad_depthwise_wins(a), DEPTHWISE, LAST)
 
 static int64_t wgrad16_cost(const struct hz_context *ctx, const void *args)
 {

@@ -29,43 +29,24 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 /* Costs are ranks; rows without a cost have their index. */
 enum { GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
 
-static int64_t gemv_mma_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_gemm_gemv_mma_is_slower(args) ? GEMV_TRANSPOSED : GEMV_MMA;
-}
-
-static int64_t wgmma_cost(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_gemm_wgmma_is_slower(args) ? LAST : WGMMA;
-}
+HZI_RANK(gemv_mma, void, hzi_cuda_quat_gemm_gemv_mma_is_slower(a), GEMV_TRANSPOSED, GEMV_MMA)
+HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 
 #define FUNCTIONS(name) \
 	.unsupported = hzi_cuda_quat_gemm_##name##_unsupported, \
 	.workspace = hzi_cuda_quat_gemm_##name##_workspace, .run = hzi_cuda_quat_gemm_##name
 
 static const struct hzi_route gemm_routes[] = {
-	[GEMV_MMA] = {
-		"gemv_mma", "up to 8 columns, rows of A contiguous, mma.sync", HZI_ANY_ARCH,
-		.cost = gemv_mma_cost, FUNCTIONS(gemv_mma),
-	},
-	[GEMV_ROWS] = {
-		"gemv_rows", "up to 8 columns, f32, rows of A contiguous", HZI_ANY_ARCH,
-		FUNCTIONS(gemv_rows),
-	},
-	[GEMV_TRANSPOSED] = {
-		"gemv_transposed", "up to 8 columns, columns of A contiguous", HZI_ANY_ARCH,
-		FUNCTIONS(gemv_transposed),
-	},
-	[WGMMA] = {
-		"wgmma", "operands as planes of f16, TMA and wgmma", HZI_SM_90A,
-		.cost = wgmma_cost, FUNCTIONS(wgmma),
-	},
-	[SIMT_F32] = {
-		"simt_f32", "any operands, as planes of f32, multiply-adds", HZI_ANY_ARCH,
-		FUNCTIONS(simt_f32),
-	},
+	[GEMV_MMA] = {"gemv_mma", "up to 8 columns, rows of A contiguous, mma.sync",
+		      FUNCTIONS(gemv_mma), .cost = gemv_mma_cost},
+	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, f32, rows of A contiguous",
+		       FUNCTIONS(gemv_rows)},
+	[GEMV_TRANSPOSED] = {"gemv_transposed", "up to 8 columns, columns of A contiguous",
+			     FUNCTIONS(gemv_transposed)},
+	[WGMMA] = {"wgmma", "operands as planes of f16, TMA and wgmma", HZI_SM_90A,
+		   FUNCTIONS(wgmma), .cost = wgmma_cost},
+	[SIMT_F32] = {"simt_f32", "any operands, as planes of f32, multiply-adds",
+		      FUNCTIONS(simt_f32)},
 };
 
 const struct hzi_op_routes hzi_cuda_quat_gemm_routes[] = {

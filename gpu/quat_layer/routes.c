@@ -8,51 +8,39 @@
 #include "gpu/quat_layer/launch.h"
 #include "lib/core/route.h"
 
-static const char *window_2d_unsupported(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_pool_window_2d_unsupported(args, false);
-}
+/* Forward and backward are the same functions with a flag. */
+#define DIRECTION(name, bwd) \
+	static const char *name##_window_2d_unsupported(const struct hz_context *ctx, \
+							const void *args) \
+	{ \
+		(void)ctx; \
+		return hzi_cuda_quat_pool_window_2d_unsupported(args, bwd); \
+	} \
+	static int name##_window_2d(struct hz_context *ctx, const void *args) \
+	{ \
+		return hzi_cuda_quat_pool_window_2d(ctx, args, bwd); \
+	} \
+	static int name##_generic(struct hz_context *ctx, const void *args) \
+	{ \
+		return hzi_cuda_quat_pool_generic(ctx, args, bwd); \
+	}
 
-static int window_2d(struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_quat_pool_window_2d(ctx, args, false);
-}
+DIRECTION(pool, false)
+DIRECTION(pool_bwd, true)
 
-static int generic(struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_quat_pool_generic(ctx, args, false);
-}
+#define WINDOW_2D(name) \
+	{"window_2d", "contiguous quaternions, windows of 2 or 3 in two dimensions", \
+	 .unsupported = name##_window_2d_unsupported, .run = name##_window_2d}
+#define GENERIC(name) {"generic", "any layout and windows", .run = name##_generic}
 
-static const char *bwd_window_2d_unsupported(const struct hz_context *ctx, const void *args)
-{
-	(void)ctx;
-	return hzi_cuda_quat_pool_window_2d_unsupported(args, true);
-}
-
-static int bwd_window_2d(struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_quat_pool_window_2d(ctx, args, true);
-}
-
-static int bwd_generic(struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_quat_pool_generic(ctx, args, true);
-}
-
-static const struct hzi_route pool[] = {
-	{.name = "window_2d", .what = "contiguous quaternions, windows of 2 or 3 in two dimensions",
-	 .unsupported = window_2d_unsupported, .run = window_2d},
-	{.name = "generic", .what = "any layout and windows", .run = generic},
-};
+static const struct hzi_route pool[] = {WINDOW_2D(pool), GENERIC(pool)};
 
 static const struct hzi_route pool_bwd[] = {
-	{.name = "window_2d", .what = "contiguous quaternions, windows of 2 or 3 in two dimensions",
-	 .unsupported = bwd_window_2d_unsupported, .run = bwd_window_2d},
-	{.name = "tiled", .what = "windows that tile x",
+	WINDOW_2D(pool_bwd),
+	{"tiled", "windows that tile x",
 	 .unsupported = hzi_cuda_quat_pool_bwd_tiled_unsupported,
 	 .run = hzi_cuda_quat_pool_bwd_tiled},
-	{.name = "generic", .what = "any layout and windows", .run = bwd_generic},
+	GENERIC(pool_bwd),
 };
 
 const struct hzi_op_routes hzi_cuda_quat_layer_routes[] = {

@@ -28,13 +28,8 @@ enum {
 #define E8_BITPLANE_COLUMNS 6	/* above this, decoding to s8 or f16 is faster */
 #define VIA_QGEMM_COLUMNS 16	/* above this, via_qgemm is the fastest route for s8 */
 
-static int64_t e8_bitplane_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-
-	(void)ctx;
-	return a->batch <= E8_BITPLANE_COLUMNS ? E8_BITPLANE : GENERIC;
-}
+HZI_RANK(e8_bitplane, struct hzi_vlut_gemm_args, a->batch <= E8_BITPLANE_COLUMNS, E8_BITPLANE,
+	 GENERIC)
 
 /*
  * Not for one or two columns, where d4_bitfield uses 8-bit digits of them as the 8 columns of an
@@ -49,42 +44,15 @@ static int64_t d4_f16_skinny_cost(const struct hz_context *ctx, const void *args
 	       IF_FORCED;
 }
 
-static int64_t d4_f16_wgmma_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-
-	(void)ctx;
-	return a->batch > HZI_VLUT_D4_COLUMNS ? D4_F16_WGMMA : IF_FORCED;
-}
-
-static int64_t via_qgemm_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-
-	return a->batch > VIA_QGEMM_COLUMNS || !hzi_cuda_vlut_e8_bitplane_unsupported(ctx, a) ?
-	       VIA_QGEMM : GENERIC;
-}
-
-static int64_t d4_bitfield_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-
-	(void)ctx;
-	return a->batch <= HZI_VLUT_D4_COLUMNS ? D4_BITFIELD : TABLE_S8_SKINNY;
-}
-
-static int64_t table_f16_skinny_cost(const struct hz_context *ctx, const void *args)
-{
-	return hzi_cuda_vlut_split_k_pays(ctx, args) ? IF_FORCED : TABLE_F16_SKINNY;
-}
-
-static int64_t table_wgmma_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-
-	(void)ctx;
-	return a->batch > 2 ? TABLE_WGMMA : IF_FORCED;
-}
+HZI_RANK(d4_f16_wgmma, struct hzi_vlut_gemm_args, a->batch > HZI_VLUT_D4_COLUMNS, D4_F16_WGMMA,
+	 IF_FORCED)
+HZI_RANK(via_qgemm, struct hzi_vlut_gemm_args,
+	 a->batch > VIA_QGEMM_COLUMNS || !hzi_cuda_vlut_e8_bitplane_unsupported(ctx, a),
+	 VIA_QGEMM, GENERIC)
+HZI_RANK(d4_bitfield, struct hzi_vlut_gemm_args, a->batch <= HZI_VLUT_D4_COLUMNS, D4_BITFIELD,
+	 TABLE_S8_SKINNY)
+HZI_RANK(table_f16_skinny, void, hzi_cuda_vlut_split_k_pays(ctx, a), IF_FORCED, TABLE_F16_SKINNY)
+HZI_RANK(table_wgmma, struct hzi_vlut_gemm_args, a->batch > 2, TABLE_WGMMA, IF_FORCED)
 
 /*
  * Decoding to f16 is faster than more than four launches of this route, and for E8 with q = 4,
@@ -137,14 +105,9 @@ enum { TABLE2, VIA_QGEMM2, VIA_F16_2, GENERIC2 };
  */
 #define VIA_QGEMM_ROWS 512
 
-static int64_t via_qgemm2_cost(const struct hz_context *ctx, const void *args)
-{
-	const struct hzi_vlut_gemm2_args *const a = args;
-
-	(void)ctx;
-	return a->x.rows >= VIA_QGEMM_ROWS || hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w) ?
-	       VIA_QGEMM2 : GENERIC2;
-}
+HZI_RANK(via_qgemm2, struct hzi_vlut_gemm2_args,
+	 a->x.rows >= VIA_QGEMM_ROWS || hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w),
+	 VIA_QGEMM2, GENERIC2)
 
 static const struct hzi_route gemm2_routes[] = {
 	[TABLE2] = {"table", "inner products from a table: HZ_VLUT_TABLE",

@@ -48,6 +48,18 @@ struct hzi_op_routes {
 #define HZI_RANKED_ROUTES(op, list) {HZI_OP_##op, (int)(sizeof(list) / sizeof(*(list))), list, true}
 
 /*
+ * Defines NAME_cost() for a table whose costs are ranks: rank if the condition holds, else other.
+ * The condition may use the arguments of the call, const type *a, and ctx.
+ */
+#define HZI_RANK(name, type, condition, rank, other) \
+	static int64_t name##_cost(const struct hz_context *ctx, const void *args) \
+	{ \
+		const type *const a = args; \
+		(void)ctx, (void)a; \
+		return (condition) ? (rank) : (other); \
+	}
+
+/*
  * A family's tables on a backend, an array that ends with a count of 0:
  * const struct hzi_op_routes hzi_cpu_<family>_routes[], hzi_cuda_<family>_routes[].
  * They are reached by weak references: those of families that the program links.

@@ -31,14 +31,21 @@ __host__ __device__ constexpr int conference(int i, int j)
 	}
 }
 
+/* The signs of a row: bit j is that of column j. */
 template <int M>
-__host__ __device__ constexpr int sign_of_entry(int i, int j)
+__host__ __device__ constexpr uint32_t signs_of_row(int i)
 {
 	constexpr int H = M / 2;
+	uint32_t negative = 0;
 
-	if (i % H == j % H)
-		return i < H && j < H ? 1 : -1;
-	return (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
+	for (int j = 0; j < M; j++) {
+		const bool diagonal = i % H == j % H, first = i < H && j < H;
+		const int sign = diagonal ? (first ? 1 : -1)
+					  : (i >= H && j >= H ? -1 : 1) * conference<M>(i % H, j % H);
+
+		negative |= (uint32_t)(sign < 0) << j;
+	}
+	return negative;
 }
 
 /* f(I) .. f(N - 1), with compile-time constants */
@@ -59,21 +66,18 @@ template <int M, int C, typename F>
 HZ_DEVICE void multiply_in_order(const float (*x)[C], F put)
 {
 	each<0, M>([&](auto row) {
+		constexpr uint32_t negative = signs_of_row<M>(decltype(row)::value);
 		float sum[C];
 
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			sum[c] = sign_of_entry<M>(row.value, 0) > 0 ? x[0][c] : -x[0][c];
-		each<1, M>([&](auto j) {
+			sum[c] = negative & 1 ? -x[0][c] : x[0][c];
 #pragma unroll
-			for (int c = 0; c < C; c++) {
-				if constexpr (sign_of_entry<M>(decltype(row)::value,
-							       decltype(j)::value) > 0)
-					sum[c] += x[j.value][c];
-				else
-					sum[c] -= x[j.value][c];
-			}
-		});
+		for (int j = 1; j < M; j++) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				sum[c] += negative >> j & 1 ? -x[j][c] : x[j][c];
+		}
 		put(row.value, sum);
 	});
 }

@@ -185,9 +185,17 @@ HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &remainder)
 
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
-/* Rows of phi for N streams, at most */
+/* N streams, loops over them unrolled; N = 0: any number, a variable */
 template <int N>
-constexpr int ROWS = N == 4 ? 32 : 2 * N + N * N;
+constexpr int STREAMS = N ? N : HZI_MHC_STREAMS;
+
+/* Rows of phi, at most */
+template <int N>
+constexpr int ROWS = N == 4 ? 32 : STREAMS<N> * (STREAMS<N> + 2);
+
+/* For #pragma unroll: all, or not at all */
+template <int N>
+constexpr int UNROLL = N ? INT32_MAX : 1;
 
 /*
  * Adds up the splits of the sums of a block's groups: memory [HZI_MHC_COEF_GROUPS][m + 1], the last
@@ -223,7 +231,7 @@ HZ_DEVICE float normalise(const float *sums, int m, float eps, float *y)
 {
 	const float mean = sums[m] + eps, rho = mean == 0 ? 0 : 1 / sqrtf(mean);
 
-#pragma unroll
+#pragma unroll UNROLL<N>
 	for (int k = 0; k < ROWS<N>; k++)
 		y[k] = k < m ? rho * sums[k] : 0;
 	return rho;

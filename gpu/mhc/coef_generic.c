@@ -82,8 +82,9 @@ int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
 				  const struct hzi_mhc_shape *s)
 {
-	return s->channels % 8 == 0 && s->channels <= HZI_MHC_NORM_CHANNELS &&
-	       hzi_cuda_mhc_is_aligned(x, s->dtype) && hzi_cuda_mhc_is_aligned(u, s->dtype);
+	return (s->n <= 4 || s->n == 8) && s->channels % 8 == 0 &&
+	       s->channels <= HZI_MHC_NORM_CHANNELS && hzi_cuda_mhc_is_aligned(x, s->dtype) &&
+	       hzi_cuda_mhc_is_aligned(u, s->dtype);
 }
 
 int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p)

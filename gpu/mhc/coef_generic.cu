@@ -219,23 +219,23 @@ template <int N>
 HZ_DEVICE void coefs(const hzi_mhc_finish &p, const float *memory)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
-	const int m = p.rule.m;
-	float y[ROWS<N>], pre[N], post[N], mix[N * N];
+	const int m = p.rule.m, n = N ? N : p.rule.n;
+	float y[ROWS<N>], pre[STREAMS<N>], post[STREAMS<N>], mix[STREAMS<N> * STREAMS<N>];
 
 	if (s >= p.sums.groups)
 		return;
 	normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
-	hzi_mhc_coefs(N, &p.rule, m > N, y, p.alpha, p.bias, pre, post, mix);
-#pragma unroll
-	for (int i = 0; i < N; i++) {
+	hzi_mhc_coefs(n, &p.rule, m > n, y, p.alpha, p.bias, pre, post, mix);
+#pragma unroll UNROLL<N>
+	for (int i = 0; i < n; i++) {
 		if (p.p.data)
 			*coef_at(p.p, s, i, 0) = pre[i];
 		if (p.q.data)
 			*coef_at(p.q, s, i, 0) = post[i];
-#pragma unroll
-		for (int j = 0; j < N; j++) {
+#pragma unroll UNROLL<N>
+		for (int j = 0; j < n; j++) {
 			if (p.a.data)
-				*coef_at(p.a, s, i, j) = mix[i * N + j];
+				*coef_at(p.a, s, i, j) = mix[i * n + j];
 		}
 	}
 }
@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
 
 	begin_coefs(p, memory);
-	SWITCH_OTHER_STREAMS(p.rule.n, coefs<N>(p, memory))
+	SWITCH_UNROLLED_STREAMS(p.rule.n, coefs<N>(p, memory))
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
@@ -355,5 +355,5 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
 	if (!p.aligned)
 		norm_strided(p, memory);
 	else
-		SWITCH_DTYPE(p.dtype, SWITCH_STREAMS(p.n, norm_aligned<N, DT>(p, memory)))
+		SWITCH_DTYPE(p.dtype, SWITCH_COMMON_STREAMS(p.n, norm_aligned<N, DT>(p, memory)))
 }

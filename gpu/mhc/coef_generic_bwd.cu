@@ -62,53 +62,53 @@ template <int N, bool FULL_SINKHORN>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
-	const int m = FULL_SINKHORN ? 2 * N + N * N : p.rule.m;
-	const bool all = m > N;
+	const int n = N ? N : p.rule.n, m = FULL_SINKHORN ? n * (n + 2) : p.rule.m;
+	const bool all = m > n;
 	hzi_mhc_rule rule = p.rule;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
 
 	if (FULL_SINKHORN)
 		rule.residual = HZ_MHC_SINKHORN;
 	load_sums(p.sums, m, memory);
-#pragma unroll
+#pragma unroll UNROLL<N>
 	for (int k = 0; k < ROWS<N>; k++)
 		dz[k] = 0;
 	if (s < p.sums.groups) {
 		const float rho =
 			normalise<N>(memory + threadIdx.x * (m + 1), m, rule.rms_eps, y);
-		float pre[N], post[N], mix[N * N];
+		float pre[STREAMS<N>], post[STREAMS<N>], mix[STREAMS<N> * STREAMS<N>];
 		float dy[ROWS<N>] = {}, sum = 0, own;
 
 		if (p.p || p.a || p.coefs) {
-			hzi_mhc_coefs(N, &rule, all, y, p.alpha, p.bias, pre, post, mix);
-#pragma unroll
-			for (int i = 0; i < N; i++) {
+			hzi_mhc_coefs(n, &rule, all, y, p.alpha, p.bias, pre, post, mix);
+#pragma unroll UNROLL<N>
+			for (int i = 0; i < n; i++) {
 				if (p.p)
-					p.p[s * N + i] = pre[i];
+					p.p[s * n + i] = pre[i];
 			}
-#pragma unroll
-			for (int e = 0; e < N * N; e++) {
+#pragma unroll UNROLL<N>
+			for (int e = 0; e < n * n; e++) {
 				if (p.a)
-					p.a[s * N * N + e] = mix[e];
+					p.a[s * n * n + e] = mix[e];
 			}
 			if (N == 4 && p.records)
 				record_coefs(p.records, s, pre, mix);
 		}
-#pragma unroll
-		for (int i = 0; i < N; i++) {
-			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * N + i : NULL, s, i, 0);
+#pragma unroll UNROLL<N>
+		for (int i = 0; i < n; i++) {
+			pre[i] = incoming(p.dp, p.dp_own ? p.dp_own + s * n + i : NULL, s, i, 0);
 			post[i] = incoming(p.dq, NULL, s, i, 0);
-#pragma unroll
-			for (int j = 0; j < N; j++) {
-				const int e = i * N + j;
+#pragma unroll UNROLL<N>
+			for (int j = 0; j < n; j++) {
+				const int e = i * n + j;
 
-				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * N * N + e : NULL,
+				mix[e] = incoming(p.da, p.da_own ? p.da_own + s * n * n + e : NULL,
 						  s, i, j);
 			}
 		}
-		hzi_mhc_coefs_bwd(N, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
+		hzi_mhc_coefs_bwd(n, &rule, all, y, p.alpha, p.bias, pre, post, mix, dz, dy,
 				  dalpha, history, stride);
-#pragma unroll
+#pragma unroll UNROLL<N>
 		for (int k = 0; k < ROWS<N>; k++) {
 			sum = k < m ? fmaf(dy[k], y[k], sum) : sum;
 			dy[k] = k < m ? rho * dy[k] : 0;
@@ -175,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 template <int N>
 HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
 {
-	float history[HZI_MHC_HISTORY * 2 * N];
+	float history[HZI_MHC_HISTORY * 2 * STREAMS<N>];
 
 	gradients<N, false>(p, memory, history, 1);
 }
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 
 	pdl_launch_dependents();
 	pdl_wait();
-	SWITCH_OTHER_STREAMS(p.rule.n, gradients_other<N>(p, memory))
+	SWITCH_UNROLLED_STREAMS(p.rule.n, gradients_other<N>(p, memory))
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
@@ -373,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 	if (!p.of.aligned)
 		norm_bwd_strided(p, memory[0][0]);
 	else
-		SWITCH_DTYPE(p.of.dtype, SWITCH_STREAMS(p.of.n, norm_bwd_aligned<N, DT>(p, memory)))
+		SWITCH_DTYPE(p.of.dtype, SWITCH_COMMON_STREAMS(p.of.n, norm_bwd_aligned<N, DT>(p, memory)))
 }
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */

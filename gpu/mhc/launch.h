@@ -198,7 +198,8 @@ int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 int hzi_cuda_mhc_norm(struct hz_context *ctx, const struct hzi_mhc_norm *p);
 
 /*
- * True if rows of x and u are aligned, and a block can hold all channels of a token in registers.
+ * True if rows of x and u are aligned, a block can hold all channels of a token in registers, and
+ * there are 1 to 4 or 8 streams.
  */
 bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,
 				  const struct hzi_mhc_shape *s);

@@ -75,6 +75,7 @@ AC_DEFUN([HZ_CUDA], [
 		NVCCFLAGS=-O3
 		AS_IF([test "$enable_debug" = yes], [NVCCFLAGS="$NVCCFLAGS -lineinfo"])
 	])
+	AC_DEFINE_UNQUOTED([HZ_NVCCFLAGS], ["$NVCCFLAGS"], [Flags that device code is compiled with.])
 	AS_IF([test "$hz_cuda" = yes], [
 		AC_MSG_CHECKING([whether $NVCC can make small fatbins])
 		AS_ECHO(['extern "C" __global__ void k(float *x) { x@<:@threadIdx.x@:>@ = 0; }']) > conftest.cu

@@ -150,10 +150,15 @@ static void print_text(const struct facts *f)
 {
 	const hz_info *c = &f->cpu_info, *g = &f->gpu_info;
 	const char *bold = style(stdout, BOLD), *plain = style(stdout, PLAIN);
+	const bool usual = !strcmp(HZ_NVCCFLAGS, "-O3");
 	char a[24], b[24], d[24];
 
-	printf("%shurwitz %s%s, OpenMP %s, device code %s\n\n", bold, hz_version(), plain, openmp(),
-	       hzi_cuda_code_bytes() ? bytes_text(hzi_cuda_code_bytes(), a) : "not built in");
+	printf("%shurwitz %s%s, OpenMP %s, device code ", bold, hz_version(), plain, openmp());
+	if (hzi_cuda_code_bytes())
+		printf("%s%s%s\n\n", bytes_text(hzi_cuda_code_bytes(), a),
+		       usual ? "" : " by nvcc ", usual ? "" : HZ_NVCCFLAGS);
+	else
+		printf("not built in\n\n");
 	printf("%sCPU%s       %s\n", bold, plain, *c->cpu_name ? c->cpu_name : "name not known");
 	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores,
 	       c->numa_nodes, c->threads, c->topology_source);

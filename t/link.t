@@ -1,5 +1,5 @@
 #!/bin/sh
-# link.t - a program links only the families that it calls; no circles between families
+# link.t - what programs and plugins link of the archive; no circles between families
 # SPDX-License-Identifier: BSD-2-Clause
 # shellcheck disable=SC2086 # NM and CC may be several words
 set -u
@@ -100,5 +100,66 @@ else
 	links lattice "hadamard" "hz_lattice_decode(ctx, NULL, NULL, NULL, NULL, NULL)"
 	links vlut "lattice hadamard qgemm quantize quat_gemm" "hz_vlut_gemm(ctx, NULL, NULL, NULL, NULL)"
 	links mhc "" "hz_mhc_sinkhorn(ctx, NULL, NULL, NULL)"
+
+	# A plugin that holds the archive, as a Python module does. Its code is unmapped while the
+	# threads that ran it may still wait for more.
+	cat >"$work/plugin.c" <<'END'
+#include <hurwitz.h>
+
+static float rows[1024][1024];
+
+int plugin(void);
+
+int plugin(void)
+{
+	hz_tensor x = hz_tensor_2d(rows, HZ_F32, HZ_CPU, 1024, 1024);
+	hz_options options = {.device = HZ_CPU, .threads = 2};
+	hz_context *ctx;
+	int status;
+
+	for (int i = 0; i < 1024; i++)
+		rows[i][0] = 32;
+	if (hz_open(&ctx, &options))
+		return 1;
+	status = hz_hadamard(ctx, &x, &x, NULL);
+	hz_close(ctx);
+	return status || rows[0][1] != 1 || rows[1023][1023] != 1;
+}
+END
+	cat >"$work/host.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+#include <time.h>
+
+int main(int argc, char **argv)
+{
+	const struct timespec pause = {0, 50000000};
+
+	for (int i = 0; i < 3 && argc > 1; i++) {
+		void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+		int (*plugin)(void);
+
+		if (!library || !(*(void **)&plugin = dlsym(library, "plugin"))) {
+			printf("%s\n", dlerror());
+			return 1;
+		}
+		if (plugin())
+			return 2;
+		dlclose(library);
+#ifdef __GLIBC__
+		if (dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD))
+			return 3;
+#endif
+		nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+END
+	report "the archive links into a shared object" "$($CC ${CFLAGS:-} -shared -fPIC -Wl,-z,text \
+		-I"$top_srcdir/include" -o "$work/plugin.so" "$work/plugin.c" "$archive" $libs 2>&1 ||
+		echo failed)"
+	report "which is loaded, calls with two threads, and is unloaded, three times" "$(
+		{ $CC -o "$work/host" "$work/host.c" -ldl && "$work/host" "$work/plugin.so"; } 2>&1 ||
+		echo "status $?")"
 fi
 echo "1..$n"

@@ -11,7 +11,11 @@
 #include <string.h>
 
 #ifdef _OPENMP
+#include <dlfcn.h>
 #include <omp.h>
+#pragma weak dladdr
+#pragma weak dlclose
+#pragma weak dlopen
 #endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -341,13 +345,31 @@ static void set_fp_modes(unsigned long modes)
 #endif
 }
 
+/*
+ * Keeps the OpenMP runtime loaded. Its threads wait in its code for the next parallel region, also
+ * after a plugin that holds this library was unloaded, and the runtime with it.
+ */
+static void keep_runtime(void)
+{
+	Dl_info runtime;
+	void *library;
+
+	/* A static program has neither of these, and unloads nothing. */
+	if (!dladdr || !dlopen || !dladdr((void *)(uintptr_t)omp_get_num_threads, &runtime))
+		return;
+	library = dlopen(runtime.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+	if (library)
+		dlclose(library);
+}
+
 static void run_threads(int threads, hzi_work work, void *job, int64_t units)
 {
 	const unsigned long modes = fp_modes();
 	unsigned none = 0;
 
-	if (!atomic_load_explicit(&started, memory_order_relaxed))
-		atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1);
+	if (!atomic_load_explicit(&started, memory_order_relaxed) &&
+	    atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1))
+		keep_runtime();
 #pragma omp parallel num_threads(threads)
 	{
 		/* The runtime may start fewer threads than were asked for. */

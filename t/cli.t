@@ -86,6 +86,12 @@ ok $? "info: HURWITZ_ISA=c is in use"
 grep -q 'HURWITZ_ISA' ../out || [ $higher -eq 0 ]
 ok $? "info: and that is the reason, if there is a higher one"
 good "info --json" info --json
+release=$(sed -n 's/.*"topology": "hwloc \([^"]*\)".*/\1/p' ../out)
+if [ -n "$release" ] && ${PKG_CONFIG:-false} --exists hwloc; then
+	is "$release" "$($PKG_CONFIG --modversion hwloc)" "info: hwloc's release"
+else
+	skip "info: hwloc's release" "no hwloc that can be asked, or no pkg-config"
+fi
 for key in version cpu cores isa isa_reason gpu reason driver device primitives kernels; do
 	grep -q "\"$key\": " ../out
 	ok $? "info --json: $key"

@@ -83,7 +83,7 @@ static bool own_is_read;
 /* Loads only cores, caches, packages and NUMA nodes: no I/O devices, no OS objects. */
 static void load_own(void)
 {
-	const unsigned version = hwloc_get_api_version();
+	const char *release;
 	hwloc_topology_t t;
 
 #ifdef __linux__
@@ -105,8 +105,15 @@ static void load_own(void)
 		 * The file of a NUMA node may not count memory that was added to a running machine.
 		 */
 		own.memory_bytes = system_memory();
-		snprintf(own.source, sizeof(own.source), "hwloc %u.%u.%u", version >> 16,
-			 (version >> 8) & 0xff, version & 0xff);
+		/*
+		 * Of another machine's file this would be the release that wrote it. The number of
+		 * hwloc_get_api_version() is that of the interface, which releases may share.
+		 */
+		release = hwloc_obj_get_info_by_name(hwloc_get_root_obj(t), "hwlocVersion");
+		if (release && hwloc_topology_is_thissystem(t))
+			snprintf(own.source, sizeof(own.source), "hwloc %s", release);
+		else
+			snprintf(own.source, sizeof(own.source), "hwloc");
 		own_is_read = true;
 	}
 	hwloc_topology_destroy(t);

@@ -71,14 +71,20 @@ cat >"$work/app.c" <<'END'
 
 int main(void)
 {
+	static float rows[1024][1024];	/* enough for two threads */
 	float row[4] = {1, 2, 3, 4};
 	hz_tensor x = hz_tensor_1d(row, HZ_F32, HZ_CPU, 4);
+	hz_tensor y = hz_tensor_2d(rows, HZ_F32, HZ_CPU, 1024, 1024);
 	hz_options options;
 	hz_context *ctx;
 
 	memset(&options, 0, sizeof(options));
 	options.device = HZ_CPU;
-	if (hz_open(&ctx, &options) || hz_hadamard(ctx, &x, &x, NULL))
+	options.threads = 2;
+	for (int i = 0; i < 1024; i++)
+		rows[i][0] = 32;
+	if (hz_open(&ctx, &options) || hz_hadamard(ctx, &x, &x, NULL) ||
+	    hz_hadamard(ctx, &y, &y, NULL) || rows[0][1] != 1 || rows[1023][1023] != 1)
 		return 1;
 	hz_close(ctx);
 	printf("%s %g %g %g %g\n", hz_version(), row[0], row[1], row[2], row[3]);
@@ -124,15 +130,52 @@ example() # NAME PROGRAM WORDS...: runs the words, which build it, then the prog
 cp -r "$example" "$work/example"
 example "the example's Makefile" "$work/example/app" \
 	"$MAKE" -C "$work/example" CC="$CC" PKG_CONFIG="$PKG_CONFIG"
-by_cmake()
+# The stage is not the prefix that was configured: the package must not depend on where it lies.
+by_cmake() # SOURCE BUILD
 {
-	CC=$CC PKG_CONFIG=$PKG_CONFIG cmake -S "$example" -B "$work/cmake" &&
-		cmake --build "$work/cmake"
+	CC=$CC cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$libdir/cmake/hurwitz" &&
+		cmake --build "$2"
 }
 if command -v cmake >/dev/null 2>&1; then
-	example "the example's CMakeLists.txt" "$work/cmake/app" by_cmake
+	example "the example's CMakeLists.txt" "$work/cmake/app" by_cmake "$example" "$work/cmake"
+	if [ -e "$libdir/libhurwitz.a" ]; then
+		sed -i.orig 's/hurwitz::hurwitz /hurwitz::hurwitz_static /' "$work/example/CMakeLists.txt"
+		example "CMake, the archive" "$work/cmake.static/app" \
+			by_cmake "$work/example" "$work/cmake.static"
+	else
+		skip "CMake, the archive" "no archive in this build"
+	fi
+	major_minor=$(echo "$version" | sed 's/^\([0-9]*[.][0-9]*\).*/\1/')
+	mkdir "$work/versions"
+	cat >"$work/versions/CMakeLists.txt" <<-END
+		cmake_minimum_required(VERSION 3.19)
+		project(versions C)
+		foreach(wrong 0.0 $major_minor.999 99 0.0...<$version 99...100)
+			find_package(hurwitz \${wrong} CONFIG QUIET)
+			if(hurwitz_FOUND)
+				message(SEND_ERROR "\${wrong} is found")
+			endif()
+		endforeach()
+		find_package(hurwitz CONFIG QUIET COMPONENTS nothing)
+		if(hurwitz_FOUND)
+			message(SEND_ERROR "a component that does not exist is found")
+		endif()
+		foreach(right $major_minor $version 0.0...$version 0.0...<99)
+			find_package(hurwitz \${right} CONFIG REQUIRED)
+		endforeach()
+		find_package(hurwitz $version EXACT CONFIG REQUIRED)
+		find_package(hurwitz CONFIG REQUIRED)
+		if(NOT hurwitz_VERSION STREQUAL "$version")
+			message(SEND_ERROR "hurwitz_VERSION is \${hurwitz_VERSION}")
+		endif()
+	END
+	CC=$CC cmake -S "$work/versions" -B "$work/versions/b" \
+		-DCMAKE_PREFIX_PATH="$libdir/cmake/hurwitz" >"$work/log" 2>&1
+	report "CMake finds the versions that fit" $?
 else
 	skip "the example's CMakeLists.txt" "no cmake"
+	skip "CMake, the archive" "no cmake"
+	skip "CMake finds the versions that fit" "no cmake"
 fi
 by_autotools()
 {
@@ -174,6 +217,12 @@ fi
 	fi
 	if [ -e "$libdir/libhurwitz.a" ]; then
 		consumer "C, static" "--libs --static" $CC "$work/app.c"
+		consumer "C, static, by words of -L and -l alone" \
+			"--libs-only-L --libs-only-l --static" $CC "$work/app.c"
+		"$PKG_CONFIG" --libs --static hurwitz | tr ' ' '\n' |
+			grep -Ev '^(-[Ll].*)?$|^/' >"$work/log"
+		[ ! -s "$work/log" ]
+		report "hurwitz.pc has no other words" $?
 		if [ -n "$CXX" ]; then
 			consumer "C++, static" "--libs --static" $CXX "$work/app.cc"
 		else
@@ -195,6 +244,8 @@ fi
 		done
 	else
 		skip "C, static" "no archive in this build"
+		skip "C, static, by words of -L and -l alone" "no archive in this build"
+		skip "hurwitz.pc has no other words" "no archive in this build"
 		skip "C++, static" "no archive in this build"
 		skip "C, wholly static: -static" "no archive in this build"
 		skip "C, wholly static: -static-pie" "no archive in this build"

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The library allocates by the application's functions, reports to its log, uses as many threads as
- * it is told and the device that HURWITZ_DEVICE names, or the best there is. Makefile and
- * CMakeLists.txt find it by pkg-config.
+ * it is told and the device that HURWITZ_DEVICE names, or the best there is. Makefile finds it by
+ * pkg-config, CMakeLists.txt by the library's own hurwitzConfig.cmake.
  */
 #include <math.h>
 #include <stdio.h>

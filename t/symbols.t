@@ -23,6 +23,10 @@ if [ -e "$shared" ]; then
 		"$(echo "$exported" | grep -qx hz_version || echo "it does not")"
 	report "the shared library exports hz_* alone" \
 		"$(echo "$exported" | grep -v '^hz_' | grep -Ev "$compilers")"
+	report "each has the version of a release" \
+		"$($NM -D --defined-only "$shared" | awk '$3 ~ /@/ { some = 1 }
+			$2 != "A" && $3 ~ /^hz_/ && $3 !~ /@@HURWITZ_[0-9]+[.][0-9]+$/ { bad = bad "\n" $3 }
+			END { if (some) print substr(bad, 2) }')"
 	# Finds functions that are declared but not defined.
 	report "the shared library has every function of hurwitz.h" \
 		"$(sed -n 's/^HZ_API.*[ *]\(hz_[a-z0-9_]*\)(.*/\1/p' \
@@ -30,7 +34,7 @@ if [ -e "$shared" ]; then
 			echo "$exported" | grep -qx "$name" || echo "$name"
 		done)"
 else
-	for _ in 1 2 3; do skip "what it exports" "no shared library in this build"; done
+	for _ in 1 2 3 4; do skip "what it exports" "no shared library in this build"; done
 fi
 
 if [ -e "$static" ]; then

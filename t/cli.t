@@ -219,7 +219,7 @@ chmod +x ../gnuplot/gnuplot
 path=$PATH
 PATH=$PWD/../gnuplot:$PATH
 good "demo" demo --quick --plot demo.png
-for word in 'Maunga Whau' 'quat_linear' 'mhc_layer' 'right in test' 'qlinear' 'lattice_encode' 'No GPU' \
+for word in 'made-up volcano' 'quat_linear' 'mhc_layer' 'right in test' 'qlinear' 'lattice_encode' 'No GPU' \
 	'The picture: demo.png'; do
 	grep -q "$word" ../out
 	ok $? "demo: $word"

@@ -17,7 +17,7 @@ hurwitz_SOURCES = \
 noinst_HEADERS += \
 	tools/core/bench.h tools/core/check.h tools/core/npy.h tools/core/output.h \
 	tools/core/peak.h tools/core/run.h tools/core/tool.h tools/demo/demo.h \
-	tools/demo/story.h tools/demo/volcano.h tools/mhc/run.h
+	tools/demo/story.h tools/demo/terrain.h tools/mhc/run.h
 hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 hurwitz_LDADD = libhz.la
 hurwitz_LDFLAGS = -static

@@ -14,7 +14,7 @@
 #include "tools/demo/story.h"
 #include "tools/core/npy.h"
 #include "tools/core/output.h"
-#include "tools/demo/volcano.h"
+#include "tools/demo/terrain.h"
 
 #define LARGE 20
 
@@ -106,27 +106,29 @@ static void fill_up(struct data *d)
 static int volcano_data(struct data *data)
 {
 	struct data *heights = &data[0], *bend = &data[1], *outliers = &data[2];
-	int status = make_data(heights, "heights", VOLCANO_ROWS, VOLCANO_COLUMNS);
+	int status = make_data(heights, "heights", TERRAIN_ROWS, TERRAIN_COLUMNS);
 
 	if (!status)
-		status = make_data(bend, "curvature", VOLCANO_ROWS - 2, VOLCANO_COLUMNS - 2);
+		status = make_data(bend, "curvature", TERRAIN_ROWS - 2, TERRAIN_COLUMNS - 2);
 	if (!status)
-		status = make_data(outliers, "three columns x 20", VOLCANO_ROWS, VOLCANO_COLUMNS);
+		status = make_data(outliers, "three columns x 20", TERRAIN_ROWS, TERRAIN_COLUMNS);
 	if (status)
 		return status;
 	outliers->large_every = 20;
-	for (int i = 0; i < VOLCANO_ROWS; i++) {
-		for (int j = 0; j < VOLCANO_COLUMNS; j++) {
-			heights->x[i * heights->n + j] = volcano[i][j];
-			outliers->x[i * outliers->n + j] =
-				(float)(volcano[i][j] * (j % 20 == 10 ? LARGE : 1));
+	for (int i = 0; i < TERRAIN_ROWS; i++) {
+		for (int j = 0; j < TERRAIN_COLUMNS; j++) {
+			const float h = terrain_height(i, j);
+
+			heights->x[i * heights->n + j] = h;
+			outliers->x[i * outliers->n + j] = j % 20 == 10 ? LARGE * h : h;
 		}
 	}
-	for (int i = 1; i < VOLCANO_ROWS - 1; i++) {
-		for (int j = 1; j < VOLCANO_COLUMNS - 1; j++)
+	for (int i = 1; i < TERRAIN_ROWS - 1; i++) {
+		for (int j = 1; j < TERRAIN_COLUMNS - 1; j++)
 			bend->x[(i - 1) * bend->n + j - 1] =
-				(float)(volcano[i - 1][j] + volcano[i + 1][j] + volcano[i][j - 1] +
-					volcano[i][j + 1] - 4 * volcano[i][j]);
+				terrain_height(i - 1, j) + terrain_height(i + 1, j) +
+				terrain_height(i, j - 1) + terrain_height(i, j + 1) -
+				4 * terrain_height(i, j);
 	}
 	for (int d = 0; d < DATA_MAX; d++)
 		fill_up(&data[d]);
@@ -136,13 +138,13 @@ static int volcano_data(struct data *data)
 /* Explains the data; only the chapter on rotations uses more than the heights. */
 static void introduce_volcano(bool rotations)
 {
-	printf("The data: %d x %d heights of Maunga Whau (Mt Eden, Auckland) in metres, 94 to\n"
-	       "195, on a grid of 10 m, read off a topographic map by Ross Ihaka%s\n",
-	       VOLCANO_ROWS, VOLCANO_COLUMNS, rotations ? "; their" : ".\n");
+	printf("The data: %d x %d heights of a made-up volcano in whole metres, 106 to 193, on a\n"
+	       "grid of 10 m, computed by a formula%s\n",
+	       TERRAIN_ROWS, TERRAIN_COLUMNS, rotations ? "; their curvature," : ".\n");
 	if (rotations)
-		printf("curvature, the difference of each height from its neighbours; and the\n"
-		       "heights with every 20th column made %d times as large, like the few\n"
-		       "channels that stand out in the activations of language models.\n\n",
+		printf("the difference of each height from its neighbours; and the heights with every\n"
+		       "20th column made %d times as large, like the few channels that stand out in\n"
+		       "the activations of language models.\n\n",
 		       LARGE);
 }
 

@@ -79,7 +79,35 @@ cmp z.npy 1.npy
 ok $? "y:bf16= makes bfloat16 of float32"
 bad 2 'x:bf16=brain.npy' "uint16 that is not said to be bfloat16" run hadamard x=brain.npy y=no.npy
 bad 2 'holds float32' "float32 that is said to be bfloat16" run hadamard x:bf16=x.npy y=no.npy
-bad 2 'float64' "float64" run hadamard x=double.npy y=no.npy
+npy double4.npy "$(header '<f8' '4,')" '\0\0\0\0\0\0\360\077\0\0\0\0\0\0\0\100\0\0\0\0\0\0\010\100\0\0\0\0\0\0\020\100'
+hurwitz $cpu hadamard x=double4.npy y=z.npy
+[ $rc -eq 0 ] && [ "$(cat ../err)" = "hurwitz: hadamard: double4.npy: x is rounded from float64 to float32" ]
+ok $? "float64 is rounded to float32, which is said"
+is "$(header_of z.npy) $(tail_of z.npy 16 f4)" "$(header "${e}f4" '4,') 5 -1 -2 0" "its result is float32"
+npy beyond.npy "$(header '<f8' '1,')" '\234\165\0\210\074\344\067\176'
+bad 2 'is 1e+300, beyond float32' "float64 beyond float32" run hadamard x=beyond.npy y=no.npy
+bad 2 'holds float64, x:f16= wants float16' "float64 that is said to be float16" run hadamard x:f16=double4.npy y=no.npy
+
+# Types of ml_dtypes: bfloat16 is '<V2', and '|V2' after a load without ml_dtypes.
+$HURWITZ $cpu hadamard x:bf16=brain.npy y=1.npy
+for descr in '<V2' '|V2' '>V2'; do
+	case $descr in
+	'|V2') [ "$e" = '<' ] && data='\200\077\000\100\100\100\200\100' || data='\077\200\100\000\100\100\100\200' ;;
+	'<V2') data='\200\077\000\100\100\100\200\100' ;;
+	*) data='\077\200\100\000\100\100\100\200' ;;
+	esac
+	npy raw.npy "$(header "$descr" '4,')" "$data"
+	good "bfloat16 as $descr" $cpu hadamard x:bf16=raw.npy y=z.npy
+	cmp z.npy 1.npy
+	ok $? "the same as from uint16"
+done
+bad 2 "holds raw bytes ('V2'); if it is bfloat16, say x:bf16=raw.npy" "raw bytes that are not said to be bfloat16" \
+	run hadamard x=raw.npy y=no.npy
+bad 2 "holds raw bytes ('V2'), x:f16= wants float16" "raw bytes said to be float16" run hadamard x:f16=raw.npy y=no.npy
+npy raw.npy "$(header '|V1' '1,')" '\001'
+bad 2 "holds raw bytes ('V1'), x must be one of" "raw bytes of one" run hadamard x=raw.npy y=no.npy
+bad 2 "holds raw bytes ('V1'), s must be one of" "signs as raw bytes" run hadamard x=row.npy s=raw.npy y=no.npy
+bad 2 'raw.npy: holds raw bytes, not numbers' "demo of raw bytes" demo raw.npy
 
 good "plan=greedy of 96" $cpu hadamard plan=greedy raw=1 x=n96.npy y=z.npy
 is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "64 32" "96 = 64 + 32"
@@ -203,13 +231,42 @@ is "$(tail_of q.npy 64 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "07 07"
 is "$(tail_of s.npy 16 f4 | tr ' ' '\n' | sort -u | paste -sd' ' -)" "1 1.1428572" "a group of zeros has scale 1"
 good "and back" $cpu dequantize_hadamard format=s4 group=32 q=q.npy scale_in=s.npy y=z.npy
 is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+# An int4 of ml_dtypes is a byte; its high half may be the sign or zeros.
+npy raw.npy "$(header '<V1' '2, 4')" '\001\377\007\370\003\015\000\010'
+npy s1.npy "$(header '<f4' '2, 1')" "$f1$f1"
+npy packed4.npy "$(header '|u1' '2, 2')" '\361\207\323\200'
+good "int4 as '<V1'" $cpu dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=z.npy
+$HURWITZ $cpu dequantize_hadamard format=s4 q=packed4.npy scale_in=s1.npy y=1.npy
+cmp z.npy 1.npy
+ok $? "the same as from pairs"
+npy raw.npy "$(header '<V1' '1, 3')" '\001\002\003'
+bad 2 'is 3, must be even for format=s4' "an odd number of int4" run dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=no.npy
+npy raw.npy "$(header '<V1' '1, 4')" '\001\002\170\003'
+bad 2 'of which \[2\] is 120, not an int4' "bytes that are no int4" run dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=no.npy
 good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale_out=s.npy
 is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 122 122" "8 / 448 up to 2^-5"
 is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "78 78" "8 * 2^5 = 256 in e4m3"
 good "and back" $cpu dequantize_hadamard format=e4m3 q=q.npy scale_in=s.npy y=z.npy
 is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
+for descr in '<V1' '|V1'; do
+	npy raw.npy "$(header "$descr" '2, 64')" '' && tail -c 128 q.npy >>raw.npy
+	npy raws.npy "$(header "$descr" '2, 1')" '' && tail -c 2 s.npy >>raws.npy
+	good "float8_e4m3fn and float8_e8m0fnu as $descr" $cpu dequantize_hadamard format=e4m3 q=raw.npy scale_in=raws.npy y=1.npy
+	cmp z.npy 1.npy
+	ok $? "the same as from uint8"
+done
+bad 2 "q holds raw bytes ('V1'): say format=" "raw codes without a format" run dequantize_hadamard q=raw.npy scale_in=s.npy y=no.npy
+bad 2 "scale_in holds raw bytes ('V1'), scale_type=f32" "raw scales said to be float32" \
+	run dequantize_hadamard format=e4m3 scale_type=f32 q=raw.npy scale_in=raws.npy y=no.npy
 good "format=e5m2" $cpu hadamard_quantize format=e5m2 x=w.npy q=q.npy scale_out=s.npy
 is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "7b 7b" "57344 in e5m2"
+$HURWITZ $cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=s.npy y=z.npy
+npy raw.npy "$(header '<f1' '2, 64')" '' && tail -c 128 q.npy >>raw.npy
+good "float8_e5m2 as '<f1'" $cpu dequantize_hadamard format=e5m2 q=raw.npy scale_in=s.npy y=1.npy
+cmp z.npy 1.npy
+ok $? "the same as from uint8"
+bad 2 "q holds float8_e5m2 ('f1'), format=e4m3 wants" "float8_e5m2 said to be e4m3" \
+	run dequantize_hadamard format=e4m3 q=raw.npy scale_in=s.npy y=no.npy
 for round in none 0 f16 bf16 1; do
 	good "round_intermediate=$round" $cpu hadamard_quantize round_intermediate=$round x=w.npy q=0.npy scale_out=1.npy
 done

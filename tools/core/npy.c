@@ -83,6 +83,7 @@ static int get(struct source *s, void *buffer, size_t n, size_t *got)
 
 struct header {
 	int dtype;
+	char raw;
 	bool swapped;		/* opposite byte order */
 	bool fortran;
 	int ndim;
@@ -148,10 +149,14 @@ static bool take_string(struct text *t, char *value, size_t size)
 static const struct {
 	const char *code;
 	int dtype;
+	char raw;
 } descrs[] = {
-	{"f2", HZ_F16}, {"f4", HZ_F32}, {"f8", HZ_F64}, {"i1", HZ_S8},
-	{"u1", HZ_U8},	{"i2", HZ_S16}, {"u2", HZ_U16}, {"i4", HZ_S32},
-	{"u4", HZ_U32}, {"i8", HZ_S64}, {"u8", HZ_U64},
+	{"f2", HZ_F16, 0}, {"f4", HZ_F32, 0}, {"f8", HZ_F64, 0}, {"i1", HZ_S8, 0},
+	{"u1", HZ_U8, 0},  {"i2", HZ_S16, 0}, {"u2", HZ_U16, 0}, {"i4", HZ_S32, 0},
+	{"u4", HZ_U32, 0}, {"i8", HZ_S64, 0}, {"u8", HZ_U64, 0},
+	/* The types of Python's ml_dtypes: bfloat16; float8_e4m3fn, float8_e8m0fnu and int4, one
+	 * byte an element; float8_e5m2 */
+	{"V2", HZ_U16, 'V'}, {"V1", HZ_U8, 'V'}, {"f1", HZ_U8, 'f'},
 };
 
 /* Names of unsupported NumPy types, by the first letter of descr */
@@ -197,16 +202,18 @@ static int parse_descr(struct text *t, struct header *h)
 		return refuse(t->s, "is not a .npy file: its dtype cannot be read");
 	if (*code && strchr("<>=|", *code))
 		order = *code++;
+	for (size_t i = 0; i < sizeof(descrs) / sizeof(*descrs); i++) {
+		if (strcmp(code, descrs[i].code) == 0) {
+			h->dtype = descrs[i].dtype;
+			h->raw = descrs[i].raw;
+		}
+	}
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
-		if (*code == kinds[i].kind)
+		if (!h->dtype && *code == kinds[i].kind)
 			return refuse(t->s, "holds %s ('%s'); arrays of numbers are read",
 				      kinds[i].name, printable(descr, clean, sizeof(clean)));
 	}
-	for (size_t i = 0; i < sizeof(descrs) / sizeof(*descrs); i++) {
-		if (strcmp(code, descrs[i].code) == 0)
-			h->dtype = descrs[i].dtype;
-	}
-	if (!h->dtype || (order == '|' && hz_dtype_size(h->dtype) > 1))
+	if (!h->dtype || (order == '|' && !h->raw && hz_dtype_size(h->dtype) > 1))
 		return refuse(t->s, "has the dtype '%s', which is not read",
 			      printable(descr, clean, sizeof(clean)));
 	h->swapped = order == (little_endian() ? '>' : '<');
@@ -434,6 +441,7 @@ static int read_array(struct source *s, struct npy *a)
 		return status;
 
 	a->dtype = h.dtype;
+	a->raw = h.raw;
 	a->ndim = h.ndim;
 	memcpy(a->shape, h.shape, sizeof(a->shape));
 	if (!npy_size(a->ndim, a->shape, a->dtype, &a->count, &a->bytes))
@@ -547,7 +555,7 @@ bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *da
 	int n, end;
 
 	for (size_t i = 0; i < sizeof(descrs) / sizeof(*descrs); i++) {
-		if (descrs[i].dtype == dtype)
+		if (descrs[i].dtype == dtype && !descrs[i].raw)
 			code = descrs[i].code;
 	}
 	if (!npy_size(ndim, shape, dtype, &count, &bytes)) {

@@ -18,6 +18,8 @@ struct npy {
 	size_t bytes;
 	int64_t count;
 	int dtype;		/* HZ_F16 F32 F64 S8 U8 S16 U16 S32 U32 S64 U64 */
+	char raw;		/* 0: numbers. 'V', 'f': bits of a type that NumPy lacks and whose
+				 * name the file does not tell, as U8 or U16: '<V1', '<V2', '<f1' */
 	int ndim;		/* 0 .. HZ_MAXDIM */
 	int64_t shape[HZ_MAXDIM];
 };

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -408,11 +409,11 @@ static int check_operands(const struct job *job)
 
 /* ---- Inputs ---------------------------------------------------------------------------------- */
 
-/* Converts int8 of +1 and -1 to f32. */
-static int convert_signs(const struct job *job, const struct operand *o, struct slot *s)
+/* Converts int8 of +1 and -1, or float64, to f32. */
+static int convert(const struct job *job, const struct operand *o, struct slot *s)
 {
+	const bool signs = s->array.dtype == HZ_S8;
 	struct npy f = s->array;
-	const int8_t *from = s->array.data;
 
 	f.dtype = HZ_F32;
 	if (!npy_size(f.ndim, f.shape, f.dtype, &f.count, &f.bytes) ||
@@ -420,17 +421,25 @@ static int convert_signs(const struct job *job, const struct operand *o, struct 
 		return complain(EXIT_FAILURE, "%s: there is not enough memory for %s",
 				job->op->name, o->name);
 	for (int64_t i = 0; i < f.count; i++) {
-		if (from[i] != 1 && from[i] != -1) {
-			free(f.data);
+		const double value = load_element(s->array.data, i, s->array.dtype);
+
+		((float *)f.data)[i] = (float)value;
+		if (signs ? fabs(value) == 1 : isfinite((float)value) || !isfinite(value))
+			continue;
+		free(f.data);
+		if (signs)
 			return complain(EXIT_BAD,
 					"%s: %s: %s holds int8 and so must be +1 or -1 everywhere, "
-					"but [%lld] is %d",
-					job->op->name, s->path, o->name, (long long)i, from[i]);
-		}
-		((float *)f.data)[i] = from[i];
+					"but [%lld] is %g",
+					job->op->name, s->path, o->name, (long long)i, value);
+		return complain(EXIT_BAD, "%s: %s: [%lld] is %g, beyond float32, which %s must be",
+				job->op->name, s->path, (long long)i, value, o->name);
 	}
 	free(s->array.data);
 	s->array = f;
+	if (!signs)
+		complain(0, "%s: %s: %s is rounded from float64 to float32", job->op->name, s->path,
+			 o->name);
 	return 0;
 }
 
@@ -445,28 +454,47 @@ static const char *numpy_name(int dtype)
 	return name[dtype];
 }
 
+const char *held(const struct npy *a)
+{
+	if (!a->raw)
+		return numpy_name(a->dtype);
+	return a->dtype == HZ_U16 ? "raw bytes ('V2')" :
+	       a->raw == 'V'	  ? "raw bytes ('V1')" :
+				    "float8_e5m2 ('f1')";
+}
+
 static int read_input(struct job *job, const struct operand *o, struct slot *s)
 {
 	const char *op = job->op->name;
 	char why[NPY_WHY];
 	const int status = npy_read(&s->array, s->path, why);
+	const bool narrow = !status && s->array.dtype == HZ_F64 && !listed(o->dtypes, HZ_F64) &&
+			    listed(o->dtypes, HZ_F32);
 
 	if (status)
 		return complain(status, "%s: %s", strcmp(s->path, "-") ? s->path : "standard input",
 				why);
-	if (s->dtype_said == HZ_BF16 && s->array.dtype == HZ_U16)
+	if (s->dtype_said == HZ_BF16 && s->array.dtype == HZ_U16) {
 		s->array.dtype = HZ_BF16;
+		s->array.raw = 0;
+	}
+	if (narrow && (!s->dtype_said || s->dtype_said == HZ_F32))
+		return convert(job, o, s);
 	if (s->dtype_said && s->array.dtype != s->dtype_said)
 		return complain(EXIT_BAD, "%s: %s holds %s, %s:%s= wants %s", op, s->path,
-				numpy_name(s->array.dtype), o->name, hz_dtype_name(s->dtype_said),
-				s->dtype_said == HZ_BF16 ? "uint16" : numpy_name(s->dtype_said));
+				held(&s->array), o->name, hz_dtype_name(s->dtype_said),
+				s->dtype_said == HZ_BF16 ? "uint16 or 'V2'" :
+							   numpy_name(s->dtype_said));
 	if ((o->flags & SIGNS) && s->array.dtype == HZ_S8)
-		return convert_signs(job, o, s);
-	if (listed(o->dtypes, s->array.dtype))
+		return convert(job, o, s);
+	if (listed(o->dtypes, s->array.dtype) && (!s->array.raw || o->flags & RAW))
 		return 0;
 	if (s->array.dtype == HZ_U16 && listed(o->dtypes, HZ_BF16))
-		return complain(EXIT_BAD, "%s: %s holds uint16; if it is bfloat16, say %s:bf16=%s",
-				op, s->path, o->name, s->path);
+		return complain(EXIT_BAD, "%s: %s holds %s; if it is bfloat16, say %s:bf16=%s", op,
+				s->path, held(&s->array), o->name, s->path);
+	if (s->array.raw)
+		return complain(EXIT_BAD, "%s: %s holds %s, %s must be one of %s", op, s->path,
+				held(&s->array), o->name, o->dtypes);
 	return complain(EXIT_BAD, "%s: %s holds %s (%s), %s must be one of %s", op, s->path,
 			numpy_name(s->array.dtype), hz_dtype_name(s->array.dtype), o->name,
 			o->dtypes);

@@ -15,6 +15,7 @@ enum {
 	SIGNS = 4,		/* also accepts int8 of +1 and -1, converted to f32 */
 	OR_KEY = 8,		/* a number instead of a file is the value of the key of this
 				 * name */
+	RAW = 32,		/* also accepts raw bytes, whose type a key tells the op */
 	ONLY = 16		/* an optional output that is computed only if it has a file */
 };
 
@@ -102,6 +103,9 @@ struct slot *slot_of(struct job *job, const char *name);
 
 /* The view of an operand, or NULL if absent */
 const hz_tensor *view_of(struct job *job, const char *name);
+
+/* What a file holds, in NumPy's words: "uint8", "raw bytes ('V1')" */
+const char *held(const struct npy *a);
 
 /* The dtype of an output, which messages call name: from out=, y:DTYPE=, or `absent` */
 int output_dtype(struct job *job, struct slot *y, const char *name, int absent);

@@ -158,6 +158,10 @@ static int file_data(struct data *d, const char *path)
 	path = strcmp(path, "-") ? path : "standard input";
 	if (status)
 		return complain(status, "%s: %s", path, why);
+	if (a.raw) {
+		npy_free(&a);
+		return complain(EXIT_BAD, "%s: holds raw bytes, not numbers", path);
+	}
 	if (a.count == 0 || a.ndim == 0) {
 		npy_free(&a);
 		return complain(EXIT_BAD, "%s: has no rows to show anything on", path);

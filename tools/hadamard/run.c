@@ -105,8 +105,8 @@ static const struct operand hadamard_quantize_operands[] = {
 };
 
 static const struct operand dequantize_hadamard_operands[] = {
-	{"q", NULL, 0, "s8 u8", "[..., N]; format=s4: [..., N / 2]"},
-	{"scale_in", "scale_out", 0, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
+	{"q", NULL, RAW, "s8 u8", "[..., N]; format=s4: [..., N / 2]"},
+	{"scale_in", "scale_out", RAW, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N], f32 by default"},
 	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in hadamard_quantize"},
@@ -249,6 +249,33 @@ static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 	return status == HZ_OK ? hz_hadamard_quantize(ctx, x, q, scale, &opts) : status;
 }
 
+/* Packs int4 of ml_dtypes, a byte each, in pairs. */
+static int pack_s4(const struct job *job, struct npy *q)
+{
+	const int last = q->ndim - 1;
+	uint8_t *byte = q->data;
+
+	if (last < 0)
+		return 0;
+	if (q->shape[last] % 2)
+		return complain(EXIT_BAD,
+				"%s: the last dimension of q is %lld, must be even for format=s4",
+				job->op->name, (long long)q->shape[last]);
+	for (int64_t i = 0; i < q->count; i++) {
+		if (byte[i] > 15 && byte[i] < 0xf8)
+			return complain(EXIT_BAD,
+					"%s: q holds %s, of which [%lld] is %d, not an int4 of a "
+					"byte",
+					job->op->name, held(q), (long long)i, byte[i]);
+	}
+	q->shape[last] /= 2;
+	q->count /= 2;
+	q->bytes /= 2;
+	for (int64_t i = 0; i < q->count; i++)
+		byte[i] = (uint8_t)((byte[2 * i] & 15) | byte[2 * i + 1] << 4);
+	return 0;
+}
+
 /* A file's dtype does not determine the format: uint8 may be any of three. */
 static int dequantize_formats(struct job *job)
 {
@@ -257,19 +284,27 @@ static int dequantize_formats(struct job *job)
 	const char *op = job->op->name;
 
 	if (q->dtype == HZ_U8 && !format->given)
-		return complain(EXIT_BAD, "%s: q holds uint8: say format=s4, e4m3 or e5m2", op);
+		return complain(EXIT_BAD, "%s: q holds %s: say format=s4, e4m3 or e5m2", op,
+				held(q));
 	if (format->given && (format->n == HZ_S8) != (q->dtype == HZ_S8))
-		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", op,
-				q->dtype == HZ_S8 ? "int8" : "uint8",
+		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", op, held(q),
 				q->dtype == HZ_S8 ? "s4, e4m3 or e5m2" : "s8",
 				q->dtype == HZ_S8 ? "uint8" : "int8");
+	if (q->raw == 'f' && format->n != HZ_E5M2)
+		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants uint8 or 'V1'", op,
+				held(q), format->n == HZ_S4X2 ? "s4" : "e4m3");
+	if (q->raw && format->n == HZ_S4X2) {
+		const int status = pack_s4(job, q);
+
+		if (status)
+			return status;
+	}
 	if (format->given)
 		q->dtype = (int)format->n;
-	if (type->given && (type->n == HZ_F32) != (scale->dtype == HZ_F32))
+	if (scale->raw == 'f' || (type->given && (type->n == HZ_F32) != (scale->dtype == HZ_F32)))
 		return complain(EXIT_BAD, "%s: scale_in holds %s, scale_type=%s wants %s", op,
-				scale->dtype == HZ_F32 ? "float32" : "uint8",
-				type->n == HZ_F32 ? "f32" : "e8m0",
-				type->n == HZ_F32 ? "float32" : "uint8");
+				held(scale), type->given && type->n == HZ_F32 ? "f32" : "e8m0",
+				type->given && type->n == HZ_F32 ? "float32" : "uint8 or 'V1'");
 	if (scale->dtype == HZ_U8)
 		scale->dtype = HZ_E8M0;
 	return 0;

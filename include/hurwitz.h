@@ -307,7 +307,7 @@ HZ_API int hz_prepare(hz_context *ctx);
 enum hz_plan {
 	HZ_PLAN_AUTO = 0,	/* SYLVESTER for powers of two, else GREEDY */
 	HZ_PLAN_SYLVESTER = 1,	/* one block: n is a power of two */
-	HZ_PLAN_GREEDY = 2,	/* powers of two, largest first: 96 = 64 + 32, 80 = 64 + 16 */
+	HZ_PLAN_GREEDY = 2,	/* powers of two, largest first: 96 = 64 + 32, 21 = 16 + 4 + 1 */
 	HZ_PLAN_UNIFORM = 3,	/* the largest power of two that divides n, repeated: 96 = 3 x 32 */
 	HZ_PLAN_TRUE = 4	/* one block, n = m 2^k, by a base matrix of order m: 96 = 12 x 8 */
 };
@@ -336,7 +336,7 @@ typedef struct hz_hadamard_opts {
 	int32_t axis;		/* counted from the end: 0 the last (rows), 1 columns of a matrix */
 	int64_t block;		/* the plan is for this length, repeated; 0: the whole axis */
 	int64_t max_block;	/* GREEDY, UNIFORM: largest power of two to use; 0: no limit */
-	int64_t min_block;	/* GREEDY: a smaller one is refused; 0: 16 */
+	int64_t min_block;	/* GREEDY: a length that needs a smaller one is refused; 0: 1 */
 	int32_t base;		/* TRUE: enum hz_base */
 	int32_t order;		/* TRUE: the order m of the base matrix; 0: 4 x the odd part of n */
 	uint32_t flags;		/* HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW */
@@ -371,7 +371,7 @@ typedef struct hz_hadamard_opts {
  * whose sums have another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
- * Lengths b: to 2^24 on the CPU, to 65536 on the GPU.
+ * Lengths b: to 2^24 on the CPU, to 65536 on the GPU; opts->max_block cuts longer ones.
  * Workspace: hz_hadamard_workspace(); none on the GPU.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.

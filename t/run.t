@@ -120,8 +120,9 @@ for base in auto paley1 paley2 dao quip; do
 	good "and back" $cpu hadamard plan=true base=$base order=12 raw=1 transpose=1 x=z.npy y=z.npy
 	is "$(tail_of z.npy 384 f4 | tr ' ' '\n' | sort -u)" 96 "B^T B = 96 I"
 done
-bad 2 'min_block' "a greedy plan that cannot be" run hadamard plan=greedy x=row.npy y=no.npy
-good "min_block=" $cpu hadamard plan=greedy min_block=1 x=row.npy y=z.npy
+bad 2 'min_block 16' "a greedy plan that cannot be" run hadamard plan=greedy min_block=16 x=row.npy \
+	y=no.npy
+good "min_block=" $cpu hadamard plan=greedy min_block=4 x=row.npy y=z.npy
 bad 2 'power of two' "a Sylvester plan of 96" run hadamard plan=sylvester x=n96.npy y=no.npy
 bad 2 'block' "a block that does not divide" run hadamard block=3 x=x.npy y=no.npy
 bad 2 'ndim' "an array without dimensions" run hadamard x=scalar.npy y=no.npy
@@ -345,7 +346,8 @@ good "quantize rotate=0" $cpu quantize x=x.npy q=q.npy rotate=0 plan=sylvester s
 is "$(tail_of q.npy 8 u1)" "5 7 9 11 11 9 7 5" "rotate=0: as they are"
 good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 type=s8 scale=0.1
 good "dequantize rotate=1 seed=" $cpu dequantize q=q.npy y=qy.npy rotate=1 seed=3 scale=0.1
-bad 2 'greedy plan of 4' "a plan that is none" run quantize x=x.npy q=n.npy plan=greedy
+bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none" \
+	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
 bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8

@@ -15,7 +15,6 @@
 
 #define CPU_LENGTH_MAX ((int64_t)1 << 24)
 #define CUDA_LENGTH_MAX ((int64_t)65536)	/* what the shared memory of a cluster holds */
-#define MIN_BLOCK_DEFAULT 16
 
 static const hz_hadamard_opts default_opts;
 
@@ -37,7 +36,7 @@ static int64_t floor_power(int64_t n)
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Why a plan failed: a message without the name of the call */
+/* Why options or a plan failed: a message without the name of the call */
 struct why {
 	char text[160];
 };
@@ -58,18 +57,17 @@ static void push(struct hzi_plan *plan, int64_t length, int32_t m, int64_t count
 
 static int plan_greedy(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
-	const int64_t min_block = o->min_block ? o->min_block : MIN_BLOCK_DEFAULT;
 	int64_t left = n;
 
 	while (left > 0) {
 		const int64_t block =
 			floor_power(o->max_block && o->max_block < left ? o->max_block : left);
 
-		if (block < min_block) {
+		if (block < o->min_block) {
 			snprintf(why->text, sizeof(why->text),
-				 "the greedy plan of %lld needs a block of %lld, less than "
-				 "min_block %lld",
-				 (long long)n, (long long)block, (long long)min_block);
+				 "which the greedy plan cannot make: it needs a block of %lld, "
+				 "less than opts->min_block %lld",
+				 (long long)block, (long long)o->min_block);
 			return HZ_ESHAPE;
 		}
 		push(plan, block, 1, left / block);
@@ -95,26 +93,37 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 
 	if (n % m || !is_power_of_two(n / m)) {
 		snprintf(why->text, sizeof(why->text),
-			 "the true plan cannot make %lld: it is not %lld times a power of two",
-			 (long long)n, (long long)m);
+			 "which the true plan cannot make: must be %lld times a power of two; the "
+			 "greedy plan makes any length", (long long)m);
 		return HZ_ESHAPE;
 	}
 	if (m == 1 && o->base == HZ_BASE_AUTO) {
 		push(plan, n, 1, 1);
 		return HZ_OK;
 	}
-	if (m > HZI_BASE_MAX || hz_hadamard_base(o->base, (int)m, NULL) < 0) {
+	if (m > HZI_BASE_MAX) {
 		snprintf(why->text, sizeof(why->text),
-			 "the true plan cannot make %lld: there is no such base matrix of order "
-			 "%lld",
-			 (long long)n, (long long)m);
-		return m > HZI_BASE_MAX || hzi_base_auto((int)m) == 0 ? HZ_ESHAPE : HZ_ENOTSUP;
+			 "which the true plan cannot make: base matrices have orders up to %d, "
+			 "less than its odd part; the greedy plan makes any length", HZI_BASE_MAX);
+		return HZ_ESHAPE;
+	}
+	if (hz_hadamard_base(o->base, (int)m, NULL) < 0) {
+		const bool none = hzi_base_auto((int)m) == 0;
+
+		snprintf(why->text, sizeof(why->text),
+			 "which the true plan cannot make: %s has no base matrix of order %lld; "
+			 "the greedy plan makes any length", none ? "the library" : "opts->base",
+			 (long long)m);
+		return none ? HZ_ESHAPE : HZ_ENOTSUP;
 	}
 	push(plan, n, (int32_t)m, 1);
 	return HZ_OK;
 }
 
-/* Plans the segments of one block of n > 0 elements, without base matrices and scales. */
+/*
+ * Plans the segments of one block of n > 0 elements, without base matrices and scales. *why
+ * continues "x is n, ".
+ */
 static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan, struct why *why)
 {
 	int kind = o->plan;
@@ -128,8 +137,8 @@ static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	case HZ_PLAN_SYLVESTER:
 		if (!is_power_of_two(n)) {
 			snprintf(why->text, sizeof(why->text),
-				 "the sylvester plan cannot make %lld: it is not a power of two",
-				 (long long)n);
+				 "which the sylvester plan cannot make: must be a power of two; "
+				 "the greedy plan makes any length");
 			return HZ_ESHAPE;
 		}
 		push(plan, n, 1, 1);
@@ -254,18 +263,28 @@ static float segment_scale(const hz_hadamard_opts *o, int64_t length)
 	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
 }
 
-/* Adds base matrices and scales to a plan; fails if a block is too long for the device. */
+static int check_lengths(const struct hz_context *ctx, const struct hzi_plan *plan, struct why *why)
+{
+	for (int s = 0; s < plan->nseg; s++) {
+		if (plan->seg[s].length <= length_max(ctx))
+			continue;
+		snprintf(why->text, sizeof(why->text),
+			 "which takes a block of %lld: must be up to %lld on the %s%s",
+			 (long long)plan->seg[s].length, (long long)length_max(ctx),
+			 ctx->device == HZ_CPU ? "CPU" : "GPU", plan->seg[s].m > 1 ? "" :
+			 "; opts->max_block limits blocks");
+		return HZ_ENOTSUP;
+	}
+	return HZ_OK;
+}
+
+/* Adds base matrices and scales to a plan. */
 static int finish_plan(struct hz_context *ctx, const char *op, const hz_hadamard_opts *o,
 		       struct hzi_plan *plan)
 {
 	for (int s = 0; s < plan->nseg; s++) {
 		struct hzi_segment *seg = &plan->seg[s];
 
-		if (seg->length > length_max(ctx))
-			return hzi_fail(ctx, HZ_ENOTSUP,
-					"%s: a block of %lld is too long, at most %lld %s", op,
-					(long long)seg->length, (long long)length_max(ctx),
-					ctx->device == HZ_CPU ? "on the CPU" : "on the GPU");
 		if (seg->m > 1)
 			HZ_CHECK(hzi_base_get(ctx, op, o->base, seg->m, &seg->base));
 		seg->scale = segment_scale(o, seg->length);
@@ -406,11 +425,12 @@ static void merge_blocks(struct outer *o, struct hzi_hadamard_args *a)
 }
 
 /*
- * Fills what all calls share, from the options and from the axis of the floating-point operand v:
- * plan, blocks, diagonals (in the order of application) and transpose.
+ * Fills what all calls share, from the options and from the axis of the floating-point operand v,
+ * called v_name: plan, blocks, diagonals (in the order of application) and transpose.
  */
-static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *v, int axis,
-		       const hz_hadamard_opts *o, bool inverse, struct hzi_hadamard_args *a)
+static int make_common(struct hz_context *ctx, const char *op, const char *v_name,
+		       const hz_tensor *v, int axis, const hz_hadamard_opts *o, bool inverse,
+		       struct hzi_hadamard_args *a)
 {
 	const int64_t n_row = v->shape[axis];
 	const bool transpose = (o->flags & HZ_HADAMARD_TRANSPOSE) != 0;
@@ -423,8 +443,14 @@ static int make_common(struct hz_context *ctx, const char *op, const hz_tensor *
 				"%s: opts->block is %lld, must divide %lld, the length of axis %d",
 				op, (long long)n, (long long)n_row, axis);
 	status = make_plan(n, o, &a->plan, &why);
+	if (status == HZ_OK)
+		status = check_lengths(ctx, &a->plan, &why);
+	if (status && o->block)
+		return hzi_fail(ctx, status, "%s: opts->block is %lld, %s", op, (long long)n,
+				why.text);
 	if (status)
-		return hzi_fail(ctx, status, "%s: %s", op, why.text);
+		return hzi_fail(ctx, status, "%s: %s.shape[%d] is %lld, %s", op, v_name, axis,
+				(long long)n, why.text);
 	HZ_CHECK(finish_plan(ctx, op, o, &a->plan));
 	a->blocks = n_row / n;
 	a->pre = a->post = (struct hzi_diag){0};
@@ -568,7 +594,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	*empty = is_empty(x);
 	if (*empty)
 		return HZ_OK;
-	HZ_CHECK(make_common(ctx, op, x, axis, o, false, a));
+	HZ_CHECK(make_common(ctx, op, "x", x, axis, o, false, a));
 	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
 
@@ -697,7 +723,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	*empty = is_empty(x);
 	if (*empty)
 		return HZ_OK;
-	HZ_CHECK(make_common(ctx, op, x, axis, o, false, &a->t));
+	HZ_CHECK(make_common(ctx, op, "x", x, axis, o, false, &a->t));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "q", q));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "scale", scale));
 	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "scale", scale));
@@ -770,7 +796,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	*empty = is_empty(y);
 	if (*empty)
 		return HZ_OK;
-	HZ_CHECK(make_common(ctx, op, y, axis, o, true, &a->t));
+	HZ_CHECK(make_common(ctx, op, "y", y, axis, o, true, &a->t));
 	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "y", y));
 	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
@@ -843,7 +869,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	if (hz_tensor_count(v) == 0)
 		return HZ_OK;
 	clear_codes_args(t, sizeof(*r));
-	HZ_CHECK(make_common(ctx, op, v, axis, o, dequantize, t));
+	HZ_CHECK(make_common(ctx, op, v_name, v, axis, o, dequantize, t));
 	HZ_CHECK(check_diags_apart(ctx, op, o, dequantize ? v_name : q_name, out));
 
 	/* Parameters as a view of v's shape, with a stride of 0 where elements share a parameter */

@@ -330,8 +330,6 @@ static inline int64_t random_block(uint64_t *rnd, hz_hadamard_opts *o)
 		pick = rnd_below(rnd, 12);
 		if (pick < 10)
 			return composite[pick];
-		o->plan = HZ_PLAN_GREEDY;
-		o->min_block = 1;
 		o->max_block = rnd_below(rnd, 2) ? INT64_C(1) << rnd_below(rnd, 6) : 0;
 		return 1 + rnd_below(rnd, 200);
 	case 2:

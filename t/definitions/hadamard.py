@@ -84,7 +84,7 @@ def power_of_two(n):
     return n & -n
 
 
-def plan_of(n, plan, max_block=0, min_block=16):
+def plan_of(n, plan, max_block=0, min_block=1):
     """The block lengths of a plan for n, or None if it does not support n."""
     if plan == "auto":
         plan = "sylvester" if power_of_two(n) == n else "greedy"

@@ -137,13 +137,20 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.block = 64), HZ_ESHAPE,
 		"hadamard: opts->block is 64, must divide 96, the length of axis 1");
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_SYLVESTER), HZ_ESHAPE,
-		"hadamard: the sylvester plan cannot make 96: it is not a power of two");
-	refused(dev, &x, &y, OPTS(.axis = 1), HZ_ESHAPE,
-		"hadamard: the greedy plan of 10 needs a block of 8, less than min_block 16");
+		"hadamard: x.shape[1] is 96, which the sylvester plan cannot make: must be a power "
+		"of two; the greedy plan makes any length");
+	refused(dev, &x, &y, OPTS(.axis = 1, .min_block = 16), HZ_ESHAPE,
+		"hadamard: x.shape[0] is 10, which the greedy plan cannot make: it needs a block "
+		"of 8, less than opts->min_block 16");
+	refused(dev, &x, &y, OPTS(.block = 12, .min_block = 5), HZ_ESHAPE,
+		"hadamard: opts->block is 12, which the greedy plan cannot make: it needs a block "
+		"of 4, less than opts->min_block 5");
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_TRUE, .order = 20), HZ_ESHAPE,
-		"hadamard: the true plan cannot make 96: it is not 20 times a power of two");
+		"hadamard: x.shape[1] is 96, which the true plan cannot make: must be 20 times a "
+		"power of two; the greedy plan makes any length");
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_TRUE, .base = HZ_BASE_WILLIAMSON), HZ_ENOTSUP,
-		"hadamard: the true plan cannot make 96: there is no such base matrix of order 12");
+		"hadamard: x.shape[1] is 96, which the true plan cannot make: opts->base has no "
+		"base matrix of order 12; the greedy plan makes any length");
 
 	s = hz_tensor_1d(wx + 4096, HZ_F64, dev->device, 96);
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_EDTYPE,
@@ -172,9 +179,10 @@ static void test_refusals(struct dev *dev)
 	u = t;
 	u.data = (char *)wx - ((int64_t)1 << 29);
 	snprintf(message, sizeof(message),
-		 "hadamard: a block of %lld is too long, at most %lld %s",
+		 "hadamard: x.shape[0] is %lld, which takes a block of %lld: must be up to %lld on "
+		 "the %s; opts->max_block limits blocks", (long long)t.shape[0],
 		 (long long)t.shape[0], dev->device == HZ_CPU ? 1LL << 24 : 65536LL,
-		 dev->device == HZ_CPU ? "on the CPU" : "on the GPU");
+		 dev->device == HZ_CPU ? "CPU" : "GPU");
 	refused(dev, &t, &u, NULL, HZ_ENOTSUP, message);
 	is_int(hz_hadamard_workspace(dev->ctx, &x, &y, NULL, NULL), HZ_EINVAL,
 	       "refused: the workspace's bytes is NULL");
@@ -441,8 +449,8 @@ static void test_refusals_codes(struct dev *dev)
 	refused_back(dev, &q, &s, &x, OPTS(.plan = 9), HZ_EINVAL,
 		     "dequantize_hadamard: opts->plan is 9, must be 0 to 4");
 	refused_back(dev, &q, &s, &x, OPTS(.plan = HZ_PLAN_TRUE, .order = 12), HZ_ESHAPE,
-		     "dequantize_hadamard: the true plan cannot make 64: it is not 12 times "
-		     "a power of two");
+		     "dequantize_hadamard: y.shape[1] is 64, which the true plan cannot make: "
+		     "must be 12 times a power of two; the greedy plan makes any length");
 	is_int(hz_hadamard_quantize_workspace(dev->ctx, &x, &q, &s, NULL, NULL), HZ_EINVAL,
 	       "refused: the workspace's bytes is NULL");
 	is_int(hz_dequantize_hadamard_workspace(dev->ctx, &q, &s, &x, NULL, NULL), HZ_EINVAL,

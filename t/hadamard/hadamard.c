@@ -467,6 +467,29 @@ static void test_columns(void)
 	}
 }
 
+/* The default plan makes any length: tail blocks down to 1. */
+static void test_any_length(void)
+{
+	static const int64_t longer[] = { 214, 387, 1000, 1023, 4095 };
+	int i, t, columns, good = 1;
+
+	for (i = 1; i <= 64 + (int)(sizeof(longer) / sizeof(*longer)); i++) {
+		const int64_t n = i <= 64 ? i : longer[i - 65];
+
+		for (t = 0; t < 3; t++) {
+			for (columns = 0; columns < 2; columns++) {
+				struct tcase c = rows_case(columns ? n : 5, columns ? 5 : n,
+							   floats[t], floats[(t + columns) % 3]);
+
+				c.o.axis = columns;
+				c.o.flags = i % 2 ? HZ_HADAMARD_TRANSPOSE : 0;
+				good &= check_case(&c);
+			}
+		}
+	}
+	ok(good, "rows and columns of 1 to 64, 214, 387, 1000, 1023 and 4095 by default");
+}
+
 /* Permutes dimensions, adds gaps, reverses dimensions; no two elements overlap. */
 static void random_strides(const struct tcase *c, int64_t *stride)
 {
@@ -763,6 +786,7 @@ int main(void)
 	test_row_counts();
 	test_many();
 	test_columns();
+	test_any_length();
 	test_random(quick ? 100 : 1500);
 	test_orders();
 	test_specials();

@@ -94,16 +94,16 @@ static void test_greedy_all(void)
 	int good = 1;
 
 	for (n = 1; n <= 1024; n++) {
-		got = plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY, .min_block = 1));
+		got = plan_of(n, OPTS(0));
 		for (i = sum = 0; i < got; i++) {
 			sum += blocks[i];
 			good &= blocks[i] > 0 && (blocks[i] & (blocks[i] - 1)) == 0;
 			good &= i == 0 || blocks[i] < blocks[i - 1];
 		}
 		good &= sum == n && got == __builtin_popcountll((unsigned long long)n);
-		got = plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY));
+		got = plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY, .min_block = 16));
 		good &= got == (n % 16 ? HZ_ESHAPE : __builtin_popcountll((unsigned long long)n));
-		got = plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY, .min_block = 1, .max_block = 64));
+		got = plan_of(n, OPTS(.max_block = 64));
 		for (i = sum = 0; i < got; i++) {
 			sum += blocks[i];
 			good &= blocks[i] > 0 && blocks[i] <= 64;
@@ -116,14 +116,14 @@ static void test_greedy_all(void)
 			break;
 		}
 	}
-	ok(good, "greedy for every n to 1024");
+	ok(good, "auto and greedy for every n to 1024");
 }
 
 static void test_large(void)
 {
 	int64_t n = INT64_MAX, first;
 
-	is_int(plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY, .min_block = 1)), 63, "greedy, 2^63 - 1");
+	is_int(plan_of(n, OPTS(.plan = HZ_PLAN_GREEDY)), 63, "greedy, 2^63 - 1");
 	is_int(blocks[0], INT64_C(1) << 62, "largest first");
 	is_int(blocks[62], 1, "1 at last");
 	is_int(plan_of(n, OPTS(.plan = HZ_PLAN_UNIFORM)), n, "uniform, 2^63 - 1 blocks of 1");
@@ -146,7 +146,7 @@ static void test_refusals(void)
 		const char *what;
 	} bad[] = {
 		{ -1, { 0 }, HZ_EINVAL, "n = -1" },
-		{ 100, { 0 }, HZ_ESHAPE, "auto of 100: a block of 4 is below 16" },
+		{ 100, { .min_block = 16 }, HZ_ESHAPE, "auto of 100: a block of 4 is below 16" },
 		{ 96, { .plan = HZ_PLAN_SYLVESTER }, HZ_ESHAPE, "sylvester of 96" },
 		{ 96, { .plan = HZ_PLAN_TRUE, .order = 20 }, HZ_ESHAPE, "96 is not 20 x 2^k" },
 		{ 96, { .plan = HZ_PLAN_TRUE, .order = 1 }, HZ_ESHAPE, "96 is not 1 x 2^k" },

@@ -520,9 +520,9 @@ static int random_signs(struct dev *dev)
 		int64_t n = lengths[k], bytes = (n + 7) / 8;
 		hz_tensor s = hz_tensor_1d(bits, HZ_U8, HZ_CPU, bytes);
 		hz_tensor p = hz_tensor_1d(plus, HZ_U8, HZ_CPU, bytes), v;
-		hz_hadamard_opts plain = { .min_block = 4 };
-		hz_hadamard_opts forward = { .min_block = 4, .pre = &s };
-		hz_hadamard_opts both = { .min_block = 4, .pre = &p, .post = &p };
+		hz_hadamard_opts plain = { 0 };
+		hz_hadamard_opts forward = { .pre = &s };
+		hz_hadamard_opts both = { .pre = &p, .post = &p };
 
 		fill(xs, 3 * n);
 		hz_hadamard_signs(bits, n, rnd_u64(&rnd));

@@ -644,6 +644,27 @@ static void test_values(void)
 	}
 }
 
+/* The default plan makes any length: tail blocks down to 1; groups extend over several blocks. */
+static void test_any_length(void)
+{
+	static const int64_t lengths[] = { 1, 3, 12, 20, 214, 387, 1000, 31, 32 * 33, 128 * 7 };
+	int i, v, f, good = 1;
+
+	for (i = 0; i < (int)(sizeof(lengths) / sizeof(*lengths)); i++) {
+		for (v = 0; v < 3; v++) {
+			for (f = 0; f < 4; f++) {
+				const int64_t n = lengths[i];
+				struct tcase c = rows_case(3, n, floats[v], codes[f], scales[v % 2],
+							   n % 128 ? n % 32 ? n : 32 : 128);
+
+				if (codes[f] != HZ_S4X2 || n % 2 == 0)
+					good &= check_case(&c);
+			}
+		}
+	}
+	ok(good, "rows of 1 to 1056 by the default plan");
+}
+
 /* Rows of 2^k whose sums are exact in any order, so that there is one right result */
 static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
 {
@@ -886,6 +907,7 @@ int main(void)
 	dev_open_routes(HZI_OP_dequantize_hadamard);
 	test_formats();
 	test_values();
+	test_any_length();
 	test_exact();
 	test_ties();
 	test_random(quick ? 60 : 800);

@@ -490,16 +490,21 @@ static void test_errors(void)
 	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 1, must be 0");
 	WRONG((o.hadamard = &h, h.axis = 1), QUANTIZE, HZ_ENOTSUP,
 	      "quantize: hadamard: opts->axis is 1, must be 0");
-	WRONG((o.hadamard = &h, h.block = 5), QUANTIZE, HZ_ESHAPE,
+	WRONG((o.scale = 1, o.hadamard = &h, h.block = 5), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: opts->block is 5, must divide 12, the length of axis 1");
-	WRONG(o.hadamard = &h, DEQUANTIZE, HZ_ESHAPE,
-	      "dequantize: hadamard: the greedy plan of 12 needs a block of 8, less than "
-	      "min_block 16");
-	WRONG((o.hadamard = &h, h.block = 4, h.pre = &s, s.data = q.data), QUANTIZE, HZ_ESHAPE,
-	      "quantize: hadamard: pre.ndim is 2, must be 1");
-	WRONG((o.hadamard = &h, h.block = 4, s = hz_tensor_1d(pq, HZ_F32, device, 4), h.pre = &s),
-	      QUANTIZE, HZ_EALIAS, "quantize: hadamard: q overlaps pre, must be apart from it");
-	WRONG((o.hadamard = &h, x.ndim = q.ndim = 0), QUANTIZE, HZ_ESHAPE,
+	WRONG((o.scale = 1, o.hadamard = &h, h.min_block = 16), DEQUANTIZE, HZ_ESHAPE,
+	      "dequantize: hadamard: y.shape[1] is 12, which the greedy plan cannot make: it needs "
+	      "a block of 8, less than opts->min_block 16");
+	WRONG((o.scale = 1, o.hadamard = &h, h.plan = HZ_PLAN_TRUE, x.shape[1] = q.shape[1] = 10),
+	      QUANTIZE, HZ_ESHAPE,
+	      "quantize: hadamard: x.shape[1] is 10, which the true plan cannot make: must be 20 "
+	      "times a power of two; the greedy plan makes any length");
+	WRONG((o.scale = 1, o.hadamard = &h, h.block = 4, h.pre = &s, s.data = q.data), QUANTIZE,
+	      HZ_ESHAPE, "quantize: hadamard: pre.ndim is 2, must be 1");
+	WRONG((o.scale = 1, o.hadamard = &h, h.block = 4, s = hz_tensor_1d(pq, HZ_F32, device, 4),
+	       h.pre = &s), QUANTIZE, HZ_EALIAS,
+	      "quantize: hadamard: q overlaps pre, must be apart from it");
+	WRONG((o.scale = 1, o.hadamard = &h, x.ndim = q.ndim = 0), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: x.ndim is 0, must be 1 to 6");
 	WRONG((void)0, hz_quantize_workspace(ctx, &x, &q, &o, NULL), HZ_EINVAL,
 	      "quantize_workspace: bytes is NULL");

@@ -70,7 +70,7 @@ static int make_rotation(struct show *s, int64_t n)
 	s->signs = hz_tensor_1d(s->bits, HZ_U8, HZ_CPU, (n + 7) / 8);
 	s->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_TRUE};
 	if (n > BLOCK_MAX || hz_hadamard_plan(n, &s->rotation, NULL, 0) != 1)
-		s->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_GREEDY, .min_block = 1,
+		s->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_GREEDY,
 						 .max_block = BLOCK_MAX};
 	plan_in_words(s, n);
 	return 0;

@@ -265,7 +265,7 @@ int demo_lattice(hz_context *ctx, const struct ground *g)
 	struct matrix m = {.ctx = ctx, .rows = g->rows, .n = g->columns / 8 * 8};
 	int status;
 
-	m.rotation = (hz_hadamard_opts){.plan = HZ_PLAN_GREEDY, .min_block = 1};
+	m.rotation = (hz_hadamard_opts){0};
 	status = prepare(&m, g);
 	if (!status)
 		status = show(&m);

@@ -275,7 +275,7 @@ static bool check_diagonals(const struct subject *s)
 		const hz_tensor pre = hz_tensor_1d(bits, HZ_U8, HZ_CPU, (n + 7) / 8);
 		const hz_tensor post = hz_tensor_1d(b->factors[0], HZ_F32, HZ_CPU, n);
 		hz_hadamard_opts o = {
-			.plan = HZ_PLAN_GREEDY, .min_block = 1, .pre = &pre, .post = &post};
+			.plan = HZ_PLAN_GREEDY, .pre = &pre, .post = &post};
 
 		hz_hadamard_signs(bits, n, 1000 + (uint64_t)n);
 		for (int64_t i = 0; i < n; i++) {

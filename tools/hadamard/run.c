@@ -45,7 +45,7 @@ const struct key rotation_keys[] = {
 	{"max_block", KEY_INT, NULL, 0, INT64_MAX, "N",
 	 "greedy, uniform: largest power of two to use; 0, the default: no limit"},
 	{"min_block", KEY_INT, NULL, 0, INT64_MAX, "N",
-	 "greedy: a smaller block is refused; default 16"},
+	 "greedy: a length that needs a smaller block is refused; default 1"},
 	{"base", KEY_WORD, base_words, 0, 0, "auto|paley1|paley2|williamson|dao|quip",
 	 "true: the family of the base matrix"},
 	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",

@@ -158,8 +158,9 @@ static int check_options(const hz_options *o)
 		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
 				 o->isa);
 	if (o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER))
-		return open_fail(HZ_EINVAL, "open: options.flags is %#x, must be made of %#x",
-				 (unsigned)o->flags, HZ_NO_TOPOLOGY | QUAT_PREFER);
+		return open_fail(HZ_EINVAL, "open: options.flags has unknown bits %#x (valid: "
+				 "HZ_NO_TOPOLOGY, HZ_QUAT_PREFER_FAST, HZ_QUAT_PREFER_DIRECT)",
+				 (unsigned)o->flags & ~(HZ_NO_TOPOLOGY | QUAT_PREFER));
 	if ((o->flags & QUAT_PREFER) == QUAT_PREFER)
 		return open_fail(HZ_EINVAL, "open: options.flags prefers both fast and direct "
 					    "products of quaternions");

@@ -292,6 +292,20 @@ int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *
 int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_name,
 			 const hz_tensor *a, const char *b_name, const hz_tensor *b);
 
+/* A bit of a flags word and its name; HZI_FLAG(HZ_NAME) makes one, a list ends with {0, NULL}. */
+struct hzi_flag {
+	uint32_t bit;
+	const char *name;
+};
+#define HZI_FLAG(flag) {flag, #flag}
+
+/*
+ * HZ_OK if flags, which messages call name, has no bits but those of valid, else HZ_EINVAL with a
+ * message. list names the bits.
+ */
+int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+		    uint32_t valid, const struct hzi_flag *list);
+
 /* HZ_OK if the n integers opts->reserved are 0, else HZ_EINVAL with a message */
 int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n);
 

@@ -396,6 +396,25 @@ int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_n
 	return HZ_OK;
 }
 
+int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+		    uint32_t valid, const struct hzi_flag *list)
+{
+	char names[HZI_ERRMSG_BYTES] = "";
+	size_t n = 0;
+
+	if (!(flags & ~valid))
+		return HZ_OK;
+	if (!valid)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %#x, must be 0", op, name, flags);
+	for (; list->name; list++) {
+		if (valid & list->bit && n < sizeof(names))
+			n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "",
+					      list->name);
+	}
+	return hzi_fail(ctx, HZ_EINVAL, "%s: %s has unknown bits %#x (valid: %s)", op, name,
+			flags & ~valid, names);
+}
+
 int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n)
 {
 	for (int i = 0; i < n; i++) {

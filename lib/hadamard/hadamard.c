@@ -181,7 +181,6 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 		{OPTION(min_block), 0, INT64_MAX},
 		{OPTION(base), HZ_BASE_AUTO, HZ_BASE_QUIP},
 		{OPTION(order), 0, HZI_BASE_MAX},
-		{OPTION(flags), 0, HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW},
 		{OPTION(reserved[0]), 0, 0},
 		{OPTION(reserved[1]), 0, 0},
 		{OPTION(reserved[2]), 0, 0},
@@ -198,6 +197,12 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 
 		if (value < range[i].low || value > range[i].high)
 			return fail_range(&range[i], value, why);
+	}
+	if (o->flags & ~(HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW)) {
+		snprintf(why->text, sizeof(why->text),
+			 "opts->flags has unknown bits %#x (valid: HZ_HADAMARD_TRANSPOSE, "
+			 "HZ_HADAMARD_RAW)", o->flags & ~(HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW));
+		return HZ_EINVAL;
 	}
 	if (o->round_to && o->round_to != HZ_F16 && o->round_to != HZ_BF16) {
 		snprintf(why->text, sizeof(why->text),

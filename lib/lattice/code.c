@@ -51,9 +51,7 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 	if (o->to < 0 || o->to > last)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
 				last);
-	if (o->flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", c->op,
-				o->flags);
+	HZ_CHECK(hzi_check_flags(ctx, c->op, "opts->flags", o->flags, 0, NULL));
 	if (o->hadamard && o->hadamard->axis != 0)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->hadamard->axis is %d, must be 0", c->op,
 				o->hadamard->axis);

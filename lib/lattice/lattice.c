@@ -76,7 +76,10 @@ static int dimension(const hz_lattice_opts *o)
 
 static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 {
-	const uint32_t flags = HZ_LATTICE_CENTER | HZ_LATTICE_SPHERE | HZ_LATTICE_FIRST_FIT;
+	static const struct hzi_flag flags[] = {
+		HZI_FLAG(HZ_LATTICE_CENTER), HZI_FLAG(HZ_LATTICE_SPHERE),
+		HZI_FLAG(HZ_LATTICE_FIRST_FIT), {0, NULL},
+	};
 
 	HZ_CHECK(check_int(ctx, "kind", o->kind, HZ_LATTICE_Z, HZ_LATTICE_BASIS));
 	if (d < 1 || d > HZ_LATTICE_MAXDIM)
@@ -93,9 +96,9 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 		HZ_CHECK(check_positive(ctx, "beta", o->beta));
 	if (o->alpha != 0)
 		HZ_CHECK(check_positive(ctx, "alpha", o->alpha));
-	if (o->flags & ~flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", op,
-				o->flags, flags);
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags,
+				 HZ_LATTICE_CENTER | HZ_LATTICE_SPHERE | HZ_LATTICE_FIRST_FIT,
+				 flags));
 	if (o->policy == HZ_LATTICE_GROUP) {
 		HZ_CHECK(check_int(ctx, "group", o->group, 8, 128));
 		if (o->group % d)

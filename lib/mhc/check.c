@@ -386,15 +386,17 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 		    struct hzi_mhc_rule *rule)
 {
 	const hz_mhc_opts o = opts ? *opts : hz_mhc_preset(HZ_MHC_DEEPSEEK);
-	const uint32_t known = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE;
+	static const struct hzi_flag flags[] = {
+		HZI_FLAG(HZ_MHC_OLD_NEW), HZI_FLAG(HZ_MHC_NORMALIZE), HZI_FLAG(HZ_MHC_ACCUMULATE),
+		{0, NULL},
+	};
 
 	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
 	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
 	HZ_CHECK(check_enum(ctx, op, "iterations", o.iterations, 1000));
-	if (o.flags & ~known)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", op,
-				o.flags, known);
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
+				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
 	HZ_CHECK(check_enum(ctx, op, "pad", o.pad, 0));
 	HZ_CHECK(check_not_negative(ctx, op, "eps", o.eps));
 	HZ_CHECK(check_not_negative(ctx, op, "p_eps", o.p_eps));

@@ -380,12 +380,14 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 static int check_opts(struct hz_context *ctx, const struct call *q)
 {
 	const hz_qgemm_opts *o = q->o;
-	const uint32_t flags = HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU |
+	static const struct hzi_flag flags[] = {
+		HZI_FLAG(HZ_QGEMM_MIN), HZI_FLAG(HZ_QGEMM_MAX), HZI_FLAG(HZ_QGEMM_RELU),
+		HZI_FLAG(HZ_QLINEAR_SYMMETRIC), {0, NULL},
+	};
+	const uint32_t valid = HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU |
 			       (q->linear ? HZ_QLINEAR_SYMMETRIC : 0);
 
-	if (o->flags & ~flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", q->op,
-				o->flags, flags);
+	HZ_CHECK(hzi_check_flags(ctx, q->op, "opts->flags", o->flags, valid, flags));
 	if (o->rounding != HZ_ROUND_EXACT && o->rounding != HZ_ROUND_TFLITE)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->rounding is %d, must be 0 or 1", q->op,
 				o->rounding);

@@ -164,8 +164,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	HZ_CHECK(hzi_check_same_shape(ctx, op, in_name, in, out_name, out));
 	HZ_CHECK(hzi_check_scale(ctx, op, "scale", o->scale, scale));
 	HZ_CHECK(hzi_check_zero(ctx, op, "zero", o->zero, q->dtype));
-	if (o->flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be 0", op, o->flags);
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags, 0, NULL));
 	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 3));
 	HZ_CHECK(hzi_check_apart(ctx, op, in_name, in, out_name, out));
 	if (!o->scales) {
@@ -283,6 +282,7 @@ int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor
 static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
 		       const hz_tensor *zero, uint32_t flags, struct hzi_choose_qparams_args *a)
 {
+	static const struct hzi_flag list[] = {HZI_FLAG(HZ_QPARAMS_SYMMETRIC), {0, NULL}};
 	static const char op[] = "choose_qparams";
 	int64_t bytes;
 
@@ -290,9 +290,7 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
 	HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
-	if (flags & ~HZ_QPARAMS_SYMMETRIC)
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: flags is %u, must be 0 or HZ_QPARAMS_SYMMETRIC", op, flags);
+	HZ_CHECK(hzi_check_flags(ctx, op, "flags", flags, HZ_QPARAMS_SYMMETRIC, list));
 	/* With strides of 0 there may be more elements than memory has bytes. */
 	if (!hzi_mul(hz_tensor_count(x), 8, &bytes))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows", op);

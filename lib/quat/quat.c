@@ -30,11 +30,15 @@ struct part {
 
 static int check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t allowed)
 {
+	static const struct hzi_flag list[] = {
+		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_CONJ_A), HZI_FLAG(HZ_QUAT_CONJ_B),
+		HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ACCUMULATE),
+		HZI_FLAG(HZ_QUAT_SQUARED), HZI_FLAG(HZ_QUAT_NORMALIZE), HZI_FLAG(HZ_QUAT_INVERSE),
+		{0, NULL},
+	};
+
 	HZ_CHECK(hzi_enter(ctx, op));
-	if (flags & ~allowed)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: flags is %u, must be made of %u", op, flags,
-				allowed);
-	return HZ_OK;
+	return hzi_check_flags(ctx, op, "flags", flags, allowed, list);
 }
 
 /*

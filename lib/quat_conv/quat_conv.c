@@ -73,8 +73,8 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 	memset(a, 0, sizeof(*a));
 	HZ_CHECK(hzi_quat_check_options(ctx, q->op, o->side, o->method, o->precision,
 					o->activation, o->reserved, l));
-	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE |
-				      HZ_QUAT_TRANSPOSED | HZ_QUAT_NOCONJ));
+	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
+				      HZ_QUAT_ACCUMULATE | HZ_QUAT_TRANSPOSED | HZ_QUAT_NOCONJ));
 	l->slope = o->slope;
 	l->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
 	if (l->accumulate && !q->backward)

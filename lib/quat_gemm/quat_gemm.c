@@ -41,17 +41,18 @@ static int check_range(struct hz_context *ctx, const char *op, const char *name,
 
 static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm_opts *o)
 {
-	const uint32_t flags = HZ_QUAT_XYZW | HZ_QUAT_REVERSED | HZ_QUAT_ALPHA |
-			       HZ_QUAT_BIAS_COLUMNS;
+	static const struct hzi_flag flags[] = {
+		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ALPHA),
+		HZI_FLAG(HZ_QUAT_BIAS_COLUMNS), {0, NULL},
+	};
 
 	HZ_CHECK(check_range(ctx, op, "op_a", o->op_a, HZ_QUAT_H));
 	HZ_CHECK(check_range(ctx, op, "op_b", o->op_b, HZ_QUAT_H));
 	HZ_CHECK(check_range(ctx, op, "method", o->method, HZ_QUAT_FAST));
 	HZ_CHECK(check_range(ctx, op, "precision", o->precision, HZ_PRECISION_HALF));
 	HZ_CHECK(check_range(ctx, op, "activation", o->activation, HZ_ACT_NORMCLIP));
-	if (o->flags & ~flags)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u", op,
-				o->flags, flags);
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags, HZ_QUAT_XYZW | HZ_QUAT_REVERSED |
+				 HZ_QUAT_ALPHA | HZ_QUAT_BIAS_COLUMNS, flags));
 	for (int i = 0; i < 4; i++) {
 		if (!(o->flags & HZ_QUAT_ALPHA) && o->alpha[i] != 0)
 			return hzi_fail(ctx, HZ_EINVAL,

@@ -62,8 +62,8 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	int dtype;
 
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE |
-				      HZ_QUAT_WHITEN | HZ_QUAT_EVAL));
+	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
+				      HZ_QUAT_ACCUMULATE | HZ_QUAT_WHITEN | HZ_QUAT_EVAL));
 	if (o->flags & HZ_QUAT_ACCUMULATE && !q->backward)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);
@@ -296,7 +296,8 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 	if (!o)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts is NULL, must have a window", op);
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "kind", o->kind, 0, HZ_POOL_AVERAGE));
-	HZ_CHECK(hzi_quat_check_flags(ctx, op, o->flags, HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE));
+	HZ_CHECK(hzi_quat_check_flags(ctx, op, "opts->flags", o->flags,
+				      HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE));
 	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 4));
 	if (o->flags & HZ_QUAT_ACCUMULATE && !backward)
 		return hzi_fail(ctx, HZ_EINVAL,
@@ -424,9 +425,7 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 	if (!(scale > 0) || !isfinite(scale))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: scale is %g, must be positive and finite", op,
 				scale);
-	if (flags & ~HZ_QUAT_XYZW)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: flags is %#x, must be 0 or HZ_QUAT_XYZW", op,
-				flags);
+	HZ_CHECK(hzi_quat_check_flags(ctx, op, "flags", flags, HZ_QUAT_XYZW));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
 	a.m = hzi_quat_map_args(HZI_QUAT_MAP_INIT, &to, NULL, NULL, NULL, false);

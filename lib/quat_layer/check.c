@@ -100,12 +100,17 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 	return HZ_OK;
 }
 
-int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known)
+int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+			 uint32_t known)
 {
-	if (flags & ~known)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %#x, must be made of %#x", op,
-				flags, known);
-	return HZ_OK;
+	static const struct hzi_flag list[] = {
+		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ACCUMULATE),
+		HZI_FLAG(HZ_QUAT_ALPHA), HZI_FLAG(HZ_QUAT_ROTATION), HZI_FLAG(HZ_QUAT_TRANSPOSED),
+		HZI_FLAG(HZ_QUAT_NOCONJ), HZI_FLAG(HZ_QUAT_WHITEN), HZI_FLAG(HZ_QUAT_EVAL),
+		{0, NULL},
+	};
+
+	return hzi_check_flags(ctx, op, name, flags, known, list);
 }
 
 /* Checks the options that linear layers and convolutions share. */

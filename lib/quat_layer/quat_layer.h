@@ -263,7 +263,8 @@ int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
 
 int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *name, int64_t value,
 			 int64_t low, int64_t high);
-int hzi_quat_check_flags(struct hz_context *ctx, const char *op, uint32_t flags, uint32_t known);
+int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+			 uint32_t known);
 
 /* Checks the options that linear layers and convolutions share, and stores them in *l. */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,

@@ -22,6 +22,7 @@ static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack", gemv_nam
 
 static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_sided)
 {
+	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_VLUT_COMPENSATED), {0, NULL}};
 	static const int one[] = {0, HZ_F32, HZ_F16, HZ_BF16, HZ_U8, HZ_U16},
 			 two[] = {0, HZ_S8, HZ_S16};
 	const int *allowed = two_sided ? two : one;
@@ -40,9 +41,8 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	if (o->sum != 0 && o->sum != HZ_F32 && o->sum != HZ_S32)
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32",
 				open_name, hz_dtype_name(o->sum));
-	if (o->flags & ~HZ_VLUT_COMPENSATED)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->flags is %u, must be made of %u",
-				open_name, o->flags, HZ_VLUT_COMPENSATED);
+	HZ_CHECK(hzi_check_flags(ctx, open_name, "opts->flags", o->flags, HZ_VLUT_COMPENSATED,
+				 flags));
 	if ((o->flags & HZ_VLUT_COMPENSATED) &&
 	    (o->route == HZ_VLUT_DECODE || o->sum == HZ_S32 || o->table_dtype == HZ_U8 ||
 	     o->table_dtype == HZ_U16))

@@ -123,7 +123,8 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.axis = -1), HZ_EINVAL,
 		"hadamard: opts->axis is -1, must be 0 to 1");
 	refused(dev, &x, &y, OPTS(.flags = 4), HZ_EINVAL,
-		"hadamard: opts->flags is 4, must be 0 to 3");
+		"hadamard: opts->flags has unknown bits 0x4 (valid: HZ_HADAMARD_TRANSPOSE, "
+		"HZ_HADAMARD_RAW)");
 	refused(dev, &x, &y, OPTS(.base = 6), HZ_EINVAL,
 		"hadamard: opts->base is 6, must be 0 to 5");
 	refused(dev, &x, &y, OPTS(.block = -8), HZ_EINVAL,

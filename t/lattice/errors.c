@@ -60,7 +60,9 @@ static void test_open_errors(void)
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2});
 	refused_open("bank", HZ_EINVAL, "is -1, must be positive",
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2, .bank = bank});
-	refused_open("flags", HZ_EINVAL, "opts->flags is 64", (hz_lattice_opts){D4, .flags = 64});
+	refused_open("flags", HZ_EINVAL, "opts->flags has unknown bits 0x40 (valid: "
+		     "HZ_LATTICE_CENTER, HZ_LATTICE_SPHERE, HZ_LATTICE_FIRST_FIT)",
+		     (hz_lattice_opts){D4, .flags = 65});
 	refused_open("basis missing", HZ_EINVAL, "opts->basis is NULL",
 		     (hz_lattice_opts){.kind = HZ_LATTICE_BASIS, .dim = 2, .q = 4, .levels = 1});
 	refused_open("basis given", HZ_EINVAL, "opts->basis is given",
@@ -214,7 +216,7 @@ static void test_call_errors(void)
 	c.to = HZ_LATTICE_VALUES;
 	c.flags = 1;
 	refused("flags of a call", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
-		HZ_EINVAL, "opts->flags is 1, must be 0");
+		HZ_EINVAL, "opts->flags is 0x1, must be 0");
 	c.flags = 0;
 	c.to = HZ_LATTICE_DIGITS;
 	bad = hz_tensor_4d(p.y.data, HZ_U8, dev->device, 3, 4, 1, 4);

@@ -713,7 +713,7 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		{{.order = 2}, "opts->order is 2, must be 0 to 1"},
 		{{.iterations = -1}, "opts->iterations is -1, must be 0 to 1000"},
 		{{.iterations = 1001}, "opts->iterations is 1001"},
-		{{.flags = 8}, "opts->flags is 8"},
+		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
 		{{.pad = 1}, "opts->pad is 1"},
 		{{.eps = -1e-6}, "opts->eps is -1e-06, must be finite in f32 and not negative"},
 		{{.eps = INFINITY}, "opts->eps is inf"},

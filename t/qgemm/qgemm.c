@@ -708,7 +708,8 @@ static void test_errors(void)
 	WRONG((O.multiplier = 5, O.shift = 4, O.c_scale = 2), HZ_EINVAL,
 	      "qgemm: opts->multiplier excludes scales and opts->sigma");
 	WRONG(O.rounding = 2, HZ_EINVAL, "qgemm: opts->rounding is 2, must be 0 or 1");
-	WRONG(O.flags = 8, HZ_EINVAL, "qgemm: opts->flags is 8, must be made of 7");
+	WRONG(O.flags = 9, HZ_EINVAL, "qgemm: opts->flags has unknown bits 0x8 (valid: "
+	      "HZ_QGEMM_MIN, HZ_QGEMM_MAX, HZ_QGEMM_RELU)");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "qgemm: opts->reserved[2] is 1, must be 0");
 	WRONG(O.x_dtype = HZ_S8, HZ_EINVAL, "qgemm: opts->x_dtype is for qlinear alone");
 	WRONG((O.flags = HZ_QGEMM_MIN | HZ_QGEMM_MAX, O.min = 3, O.max = 2), HZ_EINVAL,

@@ -487,8 +487,8 @@ static void test_errors(void)
 	      "quantize: opts->scale is -1, must be positive and finite in f32");
 	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->zero is 256, must be 0 to 255 for u8");
-	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 1, must be 0");
-	WRONG((o.hadamard = &h, h.axis = 1), QUANTIZE, HZ_ENOTSUP,
+	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 0x1, must be 0");
+	WRONG((o.scale = 1, o.hadamard = &h, h.axis = 1), QUANTIZE, HZ_ENOTSUP,
 	      "quantize: hadamard: opts->axis is 1, must be 0");
 	WRONG((o.scale = 1, o.hadamard = &h, h.block = 5), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: opts->block is 5, must divide 12, the length of axis 1");
@@ -540,7 +540,7 @@ static void test_errors(void)
 	WRONG(s.data = x.data, CHOOSE, HZ_EALIAS,
 	      "choose_qparams: scale overlaps x, must be apart from it");
 	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
-	      "choose_qparams: flags is 2, must be 0 or HZ_QPARAMS_SYMMETRIC");
+	      "choose_qparams: flags has unknown bits 0x2 (valid: HZ_QPARAMS_SYMMETRIC)");
 	WRONG((x.shape[0] = INT64_MAX / 12, x.stride[0] = x.stride[1] = 0), CHOOSE, HZ_ESHAPE,
 	      "choose_qparams: x is too large: its size overflows");
 	x.shape[0] = 0;

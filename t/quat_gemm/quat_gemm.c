@@ -756,7 +756,8 @@ static void test_errors(void)
 	WRONG(O.precision = 5, HZ_EINVAL, "quat_gemm: opts->precision is 5, must be 0 to 4");
 	WRONG(O.activation = 9, HZ_EINVAL, "quat_gemm: opts->activation is 9, must be 0 to 8");
 	WRONG(O.flags = HZ_QUAT_CONJ_A, HZ_EINVAL,
-	      "quat_gemm: opts->flags is 2, must be made of 105");
+	      "quat_gemm: opts->flags has unknown bits 0x2 (valid: HZ_QUAT_XYZW, HZ_QUAT_REVERSED, "
+	      "HZ_QUAT_ALPHA, HZ_QUAT_BIAS_COLUMNS)");
 	WRONG(O.alpha[1] = 2, HZ_EINVAL,
 	      "quat_gemm: opts->alpha[1] is 2, but HZ_QUAT_ALPHA is not set");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "quat_gemm: opts->reserved[2] is 1, must be 0");

@@ -971,7 +971,8 @@ static void test_errors(struct dev *dev)
 	o = (hz_vlut_opts){.sum = HZ_F16};
 	REFUSED(HZ_EDTYPE, "opts->sum is f16", hz_vlut_open(ctx, &got, l, NULL, &o));
 	o = (hz_vlut_opts){.flags = 2};
-	REFUSED(HZ_EINVAL, "opts->flags is 2", hz_vlut_open(ctx, &got, l, NULL, &o));
+	REFUSED(HZ_EINVAL, "opts->flags has unknown bits 0x2 (valid: HZ_VLUT_COMPENSATED)",
+		 hz_vlut_open(ctx, &got, l, NULL, &o));
 	o = (hz_vlut_opts){.flags = HZ_VLUT_COMPENSATED, .table_dtype = HZ_U8};
 	REFUSED(HZ_EINVAL, "HZ_VLUT_COMPENSATED", hz_vlut_open(ctx, &got, l, NULL, &o));
 	o = (hz_vlut_opts){.reserved = {1}};

@@ -408,11 +408,9 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 	return HZ_OK;
 }
 
-/*
- * Fills *out from a matrix whose rows have k values; k < 0: the matrix's number, or whole blocks.
- */
+/* Fills *out from a matrix. Its rows have c->k values, or all of all blocks. */
 static int coded_args(struct hz_context *ctx, const char *op, const char *name,
-		      const hz_lattice *l, const hz_coded *c, int64_t k, struct hzi_coded *out)
+		      const hz_lattice *l, const hz_coded *c, struct hzi_coded *out)
 {
 	const int d = l->rule.d, levels = l->rule.levels;
 	hz_lattice_info info;
@@ -441,7 +439,10 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		out->codes = codes.data;
 		out->rows = codes.shape[0];
 		out->blocks = codes.shape[1];
-		out->k = c->k ? c->k : k >= 0 ? k : out->blocks * d;
+		if (!hzi_mul(out->blocks, d, &out->k))
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: the length of its "
+					"rows overflows", op, name);
+		out->k = c->k ? c->k : out->k;
 		out->row = codes.stride[0];
 		out->block = codes.stride[1];
 		out->level = codes.stride[2];
@@ -462,10 +463,6 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 					(long long)(out->k < 0 ? 0 : blocks_of(out->k, d)),
 					(long long)out->k);
 	}
-	if (k >= 0 && out->k != k)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s has rows of %lld values, must be %lld, as x", op, name,
-				(long long)out->k, (long long)k);
 	if (c->row_scale) {
 		char scale[24] = "w->row_scale";
 
@@ -506,7 +503,7 @@ static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w
 		return hzi_fail(ctx, HZ_EINVAL, "%s: w->packed is given, must be codes", pack_name);
 	a->vlut = v;
 	a->packed = NULL;
-	return coded_args(ctx, pack_name, "w", v->w, w, -1, &a->w);
+	return coded_args(ctx, pack_name, "w", v->w, w, &a->w);
 }
 
 int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, size_t *bytes)
@@ -542,6 +539,31 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
+/*
+ * Checks the length of x's columns against the rows of w: those of w->k or packed codes, or any
+ * that the blocks of w can hold, which then sets a->w.k.
+ */
+static int check_x(struct hz_context *ctx, const char *op, const hz_lattice *l, const hz_coded *w,
+		   const hz_tensor *x, struct hzi_vlut_gemm_args *a)
+{
+	const char *layout = x->ndim == 2 ? "[k, batch]" : "[k]";
+	const int64_t k = x->shape[0];
+
+	if ((w->k || w->packed) && k != a->w.k)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: x.shape[0] is %lld, must be %lld, the values of a row of w: "
+				"x is %s", op, (long long)k, (long long)a->w.k, layout);
+	if (blocks_of(k, l->rule.d) != a->w.blocks)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: x.shape[0] is %lld, must be %lld to %lld, what the %lld "
+				"blocks of w hold: x is %s", op, (long long)k,
+				(long long)(a->w.blocks ? (a->w.blocks - 1) * l->rule.d + 1 : 0),
+				(long long)(a->w.blocks * l->rule.d), (long long)a->w.blocks,
+				layout);
+	a->w.k = k;
+	return HZ_OK;
+}
+
 static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
 		     const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a)
 {
@@ -552,19 +574,22 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	HZ_CHECK(hzi_check(ctx, op, "x", x, x_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, y_types, true));
 	if (x->ndim != ndim || y->ndim != ndim)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op,
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d: x is %s, y %s", op,
 				x->ndim != ndim ? "x" : "y", x->ndim != ndim ? x->ndim : y->ndim,
-				ndim);
+				ndim, ndim == 2 ? "[k, batch]" : "[k]",
+				ndim == 2 ? "[rows, batch]" : "[rows]");
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, x->shape[0], &a->w));
+	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, &a->w));
+	HZ_CHECK(check_x(ctx, op, v->w, w, x, a));
 	a->batch = ndim == 2 ? x->shape[1] : 1;
 	if (y->shape[0] != a->w.rows)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: y.shape[0] is %lld, must be %lld, the rows of w", op,
-				(long long)y->shape[0], (long long)a->w.rows);
+				"%s: y.shape[0] is %lld, must be %lld, the rows of w: y is %s", op,
+				(long long)y->shape[0], (long long)a->w.rows,
+				ndim == 2 ? "[rows, batch]" : "[rows]");
 	if (ndim == 2 && y->shape[1] != a->batch)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[1] is %lld, must be %lld, as x", op,
-				(long long)y->shape[1], (long long)a->batch);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[1] is %lld, must be %lld, as x: y is "
+				"[rows, batch]", op, (long long)y->shape[1], (long long)a->batch);
 	if (y->dtype == HZ_S32 &&
 	    (x->dtype != HZ_S8 || !integral(&v->w->rule, &v->w->rule) ||
 	     v->w->rule.kind == HZ_LATTICE_A2))
@@ -628,11 +653,23 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 		      const hz_coded *x, const hz_tensor *y, struct hzi_vlut_gemm2_args *a)
 {
 	hz_tensor yt;
+	int d;
 
 	HZ_CHECK(check_vlut(ctx, gemm2_name, v, true));
+	d = v->w->rule.d;
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(coded_args(ctx, gemm2_name, "w", v->w, w, x && x->k ? x->k : -1, &a->w));
-	HZ_CHECK(coded_args(ctx, gemm2_name, "x", v->x, x, a->w.k, &a->x));
+	HZ_CHECK(coded_args(ctx, gemm2_name, "w", v->w, w, &a->w));
+	HZ_CHECK(coded_args(ctx, gemm2_name, "x", v->x, x, &a->x));
+	/* One that does not say k has as many values as the other, if its blocks hold them. */
+	if (!w->k && !w->packed && blocks_of(a->x.k, d) == a->w.blocks)
+		a->w.k = a->x.k;
+	if (!x->k && !x->packed && blocks_of(a->w.k, d) == a->x.blocks)
+		a->x.k = a->w.k;
+	if (a->x.k != a->w.k)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: x has rows of %lld values, must be %lld, as w: both are "
+				"[rows, blocks, levels]", gemm2_name, (long long)a->x.k,
+				(long long)a->w.k);
 	HZ_CHECK(hzi_check(ctx, gemm2_name, "y", y, y_types, true));
 	if (y->ndim != 2 || y->shape[0] != a->w.rows || y->shape[1] != a->x.rows)
 		return hzi_fail(ctx, HZ_ESHAPE,

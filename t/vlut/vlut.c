@@ -991,7 +991,15 @@ static void test_errors(struct dev *dev)
 	bad = hz_tensor_1d(p + 16384, HZ_F32, dev->device, 9);
 	REFUSED(HZ_ESHAPE, "y.shape[0] is 9", hz_vlut_gemv(ctx, v, &w, &x, &bad));
 	bad = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 60);
-	REFUSED(HZ_ESHAPE, "16 blocks, must have 15", hz_vlut_gemv(ctx, v, &w, &bad, &y));
+	REFUSED(HZ_ESHAPE, "vlut_gemv: x.shape[0] is 60, must be 61 to 64, what the 16 blocks of w "
+		"hold: x is [k]", hz_vlut_gemv(ctx, v, &w, &bad, &y));
+	bad = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 3, 64);
+	REFUSED(HZ_ESHAPE, "vlut_gemm: x.shape[0] is 3, must be 61 to 64, what the 16 blocks of w "
+		"hold: x is [k, batch]", hz_vlut_gemm(ctx, v, &w, &bad, &y2));
+	c = w;
+	c.k = 63;
+	REFUSED(HZ_ESHAPE, "x.shape[0] is 64, must be 63, the values of a row of w: x is [k]",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.k = INT64_MAX;
 	REFUSED(HZ_ESHAPE, "must have 2305843009213693952 for 9223372036854775807 values",
@@ -1031,7 +1039,7 @@ static void test_errors(struct dev *dev)
 	c = (hz_coded){.packed = p + 1, .rows = 8, .k = 64};
 	REFUSED(HZ_EINVAL, "multiple of 64 bytes", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = p, .rows = 8, .k = 60};
-	REFUSED(HZ_ESHAPE, "rows of 60 values", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	REFUSED(HZ_ESHAPE, "x.shape[0] is 64, must be 60", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.packed = p;
 	REFUSED(HZ_EINVAL, "must be one of them", hz_vlut_gemv(ctx, v, &c, &x, &y));
@@ -1040,6 +1048,19 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "packed is", hz_vlut_pack(ctx, v, &w, NULL));
 	y2.shape[0] = 7;
 	REFUSED(HZ_ESHAPE, "y must have the shape [8, 8]", hz_vlut_gemm2(ctx, two, &w, &w, &y2));
+	c = w;
+	c.k = 60;
+	REFUSED(HZ_ESHAPE, "w has 16 blocks, must have 15 for 60 values",
+		hz_vlut_gemm2(ctx, two, &c, &w, &y2));
+	REFUSED(HZ_ESHAPE, "x has 16 blocks, must have 15 for 60 values",
+		hz_vlut_gemm2(ctx, two, &w, &c, &y2));
+	c = w;
+	c.codes.shape[1] = 15;
+	REFUSED(HZ_ESHAPE, "x has rows of 60 values, must be 64, as w",
+		hz_vlut_gemm2(ctx, two, &w, &c, &y2));
+	c.codes.shape[1] = INT64_C(1) << 62;
+	c.codes.stride[1] = 0;
+	REFUSED(HZ_ESHAPE, "too large", hz_vlut_pack_bytes(ctx, v, &c, &bytes));
 	c = (hz_coded){.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 32, 2)};
 	bad = hz_tensor_1d(p + 16384, HZ_S32, dev->device, 8);
 	x.dtype = HZ_S8;

@@ -313,7 +313,7 @@ is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
 good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 rounding=tflite
 is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
 bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
-bad 2 'shift=63: the value must be S, 1 to 62' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
+bad 2 'shift=63: the value must be an integer, 1 to 62, or a file' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
 bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
 bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
 npy qminus.npy "$(header '<f4' '2,')" '\000\000\200\277\000\000\000\000'
@@ -325,6 +325,25 @@ bad 2 'element 1 of shift is 0' "a shift of a column out of range" run qgemm a=a
 	c=n.npy multiplier=qone.npy shift=qnone.npy
 bad 2 'element 0 of scale is -1' "a scale of a column of codes below 0" run quantize x=x.npy \
 	scale=qminus.npy q=n.npy
+for value in nan inf -inf 1e999 abc ''; do
+	bad 2 "a_scale=$value: the value must be a number, finite and not 0, or a file" \
+		"a scale of '$value'" run qgemm a=a.npy b=b.npy c=n.npy "a_scale=$value"
+	bad 2 "a_zero=$value: the value must be an integer" "a zero point of '$value'" \
+		run qgemm a=a.npy b=b.npy c=n.npy "a_zero=$value"
+	bad 2 "min=$value: the value must be a finite number" "a bound of '$value'" \
+		run qgemm a=a.npy b=b.npy c=n.npy "min=$value"
+	bad 2 "axis=$value: the value must be last, first or an integer" "an axis of '$value'" \
+		run hadamard x=x.npy y=n.npy "axis=$value"
+	bad 2 "seed=$value: the value must be an integer" "a seed of '$value'" \
+		run hadamard x=x.npy y=n.npy "seed=$value"
+	bad 2 "seconds=$value: the value must be a number" "seconds of '$value'" bench -s "$value"
+	bad 2 "threshold=$value: the value must be a number" "percent of '$value'" bench -T "$value"
+	bad 2 "threads=$value: the value must be an integer" "threads of '$value'" bench -t "$value"
+	bad 2 "beta=$value: the value must be a number, finite and not 0" "a scale of a lattice of '$value'" \
+		run lattice_encode x=x.npy codes=n.npy lattice=D4 q=4 "beta=$value"
+	bad 2 "bank=$value: the value must be 1 to 16 finite numbers" "a bank of '$value'" \
+		run lattice_encode x=x.npy codes=n.npy lattice=D4 q=4 "bank=$value"
+done
 bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
 bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
 bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
@@ -481,7 +500,7 @@ bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=
 	x=x.npy codes=n.npy
 bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 transform=sq2.npy \
 	x=x.npy codes=n.npy
-bad 2 'bank=: must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
+bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
 	codes=n.npy T=n2.npy
 
 # ---- Hyper-connections ---------------------------------------------------------------------------

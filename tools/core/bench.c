@@ -604,9 +604,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 			if (parse_number(optarg, &set->seconds) && set->seconds > 0 &&
 			    set->seconds <= 3600)
 				break;
-			return complain(EXIT_BAD,
-					"bench: the seconds '%s' are no number above 0, to 3600",
-					optarg);
+			return complain(EXIT_BAD, "bench: --seconds=%s: the value must be a number "
+					"above 0, up to 3600", optarg);
 		case 'j':
 			request->json = optarg;
 			break;
@@ -623,10 +622,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 			if (parse_number(optarg, &request->threshold) && request->threshold >= 0 &&
 			    request->threshold <= 1e6)
 				break;
-			return complain(EXIT_BAD,
-					"bench: the threshold '%s' is no number of percent, 0 to "
-					"1e6",
-					optarg);
+			return complain(EXIT_BAD, "bench: --threshold=%s: the value must be a "
+					"number of percent, 0 to 1e6", optarg);
 		case 'h':
 			help();
 			request->done = true;

@@ -201,8 +201,8 @@ int parse_threads(const char *verb, const char *text, int32_t *threads)
 	int64_t n;
 
 	if (!parse_int(text, 1, 1024, &n))
-		return complain(EXIT_BAD, "%s: the threads '%s' are no number from 1 to 1024", verb,
-				text);
+		return complain(EXIT_BAD, "%s: --threads=%s: the value must be an integer, 1 to "
+				"1024", verb, text);
 	*threads = (int32_t)n;
 	return 0;
 }

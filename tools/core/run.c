@@ -239,6 +239,29 @@ static bool parse_quat(const char *text, double *quat)
 	return false;
 }
 
+static int refuse_value(const struct op *op, const struct key *k, const char *text)
+{
+	static const char *const what[] = {
+		[KEY_INT] = "an integer", [KEY_SEED] = "an integer of 64 bits",
+		[KEY_NUMBER] = "a number, finite and not 0", [KEY_REAL] = "a finite number",
+		[KEY_AXIS] = "last, first or an integer, as NumPy counts axes",
+		[KEY_LIST] = "1 to 6 integers with commas between them",
+		[KEY_QUAT] = "a finite number, or four with commas between them",
+	};
+	const bool ranged = k->kind == KEY_INT || k->kind == KEY_LIST;
+	const int i = operand_index(op, k->name);
+	char range[64] = "";
+
+	if (ranged && k->high < INT64_MAX)
+		snprintf(range, sizeof(range), ", %lld to %lld", (long long)k->low,
+			 (long long)k->high);
+	else if (ranged)
+		snprintf(range, sizeof(range), ", at least %lld", (long long)k->low);
+	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s%s", op->name, k->name, text,
+			k->kind == KEY_WORD ? k->values : what[k->kind], range,
+			i >= 0 && op->operands[i].flags & OR_KEY ? ", or a file" : "");
+}
+
 static int parse_value(const struct op *op, const struct key *k, const char *text, struct value *v)
 {
 	const struct word *w;
@@ -286,15 +309,7 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 			return 0;
 		break;
 	}
-	if (k->kind == KEY_INT && k->high < INT64_MAX)
-		return complain(EXIT_BAD, "%s: %s=%s: the value must be %s, %lld to %lld", op->name,
-				k->name, text, k->values, (long long)k->low, (long long)k->high);
-	if (k->kind == KEY_INT)
-		return complain(EXIT_BAD, "%s: %s=%s: the value must be %s, at least %lld",
-				op->name, k->name, text, k->values, (long long)k->low);
-	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s", op->name, k->name, text,
-			k->values, k->kind == KEY_NUMBER ? ", finite and not 0" :
-				   k->kind == KEY_REAL	 ? ", finite" : "");
+	return refuse_value(op, k, text);
 }
 
 /* Whether a list of dtypes ("f32 bf16") contains a dtype */
@@ -339,12 +354,22 @@ static int parse_operand(struct job *job, int i, char *said, const char *path)
 	return said ? parse_said(job->op, o, said, &s->dtype_said) : 0;
 }
 
+/* Whether text is the name of a file and not a number, even one such as nan or 1e999 */
+static bool names_file(const char *text)
+{
+	char *end;
+
+	if (strcmp(text, "-") == 0)
+		return true;
+	strtod(text, &end);
+	return *end && access(text, F_OK) == 0;
+}
+
 /* Parses NAME=VALUE or NAME:DTYPE=FILE; modifies the string. */
 static int parse_argument(struct job *job, char *argument)
 {
 	const struct op *op = job->op;
 	char *value = strchr(argument, '='), *said;
-	double number;
 	int i;
 
 	if (!value || value == argument)
@@ -355,8 +380,8 @@ static int parse_argument(struct job *job, char *argument)
 	if (said)
 		*said++ = '\0';
 	i = operand_index(op, argument);
-	/* A name that is both an operand and a key: a number is the key's value. */
-	if (i >= 0 && op->operands[i].flags & OR_KEY && !said && parse_number(value, &number))
+	/* A name that is both an operand and a key: what is no file is the key's value. */
+	if (i >= 0 && op->operands[i].flags & OR_KEY && !said && !names_file(value))
 		i = -1;
 	if (i >= 0)
 		return parse_operand(job, i, said, value);

@@ -80,9 +80,10 @@ static const struct key decode_keys[] = {
 /* ---- The quantizer --------------------------------------------------------------------------- */
 
 /* Comma-separated numbers */
-static int numbers(const struct job *job, const char *key, const char *text, double *number,
+static int numbers(const struct job *job, const char *key, const char *list, double *number,
 		   int most, int *count)
 {
+	const char *text = list;
 	char part[64];
 
 	for (*count = 0; *count < most; text++) {
@@ -98,8 +99,8 @@ static int numbers(const struct job *job, const char *key, const char *text, dou
 		if (!*text)
 			return 0;
 	}
-	return complain(EXIT_BAD, "%s: %s=: must be 1 to %d numbers with commas between them",
-			job->op->name, key, most);
+	return complain(EXIT_BAD, "%s: %s=%s: the value must be 1 to %d finite numbers with commas "
+			"between them", job->op->name, key, list, most);
 }
 
 /* The value of a key: of the one with the prefix, if given */

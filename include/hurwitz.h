@@ -459,7 +459,7 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quantize_opts {
-	double scale;			/* one for all, taken as f32; 0 stands for 1 */
+	double scale;			/* one for all, > 0, taken as f32; 0: not set */
 	int32_t zero;			/* one for all */
 	uint32_t flags;			/* 0 */
 	const hz_tensor *scales;	/* f32, instead of scale */
@@ -474,7 +474,7 @@ typedef struct hz_quantize_opts {
  *
  *   x     f32 f16 bf16, any shape of 0 to 6 dimensions, any strides
  *   q     u8 s8, the shape of x, any strides
- *   opts  NULL: scale 1 and zero 0
+ *   opts  scale or scales must be set, for example by hz_choose_qparams(): no default fits data
  *   opts->hadamard  the transform of the last axis (axis 0), of 1 to 6 dimensions; its round_to is
  *         ignored
  *
@@ -1285,7 +1285,8 @@ enum hz_lattice_pack {
 #define HZ_LATTICE_MAXBANKS 16
 
 /*
- * Options of a quantizer. Zero the struct and set what is wanted: kind, q and levels must be.
+ * Options of a quantizer. Zero the struct and set what is wanted: kind, q, levels and beta must be.
+ * hz_lattice_design() finds them for data.
  *
  * q^d may be of any size; that of points is limited: q^M times a small number is at most 2^24. The
  * offset o is a point that is added before digits are taken and subtracted after: where q is even
@@ -1297,7 +1298,7 @@ typedef struct hz_lattice_opts {
 	int32_t dim;			/* d; 0: the kind's own */
 	int32_t q;			/* >= 2: digits are 0 .. q - 1 */
 	int32_t levels;			/* M >= 1 */
-	double beta;			/* > 0: the scale; 0 stands for 1 */
+	double beta;			/* > 0: the scale; must be set: no default fits data */
 	double alpha;			/* > 0: T and GROUP; 0 stands for 1/3, or 1/8 for GROUP */
 	int32_t policy;			/* enum hz_lattice_policy */
 	int32_t group;			/* GROUP: values with one T, 8 .. 128, a multiple of d */
@@ -1581,10 +1582,11 @@ typedef struct hz_lattice_report {
  * or with rate 0 the least gap to the rate-distortion bound of Gaussian data.
  *
  *   want    policy, alpha, group, banks and dither count. kind, q and levels too where they are
- *           not 0, else they are searched: Z, A2, D4, E8, q up to 16
+ *           not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is always searched
  *   x       f32 on the host, the data, of which up to 49152 values are looked at; NULL: Gaussian of
  *           sigma
- *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best
+ *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best; BANK:
+ *           beta is 1
  *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL
  *   report  NULL: not wanted
  *

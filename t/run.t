@@ -342,7 +342,7 @@ for value in nan inf -inf 1e999 abc ''; do
 	bad 2 "beta=$value: the value must be a number, finite and not 0" "a scale of a lattice of '$value'" \
 		run lattice_encode x=x.npy codes=n.npy lattice=D4 q=4 "beta=$value"
 	bad 2 "bank=$value: the value must be 1 to 16 finite numbers" "a bank of '$value'" \
-		run lattice_encode x=x.npy codes=n.npy lattice=D4 q=4 "bank=$value"
+		run lattice_encode x=x.npy codes=n.npy lattice=D4 q=4 beta=1 "bank=$value"
 done
 bad 2 'must be 3, as a' "matrices that do not fit" run qgemm a=a.npy b=bt.npy c=n.npy
 bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=n.npy min=3 max=2
@@ -367,7 +367,10 @@ good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 typ
 good "dequantize rotate=1 seed=" $cpu dequantize q=q.npy y=qy.npy rotate=1 seed=3 scale=0.1
 bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none" \
 	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
-bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy zero=300
+bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy scale=1 zero=300
+bad 2 'quantize: scale= is missing: give' "quantize without a scale" run quantize x=x.npy q=n.npy
+bad 2 'quantize: scale= is missing: give' "a zero without a scale" run quantize x=x.npy q=n.npy zero=3
+bad 2 'dequantize: scale= is missing: give' "dequantize without a scale" run dequantize q=q.npy y=n.npy
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
@@ -460,47 +463,53 @@ bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linea
 
 npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
 npy sq2.npy "$(header '<f4' '2, 2')" "$f1$f2$f3$f4"
-good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 x=x.npy codes=lc.npy
+good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 beta=1 x=x.npy codes=lc.npy
 is "$(header_of lc.npy)" "$(header '|u1' '2, 1, 2')" "two levels a block"
-good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy
+good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 beta=1 codes=lc.npy y=ly.npy
 is "$(header_of ly.npy) $(tail_of ly.npy 32 f4)" "$(header "${e}f4" '2, 4') 1 2 3 4 4 3 2 1" \
 	"points come back"
-good "to=points" $cpu lattice_decode lattice=D4 q=4 M=2 codes=lc.npy y=ly.npy to=points
+good "to=points" $cpu lattice_decode lattice=D4 q=4 M=2 beta=1 codes=lc.npy y=ly.npy to=points
 is "$(tail_of ly.npy 32 d4)" "1 2 3 4 4 3 2 1" "as integers"
-good "lattice_encode lattice=Z2 pack=multiword policy=t" $cpu lattice_encode lattice=Z2 q=3 M=2 \
+good "lattice_encode lattice=Z2 pack=multiword policy=t" $cpu lattice_encode lattice=Z2 q=3 M=2 beta=1 \
 	x=x.npy codes=lz.npy T=lt.npy pack=multiword policy=t overload=lo.npy
 is "$(header_of lz.npy) $(header_of lt.npy) $(tail_of lo.npy 16 d8)" \
 	"$(header "${e}u4" '2, 2, 1') $(header '|u1' '2, 2') 0 0" "limbs, and T"
-good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 M=2 from=lz.npy to=ll.npy \
+good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 M=2 beta=1 from=lz.npy to=ll.npy \
 	from_pack=multiword to_pack=full64
 is "$(header_of ll.npy)" "$(header "${e}u8" '2, 2')" "a number a block"
-good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 M=2 w=lc.npy x=v4.npy y=ly.npy route=decode
+good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 M=2 beta=1 w=lc.npy x=v4.npy y=ly.npy route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 8 f4)" "$(header "${e}f4" '2,') 30 20" "rows by a vector"
-good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
+good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 beta=1 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
 	route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
 	"rows by rows, which fit"
-good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 w=lc.npy x=lc.npy y=ly.npy out=s32
+good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 beta=1 w=lc.npy x=lc.npy y=ly.npy out=s32
 is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 20 20 30" \
 	"codes by codes"
-bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 x=x.npy codes=n.npy
-bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 x=x.npy codes=n.npy
-bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 x=x.npy codes=n.npy
-bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 x=x.npy codes=n.npy
-bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 x=x.npy codes=n.npy
-bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 policy=bank x=x.npy codes=n.npy
-bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 policy=group x=x.npy codes=n.npy
-bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 policy=t x=x.npy codes=n.npy
-bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 x=x.npy codes=n.npy
-bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 dither=0.1 \
+for op in 'lattice_encode x=x.npy codes=n.npy' 'lattice_decode codes=lc.npy y=n.npy' \
+	'lattice_repack from=lc.npy to=n.npy' 'vlut_gemv w=lc.npy x=v4.npy y=n.npy' \
+	'vlut_gemm w=lc.npy x=x.npy y=n.npy' 'vlut_gemm2 w=lc.npy x=lc.npy y=n.npy'; do
+	bad 2 "${op%% *}: the key beta= is missing: give" "${op%% *} without a scale" run $op \
+		lattice=D4 q=4 M=2
+done
+bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 beta=1 policy=bank x=x.npy codes=n.npy
+bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 beta=1 policy=group x=x.npy codes=n.npy
+bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 beta=1 policy=t x=x.npy codes=n.npy
+bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 beta=1 x=x.npy codes=n.npy
+bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 beta=1 dither=0.1 \
 	x=x.npy codes=n.npy
-bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 offset=1,0,0,0,0 \
+bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 beta=1 offset=1,0,0,0,0 \
 	x=x.npy codes=n.npy
-bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 offset=1e30 \
+bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 beta=1 offset=1e30 \
 	x=x.npy codes=n.npy
-bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 transform=sq2.npy \
+bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 beta=1 transform=sq2.npy \
 	x=x.npy codes=n.npy
-bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 bank=1,x x=x.npy \
+bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 beta=1 bank=1,x x=x.npy \
 	codes=n.npy T=n2.npy
 
 # ---- Hyper-connections ---------------------------------------------------------------------------

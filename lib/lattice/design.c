@@ -353,7 +353,7 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 	for (int i = 0; i < o->banks; i++)
 		bank[i] = grid[set[i]];
 	o->bank = bank;
-	o->beta = 0;
+	o->beta = 1;
 	return try(s, o, NULL);
 }
 

@@ -92,8 +92,11 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 	HZ_CHECK(check_int(ctx, "q", o->q, 2, 1 << 20));
 	HZ_CHECK(check_int(ctx, "levels", o->levels, 1, HZ_LATTICE_MAXLEVELS));
 	HZ_CHECK(check_int(ctx, "policy", o->policy, HZ_LATTICE_WRAP, HZ_LATTICE_GROUP));
-	if (o->beta != 0)
-		HZ_CHECK(check_positive(ctx, "beta", o->beta));
+	if (o->beta == 0)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->beta is 0: give the scale, for example that of "
+				"lattice_design() for the data", op);
+	HZ_CHECK(check_positive(ctx, "beta", o->beta));
 	if (o->alpha != 0)
 		HZ_CHECK(check_positive(ctx, "alpha", o->alpha));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags,
@@ -538,7 +541,7 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*l));
 	memset(l, 0, sizeof(*l));
 	l->allocator = ctx->allocator;
-	l->beta = o->beta != 0 ? o->beta : 1;
+	l->beta = o->beta;
 	l->alpha = o->alpha != 0 ? o->alpha : o->policy == HZ_LATTICE_GROUP ? 1.0 / 8 : 1.0 / 3;
 	l->group = o->group;
 	l->rule.kind = o->kind;

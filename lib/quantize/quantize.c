@@ -170,6 +170,10 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	if (!o->scales) {
 		if (o->zeros)
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->zeros needs opts->scales", op);
+		if (o->scale == 0)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->scale is 0 and opts->scales NULL: give scale, "
+					"scales, or choose_qparams() first", op);
 		return HZ_OK;
 	}
 	if (o->scale != 0 || o->zero != 0)

@@ -68,7 +68,8 @@ static int dequantize_hadamard(struct scene *s, views t)
 
 static int quantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
 {
-	const hz_quantize_opts o = {.scales = t[2], .zeros = t[3], .hadamard = hadamard};
+	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
+				    .hadamard = hadamard};
 
 	return s->ask ? hz_quantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
 			hz_quantize(s->ctx, t[0], t[1], &o);
@@ -88,7 +89,8 @@ static int quantize_rotated(struct scene *s, views t)
 
 static int dequantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
 {
-	const hz_quantize_opts o = {.scales = t[2], .zeros = t[3], .hadamard = hadamard};
+	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
+				    .hadamard = hadamard};
 
 	return s->ask ? hz_dequantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
 			hz_dequantize(s->ctx, t[0], t[1], &o);
@@ -381,7 +383,7 @@ static int quat_init(struct scene *s, views t)
 
 static int lattice_open(struct scene *s, views t)
 {
-	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 2, .levels = 3,
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_E8, .q = 2, .levels = 3, .beta = 1,
 				   .flags = HZ_LATTICE_CENTER};
 	hz_lattice *l;
 	const int status = hz_lattice_open(s->ctx, &l, &o);

@@ -17,6 +17,7 @@
 #include "hurwitz.h"
 
 #include "t/core/fuzz.h"
+#include "t/lattice/open.h"
 
 #define BLOCKS 4
 #define VALUES (BLOCKS * HZ_LATTICE_MAXDIM)
@@ -58,7 +59,7 @@ static void open_all(void)
 
 	fuzz_must(hz_open(&ctx, &o) == HZ_OK, "no context", hz_open_errmsg());
 	for (size_t i = 0; i < KINDS; i++)
-		must_work(hz_lattice_open(ctx, &lattice[i], &kinds[i]));
+		must_work(open_lattice(ctx, &lattice[i], &kinds[i]));
 }
 
 static hz_tensor codes_view(const hz_lattice_info *info, int pack, void *data)

@@ -62,7 +62,7 @@ const struct fakecuda *scene_driver(const char *file)
 
 void scene_open(struct scene *s, const hz_options *options)
 {
-	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 1,
 				    .policy = HZ_LATTICE_T};
 	hz_tensor zeros, there;
 

@@ -448,7 +448,7 @@ static int codes_of(hz_context *ctx, int dim, int policy, int64_t step)
 	static uint32_t codes[4 * BLOCKS];
 	static uint8_t ts[BLOCKS];
 	const hz_lattice_opts o = {
-		.kind = HZ_LATTICE_Z, .dim = dim, .q = 2, .levels = 2, .policy = policy,
+		.kind = HZ_LATTICE_Z, .dim = dim, .q = 2, .levels = 2, .beta = 1, .policy = policy,
 		.group = policy == HZ_LATTICE_GROUP ? 128 / dim * dim : 0,
 	};
 	const hz_lattice_code_opts pack = {.pack = HZ_LATTICE_LIMBS};

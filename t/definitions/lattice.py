@@ -230,7 +230,7 @@ class Scales:
     def __init__(self, case, code, policies=("none", "t", "clip", "bank", "group")):
         self.policy = case.pick(*policies)
         self.beta = case.pick(1.0, 1.0, 0.37, 0.5)
-        self.keys = {} if self.beta == 1.0 and case.chance() else {"beta": self.beta}
+        self.keys = {"beta": self.beta}
         self.group, self.first_fit, self.factors = 0, False, None
         alpha = 1 / 8 if self.policy == "group" else 1 / 3
         if self.policy in ("t", "group") and case.chance(0.3):

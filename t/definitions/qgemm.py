@@ -45,8 +45,6 @@ def draw_parameters(case, shape, kind):
     if case.chance(0.4) or not shape or not all(shape):
         scale, zero = float(np.float32(case.rng.random() + 0.01)), int(case.rng.integers(low, high))
         keys = {"scale": repr(scale), "zero": zero}
-        if case.chance(0.2):
-            keys, scale, zero = {}, 1.0, 0
         return keys, {}, np.broadcast_to(scale, shape), np.broadcast_to(zero, shape)
     sizes = []
     for i, n in enumerate(shape):

@@ -129,7 +129,7 @@ def run_gemm2(case):
     # the policy of x has keys of its own
     for key in ("beta", "alpha", "policy", "group", "bank"):
         if key in x.scales.keys or key in w.scales.keys:
-            default = {"beta": 1.0, "policy": "none"}.get(key)
+            default = {"policy": "none"}.get(key)
             value = x.scales.keys.get(key, default)
             if value is not None:
                 more["x_" + key] = value

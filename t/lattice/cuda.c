@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
+#include "t/lattice/open.h"
 
 #if HZ_HAVE_CUDA
 
@@ -68,11 +69,11 @@ static const struct row {
 	 "lattice_decode_generic"},
 };
 
-static hz_lattice *open_lattice(hz_context *ctx, const hz_lattice_opts *o)
+static hz_lattice *new_lattice(hz_context *ctx, const hz_lattice_opts *o)
 {
 	hz_lattice *l;
 
-	if (hz_lattice_open(ctx, &l, o) != HZ_OK)
+	if (open_lattice(ctx, &l, o) != HZ_OK)
 		bail("a lattice: %s", hz_errmsg(ctx));
 	return l;
 }
@@ -82,7 +83,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r)
 	const hz_lattice_opts o = {.kind = r->kind, .dim = r->dim, .q = r->q, .levels = r->levels,
 				   .policy = r->policy,
 				   .group = r->policy == HZ_LATTICE_GROUP ? 32 : 0};
-	hz_lattice *l = open_lattice(ctx, &o);
+	hz_lattice *l = new_lattice(ctx, &o);
 	hz_lattice_info info;
 	hz_tensor values, c, scales;
 	char name[96];
@@ -125,14 +126,14 @@ static void test_others(hz_context *ctx, int device)
 	const hz_tensor limbs = hz_tensor_2d(codes, HZ_U32, device, BLOCKS, 2);
 	const hz_tensor floats = hz_tensor_1d(t, HZ_F32, device, 8 * BLOCKS);
 	const hz_tensor integers = hz_tensor_2d(x, HZ_S8, device, BLOCKS, 8);
-	hz_lattice *l = open_lattice(ctx, &o);
+	hz_lattice *l = new_lattice(ctx, &o);
 
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, NULL, NULL), HZ_OK, "a basis: encodes");
 	is_str(last()->kernel, "lattice_encode_generic_basis", "a basis: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &c, NULL, &values, NULL), HZ_OK, "a basis: decodes");
 	is_str(last()->kernel, "lattice_decode_generic_basis", "a basis: the kernel back");
 	hz_lattice_close(l);
-	l = open_lattice(ctx, &e8);
+	l = new_lattice(ctx, &e8);
 	is_int(hz_lattice_repack(ctx, l, &c8, HZ_LATTICE_LEVEL, &full, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking");
 	is_str(last()->kernel, "lattice_repack_u32_levels", "repacking: the kernel");
@@ -141,7 +142,7 @@ static void test_others(hz_context *ctx, int device)
 	is_int(hz_lattice_decode(ctx, l, &c8, NULL, &integers, &points), HZ_OK, "points");
 	is_str(last()->kernel, "lattice_decode_generic", "points: the kernel");
 	hz_lattice_close(l);
-	l = open_lattice(ctx, &z20);
+	l = new_lattice(ctx, &z20);
 	is_int(hz_lattice_repack(ctx, l, &limbs, HZ_LATTICE_LIMBS, &full, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking of 40 bits");
 	is_str(last()->kernel, "lattice_repack_generic", "repacking of 40 bits: the kernel");
@@ -162,7 +163,7 @@ static void test_early(hz_context *ctx, int device)
 	const hz_tensor fives = hz_tensor_1d(x, HZ_F16, device, 5 * BLOCKS);
 	const hz_tensor c5 = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
 	const hz_tensor counts = hz_tensor_1d(t, HZ_S64, device, 2);
-	hz_lattice *l = open_lattice(ctx, &e8);
+	hz_lattice *l = new_lattice(ctx, &e8);
 
 	taken();
 	for (int i = 0; i < 2; i++) {
@@ -178,13 +179,13 @@ static void test_early(hz_context *ctx, int device)
 		is_int(last()->early, 1, "call %d: decodes early", i);
 	}
 	hz_lattice_close(l);
-	l = open_lattice(ctx, &e8_q3);
+	l = new_lattice(ctx, &e8_q3);
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, &counts, NULL), HZ_OK,
 	       "q 3: encodes and counts");
 	is_str(taken(), "lattice_clear_counts lattice_encode_e8", "q 3: the kernels");
 	is_int(last()->early, 1, "q 3: early too");
 	hz_lattice_close(l);
-	l = open_lattice(ctx, &z5);
+	l = new_lattice(ctx, &z5);
 	is_int(hz_lattice_encode(ctx, l, &fives, &c5, NULL, &counts, NULL), HZ_OK,
 	       "Z^5: encodes and counts");
 	is_str(taken(), "lattice_encode_generic", "Z^5: the kernel");

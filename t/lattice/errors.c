@@ -12,7 +12,7 @@
 static void refused_open(const char *what, int status, const char *message, hz_lattice_opts o)
 {
 	hz_lattice *l = (hz_lattice *)(uintptr_t)1;
-	int got = hz_lattice_open(devs[0].ctx, &l, &o);
+	int got = open_lattice(devs[0].ctx, &l, &o);
 
 	ok(got == status && !l && strstr(hz_errmsg(devs[0].ctx), message), "refused: %s", what);
 	if (got != status || l || !strstr(hz_errmsg(devs[0].ctx), message))
@@ -28,6 +28,8 @@ static void test_open_errors(void)
 			    huge[4] = {1e300, 0, 0, 1e300}, tiny[4] = {1e-40, 0, 0, 1e-40},
 			    wide[4] = {0, 0, 1e39, 0};
 	static const int64_t offset[4] = {1000, 0, 0, 0};
+	static const hz_lattice_opts unset = {D4};
+	hz_lattice *l = (hz_lattice *)(uintptr_t)1;
 
 	refused_open("kind", HZ_EINVAL, "opts->kind is 0, must be 1 to 5",
 		     (hz_lattice_opts){.q = 4, .levels = 1});
@@ -42,6 +44,10 @@ static void test_open_errors(void)
 	refused_open("beta", HZ_EINVAL, "opts->beta is -1, must be positive",
 		     (hz_lattice_opts){D4, .beta = -1});
 	refused_open("beta NaN", HZ_EINVAL, "opts->beta is", (hz_lattice_opts){D4, .beta = NAN});
+	ok(hz_lattice_open(devs[0].ctx, &l, &unset) == HZ_EINVAL && !l &&
+	   strcmp(hz_errmsg(devs[0].ctx),
+		  "lattice_open: opts->beta is 0: give the scale, for example that of "
+		  "lattice_design() for the data") == 0, "refused: beta unset");
 	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive",
 		     (hz_lattice_opts){D4, .alpha = -1});
 	refused_open("scales beyond f32", HZ_EINVAL, "the scale of T = 4 is",
@@ -302,7 +308,7 @@ static void test_memory(void)
 		bail("hz_open: %s", hz_open_errmsg());
 	for (n = 0; n < 10 && status == HZ_ENOMEM; n++) {
 		left = n;
-		status = hz_lattice_open(ctx, &l, &o);
+		status = open_lattice(ctx, &l, &o);
 	}
 	left = 1 << 20;
 	ok(status == HZ_OK && n == 4,

@@ -7,12 +7,13 @@
 #define T_LATTICE_H
 
 #include "t/core/dev.h"
+#include "t/lattice/open.h"
 
 static inline hz_lattice *lattice_new(hz_context *ctx, const hz_lattice_opts *o)
 {
 	hz_lattice *l;
 
-	if (hz_lattice_open(ctx, &l, o) != HZ_OK)
+	if (open_lattice(ctx, &l, o) != HZ_OK)
 		bail("hz_lattice_open: %s", hz_errmsg(ctx));
 	return l;
 }

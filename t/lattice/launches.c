@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/lattice/open.h"
 
 static const double basis[] = {1.0, 0.4, 0.1, 1.2};
 static const int64_t far[] = {1500, -700, 1100, 300, 0, 0, 0, 0};
@@ -95,7 +96,7 @@ void quantizers_open(void)
 		EACH(i, quantizers) {
 			struct opened_quantizer *const o = &opened[g][i];
 
-			if (hz_lattice_open(c, &o->lattice, &quantizers[i].opts) != HZ_OK)
+			if (open_lattice(c, &o->lattice, &quantizers[i].opts) != HZ_OK)
 				bail("%s: %s", quantizers[i].name, hz_errmsg(c));
 			hz_lattice_get_info(o->lattice, &o->info);
 		}

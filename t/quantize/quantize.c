@@ -485,6 +485,20 @@ static void test_errors(void)
 	WRONG(q.shape[1] = 11, QUANTIZE, HZ_ESHAPE, "quantize: q.shape[1] is 11, must be 12, as x");
 	WRONG(o.scale = -1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scale is -1, must be positive and finite in f32");
+	WRONG((void)0, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
+	      "choose_qparams() first");
+	WRONG((void)0, DEQUANTIZE, HZ_EINVAL,
+	      "dequantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
+	      "choose_qparams() first");
+	WRONG((void)0, hz_quantize(ctx, &x, &q, NULL), HZ_EINVAL,
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
+	      "choose_qparams() first");
+	WRONG(x.shape[0] = q.shape[0] = 0, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
+	      "choose_qparams() first");
+	WRONG(o.scale = 1e-60, QUANTIZE, HZ_EINVAL,
+	      "quantize: opts->scale is 1e-60, must be positive and finite in f32");
 	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->zero is 256, must be 0 to 255 for u8");
 	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 0x1, must be 0");
@@ -506,9 +520,9 @@ static void test_errors(void)
 	      "quantize: hadamard: q overlaps pre, must be apart from it");
 	WRONG((o.scale = 1, o.hadamard = &h, x.ndim = q.ndim = 0), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: x.ndim is 0, must be 1 to 6");
-	WRONG((void)0, hz_quantize_workspace(ctx, &x, &q, &o, NULL), HZ_EINVAL,
+	WRONG(o.scale = 1, hz_quantize_workspace(ctx, &x, &q, &o, NULL), HZ_EINVAL,
 	      "quantize_workspace: bytes is NULL");
-	WRONG((void)0, hz_dequantize_workspace(ctx, &q, &x, &o, NULL), HZ_EINVAL,
+	WRONG(o.scale = 1, hz_dequantize_workspace(ctx, &q, &x, &o, NULL), HZ_EINVAL,
 	      "dequantize_workspace: bytes is NULL");
 	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->reserved[0] is 1, must be 0");
@@ -545,7 +559,7 @@ static void test_errors(void)
 	      "choose_qparams: x is too large: its size overflows");
 	x.shape[0] = 0;
 	q.shape[0] = 0;
-	memset(&o, 0, sizeof(o));
+	o = (hz_quantize_opts){.scale = 1};
 	is_int(QUANTIZE, HZ_OK, "an empty tensor");
 	hz_free(ctx, px, device);
 	hz_free(ctx, pq, device);

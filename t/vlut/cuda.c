@@ -10,6 +10,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
+#include "t/lattice/open.h"
 #include "gpu/vlut/vlut.h"
 
 #if HZ_HAVE_CUDA
@@ -156,7 +157,7 @@ static void test_gemm(const struct row *r)
 	int64_t blocks;
 	size_t bytes;
 
-	if (hz_lattice_open(ctx, &l, &r->lattice) || hz_vlut_open(ctx, &v, l, NULL, &o))
+	if (open_lattice(ctx, &l, &r->lattice) || hz_vlut_open(ctx, &v, l, NULL, &o))
 		bail("%s: %s", r->name, hz_errmsg(ctx));
 	hz_lattice_get_info(l, &info);
 	blocks = r->k / info.dim;
@@ -190,7 +191,7 @@ static void test_coarser(void)
 		hz_coded w = {.k = 1024, .levels = 2};
 
 		w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
-		if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 			bail("%s", hz_errmsg(ctx));
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "coarser levels%s",
 		       i ? " of points beside 0" : "");
@@ -239,7 +240,7 @@ static void test_packing(const char *name, const hz_lattice_opts *o, const hz_co
 	hz_vlut *v;
 	size_t room;
 
-	if (hz_lattice_open(ctx, &l, o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+	if (open_lattice(ctx, &l, o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_pack_bytes(ctx, v, w, &room), HZ_OK, "%s: room for packed codes", name);
 	is_int((int64_t)room, bytes, "%s: bytes", name);
@@ -375,7 +376,7 @@ static void test_gemm2(void)
 
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 256, 2);
-	if (hz_lattice_open(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
+	if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, l, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &whole), HZ_OK, "both coded: %s", hz_errmsg(ctx));
 	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_pack_rows "
@@ -443,7 +444,7 @@ static void test_a2(void)
 	hz_tensor t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, 640, 32);
 	size_t bytes;
 
-	if (hz_lattice_open(ctx, &l, &o) || hz_lattice_open(ctx, &tl, &with_t) ||
+	if (open_lattice(ctx, &l, &o) || open_lattice(ctx, &tl, &with_t) ||
 	    hz_vlut_open(ctx, &v, l, l, NULL))
 		bail("%s", hz_errmsg(ctx));
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 32, 2);

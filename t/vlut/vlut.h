@@ -10,6 +10,7 @@
 #define T_VLUT_H
 
 #include "t/core/dev.h"
+#include "t/lattice/open.h"
 #include "lib/lattice/lattice.h"
 
 static uint64_t rnd;
@@ -118,7 +119,7 @@ static inline hz_lattice *lattice_of(struct dev *dev, int i)
 {
 	hz_lattice **l = &opened[dev - devs][i];
 
-	if (!*l && hz_lattice_open(dev->ctx, l, &lattices[i].o) != HZ_OK)
+	if (!*l && open_lattice(dev->ctx, l, &lattices[i].o) != HZ_OK)
 		bail("hz_lattice_open of %s: %s", lattices[i].name, hz_errmsg(dev->ctx));
 	return *l;
 }

@@ -83,7 +83,7 @@ static int call_quat_gemm_pack(hz_context *ctx, struct single_case *r)
 
 static int open_lattice(struct bench *b, struct single_case *r)
 {
-	const hz_lattice_opts opts = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_lattice_opts opts = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 1};
 
 	return hz_lattice_open(b->ctx, &r->lattice, &opts);
 }

@@ -38,7 +38,7 @@ const struct key lattice_keys[] = {
 	{"d", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the same"},
 	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1"},
 	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default 1"},
-	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale; default 1"},
+	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale: must be given"},
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "scales are beta 2^(alpha T); default 1/3, with policy=group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
@@ -263,7 +263,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	hz_lattice_opts o = {
 		.q = (int32_t)prefixed_or(job, prefix, "q", 0),
 		.levels = (int32_t)prefixed_or(job, prefix, "M", 1),
-		.beta = beta->given ? beta->number : 0,
+		.beta = beta->number,
 		.alpha = alpha->given ? alpha->number : 0,
 		.policy = (int32_t)prefixed_or(
 			job, prefix, "policy",
@@ -311,6 +311,9 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
 	if (!o.q)
 		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
+	if (!beta->given)
+		return complain(EXIT_BAD, "%s: the key beta= is missing: give the scale of the "
+				"values", job->op->name);
 	status = check_sizes(job, &o, &parts);
 	if (status)
 		return status;

@@ -33,7 +33,7 @@ static const struct word per_words[] = {
 /* ---- quantize, dequantize -------------------------------------------------------------------- */
 
 static const struct key scale_keys[] = {
-	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "one scale for all; default 1"},
+	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "one scale for all; this or a file is needed"},
 	{"zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "one zero for all; default 0"},
 	END,
 };
@@ -90,6 +90,15 @@ static int check_scales(struct job *job, const char *name)
 			return complain(EXIT_BAD, "%s: element %lld of %s is %g, must be positive"
 				" and finite", job->op->name, (long long)i, name, scale[i]);
 	return 0;
+}
+
+/* Codes without a scale would mean nothing: there is no default. */
+static int need_scale(struct job *job)
+{
+	if (slot_of(job, "scale")->path || value_of(job, "scale")->given)
+		return check_scales(job, "scale");
+	return complain(EXIT_BAD, "%s: scale= is missing: give a number or a file, for example "
+			"what choose_qparams prints", job->op->name);
 }
 
 static int check_range(struct job *job, const char *name, int32_t high)
@@ -169,7 +178,7 @@ static int quantize_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zero");
-	const int status = check_scales(job, "scale");
+	const int status = need_scale(job);
 
 	q->array.dtype = (int)value_or(job, "type", zero->path ? zero->array.dtype : HZ_U8);
 	q->array.ndim = x->ndim;
@@ -196,11 +205,12 @@ static int dequantize_outputs(struct job *job)
 {
 	const struct npy *q = &slot_of(job, "q")->array;
 	struct slot *y = slot_of(job, "y");
-	int status;
+	int status = need_scale(job);
 
 	y->array.ndim = q->ndim;
 	memcpy(y->array.shape, q->shape, sizeof(q->shape));
-	status = hadamard_common(job, q->ndim, q->shape);
+	if (!status)
+		status = hadamard_common(job, q->ndim, q->shape);
 	return status ? status : output_dtype(job, y, "y", HZ_F32);
 }
 

@@ -239,8 +239,11 @@ static int make_case(struct bench *b, struct vlut_case *q)
 	const struct row *r = q->row;
 	const hz_vlut_opts opts = {.table_dtype = r->table};
 	const double count = (double)r->rows * (double)r->k;
-	int status = hz_lattice_open(b->ctx, &q->lattice, &lattices[r->lattice].o);
+	hz_lattice_opts lattice = lattices[r->lattice].o;
+	int status;
 
+	lattice.beta = 1;		/* codes are random, not those of data */
+	status = hz_lattice_open(b->ctx, &q->lattice, &lattice);
 	if (!status)
 		status = hz_vlut_open(b->ctx, &q->vlut, q->lattice,
 				      r->flags & CODED ? q->lattice : NULL, &opts);

@@ -492,6 +492,25 @@ for op in 'lattice_encode x=x.npy codes=n.npy' 'lattice_decode codes=lc.npy y=n.
 	bad 2 "${op%% *}: the key beta= is missing: give" "${op%% *} without a scale" run $op \
 		lattice=D4 q=4 M=2
 done
+$HURWITZ $cpu quat_init y=samples.npy shape=128 seed=1 scale=0.05
+good "lattice_design" $cpu lattice_design x=samples.npy lattice=D4 q=4 M=2 policy=t report=lr.npy
+is "$(sed 's/=.*//' ../out | paste -sd' ' -)" "lattice q M beta policy offset" "keys of lattice_encode"
+is "$(header_of lr.npy)" "$(header "${e}f8" '5,')" "and what it found out"
+good "which takes them" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
+good "lattice_design banks=" $cpu lattice_design x=samples.npy rate=2.5 lattice=Z2 banks=3
+is "$(sed -n 's/^bank=//p' ../out | tr ',' '\n' | grep -c '^[0-9.e-]*$')" 3 "three scales"
+good "which lattice_encode takes" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
+good "lattice_design sigma=" $cpu lattice_design sigma=2 lattice=Z q=4 M=1 group=16 dither=0.25 alpha=0.5
+is "$(grep -v -e beta -e offset ../out | paste -sd' ' -)" \
+	"lattice=Z1 q=4 M=1 policy=group alpha=0.5 group=16 dither=0.25" "as wanted"
+bad 2 'give x= or sigma=' "nothing to design for" run lattice_design rate=3
+bad 2 'give rate=, or lattice=, q= and M=' "no rate" run lattice_design x=samples.npy
+bad 2 'must be of 384 at least' "few samples" run lattice_design x=x.npy rate=3
+bad 2 'rate is 0.5 bits a value, which no' "a rate below all" run lattice_design x=samples.npy rate=0.5
+bad 2 'needs banks=' "no number of scales" run lattice_design x=samples.npy rate=3 policy=bank
+bad 2 'needs group=' "no group" run lattice_design x=samples.npy rate=3 policy=group
+bad 2 'lattice=basis: the value' "a search over bases" run lattice_design x=samples.npy rate=3 lattice=basis
+bad 2 'no key or operand .beta' "beta, which is searched" run lattice_design x=samples.npy rate=3 beta=1
 bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 beta=1 x=x.npy codes=n.npy
 bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 beta=1 x=x.npy codes=n.npy
 bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 beta=1 x=x.npy codes=n.npy

@@ -556,8 +556,8 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 	status = search(&s);
 	if (status == HZ_OK && !s.found)
 		status = s.refused && !s.any ? s.refused :
-			 hzi_fail(ctx, HZ_ENOTSUP, "%s: nothing has a rate of at most %g bits", op,
-				  rate);
+			 hzi_fail(ctx, HZ_ENOTSUP, "%s: rate is %g bits a value, which no "
+				  "quantizer of this kind, q and levels reaches", op, rate);
 	if (status != HZ_OK)
 		goto out;
 	/* Candidates that failed leave no message. */

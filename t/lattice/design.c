@@ -45,7 +45,8 @@ static void test_design(void)
 	ok(status == HZ_OK && found.bank == bank && found.banks == 4 && report.gap_db < 2.8,
 	   "four scales: %.2f dB", report.gap_db);
 	ok(hz_lattice_design(ctx, &want, 3, 1, NULL, &found, bank, &report) == HZ_ENOTSUP &&
-		   strstr(hz_errmsg(ctx), "nothing has a rate of at most 3 bits"),
+		   strstr(hz_errmsg(ctx), "rate is 3 bits a value, which no quantizer of this "
+					  "kind, q and levels reaches"),
 	   "a rate that nothing has");
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
 	   strstr(hz_errmsg(ctx), "bank is NULL"), "no room for a bank");

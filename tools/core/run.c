@@ -115,7 +115,7 @@ static const struct op *const ops[] = {
 	&op_quat_conv2d, &op_quat_conv2d_bwd, &op_quat_conv3d, &op_quat_conv3d_bwd,
 	&op_quat_batchnorm, &op_quat_batchnorm_bwd, &op_quat_pool, &op_quat_pool_bwd,
 	&op_quat_dropout, &op_quat_init,
-	&op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
+	&op_lattice_design, &op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
 	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_gemm2,
 	&op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd, &op_mhc_add,
 	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
@@ -411,7 +411,7 @@ static int check_operands(const struct job *job)
 		if (!(o[i].flags & OUTPUT))
 			continue;
 		output = output ? output : o[i].name;
-		made |= in_use(job, i);
+		made |= in_use(job, i) || o[i].flags & PRINTS;
 	}
 	if (!made)
 		return complain(EXIT_BAD, "%s: no output is given, such as %s=", job->op->name,

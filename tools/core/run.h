@@ -15,8 +15,9 @@ enum {
 	SIGNS = 4,		/* also accepts int8 of +1 and -1, converted to f32 */
 	OR_KEY = 8,		/* a number instead of a file is the value of the key of this
 				 * name */
+	ONLY = 16,		/* an optional output that is computed only if it has a file */
 	RAW = 32,		/* also accepts raw bytes, whose type a key tells the op */
-	ONLY = 16		/* an optional output that is computed only if it has a file */
+	PRINTS = 64		/* an output beside what call() prints: no file is needed */
 };
 
 struct operand {
@@ -136,7 +137,7 @@ extern const struct key lattice_keys[];
 /* The quantizer that the keys describe; a key with the prefix takes precedence. */
 int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice);
 
-extern const struct op op_lattice_encode, op_lattice_decode, op_lattice_repack;
+extern const struct op op_lattice_design, op_lattice_encode, op_lattice_decode, op_lattice_repack;
 
 /* tools/vlut/run.c */
 extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;

@@ -327,15 +327,192 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	return status;
 }
 
-/* ---- Shapes ---------------------------------------------------------------------------------- */
-
-/* A process runs one job; its quantizer is closed at exit. */
-static hz_lattice *quantizer;
-
 static bool is_given(struct job *job, const char *name)
 {
 	return slot_of(job, name)->path != NULL;
 }
+
+/* ---- lattice_design -------------------------------------------------------------------------- */
+
+static const struct operand design_operands[] = {
+	{"x", NULL, OPTIONAL, "f32 f16 bf16", "any shape of 384 values or more: the samples"},
+	{"report", NULL, OUTPUT | OPTIONAL | ONLY | PRINTS, "f64",
+	 "[5]: mse, bits, overload, bits of T, dB"},
+	LAST,
+};
+
+static const struct key design_keys[] = {
+	{"rate", KEY_REAL, NULL, 0, 0, "NUMBER",
+	 "the most bits a value, with T by its entropy; without it lattice=, q= and\n"
+	 "M= must be given, and the gap to the rate-distortion bound is made least"},
+	{"sigma", KEY_NUMBER, NULL, 0, 0, "NUMBER",
+	 "instead of x: Gaussian samples of this standard deviation"},
+	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn",
+	 "the lattice; default the best of Z, A2, D4 and E8"},
+	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
+	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1; default the best up to 16"},
+	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default the best"},
+	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER", "as in lattice_encode"},
+	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
+	 "as in lattice_encode; default as banks= or group= say, else none"},
+	{"banks", KEY_INT, NULL, 1, HZ_LATTICE_MAXBANKS, "N",
+	 "policy=bank: how many scales bank= gets"},
+	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
+	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1", "as in lattice_encode"},
+	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..", "as in lattice_encode"},
+	END,
+};
+
+/* The result: it does not depend on the device, and a process runs one job. */
+static struct {
+	hz_lattice_opts found;
+	double bank[HZ_LATTICE_MAXBANKS];
+	hz_lattice_report report;
+} designed;
+
+/* What is wanted, from keys; parts: what *o points to */
+static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *parts)
+{
+	const struct value *name = value_of(job, "lattice");
+	const int32_t dim = (int32_t)value_or(job, "dim", 0);
+	int status;
+
+	*o = (hz_lattice_opts){
+		.q = (int32_t)value_or(job, "q", 0), .levels = (int32_t)value_or(job, "M", 0),
+		.alpha = value_of(job, "alpha")->number,
+		.group = (int32_t)value_or(job, "group", 0),
+		.banks = (int32_t)value_or(job, "banks", 0),
+		.policy = (int32_t)value_or(job, "policy",
+					    value_of(job, "banks")->given ? HZ_LATTICE_BANK :
+					    value_of(job, "group")->given ? HZ_LATTICE_GROUP :
+									    HZ_LATTICE_WRAP),
+		.flags = value_or(job, "first_fit", 0) ? HZ_LATTICE_FIRST_FIT : 0,
+	};
+	if (name->given && (!kind_of(name->text, o) || o->kind == HZ_LATTICE_BASIS))
+		return complain(EXIT_BAD, "%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 "
+				"to D24, E8, Zn or Dn", job->op->name, name->text);
+	if (dim && (!o->kind || (o->dim && o->dim != dim)))
+		return complain(EXIT_BAD, "%s: dim=%d is for a lattice= without a dimension",
+				job->op->name, dim);
+	o->dim = o->dim ? o->dim : dim;
+	if (o->kind == HZ_LATTICE_D && !o->dim)
+		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
+				name->text);
+	if ((o->policy == HZ_LATTICE_GROUP) != (o->group != 0))
+		return complain(EXIT_BAD, "%s: policy=group needs group=, others have none",
+				job->op->name);
+	if ((o->policy == HZ_LATTICE_BANK) != (o->banks != 0))
+		return complain(EXIT_BAD, "%s: policy=bank needs banks=, others have none",
+				job->op->name);
+	if (value_of(job, "rate")->number == 0 && (!o->kind || !o->q || !o->levels))
+		return complain(EXIT_BAD, "%s: give rate=, or lattice=, q= and M=", job->op->name);
+	if (is_given(job, "x") == value_of(job, "sigma")->given)
+		return complain(EXIT_BAD, "%s: give x= or sigma=, one of them", job->op->name);
+	memset(parts, 0, sizeof(*parts));
+	status = lists(job, "", o, parts);
+	if (status || !o->dither)
+		return status;
+	if (!o->kind)
+		return complain(EXIT_BAD, "%s: dither= needs lattice=", job->op->name);
+	return check_sizes(job, o, parts);
+}
+
+/* Samples on the host as f32; *memory is to be freed. */
+static int samples(struct job *job, hz_tensor *x, float **memory)
+{
+	const struct npy *a = &slot_of(job, "x")->array;
+
+	*memory = allocate((size_t)(a->count ? a->count : 1) * sizeof(float));
+	if (!*memory)
+		return complain(EXIT_FAILURE, "%s: there is not enough memory for x",
+				job->op->name);
+	for (int64_t i = 0; i < a->count; i++)
+		(*memory)[i] = (float)load_element(a->data, i, a->dtype);
+	*x = hz_tensor_nd(*memory, HZ_F32, HZ_CPU, a->ndim, a->shape);
+	return 0;
+}
+
+static int design_outputs(struct job *job)
+{
+	const hz_options host = {.device = HZ_CPU, .threads = 1};
+	struct npy *report = &slot_of(job, "report")->array;
+	static struct parts parts;
+	hz_lattice_opts want;
+	float *memory = NULL;
+	hz_context *ctx;
+	hz_tensor x;
+	int status = wanted_lattice(job, &want, &parts);
+
+	report->ndim = 1;
+	report->shape[0] = 5;
+	report->dtype = HZ_F64;
+	if (!status && is_given(job, "x"))
+		status = samples(job, &x, &memory);
+	if (status)
+		return status;
+	if (hz_open(&ctx, &host) != HZ_OK) {
+		free(memory);
+		return complain(EXIT_FAILURE, "%s", open_reason());
+	}
+	status = hz_lattice_design(ctx, &want, value_of(job, "rate")->number,
+				   value_of(job, "sigma")->number, memory ? &x : NULL,
+				   &designed.found, designed.bank, &designed.report);
+	if (status)
+		status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+	hz_close(ctx);
+	free(memory);
+	return status;
+}
+
+/* Prints a quantizer as keys of lattice_encode, with all digits of its numbers. */
+static void print_lattice(const struct job *job, const hz_lattice_opts *o)
+{
+	static const char *const kind[] = {
+		[HZ_LATTICE_Z] = "Z", [HZ_LATTICE_A2] = "A2", [HZ_LATTICE_D] = "D",
+		[HZ_LATTICE_E8] = "E8",
+	};
+	const struct word *policy = policy_words;
+
+	while (policy->value != o->policy)
+		policy++;
+	printf("lattice=%s", kind[o->kind]);
+	if (o->kind == HZ_LATTICE_D || o->kind == HZ_LATTICE_Z)
+		printf("%d", o->dim);
+	printf("\nq=%d\nM=%d\nbeta=%.17g\npolicy=%s\n", o->q, o->levels, o->beta, policy->name);
+	if (o->alpha != 0)
+		printf("alpha=%.17g\n", o->alpha);
+	if (o->group)
+		printf("group=%d\n", o->group);
+	for (int i = 0; i < o->banks; i++)
+		printf("%s%.17g%s", i ? "," : "bank=", o->bank[i], i + 1 < o->banks ? "" : "\n");
+	if (o->flags & HZ_LATTICE_FIRST_FIT)
+		printf("first_fit=1\n");
+	if (o->flags & HZ_LATTICE_CENTER)
+		printf("offset=center\n");
+	if (o->dither)
+		printf("dither=%s\n", value_of(job, "dither")->text);
+}
+
+static int design_call(hz_context *ctx, struct job *job)
+{
+	const hz_lattice_report *r = &designed.report;
+	double numbers[] = {r->mse, r->rate, r->overload, r->entropy_t, r->gap_db};
+	const hz_tensor host = hz_tensor_1d(numbers, HZ_F64, HZ_CPU, 5);
+
+	print_lattice(job, &designed.found);
+	return is_given(job, "report") ? hz_copy(ctx, &host, view_of(job, "report")) : HZ_OK;
+}
+
+const struct op op_lattice_design = {
+	"lattice_design", "keys of lattice_encode for samples and a number of bits",
+	design_operands, (const struct key *const[]){design_keys, NULL}, design_outputs,
+	design_call,
+};
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* A process runs one job; its quantizer is closed at exit. */
+static hz_lattice *quantizer;
 
 /* Checks that T is given if and only if the policy needs it. */
 static int check_t(struct job *job, const hz_lattice_info *info, bool needed)

@@ -395,7 +395,8 @@ HZ_API int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_t
  *
  * amax = 0 gives s = 1 and q = 0. A group with a NaN, or an Inf, has s = NaN, or Inf (e8m0: 255 for
  * both); its q are 0 in integer formats, in float formats NaN where t or t / s is NaN.
- * A scale that underflows to 0 is replaced by the smallest positive of its type.
+ * A scale below FLT_MIN becomes FLT_MIN; e8m0: below 2^-127, 2^-127. Every q * s is finite: amax =
+ * FLT_MAX counts as FLT_MAX - 2^104, and e8m0 is rounded down where qmax * s would be Inf.
  * Codes and scales are the same bits on every ISA and thread count as hadamard() to f32 followed by
  * this definition. On the GPU they are that for x f32; for x f16 and bf16 they are the definition's
  * for some t with ||t - exact||_2 <= (k + m + 3) 2^-24 ||x||_2 in each block, and the same bits
@@ -454,6 +455,10 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  * whole, and the last possibly a divisor, for groups of successive elements; or of one element. So
  * for an m x n matrix [1, 1] is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per
  * group of 64 in a row.
+ *
+ * Small scales: a scale that the library chooses (hz_choose_qparams(), hz_qlinear(),
+ * hz_hadamard_quantize()) is never subnormal: one below FLT_MIN becomes FLT_MIN, and of e8m0 the
+ * least is 2^-127. A scale that the caller gives may be subnormal and counts as it is.
  */
 #define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
 
@@ -517,9 +522,11 @@ HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
  * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed
  * from the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
- * elements. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
- * which would have to be waited for, such a scale is Inf and its zero that of
- * HZ_QPARAMS_SYMMETRIC. The same bits on every ISA, thread count and GPU.
+ * elements. Every code dequantizes to a finite f32: where scale * k, k the largest |q - zero| of
+ * any code q, exceeds FLT_MAX, scale becomes (FLT_MAX - 2^104) / k, rounded to f32; zero stays.
+ * NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU, which would
+ * have to be waited for, such a scale is Inf and its zero that of HZ_QPARAMS_SYMMETRIC. The same
+ * bits on every ISA, thread count and GPU.
  * Workspace: hz_choose_qparams_workspace().
  * Errors: as hz_quantize().
  */

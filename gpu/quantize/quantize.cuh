@@ -28,7 +28,9 @@ HZ_DEVICE float largest_value(int q_dtype)
 HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *code)
 {
 	const float nan = __uint_as_float(0x7fc00000), inf = __uint_as_float(0x7f800000);
-	float s = __fdiv_rn(amax, largest_value(q_dtype));
+	const float most = largest_value(q_dtype);
+	/* most * s stays finite when s is rounded up. */
+	const float s = __fdiv_rn(fminf(amax, 0x1.fffffcp127f), most);
 	uint32_t u = __float_as_uint(s);
 
 	*code = 127;
@@ -37,15 +39,13 @@ HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *
 	*code = 255;
 	if (!(amax < inf))
 		return amax == inf && scale_dtype == HZ_F32 ? inf : nan;
-	u = u ? u : 1;
-	if (scale_dtype == HZ_E8M0) {
-		/*
-		 * Rounds up to a power of two: 2^-127, which is subnormal, or a float with mantissa
-		 * 0
-		 */
-		u = u <= 1u << 22 ? 1u << 22 : (u + 0x7fffff) & 0x7f800000;
-		*code = u >> 23;
-	}
+	if (scale_dtype != HZ_E8M0)
+		return fmaxf(s, __uint_as_float(0x00800000));	/* FLT_MIN */
+	/* Rounds up to a power of two: 2^-127, which is subnormal, or a float with mantissa 0 */
+	u = u <= 1u << 22 ? 1u << 22 : (u + 0x7fffff) & 0x7f800000;
+	/* Down where most * s would be Inf: the largest codes saturate. */
+	u -= __fmul_rn(__uint_as_float(u), most) < inf ? 0 : 1u << 23;
+	*code = u >> 23;
 	return __uint_as_float(u);
 }
 
@@ -73,8 +73,8 @@ HZ_DEVICE quantizer quantizer_of(float s, int q_dtype)
 }
 
 /*
- * Needed only where s is subnormal: there |v / s| may exceed the largest code by more than rounding
- * removes.
+ * The clamp is needed where e8m0's s was rounded down, or is NaN: there |v / s| may exceed the
+ * largest code by more than rounding removes.
  */
 HZ_DEVICE float shifted(float v, const quantizer &z, int q_dtype)
 {

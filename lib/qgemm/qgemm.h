@@ -231,10 +231,11 @@ HZI_BOTH double hzi_divide(double a, double b)
 HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
 			       int32_t *zero)
 {
-	const float least = 1.17549435e-38f;	/* FLT_MIN */
+	const float least = 1.17549435e-38f, most = 3.40282347e+38f;	/* FLT_MIN, FLT_MAX */
 	const int32_t qmin = q_dtype == HZ_U8 ? 0 : -128;
 	const int inf = hi - hi != 0 || lo - lo != 0;
 	double s, z;
+	int32_t steps;
 
 	s = symmetric ? hzi_divide(-lo > hi ? -lo : hi, 127) : hzi_divide((double)hi - lo, 255);
 	if (inf)
@@ -243,12 +244,18 @@ HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, int symmetri
 	*zero = qmin + 128;
 	if (*scale < least)
 		*scale = hi == lo ? 1 : least;
-	if (symmetric || inf)
+	if (inf)
 		return;
-	z = qmin - hzi_divide(lo, *scale);
-	/* Clamping before rounding gives the same code as after it. */
-	z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
-	*zero = (int32_t)z;
+	if (!symmetric) {
+		z = qmin - hzi_divide(lo, *scale);
+		/* Clamping before rounding gives the same code as after it. */
+		z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
+		*zero = (int32_t)z;
+	}
+	/* The code that is farthest from the zero point dequantizes to a finite number. */
+	steps = *zero - qmin > 127 ? *zero - qmin : qmin + 255 - *zero;
+	if ((double)*scale * steps > most)
+		*scale = (float)hzi_divide(0x1.fffffcp127, steps);	/* FLT_MAX - 2^104 */
 }
 
 #endif

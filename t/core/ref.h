@@ -9,6 +9,7 @@
 #ifndef REF_H
 #define REF_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -356,8 +357,8 @@ static inline double ref_code(float t, float s, int q_dtype)
 
 /*
  * Codes and scale of one group of f32 numbers, in f32: amax = max |t|, s = amax / qmax (for e8m0
- * rounded up to a power of two), q = clamp(rne(t / s)). codes has one double per code, as
- * ref_code() returns.
+ * rounded up to a power of two, but down where qmax s would be Inf), q = clamp(rne(t / s)). codes
+ * has one double per code, as ref_code() returns.
  */
 static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int scale_dtype,
 				 double *codes)
@@ -372,15 +373,16 @@ static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int
 	}
 	if (is_nan)
 		amax = NAN;
-	s = amax == 0 ? 1 : amax / qmax;
-	if (s == 0)
-		s = 0x1p-149f;
+	s = amax == 0 ? 1 : (amax == FLT_MAX ? nextafterf(amax, 0) : amax) / qmax;
+	if (scale_dtype == HZ_F32 && s < FLT_MIN)
+		s = FLT_MIN;
 	if (scale_dtype == HZ_E8M0 && !isfinite(s))
 		s = NAN;
 	if (scale_dtype == HZ_E8M0 && isfinite(s)) {
-		e = ilogbf(s);
+		e = s > 0 ? ilogbf(s) : -149;
 		e += s > ldexpf(1, e);
-		s = ldexpf(1, e < -127 ? -127 : e);
+		e = e < -127 ? -127 : e;
+		s = ldexpf(1, (double)qmax * exp2(e) > FLT_MAX ? e - 1 : e);
 	}
 	for (i = 0; i < group; i++)
 		codes[i] = ref_code(t[i], s, q_dtype);

@@ -10,7 +10,7 @@ from .common import Floats, f32, rounded
 
 LIMITS = {"u8": (0, 255), "s8": (-128, 127), "s32": (-2**31, 2**31 - 1)}
 CODES = {"u8": np.uint8, "s8": np.int8, "s32": np.int32}
-FLT_MIN = 2.0**-126
+FLT_MIN, FLT_MAX = 2.0**-126, 2.0**128 - 2.0**104
 
 # ---- Quantization --------------------------------------------------------------------------------
 
@@ -33,10 +33,13 @@ def choose_qparams(low, high, kind, symmetric):
         scale = float(np.float32((high - low) / 255))
     if scale < FLT_MIN:
         scale = 1.0 if low == high else FLT_MIN
-    if symmetric:
-        return scale, qmin + 128
-    zero = np.rint(qmin - low / scale)
-    return scale, int(np.clip(zero, qmin, qmin + 255))
+    zero = qmin + 128
+    if not symmetric:
+        zero = int(np.clip(np.rint(qmin - low / scale), qmin, qmin + 255))
+    steps = max(zero - qmin, qmin + 255 - zero)
+    if scale * steps > FLT_MAX:
+        scale = float(np.float32((FLT_MAX - 2.0**104) / steps))
+    return scale, zero
 
 
 def draw_parameters(case, shape, kind):

@@ -16,7 +16,8 @@ static long cases;
 static const int codes[] = { HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2 };
 static const int scales[] = { HZ_F32, HZ_E8M0 };
 
-enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, OUTLIERS, EDGES, INTEGERS, CONSTANT };
+enum values { RANDOM, ZEROS, SPARSE_NAN, TINY, HUGE_VALUES, LARGEST, OUTLIERS, EDGES, INTEGERS,
+	      CONSTANT };
 
 /* v is x of quantization, or y of dequantization; q and scale have its outer dimensions. */
 struct tcase {
@@ -114,6 +115,9 @@ static double value_of(const struct tcase *c, int64_t i)
 		return ldexp(v, -140 - (int)rnd_below(&rnd, 9));
 	case HUGE_VALUES:
 		return ldexp(v, 120);
+	case LARGEST:
+		return FLT_MAX * (double)(1 - ldexpf(1, -(int)rnd_below(&rnd, 30))) *
+		       (rnd_below(&rnd, 2) ? 1 : -1);
 	case EDGES:	/* amax equal to and next to qmax times a power of two */
 		if (i % 32)
 			return v / 100;
@@ -265,9 +269,12 @@ static void want_codes(const struct tcase *c, const float *t, struct operand *q,
 			ref_put(c->scale_dtype, origin(scale, scale->want),
 				item_offset(scale, i) + g,
 				(double)s);
-			for (j = 0; j < c->group; j++)
+			for (j = 0; j < c->group; j++) {
+				if (isfinite(s) && !isfinite((float)code[j] * s))
+					bail("a code of %g dequantizes to Inf", (double)s);
 				ref_put(c->q_dtype, origin(q, q->want),
 					item_offset(q, i) * per_byte + g * c->group + j, code[j]);
+			}
 		}
 	}
 	free(code);
@@ -616,6 +623,7 @@ static void test_values(void)
 	} all[] = {
 		{ ZEROS, "groups of zeros" }, { SPARSE_NAN, "NaN and Inf" },
 		{ TINY, "denormals, and scales that underflow" }, { HUGE_VALUES, "2^120" },
+		{ LARGEST, "up to the largest float" },
 		{ EDGES, "an amax on and beside a power of two times qmax" },
 	};
 	int i, f, s, g, v, good;
@@ -633,7 +641,8 @@ static void test_values(void)
 						if (!runs(i + f + s + g + v / 3 + v))
 							continue;
 						/* blocks of length 1 leave values unchanged */
-						c.o.block = v < 3 ? 32 : 1;
+						c.o.block = v < 3 && all[i].values != LARGEST ?
+							    32 : 1;
 						c.values = all[i].values;
 						good &= check_case(&c);
 					}

@@ -595,6 +595,82 @@ static void test_empty(void)
 	}
 }
 
+/* Whether every code of a parameter is finite, and x comes back within a step */
+static int comes_back(const float *x, int n, int dtype, float s, int z)
+{
+	const int qmin = qmin_of(dtype);
+
+	for (int q = qmin; q <= qmin + 255; q++) {
+		if (!isfinite(ref_dequantize_one(q, s, z)))
+			return 0;
+	}
+	for (int i = 0; i < n; i++) {
+		const float y = ref_dequantize_one(ref_quantize_one(x[i], s, z, dtype), s, z);
+
+		if (!(fabs((double)y - x[i]) <= 1.0001 * s))
+			return 0;
+	}
+	return 1;
+}
+
+/* Ranges near the largest and the smallest floats, as many as fill vectors and a tail */
+static void test_extreme_ranges(void)
+{
+	static const float pairs[][2] = {
+		{-FLT_MAX, FLT_MAX}, {-3.4e38f, 3.4e38f}, {0, FLT_MAX}, {-FLT_MAX, 0},
+		{-FLT_MAX, 3.4e37f}, {-1e38f, FLT_MAX}, {-0x1p126f, 0x1p126f}, {-FLT_MAX, 1},
+		{-FLT_MAX / 2, FLT_MAX}, {-1, FLT_MAX}, {FLT_MAX, FLT_MAX}, {-FLT_MAX, -FLT_MAX},
+		{-1, 2}, {-1e-40f, 1e-40f}, {0, 1e-45f}, {-FLT_MIN, FLT_MIN}, {0, 254 * FLT_MIN},
+		{0, 256 * FLT_MIN}, {0, 0},
+	};
+	enum { N = sizeof(pairs) / sizeof(*pairs) };
+
+	for (int d = 0; d < ndevs; d++) {
+		struct area xa = area_new(&devs[d], sizeof(pairs), 0);
+		struct area sa = area_new(&devs[d], N * 4, 0), za = area_new(&devs[d], N, 0);
+		hz_tensor x = hz_tensor_2d(xa.data, HZ_F32, devs[d].device, N, 2);
+		hz_tensor s = hz_tensor_2d(sa.data, HZ_F32, devs[d].device, N, 1);
+		unsigned char image[2 * GUARD + sizeof(pairs)] = {0}, zeros[2 * GUARD + N];
+		int bad = 0;
+
+		memcpy(image + GUARD, pairs, sizeof(pairs));
+		area_write(&xa, image);
+		for (int k = 0; k < 4; k++) {
+			const int dtype = k % 2 ? HZ_S8 : HZ_U8, symmetric = k / 2;
+			const hz_tensor z = hz_tensor_2d(za.data, dtype, devs[d].device, N, 1);
+			float scales[N];
+			size_t bytes = 0;
+
+			hz_choose_qparams_workspace(devs[d].ctx, &x, &s, &z, 0, &bytes);
+			hz_reserve(devs[d].ctx, bytes);
+			bad += hz_choose_qparams(devs[d].ctx, &x, &s, &z,
+						 symmetric ? HZ_QPARAMS_SYMMETRIC : 0) != HZ_OK;
+			area_read(&sa, image);
+			memcpy(scales, image + GUARD, sizeof(scales));
+			area_read(&za, zeros);
+			for (int i = 0; i < N; i++) {
+				const double both[] = {pairs[i][0], pairs[i][1]};
+				const int got = dtype == HZ_U8 ? zeros[GUARD + i]
+							       : (int8_t)zeros[GUARD + i];
+				float want_s = 0;
+				int want_z = 0;
+
+				ref_params(both, 2, dtype, symmetric, &want_s, &want_z);
+				if (scales[i] == want_s && got == want_z && want_s >= FLT_MIN &&
+				    comes_back(pairs[i], 2, dtype, scales[i], got))
+					continue;
+				bad++;
+				diag("%g .. %g: scale %a zero %d, want %a, %d", pairs[i][0],
+				     pairs[i][1], scales[i], got, want_s, want_z);
+			}
+		}
+		ok(!bad, "ranges near the largest and smallest floats, %s", devs[d].name);
+		area_free(&xa);
+		area_free(&sa);
+		area_free(&za);
+	}
+}
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -612,6 +688,7 @@ int main(void)
 	test_division();
 	test_every();
 	test_empty();
+	test_extreme_ranges();
 	test_errors();
 	dev_close_all();
 	return done_testing();

@@ -47,6 +47,7 @@ static inline int ref_params(const double *x, int64_t n, int dtype, int symmetri
 	const int qmin = qmin_of(dtype);
 	double lo = 0, hi = 0, zero;
 	int64_t i;
+	int steps;
 
 	for (i = 0; i < n; i++) {
 		if (isnan(x[i]))
@@ -64,6 +65,9 @@ static inline int ref_params(const double *x, int64_t n, int dtype, int symmetri
 		zero = nearbyint(qmin - lo / (double)*s);
 		*z = (int)fmin(fmax(zero, qmin), qmin + 255);
 	}
+	steps = *z - qmin > qmin + 255 - *z ? *z - qmin : qmin + 255 - *z;
+	if ((double)*s * steps > FLT_MAX)
+		*s = (float)(((double)FLT_MAX - 0x1p104) / steps);
 	return 1;
 }
 

@@ -42,7 +42,7 @@ static int fail_too_long(struct hz_context *ctx, const struct hzi_hadamard_call 
 {
 	return hzi_fail(ctx, HZ_ENOTSUP,
 			"%s: a block of %lld is too long for the shared memory of this GPU, "
-			"%d bytes",
+			"%d bytes; opts->max_block limits blocks",
 			c->op, (long long)c->t->plan.seg[0].length, c->device->shared_block_bytes);
 }
 
@@ -150,7 +150,8 @@ static int launch_quantize(struct hz_context *ctx, const struct hzi_hadamard_cal
 		     (!row_group && t->plan.n % c->group)))
 			return hzi_fail(ctx, HZ_ENOTSUP,
 					"%s: blocks of %lld and %lld with groups of %lld are "
-					"not supported together on the GPU",
+					"not supported together on the GPU; opts->max_block limits "
+					"blocks",
 					c->op, (long long)t->plan.seg[0].length,
 					(long long)seg->length, (long long)c->group);
 		if (seg->length >> a.cluster_log2 > elements)

@@ -13,7 +13,7 @@ libhz_la_SOURCES += \
 	lib/quat_layer/batchnorm.c lib/quat_layer/check.c lib/quat_layer/linear.c \
 	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/vlut/ops.c lib/vlut/vlut.c
 noinst_HEADERS += \
-	lib/core/dtype.def lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h \
+	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h \
 	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/quat.h \
 	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \

@@ -311,18 +311,18 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 
 int hz_set_stream(hz_context *ctx, void *stream)
 {
-	HZ_CHECK(hzi_enter(ctx, "set_stream"));
+	HZI_ENTER(ctx, "set_stream");
 	return ctx->gpu ? ctx->gpu->set_stream(ctx, stream) : HZ_OK;
 }
 
 int hz_sync(hz_context *ctx)
 {
-	HZ_CHECK(hzi_enter(ctx, "sync"));
+	HZI_ENTER(ctx, "sync");
 	return ctx->gpu ? ctx->gpu->sync(ctx) : HZ_OK;
 }
 
 int hz_prepare(hz_context *ctx)
 {
-	HZ_CHECK(hzi_enter(ctx, "prepare"));
+	HZI_ENTER(ctx, "prepare");
 	return ctx->gpu ? ctx->gpu->prepare(ctx) : HZ_OK;
 }

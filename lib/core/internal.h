@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "hurwitz.h"
+#include "lib/core/fp.h"
 
 struct hz_context;
 struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
@@ -56,6 +57,7 @@ enum hzi_op {
  */
 #define HZI_CALL(ctx, family, op_, args) \
 	__extension__({ \
+		HZI_FP_NEAREST(fp_call_); \
 		struct hzi_verbose_call call_; \
 		int status_; \
 		(ctx)->op = HZI_OP_##op_; \
@@ -225,6 +227,11 @@ unsigned hzi_fork_generation(void);
 
 /* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
 int hzi_enter(struct hz_context *ctx, const char *op);
+
+/* hzi_enter(), whose failure the caller returns, and round to nearest until the end of the block */
+#define HZI_ENTER(ctx, op) \
+	HZI_FP_NEAREST(fp_enter_); \
+	HZ_CHECK(hzi_enter(ctx, op))
 
 /* ---- CPU dispatch (cpu/core/cpu.c) ----------------------------------------------------------- */
 

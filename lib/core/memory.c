@@ -100,7 +100,7 @@ static int check_device(struct hz_context *ctx, const char *op, const char *name
 
 int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device)
 {
-	HZ_CHECK(hzi_enter(ctx, "alloc"));
+	HZI_ENTER(ctx, "alloc");
 	if (!p)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"alloc: p is NULL, must point to where the pointer goes");
@@ -110,7 +110,7 @@ int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device)
 
 int hz_free(hz_context *ctx, void *p, int device)
 {
-	HZ_CHECK(hzi_enter(ctx, "free"));
+	HZI_ENTER(ctx, "free");
 	HZ_CHECK(check_device(ctx, "free", "device", device));
 	if (!p)
 		return HZ_OK;
@@ -205,7 +205,7 @@ int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
 {
 	int64_t bytes;
 
-	HZ_CHECK(hzi_enter(ctx, "copy"));
+	HZI_ENTER(ctx, "copy");
 	HZ_CHECK(check_operand(ctx, "src", src, false));
 	HZ_CHECK(check_operand(ctx, "dst", dst, true));
 	if (src->dtype != dst->dtype)

@@ -56,13 +56,13 @@ static int grow(struct hz_context *ctx, const char *op, size_t bytes)
 
 int hz_reserve(hz_context *ctx, size_t bytes)
 {
-	HZ_CHECK(hzi_enter(ctx, "reserve"));
+	HZI_ENTER(ctx, "reserve");
 	return grow(ctx, "reserve", bytes);
 }
 
 int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
 {
-	HZ_CHECK(hzi_enter(ctx, "set_workspace"));
+	HZI_ENTER(ctx, "set_workspace");
 	if (!p != !bytes)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"set_workspace: p is %p and bytes is %zu, must be both "

@@ -588,7 +588,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	struct outer outer;
 	int axis = 0;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	*empty = false;
 	if (fast_args(ctx, x, y, o, a))
 		return HZ_OK;
@@ -716,7 +716,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	struct outer outer;
 	int axis = 0;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, true));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, true));
@@ -789,7 +789,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	struct outer outer;
 	int axis = 0;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));

@@ -293,7 +293,7 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	int first;
 	bool whole;
 
-	HZ_CHECK(hzi_enter(ctx, c->op));
+	HZI_ENTER(ctx, c->op);
 	HZ_CHECK(check_lattice(ctx, c->op, c->l));
 	c->o = c->o ? c->o : &default_opts;
 	HZ_CHECK(check_opts(ctx, c));
@@ -459,7 +459,7 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	int first;
 	bool whole;
 
-	HZ_CHECK(hzi_enter(ctx, c->op));
+	HZI_ENTER(ctx, c->op);
 	HZ_CHECK(check_lattice(ctx, c->op, c->l));
 	c->o = c->o ? c->o : &default_opts;
 	HZ_CHECK(check_opts(ctx, c));
@@ -572,7 +572,7 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	int64_t last[2], stride[3][HZ_MAXDIM];
 	hz_tensor canonical[2];
 
-	HZ_CHECK(hzi_enter(ctx, repack_name));
+	HZI_ENTER(ctx, repack_name);
 	HZ_CHECK(check_lattice(ctx, repack_name, l));
 	for (int s = 0; s < 2; s++) {
 		if (pack[s] < HZ_LATTICE_LEVEL || pack[s] > HZ_LATTICE_LIMBS)

@@ -525,7 +525,7 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 	char before[HZI_ERRMSG_BYTES];
 	int status;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	memcpy(before, ctx->errmsg, sizeof(before));
 	if (!want || !found)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, want ? "found" : "want");

@@ -531,7 +531,7 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 
 	if (lattice)
 		*lattice = NULL;
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (!lattice || !o)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, lattice ? "opts" : "lattice");
 	HZ_CHECK(check_opts(ctx, o, d));

@@ -50,7 +50,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 {
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 
-	HZ_CHECK(hzi_enter(ctx, c->op));
+	HZI_ENTER(ctx, c->op);
 	if (c->only_bytes && !c->bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", c->op);
 	HZ_CHECK(hzi_mhc_check(ctx, c->op, &d, list, count));
@@ -296,7 +296,7 @@ static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mh
 {
 	const hz_mhc_opts *const o = c->opts;
 
-	HZ_CHECK(hzi_enter(ctx, c->op));
+	HZI_ENTER(ctx, c->op);
 	if (!g)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: g is NULL", c->op);
 	for (int i = 0; i < 4; i++) {

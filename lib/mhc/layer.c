@@ -53,7 +53,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	struct hzi_mhc_recompute_args *g;
 	struct hzi_mhc_chain *c;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (layers < 1 || layers > HZI_MHC_LAYERS)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layers is %d, must be 1 to %d", op, layers,
 				HZI_MHC_LAYERS);
@@ -97,7 +97,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 	struct hzi_mhc_diagnose_args g = {0};
 	hz_tensor t, o;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "a", a, f32_only, false));
 	HZ_CHECK(hzi_check(ctx, op, "out", out, f32_only, true));
 	if (a->ndim < 2 || a->ndim > 4)
@@ -240,7 +240,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 	bool alone;
 	int n;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (kind < 0 || kind > HZ_MHC_INIT_LITE)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: kind is %d, must be 0 to %d", op, kind,
 				HZ_MHC_INIT_LITE);
@@ -316,7 +316,7 @@ static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
 
 static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *l)
 {
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (!l)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
 	return HZ_OK;

@@ -24,7 +24,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 		{"p", p, HZI_MHC_A, NEED | OUT, &g.p, "m"},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
@@ -47,7 +47,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 		{"dm", dm, HZI_MHC_A, NEED | OUT, &g.dm, "dp"},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
@@ -112,7 +112,7 @@ int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz
 		{"r", r, HZI_MHC_X, OUT, &g.y, "x"},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(check_one_of(ctx, op, "u and r", u, r));
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
 	return streams(ctx, op, &g);
@@ -137,7 +137,7 @@ static int mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, cons
 		{"da", da, HZI_MHC_A, OUT, &g.da, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(check_one_of(ctx, op, "du and dr", du, dr));
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
 	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
@@ -171,7 +171,7 @@ int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz
 		{"y", y, HZI_MHC_X, NEED | OUT, &g.y, "r"},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
 	return streams(ctx, op, &g);
 }
@@ -192,7 +192,7 @@ static int add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f, con
 		{"dq", dq, HZI_MHC_P, OUT, &g.dq, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
 	if (g.dx.data == g.dy.data)
 		g.dx.data = NULL;
@@ -227,7 +227,7 @@ int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const h
 		{"y", y, HZI_MHC_X, NEED | OUT, &g.y, "x"},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
 	return streams(ctx, op, &g);
 }
@@ -255,7 +255,7 @@ static int post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, con
 		{"dbranch_bias", dbranch_bias, HZI_MHC_CHANNELS, OUT, &g.dbias, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
 	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
 }
@@ -289,7 +289,7 @@ int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, const hz_tensor *x)
 		{"x", x, HZI_MHC_X, NEED | OUT, &g.y, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
 	return streams(ctx, op, &g);
 }
@@ -304,7 +304,7 @@ int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tensor *de)
 		{"de", de, HZI_MHC_U, NEED | OUT, &g.df, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
 	return hzi_mhc_streams_bwd(ctx, op, &g, false, NULL);
 }

@@ -26,6 +26,7 @@ static bool is_float(int dtype)
 
 int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
 {
+	HZI_FP_NEAREST(fp);
 	int exponent;
 	double u;
 
@@ -73,7 +74,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 {
 	int64_t n, k, each, all, count;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "b", b, code_types, false));
 	if (b->ndim < 2)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: b.ndim is %d, must be 2 to %d", op, b->ndim,
@@ -553,7 +554,7 @@ static int check_operands(struct hz_context *ctx, struct call *q)
 
 	if (!q->o)
 		q->o = &defaults;
-	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(hzi_check(ctx, q->op, q->a_name, q->a, q->linear ? float_types : code_types,
 			   false));
 	if (q->o->packed) {

@@ -158,7 +158,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	const hz_tensor *in = to_codes ? x : q, *out = to_codes ? q : x;
 	const char *in_name = to_codes ? "x" : "q", *out_name = to_codes ? "q" : "y";
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, in_name, in, to_codes ? float_types : code_types, false));
 	HZ_CHECK(hzi_check(ctx, op, out_name, out, to_codes ? code_types : float_types, true));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, in_name, in, out_name, out));
@@ -290,7 +290,7 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	static const char op[] = "choose_qparams";
 	int64_t bytes;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
 	HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));

@@ -37,7 +37,7 @@ static int check_flags(struct hz_context *ctx, const char *op, uint32_t flags, u
 		{0, NULL},
 	};
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	return hzi_check_flags(ctx, op, "flags", flags, allowed, list);
 }
 

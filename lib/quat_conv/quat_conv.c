@@ -171,7 +171,7 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 	struct hzi_quat_conv_bwd_args a;
 	size_t need;
 
-	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(conv_args(ctx, q, opts ? opts : &conv_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);

@@ -156,7 +156,7 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 {
 	int64_t count, all;
 
-	HZ_CHECK(hzi_enter(ctx, pack_name));
+	HZI_ENTER(ctx, pack_name);
 	HZ_CHECK(check_opts(ctx, pack_name, o));
 	HZ_CHECK(check_quaternions(ctx, pack_name, "a", a, types, false));
 	HZ_CHECK(check_device(ctx, pack_name, "a", a->dtype));
@@ -478,7 +478,7 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 	int method, precision, dtype;
 
 	q->o = o;
-	HZ_CHECK(hzi_enter(ctx, op_name));
+	HZI_ENTER(ctx, op_name);
 	HZ_CHECK(check_opts(ctx, op_name, o));
 	method = method_of(ctx, o);
 	precision = o->precision;

@@ -206,7 +206,7 @@ static int batchnorm(struct hz_context *ctx, struct call *q, bool only_bytes, si
 
 	if (!q->o)
 		q->o = &batchnorm_defaults;
-	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(batchnorm_args(ctx, q, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
@@ -292,7 +292,7 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 	int n;
 
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (!o)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts is NULL, must have a window", op);
 	HZ_CHECK(hzi_quat_check_range(ctx, op, "kind", o->kind, 0, HZ_POOL_AVERAGE));
@@ -393,7 +393,7 @@ int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, dou
 	struct hzi_quat_dropout_args a;
 	struct hzi_quat_tensor from, to;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_quat_check(ctx, op, "x", x, 0, 1, HZ_MAXDIM, false, 0, &from));
 	HZ_CHECK(hzi_quat_check(ctx, op, "y", y, x->dtype, 1, HZ_MAXDIM, true, 0, &to));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
@@ -417,7 +417,7 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 	struct hzi_quat_init_args a;
 	struct hzi_quat_tensor to;
 
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_quat_check(ctx, op, "y", y, 0, 1, HZ_MAXDIM, true, flags, &to));
 	if (distribution < HZ_QUAT_POLAR || distribution > HZ_QUAT_NORMAL)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: distribution is %d, must be 0 to %d", op,
@@ -438,6 +438,8 @@ int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double s
 
 double hz_quat_init_scale(int64_t fan_in, int64_t fan_out)
 {
+	HZI_FP_NEAREST(fp);
+
 	if (fan_in < 1 || fan_out < 0)
 		return 0;
 	return 1 / sqrt(2 * ((double)fan_in + (double)fan_out));

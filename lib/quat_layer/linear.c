@@ -530,7 +530,7 @@ static int linear(struct hz_context *ctx, const struct call *q, const hz_quat_li
 	struct hzi_quat_linear_bwd_args a;
 	size_t need;
 
-	HZ_CHECK(hzi_enter(ctx, q->op));
+	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(linear_args(ctx, q, opts ? opts : &linear_defaults, &a.f));
 	if (only_bytes && !bytes)
 		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);

@@ -273,7 +273,7 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 
 	if (vlut)
 		*vlut = NULL;
-	HZ_CHECK(hzi_enter(ctx, open_name));
+	HZI_ENTER(ctx, open_name);
 	if (!vlut || !w)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
 	HZ_CHECK(check_opts(ctx, o, x != NULL));
@@ -337,7 +337,7 @@ static int64_t blocks_of(int64_t k, int d)
 
 static int check_vlut(struct hz_context *ctx, const char *op, const hz_vlut *v, bool two_sided)
 {
-	HZ_CHECK(hzi_enter(ctx, op));
+	HZI_ENTER(ctx, op);
 	if (!v)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut is NULL", op);
 	if (v->ctx->device != ctx->device)
@@ -495,7 +495,7 @@ static int check_coded_apart(struct hz_context *ctx, const char *op, const char 
 static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
 		     struct hzi_vlut_pack_args *a)
 {
-	HZ_CHECK(hzi_enter(ctx, pack_name));
+	HZI_ENTER(ctx, pack_name);
 	if (!v)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut is NULL", pack_name);
 	HZ_CHECK(check_vlut(ctx, pack_name, v, v->x != NULL));

@@ -1,0 +1,79 @@
+/*
+ * fp.h - floating-point control of the calling thread
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Results are those of round to nearest, whatever the caller's rounding mode. Whether denormals are
+ * flushed and which exceptions trap stays as the caller has it.
+ */
+#ifndef HZI_FP_H
+#define HZI_FP_H
+
+/* The control bits of MXCSR or FPCR; 0 where neither is known */
+typedef unsigned long hzi_fp_modes;
+
+#if defined(__SSE__)
+#define HZI_FP_CONTROL 0xffc0ul		/* the others are sticky flags, which are left alone */
+#define HZI_FP_ROUNDING 0x6000ul
+#elif defined(__aarch64__)
+#define HZI_FP_CONTROL (~0ul)
+#define HZI_FP_ROUNDING 0xc00000ul
+#else
+#define HZI_FP_CONTROL 0ul
+#define HZI_FP_ROUNDING 0ul
+#endif
+
+static inline hzi_fp_modes hzi_fp_to_nearest(hzi_fp_modes modes)
+{
+	return modes & ~HZI_FP_ROUNDING;
+}
+
+static inline hzi_fp_modes hzi_fp_get(void)
+{
+#if defined(__SSE__)
+	unsigned modes;
+
+	__asm__ volatile("stmxcsr %0" : "=m"(modes));
+	return modes;
+#elif defined(__aarch64__)
+	hzi_fp_modes modes;
+
+	__asm__ volatile("mrs %0, fpcr" : "=r"(modes));
+	return modes;
+#else
+	return 0;
+#endif
+}
+
+/*
+ * Sets the control bits and returns those before. Neither loads nor stores move across it; writing
+ * the register takes time, reading does not.
+ */
+static inline hzi_fp_modes hzi_fp_set(hzi_fp_modes modes)
+{
+	const hzi_fp_modes old = hzi_fp_get();
+
+	if ((old ^ modes) & HZI_FP_CONTROL) {
+#if defined(__SSE__)
+		const unsigned next =
+			(unsigned)((old & ~HZI_FP_CONTROL) | (modes & HZI_FP_CONTROL));
+
+		__asm__ volatile("ldmxcsr %0" : : "m"(next) : "memory");
+#elif defined(__aarch64__)
+		__asm__ volatile("msr fpcr, %0" : : "r"(modes) : "memory");
+#endif
+	}
+	return old;
+}
+
+static inline void hzi_fp_restore(const hzi_fp_modes *modes)
+{
+	hzi_fp_set(*modes);
+}
+
+/* A declaration: rounds to nearest until the end of the block. */
+#define HZI_FP_NEAREST(name) \
+	__attribute__((cleanup(hzi_fp_restore), unused)) const hzi_fp_modes name = \
+		hzi_fp_set(hzi_fp_to_nearest(hzi_fp_get()))
+
+#endif

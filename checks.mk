@@ -35,7 +35,7 @@ check-msan:
 # With libomp, whose own synchronisation archer tells of; libgomp's is not seen. On level c, since
 # what differs between the levels shares nothing between threads.
 TSAN_TESTS = t/core/context t/hadamard/hadamard t/lattice/lattice t/mhc/mhc t/qgemm/qgemm t/qgemm/linear t/quat_gemm/quat_gemm t/quat_layer/quat_layer \
-	t/core/threads t/vlut/vlut
+	t/core/pool t/core/threads t/vlut/vlut
 check-tsan:
 	+$(check_build) --without-hwloc CC=clang $(level_c) CFLAGS="-O1 -g -fsanitize=thread" && \
 		$(check_make) $(TSAN_TESTS) && for test in $(TSAN_TESTS); do \

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 libhz_la_SOURCES += \
-	cpu/core/cpu.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
+	cpu/core/cpu.c cpu/core/parallel.c cpu/core/pool.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
 	cpu/hadamard/quantize.c cpu/hadamard/routes.c cpu/hadamard/tiles.c cpu/lattice/decode.c \
 	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c \
 	cpu/lattice/simd.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
@@ -16,7 +16,7 @@ libhz_la_SOURCES += \
 	cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
-	cpu/core/kern.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
+	cpu/core/kern.h cpu/core/pool.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/hadamard/hadamard.h \
 	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/e8.inc \
 	cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc cpu/lattice/simd.inc \

@@ -164,15 +164,32 @@ typedef struct hz_allocator {
 enum hz_log_level { HZ_LOG_WARNING = 1, HZ_LOG_INFO = 2, HZ_LOG_DEBUG = 3 };
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Which threads run CPU work. Results have the same bits by each of them. */
+enum hz_threading {
+	HZ_THREADING_AUTO = 0,	/* CALLBACK if options.parallel_for is set, else HURWITZ_THREADING,
+				 * else OPENMP if a variable OMP_... is set, else POOL */
+	HZ_THREADING_OPENMP = 1, /* those of the compiler's OpenMP runtime */
+	HZ_THREADING_POOL = 2,	/* the library's own; they end when the last context is closed */
+	HZ_THREADING_CALLBACK = 3	/* the application's, by options.parallel_for */
+};
+
 typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
-	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else cores allowed */
+	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else automatic */
 	int32_t isa;			/* enum hz_isa, the highest level to use */
 	uint32_t flags;			/* HZ_NO_TOPOLOGY, _QUAT_PREFER_FAST or _DIRECT */
+	int32_t threading;		/* enum hz_threading */
 	void *topology;			/* a loaded hwloc_topology_t to read instead of its own */
 	const hz_allocator *allocator;	/* copied; NULL: aligned_alloc and free */
 	void (*log)(void *user, int level, const char *message);
 	void *log_user;
+	/*
+	 * Runs body(arg, i) once for each i = 0 .. n - 1, in any order, on any threads, even all on
+	 * the calling one, and returns when all have returned. No body waits for another. n is at
+	 * most the number of threads of the context. NULL: threading says which threads run.
+	 */
+	void (*parallel_for)(void *user, int n, void (*body)(void *arg, int i), void *arg);
+	void *parallel_user;		/* first argument of parallel_for */
 	int64_t reserved[4];		/* 0 */
 } hz_options;
 
@@ -183,9 +200,9 @@ typedef struct hz_options {
 /*
  * Opens a context. On failure *ctx is NULL and the reason is in hz_open_errmsg(). options may be
  * NULL. The environment is read here: HURWITZ_DEVICE=cpu|cuda|cuda:N|auto, HURWITZ_THREADS=N,
- * HURWITZ_ISA=c|avx2|..., HURWITZ_QUAT=auto|direct|fast; options that are set win over it, except
- * that an ISA cap is the lower of both. With HZ_AUTO a GPU that cannot be used is no error:
- * hz_device_info() says why it was not.
+ * HURWITZ_THREADING=openmp|pool, HURWITZ_ISA=c|avx2|..., HURWITZ_QUAT=auto|direct|fast; options
+ * that are set win over it, except that an ISA cap is the lower of both. With HZ_AUTO a GPU that
+ * cannot be used is no error: hz_device_info() says why it was not.
  *
  * hz_open() picks device and ISA level once, from hwloc and CUDA device queries; no call decides
  * again. Two more variables are for finding out what happens:
@@ -197,7 +214,13 @@ typedef struct hz_options {
  * HURWITZ_ROUTE=op:route[,op:route] forces routes (code paths; `hurwitz info --routes` lists them):
  * a route that does not support a call gives HZ_ENOTSUP with the reason. Calls of other operations
  * are not affected, also where their implementation uses op inside.
- * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ECUDA.
+ *
+ * The automatic number of threads is the least of: the machine's cores; those in the affinity mask
+ * of the calling thread; OMP_NUM_THREADS (its first number); OMP_THREAD_LIMIT; the quota of CPU
+ * time of the process's control groups divided by its period, at least 1. Where OMP_PROC_BIND has
+ * bound the initial thread to one place, all places count. hz_info.threads_source says which
+ * decided.
+ * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ENOTSUP (a build without OpenMP), HZ_ECUDA.
  */
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);
 
@@ -205,9 +228,10 @@ HZ_API int hz_open(hz_context **ctx, const hz_options *options);
  * Closes a context and frees what it holds, device code included, so a CUDA graph that captured its
  * calls must not run any more; waits for its work on the GPU. NULL is allowed.
  *
- * In a child of fork() a CPU context works on, with one thread, which is all that a context opened
- * there has, too, if calls had more before. On a context with a GPU every call there gives HZ_EFORK
- * but hz_close(), hz_device_info(), hz_device() and hz_errmsg().
+ * The threads of the library's own pool end when the last context of the process is closed. In a
+ * child of fork() a CPU context works on and starts threads of its own, those of the pool where its
+ * parent's were OpenMP's. On a context with a GPU every call there gives HZ_EFORK but hz_close(),
+ * hz_device_info(), hz_device() and hz_errmsg().
  */
 HZ_API void hz_close(hz_context *ctx);
 
@@ -223,7 +247,7 @@ typedef struct hz_info {
 	int32_t isa;			/* enum hz_isa, in use for CPU work */
 	int32_t isa_max;		/* the highest that machine and build have */
 	int32_t threads;		/* CPU threads that a large call uses */
-	int32_t cores;			/* physical cores that this process may use */
+	int32_t cores;			/* physical cores that the thread of hz_open() may use */
 	int32_t numa_nodes;
 	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* one core's caches; 0: not known */
 	int32_t sm;			/* CUDA: compute capability, 90 for 9.0; else 0 */
@@ -237,6 +261,9 @@ typedef struct hz_info {
 	const char *gpu_name;		/* "" without a GPU in use */
 	const char *gpu_reason;		/* why no GPU is in use; "" if one is */
 	const char *topology_source;	/* "hwloc 2.9.0", "the application", "sched_getaffinity" */
+	const char *threading_name;	/* "openmp", "pool", "callback" */
+	const char *threads_source;	/* what decided the number: "OMP_NUM_THREADS" */
+	int32_t threading;		/* enum hz_threading, in use */
 } hz_info;
 
 /* Fills *info. Errors: HZ_EINVAL. */

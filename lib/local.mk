@@ -3,7 +3,7 @@
 
 libhz_la_SOURCES += \
 	lib/core/context.c lib/core/error.c lib/core/memory.c lib/core/route.c lib/core/status.c \
-	lib/core/tensor.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
+	lib/core/tensor.c lib/core/threads.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
 	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/check.c \
 	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c \
@@ -13,7 +13,7 @@ libhz_la_SOURCES += \
 	lib/quat_layer/batchnorm.c lib/quat_layer/check.c lib/quat_layer/linear.c \
 	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/vlut/ops.c lib/vlut/vlut.c
 noinst_HEADERS += \
-	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h \
+	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h lib/core/threads.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h \
 	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/quat.h \
 	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \

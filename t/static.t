@@ -113,6 +113,65 @@ consumer()
 	report "$name" $status
 }
 
+# plugin NAME VARIABLE: a module that contains the archive is loaded, makes calls of two threads, and is
+# unloaded; its threads must not run on in memory that is gone.
+cat >"$work/plugin.c" <<'END'
+#include <hurwitz.h>
+#include <string.h>
+
+int run(void)
+{
+	static float row[2048 * 256];
+	hz_tensor x = hz_tensor_2d(row, HZ_F32, HZ_CPU, 2048, 256);
+	hz_options options;
+	hz_context *ctx;
+	int status;
+
+	memset(&options, 0, sizeof(options));
+	options.device = HZ_CPU;
+	options.threads = 2;
+	status = hz_open(&ctx, &options);
+	if (status)
+		return status == HZ_ENOTSUP ? 0 : status;
+	status = hz_hadamard(ctx, &x, &x, NULL);
+	hz_close(ctx);
+	return status;
+}
+END
+cat >"$work/host.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	struct timespec t = {0, 20000000};
+
+	for (int i = 0; i < 20; i++) {
+		void *plugin = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
+		int (*run)(void) = plugin ? (int (*)(void))dlsym(plugin, "run") : 0;
+
+		if (!run || run())
+			return printf("%s\n", plugin ? "the call fails" : dlerror()), 1;
+		dlclose(plugin);
+		nanosleep(&t, 0);
+		if (fork() == 0)
+			_exit(0);
+	}
+	return 0;
+}
+END
+plugin()
+{
+	# shellcheck disable=SC2046,SC2086 # lists of words
+	{ $CC -shared -fPIC -o "$work/plugin.so" "$work/plugin.c" \
+		$("$PKG_CONFIG" --cflags --libs --static hurwitz) &&
+		$CC -o "$work/host" "$work/host.c" -ldl &&
+		env $2 "$work/host" "$work/plugin.so"; } >"$work/log" 2>&1
+	report "$1" $?
+}
+
 # The application that is installed as an example, built by its Makefile and by CMake
 example=$(find "$work/stage" -path '*/examples/app/app.c')
 example=${example%/app.c}
@@ -228,6 +287,9 @@ fi
 		else
 			skip "C++, static" "no C++ compiler"
 		fi
+		for how in "" OMP_NUM_THREADS=2 HURWITZ_THREADING=openmp; do
+			plugin "a plugin with the archive: called, unloaded${how:+, $how}" "$how"
+		done
 		for how in -static -static-pie; do
 			name="C, wholly static: $how"
 			case $("$PKG_CONFIG" --libs --static hurwitz) in
@@ -247,6 +309,9 @@ fi
 		skip "C, static, by words of -L and -l alone" "no archive in this build"
 		skip "hurwitz.pc has no other words" "no archive in this build"
 		skip "C++, static" "no archive in this build"
+		for how in "" OMP_NUM_THREADS=2 HURWITZ_THREADING=openmp; do
+			skip "a plugin with the archive${how:+, $how}" "no archive in this build"
+		done
 		skip "C, wholly static: -static" "no archive in this build"
 		skip "C, wholly static: -static-pie" "no archive in this build"
 	fi

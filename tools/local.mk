@@ -3,7 +3,8 @@
 
 bin_PROGRAMS = hurwitz
 hurwitz_SOURCES = \
-	tools/core/bench.c tools/core/bench_compare.c tools/core/bench_single.c tools/core/check.c \
+	tools/core/bench.c tools/core/bench_compare.c tools/core/bench_single.c \
+	tools/core/bench_threads.c tools/core/check.c \
 	tools/core/hurwitz.c tools/core/info.c tools/core/npy.c tools/core/output.c \
 	tools/core/peak.c tools/core/run.c tools/demo/demo.c tools/demo/forms.c \
 	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c \

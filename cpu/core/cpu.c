@@ -1,31 +1,20 @@
 /*
- * cpu.c - what this CPU supports, which micro-kernels that selects, and the threads that run them
+ * cpu.c - what this CPU supports, which micro-kernels that selects, and its share of the caches
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include <config.h>
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <dlfcn.h>
-#include <omp.h>
-#pragma weak dladdr
-#pragma weak dlclose
-#pragma weak dlopen
-#endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#endif
-#ifdef __SSE__
-#include <xmmintrin.h>
 #endif
 
 #include "cpu/core/cpu.h"
@@ -273,126 +262,4 @@ int64_t hzi_cache_share(const struct hz_context *ctx)
 	const int64_t most = L3_CORE * ctx->topology.cores;
 
 	return l3 < most ? l3 : most;
-}
-
-/* ---- Threads --------------------------------------------------------------------------------- */
-
-/*
- * A thread is worth waking for this many bytes: about 10 us of memory traffic, against a few us to
- * start and join.
- */
-#define GRAIN_BYTES (128 << 10)
-
-#ifdef _OPENMP
-/* One more than the fork generation in which threads were first started; 0: never */
-static atomic_uint started;
-#endif
-
-bool hzi_threads_lost(void)
-{
-#ifdef _OPENMP
-	const unsigned first = atomic_load_explicit(&started, memory_order_relaxed);
-
-	return first && first != hzi_fork_generation() + 1;
-#else
-	return false;
-#endif
-}
-
-int hzi_threads(const struct hz_context *ctx, int64_t bytes)
-{
-#ifdef _OPENMP
-	const int64_t worth = bytes / GRAIN_BYTES;
-
-	if (ctx->threads <= 1 || worth <= 1)
-		return 1;
-	/* libgomp's threads do not survive fork(): a parallel region in the child would hang. */
-	if (ctx->fork_generation != hzi_fork_generation() || omp_in_parallel())
-		return 1;
-	return worth < ctx->threads ? (int)worth : ctx->threads;
-#else
-	(void)ctx;
-	(void)bytes;
-	return 1;
-#endif
-}
-
-#ifdef _OPENMP
-
-/* Rounding, denormal and exception modes. The sticky flags are copied too, which does no harm. */
-static unsigned long fp_modes(void)
-{
-#if defined(__SSE__)
-	return _mm_getcsr();
-#elif defined(__aarch64__)
-	unsigned long fpcr;
-
-	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-	return fpcr;
-#else
-	return 0;
-#endif
-}
-
-static void set_fp_modes(unsigned long modes)
-{
-#if defined(__SSE__)
-	_mm_setcsr((unsigned)modes);
-#elif defined(__aarch64__)
-	__asm__ volatile("msr fpcr, %0" : : "r"(modes));
-#else
-	(void)modes;
-#endif
-}
-
-/*
- * Keeps the OpenMP runtime loaded. Its threads wait in its code for the next parallel region, also
- * after a plugin that holds this library was unloaded, and the runtime with it.
- */
-static void keep_runtime(void)
-{
-	Dl_info runtime;
-	void *library;
-
-	/* A static program has neither of these, and unloads nothing. */
-	if (!dladdr || !dlopen || !dladdr((void *)(uintptr_t)omp_get_num_threads, &runtime))
-		return;
-	library = dlopen(runtime.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-	if (library)
-		dlclose(library);
-}
-
-static void run_threads(int threads, hzi_work work, void *job, int64_t units)
-{
-	const unsigned long modes = fp_modes();
-	unsigned none = 0;
-
-	if (!atomic_load_explicit(&started, memory_order_relaxed) &&
-	    atomic_compare_exchange_strong(&started, &none, hzi_fork_generation() + 1))
-		keep_runtime();
-#pragma omp parallel num_threads(threads)
-	{
-		/* The runtime may start fewer threads than were asked for. */
-		const int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-		const unsigned long own = fp_modes();
-
-		set_fp_modes(modes);
-		work(job, (int)i, units * i / n, units * (i + 1) / n);
-		set_fp_modes(own);
-	}
-}
-
-#endif
-
-void hzi_parallel(int threads, hzi_work work, void *job, int64_t units)
-{
-	if (threads > units)
-		threads = (int)units;
-#ifdef _OPENMP
-	if (threads > 1) {
-		run_threads(threads, work, job, units);
-		return;
-	}
-#endif
-	work(job, 0, 0, units);
 }

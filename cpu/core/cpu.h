@@ -12,11 +12,13 @@
 typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
 
 /*
- * Splits units over at most `threads` workers, each with one contiguous share, and waits for them.
- * Workers run with the caller's rounding and denormal modes. threads <= 1 calls work() and enters
- * no OpenMP construct.
+ * Splits units over at most `threads` workers, each with one contiguous share, and waits for them:
+ * by OpenMP, the pool or the application's parallel_for, as the context says. Shares do not wait for
+ * each other and run in any order; no two of one `thread` run at the same time. All round to nearest
+ * and have the caller's modes for denormals and exceptions. threads <= 1 calls work() alone.
  */
-void hzi_parallel(int threads, hzi_work work, void *job, int64_t units);
+void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void *job,
+		  int64_t units);
 
 /*
  * quantize() and dequantize() with a transform (cpu/hadamard/quantize.c). The caller passes the

@@ -88,6 +88,7 @@ void hzi_begin_job(struct job *job, struct hz_context *ctx, const struct hzi_had
 	char *workspace = ctx->workspace;
 
 	job->a = a;
+	job->ctx = ctx;
 	job->kern = hzi_hadamard_kern + ctx->level;
 	job->items = item_count(a->ndim, a->shape);
 	job->pre = make_diag(job, &a->pre, &workspace);
@@ -126,6 +127,7 @@ struct rows hzi_rows_of(const struct job *job)
 	const struct hzi_hadamard_args *a = job->a;
 
 	return (struct rows){
+		.ctx = job->ctx,
 		.kern = job->kern,
 		.plan = &a->plan,
 		.x = a->x,
@@ -240,7 +242,7 @@ int hzi_cpu_hadamard_columns(struct hz_context *ctx, const void *args)
 	hzi_begin_job(&job, ctx, a);
 	job.width = hzi_columns_width(job.kern, a, &job.area_bytes);
 	job.tiles = ceil_div(a->shape[a->ndim - 1], job.width);
-	hzi_parallel(hzi_cpu_hadamard_threads(ctx, a), do_column_tiles, &job,
+	hzi_parallel(ctx, hzi_cpu_hadamard_threads(ctx, a), do_column_tiles, &job,
 		     job.items / a->shape[a->ndim - 1] * a->blocks * job.tiles);
 	return HZ_OK;
 }
@@ -293,6 +295,6 @@ int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args)
 	job.area_bytes = areas_bytes(&job.areas);
 	blocks = job.items * a->blocks;
 	job.share = hzi_is_shared(&job.areas, &a->plan, blocks, threads) ? threads : 1;
-	hzi_parallel(job.share > 1 ? 1 : threads, do_blocks, &job, blocks);
+	hzi_parallel(ctx, job.share > 1 ? 1 : threads, do_blocks, &job, blocks);
 	return HZ_OK;
 }

@@ -35,6 +35,7 @@ struct columns {
  * see struct areas.
  */
 struct rows {
+	const struct hz_context *ctx;
 	const struct hzi_hadamard_kern *kern;
 	const struct hzi_plan *plan;
 	const char *x;
@@ -100,6 +101,7 @@ int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hada
 
 /* A call: its diagonals and base matrices as f32, and its scratch */
 struct job {
+	const struct hz_context *ctx;
 	const struct hzi_hadamard_args *a;
 	const struct hzi_hadamard_kern *kern;
 	const float *pre, *post;

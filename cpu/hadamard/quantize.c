@@ -320,10 +320,10 @@ static void long_rows(struct code_job *job, int threads)
 		job->run = rows_run(job, job->item, job->values);
 		job->run.threads = share;
 		if (job->codes.dequantize)
-			hzi_parallel(threads, do_groups, job, groups);
-		hzi_parallel(share > 1 ? 1 : threads, do_run, job, a->blocks);
+			hzi_parallel(job->j.ctx, threads, do_groups, job, groups);
+		hzi_parallel(job->j.ctx, share > 1 ? 1 : threads, do_run, job, a->blocks);
 		if (!job->codes.dequantize)
-			hzi_parallel(threads, do_groups, job, groups);
+			hzi_parallel(job->j.ctx, threads, do_groups, job, groups);
 	}
 }
 
@@ -353,7 +353,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		long_rows(&job, threads);
 	} else {
 		job.j.area_bytes += values_bytes(a) + aside_bytes(a, codes);
-		hzi_parallel(threads, do_code_rows, &job, job.j.items);
+		hzi_parallel(ctx, threads, do_code_rows, &job, job.j.items);
 	}
 	return HZ_OK;
 }

@@ -427,17 +427,17 @@ static void one_transform(struct transform *a)
 	const int64_t step = (int64_t)1 << seg->k;
 
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
-	hzi_parallel(r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
+	hzi_parallel(r->ctx, r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
 	if (a->sub < seg->k) {
 		const int64_t rows = (int64_t)1 << (seg->k - a->sub);
 		const int64_t columns = (int64_t)1 << a->sub;
 
 		a->width = tile_width(rows, columns);
-		hzi_parallel(r->threads, do_columns, a,
+		hzi_parallel(r->ctx, r->threads, do_columns, a,
 			     seg->m * ((columns + a->width - 1) / a->width));
 	}
 	if (seg->m > 1)
-		hzi_parallel(r->threads, do_base, a, (step + 15) / 16);
+		hzi_parallel(r->ctx, r->threads, do_base, a, (step + 15) / 16);
 }
 
 /* Runs the transforms of a segment in n <= batch_columns() blocks; t is that of the first. */

@@ -693,9 +693,7 @@ int hzi_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_c
 		     bytes > hzi_cache_share(ctx) / 4 * 3 && (uintptr_t)a->y % 64 == 0;
 	for (int i = 0; i < job.map.ndim; i++)
 		job.stream &= job.map.v_stride[i] * size % 64 == 0;
-	hzi_parallel(hzi_threads(ctx, by_u8    ? 2 * bytes
-				      : by_i16 ? 8 * bytes
-					       : elements * 64),
+	hzi_parallel(ctx, hzi_threads(ctx, by_u8 ? 2 * bytes : by_i16 ? 8 * bytes : elements * 64),
 		     decode_units, &job, rows_of(&job.map) * job.runs);
 	return HZ_OK;
 }
@@ -794,7 +792,8 @@ int hzi_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_a
 		job.run = min_of(RUN, ARRAY_ELEMENTS / job.from.layout.arrays / PADDING * PADDING);
 	}
 	job.runs = ceil_div(a->from.blocks, job.run);
-	hzi_parallel(hzi_threads(ctx, rows * a->from.blocks * r->levels * r->d * (lanes ? 4 : 16)),
+	hzi_parallel(ctx,
+		     hzi_threads(ctx, rows * a->from.blocks * r->levels * r->d * (lanes ? 4 : 16)),
 		     repack_units, &job, rows * job.runs);
 	return HZ_OK;
 }

@@ -774,7 +774,7 @@ int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_c
 	struct encode_job job = make_job(ctx, c, by_simd);
 
 	job.scratches = ctx->workspace;
-	hzi_parallel(threads_of(ctx, &job), by_simd ? encode_simd : encode_generic, &job,
+	hzi_parallel(ctx, threads_of(ctx, &job), by_simd ? encode_simd : encode_generic, &job,
 		     rows_of(&job.map) * job.runs);
 	if (c->a->overload)
 		memcpy(c->a->overload, job.overload, sizeof(job.overload));

@@ -200,13 +200,13 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 			job.x_dtype = HZ_F32;
 		}
 	}
-	hzi_parallel(p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, p.block));
+	hzi_parallel(ctx, p.threads, pre_units, &job, hzi_mhc_ceil(a->s.groups, p.block));
 	if (!shared(a))
 		return HZ_OK;
 	for (int64_t g = 0; g < a->s.groups; g++)
 		hzi_mhc_store_coefs(&a->p, g, p.n, 1, own.p.data + g * p.n);
 	if (a->u.data)
-		hzi_parallel(p.threads, mix_units, &job, a->s.tokens);
+		hzi_parallel(ctx, p.threads, mix_units, &job, a->s.tokens);
 	return HZ_OK;
 }
 

@@ -690,7 +690,7 @@ static float sum_chunks(const double *from, int64_t ld, int64_t chunks, const fl
 	return (float)((add ? (double)*old : 0) + sum);
 }
 
-static void store_weights(const struct bwd_job *job)
+static void store_weights(const struct hz_context *ctx, const struct bwd_job *job)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct bwd_plan *const plan = job->plan;
@@ -711,7 +711,7 @@ static void store_weights(const struct bwd_job *job)
 		a->dnorm[c] = (float)sum;
 	}
 	if (plan->dphi && !plan->direct)
-		hzi_parallel(p->threads, weight_units, (void *)(uintptr_t)job,
+		hzi_parallel(ctx, p->threads, weight_units, (void *)(uintptr_t)job,
 			     p->n * hzi_mhc_ceil(p->channels, WEIGHTS));
 }
 
@@ -745,8 +745,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	}
 	work += hzi_mhc_phi_floats(p);
 	if (!plan.shared) {
-		hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
-		store_weights(&job);
+		hzi_parallel(ctx, p->threads, chunk_units, &job, plan.chunks);
+		store_weights(ctx, &job);
 		return HZ_OK;
 	}
 	if (a->phi) {
@@ -764,7 +764,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	work = job.da.data + groups * n * n;
 	work += (uintptr_t)work % 8 / 4;
 	interleave_upper.scratch = job.scratch;
-	hzi_parallel(p->threads, coef_units, &job, hzi_mhc_ceil(groups, TOKENS));
+	hzi_parallel(ctx, p->threads, coef_units, &job, hzi_mhc_ceil(groups, TOKENS));
 	sums = streams_of(a, true, false);
 	sums.p = job.p;
 	if (sums.dp.data)
@@ -773,8 +773,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 		sums.da = job.da;
 	if (sums.dp.data || sums.da.data)
 		hzi_mhc_mix_bwd(ctx, &sums, &interleave_upper, work);
-	hzi_parallel(p->threads, chunk_units, &job, plan.chunks);
-	store_weights(&job);
+	hzi_parallel(ctx, p->threads, chunk_units, &job, plan.chunks);
+	store_weights(ctx, &job);
 	if (!a->dx.data)
 		return HZ_OK;
 	dx = streams_of(a, false, true);

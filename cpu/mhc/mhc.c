@@ -186,8 +186,8 @@ int hzi_cpu_mhc_streams(struct hz_context *ctx, const struct hzi_mhc_streams_arg
 	};
 
 	if (a->s.tokens > 0)
-		hzi_parallel(hzi_threads(ctx, bytes_of(&a->s, a->s.n + 1)), streams_units, &job,
-			     a->s.tokens);
+		hzi_parallel(ctx, hzi_threads(ctx, bytes_of(&a->s, a->s.n + 1)), streams_units,
+			     &job, a->s.tokens);
 	return HZ_OK;
 }
 
@@ -493,7 +493,7 @@ void hzi_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 		job.dbias = (float *)(job.sums + (parts ? job.split.units * count : 0));
 		job.dnorm = job.dbias + (a->dbias ? job.split.units * a->s.channels : 0);
 	}
-	hzi_parallel(hzi_threads(ctx, bytes_of(&a->s, 2 * a->s.n + 1)), bwd_units, &job,
+	hzi_parallel(ctx, hzi_threads(ctx, bytes_of(&a->s, 2 * a->s.n + 1)), bwd_units, &job,
 		     job.split.units);
 	if (parts || (wants_sums(a) && a->s.tokens == 0)) {
 		for (int64_t g = 0; g < a->s.groups; g++) {
@@ -510,8 +510,8 @@ void hzi_mhc_mix_bwd(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 		}
 	}
 	if (a->dbias || (b && b->dnorm))
-		hzi_parallel(hzi_threads(ctx, job.split.units * a->s.channels * 4), channel_units,
-			     &job, a->s.channels);
+		hzi_parallel(ctx, hzi_threads(ctx, job.split.units * a->s.channels * 4),
+			     channel_units, &job, a->s.channels);
 }
 
 size_t hzi_cpu_mhc_streams_bwd_workspace(const struct hz_context *ctx,
@@ -604,7 +604,7 @@ static void sinkhorn_units(void *data, int thread, int64_t begin, int64_t end)
 /* worth: bytes of memory traffic that take as long as one matrix */
 static int run_sinkhorn(struct hz_context *ctx, struct sinkhorn_job *job, int64_t worth)
 {
-	hzi_parallel(hzi_threads(ctx, job->count * worth), sinkhorn_units, job,
+	hzi_parallel(ctx, hzi_threads(ctx, job->count * worth), sinkhorn_units, job,
 		     hzi_mhc_ceil(job->count, HZI_MHC_BATCH));
 	return HZ_OK;
 }
@@ -714,8 +714,8 @@ int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute
 {
 	struct chain_job job = {ctx, a};
 
-	hzi_parallel(hzi_threads(ctx, bytes_of(&a->s, a->s.n + 1) * a->layers), chain_units, &job,
-		     a->s.tokens);
+	hzi_parallel(ctx, hzi_threads(ctx, bytes_of(&a->s, a->s.n + 1) * a->layers), chain_units,
+		     &job, a->s.tokens);
 	return HZ_OK;
 }
 
@@ -805,7 +805,7 @@ int hzi_cpu_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)
 	struct hzi_mhc_init_args job = *a;
 
 	if (a->phi)
-		hzi_parallel(hzi_threads(ctx, a->count * 64), init_units, &job,
+		hzi_parallel(ctx, hzi_threads(ctx, a->count * 64), init_units, &job,
 			     hzi_mhc_ceil(a->count, 4));
 	for (int i = 0; a->alpha && i < a->alphas; i++)
 		a->alpha[i] = a->alpha_value;

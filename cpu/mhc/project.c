@@ -209,18 +209,18 @@ struct hzi_mhc_packed_phi hzi_mhc_pack_phi(const struct hz_context *ctx,
 	};
 
 	if (p->pack) {
-		hzi_parallel(p->threads, pack_units, &job, (int64_t)p->m * p->n);
+		hzi_parallel(ctx, p->threads, pack_units, &job, (int64_t)p->m * p->n);
 		to = (struct hzi_mhc_packed_phi){
 			.data = work, .row = p->n * p->padded, .stream = p->padded,
 		};
 	}
 	if (p->amx_phi) {
-		hzi_parallel(p->threads, amx_phi_units, &job, p->n * p->padded / 32);
+		hzi_parallel(ctx, p->threads, amx_phi_units, &job, p->n * p->padded / 32);
 		to.amx = job.amx;
 		to.panels = p->panels;
 	}
 	if (p->amx_phi_dx) {
-		hzi_parallel(p->threads, amx_phi_dx_units, &job, p->n * p->padded / 16);
+		hzi_parallel(ctx, p->threads, amx_phi_dx_units, &job, p->n * p->padded / 16);
 		to.amx_dx = job.amx_dx;
 	}
 	return to;
@@ -502,7 +502,7 @@ void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef
 		ctx, x, s, to, p, scratch, hzi_mhc_ceil(p->channels, HZI_MHC_TILE_CHANNELS),
 	};
 
-	hzi_parallel(p->threads, mean_units, &job, s->groups * s->n * job.tiles);
+	hzi_parallel(ctx, p->threads, mean_units, &job, s->groups * s->n * job.tiles);
 }
 
 struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean)

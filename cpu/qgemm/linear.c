@@ -196,7 +196,7 @@ int hzi_cpu_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 	l.codes = take(&workspace, g.rows * g.k);
 	l.zeros = take(&workspace, g.rows);
 	l.scales = take(&workspace, 4 * g.rows);
-	hzi_parallel(hzi_threads(ctx, g.rows * g.k * 8), linear_rows, &l, g.rows);
+	hzi_parallel(ctx, hzi_threads(ctx, g.rows * g.k * 8), linear_rows, &l, g.rows);
 	return hzi_cpu_qgemm_run(ctx, &g, workspace);
 }
 

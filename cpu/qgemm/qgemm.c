@@ -79,7 +79,7 @@ int hzi_cpu_qgemm_pack(struct hz_context *ctx, const struct hzi_qgemm_pack_args 
 
 	for (int d = 0; d < a->ndim; d++)
 		items *= a->shape[d];
-	hzi_parallel(hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job,
+	hzi_parallel(ctx, hzi_threads(ctx, 2 * items * a->n * a->k), pack_panels, &job,
 		     items * job.panels);
 	return HZ_OK;
 }
@@ -809,12 +809,12 @@ static int multiply_all(struct hz_context *ctx, const void *args, enum how how)
 
 			job.rows = min_i64(job.step_rows, a->m - job.first);
 			if (!job.sum64 && !job.pack_inline)
-				hzi_parallel(job.threads, pack_rows, &job,
+				hzi_parallel(ctx, job.threads, pack_rows, &job,
 					     job.count * ceil_div(job.rows, job.kern->rows));
 			units = job.count * ceil_div(job.rows, job.unit_rows) *
 				ceil_div(a->n, job.unit_cols);
-			hzi_parallel(job.threads, job.sum64 ? sum64_units : multiply_units, &job,
-				     units);
+			hzi_parallel(ctx, job.threads, job.sum64 ? sum64_units : multiply_units,
+				     &job, units);
 		}
 	}
 	return HZ_OK;

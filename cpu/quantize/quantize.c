@@ -284,7 +284,7 @@ int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args)
 	const struct codes_job job = make_job(ctx, args, &zero);
 	struct transpose_job squares = make_transpose(&job);
 
-	hzi_parallel(hzi_threads(ctx, job.bytes), transpose_units, &squares,
+	hzi_parallel(ctx, hzi_threads(ctx, job.bytes), transpose_units, &squares,
 		     make_segments(&squares.map, SQUARE_LENGTH).count *
 			     ceil_div(squares.rows, SQUARE_ROWS));
 	return HZ_OK;
@@ -301,7 +301,7 @@ int hzi_cpu_codes_rows(struct hz_context *ctx, const void *args)
 	uint8_t zero;
 	struct codes_job job = make_job(ctx, args, &zero);
 
-	hzi_parallel(hzi_threads(ctx, job.bytes), codes_units, &job, job.s.count);
+	hzi_parallel(ctx, hzi_threads(ctx, job.bytes), codes_units, &job, job.s.count);
 	return HZ_OK;
 }
 
@@ -393,7 +393,7 @@ int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpara
 	job.hi = (float *)((char *)ctx->workspace + bytes / 2);
 	memset(ctx->workspace, 0, bytes);
 	if (a->map.n > 0)
-		hzi_parallel(job.threads, range_units, &job, job.s.count);
+		hzi_parallel(ctx, job.threads, range_units, &job, job.s.count);
 	for (int t = 1; job.shared && t < job.threads; t++) {
 		for (int64_t p = 0; p < params; p++) {
 			job.lo[p] = fminf(job.lo[p], job.lo[t * params + p]);
@@ -405,6 +405,6 @@ int hzi_cpu_choose_qparams(struct hz_context *ctx, const struct hzi_choose_qpara
 	if (inf)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"choose_qparams: x has an Inf, which no scale can hold");
-	hzi_parallel(hzi_threads(ctx, params * 64), params_units, &job, params);
+	hzi_parallel(ctx, hzi_threads(ctx, params * 64), params_units, &job, params);
 	return HZ_OK;
 }

@@ -184,7 +184,8 @@ static int run_rows(struct hz_context *ctx, const struct hzi_quat_dims *dims,
 			add_dim(&job.outer, dims->shape[d], at, d);
 	}
 	job.rows = walk_count(&job.outer);
-	hzi_parallel(hzi_threads(ctx, bytes), row_units, &job, job.rows * ceil_div(job.n, PIECE));
+	hzi_parallel(ctx, hzi_threads(ctx, bytes), row_units, &job,
+		     job.rows * ceil_div(job.n, PIECE));
 	return HZ_OK;
 }
 
@@ -385,9 +386,9 @@ static int run_sum(struct hz_context *ctx, struct sum_job *job)
 	const int threads = hzi_threads(ctx, bytes);
 
 	job->part = job->blocks > 1 ? ctx->workspace : NULL;
-	hzi_parallel(threads, sum_units, job, job->tiles * job->blocks);
+	hzi_parallel(ctx, threads, sum_units, job, job->tiles * job->blocks);
 	if (job->part)
-		hzi_parallel(threads, store_units, job, job->tiles);
+		hzi_parallel(ctx, threads, store_units, job, job->tiles);
 	return HZ_OK;
 }
 

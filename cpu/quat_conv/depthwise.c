@@ -110,7 +110,7 @@ int hzi_cpu_quat_conv_depthwise(struct hz_context *ctx, const void *args)
 	memcpy(d.w.comp, g->a.comp, sizeof(d.w.comp));
 	memcpy(d.b.comp, g->bias_comp, sizeof(d.b.comp));
 	make_coefficients(&d, taps);
-	hzi_parallel(hzi_threads(ctx, d.x.rows * d.x.groups * (16 + 8 * taps)), depthwise_work,
+	hzi_parallel(ctx, hzi_threads(ctx, d.x.rows * d.x.groups * (16 + 8 * taps)), depthwise_work,
 		     &job, d.x.rows);
 	return HZ_OK;
 }

@@ -72,7 +72,8 @@ static int patch(struct hz_context *ctx, const char *op, const struct hzi_quat_p
 	const int64_t row = a->groups * a->channels * a->taps[0] * a->taps[1] * a->taps[2] * 16;
 
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, a->rows * row), patch_work, (void *)(uintptr_t)a, a->rows);
+	hzi_parallel(ctx, hzi_threads(ctx, a->rows * row), patch_work, (void *)(uintptr_t)a,
+		     a->rows);
 	return HZ_OK;
 }
 

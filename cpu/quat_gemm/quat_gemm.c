@@ -124,7 +124,8 @@ int hzi_cpu_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pa
 	const int64_t items = item_count(a->ndim, a->shape);
 	struct pack_job job = {.kern = kern_of(ctx, a->dtype), .a = a, .panels = panels};
 
-	hzi_parallel(hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
+	hzi_parallel(ctx,
+		     hzi_threads(ctx, items * hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k)),
 		     pack_panels, &job, items * panels);
 	return HZ_OK;
 }
@@ -1054,7 +1055,7 @@ static int run(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, enum 
 	struct job job = {.p = &p, .scratch = ctx->workspace};
 
 	assert(ctx->workspace_bytes >= (size_t)(p.threads * p.each));
-	hzi_parallel(p.threads, run_parts, &job, p.items * p.grid_v * p.grid_s);
+	hzi_parallel(ctx, p.threads, run_parts, &job, p.items * p.grid_v * p.grid_s);
 	return HZ_OK;
 }
 

@@ -164,13 +164,14 @@ static int map(struct hz_context *ctx, const char *op, const struct hzi_quat_map
 	(void)op;
 	if (affine && contiguous &&
 	    (a->kind == HZI_QUAT_MAP_AFFINE || hzi_quat_is_contiguous(&a->b, last, dtype)))
-		hzi_parallel(threads, affine_work, &job, a->total / a->shape[last]);
+		hzi_parallel(ctx, threads, affine_work, &job, a->total / a->shape[last]);
 	else if (a->kind == HZI_QUAT_MAP_DROPOUT && contiguous && !a->accumulate && !a->pure)
-		hzi_parallel(threads, drop_work, &job, a->total);
+		hzi_parallel(ctx, threads, drop_work, &job, a->total);
 	else if (supports_blocks(a) && !copies)
-		hzi_parallel(threads, block_work, &job, blocks.outer * blocks.down * blocks.across);
+		hzi_parallel(ctx, threads, block_work, &job,
+			     blocks.outer * blocks.down * blocks.across);
 	else
-		hzi_parallel(threads, map_work, (void *)(uintptr_t)a, a->total);
+		hzi_parallel(ctx, threads, map_work, (void *)(uintptr_t)a, a->total);
 	return HZ_OK;
 }
 
@@ -248,9 +249,9 @@ static int sum(struct hz_context *ctx, const char *op, const struct hzi_quat_sum
 
 	(void)op;
 	if (kernels)
-		hzi_parallel(threads, sum_kernel_work, &job, a->chunks);
+		hzi_parallel(ctx, threads, sum_kernel_work, &job, a->chunks);
 	else
-		hzi_parallel(threads, sum_work, (void *)(uintptr_t)a, a->chunks);
+		hzi_parallel(ctx, threads, sum_work, (void *)(uintptr_t)a, a->chunks);
 	return HZ_OK;
 }
 
@@ -274,7 +275,7 @@ static void finish_work(void *job, int thread, int64_t begin, int64_t end)
 static int finish(struct hz_context *ctx, const char *op, const struct hzi_quat_finish_step *a)
 {
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, a->channels * (a->chunks * 80 + 1000)), finish_work,
+	hzi_parallel(ctx, hzi_threads(ctx, a->channels * (a->chunks * 80 + 1000)), finish_work,
 		     (void *)(uintptr_t)a, a->channels);
 	return HZ_OK;
 }
@@ -303,7 +304,7 @@ static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qua
 		    bool backward)
 {
 	(void)op;
-	hzi_parallel(hzi_threads(ctx, a->n * a->m * 100),
+	hzi_parallel(ctx, hzi_threads(ctx, a->n * a->m * 100),
 		     backward ? rotation_bwd_work : rotation_work, (void *)(uintptr_t)a,
 		     a->n * a->m);
 	return HZ_OK;

@@ -83,7 +83,7 @@ static int simd(struct hz_context *ctx, const void *args)
 	const int64_t pixels = pixels_of(a, a->count);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
-	hzi_parallel(threads_of(ctx, a, false, pixels), pool_kernel_work, &job, pixels);
+	hzi_parallel(ctx, threads_of(ctx, a, false, pixels), pool_kernel_work, &job, pixels);
 	return HZ_OK;
 }
 
@@ -92,7 +92,8 @@ static int scalar(struct hz_context *ctx, const void *args)
 	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->count);
 
-	hzi_parallel(threads_of(ctx, a, false, pixels), pool_work, (void *)(uintptr_t)a, pixels);
+	hzi_parallel(ctx, threads_of(ctx, a, false, pixels), pool_work, (void *)(uintptr_t)a,
+		     pixels);
 	return HZ_OK;
 }
 
@@ -102,7 +103,7 @@ static int bwd_simd(struct hz_context *ctx, const void *args)
 	const int64_t pixels = pixels_of(a, a->size);
 	struct hzi_quat_job job = {hzi_quat_layer_kern + ctx->level, a};
 
-	hzi_parallel(threads_of(ctx, a, true, pixels), pool_bwd_kernel_work, &job, pixels);
+	hzi_parallel(ctx, threads_of(ctx, a, true, pixels), pool_bwd_kernel_work, &job, pixels);
 	return HZ_OK;
 }
 
@@ -111,7 +112,8 @@ static int bwd_scalar(struct hz_context *ctx, const void *args)
 	const struct hzi_quat_pool_step *a = args;
 	const int64_t pixels = pixels_of(a, a->size);
 
-	hzi_parallel(threads_of(ctx, a, true, pixels), pool_bwd_work, (void *)(uintptr_t)a, pixels);
+	hzi_parallel(ctx, threads_of(ctx, a, true, pixels), pool_bwd_work, (void *)(uintptr_t)a,
+		     pixels);
 	return HZ_OK;
 }
 

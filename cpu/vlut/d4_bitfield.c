@@ -130,6 +130,6 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j)
 {
-	hzi_parallel(hzi_threads(j->ctx, 2 * j->rows * j->k), order_columns, j, j->cols);
-	hzi_parallel(j->threads, multiply_panels, j, j->w->panels);
+	hzi_parallel(j->ctx, hzi_threads(j->ctx, 2 * j->rows * j->k), order_columns, j, j->cols);
+	hzi_parallel(j->ctx, j->threads, multiply_panels, j, j->w->panels);
 }

@@ -161,6 +161,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 void hzi_vlut_f32_run(struct hzi_vlut_f32 *j)
 {
 	hzi_vlut_byte_table(j->w, j->table);
-	hzi_parallel(j->threads, fill_panels, j, (j->v.cols + HZI_QUAT_COLS - 1) / HZI_QUAT_COLS);
-	hzi_parallel(j->threads, multiply_panels, j, j->w->panels);
+	hzi_parallel(j->ctx, j->threads, fill_panels, j,
+		     (j->v.cols + HZI_QUAT_COLS - 1) / HZI_QUAT_COLS);
+	hzi_parallel(j->ctx, j->threads, multiply_panels, j, j->w->panels);
 }

@@ -270,7 +270,7 @@ size_t hzi_vlut_gemm_exact(struct hzi_vlut_gemm_job *j, char *base)
 	j->scratch_each = hzi_round_up(hzi_vlut_view_bytes(&j->w, j->w.blocks) + 1, 64);
 	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base)
-		hzi_parallel(j->threads, exact_panels, j, j->w.panels);
+		hzi_parallel(j->ctx, j->threads, exact_panels, j, j->w.panels);
 	return used;
 }
 
@@ -292,7 +292,7 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 		hzi_round_up((4 * HZI_VLUT_COLUMNS + 2) * (j->w.blocks * j->w.rule->d + PAD), 64);
 	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base) {
-		hzi_parallel(j->threads, map_columns, j,
+		hzi_parallel(j->ctx, j->threads, map_columns, j,
 			     (j->v.cols + HZI_VLUT_COLUMNS - 1) / HZI_VLUT_COLUMNS);
 		for (int64_t c = 0; c < j->v.cols; c++)
 			moderate &= j->most[c] == 0 || (j->most[c] >= LEAST && j->most[c] <= MOST);
@@ -314,11 +314,11 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 		hzi_vlut_regtable_run(&j->regtable);
 		break;
 	case HZI_VLUT_D4_BITFIELD:
-		hzi_parallel(j->threads, split_columns, j, j->v.cols);
+		hzi_parallel(j->ctx, j->threads, split_columns, j, j->v.cols);
 		hzi_vlut_d4_bitfield_run(&j->d4_bitfield);
 		break;
 	case HZI_VLUT_S8:
-		hzi_parallel(j->threads, split_columns, j, j->v.cols);
+		hzi_parallel(j->ctx, j->threads, split_columns, j, j->v.cols);
 		hzi_vlut_s8_run(&j->s8);
 		break;
 	case HZI_VLUT_TABLE_F32:

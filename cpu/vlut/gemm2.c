@@ -319,7 +319,7 @@ static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 	hzi_vlut_s8_init(&j->s8, base, &used);
 	if (base) {
 		hzi_vlut_byte_table(&j->x, j->table);
-		hzi_parallel(j->threads, bytes_of_x, j, j->x.panels);
+		hzi_parallel(j->ctx, j->threads, bytes_of_x, j, j->x.panels);
 		hzi_vlut_s8_run(&j->s8);
 	}
 	return used;
@@ -345,7 +345,7 @@ static size_t multiply_f32(struct hzi_vlut_gemm2_job *j, char *base)
 		.y_i = a->y_i, .y_b = a->y_j,
 	};
 	if (base)
-		hzi_parallel(j->threads, values_of_x, j, j->x.panels);
+		hzi_parallel(j->ctx, j->threads, values_of_x, j, j->x.panels);
 	hzi_vlut_gemm_begin(&one, j->ctx, &gemm);
 	return used + hzi_vlut_gemm(&one, HZI_VLUT_F32, base ? base + used : NULL);
 }
@@ -369,6 +369,6 @@ size_t hzi_vlut_gemm2(struct hzi_vlut_gemm2_job *j, int path, char *base)
 	j->scratch_each = hzi_round_up(pairs_bytes(j, &x_codes, &points), 64);
 	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	if (base)
-		hzi_parallel(j->threads, pairs, j, j->w.panels);
+		hzi_parallel(j->ctx, j->threads, pairs, j, j->w.panels);
 	return used;
 }

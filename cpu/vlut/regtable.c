@@ -287,12 +287,12 @@ void hzi_vlut_regtable_run(struct hzi_vlut_regtable *j)
 			j->blocks = hzi_vlut_min(j->chunk, j->w->blocks - j->first);
 			pieces = j->count * ((j->blocks + PIECE - 1) / PIECE);
 			if (j->entry_bytes == 1)
-				hzi_parallel(j->threads, ranges, j, pieces);
+				hzi_parallel(j->ctx, j->threads, ranges, j, pieces);
 			for (int64_t c = 0; c < j->count; c++)
 				plan_column(j, c, leader);
-			hzi_parallel(j->threads, tables, j, pieces);
-			hzi_parallel(j->threads, sums, j, j->w->panels);
+			hzi_parallel(j->ctx, j->threads, tables, j, pieces);
+			hzi_parallel(j->ctx, j->threads, sums, j, j->w->panels);
 		}
-		hzi_parallel(j->threads, finish, j, j->w->panels);
+		hzi_parallel(j->ctx, j->threads, finish, j, j->w->panels);
 	}
 }

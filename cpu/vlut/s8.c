@@ -212,6 +212,6 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 void hzi_vlut_s8_run(struct hzi_vlut_s8 *j)
 {
 	hzi_vlut_byte_table(j->w, j->table);
-	hzi_parallel(j->threads, pack_rows, j, j->groups * j->chunks);
-	hzi_parallel(j->threads, multiply_panels, j, j->w->panels);
+	hzi_parallel(j->ctx, j->threads, pack_rows, j, j->groups * j->chunks);
+	hzi_parallel(j->ctx, j->threads, multiply_panels, j, j->w->panels);
 }

@@ -143,9 +143,9 @@ void hzi_vlut_table_f32_run(struct hzi_vlut_table_f32 *j)
 		memset(j->sum, 0, (size_t)(8 * j->w->panels * HZI_VLUT_ROWS));
 		for (j->first = 0; j->first < j->w->blocks; j->first += j->chunk) {
 			j->blocks = hzi_vlut_min(j->chunk, j->w->blocks - j->first);
-			hzi_parallel(j->threads, fill_tables, j, j->blocks);
-			hzi_parallel(j->threads, look_up, j, j->w->panels);
+			hzi_parallel(j->ctx, j->threads, fill_tables, j, j->blocks);
+			hzi_parallel(j->ctx, j->threads, look_up, j, j->w->panels);
 		}
-		hzi_parallel(j->threads, finish, j, j->w->panels);
+		hzi_parallel(j->ctx, j->threads, finish, j, j->w->panels);
 	}
 }

@@ -304,7 +304,7 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
 	if (job.side.bitfield)
 		make_bitfield(&job.side, job.bitfield);
-	hzi_parallel(hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
+	hzi_parallel(ctx, hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
 		     &job, job.side.panels);
 	return HZ_OK;
 }

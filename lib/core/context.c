@@ -12,7 +12,11 @@
 
 #include "lib/core/route.h"
 
-#define THREADS_MAX 1024 /* more are clamped: far beyond any machine's cores, still few pages */
+/*
+ * A thread is worth waking for 128 KiB: about 10 us of memory traffic, against a few us to start
+ * and join.
+ */
+#define GRAIN_BITS 17
 #define QUAT_PREFER (HZ_QUAT_PREFER_FAST | HZ_QUAT_PREFER_DIRECT)
 
 /* Sizes of operands have 64 bits, and device code shares structs with the host. */
@@ -69,6 +73,26 @@ static const char *environment(const char *name)
 	return value && *value ? value : NULL;
 }
 
+#ifdef _OPENMP
+static const bool have_openmp = true;
+#else
+static const bool have_openmp = false;
+#endif
+
+extern char **environ;
+
+/* Whether a variable of OpenMP is set: then its runtime is meant to run the threads. */
+static bool openmp_configured(void)
+{
+	for (char **e = environ; e && *e; e++) {
+		const char *const value = strchr(*e, '=');
+
+		if (strncmp(*e, "OMP_", 4) == 0 && value && value[1])
+			return true;
+	}
+	return false;
+}
+
 /*
  * Reads the environment into the options that are left open and into the future context. A
  * meaningless value is an error even where an option overrides it, so that a typing error does not
@@ -78,6 +102,7 @@ static int read_environment(hz_options *o, struct hz_context *seed)
 {
 	const char *device = environment("HURWITZ_DEVICE");
 	const char *threads = environment("HURWITZ_THREADS");
+	const char *threading = environment("HURWITZ_THREADING");
 	const char *isa = environment("HURWITZ_ISA");
 	const char *quat = environment("HURWITZ_QUAT");
 	const char *verbose = environment("HURWITZ_VERBOSE");
@@ -105,8 +130,26 @@ static int read_environment(hz_options *o, struct hz_context *seed)
 					 "open: HURWITZ_THREADS is \"%.40s\", must be a number "
 					 "from 1 to 999999",
 					 threads);
-		if (o->threads == 0)
+		if (o->threads == 0) {
 			o->threads = value;
+			seed->threads_source = "HURWITZ_THREADS";
+		}
+	}
+	if (threading) {
+		if (strcmp(threading, "openmp") == 0)
+			value = HZ_THREADING_OPENMP;
+		else if (strcmp(threading, "pool") == 0)
+			value = HZ_THREADING_POOL;
+		else
+			return open_fail(HZ_EINVAL,
+					 "open: HURWITZ_THREADING is \"%.40s\", must be openmp or "
+					 "pool",
+					 threading);
+		if (value == HZ_THREADING_OPENMP && !have_openmp)
+			return open_fail(HZ_ENOTSUP, "open: HURWITZ_THREADING is openmp, but this "
+						     "build has no OpenMP: use pool");
+		if (o->threading == HZ_THREADING_AUTO && !o->parallel_for)
+			o->threading = value;
 	}
 	if (isa) {
 		value = hzi_isa_from_name(isa);
@@ -153,6 +196,22 @@ static int check_options(const hz_options *o)
 	if (o->threads < 0)
 		return open_fail(HZ_EINVAL, "open: options.threads is %d, must not be negative",
 				 o->threads);
+	if (o->threading < HZ_THREADING_AUTO || o->threading > HZ_THREADING_CALLBACK)
+		return open_fail(HZ_EINVAL,
+				 "open: options.threading is %d, must be one of enum hz_threading",
+				 o->threading);
+	if (o->threading == HZ_THREADING_CALLBACK && !o->parallel_for)
+		return open_fail(HZ_EINVAL, "open: options.threading is HZ_THREADING_CALLBACK, but "
+					    "options.parallel_for is NULL");
+	if (o->parallel_for && o->threading != HZ_THREADING_AUTO &&
+	    o->threading != HZ_THREADING_CALLBACK)
+		return open_fail(HZ_EINVAL,
+				 "open: options.parallel_for is set, but options.threading is "
+				 "HZ_THREADING_%s, must be AUTO or CALLBACK",
+				 o->threading == HZ_THREADING_POOL ? "POOL" : "OPENMP");
+	if (o->threading == HZ_THREADING_OPENMP && !have_openmp)
+		return open_fail(HZ_ENOTSUP, "open: options.threading is HZ_THREADING_OPENMP, but "
+					     "this build has no OpenMP");
 	if (!(o->isa >= HZ_ISA_AUTO && o->isa <= HZ_ISA_AMX) &&
 	    !(o->isa >= HZ_ISA_NEON && o->isa <= HZ_ISA_DOTPROD))
 		return open_fail(HZ_EINVAL, "open: options.isa is %d, must be one of enum hz_isa",
@@ -203,6 +262,36 @@ static int open_device(struct hz_context *ctx, int device)
 	return open_fail(status, "open: cuda:%d: %s", device - HZ_CUDA, ctx->gpu_reason);
 }
 
+static const char *const threading_names[] = {
+	[HZ_THREADING_OPENMP] = "openmp",
+	[HZ_THREADING_POOL] = "pool",
+	[HZ_THREADING_CALLBACK] = "callback",
+};
+
+/* The CPUs that this thread may use, and how many threads on them; without memory no pool. */
+static void open_threads(struct hz_context *ctx, const hz_options *o)
+{
+	struct hzi_cpus cpus;
+
+	hzi_cpus_read(&cpus);
+	hzi_topology_read(&ctx->topology, o->topology, o->flags & HZ_NO_TOPOLOGY, &cpus);
+	ctx->grain_bits = GRAIN_BITS;
+	ctx->threads = o->threads;
+	if (!o->threads)
+		ctx->threads = hzi_threads_auto("", ctx->topology.machine_cores,
+						ctx->topology.cores, &ctx->threads_source);
+	if (ctx->threads > HZI_THREADS_MAX)
+		ctx->threads = HZI_THREADS_MAX;
+	ctx->threading = o->threading;
+	if (ctx->threading == HZ_THREADING_AUTO)
+		ctx->threading = o->parallel_for ? HZ_THREADING_CALLBACK
+				 : have_openmp && openmp_configured() ? HZ_THREADING_OPENMP
+								      : HZ_THREADING_POOL;
+	ctx->parallel_for = o->parallel_for;
+	ctx->parallel_user = o->parallel_user;
+	ctx->pool = hzi_pool_open(&cpus);
+}
+
 int hz_open(hz_context **out, const hz_options *options)
 {
 	hz_options o = {.device = HZ_AUTO};
@@ -215,6 +304,7 @@ int hz_open(hz_context **out, const hz_options *options)
 	*out = NULL;
 	if (options)
 		o = *options;
+	seed.threads_source = "options.threads";
 	HZ_CHECK(check_options(&o));
 	HZ_CHECK(read_environment(&o, &seed));
 	if (!hzi_count_forks())
@@ -230,12 +320,11 @@ int hz_open(hz_context **out, const hz_options *options)
 	ctx->log = o.log;
 	ctx->log_user = o.log_user;
 	ctx->fork_generation = hzi_fork_generation();
-	hzi_topology_read(&ctx->topology, o.topology, o.flags & HZ_NO_TOPOLOGY);
-	ctx->threads = o.threads ? o.threads : ctx->topology.cores;
-	if (ctx->threads > THREADS_MAX)
-		ctx->threads = THREADS_MAX;
-	if (ctx->threads < 1 || hzi_threads_lost())
-		ctx->threads = 1;
+	open_threads(ctx, &o);
+	if (!ctx->pool) {
+		hz_close(ctx);
+		return open_fail(HZ_ENOMEM, "open: no memory for a thread pool");
+	}
 	ctx->quat_method = o.flags & HZ_QUAT_PREFER_FAST ? HZ_QUAT_FAST
 			   : o.flags & HZ_QUAT_PREFER_DIRECT ? HZ_QUAT_DIRECT
 							     : HZ_QUAT_AUTO;
@@ -247,8 +336,9 @@ int hz_open(hz_context **out, const hz_options *options)
 		hz_close(ctx);
 		return status;
 	}
-	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads",
-		ctx->gpu ? ctx->gpu->name : "cpu", hz_isa_name(ctx->isa), ctx->threads);
+	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads (from %s) by %s",
+		ctx->gpu ? ctx->gpu->name : "cpu", hz_isa_name(ctx->isa), ctx->threads,
+		ctx->threads_source, threading_names[ctx->threading]);
 	*out = ctx;
 	return HZ_OK;
 }
@@ -268,6 +358,7 @@ void hz_close(hz_context *ctx)
 		ctx->free_base(ctx);
 	if (ctx->free_chain)
 		ctx->free_chain(ctx);
+	hzi_pool_close(ctx->pool);
 	hzi_mfree(&seed, ctx, sizeof(*ctx));
 }
 
@@ -302,6 +393,9 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 		.gpu_name = "",
 		.gpu_reason = ctx->gpu_reason,
 		.topology_source = ctx->topology.source,
+		.threading = ctx->threading,
+		.threading_name = threading_names[ctx->threading],
+		.threads_source = ctx->threads_source,
 	};
 	hzi_device_cuda.info(ctx, info);
 	return HZ_OK;

@@ -77,11 +77,12 @@ static bool forks_counted;
 static void count_fork(void)
 {
 	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+	hzi_pool_after_fork();
 }
 
 static void count_forks(void)
 {
-	forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+	forks_counted = pthread_atfork(hzi_pool_before_fork, hzi_pool_after_fork, count_fork) == 0;
 }
 
 bool hzi_count_forks(void)

@@ -12,8 +12,10 @@
 
 #include "hurwitz.h"
 #include "lib/core/fp.h"
+#include "lib/core/threads.h"
 
 struct hz_context;
+struct hzi_pool;	/* cpu/core/pool.c */
 struct hzi_cuda;	/* gpu/runtime/cuda.h: the GPU half of a context */
 
 /* ---- Operation tables ------------------------------------------------------------------------ */
@@ -128,7 +130,8 @@ extern const struct hzi_device hzi_device_cuda;		/* gpu/runtime/cuda.c */
 /* ---- Topology (lib/core/topology.c) ---------------------------------------------------------- */
 
 struct hzi_topology {
-	int cores;			/* physical cores in this process's cpuset, at least 1 */
+	int machine_cores;		/* 0: unknown */
+	int cores;			/* physical cores among the CPUs of hz_open(), at least 1 */
 	int numa_nodes;
 	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* 0: unknown */
 	int64_t memory_bytes;
@@ -138,8 +141,10 @@ struct hzi_topology {
 
 /*
  * Fills *t from an hwloc_topology_t. If topology is NULL, asks hwloc, or with no_hwloc the system.
+ * It has no more cores than cpus.
  */
-void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc);
+void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc,
+		       const struct hzi_cpus *cpus);
 
 /* ---- Context --------------------------------------------------------------------------------- */
 
@@ -155,6 +160,12 @@ struct hz_context {
 	int isa, isa_max;		/* enum hz_isa */
 	int level;			/* of isa in the tables of micro-kernels: cpu/core/kern.h */
 	int threads;			/* at least 1 */
+	int grain_bits;			/* 2^this bytes are worth a thread; tests lower it */
+	const char *threads_source;	/* what decided their number */
+	int threading;			/* enum hz_threading, not AUTO */
+	struct hzi_pool *pool;
+	void (*parallel_for)(void *user, int n, void (*body)(void *arg, int i), void *arg);
+	void *parallel_user;
 	int quat_method;		/* enum hz_quat_method: what AUTO stands for */
 	int sm;				/* 90 for compute capability 9.0; 0 on the CPU */
 	bool sm_90a;			/* sm is 90, and the build has code for sm_90a */
@@ -250,6 +261,8 @@ int hzi_isa_from_name(const char *name);
  */
 int64_t hzi_cache_share(const struct hz_context *ctx);
 
+/* ---- Threads (cpu/core/parallel.c, pool.c) --------------------------------------------------- */
+
 /*
  * Number of threads worth starting for a call that reads and writes that many bytes: 1 ..
  * ctx->threads
@@ -257,10 +270,15 @@ int64_t hzi_cache_share(const struct hz_context *ctx);
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 
 /*
- * Whether OpenMP's threads were started before a fork(): the child has none of them, and GCC's
- * runtime would wait for them in its first parallel region.
+ * The pool of threads that run on these CPUs; NULL without memory. Starts none. The last close()
+ * ends all threads of all pools; no call is running then.
  */
-bool hzi_threads_lost(void);
+struct hzi_pool *hzi_pool_open(const struct hzi_cpus *cpus);
+void hzi_pool_close(struct hzi_pool *pool);
+
+/* The pools do not change between the two, of which the second runs in parent and child. */
+void hzi_pool_before_fork(void);
+void hzi_pool_after_fork(void);
 
 /* ---- Argument checks (lib/core/tensor.c) ----------------------------------------------------- */
 

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#ifdef HAVE_SCHED_GETAFFINITY
-#include <sched.h>
-#endif
 #ifdef HZ_HAVE_HWLOC
 #include <hwloc.h>
 #endif
@@ -44,7 +41,7 @@ static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwl
  * Counts cores, not hardware threads: a second thread of a core adds nothing to bandwidth or to
  * multiplication throughput.
  */
-static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
+static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t, const struct hzi_cpus *cpus)
 {
 	hwloc_bitmap_t allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(t));
 	hwloc_bitmap_t bound = hwloc_bitmap_alloc();
@@ -52,8 +49,11 @@ static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 	const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
 	int cores = 0;
 
+	for (int i = 0; bound && i < HZI_CPUS_MAX; i++) {
+		if (hzi_cpus_have(cpus, i))
+			hwloc_bitmap_set(bound, (unsigned)i);
+	}
 	if (allowed && bound && hwloc_topology_is_thissystem(t) &&
-	    hwloc_get_cpubind(t, bound, HWLOC_CPUBIND_PROCESS) == 0 &&
 	    hwloc_bitmap_intersects(allowed, bound))
 		hwloc_bitmap_and(allowed, allowed, bound);
 	if (allowed) {
@@ -78,14 +78,21 @@ static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t)
 }
 
 static struct hzi_topology own;
-static bool own_is_read;
+static bool own_is_read, own_is_other;	/* other: of another machine, as HWLOC_SYNTHETIC says */
 
 /* Loads only cores, caches, packages and NUMA nodes: no I/O devices, no OS objects. */
 static void load_own(void)
 {
 	const char *release;
+	struct hzi_cpus cpus;
 	hwloc_topology_t t;
 
+	hzi_cpus_read(&cpus);
+#ifdef HAVE_SCHED_GETAFFINITY
+	/* hwloc asks with ever larger masks, without end where a sandbox refuses the call. */
+	if (cpus.count == 0)
+		return;
+#endif
 #ifdef __linux__
 	/*
 	 * In a container without /sys, hwloc learns little and prints a message to standard error.
@@ -100,7 +107,8 @@ static void load_own(void)
 	hwloc_topology_set_type_filter(t, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	hwloc_topology_set_type_filter(t, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	if (hwloc_topology_load(t) == 0) {
-		read_hwloc(&own, t);
+		read_hwloc(&own, t, &cpus);
+		own_is_other = !hwloc_topology_is_thissystem(t);
 		/*
 		 * The file of a NUMA node may not count memory that was added to a running machine.
 		 */
@@ -121,22 +129,13 @@ static void load_own(void)
 
 #endif
 
-static void read_system(struct hzi_topology *out)
+static void read_system(struct hzi_topology *out, const struct hzi_cpus *cpus)
 {
-#ifdef HAVE_SCHED_GETAFFINITY
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-		out->cores = CPU_COUNT(&set);
-		snprintf(out->source, sizeof(out->source), "sched_getaffinity");
-	}
-#endif
-	if (out->cores < 1) {
-		out->cores = (int)system_value(_SC_NPROCESSORS_ONLN);
-		snprintf(out->source, sizeof(out->source), "sysconf");
-	}
+	out->cores = cpus->count > 0 ? (int)cpus->count : (int)system_value(_SC_NPROCESSORS_ONLN);
 	if (out->cores < 1)
 		out->cores = 1;
+	snprintf(out->source, sizeof(out->source), "%s",
+		 cpus->count > 0 ? "sched_getaffinity" : "sysconf");
 	out->numa_nodes = 1;
 	out->memory_bytes = system_memory();
 #ifdef _SC_LEVEL1_DCACHE_SIZE
@@ -146,14 +145,15 @@ static void read_system(struct hzi_topology *out)
 #endif
 }
 
-void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc)
+/* Returns whether the topology is this machine's, not one with which to limit what it has. */
+static bool read_topology(struct hzi_topology *t, void *topology, bool no_hwloc,
+			  const struct hzi_cpus *cpus)
 {
-	memset(t, 0, sizeof(*t));
 #ifdef HZ_HAVE_HWLOC
 	if (topology) {
-		read_hwloc(t, topology);
+		read_hwloc(t, topology, cpus);
 		snprintf(t->source, sizeof(t->source), "the application");
-		return;
+		return false;
 	}
 	if (!no_hwloc) {
 		static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -161,11 +161,38 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc)
 		pthread_once(&once, load_own);
 		if (own_is_read) {
 			*t = own;
-			return;
+			return !own_is_other;
 		}
 	}
 #endif
 	(void)topology;
 	(void)no_hwloc;
-	read_system(t);
+	read_system(t, cpus);
+	return true;
+}
+
+static int machine_cores;
+
+static void count_machine(void)
+{
+	machine_cores = hzi_cores_of("", NULL);
+}
+
+void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc,
+		       const struct hzi_cpus *cpus)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	bool here;
+	int cores;
+
+	memset(t, 0, sizeof(*t));
+	pthread_once(&once, count_machine);
+	here = read_topology(t, topology, no_hwloc, cpus);
+	t->machine_cores = machine_cores;
+	cores = cpus->count > 0 ? hzi_cores_of("", cpus) : machine_cores;
+	/* Without that part of /sys, hardware threads are the limit. */
+	if (cores == 0 && cpus->count > 0 && t->cores > cpus->count)
+		cores = (int)cpus->count;
+	if (cores > 0 && (here || cores < t->cores))
+		t->cores = cores;
 }

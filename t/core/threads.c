@@ -4,14 +4,17 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The threads start at different rows and have contexts of 1 to 3 threads and of every ISA level.
- * Results must have the bits of one thread alone, whatever runs concurrently. Thread sanitizers run
+ * The threads start at different rows and have contexts of 1 to 3 threads, by each backend, and of
+ * every ISA level; every call is worth threads. Results must have the bits of one thread alone,
+ * whatever runs concurrently. Thread sanitizers run
  * this program. With HZ_TEST_DEVICE=cuda the contexts alternate between all GPUs, which must be of
  * one model; results must have the bits of the first.
  */
 #include <config.h>
 
+#include <dirent.h>
 #include <dlfcn.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,6 +23,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "lib/core/internal.h"
 #include "t/core/calls.h"
 #include "t/core/tap.h"
 
@@ -33,11 +37,60 @@ static struct {
 
 static int gpus;	/* number of GPUs under test; 0: the CPU */
 
+#ifdef _OPENMP
+enum { BACKENDS = 3 };
+#else
+enum { BACKENDS = 2 };
+#endif
+static const char *const backend_names[] = {"pool", "callback", "openmp"};
+
+/* An application's own: every second body on another thread, the last first */
+struct own_share {
+	void (*body)(void *arg, int i);
+	void *arg;
+	int n, first;
+};
+
+static void *own_bodies(void *arg)
+{
+	const struct own_share *const s = arg;
+
+	for (int i = s->n - 1; i >= 0; i--) {
+		if (i % 2 == s->first)
+			s->body(s->arg, i);
+	}
+	return NULL;
+}
+
+static void own_parallel_for(void *user, int n, void (*body)(void *arg, int i), void *arg)
+{
+	struct own_share here = {body, arg, n, 0}, there = {body, arg, n, 1};
+	pthread_t thread;
+
+	if (user != backend_names || pthread_create(&thread, NULL, own_bodies, &there))
+		bail("parallel_for has another user, or no thread");
+	own_bodies(&here);
+	pthread_join(thread, NULL);
+}
+
+static void use_backend(hz_options *o, int backend)
+{
+	if (backend == 1) {
+		o->parallel_for = own_parallel_for;
+		o->parallel_user = (void *)(uintptr_t)backend_names;
+	} else {
+		o->threading = backend == 0 ? HZ_THREADING_POOL : HZ_THREADING_OPENMP;
+	}
+}
+
 /* Options of the number-th context */
 static hz_options options_of(int number, int isa, int threads)
 {
-	return (hz_options){.device = gpus ? HZ_CUDA + number % gpus : HZ_CPU, .isa = isa,
-			    .threads = threads};
+	hz_options o = {.device = gpus ? HZ_CUDA + number % gpus : HZ_CPU, .isa = isa,
+			.threads = threads};
+
+	use_backend(&o, number / 3 % BACKENDS);
+	return o;
 }
 
 /* Makes the call with the row's image; on a GPU it may still be in flight afterwards. */
@@ -79,6 +132,7 @@ static void *work(void *arg)
 	unsigned char *got;
 
 	scene_open(&s, &o);
+	s.ctx->grain_bits = 0;
 	got = malloc(s.arena_bytes);
 	w->failed = !got;
 	for (int i = 0; i < calls_count && got; i++)
@@ -200,14 +254,15 @@ static float *numbers(float size)
 	return x;
 }
 
-/* A transform in place with that many threads; 0 on an error */
-static int transform(float *x, int threads)
+/* A transform in place with that many threads by a backend; 0 on an error */
+static int transform_by(float *x, int threads, int backend)
 {
-	const hz_options o = {.device = HZ_CPU, .threads = threads};
+	hz_options o = {.device = HZ_CPU, .threads = threads};
 	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	hz_context *ctx;
 	int good;
 
+	use_backend(&o, backend);
 	if (hz_open(&ctx, &o) != HZ_OK)
 		return 0;
 	good = hz_hadamard(ctx, &t, &t, NULL) == HZ_OK;
@@ -215,14 +270,24 @@ static int transform(float *x, int threads)
 	return good;
 }
 
-static int same_as(const float *want, float size, int threads)
+static int transform(float *x, int threads)
+{
+	return transform_by(x, threads, 0);
+}
+
+static int same_by(const float *want, float size, int threads, int backend)
 {
 	float *const x = numbers(size);
-	const int good = transform(x, threads) &&
+	const int good = transform_by(x, threads, backend) &&
 			 memcmp(x, want, sizeof(float) * LINES * LENGTH) == 0;
 
 	free(x);
 	return good;
+}
+
+static int same_as(const float *want, float size, int threads)
+{
+	return same_by(want, size, threads, 0);
 }
 
 static void many_threads(void)
@@ -231,7 +296,13 @@ static void many_threads(void)
 	int bad = 0;
 
 	transform(want, 1);
-	ok(same_as(want, 1, 64), "64 threads on whatever this machine has");
+	for (int b = 0; b < BACKENDS; b++) {
+		static const int counts[] = {2, 3, 7, 64};
+
+		for (int i = 0; i < 4; i++)
+			ok(same_by(want, 1, counts[i], b), "%d threads by %s", counts[i],
+			   backend_names[b]);
+	}
 #ifdef _OPENMP
 #pragma omp parallel num_threads(4) reduction(+ : bad)
 	bad += !same_as(want, 1, 3);
@@ -243,9 +314,29 @@ static void many_threads(void)
 	free(want);
 }
 
-/* All threads use the caller's setting for denormals. */
+/* All threads use the caller's setting for denormals, and round to nearest. */
 static void modes(void)
 {
+	static const int rounding[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+	float *const nearest = numbers(1);
+
+	transform(nearest, 1);
+	for (int b = 0; b < BACKENDS; b++) {
+		int bad = 0;
+
+		for (int i = 0; i < 3; i++) {
+			float *const x = numbers(1);
+
+			fesetround(rounding[i]);
+			bad += !transform_by(x, 3, b) || fegetround() != rounding[i];
+			fesetround(FE_TONEAREST);
+			bad += memcmp(x, nearest, sizeof(float) * LINES * LENGTH) != 0;
+			bad += !same_by(nearest, 1, 3, b);
+			free(x);
+		}
+		is_int(bad, 0, "%s: rounding modes of the caller", backend_names[b]);
+	}
+	free(nearest);
 #ifdef __SSE2__
 	float *const want = numbers(1e-39f), *const flushed = numbers(1e-39f);
 	const unsigned mode = _mm_getcsr();
@@ -253,14 +344,82 @@ static void modes(void)
 	transform(want, 1);
 	_mm_setcsr(mode | 0x8040);
 	transform(flushed, 1);
-	ok(same_as(flushed, 1e-39f, 3), "denormals flushed by the caller are in all threads");
+	for (int b = 0; b < BACKENDS; b++)
+		ok(same_by(flushed, 1e-39f, 3, b),
+		   "%s: denormals flushed by the caller are in all threads", backend_names[b]);
 	_mm_setcsr(mode);
-	ok(same_as(want, 1e-39f, 3), "and kept in all of them if not");
+	for (int b = 0; b < BACKENDS; b++)
+		ok(same_by(want, 1e-39f, 3, b), "%s: and kept in all of them if not",
+		   backend_names[b]);
 	free(want);
 	free(flushed);
 #else
-	skip(2, "no MXCSR");
+	skip(2 * BACKENDS, "no MXCSR");
 #endif
+}
+
+/* Threads of this process; 0 if the system does not say */
+static int tasks(void)
+{
+	DIR *const d = opendir("/proc/self/task");
+	int n = 0;
+
+	for (struct dirent *e; d && (e = readdir(d));)
+		n += e->d_name[0] != '.';
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* In a child: 0 if a context of the parent computes what it should, on several threads */
+static int call_in_child(hz_context *ctx, const float *want)
+{
+	float *const x = numbers(1);
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+
+	alarm(60);
+	if (hz_hadamard(ctx, &t, &t, NULL) != HZ_OK ||
+	    memcmp(x, want, sizeof(float) * LINES * LENGTH) != 0)
+		return 1;
+	if (tasks() == 1)
+		return 2;
+	hz_close(ctx);
+	return same_as(want, 1, 3) ? 0 : 3;
+}
+
+/* A process whose threads have run forks, twice over. */
+static void warm_child(int backend)
+{
+	hz_options o = {.device = HZ_CPU, .threads = 3};
+	float *const want = numbers(1), *const x = numbers(1);
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_context *ctx;
+	int status = -1;
+	pid_t pid;
+
+	transform(want, 1);
+	use_backend(&o, backend);
+	if (hz_open(&ctx, &o) != HZ_OK || hz_hadamard(ctx, &t, &t, NULL) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		memcpy(x, want, sizeof(float) * LINES * LENGTH);
+		alarm(60);
+		if (hz_hadamard(ctx, &t, &t, NULL) != HZ_OK)
+			_exit(1);
+		pid = fork();
+		if (pid == 0)
+			_exit(call_in_child(ctx, want));
+		waitpid(pid, &status, 0);
+		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+	}
+	waitpid(pid, &status, 0);
+	is_int(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0,
+	       "%s: a child's child of a process with threads has threads", backend_names[backend]);
+	hz_close(ctx);
+	free(want);
+	free(x);
 }
 
 /* A child of fork() uses its parent's contexts and its own. */
@@ -660,6 +819,8 @@ int main(void)
 	}
 	many_threads();
 	modes();
+	for (int b = 0; b < BACKENDS; b += 2)
+		warm_child(b);
 	child();
 	unloading();
 	return done_testing();

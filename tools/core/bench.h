@@ -88,8 +88,7 @@ int bench_read(struct bench *b, const float *p, int64_t n);
 
 /*
  * On the CPU: calls work() on each thread's share of 0 .. count - 1, in multiples of unit; several
- * threads leave out a remainder. A single thread gets everything and enters no OpenMP construct.
- * Returns HZ_OK or a status of work().
+ * threads leave out a remainder. Returns HZ_OK or a status of work().
  */
 typedef int bench_work(const void *arg, int64_t begin, int64_t end);
 int bench_parallel(const struct bench *b, int64_t count, int64_t unit, bench_work *work,
@@ -103,6 +102,9 @@ int bench_run(struct bench *b, struct bench_case *c);
  * nothing is in flight, and the case's memory may be freed.
  */
 int bench_made(struct bench *b, struct bench_case *c, int status);
+
+/* bench_threads.c: what threads cost while `busy` processes spin; returns the exit status. */
+int bench_busy(const struct settings *set, int busy);
 
 bool bench_wanted(const struct settings *set, const char *op);
 

@@ -137,15 +137,6 @@ static const char *bytes_text(int64_t bytes, char to[24])
 	return bytes ? to : "?";
 }
 
-static const char *openmp(void)
-{
-#ifdef _OPENMP
-	return "yes";
-#else
-	return "no";
-#endif
-}
-
 static void print_text(const struct facts *f)
 {
 	const hz_info *c = &f->cpu_info, *g = &f->gpu_info;
@@ -153,15 +144,16 @@ static void print_text(const struct facts *f)
 	const bool usual = !strcmp(HZ_NVCCFLAGS, "-O3");
 	char a[24], b[24], d[24];
 
-	printf("%shurwitz %s%s, OpenMP %s, device code ", bold, hz_version(), plain, openmp());
+	printf("%shurwitz %s%s, device code ", bold, hz_version(), plain);
 	if (hzi_cuda_code_bytes())
 		printf("%s%s%s\n\n", bytes_text(hzi_cuda_code_bytes(), a),
 		       usual ? "" : " by nvcc ", usual ? "" : HZ_NVCCFLAGS);
 	else
 		printf("not built in\n\n");
 	printf("%sCPU%s       %s\n", bold, plain, *c->cpu_name ? c->cpu_name : "name not known");
-	printf("  cores   %d, NUMA nodes %d, threads in use %d (from %s)\n", c->cores,
-	       c->numa_nodes, c->threads, c->topology_source);
+	printf("  cores   %d, NUMA nodes %d (from %s); threads %d (from %s) by %s\n", c->cores,
+	       c->numa_nodes, c->topology_source, c->threads, c->threads_source,
+	       c->threading_name);
 	printf("  caches  L1d %s, L2 %s, L3 %s\n", bytes_text(c->l1d_bytes, a),
 	       bytes_text(c->l2_bytes, b), bytes_text(c->l3_bytes, d));
 	printf("  memory  %s\n", bytes_text(c->memory_bytes, a));
@@ -211,11 +203,12 @@ static void print_json(const struct facts *f)
 
 	printf("{");
 	json_field("version", hz_version());
-	json_field("openmp", openmp());
 	printf("\"device_code_bytes\": %lld,\n \"cpu\": {", (long long)hzi_cuda_code_bytes());
 	json_field("name", c->cpu_name);
 	printf("\"cores\": %d, \"numa_nodes\": %d, \"threads\": %d, ", c->cores, c->numa_nodes,
 	       c->threads);
+	json_field("threads_source", c->threads_source);
+	json_field("threading", c->threading_name);
 	json_field("topology", c->topology_source);
 	printf("\"l1d_bytes\": %lld, \"l2_bytes\": %lld, \"l3_bytes\": %lld, \"memory_bytes\": "
 	       "%lld, ",

@@ -1,0 +1,402 @@
+/*
+ * pool.c - the built-in thread pool
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A call leases idle workers, offers each one share of its work, runs the first share itself, takes
+ * back the shares that no worker has begun meanwhile, and waits for those begun. A worker that the
+ * system does not run therefore costs the call nothing, and a call never waits for a thread that is
+ * asleep. Workers spin for SPIN_NS after their work, then sleep.
+ *
+ * There is one pool for each set of CPUs on which contexts were opened, since a worker must run
+ * where the threads of its callers may. Threads of a process that call at the same time share the
+ * workers of their pool. All end when the last context is closed. A child of fork() has none of
+ * them: its first call starts new ones.
+ */
+#include <config.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef HAVE_SCHED_GETAFFINITY
+#include <sched.h>
+#endif
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "cpu/core/pool.h"
+
+#define SPIN_NS 20000		/* about as long as sleeping and waking take together */
+#define STACK_BYTES ((size_t)1 << 20)	/* hurwitz(7) says how much calls use */
+#define PATIENCE 1000		/* calls after a refused thread before the next try */
+#define WAKES 4			/* workers that each thread of a job wakes */
+
+/*
+ * A worker's state. It sleeps while its state is ASLEEP; its caller, while the state is AWAITED.
+ *
+ *	IDLE -> ASLEEP			the worker has spun for long enough
+ *	IDLE, ASLEEP -> POSTED		a caller offers a share
+ *	POSTED -> TAKEN -> IDLE		the worker runs it
+ *	POSTED -> IDLE or ASLEEP	the caller takes the share back
+ *	TAKEN -> AWAITED -> IDLE	the caller sleeps until it is done
+ *	IDLE, ASLEEP -> QUIT
+ */
+enum { IDLE, ASLEEP, POSTED, TAKEN, AWAITED, QUIT };
+
+struct hzi_pool_worker {
+	_Alignas(64) atomic_uint state;
+	atomic_uint unwoken;		/* was ASLEEP when posted, and nobody has woken it */
+	const struct hzi_job *job;
+	int share;
+	bool spins;
+	struct hzi_pool *pool;
+	struct hzi_pool_worker *next_idle, *next;
+	pthread_t thread;
+};
+
+struct hzi_pool {
+	struct hzi_cpus cpus;
+	struct hzi_pool_worker *idle, *all;
+	int leased, workers;
+	int refused;			/* calls to go before the next try to start a thread */
+	struct hzi_pool *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hzi_pool *pools;
+static int contexts;			/* that hold a pool */
+static unsigned generation;		/* of fork(), to which the workers belong */
+
+/* ---- Sleeping and waking --------------------------------------------------------------------- */
+
+#ifdef __linux__
+
+static void sleep_while(atomic_uint *word, unsigned value)
+{
+	while (atomic_load_explicit(word, memory_order_acquire) == value)
+		syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake_sleeper(atomic_uint *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+#else
+
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static void sleep_while(atomic_uint *word, unsigned value)
+{
+	pthread_mutex_lock(&sleep_lock);
+	while (atomic_load_explicit(word, memory_order_acquire) == value)
+		pthread_cond_wait(&changed, &sleep_lock);
+	pthread_mutex_unlock(&sleep_lock);
+}
+
+static void wake_sleeper(atomic_uint *word)
+{
+	(void)word;
+	pthread_mutex_lock(&sleep_lock);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&sleep_lock);
+}
+
+#endif
+
+static int64_t nanoseconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb" : : : "memory");
+#endif
+}
+
+/* Spins for a while as long as the state is a or b; returns the state. */
+static unsigned spin_while(atomic_uint *word, unsigned a, unsigned b)
+{
+	const int64_t begin = nanoseconds();
+	unsigned state;
+
+	do {
+		for (int i = 0; i < 16; i++) {
+			state = atomic_load_explicit(word, memory_order_acquire);
+			if (state != a && state != b)
+				return state;
+			pause_cpu();
+		}
+	} while (nanoseconds() - begin < SPIN_NS);
+	return state;
+}
+
+static bool change(struct hzi_pool_worker *w, unsigned from, unsigned to)
+{
+	return atomic_compare_exchange_strong(&w->state, &from, to);
+}
+
+/* ---- Workers --------------------------------------------------------------------------------- */
+
+/* The thread with share i wakes the sleepers among those with shares WAKES i + 1 and following. */
+static void wake(const struct hzi_job *job, int i)
+{
+	for (int k = WAKES * i + 1; k <= WAKES * (i + 1) && k < job->n; k++) {
+		struct hzi_pool_worker *const w = job->worker[k - 1];
+
+		if (atomic_load_explicit(&w->unwoken, memory_order_relaxed) &&
+		    atomic_exchange(&w->unwoken, 0))
+			wake_sleeper(&w->state);
+	}
+}
+
+static void *run_worker(void *arg)
+{
+	struct hzi_pool_worker *const w = arg;
+	unsigned state;
+
+#ifdef HAVE_SCHED_GETAFFINITY
+	if (w->pool->cpus.count > 0)
+		(void)sched_setaffinity(0, sizeof(w->pool->cpus.bits),
+					(const cpu_set_t *)(const void *)w->pool->cpus.bits);
+#endif
+#ifdef __linux__
+	(void)prctl(PR_SET_NAME, "hurwitz");
+#endif
+	for (;;) {
+		state = atomic_load_explicit(&w->state, memory_order_acquire);
+		if (state == IDLE && w->spins)
+			state = spin_while(&w->state, IDLE, IDLE);
+		if (state == IDLE)
+			change(w, IDLE, ASLEEP);
+		sleep_while(&w->state, ASLEEP);
+		if (change(w, POSTED, TAKEN)) {
+			wake(w->job, w->share);
+			hzi_run_share(w->job, w->share);
+			if (atomic_exchange(&w->state, IDLE) == AWAITED)
+				wake_sleeper(&w->state);
+		} else if (atomic_load(&w->state) == QUIT) {
+			return NULL;
+		}
+	}
+}
+
+/* A thread with all signals blocked: those of the process are for its own threads. */
+static bool start_thread(struct hzi_pool_worker *w)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	bool started;
+
+	if (pthread_attr_init(&attr))
+		return false;
+	(void)pthread_attr_setstacksize(&attr, STACK_BYTES);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* A stack of this size may be too small for the thread-local variables of the process. */
+	started = pthread_create(&w->thread, &attr, run_worker, w) == 0 ||
+		  pthread_create(&w->thread, NULL, run_worker, w) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return started;
+}
+
+static struct hzi_pool_worker *new_worker(struct hzi_pool *pool)
+{
+	struct hzi_pool_worker *w;
+
+	if (pool->refused > 0) {
+		pool->refused--;
+		return NULL;
+	}
+	w = aligned_alloc(_Alignof(struct hzi_pool_worker), sizeof(*w));
+	if (w) {
+		*w = (struct hzi_pool_worker){.pool = pool, .next = pool->all};
+		/* Where there are more workers than CPUs, one that spins is in another's way. */
+		w->spins = pool->workers + 1 < pool->cpus.count;
+		if (start_thread(w)) {
+			pool->all = w;
+			pool->workers++;
+			return w;
+		}
+		free(w);
+	}
+	pool->refused = PATIENCE;
+	return NULL;
+}
+
+static void free_workers(struct hzi_pool *pool, bool join)
+{
+	while (pool->all) {
+		struct hzi_pool_worker *const w = pool->all;
+
+		pool->all = w->next;
+		if (join) {
+			atomic_exchange(&w->state, QUIT);
+			wake_sleeper(&w->state);
+			pthread_join(w->thread, NULL);
+		}
+		free(w);
+	}
+	pool->idle = NULL;
+	pool->leased = pool->workers = pool->refused = 0;
+}
+
+/* ---- fork() ---------------------------------------------------------------------------------- */
+
+void hzi_pool_before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void hzi_pool_after_fork(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* Forgets the workers of a parent process. The lock is held. */
+static void forget_lost(void)
+{
+	if (generation == hzi_fork_generation())
+		return;
+	generation = hzi_fork_generation();
+	for (struct hzi_pool *p = pools; p; p = p->next)
+		free_workers(p, false);
+}
+
+/* ---- Pools ----------------------------------------------------------------------------------- */
+
+struct hzi_pool *hzi_pool_open(const struct hzi_cpus *cpus)
+{
+	struct hzi_pool *pool;
+
+	pthread_mutex_lock(&lock);
+	for (pool = pools; pool; pool = pool->next) {
+		if (memcmp(&pool->cpus, cpus, sizeof(*cpus)) == 0)
+			break;
+	}
+	if (!pool) {
+		pool = calloc(1, sizeof(*pool));
+		if (pool) {
+			pool->cpus = *cpus;
+			pool->next = pools;
+			pools = pool;
+		}
+	}
+	contexts += pool != NULL;
+	pthread_mutex_unlock(&lock);
+	return pool;
+}
+
+void hzi_pool_close(struct hzi_pool *pool)
+{
+	struct hzi_pool *list = NULL;
+
+	if (!pool)
+		return;
+	pthread_mutex_lock(&lock);
+	forget_lost();
+	if (--contexts == 0) {
+		list = pools;
+		pools = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	while (list) {
+		pool = list;
+		list = pool->next;
+		free_workers(pool, true);
+		free(pool);
+	}
+}
+
+/* Takes at most n workers; returns how many. */
+static int lease(struct hzi_pool *pool, int n, int most, struct hzi_pool_worker **worker)
+{
+	int got = 0;
+
+	pthread_mutex_lock(&lock);
+	forget_lost();
+	if (n > most - pool->leased)
+		n = most - pool->leased;
+	for (; got < n && pool->idle; got++) {
+		worker[got] = pool->idle;
+		pool->idle = pool->idle->next_idle;
+	}
+	while (got < n && (worker[got] = new_worker(pool)))
+		got++;
+	pool->leased += got;
+	pthread_mutex_unlock(&lock);
+	return got;
+}
+
+/* In the order of lease(), so that a worker has the same share of the next call. */
+static void give_back(struct hzi_pool *pool, int n, struct hzi_pool_worker **worker)
+{
+	pthread_mutex_lock(&lock);
+	for (int i = n - 1; i >= 0; i--) {
+		worker[i]->next_idle = pool->idle;
+		pool->idle = worker[i];
+	}
+	pool->leased -= n;
+	pthread_mutex_unlock(&lock);
+}
+
+static void post(struct hzi_pool_worker *w, const struct hzi_job *job, int share)
+{
+	w->job = job;
+	w->share = share;
+	atomic_store_explicit(&w->unwoken, atomic_load(&w->state) == ASLEEP, memory_order_relaxed);
+	if (atomic_exchange(&w->state, POSTED) == ASLEEP)
+		atomic_store_explicit(&w->unwoken, 1, memory_order_relaxed);
+}
+
+/* Whether the worker has not begun. One that nobody has woken sleeps on. */
+static bool take_back(struct hzi_pool_worker *w)
+{
+	return change(w, POSTED, atomic_exchange(&w->unwoken, 0) ? ASLEEP : IDLE);
+}
+
+static void await(struct hzi_pool_worker *w)
+{
+	unsigned state = atomic_load_explicit(&w->state, memory_order_acquire);
+
+	if (state == TAKEN)
+		state = spin_while(&w->state, TAKEN, TAKEN);
+	if (state == TAKEN && change(w, TAKEN, AWAITED))
+		sleep_while(&w->state, AWAITED);
+}
+
+void hzi_pool_run(struct hzi_pool *pool, struct hzi_job *job, int most)
+{
+	struct hzi_pool_worker *worker[HZI_THREADS_MAX];
+	const int n = lease(pool, job->n - 1, most, worker);
+
+	job->n = n + 1;
+	job->worker = worker;
+	for (int i = 0; i < n; i++)
+		post(worker[i], job, i + 1);
+	wake(job, 0);
+	hzi_run_share(job, 0);
+	for (int i = n; i > 0; i--) {
+		if (take_back(worker[i - 1]))
+			hzi_run_share(job, i);
+	}
+	for (int i = 0; i < n; i++)
+		await(worker[i]);
+	give_back(pool, n, worker);
+}

@@ -1,0 +1,335 @@
+/*
+ * pool.c - threads that cannot be started, their signals, many contexts, no allocation per call
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The program has a pthread_create() of its own, which the library and OpenMP's runtime call, too.
+ */
+#include <config.h>
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/core/internal.h"
+#include "t/core/calls.h"
+#include "t/core/tap.h"
+
+#define LINES 2048
+#define LENGTH 256
+
+#ifdef _OPENMP
+enum { BACKENDS = 2 };
+#else
+enum { BACKENDS = 1 };
+#endif
+static const int backends[] = {HZ_THREADING_POOL, HZ_THREADING_OPENMP};
+static const char *const backend_names[] = {"pool", "openmp"};
+
+/* ---- Threads that cannot be started ---------------------------------------------------------- */
+
+static atomic_int live, most = 1 << 20;	/* threads at the same time, and how many there may be */
+
+struct start {
+	void *(*run)(void *arg);
+	void *arg;
+};
+
+static void *run_and_count(void *arg)
+{
+	const struct start s = *(struct start *)arg;
+	void *result;
+
+	free(arg);
+	result = s.run(s.arg);
+	atomic_fetch_sub(&live, 1);
+	return result;
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+	static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+	void *const symbol = dlsym(RTLD_NEXT, "pthread_create");
+	struct start *const s = malloc(sizeof(*s));
+	int status = EAGAIN;
+
+	memcpy(&real, &symbol, sizeof(real));
+	if (s && atomic_fetch_add(&live, 1) < atomic_load(&most)) {
+		*s = (struct start){run, arg};
+		status = real(thread, attr, run_and_count, s);
+	}
+	if (status) {
+		atomic_fetch_sub(&live, 1);
+		free(s);
+	}
+	return status;
+}
+
+static float *numbers(void)
+{
+	float *const x = malloc(sizeof(float) * LINES * LENGTH);
+
+	if (!x)
+		bail("no memory");
+	for (int i = 0; i < LINES * LENGTH; i++)
+		x[i] = (float)(i % 1013 - 500);
+	return x;
+}
+
+static hz_context *open_with(int threads, int threading)
+{
+	const hz_options o = {.device = HZ_CPU, .threads = threads, .threading = threading};
+	hz_context *ctx;
+
+	if (hz_open(&ctx, &o) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	return ctx;
+}
+
+static int transform(hz_context *ctx, float *x)
+{
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+
+	return hz_hadamard(ctx, &t, &t, NULL) == HZ_OK;
+}
+
+/* Whether a context of 4 threads computes what one thread does */
+static int works(int threading, const float *want)
+{
+	float *const x = numbers();
+	hz_context *const ctx = open_with(4, threading);
+	int good = transform(ctx, x) && memcmp(x, want, sizeof(float) * LINES * LENGTH) == 0;
+
+	hz_close(ctx);
+	free(x);
+	return good;
+}
+
+/* In a process of its own, since OpenMP keeps the threads that it once has */
+static int with_few(int b, int allowed)
+{
+	float *const want = numbers();
+	hz_context *const ctx = open_with(1, HZ_THREADING_POOL);
+	int good = transform(ctx, want);
+
+	hz_close(ctx);
+	alarm(60);
+	atomic_store(&most, allowed);
+	good = good && works(backends[b], want) && works(backends[b], want);
+	free(want);
+	return !good;
+}
+
+static void refused(const char *program)
+{
+	for (int b = 0; b < BACKENDS; b++) {
+		for (int allowed = 0; allowed < 4; allowed++) {
+			int status = -1;
+			pid_t pid;
+
+			fflush(NULL);
+			pid = fork();
+			if (pid == 0) {
+				char text[2][12];
+
+				snprintf(text[0], sizeof(text[0]), "%d", b);
+				snprintf(text[1], sizeof(text[1]), "%d", allowed);
+				execl(program, program, text[0], text[1], (char *)NULL);
+				_exit(99);
+			}
+			waitpid(pid, &status, 0);
+			is_int(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0,
+			       "%s: %d threads can be started, 3 are wanted", backend_names[b],
+			       allowed);
+		}
+	}
+}
+
+/* ---- What threads there are ------------------------------------------------------------------ */
+
+/* Threads of this process; and of those other than the first, how many could get SIGUSR1 or 2 */
+static int tasks(int *open_to_signals)
+{
+	DIR *const d = opendir("/proc/self/task");
+	int n = 0, open = 0;
+
+	for (struct dirent *e; d && (e = readdir(d));) {
+		char path[300], line[200];
+		unsigned long long mask = 0;
+		FILE *in;
+
+		if (e->d_name[0] == '.')
+			continue;
+		n++;
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", e->d_name);
+		in = fopen(path, "r");
+		while (in && fgets(line, sizeof(line), in)) {
+			if (sscanf(line, "SigBlk: %llx", &mask) == 1)
+				open += atoi(e->d_name) != getpid() &&
+					(~mask & (1ull << (SIGUSR1 - 1) | 1ull << (SIGUSR2 - 1)));
+		}
+		if (in)
+			fclose(in);
+	}
+	if (d)
+		closedir(d);
+	if (open_to_signals)
+		*open_to_signals = open;
+	return n;
+}
+
+static void signals(int b)
+{
+	float *const x = numbers();
+	hz_context *const ctx = open_with(3, backends[b]);
+	sigset_t mask;
+	int n, open;
+
+	transform(ctx, x);
+	n = tasks(&open);
+	if (n == 0) {
+		skip(2, "no /proc");
+	} else {
+		ok(n > 1, "%s: %d threads after a call", backend_names[b], n);
+		is_int(open, 0, "%s: all but the first block signals", backend_names[b]);
+	}
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	ok(!sigismember(&mask, SIGUSR1), "%s: the caller does not", backend_names[b]);
+	hz_close(ctx);
+	free(x);
+}
+
+static void many_contexts(void)
+{
+	enum { CONTEXTS = 1000 };
+	static hz_context *ctx[CONTEXTS];
+	float *const x = numbers();
+	const int before = tasks(NULL);
+	int bad = 0;
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		ctx[i] = open_with(3, HZ_THREADING_POOL);
+		if (i % 10 == 0)
+			bad += !transform(ctx[i], x);
+	}
+	is_int(bad, 0, "%d contexts, calls on 100", CONTEXTS);
+	ok(tasks(NULL) <= before + 2, "2 threads serve them: %d, then %d", before, tasks(NULL));
+	for (int i = 0; i < CONTEXTS; i++)
+		hz_close(ctx[i]);
+	is_int(tasks(NULL), before, "which the last close ends");
+	free(x);
+}
+
+/* ---- Contexts in concurrent threads ---------------------------------------------------------- */
+
+#define CALLERS 6
+
+static const float *wanted;
+
+static void *caller(void *arg)
+{
+	int *const bad = arg;
+
+	for (int i = 0; i < 20; i++)
+		*bad += !works(HZ_THREADING_POOL, wanted);
+	return NULL;
+}
+
+static void concurrent(void)
+{
+	float *const want = numbers();
+	hz_context *const ctx = open_with(1, HZ_THREADING_POOL);
+	pthread_t thread[CALLERS];
+	int bad[CALLERS] = {0}, all = 0;
+
+	transform(ctx, want);
+	hz_close(ctx);
+	wanted = want;
+	for (int i = 0; i < CALLERS; i++) {
+		if (pthread_create(&thread[i], NULL, caller, &bad[i]))
+			bail("no thread");
+	}
+	for (int i = 0; i < CALLERS; i++) {
+		pthread_join(thread[i], NULL);
+		all += bad[i];
+	}
+	is_int(all, 0, "%d threads open, call and close", CALLERS);
+	free(want);
+}
+
+/* ---- Allocations ----------------------------------------------------------------------------- */
+
+static atomic_long allocations;
+
+static void *count_alloc(void *user, size_t bytes, size_t align)
+{
+	(void)user;
+	atomic_fetch_add(&allocations, 1);
+	return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void count_free(void *user, void *p, size_t bytes)
+{
+	(void)user;
+	(void)bytes;
+	free(p);
+}
+
+static void second_calls(void)
+{
+	static const hz_allocator allocator = {.alloc = count_alloc, .free = count_free};
+	const hz_options o = {.device = HZ_CPU, .threads = 3, .threading = HZ_THREADING_POOL,
+			      .allocator = &allocator};
+	unsigned char *image;
+	struct scene s;
+	int bad = 0;
+
+	scene_open(&s, &o);
+	s.ctx->grain_bits = 0;
+	image = malloc(s.arena_bytes);
+	if (!image)
+		bail("no memory");
+	for (int i = 0; i < calls_count; i++) {
+		const char *const name = calls[i].name;
+		long before;
+
+		/* What they make is memory. */
+		if (strcmp(name, "alloc") == 0 || strcmp(name, "lattice_design") == 0 ||
+		    strcmp(name, "lattice_open") == 0 || strcmp(name, "vlut_open") == 0)
+			continue;
+
+		scene_fill(&s, &calls[i], image);
+		bad += scene_call(&s, &calls[i]) != HZ_OK;
+		scene_fill(&s, &calls[i], image);
+		before = atomic_load(&allocations);
+		bad += scene_call(&s, &calls[i]) != HZ_OK;
+		if (atomic_load(&allocations) != before) {
+			diag("%s allocates", name);
+			bad++;
+		}
+	}
+	is_int(bad, 0, "the second of two equal calls allocates nothing");
+	free(image);
+	scene_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+	unsetenv("HURWITZ_DEVICE");
+	unsetenv("HURWITZ_THREADS");
+	if (argc == 3)
+		return with_few(atoi(argv[1]), atoi(argv[2]));
+	refused(argv[0]);
+	signals(0);
+	many_contexts();
+	concurrent();
+	second_calls();
+	for (int b = 1; b < BACKENDS; b++)
+		signals(b);
+	return done_testing();
+}

@@ -1,0 +1,185 @@
+/*
+ * bench_threads.c - hurwitz bench --busy: what threads cost on cores that others keep busy
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Transforms in place of about 20 us, 200 us and 2 ms, as successive calls by one thread and by
+ * several, while child processes spin. Each figure is the mean of all calls of a run; one thread
+ * and several take turns, and the worst of the runs is reported. Fan-out is the time of a job that
+ * does nothing in any of its shares.
+ */
+#include <config.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cpu/core/cpu.h"
+#include "tools/core/bench.h"
+
+#define LENGTH 256		/* of a row */
+#define RUNS 5
+#define CALLS 2000
+#define BUSY_MOST 64
+
+static const double targets[] = {20e-6, 200e-6, 2e-3};
+
+struct spinners {
+	pid_t pid[BUSY_MOST];
+	int count;
+};
+
+static int spin(struct spinners *s, int count)
+{
+	const pid_t parent = getpid();
+
+	for (s->count = 0; s->count < count; s->count++) {
+		const pid_t pid = fork();
+
+		if (pid < 0)
+			return complain(EXIT_FAILURE, "bench: no process can be started");
+		for (unsigned i = 0; pid == 0; i++) {
+			if (i % 65536 == 0 && getppid() != parent)
+				_exit(0);
+		}
+		s->pid[s->count] = pid;
+	}
+	return 0;
+}
+
+static void stop(struct spinners *s)
+{
+	while (s->count > 0) {
+		kill(s->pid[--s->count], SIGKILL);
+		waitpid(s->pid[s->count], NULL, 0);
+	}
+}
+
+/* Mean seconds of successive calls; negative on an error */
+static double mean(hz_context *ctx, float *x, int64_t rows, int calls)
+{
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, LENGTH);
+	const double begin = now();
+
+	for (int i = 0; i < calls; i++) {
+		if (hz_hadamard(ctx, &t, &t, NULL) != HZ_OK)
+			return -1;
+	}
+	return (now() - begin) / calls;
+}
+
+static void nothing(void *job, int thread, int64_t begin, int64_t end)
+{
+	(void)job, (void)thread, (void)begin, (void)end;
+}
+
+static double fan_out(hz_context *ctx, int threads, int calls)
+{
+	const double begin = now();
+
+	for (int i = 0; i < calls; i++)
+		hzi_parallel(ctx, threads, nothing, NULL, threads);
+	return (now() - begin) / calls;
+}
+
+static int one_backend(const struct settings *set, int threading, float *x, const int64_t *rows)
+{
+	const int calls = set->quick ? CALLS / 10 : CALLS, runs = set->quick ? 2 : RUNS;
+	const hz_options one = {.device = HZ_CPU, .threads = 1};
+	const hz_options several = {.device = HZ_CPU, .threads = set->threads,
+				    .threading = threading};
+	hz_context *a = NULL, *b = NULL;
+	hz_info info;
+	int status = hz_open(&a, &one);
+
+	if (!status)
+		status = hz_open(&b, &several);
+	if (status) {
+		hz_close(a);
+		return complain(exit_status(status), "%s", hz_open_errmsg());
+	}
+	hz_device_info(b, &info);
+	for (size_t i = 0; i < sizeof(targets) / sizeof(*targets); i++) {
+		double worst = 0, t1 = 0, t2 = 0;
+
+		for (int r = 0; r < runs; r++) {
+			const double by_one = mean(a, x, rows[i], calls);
+			const double by_all = mean(b, x, rows[i], calls);
+
+			if (by_one < 0 || by_all < 0) {
+				status = complain(EXIT_FAILURE, "bench: %s", hz_errmsg(b));
+				break;
+			}
+			if (by_all / by_one > worst) {
+				worst = by_all / by_one;
+				t1 = by_one;
+				t2 = by_all;
+			}
+		}
+		if (status)
+			break;
+		printf("  %-8s %6lld x %d %10.1f us %10.1f us %8.2f\n", info.threading_name,
+		       (long long)rows[i], LENGTH, t1 * 1e6, t2 * 1e6, worst);
+		fflush(stdout);
+	}
+	if (!status)
+		printf("  %-8s fan-out %28.2f us\n", info.threading_name,
+		       fan_out(b, set->threads, calls) * 1e6);
+	hz_close(a);
+	hz_close(b);
+	return status;
+}
+
+/* The rows with which one thread takes about the target, but so many that several threads run. */
+static int calibrate(float **x, int64_t *rows)
+{
+	const int64_t sample = 1024, least = 256;
+	const size_t count = sizeof(targets) / sizeof(*targets);
+	hz_context *ctx;
+	double seconds = 1;
+	int status = open_context(&ctx, HZ_CPU, 1, HZ_ISA_AUTO);
+
+	if (status)
+		return status;
+	*x = calloc((size_t)sample * LENGTH, sizeof(**x));
+	for (int i = 0; i < 20 && *x; i++) {
+		const double t = mean(ctx, *x, sample, 1);
+
+		seconds = t > 0 && t < seconds ? t : seconds;
+	}
+	hz_close(ctx);
+	for (size_t i = 0; i < count; i++) {
+		rows[i] = (int64_t)(targets[i] / seconds * (double)sample);
+		rows[i] = rows[i] < least ? least : rows[i];
+	}
+	free(*x);
+	*x = calloc((size_t)rows[count - 1] * LENGTH, sizeof(**x));
+	return *x ? 0 : complain(EXIT_FAILURE, "bench: no memory");
+}
+
+int bench_busy(const struct settings *set, int busy)
+{
+	struct spinners s = {.count = 0};
+	int64_t rows[sizeof(targets) / sizeof(*targets)];
+	float *x = NULL;
+	int status = calibrate(&x, rows);
+
+	if (!status)
+		status = spin(&s, busy);
+	if (!status)
+		printf("Transforms of rows, %d busy process%s: mean time of a call, worst run\n"
+		       "  %-8s %15s %13s %10d thr. %8s\n", busy, busy == 1 ? "" : "es", "threads",
+		       "shape", "1 thread", set->threads, "ratio");
+	if (!status)
+		status = one_backend(set, HZ_THREADING_POOL, x, rows);
+#ifdef _OPENMP
+	if (!status)
+		status = one_backend(set, HZ_THREADING_OPENMP, x, rows);
+#endif
+	stop(&s);
+	free(x);
+	return status;
+}

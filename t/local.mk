@@ -3,7 +3,8 @@
 
 # The three that take longest come first, so that parallel runs end together.
 HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
-	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/faults \
+	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
+	t/core/faults \
 	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory \
 	t/core/oom t/core/pool t/core/rounding t/core/route t/core/tensor t/core/thread_count \
 	t/core/threads t/hadamard/base t/hadamard/calls \
@@ -38,6 +39,7 @@ AM_LDFLAGS = -static $(OPENMP_CFLAGS)
 t_core_args_SOURCES = t/core/args.c t/core/calls.c t/core/scene.c
 t_core_cuda_SOURCES = t/core/cuda.c tools/core/peak.c
 t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
+t_core_exceptions_SOURCES = t/core/exceptions.c t/core/calls.c t/core/scene.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c

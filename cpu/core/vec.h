@@ -627,6 +627,19 @@ INLINE vf load_f32_part(const float *p, int64_t n)
 #endif
 }
 
+/* Likewise, but other lanes are 1: divisors */
+INLINE vf load_divisors_part(const float *p, int64_t n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_mask_loadu_ps((__m512)set_f(1), first_lanes(n), p);
+#else
+	vf v = set_f(1);
+
+	memcpy(&v, p, (size_t)n * 4);
+	return v;
+#endif
+}
+
 INLINE void store_f32_part(float *p, vf v, int64_t n)
 {
 #if HZ_VEC == HZ_VEC_AVX512

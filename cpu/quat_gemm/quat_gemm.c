@@ -1014,6 +1014,12 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	char *scratch = job->scratch + thread * p->each;
 	struct part t = {.p = p};
 
+	/*
+	 * Vectors with fewer rows or columns than lanes compute on zeros, later on old values: on
+	 * whatever the memory holds they might raise floating-point exceptions.
+	 */
+	if (p->rows % p->kern->rows || p->cols % p->kern->rows)
+		memset(scratch, 0, (size_t)p->each);
 	t.s_planes = take(&scratch, p->s_bytes);
 	t.v_planes = take(&scratch, p->v_bytes);
 	t.sums = take(&scratch, p->p_bytes);

@@ -191,6 +191,7 @@ static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float lead
 	for (int64_t g = 0, i = 0; i < j->blocks; g++) {
 		const int64_t end = hzi_vlut_min(i + j->group, j->blocks);
 		float most = 0, inverse, less = 0;
+		double quotient = 0;
 
 		for (int64_t l = i; l < end; l++) {
 			const int32_t block = order[l];
@@ -205,9 +206,11 @@ static void plan_column(const struct hzi_vlut_regtable *j, int64_t c, float lead
 			for (int e = 0; w->offset_max && e < w->embed; e++)
 				less -= xs[e] * (float)w->rule->offset[e];
 		}
-		inverse = j->entry_bytes == 1 ? 255.0f / most : UNIT / (sqrtf(most) * leader);
-		/* For numbers so small that this is Inf, the result is 0 either way. */
-		inverse = inverse <= 1e38f ? inverse : 0;
+		if (!(most <= 0))
+			quotient = j->entry_bytes == 1 ? 255.0 / (double)most :
+				   (double)UNIT / (double)(sqrtf(most) * leader);
+		/* For numbers so small that this exceeds f32, the result is 0 either way. */
+		inverse = quotient <= 1e38 ? (float)quotient : 0;
 		for (; i < end; i++)
 			j->inverse[at + i] = inverse;
 		j->weight[c * groups + g] = inverse > 0 ? 1 / inverse : 0;

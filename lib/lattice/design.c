@@ -182,7 +182,9 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 	out->entropy_t = entropy(histogram, r->scales, side);
 	out->rate = r->levels * log2(r->q) + out->entropy_t / (r->d * (double)r->group);
 	out->overload = (double)over / (double)blocks;
-	out->gap_db = 10 * log10(out->mse * exp2(2 * out->rate) / s->variance);
+	out->gap_db = -INFINITY;
+	if (out->mse > 0)
+		out->gap_db = 10 * log10(out->mse * exp2(2 * out->rate) / s->variance);
 }
 
 /* Whether a is the better of two: with a given rate the smaller error, otherwise the smaller gap */

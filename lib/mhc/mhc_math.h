@@ -19,8 +19,10 @@
 
 #ifdef __CUDACC__
 #define HZI_MHC_FN static __device__ __forceinline__
+#define HZI_MHC_RARE static __device__ __noinline__
 #else
 #define HZI_MHC_FN static inline __attribute__((always_inline))
+#define HZI_MHC_RARE static __attribute__((noinline, unused))
 #endif
 
 /* A file that passes a variable n defines this as nothing. */
@@ -58,6 +60,18 @@ HZI_MHC_FN float hzi_m_abs(float a)
 HZI_MHC_FN float hzi_m_max(float a, float b)
 {
 	return fmaxf(a, b);
+}
+
+/* Whether a is Inf or NaN, in any lane */
+HZI_MHC_FN bool hzi_m_any_infinite(float a)
+{
+	return !(fabsf(a) <= 3.40282347e38f);
+}
+
+/* x where a is Inf or NaN, else y */
+HZI_MHC_FN float hzi_m_if_infinite(float a, float x, float y)
+{
+	return hzi_m_any_infinite(a) ? x : y;
 }
 
 /* x where a > b, else y */
@@ -284,12 +298,117 @@ HZI_MHC_FN void hzi_mhc_kernel_of(const int n, const struct hzi_mhc_rule *rule, 
 		k[i] = s[i] + eps;
 }
 
+/* ---- Sinkhorn-Knopp iteration of matrices that leave the range of f32 -------------------------- */
+
+/*
+ * Where a row of k underflows, r is infinite and the result NaN, although the factors of rows and
+ * columns cancel. The functions of this section are called for such results alone. They divide k by
+ * the largest element of each row, too: every row and every column then has an element of 1. The
+ * first half iteration begins with r that undoes this, so that the equations are those above. Sums
+ * below HZI_MHC_LEAST_SUM count as that much: factors stay finite where the zeros of k admit no
+ * doubly stochastic limit. n is a variable, and loops are not unrolled.
+ */
+#define HZI_MHC_LEAST_SUM 1e-18f
+
+/* k and r of z, both as above. Returns 0, or NaN if an element of z is infinite or NaN. */
+HZI_MHC_FN hzi_mreal hzi_mhc_balance(const int n, const struct hzi_mhc_rule *rule,
+				     const hzi_mreal *z, hzi_mreal *k, hzi_mreal *r)
+{
+	const bool transposed = rule->order == HZ_MHC_ROWS, is_abs = rule->map == HZ_MHC_ABS;
+	const hzi_mreal eps = hzi_m_set(rule->eps), tiny = hzi_m_set(1e-30f);
+	const hzi_mreal share = hzi_m_set(0.0625f);	/* keeps divisors in hzi_m_div()'s range */
+	hzi_mreal bad = hzi_m_set(0), most;
+
+	for (int j = 0; j < n; j++) {
+		for (int i = 0; i < n; i++) {
+			const hzi_mreal v = hzi_mhc_element(n, transposed, z, i, j);
+
+			bad += v * hzi_m_set(0);
+			k[i * n + j] = is_abs ? hzi_m_abs(v) + eps : v;
+			most = i == 0 ? k[j] : hzi_m_max(most, k[i * n + j]);
+		}
+		for (int i = 0; i < n; i++)
+			k[i * n + j] = is_abs ? hzi_m_div(k[i * n + j] * share,
+							  hzi_m_max(most, tiny) * share) :
+						hzi_m_max(k[i * n + j] - most, hzi_m_set(-1e38f));
+	}
+	for (int i = 0; i < n; i++) {
+		most = k[i * n];
+		for (int j = 1; j < n; j++)
+			most = hzi_m_max(most, k[i * n + j]);
+		r[i] = is_abs ? hzi_m_max(most, tiny) : hzi_m_exp(hzi_m_max(most, hzi_m_set(-60)));
+		for (int j = 0; j < n; j++)
+			k[i * n + j] = is_abs ? hzi_m_div(k[i * n + j], r[i]) :
+						hzi_m_exp(k[i * n + j] - most);
+	}
+	return bad;
+}
+
+/* r, c and their inverses before the first iteration */
+HZI_MHC_FN void hzi_mhc_balanced_begin(const int n, const hzi_mreal *r, struct hzi_mhc_state *s)
+{
+	for (int i = 0; i < n; i++) {
+		s->r[i] = r[i];
+		s->of_r[i] = hzi_m_inverse(r[i]);
+		s->c[i] = s->of_c[i] = hzi_m_set(1);
+	}
+}
+
+/* hzi_mhc_iterate() */
+HZI_MHC_FN void hzi_mhc_balanced_iterate(const int n, const hzi_mreal eps, int first, int last,
+					 const hzi_mreal *k, struct hzi_mhc_state *s,
+					 hzi_mreal *history, int stride)
+{
+	const hzi_mreal least = hzi_m_set(HZI_MHC_LEAST_SUM);
+
+	for (int t = first; t < last; t++) {
+		for (int i = 0; i < n && history; i++) {
+			history[((t - first) * 2 * n + i) * stride] = s->r[i];
+			history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
+		}
+		for (int j = 0; j < n; j++) {
+			hzi_mreal sum = eps * s->of_c[j];
+
+			for (int i = 0; i < n; i++)
+				sum = hzi_m_fma(k[i * n + j], s->r[i], sum);
+			s->of_c[j] = hzi_m_max(sum, least);
+			s->c[j] = hzi_m_inverse(s->of_c[j]);
+		}
+		for (int i = 0; i < n; i++) {
+			hzi_mreal sum = eps * s->of_r[i];
+
+			for (int j = 0; j < n; j++)
+				sum = hzi_m_fma(k[i * n + j], s->c[j], sum);
+			s->of_r[i] = hzi_m_max(sum, least);
+			s->r[i] = hzi_m_inverse(s->of_r[i]);
+		}
+	}
+}
+
+/* p [n][n] from z, in the order of k */
+HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced(const int n, const struct hzi_mhc_rule *rule,
+					    const hzi_mreal *z, hzi_mreal *p)
+{
+	hzi_mreal k[HZI_MHC_SQUARE], r[HZI_MHC_STREAMS], bad;
+	struct hzi_mhc_state s;
+
+	bad = hzi_mhc_balance(n, rule, z, k, r);
+	hzi_mhc_balanced_begin(n, r, &s);
+	hzi_mhc_balanced_iterate(n, hzi_m_set(rule->eps), 0, rule->iterations, k, &s, NULL, 0);
+	for (int i = 0; i < n; i++) {
+		for (int j = 0; j < n; j++)
+			p[i * n + j] = s.r[i] * k[i * n + j] * s.c[j] + bad;
+	}
+}
+
+/* ---- Sinkhorn-Knopp iteration: result and gradient -------------------------------------------- */
+
 /* p = sinkhorn(z); p may be z. */
 HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				 hzi_mreal *p)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
-	hzi_mreal k[HZI_MHC_SQUARE];
+	hzi_mreal k[HZI_MHC_SQUARE], total = hzi_m_set(0);
 	struct hzi_mhc_state s;
 
 	hzi_mhc_map(n, rule, z, k);
@@ -301,6 +420,19 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
 			k[i * n + j] = s.r[i] * k[i * n + j] * s.c[j];
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		total += k[i];
+	if (hzi_m_any_infinite(total)) {
+		hzi_mreal in[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
+
+		for (int i = 0; i < n * n; i++)
+			in[i] = z[i];
+		hzi_mhc_sinkhorn_balanced(n, rule, in, out);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			k[i] = hzi_m_if_infinite(total, out[i], k[i]);
 	}
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -356,7 +488,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_step_bwd(const int n, const hzi_mreal eps, cons
 	}
 }
 
-/* dz from dk, the gradient of s = hzi_mhc_map(z); dz may be z, but not s or dk. */
+/* dz from dk, the gradient of s = hzi_mhc_map(z); dz may be z or dk, but not s. */
 HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				const hzi_mreal *s, const hzi_mreal *dk, hzi_mreal *dz)
 {
@@ -413,6 +545,102 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
 #endif
 
 /*
+ * hzi_mhc_sinkhorn_bwd() of such matrices; dz is not z or dp. The divisors of rows and columns are
+ * constants: p does not depend on them, except that with HZ_MHC_EXP and eps the largest element of
+ * a column gets the gradient of its divisor.
+ */
+HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mhc_rule *rule,
+						const hzi_mreal *z, const hzi_mreal *dp,
+						hzi_mreal *dz, hzi_mreal *history, int stride)
+{
+	const bool transposed = rule->order == HZ_MHC_ROWS;
+	const hzi_mreal zero = hzi_m_set(0), eps = hzi_m_set(rule->eps);
+	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], r[HZI_MHC_STREAMS];
+	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS], bad;
+	struct hzi_mhc_state s;
+
+	bad = hzi_mhc_balance(n, rule, z, k, r);
+	for (int last = rule->iterations, first; last > 0; last = first) {
+		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
+		hzi_mhc_balanced_begin(n, r, &s);
+		hzi_mhc_balanced_iterate(n, eps, 0, first, k, &s, NULL, 0);
+		hzi_mhc_balanced_iterate(n, eps, first, last, k, &s, history, stride);
+		for (int i = 0; i < n && last == rule->iterations; i++) {
+			dr[i] = zero;
+			for (int j = 0; j < n; j++) {
+				const hzi_mreal g = hzi_mhc_element(n, transposed, dp, i, j);
+				const hzi_mreal gk = g * k[i * n + j];
+
+				dk[i * n + j] = g * s.r[i] * s.c[j];
+				dr[i] = hzi_m_fma(gk, s.c[j], dr[i]);
+				dc[j] = hzi_m_fma(gk, s.r[i], i == 0 ? zero : dc[j]);
+			}
+		}
+		for (int t = last - 1; t >= first; t--) {
+			const hzi_mreal *const old = history + (t - first) * 2 * n * stride;
+
+			for (int i = 0; i < n; i++) {
+				const hzi_mreal ratio = hzi_mhc_ratio(s.r[i], old[i * stride]);
+				const hzi_mreal d = -(dr[i] * s.r[i]) * s.r[i];
+
+				dr[i] = rule->eps == 0 ? zero : dr[i] * (eps * ratio * ratio);
+				for (int j = 0; j < n; j++) {
+					dk[i * n + j] = hzi_m_fma(d, s.c[j], dk[i * n + j]);
+					dc[j] = hzi_m_fma(d, k[i * n + j], dc[j]);
+				}
+			}
+			for (int j = 0; j < n; j++) {
+				const hzi_mreal before = old[(n + j) * stride];
+				const hzi_mreal ratio = hzi_mhc_ratio(s.c[j], before);
+				const hzi_mreal d = -(dc[j] * s.c[j]) * s.c[j];
+
+				dc[j] = rule->eps == 0 ? zero : dc[j] * (eps * ratio * ratio);
+				for (int i = 0; i < n; i++) {
+					dk[i * n + j] = hzi_m_fma(d, old[i * stride],
+								  dk[i * n + j]);
+					dr[i] = hzi_m_fma(d, k[i * n + j], dr[i]);
+				}
+				s.c[j] = before;
+			}
+			for (int i = 0; i < n; i++)
+				s.r[i] = old[i * stride];
+		}
+	}
+	for (int j = 0; j < n; j++) {
+		hzi_mreal sum = zero;
+
+		for (int i = 0; i < n; i++) {
+			const hzi_mreal v = hzi_mhc_element(n, transposed, z, i, j);
+			const hzi_mreal size = hzi_m_abs(v) + eps;
+
+			dk[i * n + j] *= k[i * n + j];
+			sum += dk[i * n + j];
+			if (rule->map == HZ_MHC_ABS) {
+				const hzi_mreal d = hzi_mhc_ratio(dk[i * n + j], size);
+
+				dk[i * n + j] = hzi_m_where(v, zero, d,
+							    hzi_m_where(zero, v, -d, zero));
+			}
+		}
+		for (int i = 0; i < n && rule->map == HZ_MHC_EXP && rule->eps != 0; i++) {
+			const hzi_mreal v = hzi_mhc_element(n, transposed, z, i, j);
+			hzi_mreal most = v, next;
+
+			for (int l = 0; l < n; l++)
+				most = hzi_m_max(most, hzi_mhc_element(n, transposed, z, l, j));
+			/* The first largest element gets the sum, once. */
+			next = hzi_m_where(most, v, sum, zero);
+			dk[i * n + j] -= sum - next;
+			sum = next;
+		}
+	}
+	for (int i = 0; i < n; i++) {
+		for (int j = 0; j < n; j++)
+			dz[i * n + j] = hzi_mhc_element(n, transposed, dk, i, j) + bad;
+	}
+}
+
+/*
  * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. Iterations that do not fit the
  * history are recomputed for each segment of it, the last segment first.
  */
@@ -422,7 +650,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal eps = hzi_m_set(rule->eps);
-	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE];
+	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], total = hzi_m_set(0);
 	struct hzi_mhc_state s;
 	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 
@@ -472,7 +700,25 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 		}
 	}
 	hzi_mhc_map(n, rule, z, k);
-	hzi_mhc_map_bwd(n, rule, z, k, dk, dz);
+	hzi_mhc_map_bwd(n, rule, z, k, dk, dk);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		total += dk[i];
+	if (hzi_m_any_infinite(total)) {
+		hzi_mreal in[HZI_MHC_SQUARE], dout[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
+
+		for (int i = 0; i < n * n; i++) {
+			in[i] = z[i];
+			dout[i] = dp[i];
+		}
+		hzi_mhc_sinkhorn_balanced_bwd(n, rule, in, dout, out, history, stride);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			dk[i] = hzi_m_if_infinite(total, out[i], dk[i]);
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		dz[i] = dk[i];
 }
 
 /* ---- Residual matrices without iteration ----------------------------------------------------- */

@@ -108,6 +108,75 @@ static int sinkhorn_case(const struct sinkhorn *s)
 	return run_case(&c);
 }
 
+/*
+ * Logits whose exp() underflows in whole rows: the result and the gradient are finite, and the
+ * result is that of the definition. TransformerEngine, which computes with logarithms, gives .5 for
+ * the first two matrices.
+ */
+static void test_large_logits(void)
+{
+	static const double spreads[] = {60, 1e3, 1e6, 1e30, 3e38, 1e-30};
+	static const double eps[] = {0, 1e-44, 1e-30, 1e-6};
+	static const float half[2][4] = {{0, 0, -90, -90}, {0, -200, 0, -200}};
+	enum { COUNT = 37, MOST = COUNT * REF_MATRIX };
+	static float z[MOST], g[MOST], p[MOST], dz[MOST];
+
+	for (int d = 0; d < ndevs && !tap_cuda(); d++) {
+		hz_context *const ctx = devs[d].ctx;
+		long infinite = 0, wrong = 0, cases = 0;
+
+		for (int k = 0; k < 2; k++) {
+			const hz_mhc_opts o = {.map = HZ_MHC_EXP, .iterations = 20,
+					       .order = k ? HZ_MHC_ROWS : HZ_MHC_COLS};
+			const hz_tensor m = hz_tensor_2d((void *)(uintptr_t)half[k], HZ_F32,
+							 HZ_CPU, 2, 2);
+			const hz_tensor y = hz_tensor_2d(p, HZ_F32, HZ_CPU, 2, 2);
+
+			wrong += hz_mhc_sinkhorn(ctx, &m, &y, &o) != HZ_OK;
+			for (int i = 0; i < 4; i++)
+				wrong += p[i] != 0.5f;
+		}
+		for (int k = 0; k < REF_STREAMS * 6 * 6 * 4; k++) {
+			const int n = 1 + k % REF_STREAMS, n2 = n * n;
+			const double spread = spreads[k / REF_STREAMS % 6];
+			const hz_mhc_opts o = {
+				.map = k / REF_STREAMS / 6 % 3, .order = k / REF_STREAMS / 18 % 2,
+				.eps = eps[k / REF_STREAMS / 36], .iterations = 20,
+			};
+			const hz_tensor m = hz_tensor_3d(z, HZ_F32, HZ_CPU, COUNT, n, n);
+			const hz_tensor dy = hz_tensor_3d(g, HZ_F32, HZ_CPU, COUNT, n, n);
+			const hz_tensor y = hz_tensor_3d(p, HZ_F32, HZ_CPU, COUNT, n, n);
+			const hz_tensor dx = hz_tensor_3d(dz, HZ_F32, HZ_CPU, COUNT, n, n);
+			const struct ref_rule r = ref_rule(n, &o);
+
+			for (int i = 0; i < COUNT * n2; i++) {
+				z[i] = (float)(rnd_uniform(&rnd) * spread);
+				g[i] = (float)rnd_uniform(&rnd);
+				if (rnd_below(&rnd, 5) == 0)
+					z[i] = 0;
+			}
+			wrong += hz_mhc_sinkhorn(ctx, &m, &y, &o) != HZ_OK;
+			wrong += hz_mhc_sinkhorn_bwd(ctx, &m, &dy, &dx, &o) != HZ_OK;
+			cases++;
+			for (int i = 0; i < COUNT * n2; i++)
+				infinite += !isfinite(p[i]) || !isfinite(dz[i]);
+			for (int t = 0; t < COUNT && spread == 60 && o.map != HZ_MHC_ABS &&
+					o.eps == 0; t++) {
+				double in[REF_MATRIX], want[REF_MATRIX];
+
+				for (int i = 0; i < n2; i++)
+					in[i] = (double)z[t * n2 + i];
+				ref_sinkhorn(&r, in, want);
+				for (int i = 0; i < n2; i++)
+					wrong += !(fabs((double)p[t * n2 + i] - want[i]) < 1e-4);
+			}
+		}
+		ok(infinite == 0 && wrong == 0,
+		   "%s: large logits in %ld cases: %ld values not finite, %ld wrong", devs[d].name,
+		   cases, infinite, wrong);
+	}
+}
+
 static void test_sinkhorn(void)
 {
 	static const int iterations[] = {1, 2, 3, 5, 10, 20, 31, 32, 33, 60, 64, 65};
@@ -553,6 +622,7 @@ int main(void)
 	dev_open_routes(HZI_OP_mhc_streams);
 	dev_open_routes(HZI_OP_mhc_streams_bwd);
 	test_sinkhorn();
+	test_large_logits();
 	test_sinkhorn_special();
 	test_streams();
 	test_streams_large();

@@ -165,16 +165,28 @@ static void wake(const struct hzi_job *job, int i)
 	}
 }
 
+/* Moves to the pool's CPUs if the thread that started this one was on others. */
+static void use_cpus(const struct hzi_cpus *cpus)
+{
+#ifdef HAVE_SCHED_GETAFFINITY
+	struct hzi_cpus own = {.count = 0};
+
+	if (cpus->count > 0 &&
+	    sched_getaffinity(0, sizeof(own.bits), (cpu_set_t *)(void *)own.bits) == 0 &&
+	    memcmp(own.bits, cpus->bits, sizeof(own.bits)) != 0)
+		(void)sched_setaffinity(0, sizeof(cpus->bits),
+					(const cpu_set_t *)(const void *)cpus->bits);
+#else
+	(void)cpus;
+#endif
+}
+
 static void *run_worker(void *arg)
 {
 	struct hzi_pool_worker *const w = arg;
 	unsigned state;
 
-#ifdef HAVE_SCHED_GETAFFINITY
-	if (w->pool->cpus.count > 0)
-		(void)sched_setaffinity(0, sizeof(w->pool->cpus.bits),
-					(const cpu_set_t *)(const void *)w->pool->cpus.bits);
-#endif
+	use_cpus(&w->pool->cpus);
 #ifdef __linux__
 	(void)prctl(PR_SET_NAME, "hurwitz");
 #endif

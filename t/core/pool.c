@@ -11,6 +11,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#ifdef HAVE_SCHED_GETAFFINITY
+#include <sched.h>
+#endif
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -225,6 +228,73 @@ static void many_contexts(void)
 	free(x);
 }
 
+/* Threads of this process that may run on that CPU alone */
+static int tasks_on(int cpu)
+{
+	DIR *const d = opendir("/proc/self/task");
+	int n = 0;
+
+	for (struct dirent *e; d && (e = readdir(d));) {
+		char path[300], line[2000], list[1000];
+		FILE *in;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", e->d_name);
+		in = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+		while (in && fgets(line, sizeof(line), in)) {
+			if (sscanf(line, "Cpus_allowed_list: %999s", list) == 1)
+				n += !strpbrk(list, ",-") && atoi(list) == cpu;
+		}
+		if (in)
+			fclose(in);
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* A worker moves when it begins to run. */
+static int tasks_settle(int cpu, int want)
+{
+	for (int i = 0; i < 10000 && tasks_on(cpu) != want; i++)
+		usleep(1000);
+	return tasks_on(cpu);
+}
+
+/* Workers run where the thread that opened the context may, whoever starts them. */
+static void pinned(void)
+{
+#ifdef HAVE_SCHED_GETAFFINITY
+	float *const x = numbers();
+	hz_context *here, *anywhere;
+	cpu_set_t all, one;
+	int cpu = 0, bad;
+
+	if (sched_getaffinity(0, sizeof(all), &all) != 0 || CPU_COUNT(&all) < 2) {
+		skip(3, "one CPU");
+		free(x);
+		return;
+	}
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	anywhere = open_with(2, HZ_THREADING_POOL);
+	sched_setaffinity(0, sizeof(one), &one);
+	here = open_with(2, HZ_THREADING_POOL);
+	bad = !transform(anywhere, x);
+	sched_setaffinity(0, sizeof(all), &all);
+	is_int(tasks_settle(cpu, 0), 0, "a context opened on all CPUs has a worker on all");
+	bad += !transform(here, x);
+	is_int(tasks_settle(cpu, 1), 1, "one that was opened on one CPU has a worker there");
+	is_int(bad, 0, "both compute");
+	hz_close(here);
+	hz_close(anywhere);
+	free(x);
+#else
+	skip(3, "no affinity");
+#endif
+}
+
 /* ---- Contexts in concurrent threads ---------------------------------------------------------- */
 
 #define CALLERS 6
@@ -327,6 +397,7 @@ int main(int argc, char **argv)
 	refused(argv[0]);
 	signals(0);
 	many_contexts();
+	pinned();
 	concurrent();
 	second_calls();
 	for (int b = 1; b < BACKENDS; b++)

@@ -697,11 +697,15 @@ INLINE vb narrow_s8(vi v)
 #endif
 }
 
-/* To the nearest integer, ties to even. For a NaN or beyond 2^31: an arbitrary, distant number */
+/*
+ * To the nearest integer, ties to even. For a NaN or beyond 2^31: an arbitrary, distant number, and
+ * but for AVX-512 an exception
+ */
 INLINE vi round_i(vf v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
-	return (vi)_mm512_cvtps_epi32((__m512)v);
+	return (vi)_mm512_cvt_roundps_epi32((__m512)v,
+					    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif HZ_VEC == HZ_VEC_AVX2
 	return (vi)_mm256_cvtps_epi32((__m256)v);
 #elif HZ_VEC == HZ_VEC_NEON

@@ -11,6 +11,10 @@
 #ifndef HZI_MHC_MATH_H
 #define HZI_MHC_MATH_H
 
+#include <float.h>
+#ifndef __CUDACC__
+#include <fenv.h>
+#endif
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,16 +66,16 @@ HZI_MHC_FN float hzi_m_max(float a, float b)
 	return fmaxf(a, b);
 }
 
-/* Whether a is Inf or NaN, in any lane */
-HZI_MHC_FN bool hzi_m_any_infinite(float a)
+/* Whether |a| > b or a is NaN, in any lane */
+HZI_MHC_FN bool hzi_m_any_beyond(float a, float b)
 {
-	return !(fabsf(a) <= 3.40282347e38f);
+	return !(fabsf(a) <= b);
 }
 
 /* x where a is Inf or NaN, else y */
 HZI_MHC_FN float hzi_m_if_infinite(float a, float x, float y)
 {
-	return hzi_m_any_infinite(a) ? x : y;
+	return hzi_m_any_beyond(a, FLT_MAX) ? x : y;
 }
 
 /* x where a > b, else y */
@@ -403,14 +407,58 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced(const int n, const struct hzi_mhc_ru
 
 /* ---- Sinkhorn-Knopp iteration: result and gradient -------------------------------------------- */
 
+/*
+ * Holds back floating-point exceptions of a matrix whose sums may underflow: the result is looked
+ * at and computed again. Without HZ_MHC_ABS and with |z| up to 20 elements of k are above e^-40.
+ */
+#ifdef __CUDACC__
+struct hzi_mhc_hold {
+};
+
+HZI_MHC_FN void hzi_mhc_hold_begin(const int n, const struct hzi_mhc_rule *rule,
+				   const hzi_mreal *z, struct hzi_mhc_hold *h)
+{
+}
+
+HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
+{
+}
+#else
+struct hzi_mhc_hold {
+	bool held;
+	fenv_t env;
+};
+
+HZI_MHC_FN void hzi_mhc_hold_begin(const int n, const struct hzi_mhc_rule *rule,
+				   const hzi_mreal *z, struct hzi_mhc_hold *h)
+{
+	hzi_mreal most = hzi_m_set(0);
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		most = hzi_m_max(most, hzi_m_abs(z[i]));
+	h->held = rule->map == HZ_MHC_ABS || hzi_m_any_beyond(most, 20);
+	if (h->held)
+		feholdexcept(&h->env);
+}
+
+HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
+{
+	if (h->held)
+		fesetenv(&h->env);
+}
+#endif
+
 /* p = sinkhorn(z); p may be z. */
 HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
 				 hzi_mreal *p)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	hzi_mreal k[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 
+	hzi_mhc_hold_begin(n, rule, z, &hold);
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_kernel_of(n, rule, k, k);
 	hzi_mhc_sinkhorn_begin(n, rule, z, k, &s);
@@ -424,7 +472,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
 		total += k[i];
-	if (hzi_m_any_infinite(total)) {
+	if (hzi_m_any_beyond(total, FLT_MAX)) {
 		hzi_mreal in[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
 
 		for (int i = 0; i < n * n; i++)
@@ -434,6 +482,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, c
 		for (int i = 0; i < n * n; i++)
 			k[i] = hzi_m_if_infinite(total, out[i], k[i]);
 	}
+	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
@@ -651,9 +700,11 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal eps = hzi_m_set(rule->eps);
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 
+	hzi_mhc_hold_begin(n, rule, z, &hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
 		dr[i] = dc[i] = hzi_m_set(0);
@@ -704,7 +755,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
 		total += dk[i];
-	if (hzi_m_any_infinite(total)) {
+	if (hzi_m_any_beyond(total, FLT_MAX)) {
 		hzi_mreal in[HZI_MHC_SQUARE], dout[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
 
 		for (int i = 0; i < n * n; i++) {
@@ -716,6 +767,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 		for (int i = 0; i < n * n; i++)
 			dk[i] = hzi_m_if_infinite(total, out[i], dk[i]);
 	}
+	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
 		dz[i] = dk[i];

@@ -1737,7 +1737,8 @@ HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
  *
  * Arithmetic: p_ij = r_i k_ij c_j with vectors r and c that each half iteration updates: after 20
  * iterations within 1e-5, after 1000 within 5e-5 of the exact result relative to each element where
- * no k underflows.
+ * no k underflows. Finite m gives finite p, also where all of a row or column underflows: of
+ * [[0, 0], [-90, -90]] with eps 0 every p_ij is 0.5.
  * A matrix with NaN or +Inf is NaN as a whole; -Inf is an entry 0, unless all of what is normalised
  * first is.
  */

@@ -496,9 +496,11 @@ $HURWITZ $cpu quat_init y=samples.npy shape=128 seed=1 scale=0.05
 good "lattice_design" $cpu lattice_design x=samples.npy lattice=D4 q=4 M=2 policy=t report=lr.npy
 is "$(sed 's/=.*//' ../out | paste -sd' ' -)" "lattice q M beta policy offset" "keys of lattice_encode"
 is "$(header_of lr.npy)" "$(header "${e}f8" '5,')" "and what it found out"
+# shellcheck disable=SC2046 # a key a word
 good "which takes them" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
 good "lattice_design banks=" $cpu lattice_design x=samples.npy rate=2.5 lattice=Z2 banks=3
 is "$(sed -n 's/^bank=//p' ../out | tr ',' '\n' | grep -c '^[0-9.e-]*$')" 3 "three scales"
+# shellcheck disable=SC2046 # a key a word
 good "which lattice_encode takes" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
 good "lattice_design sigma=" $cpu lattice_design sigma=2 lattice=Z q=4 M=1 group=16 dither=0.25 alpha=0.5
 is "$(grep -v -e beta -e offset ../out | paste -sd' ' -)" \

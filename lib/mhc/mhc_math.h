@@ -609,20 +609,23 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mh
 	struct hzi_mhc_state s;
 
 	bad = hzi_mhc_balance(n, rule, z, k, r);
+	for (int i = 0; i < n; i++)
+		dr[i] = dc[i] = zero;
+	for (int i = 0; i < n * n; i++)
+		dk[i] = zero;
 	for (int last = rule->iterations, first; last > 0; last = first) {
 		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
 		hzi_mhc_balanced_begin(n, r, &s);
 		hzi_mhc_balanced_iterate(n, eps, 0, first, k, &s, NULL, 0);
 		hzi_mhc_balanced_iterate(n, eps, first, last, k, &s, history, stride);
 		for (int i = 0; i < n && last == rule->iterations; i++) {
-			dr[i] = zero;
 			for (int j = 0; j < n; j++) {
 				const hzi_mreal g = hzi_mhc_element(n, transposed, dp, i, j);
 				const hzi_mreal gk = g * k[i * n + j];
 
 				dk[i * n + j] = g * s.r[i] * s.c[j];
 				dr[i] = hzi_m_fma(gk, s.c[j], dr[i]);
-				dc[j] = hzi_m_fma(gk, s.r[i], i == 0 ? zero : dc[j]);
+				dc[j] = hzi_m_fma(gk, s.r[i], dc[j]);
 			}
 		}
 		for (int t = last - 1; t >= first; t--) {

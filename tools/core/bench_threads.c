@@ -33,6 +33,14 @@ struct spinners {
 	int count;
 };
 
+static _Noreturn void spin_as_child_of(pid_t parent)
+{
+	for (unsigned i = 0;; i++) {
+		if (i % 65536 == 0 && getppid() != parent)
+			_exit(0);
+	}
+}
+
 static int spin(struct spinners *s, int count)
 {
 	const pid_t parent = getpid();
@@ -42,10 +50,8 @@ static int spin(struct spinners *s, int count)
 
 		if (pid < 0)
 			return complain(EXIT_FAILURE, "bench: no process can be started");
-		for (unsigned i = 0; pid == 0; i++) {
-			if (i % 65536 == 0 && getppid() != parent)
-				_exit(0);
-		}
+		if (pid == 0)
+			spin_as_child_of(parent);
 		s->pid[s->count] = pid;
 	}
 	return 0;

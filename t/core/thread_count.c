@@ -279,7 +279,7 @@ static void processes(void)
 	       "a synthetic machine of 64 cores");
 	is_str(started("HURWITZ_THREADS=5 OMP_NUM_THREADS=1 HURWITZ_THREADING=pool", "report"),
 	       "5 pool", "HURWITZ_THREADS");
-	is_str(started("OMP_NUM_THREADS=", "report"), want, "an empty variable counts as unset");
+	is_str(started("OMP_THREAD_LIMIT=", "report"), want, "an empty variable counts as unset");
 	has_str(started("HURWITZ_THREADING=tbb", "report"),
 		"open: HURWITZ_THREADING is \"tbb\", must be openmp or pool", "another word");
 #ifdef _OPENMP

@@ -239,7 +239,7 @@ static struct hzi_pool_worker *new_worker(struct hzi_pool *pool)
 	w = aligned_alloc(_Alignof(struct hzi_pool_worker), sizeof(*w));
 	if (w) {
 		*w = (struct hzi_pool_worker){.pool = pool, .next = pool->all};
-		/* Where there are more workers than CPUs, one that spins is in another's way. */
+		/* Where there are more workers than CPUs, a spinning one delays another. */
 		w->spins = pool->workers + 1 < pool->cpus.count;
 		if (start_thread(w)) {
 			pool->all = w;

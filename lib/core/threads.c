@@ -56,7 +56,7 @@ static int first_sibling(const char *root, int cpu)
 											 : -1;
 }
 
-static int16_t siblings[HZI_CPUS_MAX];	/* of this machine, which has so many files: read once */
+static int16_t siblings[HZI_CPUS_MAX];	/* of this machine: one file a CPU, read once */
 static int configured;
 
 static void read_siblings(void)

@@ -26,6 +26,9 @@ extern "C" {
 #define HZ_VERSION_MINOR 1
 #define HZ_VERSION_PATCH 0
 
+/* The version of this header as one number that grows: 0.1.2 is 102, 1.2.3 is 10203. */
+#define HZ_VERSION (HZ_VERSION_MAJOR * 10000 + HZ_VERSION_MINOR * 100 + HZ_VERSION_PATCH)
+
 /* ---- Status ---------------------------------------------------------------------------------- */
 
 /*
@@ -55,6 +58,9 @@ HZ_API const char *hz_strerror(int status);
 
 /* The version of the library linked, as "0.1.0". */
 HZ_API const char *hz_version(void);
+
+/* Its HZ_VERSION: another number than that of the header says that they do not belong together. */
+HZ_API int hz_version_number(void);
 
 /* ---- Types and views ------------------------------------------------------------------------- */
 
@@ -133,6 +139,31 @@ HZ_API int hz_tensor_contiguous(const hz_tensor *t);
 
 /* 1 if the address ranges of two views on one device meet, else 0. */
 HZ_API int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b);
+
+/*
+ * Views of the same memory. transpose exchanges dimensions a and b; slice keeps elements begin ..
+ * end - 1 of dimension d, begin and end counted from the end if negative and then clipped to the
+ * dimension; reshape gives contiguous views another shape, in which one size may be -1: what is
+ * left. Dimensions are counted as in NumPy: -1 is the last. They check no memory; what cannot be
+ * done gives a view of dtype 0, which every call refuses.
+ */
+HZ_API hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b);
+HZ_API hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end);
+HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *shape);
+
+/* A view of contiguous memory as an argument: HZ_VIEW(data, HZ_F32, HZ_CPU, 3, 96) */
+#ifndef __cplusplus
+#define HZ_VIEW(data, dtype, device, ...) \
+	((hz_tensor[1]){hz_tensor_nd(data, dtype, device, \
+				     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
+				     (int64_t[]){__VA_ARGS__})})
+#endif
+
+/*
+ * The axis of a call in its options: HZ_AXIS(i), i counted as in NumPy: 0 is the first dimension,
+ * -1 the last. 0, what a zeroed struct has, is the last one.
+ */
+#define HZ_AXIS(i) ((i) < 0 ? (i) : (i) + 1)
 
 /* ---- Context --------------------------------------------------------------------------------- */
 
@@ -310,7 +341,7 @@ HZ_API int hz_set_stream(hz_context *ctx, void *stream);
 HZ_API int hz_sync(hz_context *ctx);
 
 /*
- * The workspace. Some calls need scratch memory on the device; hz_<op>_workspace() says how many
+ * The workspace. Some calls need scratch memory on the device; hz_record_begin() finds out how many
  * bytes. hz_reserve() makes the context's own at least that large: it may allocate and synchronise,
  * so it is called before the work and never during graph capture. hz_set_workspace() lends the
  * caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the workspace
@@ -320,6 +351,26 @@ HZ_API int hz_sync(hz_context *ctx);
  */
 HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
+
+/*
+ * How much workspace calls need. Between hz_record_begin() and hz_record_end() calls check their
+ * arguments as usual, but read and write no operand, launch nothing and return HZ_OK, whatever the
+ * workspace is. hz_record_end() sets *bytes to the most that any of them needs:
+ *
+ *     hz_record_begin(ctx);
+ *     hz_hadamard(ctx, &x, &y, NULL);		and all other calls of the program
+ *     hz_record_end(ctx, &bytes);
+ *     hz_reserve(ctx, bytes);
+ *
+ * The data of a view may be NULL meanwhile: then *bytes covers every alignment of it, and it is
+ * apart from all other operands. Where NULL means that an operand is not given, in the structs
+ * hz_mhc_block and hz_mhc_layer, it does so here, too. A packed matrix whose pack call was recorded
+ * may be used in recorded calls. Results depend on shapes, strides, dtypes, options and the number
+ * of threads. Calls that manage memory, contexts and objects do what they always do.
+ * Errors: HZ_EINVAL (begin twice, end without begin), HZ_EFORK.
+ */
+HZ_API int hz_record_begin(hz_context *ctx);
+HZ_API int hz_record_end(hz_context *ctx, size_t *bytes);
 
 /*
  * Loads all device code now instead of at the first call of each family, so that the first calls

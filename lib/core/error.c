@@ -108,5 +108,6 @@ int hzi_enter(struct hz_context *ctx, const char *op)
 			op);
 	if (ctx->verbose)
 		ctx->operands[0] = '\0';
+	ctx->placeholders = 0;
 	return HZ_OK;
 }

@@ -53,7 +53,8 @@ enum hzi_op {
 #define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
 
 /*
- * Call an implementation, and ask for the workspace it needs. ctx->op is the operation meanwhile:
+ * Call an implementation, which is left out while ctx records, and ask for the workspace it needs.
+ * args are not const: while ctx records, placeholders in them move. ctx->op is the operation meanwhile:
  * only its route can be forced. HURWITZ_VERBOSE logs one line. An implementation that needs another
  * operation calls it directly or by HZI_OPS(): that is part of its own call.
  */
@@ -61,22 +62,29 @@ enum hzi_op {
 	__extension__({ \
 		HZI_FP_NEAREST(fp_call_); \
 		struct hzi_verbose_call call_; \
-		int status_; \
-		(ctx)->op = HZI_OP_##op_; \
-		if ((ctx)->verbose) \
-			hzi_verbose_begin(ctx, &call_); \
-		status_ = HZI_OPS(ctx, family)->op_(ctx, args); \
-		if ((ctx)->verbose) \
-			hzi_verbose_end(ctx, &call_, #op_, status_); \
-		(ctx)->op = HZI_NO_OP; \
+		int status_ = HZ_OK; \
+		if (!(ctx)->recording) { \
+			(ctx)->op = HZI_OP_##op_; \
+			if ((ctx)->verbose) \
+				hzi_verbose_begin(ctx, &call_); \
+			status_ = HZI_OPS(ctx, family)->op_(ctx, args); \
+			if ((ctx)->verbose) \
+				hzi_verbose_end(ctx, &call_, #op_, status_); \
+			(ctx)->op = HZI_NO_OP; \
+		} \
 		status_; \
 	})
 
 #define HZI_WORKSPACE(ctx, family, op_, args) \
 	__extension__({ \
-		size_t bytes_; \
+		size_t bytes_, other_; \
 		(ctx)->op = HZI_OP_##op_; \
 		bytes_ = HZI_OPS(ctx, family)->op_##_workspace(ctx, args); \
+		for (int k_ = 0; (ctx)->recording && \
+		     hzi_misalign(ctx, args, sizeof(*(args)), k_); k_++) { \
+			other_ = HZI_OPS(ctx, family)->op_##_workspace(ctx, args); \
+			bytes_ = other_ > bytes_ ? other_ : bytes_; \
+		} \
 		(ctx)->op = HZI_NO_OP; \
 		bytes_; \
 	})
@@ -178,6 +186,9 @@ struct hz_context {
 	bool prefer_forced;
 	const struct hzi_route *forced[HZI_OPS_COUNT];	/* HURWITZ_ROUTE, for this backend */
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
+	bool recording;			/* between hz_record_begin() and hz_record_end() */
+	int placeholders;		/* that the call being recorded has */
+	size_t recorded_bytes;		/* the largest workspace of the recorded calls */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;
 	bool workspace_lent;		/* by hz_set_workspace(): never grown or freed here */
@@ -225,7 +236,30 @@ void *hzi_malloc(const struct hz_context *ctx, size_t bytes, size_t align);
 void hzi_mfree(const struct hz_context *ctx, void *p, size_t bytes);
 
 /*
- * Makes ctx->workspace at least that large: grows it on the CPU, fails with HZ_EWORKSPACE on the
+ * The address of an operand that has passed hzi_check(). While ctx records, an operand without data
+ * has a placeholder: an address of its own that no memory has, aligned until hzi_misalign().
+ */
+void *hzi_placeholder(struct hz_context *ctx);
+static inline void *hzi_data(struct hz_context *ctx, const hz_tensor *t)
+{
+	return t->data || !ctx->recording ? t->data : hzi_placeholder(ctx);
+}
+
+/* Likewise of a packed matrix, whose data is always aligned */
+static inline void *hzi_packed_data(const struct hz_context *ctx, const hz_packed *p)
+{
+	return p->data || !ctx->recording ? p->data : (void *)(uintptr_t)64;
+}
+
+/*
+ * Makes addresses in a struct of arguments odd that are in the k-th placeholder, after the last one
+ * in any, and takes that back for k - 1. False if there is no k-th.
+ */
+bool hzi_misalign(const struct hz_context *ctx, const void *args, size_t bytes, int k);
+
+/*
+ * While ctx records, notes the number of bytes. Otherwise
+ * makes ctx->workspace at least that large: grows it on the CPU, fails with HZ_EWORKSPACE on the
  * GPU. op names the call in the message.
  */
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);

@@ -216,6 +216,8 @@ int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
 	if (bytes == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_check_apart(ctx, "copy", "src", src, "dst", dst));
+	if (ctx->recording)
+		return HZ_OK;
 	if (src->device == HZ_CPU && dst->device == HZ_CPU) {
 		copy_host(src, dst);
 		return HZ_OK;

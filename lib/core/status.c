@@ -34,6 +34,11 @@ const char *hz_strerror(int status)
 	return text[-status];
 }
 
+int hz_version_number(void)
+{
+	return HZ_VERSION;
+}
+
 const char *hz_version(void)
 {
 	return STRING(HZ_VERSION_MAJOR) "." STRING(HZ_VERSION_MINOR) "." STRING(HZ_VERSION_PATCH);

@@ -176,6 +176,82 @@ int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b)
 	       (uintptr_t)b->data + (uintptr_t)b_low < (uintptr_t)a->data + (uintptr_t)a_high;
 }
 
+/* ---- Views of views -------------------------------------------------------------------------- */
+
+static const hz_tensor no_view;	/* dtype 0: every call refuses it */
+
+/* Sets *d to a dimension of t, as in NumPy; false if there is none. */
+static bool dimension(const hz_tensor *t, int *d)
+{
+	if (!t || t->ndim < 0 || t->ndim > HZ_MAXDIM || *d < -t->ndim || *d >= t->ndim)
+		return false;
+	*d += *d < 0 ? t->ndim : 0;
+	return true;
+}
+
+hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b)
+{
+	hz_tensor v;
+
+	if (!dimension(t, &a) || !dimension(t, &b))
+		return no_view;
+	v = *t;
+	v.shape[a] = t->shape[b];
+	v.stride[a] = t->stride[b];
+	v.shape[b] = t->shape[a];
+	v.stride[b] = t->stride[a];
+	return v;
+}
+
+static int64_t clip(int64_t i, int64_t size)
+{
+	i += i < 0 ? size : 0;
+	return i < 0 ? 0 : i > size ? size : i;
+}
+
+hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end)
+{
+	int64_t low, high, size;
+	hz_tensor v;
+
+	if (!dimension(t, &d) || !extent(t, &low, &high))
+		return no_view;
+	v = *t;
+	begin = clip(begin, t->shape[d]);
+	end = clip(end, t->shape[d]);
+	size = (int64_t)hz_dtype_size(t->dtype);
+	v.shape[d] = end > begin ? end - begin : 0;
+	if (t->data && v.shape[d] > 0 && high > low)
+		v.data = (char *)t->data + begin * t->stride[d] * size;
+	return v;
+}
+
+hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *shape)
+{
+	const int64_t count = t ? hz_tensor_count(t) : -1;
+	int64_t known = 1, size[HZ_MAXDIM];
+	int rest = -1;
+
+	if (count < 0 || !hz_tensor_contiguous(t) || ndim < 0 || ndim > HZ_MAXDIM ||
+	    (ndim && !shape))
+		return no_view;
+	for (int i = 0; i < ndim; i++) {
+		size[i] = shape[i];
+		if (shape[i] == -1 && rest < 0)
+			rest = i;
+		else if (!hzi_mul(known, shape[i], &known))
+			return no_view;
+	}
+	if (rest >= 0) {
+		if (known == 0 || count % known)
+			return no_view;
+		size[rest] = count / known;
+	} else if (known != count) {
+		return no_view;
+	}
+	return hz_tensor_nd(t->data, t->dtype, t->device, ndim, size);
+}
+
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
 static bool is_among(int dtype, const int *dtypes)
@@ -294,6 +370,8 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 				device_text(ctx->device, here, sizeof(here)));
 	if (high == low)
 		return HZ_OK;
+	if (!t->data && ctx->recording)
+		return HZ_OK;
 	if (!t->data)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s.data is NULL, must hold %lld elements", op,
 				name, (long long)hz_tensor_count(t));
@@ -349,10 +427,16 @@ hz_tensor hzi_canonical_strides(const hz_tensor *t)
 	return canonical;
 }
 
+/* As hz_tensor_overlap(); what has no data while ctx records overlaps nothing. */
+static bool overlap(const struct hz_context *ctx, const hz_tensor *a, const hz_tensor *b)
+{
+	return !(ctx->recording && (!a->data || !b->data)) && hz_tensor_overlap(a, b);
+}
+
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
 		    const char *b_name, const hz_tensor *b)
 {
-	if (hz_tensor_overlap(a, b))
+	if (overlap(ctx, a, b))
 		return hzi_fail(ctx, HZ_EALIAS, "%s: %s overlaps %s, must be apart from it", op,
 				b_name, a_name);
 	return HZ_OK;
@@ -374,7 +458,7 @@ static bool same_view(const hz_tensor *a, const hz_tensor *b)
 int hzi_check_apart_or_same(struct hz_context *ctx, const char *op, const char *a_name,
 			    const hz_tensor *a, const char *b_name, const hz_tensor *b)
 {
-	if (!same_view(a, b) && hz_tensor_overlap(a, b))
+	if (!same_view(a, b) && overlap(ctx, a, b))
 		return hzi_fail(ctx, HZ_EALIAS,
 				"%s: %s overlaps %s, must be apart from it or the same view",
 				op, b_name, a_name);
@@ -452,7 +536,7 @@ int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler,
 	if (p->device != ctx->device)
 		return hzi_fail(ctx, HZ_EDEVICE,
 				"%s: opts->packed is on another device than the context", op);
-	if (p->bytes && (!p->data || (uintptr_t)p->data % 64))
+	if (p->bytes && ((!p->data && !ctx->recording) || (uintptr_t)p->data % 64))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->packed->data is %p, must be a multiple of 64 bytes", op,
 				p->data);

@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <string.h>
+
 #include "lib/core/internal.h"
 
 #define WORKSPACE_ALIGN 64
@@ -79,6 +81,11 @@ int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
 
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
 {
+	if (ctx->recording) {
+		if (bytes > ctx->recorded_bytes)
+			ctx->recorded_bytes = bytes;
+		return HZ_OK;
+	}
 	if (bytes <= ctx->workspace_bytes)
 		return HZ_OK;
 	if (ctx->workspace_lent)
@@ -92,4 +99,74 @@ int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
 				"hz_reserve() first",
 				op, ctx->workspace_bytes, bytes);
 	return grow(ctx, op, bytes);
+}
+
+/* ---- Recording ------------------------------------------------------------------------------- */
+
+/*
+ * The k-th placeholder of a call begins at PLACEHOLDER + k PLACEHOLDER_STEP. No processor or GPU has
+ * addresses there, and no size or stride of an operand is as large.
+ */
+#define PLACEHOLDER ((uint64_t)1 << 62)
+#define PLACEHOLDER_STEP ((uint64_t)1 << 48)
+
+int hz_record_begin(hz_context *ctx)
+{
+	HZI_ENTER(ctx, "record_begin");
+	if (ctx->recording)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"record_begin: the context is recording already: call "
+				"hz_record_end() first");
+	ctx->recording = true;
+	ctx->recorded_bytes = 0;
+	return HZ_OK;
+}
+
+int hz_record_end(hz_context *ctx, size_t *bytes)
+{
+	HZI_ENTER(ctx, "record_end");
+	if (!ctx->recording)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"record_end: the context is not recording: call hz_record_begin() "
+				"first");
+	ctx->recording = false;
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "record_end: bytes is NULL");
+	*bytes = ctx->recorded_bytes;
+	return HZ_OK;
+}
+
+void *hzi_placeholder(struct hz_context *ctx)
+{
+	return (void *)(uintptr_t)(PLACEHOLDER + (uint64_t)ctx->placeholders++ * PLACEHOLDER_STEP);
+}
+
+/* Adds step to every address in the k-th placeholder, k < 0: in any. */
+static void move_placeholders(void *args, size_t bytes, int k, uint64_t step)
+{
+	for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
+		uint64_t word;
+
+		memcpy(&word, (char *)args + i, sizeof(word));
+		if (word < PLACEHOLDER || word >= 2 * PLACEHOLDER ||
+		    (k >= 0 && (word - PLACEHOLDER) / PLACEHOLDER_STEP != (uint64_t)k))
+			continue;
+		word += step;
+		memcpy((char *)args + i, &word, sizeof(word));
+	}
+}
+
+bool hzi_misalign(const struct hz_context *ctx, const void *args, size_t bytes, int k)
+{
+	void *const p = (void *)(uintptr_t)args;
+
+	if (k > 0)
+		move_placeholders(p, bytes, k - 1, (uint64_t)-1);
+	if (k < ctx->placeholders)
+		move_placeholders(p, bytes, k, 1);
+	else if (k == ctx->placeholders && k > 0)
+		move_placeholders(p, bytes, -1, 1);
+	else if (k > 0)
+		move_placeholders(p, bytes, -1, (uint64_t)-1);
+	return k <= ctx->placeholders && ctx->placeholders > 0;
 }

@@ -336,7 +336,7 @@ static int make_diag(struct hz_context *ctx, const char *op, const char *name, c
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[0] is %lld, must be 1", op, name,
 				(long long)t->stride[0]);
 	diag->kind = t->dtype;
-	diag->data = t->data;
+	diag->data = hzi_data(ctx, t);
 	diag->block_step = t->shape[0] == for_row && n_row != n ? n : 0;
 	return HZ_OK;
 }
@@ -603,8 +603,8 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(hzi_check_apart_or_same(ctx, op, "x", x, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
 
-	a->x = x->data;
-	a->y = y->data;
+	a->x = hzi_data(ctx, x);
+	a->y = hzi_data(ctx, y);
 	a->x_dtype = x->dtype;
 	a->y_dtype = y->dtype;
 	a->x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
@@ -735,13 +735,13 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(check_diags_apart(ctx, op, o, "q", q));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "scale", scale));
 
-	a->t.x = x->data;
+	a->t.x = hzi_data(ctx, x);
 	a->t.x_dtype = x->dtype;
 	a->t.y_dtype = HZ_F32;
 	a->t.x_step = x->shape[axis] == 1 ? 1 : x->stride[axis];
 	a->t.x_block = a->t.plan.n * a->t.x_step;
-	a->q = q->data;
-	a->scale = scale->data;
+	a->q = hzi_data(ctx, q);
+	a->scale = hzi_data(ctx, scale);
 	a->q_dtype = q->dtype;
 	a->scale_dtype = scale->dtype;
 	a->round_to = o->round_to;
@@ -806,13 +806,13 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "y", y));
 	HZ_CHECK(check_diags_apart(ctx, op, o, "y", y));
 
-	a->t.y = y->data;
+	a->t.y = hzi_data(ctx, y);
 	a->t.y_dtype = y->dtype;
 	a->t.x_dtype = HZ_F32;
 	a->t.y_step = y->shape[axis] == 1 ? 1 : y->stride[axis];
 	a->t.y_block = a->t.plan.n * a->t.y_step;
-	a->q = q->data;
-	a->scale = scale->data;
+	a->q = hzi_data(ctx, q);
+	a->scale = hzi_data(ctx, scale);
 	a->q_dtype = q->dtype;
 	a->scale_dtype = scale->dtype;
 	outer_make(&outer, (const hz_tensor *[]){y, q, scale}, 3, axis, 0);
@@ -882,13 +882,13 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
 	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
 	if (dequantize) {
-		t->y = v->data;
+		t->y = hzi_data(ctx, v);
 		t->y_dtype = v->dtype;
 		t->x_dtype = HZ_F32;
 		t->y_step = v->shape[axis] == 1 ? 1 : v->stride[axis];
 		t->y_block = t->plan.n * t->y_step;
 	} else {
-		t->x = v->data;
+		t->x = hzi_data(ctx, v);
 		t->x_dtype = v->dtype;
 		t->y_dtype = HZ_F32;
 		t->x_step = v->shape[axis] == 1 ? 1 : v->stride[axis];

@@ -233,10 +233,14 @@ static int rotation_workspace(struct hz_context *ctx, const struct call *c,
 			      const hz_hadamard_opts *h, size_t *bytes, size_t *values)
 {
 	const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
+	const int placeholders = ctx->placeholders;
+	int status;
 
 	*values = (size_t)hz_tensor_count(c->v) * sizeof(float);
-	return c->decode ? hz_hadamard_workspace(ctx, &middle, c->v, h, bytes) :
+	status = c->decode ? hz_hadamard_workspace(ctx, &middle, c->v, h, bytes) :
 			   hz_hadamard_workspace(ctx, c->v, &middle, h, bytes);
+	ctx->placeholders = placeholders;
+	return status;
 }
 
 /* Decoding uses the transpose of encoding's transform. */
@@ -321,13 +325,13 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	set_map(c, &a->map);
 	a->lattice = c->l;
 	a->matrices = hzi_lattice_matrices_of(c->l);
-	a->x = c->v->data;
+	a->x = hzi_data(ctx, c->v);
 	a->x_dtype = c->v->dtype;
-	a->codes = c->codes->data;
+	a->codes = hzi_data(ctx, c->codes);
 	a->code_dtype = c->codes->dtype;
 	a->pack = c->o->pack;
-	a->t = c->t ? c->t->data : NULL;
-	a->overload = overload ? overload->data : NULL;
+	a->t = c->t ? hzi_data(ctx, c->t) : NULL;
+	a->overload = overload ? hzi_data(ctx, overload) : NULL;
 	return HZ_OK;
 }
 
@@ -372,7 +376,7 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 
 	HZ_CHECK(encode_args(ctx, &c, overload, &a));
 	if (c.empty) {
-		if (!overload)
+		if (!overload || ctx->recording)
 			return HZ_OK;
 		if (ctx->device != HZ_CPU)
 			return ctx->gpu->copy(ctx, overload->data, ctx->device, none, HZ_CPU,
@@ -478,11 +482,11 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	set_map(c, &a->map);
 	a->lattice = c->l;
 	a->matrices = hzi_lattice_matrices_of(c->l);
-	a->codes = c->codes->data;
+	a->codes = hzi_data(ctx, c->codes);
 	a->code_dtype = c->codes->dtype;
 	a->pack = c->o->pack;
-	a->t = c->t ? c->t->data : NULL;
-	a->y = c->v->data;
+	a->t = c->t ? hzi_data(ctx, c->t) : NULL;
+	a->y = hzi_data(ctx, c->v);
 	a->y_dtype = c->v->dtype;
 	a->to = c->o->to;
 	a->first = first;
@@ -616,8 +620,8 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 		m->code_block = d > 0 ? stride[s][d - 1] : 0;
 		m->code_level = last[s] ? canonical[s].stride[rows[s]] : 1;
 	}
-	a.from_codes = from->data;
-	a.to_codes = to->data;
+	a.from_codes = hzi_data(ctx, from);
+	a.to_codes = hzi_data(ctx, to);
 	a.from_dtype = dtype[0];
 	a.to_dtype = dtype[1];
 	a.from_pack = from_pack;

@@ -249,7 +249,7 @@ static int fill_array(struct hz_context *ctx, const char *op, const struct hzi_m
 	const int64_t n = streams ? d->n : 1;
 
 	HZ_CHECK(merge_leading(ctx, op, o, &a->token));
-	a->data = o->t->data;
+	a->data = hzi_data(ctx, o->t);
 	a->channel = empty || d->channels == 1 ? 1 : stride[streams];
 	a->stream = !streams ? 0 : empty || n == 1 ? d->channels * a->channel : stride[0];
 	if (empty || d->tokens == 1)
@@ -265,7 +265,7 @@ static int fill_coef(struct hz_context *ctx, const char *op, const struct hzi_mh
 	struct hzi_mhc_coef *c = o->at;
 
 	HZ_CHECK(merge_leading(ctx, op, o, &c->group));
-	c->data = empty ? NULL : o->t->data;
+	c->data = empty ? NULL : hzi_data(ctx, o->t);
 	c->column = !matrix ? 0 : empty || d->n == 1 ? 1 : stride[1];
 	c->row = empty || d->n == 1 ? (matrix ? d->n * c->column : 1) : stride[0];
 	if (empty || d->groups == 1)
@@ -300,7 +300,7 @@ int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		else if (is_coef(o->kind))
 			HZ_CHECK(fill_coef(ctx, op, d, o));
 		else
-			*(float **)o->at = hz_tensor_count(o->t) ? o->t->data : NULL;
+			*(float **)o->at = hz_tensor_count(o->t) ? hzi_data(ctx, o->t) : NULL;
 	}
 	*s = (struct hzi_mhc_shape){
 		.tokens = d->tokens,

@@ -128,12 +128,12 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
 		return HZ_OK;
 	t = hzi_canonical_strides(a);
 	o = hzi_canonical_strides(out);
-	g.a.data = t.data;
+	g.a.data = hzi_data(ctx, &t);
 	g.a.column = t.stride[a->ndim - 1];
 	g.a.row = t.stride[a->ndim - 2];
 	g.a.group = a->ndim > 2 ? t.stride[a->ndim - 3] : 0;
 	g.layer = a->ndim > 3 ? t.stride[0] : 0;
-	g.out = o.data;
+	g.out = hzi_data(ctx, &o);
 	g.out_row = o.stride[0];
 	g.out_column = o.stride[1];
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_diagnose, &g)));
@@ -272,7 +272,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 					rule.m, n);
 		HZ_CHECK(hzi_check_apart(ctx, op, "bias", bias, "phi", phi));
 		HZ_CHECK(hzi_check_apart(ctx, op, "alpha", alpha, "phi", phi));
-		g.phi = phi->data;
+		g.phi = hzi_data(ctx, phi);
 		g.count = hz_tensor_count(phi);
 		if (kind == HZ_MHC_INIT_IDENTITY && phi->shape[1])
 			g.scale = (float)(1 / sqrt((double)phi->shape[1]));
@@ -280,8 +280,8 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 			g.scale = 0.02f;
 	}
 	HZ_CHECK(hzi_check_apart(ctx, op, "bias", bias, "alpha", alpha));
-	g.alpha = alpha->data;
-	g.bias = bias->data;
+	g.alpha = hzi_data(ctx, alpha);
+	g.bias = hzi_data(ctx, bias);
 	g.rows = rule.m;
 	g.alphas = alone ? 1 : 3;
 	g.alpha_value = kind == HZ_MHC_INIT_SEED ? 0.1f : 0.01f;

@@ -84,7 +84,7 @@ static int pack_args(struct hz_context *ctx, const char *op, const hz_tensor *b,
 	HZ_CHECK(check_k(ctx, op, k));
 	memset(a, 0, sizeof(*a));
 	*a = (struct hzi_qgemm_pack_args){
-		.b = b->data, .b_dtype = b->dtype, .layout = layout_of(ctx), .k = k, .n = n,
+		.b = hzi_data(ctx, b), .b_dtype = b->dtype, .layout = layout_of(ctx), .k = k, .n = n,
 		.ndim = b->ndim - 2,
 	};
 	b_strides(b, &a->b_k, &a->b_n);
@@ -132,7 +132,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	if (bytes < need)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu", op, bytes,
 				need);
-	if (need && (!data || (uintptr_t)data % 64))
+	if (need && ((!data && !ctx->recording) || (uintptr_t)data % 64))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
 				op, data);
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
@@ -512,10 +512,10 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 		HZ_CHECK(check_vector(ctx, q, "bias", o->bias, bias_types, g->n, false));
 
 	make_strides(q, g);
-	g->a = q->linear ? NULL : a->data;
-	g->b = b ? b->data : NULL;
-	g->packed = o->packed ? o->packed->data : NULL;
-	g->c = c->data;
+	g->a = q->linear ? NULL : hzi_data(ctx, a);
+	g->b = b ? hzi_data(ctx, b) : NULL;
+	g->packed = o->packed ? hzi_packed_data(ctx, o->packed) : NULL;
+	g->c = hzi_data(ctx, c);
 	g->a_dtype = a_dtype;
 	g->b_dtype = b_dtype;
 	g->c_dtype = c->dtype;
@@ -523,16 +523,16 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	g->a_zero = o->a_zero;
 	g->b_zero = o->b_zero;
 	g->c_zero = o->c_zero;
-	g->a_zeros = o->a_zeros ? o->a_zeros->data : NULL;
+	g->a_zeros = o->a_zeros ? hzi_data(ctx, o->a_zeros) : NULL;
 	g->zero_step = o->a_zeros && hz_tensor_count(o->a_zeros) == rows;
-	g->b_zeros = o->b_zeros ? o->b_zeros->data : NULL;
-	g->a_scales = o->a_scales ? o->a_scales->data : NULL;
+	g->b_zeros = o->b_zeros ? hzi_data(ctx, o->b_zeros) : NULL;
+	g->a_scales = o->a_scales ? hzi_data(ctx, o->a_scales) : NULL;
 	g->scale_step = o->a_scales && hz_tensor_count(o->a_scales) == rows;
-	g->b_scales = o->b_scales ? o->b_scales->data : NULL;
+	g->b_scales = o->b_scales ? hzi_data(ctx, o->b_scales) : NULL;
 	g->b_scale_step = o->b_scales && hz_tensor_count(o->b_scales) == g->n;
-	g->multipliers = o->multipliers ? o->multipliers->data : NULL;
-	g->shifts = o->shifts ? o->shifts->data : NULL;
-	g->bias = o->bias ? o->bias->data : NULL;
+	g->multipliers = o->multipliers ? hzi_data(ctx, o->multipliers) : NULL;
+	g->shifts = o->shifts ? hzi_data(ctx, o->shifts) : NULL;
+	g->bias = o->bias ? hzi_data(ctx, o->bias) : NULL;
 	g->bias_dtype = o->bias ? o->bias->dtype : 0;
 	g->rounding = o->rounding;
 	if (!is_float(c->dtype)) {
@@ -609,7 +609,7 @@ static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qline
 	    !hzi_mul(l->g.rows, hzi_round_up(l->g.k, 128) + 256, &codes))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: y is too large: the codes of x overflow",
 				q->op);
-	l->x = q->a->data;
+	l->x = hzi_data(ctx, q->a);
 	l->x_dtype = q->a->dtype;
 	l->fixed = q->o->a_scale != 0;
 	l->symmetric = (q->o->flags & HZ_QLINEAR_SYMMETRIC) != 0;

@@ -207,12 +207,12 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !dequantize, o, &scale));
 	*a = (struct hzi_codes_args){
 		.dequantize = dequantize,
-		.x = x->data,
-		.q = q->data,
+		.x = hzi_data(ctx, x),
+		.q = hzi_data(ctx, q),
 		.x_dtype = x->dtype,
 		.q_dtype = q->dtype,
-		.scales = o->scales ? o->scales->data : NULL,
-		.zeros = o->zeros ? o->zeros->data : NULL,
+		.scales = o->scales ? hzi_data(ctx, o->scales) : NULL,
+		.zeros = o->zeros ? hzi_data(ctx, o->zeros) : NULL,
 		.scale = scale,
 		.zero = o->zero,
 	};
@@ -306,7 +306,8 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "zero", zero));
 	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "zero", zero));
 	*a = (struct hzi_choose_qparams_args){
-		.x = x->data, .scale = scale->data, .zero = zero->data, .x_dtype = x->dtype,
+		.x = hzi_data(ctx, x), .scale = hzi_data(ctx, scale),
+		.zero = hzi_data(ctx, zero), .x_dtype = x->dtype,
 		.q_dtype = zero->dtype, .symmetric = (flags & HZ_QPARAMS_SYMMETRIC) != 0,
 	};
 	if (hz_tensor_count(x) > 0)

@@ -131,12 +131,12 @@ static int check_apart_or_same(struct hz_context *ctx, const char *op, const str
 
 /* ---- Dimensions ------------------------------------------------------------------------------ */
 
-static void set_data(const struct part *p, uint32_t flags)
+static void set_data(struct hz_context *ctx, const struct part *p, uint32_t flags)
 {
 	const int last = p->t->ndim - 1;
 	const int64_t step = p->comps && !p->empty ? p->t->stride[last] : 0;
 
-	p->at->data = p->t->data;
+	p->at->data = hzi_data(ctx, p->t);
 	for (int c = 0; c < 4; c++)
 		p->at->comp[c] = p->comps < 3 ? 0
 			       : p->comps == 3 ? step * (c ? c - 1 : 0)
@@ -224,7 +224,7 @@ static int make_dims(struct hz_context *ctx, const char *op, struct hzi_quat_dim
 
 	memset(dims, 0, sizeof(*dims));
 	for (int i = 0; i < count; i++)
-		set_data(&parts[i], flags);
+		set_data(ctx, &parts[i], flags);
 	for (int pass = 0; pass < 2; pass++) {
 		for (int d = 0; d < n; d++) {
 			const int64_t size = whole->t->shape[d];

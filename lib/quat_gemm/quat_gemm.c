@@ -85,12 +85,13 @@ static void set_comp(int64_t *comp, int64_t stride, uint32_t flags)
 }
 
 /* The view of op(from), and its sizes */
-static struct hzi_quat_view view_of(const hz_tensor *from, int op, uint32_t flags, int64_t *rows,
-				    int64_t *cols)
+static struct hzi_quat_view view_of(struct hz_context *ctx, const hz_tensor *from, int op,
+				    uint32_t flags, int64_t *rows, int64_t *cols)
 {
 	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
 	const int row = t->ndim - 3 + transposes(op), col = t->ndim - 2 - transposes(op);
-	struct hzi_quat_view v = {.data = t->data, .row = t->stride[row], .col = t->stride[col]};
+	struct hzi_quat_view v = {.data = hzi_data(ctx, t), .row = t->stride[row],
+				  .col = t->stride[col]};
 
 	*rows = t->shape[row];
 	*cols = t->shape[col];
@@ -165,7 +166,7 @@ static int pack_args(struct hz_context *ctx, const hz_tensor *a, const hz_quat_g
 				"%s: opts->op_a is %d, must be HZ_QUAT_N or HZ_QUAT_T: the product "
 				"can conjugate what is packed", pack_name, o->op_a);
 	memset(p, 0, sizeof(*p));
-	p->a = view_of(a, o->op_a, o->flags, &p->m, &p->k);
+	p->a = view_of(ctx, a, o->op_a, o->flags, &p->m, &p->k);
 	p->dtype = a->dtype;
 	p->method = method_of(ctx, o);
 	p->precision = o->precision;
@@ -234,7 +235,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	if (bytes < need)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu",
 				pack_name, bytes, need);
-	if (need && (!data || (uintptr_t)data % 64))
+	if (need && ((!data && !ctx->recording) || (uintptr_t)data % 64))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
 				pack_name, data);
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
@@ -335,16 +336,16 @@ static int make_matrices(struct hz_context *ctx, const struct call *q,
 		g->packed_t = transposes(o->op_a);
 		g->m = a_shape[a_ndim - 3 + g->packed_t];
 		g->k = a_shape[a_ndim - 2 - g->packed_t];
-		g->packed = p->data;
+		g->packed = hzi_packed_data(ctx, p);
 		g->layout = (int32_t)p->layout;
 	} else {
-		g->a = view_of(q->a, o->op_a, o->flags, &g->m, &g->k);
+		g->a = view_of(ctx, q->a, o->op_a, o->flags, &g->m, &g->k);
 	}
-	g->b = view_of(b, o->op_b, o->flags, &k, &g->n);
+	g->b = view_of(ctx, b, o->op_b, o->flags, &k, &g->n);
 	HZ_CHECK(check_equal(ctx, "b", b->ndim - 3 + transposes(o->op_b), k, g->k, "a"));
 	HZ_CHECK(check_equal(ctx, "c", c->ndim - 3, c->shape[c->ndim - 3], g->m, "a"));
 	HZ_CHECK(check_equal(ctx, "c", c->ndim - 2, c->shape[c->ndim - 2], g->n, "b"));
-	g->c = view_of(c, HZ_QUAT_N, o->flags, &g->m, &g->n);
+	g->c = view_of(ctx, c, HZ_QUAT_N, o->flags, &g->m, &g->n);
 	HZ_CHECK(check_batch(ctx, q, "a", a_ndim, a_shape));
 	HZ_CHECK(check_batch(ctx, q, "b", b->ndim, b->shape));
 	if (!p)
@@ -375,7 +376,7 @@ static int make_bias(struct hz_context *ctx, const struct call *q, struct hzi_qu
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: bias.shape[1] is %lld, must be 4", op_name,
 				(long long)t->shape[1]);
 	HZ_CHECK(hzi_check_apart(ctx, op_name, "bias", t, "c", q->c));
-	g->bias = t->data;
+	g->bias = hzi_data(ctx, t);
 	g->bias_dtype = t->dtype;
 	*(columns ? &g->bias_col : &g->bias_row) = hzi_canonical_strides(t).stride[0];
 	set_comp(g->bias_comp, hzi_canonical_strides(t).stride[1], q->o->flags);
@@ -398,7 +399,7 @@ static int make_pre(struct hz_context *ctx, const struct call *q, struct hzi_qua
 	HZ_CHECK(hzi_check_apart(ctx, op_name, "b", q->b, "pre", t));
 	if (q->o->bias)
 		HZ_CHECK(hzi_check_apart(ctx, op_name, "bias", q->o->bias, "pre", t));
-	g->pre = view_of(t, HZ_QUAT_N, q->o->flags, &m, &n);
+	g->pre = view_of(ctx, t, HZ_QUAT_N, q->o->flags, &m, &n);
 	return HZ_OK;
 }
 

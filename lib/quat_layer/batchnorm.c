@@ -38,7 +38,7 @@ static int check_parameter(struct hz_context *ctx, const struct call *q, const c
 		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, 1, t->shape[1], columns, ""));
 	if (!hz_tensor_contiguous(t))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
-	*data = t->data;
+	*data = hzi_data(ctx, t);
 	return HZ_OK;
 }
 
@@ -353,7 +353,7 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 	for (int d = 0; d < index->ndim; d++)
 		HZ_CHECK(hzi_quat_check_size(ctx, op, "index", d, index->shape[d], y->shape[d],
 					     ", as y"));
-	a->index = index->data;
+	a->index = hzi_data(ctx, index);
 	widen(n, index->shape, index->stride, size, a->index_stride);
 	if (a->images > 0 && a->channels > 0 &&
 	    (double)a->size[0] * (double)a->size[1] * (double)a->size[2] > 0x7fffffff)

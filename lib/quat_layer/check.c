@@ -10,16 +10,18 @@
 #include "lib/quat_layer/quat_layer.h"
 
 /* A view as quaternions; its last dimension holds the components. */
-static struct hzi_quat_tensor quaternions_of(const hz_tensor *from, uint32_t flags)
+static struct hzi_quat_tensor quaternions_of(struct hz_context *ctx, const hz_tensor *from,
+					     uint32_t flags)
 {
 	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
-	struct hzi_quat_tensor q = {.a = {.data = t->data, .dtype = t->dtype}, .ndim = t->ndim - 1};
+	struct hzi_quat_tensor q = {.a = {.data = hzi_data(ctx, t), .dtype = t->dtype},
+				   .ndim = t->ndim - 1};
 	const int64_t step = t->stride[t->ndim - 1];
 	const uintptr_t size = 4 * hz_dtype_size(t->dtype);
 
 	for (int c = 0; c < 4; c++)
 		q.a.comp[c] = step * (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c);
-	q.a.whole = step == 1 && !(flags & HZ_QUAT_XYZW) && (uintptr_t)t->data % size == 0;
+	q.a.whole = step == 1 && !(flags & HZ_QUAT_XYZW) && (uintptr_t)q.a.data % size == 0;
 	for (int d = 0; d < q.ndim; d++) {
 		q.shape[d] = t->shape[d];
 		q.a.stride[d] = t->stride[d];
@@ -67,7 +69,7 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
 					op, name);
 	}
-	*q = quaternions_of(t, flags);
+	*q = quaternions_of(ctx, t, flags);
 	return HZ_OK;
 }
 

@@ -383,7 +383,7 @@ static int check_weights(struct hz_context *ctx, const struct call *q, const hz_
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->method and precision must be those of opts->packed, or "
 				"0", q->op);
-	l->packed = p->data;
+	l->packed = hzi_packed_data(ctx, p);
 	l->w.ndim = 2;
 	l->w.shape[0] = p->shape[0];
 	l->w.shape[1] = p->shape[1];
@@ -508,13 +508,13 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 	a->rotate = rotate;
 	if (o->scale) {
 		HZ_CHECK(check_factors(ctx, q, "scale", o->scale, false, l, stride));
-		a->scale = o->scale->data;
+		a->scale = hzi_data(ctx, o->scale);
 		a->scale_row = stride[0];
 		a->scale_col = stride[1];
 	}
 	if (o->dscale) {
 		HZ_CHECK(check_factors(ctx, q, "dscale", o->dscale, true, l, stride));
-		a->dscale = o->dscale->data;
+		a->dscale = hzi_data(ctx, o->dscale);
 		a->dscale_row = stride[0];
 		a->dscale_col = stride[1];
 	}

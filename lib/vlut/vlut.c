@@ -436,7 +436,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 	} else {
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
 		codes = hzi_canonical_strides(&c->codes);
-		out->codes = codes.data;
+		out->codes = hzi_data(ctx, &codes);
 		out->rows = codes.shape[0];
 		out->blocks = codes.shape[1];
 		if (!hzi_mul(out->blocks, d, &out->k))
@@ -451,7 +451,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 				     out->first * out->level * (int64_t)hz_dtype_size(codes.dtype);
 		if (c->t) {
 			t = hzi_canonical_strides(c->t);
-			out->t = t.data;
+			out->t = hzi_data(ctx, &t);
 			out->t_row = t.stride[0];
 			out->t_step = t.stride[1];
 		}
@@ -471,7 +471,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 		if (c->row_scale->ndim != 1 || c->row_scale->shape[0] != out->rows)
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op,
 					scale, (long long)out->rows);
-		out->row_scale = c->row_scale->data;
+		out->row_scale = hzi_data(ctx, c->row_scale);
 		out->row_scale_step = hzi_canonical_strides(c->row_scale).stride[0];
 	}
 	return HZ_OK;
@@ -525,7 +525,7 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 	HZ_CHECK(pack_args(ctx, v, w, &a));
 	if (a.w.rows == 0 || a.w.blocks == 0)
 		return HZ_OK;
-	if (!packed || (uintptr_t)packed % 64)
+	if ((!packed && !ctx->recording) || (uintptr_t)packed % 64)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
 				pack_name, packed);
 	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
@@ -602,8 +602,8 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	xt = hzi_canonical_strides(x);
 	yt = hzi_canonical_strides(y);
 	a->vlut = v;
-	a->x = x->data;
-	a->y = y->data;
+	a->x = hzi_data(ctx, x);
+	a->y = hzi_data(ctx, y);
 	a->x_dtype = x->dtype;
 	a->y_dtype = y->dtype;
 	a->x_k = xt.stride[0];
@@ -684,7 +684,7 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "x", x, y));
 	yt = hzi_canonical_strides(y);
 	a->vlut = v;
-	a->y = y->data;
+	a->y = hzi_data(ctx, y);
 	a->y_dtype = y->dtype;
 	a->y_i = yt.stride[0];
 	a->y_j = yt.stride[1];

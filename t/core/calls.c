@@ -45,25 +45,21 @@ static int hadamard(struct scene *s, views t)
 {
 	const hz_hadamard_opts o = {.plan = HZ_PLAN_TRUE, .pre = t[2], .post = t[3]};
 
-	return s->ask ? hz_hadamard_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
-			hz_hadamard(s->ctx, t[0], t[1], &o);
+	return hz_hadamard(s->ctx, t[0], t[1], &o);
 }
 
 static int hadamard_quantize(struct scene *s, views t)
 {
 	const hz_hadamard_opts o = {.pre = t[3]};
 
-	return s->ask ? hz_hadamard_quantize_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
-			hz_hadamard_quantize(s->ctx, t[0], t[1], t[2], &o);
+	return hz_hadamard_quantize(s->ctx, t[0], t[1], t[2], &o);
 }
 
 static int dequantize_hadamard(struct scene *s, views t)
 {
 	const hz_hadamard_opts o = {.post = t[3]};
 
-	return s->ask ?
-	       hz_dequantize_hadamard_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
-	       hz_dequantize_hadamard(s->ctx, t[0], t[1], t[2], &o);
+	return hz_dequantize_hadamard(s->ctx, t[0], t[1], t[2], &o);
 }
 
 static int quantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
@@ -71,8 +67,7 @@ static int quantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamar
 	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
 				    .hadamard = hadamard};
 
-	return s->ask ? hz_quantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
-			hz_quantize(s->ctx, t[0], t[1], &o);
+	return hz_quantize(s->ctx, t[0], t[1], &o);
 }
 
 static int quantize(struct scene *s, views t)
@@ -92,8 +87,7 @@ static int dequantize_by(struct scene *s, views t, const hz_hadamard_opts *hadam
 	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
 				    .hadamard = hadamard};
 
-	return s->ask ? hz_dequantize_workspace(s->ctx, t[0], t[1], &o, s->bytes_at) :
-			hz_dequantize(s->ctx, t[0], t[1], &o);
+	return hz_dequantize(s->ctx, t[0], t[1], &o);
 }
 
 static int dequantize(struct scene *s, views t)
@@ -110,8 +104,7 @@ static int dequantize_rotated(struct scene *s, views t)
 
 static int choose_qparams(struct scene *s, views t)
 {
-	return s->ask ? hz_choose_qparams_workspace(s->ctx, t[0], t[1], t[2], 0, s->bytes_at) :
-			hz_choose_qparams(s->ctx, t[0], t[1], t[2], 0);
+	return hz_choose_qparams(s->ctx, t[0], t[1], t[2], 0);
 }
 
 static void *raw(const hz_tensor *t)
@@ -119,18 +112,21 @@ static void *raw(const hz_tensor *t)
 	return t ? t->data : NULL;
 }
 
+static int qgemm_pack_bytes(struct scene *s, views t)
+{
+	return hz_qgemm_pack_bytes(s->ctx, t[0], &s->bytes);
+}
+
 static int qgemm_pack(struct scene *s, views t)
 {
 	hz_packed p;
 
-	return s->ask ? hz_qgemm_pack_bytes(s->ctx, t[0], s->bytes_at) :
-			hz_qgemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p);
+	return hz_qgemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p);
 }
 
 static int product(struct scene *s, views t, const hz_qgemm_opts *o)
 {
-	return s->ask ? hz_qgemm_workspace(s->ctx, t[0], t[1], t[2], o, s->bytes_at) :
-			hz_qgemm(s->ctx, t[0], t[1], t[2], o);
+	return hz_qgemm(s->ctx, t[0], t[1], t[2], o);
 }
 
 static int qgemm(struct scene *s, views t)
@@ -152,15 +148,14 @@ static int qgemm_packed(struct scene *s, views t)
 {
 	const hz_qgemm_opts o = {.packed = t[2] ? &s->packed : NULL};
 
-	return product(s, (const hz_tensor *const[]){t[0], NULL, t[1]}, &o);
+	return product(s, (hz_tensor *const[]){t[0], NULL, t[1]}, &o);
 }
 
 static int qlinear(struct scene *s, views t)
 {
 	const hz_qgemm_opts o = {.b_scales = t[3], .b_zeros = t[4], .bias = t[5]};
 
-	return s->ask ? hz_qlinear_workspace(s->ctx, t[0], t[1], t[2], &o, s->bytes_at) :
-			hz_qlinear(s->ctx, t[0], t[1], t[2], &o);
+	return hz_qlinear(s->ctx, t[0], t[1], t[2], &o);
 }
 
 /* ---- Quaternions --------------------------------------------------------------------------- */
@@ -172,15 +167,12 @@ static int quat_mul(struct scene *s, views t)
 
 static int quat_mul_bwd(struct scene *s, views t)
 {
-	return s->ask ? hz_quat_mul_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], 0,
-						  s->bytes_at) :
-			hz_quat_mul_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
+	return hz_quat_mul_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
 }
 
 static int quat_dot(struct scene *s, views t)
 {
-	return s->ask ? hz_quat_dot_workspace(s->ctx, t[0], t[1], t[2], 0, s->bytes_at) :
-			hz_quat_dot(s->ctx, t[0], t[1], t[2], 0);
+	return hz_quat_dot(s->ctx, t[0], t[1], t[2], 0);
 }
 
 static int quat_conj(struct scene *s, views t)
@@ -230,15 +222,12 @@ static int quat_rotate(struct scene *s, views t)
 
 static int quat_rotate_bwd(struct scene *s, views t)
 {
-	return s->ask ? hz_quat_rotate_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], 0,
-						     s->bytes_at) :
-			hz_quat_rotate_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
+	return hz_quat_rotate_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
 }
 
 static int quat_product(struct scene *s, views t, const hz_quat_gemm_opts *o)
 {
-	return s->ask ? hz_quat_gemm_workspace(s->ctx, t[0], t[1], t[2], o, s->bytes_at) :
-			hz_quat_gemm(s->ctx, t[0], t[1], t[2], o);
+	return hz_quat_gemm(s->ctx, t[0], t[1], t[2], o);
 }
 
 static int quat_gemm(struct scene *s, views t)
@@ -259,40 +248,38 @@ static int quat_gemm_packed(struct scene *s, views t)
 {
 	const hz_quat_gemm_opts o = {.packed = t[2] ? &s->quat_packed : NULL};
 
-	return quat_product(s, (const hz_tensor *const[]){NULL, t[0], t[1]}, &o);
+	return quat_product(s, (hz_tensor *const[]){NULL, t[0], t[1]}, &o);
+}
+
+static int quat_gemm_pack_bytes(struct scene *s, views t)
+{
+	return hz_quat_gemm_pack_bytes(s->ctx, t[0], NULL, &s->bytes);
 }
 
 static int quat_gemm_pack(struct scene *s, views t)
 {
 	hz_packed p;
 
-	return s->ask ? hz_quat_gemm_pack_bytes(s->ctx, t[0], NULL, s->bytes_at) :
-			hz_quat_gemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p, NULL);
+	return hz_quat_gemm_pack(s->ctx, t[0], raw(t[1]), PACK_BYTES, &p, NULL);
 }
 
 static int quat_linear(struct scene *s, views t)
 {
 	const hz_quat_linear_opts o = {.activation = HZ_ACT_GELU, .pre = t[4]};
 
-	return s->ask ?
-	       hz_quat_linear_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
-	       hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
+	return hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
 }
 
 static int quat_linear_rotation(struct scene *s, views t)
 {
 	const hz_quat_linear_opts o = {.flags = HZ_QUAT_ROTATION, .scale = t[4]};
 
-	return s->ask ?
-	       hz_quat_linear_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
-	       hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
+	return hz_quat_linear(s->ctx, t[0], t[1], t[2], t[3], &o);
 }
 
 static int linear_bwd(struct scene *s, views t, const hz_quat_linear_opts *o)
 {
-	return s->ask ? hz_quat_linear_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
-						     t[6], o, s->bytes_at) :
-			hz_quat_linear_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], o);
+	return hz_quat_linear_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], o);
 }
 
 static int quat_linear_bwd(struct scene *s, views t)
@@ -313,17 +300,14 @@ static int quat_conv(struct scene *s, views t)
 {
 	const hz_quat_conv_opts o = {.activation = HZ_ACT_RELU, .pre = t[4]};
 
-	return s->ask ? hz_quat_conv_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
-			hz_quat_conv(s->ctx, t[0], t[1], t[2], t[3], &o);
+	return hz_quat_conv(s->ctx, t[0], t[1], t[2], t[3], &o);
 }
 
 static int quat_conv_bwd(struct scene *s, views t)
 {
 	const hz_quat_conv_opts o = {.activation = HZ_ACT_RELU, .pre = t[7]};
 
-	return s->ask ? hz_quat_conv_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
-						   t[6], &o, s->bytes_at) :
-			hz_quat_conv_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+	return hz_quat_conv_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
 }
 
 static int batchnorm(struct scene *s, views t, uint32_t flags)
@@ -331,9 +315,7 @@ static int batchnorm(struct scene *s, views t, uint32_t flags)
 	const hz_quat_batchnorm_opts o = {.flags = flags, .running_mean = t[4],
 					  .running_var = t[5], .saved = t[6]};
 
-	return s->ask ?
-	       hz_quat_batchnorm_workspace(s->ctx, t[0], t[1], t[2], t[3], &o, s->bytes_at) :
-	       hz_quat_batchnorm(s->ctx, t[0], t[1], t[2], t[3], &o);
+	return hz_quat_batchnorm(s->ctx, t[0], t[1], t[2], t[3], &o);
 }
 
 static int quat_batchnorm(struct scene *s, views t)
@@ -350,9 +332,7 @@ static int quat_batchnorm_bwd(struct scene *s, views t)
 {
 	const hz_quat_batchnorm_opts o = {.saved = t[6]};
 
-	return s->ask ? hz_quat_batchnorm_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4],
-							t[5], &o, s->bytes_at) :
-			hz_quat_batchnorm_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], &o);
+	return hz_quat_batchnorm_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], &o);
 }
 
 static int quat_pool(struct scene *s, views t)
@@ -411,8 +391,7 @@ static int encode(struct scene *s, views t, const hz_lattice_code_opts *o)
 {
 	const hz_lattice *const l = lattice_of(s, t[0]);
 
-	return s->ask ? hz_lattice_encode_workspace(s->ctx, l, t[1], t[2], t[3], o, s->bytes_at) :
-			hz_lattice_encode(s->ctx, l, t[1], t[2], t[3], t[4], o);
+	return hz_lattice_encode(s->ctx, l, t[1], t[2], t[3], t[4], o);
 }
 
 static int lattice_encode(struct scene *s, views t)
@@ -432,8 +411,7 @@ static int decode(struct scene *s, views t, const hz_lattice_code_opts *o)
 {
 	const hz_lattice *const l = lattice_of(s, t[0]);
 
-	return s->ask ? hz_lattice_decode_workspace(s->ctx, l, t[1], t[2], t[3], o, s->bytes_at) :
-			hz_lattice_decode(s->ctx, l, t[1], t[2], t[3], o);
+	return hz_lattice_decode(s->ctx, l, t[1], t[2], t[3], o);
 }
 
 static int lattice_decode(struct scene *s, views t)
@@ -474,13 +452,19 @@ static hz_coded coded(const hz_tensor *codes, const hz_tensor *t, const hz_tenso
 	return w;
 }
 
+static int vlut_pack_bytes(struct scene *s, views t)
+{
+	const hz_coded w = coded(t[1], t[2], NULL);
+
+	return hz_vlut_pack_bytes(s->ctx, t[0] ? s->vlut : NULL, &w, &s->bytes);
+}
+
 static int vlut_pack(struct scene *s, views t)
 {
 	const hz_coded w = coded(t[1], t[2], NULL);
 	const hz_vlut *const v = t[0] ? s->vlut : NULL;
 
-	return s->ask ? hz_vlut_pack_bytes(s->ctx, v, &w, s->bytes_at) :
-			hz_vlut_pack(s->ctx, v, &w, raw(t[3]));
+	return hz_vlut_pack(s->ctx, v, &w, raw(t[3]));
 }
 
 static int vlut_gemv(struct scene *s, views t)
@@ -495,8 +479,7 @@ static int vlut_gemm(struct scene *s, views t)
 	const hz_coded w = coded(t[1], t[2], t[3]);
 	const hz_vlut *const v = t[0] ? s->vlut : NULL;
 
-	return s->ask ? hz_vlut_gemm_workspace(s->ctx, v, &w, t[4], t[5], s->bytes_at) :
-			hz_vlut_gemm(s->ctx, v, &w, t[4], t[5]);
+	return hz_vlut_gemm(s->ctx, v, &w, t[4], t[5]);
 }
 
 static int vlut_gemm_packed(struct scene *s, views t)
@@ -504,8 +487,7 @@ static int vlut_gemm_packed(struct scene *s, views t)
 	const hz_coded w = {.packed = t[0] ? s->codes_data : NULL, .rows = 3, .k = 16,
 			    .row_scale = t[1]};
 
-	return s->ask ? hz_vlut_gemm_workspace(s->ctx, s->vlut, &w, t[2], t[3], s->bytes_at) :
-			hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
+	return hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
 }
 
 static int vlut_gemm2(struct scene *s, views t)
@@ -513,8 +495,7 @@ static int vlut_gemm2(struct scene *s, views t)
 	const hz_coded w = coded(t[1], t[2], t[3]), x = coded(t[4], t[5], t[6]);
 	const hz_vlut *const v = t[0] ? s->vlut2 : NULL;
 
-	return s->ask ? hz_vlut_gemm2_workspace(s->ctx, v, &w, &x, t[7], s->bytes_at) :
-			hz_vlut_gemm2(s->ctx, v, &w, &x, t[7]);
+	return hz_vlut_gemm2(s->ctx, v, &w, &x, t[7]);
 }
 
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
@@ -536,9 +517,7 @@ static int mhc_mix(struct scene *s, views t)
 
 static int mhc_mix_bwd(struct scene *s, views t)
 {
-	return s->ask ? hz_mhc_mix_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-						 t[7], s->bytes_at) :
-			hz_mhc_mix_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
+	return hz_mhc_mix_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
 }
 
 static int mhc_add(struct scene *s, views t)
@@ -548,9 +527,7 @@ static int mhc_add(struct scene *s, views t)
 
 static int mhc_add_bwd(struct scene *s, views t)
 {
-	return s->ask ? hz_mhc_add_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
-						 s->bytes_at) :
-			hz_mhc_add_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5]);
+	return hz_mhc_add_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5]);
 }
 
 static int mhc_post(struct scene *s, views t)
@@ -560,9 +537,7 @@ static int mhc_post(struct scene *s, views t)
 
 static int mhc_post_bwd(struct scene *s, views t)
 {
-	return s->ask ? hz_mhc_post_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-						  t[7], t[8], t[9], t[10], s->bytes_at) :
-			hz_mhc_post_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+	return hz_mhc_post_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
 					t[8], t[9], t[10]);
 }
 
@@ -582,9 +557,7 @@ static int mhc_weights(struct scene *s, views t)
 
 	o.gain = t[7];
 	o.saved = t[8];
-	return s->ask ? hz_mhc_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-					     NULL, &o, s->bytes_at) :
-			hz_mhc_weights(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+	return hz_mhc_weights(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
 }
 
 static int mhc_pre(struct scene *s, views t)
@@ -594,9 +567,7 @@ static int mhc_pre(struct scene *s, views t)
 	o.gain = t[8];
 	o.norm = t[9];
 	o.saved = t[10];
-	return s->ask ? hz_mhc_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-					     t[7], &o, s->bytes_at) :
-			hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
+	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
 }
 
 static int mhc_pre_bwd(struct scene *s, views t)
@@ -610,17 +581,12 @@ static int mhc_pre_bwd(struct scene *s, views t)
 	o.norm = t[15];
 	o.dnorm = t[16];
 	o.saved = t[17];
-	return s->ask ?
-	       hz_mhc_pre_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], &g, &o, s->bytes_at) :
-	       hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
+	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
 }
 
 static int mhc_post_pre(struct scene *s, views t)
 {
-	return s->ask ? hz_mhc_post_pre_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-						  t[7], t[8], t[9], t[10], t[11], t[12], NULL,
-						  s->bytes_at) :
-			hz_mhc_post_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+	return hz_mhc_post_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
 					t[8], t[9], t[10], t[11], t[12], NULL);
 }
 
@@ -629,18 +595,13 @@ static int mhc_post_pre_bwd(struct scene *s, views t)
 	const hz_mhc_grads g = {.du = t[7], .dp = t[8], .dq = t[9], .da = t[10], .dx = t[11],
 				.dphi = t[12], .dalpha = t[13], .dbias = t[14]};
 
-	return s->ask ? hz_mhc_post_pre_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5],
-						      t[6], &g, t[15], t[16], t[17], NULL,
-						      s->bytes_at) :
-			hz_mhc_post_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &g,
+	return hz_mhc_post_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &g,
 					    t[15], t[16], t[17], NULL);
 }
 
 static int mhc_head(struct scene *s, views t)
 {
-	return s->ask ? hz_mhc_head_workspace(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL,
-					      s->bytes_at) :
-			hz_mhc_head(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL);
+	return hz_mhc_head(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL);
 }
 
 static int mhc_head_bwd(struct scene *s, views t)
@@ -648,9 +609,7 @@ static int mhc_head_bwd(struct scene *s, views t)
 	const hz_mhc_grads g = {.du = t[4], .dp = t[5], .dx = t[6], .dphi = t[7], .dalpha = t[8],
 				.dbias = t[9]};
 
-	return s->ask ? hz_mhc_head_bwd_workspace(s->ctx, t[0], t[1], t[2], t[3], &g, NULL,
-						  s->bytes_at) :
-			hz_mhc_head_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, NULL);
+	return hz_mhc_head_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, NULL);
 }
 
 /* A view by value, without data if the operand is absent */
@@ -712,21 +671,11 @@ static int mhc_layer_begin_bwd(struct scene *s, views t)
 	return hz_mhc_layer_begin_bwd(s->ctx, &l, t[0], t[1], t[2], t[3]);
 }
 
-static int mhc_layer_workspace(struct scene *s, views t)
-{
-	const hz_mhc_layer l = {.phi = value(t[1]), .alpha = value(t[2]), .bias = value(t[3]),
-				.p = value(t[4]), .q = value(t[5]), .a = value(t[6]),
-				.saved = value(t[7]), .dq = value(t[8]),
-				.opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
-
-	return hz_mhc_layer_workspace(s->ctx, &l, t[0], s->bytes_at);
-}
-
 static int mhc_layer_bind(struct scene *s, views t)
 {
 	hz_mhc_layer l = {.phi = value(t[0]), .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
 
-	return hz_mhc_layer_bind(s->ctx, &l, 4, 5, raw(t[1]), s->bytes_at);
+	return hz_mhc_layer_bind(s->ctx, &l, 4, 5, raw(t[1]), &s->bytes);
 }
 
 const struct call calls[] = {

@@ -24,7 +24,6 @@ enum {
 	OBJECT = 8,		/* a quantizer or a packed matrix: present or NULL */
 	ANYWHERE = 16,		/* may be in host memory in a GPU context too, in any dtype */
 	HOST = 32,		/* in host memory */
-	NOT_ASKED = 64,		/* not an operand of the workspace query */
 	UNUSED = 128		/* only its presence is checked */
 };
 
@@ -36,7 +35,7 @@ struct operand {
 	int64_t shape[HZ_MAXDIM];
 };
 
-typedef const hz_tensor *const *views;	/* one per operand, NULL if absent */
+typedef hz_tensor *const *views;	/* one per operand, NULL if absent */
 
 #define SCENE_GUARD 256
 #define PACK_BYTES 294912	/* capacity for a packed matrix */
@@ -46,8 +45,8 @@ typedef const hz_tensor *const *views;	/* one per operand, NULL if absent */
 struct scene {
 	hz_context *ctx;
 	int device;
-	bool ask;		/* make the workspace query instead of the call */
-	size_t bytes, *bytes_at;	/* the query's answer; where it stores it */
+	bool record;		/* scene_run() records the call instead of making it */
+	size_t bytes;		/* the workspace of the recorded call */
 	hz_lattice *lattice;
 	hz_vlut *vlut, *vlut2;
 	hz_packed packed, quat_packed;	/* with data of their own */
@@ -59,7 +58,6 @@ struct scene {
 
 struct call {
 	const char *name;	/* without hz_ */
-	const char *query;	/* name of its workspace query; NULL: none */
 	int (*run)(struct scene *s, views t);
 	struct operand operand[CALL_OPERANDS];	/* ends at a name of NULL */
 };
@@ -86,7 +84,10 @@ void scene_close(struct scene *s);
  * with guards around the slot. *used: bytes of the arena in use. */
 int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_t *used);
 
-/* Makes the call with these views; returns its status. */
+/* Makes the call with these views, or records it if s->record; returns its status. */
+int scene_run(struct scene *s, const struct call *c, views t);
+
+/* The same with the views of scene_views() */
 int scene_call(struct scene *s, const struct call *c);
 
 /* Random contents of the arena for a call: the same for the same call and seed */

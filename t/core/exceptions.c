@@ -126,7 +126,7 @@ static void poison(struct hz_context *ctx)
  * Returns whether the call accepted its operands. */
 static bool try(const struct call *c, enum values v, bool optional, const char *what)
 {
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
 	bool given[CALL_OPERANDS] = {false};
 	size_t used;
@@ -149,7 +149,7 @@ static bool try(const struct call *c, enum values v, bool optional, const char *
 	feclearexcept(FE_ALL_EXCEPT);
 	if (sigsetjmp(trapped, 1) == 0) {
 		traps(true);
-		status = c->run(&now.s, operand);
+		status = scene_run(&now.s, c, operand);
 		raised = fetestexcept(ERRORS);
 	}
 	traps(false);
@@ -160,7 +160,7 @@ static bool try(const struct call *c, enum values v, bool optional, const char *
 	}
 	now.calls++;
 	/* Once more if a trap ended the call, whose results are needed */
-	if (trap_code && (c->run(&now.s, operand) != HZ_OK))
+	if (trap_code && (scene_run(&now.s, c, operand) != HZ_OK))
 		bail("%s: %s", c->name, hz_errmsg(now.s.ctx));
 	if (!trap_code && !raised)
 		return true;

@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The first two bytes select the row of calls.def, and the call or its workspace query; each four
+ * The first two bytes select the row of calls.def, and the call or its recording; each four
  * further bytes change a field of an operand. Each operand then gets memory of its own of exactly
  * the size that its view describes, so that a sanitizer finds an access beyond it. Views that
- * describe more than LARGEST bytes get no memory, and only the query is made.
+ * describe more than LARGEST bytes get no memory, and it is only recorded.
  */
 #define FUZZ_NAME "args"
 
@@ -71,7 +71,7 @@ static int64_t below(const hz_tensor *t)
 	return elements * (int64_t)hz_dtype_size(t->dtype);
 }
 
-/* Gives views memory; returns whether the call may be made, or only the query. */
+/* Gives views memory; returns whether the call may be made, or only the recording. */
 static bool give_memory(struct input *in, const struct call *c, int n)
 {
 	bool all = true;
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static const hz_allocator allocator = {.alloc = alloc, .free = release};
 	static struct scene s;
 	struct bytes b = {.at = data, .left = size};
-	const hz_tensor *t[CALL_OPERANDS] = {NULL};
+	hz_tensor *t[CALL_OPERANDS] = {NULL};
 	const struct call *c;
 	struct input in;
 	size_t used;
@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		scene_open(&s, &(hz_options){.device = HZ_CPU, .threads = 1, .isa = HZ_ISA_C,
 					     .flags = HZ_NO_TOPOLOGY, .allocator = &allocator});
 	c = &calls[next_byte(&b) % calls_count];
-	s.ask = (next_byte(&b) & 1) && c->query;
+	s.record = next_byte(&b) & 1;
 	n = scene_views(&s, c, in.t, &used);
 	/* hz_lattice_design() takes too long. */
 	if (n == 0 || c->operand[0].flags & HOST)
@@ -143,8 +143,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < n; i++)
 		t[i] = in.given[i] ? &in.t[i] : NULL;
 	hz_alloc(s.ctx, NULL, 0, HZ_CPU);
-	if (all || s.ask)
-		status = c->run(&s, t);
+	if (all || s.record)
+		status = scene_run(&s, c, t);
 	fuzz_must(status <= 0 && status >= HZ_EFORK, c->name, "no status");
 	fuzz_must(status == HZ_OK || (strncmp(hz_errmsg(s.ctx), "alloc", 5) != 0 &&
 				      strstr(hz_errmsg(s.ctx), ": ")), c->name, "no message");

@@ -156,7 +156,7 @@ static bool same_rows(const struct run *r, int i, uint64_t *rnd)
 static void large(struct scene *s, const struct call *c, int64_t small, int64_t most_bytes)
 {
 	struct run r = {.s = s, .c = c, .small = small};
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	uint64_t rnd = tap_seed();
 	int64_t widest = 0;
 	unsigned char *image;
@@ -185,18 +185,16 @@ static void large(struct scene *s, const struct call *c, int64_t small, int64_t 
 	}
 	for (int i = 0; i < r.n; i++)
 		operand[i] = &r.t[i];
-	if (c->query) {
-		s->ask = true;
-		status = c->run(s, operand);
-		s->ask = false;
-		if (status == HZ_OK)
-			status = hz_reserve(s->ctx, s->bytes);
-	}
+	s->record = true;
+	status = scene_run(s, c, operand);
+	s->record = false;
+	if (status == HZ_OK)
+		status = hz_reserve(s->ctx, s->bytes);
 	if (status == HZ_ENOMEM) {
 		skip(1, "%s of %lld rows: %s", c->name, (long long)r.rows, hz_errmsg(s->ctx));
 		goto out;
 	}
-	good = status == HZ_OK && c->run(s, operand) == HZ_OK && hz_sync(s->ctx) == HZ_OK;
+	good = status == HZ_OK && scene_run(s, c, operand) == HZ_OK && hz_sync(s->ctx) == HZ_OK;
 	if (!good)
 		diag("%s: %s", c->name, hz_errmsg(s->ctx));
 	for (int i = 0; i < r.n; i++) {

@@ -59,7 +59,7 @@ static int run_variant(const void *row)
 	const struct variant_row *const p = row;
 	const struct call *const c = p->c;
 	struct scene *const s = &scenes[gpu];
-	const hz_tensor *v[CALL_OPERANDS] = {NULL};
+	hz_tensor *v[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
 
 	note("%s", p->o->all ? " all" : "");
@@ -83,14 +83,11 @@ static int run_variant(const void *row)
 		t[i] = view_at(dtype, o->ndim, shape, p->o->skew);
 		v[i] = &t[i];
 	}
-	if (c->query) {
-		s->ask = true;
-		s->bytes = 0;
-		if (c->run(s, v) == HZ_OK)
-			workspace = s->bytes;
-		s->ask = false;
-	}
-	return c->run(s, v);
+	s->record = true;
+	if (scene_run(s, c, v) == HZ_OK)
+		workspace = s->bytes;
+	s->record = false;
+	return scene_run(s, c, v);
 }
 
 static bool matches(const char *calls, const char *name)

@@ -68,7 +68,6 @@ void scene_open(struct scene *s, const hz_options *options)
 
 	memset(s, 0, sizeof(*s));
 	s->arena_bytes = ARENA_BYTES;
-	s->bytes_at = &s->bytes;
 	must(s, hz_open(&s->ctx, options), "hz_open");
 	s->device = hz_device(s->ctx);
 	must(s, hz_lattice_open(s->ctx, &s->lattice, &d4), "lattice_open");
@@ -136,16 +135,30 @@ int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_
 	return n;
 }
 
+int scene_run(struct scene *s, const struct call *c, views t)
+{
+	int status, end;
+
+	if (!s->record)
+		return c->run(s, t);
+	status = hz_record_begin(s->ctx);
+	if (status != HZ_OK)
+		return status;
+	status = c->run(s, t);
+	end = status == HZ_OK ? hz_record_end(s->ctx, &s->bytes) : hz_record_end(s->ctx, &(size_t){0});
+	return status == HZ_OK ? end : status;
+}
+
 int scene_call(struct scene *s, const struct call *c)
 {
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
 	size_t used;
 	const int n = scene_views(s, c, t, &used);
 
 	for (int i = 0; i < n; i++)
 		operand[i] = &t[i];
-	return c->run(s, operand);
+	return scene_run(s, c, operand);
 }
 
 void scene_image(const struct scene *s, const struct call *c, uint64_t seed, unsigned char *image)

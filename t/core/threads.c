@@ -96,7 +96,7 @@ static hz_options options_of(int number, int isa, int threads)
 /* Makes the call with the row's image; on a GPU it may still be in flight afterwards. */
 static int begin(struct scene *s, int i)
 {
-	const hz_tensor *operand[CALL_OPERANDS] = {NULL};
+	hz_tensor *operand[CALL_OPERANDS] = {NULL};
 	hz_tensor t[CALL_OPERANDS];
 	size_t used;
 	const int n = scene_views(s, &calls[i], t, &used);
@@ -556,7 +556,7 @@ static unsigned char *stack;
 struct task {
 	struct scene *s;
 	const struct call *call;
-	const hz_tensor *operand[CALL_OPERANDS];
+	hz_tensor *operand[CALL_OPERANDS];
 	int (*other)(hz_context *ctx);
 	int status;
 };
@@ -565,7 +565,7 @@ static void *on_stack(void *arg)
 {
 	struct task *const t = arg;
 
-	t->status = t->other ? t->other(t->s->ctx) : t->call->run(t->s, t->operand);
+	t->status = t->other ? t->other(t->s->ctx) : scene_run(t->s, t->call, t->operand);
 	return NULL;
 }
 

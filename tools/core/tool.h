@@ -76,6 +76,20 @@ int to_device(hz_context *ctx, const hz_tensor *host, bool copy, hz_tensor *on);
 int from_device(hz_context *ctx, const hz_tensor *on, const hz_tensor *host);
 void free_device(hz_context *ctx, const hz_tensor *on);
 
+/* Makes a call after reserving the workspace that it needs; its status */
+#define WITH_WORKSPACE(ctx, call) \
+	__extension__({ \
+		size_t bytes_ = 0; \
+		int status_ = hz_record_begin(ctx); \
+		if (status_ == HZ_OK) { \
+			status_ = (call); \
+			hz_record_end(ctx, &bytes_); \
+		} \
+		if (status_ == HZ_OK) \
+			status_ = hz_reserve(ctx, bytes_); \
+		status_ == HZ_OK ? (call) : status_; \
+	})
+
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
 double now(void);	/* seconds, monotonic */

@@ -194,7 +194,6 @@ typedef struct hz_allocator {
 
 enum hz_log_level { HZ_LOG_WARNING = 1, HZ_LOG_INFO = 2, HZ_LOG_DEBUG = 3 };
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
 /* Which threads run CPU work. Results have the same bits by each of them. */
 enum hz_threading {
 	HZ_THREADING_AUTO = 0,	/* CALLBACK if options.parallel_for is set, else HURWITZ_THREADING,
@@ -204,6 +203,7 @@ enum hz_threading {
 	HZ_THREADING_CALLBACK = 3	/* the application's, by options.parallel_for */
 };
 
+/* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else automatic */

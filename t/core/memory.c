@@ -187,6 +187,50 @@ static void copies(void)
 	hz_close(ctx);
 }
 
+/* What recording gives for calls made one by one, together and without data */
+static void recording(void)
+{
+	static float x[4 * 4096], y[4 * 4096];
+	const hz_options o = {.device = HZ_CPU, .threads = 2};
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, 4, 4096), out = t, none = t;
+	hz_tensor wide = hz_tensor_2d(x, HZ_F32, HZ_CPU, 4096, 4);
+	size_t bytes = 77, rows = 0, all = 0;
+	hz_context *ctx;
+
+	is_int(hz_open(&ctx, &o), HZ_OK, "open");
+	out.data = y;
+	none.data = NULL;
+	is_int(hz_record_end(ctx, &bytes), HZ_EINVAL, "end without begin");
+	has_str(hz_errmsg(ctx), "call hz_record_begin() first", "says what to do");
+	is_int(hz_record_begin(ctx), HZ_OK, "begin");
+	is_int(hz_record_begin(ctx), HZ_EINVAL, "begin twice");
+	has_str(hz_errmsg(ctx), "call hz_record_end() first", "says what to do");
+	is_int((long long)bytes, 77, "bytes are untouched so far");
+	is_int(hz_record_end(ctx, NULL), HZ_EINVAL, "end without bytes");
+	is_int(hz_record_begin(ctx), HZ_OK, "ends all the same");
+	is_int(hz_record_end(ctx, &bytes), HZ_OK, "no call");
+	is_int((long long)bytes, 0, "needs nothing");
+	x[0] = 1, y[0] = 5;
+	hz_record_begin(ctx);
+	is_int(hz_hadamard(ctx, &t, &out, NULL), HZ_OK, "a call");
+	is_int(hz_copy(ctx, &t, &out), HZ_OK, "and a copy");
+	is_int(hz_hadamard(ctx, &t, &wide, NULL), HZ_ESHAPE, "a refused one");
+	hz_record_end(ctx, &rows);
+	ok(y[0] == 5 && x[0] == 1, "write nothing");
+	hz_record_begin(ctx);
+	is_int(hz_hadamard(ctx, &none, &out, NULL), HZ_OK, "an operand without data");
+	is_int(hz_hadamard(ctx, &none, &none, NULL), HZ_OK, "and the call again");
+	hz_record_end(ctx, &all);
+	ok(all >= rows, "%zu bytes, %zu with data", all, rows);
+	is_int(hz_hadamard(ctx, &none, &none, NULL), HZ_EINVAL, "afterwards data must be there");
+	is_int(hz_hadamard(ctx, &t, &out, NULL), HZ_OK, "a real call");
+	ok(y[0] != 5, "writes");
+	hz_close(ctx);
+	is_int(hz_record_begin(NULL), HZ_EINVAL, "begin without a context");
+	is_int(hz_record_end(NULL, &bytes), HZ_EINVAL, "end without one");
+	is_int(hz_version_number(), HZ_VERSION, "the number of the version");
+}
+
 static void workspace(void)
 {
 	static char lent[4096] __attribute__((aligned(64)));
@@ -231,5 +275,6 @@ int main(void)
 	memory();
 	copies();
 	workspace();
+	recording();
 	return done_testing();
 }

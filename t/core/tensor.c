@@ -74,6 +74,67 @@ static void test_constructors(void)
 	is_int(hz_tensor_count(&t), -1, "so is a negative size");
 }
 
+static int same_views(const hz_tensor *a, const hz_tensor *b)
+{
+	return a->data == b->data && a->dtype == b->dtype && a->device == b->device &&
+	       a->ndim == b->ndim &&
+	       memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof(*a->shape)) == 0 &&
+	       memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof(*a->stride)) == 0;
+}
+
+/* Views of views: against strides and addresses by hand */
+static void test_views_of_views(void)
+{
+	const hz_tensor t = hz_tensor_3d(memory, HZ_F32, HZ_CPU, 4, 5, 6);
+	hz_tensor want = t, got;
+
+	want.shape[0] = 6, want.stride[0] = 1, want.shape[2] = 4, want.stride[2] = 30;
+	got = hz_view_transpose(&t, 0, -1);
+	ok(same_views(&got, &want), "transpose");
+	got = hz_view_transpose(&got, -1, 0);
+	ok(same_views(&got, &t), "and back");
+	got = hz_view_transpose(&t, 1, 1);
+	ok(same_views(&got, &t), "of one dimension");
+	want = t;
+	want.shape[1] = 2, want.data = memory + 3 * 6;
+	got = hz_view_slice(&t, 1, 3, 5);
+	ok(same_views(&got, &want), "slice");
+	got = hz_view_slice(&t, -2, -2, INT64_MAX);
+	ok(same_views(&got, &want), "counted from the end, and clipped");
+	got = hz_view_slice(&t, 0, 3, 1);
+	is_int(hz_tensor_count(&got), 0, "a slice of nothing");
+	got = hz_view_slice(&t, 2, INT64_MIN, INT64_MIN);
+	is_int(hz_tensor_count(&got), 0, "and one before the beginning");
+	want = t;
+	want.shape[0] = 2, want.data = memory + 29, want.stride[0] = -30;
+	got = t;
+	got.data = memory + 89, got.stride[0] = -30;
+	got = hz_view_slice(&got, 0, 2, 4);
+	ok(same_views(&got, &want), "slice along a negative stride");
+	want = hz_tensor_2d(memory, HZ_F32, HZ_CPU, 8, 15);
+	got = hz_view_reshape(&t, 2, LIST(8, 15));
+	ok(same_views(&got, &want), "reshape");
+	got = hz_view_reshape(&t, 2, LIST(-1, 15));
+	ok(same_views(&got, &want), "with a size that is left");
+	want = hz_tensor_1d(memory, HZ_F32, HZ_CPU, 120);
+	got = hz_view_reshape(&t, 1, LIST(-1));
+	ok(same_views(&got, &want), "to one dimension");
+	got = *HZ_VIEW(memory, HZ_F32, HZ_CPU, 4, 5, 6);
+	ok(same_views(&got, &t), "HZ_VIEW");
+	got = hz_view_transpose(&t, 0, 1);
+	got = hz_view_reshape(&got, 1, LIST(120));
+	is_int(got.dtype, 0, "what is not contiguous has no other shape");
+	is_int(hz_view_reshape(&t, 2, LIST(8, 14)).dtype, 0, "nor another number of elements");
+	is_int(hz_view_reshape(&t, 2, LIST(-1, -1)).dtype, 0, "two sizes left");
+	is_int(hz_view_reshape(&t, 2, LIST(-1, 0)).dtype, 0, "a size left beside 0");
+	is_int(hz_view_reshape(&t, 2, LIST(-2, -60)).dtype, 0, "negative sizes");
+	is_int(hz_view_reshape(&t, 7, LIST(1, 1, 1, 1, 1, 1, 120)).dtype, 0, "7 dimensions");
+	is_int(hz_view_transpose(&t, 0, 3).dtype, 0, "no such dimension");
+	is_int(hz_view_transpose(&t, -4, 0).dtype, 0, "nor before the first");
+	is_int(hz_view_slice(&t, 3, 0, 1).dtype, 0, "nor for a slice");
+	is_int(hz_view_slice(NULL, 0, 0, 1).dtype, 0, "no view");
+}
+
 static hz_tensor view(int dtype, int64_t offset, int ndim, const int64_t *shape,
 		      const int64_t *stride)
 {
@@ -319,6 +380,7 @@ int main(void)
 {
 	test_dtypes();
 	test_constructors();
+	test_views_of_views();
 	test_queries();
 	test_overlap();
 	test_checks();

@@ -10,14 +10,21 @@
 # or else to the comment before. A comment that declares neither type nor function is what the calls
 # of its section have in common, and makes a page whose name stands below. Indented lines of a
 # comment are kept as they are. A sentence that starts with "Errors:" becomes the section of that
-# name; where there is none, it refers to what the calls of the section have in common. The date is
-# that of hurwitz.7.
+# name; where there is none, it refers to what the calls of the section have in common. A paragraph
+# "Example:" with indented lines below becomes EXAMPLES; pages without one name the family's program
+# in doc/examples. The date is that of hurwitz.7.
 
 BEGIN {
 	common["Quantized matrix multiplication"] = "hz_qparams"
 	common["Quaternions"] = "hz_quat"
 	common["Quaternion layers"] = "hz_quat_layers"
 	common["Manifold-constrained hyper-connections"] = "hz_mhc"
+	example["Walsh-Hadamard transforms"] = "hadamard.c"
+	example["Quantized matrix multiplication"] = "qgemm.c"
+	example["Quaternions"] = example["Quaternion layers"] = "quat_layer.c"
+	example["HNLQ: the hierarchical nested lattice quantizer"] = "lattice.c"
+	example["Manifold-constrained hyper-connections"] = "mhc.c"
+	example["Memory and streams"] = "stream.c"
 }
 
 function text_line(s)
@@ -231,6 +238,16 @@ function prose(s, out,	n, i, line, display, errors, in_errors, previous)
 			errors = errors line[i] "\n"
 			continue
 		}
+		if (line[i] == "Example:") {
+			examples = ".Bd -literal -offset indent"
+			for (i++; i <= n && (line[i] == "" || line[i] ~ /^  /); i++)
+				if (line[i] != "" || (i < n && line[i + 1] ~ /^  /))
+					examples = examples (examples ~ /indent$/ && line[i] == "" ? "" : \
+						"\n" text_line(substr(line[i], 5)))
+			examples = examples "\n.Ed"
+			i--
+			continue
+		}
 		if (line[i] ~ /^  / && !display) {
 			print ".Bd -literal -offset indent" >out
 			display = 1
@@ -265,6 +282,23 @@ function sentence(s, out,	at)
 	print text_line(s) >out
 }
 
+# What functions return: a status, or what their comment says
+function return_values(page, out,	n, i, line, status, others)
+{
+	n = split(page_decl[page], line, "\n")
+	for (i = 1; i <= n; i++) {
+		if (line[i] ~ /^HZ_API int hz_[a-z0-9_]*\(hz_context/)
+			status = 1
+		else if (line[i] ~ /^HZ_API / && line[i] !~ /^HZ_API void /)
+			others = 1
+	}
+	if (status)
+		print ".Sh RETURN VALUES\n.Dv HZ_OK ,\nwhich is 0, or a negative\n.Xr hz_status 3 ,\n" \
+			"of which\n.Xr hz_errmsg 3\nhas the sentence." >out
+	else if (others)
+		print ".Sh RETURN VALUES\nAs described above." >out
+}
+
 function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 {
 	out = dir "/" page ".3"
@@ -272,7 +306,7 @@ function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 	n = split(names, name, " ")
 	print ".\\\" Made by doc/mkman.awk from include/hurwitz.h" >out
 	print date "\n.Dt " toupper(page) " 3\n" os "\n.Sh NAME" >out
-	d = ""
+	d = examples = ""
 	seen[page] = page
 	for (i = 1; i <= n; i++)
 		if (name[i] != page && !((page, name[i]) in listed)) {
@@ -305,6 +339,12 @@ function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 	}
 	if (d)
 		print ".Ed" >out
+	return_values(page, out)
+	if (examples != "")
+		print ".Sh EXAMPLES\n" examples >out
+	else if (page_section[page] in example && functions(page_decl[page]) != "")
+		print ".Sh EXAMPLES\n.Pa doc/examples/" example[page_section[page]] \
+			"\nis a program with calls of this family." >out
 	also = common[page_section[page]]
 	if (errors != "") {
 		print ".Sh ERRORS" >out

@@ -32,10 +32,10 @@ extern "C" {
 /* ---- Status ---------------------------------------------------------------------------------- */
 
 /*
- * Every function that can fail returns one of these. HZ_OK is 0, errors are negative and never
- * renumbered. A call that is refused leaves every output as it was; one that the CUDA driver lets
- * down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some. hz_errmsg() has
- * the sentence.
+ * Status codes. Every function that can fail returns one of these. HZ_OK is 0, errors are negative
+ * and never renumbered. A call that is refused leaves every output as it was; one that the CUDA
+ * driver lets down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some.
+ * hz_errmsg() has the sentence.
  */
 enum hz_status {
 	HZ_OK = 0,
@@ -59,7 +59,10 @@ HZ_API const char *hz_strerror(int status);
 /* The version of the library linked, as "0.1.0". */
 HZ_API const char *hz_version(void);
 
-/* Its HZ_VERSION: another number than that of the header says that they do not belong together. */
+/*
+ * The version of the library linked as a number: its HZ_VERSION. Another one than the header's says
+ * that they do not belong together.
+ */
 HZ_API int hz_version_number(void);
 
 /* ---- Types and views ------------------------------------------------------------------------- */
@@ -131,21 +134,21 @@ HZ_API hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const
 /* The number of elements, or -1 if the view is malformed or the product overflows. */
 HZ_API int64_t hz_tensor_count(const hz_tensor *t);
 
-/* The bytes from the first to the last element touched, or -1 likewise; 0 if it is empty. */
+/* The bytes from the first to the last element of a view; 0 if it is empty, or -1 likewise. */
 HZ_API int64_t hz_tensor_bytes(const hz_tensor *t);
 
-/* 1 if the elements lie back to back with the last dimension fastest, else 0. */
+/* Whether a view is contiguous: 1 if elements lie back to back, last dimension fastest, else 0. */
 HZ_API int hz_tensor_contiguous(const hz_tensor *t);
 
-/* 1 if the address ranges of two views on one device meet, else 0. */
+/* Whether two views overlap: 1 if their address ranges on one device meet, else 0. */
 HZ_API int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b);
 
 /*
- * Views of the same memory. transpose exchanges dimensions a and b; slice keeps elements begin ..
- * end - 1 of dimension d, begin and end counted from the end if negative and then clipped to the
- * dimension; reshape gives contiguous views another shape, in which one size may be -1: what is
- * left. Dimensions are counted as in NumPy: -1 is the last. They check no memory; what cannot be
- * done gives a view of dtype 0, which every call refuses.
+ * Views of the same memory with other dimensions. transpose exchanges dimensions a and b; slice
+ * keeps elements begin .. end - 1 of dimension d, begin and end counted from the end if negative
+ * and then clipped to the dimension; reshape gives contiguous views another shape, in which one
+ * size may be -1: what is left. Dimensions are counted as in NumPy: -1 is the last. They check no
+ * memory; what cannot be done gives a view of dtype 0, which every call refuses.
  */
 HZ_API hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b);
 HZ_API hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end);
@@ -168,8 +171,8 @@ HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *sh
 /* ---- Context --------------------------------------------------------------------------------- */
 
 /*
- * A context holds the device, the implementation chosen for it, a workspace and the last error. It
- * is used by one thread at a time; any number of contexts may be used by as many threads at once.
+ * A context: the device, the implementation chosen for it, a workspace and the last error. It is
+ * used by one thread at a time; any number of contexts may be used by as many threads at once.
  */
 typedef struct hz_context hz_context;
 
@@ -203,7 +206,7 @@ enum hz_threading {
 	HZ_THREADING_CALLBACK = 3	/* the application's, by options.parallel_for */
 };
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_open(). Zero the struct and set what is wanted: 0 is each field's default. */
 typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else automatic */
@@ -236,12 +239,11 @@ typedef struct hz_options {
  * cannot be used is no error: hz_device_info() says why it was not.
  *
  * hz_open() picks device and ISA level once, from hwloc and CUDA device queries; no call decides
- * again. Two more variables are for finding out what happens:
- * HURWITZ_VERBOSE=1 logs one line a call: operation, shapes, dtypes and route, on a CPU also the
- * wall time. It neither times nor waits on a GPU, so that it may be set during graph capture. 2 logs
- * also each route that did not support the call, with the reason. Lines go to options.log at
- * HZ_LOG_DEBUG; without a log function to stderr, each in one write, which is the only thing that
- * the library ever prints.
+ * again. Two more variables are for finding out what happens: HURWITZ_VERBOSE=1 logs one line a
+ * call: operation, shapes, dtypes and route, on a CPU also the wall time. It neither times nor
+ * waits on a GPU, so that it may be set during graph capture. 2 logs also each route that did not
+ * support the call, with the reason. Lines go to options.log at HZ_LOG_DEBUG; without a log
+ * function to stderr, each in one write, which is the only thing that the library ever prints.
  * HURWITZ_ROUTE=op:route[,op:route] forces routes (code paths; `hurwitz info --routes` lists them):
  * a route that does not support a call gives HZ_ENOTSUP with the reason. Calls of other operations
  * are not affected, also where their implementation uses op inside.
@@ -256,7 +258,7 @@ typedef struct hz_options {
 HZ_API int hz_open(hz_context **ctx, const hz_options *options);
 
 /*
- * Closes a context and frees what it holds, device code included, so a CUDA graph that captured its
+ * Closes a context. What it holds is freed, device code included, so a CUDA graph that captured its
  * calls must not run any more; waits for its work on the GPU. NULL is allowed.
  *
  * The threads of the library's own pool end when the last context of the process is closed. In a
@@ -297,7 +299,7 @@ typedef struct hz_info {
 	int32_t threading;		/* enum hz_threading, in use */
 } hz_info;
 
-/* Fills *info. Errors: HZ_EINVAL. */
+/* Describes what a context runs on: fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_device_info(hz_context *ctx, hz_info *info);
 
 /* The name of an ISA level ("avx512"), "?" for a value that is none. */
@@ -309,72 +311,77 @@ HZ_API int hz_device(const hz_context *ctx);
 /* ---- Memory and streams ---------------------------------------------------------------------- */
 
 /*
- * Memory on the context's device (device = hz_device(ctx)) or on the host (device = HZ_CPU),
- * aligned to 64 bytes or better. bytes = 0 gives a pointer that may be freed and not read.
+ * Allocates and frees memory. It is on the context's device (device = hz_device(ctx)) or on the
+ * host (device = HZ_CPU), aligned to 64 bytes or better. bytes = 0 gives a pointer that may be
+ * freed and not read.
  * Errors: HZ_EINVAL, HZ_EDEVICE, HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device);
 HZ_API int hz_free(hz_context *ctx, void *p, int device);
 
 /*
- * dst = src, elementwise, between the host and the context's device or within either. Same dtype
- * and shape; contiguous, or for copies within the host any strides. A copy from or to the GPU is
- * put on the context's stream and may not be finished on return: host memory stays untouched by the
- * caller until hz_sync(). A device-to-host copy that fails half way leaves dst undefined.
+ * Copies elements: dst = src, between the host and the context's device or within either. Same
+ * dtype and shape; contiguous, or for copies within the host any strides. A copy from or to the GPU
+ * is put on the context's stream and may not be finished on return: host memory stays untouched by
+ * the caller until hz_sync(). A device-to-host copy that fails half way leaves dst undefined.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst);
 
 /*
- * The CUDA stream (a CUstream, which is what a cudaStream_t is) that later calls enqueue on; NULL
- * is the default stream. The caller keeps it alive. No effect on a CPU context. A call may read a
- * packed matrix before the kernel ahead of it has ended: behind a kernel of the caller's own that
- * writes one, set the stream again, if to the same, and the next call waits for all of it.
+ * Sets the CUDA stream that later calls are put on. It is a CUstream, which is what a cudaStream_t
+ * is; NULL is the default stream. The caller keeps it alive. No effect on a CPU context. A call may
+ * read a packed matrix before the kernel ahead of it has ended: behind a kernel of the caller's own
+ * that writes one, set the stream again, if to the same, and the next call waits for all of it.
  * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_set_stream(hz_context *ctx, void *stream);
 
 /*
- * Waits for the context's work and reports errors that surfaced late. CPU calls never need it.
+ * Waits for the context's work. It reports errors that surfaced late. CPU calls never need it.
  * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_sync(hz_context *ctx);
 
 /*
- * The workspace. Some calls need scratch memory on the device; hz_record_begin() finds out how many
- * bytes. hz_reserve() makes the context's own at least that large: it may allocate and synchronise,
- * so it is called before the work and never during graph capture. hz_set_workspace() lends the
- * caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the workspace
- * grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the number. A
- * graph keeps the workspace that it was captured with: one that hz_reserve() replaced is gone.
+ * The workspace of a context. Some calls need scratch memory on the device; hz_record_begin() finds
+ * out how many bytes. hz_reserve() makes the context's own at least that large: it may allocate and
+ * synchronise, so it is called before the work and never during graph capture. hz_set_workspace()
+ * lends the caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the
+ * workspace grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the
+ * number. A graph keeps the workspace that it was captured with: one that hz_reserve() replaced is
+ * gone.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_EWORKSPACE (during capture), HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
 
 /*
- * How much workspace calls need. Between hz_record_begin() and hz_record_end() calls check their
- * arguments as usual, but read and write no operand, launch nothing and return HZ_OK, whatever the
- * workspace is. hz_record_end() sets *bytes to the most that any of them needs:
- *
- *     hz_record_begin(ctx);
- *     hz_hadamard(ctx, &x, &y, NULL);		and all other calls of the program
- *     hz_record_end(ctx, &bytes);
- *     hz_reserve(ctx, bytes);
+ * Finds out how much workspace calls need. Between hz_record_begin() and hz_record_end() calls
+ * check their arguments as usual, but read and write no operand, launch nothing and return HZ_OK,
+ * whatever the workspace is. hz_record_end() sets *bytes to the most that any of them needs.
  *
  * The data of a view may be NULL meanwhile: then *bytes covers every alignment of it, and it is
  * apart from all other operands. Where NULL means that an operand is not given, in the structs
  * hz_mhc_block and hz_mhc_layer, it does so here, too. A packed matrix whose pack call was recorded
  * may be used in recorded calls. Results depend on shapes, strides, dtypes, options and the number
  * of threads. Calls that manage memory, contexts and objects do what they always do.
+ *
+ * Example:
+ *
+ *     hz_record_begin(ctx);
+ *     forward(ctx, model, x, y);	(the calls of a program)
+ *     if (hz_record_end(ctx, &bytes) == HZ_OK && hz_reserve(ctx, bytes) == HZ_OK)
+ *             forward(ctx, model, x, y);
+ *
  * Errors: HZ_EINVAL (begin twice, end without begin), HZ_EFORK.
  */
 HZ_API int hz_record_begin(hz_context *ctx);
 HZ_API int hz_record_end(hz_context *ctx, size_t *bytes);
 
 /*
- * Loads all device code now instead of at the first call of each family, so that the first calls
- * are as fast as the later ones and may be captured into a graph. No effect on a CPU context.
+ * Loads all device code. Otherwise the first call of each family does it, and is slower and must
+ * not be captured into a graph. No effect on a CPU context.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_ENOTSUP (no code for this GPU), HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_prepare(hz_context *ctx);

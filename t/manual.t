@@ -51,6 +51,12 @@ report "every function that takes a context and gives a status says which errors
 			echo "$page"
 		fi
 	done)"
+report "every function that returns something says what" \
+	"$(for page in man3/*.3; do
+		if grep '^\.Ft ' "$page" | grep -qvx '\.Ft void' && ! grep -qx '\.Sh RETURN VALUES' "$page"; then
+			echo "$page"
+		fi
+	done)"
 report "no description is empty" "$(for page in man3/*.3; do
 	grep -q '^\.so ' "$page" && continue
 	grep -q '^\.Nd .' "$page" || echo "$page: no one-line description"

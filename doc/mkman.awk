@@ -258,7 +258,7 @@ function prose(s, out,	n, i, line, display, errors, in_errors, previous)
 		if (display)
 			print text_line(substr(line[i], 3)) >out
 		else if (line[i] == "" && i < n && line[i + 1] != "" &&
-			 line[i + 1] !~ /^(  |Errors:)/)
+			 line[i + 1] !~ /^(  |Errors:|Example:)/)
 			print ".Pp" >out
 		else if (line[i] != "") {
 			if (previous ~ /\.$/ && line[i] ~ /^[A-Z][a-z]+( [a-z])?: /)

@@ -154,20 +154,6 @@ HZ_API hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b);
 HZ_API hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end);
 HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *shape);
 
-/* A view of contiguous memory as an argument: HZ_VIEW(data, HZ_F32, HZ_CPU, 3, 96) */
-#ifndef __cplusplus
-#define HZ_VIEW(data, dtype, device, ...) \
-	((hz_tensor[1]){hz_tensor_nd(data, dtype, device, \
-				     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
-				     (int64_t[]){__VA_ARGS__})})
-#endif
-
-/*
- * The axis of a call in its options: HZ_AXIS(i), i counted as in NumPy: 0 is the first dimension,
- * -1 the last. 0, what a zeroed struct has, is the last one.
- */
-#define HZ_AXIS(i) ((i) < 0 ? (i) : (i) + 1)
-
 /* ---- Context --------------------------------------------------------------------------------- */
 
 /*
@@ -414,6 +400,7 @@ enum hz_base {
 
 #define HZ_HADAMARD_TRANSPOSE 1u	/* apply the transpose of the whole operator */
 #define HZ_HADAMARD_RAW 2u		/* entries +-1: leave out 1/sqrt(length) of each block */
+#define HZ_AXIS(i) ((i) < 0 ? (i) : (i) + 1)	/* opts->axis: i as in NumPy, 0 first, -1 last */
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_hadamard_opts {

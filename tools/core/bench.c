@@ -351,13 +351,13 @@ static void print_head(struct bench *b)
 		printf("%s%s%s, compute capability %d.%d", style(stdout, BOLD), b->info.gpu_name,
 		       style(stdout, PLAIN), b->info.sm / 10, b->info.sm % 10);
 	else
-		printf("%s%s%s, %s, threads %d", style(stdout, BOLD),
+		printf("%s%s%s, %s", style(stdout, BOLD),
 		       *b->info.cpu_name ? b->info.cpu_name : "CPU", style(stdout, PLAIN),
-		       b->info.isa_name, b->info.threads);
-	printf("; large cases 2^%d elements; ceilings in the same run\n",
+		       b->info.isa_name);
+	printf("; large cases 2^%d elements; medians; rooflines of the same run\n",
 	       63 - __builtin_clzll((unsigned long long)b->elements));
-	printf("%-20s%-30s %-10s%11s%11s%9s%11s%7s %s\n", "", "case", "dtype", "median us",
-	       "min us", "GB/s", "Gop/s", "ratio", "to");
+	printf("%-20s%-30s %-10s%7s%14s%17s    %s\n", "primitive", "case", "dtype", "threads", "time",
+	       "rate", "of the roofline");
 }
 
 static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
@@ -385,11 +385,17 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 {
 	const double gb = c->moved_bytes / r->median * 1e-9, gop = c->operations / r->median * 1e-9;
 	const struct bench_row row = row_of(b, c, r);
+	/* What the roofline counts: instructions or bytes */
+	const bool counts_operations = strncmp(row.ceiling, "bare", 4) == 0;
+	char threads[16] = "GPU";
 
 	progress_clear();
+	if (!b->gpu)
+		snprintf(threads, sizeof(threads), "%d", row.threads);
 	if (b->set->table)
-		printf("%-20s%-30s %-10s%11.2f%11.2f%9.2f%11.2f%7.3f %s\n", row.op, row.name,
-		       row.dtype, row.median_us, r->min * 1e6, gb, gop, row.ratio, row.ceiling);
+		printf("%-20s%-30s %-10s%7s%11.2f us%11.2f %-5s%5.0f %% (%s)\n", row.op, row.name,
+		       row.dtype, threads, row.median_us, counts_operations ? gop : gb,
+		       counts_operations ? "GOP/s" : "GB/s", 100 * row.ratio, row.ceiling);
 	if (b->set->json) {
 		FILE *out = b->set->json;
 
@@ -551,10 +557,10 @@ static void help(void)
 {
 	printf("Usage: hurwitz bench [OPTION]... [FAMILY|PRIMITIVE]...\n"
 	       "Measure each primitive, or those named, in turn with what bounds it: a copy of\n"
-	       "the same bytes or, if that takes longer, bare instructions. GB/s counts bytes\n"
-	       "read and written; the ratio is the bound's time by that of the primitive. One\n"
-	       "CPU thread is timed by its own clock, which stands still while other processes\n"
-	       "have the core.\n"
+	       "the same bytes or, if that takes longer, bare instructions. The rate counts\n"
+	       "bytes read and written or, where instructions bound it, operations; 100 %% of\n"
+	       "the roofline is as fast as what bounds it. One CPU thread is timed by its own\n"
+	       "clock, which stands still while other processes have the core.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 	       "  -t, --threads N      CPU threads; default 1\n"

@@ -149,7 +149,12 @@ HZ_API int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b);
  * and then clipped to the dimension; reshape gives contiguous views another shape, in which one
  * size may be -1: what is left. Dimensions are counted as in NumPy: -1 is the last. They check no
  * memory; what cannot be done gives a view of dtype 0, which every call refuses.
+ * HZ_VIEW() is a contiguous view as an argument: HZ_VIEW(data, HZ_F32, HZ_CPU, 3, 96). Not in C++.
  */
+#define HZ_VIEW(data, dtype, device, ...) \
+	((hz_tensor[1]){hz_tensor_nd(data, dtype, device, \
+				     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
+				     (int64_t[]){__VA_ARGS__})})
 HZ_API hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b);
 HZ_API hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end);
 HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *shape);

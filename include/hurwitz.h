@@ -1765,10 +1765,10 @@ typedef struct hz_mhc_opts {
 	double rms_eps;			/* added to the mean square; presets: 1e-6, but 0 of PAPER */
 	double norm_eps;		/* the same of norm; presets: 0, but 1e-6 of DEEPSEEK */
 	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
-	const hz_tensor *dgain;
+	hz_tensor *dgain;
 	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
-	const hz_tensor *dnorm;
-	const hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
+	hz_tensor *dnorm;
+	hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
 
@@ -1792,47 +1792,39 @@ HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
  * A matrix with NaN or +Inf is NaN as a whole; -Inf is an entry 0, unless all of what is normalised
  * first is.
  */
-HZ_API int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
+HZ_API int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, hz_tensor *p,
 			   const hz_mhc_opts *opts);
 
 /* Its gradient dm from m and dp, that of the iterations done, eps included. dm may be dp. */
 HZ_API int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
-			       const hz_tensor *dm, const hz_mhc_opts *opts);
+			       hz_tensor *dm, const hz_mhc_opts *opts);
 
 /*
  * Stream mix: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL, not
  * both. r may be x.
  */
 HZ_API int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
-		      const hz_tensor *u, const hz_tensor *r);
+		      hz_tensor *u, hz_tensor *r);
 
 /*
  * Its gradients: dX[j] = p_j du + sum_i A_ij dR[i], dp_j = <du, X[j]>, dA_ij = <dR[i], X[j]>,
  * summed over the tokens that share coefficients. du (with p) or dr (with a) may be NULL.
- * Workspace: hz_mhc_mix_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
 			  const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
-			  const hz_tensor *dx, const hz_tensor *dp, const hz_tensor *da);
-HZ_API int hz_mhc_mix_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
-				    const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
-				    const hz_tensor *dx, const hz_tensor *dp, const hz_tensor *da,
-				    size_t *bytes);
+			  hz_tensor *dx, hz_tensor *dp, hz_tensor *da);
 
 /* Y[i] = R[i] + q_i f. y may be r. */
 HZ_API int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz_tensor *q,
-		      const hz_tensor *y);
+		      hz_tensor *y);
 
 /*
  * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr
- * may be dy. Workspace: hz_mhc_add_bwd_workspace().
+ * may be dy. Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
-			  const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
-			  const hz_tensor *dq);
-HZ_API int hz_mhc_add_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
-				    const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
-				    const hz_tensor *dq, size_t *bytes);
+HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q,
+			  const hz_tensor *dy, hz_tensor *dr, hz_tensor *df, hz_tensor *dq);
 
 /*
  * Residual mix and branch in one pass: Y[i] = sum_j A_ij X[j] + q_i (f + branch_bias). y may be x.
@@ -1841,27 +1833,21 @@ HZ_API int hz_mhc_add_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const 
  *   branch_bias  NULL: none
  */
 HZ_API int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		       const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *y);
+		       const hz_tensor *a, const hz_tensor *branch_bias, hz_tensor *y);
 
 /*
  * Its gradients: dX[j] = sum_i A_ij dY[i], df = sum_i q_i dY[i], dq_i = <dY[i], f + branch_bias>,
  * dA_ij = <dY[i], X[j]>, dbranch_bias = the sum of df over tokens. What is not needed for the
- * gradients wanted may be NULL. Workspace: hz_mhc_post_bwd_workspace().
+ * gradients wanted may be NULL. Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
 			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-			   const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *df,
-			   const hz_tensor *dq, const hz_tensor *da, const hz_tensor *dbranch_bias);
-HZ_API int hz_mhc_post_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-				     const hz_tensor *q, const hz_tensor *a,
-				     const hz_tensor *branch_bias, const hz_tensor *dy,
-				     const hz_tensor *dx, const hz_tensor *df, const hz_tensor *dq,
-				     const hz_tensor *da, const hz_tensor *dbranch_bias,
-				     size_t *bytes);
+			   const hz_tensor *dy, hz_tensor *dx, hz_tensor *df, hz_tensor *dq,
+			   hz_tensor *da, hz_tensor *dbranch_bias);
 
 /* X[i] = e for every i; and its gradient, de = sum_i dX[i]. */
-HZ_API int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, const hz_tensor *x);
-HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tensor *de);
+HZ_API int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, hz_tensor *x);
+HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de);
 
 /*
  * Coefficients of streams, and the branch input of the same pass. With x the n C numbers of a token
@@ -1882,22 +1868,17 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tens
  *   opts        NULL: HZ_MHC_DEEPSEEK. saved [S, m + 1], if it is there, gets the m numbers sum_j
  *               phi_kj g_j x_j and then the mean square of a token, for the gradients
  *
- * hz_mhc_weights() is hz_mhc_pre() without u, for the workspace, too.
+ * hz_mhc_weights() is hz_mhc_pre() without u.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
  * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise.
- * Workspace: hz_mhc_pre_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			  const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-			  const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts);
+			  const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
+			  hz_tensor *a, const hz_mhc_opts *opts);
 HZ_API int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-		      const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-		      const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
-		      const hz_mhc_opts *opts);
-HZ_API int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-				const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-				const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
-				const hz_mhc_opts *opts, size_t *bytes);
+		      const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
+		      hz_tensor *a, hz_tensor *u, const hz_mhc_opts *opts);
 
 /* Gradients that reach hz_mhc_pre(), and those it gives. Zeroed, NULL: none, not wanted. */
 typedef struct hz_mhc_grads {
@@ -1905,8 +1886,8 @@ typedef struct hz_mhc_grads {
 	const hz_tensor *dp, *dq, *da;	/* in: of coefficients, beside what u and dy make */
 	const hz_tensor *dy;		/* in: of the y of hz_mhc_post() with this x and a: dx and
 					   the gradient of a get what hz_mhc_post_bwd() says */
-	const hz_tensor *dx;
-	const hz_tensor *dphi, *dalpha, *dbias;	/* as phi, alpha and bias; opts has dgain, dnorm */
+	hz_tensor *dx;
+	hz_tensor *dphi, *dalpha, *dbias;	/* as phi, alpha and bias; opts has dgain, dnorm */
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_grads;
 
@@ -1918,14 +1899,11 @@ typedef struct hz_mhc_grads {
  *
  * S is that of g->dp, dq, da or opts->saved; where none is given coefficients are of each token.
  *
- * Workspace: hz_mhc_pre_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 			  const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
 			  const hz_mhc_opts *opts);
-HZ_API int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-				    const hz_tensor *alpha, const hz_tensor *bias,
-				    const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
 
 /*
  * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
@@ -1933,59 +1911,39 @@ HZ_API int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const h
  * some tokens at a time, while they are in its caches; Hopper makes them in one pass over four
  * streams of 16 bits, more than 112 tokens and up to 4096 channels; other GPUs and sizes one after
  * the other.
- * Workspace: hz_mhc_post_pre_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
 			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-			   const hz_tensor *y, const hz_tensor *phi, const hz_tensor *alpha,
-			   const hz_tensor *bias, const hz_tensor *p_next, const hz_tensor *q_next,
-			   const hz_tensor *a_next, const hz_tensor *u, const hz_mhc_opts *opts);
-HZ_API int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-				     const hz_tensor *q, const hz_tensor *a,
-				     const hz_tensor *branch_bias, const hz_tensor *y,
-				     const hz_tensor *phi, const hz_tensor *alpha,
-				     const hz_tensor *bias, const hz_tensor *p_next,
-				     const hz_tensor *q_next, const hz_tensor *a_next,
-				     const hz_tensor *u, const hz_mhc_opts *opts, size_t *bytes);
+			   const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
+			   hz_tensor *y, hz_tensor *p_next, hz_tensor *q_next, hz_tensor *a_next,
+			   hz_tensor *u, const hz_mhc_opts *opts);
 
 /*
  * Its gradients: hz_mhc_pre_bwd(y, ...) into g->dx, the gradient of y, and of that df = sum_i q_i
  * dY[i], dq_i = <dY[i], f + branch_bias> and dbranch_bias, as hz_mhc_post_bwd(). The gradients of x
  * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and
  * the gradients of weights, dbranch_bias being one.
- * Workspace: hz_mhc_post_pre_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
 			       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
 			       const hz_tensor *q, const hz_tensor *branch_bias,
-			       const hz_mhc_grads *g, const hz_tensor *df, const hz_tensor *dq,
-			       const hz_tensor *dbranch_bias, const hz_mhc_opts *opts);
-HZ_API int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
-					 const hz_tensor *alpha, const hz_tensor *bias,
-					 const hz_tensor *f, const hz_tensor *q,
-					 const hz_tensor *branch_bias, const hz_mhc_grads *g,
-					 const hz_tensor *df, const hz_tensor *dq,
-					 const hz_tensor *dbranch_bias, const hz_mhc_opts *opts,
-					 size_t *bytes);
+			       const hz_mhc_grads *g, hz_tensor *df, hz_tensor *dq,
+			       hz_tensor *dbranch_bias, const hz_mhc_opts *opts);
 
 /*
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
  * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
  * of hz_mhc_pre_bwd(), without dq, da and dy.
- * Workspace: hz_mhc_head_workspace(), hz_mhc_head_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-		       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-		       const hz_tensor *h, const hz_mhc_opts *opts);
-HZ_API int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-				 const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-				 const hz_tensor *h, const hz_mhc_opts *opts, size_t *bytes);
+		       const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *h,
+		       const hz_mhc_opts *opts);
 HZ_API int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 			   const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
 			   const hz_mhc_opts *opts);
-HZ_API int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-				     const hz_tensor *alpha, const hz_tensor *bias,
-				     const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes);
 
 /* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there (a: I) */
 typedef struct hz_mhc_block {
@@ -2021,8 +1979,8 @@ enum hz_mhc_init_kind {
  * with these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
  * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
-HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
-		       const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts);
+HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,
+		       hz_tensor *alpha, hz_tensor *bias, const hz_mhc_opts *opts);
 
 /*
  * How far from doubly stochastic matrices are, and what a chain of them amplifies.
@@ -2034,7 +1992,7 @@ HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, cons
  *
  * Source: arXiv 2512.24880, section 5.4.
  */
-HZ_API int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out);
+HZ_API int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out);
 
 /*
  * A layer around a branch of the caller's own: begin, the branch, end; and backwards end_bwd, the
@@ -2067,16 +2025,13 @@ HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_
  * hz_mhc_layer_begin() of the next are hz_mhc_post_pre() and so on for who wants one pass.
  */
 HZ_API int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			      const hz_tensor *u);
+			      hz_tensor *u);
 HZ_API int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			    const hz_tensor *f, const hz_tensor *y);
+			    const hz_tensor *f, hz_tensor *y);
 HZ_API int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
-				const hz_tensor *dy, const hz_tensor *df);
+				const hz_tensor *dy, hz_tensor *df);
 HZ_API int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-				  const hz_tensor *dy, const hz_tensor *du, const hz_tensor *dx);
-/* The largest workspace of the four calls */
-HZ_API int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-				  size_t *bytes);
+				  const hz_tensor *dy, const hz_tensor *du, hz_tensor *dx);
 
 #ifdef __cplusplus
 }

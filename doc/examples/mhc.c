@@ -89,16 +89,16 @@ static void make_layer(hz_mhc_layer *l, int i)
 /* The loss for the embeddings e */
 static double forward(void)
 {
-	const hz_tensor ve = branch(e), first = streams(x[0]), vh = branch(h);
-	const hz_tensor last = streams(x[LAYERS]);
+	const hz_tensor ve = branch(e), last = streams(x[LAYERS]);
+	hz_tensor first = streams(x[0]), vh = branch(h);
 	const hz_tensor phi = hz_tensor_2d(head_phi, HZ_F32, HZ_CPU, STREAMS, WIDTH);
 	const hz_tensor alpha = vector(head_alpha, 1), bias = vector(head_bias, STREAMS);
 	double loss = 0;
 
 	try(hz_mhc_expand(ctx, &ve, &first));
 	for (int i = 0; i < LAYERS; i++) {
-		const hz_tensor vx = streams(x[i]), vy = streams(x[i + 1]);
-		const hz_tensor vu = branch(u[i]), vf = branch(f[i]);
+		const hz_tensor vx = streams(x[i]), vf = branch(f[i]);
+		hz_tensor vy = streams(x[i + 1]), vu = branch(u[i]);
 
 		try(hz_mhc_layer_begin(ctx, &layers[i], &vx, &vu));
 		for (int t = 0; t < TOKENS; t++) {
@@ -118,16 +118,16 @@ static double forward(void)
 /* The gradient of the loss in de, and those of weights */
 static void backward(void)
 {
-	const hz_tensor last = streams(x[LAYERS]), vdh = branch(dh), vde = branch(de);
+	const hz_tensor last = streams(x[LAYERS]), vdh = branch(dh);
 	const hz_tensor phi = hz_tensor_2d(head_phi, HZ_F32, HZ_CPU, STREAMS, WIDTH);
 	const hz_tensor alpha = vector(head_alpha, 1), bias = vector(head_bias, STREAMS);
-	hz_tensor dy = streams(dx[0]), vdx = streams(dx[1]);
+	hz_tensor dy = streams(dx[0]), vdx = streams(dx[1]), vde = branch(de);
 	const hz_mhc_grads g = {.du = &vdh, .dx = &dy};
 
 	try(hz_mhc_head_bwd(ctx, &last, &phi, &alpha, &bias, &g, NULL));
 	for (int i = LAYERS - 1; i >= 0; i--) {
-		const hz_tensor vx = streams(x[i]), vf = branch(f[i]);
-		const hz_tensor vdf = branch(df), vdu = branch(du), swap = dy;
+		const hz_tensor vx = streams(x[i]), vf = branch(f[i]), vdu = branch(du), swap = dy;
+		hz_tensor vdf = branch(df);
 
 		try(hz_mhc_layer_end_bwd(ctx, &layers[i], &vf, &dy, &vdf));
 		for (int t = 0; t < TOKENS; t++) {

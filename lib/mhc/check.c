@@ -313,13 +313,11 @@ int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 }
 
 int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
-		     const struct hzi_mhc_operand *list, int count, bool only_bytes,
-		     struct hzi_mhc_shape *s)
+		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_shape *s)
 {
 	HZ_CHECK(hzi_mhc_check(ctx, op, d, list, count));
 	HZ_CHECK(hzi_mhc_check_weights(ctx, op, d, list, count));
-	if (!only_bytes)
-		HZ_CHECK(hzi_mhc_check_apart(ctx, op, list, count));
+	HZ_CHECK(hzi_mhc_check_apart(ctx, op, list, count));
 	return hzi_mhc_fill(ctx, op, d, list, count, s);
 }
 

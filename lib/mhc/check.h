@@ -67,18 +67,18 @@ int hzi_mhc_check_apart(struct hz_context *ctx, const char *op,
 int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		 const struct hzi_mhc_operand *list, int count, struct hzi_mhc_shape *s);
 
-/* Runs these four in order; with only_bytes (a workspace query) overlap is not checked. */
+/* Runs these four in order. */
 int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
-		     const struct hzi_mhc_operand *list, int count, bool only_bytes,
-		     struct hzi_mhc_shape *s);
+		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_shape *s);
 
 /* Checks options (NULL: the default); fills the rule for n streams, with the rows of p, q and a. */
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
-/* Runs mhc_streams_bwd if any output is wanted; with only_bytes sets *bytes to its workspace. */
+/* The workspace of hzi_mhc_streams_bwd(), which runs mhc_streams_bwd if any output is wanted */
+size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_bwd_args *a);
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
-			const struct hzi_mhc_streams_bwd_args *a, bool only_bytes, size_t *bytes);
+			struct hzi_mhc_streams_bwd_args *a);
 
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 

@@ -15,14 +15,11 @@
 /* Rows of phi: those of p, q and a; those of p only; or either, decided by the size of bias */
 enum rows { ROWS_ALL, ROWS_P, ROWS_EITHER };
 
-/* A call, or with only_bytes a query for its workspace */
 struct call {
 	const char *op;
 	const hz_tensor *phi, *alpha, *bias;
 	const hz_mhc_opts *opts;	/* never NULL */
 	enum rows rows;
-	bool only_bytes;
-	size_t *bytes;
 };
 
 static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
@@ -31,13 +28,6 @@ static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor
 	*defaults = hz_mhc_preset(HZ_MHC_DEEPSEEK);
 	return (struct call){.op = op, .phi = phi, .alpha = alpha, .bias = bias,
 			     .opts = opts ? opts : defaults};
-}
-
-static struct call query(struct call c, size_t *bytes)
-{
-	c.only_bytes = true;
-	c.bytes = bytes;
-	return c;
 }
 
 /*
@@ -51,8 +41,6 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 
 	HZI_ENTER(ctx, c->op);
-	if (c->only_bytes && !c->bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", c->op);
 	HZ_CHECK(hzi_mhc_check(ctx, c->op, &d, list, count));
 	if (d.n < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: neither streams nor coefficients are given",
@@ -63,8 +51,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 		rule->m = rule->n;
 	d.m = rule->m;
 	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
-	if (!c->only_bytes)
-		HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
+	HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
 	if (d.groups < 0) {
 		d.groups = d.tokens;
 		d.groups_of = d.tokens_of;
@@ -74,16 +61,9 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Runs mhc_pre, or sets *bytes to its workspace. */
-static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
+static int run_pre(struct hz_context *ctx, const char *op, struct hzi_mhc_pre_args *a)
 {
-	const size_t need = HZI_WORKSPACE(ctx, mhc, mhc_pre, a);
-
-	if (c->only_bytes) {
-		*c->bytes = need;
-		return HZ_OK;
-	}
-	HZ_CHECK(hzi_workspace(ctx, c->op, need));
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_pre, a)));
 	return HZI_CALL(ctx, mhc, mhc_pre, a);
 }
 
@@ -93,13 +73,6 @@ static bool pre_wanted(struct hzi_mhc_pre_args *a)
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		a->u.data = NULL;
 	return a->p.data || a->q.data || a->a.data || a->u.data || a->saved;
-}
-
-static int no_output(const struct call *c)
-{
-	if (c->only_bytes)
-		*c->bytes = 0;
-	return HZ_OK;
 }
 
 static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const hz_tensor *p,
@@ -122,12 +95,12 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 	};
 
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	return pre_wanted(&g) ? run_pre(ctx, &c, &g) : no_output(&c);
+	return pre_wanted(&g) ? run_pre(ctx, c.op, &g) : HZ_OK;
 }
 
 int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-		   const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-		   const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts)
+		   const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
+		   hz_tensor *a, const hz_mhc_opts *opts)
 {
 	hz_mhc_opts defaults;
 	struct call c = call_of("mhc_weights", phi, alpha, bias, opts, &defaults);
@@ -136,34 +109,15 @@ int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 	return pre(ctx, c, x, p, q, a, NULL, "u");
 }
 
-static struct call pre_call(const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
-			    const hz_tensor *q, const hz_tensor *a, const hz_mhc_opts *opts,
-			    hz_mhc_opts *defaults)
+int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
+	       const hz_tensor *bias, hz_tensor *p, hz_tensor *q, hz_tensor *a, hz_tensor *u,
+	       const hz_mhc_opts *opts)
 {
-	struct call c = call_of("mhc_pre", phi, alpha, bias, opts, defaults);
+	hz_mhc_opts defaults;
+	struct call c = call_of("mhc_pre", phi, alpha, bias, opts, &defaults);
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
-	return c;
-}
-
-int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
-	       const hz_tensor *bias, const hz_tensor *p, const hz_tensor *q, const hz_tensor *a,
-	       const hz_tensor *u, const hz_mhc_opts *opts)
-{
-	hz_mhc_opts defaults;
-
-	return pre(ctx, pre_call(phi, alpha, bias, q, a, opts, &defaults), x, p, q, a, u, "u");
-}
-
-int hz_mhc_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			 const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-			 const hz_tensor *q, const hz_tensor *a, const hz_tensor *u,
-			 const hz_mhc_opts *opts, size_t *bytes)
-{
-	hz_mhc_opts defaults;
-
-	return pre(ctx, query(pre_call(phi, alpha, bias, q, a, opts, &defaults), bytes), x, p, q,
-		   a, u, "u");
+	return pre(ctx, c, x, p, q, a, u, "u");
 }
 
 static struct call head_call(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
@@ -176,23 +130,12 @@ static struct call head_call(const char *op, const hz_tensor *phi, const hz_tens
 }
 
 int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
-		const hz_tensor *bias, const hz_tensor *p, const hz_tensor *h,
-		const hz_mhc_opts *opts)
+		const hz_tensor *bias, hz_tensor *p, hz_tensor *h, const hz_mhc_opts *opts)
 {
 	hz_mhc_opts defaults;
 
 	return pre(ctx, head_call("mhc_head", phi, alpha, bias, opts, &defaults), x, p, NULL, NULL,
 		   h, "h");
-}
-
-int hz_mhc_head_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			  const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *p,
-			  const hz_tensor *h, const hz_mhc_opts *opts, size_t *bytes)
-{
-	hz_mhc_opts defaults;
-
-	return pre(ctx, query(head_call("mhc_head", phi, alpha, bias, opts, &defaults), bytes), x,
-		   p, NULL, NULL, h, "h");
 }
 
 /* ---- The boundary between two layers --------------------------------------------------------- */
@@ -234,37 +177,21 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 				"each token",
 				c.op, (long long)g.s.groups, (long long)g.s.tokens);
 	if (g.s.tokens == 0)
-		return no_output(&c);
+		return HZ_OK;
 	post->s = g.s;
 	pre_wanted(&g);
-	return run_pre(ctx, &c, &g);
+	return run_pre(ctx, c.op, &g);
 }
 
 int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		    const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *y,
-		    const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
-		    const hz_tensor *p_next, const hz_tensor *q_next, const hz_tensor *a_next,
-		    const hz_tensor *u, const hz_mhc_opts *opts)
+		    const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *phi,
+		    const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *y, hz_tensor *p_next,
+		    hz_tensor *q_next, hz_tensor *a_next, hz_tensor *u, const hz_mhc_opts *opts)
 {
 	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
 	hz_mhc_opts defaults;
 
 	return post_pre(ctx, call_of("mhc_post_pre", phi, alpha, bias, opts, &defaults), &b);
-}
-
-int hz_mhc_post_pre_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-			      const hz_tensor *q, const hz_tensor *a,
-			      const hz_tensor *branch_bias, const hz_tensor *y,
-			      const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
-			      const hz_tensor *p_next, const hz_tensor *q_next,
-			      const hz_tensor *a_next, const hz_tensor *u,
-			      const hz_mhc_opts *opts, size_t *bytes)
-{
-	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
-	hz_mhc_opts defaults;
-
-	return post_pre(ctx, query(call_of("mhc_post_pre", phi, alpha, bias, opts, &defaults),
-				   bytes), &b);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -320,7 +247,7 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_bwd_args a = {0};
 	struct hzi_mhc_streams_bwd_args post = {0};
-	size_t need, more = 0;
+	size_t need, more;
 	bool wanted;
 
 	HZ_CHECK(check_grads(ctx, &c, g));
@@ -363,18 +290,12 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	post.accumulate = a.accumulate;
 	wanted = pre_bwd_wanted(&a);
 	need = wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0;
-	if (b)
-		HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &post, true, &more));
-	need = need > more ? need : more;
-	if (c.only_bytes) {
-		*c.bytes = need;
-		return HZ_OK;
-	}
+	more = b ? hzi_mhc_streams_bwd_bytes(ctx, &post) : 0;
 	/* The workspace of both operations, before either writes */
-	HZ_CHECK(hzi_workspace(ctx, c.op, need));
+	HZ_CHECK(hzi_workspace(ctx, c.op, need > more ? need : more));
 	if (wanted)
 		HZ_CHECK(HZI_CALL(ctx, mhc, mhc_pre_bwd, &a));
-	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post, false, NULL) : HZ_OK;
+	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post) : HZ_OK;
 }
 
 int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -387,16 +308,6 @@ int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		       NULL);
 }
 
-int hz_mhc_pre_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			     const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
-			     const hz_mhc_opts *opts, size_t *bytes)
-{
-	hz_mhc_opts defaults;
-
-	return pre_bwd(ctx, query(call_of("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), bytes),
-		       "x", x, g, NULL);
-}
-
 int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		    const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
 		    const hz_mhc_opts *opts)
@@ -407,20 +318,10 @@ int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		       g, NULL);
 }
 
-int hz_mhc_head_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			      const hz_tensor *alpha, const hz_tensor *bias,
-			      const hz_mhc_grads *g, const hz_mhc_opts *opts, size_t *bytes)
-{
-	hz_mhc_opts defaults;
-
-	return pre_bwd(ctx, query(head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults),
-				  bytes), "x", x, g, NULL);
-}
-
 int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
 			const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
 			const hz_tensor *q, const hz_tensor *branch_bias, const hz_mhc_grads *g,
-			const hz_tensor *df, const hz_tensor *dq, const hz_tensor *dbranch_bias,
+			hz_tensor *df, hz_tensor *dq, hz_tensor *dbranch_bias,
 			const hz_mhc_opts *opts)
 {
 	const struct post_operands b = {f, q, branch_bias, df, dq, dbranch_bias};
@@ -430,17 +331,3 @@ int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *ph
 		       g, &b);
 }
 
-int hz_mhc_post_pre_bwd_workspace(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
-				  const hz_tensor *alpha, const hz_tensor *bias,
-				  const hz_tensor *f, const hz_tensor *q,
-				  const hz_tensor *branch_bias, const hz_mhc_grads *g,
-				  const hz_tensor *df, const hz_tensor *dq,
-				  const hz_tensor *dbranch_bias, const hz_mhc_opts *opts,
-				  size_t *bytes)
-{
-	const struct post_operands b = {f, q, branch_bias, df, dq, dbranch_bias};
-	hz_mhc_opts defaults;
-
-	return pre_bwd(ctx, query(call_of("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults),
-				  bytes), "y", y, g, &b);
-}

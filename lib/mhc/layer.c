@@ -81,7 +81,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 		add_operand(c, l, "u", &b->u, HZI_MHC_U, OUT, &to->u);
 		add_operand(c, l, "y", &b->y, HZI_MHC_X, OUT, &to->y);
 	}
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, false, &g->s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, &g->s));
 	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_recompute, g)));
@@ -90,7 +90,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
 
-int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, const hz_tensor *out)
+int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out)
 {
 	static const char op[] = "mhc_diagnose";
 	static const int f32_only[] = {HZ_F32, 0};
@@ -231,8 +231,8 @@ static int check_init(struct hz_context *ctx, const char *op, const char *name, 
 	return HZ_OK;
 }
 
-int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_tensor *phi,
-		const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_opts *opts)
+int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,
+		hz_tensor *alpha, hz_tensor *bias, const hz_mhc_opts *opts)
 {
 	static const char op[] = "mhc_init";
 	struct hzi_mhc_init_args g = {.seed = seed};
@@ -296,13 +296,13 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, const hz_te
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
 /* NULL for a view without data */
-static const hz_tensor *given(const hz_tensor *t)
+static hz_tensor *given(hz_tensor *t)
 {
 	return t->data ? t : NULL;
 }
 
 /* The layer's options, with the layer's own views */
-static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
+static hz_mhc_opts layer_opts(hz_mhc_layer *l, bool backward)
 {
 	hz_mhc_opts o = l->opts;
 
@@ -314,11 +314,14 @@ static hz_mhc_opts layer_opts(const hz_mhc_layer *l, bool backward)
 	return o;
 }
 
-static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *l)
+/* Copies a layer, whose views are outputs of some calls. */
+static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *layer,
+		      hz_mhc_layer *l)
 {
 	HZI_ENTER(ctx, op);
-	if (!l)
+	if (!layer)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
+	*l = *layer;
 	return HZ_OK;
 }
 
@@ -330,7 +333,9 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t group
 	int64_t columns[5], at = 0;
 	int rows;
 
-	HZ_CHECK(check_layer(ctx, op, layer));
+	HZI_ENTER(ctx, op);
+	if (!layer)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
 	rows = hz_mhc_rows(n, &layer->opts);
 	if (rows < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: n is %d, which the options do not allow", op,
@@ -364,15 +369,15 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t group
 	return HZ_OK;
 }
 
-int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-		       const hz_tensor *u)
+int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x, hz_tensor *u)
 {
+	hz_mhc_layer l;
 	hz_mhc_opts o;
 
-	HZ_CHECK(check_layer(ctx, "mhc_layer_begin", layer));
-	o = layer_opts(layer, false);
-	return hz_mhc_pre(ctx, x, given(&layer->phi), given(&layer->alpha), &layer->bias,
-			  &layer->p, &layer->q, &layer->a, u, &o);
+	HZ_CHECK(take_layer(ctx, "mhc_layer_begin", layer, &l));
+	o = layer_opts(&l, false);
+	return hz_mhc_pre(ctx, x, given(&l.phi), given(&l.alpha), &l.bias, &l.p, &l.q, &l.a, u,
+			  &o);
 }
 
 /* NULL stands for the identity, which is not read. */
@@ -382,105 +387,52 @@ static const hz_tensor *mixing(const hz_mhc_layer *l)
 }
 
 int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-		     const hz_tensor *f, const hz_tensor *y)
+		     const hz_tensor *f, hz_tensor *y)
 {
-	HZ_CHECK(check_layer(ctx, "mhc_layer_end", layer));
-	return hz_mhc_post(ctx, x, f, &layer->q, mixing(layer), given(&layer->branch_bias), y);
+	hz_mhc_layer l;
+
+	HZ_CHECK(take_layer(ctx, "mhc_layer_end", layer, &l));
+	return hz_mhc_post(ctx, x, f, &l.q, mixing(&l), given(&l.branch_bias), y);
 }
 
-static int end_bwd(struct hz_context *ctx, const hz_mhc_layer *l, const hz_tensor *f,
-		   const hz_tensor *dy, const hz_tensor *df, bool only_bytes, size_t *bytes)
+int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
+			 const hz_tensor *dy, hz_tensor *df)
 {
 	static const char op[] = "mhc_layer_end_bwd";
 	struct hzi_mhc_streams_bwd_args g = {0};
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
+	hz_mhc_layer l;
 
-	HZ_CHECK(check_layer(ctx, op, l));
+	HZ_CHECK(take_layer(ctx, op, layer, &l));
 
 	const struct hzi_mhc_operand list[] = {
 		{"f", f, HZI_MHC_U, NEED, &g.f, NULL},
 		{"dy", dy, HZI_MHC_X, NEED, &g.dy, NULL},
-		{"layer->q", &l->q, HZI_MHC_P, NEED, &g.q, NULL},
-		{"layer->branch_bias", given(&l->branch_bias), HZI_MHC_CHANNELS, 0, &g.bias, NULL},
+		{"layer->q", &l.q, HZI_MHC_P, NEED, &g.q, NULL},
+		{"layer->branch_bias", given(&l.branch_bias), HZI_MHC_CHANNELS, 0, &g.bias, NULL},
 		{"df", df, HZI_MHC_U, OUT, &g.df, NULL},
-		{"layer->dq", &l->dq, HZI_MHC_P, NEED | OUT, &g.dq, NULL},
-		{"layer->dbranch_bias", given(&l->dbranch_bias), HZI_MHC_CHANNELS, OUT, &g.dbias,
+		{"layer->dq", &l.dq, HZI_MHC_P, NEED | OUT, &g.dq, NULL},
+		{"layer->dbranch_bias", given(&l.dbranch_bias), HZI_MHC_CHANNELS, OUT, &g.dbias,
 		 NULL},
 	};
 
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
-	g.accumulate = (l->opts.flags & HZ_MHC_ACCUMULATE) != 0;
-	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
-}
-
-int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
-			 const hz_tensor *dy, const hz_tensor *df)
-{
-	return end_bwd(ctx, layer, f, dy, df, false, NULL);
-}
-
-static hz_mhc_grads layer_grads(const hz_mhc_layer *l, const hz_tensor *dy, const hz_tensor *du,
-				const hz_tensor *dx)
-{
-	return (hz_mhc_grads){.du = du, .dq = &l->dq, .dy = dy, .dx = dx, .dphi = given(&l->dphi),
-			      .dalpha = given(&l->dalpha), .dbias = given(&l->dbias)};
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
+	g.accumulate = (l.opts.flags & HZ_MHC_ACCUMULATE) != 0;
+	return hzi_mhc_streams_bwd(ctx, op, &g);
 }
 
 int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			   const hz_tensor *dy, const hz_tensor *du, const hz_tensor *dx)
+			   const hz_tensor *dy, const hz_tensor *du, hz_tensor *dx)
 {
+	hz_mhc_layer l;
 	hz_mhc_grads g;
 	hz_mhc_opts o;
 
-	HZ_CHECK(check_layer(ctx, "mhc_layer_begin_bwd", layer));
-	g = layer_grads(layer, dy, du, dx);
-	o = layer_opts(layer, true);
-	return hz_mhc_pre_bwd(ctx, x, given(&layer->phi), given(&layer->alpha), &layer->bias, &g,
-			      &o);
-}
-
-int hz_mhc_layer_workspace(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			   size_t *bytes)
-{
-	static const char op[] = "mhc_layer";
-	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
-	size_t need[3], most = 0;
-	hz_mhc_opts forward, backward;
-	hz_mhc_grads g;
-	hz_tensor u, y;
-
-	HZ_CHECK(check_layer(ctx, op, layer));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", op);
-	HZ_CHECK(hzi_check(ctx, op, "x", x, dtypes, false));
-	if (x->ndim < 2)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be 2 to %d", op, x->ndim,
-				HZ_MAXDIM);
-	forward = layer_opts(layer, false);
-	backward = layer_opts(layer, true);
-	/*
-	 * Queries with as many tokens of branch values, aligned and unaligned: the operands of
-	 * later calls may be either, and routes differ in workspace. Queries read no memory.
-	 */
-	for (int skew = 0; skew < 2; skew++) {
-		char *const data = x->data;
-
-		y = *x;
-		y.data = data ? data + (size_t)skew * hz_dtype_size(x->dtype) : NULL;
-		u = y;
-		u.ndim--;
-		u.shape[u.ndim - 1] = x->shape[x->ndim - 1];
-		u = hz_tensor_nd(y.data, x->dtype, x->device, u.ndim, u.shape);
-		g = layer_grads(layer, &y, &u, &y);
-		HZ_CHECK(hz_mhc_pre_workspace(ctx, x, given(&layer->phi), given(&layer->alpha),
-					      &layer->bias, &layer->p, &layer->q, &layer->a, &u,
-					      &forward, &need[0]));
-		HZ_CHECK(end_bwd(ctx, layer, &u, &y, &u, true, &need[1]));
-		HZ_CHECK(hz_mhc_pre_bwd_workspace(ctx, x, given(&layer->phi), given(&layer->alpha),
-						  &layer->bias, &g, &backward, &need[2]));
-		for (int i = 0; i < 3; i++)
-			most = need[i] > most ? need[i] : most;
-	}
-	*bytes = most;
-	return HZ_OK;
+	HZ_CHECK(take_layer(ctx, "mhc_layer_begin_bwd", layer, &l));
+	g = (hz_mhc_grads){
+		.du = du, .dq = &l.dq, .dy = dy, .dx = dx, .dphi = given(&l.dphi),
+		.dalpha = given(&l.dalpha), .dbias = given(&l.dbias),
+	};
+	o = layer_opts(&l, true);
+	return hz_mhc_pre_bwd(ctx, x, given(&l.phi), given(&l.alpha), &l.bias, &g, &o);
 }

@@ -12,8 +12,7 @@
 
 /* ---- Sinkhorn's iteration -------------------------------------------------------------------- */
 
-int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
-		    const hz_mhc_opts *opts)
+int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, hz_tensor *p, const hz_mhc_opts *opts)
 {
 	static const char op[] = "mhc_sinkhorn";
 	struct hzi_mhc_sinkhorn_args g = {0};
@@ -25,7 +24,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &s));
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
 	if (g.count == 0)
@@ -34,8 +33,8 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, const hz_tensor *p,
 	return HZI_CALL(ctx, mhc, mhc_sinkhorn, &g);
 }
 
-int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
-			const hz_tensor *dm, const hz_mhc_opts *opts)
+int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp, hz_tensor *dm,
+			const hz_mhc_opts *opts)
 {
 	static const char op[] = "mhc_sinkhorn_bwd";
 	struct hzi_mhc_sinkhorn_bwd_args g = {0};
@@ -48,7 +47,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &s));
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, d.n, opts, &g.rule));
 	g.count = d.groups;
 	if (g.count == 0)
@@ -59,7 +58,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_streams_args *a)
+static int streams(struct hz_context *ctx, const char *op, struct hzi_mhc_streams_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
@@ -67,24 +66,23 @@ static int streams(struct hz_context *ctx, const char *op, const struct hzi_mhc_
 	return HZI_CALL(ctx, mhc, mhc_streams, a);
 }
 
-int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
-			const struct hzi_mhc_streams_bwd_args *a, bool only_bytes, size_t *bytes)
+/* Whether sums or values are wanted */
+static bool streams_bwd_wanted(const struct hzi_mhc_streams_bwd_args *a)
 {
-	const bool sums = a->dp.data || a->dq.data || a->da.data || a->dbias;
-	const bool values = (a->dx.data || a->df.data) && a->s.tokens && a->s.channels;
-	size_t need = 0;
+	return a->dp.data || a->dq.data || a->da.data || a->dbias ||
+	       ((a->dx.data || a->df.data) && a->s.tokens && a->s.channels);
+}
 
-	if (only_bytes && !bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", op);
-	if (sums || values)
-		need = HZI_WORKSPACE(ctx, mhc, mhc_streams_bwd, a);
-	if (only_bytes) {
-		*bytes = need;
+size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_bwd_args *a)
+{
+	return streams_bwd_wanted(a) ? HZI_WORKSPACE(ctx, mhc, mhc_streams_bwd, a) : 0;
+}
+
+int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op, struct hzi_mhc_streams_bwd_args *a)
+{
+	if (!streams_bwd_wanted(a))
 		return HZ_OK;
-	}
-	if (!sums && !values)
-		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, need));
+	HZ_CHECK(hzi_workspace(ctx, op, hzi_mhc_streams_bwd_bytes(ctx, a)));
 	return HZI_CALL(ctx, mhc, mhc_streams_bwd, a);
 }
 
@@ -98,7 +96,7 @@ static int check_one_of(struct hz_context *ctx, const char *op, const char *name
 }
 
 int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
-	       const hz_tensor *u, const hz_tensor *r)
+	       hz_tensor *u, hz_tensor *r)
 {
 	static const char op[] = "mhc_mix";
 	struct hzi_mhc_streams_args g = {0};
@@ -114,13 +112,13 @@ int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz
 
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(check_one_of(ctx, op, "u and r", u, r));
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
 }
 
-static int mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
-		   const hz_tensor *du, const hz_tensor *dr, const hz_tensor *dx,
-		   const hz_tensor *dp, const hz_tensor *da, bool only_bytes, size_t *bytes)
+int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
+		   const hz_tensor *du, const hz_tensor *dr, hz_tensor *dx, hz_tensor *dp,
+		   hz_tensor *da)
 {
 	static const char op[] = "mhc_mix_bwd";
 	struct hzi_mhc_streams_bwd_args g = {0};
@@ -139,27 +137,12 @@ static int mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, cons
 
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(check_one_of(ctx, op, "du and dr", du, dr));
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
-	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
-}
-
-int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
-		   const hz_tensor *du, const hz_tensor *dr, const hz_tensor *dx,
-		   const hz_tensor *dp, const hz_tensor *da)
-{
-	return mix_bwd(ctx, x, p, a, du, dr, dx, dp, da, false, NULL);
-}
-
-int hz_mhc_mix_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
-			     const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
-			     const hz_tensor *dx, const hz_tensor *dp, const hz_tensor *da,
-			     size_t *bytes)
-{
-	return mix_bwd(ctx, x, p, a, du, dr, dx, dp, da, true, bytes);
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
+	return hzi_mhc_streams_bwd(ctx, op, &g);
 }
 
 int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz_tensor *q,
-	       const hz_tensor *y)
+	       hz_tensor *y)
 {
 	static const char op[] = "mhc_add";
 	struct hzi_mhc_streams_args g = {0};
@@ -172,48 +155,34 @@ int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
 }
 
-static int add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f, const hz_tensor *q,
-		   const hz_tensor *dr, const hz_tensor *df, const hz_tensor *dq, bool only_bytes,
-		   size_t *bytes)
+int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q, const hz_tensor *dy,
+		   hz_tensor *dr, hz_tensor *df, hz_tensor *dq)
 {
 	static const char op[] = "mhc_add_bwd";
 	struct hzi_mhc_streams_bwd_args g = {0};
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 	const struct hzi_mhc_operand list[] = {
-		{"dy", dy, HZI_MHC_X, NEED, &g.dy, NULL},
 		{"f", f, HZI_MHC_U, dq ? NEED : 0, &g.f, NULL},
 		{"q", q, HZI_MHC_P, df ? NEED : 0, &g.q, NULL},
+		{"dy", dy, HZI_MHC_X, NEED, &g.dy, NULL},
 		{"dr", dr, HZI_MHC_X, OUT, &g.dx, "dy"},
 		{"df", df, HZI_MHC_U, OUT, &g.df, NULL},
 		{"dq", dq, HZI_MHC_P, OUT, &g.dq, NULL},
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	if (g.dx.data == g.dy.data)
 		g.dx.data = NULL;
-	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
-}
-
-int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f, const hz_tensor *q,
-		   const hz_tensor *dr, const hz_tensor *df, const hz_tensor *dq)
-{
-	return add_bwd(ctx, dy, f, q, dr, df, dq, false, NULL);
-}
-
-int hz_mhc_add_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *f,
-			     const hz_tensor *q, const hz_tensor *dr, const hz_tensor *df,
-			     const hz_tensor *dq, size_t *bytes)
-{
-	return add_bwd(ctx, dy, f, q, dr, df, dq, true, bytes);
+	return hzi_mhc_streams_bwd(ctx, op, &g);
 }
 
 int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *y)
+		const hz_tensor *a, const hz_tensor *branch_bias, hz_tensor *y)
 {
 	static const char op[] = "mhc_post";
 	struct hzi_mhc_streams_args g = {0};
@@ -228,15 +197,14 @@ int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const h
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
 }
 
-static int post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
+int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
 		    const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *dy,
-		    const hz_tensor *dx, const hz_tensor *df, const hz_tensor *dq,
-		    const hz_tensor *da, const hz_tensor *dbranch_bias, bool only_bytes,
-		    size_t *bytes)
+		    hz_tensor *dx, hz_tensor *df, hz_tensor *dq, hz_tensor *da,
+		    hz_tensor *dbranch_bias)
 {
 	static const char op[] = "mhc_post_bwd";
 	struct hzi_mhc_streams_bwd_args g = {0};
@@ -256,30 +224,11 @@ static int post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, con
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), only_bytes, &g.s));
-	return hzi_mhc_streams_bwd(ctx, op, &g, only_bytes, bytes);
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
+	return hzi_mhc_streams_bwd(ctx, op, &g);
 }
 
-int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		    const hz_tensor *a, const hz_tensor *branch_bias, const hz_tensor *dy,
-		    const hz_tensor *dx, const hz_tensor *df, const hz_tensor *dq,
-		    const hz_tensor *da, const hz_tensor *dbranch_bias)
-{
-	return post_bwd(ctx, x, f, q, a, branch_bias, dy, dx, df, dq, da, dbranch_bias, false,
-			NULL);
-}
-
-int hz_mhc_post_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-			      const hz_tensor *q, const hz_tensor *a,
-			      const hz_tensor *branch_bias, const hz_tensor *dy,
-			      const hz_tensor *dx, const hz_tensor *df, const hz_tensor *dq,
-			      const hz_tensor *da, const hz_tensor *dbranch_bias, size_t *bytes)
-{
-	return post_bwd(ctx, x, f, q, a, branch_bias, dy, dx, df, dq, da, dbranch_bias, true,
-			bytes);
-}
-
-int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, const hz_tensor *x)
+int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, hz_tensor *x)
 {
 	static const char op[] = "mhc_expand";
 	struct hzi_mhc_streams_args g = {0};
@@ -290,11 +239,11 @@ int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, const hz_tensor *x)
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
 }
 
-int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tensor *de)
+int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de)
 {
 	static const char op[] = "mhc_expand_bwd";
 	struct hzi_mhc_streams_bwd_args g = {0};
@@ -305,6 +254,6 @@ int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, const hz_tensor *de)
 	};
 
 	HZI_ENTER(ctx, op);
-	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), false, &g.s));
-	return hzi_mhc_streams_bwd(ctx, op, &g, false, NULL);
+	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
+	return hzi_mhc_streams_bwd(ctx, op, &g);
 }

@@ -680,12 +680,12 @@ static hz_tensor branch_view(float *data)
 
 static int streams(hz_context *ctx)
 {
-	const hz_tensor tx = streams_view(x), ty = streams_view(y), tdx = streams_view(dx);
-	const hz_tensor tf = branch_view(f), tdf = branch_view(df);
+	const hz_tensor tx = streams_view(x), tf = branch_view(f);
+	hz_tensor ty = streams_view(y), tdx = streams_view(dx), tdf = branch_view(df);
 	const hz_tensor tp = hz_tensor_2d(p, HZ_F32, HZ_CPU, TOKENS, STREAMS);
-	const hz_tensor tdp = hz_tensor_2d(dp, HZ_F32, HZ_CPU, TOKENS, STREAMS);
+	hz_tensor tdp = hz_tensor_2d(dp, HZ_F32, HZ_CPU, TOKENS, STREAMS);
 	const hz_tensor ta = hz_tensor_3d(a, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
-	const hz_tensor tda = hz_tensor_3d(da, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
+	hz_tensor tda = hz_tensor_3d(da, HZ_F32, HZ_CPU, TOKENS, STREAMS, STREAMS);
 	const int status = hz_mhc_post(ctx, &tx, &tf, &tp, &ta, NULL, &ty);
 
 	return status ? status : hz_mhc_post_bwd(ctx, &tx, &tf, &tp, &ta, NULL, &ty, &tdx, &tdf,

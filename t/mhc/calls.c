@@ -44,13 +44,13 @@ static void layers_of(const struct tcase *c, hz_mhc_block *block, int u, int y)
 }
 
 /* The same layers, with one call per step */
-static int separate_steps(hz_context *ctx, const struct tcase *c, const hz_mhc_block *block)
+static int separate_steps(hz_context *ctx, const struct tcase *c, hz_mhc_block *block)
 {
 	hz_tensor x = c->o[X]->t;
 	int status = HZ_OK, l;
 
 	for (l = 0; l < LAYERS && !status; l++) {
-		const hz_mhc_block *b = &block[l];
+		hz_mhc_block *b = &block[l];
 
 		status = hz_mhc_mix(ctx, &x, &b->p, NULL, &b->u, NULL);
 		if (!status)
@@ -150,12 +150,10 @@ static void test_recompute(struct dev *dev)
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
 
-static int call_diagnose(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_diagnose(hz_context *ctx, struct tcase *c)
 {
 	hz_tensor a;
 
-	if (bytes)
-		return HZ_OK;
 	/* [L S][n][n] as [L][S][n][n] */
 	a = c->o[A]->t;
 	if (c->head > 1) {
@@ -407,6 +405,19 @@ static int near_operand(const struct tcase *c, int a, int b)
 /* ---- Layers ------------------------------------------------------------------------------------
  */
 
+/* The four calls. The branch is a copy: the gradient of u is that of f. */
+static int layer_steps(hz_context *ctx, const struct tcase *c, const hz_mhc_layer *l)
+{
+	int status = hz_mhc_layer_begin(ctx, l, view(c, X), view(c, U));
+
+	if (!status)
+		status = hz_mhc_layer_end(ctx, l, view(c, X), view(c, F), view(c, Y));
+	if (!status)
+		status = hz_mhc_layer_end_bwd(ctx, l, view(c, F), view(c, DY), view(c, DF));
+	return status ? status : hz_mhc_layer_begin_bwd(ctx, l, view(c, X), view(c, DY),
+							view(c, DF), view(c, DX));
+}
+
 /* A layer's calls give the bits of the calls that they combine. */
 static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
 		    int extras)
@@ -459,15 +470,9 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 	l.dbias = c.o[DBIAS]->t;
 	l.branch_bias = extras ? c.o[BIAS_F]->t : (hz_tensor){0};
 	good = hz_mhc_layer_bind(dev->ctx, &l, n, S, c.o[SAVED]->t.data, &bytes) == HZ_OK;
-	good &= hz_mhc_layer_workspace(dev->ctx, &l, view(&c, X), &more) == HZ_OK;
+	good &= RECORD(dev->ctx, layer_steps(dev->ctx, &c, &l), &more) == HZ_OK;
 	good &= hz_reserve(dev->ctx, more) == HZ_OK;
-	good &= hz_mhc_layer_begin(dev->ctx, &l, view(&c, X), view(&c, U)) == HZ_OK;
-	good &= hz_mhc_layer_end(dev->ctx, &l, view(&c, X), view(&c, F), view(&c, Y)) == HZ_OK;
-	good &= hz_mhc_layer_end_bwd(dev->ctx, &l, view(&c, F), view(&c, DY), view(&c, DF)) ==
-		HZ_OK;
-	/* The branch is a copy: the gradient of u is that of f. */
-	good &= hz_mhc_layer_begin_bwd(dev->ctx, &l, view(&c, X), view(&c, DY), view(&c, DF),
-				       view(&c, DX)) == HZ_OK;
+	good &= layer_steps(dev->ctx, &c, &l) == HZ_OK;
 	good &= hz_sync(dev->ctx) == HZ_OK;
 	if (!good)
 		diag("%s", hz_errmsg(dev->ctx));
@@ -493,11 +498,6 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 				   &r.p, &r.q, &r.a, view(&c, DU), &o) == HZ_OK;
 		good &= hz_mhc_post(dev->ctx, view(&c, X), view(&c, F), &r.q, &r.a,
 				    extras ? view(&c, BIAS_F) : NULL, view(&c, Y)) == HZ_OK;
-		good &= hz_mhc_post_bwd_workspace(dev->ctx, NULL, view(&c, F), &r.q, NULL,
-						  extras ? view(&c, BIAS_F) : NULL, view(&c, DY),
-						  NULL, view(&c, DF), &r.dq, NULL, NULL,
-						  &more) == HZ_OK;
-		good &= hz_reserve(dev->ctx, more) == HZ_OK;
 		good &= hz_mhc_post_bwd(dev->ctx, NULL, view(&c, F), &r.q, NULL,
 					extras ? view(&c, BIAS_F) : NULL, view(&c, DY), NULL,
 					view(&c, DF), &r.dq, NULL, NULL) == HZ_OK;
@@ -507,8 +507,9 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 			.du = view(&c, DF), .dq = &r.dq, .dy = view(&c, DY), .dphi = view(&c, P2),
 			.dbias = view(&c, Q2),
 		};
-		good &= hz_mhc_pre_bwd_workspace(dev->ctx, view(&c, X), phi, view(&c, ALPHA),
-						 view(&c, BIAS), &g, &o, &more) == HZ_OK;
+		good &= RECORD(dev->ctx, hz_mhc_pre_bwd(dev->ctx, view(&c, X), phi,
+							view(&c, ALPHA), view(&c, BIAS), &g, &o),
+			       &more) == HZ_OK;
 		good &= hz_reserve(dev->ctx, more) == HZ_OK;
 		good &= hz_mhc_pre_bwd(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
 				       &g, &o) == HZ_OK;
@@ -687,8 +688,6 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 		"n is 5, which the options do not allow");
 	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 4, -1, NULL, &bytes), HZ_EINVAL,
 		"groups is -1, must be 0 to");
-	refused(ctx, hz_mhc_layer_workspace(ctx, &layer, &r->X, NULL), HZ_EINVAL,
-		"bytes is NULL");
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, NULL, NULL),
 		HZ_EINVAL, "mhc_pre_bwd: g is NULL");
 	g.reserved[1] = 3;
@@ -727,7 +726,7 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE};
 	const hz_mhc_opts accumulate = {.flags = HZ_MHC_ACCUMULATE};
 	float z[5];
-	const hz_tensor five_p = hz_tensor_2d(z, HZ_F32, HZ_CPU, 1, 5);
+	hz_tensor five_p = hz_tensor_2d(z, HZ_F32, HZ_CPU, 1, 5);
 	size_t k;
 
 	for (k = 0; k < sizeof(wrong) / sizeof(*wrong); k++)
@@ -750,10 +749,10 @@ static void test_workspace(hz_context *ctx)
 	float *sums = calloc(C, sizeof(*sums));
 	const hz_tensor X = hz_tensor_3d(x, HZ_F32, HZ_CPU, T, 1, C);
 	const hz_tensor DY = hz_tensor_3d(x + T * C, HZ_F32, HZ_CPU, T, 1, C);
-	const hz_tensor DX = hz_tensor_3d(x + 2 * T * C, HZ_F32, HZ_CPU, T, 1, C);
+	hz_tensor DX = hz_tensor_3d(x + 2 * T * C, HZ_F32, HZ_CPU, T, 1, C);
 	const hz_tensor Q = hz_tensor_2d(q, HZ_F32, HZ_CPU, T, 1);
 	const hz_tensor BIAS_OF = hz_tensor_1d(z, HZ_F32, HZ_CPU, 3);
-	const hz_tensor SUMS = hz_tensor_1d(sums, HZ_F32, HZ_CPU, C);
+	hz_tensor SUMS = hz_tensor_1d(sums, HZ_F32, HZ_CPU, C);
 	const hz_mhc_grads g = {.dy = &DY, .dx = &DX};
 	size_t first = 0, both = 0;
 	void *lent;
@@ -761,10 +760,10 @@ static void test_workspace(hz_context *ctx)
 	if (!x || !q || !sums)
 		bail("no memory for a workspace's operands");
 	x[T * C] = 1;
-	is_int(hz_mhc_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, &g, NULL, &first), HZ_OK,
+	is_int(RECORD(ctx, hz_mhc_pre_bwd(ctx, &X, NULL, NULL, &BIAS_OF, &g, NULL), &first), HZ_OK,
 	       "the workspace of a part");
-	is_int(hz_mhc_post_pre_bwd_workspace(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g,
-					     NULL, NULL, &SUMS, NULL, &both), HZ_OK,
+	is_int(RECORD(ctx, hz_mhc_post_pre_bwd(ctx, &X, NULL, NULL, &BIAS_OF, NULL, &Q, NULL, &g,
+					       NULL, NULL, &SUMS, NULL), &both), HZ_OK,
 	       "the workspace of both");
 	ok(both > first, "the second part needs more: %zu, %zu", first, both);
 	lent = aligned_alloc(64, (first + 63) / 64 * 64);

@@ -64,20 +64,14 @@ static const hz_mhc_opts *opts_of(const struct tcase *c)
 	return c->default_opts ? NULL : &c->opts;
 }
 
-static int call_pre(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_pre(hz_context *ctx, struct tcase *c)
 {
 	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA),
 			*bias = view(c, BIAS);
 	const hz_mhc_opts *o = opts_of(c);
 
-	if (c->head && bytes)
-		return hz_mhc_head_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, U), o,
-					     bytes);
 	if (c->head)
 		return hz_mhc_head(ctx, x, phi, alpha, bias, view(c, P), view(c, U), o);
-	if (bytes)
-		return hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, view(c, P), view(c, Q),
-					    view(c, A), view(c, U), o, bytes);
 	if (!c->o[U])
 		return hz_mhc_weights(ctx, x, phi, alpha, bias, view(c, P), view(c, Q), view(c, A),
 				      o);
@@ -85,18 +79,14 @@ static int call_pre(hz_context *ctx, struct tcase *c, size_t *bytes)
 			  o);
 }
 
-static int call_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_pre_bwd(hz_context *ctx, struct tcase *c)
 {
 	const hz_tensor *x = view(c, X), *phi = view(c, PHI), *alpha = view(c, ALPHA),
 			*bias = view(c, BIAS);
 	const hz_mhc_opts *o = opts_of(c);
 
-	if (c->head && bytes)
-		return hz_mhc_head_bwd_workspace(ctx, x, phi, alpha, bias, &c->g, o, bytes);
 	if (c->head)
 		return hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &c->g, o);
-	if (bytes)
-		return hz_mhc_pre_bwd_workspace(ctx, x, phi, alpha, bias, &c->g, o, bytes);
 	return hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &c->g, o);
 }
 
@@ -646,15 +636,10 @@ static void test_special(void)
 
 /* ---- Boundaries of layers -------------------------------------------------------------------- */
 
-static int call_post_pre(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_post_pre(hz_context *ctx, struct tcase *c)
 {
-	if (bytes)
-		return hz_mhc_post_pre_workspace(
-			ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
-			view(c, Y), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, P2),
-			view(c, Q2), view(c, A2), view(c, U), opts_of(c), bytes);
 	return hz_mhc_post_pre(ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
-			       view(c, Y), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, P2),
+			       view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, Y), view(c, P2),
 			       view(c, Q2), view(c, A2), view(c, U), opts_of(c));
 }
 
@@ -725,13 +710,8 @@ static int post_pre_case(const struct pre *s)
 	return run_case(&c);
 }
 
-static int call_post_pre_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_post_pre_bwd(hz_context *ctx, struct tcase *c)
 {
-	if (bytes)
-		return hz_mhc_post_pre_bwd_workspace(
-			ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS), view(c, F),
-			view(c, Q), view(c, BIAS_F), &c->g, view(c, DF), view(c, DQ_OUT),
-			view(c, DBIAS_F), opts_of(c), bytes);
 	return hz_mhc_post_pre_bwd(ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS),
 				   view(c, F), view(c, Q), view(c, BIAS_F), &c->g, view(c, DF),
 				   view(c, DQ_OUT), view(c, DBIAS_F), opts_of(c));

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
+#include "t/core/record.h"
 
 #if HZ_HAVE_CUDA
 
@@ -94,34 +95,27 @@ static const struct row {
 	{"expand_bwd", EXPAND_BWD, HZ_BF16, 64, 64, 4, 1024, 0, "mhc_mix_bwd_gates_bf16_4", 16},
 };
 
-static int call_streams(const struct row *r, const struct operands *o, size_t *bytes)
+static int call_streams(const struct row *r, struct operands *o)
 {
 	switch (r->call) {
 	case MIX:
-		return bytes ? HZ_OK : hz_mhc_mix(ctx, &o->x, &o->p, &o->a, &o->u, &o->y);
+		return hz_mhc_mix(ctx, &o->x, &o->p, &o->a, &o->u, &o->y);
 	case MIX_BWD:
-		return bytes ? hz_mhc_mix_bwd_workspace(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy,
-							&o->dx, &o->dp, &o->da, bytes)
-			     : hz_mhc_mix_bwd(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx,
+		return hz_mhc_mix_bwd(ctx, &o->x, &o->p, &o->a, &o->du, &o->dy, &o->dx,
 					      &o->dp, &o->da);
 	case ADD:
-		return bytes ? HZ_OK : hz_mhc_add(ctx, &o->x, &o->f, &o->q, &o->y);
+		return hz_mhc_add(ctx, &o->x, &o->f, &o->q, &o->y);
 	case ADD_BWD:
-		return bytes ? hz_mhc_add_bwd_workspace(ctx, &o->dy, &o->f, &o->q, NULL, &o->df,
-							&o->dq, bytes)
-			     : hz_mhc_add_bwd(ctx, &o->dy, &o->f, &o->q, NULL, &o->df, &o->dq);
+		return hz_mhc_add_bwd(ctx, &o->f, &o->q, &o->dy, NULL, &o->df, &o->dq);
 	case POST:
-		return bytes ? HZ_OK : hz_mhc_post(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->y);
+		return hz_mhc_post(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->y);
 	case POST_BWD:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, &o->x, &o->f, &o->q, &o->a, NULL,
-							 &o->dy, &o->dx, &o->df, &o->dq, &o->da,
-							 NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy,
+		return hz_mhc_post_bwd(ctx, &o->x, &o->f, &o->q, &o->a, NULL, &o->dy,
 					       &o->dx, &o->df, &o->dq, &o->da, NULL);
 	case EXPAND:
-		return bytes ? HZ_OK : hz_mhc_expand(ctx, &o->f, &o->y);
+		return hz_mhc_expand(ctx, &o->f, &o->y);
 	default:
-		return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, &o->dy, &o->df);
+		return hz_mhc_expand_bwd(ctx, &o->dy, &o->df);
 	}
 }
 
@@ -136,8 +130,8 @@ static void test_streams(const struct row *r)
 		streams[i]->stride[1] = 1;
 		streams[i]->stride[0] = r->step * r->C;
 	}
-	is_int(call_streams(r, &o, &bytes), HZ_OK, "%s: workspace", r->name);
-	is_int(call_streams(r, &o, NULL), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
+	is_int(RECORD(ctx, call_streams(r, &o), &bytes), HZ_OK, "%s: workspace", r->name);
+	is_int(call_streams(r, &o), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
 	is_str(taken(), r->kernels, "%s: kernels", r->name);
 	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
 }
@@ -159,7 +153,7 @@ static void test_small(void)
 {
 	struct operands o = make(HZ_BF16, 64, 64, 4, 1024);
 	hz_mhc_block block[3];
-	const hz_tensor out = part(7, 0, HZ_F32, 2, (int64_t[]){64, 4});
+	hz_tensor out = part(7, 0, HZ_F32, 2, (int64_t[]){64, 4});
 	int l;
 
 	is_int(hz_mhc_sinkhorn(ctx, &o.a, &o.da, NULL), HZ_OK, "sinkhorn");
@@ -207,8 +201,8 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 	size_t bytes = 1;
 	long before;
 
-	is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u,
-				    opts, &bytes),
+	is_int(RECORD(ctx, hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u,
+				    opts), &bytes),
 	       HZ_OK, "pre of %d tokens, %d groups: workspace", (int)T, (int)S);
 	before = fake->launches();
 	is_int(hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, &o.u, opts),
@@ -216,8 +210,8 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 	if (fused) {
 		is_int(fake->launches() - before, 1, "one launch");
 		is_int((long long)bytes, 0, "without a workspace");
-		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.y, &o.phi, &o.alpha,
-				       &o.bias, &o.p, &o.dq, &o.da, &o.u, NULL),
+		is_int(hz_mhc_post_pre(ctx, &o.x, &o.f, &o.q, &o.a, NULL, &o.phi, &o.alpha,
+				       &o.bias, &o.y, &o.p, &o.dq, &o.da, &o.u, NULL),
 		       HZ_OK, "post_pre");
 		is_int(fake->launches() - before, T > 112 ? 2 : 3,
 		       "and one, post made on the way; or post ahead of few tokens");
@@ -226,7 +220,7 @@ static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 		   "more than one launch, and a workspace");
 	}
 	before = fake->launches();
-	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts, &bytes),
+	is_int(RECORD(ctx, hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts), &bytes),
 	       HZ_OK, "pre_bwd: workspace");
 	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, opts), HZ_OK, "pre_bwd: %s",
 	       hz_errmsg(ctx));
@@ -272,11 +266,11 @@ static void test_weights(int hopper)
 	for (i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
 		struct operands o = make(rows_of[i].dtype, rows_of[i].T, rows_of[i].T, 4,
 					 rows_of[i].C);
-		const hz_tensor *u = rows_of[i].with_u ? &o.u : NULL;
+		hz_tensor *u = rows_of[i].with_u ? &o.u : NULL;
 
 		o.phi.data = (char *)o.phi.data + rows_of[i].moved;
-		is_int(hz_mhc_pre_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a,
-					    u, NULL, &bytes),
+		is_int(RECORD(ctx, hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q,
+					      &o.a, u, NULL), &bytes),
 		       HZ_OK, "weights %s: workspace", rows_of[i].name);
 		is_int(u ? hz_mhc_pre(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &o.p, &o.q, &o.a, u,
 				      NULL)
@@ -326,7 +320,7 @@ static void test_gradients(void)
 	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
 		const int64_t T = rows_of[i].T, n = rows_of[i].n;
 		struct operands o = make(rows_of[i].dtype, T, T, (int)n, rows_of[i].C);
-		const hz_tensor saved = part(7, 6, HZ_F32, 2, (int64_t[]){T, n * n + 2 * n + 1});
+		hz_tensor saved = part(7, 6, HZ_F32, 2, (int64_t[]){T, n * n + 2 * n + 1});
 		hz_mhc_opts opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
 		const hz_mhc_grads g = {.du = &o.du, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
 
@@ -346,7 +340,7 @@ static void test_unaligned_x(void)
 	size_t bytes = 0;
 
 	o.x.stride[0] += 4;
-	is_int(hz_mhc_pre_bwd_workspace(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL, &bytes),
+	is_int(RECORD(ctx, hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL), &bytes),
 	       HZ_OK, "gradients of unaligned rows: workspace");
 	is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, NULL), HZ_OK,
 	       "gradients of unaligned rows: %s", hz_errmsg(ctx));
@@ -355,7 +349,17 @@ static void test_unaligned_x(void)
 	       "gradients of unaligned rows: kernels");
 }
 
-/* The workspace of a layer is enough for operands that the fastest routes do not support. */
+static int layer_steps(const hz_mhc_layer *l, struct operands *o)
+{
+	int status = hz_mhc_layer_begin(ctx, l, &o->x, &o->u);
+
+	if (!status)
+		status = hz_mhc_layer_end_bwd(ctx, l, &o->f, &o->dy, &o->df);
+	return status ? status :
+	       hz_mhc_layer_begin_bwd(ctx, l, &o->x, &o->dy, &o->du, &o->dx);
+}
+
+/* A layer's recorded workspace is enough for operands that the fastest routes do not support. */
 static void test_layer(int64_t T)
 {
 	struct operands o = make(HZ_BF16, T, T, 4, 1024);
@@ -367,12 +371,9 @@ static void test_layer(int64_t T)
 	o.dx.data = (char *)o.dx.data + 2;
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, T, memory[1], NULL), HZ_OK,
 	       "a layer of %d tokens", (int)T);
-	is_int(hz_mhc_layer_workspace(ctx, &l, &o.x, &bytes), HZ_OK, "its workspace");
+	is_int(RECORD(ctx, layer_steps(&l, &o), &bytes), HZ_OK, "its workspace");
 	is_int(hz_set_workspace(ctx, memory[0] + ARRAY_BYTES / 2, bytes), HZ_OK, "so much");
-	is_int(hz_mhc_layer_begin(ctx, &l, &o.x, &o.u), HZ_OK, "begin: %s", hz_errmsg(ctx));
-	is_int(hz_mhc_layer_end_bwd(ctx, &l, &o.f, &o.dy, &o.df), HZ_OK, "end_bwd");
-	is_int(hz_mhc_layer_begin_bwd(ctx, &l, &o.x, &o.dy, &o.du, &o.dx), HZ_OK, "begin_bwd: %s",
-	       hz_errmsg(ctx));
+	is_int(layer_steps(&l, &o), HZ_OK, "its calls: %s", hz_errmsg(ctx));
 	is_int(hz_set_workspace(ctx, NULL, 0), HZ_OK, "the own one again");
 	taken();
 }
@@ -385,8 +386,8 @@ static void test_errors(void)
 	struct operands o = make(HZ_BF16, 64, 2, 4, 1024);
 	size_t bytes = 0;
 
-	is_int(hz_mhc_mix_bwd_workspace(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp, &o.da,
-					&bytes),
+	is_int(RECORD(ctx, hz_mhc_mix_bwd(ctx, &o.x, &o.p, &o.a, &o.du, &o.dy, &o.dx, &o.dp,
+					  &o.da), &bytes),
 	       HZ_OK, "a workspace is asked for");
 	ok(bytes > 0, "of sums over tokens");
 	is_int(hz_set_workspace(ctx, memory[7], 64), HZ_OK, "one that is too small");
@@ -409,12 +410,12 @@ static void test_tokens_most(void)
 	char *const far = (char *)((uintptr_t)1 << 44);
 	const int64_t T = (int64_t)1 << 31, streams[] = {T, 1, 1}, gates[] = {T, 1};
 	const hz_tensor dy = hz_tensor_nd(far, HZ_F16, device, 3, streams);
-	const hz_tensor dx = hz_tensor_nd(far + 4 * T, HZ_F16, device, 3, streams);
+	hz_tensor dx = hz_tensor_nd(far + 4 * T, HZ_F16, device, 3, streams);
 	const hz_tensor q = hz_tensor_nd(far + 8 * T, HZ_F32, device, 2, gates);
 	const hz_tensor f = hz_tensor_nd(far + 16 * T, HZ_F16, device, 2, gates);
-	const hz_tensor df = hz_tensor_nd(far + 20 * T, HZ_F16, device, 2, gates);
+	hz_tensor df = hz_tensor_nd(far + 20 * T, HZ_F16, device, 2, gates);
 	const hz_tensor bias = hz_tensor_1d(far + 24 * T, HZ_F32, device, 1);
-	const hz_tensor dbias = hz_tensor_1d(far + 25 * T, HZ_F32, device, 1);
+	hz_tensor dbias = hz_tensor_1d(far + 25 * T, HZ_F32, device, 1);
 
 	taken();
 	is_int(hz_mhc_post_bwd(ctx, NULL, &f, &q, NULL, &bias, &dy, &dx, &df, NULL, NULL, &dbias),

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 struct mhc_row {
 	int64_t tokens, groups, n, channels;
@@ -20,12 +21,13 @@ static int run_mhc_pre(const void *row)
 	const int64_t m = hz_mhc_rows((int)r->n, &opts);
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
-	const hz_tensor bias = V(HZ_F32, m), p = V(HZ_F32, r->groups, r->n);
-	const hz_tensor q = V(HZ_F32, r->groups, r->n), a = V(HZ_F32, r->groups, r->n, r->n);
-	const hz_tensor u = V(r->dtype, r->tokens, r->channels);
+	const hz_tensor bias = V(HZ_F32, m);
+	hz_tensor p = V(HZ_F32, r->groups, r->n), q = V(HZ_F32, r->groups, r->n);
+	hz_tensor a = V(HZ_F32, r->groups, r->n, r->n);
+	hz_tensor u = V(r->dtype, r->tokens, r->channels);
 
 	note(" preset %d", r->preset);
-	hz_mhc_pre_workspace(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts, &workspace);
+	RECORD(ctx, hz_mhc_pre(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts), &workspace);
 	return hz_mhc_pre(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts);
 }
 
@@ -37,14 +39,15 @@ static int run_mhc_pre_bwd(const void *row)
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
 	const hz_tensor bias = V(HZ_F32, m), dq = V(HZ_F32, r->groups, r->n);
-	const hz_tensor du = V(r->dtype, r->tokens, r->channels), dx = x, dphi = phi, dy = x;
+	const hz_tensor du = V(r->dtype, r->tokens, r->channels);
+	hz_tensor dx = x, dphi = phi, dy = x;
 	hz_mhc_grads g = {.du = &du, .dq = &dq, .dy = &dy, .dx = &dx, .dphi = &dphi};
-	hz_tensor *const moved[] = {(hz_tensor *)&dx, (hz_tensor *)&dphi, (hz_tensor *)&dy};
+	hz_tensor *const moved[] = {&dx, &dphi, &dy};
 
 	for (int i = 0; i < 3; i++)
 		moved[i]->data = operand_at(20 + i);
 	note(" preset %d", r->preset);
-	hz_mhc_pre_bwd_workspace(ctx, &x, &phi, &alpha, &bias, &g, &opts, &workspace);
+	RECORD(ctx, hz_mhc_pre_bwd(ctx, &x, &phi, &alpha, &bias, &g, &opts), &workspace);
 	return hz_mhc_pre_bwd(ctx, &x, &phi, &alpha, &bias, &g, &opts);
 }
 
@@ -71,7 +74,8 @@ static int run_mhc_sinkhorn(const void *row)
 {
 	const struct mhc_row *const r = row;
 	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
-	const hz_tensor m = V(HZ_F32, r->tokens, r->n, r->n), p = V(HZ_F32, r->tokens, r->n, r->n);
+	const hz_tensor m = V(HZ_F32, r->tokens, r->n, r->n);
+	hz_tensor p = V(HZ_F32, r->tokens, r->n, r->n);
 
 	note(" preset %d", r->preset);
 	return hz_mhc_sinkhorn(ctx, &m, &p, &opts);

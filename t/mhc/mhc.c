@@ -34,12 +34,10 @@ static int64_t any_groups(int64_t T)
 
 /* ---- Sinkhorn and Knopp ---------------------------------------------------------------------- */
 
-static int call_sinkhorn(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_sinkhorn(hz_context *ctx, struct tcase *c)
 {
 	const hz_mhc_opts *o = c->default_opts ? NULL : &c->opts;
 
-	if (bytes)
-		return HZ_OK;
 	if (!c->o[DX])
 		return hz_mhc_sinkhorn(ctx, view(c, X), c->o[Y] ? view(c, Y) : view(c, X), o);
 	return hz_mhc_sinkhorn_bwd(ctx, view(c, X), c->o[DY] ? view(c, DY) : view(c, DX),
@@ -130,7 +128,7 @@ static void test_large_logits(void)
 					       .order = k ? HZ_MHC_ROWS : HZ_MHC_COLS};
 			const hz_tensor m = hz_tensor_2d((void *)(uintptr_t)half[k], HZ_F32,
 							 HZ_CPU, 2, 2);
-			const hz_tensor y = hz_tensor_2d(p, HZ_F32, HZ_CPU, 2, 2);
+			hz_tensor y = hz_tensor_2d(p, HZ_F32, HZ_CPU, 2, 2);
 
 			wrong += hz_mhc_sinkhorn(ctx, &m, &y, &o) != HZ_OK;
 			for (int i = 0; i < 4; i++)
@@ -145,8 +143,8 @@ static void test_large_logits(void)
 			};
 			const hz_tensor m = hz_tensor_3d(z, HZ_F32, HZ_CPU, COUNT, n, n);
 			const hz_tensor dy = hz_tensor_3d(g, HZ_F32, HZ_CPU, COUNT, n, n);
-			const hz_tensor y = hz_tensor_3d(p, HZ_F32, HZ_CPU, COUNT, n, n);
-			const hz_tensor dx = hz_tensor_3d(dz, HZ_F32, HZ_CPU, COUNT, n, n);
+			hz_tensor y = hz_tensor_3d(p, HZ_F32, HZ_CPU, COUNT, n, n);
+			hz_tensor dx = hz_tensor_3d(dz, HZ_F32, HZ_CPU, COUNT, n, n);
 			const struct ref_rule r = ref_rule(n, &o);
 
 			for (int i = 0; i < COUNT * n2; i++) {
@@ -306,66 +304,53 @@ enum op { MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, EXPAND, EXPAND_BWD, OPS };
 static const char *const op_names[OPS] = {"mix",  "mix_bwd",  "add",    "add_bwd",
 					  "post", "post_bwd", "expand", "expand_bwd"};
 
-static int call_mix(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_mix(hz_context *ctx, struct tcase *c)
 {
-	return bytes ? HZ_OK
-		     : hz_mhc_mix(ctx, view(c, X), view(c, P), view(c, A), view(c, U), view(c, Y));
+	return hz_mhc_mix(ctx, view(c, X), view(c, P), view(c, A), view(c, U), view(c, Y));
 }
 
-static int call_mix_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_mix_bwd(hz_context *ctx, struct tcase *c)
 {
-	if (bytes)
-		return hz_mhc_mix_bwd_workspace(ctx, view(c, X), view(c, P), view(c, A),
-						view(c, DU), view(c, DY), view(c, DX),
-						view(c, DP_OUT), view(c, DA_OUT), bytes);
 	return hz_mhc_mix_bwd(ctx, view(c, X), view(c, P), view(c, A), view(c, DU), view(c, DY),
 			      view(c, DX), view(c, DP_OUT), view(c, DA_OUT));
 }
 
 /* In place where there is no y, or no dx */
-static int call_add(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_add(hz_context *ctx, struct tcase *c)
 {
-	return bytes ? HZ_OK : hz_mhc_add(ctx, view(c, X), view(c, F), view(c, Q),
+	return hz_mhc_add(ctx, view(c, X), view(c, F), view(c, Q),
 					  c->o[Y] ? view(c, Y) : view(c, X));
 }
 
-static int call_add_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_add_bwd(hz_context *ctx, struct tcase *c)
 {
-	const hz_tensor *dr = c->head ? view(c, DY) : view(c, DX);
+	hz_tensor *dr = c->head ? view(c, DY) : view(c, DX);
 
-	if (bytes)
-		return hz_mhc_add_bwd_workspace(ctx, view(c, DY), view(c, F), view(c, Q), dr,
-						view(c, DF), view(c, DQ_OUT), bytes);
-	return hz_mhc_add_bwd(ctx, view(c, DY), view(c, F), view(c, Q), dr, view(c, DF),
+	return hz_mhc_add_bwd(ctx, view(c, F), view(c, Q), view(c, DY), dr, view(c, DF),
 			      view(c, DQ_OUT));
 }
 
-static int call_post(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_post(hz_context *ctx, struct tcase *c)
 {
-	return bytes ? HZ_OK : hz_mhc_post(ctx, view(c, X), view(c, F), view(c, Q), view(c, A),
+	return hz_mhc_post(ctx, view(c, X), view(c, F), view(c, Q), view(c, A),
 					   view(c, BIAS_F), c->o[Y] ? view(c, Y) : view(c, X));
 }
 
-static int call_post_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_post_bwd(hz_context *ctx, struct tcase *c)
 {
-	if (bytes)
-		return hz_mhc_post_bwd_workspace(ctx, view(c, X), view(c, F), view(c, Q),
-						 view(c, A), view(c, BIAS_F), view(c, DY),
-						 view(c, DX), view(c, DF), view(c, DQ_OUT),
-						 view(c, DA_OUT), view(c, DBIAS_F), bytes);
 	return hz_mhc_post_bwd(ctx, view(c, X), view(c, F), view(c, Q), view(c, A), view(c, BIAS_F),
 			       view(c, DY), view(c, DX), view(c, DF), view(c, DQ_OUT),
 			       view(c, DA_OUT), view(c, DBIAS_F));
 }
 
-static int call_expand(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_expand(hz_context *ctx, struct tcase *c)
 {
-	return bytes ? HZ_OK : hz_mhc_expand(ctx, view(c, F), view(c, Y));
+	return hz_mhc_expand(ctx, view(c, F), view(c, Y));
 }
 
-static int call_expand_bwd(hz_context *ctx, struct tcase *c, size_t *bytes)
+static int call_expand_bwd(hz_context *ctx, struct tcase *c)
 {
-	return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, view(c, DY), view(c, DF));
+	return hz_mhc_expand_bwd(ctx, view(c, DY), view(c, DF));
 }
 
 static const tcall op_calls[OPS] = {call_mix,  call_mix_bwd,  call_add,    call_add_bwd,

@@ -13,6 +13,7 @@
 #include <config.h>
 
 #include "t/core/dev.h"
+#include "t/core/record.h"
 #include "t/mhc/ref.h"
 
 static uint64_t rnd;
@@ -48,8 +49,7 @@ struct operand {
 };
 
 struct tcase;
-/* Makes the call, or with bytes queries its workspace; returns the library's status. */
-typedef int (*tcall)(hz_context *ctx, struct tcase *c, size_t *bytes);
+typedef int (*tcall)(hz_context *ctx, struct tcase *c);	/* returns the library's status */
 
 struct tcase {
 	char name[160];
@@ -64,7 +64,7 @@ struct tcase {
 };
 
 /* The view of an operand; NULL if the case has none */
-static inline const hz_tensor *view(const struct tcase *c, int slot)
+static inline hz_tensor *view(const struct tcase *c, int slot)
 {
 	return c->o[slot] ? &c->o[slot]->t : NULL;
 }
@@ -384,16 +384,16 @@ static inline void unload(struct tcase *c)
 	}
 }
 
-/* The call, with the workspace that its query returns */
+/* The call, with the workspace that it needs */
 static inline int make_call(struct dev *dev, struct tcase *c)
 {
 	size_t bytes = 0;
-	int status = c->call(dev->ctx, c, &bytes);
+	int status = RECORD(dev->ctx, c->call(dev->ctx, c), &bytes);
 
 	if (status == HZ_OK)
 		status = hz_reserve(dev->ctx, bytes);
 	if (status == HZ_OK)
-		status = c->call(dev->ctx, c, NULL);
+		status = c->call(dev->ctx, c);
 	if (status == HZ_OK)
 		status = hz_sync(dev->ctx);
 	return status;

@@ -81,7 +81,7 @@ static bool in_use(const struct job *job, int i)
 	return job->slot[i].path || (flags & OUTPUT && !(flags & ONLY));
 }
 
-const hz_tensor *view_of(struct job *job, const char *name)
+hz_tensor *view_of(struct job *job, const char *name)
 {
 	const int i = operand_index(job->op, name);
 

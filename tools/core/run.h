@@ -103,7 +103,7 @@ int64_t value_or(const struct job *job, const char *key, int64_t absent);
 struct slot *slot_of(struct job *job, const char *name);
 
 /* The view of an operand, or NULL if absent */
-const hz_tensor *view_of(struct job *job, const char *name);
+hz_tensor *view_of(struct job *job, const char *name);
 
 /* What a file holds, in NumPy's words: "uint8", "raw bytes ('V1')" */
 const char *held(const struct npy *a);

@@ -225,8 +225,8 @@ static int forward(struct network *n)
 {
 	struct host *h = n->host;
 	struct arrays *on = n->on;
-	const hz_tensor ends = branch(n, on->ends), first = streams(n, on->x[0]);
-	const hz_tensor last = streams(n, on->x[LAYERS]), u = branch(n, on->u);
+	hz_tensor ends = branch(n, on->ends), first = streams(n, on->x[0]), u = branch(n, on->u);
+	const hz_tensor last = streams(n, on->x[LAYERS]);
 	const hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
 	const hz_tensor alpha = vector(n, on->value.alpha, 1);
 	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
@@ -239,8 +239,8 @@ static int forward(struct network *n)
 	if (!status)
 		status = hz_mhc_expand(n->ctx, &ends, &first);
 	for (int l = 0; l < LAYERS && !status; l++) {
-		const hz_tensor x = streams(n, on->x[l]), y = streams(n, on->x[l + 1]);
-		const hz_tensor f = branch(n, on->f[l]);
+		const hz_tensor x = streams(n, on->x[l]), f = branch(n, on->f[l]);
+		hz_tensor y = streams(n, on->x[l + 1]);
 
 		status = hz_mhc_layer_begin(n->ctx, &n->layer[l], &x, &u);
 		if (!status)
@@ -261,14 +261,14 @@ static int backward(struct network *n)
 {
 	struct host *h = n->host;
 	struct arrays *on = n->on;
-	const hz_tensor ends = branch(n, on->ends), last = streams(n, on->x[LAYERS]);
-	const hz_tensor du = branch(n, on->du), df = branch(n, on->df);
+	hz_tensor ends = branch(n, on->ends), df = branch(n, on->df);
+	const hz_tensor last = streams(n, on->x[LAYERS]), du = branch(n, on->du);
 	const hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
 	const hz_tensor alpha = vector(n, on->value.alpha, 1);
 	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
-	const hz_tensor dphi = phi_rows(n, on->gradient.phi, STREAMS);
-	const hz_tensor dalpha = vector(n, on->gradient.alpha, 1);
-	const hz_tensor dbias = vector(n, on->gradient.bias, STREAMS);
+	hz_tensor dphi = phi_rows(n, on->gradient.phi, STREAMS);
+	hz_tensor dalpha = vector(n, on->gradient.alpha, 1);
+	hz_tensor dbias = vector(n, on->gradient.bias, STREAMS);
 	hz_tensor dy = streams(n, on->dx[0]), dx = streams(n, on->dx[1]);
 	const hz_mhc_grads grads = {.du = &ends, .dx = &dy, .dphi = &dphi, .dalpha = &dalpha,
 				    .dbias = &dbias};
@@ -327,20 +327,45 @@ static int learn(struct model *m, const float *x, const float *dy)
 
 /* ---- Making the network ---------------------------------------------------------------------- */
 
+/* Reserves the workspace of the calls of forward() and backward(). */
+static int reserve(struct network *n)
+{
+	struct arrays *on = n->on;
+	const hz_tensor x = streams(n, on->x[0]), f = branch(n, on->f[0]), dy = x;
+	const hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
+	const hz_tensor alpha = vector(n, on->value.alpha, 1);
+	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
+	hz_tensor u = branch(n, on->u), df = branch(n, on->df), dx = streams(n, on->dx[0]);
+	hz_tensor dphi = phi_rows(n, on->gradient.phi, STREAMS);
+	hz_tensor dalpha = vector(n, on->gradient.alpha, 1);
+	hz_tensor dbias = vector(n, on->gradient.bias, STREAMS);
+	const hz_mhc_grads grads = {.du = &f, .dx = &dx, .dphi = &dphi, .dalpha = &dalpha,
+				    .dbias = &dbias};
+	size_t bytes = 0;
+	int status = hz_record_begin(n->ctx);
+
+	if (status)
+		return status;
+	status = hz_mhc_layer_begin(n->ctx, &n->layer[0], &x, &u);
+	if (!status)
+		status = hz_mhc_head(n->ctx, &x, &phi, &alpha, &bias, NULL, &u, NULL);
+	if (!status)
+		status = hz_mhc_head_bwd(n->ctx, &x, &phi, &alpha, &bias, &grads, NULL);
+	if (!status)
+		status = hz_mhc_layer_end_bwd(n->ctx, &n->layer[0], &f, &dy, &df);
+	if (!status)
+		status = hz_mhc_layer_begin_bwd(n->ctx, &n->layer[0], &x, &dy, &f, &dx);
+	hz_record_end(n->ctx, &bytes);
+	return status ? status : hz_reserve(n->ctx, bytes);
+}
+
 static int make_layers(struct network *n)
 {
 	struct arrays *on = n->on;
 	const int m = hz_mhc_rows(STREAMS, &n->opts);
-	const hz_tensor x = streams(n, on->x[0]), ends = branch(n, on->ends);
-	const hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
-	const hz_tensor alpha = vector(n, on->value.alpha, 1);
-	const hz_tensor bias = vector(n, on->value.bias, STREAMS);
-	const hz_tensor dphi = phi_rows(n, on->gradient.phi, STREAMS), dx = streams(n, on->dx[0]);
-	const hz_tensor dalpha = vector(n, on->gradient.alpha, 1);
-	const hz_tensor dbias = vector(n, on->gradient.bias, STREAMS);
-	const hz_mhc_grads grads = {.du = &ends, .dx = &dx, .dphi = &dphi, .dalpha = &dalpha,
-				    .dbias = &dbias};
-	size_t bytes = 0, most = 0;
+	hz_tensor phi = phi_rows(n, on->value.phi, STREAMS);
+	hz_tensor alpha = vector(n, on->value.alpha, 1), bias = vector(n, on->value.bias, STREAMS);
+	size_t bytes = 0;
 	int status = hz_mhc_init(n->ctx, HZ_MHC_INIT_IDENTITY, 0, LAYERS, &phi, &alpha, &bias,
 				 NULL);
 
@@ -367,17 +392,7 @@ static int make_layers(struct network *n)
 			status = hz_mhc_layer_bind(n->ctx, to, STREAMS, BATCH,
 						   n->kept + l * n->kept_floats, NULL);
 	}
-	if (!status)
-		status = hz_mhc_layer_workspace(n->ctx, &n->layer[0], &x, &most);
-	if (!status)
-		status = hz_mhc_head_workspace(n->ctx, &x, &phi, &alpha, &bias, NULL, &ends, NULL,
-					       &bytes);
-	most = bytes > most ? bytes : most;
-	if (!status)
-		status = hz_mhc_head_bwd_workspace(n->ctx, &x, &phi, &alpha, &bias, &grads, NULL,
-						   &bytes);
-	most = bytes > most ? bytes : most;
-	return status ? status : hz_reserve(n->ctx, most);
+	return status ? status : reserve(n);
 }
 
 static int make_network(struct network *n, hz_context *ctx)
@@ -437,7 +452,7 @@ static int measure_gain(struct network *n, const struct places *p)
 {
 	hz_tensor all = hz_tensor_4d(n->layer[0].a.data, HZ_F32, hz_device(n->ctx), LAYERS, BATCH,
 				     STREAMS, STREAMS);
-	const hz_tensor out = hz_tensor_2d(n->on->gains, HZ_F32, hz_device(n->ctx), BATCH, 4);
+	hz_tensor out = hz_tensor_2d(n->on->gains, HZ_F32, hz_device(n->ctx), BATCH, 4);
 	float gains[BATCH][4], y[BATCH * OUTPUTS];
 	int status = answer(&n->m, p->x, BATCH, y);
 

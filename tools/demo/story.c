@@ -107,8 +107,8 @@ static int product_f32(struct net *n, int which, const hz_tensor *x, const hz_te
 
 int net_forward(struct net *n)
 {
-	const hz_tensor input = blocks(n, n->input, POINTS), ends = branch(n, n->ends);
-	const hz_tensor first = streams(n, n->at[0].x), last = streams(n, n->at[LAYERS].x);
+	const hz_tensor input = blocks(n, n->input, POINTS), last = streams(n, n->at[LAYERS].x);
+	hz_tensor ends = branch(n, n->ends), first = streams(n, n->at[0].x);
 	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
 	const hz_tensor alpha = vector(n, n->value->alpha, 1);
 	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
@@ -118,8 +118,8 @@ int net_forward(struct net *n)
 	if (!status)
 		status = hz_mhc_expand(n->ctx, &ends, &first);
 	for (int l = 0; l < LAYERS && !status; l++) {
-		const hz_tensor x = streams(n, n->at[l].x), after = streams(n, n->at[l + 1].x);
-		const hz_tensor u = branch(n, n->at[l].u), f = branch(n, n->at[l].f);
+		const hz_tensor x = streams(n, n->at[l].x), f = branch(n, n->at[l].f);
+		hz_tensor after = streams(n, n->at[l + 1].x), u = branch(n, n->at[l].u);
 		const hz_tensor uq = blocks(n, n->at[l].u, UNITS);
 		const hz_tensor fq = blocks(n, n->at[l].f, UNITS);
 		const hz_tensor hidden = blocks(n, n->at[l].hidden, HIDDEN);
@@ -151,16 +151,17 @@ static int product_bwd(struct net *n, int which, const hz_tensor *x, const hz_te
 /* Computes all gradients from that of the answers, which it overwrites. */
 static int net_backward(struct net *n)
 {
-	const hz_tensor input = blocks(n, n->input, POINTS), ends = branch(n, n->ends);
+	const hz_tensor input = blocks(n, n->input, POINTS);
 	const hz_tensor last = streams(n, n->at[LAYERS].x), e = blocks(n, n->ends, UNITS);
 	const hz_tensor de = blocks(n, n->df, UNITS), answer = blocks(n, n->answer, CLASSES / 4);
 	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
 	const hz_tensor alpha = vector(n, n->value->alpha, 1);
 	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
-	const hz_tensor dphi = view(n, n->gradient->phi, STREAMS, STREAMS * CHANNELS);
-	const hz_tensor dalpha = vector(n, n->gradient->alpha, 1);
-	const hz_tensor dbias = vector(n, n->gradient->bias, STREAMS);
-	const hz_tensor df = branch(n, n->df), du = branch(n, n->du);
+	hz_tensor dphi = view(n, n->gradient->phi, STREAMS, STREAMS * CHANNELS);
+	hz_tensor dalpha = vector(n, n->gradient->alpha, 1);
+	hz_tensor dbias = vector(n, n->gradient->bias, STREAMS);
+	const hz_tensor du = branch(n, n->du);
+	hz_tensor ends = branch(n, n->ends), df = branch(n, n->df);
 	const hz_tensor dhidden = blocks(n, n->dhidden, HIDDEN), duq = blocks(n, n->du, UNITS);
 	hz_tensor dy = streams(n, n->dx[0]), dx = streams(n, n->dx[1]);
 	const hz_mhc_grads grads = {.du = &df, .dx = &dy, .dphi = &dphi, .dalpha = &dalpha,
@@ -249,28 +250,16 @@ static void place_layer(struct net *n, int l)
 /* Reserves the workspace, since calls on a GPU do not allocate; on the CPU it grows by itself. */
 static int reserve(struct net *n)
 {
-	const hz_tensor x = streams(n, n->at[0].x), h = branch(n, n->ends);
-	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
-	const hz_tensor alpha = vector(n, n->value->alpha, 1);
-	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
-	size_t bytes = 0, most = 0;
-	int status = hz_mhc_layer_workspace(n->ctx, &n->layer[0], &x, &most);
+	size_t bytes = 0;
+	int status = hz_record_begin(n->ctx);
 
-	if (!status)
-		status = hz_mhc_head_workspace(n->ctx, &x, &phi, &alpha, &bias, NULL, &h, NULL,
-					       &bytes);
-	most = bytes > most ? bytes : most;
-	for (int k = 0; k < MATRICES && !status; k++) {
-		const struct shape s = shape_of(k);
-		const hz_quat_linear_opts o = linear_opts(k, NULL);
-		const hz_tensor w = matrix(n, n->value, k);
-		const hz_tensor from = blocks(n, n->at[0].hidden, s.columns);
-		const hz_tensor to = blocks(n, n->at[0].pre, s.rows);
-
-		status = hz_quat_linear_workspace(n->ctx, &from, &w, NULL, &to, &o, &bytes);
-		most = !status && bytes > most ? bytes : most;
-	}
-	return status ? status : hz_reserve(n->ctx, most);
+	if (status)
+		return status;
+	status = net_forward(n);
+	if (!status && n->gradient)
+		status = net_backward(n);
+	hz_record_end(n->ctx, &bytes);
+	return status ? status : hz_reserve(n->ctx, bytes);
 }
 
 int make_net(struct net *n, hz_context *ctx, int64_t tokens, struct weights *value,
@@ -407,9 +396,9 @@ static int make_student(struct student *s, hz_context *ctx)
 			w->layer[l].norm[c] = 1;
 	}
 	if (!status) {
-		const hz_tensor phi = view(&s->net, w->phi, STREAMS, STREAMS * CHANNELS);
-		const hz_tensor alpha = vector(&s->net, w->alpha, 1);
-		const hz_tensor bias = vector(&s->net, w->bias, STREAMS);
+		hz_tensor phi = view(&s->net, w->phi, STREAMS, STREAMS * CHANNELS);
+		hz_tensor alpha = vector(&s->net, w->alpha, 1);
+		hz_tensor bias = vector(&s->net, w->bias, STREAMS);
 
 		status = hz_mhc_init(ctx, HZ_MHC_INIT_IDENTITY, 0, seed, &phi, &alpha, &bias,
 				     NULL);

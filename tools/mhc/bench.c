@@ -174,85 +174,64 @@ struct mhc_case {
 	hz_mhc_block block[LAYERS];
 };
 
-static const hz_tensor *of(const struct mhc_case *m, int which)
+static hz_tensor *of(struct mhc_case *m, int which)
 {
 	return &m->t[which];
 }
 
-/* Makes the call, or with bytes queries its workspace */
-static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
+static int call_mhc(struct bench *b, struct bench_case *c)
 {
-	const hz_tensor *x = of(m, XS), *y = of(m, YS), *dx = of(m, DXS), *dy = of(m, DYS);
-	const hz_tensor *u = of(m, US), *f = of(m, FS), *du = of(m, DUS), *df = of(m, DFS);
+	struct mhc_case *const m = (struct mhc_case *)c;
+	hz_context *const ctx = b->ctx;
+	hz_tensor *x = of(m, XS), *y = of(m, YS), *dx = of(m, DXS), *dy = of(m, DYS);
+	hz_tensor *u = of(m, US), *f = of(m, FS), *du = of(m, DUS), *df = of(m, DFS);
 	int status;
 
 	switch (m->row->kind) {
 	case SINKHORN:
-		return bytes ? HZ_OK : hz_mhc_sinkhorn(ctx, &m->z, &m->zp, &m->opts);
+		return hz_mhc_sinkhorn(ctx, &m->z, &m->zp, &m->opts);
 	case SINKHORN_BWD:
-		return bytes ? HZ_OK : hz_mhc_sinkhorn_bwd(ctx, &m->z, &m->a, &m->zp, &m->opts);
+		return hz_mhc_sinkhorn_bwd(ctx, &m->z, &m->a, &m->zp, &m->opts);
 	case MIX:
-		return bytes ? HZ_OK : hz_mhc_mix(ctx, x, &m->p, &m->a, u, y);
+		return hz_mhc_mix(ctx, x, &m->p, &m->a, u, y);
 	case MIX_BWD:
-		return bytes ? hz_mhc_mix_bwd_workspace(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp,
-							&m->da, bytes)
-			     : hz_mhc_mix_bwd(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp, &m->da);
+		return hz_mhc_mix_bwd(ctx, x, &m->p, &m->a, du, dy, dx, &m->dp, &m->da);
 	case ADD:
-		return bytes ? HZ_OK : hz_mhc_add(ctx, x, f, &m->q, y);
+		return hz_mhc_add(ctx, x, f, &m->q, y);
 	case ADD_BWD:
-		return bytes ? hz_mhc_add_bwd_workspace(ctx, dy, f, &m->q, NULL, df, &m->dq, bytes)
-			     : hz_mhc_add_bwd(ctx, dy, f, &m->q, NULL, df, &m->dq);
+		return hz_mhc_add_bwd(ctx, f, &m->q, dy, NULL, df, &m->dq);
 	case POST:
-		return bytes ? HZ_OK : hz_mhc_post(ctx, x, f, &m->q, &m->a, NULL, y);
+		return hz_mhc_post(ctx, x, f, &m->q, &m->a, NULL, y);
 	case POST_BWD:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df,
-							 &m->dq, &m->da, NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq,
-					       &m->da, NULL);
+		return hz_mhc_post_bwd(ctx, x, f, &m->q, &m->a, NULL, dy, dx, df, &m->dq, &m->da,
+				       NULL);
 	case POST_BWD_F:
-		return bytes ? hz_mhc_post_bwd_workspace(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL,
-							 df, &m->dq, NULL, NULL, bytes)
-			     : hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df,
-					       &m->dq, NULL, NULL);
+		return hz_mhc_post_bwd(ctx, NULL, f, &m->q, NULL, NULL, dy, NULL, df, &m->dq, NULL,
+				       NULL);
 	case EXPAND:
-		return bytes ? HZ_OK : hz_mhc_expand(ctx, f, y);
+		return hz_mhc_expand(ctx, f, y);
 	case EXPAND_BWD:
-		return bytes ? HZ_OK : hz_mhc_expand_bwd(ctx, dy, df);
+		return hz_mhc_expand_bwd(ctx, dy, df);
 	case WEIGHTS:
-		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
-						    &m->q, &m->a, NULL, &m->opts, bytes)
-			     : hz_mhc_weights(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q,
-					      &m->a, &m->opts);
+		return hz_mhc_weights(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a,
+				      &m->opts);
 	case PRE:
-		return bytes ? hz_mhc_pre_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p,
-						    &m->q, &m->a, u, &m->opts, bytes)
-			     : hz_mhc_pre(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a,
-					  u, &m->opts);
+		return hz_mhc_pre(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, &m->q, &m->a, u,
+				  &m->opts);
 	case WEIGHTS_BWD:
 	case PRE_BWD:
-		return bytes ? hz_mhc_pre_bwd_workspace(ctx, x, &m->phi, &m->alpha, &m->bias,
-							&m->grads, &m->opts, bytes)
-			     : hz_mhc_pre_bwd(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads,
-					      &m->opts);
+		return hz_mhc_pre_bwd(ctx, x, &m->phi, &m->alpha, &m->bias, &m->grads, &m->opts);
 	case HEAD:
-		return bytes ? hz_mhc_head_workspace(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
-						     &m->opts, bytes)
-			     : hz_mhc_head(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u,
-					   &m->opts);
+		return hz_mhc_head(ctx, x, &m->phi, &m->alpha, &m->bias, &m->p, u, &m->opts);
 	case POST_PRE:
-		return bytes ? hz_mhc_post_pre_workspace(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi,
-							 &m->alpha, &m->bias, &m->p, &m->dq, &m->da,
-							 u, &m->opts, bytes)
-			     : hz_mhc_post_pre(ctx, x, f, &m->q, &m->a, NULL, y, &m->phi, &m->alpha,
-					       &m->bias, &m->p, &m->dq, &m->da, u, &m->opts);
+		return hz_mhc_post_pre(ctx, x, f, &m->q, &m->a, NULL, &m->phi, &m->alpha, &m->bias,
+				       y, &m->p, &m->dq, &m->da, u, &m->opts);
 	case RECOMPUTE:
-		return bytes ? HZ_OK : hz_mhc_recompute(ctx, x, LAYERS, m->block);
+		return hz_mhc_recompute(ctx, x, LAYERS, m->block);
 	default:
 		break;
 	}
 	/* Layers without their branch: f and du are given. */
-	if (bytes)
-		return hz_mhc_layer_workspace(ctx, &m->layer, x, bytes);
 	status = hz_mhc_layer_begin(ctx, &m->layer, x, u);
 	if (!status)
 		status = hz_mhc_layer_end(ctx, &m->layer, x, f, y);
@@ -261,11 +240,6 @@ static int call_or_ask(hz_context *ctx, struct mhc_case *m, size_t *bytes)
 	if (!status && m->row->kind == LAYER_TRAINING)
 		status = hz_mhc_layer_begin_bwd(ctx, &m->layer, x, dy, du, dx);
 	return status;
-}
-
-static int call_mhc(struct bench *b, struct bench_case *c)
-{
-	return call_or_ask(b->ctx, (struct mhc_case *)c, NULL);
 }
 
 /*
@@ -373,26 +347,30 @@ static void name_case(struct mhc_case *m)
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
 
+/* Reserves the workspace of a case. */
+static int reserve(struct bench *b, struct mhc_case *m)
+{
+	size_t bytes = 0;
+	int status = hz_record_begin(b->ctx);
+
+	if (!status) {
+		status = call_mhc(b, &m->c);
+		hz_record_end(b->ctx, &bytes);
+	}
+	return status ? status : hz_reserve(b->ctx, bytes);
+}
+
 /* Computes what the forward call saves for the gradients. */
 static int save(struct bench *b, struct mhc_case *m)
 {
-	size_t bytes = 0;
-	int status = hz_mhc_pre_workspace(b->ctx, &m->t[XS], &m->phi, &m->alpha, &m->bias, &m->p,
-					  &m->q, &m->a, NULL, &m->opts, &bytes);
-
-	if (!status)
-		status = hz_reserve(b->ctx, bytes);
-	if (!status)
-		status = hz_mhc_weights(b->ctx, &m->t[XS], &m->phi, &m->alpha, &m->bias, &m->p,
-					&m->q, &m->a, &m->opts);
-	return status;
+	return WITH_WORKSPACE(b->ctx, hz_mhc_weights(b->ctx, &m->t[XS], &m->phi, &m->alpha,
+						     &m->bias, &m->p, &m->q, &m->a, &m->opts));
 }
 
 static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 {
 	struct mhc_case m = {.row = r, .m = a};
 	const double values = (double)(r->tokens * r->channels) * (double)hz_dtype_size(r->dtype);
-	size_t bytes = 0;
 	int status;
 
 	/* SEED for coefficients of sequences and for 16 tokens */
@@ -413,9 +391,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 		m.c.moved_bytes = (r->kind == SINKHORN ? 2.0 : 3.0) * (double)hz_tensor_bytes(&m.z);
 	m.c.large = b->gpu && r->tokens > 1000 && r->channels;
 	progress("bench: %s %s", m.c.op, m.c.name);
-	status = call_or_ask(b->ctx, &m, &bytes);
-	if (!status)
-		status = hz_reserve(b->ctx, bytes);
+	status = reserve(b, &m);
 	if (!status && m.opts.saved)
 		status = save(b, &m);
 	return bench_made(b, &m.c, status);

@@ -75,16 +75,10 @@ static int arrays_make(hz_context *ctx, struct arrays *a)
 /* hz_mhc_pre() and hz_mhc_post() of the arrays on the device */
 static int forward(hz_context *ctx, struct arrays *a)
 {
-	const hz_tensor *t = a->on;
-	size_t bytes = 0;
-	int status = hz_mhc_pre_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q],
-					  &t[A], &t[U], NULL, &bytes);
+	hz_tensor *t = a->on;
+	int status = WITH_WORKSPACE(ctx, hz_mhc_pre(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS],
+						    &t[P], &t[Q], &t[A], &t[U], NULL));
 
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_mhc_pre(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &t[P], &t[Q], &t[A],
-				    &t[U], NULL);
 	if (!status)
 		status = hz_mhc_post(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[Y]);
 	for (int i = P; i <= Y && !status; i++)
@@ -185,16 +179,11 @@ static bool check_forward(const char *name, const struct arrays *a)
 
 static bool check_post(hz_context *ctx, const char *name, struct arrays *a)
 {
-	const hz_tensor *t = a->on;
-	size_t bytes = 0;
-	int status = hz_mhc_post_bwd_workspace(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY],
-					       &t[DX], &t[DF], &t[DQ], &t[DA], NULL, &bytes);
+	hz_tensor *t = a->on;
+	int status = WITH_WORKSPACE(ctx, hz_mhc_post_bwd(ctx, &t[X], &t[F], &t[Q], &t[A], NULL,
+							 &t[WY], &t[DX], &t[DF], &t[DQ], &t[DA],
+							 NULL));
 
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_mhc_post_bwd(ctx, &t[X], &t[F], &t[Q], &t[A], NULL, &t[WY], &t[DX],
-					 &t[DF], &t[DQ], &t[DA], NULL);
 	for (int i = 0; i < ARRAYS && !status; i++) {
 		if (i == DX || i >= DF)
 			status = from_device(ctx, &t[i], &a->host[i]);
@@ -211,7 +200,7 @@ static bool check_post(hz_context *ctx, const char *name, struct arrays *a)
 static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 {
 	static const int moved[][2] = {{X, DX}, {PHI, DPHI}, {ALPHA, DALPHA}, {BIAS, DBIAS}};
-	const hz_tensor *t = a->on;
+	hz_tensor *t = a->on;
 	const hz_mhc_grads g = {.du = &t[WU],
 				.dp = &t[WP],
 				.dq = &t[WQ],
@@ -220,15 +209,10 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 				.dphi = &t[DPHI],
 				.dalpha = &t[DALPHA],
 				.dbias = &t[DBIAS]};
-	size_t bytes = 0;
-	int status = hz_mhc_pre_bwd_workspace(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &g, NULL,
-					      &bytes);
+	int status = WITH_WORKSPACE(ctx, hz_mhc_pre_bwd(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS],
+							&g, NULL));
 	bool good = true;
 
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_mhc_pre_bwd(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], &g, NULL);
 	for (int i = DX; i <= DBIAS && !status; i++)
 		status = from_device(ctx, &t[i], &a->host[i]);
 	for (int k = 0; k < 4 && !status && good; k++) {

@@ -185,11 +185,6 @@ void mhc_shape_branch(struct job *job, const char *name, const struct npy *x)
 	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, x->shape[x->ndim - 1], -1);
 }
 
-int mhc_reserve(hz_context *ctx, int status, size_t bytes)
-{
-	return status == HZ_OK ? hz_reserve(ctx, bytes) : status;
-}
-
 /* ---- Sinkhorn -------------------------------------------------------------------------------- */
 
 static const struct operand sinkhorn_operands[] = {
@@ -276,9 +271,9 @@ static const struct operand add_operands[] = {
 };
 
 static const struct operand add_bwd_operands[] = {
-	{"dy", NULL, 0, TYPES, STREAMS ", the gradient of y"},
 	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
 	{"q", NULL, OPTIONAL, "f32", ROW "; for df"},
+	{"dy", NULL, 0, TYPES, STREAMS ", the gradient of y"},
 	{"dr", NULL, WANTED, TYPES, "as dy"},
 	{"df", NULL, WANTED, TYPES, BRANCH},
 	{"dq", NULL, WANTED, "f32", "as q"},
@@ -351,13 +346,9 @@ static int mix_bwd_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *p = view_of(job, "p"), *a = view_of(job, "a");
 	const hz_tensor *du = view_of(job, "du"), *dr = view_of(job, "dr");
-	const hz_tensor *dx = view_of(job, "dx"), *dp = view_of(job, "dp");
-	const hz_tensor *da = view_of(job, "da");
-	size_t bytes = 0;
-	int status = hz_mhc_mix_bwd_workspace(ctx, x, p, a, du, dr, dx, dp, da, &bytes);
+	hz_tensor *dx = view_of(job, "dx"), *dp = view_of(job, "dp"), *da = view_of(job, "da");
 
-	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_mix_bwd(ctx, x, p, a, du, dr, dx, dp, da) : status;
+	return WITH_WORKSPACE(ctx, hz_mhc_mix_bwd(ctx, x, p, a, du, dr, dx, dp, da));
 }
 
 static int add_outputs(struct job *job)
@@ -396,14 +387,10 @@ static int add_bwd_outputs(struct job *job)
 
 static int add_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *dy = view_of(job, "dy"), *f = view_of(job, "f"), *q = view_of(job, "q");
-	const hz_tensor *dr = view_of(job, "dr"), *df = view_of(job, "df");
-	const hz_tensor *dq = view_of(job, "dq");
-	size_t bytes = 0;
-	int status = hz_mhc_add_bwd_workspace(ctx, dy, f, q, dr, df, dq, &bytes);
+	const hz_tensor *f = view_of(job, "f"), *q = view_of(job, "q"), *dy = view_of(job, "dy");
+	hz_tensor *dr = view_of(job, "dr"), *df = view_of(job, "df"), *dq = view_of(job, "dq");
 
-	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_add_bwd(ctx, dy, f, q, dr, df, dq) : status;
+	return WITH_WORKSPACE(ctx, hz_mhc_add_bwd(ctx, f, q, dy, dr, df, dq));
 }
 
 static int post_outputs(struct job *job)
@@ -436,16 +423,12 @@ static int post_bwd_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *f = view_of(job, "f"), *q = view_of(job, "q");
 	const hz_tensor *a = view_of(job, "a"), *bias = view_of(job, "bias");
-	const hz_tensor *dy = view_of(job, "dy"), *dx = view_of(job, "dx");
-	const hz_tensor *df = view_of(job, "df"), *dq = view_of(job, "dq");
-	const hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbias");
-	size_t bytes = 0;
-	int status = hz_mhc_post_bwd_workspace(ctx, x, f, q, a, bias, dy, dx, df, dq, da, dbias,
-					       &bytes);
+	const hz_tensor *dy = view_of(job, "dy");
+	hz_tensor *dx = view_of(job, "dx"), *df = view_of(job, "df"), *dq = view_of(job, "dq");
+	hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbias");
 
-	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ?
-	       hz_mhc_post_bwd(ctx, x, f, q, a, bias, dy, dx, df, dq, da, dbias) : status;
+	return WITH_WORKSPACE(ctx, hz_mhc_post_bwd(ctx, x, f, q, a, bias, dy, dx, df, dq, da,
+						   dbias));
 }
 
 static int expand_outputs(struct job *job)

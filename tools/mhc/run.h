@@ -38,7 +38,4 @@ int mhc_shape_all(struct job *job, const char *const (*pairs)[2]);
 /* Sets the shape of branch values for the tokens of streams x. */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x);
 
-/* hz_reserve() if the workspace query returned HZ_OK; otherwise its status */
-int mhc_reserve(hz_context *ctx, int status, size_t bytes);
-
 #endif

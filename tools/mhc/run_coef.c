@@ -285,21 +285,18 @@ static int pre_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
-	const hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
-	const hz_tensor *u = view_of(job, "u");
+	hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
+	hz_tensor *u = view_of(job, "u");
 	const hz_mhc_opts o = opts_of(job);
 	hz_tensor host = {0}, zeros = {0};
-	size_t bytes = 0;
 	int status = p || q || a ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
 	if (zeros.data)
 		p = &zeros;
 	if (status == HZ_OK)
-		status = hz_mhc_pre_workspace(ctx, x, phi, alpha, bias, p, q, a, u, &o, &bytes);
-	status = mhc_reserve(ctx, status, bytes);
-	if (status == HZ_OK)
-		status = u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
-			     hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o);
+		status = WITH_WORKSPACE(ctx, u ?
+			hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
+			hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o));
 	free_zeros(ctx, &host, &zeros);
 	return status;
 }
@@ -326,17 +323,13 @@ static int pre_bwd_call(hz_context *ctx, struct job *job)
 		.dbias = view_of(job, "dbias"),
 	};
 	hz_tensor host = {0}, zeros = {0};
-	size_t bytes = 0;
 	int status = g.dp || g.dq || g.da || o.saved ? HZ_OK :
 		     make_zeros(ctx, job, &host, &zeros);
 
 	if (zeros.data)
 		g.dp = &zeros;
 	if (status == HZ_OK)
-		status = hz_mhc_pre_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
-	status = mhc_reserve(ctx, status, bytes);
-	if (status == HZ_OK)
-		status = hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o);
+		status = WITH_WORKSPACE(ctx, hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o));
 	free_zeros(ctx, &host, &zeros);
 	return status;
 }
@@ -350,19 +343,15 @@ static int head_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
-	const hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
+	hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
 	const hz_mhc_opts o = opts_of(job);
 	hz_tensor host = {0}, zeros = {0};
-	size_t bytes = 0;
 	int status = p ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
 	if (zeros.data)
 		p = &zeros;
 	if (status == HZ_OK)
-		status = hz_mhc_head_workspace(ctx, x, phi, alpha, bias, p, h, &o, &bytes);
-	status = mhc_reserve(ctx, status, bytes);
-	if (status == HZ_OK)
-		status = hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o);
+		status = WITH_WORKSPACE(ctx, hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o));
 	free_zeros(ctx, &host, &zeros);
 	return status;
 }
@@ -378,16 +367,12 @@ static int head_bwd_call(hz_context *ctx, struct job *job)
 		.dbias = view_of(job, "dbias"),
 	};
 	hz_tensor host = {0}, zeros = {0};
-	size_t bytes = 0;
 	int status = g.dp || o.saved ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
 	if (zeros.data)
 		g.dp = &zeros;
 	if (status == HZ_OK)
-		status = hz_mhc_head_bwd_workspace(ctx, x, phi, alpha, bias, &g, &o, &bytes);
-	status = mhc_reserve(ctx, status, bytes);
-	if (status == HZ_OK)
-		status = hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o);
+		status = WITH_WORKSPACE(ctx, hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o));
 	free_zeros(ctx, &host, &zeros);
 	return status;
 }
@@ -403,18 +388,15 @@ static int post_pre_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *f = view_of(job, "f"), *q = view_of(job, "q");
 	const hz_tensor *a = view_of(job, "a"), *more = view_of(job, "branch_bias");
-	const hz_tensor *y = view_of(job, "y"), *phi = view_of(job, "phi");
+	const hz_tensor *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
-	const hz_tensor *p2 = view_of(job, "p_next"), *q2 = view_of(job, "q_next");
-	const hz_tensor *a2 = view_of(job, "a_next"), *u = view_of(job, "u");
+	hz_tensor *y = view_of(job, "y"), *p2 = view_of(job, "p_next");
+	hz_tensor *q2 = view_of(job, "q_next"), *a2 = view_of(job, "a_next");
+	hz_tensor *u = view_of(job, "u");
 	const hz_mhc_opts o = opts_of(job);
-	size_t bytes = 0;
-	int status = hz_mhc_post_pre_workspace(ctx, x, f, q, a, more, y, phi, alpha, bias, p2, q2,
-					       a2, u, &o, &bytes);
 
-	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_post_pre(ctx, x, f, q, a, more, y, phi, alpha, bias, p2,
-						 q2, a2, u, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_mhc_post_pre(ctx, x, f, q, a, more, phi, alpha, bias, y, p2,
+						   q2, a2, u, &o));
 }
 
 static int post_pre_bwd_outputs(struct job *job)
@@ -439,8 +421,9 @@ static int post_pre_bwd_call(hz_context *ctx, struct job *job)
 	const hz_tensor *y = view_of(job, "y"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	const hz_tensor *f = view_of(job, "f"), *q = view_of(job, "q");
-	const hz_tensor *more = view_of(job, "branch_bias"), *df = view_of(job, "df");
-	const hz_tensor *dq = view_of(job, "dq"), *dmore = view_of(job, "dbranch_bias");
+	const hz_tensor *more = view_of(job, "branch_bias");
+	hz_tensor *df = view_of(job, "df"), *dq = view_of(job, "dq");
+	hz_tensor *dmore = view_of(job, "dbranch_bias");
 	const hz_mhc_opts o = opts_of(job);
 	const hz_mhc_grads g = {
 		.du = view_of(job, "du"), .dp = view_of(job, "dp_next"),
@@ -449,13 +432,9 @@ static int post_pre_bwd_call(hz_context *ctx, struct job *job)
 		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
 		.dbias = view_of(job, "dbias"),
 	};
-	size_t bytes = 0;
-	int status = hz_mhc_post_pre_bwd_workspace(ctx, y, phi, alpha, bias, f, q, more, &g, df,
-						   dq, dmore, &o, &bytes);
 
-	status = mhc_reserve(ctx, status, bytes);
-	return status == HZ_OK ? hz_mhc_post_pre_bwd(ctx, y, phi, alpha, bias, f, q, more, &g, df,
-						     dq, dmore, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_mhc_post_pre_bwd(ctx, y, phi, alpha, bias, f, q, more, &g,
+						       df, dq, dmore, &o));
 }
 
 /* ---- Primitives ------------------------------------------------------------------------------ */

@@ -1711,35 +1711,43 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
  * Source: Xie et al. 2025, arXiv 2512.24880, equations 3 to 19; DeepSeek's V4 models.
  */
 
+/*
+ * The conventions of a model or paper, which an option that is not set has. norm_eps is 0 but for
+ * DEEPSEEK_V4, q_scale is 2 and there are 20 iterations where nothing else is said.
+ */
+enum hz_mhc_presets {
+	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps
+					   1e-6 */
+	HZ_MHC_PRESET_PAPER = 2,	/* arXiv 2512.24880: SINKHORN, EXP, COLS, every eps 0 */
+	HZ_MHC_PRESET_TRITON = 3,	/* mHC-triton: SINKHORN, ABS, ROWS, NORMALIZE, eps 1e-6 */
+	HZ_MHC_PRESET_TRITON_STATIC = 4, /* its static coefficients: eps 1e-8, p_eps and rms_eps
+					   1e-6, q_scale 1, else as TRITON */
+	HZ_MHC_PRESET_HC = 5,		/* hyper-connections, arXiv 2409.19606: TANH, rms_eps 1e-6;
+					   else as PAPER */
+	HZ_MHC_PRESET_LITE = 6		/* mHC-lite, arXiv 2601.05732: LITE, rms_eps 1e-6; else as
+					   PAPER */
+};
+
 /* How a is made of its m - 2n numbers z */
 enum hz_mhc_residual {
-	HZ_MHC_SINKHORN = 0,	/* z [n, n], nearly doubly stochastic by Sinkhorn and Knopp */
-	HZ_MHC_LITE = 1,	/* n <= 4: sum over the n! permutations, in lexicographic order, of
+	HZ_MHC_SINKHORN = 1,	/* z [n, n], nearly doubly stochastic by Sinkhorn and Knopp */
+	HZ_MHC_LITE = 2,	/* n <= 4: sum over the n! permutations, in lexicographic order, of
 				   softmax(z)_k P_k, P_k[i, perm_k(i)] = 1: doubly stochastic */
-	HZ_MHC_IDENTITY = 2,	/* a = I; no z */
-	HZ_MHC_TANH = 3		/* plain hyper-connections: p, q, a = alpha tanh(y) + bias */
+	HZ_MHC_IDENTITY = 3,	/* a = I; no z */
+	HZ_MHC_TANH = 4		/* plain hyper-connections: p, q, a = alpha tanh(y) + bias */
 };
 
 /* The first step of Sinkhorn's iteration */
 enum hz_mhc_map {
-	HZ_MHC_EXP = 0,		/* exp(z - the largest of the row or column normalised first) */
-	HZ_MHC_SOFTMAX = 1,	/* softmax over what is normalised first, plus eps, for the first
+	HZ_MHC_EXP = 1,		/* exp(z - the largest of the row or column normalised first) */
+	HZ_MHC_SOFTMAX = 2,	/* softmax over what is normalised first, plus eps, for the first
 				   half of the first iteration */
-	HZ_MHC_ABS = 2		/* |z| + eps; its slope at 0 is 0 */
+	HZ_MHC_ABS = 3		/* |z| + eps; its slope at 0 is 0 */
 };
 
 enum hz_mhc_order {
-	HZ_MHC_COLS = 0,	/* each iteration divides columns by their sums + eps, then rows */
-	HZ_MHC_ROWS = 1		/* rows, then columns */
-};
-
-enum hz_mhc_conventions {
-	HZ_MHC_DEEPSEEK = 0,	/* softmax, rows first, z[old, new], every eps 1e-6 */
-	HZ_MHC_PAPER = 1,	/* exp, columns first, z[new, old], every eps 0 */
-	HZ_MHC_SEED = 2,	/* abs, rows first, z[new, old], eps 1e-6, p divided by its sum */
-	HZ_MHC_SEED_STATIC = 3,	/* as it, with eps 1e-8 in sums of a, and q_scale 1 */
-	HZ_MHC_PLAIN = 4,	/* HZ_MHC_TANH */
-	HZ_MHC_LITE_PRESET = 5	/* HZ_MHC_LITE, else as PAPER with rms_eps 1e-6 */
+	HZ_MHC_COLS = 1,	/* each iteration divides columns by their sums + eps, then rows */
+	HZ_MHC_ROWS = 2		/* rows, then columns */
 };
 
 #define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams; what LITE and
@@ -1749,21 +1757,38 @@ enum hz_mhc_conventions {
 				   other calls it means nothing */
 
 /*
- * The conventions, and operands that few calls have. A zeroed struct is HZ_MHC_PAPER, NULL is
- * HZ_MHC_DEEPSEEK; hz_mhc_preset() gives the others.
+ * hz_mhc_opts.given: a number whose bit is set holds, 0 too. Without its bit it must be 0, and the
+ * preset's holds. A flag that is set holds; with its bit a flag that is clear holds, too.
+ */
+#define HZ_MHC_GIVEN_EPS 1u
+#define HZ_MHC_GIVEN_P_EPS 2u
+#define HZ_MHC_GIVEN_Q_SCALE 4u
+#define HZ_MHC_GIVEN_RMS_EPS 8u
+#define HZ_MHC_GIVEN_NORM_EPS 16u
+#define HZ_MHC_GIVEN_OLD_NEW 32u
+#define HZ_MHC_GIVEN_NORMALIZE 64u
+
+/*
+ * The conventions, and operands that few calls have. NULL and a zeroed struct are
+ * HZ_MHC_PRESET_DEEPSEEK_V4. Every other field of the first eleven that is not set is the preset's:
+ *
+ *     hz_mhc_opts o = {.preset = HZ_MHC_PRESET_PAPER, .iterations = 5,
+ *                      .rms_eps = 1e-5, .given = HZ_MHC_GIVEN_RMS_EPS};
  */
 typedef struct hz_mhc_opts {
+	int32_t preset;			/* enum hz_mhc_presets; 0: the default */
 	int32_t residual;		/* enum hz_mhc_residual */
 	int32_t map;			/* enum hz_mhc_map */
 	int32_t order;			/* enum hz_mhc_order */
-	int32_t iterations;		/* 0: 20; at most 1000 */
+	int32_t iterations;		/* 1 to 1000; 0: the preset's */
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE | ACCUMULATE */
+	uint32_t given;			/* HZ_MHC_GIVEN_EPS | ...: numbers and flags that hold */
 	uint32_t pad;			/* 0 */
 	double eps;			/* of sums of rows and columns */
 	double p_eps;
-	double q_scale;			/* 0: 2 */
-	double rms_eps;			/* added to the mean square; presets: 1e-6, but 0 of PAPER */
-	double norm_eps;		/* the same of norm; presets: 0, but 1e-6 of DEEPSEEK */
+	double q_scale;
+	double rms_eps;			/* added to the mean square */
+	double norm_eps;		/* the same of norm */
 	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
 	hz_tensor *dgain;
 	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
@@ -1771,9 +1796,6 @@ typedef struct hz_mhc_opts {
 	hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
-
-/* Options for one of enum hz_mhc_conventions; for a number that is none, of HZ_MHC_DEEPSEEK. */
-HZ_API hz_mhc_opts hz_mhc_preset(int preset);
 
 /* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are wrong. */
 HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
@@ -1865,7 +1887,7 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de
  *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
  *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
- *   opts        NULL: HZ_MHC_DEEPSEEK. saved [S, m + 1], if it is there, gets the m numbers sum_j
+ *   opts        saved [S, m + 1], if it is there, gets the m numbers sum_j
  *               phi_kj g_j x_j and then the mean square of a token, for the gradients
  *
  * hz_mhc_weights() is hz_mhc_pre() without u.
@@ -1968,8 +1990,8 @@ enum hz_mhc_init_kind {
 	   p = 1/n, q = 1, a with 0.9 on its diagonal, equal elsewhere */
 	HZ_MHC_INIT_IDENTITY = 0,
 	HZ_MHC_INIT_PAPER = 1,	/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
-	HZ_MHC_INIT_SEED = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
-	HZ_MHC_INIT_PLAIN = 3,	/* phi 0, alpha 0.01; bias as SEED: for HZ_MHC_TANH */
+	HZ_MHC_INIT_TRITON = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
+	HZ_MHC_INIT_HC = 3,	/* phi 0, alpha 0.01; bias as TRITON: for HZ_MHC_TANH */
 	HZ_MHC_INIT_LITE = 4	/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
 				   permutations but 0 at the identity */
 };

@@ -544,7 +544,7 @@ npy z3.npy "$(header '<f4' '3,')" "$z4$z4$z4"
 npy z8.npy "$(header '<f4' '8,')" "$z8"
 npy z28.npy "$(header '<f4' '2, 8')" "$z8$z8"
 npy z88.npy "$(header '<f4' '8, 8')" "$z8$z8$z8$z8$z8$z8$z8$z8"
-good "mhc_sinkhorn" $cpu mhc_sinkhorn m=sq2.npy p=mp.npy map=abs order=rows eps=0 iters=1
+good "mhc_sinkhorn" $cpu mhc_sinkhorn m=sq2.npy p=mp.npy map=abs order=rows eps=0 iterations=1
 is "$(tail_of mp.npy 16 f4 | awk '{ printf "%.6f %.6f %.6f %.6f", $1, $2, $3, $4 }')" \
 	"0.437500 0.538462 0.562500 0.461538" "rows, then columns"
 good "mhc_sinkhorn_bwd" $cpu mhc_sinkhorn_bwd m=sq2.npy dp=sq2.npy dm=mp.npy
@@ -592,7 +592,7 @@ is "$(tail_of my.npy 32 f4) $(tail_of mu.npy 16 f4)" "10 10 10 10 21 22 23 24 15
 	"both sides of the boundary"
 good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
 is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
-good "mhc_init" $cpu mhc_init n=2 kind=seed layer=3 alpha=mal.npy bias=mb.npy
+good "mhc_init" $cpu mhc_init n=2 kind=triton layer=3 alpha=mal.npy bias=mb.npy
 is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
 bad 2 'mhc_mix: the operand p= is missing' "no p for u" run mhc_mix x=x.npy u=n.npy
 bad 2 'q.shape\[0\] is 4, must be 2, as r' "q of four" run mhc_add r=x.npy f=v4.npy q=v4.npy y=n.npy

@@ -69,7 +69,6 @@ static void make_layer(hz_mhc_layer *l, int i)
 	size_t bytes;
 	void *kept;
 
-	l->opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
 	l->phi = hz_tensor_2d(w->phi, HZ_F32, HZ_CPU, ROWS, WIDTH);
 	l->alpha = vector(w->alpha, 3);
 	l->bias = vector(w->bias, ROWS);

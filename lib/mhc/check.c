@@ -323,28 +323,35 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-hz_mhc_opts hz_mhc_preset(int preset)
+static const struct preset {
+	int32_t residual, map, order, iterations;
+	uint32_t flags;
+	double eps, p_eps, q_scale, rms_eps, norm_eps;
+} presets[] = {
+	[HZ_MHC_PRESET_DEEPSEEK_V4] = {HZ_MHC_SINKHORN, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, 20,
+				       HZ_MHC_OLD_NEW, 1e-6, 1e-6, 2, 1e-6, 1e-6},
+	[HZ_MHC_PRESET_PAPER] = {HZ_MHC_SINKHORN, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 0, 0},
+	[HZ_MHC_PRESET_TRITON] = {HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE,
+				  1e-6, 1e-6, 2, 1e-6, 0},
+	[HZ_MHC_PRESET_TRITON_STATIC] = {HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20,
+					 HZ_MHC_NORMALIZE, 1e-8, 1e-6, 1, 1e-6, 0},
+	[HZ_MHC_PRESET_HC] = {HZ_MHC_TANH, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
+	[HZ_MHC_PRESET_LITE] = {HZ_MHC_LITE, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
+};
+
+/* The preset of options (NULL: the default); NULL if there is none of that number */
+static const struct preset *preset_of(const hz_mhc_opts *o)
 {
-	switch (preset) {
-	case HZ_MHC_PAPER:
-		return (hz_mhc_opts){.map = HZ_MHC_EXP};
-	case HZ_MHC_SEED:
-		return (hz_mhc_opts){.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS,
-				     .flags = HZ_MHC_NORMALIZE, .eps = 1e-6, .p_eps = 1e-6,
-				     .rms_eps = 1e-6};
-	case HZ_MHC_SEED_STATIC:
-		return (hz_mhc_opts){.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS,
-				     .flags = HZ_MHC_NORMALIZE, .eps = 1e-8, .p_eps = 1e-6,
-				     .q_scale = 1, .rms_eps = 1e-6};
-	case HZ_MHC_PLAIN:
-		return (hz_mhc_opts){.residual = HZ_MHC_TANH, .rms_eps = 1e-6};
-	case HZ_MHC_LITE_PRESET:
-		return (hz_mhc_opts){.residual = HZ_MHC_LITE, .rms_eps = 1e-6};
-	default:
-		return (hz_mhc_opts){.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS,
-				     .flags = HZ_MHC_OLD_NEW, .eps = 1e-6, .p_eps = 1e-6,
-				     .rms_eps = 1e-6, .norm_eps = 1e-6};
-	}
+	const int32_t k = o && o->preset ? o->preset : HZ_MHC_PRESET_DEEPSEEK_V4;
+
+	return k >= 1 && k <= HZ_MHC_PRESET_LITE ? &presets[k] : NULL;
+}
+
+int hzi_mhc_residual(const hz_mhc_opts *opts)
+{
+	const struct preset *const p = preset_of(opts);
+
+	return opts && opts->residual ? opts->residual : p ? p->residual : -1;
 }
 
 static int64_t residual_rows(int64_t n, int residual)
@@ -370,66 +377,97 @@ static int check_enum(struct hz_context *ctx, const char *op, const char *name, 
 	return HZ_OK;
 }
 
-static int check_not_negative(struct hz_context *ctx, const char *op, const char *name,
-			      double value)
+/* A number of the options: name, its bit of `given`, and where it goes */
+struct number {
+	const char *name;
+	struct hzi_flag given;
+	double value, preset;
+	float *to;
+};
+
+static int take_number(struct hz_context *ctx, const char *op, uint32_t given,
+		       const struct number *n)
 {
-	if (!(value >= 0) || !isfinite((float)value))
+	*n->to = (float)(given & n->given.bit ? n->value : n->preset);
+	if (!(given & n->given.bit) && n->value != 0)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, and opts->given is without %s: set it for a "
+				"number that holds",
+				op, n->name, n->value, n->given.name);
+	if (!(*n->to >= 0) || !isfinite(*n->to))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->%s is %g, must be finite in f32 and not negative", op,
-				name, value);
+				n->name, n->value);
 	return HZ_OK;
+}
+
+static int32_t or_preset(int32_t value, int32_t preset)
+{
+	return value ? value : preset;
 }
 
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule)
 {
-	const hz_mhc_opts o = opts ? *opts : hz_mhc_preset(HZ_MHC_DEEPSEEK);
 	static const struct hzi_flag flags[] = {
 		HZI_FLAG(HZ_MHC_OLD_NEW), HZI_FLAG(HZ_MHC_NORMALIZE), HZI_FLAG(HZ_MHC_ACCUMULATE),
 		{0, NULL},
 	};
+	static const struct hzi_flag given[] = {
+		HZI_FLAG(HZ_MHC_GIVEN_EPS), HZI_FLAG(HZ_MHC_GIVEN_P_EPS),
+		HZI_FLAG(HZ_MHC_GIVEN_Q_SCALE), HZI_FLAG(HZ_MHC_GIVEN_RMS_EPS),
+		HZI_FLAG(HZ_MHC_GIVEN_NORM_EPS), HZI_FLAG(HZ_MHC_GIVEN_OLD_NEW),
+		HZI_FLAG(HZ_MHC_GIVEN_NORMALIZE), {0, NULL},
+	};
+	const hz_mhc_opts o = opts ? *opts : (hz_mhc_opts){0};
+	const struct preset *const p = preset_of(&o);
+	const struct number numbers[] = {
+		{"eps", given[0], o.eps, p ? p->eps : 0, &rule->eps},
+		{"p_eps", given[1], o.p_eps, p ? p->p_eps : 0, &rule->p_eps},
+		{"q_scale", given[2], o.q_scale, p ? p->q_scale : 0, &rule->q_scale},
+		{"rms_eps", given[3], o.rms_eps, p ? p->rms_eps : 0, &rule->rms_eps},
+		{"norm_eps", given[4], o.norm_eps, p ? p->norm_eps : 0, &rule->norm_eps},
+	};
+	uint32_t kept = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE;	/* flags of the preset */
 
+	HZ_CHECK(check_enum(ctx, op, "preset", o.preset, HZ_MHC_PRESET_LITE));
 	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
 	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
 	HZ_CHECK(check_enum(ctx, op, "iterations", o.iterations, 1000));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
 				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o.given, 127, given));
 	HZ_CHECK(check_enum(ctx, op, "pad", o.pad, 0));
-	HZ_CHECK(check_not_negative(ctx, op, "eps", o.eps));
-	HZ_CHECK(check_not_negative(ctx, op, "p_eps", o.p_eps));
-	HZ_CHECK(check_not_negative(ctx, op, "q_scale", o.q_scale));
-	HZ_CHECK(check_not_negative(ctx, op, "rms_eps", o.rms_eps));
-	HZ_CHECK(check_not_negative(ctx, op, "norm_eps", o.norm_eps));
+	for (int i = 0; i < LISTED(numbers); i++)
+		HZ_CHECK(take_number(ctx, op, o.given, &numbers[i]));
 	HZ_CHECK(hzi_check_reserved(ctx, op, o.reserved, 4));
-	if (residual_rows(n, o.residual) < 0)
+	rule->residual = or_preset(o.residual, p->residual);
+	if (residual_rows(n, rule->residual) < 0)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->residual is HZ_MHC_LITE, which is for 4 streams at "
 				"most: there are %lld",
 				op, (long long)n);
-	*rule = (struct hzi_mhc_rule){
-		.n = (int32_t)n,
-		.m = (int32_t)(2 * n + residual_rows(n, o.residual)),
-		.residual = o.residual,
-		.map = o.map,
-		.order = o.order,
-		.iterations = o.iterations ? o.iterations : 20,
-		.flags = o.flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE),
-		.eps = (float)o.eps,
-		.p_eps = (float)o.p_eps,
-		.q_scale = o.q_scale ? (float)o.q_scale : 2,
-		.rms_eps = (float)o.rms_eps,
-		.norm_eps = (float)o.norm_eps,
-	};
+	if (o.given & HZ_MHC_GIVEN_OLD_NEW)
+		kept &= ~HZ_MHC_OLD_NEW;
+	if (o.given & HZ_MHC_GIVEN_NORMALIZE)
+		kept &= ~HZ_MHC_NORMALIZE;
+	rule->n = (int32_t)n;
+	rule->m = (int32_t)(2 * n + residual_rows(n, rule->residual));
+	rule->map = or_preset(o.map, p->map);
+	rule->order = or_preset(o.order, p->order);
+	rule->iterations = or_preset(o.iterations, p->iterations);
+	rule->flags = (o.flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE)) | (p->flags & kept);
 	return HZ_OK;
 }
 
 int hz_mhc_rows(int n, const hz_mhc_opts *opts)
 {
-	const int residual = opts ? opts->residual : HZ_MHC_SINKHORN;
+	const int residual = hzi_mhc_residual(opts);
 	int64_t rows;
 
-	if (n < 1 || n > HZI_MHC_STREAMS || residual < 0 || residual > HZ_MHC_TANH)
+	if (n < 1 || n > HZI_MHC_STREAMS || residual < 1 || residual > HZ_MHC_TANH ||
+	    !preset_of(opts))
 		return -1;
 	rows = residual_rows(n, residual);
 	return rows < 0 ? -1 : 2 * n + (int)rows;

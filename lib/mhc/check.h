@@ -75,6 +75,9 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
+/* The residual of options (NULL: the default), which need not be valid */
+int hzi_mhc_residual(const hz_mhc_opts *opts);
+
 /* The workspace of hzi_mhc_streams_bwd(), which runs mhc_streams_bwd if any output is wanted */
 size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_bwd_args *a);
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,

@@ -23,11 +23,12 @@ struct call {
 };
 
 static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
-			   const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
+			   const hz_tensor *bias, const hz_mhc_opts *opts)
 {
-	*defaults = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+	static const hz_mhc_opts defaults;
+
 	return (struct call){.op = op, .phi = phi, .alpha = alpha, .bias = bias,
-			     .opts = opts ? opts : defaults};
+			     .opts = opts ? opts : &defaults};
 }
 
 /*
@@ -102,8 +103,7 @@ int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		   const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
 		   hz_tensor *a, const hz_mhc_opts *opts)
 {
-	hz_mhc_opts defaults;
-	struct call c = call_of("mhc_weights", phi, alpha, bias, opts, &defaults);
+	struct call c = call_of("mhc_weights", phi, alpha, bias, opts);
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
 	return pre(ctx, c, x, p, q, a, NULL, "u");
@@ -113,17 +113,16 @@ int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const 
 	       const hz_tensor *bias, hz_tensor *p, hz_tensor *q, hz_tensor *a, hz_tensor *u,
 	       const hz_mhc_opts *opts)
 {
-	hz_mhc_opts defaults;
-	struct call c = call_of("mhc_pre", phi, alpha, bias, opts, &defaults);
+	struct call c = call_of("mhc_pre", phi, alpha, bias, opts);
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
 	return pre(ctx, c, x, p, q, a, u, "u");
 }
 
 static struct call head_call(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
-			     const hz_tensor *bias, const hz_mhc_opts *opts, hz_mhc_opts *defaults)
+			     const hz_tensor *bias, const hz_mhc_opts *opts)
 {
-	struct call c = call_of(op, phi, alpha, bias, opts, defaults);
+	struct call c = call_of(op, phi, alpha, bias, opts);
 
 	c.rows = ROWS_P;
 	return c;
@@ -132,10 +131,8 @@ static struct call head_call(const char *op, const hz_tensor *phi, const hz_tens
 int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const hz_tensor *alpha,
 		const hz_tensor *bias, hz_tensor *p, hz_tensor *h, const hz_mhc_opts *opts)
 {
-	hz_mhc_opts defaults;
-
-	return pre(ctx, head_call("mhc_head", phi, alpha, bias, opts, &defaults), x, p, NULL, NULL,
-		   h, "h");
+	return pre(ctx, head_call("mhc_head", phi, alpha, bias, opts), x, p, NULL, NULL, h,
+		   "h");
 }
 
 /* ---- The boundary between two layers --------------------------------------------------------- */
@@ -189,9 +186,8 @@ int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, con
 		    hz_tensor *q_next, hz_tensor *a_next, hz_tensor *u, const hz_mhc_opts *opts)
 {
 	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
-	hz_mhc_opts defaults;
 
-	return post_pre(ctx, call_of("mhc_post_pre", phi, alpha, bias, opts, &defaults), &b);
+	return post_pre(ctx, call_of("mhc_post_pre", phi, alpha, bias, opts), &b);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -302,20 +298,15 @@ int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		   const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
 		   const hz_mhc_opts *opts)
 {
-	hz_mhc_opts defaults;
-
-	return pre_bwd(ctx, call_of("mhc_pre_bwd", phi, alpha, bias, opts, &defaults), "x", x, g,
-		       NULL);
+	return pre_bwd(ctx, call_of("mhc_pre_bwd", phi, alpha, bias, opts), "x", x, g, NULL);
 }
 
 int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 		    const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
 		    const hz_mhc_opts *opts)
 {
-	hz_mhc_opts defaults;
-
-	return pre_bwd(ctx, head_call("mhc_head_bwd", phi, alpha, bias, opts, &defaults), "x", x,
-		       g, NULL);
+	return pre_bwd(ctx, head_call("mhc_head_bwd", phi, alpha, bias, opts), "x", x, g,
+		       NULL);
 }
 
 int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
@@ -325,9 +316,7 @@ int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *ph
 			const hz_mhc_opts *opts)
 {
 	const struct post_operands b = {f, q, branch_bias, df, dq, dbranch_bias};
-	hz_mhc_opts defaults;
 
-	return pre_bwd(ctx, call_of("mhc_post_pre_bwd", phi, alpha, bias, opts, &defaults), "y", y,
-		       g, &b);
+	return pre_bwd(ctx, call_of("mhc_post_pre_bwd", phi, alpha, bias, opts), "y", y, g, &b);
 }
 

@@ -284,7 +284,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 	g.bias = hzi_data(ctx, bias);
 	g.rows = rule.m;
 	g.alphas = alone ? 1 : 3;
-	g.alpha_value = kind == HZ_MHC_INIT_SEED ? 0.1f : 0.01f;
+	g.alpha_value = kind == HZ_MHC_INIT_TRITON ? 0.1f : 0.01f;
 	if (kind == HZ_MHC_INIT_IDENTITY)
 		identity_values(&rule, g.values);
 	else if (kind != HZ_MHC_INIT_PAPER)
@@ -383,7 +383,7 @@ int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tens
 /* NULL stands for the identity, which is not read. */
 static const hz_tensor *mixing(const hz_mhc_layer *l)
 {
-	return l->opts.residual == HZ_MHC_IDENTITY ? NULL : &l->a;
+	return hzi_mhc_residual(&l->opts) == HZ_MHC_IDENTITY ? NULL : &l->a;
 }
 
 int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,

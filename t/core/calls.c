@@ -553,20 +553,15 @@ static int mhc_expand_bwd(struct scene *s, views t)
 
 static int mhc_weights(struct scene *s, views t)
 {
-	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+	const hz_mhc_opts o = {.gain = t[7], .saved = t[8]};
 
-	o.gain = t[7];
-	o.saved = t[8];
 	return hz_mhc_weights(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
 }
 
 static int mhc_pre(struct scene *s, views t)
 {
-	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+	const hz_mhc_opts o = {.gain = t[8], .norm = t[9], .saved = t[10]};
 
-	o.gain = t[8];
-	o.norm = t[9];
-	o.saved = t[10];
 	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
 }
 
@@ -574,13 +569,9 @@ static int mhc_pre_bwd(struct scene *s, views t)
 {
 	const hz_mhc_grads g = {.du = t[4], .dp = t[5], .dq = t[6], .da = t[7], .dy = t[8],
 				.dx = t[9], .dphi = t[10], .dalpha = t[11], .dbias = t[12]};
-	hz_mhc_opts o = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+	const hz_mhc_opts o = {.gain = t[13], .dgain = t[14], .norm = t[15], .dnorm = t[16],
+			       .saved = t[17]};
 
-	o.gain = t[13];
-	o.dgain = t[14];
-	o.norm = t[15];
-	o.dnorm = t[16];
-	o.saved = t[17];
 	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
 }
 
@@ -641,7 +632,7 @@ static int mhc_layer_begin(struct scene *s, views t)
 {
 	const hz_mhc_layer l = {.phi = value(t[2]), .alpha = value(t[3]), .bias = value(t[4]),
 				.p = value(t[5]), .q = value(t[6]), .a = value(t[7]),
-				.saved = value(t[8]), .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+				.saved = value(t[8])};
 
 	return hz_mhc_layer_begin(s->ctx, &l, t[0], t[1]);
 }
@@ -665,15 +656,14 @@ static int mhc_layer_begin_bwd(struct scene *s, views t)
 {
 	const hz_mhc_layer l = {.phi = value(t[4]), .alpha = value(t[5]), .bias = value(t[6]),
 				.saved = value(t[7]), .dq = value(t[8]), .dphi = value(t[9]),
-				.dalpha = value(t[10]), .dbias = value(t[11]),
-				.opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+				.dalpha = value(t[10]), .dbias = value(t[11])};
 
 	return hz_mhc_layer_begin_bwd(s->ctx, &l, t[0], t[1], t[2], t[3]);
 }
 
 static int mhc_layer_bind(struct scene *s, views t)
 {
-	hz_mhc_layer l = {.phi = value(t[0]), .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+	hz_mhc_layer l = {.phi = value(t[0])};
 
 	return hz_mhc_layer_bind(s->ctx, &l, 4, 5, raw(t[1]), &s->bytes);
 }

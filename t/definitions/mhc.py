@@ -12,48 +12,45 @@ from .common import Floats, rounded, unit, values
 # ---- Sinkhorn and Knopp --------------------------------------------------------------------------
 
 PRESETS = {
-    "deepseek": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-6,
-                     norm_eps=1e-6),
+    "deepseek_v4": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-6,
+                        norm_eps=1e-6),
     "paper": dict(map="exp", order="cols"),
-    "seed": dict(map="abs", order="rows", eps=1e-6, p_eps=1e-6, rms_eps=1e-6, normalize=1),
-    "seed_static": dict(map="abs", order="rows", eps=1e-8, p_eps=1e-6, rms_eps=1e-6, normalize=1,
-                        q_scale=1.0),
-    "plain": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6),
+    "triton": dict(map="abs", order="rows", eps=1e-6, p_eps=1e-6, rms_eps=1e-6, normalize=1),
+    "triton_static": dict(map="abs", order="rows", eps=1e-8, p_eps=1e-6, rms_eps=1e-6, normalize=1,
+                          q_scale=1.0),
+    "hc": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6),
     "lite": dict(map="exp", order="cols", residual="lite", rms_eps=1e-6),
 }
-OF_MAP = {"exp": ("cols", 0.0), "softmax": ("rows", 1e-6), "abs": ("rows", 1e-8)}
 
 
 class Conventions:
     """The conventions that a call's keys select."""
 
-    def __init__(self, preset="deepseek"):
+    def __init__(self, preset="deepseek_v4"):
         self.residual, self.map, self.order = "sinkhorn", "exp", "cols"
         self.eps = self.p_eps = self.rms_eps = self.norm_eps = 0.0
-        self.iters, self.q_scale, self.old_new, self.normalize = 20, 2.0, 0, 0
+        self.iterations, self.q_scale, self.old_new, self.normalize = 20, 2.0, 0, 0
         self.__dict__.update(PRESETS[preset])
 
 
 def draw_conventions(case, presets=tuple(PRESETS), sinkhorn_only=False):
     keys = {}
     preset = case.pick(None, *presets)
-    c = Conventions(preset or "deepseek")
+    c = Conventions(preset or "deepseek_v4")
     if preset:
         keys["preset"] = preset
     if case.chance(0.4):
         c.map = keys["map"] = case.pick("exp", "softmax", "abs")
-        if not preset:
-            c.order, c.eps = OF_MAP[c.map]
     if case.chance(0.3):
         c.order = keys["order"] = case.pick("rows", "cols")
     if case.chance(0.4):
-        c.iters = keys["iters"] = case.pick(1, 2, 3, 7, 40)
+        c.iterations = keys["iterations"] = case.pick(1, 2, 3, 7, 40)
     if case.chance(0.3):
         c.eps = keys["eps"] = case.pick(1e-6, 1e-3, 0.0)
     if sinkhorn_only:
         return c, keys
     for name, choices in (("residual", ("sinkhorn", "lite", "identity", "tanh")),
-                          ("p_eps", (1e-6, 0.125)), ("q_scale", (1.0, 0.5)), ("old_new", (0, 1)),
+                          ("p_eps", (1e-6, 0.125)), ("q_scale", (1.0, 0.5, 0.0)), ("old_new", (0, 1)),
                           ("rms_eps", (1e-5, 0.25)), ("norm_eps", (1e-5, 0.25)),
                           ("normalize", (0, 1))):
         if case.chance(0.15):
@@ -71,7 +68,7 @@ def sinkhorn(m, c):
         y = np.where(np.real(m) < 0, -m, m) + c.eps
     else:
         y = np.exp(m - largest)
-    steps = [first, other] * c.iters
+    steps = [first, other] * c.iterations
     if c.map == "softmax":
         y = y / np.sum(y, first, keepdims=True) + c.eps
         steps = steps[1:]
@@ -410,13 +407,13 @@ def draw_layer(case, head=False, static=True, shared=True):
     s = Streams(case, shared=False)
     c, keys = draw_conventions(case)
     if case.chance(0.6):
-        c, keys = Conventions("deepseek"), {}
+        c, keys = Conventions("deepseek_v4"), {}
     if head and c.residual == "tanh":
-        c, keys = Conventions("deepseek"), {}
+        c, keys = Conventions("deepseek_v4"), {}
     if c.residual == "lite" and s.n > 4:
         s.n = 4
     # in the preset for sequences, the first of two token dimensions counts sequences
-    if keys.get("preset") == "seed" and len(s.batch) == 2:
+    if keys.get("preset") == "triton" and len(s.batch) == 2:
         s.sets, s.s = s.batch[:1], s.batch[0]
     elif shared and case.chance(0.2):
         sets = case.pick(*[d for d in range(1, s.tokens + 1) if s.tokens % d == 0])
@@ -569,7 +566,7 @@ def run_post_pre(case):
     s, c, keys, w = draw_layer(case, static=False, shared=False)
     s.sets, s.s = s.batch, s.tokens
     keys.pop("sequences", None)
-    if keys.get("preset") == "seed":
+    if keys.get("preset") == "triton":
         keys["sequences"] = s.tokens
     inputs = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q")}
     if case.chance(0.7):
@@ -600,7 +597,7 @@ def run_post_pre_bwd(case):
     s, c, keys, w = draw_layer(case, static=False, shared=False)
     s.sets, s.s = s.batch, s.tokens
     keys.pop("sequences", None)
-    if keys.get("preset") == "seed":
+    if keys.get("preset") == "triton":
         keys["sequences"] = s.tokens
     y = s.streams()
     operands = dict(w.given)
@@ -716,8 +713,8 @@ def run_diagnose(case):
 
 
 def run_init(case):
-    kind = case.pick("identity", "paper", "seed", "plain", "lite")
-    preset = {"plain": "plain", "lite": "lite", "seed": "seed"}.get(kind, "paper")
+    kind = case.pick("identity", "paper", "triton", "hc", "lite")
+    preset = {"hc": "hc", "lite": "lite", "triton": "triton"}.get(kind, "paper")
     n, channels, layer = case.pick(2, 3, 4), case.pick(16, 33, 64), case.pick(0, 1, 6)
     head = kind in ("identity", "paper") and case.chance(0.2)
     keys = {"kind": kind, "preset": preset, "n": n, "channels": channels, "layer": layer,
@@ -731,7 +728,7 @@ def run_init(case):
     case.alike("phi", phi, np.empty((m, n * channels)))
     case.alike("alpha", alpha, np.empty(1 if head else 3))
     case.alike("bias", bias, np.empty(m))
-    case.near("alpha", got["alpha"], "f32", np.full(alpha.shape, 0.1 if kind == "seed" else 0.01))
+    case.near("alpha", got["alpha"], "f32", np.full(alpha.shape, 0.1 if kind == "triton" else 0.01))
     deviation = {"identity": (n * channels) ** -0.5, "paper": 0.02}.get(kind, 0.0)
     if deviation:
         z = phi / deviation
@@ -745,7 +742,7 @@ def run_init(case):
     one_hot = np.eye(n)[layer % n]
     if kind == "paper":
         case.exact("bias", bias, np.zeros(m))
-    elif kind in ("seed", "plain"):
+    elif kind in ("triton", "hc"):
         case.exact("bias", bias, np.concatenate([one_hot, np.ones(n), np.eye(n).reshape(-1)]))
     elif kind == "lite":
         spot = 2 * one_hot - 1

@@ -232,44 +232,23 @@ static void test_diagnose(void)
 	ok(good, "diagnose: deviations and gains");
 }
 
-/* ---- Conventions and initial weights --------------------------------------------------------- */
+/* ---- Rows of weights ------------------------------------------------------------------------- */
 
-static int same_opts(hz_mhc_opts o, int residual, int map, int order, unsigned flags, double eps,
-		     double p_eps, double q_scale, double rms_eps)
+static void test_rows(void)
 {
-	return o.residual == residual && o.map == map && o.order == order && o.flags == flags &&
-	       o.eps == eps && o.p_eps == p_eps && (o.q_scale != 0 ? o.q_scale : 2) == q_scale &&
-	       o.rms_eps == rms_eps && (o.iterations ? o.iterations : 20) == 20 && !o.gain &&
-	       !o.saved;
-}
-
-static void test_presets(void)
-{
-	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE},
-			  identity = {.residual = HZ_MHC_IDENTITY};
+	const hz_mhc_opts lite = {.preset = HZ_MHC_PRESET_LITE}, zeroed = {0};
+	const hz_mhc_opts identity = {.preset = HZ_MHC_PRESET_LITE, .residual = HZ_MHC_IDENTITY};
+	const hz_mhc_opts unknown = {.preset = 7}, residual = {.residual = 5};
 	int n, good = 1;
 
-	ok(same_opts(hz_mhc_preset(HZ_MHC_DEEPSEEK), 0, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, HZ_MHC_OLD_NEW,
-		     1e-6, 1e-6, 2, 1e-6),
-	   "preset: deepseek");
-	ok(same_opts(hz_mhc_preset(HZ_MHC_PAPER), 0, HZ_MHC_EXP, HZ_MHC_COLS, 0, 0, 0, 2, 0),
-	   "preset: paper");
-	ok(same_opts(hz_mhc_preset(HZ_MHC_SEED), 0, HZ_MHC_ABS, HZ_MHC_ROWS, HZ_MHC_NORMALIZE, 1e-6,
-		     1e-6, 2, 1e-6),
-	   "preset: seed");
-	ok(hz_mhc_preset(HZ_MHC_SEED_STATIC).eps == 1e-8 &&
-		   hz_mhc_preset(HZ_MHC_SEED_STATIC).q_scale == 1 &&
-		   hz_mhc_preset(HZ_MHC_SEED_STATIC).map == HZ_MHC_ABS,
-	   "preset: seed, static");
-	ok(hz_mhc_preset(HZ_MHC_PLAIN).residual == HZ_MHC_TANH, "preset: plain");
-	ok(hz_mhc_preset(HZ_MHC_LITE_PRESET).residual == HZ_MHC_LITE, "preset: lite");
-	ok(hz_mhc_preset(99).map == HZ_MHC_SOFTMAX, "preset: a number that is none");
 	for (n = 1; n <= 8; n++) {
 		good &= hz_mhc_rows(n, NULL) == n * n + 2 * n;
+		good &= hz_mhc_rows(n, &zeroed) == n * n + 2 * n;
 		good &= hz_mhc_rows(n, &identity) == 2 * n;
 		good &= hz_mhc_rows(n, &lite) == (n > 4 ? -1 : 2 * n + ref_factorial(n));
 	}
 	good &= hz_mhc_rows(0, NULL) == -1 && hz_mhc_rows(9, NULL) == -1;
+	good &= hz_mhc_rows(4, &unknown) == -1 && hz_mhc_rows(4, &residual) == -1;
 	ok(good, "rows of phi");
 }
 
@@ -297,17 +276,17 @@ static double *read_all(const struct operand *o)
 
 static void test_init(struct dev *dev)
 {
-	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_PAPER, HZ_MHC_SEED,
-				      HZ_MHC_LITE_PRESET, HZ_MHC_PLAIN};
+	static const int presets[] = {HZ_MHC_PRESET_DEEPSEEK_V4, HZ_MHC_PRESET_PAPER,
+				      HZ_MHC_PRESET_TRITON, HZ_MHC_PRESET_LITE, HZ_MHC_PRESET_HC};
 	int kind, layer, good = 1, random = 1, i;
 	size_t k;
 
 	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
 		for (kind = 0; kind <= HZ_MHC_INIT_LITE; kind++) {
-			const hz_mhc_opts o = hz_mhc_preset(kind == HZ_MHC_INIT_PLAIN ? HZ_MHC_PLAIN
-							    : kind == HZ_MHC_INIT_LITE
-								    ? HZ_MHC_LITE_PRESET
-								    : presets[k]);
+			const hz_mhc_opts o = {
+				.preset = kind == HZ_MHC_INIT_HC   ? HZ_MHC_PRESET_HC
+					: kind == HZ_MHC_INIT_LITE ? HZ_MHC_PRESET_LITE
+								   : presets[k]};
 			const struct ref_rule r = ref_rule(4, &o);
 			struct tcase c = {.opts = o};
 			double *phi, *again, *alpha, *bias, *p, *q, *a, mean = 0, square = 0;
@@ -355,7 +334,7 @@ static void test_init(struct dev *dev)
 			} else {
 				random &= square == 0;
 			}
-			good &= fabs(alpha[0] - (kind == HZ_MHC_INIT_SEED ? 0.1 : 0.01)) < 1e-7 &&
+			good &= fabs(alpha[0] - (kind == HZ_MHC_INIT_TRITON ? 0.1 : 0.01)) < 1e-7 &&
 				alpha[0] == alpha[1] && alpha[1] == alpha[2];
 			for (i = 0; i < 4 && kind == HZ_MHC_INIT_IDENTITY; i++) {
 				good &= fabs(p[i] - 0.25) < 1e-4 && fabs(q[i] - 1) < 1e-4;
@@ -366,9 +345,9 @@ static void test_init(struct dev *dev)
 			for (i = 0; i < r.m && kind == HZ_MHC_INIT_PAPER; i++)
 				good &= bias[i] == 0;
 			for (i = 0;
-			     i < 4 && (kind == HZ_MHC_INIT_SEED || kind == HZ_MHC_INIT_PLAIN); i++)
+			     i < 4 && (kind == HZ_MHC_INIT_TRITON || kind == HZ_MHC_INIT_HC); i++)
 				good &= bias[i] == (i == layer % 4) && bias[4 + i] == 1;
-			for (i = 0; i < 16 && kind == HZ_MHC_INIT_SEED && r.m == 24; i++)
+			for (i = 0; i < 16 && kind == HZ_MHC_INIT_TRITON && r.m == 24; i++)
 				good &= bias[8 + i] == (i % 5 == 0);
 			for (i = 0; i < r.m && kind == HZ_MHC_INIT_LITE; i++)
 				good &= bias[i] == (i < 8    ? i % 4 == layer % 4 ? 1 : -1
@@ -419,13 +398,13 @@ static int layer_steps(hz_context *ctx, const struct tcase *c, const hz_mhc_laye
 }
 
 /* A layer's calls give the bits of the calls that they combine. */
-static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S, int64_t C,
+static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, int64_t C,
 		    int extras)
 {
-	struct tcase c = {.opts = hz_mhc_preset(convention)};
+	struct tcase c = {.opts = {.preset = preset}};
 	const int m = hz_mhc_rows(n, &c.opts), dtype = extras ? HZ_F32 : HZ_BF16;
 	const int fixed = S == 1 && extras;
-	hz_mhc_layer l = {.opts = hz_mhc_preset(convention)};
+	hz_mhc_layer l = {.opts = {.preset = preset}};
 	struct operand *kept;
 	size_t bytes = 0, more = 0;
 	hz_mhc_grads g;
@@ -535,8 +514,8 @@ static int layer_on(struct dev *dev, int convention, int n, int64_t T, int64_t S
 
 static void test_layers(struct dev *dev)
 {
-	static const int presets[] = {HZ_MHC_DEEPSEEK, HZ_MHC_SEED, HZ_MHC_PLAIN,
-				      HZ_MHC_LITE_PRESET};
+	static const int presets[] = {HZ_MHC_PRESET_DEEPSEEK_V4, HZ_MHC_PRESET_TRITON,
+				      HZ_MHC_PRESET_HC, HZ_MHC_PRESET_LITE};
 	int good = 1;
 	size_t k;
 
@@ -706,21 +685,31 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		hz_mhc_opts o;
 		const char *message;
 	} wrong[] = {
-		{{.residual = 4}, "opts->residual is 4, must be 0 to 3"},
+		{{.preset = 7}, "opts->preset is 7, must be 0 to 6"},
+		{{.preset = -1}, "opts->preset is -1"},
+		{{.residual = 5}, "opts->residual is 5, must be 0 to 4"},
 		{{.residual = -1}, "opts->residual is -1"},
-		{{.map = 3}, "opts->map is 3, must be 0 to 2"},
-		{{.order = 2}, "opts->order is 2, must be 0 to 1"},
+		{{.map = 4}, "opts->map is 4, must be 0 to 3"},
+		{{.order = 3}, "opts->order is 3, must be 0 to 2"},
 		{{.iterations = -1}, "opts->iterations is -1, must be 0 to 1000"},
 		{{.iterations = 1001}, "opts->iterations is 1001"},
 		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
+		{{.given = 128}, "opts->given has unknown bits 0x80 (valid: HZ_MHC_GIVEN_EPS"},
 		{{.pad = 1}, "opts->pad is 1"},
-		{{.eps = -1e-6}, "opts->eps is -1e-06, must be finite in f32 and not negative"},
-		{{.eps = INFINITY}, "opts->eps is inf"},
-		{{.p_eps = NAN}, "opts->p_eps is "},
-		{{.rms_eps = 1e39}, "opts->rms_eps is 1e+39"},
-		{{.q_scale = -2}, "opts->q_scale is -2"},
-		{{.rms_eps = -1}, "opts->rms_eps is -1"},
-		{{.norm_eps = INFINITY}, "opts->norm_eps is inf"},
+		{{REF_EXACT, .eps = -1e-6},
+		 "opts->eps is -1e-06, must be finite in f32 and not negative"},
+		{{REF_EXACT, .eps = INFINITY}, "opts->eps is inf"},
+		{{REF_EXACT, .p_eps = NAN}, "opts->p_eps is "},
+		{{REF_EXACT, .rms_eps = 1e39}, "opts->rms_eps is 1e+39"},
+		{{REF_EXACT_Q, .q_scale = -2}, "opts->q_scale is -2"},
+		{{REF_EXACT, .rms_eps = -1}, "opts->rms_eps is -1"},
+		{{REF_EXACT, .norm_eps = INFINITY}, "opts->norm_eps is inf"},
+		{{.eps = 1e-3}, "opts->eps is 0.001, and opts->given is without HZ_MHC_GIVEN_EPS"},
+		{{.p_eps = NAN}, "opts->given is without HZ_MHC_GIVEN_P_EPS"},
+		{{.given = HZ_MHC_GIVEN_EPS, .q_scale = 2},
+		 "opts->q_scale is 2, and opts->given is without HZ_MHC_GIVEN_Q_SCALE"},
+		{{.rms_eps = 1}, "HZ_MHC_GIVEN_RMS_EPS"},
+		{{.norm_eps = 1}, "HZ_MHC_GIVEN_NORM_EPS"},
 		{{.reserved = {0, 0, 1, 0}}, "reserved"},
 	};
 	const hz_mhc_opts lite = {.residual = HZ_MHC_LITE};
@@ -808,7 +797,7 @@ int main(void)
 	quick = tap_quick();
 	rnd = tap_seed();
 	dev_open_all();
-	test_presets();
+	test_rows();
 	test_diagnose();
 	for (i = 0; i < ndevs; i++) {
 		test_recompute(&devs[i]);

@@ -16,25 +16,27 @@ static const struct convention {
 	hz_mhc_opts o;
 	int max_streams;
 } conventions[] = {
-	{"paper", {0}, 8},
-	{"deepseek", {.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW,
-	 .eps = 1e-6,
-		      .p_eps = 1e-6, .rms_eps = 1e-6, .norm_eps = 1e-6}, 8},
-	{"seed", {.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS, .flags = HZ_MHC_NORMALIZE, .eps = 1e-6,
-		  .p_eps = 1e-6, .rms_eps = 1e-6}, 8},
-	{"exp rows transposed", {.order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 0.01,
-	 .p_eps = 0.1,
-			     .q_scale = 1, .rms_eps = 0.01, .norm_eps = 0.1, .iterations = 3}, 8},
-	{"softmax columns", {.map = HZ_MHC_SOFTMAX, .eps = 0.05, .rms_eps = 1e-5, .iterations = 1},
-	 8},
-	{"abs columns", {.map = HZ_MHC_ABS, .flags = HZ_MHC_NORMALIZE | HZ_MHC_OLD_NEW, .eps = 1e-3,
-			 .p_eps = 0.2, .rms_eps = 1e-5, .iterations = 40}, 8},
-	{"lite", {.residual = HZ_MHC_LITE, .rms_eps = 1e-6}, 4},
-	{"lite transposed", {.residual = HZ_MHC_LITE, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 4},
-	{"identity", {.residual = HZ_MHC_IDENTITY, .rms_eps = 1e-6}, 8},
-	{"tanh", {.residual = HZ_MHC_TANH, .rms_eps = 1e-6}, 8},
-	{"tanh transposed", {.residual = HZ_MHC_TANH, .flags = HZ_MHC_OLD_NEW, .rms_eps = 1e-6}, 8},
-	{"many iterations", {.eps = 1e-3, .rms_eps = 1e-6, .iterations = 70}, 8},
+	{"paper", {.preset = HZ_MHC_PRESET_PAPER}, 8},
+	{"deepseek", {0}, 8},
+	{"triton", {.preset = HZ_MHC_PRESET_TRITON}, 8},
+	{"exp rows transposed", {REF_EXACT_Q, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW,
+				 .eps = 0.01, .p_eps = 0.1, .q_scale = 1, .rms_eps = 0.01,
+				 .norm_eps = 0.1, .iterations = 3}, 8},
+	{"softmax columns", {REF_EXACT, .map = HZ_MHC_SOFTMAX, .eps = 0.05, .rms_eps = 1e-5,
+			     .iterations = 1}, 8},
+	{"abs columns", {REF_EXACT, .map = HZ_MHC_ABS, .flags = HZ_MHC_NORMALIZE | HZ_MHC_OLD_NEW,
+			 .eps = 1e-3, .p_eps = 0.2, .rms_eps = 1e-5, .iterations = 40}, 8},
+	{"lite", {.preset = HZ_MHC_PRESET_LITE}, 4},
+	{"lite transposed", {REF_EXACT, .residual = HZ_MHC_LITE, .flags = HZ_MHC_OLD_NEW,
+			     .rms_eps = 1e-6}, 4},
+	{"identity", {REF_EXACT, .residual = HZ_MHC_IDENTITY, .rms_eps = 1e-6}, 8},
+	{"tanh", {.preset = HZ_MHC_PRESET_HC}, 8},
+	{"tanh transposed", {REF_EXACT, .residual = HZ_MHC_TANH, .flags = HZ_MHC_OLD_NEW,
+			     .rms_eps = 1e-6}, 8},
+	{"many iterations", {REF_EXACT, .eps = 1e-3, .rms_eps = 1e-6, .iterations = 70}, 8},
+	{"triton, static", {.preset = HZ_MHC_PRESET_TRITON_STATIC}, 8},
+	{"deepseek changed", {.map = HZ_MHC_EXP, .given = HZ_MHC_GIVEN_EPS | HZ_MHC_GIVEN_Q_SCALE |
+			      HZ_MHC_GIVEN_OLD_NEW}, 8},
 };
 
 #define CONVENTIONS ((int)(sizeof(conventions) / sizeof(*conventions)))
@@ -137,7 +139,7 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 	vector(c, ALPHA, c->head ? 1 : 3, 0.8, 0.2, any_layout(s));
 	vector(c, BIAS, m, 0, 1, any_layout(s));
 	/* |z| has a corner at 0, which the error of y must not cross. */
-	for (k = 2 * n; k < m && c->opts.map == HZ_MHC_ABS; k++)
+	for (k = 2 * n; k < m && ref_rule(s->n, &c->opts).map == HZ_MHC_ABS; k++)
 		set(c->o[BIAS], k, k % 3 ? 6 + rnd_uniform(&rnd) : -6 - rnd_uniform(&rnd));
 	for (k = 2 * n; k < m && s->how & PEAKED; k++)
 		set(c->o[BIAS], k, k % 3 ? 0 : -18);

@@ -194,8 +194,8 @@ static void test_small(void)
 static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 {
 	struct operands o = make(dtype, T, S, n, 1024);
-	const hz_mhc_opts seed = hz_mhc_preset(HZ_MHC_SEED);
-	const hz_mhc_opts *opts = S == T ? NULL : &seed;
+	const hz_mhc_opts triton = {.preset = HZ_MHC_PRESET_TRITON};
+	const hz_mhc_opts *opts = S == T ? NULL : &triton;
 	const hz_mhc_grads g = {
 		.du = &o.du, .dq = &o.dq, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
 	size_t bytes = 1;
@@ -321,10 +321,9 @@ static void test_gradients(void)
 		const int64_t T = rows_of[i].T, n = rows_of[i].n;
 		struct operands o = make(rows_of[i].dtype, T, T, (int)n, rows_of[i].C);
 		hz_tensor saved = part(7, 6, HZ_F32, 2, (int64_t[]){T, n * n + 2 * n + 1});
-		hz_mhc_opts opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
+		const hz_mhc_opts opts = {.saved = &saved};
 		const hz_mhc_grads g = {.du = &o.du, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};
 
-		opts.saved = &saved;
 		o.dx.data = (char *)o.dx.data + rows_of[i].moved;
 		is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, &opts), HZ_OK,
 		       "gradients %s: %s", rows_of[i].name, hz_errmsg(ctx));
@@ -363,8 +362,7 @@ static int layer_steps(const hz_mhc_layer *l, struct operands *o)
 static void test_layer(int64_t T)
 {
 	struct operands o = make(HZ_BF16, T, T, 4, 1024);
-	hz_mhc_layer l = {.phi = o.phi, .alpha = o.alpha, .bias = o.bias,
-			  .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)};
+	hz_mhc_layer l = {.phi = o.phi, .alpha = o.alpha, .bias = o.bias};
 	size_t bytes = 0;
 
 	o.u.data = (char *)o.u.data + 2;

@@ -145,18 +145,19 @@ static void test_layers(void)
 	static const char *const residuals[] = {"sinkhorn", "lite", "identity", "tanh"};
 	int residual, map, order, k, good;
 
-	for (residual = 0; residual < 4; residual++) {
-		for (map = 0; map < 3; map++) {
-			if (residual && map)
+	for (residual = HZ_MHC_SINKHORN; residual <= HZ_MHC_TANH; residual++) {
+		for (map = HZ_MHC_EXP; map <= HZ_MHC_ABS; map++) {
+			if (residual != HZ_MHC_SINKHORN && map != HZ_MHC_EXP)
 				continue;
 			good = 1;
-			for (order = 0; order < 2; order++) {
+			for (order = HZ_MHC_COLS; order <= HZ_MHC_ROWS; order++) {
 				for (k = 0; k < 16; k++) {
 					const hz_mhc_opts o = {
-						.residual = residual, .map = map, .order = order,
+						REF_EXACT_Q, .residual = residual, .map = map,
+						.order = order,
 						.iterations = 1 + k, .flags = (unsigned)k & 3,
 						.eps = k & 4 ? 0.1 : 1e-6, .p_eps = k & 8 ? 0.1 : 0,
-						.q_scale = k & 1 ? 1.5 : 0,
+						.q_scale = k & 1 ? 1.5 : 2,
 						.rms_eps = k & 2 ? 0.1 : 0,
 						.norm_eps = 1e-3,
 					};
@@ -168,7 +169,7 @@ static void test_layers(void)
 							    k % 7 == 6, k % 3 == 0);
 				}
 			}
-			ok(good, "layers: %s, map %d", residuals[residual], map);
+			ok(good, "layers: %s, map %d", residuals[residual - 1], map);
 		}
 	}
 	ok(check_layer(4, 6, 6, 5, NULL, 0, 1), "layers: as DeepSeek's");
@@ -220,8 +221,8 @@ static void test_streams(void)
 static void test_conventions(void)
 {
 	const hz_mhc_opts deepseek = {
-		.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW};
-	const hz_mhc_opts paper = {0};
+		REF_EXACT, .map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW};
+	const hz_mhc_opts paper = {.preset = HZ_MHC_PRESET_PAPER};
 	int good = 1, n, i;
 
 	for (n = 1; n <= 8; n++) {

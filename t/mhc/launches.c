@@ -17,7 +17,7 @@ struct mhc_row {
 static int run_mhc_pre(const void *row)
 {
 	const struct mhc_row *const r = row;
-	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const hz_mhc_opts opts = {.preset = r->preset};
 	const int64_t m = hz_mhc_rows((int)r->n, &opts);
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
@@ -26,7 +26,7 @@ static int run_mhc_pre(const void *row)
 	hz_tensor a = V(HZ_F32, r->groups, r->n, r->n);
 	hz_tensor u = V(r->dtype, r->tokens, r->channels);
 
-	note(" preset %d", r->preset);
+	note(" preset %d", r->preset - 1);
 	RECORD(ctx, hz_mhc_pre(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts), &workspace);
 	return hz_mhc_pre(ctx, &x, &phi, &alpha, &bias, &p, &q, &a, &u, &opts);
 }
@@ -34,7 +34,7 @@ static int run_mhc_pre(const void *row)
 static int run_mhc_pre_bwd(const void *row)
 {
 	const struct mhc_row *const r = row;
-	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const hz_mhc_opts opts = {.preset = r->preset};
 	const int64_t m = hz_mhc_rows((int)r->n, &opts);
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
@@ -46,7 +46,7 @@ static int run_mhc_pre_bwd(const void *row)
 
 	for (int i = 0; i < 3; i++)
 		moved[i]->data = operand_at(20 + i);
-	note(" preset %d", r->preset);
+	note(" preset %d", r->preset - 1);
 	RECORD(ctx, hz_mhc_pre_bwd(ctx, &x, &phi, &alpha, &bias, &g, &opts), &workspace);
 	return hz_mhc_pre_bwd(ctx, &x, &phi, &alpha, &bias, &g, &opts);
 }
@@ -73,11 +73,11 @@ static int run_mhc_chain(const void *row)
 static int run_mhc_sinkhorn(const void *row)
 {
 	const struct mhc_row *const r = row;
-	const hz_mhc_opts opts = hz_mhc_preset(r->preset);
+	const hz_mhc_opts opts = {.preset = r->preset};
 	const hz_tensor m = V(HZ_F32, r->tokens, r->n, r->n);
 	hz_tensor p = V(HZ_F32, r->tokens, r->n, r->n);
 
-	note(" preset %d", r->preset);
+	note(" preset %d", r->preset - 1);
 	return hz_mhc_sinkhorn(ctx, &m, &p, &opts);
 }
 
@@ -91,18 +91,18 @@ void trace_mhc(void)
 	EACH(d, floats) {
 		EACH(i, sizes) {
 			for (int n = 1; n <= 9; n++) {
-				for (int preset = 0; preset <= HZ_MHC_LITE_PRESET; preset++) {
+				for (int preset = 1; preset <= HZ_MHC_PRESET_LITE; preset++) {
 					const struct mhc_row r = {sizes[i][0], sizes[i][1], n,
 								  sizes[i][2], floats[d], preset,
 								  false};
-					const bool lite = preset == HZ_MHC_LITE_PRESET;
+					const bool lite = preset == HZ_MHC_PRESET_LITE;
 
-					if ((preset && n % 4) || (lite && n > 4) ||
-					    (i > 1 && preset > 2))
+					if ((preset > 1 && n % 4) || (lite && n > 4) ||
+					    (i > 1 && preset > 3))
 						continue;
 					trace("mhc_pre", run_mhc_pre, &r);
 					trace("mhc_pre_bwd", run_mhc_pre_bwd, &r);
-					if (!preset && i < 2)
+					if (preset == 1 && i < 2)
 						trace("mhc_recompute", run_mhc_chain, &r);
 					if (d == 0 && i == 0)
 						trace("mhc_sinkhorn", run_mhc_sinkhorn, &r);

@@ -71,7 +71,8 @@ static int sinkhorn_case(const struct sinkhorn *s)
 
 	c.split = 1 + rnd_below(&rnd, 3);
 	c.opts = (hz_mhc_opts){
-		.map = s->map, .order = s->order, .iterations = s->iterations, .eps = s->eps};
+		REF_EXACT, .map = s->map, .order = s->order, .iterations = s->iterations,
+		.eps = s->eps};
 	r = ref_rule(s->n, s->default_opts ? NULL : &c.opts);
 	name_sinkhorn(&c, s);
 	m = make(&c, X, HZ_F32, SPLIT, 3, size, s->layout);
@@ -124,7 +125,7 @@ static void test_large_logits(void)
 		long infinite = 0, wrong = 0, cases = 0;
 
 		for (int k = 0; k < 2; k++) {
-			const hz_mhc_opts o = {.map = HZ_MHC_EXP, .iterations = 20,
+			const hz_mhc_opts o = {REF_EXACT, .map = HZ_MHC_EXP, .iterations = 20,
 					       .order = k ? HZ_MHC_ROWS : HZ_MHC_COLS};
 			const hz_tensor m = hz_tensor_2d((void *)(uintptr_t)half[k], HZ_F32,
 							 HZ_CPU, 2, 2);
@@ -138,7 +139,8 @@ static void test_large_logits(void)
 			const int n = 1 + k % REF_STREAMS, n2 = n * n;
 			const double spread = spreads[k / REF_STREAMS % 6];
 			const hz_mhc_opts o = {
-				.map = k / REF_STREAMS / 6 % 3, .order = k / REF_STREAMS / 18 % 2,
+				REF_EXACT, .map = 1 + k / REF_STREAMS / 6 % 3,
+				.order = 1 + k / REF_STREAMS / 18 % 2,
 				.eps = eps[k / REF_STREAMS / 36], .iterations = 20,
 			};
 			const hz_tensor m = hz_tensor_3d(z, HZ_F32, HZ_CPU, COUNT, n, n);
@@ -186,7 +188,7 @@ static void test_sinkhorn(void)
 			good = 1;
 			for (k = 0; k < (quick ? 6 : 24); k++) {
 				struct sinkhorn s = {
-					.n = n, .map = k % 3, .order = k / 3 % 2,
+					.n = n, .map = 1 + k % 3, .order = 1 + k / 3 % 2,
 					.iterations = PICK(iterations), .eps = PICK(eps),
 					.sd = k % 4 == 3 ? 4 : 1, .count = 1 + rnd_below(&rnd, 40),
 					.backward = backward, .in_place = k % 5 == 4,
@@ -201,11 +203,12 @@ static void test_sinkhorn(void)
 			ok(good, "sinkhorn%s: n %d", backward ? "_bwd" : "", n);
 		}
 		good = 1;
-		for (map = 0; map < 3; map++) {
-			for (k = 0; k < 2; k++) {
+		for (map = HZ_MHC_EXP; map <= HZ_MHC_ABS; map++) {
+			for (k = HZ_MHC_COLS; k <= HZ_MHC_ROWS; k++) {
 				struct sinkhorn s = {
 					.n = 4, .map = map, .order = k, .iterations = 20, .sd = 8,
-					.eps = map ? 1e-6 : 0, .count = 300, .backward = backward,
+					.eps = map != HZ_MHC_EXP ? 1e-6 : 0, .count = 300,
+					.backward = backward,
 				};
 
 				good &= sinkhorn_case(&s);
@@ -243,7 +246,7 @@ static void test_sinkhorn_special(void)
 	static const double special[] = {NAN, INFINITY};
 	int good = 1, k, map;
 
-	for (map = 0; map < 3; map++) {
+	for (map = HZ_MHC_EXP; map <= HZ_MHC_ABS; map++) {
 		for (k = 0; k < 2; k++) {
 			struct tcase c = {.call = call_sinkhorn, .name = "sinkhorn of NaN or Inf"};
 			const int64_t size[] = {7, 4, 4};
@@ -251,7 +254,7 @@ static void test_sinkhorn_special(void)
 			struct operand *m, *out;
 			int64_t i;
 
-			c.opts = (hz_mhc_opts){.map = map, .eps = 1e-3, .iterations = 4};
+			c.opts = (hz_mhc_opts){REF_EXACT, .map = map, .eps = 1e-3, .iterations = 4};
 			r = ref_rule(4, &c.opts);
 			m = make(&c, X, HZ_F32, SPLIT, 3, size, 0);
 			fill(m, 0, 1);
@@ -275,7 +278,8 @@ static void test_sinkhorn_special(void)
 		struct operand *m, *in, *out;
 		int64_t i;
 
-		c.opts = (hz_mhc_opts){.map = HZ_MHC_ABS, .order = HZ_MHC_ROWS, .eps = 1e-6};
+		c.opts = (hz_mhc_opts){REF_EXACT, .map = HZ_MHC_ABS, .order = HZ_MHC_ROWS,
+				       .eps = 1e-6};
 		r = ref_rule(4, &c.opts);
 		m = make(&c, X, HZ_F32, SPLIT, 3, size, 0);
 		fill(m, 0, 1);

@@ -34,25 +34,45 @@ static inline int ref_factorial(int n)
 	return n <= 1 ? 1 : n * ref_factorial(n - 1);
 }
 
+/* Options whose numbers hold as they are, q_scale only of REF_EXACT_Q; else as in the paper */
+#define REF_NUMBERS (HZ_MHC_GIVEN_EPS | HZ_MHC_GIVEN_P_EPS | HZ_MHC_GIVEN_RMS_EPS | \
+		     HZ_MHC_GIVEN_NORM_EPS)
+#define REF_EXACT .preset = HZ_MHC_PRESET_PAPER, .given = REF_NUMBERS
+#define REF_EXACT_Q .preset = HZ_MHC_PRESET_PAPER, .given = REF_NUMBERS | HZ_MHC_GIVEN_Q_SCALE
+
 static inline struct ref_rule ref_rule(int n, const hz_mhc_opts *o)
 {
-	static const hz_mhc_opts deepseek = {
-		.map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS, .flags = HZ_MHC_OLD_NEW, .eps = 1e-6,
-		.p_eps = 1e-6, .rms_eps = 1e-6, .norm_eps = 1e-6,
+	/* n, m, residual, map, order, iterations, flags, eps, p_eps, q_scale, rms_eps, norm_eps */
+	static const struct ref_rule presets[] = {
+		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, 20, HZ_MHC_OLD_NEW, 1e-6, 1e-6,
+		 2, 1e-6, 1e-6},
+		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 0, 0},
+		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE, 1e-6, 1e-6,
+		 2, 1e-6, 0},
+		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE, 1e-8, 1e-6,
+		 1, 1e-6, 0},
+		{0, 0, HZ_MHC_TANH, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
+		{0, 0, HZ_MHC_LITE, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
 	};
-	struct ref_rule r = {.n = n};
+	struct ref_rule r = presets[o && o->preset ? o->preset - 1 : 0];
 
-	o = o ? o : &deepseek;
-	r.residual = o->residual;
-	r.map = o->map;
-	r.order = o->order;
-	r.iterations = o->iterations ? o->iterations : 20;
-	r.flags = o->flags;
-	r.eps = o->eps;
-	r.p_eps = o->p_eps;
-	r.q_scale = o->q_scale != 0 ? o->q_scale : 2;
-	r.rms_eps = o->rms_eps;
-	r.norm_eps = o->norm_eps;
+	r.n = n;
+	if (o) {
+		r.residual = o->residual ? o->residual : r.residual;
+		r.map = o->map ? o->map : r.map;
+		r.order = o->order ? o->order : r.order;
+		r.iterations = o->iterations ? o->iterations : r.iterations;
+		if (o->given & HZ_MHC_GIVEN_OLD_NEW)
+			r.flags &= ~HZ_MHC_OLD_NEW;
+		if (o->given & HZ_MHC_GIVEN_NORMALIZE)
+			r.flags &= ~HZ_MHC_NORMALIZE;
+		r.flags |= o->flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE);
+		r.eps = o->given & HZ_MHC_GIVEN_EPS ? o->eps : r.eps;
+		r.p_eps = o->given & HZ_MHC_GIVEN_P_EPS ? o->p_eps : r.p_eps;
+		r.q_scale = o->given & HZ_MHC_GIVEN_Q_SCALE ? o->q_scale : r.q_scale;
+		r.rms_eps = o->given & HZ_MHC_GIVEN_RMS_EPS ? o->rms_eps : r.rms_eps;
+		r.norm_eps = o->given & HZ_MHC_GIVEN_NORM_EPS ? o->norm_eps : r.norm_eps;
+	}
 	r.m = 2 * n + (r.residual == HZ_MHC_LITE ? ref_factorial(n) :
 		       r.residual == HZ_MHC_IDENTITY ? 0 : n * n);
 	return r;

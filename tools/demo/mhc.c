@@ -495,8 +495,8 @@ int demo_mhc(hz_context *ctx, const struct ground *g)
 {
 	struct places training, test;
 	struct network n[NETWORKS] = {
-		{.name = "doubly stochastic", .opts = hz_mhc_preset(HZ_MHC_DEEPSEEK)},
-		{.name = "unconstrained", .opts = hz_mhc_preset(HZ_MHC_PLAIN)},
+		{.name = "doubly stochastic", .opts = {.preset = HZ_MHC_PRESET_DEEPSEEK_V4}},
+		{.name = "unconstrained", .opts = {.preset = HZ_MHC_PRESET_HC}},
 	};
 	int status = HZ_OK;
 

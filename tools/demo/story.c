@@ -233,8 +233,6 @@ static void place_layer(struct net *n, int l)
 {
 	hz_mhc_layer *to = &n->layer[l];
 
-	to->opts = hz_mhc_preset(HZ_MHC_DEEPSEEK);
-	to->opts.norm_eps = 1e-6;
 	to->phi = view(n, n->value->layer[l].phi, ROWS, STREAMS * CHANNELS);
 	to->alpha = vector(n, n->value->layer[l].alpha, 3);
 	to->bias = vector(n, n->value->layer[l].bias, ROWS);

@@ -24,7 +24,7 @@
 #define CHANNELS (4 * UNITS)
 #define INPUTS (4 * POINTS)
 #define CLASSES 8
-#define ROWS 24			/* hz_mhc_rows(STREAMS, DEEPSEEK) */
+#define ROWS 24			/* hz_mhc_rows(STREAMS, NULL) */
 
 struct weights {
 	float in[UNITS * INPUTS], out[CLASSES * UNITS];

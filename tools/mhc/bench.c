@@ -373,12 +373,13 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	const double values = (double)(r->tokens * r->channels) * (double)hz_dtype_size(r->dtype);
 	int status;
 
-	/* SEED for coefficients of sequences and for 16 tokens */
-	m.opts = hz_mhc_preset(r->groups || r->tokens == 16 ? HZ_MHC_SEED : HZ_MHC_DEEPSEEK);
+	/* mHC-triton's conventions for coefficients of sequences and for 16 tokens */
+	if (r->groups || r->tokens == 16)
+		m.opts.preset = HZ_MHC_PRESET_TRITON;
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
-		m.opts = hz_mhc_preset(HZ_MHC_PAPER);
+		m.opts.preset = HZ_MHC_PRESET_PAPER;
 	if (r->flags & LITE)
-		m.opts = hz_mhc_preset(HZ_MHC_LITE_PRESET);
+		m.opts.preset = HZ_MHC_PRESET_LITE;
 	make_views(b, &m);
 	name_case(&m);
 	m.c.op = kinds[r->kind].op;

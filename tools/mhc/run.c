@@ -13,9 +13,9 @@
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
 static const struct word preset_words[] = {
-	{"deepseek", HZ_MHC_DEEPSEEK}, {"paper", HZ_MHC_PAPER}, {"seed", HZ_MHC_SEED},
-	{"seed_static", HZ_MHC_SEED_STATIC}, {"plain", HZ_MHC_PLAIN},
-	{"lite", HZ_MHC_LITE_PRESET}, {NULL, 0},
+	{"deepseek_v4", HZ_MHC_PRESET_DEEPSEEK_V4}, {"paper", HZ_MHC_PRESET_PAPER},
+	{"triton", HZ_MHC_PRESET_TRITON}, {"triton_static", HZ_MHC_PRESET_TRITON_STATIC},
+	{"hc", HZ_MHC_PRESET_HC}, {"lite", HZ_MHC_PRESET_LITE}, {NULL, 0},
 };
 
 static const struct word residual_words[] = {
@@ -33,18 +33,17 @@ static const struct word order_words_mhc[] = {
 
 static const struct word kind_words[] = {
 	{"identity", HZ_MHC_INIT_IDENTITY}, {"paper", HZ_MHC_INIT_PAPER},
-	{"seed", HZ_MHC_INIT_SEED}, {"plain", HZ_MHC_INIT_PLAIN}, {"lite", HZ_MHC_INIT_LITE},
+	{"triton", HZ_MHC_INIT_TRITON}, {"hc", HZ_MHC_INIT_HC}, {"lite", HZ_MHC_INIT_LITE},
 	{NULL, 0},
 };
 
 const struct key mhc_sinkhorn_keys[] = {
-	{"preset", KEY_WORD, preset_words, 0, 0, "deepseek|paper|seed|seed_static|plain|lite",
-	 "conventions, which further keys change; default deepseek"},
+	{"preset", KEY_WORD, preset_words, 0, 0, "deepseek_v4|paper|triton|triton_static|hc|lite",
+	 "conventions, which further keys change; default deepseek_v4"},
 	{"map", KEY_WORD, map_words, 0, 0, "exp|softmax|abs",
-	 "the first step of the iteration; without preset= it brings an order and an\n"
-	 "eps: exp cols, 0; softmax rows, 1e-6; abs rows, 1e-8"},
+	 "the first step of the iteration"},
 	{"order", KEY_WORD, order_words_mhc, 0, 0, "cols|rows", "what is normalised first"},
-	{"iters", KEY_INT, NULL, 1, 1000, "N", "iterations; default 20"},
+	{"iterations", KEY_INT, NULL, 1, 1000, "N", "default 20"},
 	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to sums of rows and columns"},
 	END,
 };
@@ -53,14 +52,14 @@ const struct key mhc_weights_keys[] = {
 	{"residual", KEY_WORD, residual_words, 0, 0, "sinkhorn|lite|identity|tanh",
 	 "how a is made"},
 	{"p_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to p, or to its sum"},
-	{"q_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a factor of q"},
+	{"q_scale", KEY_REAL, NULL, 0, 0, "NUMBER", "a factor of q"},
 	{"rms_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to the mean square of x"},
 	{"norm_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that of u, with norm="},
 	{"old_new", KEY_WORD, switch_words, 0, 0, "0|1", "1: z is [old, new]"},
 	{"normalize", KEY_WORD, switch_words, 0, 0, "0|1", "1: p is divided by its sum"},
 	{"sequences", KEY_INT, NULL, 1, INT64_MAX, "S",
 	 "sets of coefficients, each of the mean of T / S tokens; default: one for\n"
-	 "each token, for preset=seed and x of 4 dimensions for each first index"},
+	 "each token, for preset=triton and x of 4 dimensions for each first index"},
 	END,
 };
 
@@ -72,7 +71,7 @@ static const struct key expand_keys[] = {
 static const struct key init_keys[] = {
 	{"n", KEY_INT, NULL, 1, 8, "N", "streams; default 4"},
 	{"channels", KEY_INT, NULL, 0, INT32_MAX, "C", "of phi"},
-	{"kind", KEY_WORD, kind_words, 0, 0, "identity|paper|seed|plain|lite",
+	{"kind", KEY_WORD, kind_words, 0, 0, "identity|paper|triton|hc|lite",
 	 "default identity: X' = X + F(mean) nearly"},
 	{"layer", KEY_INT, NULL, 0, INT32_MAX, "N", "the layer's number; default 0"},
 	{"seed", KEY_SEED, NULL, 0, 0, "N", "of the random numbers; default 0"},
@@ -80,40 +79,43 @@ static const struct key init_keys[] = {
 	END,
 };
 
-static double real_or(const struct job *job, const char *key, double absent)
+/* Sets a number of options, and its bit in given, if the key is there. */
+static void take_number(const struct job *job, const char *key, double *number, uint32_t bit,
+			uint32_t *given)
 {
 	const struct value *v = value_of(job, key);
 
-	return v->given ? v->number : absent;
+	*number = v->given ? v->number : 0;
+	*given |= v->given ? bit : 0;
 }
 
-static uint32_t flag_or(const struct job *job, const char *key, uint32_t flag, uint32_t flags)
+/* Likewise a flag */
+static void take_flag(const struct job *job, const char *key, uint32_t flag, uint32_t bit,
+		      hz_mhc_opts *o)
 {
-	return value_or(job, key, (flags & flag) != 0) ? flag : 0;
+	o->flags |= value_or(job, key, 0) ? flag : 0;
+	o->given |= value_of(job, key)->given ? bit : 0;
 }
 
 /* The options that the keys give */
 hz_mhc_opts mhc_opts(const struct job *job)
 {
-	hz_mhc_opts o = hz_mhc_preset((int)value_or(job, "preset", HZ_MHC_DEEPSEEK));
-	const struct value *map = value_of(job, "map");
+	hz_mhc_opts o = {
+		.preset = (int32_t)value_or(job, "preset", 0),
+		.residual = (int32_t)value_or(job, "residual", 0),
+		.map = (int32_t)value_or(job, "map", 0),
+		.order = (int32_t)value_or(job, "order", 0),
+		.iterations = (int32_t)value_or(job, "iterations", 0),
+		.flags = value_or(job, "accumulate", 0) ? HZ_MHC_ACCUMULATE : 0,
+	};
 
-	if (map->given && !value_of(job, "preset")->given) {
-		o.order = map->n == HZ_MHC_EXP ? HZ_MHC_COLS : HZ_MHC_ROWS;
-		o.eps = map->n == HZ_MHC_EXP ? 0 : map->n == HZ_MHC_ABS ? 1e-8 : 1e-6;
-	}
-	o.map = (int32_t)value_or(job, "map", o.map);
-	o.order = (int32_t)value_or(job, "order", o.order);
-	o.iterations = (int32_t)value_or(job, "iters", o.iterations);
-	o.eps = real_or(job, "eps", o.eps);
-	o.residual = (int32_t)value_or(job, "residual", o.residual);
-	o.p_eps = real_or(job, "p_eps", o.p_eps);
-	o.q_scale = real_or(job, "q_scale", o.q_scale);
-	o.rms_eps = real_or(job, "rms_eps", o.rms_eps);
-	o.norm_eps = real_or(job, "norm_eps", o.norm_eps);
-	o.flags = flag_or(job, "old_new", HZ_MHC_OLD_NEW, o.flags) |
-		  flag_or(job, "normalize", HZ_MHC_NORMALIZE, o.flags) |
-		  flag_or(job, "accumulate", HZ_MHC_ACCUMULATE, 0);
+	take_number(job, "eps", &o.eps, HZ_MHC_GIVEN_EPS, &o.given);
+	take_number(job, "p_eps", &o.p_eps, HZ_MHC_GIVEN_P_EPS, &o.given);
+	take_number(job, "q_scale", &o.q_scale, HZ_MHC_GIVEN_Q_SCALE, &o.given);
+	take_number(job, "rms_eps", &o.rms_eps, HZ_MHC_GIVEN_RMS_EPS, &o.given);
+	take_number(job, "norm_eps", &o.norm_eps, HZ_MHC_GIVEN_NORM_EPS, &o.given);
+	take_flag(job, "old_new", HZ_MHC_OLD_NEW, HZ_MHC_GIVEN_OLD_NEW, &o);
+	take_flag(job, "normalize", HZ_MHC_NORMALIZE, HZ_MHC_GIVEN_NORMALIZE, &o);
 	return o;
 }
 

@@ -169,7 +169,7 @@ static int find_sets(struct job *job, const char *x_name, struct sets *s)
 	const struct npy *x = mhc_array_of(job, x_name), *bias = mhc_array_of(job, "bias");
 	const struct value *sequences = value_of(job, "sequences");
 	const hz_mhc_opts o = mhc_opts(job);
-	const bool seed = value_or(job, "preset", -1) == HZ_MHC_SEED;
+	const bool triton = value_or(job, "preset", -1) == HZ_MHC_PRESET_TRITON;
 	int status = mhc_check_ndim(job, x_name, 2);
 
 	if (!status)
@@ -184,7 +184,7 @@ static int find_sets(struct job *job, const char *x_name, struct sets *s)
 				job->op->name, (long long)s->n);
 	if (!mhc_given(job, x_name) || !mhc_given(job, "phi"))
 		return 0;
-	s->shared = sequences->given || (seed && x->ndim == 4);
+	s->shared = sequences->given || (triton && x->ndim == 4);
 	s->ndim = s->shared ? 1 : x->ndim - 2;
 	memcpy(s->leading, x->shape, (size_t)(x->ndim - 2) * sizeof(*x->shape));
 	if (sequences->given)

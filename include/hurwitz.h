@@ -1697,8 +1697,9 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
  *                 before n step as one of T tokens: the sizes of these multiply to T
  *   branch values [..., C], u and F: T tokens likewise, the dtype of the streams
  *   coefficients  f32: p, q [..., n] and a [..., n, n], a[new, old]. The sizes before multiply to
- *                 S, which divides T: S = T for coefficients of each token, else token t has those
- *                 at t / (T / S): S sequences of one length, or with S = 1 all share them
+ *                 S sets. Calls that compute them have opts.coefficients, which says what S is;
+ *                 calls that only use them take every S that divides T: token t has the set at
+ *                 t / (T / S)
  *   weights       f32, contiguous: phi [m, n C], alpha [3], bias [m], gain [n C], norm and
  *                 branch_bias [C]. Rows of phi: n for p, n for q, then those for a
  *
@@ -1750,16 +1751,21 @@ enum hz_mhc_order {
 	HZ_MHC_ROWS = 2		/* rows, then columns */
 };
 
+/* How many sets of coefficients S are computed for T tokens */
+enum hz_mhc_coefficients {
+	HZ_MHC_PER_TOKEN = 0,		/* S = T: each token has its own */
+	HZ_MHC_PER_SEQUENCE = 1,	/* each sequence of T / S tokens has those of its mean. S is
+					   the first dimension of streams [S, ..., n, C]; of [T, n,
+					   C] it is what the coefficients have */
+	HZ_MHC_STATIC = 2		/* S = 1, those of bias alone: phi is NULL */
+};
+
 #define HZ_MHC_OLD_NEW 1u	/* z is [old, new]: rows are summed over new streams; what LITE and
 				   TANH make of z is transposed, too */
 #define HZ_MHC_NORMALIZE 2u	/* p is divided by its sum + p_eps, instead of adding p_eps */
 #define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there; in
 				   other calls it means nothing */
 
-/*
- * hz_mhc_opts.given: a number whose bit is set holds, 0 too. Without its bit it must be 0, and the
- * preset's holds. A flag that is set holds; with its bit a flag that is clear holds, too.
- */
 #define HZ_MHC_GIVEN_EPS 1u
 #define HZ_MHC_GIVEN_P_EPS 2u
 #define HZ_MHC_GIVEN_Q_SCALE 4u
@@ -1770,20 +1776,24 @@ enum hz_mhc_order {
 
 /*
  * The conventions, and operands that few calls have. NULL and a zeroed struct are
- * HZ_MHC_PRESET_DEEPSEEK_V4. Every other field of the first eleven that is not set is the preset's:
+ * HZ_MHC_PRESET_DEEPSEEK_V4 with coefficients of each token. Every other convention that is not
+ * set is the preset's:
  *
  *     hz_mhc_opts o = {.preset = HZ_MHC_PRESET_PAPER, .iterations = 5,
  *                      .rms_eps = 1e-5, .given = HZ_MHC_GIVEN_RMS_EPS};
+ *
+ * A number holds, 0 too, if its bit in given is set; without the bit it must be 0, and the preset's
+ * holds. A flag that is set holds; if its bit in given is set, a flag that is clear holds, too.
  */
 typedef struct hz_mhc_opts {
 	int32_t preset;			/* enum hz_mhc_presets; 0: the default */
+	int32_t coefficients;		/* enum hz_mhc_coefficients */
 	int32_t residual;		/* enum hz_mhc_residual */
 	int32_t map;			/* enum hz_mhc_map */
 	int32_t order;			/* enum hz_mhc_order */
 	int32_t iterations;		/* 1 to 1000; 0: the preset's */
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE | ACCUMULATE */
 	uint32_t given;			/* HZ_MHC_GIVEN_EPS | ...: numbers and flags that hold */
-	uint32_t pad;			/* 0 */
 	double eps;			/* of sums of rows and columns */
 	double p_eps;
 	double q_scale;
@@ -1880,10 +1890,10 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de
  *     p_i = sigma(z_i) + p_eps,  q_i = q_scale sigma(z_n+i),  a of the other z by residual
  *     u   = sum_i p_i X[i], divided by its own root mean square and times norm if that is there
  *
- *   x           streams. With p, q and a of fewer than T tokens (S of them), weights are those of
- *               the mean of x over each T / S tokens, and u is mixed by them
- *   phi         NULL: y = 0, so that coefficients are those of bias: static ones, mostly with S =
- *               1. x and alpha may be NULL then, too, x if u is
+ *   x           streams. With HZ_MHC_PER_SEQUENCE y is that of the mean of x over the tokens of
+ *               a sequence; u is mixed by their common p
+ *   phi         NULL: y = 0, so that coefficients are those of bias, mostly with HZ_MHC_STATIC. x
+ *               and alpha may be NULL then, too, x if u is
  *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
  *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
@@ -1919,8 +1929,6 @@ typedef struct hz_mhc_grads {
  *   x, phi, alpha, bias, opts  as there; with opts->saved x is read once less
  *   g     with HZ_MHC_ACCUMULATE dx and the gradients of weights are added to
  *
- * S is that of g->dp, dq, da or opts->saved; where none is given coefficients are of each token.
- *
  * Workspace: hz_record_begin() tells.
  */
 HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -1929,7 +1937,7 @@ HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *
 
 /*
  * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
- * as the streams: p_next, q_next, a_next, u. Coefficients are of each token. A CPU makes both of
+ * as the streams: p_next, q_next, a_next, u, with HZ_MHC_PER_TOKEN in opts. A CPU makes both of
  * some tokens at a time, while they are in its caches; Hopper makes them in one pass over four
  * streams of 16 bits, more than 112 tokens and up to 4096 channels; other GPUs and sizes one after
  * the other.
@@ -1973,6 +1981,7 @@ typedef struct hz_mhc_block {
 	hz_tensor f;			/* what the branch gave */
 	hz_tensor branch_bias;
 	hz_tensor u, y;			/* out: branch input, streams after the layer */
+	int64_t reserved[4];		/* 0 */
 } hz_mhc_block;
 
 /*
@@ -2021,24 +2030,31 @@ HZ_API int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out);
  * branch's, begin_bwd.
  */
 typedef struct hz_mhc_layer {
-	hz_tensor phi, alpha, bias;	/* weights; phi.data NULL: of y = 0, shared by all tokens */
+	hz_tensor phi, alpha, bias;	/* weights; phi.data NULL: of y = 0 */
 	hz_tensor gain, norm, branch_bias;	/* data NULL: none */
 	hz_tensor dphi, dalpha, dbias;	/* gradients; data NULL: not wanted */
 	hz_tensor dgain, dnorm, dbranch_bias;
-	hz_tensor p, q, a, saved;	/* what begin leaves for the other three: m + 1 + 2n + n^2
-					   numbers of f32 a token */
-	hz_tensor dq;			/* what end_bwd leaves for begin_bwd: n numbers a token */
 	hz_mhc_opts opts;		/* conventions; views in it are not read */
+
+	/* Set by hz_mhc_layer_bind() */
+	hz_tensor p, q, a, saved;	/* what begin leaves for the other three: m + 1 + 2n + n^2
+					   numbers of f32 a set */
+	hz_tensor dq;			/* what end_bwd leaves for begin_bwd: n numbers a set */
+	int64_t bound_sets;		/* what the layer is bound for; bound_n 0: not bound */
+	int32_t bound_n, bound_coefficients;
+	int64_t reserved[8];		/* 0 */
 } hz_mhc_layer;
 
 /*
- * hz_mhc_layer_bind() says the bytes that a layer keeps for `groups` sets of coefficients (one for
- * each token, for each sequence, or one) and makes p, q, a, saved and dq views of them at data,
- * 64-byte aligned, on the context's device; with data NULL it only counts. phi and opts have to be
- * set before.
+ * hz_mhc_layer_bind() says the bytes that a layer keeps for n streams and a number of sets of
+ * coefficients: that of tokens, of sequences, or 1, by opts.coefficients. It makes p, q, a, saved
+ * and dq views of that memory at data, 64-byte aligned, on the context's device; with data NULL it
+ * only counts. phi, bias and opts have to be set before. The four calls refuse a layer that is not
+ * bound, also while they are recorded, and streams of another n or another number of tokens than
+ * it is bound for.
  */
-HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t groups,
-			     void *data, size_t *bytes);
+HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets, void *data,
+			     size_t *bytes);
 
 /*
  * u = the branch input of x; y = the streams after the branch gave f; df = the gradient of f from

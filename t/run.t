@@ -566,9 +566,17 @@ good "mhc_expand" $cpu mhc_expand e=v4.npy x=my.npy n=2
 is "$(header_of my.npy)" "$(header "${e}f4" '2, 4')" "two streams"
 good "mhc_expand_bwd" $cpu mhc_expand_bwd dx=x.npy de=mu.npy
 is "$(tail_of mu.npy 16 f4)" "5 5 5 5" "their sum"
-good "mhc_weights, static" $cpu mhc_weights bias=z8.npy preset=paper p=mp.npy q=mq.npy a=ma.npy
+good "mhc_weights, static" $cpu mhc_weights bias=z8.npy preset=paper coefficients=static p=mp.npy \
+	q=mq.npy a=ma.npy
 is "$(tail_of mp.npy 8 f4) $(tail_of mq.npy 8 f4) $(tail_of ma.npy 16 f4)" \
 	"0.5 0.5 1 1 0.5 0.5 0.5 0.5" "of zeros"
+good "mhc_weights without keys" $cpu mhc_weights x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy p=mp.npy
+good "mhc_weights preset=" $cpu mhc_weights x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy p=mp2.npy \
+	preset=deepseek_v4
+is "$(tail_of mp.npy 8 f4)" "0.500001 0.500001" "p_eps of the default"
+is "$(tail_of mp.npy 8 f4)" "$(tail_of mp2.npy 8 f4)" "which is deepseek_v4"
+good "mhc_weights p_eps=0" $cpu mhc_weights x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy p=mp.npy p_eps=0
+is "$(tail_of mp.npy 8 f4)" "0.5 0.5" "0 holds"
 good "mhc_pre" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper u=mu.npy \
 	saved=ms.npy
 is "$(tail_of mu.npy 16 f4) $(tail_of ms.npy 4 f4)" "2.5 2.5 2.5 2.5 7.5" \
@@ -579,11 +587,11 @@ is "$(tail_of mr.npy 32 f4) $(tail_of mb.npy 32 f4)" \
 	"0.5 1 1.5 2 0.5 1 1.5 2 7.5 5 0 0 0 0 0 0" "dx and dbias"
 good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.npy preset=paper
 is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
-npy x212.npy "$(header '<f4' '2, 1, 2')" "$f1$f2$f3$f4"
+npy x1212.npy "$(header '<f4' '1, 2, 1, 2')" "$f1$f2$f3$f4"
 npy phi12.npy "$(header '<f4' '1, 2')" "$f1$f2"
 npy one.npy "$(header '<f4' '1,')" "$f1"
-good "mhc_head sequences=" $cpu mhc_head x=x212.npy phi=phi12.npy alpha=one.npy bias=z1.npy \
-	preset=paper sequences=1 h=mu.npy
+good "mhc_head of a sequence" $cpu mhc_head x=x1212.npy phi=phi12.npy alpha=one.npy bias=z1.npy \
+	preset=paper coefficients=per_sequence h=mu.npy
 is "$(tail_of mu.npy 16 f4 | awk '{ printf "%.3f %.3f %.3f %.3f", $1, $2, $3, $4 }')" \
 	"0.958 1.917 2.875 3.834" "by the mean of two tokens"
 good "mhc_post_pre" $cpu mhc_post_pre x=x.npy f=v4.npy q=p2.npy a=sq2.npy phi=z88.npy \
@@ -594,6 +602,10 @@ good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
 is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
 good "mhc_init" $cpu mhc_init n=2 kind=triton layer=3 alpha=mal.npy bias=mb.npy
 is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
+bad 2 'opts->coefficients is HZ_MHC_STATIC' "static ones of phi" run mhc_pre x=x.npy phi=z88.npy \
+	alpha=z3.npy bias=z8.npy coefficients=static u=n.npy
+bad 2 'x.ndim is 2, must be 4 at least' "sequences without a dimension" run mhc_pre x=x.npy \
+	phi=z88.npy alpha=z3.npy bias=z8.npy coefficients=per_sequence u=n.npy
 bad 2 'mhc_mix: the operand p= is missing' "no p for u" run mhc_mix x=x.npy u=n.npy
 bad 2 'q.shape\[0\] is 4, must be 2, as r' "q of four" run mhc_add r=x.npy f=v4.npy q=v4.npy y=n.npy
 bad 2 'dp= needs p=' "the gradient of what is not there" run mhc_mix_bwd x=x.npy a=sq2.npy dr=x.npy \

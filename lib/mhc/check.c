@@ -354,6 +354,17 @@ int hzi_mhc_residual(const hz_mhc_opts *opts)
 	return opts && opts->residual ? opts->residual : p ? p->residual : -1;
 }
 
+const char *hzi_mhc_coefficients_name(int coefficients)
+{
+	static const char *const names[] = {
+		[HZ_MHC_PER_TOKEN] = "HZ_MHC_PER_TOKEN",
+		[HZ_MHC_PER_SEQUENCE] = "HZ_MHC_PER_SEQUENCE",
+		[HZ_MHC_STATIC] = "HZ_MHC_STATIC",
+	};
+
+	return coefficients >= 0 && coefficients < LISTED(names) ? names[coefficients] : "unknown";
+}
+
 static int64_t residual_rows(int64_t n, int residual)
 {
 	static const int factorial[] = {1, 1, 2, 6, 24};
@@ -431,6 +442,7 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 	uint32_t kept = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE;	/* flags of the preset */
 
 	HZ_CHECK(check_enum(ctx, op, "preset", o.preset, HZ_MHC_PRESET_LITE));
+	HZ_CHECK(check_enum(ctx, op, "coefficients", o.coefficients, HZ_MHC_STATIC));
 	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
 	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
@@ -438,7 +450,6 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
 				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o.given, 127, given));
-	HZ_CHECK(check_enum(ctx, op, "pad", o.pad, 0));
 	for (int i = 0; i < LISTED(numbers); i++)
 		HZ_CHECK(take_number(ctx, op, o.given, &numbers[i]));
 	HZ_CHECK(hzi_check_reserved(ctx, op, o.reserved, 4));

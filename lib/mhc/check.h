@@ -75,6 +75,9 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
+/* The name of one of enum hz_mhc_coefficients */
+const char *hzi_mhc_coefficients_name(int coefficients);
+
 /* The residual of options (NULL: the default), which need not be valid */
 int hzi_mhc_residual(const hz_mhc_opts *opts);
 

@@ -32,9 +32,45 @@ static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor
 }
 
 /*
- * Checks the operands, fills what their `at` points to, the rule and the shape. Each token has a
- * set of coefficients, unless an operand has another number of sets.
+ * Sets the number of sets of coefficients as opts->coefficients says, and refuses operands with
+ * another one. x is the streams, or NULL.
  */
+static int check_sets(struct hz_context *ctx, const struct call *c, const hz_tensor *x,
+		      struct hzi_mhc_dims *d)
+{
+	const int mode = c->opts->coefficients;
+	const bool counted = mode == HZ_MHC_PER_SEQUENCE && x && x->ndim > 3;
+	const int64_t sets = mode == HZ_MHC_STATIC ? 1 : counted ? x->shape[0] :
+			     mode == HZ_MHC_PER_TOKEN ? d->tokens : -1;
+	const char *const name = hzi_mhc_coefficients_name(mode);
+
+	if (mode == HZ_MHC_STATIC && c->phi)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: phi is given, and opts->coefficients is %s: those of bias "
+				"alone, without phi",
+				c->op, name);
+	if (sets < 0 && d->groups < 0 && mode == HZ_MHC_PER_SEQUENCE)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: the number of sequences is unknown, and opts->coefficients is "
+				"%s: streams must be [S, ..., n, C] of 4 dimensions or more, or an "
+				"operand have S sets of coefficients",
+				c->op, name);
+	if (sets >= 0 && d->groups >= 0 && d->groups != sets)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s is of %lld sets of coefficients, must be of %lld%s: "
+				"opts->coefficients is %s",
+				c->op, d->groups_of, (long long)d->groups, (long long)sets,
+				counted ? ", the first dimension of streams" :
+				mode == HZ_MHC_PER_TOKEN ? ", one of each token" : "", name);
+	if (d->groups < 0) {
+		d->groups = sets;
+		d->groups_of = "opts->coefficients";
+	}
+	return HZ_OK;
+}
+
+/* Checks the operands, the first of which is the streams; fills what their `at` points to, the rule
+ * and the shape. */
 static int check_all(struct hz_context *ctx, const struct call *c,
 		     const struct hzi_mhc_operand *list, int count, struct hzi_mhc_rule *rule,
 		     struct hzi_mhc_shape *s)
@@ -52,11 +88,8 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 		rule->m = rule->n;
 	d.m = rule->m;
 	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
+	HZ_CHECK(check_sets(ctx, c, list[0].t, &d));
 	HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
-	if (d.groups < 0) {
-		d.groups = d.tokens;
-		d.groups_of = d.tokens_of;
-	}
 	return hzi_mhc_fill(ctx, c->op, &d, list, count, s);
 }
 
@@ -142,6 +175,18 @@ struct boundary {
 	const hz_tensor *x, *f, *q, *a, *branch_bias, *y, *p_next, *q_next, *a_next, *u;
 };
 
+/* At a boundary each token has its own coefficients. */
+static int check_boundary(struct hz_context *ctx, const struct call *c)
+{
+	HZI_ENTER(ctx, c->op);
+	if (c->opts->coefficients > HZ_MHC_PER_TOKEN && c->opts->coefficients <= HZ_MHC_STATIC)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->coefficients is %s, must be HZ_MHC_PER_TOKEN: call "
+				"hz_mhc_post() and hz_mhc_pre() for others, or their gradients",
+				c->op, hzi_mhc_coefficients_name(c->opts->coefficients));
+	return HZ_OK;
+}
+
 static int post_pre(struct hz_context *ctx, struct call c, const struct boundary *b)
 {
 	const hz_mhc_opts *const o = c.opts;
@@ -167,12 +212,8 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 	};
 
 	c.rows = b->q_next || b->a_next ? ROWS_ALL : ROWS_EITHER;
+	HZ_CHECK(check_boundary(ctx, &c));
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	if (g.s.groups != g.s.tokens && g.s.tokens)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: q is of %lld sets of coefficients, must be of %lld, one of "
-				"each token",
-				c.op, (long long)g.s.groups, (long long)g.s.tokens);
 	if (g.s.tokens == 0)
 		return HZ_OK;
 	post->s = g.s;
@@ -247,6 +288,8 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	bool wanted;
 
 	HZ_CHECK(check_grads(ctx, &c, g));
+	if (b)
+		HZ_CHECK(check_boundary(ctx, &c));
 	if (c.rows != ROWS_P)
 		c.rows = g->dq || g->da || g->dy ? ROWS_ALL : ROWS_EITHER;
 	const bool reads_x = c.phi || g->du || g->dy;

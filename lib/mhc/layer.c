@@ -69,6 +69,14 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	c->count = 1;
 	c->list[0] = (struct hzi_mhc_operand){"x", x, HZI_MHC_X, NEED, &g->x, NULL};
 	for (int l = 0; l < layers; l++) {
+		for (int i = 0; i < 4; i++) {
+			if (block[l].reserved[i])
+				return hzi_fail(ctx, HZ_EINVAL,
+						"%s: block[%d].reserved[%d] is %lld, must be 0", op,
+						l, i, (long long)block[l].reserved[i]);
+		}
+	}
+	for (int l = 0; l < layers; l++) {
 		const hz_mhc_block *const b = &block[l];
 		struct hzi_mhc_layer_args *const to = &g->layer[l];
 		const unsigned goes_on = l < layers - 1 || b->y.data ? NEED : 0;
@@ -314,67 +322,153 @@ static hz_mhc_opts layer_opts(hz_mhc_layer *l, bool backward)
 	return o;
 }
 
-/* Copies a layer, whose views are outputs of some calls. */
-static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *layer,
-		      hz_mhc_layer *l)
+static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *layer)
 {
 	HZI_ENTER(ctx, op);
 	if (!layer)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
-	*l = *layer;
+	for (int i = 0; i < 8; i++) {
+		if (layer->reserved[i])
+			return hzi_fail(ctx, HZ_EINVAL, "%s: layer->reserved[%d] is %lld, must be 0",
+					op, i, (long long)layer->reserved[i]);
+	}
 	return HZ_OK;
 }
 
-int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t groups, void *data,
+/* The number of tokens of streams; -1 if they are not valid, which the call says */
+static int64_t tokens_of(const hz_tensor *x)
+{
+	int64_t tokens = 1;
+
+	if (!x || x->ndim < 2 || x->ndim > HZ_MAXDIM || x->shape[x->ndim - 2] < 0)
+		return -1;
+	for (int i = 0; i < x->ndim - 2; i++) {
+		if (!hzi_mul(tokens, x->shape[i], &tokens))
+			return -1;
+	}
+	return tokens;
+}
+
+/* Copies a layer, whose views are outputs of some calls, if it is bound for the streams x. */
+static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *layer,
+		      const char *name, const hz_tensor *x, hz_mhc_layer *l)
+{
+	const int64_t tokens = tokens_of(x);
+	int64_t sets;
+
+	HZ_CHECK(check_layer(ctx, op, layer));
+	*l = *layer;
+	sets = l->bound_sets;
+	if (!l->bound_n)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer is not bound: hz_mhc_layer_bind() gives it p, q, a, "
+				"saved and dq",
+				op);
+	if (l->opts.coefficients != l->bound_coefficients)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer->opts.coefficients is %s, layer is bound for %s: "
+				"hz_mhc_layer_bind() it again",
+				op, hzi_mhc_coefficients_name(l->opts.coefficients),
+				hzi_mhc_coefficients_name(l->bound_coefficients));
+	if (tokens < 0)
+		return HZ_OK;
+	if (x->shape[x->ndim - 2] != l->bound_n)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.shape[%d] is %lld, layer is bound for %d streams: "
+				"hz_mhc_layer_bind() it again",
+				op, name, x->ndim - 2, (long long)x->shape[x->ndim - 2],
+				l->bound_n);
+	if (l->bound_coefficients == HZ_MHC_PER_TOKEN ? tokens != sets :
+	    l->bound_coefficients == HZ_MHC_STATIC ? false :
+	    x->ndim > 3 ? x->shape[0] != sets : sets ? tokens % sets != 0 : tokens != 0)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s is of %lld tokens, layer is bound for %lld sets of "
+				"coefficients by %s: hz_mhc_layer_bind() it again",
+				op, name, (long long)tokens, (long long)sets,
+				hzi_mhc_coefficients_name(l->bound_coefficients));
+	return HZ_OK;
+}
+
+/* Whether the weights that are set are those of n streams and m rows */
+static int check_bound_weights(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
+			       const struct hzi_mhc_rule *rule)
+{
+	const hz_tensor *const phi = &l->phi, *const bias = &l->bias;
+
+	if (phi->data && l->opts.coefficients == HZ_MHC_STATIC)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer->phi is given, and layer->opts.coefficients is "
+				"HZ_MHC_STATIC: those of bias alone, without phi",
+				op);
+	if (phi->data && (phi->ndim != 2 || phi->shape[0] != rule->m || phi->shape[1] % rule->n))
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: layer->phi is [%lld, %lld], must be [%d, a multiple of %d] "
+				"for %d streams",
+				op, (long long)phi->shape[0], (long long)phi->shape[1], rule->m,
+				rule->n, rule->n);
+	if (bias->data && (bias->ndim != 1 || bias->shape[0] != rule->m))
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: layer->bias.shape[0] is %lld, must be %d for %d streams", op,
+				(long long)bias->shape[0], rule->m, rule->n);
+	return HZ_OK;
+}
+
+int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets, void *data,
 		      size_t *bytes)
 {
 	static const char op[] = "mhc_layer_bind";
-	hz_tensor *view[5];
+	struct hzi_mhc_rule rule;
 	int64_t columns[5], at = 0;
-	int rows;
 
-	HZI_ENTER(ctx, op);
-	if (!layer)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
-	rows = hz_mhc_rows(n, &layer->opts);
-	if (rows < 0)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: n is %d, which the options do not allow", op,
-				n);
-	if (groups < 0 || groups > INT64_MAX / 4096)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: groups is %lld, must be 0 to %lld", op,
-				(long long)groups, (long long)(INT64_MAX / 4096));
+	HZ_CHECK(check_layer(ctx, op, layer));
+	if (n < 1 || n > HZI_MHC_STREAMS)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: n is %d, must be 1 to %d streams", op, n,
+				HZI_MHC_STREAMS);
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, n, &layer->opts, &rule));
+	if (sets < 0 || sets > INT64_MAX / 4096)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: sets is %lld, must be 0 to %lld", op,
+				(long long)sets, (long long)(INT64_MAX / 4096));
+	if (layer->opts.coefficients == HZ_MHC_STATIC && sets != 1)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: sets is %lld, must be 1: layer->opts.coefficients is "
+				"HZ_MHC_STATIC",
+				op, (long long)sets);
+	HZ_CHECK(check_bound_weights(ctx, op, layer, &rule));
 	if ((uintptr_t)data % 64)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
 				op, data);
-	view[0] = &layer->p;
-	view[1] = &layer->q;
-	view[2] = &layer->a;
-	view[3] = &layer->saved;
-	view[4] = &layer->dq;
+
+	hz_tensor *const view[5] = {&layer->p, &layer->q, &layer->a, &layer->saved, &layer->dq};
+
 	columns[0] = columns[1] = columns[4] = n;
 	columns[2] = (int64_t)n * n;
-	columns[3] = layer->phi.data ? rows + 1 : 0;
+	columns[3] = layer->phi.data ? rule.m + 1 : 0;
 	for (int i = 0; i < 5; i++) {
-		float *const to = data ? (float *)data + at : NULL;
-
-		if (i == 2)
-			*view[i] = hz_tensor_3d(to, HZ_F32, ctx->device, groups, n, n);
-		else
-			*view[i] = hz_tensor_2d(columns[i] ? to : NULL, HZ_F32, ctx->device,
-						groups, columns[i]);
-		at += (groups * columns[i] + 15) / 16 * 16;
+		if (data && columns[i])
+			*view[i] = hz_tensor_2d((float *)data + at, HZ_F32, ctx->device, sets,
+						columns[i]);
+		else if (data)
+			*view[i] = (hz_tensor){0};
+		at += (sets * columns[i] + 15) / 16 * 16;
+	}
+	if (data) {
+		layer->a = hz_tensor_3d(layer->a.data, HZ_F32, ctx->device, sets, n, n);
+		layer->bound_n = n;
+		layer->bound_sets = sets;
+		layer->bound_coefficients = layer->opts.coefficients;
 	}
 	if (bytes)
 		*bytes = (size_t)at * sizeof(float);
 	return HZ_OK;
 }
 
-int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x, hz_tensor *u)
+int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+		       hz_tensor *u)
 {
 	hz_mhc_layer l;
 	hz_mhc_opts o;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_begin", layer, &l));
+	HZ_CHECK(take_layer(ctx, "mhc_layer_begin", layer, "x", x, &l));
 	o = layer_opts(&l, false);
 	return hz_mhc_pre(ctx, x, given(&l.phi), given(&l.alpha), &l.bias, &l.p, &l.q, &l.a, u,
 			  &o);
@@ -391,7 +485,7 @@ int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor
 {
 	hz_mhc_layer l;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_end", layer, &l));
+	HZ_CHECK(take_layer(ctx, "mhc_layer_end", layer, "x", x, &l));
 	return hz_mhc_post(ctx, x, f, &l.q, mixing(&l), given(&l.branch_bias), y);
 }
 
@@ -403,7 +497,7 @@ int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_te
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 	hz_mhc_layer l;
 
-	HZ_CHECK(take_layer(ctx, op, layer, &l));
+	HZ_CHECK(take_layer(ctx, op, layer, "dy", dy, &l));
 
 	const struct hzi_mhc_operand list[] = {
 		{"f", f, HZI_MHC_U, NEED, &g.f, NULL},
@@ -428,7 +522,7 @@ int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 	hz_mhc_grads g;
 	hz_mhc_opts o;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_begin_bwd", layer, &l));
+	HZ_CHECK(take_layer(ctx, "mhc_layer_begin_bwd", layer, "x", x, &l));
 	g = (hz_mhc_grads){
 		.du = du, .dq = &l.dq, .dy = dy, .dx = dx, .dphi = given(&l.dphi),
 		.dalpha = given(&l.dalpha), .dbias = given(&l.dbias),

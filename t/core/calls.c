@@ -628,36 +628,66 @@ static int mhc_diagnose(struct scene *s, views t)
 	return hz_mhc_diagnose(s->ctx, t[0], t[1]);
 }
 
+/* A layer that is bound for streams, whatever they are; its views are set afterwards. */
+static hz_mhc_layer bound_layer(const hz_tensor *x)
+{
+	hz_mhc_layer l = {.bound_n = 4, .bound_sets = 1};
+
+	if (x && x->ndim >= 2 && x->ndim <= HZ_MAXDIM && x->shape[x->ndim - 2] > 0 &&
+	    x->shape[x->ndim - 2] <= INT32_MAX)
+		l.bound_n = (int32_t)x->shape[x->ndim - 2];
+	for (int i = 0; x && i < x->ndim - 2 && i < HZ_MAXDIM; i++)
+		l.bound_sets = (int64_t)((uint64_t)l.bound_sets * (uint64_t)x->shape[i]);
+	return l;
+}
+
 static int mhc_layer_begin(struct scene *s, views t)
 {
-	const hz_mhc_layer l = {.phi = value(t[2]), .alpha = value(t[3]), .bias = value(t[4]),
-				.p = value(t[5]), .q = value(t[6]), .a = value(t[7]),
-				.saved = value(t[8])};
+	hz_mhc_layer l = bound_layer(t[0]);
 
+	l.phi = value(t[2]);
+	l.alpha = value(t[3]);
+	l.bias = value(t[4]);
+	l.p = value(t[5]);
+	l.q = value(t[6]);
+	l.a = value(t[7]);
+	l.saved = value(t[8]);
 	return hz_mhc_layer_begin(s->ctx, &l, t[0], t[1]);
 }
 
 static int mhc_layer_end(struct scene *s, views t)
 {
-	const hz_mhc_layer l = {.q = value(t[3]), .a = value(t[4]), .branch_bias = value(t[5])};
+	hz_mhc_layer l = bound_layer(t[0]);
 
+	l.q = value(t[3]);
+	l.a = value(t[4]);
+	l.branch_bias = value(t[5]);
 	return hz_mhc_layer_end(s->ctx, &l, t[0], t[1], t[2]);
 }
 
 static int mhc_layer_end_bwd(struct scene *s, views t)
 {
-	const hz_mhc_layer l = {.q = value(t[3]), .branch_bias = value(t[4]), .dq = value(t[5]),
-				.dbranch_bias = value(t[6])};
+	hz_mhc_layer l = bound_layer(t[1]);
 
+	l.q = value(t[3]);
+	l.branch_bias = value(t[4]);
+	l.dq = value(t[5]);
+	l.dbranch_bias = value(t[6]);
 	return hz_mhc_layer_end_bwd(s->ctx, &l, t[0], t[1], t[2]);
 }
 
 static int mhc_layer_begin_bwd(struct scene *s, views t)
 {
-	const hz_mhc_layer l = {.phi = value(t[4]), .alpha = value(t[5]), .bias = value(t[6]),
-				.saved = value(t[7]), .dq = value(t[8]), .dphi = value(t[9]),
-				.dalpha = value(t[10]), .dbias = value(t[11])};
+	hz_mhc_layer l = bound_layer(t[0]);
 
+	l.phi = value(t[4]);
+	l.alpha = value(t[5]);
+	l.bias = value(t[6]);
+	l.saved = value(t[7]);
+	l.dq = value(t[8]);
+	l.dphi = value(t[9]);
+	l.dalpha = value(t[10]);
+	l.dbias = value(t[11]);
 	return hz_mhc_layer_begin_bwd(s->ctx, &l, t[0], t[1], t[2], t[3]);
 }
 

@@ -412,13 +412,10 @@ def draw_layer(case, head=False, static=True, shared=True):
         c, keys = Conventions("deepseek_v4"), {}
     if c.residual == "lite" and s.n > 4:
         s.n = 4
-    # in the preset for sequences, the first of two token dimensions counts sequences
-    if keys.get("preset") == "triton" and len(s.batch) == 2:
+    # the first of two token dimensions counts sequences
+    if shared and len(s.batch) == 2 and case.chance(0.4):
+        keys["coefficients"] = "per_sequence"
         s.sets, s.s = s.batch[:1], s.batch[0]
-    elif shared and case.chance(0.2):
-        sets = case.pick(*[d for d in range(1, s.tokens + 1) if s.tokens % d == 0])
-        keys["sequences"] = sets
-        s.sets, s.s = (sets,), sets
     w = Weights(case, s, c, head, static and case.chance(0.15))
     return s, c, keys, w
 
@@ -457,8 +454,10 @@ def run_pre_like(primitive):
             inputs.pop("norm", None)
             if "phi" not in inputs:
                 inputs.pop("x")
-                keys.pop("sequences", None)
+                keys.pop("coefficients", None)
                 s.sets, s.s = (1,), 1
+        if "phi" not in inputs and "coefficients" not in keys and case.chance():
+            keys["coefficients"] = "static"
         outputs = [k for k in "pqa" if case.chance(0.8)]
         if primitive == "mhc_pre":
             outputs.append("u")
@@ -564,10 +563,6 @@ def run_head_bwd(case):
 
 def run_post_pre(case):
     s, c, keys, w = draw_layer(case, static=False, shared=False)
-    s.sets, s.s = s.batch, s.tokens
-    keys.pop("sequences", None)
-    if keys.get("preset") == "triton":
-        keys["sequences"] = s.tokens
     inputs = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q")}
     if case.chance(0.7):
         inputs["a"] = s.coefficients("a")
@@ -595,10 +590,6 @@ def run_post_pre(case):
 def run_post_pre_bwd(case):
     """Gradients of y, through mhc_pre(), and of the operands that y was computed from."""
     s, c, keys, w = draw_layer(case, static=False, shared=False)
-    s.sets, s.s = s.batch, s.tokens
-    keys.pop("sequences", None)
-    if keys.get("preset") == "triton":
-        keys["sequences"] = s.tokens
     y = s.streams()
     operands = dict(w.given)
     f, q = s.branch(), s.coefficients("q")

@@ -412,6 +412,7 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 	int good;
 
 	l.opts.flags |= extras ? HZ_MHC_ACCUMULATE : 0;
+	l.opts.coefficients = fixed ? HZ_MHC_STATIC : S < T ? HZ_MHC_PER_SEQUENCE : 0;
 	streams(&c, X, dtype, T, n, C, 0, 1);
 	streams(&c, F, dtype, T, 0, C, 0, 1);
 	streams(&c, DY, dtype, T, n, C, 0, 1);
@@ -434,7 +435,10 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 	streams(&c, DX, dtype, T, n, C, 0, 0);
 	streams(&c, DF, dtype, T, 0, C, 0, 0);
 	/* The results of the separate calls, in the same layout */
-	l.phi.data = fixed ? NULL : c.o[PHI]->image;
+	if (!fixed) {
+		l.phi = c.o[PHI]->t;
+		l.phi.data = c.o[PHI]->image;
+	}
 	if (hz_mhc_layer_bind(dev->ctx, &l, n, S, NULL, &bytes))
 		return ok(0, "%s: layer_bind: %s", dev->name, hz_errmsg(dev->ctx));
 	count = (int64_t)bytes / 4;
@@ -664,9 +668,11 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 		"bias.shape[0] is 20");
 	refused(ctx, hz_mhc_layer_bind(ctx, NULL, 4, 1, NULL, NULL), HZ_EINVAL, "layer is NULL");
 	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 5, 1, NULL, &bytes), HZ_EINVAL,
-		"n is 5, which the options do not allow");
+		"which is for 4 streams at most: there are 5");
+	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 9, 1, NULL, &bytes), HZ_EINVAL,
+		"n is 9, must be 1 to 8 streams");
 	refused(ctx, hz_mhc_layer_bind(ctx, &layer, 4, -1, NULL, &bytes), HZ_EINVAL,
-		"groups is -1, must be 0 to");
+		"sets is -1, must be 0 to");
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, NULL, NULL),
 		HZ_EINVAL, "mhc_pre_bwd: g is NULL");
 	g.reserved[1] = 3;
@@ -687,6 +693,7 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 	} wrong[] = {
 		{{.preset = 7}, "opts->preset is 7, must be 0 to 6"},
 		{{.preset = -1}, "opts->preset is -1"},
+		{{.coefficients = 3}, "opts->coefficients is 3, must be 0 to 2"},
 		{{.residual = 5}, "opts->residual is 5, must be 0 to 4"},
 		{{.residual = -1}, "opts->residual is -1"},
 		{{.map = 4}, "opts->map is 4, must be 0 to 3"},
@@ -695,7 +702,6 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		{{.iterations = 1001}, "opts->iterations is 1001"},
 		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
 		{{.given = 128}, "opts->given has unknown bits 0x80 (valid: HZ_MHC_GIVEN_EPS"},
-		{{.pad = 1}, "opts->pad is 1"},
 		{{REF_EXACT, .eps = -1e-6},
 		 "opts->eps is -1e-06, must be finite in f32 and not negative"},
 		{{REF_EXACT, .eps = INFINITY}, "opts->eps is inf"},
@@ -727,6 +733,159 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		wrong[0].message);
 	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
+}
+
+/* NULL, a zeroed struct and the default preset are the same; a bit in given makes 0 hold. */
+static void test_defaults(hz_context *ctx, struct valid *r)
+{
+	static const hz_mhc_opts opts[] = {
+		{0}, {.preset = HZ_MHC_PRESET_DEEPSEEK_V4},
+		{.preset = HZ_MHC_PRESET_PAPER, .map = HZ_MHC_SOFTMAX, .order = HZ_MHC_ROWS,
+		 .flags = HZ_MHC_OLD_NEW, .eps = 1e-6, .p_eps = 1e-6, .q_scale = 2,
+		 .rms_eps = 1e-6, .norm_eps = 1e-6, .iterations = 20,
+		 .residual = HZ_MHC_SINKHORN, .given = REF_NUMBERS | HZ_MHC_GIVEN_Q_SCALE},
+		{.given = HZ_MHC_GIVEN_OLD_NEW}, {.given = HZ_MHC_GIVEN_EPS},
+		{.given = HZ_MHC_GIVEN_P_EPS}, {.given = HZ_MHC_GIVEN_Q_SCALE},
+		{.given = HZ_MHC_GIVEN_RMS_EPS}, {.given = HZ_MHC_GIVEN_NORM_EPS},
+		{.flags = HZ_MHC_NORMALIZE}, {.preset = HZ_MHC_PRESET_TRITON},
+		{.preset = HZ_MHC_PRESET_TRITON, .given = HZ_MHC_GIVEN_NORMALIZE},
+	};
+	struct valid *const v = calloc(2, sizeof(*v));
+	int i, k;
+
+	if (!v)
+		bail("no memory for operands");
+	for (k = 0; k < 2; k++) {
+		uint64_t random = 5;
+
+		right_views(&v[k]);
+		for (i = 0; i < 24 * 32; i++)
+			v[k].phi[i] = (float)rnd_uniform(&random);
+		for (i = 0; i < 24; i++)
+			v[k].bias[i] = (float)rnd_uniform(&random);
+		for (i = 0; i < 6 * 4 * 8; i++)
+			v[k].x[i] = 1e-3f * (float)rnd_uniform(&random);
+		for (i = 0; i < 8; i++)
+			v[k].branch[i] = 1;
+		for (i = 0; i < 3; i++)
+			v[k].alpha[i] = 1;
+	}
+	for (k = 0; k < (int)(sizeof(opts) / sizeof(*opts)); k++) {
+		const hz_mhc_opts null = {.norm = &v[0].BRANCH};
+		hz_mhc_opts o = opts[k];
+		int status, same;
+
+		/* Options that are NULL cannot have norm: the first time all is without it. */
+		o.norm = k ? &v[1].BRANCH : NULL;
+		status = hz_mhc_pre(ctx, &v[0].X, &v[0].PHI, &v[0].ALPHA, &v[0].BIAS, &v[0].P,
+				    &v[0].Q, &v[0].A, &v[0].U, k ? &null : NULL);
+		status = status ? status :
+			 hz_mhc_pre(ctx, &v[1].X, &v[1].PHI, &v[1].ALPHA, &v[1].BIAS, &v[1].P,
+				    &v[1].Q, &v[1].A, &v[1].U, &o);
+		same = memcmp(v[0].p, v[1].p, sizeof(v->p)) == 0 &&
+		       memcmp(v[0].q, v[1].q, sizeof(v->q)) == 0 &&
+		       memcmp(v[0].a, v[1].a, sizeof(v->a)) == 0 &&
+		       memcmp(v[0].u, v[1].u, sizeof(v->u)) == 0;
+		ok(status == HZ_OK && same == (k < 3), "options %d are%s the default: %s", k,
+		   k < 3 ? "" : " not", hz_errmsg(ctx));
+	}
+	free(v);
+	right_views(r);
+}
+
+/* Sets of coefficients are as many as opts->coefficients says: T is 6. */
+static void test_wrong_sets(hz_context *ctx, struct valid *r)
+{
+	static const hz_mhc_opts sequences = {.coefficients = HZ_MHC_PER_SEQUENCE};
+	static const hz_mhc_opts fixed = {.coefficients = HZ_MHC_STATIC};
+	hz_tensor p2 = shaped(r->P, 0, 2), p4 = shaped(r->P, 0, 4), one = shaped(r->P, 0, 1);
+	const hz_tensor x4 = hz_tensor_4d(r->x, HZ_F32, HZ_CPU, 3, 2, 4, 8);
+	const hz_tensor du4 = hz_tensor_3d(r->f, HZ_F32, HZ_CPU, 3, 2, 8);
+	const hz_mhc_grads g = {.du = &r->F, .dphi = &r->DPHI}, g4 = {.du = &du4, .dphi = &r->DPHI};
+	hz_tensor out = hz_tensor_nd(r->out, HZ_F32, HZ_CPU, 2, (int64_t[]){3, 4});
+	float most = 0;
+	int i;
+
+#define WEIGHTS(x, p, o) hz_mhc_weights(ctx, x, &r->PHI, &r->ALPHA, &r->BIAS, p, NULL, NULL, o)
+	refused(ctx, WEIGHTS(&r->X, &p2, NULL), HZ_ESHAPE,
+		"mhc_weights: p is of 2 sets of coefficients, must be of 6, one of each token: "
+		"opts->coefficients is HZ_MHC_PER_TOKEN");
+	refused(ctx, WEIGHTS(&r->X, &one, NULL), HZ_ESHAPE, "p is of 1 sets");
+	refused(ctx, WEIGHTS(&x4, &p2, &sequences), HZ_ESHAPE,
+		"must be of 3, the first dimension of streams: opts->coefficients is "
+		"HZ_MHC_PER_SEQUENCE");
+	refused(ctx, WEIGHTS(&r->X, &p4, &sequences), HZ_ESHAPE, "do not divide the 6 tokens");
+	refused(ctx, WEIGHTS(&r->X, &one, &fixed), HZ_EINVAL,
+		"phi is given, and opts->coefficients is HZ_MHC_STATIC");
+	refused(ctx, hz_mhc_pre(ctx, &r->X, NULL, NULL, &r->BIAS, &p2, NULL, NULL, &r->U, &fixed),
+		HZ_ESHAPE, "must be of 1: opts->coefficients is HZ_MHC_STATIC");
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &sequences),
+		HZ_ESHAPE, "the number of sequences is unknown");
+	refused(ctx, hz_mhc_post_pre(ctx, &r->X, &r->F, &r->Q, &r->A, NULL, &r->PHI, &r->ALPHA,
+				     &r->BIAS, &r->Y, &r->P, NULL, NULL, NULL, &sequences),
+		HZ_EINVAL, "opts->coefficients is HZ_MHC_PER_SEQUENCE, must be HZ_MHC_PER_TOKEN");
+	is_int(hz_mhc_pre_bwd(ctx, &x4, &r->PHI, &r->ALPHA, &r->BIAS, &g4, &sequences), HZ_OK,
+	       "the first dimension counts sequences");
+	is_int(WEIGHTS(&x4, &out, &sequences), HZ_OK, "also those of p");
+	is_int(hz_mhc_pre(ctx, &r->X, NULL, NULL, &r->BIAS, &one, NULL, NULL, &r->U, &fixed), HZ_OK,
+	       "static coefficients: one set");
+	for (i = 0; i < 4; i++)
+		most = fmaxf(most, fabsf(r->p[i] - 0.500001f));
+	ok(most < 1e-6f, "of sigma(0) + 1e-6");
+#undef WEIGHTS
+}
+
+/* A layer is used for what it is bound for, and for nothing else. */
+static void test_wrong_layers(hz_context *ctx, struct valid *r)
+{
+	hz_mhc_layer l = {.phi = r->PHI, .alpha = r->ALPHA, .bias = r->BIAS};
+	hz_mhc_block block = {.p = r->P, .u = r->U, .reserved = {0, 0, 5, 0}};
+	const hz_tensor x2 = hz_tensor_3d(r->x, HZ_F32, HZ_CPU, 6, 2, 16);
+	const hz_tensor x4 = shaped(r->X, 0, 4);
+	void *const data = aligned_alloc(64, 8192);
+	hz_tensor u4 = shaped(r->U, 0, 4);
+	size_t bytes = 0;
+
+	if (!data)
+		bail("no memory for a layer");
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &r->X, &r->U), HZ_EINVAL,
+		"mhc_layer_begin: layer is not bound: hz_mhc_layer_bind() gives it p, q, a");
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, 6, NULL, &bytes), HZ_OK, "the bytes of a layer");
+	ok(bytes > 6 * 4 * 53 && bytes <= 8192 && !l.p.data, "%zu; it is not bound", bytes);
+	refused(ctx, hz_mhc_layer_end(ctx, &l, &r->X, &r->F, &r->Y), HZ_EINVAL,
+		"hz_mhc_layer_bind()");
+	refused(ctx, hz_mhc_layer_bind(ctx, &l, 8, 6, data, &bytes), HZ_ESHAPE,
+		"layer->phi is [24, 32], must be [80, a multiple of 8] for 8 streams");
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, &bytes), HZ_OK, "a layer of 1 token");
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_ESHAPE,
+		"x is of 4 tokens, layer is bound for 1 sets of coefficients by HZ_MHC_PER_TOKEN: "
+		"hz_mhc_layer_bind() it again");
+	refused(ctx, hz_mhc_layer_end_bwd(ctx, &l, &r->F, &r->X, &r->U), HZ_ESHAPE,
+		"dy is of 6 tokens");
+	l.opts.coefficients = HZ_MHC_PER_SEQUENCE;
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_EINVAL,
+		"layer->opts.coefficients is HZ_MHC_PER_SEQUENCE, layer is bound for "
+		"HZ_MHC_PER_TOKEN");
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_OK, "bound for one sequence");
+	is_int(hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_OK, "of 4 tokens: %s", hz_errmsg(ctx));
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x2, &r->U), HZ_ESHAPE,
+		"x.shape[1] is 2, layer is bound for 4 streams");
+	l.opts.coefficients = HZ_MHC_STATIC;
+	refused(ctx, hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_EINVAL,
+		"layer->phi is given, and layer->opts.coefficients is HZ_MHC_STATIC");
+	l.phi.data = NULL;
+	refused(ctx, hz_mhc_layer_bind(ctx, &l, 4, 2, data, NULL), HZ_EINVAL,
+		"sets is 2, must be 1: layer->opts.coefficients is HZ_MHC_STATIC");
+	refused(ctx, hz_mhc_layer_bind(ctx, &l, 8, 1, data, NULL), HZ_ESHAPE,
+		"layer->bias.shape[0] is 24, must be 80 for 8 streams");
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_OK, "static ones");
+	is_int(hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_OK, "of 4 tokens");
+	l.reserved[7] = 1;
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_EINVAL,
+		"layer->reserved[7] is 1, must be 0");
+	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, &block), HZ_EINVAL,
+		"block[0].reserved[2] is 5, must be 0");
+	free(data);
 }
 
 /* A call of two operations, the second of which needs more workspace: if it is too small, the call
@@ -781,6 +940,9 @@ static void test_wrong(void)
 	right_views(r);
 	test_wrong_operands(ctx, r);
 	test_wrong_options(ctx, r);
+	test_defaults(ctx, r);
+	test_wrong_sets(ctx, r);
+	test_wrong_layers(ctx, r);
 	test_workspace(ctx);
 	for (i = 0; i < sizeof(r->y) / sizeof(float); i++)
 		good &= r->y[i] == (float)i && r->x[i] == (float)i;

@@ -266,8 +266,14 @@ static void begin_case(struct tcase *c, const struct pre *s)
 		c->opts.flags |= HZ_MHC_ACCUMULATE;
 	c->head = (s->how & HEAD) != 0;
 	c->split = 1 + rnd_below(&rnd, 3);
+	if (s->S == 1 && s->how & (STATIC | STATIC_MIX)) {
+		c->opts.coefficients = HZ_MHC_STATIC;
+	} else if (s->S != s->T && !(s->how & STATIC)) {
+		c->opts.coefficients = HZ_MHC_PER_SEQUENCE;
+		c->split = s->S;	/* the first dimension of streams */
+	}
 	/* Convention 1 is the default: sometimes the options are NULL. */
-	c->default_opts = s->convention == 1 &&
+	c->default_opts = s->convention == 1 && !c->opts.coefficients &&
 			  !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE)) &&
 			  rnd_below(&rnd, 2);
 	name_pre(c, s);

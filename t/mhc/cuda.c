@@ -194,7 +194,8 @@ static void test_small(void)
 static void test_pre(int64_t T, int64_t S, int n, int dtype, int fused)
 {
 	struct operands o = make(dtype, T, S, n, 1024);
-	const hz_mhc_opts triton = {.preset = HZ_MHC_PRESET_TRITON};
+	const hz_mhc_opts triton = {.preset = HZ_MHC_PRESET_TRITON,
+				    .coefficients = HZ_MHC_PER_SEQUENCE};
 	const hz_mhc_opts *opts = S == T ? NULL : &triton;
 	const hz_mhc_grads g = {
 		.du = &o.du, .dq = &o.dq, .dy = &o.dy, .dx = &o.dx, .dphi = &o.dphi};

@@ -17,7 +17,7 @@ struct mhc_row {
 static int run_mhc_pre(const void *row)
 {
 	const struct mhc_row *const r = row;
-	const hz_mhc_opts opts = {.preset = r->preset};
+	const hz_mhc_opts opts = {.preset = r->preset, .coefficients = r->groups < r->tokens};
 	const int64_t m = hz_mhc_rows((int)r->n, &opts);
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);
@@ -34,7 +34,7 @@ static int run_mhc_pre(const void *row)
 static int run_mhc_pre_bwd(const void *row)
 {
 	const struct mhc_row *const r = row;
-	const hz_mhc_opts opts = {.preset = r->preset};
+	const hz_mhc_opts opts = {.preset = r->preset, .coefficients = r->groups < r->tokens};
 	const int64_t m = hz_mhc_rows((int)r->n, &opts);
 	const hz_tensor x = V(r->dtype, r->tokens, r->n, r->channels);
 	const hz_tensor phi = V(HZ_F32, m, r->n * r->channels), alpha = V(HZ_F32, 3);

@@ -31,6 +31,11 @@ static const struct word order_words_mhc[] = {
 	{"cols", HZ_MHC_COLS}, {"rows", HZ_MHC_ROWS}, {NULL, 0},
 };
 
+static const struct word coefficients_words[] = {
+	{"per_token", HZ_MHC_PER_TOKEN}, {"per_sequence", HZ_MHC_PER_SEQUENCE},
+	{"static", HZ_MHC_STATIC}, {NULL, 0},
+};
+
 static const struct word kind_words[] = {
 	{"identity", HZ_MHC_INIT_IDENTITY}, {"paper", HZ_MHC_INIT_PAPER},
 	{"triton", HZ_MHC_INIT_TRITON}, {"hc", HZ_MHC_INIT_HC}, {"lite", HZ_MHC_INIT_LITE},
@@ -57,9 +62,9 @@ const struct key mhc_weights_keys[] = {
 	{"norm_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that of u, with norm="},
 	{"old_new", KEY_WORD, switch_words, 0, 0, "0|1", "1: z is [old, new]"},
 	{"normalize", KEY_WORD, switch_words, 0, 0, "0|1", "1: p is divided by its sum"},
-	{"sequences", KEY_INT, NULL, 1, INT64_MAX, "S",
-	 "sets of coefficients, each of the mean of T / S tokens; default: one for\n"
-	 "each token, for preset=triton and x of 4 dimensions for each first index"},
+	{"coefficients", KEY_WORD, coefficients_words, 0, 0, "per_token|per_sequence|static",
+	 "of each token, the default; of means over sequences, of which x is\n"
+	 "[S, ..., n, C]; of bias alone, without phi"},
 	END,
 };
 
@@ -102,6 +107,7 @@ hz_mhc_opts mhc_opts(const struct job *job)
 {
 	hz_mhc_opts o = {
 		.preset = (int32_t)value_or(job, "preset", 0),
+		.coefficients = (int32_t)value_or(job, "coefficients", 0),
 		.residual = (int32_t)value_or(job, "residual", 0),
 		.map = (int32_t)value_or(job, "map", 0),
 		.order = (int32_t)value_or(job, "order", 0),

@@ -157,38 +157,31 @@ static int streams_of(int64_t rows, const hz_mhc_opts *o)
 	return 0;
 }
 
-/* Leading dimensions of coefficients: those of x, of sequences, or none */
+/* Leading dimensions of coefficients: those of x, its first one, or none */
 struct sets {
-	int64_t n, rows, leading[HZ_MAXDIM];
+	int64_t n, rows;
+	const int64_t *leading;
 	int ndim;
-	bool shared;		/* fewer than tokens: sequences */
 };
 
 static int find_sets(struct job *job, const char *x_name, struct sets *s)
 {
 	const struct npy *x = mhc_array_of(job, x_name), *bias = mhc_array_of(job, "bias");
-	const struct value *sequences = value_of(job, "sequences");
 	const hz_mhc_opts o = mhc_opts(job);
-	const bool triton = value_or(job, "preset", -1) == HZ_MHC_PRESET_TRITON;
-	int status = mhc_check_ndim(job, x_name, 2);
+	const bool sequences = o.coefficients == HZ_MHC_PER_SEQUENCE;
+	int status = mhc_check_ndim(job, x_name, sequences ? 4 : 2);
 
 	if (!status)
 		status = mhc_check_ndim(job, "bias", 1);
 	if (status)
 		return status;
-	memset(s, 0, sizeof(*s));
-	s->rows = bias->shape[0];
+	*s = (struct sets){.rows = bias->shape[0], .leading = x->shape};
 	s->n = mhc_given(job, x_name) ? x->shape[x->ndim - 2] : streams_of(s->rows, &o);
 	if (s->n < 1 || s->n > 8)
 		return complain(EXIT_BAD, "%s: there are %lld streams, must be 1 to 8",
 				job->op->name, (long long)s->n);
-	if (!mhc_given(job, x_name) || !mhc_given(job, "phi"))
-		return 0;
-	s->shared = sequences->given || (triton && x->ndim == 4);
-	s->ndim = s->shared ? 1 : x->ndim - 2;
-	memcpy(s->leading, x->shape, (size_t)(x->ndim - 2) * sizeof(*x->shape));
-	if (sequences->given)
-		s->leading[0] = sequences->n;
+	if (mhc_given(job, x_name) && o.coefficients != HZ_MHC_STATIC)
+		s->ndim = sequences ? 1 : x->ndim - 2;
 	return 0;
 }
 
@@ -246,30 +239,6 @@ static int weight_gradients(struct job *job)
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* The number of sequences comes from the coefficients or from their gradients. A call without
- * either gets p of zeros, which free_zeros() releases. */
-static int make_zeros(hz_context *ctx, struct job *job, hz_tensor *host, hz_tensor *zeros)
-{
-	struct sets s;
-	int64_t shape[2];
-
-	if (find_sets(job, "x", &s) || !s.shared)
-		return HZ_OK;
-	shape[0] = s.leading[0];
-	shape[1] = s.n;
-	*host = hz_tensor_nd(NULL, HZ_F32, HZ_CPU, 2, shape);
-	host->data = calloc((size_t)(shape[0] * shape[1]) + 1, sizeof(float));
-	return host->data ? to_device(ctx, host, true, zeros) : HZ_ENOMEM;
-}
-
-static void free_zeros(hz_context *ctx, hz_tensor *host, hz_tensor *zeros)
-{
-	if (zeros->data)
-		hz_sync(ctx);
-	free_device(ctx, zeros);
-	free(host->data);
-}
-
 static int weights_outputs(struct job *job)
 {
 	return forward_outputs(job, "x", "p", "q", "a", NULL);
@@ -288,17 +257,9 @@ static int pre_call(hz_context *ctx, struct job *job)
 	hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
 	hz_tensor *u = view_of(job, "u");
 	const hz_mhc_opts o = opts_of(job);
-	hz_tensor host = {0}, zeros = {0};
-	int status = p || q || a ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
-	if (zeros.data)
-		p = &zeros;
-	if (status == HZ_OK)
-		status = WITH_WORKSPACE(ctx, u ?
-			hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
-			hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o));
-	free_zeros(ctx, &host, &zeros);
-	return status;
+	return WITH_WORKSPACE(ctx, u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
+				       hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o));
 }
 
 static int pre_bwd_outputs(struct job *job)
@@ -316,22 +277,14 @@ static int pre_bwd_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	const hz_mhc_opts o = opts_of(job);
-	hz_mhc_grads g = {
+	const hz_mhc_grads g = {
 		.du = view_of(job, "du"), .dp = view_of(job, "dp"), .dq = view_of(job, "dq"),
 		.da = view_of(job, "da"), .dy = view_of(job, "dy"), .dx = view_of(job, "dx"),
 		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
 		.dbias = view_of(job, "dbias"),
 	};
-	hz_tensor host = {0}, zeros = {0};
-	int status = g.dp || g.dq || g.da || o.saved ? HZ_OK :
-		     make_zeros(ctx, job, &host, &zeros);
 
-	if (zeros.data)
-		g.dp = &zeros;
-	if (status == HZ_OK)
-		status = WITH_WORKSPACE(ctx, hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o));
-	free_zeros(ctx, &host, &zeros);
-	return status;
+	return WITH_WORKSPACE(ctx, hz_mhc_pre_bwd(ctx, x, phi, alpha, bias, &g, &o));
 }
 
 static int head_outputs(struct job *job)
@@ -345,15 +298,8 @@ static int head_call(hz_context *ctx, struct job *job)
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
 	const hz_mhc_opts o = opts_of(job);
-	hz_tensor host = {0}, zeros = {0};
-	int status = p ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
-	if (zeros.data)
-		p = &zeros;
-	if (status == HZ_OK)
-		status = WITH_WORKSPACE(ctx, hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o));
-	free_zeros(ctx, &host, &zeros);
-	return status;
+	return WITH_WORKSPACE(ctx, hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o));
 }
 
 static int head_bwd_call(hz_context *ctx, struct job *job)
@@ -361,20 +307,13 @@ static int head_bwd_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	const hz_mhc_opts o = opts_of(job);
-	hz_mhc_grads g = {
+	const hz_mhc_grads g = {
 		.du = view_of(job, "dh"), .dp = view_of(job, "dp"), .dx = view_of(job, "dx"),
 		.dphi = view_of(job, "dphi"), .dalpha = view_of(job, "dalpha"),
 		.dbias = view_of(job, "dbias"),
 	};
-	hz_tensor host = {0}, zeros = {0};
-	int status = g.dp || o.saved ? HZ_OK : make_zeros(ctx, job, &host, &zeros);
 
-	if (zeros.data)
-		g.dp = &zeros;
-	if (status == HZ_OK)
-		status = WITH_WORKSPACE(ctx, hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o));
-	free_zeros(ctx, &host, &zeros);
-	return status;
+	return WITH_WORKSPACE(ctx, hz_mhc_head_bwd(ctx, x, phi, alpha, bias, &g, &o));
 }
 
 static int post_pre_outputs(struct job *job)

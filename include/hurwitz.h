@@ -787,27 +787,23 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
  * Workspace: none.
  * Source: Hamilton 1844.
  */
-HZ_API int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-		       const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
+		       uint32_t flags);
 
 /*
  * Its gradients: of y = a b, da = dy conj(b) and db = conj(a) dy, and so on with the flags that
  * hz_quat_mul() had, but that HZ_QUAT_ACCUMULATE adds to da and db. Where a or b was repeated, the
  * gradient is summed.
  *
- *   dy      [..., 4], the gradient for y
  *   a, b    as there
+ *   dy      [..., 4], the gradient of y
  *   da, db  the shapes of a and b; either may be NULL: not wanted
  *
  * Aliasing: da and db overlap nothing.
- * Workspace: hz_quat_mul_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
-			   const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
-			   uint32_t flags);
-HZ_API int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
-				     const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
-				     uint32_t flags, size_t *bytes);
+HZ_API int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			   const hz_tensor *dy, hz_tensor *da, hz_tensor *db, uint32_t flags);
 
 /*
  * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l])
@@ -820,12 +816,10 @@ HZ_API int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const
  *
  * Its gradients for y of quaternions are db = a dy and da = b conj(dy), by hz_quat_mul().
  * Aliasing: y overlaps nothing.
- * Workspace: hz_quat_dot_workspace().
+ * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-		       const hz_tensor *y, uint32_t flags);
-HZ_API int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-				 const hz_tensor *y, uint32_t flags, size_t *bytes);
+HZ_API int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
+		       uint32_t flags);
 
 /*
  * Conjugate: y = conj(x) = w - xi - yj - zk. It is its own gradient.
@@ -835,7 +829,7 @@ HZ_API int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_t
  *
  * Aliasing: y may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
  * Scaled addition: y = y + alpha x, or y + x alpha with HZ_QUAT_REVERSED. dx += conj(alpha) dy is
@@ -848,8 +842,8 @@ HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
  *
  * Aliasing: y may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x,
-			const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, hz_tensor *y,
+			uint32_t flags);
 
 /*
  * Norm: n = |x| = sqrt(w^2 + x^2 + y^2 + z^2), without overflow or underflow on the way, or with
@@ -861,9 +855,9 @@ HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor 
  *
  * Aliasing: n overlaps nothing; dx may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_norm(hz_context *ctx, const hz_tensor *x, const hz_tensor *n, uint32_t flags);
-HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *dn, const hz_tensor *x,
-			    const hz_tensor *dx, uint32_t flags);
+HZ_API int hz_quat_norm(hz_context *ctx, const hz_tensor *x, hz_tensor *n, uint32_t flags);
+HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dn,
+			    hz_tensor *dx, uint32_t flags);
 
 /*
  * Normalization: y = x / max(|x|, eps), and 0 where x is 0; |x| as of hz_quat_norm(). The gradient
@@ -876,18 +870,18 @@ HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *dn, const hz_tenso
  *
  * Aliasing: y may be x exactly, dx may be dy or x exactly. Workspace: none.
  */
-HZ_API int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double eps,
+HZ_API int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double eps,
 			     uint32_t flags);
-HZ_API int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
-				 const hz_tensor *dx, double eps, uint32_t flags);
+HZ_API int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
+				 hz_tensor *dx, double eps, uint32_t flags);
 
 /*
  * Inverse: y = conj(x) / |x|^2, without overflow or underflow on the way; NaN where x is 0. The
  * gradient is dx = -conj(y) dy conj(y). Operands, flags and aliasing as of hz_quat_normalize().
  */
-HZ_API int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags);
-HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
-			       const hz_tensor *dx, uint32_t flags);
+HZ_API int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
+			       hz_tensor *dx, uint32_t flags);
 
 /*
  * Rotation of vectors: y = q v conj(q) with v a quaternion without real part. It is a rotation for
@@ -901,26 +895,23 @@ HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *dy, const hz_te
  *
  * Aliasing: y may be v exactly. Workspace: none.
  */
-HZ_API int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
-			  const hz_tensor *y, uint32_t flags);
+HZ_API int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, hz_tensor *y,
+			  uint32_t flags);
 
 /*
  * Its gradients: dv = conj(q) dy q and dq = dy q conj(v) + conj(dy) q v, and so on with the flags
  * that hz_quat_rotate() had; with HZ_QUAT_NORMALIZE those of the quotient. HZ_QUAT_ACCUMULATE adds
  * to dq and dv. Where q or v was repeated, the gradient is summed.
  *
- *   dy, q, v  as there; a real part of dy is not read
- *   dq, dv    the shapes of q and v; either may be NULL: not wanted. A real part of dv is 0.
+ *   q, v    as there
+ *   dy      [..., 3] or [..., 4], the gradient of y; a real part is not read
+ *   dq, dv  the shapes of q and v; either may be NULL: not wanted. A real part of dv is 0.
  *
  * Aliasing: dq and dv overlap nothing.
- * Workspace: hz_quat_rotate_bwd_workspace().
+ * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
-			      const hz_tensor *v, const hz_tensor *dq, const hz_tensor *dv,
-			      uint32_t flags);
-HZ_API int hz_quat_rotate_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
-					const hz_tensor *v, const hz_tensor *dq,
-					const hz_tensor *dv, uint32_t flags, size_t *bytes);
+HZ_API int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+			      const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv, uint32_t flags);
 
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */
@@ -970,7 +961,7 @@ typedef struct hz_quat_gemm_opts {
 	double beta;			/* 0: C is not read */
 	double slope;			/* of the activation */
 	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
-	const hz_tensor *pre;		/* gets the input of the activation, as C; NULL: no */
+	hz_tensor *pre;			/* gets the input of the activation, as C; NULL: no */
 	const hz_packed *packed;	/* A, instead of the operand a, which is then NULL */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_gemm_opts;
@@ -999,15 +990,13 @@ typedef struct hz_quat_gemm_opts {
  * 2^-9 S, HALF of 16-bit types that by the fast method alone: their own products are exact.
  * Subnormal elements of bf16 count as 0 on CPUs with AMX.
  * NaN and Inf stay in the rows of A and the columns of B that have them.
- * Workspace: hz_quat_gemm_workspace().
+ * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Howell and Lafon 1975, "The Complexity of the Quaternion Product", for eight products.
  */
-HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			const hz_tensor *c, const hz_quat_gemm_opts *opts);
-HZ_API int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-				  const hz_tensor *c, const hz_quat_gemm_opts *opts, size_t *bytes);
+HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
+			const hz_quat_gemm_opts *opts);
 
 /*
  * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once.
@@ -1047,11 +1036,11 @@ typedef struct hz_quat_linear_opts {
 	int32_t activation;		/* enum hz_activation */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | ROTATION */
 	double slope;			/* of the activation */
-	const hz_tensor *pre;		/* as y: the input of the activation, which the forward
+	hz_tensor *pre;			/* as y: the input of the activation, which the forward
 					   call writes and the backward call reads; NULL: none */
 	const hz_packed *packed;	/* w by hz_quat_gemm_pack(), instead of it */
 	const hz_tensor *scale;		/* ROTATION: s, [N, M]; NULL: 1 */
-	const hz_tensor *dscale;	/* ROTATION, backward: its gradient; NULL: not wanted */
+	hz_tensor *dscale;		/* ROTATION, backward: its gradient; NULL: not wanted */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_linear_opts;
 
@@ -1072,14 +1061,11 @@ typedef struct hz_quat_linear_opts {
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
  * or one of the sizes is below 32. A product of rotations is one of real 3N x 3M matrices.
- * Workspace: hz_quat_linear_workspace().
+ * Workspace: hz_record_begin() tells.
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
  */
 HZ_API int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			  const hz_tensor *b, const hz_tensor *y, const hz_quat_linear_opts *opts);
-HZ_API int hz_quat_linear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-				    const hz_tensor *b, const hz_tensor *y,
-				    const hz_quat_linear_opts *opts, size_t *bytes);
+			  const hz_tensor *b, hz_tensor *y, const hz_quat_linear_opts *opts);
 
 /*
  * The gradients of hz_quat_linear() for the gradient dy of a real loss, taken component by
@@ -1096,14 +1082,8 @@ HZ_API int hz_quat_linear_workspace(hz_context *ctx, const hz_tensor *x, const h
  * dtype of dy before. All else as there.
  */
 HZ_API int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			      const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
-			      const hz_tensor *dw, const hz_tensor *db,
-			      const hz_quat_linear_opts *opts);
-HZ_API int hz_quat_linear_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-					const hz_tensor *b, const hz_tensor *dy,
-					const hz_tensor *dx, const hz_tensor *dw,
-					const hz_tensor *db, const hz_quat_linear_opts *opts,
-					size_t *bytes);
+			      const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
+			      hz_tensor *dw, hz_tensor *db, const hz_quat_linear_opts *opts);
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quat_conv_opts {
@@ -1114,7 +1094,7 @@ typedef struct hz_quat_conv_opts {
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | TRANSPOSED | NOCONJ */
 	int32_t groups;			/* of quaternion channels; 0: 1 */
 	double slope;
-	const hz_tensor *pre;		/* as of hz_quat_linear_opts */
+	hz_tensor *pre;			/* as of hz_quat_linear_opts */
 	int64_t stride[3];		/* of each spatial dimension; 0: 1 */
 	int64_t pad[3];			/* zeros at either end */
 	int64_t dilation[3];		/* 0: 1 */
@@ -1144,25 +1124,17 @@ typedef struct hz_quat_conv_opts {
  * the largest finite one, in SPLIT than 2^-37, as neighbours have a scale in common. On a GPU
  * HZ_QUAT_AUTO may be HZ_QUAT_FAST from 8 channels on, and groups of few channels, and few outputs,
  * have f32 multiply-adds by the direct method, whatever the method and the precision.
- * Workspace: hz_quat_conv_workspace(); it may have patches of x, for a limited number of pixels at
+ * Workspace: hz_record_begin() tells; it may have patches of x, for a limited number of pixels at
  * a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
  */
 HZ_API int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			const hz_tensor *b, const hz_tensor *y, const hz_quat_conv_opts *opts);
-HZ_API int hz_quat_conv_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-				  const hz_tensor *b, const hz_tensor *y,
-				  const hz_quat_conv_opts *opts, size_t *bytes);
+			const hz_tensor *b, hz_tensor *y, const hz_quat_conv_opts *opts);
 
 /* The gradients of hz_quat_conv(); operands as of hz_quat_linear_bwd(), but x is never NULL. */
 HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			    const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
-			    const hz_tensor *dw, const hz_tensor *db,
-			    const hz_quat_conv_opts *opts);
-HZ_API int hz_quat_conv_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-				      const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
-				      const hz_tensor *dw, const hz_tensor *db,
-				      const hz_quat_conv_opts *opts, size_t *bytes);
+			    const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
+			    hz_tensor *dw, hz_tensor *db, const hz_quat_conv_opts *opts);
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quat_batchnorm_opts {
@@ -1170,9 +1142,9 @@ typedef struct hz_quat_batchnorm_opts {
 	int32_t reserved32;		/* 0 */
 	double eps;			/* > 0; 0 stands for 1e-5 */
 	double momentum;		/* 0 to 1; 0 stands for 0.1 */
-	const hz_tensor *running_mean;	/* [C, 4]; NULL: none */
-	const hz_tensor *running_var;	/* [C], with WHITEN [C, 10] */
-	const hz_tensor *saved;		/* [C, 14], written for the backward call; NULL: none */
+	hz_tensor *running_mean;	/* [C, 4]; NULL: none */
+	hz_tensor *running_var;		/* [C], with WHITEN [C, 10] */
+	hz_tensor *saved;		/* [C, 14], written for the backward call; NULL: none */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_batchnorm_opts;
 
@@ -1199,15 +1171,12 @@ typedef struct hz_quat_batchnorm_opts {
  * Aliasing: no output overlaps another operand, but for y = x.
  * Arithmetic: sums over each of at most 256 parts of the batch in f32 at least, then in f64. The
  * same bits for any number of threads.
- * Workspace: hz_quat_batchnorm_workspace().
+ * Workspace: hz_record_begin() tells.
  * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
  */
 HZ_API int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-			     const hz_tensor *beta, const hz_tensor *y,
+			     const hz_tensor *beta, hz_tensor *y,
 			     const hz_quat_batchnorm_opts *opts);
-HZ_API int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-				       const hz_tensor *beta, const hz_tensor *y,
-				       const hz_quat_batchnorm_opts *opts, size_t *bytes);
 
 /*
  * The gradients of hz_quat_batchnorm(), with what that call left in opts->saved; the same flags.
@@ -1217,13 +1186,8 @@ HZ_API int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, cons
  *                  element of dgamma off the diagonal stands for both of the matrix.
  */
 HZ_API int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-				 const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dgamma,
-				 const hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
-HZ_API int hz_quat_batchnorm_bwd_workspace(hz_context *ctx, const hz_tensor *x,
-					   const hz_tensor *gamma, const hz_tensor *dy,
-					   const hz_tensor *dx, const hz_tensor *dgamma,
-					   const hz_tensor *dbeta,
-					   const hz_quat_batchnorm_opts *opts, size_t *bytes);
+				 const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
+				 hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
 
 enum hz_pool {
 	HZ_POOL_MAX = 0,	/* the quaternion of the largest norm, the first of several */
@@ -1253,12 +1217,12 @@ typedef struct hz_quat_pool_opts {
  * Arithmetic: norms are compared as squares in f64; a NaN is larger than all else.
  * Workspace: none.
  */
-HZ_API int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
-			const hz_tensor *index, const hz_quat_pool_opts *opts);
+HZ_API int hz_quat_pool(hz_context *ctx, const hz_tensor *x, hz_tensor *y, hz_tensor *index,
+			const hz_quat_pool_opts *opts);
 
 /* Its gradient: dx, the shape of x, from dy and, for HZ_POOL_MAX, the index; else that is NULL. */
 HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
-			    const hz_tensor *dx, const hz_quat_pool_opts *opts);
+			    hz_tensor *dx, const hz_quat_pool_opts *opts);
 
 /*
  * Dropout of whole quaternions: y = 0 with probability p, else x / (1 - p). The backward pass is
@@ -1271,7 +1235,7 @@ HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_te
  *
  * The same quaternions on every device.
  */
-HZ_API int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double p,
+HZ_API int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double p,
 			   uint64_t seed, uint64_t offset);
 
 enum hz_quat_distribution {
@@ -1297,7 +1261,7 @@ enum hz_quat_distribution {
  * a = 2 pi u1, b = 2 pi u3. Computed in f64 and rounded; the same bits on every device.
  * Source: Gaudet, Maida 2018, section 3.4.
  */
-HZ_API int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
+HZ_API int hz_quat_init(hz_context *ctx, hz_tensor *y, int distribution, double scale,
 			uint64_t seed, uint64_t offset, uint32_t flags);
 
 /*

@@ -66,9 +66,22 @@ struct step {
 	hz_quat_linear_opts silu;
 };
 
+static void forward(struct step *s)
+{
+	try(hz_quat_linear(ctx, &s->x, &s->w1, NULL, &s->h, &s->silu));
+	try(hz_quat_linear(ctx, &s->h, &s->w2, NULL, &s->y, NULL));
+}
+
+/* y holds its gradient. */
+static void backward(struct step *s)
+{
+	try(hz_quat_linear_bwd(ctx, &s->h, &s->w2, NULL, &s->y, &s->dh, &s->dw2, NULL, NULL));
+	try(hz_quat_linear_bwd(ctx, &s->x, &s->w1, NULL, &s->dh, NULL, &s->dw1, NULL, &s->silu));
+}
+
 static void make_step(struct step *s, int64_t batch)
 {
-	size_t bytes[4], most = 0;
+	size_t bytes;
 
 	s->x = quaternions(batch, IN);
 	s->w1 = quaternions(HIDDEN, IN);
@@ -80,15 +93,11 @@ static void make_step(struct step *s, int64_t batch)
 	s->dw2 = quaternions(OUT, HIDDEN);
 	s->dh = quaternions(batch, HIDDEN);
 	s->silu = (hz_quat_linear_opts){.activation = HZ_ACT_SILU, .pre = &s->pre};
-	try(hz_quat_linear_workspace(ctx, &s->x, &s->w1, NULL, &s->h, &s->silu, &bytes[0]));
-	try(hz_quat_linear_workspace(ctx, &s->h, &s->w2, NULL, &s->y, NULL, &bytes[1]));
-	try(hz_quat_linear_bwd_workspace(ctx, &s->h, &s->w2, NULL, &s->y, &s->dh, &s->dw2, NULL,
-					 NULL, &bytes[2]));
-	try(hz_quat_linear_bwd_workspace(ctx, &s->x, &s->w1, NULL, &s->dh, NULL, &s->dw1, NULL,
-					 &s->silu, &bytes[3]));
-	for (int i = 0; i < 4; i++)
-		most = bytes[i] > most ? bytes[i] : most;
-	try(hz_reserve(ctx, most));
+	try(hz_record_begin(ctx));
+	forward(s);
+	backward(s);
+	try(hz_record_end(ctx, &bytes));
+	try(hz_reserve(ctx, bytes));
 	/* The same seeds: the same weights on every rank */
 	try(hz_quat_init(ctx, &s->w1, HZ_QUAT_POLAR, hz_quat_init_scale(IN, HIDDEN), 1, 0, 0));
 	try(hz_quat_init(ctx, &s->w2, HZ_QUAT_POLAR, hz_quat_init_scale(HIDDEN, OUT), 2, 0, 0));
@@ -112,8 +121,7 @@ static double gradients(struct step *s, int first, int count, float *gradient)
 	for (int i = 0; i < count * IN * 4; i++)
 		x[i] = sinf((float)((i + first * IN * 4) * 13 % 4099));
 	move(&s->x, x, 1);
-	try(hz_quat_linear(ctx, &s->x, &s->w1, NULL, &s->h, &s->silu));
-	try(hz_quat_linear(ctx, &s->h, &s->w2, NULL, &s->y, NULL));
+	forward(s);
 	move(&s->y, y, 0);
 	/* What is to be learnt: each output the square of an input */
 	for (int i = 0; i < count * OUT * 4; i++) {
@@ -124,8 +132,7 @@ static double gradients(struct step *s, int first, int count, float *gradient)
 		y[i] = 2 * e / (BATCH * OUT);
 	}
 	move(&s->y, y, 1);
-	try(hz_quat_linear_bwd(ctx, &s->h, &s->w2, NULL, &s->y, &s->dh, &s->dw2, NULL, NULL));
-	try(hz_quat_linear_bwd(ctx, &s->x, &s->w1, NULL, &s->dh, NULL, &s->dw1, NULL, &s->silu));
+	backward(s);
 	move(&s->dw1, gradient, 0);
 	move(&s->dw2, gradient + W1, 0);
 	return loss;

@@ -61,9 +61,9 @@ int main(void)
 	static float y[BATCH][4 * OUT], dx[BATCH][4 * IN], dw[4][IN][OUT];
 	const hz_options options = {.device = HZ_CPU};
 	/* component c of channel m of item b is at x[b][c IN + m], of a weight at w[c][m][n] */
-	const hz_tensor vx = {x, HZ_F32, 3, HZ_CPU, {BATCH, IN, 4}, {4 * IN, 1, IN}};
-	const hz_tensor vw = {w, HZ_F32, 3, HZ_CPU, {OUT, IN, 4}, {1, OUT, IN * OUT}};
-	const hz_tensor vy = {y, HZ_F32, 3, HZ_CPU, {BATCH, OUT, 4}, {4 * OUT, 1, OUT}};
+	hz_tensor vx = {x, HZ_F32, 3, HZ_CPU, {BATCH, IN, 4}, {4 * IN, 1, IN}};
+	hz_tensor vw = {w, HZ_F32, 3, HZ_CPU, {OUT, IN, 4}, {1, OUT, IN * OUT}};
+	hz_tensor vy = {y, HZ_F32, 3, HZ_CPU, {BATCH, OUT, 4}, {4 * OUT, 1, OUT}};
 	hz_tensor vdx = vx, vdw = vw;
 	double error = 0, all = 0, change = 0;
 

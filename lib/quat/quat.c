@@ -286,7 +286,7 @@ static struct factors in_order(struct part *a, struct part *b, uint32_t flags)
 					: (struct factors){a, b, conj_a, conj_b};
 }
 
-int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *y,
+int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
 		uint32_t flags)
 {
 	static const char op[] = "quat_mul";
@@ -339,8 +339,8 @@ static bool is_repeated(const struct part *whole, const struct part *p)
 	return false;
 }
 
-static int mul_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
-			const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
+static int mul_bwd_args(struct hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			const hz_tensor *dy, const hz_tensor *da, const hz_tensor *db,
 			uint32_t flags, struct mul_bwd *m)
 {
 	static const char op[] = "quat_mul_bwd";
@@ -351,9 +351,9 @@ static int mul_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz_te
 
 	memset(m, 0, sizeof(*m));
 	HZ_CHECK(check_flags(ctx, op, flags, MUL_FLAGS));
-	HZ_CHECK(check_part(ctx, op, &pdy, "dy", dy, NULL, 4, false));
-	HZ_CHECK(check_part(ctx, op, &pa, "a", a, dy, 4, false));
-	HZ_CHECK(check_part(ctx, op, &pb, "b", b, dy, 4, false));
+	HZ_CHECK(check_part(ctx, op, &pa, "a", a, NULL, 4, false));
+	HZ_CHECK(check_part(ctx, op, &pb, "b", b, a, 4, false));
+	HZ_CHECK(check_part(ctx, op, &pdy, "dy", dy, a, 4, false));
 	HZ_CHECK(check_shape(ctx, op, &pdy, &pa, true));
 	HZ_CHECK(check_shape(ctx, op, &pdy, &pb, true));
 	if (da) {
@@ -428,44 +428,26 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
-static size_t mul_bwd_bytes(struct hz_context *ctx, const struct mul_bwd *m)
-{
-	size_t bytes = m->any_both ? HZI_WORKSPACE(ctx, quat, quat_mul_bwd, &m->both) : 0;
-
-	for (int i = 0; i < 2; i++) {
-		if (m->any_sum[i])
-			bytes = larger(bytes,
-				       HZI_WORKSPACE(ctx, quat, quat_dot, &m->sum[i]));
-	}
-	return bytes;
-}
-
-int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a, const hz_tensor *b,
-		    const hz_tensor *da, const hz_tensor *db, uint32_t flags)
+int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *dy,
+		    hz_tensor *da, hz_tensor *db, uint32_t flags)
 {
 	struct mul_bwd m;
+	size_t bytes = 0;
 
-	HZ_CHECK(mul_bwd_args(ctx, dy, a, b, da, db, flags, &m));
-	HZ_CHECK(hzi_workspace(ctx, "quat_mul_bwd", mul_bwd_bytes(ctx, &m)));
+	HZ_CHECK(mul_bwd_args(ctx, a, b, dy, da, db, flags, &m));
+	if (m.any_both)
+		bytes = HZI_WORKSPACE(ctx, quat, quat_mul_bwd, &m.both);
+	for (int i = 0; i < 2; i++) {
+		if (m.any_sum[i])
+			bytes = larger(bytes, HZI_WORKSPACE(ctx, quat, quat_dot, &m.sum[i]));
+	}
+	HZ_CHECK(hzi_workspace(ctx, "quat_mul_bwd", bytes));
 	if (m.any_both)
 		HZ_CHECK(HZI_CALL(ctx, quat, quat_mul_bwd, &m.both));
 	for (int i = 0; i < 2; i++) {
 		if (m.any_sum[i])
 			HZ_CHECK(HZI_CALL(ctx, quat, quat_dot, &m.sum[i]));
 	}
-	return HZ_OK;
-}
-
-int hz_quat_mul_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *a,
-			      const hz_tensor *b, const hz_tensor *da, const hz_tensor *db,
-			      uint32_t flags, size_t *bytes)
-{
-	struct mul_bwd m;
-
-	HZ_CHECK(mul_bwd_args(ctx, dy, a, b, da, db, flags, &m));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "quat_mul_bwd_workspace: bytes is NULL");
-	*bytes = mul_bwd_bytes(ctx, &m);
 	return HZ_OK;
 }
 
@@ -515,7 +497,7 @@ static int dot_args(struct hz_context *ctx, const hz_tensor *a, const hz_tensor 
 	return HZ_OK;
 }
 
-int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *y,
+int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
 		uint32_t flags)
 {
 	struct hzi_quat_dot_args g;
@@ -527,19 +509,7 @@ int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const h
 	return HZI_CALL(ctx, quat, quat_dot, &g);
 }
 
-int hz_quat_dot_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			  const hz_tensor *y, uint32_t flags, size_t *bytes)
-{
-	struct hzi_quat_dot_args g;
-
-	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "quat_dot_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_WORKSPACE(ctx, quat, quat_dot, &g);
-	return HZ_OK;
-}
-
-int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, const hz_tensor *y,
+int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, hz_tensor *y,
 		 uint32_t flags)
 {
 	static const char op[] = "quat_axpy";
@@ -600,9 +570,9 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 	return HZI_CALL(ctx, quat, quat_map, &g);
 }
 
-static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *dy,
-		   const char *dy_name, const hz_tensor *x, const hz_tensor *dx, int kind,
-		   double eps, uint32_t flags, uint32_t allowed)
+static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *dy,
+		   const char *dy_name, const hz_tensor *dx, int kind, double eps, uint32_t flags,
+		   uint32_t allowed)
 {
 	const bool real = kind == HZI_QUAT_NORM || kind == HZI_QUAT_NORM2;
 	struct hzi_quat_map_bwd_args g = {.kind = kind, .eps = eps};
@@ -636,46 +606,46 @@ static int norm_kind(uint32_t flags)
 	return flags & HZ_QUAT_SQUARED ? HZI_QUAT_NORM2 : HZI_QUAT_NORM;
 }
 
-int hz_quat_conj(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags)
+int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags)
 {
 	return map(ctx, "quat_conj", x, y, "y", HZI_QUAT_CONJ, 0, flags, HZ_QUAT_XYZW);
 }
 
-int hz_quat_norm(hz_context *ctx, const hz_tensor *x, const hz_tensor *n, uint32_t flags)
+int hz_quat_norm(hz_context *ctx, const hz_tensor *x, hz_tensor *n, uint32_t flags)
 {
 	return map(ctx, "quat_norm", x, n, "n", norm_kind(flags), 0, flags,
 		   HZ_QUAT_XYZW | HZ_QUAT_SQUARED);
 }
 
-int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *dn, const hz_tensor *x, const hz_tensor *dx,
+int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dn, hz_tensor *dx,
 		     uint32_t flags)
 {
-	return map_bwd(ctx, "quat_norm_bwd", dn, "dn", x, dx, norm_kind(flags), 0, flags,
+	return map_bwd(ctx, "quat_norm_bwd", x, dn, "dn", dx, norm_kind(flags), 0, flags,
 		       HZ_QUAT_XYZW | HZ_QUAT_SQUARED);
 }
 
-int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double eps,
+int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double eps,
 		      uint32_t flags)
 {
 	return map(ctx, "quat_normalize", x, y, "y", HZI_QUAT_NORMALIZE, eps, flags, HZ_QUAT_XYZW);
 }
 
-int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
-			  const hz_tensor *dx, double eps, uint32_t flags)
+int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
+			  hz_tensor *dx, double eps, uint32_t flags)
 {
-	return map_bwd(ctx, "quat_normalize_bwd", dy, "dy", x, dx, HZI_QUAT_NORMALIZE, eps, flags,
+	return map_bwd(ctx, "quat_normalize_bwd", x, dy, "dy", dx, HZI_QUAT_NORMALIZE, eps, flags,
 		       HZ_QUAT_XYZW);
 }
 
-int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, uint32_t flags)
+int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags)
 {
 	return map(ctx, "quat_inverse", x, y, "y", HZI_QUAT_INVERSE, 0, flags, HZ_QUAT_XYZW);
 }
 
-int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x,
-			const hz_tensor *dx, uint32_t flags)
+int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy, hz_tensor *dx,
+			uint32_t flags)
 {
-	return map_bwd(ctx, "quat_inverse_bwd", dy, "dy", x, dx, HZI_QUAT_INVERSE, 0, flags,
+	return map_bwd(ctx, "quat_inverse_bwd", x, dy, "dy", dx, HZI_QUAT_INVERSE, 0, flags,
 		       HZ_QUAT_XYZW);
 }
 
@@ -683,7 +653,7 @@ int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *x
 
 #define ROTATE_FLAGS (HZ_QUAT_XYZW | HZ_QUAT_NORMALIZE | HZ_QUAT_INVERSE)
 
-int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, const hz_tensor *y,
+int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, hz_tensor *y,
 		   uint32_t flags)
 {
 	static const char op[] = "quat_rotate";
@@ -719,8 +689,8 @@ struct rotate_bwd {
 	int calls;
 };
 
-static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
-			   const hz_tensor *v, const hz_tensor *dq, const hz_tensor *dv,
+static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+			   const hz_tensor *dy, const hz_tensor *dq, const hz_tensor *dv,
 			   uint32_t flags, struct rotate_bwd *r)
 {
 	static const char op[] = "quat_rotate_bwd";
@@ -730,9 +700,9 @@ static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz
 
 	memset(r, 0, sizeof(*r));
 	HZ_CHECK(check_flags(ctx, op, flags, ROTATE_FLAGS | HZ_QUAT_ACCUMULATE));
-	HZ_CHECK(check_part(ctx, op, &pdy, "dy", dy, NULL, 34, false));
-	HZ_CHECK(check_part(ctx, op, &pq, "q", q, dy, 4, false));
-	HZ_CHECK(check_part(ctx, op, &pv, "v", v, dy, 34, false));
+	HZ_CHECK(check_part(ctx, op, &pq, "q", q, NULL, 4, false));
+	HZ_CHECK(check_part(ctx, op, &pv, "v", v, q, 34, false));
+	HZ_CHECK(check_part(ctx, op, &pdy, "dy", dy, q, 34, false));
 	HZ_CHECK(check_shape(ctx, op, &pdy, &pq, true));
 	HZ_CHECK(check_shape(ctx, op, &pdy, &pv, true));
 	if (dq) {
@@ -800,38 +770,17 @@ static int rotate_bwd_args(struct hz_context *ctx, const hz_tensor *dy, const hz
 	return HZ_OK;
 }
 
-static size_t rotate_bwd_bytes(struct hz_context *ctx, const struct rotate_bwd *r)
+int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+		       const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv, uint32_t flags)
 {
+	struct rotate_bwd r;
 	size_t bytes = 0;
 
-	for (int i = 0; i < r->calls; i++)
-		bytes = larger(bytes,
-			       HZI_WORKSPACE(ctx, quat, quat_rotate_bwd, &r->call[i]));
-	return bytes;
-}
-
-int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
-		       const hz_tensor *v, const hz_tensor *dq, const hz_tensor *dv,
-		       uint32_t flags)
-{
-	struct rotate_bwd r;
-
-	HZ_CHECK(rotate_bwd_args(ctx, dy, q, v, dq, dv, flags, &r));
-	HZ_CHECK(hzi_workspace(ctx, "quat_rotate_bwd", rotate_bwd_bytes(ctx, &r)));
+	HZ_CHECK(rotate_bwd_args(ctx, q, v, dy, dq, dv, flags, &r));
+	for (int i = 0; i < r.calls; i++)
+		bytes = larger(bytes, HZI_WORKSPACE(ctx, quat, quat_rotate_bwd, &r.call[i]));
+	HZ_CHECK(hzi_workspace(ctx, "quat_rotate_bwd", bytes));
 	for (int i = 0; i < r.calls; i++)
 		HZ_CHECK(HZI_CALL(ctx, quat, quat_rotate_bwd, &r.call[i]));
-	return HZ_OK;
-}
-
-int hz_quat_rotate_bwd_workspace(hz_context *ctx, const hz_tensor *dy, const hz_tensor *q,
-				 const hz_tensor *v, const hz_tensor *dq, const hz_tensor *dv,
-				 uint32_t flags, size_t *bytes)
-{
-	struct rotate_bwd r;
-
-	HZ_CHECK(rotate_bwd_args(ctx, dy, q, v, dq, dv, flags, &r));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "quat_rotate_bwd_workspace: bytes is NULL");
-	*bytes = rotate_bwd_bytes(ctx, &r);
 	return HZ_OK;
 }

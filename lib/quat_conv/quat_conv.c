@@ -165,63 +165,37 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 
 static const hz_quat_conv_opts conv_defaults;
 
-static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv_opts *opts,
-		bool only_bytes, size_t *bytes)
+static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv_opts *opts)
 {
 	struct hzi_quat_conv_bwd_args a;
-	size_t need;
 
 	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(conv_args(ctx, q, opts ? opts : &conv_defaults, &a.f));
-	if (only_bytes && !bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
-	need = q->backward ? HZI_WORKSPACE(ctx, quat_conv, quat_conv_bwd, &a) :
-			     HZI_WORKSPACE(ctx, quat_conv, quat_conv, &a.f);
-	if (only_bytes) {
-		*bytes = need;
-		return HZ_OK;
-	}
 	if (!q->backward && hz_tensor_count(q->y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, q->op, need));
+	do {
+		HZ_CHECK(hzi_workspace(ctx, q->op, q->backward ?
+				       HZI_WORKSPACE(ctx, quat_conv, quat_conv_bwd, &a) :
+				       HZI_WORKSPACE(ctx, quat_conv, quat_conv, &a.f)));
+	} while (hzi_quat_misalign(ctx, &a.f.l));
 	return q->backward ? HZI_CALL(ctx, quat_conv, quat_conv_bwd, &a) :
 			     HZI_CALL(ctx, quat_conv, quat_conv, &a.f);
 }
 
 int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
-		 const hz_tensor *y, const hz_quat_conv_opts *opts)
+		 hz_tensor *y, const hz_quat_conv_opts *opts)
 {
 	const struct call q = {.op = "quat_conv", .x = x, .w = w, .b = b, .y = y};
 
-	return conv(ctx, &q, opts, false, NULL);
-}
-
-int hz_quat_conv_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			   const hz_tensor *b, const hz_tensor *y, const hz_quat_conv_opts *opts,
-			   size_t *bytes)
-{
-	const struct call q = {.op = "quat_conv", .x = x, .w = w, .b = b, .y = y};
-
-	return conv(ctx, &q, opts, true, bytes);
+	return conv(ctx, &q, opts);
 }
 
 int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,
-		     const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dw,
-		     const hz_tensor *db, const hz_quat_conv_opts *opts)
+		     const hz_tensor *dy, hz_tensor *dx, hz_tensor *dw, hz_tensor *db,
+		     const hz_quat_conv_opts *opts)
 {
 	const struct call q = {.op = "quat_conv_bwd", .x = x, .w = w, .b = b, .y = dy, .dx = dx,
 			       .dw = dw, .db = db, .backward = true};
 
-	return conv(ctx, &q, opts, false, NULL);
-}
-
-int hz_quat_conv_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			       const hz_tensor *b, const hz_tensor *dy, const hz_tensor *dx,
-			       const hz_tensor *dw, const hz_tensor *db,
-			       const hz_quat_conv_opts *opts, size_t *bytes)
-{
-	const struct call q = {.op = "quat_conv_bwd", .x = x, .w = w, .b = b, .y = dy, .dx = dx,
-			       .dw = dw, .db = db, .backward = true};
-
-	return conv(ctx, &q, opts, true, bytes);
+	return conv(ctx, &q, opts);
 }

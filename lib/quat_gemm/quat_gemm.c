@@ -530,7 +530,7 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 	return HZ_OK;
 }
 
-int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
 		 const hz_quat_gemm_opts *opts)
 {
 	struct call q = {.a = a, .b = b, .c = c, .o = opts};
@@ -539,21 +539,6 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const 
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op_name,
-			       HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g)));
+	HZ_CHECK(hzi_workspace(ctx, op_name, HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g)));
 	return HZI_CALL(ctx, quat_gemm, quat_gemm, &g);
-}
-
-int hz_quat_gemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			   const hz_tensor *c, const hz_quat_gemm_opts *opts, size_t *bytes)
-{
-	struct call q = {.a = a, .b = b, .c = c, .o = opts};
-	struct hzi_quat_gemm_args g;
-
-	HZ_CHECK(gemm_args(ctx, &q, &g));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "quat_gemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0
-			 ? 0 : HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g);
-	return HZ_OK;
 }

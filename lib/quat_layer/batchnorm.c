@@ -199,68 +199,40 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 
 static const hz_quat_batchnorm_opts batchnorm_defaults;
 
-static int batchnorm(struct hz_context *ctx, struct call *q, bool only_bytes, size_t *bytes)
+static int batchnorm(struct hz_context *ctx, struct call *q)
 {
 	struct hzi_quat_batchnorm_bwd_args a;
-	size_t need;
 
 	if (!q->o)
 		q->o = &batchnorm_defaults;
 	HZI_ENTER(ctx, q->op);
 	HZ_CHECK(batchnorm_args(ctx, q, &a.f));
-	if (only_bytes && !bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", q->op);
-	need = q->backward ? HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm_bwd, &a) :
-			     HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm, &a.f);
-	if (only_bytes) {
-		*bytes = need;
-		return HZ_OK;
-	}
 	if (a.f.f.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, q->op, need));
+	HZ_CHECK(hzi_workspace(ctx, q->op, q->backward ?
+			       HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm_bwd, &a) :
+			       HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm, &a.f)));
 	return q->backward ? HZI_CALL(ctx, quat_layer, quat_batchnorm_bwd, &a) :
 			     HZI_CALL(ctx, quat_layer, quat_batchnorm, &a.f);
 }
 
 int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-		      const hz_tensor *beta, const hz_tensor *y, const hz_quat_batchnorm_opts *opts)
+		      const hz_tensor *beta, hz_tensor *y, const hz_quat_batchnorm_opts *opts)
 {
 	struct call q = {.op = "quat_batchnorm", .x = x, .gamma = gamma, .beta = beta, .y = y,
 			 .o = opts};
 
-	return batchnorm(ctx, &q, false, NULL);
-}
-
-int hz_quat_batchnorm_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-				const hz_tensor *beta, const hz_tensor *y,
-				const hz_quat_batchnorm_opts *opts, size_t *bytes)
-{
-	struct call q = {.op = "quat_batchnorm", .x = x, .gamma = gamma, .beta = beta, .y = y,
-			 .o = opts};
-
-	return batchnorm(ctx, &q, true, bytes);
+	return batchnorm(ctx, &q);
 }
 
 int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-			  const hz_tensor *dy, const hz_tensor *dx, const hz_tensor *dgamma,
-			  const hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts)
+			  const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
+			  hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts)
 {
 	struct call q = {.op = "quat_batchnorm_bwd", .x = x, .gamma = gamma, .y = dy, .dx = dx,
 			 .dgamma = dgamma, .dbeta = dbeta, .o = opts, .backward = true};
 
-	return batchnorm(ctx, &q, false, NULL);
-}
-
-int hz_quat_batchnorm_bwd_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-				    const hz_tensor *dy, const hz_tensor *dx,
-				    const hz_tensor *dgamma, const hz_tensor *dbeta,
-				    const hz_quat_batchnorm_opts *opts, size_t *bytes)
-{
-	struct call q = {.op = "quat_batchnorm_bwd", .x = x, .gamma = gamma, .y = dy, .dx = dx,
-			 .dgamma = dgamma, .dbeta = dbeta, .o = opts, .backward = true};
-
-	return batchnorm(ctx, &q, true, bytes);
+	return batchnorm(ctx, &q);
 }
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
@@ -362,7 +334,7 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 	return hzi_quat_check_apart(ctx, op, list, LISTED(list), NULL, NULL);
 }
 
-int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, const hz_tensor *index,
+int hz_quat_pool(hz_context *ctx, const hz_tensor *x, hz_tensor *y, hz_tensor *index,
 		 const hz_quat_pool_opts *opts)
 {
 	struct hzi_quat_pool_args a;
@@ -374,7 +346,7 @@ int hz_quat_pool(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, const 
 }
 
 int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
-		     const hz_tensor *dx, const hz_quat_pool_opts *opts)
+		     hz_tensor *dx, const hz_quat_pool_opts *opts)
 {
 	struct hzi_quat_pool_bwd_args a;
 
@@ -386,7 +358,7 @@ int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *d
 
 /* ---- Dropout, initial values ----------------------------------------------------------------- */
 
-int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, double p,
+int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double p,
 		    uint64_t seed, uint64_t offset)
 {
 	static const char op[] = "quat_dropout";
@@ -410,7 +382,7 @@ int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, const hz_tensor *y, dou
 	return HZI_CALL(ctx, quat_layer, quat_dropout, &a);
 }
 
-int hz_quat_init(hz_context *ctx, const hz_tensor *y, int distribution, double scale,
+int hz_quat_init(hz_context *ctx, hz_tensor *y, int distribution, double scale,
 		 uint64_t seed, uint64_t offset, uint32_t flags)
 {
 	static const char op[] = "quat_init";

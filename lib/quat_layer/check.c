@@ -30,6 +30,19 @@ static struct hzi_quat_tensor quaternions_of(struct hz_context *ctx, const hz_te
 	return q;
 }
 
+bool hzi_quat_misalign(const struct hz_context *ctx, struct hzi_quat_layer *l)
+{
+	struct hzi_quat_tensor *const all[] = {&l->x, &l->w, &l->b, &l->y, &l->pre, &l->dx, &l->dw,
+					       &l->db};
+	bool changed = false;
+
+	for (int i = 0; i < 8 && ctx->recording && ctx->placeholders > 0; i++) {
+		changed |= all[i]->a.whole != 0;
+		all[i]->a.whole = 0;
+	}
+	return changed;
+}
+
 int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,
 			int64_t size, int64_t wanted, const char *as)
 {

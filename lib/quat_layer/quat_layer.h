@@ -250,6 +250,12 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 		   int dtype, int min_ndim, int max_ndim, bool output, uint32_t flags,
 		   struct hzi_quat_tensor *q);
 
+/*
+ * While ctx records operands without data, whose addresses say nothing, clears `whole` of all
+ * arrays; true if it was set. The workspace of the call is the larger one of both.
+ */
+bool hzi_quat_misalign(const struct hz_context *ctx, struct hzi_quat_layer *l);
+
 /* HZ_OK if shape[d] of a tensor is `wanted`; `as` ends the message with the reason. */
 int hzi_quat_check_size(struct hz_context *ctx, const char *op, const char *name, int d,
 			int64_t size, int64_t wanted, const char *as);

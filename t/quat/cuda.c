@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
+#include "t/core/record.h"
 #include "gpu/quat_conv/launch.h"
 
 #if HZ_HAVE_CUDA
@@ -36,17 +37,17 @@ static hz_tensor planes(void *data, int dtype, int64_t n)
 
 static void test_elementwise(void)
 {
-	const hz_tensor x = quats(a, HZ_F32, 1000), y = quats(b, HZ_F32, 1000);
-	const hz_tensor z = quats(c, HZ_F32, 1000), one = quats(b, HZ_F32, 1);
-	const hz_tensor h = quats(a, HZ_BF16, 1001), g = quats(b, HZ_BF16, 1001);
+	hz_tensor x = quats(a, HZ_F32, 1000), y = quats(b, HZ_F32, 1000);
+	hz_tensor z = quats(c, HZ_F32, 1000), one = quats(b, HZ_F32, 1);
+	hz_tensor h = quats(a, HZ_BF16, 1001), g = quats(b, HZ_BF16, 1001);
 	const hz_tensor odd = quats(a + 8, HZ_BF16, 1001), skew = quats(a + 4, HZ_F32, 1000);
-	const hz_tensor p = planes(a, HZ_F16, 1000), q = quats(c, HZ_F16, 1000);
-	const hz_tensor norms = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 1000);
+	hz_tensor p = planes(a, HZ_F16, 1000), q = quats(c, HZ_F16, 1000);
+	hz_tensor norms = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 1000);
 	const hz_tensor v = hz_tensor_2d(b, HZ_F32, HZ_CUDA, 1000, 3);
-	const hz_tensor w = hz_tensor_2d(c, HZ_F32, HZ_CUDA, 1000, 3);
+	hz_tensor w = hz_tensor_2d(c, HZ_F32, HZ_CUDA, 1000, 3);
 	const hz_tensor rows = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 50, 1024, 4);
 	const hz_tensor row = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 1, 1024, 4);
-	const hz_tensor out = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 50, 1024, 4);
+	hz_tensor out = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 50, 1024, 4);
 	const double alpha[4] = {1, 2, 3, 4};
 
 	is_int(hz_quat_mul(ctx, &x, &y, &z, 0), HZ_OK, "mul");
@@ -70,9 +71,9 @@ static void test_elementwise(void)
 	hz_quat_mul(ctx, &rows, &row, &out, 0);
 	is_str(taken(), "quat_mul_contiguous_f32", "mul of rows by one row");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 50, "a block for each row");
-	hz_quat_mul_bwd(ctx, &x, &y, &y, &z, NULL, 0);
+	hz_quat_mul_bwd(ctx, &y, &y, &x, &z, NULL, 0);
 	is_str(taken(), "quat_mul_contiguous_f32", "gradient of one factor, which is a product");
-	hz_quat_mul_bwd(ctx, &rows, &rows, &row, NULL, &(hz_tensor){0}, 0);
+	hz_quat_mul_bwd(ctx, &rows, &row, &rows, NULL, &(hz_tensor){0}, 0);
 	is_str(taken(), "", "a refused call starts nothing");
 	hz_quat_axpy(ctx, alpha, &x, &y, 0);
 	is_str(taken(), "quat_axpy_contiguous_f32", "axpy");
@@ -87,10 +88,10 @@ static void test_elementwise(void)
 	is_str(taken(), "quat_map_contiguous_f32 quat_norm_contiguous_f32 "
 	       "quat_rotate_contiguous_f32", "of x, y, z, w");
 	hz_quat_norm(ctx, &x, &norms, 0);
-	hz_quat_norm_bwd(ctx, &norms, &x, &y, 0);
+	hz_quat_norm_bwd(ctx, &x, &norms, &y, 0);
 	is_str(taken(), "quat_norm_contiguous_f32 quat_norm_bwd_contiguous_f32",
 	       "norm and its gradient");
-	hz_quat_inverse_bwd(ctx, &x, &y, &z, 0);
+	hz_quat_inverse_bwd(ctx, &y, &x, &z, 0);
 	is_str(taken(), "quat_map_bwd_contiguous_f32", "the gradient of inverse");
 	hz_quat_rotate(ctx, &x, &v, &w, 0);
 	is_str(taken(), "quat_rotate_contiguous_f32", "rotation of vectors of three");
@@ -99,15 +100,15 @@ static void test_elementwise(void)
 static void test_sums(void)
 {
 	const hz_tensor x = quats(a, HZ_F32, 100000), y = quats(b, HZ_F32, 100000);
-	const hz_tensor s = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 4);
+	hz_tensor s = hz_tensor_1d(c, HZ_F32, HZ_CUDA, 4);
 	const hz_tensor few = quats(a, HZ_F32, 100), p = planes(b, HZ_F32, 100);
 	const hz_tensor rows = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 5000, 100, 4);
 	const hz_tensor dy = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 5000, 100, 4);
 	const hz_tensor row = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 1, 100, 4);
-	const hz_tensor drow = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 1, 100, 4);
+	hz_tensor drow = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 1, 100, 4);
 	const hz_tensor h = quats(a, HZ_BF16, 100001), g = quats(b, HZ_BF16, 100001);
 	const hz_tensor odd = quats(a + 8, HZ_BF16, 100001);
-	const hz_tensor t = hz_tensor_1d(c, HZ_BF16, HZ_CUDA, 4);
+	hz_tensor t = hz_tensor_1d(c, HZ_BF16, HZ_CUDA, 4);
 	const struct fakecuda_launch *l;
 
 	is_int(hz_quat_dot(ctx, &x, &y, &s, 0), HZ_OK, "dot");
@@ -127,11 +128,11 @@ static void test_sums(void)
 	hz_quat_dot(ctx, &odd, &g, &t, 0);
 	is_str(taken(), "quat_dot_contiguous_bf16 quat_sum_finish",
 	       "dot of quaternions that are not aligned");
-	is_int(hz_quat_mul_bwd(ctx, &dy, &rows, &row, NULL, &drow, 0), HZ_OK, "a summed gradient");
+	is_int(hz_quat_mul_bwd(ctx, &rows, &row, &dy, NULL, &drow, 0), HZ_OK, "a summed gradient");
 	is_str(taken(), "quat_dot_contiguous_f32 quat_sum_finish", "a gradient summed over rows");
 	l = fake->launch(fake->launches() - 2);
 	is_int(l->grid[0], 4 * 20, "32 sums side by side, blocks of 256 terms");
-	is_int(hz_quat_rotate_bwd(ctx, &dy, &row, &rows, &drow, NULL, 0), HZ_OK,
+	is_int(hz_quat_rotate_bwd(ctx, &row, &rows, &dy, &drow, NULL, 0), HZ_OK,
 	       "the gradient of one rotation of many vectors");
 	is_str(taken(), "quat_rotate_sum quat_sum_finish", "in two steps");
 }
@@ -140,24 +141,24 @@ static void test_sums(void)
 static void test_fused_sum(void)
 {
 	const hz_tensor x = quats(a, HZ_BF16, 100000), dy = quats(b, HZ_BF16, 100000);
-	const hz_tensor dx = quats(c, HZ_BF16, 100000);
-	const hz_tensor q = quats(d, HZ_BF16, 1), dq = quats(d + 16, HZ_BF16, 1);
+	hz_tensor dx = quats(c, HZ_BF16, 100000);
+	hz_tensor q = quats(d, HZ_BF16, 1), dq = quats(d + 16, HZ_BF16, 1);
 	hz_tensor few = x, dfew = dx;
 
-	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, 0), HZ_OK, "both, of one rotation");
+	is_int(hz_quat_rotate_bwd(ctx, &q, &x, &dy, &dq, &dx, 0), HZ_OK, "both, of one rotation");
 	is_str(taken(), "quat_rotate_fused_sum_bf16 quat_sum_finish", "in one pass");
 	is_int(fake->launch(fake->launches() - 2)->grid[0], 13, "a block for each 8192");
-	is_int(hz_quat_rotate_bwd(ctx, &dy, &q, &x, &dq, &dx, HZ_QUAT_XYZW), HZ_OK,
+	is_int(hz_quat_rotate_bwd(ctx, &q, &x, &dy, &dq, &dx, HZ_QUAT_XYZW), HZ_OK,
 	       "of x, y, z, w");
 	is_str(taken(), "quat_rotate_fused_sum_bf16 quat_sum_finish", "in one pass, too");
-	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, &dx, &dq, 0), HZ_OK, "of products with one");
+	is_int(hz_quat_mul_bwd(ctx, &x, &q, &dy, &dx, &dq, 0), HZ_OK, "of products with one");
 	is_str(taken(), "quat_mul_fused_sum_bf16 quat_sum_finish", "in one pass");
-	is_int(hz_quat_mul_bwd(ctx, &dy, &x, &q, NULL, &dq, 0), HZ_OK, "that of the one alone");
+	is_int(hz_quat_mul_bwd(ctx, &x, &q, &dy, NULL, &dq, 0), HZ_OK, "that of the one alone");
 	is_str(taken(), "quat_dot_pairs_bf16 quat_sum_finish", "a sum");
 	few.shape[0] = dfew.shape[0] = 100;
-	is_int(hz_quat_rotate_bwd(ctx, &few, &q, &few, &dq, &dfew, 0), HZ_OK, "of few");
+	is_int(hz_quat_rotate_bwd(ctx, &q, &few, &few, &dq, &dfew, 0), HZ_OK, "of few");
 	is_str(taken(), "quat_rotate_bwd_contiguous_bf16 quat_rotate_sum", "one after the other");
-	is_int(hz_quat_mul_bwd(ctx, &few, &few, &q, &dfew, &dq, 0), HZ_OK, "of few products");
+	is_int(hz_quat_mul_bwd(ctx, &few, &q, &few, &dfew, &dq, 0), HZ_OK, "of few products");
 	is_str(taken(), "quat_mul_contiguous_bf16 quat_dot_pairs_bf16", "one after the other");
 }
 
@@ -197,7 +198,7 @@ static void test_gemm(const struct row *r)
 	const hz_tensor x = hz_tensor_3d(a, r->dtype, HZ_CUDA, transposed ? r->k : r->m,
 					 transposed ? r->m : r->k, 4);
 	const hz_tensor w = hz_tensor_3d(b, r->dtype, HZ_CUDA, r->k, r->n, 4);
-	const hz_tensor y = hz_tensor_3d(c, r->dtype, HZ_CUDA, r->m, r->n, 4);
+	hz_tensor y = hz_tensor_3d(c, r->dtype, HZ_CUDA, r->m, r->n, 4);
 	const hz_quat_gemm_opts o = {
 		.op_a = r->op_a, .method = r->method, .precision = HZ_PRECISION_F32,
 	};
@@ -218,7 +219,7 @@ static void test_tiles(void)
 	for (int i = 0; i < 2; i++) {
 		const int64_t n = i ? 4096 : 1024;
 		const hz_tensor w = hz_tensor_3d(b, HZ_BF16, HZ_CUDA, 1024, n, 4);
-		const hz_tensor y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, n, 4);
+		hz_tensor y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, n, 4);
 
 		is_int(hz_quat_gemm(ctx, &x, &w, &y, &o), HZ_OK, "%d columns", (int)n);
 		is_str(taken(),
@@ -234,12 +235,12 @@ static void test_packed(void)
 {
 	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 200, 300, 4);
 	const hz_tensor w = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 300, 64, 4);
-	const hz_tensor y = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 200, 64, 4);
+	hz_tensor y = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 200, 64, 4);
 	const hz_tensor wt = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 200, 64, 4);
-	const hz_tensor yt = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 300, 64, 4);
+	hz_tensor yt = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 300, 64, 4);
 	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST, .precision = HZ_PRECISION_F32};
 	hz_packed packed;
-	size_t bytes;
+	size_t bytes = 0;
 
 	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of packed A");
 	is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs");
@@ -259,12 +260,12 @@ static void test_packed_columns(void)
 	const int64_t n = ((int64_t)1 << 26) + 5;
 	char *const far = (char *)((uintptr_t)1 << 44);	/* C is larger than a, b, c, d */
 	const hz_tensor x = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 4, 4);
-	const hz_tensor y = hz_tensor_3d(far, HZ_F16, HZ_CUDA, 1, n, 4);
+	hz_tensor y = hz_tensor_3d(far, HZ_F16, HZ_CUDA, 1, n, 4);
 	hz_tensor w = hz_tensor_3d(b, HZ_F16, HZ_CUDA, 4, n, 4);
 	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
 	const struct fakecuda_launch *l;
 	hz_packed packed;
-	size_t bytes, need;
+	size_t bytes, need = 0;
 	long before;
 
 	is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of a small A");
@@ -272,7 +273,7 @@ static void test_packed_columns(void)
 	o.packed = &packed;
 	w.stride[0] = 4;
 	w.stride[1] = 0;
-	is_int(hz_quat_gemm_workspace(ctx, NULL, &w, &y, &o, &need), HZ_OK, "its workspace");
+	is_int(RECORD(ctx, hz_quat_gemm(ctx, NULL, &w, &y, &o), &need), HZ_OK, "its workspace");
 	is_int(hz_set_workspace(ctx, far - need / 64 * 64 - 64, need), HZ_OK, "%lld bytes",
 	       (long long)need);
 	before = fake->launches();
@@ -313,15 +314,15 @@ static void test_linear_workspace(void)
 	hz_tensor dy = hz_tensor_nd(b, HZ_F32, HZ_CUDA, 5, ys);
 	hz_tensor w = hz_tensor_nd(c, HZ_F32, HZ_CUDA, 3, ws);
 	hz_tensor dw = hz_tensor_nd(d, HZ_F32, HZ_CUDA, 3, ws);
-	size_t of_many, of_few;
+	size_t of_many = 0, of_few = 0;
 
 	dy.stride[1] = 6 * 64;
 	dy.stride[0] = 70 * dy.stride[1] + 1;
-	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL,
-					    &of_many), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL),
+		      &of_many), HZ_OK, "a workspace");
 	x.shape[1] = dy.shape[1] = 2;
-	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL,
-					    &of_few), HZ_OK, "one of few items");
+	is_int(RECORD(ctx, hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL),
+		      &of_few), HZ_OK, "one of few items");
 	is_int((int64_t)of_many, (int64_t)of_few, "which is the same");
 }
 
@@ -331,11 +332,11 @@ static void test_linear_split(void)
 	const hz_tensor x = hz_tensor_3d(a, HZ_F32, HZ_CUDA, 4200, 4, 4);
 	const hz_tensor dy = hz_tensor_3d(b, HZ_F32, HZ_CUDA, 4200, 16, 4);
 	const hz_tensor w = hz_tensor_3d(c, HZ_F32, HZ_CUDA, 16, 4, 4);
-	const hz_tensor dw = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 16, 4, 4);
-	size_t bytes;
+	hz_tensor dw = hz_tensor_3d(d, HZ_F32, HZ_CUDA, 16, 4, 4);
+	size_t bytes = 0;
 
-	is_int(hz_quat_linear_bwd_workspace(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL, &bytes),
-	       HZ_OK, "the workspace of a gradient of many terms");
+	is_int(RECORD(ctx, hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL),
+		      &bytes), HZ_OK, "the workspace of a gradient of many terms");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	taken();
 	is_int(hz_quat_linear_bwd(ctx, &x, &w, NULL, &dy, NULL, &dw, NULL, NULL), HZ_OK,
@@ -346,7 +347,7 @@ static void test_linear_split(void)
 
 static void test_pool(void)
 {
-	const hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 2, 64, 32, 4);
+	hz_tensor x = hz_tensor_4d(a, HZ_F32, HZ_CUDA, 2, 64, 32, 4);
 	hz_tensor y = hz_tensor_4d(b, HZ_F32, HZ_CUDA, 2, 32, 32, 4);
 	const hz_tensor index = hz_tensor_3d(c, HZ_S32, HZ_CUDA, 2, 32, 32);
 	hz_quat_pool_opts o = {.window = {2}};
@@ -365,11 +366,11 @@ static void test_pool(void)
 static void test_pool_2d(void)
 {
 	const int64_t xs[] = {2, 28, 28, 16, 4}, ys[] = {2, 14, 14, 16, 4};
-	const hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
-	const hz_tensor y = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ys);
-	const hz_tensor index = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 14, 14, 16);
+	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor y = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ys);
+	hz_tensor index = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 14, 14, 16);
 	const hz_tensor places = hz_tensor_4d(c, HZ_S32, HZ_CUDA, 2, 28, 28, 16);
-	const hz_tensor same = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, xs);
+	hz_tensor same = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_quat_pool_opts o = {.window = {2, 2}};
 	hz_tensor odd = x;
 
@@ -403,11 +404,11 @@ static void test_pool_2d(void)
 static void test_norm(void)
 {
 	const int64_t shape[] = {32, 28, 28, 48, 4};
-	const hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, shape);
+	hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, shape);
 	hz_tensor apart = x;
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_batchnorm_workspace(ctx, &x, NULL, NULL, &x, NULL, &bytes), HZ_OK,
+	is_int(RECORD(ctx, hz_quat_batchnorm(ctx, &x, NULL, NULL, &x, NULL), &bytes), HZ_OK,
 	       "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_batchnorm(ctx, &x, NULL, NULL, &x, NULL), HZ_OK, "batch normalization");
@@ -430,15 +431,15 @@ static void test_conv(void)
 	const hz_tensor big = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, many);
 	const hz_tensor small = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, many);
 	const hz_tensor many_w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, many_ws);
-	const hz_tensor many_dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, many_ws);
+	hz_tensor many_dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, many_ws);
 	hz_tensor x = hz_tensor_nd(a, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .method = HZ_QUAT_FAST};
 	const struct fakecuda_launch *l;
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	ok(bytes < (size_t)9 * 64 * 64 * 4 * 8, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution");
 	is_str(taken(), "quat_planar_f16_from_bf16 quat_conv_implicit_gemm8_bf16", "its kernels");
@@ -446,9 +447,8 @@ static void test_conv(void)
 	is_int(l->cluster, 2, "in clusters");
 	/* 4 strips of 6 tiles, of 4 times 29 rows */
 	is_int(l->grid[0], 24, "a block for each tile");
-	is_int(hz_quat_conv_bwd_workspace(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL,
-					  &o, &bytes),
-	       HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL,
+					    &o), &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &big, &many_w, NULL, &small, NULL, &many_dw, NULL, &o), HZ_OK,
 	       "the gradient of weights of many channels");
@@ -484,9 +484,9 @@ static void test_conv_split(void)
 	hz_tensor y = hz_tensor_nd(c, HZ_F32, HZ_CUDA, 5, xs);
 	hz_tensor dw = hz_tensor_nd(d, HZ_F32, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .activation = HZ_ACT_RELU};
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of f32");
@@ -504,7 +504,7 @@ static void test_conv_split(void)
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "what is not aligned");
 	is_str(taken(), "quat_planar_f16_from_f32 quat_conv_implicit_gemm8_strided_f32x3",
 	       "by another");
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -526,14 +526,14 @@ static void test_conv_tiles(void)
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, ys);
 	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.stride = {2, 2}, .pad = {3, 3}};
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "7 x 7 taps of three channels");
 	is_str(taken(), "quat_conv_taps_to_channels quat_layer_copy_strided "
 	       "quat_planar_f16_from_bf16 quat_conv_implicit_gemm8_bf16", "seven of 21 and a zero");
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -545,7 +545,7 @@ static void test_conv_tiles(void)
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, gws);
 	dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, gws);
 	o = (hz_quat_conv_opts){.pad = {1, 1}, .groups = 12};
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -567,9 +567,9 @@ static void test_conv_gemm16(void)
 	hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.precision = HZ_PRECISION_HALF};
 	const struct fakecuda_launch *l;
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	/* A matrix of 4 x 4 for each weight */
 	is_int((int64_t)bytes, 256 * 128 * 16 * 2, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "a convolution of one tap");
@@ -578,7 +578,7 @@ static void test_conv_gemm16(void)
 	l = fake->launch(fake->launches() - 1);
 	is_int(l->cluster, 2, "in clusters");
 	is_int(l->grid[0], 132, "as many as run at a time");
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -606,19 +606,19 @@ static void test_conv_split_16bit(void)
 	for (int i = 0; i < 3; i++) {
 		const hz_tensor x = hz_tensor_nd(a, dtypes[i], HZ_CUDA, 5, xs);
 		const hz_tensor w = hz_tensor_nd(b, dtypes[i], HZ_CUDA, 5, ws);
-		const hz_tensor y = hz_tensor_nd(c, dtypes[i], HZ_CUDA, 5, xs);
-		const hz_tensor dw = hz_tensor_nd(d, dtypes[i], HZ_CUDA, 5, ws);
-		size_t bytes;
+		hz_tensor y = hz_tensor_nd(c, dtypes[i], HZ_CUDA, 5, xs);
+		hz_tensor dw = hz_tensor_nd(d, dtypes[i], HZ_CUDA, 5, ws);
+		size_t bytes = 0;
 
-		is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK,
+		is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK,
 		       "a workspace");
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "%s in split precision",
 		       hz_dtype_name(dtypes[i]));
 		has_str(taken(), i ? "quat_conv_implicit_gemm8_strided_f32x3" :
 				     "quat_conv_implicit_gemm8_f32x3", "its kernel");
-		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
-						  &bytes), HZ_OK, "a workspace");
+		is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o),
+			      &bytes), HZ_OK, "a workspace");
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 		is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
 		       "the gradient of weights");
@@ -641,16 +641,16 @@ static void test_conv_odd_groups(void)
 	hz_tensor y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, xs);
 	hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, bws);
 	hz_quat_conv_opts o = {.groups = 2};
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "two groups of 17 channels");
 	ok(!strstr(taken(), "quat_conv_implicit_gemm16"), "not with pixels in place");
 	x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, bs);
 	w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, bws);
 	y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ss);
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), HZ_OK,
@@ -670,12 +670,12 @@ static void test_conv_many_taps(void)
 		const hz_tensor x = hz_tensor_nd(a, HZ_F16, HZ_CUDA, 5, xs);
 		const hz_tensor w = hz_tensor_nd(b, HZ_F16, HZ_CUDA, 5, ws);
 		const hz_tensor y = hz_tensor_nd(c, HZ_F16, HZ_CUDA, 5, ys);
-		const hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, ws);
+		hz_tensor dw = hz_tensor_nd(d, HZ_F16, HZ_CUDA, 5, ws);
 		const hz_quat_conv_opts o = {.groups = (int32_t)groups};
-		size_t bytes;
+		size_t bytes = 0;
 
-		is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o,
-						  &bytes), HZ_OK, "a workspace");
+		is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o),
+			      &bytes), HZ_OK, "a workspace");
 		/* The gradient and its partial sums */
 		ok(bytes < (size_t)96 << 20, "of %zu bytes", bytes);
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
@@ -729,9 +729,9 @@ static void test_conv_grouped(void)
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .groups = 12};
 	const struct fakecuda_launch *l;
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	/* A matrix of 4 x 4 for each weight */
 	is_int((int64_t)bytes, 96 * 9 * 8 * 16 * 2, "of weights alone");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "groups of eight channels");
@@ -755,12 +755,12 @@ static void test_conv_depthwise(void)
 	hz_tensor y = hz_tensor_nd(c, HZ_BF16, HZ_CUDA, 5, xs);
 	hz_tensor dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, ws);
 	hz_quat_conv_opts o = {.pad = {1, 1}, .groups = 64};
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
-	is_int(hz_quat_conv_workspace(ctx, &x, &w, NULL, &y, &o, &bytes), HZ_OK, "a workspace");
+	is_int(RECORD(ctx, hz_quat_conv(ctx, &x, &w, NULL, &y, &o), &bytes), HZ_OK, "a workspace");
 	is_int((int64_t)bytes, 0, "of no bytes");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "channel by channel");
 	is_str(taken(), "quat_conv_depthwise_3x3_bf16", "in one launch");
@@ -773,7 +773,7 @@ static void test_conv_depthwise(void)
 	w = hz_tensor_nd(b, HZ_BF16, HZ_CUDA, 5, five);
 	dw = hz_tensor_nd(d, HZ_BF16, HZ_CUDA, 5, five);
 	o.pad[0] = o.pad[1] = 2;
-	is_int(hz_quat_conv_bwd_workspace(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o, &bytes),
+	is_int(RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, NULL, &y, NULL, &dw, NULL, &o), &bytes),
 	       HZ_OK, "a workspace");
 	is_int(hz_reserve(ctx, bytes), HZ_OK, "which there is");
 	is_int(hz_quat_conv(ctx, &x, &w, NULL, &y, &o), HZ_OK, "of 5 x 5 taps");
@@ -801,11 +801,11 @@ static void test_linear_rows(void)
 	const int64_t rows = (int64_t)1 << 31;
 	hz_tensor x = hz_tensor_3d(far, HZ_F16, HZ_CUDA, rows, 1, 4);
 	const hz_tensor dy = hz_tensor_3d(far + 8 * rows, HZ_F16, HZ_CUDA, rows, 1, 4);
-	const hz_tensor dx = hz_tensor_3d(far + 16 * rows, HZ_F16, HZ_CUDA, rows, 1, 4);
+	hz_tensor dx = hz_tensor_3d(far + 16 * rows, HZ_F16, HZ_CUDA, rows, 1, 4);
 	const hz_tensor w = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 1, 4);
-	const hz_tensor dw = hz_tensor_3d(b, HZ_F16, HZ_CUDA, 1, 1, 4);
+	hz_tensor dw = hz_tensor_3d(b, HZ_F16, HZ_CUDA, 1, 1, 4);
 	const hz_tensor bias = hz_tensor_2d(c, HZ_F16, HZ_CUDA, 1, 4);
-	const hz_tensor db = hz_tensor_2d(d, HZ_F16, HZ_CUDA, 1, 4);
+	hz_tensor db = hz_tensor_2d(d, HZ_F16, HZ_CUDA, 1, 4);
 	const hz_quat_linear_opts rotate = {.flags = HZ_QUAT_ROTATION};
 
 	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 42), (size_t)1 << 42), HZ_OK,
@@ -830,7 +830,7 @@ static void test_refused_products(void)
 	hz_tensor w = hz_tensor_3d(far + 8 * most, HZ_F16, HZ_CUDA, 1, most, 4);
 	hz_tensor dx = hz_tensor_3d(far + 16 * most, HZ_F16, HZ_CUDA, 1, most, 4);
 	hz_tensor dy = hz_tensor_3d(a, HZ_F16, HZ_CUDA, 1, 1, 4), dw;
-	const hz_tensor db = hz_tensor_2d(b, HZ_F16, HZ_CUDA, 1, 4);
+	hz_tensor db = hz_tensor_2d(b, HZ_F16, HZ_CUDA, 1, 4);
 	const hz_quat_linear_opts rotate = {.flags = HZ_QUAT_ROTATION};
 
 	is_int(hz_set_workspace(ctx, far + ((size_t)1 << 42), (size_t)1 << 42), HZ_OK,

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 /* Operands planar or interleaved; one_a, one_b: one row, broadcast */
 struct quat_row {
@@ -31,24 +32,24 @@ static int run_quat(const void *row)
 {
 	const struct quat_row *const r = row;
 	const hz_tensor a = quats(r, r->one_a ? 1 : r->rows), b = quats(r, r->one_b ? 1 : r->rows);
-	const hz_tensor y = quats(r, r->rows), da = quats(r, a.shape[0]), db = quats(r, b.shape[0]);
+	hz_tensor y = quats(r, r->rows), da = quats(r, a.shape[0]), db = quats(r, b.shape[0]);
 
 	note("%s flags %u", r->planar ? " planes" : "", r->flags);
 	switch (r->call) {
 	case 0:
 		return hz_quat_mul(ctx, &a, &b, &y, r->flags);
 	case 1:
-		hz_quat_mul_bwd_workspace(ctx, &y, &a, &b, &da, &db, r->flags, &workspace);
-		return hz_quat_mul_bwd(ctx, &y, &a, &b, &da, &db, r->flags);
+		RECORD(ctx, hz_quat_mul_bwd(ctx, &a, &b, &y, &da, &db, r->flags), &workspace);
+		return hz_quat_mul_bwd(ctx, &a, &b, &y, &da, &db, r->flags);
 	case 2:
 		return hz_quat_rotate(ctx, &a, &b, &y, r->flags);
 	case 3:
-		hz_quat_rotate_bwd_workspace(ctx, &y, &a, &b, &da, &db, r->flags, &workspace);
-		return hz_quat_rotate_bwd(ctx, &y, &a, &b, &da, &db, r->flags);
+		RECORD(ctx, hz_quat_rotate_bwd(ctx, &a, &b, &y, &da, &db, r->flags), &workspace);
+		return hz_quat_rotate_bwd(ctx, &a, &b, &y, &da, &db, r->flags);
 	case 4:
 		return hz_quat_conj(ctx, &a, &y, r->flags);
 	default:
-		return hz_quat_inverse_bwd(ctx, &y, &a, &da, r->flags);
+		return hz_quat_inverse_bwd(ctx, &a, &y, &da, r->flags);
 	}
 }
 

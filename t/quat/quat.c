@@ -141,7 +141,7 @@ static int end_call(struct quat_call *c)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-static int run_mul(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_mul(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	return hz_quat_mul(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
 }
@@ -198,22 +198,12 @@ struct mul_bwd_arg {
 	int wanted;
 };
 
-static int run_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_mul_bwd(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	const struct mul_bwd_arg *m = arg;
 
 	return hz_quat_mul_bwd(ctx, &in[0], &in[1], &in[2], m->wanted & 1 ? &out[0] : NULL,
 			       m->wanted & 2 ? &out[1] : NULL, m->flags);
-}
-
-static int bytes_mul_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
-			 const void *arg, size_t *bytes)
-{
-	const struct mul_bwd_arg *m = arg;
-
-	return hz_quat_mul_bwd_workspace(ctx, &in[0], &in[1], &in[2],
-					 m->wanted & 1 ? &out[0] : NULL,
-					 m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
 }
 
 /* Sums and their magnitudes, for outputs that are broadcast */
@@ -260,10 +250,10 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 	struct side dy = new_side(dtype, n, shape, 4);
 	struct side a = new_side(dtype, na, sa, 4), b = new_side(dtype, nb, sb, 4);
 	struct side da = new_side(dtype, na, sa, 4), db = new_side(dtype, nb, sb, 4);
-	struct quat_call c = {.ins = {&dy, &a, &b}, .nins = 3,
+	struct quat_call c = {.ins = {&a, &b, &dy}, .nins = 3,
 			      .outs = {m.wanted & 1 ? &da : NULL, m.wanted & 2 ? &db : NULL},
 			      .nouts = 2, .same = {-1, -1}, .run = run_mul_bwd,
-			      .bytes = bytes_mul_bwd, .arg = &m};
+			      .arg = &m};
 	const int64_t count = product(n, shape), ca = product(na, sa), cb = product(nb, sb);
 	const int xyzw = m.flags & HZ_QUAT_XYZW, accumulate = m.flags & HZ_QUAT_ACCUMULATE;
 	struct sums suma = sums_new(ca), sumb = sums_new(cb);
@@ -301,15 +291,9 @@ static int one_mul_bwd(int most_dims, int64_t elements)
 	return good;
 }
 
-static int run_dot(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_dot(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	return hz_quat_dot(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
-}
-
-static int bytes_dot(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg,
-		     size_t *bytes)
-{
-	return hz_quat_dot_workspace(ctx, &in[0], &in[1], out, *(const uint32_t *)arg, bytes);
 }
 
 static int one_dot(int most_dims, int64_t elements, int64_t length)
@@ -332,7 +316,7 @@ static int one_dot(int most_dims, int64_t elements, int64_t length)
 	b = new_side(dtype, nb + 1, sb, 4);
 	y = new_side(dtype, n, shape, is_real ? 1 : 4);
 	c = (struct quat_call){.ins = {&a, &b}, .nins = 2, .outs = {&y}, .nouts = 1, .same = {-1},
-			       .run = run_dot, .bytes = bytes_dot, .arg = &flags,
+			       .run = run_dot, .arg = &flags,
 			       .what = describe("dot", dtype, flags, &a, &b)};
 	begin_call(&c);
 	for (int64_t i = 0; i < count; i++) {
@@ -361,7 +345,7 @@ struct axpy_arg {
 	uint32_t flags;
 };
 
-static int run_axpy(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_axpy(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	const struct axpy_arg *m = arg;
 
@@ -544,12 +528,12 @@ static int one_map_bwd(void)
 	const int number = m.kind == NORM || m.kind == NORM2;
 	/* In place, in x or dy */
 	const int pick = (int)rnd_below(&rnd, 5);
-	const int same = pick == 1 ? 1 : pick == 0 && !number ? 0 : -1;
+	const int same = pick == 0 ? 0 : pick == 1 && !number ? 1 : -1;
 	int64_t shape[HZ_MAXDIM];
 	const int n = random_shape(shape, 5, 2000), xyzw = m.flags & HZ_QUAT_XYZW;
 	struct side x = new_side(dtype, n, shape, 4), dx = new_side(dtype, n, shape, 4);
 	struct side dy = new_side(dtype, n, shape, number ? 0 : 4);
-	struct quat_call c = {.ins = {&dy, &x}, .nins = 2, .nouts = 1, .same = {same},
+	struct quat_call c = {.ins = {&x, &dy}, .nins = 2, .nouts = 1, .same = {same},
 			      .run = run_map_bwd, .arg = &m};
 	const int64_t count = product(n, shape);
 	int good;
@@ -578,7 +562,7 @@ static int one_map_bwd(void)
 
 /* ---- Rotation -------------------------------------------------------------------------------- */
 
-static int run_rotate(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_rotate(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	return hz_quat_rotate(ctx, &in[0], &in[1], out, *(const uint32_t *)arg);
 }
@@ -651,23 +635,13 @@ static int one_rotate(void)
 	return good;
 }
 
-static int run_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+static int run_rotate_bwd(hz_context *ctx, const hz_tensor *in, hz_tensor *out,
 			  const void *arg)
 {
 	const struct mul_bwd_arg *m = arg;
 
 	return hz_quat_rotate_bwd(ctx, &in[0], &in[1], &in[2], m->wanted & 1 ? &out[0] : NULL,
 				  m->wanted & 2 ? &out[1] : NULL, m->flags);
-}
-
-static int bytes_rotate_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
-			    const void *arg, size_t *bytes)
-{
-	const struct mul_bwd_arg *m = arg;
-
-	return hz_quat_rotate_bwd_workspace(ctx, &in[0], &in[1], &in[2],
-					    m->wanted & 1 ? &out[0] : NULL,
-					    m->wanted & 2 ? &out[1] : NULL, m->flags, bytes);
 }
 
 static int one_rotate_bwd(int64_t elements)
@@ -682,10 +656,10 @@ static int one_rotate_bwd(int64_t elements)
 	struct side dy = new_side(dtype, n, shape, yc);
 	struct side q = new_side(dtype, nq, sq, 4), v = new_side(dtype, nv, sv, vc);
 	struct side dq = new_side(dtype, nq, sq, 4), dv = new_side(dtype, nv, sv, vc);
-	struct quat_call c = {.ins = {&dy, &q, &v}, .nins = 3,
+	struct quat_call c = {.ins = {&q, &v, &dy}, .nins = 3,
 			      .outs = {m.wanted & 1 ? &dq : NULL, m.wanted & 2 ? &dv : NULL},
 			      .nouts = 2, .same = {-1, -1}, .run = run_rotate_bwd,
-			      .bytes = bytes_rotate_bwd, .arg = &m};
+			      .arg = &m};
 	const int64_t count = product(n, shape), cq = product(nq, sq), cv = product(nv, sv);
 	const int accumulate = m.flags & HZ_QUAT_ACCUMULATE;
 	struct sums sumq = sums_new(cq), sumv = sums_new(cv);

@@ -10,6 +10,7 @@
 
 #include "hurwitz.h"
 #include "t/core/dev.h"
+#include "t/core/record.h"
 
 typedef long double real;
 
@@ -232,9 +233,7 @@ struct quat_call {
 	int nins, nouts, same[SIDES];
 	real *want[SIDES];
 	double *tol[SIDES];
-	int (*run)(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg);
-	int (*bytes)(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg,
-		     size_t *bytes);
+	int (*run)(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg);
 	const void *arg;
 	const char *what;
 };
@@ -275,7 +274,7 @@ static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 	struct area in[SIDES], out[SIDES];
 	hz_tensor ti[SIDES], to[SIDES];
 	size_t bytes = 0;
-	int st = HZ_OK;
+	int st;
 
 	for (int i = 0; i < c->nins; i++) {
 		in[i] = area_new(dev, c->ins[i]->bytes, c->ins[i]->skew);
@@ -293,8 +292,7 @@ static inline int quat_call_on(const struct quat_call *c, struct dev *dev,
 		area_write(&out[o], c->outs[o]->image);
 		to[o] = side_view(c->outs[o], &out[o]);
 	}
-	if (c->bytes)
-		st = c->bytes(dev->ctx, ti, to, c->arg, &bytes);
+	st = RECORD(dev->ctx, c->run(dev->ctx, ti, to, c->arg), &bytes);
 	if (!st)
 		st = hz_reserve(dev->ctx, bytes);
 	if (!st)
@@ -427,7 +425,7 @@ struct map_arg {
 	uint32_t flags;
 };
 
-static inline int run_map(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+static inline int run_map(hz_context *ctx, const hz_tensor *in, hz_tensor *out,
 			  const void *arg)
 {
 	const struct map_arg *m = arg;
@@ -446,7 +444,7 @@ static inline int run_map(hz_context *ctx, const hz_tensor *in, const hz_tensor 
 	}
 }
 
-static inline int run_map_bwd(hz_context *ctx, const hz_tensor *in, const hz_tensor *out,
+static inline int run_map_bwd(hz_context *ctx, const hz_tensor *in, hz_tensor *out,
 			      const void *arg)
 {
 	const struct map_arg *m = arg;

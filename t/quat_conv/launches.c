@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 struct conv_row {
 	const char *what;
@@ -37,7 +38,7 @@ static int run_conv(const void *row, bool bwd)
 	const int64_t transposed_side = (r->side - 1) * stride + extent - 2 * r->pad;
 	const bool transposed = r->flags & HZ_QUAT_TRANSPOSED;
 	const hz_tensor x = pixels(r, r->side, r->in, r->skew);
-	const hz_tensor y = pixels(r, transposed ? transposed_side : y_side, r->out, 0);
+	hz_tensor y = pixels(r, transposed ? transposed_side : y_side, r->out, 0);
 	hz_quat_conv_opts o = {.flags = r->flags, .groups = (int32_t)groups, .method = r->method,
 			       .precision = r->precision, .activation = bwd ? 0 : r->activation};
 	int64_t shape[6] = {transposed ? r->in : r->out};
@@ -57,13 +58,13 @@ static int run_conv(const void *row, bool bwd)
 	     " flags %u precision %d method %d activation %d",
 	     groups, stride, r->pad, dilation, r->flags, r->precision, r->method, o.activation);
 	if (!bwd) {
-		hz_quat_conv_workspace(ctx, &x, &w, &b, &y, &o, &workspace);
+		RECORD(ctx, hz_quat_conv(ctx, &x, &w, &b, &y, &o), &workspace);
 		return hz_quat_conv(ctx, &x, &w, &b, &y, &o);
 	}
 	dx = pixels(r, r->side, r->in, r->skew);
 	dw = view_at(r->dtype, r->dims + 3, shape, 0);
 	db = V(HZ_F32, r->out, 4);
-	hz_quat_conv_bwd_workspace(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o, &workspace);
+	RECORD(ctx, hz_quat_conv_bwd(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o), &workspace);
 	return hz_quat_conv_bwd(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o);
 }
 

@@ -87,7 +87,6 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	const double bound = tolerance(dtype);	/* relative to the magnitudes of the terms */
 	double *old_w, *old_b = NULL;
 	hz_quat_conv_opts back;
-	size_t bytes;
 
 	xs[0] = ys[0] = g->batch;
 	ws[0] = g->co;
@@ -228,7 +227,6 @@ static int large_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qu
 	struct tensor x, w, b = { 0 }, y, pre = { 0 }, dy, dx, dw;
 	int64_t xs[5], ys[5], ws[5];
 	struct model ref;
-	size_t bytes;
 
 	o.flags |= g->transposed ? HZ_QUAT_TRANSPOSED : 0;
 	o.groups = (int32_t)g->groups;
@@ -476,7 +474,7 @@ static void test_conv_of_scales(struct dev *dev)
 		struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
 		struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
 		struct tensor y = quats(dev, dtype, 4, xs, AOS, 0, 0);
-		size_t half = (size_t)x.n / 2, i, bytes;
+		size_t half = (size_t)x.n / 2, i;
 		int good;
 
 		for (i = half; i < 2 * half; i++)
@@ -507,7 +505,6 @@ static int conv_of_channel_scales(struct dev *dev, int dtype, int64_t channels, 
 	struct tensor x = quats(dev, dtype, 4, xs, AOS, 0, 1);
 	struct tensor w = quats(dev, dtype, 4, ws, AOS, 0, 0.05);
 	struct tensor y = quats(dev, dtype, 4, ys, AOS, 0, 0);
-	size_t bytes;
 	int64_t i;
 	int good;
 
@@ -560,7 +557,6 @@ static int activation_rounding(struct dev *dev, int dtype)
 	struct tensor z = quats(dev, dtype, 4, wide, AOS, 0, 0);
 	const hz_quat_conv_opts o = { .activation = HZ_ACT_LEAKY, .slope = 0.7 };
 	hz_tensor part = z.view;
-	size_t bytes;
 	const int64_t n = y.n;
 	int good, others = 0;
 

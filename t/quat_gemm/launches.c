@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 struct gemm_row {
 	int64_t items, m, n, k;
@@ -49,7 +50,7 @@ static int run_gemm(const void *row)
 			return status;
 		o.packed = &packed;
 	}
-	hz_quat_gemm_workspace(ctx, r->packed ? NULL : &a, &b, &c, &o, &workspace);
+	RECORD(ctx, hz_quat_gemm(ctx, r->packed ? NULL : &a, &b, &c, &o), &workspace);
 	return hz_quat_gemm(ctx, r->packed ? NULL : &a, &b, &c, &o);
 }
 

@@ -39,7 +39,7 @@ static int conjugates(int op)
 	return op == HZ_QUAT_C || op == HZ_QUAT_H;
 }
 
-static int run_gemm(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg)
+static int run_gemm(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)
 {
 	const struct gemm *g = arg;
 	hz_quat_gemm_opts o = g->o, pack = {.method = o.method, .precision = o.precision,
@@ -62,28 +62,12 @@ static int run_gemm(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, 
 		st = hz_quat_gemm_pack(ctx, &in[0], data, bytes, &packed, &pack);
 	o.packed = &packed;
 	if (!st)
-		st = hz_quat_gemm_workspace(ctx, NULL, &in[1], &out[0], &o, &bytes);
-	if (!st)
-		st = hz_reserve(ctx, bytes);
-	if (!st)
 		st = hz_quat_gemm(ctx, NULL, &in[1], &out[0], &o);
 	if (!st)
 		st = hz_sync(ctx);
 	if (data)
 		hz_free(ctx, data, hz_device(ctx));
 	return st;
-}
-
-static int bytes_gemm(hz_context *ctx, const hz_tensor *in, const hz_tensor *out, const void *arg,
-		      size_t *bytes)
-{
-	const struct gemm *g = arg;
-	hz_quat_gemm_opts o = g->o;
-
-	o.bias = g->bias ? &in[2] : NULL;
-	o.pre = g->pre ? &out[1] : NULL;
-	*bytes = 0;
-	return g->pack ? HZ_OK : hz_quat_gemm_workspace(ctx, &in[0], &in[1], &out[0], &o, bytes);
 }
 
 /* ---- The definition -------------------------------------------------------------------------- */
@@ -255,7 +239,7 @@ static int run(struct gemm *g)
 				    0);
 	struct quat_call call = {.ins = {&a, &b, &bias}, .nins = g->bias ? 3 : 2,
 				 .outs = {&c, &pre}, .nouts = g->pre ? 2 : 1, .same = {-1, -1},
-				 .run = run_gemm, .bytes = bytes_gemm, .arg = g, .what = g->text};
+				 .run = run_gemm, .arg = g, .what = g->text};
 	int good;
 
 	side_random(&bias, &rnd, 1);
@@ -451,7 +435,7 @@ static void multiply(struct dev *dev, const float *a, const float *b, float *c, 
 	t[0] = hz_tensor_3d(at[0].data, HZ_F32, dev->device, m, k, 4);
 	t[1] = hz_tensor_3d(at[1].data, HZ_F32, dev->device, k, n, 4);
 	t[2] = hz_tensor_3d(at[2].data, HZ_F32, dev->device, m, n, 4);
-	if (hz_quat_gemm_workspace(dev->ctx, &t[0], &t[1], &t[2], &o, &bytes) != HZ_OK ||
+	if (RECORD(dev->ctx, hz_quat_gemm(dev->ctx, &t[0], &t[1], &t[2], &o), &bytes) != HZ_OK ||
 	    hz_reserve(dev->ctx, bytes) != HZ_OK ||
 	    hz_quat_gemm(dev->ctx, &t[0], &t[1], &t[2], &o) != HZ_OK)
 		bail("%s", hz_errmsg(dev->ctx));
@@ -827,8 +811,6 @@ static void test_errors(void)
 	O.packed = NULL;
 	is_int(hz_quat_gemm(ctx, NULL, &B, &C, &O), HZ_EINVAL, "no a at all");
 	is_int(hz_quat_gemm(NULL, &A, &B, &C, &O), HZ_EINVAL, "no context");
-	is_int(hz_quat_gemm_workspace(ctx, &A, &B, &C, NULL, NULL), HZ_EINVAL,
-	       "workspace to nowhere");
 	hz_close(ctx);
 }
 

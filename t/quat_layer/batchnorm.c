@@ -138,7 +138,6 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 					      (eval ? HZ_QUAT_EVAL : 0) };
 	double *old_g, *old_b, *old_m, *old_v;
 	int64_t i, c;
-	size_t bytes;
 
 	for (d = 0; d < ndim; d++) {
 		shape[d] = 2 + rnd_below(&rnd, ndim > 2 ? 3 : 9);
@@ -254,7 +253,6 @@ static int offset_case(struct dev *dev, int whiten)
 	struct model ref = { .forward = norm_ref, .whiten = whiten, .eps = 1e-3, .n = channels,
 			     .batch = batch, .x = x.v, .ny = y.n };
 	hz_quat_batchnorm_opts o = { .eps = 1e-3, .flags = whiten ? HZ_QUAT_WHITEN : 0 };
-	size_t bytes;
 	int good;
 
 	for (int64_t i = 0; i < x.n; i++)
@@ -281,7 +279,6 @@ static int dependent_case(struct dev *dev, int64_t batch)
 	struct tensor dx = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
 	struct tensor saved = make(dev, HZ_F32, 2, saved_shape, AOS, 0, 0, 0);
 	const hz_quat_batchnorm_opts o = { .flags = HZ_QUAT_WHITEN, .saved = &saved.view };
-	size_t bytes;
 	int good;
 
 	/* The real part is set last: the others are computed from it. */
@@ -553,14 +550,13 @@ struct run {
 
 static void run_layer(struct dev *dev, struct run *r)
 {
-	const hz_tensor *x = &r->t[0].view, *y = &r->t[1].view, *dy = &r->t[3].view;
-	const hz_tensor *dx = &r->t[4].view;
-	const hz_tensor *index = r->pool.kind == HZ_POOL_AVERAGE ? NULL : &r->t[2].view;
+	hz_tensor *x = &r->t[0].view, *y = &r->t[1].view, *dy = &r->t[3].view;
+	hz_tensor *dx = &r->t[4].view;
+	hz_tensor *index = r->pool.kind == HZ_POOL_AVERAGE ? NULL : &r->t[2].view;
 	int64_t shape[2] = { x->shape[3], 14 };
 	struct tensor saved = make(dev, HZ_F32, 2, shape, AOS, 0, 0, 0);
 	hz_quat_batchnorm_opts o = { .flags = r->pool.flags | HZ_QUAT_WHITEN,
 				     .saved = &saved.view };
-	size_t bytes;
 
 	if (r->norm) {
 		r->good = RUN(batchnorm, x, NULL, NULL, y, &o) &&

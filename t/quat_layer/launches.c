@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 struct layer_row {
 	int dtype;
@@ -19,13 +20,13 @@ static int run_linear(const void *row)
 {
 	const struct layer_row *const r = row;
 	const hz_tensor x = V(r->dtype, r->rows, r->in, 4), w = V(r->dtype, r->out, r->in, 4);
-	const hz_tensor b = V(HZ_F32, r->out, 4), y = V(r->dtype, r->rows, r->out, 4);
+	hz_tensor b = V(HZ_F32, r->out, 4), y = V(r->dtype, r->rows, r->out, 4);
 	const hz_quat_linear_opts o = {.side = r->side, .method = r->method, .flags = r->flags,
 				       .precision = r->precision, .activation = r->activation};
 
 	note(" side %d method %d precision %d activation %d flags %u", r->side, r->method,
 	     r->precision, r->activation, r->flags);
-	hz_quat_linear_workspace(ctx, &x, &w, &b, &y, &o, &workspace);
+	RECORD(ctx, hz_quat_linear(ctx, &x, &w, &b, &y, &o), &workspace);
 	return hz_quat_linear(ctx, &x, &w, &b, &y, &o);
 }
 
@@ -35,9 +36,9 @@ static int run_linear_bwd(const void *row)
 	const hz_tensor x = V(r->dtype, r->rows, r->in, 4), w = V(r->dtype, r->out, r->in, 4);
 	const hz_tensor b = V(HZ_F32, r->out, 4);
 	hz_tensor y = V(r->dtype, r->rows, r->out, 4);
-	const hz_tensor dx = V(r->dtype, r->rows, r->in, 4), dw = V(r->dtype, r->out, r->in, 4);
-	const hz_tensor db = V(HZ_F32, r->out, 4);
-	const hz_tensor pre = r->activation ? V(r->dtype, r->rows, r->out, 4) : y;
+	hz_tensor dx = V(r->dtype, r->rows, r->in, 4), dw = V(r->dtype, r->out, r->in, 4);
+	hz_tensor db = V(HZ_F32, r->out, 4);
+	hz_tensor pre = r->activation ? V(r->dtype, r->rows, r->out, 4) : y;
 	const hz_quat_linear_opts o = {.side = r->side, .method = r->method, .flags = r->flags,
 				       .precision = r->precision, .activation = r->activation,
 				       .pre = r->activation ? &pre : NULL};
@@ -49,7 +50,7 @@ static int run_linear_bwd(const void *row)
 	}
 	note(" side %d method %d precision %d activation %d flags %u", r->side, r->method,
 	     r->precision, r->activation, r->flags);
-	hz_quat_linear_bwd_workspace(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o, &workspace);
+	RECORD(ctx, hz_quat_linear_bwd(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o), &workspace);
 	return hz_quat_linear_bwd(ctx, &x, &w, &b, &y, &dx, &dw, &db, &o);
 }
 
@@ -104,25 +105,26 @@ static hz_tensor image(const struct norm_row *r, int64_t side)
 static int run_norm(const void *row)
 {
 	const struct norm_row *const r = row;
-	const hz_tensor x = image(r, r->side), y = image(r, r->side);
+	hz_tensor x = image(r, r->side), y = image(r, r->side);
 	const int whiten = (r->flags & HZ_QUAT_WHITEN) != 0;
 	const hz_tensor gamma = whiten ? V(HZ_F32, r->channels, 10) : V(HZ_F32, r->channels);
-	const hz_tensor beta = V(HZ_F32, r->channels, 4), mean = V(HZ_F32, r->channels, 4);
-	const hz_tensor var = whiten ? V(HZ_F32, r->channels, 10) : V(HZ_F32, r->channels);
-	const hz_tensor saved = V(HZ_F32, r->channels, 14);
+	hz_tensor beta = V(HZ_F32, r->channels, 4), mean = V(HZ_F32, r->channels, 4);
+	hz_tensor var = whiten ? V(HZ_F32, r->channels, 10) : V(HZ_F32, r->channels);
+	hz_tensor saved = V(HZ_F32, r->channels, 14);
 	hz_quat_batchnorm_opts o = {.flags = r->flags, .running_mean = &mean, .running_var = &var,
 				    .saved = &saved};
 
 	note("%s flags %u", r->planar ? " planes" : "", r->flags);
 	if (!r->bwd) {
-		hz_quat_batchnorm_workspace(ctx, &x, &gamma, &beta, &y, &o, &workspace);
+		RECORD(ctx, hz_quat_batchnorm(ctx, &x, &gamma, &beta, &y, &o), &workspace);
 		return hz_quat_batchnorm(ctx, &x, &gamma, &beta, &y, &o);
 	}
 	o.running_mean = o.running_var = NULL;
-	const hz_tensor dx = image(r, r->side), dbeta = V(HZ_F32, r->channels, 4);
-	const hz_tensor dgamma = whiten ? V(HZ_F32, r->channels, 10) : V(HZ_F32, r->channels);
+	hz_tensor dx = image(r, r->side), dbeta = V(HZ_F32, r->channels, 4);
+	hz_tensor dgamma = whiten ? V(HZ_F32, r->channels, 10) : V(HZ_F32, r->channels);
 
-	hz_quat_batchnorm_bwd_workspace(ctx, &x, &gamma, &y, &dx, &dgamma, &dbeta, &o, &workspace);
+	RECORD(ctx, hz_quat_batchnorm_bwd(ctx, &x, &gamma, &y, &dx, &dgamma, &dbeta, &o),
+	       &workspace);
 	return hz_quat_batchnorm_bwd(ctx, &x, &gamma, &y, &dx, &dgamma, &dbeta, &o);
 }
 
@@ -133,9 +135,9 @@ static int run_pool(const void *row)
 	const int64_t y_side = (r->side + 2 * r->pad - r->window) / stride + 1;
 	const hz_quat_pool_opts o = {.kind = r->kind, .window = {r->window, r->window},
 				     .stride = {stride, stride}, .pad = {r->pad, r->pad}};
-	const hz_tensor x = image(r, r->side), y = image(r, y_side);
-	const hz_tensor index = V(HZ_S32, r->images, y_side, y_side, r->channels);
-	const hz_tensor *const i = r->kind == HZ_POOL_MAX ? &index : NULL;
+	hz_tensor x = image(r, r->side), y = image(r, y_side);
+	hz_tensor index = V(HZ_S32, r->images, y_side, y_side, r->channels);
+	hz_tensor *const i = r->kind == HZ_POOL_MAX ? &index : NULL;
 
 	note(" kind %d window %d stride %d pad %d", r->kind, r->window, (int)stride, r->pad);
 	return r->bwd ? hz_quat_pool_bwd(ctx, i, &y, &x, &o) : hz_quat_pool(ctx, &x, &y, i, &o);

@@ -10,6 +10,7 @@
 #define QUAT_LAYER_H
 
 #include "t/core/dev.h"
+#include "t/core/record.h"
 
 static uint64_t rnd;
 
@@ -380,14 +381,13 @@ static inline int output_layout(void)
 	return l == BACKWARDS ? PADDED : l;
 }
 
-static inline int reserve(struct dev *dev, int status, const size_t *bytes)
-{
-	return status_ok(dev, status) && status_ok(dev, hz_reserve(dev->ctx, *bytes));
-}
-
-/* Makes a call on dev with the workspace that its query stores in bytes; 0 on an error */
+/* Makes a call on dev with the workspace that it needs; 0 on an error */
 #define RUN(call, ...) \
-	(reserve(dev, hz_quat_##call##_workspace(dev->ctx, __VA_ARGS__, &bytes), &bytes) && \
-	 status_ok(dev, hz_quat_##call(dev->ctx, __VA_ARGS__)))
+	__extension__({ \
+		size_t bytes_ = 0; \
+		status_ok(dev, RECORD(dev->ctx, hz_quat_##call(dev->ctx, __VA_ARGS__), &bytes_)) && \
+		status_ok(dev, hz_reserve(dev->ctx, bytes_)) && \
+		status_ok(dev, hz_quat_##call(dev->ctx, __VA_ARGS__)); \
+	})
 
 #endif

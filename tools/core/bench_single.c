@@ -129,46 +129,40 @@ static int call_repack(hz_context *ctx, struct single_case *r)
 /* Few enough quaternions that five arrays of them have the bytes of one array of the bench */
 #define QUATS(b) ((b)->elements / 16)
 
-static int make_mul_bwd(struct bench *b, struct single_case *r)
-{
-	const int64_t shape[] = {QUATS(b), 4};
-	int status;
-
-	r->n = shape[0];
-	operand(b, r, 0, b->x, HZ_F32, 2, shape);
-	operand(b, r, 1, b->from, HZ_F32, 2, shape);
-	operand(b, r, 2, (float *)b->x + 4 * shape[0], HZ_F32, 2, shape);
-	operand(b, r, 3, b->y, HZ_F32, 2, shape);
-	operand(b, r, 4, (float *)b->y + 4 * shape[0], HZ_F32, 2, shape);
-	status = hz_quat_mul_bwd_workspace(b->ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4],
-					   0, &r->bytes);
-	return status ? status : hz_reserve(b->ctx, r->bytes);
-}
-
 static int call_mul_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_mul_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
 }
 
-static int make_rotate_bwd(struct bench *b, struct single_case *r)
+static int make_mul_bwd(struct bench *b, struct single_case *r)
 {
-	const int64_t n = QUATS(b), quats[] = {n, 4}, vectors[] = {n, 3};
-	int status;
+	const int64_t shape[] = {QUATS(b), 4};
 
-	r->n = n;
-	operand(b, r, 0, b->x, HZ_F32, 2, vectors);
-	operand(b, r, 1, b->from, HZ_F32, 2, quats);
-	operand(b, r, 2, (float *)b->x + 4 * n, HZ_F32, 2, vectors);
-	operand(b, r, 3, b->y, HZ_F32, 2, quats);
-	operand(b, r, 4, (float *)b->y + 4 * n, HZ_F32, 2, vectors);
-	status = hz_quat_rotate_bwd_workspace(b->ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3],
-					      &r->t[4], 0, &r->bytes);
-	return status ? status : hz_reserve(b->ctx, r->bytes);
+	r->n = shape[0];
+	operand(b, r, 0, b->from, HZ_F32, 2, shape);
+	operand(b, r, 1, (float *)b->x + 4 * shape[0], HZ_F32, 2, shape);
+	operand(b, r, 2, b->x, HZ_F32, 2, shape);
+	operand(b, r, 3, b->y, HZ_F32, 2, shape);
+	operand(b, r, 4, (float *)b->y + 4 * shape[0], HZ_F32, 2, shape);
+	return WITH_WORKSPACE(b->ctx, call_mul_bwd(b->ctx, r));
 }
 
 static int call_rotate_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_rotate_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
+}
+
+static int make_rotate_bwd(struct bench *b, struct single_case *r)
+{
+	const int64_t n = QUATS(b), quats[] = {n, 4}, vectors[] = {n, 3};
+
+	r->n = n;
+	operand(b, r, 0, b->from, HZ_F32, 2, quats);
+	operand(b, r, 1, (float *)b->x + 4 * n, HZ_F32, 2, vectors);
+	operand(b, r, 2, b->x, HZ_F32, 2, vectors);
+	operand(b, r, 3, b->y, HZ_F32, 2, quats);
+	operand(b, r, 4, (float *)b->y + 4 * n, HZ_F32, 2, vectors);
+	return WITH_WORKSPACE(b->ctx, call_rotate_bwd(b->ctx, r));
 }
 
 static int make_three(struct bench *b, struct single_case *r)

@@ -100,19 +100,17 @@ static int expand(struct net *n, const hz_tensor *x, const hz_tensor *rows)
 	return hz_quat_mul(n->ctx, &units, &from, &to, 0);
 }
 
-/* silu of each number, by a linear layer that multiplies each four of them by 1; with bytes,
- * queries the workspace instead. */
-static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y, size_t *bytes)
+/* silu of each number, by a linear layer that multiplies each four of them by 1 */
+static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y)
 {
 	struct coding *c = n->form;
 	const int64_t fours = x->shape[0] * x->shape[1] / 4;
 	const hz_tensor one = hz_tensor_3d(c->units, HZ_F32, hz_device(n->ctx), 1, 1, 4);
 	const hz_tensor from = hz_tensor_3d(x->data, HZ_F32, x->device, fours, 1, 4);
-	const hz_tensor to = hz_tensor_3d(y->data, HZ_F32, y->device, fours, 1, 4);
 	const hz_quat_linear_opts o = {.activation = HZ_ACT_SILU};
+	hz_tensor to = hz_tensor_3d(y->data, HZ_F32, y->device, fours, 1, 4);
 
-	return bytes ? hz_quat_linear_workspace(n->ctx, &from, &one, NULL, &to, &o, bytes) :
-		       hz_quat_linear(n->ctx, &from, &one, NULL, &to, &o);
+	return hz_quat_linear(n->ctx, &from, &one, NULL, &to, &o);
 }
 
 static hz_qgemm_opts integers(struct coded_matrix *w, const hz_tensor *scales)
@@ -120,8 +118,8 @@ static hz_qgemm_opts integers(struct coded_matrix *w, const hz_tensor *scales)
 	return (hz_qgemm_opts){.packed = &w->integers, .b_scales = scales};
 }
 
-static int product_coded(struct net *n, int which, const hz_tensor *x, const hz_tensor *y,
-			 const hz_tensor *pre)
+static int product_coded(struct net *n, int which, const hz_tensor *x, hz_tensor *y,
+			 hz_tensor *pre)
 {
 	struct coding *c = n->form;
 	struct coded_matrix *w = &c->matrix[which];
@@ -143,7 +141,7 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, const hz_
 
 		status = hz_qlinear(n->ctx, &rows, NULL, &sum, &o);
 	}
-	return status || !s.active ? status : activate(n, &sum, &result, NULL);
+	return status || !s.active ? status : activate(n, &sum, &result);
 }
 
 /* ---- Encoding a matrix ----------------------------------------------------------------------- */
@@ -347,7 +345,6 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 	const hz_tensor host_units = hz_tensor_2d(units, HZ_F32, HZ_CPU, 4, 4);
 	const hz_tensor host_signs = hz_tensor_1d(bits, HZ_U8, HZ_CPU, K_MAX / 8);
 	hz_tensor to, pre, hidden;
-	size_t bytes;
 	int status = hz_alloc(n->ctx, (void **)&c->expanded,
 			      (size_t)(4 * n->tokens * K_MAX) * sizeof(float), device);
 
@@ -373,9 +370,7 @@ static int make_coding(struct net *n, struct coding *c, struct weights *trained)
 	pre = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, HIDDEN);
 	hidden = on(n, n->at[0].hidden, HZ_F32, 4 * n->tokens, HIDDEN);
 	if (!status)
-		status = activate(n, &pre, &hidden, &bytes);
-	if (!status)
-		status = hz_reserve(n->ctx, bytes);
+		status = WITH_WORKSPACE(n->ctx, activate(n, &pre, &hidden));
 	for (int k = 0; k < MATRICES && !status; k++)
 		status = code_matrix(n, trained, k);
 	return status;

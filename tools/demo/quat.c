@@ -103,8 +103,8 @@ static int copy_out(struct network *n, const hz_tensor *on, float *data)
 static int quaternion_forward(struct model *m, const float *x, int64_t count, float *y)
 {
 	struct network *n = (struct network *)m;
-	const hz_tensor vx = rows_of(&n->x, count), h = rows_of(&n->h, count);
-	const hz_tensor vy = rows_of(&n->y, count), pre = rows_of(&n->pre, count);
+	hz_tensor vx = rows_of(&n->x, count), h = rows_of(&n->h, count);
+	hz_tensor vy = rows_of(&n->y, count), pre = rows_of(&n->pre, count);
 	hz_quat_linear_opts o = n->hidden;
 	int status = copy_in(n, x, &vx);
 
@@ -156,7 +156,7 @@ static int make_quaternions(struct network *n, hz_context *ctx)
 	hz_tensor *const all[] = {&n->on[0], &n->on[1], &n->on[2], &n->on[3], &n->to[0], &n->to[1],
 				  &n->to[2], &n->to[3], &n->x, &n->pre, &n->h, &n->dh, &n->y};
 	static const int64_t sizes[][2] = {{HIDDEN, POINTS}, {0, HIDDEN}, {1, HIDDEN}, {0, 1}};
-	size_t bytes, most = 0;
+	size_t bytes;
 	int status = HZ_OK;
 
 	n->ctx = ctx;
@@ -184,23 +184,15 @@ static int make_quaternions(struct network *n, hz_context *ctx)
 	if (!status)
 		status = copy_out(n, &n->on[2], part(n, n->m.value, 2));
 	if (!status)
-		status = hz_quat_linear_bwd_workspace(ctx, &n->x, &n->on[0], &n->on[1], &n->dh,
-						      NULL, &n->to[0], &n->to[1], &n->hidden,
-						      &bytes);
-	most = status ? 0 : bytes;
+		status = hz_record_begin(ctx);
+	if (status)
+		return status;
+	/* Recorded copies read and write nothing. */
+	status = quaternion_forward(&n->m, NULL, BATCH, NULL);
 	if (!status)
-		status = hz_quat_linear_bwd_workspace(ctx, &n->h, &n->on[2], &n->on[3], &n->y,
-						      &n->dh, &n->to[2], &n->to[3], NULL, &bytes);
-	most = !status && bytes > most ? bytes : most;
-	if (!status)
-		status = hz_quat_linear_workspace(ctx, &n->x, &n->on[0], &n->on[1], &n->h,
-						  &n->hidden, &bytes);
-	most = !status && bytes > most ? bytes : most;
-	if (!status)
-		status = hz_quat_linear_workspace(ctx, &n->h, &n->on[2], &n->on[3], &n->y, NULL,
-						  &bytes);
-	most = !status && bytes > most ? bytes : most;
-	return status ? status : hz_reserve(ctx, most);
+		status = quaternion_backward(&n->m, NULL, NULL);
+	hz_record_end(ctx, &bytes);
+	return status ? status : hz_reserve(ctx, bytes);
 }
 
 static void free_quaternions(struct network *n)

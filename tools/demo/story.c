@@ -87,7 +87,7 @@ static hz_tensor matrix(const struct net *n, struct weights *w, int which)
 	return in_blocks(n, matrix_of(w, which), s.rows, s.columns);
 }
 
-static hz_quat_linear_opts linear_opts(int which, const hz_tensor *pre)
+static hz_quat_linear_opts linear_opts(int which, hz_tensor *pre)
 {
 	return (hz_quat_linear_opts){
 		.activation = shape_of(which).active ? HZ_ACT_SILU : HZ_ACT_NONE,
@@ -96,8 +96,7 @@ static hz_quat_linear_opts linear_opts(int which, const hz_tensor *pre)
 }
 
 /* Products in f32 */
-static int product_f32(struct net *n, int which, const hz_tensor *x, const hz_tensor *y,
-		       const hz_tensor *pre)
+static int product_f32(struct net *n, int which, const hz_tensor *x, hz_tensor *y, hz_tensor *pre)
 {
 	const hz_tensor w = matrix(n, n->value, which);
 	const hz_quat_linear_opts o = linear_opts(which, pre);
@@ -112,7 +111,7 @@ int net_forward(struct net *n)
 	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
 	const hz_tensor alpha = vector(n, n->value->alpha, 1);
 	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
-	const hz_tensor e = blocks(n, n->ends, UNITS), y = blocks(n, n->answer, CLASSES / 4);
+	hz_tensor e = blocks(n, n->ends, UNITS), y = blocks(n, n->answer, CLASSES / 4);
 	int status = n->product(n, 0, &input, &e, NULL);
 
 	if (!status)
@@ -121,9 +120,9 @@ int net_forward(struct net *n)
 		const hz_tensor x = streams(n, n->at[l].x), f = branch(n, n->at[l].f);
 		hz_tensor after = streams(n, n->at[l + 1].x), u = branch(n, n->at[l].u);
 		const hz_tensor uq = blocks(n, n->at[l].u, UNITS);
-		const hz_tensor fq = blocks(n, n->at[l].f, UNITS);
-		const hz_tensor hidden = blocks(n, n->at[l].hidden, HIDDEN);
-		const hz_tensor pre = blocks(n, n->at[l].pre, HIDDEN);
+		hz_tensor fq = blocks(n, n->at[l].f, UNITS);
+		hz_tensor hidden = blocks(n, n->at[l].hidden, HIDDEN);
+		hz_tensor pre = blocks(n, n->at[l].pre, HIDDEN);
 
 		status = hz_mhc_layer_begin(n->ctx, &n->layer[l], &x, &u);
 		if (!status)
@@ -140,10 +139,11 @@ int net_forward(struct net *n)
 
 /* The gradients of a matrix and, unless dx is NULL, of its input */
 static int product_bwd(struct net *n, int which, const hz_tensor *x, const hz_tensor *dy,
-		       const hz_tensor *dx, const hz_tensor *pre)
+		       hz_tensor *dx, hz_tensor *pre)
 {
-	const hz_tensor w = matrix(n, n->value, which), dw = matrix(n, n->gradient, which);
+	const hz_tensor w = matrix(n, n->value, which);
 	const hz_quat_linear_opts o = linear_opts(which, pre);
+	hz_tensor dw = matrix(n, n->gradient, which);
 
 	return hz_quat_linear_bwd(n->ctx, x, &w, NULL, dy, dx, &dw, NULL, &o);
 }
@@ -153,7 +153,7 @@ static int net_backward(struct net *n)
 {
 	const hz_tensor input = blocks(n, n->input, POINTS);
 	const hz_tensor last = streams(n, n->at[LAYERS].x), e = blocks(n, n->ends, UNITS);
-	const hz_tensor de = blocks(n, n->df, UNITS), answer = blocks(n, n->answer, CLASSES / 4);
+	hz_tensor de = blocks(n, n->df, UNITS), answer = blocks(n, n->answer, CLASSES / 4);
 	const hz_tensor phi = view(n, n->value->phi, STREAMS, STREAMS * CHANNELS);
 	const hz_tensor alpha = vector(n, n->value->alpha, 1);
 	const hz_tensor bias = vector(n, n->value->bias, STREAMS);
@@ -162,7 +162,7 @@ static int net_backward(struct net *n)
 	hz_tensor dbias = vector(n, n->gradient->bias, STREAMS);
 	const hz_tensor du = branch(n, n->du);
 	hz_tensor ends = branch(n, n->ends), df = branch(n, n->df);
-	const hz_tensor dhidden = blocks(n, n->dhidden, HIDDEN), duq = blocks(n, n->du, UNITS);
+	hz_tensor dhidden = blocks(n, n->dhidden, HIDDEN), duq = blocks(n, n->du, UNITS);
 	hz_tensor dy = streams(n, n->dx[0]), dx = streams(n, n->dx[1]);
 	const hz_mhc_grads grads = {.du = &df, .dx = &dy, .dphi = &dphi, .dalpha = &dalpha,
 				    .dbias = &dbias};
@@ -174,7 +174,7 @@ static int net_backward(struct net *n)
 		const hz_tensor x = streams(n, n->at[l].x), f = branch(n, n->at[l].f), swap = dy;
 		const hz_tensor u = blocks(n, n->at[l].u, UNITS);
 		const hz_tensor hidden = blocks(n, n->at[l].hidden, HIDDEN);
-		const hz_tensor pre = blocks(n, n->at[l].pre, HIDDEN);
+		hz_tensor pre = blocks(n, n->at[l].pre, HIDDEN);
 
 		status = hz_mhc_layer_end_bwd(n->ctx, &n->layer[l], &f, &dy, &df);
 		if (!status)
@@ -378,7 +378,7 @@ static int make_student(struct student *s, hz_context *ctx)
 	status = make_net(&s->net, ctx, BATCH, w, (struct weights *)s->m.gradient);
 	for (int k = 0; k < MATRICES && !status; k++) {
 		const struct shape shape = shape_of(k);
-		const hz_tensor q = matrix(&s->net, w, k);
+		hz_tensor q = matrix(&s->net, w, k);
 		/* Branches begin small, so that depth does not impede training. */
 		const double scale = hz_quat_init_scale(shape.columns, shape.rows) *
 				     (k > 0 && k % 2 == 0 ? 0.5 : 1);

@@ -61,8 +61,8 @@ struct net {
 	void *kept, *memory;
 	hz_mhc_layer layer[LAYERS];
 	/* y = matrix times x, and silu if active; pre: as of hz_quat_linear(), or NULL */
-	int (*product)(struct net *n, int matrix, const hz_tensor *x, const hz_tensor *y,
-		       const hz_tensor *pre);
+	int (*product)(struct net *n, int matrix, const hz_tensor *x, hz_tensor *y,
+		       hz_tensor *pre);
 	void *form;				/* used by product */
 };
 

@@ -209,7 +209,6 @@ static int make_elements(struct bench *b, struct quat_case *q)
 	/* as many bytes for each dtype, and for the triad on a CPU */
 	const int64_t n = r->m ? r->m : b->elements / (int64_t)hz_dtype_size(r->dtype);
 	const bool planes = r->kind == PLANAR, two = r->kind == CONJ || r->kind == NORMALIZE;
-	size_t bytes = 0;
 	int status;
 
 	q->a = quats(b->x, r->dtype, device, n, planes);
@@ -239,9 +238,7 @@ static int make_elements(struct bench *b, struct quat_case *q)
 	if (!status)
 		status = bench_fill(b, r->dtype, 4 * n,
 				    hz_tensor_1d(b->from, r->dtype, device, 4 * n));
-	if (!status && r->kind == DOT)
-		status = hz_quat_dot_workspace(b->ctx, &q->a, &q->b, &q->y, 0, &bytes);
-	return status ? status : hz_reserve(b->ctx, bytes);
+	return status ? status : WITH_WORKSPACE(b->ctx, call_elements(b, &q->c));
 }
 
 static int make_gemm(struct bench *b, struct quat_case *q)
@@ -293,10 +290,7 @@ static int make_gemm(struct bench *b, struct quat_case *q)
 		q->opts.packed = &q->packed;
 	}
 	if (!status)
-		status = hz_quat_gemm_workspace(b->ctx, as_is ? &q->a : NULL, &q->b, &q->y,
-						&q->opts, &bytes);
-	if (!status)
-		status = hz_reserve(b->ctx, bytes);
+		status = WITH_WORKSPACE(b->ctx, call_gemm(b, &q->c));
 	if (b->gpu) {
 		bench_quat_products_of(b, &q->c, r->dtype, r->precision, r->method);
 	} else if (r->n <= 8) {

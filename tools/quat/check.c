@@ -44,19 +44,14 @@ static bool check_quats(const struct subject *s, int dtype, int method, int64_t 
 	const char *const op = k ? "quat_gemm" : "quat_mul";
 	hz_tensor on[3] = {{0}};
 	double error = 0, norm = 0;
-	size_t bytes = 0;
 	int status = HZ_OK;
 
 	fill_normal(b->x, dtype, hz_tensor_count(&host[0]), &seed);
 	fill_normal(b->y, dtype, hz_tensor_count(&host[1]), &seed);
 	for (int i = 0; i < 3 && !status; i++)
 		status = to_device(s->ctx, &host[i], i < 2, &on[i]);
-	if (!status && k)
-		status = hz_quat_gemm_workspace(s->ctx, &on[0], &on[1], &on[2], &o, &bytes);
 	if (!status)
-		status = hz_reserve(s->ctx, bytes);
-	if (!status)
-		status = k ? hz_quat_gemm(s->ctx, &on[0], &on[1], &on[2], &o)
+		status = k ? WITH_WORKSPACE(s->ctx, hz_quat_gemm(s->ctx, &on[0], &on[1], &on[2], &o))
 			   : hz_quat_mul(s->ctx, &on[0], &on[1], &on[2], 0);
 	if (!status)
 		status = from_device(s->ctx, &on[2], &host[2]);

@@ -249,27 +249,15 @@ static int mul_call(hz_context *ctx, struct job *job)
 
 static int mul_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *dy = view_of(job, "dy"), *a = view_of(job, "a"), *b = view_of(job, "b");
-	const hz_tensor *da = view_of(job, "da"), *db = view_of(job, "db");
-	const uint32_t flags = flags_of(job);
-	size_t bytes;
-	int status = hz_quat_mul_bwd_workspace(ctx, dy, a, b, da, db, flags, &bytes);
-
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_mul_bwd(ctx, dy, a, b, da, db, flags) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_mul_bwd(ctx, view_of(job, "a"), view_of(job, "b"),
+						   view_of(job, "dy"), view_of(job, "da"),
+						   view_of(job, "db"), flags_of(job)));
 }
 
 static int dot_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *a = view_of(job, "a"), *b = view_of(job, "b"), *y = view_of(job, "y");
-	const uint32_t flags = flags_of(job);
-	size_t bytes;
-	int status = hz_quat_dot_workspace(ctx, a, b, y, flags, &bytes);
-
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_dot(ctx, a, b, y, flags) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_dot(ctx, view_of(job, "a"), view_of(job, "b"),
+					       view_of(job, "y"), flags_of(job)));
 }
 
 static int axpy_call(hz_context *ctx, struct job *job)
@@ -293,7 +281,7 @@ static int norm_call(hz_context *ctx, struct job *job)
 
 static int norm_bwd_call(hz_context *ctx, struct job *job)
 {
-	return hz_quat_norm_bwd(ctx, view_of(job, "dn"), view_of(job, "x"), view_of(job, "dx"),
+	return hz_quat_norm_bwd(ctx, view_of(job, "x"), view_of(job, "dn"), view_of(job, "dx"),
 				flags_of(job));
 }
 
@@ -305,7 +293,7 @@ static int normalize_call(hz_context *ctx, struct job *job)
 
 static int normalize_bwd_call(hz_context *ctx, struct job *job)
 {
-	return hz_quat_normalize_bwd(ctx, view_of(job, "dy"), view_of(job, "x"),
+	return hz_quat_normalize_bwd(ctx, view_of(job, "x"), view_of(job, "dy"),
 				     view_of(job, "dx"), eps_of(job), flags_of(job));
 }
 
@@ -316,7 +304,7 @@ static int inverse_call(hz_context *ctx, struct job *job)
 
 static int inverse_bwd_call(hz_context *ctx, struct job *job)
 {
-	return hz_quat_inverse_bwd(ctx, view_of(job, "dy"), view_of(job, "x"), view_of(job, "dx"),
+	return hz_quat_inverse_bwd(ctx, view_of(job, "x"), view_of(job, "dy"), view_of(job, "dx"),
 				   flags_of(job));
 }
 
@@ -328,15 +316,9 @@ static int rotate_call(hz_context *ctx, struct job *job)
 
 static int rotate_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *dy = view_of(job, "dy"), *q = view_of(job, "q"), *v = view_of(job, "v");
-	const hz_tensor *dq = view_of(job, "dq"), *dv = view_of(job, "dv");
-	const uint32_t flags = flags_of(job);
-	size_t bytes;
-	int status = hz_quat_rotate_bwd_workspace(ctx, dy, q, v, dq, dv, flags, &bytes);
-
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_rotate_bwd(ctx, dy, q, v, dq, dv, flags) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_rotate_bwd(ctx, view_of(job, "q"), view_of(job, "v"),
+						      view_of(job, "dy"), view_of(job, "dq"),
+						      view_of(job, "dv"), flags_of(job)));
 }
 
 #define QUATS "[..., 4]"
@@ -350,9 +332,9 @@ static const struct operand mul_operands[] = {
 };
 
 static const struct operand mul_bwd_operands[] = {
-	{"dy", NULL, 0, TYPES, "[..., 4], the gradient for y"},
 	{"a", NULL, 0, TYPES, QUATS},
 	{"b", NULL, 0, TYPES, QUATS},
+	{"dy", NULL, 0, TYPES, "[..., 4], the gradient of y"},
 	{"da", NULL, GRADIENT, TYPES, "the shape of a, if wanted"},
 	{"db", NULL, GRADIENT, TYPES, "the shape of b, if wanted"},
 	LAST,
@@ -378,15 +360,15 @@ static const struct operand norm_operands[] = {
 };
 
 static const struct operand norm_bwd_operands[] = {
-	{"dn", NULL, 0, TYPES, "[...], the gradient for n"},
 	{"x", NULL, 0, TYPES, QUATS},
+	{"dn", NULL, 0, TYPES, "[...], the gradient of n"},
 	{"dx", NULL, OUTPUT, TYPES, "the shape of x"},
 	LAST,
 };
 
 static const struct operand map_bwd_operands[] = {
-	{"dy", NULL, 0, TYPES, "[..., 4], the gradient for y"},
 	{"x", NULL, 0, TYPES, QUATS},
+	{"dy", NULL, 0, TYPES, "[..., 4], the gradient of y"},
 	{"dx", NULL, OUTPUT, TYPES, "the shape of x"},
 	LAST,
 };
@@ -399,9 +381,9 @@ static const struct operand rotate_operands[] = {
 };
 
 static const struct operand rotate_bwd_operands[] = {
-	{"dy", NULL, 0, TYPES, "[..., 3] or [..., 4], the gradient for y"},
 	{"q", NULL, 0, TYPES, QUATS},
 	{"v", NULL, 0, TYPES, "[..., 3] or [..., 4]"},
+	{"dy", NULL, 0, TYPES, "[..., 3] or [..., 4], the gradient of y"},
 	{"dq", NULL, GRADIENT, TYPES, "the shape of q, if wanted"},
 	{"dv", NULL, GRADIENT, TYPES, "the shape of v, if wanted"},
 	LAST,
@@ -553,7 +535,7 @@ static int gemm_outputs(struct job *job)
 
 static int gemm_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *a = view_of(job, "a"), *b = view_of(job, "b"), *c = view_of(job, "c");
+	hz_tensor *a = view_of(job, "a"), *b = view_of(job, "b"), *c = view_of(job, "c");
 	const struct value *alpha = value_of(job, "alpha"), *beta = value_of(job, "beta");
 	const struct value *slope = value_of(job, "slope");
 	hz_quat_gemm_opts o = {
@@ -590,11 +572,7 @@ static int gemm_call(hz_context *ctx, struct job *job)
 		a = NULL;
 	}
 	if (status == HZ_OK)
-		status = hz_quat_gemm_workspace(ctx, a, b, c, &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	if (status == HZ_OK)
-		status = hz_quat_gemm(ctx, a, b, c, &o);
+		status = WITH_WORKSPACE(ctx, hz_quat_gemm(ctx, a, b, c, &o));
 	if (data) {
 		hz_sync(ctx);
 		hz_free(ctx, data, hz_device(ctx));

@@ -98,7 +98,7 @@ struct layer {
 static int call_layer(struct bench *b, struct bench_case *c)
 {
 	struct layer *l = (struct layer *)c;
-	const hz_tensor *t = l->t;
+	hz_tensor *t = l->t;
 	hz_context *ctx = b->ctx;
 	int status = HZ_OK;
 
@@ -159,9 +159,9 @@ static void matrices(const struct layer *l, hz_tensor *x, hz_tensor *w, hz_tenso
 	*y = transposed(hz_tensor_3d(l->t[Y].data, dtype, device, pixels, out, 4));
 }
 
-/* Makes the product; or with bytes queries its workspace. */
-static int products(struct bench *b, struct layer *l, size_t *bytes)
+static int call_products(struct bench *b, struct bench_case *made)
 {
+	struct layer *l = (struct layer *)made;
 	hz_quat_gemm_opts o = {.method = HZ_QUAT_FAST};
 	hz_tensor x, w, y, a[3], m[3], c[3];
 	const int n = l->row->kind == TRAINING || l->row->kind == CONV_TRAINING ? 3 : 1;
@@ -177,60 +177,30 @@ static int products(struct bench *b, struct layer *l, size_t *bytes)
 	c[2].data = l->t[DW].data;
 	if (l->row->kind == TRAINING)
 		c[1].data = l->t[DX].data;
-	if (bytes)
-		*bytes = 0;
 	for (int i = 0; i < n && !status; i++) {
-		size_t need;
-
 		o.op_a = i == 1 ? HZ_QUAT_H : HZ_QUAT_N;
 		o.op_b = i == 2 ? HZ_QUAT_H : HZ_QUAT_N;
-		if (!bytes) {
-			status = hz_quat_gemm(b->ctx, &a[i], &m[i], &c[i], &o);
-			continue;
-		}
-		status = hz_quat_gemm_workspace(b->ctx, &a[i], &m[i], &c[i], &o, &need);
-		*bytes = !status && need > *bytes ? need : *bytes;
+		status = hz_quat_gemm(b->ctx, &a[i], &m[i], &c[i], &o);
 	}
 	return status;
 }
 
-static int call_products(struct bench *b, struct bench_case *c)
+/* Reserves the workspace of all calls of a case. */
+static int reserve(struct bench *b, struct layer *l)
 {
-	return products(b, (struct layer *)c, NULL);
-}
-
-static int workspace(struct bench *b, struct layer *l)
-{
-	const hz_tensor *t = l->t;
-	const enum kind kind = l->row->kind;
+	hz_tensor *t = l->t;
 	size_t bytes = 0;
-	int status = HZ_OK;
+	int status = hz_record_begin(b->ctx);
 
-	if (kind <= CONV_TRAINING && !b->gpu) {
-		status = products(b, l, &bytes);
-		if (!status)
-			status = hz_reserve(b->ctx, bytes);
-	}
-	if (!status && kind <= TRAINING)
-		status = hz_quat_linear_bwd_workspace(b->ctx, &t[X], &t[W], NULL, &t[DY], &t[DX],
-						      &t[DW], NULL, &l->linear, &bytes);
-	if (!status && (kind == CONV || kind == CONV_TRAINING))
-		status = hz_quat_conv_bwd_workspace(b->ctx, &t[X], &t[W], NULL, &t[DY], &t[DX],
-						    &t[DW], NULL, &l->conv, &bytes);
-	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
-		status = hz_quat_batchnorm_bwd_workspace(b->ctx, &t[X], NULL, &t[DY], &t[DX], NULL,
-							 NULL, &l->norm, &bytes);
+	if (status)
+		return status;
+	if (l->row->kind <= CONV_TRAINING && !b->gpu)
+		status = call_products(b, &l->c);
+	if (!status && l->row->kind == NORM_TRAINING)
+		status = hz_quat_batchnorm(b->ctx, &t[X], NULL, NULL, &t[Y], &l->norm);
 	if (!status)
-		status = hz_reserve(b->ctx, bytes);
-	if (!status && kind <= TRAINING)
-		status = hz_quat_linear_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->linear,
-						  &bytes);
-	if (!status && (kind == CONV || kind == CONV_TRAINING || kind == DEPTHWISE))
-		status = hz_quat_conv_workspace(b->ctx, &t[X], &t[W], NULL, &t[Y], &l->conv,
-						&bytes);
-	if (!status && (kind == NORM || kind == WHITEN || kind == NORM_TRAINING))
-		status = hz_quat_batchnorm_workspace(b->ctx, &t[X], NULL, NULL, &t[Y], &l->norm,
-						     &bytes);
+		status = call_layer(b, &l->c);
+	hz_record_end(b->ctx, &bytes);
 	return status ? status : hz_reserve(b->ctx, bytes);
 }
 
@@ -304,7 +274,7 @@ static int make_case(struct bench *b, struct layer *l)
 		l->c.operations = (double)hz_tensor_count(&t[X]);
 	}
 	bench_copy_of(b, &l->c);
-	return status ? status : workspace(b, l);
+	return status ? status : reserve(b, l);
 }
 
 static int run_case(struct bench *b, const struct row *r)

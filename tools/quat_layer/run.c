@@ -258,15 +258,10 @@ static int linear_outputs(struct job *job)
 
 static int linear_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *w = view_of(job, "w"), *b = view_of(job, "b");
-	const hz_tensor *y = view_of(job, "y");
 	const hz_quat_linear_opts o = linear_opts(job);
-	size_t bytes;
-	int status = hz_quat_linear_workspace(ctx, x, w, b, y, &o, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_linear(ctx, x, w, b, y, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_linear(ctx, view_of(job, "x"), view_of(job, "w"),
+						  view_of(job, "b"), view_of(job, "y"), &o));
 }
 
 static int linear_bwd_outputs(struct job *job)
@@ -287,16 +282,12 @@ static int linear_bwd_outputs(struct job *job)
 
 static int linear_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *w = view_of(job, "w"), *b = view_of(job, "b");
-	const hz_tensor *dy = view_of(job, "dy"), *dx = view_of(job, "dx");
-	const hz_tensor *dw = view_of(job, "dw"), *db = view_of(job, "db");
 	const hz_quat_linear_opts o = linear_opts(job);
-	size_t bytes;
-	int status = hz_quat_linear_bwd_workspace(ctx, x, w, b, dy, dx, dw, db, &o, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_linear_bwd(ctx, x, w, b, dy, dx, dw, db, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_linear_bwd(ctx, view_of(job, "x"), view_of(job, "w"),
+						      view_of(job, "b"), view_of(job, "dy"),
+						      view_of(job, "dx"), view_of(job, "dw"),
+						      view_of(job, "db"), &o));
 }
 
 const struct op op_quat_linear = {
@@ -415,17 +406,11 @@ static int conv_outputs(struct job *job)
 
 static int conv_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *w = view_of(job, "w"), *b = view_of(job, "b");
-	const hz_tensor *y = view_of(job, "y");
 	hz_quat_conv_opts o;
-	size_t bytes;
-	int status;
 
 	conv_opts(job, &o);
-	status = hz_quat_conv_workspace(ctx, x, w, b, y, &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_conv(ctx, x, w, b, y, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_conv(ctx, view_of(job, "x"), view_of(job, "w"),
+						view_of(job, "b"), view_of(job, "y"), &o));
 }
 
 static int conv_bwd_outputs(struct job *job)
@@ -444,18 +429,13 @@ static int conv_bwd_outputs(struct job *job)
 
 static int conv_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *w = view_of(job, "w"), *b = view_of(job, "b");
-	const hz_tensor *dy = view_of(job, "dy"), *dx = view_of(job, "dx");
-	const hz_tensor *dw = view_of(job, "dw"), *db = view_of(job, "db");
 	hz_quat_conv_opts o;
-	size_t bytes;
-	int status;
 
 	conv_opts(job, &o);
-	status = hz_quat_conv_bwd_workspace(ctx, x, w, b, dy, dx, dw, db, &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_conv_bwd(ctx, x, w, b, dy, dx, dw, db, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_conv_bwd(ctx, view_of(job, "x"), view_of(job, "w"),
+						    view_of(job, "b"), view_of(job, "dy"),
+						    view_of(job, "dx"), view_of(job, "dw"),
+						    view_of(job, "db"), &o));
 }
 
 static const struct key *const all_conv_keys[] = {conv_keys, product_keys, order_keys, NULL};
@@ -567,11 +547,8 @@ static int begin_running(hz_context *ctx, const hz_tensor *given, const hz_tenso
 
 static int norm_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *y = view_of(job, "y");
-	const hz_tensor *gamma = view_of(job, "gamma"), *beta = view_of(job, "beta");
-	const hz_tensor *mean = view_of(job, "running_mean"), *var = view_of(job, "running_var");
+	hz_tensor *mean = view_of(job, "running_mean"), *var = view_of(job, "running_var");
 	hz_quat_batchnorm_opts o = norm_opts(job);
-	size_t bytes;
 	int status = HZ_OK;
 
 	o.running_mean = o.flags & HZ_QUAT_EVAL ? mean : view_of(job, "new_mean");
@@ -581,11 +558,10 @@ static int norm_call(hz_context *ctx, struct job *job)
 		if (status == HZ_OK)
 			status = begin_running(ctx, var, o.running_var);
 	}
-	if (status == HZ_OK)
-		status = hz_quat_batchnorm_workspace(ctx, x, gamma, beta, y, &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quat_batchnorm(ctx, x, gamma, beta, y, &o) : status;
+	if (status != HZ_OK)
+		return status;
+	return WITH_WORKSPACE(ctx, hz_quat_batchnorm(ctx, view_of(job, "x"), view_of(job, "gamma"),
+						     view_of(job, "beta"), view_of(job, "y"), &o));
 }
 
 static int norm_bwd_outputs(struct job *job)
@@ -603,18 +579,12 @@ static int norm_bwd_outputs(struct job *job)
 
 static int norm_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *gamma = view_of(job, "gamma");
-	const hz_tensor *dy = view_of(job, "dy"), *dx = view_of(job, "dx");
-	const hz_tensor *dgamma = view_of(job, "dgamma"), *dbeta = view_of(job, "dbeta");
 	const hz_quat_batchnorm_opts o = norm_opts(job);
-	size_t bytes;
-	int status = hz_quat_batchnorm_bwd_workspace(ctx, x, gamma, dy, dx, dgamma, dbeta, &o,
-						     &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ?
-	       hz_quat_batchnorm_bwd(ctx, x, gamma, dy, dx, dgamma, dbeta, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quat_batchnorm_bwd(ctx, view_of(job, "x"),
+							 view_of(job, "gamma"), view_of(job, "dy"),
+							 view_of(job, "dx"), view_of(job, "dgamma"),
+							 view_of(job, "dbeta"), &o));
 }
 
 const struct op op_quat_batchnorm = {
@@ -640,8 +610,8 @@ static const struct operand pool_operands[] = {
 };
 
 static const struct operand pool_bwd_operands[] = {
-	{"dy", NULL, 0, TYPES, "[n, spatial'..., C, 4], the gradient of y"},
 	{"index", NULL, OPTIONAL, "s32", "[n, spatial'..., C], for kind=max"},
+	{"dy", NULL, 0, TYPES, "[n, spatial'..., C, 4], the gradient of y"},
 	{"dx", NULL, OUTPUT, TYPES, "[n, spatial..., C, 4]"},
 	LAST,
 };

@@ -288,6 +288,7 @@ typedef struct hz_info {
 	const char *threading_name;	/* "openmp", "pool", "callback" */
 	const char *threads_source;	/* what decided the number: "OMP_NUM_THREADS" */
 	int32_t threading;		/* enum hz_threading, in use */
+	int64_t reserved[8];		/* 0 */
 } hz_info;
 
 /* Describes what a context runs on: fills *info. Errors: HZ_EINVAL. */
@@ -626,7 +627,8 @@ typedef struct hz_packed {
 	int16_t dtype, ndim;		/* of B */
 	int64_t shape[HZ_MAXDIM];	/* of B: [..., k, n] */
 	uint32_t layout;		/* how data is laid out: internal */
-	uint32_t check;			/* a sum over shape, dtype, layout and bytes */
+	uint32_t check;			/* a sum over all of these but data and device */
+	int64_t reserved[4];		/* 0 */
 } hz_packed;
 
 enum hz_rounding {

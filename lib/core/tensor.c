@@ -517,6 +517,7 @@ uint32_t hzi_packed_check(const hz_packed *p)
 	const int64_t field[] = {
 		p->dtype, p->ndim, p->layout, (int64_t)p->bytes,
 		p->shape[0], p->shape[1], p->shape[2], p->shape[3], p->shape[4], p->shape[5],
+		p->reserved[0], p->reserved[1], p->reserved[2], p->reserved[3],
 	};
 	uint32_t h = 2166136261u;
 

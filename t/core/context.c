@@ -46,6 +46,10 @@ static hz_info info_of(hz_context *ctx)
 	memset(&info, 0xff, sizeof(info));
 	if (hz_device_info(ctx, &info) != HZ_OK)
 		bail("%s", hz_errmsg(ctx));
+	for (int i = 0; i < 8; i++) {
+		if (info.reserved[i])
+			bail("info.reserved[%d] is not 0", i);
+	}
 	return info;
 }
 

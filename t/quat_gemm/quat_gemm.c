@@ -795,6 +795,9 @@ static void test_errors(void)
 	WRONG((O.packed = &packed, packed.shape[0] = 3), HZ_EINVAL,
 	      "quat_gemm: opts->packed is not as hz_quat_gemm_pack() filled it");
 	packed.shape[0] = 2;
+	WRONG((O.packed = &packed, packed.reserved[3] = 1), HZ_EINVAL,
+	      "quat_gemm: opts->packed is not as hz_quat_gemm_pack() filled it");
+	packed.reserved[3] = 0;
 	WRONG((O.packed = &packed, O.method = HZ_QUAT_FAST), HZ_EINVAL,
 	      "quat_gemm: opts->method is 2, must be 1, as of opts->packed, or 0");
 	WRONG((O.packed = &packed, O.precision = HZ_PRECISION_HALF), HZ_EINVAL,

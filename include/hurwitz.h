@@ -772,7 +772,6 @@ HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_te
 #define HZ_QUAT_CONJ_B 4u
 #define HZ_QUAT_REVERSED 8u		/* factors in the other order: b a instead of a b */
 #define HZ_QUAT_ACCUMULATE 16u		/* results are added to what outputs hold */
-#define HZ_QUAT_ALPHA 32u		/* quat_gemm: opts->alpha counts, else it is 1 */
 #define HZ_QUAT_BIAS_COLUMNS 64u	/* quat_gemm: bias has an element for each column of C */
 #define HZ_QUAT_SQUARED 128u		/* quat_norm: |x|^2 */
 #define HZ_QUAT_NORMALIZE 256u		/* quat_rotate: by q / |q| */
@@ -952,14 +951,18 @@ enum hz_activation {
 	HZ_ACT_NORMCLIP = 8	/* q min(1, slope / |q|) */
 };
 
+#define HZ_QUAT_GEMM_GIVEN_ALPHA 1u	/* in given: alpha holds, 0 too; else it is 0: the default */
+
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quat_gemm_opts {
 	int32_t op_a, op_b;		/* enum hz_quat_op */
 	int32_t method;			/* enum hz_quat_method */
 	int32_t precision;		/* enum hz_precision */
 	int32_t activation;		/* enum hz_activation */
-	uint32_t flags;			/* HZ_QUAT_XYZW | REVERSED | ALPHA | BIAS_COLUMNS */
-	double alpha[4];		/* w, x, y, z, with HZ_QUAT_ALPHA: a factor from the left */
+	uint32_t flags;			/* HZ_QUAT_XYZW | REVERSED | BIAS_COLUMNS */
+	uint32_t given;			/* HZ_QUAT_GEMM_GIVEN_ALPHA */
+	int32_t reserved32;		/* 0 */
+	double alpha[4];		/* w, x, y, z: a factor from the left; default 1 */
 	double beta;			/* 0: C is not read */
 	double slope;			/* of the activation */
 	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
@@ -1138,12 +1141,15 @@ HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor
 			    const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
 			    hz_tensor *dw, hz_tensor *db, const hz_quat_conv_opts *opts);
 
+#define HZ_QUAT_BATCHNORM_GIVEN_EPS 1u	/* in given: the number holds, 0 too; */
+#define HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM 2u	/* else it is 0: the default */
+
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_quat_batchnorm_opts {
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL */
-	int32_t reserved32;		/* 0 */
-	double eps;			/* > 0; 0 stands for 1e-5 */
-	double momentum;		/* 0 to 1; 0 stands for 0.1 */
+	uint32_t given;			/* HZ_QUAT_BATCHNORM_GIVEN_EPS | _MOMENTUM */
+	double eps;			/* 0 or more; default 1e-5 */
+	double momentum;		/* 0 to 1; default 0.1 */
 	hz_tensor *running_mean;	/* [C, 4]; NULL: none */
 	hz_tensor *running_var;		/* [C], with WHITEN [C, 10] */
 	hz_tensor *saved;		/* [C, 14], written for the backward call; NULL: none */
@@ -1155,7 +1161,8 @@ typedef struct hz_quat_batchnorm_opts {
  *
  * z = (x - mean) / sqrt(var + eps) with var = the mean of |x - mean|^2. With HZ_QUAT_WHITEN
  * z = L^-1 (x - mean), L L^T = V + eps 1 being the Cholesky decomposition of the covariance V of
- * the components w, x, y, z, and gamma is a symmetric 4 x 4 matrix.
+ * the components w, x, y, z, and gamma is a symmetric 4 x 4 matrix. With eps = 0 a channel whose
+ * var is 0, or whose V is singular, has NaN or Inf.
  *
  *   x      f32 f16 bf16, f64 on the CPU: [..., C, 4], any strides
  *   gamma  [C], with HZ_QUAT_WHITEN [C, 10]: the upper triangle by rows, ww wx wy wz xx xy xz yy yz

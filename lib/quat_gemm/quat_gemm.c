@@ -42,9 +42,10 @@ static int check_range(struct hz_context *ctx, const char *op, const char *name,
 static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm_opts *o)
 {
 	static const struct hzi_flag flags[] = {
-		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ALPHA),
+		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_REVERSED),
 		HZI_FLAG(HZ_QUAT_BIAS_COLUMNS), {0, NULL},
 	};
+	static const struct hzi_flag given[] = {HZI_FLAG(HZ_QUAT_GEMM_GIVEN_ALPHA), {0, NULL}};
 
 	HZ_CHECK(check_range(ctx, op, "op_a", o->op_a, HZ_QUAT_H));
 	HZ_CHECK(check_range(ctx, op, "op_b", o->op_b, HZ_QUAT_H));
@@ -52,13 +53,18 @@ static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm
 	HZ_CHECK(check_range(ctx, op, "precision", o->precision, HZ_PRECISION_HALF));
 	HZ_CHECK(check_range(ctx, op, "activation", o->activation, HZ_ACT_NORMCLIP));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags, HZ_QUAT_XYZW | HZ_QUAT_REVERSED |
-				 HZ_QUAT_ALPHA | HZ_QUAT_BIAS_COLUMNS, flags));
+				 HZ_QUAT_BIAS_COLUMNS, flags));
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o->given, HZ_QUAT_GEMM_GIVEN_ALPHA,
+				 given));
 	for (int i = 0; i < 4; i++) {
-		if (!(o->flags & HZ_QUAT_ALPHA) && o->alpha[i] != 0)
+		if (!(o->given & HZ_QUAT_GEMM_GIVEN_ALPHA) && o->alpha[i] != 0)
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: opts->alpha[%d] is %g, but HZ_QUAT_ALPHA is not set",
-					op, i, o->alpha[i]);
+					"%s: opts->alpha[%d] is %g, but opts->given lacks "
+					"HZ_QUAT_GEMM_GIVEN_ALPHA", op, i, o->alpha[i]);
 	}
+	if (o->reserved32)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", op,
+				o->reserved32);
 	return hzi_check_reserved(ctx, op, o->reserved, 4);
 }
 
@@ -524,7 +530,7 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 	g->beta = o->beta;
 	g->slope = o->slope;
 	g->alpha[0] = 1;
-	if (o->flags & HZ_QUAT_ALPHA)
+	if (o->given & HZ_QUAT_GEMM_GIVEN_ALPHA)
 		memcpy(g->alpha, o->alpha, sizeof(g->alpha));
 	g->alpha_real = g->alpha[1] == 0 && g->alpha[2] == 0 && g->alpha[3] == 0;
 	return HZ_OK;

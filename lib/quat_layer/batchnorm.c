@@ -42,6 +42,41 @@ static int check_parameter(struct hz_context *ctx, const struct call *q, const c
 	return HZ_OK;
 }
 
+/* *to = a number of the options, or its default if its bit is clear */
+static int check_number(struct hz_context *ctx, const struct call *q, const char *name,
+			double value, const struct hzi_flag *bit, double absent, double *to)
+{
+	const bool given = q->o->given & bit->bit;
+
+	if (!given && value != 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, but opts->given lacks %s",
+				q->op, name, value, bit->name);
+	*to = given ? value : absent;
+	return HZ_OK;
+}
+
+static int check_numbers(struct hz_context *ctx, const struct call *q, double *eps,
+			 double *momentum)
+{
+	static const struct hzi_flag bits[] = {
+		HZI_FLAG(HZ_QUAT_BATCHNORM_GIVEN_EPS), HZI_FLAG(HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM),
+		{0, NULL},
+	};
+	const hz_quat_batchnorm_opts *o = q->o;
+
+	HZ_CHECK(hzi_check_flags(ctx, q->op, "opts->given", o->given, bits[0].bit | bits[1].bit,
+				 bits));
+	HZ_CHECK(check_number(ctx, q, "eps", o->eps, &bits[0], 1e-5, eps));
+	HZ_CHECK(check_number(ctx, q, "momentum", o->momentum, &bits[1], 0.1, momentum));
+	if (!(*eps >= 0) || !isfinite(*eps))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->eps is %g, must be finite and not "
+				"negative", q->op, o->eps);
+	if (!(*momentum >= 0 && *momentum <= 1))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->momentum is %g, must be 0 to 1", q->op,
+				o->momentum);
+	return HZ_OK;
+}
+
 static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 			  struct hzi_quat_batchnorm_args *a)
 {
@@ -67,18 +102,8 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	if (o->flags & HZ_QUAT_ACCUMULATE && !q->backward)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);
-	if (o->reserved32)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", q->op,
-				o->reserved32);
 	HZ_CHECK(hzi_check_reserved(ctx, q->op, o->reserved, 4));
-	f->eps = o->eps != 0 ? o->eps : 1e-5;
-	f->momentum = o->momentum != 0 ? o->momentum : 0.1;
-	if (!(f->eps > 0) || !isfinite(f->eps))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->eps is %g, must be positive and finite",
-				q->op, o->eps);
-	if (!(f->momentum >= 0 && f->momentum <= 1))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->momentum is %g, must be 0 to 1", q->op,
-				o->momentum);
+	HZ_CHECK(check_numbers(ctx, q, &f->eps, &f->momentum));
 	HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, 0, 2, HZ_MAXDIM, false, o->flags, &a->x));
 	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, q->x->dtype, 2, HZ_MAXDIM, !q->backward,
 				o->flags, &a->y));

@@ -151,7 +151,7 @@ static void expect(const struct gemm *g, const struct side *a, const struct side
 	quat alpha = {{1, 0, 0, 0}};
 	int64_t count = 1;
 
-	if (o->flags & HZ_QUAT_ALPHA)
+	if (o->given & HZ_QUAT_GEMM_GIVEN_ALPHA)
 		alpha = (quat){{(real)o->alpha[0], (real)o->alpha[1], (real)o->alpha[2],
 				(real)o->alpha[3]}};
 	for (int d = 0; d < g->ndim; d++)
@@ -302,11 +302,12 @@ static struct gemm random_gemm(int64_t most)
 	o->op_b = (int32_t)rnd_below(&rnd, 4);
 	o->method = (int32_t)rnd_below(&rnd, 3);
 	o->precision = rnd_below(&rnd, 2) ? 0 : (int32_t)rnd_below(&rnd, 5);
-	o->flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_REVERSED | HZ_QUAT_ALPHA);
+	o->flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_REVERSED);
+	o->given = (uint32_t)rnd_below(&rnd, 2) * HZ_QUAT_GEMM_GIVEN_ALPHA;
 	o->activation = rnd_below(&rnd, 2) ? 0 : (int32_t)rnd_below(&rnd, 9);
 	o->slope = o->activation == HZ_ACT_NORMCLIP ? 1.5 : rnd_uniform(&rnd);
 	o->beta = rnd_below(&rnd, 2) ? 0 : rnd_normal(&rnd);
-	for (int c = 0; c < 4 && o->flags & HZ_QUAT_ALPHA; c++)
+	for (int c = 0; c < 4 && o->given; c++)
 		o->alpha[c] = c == 0 || rnd_below(&rnd, 2) ? (double)(float)rnd_normal(&rnd) : 0;
 	o->beta = (double)(float)o->beta;
 	o->slope = (double)(float)o->slope;
@@ -741,9 +742,12 @@ static void test_errors(void)
 	WRONG(O.activation = 9, HZ_EINVAL, "quat_gemm: opts->activation is 9, must be 0 to 8");
 	WRONG(O.flags = HZ_QUAT_CONJ_A, HZ_EINVAL,
 	      "quat_gemm: opts->flags has unknown bits 0x2 (valid: HZ_QUAT_XYZW, HZ_QUAT_REVERSED, "
-	      "HZ_QUAT_ALPHA, HZ_QUAT_BIAS_COLUMNS)");
+	      "HZ_QUAT_BIAS_COLUMNS)");
+	WRONG(O.given = 2, HZ_EINVAL,
+	      "quat_gemm: opts->given has unknown bits 0x2 (valid: HZ_QUAT_GEMM_GIVEN_ALPHA)");
+	WRONG(O.reserved32 = 1, HZ_EINVAL, "quat_gemm: opts->reserved32 is 1, must be 0");
 	WRONG(O.alpha[1] = 2, HZ_EINVAL,
-	      "quat_gemm: opts->alpha[1] is 2, but HZ_QUAT_ALPHA is not set");
+	      "quat_gemm: opts->alpha[1] is 2, but opts->given lacks HZ_QUAT_GEMM_GIVEN_ALPHA");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "quat_gemm: opts->reserved[2] is 1, must be 0");
 	WRONG(A.ndim = 2, HZ_ESHAPE, "quat_gemm: a.ndim is 2, must be 3 to 6");
 	WRONG(B.shape[2] = 3, HZ_ESHAPE, "quat_gemm: b.shape[2] is 3, must be 4");

@@ -132,7 +132,12 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	int sum = rnd_below(&rnd, 2) ? HZ_QUAT_ACCUMULATE : 0;
 	struct tensor x, y, dy, dx, gamma = { 0 }, beta, dgamma, dbeta, rm, rv, saved;
 	struct model ref = { .forward = norm_ref, .whiten = whiten, .eval = eval, .eps = 1e-3 };
-	hz_quat_batchnorm_opts o = { .eps = 1e-3, .momentum = 0.25,
+	/* Of 0 the running values keep all their bits; 0.1 is the default. */
+	const double momenta[] = { 0.25, 0, 0.1 }, momentum = momenta[rnd_below(&rnd, 3)];
+	hz_quat_batchnorm_opts o = { .eps = 1e-3, .momentum = momentum == 0.1 ? 0 : momentum,
+				     .given = HZ_QUAT_BATCHNORM_GIVEN_EPS |
+					      (momentum == 0.1 ? 0 :
+					       HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM),
 				     .flags = (xyzw ? HZ_QUAT_XYZW : 0) |
 					      (whiten ? HZ_QUAT_WHITEN : 0) |
 					      (eval ? HZ_QUAT_EVAL : 0) };
@@ -207,17 +212,20 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 						(double)batch;
 			}
 			for (k = 0; k < 4; k++)
-				mean[4 * c + k] = 0.75 * old_m[4 * c + k] + 0.25 * mu[k];
+				mean[4 * c + k] += momentum * (mu[k] - old_m[4 * c + k]);
 			for (k = 0; k < 10 && whiten; k++)
-				var[10 * c + k] *= 0.75;
+				var[10 * c + k] *= 1 - momentum;
 			for (k = 0; k < 16 && whiten; k++) {
 				if (k / 4 <= k % 4)
-					var[10 * c + upper(k / 4, k % 4)] += 0.25 * v[k];
+					var[10 * c + upper(k / 4, k % 4)] += momentum * v[k];
 			}
 			if (!whiten)
-				var[c] = 0.75 * old_v[c] + 0.25 * (v[0] + v[5] + v[10] + v[15]);
+				var[c] += momentum * (v[0] + v[5] + v[10] + v[15] - old_v[c]);
 		}
 		good = good && near(&rm, mean, "running_mean") && near(&rv, var, "running_var");
+		good = good && (momentum != 0 ||
+				(memcmp(rm.v, old_m, (size_t)rm.n * sizeof(*old_m)) == 0 &&
+				 memcmp(rv.v, old_v, (size_t)rv.n * sizeof(*old_v)) == 0));
 		free(mean), free(var);
 	}
 	old_g = copy_of(dgamma.v, dgamma.n);
@@ -244,6 +252,48 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	return good;
 }
 
+/* The mean of |y|^2, which is var / (var + eps), of small x */
+static int power_of(struct dev *dev, struct tensor *x, const hz_quat_batchnorm_opts *o,
+		    struct tensor *y, double *power)
+{
+	const int good = RUN(batchnorm, &x->view, NULL, NULL, &y->view, o) && fetch(y);
+
+	*power = 0;
+	for (int64_t i = 0; i < y->n; i++)
+		*power += y->v[i] * y->v[i] / (double)(y->n / 4);
+	return good;
+}
+
+/* NULL, no options and the defaults as numbers are the same; 0 is a number, too. */
+static void test_given(struct dev *dev)
+{
+	const int64_t shape[] = { 64, 1 };
+	const hz_quat_batchnorm_opts zero = { .flags = 0 };
+	hz_quat_batchnorm_opts given = { .eps = 1e-5, .momentum = 0.1,
+					 .given = HZ_QUAT_BATCHNORM_GIVEN_EPS |
+						  HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM };
+	const hz_quat_batchnorm_opts *const same[] = { NULL, &zero, &given };
+	struct tensor x = quats(dev, HZ_F32, 2, shape, AOS, 0, 1e-3);
+	struct tensor y = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
+	double power, *first = NULL;
+
+	for (int i = 0; i < 3; i++) {
+		ok(power_of(dev, &x, same[i], &y, &power) && power < 0.5, "%s: mean |y|^2 is %g",
+		   dev->name, power);
+		if (first)
+			ok(memcmp(first, y.v, (size_t)y.n * sizeof(*first)) == 0, "the same bits");
+		else
+			first = copy_of(y.v, y.n);
+	}
+	given.eps = 0;
+	ok(power_of(dev, &x, &given, &y, &power) && fabs(power - 1) < 1e-5, "of eps = 0: %g",
+	   power);
+	given.flags = HZ_QUAT_WHITEN;
+	ok(power_of(dev, &x, &given, &y, &power) && fabs(power - 4) < 1e-3, "of V: %g", power);
+	free(first);
+	drop(&x), drop(&y);
+}
+
 /* Means far from 0, a first row far from them, and more rows than a thread has in flight */
 static int offset_case(struct dev *dev, int whiten)
 {
@@ -252,7 +302,8 @@ static int offset_case(struct dev *dev, int whiten)
 	struct tensor y = quats(dev, HZ_F32, 2, shape, AOS, 0, 0);
 	struct model ref = { .forward = norm_ref, .whiten = whiten, .eps = 1e-3, .n = channels,
 			     .batch = batch, .x = x.v, .ny = y.n };
-	hz_quat_batchnorm_opts o = { .eps = 1e-3, .flags = whiten ? HZ_QUAT_WHITEN : 0 };
+	hz_quat_batchnorm_opts o = { .eps = 1e-3, .given = HZ_QUAT_BATCHNORM_GIVEN_EPS,
+				     .flags = whiten ? HZ_QUAT_WHITEN : 0 };
 	int good;
 
 	for (int64_t i = 0; i < x.n; i++)
@@ -643,6 +694,7 @@ int main(void)
 	dev_open_routes(HZI_OP_quat_pool_bwd);
 	for (i = 0; i < ndevs; i++) {
 		test_norm(&devs[i]);
+		test_given(&devs[i]);
 		test_pool(&devs[i]);
 		test_dropout(&devs[i]);
 		test_init(&devs[i]);

@@ -610,15 +610,24 @@ static void test_errors(struct dev *dev)
 	n.flags = HZ_QUAT_EVAL;
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: HZ_QUAT_EVAL needs opts->running_mean and running_var");
-	n = (hz_quat_batchnorm_opts){ .eps = -1 };
+	n = (hz_quat_batchnorm_opts){ .eps = -1, .given = HZ_QUAT_BATCHNORM_GIVEN_EPS };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
-		"quat_batchnorm: opts->eps is -1, must be positive and finite");
-	n = (hz_quat_batchnorm_opts){ .momentum = 2 };
+		"quat_batchnorm: opts->eps is -1, must be finite and not negative");
+	n.given = HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM;
+	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
+		"quat_batchnorm: opts->eps is -1, but opts->given lacks "
+		"HZ_QUAT_BATCHNORM_GIVEN_EPS");
+	n = (hz_quat_batchnorm_opts){ .momentum = 0.5, .given = HZ_QUAT_BATCHNORM_GIVEN_EPS };
+	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
+		"quat_batchnorm: opts->momentum is 0.5, but opts->given lacks "
+		"HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM");
+	n = (hz_quat_batchnorm_opts){ .momentum = 2, .given = HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: opts->momentum is 2, must be 0 to 1");
-	n = (hz_quat_batchnorm_opts){ .reserved32 = 1 };
+	n = (hz_quat_batchnorm_opts){ .given = 4 };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
-		"quat_batchnorm: opts->reserved32 is 1, must be 0");
+		"quat_batchnorm: opts->given has unknown bits 0x4 (valid: "
+		"HZ_QUAT_BATCHNORM_GIVEN_EPS, HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM)");
 	n = (hz_quat_batchnorm_opts){ .flags = HZ_QUAT_ACCUMULATE };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: HZ_QUAT_ACCUMULATE is for the backward call");

@@ -76,7 +76,7 @@ static const struct key norm_keys[] = {
 	 "1: by the 4 x 4 covariance; 0, the default: by one variance"},
 	{"eval", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: by the running values instead of those of the batch"},
-	{"eps", KEY_NUMBER, NULL, 0, 0, "NUMBER", "added to variances; default 1e-5"},
+	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to variances; default 1e-5"},
 	END,
 };
 
@@ -531,6 +531,8 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 	return (hz_quat_batchnorm_opts){
 		.flags = order_flag(job) | (value_or(job, "whiten", 0) ? HZ_QUAT_WHITEN : 0) |
 			 (value_or(job, "eval", 0) ? HZ_QUAT_EVAL : 0),
+		.given = (value_of(job, "eps")->given ? HZ_QUAT_BATCHNORM_GIVEN_EPS : 0) |
+			 (value_of(job, "momentum")->given ? HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM : 0),
 		.eps = real_or(job, "eps", 0),
 		.momentum = real_or(job, "momentum", 0),
 		.saved = view_of(job, "saved"),

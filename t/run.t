@@ -441,6 +441,8 @@ good "quat_pool_bwd" $cpu quat_pool_bwd dy=qy.npy index=qi.npy dx=qd.npy window=
 is "$(tail_of qd.npy 32 f4)" "2.5 2.5 2.5 2.5 0 0 0 0" "to what was taken"
 good "quat_batchnorm" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=qm.npy momentum=1 saved=qs.npy
 is "$(tail_of qm.npy 16 f4)" "2.5 2.5 2.5 2.5" "the mean of the batch"
+good "eps=0 momentum=0" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=q0.npy eps=0 momentum=0
+is "$(tail_of q0.npy 16 f4)" "0 0 0 0" "no part of the batch"
 good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
 is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
 good "quat_dropout p=1" $cpu quat_dropout x=q1.npy y=qy.npy p=1
@@ -458,8 +460,8 @@ bad 2 'transposed=1' "output_pad= forwards" run quat_conv1d x=q121.npy w=q121.np
 	output_pad=1
 bad 2 'no output' "gradients of which none is wanted" run quat_mul_bwd dy=x.npy a=x.npy b=row.npy
 bad 2 'x.ndim is 2, must be 5' "no image" run quat_conv2d x=x.npy w=q121.npy y=n.npy
-bad 2 'ds= needs s=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
-	w=q12.npy dy=q1.npy ds=n.npy
+bad 2 'dscale= needs scale=' "the gradient of factors that are not there" run quat_linear_bwd x=x.npy \
+	w=q12.npy dy=q1.npy dscale=n.npy
 
 npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
 npy sq2.npy "$(header '<f4' '2, 2')" "$f1$f2$f3$f4"

@@ -90,8 +90,8 @@ def run_linear(case):
         layer.keys["rotation"] = 1
         s = None
         if case.chance():
-            layer.inputs["s"] = case.floats((n, m), layer.dtype)
-            s = layer.inputs["s"].values
+            layer.inputs["scale"] = case.floats((n, m), layer.dtype)
+            s = layer.inputs["scale"].values
         z = turning(p, r, s, layer.right)
         sizes = np.sum(np.abs(1 if s is None else s[..., None]) * norm(p)[..., None, :, :], -2)
         sizes = np.broadcast_to(sizes, (*p.shape[:-2], n, 1)) * 4
@@ -107,7 +107,7 @@ def layer_bwd(case, layer, primitive, function, shapes, y_shape, channels):
     whole = 2 if layer.name != "none" and not given else 0
     operands = {k: case.floats(s, layer.dtype, integers=whole) for k, s in shapes.items()}
     layer.inputs.update(operands)
-    if "s" in operands:
+    if "scale" in operands:
         layer.keys["rotation"] = 1
     bias = layer.bias(channels, whole=bool(whole))
     values = {k: v.values for k, v in operands.items()}
@@ -120,7 +120,7 @@ def layer_bwd(case, layer, primitive, function, shapes, y_shape, channels):
         layer.inputs["pre"] = z
         z = wxyz(z.values)
     elif layer.name != "none":
-        z = function(wxyz(values["x"]), wxyz(values["w"]), values.get("s")) + bias
+        z = function(wxyz(values["x"]), wxyz(values["w"]), values.get("scale")) + bias
     if layer.name != "none":
         # dz: gradient of the activation, by a complex step along each component
         total = np.zeros_like(dz)
@@ -137,7 +137,7 @@ def layer_bwd(case, layer, primitive, function, shapes, y_shape, channels):
 
     def loss(**new):
         x = {**values, **new}
-        y = function(wxyz(x["x"]), wxyz(x["w"]), x.get("s"))
+        y = function(wxyz(x["x"]), wxyz(x["w"]), x.get("scale"))
         if "b" in new:
             y = y + wxyz(new["b"])
         return np.sum(dz * y)
@@ -163,7 +163,7 @@ def run_linear_bwd(case):
     shapes = {"x": (*batch, m, 4), "w": (n, m, 4)}
     function = linear
     if case.chance(0.25):
-        shapes["s"] = (n, m)
+        shapes["scale"] = (n, m)
 
     def sums(x, w, s=None):
         if s is not None:
@@ -390,7 +390,7 @@ def run_batchnorm(case):
     elif running is not None:
         outputs += ["new_mean", "new_var"]
         if case.chance():
-            momentum = keys["momentum"] = 0.25
+            momentum = keys["momentum"] = case.pick(0.25, 0)
     got = case.run("quat_batchnorm", keys, inputs, outputs)
     y, mean, var = batchnorm(p, gamma, beta, eps, whiten, running if static else None)
     u = unit(held)

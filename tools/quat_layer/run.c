@@ -208,7 +208,7 @@ static const struct operand linear_operands[] = {
 	{"b", NULL, OPTIONAL, TYPES, "[N, 4]"},
 	{"y", NULL, OUTPUT, TYPES, "[..., N, 4]"},
 	{"pre", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as y: the input of the activation"},
-	{"s", NULL, OPTIONAL, TYPES, "[N, M], factors of rotations"},
+	{"scale", NULL, OPTIONAL, TYPES, "[N, M], factors of rotations"},
 	LAST,
 };
 
@@ -221,8 +221,8 @@ static const struct operand linear_bwd_operands[] = {
 	{"dw", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as w"},
 	{"db", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "[N, 4]"},
 	{"pre", NULL, OPTIONAL, TYPES, "of the forward call; else it is made anew"},
-	{"s", NULL, OPTIONAL, TYPES, "[N, M], factors of rotations"},
-	{"ds", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as s"},
+	{"scale", NULL, OPTIONAL, TYPES, "[N, M], factors of rotations"},
+	{"dscale", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as scale"},
 	LAST,
 };
 
@@ -236,8 +236,8 @@ static hz_quat_linear_opts linear_opts(struct job *job)
 		.flags = order_flag(job) | (value_or(job, "rotation", 0) ? HZ_QUAT_ROTATION : 0),
 		.slope = real_or(job, "slope", 0),
 		.pre = view_of(job, "pre"),
-		.scale = view_of(job, "s"),
-		.dscale = view_of(job, "ds"),
+		.scale = view_of(job, "scale"),
+		.dscale = view_of(job, "dscale"),
 	};
 }
 
@@ -277,7 +277,7 @@ static int linear_bwd_outputs(struct job *job)
 	dx->shape[dy->ndim - 2] = w->shape[1];
 	shape_like(job, "dw", w);
 	shape_bias(job, dy);
-	return shape_as_given(job, "ds", "s");
+	return shape_as_given(job, "dscale", "scale");
 }
 
 static int linear_bwd_call(hz_context *ctx, struct job *job)

@@ -1208,7 +1208,7 @@ typedef struct hz_quat_pool_opts {
 	int32_t kind;			/* enum hz_pool */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE */
 	int64_t window[3];		/* of each spatial dimension, at least 1 */
-	int64_t stride[3];		/* 0: the window */
+	int64_t stride[3];		/* 0: the window. All three: 0 beyond those of x */
 	int64_t pad[3];			/* at either end; at most half the window */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_pool_opts;

@@ -32,29 +32,6 @@ static void widen(struct hzi_quat_tensor *t)
 	t->ndim = 5;
 }
 
-/* Checks stride, pad or dilation, and fills missing dimensions with `absent`. */
-static int expand_spatial(struct hz_context *ctx, const char *op, const char *name,
-			  const int64_t *from, int n, int64_t absent, int64_t low, int64_t *to)
-{
-	char text[32];
-
-	for (int d = 0; d < 3; d++) {
-		const int own = d - (3 - n);
-		const int64_t v = own < 0 ? absent : from[own] ? from[own] : absent;
-
-		strcpy(text, name);
-		text[strlen(name) - 2] = (char)('0' + (own < 0 ? 0 : own));
-		HZ_CHECK(hzi_quat_check_range(ctx, op, text, v, low, INT32_MAX));
-		to[d] = v;
-	}
-	for (int d = n; d < 3; d++) {
-		strcpy(text, name);
-		text[strlen(name) - 2] = (char)('0' + d);
-		HZ_CHECK(hzi_quat_check_range(ctx, op, text, from[d], 0, 0));
-	}
-	return HZ_OK;
-}
-
 static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat_conv_opts *o,
 		     struct hzi_quat_conv_args *a)
 {
@@ -90,9 +67,9 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 				o->flags, &l->w));
 	HZ_CHECK(hzi_quat_check(ctx, q->op, y_name, q->y, dtype, q->x->ndim, q->x->ndim,
 				!q->backward, o->flags, &l->y));
-	HZ_CHECK(expand_spatial(ctx, q->op, "stride[0]", o->stride, n, 1, 1, a->stride));
-	HZ_CHECK(expand_spatial(ctx, q->op, "dilation[0]", o->dilation, n, 1, 1, a->dilation));
-	HZ_CHECK(expand_spatial(ctx, q->op, "pad[0]", o->pad, n, 0, 0, a->pad));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, q->op, "stride", o->stride, n, 1, 1, a->stride));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, q->op, "dilation", o->dilation, n, 1, 1, a->dilation));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, q->op, "pad", o->pad, n, 0, 0, a->pad));
 	a->groups = o->groups ? o->groups : 1;
 	HZ_CHECK(hzi_quat_check_range(ctx, q->op, "groups", a->groups, 1, INT32_MAX));
 	a->transposed = transposed;

@@ -277,7 +277,9 @@ static int check_packed(struct hz_context *ctx, const struct call *q, int *metho
 	const int32_t layout = (int32_t)p->layout;
 
 	if (q->a)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: a and opts->packed are both given", op_name);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: a and opts->packed are both given, must be one of them",
+				op_name);
 	HZ_CHECK(hzi_check_packed(ctx, op_name, "hz_quat_gemm_pack", 3, p));
 	*method = hzi_quat_layout_method(layout);
 	*precision = hzi_quat_layout_precision(layout);

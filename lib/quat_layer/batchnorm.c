@@ -306,19 +306,20 @@ static int pool_args(struct hz_context *ctx, const char *op, const hz_tensor *x,
 	HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, 0, y->shape[0], x->shape[0], ", as x"));
 	HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, n + 1, y->shape[n + 1], x->shape[n + 1],
 				     ", as x"));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, op, "window", o->window, n, 1, 0, a->window));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, op, "stride", o->stride, n, 0, 0, a->step));
+	HZ_CHECK(hzi_quat_check_spatial(ctx, op, "pad", o->pad, n, 0, 0, a->pad));
 	for (int d = 0; d < 3; d++) {
 		const int own = d - (3 - n);
 		int64_t left;
 
-		a->window[d] = a->step[d] = 1;
+		a->step[d] = a->step[d] ? a->step[d] : a->window[d];
+		if (a->pad[d] > a->window[d] / 2)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pad[%d] is %lld, must be 0 to "
+					"%lld, half the window", op, own, (long long)a->pad[d],
+					(long long)a->window[d] / 2);
 		if (own < 0)
 			continue;
-		a->window[d] = o->window[own];
-		HZ_CHECK(hzi_quat_check_range(ctx, op, "window", a->window[d], 1, INT32_MAX));
-		a->step[d] = o->stride[own] ? o->stride[own] : a->window[d];
-		HZ_CHECK(hzi_quat_check_range(ctx, op, "stride", a->step[d], 1, INT32_MAX));
-		a->pad[d] = o->pad[own];
-		HZ_CHECK(hzi_quat_check_range(ctx, op, "pad", a->pad[d], 0, a->window[d] / 2));
 		/* Four times the shape is known not to overflow. */
 		left = x->shape[1 + own] + 2 * a->pad[d] - a->window[d];
 		HZ_CHECK(hzi_quat_check_size(ctx, op, y_name, 1 + own, y->shape[1 + own],

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/quat_layer/quat_layer.h"
@@ -112,6 +113,28 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 	if (value < low || value > high)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be %lld to %lld", op,
 				name, (long long)value, (long long)low, (long long)high);
+	return HZ_OK;
+}
+
+int hzi_quat_check_spatial(struct hz_context *ctx, const char *op, const char *name,
+			   const int64_t *from, int n, int64_t low, int64_t zero, int64_t *to)
+{
+	char text[32];
+
+	for (int d = 0; d < 3; d++) {
+		snprintf(text, sizeof(text), "%s[%d]", name, d);
+		if (d < n) {
+			to[3 - n + d] = from[d] ? from[d] : zero;
+			HZ_CHECK(hzi_quat_check_range(ctx, op, text, to[3 - n + d], low,
+						      INT32_MAX));
+			continue;
+		}
+		to[d - n] = low;
+		if (from[d])
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be 0: x has %d "
+					"spatial dimension%s", op, text, (long long)from[d], n,
+					n == 1 ? "" : "s");
+	}
 	return HZ_OK;
 }
 

@@ -272,6 +272,13 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
 			 uint32_t known);
 
+/*
+ * Checks a number of each of n spatial dimensions, at least `low`, where 0 stands for `zero`, and
+ * that there are no others. *to has three dimensions: missing ones are prepended, with `low`.
+ */
+int hzi_quat_check_spatial(struct hz_context *ctx, const char *op, const char *name,
+			   const int64_t *from, int n, int64_t low, int64_t zero, int64_t *to);
+
 /* Checks the options that linear layers and convolutions share, and stores them in *l. */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,
 			   int32_t precision, int32_t activation, const int64_t *reserved,

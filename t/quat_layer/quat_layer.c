@@ -546,7 +546,7 @@ static void test_errors(struct dev *dev)
 		"quat_linear: opts->packed does not go with HZ_QUAT_ROTATION");
 	o = (hz_quat_linear_opts){ .packed = &packed };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
-		"quat_linear: w and opts->packed are both given");
+		"quat_linear: w and opts->packed are both given, must be one of them");
 	refuses(dev, hz_quat_linear(c, &x, NULL, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: opts->packed is not as hz_quat_gemm_pack() filled it");
 	hz_quat_gemm_pack_bytes(c, &w, NULL, &bytes);
@@ -583,7 +583,7 @@ static void test_errors(struct dev *dev)
 		"quat_conv: opts->stride[1] is -1, must be 1 to");
 	v = (hz_quat_conv_opts){ .pad = { 0, 0, 1 } };
 	refuses(dev, hz_quat_conv(c, &image, &kernel, NULL, &out, &v), HZ_EINVAL,
-		"quat_conv: opts->pad[2] is 1, must be 0 to 0");
+		"quat_conv: opts->pad[2] is 1, must be 0: x has 2 spatial dimensions");
 	v = (hz_quat_conv_opts){ .flags = HZ_QUAT_NOCONJ };
 	refuses(dev, hz_quat_conv(c, &image, &kernel, NULL, &out, &v), HZ_EINVAL,
 		"quat_conv: HZ_QUAT_NOCONJ needs HZ_QUAT_TRANSPOSED");
@@ -643,7 +643,16 @@ static void test_errors(struct dev *dev)
 	os[3] = 2;
 	bad = hz_tensor_nd(memory + 2000, HZ_F32, HZ_CPU, 5, os);
 	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
-		"quat_pool: opts->pad is 2, must be 0 to 1");
+		"quat_pool: opts->pad[0] is 2, must be 0 to 1, half the window");
+	p = (hz_quat_pool_opts){ .window = { 2, 2, 2 } };
+	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
+		"quat_pool: opts->window[2] is 2, must be 0: x has 2 spatial dimensions");
+	p = (hz_quat_pool_opts){ .stride = { 1, 1 } };
+	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
+		"quat_pool: opts->window[0] is 0, must be 1 to 2147483647");
+	p = (hz_quat_pool_opts){ .window = { 2, 2 }, .stride = { 1, -1 } };
+	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
+		"quat_pool: opts->stride[1] is -1, must be 0 to 2147483647");
 	p = (hz_quat_pool_opts){ .window = { 2, 2 }, .flags = HZ_QUAT_ACCUMULATE };
 	refuses(dev, hz_quat_pool(c, &image, &bad, NULL, &p), HZ_EINVAL,
 		"quat_pool: HZ_QUAT_ACCUMULATE is for the backward call");

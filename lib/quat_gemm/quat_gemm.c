@@ -60,7 +60,8 @@ static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm
 		if (!(o->given & HZ_QUAT_GEMM_GIVEN_ALPHA) && o->alpha[i] != 0)
 			return hzi_fail(ctx, HZ_EINVAL,
 					"%s: opts->alpha[%d] is %g, but opts->given lacks "
-					"HZ_QUAT_GEMM_GIVEN_ALPHA", op, i, o->alpha[i]);
+					"HZ_QUAT_GEMM_GIVEN_ALPHA: set it, or alpha to 0", op, i,
+					o->alpha[i]);
 	}
 	if (o->reserved32)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", op,

@@ -49,8 +49,9 @@ static int check_number(struct hz_context *ctx, const struct call *q, const char
 	const bool given = q->o->given & bit->bit;
 
 	if (!given && value != 0)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, but opts->given lacks %s",
-				q->op, name, value, bit->name);
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, but opts->given lacks %s: set it, or %s to 0",
+				q->op, name, value, bit->name, name);
 	*to = given ? value : absent;
 	return HZ_OK;
 }

@@ -747,7 +747,8 @@ static void test_errors(void)
 	      "quat_gemm: opts->given has unknown bits 0x2 (valid: HZ_QUAT_GEMM_GIVEN_ALPHA)");
 	WRONG(O.reserved32 = 1, HZ_EINVAL, "quat_gemm: opts->reserved32 is 1, must be 0");
 	WRONG(O.alpha[1] = 2, HZ_EINVAL,
-	      "quat_gemm: opts->alpha[1] is 2, but opts->given lacks HZ_QUAT_GEMM_GIVEN_ALPHA");
+	      "quat_gemm: opts->alpha[1] is 2, but opts->given lacks HZ_QUAT_GEMM_GIVEN_ALPHA: "
+	      "set it, or alpha to 0");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "quat_gemm: opts->reserved[2] is 1, must be 0");
 	WRONG(A.ndim = 2, HZ_ESHAPE, "quat_gemm: a.ndim is 2, must be 3 to 6");
 	WRONG(B.shape[2] = 3, HZ_ESHAPE, "quat_gemm: b.shape[2] is 3, must be 4");

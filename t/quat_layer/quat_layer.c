@@ -616,11 +616,11 @@ static void test_errors(struct dev *dev)
 	n.given = HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM;
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: opts->eps is -1, but opts->given lacks "
-		"HZ_QUAT_BATCHNORM_GIVEN_EPS");
+		"HZ_QUAT_BATCHNORM_GIVEN_EPS: set it, or eps to 0");
 	n = (hz_quat_batchnorm_opts){ .momentum = 0.5, .given = HZ_QUAT_BATCHNORM_GIVEN_EPS };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: opts->momentum is 0.5, but opts->given lacks "
-		"HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM");
+		"HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM: set it, or momentum to 0");
 	n = (hz_quat_batchnorm_opts){ .momentum = 2, .given = HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM };
 	refuses(dev, hz_quat_batchnorm(c, &x, &g, NULL, &t, &n), HZ_EINVAL,
 		"quat_batchnorm: opts->momentum is 2, must be 0 to 1");

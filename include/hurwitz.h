@@ -294,6 +294,16 @@ typedef struct hz_info {
 /* Describes what a context runs on: fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_device_info(hz_context *ctx, hz_info *info);
 
+/*
+ * Sets the number of CPU threads that later calls on this context use. 0: the number that hz_open()
+ * takes where options.threads is 0, that of HURWITZ_THREADS or the automatic one, both as hz_open()
+ * found them. More than 1024 are 1024. Nothing is started or ended: the pool starts threads when a
+ * call first needs them. Results keep their bits; the workspace that a call needs follows the
+ * number, and so do hz_info.threads and threads_source. No effect on calls on a GPU.
+ * Errors: HZ_EINVAL (threads is negative; the number stays as it was), HZ_EFORK.
+ */
+HZ_API int hz_set_threads(hz_context *ctx, int threads);
+
 /* The name of an ISA level ("avx512"), "?" for a value that is none. */
 HZ_API const char *hz_isa_name(int isa);
 

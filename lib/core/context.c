@@ -130,10 +130,8 @@ static int read_environment(hz_options *o, struct hz_context *seed)
 					 "open: HURWITZ_THREADS is \"%.40s\", must be a number "
 					 "from 1 to 999999",
 					 threads);
-		if (o->threads == 0) {
-			o->threads = value;
-			seed->threads_source = "HURWITZ_THREADS";
-		}
+		seed->default_threads = value;
+		seed->default_threads_source = "HURWITZ_THREADS";
 	}
 	if (threading) {
 		if (strcmp(threading, "openmp") == 0)
@@ -268,6 +266,14 @@ static const char *const threading_names[] = {
 	[HZ_THREADING_CALLBACK] = "callback",
 };
 
+static void use_threads(struct hz_context *ctx, int threads, const char *source)
+{
+	const int n = threads ? threads : ctx->default_threads;
+
+	ctx->threads = n < HZI_THREADS_MAX ? n : HZI_THREADS_MAX;
+	ctx->threads_source = threads ? source : ctx->default_threads_source;
+}
+
 /* The CPUs that this thread may use, and how many threads on them; without memory no pool. */
 static void open_threads(struct hz_context *ctx, const hz_options *o)
 {
@@ -276,12 +282,11 @@ static void open_threads(struct hz_context *ctx, const hz_options *o)
 	hzi_cpus_read(&cpus);
 	hzi_topology_read(&ctx->topology, o->topology, o->flags & HZ_NO_TOPOLOGY, &cpus);
 	ctx->grain_bits = GRAIN_BITS;
-	ctx->threads = o->threads;
-	if (!o->threads)
-		ctx->threads = hzi_threads_auto("", ctx->topology.machine_cores,
-						ctx->topology.cores, &ctx->threads_source);
-	if (ctx->threads > HZI_THREADS_MAX)
-		ctx->threads = HZI_THREADS_MAX;
+	if (!ctx->default_threads)
+		ctx->default_threads = hzi_threads_auto("", ctx->topology.machine_cores,
+							ctx->topology.cores,
+							&ctx->default_threads_source);
+	use_threads(ctx, o->threads, "options.threads");
 	ctx->threading = o->threading;
 	if (ctx->threading == HZ_THREADING_AUTO)
 		ctx->threading = o->parallel_for ? HZ_THREADING_CALLBACK
@@ -304,7 +309,6 @@ int hz_open(hz_context **out, const hz_options *options)
 	*out = NULL;
 	if (options)
 		o = *options;
-	seed.threads_source = "options.threads";
 	HZ_CHECK(check_options(&o));
 	HZ_CHECK(read_environment(&o, &seed));
 	if (!hzi_count_forks())
@@ -401,7 +405,17 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 	return HZ_OK;
 }
 
-/* ---- Streams --------------------------------------------------------------------------------- */
+/* ---- Threads and streams --------------------------------------------------------------------- */
+
+int hz_set_threads(hz_context *ctx, int threads)
+{
+	HZI_ENTER(ctx, "set_threads");
+	if (threads < 0)
+		return hzi_fail(ctx, HZ_EINVAL, "set_threads: threads is %d, must not be negative",
+				threads);
+	use_threads(ctx, threads, "hz_set_threads()");
+	return HZ_OK;
+}
 
 int hz_set_stream(hz_context *ctx, void *stream)
 {

@@ -170,6 +170,8 @@ struct hz_context {
 	int threads;			/* at least 1 */
 	int grain_bits;			/* 2^this bytes are worth a thread; tests lower it */
 	const char *threads_source;	/* what decided their number */
+	int default_threads;		/* of HURWITZ_THREADS, or automatic */
+	const char *default_threads_source;
 	int threading;			/* enum hz_threading, not AUTO */
 	struct hzi_pool *pool;
 	void (*parallel_for)(void *user, int n, void (*body)(void *arg, int i), void *arg);

@@ -467,7 +467,7 @@ static bool in_table(const char *name)
 {
 	/* Tested in t/core/context.c */
 	static const char *const others[] = {"free", "set_workspace", "set_stream", "device_info",
-					     "record_begin", "record_end"};
+					     "record_begin", "record_end", "set_threads"};
 
 	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
 		if (strcmp(others[i], name) == 0)

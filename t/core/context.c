@@ -141,6 +141,7 @@ static void null_arguments(void)
 	is_int(hz_copy(NULL, &t, &t), HZ_EINVAL, "copy without a context");
 	is_int(hz_sync(NULL), HZ_EINVAL, "sync without a context");
 	is_int(hz_set_stream(NULL, NULL), HZ_EINVAL, "set_stream without a context");
+	is_int(hz_set_threads(NULL, 1), HZ_EINVAL, "set_threads without a context");
 	is_int(hz_reserve(NULL, 1), HZ_EINVAL, "reserve without a context");
 	is_int(hz_set_workspace(NULL, NULL, 0), HZ_EINVAL, "set_workspace without a context");
 	is_int(hz_prepare(NULL), HZ_EINVAL, "prepare without a context");
@@ -679,6 +680,43 @@ static void on_gpu(void)
 	hz_close(ctx);
 }
 
+static void set_threads(void)
+{
+	hz_context *ctx = open_cpu(0);
+	hz_info first = info_of(ctx), info;
+
+	is_int(hz_set_threads(ctx, 5), HZ_OK, "set_threads of 5");
+	info = info_of(ctx);
+	is_int(info.threads, 5, "5 threads");
+	is_str(info.threads_source, "hz_set_threads()", "set_threads decided");
+	is_int(hz_set_threads(ctx, -1), HZ_EINVAL, "set_threads of -1");
+	is_str(hz_errmsg(ctx), "set_threads: threads is -1, must not be negative", "its message");
+	is_int(hz_set_threads(ctx, INT32_MIN), HZ_EINVAL, "set_threads of INT32_MIN");
+	is_int(info_of(ctx).threads, 5, "the number stays");
+	is_int(hz_set_threads(ctx, INT32_MAX), HZ_OK, "set_threads of INT32_MAX");
+	is_int(info_of(ctx).threads, HZI_THREADS_MAX, "is clamped as by open");
+	is_int(hz_set_threads(ctx, 0), HZ_OK, "set_threads of 0");
+	info = info_of(ctx);
+	is_int(info.threads, first.threads, "the automatic number again");
+	is_str(info.threads_source, first.threads_source, "and what decided it");
+	hz_close(ctx);
+
+	ctx = open_cpu(first.threads + 1);
+	is_int(hz_set_threads(ctx, 0), HZ_OK, "set_threads of 0 in a context opened with a number");
+	is_int(info_of(ctx).threads, first.threads, "the automatic number");
+	is_str(info_of(ctx).threads_source, first.threads_source, "and what decided it");
+	hz_close(ctx);
+
+	setenv("HURWITZ_THREADS", "3", 1);
+	ctx = open_cpu(2);
+	setenv("HURWITZ_THREADS", "4", 1);
+	is_int(hz_set_threads(ctx, 0), HZ_OK, "set_threads of 0 where HURWITZ_THREADS is set");
+	is_int(info_of(ctx).threads, 3, "what it was at hz_open()");
+	is_str(info_of(ctx).threads_source, "HURWITZ_THREADS", "which info says");
+	hz_close(ctx);
+	unsetenv("HURWITZ_THREADS");
+}
+
 /* Each status has a message of its own. */
 static void statuses(void)
 {
@@ -705,6 +743,7 @@ int main(void)
 	null_arguments();
 	environment();
 	information();
+	set_threads();
 	logging();
 	open_message();
 	allocator();

@@ -314,6 +314,61 @@ static void many_threads(void)
 	free(want);
 }
 
+/* Bytes of workspace of a transform of columns; each thread has a part. */
+static size_t workspace_of(hz_context *ctx, float *x)
+{
+	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	size_t bytes = 0;
+
+	if (hz_hadamard_workspace(ctx, &t, &t, &(hz_hadamard_opts){.axis = 1}, &bytes) != HZ_OK)
+		bail("%s", hz_errmsg(ctx));
+	return bytes;
+}
+
+/* One context whose number of threads changes between calls, by a workspace of just that size */
+static void changed_threads(int backend)
+{
+	static const int counts[] = {1, 3, 64, 2, 7, 1, 0};
+	const hz_hadamard_opts columns = {.axis = 1};
+	float *const want = numbers(1), *const x = numbers(1);
+	const hz_tensor tw = hz_tensor_2d(want, HZ_F32, HZ_CPU, LINES, LENGTH);
+	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_options o = {.device = HZ_CPU, .threads = 1};
+	hz_context *one, *ctx;
+	size_t least, bytes;
+	int bad = 0;
+
+	use_backend(&o, backend);
+	if (hz_open(&one, &o) != HZ_OK || hz_open(&ctx, &o) != HZ_OK ||
+	    hz_hadamard(one, &tw, &tw, &columns) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	least = workspace_of(one, x);
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+		float *const start = numbers(1);
+		void *lent;
+		hz_info info;
+
+		memcpy(x, start, sizeof(float) * LINES * LENGTH);
+		free(start);
+		bad += hz_set_threads(ctx, counts[i]) != HZ_OK;
+		hz_device_info(ctx, &info);
+		bytes = workspace_of(ctx, x);
+		bad += counts[i] && info.threads != counts[i];
+		bad += info.threads > 1 ? bytes <= least : bytes != least;
+		lent = aligned_alloc(64, (bytes + 63) / 64 * 64);
+		bad += hz_set_workspace(ctx, lent, bytes) != HZ_OK ||
+		       hz_hadamard(ctx, &tx, &tx, &columns) != HZ_OK;
+		hz_set_workspace(ctx, NULL, 0);
+		free(lent);
+		bad += memcmp(x, want, sizeof(float) * LINES * LENGTH) != 0;
+	}
+	is_int(bad, 0, "%s: the number of threads changes between calls", backend_names[backend]);
+	hz_close(ctx);
+	hz_close(one);
+	free(want);
+	free(x);
+}
+
 /* All threads use the caller's setting for denormals, and round to nearest. */
 static void modes(void)
 {
@@ -818,6 +873,8 @@ int main(void)
 		stacks(isa);
 	}
 	many_threads();
+	for (int b = 0; b < BACKENDS; b++)
+		changed_threads(b);
 	modes();
 	for (int b = 0; b < BACKENDS; b += 2)
 		warm_child(b);

@@ -37,17 +37,19 @@ int hzi_threads(const struct hz_context *ctx, int64_t bytes)
 	return worth < ctx->threads ? (int)worth : ctx->threads;
 }
 
-void hzi_run_share(const struct hzi_job *job, int i)
+int64_t hzi_run_shares(const struct hzi_job *job, int begin, int end)
 {
+	const int64_t from = job->units * begin / job->n, to = job->units * end / job->n;
 	const hzi_fp_modes own = hzi_fp_set(job->modes);
 
-	job->work(job->data, i, job->units * i / job->n, job->units * (i + 1) / job->n);
+	job->work(job->data, begin, from, to);
 	hzi_fp_set(own);
+	return to - from;
 }
 
 static void call_share(void *job, int i)
 {
-	hzi_run_share(job, i);
+	hzi_run_shares(job, i, i + 1);
 }
 
 /* ---- OpenMP ---------------------------------------------------------------------------------- */
@@ -113,7 +115,7 @@ static void run_openmp(struct hzi_job *job)
 		job->n = most = startable(job->n - 1) + 1;
 	last = job->n;
 	if (job->n == 1) {
-		hzi_run_share(job, 0);
+		hzi_run_shares(job, 0, 1);
 	} else {
 #pragma omp parallel num_threads(job->n)
 		{
@@ -121,7 +123,7 @@ static void run_openmp(struct hzi_job *job)
 
 			/* The runtime may start fewer threads than were asked for. */
 			own.n = omp_get_num_threads();
-			hzi_run_share(&own, omp_get_thread_num());
+			hzi_run_shares(&own, omp_get_thread_num(), omp_get_thread_num() + 1);
 		}
 	}
 	if (more)
@@ -178,7 +180,7 @@ void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void
 
 	if (job.n <= 1) {
 		job.n = 1;
-		hzi_run_share(&job, 0);
+		hzi_run_shares(&job, 0, 1);
 	} else if (ctx->threading == HZ_THREADING_CALLBACK) {
 		ctx->parallel_for(ctx->parallel_user, job.n, call_share, &job);
 #ifdef _OPENMP
@@ -187,6 +189,6 @@ void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void
 		run_openmp(&job);
 #endif
 	} else {
-		hzi_pool_run(ctx->pool, &job, most - 1);
+		hzi_pool_run(ctx->pool, &job, most - 1, ctx->grain_bits == 0);
 	}
 }

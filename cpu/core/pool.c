@@ -5,8 +5,16 @@
  *
  * A call leases idle workers, offers each one share of its work, runs the first share itself, takes
  * back the shares that no worker has begun meanwhile, and waits for those begun. A worker that the
- * system does not run therefore costs the call nothing, and a call never waits for a thread that is
+ * system has not run therefore costs the call nothing, and a call never waits for a thread that is
  * asleep. Workers spin for SPIN_NS after their work, then sleep.
+ *
+ * A worker that the system interrupts in the middle of a share costs the call a time slice, some
+ * ms. Each call therefore compares its time with what its caller alone would have taken, which the
+ * caller's own shares show. What workers gain is credit, up to CREDIT_NS; what they lose is taken
+ * from it. When a loss exceeds the credit, calls do without workers for ALONE times the excess: on
+ * busy cores successive calls take at most 1 + 1 / ALONE times as long as one thread, plus
+ * CREDIT_NS. Losses of long calls do not count: one thread on busy cores is interrupted as often. A
+ * call without workers offers them its other shares if its first one shows that it is long.
  *
  * There is one pool for each set of CPUs on which contexts were opened, since a worker must run
  * where the threads of its callers may. Threads of a process that call at the same time share the
@@ -37,6 +45,10 @@
 #define STACK_BYTES ((size_t)1 << 20)	/* hurwitz(7) says how much calls use */
 #define PATIENCE 1000		/* calls after a refused thread before the next try */
 #define WAKES 4			/* workers that each thread of a job wakes */
+#define LONG_NS 1000000		/* a call that one thread would take as long for is long */
+#define CREDIT_NS 10000000	/* a few time slices */
+#define ALONE 20
+#define ALONE_MOST_NS INT64_C(2000000000)	/* the process may have been stopped for hours */
 
 /*
  * A worker's state. It sleeps while its state is ASLEEP; its caller, while the state is AWAITED.
@@ -66,6 +78,8 @@ struct hzi_pool {
 	struct hzi_pool_worker *idle, *all;
 	int leased, workers;
 	int refused;			/* calls to go before the next try to start a thread */
+	int64_t credit;			/* ns that workers have gained */
+	int64_t alone_until;		/* nanoseconds() until which calls do without workers */
 	struct hzi_pool *next;
 };
 
@@ -153,10 +167,10 @@ static bool change(struct hzi_pool_worker *w, unsigned from, unsigned to)
 
 /* ---- Workers --------------------------------------------------------------------------------- */
 
-/* The thread with share i wakes the sleepers among those with shares WAKES i + 1 and following. */
+/* The i-th thread of a job, its caller the 0th, wakes the sleepers from WAKES i + 1 on. */
 static void wake(const struct hzi_job *job, int i)
 {
-	for (int k = WAKES * i + 1; k <= WAKES * (i + 1) && k < job->n; k++) {
+	for (int k = WAKES * i + 1; k <= WAKES * (i + 1) && k <= job->workers; k++) {
 		struct hzi_pool_worker *const w = job->worker[k - 1];
 
 		if (atomic_load_explicit(&w->unwoken, memory_order_relaxed) &&
@@ -198,8 +212,8 @@ static void *run_worker(void *arg)
 			change(w, IDLE, ASLEEP);
 		sleep_while(&w->state, ASLEEP);
 		if (change(w, POSTED, TAKEN)) {
-			wake(w->job, w->share);
-			hzi_run_share(w->job, w->share);
+			wake(w->job, w->share - w->job->first);
+			hzi_run_shares(w->job, w->share, w->share + 1);
 			if (atomic_exchange(&w->state, IDLE) == AWAITED)
 				wake_sleeper(&w->state);
 		} else if (atomic_load(&w->state) == QUIT) {
@@ -267,6 +281,7 @@ static void free_workers(struct hzi_pool *pool, bool join)
 	}
 	pool->idle = NULL;
 	pool->leased = pool->workers = pool->refused = 0;
+	pool->credit = pool->alone_until = 0;
 }
 
 /* ---- fork() ---------------------------------------------------------------------------------- */
@@ -336,6 +351,36 @@ void hzi_pool_close(struct hzi_pool *pool)
 	}
 }
 
+int64_t hzi_pool_account(int64_t *credit, double part, int64_t own, int64_t took)
+{
+	const int64_t one = (int64_t)((double)own / part);
+	int64_t excess;
+
+	if (one < LONG_NS || took < one)
+		*credit += one - took;
+	if (*credit > CREDIT_NS)
+		*credit = CREDIT_NS;
+	if (*credit >= 0)
+		return 0;
+	excess = -*credit;
+	*credit = 0;
+	return excess < ALONE_MOST_NS / ALONE ? ALONE * excess : ALONE_MOST_NS;
+}
+
+/* Whether short calls do without workers now */
+static bool is_alone(struct hzi_pool *pool)
+{
+	bool alone;
+
+	pthread_mutex_lock(&lock);
+	forget_lost();
+	if (pool->alone_until && nanoseconds() >= pool->alone_until)
+		pool->alone_until = 0;
+	alone = pool->alone_until;
+	pthread_mutex_unlock(&lock);
+	return alone;
+}
+
 /* Takes at most n workers; returns how many. */
 static int lease(struct hzi_pool *pool, int n, int most, struct hzi_pool_worker **worker)
 {
@@ -356,15 +401,25 @@ static int lease(struct hzi_pool *pool, int n, int most, struct hzi_pool_worker 
 	return got;
 }
 
-/* In the order of lease(), so that a worker has the same share of the next call. */
-static void give_back(struct hzi_pool *pool, int n, struct hzi_pool_worker **worker)
+/*
+ * In the order of lease(), so that a worker has the same share of the next call. The caller ran
+ * `part` of the call in `own` ns; the whole took from `begin` to `end`.
+ */
+static void give_back(struct hzi_pool *pool, int n, struct hzi_pool_worker **worker, double part,
+		      int64_t own, int64_t begin, int64_t end)
 {
+	int64_t alone;
+
 	pthread_mutex_lock(&lock);
 	for (int i = n - 1; i >= 0; i--) {
 		worker[i]->next_idle = pool->idle;
 		pool->idle = worker[i];
 	}
 	pool->leased -= n;
+	alone = hzi_pool_account(&pool->credit, part, own, end - begin);
+	/* A call at the same time may have lost more. */
+	if (alone && pool->alone_until < end + alone)
+		pool->alone_until = end + alone;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -393,22 +448,49 @@ static void await(struct hzi_pool_worker *w)
 		sleep_while(&w->state, AWAITED);
 }
 
-void hzi_pool_run(struct hzi_pool *pool, struct hzi_job *job, int most)
+void hzi_pool_run(struct hzi_pool *pool, struct hzi_job *job, int most, bool always)
 {
 	struct hzi_pool_worker *worker[HZI_THREADS_MAX];
-	const int n = lease(pool, job->n - 1, most, worker);
+	int64_t begin, posted, done, end, units, all;
+	int first = 0, n;
 
-	job->n = n + 1;
+	if (!always && is_alone(pool)) {
+		begin = nanoseconds();
+		hzi_run_shares(job, 0, 1);
+		if (nanoseconds() - begin < LONG_NS / job->n) {
+			hzi_run_shares(job, 1, job->n);
+			return;
+		}
+		first = 1;
+	}
+	n = lease(pool, job->n - first - 1, most, worker);
+	if (first == 0)
+		job->n = n + 1;
+	if (n == 0) {
+		hzi_run_shares(job, first, job->n);
+		return;
+	}
 	job->worker = worker;
+	job->workers = n;
+	job->first = first;
+	begin = nanoseconds();
 	for (int i = 0; i < n; i++)
-		post(worker[i], job, i + 1);
+		post(worker[i], job, first + 1 + i);
 	wake(job, 0);
-	hzi_run_share(job, 0);
+	posted = nanoseconds();
+	units = hzi_run_shares(job, first, first + 1);
+	if (first + 1 + n < job->n)
+		units += hzi_run_shares(job, first + 1 + n, job->n);
 	for (int i = n; i > 0; i--) {
 		if (take_back(worker[i - 1]))
-			hzi_run_share(job, i);
+			units += hzi_run_shares(job, first + i, first + i + 1);
 	}
-	for (int i = 0; i < n; i++)
-		await(worker[i]);
-	give_back(pool, n, worker);
+	end = done = nanoseconds();
+	all = job->units - job->units * first / job->n;
+	if (units < all) {
+		for (int i = 0; i < n; i++)
+			await(worker[i]);
+		end = nanoseconds();
+	}
+	give_back(pool, n, worker, (double)units / (double)all, done - posted, begin, end);
 }

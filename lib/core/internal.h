@@ -168,7 +168,7 @@ struct hz_context {
 	int isa, isa_max;		/* enum hz_isa */
 	int level;			/* of isa in the tables of micro-kernels: cpu/core/kern.h */
 	int threads;			/* at least 1 */
-	int grain_bits;			/* 2^this bytes are worth a thread; tests lower it */
+	int grain_bits;			/* 2^this bytes are worth a thread; tests: 0, always all */
 	const char *threads_source;	/* what decided their number */
 	int default_threads;		/* of HURWITZ_THREADS, or automatic */
 	const char *default_threads_source;

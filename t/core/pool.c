@@ -1,5 +1,5 @@
 /*
- * pool.c - threads that cannot be started, their signals, many contexts, no allocation per call
+ * pool.c - threads that cannot be started, their signals, busy cores, many contexts, allocations
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lib/core/internal.h"
+#include "cpu/core/pool.h"
 #include "t/core/calls.h"
 #include "t/core/tap.h"
 
@@ -295,6 +295,140 @@ static void pinned(void)
 #endif
 }
 
+/* ---- Busy cores ------------------------------------------------------------------------------ */
+
+/*
+ * Calls on a made-up clock: one thread takes `one` us for each, workers make it `gain` us less, but
+ * every stride-th call waits `stall` us for a worker. Returns the time of all in us; *alone: calls
+ * without workers.
+ */
+static int64_t made_up(int calls, int64_t one, int64_t gain, int stride, int64_t stall, int *alone)
+{
+	int64_t now = 0, until = 0, credit = 0;
+
+	*alone = 0;
+	for (int i = 0; i < calls; i++) {
+		const int64_t took = one - gain + (i % stride == stride - 1 ? stall : 0);
+
+		if (now < until) {
+			now += one * 1000;
+			++*alone;
+			continue;
+		}
+		now += took * 1000;
+		until = now + hzi_pool_account(&credit, .5, one * 500, took * 1000);
+	}
+	return now / 1000;
+}
+
+static void accounts(void)
+{
+	static const struct {
+		const char *what;
+		int calls;
+		int64_t one, gain;
+		int stride;
+		int64_t stall;
+		int alone;		/* -1: most calls; else how many at most */
+	} rows[] = {
+		{"idle cores", 10000, 20, 9, 1 << 30, 0, 0},
+		{"an interruption now and then", 10000, 20, 9, 1000, 8000, 0},
+		{"a stall in each tenth call", 100000, 20, 9, 10, 4000, -1},
+		{"a stall in each hundredth call", 100000, 20, 9, 100, 4000, -1},
+		{"a stall in each call", 100000, 20, 9, 1, 4000, -1},
+		{"long stalls", 100000, 20, 9, 200, 80000, -1},
+		{"calls of 200 us", 10000, 200, 90, 10, 4000, -1},
+		{"workers that only cost", 10000, 20, -5, 1 << 30, 0, -1},
+		{"calls of 2 ms", 1000, 2000, 900, 1, 4000, 0},
+	};
+	int64_t credit = 0;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		int alone;
+		const int64_t all = made_up(rows[i].calls, rows[i].one, rows[i].gain,
+					    rows[i].stride, rows[i].stall, &alone);
+		const int64_t most = rows[i].calls * rows[i].one * 21 / 20 + 10000 + rows[i].stall;
+
+		if (rows[i].alone < 0)
+			ok(all <= most && alone > rows[i].calls / 2,
+			   "%s: %lld us, at most %lld; %d calls alone", rows[i].what,
+			   (long long)all, (long long)most, alone);
+		else
+			is_int(alone, rows[i].alone, "%s: calls alone", rows[i].what);
+	}
+	is_int(hzi_pool_account(&credit, .5, 1000, INT64_C(3600000000000)), 2000000000,
+	       "stopped for an hour in a call: alone for two seconds");
+	is_int(hzi_pool_account(&credit, .5, INT64_C(3600000000000), INT64_C(3600000000000)), 0,
+	       "or in its own share: not at all");
+	is_int(credit, 10000000, "nor is there more than 10 ms of credit");
+	is_int(hzi_pool_account(&credit, 1, 1000, 3000), 0, "which pays for a loss");
+	is_int(credit, 9998000, "of 2 us");
+}
+
+static atomic_int shares, units, slow;	/* that ran; ms that a worker's next share takes */
+
+static void count_share(void *first_ms, int thread, int64_t begin, int64_t end)
+{
+	const int ms = thread > 0 ? atomic_exchange(&slow, 0) : *(const int *)first_ms;
+
+	atomic_fetch_add(&shares, 1);
+	atomic_fetch_add(&units, (int)(end - begin));
+	if (ms)
+		usleep((useconds_t)ms * 1000);
+}
+
+/* Shares of a call by four threads, whose first takes so long; 0 if they are not all units */
+static int shares_of_call(hz_context *ctx, int first_ms)
+{
+	atomic_store(&shares, 0);
+	atomic_store(&units, 0);
+	hzi_parallel(ctx, 4, count_share, &first_ms, 10);
+	return atomic_load(&units) == 10 ? atomic_load(&shares) : 0;
+}
+
+/* Makes calls until a worker has run a share of 100 ms; otherwise the caller takes it back. */
+static void stall(hz_context *ctx)
+{
+	const int grain_bits = ctx->grain_bits;
+
+	ctx->grain_bits = 0;
+	atomic_store(&slow, 100);
+	for (int i = 0; i < 10000 && atomic_load(&slow); i++) {
+		usleep(1000);
+		shares_of_call(ctx, 0);
+	}
+	ctx->grain_bits = grain_bits;
+}
+
+/* After a share that took much longer than its caller's, short calls do without workers. */
+static void stalled(void)
+{
+	hz_context *const ctx = open_with(4, HZ_THREADING_POOL);
+	const int grain_bits = ctx->grain_bits;
+	int status = -1, tries = 0;
+	pid_t pid;
+
+	/* A call whose caller is interrupted counts as long. */
+	do {
+		if (tries % 10 == 0)
+			stall(ctx);
+	} while (shares_of_call(ctx, 0) != 2 && ++tries < 1000);
+	ok(tries < 1000, "a short call after a stall: one of 4 shares, then the rest as one");
+	is_int(shares_of_call(ctx, 5), 4, "a long one: 4 shares");
+	ctx->grain_bits = 0;
+	is_int(shares_of_call(ctx, 0), 4, "one that is to use workers in any case: 4 shares");
+	ctx->grain_bits = grain_bits;
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		_exit(shares_of_call(ctx, 0));
+	}
+	waitpid(pid, &status, 0);
+	is_int(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 4, "4 in a child of fork()");
+	hz_close(ctx);
+}
+
 /* ---- Contexts in concurrent threads ---------------------------------------------------------- */
 
 #define CALLERS 6
@@ -398,6 +532,8 @@ int main(int argc, char **argv)
 	signals(0);
 	many_contexts();
 	pinned();
+	accounts();
+	stalled();
 	concurrent();
 	second_calls();
 	for (int b = 1; b < BACKENDS; b++)

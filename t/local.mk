@@ -68,11 +68,8 @@ dist_exampleapp_DATA = doc/examples/app/CMakeLists.txt doc/examples/app/Makefile
 	doc/examples/app/app.c
 
 # A plain rule: libtool builds no module under --disable-shared.
-check_DATA = t/core/fakecuda.so t/core/proxycuda.so
-CLEANFILES += t/core/fakecuda.so t/core/proxycuda.so t/core/malloc.so
-t/core/malloc.so: t/core/malloc.c
-	@$(MKDIR_P) t/core
-	$(AM_V_CCLD)$(CC) $(HZ_WARNINGS) -O1 -g -fPIC -shared -o $@ $(top_srcdir)/t/core/malloc.c
+check_DATA = t/core/fakecuda.so t/core/malloc.so t/core/proxycuda.so
+CLEANFILES += $(check_DATA)
 $(check_DATA): t/core/%.so: t/core/%.c t/core/fakecuda.h gpu/runtime/cuabi.h
 	@$(MKDIR_P) t/core
 	$(AM_V_CCLD)$(CC) $(DEFS) $(AM_CPPFLAGS) $(CPPFLAGS) $(HZ_WARNINGS) -O1 -g -fPIC -shared \

@@ -1,5 +1,5 @@
 /*
- * malloc.c - for LD_PRELOAD: the HZ_MALLOC_FAIL-th allocation of a process fails
+ * malloc.c - for LD_PRELOAD: counts allocations; the HZ_MALLOC_FAIL-th of a process fails
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -9,12 +9,20 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#ifdef __GLIBC__
+
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);
 void *__libc_memalign(size_t align, size_t bytes);
 
 static long fail_at = -1, count;
+
+/* Allocations up to now */
+long malloc_count(void)
+{
+	return __atomic_load_n(&count, __ATOMIC_RELAXED);
+}
 
 /* Read at the first call: the environment exists before the first constructor runs. */
 static int fails(void)
@@ -65,3 +73,5 @@ __attribute__((destructor)) static void end(void)
 	if (count < fail_at)
 		_exit(77);
 }
+
+#endif

@@ -12,6 +12,7 @@
 
 #include "hurwitz.h"
 #include "lib/core/route.h"
+#include "t/core/isa.h"
 #include "t/core/ref.h"
 #include "t/core/tap.h"
 
@@ -48,11 +49,11 @@ static inline void dev_open(int device, int isa, int threads)
 
 static inline void dev_open_all(void)
 {
-	hz_info info;
-	int isa, highest = HZ_ISA_AUTO;
+	int highest = HZ_ISA_AUTO;
 
 	if (tap_cuda()) {
 		int i, gpus = 1;
+		hz_info info;
 
 		for (i = 0; i < gpus; i++) {
 			dev_open(HZ_CUDA + i, 0, 0);
@@ -61,16 +62,7 @@ static inline void dev_open_all(void)
 		}
 		return;
 	}
-	for (isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {
-		hz_options options = { .device = HZ_CPU, .isa = isa };
-		hz_context *ctx;
-
-		if (hz_open(&ctx, &options) != HZ_OK)
-			continue;
-		hz_device_info(ctx, &info);
-		hz_close(ctx);
-		if (info.isa != isa)
-			continue;		/* not on this machine, or above HURWITZ_ISA */
+	for (int isa = HZ_ISA_AUTO; (isa = isa_above(isa)) != HZ_ISA_AUTO;) {
 		dev_open(HZ_CPU, isa, 1);
 		dev_open(HZ_CPU, isa, 4);
 		highest = isa;

@@ -11,6 +11,7 @@
 
 #include "lib/core/internal.h"
 #include "t/core/calls.h"
+#include "t/core/isa.h"
 #include "t/core/tap.h"
 
 #ifdef FE_UPWARD
@@ -101,17 +102,7 @@ static void numbers(void)
 int main(void)
 {
 	unsetenv("HURWITZ_DEVICE");
-	for (int isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {
-		const hz_options o = {.device = HZ_CPU, .isa = isa};
-		hz_context *ctx;
-		hz_info info;
-
-		if (hz_open(&ctx, &o) != HZ_OK)
-			continue;
-		hz_device_info(ctx, &info);
-		hz_close(ctx);
-		if (info.isa != isa)
-			continue;
+	for (int isa = HZ_ISA_AUTO; (isa = isa_above(isa)) != HZ_ISA_AUTO;) {
 		level(isa, 1);
 		level(isa, 3);
 	}

@@ -25,6 +25,7 @@
 
 #include "lib/core/internal.h"
 #include "t/core/calls.h"
+#include "t/core/isa.h"
 #include "t/core/tap.h"
 
 #define THREADS 8
@@ -858,17 +859,7 @@ int main(void)
 		every_gpu();
 		return done_testing();
 	}
-	for (int isa = HZ_ISA_C; isa <= HZ_ISA_DOTPROD; isa++) {
-		const hz_options o = options_of(0, isa, 1);
-		hz_context *ctx;
-		hz_info info;
-
-		if (hz_open(&ctx, &o) != HZ_OK)
-			continue;
-		hz_device_info(ctx, &info);
-		hz_close(ctx);
-		if (info.isa != isa)
-			continue;
+	for (int isa = HZ_ISA_AUTO; (isa = isa_above(isa)) != HZ_ISA_AUTO;) {
 		level(isa);
 		stacks(isa);
 	}

@@ -328,7 +328,7 @@ HZ_API int hz_free(hz_context *ctx, void *p, int device);
  * the caller until hz_sync(). A device-to-host copy that fails half way leaves dst undefined.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst);
+HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst);
 
 /*
  * Sets the CUDA stream that later calls are put on. It is a CUstream, which is what a cudaStream_t
@@ -460,15 +460,13 @@ typedef struct hz_hadamard_opts {
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU; opts->max_block cuts longer ones.
- * Workspace: hz_hadamard_workspace(); none on the GPU.
+ * Workspace: by hz_record_begin(); none on the GPU.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  * Source: Sylvester 1867; Paley 1933; Williamson 1944; scipy.linalg.hadamard for the order.
  */
-HZ_API int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+HZ_API int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 		       const hz_hadamard_opts *opts);
-HZ_API int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
-				 const hz_hadamard_opts *opts, size_t *bytes);
 
 /*
  * The transform with quantization fused: t = hadamard(x) in f32 (rounded to opts->round_to if set),
@@ -491,11 +489,8 @@ HZ_API int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_t
  * where sums are exact (integers) and s is a power of two. No operand may overlap another.
  * Errors: as hz_hadamard().
  */
-HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-				const hz_tensor *scale, const hz_hadamard_opts *opts);
-HZ_API int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-					  const hz_tensor *scale, const hz_hadamard_opts *opts,
-					  size_t *bytes);
+HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
+				hz_tensor *scale, const hz_hadamard_opts *opts);
 
 /*
  * Dequantization and the transform back: y = the transpose of hz_hadamard() with the same opts,
@@ -505,10 +500,7 @@ HZ_API int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, c
  * opts->round_to is ignored. Errors: as hz_hadamard().
  */
 HZ_API int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
-				  const hz_tensor *y, const hz_hadamard_opts *opts);
-HZ_API int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q,
-					    const hz_tensor *scale, const hz_tensor *y,
-					    const hz_hadamard_opts *opts, size_t *bytes);
+				  hz_tensor *y, const hz_hadamard_opts *opts);
 
 /*
  * The blocks that a plan makes of a length n: writes up to max lengths, in order, to blocks and
@@ -577,25 +569,21 @@ typedef struct hz_quantize_opts {
  * ISA, thread count and GPU; but with a transform of f16 or bf16 on the GPU those of some t as
  * hz_hadamard_quantize() says. Values in scales are not checked: the formula holds for all of them.
  * For ranges of transformed data, give hz_choose_qparams() the result of hz_hadamard().
- * Workspace: hz_quantize_workspace(); none without a transform.
+ * Workspace: by hz_record_begin(); none without a transform.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
  * Source: ONNX QuantizeLinear.
  */
-HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 		       const hz_quantize_opts *opts);
-HZ_API int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-				 const hz_quantize_opts *opts, size_t *bytes);
 
 /*
  * Dequantization, the way back: y = scale * (q - zero), f32 with one rounding, then one to the
  * dtype of y; with opts->hadamard the transpose of that transform is applied in between, in f32.
  * Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
  */
-HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 			 const hz_quantize_opts *opts);
-HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
-				   const hz_quantize_opts *opts, size_t *bytes);
 
 /*
  * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
@@ -615,13 +603,11 @@ HZ_API int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz
  * NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU, which would
  * have to be waited for, such a scale is Inf and its zero that of HZ_QPARAMS_SYMMETRIC. The same
  * bits on every ISA, thread count and GPU.
- * Workspace: hz_choose_qparams_workspace().
+ * Workspace: by hz_record_begin().
  * Errors: as hz_quantize().
  */
-HZ_API int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
-			     const hz_tensor *zero, uint32_t flags);
-HZ_API int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
-				       const hz_tensor *zero, uint32_t flags, size_t *bytes);
+HZ_API int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
+			     hz_tensor *zero, uint32_t flags);
 
 /*
  * A matrix B, or several, in the order in which hz_qgemm() reads it, with the sums of its columns:
@@ -698,16 +684,14 @@ typedef struct hz_qgemm_opts {
  * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
  * f32; then clamped, where NaN stays, then rounded to its dtype.
  * Every result has the same bits on every ISA, thread count and GPU, but for those of a NaN.
- * Workspace: hz_qgemm_workspace(); large if b is not packed.
+ * Workspace: by hz_record_begin(); large if b is not packed.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
  * Integer-Arithmetic-Only Inference", equations 4 to 8.
  */
-HZ_API int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+HZ_API int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
 		    const hz_qgemm_opts *opts);
-HZ_API int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			      const hz_tensor *c, const hz_qgemm_opts *opts, size_t *bytes);
 
 /*
  * Packs B for hz_qgemm() and hz_qlinear(): worth it for a B that is used more than once. data has
@@ -748,10 +732,8 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
  * an s32 bias is not 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
  */
-HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
+HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
 		      const hz_qgemm_opts *opts);
-HZ_API int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
-				const hz_tensor *y, const hz_qgemm_opts *opts, size_t *bytes);
 
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 

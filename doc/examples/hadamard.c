@@ -38,17 +38,19 @@ static hz_tensor on_device(const hz_tensor *host)
 }
 
 /* x through 4 bits and back into y, in blocks of that length. */
-static void round_trip(const hz_tensor *x, const hz_tensor *y, hz_hadamard_opts *opts)
+static void round_trip(const hz_tensor *x, hz_tensor *y, const hz_hadamard_opts *opts)
 {
 	hz_tensor codes = hz_tensor_2d(NULL, HZ_S4X2, HZ_CPU, ROWS, N / 2);
 	hz_tensor scales = hz_tensor_2d(NULL, HZ_F32, HZ_CPU, ROWS, 1);
-	size_t there, back;
+	size_t bytes;
 
 	codes = on_device(&codes);
 	scales = on_device(&scales);
-	try(hz_hadamard_quantize_workspace(ctx, x, &codes, &scales, opts, &there));
-	try(hz_dequantize_hadamard_workspace(ctx, &codes, &scales, y, opts, &back));
-	try(hz_reserve(ctx, there > back ? there : back));
+	try(hz_record_begin(ctx));	/* the next two calls only tell their workspace */
+	try(hz_hadamard_quantize(ctx, x, &codes, &scales, opts));
+	try(hz_dequantize_hadamard(ctx, &codes, &scales, y, opts));
+	try(hz_record_end(ctx, &bytes));
+	try(hz_reserve(ctx, bytes));
 	try(hz_hadamard_quantize(ctx, x, &codes, &scales, opts));
 	try(hz_dequantize_hadamard(ctx, &codes, &scales, y, opts));
 	try(hz_sync(ctx));

@@ -63,7 +63,7 @@ int main(void)
 	const hz_tensor vw = hz_tensor_2d(w, HZ_F32, HZ_CPU, ROWS, K);
 	const hz_tensor vback = hz_tensor_2d(back, HZ_F32, HZ_CPU, ROWS, K);
 	const hz_tensor vx = hz_tensor_1d(x, HZ_F32, HZ_CPU, K);
-	const hz_tensor vturned = hz_tensor_1d(turned, HZ_F32, HZ_CPU, K);
+	hz_tensor vturned = hz_tensor_1d(turned, HZ_F32, HZ_CPU, K);
 	const hz_tensor vy = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
 	const hz_tensor vt = hz_tensor_2d(t, HZ_U8, HZ_CPU, ROWS, K / GROUP);
 	const hz_tensor vcodes = hz_tensor_3d(codes, HZ_U16, HZ_CPU, ROWS, K / 8, 2);

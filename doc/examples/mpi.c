@@ -54,8 +54,8 @@ static hz_tensor quaternions(int64_t rows, int64_t columns)
 static void move(const hz_tensor *t, float *host, int to_device)
 {
 	const int64_t count = hz_tensor_count(t);
-	const hz_tensor there = hz_tensor_1d(t->data, HZ_F32, t->device, count);
-	const hz_tensor here = hz_tensor_1d(host, HZ_F32, HZ_CPU, count);
+	hz_tensor there = hz_tensor_1d(t->data, HZ_F32, t->device, count);
+	hz_tensor here = hz_tensor_1d(host, HZ_F32, HZ_CPU, count);
 
 	try(to_device ? hz_copy(ctx, &here, &there) : hz_copy(ctx, &there, &here));
 	try(hz_sync(ctx));

@@ -201,7 +201,7 @@ static int check_operand(struct hz_context *ctx, const char *name, const hz_tens
 	return hzi_check(ctx, "copy", name, &here, dtypes, output);
 }
 
-int hz_copy(hz_context *ctx, const hz_tensor *src, const hz_tensor *dst)
+int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst)
 {
 	int64_t bytes;
 

@@ -620,7 +620,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	return HZ_OK;
 }
 
-int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 		const hz_hadamard_opts *opts)
 {
 	struct hzi_hadamard_args a;
@@ -632,19 +632,6 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 	HZ_CHECK(hzi_workspace(ctx, "hadamard",
 			       HZI_WORKSPACE(ctx, hadamard, hadamard, &a)));
 	return HZI_CALL(ctx, hadamard, hadamard, &a);
-}
-
-int hz_hadamard_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
-			  const hz_hadamard_opts *opts, size_t *bytes)
-{
-	struct hzi_hadamard_args a;
-	bool empty;
-
-	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard, &a);
-	return HZ_OK;
 }
 
 /* ---- hadamard_quantize and dequantize_hadamard ----------------------------------------------- */
@@ -753,8 +740,8 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	return HZ_OK;
 }
 
-int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-			 const hz_tensor *scale, const hz_hadamard_opts *opts)
+int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
+			 hz_tensor *scale, const hz_hadamard_opts *opts)
 {
 	struct hzi_hadamard_quantize_args a;
 	bool empty;
@@ -765,20 +752,6 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q
 	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
 			       HZI_WORKSPACE(ctx, hadamard, hadamard_quantize, &a)));
 	return HZI_CALL(ctx, hadamard, hadamard_quantize, &a);
-}
-
-int hz_hadamard_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-				   const hz_tensor *scale, const hz_hadamard_opts *opts,
-				   size_t *bytes)
-{
-	struct hzi_hadamard_quantize_args a;
-	bool empty;
-
-	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "hadamard_quantize_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard_quantize, &a);
-	return HZ_OK;
 }
 
 static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
@@ -824,7 +797,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 }
 
 int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
-			   const hz_tensor *y, const hz_hadamard_opts *opts)
+			   hz_tensor *y, const hz_hadamard_opts *opts)
 {
 	struct hzi_dequantize_hadamard_args a;
 	bool empty;
@@ -835,20 +808,6 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
 			       HZI_WORKSPACE(ctx, hadamard, dequantize_hadamard, &a)));
 	return HZI_CALL(ctx, hadamard, dequantize_hadamard, &a);
-}
-
-int hz_dequantize_hadamard_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
-				     const hz_tensor *y, const hz_hadamard_opts *opts,
-				     size_t *bytes)
-{
-	struct hzi_dequantize_hadamard_args a;
-	bool empty;
-
-	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "dequantize_hadamard_workspace: bytes is NULL");
-	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, dequantize_hadamard, &a);
-	return HZ_OK;
 }
 
 /* ---- quantize and dequantize with a transform ------------------------------------------------ */

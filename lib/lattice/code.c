@@ -228,17 +228,26 @@ static size_t align64(size_t bytes)
 	return (bytes + 63) & ~(size_t)63;
 }
 
-/* Workspace of the transform, with all of its checks; and the bytes of the values in f32 */
+/*
+ * Workspace of the transform, with all of its checks, by recording it; and the bytes of the values
+ * in f32
+ */
 static int rotation_workspace(struct hz_context *ctx, const struct call *c,
 			      const hz_hadamard_opts *h, size_t *bytes, size_t *values)
 {
-	const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
+	hz_tensor middle = rotated_view(ctx, c->v, placeholder_address()), v = *c->v;
 	const int placeholders = ctx->placeholders;
+	const size_t recorded_bytes = ctx->recorded_bytes;
+	const bool recording = ctx->recording;
 	int status;
 
 	*values = (size_t)hz_tensor_count(c->v) * sizeof(float);
-	status = c->decode ? hz_hadamard_workspace(ctx, &middle, c->v, h, bytes) :
-			   hz_hadamard_workspace(ctx, c->v, &middle, h, bytes);
+	ctx->recording = true;
+	ctx->recorded_bytes = 0;
+	status = c->decode ? hz_hadamard(ctx, &middle, &v, h) : hz_hadamard(ctx, &v, &middle, h);
+	*bytes = ctx->recorded_bytes;
+	ctx->recording = recording;
+	ctx->recorded_bytes = recorded_bytes;
 	ctx->placeholders = placeholders;
 	return status;
 }
@@ -387,7 +396,7 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 	HZ_CHECK(encode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
 	if (c.o->hadamard) {
-		const hz_tensor middle = rotated_view(ctx, x, (char *)ctx->workspace + begin);
+		hz_tensor middle = rotated_view(ctx, x, (char *)ctx->workspace + begin);
 
 		HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
 		a.x = middle.data;
@@ -534,10 +543,11 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 	if (c.o->hadamard) {
 		const hz_tensor middle = rotated_view(ctx, y, (char *)ctx->workspace + begin);
 		const hz_hadamard_opts back = transposed(c.o->hadamard);
+		hz_tensor out = *y;
 
 		a.y = middle.data;
 		HZ_CHECK(HZI_CALL(ctx, lattice, lattice_decode, &a));
-		status = hz_hadamard(ctx, &middle, y, &back);
+		status = hz_hadamard(ctx, &middle, &out, &back);
 	} else {
 		status = HZI_CALL(ctx, lattice, lattice_decode, &a);
 	}

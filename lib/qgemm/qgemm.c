@@ -568,7 +568,7 @@ static int check_operands(struct hz_context *ctx, struct call *q)
 	return hzi_check(ctx, q->op, q->c_name, q->c, q->linear ? float_types : c_types, true);
 }
 
-int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
+int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
 	     const hz_qgemm_opts *opts)
 {
 	struct call q = {
@@ -581,21 +581,6 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_t
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_WORKSPACE(ctx, qgemm, qgemm, &g)));
 	return HZI_CALL(ctx, qgemm, qgemm, &g);
-}
-
-int hz_qgemm_workspace(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *c,
-		       const hz_qgemm_opts *opts, size_t *bytes)
-{
-	struct call q = {
-		.op = "qgemm", .a_name = "a", .c_name = "c", .a = a, .b = b, .c = c, .o = opts};
-	struct hzi_qgemm_args g;
-
-	HZ_CHECK(check_operands(ctx, &q));
-	HZ_CHECK(qgemm_args(ctx, &q, &g));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "qgemm_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(c) == 0 ? 0 : HZI_WORKSPACE(ctx, qgemm, qgemm, &g);
-	return HZ_OK;
 }
 
 static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qlinear_args *l)
@@ -616,7 +601,7 @@ static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qline
 	return HZ_OK;
 }
 
-int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz_tensor *y,
+int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
 	       const hz_qgemm_opts *opts)
 {
 	struct call q = {.op = "qlinear", .a_name = "x", .c_name = "y", .a = x, .b = b, .c = y,
@@ -628,18 +613,4 @@ int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, const hz
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_WORKSPACE(ctx, qgemm, qlinear, &l)));
 	return HZI_CALL(ctx, qgemm, qlinear, &l);
-}
-
-int hz_qlinear_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *b,
-			 const hz_tensor *y, const hz_qgemm_opts *opts, size_t *bytes)
-{
-	struct call q = {.op = "qlinear", .a_name = "x", .c_name = "y", .a = x, .b = b, .c = y,
-			 .o = opts, .linear = true};
-	struct hzi_qlinear_args l;
-
-	HZ_CHECK(qlinear_args(ctx, &q, &l));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "qlinear_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(y) == 0 ? 0 : HZI_WORKSPACE(ctx, qgemm, qlinear, &l);
-	return HZ_OK;
 }

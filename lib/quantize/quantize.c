@@ -228,7 +228,7 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 	return HZ_OK;
 }
 
-int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
+int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 		const hz_quantize_opts *opts)
 {
 	struct hzi_rotated rotated;
@@ -242,20 +242,7 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 	return HZI_CALL(ctx, quantize, quantize, &a);
 }
 
-int hz_quantize_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
-			  const hz_quantize_opts *opts, size_t *bytes)
-{
-	struct hzi_rotated rotated;
-	struct hzi_quantize_args a;
-
-	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "quantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(x) == 0 ? 0 : HZI_WORKSPACE(ctx, quantize, quantize, &a);
-	return HZ_OK;
-}
-
-int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
+int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 		  const hz_quantize_opts *opts)
 {
 	struct hzi_rotated rotated;
@@ -267,20 +254,6 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
 	HZ_CHECK(hzi_workspace(ctx, "dequantize",
 			       HZI_WORKSPACE(ctx, quantize, dequantize, &a)));
 	return HZI_CALL(ctx, quantize, dequantize, &a);
-}
-
-int hz_dequantize_workspace(hz_context *ctx, const hz_tensor *q, const hz_tensor *y,
-			    const hz_quantize_opts *opts, size_t *bytes)
-{
-	struct hzi_rotated rotated;
-	struct hzi_dequantize_args a;
-
-	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "dequantize_workspace: bytes is NULL");
-	*bytes = hz_tensor_count(q) == 0
-			 ? 0 : HZI_WORKSPACE(ctx, quantize, dequantize, &a);
-	return HZ_OK;
 }
 
 static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
@@ -317,8 +290,8 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	return HZ_OK;
 }
 
-int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
-		      const hz_tensor *zero, uint32_t flags)
+int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
+		      hz_tensor *zero, uint32_t flags)
 {
 	struct hzi_choose_qparams_args a;
 
@@ -328,16 +301,4 @@ int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, const hz_tensor *scal
 	HZ_CHECK(hzi_workspace(ctx, "choose_qparams",
 			       HZI_WORKSPACE(ctx, quantize, choose_qparams, &a)));
 	return HZI_CALL(ctx, quantize, choose_qparams, &a);
-}
-
-int hz_choose_qparams_workspace(hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
-				const hz_tensor *zero, uint32_t flags, size_t *bytes)
-{
-	struct hzi_choose_qparams_args a;
-
-	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "choose_qparams_workspace: bytes is NULL");
-	*bytes = a.map.params ? HZI_WORKSPACE(ctx, quantize, choose_qparams, &a) : 0;
-	return HZ_OK;
 }

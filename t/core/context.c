@@ -623,7 +623,7 @@ static void threads(void)
 /* ---- On a GPU, if asked ---------------------------------------------------------------------- */
 
 /* A context on the second GPU, with memory of the first */
-static void next_gpu(const hz_tensor *d)
+static void next_gpu(hz_tensor *d)
 {
 	const hz_options o = {.device = HZ_CUDA + 1, .threads = 1};
 	hz_context *ctx = open_or_bail(&o);

@@ -13,6 +13,7 @@
 #include "hurwitz.h"
 #include "lib/core/route.h"
 #include "t/core/isa.h"
+#include "t/core/record.h"
 #include "t/core/ref.h"
 #include "t/core/tap.h"
 

@@ -65,7 +65,7 @@ static void move(const struct run *r, void *to, const void *from, int64_t bytes,
 		 int from_device)
 {
 	const hz_tensor a = hz_tensor_1d((void *)(uintptr_t)from, HZ_U8, from_device, bytes);
-	const hz_tensor b = hz_tensor_1d(to, HZ_U8, to_device, bytes);
+	hz_tensor b = hz_tensor_1d(to, HZ_U8, to_device, bytes);
 
 	if (hz_copy(r->s->ctx, &a, &b) != HZ_OK || hz_sync(r->s->ctx) != HZ_OK)
 		bail("copy: %s", hz_errmsg(r->s->ctx));

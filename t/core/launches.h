@@ -16,16 +16,20 @@
 #include <string.h>
 
 #include "t/core/calls.h"
+#include "t/core/record.h"
 #include "t/core/tap.h"
 
 #define GPUS 4
 
 /* The call that is being made: its context, GPU and device. Functions that make calls set
- * workspace to what the call's query answers; it is 0 before. */
+ * workspace to what the recorded call needs; it is 0 before. */
 extern hz_context *ctx;
 extern int gpu, device;
 extern size_t workspace;
 extern struct scene scenes[GPUS];
+
+/* Notes the workspace of a call and makes it; its status */
+#define CALL(call) (RECORD(ctx, call, &workspace), (call))
 
 /* Makes a call on each GPU, run(row), and records its launches. */
 void trace(const char *name, int (*run)(const void *row), const void *row);

@@ -96,7 +96,7 @@ static hz_context *open_with(int threads, int threading)
 
 static int transform(hz_context *ctx, float *x)
 {
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 
 	return hz_hadamard(ctx, &t, &t, NULL) == HZ_OK;
 }

@@ -47,7 +47,7 @@ static hz_context *open_with(const char *verbose, const char *route, bool log, i
 static int transform(hz_context *ctx)
 {
 	static float x[3][16];
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, 3, 16);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, 3, 16);
 
 	return hz_hadamard(ctx, &t, &t, NULL);
 }

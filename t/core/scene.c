@@ -193,8 +193,8 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 
 static void transfer(const struct scene *s, unsigned char *image, size_t used, bool read)
 {
-	const hz_tensor host = hz_tensor_1d(image, HZ_U8, HZ_CPU, (int64_t)used);
-	const hz_tensor there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)used);
+	hz_tensor host = hz_tensor_1d(image, HZ_U8, HZ_CPU, (int64_t)used);
+	hz_tensor there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)used);
 
 	must(s, hz_copy(s->ctx, read ? &there : &host, read ? &host : &there), "copy");
 	must(s, hz_sync(s->ctx), "sync");

@@ -259,7 +259,7 @@ static float *numbers(float size)
 static int transform_by(float *x, int threads, int backend)
 {
 	hz_options o = {.device = HZ_CPU, .threads = threads};
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	hz_context *ctx;
 	int good;
 
@@ -431,7 +431,7 @@ static int tasks(void)
 static int call_in_child(hz_context *ctx, const float *want)
 {
 	float *const x = numbers(1);
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 
 	alarm(60);
 	if (hz_hadamard(ctx, &t, &t, NULL) != HZ_OK ||
@@ -448,7 +448,7 @@ static void warm_child(int backend)
 {
 	hz_options o = {.device = HZ_CPU, .threads = 3};
 	float *const want = numbers(1), *const x = numbers(1);
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	hz_context *ctx;
 	int status = -1;
 	pid_t pid;
@@ -541,12 +541,12 @@ static long resident_pages(void)
 static int load_and_use(const char *path)
 {
 	int (*open)(hz_context **, const hz_options *);
-	int (*hadamard)(hz_context *, const hz_tensor *, const hz_tensor *,
+	int (*hadamard)(hz_context *, const hz_tensor *, hz_tensor *,
 			const hz_hadamard_opts *);
 	void (*close)(hz_context *);
 	const hz_options o = {.device = HZ_CPU, .threads = 3};
 	float *const x = numbers(1);
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	void *symbol[3] = {NULL};
 	hz_context *ctx;

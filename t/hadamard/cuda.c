@@ -239,7 +239,7 @@ static void test_contiguous(void)
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
 		const int64_t bytes = t[i].rows * t[i].n * (int64_t)hz_dtype_size(t[i].dtype);
 		void *x = device_memory(bytes), *bits = device_memory(t[i].n / 8);
-		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, t[i].n);
+		hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, t[i].n);
 		const hz_tensor signs = hz_tensor_1d(bits, HZ_U8, HZ_CUDA, t[i].n / 8);
 		const struct fakecuda_launch *l;
 
@@ -362,8 +362,8 @@ static void test_arguments(void)
 	float *x = device_memory(ROWS * N * 4), *post = device_memory(N * 4);
 	uint16_t *y = device_memory(ROWS * N * 4);
 	uint8_t *signs = device_memory(N / 8);
-	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N),
-			ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
+	hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CUDA, ROWS, N),
+		  ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
 	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8),
 			tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
 	hz_hadamard_opts o = {.block = 64, .scale = 3, .pre = &tpre, .post = &tpost};
@@ -434,9 +434,9 @@ static void test_codes(void)
 		const int64_t rows = codes[i].rows, n = codes[i].n, groups = n / codes[i].group;
 		const int64_t block = codes[i].block ? codes[i].block : n;
 		hz_tensor tx = hz_tensor_2d(x, codes[i].x, HZ_CUDA, rows, n);
-		const hz_tensor tq = hz_tensor_2d(q, codes[i].y, HZ_CUDA, rows,
+		hz_tensor tq = hz_tensor_2d(q, codes[i].y, HZ_CUDA, rows,
 						  codes[i].y == HZ_S4X2 ? n / 2 : n);
-		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
 		const hz_tensor sign = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, block / 8);
 		const hz_hadamard_opts o = {.block = block, .pre = &sign, .scale = 3,
 					    .flags = HZ_HADAMARD_RAW, .round_to = HZ_F16};
@@ -502,9 +502,9 @@ static void test_values(void)
 	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
 		const int64_t rows = values[i].rows, n = values[i].n, groups = n / values[i].group;
 		const int64_t block = values[i].block ? values[i].block : n;
-		const hz_tensor tq = hz_tensor_2d(q, values[i].x, HZ_CUDA, rows,
+		hz_tensor tq = hz_tensor_2d(q, values[i].x, HZ_CUDA, rows,
 						  values[i].x == HZ_S4X2 ? n / 2 : n);
-		const hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
+		hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
 		const hz_hadamard_opts o = {.block = block, .scale = values[i].scale,
 					    .flags = HZ_HADAMARD_RAW};
 		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
@@ -575,8 +575,8 @@ static void test_base_rows(void)
 					    .base = t[i].base};
 		const int64_t bytes = t[i].rows * n * (int64_t)hz_dtype_size(t[i].dtype);
 		char *x = device_memory(bytes), *y = device_memory(bytes);
-		const hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, n);
-		const hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		hz_tensor tx = hz_tensor_2d(x, t[i].dtype, HZ_CUDA, t[i].rows, n);
+		hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_base_mma mma;
 		struct hzi_hadamard_base_f32 base;

@@ -717,7 +717,7 @@ static int workspaces(struct dev *dev)
 		void *data;
 
 		c.o = all[i].o;
-		if (hz_hadamard_workspace(dev->ctx, &x, &y, &c.o, &bytes) != HZ_OK) {
+		if (RECORD(dev->ctx, hz_hadamard(dev->ctx, &x, &y, &c.o), &bytes) != HZ_OK) {
 			diag("%s", hz_errmsg(dev->ctx));
 			return 0;
 		}

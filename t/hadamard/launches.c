@@ -54,20 +54,15 @@ static int run_hadamard(const void *row)
 		note(" columns");
 	switch (r->call) {
 	case TRANSFORM:
-		hz_hadamard_workspace(ctx, &x, &y, &o, &workspace);
-		return hz_hadamard(ctx, &x, &y, &o);
+		return CALL(hz_hadamard(ctx, &x, &y, &o));
 	case TRANSFORM_QUANTIZE:
-		hz_hadamard_quantize_workspace(ctx, &x, &y, &scale, &o, &workspace);
-		return hz_hadamard_quantize(ctx, &x, &y, &scale, &o);
+		return CALL(hz_hadamard_quantize(ctx, &x, &y, &scale, &o));
 	case DEQUANTIZE_TRANSFORM:
-		hz_dequantize_hadamard_workspace(ctx, &y, &scale, &x, &o, &workspace);
-		return hz_dequantize_hadamard(ctx, &y, &scale, &x, &o);
+		return CALL(hz_dequantize_hadamard(ctx, &y, &scale, &x, &o));
 	case QUANTIZE:
-		hz_quantize_workspace(ctx, &x, &y, &q, &workspace);
-		return hz_quantize(ctx, &x, &y, &q);
+		return CALL(hz_quantize(ctx, &x, &y, &q));
 	default:
-		hz_dequantize_workspace(ctx, &y, &x, &q, &workspace);
-		return hz_dequantize(ctx, &y, &x, &q);
+		return CALL(hz_dequantize(ctx, &y, &x, &q));
 	}
 }
 

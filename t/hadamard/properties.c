@@ -585,7 +585,8 @@ static int nothing(struct dev *dev)
 	x.shape[1] = y.shape[1] = 0;
 	good &= hz_hadamard(dev->ctx, &x, &y, NULL) == HZ_OK;
 	good &= hz_hadamard(dev->ctx, &x, &x, NULL) == HZ_OK;
-	good &= hz_hadamard_workspace(dev->ctx, &x, &y, NULL, &bytes) == HZ_OK && bytes == 0;
+	good &= RECORD(dev->ctx, hz_hadamard(dev->ctx, &x, &y, NULL), &bytes) == HZ_OK &&
+		bytes == 0;
 	fill(xs, 100);
 	good &= F32_ROWS(dev, 100, 1, xs, ys, &scaled);
 	for (i = 0; i < 100; i++)

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include "t/core/cuda_calls.h"
+#include "t/core/record.h"
 
 #if HZ_HAVE_CUDA
 
@@ -59,11 +60,11 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, r->m, r->k);
 	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, r->k, r->n);
-	const hz_tensor y = hz_tensor_2d(c, HZ_U8, device, r->m, r->n);
+	hz_tensor y = hz_tensor_2d(c, HZ_U8, device, r->m, r->n);
 	hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
 	const struct fakecuda_launch *l;
 	hz_packed packed;
-	size_t bytes;
+	size_t bytes = 0;
 	char name[128];
 
 	snprintf(name, sizeof(name), "%lld x %lld x %lld", (long long)r->m, (long long)r->n,
@@ -92,13 +93,13 @@ static void test_linear(hz_context *ctx, int device, const char *product)
 	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, 4096, 256);
 	hz_packed packed;
 	const hz_qgemm_opts o = {.packed = &packed};
-	size_t bytes;
+	size_t bytes = 0;
 
 	hz_qgemm_pack_bytes(ctx, &w, &bytes);
 	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "weights are packed");
 	for (int m = 1; m <= 3; m++) {
 		const hz_tensor x = hz_tensor_2d(a, HZ_F16, device, m, 4096);
-		const hz_tensor y = hz_tensor_2d(c, HZ_F16, device, m, 256);
+		hz_tensor y = hz_tensor_2d(c, HZ_F16, device, m, 256);
 		const int before = fake->launches();
 
 		is_int(hz_qlinear(ctx, &x, NULL, &y, &o), HZ_OK, "a linear layer, %d rows", m);
@@ -142,19 +143,19 @@ static const struct rotated {
 
 static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 {
-	const hz_tensor x = hz_tensor_2d(a, r->dtype, device, r->rows, r->n);
-	const hz_tensor q = hz_tensor_2d(c, HZ_S8, device, r->rows, r->n);
-	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, r->columns ? 1 : r->rows,
+	hz_tensor x = hz_tensor_2d(a, r->dtype, device, r->rows, r->n);
+	hz_tensor q = hz_tensor_2d(c, HZ_S8, device, r->rows, r->n);
+	hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, r->columns ? 1 : r->rows,
 					      r->columns ? r->n : 1);
 	const hz_hadamard_opts h = {.block = r->block,
 				    .plan = r->order ? HZ_PLAN_TRUE : HZ_PLAN_AUTO,
 				    .order = r->order};
 	const hz_quantize_opts o = {.scales = &scales, .hadamard = &h};
 	int before = fake->launches();
-	size_t bytes;
+	size_t bytes = 0;
 
-	is_int(hz_quantize_workspace(ctx, &x, &q, &o, &bytes), HZ_OK, "%d x %d: its workspace",
-	       r->rows, r->n);
+	is_int(RECORD(ctx, hz_quantize(ctx, &x, &q, &o), &bytes), HZ_OK,
+	       "%d x %d: its workspace", r->rows, r->n);
 	ok(bytes <= (size_t)1 << 24, "%d x %d: which is small", r->rows, r->n);
 	is_int(hz_quantize(ctx, &x, &q, &o), HZ_OK, "%d x %d to codes", r->rows, r->n);
 	is_int(fake->launches() - before, r->launches, "%d x %d: launches", r->rows, r->n);
@@ -173,11 +174,11 @@ static void test_rotated(hz_context *ctx, int device, const struct rotated *r)
 /* One scale; zero points per row; scales per column, for which the transform writes f32 */
 static void test_base_back(hz_context *ctx, int device)
 {
-	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
-	const hz_tensor q = hz_tensor_2d(c, HZ_U8, device, 6, 14336);
+	hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 6, 14336);
+	hz_tensor q = hz_tensor_2d(c, HZ_U8, device, 6, 14336);
 	const hz_hadamard_opts h = {.plan = HZ_PLAN_TRUE, .order = 28};
-	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 6, 1);
-	const hz_tensor zeros = hz_tensor_2d((char *)b + 64, HZ_U8, device, 6, 1);
+	hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 6, 1);
+	hz_tensor zeros = hz_tensor_2d((char *)b + 64, HZ_U8, device, 6, 1);
 	const hz_tensor columns = hz_tensor_2d(b, HZ_F32, device, 1, 14336);
 	const hz_quantize_opts o[] = {
 		{.scale = 0.5, .zero = 3, .hadamard = &h},
@@ -188,9 +189,9 @@ static void test_base_back(hz_context *ctx, int device)
 
 	for (int i = 0; i < 3; i++) {
 		const int before = fake->launches();
-		size_t bytes;
+		size_t bytes = 0;
 
-		is_int(hz_dequantize_workspace(ctx, &q, &x, &o[i], &bytes), HZ_OK,
+		is_int(RECORD(ctx, hz_dequantize(ctx, &q, &x, &o[i]), &bytes), HZ_OK,
 		       "28 2^9 back, %d: its workspace", i);
 		is_int(hz_reserve(ctx, bytes), HZ_OK, "28 2^9 back, %d: reserved", i);
 		is_int(hz_dequantize(ctx, &q, &x, &o[i]), HZ_OK, "28 2^9 back, %d", i);
@@ -222,8 +223,8 @@ static void test_columns(hz_context *ctx, int device)
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
 		const hz_tensor x = hz_tensor_2d(a, t[i].dtype, device, t[i].rows, t[i].columns);
-		const hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 1, t[i].columns);
-		const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 1, t[i].columns);
+		hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 1, t[i].columns);
+		hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 1, t[i].columns);
 		const int before = fake->launches();
 		const struct fakecuda_launch *l;
 		char name[64];
@@ -248,8 +249,8 @@ static void test_columns(hz_context *ctx, int device)
 static void test_ranges(hz_context *ctx, int device)
 {
 	const hz_tensor x = hz_tensor_2d(a, HZ_BF16, device, 4096, 4096);
-	const hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 4096, 64);
-	const hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 4096, 64);
+	hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 4096, 64);
+	hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 4096, 64);
 	const int before = fake->launches();
 
 	is_int(hz_choose_qparams(ctx, &x, &scales, &zeros, 0), HZ_OK, "ranges of groups");
@@ -287,7 +288,7 @@ static void test_columns_most(hz_context *ctx, int device)
 	const int64_t n = (int64_t)INT32_MAX - 100;
 	const hz_tensor x = hz_tensor_2d(a, HZ_U8, device, 1, 0);
 	const hz_tensor w = hz_tensor_2d(b, HZ_S8, device, 0, n);
-	const hz_tensor y = hz_tensor_2d(far, HZ_U8, device, 1, n);
+	hz_tensor y = hz_tensor_2d(far, HZ_U8, device, 1, n);
 	const hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
 	const long before = fake->launches();
 

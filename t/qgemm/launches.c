@@ -20,7 +20,7 @@ static int run_qgemm(const void *row)
 	const hz_tensor a = batch ? V(r->a, r->items, r->m, r->k) : V(r->a, r->m, r->k);
 	const hz_tensor b = batch && !r->packed ? V(r->b, r->items, r->k, r->n) :
 						  V(r->b, r->k, r->n);
-	const hz_tensor c = batch ? V(r->c, r->items, r->m, r->n) : V(r->c, r->m, r->n);
+	hz_tensor c = batch ? V(r->c, r->items, r->m, r->n) : V(r->c, r->m, r->n);
 	hz_qgemm_opts o = {.a_zero = 3, .multiplier = 1 << 30, .shift = 40};
 	hz_packed packed;
 	size_t bytes;
@@ -38,12 +38,9 @@ static int run_qgemm(const void *row)
 			return status;
 		o.packed = &packed;
 	}
-	if (r->linear) {
-		hz_qlinear_workspace(ctx, &a, r->packed ? NULL : &b, &c, &o, &workspace);
-		return hz_qlinear(ctx, &a, r->packed ? NULL : &b, &c, &o);
-	}
-	hz_qgemm_workspace(ctx, &a, r->packed ? NULL : &b, &c, &o, &workspace);
-	return hz_qgemm(ctx, &a, r->packed ? NULL : &b, &c, &o);
+	if (r->linear)
+		return CALL(hz_qlinear(ctx, &a, r->packed ? NULL : &b, &c, &o));
+	return CALL(hz_qgemm(ctx, &a, r->packed ? NULL : &b, &c, &o));
 }
 
 void trace_qgemm(void)

@@ -97,12 +97,12 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	} else {
 		hz_quantize_opts q = { .scales = &ts, .zeros = &tz };
 		hz_tensor zs = tz, ss = ts;
+		const uint32_t flags = symmetric ? HZ_QPARAMS_SYMMETRIC : 0;
 
-		status |= hz_choose_qparams_workspace(dev->ctx, &tx, &ts, &tz,
-						      symmetric ? HZ_QPARAMS_SYMMETRIC : 0, &bytes);
+		status |= RECORD(dev->ctx, hz_choose_qparams(dev->ctx, &tx, &ts, &tz, flags),
+				 &bytes);
 		status |= hz_reserve(dev->ctx, bytes);
-		status |= hz_choose_qparams(dev->ctx, &tx, &ts, &tz,
-					    symmetric ? HZ_QPARAMS_SYMMETRIC : 0);
+		status |= hz_choose_qparams(dev->ctx, &tx, &ts, &tz, flags);
 		status |= hz_quantize(dev->ctx, &tx, &tq, &q);
 		zs = hz_tensor_nd(tz.data, q_dtype, dev->device, 2, vs);
 		ss = hz_tensor_nd(ts.data, HZ_F32, dev->device, 2, vs);
@@ -119,7 +119,7 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	blob = area_new(dev, bytes, 0);
 	status |= hz_qgemm_pack(dev->ctx, &tb, blob.data, bytes, &packed);
 	o.packed = &packed;
-	status |= hz_qlinear_workspace(dev->ctx, &tx, NULL, &ty, &o, &bytes);
+	status |= RECORD(dev->ctx, hz_qlinear(dev->ctx, &tx, NULL, &ty, &o), &bytes);
 	status |= hz_reserve(dev->ctx, bytes);
 	status |= hz_qlinear(dev->ctx, &tx, NULL, &ty, &o);
 	area_read(&ya, got);

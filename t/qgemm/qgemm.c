@@ -556,7 +556,7 @@ static void test_no_k(void)
 		blob = area_new(&devs[d], bytes, 0);
 		is_int(hz_qgemm_pack(ctx, &bt, blob.data, bytes, &packed), HZ_OK, "packs no rows");
 		o.packed = &packed;
-		hz_qgemm_workspace(ctx, &at, NULL, &ct, &o, &bytes);
+		RECORD(ctx, hz_qgemm(ctx, &at, NULL, &ct, &o), &bytes);
 		work = area_new(&devs[d], bytes + 1, 0);
 		hz_set_workspace(ctx, work.data, bytes + 1);
 		is_int(hz_qgemm(ctx, &at, NULL, &ct, &o), HZ_OK, "k = 0, %s", devs[d].name);
@@ -776,7 +776,8 @@ static void test_errors(void)
 	reset(a, b, c);
 	A = hz_tensor_3d(a, HZ_F32, device, 1, 1, 8);
 	C = hz_tensor_3d((void *)((uintptr_t)1 << 60), HZ_F32, device, (int64_t)1 << 56, 1, 6);
-	is_int(hz_qlinear_workspace(ctx, &A, &B, &C, &O, &bytes), HZ_ESHAPE, "too many rows");
+	is_int(RECORD(ctx, hz_qlinear(ctx, &A, &B, &C, &O), &bytes), HZ_ESHAPE,
+	       "too many rows");
 	is_str(hz_errmsg(ctx), "qlinear: y is too large: the codes of x overflow", "its message");
 	hz_free(ctx, a, device);
 	hz_free(ctx, b, device);

@@ -76,11 +76,12 @@ static inline int random_code(int dtype, enum values values)
 }
 
 static inline int reserve(struct dev *dev, const hz_tensor *a, const hz_tensor *b,
-			  const hz_tensor *c, const hz_qgemm_opts *o)
+			  hz_tensor *c, const hz_qgemm_opts *o)
 {
 	size_t bytes;
 
-	return hz_qgemm_workspace(dev->ctx, a, b, c, o, &bytes) || hz_reserve(dev->ctx, bytes);
+	return RECORD(dev->ctx, hz_qgemm(dev->ctx, a, b, c, o), &bytes) ||
+	       hz_reserve(dev->ctx, bytes);
 }
 
 #endif

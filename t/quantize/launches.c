@@ -18,7 +18,7 @@ static int run_quantize(const void *row)
 {
 	const struct quantize_row *const r = row;
 	hz_tensor x = view_at(r->dtype, SHAPE(r->rows, r->n), r->skew);
-	const hz_tensor q = r->call < 2 ? V(HZ_U8, r->rows, r->n) : x;
+	hz_tensor q = r->call < 2 ? V(HZ_U8, r->rows, r->n) : x;
 	hz_tensor scale, zero;
 	hz_quantize_opts o = {.scale = 0.5, .zero = 3};
 
@@ -37,14 +37,11 @@ static int run_quantize(const void *row)
 	}
 	switch (r->call) {
 	case 0:
-		hz_quantize_workspace(ctx, &x, &q, &o, &workspace);
-		return hz_quantize(ctx, &x, &q, &o);
+		return CALL(hz_quantize(ctx, &x, &q, &o));
 	case 1:
-		hz_dequantize_workspace(ctx, &q, &x, &o, &workspace);
-		return hz_dequantize(ctx, &q, &x, &o);
+		return CALL(hz_dequantize(ctx, &q, &x, &o));
 	default:
-		hz_choose_qparams_workspace(ctx, &x, &scale, &zero, 0, &workspace);
-		return hz_choose_qparams(ctx, &x, &scale, &zero, 0);
+		return CALL(hz_choose_qparams(ctx, &x, &scale, &zero, 0));
 	}
 }
 

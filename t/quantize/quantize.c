@@ -128,7 +128,8 @@ static int run_params(const struct tcase *c)
 		xt = side_view(&x, &xa, c->ndim, c->shape);
 		st = hz_tensor_nd(sa.data, HZ_F32, dev->device, c->p_ndim, c->own);
 		zt = hz_tensor_nd(za.data, c->q_dtype, dev->device, c->p_ndim, c->own);
-		status = hz_choose_qparams_workspace(dev->ctx, &xt, &st, &zt, flags, &bytes);
+		status = RECORD(dev->ctx, hz_choose_qparams(dev->ctx, &xt, &st, &zt, flags),
+				&bytes);
 		if (!status)
 			status = hz_reserve(dev->ctx, bytes);
 		if (!status)
@@ -520,10 +521,6 @@ static void test_errors(void)
 	      "quantize: hadamard: q overlaps pre, must be apart from it");
 	WRONG((o.scale = 1, o.hadamard = &h, x.ndim = q.ndim = 0), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: x.ndim is 0, must be 1 to 6");
-	WRONG(o.scale = 1, hz_quantize_workspace(ctx, &x, &q, &o, NULL), HZ_EINVAL,
-	      "quantize_workspace: bytes is NULL");
-	WRONG(o.scale = 1, hz_dequantize_workspace(ctx, &q, &x, &o, NULL), HZ_EINVAL,
-	      "dequantize_workspace: bytes is NULL");
 	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->reserved[0] is 1, must be 0");
 	WRONG(o.zeros = &z, QUANTIZE, HZ_EINVAL, "quantize: opts->zeros needs opts->scales");
@@ -582,7 +579,7 @@ static void test_empty(void)
 		unsigned char image[2 * GUARD + 12];
 		size_t bytes = 0;
 
-		hz_choose_qparams_workspace(devs[d].ctx, &x, &s, &z, 0, &bytes);
+		RECORD(devs[d].ctx, hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), &bytes);
 		hz_reserve(devs[d].ctx, bytes);
 		is_int(hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), HZ_OK, "no elements, %s",
 		       devs[d].name);
@@ -637,11 +634,11 @@ static void test_extreme_ranges(void)
 		area_write(&xa, image);
 		for (int k = 0; k < 4; k++) {
 			const int dtype = k % 2 ? HZ_S8 : HZ_U8, symmetric = k / 2;
-			const hz_tensor z = hz_tensor_2d(za.data, dtype, devs[d].device, N, 1);
+			hz_tensor z = hz_tensor_2d(za.data, dtype, devs[d].device, N, 1);
 			float scales[N];
 			size_t bytes = 0;
 
-			hz_choose_qparams_workspace(devs[d].ctx, &x, &s, &z, 0, &bytes);
+			RECORD(devs[d].ctx, hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), &bytes);
 			hz_reserve(devs[d].ctx, bytes);
 			bad += hz_choose_qparams(devs[d].ctx, &x, &s, &z,
 						 symmetric ? HZ_QPARAMS_SYMMETRIC : 0) != HZ_OK;

@@ -60,7 +60,7 @@ static void rotate(const float *x, int dtype, void *y, int64_t rows, int64_t n,
 {
 	const hz_options options = { .device = HZ_CPU, .isa = HZ_ISA_C, .threads = 1 };
 	const hz_tensor tx = hz_tensor_2d((void *)(uintptr_t)x, HZ_F32, HZ_CPU, rows, n);
-	const hz_tensor ty = hz_tensor_2d(y, dtype, HZ_CPU, rows, n);
+	hz_tensor ty = hz_tensor_2d(y, dtype, HZ_CPU, rows, n);
 	hz_hadamard_opts o = r->o;
 	hz_context *ctx;
 
@@ -146,7 +146,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 
 		place(&t, dev, c, &m);
 		t.o.hadamard = &h;
-		st = hz_quantize_workspace(dev->ctx, &t.x, &t.q, &t.o, &bytes);
+		st = RECORD(dev->ctx, hz_quantize(dev->ctx, &t.x, &t.q, &t.o), &bytes);
 		if (!st)
 			st = hz_reserve(dev->ctx, bytes);
 		if (!st)
@@ -174,7 +174,7 @@ static int run_rotated(const struct tcase *c, const struct rotation *r)
 			     r->o.plan, (long long)r->block, st ? hz_errmsg(dev->ctx) : "wrong");
 		area_write(&t.qa, m.q.want);
 		if (good) {
-			st = hz_dequantize_workspace(dev->ctx, &t.q, &t.y, &t.o, &bytes);
+			st = RECORD(dev->ctx, hz_dequantize(dev->ctx, &t.q, &t.y, &t.o), &bytes);
 			if (!st)
 				st = hz_reserve(dev->ctx, bytes);
 			if (!st)
@@ -336,7 +336,7 @@ static void test_large_calls(void)
 		if (devs[i].device != HZ_CPU)
 			continue;
 		memset(q, 0, (size_t)ROWS * N + 1);
-		st = hz_quantize_workspace(ctx, &tx, &tq, &o, &bytes);
+		st = RECORD(ctx, hz_quantize(ctx, &tx, &tq, &o), &bytes);
 		st = st ? st : hz_reserve(ctx, bytes);
 		st = st ? st : hz_quantize(ctx, &tx, &tq, &o);
 		for (r = 0; !st && r < ROWS; r += AT_ONCE) {

@@ -79,7 +79,7 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 	for (int64_t at = 0; at < elements && !status; at += POOL) {
 		const int64_t count = elements - at < POOL ? elements - at : POOL;
 		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
-		const hz_tensor to =
+		hz_tensor to =
 			hz_tensor_1d((char *)x.data + (size_t)at * size, dtype, x.device, count);
 
 		status = hz_copy(b->ctx, &from, &to);

@@ -70,7 +70,7 @@ static void stop(struct spinners *s)
 /* Mean seconds of successive calls; negative on an error */
 static double mean(hz_context *ctx, float *x, int64_t rows, int calls)
 {
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, LENGTH);
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, LENGTH);
 	const double begin = now();
 
 	for (int i = 0; i < calls; i++) {

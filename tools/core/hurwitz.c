@@ -252,7 +252,7 @@ int to_device(hz_context *ctx, const hz_tensor *host, bool copy, hz_tensor *on)
 	return copy ? hz_copy(ctx, host, on) : HZ_OK;
 }
 
-int from_device(hz_context *ctx, const hz_tensor *on, const hz_tensor *host)
+int from_device(hz_context *ctx, const hz_tensor *on, hz_tensor *host)
 {
 	const int status = on->device == HZ_CPU ? HZ_OK : hz_copy(ctx, on, host);
 

@@ -651,7 +651,7 @@ static int run_job(hz_context *ctx, struct job *job)
 	if (status == HZ_OK)
 		status = job->op->call(ctx, job);
 	for (int i = 0; o[i].name && status == HZ_OK; i++) {
-		const hz_tensor host = host_view(&job->slot[i]);
+		hz_tensor host = host_view(&job->slot[i]);
 
 		if (o[i].flags & OUTPUT && in_use(job, i))
 			status = from_device(ctx, &job->slot[i].view, &host);

@@ -73,11 +73,11 @@ int open_context(hz_context **ctx, int32_t device, int32_t threads, int32_t isa)
  * return a library status.
  */
 int to_device(hz_context *ctx, const hz_tensor *host, bool copy, hz_tensor *on);
-int from_device(hz_context *ctx, const hz_tensor *on, const hz_tensor *host);
+int from_device(hz_context *ctx, const hz_tensor *on, hz_tensor *host);
 void free_device(hz_context *ctx, const hz_tensor *on);
 
-/* Makes a call after reserving the workspace that it needs; its status */
-#define WITH_WORKSPACE(ctx, call) \
+/* Reserves the workspace that a call needs; a library status */
+#define RESERVE_FOR(ctx, call) \
 	__extension__({ \
 		size_t bytes_ = 0; \
 		int status_ = hz_record_begin(ctx); \
@@ -85,9 +85,14 @@ void free_device(hz_context *ctx, const hz_tensor *on);
 			status_ = (call); \
 			hz_record_end(ctx, &bytes_); \
 		} \
-		if (status_ == HZ_OK) \
-			status_ = hz_reserve(ctx, bytes_); \
-		status_ == HZ_OK ? (call) : status_; \
+		status_ == HZ_OK ? hz_reserve(ctx, bytes_) : status_; \
+	})
+
+/* Makes a call after reserving the workspace that it needs; its status */
+#define WITH_WORKSPACE(ctx, call) \
+	__extension__({ \
+		const int reserved_ = RESERVE_FOR(ctx, call); \
+		reserved_ == HZ_OK ? (call) : reserved_; \
 	})
 
 /* ---- Numbers --------------------------------------------------------------------------------- */

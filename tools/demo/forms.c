@@ -64,7 +64,7 @@ static hz_tensor transposed(const hz_tensor *t)
 }
 
 /* Multiplies rows by random signs and a Hadamard matrix, in place or not. */
-static int rotate(struct net *n, const hz_tensor *from, const hz_tensor *to)
+static int rotate(struct net *n, const hz_tensor *from, hz_tensor *to)
 {
 	struct coding *c = n->form;
 	const hz_tensor signs =
@@ -124,9 +124,9 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, hz_tensor
 	struct coding *c = n->form;
 	struct coded_matrix *w = &c->matrix[which];
 	const struct shape s = shape_of(which);
-	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, 4 * s.columns);
-	const hz_tensor result = on(n, y->data, HZ_F32, 4 * n->tokens, s.rows);
-	const hz_tensor sum = on(n, s.active ? pre->data : y->data, HZ_F32, 4 * n->tokens, s.rows);
+	hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, 4 * s.columns);
+	hz_tensor result = on(n, y->data, HZ_F32, 4 * n->tokens, s.rows);
+	hz_tensor sum = on(n, s.active ? pre->data : y->data, HZ_F32, 4 * n->tokens, s.rows);
 	int status = expand(n, x, &rows);
 
 	if (!status && c->form->rotate)
@@ -153,8 +153,8 @@ static int compare(struct net *n, int64_t rows, int64_t k)
 	struct coding *c = n->form;
 	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
 	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
-	const hz_tensor to_a = hz_tensor_2d(a, HZ_F32, HZ_CPU, rows, k);
-	const hz_tensor to_b = hz_tensor_2d(b, HZ_F32, HZ_CPU, rows, k);
+	hz_tensor to_a = hz_tensor_2d(a, HZ_F32, HZ_CPU, rows, k);
+	hz_tensor to_b = hz_tensor_2d(b, HZ_F32, HZ_CPU, rows, k);
 	int status = hz_copy(n->ctx, &rotated, &to_a);
 
 	if (!status)
@@ -172,26 +172,23 @@ static int compare(struct net *n, int64_t rows, int64_t k)
 static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, int64_t k)
 {
 	struct coding *c = n->form;
-	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
-	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
+	hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
+	hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
 	/* B of a product is [k, n]. */
-	const hz_tensor b = transposed(&rotated), b_back = transposed(&decoded);
-	const hz_tensor scales = on(n, w->scales, HZ_F32, 1, rows);
-	const hz_tensor zeros = on(n, (char *)w->scales + rows * 4, HZ_S8, 1, rows);
-	const hz_tensor codes = on(n, w->codes, HZ_S8, k, rows);
+	const hz_tensor b = transposed(&rotated);
+	hz_tensor b_back = transposed(&decoded);
+	hz_tensor scales = on(n, w->scales, HZ_F32, 1, rows);
+	hz_tensor zeros = on(n, (char *)w->scales + rows * 4, HZ_S8, 1, rows);
+	hz_tensor codes = on(n, w->codes, HZ_S8, k, rows);
 	const hz_quantize_opts o = {.scales = &scales, .zeros = &zeros};
 	const hz_tensor x = on(n, c->expanded, HZ_F32, 4 * n->tokens, k);
-	const hz_tensor y = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, rows);
+	hz_tensor y = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, rows);
 	const hz_tensor column = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), rows);
 	hz_qgemm_opts layer;
 	size_t bytes;
-	int status = hz_choose_qparams_workspace(n->ctx, &b, &scales, &zeros, HZ_QPARAMS_SYMMETRIC,
-						 &bytes);
+	int status = WITH_WORKSPACE(n->ctx, hz_choose_qparams(n->ctx, &b, &scales, &zeros,
+							      HZ_QPARAMS_SYMMETRIC));
 
-	if (!status)
-		status = hz_reserve(n->ctx, bytes);
-	if (!status)
-		status = hz_choose_qparams(n->ctx, &b, &scales, &zeros, HZ_QPARAMS_SYMMETRIC);
 	if (!status)
 		status = hz_quantize(n->ctx, &b, &codes, &o);
 	if (!status)
@@ -204,10 +201,10 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 		status = hz_qgemm_pack(n->ctx, &codes, w->packed, bytes, &w->integers);
 	layer = integers(w, &column);
 	if (!status)
-		status = hz_qlinear_workspace(n->ctx, &x, NULL, &y, &layer, &bytes);
+		status = RESERVE_FOR(n->ctx, hz_qlinear(n->ctx, &x, NULL, &y, &layer));
 	c->bytes += (double)(rows * k + 4 * rows);
 	c->bits += 8 * (double)(rows * k + 4 * rows);
-	return status ? status : hz_reserve(n->ctx, bytes);
+	return status;
 }
 
 /* Reserves the workspace for encoding, since calls on a GPU do not allocate. */
@@ -297,7 +294,7 @@ static int code_matrix(struct net *n, struct weights *trained, int which)
 	const struct shape s = shape_of(which);
 	const int64_t rows = s.rows, k = 4 * s.columns;
 	const hz_tensor from = on(n, matrix_of(n->value, which), HZ_F32, rows, k);
-	const hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
+	hz_tensor rotated = on(n, c->rotated, HZ_F32, rows, k);
 	const float *host = matrix_of(trained, which);
 	double power = 0;
 	int status = c->form->rotate ? rotate(n, &from, &rotated) :
@@ -389,7 +386,7 @@ static int judge(struct net *n, const struct places *test, float *f32, bool firs
 {
 	const hz_tensor from = on(n, n->answer, HZ_F32, n->tokens, CLASSES);
 	float *y = allocate((size_t)(n->tokens * CLASSES) * sizeof(float));
-	const hz_tensor to = hz_tensor_2d(y, HZ_F32, HZ_CPU, n->tokens, CLASSES);
+	hz_tensor to = hz_tensor_2d(y, HZ_F32, HZ_CPU, n->tokens, CLASSES);
 	int status = y ? hz_copy(n->ctx, &from, &to) : HZ_ENOMEM;
 	int64_t right = 0, same = 0;
 

@@ -92,7 +92,7 @@ static void set_codes(struct matrix *m, const hz_lattice *l)
 static int encode_decode(struct matrix *m, const hz_lattice *l, bool rotate, double *noise)
 {
 	const hz_lattice_code_opts o = {.hadamard = rotate ? &m->rotation : NULL};
-	const hz_tensor y = hz_tensor_2d(m->y, HZ_F32, HZ_CPU, m->rows, m->n);
+	hz_tensor y = hz_tensor_2d(m->y, HZ_F32, HZ_CPU, m->rows, m->n);
 	int status;
 
 	set_codes(m, l);
@@ -108,7 +108,7 @@ static int encode_decode(struct matrix *m, const hz_lattice *l, bool rotate, dou
 /* ||codes v - x v|| / ||x v||; v is rotated if the rows of x were */
 static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, double *error)
 {
-	const hz_tensor product = hz_tensor_1d(m->product, HZ_F32, HZ_CPU, m->rows);
+	hz_tensor product = hz_tensor_1d(m->product, HZ_F32, HZ_CPU, m->rows);
 	hz_coded w = {.codes = m->on_codes, .t = &m->on_t, .k = m->n};
 	const hz_tensor v = hz_tensor_1d(m->v, HZ_F32, HZ_CPU, m->n);
 	hz_vlut *vlut = NULL;

@@ -172,14 +172,14 @@ static hz_tensor phi_rows(struct network *n, float *at, int64_t count)
 static int copy_in(struct network *n, const float *from, float *to, int64_t count)
 {
 	const hz_tensor host = hz_tensor_1d((void *)(uintptr_t)from, HZ_F32, HZ_CPU, count);
-	const hz_tensor there = vector(n, to, count);
+	hz_tensor there = vector(n, to, count);
 
 	return hz_copy(n->ctx, &host, &there);
 }
 
 static int copy_out(struct network *n, float *from, float *to, int64_t count)
 {
-	const hz_tensor host = hz_tensor_1d(to, HZ_F32, HZ_CPU, count);
+	hz_tensor host = hz_tensor_1d(to, HZ_F32, HZ_CPU, count);
 	const hz_tensor there = vector(n, from, count);
 	const int status = hz_copy(n->ctx, &there, &host);
 

@@ -140,12 +140,8 @@ static int make_layer(struct run *r)
 	if (r->rotate)
 		status = hz_hadamard(ctx, &r->w, &r->w, &columns);
 	if (!status)
-		status = hz_choose_qparams_workspace(ctx, &r->w, &r->scales, &r->zeros,
-						     HZ_QPARAMS_SYMMETRIC, &bytes);
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_choose_qparams(ctx, &r->w, &r->scales, &r->zeros, HZ_QPARAMS_SYMMETRIC);
+		status = WITH_WORKSPACE(ctx, hz_choose_qparams(ctx, &r->w, &r->scales, &r->zeros,
+							       HZ_QPARAMS_SYMMETRIC));
 	if (!status)
 		status = hz_quantize(ctx, &r->w, &r->codes, &quantize);
 	if (!status)
@@ -156,8 +152,8 @@ static int make_layer(struct run *r)
 		status = hz_qgemm_pack(ctx, &r->codes, r->blob, bytes, &r->packed);
 	r->opts = (hz_qgemm_opts){.packed = &r->packed, .b_scales = &r->scales};
 	if (!status)
-		status = hz_qlinear_workspace(ctx, &r->x, NULL, &r->y, &r->opts, &bytes);
-	return status ? status : hz_reserve(ctx, bytes);
+		status = RESERVE_FOR(ctx, layer(r));
+	return status;
 }
 
 static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
@@ -166,7 +162,7 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 	static float scales[CLASSES], weights[INPUTS * CLASSES];
 	float *rotated = allocate((size_t)c->patches * INPUTS * sizeof(float));
 	struct run r = {.ctx = c->ctx, .rotate = rotate};
-	const struct {
+	struct {
 		hz_tensor *on, host;
 		bool copy;
 	} view[] = {

@@ -85,7 +85,7 @@ static hz_tensor rows_of(const hz_tensor *t, int64_t count)
 }
 
 /* Copies between host and device; on the CPU, too, both kinds of arrays exist. */
-static int copy_in(struct network *n, const float *data, const hz_tensor *on)
+static int copy_in(struct network *n, const float *data, hz_tensor *on)
 {
 	const hz_tensor host = host_of(on, data);
 
@@ -94,7 +94,7 @@ static int copy_in(struct network *n, const float *data, const hz_tensor *on)
 
 static int copy_out(struct network *n, const hz_tensor *on, float *data)
 {
-	const hz_tensor host = host_of(on, data);
+	hz_tensor host = host_of(on, data);
 	const int status = hz_copy(n->ctx, on, &host);
 
 	return status ? status : hz_sync(n->ctx);

@@ -254,7 +254,7 @@ static bool is_finite(struct bench *b, const struct hadamard_case *c)
 	char sample[64 * 8];
 	const int64_t count = hz_tensor_count(of) < 64 ? hz_tensor_count(of) : 64;
 	const hz_tensor from = hz_tensor_1d(of->data, of->dtype, of->device, count);
-	const hz_tensor to = hz_tensor_1d(sample, of->dtype, HZ_CPU, count);
+	hz_tensor to = hz_tensor_1d(sample, of->dtype, HZ_CPU, count);
 
 	if (size > 8 || hz_copy(b->ctx, &from, &to) != HZ_OK || hz_sync(b->ctx) != HZ_OK)
 		return false;

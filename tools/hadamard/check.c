@@ -115,7 +115,7 @@ double reference_bound(const struct reference *r, int dtype)
 static uint64_t seed;
 
 /* hz_hadamard() on host data */
-static int transform(hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+static int transform(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 		     const hz_hadamard_opts *opts)
 {
 	hz_hadamard_opts o = *opts;
@@ -320,7 +320,7 @@ static double code_at(const void *q, int dtype, int64_t i)
 }
 
 /* hz_hadamard_quantize() or hz_dequantize_hadamard() on host data */
-static int quantize(hz_context *ctx, const hz_tensor *x, const hz_tensor *q, const hz_tensor *scale,
+static int quantize(hz_context *ctx, hz_tensor *x, hz_tensor *q, hz_tensor *scale,
 		    const hz_hadamard_opts *o, bool back)
 {
 	hz_tensor on[3] = {{0}};
@@ -381,12 +381,12 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 	const int64_t group = z->group ? z->group : n;
 	const hz_hadamard_opts o = {.plan = plan}, transposed = {.plan = plan,
 								 .flags = HZ_HADAMARD_TRANSPOSE};
-	const hz_tensor x = hz_tensor_2d(b->x, x_dtype, HZ_CPU, ROWS, n);
-	const hz_tensor t = hz_tensor_2d(b->y, HZ_F32, HZ_CPU, ROWS, n);
-	const hz_tensor y = hz_tensor_2d(b->z, HZ_F32, HZ_CPU, ROWS, n);
-	const hz_tensor q =
+	hz_tensor x = hz_tensor_2d(b->x, x_dtype, HZ_CPU, ROWS, n);
+	hz_tensor t = hz_tensor_2d(b->y, HZ_F32, HZ_CPU, ROWS, n);
+	hz_tensor y = hz_tensor_2d(b->z, HZ_F32, HZ_CPU, ROWS, n);
+	hz_tensor q =
 		hz_tensor_2d(b->q, z->q_dtype, HZ_CPU, ROWS, z->q_dtype == HZ_S4X2 ? n / 2 : n);
-	const hz_tensor scale = hz_tensor_2d(b->scale, z->scale_dtype, HZ_CPU, ROWS, n / group);
+	hz_tensor scale = hz_tensor_2d(b->scale, z->scale_dtype, HZ_CPU, ROWS, n / group);
 	struct reference r;
 	bool good = true;
 	int status;

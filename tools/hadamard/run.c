@@ -184,14 +184,10 @@ static int hadamard_outputs(struct job *job)
 
 static int hadamard_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *y = view_of(job, "y");
+	const hz_tensor *x = view_of(job, "x");
 	const hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
-	size_t bytes;
-	int status = hz_hadamard_workspace(ctx, x, y, &opts, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_hadamard(ctx, x, y, &opts) : status;
+	return WITH_WORKSPACE(ctx, hz_hadamard(ctx, x, view_of(job, "y"), &opts));
 }
 
 static int hadamard_quantize_outputs(struct job *job)
@@ -233,20 +229,15 @@ static int hadamard_quantize_outputs(struct job *job)
 
 static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *q = view_of(job, "q");
-	const hz_tensor *scale = view_of(job, "scale_out");
+	const hz_tensor *x = view_of(job, "x");
+	hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_out");
 	hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
 	const int64_t round_to = value_or(job, "round_intermediate", 0);
-	size_t bytes;
-	int status;
 
 	opts.round_to = (int32_t)round_to;
 	if (round_to == ROUND_AS_X)
 		opts.round_to = x->dtype == HZ_F16 ? HZ_F16 : HZ_BF16;
-	status = hz_hadamard_quantize_workspace(ctx, x, q, scale, &opts, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_hadamard_quantize(ctx, x, q, scale, &opts) : status;
+	return WITH_WORKSPACE(ctx, hz_hadamard_quantize(ctx, x, q, scale, &opts));
 }
 
 /* Packs int4 of ml_dtypes, a byte each, in pairs. */
@@ -343,14 +334,10 @@ static int dequantize_hadamard_outputs(struct job *job)
 static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_in");
-	const hz_tensor *y = view_of(job, "y");
+	hz_tensor *y = view_of(job, "y");
 	const hz_hadamard_opts opts = hadamard_opts(job, y->ndim);
-	size_t bytes;
-	int status = hz_dequantize_hadamard_workspace(ctx, q, scale, y, &opts, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_dequantize_hadamard(ctx, q, scale, y, &opts) : status;
+	return WITH_WORKSPACE(ctx, hz_dequantize_hadamard(ctx, q, scale, y, &opts));
 }
 
 const struct op op_hadamard = {

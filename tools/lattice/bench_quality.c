@@ -199,12 +199,12 @@ static int measure(struct data *d, const hz_lattice *l, double *mse, double *rat
 	if (status == HZ_OK)
 		status = hz_lattice_decode(d->ctx, l, &codes, count ? &t : NULL, &y, NULL);
 	if (status == HZ_OK) {
-		const hz_tensor host = hz_tensor_1d(d->y, HZ_F32, HZ_CPU, d->n);
+		hz_tensor host = hz_tensor_1d(d->y, HZ_F32, HZ_CPU, d->n);
 
 		status = from_device(d->ctx, &y, &host);
 	}
 	if (status == HZ_OK && count) {
-		const hz_tensor host = hz_tensor_1d(d->t, HZ_U8, HZ_CPU, count);
+		hz_tensor host = hz_tensor_1d(d->t, HZ_U8, HZ_CPU, count);
 
 		status = from_device(d->ctx, &t, &host);
 	}

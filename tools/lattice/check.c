@@ -170,7 +170,7 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	hz_tensor x_on = {0}, y_on = {0};
 	float x[N], y[ROWS];
 	const hz_tensor x_host = hz_tensor_1d(x, HZ_F32, HZ_CPU, N);
-	const hz_tensor y_host = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
+	hz_tensor y_host = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
 	hz_coded w = {.k = N};
 	double error = 0, norm = 0;
 	hz_vlut *v = NULL;

@@ -497,7 +497,7 @@ static int design_call(hz_context *ctx, struct job *job)
 {
 	const hz_lattice_report *r = &designed.report;
 	double numbers[] = {r->mse, r->rate, r->overload, r->entropy_t, r->gap_db};
-	const hz_tensor host = hz_tensor_1d(numbers, HZ_F64, HZ_CPU, 5);
+	hz_tensor host = hz_tensor_1d(numbers, HZ_F64, HZ_CPU, 5);
 
 	print_lattice(job, &designed.found);
 	return is_given(job, "report") ? hz_copy(ctx, &host, view_of(job, "report")) : HZ_OK;

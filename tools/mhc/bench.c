@@ -417,7 +417,7 @@ static int make_floats(struct bench *b, float **to, int64_t count, float scale)
 		pool[i] = scale * random_normal(&seed);
 	if (!status) {
 		const hz_tensor from = hz_tensor_1d(pool, HZ_F32, HZ_CPU, count);
-		const hz_tensor there = hz_tensor_1d(p, HZ_F32, device, count);
+		hz_tensor there = hz_tensor_1d(p, HZ_F32, device, count);
 
 		status = hz_copy(b->ctx, &from, &there);
 	}

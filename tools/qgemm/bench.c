@@ -155,7 +155,6 @@ static int make_codes(struct bench *b, struct qcase *q)
 	const int64_t params = scale_rows * scale_cols;
 	hz_tensor values = hz_tensor_2d(b->x, r->x_dtype, device, m, n);
 	char size[16];
-	size_t bytes;
 	int status;
 
 	values.stride[0] = pitch;
@@ -194,19 +193,12 @@ static int make_codes(struct bench *b, struct qcase *q)
 	if (!status && r->kind == QUANTIZE && r->flags & ROTATED) {
 		/* ranges of the elements that quantization reads */
 		values.data = b->from;
-		status = hz_hadamard_workspace(b->ctx, &q->x, &values, &q->rotation, &bytes);
-		if (!status)
-			status = hz_reserve(b->ctx, bytes);
-		if (!status)
-			status = hz_hadamard(b->ctx, &q->x, &values, &q->rotation);
+		status = WITH_WORKSPACE(b->ctx,
+					hz_hadamard(b->ctx, &q->x, &values, &q->rotation));
 	}
 	if (!status)
-		status = hz_choose_qparams_workspace(b->ctx, &values, &q->scales, &q->zeros, 0,
-						     &bytes);
-	if (!status)
-		status = hz_reserve(b->ctx, bytes);
-	if (!status)
-		status = hz_choose_qparams(b->ctx, &values, &q->scales, &q->zeros, 0);
+		status = WITH_WORKSPACE(b->ctx, hz_choose_qparams(b->ctx, &values, &q->scales,
+								  &q->zeros, 0));
 	if (params > 1) {
 		q->quantize.scales = &q->scales;
 		q->quantize.zeros = &q->zeros;
@@ -214,17 +206,10 @@ static int make_codes(struct bench *b, struct qcase *q)
 		q->quantize.scale = 0.03;
 		q->quantize.zero = 10;
 	}
-	if (r->flags & ROTATED) {
-		size_t more = 0;
-
+	if (r->flags & ROTATED)
 		q->quantize.hadamard = &q->rotation;
-		if (!status)
-			status = r->kind == QUANTIZE ?
-				 hz_quantize_workspace(b->ctx, &q->x, &q->q, &q->quantize, &more) :
-				 hz_dequantize_workspace(b->ctx, &q->q, &q->x, &q->quantize, &more);
-		if (!status)
-			status = hz_reserve(b->ctx, more > bytes ? more : bytes);
-	}
+	if (!status)
+		status = RESERVE_FOR(b->ctx, call_codes(b, &q->c));
 	bench_copy_of(b, &q->c);
 	q->c.ceiling = bench_copy;
 	q->c.against = b->gpu ? "device copy" : "memcpy";
@@ -295,11 +280,7 @@ static int make_product(struct bench *b, struct qcase *q)
 		q->gemm.c_scale = 0.5;
 	}
 	if (!status)
-		status = r->kind == QLINEAR ?
-			 hz_qlinear_workspace(b->ctx, &q->x, NULL, &q->q, &q->gemm, &bytes) :
-			 hz_qgemm_workspace(b->ctx, &q->x, NULL, &q->q, &q->gemm, &bytes);
-	if (!status)
-		status = hz_reserve(b->ctx, bytes);
+		status = RESERVE_FOR(b->ctx, call_product(b, &q->c));
 	q->c.moved_bytes = (double)hz_tensor_bytes(&plain) + (double)hz_tensor_bytes(&q->x) +
 			   (double)hz_tensor_bytes(&q->q);
 	if (b->gpu)

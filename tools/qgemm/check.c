@@ -50,7 +50,7 @@ static int64_t requantized(const struct product *p, int64_t acc, int32_t u, int3
 /* hz_qgemm() on host data, B packed first or not */
 static int multiply(hz_context *ctx, const struct product *p, bool pack, void *c, hz_qgemm_opts *o)
 {
-	const hz_tensor host[4] = {
+	hz_tensor host[4] = {
 		hz_tensor_2d(b->q, p->a_dtype, HZ_CPU, p->m, p->k),
 		hz_tensor_2d(b->q + p->m * p->k, p->b_dtype, HZ_CPU, p->k, p->n),
 		hz_tensor_2d(c, p->c_dtype, HZ_CPU, p->m, p->n),
@@ -74,11 +74,8 @@ static int multiply(hz_context *ctx, const struct product *p, bool pack, void *c
 	}
 	o->packed = pack ? &packed : NULL;
 	if (!status)
-		status = hz_qgemm_workspace(ctx, &on[0], pack ? NULL : &on[1], &on[2], o, &bytes);
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_qgemm(ctx, &on[0], pack ? NULL : &on[1], &on[2], o);
+		status = WITH_WORKSPACE(ctx, hz_qgemm(ctx, &on[0], pack ? NULL : &on[1], &on[2],
+						      o));
 	if (!status)
 		status = from_device(ctx, &on[2], &host[2]);
 	o->packed = NULL;
@@ -164,7 +161,7 @@ static bool check_products(const struct subject *s)
 static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 {
 	const int64_t m = ROWS, n = LENGTH;
-	const hz_tensor host[5] = {
+	hz_tensor host[5] = {
 		hz_tensor_2d(b->x, x_dtype, HZ_CPU, m, n),
 		hz_tensor_2d(b->scale, HZ_F32, HZ_CPU, m, 1),
 		hz_tensor_2d(b->zero, q_dtype, HZ_CPU, m, 1),
@@ -173,7 +170,6 @@ static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 	};
 	hz_tensor on[5] = {{0}};
 	const hz_quantize_opts o = {.scales = &on[1], .zeros = &on[2]};
-	size_t bytes;
 	int status = HZ_OK;
 	bool good = true;
 
@@ -181,11 +177,8 @@ static bool check_codes(const struct subject *s, int x_dtype, int q_dtype)
 	for (int i = 0; i < 5 && !status; i++)
 		status = to_device(s->ctx, &host[i], i == 0, &on[i]);
 	if (!status)
-		status = hz_choose_qparams_workspace(s->ctx, &on[0], &on[1], &on[2], 0, &bytes);
-	if (!status)
-		status = hz_reserve(s->ctx, bytes);
-	if (!status)
-		status = hz_choose_qparams(s->ctx, &on[0], &on[1], &on[2], 0);
+		status = WITH_WORKSPACE(s->ctx, hz_choose_qparams(s->ctx, &on[0], &on[1], &on[2],
+								  0));
 	if (!status)
 		status = hz_quantize(s->ctx, &on[0], &on[3], &o);
 	if (!status)
@@ -229,14 +222,13 @@ static bool check_all_codes(const struct subject *s)
 static bool check_linear(const struct subject *s)
 {
 	const int64_t m = 5, n = 40, k = 200;
-	const hz_tensor host[3] = {
+	hz_tensor host[3] = {
 		hz_tensor_2d(b->x, HZ_F32, HZ_CPU, m, k), hz_tensor_2d(b->q, HZ_S8, HZ_CPU, k, n),
 		hz_tensor_2d(b->y, HZ_F32, HZ_CPU, m, n),
 	};
 	const hz_qgemm_opts o = {.b_scale = 0.01};
 	hz_tensor on[3] = {{0}};
 	double error = 0, norm = 0;
-	size_t bytes;
 	int status = HZ_OK;
 
 	fill_normal(b->x, HZ_F32, m * k, &seed);
@@ -245,11 +237,7 @@ static bool check_linear(const struct subject *s)
 	for (int i = 0; i < 3 && !status; i++)
 		status = to_device(s->ctx, &host[i], i < 2, &on[i]);
 	if (!status)
-		status = hz_qlinear_workspace(s->ctx, &on[0], &on[1], &on[2], &o, &bytes);
-	if (!status)
-		status = hz_reserve(s->ctx, bytes);
-	if (!status)
-		status = hz_qlinear(s->ctx, &on[0], &on[1], &on[2], &o);
+		status = WITH_WORKSPACE(s->ctx, hz_qlinear(s->ctx, &on[0], &on[1], &on[2], &o));
 	if (!status)
 		status = from_device(s->ctx, &on[2], &host[2]);
 	for (int i = 0; i < 3; i++)

@@ -191,14 +191,9 @@ static int quantize_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x");
 	struct opts_parts parts;
 	hz_quantize_opts o;
-	size_t bytes;
-	int status;
 
 	quantize_opts(job, x->ndim, &o, &parts);
-	status = hz_quantize_workspace(ctx, x, view_of(job, "q"), &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_quantize(ctx, x, view_of(job, "q"), &o) : status;
+	return WITH_WORKSPACE(ctx, hz_quantize(ctx, x, view_of(job, "q"), &o));
 }
 
 static int dequantize_outputs(struct job *job)
@@ -219,14 +214,9 @@ static int dequantize_call(hz_context *ctx, struct job *job)
 	const hz_tensor *q = view_of(job, "q");
 	struct opts_parts parts;
 	hz_quantize_opts o;
-	size_t bytes;
-	int status;
 
 	quantize_opts(job, q->ndim, &o, &parts);
-	status = hz_dequantize_workspace(ctx, q, view_of(job, "y"), &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_dequantize(ctx, q, view_of(job, "y"), &o) : status;
+	return WITH_WORKSPACE(ctx, hz_dequantize(ctx, q, view_of(job, "y"), &o));
 }
 
 const struct op op_quantize = {
@@ -298,15 +288,11 @@ static int choose_outputs(struct job *job)
 
 static int choose_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *scale = view_of(job, "scale");
-	const hz_tensor *zero = view_of(job, "zero");
+	const hz_tensor *x = view_of(job, "x");
+	hz_tensor *scale = view_of(job, "scale"), *zero = view_of(job, "zero");
 	const uint32_t flags = value_or(job, "symmetric", 0) ? HZ_QPARAMS_SYMMETRIC : 0;
-	size_t bytes;
-	int status = hz_choose_qparams_workspace(ctx, x, scale, zero, flags, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_choose_qparams(ctx, x, scale, zero, flags) : status;
+	return WITH_WORKSPACE(ctx, hz_choose_qparams(ctx, x, scale, zero, flags));
 }
 
 const struct op op_choose_qparams = {
@@ -454,7 +440,7 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 
 /* Makes the call, after packing B if pack=1. */
 static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const hz_tensor *b,
-		     const hz_tensor *c, hz_qgemm_opts o, bool linear)
+		     hz_tensor *c, hz_qgemm_opts o, bool linear)
 {
 	hz_packed packed;
 	size_t bytes;
@@ -471,12 +457,8 @@ static int gemm_call(hz_context *ctx, struct job *job, const hz_tensor *a, const
 		b = NULL;
 	}
 	if (status == HZ_OK)
-		status = linear ? hz_qlinear_workspace(ctx, a, b, c, &o, &bytes) :
-				  hz_qgemm_workspace(ctx, a, b, c, &o, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	if (status == HZ_OK)
-		status = linear ? hz_qlinear(ctx, a, b, c, &o) : hz_qgemm(ctx, a, b, c, &o);
+		status = WITH_WORKSPACE(ctx, linear ? hz_qlinear(ctx, a, b, c, &o) :
+						      hz_qgemm(ctx, a, b, c, &o));
 	if (data) {
 		hz_sync(ctx);
 		hz_free(ctx, data, hz_device(ctx));

@@ -35,7 +35,7 @@ static void load_quat(const void *p, int64_t i, int dtype, double *q)
 static bool check_quats(const struct subject *s, int dtype, int method, int64_t m, int64_t n,
 			int64_t k)
 {
-	const hz_tensor host[3] = {
+	hz_tensor host[3] = {
 		hz_tensor_3d(b->x, dtype, HZ_CPU, m, k ? k : n, 4),
 		hz_tensor_3d(b->y, dtype, HZ_CPU, k ? k : m, n, 4),
 		hz_tensor_3d(b->z, dtype, HZ_CPU, m, n, 4),

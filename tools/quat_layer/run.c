@@ -180,7 +180,7 @@ static void shape_bias(struct job *job, const struct npy *dy)
 }
 
 /* Sets running values to zero. */
-static int clear(hz_context *ctx, const hz_tensor *t)
+static int clear(hz_context *ctx, hz_tensor *t)
 {
 	hz_tensor host;
 	int status;
@@ -540,7 +540,7 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 }
 
 /* Starts the array in which running values are updated: as a copy of the operand, or zero. */
-static int begin_running(hz_context *ctx, const hz_tensor *given, const hz_tensor *to)
+static int begin_running(hz_context *ctx, const hz_tensor *given, hz_tensor *to)
 {
 	if (!to)
 		return HZ_OK;
@@ -550,15 +550,16 @@ static int begin_running(hz_context *ctx, const hz_tensor *given, const hz_tenso
 static int norm_call(hz_context *ctx, struct job *job)
 {
 	hz_tensor *mean = view_of(job, "running_mean"), *var = view_of(job, "running_var");
+	hz_tensor *new_mean = view_of(job, "new_mean"), *new_var = view_of(job, "new_var");
 	hz_quat_batchnorm_opts o = norm_opts(job);
 	int status = HZ_OK;
 
-	o.running_mean = o.flags & HZ_QUAT_EVAL ? mean : view_of(job, "new_mean");
-	o.running_var = o.flags & HZ_QUAT_EVAL ? var : view_of(job, "new_var");
+	o.running_mean = o.flags & HZ_QUAT_EVAL ? mean : new_mean;
+	o.running_var = o.flags & HZ_QUAT_EVAL ? var : new_var;
 	if (!(o.flags & HZ_QUAT_EVAL)) {
-		status = begin_running(ctx, mean, o.running_mean);
+		status = begin_running(ctx, mean, new_mean);
 		if (status == HZ_OK)
-			status = begin_running(ctx, var, o.running_var);
+			status = begin_running(ctx, var, new_var);
 	}
 	if (status != HZ_OK)
 		return status;

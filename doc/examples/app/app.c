@@ -53,7 +53,7 @@ static int there_and_back(hz_context *ctx, const float *host, double *error)
 	const hz_hadamard_opts back = {.plan = HZ_PLAN_TRUE, .flags = HZ_HADAMARD_TRANSPOSE};
 	static float result[ROWS * N];
 	const hz_tensor from = hz_tensor_2d((void *)(uintptr_t)host, HZ_F32, HZ_CPU, ROWS, N);
-	const hz_tensor to = hz_tensor_2d(result, HZ_F32, HZ_CPU, ROWS, N);
+	hz_tensor to = hz_tensor_2d(result, HZ_F32, HZ_CPU, ROWS, N);
 	hz_tensor x = from;
 	double e = 0, all = 0;
 	int status;

@@ -634,6 +634,17 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 	return HZI_CALL(ctx, hadamard, hadamard, &a);
 }
 
+int hzi_hadamard_workspace(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			   const hz_hadamard_opts *opts, size_t *bytes)
+{
+	struct hzi_hadamard_args a;
+	bool empty;
+
+	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
+	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard, &a);
+	return HZ_OK;
+}
+
 /* ---- hadamard_quantize and dequantize_hadamard ----------------------------------------------- */
 
 /* Checks shapes and strides of codes and scales against the floating-point operand v. */

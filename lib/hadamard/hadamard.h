@@ -85,6 +85,10 @@ struct hzi_hadamard_args {
 	struct hzi_plan plan;
 };
 
+/* Checks a transform as hz_hadamard() does, and sets *bytes to the workspace that it needs. */
+int hzi_hadamard_workspace(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
+			   const hz_hadamard_opts *opts, size_t *bytes);
+
 /*
  * A transform with quantization. t.y is NULL, t.y_dtype HZ_F32; t.y_block, t.y_step and t.y_stride
  * are 0. Outer dimensions are merged for x, q and scale alike and never merged into blocks, so an

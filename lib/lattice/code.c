@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "lib/hadamard/hadamard.h"
 #include "lib/lattice/lattice.h"
 
 static const int value_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
@@ -228,26 +229,17 @@ static size_t align64(size_t bytes)
 	return (bytes + 63) & ~(size_t)63;
 }
 
-/*
- * Workspace of the transform, with all of its checks, by recording it; and the bytes of the values
- * in f32
- */
+/* Workspace of the transform, with all of its checks; and the bytes of the values in f32 */
 static int rotation_workspace(struct hz_context *ctx, const struct call *c,
 			      const hz_hadamard_opts *h, size_t *bytes, size_t *values)
 {
-	hz_tensor middle = rotated_view(ctx, c->v, placeholder_address()), v = *c->v;
+	const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 	const int placeholders = ctx->placeholders;
-	const size_t recorded_bytes = ctx->recorded_bytes;
-	const bool recording = ctx->recording;
 	int status;
 
 	*values = (size_t)hz_tensor_count(c->v) * sizeof(float);
-	ctx->recording = true;
-	ctx->recorded_bytes = 0;
-	status = c->decode ? hz_hadamard(ctx, &middle, &v, h) : hz_hadamard(ctx, &v, &middle, h);
-	*bytes = ctx->recorded_bytes;
-	ctx->recording = recording;
-	ctx->recorded_bytes = recorded_bytes;
+	status = c->decode ? hzi_hadamard_workspace(ctx, &middle, c->v, h, bytes) :
+			     hzi_hadamard_workspace(ctx, c->v, &middle, h, bytes);
 	ctx->placeholders = placeholders;
 	return status;
 }

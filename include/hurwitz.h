@@ -421,7 +421,7 @@ enum hz_base {
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_hadamard_opts {
 	int32_t plan;		/* enum hz_plan */
-	int32_t axis;		/* counted from the end: 0 the last (rows), 1 columns of a matrix */
+	int32_t axis;		/* HZ_AXIS(i), the dimension to transform; 0: the last one */
 	int64_t block;		/* the plan is for this length, repeated; 0: the whole axis */
 	int64_t max_block;	/* GREEDY, UNIFORM: largest power of two to use; 0: no limit */
 	int64_t min_block;	/* GREEDY: a length that needs a smaller one is refused; 0: 1 */
@@ -473,7 +473,7 @@ HZ_API int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
  * then for each group of G successive elements of a row amax = max |t|, s = amax / qmax,
  * q = clamp(rne(t / s)).
  *
- *   x      f32 f16 bf16, [..., N], any strides; the axis is the last (opts->axis = 0)
+ *   x      f32 f16 bf16, [..., N], any strides; the axis is the last dimension
  *   q      s8 (qmax 127) e4m3 (448) e5m2 (57344) [..., N], or s4x2 (7) [..., N / 2]; the last
  *          dimension contiguous; integers lie in -qmax .. qmax, floats saturate
  *   scale  f32, or e8m0: s rounded up to 2^ceil(log2(amax / qmax)); [..., N / G], contiguous in the
@@ -560,7 +560,7 @@ typedef struct hz_quantize_opts {
  *   x     f32 f16 bf16, any shape of 0 to 6 dimensions, any strides
  *   q     u8 s8, the shape of x, any strides
  *   opts  scale or scales must be set, for example by hz_choose_qparams(): no default fits data
- *   opts->hadamard  the transform of the last axis (axis 0), of 1 to 6 dimensions; its round_to is
+ *   opts->hadamard  the transform of the last dimension, of 1 to 6 dimensions; its round_to is
  *         ignored
  *
  * Aliasing: no operand may overlap another.

@@ -20,7 +20,7 @@ bad 2 'x= is missing' "run: an input missing" run hadamard y=y.npy
 bad 2 'y= is missing' "run: an output missing" run hadamard x=x.npy
 bad 2 'needs a file' "run: an operand without a file" run hadamard x= y=y.npy
 for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999999999999999999 scale=0 \
-	scale=inf scale=nan scale=big scale=1x transpose=2 raw=yes axis=middle axis=7 base=hadamard \
+	scale=inf scale=nan scale=big scale=1x transpose=2 raw=yes axis=first axis=last axis=7 base=hadamard \
 	out=f64 order=-1 seed=x; do
 	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
 done
@@ -56,11 +56,16 @@ for x in fortran big bigfortran; do
 	cmp y.npy z.npy
 	ok $? "the result is the same"
 done
-good "axis=first" $cpu hadamard axis=first raw=1 x=x.npy y=z.npy
+good "axis=0" $cpu hadamard axis=0 raw=1 x=x.npy y=z.npy
 is "$(tail_of z.npy 32 f4)" "5 5 5 5 -3 -1 1 3" "columns are right"
-$HURWITZ $cpu hadamard axis=0 raw=1 x=x.npy y=0.npy && $HURWITZ $cpu hadamard axis=-2 raw=1 x=x.npy y=1.npy
-cmp z.npy 0.npy && cmp z.npy 1.npy
-ok $? "axis=0 and axis=-2 are the same as axis=first"
+$HURWITZ $cpu hadamard axis=-2 raw=1 x=x.npy y=0.npy
+cmp z.npy 0.npy
+ok $? "axis=-2 is the same"
+for axis in 1 -1; do
+	$HURWITZ $cpu hadamard axis=$axis x=x.npy y=0.npy
+	cmp y.npy 0.npy
+	ok $? "axis=$axis is the default"
+done
 good "block=2" $cpu hadamard block=2 raw=1 x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "3 -1 7 -1" "two blocks of two"
 good "scale=" $cpu hadamard scale=-2.5 x=row.npy y=z.npy
@@ -274,7 +279,7 @@ done
 good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale_out=1.npy
 bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale_out=m.npy
 bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale_out=m.npy
-bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=first x=w.npy q=n.npy scale_out=m.npy
+bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=0 x=w.npy q=n.npy scale_out=m.npy
 bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale_in=s.npy y=n.npy
 bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale_in=s.npy y=n.npy
 bad 2 'scale_type=' "float32 with scale_type=e8m0" \
@@ -332,7 +337,7 @@ for value in nan inf -inf 1e999 abc ''; do
 		run qgemm a=a.npy b=b.npy c=n.npy "a_zero=$value"
 	bad 2 "min=$value: the value must be a finite number" "a bound of '$value'" \
 		run qgemm a=a.npy b=b.npy c=n.npy "min=$value"
-	bad 2 "axis=$value: the value must be last, first or an integer" "an axis of '$value'" \
+	bad 2 "axis=$value: the value must be an integer, -6 to 5" "an axis of '$value'" \
 		run hadamard x=x.npy y=n.npy "axis=$value"
 	bad 2 "seed=$value: the value must be an integer" "a seed of '$value'" \
 		run hadamard x=x.npy y=n.npy "seed=$value"

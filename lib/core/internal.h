@@ -253,6 +253,20 @@ static inline void *hzi_packed_data(const struct hz_context *ctx, const hz_packe
 	return p->data || !ctx->recording ? p->data : (void *)(uintptr_t)64;
 }
 
+/* The dimension that HZ_AXIS(i) in options means, of ndim >= 1 dimensions; -1 if there is none */
+static inline int hzi_axis(int32_t axis, int ndim)
+{
+	const int64_t d = axis > 0 ? (int64_t)axis - 1 : (int64_t)ndim + (axis ? axis : -1);
+
+	return d >= 0 && d < ndim ? (int)d : -1;
+}
+
+/* The i of HZ_AXIS(i), for messages */
+static inline int hzi_axis_said(int32_t axis)
+{
+	return axis > 0 ? axis - 1 : axis;
+}
+
 /*
  * Makes addresses in a struct of arguments odd that are in the k-th placeholder, after the last one
  * in any, and takes that back for k - 1. False if there is no k-th.

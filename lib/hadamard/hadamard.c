@@ -473,11 +473,15 @@ static int make_common(struct hz_context *ctx, const char *op, const char *v_nam
 	return HZ_OK;
 }
 
-/* Checks options (NULL: the defaults) and sets the axis of v, whose shape counts. */
+/*
+ * Checks options (NULL: the defaults) and sets the axis of v, whose shape counts; only_last: it must
+ * be the last dimension.
+ */
 static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard_opts **opts,
-		       const hz_tensor *v, int *axis)
+		       const hz_tensor *v, bool only_last, int *axis)
 {
 	struct why why;
+	int said;
 
 	if (!*opts)
 		*opts = &default_opts;
@@ -486,10 +490,16 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 	if (v->ndim < 1)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op,
 				strcmp(op, "dequantize_hadamard") ? "x" : "y", HZ_MAXDIM);
-	if ((*opts)->axis < 0 || (*opts)->axis >= v->ndim)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->axis is %d, must be 0 to %d", op,
-				(*opts)->axis, v->ndim - 1);
-	*axis = v->ndim - 1 - (*opts)->axis;
+	said = hzi_axis_said((*opts)->axis);
+	*axis = hzi_axis((*opts)->axis, v->ndim);
+	if (*axis < 0)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->axis is HZ_AXIS(%d), must be HZ_AXIS(%d) to HZ_AXIS(%d), "
+				"or 0: the last dimension", op, said, -v->ndim, v->ndim - 1);
+	if (only_last && *axis != v->ndim - 1)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: opts->axis is HZ_AXIS(%d), must be the last dimension (0); "
+				"hz_hadamard() takes every axis", op, said);
 	return HZ_OK;
 }
 
@@ -595,7 +605,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
 	HZ_CHECK(hzi_check_same_shape(ctx, op, "x", x, "y", y));
-	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
+	HZ_CHECK(check_begin(ctx, op, &o, x, false, &axis));
 	*empty = is_empty(x);
 	if (*empty)
 		return HZ_OK;
@@ -718,9 +728,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, true));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, true));
-	HZ_CHECK(check_begin(ctx, op, &o, x, &axis));
-	if (o->axis != 0)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	HZ_CHECK(check_begin(ctx, op, &o, x, true, &axis));
 	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
 	*empty = is_empty(x);
@@ -777,9 +785,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
-	HZ_CHECK(check_begin(ctx, op, &o, y, &axis));
-	if (o->axis != 0)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	HZ_CHECK(check_begin(ctx, op, &o, y, true, &axis));
 	clear_codes_args(&a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
 	*empty = is_empty(y);
@@ -838,9 +844,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	if (v->ndim < 1)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 to %d", op, v_name,
 				HZ_MAXDIM);
-	HZ_CHECK(check_begin(ctx, op, &o, v, &axis));
-	if (o->axis != 0)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->axis is %d, must be 0", op, o->axis);
+	HZ_CHECK(check_begin(ctx, op, &o, v, true, &axis));
 	if (hz_tensor_count(v) == 0)
 		return HZ_OK;
 	clear_codes_args(t, sizeof(*r));

@@ -53,9 +53,6 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
 				last);
 	HZ_CHECK(hzi_check_flags(ctx, c->op, "opts->flags", o->flags, 0, NULL));
-	if (o->hadamard && o->hadamard->axis != 0)
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: opts->hadamard->axis is %d, must be 0", c->op,
-				o->hadamard->axis);
 	if (o->hadamard && o->to != HZ_LATTICE_VALUES)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->hadamard is given, but there are no values to rotate",
@@ -263,6 +260,18 @@ static int check_lattice(struct hz_context *ctx, const char *op, const hz_lattic
 	return l ? HZ_OK : hzi_fail(ctx, HZ_EINVAL, "%s: lattice is NULL", op);
 }
 
+/* The transform is that of the last dimension of the values, which have at least one. */
+static int check_axis(struct hz_context *ctx, const struct call *c)
+{
+	const hz_hadamard_opts *const h = c->o->hadamard;
+
+	if (h && hzi_axis(h->axis, c->v->ndim) != c->v->ndim - 1)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: opts->hadamard->axis is HZ_AXIS(%d), must be the last "
+				"dimension (0)", c->op, hzi_axis_said(h->axis));
+	return HZ_OK;
+}
+
 /* Outputs of encoding must not overlap factors of the transform before it. */
 static int check_factors(struct hz_context *ctx, const struct call *c, const char *name,
 			 const hz_tensor *out)
@@ -306,6 +315,7 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	if (c->v->ndim < 1)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is 0, must be 1 to %d", c->op,
 				HZ_MAXDIM);
+	HZ_CHECK(check_axis(ctx, c));
 	c->inner = 1;
 	c->n = c->v->shape[c->v->ndim - 1];
 	c->blocks = ceil_div(c->n, c->l->rule.d);
@@ -469,6 +479,7 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	c->o = c->o ? c->o : &default_opts;
 	HZ_CHECK(check_opts(ctx, c));
 	HZ_CHECK(check_y(ctx, c));
+	HZ_CHECK(check_axis(ctx, c));
 	HZ_CHECK(check_codes(ctx, c, &first, &whole));
 	/* Points and digits have no scale: T is optional. */
 	if (c->o->to == HZ_LATTICE_VALUES || c->t)

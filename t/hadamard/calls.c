@@ -120,10 +120,15 @@ static void test_refusals(struct dev *dev)
 
 	refused(dev, &x, &y, OPTS(.plan = 5), HZ_EINVAL,
 		"hadamard: opts->plan is 5, must be 0 to 4");
-	refused(dev, &x, &y, OPTS(.axis = 2), HZ_EINVAL,
-		"hadamard: opts->axis is 2, must be 0 to 1");
-	refused(dev, &x, &y, OPTS(.axis = -1), HZ_EINVAL,
-		"hadamard: opts->axis is -1, must be 0 to 1");
+	refused(dev, &x, &y, OPTS(.axis = HZ_AXIS(2)), HZ_EINVAL,
+		"hadamard: opts->axis is HZ_AXIS(2), must be HZ_AXIS(-2) to HZ_AXIS(1), or 0: the "
+		"last dimension");
+	refused(dev, &x, &y, OPTS(.axis = HZ_AXIS(-3)), HZ_EINVAL,
+		"hadamard: opts->axis is HZ_AXIS(-3), must be HZ_AXIS(-2) to HZ_AXIS(1), or 0: the "
+		"last dimension");
+	refused(dev, &x, &y, OPTS(.axis = INT32_MIN), HZ_EINVAL,
+		"hadamard: opts->axis is HZ_AXIS(-2147483648), must be HZ_AXIS(-2) to HZ_AXIS(1), "
+		"or 0: the last dimension");
 	refused(dev, &x, &y, OPTS(.flags = 4), HZ_EINVAL,
 		"hadamard: opts->flags has unknown bits 0x4 (valid: HZ_HADAMARD_TRANSPOSE, "
 		"HZ_HADAMARD_RAW)");
@@ -142,7 +147,7 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_SYLVESTER), HZ_ESHAPE,
 		"hadamard: x.shape[1] is 96, which the sylvester plan cannot make: must be a power "
 		"of two; the greedy plan makes any length");
-	refused(dev, &x, &y, OPTS(.axis = 1, .min_block = 16), HZ_ESHAPE,
+	refused(dev, &x, &y, OPTS(.axis = HZ_AXIS(0), .min_block = 16), HZ_ESHAPE,
 		"hadamard: x.shape[0] is 10, which the greedy plan cannot make: it needs a block "
 		"of 8, less than opts->min_block 16");
 	refused(dev, &x, &y, OPTS(.block = 12, .min_block = 5), HZ_ESHAPE,
@@ -439,8 +444,9 @@ static void test_refusals_codes(struct dev *dev)
 		 here);
 	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, message);
 
-	refused_codes(dev, &x, &q, &s, OPTS(.axis = 1), HZ_ENOTSUP,
-		"hadamard_quantize: opts->axis is 1, must be 0");
+	refused_codes(dev, &x, &q, &s, OPTS(.axis = HZ_AXIS(-2)), HZ_ENOTSUP,
+		"hadamard_quantize: opts->axis is HZ_AXIS(-2), must be the last dimension (0); "
+		"hz_hadamard() takes every axis");
 	refused_codes(dev, &x, &q, &s, OPTS(.round_to = HZ_S8), HZ_EINVAL,
 		"hadamard_quantize: opts->round_to is s8, must be f16, bf16 or 0");
 	refused_codes(dev, &x, &q, &s, OPTS(.block = 48), HZ_ESHAPE,

@@ -45,7 +45,7 @@ struct row {
 };
 
 #define BLOCK(b) {.block = (b)}
-#define COLUMNS(b) {.axis = 1, .block = (b)}
+#define COLUMNS(b) {.axis = HZ_AXIS(0), .block = (b)}
 #define TRUE_ORDER(m) {.plan = HZ_PLAN_TRUE, .order = (m)}
 
 static const struct row table[] = {
@@ -97,7 +97,7 @@ static const struct row table[] = {
 	 .kernel = "rows_10 rows_10 rows_10", .launches = 3, .threads = 128},
 	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 387,
 	 .kernel = "strided strided strided strided", .launches = 4, .threads = 256},
-	{.x = HZ_F32, .y = HZ_F32, .rows = 12, .n = 100, .o = {.axis = 1},
+	{.x = HZ_F32, .y = HZ_F32, .rows = 12, .n = 100, .o = {.axis = HZ_AXIS(0)},
 	 .kernel = "strided strided", .launches = 2, .threads = 256},
 	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 96, .o = {.plan = HZ_PLAN_UNIFORM},
 	 .kernel = "rows_10", .launches = 1,
@@ -132,7 +132,7 @@ static const struct row table[] = {
 	 .kernel = "columns_bf16_8", .launches = 1, .threads = 128, .grid = 4},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 512, .n = 64, .o = COLUMNS(512),
 	 .kernel = "columns_f16_9", .launches = 1, .threads = 128, .grid = 1},
-	{.x = HZ_F16, .y = HZ_F16, .rows = 96, .n = 64, .o = {.axis = 1},
+	{.x = HZ_F16, .y = HZ_F16, .rows = 96, .n = 64, .o = {.axis = HZ_AXIS(0)},
 	 .kernel = "columns_f16_6 columns_f16_5", .launches = 2, .threads = 128},
 	{.x = HZ_F16, .y = HZ_F16, .rows = 256, .n = 100, .o = COLUMNS(128),
 	 .kernel = "columns", .launches = 1, .threads = 256, .grid = 4},

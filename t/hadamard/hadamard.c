@@ -109,7 +109,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 {
 	struct area ax = { 0 }, ay, apre = { 0 }, apost = { 0 };
 	size_t x_size = hz_dtype_size(c->x_dtype), y_size = hz_dtype_size(c->y_dtype);
-	int axis = c->ndim - 1 - c->o.axis, good = 1, status;
+	int axis = hzi_axis(c->o.axis, c->ndim), good = 1, status;
 	unsigned char *got, *got_data, *want_data;
 	int64_t at[HZ_MAXDIM] = { 0 }, i, item = 0, y0;
 	hz_hadamard_opts o = c->o;
@@ -232,7 +232,7 @@ static int check_case_on(const struct tcase *c, int first, int last)
 	size_t x_bytes, y_bytes;
 	int64_t x_low, x_high, y_low, y_high, at[HZ_MAXDIM] = { 0 }, i, items = 1, item = 0, n;
 	unsigned char *x_image, *y_before, *y_want, *x_data, *y_data;
-	int axis = c->ndim - 1 - c->o.axis, d, good = 1;
+	int axis = hzi_axis(c->o.axis, c->ndim), d, good = 1;
 	struct ref_op op;
 	float *y_f32, *row;
 	double *dense;
@@ -448,7 +448,7 @@ static void test_columns(void)
 
 				if (lengths[k] >= 1024 && (widths[i] > 64 || quick) && t)
 					continue;
-				c.o.axis = 1;
+				c.o.axis = HZ_AXIS(0);
 				c.o.block = lengths[k];
 				c.in_place = i % 2 == 0;
 				good &= check_case(&c);
@@ -481,7 +481,7 @@ static void test_any_length(void)
 				struct tcase c = rows_case(columns ? n : 5, columns ? 5 : n,
 							   floats[t], floats[(t + columns) % 3]);
 
-				c.o.axis = columns;
+				c.o.axis = columns ? HZ_AXIS(0) : 0;
 				c.o.flags = i % 2 ? HZ_HADAMARD_TRANSPOSE : 0;
 				good &= check_case(&c);
 			}
@@ -526,8 +526,10 @@ static void test_random(int count)
 		int64_t block, n;
 		int axis;
 
-		c.o.axis = (int)rnd_below(&rnd, c.ndim);
-		axis = c.ndim - 1 - c.o.axis;
+		axis = (int)rnd_below(&rnd, c.ndim);
+		c.o.axis = rnd_below(&rnd, 2) ? HZ_AXIS(axis) : HZ_AXIS(axis - c.ndim);
+		if (axis == c.ndim - 1 && rnd_below(&rnd, 2))
+			c.o.axis = 0;
 		block = random_block(&rnd, &c.o);
 		n = block * (1 + (rnd_below(&rnd, 2) ? rnd_below(&rnd, 4) : 0));
 		if (n != block || rnd_below(&rnd, 2))
@@ -590,7 +592,7 @@ static void test_orders(void)
 				c.in_place = 1;
 				c.x_dtype = c.y_dtype = floats[1 + i % 2];
 				good &= check_case(&c);
-				c.o.axis = 1;
+				c.o.axis = HZ_AXIS(0);
 				c.shape[0] = orders[i] * power;
 				c.shape[1] = 19;
 				lay_out(2, c.shape, 0, c.x_stride);
@@ -624,7 +626,7 @@ static void test_large(void)
 		return;
 	}
 	c = rows_case(700, 1000, HZ_F32, HZ_F32);
-	c.o.axis = 1;
+	c.o.axis = HZ_AXIS(0);
 	c.shape[0] = 1024;
 	lay_out(2, c.shape, 0, c.x_stride);
 	lay_out(2, c.shape, 0, c.y_stride);
@@ -701,8 +703,8 @@ static int workspaces(struct dev *dev)
 		int dtype;
 	} all[] = {
 		{ 3, 64, { 0 }, HZ_F32 }, { 2, 16384, { 0 }, HZ_F16 },
-		{ 4, 768, { .plan = HZ_PLAN_TRUE }, HZ_F32 }, { 256, 100, { .axis = 1 }, HZ_BF16 },
-		{ 96, 33, { .axis = 1, .plan = HZ_PLAN_TRUE }, HZ_F32 },
+		{ 4, 768, { .plan = HZ_PLAN_TRUE }, HZ_F32 }, { 256, 100, { .axis = HZ_AXIS(0) }, HZ_BF16 },
+		{ 96, 33, { .axis = HZ_AXIS(0), .plan = HZ_PLAN_TRUE }, HZ_F32 },
 	};
 	struct area ax = area_new(dev, 1 << 17, 0), ay = area_new(dev, 1 << 17, 0);
 	int i, good = 1;

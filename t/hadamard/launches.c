@@ -128,7 +128,7 @@ void trace_hadamard(void)
 		/* Columns */
 		for (int k = 4; k <= 12; k++) {
 			struct hadamard_row r = {.x = x, .y = x, .rows = 2 << k, .n = 104,
-						 .o = {.axis = 1, .block = 1 << k}};
+						 .o = {.axis = HZ_AXIS(0), .block = 1 << k}};
 
 			trace_row(&r);
 			r.n = 101;

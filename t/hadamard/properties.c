@@ -396,7 +396,7 @@ static int layouts(struct dev *dev)
 	int64_t rows = 48, n = 64, i, j;
 	struct area a = area_new(dev, (size_t)(rows * n) * 4, 0);
 	unsigned char *image;
-	hz_hadamard_opts o = { .axis = 1 };
+	hz_hadamard_opts o = { .axis = HZ_AXIS(0) };
 	float *data;
 	hz_tensor t;
 	int good = 1;
@@ -664,7 +664,7 @@ static void test_far_apart(void)
 		return;
 	}
 	for (d = 0; d < ndevs; d++) {
-		static const hz_hadamard_opts columns = { .axis = 1 };
+		static const hz_hadamard_opts columns = { .axis = HZ_AXIS(0) };
 
 		fill(xs, 2 * n);
 		good &= F32_ROWS(&devs[d], 2, n, xs, ys, NULL);

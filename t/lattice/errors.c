@@ -250,9 +250,12 @@ static void test_call_errors(void)
 	refused("rotated points", hz_lattice_decode(ctx, l, &p.ct, NULL, &points, &c), HZ_EINVAL,
 		"there are no values to rotate");
 	c.to = 0;
-	c.hadamard = &(hz_hadamard_opts){.axis = 1};
+	c.hadamard = &(hz_hadamard_opts){.axis = HZ_AXIS(0)};
 	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
-		HZ_ENOTSUP, "opts->hadamard->axis is 1, must be 0");
+		HZ_ENOTSUP, "opts->hadamard->axis is HZ_AXIS(0), must be the last dimension (0)");
+	c.hadamard = &(hz_hadamard_opts){.axis = HZ_AXIS(p.xt.ndim - 1)};
+	ok(hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c) == HZ_OK,
+	   "the last dimension, counted from the first");
 	bad = hz_tensor_1d(p.ct.data, HZ_F32, dev->device, 16);
 	c.hadamard = &(hz_hadamard_opts){.post = &bad};
 	refused("codes over factors", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),

@@ -244,7 +244,6 @@ static int refuse_value(const struct op *op, const struct key *k, const char *te
 	static const char *const what[] = {
 		[KEY_INT] = "an integer", [KEY_SEED] = "an integer of 64 bits",
 		[KEY_NUMBER] = "a number, finite and not 0", [KEY_REAL] = "a finite number",
-		[KEY_AXIS] = "last, first or an integer, as NumPy counts axes",
 		[KEY_LIST] = "1 to 6 integers with commas between them",
 		[KEY_QUAT] = "a finite number, or four with commas between them",
 	};
@@ -300,12 +299,6 @@ static int parse_value(const struct op *op, const struct key *k, const char *tex
 		return 0;
 	case KEY_QUAT:
 		if (parse_quat(text, v->quat))
-			return 0;
-		break;
-	case KEY_AXIS:
-		v->n = strcmp(text, "last") == 0 ? -1 : 0;
-		if (v->n || strcmp(text, "first") == 0 ||
-		    parse_int(text, -HZ_MAXDIM, HZ_MAXDIM - 1, &v->n))
 			return 0;
 		break;
 	}

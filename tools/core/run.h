@@ -34,7 +34,6 @@ enum key_kind {
 	KEY_SEED,		/* 64 bits, signed or unsigned */
 	KEY_NUMBER,		/* not 0, finite */
 	KEY_REAL,		/* finite */
-	KEY_AXIS,		/* last, first, or a NumPy axis */
 	KEY_LIST,		/* comma-separated integers, each low .. high */
 	KEY_QUAT,		/* a finite number, or four comma-separated ones */
 	KEY_TEXT,		/* any text; the op parses it */
@@ -59,7 +58,7 @@ struct key {
 
 struct value {
 	bool given;
-	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED, KEY_AXIS */
+	int64_t n;		/* KEY_WORD, KEY_INT, KEY_SEED */
 	double number;		/* KEY_NUMBER, KEY_REAL */
 	int count;		/* KEY_LIST */
 	int64_t list[HZ_MAXDIM];
@@ -118,8 +117,8 @@ extern const struct word switch_words[];	/* 0 1 */
 extern const struct key rotation_keys[];
 #define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
 
-/* The options that a transform's keys give; ndim: of the floating-point operand */
-hz_hadamard_opts hadamard_opts(struct job *job, int ndim);
+/* The options that a transform's keys give */
+hz_hadamard_opts hadamard_opts(struct job *job);
 
 /* Checks axis= against the operand, and makes the operand s from seed=. */
 int hadamard_common(struct job *job, int ndim, const int64_t *shape);

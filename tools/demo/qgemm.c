@@ -130,7 +130,7 @@ static int layer(void *data)
 /* The weights: rotated as x is, which leaves the product unchanged; quantized by columns; packed */
 static int make_layer(struct run *r)
 {
-	const hz_hadamard_opts columns = {.axis = 1, .pre = &r->signs};
+	const hz_hadamard_opts columns = {.axis = HZ_AXIS(0), .pre = &r->signs};
 	const hz_quantize_opts quantize = {.scales = &r->scales, .zeros = &r->zeros};
 	hz_context *ctx = r->ctx;
 	size_t bytes;

@@ -209,7 +209,7 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	h->opts = (hz_hadamard_opts){.plan = r->plan};
 	if (r->flags & COLUMNS) {
 		h->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
-		h->opts.axis = 1;
+		h->opts.axis = HZ_AXIS(0);
 		h->opts.block = n;
 	} else {
 		h->x = hz_tensor_2d(b->x, r->x_dtype, device, h->items, n);

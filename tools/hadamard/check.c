@@ -173,7 +173,7 @@ static bool check_transform(const struct subject *s, int64_t n, int dtype, bool 
 
 	y.data = b->y;
 	z.data = b->z;
-	o.axis = columns;
+	o.axis = columns ? HZ_AXIS(0) : 0;
 	if (!reference_make(&r, n, &o))
 		return wrong("%s: no plan for %lld", s->name, (long long)n);
 	bound = reference_bound(&r, dtype);

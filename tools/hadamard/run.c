@@ -58,8 +58,8 @@ const struct key rotation_keys[] = {
 };
 
 static const struct key place_keys[] = {
-	{"axis", KEY_AXIS, NULL, 0, 0, "last|first|I",
-	 "the dimension; a number as in NumPy: 0 the first, -1 the last, the default"},
+	{"axis", KEY_INT, NULL, -HZ_MAXDIM, HZ_MAXDIM - 1, "I",
+	 "the dimension, as in NumPy: 0 the first, -1 the last, the default"},
 	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
@@ -113,23 +113,13 @@ static const struct operand dequantize_hadamard_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
-/* opts.axis, which counts from the last dimension, for an operand of ndim dimensions */
-static int hadamard_axis(const struct job *job, int ndim)
+hz_hadamard_opts hadamard_opts(struct job *job)
 {
-	const struct value *v = value_of(job, "axis");
-
-	if (!v->given || ndim < 1)
-		return 0;
-	return v->n < 0 ? (int)(-1 - v->n) : ndim - 1 - (int)v->n;
-}
-
-hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
-{
-	const struct value *scale = value_of(job, "scale");
+	const struct value *scale = value_of(job, "scale"), *axis = value_of(job, "axis");
 
 	return (hz_hadamard_opts){
 		.plan = (int32_t)value_or(job, "plan", HZ_PLAN_AUTO),
-		.axis = hadamard_axis(job, ndim),
+		.axis = axis->given ? HZ_AXIS((int32_t)axis->n) : 0,
 		.block = value_or(job, "block", 0),
 		.max_block = value_or(job, "max_block", 0),
 		.min_block = value_or(job, "min_block", 0),
@@ -145,20 +135,21 @@ hz_hadamard_opts hadamard_opts(struct job *job, int ndim)
 
 int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 {
-	const struct value *axis = value_of(job, "axis"), *seed = value_of(job, "seed");
+	const struct value *seed = value_of(job, "seed");
+	const int64_t axis = value_or(job, "axis", -1);
 	struct slot *s = slot_of(job, "s");
 	int64_t n;
 
-	if (axis->given && (axis->n >= ndim || axis->n < -(int64_t)ndim) && ndim > 0)
+	if ((axis >= ndim || axis < -ndim) && ndim > 0)
 		return complain(EXIT_BAD, "%s: axis=%lld is none of %d dimensions", job->op->name,
-				(long long)axis->n, ndim);
+				(long long)axis, ndim);
 	if (!seed->given)
 		return 0;
 	if (s->path)
 		return complain(EXIT_BAD,
 				"%s: s= and seed= are two ways to give the signs: one of them",
 				job->op->name);
-	n = ndim > 0 ? shape[ndim - 1 - hadamard_axis(job, ndim)] : 0;
+	n = ndim > 0 ? shape[axis < 0 ? ndim + axis : axis] : 0;
 	s->path = "the signs of seed=";
 	s->array = (struct npy){.dtype = HZ_U8, .ndim = 1, .shape = {(n + 7) / 8}};
 	npy_size(1, s->array.shape, HZ_U8, &s->array.count, &s->array.bytes);
@@ -185,7 +176,7 @@ static int hadamard_outputs(struct job *job)
 static int hadamard_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
-	const hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
+	const hz_hadamard_opts opts = hadamard_opts(job);
 
 	return WITH_WORKSPACE(ctx, hz_hadamard(ctx, x, view_of(job, "y"), &opts));
 }
@@ -231,7 +222,7 @@ static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
 	hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_out");
-	hz_hadamard_opts opts = hadamard_opts(job, x->ndim);
+	hz_hadamard_opts opts = hadamard_opts(job);
 	const int64_t round_to = value_or(job, "round_intermediate", 0);
 
 	opts.round_to = (int32_t)round_to;
@@ -335,7 +326,7 @@ static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_in");
 	hz_tensor *y = view_of(job, "y");
-	const hz_hadamard_opts opts = hadamard_opts(job, y->ndim);
+	const hz_hadamard_opts opts = hadamard_opts(job);
 
 	return WITH_WORKSPACE(ctx, hz_dequantize_hadamard(ctx, q, scale, y, &opts));
 }

@@ -616,7 +616,7 @@ static int encode_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x"), *codes = view_of(job, "codes");
 	const hz_tensor *t = view_of(job, "T");
-	const hz_hadamard_opts rotation = hadamard_opts(job, x->ndim);
+	const hz_hadamard_opts rotation = hadamard_opts(job);
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
@@ -700,7 +700,7 @@ static int decode_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *codes = view_of(job, "codes"), *y = view_of(job, "y");
 	const hz_tensor *t = view_of(job, "T");
-	const hz_hadamard_opts rotation = hadamard_opts(job, y->ndim);
+	const hz_hadamard_opts rotation = hadamard_opts(job);
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
 		.levels = (int32_t)value_or(job, "levels", 0),

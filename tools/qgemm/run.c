@@ -167,7 +167,7 @@ static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct
 		o->zeros = &parts->zeros;
 	}
 	if (is_rotated(job)) {
-		parts->hadamard = hadamard_opts(job, ndim);
+		parts->hadamard = hadamard_opts(job);
 		/* scale= belongs to the codes. */
 		parts->hadamard.scale = 0;
 		o->hadamard = &parts->hadamard;

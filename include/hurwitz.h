@@ -429,15 +429,15 @@ typedef struct hz_hadamard_opts {
 	int32_t order;		/* TRUE: the order m of the base matrix; 0: 4 x the odd part of n */
 	uint32_t flags;		/* HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW */
 	int32_t round_to;	/* hadamard_quantize: HZ_F16 or HZ_BF16 rounds before; 0: no */
-	double scale;		/* a further factor; 0 stands for 1 */
+	double factor;		/* a further factor of the result, not 0; 0: 1 */
 	const hz_tensor *pre;	/* signs or factors before the transform; NULL: none */
 	const hz_tensor *post;	/* signs or factors after it; NULL: none */
 	int64_t reserved[4];	/* 0 */
 } hz_hadamard_opts;
 
 /*
- * Walsh-Hadamard transform along one axis: y = scale * D_post H D_pre x, and with
- * HZ_HADAMARD_TRANSPOSE y = scale * D_pre H^T D_post x, which is the inverse (scale 1, signs) and
+ * Walsh-Hadamard transform along one axis: y = factor * D_post H D_pre x, and with
+ * HZ_HADAMARD_TRANSPOSE y = factor * D_pre H^T D_post x, which is the inverse (factor 1, signs) and
  * the backward pass.
  *
  * H is block diagonal: the axis of length N is cut into N / block blocks, each block by the plan
@@ -454,7 +454,7 @@ typedef struct hz_hadamard_opts {
  * Aliasing: y may be x exactly (same data, dtype and strides); any other overlap is refused.
  * Arithmetic is f32 with one rounding to the dtype of y. Butterflies (a + b, a - b) run in
  * ascending strides, then the m part as a sum in ascending order, then one product with
- * fl(scale / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits. On
+ * fl(factor / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits. On
  * the GPU f32 results have these bits too; f16 and bf16 results may come from the matrix units,
  * whose sums have another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
@@ -494,7 +494,7 @@ HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *
 
 /*
  * Dequantization and the transform back: y = the transpose of hz_hadamard() with the same opts,
- * applied to q * s. So with scale 1 it undoes hz_hadamard_quantize() up to the rounding of q;
+ * applied to q * s. So with factor 1 it undoes hz_hadamard_quantize() up to the rounding of q;
  * HZ_HADAMARD_TRANSPOSE gives the forward transform instead. Operands as there; y f32 f16 bf16
  * [..., N], any strides.
  * opts->round_to is ignored. Errors: as hz_hadamard().

@@ -19,18 +19,18 @@ bad 2 'block is given twice' "run: a key twice" run hadamard block=2 block=4 x=x
 bad 2 'x= is missing' "run: an input missing" run hadamard y=y.npy
 bad 2 'y= is missing' "run: an output missing" run hadamard x=x.npy
 bad 2 'needs a file' "run: an operand without a file" run hadamard x= y=y.npy
-for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999999999999999999 scale=0 \
-	scale=inf scale=nan scale=big scale=1x transpose=2 raw=yes axis=first axis=last axis=7 base=hadamard \
+for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999999999999999999 factor=0 \
+	factor=inf factor=nan factor=big factor=1x transpose=2 raw=yes axis=first axis=last axis=7 base=hadamard \
 	out=f64 order=-1 seed=x; do
 	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
 done
 bad 2 'axis' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
-bad 2 's= and seed=' "run: signs twice" run hadamard seed=1 s=packed.npy x=row.npy y=y.npy
+bad 2 'pre= and seed=' "run: signs twice" run hadamard seed=1 pre=packed.npy x=row.npy y=y.npy
 bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy x=x.npy
 bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
-bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale_out=o.npy
+bad 2 'both' "run: one file for two outputs" run hadamard_quantize x=x.npy q=o.npy scale=o.npy
 bad 2 'two outputs' "run: one file spelt in two ways" run hadamard_quantize x=x.npy q=o.npy \
-	scale_out=../work/./o.npy
+	scale=../work/./o.npy
 
 # ---- run: hadamard -------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ bad 2 "holds raw bytes ('V2'); if it is bfloat16, say x:bf16=raw.npy" "raw bytes
 bad 2 "holds raw bytes ('V2'), x:f16= wants float16" "raw bytes said to be float16" run hadamard x:f16=raw.npy y=no.npy
 npy raw.npy "$(header '|V1' '1,')" '\001'
 bad 2 "holds raw bytes ('V1'), x must be one of" "raw bytes of one" run hadamard x=raw.npy y=no.npy
-bad 2 "holds raw bytes ('V1'), s must be one of" "signs as raw bytes" run hadamard x=row.npy s=raw.npy y=no.npy
+bad 2 "holds raw bytes ('V1'), pre must be one of" "signs as raw bytes" run hadamard x=row.npy pre=raw.npy y=no.npy
 bad 2 'raw.npy: holds raw bytes, not numbers' "demo of raw bytes" demo raw.npy
 
 good "plan=greedy of 96" $cpu hadamard plan=greedy raw=1 x=n96.npy y=z.npy
@@ -134,19 +134,19 @@ bad 2 'ndim' "an array without dimensions" run hadamard x=scalar.npy y=no.npy
 good "an empty array" $cpu hadamard x=empty.npy y=z.npy
 is "$(header_of z.npy)" "$(header "${e}f4" '0, 4')" "it comes out with its shape"
 
-$HURWITZ $cpu hadamard s=packed.npy x=row.npy y=0.npy
-$HURWITZ $cpu hadamard s=plusminus.npy x=row.npy y=1.npy
-$HURWITZ $cpu hadamard s=factors.npy x=row.npy y=z.npy
-is "$(tail_of z.npy 16 f4)" "1 -5 0 2" "s= as float32"
+$HURWITZ $cpu hadamard pre=packed.npy x=row.npy y=0.npy
+$HURWITZ $cpu hadamard pre=plusminus.npy x=row.npy y=1.npy
+$HURWITZ $cpu hadamard pre=factors.npy x=row.npy y=z.npy
+is "$(tail_of z.npy 16 f4)" "1 -5 0 2" "pre= as float32"
 cmp 0.npy z.npy
-ok $? "s= as packed bits"
+ok $? "pre= as packed bits"
 cmp 1.npy z.npy
-ok $? "s= as int8"
+ok $? "pre= as int8"
 good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
-bad 2 '+1 or -1' "s= as int8 that is no sign" run hadamard s=zeroone.npy x=row.npy y=no.npy
-bad 2 'hadamard: s.ndim' "s= of two dimensions" run -d cpu hadamard s=x.npy x=row.npy y=no.npy
-bad 2 'hadamard: s.shape' "s= of a wrong length" run -d cpu hadamard s=n32.npy x=row.npy y=no.npy
+bad 2 '+1 or -1' "pre= as int8 that is no sign" run hadamard pre=zeroone.npy x=row.npy y=no.npy
+bad 2 'hadamard: pre.ndim' "pre= of two dimensions" run -d cpu hadamard pre=x.npy x=row.npy y=no.npy
+bad 2 'hadamard: pre.shape' "pre= of a wrong length" run -d cpu hadamard pre=n32.npy x=row.npy y=no.npy
 good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
 cmp -s z.npy w.npy
 [ $? -eq 1 ]
@@ -221,71 +221,71 @@ ok $? "a folder that cannot be written, when nothing is to be"
 # ---- run: quantization ---------------------------------------------------------------------------
 
 # A row of 64 ones is 8 in one place: amax 8, code qmax.
-good "hadamard_quantize" $cpu hadamard_quantize x=w.npy q=q.npy scale_out=s.npy
+good "hadamard_quantize" $cpu hadamard_quantize x=w.npy q=q.npy scale=s.npy
 is "$(header_of q.npy)" "$(header '|i1' '2, 64')" "q is int8"
 is "$(header_of s.npy)" "$(header "${e}f4" '2, 1')" "one scale a row"
 is "$(tail_of q.npy 128 d1 | tr ' ' '\n' | grep -vx 0 | paste -sd' ' -)" "127 127" "its codes are right"
 is "$(tail_of s.npy 8 x4)" "3d810204 3d810204" "its scales are 8 / 127"
-good "dequantize_hadamard" $cpu dequantize_hadamard q=q.npy scale_in=s.npy y=z.npy
+good "dequantize_hadamard" $cpu dequantize_hadamard q=q.npy scale=s.npy y=z.npy
 is "$(header_of z.npy)" "$(header "${e}f4" '2, 64')" "y is float32"
 is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "and what it was"
-good "scale_out= for scale_in=" $cpu dequantize_hadamard q=q.npy scale_out=s.npy y:bf16=1.npy format=s8 group=row
+good "y:bf16= with format= and group=" $cpu dequantize_hadamard q=q.npy scale=s.npy y:bf16=1.npy format=s8 group=row
 is "$(tail_of 1.npy 256 x2 | tr ' ' '\n' | sort -u)" 3f80 "y:bf16="
-good "format=s4 group=32" $cpu hadamard_quantize format=s4 group=32 x=w.npy q=q.npy scale_out=s.npy
+good "format=s4 group=32" $cpu hadamard_quantize format=s4 group=32 x=w.npy q=q.npy scale=s.npy
 is "$(header_of q.npy) $(header_of s.npy)" "$(header '|u1' '2, 32') $(header "${e}f4" '2, 2')" "two codes a byte"
 is "$(tail_of q.npy 64 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "07 07" "the earlier in the low half"
 is "$(tail_of s.npy 16 f4 | tr ' ' '\n' | sort -u | paste -sd' ' -)" "1 1.1428572" "a group of zeros has scale 1"
-good "and back" $cpu dequantize_hadamard format=s4 group=32 q=q.npy scale_in=s.npy y=z.npy
+good "and back" $cpu dequantize_hadamard format=s4 group=32 q=q.npy scale=s.npy y=z.npy
 is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
 # An int4 of ml_dtypes is a byte; its high half may be the sign or zeros.
 npy raw.npy "$(header '<V1' '2, 4')" '\001\377\007\370\003\015\000\010'
 npy s1.npy "$(header '<f4' '2, 1')" "$f1$f1"
 npy packed4.npy "$(header '|u1' '2, 2')" '\361\207\323\200'
-good "int4 as '<V1'" $cpu dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=z.npy
-$HURWITZ $cpu dequantize_hadamard format=s4 q=packed4.npy scale_in=s1.npy y=1.npy
+good "int4 as '<V1'" $cpu dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=z.npy
+$HURWITZ $cpu dequantize_hadamard format=s4 q=packed4.npy scale=s1.npy y=1.npy
 cmp z.npy 1.npy
 ok $? "the same as from pairs"
 npy raw.npy "$(header '<V1' '1, 3')" '\001\002\003'
-bad 2 'is 3, must be even for format=s4' "an odd number of int4" run dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=no.npy
+bad 2 'is 3, must be even for format=s4' "an odd number of int4" run dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=no.npy
 npy raw.npy "$(header '<V1' '1, 4')" '\001\002\170\003'
-bad 2 'of which \[2\] is 120, not an int4' "bytes that are no int4" run dequantize_hadamard format=s4 q=raw.npy scale_in=s1.npy y=no.npy
-good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale_out=s.npy
+bad 2 'of which \[2\] is 120, not an int4' "bytes that are no int4" run dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=no.npy
+good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale=s.npy
 is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 122 122" "8 / 448 up to 2^-5"
 is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "78 78" "8 * 2^5 = 256 in e4m3"
-good "and back" $cpu dequantize_hadamard format=e4m3 q=q.npy scale_in=s.npy y=z.npy
+good "and back" $cpu dequantize_hadamard format=e4m3 q=q.npy scale=s.npy y=z.npy
 is "$(tail_of z.npy 512 f4 | tr ' ' '\n' | sort -u)" 1 "what it was"
 for descr in '<V1' '|V1'; do
 	npy raw.npy "$(header "$descr" '2, 64')" '' && tail -c 128 q.npy >>raw.npy
 	npy raws.npy "$(header "$descr" '2, 1')" '' && tail -c 2 s.npy >>raws.npy
-	good "float8_e4m3fn and float8_e8m0fnu as $descr" $cpu dequantize_hadamard format=e4m3 q=raw.npy scale_in=raws.npy y=1.npy
+	good "float8_e4m3fn and float8_e8m0fnu as $descr" $cpu dequantize_hadamard format=e4m3 q=raw.npy scale=raws.npy y=1.npy
 	cmp z.npy 1.npy
 	ok $? "the same as from uint8"
 done
-bad 2 "q holds raw bytes ('V1'): say format=" "raw codes without a format" run dequantize_hadamard q=raw.npy scale_in=s.npy y=no.npy
-bad 2 "scale_in holds raw bytes ('V1'), scale_type=f32" "raw scales said to be float32" \
-	run dequantize_hadamard format=e4m3 scale_type=f32 q=raw.npy scale_in=raws.npy y=no.npy
-good "format=e5m2" $cpu hadamard_quantize format=e5m2 x=w.npy q=q.npy scale_out=s.npy
+bad 2 "q holds raw bytes ('V1'): say format=" "raw codes without a format" run dequantize_hadamard q=raw.npy scale=s.npy y=no.npy
+bad 2 "scale holds raw bytes ('V1'), scale_type=f32" "raw scales said to be float32" \
+	run dequantize_hadamard format=e4m3 scale_type=f32 q=raw.npy scale=raws.npy y=no.npy
+good "format=e5m2" $cpu hadamard_quantize format=e5m2 x=w.npy q=q.npy scale=s.npy
 is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "7b 7b" "57344 in e5m2"
-$HURWITZ $cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=s.npy y=z.npy
+$HURWITZ $cpu dequantize_hadamard format=e5m2 q=q.npy scale=s.npy y=z.npy
 npy raw.npy "$(header '<f1' '2, 64')" '' && tail -c 128 q.npy >>raw.npy
-good "float8_e5m2 as '<f1'" $cpu dequantize_hadamard format=e5m2 q=raw.npy scale_in=s.npy y=1.npy
+good "float8_e5m2 as '<f1'" $cpu dequantize_hadamard format=e5m2 q=raw.npy scale=s.npy y=1.npy
 cmp z.npy 1.npy
 ok $? "the same as from uint8"
 bad 2 "q holds float8_e5m2 ('f1'), format=e4m3 wants" "float8_e5m2 said to be e4m3" \
-	run dequantize_hadamard format=e4m3 q=raw.npy scale_in=s.npy y=no.npy
-for round in none 0 f16 bf16 1; do
-	good "round_intermediate=$round" $cpu hadamard_quantize round_intermediate=$round x=w.npy q=0.npy scale_out=1.npy
+	run dequantize_hadamard format=e4m3 q=raw.npy scale=s.npy y=no.npy
+for round in none f16 bf16; do
+	good "round_to=$round" $cpu hadamard_quantize round_to=$round x=w.npy q=0.npy scale=1.npy
 done
-good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale_out=1.npy
-bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale_out=m.npy
-bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale_out=m.npy
-bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=0 x=w.npy q=n.npy scale_out=m.npy
-bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale_in=s.npy y=n.npy
-bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale_in=s.npy y=n.npy
+good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale=1.npy
+bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale=m.npy
+bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale=m.npy
+bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=0 x=w.npy q=n.npy scale=m.npy
+bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale=s.npy y=n.npy
+bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale=s.npy y=n.npy
 bad 2 'scale_type=' "float32 with scale_type=e8m0" \
-	run dequantize_hadamard format=e5m2 scale_type=e8m0 q=q.npy scale_in=s.npy y=n.npy
-bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale_in=x.npy y=n.npy
-bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale_in=row.npy y=n.npy
+	run dequantize_hadamard format=e5m2 scale_type=e8m0 q=q.npy scale=s.npy y=n.npy
+bad 2 'group=' "scales of another group" run dequantize_hadamard format=e5m2 group=64 q=q.npy scale=x.npy y=n.npy
+bad 2 'scale.ndim' "scales of another shape" run -d cpu dequantize_hadamard format=e5m2 q=q.npy scale=row.npy y=n.npy
 
 # ---- run: quantized multiplication ---------------------------------------------------------------
 
@@ -683,7 +683,7 @@ for file in $b/*.npy; do
 	[ $? -eq 2 ] && [ ! -e no.npy ] || echo "$file"
 done >../list
 is "$(cat ../list)" "" "all refused from a pipe, too"
-bad 2 "^hurwitz: $b/short.npy: " "the second operand is read as strictly" run hadamard x=row.npy s=$b/short.npy y=no.npy
+bad 2 "^hurwitz: $b/short.npy: " "the second operand is read as strictly" run hadamard x=row.npy pre=$b/short.npy y=no.npy
 npy python2.npy "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 4L), }" "$f1$f2$f3$f4$f4$f3$f2$f1"
 npy order.npy "{\"shape\":(2,4),\"fortran_order\":False,\"descr\":\"<f4\"}$long" "$f1$f2$f3$f4$f4$f3$f2$f1"
 for version in 2 3; do
@@ -705,7 +705,7 @@ for signal in TERM HUP; do
 	# Under nohup the signal is ignored, by the command too; a shell that it kills prints nothing.
 	[ -z "$(sh -c "kill -$signal \$\$; echo ignored" 2>/dev/null)" ] || continue
 	mkdir s
-	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale_out=fifo 2>/dev/null &
+	"$HURWITZ" $cpu hadamard_quantize x=w.npy q=s/q.npy scale=fifo 2>/dev/null &
 	pid=$!
 	i=0
 	while [ -z "$(ls -A s)" ] && [ $i -lt 100 ]; do

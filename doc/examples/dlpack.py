@@ -41,7 +41,7 @@ class HadamardOpts(ctypes.Structure):
     _fields_ = [("plan", ctypes.c_int32), ("axis", ctypes.c_int32), ("block", ctypes.c_int64),
                 ("max_block", ctypes.c_int64), ("min_block", ctypes.c_int64),
                 ("base", ctypes.c_int32), ("order", ctypes.c_int32), ("flags", ctypes.c_uint32),
-                ("round_to", ctypes.c_int32), ("scale", ctypes.c_double),
+                ("round_to", ctypes.c_int32), ("factor", ctypes.c_double),
                 ("pre", ctypes.c_void_p), ("post", ctypes.c_void_p),
                 ("reserved", ctypes.c_int64 * 4)]
 

@@ -210,9 +210,9 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 			 hz_dtype_name(o->round_to));
 		return HZ_EINVAL;
 	}
-	if (!isfinite((float)o->scale)) {
-		snprintf(why->text, sizeof(why->text), "opts->scale is %g, must be finite in f32",
-			 o->scale);
+	if (!isfinite((float)o->factor)) {
+		snprintf(why->text, sizeof(why->text), "opts->factor is %g, must be finite in f32",
+			 o->factor);
 		return HZ_EINVAL;
 	}
 	return HZ_OK;
@@ -263,7 +263,7 @@ static int64_t length_max(const struct hz_context *ctx)
 
 static float segment_scale(const hz_hadamard_opts *o, int64_t length)
 {
-	const double factor = o->scale != 0 ? o->scale : 1;
+	const double factor = o->factor != 0 ? o->factor : 1;
 
 	return (float)(o->flags & HZ_HADAMARD_RAW ? factor : factor / sqrt((double)length));
 }
@@ -529,7 +529,7 @@ static void put_strides(const struct outer *o, int operand, int64_t *stride)
 
 /* ---- hadamard -------------------------------------------------------------------------------- */
 
-/* Whether all options but the scale have their defaults */
+/* Whether all options but the factor have their defaults */
 static bool is_default(const hz_hadamard_opts *o)
 {
 	return !(o->plan | o->axis | o->base | o->order | o->round_to) && !o->flags &&
@@ -559,7 +559,7 @@ static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz
 
 	if (!o)
 		o = &default_opts;
-	if (ctx->verbose || !is_default(o) || !isfinite((float)o->scale) ||
+	if (ctx->verbose || !is_default(o) || !isfinite((float)o->factor) ||
 	    !hzi_check_contiguous(ctx, x, float_types, &count) || x->ndim < 1)
 		return false;
 	if (x != y) {

@@ -288,10 +288,10 @@ static inline void random_sizes(uint64_t *rnd, int ndim, int axis, int64_t n, in
 /* Prints the options of a case that failed. */
 static inline void describe_opts(const hz_hadamard_opts *o)
 {
-	diag("axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u scale %g "
+	diag("axis %d block %lld plan %d max %lld min %lld base %d order %d flags %u factor %g "
 	     "round %d pre %s post %s",
 	     o->axis, (long long)o->block, o->plan, (long long)o->max_block,
-	     (long long)o->min_block, o->base, o->order, o->flags, o->scale, o->round_to,
+	     (long long)o->min_block, o->base, o->order, o->flags, o->factor, o->round_to,
 	     o->pre ? hz_dtype_name(o->pre->dtype) : "no",
 	     o->post ? hz_dtype_name(o->post->dtype) : "no");
 }

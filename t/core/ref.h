@@ -205,7 +205,7 @@ static inline int ref_op_init(struct ref_op *r, int64_t n, const hz_hadamard_opt
 	r->first = r->transpose ? post : pre;
 	r->last = r->transpose ? pre : post;
 	r->raw = (o->flags & HZ_HADAMARD_RAW) != 0;
-	r->scale = o->scale != 0 ? o->scale : 1;
+	r->scale = o->factor != 0 ? o->factor : 1;
 	return 0;
 }
 

@@ -145,7 +145,7 @@ def signs_of_seed(n, seed):
 
 
 def draw_factors(case, name, transform):
-    """s or post: factors, or signs as int8 or as bits, for the whole axis or a block."""
+    """pre or post: factors, or signs as int8 or as bits, for the whole axis or a block."""
     n = transform.n
     length = case.pick(n, transform.block)
     kind = case.pick("f32", "f16", "bf16", "int8", "uint8")
@@ -214,12 +214,12 @@ def draw(case, multiple=1, most=384, rows=True):
         t.keys["seed"] = seed
         t.before = np.tile(signs_of_seed(t.n, seed), 1)
     elif case.chance(0.35):
-        t.before = draw_factors(case, "s", t)
+        t.before = draw_factors(case, "pre", t)
     if case.chance(0.25):
         t.after = draw_factors(case, "post", t)
     if rows and case.chance(0.3):
         t.scale = case.pick(2.0, 0.5, -1.0, 0.3)
-        t.keys["scale"] = t.scale
+        t.keys["factor"] = t.scale
     return t
 
 
@@ -303,11 +303,11 @@ def quantized(case, t, x, q, scale, form, kind, bound, round_to):
         low, high = [np.exp2(np.ceil(np.log2(np.maximum(v, 1e-300))))
                      for v in (amax / qmax - slack, amax / qmax + slack)]
         wrong = ~((s >= low) & (s <= high)) & (amax > 0)
-        case.report("scale_out", wrong, s, high, None)
+        case.report("scale", wrong, s, high, None)
     else:
         s = scale.astype(np.float64)
-        case.near("scale_out", scale, "f32", np.where(amax == 0, 1.0, amax / qmax), slack)
-    case.report("scale_out", (amax == 0) & (s != 1), s, np.ones_like(s), None)
+        case.near("scale", scale, "f32", np.where(amax == 0, 1.0, amax / qmax), slack)
+    case.report("scale", (amax == 0) & (s != 1), s, np.ones_like(s), None)
     meant = decoded(q, form).reshape(t.shape)
     exact = t / s[..., None]
     exact = np.clip(exact, -qmax, qmax)
@@ -334,19 +334,19 @@ def hadamard_quantize(case):
     dtype = case.pick("f32", "f16", "bf16")
     x = case.floats((*case.shape(case.pick(0, 1, 1, 2), 5), t.n), dtype,
                     integers=case.pick(0, 0, 3))
-    word = case.pick(None, None, None, "f16", "bf16", "1", "none", "0")
-    round_to = {"1": "bf16" if dtype == "f32" else dtype, "f16": "f16", "bf16": "bf16"}.get(word)
-    keys["round_intermediate"] = word
+    word = case.pick(None, None, None, "f16", "bf16", "none")
+    round_to = {"f16": "f16", "bf16": "bf16"}.get(word)
+    keys["round_to"] = word
     got = case.run("hadamard_quantize", {**t.keys, **keys}, {"x": x, **t.inputs},
-                   ["q", "scale_out"])
+                   ["q", "scale"])
     groups = 1 if group == "row" else t.n // group
     shape = x.shape[:-1]
     columns = t.n // 2 if form == "s4" else t.n
     case.alike("q", got["q"], np.empty(shape + (columns,)))
-    case.alike("scale_out", got["scale_out"], np.empty(shape + (groups,)))
+    case.alike("scale", got["scale"], np.empty(shape + (groups,)))
     want, bound = t.both(x.values)
     if want.size:
-        quantized(case, want, x, got["q"], got["scale_out"], form, kind, bound, round_to)
+        quantized(case, want, x, got["q"], got["scale"], form, kind, bound, round_to)
 
 
 def dequantize_hadamard(case):
@@ -368,7 +368,7 @@ def dequantize_hadamard(case):
     if form == "e5m2" and out == "f16":
         out = None
     got = case.run("dequantize_hadamard", {**t.keys, **keys, "out": out},
-                   {"q": q, "scale_in": scale, **t.inputs}, ["y"])
+                   {"q": q, "scale": scale, **t.inputs}, ["y"])
     x = decoded(q, form).reshape(shape + (groups, -1)) * s[..., None] if q.size else \
         np.empty(shape + (t.n,))
     want, bound = t.both(x.reshape(shape + (t.n,)), back=True)

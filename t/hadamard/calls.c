@@ -138,8 +138,8 @@ static void test_refusals(struct dev *dev)
 		"hadamard: opts->block is -8, must not be negative");
 	refused(dev, &x, &y, OPTS(.reserved = { 0, 0, 7 }), HZ_EINVAL,
 		"hadamard: opts->reserved[2] is 7, must be 0 to 0");
-	refused(dev, &x, &y, OPTS(.scale = INFINITY), HZ_EINVAL,
-		"hadamard: opts->scale is inf, must be finite in f32");
+	refused(dev, &x, &y, OPTS(.factor = INFINITY), HZ_EINVAL,
+		"hadamard: opts->factor is inf, must be finite in f32");
 	refused(dev, &x, &y, OPTS(.round_to = HZ_F32), HZ_EINVAL,
 		"hadamard: opts->round_to is f32, must be f16, bf16 or 0");
 	refused(dev, &x, &y, OPTS(.block = 64), HZ_ESHAPE,
@@ -259,8 +259,8 @@ static void test_refusals_plain(struct dev *dev)
 	t = hz_tensor_2d(wx, HZ_F32, dev->device, INT64_C(1) << 40, INT64_C(1) << 20);
 	refused(dev, &t, &t, NULL, HZ_ESHAPE,
 		"hadamard: x is too large: its size or strides overflow");
-	refused(dev, &x, &y, OPTS(.scale = 1e39), HZ_EINVAL,
-		"hadamard: opts->scale is 1e+39, must be finite in f32");
+	refused(dev, &x, &y, OPTS(.factor = 1e39), HZ_EINVAL,
+		"hadamard: opts->factor is 1e+39, must be finite in f32");
 	refused(dev, &x, &y, OPTS(.round_to = HZ_F32), HZ_EINVAL,
 		"hadamard: opts->round_to is f32, must be f16, bf16 or 0");
 	refused(dev, &x, &y, OPTS(.reserved = { 0, 0, 0, 1 }), HZ_EINVAL,

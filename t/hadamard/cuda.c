@@ -366,7 +366,7 @@ static void test_arguments(void)
 		  ty = hz_tensor_2d(y, HZ_F16, HZ_CUDA, ROWS, N);
 	const hz_tensor tpre = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, N / 8),
 			tpost = hz_tensor_1d(post, HZ_F32, HZ_CUDA, N);
-	hz_hadamard_opts o = {.block = 64, .scale = 3, .pre = &tpre, .post = &tpost};
+	hz_hadamard_opts o = {.block = 64, .factor = 3, .pre = &tpre, .post = &tpost};
 	struct hzi_hadamard_rows p;
 
 	fake->reset();
@@ -438,7 +438,7 @@ static void test_codes(void)
 						  codes[i].y == HZ_S4X2 ? n / 2 : n);
 		hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
 		const hz_tensor sign = hz_tensor_1d(signs, HZ_U8, HZ_CUDA, block / 8);
-		const hz_hadamard_opts o = {.block = block, .pre = &sign, .scale = 3,
+		const hz_hadamard_opts o = {.block = block, .pre = &sign, .factor = 3,
 					    .flags = HZ_HADAMARD_RAW, .round_to = HZ_F16};
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_quantize p;
@@ -505,7 +505,7 @@ static void test_values(void)
 		hz_tensor tq = hz_tensor_2d(q, values[i].x, HZ_CUDA, rows,
 						  values[i].x == HZ_S4X2 ? n / 2 : n);
 		hz_tensor ts = hz_tensor_2d(scale, HZ_F32, HZ_CUDA, rows, groups);
-		const hz_hadamard_opts o = {.block = block, .scale = values[i].scale,
+		const hz_hadamard_opts o = {.block = block, .factor = values[i].scale,
 					    .flags = HZ_HADAMARD_RAW};
 		hz_tensor ty = hz_tensor_2d(y, values[i].y, HZ_CUDA, rows, n);
 		const struct fakecuda_launch *l;

@@ -553,7 +553,7 @@ static void test_random(int count)
 		/* a GPU may round the largest finite number to Inf, or Inf to it */
 		if (rnd_below(&rnd, 10) == 0 && !tap_cuda())
 			c.values = LARGE;
-		c.o.scale = scales[rnd_below(&rnd, 6)];
+		c.o.factor = scales[rnd_below(&rnd, 6)];
 		c.o.flags = (uint32_t)rnd_below(&rnd, 4);
 		random_diags(&rnd, &c.o, n, block, &diags);
 		if (!check_case(&c)) {

@@ -298,7 +298,7 @@ static int integers(struct dev *dev)
 /* P7, P8, P9: the effect of shifts, signs, powers of two and sums in x */
 static int metamorphic(struct dev *dev)
 {
-	static const hz_hadamard_opts twice = { .scale = 2 }, minus = { .scale = -1 };
+	static const hz_hadamard_opts twice = { .factor = 2 }, minus = { .factor = -1 };
 	int64_t n, i, s;
 	int good = 1;
 
@@ -574,7 +574,7 @@ static int outlier(struct dev *dev)
 /* P19: an empty x is valid; a single element is scaled. */
 static int nothing(struct dev *dev)
 {
-	static const hz_hadamard_opts scaled = { .scale = 0.75 };
+	static const hz_hadamard_opts scaled = { .factor = 0.75 };
 	hz_tensor x = hz_tensor_2d(NULL, HZ_F32, dev->device, 0, 64);
 	hz_tensor y = hz_tensor_2d(NULL, HZ_F16, dev->device, 0, 64);
 	size_t bytes = 1;

@@ -687,7 +687,7 @@ static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
 	c.exact = 1;
 	c.o.flags = HZ_HADAMARD_RAW;
 	good = check_case(&c);
-	c.o.scale = -0.25;
+	c.o.factor = -0.25;
 	hz_hadamard_signs(signs[0], 1 << k, rnd_u64(&rnd));
 	hz_hadamard_signs(signs[1], 1 << k, rnd_u64(&rnd));
 	c.o.pre = &pre;
@@ -695,7 +695,7 @@ static int exact_case(int k, int v_dtype, int q_dtype, int64_t group)
 	good &= check_case(&c);
 	c.values = CONSTANT;
 	c.o.pre = c.o.post = NULL;
-	c.o.scale = 0;
+	c.o.factor = 0;
 	c.scale_dtype = HZ_F32;
 	return good & check_case(&c);
 }
@@ -840,7 +840,7 @@ static void test_random(int count)
 			}
 		}
 		c.values = rnd_below(&rnd, 4) ? RANDOM : OUTLIERS;
-		c.o.scale = factors[rnd_below(&rnd, 6)];
+		c.o.factor = factors[rnd_below(&rnd, 6)];
 		c.o.flags = (uint32_t)rnd_below(&rnd, 4);
 		random_diags(&rnd, &c.o, n, block, &diags);
 		if (!check_case(&c)) {

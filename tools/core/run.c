@@ -178,7 +178,7 @@ static void help_all(void)
 	       "  hurwitz run hadamard x=in.npy y=out.npy\n"
 	       "  hurwitz run hadamard plan=true seed=7 x:bf16=in.npy y:bf16=out.npy\n"
 	       "  hurwitz run hadamard_quantize format=e4m3 group=128 \\\n"
-	       "          x=w.npy q=q.npy scale_out=s.npy\n");
+	       "          x=w.npy q=q.npy scale=s.npy\n");
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */

@@ -113,14 +113,14 @@ int output_dtype(struct job *job, struct slot *y, const char *name, int absent);
 extern const struct word float_words[];		/* f32 f16 bf16 */
 extern const struct word switch_words[];	/* 0 1 */
 
-/* tools/hadamard/run.c: keys of a transform except axis= and scale=; the shape of s and post */
+/* tools/hadamard/run.c: keys of a transform except axis=; the shape of pre and post */
 extern const struct key rotation_keys[];
 #define SIGNS_SHAPE "[N] or [block]; u8: packed, set = minus"
 
 /* The options that a transform's keys give */
 hz_hadamard_opts hadamard_opts(struct job *job);
 
-/* Checks axis= against the operand, and makes the operand s from seed=. */
+/* Checks axis= against the operand, and makes the operand pre from seed=. */
 int hadamard_common(struct job *job, int ndim, const int64_t *shape);
 
 extern const struct op op_hadamard, op_hadamard_quantize, op_dequantize_hadamard;

@@ -39,7 +39,7 @@ bool reference_make(struct reference *r, int64_t n, const hz_hadamard_opts *opts
 	r->blocks = blocks;
 	r->transpose = (opts->flags & HZ_HADAMARD_TRANSPOSE) != 0;
 	r->raw = (opts->flags & HZ_HADAMARD_RAW) != 0;
-	r->scale = opts->scale != 0 ? opts->scale : 1;
+	r->scale = opts->factor != 0 ? opts->factor : 1;
 	r->m = 1;
 	if (opts->plan == HZ_PLAN_TRUE)
 		r->m = opts->order ? opts->order : odd == 1 ? 1 : (int)(4 * odd);
@@ -238,7 +238,7 @@ static bool check_plans(const struct subject *s)
 		{320, {.plan = HZ_PLAN_GREEDY, .max_block = 128}},
 		{96, {.plan = HZ_PLAN_UNIFORM}},
 		{384, {.block = 96}},
-		{512, {.block = 64, .scale = 0.75}},
+		{512, {.block = 64, .factor = 0.75}},
 		{256, {.flags = HZ_HADAMARD_RAW}},
 		{96, {.plan = HZ_PLAN_TRUE}},
 		{80, {.plan = HZ_PLAN_TRUE}},

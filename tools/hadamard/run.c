@@ -30,10 +30,8 @@ static const struct word group_words[] = {
 
 static const struct word scale_words[] = {{"f32", HZ_F32}, {"e8m0", HZ_E8M0}, {NULL, 0}};
 
-#define ROUND_AS_X (-1)
-
 static const struct word round_words[] = {
-	{"none", 0}, {"0", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"1", ROUND_AS_X}, {NULL, 0},
+	{"none", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {NULL, 0},
 };
 
 const struct key rotation_keys[] = {
@@ -53,14 +51,14 @@ const struct key rotation_keys[] = {
 	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: the transpose, which undoes raw=0"},
 	{"raw", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: entries +-1, without the factor 1/sqrt(length) of each block"},
-	{"seed", KEY_SEED, NULL, 0, 0, "N", "random signs made of this number in place of s"},
+	{"factor", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor of the result; default 1"},
+	{"seed", KEY_SEED, NULL, 0, 0, "N", "random signs made of this number in place of pre"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
-static const struct key place_keys[] = {
+static const struct key axis_keys[] = {
 	{"axis", KEY_INT, NULL, -HZ_MAXDIM, HZ_MAXDIM - 1, "I",
 	 "the dimension, as in NumPy: 0 the first, -1 the last, the default"},
-	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor; default 1"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -81,41 +79,40 @@ static const struct key code_keys[] = {
 };
 
 static const struct key round_keys[] = {
-	{"round_intermediate", KEY_WORD, round_words, 0, 0, "none|f16|bf16|0|1",
-	 "round between transform and quantization; 1: to the dtype of x, to bf16\n"
-	 "if that is f32"},
+	{"round_to", KEY_WORD, round_words, 0, 0, "none|f16|bf16",
+	 "round between transform and quantization; default none"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
 static const struct operand hadamard_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "1 to 6 dimensions"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "the shape of x, and its dtype by default"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 static const struct operand hadamard_quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
 	{"q", NULL, OUTPUT, "s8 s4x2 e4m3 e5m2", "[..., N]; format=s4: [..., N / 2]"},
-	{"scale_out", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; group=row: [..., 1]"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	{"scale", NULL, OUTPUT, "f32 e8m0", "[..., N / group]; group=row: [..., 1]"},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 static const struct operand dequantize_hadamard_operands[] = {
 	{"q", NULL, RAW, "s8 u8", "[..., N]; format=s4: [..., N / 2]"},
-	{"scale_in", "scale_out", RAW, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
+	{"scale", NULL, RAW, "f32 u8", "[..., N / group]; group=row: [..., 1]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., N], f32 by default"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in hadamard_quantize"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 hz_hadamard_opts hadamard_opts(struct job *job)
 {
-	const struct value *scale = value_of(job, "scale"), *axis = value_of(job, "axis");
+	const struct value *factor = value_of(job, "factor"), *axis = value_of(job, "axis");
 
 	return (hz_hadamard_opts){
 		.plan = (int32_t)value_or(job, "plan", HZ_PLAN_AUTO),
@@ -127,8 +124,8 @@ hz_hadamard_opts hadamard_opts(struct job *job)
 		.order = (int32_t)value_or(job, "order", 0),
 		.flags = (value_or(job, "transpose", 0) ? HZ_HADAMARD_TRANSPOSE : 0) |
 			 (value_or(job, "raw", 0) ? HZ_HADAMARD_RAW : 0),
-		.scale = scale->given ? scale->number : 0,
-		.pre = view_of(job, "s"),
+		.factor = factor->given ? factor->number : 0,
+		.pre = view_of(job, "pre"),
 		.post = view_of(job, "post"),
 	};
 }
@@ -137,7 +134,7 @@ int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 {
 	const struct value *seed = value_of(job, "seed");
 	const int64_t axis = value_or(job, "axis", -1);
-	struct slot *s = slot_of(job, "s");
+	struct slot *s = slot_of(job, "pre");
 	int64_t n;
 
 	if ((axis >= ndim || axis < -ndim) && ndim > 0)
@@ -147,7 +144,7 @@ int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 		return 0;
 	if (s->path)
 		return complain(EXIT_BAD,
-				"%s: s= and seed= are two ways to give the signs: one of them",
+				"%s: pre= and seed= are two ways to give the signs: one of them",
 				job->op->name);
 	n = ndim > 0 ? shape[axis < 0 ? ndim + axis : axis] : 0;
 	s->path = "the signs of seed=";
@@ -184,7 +181,7 @@ static int hadamard_call(hz_context *ctx, struct job *job)
 static int hadamard_quantize_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
-	struct slot *q = slot_of(job, "q"), *scale = slot_of(job, "scale_out");
+	struct slot *q = slot_of(job, "q"), *scale = slot_of(job, "scale");
 	const int64_t n = x->ndim > 0 ? x->shape[x->ndim - 1] : 0;
 	const int64_t group = value_or(job, "group", 0);
 	int status = hadamard_common(job, x->ndim, x->shape);
@@ -221,13 +218,10 @@ static int hadamard_quantize_outputs(struct job *job)
 static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
-	hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_out");
+	hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale");
 	hz_hadamard_opts opts = hadamard_opts(job);
-	const int64_t round_to = value_or(job, "round_intermediate", 0);
 
-	opts.round_to = (int32_t)round_to;
-	if (round_to == ROUND_AS_X)
-		opts.round_to = x->dtype == HZ_F16 ? HZ_F16 : HZ_BF16;
+	opts.round_to = (int32_t)value_or(job, "round_to", 0);
 	return WITH_WORKSPACE(ctx, hz_hadamard_quantize(ctx, x, q, scale, &opts));
 }
 
@@ -261,7 +255,7 @@ static int pack_s4(const struct job *job, struct npy *q)
 /* A file's dtype does not determine the format: uint8 may be any of three. */
 static int dequantize_formats(struct job *job)
 {
-	struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;
+	struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale")->array;
 	const struct value *format = value_of(job, "format"), *type = value_of(job, "scale_type");
 	const char *op = job->op->name;
 
@@ -284,7 +278,7 @@ static int dequantize_formats(struct job *job)
 	if (format->given)
 		q->dtype = (int)format->n;
 	if (scale->raw == 'f' || (type->given && (type->n == HZ_F32) != (scale->dtype == HZ_F32)))
-		return complain(EXIT_BAD, "%s: scale_in holds %s, scale_type=%s wants %s", op,
+		return complain(EXIT_BAD, "%s: scale holds %s, scale_type=%s wants %s", op,
 				held(scale), type->given && type->n == HZ_F32 ? "f32" : "e8m0",
 				type->given && type->n == HZ_F32 ? "float32" : "uint8 or 'V1'");
 	if (scale->dtype == HZ_U8)
@@ -294,7 +288,7 @@ static int dequantize_formats(struct job *job)
 
 static int dequantize_hadamard_outputs(struct job *job)
 {
-	const struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale_in")->array;
+	const struct npy *q = &slot_of(job, "q")->array, *scale = &slot_of(job, "scale")->array;
 	struct slot *y = slot_of(job, "y");
 	const struct value *group = value_of(job, "group");
 	const int last = q->ndim - 1;
@@ -314,7 +308,7 @@ static int dequantize_hadamard_outputs(struct job *job)
 		if (group->given && scale->ndim == q->ndim && scale->shape[last] != want)
 			return complain(
 				EXIT_BAD,
-				"%s: the last dimension of scale_in is %lld, must be %lld, as "
+				"%s: the last dimension of scale is %lld, must be %lld, as "
 				"group= says",
 				job->op->name, (long long)scale->shape[last], (long long)want);
 	}
@@ -324,7 +318,7 @@ static int dequantize_hadamard_outputs(struct job *job)
 
 static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale_in");
+	const hz_tensor *q = view_of(job, "q"), *scale = view_of(job, "scale");
 	hz_tensor *y = view_of(job, "y");
 	const hz_hadamard_opts opts = hadamard_opts(job);
 
@@ -332,21 +326,21 @@ static int dequantize_hadamard_call(hz_context *ctx, struct job *job)
 }
 
 const struct op op_hadamard = {
-	"hadamard", "Walsh-Hadamard transform: y = scale D_post H D_s x along one axis",
-	hadamard_operands, (const struct key *const[]){rotation_keys, place_keys, out_keys, NULL},
+	"hadamard", "Walsh-Hadamard transform: y = factor D_post H D_pre x along one axis",
+	hadamard_operands, (const struct key *const[]){rotation_keys, axis_keys, out_keys, NULL},
 	hadamard_outputs, hadamard_call,
 };
 
 const struct op op_hadamard_quantize = {
 	"hadamard_quantize", "the transform of the last axis with quantization fused",
 	hadamard_quantize_operands,
-	(const struct key *const[]){rotation_keys, place_keys, code_keys, round_keys, NULL},
+	(const struct key *const[]){rotation_keys, axis_keys, code_keys, round_keys, NULL},
 	hadamard_quantize_outputs, hadamard_quantize_call,
 };
 
 const struct op op_dequantize_hadamard = {
 	"dequantize_hadamard", "the way back: dequantization, then the transposed transform",
 	dequantize_hadamard_operands,
-	(const struct key *const[]){rotation_keys, place_keys, code_keys, out_keys, NULL},
+	(const struct key *const[]){rotation_keys, axis_keys, code_keys, out_keys, NULL},
 	dequantize_hadamard_outputs, dequantize_hadamard_call,
 };

@@ -62,7 +62,7 @@ static const struct key pack_keys[] = {
 	 "an integer a level, the default; uint64; uint32 limbs"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
-	 "the keys below, s or post"},
+	 "the keys below, pre or post"},
 	END,
 };
 
@@ -558,7 +558,7 @@ static int codes_shape(struct job *job, const char *name, const hz_lattice_info 
 static bool is_rotated(struct job *job)
 {
 	const struct value *rotate = value_of(job, "rotate");
-	bool given = is_given(job, "s") || is_given(job, "post");
+	bool given = is_given(job, "pre") || is_given(job, "post");
 
 	for (const struct key *k = rotation_keys; k->name; k++)
 		given |= value_of(job, k->name)->given;
@@ -575,8 +575,8 @@ static const struct operand encode_operands[] = {
 	 "[2]: blocks that did not fit, with NaN or Inf"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	LAST,
 };
 
@@ -646,7 +646,7 @@ static const struct operand decode_operands[] = {
 	{"T", "t", OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "likewise, as in lattice_encode"},
 	LAST,
 };

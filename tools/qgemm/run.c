@@ -41,7 +41,7 @@ static const struct key scale_keys[] = {
 static const struct key rotate_keys[] = {
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
-	 "the keys below, s or post"},
+	 "the keys below, pre or post"},
 	END,
 };
 
@@ -62,8 +62,8 @@ static const struct operand quantize_operands[] = {
 	{"q", NULL, OUTPUT, "u8 s8", "the shape of x"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -72,8 +72,8 @@ static const struct operand dequantize_operands[] = {
 	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of q"},
 	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
 	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
-	{"s", "pre", OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
-	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as s, but after the transform"},
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -135,7 +135,7 @@ static hz_tensor widen(const hz_tensor *t, int ndim)
 static bool is_rotated(struct job *job)
 {
 	const struct value *rotate = value_of(job, "rotate");
-	bool given = view_of(job, "s") || view_of(job, "post");
+	bool given = view_of(job, "pre") || view_of(job, "post");
 
 	for (const struct key *k = rotation_keys; k->name; k++)
 		given |= value_of(job, k->name)->given;
@@ -168,8 +168,6 @@ static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct
 	}
 	if (is_rotated(job)) {
 		parts->hadamard = hadamard_opts(job);
-		/* scale= belongs to the codes. */
-		parts->hadamard.scale = 0;
 		o->hadamard = &parts->hadamard;
 	}
 }

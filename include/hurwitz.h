@@ -454,9 +454,9 @@ typedef struct hz_hadamard_opts {
  * Aliasing: y may be x exactly (same data, dtype and strides); any other overlap is refused.
  * Arithmetic is f32 with one rounding to the dtype of y. Butterflies (a + b, a - b) run in
  * ascending strides, then the m part as a sum in ascending order, then one product with
- * fl(factor / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits. On
- * the GPU f32 results have these bits too; f16 and bf16 results may come from the matrix units,
- * whose sums have another order, within the accuracy below.
+ * fl(factor / sqrt(b)) (and one with post): every ISA, any number of threads gives the same bits.
+ * On the GPU f32 results have these bits too; f16 and bf16 results may come from tensor cores,
+ * which add in another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU; opts->max_block cuts longer ones.
@@ -493,7 +493,7 @@ HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *
 				hz_tensor *scale, const hz_hadamard_opts *opts);
 
 /*
- * Dequantization and the transform back: y = the transpose of hz_hadamard() with the same opts,
+ * Dequantization and the inverse transform: y = the transpose of hz_hadamard() with the same opts,
  * applied to q * s. So with factor 1 it undoes hz_hadamard_quantize() up to the rounding of q;
  * HZ_HADAMARD_TRANSPOSE gives the forward transform instead. Operands as there; y f32 f16 bf16
  * [..., N], any strides.
@@ -529,12 +529,13 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 /* ---- Quantized matrix multiplication --------------------------------------------------------- */
 
 /*
- * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. What
- * the three calls below take is one scale and zero for all, or contiguous tensors of them, of one
- * shape: with the ndim of the data, each dimension of the data's size or 1, which stands for the
- * whole, and the last possibly a divisor, for groups of successive elements; or of one element. So
- * for an m x n matrix [1, 1] is per tensor, [m, 1] per row, [1, n] per column and [m, n / 64] per
- * group of 64 in a row.
+ * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. The
+ * three calls below have one scale and zero point for all elements, or contiguous tensors of them,
+ * both of one shape: each dimension is 1 or has the size of the data's, and the last one may divide
+ * it, for groups of successive elements. Leading dimensions that the tensors lack are 1, as in
+ * NumPy; a tensor of one dimension has the size of the data's last one. For an m x n matrix [1, 1]
+ * or [1] is per tensor, [m, 1] per row, [1, n] or [n] per column and [m, n / 64] per group of 64 in
+ * a row.
  *
  * Small scales: a scale that the library chooses (hz_choose_qparams(), hz_qlinear(),
  * hz_hadamard_quantize()) is never subnormal: one below FLT_MIN becomes FLT_MIN, and of e8m0 the
@@ -578,9 +579,9 @@ HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 		       const hz_quantize_opts *opts);
 
 /*
- * Dequantization, the way back: y = scale * (q - zero), f32 with one rounding, then one to the
- * dtype of y; with opts->hadamard the transpose of that transform is applied in between, in f32.
- * Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
+ * Dequantization, the inverse of hz_quantize(): y = scale * (q - zero), f32 with one rounding, then
+ * one to the dtype of y; with opts->hadamard the transpose of that transform is applied in between,
+ * in f32. Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
  */
 HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 			 const hz_quantize_opts *opts);
@@ -592,7 +593,9 @@ HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
  *
  *   x      f32 f16 bf16, any shape, any strides
  *   scale  f32; its shape says what has parameters of its own, as above
- *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to
+ *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to; NULL with
+ *          HZ_QPARAMS_SYMMETRIC stands for s8, whose zero points are 0: hz_quantize() and
+ *          hz_dequantize() then have opts->zeros = NULL
  *   flags  HZ_QPARAMS_SYMMETRIC
  *
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
@@ -648,9 +651,10 @@ typedef struct hz_qgemm_opts {
 	int32_t rounding;		/* enum hz_rounding */
 	int32_t x_dtype;		/* qlinear: HZ_U8 or HZ_S8, what x is quantized to; 0: u8 */
 	double min, max;		/* further bounds of C, with their flags */
-	const hz_tensor *a_zeros;	/* a_dtype [..., m] or one element, instead of a_zero */
+	/* For rows: [..., m] or [..., m, 1] as C, or one element; for columns: [n] or [1, n] */
+	const hz_tensor *a_zeros;	/* a_dtype, for rows, instead of a_zero */
 	const hz_tensor *b_zeros;	/* b_dtype [n], instead of b_zero */
-	const hz_tensor *a_scales;	/* f32 [..., m] or one element, instead; float C alone */
+	const hz_tensor *a_scales;	/* f32, for rows, instead of a_scale; float C alone */
 	const hz_tensor *b_scales;	/* f32 [n] or one element, instead of b_scale */
 	const hz_tensor *multipliers;	/* s32 [n], instead of multiplier and shift */
 	const hz_tensor *shifts;	/* s32 [n] */
@@ -670,8 +674,8 @@ typedef struct hz_qgemm_opts {
  *   opts  NULL: zeros 0, scales 1. Its tensors lie on the context's device and are contiguous.
  *
  * Dimensions before the last two are a batch; those that a or b lacks, or has the size 1 of, are
- * repeated. A transposed matrix is a view with its two last strides exchanged. k is at most 8388608
- * (2^23); k = 0 gives acc = bias. n or m may be 0.
+ * broadcast. A transposed matrix is a view with its last two dimensions swapped, shape and strides:
+ * hz_view_transpose(). k is at most 8388608 (2^23); k = 0 gives acc = bias. n or m may be 0.
  *
  * Aliasing: c overlaps no other operand.
  * Arithmetic: acc is exact for any k and any bias, then clamped to s32. sigma is fl(fl(a_scale *
@@ -715,8 +719,9 @@ HZ_API int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *byte
 HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
 
 /*
- * Linear layer: y = x W + bias with x quantized on the way: exactly hz_choose_qparams() for each
- * row and hz_quantize() of x, then hz_qgemm() of the codes and b to a float y.
+ * Linear layer with dynamic activation quantization: y = x W + bias. The result is exactly that of
+ * hz_choose_qparams() for each row of x, hz_quantize(), then hz_qgemm() of the codes and b to a
+ * float y.
  *
  *   x     f32 f16 bf16 [..., m, k], any strides
  *   b     the codes of W, u8 s8 [..., k, n], any strides; NULL with opts->packed
@@ -726,7 +731,7 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *
  * On a GPU the codes of up to 2 rows, 4 with a_scale, stay inside one launch if opts->packed is
  * given, k is at most 4096 and a multiple of what 16 bytes of x hold, rows begin at multiples of 16
- * bytes, and n is at most 32 for each multiprocessor. Else they are in the workspace, written by a
+ * bytes, and n is at most 32 for each SM. Else they are in the workspace, written by a
  * launch ahead of that of the product: to make them again for each tile of columns takes longer.
  *
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where

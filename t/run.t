@@ -68,7 +68,7 @@ for axis in 1 -1; do
 done
 good "block=2" $cpu hadamard block=2 raw=1 x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "3 -1 7 -1" "two blocks of two"
-good "scale=" $cpu hadamard scale=-2.5 x=row.npy y=z.npy
+good "factor=" $cpu hadamard factor=-2.5 x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "-12.5 2.5 5 -0" "the factor is there"
 good "raw=1" $cpu hadamard raw=1 x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "10 -2 -4 0" "entries are +-1"
@@ -210,9 +210,9 @@ else
 	skip "from a directory that is read only" "no /proc"
 	skip "an output there" "no /proc"
 fi
-good "half of it" $cpu hadamard scale=0.5 x=x.npy y=half.npy
+good "half of it" $cpu hadamard factor=0.5 x=x.npy y=half.npy
 comma=$(locale -a 2>/dev/null | grep -E '^(de|fr|es|it|pl|ru)_' | head -n 1)
-LC_ALL=${comma:-C} "$HURWITZ" $cpu hadamard scale=0.5 x=x.npy y=z.npy && cmp half.npy z.npy
+LC_ALL=${comma:-C} "$HURWITZ" $cpu hadamard factor=0.5 x=x.npy y=z.npy && cmp half.npy z.npy
 ok $? "points in numbers, in the locale ${comma:-C}"
 mkdir sealed && cp x.npy sealed && chmod 555 sealed
 (cd sealed && "$HURWITZ" $cpu hadamard x=x.npy y=../z.npy && cmp ../y.npy ../z.npy)
@@ -358,6 +358,11 @@ good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=1 t
 is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '|i1' '2, 1')" "one a row"
 good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
 is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
+$HURWITZ $cpu choose_qparams x=x.npy per=column type=s8 symmetric=1 scale=column.npy zero=z1.npy
+$HURWITZ $cpu quantize x=x.npy q=q1.npy scale=column.npy zero=z1.npy
+good "symmetric codes by columns without zero points" $cpu quantize x=x.npy type=s8 q=q.npy scale=column.npy
+cmp q1.npy q.npy
+ok $? "the codes are the same"
 good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
 is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
 good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16

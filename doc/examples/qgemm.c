@@ -65,10 +65,8 @@ int main(void)
 	hz_tensor tc = hz_tensor_2d(c, HZ_U8, HZ_CPU, M, N);
 	hz_tensor tz = hz_tensor_2d(z, HZ_F32, HZ_CPU, M, N);
 	float x_scale, y_scale, w_scale[N];
-	int8_t w_zero[N];
-	hz_tensor scales = hz_tensor_2d(w_scale, HZ_F32, HZ_CPU, 1, N);
-	hz_tensor zeros = hz_tensor_2d(w_zero, HZ_S8, HZ_CPU, 1, N);
-	hz_quantize_opts by_columns = {.scales = &scales, .zeros = &zeros};
+	hz_tensor scales = hz_tensor_1d(w_scale, HZ_F32, HZ_CPU, N);
+	hz_quantize_opts by_columns = {.scales = &scales};
 	hz_quantize_opts of_x = {0}, of_y = {0};
 	hz_qgemm_opts product = {0}, layer = {0};
 	hz_packed packed;
@@ -91,8 +89,8 @@ int main(void)
 		}
 	}
 
-	/* Weights once: a scale for each column, codes, packed */
-	try(hz_choose_qparams(ctx, &tw, &scales, &zeros, HZ_QPARAMS_SYMMETRIC));
+	/* Weights once: a scale for each column (all zero points are 0), codes, packed */
+	try(hz_choose_qparams(ctx, &tw, &scales, NULL, HZ_QPARAMS_SYMMETRIC));
 	try(hz_quantize(ctx, &tw, &tb, &by_columns));
 	try(hz_qgemm_pack_bytes(ctx, &tb, &bytes));
 	try(hz_alloc(ctx, &memory, bytes, HZ_CPU));
@@ -106,7 +104,6 @@ int main(void)
 	of_y.scale = product.c_scale = y_scale;
 	of_y.zero = product.c_zero = zero;
 	product.b_scales = &scales;
-	scales = hz_tensor_1d(w_scale, HZ_F32, HZ_CPU, N);
 	product.packed = &packed;
 	try(hz_quantize(ctx, &tx, &ta, &of_x));
 	try(hz_qgemm(ctx, &ta, NULL, &tc, &product));

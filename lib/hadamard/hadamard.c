@@ -474,8 +474,8 @@ static int make_common(struct hz_context *ctx, const char *op, const char *v_nam
 }
 
 /*
- * Checks options (NULL: the defaults) and sets the axis of v, whose shape counts; only_last: it must
- * be the last dimension.
+ * Checks options (NULL: the defaults) and sets the axis of v, whose shape counts; only_last: it
+ * must be the last dimension.
  */
 static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard_opts **opts,
 		       const hz_tensor *v, bool only_last, int *axis)
@@ -494,8 +494,8 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 	*axis = hzi_axis((*opts)->axis, v->ndim);
 	if (*axis < 0)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->axis is HZ_AXIS(%d), must be HZ_AXIS(%d) to HZ_AXIS(%d), "
-				"or 0: the last dimension", op, said, -v->ndim, v->ndim - 1);
+				"%s: opts->axis is HZ_AXIS(%d), must be HZ_AXIS(%d) to "
+				"HZ_AXIS(%d), or 0: the last dimension", op, said, -v->ndim, v->ndim - 1);
 	if (only_last && *axis != v->ndim - 1)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"%s: opts->axis is HZ_AXIS(%d), must be the last dimension (0); "

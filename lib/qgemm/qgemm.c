@@ -300,12 +300,37 @@ static void make_strides(const struct call *q, struct hzi_qgemm_args *g)
 	}
 }
 
+/* Whether t has the shape [..., m] of the rows of c, or [..., m, 1], or [all rows] */
+static bool is_of_rows(const hz_tensor *t, const hz_tensor *c)
+{
+	const int ndim = t->ndim == c->ndim && t->shape[t->ndim - 1] == 1 ? t->ndim - 1 : t->ndim;
+
+	if (t->ndim == 1)
+		return true;
+	for (int d = 0; ndim == c->ndim - 1 && d < ndim; d++) {
+		if (t->shape[d] != c->shape[d])
+			return false;
+	}
+	return ndim == c->ndim - 1;
+}
+
+/* Whether t has the shape [n] or [1, n], possibly with more leading dimensions of 1 */
+static bool is_of_columns(const hz_tensor *t)
+{
+	for (int d = 0; d < t->ndim - 1; d++) {
+		if (t->shape[d] != 1)
+			return false;
+	}
+	return true;
+}
+
 /*
- * Checks an operand in the options: count elements (one_too: or one), contiguous, no overlap with
- * c.
+ * Checks an operand in the options: an element for each row of c, or else for each of its columns
+ * (one_too: or one for all); contiguous, no overlap with c.
  */
 static int check_vector(struct hz_context *ctx, const struct call *q, const char *name,
-			const hz_tensor *t, const int *dtypes, int64_t count, bool one_too)
+			const hz_tensor *t, const int *dtypes, bool rows, int64_t count,
+			bool one_too)
 {
 	HZ_CHECK(hzi_check(ctx, q->op, name, t, dtypes, false));
 	if (!hz_tensor_contiguous(t))
@@ -314,15 +339,22 @@ static int check_vector(struct hz_context *ctx, const struct call *q, const char
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s has %lld elements, must have %lld%s", q->op,
 				name, (long long)hz_tensor_count(t), (long long)count,
 				one_too ? " or 1" : "");
+	if (count > 1 && hz_tensor_count(t) == count &&
+	    !(rows ? is_of_rows(t, q->c) : is_of_columns(t)))
+		return hzi_fail(ctx, HZ_ESHAPE,
+				rows ? "%s: the shape of %s must be [m] or [m, 1] of the m rows of "
+				       "%s, after the batch" :
+				       "%s: the shape of %s must be [n] or [1, n] of the n columns "
+				       "of %s", q->op, name, q->c_name);
 	return hzi_check_apart(ctx, q->op, name, t, q->c_name, q->c);
 }
 
 static int check_zeros(struct hz_context *ctx, const struct call *q, const char *name,
-		       const hz_tensor *t, int dtype, int64_t count, bool one_too)
+		       const hz_tensor *t, int dtype, bool rows, int64_t count, bool one_too)
 {
 	const int types[] = {dtype, 0};
 
-	return check_vector(ctx, q, name, t, types, count, one_too);
+	return check_vector(ctx, q, name, t, types, rows, count, one_too);
 }
 
 /* The largest |code - zero point|; unknown: for every zero point */
@@ -496,20 +528,21 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 		HZ_CHECK(hzi_check_apart(ctx, q->op, "packed", &blob, q->c_name, c));
 	}
 	if (o->a_zeros)
-		HZ_CHECK(check_zeros(ctx, q, "a_zeros", o->a_zeros, a_dtype, rows, true));
+		HZ_CHECK(check_zeros(ctx, q, "a_zeros", o->a_zeros, a_dtype, true, rows, true));
 	if (o->b_zeros)
-		HZ_CHECK(check_zeros(ctx, q, "b_zeros", o->b_zeros, b_dtype, g->n, false));
+		HZ_CHECK(check_zeros(ctx, q, "b_zeros", o->b_zeros, b_dtype, false, g->n, false));
 	if (o->a_scales)
-		HZ_CHECK(check_vector(ctx, q, "a_scales", o->a_scales, f32_type, rows, true));
+		HZ_CHECK(check_vector(ctx, q, "a_scales", o->a_scales, f32_type, true, rows, true));
 	if (o->b_scales)
-		HZ_CHECK(check_vector(ctx, q, "b_scales", o->b_scales, f32_type, g->n, true));
+		HZ_CHECK(check_vector(ctx, q, "b_scales", o->b_scales, f32_type, false, g->n,
+				      true));
 	if (o->multipliers) {
-		HZ_CHECK(
-			check_vector(ctx, q, "multipliers", o->multipliers, s32_type, g->n, false));
-		HZ_CHECK(check_vector(ctx, q, "shifts", o->shifts, s32_type, g->n, false));
+		HZ_CHECK(check_vector(ctx, q, "multipliers", o->multipliers, s32_type, false, g->n,
+				      false));
+		HZ_CHECK(check_vector(ctx, q, "shifts", o->shifts, s32_type, false, g->n, false));
 	}
 	if (o->bias)
-		HZ_CHECK(check_vector(ctx, q, "bias", o->bias, bias_types, g->n, false));
+		HZ_CHECK(check_vector(ctx, q, "bias", o->bias, bias_types, false, g->n, false));
 
 	make_strides(q, g);
 	g->a = q->linear ? NULL : hzi_data(ctx, a);

@@ -124,37 +124,62 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	memcpy(map->p_stride, t.p, sizeof(map->p_stride));
 }
 
-/* Checks the shape of parameters for the data v. */
+/*
+ * Checks the shape of parameters for the data v, and sets *wide to a view of v's ndim: leading
+ * dimensions that p lacks are 1, as in NumPy. One dimension stands for all of the last one of v: as
+ * groups [m] could be meant for rows.
+ */
 static int check_params(struct hz_context *ctx, const char *op, const char *v_name,
-			const hz_tensor *v, const char *p_name, const hz_tensor *p)
+			const hz_tensor *v, const char *p_name, const hz_tensor *p, hz_tensor *wide)
 {
+	const int more = v->ndim - p->ndim;
+	int64_t shape[HZ_MAXDIM];
+
+	*wide = *p;
 	if (!hz_tensor_contiguous(p))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", op, p_name);
 	if (hz_tensor_count(p) == 1)
 		return HZ_OK;
-	if (p->ndim != v->ndim)
+	if (more < 0 || more == v->ndim)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s.ndim is %d, must be %d, as %s, or it have one element", op,
-				p_name, p->ndim, v->ndim, v_name);
+				"%s: %s.ndim is %d, must be 1 to %d, as %s, or it have one element",
+				op, p_name, p->ndim, v->ndim, v_name);
 	for (int d = 0; d < v->ndim; d++) {
-		const int64_t size = v->shape[d], own = p->shape[d];
-		const bool last = d == v->ndim - 1;
+		const int64_t size = v->shape[d], own = d < more ? 1 : p->shape[d - more];
+		const bool groups = d == v->ndim - 1 && (p->ndim > 1 || v->ndim == 1);
 
-		if (own == 1 || own == size || (last && own > 0 && size % own == 0))
+		shape[d] = own;
+		if (own == 1 || own == size || (groups && own > 0 && size % own == 0))
 			continue;
+		if (p->ndim == 1 && v->ndim > 1)
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[0] is %lld, must be %lld, as %s.shape[%d]: "
+					"scales of rows have the shape [rows, 1]", op, p_name,
+					(long long)own, (long long)size, v_name, d);
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: %s.shape[%d] is %lld, must be %lld, as %s, or 1%s", op, p_name,
-				d, (long long)own, (long long)size, v_name,
-				last ? ", or divide it" : "");
+				d - more, (long long)own, (long long)size, v_name,
+				groups ? ", or divide it" : "");
 	}
+	*wide = hz_tensor_nd(p->data, p->dtype, p->device, v->ndim, shape);
 	return HZ_OK;
+}
+
+/* Whether two views that check_params() made have the same shape */
+static int check_alike(struct hz_context *ctx, const char *op, const char *a_name,
+		       const hz_tensor *a, const char *b_name, const hz_tensor *b)
+{
+	if (hz_tensor_count(a) == 1 && hz_tensor_count(b) == 1)
+		return HZ_OK;
+	return hzi_check_same_shape(ctx, op, a_name, a, b_name, b);
 }
 
 /* Checks for hz_quantize() and hz_dequantize(): x floats, q codes, one of them the output */
 static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *x,
 		       const char *x_name, const hz_tensor *q, bool to_codes,
-		       const hz_quantize_opts *o, float *scale)
+		       const hz_quantize_opts *o, float *scale, hz_tensor *scales)
 {
+	hz_tensor zeros;
 	const hz_tensor *in = to_codes ? x : q, *out = to_codes ? q : x;
 	const char *in_name = to_codes ? "x" : "q", *out_name = to_codes ? "q" : "y";
 
@@ -180,7 +205,7 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->scales excludes opts->scale and opts->zero", op);
 	HZ_CHECK(hzi_check(ctx, op, "scales", o->scales, f32_type, false));
-	HZ_CHECK(check_params(ctx, op, x_name, x, "scales", o->scales));
+	HZ_CHECK(check_params(ctx, op, x_name, x, "scales", o->scales, scales));
 	HZ_CHECK(hzi_check_apart(ctx, op, "scales", o->scales, out_name, out));
 	if (!o->zeros)
 		return HZ_OK;
@@ -188,9 +213,8 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	if (o->zeros->dtype != q->dtype)
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: zeros.dtype is %s, must be %s, as q", op,
 				hz_dtype_name(o->zeros->dtype), hz_dtype_name(q->dtype));
-	HZ_CHECK(hzi_check_same_shape(ctx, op, "scales", o->scales, "zeros", o->zeros));
-	if (!hz_tensor_contiguous(o->zeros))
-		return hzi_fail(ctx, HZ_ESTRIDE, "%s: zeros must be contiguous", op);
+	HZ_CHECK(check_params(ctx, op, x_name, x, "zeros", o->zeros, &zeros));
+	HZ_CHECK(check_alike(ctx, op, "scales", scales, "zeros", &zeros));
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
@@ -202,9 +226,10 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
 	const char *op = dequantize ? "dequantize" : "quantize", *x_name = dequantize ? "y" : "x";
+	hz_tensor scales;
 	float scale;
 
-	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !dequantize, o, &scale));
+	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !dequantize, o, &scale, &scales));
 	*a = (struct hzi_codes_args){
 		.dequantize = dequantize,
 		.x = hzi_data(ctx, x),
@@ -220,11 +245,11 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 		a->rotated = rotated;
 		return hzi_rotated_args(ctx,
 					dequantize ? "dequantize: hadamard" : "quantize: hadamard",
-					x_name, x, "q", q, o->scales, o->hadamard, dequantize,
-					rotated);
+					x_name, x, "q", q, o->scales ? &scales : NULL, o->hadamard,
+					dequantize, rotated);
 	}
 	if (hz_tensor_count(x) > 0)
-		make_map(x, q, o->scales, &a->map);
+		make_map(x, q, o->scales ? &scales : NULL, &a->map);
 	return HZ_OK;
 }
 
@@ -261,30 +286,38 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 {
 	static const struct hzi_flag list[] = {HZI_FLAG(HZ_QPARAMS_SYMMETRIC), {0, NULL}};
 	static const char op[] = "choose_qparams";
+	hz_tensor wide, wide_zero;
 	int64_t bytes;
 
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
-	HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
 	HZ_CHECK(hzi_check_flags(ctx, op, "flags", flags, HZ_QPARAMS_SYMMETRIC, list));
+	if (!zero && !(flags & HZ_QPARAMS_SYMMETRIC))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: zero is NULL, must be a view: only s8 with "
+				"HZ_QPARAMS_SYMMETRIC needs none", op);
+	if (zero)
+		HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
 	/* With strides of 0 there may be more elements than memory has bytes. */
 	if (!hzi_mul(hz_tensor_count(x), 8, &bytes))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows", op);
-	HZ_CHECK(check_params(ctx, op, "x", x, "scale", scale));
-	HZ_CHECK(hzi_check_same_shape(ctx, op, "scale", scale, "zero", zero));
-	if (!hz_tensor_contiguous(zero))
-		return hzi_fail(ctx, HZ_ESTRIDE, "%s: zero must be contiguous", op);
+	HZ_CHECK(check_params(ctx, op, "x", x, "scale", scale, &wide));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "scale", scale));
-	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "zero", zero));
-	HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "zero", zero));
+	if (zero) {
+		HZ_CHECK(check_params(ctx, op, "x", x, "zero", zero, &wide_zero));
+		HZ_CHECK(check_alike(ctx, op, "scale", &wide, "zero", &wide_zero));
+		HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "zero", zero));
+		HZ_CHECK(hzi_check_apart(ctx, op, "scale", scale, "zero", zero));
+	}
 	*a = (struct hzi_choose_qparams_args){
 		.x = hzi_data(ctx, x), .scale = hzi_data(ctx, scale),
-		.zero = hzi_data(ctx, zero), .x_dtype = x->dtype,
-		.q_dtype = zero->dtype, .symmetric = (flags & HZ_QPARAMS_SYMMETRIC) != 0,
+		.zero = zero ? hzi_data(ctx, zero) : NULL, .x_dtype = x->dtype,
+		.q_dtype = zero ? zero->dtype : HZ_S8,
+		.symmetric = (flags & HZ_QPARAMS_SYMMETRIC) != 0,
 	};
 	if (hz_tensor_count(x) > 0)
-		make_map(x, NULL, scale, &a->map);
+		make_map(x, NULL, &wide, &a->map);
 	else
 		a->map.params = hz_tensor_count(scale);
 	return HZ_OK;
@@ -294,11 +327,19 @@ int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
 		      hz_tensor *zero, uint32_t flags)
 {
 	struct hzi_choose_qparams_args a;
+	size_t bytes, begin = 0;
 
 	HZ_CHECK(choose_args(ctx, x, scale, zero, flags, &a));
 	if (a.map.params == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "choose_qparams",
-			       HZI_WORKSPACE(ctx, quantize, choose_qparams, &a)));
+	bytes = HZI_WORKSPACE(ctx, quantize, choose_qparams, &a);
+	/* Zero points that the caller does not want are written behind the workspace. */
+	if (!zero) {
+		begin = (bytes + 63) & ~(size_t)63;
+		bytes = begin + (size_t)a.map.params;
+	}
+	HZ_CHECK(hzi_workspace(ctx, "choose_qparams", bytes));
+	if (!zero && !ctx->recording)
+		a.zero = (char *)ctx->workspace + begin;
 	return HZI_CALL(ctx, quantize, choose_qparams, &a);
 }

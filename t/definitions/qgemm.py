@@ -56,6 +56,8 @@ def draw_parameters(case, shape, kind):
     drop = 0
     while drop < len(sizes) - 1 and sizes[drop] == 1 and case.chance():
         drop += 1
+    if len(sizes) - drop == 1 and len(sizes) > 1 and sizes[-1] not in (1, shape[-1]):
+        drop -= 1       # one dimension is never groups
     scale = (case.rng.random(sizes[drop:]) + 0.01).astype(np.float32)
     zero = case.rng.integers(low, high + 1, sizes[drop:]).astype(CODES[kind])
     given = {"scale": scale} if case.chance(0.2) else {"scale": scale, "zero": zero}
@@ -291,8 +293,10 @@ def run_qgemm(case):
                 scale[name] = float(np.float32(case.rng.random() * 0.1 + 1e-3))
                 keys[name] = repr(scale[name])
             elif how == "file":
-                inputs[name] = (case.rng.random(shape) * 0.1 + 1e-3).astype(np.float32)
-                scale[name] = inputs[name].astype(np.float64)
+                values = (case.rng.random(shape) * 0.1 + 1e-3).astype(np.float32)
+                scale[name] = values.astype(np.float64)
+                inputs[name] = case.pick(values, values[..., None] if name == "a_scale" else
+                                         values[None, :])
                 if name == "a_scale":
                     scale[name] = scale[name][..., None]
         low, high = draw_bounds(case, keys, None, None, typical * 1e-3)

@@ -26,6 +26,14 @@ struct tcase {
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
+/* The dimension that opts->axis means: HZ_AXIS(i), or 0, the last */
+static int axis_of(const struct tcase *c)
+{
+	const int axis = c->o.axis;
+
+	return axis > 0 ? axis - 1 : c->ndim + (axis ? axis : -1);
+}
+
 /* Steps at[] to the next item of all dimensions but axis; 0 at the end. */
 static int next_item(const struct tcase *c, int axis, int64_t *at)
 {
@@ -109,7 +117,7 @@ static int run_case(struct dev *dev, const struct tcase *c, const struct ref_op 
 {
 	struct area ax = { 0 }, ay, apre = { 0 }, apost = { 0 };
 	size_t x_size = hz_dtype_size(c->x_dtype), y_size = hz_dtype_size(c->y_dtype);
-	int axis = hzi_axis(c->o.axis, c->ndim), good = 1, status;
+	int axis = axis_of(c), good = 1, status;
 	unsigned char *got, *got_data, *want_data;
 	int64_t at[HZ_MAXDIM] = { 0 }, i, item = 0, y0;
 	hz_hadamard_opts o = c->o;
@@ -232,7 +240,7 @@ static int check_case_on(const struct tcase *c, int first, int last)
 	size_t x_bytes, y_bytes;
 	int64_t x_low, x_high, y_low, y_high, at[HZ_MAXDIM] = { 0 }, i, items = 1, item = 0, n;
 	unsigned char *x_image, *y_before, *y_want, *x_data, *y_data;
-	int axis = hzi_axis(c->o.axis, c->ndim), d, good = 1;
+	int axis = axis_of(c), d, good = 1;
 	struct ref_op op;
 	float *y_f32, *row;
 	double *dense;
@@ -703,7 +711,8 @@ static int workspaces(struct dev *dev)
 		int dtype;
 	} all[] = {
 		{ 3, 64, { 0 }, HZ_F32 }, { 2, 16384, { 0 }, HZ_F16 },
-		{ 4, 768, { .plan = HZ_PLAN_TRUE }, HZ_F32 }, { 256, 100, { .axis = HZ_AXIS(0) }, HZ_BF16 },
+		{ 4, 768, { .plan = HZ_PLAN_TRUE }, HZ_F32 },
+		{ 256, 100, { .axis = HZ_AXIS(0) }, HZ_BF16 },
 		{ 96, 33, { .axis = HZ_AXIS(0), .plan = HZ_PLAN_TRUE }, HZ_F32 },
 	};
 	struct area ax = area_new(dev, 1 << 17, 0), ay = area_new(dev, 1 << 17, 0);

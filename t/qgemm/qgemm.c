@@ -730,6 +730,13 @@ static void test_errors(void)
 	WRONG((O.b_scales = &w, O.b_scale = 1), HZ_EINVAL,
 	      "qgemm: opts->b_scales excludes opts->b_scale");
 	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: b_scales has 4 elements, must have 6 or 1");
+	w = hz_tensor_2d(p, HZ_F32, device, 6, 1);
+	WRONG(O.b_scales = &w, HZ_ESHAPE,
+	      "qgemm: the shape of b_scales must be [n] or [1, n] of the n columns of c");
+	w = hz_tensor_2d(p, HZ_F32, device, 1, 4);
+	WRONG((C.dtype = HZ_F32, O.a_scales = &w), HZ_ESHAPE,
+	      "qgemm: the shape of a_scales must be [m] or [m, 1] of the m rows of c, after the "
+	      "batch");
 	WRONG(O.multipliers = &v, HZ_EINVAL,
 	      "qgemm: opts->multipliers and opts->shifts need each other");
 	WRONG(O.b_zeros = &v, HZ_EDTYPE, "qgemm: b_zeros.dtype is s32, must be u8");

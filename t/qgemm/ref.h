@@ -219,7 +219,8 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 		sum += ((const int32_t *)e->bias.host)[j];
 	acc = (int32_t)(sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
 	if (e->b_scales.host)
-		bs = ((const float *)e->b_scales.host)[e->b_scales.t.shape[0] == 1 ? 0 : j];
+		bs = ((const float *)e->b_scales.host)[hz_tensor_count(&e->b_scales.t) == 1 ? 0 :
+						       j];
 	if (is_float(c->c_dtype)) {
 		const float rs = !c->row_scales ? as :
 				 ((const float *)e->a_scales.host)[c->row_scales == 2 ? 0 : row];
@@ -342,19 +343,28 @@ static void fill_codes(struct matrix *x, enum values values)
 		put_code(x->data, (int64_t)i, random_code(x->dtype, values));
 }
 
+/* A vector for the columns: [n] or [1, n] */
+static void columns_new(struct vec *v, int dtype, int64_t n)
+{
+	const int ndim = 1 + (int)rnd_below(&rnd, 2);
+
+	vec_new(v, dtype, ndim, ndim == 1 ? (int64_t[]){ n } : (int64_t[]){ 1, n });
+}
+
 /* Makes the vectors that a case needs. */
 static void make_extras(struct tcase *c, struct extras *e)
 {
-	int64_t shape[HZ_MAXDIM], rows = items_of(c) * c->m, i;
-	int d;
+	int64_t shape[HZ_MAXDIM + 1], rows = items_of(c) * c->m, i;
+	int d, row_ndim = c->batch_ndim + 1 + (int)rnd_below(&rnd, 2);
 
 	memset(e, 0, sizeof(*e));
 	for (d = 0; d < c->batch_ndim; d++)
 		shape[d] = c->batch[d];
-	shape[c->batch_ndim] = c->m;
+	shape[c->batch_ndim] = c->m;	/* [..., m] or [..., m, 1] */
+	shape[c->batch_ndim + 1] = 1;
 	if (c->a_rows) {
 		if (c->a_rows == 1)
-			vec_new(&e->a_zeros, c->a_dtype, c->batch_ndim + 1, shape);
+			vec_new(&e->a_zeros, c->a_dtype, row_ndim, shape);
 		else
 			vec_new(&e->a_zeros, c->a_dtype, 1, (int64_t[]){ 1 });
 		for (i = 0; i < hz_tensor_count(&e->a_zeros.t); i++)
@@ -362,7 +372,7 @@ static void make_extras(struct tcase *c, struct extras *e)
 		c->o.a_zero = 0;
 	}
 	if (c->b_cols) {
-		vec_new(&e->b_zeros, c->b_dtype, 1, &c->n);
+		columns_new(&e->b_zeros, c->b_dtype, c->n);
 		for (i = 0; i < c->n; i++)
 			put_code(e->b_zeros.host, i, random_zero(c->b_dtype));
 		c->o.b_zero = 0;
@@ -370,7 +380,7 @@ static void make_extras(struct tcase *c, struct extras *e)
 	if (c->row_scales) {
 		const int64_t count = c->row_scales == 2 ? 1 : rows;
 
-		vec_new(&e->a_scales, HZ_F32, c->row_scales == 2 ? 1 : c->batch_ndim + 1,
+		vec_new(&e->a_scales, HZ_F32, c->row_scales == 2 ? 1 : row_ndim,
 			c->row_scales == 2 ? &count : shape);
 		for (i = 0; i < count; i++)
 			((float *)e->a_scales.host)[i] = (float)random_scale();
@@ -379,7 +389,7 @@ static void make_extras(struct tcase *c, struct extras *e)
 	if (c->how == COLUMN_SCALES) {
 		const int64_t count = rnd_below(&rnd, 4) ? c->n : 1;
 
-		vec_new(&e->b_scales, HZ_F32, 1, &count);
+		columns_new(&e->b_scales, HZ_F32, count);
 		for (i = 0; i < count; i++)
 			((float *)e->b_scales.host)[i] = (float)random_scale();
 		if (rnd_below(&rnd, 3) == 0 && !is_float(c->c_dtype) && count > 0) {
@@ -391,8 +401,8 @@ static void make_extras(struct tcase *c, struct extras *e)
 		c->o.b_scale = 0;
 	}
 	if (c->how == PAIRS) {
-		vec_new(&e->multipliers, HZ_S32, 1, &c->n);
-		vec_new(&e->shifts, HZ_S32, 1, &c->n);
+		columns_new(&e->multipliers, HZ_S32, c->n);
+		columns_new(&e->shifts, HZ_S32, c->n);
 		for (i = 0; i < c->n; i++) {
 			((int32_t *)e->multipliers.host)[i] = (int32_t)(rnd_u64(&rnd) >>
 									(33 + rnd_below(&rnd, 3)));
@@ -405,7 +415,7 @@ static void make_extras(struct tcase *c, struct extras *e)
 		}
 	}
 	if (c->bias) {
-		vec_new(&e->bias, c->bias, 1, &c->n);
+		columns_new(&e->bias, c->bias, c->n);
 		for (i = 0; i < c->n; i++) {
 			if (c->bias == HZ_F32)
 				((float *)e->bias.host)[i] = (float)rnd_normal(&rnd);

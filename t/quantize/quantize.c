@@ -532,7 +532,10 @@ static void test_errors(void)
 	WRONG((o.scales = &s, s.shape[1] = 5, s.stride[0] = 5), QUANTIZE, HZ_ESHAPE,
 	      "quantize: scales.shape[1] is 5, must be 12, as x, or 1, or divide it");
 	WRONG((o.scales = &s, s.ndim = 1), QUANTIZE, HZ_ESHAPE,
-	      "quantize: scales.ndim is 1, must be 2, as x, or it have one element");
+	      "quantize: scales.shape[0] is 4, must be 12, as x.shape[1]: scales of rows have the "
+	      "shape [rows, 1]");
+	WRONG((o.scales = &s, s = hz_tensor_3d(ps, HZ_F32, device, 1, 4, 1)), QUANTIZE, HZ_ESHAPE,
+	      "quantize: scales.ndim is 3, must be 1 to 2, as x, or it have one element");
 	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE,
 	      "quantize: scales must be contiguous");
 	WRONG((o.scales = &s, o.zeros = &z, z.dtype = HZ_S8), QUANTIZE, HZ_EDTYPE,
@@ -553,6 +556,9 @@ static void test_errors(void)
 	      "choose_qparams: scale overlaps x, must be apart from it");
 	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
 	      "choose_qparams: flags has unknown bits 0x2 (valid: HZ_QPARAMS_SYMMETRIC)");
+	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, NULL, 0), HZ_EINVAL,
+	      "choose_qparams: zero is NULL, must be a view: only s8 with HZ_QPARAMS_SYMMETRIC "
+	      "needs none");
 	WRONG((x.shape[0] = INT64_MAX / 12, x.stride[0] = x.stride[1] = 0), CHOOSE, HZ_ESHAPE,
 	      "choose_qparams: x is too large: its size overflows");
 	x.shape[0] = 0;
@@ -563,6 +569,70 @@ static void test_errors(void)
 	hz_free(ctx, pq, device);
 	hz_free(ctx, ps, device);
 	hz_free(ctx, pz, device);
+}
+
+/* Scales for a [2, 3, 8] of that shape, and its codes, which it appends to the scales */
+static int by_shape(struct dev *dev, const hz_tensor *x, int ndim, const int64_t *shape, bool s8,
+		    bool zero_points, unsigned char *result)
+{
+	struct area sa = area_new(dev, 96, 0), za = area_new(dev, 24, 0), qa = area_new(dev, 48, 0);
+	hz_tensor s = hz_tensor_nd(sa.data, HZ_F32, dev->device, ndim, shape);
+	hz_tensor z = hz_tensor_nd(za.data, s8 ? HZ_S8 : HZ_U8, dev->device, ndim, shape);
+	hz_tensor q = hz_tensor_3d(qa.data, z.dtype, dev->device, 2, 3, 8);
+	hz_tensor *const zero = zero_points ? &z : NULL;
+	const hz_quantize_opts o = {.scales = &s, .zeros = zero};
+	const uint32_t flags = s8 ? HZ_QPARAMS_SYMMETRIC : 0;
+	unsigned char image[2 * GUARD + 96] = {0};
+	size_t bytes = 0;
+	int status;
+
+	memset(result, 0, 144);
+	area_write(&sa, image);
+	status = RECORD(dev->ctx, hz_choose_qparams(dev->ctx, x, &s, zero, flags), &bytes);
+	status = status ? status : hz_reserve(dev->ctx, bytes);
+	status = status ? status : hz_choose_qparams(dev->ctx, x, &s, zero, flags);
+	status = status ? status : hz_quantize(dev->ctx, x, &q, &o);
+	area_read(&sa, image);
+	memcpy(result, image + GUARD, 96);
+	area_read(&qa, image);
+	memcpy(result + 96, image + GUARD, 48);
+	area_free(&sa);
+	area_free(&za);
+	area_free(&qa);
+	return status;
+}
+
+/* Leading dimensions are 1, as in NumPy; symmetric s8 needs no zero points. */
+static void test_shapes(void)
+{
+	static const struct {
+		int ndim;
+		int64_t shape[2], wide[3];
+	} t[] = {{1, {8}, {1, 1, 8}}, {1, {1}, {1, 1, 1}}, {2, {3, 1}, {1, 3, 1}},
+		 {2, {3, 4}, {1, 3, 4}}, {2, {1, 8}, {1, 1, 8}}};
+	unsigned char got[144], want[144];
+	float values[48];
+
+	for (int i = 0; i < 48; i++)
+		values[i] = (float)rnd_normal(&rnd);
+	for (int d = 0; d < ndevs; d++) {
+		const hz_tensor host = hz_tensor_3d(values, HZ_F32, HZ_CPU, 2, 3, 8);
+		struct area xa;
+		const hz_tensor x = to_device(&devs[d], &host, &xa);
+		int bad = 0;
+
+		for (int i = 0; i < (int)(sizeof(t) / sizeof(*t)); i++) {
+			for (int s8 = 0; s8 < 2; s8++) {
+				bad += by_shape(&devs[d], &x, 3, t[i].wide, s8, true, want);
+				bad += by_shape(&devs[d], &x, t[i].ndim, t[i].shape, s8, true, got);
+				bad += memcmp(got, want, sizeof(got)) != 0;
+			}
+			bad += by_shape(&devs[d], &x, 3, t[i].wide, true, false, got);
+			bad += memcmp(got, want, sizeof(got)) != 0;
+		}
+		ok(bad == 0, "shapes of scales, and no zero points, %s", devs[d].name);
+		area_free(&xa);
+	}
 }
 
 /* No elements: the scale is 1, the zero point the middle of the code range. */
@@ -686,6 +756,7 @@ int main(void)
 	test_division();
 	test_every();
 	test_empty();
+	test_shapes();
 	test_extreme_ranges();
 	test_errors();
 	dev_close_all();

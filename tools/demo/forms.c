@@ -177,16 +177,14 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 	/* B of a product is [k, n]. */
 	const hz_tensor b = transposed(&rotated);
 	hz_tensor b_back = transposed(&decoded);
-	hz_tensor scales = on(n, w->scales, HZ_F32, 1, rows);
-	hz_tensor zeros = on(n, (char *)w->scales + rows * 4, HZ_S8, 1, rows);
+	hz_tensor scales = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), rows);
 	hz_tensor codes = on(n, w->codes, HZ_S8, k, rows);
-	const hz_quantize_opts o = {.scales = &scales, .zeros = &zeros};
+	const hz_quantize_opts o = {.scales = &scales};
 	const hz_tensor x = on(n, c->expanded, HZ_F32, 4 * n->tokens, k);
 	hz_tensor y = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, rows);
-	const hz_tensor column = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), rows);
 	hz_qgemm_opts layer;
 	size_t bytes;
-	int status = WITH_WORKSPACE(n->ctx, hz_choose_qparams(n->ctx, &b, &scales, &zeros,
+	int status = WITH_WORKSPACE(n->ctx, hz_choose_qparams(n->ctx, &b, &scales, NULL,
 							      HZ_QPARAMS_SYMMETRIC));
 
 	if (!status)
@@ -199,7 +197,7 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 		status = hz_alloc(n->ctx, &w->packed, bytes, hz_device(n->ctx));
 	if (!status)
 		status = hz_qgemm_pack(n->ctx, &codes, w->packed, bytes, &w->integers);
-	layer = integers(w, &column);
+	layer = integers(w, &scales);
 	if (!status)
 		status = RESERVE_FOR(n->ctx, hz_qlinear(n->ctx, &x, NULL, &y, &layer));
 	c->bytes += (double)(rows * k + 4 * rows);
@@ -306,7 +304,7 @@ static int code_matrix(struct net *n, struct weights *trained, int which)
 	if (!status)
 		status = hz_alloc(n->ctx, &w->codes, (size_t)(2 * rows * k), hz_device(n->ctx));
 	if (!status)
-		status = hz_alloc(n->ctx, &w->scales, (size_t)(5 * rows), hz_device(n->ctx));
+		status = hz_alloc(n->ctx, &w->scales, (size_t)(4 * rows), hz_device(n->ctx));
 	if (!status)
 		status = c->form->q ? code_lattice(n, w, rows, k, power) :
 				      code_integers(n, w, rows, k);

@@ -109,7 +109,7 @@ static int multiply_f32(void *data)
 struct run {
 	hz_context *ctx;
 	bool rotate;
-	hz_tensor x, t, w, codes, scales, zeros, y, signs;
+	hz_tensor x, t, w, codes, scales, y, signs;
 	hz_hadamard_opts rotation;	/* with random signs: without them smooth data
 					 * concentrate */
 	hz_qgemm_opts opts;
@@ -131,7 +131,7 @@ static int layer(void *data)
 static int make_layer(struct run *r)
 {
 	const hz_hadamard_opts columns = {.axis = HZ_AXIS(0), .pre = &r->signs};
-	const hz_quantize_opts quantize = {.scales = &r->scales, .zeros = &r->zeros};
+	const hz_quantize_opts quantize = {.scales = &r->scales};
 	hz_context *ctx = r->ctx;
 	size_t bytes;
 	int status = HZ_OK;
@@ -140,7 +140,7 @@ static int make_layer(struct run *r)
 	if (r->rotate)
 		status = hz_hadamard(ctx, &r->w, &r->w, &columns);
 	if (!status)
-		status = WITH_WORKSPACE(ctx, hz_choose_qparams(ctx, &r->w, &r->scales, &r->zeros,
+		status = WITH_WORKSPACE(ctx, hz_choose_qparams(ctx, &r->w, &r->scales, NULL,
 							       HZ_QPARAMS_SYMMETRIC));
 	if (!status)
 		status = hz_quantize(ctx, &r->w, &r->codes, &quantize);
@@ -158,7 +158,7 @@ static int make_layer(struct run *r)
 
 static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 {
-	static uint8_t codes[INPUTS * CLASSES], zeros[CLASSES], bits[INPUTS / 8];
+	static uint8_t codes[INPUTS * CLASSES], bits[INPUTS / 8];
 	static float scales[CLASSES], weights[INPUTS * CLASSES];
 	float *rotated = allocate((size_t)c->patches * INPUTS * sizeof(float));
 	struct run r = {.ctx = c->ctx, .rotate = rotate};
@@ -170,8 +170,7 @@ static int multiply_u8(struct classifier *c, bool rotate, double *seconds)
 		{&r.t, hz_tensor_2d(rotated, HZ_F32, HZ_CPU, c->patches, INPUTS), false},
 		{&r.w, hz_tensor_2d(weights, HZ_F32, HZ_CPU, INPUTS, CLASSES), true},
 		{&r.codes, hz_tensor_2d(codes, HZ_S8, HZ_CPU, INPUTS, CLASSES), false},
-		{&r.scales, hz_tensor_2d(scales, HZ_F32, HZ_CPU, 1, CLASSES), false},
-		{&r.zeros, hz_tensor_2d(zeros, HZ_S8, HZ_CPU, 1, CLASSES), false},
+		{&r.scales, hz_tensor_1d(scales, HZ_F32, HZ_CPU, CLASSES), false},
 		{&r.signs, hz_tensor_1d(bits, HZ_U8, HZ_CPU, INPUTS / 8), true},
 		{&r.y, hz_tensor_2d(c->y, HZ_F32, HZ_CPU, c->patches, CLASSES), false},
 	};

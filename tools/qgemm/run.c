@@ -115,22 +115,6 @@ static int check_range(struct job *job, const char *name, int32_t high)
 	return 0;
 }
 
-/* Broadcasts as NumPy: leading dimensions that a scale lacks are 1. */
-static hz_tensor widen(const hz_tensor *t, int ndim)
-{
-	hz_tensor w = *t;
-	const int more = ndim - t->ndim;
-
-	if (more <= 0 || ndim > HZ_MAXDIM)
-		return w;
-	for (int d = ndim - 1; d >= 0; d--) {
-		w.shape[d] = d < more ? 1 : t->shape[d - more];
-		w.stride[d] = d < more ? 1 : t->stride[d - more];
-	}
-	w.ndim = (int16_t)ndim;
-	return w;
-}
-
 /* Whether the call has a transform: with rotate=1, or with an option of one */
 static bool is_rotated(struct job *job)
 {
@@ -142,33 +126,20 @@ static bool is_rotated(struct job *job)
 	return rotate->given ? rotate->n != 0 : given;
 }
 
-/* Tensors that the options point to */
-struct opts_parts {
-	hz_tensor scales, zeros;
-	hz_hadamard_opts hadamard;
-};
-
 /* The options that keys and operands give */
-static void quantize_opts(struct job *job, int ndim, hz_quantize_opts *o, struct opts_parts *parts)
+static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts *hadamard)
 {
-	const hz_tensor *scale = view_of(job, "scale"), *zero = view_of(job, "zero");
 	const struct value *number = value_of(job, "scale");
 
 	*o = (hz_quantize_opts){
 		.scale = number->given ? number->number : 0,
 		.zero = (int32_t)value_or(job, "zero", 0),
+		.scales = view_of(job, "scale"),
+		.zeros = view_of(job, "zero"),
 	};
-	if (scale) {
-		parts->scales = widen(scale, ndim);
-		o->scales = &parts->scales;
-	}
-	if (zero) {
-		parts->zeros = widen(zero, ndim);
-		o->zeros = &parts->zeros;
-	}
 	if (is_rotated(job)) {
-		parts->hadamard = hadamard_opts(job);
-		o->hadamard = &parts->hadamard;
+		*hadamard = hadamard_opts(job);
+		o->hadamard = hadamard;
 	}
 }
 
@@ -187,10 +158,10 @@ static int quantize_outputs(struct job *job)
 static int quantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
-	struct opts_parts parts;
+	hz_hadamard_opts hadamard;
 	hz_quantize_opts o;
 
-	quantize_opts(job, x->ndim, &o, &parts);
+	quantize_opts(job, &o, &hadamard);
 	return WITH_WORKSPACE(ctx, hz_quantize(ctx, x, view_of(job, "q"), &o));
 }
 
@@ -210,10 +181,10 @@ static int dequantize_outputs(struct job *job)
 static int dequantize_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *q = view_of(job, "q");
-	struct opts_parts parts;
+	hz_hadamard_opts hadamard;
 	hz_quantize_opts o;
 
-	quantize_opts(job, q->ndim, &o, &parts);
+	quantize_opts(job, &o, &hadamard);
 	return WITH_WORKSPACE(ctx, hz_dequantize(ctx, q, view_of(job, "y"), &o));
 }
 

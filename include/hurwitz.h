@@ -635,22 +635,25 @@ enum hz_rounding {
 	HZ_ROUND_TFLITE = 1	/* twice, as gemmlowp and TensorFlow Lite do */
 };
 
-#define HZ_QGEMM_MIN 1u			/* opts->min counts */
-#define HZ_QGEMM_MAX 2u			/* opts->max counts */
-#define HZ_QGEMM_RELU 4u		/* results are at least c_zero (0 if they are float) */
-#define HZ_QLINEAR_SYMMETRIC 8u		/* qlinear: rows are quantized with HZ_QPARAMS_SYMMETRIC */
+#define HZ_QGEMM_RELU 1u		/* results are at least c_zero (0 if they are float) */
+#define HZ_QLINEAR_SYMMETRIC 2u		/* qlinear: rows are quantized with HZ_QPARAMS_SYMMETRIC */
+
+/* hz_qgemm_opts.given: a number whose bit is set holds, 0 too; without its bit it must be 0. */
+#define HZ_QGEMM_GIVEN_MIN 1u
+#define HZ_QGEMM_GIVEN_MAX 2u
 
 /* Zero the struct and set what is wanted: zero is the default of every field. */
 typedef struct hz_qgemm_opts {
 	int32_t a_zero, b_zero, c_zero;	/* in the range of the type; s32: any; float C: 0 */
-	uint32_t flags;			/* HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU */
+	uint32_t flags;			/* HZ_QGEMM_RELU, HZ_QLINEAR_SYMMETRIC */
 	double a_scale, b_scale, c_scale;	/* > 0, taken as f32; 0 stands for 1 */
 	double sigma;			/* integer C: instead of the scales, > 0 */
 	int32_t multiplier, shift;	/* integer C: instead, sigma = multiplier / 2^shift, > 0,
 					   1 .. 62 */
 	int32_t rounding;		/* enum hz_rounding */
 	int32_t x_dtype;		/* qlinear: HZ_U8 or HZ_S8, what x is quantized to; 0: u8 */
-	double min, max;		/* further bounds of C, with their flags */
+	double min, max;		/* further bounds of C, if given says so */
+	uint32_t given;			/* HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX */
 	/* For rows: [..., m] or [..., m, 1] as C, or one element; for columns: [n] or [1, n] */
 	const hz_tensor *a_zeros;	/* a_dtype, for rows, instead of a_zero */
 	const hz_tensor *b_zeros;	/* b_dtype [n], instead of b_zero */
@@ -726,7 +729,7 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  *   x     f32 f16 bf16 [..., m, k], any strides
  *   b     the codes of W, u8 s8 [..., k, n], any strides; NULL with opts->packed
  *   y     f32 f16 bf16 [..., m, n], any strides
- *   opts  b_zero(s), b_scale(s), bias, min, max and flags as of hz_qgemm(), and x_dtype; a_scale
+ *   opts  b_zero(s), b_scale(s), bias, min, max, given and flags as of hz_qgemm(), x_dtype; a_scale
  *         > 0 quantizes all of x with it and a_zero, instead of each row by its range
  *
  * On a GPU the codes of up to 2 rows, 4 with a_scale, stay inside one launch if opts->packed is

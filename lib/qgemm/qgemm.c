@@ -410,17 +410,35 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	return HZ_OK;
 }
 
+/* A number without its bit in opts->given must be 0: else it would be ignored silently. */
+static int check_given(struct hz_context *ctx, const struct call *q, const char *name, double value,
+		       const char *bit, uint32_t given)
+{
+	if (!given && !(value == 0))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->%s is %g, but opts->given lacks %s: set it, or %s to 0",
+				q->op, name, value, bit, name);
+	return HZ_OK;
+}
+
 static int check_opts(struct hz_context *ctx, const struct call *q)
 {
 	const hz_qgemm_opts *o = q->o;
 	static const struct hzi_flag flags[] = {
-		HZI_FLAG(HZ_QGEMM_MIN), HZI_FLAG(HZ_QGEMM_MAX), HZI_FLAG(HZ_QGEMM_RELU),
-		HZI_FLAG(HZ_QLINEAR_SYMMETRIC), {0, NULL},
+		HZI_FLAG(HZ_QGEMM_RELU), HZI_FLAG(HZ_QLINEAR_SYMMETRIC), {0, NULL},
 	};
-	const uint32_t valid = HZ_QGEMM_MIN | HZ_QGEMM_MAX | HZ_QGEMM_RELU |
-			       (q->linear ? HZ_QLINEAR_SYMMETRIC : 0);
+	static const struct hzi_flag given[] = {
+		HZI_FLAG(HZ_QGEMM_GIVEN_MIN), HZI_FLAG(HZ_QGEMM_GIVEN_MAX), {0, NULL},
+	};
+	const uint32_t valid = HZ_QGEMM_RELU | (q->linear ? HZ_QLINEAR_SYMMETRIC : 0);
 
 	HZ_CHECK(hzi_check_flags(ctx, q->op, "opts->flags", o->flags, valid, flags));
+	HZ_CHECK(hzi_check_flags(ctx, q->op, "opts->given", o->given,
+				 HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX, given));
+	HZ_CHECK(check_given(ctx, q, "min", o->min, "HZ_QGEMM_GIVEN_MIN",
+			     o->given & HZ_QGEMM_GIVEN_MIN));
+	HZ_CHECK(check_given(ctx, q, "max", o->max, "HZ_QGEMM_GIVEN_MAX",
+			     o->given & HZ_QGEMM_GIVEN_MAX));
 	if (o->rounding != HZ_ROUND_EXACT && o->rounding != HZ_ROUND_TFLITE)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->rounding is %d, must be 0 or 1", q->op,
 				o->rounding);
@@ -472,14 +490,13 @@ static int make_bounds(struct hz_context *ctx, const struct call *q, struct hzi_
 	double low = floating ? -HUGE_VAL : hzi_quant_min(q->c->dtype);
 	double high = floating ? HUGE_VAL : hzi_quant_max(q->c->dtype);
 
-	if ((o->flags & HZ_QGEMM_MIN && isnan(o->min)) ||
-	    (o->flags & HZ_QGEMM_MAX && isnan(o->max)))
+	if (isnan(o->min) || isnan(o->max))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->min or opts->max is NaN", q->op);
-	if (o->flags & HZ_QGEMM_MIN && o->min > low)
+	if (o->given & HZ_QGEMM_GIVEN_MIN && o->min > low)
 		low = floating ? (double)(float)o->min : ceil(o->min);
 	if (o->flags & HZ_QGEMM_RELU && g->c_zero > low)
 		low = g->c_zero;
-	if (o->flags & HZ_QGEMM_MAX && o->max < high)
+	if (o->given & HZ_QGEMM_GIVEN_MAX && o->max < high)
 		high = floating ? (double)(float)o->max : floor(o->max);
 	if (low > high)
 		return hzi_fail(ctx, HZ_EINVAL,

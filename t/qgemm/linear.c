@@ -81,7 +81,8 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	o.bias = &tbias;
 	o.b_zero = -3;
 	o.x_dtype = q_dtype;
-	o.flags = HZ_QGEMM_MAX | (symmetric ? HZ_QLINEAR_SYMMETRIC : 0);
+	o.flags = symmetric ? HZ_QLINEAR_SYMMETRIC : 0;
+	o.given = HZ_QGEMM_GIVEN_MAX;
 	o.max = 20;
 	if (fixed) {
 		o.a_scale = 0.03;
@@ -89,7 +90,7 @@ static int linear_case(struct dev *dev, int x_dtype, int q_dtype, int y_dtype, i
 	}
 	g = o;
 	g.x_dtype = 0;
-	g.flags = HZ_QGEMM_MAX;
+	g.flags = 0;
 	if (fixed) {
 		hz_quantize_opts q = { .scale = 0.03, .zero = o.a_zero };
 

@@ -87,11 +87,11 @@ static struct tcase random_case(void)
 	c.values = rnd_below(&rnd, 3) ? RANDOM : (enum values)(1 + rnd_below(&rnd, 3));
 	random_how(&c);
 	if (rnd_below(&rnd, 4) == 0) {
-		c.o.flags |= HZ_QGEMM_MIN | HZ_QGEMM_MAX;
+		c.o.given = HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX;
 		c.o.min = c.c_dtype == HZ_U8 ? 17.5 : -33;
 		c.o.max = rnd_below(&rnd, 4) ? 90.75 : c.c_dtype == HZ_U8 ? 18 : -33;
 	}
-	if (rnd_below(&rnd, 4) == 0 && !(c.o.flags & HZ_QGEMM_MAX))
+	if (rnd_below(&rnd, 4) == 0 && !c.o.given)
 		c.o.flags |= HZ_QGEMM_RELU;
 	return c;
 }
@@ -709,14 +709,23 @@ static void test_errors(void)
 	      "qgemm: opts->multiplier excludes scales and opts->sigma");
 	WRONG(O.rounding = 2, HZ_EINVAL, "qgemm: opts->rounding is 2, must be 0 or 1");
 	WRONG(O.flags = 9, HZ_EINVAL, "qgemm: opts->flags has unknown bits 0x8 (valid: "
-	      "HZ_QGEMM_MIN, HZ_QGEMM_MAX, HZ_QGEMM_RELU)");
+	      "HZ_QGEMM_RELU)");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "qgemm: opts->reserved[2] is 1, must be 0");
 	WRONG(O.x_dtype = HZ_S8, HZ_EINVAL, "qgemm: opts->x_dtype is for qlinear alone");
-	WRONG((O.flags = HZ_QGEMM_MIN | HZ_QGEMM_MAX, O.min = 3, O.max = 2), HZ_EINVAL,
+	WRONG((O.given = HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX, O.min = 3, O.max = 2), HZ_EINVAL,
 	      "qgemm: the bounds of c are 3 to 2, which leaves nothing");
-	WRONG((O.flags = HZ_QGEMM_MIN, O.min = 256), HZ_EINVAL,
+	WRONG((O.given = HZ_QGEMM_GIVEN_MIN, O.min = 256), HZ_EINVAL,
 	      "qgemm: the bounds of c are 256 to 255, which leaves nothing");
-	WRONG((O.flags = HZ_QGEMM_MIN, O.min = NAN), HZ_EINVAL,
+	WRONG(O.max = 6, HZ_EINVAL,
+	      "qgemm: opts->max is 6, but opts->given lacks HZ_QGEMM_GIVEN_MAX: set it, or max to "
+	      "0");
+	WRONG((O.given = HZ_QGEMM_GIVEN_MAX, O.min = -1), HZ_EINVAL,
+	      "qgemm: opts->min is -1, but opts->given lacks HZ_QGEMM_GIVEN_MIN: set it, or min to "
+	      "0");
+	WRONG(O.given = 4, HZ_EINVAL,
+	      "qgemm: opts->given has unknown bits 0x4 (valid: HZ_QGEMM_GIVEN_MIN, "
+	      "HZ_QGEMM_GIVEN_MAX)");
+	WRONG((O.given = HZ_QGEMM_GIVEN_MIN, O.min = NAN), HZ_EINVAL,
 	      "qgemm: opts->min or opts->max is NaN");
 	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
 	      "qgemm: opts->c_scale and opts->c_zero need an integer c");

@@ -230,11 +230,11 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 		v = v * rs;
 		if (c->bias == HZ_F32)
 			v = v + ((const float *)e->bias.host)[j];
-		if (o->flags & HZ_QGEMM_MIN)
+		if (o->given & HZ_QGEMM_GIVEN_MIN)
 			fmin = (float)o->min;
 		if (o->flags & HZ_QGEMM_RELU && fmin < 0)
 			fmin = 0;
-		if (o->flags & HZ_QGEMM_MAX)
+		if (o->given & HZ_QGEMM_GIVEN_MAX)
 			fmax = (float)o->max;
 		t = v < fmin ? fmin : v > fmax ? fmax : v;
 		ref_put(c->c_dtype, out, at, t);
@@ -272,11 +272,11 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 	y = o->rounding == HZ_ROUND_TFLITE ? ref_tflite(acc, (int32_t)u, shift) :
 					     ref_exact(acc, u, shift);
 	y += o->c_zero;
-	if (o->flags & HZ_QGEMM_MIN && o->min > (double)min)
+	if (o->given & HZ_QGEMM_GIVEN_MIN && o->min > (double)min)
 		min = (int64_t)ceil(o->min);
 	if (o->flags & HZ_QGEMM_RELU && o->c_zero > min)
 		min = o->c_zero;
-	if (o->flags & HZ_QGEMM_MAX && o->max < (double)max)
+	if (o->given & HZ_QGEMM_GIVEN_MAX && o->max < (double)max)
 		max = (int64_t)floor(o->max);
 	y = y < min ? min : y > max ? max : y;
 	if (c->c_dtype == HZ_S32)

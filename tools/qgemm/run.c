@@ -390,8 +390,9 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 		.a_zero = (int32_t)value_or(job, "a_zero", 0),
 		.b_zero = (int32_t)value_or(job, "b_zero", 0),
 		.c_zero = (int32_t)value_or(job, "c_zero", 0),
-		.flags = (min->given ? HZ_QGEMM_MIN : 0) | (max->given ? HZ_QGEMM_MAX : 0) |
-			 (value_or(job, "relu", 0) ? HZ_QGEMM_RELU : 0),
+		.flags = value_or(job, "relu", 0) ? HZ_QGEMM_RELU : 0,
+		.given = (min->given ? HZ_QGEMM_GIVEN_MIN : 0) |
+			 (max->given ? HZ_QGEMM_GIVEN_MAX : 0),
 		.a_scale = number_or_0(job, "a_scale"),
 		.b_scale = number_or_0(job, "b_scale"),
 		.c_scale = number_or_0(job, "c_scale"),

@@ -252,10 +252,20 @@ static void test_ranges(hz_context *ctx, int device)
 	hz_tensor zeros = hz_tensor_2d(c, HZ_U8, device, 4096, 64);
 	hz_tensor scales = hz_tensor_2d(b, HZ_F32, device, 4096, 64);
 	const int before = fake->launches();
+	size_t bytes = 0;
 
 	is_int(hz_choose_qparams(ctx, &x, &scales, &zeros, 0), HZ_OK, "ranges of groups");
 	is_int(fake->launches() - before, 1, "ranges of groups: launches");
 	is_str(last()->kernel, "quantize_minmax_groups_bf16", "ranges of groups: the kernel");
+
+	/* Zero points that the caller does not want are in the workspace. */
+	is_int(RECORD(ctx, hz_choose_qparams(ctx, &x, &scales, NULL, HZ_QPARAMS_SYMMETRIC), &bytes),
+	       HZ_OK, "no zero points: the workspace");
+	ok(bytes >= 4096 * 64, "no zero points: a byte for each scale");
+	is_int(hz_reserve(ctx, bytes), HZ_OK, "no zero points: reserved");
+	is_int(hz_choose_qparams(ctx, &x, &scales, NULL, HZ_QPARAMS_SYMMETRIC), HZ_OK,
+	       "no zero points");
+	is_int(fake->launches() - before, 2, "no zero points: launches");
 }
 
 /* Small items share one launch for packing and one for products; on Hopper, large items do not. */

@@ -1454,18 +1454,14 @@ typedef struct hz_lattice_code_opts {
  * rint(y)|: where both candidates are equally far but for 2^-21 either may be taken. Errors of
  * BANK and GROUP are sums in f32 in the order of coordinates and blocks. All else is in integers.
  * The same bits on every ISA, thread count and GPU.
- * Workspace: hz_lattice_encode_workspace().
+ * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, algorithms 1 and 2; NestQuant (Savkin et al. 2025) for BANK.
  */
 HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
-			     const hz_tensor *codes, const hz_tensor *t, const hz_tensor *overload,
+			     hz_tensor *codes, hz_tensor *t, hz_tensor *overload,
 			     const hz_lattice_code_opts *opts);
-HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattice,
-				       const hz_tensor *x, const hz_tensor *codes,
-				       const hz_tensor *t, const hz_lattice_code_opts *opts,
-				       size_t *bytes);
 
 /*
  * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
@@ -1484,15 +1480,10 @@ HZ_API int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *lattic
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
  * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
- * Workspace: hz_lattice_decode_workspace(), as there. Errors: as hz_lattice_encode().
+ * Workspace and errors: as hz_lattice_encode().
  */
 HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
-			     const hz_tensor *t, const hz_tensor *y,
-			     const hz_lattice_code_opts *opts);
-HZ_API int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *lattice,
-				       const hz_tensor *codes, const hz_tensor *t,
-				       const hz_tensor *y, const hz_lattice_code_opts *opts,
-				       size_t *bytes);
+			     const hz_tensor *t, hz_tensor *y, const hz_lattice_code_opts *opts);
 
 /*
  * Codes of one packing to another, of all levels. from and to have the shapes and dtypes that the
@@ -1503,7 +1494,7 @@ HZ_API int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *lattic
  * HZ_EFORK.
  */
 HZ_API int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *from,
-			     int from_pack, const hz_tensor *to, int to_pack);
+			     hz_tensor *to, int from_pack, int to_pack);
 
 /* How products are computed. */
 enum hz_vlut_route {
@@ -1591,17 +1582,15 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
  * to 8 columns, and for more with route TABLE. A column of x with NaN or Inf has there what sums in
  * f32 would be, or NaN in all rows. Then one rounding to the dtype of y.
- * Workspace: hz_vlut_gemm_workspace(), for both.
+ * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, section IV.
  */
 HZ_API int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-			const hz_tensor *y);
+			hz_tensor *y);
 HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-			const hz_tensor *y);
-HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-				  const hz_tensor *x, const hz_tensor *y, size_t *bytes);
+			hz_tensor *y);
 
 /*
  * Products of two coded matrices, y = W X^T: y_ij = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
@@ -1621,12 +1610,10 @@ HZ_API int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz
  * unless w is packed, of D4 with q = 4, M = 2, and x has fewer than 512 rows. Else points there are
  * rounded to f16, which holds those up to 2048, and sums are in f32. All else, and route TABLE, as
  * hz_vlut_gemm() with x decoded, on a GPU to f16.
- * Workspace: hz_vlut_gemm2_workspace(). Errors: as hz_vlut_gemm().
+ * Workspace and errors: as hz_vlut_gemm().
  */
 HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
-			 const hz_tensor *y);
-HZ_API int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-				   const hz_coded *x, const hz_tensor *y, size_t *bytes);
+			 hz_tensor *y);
 
 /* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {

@@ -61,12 +61,12 @@ int main(void)
 	const hz_tensor signs = hz_tensor_1d(bits, HZ_U8, HZ_CPU, K / 8);
 	const hz_hadamard_opts rotation = {.pre = &signs};
 	const hz_tensor vw = hz_tensor_2d(w, HZ_F32, HZ_CPU, ROWS, K);
-	const hz_tensor vback = hz_tensor_2d(back, HZ_F32, HZ_CPU, ROWS, K);
+	hz_tensor vback = hz_tensor_2d(back, HZ_F32, HZ_CPU, ROWS, K);
 	const hz_tensor vx = hz_tensor_1d(x, HZ_F32, HZ_CPU, K);
 	hz_tensor vturned = hz_tensor_1d(turned, HZ_F32, HZ_CPU, K);
-	const hz_tensor vy = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
-	const hz_tensor vt = hz_tensor_2d(t, HZ_U8, HZ_CPU, ROWS, K / GROUP);
-	const hz_tensor vcodes = hz_tensor_3d(codes, HZ_U16, HZ_CPU, ROWS, K / 8, 2);
+	hz_tensor vy = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
+	hz_tensor vt = hz_tensor_2d(t, HZ_U8, HZ_CPU, ROWS, K / GROUP);
+	hz_tensor vcodes = hz_tensor_3d(codes, HZ_U16, HZ_CPU, ROWS, K / 8, 2);
 	/* Digits base 4; of 64 scales, 2^(1/8) apart, one for each 32 weights */
 	const hz_lattice_opts quantizer = {
 		.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,

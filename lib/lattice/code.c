@@ -376,7 +376,7 @@ static int encode_workspace(struct hz_context *ctx, const struct call *c,
 }
 
 int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
-		      const hz_tensor *codes, const hz_tensor *t, const hz_tensor *overload,
+		      hz_tensor *codes, hz_tensor *t, hz_tensor *overload,
 		      const hz_lattice_code_opts *opts)
 {
 	static const int64_t none[2];
@@ -397,31 +397,13 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 	}
 	HZ_CHECK(encode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	if (c.o->hadamard) {
+	if (c.o->hadamard && !ctx->recording) {
 		hz_tensor middle = rotated_view(ctx, x, (char *)ctx->workspace + begin);
 
 		HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
 		a.x = middle.data;
 	}
 	return HZI_CALL(ctx, lattice, lattice_encode, &a);
-}
-
-int hz_lattice_encode_workspace(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
-				const hz_tensor *codes, const hz_tensor *t,
-				const hz_lattice_code_opts *opts, size_t *bytes)
-{
-	struct call c = {.op = encode_name, .v_name = "x", .l = l, .v = x, .codes = codes, .t = t,
-			 .o = opts};
-	struct hzi_lattice_encode_args a;
-	size_t need = 0, begin;
-
-	HZ_CHECK(encode_args(ctx, &c, NULL, &a));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "lattice_encode_workspace: bytes is NULL");
-	if (!c.empty)
-		HZ_CHECK(encode_workspace(ctx, &c, &a, &need, &begin));
-	*bytes = need;
-	return HZ_OK;
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
@@ -530,7 +512,7 @@ static int decode_workspace(struct hz_context *ctx, const struct call *c,
 }
 
 int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *codes,
-		      const hz_tensor *t, const hz_tensor *y, const hz_lattice_code_opts *opts)
+		      const hz_tensor *t, hz_tensor *y, const hz_lattice_code_opts *opts)
 {
 	struct call c = {.op = decode_name, .v_name = "y", .l = l, .v = y, .codes = codes, .t = t,
 			 .o = opts, .decode = true};
@@ -543,42 +525,23 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 		return HZ_OK;
 	HZ_CHECK(decode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	if (c.o->hadamard) {
-		const hz_tensor middle = rotated_view(ctx, y, (char *)ctx->workspace + begin);
+	if (c.o->hadamard && !ctx->recording) {
+		hz_tensor middle = rotated_view(ctx, y, (char *)ctx->workspace + begin);
 		const hz_hadamard_opts back = transposed(c.o->hadamard);
-		hz_tensor out = *y;
 
 		a.y = middle.data;
 		HZ_CHECK(HZI_CALL(ctx, lattice, lattice_decode, &a));
-		status = hz_hadamard(ctx, &middle, &out, &back);
+		status = hz_hadamard(ctx, &middle, y, &back);
 	} else {
 		status = HZI_CALL(ctx, lattice, lattice_decode, &a);
 	}
 	return status;
 }
 
-int hz_lattice_decode_workspace(hz_context *ctx, const hz_lattice *l, const hz_tensor *codes,
-				const hz_tensor *t, const hz_tensor *y,
-				const hz_lattice_code_opts *opts, size_t *bytes)
-{
-	struct call c = {.op = decode_name, .v_name = "y", .l = l, .v = y, .codes = codes, .t = t,
-			 .o = opts, .decode = true};
-	struct hzi_lattice_decode_args a;
-	size_t need = 0, begin;
-
-	HZ_CHECK(decode_args(ctx, &c, &a));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "lattice_decode_workspace: bytes is NULL");
-	if (!c.empty)
-		HZ_CHECK(decode_workspace(ctx, &c, &a, &need, &begin));
-	*bytes = need;
-	return HZ_OK;
-}
-
 /* ---- Repacking ------------------------------------------------------------------------------- */
 
-int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *from, int from_pack,
-		      const hz_tensor *to, int to_pack)
+int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *from, hz_tensor *to,
+		      int from_pack, int to_pack)
 {
 	const hz_tensor *const side[] = {from, to};
 	const char *const name[] = {"from", "to"};

@@ -626,27 +626,15 @@ static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const 
 }
 
 int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-		 const hz_tensor *y)
+		 hz_tensor *y)
 {
 	return gemm(ctx, gemv_name, vlut, w, x, y);
 }
 
 int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-		 const hz_tensor *y)
+		 hz_tensor *y)
 {
 	return gemm(ctx, gemm_name, vlut, w, x, y);
-}
-
-int hz_vlut_gemm_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-			   const hz_tensor *x, const hz_tensor *y, size_t *bytes)
-{
-	struct hzi_vlut_gemm_args a;
-
-	HZ_CHECK(gemm_args(ctx, x && x->ndim == 1 ? gemv_name : gemm_name, vlut, w, x, y, &a));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm_name);
-	*bytes = a.w.rows && a.batch ? HZI_WORKSPACE(ctx, vlut, vlut_gemm, &a) : 0;
-	return HZ_OK;
 }
 
 static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
@@ -692,7 +680,7 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 }
 
 int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
-		  const hz_tensor *y)
+		  hz_tensor *y)
 {
 	struct hzi_vlut_gemm2_args a;
 
@@ -701,16 +689,4 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 		return HZ_OK;
 	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_WORKSPACE(ctx, vlut, vlut_gemm2, &a)));
 	return HZI_CALL(ctx, vlut, vlut_gemm2, &a);
-}
-
-int hz_vlut_gemm2_workspace(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-			    const hz_coded *x, const hz_tensor *y, size_t *bytes)
-{
-	struct hzi_vlut_gemm2_args a;
-
-	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
-	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "%s_workspace: bytes is NULL", gemm2_name);
-	*bytes = a.w.rows && a.x.rows ? HZI_WORKSPACE(ctx, vlut, vlut_gemm2, &a) : 0;
-	return HZ_OK;
 }

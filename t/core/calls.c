@@ -429,7 +429,7 @@ static int lattice_decode_rotated(struct scene *s, views t)
 
 static int lattice_repack(struct scene *s, views t)
 {
-	return hz_lattice_repack(s->ctx, lattice_of(s, t[0]), t[1], HZ_LATTICE_LEVEL, t[2],
+	return hz_lattice_repack(s->ctx, lattice_of(s, t[0]), t[1], t[2], HZ_LATTICE_LEVEL,
 				 HZ_LATTICE_FULL64);
 }
 

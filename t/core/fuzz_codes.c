@@ -72,7 +72,7 @@ static hz_tensor codes_view(const hz_lattice_info *info, int pack, void *data)
 }
 
 static void decode(const hz_lattice *l, int pack, int levels, int to, const hz_tensor *codes,
-		   const hz_tensor *t, const hz_tensor *y)
+		   const hz_tensor *t, hz_tensor *y)
 {
 	const hz_lattice_code_opts o = {.pack = pack, .levels = levels, .to = to};
 
@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(digits[i] < (uint32_t)info.q, "a digit", "q or more");
 	y.data = other;
 	packed = codes_view(&info, pack, memory[pack]);
-	must_work(hz_lattice_repack(ctx, l, &codes, HZ_LATTICE_LEVEL, &packed, pack));
+	must_work(hz_lattice_repack(ctx, l, &codes, &packed, HZ_LATTICE_LEVEL, pack));
 	decode(l, pack, 0, HZ_LATTICE_DIGITS, &packed, NULL, &y);
 	fuzz_must(memcmp(digits, other, (size_t)count * 4) == 0, "digits",
 		  "other ones from another packing");
@@ -148,7 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	/* Any bytes in the other packing, too */
 	memcpy(memory[pack], data, size < (size_t)hz_tensor_bytes(&packed) ?
 				   size : (size_t)hz_tensor_bytes(&packed));
-	must_work(hz_lattice_repack(ctx, l, &packed, pack, &codes, HZ_LATTICE_LEVEL));
+	must_work(hz_lattice_repack(ctx, l, &packed, &codes, pack, HZ_LATTICE_LEVEL));
 	y = hz_tensor_3d(digits, HZ_U32, HZ_CPU, BLOCKS, info.levels, info.dim);
 	decode(l, pack, 0, HZ_LATTICE_DIGITS, &packed, NULL, &y);
 	y.data = other;

@@ -481,7 +481,7 @@ static void test_repack(struct dev *dev, uint64_t *rnd)
 				encode(&from, x, over);
 				memset(got, 0x5a, to.codes.bytes);
 				put(&to.codes, got);
-				if (hz_lattice_repack(dev->ctx, l, &from.ct, a, &to.ct, b) != HZ_OK)
+				if (hz_lattice_repack(dev->ctx, l, &from.ct, &to.ct, a, b) != HZ_OK)
 					bail("repack: %s", hz_errmsg(dev->ctx));
 				get(&to.codes, got);
 				good &= same_bits(got, want, to.codes.bytes, 1);
@@ -511,7 +511,7 @@ static int same_repacked(struct pair *p, const void *want)
 	for (int i = 0; i < 3; i++) {
 		struct pair to = pair_new(p->dev, p->l, by[i], p->rows, p->n);
 
-		if (hz_lattice_repack(p->dev->ctx, p->l, &from.ct, from.o.pack, &to.ct, by[i]) !=
+		if (hz_lattice_repack(p->dev->ctx, p->l, &from.ct, &to.ct, from.o.pack, by[i]) !=
 		    HZ_OK)
 			bail("repack: %s", hz_errmsg(p->dev->ctx));
 		if (i)

@@ -119,13 +119,13 @@ static void test_others(hz_context *ctx, int device)
 	const hz_lattice_opts z20 = {.kind = HZ_LATTICE_Z, .dim = 20, .q = 4, .levels = 1};
 	const hz_lattice_code_opts points = {.to = HZ_LATTICE_POINTS};
 	const hz_lattice_code_opts whole = {.pack = HZ_LATTICE_FULL64};
-	const hz_tensor values = hz_tensor_1d(x, HZ_F32, device, 2 * BLOCKS);
-	const hz_tensor c = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
-	const hz_tensor c8 = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
-	const hz_tensor full = hz_tensor_1d(x, HZ_U64, device, BLOCKS);
+	hz_tensor values = hz_tensor_1d(x, HZ_F32, device, 2 * BLOCKS);
+	hz_tensor c = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
+	hz_tensor c8 = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
+	hz_tensor full = hz_tensor_1d(x, HZ_U64, device, BLOCKS);
 	const hz_tensor limbs = hz_tensor_2d(codes, HZ_U32, device, BLOCKS, 2);
-	const hz_tensor floats = hz_tensor_1d(t, HZ_F32, device, 8 * BLOCKS);
-	const hz_tensor integers = hz_tensor_2d(x, HZ_S8, device, BLOCKS, 8);
+	hz_tensor floats = hz_tensor_1d(t, HZ_F32, device, 8 * BLOCKS);
+	hz_tensor integers = hz_tensor_2d(x, HZ_S8, device, BLOCKS, 8);
 	hz_lattice *l = new_lattice(ctx, &o);
 
 	is_int(hz_lattice_encode(ctx, l, &values, &c, NULL, NULL, NULL), HZ_OK, "a basis: encodes");
@@ -134,7 +134,7 @@ static void test_others(hz_context *ctx, int device)
 	is_str(last()->kernel, "lattice_decode_generic_basis", "a basis: the kernel back");
 	hz_lattice_close(l);
 	l = new_lattice(ctx, &e8);
-	is_int(hz_lattice_repack(ctx, l, &c8, HZ_LATTICE_LEVEL, &full, HZ_LATTICE_FULL64), HZ_OK,
+	is_int(hz_lattice_repack(ctx, l, &c8, &full, HZ_LATTICE_LEVEL, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking");
 	is_str(last()->kernel, "lattice_repack_u32_levels", "repacking: the kernel");
 	is_int(hz_lattice_decode(ctx, l, &full, NULL, &floats, &whole), HZ_OK, "levels in 64 bits");
@@ -143,7 +143,7 @@ static void test_others(hz_context *ctx, int device)
 	is_str(last()->kernel, "lattice_decode_generic", "points: the kernel");
 	hz_lattice_close(l);
 	l = new_lattice(ctx, &z20);
-	is_int(hz_lattice_repack(ctx, l, &limbs, HZ_LATTICE_LIMBS, &full, HZ_LATTICE_FULL64), HZ_OK,
+	is_int(hz_lattice_repack(ctx, l, &limbs, &full, HZ_LATTICE_LIMBS, HZ_LATTICE_FULL64), HZ_OK,
 	       "repacking of 40 bits");
 	is_str(last()->kernel, "lattice_repack_generic", "repacking of 40 bits: the kernel");
 	hz_lattice_close(l);
@@ -158,11 +158,11 @@ static void test_early(hz_context *ctx, int device)
 	const hz_lattice_opts e8 = {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2};
 	const hz_lattice_opts e8_q3 = {.kind = HZ_LATTICE_E8, .q = 3, .levels = 2};
 	const hz_lattice_opts z5 = {.kind = HZ_LATTICE_Z, .dim = 5, .q = 3, .levels = 2};
-	const hz_tensor values = hz_tensor_1d(x, HZ_F16, device, 8 * BLOCKS);
-	const hz_tensor c = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
+	hz_tensor values = hz_tensor_1d(x, HZ_F16, device, 8 * BLOCKS);
+	hz_tensor c = hz_tensor_2d(codes, HZ_U16, device, BLOCKS, 2);
 	const hz_tensor fives = hz_tensor_1d(x, HZ_F16, device, 5 * BLOCKS);
-	const hz_tensor c5 = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
-	const hz_tensor counts = hz_tensor_1d(t, HZ_S64, device, 2);
+	hz_tensor c5 = hz_tensor_2d(codes, HZ_U8, device, BLOCKS, 2);
+	hz_tensor counts = hz_tensor_1d(t, HZ_S64, device, 2);
 	hz_lattice *l = new_lattice(ctx, &e8);
 
 	taken();

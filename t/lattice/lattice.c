@@ -425,9 +425,10 @@ static int encode_on(struct dev *dev, const struct config *f, const struct encod
 	int good = 1;
 
 	area_write(&x, c->x_image);
-	if (hz_lattice_encode_workspace(dev->ctx, l, &xt, &ct, has_t(&c->o) ? &tt : NULL, &co,
-					&bytes) != HZ_OK || hz_reserve(dev->ctx, bytes) != HZ_OK)
-		bail("lattice_encode_workspace: %s", hz_errmsg(dev->ctx));
+	if (RECORD(dev->ctx, hz_lattice_encode(dev->ctx, l, &xt, &ct, has_t(&c->o) ? &tt : NULL,
+					       &ot, &co), &bytes) != HZ_OK ||
+	    hz_reserve(dev->ctx, bytes) != HZ_OK)
+		bail("workspace of lattice_encode: %s", hz_errmsg(dev->ctx));
 	if (hz_lattice_encode(dev->ctx, l, &xt, &ct, has_t(&c->o) ? &tt : NULL, &ot, &co) != HZ_OK)
 		bail("lattice_encode: %s", hz_errmsg(dev->ctx));
 	area_read(&codes, image);
@@ -606,9 +607,10 @@ static int decode_on(struct dev *dev, const struct decode_case *c, const hz_latt
 
 	area_write(&codes, c->codes_image);
 	area_write(&t, c->t_image);
-	if (hz_lattice_decode_workspace(dev->ctx, l, &ct, has_t(&c->o) ? &tt : NULL, &yt, &c->co,
-					&bytes) != HZ_OK || hz_reserve(dev->ctx, bytes) != HZ_OK)
-		bail("lattice_decode_workspace: %s", hz_errmsg(dev->ctx));
+	if (RECORD(dev->ctx, hz_lattice_decode(dev->ctx, l, &ct, has_t(&c->o) ? &tt : NULL, &yt,
+					       &c->co), &bytes) != HZ_OK ||
+	    hz_reserve(dev->ctx, bytes) != HZ_OK)
+		bail("workspace of lattice_decode: %s", hz_errmsg(dev->ctx));
 	if (hz_lattice_decode(dev->ctx, l, &ct, has_t(&c->o) ? &tt : NULL, &yt, &c->co) != HZ_OK)
 		bail("lattice_decode: %s", hz_errmsg(dev->ctx));
 	area_read(&y, image);

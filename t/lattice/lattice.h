@@ -7,6 +7,7 @@
 #define T_LATTICE_H
 
 #include "t/core/dev.h"
+#include "t/core/record.h"
 #include "t/lattice/open.h"
 
 static inline hz_lattice *lattice_new(hz_context *ctx, const hz_lattice_opts *o)

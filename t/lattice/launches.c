@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 #include "t/lattice/open.h"
 
 static const double basis[] = {1.0, 0.4, 0.1, 1.2};
@@ -125,8 +126,7 @@ static int run_lattice(const void *row)
 	const hz_lattice_info *const info = &opened_quantizer(r->quantizer, gpu)->info;
 	const hz_lattice_code_opts o = {.to = r->to, .pack = r->pack};
 	const int64_t n = r->blocks * info->dim;
-	const hz_tensor *scales = NULL;
-	hz_tensor x, c, t, counts;
+	hz_tensor x, c, t, counts, *scales = NULL;
 
 	note(" %s", r->quantizer->name);
 	x = r->to == HZ_LATTICE_POINTS ? V(HZ_S8, r->rows, r->blocks, info->embed) :
@@ -147,12 +147,12 @@ static int run_lattice(const void *row)
 	if (r->count)
 		counts = V(HZ_S64, 2);
 	if (r->decode) {
-		hz_lattice_decode_workspace(ctx, l, &c, scales, &x, &o, &workspace);
+		RECORD(ctx, hz_lattice_decode(ctx, l, &c, scales, &x, &o), &workspace);
 		return hz_lattice_decode(ctx, l, &c, scales, &x, &o);
 	}
-	hz_lattice_encode_workspace(ctx, l, &x, &c, scales, &o, &workspace);
-	return hz_lattice_encode(ctx, l, &x, &c, scales, r->count ? &counts : NULL,
-				 &o);
+	RECORD(ctx, hz_lattice_encode(ctx, l, &x, &c, scales, r->count ? &counts : NULL, &o),
+	       &workspace);
+	return hz_lattice_encode(ctx, l, &x, &c, scales, r->count ? &counts : NULL, &o);
 }
 
 static int run_repack(const void *row)
@@ -160,11 +160,11 @@ static int run_repack(const void *row)
 	const struct lattice_row *const r = row;
 	const hz_lattice *const l = opened_quantizer(r->quantizer, gpu)->lattice;
 	const hz_lattice_info *const info = &opened_quantizer(r->quantizer, gpu)->info;
-	const hz_tensor full = V(HZ_U64, r->rows, r->blocks);
+	hz_tensor full = V(HZ_U64, r->rows, r->blocks);
 	const hz_tensor limbs = V(HZ_U32, r->rows, r->blocks, info->limbs);
 
 	note(" %s", r->quantizer->name);
-	return hz_lattice_repack(ctx, l, &limbs, HZ_LATTICE_LIMBS, &full, HZ_LATTICE_FULL64);
+	return hz_lattice_repack(ctx, l, &limbs, &full, HZ_LATTICE_LIMBS, HZ_LATTICE_FULL64);
 }
 
 void trace_lattice(void)

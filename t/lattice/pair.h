@@ -79,29 +79,35 @@ static inline void get(const struct area *a, void *to)
 	free(image);
 }
 
+static inline int encode_call(struct pair *p)
+{
+	return hz_lattice_encode(p->dev->ctx, p->l, &p->xt, &p->ct,
+				 p->info.scales ? &p->tt : NULL, &p->ot, &p->o);
+}
+
 static inline void encode(struct pair *p, const float *x, int64_t *overload)
 {
 	size_t bytes = 0;
 
 	put(&p->x, x);
-	if (hz_lattice_encode_workspace(p->dev->ctx, p->l, &p->xt, &p->ct,
-					p->info.scales ? &p->tt : NULL, &p->o, &bytes) != HZ_OK ||
-	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
-	    hz_lattice_encode(p->dev->ctx, p->l, &p->xt, &p->ct, p->info.scales ? &p->tt : NULL,
-			      &p->ot, &p->o) != HZ_OK)
+	if (RECORD(p->dev->ctx, encode_call(p), &bytes) != HZ_OK ||
+	    hz_reserve(p->dev->ctx, bytes) != HZ_OK || encode_call(p) != HZ_OK)
 		bail("encode: %s", hz_errmsg(p->dev->ctx));
 	get(&p->over, overload);
+}
+
+static inline int decode_call(struct pair *p)
+{
+	return hz_lattice_decode(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt,
+				 &p->o);
 }
 
 static inline void decode(struct pair *p, float *y)
 {
 	size_t bytes = 0;
 
-	if (hz_lattice_decode_workspace(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL,
-					&p->yt, &p->o, &bytes) != HZ_OK ||
-	    hz_reserve(p->dev->ctx, bytes) != HZ_OK ||
-	    hz_lattice_decode(p->dev->ctx, p->l, &p->ct, p->info.scales ? &p->tt : NULL, &p->yt,
-			      &p->o) != HZ_OK)
+	if (RECORD(p->dev->ctx, decode_call(p), &bytes) != HZ_OK ||
+	    hz_reserve(p->dev->ctx, bytes) != HZ_OK || decode_call(p) != HZ_OK)
 		bail("decode: %s", hz_errmsg(p->dev->ctx));
 	get(&p->y, y);
 }

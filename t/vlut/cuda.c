@@ -155,7 +155,6 @@ static void test_gemm(const struct row *r)
 	hz_coded w = {.k = r->k};
 	hz_tensor xt, yt, t;
 	int64_t blocks;
-	size_t bytes;
 
 	if (open_lattice(ctx, &l, &r->lattice) || hz_vlut_open(ctx, &v, l, NULL, &o))
 		bail("%s: %s", r->name, hz_errmsg(ctx));
@@ -167,8 +166,6 @@ static void test_gemm(const struct row *r)
 	w.t = info.scales ? &t : NULL;
 	xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
 	yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, r->rows, r->batch);
-	is_int(hz_vlut_gemm_workspace(ctx, v, &w, &xt, &yt, &bytes), HZ_OK, "%s: workspace",
-	       r->name);
 	is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
 	is_str(taken(), r->kernels, "%s: kernels", r->name);
 	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
@@ -221,7 +218,7 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 		const hz_coded w = {.rows = r->rows, .k = r->k, .packed = scales,
 				    .levels = r->levels};
 		const hz_tensor xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
-		const hz_tensor yt = hz_tensor_2d(y, r->y_dtype, HZ_CUDA, r->rows, r->batch);
+		hz_tensor yt = hz_tensor_2d(y, r->y_dtype, HZ_CUDA, r->rows, r->batch);
 
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name,
 		       hz_errmsg(ctx));
@@ -442,7 +439,6 @@ static void test_a2(void)
 	hz_tensor y32 = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
 	hz_tensor turned = y32, y16 = hz_tensor_2d(y, HZ_F16, HZ_CUDA, 500, 65660);
 	hz_tensor t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, 640, 32);
-	size_t bytes;
 
 	if (open_lattice(ctx, &l, &o) || open_lattice(ctx, &tl, &with_t) ||
 	    hz_vlut_open(ctx, &v, l, l, NULL))
@@ -462,7 +458,6 @@ static void test_a2(void)
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 20004, "blocks of rows and of columns");
 	w.codes.shape[0] = 500;
 	u.codes.shape[0] = 65660;
-	is_int(hz_vlut_gemm2_workspace(ctx, v, &w, &u, &y16, &bytes), HZ_OK, "y of 16 bits");
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));
 	is_str(taken(),
 	       "lattice_decode_a2 lattice_decode_a2 qgemm_pack_rows qgemm_wgmma_128x256_s8 "

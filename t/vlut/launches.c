@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "t/core/launches.h"
+#include "t/core/record.h"
 
 /* Products of one quantizer's codes on each GPU; NULL where the quantizer has no tables */
 static struct {
@@ -102,7 +103,7 @@ static int run_vlut(const void *row)
 		note(" by columns");
 	}
 	y = V(r->y_dtype ? r->y_dtype : HZ_F32, r->rows, r->batch);
-	hz_vlut_gemm_workspace(ctx, v, &w, &x, &y, &workspace);
+	RECORD(ctx, hz_vlut_gemm(ctx, v, &w, &x, &y), &workspace);
 	return hz_vlut_gemm(ctx, v, &w, &x, &y);
 }
 
@@ -128,7 +129,7 @@ static int run_vlut2(const void *row)
 		w = (hz_coded){.rows = r->rows, .k = r->k, .packed = PACKED_AT};
 	}
 	y = V(r->y_dtype ? r->y_dtype : HZ_F32, r->rows, r->batch);
-	hz_vlut_gemm2_workspace(ctx, v, &w, &x, &y, &workspace);
+	RECORD(ctx, hz_vlut_gemm2(ctx, v, &w, &x, &y), &workspace);
 	return hz_vlut_gemm2(ctx, v, &w, &x, &y);
 }
 

@@ -88,6 +88,12 @@ static int same(const struct dev *dev, const struct one_sided *o, const unsigned
 	return good;
 }
 
+static int product(hz_context *ctx, const hz_vlut *v, const hz_coded *w, const hz_tensor *x,
+		   hz_tensor *y)
+{
+	return x->ndim == 1 ? hz_vlut_gemv(ctx, v, w, x, y) : hz_vlut_gemm(ctx, v, w, x, y);
+}
+
 /* special: an Inf and a NaN in x */
 static int run_one(struct dev *dev, const struct one_sided *o, int special)
 {
@@ -174,17 +180,14 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 		xt.stride[i] = x_stride[i];
 		yt.stride[i] = y_stride[i];
 	}
-	status = o->gemv ? hz_vlut_gemv(dev->ctx, v, coded_view(&w, o->how), &xt, &yt)
-			 : hz_vlut_gemm(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
+	status = product(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
 	if (status == HZ_EWORKSPACE) {
 		size_t bytes;
 
-		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, o->how), &xt, &yt, &bytes) !=
-			    HZ_OK ||
+		if (RECORD(dev->ctx, product(dev->ctx, v, &w.c, &xt, &yt), &bytes) != HZ_OK ||
 		    hz_reserve(dev->ctx, bytes) != HZ_OK)
 			bail("hz_reserve: %s", hz_errmsg(dev->ctx));
-		status = o->gemv ? hz_vlut_gemv(dev->ctx, v, coded_view(&w, o->how), &xt, &yt)
-				 : hz_vlut_gemm(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
+		status = product(dev->ctx, v, &w.c, &xt, &yt);
 	}
 	good = status == HZ_OK;
 	if (!good) {
@@ -384,7 +387,7 @@ static void test_d4_bitfield(struct dev *dev)
 		double want[ROWS] = {0}, got[ROWS];
 		float x[K], y[ROWS];
 		const hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, K);
-		const hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
+		hz_tensor yt = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
 
 		for (int i = 0; i < K; i++)
 			x[i] = (float)rnd_normal(&rnd);
@@ -757,10 +760,10 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 				0x1p-22 * fabs(sum) + 1e-13 * size;
 		}
 	}
-	if (hz_vlut_gemm2_workspace(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y,
-				    &workspace_bytes) != HZ_OK ||
+	if (RECORD(dev->ctx, hz_vlut_gemm2(dev->ctx, v, coded_view(&w, how_w),
+					   coded_view(&x, how_x), &y), &workspace_bytes) != HZ_OK ||
 	    hz_reserve(dev->ctx, workspace_bytes) != HZ_OK)
-		bail("hz_vlut_gemm2_workspace: %s", hz_errmsg(dev->ctx));
+		bail("workspace of hz_vlut_gemm2: %s", hz_errmsg(dev->ctx));
 	status = hz_vlut_gemm2(dev->ctx, v, coded_view(&w, how_w), coded_view(&x, how_x), &y);
 	good = status == HZ_OK;
 	if (!good) {
@@ -910,10 +913,10 @@ static void test_accuracy(struct dev *dev)
 		}
 		area_put(dev, &xa, x, K * 4);
 		xt = hz_tensor_1d(xa.data, HZ_F32, dev->device, K);
-		if (hz_vlut_gemm_workspace(dev->ctx, v, coded_view(&w, 0), &xt, &yt, &bytes) !=
+		if (RECORD(dev->ctx, product(dev->ctx, v, coded_view(&w, 0), &xt, &yt), &bytes) !=
 			    HZ_OK ||
 		    hz_reserve(dev->ctx, bytes) != HZ_OK ||
-		    hz_vlut_gemv(dev->ctx, v, coded_view(&w, 0), &xt, &yt) != HZ_OK)
+		    product(dev->ctx, v, &w.c, &xt, &yt) != HZ_OK)
 			bail("hz_vlut_gemv: %s", hz_errmsg(dev->ctx));
 		area_read(&ya, y);
 		for (int i = 0; i < ROWS; i++)

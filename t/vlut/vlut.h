@@ -10,6 +10,7 @@
 #define T_VLUT_H
 
 #include "t/core/dev.h"
+#include "t/core/record.h"
 #include "t/lattice/open.h"
 #include "lib/lattice/lattice.h"
 

@@ -120,7 +120,7 @@ static int make_repack(struct bench *b, struct single_case *r)
 
 static int call_repack(hz_context *ctx, struct single_case *r)
 {
-	return hz_lattice_repack(ctx, r->lattice, &r->t[0], HZ_LATTICE_LEVEL, &r->t[1],
+	return hz_lattice_repack(ctx, r->lattice, &r->t[0], &r->t[1], HZ_LATTICE_LEVEL,
 				 HZ_LATTICE_LIMBS);
 }
 

@@ -132,7 +132,8 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, hz_tensor
 	if (!status && c->form->rotate)
 		status = rotate(n, &rows, &rows);
 	if (!status && w->vlut) {
-		const hz_tensor columns = transposed(&rows), to = transposed(&sum);
+		const hz_tensor columns = transposed(&rows);
+		hz_tensor to = transposed(&sum);
 
 		status = hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &columns, &to);
 	} else if (!status) {
@@ -205,32 +206,16 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 	return status;
 }
 
-/* Reserves the workspace for encoding, since calls on a GPU do not allocate. */
-static int reserve_coding(struct net *n, struct coded_matrix *w, const hz_tensor *x,
-			  const hz_tensor *decoded)
-{
-	size_t encode, decode;
-	int status = hz_lattice_encode_workspace(n->ctx, w->lattice, x, &w->coded.codes, &w->t,
-						 NULL, &encode);
-
-	if (!status)
-		status = hz_lattice_decode_workspace(n->ctx, w->lattice, &w->coded.codes, &w->t,
-						     decoded, NULL, &decode);
-	return status ? status : hz_reserve(n->ctx, encode > decode ? encode : decode);
-}
-
-/* The same for products with the packed matrix */
+/* Reserves the workspace for products with the packed matrix */
 static int reserve_product(struct net *n, struct coded_matrix *w)
 {
 	struct coding *c = n->form;
 	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, w->coded.k);
 	const hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, w->coded.rows);
-	const hz_tensor columns = transposed(&rows), to = transposed(&sums);
-	size_t bytes;
-	const int status =
-		hz_vlut_gemm_workspace(n->ctx, w->vlut, &w->coded, &columns, &to, &bytes);
+	const hz_tensor columns = transposed(&rows);
+	hz_tensor to = transposed(&sums);
 
-	return status ? status : hz_reserve(n->ctx, bytes);
+	return WITH_WORKSPACE(n->ctx, hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &columns, &to));
 }
 
 /* Points of E8 for blocks of eight weights, a scale per GROUP */
@@ -239,7 +224,7 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 {
 	struct coding *c = n->form;
 	const hz_tensor x = on(n, c->rotated, HZ_F32, rows, k);
-	const hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
+	hz_tensor decoded = on(n, c->decoded, HZ_F32, rows, k);
 	/* 64 scales in steps of 2^(1/8), the smallest for an eighth of the mean deviation */
 	const hz_lattice_opts opts = {
 		.kind = HZ_LATTICE_E8,
@@ -268,13 +253,13 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 	c->bits += (double)(rows * k) * info.bits;
 	status = hz_vlut_open(n->ctx, &w->vlut, w->lattice, NULL, NULL);
 	if (!status)
-		status = reserve_coding(n, w, &x, &decoded);
+		status = WITH_WORKSPACE(n->ctx, hz_lattice_encode(n->ctx, w->lattice, &x,
+								  &w->coded.codes, &w->t, NULL,
+								  NULL));
 	if (!status)
-		status = hz_lattice_encode(n->ctx, w->lattice, &x, &w->coded.codes, &w->t, NULL,
-					   NULL);
-	if (!status)
-		status = hz_lattice_decode(n->ctx, w->lattice, &w->coded.codes, &w->t, &decoded,
-					   NULL);
+		status = WITH_WORKSPACE(n->ctx, hz_lattice_decode(n->ctx, w->lattice,
+								  &w->coded.codes, &w->t, &decoded,
+								  NULL));
 	if (!status)
 		status = hz_vlut_pack_bytes(n->ctx, w->vlut, &w->coded, &bytes);
 	if (!status)

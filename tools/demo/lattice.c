@@ -96,9 +96,11 @@ static int encode_decode(struct matrix *m, const hz_lattice *l, bool rotate, dou
 	int status;
 
 	set_codes(m, l);
-	status = hz_lattice_encode(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t, NULL, &o);
+	status = WITH_WORKSPACE(m->ctx, hz_lattice_encode(m->ctx, l, &m->on_x, &m->on_codes,
+							  &m->on_t, NULL, &o));
 	if (!status)
-		status = hz_lattice_decode(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y, &o);
+		status = WITH_WORKSPACE(m->ctx, hz_lattice_decode(m->ctx, l, &m->on_codes,
+								  &m->on_t, &m->on_y, &o));
 	if (!status)
 		status = from_device(m->ctx, &m->on_y, &y);
 	*noise = status ? 0 : noise_of(m, m->y);
@@ -120,7 +122,8 @@ static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, dou
 	if (!status && rotate)
 		status = hz_hadamard(m->ctx, &m->on_v, &m->on_v, &m->rotation);
 	if (!status)
-		status = hz_vlut_gemv(m->ctx, vlut, &w, &m->on_v, &m->on_product);
+		status = WITH_WORKSPACE(m->ctx, hz_vlut_gemv(m->ctx, vlut, &w, &m->on_v,
+							     &m->on_product));
 	if (!status)
 		status = from_device(m->ctx, &m->on_product, &product);
 	hz_vlut_close(vlut);
@@ -133,39 +136,6 @@ static int product_error(struct matrix *m, const hz_lattice *l, bool rotate, dou
 		all += y * y;
 	}
 	*error = sqrt(far / all);
-	return status;
-}
-
-/* Reserves the workspace, since calls on a GPU do not allocate. */
-static int reserve(struct matrix *m, int c)
-{
-	const hz_lattice_code_opts o = {.hadamard = &m->rotation};
-	hz_lattice *l = NULL;
-	hz_vlut *vlut = NULL;
-	hz_coded w = {.t = &m->on_t, .k = m->n};
-	size_t bytes[3] = {0}, most = 0;
-	int status = open_lattice(m, c, &l);
-
-	if (!status)
-		set_codes(m, l);
-	w.codes = m->on_codes;
-	if (!status)
-		status = hz_lattice_encode_workspace(m->ctx, l, &m->on_x, &m->on_codes, &m->on_t,
-						     &o, &bytes[0]);
-	if (!status)
-		status = hz_lattice_decode_workspace(m->ctx, l, &m->on_codes, &m->on_t, &m->on_y,
-						     &o, &bytes[1]);
-	if (!status)
-		status = hz_vlut_open(m->ctx, &vlut, l, NULL, NULL);
-	if (!status)
-		status = hz_vlut_gemm_workspace(m->ctx, vlut, &w, &m->on_v, &m->on_product,
-						&bytes[2]);
-	for (int i = 0; i < 3; i++)
-		most = bytes[i] > most ? bytes[i] : most;
-	if (!status)
-		status = hz_reserve(m->ctx, most);
-	hz_vlut_close(vlut);
-	hz_lattice_close(l);
 	return status;
 }
 
@@ -184,7 +154,6 @@ static int show(struct matrix *m)
 	for (size_t c = 0; c < sizeof(codes) / sizeof(*codes) && !status; c++) {
 		double noise[2], error[2];
 
-		status = reserve(m, (int)c);
 		for (int rotate = 0; rotate < 2 && !status; rotate++) {
 			hz_lattice *l = NULL;
 

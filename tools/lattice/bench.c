@@ -146,7 +146,7 @@ struct lattice_case {
 
 static int call_encode(struct bench *b, struct bench_case *c)
 {
-	const struct lattice_case *l = (struct lattice_case *)c;
+	struct lattice_case *l = (struct lattice_case *)c;
 	const hz_lattice_code_opts opts = {.pack = l->opts.pack};
 
 	return hz_lattice_encode(b->ctx, l->lattice, &l->x, &l->codes, l->has_t ? &l->t : NULL,
@@ -155,7 +155,7 @@ static int call_encode(struct bench *b, struct bench_case *c)
 
 static int call_decode(struct bench *b, struct bench_case *c)
 {
-	const struct lattice_case *l = (struct lattice_case *)c;
+	struct lattice_case *l = (struct lattice_case *)c;
 
 	return hz_lattice_decode(b->ctx, l->lattice, &l->codes, l->has_t ? &l->t : NULL, &l->y,
 				 &l->opts);

@@ -181,7 +181,6 @@ static int measure(struct data *d, const hz_lattice *l, double *mse, double *rat
 	hz_tensor x = d->x_on, y = d->y_on, t, codes;
 	int64_t blocks, count, histogram[256] = {0}, most = 0;
 	double sum = 0, entropy = 0;
-	size_t bytes = 0;
 	int status;
 
 	hz_lattice_get_info(l, &info);
@@ -190,12 +189,8 @@ static int measure(struct data *d, const hz_lattice *l, double *mse, double *rat
 	codes = hz_tensor_2d(d->codes_on.data, info.level_dtype, d->x_on.device, blocks,
 			     info.levels);
 	t = hz_tensor_1d(d->t_on.data, HZ_U8, d->x_on.device, count);
-	status = hz_lattice_encode_workspace(d->ctx, l, &x, &codes, count ? &t : NULL, NULL,
-					     &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(d->ctx, bytes);
-	if (status == HZ_OK)
-		status = hz_lattice_encode(d->ctx, l, &x, &codes, count ? &t : NULL, NULL, NULL);
+	status = WITH_WORKSPACE(d->ctx, hz_lattice_encode(d->ctx, l, &x, &codes,
+							  count ? &t : NULL, NULL, NULL));
 	if (status == HZ_OK)
 		status = hz_lattice_decode(d->ctx, l, &codes, count ? &t : NULL, &y, NULL);
 	if (status == HZ_OK) {

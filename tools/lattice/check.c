@@ -175,7 +175,6 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	double error = 0, norm = 0;
 	hz_vlut *v = NULL;
 	hz_lattice *l;
-	size_t bytes = 0;
 	int status;
 
 	o.policy = HZ_LATTICE_T;
@@ -194,11 +193,7 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	if (!status)
 		status = hz_vlut_open(ctx, &v, l, NULL, &vo);
 	if (!status)
-		status = hz_vlut_gemm_workspace(ctx, v, &w, &x_on, &y_on, &bytes);
-	if (!status)
-		status = hz_reserve(ctx, bytes);
-	if (!status)
-		status = hz_vlut_gemv(ctx, v, &w, &x_on, &y_on);
+		status = WITH_WORKSPACE(ctx, hz_vlut_gemv(ctx, v, &w, &x_on, &y_on));
 	if (!status)
 		status = from_device(ctx, &y_on, &y_host);
 	hz_vlut_close(v);

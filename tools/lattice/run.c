@@ -614,20 +614,16 @@ static int encode_outputs(struct job *job)
 
 static int encode_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *codes = view_of(job, "codes");
-	const hz_tensor *t = view_of(job, "T");
+	const hz_tensor *x = view_of(job, "x");
 	const hz_hadamard_opts rotation = hadamard_opts(job);
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
 	};
-	size_t bytes;
-	int status = hz_lattice_encode_workspace(ctx, quantizer, x, codes, t, &o, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_lattice_encode(ctx, quantizer, x, codes, t,
-						   view_of(job, "overload"), &o) : status;
+	return WITH_WORKSPACE(ctx, hz_lattice_encode(ctx, quantizer, x, view_of(job, "codes"),
+						     view_of(job, "T"), view_of(job, "overload"),
+						     &o));
 }
 
 const struct op op_lattice_encode = {
@@ -698,8 +694,7 @@ static int decode_outputs(struct job *job)
 
 static int decode_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *codes = view_of(job, "codes"), *y = view_of(job, "y");
-	const hz_tensor *t = view_of(job, "T");
+	hz_tensor *y = view_of(job, "y");
 	const hz_hadamard_opts rotation = hadamard_opts(job);
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
@@ -707,12 +702,9 @@ static int decode_call(hz_context *ctx, struct job *job)
 		.to = (int32_t)value_or(job, "to", HZ_LATTICE_VALUES),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
 	};
-	size_t bytes;
-	int status = hz_lattice_decode_workspace(ctx, quantizer, codes, t, y, &o, &bytes);
 
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	return status == HZ_OK ? hz_lattice_decode(ctx, quantizer, codes, t, y, &o) : status;
+	return WITH_WORKSPACE(ctx, hz_lattice_decode(ctx, quantizer, view_of(job, "codes"),
+						     view_of(job, "T"), y, &o));
 }
 
 const struct op op_lattice_decode = {
@@ -760,9 +752,8 @@ static int repack_outputs(struct job *job)
 
 static int repack_call(hz_context *ctx, struct job *job)
 {
-	return hz_lattice_repack(ctx, quantizer, view_of(job, "from"),
+	return hz_lattice_repack(ctx, quantizer, view_of(job, "from"), view_of(job, "to"),
 				 (int)value_or(job, "from_pack", HZ_LATTICE_LEVEL),
-				 view_of(job, "to"),
 				 (int)value_or(job, "to_pack", HZ_LATTICE_LEVEL));
 }
 

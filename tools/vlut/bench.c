@@ -138,14 +138,19 @@ struct vlut_case {
 	size_t each;			/* bytes of a packed matrix */
 };
 
+static int product(struct bench *b, struct vlut_case *q)
+{
+	if (q->row->flags & CODED)
+		return hz_vlut_gemm2(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y);
+	return hz_vlut_gemm(b->ctx, q->vlut, &q->w, &q->x, &q->y);
+}
+
 static int call_gemm(struct bench *b, struct bench_case *c)
 {
 	struct vlut_case *q = (struct vlut_case *)c;
 
 	q->w.packed = q->packed + q->next++ % q->copies * (int64_t)q->each;
-	if (q->row->flags & CODED)
-		return hz_vlut_gemm2(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y);
-	return hz_vlut_gemm(b->ctx, q->vlut, &q->w, &q->x, &q->y);
+	return product(b, q);
 }
 
 static int call_read(struct bench *b, struct bench_case *c)
@@ -213,7 +218,6 @@ static int make_x(struct bench *b, struct vlut_case *q)
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
 	void *t = NULL, *codes = NULL;
-	size_t bytes = 0;
 	int status;
 
 	q->x = hz_tensor_2d(b->x, r->dtype, device, r->k, r->batch);
@@ -222,16 +226,10 @@ static int make_x(struct bench *b, struct vlut_case *q)
 	if (r->flags & CODED) {
 		status = make_coded(b, q, r->batch, &q->x_coded, &codes, &t);
 		q->x_codes = q->x_coded.codes;
-		if (!status)
-			status = hz_vlut_gemm2_workspace(b->ctx, q->vlut, &q->w, &q->x_coded, &q->y,
-							 &bytes);
 	} else {
 		status = bench_fill(b, r->dtype, r->k * r->batch, q->x);
-		if (!status)
-			status = hz_vlut_gemm_workspace(b->ctx, q->vlut, &q->w, &q->x, &q->y,
-							&bytes);
 	}
-	return status ? status : hz_reserve(b->ctx, bytes);
+	return status ? status : WITH_WORKSPACE(b->ctx, product(b, q));
 }
 
 static int make_case(struct bench *b, struct vlut_case *q)

@@ -247,7 +247,6 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	void *memory = NULL;
 	struct coded w;
 	hz_vlut *v;
-	size_t bytes;
 	int status = open_vlut(ctx, job, &v);
 
 	if (status != HZ_OK)
@@ -264,12 +263,8 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	}
 	status = pack_w(ctx, job, v, &w.c, x.shape[0], &memory);
 	if (status == HZ_OK)
-		status = hz_vlut_gemm_workspace(ctx, v, &w.c, &x, &y, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	if (status == HZ_OK)
-		status = x.ndim == 1 ? hz_vlut_gemv(ctx, v, &w.c, &x, &y) :
-				       hz_vlut_gemm(ctx, v, &w.c, &x, &y);
+		status = WITH_WORKSPACE(ctx, x.ndim == 1 ? hz_vlut_gemv(ctx, v, &w.c, &x, &y) :
+							   hz_vlut_gemm(ctx, v, &w.c, &x, &y));
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	if (memory)
@@ -284,7 +279,6 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	void *memory = NULL;
 	struct coded w, x;
 	hz_vlut *v;
-	size_t bytes;
 	int status = open_vlut(ctx, job, &v);
 
 	if (status != HZ_OK)
@@ -294,11 +288,7 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	y = hz_tensor_2d(y.data, y.dtype, y.device, w.c.codes.shape[0], x.c.codes.shape[0]);
 	status = pack_w(ctx, job, v, &w.c, row_length(job), &memory);
 	if (status == HZ_OK)
-		status = hz_vlut_gemm2_workspace(ctx, v, &w.c, &x.c, &y, &bytes);
-	if (status == HZ_OK)
-		status = hz_reserve(ctx, bytes);
-	if (status == HZ_OK)
-		status = hz_vlut_gemm2(ctx, v, &w.c, &x.c, &y);
+		status = WITH_WORKSPACE(ctx, hz_vlut_gemm2(ctx, v, &w.c, &x.c, &y));
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	if (memory)

@@ -1560,28 +1560,31 @@ HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_cod
 HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
 
 /*
- * Products with a coded matrix: y_i = r_i sum_k s(T_ik) <p_ik - o - z, x_k>, of decoded values
- * without decoding them, for one x or for several as columns.
+ * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(T_ik) <p_ik - o - z, x_k>, of decoded
+ * values without decoding them. hz_vlut_gemv() is for one x, hz_vlut_gemm() for a batch.
  *
  *   w  codes of [rows, k]
- *   x  f32 f16 bf16 s8 [k], for gemm [k, batch], any strides
- *   y  f32 f16 bf16 [rows], for gemm [rows, batch], any strides; or with x of s8 s32: sum_k <p_ik
- *      - o, x_k> of points as integers, exactly, mod 2^32, without scales: Z, D_n and E8 without a
- *      transform
+ *   x  f32 f16 bf16 s8 [k], for gemm [.., batch, k] or [k], any strides
+ *   y  f32 f16 bf16 [rows], for gemm the leading dimensions of x, and rows, any strides; or with x
+ *      of s8 s32: sum_k <p_ik - o, x_k> of points as integers, exactly, mod 2^32, without scales:
+ *      Z, D_n and E8 without a transform
+ *
+ * Leading dimensions of x and y are one batch where the strides of both allow that, as those of
+ * contiguous views do; otherwise the product is repeated for each index of those that are left.
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. On the CPU
- * AUTO takes fixed-point numbers: for few columns 16-bit tables in registers (q^d <= 256), in units
+ * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in units
  * of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without T,
- * for more columns or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a column's most
+ * for more rows of x or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a row's most
  * |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32 keeps all in f32, as if x has
  * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU products are of f16, to
  * which values with T and those of A2 and of bases are rounded and points beyond 2048, and x in one
  * or two parts; or of integers, x in units of 2^-14 of its most or finer: errors are at most 2^-9
  * sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what decoding gives. Tables of f16 and
  * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
- * to 8 columns, and for more with route TABLE. A column of x with NaN or Inf has there what sums in
- * f32 would be, or NaN in all rows. Then one rounding to the dtype of y.
+ * to 8 rows of x, and for more with route TABLE. A row of x with NaN or Inf has there what sums in
+ * f32 would be, or NaN in all of y's row. Then one rounding to the dtype of y.
  * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
@@ -1593,11 +1596,11 @@ HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 			hz_tensor *y);
 
 /*
- * Products of two coded matrices, y = W X^T: y_ij = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
+ * Products of two coded matrices, y = X W^T: y_ji = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
  * - z'>.
  *
  *   w, x  codes of [rows, k] each, with blocks of the same d
- *   y     f32 f16 bf16 [rows of w, rows of x], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
+ *   y     f32 f16 bf16 [rows of x, rows of w], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
  *         points as integers, exactly, mod 2^32, without scales (E8: 4 times, A2: 2 times the
  *         product of points)
  *

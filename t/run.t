@@ -494,7 +494,14 @@ is "$(header_of ly.npy) $(tail_of ly.npy 8 f4)" "$(header "${e}f4" '2,') 30 20" 
 good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 beta=1 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
 	route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
-	"rows by rows, which fit"
+	"a batch by rows"
+npy x3.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "vlut_gemm of three dimensions" $cpu vlut_gemm lattice=D4 q=4 M=2 beta=1 w=lc.npy x=x3.npy y=ly.npy
+is "$(header_of ly.npy)" "$(header "${e}f4" '2, 1, 2')" "those of x before k, then rows"
+bad 2 'x has 2 dimensions, must be \[k\]' "two dimensions" run vlut_gemv lattice=D4 q=4 M=2 beta=1 \
+	w=lc.npy x=x.npy y=n.npy
+bad 2 'no key or operand .trans_x' "the layout of x, which is one" run vlut_gemm lattice=D4 q=4 M=2 \
+	beta=1 w=lc.npy x=x.npy y=n.npy trans_x=1
 good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 beta=1 w=lc.npy x=lc.npy y=ly.npy out=s32
 is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 20 20 30" \
 	"codes by codes"

@@ -539,57 +539,108 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *pac
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
+/* Dimensions of x and y before the batch that strides do not let be part of it: calls repeat. */
+struct outer {
+	int ndim;
+	int64_t count, shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
+};
+
+static const char *x_layout(const char *op)
+{
+	return op == gemv_name ? "[k]" : "[.., batch, k]";
+}
+
 /*
- * Checks the length of x's columns against the rows of w: those of w->k or packed codes, or any
+ * Checks the length of x's rows against the rows of w: those of w->k or packed codes, or any
  * that the blocks of w can hold, which then sets a->w.k.
  */
 static int check_x(struct hz_context *ctx, const char *op, const hz_lattice *l, const hz_coded *w,
 		   const hz_tensor *x, struct hzi_vlut_gemm_args *a)
 {
-	const char *layout = x->ndim == 2 ? "[k, batch]" : "[k]";
-	const int64_t k = x->shape[0];
+	const int last = x->ndim - 1;
+	const int64_t k = x->shape[last];
 
 	if ((w->k || w->packed) && k != a->w.k)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: x.shape[0] is %lld, must be %lld, the values of a row of w: "
-				"x is %s", op, (long long)k, (long long)a->w.k, layout);
+				"%s: x.shape[%d] is %lld, must be %lld, the values of a row of w: "
+				"x is %s", op, last, (long long)k, (long long)a->w.k, x_layout(op));
 	if (blocks_of(k, l->rule.d) != a->w.blocks)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: x.shape[0] is %lld, must be %lld to %lld, what the %lld "
-				"blocks of w hold: x is %s", op, (long long)k,
+				"%s: x.shape[%d] is %lld, must be %lld to %lld, what the %lld "
+				"blocks of w hold: x is %s", op, last, (long long)k,
 				(long long)(a->w.blocks ? (a->w.blocks - 1) * l->rule.d + 1 : 0),
 				(long long)(a->w.blocks * l->rule.d), (long long)a->w.blocks,
-				layout);
+				x_layout(op));
 	a->w.k = k;
 	return HZ_OK;
 }
 
-static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
-		     const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a)
+static int check_y(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *y,
+		   int64_t rows)
 {
-	const int ndim = op == gemv_name ? 1 : 2;
+	const char *layout = op == gemv_name ? "[rows]" : "[.., batch, rows]";
+	const int last = y->ndim - 1;
+
+	if (y->ndim != x->ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.ndim is %d, must be %d, as x: y is %s", op,
+				y->ndim, x->ndim, layout);
+	for (int i = 0; i < last; i++) {
+		if (y->shape[i] != x->shape[i])
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: y.shape[%d] is %lld, must be %lld, as x: y is %s", op,
+					i, (long long)y->shape[i], (long long)x->shape[i], layout);
+	}
+	if (y->shape[last] != rows)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: y.shape[%d] is %lld, must be %lld, the rows of w: y is %s", op,
+				last, (long long)y->shape[last], (long long)rows, layout);
+	return HZ_OK;
+}
+
+/* Merges all dimensions but the last, where strides of both allow it: the last of them is batch. */
+static void set_batch(const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a,
+		      struct outer *o)
+{
+	int n = 0;
+
+	for (int i = 0; i < x->ndim - 1; i++) {
+		bool joins = n > 0;
+
+		if (x->shape[i] == 1)
+			continue;
+		joins = joins && hzi_continues(o->x_stride[n - 1], x->stride[i], x->shape[i]) &&
+			hzi_continues(o->y_stride[n - 1], y->stride[i], x->shape[i]);
+		if (joins)
+			n--;
+		o->shape[n] = x->shape[i] * (joins ? o->shape[n] : 1);
+		o->x_stride[n] = x->stride[i];
+		o->y_stride[n++] = y->stride[i];
+	}
+	a->batch = n ? o->shape[n - 1] : 1;
+	a->x_b = n ? o->x_stride[n - 1] : 0;
+	a->y_b = n ? o->y_stride[n - 1] : 0;
+	o->ndim = n ? n - 1 : 0;
+	o->count = 1;
+	for (int i = 0; i < o->ndim; i++)
+		o->count *= o->shape[i];
+}
+
+static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
+		     const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a,
+		     struct outer *o)
+{
 	hz_tensor xt, yt;
 
 	HZ_CHECK(check_vlut(ctx, op, v, false));
 	HZ_CHECK(hzi_check(ctx, op, "x", x, x_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, y_types, true));
-	if (x->ndim != ndim || y->ndim != ndim)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d: x is %s, y %s", op,
-				x->ndim != ndim ? "x" : "y", x->ndim != ndim ? x->ndim : y->ndim,
-				ndim, ndim == 2 ? "[k, batch]" : "[k]",
-				ndim == 2 ? "[rows, batch]" : "[rows]");
+	if (x->ndim < 1 || (op == gemv_name && x->ndim != 1))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be %s: x is %s", op,
+				x->ndim, op == gemv_name ? "1" : "1 or more", x_layout(op));
 	memset(a, 0, sizeof(*a));
 	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, &a->w));
 	HZ_CHECK(check_x(ctx, op, v->w, w, x, a));
-	a->batch = ndim == 2 ? x->shape[1] : 1;
-	if (y->shape[0] != a->w.rows)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: y.shape[0] is %lld, must be %lld, the rows of w: y is %s", op,
-				(long long)y->shape[0], (long long)a->w.rows,
-				ndim == 2 ? "[rows, batch]" : "[rows]");
-	if (ndim == 2 && y->shape[1] != a->batch)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: y.shape[1] is %lld, must be %lld, as x: y is "
-				"[rows, batch]", op, (long long)y->shape[1], (long long)a->batch);
+	HZ_CHECK(check_y(ctx, op, x, y, a->w.rows));
 	if (y->dtype == HZ_S32 &&
 	    (x->dtype != HZ_S8 || !integral(&v->w->rule, &v->w->rule) ||
 	     v->w->rule.kind == HZ_LATTICE_A2))
@@ -601,28 +652,58 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "y", y));
 	xt = hzi_canonical_strides(x);
 	yt = hzi_canonical_strides(y);
+	set_batch(&xt, &yt, a, o);
 	a->vlut = v;
 	a->x = hzi_data(ctx, x);
 	a->y = hzi_data(ctx, y);
 	a->x_dtype = x->dtype;
 	a->y_dtype = y->dtype;
-	a->x_k = xt.stride[0];
-	a->x_b = ndim == 2 ? xt.stride[1] : 0;
-	a->y_i = yt.stride[0];
-	a->y_b = ndim == 2 ? yt.stride[1] : 0;
+	a->x_k = xt.stride[xt.ndim - 1];
+	a->y_i = yt.stride[yt.ndim - 1];
 	return HZ_OK;
+}
+
+/* The i-th of the products that a call repeats */
+static struct hzi_vlut_gemm_args item(const struct hzi_vlut_gemm_args *all, const struct outer *o,
+				      int64_t i)
+{
+	struct hzi_vlut_gemm_args a = *all;
+	int64_t x = 0, y = 0;
+
+	for (int d = o->ndim - 1; d >= 0; d--) {
+		x += i % o->shape[d] * o->x_stride[d];
+		y += i % o->shape[d] * o->y_stride[d];
+		i /= o->shape[d];
+	}
+	a.x = (const char *)a.x + x * (int64_t)hz_dtype_size(a.x_dtype);
+	a.y = (char *)a.y + y * (int64_t)hz_dtype_size(a.y_dtype);
+	return a;
 }
 
 static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
 		const hz_tensor *x, const hz_tensor *y)
 {
-	struct hzi_vlut_gemm_args a;
+	struct hzi_vlut_gemm_args a, one;
+	struct outer o;
+	size_t bytes = 0;
 
-	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a));
+	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a, &o));
 	if (a.w.rows == 0 || a.batch == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, vlut, vlut_gemm, &a)));
-	return HZI_CALL(ctx, vlut, vlut_gemm, &a);
+	/* Those of different alignment may take different code paths. */
+	for (int64_t i = 0; i < o.count; i++) {
+		size_t need;
+
+		one = item(&a, &o, i);
+		need = HZI_WORKSPACE(ctx, vlut, vlut_gemm, &one);
+		bytes = need > bytes ? need : bytes;
+	}
+	HZ_CHECK(hzi_workspace(ctx, op, bytes));
+	for (int64_t i = 0; i < o.count && !ctx->recording; i++) {
+		one = item(&a, &o, i);
+		HZ_CHECK(HZI_CALL(ctx, vlut, vlut_gemm, &one));
+	}
+	return HZ_OK;
 }
 
 int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
@@ -659,10 +740,10 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 				"[rows, blocks, levels]", gemm2_name, (long long)a->x.k,
 				(long long)a->w.k);
 	HZ_CHECK(hzi_check(ctx, gemm2_name, "y", y, y_types, true));
-	if (y->ndim != 2 || y->shape[0] != a->w.rows || y->shape[1] != a->x.rows)
+	if (y->ndim != 2 || y->shape[0] != a->x.rows || y->shape[1] != a->w.rows)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: y must have the shape [%lld, %lld], the rows of w and x",
-				gemm2_name, (long long)a->w.rows, (long long)a->x.rows);
+				"%s: y must have the shape [%lld, %lld], the rows of x and w",
+				gemm2_name, (long long)a->x.rows, (long long)a->w.rows);
 	if (y->dtype == HZ_S32 && !integral(&v->w->rule, &v->x->rule))
 		return hzi_fail(ctx, HZ_EDTYPE,
 				"%s: y.dtype is s32, but points of these lattices have no integer "
@@ -674,8 +755,8 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	a->vlut = v;
 	a->y = hzi_data(ctx, y);
 	a->y_dtype = y->dtype;
-	a->y_i = yt.stride[0];
-	a->y_j = yt.stride[1];
+	a->y_i = yt.stride[1];
+	a->y_j = yt.stride[0];
 	return HZ_OK;
 }
 

@@ -1,9 +1,8 @@
 # vlut.py - products with lattice codes
 # SPDX-License-Identifier: BSD-2-Clause
-"""y = W x, where W has the decoded values."""
+"""y = x W^T, where W has the decoded values."""
 import numpy as np
 
-from .common import Floats
 from .lattice import Scales, draw_code, draw_digits, draw_dither, values_of
 
 # Errors relative to the norms of the terms: f32, fixed-point tables and f16 products; bf16; u8
@@ -69,12 +68,18 @@ def run_dense(primitive):
             k = (blocks - 1) * d + int(case.rng.integers(1, d + 1))
         columns = 1 if primitive == "vlut_gemv" else case.pick(1, 2, 3, 4, 8, 9, 17, 33)
         whole = case.chance(0.2) and code.lattice.kind != "A2"
+        leading = (columns,)
+        if primitive == "vlut_gemv":
+            leading = ()
+        elif case.chance(0.3):
+            leading = (columns // 3, 3) if columns % 3 == 0 else (columns, 1)
         if whole:
-            x = case.codes((k, columns), np.int8)
+            x = case.codes((*leading, k), np.int8)
             values, keys["out"] = x.astype(np.int64), "s32"
         else:
-            x = case.floats((k, columns), case.pick("f32", "f16", "bf16"))
+            x = case.floats((*leading, k), case.pick("f32", "f16", "bf16"))
             values = x.values
+        values = values.reshape(columns, k).T
         route, table, sums = case.pick(None, None, "table", "decode"), None, None
         if case.chance(0.3):
             keys["pack_w"] = 1
@@ -86,25 +91,15 @@ def run_dense(primitive):
                 table = keys["table"] = case.pick("f32", "f16", "bf16", *small)
             if case.chance(0.2) and table not in ("u16", "u8"):
                 sums = keys["sum"] = "f32"
-        turned = primitive == "vlut_gemm" and case.chance(0.4)
-        if turned:
-            x = np.ascontiguousarray(x.T) if whole else Floats(values.T, x.dtype)
-            keys["trans_x"] = 1
-        elif primitive == "vlut_gemm":
-            keys["trans_x"] = 0
-        else:
-            x = x[:, 0] if whole else Floats(values[:, 0], x.dtype)
         if k != blocks * d or case.chance(0.2):
             keys["k"] = k
         out = "s32" if whole else case.pick(None, None, "f32", "f16", "bf16")
         keys["out"] = out
         got = case.run(primitive, keys, {**w.inputs, "x": x}, ["y"])["y"]
-        shape = (rows,) if primitive == "vlut_gemv" else (columns, rows) if turned else \
-            (rows, columns)
+        shape = (*leading, rows)
         if whole:
             want = w.points[:, :k] @ values
-            want = want.T if turned else want
-            case.exact("y", got, want.reshape(shape))
+            case.exact("y", got, want.T.reshape(shape))
             return
         want = w.values[:, :k] @ values
         size = np.sqrt(np.sum(w.values[:, :k] ** 2, 1))[:, None] * \
@@ -114,8 +109,7 @@ def run_dense(primitive):
         size = size + 2.0**-3 * offset * np.max(w.scales.scales[:6]) * \
             np.sum(np.abs(values), 0)[None, :] * 2.0**-3
         loose = LOOSE[table] if sums is None else max(LOOSE[table], 2.0**-9)
-        want, size = (want.T, size.T) if turned else (want, size)
-        case.near("y", got, out or "f32", want.reshape(shape), loose * size.reshape(shape))
+        case.near("y", got, out or "f32", want.T.reshape(shape), loose * size.T.reshape(shape))
 
     return run
 
@@ -149,10 +143,10 @@ def run_gemm2(case):
         keys["route"] = route
     got = case.run("vlut_gemm2", keys, {**w.inputs, **x.inputs}, ["y"])["y"]
     if whole:
-        case.exact("y", got, w.points @ x.points.T)
+        case.exact("y", got, x.points @ w.points.T)
         return
-    want = w.values @ x.values.T
-    size = np.sqrt(np.sum(w.values**2, 1))[:, None] * np.sqrt(np.sum(x.values**2, 1))[None, :]
+    want = x.values @ w.values.T
+    size = np.sqrt(np.sum(x.values**2, 1))[:, None] * np.sqrt(np.sum(w.values**2, 1))[None, :]
     case.near("y", got, out or "f32", want, 2.0**-9 * size)
 
 

@@ -20,6 +20,14 @@
 static hz_context *ctx;
 static char *codes, *scales, *x, *y;
 
+/* A view [columns, rows] whose columns are contiguous */
+static hz_tensor by_columns(void *data, int dtype, int64_t rows, int64_t columns)
+{
+	const hz_tensor t = hz_tensor_2d(data, dtype, HZ_CUDA, rows, columns);
+
+	return hz_view_transpose(&t, 0, 1);
+}
+
 /* ---- One-sided ------------------------------------------------------------------------------- */
 
 static const int64_t far[] = {70000};
@@ -164,12 +172,46 @@ static void test_gemm(const struct row *r)
 	w.codes.stride[0] += r->step;
 	t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, r->rows, info.group ? r->k / info.group : blocks);
 	w.t = info.scales ? &t : NULL;
-	xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
-	yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, r->rows, r->batch);
+	xt = by_columns(x, r->x_dtype, r->k, r->batch);
+	yt = by_columns(y, HZ_F32, r->rows, r->batch);
 	is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name, hz_errmsg(ctx));
 	is_str(taken(), r->kernels, "%s: kernels", r->name);
 	is_int(last()->grid[0], r->grid, "%s: blocks", r->name);
 	is_int(last()->cluster, r->cluster, "%s: of a cluster", r->name);
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
+/* x [batch, k] and y [batch, rows], both contiguous */
+static void test_contiguous(void)
+{
+	static const struct {
+		int x_dtype;
+		int64_t batch;
+		bool packed;
+		const char *kernels;
+	} rows[] = {
+		{HZ_F16, 1, false, ""}, {HZ_F16, 8, false, ""}, {HZ_F32, 2, false, ""},
+		{HZ_F16, 32, false, ""}, {HZ_F16, 1, true, ""}, {HZ_F16, 8, true, ""},
+		{HZ_S8, 8, true, ""}, {HZ_F16, 32, true, ""},
+	};
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 4096, 1024, 2)};
+	const hz_coded packed = {.rows = 4096, .k = 4096, .packed = scales};
+	hz_lattice *l;
+	hz_vlut *v;
+
+	if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		const hz_tensor xt = hz_tensor_2d(x, rows[i].x_dtype, HZ_CUDA, rows[i].batch, 4096);
+		hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, rows[i].batch, 4096);
+
+		is_int(hz_vlut_gemm(ctx, v, rows[i].packed ? &packed : &w, &xt, &yt), HZ_OK,
+		       "contiguous, batch of %d%s: %s", (int)rows[i].batch,
+		       rows[i].packed ? ", packed" : "", hz_errmsg(ctx));
+		is_str(taken(), rows[i].kernels, "its kernels");
+	}
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }
@@ -181,8 +223,8 @@ static void test_coarser(void)
 	hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 3, .levels = 3};
 
 	for (int i = 0; i < 2; i++, o.offset = offset) {
-		hz_tensor xt = hz_tensor_2d(x, HZ_F16, HZ_CUDA, 1024, 1);
-		hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 1);
+		hz_tensor xt = by_columns(x, HZ_F16, 1024, 1);
+		hz_tensor yt = by_columns(y, HZ_F32, 640, 1);
 		hz_lattice *l;
 		hz_vlut *v;
 		hz_coded w = {.k = 1024, .levels = 2};
@@ -217,8 +259,8 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 	for (; count > 0; r++, count--) {
 		const hz_coded w = {.rows = r->rows, .k = r->k, .packed = scales,
 				    .levels = r->levels};
-		const hz_tensor xt = hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->k, r->batch);
-		hz_tensor yt = hz_tensor_2d(y, r->y_dtype, HZ_CUDA, r->rows, r->batch);
+		const hz_tensor xt = by_columns(x, r->x_dtype, r->k, r->batch);
+		hz_tensor yt = by_columns(y, r->y_dtype, r->rows, r->batch);
 
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name,
 		       hz_errmsg(ctx));
@@ -367,8 +409,8 @@ static void test_gemm2(void)
 	hz_lattice *l;
 	hz_vlut *v;
 	hz_coded w = {.k = 1024}, u = {.k = 1024};
-	hz_tensor whole = hz_tensor_2d(y, HZ_S32, HZ_CUDA, 640, 100);
-	hz_tensor real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+	hz_tensor whole = by_columns(y, HZ_S32, 640, 100);
+	hz_tensor real = by_columns(y, HZ_F32, 640, 100);
 	struct hzi_vlut_table2 p;
 
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
@@ -389,13 +431,13 @@ static void test_gemm2(void)
 	is_int(last()->grid[0] * 100 + last()->grid[1], 601, "tiles");
 	for (int rows = 511; rows < 513; rows++) {
 		u.codes.shape[0] = rows;
-		real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, rows);
+		real = by_columns(y, HZ_F32, 640, rows);
 		is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed, by %d rows", rows);
 		is_int(strstr(taken(), "vlut_epilogue_s32") != NULL, rows == 512,
 		       "by bytes from 512 on");
 	}
 	u = (hz_coded){.k = 1024, .rows = 100, .packed = x};
-	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
+	real = by_columns(y, HZ_F32, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
 	is_str(taken(),
 	       "vlut_d4_bitfield_points_s8 vlut_d4_bitfield_points_s8 qgemm_pack_rows "
@@ -417,7 +459,7 @@ static void test_gemm2(void)
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 65600, 256, 2);
 	u.codes.stride[0] = 0;
 	w.codes.shape[0] = 10;
-	real = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 10, 65600);
+	real = by_columns(y, HZ_F32, 10, 65600);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "more rows than a grid has");
 	is_str(taken(), "vlut_table2_dots vlut_table2_lookup_f32 vlut_table2_lookup_f32",
 	       "in two launches");
@@ -436,8 +478,8 @@ static void test_a2(void)
 	hz_lattice *l, *tl;
 	hz_vlut *v;
 	hz_coded w = {.k = 64}, u = {.k = 64};
-	hz_tensor y32 = hz_tensor_2d(y, HZ_F32, HZ_CUDA, 640, 100);
-	hz_tensor turned = y32, y16 = hz_tensor_2d(y, HZ_F16, HZ_CUDA, 500, 65660);
+	hz_tensor y32 = by_columns(y, HZ_F32, 640, 100);
+	hz_tensor turned = y32, y16 = by_columns(y, HZ_F16, 500, 65660);
 	hz_tensor t = hz_tensor_2d(scales, HZ_U8, HZ_CUDA, 640, 32);
 
 	if (open_lattice(ctx, &l, &o) || open_lattice(ctx, &tl, &with_t) ||
@@ -451,9 +493,9 @@ static void test_a2(void)
 	       "vlut_epilogue_s32",
 	       "sums, and what they become");
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 4020, "blocks of columns and of rows");
-	turned.stride[0] = 1;
-	turned.stride[1] = 640;
-	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &turned), HZ_OK, "y by columns");
+	turned.stride[0] = 640;
+	turned.stride[1] = 1;
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &turned), HZ_OK, "y by rows");
 	taken();
 	is_int(last()->grid[0] * 1000 + last()->grid[1], 20004, "blocks of rows and of columns");
 	w.codes.shape[0] = 500;
@@ -486,6 +528,7 @@ static void test_all(void)
 	ctx = stand_in_open(HZ_CUDA, arrays, 4, OPERAND_BYTES, 3 * OPERAND_BYTES);
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
 		test_gemm(&table[i]);
+	test_contiguous();
 	test_packed();
 	test_coarser();
 	test_far();

@@ -103,6 +103,8 @@ static int run_vlut(const void *row)
 		note(" by columns");
 	}
 	y = V(r->y_dtype ? r->y_dtype : HZ_F32, r->rows, r->batch);
+	x = hz_view_transpose(&x, 0, 1);
+	y = hz_view_transpose(&y, 0, 1);
 	RECORD(ctx, hz_vlut_gemm(ctx, v, &w, &x, &y), &workspace);
 	return hz_vlut_gemm(ctx, v, &w, &x, &y);
 }
@@ -129,6 +131,7 @@ static int run_vlut2(const void *row)
 		w = (hz_coded){.rows = r->rows, .k = r->k, .packed = PACKED_AT};
 	}
 	y = V(r->y_dtype ? r->y_dtype : HZ_F32, r->rows, r->batch);
+	y = hz_view_transpose(&y, 0, 1);
 	RECORD(ctx, hz_vlut_gemm2(ctx, v, &w, &x, &y), &workspace);
 	return hz_vlut_gemm2(ctx, v, &w, &x, &y);
 }

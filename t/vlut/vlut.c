@@ -173,12 +173,12 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 	}
 	area_put(dev, &xa, x, x_bytes);
 	xt = o->gemv ? hz_tensor_1d(xa.data, o->x_dtype, dev->device, o->k)
-		     : hz_tensor_2d(xa.data, o->x_dtype, dev->device, o->k, n);
+		     : hz_tensor_2d(xa.data, o->x_dtype, dev->device, n, o->k);
 	yt = o->gemv ? hz_tensor_1d(ya.data, o->y_dtype, dev->device, o->rows)
-		     : hz_tensor_2d(ya.data, o->y_dtype, dev->device, o->rows, n);
+		     : hz_tensor_2d(ya.data, o->y_dtype, dev->device, n, o->rows);
 	for (int i = 0; i < xt.ndim; i++) {
-		xt.stride[i] = x_stride[i];
-		yt.stride[i] = y_stride[i];
+		xt.stride[i] = x_stride[xt.ndim - 1 - i];
+		yt.stride[i] = y_stride[xt.ndim - 1 - i];
 	}
 	status = product(dev->ctx, v, coded_view(&w, o->how), &xt, &yt);
 	if (status == HZ_EWORKSPACE) {
@@ -208,6 +208,81 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 	coded_free(&w);
 	hz_vlut_close(v);
 	return good;
+}
+
+/*
+ * Leading dimensions: one batch, also of a slice or with dimensions exchanged, or products that
+ * repeat, give what rows one by one give.
+ */
+static void test_leading(struct dev *dev)
+{
+	enum { ROWS = 37, K = 64, A = 3, B = 4, C = 2, ALL = A * B * C };
+	hz_lattice *l = lattice_of(dev, 1);
+	hz_vlut *v = open_vlut(dev, l, NULL, HZ_VLUT_DECODE, 0, HZ_F32, 0);
+	struct coded w = coded_new(dev, l, v, ROWS, K, 0);
+	const size_t y_bytes = ALL * ROWS * 4;
+	struct area xa, ya = area_new(dev, y_bytes, 0), za = area_new(dev, y_bytes, 0);
+	unsigned char *y_image = malloc(ya.total), *z_image = malloc(za.total);
+	float x[ALL * K];
+	hz_tensor xt, yt;
+	size_t bytes;
+	int good = 1;
+
+	for (int i = 0; i < ALL * K; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	area_put(dev, &xa, x, sizeof(x));
+	xt = hz_tensor_nd(xa.data, HZ_F32, dev->device, 4, (int64_t[]){A, B, C, K});
+	yt = hz_tensor_nd(ya.data, HZ_F32, dev->device, 4, (int64_t[]){A, B, C, ROWS});
+	for (int n = 0; n < 6; n++) {
+		hz_tensor xn = xt, yn = yt;
+
+		if (n & 1) {	/* y has rows of x in another order: A innermost, not outermost */
+			yn = hz_tensor_nd(ya.data, HZ_F32, dev->device, 4,
+					  (int64_t[]){C, B, A, ROWS});
+			yn = hz_view_transpose(&yn, 0, 2);
+		}
+		if (n / 2 == 1) {
+			xn = hz_view_slice(&xn, 1, 1, 3);
+			yn = hz_view_slice(&yn, 1, 1, 3);
+		} else if (n / 2 == 2) {
+			xn = hz_view_transpose(&xn, 0, 1);
+			yn = hz_view_transpose(&yn, 0, 1);
+		}
+		if (RECORD(dev->ctx, product(dev->ctx, v, &w.c, &xn, &yn), &bytes) != HZ_OK ||
+		    hz_reserve(dev->ctx, bytes) != HZ_OK ||
+		    hz_vlut_gemm(dev->ctx, v, coded_view(&w, 0), &xn, &yn) != HZ_OK)
+			bail("leading dimensions: %s", hz_errmsg(dev->ctx));
+		area_read(&ya, y_image);
+		for (int i = 0; i < ALL; i++) {
+			const int64_t index[] = {i / (B * C), i / C % B, i % C};
+			const int64_t at = n & 1 ? (index[2] * B + index[1]) * A + index[0] : i;
+			hz_tensor xi = hz_tensor_1d((float *)xa.data + i * K, HZ_F32, dev->device,
+						    K);
+			hz_tensor zi = hz_tensor_1d((float *)za.data + at * ROWS, HZ_F32,
+						    dev->device, ROWS);
+
+			if (n / 2 == 1 && (index[1] < 1 || index[1] > 2))
+				continue;
+			if (product(dev->ctx, v, &w.c, &xi, &zi) != HZ_OK)
+				bail("one row: %s", hz_errmsg(dev->ctx));
+			area_read(&za, z_image);
+			for (int r = 0; r < ROWS; r++) {
+				const float *const y = (const float *)(void *)(y_image + GUARD);
+				const float *const z = (const float *)(void *)(z_image + GUARD);
+
+				good &= fabsf(y[at * ROWS + r] - z[at * ROWS + r]) <=
+					2e-3 * w.reach;
+			}
+		}
+	}
+	ok(good, "%s: leading dimensions", dev->name);
+	area_free(&xa);
+	area_free(&ya);
+	area_free(&za);
+	free(y_image);
+	free(z_image);
+	coded_free(&w);
+	hz_vlut_close(v);
 }
 
 /* Whether a context forces a route */
@@ -688,8 +763,10 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	struct coded w = coded_new(dev, wl, v, rows, k, how_w);
 	/* Packed codes of x come from a table with x as its w. */
 	struct coded x = coded_new(dev, xl, vx, cols, k, how_x);
-	const int64_t y_stride[2] = {cols + 2, 1};
-	const size_t bytes = (size_t)(rows * (cols + 2)) * hz_dtype_size(y_dtype);
+	const int by_cols = rnd_below(&rnd, 2);
+	const int64_t y_stride[2] = {by_cols ? 1 : cols + 2, by_cols ? rows + 2 : 1};
+	const size_t bytes = (size_t)((by_cols ? cols : rows) * (2 + (by_cols ? rows : cols))) *
+			     hz_dtype_size(y_dtype);
 	struct one_sided o = {.lattice = wi, .route = route, .table = table, .how = how_w,
 			      .x_dtype = HZ_F32, .y_dtype = y_dtype, .rows = rows, .k = k,
 			      .batch = cols};
@@ -697,7 +774,7 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	       *bounds = calloc((size_t)(rows * cols) + 1, 8);
 	unsigned char *image = malloc(bytes + 2 * GUARD);
 	struct area ya = area_new(dev, bytes, 0);
-	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, rows, cols);
+	hz_tensor y = hz_tensor_2d(ya.data, y_dtype, dev->device, cols, rows);
 	/* Sums of integers are exact on a CPU, and on a GPU if points fit bytes, except packed D4
 	 * with few columns. Otherwise they are f32 sums of numbers rounded to f16. */
 	const int sums = is_point_times_scale(wl, how_w) && is_point_times_scale(xl, how_x);
@@ -716,7 +793,8 @@ static int run_two(struct dev *dev, int wi, int xi, int route, int table, int ho
 	size_t workspace_bytes;
 	int status, good;
 
-	y.stride[0] = cols + 2;
+	y.stride[0] = y_stride[1];
+	y.stride[1] = y_stride[0];
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t j = 0; j < cols; j++) {
 			double sum = 0, size = 0, most = 0, weight = 0;
@@ -873,8 +951,8 @@ static void test_threads(void)
 				hz_vlut *v = open_vlut(dev, l, NULL, 0, tables[c / 3], 0, 0);
 				hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CPU, ROWS,
 								    K / 4, 2)};
-				hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, K, batch);
-				hz_tensor yt = hz_tensor_2d(y[n], HZ_F32, HZ_CPU, ROWS, batch);
+				hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, batch, K);
+				hz_tensor yt = hz_tensor_2d(y[n], HZ_F32, HZ_CPU, batch, ROWS);
 
 				if (hz_vlut_gemm(dev->ctx, v, &w, &xt, &yt) != HZ_OK)
 					bail("hz_vlut_gemm: %s", hz_errmsg(dev->ctx));
@@ -955,7 +1033,7 @@ static void test_errors(struct dev *dev)
 	hz_tensor t = hz_tensor_2d(p + 4096, HZ_U8, dev->device, 8, 16);
 	hz_tensor x = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 64);
 	hz_tensor y = hz_tensor_1d(p + 16384, HZ_F32, dev->device, 8), bad;
-	hz_tensor x2 = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 64, 3);
+	hz_tensor x2 = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 3, 64);
 	hz_tensor y2 = hz_tensor_2d(p + 16384, HZ_F32, dev->device, 8, 8);
 	hz_coded w = {.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 16, 2)}, c;
 	hz_vlut_opts o = {0};
@@ -988,17 +1066,27 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "w is NULL", hz_vlut_gemv(ctx, v, NULL, &x, &y));
 	REFUSED(HZ_EINVAL, "vlut was opened with", hz_vlut_gemv(ctx, two, &w, &x, &y));
 	REFUSED(HZ_EINVAL, "vlut was opened without", hz_vlut_gemm2(ctx, v, &w, &w, &y2));
-	REFUSED(HZ_ESHAPE, "y.ndim is 2", hz_vlut_gemv(ctx, v, &w, &x, &y2));
-	REFUSED(HZ_ESHAPE, "x.ndim is 1", hz_vlut_gemm(ctx, v, &w, &x, &y2));
-	REFUSED(HZ_ESHAPE, "y.shape[1] is 8", hz_vlut_gemm(ctx, v, &w, &x2, &y2));
+	REFUSED(HZ_ESHAPE, "y.ndim is 2, must be 1, as x: y is [rows]",
+		hz_vlut_gemv(ctx, v, &w, &x, &y2));
+	REFUSED(HZ_ESHAPE, "x.ndim is 2, must be 1: x is [k]", hz_vlut_gemv(ctx, v, &w, &x2, &y2));
+	REFUSED(HZ_ESHAPE, "y.ndim is 2, must be 1, as x: y is [.., batch, rows]",
+		hz_vlut_gemm(ctx, v, &w, &x, &y2));
+	bad = hz_tensor_nd(p + 8192, HZ_F32, dev->device, 0, NULL);
+	REFUSED(HZ_ESHAPE, "x.ndim is 0, must be 1 or more: x is [.., batch, k]",
+		hz_vlut_gemm(ctx, v, &w, &bad, &y2));
+	REFUSED(HZ_ESHAPE, "y.shape[0] is 8, must be 3, as x: y is [.., batch, rows]",
+		hz_vlut_gemm(ctx, v, &w, &x2, &y2));
+	bad = hz_tensor_2d(p + 16384, HZ_F32, dev->device, 3, 9);
+	REFUSED(HZ_ESHAPE, "y.shape[1] is 9, must be 8, the rows of w: y is [.., batch, rows]",
+		hz_vlut_gemm(ctx, v, &w, &x2, &bad));
 	bad = hz_tensor_1d(p + 16384, HZ_F32, dev->device, 9);
 	REFUSED(HZ_ESHAPE, "y.shape[0] is 9", hz_vlut_gemv(ctx, v, &w, &x, &bad));
 	bad = hz_tensor_1d(p + 8192, HZ_F32, dev->device, 60);
 	REFUSED(HZ_ESHAPE, "vlut_gemv: x.shape[0] is 60, must be 61 to 64, what the 16 blocks of w "
 		"hold: x is [k]", hz_vlut_gemv(ctx, v, &w, &bad, &y));
-	bad = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 3, 64);
-	REFUSED(HZ_ESHAPE, "vlut_gemm: x.shape[0] is 3, must be 61 to 64, what the 16 blocks of w "
-		"hold: x is [k, batch]", hz_vlut_gemm(ctx, v, &w, &bad, &y2));
+	bad = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 64, 3);
+	REFUSED(HZ_ESHAPE, "vlut_gemm: x.shape[1] is 3, must be 61 to 64, what the 16 blocks of w "
+		"hold: x is [.., batch, k]", hz_vlut_gemm(ctx, v, &w, &bad, &y2));
 	c = w;
 	c.k = 63;
 	REFUSED(HZ_ESHAPE, "x.shape[0] is 64, must be 63, the values of a row of w: x is [k]",
@@ -1050,7 +1138,7 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "bytes is NULL", hz_vlut_pack_bytes(ctx, v, &w, NULL));
 	REFUSED(HZ_EINVAL, "packed is", hz_vlut_pack(ctx, v, &w, NULL));
 	y2.shape[0] = 7;
-	REFUSED(HZ_ESHAPE, "y must have the shape [8, 8]", hz_vlut_gemm2(ctx, two, &w, &w, &y2));
+	REFUSED(HZ_ESHAPE, "y must have the shape [8, 8], the rows of x and w", hz_vlut_gemm2(ctx, two, &w, &w, &y2));
 	c = w;
 	c.k = 60;
 	REFUSED(HZ_ESHAPE, "w has 16 blocks, must have 15 for 60 values",
@@ -1101,6 +1189,8 @@ int main(void)
 			test_aligned(&devs[i]);
 		}
 		test_special(&devs[i]);
+		if (!is_routed(&devs[i]))
+			test_leading(&devs[i]);
 		test_two_sided(&devs[i]);
 		test_accuracy(&devs[i]);
 	}

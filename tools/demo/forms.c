@@ -132,10 +132,7 @@ static int product_coded(struct net *n, int which, const hz_tensor *x, hz_tensor
 	if (!status && c->form->rotate)
 		status = rotate(n, &rows, &rows);
 	if (!status && w->vlut) {
-		const hz_tensor columns = transposed(&rows);
-		hz_tensor to = transposed(&sum);
-
-		status = hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &columns, &to);
+		status = hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &rows, &sum);
 	} else if (!status) {
 		const hz_tensor scales = hz_tensor_1d(w->scales, HZ_F32, hz_device(n->ctx), s.rows);
 		const hz_qgemm_opts o = integers(w, &scales);
@@ -211,11 +208,9 @@ static int reserve_product(struct net *n, struct coded_matrix *w)
 {
 	struct coding *c = n->form;
 	const hz_tensor rows = on(n, c->expanded, HZ_F32, 4 * n->tokens, w->coded.k);
-	const hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, w->coded.rows);
-	const hz_tensor columns = transposed(&rows);
-	hz_tensor to = transposed(&sums);
+	hz_tensor sums = on(n, n->at[0].pre, HZ_F32, 4 * n->tokens, w->coded.rows);
 
-	return WITH_WORKSPACE(n->ctx, hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &columns, &to));
+	return WITH_WORKSPACE(n->ctx, hz_vlut_gemm(n->ctx, w->vlut, &w->coded, &rows, &sums));
 }
 
 /* Points of E8 for blocks of eight weights, a scale per GROUP */

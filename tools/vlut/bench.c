@@ -220,9 +220,9 @@ static int make_x(struct bench *b, struct vlut_case *q)
 	void *t = NULL, *codes = NULL;
 	int status;
 
-	q->x = hz_tensor_2d(b->x, r->dtype, device, r->k, r->batch);
-	q->y = hz_tensor_2d(b->y, r->dtype == HZ_S8 ? HZ_S32 : r->dtype, device, r->rows,
-			    r->batch);
+	q->x = hz_tensor_2d(b->x, r->dtype, device, r->batch, r->k);
+	q->y = hz_tensor_2d(b->y, r->dtype == HZ_S8 ? HZ_S32 : r->dtype, device, r->batch,
+			    r->rows);
 	if (r->flags & CODED) {
 		status = make_coded(b, q, r->batch, &q->x_coded, &codes, &t);
 		q->x_codes = q->x_coded.codes;

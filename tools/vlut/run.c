@@ -48,12 +48,6 @@ static const struct key vlut_keys[] = {
 	END,
 };
 
-static const struct key gemm_keys[] = {
-	{"trans_x", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "1: x is [b, k] and y [b, rows]; default as the size of x that fits w says"},
-	END,
-};
-
 /* Keys of the second lattice of vlut_gemm2 if it differs from the first */
 static const struct key second_keys[] = {
 	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
@@ -115,33 +109,8 @@ static int64_t row_length(struct job *job)
 	return n;
 }
 
-/* Whether a row of that many values has the blocks of w */
-static bool fits(struct job *job, int64_t k)
-{
-	const struct npy *w = &slot_of(job, "w")->array;
-	const struct value *said = value_of(job, "k");
-	hz_lattice_info info;
-
-	hz_lattice_get_info(w_lattice, &info);
-	return said->given ? k == said->n :
-			     k / info.dim + (k % info.dim != 0) == w->shape[w->ndim - 2];
-}
-
-static bool transposes(struct job *job)
-{
-	const struct npy *x = &slot_of(job, "x")->array;
-	const struct value *said = value_of(job, "trans_x");
-
-	if (said->given)
-		return said->n;
-	if (x->ndim != 2 || x->shape[0] == row_length(job))
-		return false;
-	return x->shape[1] == row_length(job) ||
-	       (!fits(job, x->shape[0]) && fits(job, x->shape[1]));
-}
-
-/* The rows of w, and more dimensions after or (transposed) before them */
-static int y_shape(struct job *job, const int64_t *more, int count, bool in_front)
+/* The leading dimensions, and the rows of w */
+static int y_shape(struct job *job, const int64_t *leading, int count)
 {
 	const struct npy *w = &slot_of(job, "w")->array;
 	struct slot *y = slot_of(job, "y");
@@ -153,10 +122,10 @@ static int y_shape(struct job *job, const int64_t *more, int count, bool in_fron
 		return complain(EXIT_BAD, "%s: y would have more than %d dimensions", job->op->name,
 				HZ_MAXDIM);
 	y->array.ndim = rows + count;
-	for (int i = 0; i < rows; i++)
-		y->array.shape[i + (in_front ? count : 0)] = w->shape[i];
 	for (int i = 0; i < count; i++)
-		y->array.shape[i + (in_front ? 0 : rows)] = more[i];
+		y->array.shape[i] = leading[i];
+	for (int i = 0; i < rows; i++)
+		y->array.shape[count + i] = w->shape[i];
 	return output_dtype(job, y, "y", HZ_F32);
 }
 
@@ -231,19 +200,11 @@ static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *
 	return status;
 }
 
-static void swap(hz_tensor *t)
-{
-	const int64_t size = t->shape[0], stride = t->stride[0];
-
-	t->shape[0] = t->shape[1];
-	t->stride[0] = t->stride[1];
-	t->shape[1] = size;
-	t->stride[1] = stride;
-}
-
 static int gemm_call(hz_context *ctx, struct job *job)
 {
-	hz_tensor x = *view_of(job, "x"), y = *view_of(job, "y");
+	const hz_tensor *x = view_of(job, "x");
+	hz_tensor y = *view_of(job, "y");
+	int64_t shape[HZ_MAXDIM];
 	void *memory = NULL;
 	struct coded w;
 	hz_vlut *v;
@@ -252,19 +213,15 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	if (status != HZ_OK)
 		return status;
 	coded_of(job, "w", "t", "row_scale", &w);
-	if (x.ndim == 1) {
-		y = flat(&y, 0);
-	} else if (transposes(job)) {
-		y = hz_tensor_2d(y.data, y.dtype, y.device, y.shape[0], w.c.codes.shape[0]);
-		swap(&x);
-		swap(&y);
-	} else {
-		y = flat(&y, 1);
-	}
-	status = pack_w(ctx, job, v, &w.c, x.shape[0], &memory);
+	/* All dimensions of w before blocks are its rows. */
+	memcpy(shape, x->shape, sizeof(shape));
+	shape[x->ndim - 1] = w.c.codes.shape[0];
+	y = hz_tensor_nd(y.data, y.dtype, y.device, x->ndim, shape);
+	status = pack_w(ctx, job, v, &w.c, x->shape[x->ndim - 1], &memory);
 	if (status == HZ_OK)
-		status = WITH_WORKSPACE(ctx, x.ndim == 1 ? hz_vlut_gemv(ctx, v, &w.c, &x, &y) :
-							   hz_vlut_gemm(ctx, v, &w.c, &x, &y));
+		status = WITH_WORKSPACE(ctx, job->op == &op_vlut_gemv ?
+						     hz_vlut_gemv(ctx, v, &w.c, x, &y) :
+						     hz_vlut_gemm(ctx, v, &w.c, x, &y));
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
 	if (memory)
@@ -285,7 +242,7 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 		return status;
 	coded_of(job, "w", "t", "row_scale", &w);
 	coded_of(job, "x", "tx", "x_row_scale", &x);
-	y = hz_tensor_2d(y.data, y.dtype, y.device, w.c.codes.shape[0], x.c.codes.shape[0]);
+	y = hz_tensor_2d(y.data, y.dtype, y.device, x.c.codes.shape[0], w.c.codes.shape[0]);
 	status = pack_w(ctx, job, v, &w.c, row_length(job), &memory);
 	if (status == HZ_OK)
 		status = WITH_WORKSPACE(ctx, hz_vlut_gemm2(ctx, v, &w.c, &x.c, &y));
@@ -315,17 +272,17 @@ static const struct operand gemv_operands[] = {
 
 static const struct operand gemm_operands[] = {
 	W_OPERANDS,
-	{"x", NULL, 0, "f32 f16 bf16 s8", "[k, b]; or [b, k]"},
-	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows, b]; or [b, rows]"},
+	{"x", NULL, 0, "f32 f16 bf16 s8", "[.., batch, k]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[.., batch, rows]"},
 	LAST,
 };
 
 static const struct operand gemm2_operands[] = {
 	W_OPERANDS,
-	{"x", NULL, 0, CODES, "[b, blocks, M]"},
-	{"tx", "x_T", OPTIONAL, "u8", "[b, blocks]"},
-	{"x_row_scale", NULL, OPTIONAL, "f32", "[b]"},
-	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows, b]"},
+	{"x", NULL, 0, CODES, "[batch, blocks, M]"},
+	{"tx", "x_T", OPTIONAL, "u8", "[batch, blocks]"},
+	{"x_row_scale", NULL, OPTIONAL, "f32", "[batch]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[batch, rows]"},
 	LAST,
 };
 
@@ -338,13 +295,10 @@ static int gemm_outputs(struct job *job)
 		status = open_lattices(job, false);
 	if (status)
 		return status;
-	if (x->ndim < 1 || x->ndim > 2)
-		return complain(EXIT_BAD, "%s: x has %d dimensions, must have 1 or 2",
-				job->op->name, x->ndim);
-	if (x->ndim == 1)
-		return y_shape(job, NULL, 0, false);
-	return transposes(job) ? y_shape(job, &x->shape[0], 1, true) :
-				 y_shape(job, &x->shape[1], 1, false);
+	if (x->ndim < 1 || (job->op == &op_vlut_gemv && x->ndim > 1))
+		return complain(EXIT_BAD, "%s: x has %d dimensions, must be %s", job->op->name,
+				x->ndim, job->op == &op_vlut_gemv ? "[k]" : "[.., batch, k]");
+	return y_shape(job, x->shape, x->ndim - 1);
 }
 
 static int gemm2_outputs(struct job *job)
@@ -356,7 +310,7 @@ static int gemm2_outputs(struct job *job)
 		status = rows_of(job, "x", &rows);
 	if (!status)
 		status = open_lattices(job, true);
-	return status ? status : y_shape(job, x->shape, rows, false);
+	return status ? status : y_shape(job, x->shape, rows);
 }
 
 const struct op op_vlut_gemv = {
@@ -366,13 +320,13 @@ const struct op op_vlut_gemv = {
 };
 
 const struct op op_vlut_gemm = {
-	"vlut_gemm", "the same for several x",
-	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, gemm_keys, NULL},
+	"vlut_gemm", "y = x W^T with lattice codes of W",
+	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, NULL},
 	gemm_outputs, gemm_call,
 };
 
 const struct op op_vlut_gemm2 = {
-	"vlut_gemm2", "y = W X^T with lattice codes of both",
+	"vlut_gemm2", "y = X W^T with lattice codes of both",
 	gemm2_operands, (const struct key *const[]){lattice_keys, vlut_keys, second_keys, NULL},
 	gemm2_outputs, gemm2_call,
 };

@@ -191,9 +191,14 @@ static void test_contiguous(void)
 		bool packed;
 		const char *kernels;
 	} rows[] = {
-		{HZ_F16, 1, false, ""}, {HZ_F16, 8, false, ""}, {HZ_F32, 2, false, ""},
-		{HZ_F16, 32, false, ""}, {HZ_F16, 1, true, ""}, {HZ_F16, 8, true, ""},
-		{HZ_S8, 8, true, ""}, {HZ_F16, 32, true, ""},
+		{HZ_F16, 1, false, "vlut_table_f16_skinny_d4_1"},
+		{HZ_F16, 8, false, "vlut_table_f16_skinny_d4_8"},
+		{HZ_F32, 2, false, "vlut_table_s8_skinny_d4_l2"},
+		{HZ_F16, 32, false, "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_32"},
+		{HZ_F16, 1, true, "vlut_d4_bitfield_2"},
+		{HZ_F16, 8, true, "vlut_d4_f16_skinny_column_major_2"},
+		{HZ_S8, 8, true, "vlut_d4_bitfield_2"},
+		{HZ_F16, 32, true, "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_32"},
 	};
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	const hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 4096, 1024, 2)};

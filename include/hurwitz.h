@@ -1282,7 +1282,7 @@ HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 /* ---- HNLQ: the hierarchical nested lattice quantizer ----------------------------------------- */
 
 /*
- * A lattice L = { G z : z integer } of dimension d, a radix q and a number M of levels make a code
+ * A lattice L = { G z : z integer } of dimension d, a radix q and M levels make a code
  * of q^(d M) points: M digit vectors b_m in 0 .. q - 1. The digits of level m mean the coset
  * leader c(b) = G b - q Q(G b / q), a point of least norm of its coset of q L; a point is their
  * sum
@@ -1319,15 +1319,15 @@ enum hz_lattice_kind {
 
 /* What a block does whose point the code does not hold: see hz_lattice_encode(). */
 enum hz_lattice_policy {
-	HZ_LATTICE_WRAP = 0,	/* nothing: its digits mean another point */
-	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha T), the first T = 0 .. 31 that fits */
+	HZ_LATTICE_NONE = 0,	/* nothing: its digits mean another point */
+	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha t), the first t = 0 .. 31 that fits */
 	HZ_LATTICE_CLIP = 2,	/* y is shrunk by the first 2^(-j/16) that fits; it is not stored */
-	HZ_LATTICE_BANK = 3,	/* of scales beta bank[T] that which fits with the least error */
-	HZ_LATTICE_GROUP = 4	/* beta 2^(alpha T), T = 0 .. 63, for a group of 8 .. 128 values */
+	HZ_LATTICE_BANK = 3,	/* of scales beta bank[t] that which fits with the least error */
+	HZ_LATTICE_GROUP = 4	/* beta 2^(alpha t), t = 0 .. 63, for a group of 8 .. 128 values */
 };
 
 enum hz_lattice_pack {
-	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, M] u8 u16 u32: I_m = sum_j b_m[j] q^j < 2^32 */
+	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, levels] u8 u16 u32: I_m = sum_j b_m[j] q^j < 2^32 */
 	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m I_m q^(d m); q^(d M) <= 2^64 */
 	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: the digits level by level, as many to a
 				   limb as 32 bits hold, the first lowest */
@@ -1354,11 +1354,11 @@ typedef struct hz_lattice_opts {
 	int32_t kind;			/* enum hz_lattice_kind */
 	int32_t dim;			/* d; 0: the kind's own */
 	int32_t q;			/* >= 2: digits are 0 .. q - 1 */
-	int32_t levels;			/* M >= 1 */
+	int32_t levels;			/* M, 1 .. 32 */
 	double beta;			/* > 0: the scale; must be set: no default fits data */
 	double alpha;			/* > 0: T and GROUP; 0 stands for 1/3, or 1/8 for GROUP */
 	int32_t policy;			/* enum hz_lattice_policy */
-	int32_t group;			/* GROUP: values with one T, 8 .. 128, a multiple of d */
+	int32_t group;			/* GROUP: values with one t, 8 .. 128, a multiple of d */
 	int32_t banks;			/* BANK: how many, 1 .. 16 */
 	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT */
 	const double *bank;		/* BANK: factors of beta, > 0 */
@@ -1374,7 +1374,7 @@ typedef struct hz_lattice_opts {
  * changed any more: any number of contexts and threads may use it at once, until it is closed. On
  * failure *lattice is NULL.
  *
- * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only WRAP takes),
+ * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only NONE takes),
  * HZ_ENOTSUP (points too large), HZ_ENOMEM, HZ_EFORK.
  */
 typedef struct hz_lattice hz_lattice;
@@ -1391,14 +1391,14 @@ typedef struct hz_lattice_info {
 	int32_t level_dtype;		/* HZ_U8, HZ_U16 or HZ_U32; 0 likewise */
 	int32_t full64;			/* 1 if FULL64 is possible */
 	int32_t limbs;			/* u32 of a block as LIMBS */
-	int32_t scales;			/* how many values T has; 0: policies without T */
+	int32_t scales;			/* how many values t has; 0: policies without t */
 	int32_t point_max;		/* no integer of a point is further from 0 */
-	double bits;			/* M log2 q + the raw bits of T, a value */
+	double bits;			/* M log2 q + the raw bits of t, a value */
 	const double *to_lattice;	/* T_to_lat = Q^T T / beta, for G = Q R */
 	const double *from_lattice;	/* T_from_lat, its inverse */
 	const double *reduced;		/* R: upper triangular, of nearest plane */
 	const double *basis;		/* G, reduced if the caller's */
-	const float *scale_table;	/* scale of each T; [0] = beta without T */
+	const float *scale_table;	/* scale of each t; [0] = beta without t */
 	const int32_t *offset;		/* o as integers, embed of them */
 	const int32_t *leaders;		/* [q^d][embed], as integers, if q^d <= 65536; else NULL */
 } hz_lattice_info;
@@ -1415,7 +1415,7 @@ enum hz_lattice_to {
 /* Options of encoding and decoding; zero is the default of every field. */
 typedef struct hz_lattice_code_opts {
 	int32_t pack;			/* enum hz_lattice_pack */
-	int32_t levels;			/* decode: the coarsest levels to use; 0: all */
+	int32_t use_levels;		/* decode: the coarsest levels to use; 0: all */
 	int32_t to;			/* decode: enum hz_lattice_to */
 	uint32_t flags;			/* 0 */
 	const hz_hadamard_opts *hadamard;	/* a transform of rows between; NULL: none */
@@ -1431,8 +1431,8 @@ typedef struct hz_lattice_code_opts {
  * and fits if g_M = 0: then its digits mean the point g_0, and else another one.
  *
  *   x         f32 f16 bf16 [..., n], any strides
- *   codes     the shape and dtype that opts->pack says, any strides: with M outermost, level planes
- *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)], any strides; NULL for WRAP and
+ *   codes     the shape and dtype that opts->pack says, any strides: with levels outermost, level planes
+ *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)], any strides; NULL for NONE and
  *             CLIP
  *   overload  s64 [2] or NULL: set to the numbers of blocks that were wrapped or clipped, and of
  *             those with a NaN or Inf
@@ -1445,7 +1445,7 @@ typedef struct hz_lattice_code_opts {
  * likewise by the sum of errors. If no scale fits, the largest with CLIP. Blocks wrapped or
  * clipped are counted.
  * A value that is Inf, or beyond f32 after T, counts as the largest finite number. A block with a
- * NaN is coded as o, which decodes to -z s, with T = 0; in a group it takes no part in the choice.
+ * NaN is coded as o, which decodes to -z s, with t = 0; in a group it takes no part in the choice.
  *
  * Aliasing: no operand overlaps another.
  * Arithmetic: T x is a sum of f32 products in the order of columns, each operation rounded; y is
@@ -1466,7 +1466,7 @@ HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const h
 /*
  * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
  *
- *   codes  as of hz_lattice_encode(); LEVEL with opts->levels may have these alone
+ *   codes  as of hz_lattice_encode(); LEVEL with opts->use_levels may have these alone
  *   t      as there; not needed for points and digits
  *   y      of the dtypes and the shape that opts->to says, any strides; n values of the last
  *          dimension have ceil(n / d) blocks. A dtype must hold every point or digit of the code
@@ -1474,7 +1474,7 @@ HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const h
  *
  * With fewer levels p is the sum of those that are used, and values have the mean of the others
  * added.
- * Any codes decode: the part of a code that is no digits (from q^d on) is left out, T beyond the
+ * Any codes decode: the part of a code that is no digits (from q^d on) is left out, t beyond the
  * scales counts as the last.
  *
  * Aliasing: y overlaps nothing.
@@ -1536,12 +1536,12 @@ HZ_API void hz_vlut_close(hz_vlut *vlut);
  * packed with rows and k.
  */
 typedef struct hz_coded {
-	hz_tensor codes;		/* LEVEL: [rows, blocks, M or the coarsest], any strides */
-	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without T */
+	hz_tensor codes;		/* LEVEL: [rows, blocks, levels, or the coarsest], any strides */
+	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
 	int64_t rows, k;		/* k: values of a row; 0: as x has, or all of all blocks */
-	int32_t levels;			/* the coarsest levels to use; 0: all */
+	int32_t use_levels;		/* the coarsest levels to use; 0: all */
 	int32_t reserved0;		/* 0 */
 	int64_t reserved[3];		/* 0 */
 } hz_coded;
@@ -1560,7 +1560,7 @@ HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_cod
 HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
 
 /*
- * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(T_ik) <p_ik - o - z, x_k>, of decoded
+ * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(t_ik) <p_ik - o - z, x_k>, of decoded
  * values without decoding them. hz_vlut_gemv() is for one x, hz_vlut_gemm() for a batch.
  *
  *   w  codes of [rows, k]
@@ -1575,11 +1575,11 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * Aliasing: y overlaps nothing.
  * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. On the CPU
  * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in units
- * of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without T,
+ * of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without t,
  * for more rows of x or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a row's most
  * |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32 keeps all in f32, as if x has
  * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU products are of f16, to
- * which values with T and those of A2 and of bases are rounded and points beyond 2048, and x in one
+ * which values with t and those of A2 and of bases are rounded and points beyond 2048, and x in one
  * or two parts; or of integers, x in units of 2^-14 of its most or finer: errors are at most 2^-9
  * sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what decoding gives. Tables of f16 and
  * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
@@ -1605,7 +1605,7 @@ HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  *         product of points)
  *
  * Aliasing: y overlaps nothing.
- * Arithmetic: where values are points times the scales of lattice and row (no T, basis, transform,
+ * Arithmetic: where values are points times the scales of lattice and row (no t, basis, transform,
  * dither, mean of levels left out; of A2 whole blocks), r_i fl(S s s' r'_j / c): S is the sum that
  * s32 stands for, exactly, c the 1, 2 or 4 of it, and fl() rounds once, to f32. The same bits on
  * every level; and on a GPU for Z^1, Z^2, Z^4, Z^8, A2, D_3, D_4, D_8 and E8 with q <= 16, integers
@@ -1620,8 +1620,8 @@ HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w
 
 /* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {
-	double mse, rate, overload;	/* a value; bits a value, T by entropy; share of blocks */
-	double entropy_t, gap_db;	/* bits of a T; 10 log10(mse 2^(2 rate) / variance) */
+	double mse, rate, overload;	/* a value; bits a value, t by entropy; share of blocks */
+	double entropy_t, gap_db;	/* bits of a t; 10 log10(mse 2^(2 rate) / variance) */
 } hz_lattice_report;
 
 /*

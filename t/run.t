@@ -475,57 +475,57 @@ bad 2 'dscale= needs scale=' "the gradient of factors that are not there" run qu
 
 npy v4.npy "$(header '<f4' '4,')" "$f1$f2$f3$f4"
 npy sq2.npy "$(header '<f4' '2, 2')" "$f1$f2$f3$f4"
-good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 M=2 beta=1 x=x.npy codes=lc.npy
+good "lattice_encode" $cpu lattice_encode lattice=D4 q=4 levels=2 beta=1 x=x.npy codes=lc.npy
 is "$(header_of lc.npy)" "$(header '|u1' '2, 1, 2')" "two levels a block"
-good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 M=2 beta=1 codes=lc.npy y=ly.npy
+good "lattice_decode" $cpu lattice_decode lattice=D4 q=4 levels=2 beta=1 codes=lc.npy y=ly.npy
 is "$(header_of ly.npy) $(tail_of ly.npy 32 f4)" "$(header "${e}f4" '2, 4') 1 2 3 4 4 3 2 1" \
 	"points come back"
-good "to=points" $cpu lattice_decode lattice=D4 q=4 M=2 beta=1 codes=lc.npy y=ly.npy to=points
+good "to=points" $cpu lattice_decode lattice=D4 q=4 levels=2 beta=1 codes=lc.npy y=ly.npy to=points
 is "$(tail_of ly.npy 32 d4)" "1 2 3 4 4 3 2 1" "as integers"
-good "lattice_encode lattice=Z2 pack=multiword policy=t" $cpu lattice_encode lattice=Z2 q=3 M=2 beta=1 \
-	x=x.npy codes=lz.npy T=lt.npy pack=multiword policy=t overload=lo.npy
+good "lattice_encode lattice=Z2 pack=limbs policy=t" $cpu lattice_encode lattice=Z2 q=3 levels=2 beta=1 \
+	x=x.npy codes=lz.npy t=lt.npy pack=limbs policy=t overload=lo.npy
 is "$(header_of lz.npy) $(header_of lt.npy) $(tail_of lo.npy 16 d8)" \
-	"$(header "${e}u4" '2, 2, 1') $(header '|u1' '2, 2') 0 0" "limbs, and T"
-good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 M=2 beta=1 from=lz.npy to=ll.npy \
-	from_pack=multiword to_pack=full64
+	"$(header "${e}u4" '2, 2, 1') $(header '|u1' '2, 2') 0 0" "limbs, and t"
+good "lattice_repack" $cpu lattice_repack lattice=Z2 q=3 levels=2 beta=1 from=lz.npy to=ll.npy \
+	from_pack=limbs to_pack=full64
 is "$(header_of ll.npy)" "$(header "${e}u8" '2, 2')" "a number a block"
-good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 M=2 beta=1 w=lc.npy x=v4.npy y=ly.npy route=decode
+good "vlut_gemv" $cpu vlut_gemv lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=v4.npy y=ly.npy route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 8 f4)" "$(header "${e}f4" '2,') 30 20" "rows by a vector"
-good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 M=2 beta=1 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
+good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x.npy y=ly.npy pack_w=1 \
 	route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
 	"a batch by rows"
 npy x3.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
-good "vlut_gemm of three dimensions" $cpu vlut_gemm lattice=D4 q=4 M=2 beta=1 w=lc.npy x=x3.npy y=ly.npy
+good "vlut_gemm of three dimensions" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x3.npy y=ly.npy
 is "$(header_of ly.npy)" "$(header "${e}f4" '2, 1, 2')" "those of x before k, then rows"
-bad 2 'x has 2 dimensions, must be \[k\]' "two dimensions" run vlut_gemv lattice=D4 q=4 M=2 beta=1 \
+bad 2 'x has 2 dimensions, must be \[k\]' "two dimensions" run vlut_gemv lattice=D4 q=4 levels=2 beta=1 \
 	w=lc.npy x=x.npy y=n.npy
-bad 2 'no key or operand .trans_x' "the layout of x, which is one" run vlut_gemm lattice=D4 q=4 M=2 \
+bad 2 'no key or operand .trans_x' "the layout of x, which is one" run vlut_gemm lattice=D4 q=4 levels=2 \
 	beta=1 w=lc.npy x=x.npy y=n.npy trans_x=1
-good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 M=2 beta=1 w=lc.npy x=lc.npy y=ly.npy out=s32
+good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=lc.npy y=ly.npy out=s32
 is "$(header_of ly.npy) $(tail_of ly.npy 16 d4)" "$(header "${e}i4" '2, 2') 30 20 20 30" \
 	"codes by codes"
 for op in 'lattice_encode x=x.npy codes=n.npy' 'lattice_decode codes=lc.npy y=n.npy' \
 	'lattice_repack from=lc.npy to=n.npy' 'vlut_gemv w=lc.npy x=v4.npy y=n.npy' \
 	'vlut_gemm w=lc.npy x=x.npy y=n.npy' 'vlut_gemm2 w=lc.npy x=lc.npy y=n.npy'; do
 	bad 2 "${op%% *}: the key beta= is missing: give" "${op%% *} without a scale" run $op \
-		lattice=D4 q=4 M=2
+		lattice=D4 q=4 levels=2
 done
 $HURWITZ $cpu quat_init y=samples.npy shape=128 seed=1 scale=0.05
-good "lattice_design" $cpu lattice_design x=samples.npy lattice=D4 q=4 M=2 policy=t report=lr.npy
-is "$(sed 's/=.*//' ../out | paste -sd' ' -)" "lattice q M beta policy offset" "keys of lattice_encode"
+good "lattice_design" $cpu lattice_design x=samples.npy lattice=D4 q=4 levels=2 policy=t report=lr.npy
+is "$(sed 's/=.*//' ../out | paste -sd' ' -)" "lattice q levels beta policy offset" "keys of lattice_encode"
 is "$(header_of lr.npy)" "$(header "${e}f8" '5,')" "and what it found out"
 # shellcheck disable=SC2046 # a key a word
-good "which takes them" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
+good "which takes them" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy t=lt.npy
 good "lattice_design banks=" $cpu lattice_design x=samples.npy rate=2.5 lattice=Z2 banks=3
 is "$(sed -n 's/^bank=//p' ../out | tr ',' '\n' | grep -c '^[0-9.e-]*$')" 3 "three scales"
 # shellcheck disable=SC2046 # a key a word
-good "which lattice_encode takes" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy T=lt.npy
-good "lattice_design sigma=" $cpu lattice_design sigma=2 lattice=Z q=4 M=1 group=16 dither=0.25 alpha=0.5
+good "which lattice_encode takes" $cpu lattice_encode $(cat ../out) x=samples.npy codes=lc2.npy t=lt.npy
+good "lattice_design sigma=" $cpu lattice_design sigma=2 lattice=Z q=4 levels=1 group=16 dither=0.25 alpha=0.5
 is "$(grep -v -e beta -e offset ../out | paste -sd' ' -)" \
-	"lattice=Z1 q=4 M=1 policy=group alpha=0.5 group=16 dither=0.25" "as wanted"
+	"lattice=Z1 q=4 levels=1 policy=group alpha=0.5 group=16 dither=0.25" "as wanted"
 bad 2 'give x= or sigma=' "nothing to design for" run lattice_design rate=3
-bad 2 'give rate=, or lattice=, q= and M=' "no rate" run lattice_design x=samples.npy
+bad 2 'give rate=, or lattice=, q= and levels=' "no rate" run lattice_design x=samples.npy
 bad 2 'must be of 384 at least' "few samples" run lattice_design x=x.npy rate=3
 bad 2 'rate is 0.5 bits a value, which no' "a rate below all" run lattice_design x=samples.npy rate=0.5
 bad 2 'needs banks=' "no number of scales" run lattice_design x=samples.npy rate=3 policy=bank
@@ -533,24 +533,29 @@ bad 2 'needs group=' "no group" run lattice_design x=samples.npy rate=3 policy=g
 bad 2 'lattice=basis: the value' "a search over bases" run lattice_design x=samples.npy rate=3 lattice=basis
 bad 2 'no key or operand .beta' "beta, which is searched" run lattice_design x=samples.npy rate=3 beta=1
 bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 beta=1 x=x.npy codes=n.npy
-bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 beta=1 x=x.npy codes=n.npy
-bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 beta=1 x=x.npy codes=n.npy
-bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 beta=1 x=x.npy codes=n.npy
-bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 beta=1 x=x.npy codes=n.npy
-bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 beta=1 policy=bank x=x.npy codes=n.npy
-bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 beta=1 policy=group x=x.npy codes=n.npy
-bad 2 'T= is missing' "a policy without T" run lattice_encode lattice=D4 q=4 beta=1 policy=t x=x.npy codes=n.npy
-bad 2 'say pack=multiword' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 beta=1 x=x.npy codes=n.npy
-bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 beta=1 dither=0.1 \
+bad 2 'levels= is missing' "no number of levels" run lattice_encode lattice=D4 q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'policy=wrap: the value must be' "another word for none" run lattice_encode lattice=D4 q=4 levels=1 \
+	beta=1 policy=wrap x=x.npy codes=n.npy
+good "lattice=Dn" $cpu lattice_encode lattice=Dn q=4 levels=2 beta=1 x=x.npy codes=lc2.npy
+is "$(header_of lc2.npy)" "$(header '|u1' '2, 1, 2')" "of four dimensions, as in C"
+bad 2 'lattice=D4x: the value' "a lattice that is none" run lattice_encode lattice=D4x q=4 levels=1 beta=1 x=x.npy codes=n.npy
+bad 2 'not of 4 dimensions' "two dimensions" run lattice_encode lattice=E8 dim=4 q=4 levels=1 beta=1 x=x.npy codes=n.npy
+bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy dim=3 q=4 levels=1 beta=1 x=x.npy codes=n.npy
+bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 levels=1 beta=1 x=x.npy codes=n.npy
+bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=bank x=x.npy codes=n.npy
+bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=group x=x.npy codes=n.npy
+bad 2 't= is missing' "a policy without t" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=t x=x.npy codes=n.npy
+bad 2 'say pack=limbs' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 levels=1 beta=1 x=x.npy codes=n.npy
+bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 levels=1 beta=1 dither=0.1 \
 	x=x.npy codes=n.npy
-bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 beta=1 offset=1,0,0,0,0 \
+bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 levels=1 beta=1 offset=1,0,0,0,0 \
 	x=x.npy codes=n.npy
-bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 beta=1 offset=1e30 \
+bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 levels=1 beta=1 offset=1e30 \
 	x=x.npy codes=n.npy
-bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 beta=1 transform=sq2.npy \
+bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 levels=1 beta=1 transform=sq2.npy \
 	x=x.npy codes=n.npy
-bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 beta=1 bank=1,x x=x.npy \
-	codes=n.npy T=n2.npy
+bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,x x=x.npy \
+	codes=n.npy t=n2.npy
 
 # ---- Hyper-connections ---------------------------------------------------------------------------
 

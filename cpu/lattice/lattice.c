@@ -299,7 +299,7 @@ static inline bool none_missed(const uint16_t *miss)
 	return four == 0;
 }
 
-/* WRAP, T, CLIP, BANK with FIRST_FIT */
+/* NONE, T, CLIP, BANK with FIRST_FIT */
 static void encode_first_fit(const struct encode_job *job, struct encoded *e, struct pending *p)
 {
 	const int64_t count = e->count;
@@ -327,7 +327,7 @@ static void encode_first_fit(const struct encode_job *job, struct encoded *e, st
 		else
 			p->block[p->count++] = block;
 	}
-	if (job->rule->policy == HZI_LATTICE_WRAP)
+	if (job->rule->policy == HZI_LATTICE_NONE)
 		e->overload[0] += p->count;
 	else
 		retry(job, e, p);

@@ -99,7 +99,7 @@ int main(void)
 	try(hz_lattice_get_info(lattice, &info));
 	try(hz_lattice_encode(ctx, lattice, &vw, &vcodes, &vt, NULL, &how));
 	for (int levels = 2; levels > 0; levels--) {
-		how.levels = levels;
+		how.use_levels = levels;
 		try(hz_lattice_decode(ctx, lattice, &vcodes, &vt, &vback, &how));
 		printf("%.2f bits a weight: error %.3f\n",
 		       info.bits - (2 - levels) * log2(info.q), relative_error(back, w, ROWS * K));

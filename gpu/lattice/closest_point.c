@@ -155,7 +155,7 @@ int hzi_cuda_lattice_encode_closest_point(struct hz_context *ctx, const void *ar
 	const struct hzi_lattice_rule *r = &l->rule;
 	/* See `reach` in gpu/lattice/points_s8.cuh: no |coordinate| exceeds the gauge. */
 	const bool bytes = gauge_of(l) < (r->d == 8 ? 49 : 99) &&
-			   r->policy != HZ_LATTICE_WRAP && hzi_cuda_lattice_bytes(r) &&
+			   r->policy != HZ_LATTICE_NONE && hzi_cuda_lattice_bytes(r) &&
 			   !(r->flags & HZI_LATTICE_DITHERED);
 	const int i = find(l);
 	struct hzi_lattice_closest p;

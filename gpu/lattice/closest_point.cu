@@ -445,7 +445,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 				b.t = b.j = 0;
 				b.best = b.end = r.scales;
 				/* Blocks that try all scales stay in step. */
-				if (r.policy != HZI_LATTICE_WRAP && tries < HZI_LATTICE_SCALES)
+				if (r.policy != HZI_LATTICE_NONE && tries < HZI_LATTICE_SCALES)
 					while (b.t < r.scales &&
 					       __fmul_rn(b.size, scales.inverse[b.t]) > p.gauge)
 						b.t++;
@@ -480,7 +480,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 			for (int i = 0; i < D; i++)
 				y[i] = __fadd_rn(y[i], r.dither[i]);
 		}
-		if (r.policy != HZI_LATTICE_WRAP) {
+		if (r.policy != HZI_LATTICE_NONE) {
 			const float own = grouped && b.clips ?
 						  gauge_of<typename P::lattice>(b.v) : b.size;
 
@@ -506,7 +506,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 
 		if (!active || !(now & members))
 			continue;
-		if (r.policy == HZI_LATTICE_WRAP) {
+		if (r.policy == HZI_LATTICE_NONE) {
 			done = true;
 			overloaded += !fits;
 		} else if (b.clips) {

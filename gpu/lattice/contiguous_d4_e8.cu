@@ -174,7 +174,7 @@ HZ_DEVICE void encode(const hzi_lattice_encode_d4_e8 &p, const typename POINT::t
 		      retry *list)
 {
 	constexpr int D = POINT::dim, Q = POINT::q, BYTES = D == 8 && Q == 4 ? 2 : 1;
-	constexpr bool retries = POLICY != HZI_LATTICE_WRAP;
+	constexpr bool retries = POLICY != HZI_LATTICE_NONE;
 	const hzi_lattice_rule &r = p.rule;
 	const uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
 	const float reach = __fmul_rn(r.reach, r.reach) * 0.999f;
@@ -283,8 +283,8 @@ template <class POINT, int M, bool F16_TWO_LEVELS>
 HZ_DEVICE void encode_policy(const hzi_lattice_encode_d4_e8 &p,
 			     const typename POINT::tables &tables, retry *list)
 {
-	if (p.rule.policy == HZI_LATTICE_WRAP)
-		encode<POINT, M, HZI_LATTICE_WRAP, F16_TWO_LEVELS>(p, tables, list);
+	if (p.rule.policy == HZI_LATTICE_NONE)
+		encode<POINT, M, HZI_LATTICE_NONE, F16_TWO_LEVELS>(p, tables, list);
 	else if (p.rule.policy == HZI_LATTICE_T)
 		encode<POINT, M, HZI_LATTICE_T, F16_TWO_LEVELS>(p, tables, list);
 	else

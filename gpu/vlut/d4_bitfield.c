@@ -16,7 +16,7 @@
 #define MAX_SHARED (160 << 10)	/* per block; above it k is split if possible */
 #define CLUSTER 8		/* splits of k, at most */
 /*
- * The largest |o_i| of this format; the policy HZ_LATTICE_WRAP does not bound o. Then |p - o| <= 84
+ * The largest |o_i| of this format; the policy HZ_LATTICE_NONE does not bound o. Then |p - o| <= 84
  * fits s8, and 17 (p - o) is exact in f16.
  */
 #define MAX_OFFSET 64

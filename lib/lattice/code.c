@@ -46,9 +46,9 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 	if (o->pack < HZ_LATTICE_LEVEL || o->pack > HZ_LATTICE_LIMBS)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pack is %d, must be 0 to %d", c->op,
 				o->pack, HZ_LATTICE_LIMBS);
-	if (o->levels < 0 || o->levels > top)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->levels is %d, must be 0 to %d", c->op,
-				o->levels, top);
+	if (o->use_levels < 0 || o->use_levels > top)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->use_levels is %d, must be 0 to %d", c->op,
+				o->use_levels, top);
 	if (o->to < 0 || o->to > last)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
 				last);
@@ -126,11 +126,11 @@ static int check_codes(struct hz_context *ctx, const struct call *c, int *first,
 
 	HZ_CHECK(check_pack(ctx, c->op, c->l, c->o->pack, &dtype, &wanted[1]));
 	HZ_CHECK(hzi_check(ctx, c->op, "codes", t, (int[]){dtype, 0}, !c->decode));
-	*first = c->o->levels ? c->l->rule.levels - c->o->levels : 0;
+	*first = c->o->use_levels ? c->l->rule.levels - c->o->use_levels : 0;
 	*whole = true;
 	if (c->o->pack == HZ_LATTICE_LEVEL && *first > 0 && t->ndim > 0 &&
-	    t->shape[t->ndim - 1] == c->o->levels) {
-		wanted[1] = c->o->levels;
+	    t->shape[t->ndim - 1] == c->o->use_levels) {
+		wanted[1] = c->o->use_levels;
 		*whole = false;
 	}
 	return check_shape(ctx, c, "codes", t, wanted[1] ? 2 : 1, wanted,
@@ -415,7 +415,7 @@ static int check_y(struct hz_context *ctx, struct call *c)
 	static const int *const types[] = {value_types, point_types, digit_types};
 	const struct hzi_lattice_rule *r = &c->l->rule;
 	const hz_tensor *y = c->v;
-	const int64_t levels = c->o->levels ? c->o->levels : r->levels;
+	const int64_t levels = c->o->use_levels ? c->o->use_levels : r->levels;
 	const int to = c->o->to, last = y ? y->ndim - 1 : 0;
 
 	HZ_CHECK(hzi_check(ctx, c->op, "y", y, types[to], true));

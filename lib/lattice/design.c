@@ -172,7 +172,7 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 			histogram[t]++;
 			side++;
 		}
-		if (missed && r->policy == HZ_LATTICE_WRAP)
+		if (missed && r->policy == HZ_LATTICE_NONE)
 			wrap(l, g);
 		over += missed;
 		sum += error_of(l, x, g, t);

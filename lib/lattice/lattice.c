@@ -91,7 +91,7 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 				o->kind == HZ_LATTICE_Z ? "0 to 24" : "1 to 24");
 	HZ_CHECK(check_int(ctx, "q", o->q, 2, 1 << 20));
 	HZ_CHECK(check_int(ctx, "levels", o->levels, 1, HZ_LATTICE_MAXLEVELS));
-	HZ_CHECK(check_int(ctx, "policy", o->policy, HZ_LATTICE_WRAP, HZ_LATTICE_GROUP));
+	HZ_CHECK(check_int(ctx, "policy", o->policy, HZ_LATTICE_NONE, HZ_LATTICE_GROUP));
 	if (o->beta == 0)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->beta is 0: give the scale, for example that of "
@@ -396,7 +396,7 @@ static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 		r->inverse[t] = (float)(1 / (double)r->scale[t]);
 		if (!isnormal(r->scale[t]) || !isnormal(r->inverse[t]))
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: the scale of T = %d is %g, which f32 or its inverse "
+					"%s: the scale of t = %d is %g, which f32 or its inverse "
 					"does not hold",
 					op, t, s);
 		if (r->scale[t] > r->scale[r->largest])
@@ -511,11 +511,11 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l, double point)
 
 		r->reach = (float)fmin(reach, HZI_LATTICE_RANGE);
 	}
-	if (r->policy != HZ_LATTICE_WRAP && !hzi_lattice_try(r, &l->matrices, v, 1, 1, at, g))
+	if (r->policy != HZ_LATTICE_NONE && !hzi_lattice_try(r, &l->matrices, v, 1, 1, at, g))
 		return hzi_fail(
 			ctx, HZ_EINVAL,
 			"%s: opts->offset and opts->dither leave 0 outside of the code, which only "
-			"the policy HZ_LATTICE_WRAP allows",
+			"the policy HZ_LATTICE_NONE allows",
 			op);
 	return HZ_OK;
 }

@@ -50,7 +50,7 @@ enum {
 	HZI_LATTICE_BASIS = 5
 };
 enum {
-	HZI_LATTICE_WRAP = 0, HZI_LATTICE_T = 1, HZI_LATTICE_CLIP = 2, HZI_LATTICE_BANK = 3,
+	HZI_LATTICE_NONE = 0, HZI_LATTICE_T = 1, HZI_LATTICE_CLIP = 2, HZI_LATTICE_BANK = 3,
 	HZI_LATTICE_GROUP = 4
 };
 enum { HZI_LATTICE_LEVEL = 0, HZI_LATTICE_FULL64 = 1, HZI_LATTICE_LIMBS = 2 };
@@ -878,7 +878,7 @@ HZI_LATTICE_FN int hzi_lattice_at(const struct hzi_lattice_rule *r,
 
 	if (hzi_lattice_try(r, m, v, r->inverse[t], 1.0f, y, g))
 		return 0;
-	if (r->policy != HZI_LATTICE_WRAP)
+	if (r->policy != HZI_LATTICE_NONE)
 		hzi_lattice_clip(r, m, v, t, g);
 	return 1;
 }

@@ -386,7 +386,7 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 	if (c->codes.ndim != 3)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes,
 				c->codes.ndim);
-	if (c->codes.shape[2] != info.levels && !(c->levels && c->codes.shape[2] == c->levels))
+	if (c->codes.shape[2] != info.levels && !(c->use_levels && c->codes.shape[2] == c->use_levels))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[2] is %lld, must be %d, the levels",
 				op, codes, (long long)c->codes.shape[2], info.levels);
 	if (c->rows != 0 && c->rows != c->codes.shape[0])
@@ -419,11 +419,11 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 	if (!c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, name);
 	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 3));
-	if (c->levels < 0 || c->levels > levels)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->levels is %d, must be 0 to %d", op, name,
-				c->levels, levels);
+	if (c->use_levels < 0 || c->use_levels > levels)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->use_levels is %d, must be 0 to %d", op, name,
+				c->use_levels, levels);
 	memset(out, 0, sizeof(*out));
-	out->first = c->levels ? levels - c->levels : 0;
+	out->first = c->use_levels ? levels - c->use_levels : 0;
 	hz_lattice_get_info(l, &info);
 	out->code_dtype = info.level_dtype;
 	hzi_lattice_sub(l, out->first, out->sub);

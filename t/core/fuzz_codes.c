@@ -74,7 +74,7 @@ static hz_tensor codes_view(const hz_lattice_info *info, int pack, void *data)
 static void decode(const hz_lattice *l, int pack, int levels, int to, const hz_tensor *codes,
 		   const hz_tensor *t, hz_tensor *y)
 {
-	const hz_lattice_code_opts o = {.pack = pack, .levels = levels, .to = to};
+	const hz_lattice_code_opts o = {.pack = pack, .use_levels = levels, .to = to};
 
 	must_work(hz_lattice_decode(ctx, l, codes, t, y, &o));
 }
@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fuzz_must(isfinite(values[i]), "a value", "not finite");
 
 	/* With a single scale each point of the code is encoded as itself. */
-	if (info.policy == HZ_LATTICE_WRAP && levels == 0) {
+	if (info.policy == HZ_LATTICE_NONE && levels == 0) {
 		hz_tensor again = codes_view(&info, HZ_LATTICE_LEVEL, encoded);
 
 		must_work(hz_lattice_encode(ctx, l, &y, &again, NULL, NULL, NULL));

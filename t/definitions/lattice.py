@@ -164,7 +164,7 @@ class Code:
         """The packings that this code supports."""
         d, q, m = self.lattice.d, self.q, self.levels
         return [p for p, fits in (("level", q**d <= 2**32), ("full64", q**(d * m) <= 2**64),
-                                  ("multiword", True)) if fits]
+                                  ("limbs", True)) if fits]
 
     @property
     def per_limb(self):
@@ -175,7 +175,7 @@ class Code:
 
     def pack(self, digits, how):
         d, q = self.lattice.d, self.q
-        if how == "multiword":
+        if how == "limbs":
             flat = digits.reshape(*digits.shape[:-2], d * self.levels)
             limbs = -(-flat.shape[-1] // self.per_limb)
             flat = np.concatenate([flat, np.zeros((*flat.shape[:-1], limbs * self.per_limb -
@@ -201,7 +201,7 @@ def draw_code(case, full=False):
     name = kind if kind in ("A2", "E8") else "%s%d" % (kind, d) if d > 1 else "Z"
     keys = {"lattice": name}
     if kind in ("Z", "D") and d > 1 and case.chance(0.3):
-        keys = {"lattice": kind + "n", case.pick("d", "dim"): d}
+        keys = {"lattice": kind + "n", "dim": d}
     q = case.pick(2, 3, 4, 4, 5, 8, 14, 16)
     while (full or kind == "E8") and q**d > 65536:
         q = case.pick(2, 3, 4)
@@ -209,8 +209,7 @@ def draw_code(case, full=False):
     while q**levels > 2**16:
         levels -= 1
     keys["q"] = q
-    if levels > 1 or case.chance(0.4):
-        keys["M"] = levels
+    keys["levels"] = levels
     lattice = Lattice(kind, d)
     code = Code(lattice, q, levels)
     how = case.pick("none", "none", "center", "list")
@@ -436,7 +435,7 @@ def run_encode(case):
     how = case.pick(*code.packings())
     if how != "level" or case.chance(0.3):
         keys["pack"] = how
-    outputs = ["codes"] + (["T"] if scales.has_t else []) + \
+    outputs = ["codes"] + (["t"] if scales.has_t else []) + \
         (["overload"] if case.chance(0.6) else [])
     got = case.run("lattice_encode", keys, {"x": x}, outputs)
     blocks = cut(x.values, d)
@@ -459,7 +458,7 @@ def run_encode(case):
         ends = np.arange(0, sure.shape[1], per)
         known = np.logical_and.reduceat(sure, ends, 1)
         t_shape = (*shape[:-1], scales.shape(blocks.shape[-2], d))
-        case.exact("T", got["T"], choice.t.reshape(t_shape), known.reshape(t_shape))
+        case.exact("t", got["t"], choice.t.reshape(t_shape), known.reshape(t_shape))
     if "overload" in outputs and sure.all() and choice.overload >= 0:
         case.exact("overload", got["overload"],
                    np.array([choice.overload, int(np.sum(choice.special))]))
@@ -498,7 +497,7 @@ def run_decode(case):
     codes = code.pack(digits, how)
     coarsest = 0
     if code.levels > 1 and case.chance(0.3) and (code.q**d <= 65536 or code.lattice.kind == "Z"):
-        coarsest = keys["levels"] = int(case.rng.integers(1, code.levels))
+        coarsest = keys["use_levels"] = int(case.rng.integers(1, code.levels))
         if how == "level" and case.chance():
             codes = codes[..., code.levels - coarsest:]
     to = case.pick("values", "values", "points", "digits")
@@ -507,7 +506,7 @@ def run_decode(case):
     inputs, t = {"codes": codes}, None
     if scales.has_t and (to == "values" or case.chance()):
         t = case.rng.integers(0, len(scales.scales), (*shape, scales.shape(blocks, d)))
-        inputs["T"] = t.astype(np.uint8)
+        inputs["t"] = t.astype(np.uint8)
     if to == "digits":
         got = case.run("lattice_decode", keys, inputs, ["y"])["y"]
         case.exact("y", got, digits[..., code.levels - coarsest if coarsest else 0:, :])
@@ -568,7 +567,7 @@ def run_round_trip(case):
     if abs(np.linalg.det(basis)) < 0.3:
         basis = np.eye(d) + np.triu(np.ones((d, d)), 1) / 4
     sphere = case.chance()
-    keys = {"lattice": "basis", "q": case.pick(5, 8), "M": 2, "sphere": int(sphere)}
+    keys = {"lattice": "basis", "q": case.pick(5, 8), "levels": 2, "sphere": int(sphere)}
     x = case.floats((20, 3 * d), "f32")
     inputs = {"basis": basis.astype(case.pick(np.float32, np.float64))}
     exact = inputs["basis"].astype(np.float64)

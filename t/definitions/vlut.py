@@ -25,7 +25,7 @@ class Coded:
         codes, t = code.pack(self.digits, "level"), None
         coarsest = 0
         if partly and code.levels > 1 and case.chance(0.25):
-            coarsest = self.keys["levels"] = int(case.rng.integers(1, code.levels))
+            coarsest = self.keys["use_levels"] = int(case.rng.integers(1, code.levels))
             if case.chance():
                 codes = codes[..., code.levels - coarsest:]
         self.inputs = {names[0]: codes}
@@ -88,7 +88,7 @@ def run_dense(primitive):
                 keys["route"] = route
             if route == "table" and case.chance(0.5):
                 small = ("u16", "u8") if code.q**d <= 256 else ()
-                table = keys["table"] = case.pick("f32", "f16", "bf16", *small)
+                table = keys["table_dtype"] = case.pick("f32", "f16", "bf16", *small)
             if case.chance(0.2) and table not in ("u16", "u8"):
                 sums = keys["sum"] = "f32"
         if k != blocks * d or case.chance(0.2):
@@ -119,7 +119,7 @@ def run_gemm2(case):
     w = Coded(case, code, keys, rows, blocks, dither)
     other, more = code, {}
     count = case.pick(1, 2, 7, 20)
-    x = Coded(case, other, {}, count, blocks, dither, ("x", "tx", "x_row_scale"))
+    x = Coded(case, other, {}, count, blocks, dither, ("x", "x_t", "x_row_scale"))
     # the policy of x has keys of its own
     for key in ("beta", "alpha", "policy", "group", "bank"):
         if key in x.scales.keys or key in w.scales.keys:

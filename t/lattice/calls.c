@@ -252,7 +252,7 @@ static void test_random_basis(uint64_t *rnd)
 			good &= !k || !memcmp(over, other_over, sizeof(over));
 			decode(&p, k ? y : first);
 			good &= !k || !memcmp(first, y, (size_t)count * 4);
-			if (o.policy == HZ_LATTICE_WRAP || o.policy == HZ_LATTICE_CLIP) {
+			if (o.policy == HZ_LATTICE_NONE || o.policy == HZ_LATTICE_CLIP) {
 				/* not the last block, which is partial */
 				encode(&p, first, other_over);
 				get(&p.codes, other);
@@ -617,7 +617,7 @@ static void test_specials(struct dev *dev)
 				  -0.0f, 0, 0,	     100,      3,	 -2,	    1};
 	int policy, good = 1, i;
 
-	for (policy = HZ_LATTICE_WRAP; policy <= HZ_LATTICE_GROUP; policy++) {
+	for (policy = HZ_LATTICE_NONE; policy <= HZ_LATTICE_GROUP; policy++) {
 		double bank[2] = {1, 2};
 		hz_lattice_opts o = {.kind = HZ_LATTICE_D,
 				     .q = 4,

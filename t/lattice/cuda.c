@@ -23,7 +23,7 @@ static const struct row {
 	int kind, dim, q, levels, policy, dtype, gap, shift;
 	const char *encode, *decode;
 } rows[] = {
-	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_e8q4",
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_e8q4",
 	 "lattice_decode_e8q4_f16"},
 	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_T, HZ_F32, 0, 0, "lattice_encode_e8q4",
 	 "lattice_decode_e8q4_f32"},
@@ -31,7 +31,7 @@ static const struct row {
 	 "lattice_decode_d8_bf16"},
 	{HZ_LATTICE_D, 0, 4, 2, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_d4q4",
 	 "lattice_decode_d4_f16"},
-	{HZ_LATTICE_D, 0, 2, 4, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_d4q2",
+	{HZ_LATTICE_D, 0, 2, 4, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_d4q2",
 	 "lattice_decode_d4_f16"},
 	/* Groups are decoded like other blocks, unless rows do not consist of whole groups. */
 	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_GROUP, HZ_F16, 0, 0, "lattice_encode_groups_e8q4",
@@ -43,29 +43,29 @@ static const struct row {
 	{HZ_LATTICE_D, 0, 3, 2, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_d4",
 	 "lattice_decode_d4_f16"},
 	/* Three levels of E8 with q = 4 do not fit bytes; nor do four of D4. */
-	{HZ_LATTICE_E8, 0, 4, 3, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_e8",
+	{HZ_LATTICE_E8, 0, 4, 3, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_e8",
 	 "lattice_decode_e8"},
 	{HZ_LATTICE_E8, 0, 4, 3, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_e8",
 	 "lattice_decode_e8"},
-	{HZ_LATTICE_D, 0, 4, 4, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_d4",
+	{HZ_LATTICE_D, 0, 4, 4, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_d4",
 	 "lattice_decode_d4"},
-	{HZ_LATTICE_A2, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_a2",
+	{HZ_LATTICE_A2, 0, 4, 2, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_a2",
 	 "lattice_decode_a2"},
 	{HZ_LATTICE_Z, 1, 16, 1, HZ_LATTICE_GROUP, HZ_F32, 0, 0, "lattice_encode_z1",
 	 "lattice_decode_z1"},
 	{HZ_LATTICE_D, 8, 4, 2, HZ_LATTICE_CLIP, HZ_F16, 0, 0, "lattice_encode_d8",
 	 "lattice_decode_d8"},
 	/* Rows that are not contiguous, or unaligned values */
-	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 8, 0, "lattice_encode_e8",
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_NONE, HZ_F16, 8, 0, "lattice_encode_e8",
 	 "lattice_decode_e8"},
-	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_WRAP, HZ_F16, 0, 2, "lattice_encode_e8",
+	{HZ_LATTICE_E8, 0, 4, 2, HZ_LATTICE_NONE, HZ_F16, 0, 2, "lattice_encode_e8",
 	 "lattice_decode_e8"},
 	/* Lattices without a kernel of their own use the generic one. */
 	{HZ_LATTICE_D, 16, 4, 1, HZ_LATTICE_T, HZ_F16, 0, 0, "lattice_encode_generic",
 	 "lattice_decode_generic"},
 	{HZ_LATTICE_Z, 5, 4, 2, HZ_LATTICE_CLIP, HZ_F16, 0, 0, "lattice_encode_generic",
 	 "lattice_decode_generic"},
-	{HZ_LATTICE_Z, 1, 2, 9, HZ_LATTICE_WRAP, HZ_F16, 0, 0, "lattice_encode_generic",
+	{HZ_LATTICE_Z, 1, 2, 9, HZ_LATTICE_NONE, HZ_F16, 0, 0, "lattice_encode_generic",
 	 "lattice_decode_generic"},
 };
 

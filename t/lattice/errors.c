@@ -50,7 +50,7 @@ static void test_open_errors(void)
 		  "lattice_design() for the data") == 0, "refused: beta unset");
 	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive",
 		     (hz_lattice_opts){D4, .alpha = -1});
-	refused_open("scales beyond f32", HZ_EINVAL, "the scale of T = 4 is",
+	refused_open("scales beyond f32", HZ_EINVAL, "the scale of t = 4 is",
 		     (hz_lattice_opts){D4, .alpha = 32, .policy = HZ_LATTICE_T});
 	refused_open("policy", HZ_EINVAL, "opts->policy is 5, must be 0 to 4",
 		     (hz_lattice_opts){D4, .policy = 5});
@@ -141,7 +141,7 @@ static void test_call_errors(void)
 	hz_lattice_code_opts c = {.pack = 0};
 	hz_lattice_info info;
 
-	o.policy = HZ_LATTICE_WRAP;
+	o.policy = HZ_LATTICE_NONE;
 	plain = lattice_new(ctx, &o);
 	o.q = 300;
 	wide = lattice_new(ctx, &o);
@@ -209,13 +209,13 @@ static void test_call_errors(void)
 		HZ_ENOTSUP, "must be packed as HZ_LATTICE_LIMBS");
 	ok(info.level_max == -1 && info.level_dtype == 0 && !info.full64 && info.limbs == 3,
 	   "packings of D4 q=300 M=2");
-	c.levels = 1;
+	c.use_levels = 1;
 	refused("levels of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
-		HZ_EINVAL, "opts->levels is 1, must be 0 to 0");
-	c.levels = 3;
+		HZ_EINVAL, "opts->use_levels is 1, must be 0 to 0");
+	c.use_levels = 3;
 	refused("levels", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
-		"opts->levels is 3, must be 0 to 2");
-	c.levels = 0;
+		"opts->use_levels is 3, must be 0 to 2");
+	c.use_levels = 0;
 	c.to = 3;
 	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
 		"opts->to is 3");

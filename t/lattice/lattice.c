@@ -502,7 +502,7 @@ static void random_codes(uint64_t *rnd, struct decode_case *c, const struct ref_
 {
 	static uint64_t code[REF_M * REF_D];
 	int64_t b[REF_M][REF_D], row, at[2];
-	const int first = c->co.levels ? r->m - c->co.levels : 0;
+	const int first = c->co.use_levels ? r->m - c->co.use_levels : 0;
 	int i, m, count;
 
 	c->codes_image = image_new(c->codes.bytes, 0, &c->codes_data);
@@ -655,11 +655,11 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		c.co.pack = (int)rnd_below(rnd, 3);
 	} while (!pack_of(l, c.co.pack, &dtype, &last));
 	c.co.to = (int)rnd_below(rnd, 3);
-	c.co.levels = info.leaders && rnd_below(rnd, 2) ? 1 + (int)rnd_below(rnd, f->levels) : 0;
-	first = c.co.levels ? f->levels - c.co.levels : 0;
+	c.co.use_levels = info.leaders && rnd_below(rnd, 2) ? 1 + (int)rnd_below(rnd, f->levels) : 0;
+	first = c.co.use_levels ? f->levels - c.co.use_levels : 0;
 	if (c.co.pack == HZ_LATTICE_LEVEL && first > 0 && rnd_below(rnd, 2)) {
 		c.all_levels = 0;
-		last = c.co.levels;
+		last = c.co.use_levels;
 	}
 	c.rows = 1;
 	ndim = (int)rnd_below(rnd, 3);
@@ -735,7 +735,7 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 			diag("%s: %s, to %d as %s, pack %d, levels %d, policy %d, dither %d, "
 			     "[%lld][%lld]",
 			     devs[dev].name, f->name, c.co.to, hz_dtype_name(c.y.dtype), c.co.pack,
-			     c.co.levels, c.o.policy, c.o.dither != NULL, (long long)c.rows,
+			     c.co.use_levels, c.o.policy, c.o.dither != NULL, (long long)c.rows,
 			     (long long)c.n);
 	}
 	free(want);

@@ -404,7 +404,7 @@ static inline void ref_clip(const struct ref_lattice *r, const float *v, int t, 
 
 	k->t = t;
 	k->bad = !ref_try(r, v, t, 1, k);
-	if (!k->bad || r->policy == HZ_LATTICE_WRAP)
+	if (!k->bad || r->policy == HZ_LATTICE_NONE)
 		return;
 	for (j = 1; j < 16 * 149; j++) {
 		if (ref_try(r, v, t, (float)exp2(-(j % 16) / 16.0) * (float)exp2(-(j / 16)), k))

@@ -232,7 +232,7 @@ static void test_coarser(void)
 		hz_tensor yt = by_columns(y, HZ_F32, 640, 1);
 		hz_lattice *l;
 		hz_vlut *v;
-		hz_coded w = {.k = 1024, .levels = 2};
+		hz_coded w = {.k = 1024, .use_levels = 2};
 
 		w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
 		if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
@@ -263,7 +263,7 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 {
 	for (; count > 0; r++, count--) {
 		const hz_coded w = {.rows = r->rows, .k = r->k, .packed = scales,
-				    .levels = r->levels};
+				    .use_levels = r->levels};
 		const hz_tensor xt = by_columns(x, r->x_dtype, r->k, r->batch);
 		hz_tensor yt = by_columns(y, r->y_dtype, r->rows, r->batch);
 

@@ -58,7 +58,7 @@ static hz_coded coded_of(const struct vlut_row *r, int64_t rows, hz_tensor *t)
 {
 	const hz_lattice_info *const info = &opened_quantizer(r->quantizer, gpu)->info;
 	const int64_t blocks = (r->k + info->dim - 1) / info->dim;
-	hz_coded w = {.k = r->k, .levels = r->levels};
+	hz_coded w = {.k = r->k, .use_levels = r->levels};
 
 	w.codes = V(info->level_dtype ? info->level_dtype : HZ_U32, rows, blocks,
 		    r->quantizer->opts.levels);
@@ -89,11 +89,11 @@ static int run_vlut(const void *row)
 	}
 	w = coded_of(r, r->rows, &t);
 	if (r->packed) {
-		w.levels = 0;
+		w.use_levels = 0;
 		status = hz_vlut_pack(ctx, v, &w, PACKED_AT);
 		if (status != HZ_OK)
 			return status;
-		w = (hz_coded){.rows = r->rows, .k = r->k, .levels = r->levels,
+		w = (hz_coded){.rows = r->rows, .k = r->k, .use_levels = r->levels,
 			       .packed = PACKED_AT};
 	}
 	x = V(r->x_dtype, r->k, r->batch);

@@ -248,7 +248,8 @@ static void test_leading(struct dev *dev)
 			xn = hz_view_transpose(&xn, 0, 1);
 			yn = hz_view_transpose(&yn, 0, 1);
 		}
-		if (RECORD(dev->ctx, product(dev->ctx, v, &w.c, &xn, &yn), &bytes) != HZ_OK ||
+		if (RECORD(dev->ctx, product(dev->ctx, v, coded_view(&w, 0), &xn, &yn), &bytes) !=
+			    HZ_OK ||
 		    hz_reserve(dev->ctx, bytes) != HZ_OK ||
 		    hz_vlut_gemm(dev->ctx, v, coded_view(&w, 0), &xn, &yn) != HZ_OK)
 			bail("leading dimensions: %s", hz_errmsg(dev->ctx));
@@ -1110,8 +1111,8 @@ static void test_errors(struct dev *dev)
 	c.codes.shape[2] = 1;
 	REFUSED(HZ_ESHAPE, "w->codes.shape[2] is 1", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
-	c.levels = 3;
-	REFUSED(HZ_EINVAL, "w->levels is 3", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c.use_levels = 3;
+	REFUSED(HZ_EINVAL, "w->use_levels is 3", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.t = &t;
 	REFUSED(HZ_EINVAL, "w->t is given", hz_vlut_gemv(ctx, v, &c, &x, &y));

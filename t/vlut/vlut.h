@@ -25,7 +25,7 @@ static const double transform4[] = {0.5, 0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5,
 static const double dither8[] = {0.25, -0.125, 0.5, 0.0, 0.375, 0.0625, -0.5, 0.25};
 static const double bank[] = {0.7, 1.0, 1.4, 2.5};
 static const int64_t near4[] = {3, -2, 1, 2};
-/* 0 is not the value of any of these codes; WRAP allows that. */
+/* 0 is not the value of any of these codes; HZ_LATTICE_NONE allows that. */
 static const int64_t far1[] = {70000}, far4[] = {45000, -21000, 33000, 9000},
 		     far8[] = {60, -70, 50, 30, -20, 90, 40, 10};
 
@@ -299,7 +299,7 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 	}
 	w.t = hz_tensor_2d(w.t_area.data, HZ_U8, dev->device, rows, groups);
 	w.row_scale = hz_tensor_1d(w.scale_area.data, HZ_F32, dev->device, rows);
-	w.c.levels = how & FEWER ? used : 0;
+	w.c.use_levels = how & FEWER ? used : 0;
 	w.c.rows = rows;
 	w.c.k = k;
 	if (has_t)

@@ -223,7 +223,7 @@ static int measure(struct data *d, const hz_lattice *l, double *mse, double *rat
 
 static int run_row(struct data *d, const struct row *r)
 {
-	static const char *const policy[] = {"wrap", "T", "clip", "bank", "group"};
+	static const char *const policy[] = {"none", "t", "clip", "bank", "group"};
 	hz_lattice_opts o = opts_of(r);
 	hz_lattice_report report;
 	double bank[16], mse = 0, rate = 0, side = 0;

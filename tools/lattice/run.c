@@ -16,14 +16,13 @@
 #define CODES "u8 u16 u32 u64"
 
 const struct word policy_words[] = {
-	{"none", HZ_LATTICE_WRAP}, {"wrap", HZ_LATTICE_WRAP}, {"t", HZ_LATTICE_T},
-	{"T", HZ_LATTICE_T}, {"clip", HZ_LATTICE_CLIP}, {"bank", HZ_LATTICE_BANK},
-	{"group", HZ_LATTICE_GROUP}, {NULL, 0},
+	{"none", HZ_LATTICE_NONE}, {"t", HZ_LATTICE_T}, {"clip", HZ_LATTICE_CLIP},
+	{"bank", HZ_LATTICE_BANK}, {"group", HZ_LATTICE_GROUP}, {NULL, 0},
 };
 
 static const struct word pack_words[] = {
-	{"level", HZ_LATTICE_LEVEL}, {"full64", HZ_LATTICE_FULL64},
-	{"multiword", HZ_LATTICE_LIMBS}, {"limbs", HZ_LATTICE_LIMBS}, {NULL, 0},
+	{"level", HZ_LATTICE_LEVEL}, {"full64", HZ_LATTICE_FULL64}, {"limbs", HZ_LATTICE_LIMBS},
+	{NULL, 0},
 };
 
 static const struct word to_words[] = {
@@ -33,17 +32,17 @@ static const struct word to_words[] = {
 
 const struct key lattice_keys[] = {
 	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn|basis",
-	 "Z, Zn, Dn: of dim= dimensions, Z by default of 1; basis: that of basis="},
+	 "Zn, Dn: of dim= dimensions, 1 or 4 by default, like Z and D; basis: that of\n"
+	 "basis="},
 	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
-	{"d", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the same"},
 	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1"},
-	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default 1"},
+	{"levels", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels of digits: must be given"},
 	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale: must be given"},
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
-	 "scales are beta 2^(alpha T); default 1/3, with policy=group 1/8"},
+	 "scales are beta 2^(alpha t); default 1/3, with policy=group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
 	 "what blocks do that the code does not hold; default as bank= or\n"
-	 "group= say, else t if T is there, else none"},
+	 "group= say, else t if t= is given, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "policy=bank, group: 1: the first that fits, not that with the least error"},
@@ -58,7 +57,7 @@ const struct key lattice_keys[] = {
 };
 
 static const struct key pack_keys[] = {
-	{"pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
+	{"pack", KEY_WORD, pack_words, 0, 0, "level|full64|limbs",
 	 "an integer a level, the default; uint64; uint32 limbs"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: with a transform of rows, as hadamard makes it; default 1 with one of\n"
@@ -67,11 +66,11 @@ static const struct key pack_keys[] = {
 };
 
 static const struct key decode_keys[] = {
-	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
+	{"use_levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
 	{"to", KEY_WORD, to_words, 0, 0, "values|points|digits",
 	 "values [..., N], the default; points [..., blocks, integers] as int32;\n"
-	 "or digits [..., blocks, M, d]"},
+	 "or digits [..., blocks, levels, d]"},
 	{"n", KEY_INT, NULL, 0, INT64_MAX, "N", "values of a row; default all of all blocks"},
 	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of values; default f32"},
 	END,
@@ -193,7 +192,7 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 	}
 	if (status || !offset->given || strcmp(offset->text, "none") == 0)
 		return status;
-	if (strcmp(offset->text, "center") == 0 || strcmp(offset->text, "centre") == 0) {
+	if (strcmp(offset->text, "center") == 0) {
 		o->flags |= HZ_LATTICE_CENTER;
 		return 0;
 	}
@@ -215,6 +214,7 @@ static int check_sizes(const struct job *job, const hz_lattice_opts *o, const st
 	const int d = o->dim		       ? o->dim :
 		      o->kind == HZ_LATTICE_E8 ? 8 :
 		      o->kind == HZ_LATTICE_A2 ? 2 :
+		      o->kind == HZ_LATTICE_D  ? 4 :
 						 1;
 	const struct {
 		const char *name;
@@ -262,7 +262,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	static struct parts parts;
 	hz_lattice_opts o = {
 		.q = (int32_t)prefixed_or(job, prefix, "q", 0),
-		.levels = (int32_t)prefixed_or(job, prefix, "M", 1),
+		.levels = (int32_t)prefixed_or(job, prefix, "levels", 0),
 		.beta = beta->number,
 		.alpha = alpha->given ? alpha->number : 0,
 		.policy = (int32_t)prefixed_or(
@@ -270,7 +270,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 			prefixed(job, prefix, "bank")->given  ? HZ_LATTICE_BANK :
 			prefixed(job, prefix, "group")->given ? HZ_LATTICE_GROUP :
 			has_t				      ? HZ_LATTICE_T :
-								HZ_LATTICE_WRAP),
+								HZ_LATTICE_NONE),
 	};
 	hz_context *ctx;
 	int32_t dim;
@@ -282,15 +282,12 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 			"%s: lattice=%s: the value must be Z, Z2 to Z24, A2, D2 to D24, E8, Zn, Dn "
 			"or basis",
 			job->op->name, name->text);
-	dim = (int32_t)prefixed_or(job, prefix, "dim", prefixed_or(job, prefix, "d", 0));
+	dim = (int32_t)prefixed_or(job, prefix, "dim", 0);
 	if (o.dim && dim && o.dim != dim)
 		return complain(EXIT_BAD, "%s: lattice=%s is not of %d dimensions, as dim= says",
 				job->op->name, name->text, dim);
 	if (!o.dim)
 		o.dim = dim;
-	if (o.kind == HZ_LATTICE_D && !o.dim)
-		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
-				name->text);
 	if (o.policy == HZ_LATTICE_GROUP && !prefixed(job, prefix, "group")->given)
 		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
 	if (o.policy == HZ_LATTICE_BANK && !prefixed(job, prefix, "bank")->given)
@@ -311,6 +308,8 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
 	if (!o.q)
 		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
+	if (!o.levels)
+		return complain(EXIT_BAD, "%s: the key levels= is missing", job->op->name);
 	if (!beta->given)
 		return complain(EXIT_BAD, "%s: the key beta= is missing: give the scale of the "
 				"values", job->op->name);
@@ -337,21 +336,22 @@ static bool is_given(struct job *job, const char *name)
 static const struct operand design_operands[] = {
 	{"x", NULL, OPTIONAL, "f32 f16 bf16", "any shape of 384 values or more: the samples"},
 	{"report", NULL, OUTPUT | OPTIONAL | ONLY | PRINTS, "f64",
-	 "[5]: mse, bits, overload, bits of T, dB"},
+	 "[5]: mse, bits, overload, bits of t, dB"},
 	LAST,
 };
 
 static const struct key design_keys[] = {
 	{"rate", KEY_REAL, NULL, 0, 0, "NUMBER",
-	 "the most bits a value, with T by its entropy; without it lattice=, q= and\n"
-	 "M= must be given, and the gap to the rate-distortion bound is made least"},
+	 "the most bits a value, with t by its entropy; without it lattice=, q= and\n"
+	 "levels= must be given, and the gap to the rate-distortion bound is made least"},
 	{"sigma", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "instead of x: Gaussian samples of this standard deviation"},
 	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn",
 	 "the lattice; default the best of Z, A2, D4 and E8"},
 	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
 	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1; default the best up to 16"},
-	{"M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels; default the best"},
+	{"levels", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N",
+	 "levels of digits; default the best"},
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER", "as in lattice_encode"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
 	 "as in lattice_encode; default as banks= or group= say, else none"},
@@ -378,14 +378,14 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 	int status;
 
 	*o = (hz_lattice_opts){
-		.q = (int32_t)value_or(job, "q", 0), .levels = (int32_t)value_or(job, "M", 0),
+		.q = (int32_t)value_or(job, "q", 0), .levels = (int32_t)value_or(job, "levels", 0),
 		.alpha = value_of(job, "alpha")->number,
 		.group = (int32_t)value_or(job, "group", 0),
 		.banks = (int32_t)value_or(job, "banks", 0),
 		.policy = (int32_t)value_or(job, "policy",
 					    value_of(job, "banks")->given ? HZ_LATTICE_BANK :
 					    value_of(job, "group")->given ? HZ_LATTICE_GROUP :
-									    HZ_LATTICE_WRAP),
+									    HZ_LATTICE_NONE),
 		.flags = value_or(job, "first_fit", 0) ? HZ_LATTICE_FIRST_FIT : 0,
 	};
 	if (name->given && (!kind_of(name->text, o) || o->kind == HZ_LATTICE_BASIS))
@@ -395,9 +395,6 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 		return complain(EXIT_BAD, "%s: dim=%d is for a lattice= without a dimension",
 				job->op->name, dim);
 	o->dim = o->dim ? o->dim : dim;
-	if (o->kind == HZ_LATTICE_D && !o->dim)
-		return complain(EXIT_BAD, "%s: lattice=%s: the key dim= is missing", job->op->name,
-				name->text);
 	if ((o->policy == HZ_LATTICE_GROUP) != (o->group != 0))
 		return complain(EXIT_BAD, "%s: policy=group needs group=, others have none",
 				job->op->name);
@@ -405,7 +402,8 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 		return complain(EXIT_BAD, "%s: policy=bank needs banks=, others have none",
 				job->op->name);
 	if (value_of(job, "rate")->number == 0 && (!o->kind || !o->q || !o->levels))
-		return complain(EXIT_BAD, "%s: give rate=, or lattice=, q= and M=", job->op->name);
+		return complain(EXIT_BAD, "%s: give rate=, or lattice=, q= and levels=",
+				job->op->name);
 	if (is_given(job, "x") == value_of(job, "sigma")->given)
 		return complain(EXIT_BAD, "%s: give x= or sigma=, one of them", job->op->name);
 	memset(parts, 0, sizeof(*parts));
@@ -478,7 +476,7 @@ static void print_lattice(const struct job *job, const hz_lattice_opts *o)
 	printf("lattice=%s", kind[o->kind]);
 	if (o->kind == HZ_LATTICE_D || o->kind == HZ_LATTICE_Z)
 		printf("%d", o->dim);
-	printf("\nq=%d\nM=%d\nbeta=%.17g\npolicy=%s\n", o->q, o->levels, o->beta, policy->name);
+	printf("\nq=%d\nlevels=%d\nbeta=%.17g\npolicy=%s\n", o->q, o->levels, o->beta, policy->name);
 	if (o->alpha != 0)
 		printf("alpha=%.17g\n", o->alpha);
 	if (o->group)
@@ -514,14 +512,14 @@ const struct op op_lattice_design = {
 /* A process runs one job; its quantizer is closed at exit. */
 static hz_lattice *quantizer;
 
-/* Checks that T is given if and only if the policy needs it. */
+/* Checks that t is given if and only if the policy needs it. */
 static int check_t(struct job *job, const hz_lattice_info *info, bool needed)
 {
-	if (info->scales && !is_given(job, "T") && needed)
-		return complain(EXIT_BAD, "%s: the operand T= is missing, which this policy has",
+	if (info->scales && !is_given(job, "t") && needed)
+		return complain(EXIT_BAD, "%s: the operand t= is missing, which this policy has",
 				job->op->name);
-	if (!info->scales && is_given(job, "T"))
-		return complain(EXIT_BAD, "%s: T= is given, but this policy has one scale",
+	if (!info->scales && is_given(job, "t"))
+		return complain(EXIT_BAD, "%s: t= is given, but this policy has one scale",
 				job->op->name);
 	return 0;
 }
@@ -537,7 +535,7 @@ static int codes_shape(struct job *job, const char *name, const hz_lattice_info 
 {
 	if (pack == HZ_LATTICE_LEVEL && !info->level_dtype)
 		return complain(EXIT_BAD,
-				"%s: %s: a level has more than 32 bits: say pack=multiword",
+				"%s: %s: a level has more than 32 bits: say pack=limbs",
 				job->op->name, name);
 	if (pack == HZ_LATTICE_FULL64 && !info->full64)
 		return complain(EXIT_BAD,
@@ -569,8 +567,8 @@ static bool is_rotated(struct job *job)
 
 static const struct operand encode_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
-	{"codes", NULL, OUTPUT, CODES, "[..., blocks, M]; full64: [..., blocks]"},
-	{"T", "t", OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"codes", NULL, OUTPUT, CODES, "[..., blocks, levels]; full64: [..., blocks]"},
+	{"t", NULL, OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; policy=group: [..., groups]"},
 	{"overload", NULL, OUTPUT | OPTIONAL | ONLY, "s64",
 	 "[2]: blocks that did not fit, with NaN or Inf"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
@@ -583,12 +581,12 @@ static const struct operand encode_operands[] = {
 static int encode_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
-	struct npy *codes = &slot_of(job, "codes")->array, *t = &slot_of(job, "T")->array;
+	struct npy *codes = &slot_of(job, "codes")->array, *t = &slot_of(job, "t")->array;
 	struct npy *overload = &slot_of(job, "overload")->array;
 	const int last = x->ndim - 1;
 	hz_lattice_info info;
 	int64_t blocks;
-	int status = lattice_of(job, "", is_given(job, "T"), &quantizer);
+	int status = lattice_of(job, "", is_given(job, "t"), &quantizer);
 
 	if (status)
 		return status;
@@ -622,7 +620,7 @@ static int encode_call(hz_context *ctx, struct job *job)
 	};
 
 	return WITH_WORKSPACE(ctx, hz_lattice_encode(ctx, quantizer, x, view_of(job, "codes"),
-						     view_of(job, "T"), view_of(job, "overload"),
+						     view_of(job, "t"), view_of(job, "overload"),
 						     &o));
 }
 
@@ -636,10 +634,10 @@ const struct op op_lattice_encode = {
 /* ---- lattice_decode -------------------------------------------------------------------------- */
 
 static const struct operand decode_operands[] = {
-	{"codes", NULL, 0, CODES, "[..., blocks, M]; full64: [..., blocks]"},
+	{"codes", NULL, 0, CODES, "[..., blocks, levels]; full64: [..., blocks]"},
 	{"y", "x", OUTPUT, "f32 f16 bf16 s32 u8 u32",
 	 "[..., N], or as to= says"},
-	{"T", "t", OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"t", NULL, OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
@@ -656,7 +654,7 @@ static int decode_outputs(struct job *job)
 	const int rows = codes->ndim - (pack == HZ_LATTICE_FULL64 ? 1 : 2);
 	hz_lattice_info info;
 	int64_t levels, n;
-	int status = lattice_of(job, "", is_given(job, "T"), &quantizer);
+	int status = lattice_of(job, "", is_given(job, "t"), &quantizer);
 
 	if (status)
 		return status;
@@ -670,7 +668,7 @@ static int decode_outputs(struct job *job)
 	if (rows + 1 + (int)to > HZ_MAXDIM)
 		return complain(EXIT_BAD, "%s: y would have more than %d dimensions", job->op->name,
 				HZ_MAXDIM);
-	levels = value_or(job, "levels", 0) ? value_or(job, "levels", 0) : info.levels;
+	levels = value_or(job, "use_levels", 0) ? value_or(job, "use_levels", 0) : info.levels;
 	memcpy(y->array.shape, codes->shape, (size_t)rows * sizeof(*codes->shape));
 	y->array.ndim = rows + 1 + (int)to;
 	y->array.shape[rows] = codes->shape[rows];
@@ -698,13 +696,13 @@ static int decode_call(hz_context *ctx, struct job *job)
 	const hz_hadamard_opts rotation = hadamard_opts(job);
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
-		.levels = (int32_t)value_or(job, "levels", 0),
+		.use_levels = (int32_t)value_or(job, "use_levels", 0),
 		.to = (int32_t)value_or(job, "to", HZ_LATTICE_VALUES),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
 	};
 
 	return WITH_WORKSPACE(ctx, hz_lattice_decode(ctx, quantizer, view_of(job, "codes"),
-						     view_of(job, "T"), y, &o));
+						     view_of(job, "t"), y, &o));
 }
 
 const struct op op_lattice_decode = {
@@ -717,14 +715,14 @@ const struct op op_lattice_decode = {
 /* ---- lattice_repack -------------------------------------------------------------------------- */
 
 static const struct key repack_keys[] = {
-	{"from_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword",
+	{"from_pack", KEY_WORD, pack_words, 0, 0, "level|full64|limbs",
 	 "of from; default level"},
-	{"to_pack", KEY_WORD, pack_words, 0, 0, "level|full64|multiword", "of to; default level"},
+	{"to_pack", KEY_WORD, pack_words, 0, 0, "level|full64|limbs", "of to; default level"},
 	END,
 };
 
 static const struct operand repack_operands[] = {
-	{"from", "codes", 0, CODES, "[..., blocks, M]; full64: [..., blocks]"},
+	{"from", "codes", 0, CODES, "[..., blocks, levels]; full64: [..., blocks]"},
 	{"to", NULL, OUTPUT, CODES, "likewise"},
 	LAST,
 };

@@ -32,14 +32,14 @@ static const struct word y_words[] = {
 static const struct key vlut_keys[] = {
 	{"route", KEY_WORD, route_words, 0, 0, "auto|table|decode",
 	 "tables of products, or points times x; auto, the default: the faster"},
-	{"table", KEY_WORD, table_words, 0, 0, "f32|f16|bf16|u8|u16|s8|s16",
+	{"table_dtype", KEY_WORD, table_words, 0, 0, "f32|f16|bf16|u8|u16|s8|s16",
 	 "what tables hold: s8, s16 of two sides, the others of one; default chosen"},
 	{"sum", KEY_WORD, sum_words, 0, 0, "f32|s32", "what sums are in; default chosen"},
 	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: sums in f32 with compensation, through tables"},
 	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: pack w first, which gives the same results"},
-	{"levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
+	{"use_levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
 	{"k", KEY_INT, NULL, 1, INT64_MAX, "N",
 	 "values of a row; default as x, or all of all blocks"},
@@ -52,7 +52,7 @@ static const struct key vlut_keys[] = {
 static const struct key second_keys[] = {
 	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
 	{"x_q", KEY_INT, NULL, 2, 1 << 20, "N", ""},
-	{"x_M", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", ""},
+	{"x_levels", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", ""},
 	{"x_beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", ""},
 	{"x_alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER", ""},
 	{"x_policy", KEY_WORD, policy_words, 0, 0, "as policy", ""},
@@ -81,7 +81,7 @@ static int rows_of(struct job *job, const char *name, int *ndim)
 
 	*ndim = a->ndim - 2;
 	if (*ndim < 0)
-		return complain(EXIT_BAD, "%s: %s has %d dimensions, must be [..., blocks, M]",
+		return complain(EXIT_BAD, "%s: %s has %d dimensions, must be [..., blocks, levels]",
 				job->op->name, name, a->ndim);
 	return 0;
 }
@@ -91,7 +91,7 @@ static int open_lattices(struct job *job, bool two_sided)
 	int status = lattice_of(job, "", is_given(job, "t"), &w_lattice);
 
 	if (!status && two_sided)
-		status = lattice_of(job, "x_", is_given(job, "tx"), &x_lattice);
+		status = lattice_of(job, "x_", is_given(job, "x_t"), &x_lattice);
 	return status;
 }
 
@@ -153,7 +153,7 @@ static void coded_of(struct job *job, const char *codes, const char *t, const ch
 {
 	memset(out, 0, sizeof(*out));
 	out->c.codes = flat(view_of(job, codes), 2);
-	out->c.levels = (int32_t)value_or(job, "levels", 0);
+	out->c.use_levels = (int32_t)value_or(job, "use_levels", 0);
 	out->c.k = value_or(job, "k", 0);
 	if (is_given(job, t)) {
 		out->t = flat(view_of(job, t), 1);
@@ -169,7 +169,7 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 {
 	const hz_vlut_opts o = {
 		.route = (int32_t)value_or(job, "route", HZ_VLUT_AUTO),
-		.table_dtype = (int32_t)value_or(job, "table", 0),
+		.table_dtype = (int32_t)value_or(job, "table_dtype", 0),
 		.sum = (int32_t)value_or(job, "sum", 0),
 		.flags = value_or(job, "compensated", 0) ? HZ_VLUT_COMPENSATED : 0,
 	};
@@ -181,7 +181,7 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *w, int64_t k,
 		  void **memory)
 {
-	hz_coded packed = {.rows = w->codes.shape[0], .k = k, .levels = w->levels,
+	hz_coded packed = {.rows = w->codes.shape[0], .k = k, .use_levels = w->use_levels,
 			   .row_scale = w->row_scale};
 	size_t bytes;
 	int status;
@@ -241,7 +241,7 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	if (status != HZ_OK)
 		return status;
 	coded_of(job, "w", "t", "row_scale", &w);
-	coded_of(job, "x", "tx", "x_row_scale", &x);
+	coded_of(job, "x", "x_t", "x_row_scale", &x);
 	y = hz_tensor_2d(y.data, y.dtype, y.device, x.c.codes.shape[0], w.c.codes.shape[0]);
 	status = pack_w(ctx, job, v, &w.c, row_length(job), &memory);
 	if (status == HZ_OK)
@@ -257,8 +257,8 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 /* ---- Rows of the table ----------------------------------------------------------------------- */
 
 #define W_OPERANDS \
-	{"w", NULL, 0, CODES, "[rows, blocks, M]"}, \
-	{"t", "T", OPTIONAL, "u8", "[rows, blocks]; policy=group: [rows, groups]"}, \
+	{"w", NULL, 0, CODES, "[rows, blocks, levels]"}, \
+	{"t", NULL, OPTIONAL, "u8", "[rows, blocks]; policy=group: [rows, groups]"}, \
 	{"row_scale", NULL, OPTIONAL, "f32", "[rows]"}, \
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"}, \
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"}
@@ -279,8 +279,8 @@ static const struct operand gemm_operands[] = {
 
 static const struct operand gemm2_operands[] = {
 	W_OPERANDS,
-	{"x", NULL, 0, CODES, "[batch, blocks, M]"},
-	{"tx", "x_T", OPTIONAL, "u8", "[batch, blocks]"},
+	{"x", NULL, 0, CODES, "[batch, blocks, levels]"},
+	{"x_t", NULL, OPTIONAL, "u8", "[batch, blocks]"},
 	{"x_row_scale", NULL, OPTIONAL, "f32", "[batch]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[batch, rows]"},
 	LAST,

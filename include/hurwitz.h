@@ -1327,7 +1327,7 @@ enum hz_lattice_policy {
 };
 
 enum hz_lattice_pack {
-	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, levels] u8 u16 u32: I_m = sum_j b_m[j] q^j < 2^32 */
+	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, levels] u8 u16 u32: I_m = sum_j b_m[j] q^j */
 	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m I_m q^(d m); q^(d M) <= 2^64 */
 	HZ_LATTICE_LIMBS = 2	/* [..., blocks, limbs] u32: the digits level by level, as many to a
 				   limb as 32 bits hold, the first lowest */
@@ -1401,6 +1401,7 @@ typedef struct hz_lattice_info {
 	const float *scale_table;	/* scale of each t; [0] = beta without t */
 	const int32_t *offset;		/* o as integers, embed of them */
 	const int32_t *leaders;		/* [q^d][embed], as integers, if q^d <= 65536; else NULL */
+	int64_t reserved[8];		/* set to 0 */
 } hz_lattice_info;
 
 /* Fills *info. Errors: HZ_EINVAL. */
@@ -1431,7 +1432,8 @@ typedef struct hz_lattice_code_opts {
  * and fits if g_M = 0: then its digits mean the point g_0, and else another one.
  *
  *   x         f32 f16 bf16 [..., n], any strides
- *   codes     the shape and dtype that opts->pack says, any strides: with levels outermost, level planes
+ *   codes     the shape and dtype that opts->pack says, any strides: with levels outermost,
+ *             level planes
  *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)], any strides; NULL for NONE and
  *             CLIP
  *   overload  s64 [2] or NULL: set to the numbers of blocks that were wrapped or clipped, and of
@@ -1536,7 +1538,7 @@ HZ_API void hz_vlut_close(hz_vlut *vlut);
  * packed with rows and k.
  */
 typedef struct hz_coded {
-	hz_tensor codes;		/* LEVEL: [rows, blocks, levels, or the coarsest], any strides */
+	hz_tensor codes;		/* LEVEL: [rows, blocks, levels or use_levels] */
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
@@ -1574,8 +1576,8 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. On the CPU
- * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in units
- * of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without t,
+ * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in
+ * units of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without t,
  * for more rows of x or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a row's most
  * |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32 keeps all in f32, as if x has
  * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU products are of f16, to
@@ -1622,6 +1624,7 @@ HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w
 typedef struct hz_lattice_report {
 	double mse, rate, overload;	/* a value; bits a value, t by entropy; share of blocks */
 	double entropy_t, gap_db;	/* bits of a t; 10 log10(mse 2^(2 rate) / variance) */
+	int64_t reserved[4];		/* set to 0 */
 } hz_lattice_report;
 
 /*
@@ -1637,6 +1640,7 @@ typedef struct hz_lattice_report {
  *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL
  *   report  NULL: not wanted
  *
+ * While the context records, arguments are checked, and nothing is searched or written.
  * beta goes in steps of 5 % from the least sensible one on, scales of a bank are 2^(1/8) apart. The
  * same everywhere; it takes some seconds.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (nothing has such a

@@ -47,8 +47,8 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pack is %d, must be 0 to %d", c->op,
 				o->pack, HZ_LATTICE_LIMBS);
 	if (o->use_levels < 0 || o->use_levels > top)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->use_levels is %d, must be 0 to %d", c->op,
-				o->use_levels, top);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->use_levels is %d, must be 0 to %d",
+				c->op, o->use_levels, top);
 	if (o->to < 0 || o->to > last)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
 				last);
@@ -293,7 +293,9 @@ static int check_overload(struct hz_context *ctx, const struct call *c, const hz
 	HZ_CHECK(hzi_check(ctx, c->op, "overload", overload, count_types, true));
 	if (overload->ndim != 1 || overload->shape[0] != 2 || overload->stride[0] != 1)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: overload must have the shape [2], without gaps", c->op);
+				"%s: overload has ndim %d and %lld elements, must be [2] and "
+				"contiguous", c->op, overload->ndim,
+				(long long)hz_tensor_count(overload));
 	HZ_CHECK(hzi_check_apart(ctx, c->op, c->v_name, c->v, "overload", overload));
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "overload", overload));
 	if (c->t)

@@ -344,8 +344,26 @@ static int check_vlut(struct hz_context *ctx, const char *op, const hz_vlut *v, 
 		return hzi_fail(ctx, HZ_EDEVICE, "%s: vlut is on another device than the context",
 				op);
 	if (two_sided != (v->x != NULL))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut was opened %s a lattice of x", op,
-				two_sided ? "without" : "with");
+		return hzi_fail(ctx, HZ_EINVAL, "%s: vlut was opened %s a lattice of x: %s", op,
+				two_sided ? "without" : "with",
+				two_sided ? "open one with it, or call hz_vlut_gemm()" :
+					    "open one without it, or call hz_vlut_gemm2()");
+	return HZ_OK;
+}
+
+/* Checks the shape of a view; what: what each size is */
+static int check_shape(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t,
+		       int ndim, const int64_t *wanted, const char *const *what)
+{
+	if (t->ndim != ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", op, name, t->ndim,
+				ndim);
+	for (int i = 0; i < ndim; i++) {
+		if (t->shape[i] != wanted[i])
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, %s", op, name, i,
+					(long long)t->shape[i], (long long)wanted[i], what[i]);
+	}
 	return HZ_OK;
 }
 
@@ -371,9 +389,10 @@ static int check_packed(struct hz_context *ctx, const char *op, const char *name
 static int check_coded_views(struct hz_context *ctx, const char *op, const char *name,
 			     const hz_lattice *l, const hz_coded *c)
 {
+	const char *const what[] = {"the rows of codes", l->group ? "the groups of a row of codes" :
+						    "the blocks of a row of codes"};
 	char codes[24] = "w->codes", t[24] = "w->t";
 	hz_lattice_info info;
-	int64_t t_blocks;
 
 	codes[0] = t[0] = name[0];
 	hz_lattice_get_info(l, &info);
@@ -386,7 +405,8 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 	if (c->codes.ndim != 3)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes,
 				c->codes.ndim);
-	if (c->codes.shape[2] != info.levels && !(c->use_levels && c->codes.shape[2] == c->use_levels))
+	if (c->codes.shape[2] != info.levels &&
+	    !(c->use_levels && c->codes.shape[2] == c->use_levels))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[2] is %lld, must be %d, the levels",
 				op, codes, (long long)c->codes.shape[2], info.levels);
 	if (c->rows != 0 && c->rows != c->codes.shape[0])
@@ -401,11 +421,8 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 		return HZ_OK;
 	}
 	HZ_CHECK(hzi_check(ctx, op, t, c->t, t_types, false));
-	t_blocks = (c->codes.shape[1] + l->rule.group - 1) / l->rule.group;
-	if (c->t->ndim != 2 || c->t->shape[0] != c->codes.shape[0] || c->t->shape[1] != t_blocks)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld, %lld]", op, t,
-				(long long)c->codes.shape[0], (long long)t_blocks);
-	return HZ_OK;
+	return check_shape(ctx, op, t, c->t, 2, (int64_t[]){c->codes.shape[0],
+			   blocks_of(c->codes.shape[1], l->rule.group)}, what);
 }
 
 /* Fills *out from a matrix. Its rows have c->k values, or all of all blocks. */
@@ -419,9 +436,12 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 	if (!c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, name);
 	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 3));
+	if (c->reserved0 != 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->reserved0 is %d, must be 0", op, name,
+				c->reserved0);
 	if (c->use_levels < 0 || c->use_levels > levels)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->use_levels is %d, must be 0 to %d", op, name,
-				c->use_levels, levels);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->use_levels is %d, must be 0 to %d", op,
+				name, c->use_levels, levels);
 	memset(out, 0, sizeof(*out));
 	out->first = c->use_levels ? levels - c->use_levels : 0;
 	hz_lattice_get_info(l, &info);
@@ -468,9 +488,8 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 
 		scale[0] = name[0];
 		HZ_CHECK(hzi_check(ctx, op, scale, c->row_scale, scale_types, false));
-		if (c->row_scale->ndim != 1 || c->row_scale->shape[0] != out->rows)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s must have the shape [%lld]", op,
-					scale, (long long)out->rows);
+		HZ_CHECK(check_shape(ctx, op, scale, c->row_scale, 1, &out->rows,
+				     &(const char *){"the rows of the matrix"}));
 		out->row_scale = hzi_data(ctx, c->row_scale);
 		out->row_scale_step = hzi_canonical_strides(c->row_scale).stride[0];
 	}
@@ -740,10 +759,8 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 				"[rows, blocks, levels]", gemm2_name, (long long)a->x.k,
 				(long long)a->w.k);
 	HZ_CHECK(hzi_check(ctx, gemm2_name, "y", y, y_types, true));
-	if (y->ndim != 2 || y->shape[0] != a->x.rows || y->shape[1] != a->w.rows)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: y must have the shape [%lld, %lld], the rows of x and w",
-				gemm2_name, (long long)a->x.rows, (long long)a->w.rows);
+	HZ_CHECK(check_shape(ctx, gemm2_name, "y", y, 2, (int64_t[]){a->x.rows, a->w.rows},
+			     (const char *[]){"the rows of x", "the rows of w"}));
 	if (y->dtype == HZ_S32 && !integral(&v->w->rule, &v->x->rule))
 		return hzi_fail(ctx, HZ_EDTYPE,
 				"%s: y.dtype is s32, but points of these lattices have no integer "

@@ -22,7 +22,10 @@ static void test_design(void)
 
 	for (i = 0; i < 49152; i++)
 		x[i] = (float)(10 * rnd_normal(&rnd));
+	memset(&report, 0xff, sizeof(report));
 	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);
+	ok(report.reserved[0] == 0 && report.reserved[3] == 0,
+	   "what is reserved in hz_lattice_report is 0");
 	ok(status == HZ_OK &&
 	   fabs(report.gap_db - 2.85) < 0.12 && fabs(found.beta - 0.19) < 0.02 &&
 	   (found.flags & HZ_LATTICE_CENTER) && report.overload == 0 &&

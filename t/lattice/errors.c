@@ -145,7 +145,10 @@ static void test_call_errors(void)
 	plain = lattice_new(ctx, &o);
 	o.q = 300;
 	wide = lattice_new(ctx, &o);
+	memset(&info, 0xff, sizeof(info));
 	hz_lattice_get_info(wide, &info);
+	ok(info.reserved[0] == 0 && info.reserved[7] == 0,
+	   "what is reserved in hz_lattice_info is 0");
 	refused("no lattice", hz_lattice_encode(ctx, NULL, &p.xt, &p.ct, &p.tt, NULL, NULL),
 		HZ_EINVAL, "lattice_encode: lattice is NULL");
 	refused("no x", hz_lattice_encode(ctx, l, NULL, &p.ct, &p.tt, NULL, NULL), HZ_EINVAL,
@@ -185,7 +188,7 @@ static void test_call_errors(void)
 	bad = p.ot;
 	bad.shape[0] = 3;
 	refused("overload", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, &bad, NULL), HZ_ESHAPE,
-		"overload must have the shape [2]");
+		"overload has ndim 1 and 3 elements, must be [2] and contiguous");
 	bad = p.ct;
 	bad.data = p.x.data;
 	refused("codes over x", hz_lattice_encode(ctx, l, &p.xt, &bad, &p.tt, NULL, NULL),

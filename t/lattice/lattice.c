@@ -655,7 +655,8 @@ static int decode_case(uint64_t *rnd, const struct config *f)
 		c.co.pack = (int)rnd_below(rnd, 3);
 	} while (!pack_of(l, c.co.pack, &dtype, &last));
 	c.co.to = (int)rnd_below(rnd, 3);
-	c.co.use_levels = info.leaders && rnd_below(rnd, 2) ? 1 + (int)rnd_below(rnd, f->levels) : 0;
+	if (info.leaders && rnd_below(rnd, 2))
+		c.co.use_levels = 1 + (int)rnd_below(rnd, f->levels);
 	first = c.co.use_levels ? f->levels - c.co.use_levels : 0;
 	if (c.co.pack == HZ_LATTICE_LEVEL && first > 0 && rnd_below(rnd, 2)) {
 		c.all_levels = 0;

@@ -1065,8 +1065,10 @@ static void test_errors(struct dev *dev)
 
 	REFUSED(HZ_EINVAL, "vlut is NULL", hz_vlut_gemv(ctx, NULL, &w, &x, &y));
 	REFUSED(HZ_EINVAL, "w is NULL", hz_vlut_gemv(ctx, v, NULL, &x, &y));
-	REFUSED(HZ_EINVAL, "vlut was opened with", hz_vlut_gemv(ctx, two, &w, &x, &y));
-	REFUSED(HZ_EINVAL, "vlut was opened without", hz_vlut_gemm2(ctx, v, &w, &w, &y2));
+	REFUSED(HZ_EINVAL, "with a lattice of x: open one without it, or call hz_vlut_gemm2()",
+		hz_vlut_gemv(ctx, two, &w, &x, &y));
+	REFUSED(HZ_EINVAL, "without a lattice of x: open one with it, or call hz_vlut_gemm()",
+		hz_vlut_gemm2(ctx, v, &w, &w, &y2));
 	REFUSED(HZ_ESHAPE, "y.ndim is 2, must be 1, as x: y is [rows]",
 		hz_vlut_gemv(ctx, v, &w, &x, &y2));
 	REFUSED(HZ_ESHAPE, "x.ndim is 2, must be 1: x is [k]", hz_vlut_gemv(ctx, v, &w, &x2, &y2));
@@ -1119,15 +1121,19 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "w->t is NULL", hz_vlut_gemv(ctx, tv, &w, &x, &y));
 	bad = hz_tensor_2d(p + 4096, HZ_U8, dev->device, 8, 15);
 	c.t = &bad;
-	REFUSED(HZ_ESHAPE, "w->t must have the shape [8, 16]", hz_vlut_gemv(ctx, tv, &c, &x, &y));
+	REFUSED(HZ_ESHAPE, "w->t.shape[1] is 15, must be 16, the blocks of a row of codes",
+		hz_vlut_gemv(ctx, tv, &c, &x, &y));
 	c = w;
 	bad = hz_tensor_1d(p + 4096, HZ_F32, dev->device, 7);
 	c.row_scale = &bad;
-	REFUSED(HZ_ESHAPE, "w->row_scale must have the shape [8]",
+	REFUSED(HZ_ESHAPE, "w->row_scale.shape[0] is 7, must be 8, the rows of the matrix",
 		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.reserved[1] = 1;
 	REFUSED(HZ_EINVAL, "reserved", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = w;
+	c.reserved0 = 1;
+	REFUSED(HZ_EINVAL, "w->reserved0 is 1, must be 0", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = p + 1, .rows = 8, .k = 64};
 	REFUSED(HZ_EINVAL, "multiple of 64 bytes", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = p, .rows = 8, .k = 60};
@@ -1139,7 +1145,8 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "bytes is NULL", hz_vlut_pack_bytes(ctx, v, &w, NULL));
 	REFUSED(HZ_EINVAL, "packed is", hz_vlut_pack(ctx, v, &w, NULL));
 	y2.shape[0] = 7;
-	REFUSED(HZ_ESHAPE, "y must have the shape [8, 8], the rows of x and w", hz_vlut_gemm2(ctx, two, &w, &w, &y2));
+	REFUSED(HZ_ESHAPE, "y.shape[0] is 7, must be 8, the rows of x",
+		hz_vlut_gemm2(ctx, two, &w, &w, &y2));
 	c = w;
 	c.k = 60;
 	REFUSED(HZ_ESHAPE, "w has 16 blocks, must have 15 for 60 values",

@@ -476,7 +476,8 @@ static void print_lattice(const struct job *job, const hz_lattice_opts *o)
 	printf("lattice=%s", kind[o->kind]);
 	if (o->kind == HZ_LATTICE_D || o->kind == HZ_LATTICE_Z)
 		printf("%d", o->dim);
-	printf("\nq=%d\nlevels=%d\nbeta=%.17g\npolicy=%s\n", o->q, o->levels, o->beta, policy->name);
+	printf("\nq=%d\nlevels=%d\nbeta=%.17g\npolicy=%s\n", o->q, o->levels, o->beta,
+	       policy->name);
 	if (o->alpha != 0)
 		printf("alpha=%.17g\n", o->alpha);
 	if (o->group)

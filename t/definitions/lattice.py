@@ -536,6 +536,7 @@ def run_repack(case):
     digits = draw_digits(case, code, shape)
     names = code.packings()
     source, target = case.pick(*names), case.pick(*names)
+    keys["beta"] = 0.5  # which codes do not depend on
     keys.update({"from_pack": source} if source != "level" or case.chance() else {},
                 **({"to_pack": target} if target != "level" or case.chance() else {}))
     got = case.run("lattice_repack", keys, {"from": code.pack(digits, source)}, ["to"])["to"]
@@ -567,7 +568,8 @@ def run_round_trip(case):
     if abs(np.linalg.det(basis)) < 0.3:
         basis = np.eye(d) + np.triu(np.ones((d, d)), 1) / 4
     sphere = case.chance()
-    keys = {"lattice": "basis", "q": case.pick(5, 8), "levels": 2, "sphere": int(sphere)}
+    keys = {"lattice": "basis", "q": case.pick(5, 8), "levels": 2, "beta": 1,
+            "sphere": int(sphere)}
     x = case.floats((20, 3 * d), "f32")
     inputs = {"basis": basis.astype(case.pick(np.float32, np.float64))}
     exact = inputs["basis"].astype(np.float64)

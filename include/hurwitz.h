@@ -1482,7 +1482,7 @@ HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const h
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
  * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
- * Workspace and errors: as hz_lattice_encode().
+ * Workspace: hz_record_begin() tells. Errors: as hz_lattice_encode().
  */
 HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
 			     const hz_tensor *t, hz_tensor *y, const hz_lattice_code_opts *opts);
@@ -1615,7 +1615,7 @@ HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * unless w is packed, of D4 with q = 4, M = 2, and x has fewer than 512 rows. Else points there are
  * rounded to f16, which holds those up to 2048, and sums are in f32. All else, and route TABLE, as
  * hz_vlut_gemm() with x decoded, on a GPU to f16.
- * Workspace and errors: as hz_vlut_gemm().
+ * Workspace: hz_record_begin() tells. Errors: as hz_vlut_gemm().
  */
 HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
 			 hz_tensor *y);

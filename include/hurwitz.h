@@ -310,6 +310,18 @@ HZ_API const char *hz_isa_name(int isa);
 /* The device of a context, HZ_CPU or HZ_CUDA + i, as views want it; 0 for NULL. */
 HZ_API int hz_device(const hz_context *ctx);
 
+/*
+ * Whether a device has an operation with these dtypes: 1 or 0. No context is needed, and no GPU
+ * looked at; shapes and options may still be refused.
+ *
+ *   op      the name of a call without hz_: "hadamard", "quat_mul_bwd"
+ *   dtypes  of its operands, enum hz_dtype, in order, without those in structs; 0: any that goes
+ *           with the others
+ *   n       how many of them are given; 0: whether there is the operation at all
+ *   device  HZ_CPU, or HZ_CUDA + i for the device code of this build
+ */
+HZ_API int hz_supports(const char *op, const int *dtypes, int n, int device);
+
 /* ---- Memory and streams ---------------------------------------------------------------------- */
 
 /*
@@ -1055,7 +1067,7 @@ typedef struct hz_quat_linear_opts {
  *
  *   x     f32 f16 bf16, f64 on the CPU: [..., M, 4], any strides
  *   w     [N, M, 4], any strides; NULL with opts->packed
- *   b     [N, 4], the dtype of x or f32; NULL: none
+ *   b     [N, 4], the dtype of x, or f32 beside 16 bits; NULL: none
  *   y     [..., N, 4], any strides
  *   opts  NULL: all defaults
  *
@@ -1112,7 +1124,7 @@ typedef struct hz_quat_conv_opts {
  *
  *   x     f32 f16 bf16, f64 on the CPU: [n, spatial..., Ci, 4], any strides
  *   w     [Co, taps..., Ci / groups, 4], any strides
- *   b     [Co, 4], the dtype of x or f32; NULL: none
+ *   b     [Co, 4], the dtype of x, or f32 beside 16 bits; NULL: none
  *   y     [n, spatial'..., Co, 4], spatial' = (spatial + 2 pad - dilation (taps - 1) - 1) / stride
  *         + 1, rounded down
  *   opts  NULL: all defaults

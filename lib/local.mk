@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 libhz_la_SOURCES += \
-	lib/core/context.c lib/core/error.c lib/core/memory.c lib/core/route.c lib/core/status.c \
+	lib/core/context.c lib/core/error.c lib/core/memory.c lib/core/route.c lib/core/status.c lib/core/supports.c \
 	lib/core/tensor.c lib/core/threads.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
 	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/check.c \

@@ -174,7 +174,9 @@ int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name
 {
 	if (!b)
 		return HZ_OK;
-	HZ_CHECK(hzi_quat_check(ctx, op, name, b, b->dtype == HZ_F32 ? HZ_F32 : dtype, 2, 2, output,
-				flags, q));
+	/* f32, or the dtype of the others; f64 alone beside f64 */
+	if (b->dtype == HZ_F32 && dtype != HZ_F64)
+		dtype = HZ_F32;
+	HZ_CHECK(hzi_quat_check(ctx, op, name, b, dtype, 2, 2, output, flags, q));
 	return hzi_quat_check_size(ctx, op, name, 0, b->shape[0], channels, as);
 }

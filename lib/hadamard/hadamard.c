@@ -634,7 +634,7 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 		const hz_hadamard_opts *opts)
 {
 	struct hzi_hadamard_args a;
-	bool empty;
+	bool empty = false;
 
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (empty)
@@ -648,7 +648,7 @@ int hzi_hadamard_workspace(struct hz_context *ctx, const hz_tensor *x, const hz_
 			   const hz_hadamard_opts *opts, size_t *bytes)
 {
 	struct hzi_hadamard_args a;
-	bool empty;
+	bool empty = false;
 
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	*bytes = empty ? 0 : HZI_WORKSPACE(ctx, hadamard, hadamard, &a);
@@ -763,7 +763,7 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 			 hz_tensor *scale, const hz_hadamard_opts *opts)
 {
 	struct hzi_hadamard_quantize_args a;
-	bool empty;
+	bool empty = false;
 
 	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
 	if (empty)
@@ -817,7 +817,7 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 			   hz_tensor *y, const hz_hadamard_opts *opts)
 {
 	struct hzi_dequantize_hadamard_args a;
-	bool empty;
+	bool empty = false;
 
 	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
 	if (empty)

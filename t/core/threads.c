@@ -26,6 +26,7 @@
 #include "lib/core/internal.h"
 #include "t/core/calls.h"
 #include "t/core/isa.h"
+#include "t/core/record.h"
 #include "t/core/tap.h"
 
 #define THREADS 8
@@ -318,10 +319,11 @@ static void many_threads(void)
 /* Bytes of workspace of a transform of columns; each thread has a part. */
 static size_t workspace_of(hz_context *ctx, float *x)
 {
-	const hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	const hz_hadamard_opts columns = {.axis = HZ_AXIS(0)};
+	hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	size_t bytes = 0;
 
-	if (hz_hadamard_workspace(ctx, &t, &t, &(hz_hadamard_opts){.axis = 1}, &bytes) != HZ_OK)
+	if (RECORD(ctx, hz_hadamard(ctx, &t, &t, &columns), &bytes) != HZ_OK)
 		bail("%s", hz_errmsg(ctx));
 	return bytes;
 }
@@ -330,10 +332,10 @@ static size_t workspace_of(hz_context *ctx, float *x)
 static void changed_threads(int backend)
 {
 	static const int counts[] = {1, 3, 64, 2, 7, 1, 0};
-	const hz_hadamard_opts columns = {.axis = 1};
+	const hz_hadamard_opts columns = {.axis = HZ_AXIS(0)};
 	float *const want = numbers(1), *const x = numbers(1);
-	const hz_tensor tw = hz_tensor_2d(want, HZ_F32, HZ_CPU, LINES, LENGTH);
-	const hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor tw = hz_tensor_2d(want, HZ_F32, HZ_CPU, LINES, LENGTH);
+	hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
 	hz_options o = {.device = HZ_CPU, .threads = 1};
 	hz_context *one, *ctx;
 	size_t least, bytes;

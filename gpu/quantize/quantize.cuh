@@ -28,9 +28,12 @@ HZ_DEVICE float largest_value(int q_dtype)
 HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *code)
 {
 	const float nan = __uint_as_float(0x7fc00000), inf = __uint_as_float(0x7f800000);
-	const float most = largest_value(q_dtype);
-	/* most * s stays finite when s is rounded up. */
-	const float s = __fdiv_rn(fminf(amax, 0x1.fffffcp127f), most);
+	/* Of f32: the largest amax whose s, rounded up, times the largest code is finite */
+	const float f32_cap = 0x1.fffffcp127f;
+	/* Of e8m0: the largest code times a power of two; larger values saturate. */
+	const float e8m0_cap = q_dtype == HZ_S8 ? 0x1.fcp127f : 0x1.cp127f;
+	const float cap = scale_dtype == HZ_E8M0 ? e8m0_cap : f32_cap;
+	const float s = __fdiv_rn(fminf(amax, cap), largest_value(q_dtype));
 	uint32_t u = __float_as_uint(s);
 
 	*code = 127;
@@ -43,8 +46,6 @@ HZ_DEVICE float group_scale(float amax, int q_dtype, int scale_dtype, uint32_t *
 		return fmaxf(s, __uint_as_float(0x00800000));	/* FLT_MIN */
 	/* Rounds up to a power of two: 2^-127, which is subnormal, or a float with mantissa 0 */
 	u = u <= 1u << 22 ? 1u << 22 : (u + 0x7fffff) & 0x7f800000;
-	/* Down where most * s would be Inf: the largest codes saturate. */
-	u -= __fmul_rn(__uint_as_float(u), most) < inf ? 0 : 1u << 23;
 	*code = u >> 23;
 	return __uint_as_float(u);
 }

@@ -174,6 +174,44 @@ const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, c
 	return NULL;
 }
 
+/* Transforms columns begin .. end - 1 one by one: see hzi_hadamard_scaled(). */
+static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, float *scratch)
+{
+	for (int64_t i = begin; i < end; i++)
+		hzi_hadamard_scaled(&(struct hzi_scaled){
+			.kern = c->kern,
+			.x = c->x + i * dtype_bytes(c->x_dtype),
+			.y = c->y + i * dtype_bytes(c->y_dtype),
+			.x_dtype = c->x_dtype,
+			.y_dtype = c->y_dtype,
+			.m = c->m,
+			.k = c->k,
+			.x_step = c->x_ld,
+			.y_step = c->y_ld,
+			.post_step = c->post_ld,
+			.scale = c->scale,
+			.sign = c->sign,
+			.pre = c->pre,
+			.post = c->post,
+			.scratch = scratch,
+		});
+}
+
+/* Transforms the tile from column i on. */
+static void watched_columns(const struct columns *c, int64_t i, float *scratch)
+{
+	struct hzi_fp_watch w;
+
+	if (!hzi_may_overflow(c->x_dtype, c->pre) || c->x == c->y) {
+		hzi_run_columns(c, i, scratch);
+		return;
+	}
+	hzi_fp_watch_begin(&w);
+	hzi_run_columns(c, i, scratch);
+	if (hzi_fp_watch_end(&w))
+		scaled_columns(c, i, min_i64(i + c->width, c->columns), scratch);
+}
+
 /* A unit is a tile of columns of a block of an item of the outer dimensions but the last. */
 static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t end)
 {
@@ -219,7 +257,7 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 					c.pre = job->pre + block * a->pre.block_step + e;
 				if (job->post)
 					c.post = job->post + block * a->post.block_step + e;
-				hzi_run_columns(&c, tile * job->width, scratch);
+				watched_columns(&c, tile * job->width, scratch);
 			}
 		}
 	}

@@ -97,6 +97,29 @@ int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args);
 /* Threads worth starting for a call */
 int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hadamard_args *a);
 
+/* ---- overflow.c ------------------------------------------------------------------------------ */
+
+/* One transform: element i is at x + i x_step and y + i y_step. */
+struct hzi_scaled {
+	const struct hzi_hadamard_kern *kern;
+	const char *x;
+	char *y;
+	int32_t x_dtype, y_dtype, m, k;
+	int64_t x_step, y_step, post_step;
+	float scale;
+	const float *sign, *pre, *post;	/* pre[i], post[i * post_step] */
+	float *scratch;			/* as many floats; not if y is f32, or for 2^head_bits */
+};
+
+/* Transforms it, scaled, if the result that y has is wrong. */
+void hzi_hadamard_scaled(const struct hzi_scaled *a);
+
+/* Whether transforms of that dtype might overflow */
+static inline bool hzi_may_overflow(int x_dtype, const void *pre)
+{
+	return x_dtype != HZ_F16 || pre;
+}
+
 /* ---- hadamard.c: shared by all calls --------------------------------------------------------- */
 
 /* A call: its diagonals and base matrices as f32, and its scratch */

@@ -277,7 +277,21 @@ struct transform {
 	int sub;
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
+	bool *overflow;			/* set by threads that share the transform */
 };
+
+/* Around the work of one of several threads: see overflow.c. */
+static void begin_share(const struct transform *a, struct hzi_fp_watch *w)
+{
+	if (a->overflow)
+		hzi_fp_watch_begin(w);
+}
+
+static void end_share(const struct transform *a, const struct hzi_fp_watch *w)
+{
+	if (a->overflow && hzi_fp_watch_end(w))
+		__atomic_store_n(a->overflow, true, __ATOMIC_RELAXED);
+}
 
 /* Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t */
 static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
@@ -355,9 +369,12 @@ static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 	const struct hzi_segment *seg = a->seg;
 	const int64_t step = (int64_t)1 << a->sub;
 	const bool last = seg->m == 1 && a->sub == seg->k;
+	struct hzi_fp_watch w;
 
 	(void)thread;
+	begin_share(a, &w);
 	sylvester(a, begin * step, (end - begin) * step, a->sub, last);
+	end_share(a, &w);
 }
 
 /* Unit i is a tile of columns of the matrix whose rows are the sub-blocks of part i / tiles. */
@@ -382,7 +399,9 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.last = seg->m == 1,
 		.scale = seg->scale,
 	};
+	struct hzi_fp_watch w;
 
+	begin_share(a, &w);
 	for (int64_t i = begin; i < end; i++) {
 		const int64_t offset = i / tiles << seg->k;
 
@@ -392,6 +411,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		column_tile(&c, i % tiles * a->width,
 			    (float *)(r->scratch + (size_t)thread * a->tile_bytes));
 	}
+	end_share(a, &w);
 }
 
 /* Unit i is 16 columns, from 16 i on, of the product with the base matrix. */
@@ -415,9 +435,12 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 		.post = a->post ? a->post + c : NULL,
 		.post_ld = step,
 	};
+	struct hzi_fp_watch w;
 
 	(void)thread;
+	begin_share(a, &w);
 	r->kern->base_mul(&b);
+	end_share(a, &w);
 }
 
 static void one_transform(struct transform *a)
@@ -495,8 +518,8 @@ static void batch(const struct transform *a, int64_t n)
 }
 
 /* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
-static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
-			   int64_t end)
+static void run_unwatched(const struct rows *r, const struct areas *areas, int64_t begin,
+			  int64_t end, bool *overflow)
 {
 	const struct hzi_plan *plan = r->plan;
 	const int64_t x_size = dtype_bytes(r->x_dtype);
@@ -559,6 +582,7 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 					.sign = r->sign[s],
 					.count = 1,
 					.tile_bytes = areas->tile,
+					.overflow = r->threads > 1 ? overflow : NULL,
 				};
 
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
@@ -581,6 +605,67 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 			}
 		}
 	}
+}
+
+/* Makes transforms of blocks begin .. end - 1 again: see hzi_hadamard_scaled(). */
+static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end)
+{
+	const struct hzi_plan *plan = r->plan;
+
+	for (int64_t b = begin; b < end; b++) {
+		for (int s = 0; s < plan->nseg; s++) {
+			const struct hzi_segment *seg = &plan->seg[s];
+
+			for (int64_t i = 0; i < seg->count; i++) {
+				const int64_t e = seg->offset + i * seg->length;
+
+				hzi_hadamard_scaled(&(struct hzi_scaled){
+					.kern = r->kern,
+					.x = r->x + (b * r->x_ld + e) * dtype_bytes(r->x_dtype),
+					.y = r->y + (b * r->y_ld + e) * dtype_bytes(r->y_dtype),
+					.x_dtype = r->x_dtype,
+					.y_dtype = r->y_dtype,
+					.m = seg->m,
+					.k = seg->k,
+					.x_step = 1,
+					.y_step = 1,
+					.post_step = 1,
+					.scale = seg->scale,
+					.sign = r->sign ? r->sign[s] : NULL,
+					.pre = r->pre ? r->pre + b * r->pre_ld + e : NULL,
+					.post = r->post ? r->post + b * r->post_ld + e : NULL,
+					.scratch = (float *)(r->scratch +
+							     (size_t)r->threads * areas->tile),
+				});
+			}
+		}
+	}
+}
+
+typedef void (*run_blocks)(const struct rows *r, const struct areas *areas, int64_t begin,
+			   int64_t end, bool *overflow);
+
+/* Runs blocks begin .. end - 1 by `run`; those that overflow then are made again. */
+static void run_watched(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+			run_blocks run)
+{
+	struct hzi_fp_watch w;
+	bool overflow = false;
+
+	if (!hzi_may_overflow(r->x_dtype, r->pre) || r->x == r->y) {
+		run(r, areas, begin, end, &overflow);
+		return;
+	}
+	hzi_fp_watch_begin(&w);
+	run(r, areas, begin, end, &overflow);
+	if (hzi_fp_watch_end(&w) || overflow)
+		run_scaled(r, areas, begin, end);
+}
+
+static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
+			   int64_t end)
+{
+	run_watched(r, areas, begin, end, run_unwatched);
 }
 
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end)
@@ -642,54 +727,77 @@ const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, co
 		       ? NULL : "a transform does not fit registers, nor does y hold its values";
 }
 
-int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
+/* Blocks of the first segment, which is the only one; areas and overflow are not needed. */
+static void run_direct(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+		       bool *overflow)
 {
-	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
-	const struct hzi_hadamard_args *a = args;
-	const int64_t n = a->plan.n;
+	const int64_t n = r->plan->n;
 	struct hzi_head h = {
-		.x = a->x,
-		.y = a->y,
-		.x_ld = a->x_block,
-		.y_ld = a->y_block,
-		.rows = a->blocks,
+		.x = r->x + begin * r->x_ld * dtype_bytes(r->x_dtype),
+		.y = r->y + begin * r->y_ld * dtype_bytes(r->y_dtype),
+		.x_ld = r->x_ld,
+		.y_ld = r->y_ld,
+		.rows = end - begin,
 		.count = n,
-		.x_dtype = a->x_dtype,
-		.y_dtype = a->y_dtype,
-		.bits = a->plan.seg[0].k,
+		.x_dtype = r->x_dtype,
+		.y_dtype = r->y_dtype,
+		.bits = r->plan->seg[0].k,
 		.last = true,
-		.scale = a->plan.seg[0].scale,
-		.pre = a->pre.data,
-		.post = a->post.data,
-		.pre_ld = a->pre.block_step,
-		.post_ld = a->post.block_step,
+		.scale = r->plan->seg[0].scale,
+		.pre = r->pre ? r->pre + begin * r->pre_ld : NULL,
+		.post = r->post ? r->post + begin * r->post_ld : NULL,
+		.pre_ld = r->pre_ld,
+		.post_ld = r->post_ld,
 		.ahead = STREAM_AHEAD,
 	};
 
-	if (h.bits > kern->head_bits) {
-		const struct rows r = {
-			.kern = kern,
-			.x_dtype = a->x_dtype,
-			.y_dtype = HZ_F32,
-			.x_in_memory = hzi_exceeds_cache(a),
-			.y_in_memory = hzi_exceeds_cache(a),
-		};
+	(void)areas;
+	(void)overflow;
+	if (h.bits > r->kern->head_bits) {
 		const struct transform t = {
-			.r = &r,
-			.seg = &a->plan.seg[0],
-			.x = a->x,
-			.y = a->y,
-			.t = a->y,
+			.r = r,
+			.seg = &r->plan->seg[0],
+			.x = h.x,
+			.y = h.y,
+			.t = h.y,
 		};
 
-		sylvester(&t, 0, a->blocks * n, h.bits, true);
-		return HZ_OK;
+		sylvester(&t, 0, h.rows * n, h.bits, true);
+		return;
 	}
 	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
 	    (!h.post || h.post_ld == n)) {
 		h.count *= h.rows;
 		h.rows = 1;
 	}
-	kern->head(&h);
+	r->kern->head(&h);
+}
+
+int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+	const bool exceeds = a->plan.seg[0].k > hzi_hadamard_kern[ctx->level].head_bits &&
+			     hzi_exceeds_cache(a);
+	const struct areas none = {0};
+	const struct rows r = {
+		.kern = hzi_hadamard_kern + ctx->level,
+		.plan = &a->plan,
+		.x = a->x,
+		.y = a->y,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.pre = a->pre.data,
+		.post = a->post.data,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+		.x_in_memory = exceeds,
+		.y_in_memory = exceeds,
+		.threads = 1,
+		.scratch = (char *)ctx,	/* unused */
+	};
+
+	run_watched(&r, &none, 0, a->blocks, run_direct);
 	return HZ_OK;
 }

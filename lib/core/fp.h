@@ -9,6 +9,9 @@
 #ifndef HZI_FP_H
 #define HZI_FP_H
 
+#include <fenv.h>
+#include <stdbool.h>
+
 /* The control bits of MXCSR or FPCR; 0 where neither is known */
 typedef unsigned long hzi_fp_modes;
 
@@ -75,5 +78,69 @@ static inline void hzi_fp_restore(const hzi_fp_modes *modes)
 #define HZI_FP_NEAREST(name) \
 	__attribute__((cleanup(hzi_fp_restore), unused)) const hzi_fp_modes name = \
 		hzi_fp_set(hzi_fp_to_nearest(hzi_fp_get()))
+
+/*
+ * A watch for overflow of intermediate results: between begin and end the exception does not trap.
+ * If there was one, end returns true, and flags are as they were at begin, since the caller then
+ * computes again. Other code pays for two reads of MXCSR.
+ */
+#if defined(__SSE__)
+#define HZI_FP_INVALID 0x1ul
+#define HZI_FP_OVERFLOW 0x8ul
+#define HZI_FP_MASKS 0x480ul		/* those two do not trap */
+
+struct hzi_fp_watch {
+	hzi_fp_modes before;
+};
+
+static inline void hzi_fp_write(hzi_fp_modes modes)
+{
+	const unsigned next = (unsigned)modes;
+
+	__asm__ volatile("ldmxcsr %0" : : "m"(next) : "memory");
+}
+
+static inline void hzi_fp_watch_begin(struct hzi_fp_watch *w)
+{
+	hzi_fp_modes modes;
+
+	w->before = hzi_fp_get();
+	modes = (w->before & ~HZI_FP_OVERFLOW) | HZI_FP_MASKS;
+	if (modes != w->before)
+		hzi_fp_write(modes);
+}
+
+static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
+{
+	const hzi_fp_modes now = hzi_fp_get();
+	const bool overflow = now & HZI_FP_OVERFLOW;
+	const hzi_fp_modes old = HZI_FP_OVERFLOW | HZI_FP_MASKS | (overflow ? HZI_FP_INVALID : 0);
+	const hzi_fp_modes modes = (now & ~old) | (w->before & old);
+
+	if (modes != now)
+		hzi_fp_write(modes);
+	return overflow;
+}
+#else
+struct hzi_fp_watch {
+	fenv_t before;
+};
+
+static inline void hzi_fp_watch_begin(struct hzi_fp_watch *w)
+{
+	feholdexcept(&w->before);
+}
+
+static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
+{
+	const bool overflow = fetestexcept(FE_OVERFLOW);
+
+	if (overflow)
+		fesetenv(&w->before);
+	else
+		feupdateenv(&w->before);
+	return overflow;
+}
+#endif
 
 #endif

@@ -15,7 +15,7 @@ static long cases;
 
 /* ---- A case: shapes, strides and options, the same for every context ------------------------- */
 
-enum values { RANDOM, INTEGERS, SPARSE_NAN, TINY, LARGE };
+enum values { RANDOM, INTEGERS, SPARSE_NAN, TINY, LARGE, OVERFLOWS };
 
 struct tcase {
 	int ndim, x_dtype, y_dtype;
@@ -68,7 +68,10 @@ static hz_tensor view_of(const struct tcase *c, void *data, int dtype, int devic
 	return t;
 }
 
-/* TINY and LARGE are near the smallest and the largest normal number of the dtypes of x and y. */
+/*
+ * TINY and LARGE are near the smallest and the largest normal number of the dtypes of x and y. With
+ * OVERFLOWS intermediate sums are beyond f32, and so is a part of the results.
+ */
 static double value_of(const struct tcase *c)
 {
 	int f16 = c->x_dtype == HZ_F16 || c->y_dtype == HZ_F16;
@@ -80,6 +83,8 @@ static double value_of(const struct tcase *c)
 		return rnd_below(&rnd, 2) ? NAN : INFINITY;
 	if (kind == TINY)
 		return ldexp(rnd_normal(&rnd), f16 ? -15 : -127);
+	if (kind == OVERFLOWS)
+		return fmin(fmax(ldexp(rnd_normal(&rnd), 126), -0x1p127), 0x1p127);
 	if (kind == LARGE)
 		return ldexp(rnd_normal(&rnd), f16 ? 14 : 120);
 	return rnd_normal(&rnd);
@@ -240,7 +245,7 @@ static int check_case_on(const struct tcase *c, int first, int last)
 	size_t x_bytes, y_bytes;
 	int64_t x_low, x_high, y_low, y_high, at[HZ_MAXDIM] = { 0 }, i, items = 1, item = 0, n;
 	unsigned char *x_image, *y_before, *y_want, *x_data, *y_data;
-	int axis = axis_of(c), d, good = 1;
+	int axis = axis_of(c), d, good = 1, shift = c->values == OVERFLOWS ? 60 : 0;
 	struct ref_op op;
 	float *y_f32, *row;
 	double *dense;
@@ -281,9 +286,11 @@ static int check_case_on(const struct tcase *c, int first, int last)
 		y0 = offset_of(c, c->y_stride, at);
 		for (i = 0; i < n; i++) {
 			dense[i] = ref_get(c->x_dtype, x_data, x0 + i * c->x_stride[axis]);
-			row[i] = (float)dense[i];
+			row[i] = (float)ldexp(dense[i], -shift);
 		}
 		ref_ordered(&op, row, y_f32 + item * n);
+		for (i = 0; i < n; i++)
+			y_f32[item * n + i] = (float)ldexp((double)y_f32[item * n + i], shift);
 		for (i = 0; i < n; i++)
 			ref_put(c->y_dtype, y_data, y0 + i * c->y_stride[axis],
 				(double)y_f32[item * n + i]);
@@ -306,9 +313,13 @@ static int check_case_on(const struct tcase *c, int first, int last)
 		}
 		item++;
 	} while (next_item(c, axis, at));
-	for (d = first; d < last; d++)
+	for (d = first; d < last; d++) {
+		/* The header says where GPUs do not. */
+		if (c->values == OVERFLOWS && devs[d].device != HZ_CPU)
+			continue;
 		good &= run_case(&devs[d], c, &op, x_bytes, y_bytes, x_skew, y_skew, x_low, y_low,
 				 x_image, y_before, y_want, y_f32);
+	}
 	ref_op_free(&op);
 	free(x_image);
 	free(y_before);
@@ -787,6 +798,41 @@ static void test_specials(void)
 	ok(good, "rows with NaN and Inf");
 }
 
+static void test_overflow(void)
+{
+	int i, good = 1;
+
+	for (i = 0; i < (quick ? 42 : 600); i++) {
+		static const int dtypes[] = { HZ_F32, HZ_BF16 };
+		struct tcase c = rows_case(3, INT64_C(1) << i % 14, dtypes[i / 14 % 2],
+					   floats[i / 28 % 3]);
+		struct diags diags;
+
+		c.values = OVERFLOWS;
+		if (i % 3 == 1) {
+			c.o.plan = HZ_PLAN_TRUE;
+			c.shape[1] = (i % 2 ? 12 : 20) << i % 7;
+		} else if (i % 3 == 2) {
+			c.o.plan = HZ_PLAN_GREEDY;
+			c.shape[1] = 1 + rnd_below(&rnd, 3000);
+		}
+		c.o.axis = i / 3 % 2;
+		if (c.o.axis) {
+			c.shape[0] = c.shape[1];
+			c.shape[1] = 1 + rnd_below(&rnd, 40);
+		}
+		lay_out(2, c.shape, i % 5 == 0, c.x_stride);
+		lay_out(2, c.shape, i % 5 == 0, c.y_stride);
+		if (i % 7 == 6)
+			random_strides(&c, c.x_stride);
+		random_diags(&rnd, &c.o, c.shape[1 - c.o.axis], c.shape[1 - c.o.axis],
+			     &diags);
+		good &= check_case(&c);
+		free_diags(&diags);
+	}
+	ok(good, "finite results of intermediate sums that overflow");
+}
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -801,6 +847,7 @@ int main(void)
 	test_random(quick ? 100 : 1500);
 	test_orders();
 	test_specials();
+	test_overflow();
 	test_large();
 	test_base_rows();
 	test_workspaces();

@@ -110,126 +110,43 @@ HZ_DEVICE void store_own(const hzi_mhc_coef &c, int64_t count, int threads, floa
 			shared[e / (N * N) * PITCH<N> + e % (N * N)];
 }
 
-/*
- * ---- The rare path: results that are not finite are computed again ----
- *
- * It loads its matrices again, which otherwise would stay in registers. They are intact until
- * store_own(), even if that writes to the same place.
- */
 template <int N>
-HZ_DEVICE void reload(const hzi_mhc_coef &c, int64_t group, float *dst)
+HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared)
 {
-	asm volatile("" ::: "memory");	/* loads it indeed */
-#pragma unroll
-	for (int e = 0; e < N * N; e++)
-		dst[e] = c.data[group * c.group + e / N * c.row + e % N * c.column];
-}
-
-/* For any n, without arrays on the stack: k and state are in shared memory. k becomes p, or p^T. */
-static __device__ __noinline__ void balance_shared(const hzi_mhc_sinkhorn_args &p, int64_t group,
-						   float *k, hzi_mhc_state *state)
-{
-	const int n = p.rule.n;
-	const bool transposed = p.rule.order == HZ_MHC_ROWS;
-	const int64_t row = transposed ? p.m.column : p.m.row;
-	const int64_t column = transposed ? p.m.row : p.m.column;
-	hzi_mhc_rule by_columns = p.rule;
-
-	by_columns.order = HZ_MHC_COLS;
-	for (int i = 0; i < n; i++) {
-		for (int j = 0; j < n; j++)
-			k[i * n + j] = p.m.data[group * p.m.group + i * row + j * column];
-	}
-	hzi_mhc_balanced_of(n, &by_columns, k, k, state);
-}
-
-static __device__ __noinline__ void balance_bwd(const hzi_mhc_sinkhorn_bwd_args &p, int64_t group,
-						float *dm, float *history, int stride)
-{
-	const int n = p.rule.n;
-	float m[HZI_MHC_SQUARE], dp[HZI_MHC_SQUARE];
-
-	for (int e = 0; e < n * n; e++) {
-		const int i = e / n, j = e % n;
-
-		m[e] = p.m.data[group * p.m.group + i * p.m.row + j * p.m.column];
-		dp[e] = p.dp.data[group * p.dp.group + i * p.dp.row + j * p.dp.column];
-	}
-	hzi_mhc_balanced_bwd(n, &p.rule, m, dp, dm, history, stride);
-}
-
-/* shared, state: not for N = 4 */
-template <int N>
-HZ_DEVICE void sinkhorn(const hzi_mhc_sinkhorn_args &p, float *shared, hzi_mhc_state *state)
-{
-	const int64_t group = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	float m[N][N] = {}, out[N * N], total;
+	float m[N][N] = {}, out[N * N];
 
 	pdl_wait();
 	load_own<N>(p.m, p.count, THREADS, shared, m);
-	total = hzi_mhc_sinkhorn_once(N, &p.rule, &m[0][0], out);
-	if (!HZI_MHC_LIKELY(!hzi_m_any_beyond(total, FLT_MAX)) && group < p.count) {
-		if (N == 4) {
-			float z[N * N];
-
-			reload<N>(p.m, group, z);
-			hzi_mhc_balanced(N, &p.rule, z, out);
-		} else {
-			float *k = shared + threadIdx.x * PITCH<N>;
-
-			balance_shared(p, group, k, state + threadIdx.x);
-#pragma unroll
-			for (int e = 0; e < N * N; e++)
-				out[e] = k[p.rule.order == HZ_MHC_ROWS ? e % N * N + e / N : e];
-		}
-	}
+	hzi_mhc_sinkhorn(N, &p.rule, &m[0][0], out);
 	store_own<N>(p.p, p.count, THREADS, shared, out);
 }
 
-/* staged: matrices of the block are staged in shared memory behind the history; not for N = 4. */
+/* staged: matrices of the block are staged in shared memory behind the history. */
 template <int N>
 HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 {
 	extern __shared__ float history[];	/* [2n min(iterations, 32)][threads] */
 	constexpr int threads = HZI_MHC_SINKHORN_BWD_THREADS(N);
-	const int64_t group = (int64_t)blockIdx.x * threads + threadIdx.x;
 	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY);
 	float *const shared = staged ? history + 2 * N * kept * threads : NULL;
-	float *const own = history + threadIdx.x;
-	float m[N][N] = {}, dp[N][N] = {}, dm[N * N], total;
+	float m[N][N] = {}, dp[N][N] = {}, dm[N * N];
 
 	pdl_wait();
 	load_own<N>(p.m, p.count, threads, shared, m);
 	load_own<N>(p.dp, p.count, threads, shared, dp);
-	total = hzi_mhc_sinkhorn_bwd_once(N, &p.rule, &m[0][0], &dp[0][0], dm, own, threads);
-	if (!HZI_MHC_LIKELY(!hzi_m_any_beyond(total, FLT_MAX)) && group < p.count) {
-		if (N == 4) {
-			float z[N * N], dout[N * N];
-
-			reload<N>(p.m, group, z);
-			reload<N>(p.dp, group, dout);
-			hzi_mhc_balanced_bwd(N, &p.rule, z, dout, dm, own, threads);
-		} else {
-			float *const dst = shared + threadIdx.x * PITCH<N>;
-
-			balance_bwd(p, group, dst, own, threads);
-#pragma unroll
-			for (int e = 0; e < N * N; e++)
-				dm[e] = dst[e];
-		}
-	}
+	hzi_mhc_sinkhorn_bwd(N, &p.rule, &m[0][0], &dp[0][0], dm, history + threadIdx.x,
+			     threads);
 	store_own<N>(p.dm, p.count, threads, shared, dm);
 }
 
-KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL, NULL); }
+KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
 KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
 
 KERNEL(mhc_sinkhorn_generic, hzi_mhc_sinkhorn_args)
 {
 	__shared__ float shared[THREADS * PITCH<HZI_MHC_STREAMS>];
-	__shared__ hzi_mhc_state state[THREADS];
 
-	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn<N>(p, shared, state))
+	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn<N>(p, shared))
 }
 
 KERNEL(mhc_sinkhorn_bwd_generic, hzi_mhc_sinkhorn_bwd_args)

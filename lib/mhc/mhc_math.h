@@ -21,21 +21,13 @@
 
 #include "lib/mhc/mhc.h"
 
-/*
- * HZI_MHC_RARE: functions for matrices that leave the range of f32, which have arrays on the stack.
- * GPU kernels of four streams have them inlined, with arrays in registers: without a stack the
- * registers of the ordinary path are as if there were no rare one.
- */
 #ifdef __CUDACC__
 #define HZI_MHC_FN static __device__ __forceinline__
 #define HZI_MHC_RARE static __device__ __noinline__
-#define HZI_MHC_INLINE_RARE(n) ((n) == 4)
 #else
 #define HZI_MHC_FN static inline __attribute__((always_inline))
 #define HZI_MHC_RARE static __attribute__((noinline, unused))
-#define HZI_MHC_INLINE_RARE(n) false
 #endif
-#define HZI_MHC_LIKELY(condition) __builtin_expect(condition, true)
 
 /* A file that passes a variable n defines this as nothing. */
 #ifndef HZI_MHC_UNROLL
@@ -318,7 +310,7 @@ HZI_MHC_FN void hzi_mhc_kernel_of(const int n, const struct hzi_mhc_rule *rule, 
  * the largest element of each row, too: every row and every column then has an element of 1. The
  * first half iteration begins with r that undoes this, so that the equations are those above. Sums
  * below HZI_MHC_LEAST_SUM count as that much: factors stay finite where the zeros of k admit no
- * doubly stochastic limit.
+ * doubly stochastic limit. n is a variable, and loops are not unrolled.
  */
 #define HZI_MHC_LEAST_SUM 1e-18f
 
@@ -397,39 +389,20 @@ HZI_MHC_FN void hzi_mhc_balanced_iterate(const int n, const hzi_mreal eps, int f
 	}
 }
 
-/* p [n][n] from z, in the order of k, which it replaces; z may be k unless it is transposed. */
-HZI_MHC_FN void hzi_mhc_balanced_of(const int n, const struct hzi_mhc_rule *rule,
-				    const hzi_mreal *z, hzi_mreal *k, struct hzi_mhc_state *s)
+/* p [n][n] from z, in the order of k */
+HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced(const int n, const struct hzi_mhc_rule *rule,
+					    const hzi_mreal *z, hzi_mreal *p)
 {
-	const hzi_mreal bad = hzi_mhc_balance(n, rule, z, k, s->r);
-
-	hzi_mhc_balanced_begin(n, s->r, s);
-	hzi_mhc_balanced_iterate(n, hzi_m_set(rule->eps), 0, rule->iterations, k, s, NULL, 0);
-	for (int i = 0; i < n; i++) {
-		for (int j = 0; j < n; j++)
-			k[i * n + j] = s->r[i] * k[i * n + j] * s->c[j] + bad;
-	}
-}
-
-/* p [n][n] from z; p is not z. */
-HZI_MHC_FN void hzi_mhc_balanced(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-				 hzi_mreal *p)
-{
-	hzi_mreal k[HZI_MHC_SQUARE];
+	hzi_mreal k[HZI_MHC_SQUARE], r[HZI_MHC_STREAMS], bad;
 	struct hzi_mhc_state s;
 
-	hzi_mhc_balanced_of(n, rule, z, k, &s);
+	bad = hzi_mhc_balance(n, rule, z, k, r);
+	hzi_mhc_balanced_begin(n, r, &s);
+	hzi_mhc_balanced_iterate(n, hzi_m_set(rule->eps), 0, rule->iterations, k, &s, NULL, 0);
 	for (int i = 0; i < n; i++) {
 		for (int j = 0; j < n; j++)
-			p[i * n + j] = hzi_mhc_element(n, rule->order == HZ_MHC_ROWS, k, i, j);
+			p[i * n + j] = s.r[i] * k[i * n + j] * s.c[j] + bad;
 	}
-}
-
-/* The same for any n */
-HZI_MHC_RARE void hzi_mhc_balanced_call(const int n, const struct hzi_mhc_rule *rule,
-					const hzi_mreal *z, hzi_mreal *p)
-{
-	hzi_mhc_balanced(n, rule, z, p);
 }
 
 /* ---- Sinkhorn-Knopp iteration: result and gradient -------------------------------------------- */
@@ -476,75 +449,46 @@ HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
 }
 #endif
 
-/*
- * p = sinkhorn(z); p is not z. Returns a sum that is infinite or NaN if an element is: then
- * hzi_mhc_sinkhorn_again() computes p.
- */
-HZI_MHC_FN hzi_mreal hzi_mhc_sinkhorn_once(const int n, const struct hzi_mhc_rule *rule,
-					   const hzi_mreal *z, hzi_mreal *p)
+/* p = sinkhorn(z); p may be z. */
+HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+				 hzi_mreal *p)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	hzi_mreal k[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 
+	hzi_mhc_hold_begin(n, rule, z, &hold);
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_kernel_of(n, rule, k, k);
 	hzi_mhc_sinkhorn_begin(n, rule, z, k, &s);
 	hzi_mhc_iterate(n, rule, 0, rule->iterations, k, &s, NULL, 0);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
-		hzi_mreal sum = hzi_m_set(0);
-
 		HZI_MHC_UNROLL
-		for (int j = 0; j < n; j++) {
+		for (int j = 0; j < n; j++)
 			k[i * n + j] = s.r[i] * k[i * n + j] * s.c[j];
-			sum += k[i * n + j];
-		}
-		total += sum;
 	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++)
+		total += k[i];
+	if (hzi_m_any_beyond(total, FLT_MAX)) {
+		hzi_mreal in[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
+
+		for (int i = 0; i < n * n; i++)
+			in[i] = z[i];
+		hzi_mhc_sinkhorn_balanced(n, rule, in, out);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			k[i] = hzi_m_if_infinite(total, out[i], k[i]);
+	}
+	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++)
 			p[i * n + j] = hzi_mhc_element(n, transposed, k, i, j);
 	}
-	return total;
-}
-
-/* Replaces p where its total is not finite. */
-HZI_MHC_FN void hzi_mhc_sinkhorn_again(const int n, const struct hzi_mhc_rule *rule,
-				       hzi_mreal total, const hzi_mreal *z, hzi_mreal *p)
-{
-	hzi_mreal in[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
-
-	if (HZI_MHC_LIKELY(!hzi_m_any_beyond(total, FLT_MAX)))
-		return;
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n * n; i++)
-		in[i] = z[i];
-	if (HZI_MHC_INLINE_RARE(n))
-		hzi_mhc_balanced(n, rule, in, out);
-	else
-		hzi_mhc_balanced_call(n, rule, in, out);
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n * n; i++)
-		p[i] = hzi_m_if_infinite(total, out[i], p[i]);
-}
-
-/* The same; p may be z. */
-HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-				 hzi_mreal *p)
-{
-	hzi_mreal out[HZI_MHC_SQUARE], total;
-	struct hzi_mhc_hold hold;
-
-	hzi_mhc_hold_begin(n, rule, z, &hold);
-	total = hzi_mhc_sinkhorn_once(n, rule, z, out);
-	hzi_mhc_sinkhorn_again(n, rule, total, z, out);
-	hzi_mhc_hold_end(&hold);
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n * n; i++)
-		p[i] = out[i];
 }
 
 /* a / b, or 0 if b is 0; a is 0 then, too. */
@@ -654,9 +598,9 @@ HZI_MHC_FN void hzi_mhc_map_bwd(const int n, const struct hzi_mhc_rule *rule, co
  * constants: p does not depend on them, except that with HZ_MHC_EXP and eps the largest element of
  * a column gets the gradient of its divisor.
  */
-HZI_MHC_FN void hzi_mhc_balanced_bwd(const int n, const struct hzi_mhc_rule *rule,
-				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
-				     hzi_mreal *history, int stride)
+HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mhc_rule *rule,
+						const hzi_mreal *z, const hzi_mreal *dp,
+						hzi_mreal *dz, hzi_mreal *history, int stride)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal zero = hzi_m_set(0), eps = hzi_m_set(rule->eps);
@@ -748,29 +692,22 @@ HZI_MHC_FN void hzi_mhc_balanced_bwd(const int n, const struct hzi_mhc_rule *rul
 	}
 }
 
-/* The same for any n */
-HZI_MHC_RARE void hzi_mhc_balanced_bwd_call(const int n, const struct hzi_mhc_rule *rule,
-					    const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
-					    hzi_mreal *history, int stride)
-{
-	hzi_mhc_balanced_bwd(n, rule, z, dp, dz, history, stride);
-}
-
 /*
- * dz from dp, the gradient of p = sinkhorn(z); dz is not z or dp. Returns a sum as
- * hzi_mhc_sinkhorn_once(). Iterations that do not fit the history are recomputed for each segment
- * of it, the last segment first.
+ * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. Iterations that do not fit the
+ * history are recomputed for each segment of it, the last segment first.
  */
-HZI_MHC_FN hzi_mreal hzi_mhc_sinkhorn_bwd_once(const int n, const struct hzi_mhc_rule *rule,
-					       const hzi_mreal *z, const hzi_mreal *dp,
-					       hzi_mreal *dz, hzi_mreal *history, int stride)
+HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
+				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
+				     hzi_mreal *history, int stride)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	const hzi_mreal eps = hzi_m_set(rule->eps);
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 
+	hzi_mhc_hold_begin(n, rule, z, &hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
 		dr[i] = dc[i] = hzi_m_set(0);
@@ -817,58 +754,26 @@ HZI_MHC_FN hzi_mreal hzi_mhc_sinkhorn_bwd_once(const int n, const struct hzi_mhc
 		}
 	}
 	hzi_mhc_map(n, rule, z, k);
-	hzi_mhc_map_bwd(n, rule, z, k, dk, dz);
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++) {
-		hzi_mreal sum = hzi_m_set(0);
-
-		HZI_MHC_UNROLL
-		for (int j = 0; j < n; j++)
-			sum += dz[i * n + j];
-		total += sum;
-	}
-	return total;
-}
-
-/* Replaces dz where its total is not finite. */
-HZI_MHC_FN void hzi_mhc_sinkhorn_bwd_again(const int n, const struct hzi_mhc_rule *rule,
-					   hzi_mreal total, const hzi_mreal *z,
-					   const hzi_mreal *dp, hzi_mreal *dz, hzi_mreal *history,
-					   int stride)
-{
-	hzi_mreal in[HZI_MHC_SQUARE], dout[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
-
-	if (HZI_MHC_LIKELY(!hzi_m_any_beyond(total, FLT_MAX)))
-		return;
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n * n; i++) {
-		in[i] = z[i];
-		dout[i] = dp[i];
-	}
-	if (HZI_MHC_INLINE_RARE(n))
-		hzi_mhc_balanced_bwd(n, rule, in, dout, out, history, stride);
-	else
-		hzi_mhc_balanced_bwd_call(n, rule, in, dout, out, history, stride);
+	hzi_mhc_map_bwd(n, rule, z, k, dk, dk);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
-		dz[i] = hzi_m_if_infinite(total, out[i], dz[i]);
-}
+		total += dk[i];
+	if (hzi_m_any_beyond(total, FLT_MAX)) {
+		hzi_mreal in[HZI_MHC_SQUARE], dout[HZI_MHC_SQUARE], out[HZI_MHC_SQUARE];
 
-/* The same; dz may be z or dp. */
-HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
-				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
-				     hzi_mreal *history, int stride)
-{
-	hzi_mreal out[HZI_MHC_SQUARE], total;
-	struct hzi_mhc_hold hold;
-
-	hzi_mhc_hold_begin(n, rule, z, &hold);
-	total = hzi_mhc_sinkhorn_bwd_once(n, rule, z, dp, out, history, stride);
-	hzi_mhc_sinkhorn_bwd_again(n, rule, total, z, dp, out, history, stride);
+		for (int i = 0; i < n * n; i++) {
+			in[i] = z[i];
+			dout[i] = dp[i];
+		}
+		hzi_mhc_sinkhorn_balanced_bwd(n, rule, in, dout, out, history, stride);
+		HZI_MHC_UNROLL
+		for (int i = 0; i < n * n; i++)
+			dk[i] = hzi_m_if_infinite(total, out[i], dk[i]);
+	}
 	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
-		dz[i] = out[i];
+		dz[i] = dk[i];
 }
 
 /* ---- Residual matrices without iteration ----------------------------------------------------- */

@@ -343,8 +343,8 @@ function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 	if (examples != "")
 		print ".Sh EXAMPLES\n" examples >out
 	else if (page_section[page] in example && functions(page_decl[page]) != "")
-		print ".Sh EXAMPLES\n.Pa doc/examples/" example[page_section[page]] \
-			"\nis a program with calls of this family." >out
+		print ".Sh EXAMPLES\n.Pa examples/" example[page_section[page]] \
+			"\nin the folder of the documentation is a program with calls of this family." >out
 	also = common[page_section[page]]
 	if (errors != "") {
 		print ".Sh ERRORS" >out

@@ -151,10 +151,12 @@ HZ_API int hz_tensor_overlap(const hz_tensor *a, const hz_tensor *b);
  * memory; what cannot be done gives a view of dtype 0, which every call refuses.
  * HZ_VIEW() is a contiguous view as an argument: HZ_VIEW(data, HZ_F32, HZ_CPU, 3, 96). Not in C++.
  */
+#if !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L
 #define HZ_VIEW(data, dtype, device, ...) \
 	((hz_tensor[1]){hz_tensor_nd(data, dtype, device, \
 				     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
 				     (int64_t[]){__VA_ARGS__})})
+#endif
 HZ_API hz_tensor hz_view_transpose(const hz_tensor *t, int a, int b);
 HZ_API hz_tensor hz_view_slice(const hz_tensor *t, int d, int64_t begin, int64_t end);
 HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *shape);
@@ -197,7 +199,7 @@ enum hz_threading {
 	HZ_THREADING_CALLBACK = 3	/* the application's, by options.parallel_for */
 };
 
-/* Options of hz_open(). Zero the struct and set what is wanted: 0 is each field's default. */
+/* Options of hz_open(). Zeroed fields have their defaults. */
 typedef struct hz_options {
 	int32_t device;			/* HZ_AUTO, HZ_CPU or HZ_CUDA + i */
 	int32_t threads;		/* CPU threads; 0: HURWITZ_THREADS, else automatic */
@@ -430,7 +432,7 @@ enum hz_base {
 #define HZ_HADAMARD_RAW 2u		/* entries +-1: leave out 1/sqrt(length) of each block */
 #define HZ_AXIS(i) ((i) < 0 ? (i) : (i) + 1)	/* opts->axis: i as in NumPy, 0 first, -1 last */
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_hadamard() and its kin. Zeroed fields have their defaults. */
 typedef struct hz_hadamard_opts {
 	int32_t plan;		/* enum hz_plan */
 	int32_t axis;		/* HZ_AXIS(i), the dimension to transform; 0: the last one */
@@ -558,7 +560,7 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  */
 #define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quantize() and hz_dequantize(). Zeroed fields have their defaults. */
 typedef struct hz_quantize_opts {
 	double scale;			/* one for all, > 0, taken as f32; 0: not set */
 	int32_t zero;			/* one for all */
@@ -657,7 +659,7 @@ enum hz_rounding {
 #define HZ_QGEMM_GIVEN_MIN 1u
 #define HZ_QGEMM_GIVEN_MAX 2u
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_qgemm() and hz_qlinear(). Zeroed fields have their defaults. */
 typedef struct hz_qgemm_opts {
 	int32_t a_zero, b_zero, c_zero;	/* in the range of the type; s32: any; float C: 0 */
 	uint32_t flags;			/* HZ_QGEMM_RELU, HZ_QLINEAR_SYMMETRIC */
@@ -753,7 +755,7 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  * launch ahead of that of the product: to make them again for each tile of columns takes longer.
  *
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
- * an s32 bias is not 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
+ * an s32 bias is not 0. A NaN in x counts as 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
  */
 HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
 		      const hz_qgemm_opts *opts);
@@ -968,7 +970,7 @@ enum hz_activation {
 
 #define HZ_QUAT_GEMM_GIVEN_ALPHA 1u	/* in given: alpha holds, 0 too; else it is 0: the default */
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quat_gemm(). Zeroed fields have their defaults. */
 typedef struct hz_quat_gemm_opts {
 	int32_t op_a, op_b;		/* enum hz_quat_op */
 	int32_t method;			/* enum hz_quat_method */
@@ -979,7 +981,7 @@ typedef struct hz_quat_gemm_opts {
 	int32_t reserved32;		/* 0 */
 	double alpha[4];		/* w, x, y, z: a factor from the left; default 1 */
 	double beta;			/* 0: C is not read */
-	double slope;			/* of the activation */
+	double slope;			/* of the activation, finite; NORMCLIP: > 0 */
 	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
 	hz_tensor *pre;			/* gets the input of the activation, as C; NULL: no */
 	const hz_packed *packed;	/* A, instead of the operand a, which is then NULL */
@@ -1048,14 +1050,14 @@ enum hz_quat_side {
 	HZ_QUAT_RIGHT = 1	/* x w */
 };
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quat_linear(). Zeroed fields have their defaults. */
 typedef struct hz_quat_linear_opts {
 	int32_t side;			/* enum hz_quat_side */
 	int32_t method;			/* enum hz_quat_method */
 	int32_t precision;		/* enum hz_precision */
 	int32_t activation;		/* enum hz_activation */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | ROTATION */
-	double slope;			/* of the activation */
+	double slope;			/* of the activation, finite; NORMCLIP: > 0 */
 	hz_tensor *pre;			/* as y: the input of the activation, which the forward
 					   call writes and the backward call reads; NULL: none */
 	const hz_packed *packed;	/* w by hz_quat_gemm_pack(), instead of it */
@@ -1105,7 +1107,7 @@ HZ_API int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tens
 			      const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
 			      hz_tensor *dw, hz_tensor *db, const hz_quat_linear_opts *opts);
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quat_conv(). Zeroed fields have their defaults. */
 typedef struct hz_quat_conv_opts {
 	int32_t side;			/* as of hz_quat_linear_opts, down to slope */
 	int32_t method;
@@ -1159,7 +1161,7 @@ HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor
 #define HZ_QUAT_BATCHNORM_GIVEN_EPS 1u	/* in given: the number holds, 0 too; */
 #define HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM 2u	/* else it is 0: the default */
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quat_batchnorm(). Zeroed fields have their defaults. */
 typedef struct hz_quat_batchnorm_opts {
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL */
 	uint32_t given;			/* HZ_QUAT_BATCHNORM_GIVEN_EPS | _MOMENTUM */
@@ -1218,7 +1220,7 @@ enum hz_pool {
 	HZ_POOL_AVERAGE = 1	/* the mean of those of the window that are in x */
 };
 
-/* Zero the struct and set what is wanted: zero is the default of every field. */
+/* Options of hz_quat_pool(). Zeroed fields have their defaults. */
 typedef struct hz_quat_pool_opts {
 	int32_t kind;			/* enum hz_pool */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE */
@@ -1550,14 +1552,16 @@ HZ_API void hz_vlut_close(hz_vlut *vlut);
 
 /*
  * A coded matrix. Zero the struct and set what is wanted: codes and, where the policy has it, t; or
- * packed with rows and k.
+ * packed with rows and k, which must be those that it was packed of: calls cannot check that, and
+ * with larger ones they read beyond it.
  */
 typedef struct hz_coded {
 	hz_tensor codes;		/* LEVEL: [rows, blocks, levels or use_levels] */
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
-	int64_t rows, k;		/* k: values of a row; 0: as x has, or all of all blocks */
+	int64_t rows, k;		/* k: values of a row; 0 without packed: as x has, or all of
+					   all blocks */
 	int32_t use_levels;		/* the coarsest levels to use; 0: all */
 	int32_t reserved0;		/* 0 */
 	int64_t reserved[3];		/* 0 */
@@ -1592,16 +1596,17 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * Aliasing: y overlaps nothing.
  * Arithmetic: sums in f32 or s32, in an order that depends on shapes and options alone. On the CPU
  * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in
- * units of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers; without t,
- * for more rows of x or packed D4 with q = 4, M = 2, x itself, in units of 2^-22 of a row's most
- * |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32 keeps all in f32, as if x has
- * NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a GPU products are of f16, to
- * which values with t and those of A2 and of bases are rounded and points beyond 2048, and x in one
- * or two parts; or of integers, x in units of 2^-14 of its most or finer: errors are at most 2^-9
- * sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what decoding gives. Tables of f16 and
- * bf16 add the roundings of their entries; those of u8, 0.6 % for normal numbers, are taken for up
- * to 8 rows of x, and for more with route TABLE. A row of x with NaN or Inf has there what sums in
- * f32 would be, or NaN in all of y's row. Then one rounding to the dtype of y.
+ * units of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers with
+ * t and 1.2e-4 without; without t, for more rows of x or packed D4 with q = 4, M = 2, x itself, in
+ * units of 2^-22 of a row's most |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32
+ * keeps all in f32, as if x has NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a
+ * GPU products are of f16, to which values with t and those of A2 and of bases are rounded and
+ * points beyond 2048, and x in one or two parts; or of integers, x in units of 2^-14 of its most or
+ * finer: errors are at most 2^-9 sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what
+ * decoding gives. Tables of f16 and bf16 add the roundings of their entries; those of u8, 0.6 % for
+ * normal numbers, are taken for up to 8 rows of x, and for more with route TABLE. A row of x with
+ * NaN or Inf has there what sums in f32 would be, or NaN in all of y's row. Then one rounding to
+ * the dtype of y.
  * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

@@ -23,6 +23,7 @@ enum {
 	F64 = 1 << HZ_F64,
 	REAL = F32 | 1 << HZ_F16 | 1 << HZ_BF16,
 	QUAT = REAL | F64,
+	ANY = (2 << HZ_E8M0) - 2,
 	BYTE = U8 | 1 << HZ_S8,
 	SMALL = 1 << HZ_S8 | 1 << HZ_S4X2 | 1 << HZ_E4M3 | 1 << HZ_E5M2,
 	DIGITS = U8 | 1 << HZ_U16 | 1 << HZ_U32,
@@ -42,6 +43,7 @@ static const struct {
 	const char *op;
 	uint32_t operand[OPERANDS];
 } table[] = {
+	{"copy", {ANY, AS(0)}},
 	{"hadamard", {REAL, REAL}},
 	{"hadamard_quantize", {REAL, SMALL, F32 | 1 << HZ_E8M0}},
 	{"dequantize_hadamard", {SMALL, F32 | 1 << HZ_E8M0, REAL}},
@@ -79,6 +81,7 @@ static const struct {
 	{"lattice_encode", {REAL, CODES, U8, 1 << HZ_S64}},
 	{"lattice_decode", {CODES, U8, REAL | POINTS | DIGITS}},
 	{"lattice_repack", {CODES, CODES}},
+	{"vlut_pack", {0}},
 	{"vlut_gemv", {REAL | 1 << HZ_S8, REAL | S32}},
 	{"vlut_gemm", {REAL | 1 << HZ_S8, REAL | S32}},
 	{"vlut_gemm2", {REAL | S32}},
@@ -99,6 +102,10 @@ static const struct {
 	{"mhc_post_pre_bwd", {REAL, F32, F32, F32, AS(0), F32, F32, AS(0), F32, F32}},
 	{"mhc_head", {REAL, F32, F32, F32, F32, AS(0)}},
 	{"mhc_head_bwd", {REAL, F32, F32, F32}},
+	{"mhc_layer_begin", {REAL, AS(0)}},
+	{"mhc_layer_end", {REAL, AS(0), AS(0)}},
+	{"mhc_layer_end_bwd", {REAL, AS(0), AS(0)}},
+	{"mhc_layer_begin_bwd", {REAL, AS(0), AS(0), AS(0)}},
 	{"mhc_recompute", {REAL}},
 	{"mhc_init", {F32, F32, F32}},
 	{"mhc_diagnose", {F32, F32}},

@@ -129,9 +129,9 @@ int hz_record_end(hz_context *ctx, size_t *bytes)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"record_end: the context is not recording: call hz_record_begin() "
 				"first");
-	ctx->recording = false;
 	if (!bytes)
-		return hzi_fail(ctx, HZ_EINVAL, "record_end: bytes is NULL");
+		return hzi_fail(ctx, HZ_EINVAL, "record_end: bytes is NULL, must be a size_t to set");
+	ctx->recording = false;
 	*bytes = ctx->recorded_bytes;
 	return HZ_OK;
 }

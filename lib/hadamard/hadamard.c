@@ -696,6 +696,10 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 	if (is_empty(v))
 		return HZ_OK;
 	*group = scale->shape[last] > 0 && n % scale->shape[last] == 0 ? n / scale->shape[last] : 0;
+	if (*group != n && n % 32)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: scale.shape[%d] is %lld, must be 1: %lld is no multiple of 32",
+				op, last, (long long)scale->shape[last], (long long)n);
 	if (*group != n && *group != 32 && *group != 64 && *group != 128)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: scale.shape[%d] is %lld, must be 1, or %lld divided by 32, 64 "

@@ -52,6 +52,7 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 					o->activation, o->reserved, l));
 	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
 				      HZ_QUAT_ACCUMULATE | HZ_QUAT_TRANSPOSED | HZ_QUAT_NOCONJ));
+	HZ_CHECK(hzi_quat_check_slope(ctx, q->op, o->activation, o->slope));
 	l->slope = o->slope;
 	l->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
 	if (l->accumulate && !q->backward)

@@ -52,6 +52,7 @@ static int check_opts(struct hz_context *ctx, const char *op, const hz_quat_gemm
 	HZ_CHECK(check_range(ctx, op, "method", o->method, HZ_QUAT_FAST));
 	HZ_CHECK(check_range(ctx, op, "precision", o->precision, HZ_PRECISION_HALF));
 	HZ_CHECK(check_range(ctx, op, "activation", o->activation, HZ_ACT_NORMCLIP));
+	HZ_CHECK(hzi_quat_check_slope(ctx, op, o->activation, o->slope));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags, HZ_QUAT_XYZW | HZ_QUAT_REVERSED |
 				 HZ_QUAT_BIAS_COLUMNS, flags));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o->given, HZ_QUAT_GEMM_GIVEN_ALPHA,

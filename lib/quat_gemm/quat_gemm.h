@@ -6,7 +6,21 @@
 #ifndef HZI_QUAT_GEMM_H
 #define HZI_QUAT_GEMM_H
 
+#include <math.h>
+
 #include "lib/core/internal.h"
+
+/* The slope of an activation; 0, what a zeroed struct has, would make everything 0 by NORMCLIP. */
+static inline int hzi_quat_check_slope(struct hz_context *ctx, const char *op, int activation,
+				       double slope)
+{
+	const bool clips = activation == HZ_ACT_NORMCLIP;
+
+	if (!isfinite((float)slope) || (clips && !((float)slope > 0)))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->slope is %g, must be %s", op, slope,
+				clips ? "positive and finite for HZ_ACT_NORMCLIP" : "finite");
+	return HZ_OK;
+}
 
 /*
  * hz_packed.layout of a quaternion matrix: bit 8 is set, bit 9 for the GPU format. Bits 0 and 1

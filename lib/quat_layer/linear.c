@@ -459,6 +459,7 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 					o->activation, o->reserved, l));
 	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
 				      HZ_QUAT_ACCUMULATE | HZ_QUAT_ROTATION));
+	HZ_CHECK(hzi_quat_check_slope(ctx, q->op, o->activation, o->slope));
 	l->slope = o->slope;
 	l->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
 	if (l->accumulate && !q->backward)

@@ -579,6 +579,10 @@ static int check_x(struct hz_context *ctx, const char *op, const hz_lattice *l, 
 	const int last = x->ndim - 1;
 	const int64_t k = x->shape[last];
 
+	if (w->packed && !w->k && k)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: w->k is 0, must be the values of a row: packed codes need rows and "
+				"k", op);
 	if ((w->k || w->packed) && k != a->w.k)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: x.shape[%d] is %lld, must be %lld, the values of a row of w: "

@@ -124,6 +124,8 @@ static void arguments(void)
 	is_int(hz_supports("hadamard", (int[]){HZ_F32, HZ_F32, HZ_F32}, 3, HZ_CPU), 0, "too many");
 	is_int(hz_supports("hadamard", two, -1, HZ_CPU), 0, "fewer than none");
 	is_int(hz_supports("hadamard", NULL, 1, HZ_CPU), 0, "dtypes NULL");
+	is_int(hz_supports("mhc_layer_begin", two, 1, HZ_CPU), 1, "layers");
+	is_int(hz_supports("vlut_pack", NULL, 0, HZ_CPU), 1, "a call whose operands are in structs");
 	is_int(hz_supports("hadamards", two, 2, HZ_CPU), 0, "no such operation");
 	is_int(hz_supports(NULL, two, 2, HZ_CPU), 0, "NULL");
 	is_int(hz_supports("hadamard", two, 2, HZ_AUTO), 0, "no device");

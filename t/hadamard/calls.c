@@ -383,6 +383,14 @@ static void test_refusals_codes(struct dev *dev)
 	refused_codes(dev, &x, &q, &t, NULL, HZ_ESHAPE,
 		"hadamard_quantize: scale.shape[1] is 3, must be 1, or 64 divided by "
 		"32, 64 or 128");
+	{
+		const hz_tensor x48 = hz_tensor_2d(in.data, HZ_F32, dev->device, 10, 48);
+		hz_tensor q48 = hz_tensor_2d(codes.data, HZ_S8, dev->device, 10, 48);
+
+		refused_codes(dev, &x48, &q48, &t, NULL, HZ_ESHAPE,
+			      "hadamard_quantize: scale.shape[1] is 3, must be 1: 48 is no multiple of "
+			      "32");
+	}
 	t = hz_tensor_2d(scale.data, HZ_F32, dev->device, 10, 4);
 	refused_back(dev, &q, &t, &x, NULL, HZ_ESHAPE,
 		     "dequantize_hadamard: scale.shape[1] is 4, must be 1, or 64 divided by "

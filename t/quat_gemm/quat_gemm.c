@@ -740,6 +740,9 @@ static void test_errors(void)
 	WRONG(O.method = 3, HZ_EINVAL, "quat_gemm: opts->method is 3, must be 0 to 2");
 	WRONG(O.precision = 5, HZ_EINVAL, "quat_gemm: opts->precision is 5, must be 0 to 4");
 	WRONG(O.activation = 9, HZ_EINVAL, "quat_gemm: opts->activation is 9, must be 0 to 8");
+	WRONG(O.activation = HZ_ACT_NORMCLIP, HZ_EINVAL, "quat_gemm: opts->slope is 0, must be positive "
+	      "and finite for HZ_ACT_NORMCLIP");
+	WRONG(O.slope = NAN, HZ_EINVAL, "quat_gemm: opts->slope is nan, must be finite");
 	WRONG(O.flags = HZ_QUAT_CONJ_A, HZ_EINVAL,
 	      "quat_gemm: opts->flags has unknown bits 0x2 (valid: HZ_QUAT_XYZW, HZ_QUAT_REVERSED, "
 	      "HZ_QUAT_BIAS_COLUMNS)");

@@ -528,6 +528,9 @@ static void test_errors(struct dev *dev)
 	o = (hz_quat_linear_opts){ .activation = 9 };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: opts->activation is 9, must be 0 to 8");
+	o = (hz_quat_linear_opts){ .activation = HZ_ACT_NORMCLIP };
+	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->slope is 0, must be positive and finite for HZ_ACT_NORMCLIP");
 	o = (hz_quat_linear_opts){ .flags = HZ_QUAT_ACCUMULATE };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: HZ_QUAT_ACCUMULATE is for the backward call");

@@ -1138,6 +1138,8 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_EINVAL, "multiple of 64 bytes", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = p, .rows = 8, .k = 60};
 	REFUSED(HZ_ESHAPE, "x.shape[0] is 64, must be 60", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = p, .rows = 8};
+	REFUSED(HZ_ESHAPE, "w->k is 0, must be the values of a row", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.packed = p;
 	REFUSED(HZ_EINVAL, "must be one of them", hz_vlut_gemv(ctx, v, &c, &x, &y));

@@ -1651,9 +1651,12 @@ typedef struct hz_lattice_report {
  * The quantizer for data and a rate: the least squared error at no more than `rate` bits a value,
  * or with rate 0 the least gap to the rate-distortion bound of Gaussian data.
  *
- *   want    policy, alpha, group, banks and dither count. kind, q and levels too where they are
- *           not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is always searched
- *   x       f32 on the host, the data, of which up to 49152 values are looked at; NULL: Gaussian of
+ *   want    policy, alpha, group, banks and dither count and are not searched: of policies, NONE,
+ *           which a zeroed struct has, wraps the largest values and needs a wide beta; T and GROUP
+ *           are several dB better for bell-shaped data. kind, q and levels count too where they
+ *           are not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is always searched
+ *   rate    counts log2(q) for each digit, and the entropy of t, not the bits of storage
+ *   x       f32 on the host, at least 384 values, of which up to 49152 count; NULL: Gaussian of
  *           sigma
  *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best; BANK:
  *           beta is 1

@@ -91,6 +91,13 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	/* If m is larger than any table, a check below fails; 4 * odd could overflow. */
 	const int64_t m = o->order ? o->order : odd == 1 || odd > HZI_BASE_MAX ? odd : 4 * odd;
 
+	if (m > HZI_BASE_MAX) {
+		snprintf(why->text, sizeof(why->text),
+			 "which the true plan cannot make: it takes a base matrix of order %lld, and "
+			 "these have up to %d; the greedy plan makes any length", (long long)m,
+			 HZI_BASE_MAX);
+		return HZ_ESHAPE;
+	}
 	if (n % m || !is_power_of_two(n / m)) {
 		snprintf(why->text, sizeof(why->text),
 			 "which the true plan cannot make: must be %lld times a power of two; the "
@@ -100,12 +107,6 @@ static int plan_true(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 	if (m == 1 && o->base == HZ_BASE_AUTO) {
 		push(plan, n, 1, 1);
 		return HZ_OK;
-	}
-	if (m > HZI_BASE_MAX) {
-		snprintf(why->text, sizeof(why->text),
-			 "which the true plan cannot make: base matrices have orders up to %d, "
-			 "less than its odd part; the greedy plan makes any length", HZI_BASE_MAX);
-		return HZ_ESHAPE;
 	}
 	if (hz_hadamard_base(o->base, (int)m, NULL) < 0) {
 		const bool none = hzi_base_auto((int)m) == 0;

@@ -156,6 +156,10 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_TRUE, .order = 20), HZ_ESHAPE,
 		"hadamard: x.shape[1] is 96, which the true plan cannot make: must be 20 times a "
 		"power of two; the greedy plan makes any length");
+	s = hz_tensor_2d(wx, HZ_F32, dev->device, 1, 258);
+	refused(dev, &s, &s, OPTS(.plan = HZ_PLAN_TRUE), HZ_ESHAPE,
+		"hadamard: x.shape[1] is 258, which the true plan cannot make: it takes a base "
+		"matrix of order 516, and these have up to 256; the greedy plan makes any length");
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_TRUE, .base = HZ_BASE_WILLIAMSON), HZ_ENOTSUP,
 		"hadamard: x.shape[1] is 96, which the true plan cannot make: opts->base has no "
 		"base matrix of order 12; the greedy plan makes any length");

@@ -137,7 +137,7 @@ HZ_API int64_t hz_tensor_count(const hz_tensor *t);
 /* The bytes from the first to the last element of a view; 0 if it is empty, or -1 likewise. */
 HZ_API int64_t hz_tensor_bytes(const hz_tensor *t);
 
-/* Whether a view is contiguous: 1 if elements lie back to back, last dimension fastest, else 0. */
+/* Whether a view is contiguous, in row-major order: 1 or 0. */
 HZ_API int hz_tensor_contiguous(const hz_tensor *t);
 
 /* Whether two views overlap: 1 if their address ranges on one device meet, else 0. */
@@ -1704,7 +1704,7 @@ HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, doubl
 
 /*
  * The conventions of a model or paper, which an option that is not set has. norm_eps is 0 but for
- * DEEPSEEK_V4, q_scale is 2 and there are 20 iterations where nothing else is said.
+ * DEEPSEEK_V4, q_scale is 2 and iterations are 20 unless listed otherwise.
  */
 enum hz_mhc_presets {
 	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps

@@ -274,8 +274,8 @@ static inline int hzi_axis_said(int32_t axis)
 bool hzi_misalign(const struct hz_context *ctx, const void *args, size_t bytes, int k);
 
 /*
- * While ctx records, notes the number of bytes. Otherwise
- * makes ctx->workspace at least that large: grows it on the CPU, fails with HZ_EWORKSPACE on the
+ * While ctx records, notes the number of bytes. Otherwise makes ctx->workspace at least that large:
+ * grows it on the CPU, fails with HZ_EWORKSPACE on the
  * GPU. op names the call in the message.
  */
 int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);

@@ -172,16 +172,19 @@ void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void
 		  int64_t units)
 {
 	const int most = ctx->threads > ctx->topology.cores ? ctx->threads : ctx->topology.cores;
-	struct hzi_job job = {
+	struct hzi_job job;
+
+	/* The call has set the rounding mode already. */
+	if (threads <= 1 || units <= 1) {
+		work(data, 0, 0, units);
+		return;
+	}
+	job = (struct hzi_job){
 		.work = work, .data = data, .units = units,
 		.n = threads > units ? (int)units : threads,
 		.modes = hzi_fp_to_nearest(hzi_fp_get()),
 	};
-
-	if (job.n <= 1) {
-		job.n = 1;
-		hzi_run_shares(&job, 0, 1);
-	} else if (ctx->threading == HZ_THREADING_CALLBACK) {
+	if (ctx->threading == HZ_THREADING_CALLBACK) {
 		ctx->parallel_for(ctx->parallel_user, job.n, call_share, &job);
 #ifdef _OPENMP
 	/* A child of fork() has no threads of libgomp, and its first region would wait for them. */

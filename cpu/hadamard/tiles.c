@@ -369,7 +369,7 @@ static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 	const struct hzi_segment *seg = a->seg;
 	const int64_t step = (int64_t)1 << a->sub;
 	const bool last = seg->m == 1 && a->sub == seg->k;
-	struct hzi_fp_watch w;
+	struct hzi_fp_watch w = {0};
 
 	(void)thread;
 	begin_share(a, &w);
@@ -399,7 +399,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.last = seg->m == 1,
 		.scale = seg->scale,
 	};
-	struct hzi_fp_watch w;
+	struct hzi_fp_watch w = {0};
 
 	begin_share(a, &w);
 	for (int64_t i = begin; i < end; i++) {
@@ -435,7 +435,7 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 		.post = a->post ? a->post + c : NULL,
 		.post_ld = step,
 	};
-	struct hzi_fp_watch w;
+	struct hzi_fp_watch w = {0};
 
 	(void)thread;
 	begin_share(a, &w);
@@ -727,59 +727,30 @@ const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, co
 		       ? NULL : "a transform does not fit registers, nor does y hold its values";
 }
 
-/* Blocks of the first segment, which is the only one; areas and overflow are not needed. */
-static void run_direct(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+/* Transforms that do not fit registers, by passes over y; areas and overflow are not needed. */
+static void run_passes(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
 		       bool *overflow)
 {
-	const int64_t n = r->plan->n;
-	struct hzi_head h = {
+	const struct hzi_segment *const seg = &r->plan->seg[0];
+	char *const y = r->y + begin * r->y_ld * dtype_bytes(r->y_dtype);
+	const struct transform t = {
+		.r = r,
+		.seg = seg,
 		.x = r->x + begin * r->x_ld * dtype_bytes(r->x_dtype),
-		.y = r->y + begin * r->y_ld * dtype_bytes(r->y_dtype),
-		.x_ld = r->x_ld,
-		.y_ld = r->y_ld,
-		.rows = end - begin,
-		.count = n,
-		.x_dtype = r->x_dtype,
-		.y_dtype = r->y_dtype,
-		.bits = r->plan->seg[0].k,
-		.last = true,
-		.scale = r->plan->seg[0].scale,
-		.pre = r->pre ? r->pre + begin * r->pre_ld : NULL,
-		.post = r->post ? r->post + begin * r->post_ld : NULL,
-		.pre_ld = r->pre_ld,
-		.post_ld = r->post_ld,
-		.ahead = STREAM_AHEAD,
+		.y = y,
+		.t = (float *)y,
 	};
 
 	(void)areas;
 	(void)overflow;
-	if (h.bits > r->kern->head_bits) {
-		const struct transform t = {
-			.r = r,
-			.seg = &r->plan->seg[0],
-			.x = h.x,
-			.y = h.y,
-			.t = h.y,
-		};
-
-		sylvester(&t, 0, h.rows * n, h.bits, true);
-		return;
-	}
-	if (h.x_ld == n && h.y_ld == n && (!h.pre || h.pre_ld == n) &&
-	    (!h.post || h.post_ld == n)) {
-		h.count *= h.rows;
-		h.rows = 1;
-	}
-	r->kern->head(&h);
+	sylvester(&t, 0, (end - begin) * r->plan->n, seg->k, true);
 }
 
-int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
+static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
-	const struct hzi_hadamard_args *a = args;
-	const bool exceeds = a->plan.seg[0].k > hzi_hadamard_kern[ctx->level].head_bits &&
-			     hzi_exceeds_cache(a);
-	const struct areas none = {0};
-	const struct rows r = {
+	const bool exceeds = hzi_exceeds_cache(a);
+
+	return (struct rows){
 		.kern = hzi_hadamard_kern + ctx->level,
 		.plan = &a->plan,
 		.x = a->x,
@@ -795,9 +766,60 @@ int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 		.x_in_memory = exceeds,
 		.y_in_memory = exceeds,
 		.threads = 1,
-		.scratch = (char *)ctx,	/* unused */
+		.scratch = (char *)(uintptr_t)ctx,	/* unused */
 	};
+}
 
-	run_watched(&r, &none, 0, a->blocks, run_direct);
+static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
+{
+	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
+	const int64_t n = a->plan.n;
+	const bool flat = a->x_block == n && a->y_block == n &&
+			  (!a->pre.kind || a->pre.block_step == n) &&
+			  (!a->post.kind || a->post.block_step == n);
+	const struct hzi_head h = {
+		.x = a->x,
+		.y = a->y,
+		.x_ld = a->x_block,
+		.y_ld = a->y_block,
+		.rows = flat ? 1 : a->blocks,
+		.count = flat ? a->blocks * n : n,
+		.x_dtype = a->x_dtype,
+		.y_dtype = a->y_dtype,
+		.bits = a->plan.seg[0].k,
+		.last = true,
+		.scale = a->plan.seg[0].scale,
+		.pre = a->pre.data,
+		.post = a->post.data,
+		.pre_ld = a->pre.block_step,
+		.post_ld = a->post.block_step,
+		.ahead = STREAM_AHEAD,
+	};
+	struct hzi_fp_watch w;
+
+	if (!hzi_may_overflow(a->x_dtype, h.pre) || a->x == a->y) {
+		kern->head(&h);
+		return;
+	}
+	hzi_fp_watch_begin(&w);
+	kern->head(&h);
+	if (hzi_fp_watch_end(&w)) {
+		const struct rows r = direct_rows(ctx, a);
+
+		run_scaled(&r, &(struct areas){0}, 0, a->blocks);
+	}
+}
+
+int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_args *a = args;
+
+	if (a->plan.seg[0].k > hzi_hadamard_kern[ctx->level].head_bits) {
+		const struct rows r = direct_rows(ctx, a);
+
+		run_watched(&r, &(struct areas){0}, 0, a->blocks, run_passes);
+	} else {
+		direct_head(ctx, a);
+	}
 	return HZ_OK;
 }

@@ -96,7 +96,7 @@ unsigned hzi_fork_generation(void)
 	return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-int hzi_enter(struct hz_context *ctx, const char *op)
+int hzi_enter_other(struct hz_context *ctx, const char *op)
 {
 	if (!ctx)
 		return HZ_EINVAL;

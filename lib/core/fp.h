@@ -71,13 +71,23 @@ static inline hzi_fp_modes hzi_fp_set(hzi_fp_modes modes)
 
 static inline void hzi_fp_restore(const hzi_fp_modes *modes)
 {
-	hzi_fp_set(*modes);
+	if (__builtin_expect((*modes & HZI_FP_ROUNDING) != 0, 0))
+		hzi_fp_set(*modes);
+}
+
+/* Rounds to nearest; returns the modes before. */
+static inline hzi_fp_modes hzi_fp_nearest(void)
+{
+	const hzi_fp_modes modes = hzi_fp_get();
+
+	if (__builtin_expect((modes & HZI_FP_ROUNDING) != 0, 0))
+		hzi_fp_set(hzi_fp_to_nearest(modes));
+	return modes;
 }
 
 /* A declaration: rounds to nearest until the end of the block. */
 #define HZI_FP_NEAREST(name) \
-	__attribute__((cleanup(hzi_fp_restore), unused)) const hzi_fp_modes name = \
-		hzi_fp_set(hzi_fp_to_nearest(hzi_fp_get()))
+	__attribute__((cleanup(hzi_fp_restore), unused)) const hzi_fp_modes name = hzi_fp_nearest()
 
 /*
  * A watch for overflow of intermediate results: between begin and end the exception does not trap.
@@ -90,7 +100,7 @@ static inline void hzi_fp_restore(const hzi_fp_modes *modes)
 #define HZI_FP_MASKS 0x480ul		/* those two do not trap */
 
 struct hzi_fp_watch {
-	hzi_fp_modes before;
+	hzi_fp_modes before, during;
 };
 
 static inline void hzi_fp_write(hzi_fp_modes modes)
@@ -102,23 +112,22 @@ static inline void hzi_fp_write(hzi_fp_modes modes)
 
 static inline void hzi_fp_watch_begin(struct hzi_fp_watch *w)
 {
-	hzi_fp_modes modes;
-
 	w->before = hzi_fp_get();
-	modes = (w->before & ~HZI_FP_OVERFLOW) | HZI_FP_MASKS;
-	if (modes != w->before)
-		hzi_fp_write(modes);
+	w->during = (w->before & ~HZI_FP_OVERFLOW) | HZI_FP_MASKS;
+	if (w->during != w->before)
+		hzi_fp_write(w->during);
 }
 
 static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
 {
 	const hzi_fp_modes now = hzi_fp_get();
 	const bool overflow = now & HZI_FP_OVERFLOW;
-	const hzi_fp_modes old = HZI_FP_OVERFLOW | HZI_FP_MASKS | (overflow ? HZI_FP_INVALID : 0);
-	const hzi_fp_modes modes = (now & ~old) | (w->before & old);
+	hzi_fp_modes old;
 
-	if (modes != now)
-		hzi_fp_write(modes);
+	if (!overflow && w->during == w->before)
+		return false;
+	old = HZI_FP_OVERFLOW | HZI_FP_MASKS | (overflow ? HZI_FP_INVALID : 0);
+	hzi_fp_write((now & ~old) | (w->before & old));
 	return overflow;
 }
 #else

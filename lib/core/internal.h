@@ -53,25 +53,41 @@ enum hzi_op {
 #define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
 
 /*
- * Call an implementation, which is left out while ctx records, and ask for the workspace it needs.
- * args are not const: while ctx records, placeholders in them move. ctx->op is the operation meanwhile:
- * only its route can be forced. HURWITZ_VERBOSE logs one line. An implementation that needs another
- * operation calls it directly or by HZI_OPS(): that is part of its own call.
+ * HZI_RUN makes the context's workspace as large as an implementation needs, and calls it; call names
+ * it in messages. The route that the workspace was counted for runs. HZI_WORKSPACE and HZI_CALL are
+ * its two halves, for calls of several parts: the bytes alone, and the call alone, which is left out
+ * while ctx records. args are not const: while ctx records, placeholders in them move. ctx->op is
+ * the operation meanwhile: only its route can be forced. HURWITZ_VERBOSE logs one line. An
+ * implementation that needs another operation calls it directly or by HZI_OPS(): that is part of its
+ * own call.
  */
+#define HZI_RUN(ctx, call, family, op_, args) \
+	__extension__({ \
+		HZI_FP_NEAREST(fp_run_); \
+		int run_ = hzi_workspace(ctx, call, HZI_WORKSPACE(ctx, family, op_, args)); \
+		if (run_ == HZ_OK && !(ctx)->recording) \
+			run_ = HZI_CALL_PICKED(ctx, family, op_, args); \
+		run_; \
+	})
+
 #define HZI_CALL(ctx, family, op_, args) \
 	__extension__({ \
 		HZI_FP_NEAREST(fp_call_); \
+		(ctx)->picked = NULL; \
+		(ctx)->recording ? HZ_OK : HZI_CALL_PICKED(ctx, family, op_, args); \
+	})
+
+#define HZI_CALL_PICKED(ctx, family, op_, args) \
+	__extension__({ \
 		struct hzi_verbose_call call_; \
-		int status_ = HZ_OK; \
-		if (!(ctx)->recording) { \
-			(ctx)->op = HZI_OP_##op_; \
-			if ((ctx)->verbose) \
-				hzi_verbose_begin(ctx, &call_); \
-			status_ = HZI_OPS(ctx, family)->op_(ctx, args); \
-			if ((ctx)->verbose) \
-				hzi_verbose_end(ctx, &call_, #op_, status_); \
-			(ctx)->op = HZI_NO_OP; \
-		} \
+		int status_; \
+		(ctx)->op = HZI_OP_##op_; \
+		if ((ctx)->verbose) \
+			hzi_verbose_begin(ctx, &call_); \
+		status_ = HZI_OPS(ctx, family)->op_(ctx, args); \
+		if ((ctx)->verbose) \
+			hzi_verbose_end(ctx, &call_, #op_, status_); \
+		(ctx)->op = HZI_NO_OP; \
 		status_; \
 	})
 
@@ -79,6 +95,7 @@ enum hzi_op {
 	__extension__({ \
 		size_t bytes_, other_; \
 		(ctx)->op = HZI_OP_##op_; \
+		(ctx)->picked = NULL; \
 		bytes_ = HZI_OPS(ctx, family)->op_##_workspace(ctx, args); \
 		for (int k_ = 0; (ctx)->recording && \
 		     hzi_misalign(ctx, args, sizeof(*(args)), k_); k_++) { \
@@ -182,6 +199,7 @@ struct hz_context {
 	int verbose;			/* HURWITZ_VERBOSE: 0, 1 or 2 */
 	char operands[HZI_OPERANDS_BYTES];	/* of the checked call, if verbose */
 	int op;				/* enum hzi_op of the running call; HZI_NO_OP: none */
+	const struct hzi_route *picked;	/* that this call's workspace is for; NULL: pick again */
 	const char *route;		/* name of the route that ran last */
 	bool any_forced;
 	/* For tests: calls that a forced route does not support run by the other routes. */
@@ -275,10 +293,14 @@ bool hzi_misalign(const struct hz_context *ctx, const void *args, size_t bytes, 
 
 /*
  * While ctx records, notes the number of bytes. Otherwise makes ctx->workspace at least that large:
- * grows it on the CPU, fails with HZ_EWORKSPACE on the
- * GPU. op names the call in the message.
+ * grows it on the CPU, fails with HZ_EWORKSPACE on the GPU. op names the call in the message.
  */
-int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes);
+int hzi_workspace_grow(struct hz_context *ctx, const char *op, size_t bytes);
+static inline int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
+{
+	return bytes <= ctx->workspace_bytes && !ctx->recording
+		       ? HZ_OK : hzi_workspace_grow(ctx, op, bytes);
+}
 
 /* Starts counting forks, once; false without memory for that */
 bool hzi_count_forks(void);
@@ -287,7 +309,14 @@ bool hzi_count_forks(void);
 unsigned hzi_fork_generation(void);
 
 /* HZ_OK, or the status of a context that cannot be used here: NULL, a GPU context after fork(). */
-int hzi_enter(struct hz_context *ctx, const char *op);
+int hzi_enter_other(struct hz_context *ctx, const char *op);
+static inline int hzi_enter(struct hz_context *ctx, const char *op)
+{
+	if (!ctx || ctx->gpu || ctx->verbose)
+		return hzi_enter_other(ctx, op);
+	ctx->placeholders = 0;
+	return HZ_OK;
+}
 
 /* hzi_enter(), whose failure the caller returns, and round to nearest until the end of the block */
 #define HZI_ENTER(ctx, op) \
@@ -378,11 +407,26 @@ struct hzi_flag {
  * HZ_OK if flags, which messages call name, has no bits but those of valid, else HZ_EINVAL with a
  * message. list names the bits.
  */
-int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
-		    uint32_t valid, const struct hzi_flag *list);
+int hzi_fail_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+		   uint32_t valid, const struct hzi_flag *list) __attribute__((cold));
+static inline int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name,
+				  uint32_t flags, uint32_t valid, const struct hzi_flag *list)
+{
+	return flags & ~valid ? hzi_fail_flags(ctx, op, name, flags, valid, list) : HZ_OK;
+}
 
 /* HZ_OK if the n integers opts->reserved are 0, else HZ_EINVAL with a message */
-int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n);
+int hzi_fail_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved)
+	__attribute__((cold));
+static inline int hzi_check_reserved(struct hz_context *ctx, const char *op,
+				     const int64_t *reserved, int n)
+{
+	int64_t any = 0;
+
+	for (int i = 0; i < n; i++)
+		any |= reserved[i];
+	return any ? hzi_fail_reserved(ctx, op, reserved) : HZ_OK;
+}
 
 /* The expected p->check: a checksum of all fields by which a wrong use of the data shows */
 uint32_t hzi_packed_check(const hz_packed *p);

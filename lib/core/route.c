@@ -59,25 +59,14 @@ static const char *reason_not(const struct hz_context *ctx, const struct hzi_rou
 	return why || !r->unsupported ? why : r->unsupported(ctx, args);
 }
 
-/*
- * NULL if a forced route does not support the call, with *why. Some route of every table supports
- * any call that lib/ lets through.
- */
-static const struct hzi_route *pick(const struct hz_context *ctx, const struct hzi_op_routes *r,
-				    const void *args, const char **why, bool log_refusals)
+/* The supported row of the least cost. Some row of every table supports any call. */
+static inline const struct hzi_route *by_cost(const struct hz_context *ctx,
+					      const struct hzi_op_routes *r, const void *args,
+					      bool log_refusals)
 {
-	/* Not where another operation uses it, except in tests */
-	const bool may_force = ctx->any_forced && (ctx->op == (int)r->op || ctx->prefer_forced);
-	const struct hzi_route *const forced = may_force ? ctx->forced[r->op] : NULL;
 	const struct hzi_route *best = NULL;
 	int64_t least = INT64_MAX;
 
-	*why = NULL;
-	if (forced) {
-		*why = reason_not(ctx, forced, args);
-		if (!*why || !ctx->prefer_forced)
-			return *why ? NULL : forced;
-	}
 	for (int i = 0; i < r->count && !(r->ranked && best && least <= i); i++) {
 		const struct hzi_route *const one = &r->route[i];
 		const char *const reason = reason_not(ctx, one, args);
@@ -100,6 +89,33 @@ static const struct hzi_route *pick(const struct hz_context *ctx, const struct h
 	return best;
 }
 
+/* With forced routes or a log; NULL if a forced route does not support the call, with *why */
+static __attribute__((noinline)) const struct hzi_route *
+pick_forced(const struct hz_context *ctx, const struct hzi_op_routes *r, const void *args,
+	    const char **why, bool log_refusals)
+{
+	/* Not where another operation uses it, except in tests */
+	const bool may_force = ctx->any_forced && (ctx->op == (int)r->op || ctx->prefer_forced);
+	const struct hzi_route *const forced = may_force ? ctx->forced[r->op] : NULL;
+
+	if (forced) {
+		*why = reason_not(ctx, forced, args);
+		if (!*why || !ctx->prefer_forced)
+			return *why ? NULL : forced;
+	}
+	return by_cost(ctx, r, args, log_refusals);
+}
+
+static inline const struct hzi_route *pick(const struct hz_context *ctx,
+					   const struct hzi_op_routes *r, const void *args,
+					   const char **why, bool log_refusals)
+{
+	*why = NULL;
+	if (__builtin_expect(ctx->any_forced || log_refusals, 0))
+		return pick_forced(ctx, r, args, why, log_refusals);
+	return by_cost(ctx, r, args, false);
+}
+
 const struct hzi_route *hzi_route_pick(const struct hz_context *ctx,
 				       const struct hzi_op_routes *routes, const void *args,
 				       const char **why)
@@ -115,10 +131,13 @@ int hzi_route_refused(struct hz_context *ctx, const struct hzi_op_routes *routes
 
 int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, const void *args)
 {
+	const struct hzi_route *one = ctx->op == (int)routes->op ? ctx->picked : NULL;
 	const char *why;
-	const struct hzi_route *const one = pick(ctx, routes, args, &why, ctx->verbose > 1);
 	int status;
 
+	ctx->picked = NULL;		/* calls inside pick their own */
+	if (!one)
+		one = pick(ctx, routes, args, &why, ctx->verbose > 1);
 	if (!one)
 		return hzi_route_refused(ctx, routes, why);
 	status = one->run(ctx, args);
@@ -126,12 +145,16 @@ int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, co
 	return status;
 }
 
+/* Counting does not modify the context, but for the route that it remembers. */
 size_t hzi_route_workspace(const struct hz_context *ctx, const struct hzi_op_routes *routes,
 			   const void *args)
 {
 	const char *why;
 	const struct hzi_route *const one = pick(ctx, routes, args, &why, false);
 
+	/* HURWITZ_VERBOSE=2 logs refused routes when a call runs. */
+	if (ctx->op == (int)routes->op && ctx->verbose <= 1)
+		((struct hz_context *)(uintptr_t)ctx)->picked = one;
 	return one && one->workspace ? one->workspace(ctx, args) : 0;
 }
 

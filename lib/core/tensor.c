@@ -319,8 +319,8 @@ static bool writes_twice(const hz_tensor *t)
 	return false;
 }
 
-bool hzi_check_contiguous(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes,
-			  int64_t *count)
+static inline bool is_contiguous(const struct hz_context *ctx, const hz_tensor *t,
+				 const int *dtypes, int64_t *count)
 {
 	int64_t elements = 1;
 
@@ -339,10 +339,15 @@ bool hzi_check_contiguous(const struct hz_context *ctx, const hz_tensor *t, cons
 	       !((uintptr_t)t->data & (dtype_table[t->dtype].bytes - 1));
 }
 
+bool hzi_check_contiguous(const struct hz_context *ctx, const hz_tensor *t, const int *dtypes,
+			  int64_t *count)
+{
+	return is_contiguous(ctx, t, dtypes, count);
+}
+
 /* The slow path: checks each rule by itself, to find the message. */
-static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const char *op,
-						 const char *name, const hz_tensor *t,
-						 const int *dtypes, bool output)
+static int check_rules(struct hz_context *ctx, const char *op, const char *name,
+		       const hz_tensor *t, const int *dtypes, bool output)
 {
 	char here[40], there[40];
 	int64_t low, high;
@@ -388,6 +393,17 @@ static __attribute__((noinline)) int check_rules(struct hz_context *ctx, const c
 	return HZ_OK;
 }
 
+/* Other views, and all if calls are logged */
+static __attribute__((noinline)) int check_other(struct hz_context *ctx, const char *op,
+						 const char *name, const hz_tensor *t,
+						 const int *dtypes, bool output)
+{
+	HZ_CHECK(check_rules(ctx, op, name, t, dtypes, output));
+	if (ctx->verbose)
+		hzi_verbose_operand(ctx, name, t);
+	return HZ_OK;
+}
+
 void hzi_verbose_operand(struct hz_context *ctx, const char *name, const hz_tensor *t)
 {
 	const size_t size = sizeof(ctx->operands);
@@ -407,11 +423,8 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
 {
 	int64_t count;
 
-	if (!hzi_check_contiguous(ctx, t, dtypes, &count))
-		HZ_CHECK(check_rules(ctx, op, name, t, dtypes, output));
-	if (ctx->verbose)
-		hzi_verbose_operand(ctx, name, t);
-	return HZ_OK;
+	return is_contiguous(ctx, t, dtypes, &count) && !ctx->verbose
+		       ? HZ_OK : check_other(ctx, op, name, t, dtypes, output);
 }
 
 hz_tensor hzi_canonical_strides(const hz_tensor *t)
@@ -427,10 +440,40 @@ hz_tensor hzi_canonical_strides(const hz_tensor *t)
 	return canonical;
 }
 
-/* As hz_tensor_overlap(); what has no data while ctx records overlaps nothing. */
+/*
+ * Sets *begin to the address of a view's first byte, and *end to one past the last; false if it is
+ * empty. It has passed hzi_check(): where it is not empty, nothing overflows.
+ */
+static bool range_of(const hz_tensor *t, uintptr_t *begin, uintptr_t *end)
+{
+	uintptr_t first = 0, last = 1;
+	const size_t bytes = dtype_table[t->dtype].bytes;
+
+	for (int i = 0; i < t->ndim; i++) {
+		const uintptr_t reach = (uintptr_t)t->stride[i] * (uintptr_t)(t->shape[i] - 1);
+
+		if (t->shape[i] == 0)
+			return false;
+		if (t->stride[i] < 0)
+			first += reach;
+		else
+			last += reach;
+	}
+	*begin = (uintptr_t)t->data + first * bytes;
+	*end = (uintptr_t)t->data + last * bytes;
+	return true;
+}
+
+/*
+ * As hz_tensor_overlap(), of views on one device; what has no data while ctx records overlaps
+ * nothing.
+ */
 static bool overlap(const struct hz_context *ctx, const hz_tensor *a, const hz_tensor *b)
 {
-	return !(ctx->recording && (!a->data || !b->data)) && hz_tensor_overlap(a, b);
+	uintptr_t a_begin, a_end, b_begin, b_end;
+
+	return !(ctx->recording && (!a->data || !b->data)) && range_of(a, &a_begin, &a_end) &&
+	       range_of(b, &b_begin, &b_end) && a_begin < b_end && b_begin < a_end;
 }
 
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
@@ -480,14 +523,12 @@ int hzi_check_same_shape(struct hz_context *ctx, const char *op, const char *a_n
 	return HZ_OK;
 }
 
-int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
-		    uint32_t valid, const struct hzi_flag *list)
+int hzi_fail_flags(struct hz_context *ctx, const char *op, const char *name, uint32_t flags,
+		   uint32_t valid, const struct hzi_flag *list)
 {
 	char names[HZI_ERRMSG_BYTES] = "";
 	size_t n = 0;
 
-	if (!(flags & ~valid))
-		return HZ_OK;
 	if (!valid)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %#x, must be 0", op, name, flags);
 	for (; list->name; list++) {
@@ -499,14 +540,14 @@ int hzi_check_flags(struct hz_context *ctx, const char *op, const char *name, ui
 			flags & ~valid, names);
 }
 
-int hzi_check_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved, int n)
+int hzi_fail_reserved(struct hz_context *ctx, const char *op, const int64_t *reserved)
 {
-	for (int i = 0; i < n; i++) {
-		if (reserved[i])
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0",
-					op, i, (long long)reserved[i]);
-	}
-	return HZ_OK;
+	int i = 0;
+
+	while (!reserved[i])
+		i++;
+	return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved[%d] is %lld, must be 0", op, i,
+			(long long)reserved[i]);
 }
 
 /* ---- Packed matrices ------------------------------------------------------------------------- */

@@ -79,7 +79,7 @@ int hz_set_workspace(hz_context *ctx, void *p, size_t bytes)
 	return HZ_OK;
 }
 
-int hzi_workspace(struct hz_context *ctx, const char *op, size_t bytes)
+int hzi_workspace_grow(struct hz_context *ctx, const char *op, size_t bytes)
 {
 	if (ctx->recording) {
 		if (bytes > ctx->recorded_bytes)

@@ -548,6 +548,27 @@ static bool overlap(const hz_tensor *x, const hz_tensor *y, int64_t count)
 	       y_begin < x_begin + n * hz_dtype_size(x->dtype);
 }
 
+static bool has_shape_of(const hz_tensor *x, const hz_tensor *y)
+{
+	bool same = y->ndim == x->ndim;
+
+	for (int i = 0; same && i < x->ndim; i++)
+		same = x->shape[i] == y->shape[i];
+	return same;
+}
+
+/* Whether y differs from x, a contiguous view, in its data alone, so that it need not be checked */
+static bool is_alike(const hz_tensor *x, const hz_tensor *y)
+{
+	const uintptr_t size = x->dtype == HZ_F32 ? 4 : 2;
+	bool same = y && y->dtype == x->dtype && y->ndim == x->ndim && y->device == x->device &&
+		    y->data && (uintptr_t)y->data % size == 0;
+
+	for (int i = 0; same && i < x->ndim; i++)
+		same = x->shape[i] == y->shape[i] && x->stride[i] == y->stride[i];
+	return same;
+}
+
 /*
  * Fast path of hadamard_args(): true for default options and contiguous rows of a power of two, in
  * operands that are identical or do not overlap; fills *a. For a few rows the checks take as long
@@ -558,18 +579,13 @@ static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz
 {
 	int64_t count, n;
 
-	if (!o)
-		o = &default_opts;
-	if (ctx->verbose || !is_default(o) || !isfinite((float)o->factor) ||
+	if (ctx->verbose || (o && !(is_default(o) && isfinite((float)o->factor))) ||
 	    !hzi_check_contiguous(ctx, x, float_types, &count) || x->ndim < 1)
 		return false;
 	if (x != y) {
-		if (!hzi_check_contiguous(ctx, y, float_types, &n) || y->ndim != x->ndim)
+		if (!is_alike(x, y) && (!hzi_check_contiguous(ctx, y, float_types, &n) ||
+					!has_shape_of(x, y)))
 			return false;
-		for (int i = 0; i < x->ndim; i++) {
-			if (x->shape[i] != y->shape[i])
-				return false;
-		}
 		if (!(x->data == y->data && x->dtype == y->dtype) && overlap(x, y, count))
 			return false;
 	}
@@ -586,9 +602,11 @@ static bool fast_args(const struct hz_context *ctx, const hz_tensor *x, const hz
 	a->ndim = 0;
 	a->pre = a->post = (struct hzi_diag){0};
 	a->transpose = false;
-	a->plan.n = a->plan.nseg = 0;
-	push(&a->plan, n, 1, 1);
-	a->plan.seg[0].scale = segment_scale(o, n);
+	a->plan.n = n;
+	a->plan.nseg = 1;
+	a->plan.seg[0] = (struct hzi_segment){
+		.count = 1, .length = n, .m = 1, .k = log2_of(n),
+		.scale = segment_scale(o ? o : &default_opts, n)};
 	return true;
 }
 
@@ -640,9 +658,7 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "hadamard",
-			       HZI_WORKSPACE(ctx, hadamard, hadamard, &a)));
-	return HZI_CALL(ctx, hadamard, hadamard, &a);
+	return HZI_RUN(ctx, "hadamard", hadamard, hadamard, &a);
 }
 
 int hzi_hadamard_workspace(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
@@ -773,9 +789,7 @@ int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 	HZ_CHECK(quantize_args(ctx, x, q, scale, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "hadamard_quantize",
-			       HZI_WORKSPACE(ctx, hadamard, hadamard_quantize, &a)));
-	return HZI_CALL(ctx, hadamard, hadamard_quantize, &a);
+	return HZI_RUN(ctx, "hadamard_quantize", hadamard, hadamard_quantize, &a);
 }
 
 static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
@@ -827,9 +841,7 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 	HZ_CHECK(dequantize_args(ctx, q, scale, y, opts, &a, &empty));
 	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "dequantize_hadamard",
-			       HZI_WORKSPACE(ctx, hadamard, dequantize_hadamard, &a)));
-	return HZI_CALL(ctx, hadamard, dequantize_hadamard, &a);
+	return HZI_RUN(ctx, "dequantize_hadamard", hadamard, dequantize_hadamard, &a);
 }
 
 /* ---- quantize and dequantize with a transform ------------------------------------------------ */

@@ -604,7 +604,5 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 	a.to_dtype = dtype[1];
 	a.from_pack = from_pack;
 	a.to_pack = to_pack;
-	HZ_CHECK(hzi_workspace(ctx, repack_name,
-			       HZI_WORKSPACE(ctx, lattice, lattice_repack, &a)));
-	return HZI_CALL(ctx, lattice, lattice_repack, &a);
+	return HZI_RUN(ctx, repack_name, lattice, lattice_repack, &a);
 }

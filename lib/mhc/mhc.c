@@ -29,8 +29,7 @@ int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, hz_tensor *p, const hz_
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_sinkhorn, &g)));
-	return HZI_CALL(ctx, mhc, mhc_sinkhorn, &g);
+	return HZI_RUN(ctx, op, mhc, mhc_sinkhorn, &g);
 }
 
 int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp, hz_tensor *dm,
@@ -52,8 +51,7 @@ int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp
 	g.count = d.groups;
 	if (g.count == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_sinkhorn_bwd, &g)));
-	return HZI_CALL(ctx, mhc, mhc_sinkhorn_bwd, &g);
+	return HZI_RUN(ctx, op, mhc, mhc_sinkhorn_bwd, &g);
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
@@ -62,8 +60,7 @@ static int streams(struct hz_context *ctx, const char *op, struct hzi_mhc_stream
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_streams, a)));
-	return HZI_CALL(ctx, mhc, mhc_streams, a);
+	return HZI_RUN(ctx, op, mhc, mhc_streams, a);
 }
 
 /* Whether sums or values are wanted */

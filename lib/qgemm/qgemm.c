@@ -138,11 +138,8 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
 	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
 	a.data = data;
-	if (need) {
-		HZ_CHECK(hzi_workspace(ctx, op,
-			       HZI_WORKSPACE(ctx, qgemm, qgemm_pack, &a)));
-		HZ_CHECK(HZI_CALL(ctx, qgemm, qgemm_pack, &a));
-	}
+	if (need)
+		HZ_CHECK(HZI_RUN(ctx, op, qgemm, qgemm_pack, &a));
 	p = (hz_packed){
 		.data = data,
 		.bytes = need,
@@ -629,8 +626,7 @@ int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor 
 	HZ_CHECK(qgemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qgemm", HZI_WORKSPACE(ctx, qgemm, qgemm, &g)));
-	return HZI_CALL(ctx, qgemm, qgemm, &g);
+	return HZI_RUN(ctx, "qgemm", qgemm, qgemm, &g);
 }
 
 static int qlinear_args(struct hz_context *ctx, struct call *q, struct hzi_qlinear_args *l)
@@ -661,6 +657,5 @@ int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tenso
 	HZ_CHECK(qlinear_args(ctx, &q, &l));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "qlinear", HZI_WORKSPACE(ctx, qgemm, qlinear, &l)));
-	return HZI_CALL(ctx, qgemm, qlinear, &l);
+	return HZI_RUN(ctx, "qlinear", qgemm, qlinear, &l);
 }

@@ -42,7 +42,7 @@ static void drop(struct dims *t, int d)
 }
 
 /*
- * Fills the map of x, q (NULL: none) and parameters of the shape of p (NULL: none). A dimension
+ * Fills the map, which is zeroed, of x, q (NULL: none) and parameters of the shape of p (NULL: none). A dimension
  * whose neighbours have the same or successive parameters may be the row: the last one if it is cut
  * into groups, else the one with the smallest stride of x.
  */
@@ -88,7 +88,6 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 	}
 	if (row >= 0)
 		make_last(&t, row);
-	memset(map, 0, sizeof(*map));
 	map->params = params;
 	map->n = t.size[t.n - 1];
 	map->x_step = t.x[t.n - 1];
@@ -218,10 +217,13 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
 }
 
-/* Fills *a, and *rotated if there is a transform. back: from codes q to floats x */
+/*
+ * Fills *a, and *rotated if there is a transform. dequantize: from codes q to floats x. empty: there
+ * is nothing to do.
+ */
 static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *q,
 		      const hz_quantize_opts *opts, bool dequantize, struct hzi_rotated *rotated,
-		      struct hzi_codes_args *a)
+		      struct hzi_codes_args *a, bool *empty)
 {
 	static const hz_quantize_opts defaults;
 	const hz_quantize_opts *o = opts ? opts : &defaults;
@@ -241,6 +243,7 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 		.scale = scale,
 		.zero = o->zero,
 	};
+	*empty = hz_tensor_count(x) == 0;
 	if (o->hadamard) {
 		a->rotated = rotated;
 		return hzi_rotated_args(ctx,
@@ -248,7 +251,7 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 					x_name, x, "q", q, o->scales ? &scales : NULL, o->hadamard,
 					dequantize, rotated);
 	}
-	if (hz_tensor_count(x) > 0)
+	if (!*empty)
 		make_map(x, q, o->scales ? &scales : NULL, &a->map);
 	return HZ_OK;
 }
@@ -258,13 +261,12 @@ int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 {
 	struct hzi_rotated rotated;
 	struct hzi_quantize_args a;
+	bool empty;
 
-	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes));
-	if (hz_tensor_count(x) == 0)
+	HZ_CHECK(codes_args(ctx, x, q, opts, false, &rotated, &a.codes, &empty));
+	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quantize",
-			       HZI_WORKSPACE(ctx, quantize, quantize, &a)));
-	return HZI_CALL(ctx, quantize, quantize, &a);
+	return HZI_RUN(ctx, "quantize", quantize, quantize, &a);
 }
 
 int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
@@ -272,13 +274,12 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 {
 	struct hzi_rotated rotated;
 	struct hzi_dequantize_args a;
+	bool empty;
 
-	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes));
-	if (hz_tensor_count(q) == 0)
+	HZ_CHECK(codes_args(ctx, y, q, opts, true, &rotated, &a.codes, &empty));
+	if (empty)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "dequantize",
-			       HZI_WORKSPACE(ctx, quantize, dequantize, &a)));
-	return HZI_CALL(ctx, quantize, dequantize, &a);
+	return HZI_RUN(ctx, "dequantize", quantize, dequantize, &a);
 }
 
 static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,

@@ -314,8 +314,7 @@ int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tens
 	g.conj_a = f.conj_left;
 	g.conj_b = f.conj_right;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_mul, &g)));
-	return HZI_CALL(ctx, quat, quat_mul, &g);
+	return HZI_RUN(ctx, op, quat, quat_mul, &g);
 }
 
 /*
@@ -505,8 +504,7 @@ int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tens
 	HZ_CHECK(dot_args(ctx, a, b, y, flags, &g));
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, "quat_dot", HZI_WORKSPACE(ctx, quat, quat_dot, &g)));
-	return HZI_CALL(ctx, quat, quat_dot, &g);
+	return HZI_RUN(ctx, "quat_dot", quat, quat_dot, &g);
 }
 
 int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, hz_tensor *y,
@@ -532,8 +530,7 @@ int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, hz_
 	g.dtype = y->dtype;
 	g.reversed = (flags & HZ_QUAT_REVERSED) != 0;
 	memcpy(g.alpha, alpha, sizeof(g.alpha));
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_axpy, &g)));
-	return HZI_CALL(ctx, quat, quat_axpy, &g);
+	return HZI_RUN(ctx, op, quat, quat_axpy, &g);
 }
 
 /* ---- Functions of one quaternion ------------------------------------------------------------- */
@@ -566,8 +563,7 @@ static int map(struct hz_context *ctx, const char *op, const hz_tensor *x, const
 	HZ_CHECK(make_dims(ctx, op, &g.dims, &px, (const struct part[]){py, px}, 2, 1, NULL,
 			   flags));
 	g.dtype = x->dtype;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_map, &g)));
-	return HZI_CALL(ctx, quat, quat_map, &g);
+	return HZI_RUN(ctx, op, quat, quat_map, &g);
 }
 
 static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *dy,
@@ -597,8 +593,7 @@ static int map_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x, c
 			   flags));
 	g.dtype = x->dtype;
 	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_map_bwd, &g)));
-	return HZI_CALL(ctx, quat, quat_map_bwd, &g);
+	return HZI_RUN(ctx, op, quat, quat_map_bwd, &g);
 }
 
 static int norm_kind(uint32_t flags)
@@ -679,8 +674,7 @@ int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, hz_t
 	g.inverse = (flags & HZ_QUAT_INVERSE) != 0;
 	g.normalize = (flags & HZ_QUAT_NORMALIZE) != 0;
 	g.real = py.comps == 4;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_rotate, &g)));
-	return HZI_CALL(ctx, quat, quat_rotate, &g);
+	return HZI_RUN(ctx, op, quat, quat_rotate, &g);
 }
 
 /* One call for both gradients if neither is a sum, else one call each */

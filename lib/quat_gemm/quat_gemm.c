@@ -549,6 +549,5 @@ int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_ten
 	HZ_CHECK(gemm_args(ctx, &q, &g));
 	if (hz_tensor_count(c) == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op_name, HZI_WORKSPACE(ctx, quat_gemm, quat_gemm, &g)));
-	return HZI_CALL(ctx, quat_gemm, quat_gemm, &g);
+	return HZI_RUN(ctx, op_name, quat_gemm, quat_gemm, &g);
 }

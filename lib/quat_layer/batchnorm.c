@@ -235,11 +235,8 @@ static int batchnorm(struct hz_context *ctx, struct call *q)
 	HZ_CHECK(batchnorm_args(ctx, q, &a.f));
 	if (a.f.f.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, q->op, q->backward ?
-			       HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm_bwd, &a) :
-			       HZI_WORKSPACE(ctx, quat_layer, quat_batchnorm, &a.f)));
-	return q->backward ? HZI_CALL(ctx, quat_layer, quat_batchnorm_bwd, &a) :
-			     HZI_CALL(ctx, quat_layer, quat_batchnorm, &a.f);
+	return q->backward ? HZI_RUN(ctx, q->op, quat_layer, quat_batchnorm_bwd, &a) :
+			     HZI_RUN(ctx, q->op, quat_layer, quat_batchnorm, &a.f);
 }
 
 int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,

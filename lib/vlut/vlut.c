@@ -789,6 +789,5 @@ int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const
 	HZ_CHECK(gemm2_args(ctx, vlut, w, x, y, &a));
 	if (a.w.rows == 0 || a.x.rows == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, gemm2_name, HZI_WORKSPACE(ctx, vlut, vlut_gemm2, &a)));
-	return HZI_CALL(ctx, vlut, vlut_gemm2, &a);
+	return HZI_RUN(ctx, gemm2_name, vlut, vlut_gemm2, &a);
 }

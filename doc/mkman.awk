@@ -66,7 +66,7 @@ function functions(d,	line, n, i, names)
 {
 	n = split(d, line, "\n")
 	for (i = 1; i <= n; i++)
-		if (line[i] ~ /^HZ_API /) {
+		if (line[i] ~ /^HZ_API(_CHECK)? /) {
 			sub(/\(.*/, "", line[i])
 			sub(/.*[ *]/, "", line[i])
 			names = names " " line[i]
@@ -197,8 +197,8 @@ function synopsis(page, out,	d, n, i, line, proto, type, name, args, k, arg)
 	n = split(page_decl[page], line, "\n")
 	proto = ""
 	for (i = 1; i <= n; i++) {
-		if (line[i] ~ /^HZ_API /)
-			proto = substr(line[i], 8)
+		if (line[i] ~ /^HZ_API(_CHECK)? /)
+			proto = substr(line[i], index(line[i], " ") + 1)
 		else if (proto != "")
 			proto = proto " " line[i]
 		if (proto == "" || proto !~ /;$/)
@@ -287,9 +287,9 @@ function return_values(page, out,	n, i, line, status, others)
 {
 	n = split(page_decl[page], line, "\n")
 	for (i = 1; i <= n; i++) {
-		if (line[i] ~ /^HZ_API int hz_[a-z0-9_]*\(hz_context/)
+		if (line[i] ~ /^HZ_API(_CHECK)? int hz_[a-z0-9_]*\(hz_context/)
 			status = 1
-		else if (line[i] ~ /^HZ_API / && line[i] !~ /^HZ_API void /)
+		else if (line[i] ~ /^HZ_API(_CHECK)? / && line[i] !~ /^HZ_API(_CHECK)? void /)
 			others = 1
 	}
 	if (status)
@@ -349,7 +349,7 @@ function write_page(page,	out, names, name, n, i, d, line, errors, also, j)
 	if (errors != "") {
 		print ".Sh ERRORS" >out
 		prose(toupper(substr(errors, 1, 1)) substr(errors, 2), out)
-	} else if (page_decl[page] ~ /HZ_API int hz_[a-z0-9_]*\(hz_context/ &&
+	} else if (page_decl[page] ~ /HZ_API(_CHECK)? int hz_[a-z0-9_]*\(hz_context/ &&
 		   page_text[also] ~ /Errors:/) {
 		print ".Sh ERRORS\nThose of all calls of its kind, in\n.Xr " also " 3 ." >out
 	}

@@ -12,6 +12,10 @@
 
 #include "hurwitz.h"
 
+#if !defined(DLPACK_DLPACK_H_) && !defined(DLPACK_VERSION) && !defined(DLPACK_MAJOR_VERSION)
+#error "hurwitz-dlpack.h: include dlpack.h first (DLPack 0.6 or later)"
+#endif
+
 /* Numbers, not the names in dlpack.h: older versions of it lack the later ones. */
 static const struct {
 	int16_t dtype;		/* enum hz_dtype */

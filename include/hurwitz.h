@@ -12,10 +12,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/*
+ * HZ_API_CHECK: of calls that give results or memory, whose status has to be looked at. HZ_API: of
+ * those, too, that programs make while they clean up.
+ */
 #if defined(__GNUC__)
 #define HZ_API __attribute__((visibility("default")))
+#define HZ_API_CHECK HZ_API __attribute__((warn_unused_result))
 #else
 #define HZ_API
+#define HZ_API_CHECK HZ_API
 #endif
 
 #ifdef __cplusplus
@@ -248,7 +254,7 @@ typedef struct hz_options {
  * decided.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ENOTSUP (a build without OpenMP), HZ_ECUDA.
  */
-HZ_API int hz_open(hz_context **ctx, const hz_options *options);
+HZ_API_CHECK int hz_open(hz_context **ctx, const hz_options *options);
 
 /*
  * Closes a context. What it holds is freed, device code included, so a CUDA graph that captured its
@@ -277,7 +283,7 @@ typedef struct hz_info {
 	int32_t numa_nodes;
 	int64_t l1d_bytes, l2_bytes, l3_bytes;	/* one core's caches; 0: not known */
 	int32_t sm;			/* CUDA: compute capability, 90 for 9.0; else 0 */
-	int32_t multiprocessors;	/* CUDA; else 0 */
+	int32_t sm_count;		/* CUDA: number of SMs; else 0 */
 	int64_t memory_bytes;		/* of the device in use; 0: not known */
 	int32_t cuda_driver;		/* 13000 for 13.0; 0 without a driver */
 	int32_t cuda_devices;		/* devices that the driver shows */
@@ -304,7 +310,7 @@ HZ_API int hz_device_info(hz_context *ctx, hz_info *info);
  * number, and so do hz_info.threads and threads_source. No effect on calls on a GPU.
  * Errors: HZ_EINVAL (threads is negative; the number stays as it was), HZ_EFORK.
  */
-HZ_API int hz_set_threads(hz_context *ctx, int threads);
+HZ_API_CHECK int hz_set_threads(hz_context *ctx, int threads);
 
 /* The name of an ISA level ("avx512"), "?" for a value that is none. */
 HZ_API const char *hz_isa_name(int isa);
@@ -332,7 +338,7 @@ HZ_API int hz_supports(const char *op, const int *dtypes, int n, int device);
  * freed and not read.
  * Errors: HZ_EINVAL, HZ_EDEVICE, HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device);
+HZ_API_CHECK int hz_alloc(hz_context *ctx, void **p, size_t bytes, int device);
 HZ_API int hz_free(hz_context *ctx, void *p, int device);
 
 /*
@@ -342,7 +348,7 @@ HZ_API int hz_free(hz_context *ctx, void *p, int device);
  * the caller until hz_sync(). A device-to-host copy that fails half way leaves dst undefined.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst);
+HZ_API_CHECK int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst);
 
 /*
  * Sets the CUDA stream that later calls are put on. It is a CUstream, which is what a cudaStream_t
@@ -369,7 +375,7 @@ HZ_API int hz_sync(hz_context *ctx);
  * gone.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_EWORKSPACE (during capture), HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_reserve(hz_context *ctx, size_t bytes);
+HZ_API_CHECK int hz_reserve(hz_context *ctx, size_t bytes);
 HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
 
 /*
@@ -392,7 +398,7 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  *
  * Errors: HZ_EINVAL (begin twice, end without begin), HZ_EFORK.
  */
-HZ_API int hz_record_begin(hz_context *ctx);
+HZ_API_CHECK int hz_record_begin(hz_context *ctx);
 HZ_API int hz_record_end(hz_context *ctx, size_t *bytes);
 
 /*
@@ -400,7 +406,7 @@ HZ_API int hz_record_end(hz_context *ctx, size_t *bytes);
  * not be captured into a graph. No effect on a CPU context.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_ENOTSUP (no code for this GPU), HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_prepare(hz_context *ctx);
+HZ_API_CHECK int hz_prepare(hz_context *ctx);
 
 /* ---- Walsh-Hadamard transforms --------------------------------------------------------------- */
 
@@ -482,8 +488,8 @@ typedef struct hz_hadamard_opts {
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  * Source: Sylvester 1867; Paley 1933; Williamson 1944; scipy.linalg.hadamard for the order.
  */
-HZ_API int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
-		       const hz_hadamard_opts *opts);
+HZ_API_CHECK int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
+			     const hz_hadamard_opts *opts);
 
 /*
  * The transform with quantization fused: t = hadamard(x) in f32 (rounded to opts->round_to if set),
@@ -506,8 +512,8 @@ HZ_API int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
  * where sums are exact (integers) and s is a power of two. No operand may overlap another.
  * Errors: as hz_hadamard().
  */
-HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
-				hz_tensor *scale, const hz_hadamard_opts *opts);
+HZ_API_CHECK int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
+				      hz_tensor *scale, const hz_hadamard_opts *opts);
 
 /*
  * Dequantization and the inverse transform: y = the transpose of hz_hadamard() with the same opts,
@@ -516,8 +522,8 @@ HZ_API int hz_hadamard_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *
  * [..., N], any strides.
  * opts->round_to is ignored. Errors: as hz_hadamard().
  */
-HZ_API int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
-				  hz_tensor *y, const hz_hadamard_opts *opts);
+HZ_API_CHECK int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor *scale,
+					hz_tensor *y, const hz_hadamard_opts *opts);
 
 /*
  * The blocks that a plan makes of a length n: writes up to max lengths, in order, to blocks and
@@ -592,16 +598,16 @@ typedef struct hz_quantize_opts {
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
  * Source: ONNX QuantizeLinear.
  */
-HZ_API int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
-		       const hz_quantize_opts *opts);
+HZ_API_CHECK int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
+			     const hz_quantize_opts *opts);
 
 /*
  * Dequantization, the inverse of hz_quantize(): y = scale * (q - zero), f32 with one rounding, then
  * one to the dtype of y; with opts->hadamard the transpose of that transform is applied in between,
  * in f32. Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
  */
-HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
-			 const hz_quantize_opts *opts);
+HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
+			       const hz_quantize_opts *opts);
 
 /*
  * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
@@ -626,8 +632,8 @@ HZ_API int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
  * Workspace: by hz_record_begin().
  * Errors: as hz_quantize().
  */
-HZ_API int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
-			     hz_tensor *zero, uint32_t flags);
+HZ_API_CHECK int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
+				   hz_tensor *zero, uint32_t flags);
 
 /*
  * A matrix B, or several, in the order in which hz_qgemm() reads it, with the sums of its columns:
@@ -714,8 +720,8 @@ typedef struct hz_qgemm_opts {
  * Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
  * Integer-Arithmetic-Only Inference", equations 4 to 8.
  */
-HZ_API int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
-		    const hz_qgemm_opts *opts);
+HZ_API_CHECK int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
+			  const hz_qgemm_opts *opts);
 
 /*
  * Packs B for hz_qgemm() and hz_qlinear(): worth it for a B that is used more than once. data has
@@ -727,16 +733,16 @@ HZ_API int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_
  * Aliasing: data does not overlap b.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
-			 hz_packed *packed);
-HZ_API int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes);
+HZ_API_CHECK int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
+			       hz_packed *packed);
+HZ_API_CHECK int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes);
 
 /*
  * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where
  * a double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
  * Errors: HZ_EINVAL if sigma is not positive and finite.
  */
-HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
+HZ_API_CHECK int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
 
 /*
  * Linear layer with dynamic activation quantization: y = x W + bias. The result is exactly that of
@@ -757,8 +763,8 @@ HZ_API int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift
  * A row with an Inf has the scale Inf and codes that are its zero, so it gives NaN, or an Inf where
  * an s32 bias is not 0. A NaN in x counts as 0. All else as of hz_qgemm(). Errors: as hz_qgemm().
  */
-HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
-		      const hz_qgemm_opts *opts);
+HZ_API_CHECK int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
+			    const hz_qgemm_opts *opts);
 
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
@@ -805,8 +811,8 @@ HZ_API int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, h
  * Workspace: none.
  * Source: Hamilton 1844.
  */
-HZ_API int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
-		       uint32_t flags);
+HZ_API_CHECK int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
+			     uint32_t flags);
 
 /*
  * Its gradients: of y = a b, da = dy conj(b) and db = conj(a) dy, and so on with the flags that
@@ -820,8 +826,8 @@ HZ_API int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, 
  * Aliasing: da and db overlap nothing.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			   const hz_tensor *dy, hz_tensor *da, hz_tensor *db, uint32_t flags);
+HZ_API_CHECK int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+				 const hz_tensor *dy, hz_tensor *da, hz_tensor *db, uint32_t flags);
 
 /*
  * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l])
@@ -836,8 +842,8 @@ HZ_API int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor 
  * Aliasing: y overlaps nothing.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
-		       uint32_t flags);
+HZ_API_CHECK int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
+			     uint32_t flags);
 
 /*
  * Conjugate: y = conj(x) = w - xi - yj - zk. It is its own gradient.
@@ -847,7 +853,7 @@ HZ_API int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, 
  *
  * Aliasing: y may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+HZ_API_CHECK int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
  * Scaled addition: y = y + alpha x, or y + x alpha with HZ_QUAT_REVERSED. dx += conj(alpha) dy is
@@ -860,8 +866,8 @@ HZ_API int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint3
  *
  * Aliasing: y may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x, hz_tensor *y,
-			uint32_t flags);
+HZ_API_CHECK int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor *x,
+			      hz_tensor *y, uint32_t flags);
 
 /*
  * Norm: n = |x| = sqrt(w^2 + x^2 + y^2 + z^2), without overflow or underflow on the way, or with
@@ -873,9 +879,9 @@ HZ_API int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_tensor 
  *
  * Aliasing: n overlaps nothing; dx may be x exactly. Workspace: none.
  */
-HZ_API int hz_quat_norm(hz_context *ctx, const hz_tensor *x, hz_tensor *n, uint32_t flags);
-HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dn,
-			    hz_tensor *dx, uint32_t flags);
+HZ_API_CHECK int hz_quat_norm(hz_context *ctx, const hz_tensor *x, hz_tensor *n, uint32_t flags);
+HZ_API_CHECK int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dn,
+				  hz_tensor *dx, uint32_t flags);
 
 /*
  * Normalization: y = x / max(|x|, eps), and 0 where x is 0; |x| as of hz_quat_norm(). The gradient
@@ -888,18 +894,18 @@ HZ_API int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor
  *
  * Aliasing: y may be x exactly, dx may be dy or x exactly. Workspace: none.
  */
-HZ_API int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double eps,
-			     uint32_t flags);
-HZ_API int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
-				 hz_tensor *dx, double eps, uint32_t flags);
+HZ_API_CHECK int hz_quat_normalize(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double eps,
+				   uint32_t flags);
+HZ_API_CHECK int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
+				       hz_tensor *dx, double eps, uint32_t flags);
 
 /*
  * Inverse: y = conj(x) / |x|^2, without overflow or underflow on the way; NaN where x is 0. The
  * gradient is dx = -conj(y) dy conj(y). Operands, flags and aliasing as of hz_quat_normalize().
  */
-HZ_API int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
-HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
-			       hz_tensor *dx, uint32_t flags);
+HZ_API_CHECK int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+HZ_API_CHECK int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
+				     hz_tensor *dx, uint32_t flags);
 
 /*
  * Rotation of vectors: y = q v conj(q) with v a quaternion without real part. It is a rotation for
@@ -913,8 +919,8 @@ HZ_API int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_ten
  *
  * Aliasing: y may be v exactly. Workspace: none.
  */
-HZ_API int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v, hz_tensor *y,
-			  uint32_t flags);
+HZ_API_CHECK int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+				hz_tensor *y, uint32_t flags);
 
 /*
  * Its gradients: dv = conj(q) dy q and dq = dy q conj(v) + conj(dy) q v, and so on with the flags
@@ -928,8 +934,9 @@ HZ_API int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_tensor *
  * Aliasing: dq and dv overlap nothing.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
-			      const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv, uint32_t flags);
+HZ_API_CHECK int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
+				    const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv,
+				    uint32_t flags);
 
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */
@@ -1017,8 +1024,8 @@ typedef struct hz_quat_gemm_opts {
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Howell and Lafon 1975, "The Complexity of the Quaternion Product", for eight products.
  */
-HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
-			const hz_quat_gemm_opts *opts);
+HZ_API_CHECK int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
+			      const hz_quat_gemm_opts *opts);
 
 /*
  * Packs A for hz_quat_gemm() and the layers: worth it for weights that are used more than once.
@@ -1026,10 +1033,10 @@ HZ_API int hz_quat_gemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
  * every n. opts->op_a, method, precision and HZ_QUAT_XYZW are read; later calls have the same
  * method and precision, or AUTO. As hz_qgemm_pack() otherwise. Errors: as hz_qgemm_pack().
  */
-HZ_API int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
-			     hz_packed *packed, const hz_quat_gemm_opts *opts);
-HZ_API int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
-				   const hz_quat_gemm_opts *opts, size_t *bytes);
+HZ_API_CHECK int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t bytes,
+				   hz_packed *packed, const hz_quat_gemm_opts *opts);
+HZ_API_CHECK int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
+					 const hz_quat_gemm_opts *opts, size_t *bytes);
 
 /* ---- Quaternion layers ----------------------------------------------------------------------- */
 
@@ -1086,8 +1093,8 @@ typedef struct hz_quat_linear_opts {
  * Workspace: hz_record_begin() tells.
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
  */
-HZ_API int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			  const hz_tensor *b, hz_tensor *y, const hz_quat_linear_opts *opts);
+HZ_API_CHECK int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				const hz_tensor *b, hz_tensor *y, const hz_quat_linear_opts *opts);
 
 /*
  * The gradients of hz_quat_linear() for the gradient dy of a real loss, taken component by
@@ -1103,9 +1110,9 @@ HZ_API int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *
  * Sums over the batch are f32 (f64) and rounded once; with an activation, dz is rounded to the
  * dtype of dy before. All else as there.
  */
-HZ_API int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			      const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
-			      hz_tensor *dw, hz_tensor *db, const hz_quat_linear_opts *opts);
+HZ_API_CHECK int hz_quat_linear_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				    const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
+				    hz_tensor *dw, hz_tensor *db, const hz_quat_linear_opts *opts);
 
 /* Options of hz_quat_conv(). Zeroed fields have their defaults. */
 typedef struct hz_quat_conv_opts {
@@ -1150,13 +1157,13 @@ typedef struct hz_quat_conv_opts {
  * a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
  */
-HZ_API int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			const hz_tensor *b, hz_tensor *y, const hz_quat_conv_opts *opts);
+HZ_API_CHECK int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+			      const hz_tensor *b, hz_tensor *y, const hz_quat_conv_opts *opts);
 
 /* The gradients of hz_quat_conv(); operands as of hz_quat_linear_bwd(), but x is never NULL. */
-HZ_API int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
-			    const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
-			    hz_tensor *dw, hz_tensor *db, const hz_quat_conv_opts *opts);
+HZ_API_CHECK int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				  const hz_tensor *b, const hz_tensor *dy, hz_tensor *dx,
+				  hz_tensor *dw, hz_tensor *db, const hz_quat_conv_opts *opts);
 
 #define HZ_QUAT_BATCHNORM_GIVEN_EPS 1u	/* in given: the number holds, 0 too; */
 #define HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM 2u	/* else it is 0: the default */
@@ -1200,9 +1207,9 @@ typedef struct hz_quat_batchnorm_opts {
  * Workspace: hz_record_begin() tells.
  * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
  */
-HZ_API int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-			     const hz_tensor *beta, hz_tensor *y,
-			     const hz_quat_batchnorm_opts *opts);
+HZ_API_CHECK int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				   const hz_tensor *beta, hz_tensor *y,
+				   const hz_quat_batchnorm_opts *opts);
 
 /*
  * The gradients of hz_quat_batchnorm(), with what that call left in opts->saved; the same flags.
@@ -1211,9 +1218,9 @@ HZ_API int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tenso
  *   dgamma, dbeta  as gamma and beta; NULL: not wanted; with HZ_QUAT_ACCUMULATE added to. An
  *                  element of dgamma off the diagonal stands for both of the matrix.
  */
-HZ_API int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
-				 const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
-				 hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
+HZ_API_CHECK int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
+				       const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
+				       hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
 
 enum hz_pool {
 	HZ_POOL_MAX = 0,	/* the quaternion of the largest norm, the first of several */
@@ -1243,12 +1250,12 @@ typedef struct hz_quat_pool_opts {
  * Arithmetic: norms are compared as squares in f64; a NaN is larger than all else.
  * Workspace: none.
  */
-HZ_API int hz_quat_pool(hz_context *ctx, const hz_tensor *x, hz_tensor *y, hz_tensor *index,
-			const hz_quat_pool_opts *opts);
+HZ_API_CHECK int hz_quat_pool(hz_context *ctx, const hz_tensor *x, hz_tensor *y, hz_tensor *index,
+			      const hz_quat_pool_opts *opts);
 
 /* Its gradient: dx, the shape of x, from dy and, for HZ_POOL_MAX, the index; else that is NULL. */
-HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
-			    hz_tensor *dx, const hz_quat_pool_opts *opts);
+HZ_API_CHECK int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_tensor *dy,
+				  hz_tensor *dx, const hz_quat_pool_opts *opts);
 
 /*
  * Dropout of whole quaternions: y = 0 with probability p, else x / (1 - p). The backward pass is
@@ -1261,8 +1268,8 @@ HZ_API int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const hz_te
  *
  * The same quaternions on every device.
  */
-HZ_API int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double p,
-			   uint64_t seed, uint64_t offset);
+HZ_API_CHECK int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double p,
+				 uint64_t seed, uint64_t offset);
 
 enum hz_quat_distribution {
 	HZ_QUAT_POLAR = 0,	/* modulus chi(4) times scale, a uniform angle, a uniform axis */
@@ -1287,8 +1294,8 @@ enum hz_quat_distribution {
  * a = 2 pi u1, b = 2 pi u3. Computed in f64 and rounded; the same bits on every device.
  * Source: Gaudet, Maida 2018, section 3.4.
  */
-HZ_API int hz_quat_init(hz_context *ctx, hz_tensor *y, int distribution, double scale,
-			uint64_t seed, uint64_t offset, uint32_t flags);
+HZ_API_CHECK int hz_quat_init(hz_context *ctx, hz_tensor *y, int distribution, double scale,
+			      uint64_t seed, uint64_t offset, uint32_t flags);
 
 /*
  * 1 / sqrt(2 (fan_in + fan_out)) of Glorot, or with fan_out = 0 1 / sqrt(2 fan_in) of He; fans
@@ -1396,7 +1403,8 @@ typedef struct hz_lattice_opts {
  */
 typedef struct hz_lattice hz_lattice;
 
-HZ_API int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *opts);
+HZ_API_CHECK int hz_lattice_open(hz_context *ctx, hz_lattice **lattice,
+				 const hz_lattice_opts *opts);
 HZ_API void hz_lattice_close(hz_lattice *lattice);
 
 /* What a quantizer is. Pointers live as long as it does; matrices are d x d by rows. */
@@ -1478,9 +1486,9 @@ typedef struct hz_lattice_code_opts {
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, algorithms 1 and 2; NestQuant (Savkin et al. 2025) for BANK.
  */
-HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
-			     hz_tensor *codes, hz_tensor *t, hz_tensor *overload,
-			     const hz_lattice_code_opts *opts);
+HZ_API_CHECK int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *x,
+				   hz_tensor *codes, hz_tensor *t, hz_tensor *overload,
+				   const hz_lattice_code_opts *opts);
 
 /*
  * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
@@ -1501,8 +1509,9 @@ HZ_API int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, const h
  * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
  * Workspace: hz_record_begin() tells. Errors: as hz_lattice_encode().
  */
-HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *codes,
-			     const hz_tensor *t, hz_tensor *y, const hz_lattice_code_opts *opts);
+HZ_API_CHECK int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice,
+				   const hz_tensor *codes, const hz_tensor *t, hz_tensor *y,
+				   const hz_lattice_code_opts *opts);
 
 /*
  * Codes of one packing to another, of all levels. from and to have the shapes and dtypes that the
@@ -1512,8 +1521,9 @@ HZ_API int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice, const h
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA,
  * HZ_EFORK.
  */
-HZ_API int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice, const hz_tensor *from,
-			     hz_tensor *to, int from_pack, int to_pack);
+HZ_API_CHECK int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice,
+				   const hz_tensor *from, hz_tensor *to, int from_pack,
+				   int to_pack);
 
 /* How products are computed. */
 enum hz_vlut_route {
@@ -1546,8 +1556,8 @@ typedef struct hz_vlut_opts {
  */
 typedef struct hz_vlut hz_vlut;
 
-HZ_API int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,
-			const hz_vlut_opts *opts);
+HZ_API_CHECK int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w,
+			      const hz_lattice *x, const hz_vlut_opts *opts);
 HZ_API void hz_vlut_close(hz_vlut *vlut);
 
 /*
@@ -1576,9 +1586,10 @@ typedef struct hz_coded {
  * Aliasing: packed overlaps no operand.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
  */
-HZ_API int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-			      size_t *bytes);
-HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, void *packed);
+HZ_API_CHECK int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+				    size_t *bytes);
+HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			      void *packed);
 
 /*
  * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(t_ik) <p_ik - o - z, x_k>, of decoded
@@ -1612,10 +1623,10 @@ HZ_API int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, section IV.
  */
-HZ_API int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-			hz_tensor *y);
-HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
-			hz_tensor *y);
+HZ_API_CHECK int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			      const hz_tensor *x, hz_tensor *y);
+HZ_API_CHECK int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			      const hz_tensor *x, hz_tensor *y);
 
 /*
  * Products of two coded matrices, y = X W^T: y_ji = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
@@ -1637,8 +1648,8 @@ HZ_API int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
  * hz_vlut_gemm() with x decoded, on a GPU to f16.
  * Workspace: hz_record_begin() tells. Errors: as hz_vlut_gemm().
  */
-HZ_API int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_coded *x,
-			 hz_tensor *y);
+HZ_API_CHECK int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
+			       const hz_coded *x, hz_tensor *y);
 
 /* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {
@@ -1669,9 +1680,9 @@ typedef struct hz_lattice_report {
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (nothing has such a
  * rate, a basis), HZ_ENOMEM, HZ_EFORK.
  */
-HZ_API int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
-			     double sigma, const hz_tensor *x, hz_lattice_opts *found,
-			     double bank[16], hz_lattice_report *report);
+HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
+				   double sigma, const hz_tensor *x, hz_lattice_opts *found,
+				   double bank[16], hz_lattice_report *report);
 
 /* ---- Manifold-constrained hyper-connections -------------------------------------------------- */
 
@@ -1814,39 +1825,39 @@ HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
  * A matrix with NaN or +Inf is NaN as a whole; -Inf is an entry 0, unless all of what is normalised
  * first is.
  */
-HZ_API int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, hz_tensor *p,
-			   const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_sinkhorn(hz_context *ctx, const hz_tensor *m, hz_tensor *p,
+				 const hz_mhc_opts *opts);
 
 /* Its gradient dm from m and dp, that of the iterations done, eps included. dm may be dp. */
-HZ_API int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
-			       hz_tensor *dm, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dp,
+				     hz_tensor *dm, const hz_mhc_opts *opts);
 
 /*
  * Stream mix: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL, not
  * both. r may be x.
  */
-HZ_API int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p, const hz_tensor *a,
-		      hz_tensor *u, hz_tensor *r);
+HZ_API_CHECK int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
+			    const hz_tensor *a, hz_tensor *u, hz_tensor *r);
 
 /*
  * Its gradients: dX[j] = p_j du + sum_i A_ij dR[i], dp_j = <du, X[j]>, dA_ij = <dR[i], X[j]>,
  * summed over the tokens that share coefficients. du (with p) or dr (with a) may be NULL.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
-			  const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
-			  hz_tensor *dx, hz_tensor *dp, hz_tensor *da);
+HZ_API_CHECK int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
+				const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
+				hz_tensor *dx, hz_tensor *dp, hz_tensor *da);
 
 /* Y[i] = R[i] + q_i f. y may be r. */
-HZ_API int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f, const hz_tensor *q,
-		      hz_tensor *y);
+HZ_API_CHECK int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f,
+			    const hz_tensor *q, hz_tensor *y);
 
 /*
  * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr
  * may be dy. Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q,
-			  const hz_tensor *dy, hz_tensor *dr, hz_tensor *df, hz_tensor *dq);
+HZ_API_CHECK int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q,
+				const hz_tensor *dy, hz_tensor *dr, hz_tensor *df, hz_tensor *dq);
 
 /*
  * Residual mix and branch in one pass: Y[i] = sum_j A_ij X[j] + q_i (f + branch_bias). y may be x.
@@ -1854,22 +1865,24 @@ HZ_API int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *
  *   a            NULL: the identity
  *   branch_bias  NULL: none
  */
-HZ_API int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		       const hz_tensor *a, const hz_tensor *branch_bias, hz_tensor *y);
+HZ_API_CHECK int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+			     const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
+			     hz_tensor *y);
 
 /*
  * Its gradients: dX[j] = sum_i A_ij dY[i], df = sum_i q_i dY[i], dq_i = <dY[i], f + branch_bias>,
  * dA_ij = <dY[i], X[j]>, dbranch_bias = the sum of df over tokens. What is not needed for the
  * gradients wanted may be NULL. Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-			   const hz_tensor *dy, hz_tensor *dx, hz_tensor *df, hz_tensor *dq,
-			   hz_tensor *da, hz_tensor *dbranch_bias);
+HZ_API_CHECK int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+				 const hz_tensor *q, const hz_tensor *a,
+				 const hz_tensor *branch_bias, const hz_tensor *dy, hz_tensor *dx,
+				 hz_tensor *df, hz_tensor *dq, hz_tensor *da,
+				 hz_tensor *dbranch_bias);
 
 /* X[i] = e for every i; and its gradient, de = sum_i dX[i]. */
-HZ_API int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, hz_tensor *x);
-HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de);
+HZ_API_CHECK int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, hz_tensor *x);
+HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de);
 
 /*
  * Coefficients of streams, and the branch input of the same pass. With x the n C numbers of a token
@@ -1895,12 +1908,12 @@ HZ_API int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de
  * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			  const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
-			  hz_tensor *a, const hz_mhc_opts *opts);
-HZ_API int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-		      const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *q,
-		      hz_tensor *a, hz_tensor *u, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p,
+				hz_tensor *q, hz_tensor *a, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			    const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p,
+			    hz_tensor *q, hz_tensor *a, hz_tensor *u, const hz_mhc_opts *opts);
 
 /* Gradients that reach hz_mhc_pre(), and those it gives. Zeroed, NULL: none, not wanted. */
 typedef struct hz_mhc_grads {
@@ -1921,9 +1934,9 @@ typedef struct hz_mhc_grads {
  *
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			  const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
-			  const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				const hz_tensor *alpha, const hz_tensor *bias,
+				const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
 /*
  * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
@@ -1933,11 +1946,12 @@ HZ_API int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *
  * the other.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
-			   const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-			   const hz_tensor *phi, const hz_tensor *alpha, const hz_tensor *bias,
-			   hz_tensor *y, hz_tensor *p_next, hz_tensor *q_next, hz_tensor *a_next,
-			   hz_tensor *u, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
+				 const hz_tensor *q, const hz_tensor *a,
+				 const hz_tensor *branch_bias, const hz_tensor *phi,
+				 const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *y,
+				 hz_tensor *p_next, hz_tensor *q_next, hz_tensor *a_next,
+				 hz_tensor *u, const hz_mhc_opts *opts);
 
 /*
  * Its gradients: hz_mhc_pre_bwd(y, ...) into g->dx, the gradient of y, and of that df = sum_i q_i
@@ -1946,11 +1960,12 @@ HZ_API int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor 
  * the gradients of weights, dbranch_bias being one.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
-			       const hz_tensor *alpha, const hz_tensor *bias, const hz_tensor *f,
-			       const hz_tensor *q, const hz_tensor *branch_bias,
-			       const hz_mhc_grads *g, hz_tensor *df, hz_tensor *dq,
-			       hz_tensor *dbranch_bias, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
+				     const hz_tensor *alpha, const hz_tensor *bias,
+				     const hz_tensor *f, const hz_tensor *q,
+				     const hz_tensor *branch_bias, const hz_mhc_grads *g,
+				     hz_tensor *df, hz_tensor *dq, hz_tensor *dbranch_bias,
+				     const hz_mhc_opts *opts);
 
 /*
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
@@ -1958,12 +1973,12 @@ HZ_API int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_ten
  * of hz_mhc_pre_bwd(), without dq, da and dy.
  * Workspace: hz_record_begin() tells.
  */
-HZ_API int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-		       const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p, hz_tensor *h,
-		       const hz_mhc_opts *opts);
-HZ_API int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
-			   const hz_tensor *alpha, const hz_tensor *bias, const hz_mhc_grads *g,
-			   const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+			     const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p,
+			     hz_tensor *h, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
+				 const hz_tensor *alpha, const hz_tensor *bias,
+				 const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
 /* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there (a: I) */
 typedef struct hz_mhc_block {
@@ -1980,8 +1995,8 @@ typedef struct hz_mhc_block {
  * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last
  * may be missing if its y is. All have the same number of sets of coefficients.
  */
-HZ_API int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
-			    const hz_mhc_block *block);
+HZ_API_CHECK int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
+				  const hz_mhc_block *block);
 
 /* Kinds of initial weights */
 enum hz_mhc_init_kind {
@@ -2000,8 +2015,8 @@ enum hz_mhc_init_kind {
  * with these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
  * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
-HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,
-		       hz_tensor *alpha, hz_tensor *bias, const hz_mhc_opts *opts);
+HZ_API_CHECK int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,
+			     hz_tensor *alpha, hz_tensor *bias, const hz_mhc_opts *opts);
 
 /*
  * How far from doubly stochastic matrices are, and what a chain of them amplifies.
@@ -2013,7 +2028,7 @@ HZ_API int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_t
  *
  * Source: arXiv 2512.24880, section 5.4.
  */
-HZ_API int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out);
+HZ_API_CHECK int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out);
 
 /*
  * A layer around a branch of the caller's own: begin, the branch, end; and backwards end_bwd, the
@@ -2032,19 +2047,21 @@ typedef struct hz_mhc_layer {
 	hz_tensor dq;			/* what end_bwd leaves for begin_bwd: n numbers a set */
 	int64_t bound_sets;		/* what the layer is bound for; bound_n 0: not bound */
 	int32_t bound_n, bound_coefficients;
-	int64_t reserved[8];		/* 0 */
+	int64_t bound_rule;		/* a checksum of opts */
+	int64_t reserved[7];		/* 0 */
 } hz_mhc_layer;
 
 /*
  * hz_mhc_layer_bind() says the bytes that a layer keeps for n streams and a number of sets of
  * coefficients: that of tokens, of sequences, or 1, by opts.coefficients. It makes p, q, a, saved
  * and dq views of that memory at data, 64-byte aligned, on the context's device; with data NULL it
- * only counts. phi, bias and opts have to be set before. The four calls refuse a layer that is not
- * bound, also while they are recorded, and streams of another n or another number of tokens than
- * it is bound for.
+ * only counts. bias and opts have to be set before, and phi and alpha if coefficients depend on
+ * streams. The four calls refuse a layer that is not bound, also while they are recorded, one whose
+ * opts have since changed in more than HZ_MHC_ACCUMULATE, and streams of another n or another
+ * number of tokens than it is bound for.
  */
-HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets, void *data,
-			     size_t *bytes);
+HZ_API_CHECK int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
+				   void *data, size_t *bytes);
 
 /*
  * u = the branch input of x; y = the streams after the branch gave f; df = the gradient of f from
@@ -2052,14 +2069,15 @@ HZ_API int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_
  * dx and the gradients of weights are added to. hz_mhc_layer_end() and _end_bwd() of one layer and
  * hz_mhc_layer_begin() of the next are hz_mhc_post_pre() and so on for who wants one pass.
  */
-HZ_API int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			      hz_tensor *u);
-HZ_API int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-			    const hz_tensor *f, hz_tensor *y);
-HZ_API int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
-				const hz_tensor *dy, hz_tensor *df);
-HZ_API int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
-				  const hz_tensor *dy, const hz_tensor *du, hz_tensor *dx);
+HZ_API_CHECK int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+				    hz_tensor *u);
+HZ_API_CHECK int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
+				  const hz_tensor *f, hz_tensor *y);
+HZ_API_CHECK int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer,
+				      const hz_tensor *f, const hz_tensor *dy, hz_tensor *df);
+HZ_API_CHECK int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer,
+					const hz_tensor *x, const hz_tensor *dy,
+					const hz_tensor *du, hz_tensor *dx);
 
 #ifdef __cplusplus
 }

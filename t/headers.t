@@ -9,6 +9,7 @@ n=0
 
 # What hurwitz-dlpack.h needs from the user's dlpack.h
 cat >"$work/dlpack.h" <<'END'
+#define DLPACK_DLPACK_H_
 #include <stdint.h>
 typedef enum { kDLCPU = 1 } DLDeviceType;
 typedef struct { DLDeviceType device_type; int32_t device_id; } DLDevice;

@@ -860,7 +860,7 @@ static void cuda_info(const struct hz_context *ctx, hz_info *info)
 	if (!ctx->cuda)
 		return;
 	info->sm = ctx->cuda->info.sm;
-	info->multiprocessors = ctx->cuda->info.sms;
+	info->sm_count = ctx->cuda->info.sms;
 	info->memory_bytes = ctx->cuda->info.memory_bytes;
 	info->gpu_name = ctx->cuda->info.name;
 }

@@ -86,6 +86,17 @@ size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_
 int hzi_mhc_streams_bwd(struct hz_context *ctx, const char *op,
 			struct hzi_mhc_streams_bwd_args *a);
 
+/* hz_mhc_pre() and hz_mhc_pre_bwd() of a layer; messages name its members. */
+int hzi_mhc_layer_pre(struct hz_context *ctx, const char *op, const hz_tensor *x,
+		      const hz_mhc_layer *l, const hz_tensor *u, const hz_mhc_opts *opts);
+int hzi_mhc_layer_pre_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x,
+			  const hz_mhc_layer *l, const hz_mhc_grads *g, const hz_mhc_opts *opts);
+
+/* hz_mhc_post(); names: those of q, a and branch_bias in messages */
+int hzi_mhc_post(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *f,
+		 const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
+		 const hz_tensor *y, const char *const *names);
+
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 
 #endif

@@ -20,7 +20,19 @@ struct call {
 	const hz_tensor *phi, *alpha, *bias;
 	const hz_mhc_opts *opts;	/* never NULL */
 	enum rows rows;
+	bool layer;			/* weights, options and saved are those of a layer */
 };
+
+/* The name of an operand: for a call of a layer, the second */
+static const char *named(const struct call *c, const char *name, const char *in_layer)
+{
+	return c->layer ? in_layer : name;
+}
+
+#define WEIGHT(c, field) named(c, #field, "layer->" #field)
+#define OPTION(c, field) named(c, "opts->" #field, "layer->" #field)
+#define GRADIENT(c, field) named(c, "g->" #field, #field)
+#define LAYER_GRADIENT(c, field) named(c, "g->" #field, "layer->" #field)
 
 static struct call call_of(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
 			   const hz_tensor *bias, const hz_mhc_opts *opts)
@@ -46,9 +58,9 @@ static int check_sets(struct hz_context *ctx, const struct call *c, const hz_ten
 
 	if (mode == HZ_MHC_STATIC && c->phi)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: phi is given, and opts->coefficients is %s: those of bias "
+				"%s: %s is given, and %sopts->coefficients is %s: those of bias "
 				"alone, without phi",
-				c->op, name);
+				c->op, WEIGHT(c, phi), named(c, "", "layer->"), name);
 	if (sets < 0 && d->groups < 0 && mode == HZ_MHC_PER_SEQUENCE)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: the number of sequences is unknown, and opts->coefficients is "
@@ -78,6 +90,16 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 
 	HZI_ENTER(ctx, c->op);
+	if (!c->bias)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s is NULL: give the weights phi, alpha and bias, or bias alone "
+				"for static coefficients",
+				c->op, WEIGHT(c, bias));
+	if (c->phi && !c->alpha)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s is NULL, and phi is given: give alpha, the scales of p, q "
+				"and a in phi's products",
+				c->op, WEIGHT(c, alpha));
 	HZ_CHECK(hzi_mhc_check(ctx, c->op, &d, list, count));
 	if (d.n < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: neither streams nor coefficients are given",
@@ -97,8 +119,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 
 static int run_pre(struct hz_context *ctx, const char *op, struct hzi_mhc_pre_args *a)
 {
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_pre, a)));
-	return HZI_CALL(ctx, mhc, mhc_pre, a);
+	return HZI_RUN(ctx, op, mhc, mhc_pre, a);
 }
 
 /* Treats an empty u as not wanted. Returns whether any output is wanted. */
@@ -116,16 +137,16 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 	struct hzi_mhc_pre_args g = {0};
 	const struct hzi_mhc_operand list[] = {
 		{"x", x, HZI_MHC_X, c.phi || u ? NEED : 0, &g.x, NULL},
-		{"p", p, HZI_MHC_P, OUT, &g.p, NULL},
-		{"q", q, HZI_MHC_P, OUT, &g.q, NULL},
-		{"a", a, HZI_MHC_A, OUT, &g.a, NULL},
+		{WEIGHT(&c, p), p, HZI_MHC_P, OUT, &g.p, NULL},
+		{WEIGHT(&c, q), q, HZI_MHC_P, OUT, &g.q, NULL},
+		{WEIGHT(&c, a), a, HZI_MHC_A, OUT, &g.a, NULL},
 		{u_name, u, HZI_MHC_U, OUT, &g.u, NULL},
-		{"opts->saved", c.phi ? o->saved : NULL, HZI_MHC_SAVED, OUT, &g.saved, NULL},
-		{"phi", c.phi, HZI_MHC_PHI, 0, &g.phi, NULL},
-		{"alpha", c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &g.alpha, NULL},
-		{"bias", c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
-		{"opts->gain", c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &g.gain, NULL},
-		{"opts->norm", u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
+		{OPTION(&c, saved), c.phi ? o->saved : NULL, HZI_MHC_SAVED, OUT, &g.saved, NULL},
+		{WEIGHT(&c, phi), c.phi, HZI_MHC_PHI, 0, &g.phi, NULL},
+		{WEIGHT(&c, alpha), c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &g.alpha, NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
+		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &g.gain, NULL},
+		{OPTION(&c, norm), u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
 	};
 
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
@@ -150,6 +171,17 @@ int hz_mhc_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi, const 
 
 	c.rows = q || a ? ROWS_ALL : ROWS_EITHER;
 	return pre(ctx, c, x, p, q, a, u, "u");
+}
+
+int hzi_mhc_layer_pre(struct hz_context *ctx, const char *op, const hz_tensor *x,
+		      const hz_mhc_layer *l, const hz_tensor *u, const hz_mhc_opts *opts)
+{
+	struct call c = call_of(op, l->phi.data ? &l->phi : NULL, l->alpha.data ? &l->alpha : NULL,
+				&l->bias, opts);
+
+	c.rows = ROWS_ALL;
+	c.layer = true;
+	return pre(ctx, c, x, &l->p, &l->q, &l->a, u, "u");
 }
 
 static struct call head_call(const char *op, const hz_tensor *phi, const hz_tensor *alpha,
@@ -268,10 +300,10 @@ static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mh
 			return hzi_fail(ctx, HZ_EINVAL, "%s: g->reserved[%d] is %lld, must be 0",
 					c->op, i, (long long)g->reserved[i]);
 	}
-	HZ_CHECK(check_with(ctx, c->op, "g->dphi", g->dphi, "phi", c->phi));
-	HZ_CHECK(check_with(ctx, c->op, "opts->dgain", o->dgain, "phi", c->phi));
-	HZ_CHECK(check_with(ctx, c->op, "opts->dgain", o->dgain, "opts->gain", o->gain));
-	HZ_CHECK(check_with(ctx, c->op, "opts->dnorm", o->dnorm, "opts->norm", o->norm));
+	HZ_CHECK(check_with(ctx, c->op, LAYER_GRADIENT(c, dphi), g->dphi, WEIGHT(c, phi), c->phi));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, WEIGHT(c, phi), c->phi));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, OPTION(c, gain), o->gain));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dnorm), o->dnorm, OPTION(c, norm), o->norm));
 	if (c->rows == ROWS_P && (g->dq || g->da || g->dy))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: g->%s is given: a head has p alone", c->op,
 				g->dq ? "dq" : g->da ? "da" : "dy");
@@ -295,23 +327,23 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	const bool reads_x = c.phi || g->du || g->dy;
 	const struct hzi_mhc_operand list[] = {
 		{x_name, x, HZI_MHC_X, reads_x ? NEED : 0, &a.x, NULL},
-		{"g->du", g->du, HZI_MHC_U, 0, &a.du, NULL},
+		{GRADIENT(&c, du), g->du, HZI_MHC_U, 0, &a.du, NULL},
 		{"g->dp", g->dp, HZI_MHC_P, 0, &a.dp, NULL},
-		{"g->dq", g->dq, HZI_MHC_P, 0, &a.dq, NULL},
+		{LAYER_GRADIENT(&c, dq), g->dq, HZI_MHC_P, 0, &a.dq, NULL},
 		{"g->da", g->da, HZI_MHC_A, 0, &a.da, NULL},
-		{"g->dy", g->dy, HZI_MHC_X, 0, &a.dy, NULL},
-		{"g->dx", g->dx, HZI_MHC_X, OUT | (b ? NEED : 0), &a.dx, NULL},
-		{"opts->saved", c.phi ? o->saved : NULL, HZI_MHC_SAVED, 0, &a.saved, NULL},
-		{"phi", c.phi, HZI_MHC_PHI, 0, &a.phi, NULL},
-		{"alpha", c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &a.alpha, NULL},
-		{"bias", c.bias, HZI_MHC_BIAS, NEED, &a.bias, NULL},
-		{"opts->gain", c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &a.gain, NULL},
-		{"opts->norm", g->du ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &a.norm, NULL},
-		{"g->dphi", g->dphi, HZI_MHC_PHI, OUT, &a.dphi, NULL},
-		{"g->dalpha", g->dalpha, HZI_MHC_ALPHA, OUT, &a.dalpha, NULL},
-		{"g->dbias", g->dbias, HZI_MHC_BIAS, OUT, &a.dbias, NULL},
-		{"opts->dgain", o->dgain, HZI_MHC_GAIN, OUT, &a.dgain, NULL},
-		{"opts->dnorm", o->dnorm, HZI_MHC_CHANNELS, OUT, &a.dnorm, NULL},
+		{GRADIENT(&c, dy), g->dy, HZI_MHC_X, 0, &a.dy, NULL},
+		{GRADIENT(&c, dx), g->dx, HZI_MHC_X, OUT | (b ? NEED : 0), &a.dx, NULL},
+		{OPTION(&c, saved), c.phi ? o->saved : NULL, HZI_MHC_SAVED, 0, &a.saved, NULL},
+		{WEIGHT(&c, phi), c.phi, HZI_MHC_PHI, 0, &a.phi, NULL},
+		{WEIGHT(&c, alpha), c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &a.alpha, NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, NEED, &a.bias, NULL},
+		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &a.gain, NULL},
+		{OPTION(&c, norm), g->du ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &a.norm, NULL},
+		{LAYER_GRADIENT(&c, dphi), g->dphi, HZI_MHC_PHI, OUT, &a.dphi, NULL},
+		{LAYER_GRADIENT(&c, dalpha), g->dalpha, HZI_MHC_ALPHA, OUT, &a.dalpha, NULL},
+		{LAYER_GRADIENT(&c, dbias), g->dbias, HZI_MHC_BIAS, OUT, &a.dbias, NULL},
+		{OPTION(&c, dgain), o->dgain, HZI_MHC_GAIN, OUT, &a.dgain, NULL},
+		{OPTION(&c, dnorm), o->dnorm, HZI_MHC_CHANNELS, OUT, &a.dnorm, NULL},
 		{"f", b ? b->f : NULL, HZI_MHC_U, b && b->dq ? NEED : 0, &post.f, NULL},
 		{"q", b ? b->q : NULL, HZI_MHC_P, b && (b->df || b->dbranch_bias) ? NEED : 0,
 		 &post.q, NULL},
@@ -335,6 +367,16 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	if (wanted)
 		HZ_CHECK(HZI_CALL(ctx, mhc, mhc_pre_bwd, &a));
 	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post) : HZ_OK;
+}
+
+int hzi_mhc_layer_pre_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x,
+			  const hz_mhc_layer *l, const hz_mhc_grads *g, const hz_mhc_opts *opts)
+{
+	struct call c = call_of(op, l->phi.data ? &l->phi : NULL, l->alpha.data ? &l->alpha : NULL,
+				&l->bias, opts);
+
+	c.layer = true;
+	return pre_bwd(ctx, c, "x", x, g, NULL);
 }
 
 int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,

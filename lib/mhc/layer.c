@@ -92,8 +92,7 @@ int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers, const hz_m
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, c->list, c->count, &g->s));
 	if (g->s.tokens == 0 || g->s.channels == 0)
 		return HZ_OK;
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_recompute, g)));
-	return HZI_CALL(ctx, mhc, mhc_recompute, g);
+	return HZI_RUN(ctx, op, mhc, mhc_recompute, g);
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */
@@ -144,8 +143,7 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out)
 	g.out = hzi_data(ctx, &o);
 	g.out_row = o.stride[0];
 	g.out_column = o.stride[1];
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_diagnose, &g)));
-	return HZI_CALL(ctx, mhc, mhc_diagnose, &g);
+	return HZI_RUN(ctx, op, mhc, mhc_diagnose, &g);
 }
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
@@ -297,8 +295,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 		identity_values(&rule, g.values);
 	else if (kind != HZ_MHC_INIT_PAPER)
 		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
-	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, mhc, mhc_init, &g)));
-	return HZI_CALL(ctx, mhc, mhc_init, &g);
+	return HZI_RUN(ctx, op, mhc, mhc_init, &g);
 }
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
@@ -327,7 +324,7 @@ static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_laye
 	HZI_ENTER(ctx, op);
 	if (!layer)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < 7; i++) {
 		if (layer->reserved[i])
 			return hzi_fail(ctx, HZ_EINVAL, "%s: layer->reserved[%d] is %lld, must be 0",
 					op, i, (long long)layer->reserved[i]);
@@ -349,16 +346,54 @@ static int64_t tokens_of(const hz_tensor *x)
 	return tokens;
 }
 
+/* A checksum of all that options say of a layer's coefficients, whatever the number of streams */
+static uint32_t rule_check(struct hzi_mhc_rule rule)
+{
+	uint32_t word[sizeof(rule) / 4], h = 2166136261u;
+
+	_Static_assert(sizeof(rule) % 4 == 0, "no bytes are left over");
+	rule.n = rule.m = 0;
+	memcpy(word, &rule, sizeof(word));
+	for (size_t i = 0; i < sizeof(word) / sizeof(*word); i++)
+		h = (h ^ word[i]) * 16777619u;
+	return h;
+}
+
+/* Whether streams x of so many tokens are of the sets of coefficients that the layer is bound for */
+static int check_sets(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
+		      const char *name, const hz_tensor *x, int64_t tokens)
+{
+	const int64_t sets = l->bound_sets;
+
+	if (l->bound_coefficients == HZ_MHC_PER_TOKEN && tokens != sets)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s is of %lld tokens, layer is bound for %lld: "
+				"hz_mhc_layer_bind() it again",
+				op, name, (long long)tokens, (long long)sets);
+	if (l->bound_coefficients != HZ_MHC_PER_SEQUENCE)
+		return HZ_OK;
+	if (x->ndim > 3 && x->shape[0] != sets)
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s.shape[0] is %lld sequences, layer is bound for %lld: "
+				"hz_mhc_layer_bind() it again",
+				op, name, (long long)x->shape[0], (long long)sets);
+	if (x->ndim <= 3 && (sets ? tokens % sets != 0 : tokens != 0))
+		return hzi_fail(ctx, HZ_ESHAPE,
+				"%s: %s is of %lld tokens, which the %lld sequences that layer is "
+				"bound for do not divide: hz_mhc_layer_bind() it again",
+				op, name, (long long)tokens, (long long)sets);
+	return HZ_OK;
+}
+
 /* Copies a layer, whose views are outputs of some calls, if it is bound for the streams x. */
 static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer *layer,
 		      const char *name, const hz_tensor *x, hz_mhc_layer *l)
 {
 	const int64_t tokens = tokens_of(x);
-	int64_t sets;
+	struct hzi_mhc_rule rule = {0};
 
 	HZ_CHECK(check_layer(ctx, op, layer));
 	*l = *layer;
-	sets = l->bound_sets;
 	if (!l->bound_n)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: layer is not bound: hz_mhc_layer_bind() gives it p, q, a, "
@@ -370,6 +405,12 @@ static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer
 				"hz_mhc_layer_bind() it again",
 				op, hzi_mhc_coefficients_name(l->opts.coefficients),
 				hzi_mhc_coefficients_name(l->bound_coefficients));
+	HZ_CHECK(hzi_mhc_rule_of(ctx, op, 1, &l->opts, &rule));
+	if (l->bound_rule != rule_check(rule))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer->opts has changed since hz_mhc_layer_bind(): bind the "
+				"layer again",
+				op);
 	if (tokens < 0)
 		return HZ_OK;
 	if (x->shape[x->ndim - 2] != l->bound_n)
@@ -378,23 +419,26 @@ static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer
 				"hz_mhc_layer_bind() it again",
 				op, name, x->ndim - 2, (long long)x->shape[x->ndim - 2],
 				l->bound_n);
-	if (l->bound_coefficients == HZ_MHC_PER_TOKEN ? tokens != sets :
-	    l->bound_coefficients == HZ_MHC_STATIC ? false :
-	    x->ndim > 3 ? x->shape[0] != sets : sets ? tokens % sets != 0 : tokens != 0)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s is of %lld tokens, layer is bound for %lld sets of "
-				"coefficients by %s: hz_mhc_layer_bind() it again",
-				op, name, (long long)tokens, (long long)sets,
-				hzi_mhc_coefficients_name(l->bound_coefficients));
-	return HZ_OK;
+	return check_sets(ctx, op, l, name, x, tokens);
 }
 
-/* Whether the weights that are set are those of n streams and m rows */
+/*
+ * Whether the weights that are set are those of n streams and m rows; for a layer that is bound, not
+ * only counted, whether those that it needs are set
+ */
 static int check_bound_weights(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
-			       const struct hzi_mhc_rule *rule)
+			       const struct hzi_mhc_rule *rule, bool bound)
 {
 	const hz_tensor *const phi = &l->phi, *const bias = &l->bias;
 
+	if (bound && !bias->data && !ctx->recording)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer->bias has no data: set phi, alpha and bias, or bias alone "
+				"for static coefficients, before the layer is bound",
+				op);
+	if (bound && phi->data && !l->alpha.data)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: layer->phi is given, and layer->alpha has no data: set both", op);
 	if (phi->data && l->opts.coefficients == HZ_MHC_STATIC)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: layer->phi is given, and layer->opts.coefficients is "
@@ -417,7 +461,7 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
 		      size_t *bytes)
 {
 	static const char op[] = "mhc_layer_bind";
-	struct hzi_mhc_rule rule;
+	struct hzi_mhc_rule rule = {0};
 	int64_t columns[5], at = 0;
 
 	HZ_CHECK(check_layer(ctx, op, layer));
@@ -433,7 +477,7 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
 				"%s: sets is %lld, must be 1: layer->opts.coefficients is "
 				"HZ_MHC_STATIC",
 				op, (long long)sets);
-	HZ_CHECK(check_bound_weights(ctx, op, layer, &rule));
+	HZ_CHECK(check_bound_weights(ctx, op, layer, &rule, data != NULL));
 	if ((uintptr_t)data % 64)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
 				op, data);
@@ -456,6 +500,7 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
 		layer->bound_n = n;
 		layer->bound_sets = sets;
 		layer->bound_coefficients = layer->opts.coefficients;
+		layer->bound_rule = rule_check(rule);
 	}
 	if (bytes)
 		*bytes = (size_t)at * sizeof(float);
@@ -465,13 +510,13 @@ int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
 int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
 		       hz_tensor *u)
 {
+	static const char op[] = "mhc_layer_begin";
 	hz_mhc_layer l;
 	hz_mhc_opts o;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_begin", layer, "x", x, &l));
+	HZ_CHECK(take_layer(ctx, op, layer, "x", x, &l));
 	o = layer_opts(&l, false);
-	return hz_mhc_pre(ctx, x, given(&l.phi), given(&l.alpha), &l.bias, &l.p, &l.q, &l.a, u,
-			  &o);
+	return hzi_mhc_layer_pre(ctx, op, x, &l, u, &o);
 }
 
 /* NULL stands for the identity, which is not read. */
@@ -483,10 +528,12 @@ static const hz_tensor *mixing(const hz_mhc_layer *l)
 int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
 		     const hz_tensor *f, hz_tensor *y)
 {
+	static const char op[] = "mhc_layer_end";
+	static const char *const names[] = {"layer->q", "layer->a", "layer->branch_bias"};
 	hz_mhc_layer l;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_end", layer, "x", x, &l));
-	return hz_mhc_post(ctx, x, f, &l.q, mixing(&l), given(&l.branch_bias), y);
+	HZ_CHECK(take_layer(ctx, op, layer, "x", x, &l));
+	return hzi_mhc_post(ctx, op, x, f, &l.q, mixing(&l), given(&l.branch_bias), y, names);
 }
 
 int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
@@ -518,15 +565,16 @@ int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_te
 int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
 			   const hz_tensor *dy, const hz_tensor *du, hz_tensor *dx)
 {
+	static const char op[] = "mhc_layer_begin_bwd";
 	hz_mhc_layer l;
 	hz_mhc_grads g;
 	hz_mhc_opts o;
 
-	HZ_CHECK(take_layer(ctx, "mhc_layer_begin_bwd", layer, "x", x, &l));
+	HZ_CHECK(take_layer(ctx, op, layer, "x", x, &l));
 	g = (hz_mhc_grads){
 		.du = du, .dq = &l.dq, .dy = dy, .dx = dx, .dphi = given(&l.dphi),
 		.dalpha = given(&l.dalpha), .dbias = given(&l.dbias),
 	};
 	o = layer_opts(&l, true);
-	return hz_mhc_pre_bwd(ctx, x, given(&l.phi), given(&l.alpha), &l.bias, &g, &o);
+	return hzi_mhc_layer_pre_bwd(ctx, op, x, &l, &g, &o);
 }

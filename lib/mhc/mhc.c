@@ -178,24 +178,32 @@ int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q, cons
 	return hzi_mhc_streams_bwd(ctx, op, &g);
 }
 
-int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
-		const hz_tensor *a, const hz_tensor *branch_bias, hz_tensor *y)
+int hzi_mhc_post(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *f,
+		 const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
+		 const hz_tensor *y, const char *const *names)
 {
-	static const char op[] = "mhc_post";
 	struct hzi_mhc_streams_args g = {0};
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 	const struct hzi_mhc_operand list[] = {
 		{"x", x, HZI_MHC_X, NEED, &g.x, NULL},
 		{"f", f, HZI_MHC_U, NEED, &g.f, NULL},
-		{"q", q, HZI_MHC_P, NEED, &g.q, NULL},
-		{"a", a, HZI_MHC_A, 0, &g.a, NULL},
-		{"branch_bias", branch_bias, HZI_MHC_CHANNELS, 0, &g.bias, NULL},
+		{names[0], q, HZI_MHC_P, NEED, &g.q, NULL},
+		{names[1], a, HZI_MHC_A, 0, &g.a, NULL},
+		{names[2], branch_bias, HZI_MHC_CHANNELS, 0, &g.bias, NULL},
 		{"y", y, HZI_MHC_X, NEED | OUT, &g.y, "x"},
 	};
 
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
+}
+
+int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
+		const hz_tensor *a, const hz_tensor *branch_bias, hz_tensor *y)
+{
+	static const char *const names[] = {"q", "a", "branch_bias"};
+
+	return hzi_mhc_post(ctx, "mhc_post", x, f, q, a, branch_bias, y, names);
 }
 
 int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,

@@ -628,11 +628,26 @@ static int mhc_diagnose(struct scene *s, views t)
 	return hz_mhc_diagnose(s->ctx, t[0], t[1]);
 }
 
-/* A layer that is bound for streams, whatever they are; its views are set afterwards. */
-static hz_mhc_layer bound_layer(const hz_tensor *x)
+/* Weights that a layer needs to be bound. Nothing reads them. */
+static hz_mhc_layer layer_of(struct scene *s, hz_tensor phi)
 {
-	hz_mhc_layer l = {.bound_n = 4, .bound_sets = 1};
+	static float place[24];
 
+	return (hz_mhc_layer){.phi = phi,
+			      .alpha = hz_tensor_1d(place, HZ_F32, hz_device(s->ctx), 3),
+			      .bias = hz_tensor_1d(place, HZ_F32, hz_device(s->ctx), 24)};
+}
+
+/* A layer that is bound for streams, whatever they are; its views are set afterwards. */
+static hz_mhc_layer bound_layer(struct scene *s, const hz_tensor *x)
+{
+	static _Alignas(64) char place[1024];
+	hz_mhc_layer l = layer_of(s, (hz_tensor){0});
+
+	/* If it is refused, so are the layer's calls. */
+	if (hz_mhc_layer_bind(s->ctx, &l, 4, 1, place, NULL))
+		l.bound_rule = 0;
+	l = (hz_mhc_layer){.bound_n = 4, .bound_sets = 1, .bound_rule = l.bound_rule};
 	if (x && x->ndim >= 2 && x->ndim <= HZ_MAXDIM && x->shape[x->ndim - 2] > 0 &&
 	    x->shape[x->ndim - 2] <= INT32_MAX)
 		l.bound_n = (int32_t)x->shape[x->ndim - 2];
@@ -643,7 +658,7 @@ static hz_mhc_layer bound_layer(const hz_tensor *x)
 
 static int mhc_layer_begin(struct scene *s, views t)
 {
-	hz_mhc_layer l = bound_layer(t[0]);
+	hz_mhc_layer l = bound_layer(s, t[0]);
 
 	l.phi = value(t[2]);
 	l.alpha = value(t[3]);
@@ -657,7 +672,7 @@ static int mhc_layer_begin(struct scene *s, views t)
 
 static int mhc_layer_end(struct scene *s, views t)
 {
-	hz_mhc_layer l = bound_layer(t[0]);
+	hz_mhc_layer l = bound_layer(s, t[0]);
 
 	l.q = value(t[3]);
 	l.a = value(t[4]);
@@ -667,7 +682,7 @@ static int mhc_layer_end(struct scene *s, views t)
 
 static int mhc_layer_end_bwd(struct scene *s, views t)
 {
-	hz_mhc_layer l = bound_layer(t[1]);
+	hz_mhc_layer l = bound_layer(s, t[1]);
 
 	l.q = value(t[3]);
 	l.branch_bias = value(t[4]);
@@ -678,7 +693,7 @@ static int mhc_layer_end_bwd(struct scene *s, views t)
 
 static int mhc_layer_begin_bwd(struct scene *s, views t)
 {
-	hz_mhc_layer l = bound_layer(t[0]);
+	hz_mhc_layer l = bound_layer(s, t[0]);
 
 	l.phi = value(t[4]);
 	l.alpha = value(t[5]);
@@ -693,7 +708,7 @@ static int mhc_layer_begin_bwd(struct scene *s, views t)
 
 static int mhc_layer_bind(struct scene *s, views t)
 {
-	hz_mhc_layer l = {.phi = value(t[0])};
+	hz_mhc_layer l = layer_of(s, value(t[0]));
 
 	return hz_mhc_layer_bind(s->ctx, &l, 4, 5, raw(t[1]), &s->bytes);
 }

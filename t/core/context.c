@@ -311,7 +311,7 @@ static void information(void)
 	ok(info.memory_bytes > 0, "memory %lld", (long long)info.memory_bytes);
 	ok(info.cpu_name != NULL && *info.topology_source, "cpu \"%s\" from %s", info.cpu_name,
 	   info.topology_source);
-	ok(info.sm == 0 && info.multiprocessors == 0, "no GPU");
+	ok(info.sm == 0 && info.sm_count == 0, "no GPU");
 	is_str(info.gpu_name, "", "without a name");
 	is_str(info.gpu_reason, "the CPU was asked for", "with a reason");
 	hz_close(ctx);

@@ -127,8 +127,8 @@ static void information(hz_context *ctx)
 	is_int(hz_device_info(ctx, &info), HZ_OK, "device_info");
 	is_int(info.device, hz_device(ctx), "device");
 	ok(info.sm >= 80 && info.sm == d->sm, "sm is %d", info.sm);
-	ok(info.multiprocessors > 0 && info.memory_bytes > 1 << 20,
-	   "%d multiprocessors, %lld bytes", info.multiprocessors, (long long)info.memory_bytes);
+	ok(info.sm_count > 0 && info.memory_bytes > 1 << 20,
+	   "%d SMs, %lld bytes", info.sm_count, (long long)info.memory_bytes);
 	ok(info.cuda_driver >= 12000 && info.cuda_devices >= 1, "driver %d shows %d",
 	   info.cuda_driver, info.cuda_devices);
 	ok(*info.gpu_name && !*info.gpu_reason, "name is %s", info.gpu_name);

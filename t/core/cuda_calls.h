@@ -116,7 +116,7 @@ static inline void stand_in_few(void (*all)(void))
 		}
 		waitpid(child, &status, 0);
 		ok(child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-		   "with %s of the multiprocessors", sms[i]);
+		   "with %s of the SMs", sms[i]);
 	}
 }
 

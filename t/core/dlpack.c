@@ -9,6 +9,7 @@
 #include <string.h>
 
 /* The part of DLPack 1.x that describes memory, with its ABI's layout */
+#define DLPACK_DLPACK_H_
 typedef enum {
 	kDLCPU = 1,
 	kDLCUDA = 2,

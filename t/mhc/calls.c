@@ -838,7 +838,7 @@ static void test_wrong_sets(hz_context *ctx, struct valid *r)
 /* A layer is used for what it is bound for, and for nothing else. */
 static void test_wrong_layers(hz_context *ctx, struct valid *r)
 {
-	hz_mhc_layer l = {.phi = r->PHI, .alpha = r->ALPHA, .bias = r->BIAS};
+	hz_mhc_layer l = {.phi = r->PHI, .alpha = r->ALPHA, .bias = r->BIAS}, none = {0};
 	hz_mhc_block block = {.p = r->P, .u = r->U, .reserved = {0, 0, 5, 0}};
 	const hz_tensor x2 = hz_tensor_3d(r->x, HZ_F32, HZ_CPU, 6, 2, 16);
 	const hz_tensor x4 = shaped(r->X, 0, 4);
@@ -850,6 +850,12 @@ static void test_wrong_layers(hz_context *ctx, struct valid *r)
 		bail("no memory for a layer");
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &r->X, &r->U), HZ_EINVAL,
 		"mhc_layer_begin: layer is not bound: hz_mhc_layer_bind() gives it p, q, a");
+	refused(ctx, hz_mhc_layer_bind(ctx, &none, 4, 6, data, &bytes), HZ_EINVAL,
+		"mhc_layer_bind: layer->bias has no data: set phi, alpha and bias, or bias alone");
+	none = l;
+	none.alpha.data = NULL;
+	refused(ctx, hz_mhc_layer_bind(ctx, &none, 4, 6, data, &bytes), HZ_EINVAL,
+		"layer->phi is given, and layer->alpha has no data: set both");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 6, NULL, &bytes), HZ_OK, "the bytes of a layer");
 	ok(bytes > 6 * 4 * 53 && bytes <= 8192 && !l.p.data, "%zu; it is not bound", bytes);
 	refused(ctx, hz_mhc_layer_end(ctx, &l, &r->X, &r->F, &r->Y), HZ_EINVAL,
@@ -858,15 +864,36 @@ static void test_wrong_layers(hz_context *ctx, struct valid *r)
 		"layer->phi is [24, 32], must be [80, a multiple of 8] for 8 streams");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, &bytes), HZ_OK, "a layer of 1 token");
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_ESHAPE,
-		"x is of 4 tokens, layer is bound for 1 sets of coefficients by HZ_MHC_PER_TOKEN: "
-		"hz_mhc_layer_bind() it again");
+		"mhc_layer_begin: x is of 4 tokens, layer is bound for 1: hz_mhc_layer_bind() it "
+		"again");
 	refused(ctx, hz_mhc_layer_end_bwd(ctx, &l, &r->F, &r->X, &r->U), HZ_ESHAPE,
 		"dy is of 6 tokens");
 	l.opts.coefficients = HZ_MHC_PER_SEQUENCE;
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_EINVAL,
 		"layer->opts.coefficients is HZ_MHC_PER_SEQUENCE, layer is bound for "
 		"HZ_MHC_PER_TOKEN");
+	is_int(hz_mhc_layer_bind(ctx, &l, 4, 4, data, NULL), HZ_OK, "bound for four sequences");
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &r->X, &r->U), HZ_ESHAPE,
+		"mhc_layer_begin: x is of 6 tokens, which the 4 sequences that layer is bound for do "
+		"not divide");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_OK, "bound for one sequence");
+	l.opts.iterations = 7;
+	refused(ctx, hz_mhc_layer_end(ctx, &l, &r->X, &r->F, &r->Y), HZ_EINVAL,
+		"mhc_layer_end: layer->opts has changed since hz_mhc_layer_bind(): bind the layer "
+		"again");
+	l.opts.iterations = 0;
+	l.opts.flags = HZ_MHC_ACCUMULATE;
+	is_int(hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_OK, "sums of gradients: %s",
+	       hz_errmsg(ctx));
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &r->U), HZ_ESHAPE,
+		"mhc_layer_begin: u is of 6 tokens, must be of 4, as x");
+	refused(ctx, hz_mhc_layer_begin_bwd(ctx, &l, &x4, NULL, &u4, &r->Y), HZ_ESHAPE,
+		"mhc_layer_begin_bwd: dx is of 6 tokens, must be of 4, as x");
+	l.gain = shaped(r->BIAS, 0, 3);
+	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_ESHAPE,
+		"mhc_layer_begin: layer->gain.shape[0] is 3");
+	l.gain = l.p;
+	l.gain.data = NULL;
 	is_int(hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_OK, "of 4 tokens: %s", hz_errmsg(ctx));
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x2, &r->U), HZ_ESHAPE,
 		"x.shape[1] is 2, layer is bound for 4 streams");
@@ -880,9 +907,9 @@ static void test_wrong_layers(hz_context *ctx, struct valid *r)
 		"layer->bias.shape[0] is 24, must be 80 for 8 streams");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_OK, "static ones");
 	is_int(hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_OK, "of 4 tokens");
-	l.reserved[7] = 1;
+	l.reserved[6] = 1;
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &x4, &u4), HZ_EINVAL,
-		"layer->reserved[7] is 1, must be 0");
+		"layer->reserved[6] is 1, must be 0");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, &block), HZ_EINVAL,
 		"block[0].reserved[2] is 5, must be 0");
 	free(data);

@@ -163,7 +163,7 @@ static void print_text(const struct facts *f)
 	printf("\n%sGPU%s       ", bold, plain);
 	if (f->gpu) {
 		printf("%s, compute capability %d.%d\n", g->gpu_name, g->sm / 10, g->sm % 10);
-		printf("  SMs     %d, memory %s, GPUs seen %d\n", g->multiprocessors,
+		printf("  SMs     %d, memory %s, GPUs seen %d\n", g->sm_count,
 		       bytes_text(g->memory_bytes, a), g->cuda_devices);
 		if (*f->code_reason)
 			printf("  code    cannot be used: %s\n", f->code_reason);
@@ -221,8 +221,8 @@ static void print_json(const struct facts *f)
 	printf("},\n \"gpu\": {\"usable\": %s, ", f->gpu && !*f->code_reason ? "true" : "false");
 	json_field("reason", f->gpu ? f->code_reason : f->gpu_reason);
 	json_field("name", f->gpu ? g->gpu_name : "");
-	printf("\"sm\": %d, \"multiprocessors\": %d, \"memory_bytes\": %lld, \"driver\": %d, "
-	       "\"devices\": %d},\n ", f->gpu ? g->sm : 0, f->gpu ? g->multiprocessors : 0,
+	printf("\"sm\": %d, \"sm_count\": %d, \"memory_bytes\": %lld, \"driver\": %d, "
+	       "\"devices\": %d},\n ", f->gpu ? g->sm : 0, f->gpu ? g->sm_count : 0,
 	       f->gpu ? (long long)g->memory_bytes : 0, g->cuda_driver, g->cuda_devices);
 	json_field("device", f->used);
 	json_field("device_reason", f->used_reason);

@@ -96,7 +96,8 @@ static bool check_product(const struct subject *s, const struct product *p, bool
 
 	if (p->c_dtype != HZ_S32)
 		o.a_scale = (double)scale;
-	hz_qgemm_multiplier((double)scale, &u, &shift);
+	if (hz_qgemm_multiplier((double)scale, &u, &shift))
+		return wrong("%s: no multiplier of %g", s->name, (double)scale);
 	status = multiply(s->ctx, p, pack, b->x, &o);
 	if (status)
 		return wrong("%s: qgemm %lld x %lld x %lld: %s", s->name, (long long)p->m,

@@ -145,8 +145,8 @@ ok $? "pre= as int8"
 good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
 bad 2 '+1 or -1' "pre= as int8 that is no sign" run hadamard pre=zeroone.npy x=row.npy y=no.npy
-bad 2 'hadamard: pre.ndim' "pre= of two dimensions" run -d cpu hadamard pre=x.npy x=row.npy y=no.npy
-bad 2 'hadamard: pre.shape' "pre= of a wrong length" run -d cpu hadamard pre=n32.npy x=row.npy y=no.npy
+bad 2 'hadamard: opts->pre.ndim' "pre= of two dimensions" run -d cpu hadamard pre=x.npy x=row.npy y=no.npy
+bad 2 'hadamard: opts->pre.shape' "pre= of a wrong length" run -d cpu hadamard pre=n32.npy x=row.npy y=no.npy
 good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
 cmp -s z.npy w.npy
 [ $? -eq 1 ]

@@ -461,9 +461,9 @@ static int make_common(struct hz_context *ctx, const char *op, const char *v_nam
 	a->blocks = n_row / n;
 	a->pre = a->post = (struct hzi_diag){0};
 	if (o->pre)
-		HZ_CHECK(make_diag(ctx, op, "pre", o->pre, n_row, n, &a->pre));
+		HZ_CHECK(make_diag(ctx, op, "opts->pre", o->pre, n_row, n, &a->pre));
 	if (o->post)
-		HZ_CHECK(make_diag(ctx, op, "post", o->post, n_row, n, &a->post));
+		HZ_CHECK(make_diag(ctx, op, "opts->post", o->post, n_row, n, &a->post));
 	a->transpose = transpose != inverse;
 	if (a->transpose) {
 		const struct hzi_diag pre = a->pre;
@@ -509,9 +509,9 @@ static int check_diags_apart(struct hz_context *ctx, const char *op, const hz_ha
 			     const char *name, const hz_tensor *out)
 {
 	if (o->pre)
-		HZ_CHECK(hzi_check_apart(ctx, op, "pre", o->pre, name, out));
+		HZ_CHECK(hzi_check_apart(ctx, op, "opts->pre", o->pre, name, out));
 	if (o->post)
-		HZ_CHECK(hzi_check_apart(ctx, op, "post", o->post, name, out));
+		HZ_CHECK(hzi_check_apart(ctx, op, "opts->post", o->post, name, out));
 	return HZ_OK;
 }
 

@@ -371,7 +371,7 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	const bool a_scale = o->a_scale != 0 || o->a_scales,
 		   b_scale = o->b_scale != 0 || o->b_scales;
 	const bool scales = a_scale || b_scale || o->c_scale != 0;
-	const struct {
+	const struct rule {
 		bool wrong;
 		const char *what;
 	} rule[] = {
@@ -386,12 +386,6 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 		 "opts->multipliers excludes scales, opts->sigma and opts->multiplier"},
 		{pairs && !(o->multipliers && o->shifts),
 		 "opts->multipliers and opts->shifts need each other"},
-		{floating && (pair || pairs || o->sigma != 0),
-		 "opts->sigma, multiplier and multipliers need an integer c"},
-		{floating && (o->c_scale != 0 || o->c_zero),
-		 "opts->c_scale and opts->c_zero need an integer c"},
-		{floating && o->rounding, "opts->rounding needs an integer c"},
-		{!floating && o->a_scales, "opts->a_scales needs a float c"},
 		{q->linear && (o->a_zeros || o->a_scales),
 		 "opts->a_zeros and opts->a_scales are not for x, which is quantized here"},
 		{q->linear && o->a_scale == 0 && o->a_zero, "opts->a_zero needs opts->a_scale"},
@@ -399,10 +393,25 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 		 "HZ_QLINEAR_SYMMETRIC excludes opts->a_scale"},
 		{!q->linear && o->x_dtype, "opts->x_dtype is for qlinear alone"},
 	};
+	/* What the type of the result excludes */
+	const struct rule of_c[] = {
+		{floating && (pair || pairs || o->sigma != 0),
+		 "opts->sigma, multiplier and multipliers are for integer results"},
+		{floating && (o->c_scale != 0 || o->c_zero),
+		 "opts->c_scale and opts->c_zero are for integer results"},
+		{floating && o->rounding, "opts->rounding is for integer results"},
+		{!floating && o->a_scales, "opts->a_scales is for floating-point results"},
+	};
 
 	for (size_t i = 0; i < sizeof(rule) / sizeof(*rule); i++) {
 		if (rule[i].wrong)
 			return hzi_fail(ctx, HZ_EINVAL, "%s: %s", q->op, rule[i].what);
+	}
+	for (size_t i = 0; i < sizeof(of_c) / sizeof(*of_c); i++) {
+		if (of_c[i].wrong)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: %s, and %s is %s: leave it unset",
+					q->op, of_c[i].what, q->c_name,
+					hz_dtype_name(q->c->dtype));
 	}
 	return HZ_OK;
 }

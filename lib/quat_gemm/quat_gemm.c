@@ -401,14 +401,14 @@ static int make_pre(struct hz_context *ctx, const struct call *q, struct hzi_qua
 
 	if (!t)
 		return HZ_OK;
-	HZ_CHECK(hzi_check(ctx, op_name, "pre", t, pre_types, true));
-	HZ_CHECK(hzi_check_same_shape(ctx, op_name, "c", q->c, "pre", t));
-	HZ_CHECK(hzi_check_apart(ctx, op_name, "c", q->c, "pre", t));
+	HZ_CHECK(hzi_check(ctx, op_name, "opts->pre", t, pre_types, true));
+	HZ_CHECK(hzi_check_same_shape(ctx, op_name, "c", q->c, "opts->pre", t));
+	HZ_CHECK(hzi_check_apart(ctx, op_name, "c", q->c, "opts->pre", t));
 	if (q->a)
-		HZ_CHECK(hzi_check_apart(ctx, op_name, "a", q->a, "pre", t));
-	HZ_CHECK(hzi_check_apart(ctx, op_name, "b", q->b, "pre", t));
+		HZ_CHECK(hzi_check_apart(ctx, op_name, "a", q->a, "opts->pre", t));
+	HZ_CHECK(hzi_check_apart(ctx, op_name, "b", q->b, "opts->pre", t));
 	if (q->o->bias)
-		HZ_CHECK(hzi_check_apart(ctx, op_name, "bias", q->o->bias, "pre", t));
+		HZ_CHECK(hzi_check_apart(ctx, op_name, "bias", q->o->bias, "opts->pre", t));
 	g->pre = view_of(ctx, t, HZ_QUAT_N, q->o->flags, &m, &n);
 	return HZ_OK;
 }
@@ -518,7 +518,8 @@ static int gemm_args(struct hz_context *ctx, struct call *q, struct hzi_quat_gem
 
 		HZ_CHECK(hzi_check_apart(ctx, op_name, "packed", &blob, "c", q->c));
 		if (o->pre)
-			HZ_CHECK(hzi_check_apart(ctx, op_name, "packed", &blob, "pre", o->pre));
+			HZ_CHECK(hzi_check_apart(ctx, op_name, "packed", &blob, "opts->pre",
+						 o->pre));
 	}
 	HZ_CHECK(make_bias(ctx, q, g));
 	HZ_CHECK(make_pre(ctx, q, g));

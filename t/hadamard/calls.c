@@ -166,24 +166,25 @@ static void test_refusals(struct dev *dev)
 
 	s = hz_tensor_1d(wx + 4096, HZ_F64, dev->device, 96);
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_EDTYPE,
-		"hadamard: pre.dtype is f64, must be u8, f32, f16 or bf16");
+		"hadamard: opts->pre.dtype is f64, must be u8, f32, f16 or bf16");
 	s = hz_tensor_2d(wx + 4096, HZ_F32, dev->device, 1, 96);
-	refused(dev, &x, &y, OPTS(.post = &s), HZ_ESHAPE, "hadamard: post.ndim is 2, must be 1");
+	refused(dev, &x, &y, OPTS(.post = &s), HZ_ESHAPE,
+		"hadamard: opts->post.ndim is 2, must be 1");
 	s = hz_tensor_1d(wx + 4096, HZ_F32, dev->device, 95);
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_ESHAPE,
-		"hadamard: pre.shape[0] is 95, must be 96");
+		"hadamard: opts->pre.shape[0] is 95, must be 96");
 	s = hz_tensor_1d(wx + 4096, HZ_U8, dev->device, 96);
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_ESHAPE,
-		"hadamard: pre.shape[0] is 96, must be 12");
+		"hadamard: opts->pre.shape[0] is 96, must be 12");
 	s = hz_tensor_1d(wx + 4096, HZ_F32, dev->device, 96);
 	s.stride[0] = 2;
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_ESTRIDE,
-		"hadamard: pre.stride[0] is 2, must be 1");
+		"hadamard: opts->pre.stride[0] is 2, must be 1");
 	s = hz_tensor_1d(wy + 10, HZ_F32, dev->device, 96);
 	refused(dev, &x, &y, OPTS(.pre = &s), HZ_EALIAS,
-		"hadamard: y overlaps pre, must be apart from it");
+		"hadamard: y overlaps opts->pre, must be apart from it");
 	s = hz_tensor_1d(wx + 4096, HZ_F32, elsewhere, 96);
-	snprintf(message, sizeof(message), "hadamard: post is on %s, the context is on %s",
+	snprintf(message, sizeof(message), "hadamard: opts->post is on %s, the context is on %s",
 		 elsewhere == HZ_CPU ? "the CPU" : "CUDA device 1", here);
 	refused(dev, &x, &y, OPTS(.post = &s), HZ_EDEVICE, message);
 
@@ -438,13 +439,13 @@ static void test_refusals_codes(struct dev *dev)
 		"hadamard_quantize: scale overlaps q, must be apart from it");
 	t = hz_tensor_1d((char *)codes.data + 8, HZ_F32, dev->device, 64);
 	refused_codes(dev, &x, &q, &s, OPTS(.pre = &t), HZ_EALIAS,
-		"hadamard_quantize: q overlaps pre, must be apart from it");
+		"hadamard_quantize: q overlaps opts->pre, must be apart from it");
 	t = hz_tensor_1d((char *)scale.data + 8, HZ_F32, dev->device, 64);
 	refused_codes(dev, &x, &q, &s, OPTS(.post = &t), HZ_EALIAS,
-		"hadamard_quantize: scale overlaps post, must be apart from it");
+		"hadamard_quantize: scale overlaps opts->post, must be apart from it");
 	t = hz_tensor_1d((char *)in.data + 8, HZ_F32, dev->device, 64);
 	refused_back(dev, &q, &s, &x, OPTS(.post = &t), HZ_EALIAS,
-		     "dequantize_hadamard: y overlaps post, must be apart from it");
+		     "dequantize_hadamard: y overlaps opts->post, must be apart from it");
 	t = q;
 	t.device = elsewhere;
 	snprintf(message, sizeof(message), "hadamard_quantize: q is on %s, the context is on %s",

@@ -728,14 +728,17 @@ static void test_errors(void)
 	WRONG((O.given = HZ_QGEMM_GIVEN_MIN, O.min = NAN), HZ_EINVAL,
 	      "qgemm: opts->min or opts->max is NaN");
 	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
-	      "qgemm: opts->c_scale and opts->c_zero need an integer c");
+	      "qgemm: opts->c_scale and opts->c_zero are for integer results, and c is f32: leave it "
+	      "unset");
 	WRONG((C.dtype = HZ_F32, O.sigma = 1), HZ_EINVAL,
-	      "qgemm: opts->sigma, multiplier and multipliers need an integer c");
+	      "qgemm: opts->sigma, multiplier and multipliers are for integer results, and c is f32: "
+	      "leave it unset");
 	v = hz_tensor_1d(p, HZ_S32, device, 5);
 	w = hz_tensor_1d(p, HZ_F32, device, 4);
 	WRONG(O.bias = &v, HZ_ESHAPE, "qgemm: bias has 5 elements, must have 6");
 	WRONG(O.bias = &w, HZ_EDTYPE, "qgemm: bias.dtype is f32, must be s32");
-	WRONG(O.a_scales = &w, HZ_EINVAL, "qgemm: opts->a_scales needs a float c");
+	WRONG(O.a_scales = &w, HZ_EINVAL,
+	      "qgemm: opts->a_scales is for floating-point results, and c is u8: leave it unset");
 	WRONG((O.b_scales = &w, O.b_scale = 1), HZ_EINVAL,
 	      "qgemm: opts->b_scales excludes opts->b_scale");
 	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: b_scales has 4 elements, must have 6 or 1");

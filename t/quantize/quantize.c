@@ -516,7 +516,7 @@ static void test_errors(void)
 	      "quantize: hadamard: x.shape[1] is 10, which the true plan cannot make: must be 20 "
 	      "times a power of two; the greedy plan makes any length");
 	WRONG((o.scale = 1, o.hadamard = &h, h.block = 4, h.pre = &s, s.data = q.data), QUANTIZE,
-	      HZ_ESHAPE, "quantize: hadamard: pre.ndim is 2, must be 1");
+	      HZ_ESHAPE, "quantize: hadamard: opts->pre.ndim is 2, must be 1");
 	WRONG((o.scale = 1, o.hadamard = &h, h.block = 4, s = hz_tensor_1d(pq, HZ_F32, device, 4),
 	       h.pre = &s), QUANTIZE, HZ_EALIAS,
 	      "quantize: hadamard: q overlaps pre, must be apart from it");

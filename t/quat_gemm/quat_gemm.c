@@ -781,8 +781,9 @@ static void test_errors(void)
 	WRONG((O.bias = &V, V.ndim = 1), HZ_ESHAPE, "quat_gemm: bias.ndim is 1, must be 2");
 	WRONG((O.bias = &V, V.data = memory[2]), HZ_EALIAS,
 	      "quat_gemm: c overlaps bias, must be apart from it");
-	WRONG((O.pre = &V), HZ_ESHAPE, "quat_gemm: pre.ndim is 2, must be 3, as c");
-	WRONG((V = C, O.pre = &V), HZ_EALIAS, "quat_gemm: pre overlaps c, must be apart from it");
+	WRONG((O.pre = &V), HZ_ESHAPE, "quat_gemm: opts->pre.ndim is 2, must be 3, as c");
+	WRONG((V = C, O.pre = &V), HZ_EALIAS,
+	      "quat_gemm: opts->pre overlaps c, must be apart from it");
 	WRONG((A.shape[0] = C.shape[0] = INT64_MAX / 64, A.stride[0] = 0, C.stride[0] =
 	       INT64_MAX / 8),
 	      HZ_ESHAPE, "quat_gemm: c is too large: its size or strides overflow");

@@ -253,6 +253,17 @@ typedef struct hz_options {
  * bound the initial thread to one place, all places count. hz_info.threads_source says which
  * decided.
  * Errors: HZ_EINVAL, HZ_ENODEV, HZ_ENOMEM, HZ_ENOTSUP (a build without OpenMP), HZ_ECUDA.
+ *
+ * Example:
+ *
+ *     const hz_options options = {.threads = 4};	// zeroed fields have their defaults
+ *     hz_context *ctx;
+ *     if (hz_open(&ctx, &options) != HZ_OK) {
+ *             fprintf(stderr, "%s\n", hz_open_errmsg());
+ *             return;
+ *     }
+ *     printf("runs on %s\n", hz_device(ctx) == HZ_CPU ? "the CPU" : "a GPU");
+ *     hz_close(ctx);
  */
 HZ_API_CHECK int hz_open(hz_context **ctx, const hz_options *options);
 
@@ -392,7 +403,7 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  * Example:
  *
  *     hz_record_begin(ctx);
- *     forward(ctx, model, x, y);	(the calls of a program)
+ *     forward(ctx, model, x, y);	// the calls of a program
  *     if (hz_record_end(ctx, &bytes) == HZ_OK && hz_reserve(ctx, bytes) == HZ_OK)
  *             forward(ctx, model, x, y);
  *
@@ -487,6 +498,13 @@ typedef struct hz_hadamard_opts {
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  * Source: Sylvester 1867; Paley 1933; Williamson 1944; scipy.linalg.hadamard for the order.
+ *
+ * Example:
+ *
+ *     float data[4][64] = {{1}};
+ *     hz_tensor x = hz_tensor_2d(data, HZ_F32, HZ_CPU, 4, 64);
+ *     if (hz_hadamard(ctx, &x, &x, NULL) != HZ_OK)	// 4 transforms of 64, in place
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
  */
 HZ_API_CHECK int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 			     const hz_hadamard_opts *opts);
@@ -572,7 +590,8 @@ typedef struct hz_quantize_opts {
 	int32_t zero;			/* one for all */
 	uint32_t flags;			/* 0 */
 	const hz_tensor *scales;	/* f32, instead of scale */
-	const hz_tensor *zeros;		/* the dtype of q, with scales; NULL: all 0 */
+	const hz_tensor *zeros;		/* the dtype of q, with scales; NULL: all 0, so that
+					   u8 codes hold no values below 0 */
 	const hz_hadamard_opts *hadamard;	/* a rotation of the last axis; NULL: none */
 	int64_t reserved[3];		/* 0 */
 } hz_quantize_opts;
@@ -597,6 +616,18 @@ typedef struct hz_quantize_opts {
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
  * Source: ONNX QuantizeLinear.
+ *
+ * Example:
+ *
+ *     float data[4][64] = {{1}}, scales[4];
+ *     int8_t codes[4][64];
+ *     const hz_tensor x = hz_tensor_2d(data, HZ_F32, HZ_CPU, 4, 64);
+ *     hz_tensor q = hz_tensor_2d(codes, HZ_S8, HZ_CPU, 4, 64);
+ *     hz_tensor s = hz_tensor_2d(scales, HZ_F32, HZ_CPU, 4, 1);	// one for each row
+ *     const hz_quantize_opts opts = {.scales = &s};
+ *     if (hz_choose_qparams(ctx, &x, &s, NULL, HZ_QPARAMS_SYMMETRIC) != HZ_OK ||
+ *         hz_quantize(ctx, &x, &q, &opts) != HZ_OK)
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
  */
 HZ_API_CHECK int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 			     const hz_quantize_opts *opts);
@@ -618,7 +649,8 @@ HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y
  *   scale  f32; its shape says what has parameters of its own, as above
  *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to; NULL with
  *          HZ_QPARAMS_SYMMETRIC stands for s8, whose zero points are 0: hz_quantize() and
- *          hz_dequantize() then have opts->zeros = NULL
+ *          hz_dequantize() then have opts->zeros = NULL. u8 needs its zero points, 128: without
+ *          them hz_quantize() makes 0 of every x < 0
  *   flags  HZ_QPARAMS_SYMMETRIC
  *
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
@@ -719,6 +751,18 @@ typedef struct hz_qgemm_opts {
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
  * Integer-Arithmetic-Only Inference", equations 4 to 8.
+ *
+ * Example:
+ *
+ *     uint8_t codes_a[8][64] = {{130}};
+ *     int8_t codes_b[64][16] = {{5}};
+ *     float result[8][16];
+ *     const hz_tensor a = hz_tensor_2d(codes_a, HZ_U8, HZ_CPU, 8, 64);
+ *     const hz_tensor b = hz_tensor_2d(codes_b, HZ_S8, HZ_CPU, 64, 16);
+ *     hz_tensor c = hz_tensor_2d(result, HZ_F32, HZ_CPU, 8, 16);
+ *     const hz_qgemm_opts opts = {.a_scale = 0.05, .a_zero = 128, .b_scale = 0.01};
+ *     if (hz_qgemm(ctx, &a, &b, &c, &opts) != HZ_OK)	// 0.05 (a - 128) times 0.01 b
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
  */
 HZ_API_CHECK int hz_qgemm(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *c,
 			  const hz_qgemm_opts *opts);
@@ -810,6 +854,16 @@ HZ_API_CHECK int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor
  * Aliasing: y may be a or b exactly (same data, shape and strides) or both.
  * Workspace: none.
  * Source: Hamilton 1844.
+ *
+ * Example:
+ *
+ *     float one[2][4] = {{0, 1, 0, 0}, {0, 0, 1, 0}}, other[2][4] = {{0, 0, 1, 0}, {1, 0, 0, 0}};
+ *     float result[2][4];
+ *     const hz_tensor a = hz_tensor_2d(one, HZ_F32, HZ_CPU, 2, 4);
+ *     const hz_tensor b = hz_tensor_2d(other, HZ_F32, HZ_CPU, 2, 4);
+ *     hz_tensor y = hz_tensor_2d(result, HZ_F32, HZ_CPU, 2, 4);
+ *     if (hz_quat_mul(ctx, &a, &b, &y, 0) != HZ_OK)	// i j = k and j 1 = j
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
  */
 HZ_API_CHECK int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
 			     uint32_t flags);

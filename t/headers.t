@@ -83,6 +83,15 @@ for compiler in ${CXX:+"$CXX"} g++ clang++; do
 	done
 done
 
+n=$((n + 1))
+echo '#include <hurwitz-dlpack.h>' >"$work/alone.c"
+# shellcheck disable=SC2086
+if $CC -fsyntax-only -I"$top_srcdir/include" "$work/alone.c" 2>&1 | grep -q 'include dlpack.h first'; then
+	echo "ok $n - hurwitz-dlpack.h asks for dlpack.h"
+else
+	echo "not ok $n - hurwitz-dlpack.h asks for dlpack.h"
+fi
+
 # The headers define no names without the library's prefix.
 n=$((n + 1))
 macros()

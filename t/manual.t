@@ -77,6 +77,20 @@ else
 	skip "mandoc has nothing to say" "there is no mandoc here"
 fi
 
+# Examples of the pages, each the body of a function, with what they do not declare
+{
+	echo '#include <hurwitz.h>
+#include <stdio.h>
+struct model;
+hz_context *ctx; struct model *model; const hz_tensor *x; hz_tensor *y; size_t bytes;
+int forward(hz_context *, struct model *, const hz_tensor *, hz_tensor *);'
+	$AWK '/^ \* Example:$/ { printf "void example_%d(void);\nvoid example_%d(void) {\n", ++n, n; on = 1; next }
+		on && /^ \*     / { print substr($0, 4); next }
+		on && !/^ \*$/ { print "}"; on = 0 }' "$header"
+} >examples.c
+report "examples of the pages compile" "$([ "$(grep -c '^void example.*{' examples.c)" -ge 6 ] || echo few
+	${CC:-cc} -std=c99 -Wall -Wextra -Werror -fsyntax-only -I"$top_srcdir/include" examples.c 2>&1)"
+
 # The page of the command: every primitive of run, every option of every command.
 case $HURWITZ in /*) ;; *) HURWITZ=$OLDPWD/$HURWITZ ;; esac
 if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then

@@ -47,6 +47,15 @@ report "make install" $?
 pc=$(find "$work/stage" -name hurwitz.pc)
 [ -n "$pc" ]
 report "installs hurwitz.pc" $?
+pages=$(dirname "$(find "$work/stage" -name README.md | head -n 1)")
+(cd "$pages" && for page in *.md ./*/*.md; do
+	grep -o ']([^)]*)' "$page" | sed -e 's/^](//' -e 's/[#)].*//' | grep -v '^https*:' |
+		while read -r to; do
+			[ -z "$to" ] || [ -e "$(dirname "$page")/$to" ] || echo "$page: no $to"
+		done
+done) >"$work/log" 2>&1
+[ ! -s "$work/log" ]
+report "links of installed pages resolve" $?
 if [ -z "$pc" ] || [ -z "$PKG_CONFIG" ]; then
 	ends "no pkg-config"
 fi

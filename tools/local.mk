@@ -26,6 +26,11 @@ bashcompletion_DATA = tools/hurwitz.bash-completion
 EXTRA_DIST += $(bashcompletion_DATA)
 install-data-hook:
 	cd $(DESTDIR)$(bashcompletiondir) && mv -f hurwitz.bash-completion hurwitz
+# Pages of doc/ are installed beside README.md: links to them and from them lose the folder.
+	cd $(DESTDIR)$(docdir) && for page in *.md; do \
+		sed -e 's,](doc/,](,g' -e 's,](\.\./,](,g' $$page >$$page.tmp && \
+			cat $$page.tmp >$$page && rm -f $$page.tmp || exit; \
+	done
 uninstall-hook:
 	rm -f $(DESTDIR)$(bashcompletiondir)/hurwitz
 EXTRA_DIST += \

@@ -24,7 +24,8 @@ noinst_HEADERS += \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
 	cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
-	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
+	cpu/quantize/quantize.inc cpu/quat/convert.inc \
+	cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \
 	cpu/quat_conv/kern.h cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc \
 	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \

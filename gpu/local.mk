@@ -41,7 +41,8 @@ noinst_HEADERS += \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/launch.h \
 	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/launch.h \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
-	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh gpu/quat/launch.h \
+	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh \
+	gpu/quat/convert.h gpu/quat/launch.h \
 	gpu/quat/ops.cuh gpu/quat/planar.h gpu/quat/quat.h gpu/quat/strided.cuh \
 	gpu/quat_conv/depthwise.h gpu/quat_conv/gemm16.cuh gpu/quat_conv/gemm16.h \
 	gpu/quat_conv/im2col.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
@@ -68,6 +69,7 @@ HZ_CU = \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
+	gpu/quat/convert.cu \
 	gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu \
 	gpu/quat_conv/grouped.cu gpu/quat_conv/im2col.cu gpu/quat_conv/implicit_gemm16.cu \
 	gpu/quat_conv/implicit_gemm8.cu gpu/quat_conv/implicit_gemm8_f32x3.cu \

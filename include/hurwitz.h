@@ -819,7 +819,7 @@ HZ_API_CHECK int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor
  * strides {1, n}; [batch, m, 4] of strides {4 m, 1, m} is the r|i|j|k block layout of PyTorch's
  * quaternion libraries, whose [batch, 4 m] tensors need no copy.
  *
- * What the elementwise calls, hz_quat_mul() to hz_quat_rotate_bwd(), have in common: operands have
+ * What the elementwise calls, hz_quat_mul() to hz_quat_slerp(), have in common: operands have
  * one dtype, f32 f16 bf16, or f64 on the CPU, and any strides, with at most five dimensions of
  * quaternions. Where operands are said to be repeated, dimensions that they lack on the left, or
  * have the size 1 of, are.
@@ -843,6 +843,7 @@ HZ_API_CHECK int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor
 #define HZ_QUAT_SQUARED 128u		/* quat_norm: |x|^2 */
 #define HZ_QUAT_NORMALIZE 256u		/* quat_rotate: by q / |q| */
 #define HZ_QUAT_INVERSE 512u		/* quat_rotate: by conj(q) */
+#define HZ_QUAT_KEEP_SIGN 1024u		/* quat_slerp: to b, not to -b where that is nearer */
 
 /*
  * Hamilton product: y = a b, elementwise, or b a with HZ_QUAT_REVERSED.
@@ -991,6 +992,105 @@ HZ_API_CHECK int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_te
 HZ_API_CHECK int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
 				    const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv,
 				    uint32_t flags);
+
+/*
+ * Rotation matrices: m = the 3 x 3 matrix of the rotation v -> u v conj(u) by u = q / |q|, for
+ * column vectors: m v is what hz_quat_rotate() gives with HZ_QUAT_NORMALIZE. NaN where q is 0. The
+ * gradient is that of this function of q, in which |q| has no part: dq is orthogonal to q.
+ *
+ *   q, dq  [..., 4], at most four dimensions of quaternions
+ *   m, dm  [..., 3, 3]; the transposed matrix, of the inverse rotation, by exchanged strides
+ *   flags  HZ_QUAT_XYZW; for the gradient HZ_QUAT_ACCUMULATE
+ *
+ * Aliasing: m overlaps nothing; dq may be q exactly. Workspace: none.
+ * Agrees with scipy's Rotation.from_quat(xyzw).as_matrix() and numpy-quaternion's
+ * as_rotation_matrix().
+ */
+HZ_API int hz_quat_to_matrix(hz_context *ctx, const hz_tensor *q, hz_tensor *m, uint32_t flags);
+HZ_API int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *dm,
+				 hz_tensor *dq, uint32_t flags);
+
+/*
+ * Quaternions from matrices: q = the unit quaternion of the rotation nearest to m in the sum of
+ * squares, which is the orthogonal factor of m's polar decomposition. m may be off a rotation, or a
+ * multiple of one: with |m^T m / s^2 - 1| <= 0.5 for some s, q is exact but for rounding. Of q and
+ * -q it is the one whose largest component is positive, the first in the order x, y, z, w of equal
+ * ones. If det m <= 0, q is some quaternion; NaN where m is 0. The gradient is that of this
+ * function of all nine elements: dm is the same for any m, rotation or not, that one formula gives.
+ *
+ *   m, dm  [..., 3, 3], at most four dimensions of matrices
+ *   q, dq  [..., 4]
+ *   flags  HZ_QUAT_XYZW; for the gradient HZ_QUAT_ACCUMULATE
+ *
+ * Aliasing: q overlaps nothing; dm may be m exactly. Workspace: none.
+ * Agrees with scipy's Rotation.from_matrix(m).as_quat(), the sign too.
+ * Source: Davenport 1968, the q-method; Bar-Itzhack 2000, "New Method for Extracting the Quaternion
+ * from a Rotation Matrix".
+ */
+HZ_API int hz_quat_from_matrix(hz_context *ctx, const hz_tensor *m, hz_tensor *q, uint32_t flags);
+HZ_API int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dq,
+				   hz_tensor *dm, uint32_t flags);
+
+/*
+ * Axis and angle: r = the angle of the rotation by q / |q|, in radians, times its axis (a rotation
+ * vector), and back, q = cos(|r| / 2) + sin(|r| / 2) r / |r|. The angle of r is 0 to pi, as q and
+ * -q are the same rotation; NaN where q is 0. An r of any length has a q of norm 1.
+ *
+ *   q      [..., 4]
+ *   r      [..., 3]
+ *   flags  HZ_QUAT_XYZW; r lies as x, y, z
+ *
+ * Aliasing: the output overlaps nothing. Workspace: none.
+ * Arithmetic: as norms, near the angles 0 and pi too.
+ * Agrees with scipy's as_rotvec() and from_rotvec(); numpy-quaternion's as_rotation_vector() has
+ * angles of 0 to 2 pi.
+ */
+HZ_API int hz_quat_to_axis_angle(hz_context *ctx, const hz_tensor *q, hz_tensor *r,
+				 uint32_t flags);
+HZ_API int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz_tensor *q,
+				   uint32_t flags);
+
+/*
+ * Exponential: with x = w + v, y = e^w (cos |v| + sin |v| v / |v|).
+ *
+ *   x, y   [..., 4], of one shape
+ *   flags  HZ_QUAT_XYZW
+ *
+ * Aliasing: y may be x exactly. Workspace: none.
+ * Agrees with numpy-quaternion's exp().
+ */
+HZ_API int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+
+/*
+ * Logarithm: with x = w + v, y = ln |x| + atan2(|v|, w) v / |v|: an angle of 0 to pi. Where v is 0
+ * y is ln |x|, and ln |x| + pi i if w < 0; the real part is -Inf where x is 0.
+ *
+ *   x, y   [..., 4], of one shape
+ *   flags  HZ_QUAT_XYZW
+ *
+ * Aliasing: y may be x exactly. Workspace: none.
+ * Arithmetic: an error of at most 8 u (1 + |y|) for each component.
+ * Agrees with numpy-quaternion's log().
+ */
+HZ_API int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+
+/*
+ * Spherical linear interpolation: y = (b conj(a))^t a of a / |a| and b / |b|, from a at t = 0 to b
+ * at t = 1, beyond them too, at a constant rate of rotation. Of b and -b, the same rotation, it
+ * goes to the nearer one, unless HZ_QUAT_KEEP_SIGN keeps b; where b is -a then, by way of i a. NaN
+ * where a or b is 0.
+ *
+ *   a, b   [..., 4], repeated to the shape of y
+ *   t      [...], numbers, repeated likewise: its dimensions are those of y without the 4
+ *   y      [..., 4]
+ *   flags  HZ_QUAT_XYZW | KEEP_SIGN
+ *
+ * Aliasing: y may be a or b exactly. Workspace: none.
+ * Agrees with scipy's Slerp and numpy-quaternion's np.slerp_vectorized().
+ * Source: Shoemake 1985, "Animating Rotation with Quaternion Curves".
+ */
+HZ_API int hz_quat_slerp(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			 const hz_tensor *t, hz_tensor *y, uint32_t flags);
 
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */

@@ -7,6 +7,7 @@
 #define HZI_QUAT_KERN_H
 
 #include "cpu/core/kern.h"
+#include "lib/quat/convert_math.h"
 
 /*
  * A row of quaternions, vectors of three components, or real numbers: component c of element i at p
@@ -72,10 +73,29 @@ struct hzi_quat_put {
 	bool conj, accumulate;
 };
 
+/*
+ * A conversion of lib/quat/convert_math.h, of count elements: number c of element i of an operand,
+ * the inputs and then the output, at p + i * step + comp[c].
+ */
+struct hzi_quat_convert_list {
+	void *p;
+	int64_t step;
+	const int64_t *comp;
+	int parts;
+};
+
+struct hzi_quat_convert {
+	struct hzi_quat_convert_list at[HZI_QUAT_CONVERT_INPUTS + 1];
+	int64_t count;
+	int32_t kind, dtype, inputs;
+	bool accumulate, keep;
+};
+
 struct hzi_quat_kern {
 	void (*row)(const struct hzi_quat_row *a);
 	void (*total)(const struct hzi_quat_total *a);
 	void (*put)(const struct hzi_quat_put *a);
+	void (*convert)(const struct hzi_quat_convert *a);
 };
 
 HZI_KERN(quat)

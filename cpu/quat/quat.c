@@ -576,3 +576,69 @@ int hzi_cpu_quat_rotate_bwd(struct hz_context *ctx, const struct hzi_quat_rotate
 	make_rotate_sum(ctx, a, &job);
 	return run_sum(ctx, &job);
 }
+
+/* ---- Conversions ----------------------------------------------------------------------------- */
+
+#define CONVERT_PIECE 1024		/* elements of a row at a time */
+
+struct convert_job {
+	const struct hzi_quat_kern *kern;
+	struct hzi_quat_convert call;	/* its lists point to element 0 */
+	struct walk outer;
+	int64_t rows, n, size;
+};
+
+static void convert_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct convert_job *job = data;
+	struct walk walk = job->outer;
+
+	(void)thread;
+	if (begin < end)
+		walk_to(&walk, begin % job->rows);
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t first = u / job->rows * CONVERT_PIECE;
+		struct hzi_quat_convert call = job->call;
+
+		for (int i = 0; i <= call.inputs; i++)
+			call.at[i].p = offset(call.at[i].p, walk.at[i] + first * call.at[i].step,
+					      job->size);
+		call.count = min_i64(CONVERT_PIECE, job->n - first);
+		job->kern->convert(&call);
+		walk_on(&walk);
+	}
+}
+
+HZI_NO_WORKSPACE(cpu, quat_convert)
+
+int hzi_cpu_quat_convert(struct hz_context *ctx, const struct hzi_quat_convert_args *a)
+{
+	const int along = row_dim(&a->dims), dims = a->dims.ndim;
+	const struct hzi_quat_at *at[HZI_QUAT_CONVERT_INPUTS + 1];
+	struct convert_job job = {
+		.kern = hzi_quat_kern + ctx->level,
+		.call = {.kind = a->kind, .dtype = a->dtype, .inputs = a->inputs,
+			 .accumulate = a->accumulate, .keep = a->keep},
+		.outer = {.operands = a->inputs + 1},
+		.n = dims ? a->dims.shape[along] : 1,
+		.size = dtype_bytes(a->dtype),
+	};
+	int64_t units;
+
+	for (int i = 0; i <= a->inputs; i++) {
+		at[i] = &a->at[i];
+		job.call.at[i] = (struct hzi_quat_convert_list){
+			.p = at[i]->data, .step = dims ? at[i]->stride[along] : 0,
+			.comp = a->comp[i], .parts = a->parts[i],
+		};
+	}
+	for (int d = 0; d < dims; d++) {
+		if (d != along)
+			add_dim(&job.outer, a->dims.shape[d], at, d);
+	}
+	job.rows = walk_count(&job.outer);
+	units = job.rows * ceil_div(job.n, CONVERT_PIECE);
+	/* About as long as 32 bytes per number from memory */
+	hzi_parallel(ctx, hzi_threads(ctx, job.rows * job.n * 13 * 32), convert_units, &job, units);
+	return HZ_OK;
+}

@@ -8,6 +8,7 @@
 #include "cpu/quat/kern.h"
 #include "cpu/core/elements.inc"
 #include "cpu/quat/quat.inc"
+#include "cpu/quat/convert.inc"
 
 void HZI_FILL(quat)(void *table)
 {
@@ -16,4 +17,5 @@ void HZI_FILL(quat)(void *table)
 	kern->row = quat_row;
 	kern->total = quat_total;
 	kern->put = quat_put;
+	kern->convert = quat_convert;
 }

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "gpu/quat/convert.h"
 #include "gpu/quat/launch.h"
 #include "gpu/quat/planar.h"
 
@@ -767,3 +768,56 @@ static const char *quat_rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_ar
 }
 
 FUSED_SUM(quat_rotate_bwd, quat_rotate_fused_sum_f32, dq)
+
+/* ---- Conversions ----------------------------------------------------------------------------- */
+
+_Static_assert(HZI_KERNEL_quat_from_matrix_bwd - HZI_KERNEL_quat_to_matrix ==
+	       HZI_QUAT_CONVERTS - 1, "kernels are in the order of kinds");
+
+/* Whether operand i is vectors or matrices without gaps between them, in any order inside */
+static bool is_staged(const struct hzi_quat_convert_args *a, int i)
+{
+	const int parts = a->parts[i];
+
+	for (int c = 0; c < parts; c++) {
+		if (a->comp[i][c] < 0 || a->comp[i][c] >= parts)
+			return false;
+	}
+	return parts % 3 == 0 && (a->dims.ndim == 0 || (a->dims.ndim == 1 &&
+							a->at[i].stride[0] == parts));
+}
+
+int hzi_cuda_quat_convert(struct hz_context *ctx, const struct hzi_quat_convert_args *a)
+{
+	static const char *const names[HZI_QUAT_CONVERTS] = {
+		"quat_to_matrix", "quat_from_matrix", "quat_to_axis_angle", "quat_from_axis_angle",
+		"quat_exp", "quat_log", "quat_slerp", "quat_to_matrix_bwd", "quat_from_matrix_bwd",
+	};
+	struct hzi_quat_convert_job p = {
+		.ndim = a->dims.ndim, .dtype = a->dtype, .accumulate = a->accumulate,
+		.keep = a->keep, .count = 1,
+	};
+	struct hzi_launch l = {.block = {HZI_QUAT_THREADS}};
+
+	memcpy(p.comp, a->comp, sizeof(p.comp));
+	memcpy(p.parts, a->parts, sizeof(p.parts));
+	for (int d = 0; d < p.ndim; d++) {
+		p.shape[d] = a->dims.shape[d];
+		p.count *= p.shape[d];
+	}
+	for (int i = 0; i <= a->inputs; i++) {
+		set_operand(&p.at[i], &a->at[i], a->parts[i] == 4 ? WHOLE : NUMBER, p.dtype,
+			    p.ndim);
+		p.staged[i] = is_staged(a, i);
+	}
+	l.grid[0] = (unsigned)min_of(ceil_div(p.count, HZI_QUAT_THREADS), BLOCKS_MAX);
+	return hzi_cuda_launch(ctx, names[a->kind], HZI_KERNEL_quat_to_matrix + a->kind, &l, &p,
+			       sizeof(p));
+}
+
+size_t hzi_cuda_quat_convert_workspace(const struct hz_context *ctx,
+				       const struct hzi_quat_convert_args *a)
+{
+	(void)ctx, (void)a;
+	return 0;
+}

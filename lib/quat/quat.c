@@ -34,6 +34,7 @@ static int check_flags(struct hz_context *ctx, const char *op, uint32_t flags, u
 		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_CONJ_A), HZI_FLAG(HZ_QUAT_CONJ_B),
 		HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ACCUMULATE),
 		HZI_FLAG(HZ_QUAT_SQUARED), HZI_FLAG(HZ_QUAT_NORMALIZE), HZI_FLAG(HZ_QUAT_INVERSE),
+		HZI_FLAG(HZ_QUAT_KEEP_SIGN),
 		{0, NULL},
 	};
 
@@ -777,4 +778,147 @@ int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
 	for (int i = 0; i < r.calls; i++)
 		HZ_CHECK(HZI_CALL(ctx, quat, quat_rotate_bwd, &r.call[i]));
 	return HZ_OK;
+}
+
+/* ---- Conversions ----------------------------------------------------------------------------- */
+
+/* An operand of a conversion: quaternions (4), vectors (3), matrices (9) or real numbers (1) */
+struct convert_operand {
+	const char *name;
+	const hz_tensor *t;
+	int parts;
+};
+
+static int check_numbers(struct hz_context *ctx, const char *op, struct part *p,
+			 const struct convert_operand *o, const hz_tensor *like, bool output)
+{
+	const int cut = o->parts == 9 ? 2 : o->parts == 3;
+
+	HZ_CHECK(check_part(ctx, op, p, o->name, o->t, like, o->parts == 4 ? 4 : 0, output));
+	p->cut += cut;
+	if (o->t->ndim < p->cut)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d to %d", op, o->name,
+				o->t->ndim, p->cut, HZ_MAXDIM);
+	for (int d = o->t->ndim - cut; d < o->t->ndim; d++) {
+		if (o->t->shape[d] != 3)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be 3", op,
+					o->name, d, (long long)o->t->shape[d]);
+	}
+	return HZ_OK;
+}
+
+/* Offsets of the numbers of an operand */
+static void place_numbers(const hz_tensor *t, int parts, uint32_t flags, int64_t *comp)
+{
+	const int64_t *const s = t->stride + t->ndim;
+
+	for (int c = 0; c < parts; c++)
+		comp[c] = parts == 1   ? 0
+			  : parts == 9 ? c / 3 * s[-2] + c % 3 * s[-1]
+			  : parts == 3 ? c * s[-1]
+				       : (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c) * s[-1];
+}
+
+/*
+ * operand: the inputs of the kind, then the output. broadcast: inputs are repeated to the output,
+ * which may be one of them; else shapes are equal. same: inputs that the output may be, as bits.
+ */
+static int convert(struct hz_context *ctx, const char *op, int kind, int inputs,
+		   const struct convert_operand *operand, bool broadcast, unsigned same,
+		   uint32_t flags, uint32_t allowed)
+{
+	struct hzi_quat_convert_args g = {.kind = kind, .inputs = inputs};
+	struct part part[HZI_QUAT_CONVERT_INPUTS + 1], list[HZI_QUAT_CONVERT_INPUTS + 1];
+	int whole = inputs;
+
+	HZ_CHECK(check_flags(ctx, op, flags, allowed));
+	for (int i = 0; i <= inputs; i++) {
+		HZ_CHECK(check_numbers(ctx, op, &part[i], &operand[i], i ? operand[0].t : NULL,
+				       i == inputs));
+		/* Matrices have the most dimensions. */
+		if (operand[i].parts == 9)
+			whole = i;
+	}
+	for (int i = 0; i <= inputs; i++)
+		HZ_CHECK(check_shape(ctx, op, &part[whole], &part[i], broadcast));
+	for (int i = 0; i < inputs; i++)
+		HZ_CHECK(same >> i & 1 ? check_apart_or_same(ctx, op, &part[i], &part[inputs])
+				       : check_apart(ctx, op, &part[i], &part[inputs]));
+	if (hz_tensor_count(operand[inputs].t) == 0)
+		return HZ_OK;
+	for (int i = 0; i <= inputs; i++) {
+		part[i].at = &g.at[i];
+		list[i == inputs ? 0 : i + 1] = part[i];
+		g.parts[i] = operand[i].parts;
+	}
+	HZ_CHECK(make_dims(ctx, op, &g.dims, &part[whole], list, inputs + 1, 1, NULL, flags));
+	for (int i = 0; i <= inputs; i++)
+		place_numbers(operand[i].t, g.parts[i], flags, g.comp[i]);
+	g.dtype = operand[0].t->dtype;
+	g.accumulate = (flags & HZ_QUAT_ACCUMULATE) != 0;
+	g.keep = (flags & HZ_QUAT_KEEP_SIGN) != 0;
+	HZ_CHECK(hzi_workspace(ctx, op, HZI_WORKSPACE(ctx, quat, quat_convert, &g)));
+	return HZI_CALL(ctx, quat, quat_convert, &g);
+}
+
+#define OPERANDS(...) (const struct convert_operand[]){__VA_ARGS__}
+
+int hz_quat_to_matrix(hz_context *ctx, const hz_tensor *q, hz_tensor *m, uint32_t flags)
+{
+	return convert(ctx, "quat_to_matrix", HZI_QUAT_TO_MATRIX, 1,
+		       OPERANDS({"q", q, 4}, {"m", m, 9}), false, 0, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *dm,
+			  hz_tensor *dq, uint32_t flags)
+{
+	return convert(ctx, "quat_to_matrix_bwd", HZI_QUAT_TO_MATRIX_BWD, 2,
+		       OPERANDS({"q", q, 4}, {"dm", dm, 9}, {"dq", dq, 4}), false, 1, flags,
+		       HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE);
+}
+
+int hz_quat_from_matrix(hz_context *ctx, const hz_tensor *m, hz_tensor *q, uint32_t flags)
+{
+	return convert(ctx, "quat_from_matrix", HZI_QUAT_FROM_MATRIX, 1,
+		       OPERANDS({"m", m, 9}, {"q", q, 4}), false, 0, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dq,
+			    hz_tensor *dm, uint32_t flags)
+{
+	return convert(ctx, "quat_from_matrix_bwd", HZI_QUAT_FROM_MATRIX_BWD, 2,
+		       OPERANDS({"m", m, 9}, {"dq", dq, 4}, {"dm", dm, 9}), false, 1, flags,
+		       HZ_QUAT_XYZW | HZ_QUAT_ACCUMULATE);
+}
+
+int hz_quat_to_axis_angle(hz_context *ctx, const hz_tensor *q, hz_tensor *r, uint32_t flags)
+{
+	return convert(ctx, "quat_to_axis_angle", HZI_QUAT_TO_AXIS_ANGLE, 1,
+		       OPERANDS({"q", q, 4}, {"r", r, 3}), false, 0, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz_tensor *q, uint32_t flags)
+{
+	return convert(ctx, "quat_from_axis_angle", HZI_QUAT_FROM_AXIS_ANGLE, 1,
+		       OPERANDS({"r", r, 3}, {"q", q, 4}), false, 0, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags)
+{
+	return convert(ctx, "quat_exp", HZI_QUAT_EXP, 1, OPERANDS({"x", x, 4}, {"y", y, 4}), false,
+		       1, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags)
+{
+	return convert(ctx, "quat_log", HZI_QUAT_LOG, 1, OPERANDS({"x", x, 4}, {"y", y, 4}), false,
+		       1, flags, HZ_QUAT_XYZW);
+}
+
+int hz_quat_slerp(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, const hz_tensor *t,
+		  hz_tensor *y, uint32_t flags)
+{
+	return convert(ctx, "quat_slerp", HZI_QUAT_SLERP, 3,
+		       OPERANDS({"a", a, 4}, {"b", b, 4}, {"t", t, 1}, {"y", y, 4}), true, 3,
+		       flags, HZ_QUAT_XYZW | HZ_QUAT_KEEP_SIGN);
 }

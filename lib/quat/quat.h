@@ -7,6 +7,7 @@
 #define HZI_QUAT_H
 
 #include "lib/core/internal.h"
+#include "lib/quat/convert_math.h"
 
 /*
  * The iteration space of a call. Every size is at least 2. Adjacent dimensions that are contiguous
@@ -125,6 +126,19 @@ struct hzi_quat_rotate_bwd_args {
 	struct hzi_quat_at dy, q, v, dq, dv;
 	int32_t dtype, inverse, normalize, accumulate, real;
 	const struct hzi_quat_rotate_bwd_args *sum;
+};
+
+/*
+ * A conversion of lib/quat/convert_math.h. at: the inputs of the kind, then the output, whose
+ * comp[] is not used: number c of parts[i] is at comp[i][c], a quaternion as w, x, y, z, a matrix
+ * by rows. The output is added to if accumulate. keep: of HZI_QUAT_SLERP.
+ */
+struct hzi_quat_convert_args {
+	struct hzi_quat_dims dims;
+	struct hzi_quat_at at[HZI_QUAT_CONVERT_INPUTS + 1];
+	int64_t comp[HZI_QUAT_CONVERT_INPUTS + 1][HZI_QUAT_CONVERT_PARTS];
+	int32_t parts[HZI_QUAT_CONVERT_INPUTS + 1];
+	int32_t kind, dtype, inputs, accumulate, keep;
 };
 
 #endif

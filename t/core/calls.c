@@ -225,6 +225,51 @@ static int quat_rotate_bwd(struct scene *s, views t)
 	return hz_quat_rotate_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], 0);
 }
 
+static int quat_to_matrix(struct scene *s, views t)
+{
+	return hz_quat_to_matrix(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_to_matrix_bwd(struct scene *s, views t)
+{
+	return hz_quat_to_matrix_bwd(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_from_matrix(struct scene *s, views t)
+{
+	return hz_quat_from_matrix(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_from_matrix_bwd(struct scene *s, views t)
+{
+	return hz_quat_from_matrix_bwd(s->ctx, t[0], t[1], t[2], 0);
+}
+
+static int quat_to_axis_angle(struct scene *s, views t)
+{
+	return hz_quat_to_axis_angle(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_from_axis_angle(struct scene *s, views t)
+{
+	return hz_quat_from_axis_angle(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_exp(struct scene *s, views t)
+{
+	return hz_quat_exp(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_log(struct scene *s, views t)
+{
+	return hz_quat_log(s->ctx, t[0], t[1], 0);
+}
+
+static int quat_slerp(struct scene *s, views t)
+{
+	return hz_quat_slerp(s->ctx, t[0], t[1], t[2], t[3], 0);
+}
+
 static int quat_product(struct scene *s, views t, const hz_quat_gemm_opts *o)
 {
 	return hz_quat_gemm(s->ctx, t[0], t[1], t[2], o);

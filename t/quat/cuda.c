@@ -77,6 +77,11 @@ static void test_elementwise(void)
 	is_str(taken(), "", "a refused call starts nothing");
 	hz_quat_axpy(ctx, alpha, &x, &y, 0);
 	is_str(taken(), "quat_axpy_contiguous_f32", "axpy");
+	hz_quat_to_axis_angle(ctx, &x, &w, 0);
+	is_str(taken(), "quat_to_axis_angle", "rotation vectors");
+	is_int(fake->launch(fake->launches() - 1)->grid[0], 4, "four blocks for 1000 of them");
+	hz_quat_slerp(ctx, &x, &one, &norms, &y, 0);
+	is_str(taken(), "quat_slerp", "slerp to one quaternion");
 	hz_quat_conj(ctx, &x, &y, 0);
 	hz_quat_inverse(ctx, &x, &y, 0);
 	hz_quat_normalize(ctx, &x, &y, 0, 0);

@@ -118,27 +118,6 @@ static void expect(struct quat_call *c, int o, int64_t i, int first, int last, q
 	}
 }
 
-static void begin_call(struct quat_call *c)
-{
-	for (int o = 0; o < c->nouts; o++) {
-		if (!c->outs[o])
-			continue;
-		c->want[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(real));
-		c->tol[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(double));
-	}
-}
-
-static int end_call(struct quat_call *c)
-{
-	const int good = quat_call_check(c);
-
-	for (int o = 0; o < c->nouts; o++) {
-		free(c->want[o]);
-		free(c->tol[o]);
-	}
-	return good;
-}
-
 /* ---- Products -------------------------------------------------------------------------------- */
 
 static int run_mul(hz_context *ctx, const hz_tensor *in, hz_tensor *out, const void *arg)

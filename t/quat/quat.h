@@ -357,6 +357,27 @@ static inline int quat_call_check(const struct quat_call *c)
 	return good;
 }
 
+static inline void begin_call(struct quat_call *c)
+{
+	for (int o = 0; o < c->nouts; o++) {
+		if (!c->outs[o])
+			continue;
+		c->want[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(real));
+		c->tol[o] = calloc((size_t)c->outs[o]->count + 1, sizeof(double));
+	}
+}
+
+static inline int end_call(struct quat_call *c)
+{
+	const int good = quat_call_check(c);
+
+	for (int o = 0; o < c->nouts; o++) {
+		free(c->want[o]);
+		free(c->tol[o]);
+	}
+	return good;
+}
+
 /* Opens contexts of which the i-th forces route i of each elementwise operation. */
 static inline void dev_open_quat_routes(void)
 {

@@ -147,6 +147,51 @@ static int make_mul_bwd(struct bench *b, struct single_case *r)
 	return WITH_WORKSPACE(b->ctx, call_mul_bwd(b->ctx, r));
 }
 
+static int call_to_matrix(hz_context *ctx, struct single_case *r)
+{
+	return hz_quat_to_matrix(ctx, &r->t[0], &r->t[1], 0);
+}
+
+static int call_from_matrix(hz_context *ctx, struct single_case *r)
+{
+	return hz_quat_from_matrix(ctx, &r->t[1], &r->t[0], 0);
+}
+
+static int call_from_matrix_bwd(hz_context *ctx, struct single_case *r)
+{
+	return hz_quat_from_matrix_bwd(ctx, &r->t[1], &r->t[0], &r->t[2], 0);
+}
+
+/* Matrices of random numbers: the time is that of any others. */
+static int make_matrices(struct bench *b, struct single_case *r)
+{
+	const int64_t n = QUATS(b), quats[] = {n, 4}, matrices[] = {n, 3, 3};
+
+	r->n = n;
+	operand(b, r, 0, b->from, HZ_F32, 2, quats);
+	operand(b, r, 1, b->x, HZ_F32, 3, matrices);
+	if (r->row->call == call_from_matrix_bwd)
+		operand(b, r, 2, b->y, HZ_F32, 3, matrices);
+	return HZ_OK;
+}
+
+static int call_slerp(hz_context *ctx, struct single_case *r)
+{
+	return hz_quat_slerp(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], 0);
+}
+
+static int make_slerp(struct bench *b, struct single_case *r)
+{
+	const int64_t n = QUATS(b), quats[] = {n, 4};
+
+	r->n = n;
+	operand(b, r, 0, b->from, HZ_F32, 2, quats);
+	operand(b, r, 1, b->x, HZ_F32, 2, quats);
+	operand(b, r, 2, (float *)b->x + 4 * n, HZ_F32, 1, quats);
+	operand(b, r, 3, b->y, HZ_F32, 2, quats);
+	return HZ_OK;
+}
+
 static int call_rotate_bwd(hz_context *ctx, struct single_case *r)
 {
 	return hz_quat_rotate_bwd(ctx, &r->t[0], &r->t[1], &r->t[2], &r->t[3], &r->t[4], 0);
@@ -278,6 +323,10 @@ static const struct row rows[] = {
 	{"quat_axpy", "", "f32", make_axpy, call_axpy},
 	{"quat_map_bwd", "normalize", "f32", make_three, call_normalize_bwd},
 	{"quat_rotate_bwd", "", "f32", make_rotate_bwd, call_rotate_bwd},
+	{"quat_convert", "to_matrix", "f32", make_matrices, call_to_matrix},
+	{"quat_convert", "from_matrix", "f32", make_matrices, call_from_matrix},
+	{"quat_convert", "from_matrix_bwd", "f32", make_matrices, call_from_matrix_bwd},
+	{"quat_convert", "slerp", "f32", make_slerp, call_slerp},
 	{"quat_pool_bwd", "average", "f32", make_pool_bwd, call_pool_bwd},
 	{"quat_dropout", "p=0.1", "f32", make_two, call_dropout},
 	{"quat_init", "polar", "f32", make_init, call_init},

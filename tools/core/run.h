@@ -156,7 +156,10 @@ extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, 
 /* tools/quat/run.c */
 extern const struct op op_quat_mul, op_quat_mul_bwd, op_quat_dot, op_quat_axpy, op_quat_conj,
 	op_quat_norm, op_quat_norm_bwd, op_quat_normalize, op_quat_normalize_bwd, op_quat_inverse,
-	op_quat_inverse_bwd, op_quat_rotate, op_quat_rotate_bwd, op_quat_gemm;
+	op_quat_inverse_bwd, op_quat_rotate, op_quat_rotate_bwd, op_quat_to_matrix,
+	op_quat_to_matrix_bwd, op_quat_from_matrix, op_quat_from_matrix_bwd,
+	op_quat_to_axis_angle, op_quat_from_axis_angle, op_quat_exp, op_quat_log, op_quat_slerp,
+	op_quat_gemm;
 
 /* tools/quat_layer/run.c */
 extern const struct op op_quat_linear, op_quat_linear_bwd, op_quat_conv1d, op_quat_conv2d,

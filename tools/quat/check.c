@@ -95,9 +95,64 @@ static bool check_all_quats(const struct subject *s, int method)
 	return good;
 }
 
+/* Checks matrices of random quaternions, and the quaternions of these matrices. */
+static bool check_matrices(const struct subject *s)
+{
+	enum { N = 1000 };
+	hz_tensor host[3] = {
+		hz_tensor_2d(b->x, HZ_F32, HZ_CPU, N, 4), hz_tensor_3d(b->y, HZ_F32, HZ_CPU, N, 3, 3),
+		hz_tensor_2d(b->z, HZ_F32, HZ_CPU, N, 4),
+	};
+	hz_tensor on[3] = {{0}};
+	double most = 0;
+	int status = HZ_OK;
+
+	progress("check: %s, quaternions", s->name);
+	fill_normal(b->x, HZ_F32, 4 * N, &seed);
+	for (int i = 0; i < 3 && !status; i++)
+		status = to_device(s->ctx, &host[i], i < 1, &on[i]);
+	if (!status)
+		status = hz_quat_to_matrix(s->ctx, &on[0], &on[1], 0);
+	if (!status)
+		status = hz_quat_from_matrix(s->ctx, &on[1], &on[2], 0);
+	for (int i = 1; i < 3 && !status; i++)
+		status = from_device(s->ctx, &on[i], &host[i]);
+	for (int i = 0; i < 3; i++)
+		free_device(s->ctx, &on[i]);
+	if (status)
+		return wrong("%s: quat_to_matrix: %s", s->name, hz_errmsg(s->ctx));
+	for (int64_t i = 0; i < N; i++) {
+		double q[4], back[4], norm = 0, inner = 0;
+
+		load_quat(b->x, i, HZ_F32, q);
+		load_quat(b->z, i, HZ_F32, back);
+		for (int c = 0; c < 4; c++) {
+			norm += q[c] * q[c];
+			inner += q[c] * back[c];
+		}
+		for (int j = 0; j < 3; j++) {
+			/* Column j: q times unit vector j times conj(q) */
+			double e[4] = {0}, qe[4] = {0}, y[4] = {0};
+			const double conj[4] = {q[0], -q[1], -q[2], -q[3]};
+
+			e[1 + j] = 1 / norm;
+			add_product(qe, q, e);
+			add_product(y, qe, conj);
+			for (int c = 0; c < 3; c++)
+				most = fmax(most, fabs(y[1 + c] - b->y[9 * i + 3 * c + j]));
+		}
+		most = fmax(most, fabs(fabs(inner) / sqrt(norm) - 1));
+	}
+	if (!(most < 1e-6))
+		return wrong("%s: quat_to_matrix, quat_from_matrix: the error is %.3g", s->name,
+			     most);
+	return true;
+}
+
 void check_quat(const struct subject *s)
 {
 	seed = 1;
+	test(check_matrices(s), "%s: quat_to_matrix, quat_from_matrix", s->name);
 	test(check_all_quats(s, 0), "%s: quat_mul", s->name);
 	test(check_all_quats(s, HZ_QUAT_DIRECT), "%s: quat_gemm, direct", s->name);
 	test(check_all_quats(s, HZ_QUAT_FAST), "%s: quat_gemm, fast", s->name);

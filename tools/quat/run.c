@@ -456,6 +456,222 @@ const struct op op_quat_rotate_bwd = {
 	KEYS(rotate_keys, accumulate_keys, order_keys), rotate_bwd_outputs, rotate_bwd_call,
 };
 
+/* ---- Conversions ----------------------------------------------------------------------------- */
+
+static const struct key slerp_keys[] = {
+	{"keep_sign", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: to b, not to -b where that is nearer"},
+	END,
+};
+
+/* The output: dimensions of the input without its last `cut`, then two of the sizes a and b if not
+ * 0 */
+static int converted(struct job *job, const char *from, int cut, const char *to, int64_t a,
+		     int64_t b)
+{
+	struct npy *y = &slot_of(job, to)->array;
+	int status = few_dims(job, from, cut);
+
+	if (!status)
+		status = same_shape(job, from, to);
+	if (status)
+		return status;
+	y->ndim -= cut;
+	if (y->ndim > HZ_MAXDIM - 2)
+		return complain(EXIT_BAD, "%s: %s has too many dimensions", job->op->name, from);
+	y->shape[y->ndim++] = a;
+	if (b)
+		y->shape[y->ndim++] = b;
+	return 0;
+}
+
+static int to_matrix_outputs(struct job *job)
+{
+	return converted(job, "q", 1, "m", 3, 3);
+}
+
+static int from_matrix_outputs(struct job *job)
+{
+	return converted(job, "m", 2, "q", 4, 0);
+}
+
+static int to_axis_angle_outputs(struct job *job)
+{
+	return converted(job, "q", 1, "r", 3, 0);
+}
+
+static int from_axis_angle_outputs(struct job *job)
+{
+	return converted(job, "r", 1, "q", 4, 0);
+}
+
+static int q_to_dq(struct job *job)
+{
+	return same_shape(job, "q", "dq");
+}
+
+static int m_to_dm(struct job *job)
+{
+	return same_shape(job, "m", "dm");
+}
+
+/* The shape to which a, b and t broadcast */
+static int slerp_outputs(struct job *job)
+{
+	const struct npy *a = &slot_of(job, "a")->array, *b = &slot_of(job, "b")->array;
+	const struct npy *t = &slot_of(job, "t")->array;
+	struct slot *y = slot_of(job, "y");
+	struct npy both = {.ndim = broadcast(a, 1, b, 1, both.shape)};
+	const int n = broadcast(&both, 0, t, 0, y->array.shape);
+
+	if (n > HZ_MAXDIM - 1)
+		return complain(EXIT_BAD, "%s: t has too many dimensions", job->op->name);
+	y->array.shape[n] = 4;
+	y->array.ndim = n + 1;
+	as_input(job, y, a);
+	return 0;
+}
+
+static int to_matrix_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_to_matrix(ctx, view_of(job, "q"), view_of(job, "m"), flags_of(job));
+}
+
+static int to_matrix_bwd_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_to_matrix_bwd(ctx, view_of(job, "q"), view_of(job, "dm"),
+				     view_of(job, "dq"), flags_of(job));
+}
+
+static int from_matrix_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_from_matrix(ctx, view_of(job, "m"), view_of(job, "q"), flags_of(job));
+}
+
+static int from_matrix_bwd_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_from_matrix_bwd(ctx, view_of(job, "m"), view_of(job, "dq"),
+				       view_of(job, "dm"), flags_of(job));
+}
+
+static int to_axis_angle_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_to_axis_angle(ctx, view_of(job, "q"), view_of(job, "r"), flags_of(job));
+}
+
+static int from_axis_angle_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_from_axis_angle(ctx, view_of(job, "r"), view_of(job, "q"), flags_of(job));
+}
+
+static int exp_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_exp(ctx, view_of(job, "x"), view_of(job, "y"), flags_of(job));
+}
+
+static int log_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_log(ctx, view_of(job, "x"), view_of(job, "y"), flags_of(job));
+}
+
+static int slerp_call(hz_context *ctx, struct job *job)
+{
+	return hz_quat_slerp(ctx, view_of(job, "a"), view_of(job, "b"), view_of(job, "t"),
+			     view_of(job, "y"),
+			     flags_of(job) | flag(job, "keep_sign", HZ_QUAT_KEEP_SIGN));
+}
+
+#define MATRICES "[..., 3, 3]"
+
+static const struct operand to_matrix_operands[] = {
+	{"q", NULL, 0, TYPES, QUATS},
+	{"m", NULL, OUTPUT, TYPES, MATRICES},
+	LAST,
+};
+
+static const struct operand to_matrix_bwd_operands[] = {
+	{"q", NULL, 0, TYPES, QUATS},
+	{"dm", NULL, 0, TYPES, "[..., 3, 3], the gradient of m"},
+	{"dq", NULL, OUTPUT, TYPES, "the shape of q"},
+	LAST,
+};
+
+static const struct operand from_matrix_operands[] = {
+	{"m", NULL, 0, TYPES, MATRICES},
+	{"q", NULL, OUTPUT, TYPES, QUATS},
+	LAST,
+};
+
+static const struct operand from_matrix_bwd_operands[] = {
+	{"m", NULL, 0, TYPES, MATRICES},
+	{"dq", NULL, 0, TYPES, "[..., 4], the gradient of q"},
+	{"dm", NULL, OUTPUT, TYPES, "the shape of m"},
+	LAST,
+};
+
+static const struct operand to_axis_angle_operands[] = {
+	{"q", NULL, 0, TYPES, QUATS},
+	{"r", NULL, OUTPUT, TYPES, "[..., 3]"},
+	LAST,
+};
+
+static const struct operand from_axis_angle_operands[] = {
+	{"r", NULL, 0, TYPES, "[..., 3]"},
+	{"q", NULL, OUTPUT, TYPES, QUATS},
+	LAST,
+};
+
+static const struct operand slerp_operands[] = {
+	{"a", NULL, 0, TYPES, QUATS},
+	{"b", NULL, 0, TYPES, "[..., 4], each repeated to the others"},
+	{"t", NULL, 0, TYPES, "[...], numbers"},
+	{"y", NULL, OUTPUT, TYPES, QUATS},
+	LAST,
+};
+
+const struct op op_quat_to_matrix = {
+	"quat_to_matrix", "the rotation matrix of q / |q|", to_matrix_operands, KEYS(order_keys),
+	to_matrix_outputs, to_matrix_call,
+};
+
+const struct op op_quat_to_matrix_bwd = {
+	"quat_to_matrix_bwd", "the gradient of quat_to_matrix", to_matrix_bwd_operands,
+	KEYS(accumulate_keys, order_keys), q_to_dq, to_matrix_bwd_call,
+};
+
+const struct op op_quat_from_matrix = {
+	"quat_from_matrix", "the unit quaternion of the rotation nearest to m",
+	from_matrix_operands, KEYS(order_keys), from_matrix_outputs, from_matrix_call,
+};
+
+const struct op op_quat_from_matrix_bwd = {
+	"quat_from_matrix_bwd", "the gradient of quat_from_matrix", from_matrix_bwd_operands,
+	KEYS(accumulate_keys, order_keys), m_to_dm, from_matrix_bwd_call,
+};
+
+const struct op op_quat_to_axis_angle = {
+	"quat_to_axis_angle", "the angle of q's rotation, 0 to pi, times its axis",
+	to_axis_angle_operands, KEYS(order_keys), to_axis_angle_outputs, to_axis_angle_call,
+};
+
+const struct op op_quat_from_axis_angle = {
+	"quat_from_axis_angle", "the unit quaternion of an angle times an axis",
+	from_axis_angle_operands, KEYS(order_keys), from_axis_angle_outputs, from_axis_angle_call,
+};
+
+const struct op op_quat_exp = {
+	"quat_exp", "the exponential of x", x_y_operands, KEYS(order_keys), x_to_y, exp_call,
+};
+
+const struct op op_quat_log = {
+	"quat_log", "the logarithm of x", x_y_operands, KEYS(order_keys), x_to_y, log_call,
+};
+
+const struct op op_quat_slerp = {
+	"quat_slerp", "spherical linear interpolation from a at t = 0 to b at t = 1",
+	slerp_operands, KEYS(slerp_keys, order_keys), slerp_outputs, slerp_call,
+};
+
 /* ---- Products of matrices -------------------------------------------------------------------- */
 
 static const struct word op_words[] = {

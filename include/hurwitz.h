@@ -1200,7 +1200,7 @@ HZ_API_CHECK int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  */
-#define HZ_QUAT_ROTATION 0x10000u	/* linear: weights rotate vectors */
+#define HZ_QUAT_ROTATION 0x10000u	/* linear, conv: weights rotate vectors */
 #define HZ_QUAT_TRANSPOSED 0x20000u	/* conv: the adjoint of the convolution */
 #define HZ_QUAT_NOCONJ 0x40000u		/* conv, with TRANSPOSED: weights are not conjugated */
 #define HZ_QUAT_WHITEN 0x80000u		/* batchnorm: by the 4 x 4 covariance */
@@ -1209,6 +1209,19 @@ HZ_API_CHECK int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
 enum hz_quat_side {
 	HZ_QUAT_LEFT = 0,	/* weights are the left factors: w x */
 	HZ_QUAT_RIGHT = 1	/* x w */
+};
+
+/* By what a weight q is divided before it rotates */
+enum hz_quat_eps_rule {
+	HZ_QUAT_EPS_SQUARED = 0,	/* sqrt(|q|^2 + eps) */
+	HZ_QUAT_EPS_NORM = 1		/* |q| + eps */
+};
+
+/* How a convolution continues x beyond its ends */
+enum hz_pad {
+	HZ_PAD_ZERO = 0,	/* by zeros at either end */
+	HZ_PAD_CAUSAL = 1,	/* by zeros before the first element alone */
+	HZ_PAD_REFLECT = 2	/* by x[1], x[2], ... before x[0], and so at the other end */
 };
 
 /* Options of hz_quat_linear(). Zeroed fields have their defaults. */
@@ -1224,6 +1237,9 @@ typedef struct hz_quat_linear_opts {
 	const hz_packed *packed;	/* w by hz_quat_gemm_pack(), instead of it */
 	const hz_tensor *scale;		/* ROTATION: s, [N, M]; NULL: 1 */
 	hz_tensor *dscale;		/* ROTATION, backward: its gradient; NULL: not wanted */
+	double eps;			/* ROTATION: 0 or more, of the normalisation of w */
+	int32_t eps_rule;		/* ROTATION: enum hz_quat_eps_rule */
+	int32_t reserved32;		/* 0 */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_linear_opts;
 
@@ -1237,9 +1253,13 @@ typedef struct hz_quat_linear_opts {
  *   y     [..., N, 4], any strides
  *   opts  NULL: all defaults
  *
- * With HZ_QUAT_ROTATION the sum is of s_nm q_nm x_m q_nm^* / |q_nm|^2 with q = w, of q^* x q with
- * HZ_QUAT_RIGHT: rotations of the vector parts. The real part of x is not looked at, that of the
- * sum is 0; q = 0 contributes 0.
+ * With HZ_QUAT_ROTATION the sum is of s_nm R(q_nm / d_nm) x_m with q = w, where R(u) is the matrix
+ * of v -> u v u^* for a u of norm 1, of the conjugate of u with HZ_QUAT_RIGHT: rotations of the
+ * vector parts. d = sqrt(|q|^2 + eps) or |q| + eps, by opts->eps_rule. With eps > 0 u is shorter
+ * than 1, and R(u) = 1 + 2 ([u]^2 + w [u]) with the cross product [u] v = u x v, as in the libraries
+ * below. The real part of x is not looked at, that of the sum is 0; q = 0 contributes 0 if eps is
+ * 0, else s_nm x_m. speechbrain's QLinear has HZ_QUAT_RIGHT, HZ_QUAT_EPS_NORM and an eps of 1e-4,
+ * its convolutions and Orkis' layers HZ_QUAT_LEFT and HZ_QUAT_EPS_SQUARED.
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
@@ -1274,13 +1294,19 @@ typedef struct hz_quat_conv_opts {
 	int32_t method;
 	int32_t precision;
 	int32_t activation;
-	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | TRANSPOSED | NOCONJ */
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | TRANSPOSED | NOCONJ |
+					   ROTATION */
 	int32_t groups;			/* of quaternion channels; 0: 1 */
 	double slope;
 	hz_tensor *pre;			/* as of hz_quat_linear_opts */
 	int64_t stride[3];		/* of each spatial dimension; 0: 1 */
-	int64_t pad[3];			/* zeros at either end */
+	int64_t pad[3];			/* elements at either end */
 	int64_t dilation[3];		/* 0: 1 */
+	const hz_tensor *scale;		/* ROTATION, as of hz_quat_linear_opts, down to eps_rule: */
+	hz_tensor *dscale;		/* [Co, taps..., Ci / groups], contiguous */
+	double eps;
+	int32_t eps_rule;
+	int32_t pad_mode;		/* enum hz_pad, of all dimensions */
 	int64_t reserved[4];		/* 0 */
 } hz_quat_conv_opts;
 
@@ -1292,7 +1318,7 @@ typedef struct hz_quat_conv_opts {
  *   w     [Co, taps..., Ci / groups, 4], any strides
  *   b     [Co, 4], the dtype of x, or f32 beside 16 bits; NULL: none
  *   y     [n, spatial'..., Co, 4], spatial' = (spatial + 2 pad - dilation (taps - 1) - 1) / stride
- *         + 1, rounded down
+ *         + 1, rounded down; with HZ_PAD_CAUSAL pad instead of 2 pad
  *   opts  NULL: all defaults
  *
  * Output channels o Co / groups and following, of group o, see input channels o Ci / groups and
@@ -1301,6 +1327,14 @@ typedef struct hz_quat_conv_opts {
  * HZ_QUAT_TRANSPOSED gives the adjoint of the convolution with the same w, which has the conjugates
  * of its weights, or with HZ_QUAT_NOCONJ the transpose, which has not: x is [n, spatial'..., Co,
  * 4], y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
+ *
+ * With HZ_QUAT_ROTATION weights rotate vectors, as in hz_quat_linear(): a convolution of 3 Co by
+ * 3 Ci real channels, in f32 (f64), whose four-fold images are the components of quaternions. It
+ * takes 36 real products of a weight and a vector by the direct method, where w x takes 16; with
+ * fewer than four images as many as with four.
+ *
+ * HZ_PAD_REFLECT continues x without repeating its ends: pad is below the size of x, in every
+ * dimension. It does not go with HZ_QUAT_TRANSPOSED.
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_linear(); but in HALF no component of x counts as smaller than 2^-26 of

@@ -19,6 +19,6 @@ static_assert(sizeof(struct hzi_quat_map_step) == 512, "the same layout for C an
 static_assert(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_quat_finish_step) == 248, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_quat_pool_step) == 392, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_quat_rotation_step) == 288, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_rotation_step) == 312, "the same layout for C and CUDA");
 
 #endif

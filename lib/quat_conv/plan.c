@@ -646,24 +646,330 @@ static int pack_input(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *
 	return hzi_quat_plan_copy(r, &from, t, false);
 }
 
+/* ---- Reflection at the ends ------------------------------------------------------------------ */
+
+/*
+ * What reflection copies along dimension d at one end of t, which is padded there: *to = *from.
+ * Dimensions before d are padded already.
+ */
+static void reflected(const struct hzi_quat_conv_args *a, const struct hzi_quat_tensor *t, int d,
+		      bool end, struct hzi_quat_tensor *to, struct hzi_quat_tensor *from)
+{
+	const int64_t bytes = (int64_t)hz_dtype_size(t->a.dtype), size = t->shape[1 + d];
+	int64_t at = 0;
+
+	*to = *from = *t;
+	for (int e = d; e < 3; e++) {
+		to->shape[1 + e] = e == d ? a->pad[e] : t->shape[1 + e] - 2 * a->pad[e];
+		from->shape[1 + e] = to->shape[1 + e];
+		at += e == d ? 0 : a->pad[e] * t->a.stride[1 + e];
+	}
+	/* From the last inner elements outwards */
+	to->a.data = (char *)t->a.data + bytes * (at + t->a.stride[1 + d] *
+						  (end ? size - a->pad[d] : a->pad[d] - 1));
+	from->a.data = (char *)t->a.data + bytes * (at + t->a.stride[1 + d] *
+						    (end ? size - a->pad[d] - 2 : a->pad[d] + 1));
+	(end ? from : to)->a.stride[1 + d] *= -1;
+}
+
+/* The elements of a padded tensor that are not padding */
+static struct hzi_quat_tensor inside(const struct hzi_quat_conv_args *a,
+				     const struct hzi_quat_tensor *t)
+{
+	struct hzi_quat_tensor in = *t;
+	int64_t at = 0;
+
+	for (int d = 0; d < 3; d++) {
+		in.shape[1 + d] -= 2 * a->pad[d];
+		at += a->pad[d] * t->a.stride[1 + d];
+	}
+	in.a.data = (char *)t->a.data + at * (int64_t)hz_dtype_size(t->a.dtype);
+	return in;
+}
+
+static struct hzi_quat_tensor padded(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+				     const struct hzi_quat_tensor *t)
+{
+	int64_t shape[5];
+
+	memcpy(shape, t->shape, sizeof(shape));
+	for (int d = 0; d < 3; d++)
+		shape[1 + d] += 2 * a->pad[d];
+	return hzi_quat_plan_tensor(r, t->a.dtype, 5, shape);
+}
+
+/* Replaces t by a copy that is padded by what it reflects. */
+static int reflect(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+		   struct hzi_quat_tensor *t)
+{
+	const struct hzi_quat_array old = t->a;
+	struct hzi_quat_tensor to, from;
+
+	*t = padded(r, a, t);
+	to = inside(a, t);
+	HZ_CHECK(hzi_quat_plan_copy(r, &old, &to, false));
+	for (int i = 0; i < 6; i++) {
+		reflected(a, t, i / 2, i % 2, &to, &from);
+		HZ_CHECK(hzi_quat_plan_copy(r, &from.a, &to, false));
+	}
+	return HZ_OK;
+}
+
+/* dx = the gradient of x from that of the padded x, which is overwritten */
+static int reflect_bwd(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+		       const struct hzi_quat_tensor *t, const struct hzi_quat_tensor *dx)
+{
+	struct hzi_quat_tensor to, from;
+
+	for (int i = 5; i >= 0; i--) {
+		reflected(a, t, i / 2, i % 2, &to, &from);
+		HZ_CHECK(hzi_quat_plan_copy(r, &to.a, &from, true));
+	}
+	from = inside(a, t);
+	return hzi_quat_plan_copy(r, &from.a, dx, false);
+}
+
+/* ---- Rotations ------------------------------------------------------------------------------- */
+
+/*
+ * Weights that rotate vectors: a convolution of real channels, three for each of quaternions. The
+ * real part of a weight is a number of a matrix. The components of an element are that channel of
+ * images 4 i to 4 i + 3, 0 beyond the last image.
+ */
+struct rotated {
+	struct hzi_quat_conv_args real;
+	struct hzi_quat_rotation_step step;
+};
+
+static struct hzi_quat_tensor channels3(struct hzi_quat_plan *r, const struct hzi_quat_tensor *t)
+{
+	const int64_t shape[5] = {(t->shape[0] + 3) / 4, t->shape[1], t->shape[2], t->shape[3],
+				  3 * t->shape[4]};
+
+	return hzi_quat_plan_tensor(r, hzi_quat_sum_dtype(t->a.dtype), 5, shape);
+}
+
+/* Images c, c + 4, ... of t */
+static struct hzi_quat_tensor images_from(const struct hzi_quat_tensor *t, int c)
+{
+	struct hzi_quat_tensor own = *t;
+
+	own.shape[0] = (t->shape[0] - c + 3) / 4;
+	own.a.data = (char *)t->a.data + c * t->a.stride[0] * (int64_t)hz_dtype_size(t->a.dtype);
+	own.a.stride[0] *= 4;
+	return own;
+}
+
+/* The vectors of these images in channels3(t); the real part is any element. */
+static struct hzi_quat_array vectors_from(const struct hzi_quat_tensor *v, int c)
+{
+	struct hzi_quat_array own = v->a;
+
+	own.stride[4] *= 3;
+	own.whole = 0;
+	for (int k = 0; k < 4; k++)
+		own.comp[k] = c + (k ? 4 * (k - 1) : 0);
+	return own;
+}
+
+static int gather_images(struct hzi_quat_plan *r, const struct hzi_quat_tensor *t,
+			 struct hzi_quat_tensor *to)
+{
+	*to = channels3(r, t);
+	if (t->shape[0] % 4)
+		HZ_CHECK(hzi_quat_plan_clear(r, to->a.data, 4 * hzi_quat_count(5, to->shape),
+					     to->a.dtype));
+	for (int c = 0; c < 4; c++) {
+		const struct hzi_quat_tensor from = images_from(t, c);
+		struct hzi_quat_tensor own = from;
+		struct hzi_quat_map_step m;
+
+		own.a = vectors_from(to, c);
+		m = hzi_quat_map_args(HZI_QUAT_MAP_COPY, &own, &from.a, NULL, NULL, false);
+		m.pure = 2;
+		HZ_CHECK(hzi_quat_plan_map(r, &m));
+	}
+	return HZ_OK;
+}
+
+/* y = act(the vectors of from + b), with a real part of 0 before the bias; pre gets its input. */
+static int scatter_images(struct hzi_quat_plan *r, const struct hzi_quat_tensor *from,
+			  const struct hzi_quat_tensor *y, const struct hzi_quat_tensor *b,
+			  int activation, const struct hzi_quat_array *pre)
+{
+	struct hzi_quat_array bias = {.data = NULL};
+
+	if (b && b->a.data) {
+		bias = b->a;
+		memset(bias.stride, 0, sizeof(bias.stride));
+		bias.stride[4] = b->a.stride[0];
+	}
+	for (int c = 0; c < 4; c++) {
+		const struct hzi_quat_tensor to = images_from(y, c);
+		const struct hzi_quat_array sums = vectors_from(from, c);
+		struct hzi_quat_tensor own_pre = *y;
+		struct hzi_quat_map_step m;
+
+		if (pre && pre->data) {
+			own_pre.a = *pre;
+			own_pre = images_from(&own_pre, c);
+		}
+		m = hzi_quat_map_args(HZI_QUAT_MAP_ACT, &to, &sums, &bias,
+				      pre && pre->data ? &own_pre.a : NULL, false);
+		m.pure = 1;
+		m.activation = activation;
+		m.slope = r->l->slope;
+		HZ_CHECK(hzi_quat_plan_map(r, &m));
+	}
+	return HZ_OK;
+}
+
+/* An array of weights as rows of contiguous or evenly spaced ones; false if they are not */
+static bool weight_rows(const struct hzi_quat_tensor *w, struct hzi_quat_array *rows)
+{
+	const struct hzi_quat_array steps = {.stride = {w->a.stride[1], w->a.stride[2],
+							w->a.stride[3], w->a.stride[4]}};
+	const struct hzi_quat_merged j = hzi_quat_merge(4, w->shape + 1, &steps, NULL, NULL);
+
+	*rows = w->a;
+	rows->stride[1] = j.stride[0][0];
+	return j.n == 1;
+}
+
+static int rotated_begin(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a,
+			 struct rotated *s)
+{
+	const struct hzi_quat_layer *l = r->l;
+	const struct hzi_quat_tensor *w = &l->w;
+	const int64_t shape[5] = {3 * w->shape[0], w->shape[1], w->shape[2], w->shape[3],
+				  3 * w->shape[4]};
+	const int64_t m = product3(w->shape + 1) * w->shape[4];
+	struct hzi_quat_array rows;
+
+	*s = (struct rotated){.real = *a};
+	s->real.l = (struct hzi_quat_layer){.method = l->method, .precision = l->precision};
+	if (!weight_rows(w, &rows)) {
+		const struct hzi_quat_tensor to =
+			hzi_quat_plan_tensor(r, w->a.dtype, 5, w->shape);
+
+		HZ_CHECK(hzi_quat_plan_copy(r, &w->a, &to, false));
+		weight_rows(&to, &rows);
+	}
+	s->real.l.w = hzi_quat_plan_tensor(r, hzi_quat_sum_dtype(w->a.dtype), 5, shape);
+	HZ_CHECK(hzi_quat_plan_clear(r, s->real.l.w.a.data, 36 * w->shape[0] * m,
+				     s->real.l.w.a.dtype));
+	s->step = hzi_quat_plan_rotation(r, &a->rotation, w->shape[0], m, 3 * m,
+					 s->real.l.w.a.data);
+	s->step.q = rows;
+	s->step.r_step = 4;
+	/* The adjoint has transposed matrices, of the inverse rotations. */
+	s->step.inverse ^= a->transposed && !a->conj;
+	return r->dry || w->shape[0] * m == 0 ? HZ_OK :
+	       r->steps->rotation(r->ctx, r->op, &s->step, false);
+}
+
+/* to = the convolution of from, or its adjoint, of real channels */
+static int rotated_apply(struct hzi_quat_plan *r, struct rotated *s, bool adjoint,
+			 const struct hzi_quat_tensor *from, const struct hzi_quat_tensor *to)
+{
+	const struct hzi_quat_layer *const l = r->l;
+	int status;
+
+	r->l = &s->real.l;
+	status = adjoint ? conv_adjoint(r, &s->real, from, to, false, false, HZ_ACT_NONE, NULL) :
+			   conv_forward(r, &s->real, from, to, false, false, HZ_ACT_NONE, NULL);
+	r->l = l;
+	return status;
+}
+
+static int rotated_forward(struct hzi_quat_plan *r, struct rotated *s,
+			   const struct hzi_quat_tensor *y, int activation,
+			   const struct hzi_quat_array *pre)
+{
+	const size_t used = r->used;
+	struct hzi_quat_tensor x, sums;
+
+	HZ_CHECK(gather_images(r, &r->l->x, &x));
+	sums = channels3(r, y);
+	HZ_CHECK(rotated_apply(r, s, s->real.transposed, &x, &sums));
+	HZ_CHECK(scatter_images(r, &sums, y, &r->l->b, activation, pre));
+	r->used = used;
+	return HZ_OK;
+}
+
+static int rotated_backward(struct hzi_quat_plan *r, struct rotated *s,
+			    const struct hzi_quat_tensor *z)
+{
+	const struct hzi_quat_layer *const l = r->l;
+	const bool transposed = s->real.transposed;
+	struct hzi_quat_tensor dz, x, dw = l->dw;
+	bool copied;
+	int status;
+
+	HZ_CHECK(gather_images(r, z, &dz));
+	if (l->dx.a.data) {
+		const size_t used = r->used;
+
+		x = channels3(r, &l->dx);
+		HZ_CHECK(rotated_apply(r, s, !transposed, &dz, &x));
+		HZ_CHECK(scatter_images(r, &x, &l->dx, NULL, HZ_ACT_NONE, NULL));
+		r->used = used;
+	}
+	if (!dw.a.data && !s->step.dscale)
+		return HZ_OK;
+	HZ_CHECK(gather_images(r, &l->x, &x));
+	/* The gradient of the matrices, in the memory of the matrices */
+	s->real.l.dw = s->real.l.w;
+	r->l = &s->real.l;
+	status = transposed ? conv_weights(r, &s->real, &dz, &x, false, false) :
+			      conv_weights(r, &s->real, &x, &dz, false, false);
+	r->l = l;
+	HZ_CHECK(status);
+	copied = dw.a.data && !weight_rows(&l->dw, &s->step.dq);
+	if (copied) {
+		dw = hzi_quat_plan_tensor(r, dw.a.dtype, 5, dw.shape);
+		weight_rows(&dw, &s->step.dq);
+		if (l->accumulate)
+			HZ_CHECK(hzi_quat_plan_copy(r, &l->dw.a, &dw, false));
+	}
+	s->step.accumulate = l->accumulate;
+	if (!r->dry && s->step.n * s->step.m > 0)
+		HZ_CHECK(r->steps->rotation(r->ctx, r->op, &s->step, true));
+	return copied ? hzi_quat_plan_copy(r, &dw.a, &l->dw, false) : HZ_OK;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/* A call; rotated: of rotations */
+struct conv_call {
+	const struct hzi_quat_conv_args *a;
+	struct rotated *rotated;
+};
+
 static int conv_input(struct hzi_quat_plan *r, const void *args, const struct hzi_quat_tensor *y)
 {
-	const struct hzi_quat_conv_args *a = args;
+	const struct conv_call *c = args;
+	const struct hzi_quat_conv_args *a = c->a;
 	const struct hzi_quat_tensor *x = &r->l->x;
 
+	if (c->rotated)
+		return rotated_forward(r, c->rotated, y, HZ_ACT_NONE, NULL);
 	return a->transposed ?
 		conv_adjoint(r, a, x, y, a->conj, true, HZ_ACT_NONE, NULL) :
 		conv_forward(r, a, x, y, false, true, HZ_ACT_NONE, NULL);
 }
 
-static int conv_backward(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *a)
+static int conv_backward(struct hzi_quat_plan *r, const struct conv_call *c)
 {
+	const struct hzi_quat_conv_args *a = c->a;
 	const struct hzi_quat_layer *l = r->l;
 	struct hzi_quat_tensor z;
 
-	HZ_CHECK(hzi_quat_plan_act_gradient(r, &z, conv_input, a));
+	HZ_CHECK(hzi_quat_plan_act_gradient(r, &z, conv_input, c));
 	if (l->db.a.data)
 		HZ_CHECK(hzi_quat_plan_bias_gradient(r, &z, &l->db));
+	if (c->rotated)
+		return rotated_backward(r, c->rotated, &z);
 	if (l->dx.a.data || l->dw.a.data)
 		HZ_CHECK(pack_input(r, a, &z));
 	if (l->dx.a.data && a->transposed)
@@ -686,23 +992,39 @@ int hzi_quat_conv_do(struct hz_context *ctx, const struct hzi_quat_conv_steps *s
 	struct hzi_quat_plan r = hzi_quat_plan_begin(ctx, steps->layer, l,
 						     backward ? "quat_conv_bwd" : "quat_conv",
 						     bytes != NULL);
-	int status = HZ_OK;
+	struct conv_call call = {.a = &own};
+	struct rotated rotated;
+	int status;
 	size_t unused;
 
 	r.conv = steps;
 	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (!bytes && hzi_quat_plan_may_refuse(steps->layer, l))
 		HZ_CHECK(hzi_quat_conv_do(ctx, steps, a, backward, &unused));
-	if (!backward || l->dw.a.data || (l->activation != HZ_ACT_NONE && !l->pre.a.data))
-		status = pack_input(&r, a, &l->x);
-	if (status != HZ_OK)
-		return status;
+	if (!backward || l->dw.a.data || a->rotation.dscale ||
+	    (l->activation != HZ_ACT_NONE && !l->pre.a.data))
+		HZ_CHECK(a->reflect ? reflect(&r, a, &l->x) :
+			 a->rotation.rotate ? HZ_OK : pack_input(&r, a, &l->x));
+	if (a->reflect) {
+		if (l->dx.a.data)
+			l->dx = padded(&r, a, &l->dx);
+		memset(own.pad, 0, sizeof(own.pad));
+	}
+	if (a->rotation.rotate) {
+		HZ_CHECK(rotated_begin(&r, &own, &rotated));
+		call.rotated = &rotated;
+	}
 	if (backward)
-		status = conv_backward(&r, a);
+		status = conv_backward(&r, &call);
+	else if (call.rotated)
+		status = rotated_forward(&r, &rotated, &l->y, l->activation, &l->pre.a);
 	else if (a->transposed)
 		status = conv_adjoint(&r, a, &l->x, &l->y, a->conj, true, l->activation, &l->pre.a);
 	else
-		status = conv_forward(&r, a, &l->x, &l->y, false, true, l->activation, &l->pre.a);
+		status = conv_forward(&r, &own, &l->x, &l->y, false, true, l->activation,
+				      &l->pre.a);
+	if (status == HZ_OK && a->reflect && l->dx.a.data)
+		status = reflect_bwd(&r, a, &l->dx, &a->l.dx);
 	if (bytes)
 		*bytes = r.peak;
 	return status;

@@ -32,6 +32,35 @@ static void widen(struct hzi_quat_tensor *t)
 	t->ndim = 5;
 }
 
+/* A factor, or its gradient, of each weight: the shape of w without components, contiguous */
+static int check_scale(struct hz_context *ctx, const struct call *q, const char *name,
+		       const hz_tensor *t, bool backward, uint32_t flags)
+{
+	int64_t step = 1;
+
+	if (!t)
+		return HZ_OK;
+	if (!(flags & HZ_QUAT_ROTATION))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s needs HZ_QUAT_ROTATION", q->op, name);
+	if (backward && !q->backward)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is for the backward call", q->op,
+				name);
+	HZ_CHECK(hzi_check(ctx, q->op, name, t, (const int[]){q->w->dtype, 0}, backward));
+	if (t->ndim != q->w->ndim - 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", q->op, name,
+				t->ndim, q->w->ndim - 1);
+	for (int d = 0; d < t->ndim; d++)
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], q->w->shape[d],
+					     ", as w"));
+	for (int d = t->ndim - 1; d >= 0; step *= t->shape[d--]) {
+		if (t->shape[d] > 1 && t->stride[d] != step && hz_tensor_count(t))
+			return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s.stride[%d] is %lld, must be %lld: "
+					"contiguous", q->op, name, d, (long long)t->stride[d],
+					(long long)step);
+	}
+	return HZ_OK;
+}
+
 static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat_conv_opts *o,
 		     struct hzi_quat_conv_args *a)
 {
@@ -41,7 +70,8 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 	const struct hzi_quat_layer_view list[] = {
 		{"x", q->x, false}, {"w", q->w, false}, {"b", q->b, false},
 		{y_name, q->y, !q->backward}, {"pre", o->pre, !q->backward}, {"dx", q->dx, true},
-		{"dw", q->dw, true}, {"db", q->db, true},
+		{"dw", q->dw, true}, {"db", q->db, true}, {"scale", o->scale, false},
+		{"dscale", o->dscale, true},
 	};
 	const hz_tensor *big, *small;
 	int64_t channels;
@@ -51,7 +81,11 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 	HZ_CHECK(hzi_quat_check_options(ctx, q->op, o->side, o->method, o->precision,
 					o->activation, o->reserved, l));
 	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
-				      HZ_QUAT_ACCUMULATE | HZ_QUAT_TRANSPOSED | HZ_QUAT_NOCONJ));
+				      HZ_QUAT_ACCUMULATE | HZ_QUAT_TRANSPOSED | HZ_QUAT_NOCONJ |
+				      HZ_QUAT_ROTATION));
+	HZ_CHECK(hzi_quat_check_eps(ctx, q->op, o->flags & HZ_QUAT_ROTATION, o->eps, o->eps_rule,
+				    &a->rotation));
+	HZ_CHECK(hzi_quat_check_range(ctx, q->op, "pad_mode", o->pad_mode, 0, HZ_PAD_REFLECT));
 	HZ_CHECK(hzi_quat_check_slope(ctx, q->op, o->activation, o->slope));
 	l->slope = o->slope;
 	l->accumulate = (o->flags & HZ_QUAT_ACCUMULATE) != 0;
@@ -61,6 +95,9 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 	if (o->flags & HZ_QUAT_NOCONJ && !transposed)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: HZ_QUAT_NOCONJ needs HZ_QUAT_TRANSPOSED",
 				q->op);
+	if (o->pad_mode == HZ_PAD_REFLECT && transposed)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pad_mode HZ_PAD_REFLECT does not go with "
+				"HZ_QUAT_TRANSPOSED", q->op);
 	HZ_CHECK(hzi_quat_check(ctx, q->op, "x", q->x, 0, 4, HZ_MAXDIM, false, o->flags, &l->x));
 	dtype = q->x->dtype;
 	n = q->x->ndim - 3;
@@ -73,6 +110,7 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 	HZ_CHECK(hzi_quat_check_spatial(ctx, q->op, "pad", o->pad, n, 0, 0, a->pad));
 	a->groups = o->groups ? o->groups : 1;
 	HZ_CHECK(hzi_quat_check_range(ctx, q->op, "groups", a->groups, 1, INT32_MAX));
+	a->reflect = o->pad_mode == HZ_PAD_REFLECT;
 	a->transposed = transposed;
 	a->conj = !(o->flags & HZ_QUAT_NOCONJ);
 	big = transposed ? q->y : q->x;
@@ -99,10 +137,17 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: w.shape[%d] is 0, must be at least 1",
 					q->op, 1 + d);
 		if (!hzi_mul(q->w->shape[1 + d] - 1, a->dilation[in], &span) ||
-		    __builtin_add_overflow(big->shape[1 + d], 2 * a->pad[in], &padded) ||
+		    __builtin_add_overflow(big->shape[1 + d],
+					   (2 - (o->pad_mode == HZ_PAD_CAUSAL)) * a->pad[in],
+					   &padded) ||
 		    span > INT64_MAX / 4 || padded > INT64_MAX / 4)
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] overflows with pad and "
 					"dilation", q->op, transposed ? y_name : "x", 1 + d);
+		if (a->reflect && a->pad[in] > 0 && a->pad[in] >= big->shape[1 + d])
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pad[%d] is %lld, must be below "
+					"x.shape[%d] = %lld for HZ_PAD_REFLECT", q->op, d,
+					(long long)a->pad[in], 1 + d,
+					(long long)big->shape[1 + d]);
 		size = padded - span - 1 < 0 ? 0 : (padded - span - 1) / a->stride[in] + 1;
 		if (small->shape[1 + d] != size)
 			return hzi_fail(ctx, HZ_ESHAPE,
@@ -113,6 +158,13 @@ static int conv_args(struct hz_context *ctx, const struct call *q, const hz_quat
 					transposed ? y_name : "x", 1 + d,
 					(long long)big->shape[1 + d]);
 	}
+	HZ_CHECK(check_scale(ctx, q, "scale", o->scale, false, o->flags));
+	HZ_CHECK(check_scale(ctx, q, "dscale", o->dscale, true, o->flags));
+	a->rotation.scale = o->scale ? hzi_data(ctx, o->scale) : NULL;
+	a->rotation.dscale = o->dscale ? hzi_data(ctx, o->dscale) : NULL;
+	a->rotation.scale_row = a->rotation.dscale_row = q->w->shape[0] ?
+		hz_tensor_count(q->w) / 4 / q->w->shape[0] : 0;
+	a->rotation.scale_col = a->rotation.dscale_col = 1;
 	HZ_CHECK(hzi_quat_check_bias(ctx, q->op, "b", q->b, dtype, q->y->shape[n + 1],
 				     ", as the channels of y", false, o->flags, &l->b));
 	if (o->pre) {

@@ -57,8 +57,11 @@ extern const struct hzi_quat_conv_steps hzi_cpu_quat_conv_steps, hzi_cuda_quat_c
 /* Arrays are [image][3 dimensions, some of size 1][channel]; w: [out][3 taps][in]. */
 struct hzi_quat_conv_args {
 	struct hzi_quat_layer l;
-	int64_t groups, stride[3], pad[3], dilation[3];
+	struct hzi_quat_rotation_opts rotation;
+	int64_t groups, stride[3], dilation[3];
+	int64_t pad[3];			/* before the first element: what is after it, sizes say */
 	int32_t transposed, conj;	/* conj: conjugated weights, if transposed */
+	int32_t reflect;		/* padded by what is inside, else by zeros */
 };
 
 struct hzi_quat_conv_bwd_args {

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -149,6 +150,22 @@ int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *nam
 	};
 
 	return hzi_check_flags(ctx, op, name, flags, known, list);
+}
+
+int hzi_quat_check_eps(struct hz_context *ctx, const char *op, bool rotate, double eps,
+		       int32_t eps_rule, struct hzi_quat_rotation_opts *r)
+{
+	HZ_CHECK(hzi_quat_check_range(ctx, op, "eps_rule", eps_rule, 0, HZ_QUAT_EPS_NORM));
+	if (!(eps >= 0) || !isfinite(eps))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->eps is %g, must be finite and not "
+				"negative", op, eps);
+	if ((eps > 0 || eps_rule) && !rotate)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s needs HZ_QUAT_ROTATION", op,
+				eps > 0 ? "eps" : "eps_rule");
+	r->rotate = rotate;
+	r->eps = eps;
+	r->eps_norm = eps_rule == HZ_QUAT_EPS_NORM;
+	return HZ_OK;
 }
 
 /* Checks the options that linear layers and convolutions share. */

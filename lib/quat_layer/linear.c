@@ -135,17 +135,6 @@ static int64_t round4(int64_t n)
 	return (n + 3) / 4 * 4;
 }
 
-static struct hzi_quat_rotation_step rotation_args(const struct hzi_quat_plan *r,
-						   const struct hzi_quat_linear_args *a,
-						   const struct rotations *s)
-{
-	return (struct hzi_quat_rotation_step){
-		.q = r->l->w.a, .n = s->n, .m = s->m, .ld = s->ld, .r = s->r, .r_dtype = s->dtype,
-		.scale = a->scale, .scale_row = a->scale_row, .scale_col = a->scale_col,
-		.scale_dtype = r->l->w.a.dtype, .inverse = r->l->reversed,
-	};
-}
-
 static int rotations_begin(struct hzi_quat_plan *r, const struct hzi_quat_linear_args *a,
 			   struct rotations *s)
 {
@@ -162,7 +151,7 @@ static int rotations_begin(struct hzi_quat_plan *r, const struct hzi_quat_linear
 	s->ld = round4(3 * s->m);
 	s->r = hzi_quat_plan_take(r, 6 * s->n * s->ld, s->dtype);
 	HZ_CHECK(hzi_quat_plan_clear(r, s->r, 6 * s->n * s->ld, s->dtype));
-	q = rotation_args(r, a, s);
+	q = hzi_quat_plan_rotation(r, &a->rotation, s->n, s->m, s->ld, s->r);
 	return r->dry || s->n == 0 || s->m == 0 ? HZ_OK :
 	       r->steps->rotation(r->ctx, r->op, &q, false);
 }
@@ -263,7 +252,8 @@ static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_cal
 	const struct rotations *s = &call->s;
 	const struct hzi_quat_layer *l = r->l;
 	const int64_t z_ld = 3 * s->n, zeros = s->padded * z_ld;
-	struct hzi_quat_rotation_step q = rotation_args(r, a, s);
+	struct hzi_quat_rotation_step q =
+		hzi_quat_plan_rotation(r, &a->rotation, s->n, s->m, s->ld, s->r);
 	struct hzi_quat_tensor z;
 	void *dz, *x, *to;
 
@@ -285,7 +275,7 @@ static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_cal
 		HZ_CHECK(hzi_quat_plan_map(r, &m));
 		r->used = used;
 	}
-	if (l->dw.a.data || a->dscale) {
+	if (l->dw.a.data || a->rotation.dscale) {
 		struct hzi_quat_gemm_args g = {
 			.m = 3 * s->n, .k = s->padded, .n = s->ld / 4, .dtype = s->dtype,
 			.c_dtype = s->dtype,
@@ -298,9 +288,6 @@ static int rotations_backward(struct hzi_quat_plan *r, const struct rotation_cal
 		g.b.data = x;
 		HZ_CHECK(hzi_quat_plan_multiply(r, &g, false));
 		q.dq = l->dw.a;
-		q.dscale = a->dscale;
-		q.dscale_row = a->dscale_row;
-		q.dscale_col = a->dscale_col;
 		q.accumulate = l->accumulate;
 		if (!r->dry && s->n > 0 && s->m > 0)
 			HZ_CHECK(r->steps->rotation(r->ctx, r->op, &q, true));
@@ -321,7 +308,7 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (backward && !bytes && hzi_quat_plan_may_refuse(steps, l))
 		HZ_CHECK(hzi_quat_linear_do(ctx, steps, a, true, &unused));
-	if (a->rotate) {
+	if (a->rotation.rotate) {
 		struct rotation_call call = {.a = a};
 
 		status = rotations_begin(&r, a, &call.s);
@@ -508,18 +495,21 @@ static int linear_args(struct hz_context *ctx, const struct call *q, const hz_qu
 	}
 	HZ_CHECK(hzi_quat_check_bias(ctx, q->op, "db", q->db, dtype, l->w.shape[0], ", as w", true,
 				     o->flags, &l->db));
-	a->rotate = rotate;
+	HZ_CHECK(hzi_quat_check_eps(ctx, q->op, rotate, o->eps, o->eps_rule, &a->rotation));
+	if (o->reserved32)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved32 is %d, must be 0", q->op,
+				o->reserved32);
 	if (o->scale) {
 		HZ_CHECK(check_factors(ctx, q, "scale", o->scale, false, l, stride));
-		a->scale = hzi_data(ctx, o->scale);
-		a->scale_row = stride[0];
-		a->scale_col = stride[1];
+		a->rotation.scale = hzi_data(ctx, o->scale);
+		a->rotation.scale_row = stride[0];
+		a->rotation.scale_col = stride[1];
 	}
 	if (o->dscale) {
 		HZ_CHECK(check_factors(ctx, q, "dscale", o->dscale, true, l, stride));
-		a->dscale = hzi_data(ctx, o->dscale);
-		a->dscale_row = stride[0];
-		a->dscale_col = stride[1];
+		a->rotation.dscale = hzi_data(ctx, o->dscale);
+		a->rotation.dscale_row = stride[0];
+		a->rotation.dscale_col = stride[1];
 	}
 	return hzi_quat_check_apart(ctx, q->op, list, LISTED(list), NULL, NULL);
 }

@@ -328,6 +328,22 @@ int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_quat_array *fro
 	return hzi_quat_plan_map(r, &m);
 }
 
+struct hzi_quat_rotation_step
+hzi_quat_plan_rotation(const struct hzi_quat_plan *r, const struct hzi_quat_rotation_opts *o,
+		       int64_t n, int64_t m, int64_t ld, void *data)
+{
+	const struct hzi_quat_layer *l = r->l;
+
+	return (struct hzi_quat_rotation_step){
+		.q = l->w.a, .n = n, .m = m, .ld = ld, .r = data, .r_step = 1,
+		.r_dtype = hzi_quat_sum_dtype(l->w.a.dtype), .scale = o->scale,
+		.scale_row = o->scale_row, .scale_col = o->scale_col, .dscale = o->dscale,
+		.dscale_row = o->dscale_row, .dscale_col = o->dscale_col,
+		.scale_dtype = l->w.a.dtype, .inverse = l->reversed, .eps = o->eps,
+		.eps_norm = o->eps_norm,
+	};
+}
+
 /* ---- Backward passes ------------------------------------------------------------------------- */
 
 int hzi_quat_plan_bias_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z,

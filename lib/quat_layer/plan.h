@@ -106,6 +106,14 @@ struct hzi_quat_merged hzi_quat_merge(int ndim, const int64_t *shape,
 				      const struct hzi_quat_array *b,
 				      const struct hzi_quat_array *c);
 
+/*
+ * The rotations by the layer's weights, n rows of m, for rows of ld numbers at data. Also what the
+ * gradient needs, except for dq and accumulate.
+ */
+struct hzi_quat_rotation_step
+hzi_quat_plan_rotation(const struct hzi_quat_plan *r, const struct hzi_quat_rotation_opts *o,
+		       int64_t n, int64_t m, int64_t ld, void *data);
+
 /* ---- Backward passes ------------------------------------------------------------------------- */
 
 /* db = the sum of z over all dimensions but the last */

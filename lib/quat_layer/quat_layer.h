@@ -148,16 +148,19 @@ struct hzi_quat_pool_step {
 };
 
 /*
- * Rotations: r[3 n + i][ld (3 m + j)] = the 3 x 3 matrix of q[n][m], times scale[n][m] / |q|^2; or
- * (bwd) dq and dscale from the gradient of r
+ * Rotations: number 3 m + j of row 3 n + i of r = element i, j of the 3 x 3 matrix of q[n][m],
+ * times scale[n][m]; or (bwd) dq and dscale from the gradient of r. The matrix is 1 + D(q) / d^2,
+ * where D is what is quadratic in q, and d^2 = |q|^2 + eps, or with eps_norm d = |q| + eps; 0 where
+ * d is 0.
  */
 struct hzi_quat_rotation_step {
 	struct hzi_quat_array q, dq;
 	const void *scale;		/* of the dtype of q; NULL: 1 */
 	void *dscale;
-	void *r;			/* f32, f64 if q is; rows of ld */
-	int64_t n, m, ld, scale_row, scale_col, dscale_row, dscale_col;
-	int32_t r_dtype, scale_dtype, inverse, accumulate;
+	void *r;			/* f32, f64 if q is; rows of ld, numbers r_step apart */
+	int64_t n, m, ld, r_step, scale_row, scale_col, dscale_row, dscale_col;
+	double eps;
+	int32_t r_dtype, scale_dtype, inverse, accumulate, eps_norm, pad_;
 };
 
 #ifndef __CUDACC__
@@ -196,12 +199,18 @@ struct hzi_quat_layer {
 	double slope;
 };
 
-struct hzi_quat_linear_args {
-	struct hzi_quat_layer l;
-	int32_t rotate;
+/* Weights that rotate vectors: the options of struct hzi_quat_rotation_step */
+struct hzi_quat_rotation_opts {
 	const void *scale;
 	void *dscale;
 	int64_t scale_row, scale_col, dscale_row, dscale_col;
+	double eps;
+	int32_t rotate, eps_norm;
+};
+
+struct hzi_quat_linear_args {
+	struct hzi_quat_layer l;
+	struct hzi_quat_rotation_opts rotation;
 };
 
 struct hzi_quat_batchnorm_args {
@@ -278,6 +287,10 @@ int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *nam
  */
 int hzi_quat_check_spatial(struct hz_context *ctx, const char *op, const char *name,
 			   const int64_t *from, int n, int64_t low, int64_t zero, int64_t *to);
+
+/* Checks eps and eps_rule, which need `rotate`, and stores them in *r. */
+int hzi_quat_check_eps(struct hz_context *ctx, const char *op, bool rotate, double eps,
+		       int32_t eps_rule, struct hzi_quat_rotation_opts *r);
 
 /* Checks the options that linear layers and convolutions share, and stores them in *l. */
 int hzi_quat_check_options(struct hz_context *ctx, const char *op, int32_t side, int32_t method,

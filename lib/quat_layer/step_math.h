@@ -758,10 +758,20 @@ HZI_QUAT_INLINE void hzi_quat_pool_bwd_window(const struct hzi_quat_pool_step *a
 
 /* ---- Rotations ------------------------------------------------------------------------------- */
 
-/* The matrix of v -> q v q^*, row-major */
-HZI_QUAT_INLINE void hzi_quat_rotation_matrix(const hzi_quat_real *q, hzi_quat_real *r)
+/*
+ * A rotation q / d with its matrix, whose diagonal has `rest` besides what is quadratic in q / d; d
+ * is 0 where the matrix is
+ */
+struct hzi_quat_rotation {
+	hzi_quat_real u[4];		/* q / d; conjugated if inverse */
+	hzi_quat_real along[4];		/* the gradient of d, likewise */
+	hzi_quat_real d, rest, scale;
+};
+
+/* The matrix of v -> u v u^*, row-major, with the rest */
+HZI_QUAT_INLINE void hzi_quat_rotation_matrix(const struct hzi_quat_rotation *q, hzi_quat_real *r)
 {
-	const hzi_quat_real w = q[0], x = q[1], y = q[2], z = q[3];
+	const hzi_quat_real w = q->u[0], x = q->u[1], y = q->u[2], z = q->u[3];
 
 	r[0] = w * w + x * x - y * y - z * z;
 	r[1] = 2 * (x * y - w * z);
@@ -772,53 +782,69 @@ HZI_QUAT_INLINE void hzi_quat_rotation_matrix(const hzi_quat_real *q, hzi_quat_r
 	r[6] = 2 * (x * z - w * y);
 	r[7] = 2 * (y * z + w * x);
 	r[8] = w * w - x * x - y * y + z * z;
+	for (int i = 0; i < 9; i += 4)
+		r[i] += q->rest;
 }
 
-/* q scaled to norm 1 up to a factor of 2, so that squares stay in range; 0 if q is 0 */
-HZI_QUAT_INLINE hzi_quat_real hzi_quat_rotation_load(const struct hzi_quat_rotation_step *a,
-						     int64_t n, int64_t m, hzi_quat_real *q,
-						     hzi_quat_real *scale)
+HZI_QUAT_INLINE struct hzi_quat_rotation
+hzi_quat_rotation_load(const struct hzi_quat_rotation_step *a, int64_t n, int64_t m)
 {
-	struct hzi_quat v = hzi_quat_load(&a->q, n * a->q.stride[0] + m * a->q.stride[1]);
-	const hzi_quat_real norm = hzi_quat_norm(v);
+	const struct hzi_quat v = hzi_quat_load(&a->q, n * a->q.stride[0] + m * a->q.stride[1]);
+	const hzi_quat_real norm = hzi_quat_norm(v), eps = (hzi_quat_real)a->eps;
+	struct hzi_quat_rotation q = {.d = norm};
 
-	*scale = a->scale ? hzi_quat_component(a->scale_dtype, a->scale,
-					       n * a->scale_row + m * a->scale_col) : 1;
-	for (int c = 0; c < 4; c++)
-		q[c] = norm == 0 ? 0 : v.c[c] / norm;
-	if (a->inverse)
-		q[0] = -q[0];
-	return norm;
+	if (a->eps > 0) {
+		/* rest: 1 - |q|^2 / d^2, without cancellation */
+		q.d = a->eps_norm ? norm + eps : hypot(norm, sqrt(eps));
+		q.rest = a->eps_norm ? eps / q.d * (1 + norm / q.d) : eps / q.d / q.d;
+	}
+	q.scale = a->scale ? hzi_quat_component(a->scale_dtype, a->scale,
+						n * a->scale_row + m * a->scale_col) : 1;
+	for (int c = 0; c < 4; c++) {
+		q.u[c] = q.d == 0 ? 0 : v.c[c] / q.d;
+		q.along[c] = !a->eps_norm ? q.u[c] : norm == 0 ? 0 : v.c[c] / norm;
+	}
+	if (a->inverse) {
+		q.u[0] = -q.u[0];
+		q.along[0] = -q.along[0];
+	}
+	return q;
+}
+
+/* Offset of number i of the matrix of q[n][m] */
+HZI_QUAT_INLINE int64_t hzi_quat_rotation_at(const struct hzi_quat_rotation_step *a, int64_t n,
+					     int64_t m, int i)
+{
+	return ((3 * n + i / 3) * a->ld + 3 * m + i % 3) * a->r_step;
 }
 
 HZI_QUAT_INLINE void hzi_quat_rotation_one(const struct hzi_quat_rotation_step *a, int64_t n,
 					   int64_t m)
 {
-	hzi_quat_real q[4], r[9], scale;
+	const struct hzi_quat_rotation q = hzi_quat_rotation_load(a, n, m);
+	hzi_quat_real r[9];
 
-	hzi_quat_rotation_load(a, n, m, q, &scale);
-	hzi_quat_rotation_matrix(q, r);
+	hzi_quat_rotation_matrix(&q, r);
 	for (int i = 0; i < 9; i++)
-		hzi_quat_set_component(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m + i % 3,
-				       scale * r[i]);
+		hzi_quat_set_component(a->r_dtype, a->r, hzi_quat_rotation_at(a, n, m, i),
+				       q.scale * r[i]);
 }
 
 /*
- * With u = q / |q|, R(u) quadratic in u, and g the gradient of R: the gradient of u is the
- * derivative below, and that of q is its part orthogonal to u, divided by |q|.
+ * With u = q / d, R(u) quadratic in u but for the rest 1 - |u|^2, and g the gradient of R: the
+ * gradient of u is the derivative below, and that of q is (du - <du, u> the gradient of d) / d.
  */
 HZI_QUAT_INLINE void hzi_quat_rotation_bwd_one(const struct hzi_quat_rotation_step *a, int64_t n,
 					       int64_t m)
 {
-	hzi_quat_real u[4], r[9], g[9], d[4], scale, sum = 0, along = 0;
-	const hzi_quat_real norm = hzi_quat_rotation_load(a, n, m, u, &scale);
-	hzi_quat_real w = u[0], x = u[1], y = u[2], z = u[3];
+	const struct hzi_quat_rotation q = hzi_quat_rotation_load(a, n, m);
+	const hzi_quat_real w = q.u[0], x = q.u[1], y = q.u[2], z = q.u[3];
+	hzi_quat_real r[9], g[9], d[4], sum = 0, along = 0;
 	struct hzi_quat dq = {{0, 0, 0, 0}}, old;
 
-	hzi_quat_rotation_matrix(u, r);
+	hzi_quat_rotation_matrix(&q, r);
 	for (int i = 0; i < 9; i++) {
-		g[i] = hzi_quat_component(a->r_dtype, a->r, (3 * n + i / 3) * a->ld + 3 * m +
-					  i % 3);
+		g[i] = hzi_quat_component(a->r_dtype, a->r, hzi_quat_rotation_at(a, n, m, i));
 		sum += g[i] * r[i];
 	}
 	if (a->dscale) {
@@ -838,10 +864,12 @@ HZI_QUAT_INLINE void hzi_quat_rotation_bwd_one(const struct hzi_quat_rotation_st
 		    w * (g[2] - g[6]));
 	d[3] = 2 * (z * (g[8] - g[0] - g[4]) + x * (g[2] + g[6]) + y * (g[5] + g[7]) +
 		    w * (g[3] - g[1]));
+	for (int c = 0; c < 4 && a->eps > 0; c++)
+		d[c] -= 2 * (g[0] + g[4] + g[8]) * q.u[c];
 	for (int c = 0; c < 4; c++)
-		along += d[c] * u[c];
-	for (int c = 0; c < 4 && norm != 0; c++)
-		dq.c[c] = scale * (d[c] - along * u[c]) / norm;
+		along += d[c] * q.u[c];
+	for (int c = 0; c < 4 && q.d != 0; c++)
+		dq.c[c] = q.scale * (d[c] - along * q.along[c]) / q.d;
 	if (a->inverse)
 		dq.c[0] = -dq.c[0];
 	if (a->accumulate) {

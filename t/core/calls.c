@@ -355,6 +355,23 @@ static int quat_conv_bwd(struct scene *s, views t)
 	return hz_quat_conv_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
 }
 
+/* With reflection at the ends */
+static int quat_conv_rotation(struct scene *s, views t)
+{
+	const hz_quat_conv_opts o = {.flags = HZ_QUAT_ROTATION, .pad = {1, 1}, .eps = 1e-4,
+				     .pad_mode = HZ_PAD_REFLECT, .scale = t[4]};
+
+	return hz_quat_conv(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int quat_conv_rotation_bwd(struct scene *s, views t)
+{
+	const hz_quat_conv_opts o = {.flags = HZ_QUAT_ROTATION, .pad = {1, 1}, .eps = 1e-4,
+				     .pad_mode = HZ_PAD_REFLECT, .scale = t[7], .dscale = t[8]};
+
+	return hz_quat_conv_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+}
+
 static int batchnorm(struct scene *s, views t, uint32_t flags)
 {
 	const hz_quat_batchnorm_opts o = {.flags = flags, .running_mean = t[4],

@@ -30,6 +30,10 @@ static void conv_ref(struct model *m)
 						rt % m->taps[d] * m->dil[d] - m->pad[d];
 					rs /= m->small[d];
 					rt /= m->taps[d];
+					if (m->reflect && at[d] < 0)
+						at[d] = -at[d];
+					if (m->reflect && at[d] >= m->big[d])
+						at[d] = 2 * (m->big[d] - 1) - at[d];
 					inside &= at[d] >= 0 && at[d] < m->big[d];
 				}
 				if (!inside)
@@ -57,6 +61,12 @@ static void conv_ref(struct model *m)
 							    m->right ? p : one);
 							continue;
 						}
+						if (m->rotate) {
+							add_rotated(y, m->s ? m->s[(w - m->w) / 4]
+									    : 1, w, x, m->w_eps,
+								    m->eps_norm, conj != m->right);
+							continue;
+						}
 						conj_of(wc, w);
 						if (conj)
 							w = wc;
@@ -81,11 +91,12 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	int64_t xs[5], ys[5], ws[5];
 	int first = 3 - nd, xyzw = (o.flags & HZ_QUAT_XYZW) != 0, good = 1, d;
 	int sum = rnd_below(&rnd, 2) ? HZ_QUAT_ACCUMULATE : 0;
-	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 };
+	struct tensor x, w, b = { 0 }, y, dy, dx, dw, db = { 0 }, pre = { 0 }, s = { 0 },
+		      ds = { 0 };
 	struct model ref = *g;
 	int64_t channels = g->transposed ? g->ci : g->co;
 	const double bound = tolerance(dtype);	/* relative to the magnitudes of the terms */
-	double *old_w, *old_b = NULL;
+	double *old_w, *old_b = NULL, *old_s = NULL;
 	hz_quat_conv_opts back;
 
 	xs[0] = ys[0] = g->batch;
@@ -116,6 +127,12 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 		pre = quats(dev, dtype, nd + 2, ys, output_layout(), xyzw, 0);
 		o.pre = &pre.view;
 	}
+	if (g->rotate && rnd_below(&rnd, 2)) {
+		s = make(dev, dtype, nd + 2, ws, AOS, 0, 0, 1);
+		ds = make(dev, dtype, nd + 2, ws, AOS, 0, 0, 1);
+		o.scale = &s.view;
+	}
+	ref.s = s.v;
 	ref.forward = conv_ref;
 	ref.act = o.activation;
 	ref.slope = o.slope;
@@ -131,6 +148,10 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	}
 	back = o;
 	back.flags |= (uint32_t)sum;
+	if (s.v) {
+		back.dscale = &ds.view;
+		old_s = copy_of(ds.v, ds.n);
+	}
 	old_w = copy_of(dw.v, dw.n);
 	if (with_bias)
 		old_b = copy_of(db.v, db.n);
@@ -142,22 +163,25 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	       is_gradient(&ref, &dy, &w, sum ? old_w : NULL, bound, &dw, "dw");
 	if (with_bias)
 		good = good && is_gradient(&ref, &dy, &b, sum ? old_b : NULL, bound, &db, "db");
+	if (s.v)
+		good = good && is_gradient(&ref, &dy, &s, sum ? old_s : NULL, bound, &ds, "dscale");
 out:
 	if (!good)
 		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "
 		     "stride %lld %lld %lld, pad %lld %lld %lld, dilation %lld %lld %lld, "
 		     "channels %lld to %lld, groups %lld, side %d, activation %d, flags %#x, "
-		     "bias %d, pre %d", dev->name, hz_dtype_name(dtype), nd, (long long)g->batch,
+		     "bias %d, pre %d, pad mode %d, eps %g rule %d", dev->name,
+		     hz_dtype_name(dtype), nd, (long long)g->batch,
 		     (long long)g->big[0], (long long)g->big[1], (long long)g->big[2],
 		     (long long)g->taps[0], (long long)g->taps[1], (long long)g->taps[2],
 		     (long long)g->step[0], (long long)g->step[1], (long long)g->step[2],
 		     (long long)g->pad[0], (long long)g->pad[1], (long long)g->pad[2],
 		     (long long)g->dil[0], (long long)g->dil[1], (long long)g->dil[2],
 		     (long long)g->ci, (long long)g->co, (long long)g->groups, o.side,
-		     o.activation, o.flags, with_bias, with_pre);
+		     o.activation, o.flags, with_bias, with_pre, o.pad_mode, o.eps, o.eps_rule);
 	drop(&x), drop(&w), drop(&b), drop(&y), drop(&dy), drop(&dx), drop(&dw), drop(&db);
-	drop(&pre);
-	free(ref.y), free(ref.pre), free(old_w), free(old_b);
+	drop(&pre), drop(&s), drop(&ds);
+	free(ref.y), free(ref.pre), free(old_w), free(old_b), free(old_s);
 	return good;
 }
 
@@ -169,6 +193,7 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 	struct model g = { .batch = 1 + rnd_below(&rnd, 3), .groups = 1 + rnd_below(&rnd, 3),
 			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
 			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } };
+	const double epses[] = { 0, 1e-4, 0.3 };
 	int plain = rnd_below(&rnd, 5) == 0, many = 0, d;
 
 	g.ci = g.groups * (1 + rnd_below(&rnd, 3));
@@ -183,8 +208,16 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 		g.noconj = (int)rnd_below(&rnd, 2);
 		o.flags |= HZ_QUAT_TRANSPOSED | (g.noconj ? HZ_QUAT_NOCONJ : 0);
 	}
+	if (rnd_below(&rnd, 3) == 0) {
+		o.flags |= HZ_QUAT_ROTATION;
+		g.rotate = 1;
+		g.w_eps = o.eps = epses[rnd_below(&rnd, 3)];
+		g.eps_norm = o.eps_rule = (int)rnd_below(&rnd, 2);
+	}
+	o.pad_mode = (int)rnd_below(&rnd, g.transposed ? 2 : 3);
+	g.reflect = o.pad_mode == HZ_PAD_REFLECT;
 	for (d = 3 - nd; d < 3; d++) {
-		int64_t most = nd == 3 || many ? 4 : nd == 2 ? 6 : 12, span;
+		int64_t most = nd == 3 || many ? 4 : nd == 2 ? 6 : 12, span, ends;
 
 		g.big[d] = 1 + rnd_below(&rnd, most);
 		if (!plain) {
@@ -194,9 +227,10 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 			g.pad[d] = rnd_below(&rnd, 4);
 		}
 		span = (g.taps[d] - 1) * g.dil[d] + 1;
-		while (g.big[d] + 2 * g.pad[d] < span)
+		ends = o.pad_mode == HZ_PAD_CAUSAL ? 1 : 2;
+		while (g.big[d] + ends * g.pad[d] < span || (g.reflect && g.big[d] <= g.pad[d]))
 			g.big[d]++;
-		g.small[d] = (g.big[d] + 2 * g.pad[d] - span) / g.step[d] + 1;
+		g.small[d] = (g.big[d] + ends * g.pad[d] - span) / g.step[d] + 1;
 	}
 	return conv_case(dev, dtype, nd, &g, o, (int)rnd_below(&rnd, 2),
 			 o.activation && rnd_below(&rnd, 2));
@@ -578,6 +612,71 @@ static void test_rounding(struct dev *dev)
 	   "%s: activations are rounded once", dev->name);
 }
 
+/*
+ * The vector 1, 2, 3 rotated by w = 0.05 (1, 1, 1, 1), with the values of speechbrain 1.1.2: QConv1d
+ * (spinor), which are those of Orkis' layers, and QLinear, whose weights are conjugated
+ */
+static void test_rotation_values(struct dev *dev)
+{
+	static const double want[3][4] = { { 0, 3, 1, 2 }, { 0, 2.9801980, 1.0099010, 2.0099010 },
+					   { 0, 1.9980030, 2.9980030, 1.0039940 } };
+	const double vector[] = { 0, 1, 2, 3 }, quarter[] = { 0.05, 0.05, 0.05, 0.05 };
+	const int64_t shape[] = { 1, 1, 1 };
+
+	for (int i = 0; i < 3; i++) {
+		struct tensor x = quats(dev, HZ_F32, 3, shape, AOS, 0, 1);
+		struct tensor w = quats(dev, HZ_F32, 3, shape, AOS, 0, 1);
+		struct tensor y = quats(dev, HZ_F32, 3, shape, AOS, 0, 0);
+		const hz_quat_conv_opts o = { .flags = HZ_QUAT_ROTATION, .eps = i ? 1e-4 : 0,
+					      .side = i == 2, .eps_rule = i == 2 };
+		const hz_quat_linear_opts l = { .flags = HZ_QUAT_ROTATION, .eps = o.eps,
+						.side = o.side, .eps_rule = o.eps_rule };
+		hz_tensor x2, w2, y2;
+
+		upload(&x, vector);
+		upload(&w, quarter);
+		x2 = hz_tensor_2d(x.view.data, HZ_F32, dev->device, 1, 4);
+		w2 = hz_tensor_3d(w.view.data, HZ_F32, dev->device, 1, 1, 4);
+		y2 = hz_tensor_2d(y.view.data, HZ_F32, dev->device, 1, 4);
+		ok(RUN(conv, &x.view, &w.view, NULL, &y.view, &o) && near(&y, want[i], "y"),
+		   "%s: a convolution that rotates, eps %g, rule %d", dev->name, o.eps, o.eps_rule);
+		ok(RUN(linear, &x2, &w2, NULL, &y2, &l) && near(&y, want[i], "y"),
+		   "a linear layer");
+		drop(&x), drop(&w), drop(&y);
+	}
+}
+
+/* Messages of what is refused */
+static void test_refused(struct dev *dev)
+{
+	const int64_t shape[] = { 1, 3, 1 };
+	struct tensor x = quats(dev, HZ_F32, 3, shape, AOS, 0, 1);
+	struct tensor w = quats(dev, HZ_F32, 3, shape, AOS, 0, 1);
+	struct tensor y = quats(dev, HZ_F32, 3, shape, AOS, 0, 0);
+	static const struct {
+		hz_quat_conv_opts o;
+		const char *message;
+	} list[] = {
+		{ { .pad_mode = 3 }, "quat_conv: opts->pad_mode is 3, must be 0 to 2" },
+		{ { .pad_mode = HZ_PAD_REFLECT, .pad = { 3 } },
+		  "quat_conv: opts->pad[0] is 3, must be below x.shape[1] = 3 for HZ_PAD_REFLECT" },
+		{ { .pad_mode = HZ_PAD_REFLECT, .flags = HZ_QUAT_TRANSPOSED },
+		  "quat_conv: opts->pad_mode HZ_PAD_REFLECT does not go with HZ_QUAT_TRANSPOSED" },
+		{ { .eps = 1 }, "quat_conv: opts->eps needs HZ_QUAT_ROTATION" },
+		{ { .eps = -1, .flags = HZ_QUAT_ROTATION },
+		  "quat_conv: opts->eps is -1, must be finite and not negative" },
+		{ { .eps_rule = 2, .flags = HZ_QUAT_ROTATION },
+		  "quat_conv: opts->eps_rule is 2, must be 0 to 1" },
+	};
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(*list); i++) {
+		is_int(hz_quat_conv(dev->ctx, &x.view, &w.view, NULL, &y.view, &list[i].o),
+		       HZ_EINVAL, "refused");
+		is_str(hz_errmsg(dev->ctx), list[i].message, "its message");
+	}
+	drop(&x), drop(&w), drop(&y);
+}
+
 int main(void)
 {
 	int i;
@@ -586,7 +685,9 @@ int main(void)
 	dev_open_all();
 	dev_open_routes(HZI_OP_quat_conv);
 	dev_open_routes(HZI_OP_quat_conv_bwd);
+	test_refused(&devs[0]);
 	for (i = 0; i < ndevs; i++) {
+		test_rotation_values(&devs[i]);
 		test_conv(&devs[i]);
 		test_many_channels(&devs[i]);
 		test_large_conv(&devs[i]);

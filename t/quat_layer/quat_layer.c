@@ -19,15 +19,8 @@ static void linear_ref(struct model *m)
 				const double *w = m->w + 4 * (n * m->m + k);
 
 				if (m->rotate) {
-					double v[4] = { 0, x[1], x[2], x[3] }, t[4] = { 0 },
-					       u[4] = { 0 }, wc[4], norm = norm_of(w);
-
-					conj_of(wc, w);
-					mul(t, m->right ? wc : w, v);
-					mul(u, t, m->right ? w : wc);
-					for (c = 1; c < 4; c++)
-						z[c] += (m->s ? m->s[n * m->m + k] : 1) * u[c] /
-							(norm * norm);
+					add_rotated(z, m->s ? m->s[n * m->m + k] : 1, w, x,
+						    m->w_eps, m->eps_norm, m->right);
 				} else if (m->right) {
 					mul(z, x, w);
 				} else {
@@ -54,6 +47,7 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 	struct tensor x, w, b = {0}, s = {0}, y, dy, dx, dw, db = {0}, ds = {0}, pre = {0};
 	struct model ref = { .forward = linear_ref, .n = n, .m = m, .act = o.activation,
 			     .slope = o.slope, .right = o.side, .rotate = rotate };
+	const double epses[] = { 0, 1e-4, 0.3 };
 	const double bound = tolerance(dtype);	/* relative to the magnitudes of the terms */
 	double *old_w, *old_b = NULL, *old_s = NULL;
 	hz_quat_linear_opts back;
@@ -81,6 +75,10 @@ static int linear_case(struct dev *dev, int dtype, int ndim, const int64_t *lead
 		s = make(dev, dtype, 2, ws, AOS, 0, 0, 1);
 		ds = make(dev, dtype, 2, ws, AOS, 0, 0, 1);
 		o.scale = &s.view;
+	}
+	if (rotate) {
+		ref.w_eps = o.eps = epses[rnd_below(&rnd, 3)];
+		ref.eps_norm = o.eps_rule = (int)rnd_below(&rnd, 2);
 	}
 	if (with_pre) {
 		pre = quats(dev, dtype, ndim + 1, ys, output_layout(), xyzw, 0);

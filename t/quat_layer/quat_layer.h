@@ -217,6 +217,24 @@ static inline double norm_of(const double *q)
 	return sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]);
 }
 
+/* z += f times the vector of x rotated by q / d: R = 1 + 2 ([u]^2 + w [u]), [u] v = u x v */
+static inline void add_rotated(double *z, double f, const double *q, const double *x, double eps,
+			       int eps_norm, int inverse)
+{
+	const double n = norm_of(q), d = eps_norm ? n + eps : sqrt(n * n + eps);
+	const double w = q[0] / d, sign = inverse ? -1 : 1;
+	const double u[3] = { sign * q[1] / d, sign * q[2] / d, sign * q[3] / d };
+	double t[3], s[3];
+	int c;
+
+	for (c = 0; c < 3; c++)
+		t[c] = u[(c + 1) % 3] * x[1 + (c + 2) % 3] - u[(c + 2) % 3] * x[1 + (c + 1) % 3];
+	for (c = 0; c < 3; c++)
+		s[c] = u[(c + 1) % 3] * t[(c + 2) % 3] - u[(c + 2) % 3] * t[(c + 1) % 3];
+	for (c = 0; c < 3; c++)
+		z[1 + c] += f * (x[1 + c] + 2 * (w * t[c] + s[c]));
+}
+
 static inline void activate(int act, double slope, double *q)
 {
 	double norm = norm_of(q), f = 1;
@@ -246,7 +264,8 @@ struct model {
 	int64_t ny;
 	int64_t batch, n, m;
 	int act, right, rotate;
-	double slope;
+	double slope, w_eps;		/* w_eps: of the normalisation of weights that rotate */
+	int eps_norm, reflect;
 	/* convolutions and pooling: big is x, small is y (swapped if transposed) */
 	int64_t big[3], small[3], taps[3], step[3], dil[3], pad[3], ci, co, groups;
 	int transposed, noconj;

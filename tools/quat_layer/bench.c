@@ -20,7 +20,8 @@ enum kind {
 	LINEAR, TRAINING, CONV, CONV_TRAINING, NORM, WHITEN, NORM_TRAINING, POOLING,
 	POOLING3,			/* windows of 3 x 3, stride 1 */
 	AVERAGE_TRAINING,
-	DEPTHWISE				/* depthwise convolution */
+	DEPTHWISE,				/* depthwise convolution */
+	ROTATING				/* weights rotate vectors; the ceiling is a copy */
 };
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
@@ -51,6 +52,7 @@ static const struct row {
 	{POOLING3, GPU, HZ_F32, 32, 56, 64},
 	{DEPTHWISE, GPU | QUICK, HZ_F32, 32, 56, 64},
 	{DEPTHWISE, GPU, HZ_BF16, 32, 56, 64},
+	{ROTATING, GPU | QUICK, HZ_F32, 32, 56, 64},
 	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
@@ -67,6 +69,7 @@ static const struct row {
 	{POOLING3, CPU, HZ_BF16, 8, 28, 32},
 	{DEPTHWISE, CPU | QUICK, HZ_F32, 8, 28, 32},
 	{DEPTHWISE, CPU, HZ_BF16, 8, 28, 32},
+	{ROTATING, CPU, HZ_F32, 4, 28, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -80,6 +83,7 @@ static const struct {
 	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
 	[POOLING3] = {"quat_pool", " 3x3"}, [AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
 	[DEPTHWISE] = {"quat_conv", " 3x3 depthwise"},
+	[ROTATING] = {"quat_conv", " 3x3 rotation"},
 };
 
 /* arrays of a case; PATCHES: for the ceiling of a convolution */
@@ -121,6 +125,7 @@ static int call_layer(struct bench *b, struct bench_case *c)
 		return hz_quat_batchnorm_bwd(ctx, &t[X], NULL, &t[DY], &t[DX], NULL, NULL,
 					     &l->norm);
 	case DEPTHWISE:
+	case ROTATING:
 		return hz_quat_conv(ctx, &t[X], &t[W], NULL, &t[Y], &l->conv);
 	case POOLING3:
 	case POOLING:
@@ -244,6 +249,7 @@ static int make_case(struct bench *b, struct layer *l)
 	}
 	l->pool.kind = r->kind == AVERAGE_TRAINING ? HZ_POOL_AVERAGE : HZ_POOL_MAX;
 	l->conv.groups = r->kind == DEPTHWISE ? (int32_t)r->batch : 1;
+	l->conv.flags = r->kind == ROTATING ? HZ_QUAT_ROTATION : 0;
 	l->c.op = kinds[r->kind].op;
 	l->c.call = call_layer;
 	l->c.large = true;

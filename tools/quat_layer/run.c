@@ -48,9 +48,21 @@ static const struct key product_keys[] = {
 	END,
 };
 
+static const struct word eps_words[] = {
+	{"squared", HZ_QUAT_EPS_SQUARED}, {"norm", HZ_QUAT_EPS_NORM}, {NULL, 0},
+};
+
+static const struct word pad_words[] = {
+	{"zero", HZ_PAD_ZERO}, {"causal", HZ_PAD_CAUSAL}, {"reflect", HZ_PAD_REFLECT}, {NULL, 0},
+};
+
 static const struct key spinor_keys[] = {
 	{"rotation", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: weights rotate vectors: s w x w^* / |w|^2"},
+	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER",
+	 "of the normalisation of weights that rotate; default 0"},
+	{"eps_rule", KEY_WORD, eps_words, 0, 0, "squared|norm",
+	 "they are divided by sqrt(|w|^2 + eps), the default, or |w| + eps"},
 	END,
 };
 
@@ -59,7 +71,10 @@ static const struct key spinor_keys[] = {
 static const struct key conv_keys[] = {
 	{"stride", KEY_LIST, NULL, 1, INT32_MAX, PLACES,
 	 "of each spatial dimension, or one for all; default 1"},
-	{"pad", KEY_LIST, NULL, 0, INT32_MAX, PLACES, "zeros at either end; default 0"},
+	{"pad", KEY_LIST, NULL, 0, INT32_MAX, PLACES, "elements at either end; default 0"},
+	{"pad_mode", KEY_WORD, pad_words, 0, 0, "zero|causal|reflect",
+	 "zeros, zeros before the first element alone, or what the ends reflect;\n"
+	 "default zero"},
 	{"dilation", KEY_LIST, NULL, 1, INT32_MAX, PLACES, "steps between taps; default 1"},
 	{"groups", KEY_INT, NULL, 1, INT32_MAX, "N", "of channels; default 1"},
 	{"transposed", KEY_WORD, switch_words, 0, 0, "0|1",
@@ -238,6 +253,8 @@ static hz_quat_linear_opts linear_opts(struct job *job)
 		.pre = view_of(job, "pre"),
 		.scale = view_of(job, "scale"),
 		.dscale = view_of(job, "dscale"),
+		.eps = real_or(job, "eps", 0),
+		.eps_rule = (int32_t)value_or(job, "eps_rule", 0),
 	};
 }
 
@@ -311,6 +328,7 @@ static const struct operand conv_operands[] = {
 	{"b", NULL, OPTIONAL, TYPES, "[channels of y, 4]"},
 	{"y", NULL, OUTPUT, TYPES, "[n, spatial'..., channels, 4]"},
 	{"pre", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as y: the input of the activation"},
+	{"scale", NULL, OPTIONAL, TYPES, "[out, taps..., in / groups], factors of rotations"},
 	LAST,
 };
 
@@ -323,6 +341,8 @@ static const struct operand conv_bwd_operands[] = {
 	{"dw", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as w"},
 	{"db", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "[channels of y, 4]"},
 	{"pre", NULL, OPTIONAL, TYPES, "of the forward call; else it is made anew"},
+	{"scale", NULL, OPTIONAL, TYPES, "[out, taps..., in / groups], factors of rotations"},
+	{"dscale", NULL, OUTPUT | OPTIONAL | ONLY, TYPES, "as scale"},
 	LAST,
 };
 
@@ -344,10 +364,16 @@ static int conv_opts(struct job *job, hz_quat_conv_opts *o)
 		.activation = (int32_t)value_or(job, "activation", 0),
 		.flags = order_flag(job) |
 			 (value_or(job, "transposed", 0) ? HZ_QUAT_TRANSPOSED : 0) |
-			 (value_or(job, "conj", 1) ? 0 : HZ_QUAT_NOCONJ),
+			 (value_or(job, "conj", 1) ? 0 : HZ_QUAT_NOCONJ) |
+			 (value_or(job, "rotation", 0) ? HZ_QUAT_ROTATION : 0),
 		.groups = (int32_t)value_or(job, "groups", 1),
 		.slope = real_or(job, "slope", 0),
 		.pre = view_of(job, "pre"),
+		.scale = view_of(job, "scale"),
+		.dscale = view_of(job, "dscale"),
+		.eps = real_or(job, "eps", 0),
+		.eps_rule = (int32_t)value_or(job, "eps_rule", 0),
+		.pad_mode = (int32_t)value_or(job, "pad_mode", 0),
 	};
 	status = read_list(job, "stride", n, 1, o->stride);
 	if (!status)
@@ -388,14 +414,15 @@ static int conv_outputs(struct job *job)
 	y->shape[n + 1] = o.flags & HZ_QUAT_TRANSPOSED ? w->shape[n + 1] * o.groups : w->shape[0];
 	for (int d = 0; d < n; d++) {
 		const int64_t span = (w->shape[1 + d] - 1) * o.dilation[d] + 1;
-		int64_t size = x->shape[1 + d] + 2 * o.pad[d] - span;
+		const int64_t pads = (o.pad_mode == HZ_PAD_CAUSAL ? 1 : 2) * o.pad[d];
+		int64_t size = x->shape[1 + d] + pads - span;
 
 		if (!(o.flags & HZ_QUAT_TRANSPOSED) && size < 0 && x->shape[1 + d] > 0)
 			return complain(EXIT_BAD, "%s: taps span %lld elements of dimension %d of x"
 				", which has %lld with pad=", job->op->name, (long long)span,
-				1 + d, (long long)(x->shape[1 + d] + 2 * o.pad[d]));
+				1 + d, (long long)(x->shape[1 + d] + pads));
 		if (o.flags & HZ_QUAT_TRANSPOSED)
-			size = (x->shape[1 + d] - 1) * o.stride[d] + span - 2 * o.pad[d] + more[d];
+			size = (x->shape[1 + d] - 1) * o.stride[d] + span - pads + more[d];
 		else
 			size = size < 0 ? 0 : size / o.stride[d] + 1;
 		y->shape[1 + d] = size < 0 ? 0 : size;
@@ -424,7 +451,7 @@ static int conv_bwd_outputs(struct job *job)
 	shape_like(job, "dx", x);
 	shape_like(job, "dw", w);
 	shape_bias(job, array_of(job, "dy"));
-	return status;
+	return status ? status : shape_as_given(job, "dscale", "scale");
 }
 
 static int conv_bwd_call(hz_context *ctx, struct job *job)
@@ -438,7 +465,9 @@ static int conv_bwd_call(hz_context *ctx, struct job *job)
 						    view_of(job, "db"), &o));
 }
 
-static const struct key *const all_conv_keys[] = {conv_keys, product_keys, order_keys, NULL};
+static const struct key *const all_conv_keys[] = {
+	conv_keys, product_keys, spinor_keys, order_keys, NULL,
+};
 
 const struct op op_quat_conv1d = {
 	"quat_conv1d", "convolution of quaternions in one dimension",

@@ -1205,6 +1205,7 @@ HZ_API_CHECK int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
 #define HZ_QUAT_NOCONJ 0x40000u		/* conv, with TRANSPOSED: weights are not conjugated */
 #define HZ_QUAT_WHITEN 0x80000u		/* batchnorm: by the 4 x 4 covariance */
 #define HZ_QUAT_EVAL 0x100000u		/* batchnorm: by the running values */
+#define HZ_QUAT_PER_STEP 0x200000u	/* batchnorm: statistics of each step of time */
 
 enum hz_quat_side {
 	HZ_QUAT_LEFT = 0,	/* weights are the left factors: w x */
@@ -1358,7 +1359,7 @@ HZ_API_CHECK int hz_quat_conv_bwd(hz_context *ctx, const hz_tensor *x, const hz_
 
 /* Options of hz_quat_batchnorm(). Zeroed fields have their defaults. */
 typedef struct hz_quat_batchnorm_opts {
-	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL */
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL | PER_STEP */
 	uint32_t given;			/* HZ_QUAT_BATCHNORM_GIVEN_EPS | _MOMENTUM */
 	double eps;			/* 0 or more; default 1e-5 */
 	double momentum;		/* 0 to 1; default 0.1 */
@@ -1386,8 +1387,13 @@ typedef struct hz_quat_batchnorm_opts {
  * gamma, beta and the tensors of opts are contiguous and f32, or f64 if x is. Means and variances
  * are divided by the number of quaternions, of which there must be one at least. Unless
  * HZ_QUAT_EVAL is set, running values become (1 - momentum) of themselves and momentum of the
- * batch's; with it they are used instead, and must be given. running_var has V as gamma has its
- * matrix.
+ * batch's, with a momentum of 1 the batch's whatever they were; with it they are used instead, and
+ * must be given. running_var has V as gamma has its matrix.
+ *
+ * HZ_QUAT_PER_STEP takes means and variances over the first dimension alone: x is [batch, steps...,
+ * C, 4], all statistics of opts begin with [steps..., C], gamma and beta are shared by the steps.
+ * That is speechbrain's QBatchNorm of [batch, time, channels], whose eps is 1e-4 and whose first
+ * batch sets the running values: a momentum of 1 for it, with HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM.
  *
  * Aliasing: no output overlaps another operand, but for y = x.
  * Arithmetic: sums over each of at most 256 parts of the batch in f32 at least, then in f64. The
@@ -1401,6 +1407,7 @@ HZ_API_CHECK int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz
 
 /*
  * The gradients of hz_quat_batchnorm(), with what that call left in opts->saved; the same flags.
+ * With HZ_QUAT_PER_STEP dgamma and dbeta are sums over the steps.
  *
  *   dx             the shape of x; NULL: not wanted; dy itself is allowed
  *   dgamma, dbeta  as gamma and beta; NULL: not wanted; with HZ_QUAT_ACCUMULATE added to. An

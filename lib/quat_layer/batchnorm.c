@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "lib/quat_layer/quat_layer.h"
+#include "lib/quat_layer/plan.h"
 
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 
@@ -36,6 +36,33 @@ static int check_parameter(struct hz_context *ctx, const struct call *q, const c
 				     ", the channels of x"));
 	if (columns)
 		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, 1, t->shape[1], columns, ""));
+	if (!hz_tensor_contiguous(t))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
+	*data = hzi_data(ctx, t);
+	return HZ_OK;
+}
+
+/* Checks an array of statistics: as a parameter, or with HZ_QUAT_PER_STEP [steps..., C]. */
+static int check_statistic(struct hz_context *ctx, const struct call *q, const char *name,
+			   const hz_tensor *t, int dtype, int columns, bool output, void **data)
+{
+	const int channels = q->x->ndim - 2, ndim = channels + (columns > 0);
+
+	if (!(q->o->flags & HZ_QUAT_PER_STEP))
+		return check_parameter(ctx, q, name, t, dtype, q->x->shape[channels], columns,
+				       output, data);
+	if (!t)
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, q->op, name, t, (const int[]){dtype, 0}, output));
+	if (t->ndim != ndim)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d for "
+				"HZ_QUAT_PER_STEP", q->op, name, t->ndim, ndim);
+	for (int d = 0; d < channels; d++)
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], q->x->shape[1 + d],
+					     ", as x"));
+	if (columns)
+		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, channels, t->shape[channels],
+					     columns, ""));
 	if (!hz_tensor_contiguous(t))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s must be contiguous", q->op, name);
 	*data = hzi_data(ctx, t);
@@ -78,6 +105,21 @@ static int check_numbers(struct hz_context *ctx, const struct call *q, double *e
 	return HZ_OK;
 }
 
+static int check_steps(struct hz_context *ctx, const struct call *q)
+{
+	const hz_tensor *x = q->x;
+
+	if (x->ndim < 3)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be 3 or more for "
+				"HZ_QUAT_PER_STEP: [batch, steps..., C, 4]", q->op, x->ndim);
+	for (int d = 1; d < x->ndim - 2; d++) {
+		if (x->shape[d] == 0)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: x.shape[%d] is 0, must be at least 1 "
+					"for HZ_QUAT_PER_STEP", q->op, d);
+	}
+	return HZ_OK;
+}
+
 static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 			  struct hzi_quat_batchnorm_args *a)
 {
@@ -99,7 +141,8 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 
 	memset(a, 0, sizeof(*a));
 	HZ_CHECK(hzi_quat_check_flags(ctx, q->op, "opts->flags", o->flags, HZ_QUAT_XYZW |
-				      HZ_QUAT_ACCUMULATE | HZ_QUAT_WHITEN | HZ_QUAT_EVAL));
+				      HZ_QUAT_ACCUMULATE | HZ_QUAT_WHITEN | HZ_QUAT_EVAL |
+				      HZ_QUAT_PER_STEP));
 	if (o->flags & HZ_QUAT_ACCUMULATE && !q->backward)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);
@@ -126,11 +169,11 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 	HZ_CHECK(check_parameter(ctx, q, "gamma", q->gamma, dtype, channels, matrix, false,
 				 &gamma));
 	HZ_CHECK(check_parameter(ctx, q, "beta", q->beta, dtype, channels, 4, false, &beta));
-	HZ_CHECK(check_parameter(ctx, q, "running_mean", o->running_mean, dtype, channels, 4,
-				 learns, &f->running_mean));
-	HZ_CHECK(check_parameter(ctx, q, "running_var", o->running_var, dtype, channels, matrix,
-				 learns, &f->running_var));
-	HZ_CHECK(check_parameter(ctx, q, "saved", o->saved, dtype, channels, 14, !q->backward,
+	HZ_CHECK(check_statistic(ctx, q, "running_mean", o->running_mean, dtype, 4, learns,
+				 &f->running_mean));
+	HZ_CHECK(check_statistic(ctx, q, "running_var", o->running_var, dtype, matrix, learns,
+				 &f->running_var));
+	HZ_CHECK(check_statistic(ctx, q, "saved", o->saved, dtype, 14, !q->backward,
 				 &f->saved));
 	HZ_CHECK(check_parameter(ctx, q, "dgamma", q->dgamma, dtype, channels, matrix, true,
 				 &f->dgamma));
@@ -144,8 +187,15 @@ static int batchnorm_args(struct hz_context *ctx, const struct call *q,
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->saved is NULL, must be what the forward call saved",
 				q->op);
+	if (o->flags & HZ_QUAT_PER_STEP) {
+		HZ_CHECK(check_steps(ctx, q));
+		a->steps = 1;
+		for (int d = 1; d < a->x.ndim - 1; d++)
+			a->steps *= a->x.shape[d];
+		f->channels *= a->steps;
+	}
 	f->rows = 1;
-	for (int d = 0; d < a->x.ndim - 1; d++)
+	for (int d = 0; d < (a->steps ? 1 : a->x.ndim - 1); d++)
 		f->rows *= a->x.shape[d];
 	if (learns && f->rows == 0 && channels > 0)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x has no quaternions to take a mean of",
@@ -163,18 +213,131 @@ static void *take(char *base, size_t *used, int64_t bytes)
 	return p;
 }
 
+/* ---- Statistics per step --------------------------------------------------------------------- */
+
+/* t as [batch, steps * channels]; false if strides do not allow that */
+static bool flatten(const struct hzi_quat_tensor *t, struct hzi_quat_tensor *flat)
+{
+	struct hzi_quat_array rest = {.data = NULL};
+	struct hzi_quat_merged j;
+
+	memcpy(rest.stride, t->a.stride + 1, (HZI_QUAT_LAYER_DIMS - 1) * sizeof(*rest.stride));
+	j = hzi_quat_merge(t->ndim - 1, t->shape + 1, &rest, NULL, NULL);
+	*flat = *t;
+	flat->ndim = 2;
+	flat->shape[1] = hzi_quat_count(t->ndim - 1, t->shape + 1);
+	flat->a.stride[1] = j.stride[0][0];
+	return j.n == 1;
+}
+
+static int copy(struct hz_context *ctx, const struct hzi_quat_steps *steps, const char *op,
+		const struct hzi_quat_array *from, const struct hzi_quat_tensor *to)
+{
+	const struct hzi_quat_map_step m = hzi_quat_map_args(HZI_QUAT_MAP_COPY, to, from, NULL,
+							     NULL, false);
+
+	return m.total ? steps->map(ctx, op, &m) : HZ_OK;
+}
+
+/* rows of n numbers; the four components are the same number. step: of rows, 0 for one of all */
+static struct hzi_quat_tensor numbers(const void *data, int dtype, int64_t rows, int64_t n,
+				      int64_t step)
+{
+	return (struct hzi_quat_tensor){
+		.a = {.data = (void *)(uintptr_t)data, .dtype = dtype, .stride = {step, 1}},
+		.shape = {rows, n}, .ndim = 2,
+	};
+}
+
+/* A parameter repeated for each step */
+static int repeat(struct hz_context *ctx, const struct hzi_quat_steps *steps, const char *op,
+		  const struct hzi_quat_batchnorm_args *a, int64_t n, const void *from, void *to)
+{
+	const struct hzi_quat_tensor one = numbers(from, a->f.dtype, a->steps, n, 0);
+	const struct hzi_quat_tensor all = numbers(to, a->f.dtype, a->steps, n, n);
+
+	return from ? copy(ctx, steps, op, &one.a, &all) : HZ_OK;
+}
+
+/* to = the sum over steps of from, or += */
+static int sum_steps(struct hz_context *ctx, const struct hzi_quat_steps *steps, const char *op,
+		     const struct hzi_quat_batchnorm_args *a, int64_t n, void *from, double *part,
+		     void *to)
+{
+	const struct hzi_quat_tensor all = numbers(from, a->f.dtype, a->steps, n, n);
+	struct hzi_quat_sum_step s = {.kind = HZI_QUAT_SUM_PLAIN, .part = part};
+	struct hzi_quat_finish_step f = {
+		.kind = HZI_QUAT_FINISH_BIAS, .out = {.data = to, .dtype = a->f.dtype,
+						      .stride = {1}},
+		.part = part, .accumulate = a->f.accumulate, .rows = a->steps, .channels = n,
+	};
+
+	if (!to)
+		return HZ_OK;
+	hzi_quat_sum_shape(&s, &all, NULL);
+	f.chunks = s.chunks;
+	HZ_CHECK(steps->sum(ctx, op, &s));
+	return steps->finish(ctx, op, &f);
+}
+
+/* What a call with statistics per step has in the workspace: parameters of all steps, and x, y (dy)
+ * and dx if they have to be copied */
+struct per_step {
+	struct hzi_quat_tensor copy[3];
+	void *gamma, *beta, *dgamma, *dbeta;
+	double *part;			/* of sums over steps */
+};
+
+/* Takes the workspace, and sets t[] and parameters of *f to what is there. */
+static void per_step_begin(const struct hzi_quat_batchnorm_args *a, char *base, size_t *used,
+			   struct hzi_quat_tensor *t, struct hzi_quat_finish_step *f,
+			   struct per_step *p)
+{
+	const int64_t channels = f->channels, each = f->whiten ? 10 : 1;
+
+	for (int i = 0; i < 3; i++) {
+		const struct hzi_quat_tensor own = t[i];
+		void *data;
+
+		p->copy[i].a.data = NULL;
+		if (!own.a.data || flatten(&own, &t[i]))
+			continue;
+		data = take(base, used, f->rows * channels * 4 *
+			    (int64_t)hz_dtype_size(own.a.dtype));
+		t[i] = hzi_quat_contiguous(data, own.a.dtype, 2, t[i].shape);
+		p->copy[i] = hzi_quat_contiguous(data, own.a.dtype, own.ndim, own.shape);
+	}
+	p->gamma = take(base, used, channels * each * 8);
+	p->beta = take(base, used, channels * 4 * 8);
+	p->dgamma = take(base, used, channels * each * 8);
+	p->dbeta = take(base, used, channels * 4 * 8);
+	p->part = take(base, used, HZI_QUAT_SUM_CHUNKS * channels / a->steps * 10 * 4 * 8);
+	f->gamma = f->gamma ? p->gamma : NULL;
+	f->beta = f->beta ? p->beta : NULL;
+	f->dgamma = f->dgamma ? p->dgamma : NULL;
+	f->dbeta = f->dbeta ? p->dbeta : NULL;
+	f->accumulate = 0;
+}
+
+/* ---- The plan -------------------------------------------------------------------------------- */
+
 int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			  const struct hzi_quat_batchnorm_args *a, bool backward, size_t *bytes)
 {
 	const char *op = backward ? "quat_batchnorm_bwd" : "quat_batchnorm";
-	const int64_t channels = a->f.channels;
+	const int64_t channels = a->f.channels, own = a->steps ? channels / a->steps : channels;
+	const int64_t each = a->f.whiten ? 10 : 1;
 	char *base = bytes ? (char *)(uintptr_t)4096 : ctx->workspace;
 	struct hzi_quat_finish_step f = a->f;
 	struct hzi_quat_sum_step s = {.mean_dtype = f.dtype, .mean_step = 14};
+	struct hzi_quat_tensor t[3] = {a->x, a->y, a->dx};
+	struct per_step p = {.gamma = NULL};
 	struct hzi_quat_map_step m;
 	size_t used = 0;
 
-	hzi_quat_sum_shape(&s, &a->x, backward ? &a->y : NULL);
+	if (a->steps)
+		per_step_begin(a, base, &used, t, &f, &p);
+	hzi_quat_sum_shape(&s, &t[0], backward ? &t[1] : NULL);
 	f.coef = take(base, &used, channels * (int64_t)sizeof(struct hzi_quat_affine_bwd));
 	s.part = take(base, &used, s.chunks * channels * 20 * 8);
 	if (!f.saved)
@@ -182,6 +345,14 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	if (bytes) {
 		*bytes = used;
 		return HZ_OK;
+	}
+	if (p.copy[0].a.data)
+		HZ_CHECK(copy(ctx, steps, op, &a->x.a, &p.copy[0]));
+	if (p.copy[1].a.data && backward)
+		HZ_CHECK(copy(ctx, steps, op, &a->y.a, &p.copy[1]));
+	if (a->steps) {
+		HZ_CHECK(repeat(ctx, steps, op, a, own * each, a->f.gamma, p.gamma));
+		HZ_CHECK(repeat(ctx, steps, op, a, own * 4, a->f.beta, p.beta));
 	}
 	s.mean = f.saved;
 	f.chunks = f.eval && !backward ? 0 : s.chunks;
@@ -194,12 +365,29 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 		if (!a->dx.a.data)
 			f.coef = NULL;
 		HZ_CHECK(steps->finish(ctx, op, &f));
+		if (a->steps) {
+			HZ_CHECK(sum_steps(ctx, steps, op, a, own * each, p.dgamma, p.part,
+					   a->f.dgamma));
+			HZ_CHECK(sum_steps(ctx, steps, op, a, own * 4, p.dbeta, p.part,
+					   a->f.dbeta));
+		}
 		if (!a->dx.a.data || a->f.rows == 0)
 			return HZ_OK;
-		m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE_BWD, &a->dx, &a->x.a, &a->y.a, NULL,
+		m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE_BWD, &t[2], &t[0].a, &t[1].a, NULL,
 				      true);
 		m.coef = f.coef;
-		return steps->map(ctx, op, &m);
+		HZ_CHECK(steps->map(ctx, op, &m));
+		return p.copy[2].a.data ? copy(ctx, steps, op, &p.copy[2].a, &a->dx) : HZ_OK;
+	}
+	/* With a momentum of 1 running values are not read: 0 times NaN is NaN. */
+	if (!f.eval && f.momentum == 1) {
+		const size_t numbers_bytes = (size_t)channels * hz_dtype_size(f.dtype);
+
+		if (f.running_mean)
+			HZ_CHECK(steps->zero(ctx, op, f.running_mean, 4 * numbers_bytes));
+		if (f.running_var)
+			HZ_CHECK(steps->zero(ctx, op, f.running_var,
+					     (size_t)each * numbers_bytes));
 	}
 	f.kind = HZI_QUAT_FINISH_NORM;
 	if (!f.eval && steps->moments) {
@@ -218,9 +406,10 @@ int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	HZ_CHECK(steps->finish(ctx, op, &f));
 	if (a->f.rows == 0)
 		return HZ_OK;
-	m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE, &a->y, &a->x.a, NULL, NULL, true);
+	m = hzi_quat_map_args(HZI_QUAT_MAP_AFFINE, &t[1], &t[0].a, NULL, NULL, true);
 	m.coef = f.coef;
-	return steps->map(ctx, op, &m);
+	HZ_CHECK(steps->map(ctx, op, &m));
+	return p.copy[1].a.data ? copy(ctx, steps, op, &p.copy[1].a, &a->y) : HZ_OK;
 }
 
 static const hz_quat_batchnorm_opts batchnorm_defaults;

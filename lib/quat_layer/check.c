@@ -145,7 +145,7 @@ int hzi_quat_check_flags(struct hz_context *ctx, const char *op, const char *nam
 	static const struct hzi_flag list[] = {
 		HZI_FLAG(HZ_QUAT_XYZW), HZI_FLAG(HZ_QUAT_REVERSED), HZI_FLAG(HZ_QUAT_ACCUMULATE),
 		HZI_FLAG(HZ_QUAT_ROTATION), HZI_FLAG(HZ_QUAT_TRANSPOSED), HZI_FLAG(HZ_QUAT_NOCONJ),
-		HZI_FLAG(HZ_QUAT_WHITEN), HZI_FLAG(HZ_QUAT_EVAL),
+		HZI_FLAG(HZ_QUAT_WHITEN), HZI_FLAG(HZ_QUAT_EVAL), HZI_FLAG(HZ_QUAT_PER_STEP),
 		{0, NULL},
 	};
 

@@ -216,6 +216,11 @@ struct hzi_quat_linear_args {
 struct hzi_quat_batchnorm_args {
 	struct hzi_quat_tensor x, y, dx;		/* y: dy in the backward pass */
 	struct hzi_quat_finish_step f;		/* without part and coef */
+	/*
+	 * 0, or statistics per step: channels of f are those of `steps` steps, which share gamma
+	 * and beta
+	 */
+	int64_t steps;
 };
 
 struct hzi_quat_linear_bwd_args {

@@ -390,11 +390,26 @@ static int quat_batchnorm_whiten(struct scene *s, views t)
 	return batchnorm(s, t, HZ_QUAT_WHITEN);
 }
 
-static int quat_batchnorm_bwd(struct scene *s, views t)
+static int quat_batchnorm_per_step(struct scene *s, views t)
 {
-	const hz_quat_batchnorm_opts o = {.saved = t[6]};
+	return batchnorm(s, t, HZ_QUAT_PER_STEP);
+}
+
+static int batchnorm_bwd(struct scene *s, views t, uint32_t flags)
+{
+	const hz_quat_batchnorm_opts o = {.flags = flags, .saved = t[6]};
 
 	return hz_quat_batchnorm_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], &o);
+}
+
+static int quat_batchnorm_bwd(struct scene *s, views t)
+{
+	return batchnorm_bwd(s, t, 0);
+}
+
+static int quat_batchnorm_per_step_bwd(struct scene *s, views t)
+{
+	return batchnorm_bwd(s, t, HZ_QUAT_PER_STEP);
 }
 
 static int quat_pool(struct scene *s, views t)

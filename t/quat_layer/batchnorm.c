@@ -21,6 +21,7 @@ static void norm_ref(struct model *m)
 	int r, s;
 
 	for (c = 0; c < m->n; c++) {
+		const int64_t own = m->ci ? c % m->ci : c;
 		double mean[4] = { 0 }, v[16] = { 0 }, l[16] = { 0 }, var = 0;
 
 		for (i = 0; i < m->batch; i++) {
@@ -66,11 +67,11 @@ static void norm_ref(struct model *m)
 				z[r] /= l[5 * r];
 			}
 			for (r = 0; r < 4; r++) {
-				y[r] = m->beta ? m->beta[4 * c + r] : 0;
+				y[r] = m->beta ? m->beta[4 * own + r] : 0;
 				if (!m->gamma || !m->whiten)
-					y[r] += (m->gamma ? m->gamma[c] : 1) * z[r];
+					y[r] += (m->gamma ? m->gamma[own] : 1) * z[r];
 				for (s = 0; s < 4 && m->gamma && m->whiten; s++)
-					y[r] += m->gamma[10 * c + upper(r, s)] * z[s];
+					y[r] += m->gamma[10 * own + upper(r, s)] * z[s];
 			}
 		}
 	}
@@ -126,34 +127,39 @@ static void pool_ref(struct model *m)
 
 static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int params)
 {
-	int64_t shape[5], ps[2], channels, batch = 1;
+	int64_t shape[5], ps[2], all[6], channels, batch = 1, own;
 	int ndim = 1 + (int)rnd_below(&rnd, 4), xyzw = (int)rnd_below(&rnd, 2), good = 1, d;
 	int p_type = dtype == HZ_F64 ? HZ_F64 : HZ_F32, columns = whiten ? 10 : 1;
 	int sum = rnd_below(&rnd, 2) ? HZ_QUAT_ACCUMULATE : 0;
 	struct tensor x, y, dy, dx, gamma = { 0 }, beta, dgamma, dbeta, rm, rv, saved;
 	struct model ref = { .forward = norm_ref, .whiten = whiten, .eval = eval, .eps = 1e-3 };
 	/* Of 0 the running values keep all their bits; 0.1 is the default. */
-	const double momenta[] = { 0.25, 0, 0.1 }, momentum = momenta[rnd_below(&rnd, 3)];
+	const double momenta[] = { 0.25, 0, 0.1, 1 }, momentum = momenta[rnd_below(&rnd, 4)];
+	const int per_step = ndim > 1 && rnd_below(&rnd, 3) == 0, first = per_step ? 1 : ndim;
 	hz_quat_batchnorm_opts o = { .eps = 1e-3, .momentum = momentum == 0.1 ? 0 : momentum,
 				     .given = HZ_QUAT_BATCHNORM_GIVEN_EPS |
 					      (momentum == 0.1 ? 0 :
 					       HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM),
 				     .flags = (xyzw ? HZ_QUAT_XYZW : 0) |
 					      (whiten ? HZ_QUAT_WHITEN : 0) |
-					      (eval ? HZ_QUAT_EVAL : 0) };
+					      (eval ? HZ_QUAT_EVAL : 0) |
+					      (per_step ? HZ_QUAT_PER_STEP : 0) };
 	double *old_g, *old_b, *old_m, *old_v;
 	int64_t i, c;
 
 	for (d = 0; d < ndim; d++) {
 		shape[d] = 2 + rnd_below(&rnd, ndim > 2 ? 3 : 9);
-		batch *= shape[d];
+		batch *= d < first ? shape[d] : 1;
 	}
 	if (whiten && batch < 12) {
 		batch = batch / shape[0] * 12;
 		shape[0] = 12;
 	}
-	channels = shape[ndim] = 1 + rnd_below(&rnd, 5);
-	ps[0] = channels;
+	own = channels = shape[ndim] = 1 + rnd_below(&rnd, 5);
+	for (d = first; d < ndim; d++)
+		channels *= shape[d];
+	memcpy(all, shape + first, (size_t)(ndim + 1 - first) * sizeof(*all));
+	ps[0] = own;
 	ps[1] = columns;
 	x = quats(dev, dtype, ndim + 1, shape, layout(), xyzw, 2);
 	y = quats(dev, dtype, ndim + 1, shape, output_layout(), xyzw, 0);
@@ -161,7 +167,8 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 	dx = quats(dev, dtype, ndim + 1, shape, output_layout(), xyzw, 0);
 	gamma = make(dev, p_type, whiten ? 2 : 1, ps, AOS, 0, 0, 1);
 	dgamma = make(dev, p_type, whiten ? 2 : 1, ps, AOS, 0, 0, 1);
-	rv = make(dev, p_type, whiten ? 2 : 1, ps, AOS, 0, 0, 1);
+	all[ndim + 1 - first] = columns;
+	rv = make(dev, p_type, ndim + 1 - first + (whiten ? 1 : 0), all, AOS, 0, 0, 1);
 	for (i = 0; i < rv.n; i++) {
 		int place_of = (int)(i % 10), diagonal = place_of == 0 || place_of == 4 ||
 							  place_of == 7 || place_of == 9;
@@ -169,21 +176,32 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 		rv.v[i] = !whiten || diagonal ? 2 + fabs(rv.v[i]) : rv.v[i] / 8;
 	}
 	upload(&rv, rv.v);
-	beta = quats(dev, p_type, 1, &channels, AOS, xyzw, 1);
-	dbeta = quats(dev, p_type, 1, &channels, AOS, xyzw, 1);
-	rm = quats(dev, p_type, 1, &channels, AOS, xyzw, 1);
-	ps[1] = 14;
-	saved = make(dev, p_type, 2, ps, AOS, 0, 0, 0);
+	beta = quats(dev, p_type, 1, &own, AOS, xyzw, 1);
+	dbeta = quats(dev, p_type, 1, &own, AOS, xyzw, 1);
+	rm = quats(dev, p_type, ndim + 1 - first, shape + first, AOS, xyzw, 1);
+	all[ndim + 1 - first] = 14;
+	saved = make(dev, p_type, ndim + 2 - first, all, AOS, 0, 0, 0);
 	o.running_mean = &rm.view;
 	o.running_var = &rv.view;
 	o.saved = &saved.view;
 	ref.n = channels;
+	ref.ci = own;
 	ref.batch = batch;
 	ref.x = x.v;
 	ref.gamma = params ? gamma.v : NULL;
 	ref.beta = params ? beta.v : NULL;
 	old_m = copy_of(rm.v, rm.n);
 	old_v = copy_of(rv.v, rv.n);
+	if (momentum == 1 && !eval) {	/* running values are not read */
+		for (i = 0; i < rm.n; i++)
+			old_m[i] = NAN;
+		for (i = 0; i < rv.n; i++)
+			old_v[i] = NAN;
+		upload(&rm, old_m);
+		upload(&rv, old_v);
+		memset(old_m, 0, (size_t)rm.n * sizeof(*old_m));
+		memset(old_v, 0, (size_t)rv.n * sizeof(*old_v));
+	}
 	ref.mean = old_m;
 	ref.var = old_v;
 	ref.ny = y.n;
@@ -243,9 +261,9 @@ static int norm_case(struct dev *dev, int dtype, int whiten, int eval, int param
 				   "dbeta");
 	if (!good)
 		diag("%s: %s, whiten %d, eval %d, parameters %d, batch %lld, channels %lld, "
-		     "xyzw %d",
+		     "xyzw %d, per step %d",
 		     dev->name, hz_dtype_name(dtype), whiten, eval, params, (long long)batch,
-		     (long long)channels, xyzw);
+		     (long long)channels, xyzw, per_step);
 	drop(&x), drop(&y), drop(&dy), drop(&dx), drop(&gamma), drop(&beta), drop(&dgamma);
 	drop(&dbeta), drop(&rm), drop(&rv), drop(&saved);
 	free(ref.y), free(old_g), free(old_b), free(old_m), free(old_v);

@@ -91,6 +91,8 @@ static const struct key norm_keys[] = {
 	 "1: by the 4 x 4 covariance; 0, the default: by one variance"},
 	{"eval", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: by the running values instead of those of the batch"},
+	{"per_step", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: statistics of each step, over the first dimension alone"},
 	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to variances; default 1e-5"},
 	END,
 };
@@ -499,8 +501,8 @@ static const struct operand norm_operands[] = {
 	{"gamma", NULL, OPTIONAL, "f32 f64", "[C]; whiten=1: [C, 10]"},
 	{"beta", NULL, OPTIONAL, "f32 f64", "[C, 4]"},
 	{"y", NULL, OUTPUT, TYPES, "as x"},
-	{"running_mean", NULL, OPTIONAL, "f32 f64", "[C, 4]"},
-	{"running_var", NULL, OPTIONAL, "f32 f64", "[C]; whiten=1: [C, 10]"},
+	{"running_mean", NULL, OPTIONAL, "f32 f64", "[C, 4]; per_step=1: [steps..., C, 4]"},
+	{"running_var", NULL, OPTIONAL, "f32 f64", "[C], or with steps; whiten=1: [C, 10]"},
 	{"new_mean", NULL, OUTPUT | OPTIONAL | ONLY, "f32 f64", "what running_mean becomes"},
 	{"new_var", NULL, OUTPUT | OPTIONAL | ONLY, "f32 f64", "what running_var becomes"},
 	{"saved", NULL, OUTPUT | OPTIONAL | ONLY, "f32 f64", "[C, 14], for the backward call"},
@@ -528,6 +530,20 @@ static void shape_channels(struct job *job, const char *name, const struct npy *
 	a->shape[1] = columns;
 }
 
+/* Statistics: those of channels, or with per_step=1 [steps..., channels] */
+static void shape_statistics(struct job *job, const char *name, const struct npy *x, int columns)
+{
+	struct npy *a = &slot_of(job, name)->array;
+
+	shape_channels(job, name, x, columns);
+	if (!value_or(job, "per_step", 0) || x->ndim < 3)
+		return;
+	a->ndim = x->ndim - 2;
+	memcpy(a->shape, x->shape + 1, (size_t)a->ndim * sizeof(*a->shape));
+	if (columns)
+		a->shape[a->ndim++] = columns;
+}
+
 static int check_norm(struct job *job, const struct npy *x)
 {
 	if (x->ndim < 2)
@@ -545,9 +561,9 @@ static int norm_outputs(struct job *job)
 	if (status)
 		return status;
 	shape_like(job, "y", x);
-	shape_channels(job, "new_mean", x, 4);
-	shape_channels(job, "new_var", x, columns);
-	shape_channels(job, "saved", x, 14);
+	shape_statistics(job, "new_mean", x, 4);
+	shape_statistics(job, "new_var", x, columns);
+	shape_statistics(job, "saved", x, 14);
 	if (value_or(job, "eval", 0) &&
 	    (slot_of(job, "new_mean")->path || slot_of(job, "new_var")->path))
 		return complain(EXIT_BAD, "%s: with eval=1 running values stay as they are",
@@ -559,7 +575,8 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 {
 	return (hz_quat_batchnorm_opts){
 		.flags = order_flag(job) | (value_or(job, "whiten", 0) ? HZ_QUAT_WHITEN : 0) |
-			 (value_or(job, "eval", 0) ? HZ_QUAT_EVAL : 0),
+			 (value_or(job, "eval", 0) ? HZ_QUAT_EVAL : 0) |
+			 (value_or(job, "per_step", 0) ? HZ_QUAT_PER_STEP : 0),
 		.given = (value_of(job, "eps")->given ? HZ_QUAT_BATCHNORM_GIVEN_EPS : 0) |
 			 (value_of(job, "momentum")->given ? HZ_QUAT_BATCHNORM_GIVEN_MOMENTUM : 0),
 		.eps = real_or(job, "eps", 0),

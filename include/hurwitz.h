@@ -1897,7 +1897,8 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
  *                 calls that only use them take every S that divides T: token t has the set at
  *                 t / (T / S)
  *   weights       f32, contiguous: phi [m, n C], alpha [3], bias [m], gain [n C], norm and
- *                 branch_bias [C]. Rows of phi: n for p, n for q, then those for a
+ *                 branch_bias [C]. Rows of phi: n for p, n for q, then those for a. phi may also be
+ *                 bf16 or f16; its gradient is f32. alpha may be [2] where there is no a
  *
  * Sums are f32 at least, results are rounded once. Gradients of p, q, a and of weights are sums in
  * an order that depends on shapes and the device alone: the same bits for any number of threads and
@@ -1909,8 +1910,9 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
  */
 
 /*
- * The conventions of a model or paper, which an option that is not set has. norm_eps is 0 but for
- * DEEPSEEK_V4, q_scale is 2 and iterations are 20 unless listed otherwise.
+ * The conventions of a model, paper or library, which an option that is not set has. What a preset
+ * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, q_scale 2, q_eps 0, 20 iterations, no bounds
+ * of z, norm_eps 0. `hurwitz run mhc_presets` prints them, with the names of tensors.
  */
 enum hz_mhc_presets {
 	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps
@@ -1921,8 +1923,23 @@ enum hz_mhc_presets {
 					   1e-6, q_scale 1, else as TRITON */
 	HZ_MHC_PRESET_HC = 5,		/* hyper-connections, arXiv 2409.19606: TANH, rms_eps 1e-6;
 					   else as PAPER */
-	HZ_MHC_PRESET_LITE = 6		/* mHC-lite, arXiv 2601.05732: LITE, rms_eps 1e-6; else as
+	HZ_MHC_PRESET_LITE = 6,		/* mHC-lite, arXiv 2601.05732: LITE, rms_eps 1e-6; else as
 					   PAPER */
+	HZ_MHC_PRESET_DEEPSEEK_V41 = 7,	/* as DEEPSEEK_V4, rms_eps 1e-20; each p is the p_in of the
+					   next call, also of the head; the first is one-hot, stream
+					   0 */
+	HZ_MHC_PRESET_GLM5_NEXT = 8,	/* as DEEPSEEK_V4, rms_eps and norm_eps 1e-5, HEAD_MEAN; phi
+					   is bf16 */
+	HZ_MHC_PRESET_XING4 = 9,	/* SINKHORN, EXP, ROWS, eps 1e-6, z from -30 to 30, rms_eps
+					   1e-6, HEAD_MEAN */
+	HZ_MHC_PRESET_HY_V4 = 10,	/* IDENTITY, so that alpha is [2]; p_eps and q_eps 1e-6,
+					   rms_eps and norm_eps 1e-5 */
+	HZ_MHC_PRESET_MEGATRON = 11,	/* Megatron-core: SINKHORN, EXP, ROWS, FLOOR, eps 1e-6,
+					   rms_eps 1e-6, ROOT, HEAD_MEAN */
+	HZ_MHC_PRESET_TILEKERNELS = 12,	/* TileKernels 1.0's defaults: as DEEPSEEK_V4, 10
+					   iterations, q_scale 1 */
+	HZ_MHC_PRESET_LIGER = 13	/* Liger-Kernel 0.8: as DEEPSEEK_V4 without OLD_NEW, p_eps
+					   0 */
 };
 
 /* How a is made of its m - 2n numbers z */
@@ -1947,6 +1964,30 @@ enum hz_mhc_order {
 	HZ_MHC_ROWS = 2		/* rows, then columns */
 };
 
+/* How eps enters the sums of rows and columns that the iteration divides by */
+enum hz_mhc_eps_rules {
+	HZ_MHC_EPS_ADD = 1,	/* sum + eps */
+	HZ_MHC_EPS_FLOOR = 2	/* the larger one of sum and eps; maps still add it to elements */
+};
+
+/* The mean square that y is divided by the root of */
+enum hz_mhc_rms {
+	HZ_MHC_RMS_ALL = 1,	/* of all n C numbers of a token */
+	HZ_MHC_RMS_NONE = 2	/* none: y = phi g x */
+};
+
+/* How rms_eps enters that root */
+enum hz_mhc_rms_eps_rules {
+	HZ_MHC_RMS_EPS_INSIDE = 1,	/* sqrt(mean square + rms_eps) */
+	HZ_MHC_RMS_EPS_ROOT = 2		/* sqrt(mean square) + rms_eps */
+};
+
+/* What hz_mhc_head() makes of streams */
+enum hz_mhc_heads {
+	HZ_MHC_HEAD_WEIGHTS = 1,	/* sum_i p_i X[i], p by phi, alpha and bias */
+	HZ_MHC_HEAD_MEAN = 2		/* their mean: phi, alpha and bias are NULL */
+};
+
 /* How many sets of coefficients S are computed for T tokens */
 enum hz_mhc_coefficients {
 	HZ_MHC_PER_TOKEN = 0,		/* S = T: each token has its own */
@@ -1969,6 +2010,9 @@ enum hz_mhc_coefficients {
 #define HZ_MHC_GIVEN_NORM_EPS 16u
 #define HZ_MHC_GIVEN_OLD_NEW 32u
 #define HZ_MHC_GIVEN_NORMALIZE 64u
+#define HZ_MHC_GIVEN_Q_EPS 128u
+#define HZ_MHC_GIVEN_Z_MIN 256u
+#define HZ_MHC_GIVEN_Z_MAX 512u
 
 /*
  * The conventions, and operands that few calls have. NULL and a zeroed struct are
@@ -1987,16 +2031,28 @@ typedef struct hz_mhc_opts {
 	int32_t residual;		/* enum hz_mhc_residual */
 	int32_t map;			/* enum hz_mhc_map */
 	int32_t order;			/* enum hz_mhc_order */
+	int32_t eps_rule;		/* enum hz_mhc_eps_rules */
+	int32_t rms;			/* enum hz_mhc_rms */
+	int32_t rms_eps_rule;		/* enum hz_mhc_rms_eps_rules */
+	int32_t head;			/* enum hz_mhc_heads, for hz_mhc_head() */
 	int32_t iterations;		/* 1 to 1000; 0: the preset's */
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE | ACCUMULATE */
 	uint32_t given;			/* HZ_MHC_GIVEN_EPS | ...: numbers and flags that hold */
 	double eps;			/* of sums of rows and columns */
 	double p_eps;
 	double q_scale;
-	double rms_eps;			/* added to the mean square */
-	double norm_eps;		/* the same of norm */
+	double q_eps;			/* added to q */
+	double z_min, z_max;		/* with SINKHORN, bounds of z before map; unset: none */
+	double rms_eps;			/* by rms_eps_rule */
+	double norm_eps;		/* added to the mean square of u, with norm */
 	const hz_tensor *gain;		/* of the mean square normalisation of x; NULL: 1 */
 	hz_tensor *dgain;
+	const hz_tensor *alpha_q;	/* [1]: alpha is [1], that of p, and not [3] */
+	const hz_tensor *alpha_a;	/* [1]; NULL with IDENTITY */
+	hz_tensor *dalpha_q, *dalpha_a;
+	const hz_tensor *p_in;		/* coefficients [..., n] that u is mixed by, instead of p;
+					   NULL: p */
+	hz_tensor *dp_in;		/* du makes it, instead of adding to the gradient of p */
 	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
 	hz_tensor *dnorm;
 	hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
@@ -2007,8 +2063,8 @@ typedef struct hz_mhc_opts {
 HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
 
 /*
- * Sinkhorn and Knopp's iteration on its own: p from m, by map, order, iterations and eps of opts.
- * Rows are sums over the last dimension, whatever HZ_MHC_OLD_NEW says.
+ * Sinkhorn and Knopp's iteration on its own: p from m, by map, order, iterations, eps, eps_rule,
+ * z_min and z_max of opts. Rows are sums over the last dimension, whatever HZ_MHC_OLD_NEW says.
  *
  *   m, p  f32 [..., n, n], 1 <= n <= 8, any strides, but the dimensions before step as one; p may
  *         be m
@@ -2085,8 +2141,9 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  *
  *     y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + rms_eps)     (0 where that is 0)
  *     z_k = alpha[0 for p, 1 for q, 2 for a] y_k + bias_k
- *     p_i = sigma(z_i) + p_eps,  q_i = q_scale sigma(z_n+i),  a of the other z by residual
- *     u   = sum_i p_i X[i], divided by its own root mean square and times norm if that is there
+ *     p_i = sigma(z_i) + p_eps,  q_i = q_scale sigma(z_n+i) + q_eps,  a of the other z by residual
+ *     u   = sum_i p_i X[i], divided by its own root mean square and times norm if that is there;
+ *           with p_in in opts, sum_i p_in_i X[i]: the p of the call before, as DeepSeek V4.1 has it
  *
  *   x           streams. With HZ_MHC_PER_SEQUENCE y is that of the mean of x over the tokens of
  *               a sequence; u is mixed by their common p
@@ -2095,12 +2152,15 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
  *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
- *   opts        saved [S, m + 1], if it is there, gets the m numbers sum_j
- *               phi_kj g_j x_j and then the mean square of a token, for the gradients
+ *   opts        p_in, if it is there, has as many sets of coefficients as p. saved [S, m + 1], if
+ *               it is there, gets the m numbers sum_j phi_kj g_j x_j and then, for the gradients,
+ *               the mean square of a token; where that is less than 2^-100 or does not fit f32, and
+ *               matters, minus its root
  *
  * hz_mhc_weights() is hz_mhc_pre() without u.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
- * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise.
+ * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise. Mean squares neither overflow nor
+ * underflow for |x| from 1e-30 to 1e30.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -2165,7 +2225,8 @@ HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const 
 /*
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
  * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
- * of hz_mhc_pre_bwd(), without dq, da and dy.
+ * of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the mean of the streams,
+ * p = 1 / n, and phi, alpha and bias are NULL.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -2231,9 +2292,13 @@ HZ_API_CHECK int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor 
  */
 typedef struct hz_mhc_layer {
 	hz_tensor phi, alpha, bias;	/* weights; phi.data NULL: of y = 0 */
+	hz_tensor alpha_q, alpha_a;	/* as those of hz_mhc_opts; data NULL: alpha is [3] */
 	hz_tensor gain, norm, branch_bias;	/* data NULL: none */
+	hz_tensor p_in, dp_in;		/* as those of hz_mhc_opts; data NULL: u by p */
+	hz_tensor dp;			/* in: the gradient of p by the p_in of another layer; data
+					   NULL: none */
 	hz_tensor dphi, dalpha, dbias;	/* gradients; data NULL: not wanted */
-	hz_tensor dgain, dnorm, dbranch_bias;
+	hz_tensor dalpha_q, dalpha_a, dgain, dnorm, dbranch_bias;
 	hz_mhc_opts opts;		/* conventions; views in it are not read */
 
 	/* Set by hz_mhc_layer_bind() */

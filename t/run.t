@@ -563,6 +563,7 @@ npy p2.npy "$(header '<f4' '2,')" "$f1$f2"
 z4='\000\000\000\000'
 z8=$z4$z4$z4$z4$z4$z4$z4$z4
 npy z1.npy "$(header '<f4' '1,')" "$z4"
+npy one.npy "$(header '<f4' '1,')" "$f1"
 npy z2.npy "$(header '<f4' '2,')" "$z4$z4"
 npy z3.npy "$(header '<f4' '3,')" "$z4$z4$z4"
 npy z8.npy "$(header '<f4' '8,')" "$z8"
@@ -573,6 +574,11 @@ is "$(tail_of mp.npy 16 f4 | awk '{ printf "%.6f %.6f %.6f %.6f", $1, $2, $3, $4
 	"0.437500 0.538462 0.562500 0.461538" "rows, then columns"
 good "mhc_sinkhorn_bwd" $cpu mhc_sinkhorn_bwd m=sq2.npy dp=sq2.npy dm=mp.npy
 is "$(header_of mp.npy)" "$(header "${e}f4" '2, 2')" "a gradient of the shape"
+good "mhc_sinkhorn z_max=" $cpu mhc_sinkhorn m=sq2.npy p=mp.npy z_min=1 z_max=1 eps=0
+is "$(tail_of mp.npy 16 f4)" "0.5 0.5 0.5 0.5" "equal logits"
+good "mhc_presets" run mhc_presets
+grep -q "hc_head_{fn,base,scale}" ../out
+ok $? "the names of tensors"
 good "mhc_mix" $cpu mhc_mix x=x.npy p=p2.npy a=sq2.npy u=mu.npy r=mr.npy
 is "$(tail_of mu.npy 16 f4) $(tail_of mr.npy 32 f4)" "9 8 7 6 9 8 7 6 19 18 17 16" "u and r"
 good "mhc_mix_bwd" $cpu mhc_mix_bwd x=x.npy p=p2.npy du=v4.npy dp=mp.npy dx=mr.npy
@@ -605,15 +611,21 @@ good "mhc_pre" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=
 	saved=ms.npy
 is "$(tail_of mu.npy 16 f4) $(tail_of ms.npy 4 f4)" "2.5 2.5 2.5 2.5 7.5" \
 	"the branch input, the mean square"
+good "mhc_pre p_in=" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy p_in=p2.npy u=mu.npy
+is "$(tail_of mu.npy 16 f4)" "9 8 7 6" "mixed by other coefficients"
+good "mhc_weights alpha_q=" $cpu mhc_weights x=x.npy phi=z88.npy alpha=one.npy alpha_q=one.npy \
+	alpha_a=one.npy bias=z8.npy preset=megatron q=mq.npy
+is "$(tail_of mq.npy 8 f4)" "1 1" "three alphas"
 good "mhc_pre_bwd" $cpu mhc_pre_bwd x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
 	du=v4.npy dx=mr.npy dbias=mb.npy saved=ms.npy
 is "$(tail_of mr.npy 32 f4) $(tail_of mb.npy 32 f4)" \
 	"0.5 1 1.5 2 0.5 1 1.5 2 7.5 5 0 0 0 0 0 0" "dx and dbias"
 good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.npy preset=paper
 is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
+good "mhc_head head=mean" $cpu mhc_head x=x.npy head=mean h=mu.npy
+is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "their mean"
 npy x1212.npy "$(header '<f4' '1, 2, 1, 2')" "$f1$f2$f3$f4"
 npy phi12.npy "$(header '<f4' '1, 2')" "$f1$f2"
-npy one.npy "$(header '<f4' '1,')" "$f1"
 good "mhc_head of a sequence" $cpu mhc_head x=x1212.npy phi=phi12.npy alpha=one.npy bias=z1.npy \
 	preset=paper coefficients=per_sequence h=mu.npy
 is "$(tail_of mu.npy 16 f4 | awk '{ printf "%.3f %.3f %.3f %.3f", $1, $2, $3, $4 }')" \

@@ -89,9 +89,9 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	const struct hzi_mhc_coef_plan *const p = job->plan;
 	const struct hzi_mhc_batch b = hzi_mhc_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 	const int n = p->n;
-	float rho[TOKENS];
+	struct hzi_mhc_roots roots;
 
-	hzi_mhc_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, rho);
+	hzi_mhc_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, &roots);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
@@ -103,6 +103,7 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 					    hzi_mhc_get_token(r->a, i, n * n, out));
 		hzi_mhc_get_token(r->p, i, n, out);
 		hzi_mhc_store_coefs(&a->p, t + i, n, 1, out);
+		hzi_mhc_load_coefs(&a->p_in, t + i, n, 1, out);
 		if (job->mix && a->u.data)
 			branch_input(job->ctx, a, t + i, out, r->du, job->stream_u,
 				     i + 1 < tokens);
@@ -148,7 +149,7 @@ static void mix_units(void *data, int thread, int64_t begin, int64_t end)
 
 	assert(begin == end || length > 0);
 	for (int64_t t = begin; t < end; t++) {
-		hzi_mhc_load_coefs(&a->p, t / length, a->s.n, 1, p);
+		hzi_mhc_load_coefs(a->p_in.data ? &a->p_in : &a->p, t / length, a->s.n, 1, p);
 		branch_input(job->ctx, a, t, p, r.du, job->stream_u, t + 1 < end);
 	}
 }

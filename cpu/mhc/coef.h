@@ -43,7 +43,8 @@ struct hzi_mhc_scratch {
 	float *add;			/* [n][TOKENS][HZI_MHC_ADD_LD] */
 	uint16_t *interleaved;		/* [2 terms][HZI_MHC_AMX_L2_TOKENS][HZI_MHC_AMX_CHANNELS] */
 	uint16_t *d_dx, *d_dphi;	/* d packed for amx_dx and for amx_dphi */
-	float *d, *factor;		/* [block][m], [block]: dx = sum_k d_k phi_k + factor x */
+	/* [block][m], [block]: dx = sum_k d_k phi_k + factor x, far 0; else factor far x */
+	float *d, *factor, *far;
 	float *token;			/* [block][n + n n]: p and a */
 	float *du;			/* [block + 1][C]; forward [1][C] */
 };
@@ -54,6 +55,7 @@ struct hzi_mhc_coef_plan {
 	int n, m;
 	bool all;			/* q and a too, not only p */
 	bool backwards, norm;
+	float least;			/* mean square that is not computed again */
 	bool pack;			/* phi is copied */
 	size_t phi;			/* floats of the copy */
 	int32_t panels;			/* of 16 columns, of phi packed for AMX tiles; 0: none */
@@ -116,12 +118,20 @@ void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan 
 void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		     const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x, int dtype,
 			    int64_t t, int tokens, const struct hzi_mhc_scratch *r);
-/* y and rho = 1 / rms of a tile, from sums and mean squares; raw NULL: y = 0 */
+/*
+ * Of each token of a tile: rho, by which sums are multiplied, and slope: the derivative of rho by
+ * x_j is -rho slope x_j / (n C).
+ */
+struct hzi_mhc_roots {
+	float rho[TOKENS], slope[TOKENS];
+};
+
+/* y and roots of a tile, from sums and mean squares; raw NULL: y = 0 */
 void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_rule *rule,
-		       const float *raw, int tokens, float *y, float *rho);
+		       const float *raw, int tokens, float *y, struct hzi_mhc_roots *roots);
 struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 				      const struct hzi_mhc_rule *rule,
-				      const float *alpha, const float *bias, int tokens,
+				      const float *const *alpha, const float *bias, int tokens,
 				      const struct hzi_mhc_scratch *r);
 /* Means of groups, to [groups][n][padded]; and these as streams of one token per group */
 void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,

@@ -51,7 +51,7 @@ static struct hzi_mhc_streams_bwd_args streams_of(const struct hzi_mhc_pre_bwd_a
 	const struct hzi_mhc_coef some = {&wanted, 0, 0, 0};
 	struct hzi_mhc_streams_bwd_args s = {.s = a->s, .x = a->x, .du = a->du, .dy = a->dy};
 
-	if (sums && a->du.data)
+	if (sums && a->du.data && (!a->p_in.data || a->dp_in.data))
 		s.dp = some;
 	if (sums && a->dy.data)
 		s.da = some;
@@ -136,13 +136,13 @@ static const float *raw_sums(const struct bwd_job *job, int64_t t, int tokens,
 
 /* y and coefficients of a tile, which begins at token `at` of the block */
 static void make_coefs(const struct bwd_job *job, const float *raw, int at, int tokens,
-		       const struct hzi_mhc_scratch *r, float *rho)
+		       const struct hzi_mhc_scratch *r, struct hzi_mhc_roots *roots)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const struct hzi_mhc_batch b = hzi_mhc_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 
-	hzi_mhc_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, rho);
+	hzi_mhc_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, roots);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
 }
 
@@ -160,12 +160,13 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 	struct hzi_mhc_token_bwd u = {.a = &args, .sums = &sums};
 
 	for (int i = 0; i < tokens; i++) {
-		float coef[HZI_MHC_STREAMS], *const du = r->du + (at + i) * p->padded;
+		float *const du = r->du + (at + i) * p->padded;
+		const float *const mixed = r->token + (at + i) * (n + n * n);
 		float sum[HZI_MHC_STREAMS * HZI_MHC_STREAMS], in[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 		if (interleave_upper.norm)
 			hzi_mhc_norm_bwd(job->ctx, &args, &interleave_upper, t + i,
-					 hzi_mhc_get_token(r->p, i, n, coef),
+					 mixed,
 					 r->du + p->block * p->padded, du, dnorm);
 		memset(&sums, 0, sizeof(sums));
 		u.du_floats = interleave_upper.norm ? du : NULL;
@@ -173,6 +174,10 @@ static void sum_tile(const struct bwd_job *job, int64_t t, int at, int tokens,
 		if (args.dp.data || args.da.data)
 			hzi_mhc_token_bwd(job->ctx, &u, t + i, 0, p->channels);
 		kern->sum_lanes(sums.dp, n, sum);
+		if (a->p_in.data) {
+			hzi_mhc_store_coefs(&a->dp_in, t + i, n, 1, sum);
+			memset(sum, 0, sizeof(sum));
+		}
 		if (hzi_mhc_load_coefs(&a->dp, t + i, n, 1, in)) {
 			for (int e = 0; e < n; e++)
 				sum[e] += in[e];
@@ -201,7 +206,7 @@ static void get_sums(const struct bwd_job *job, int64_t g, int groups,
 	for (int i = 0; i < groups; i++) {
 		memset(own, 0, sizeof(own));
 		memset(in, 0, sizeof(in));
-		if (a->du.data)
+		if (a->du.data && !a->p_in.data)
 			hzi_mhc_load_coefs(&job->dp, g + i, n, 1, own);
 		hzi_mhc_load_coefs(&a->dp, g + i, n, 1, in);
 		for (int e = 0; e < n; e++)
@@ -221,12 +226,20 @@ static void get_sums(const struct bwd_job *job, int64_t g, int groups,
 	}
 }
 
+/* Whether the square of a slope may leave the range of f32, or a product with it */
+static bool is_far(float slope)
+{
+	return slope != 0 && (slope < 0x1p-40f || slope > 0x1p40f);
+}
+
 /*
- * From the gradients of the coefficients of a tile: d [m] of its sums and factor, with which dx =
- * sum_k d_k phi_k + factor x. Adds the gradients of bias and alpha to weights.
+ * From the gradients of the coefficients of a tile: d [m] of its sums, factor and far, with which
+ * dx = sum_k d_k phi_k + factor x, far 0, or factor far x. Adds the gradients of bias and alpha to
+ * weights.
  */
 static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct hzi_mhc_scratch *r,
-			   const float *rho, float *d, float *factor, double *weights)
+			   const struct hzi_mhc_roots *roots, float *d, float *factor, float *far,
+			   double *weights)
 {
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const struct hzi_mhc_batch b =
@@ -234,20 +247,43 @@ static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct h
 
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs_bwd(&b);
 	for (int i = 0; i < tokens; i++) {
+		const float rho = roots->rho[i], slope = roots->slope[i];
 		double dot = 0;
 
 		for (int k = 0; k < p->m; k++) {
 			weights[k] += (double)r->dz[k * TOKENS + i];
 			if (!job->x.data)
 				continue;
-			d[i * p->m + k] = rho[i] * r->dy[k * TOKENS + i];
+			d[i * p->m + k] = rho * r->dy[k * TOKENS + i];
 			dot += (double)r->dy[k * TOKENS + i] * (double)r->y[k * TOKENS + i];
 		}
 		for (int g = 0; g < (p->all ? 3 : 1); g++)
 			weights[p->m + g] += (double)r->dalpha[g * TOKENS + i];
+		far[i] = is_far(slope) ? slope : 0;
 		factor[i] = job->x.data && p->channels > 0 ?
-				    (float)(-dot * (double)rho[i] * (double)rho[i] /
+				    (float)(-dot * (double)rho *
+					    (is_far(slope) ? 1 : (double)slope) /
 					    (double)(p->n * p->channels)) : 0;
+	}
+}
+
+/* Adds factor far x of a token, `count` channels, to r->add. */
+static void add_far(const struct bwd_job *job, int64_t t, int at, int i, int64_t c, int64_t count,
+		    const struct hzi_mhc_scratch *r)
+{
+	const struct hzi_mhc_array *const x = &job->a->x;
+	const int64_t size = hzi_mhc_dtype_bytes(job->a->s.dtype);
+	const double by = (double)r->factor[at + i] * (double)r->far[at + i];
+	float unused[HZI_MHC_BATCH] = {0}, row[HZI_MHC_TILE], buffer[HZI_MHC_TILE];
+
+	for (int j = 0; j < job->plan->p.n; j++) {
+		float *const to = r->add + (j * TOKENS + i) * HZI_MHC_ADD_LD;
+
+		hzi_mhc_kern[job->ctx->level].widen(
+			hzi_mhc_stream_row(x, size, t + at + i, j, c, count, buffer),
+			job->a->s.dtype, count, row, unused, NULL);
+		for (int64_t e = 0; e < count; e++)
+			to[e] += (float)(by * (double)row[e]);
 	}
 }
 
@@ -267,10 +303,12 @@ static void dx_tile(const struct bwd_job *job, int64_t t, int at, int tokens, in
 			.du_floats = a->norm && a->du.data ?
 					     r->du + (at + i) * p->padded + c : NULL,
 			.add = r->add + i * HZI_MHC_ADD_LD, .add_stream = TOKENS * HZI_MHC_ADD_LD,
-			.factor = r->factor[at + i], .stream_dx = job->stream_dx, .next = false,
-			.last = last,
+			.factor = r->far[at + i] != 0 ? 0 : r->factor[at + i],
+			.stream_dx = job->stream_dx, .next = false, .last = last,
 		};
 
+		if (r->far[at + i] != 0)
+			add_far(job, t, at, i, c, count, r);
 		hzi_mhc_token_bwd(job->ctx, &u, t + at + i, c, count);
 	}
 }
@@ -310,9 +348,14 @@ static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, i
 
 #define STEP 32				/* tokens of a step of amx_dphi */
 
-/* Whether dx depends only on x and d, and is written in place */
-static bool is_dx_of_x_alone(const struct hzi_mhc_pre_bwd_args *a)
+/* Whether dx of a block depends only on x and d, and is written in place */
+static bool is_dx_of_x_alone(const struct hzi_mhc_pre_bwd_args *a, int block,
+			     const struct hzi_mhc_scratch *r)
 {
+	for (int i = 0; i < block; i++) {
+		if (r->far[i] != 0)
+			return false;
+	}
 	return a->dx.data && a->dx.channel == 1 && !a->du.data && !a->dy.data && !a->accumulate;
 }
 
@@ -417,7 +460,8 @@ static void dx_amx(const struct bwd_job *job, int64_t t, int at, int tokens, int
  * to dphi, and dx if it depends only on x and d
  */
 static void bwd_in_place(const struct bwd_job *job, int64_t t, int at, int j, int64_t c,
-			 int64_t count, bool fresh, float *dphi, const struct hzi_mhc_scratch *r)
+			 int64_t count, bool alone, bool fresh, float *dphi,
+			 const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
@@ -428,7 +472,7 @@ static void bwd_in_place(const struct bwd_job *job, int64_t t, int at, int j, in
 		.d_dphi = r->d_dphi + at * 2 * p->m,
 		.phi = job->phi.amx_dx + (j * p->padded + c) / 16 * 2 * part,
 		.factor = r->factor + at, .dphi = dphi ? dphi + (j * p->padded + c) * p->m : NULL,
-		.dx = is_dx_of_x_alone(a) ? (uint16_t *)hzi_mhc_at(&a->dx, 2, t + at, c) +
+		.dx = alone ? (uint16_t *)hzi_mhc_at(&a->dx, 2, t + at, c) +
 					    j * a->dx.stream : NULL,
 		.dx_ld = a->dx.token, .blocks = count / 32, .m = p->m, .fresh = fresh,
 		.stream = job->stream_dx,
@@ -446,17 +490,19 @@ static void bwd_amx(const struct bwd_job *job, int64_t t, int block, int64_t c, 
 {
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
-	const bool alone = is_dx_of_x_alone(a);
+	const bool alone = is_dx_of_x_alone(a, block, r);
 	const int whole =
 		has_amx_bwd(job, count) ? block / HZI_MHC_AMX_TOKENS * HZI_MHC_AMX_TOKENS : 0;
 
 	for (int j = 0; j < p->n && alone; j++) {
 		for (int at = 0; at < whole; at += HZI_MHC_AMX_TOKENS)
-			bwd_in_place(job, t, at, j, c, count, fresh && at == 0, dphi, r);
+			bwd_in_place(job, t, at, j, c, count, alone, fresh && at == 0, dphi,
+				     r);
 	}
 	for (int at = alone ? whole : 0; at < block; at += TOKENS) {
 		for (int j = 0; j < p->n && dphi && at < whole && at % HZI_MHC_AMX_TOKENS == 0; j++)
-			bwd_in_place(job, t, at, j, c, count, fresh && at == 0, dphi, r);
+			bwd_in_place(job, t, at, j, c, count, alone, fresh && at == 0, dphi,
+				     r);
 		if (at >= whole && at % HZI_MHC_AMX_L2_TOKENS == 0) {
 			const int some = (int)hzi_mhc_min(HZI_MHC_AMX_L2_TOKENS, block - at);
 
@@ -492,19 +538,20 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 
 		for (int at = 0; at < block; at += TOKENS) {
 			const int tokens = (int)hzi_mhc_min(TOKENS, block - at);
-			float rho[TOKENS];
+			struct hzi_mhc_roots roots;
 
-			make_coefs(job, raw, at, tokens, r, rho);
+			make_coefs(job, raw, at, tokens, r, &roots);
 			for (int i = 0; i < tokens; i++) {
 				float *const token = r->token + (at + i) * (n + n * n);
 
 				hzi_mhc_get_token(r->p, i, n, token);
+				hzi_mhc_load_coefs(&job->a->p_in, t + at + i, n, 1, token);
 				if (p->all)
 					hzi_mhc_get_token(r->a, i, n * n, token + n);
 			}
 			sum_tile(job, t + at, at, tokens, r, dnorm);
-			coefs_bwd_tile(job, tokens, r, rho, r->d + at * p->m, r->factor + at,
-				       weights);
+			coefs_bwd_tile(job, tokens, r, &roots, r->d + at * p->m, r->factor + at,
+				       r->far + at, weights);
 		}
 		if (p->amx_bwd)
 			split_d(job, block, r);
@@ -537,11 +584,12 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 
 	for (int64_t g = chunk * plan->chunk; g < end; g += TOKENS) {
 		const int groups = (int)hzi_mhc_min(TOKENS, end - g);
-		float rho[TOKENS], factor[TOKENS] = {0}, d[TOKENS * HZI_MHC_ROWS];
+		float factor[TOKENS] = {0}, far[TOKENS] = {0}, d[TOKENS * HZI_MHC_ROWS];
+		struct hzi_mhc_roots roots;
 
-		make_coefs(job, raw_sums(job, g, groups, r), 0, groups, r, rho);
+		make_coefs(job, raw_sums(job, g, groups, r), 0, groups, r, &roots);
 		get_sums(job, g, groups, r);
-		coefs_bwd_tile(job, groups, r, rho, d, factor, weights);
+		coefs_bwd_tile(job, groups, r, &roots, d, factor, far, weights);
 		if (job->x.data) {
 			struct hzi_mhc_product product = {
 				.x = (float *)job->x.data + g * row, .x_ld = row, .d = d,
@@ -553,10 +601,15 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 				product.phi_ld = job->phi.row;
 				product.y = job->dmean + g * row;
 				hzi_mhc_kern[job->ctx->level].dx_gemm(&product);
-				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++)
-					product.y[i] = (product.y[i] +
-							factor[i / row] * product.x[i]) /
+				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++) {
+					const int64_t s = i / row;
+					const float by = far[s] == 0 ? factor[s] * product.x[i] :
+						(float)((double)factor[s] * (double)far[s] *
+							(double)product.x[i]);
+
+					product.y[i] = (product.y[i] + by) /
 						       (float)hzi_mhc_group_tokens(&a->s);
+				}
 			}
 			if (dphi) {
 				product.phi = dphi;
@@ -594,16 +647,18 @@ static void coef_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct bwd_job *const job = data;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(p, job->scratch, thread);
-	float rho[TOKENS], out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+	float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
+	struct hzi_mhc_roots roots;
 
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t g = u * TOKENS;
 		const int groups = (int)hzi_mhc_min(TOKENS, job->a->s.groups - g);
 
-		make_coefs(job, raw_sums(job, g, groups, &r), 0, groups, &r, rho);
+		make_coefs(job, raw_sums(job, g, groups, &r), 0, groups, &r, &roots);
 		for (int i = 0; i < groups; i++) {
-			hzi_mhc_store_coefs(&job->p, g + i, p->n, 1,
-					    hzi_mhc_get_token(r.p, i, p->n, out));
+			hzi_mhc_get_token(r.p, i, p->n, out);
+			hzi_mhc_load_coefs(&job->a->p_in, g + i, p->n, 1, out);
+			hzi_mhc_store_coefs(&job->p, g + i, p->n, 1, out);
 			if (p->all)
 				hzi_mhc_store_coefs(&job->A, g + i, p->n, p->n,
 						    hzi_mhc_get_token(r.a, i, p->n * p->n, out));
@@ -700,9 +755,11 @@ static void store_weights(const struct hz_context *ctx, const struct bwd_job *jo
 	for (int k = 0; a->dbias && k < p->m; k++)
 		a->dbias[k] = sum_chunks(job->weights + k, ld, plan->chunks, &a->dbias[k],
 					 a->accumulate);
-	for (int g = 0; a->dalpha && g < (p->all ? 3 : 1); g++)
-		a->dalpha[g] = sum_chunks(job->weights + p->m + g, ld, plan->chunks, &a->dalpha[g],
-					  a->accumulate);
+	for (int g = 0; g < 3; g++) {
+		if (a->dalpha[g])
+			*a->dalpha[g] = sum_chunks(job->weights + p->m + g, ld, plan->chunks,
+						   a->dalpha[g], a->accumulate);
+	}
 	for (int64_t c = 0; plan->dnorm && c < p->channels; c++) {
 		double sum = a->accumulate ? (double)a->dnorm[c] : 0;
 
@@ -768,7 +825,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	sums = streams_of(a, true, false);
 	sums.p = job.p;
 	if (sums.dp.data)
-		sums.dp = job.dp;
+		sums.dp = a->p_in.data ? a->dp_in : job.dp;
 	if (sums.da.data)
 		sums.da = job.da;
 	if (sums.dp.data || sums.da.data)

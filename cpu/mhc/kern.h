@@ -67,7 +67,8 @@ struct hzi_mhc_scale {
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;
-	const float *alpha, *bias, *y, *dp, *dq, *da;
+	const float *const *alpha;
+	const float *bias, *y, *dp, *dq, *da;
 	float *p, *q, *a, *dz, *dy, *dalpha;
 	int32_t count;			/* tokens */
 	bool all;

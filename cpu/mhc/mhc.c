@@ -268,6 +268,7 @@ void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams
 	const int64_t channels = a->s.channels, size = hzi_mhc_dtype_bytes(a->s.dtype);
 	double squares = 0, dot = 0;
 	float r, back;
+	bool far;
 
 	hzi_mhc_mix_token(ctx, &mix, t, &(struct hzi_mhc_token_coefs){.p = p}, u, false, false,
 			  false);
@@ -284,11 +285,15 @@ void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams
 		dot += (double)g[c] * (double)b->norm[c] * (double)u[c];
 	}
 	r = hzi_mhc_inverse_root(squares, channels, b->norm_eps);
-	back = (float)(dot * (double)r * (double)r / (double)channels);
+	/* u back as (u r) back: r^2 may leave the range of f32. */
+	far = r != 0 && (r < 0x1p-40f || r > 0x1p40f);
+	back = (float)(dot * (double)r * (far ? 1 : (double)r) / (double)channels);
 	for (int64_t c = 0; c < channels; c++) {
+		const float v = far ? u[c] * r : u[c];
+
 		if (dnorm)
-			dnorm[c] += g[c] * u[c] * r;
-		g[c] = r * (g[c] * b->norm[c] - u[c] * back);
+			dnorm[c] += far ? g[c] * v : g[c] * u[c] * r;
+		g[c] = r * (g[c] * b->norm[c] - v * back);
 	}
 }
 
@@ -716,6 +721,42 @@ int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute
 
 	hzi_parallel(ctx, hzi_threads(ctx, bytes_of(&a->s, a->s.n + 1) * a->layers), chain_units,
 		     &job, a->s.tokens);
+	return HZ_OK;
+}
+
+/* ---- Weights of 16 bits ---------------------------------------------------------------------- */
+
+struct widen_job {
+	const struct hzi_mhc_kern *kern;
+	const struct hzi_mhc_widen_args *a;
+};
+
+/* A unit is HZI_MHC_TILE_CHANNELS weights. */
+static void widen_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct widen_job *const job = data;
+	const struct hzi_mhc_widen_args *const a = job->a;
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t at = u * HZI_MHC_TILE_CHANNELS;
+		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, a->count - at);
+		float buffer[HZI_MHC_TILE_CHANNELS], unused[HZI_MHC_BATCH] = {0};
+
+		job->kern->widen((const uint16_t *)a->from + at, a->dtype, count, buffer, unused,
+				 NULL);
+		memcpy(a->to + at, buffer, (size_t)count * sizeof(*buffer));
+	}
+}
+
+HZI_NO_WORKSPACE(cpu, mhc_widen)
+
+int hzi_cpu_mhc_widen(struct hz_context *ctx, const struct hzi_mhc_widen_args *a)
+{
+	struct widen_job job = {hzi_mhc_kern + ctx->level, a};
+
+	hzi_parallel(ctx, hzi_threads(ctx, a->count * 6), widen_units, &job,
+		     hzi_mhc_ceil(a->count, HZI_MHC_TILE_CHANNELS));
 	return HZ_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cpu/mhc/coef.h"
+#include "lib/mhc/mhc_math.h"
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
@@ -35,6 +36,7 @@ struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
 		.channels = s->channels, .padded = hzi_mhc_padded(s->channels), .n = s->n,
 		.m = rule->m, .all = rule->m > rule->n,
 		.block = BLOCK, .backwards = backwards, .norm = norm,
+		.least = hzi_mhc_least_square(rule),
 	};
 	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS;
 	size_t block;
@@ -56,7 +58,7 @@ struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
 	p.sums = p.amx_phi ? (size_t)p.panels * 16 : m * HZI_MHC_BATCH;
 	p.scratch = t * HZI_MHC_X_LD + block * (p.sums + HZI_MHC_BATCH + m + 1) +
 		 t * (3 * m + 4 * n + 2 * n * n + 3) +
-		 (backwards ? block * (m + 1 + n + n * n) + t * n * HZI_MHC_ADD_LD : 0) +
+		 (backwards ? block * (m + 2 + n + n * n) + t * n * HZI_MHC_ADD_LD : 0) +
 		 (p.amx_bwd ? HZI_MHC_AMX_L2_TOKENS * HZI_MHC_AMX_CHANNELS + block * (32 + m) : 0) +
 		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
 	p.scratch = (p.scratch + 15) / 16 * 16;
@@ -98,7 +100,8 @@ struct hzi_mhc_scratch hzi_mhc_scratch_of(const struct hzi_mhc_coef_plan *p, flo
 	r.du = r.dalpha + 3 * t;
 	r.d = r.du + (p->norm ? (p->backwards ? block + 1 : 1) * p->padded : 0);
 	r.factor = r.d + block * m;
-	r.token = r.factor + block;
+	r.far = r.factor + block;
+	r.token = r.far + block;
 	return r;
 }
 
@@ -277,6 +280,30 @@ static float mean_square(const struct hz_context *ctx, const struct hzi_mhc_coef
 	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
 }
 
+/* The mean square of a token in f64, as hzi_mhc_normalize() takes it; r->x is scratch. */
+static float wide_mean_square(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			      const struct hzi_mhc_array *x, int dtype, int64_t t,
+			      const struct hzi_mhc_scratch *r)
+{
+	double sum = 0;
+
+	for (int j = 0; j < p->n; j++) {
+		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE_CHANNELS) {
+			const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, p->channels - c);
+			float unused[HZI_MHC_BATCH] = {0};
+			struct hzi_mhc_scratch one = *r;
+
+			one.squares = unused;
+			hzi_mhc_widen(ctx, p, x, dtype, t, 1, j, c, count, &one);
+			for (int64_t e = 0; e < count; e++)
+				sum += (double)r->x[e] * (double)r->x[e];
+		}
+	}
+	sum /= (double)(p->n * p->channels);
+	return sum >= (double)HZI_MHC_LEAST_SQUARE && sum <= (double)FLT_MAX ? (float)sum :
+	       -(float)sqrt(sum);
+}
+
 /* Projects `count` channels of stream j of the tile at token `at`, in f32 in r->x. */
 static void project_tile(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 			 const struct hzi_mhc_packed_phi *phi, int at, int tokens, int j, int64_t c,
@@ -371,6 +398,11 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 	const int64_t each = in_place ? IN_PLACE_CHANNELS :
 			     phi->amx ? HZI_MHC_AMX_CHANNELS : HZI_MHC_TILE_CHANNELS;
 
+	bool wide = false;
+	fenv_t env;
+
+	/* Squares that overflow are computed again: their exceptions are held back. */
+	feholdexcept(&env);
 	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
 	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
 	for (int j = 0; j < p->n; j++) {
@@ -409,25 +441,44 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 							   p->m, to);
 		}
 		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
+		if (hzi_mhc_leaves_f32(to[p->m], p->least) && p->channels > 0) {
+			to[p->m] = wide_mean_square(ctx, p, x, dtype, t + i, r);
+			wide = true;
+		}
 	}
+	if (wide)
+		fesetenv(&env);
+	else
+		feupdateenv(&env);
 }
 
 void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_rule *rule,
-		       const float *raw, int tokens, float *y, float *rho)
+		       const float *raw, int tokens, float *y, struct hzi_mhc_roots *roots)
 {
 	memset(y, 0, (size_t)(p->m * TOKENS) * sizeof(float));
+	memset(roots, 0, sizeof(*roots));
 	for (int i = 0; raw && i < tokens; i++) {
 		const float *const from = raw + i * (p->m + 1);
+		const double kept = (double)from[p->m], square = kept < 0 ? kept * kept : kept;
+		float rho = 1, slope = 0;
 
-		rho[i] = hzi_mhc_inverse_root((double)from[p->m], 1, rule->rms_eps);
+		if (rule->rms != HZ_MHC_RMS_NONE) {
+			const bool inside = rule->rms_eps_rule == HZ_MHC_RMS_EPS_INSIDE;
+			const double root = sqrt(square) + (double)rule->rms_eps;
+
+			slope = hzi_mhc_inverse_root(square, 1, inside ? rule->rms_eps : 0);
+			rho = inside ? slope : root != 0 ? (float)(1 / root) : 0;
+		}
+		roots->rho[i] = rho;
+		roots->slope[i] = slope;
 		for (int k = 0; k < p->m; k++)
-			y[k * TOKENS + i] = rho[i] * from[k];
+			y[k * TOKENS + i] = rho * from[k];
 	}
 }
 
 struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 				      const struct hzi_mhc_rule *rule,
-				      const float *alpha, const float *bias, int tokens,
+				      const float *const *alpha, const float *bias, int tokens,
 				      const struct hzi_mhc_scratch *r)
 {
 	return (struct hzi_mhc_batch){

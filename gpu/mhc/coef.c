@@ -8,6 +8,7 @@
 #include <config.h>
 
 #include "gpu/mhc/launch.h"
+#include "lib/mhc/mhc_math.h"
 
 #define OP "mhc_pre"
 
@@ -83,6 +84,18 @@ int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hz
 	});
 }
 
+void hzi_cuda_mhc_set_sums(struct hzi_mhc_sums *sums, const struct hzi_mhc_projection *of,
+			   const struct hzi_mhc_rule *rule, const struct hzi_mhc_shape *s,
+			   const struct hzi_mhc_array *input, int dtype)
+{
+	sums->data = of->sums;
+	sums->splits = of->parts ? 1 : of->splits;
+	sums->x = *input;
+	sums->dtype = dtype;
+	sums->channels = s->channels;
+	sums->least = hzi_mhc_least_square(rule);
+}
+
 /* ---- What all routes share ------------------------------------------------------------------- */
 
 static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
@@ -90,6 +103,8 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 {
 	const struct hzi_mhc_array *x = hzi_cuda_mhc_coef_x(a);
 
+	if (a->p_in.data)
+		p = &a->p_in;
 	if (!a->u.data || a->s.tokens == 0 || a->s.channels == 0)
 		return HZ_OK;
 	if (!a->norm)
@@ -108,7 +123,7 @@ static int branch_input(struct hz_context *ctx, const struct hzi_mhc_pre_args *a
 static float *take_p(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool makes_u,
 		     size_t *used)
 {
-	if (!a->u.data || a->p.data || (makes_u && !a->norm))
+	if (!a->u.data || a->p.data || a->p_in.data || (makes_u && !a->norm))
 		return NULL;
 	return hzi_cuda_mhc_take(ctx, used, a->s.groups * a->s.n);
 }
@@ -170,7 +185,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
-		.rule = a->rule, .alpha = a->alpha, .bias = a->bias, .p = a->p, .q = a->q,
+		.rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.bias = a->bias, .p = a->p, .q = a->q,
 		.a = a->a, .saved = a->saved,
 	};
 
@@ -186,8 +202,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 					    &input, &dtype));
 		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, dtype, a->phi,
 					      a->gain, &plan.to));
-		finish.sums.data = plan.to.sums;
-		finish.sums.splits = plan.to.parts ? 1 : plan.to.splits;
+		hzi_cuda_mhc_set_sums(&finish.sums, &plan.to, &a->rule, &a->s, &input, dtype);
 	}
 	HZ_CHECK(hzi_cuda_mhc_finish_coefs(ctx, OP, &finish));
 	return branch_input(ctx, a, &finish.p);

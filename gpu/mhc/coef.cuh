@@ -183,6 +183,57 @@ HZ_DEVICE uint32_t split_scaled(float low, float high, uint32_t &remainder)
 	return pair;
 }
 
+/* ---- Mean squares ---------------------------------------------------------------------------- */
+
+/* A factor by which the squares of any x with such a mean square fit f32: 2^-96 or 2^96 */
+HZ_DEVICE float square_scale(float square)
+{
+	return square <= 1 ? 0x1p96f : 0x1p-96f;
+}
+
+/* Minus the root mean square of a token, by one thread: for squares that leave the range of f32 */
+HZI_MHC_RARE float wide_root(const hzi_mhc_array x, int dtype, int64_t t, int n, int64_t channels,
+			     float square)
+{
+	const float scale = square_scale(square);
+	float sum = 0;
+
+	for (int i = 0; i < n; i++) {
+		for (int64_t c = 0; c < channels; c++) {
+			const float v = load_value(dtype, x.data, offset(x, t, i, c)) * scale;
+
+			sum = fmaf(v, v, sum);
+		}
+	}
+	return -sqrtf(sum / (float)(n * channels)) / scale;
+}
+
+/* 1 / sqrt(mean square + eps) from minus the root of that mean square */
+HZI_MHC_RARE float wide_inverse(float root, float eps)
+{
+	return root == 0 && eps == 0 ? 0 : (float)(1 / sqrt((double)root * root + eps));
+}
+
+/* rho and slope of struct hzi_mhc_roots, from a mean square or minus its root */
+HZ_DEVICE float roots_of(const hzi_mhc_rule &rule, float kept, float &slope)
+{
+	const float mean = kept + rule.rms_eps;
+	float rho = kept < 0 ? wide_inverse(kept, rule.rms_eps) : mean == 0 ? 0 : 1 / sqrtf(mean);
+
+	slope = rho;
+	if (HZI_MHC_RARELY(rule.rms_eps_rule == HZ_MHC_RMS_EPS_ROOT)) {
+		const float root = kept < 0 ? -kept : sqrtf(kept);
+
+		slope = root == 0 ? 0 : 1 / root;
+		rho = root + rule.rms_eps == 0 ? 0 : 1 / (root + rule.rms_eps);
+	}
+	if (HZI_MHC_RARELY(rule.rms == HZ_MHC_RMS_NONE)) {
+		rho = 1;
+		slope = 0;
+	}
+	return rho;
+}
+
 /* ---- Coefficients ---------------------------------------------------------------------------- */
 
 /* N streams, loops over them unrolled; N = 0: any number, a variable */
@@ -217,19 +268,25 @@ HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 #pragma unroll 16
 			for (int i = 0; i < sums.splits; i++)
 				sum += src[i * step];
-			if (e % (m + 1) == m && !sums.saved)
+			if (e % (m + 1) == m && !sums.saved) {
 				sum = sums.columns > 0 ? sum / sums.columns : 0;
+				if (hzi_mhc_leaves_f32(sum, sums.least) && sums.columns > 0)
+					sum = wide_root(sums.x, sums.dtype, first + e / (m + 1),
+							(int)(sums.columns / sums.channels + 0.5f),
+							sums.channels, sum);
+			}
 		}
 		memory[e] = sum;
 	}
 	__syncthreads();
 }
 
-/* y of a group from its sums, and 1 / sqrt(mean square + eps) */
+/* y of a group from its sums; returns rho, sets slope */
 template <int N>
-HZ_DEVICE float normalise(const float *sums, int m, float eps, float *y)
+HZ_DEVICE float normalise(const hzi_mhc_rule &rule, const float *sums, int m, float *y,
+			  float &slope)
 {
-	const float mean = sums[m] + eps, rho = mean == 0 ? 0 : 1 / sqrtf(mean);
+	const float rho = roots_of(rule, sums[m], slope);
 
 #pragma unroll UNROLL<N>
 	for (int k = 0; k < ROWS<N>; k++)
@@ -255,13 +312,26 @@ HZ_DEVICE float mixed(const hzi_mhc_norm &p, const float *weight, int64_t t, int
 	return u;
 }
 
-/* ---- Coefficients of four streams ------------------------------------------------------------ */
-
 /* 1 / sqrt(mean square + eps), or 0 */
 HZ_DEVICE float inverse_root(float mean)
 {
 	return mean == 0 ? 0 : 1 / sqrtf(mean);
 }
+
+/* Whether the mean square of u, which eps is added to, has to be computed again, scaled */
+HZ_DEVICE bool norm_leaves_f32(float square, float eps)
+{
+	return hzi_mhc_leaves_f32(square, eps >= 0x1p-70f ? 0 : HZI_MHC_LEAST_SQUARE);
+}
+
+/* 1 / sqrt(mean square + eps) from the mean square of u times scale, or 0 */
+HZ_DEVICE float norm_rho(float square, float eps, float scale)
+{
+	return inverse_root(square + eps * scale * scale) * scale;
+}
+
+/* ---- Coefficients of four streams ------------------------------------------------------------ */
+
 
 /* Stores row i of a group, elements `step` apart, if wanted. */
 HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t step, const float *v)
@@ -279,11 +349,27 @@ HZ_DEVICE void store_four(const hzi_mhc_coef &x, int64_t group, int i, int64_t s
 		dst[j * step] = v[j];
 }
 
+/* The mean square of a token of four 16-bit streams p.x, or minus its root; data NULL: as it is */
+template <class PARAMS>
+HZ_DEVICE float square_of(const PARAMS &p, float square, int64_t token)
+{
+	if (hzi_mhc_leaves_f32(square, hzi_mhc_least_square(&p.rule)) && p.x.data)
+		return wide_root(p.x, p.dtype, token, 4, p.channels, square);
+	return square;
+}
+
+HZ_DEVICE float root_of_square(const hzi_mhc_rule &rule, float square)
+{
+	return square < 0 ? wide_inverse(square, rule.rms_eps) :
+			    inverse_root(square + rule.rms_eps);
+}
+
 /* All coefficients of a token, from its HZI_MHC_FOUR_ROWS sums and mean square */
 template <class PARAMS>
 HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
 {
-	const float rho = inverse_root(sums[HZI_MHC_FOUR_ROWS] + p.rule.rms_eps);
+	const float square = square_of(p, sums[HZI_MHC_FOUR_ROWS], token);
+	const float rho = root_of_square(p.rule, square);
 	const int rows = p.rule.m;
 	float y[HZI_MHC_FOUR_ROWS], pre[4], post[4], mix[16];
 
@@ -304,7 +390,7 @@ HZ_DEVICE void finish_token(const PARAMS &p, const float *sums, int64_t token)
 			if (k < rows)
 				saved[k] = sums[k];
 		}
-		saved[rows] = sums[HZI_MHC_FOUR_ROWS];
+		saved[rows] = square;
 	}
 }
 

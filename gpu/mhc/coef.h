@@ -55,19 +55,26 @@ struct hzi_mhc_sum_rows {
 	int32_t accumulate;
 };
 
-/* Sums as above; saved: m sums and a mean square of each group. data NULL: y = 0 */
+/*
+ * Sums as above; saved: m sums and a mean square of each group. data NULL: y = 0. x: what was
+ * projected, from which a mean square that leaves f32 or is below least is computed again
+ */
 struct hzi_mhc_sums {
 	const float *data;
 	int64_t groups;
+	struct hzi_mhc_array x;
+	int64_t channels;
 	int32_t splits, saved;
 	float columns;			/* n C */
+	int32_t dtype;
+	float least;
 	int32_t pad;
 };
 
 struct hzi_mhc_finish {
 	struct hzi_mhc_sums sums;
 	struct hzi_mhc_rule rule;
-	const float *alpha, *bias;
+	const float *alpha[3], *bias;
 	struct hzi_mhc_coef p, q, a;
 	float *saved;
 };
@@ -91,24 +98,26 @@ struct hzi_mhc_norm_bwd {
 };
 
 /*
- * For each group: draw [S][m], the gradients of its sums, and own [S], with which dx = sum_k draw_k
- * phi_k + own x; and the coefficients p [S][n], a [S][n][n]. dp_own and da_own are added to the
+ * For each group: draw [S][m], the gradients of its sums, and own [S][2], with which dx = sum_k
+ * draw_k phi_k + own_0 (own_1 x), own_1 a power of two, 1 unless the mean square of x is extreme;
+ * and the coefficients p [S][n], a [S][n][n]. dp_own and da_own are added to the
  * given gradients. scalars [blocks][3 + m]: dalpha and dbias summed over the groups of a block.
  * records: see gpu/mhc/coef_bwd_fused.h; p and a are in them only if coefs. NULL: not wanted.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;
 	struct hzi_mhc_rule rule;
-	const float *alpha, *bias;
-	struct hzi_mhc_coef dp, dq, da;
+	const float *alpha[3], *bias;
+	struct hzi_mhc_coef dp, dq, da, p_in;
 	const float *dp_own, *da_own;
 	float *draw, *own, *p, *a, *scalars;
 	uint32_t *records;
-	int32_t coefs, pad;
+	int32_t coefs, common;		/* common: see hzi_mhc_is_common() */
 };
 
 /*
- * dx[t][j] (+)= scale (p_j du + sum_i A_ij dy[i] + sum_k draw_k phi_kj gain_j + own x + shared).
+ * dx[t][j] (+)= scale (p_j du + sum_i A_ij dy[i] + sum_k draw_k phi_kj gain_j + own x + shared),
+ * own being own_0 own_1 as above.
  * Coefficients and shared [S][n][C] are of groups, draw and own of tokens.
  */
 struct hzi_mhc_dx {
@@ -130,13 +139,13 @@ struct hzi_mhc_dphi {
 
 /*
  * dphi_kj = gain_j s_kj and dgain_j = sum_k phi_kj s_kj, where s is the sum of partial over splits;
- * columns 0: neither. dalpha [alphas] and dbias [m] from scalars of struct hzi_mhc_gradients.
+ * columns 0: neither. dalpha and dbias [m] from scalars of struct hzi_mhc_gradients.
  */
 struct hzi_mhc_sum_weights {
 	const float *partial, *phi, *gain, *scalars;
-	float *dphi, *dgain, *dalpha, *dbias;
+	float *dphi, *dgain, *dalpha[3], *dbias;
 	int64_t columns, blocks;
-	int32_t m, splits, alphas, accumulate;
+	int32_t m, splits, accumulate, pad;
 };
 
 #endif

@@ -28,7 +28,8 @@ struct needs {
 
 static struct needs needs_of(const struct hzi_mhc_pre_bwd_args *a)
 {
-	const bool weights = a->dalpha || a->dbias || a->dphi || a->dgain;
+	const bool weights = a->dalpha[0] || a->dalpha[1] || a->dalpha[2] || a->dbias || a->dphi ||
+			     a->dgain || (a->dp_in.data && a->du.data);
 	const bool in_groups = a->phi && a->s.groups != a->s.tokens;
 	struct needs n = {
 		.gradients = weights || (a->phi && a->dx.data),
@@ -107,15 +108,17 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	}
 	if (needs->gradients) {
 		p.blocks = ceil_div(S, HZI_MHC_COEF_GROUPS);
-		if (a->du.data)
+		if (a->p_in.data)
+			p.dp = a->dp_in.data;
+		else if (a->du.data)
 			p.dp = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
-		if (needs->norm)
+		if (needs->norm && p.dp)
 			p.dp_tokens = S < T ? hzi_cuda_mhc_take(ctx, &p.bytes, T * n) : p.dp;
 		if (a->dy.data)
 			p.da = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
 		if (a->phi && !fused) {
 			p.draw = hzi_cuda_mhc_take(ctx, &p.bytes, S * m);
-			p.own = hzi_cuda_mhc_take(ctx, &p.bytes, S);
+			p.own = hzi_cuda_mhc_take(ctx, &p.bytes, 2 * S);
 		}
 		p.scalars = hzi_cuda_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
 	}
@@ -169,7 +172,8 @@ static int norm_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 {
 	const struct hzi_mhc_norm_bwd p = {
 		.of = {
-			.x = a->x, .u = a->du, .p = finish->p, .norm = a->norm,
+			.x = a->x, .u = a->du, .p = a->p_in.data ? a->p_in : finish->p,
+			.norm = a->norm,
 			.tokens = a->s.tokens, .groups = a->s.groups, .channels = a->s.channels,
 			.n = a->s.n, .dtype = a->s.dtype, .eps = a->rule.norm_eps,
 			.aligned = hzi_cuda_mhc_norm_is_aligned(&a->x, &a->du, &a->s),
@@ -205,10 +209,12 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 	if ((!plan->needs.gradients && !coefs) || sums->groups == 0)
 		return HZ_OK;
 	return hzi_cuda_mhc_gradients(ctx, &(struct hzi_mhc_gradients){
-		.sums = *sums, .rule = a->rule, .alpha = a->alpha, .bias = a->bias, .dp = a->dp,
-		.dq = a->dq, .da = a->da, .dp_own = plan->dp, .da_own = plan->da,
+		.sums = *sums, .rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.bias = a->bias, .dp = a->dp, .dq = a->dq, .da = a->da, .p_in = a->p_in,
+		.dp_own = a->p_in.data ? NULL : plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
 		.scalars = plan->scalars, .records = plan->records, .coefs = coefs,
+		.common = hzi_mhc_is_common(&a->rule),
 	});
 }
 
@@ -277,8 +283,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
-		.rule = a->rule, .alpha = a->alpha, .bias = a->bias,
-		.p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1),
+		.rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.bias = a->bias, .p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1),
 	};
 	struct hzi_mhc_array input = a->x;
 	int input_dtype = a->s.dtype;
@@ -289,8 +295,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	if (plan.needs.projects) {
 		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, input_dtype,
 					      a->phi, a->gain, &plan.projection));
-		finish.sums.data = plan.projection.sums;
-		finish.sums.splits = plan.projection.parts ? 1 : plan.projection.splits;
+		hzi_cuda_mhc_set_sums(&finish.sums, &plan.projection, &a->rule, &a->s, &input,
+				      input_dtype);
 	} else if (a->phi) {
 		finish.sums.data = a->saved;
 		finish.sums.saved = 1;
@@ -307,10 +313,10 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	/* Finishes dphi and dgain from the splits' sums, dalpha and dbias from the blocks' sums. */
 	return hzi_cuda_mhc_sum_weights(ctx, &(struct hzi_mhc_sum_weights){
 		.partial = plan.partial, .phi = a->phi, .gain = a->gain, .scalars = plan.scalars,
-		.dphi = a->dphi, .dgain = a->dgain, .dalpha = a->dalpha, .dbias = a->dbias,
+		.dphi = a->dphi, .dgain = a->dgain, .dbias = a->dbias,
+		.dalpha = {a->dalpha[0], a->dalpha[1], a->dalpha[2]},
 		.columns = plan.partial ? a->s.n * a->s.channels : 0, .blocks = plan.blocks,
-		.m = a->rule.m, .splits = plan.splits, .alphas = a->rule.m == a->rule.n ? 1 : 3,
-		.accumulate = a->accumulate,
+		.m = a->rule.m, .splits = plan.splits, .accumulate = a->accumulate,
 	});
 }
 

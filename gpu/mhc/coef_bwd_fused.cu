@@ -231,6 +231,20 @@ HZ_DEVICE void add_weighted(float (*sum)[4], int half, const float4 &weight, flo
 	}
 }
 
+/* Multiplies x of two tokens by powers of two. */
+template <int DTYPE>
+HZ_DEVICE void scale_pairs(uint32_t (&v)[2][4], float even, float odd)
+{
+#pragma unroll
+	for (int e = 0; e < 8; e++) {
+		uint32_t &pair = v[e / 4][e % 4];
+		float low, high;
+
+		unpack(DTYPE, pair, low, high);
+		pair = pack<DTYPE>(low * (e % 2 ? odd : even), high * (e % 2 ? odd : even));
+	}
+}
+
 /* dx of a tile, over x in the stage */
 template <int DTYPE>
 HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const block_work &b, tile_stage &s,
@@ -264,6 +278,8 @@ HZ_DEVICE void make_dx(const hzi_mhc_bwd_fused &p, const block_work &b, tile_sta
 #pragma unroll
 		for (int pair = 0; pair < 2; pair++)
 			ldmatrix_x4(v[pair], x_row + pair * 2 * PLANE_BYTES);
+		if (coefs[0][5].y != 1 || coefs[1][5].y != 1)
+			scale_pairs<DTYPE>(v, coefs[0][5].y, coefs[1][5].y);
 #pragma unroll
 		for (int e = 0; e < 8; e++) {
 			const int i = e / 2, half = e % 2;

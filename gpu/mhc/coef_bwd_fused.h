@@ -13,7 +13,7 @@
 #define HZI_MHC_BWD_FUSED_CHANNELS 128	/* per block, of all four streams */
 #define HZI_MHC_BWD_FUSED_THREADS 384
 #define HZI_MHC_BWD_FUSED_STAGES 5	/* at most */
-#define HZI_MHC_BWD_FUSED_COEFS 28	/* per token: a [4][4], p [4], own, padding */
+#define HZI_MHC_BWD_FUSED_COEFS 28	/* per token: a [4][4], p [4], own [2], padding */
 #define HZI_MHC_BWD_FUSED_WORDS (6 * 64)	/* draw of a tile, in 32-bit words */
 #define HZI_MHC_BWD_FUSED_RECORD \
 	(HZI_MHC_BWD_FUSED_WORDS + HZI_MHC_BWD_FUSED_TILE * HZI_MHC_BWD_FUSED_COEFS)

@@ -220,11 +220,11 @@ HZ_DEVICE void coefs(const hzi_mhc_finish &p, const float *memory)
 {
 	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_GROUPS + threadIdx.x;
 	const int m = p.rule.m, n = N ? N : p.rule.n;
-	float y[ROWS<N>], pre[STREAMS<N>], post[STREAMS<N>], mix[STREAMS<N> * STREAMS<N>];
+	float y[ROWS<N>], pre[STREAMS<N>], post[STREAMS<N>], mix[STREAMS<N> * STREAMS<N>], slope;
 
 	if (s >= p.sums.groups)
 		return;
-	normalise<N>(memory + threadIdx.x * (m + 1), m, p.rule.rms_eps, y);
+	normalise<N>(p.rule, memory + threadIdx.x * (m + 1), m, y, slope);
 	hzi_mhc_coefs(n, &p.rule, m > n, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll UNROLL<N>
 	for (int i = 0; i < n; i++) {
@@ -292,8 +292,19 @@ HZ_DEVICE void norm_strided(const hzi_mhc_norm &p, float *memory)
 
 		squares = fmaf(u, u, squares);
 	}
-	squares = sum_block(squares, memory) / (float)p.channels + p.eps;
-	rho = inverse_root(squares);
+	squares = sum_block(squares, memory) / (float)p.channels;
+	rho = inverse_root(squares + p.eps);
+	if (norm_leaves_f32(squares, p.eps)) {
+		const float scale = square_scale(squares);
+
+		squares = 0;
+		for (int64_t c = threadIdx.x; c < p.channels; c += HZI_MHC_NORM_THREADS) {
+			const float u = mixed(p, weight, t, c) * scale;
+
+			squares = fmaf(u, u, squares);
+		}
+		rho = norm_rho(sum_block(squares, memory) / (float)p.channels, p.eps, scale);
+	}
 	for (int64_t c = threadIdx.x; c < p.channels; c += HZI_MHC_NORM_THREADS)
 		store_any(p.dtype, p.u.data, offset(p.u, t, 0, c),
 			  mixed(p, weight, t, c) * rho * p.norm[c]);
@@ -329,7 +340,22 @@ HZ_DEVICE void norm_aligned(const hzi_mhc_norm &p, float *memory)
 			squares = fmaf(u[k][e], u[k][e], squares);
 		}
 	}
-	rho = inverse_root(sum_block(squares, memory) / (float)p.channels + p.eps);
+	squares = sum_block(squares, memory) / (float)p.channels;
+	rho = inverse_root(squares + p.eps);
+	if (norm_leaves_f32(squares, p.eps)) {
+		const float scale = square_scale(squares);
+
+		squares = 0;
+#pragma unroll
+		for (int k = 0; k < pieces; k++) {
+			if ((k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8 >= p.channels)
+				break;
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				squares = fmaf(u[k][e] * scale, u[k][e] * scale, squares);
+		}
+		rho = norm_rho(sum_block(squares, memory) / (float)p.channels, p.eps, scale);
+	}
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
 		const int64_t c = (k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8;
@@ -356,4 +382,23 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
 		norm_strided(p, memory);
 	else
 		SWITCH_DTYPE(p.dtype, SWITCH_COMMON_STREAMS(p.n, norm_aligned<N, DT>(p, memory)))
+}
+
+/* ---- Weights of 16 bits ---------------------------------------------------------------------- */
+
+/* 8 weights of a thread, a block's width apart */
+extern "C" __global__ void __launch_bounds__(HZI_MHC_THREADS)
+	mhc_widen(const __grid_constant__ hzi_mhc_widen_args p)
+{
+	const int64_t first = (int64_t)blockIdx.x * (HZI_MHC_WIDEN * HZI_MHC_THREADS) + threadIdx.x;
+
+	pdl_launch_dependents();
+	pdl_wait();
+#pragma unroll
+	for (int e = 0; e < HZI_MHC_WIDEN; e++) {
+		const int64_t i = first + e * HZI_MHC_THREADS;
+
+		if (i < p.count)
+			p.to[i] = load_value(p.dtype, p.from, i);
+	}
 }

@@ -86,7 +86,7 @@ int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi 
 int hzi_cuda_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p)
 {
 	const int64_t blocks = ceil_div(p->columns, HZI_MHC_COEF_SUM_COLUMNS) +
-		(p->dalpha || p->dbias);
+		(p->dalpha[0] || p->dalpha[1] || p->dalpha[2] || p->dbias);
 
 	if (blocks == 0)
 		return HZ_OK;

@@ -32,7 +32,7 @@ HZ_DEVICE void record_coefs(uint32_t *records, int64_t s, const float *pre, cons
 }
 
 /* Writes own, and draw as two terms of bf16. */
-HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, float own)
+HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, float own, float power)
 {
 	uint32_t *const record = records + s / TILE * HZI_MHC_BWD_FUSED_RECORD;
 	const int token = s % TILE;
@@ -51,12 +51,20 @@ HZ_DEVICE void record_draw(uint32_t *records, int64_t s, const float *draw, floa
 							 remainder[3]};
 	}
 	((float4 *)(record + HZI_MHC_BWD_FUSED_WORDS + token * HZI_MHC_BWD_FUSED_COEFS))[5] = {own,
-		0, 0, 0};
+		power, 0, 0};
+}
+
+/* The power of two of a slope whose square may leave the range of f32; else 1 */
+HZ_DEVICE float far_power(float slope)
+{
+	const bool far = slope != 0 && (slope < 0x1p-40f || slope > 0x1p40f);
+
+	return far ? __uint_as_float(__float_as_uint(slope) & 0x7f800000) : 1;
 }
 
 /*
  * history: of this thread, elements `stride` floats apart. FULL_SINKHORN: Sinkhorn's iteration with
- * all rows of phi, as compile-time constants.
+ * all rows of phi and a common rule, as compile-time constants.
  */
 template <int N, bool FULL_SINKHORN>
 HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *history, int stride)
@@ -67,15 +75,22 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 	hzi_mhc_rule rule = p.rule;
 	float y[ROWS<N>], dz[ROWS<N>], dalpha[3] = {};
 
-	if (FULL_SINKHORN)
+	if (FULL_SINKHORN) {
 		rule.residual = HZ_MHC_SINKHORN;
+		rule.eps_rule = HZ_MHC_EPS_ADD;
+		rule.rms = HZ_MHC_RMS_ALL;
+		rule.rms_eps_rule = HZ_MHC_RMS_EPS_INSIDE;
+		rule.q_eps = 0;
+		rule.z_min = -INFINITY;
+		rule.z_max = INFINITY;
+	}
 	load_sums(p.sums, m, memory);
 #pragma unroll UNROLL<N>
 	for (int k = 0; k < ROWS<N>; k++)
 		dz[k] = 0;
 	if (s < p.sums.groups) {
-		const float rho =
-			normalise<N>(memory + threadIdx.x * (m + 1), m, rule.rms_eps, y);
+		float slope, power;
+		const float rho = normalise<N>(rule, memory + threadIdx.x * (m + 1), m, y, slope);
 		float pre[STREAMS<N>], post[STREAMS<N>], mix[STREAMS<N> * STREAMS<N>];
 		float dy[ROWS<N>] = {}, sum = 0, own;
 
@@ -83,6 +98,8 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 			hzi_mhc_coefs(n, &rule, all, y, p.alpha, p.bias, pre, post, mix);
 #pragma unroll UNROLL<N>
 			for (int i = 0; i < n; i++) {
+				if (p.p_in.data)
+					pre[i] = *coef_at(p.p_in, s, i, 0);
 				if (p.p)
 					p.p[s * n + i] = pre[i];
 			}
@@ -115,17 +132,21 @@ HZ_DEVICE void gradients(const hzi_mhc_gradients &p, float *memory, float *histo
 			if (p.draw && k < m)
 				p.draw[s * m + k] = dy[k];
 		}
-		own = p.sums.columns > 0 ? -rho * rho * sum / p.sums.columns : 0;
-		if (p.own)
-			p.own[s] = own;
+		power = far_power(slope);
+		slope *= 1 / power;
+		own = p.sums.columns > 0 ? -rho * slope * sum / p.sums.columns : 0;
+		if (p.own) {
+			p.own[s * 2] = own;
+			p.own[s * 2 + 1] = power;
+		}
 		if (N == 4 && p.records)
-			record_draw(p.records, s, dy, own);
+			record_draw(p.records, s, dy, own, power);
 	} else if (N == 4 && p.records &&
 		   s < (p.sums.groups + TILE - 1) / TILE * TILE) {
 		const float none[HZI_MHC_FOUR_ROWS] = {};
 
 		record_coefs(p.records, s, none, none);
-		record_draw(p.records, s, none, 0);
+		record_draw(p.records, s, none, 0, 1);
 	}
 	if (!p.scalars)
 		return;
@@ -166,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 	static_assert(sizeof(float) * sums == HZI_MHC_COEF_GRADIENTS_BYTES(0), "shared memory");
 	pdl_launch_dependents();
 	pdl_wait();
-	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24)
+	if (p.rule.residual == HZ_MHC_SINKHORN && p.rule.m == 24 && p.common)
 		gradients<4, true>(p, memory, memory + sums + threadIdx.x, HZI_MHC_COEF_GROUPS);
 	else
 		gradients<4, false>(p, memory, memory + sums + threadIdx.x, HZI_MHC_COEF_GROUPS);
@@ -215,8 +236,19 @@ HZ_DEVICE void norm_bwd_strided(const hzi_mhc_norm_bwd &p, float *memory)
 			squares = fmaf(v, v, squares);
 			dot = fmaf(du * of.norm[c], v, dot);
 		}
-		squares = sum_block(squares, memory) * inverse + of.eps;
-		rho = squares == 0 ? 0 : 1 / sqrtf(squares);
+		squares = sum_block(squares, memory) * inverse;
+		rho = inverse_root(squares + of.eps);
+		if (norm_leaves_f32(squares, of.eps)) {
+			const float scale = square_scale(squares);
+
+			squares = 0;
+			for (int64_t c = threadIdx.x; c < of.channels; c += HZI_MHC_NORM_THREADS) {
+				const float v = mixed(of, weight, t, c) * scale;
+
+				squares = fmaf(v, v, squares);
+			}
+			rho = norm_rho(sum_block(squares, memory) * inverse, of.eps, scale);
+		}
 		dot = sum_block(dot, memory) * inverse * rho * rho;
 		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_MHC_NORM_THREADS) {
 			const float v = mixed(of, weight, t, c);
@@ -271,7 +303,7 @@ HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
  */
 template <int N, int DT>
 HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
-				float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS])
+				float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS], float *wide)
 {
 	constexpr int pieces = HZI_MHC_NORM_CHANNELS / (8 * HZI_MHC_NORM_THREADS);
 	constexpr int warps = HZI_MHC_NORM_THREADS / 32;
@@ -284,6 +316,8 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 	for (int64_t t = blockIdx.x; t < of.tokens; t += gridDim.x, slot ^= 1) {
 		const int64_t group = each == 1 ? t : t / each;
 		float weight[N], v[pieces][8], du[pieces][8], mine[2 * N + 2] = {}, rho, dot;
+		float squares;
+		bool far;
 
 #pragma unroll
 		for (int i = 0; i < N; i++)
@@ -323,9 +357,30 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 			rho += memory[slot][w][2 * N];
 			dot += memory[slot][w][2 * N + 1];
 		}
-		rho = inverse_root(rho * inverse + of.eps);
-		dot *= inverse * rho * rho;
-		if (p.dp && threadIdx.x < N) {
+		squares = rho * inverse;
+		rho = inverse_root(squares + of.eps);
+		far = norm_leaves_f32(squares, of.eps);
+		if (far) {
+			const float scale = square_scale(squares);
+
+			squares = 0;
+#pragma unroll
+			for (int k = 0; k < pieces; k++) {
+				if ((k * HZI_MHC_NORM_THREADS + threadIdx.x) * 8 >= of.channels)
+					break;
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					squares = fmaf(v[k][e] * scale, v[k][e] * scale, squares);
+			}
+			rho = norm_rho(sum_block(squares, wide) * inverse, of.eps, scale);
+			dot = dot * inverse * rho * rho;
+#pragma unroll
+			for (int i = 0; i < 2 * N + 2; i++)
+				mine[i] = 0;
+		} else {
+			dot *= inverse * rho * rho;
+		}
+		if (p.dp && threadIdx.x < N && !far) {
 			float of_g = 0, of_v = 0;
 
 			for (int w = 0; w < warps; w++) {
@@ -349,6 +404,27 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 			}
 			dst[0] = {dv[0], dv[1], dv[2], dv[3]};
 			dst[1] = {dv[4], dv[5], dv[6], dv[7]};
+#pragma unroll
+			for (int i = 0; i < N && far; i++) {
+				float x[8];
+
+				load_vector<DT, 8>(x, of.x, offset(of.x, t, i, c));
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					mine[i] = fmaf(dv[e], x[e], mine[i]);
+			}
+		}
+		if (!far || !p.dp)
+			continue;
+		/* The sums of v X[i] may have overflowed: dp from dv. */
+		slot ^= 1;
+		sum_numbers<N>(mine, memory[slot]);
+		if (threadIdx.x < N) {
+			float sum = 0;
+
+			for (int w = 0; w < warps; w++)
+				sum += memory[slot][w][threadIdx.x];
+			p.dp[t * N + threadIdx.x] = sum;
 		}
 	}
 #pragma unroll
@@ -366,14 +442,15 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 	mhc_coef_norm_bwd(const __grid_constant__ hzi_mhc_norm_bwd p)
 {
-	__shared__ float memory[2][HZI_MHC_NORM_THREADS / 32][NUMBERS];
+	__shared__ float memory[2][HZI_MHC_NORM_THREADS / 32][NUMBERS], wide[32];
 
 	pdl_launch_dependents();
 	pdl_wait();
 	if (!p.of.aligned)
 		norm_bwd_strided(p, memory[0][0]);
 	else
-		SWITCH_DTYPE(p.of.dtype, SWITCH_COMMON_STREAMS(p.of.n, norm_bwd_aligned<N, DT>(p, memory)))
+		SWITCH_DTYPE(p.of.dtype, SWITCH_COMMON_STREAMS(p.of.n,
+			     norm_bwd_aligned<N, DT>(p, memory, wide)))
 }
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
@@ -422,7 +499,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
 			if (t >= p.tokens)
 				break;
 			if (p.own)
-				sum[r] = fmaf(p.own[t],
+				sum[r] = fmaf(p.own[t * 2], p.own[t * 2 + 1] *
 					      load_value(p.dtype, p.x.data, offset(p.x, t, j, c)),
 					      sum[r]);
 			if (p.du.data)
@@ -621,7 +698,7 @@ HZ_DEVICE void sum_scalars(const hzi_mhc_sum_weights &p, float (*memory)[HZI_MHC
 	for (int first = 0; first < p.m + 3; first += HZI_MHC_COEF_SUM_COLUMNS) {
 		const int k = first + column;
 		float *const dst = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
-				   p.dalpha && k < p.alphas ? p.dalpha + k : NULL;
+				   p.dalpha[k];
 		float sum = 0;
 
 		if (dst) {

@@ -17,6 +17,8 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 
 	if (why)
 		return why;
+	if (!hzi_mhc_is_common(&a->rule))
+		return hzi_cuda_mhc_rule_unsupported(&a->rule);
 	if (a->s.channels > HZI_MHC_INPUT_FUSED_CHANNELS * HZI_MHC_INPUT_FUSED_BLOCKS)
 		return "more than 4096 channels";
 	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
@@ -55,11 +57,14 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 				    HZI_KERNEL_mhc_coef_input_fused_bf16);
 	const int64_t tiles = ceil_div(a->s.tokens, HZI_MHC_INPUT_FUSED_TILE);
 	struct hzi_mhc_input_fused p = {
-		.y = post->y, .u = a->u, .p = a->p, .q = a->q, .a = a->a,
+		.x = a->x, .y = post->y, .u = a->u, .p = a->p, .q = a->q, .a = a->a,
+		.p_in = a->p_in,
 		.post_a = post->a.data, .post_q = post->q.data, .post_bias = post->bias,
-		.phi = a->phi, .gain = a->gain, .alpha = a->alpha, .bias = a->bias,
+		.phi = a->phi, .gain = a->gain,
+		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]}, .bias = a->bias,
 		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
 		.channels = a->s.channels, .ranks = 2,	/* st.async needs a cluster */
+		.dtype = a->s.dtype,
 	};
 	const struct hzi_mhc_array *x = posts ? &post->x : &a->x;
 	struct hzi_launch how = {
@@ -74,9 +79,11 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			    HZI_MHC_INPUT_FUSED_BOX);
 	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4,
 					      HZI_MHC_INPUT_FUSED_TILE, 4));
-	if (posts)
+	if (posts) {
+		p.x.data = NULL;
 		HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,
 						      HZI_MHC_INPUT_FUSED_TILE, 1));
+	}
 	how.cluster = (unsigned)p.ranks;
 	HZ_CHECK(hzi_cuda_clusters(ctx, "mhc_pre", kernel, &how, &clusters));
 	how.grid[0] = (unsigned)(min_of(clusters, tiles) * p.ranks);

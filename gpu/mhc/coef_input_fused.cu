@@ -17,6 +17,7 @@
  *
  * The order of summation is fixed: channels of a warp, warps, blocks.
  */
+#define HZI_MHC_COMMON_RULES
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_input_fused.h"
 
@@ -527,7 +528,8 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 	constexpr int batch = BATCH / TILE;
 	const int lane = threadIdx.x % 32, token = lane % TILE,
 		slots_per_rank = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
-	const float columns = (float)(4 * p.channels), alpha = p.alpha ? p.alpha[0] : 0;
+	const float columns = (float)(4 * p.channels), alpha = p.alpha[0] ? *p.alpha[0] : 0,
+		*const alphas[3] = {&alpha, NULL, NULL};
 	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
 	int count = 0;
 
@@ -553,13 +555,22 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			if (e % (ROW / 4) == ROW / 4 - 1)
 				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
-		rho = inverse_root(shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x +
-				   p.rule.rms_eps);
+		rho = shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x;
+		if (!POST && tile_token(b, t) + token < (int)p.tokens)
+			rho = square_of(p, rho, tile_token(b, t) + token);
+		rho = root_of_square(p.rule, rho);
 		own = shuffle_vectors(sum, token * (ROW / 4));
 
 		const float y[4] = {rho * own.x, rho * own.y, rho * own.z, rho * own.w};
 
-		hzi_mhc_coefs(4, &p.rule, false, y, &alpha, bias, weight, NULL, NULL);
+		hzi_mhc_coefs(4, &p.rule, false, y, alphas, bias, weight, NULL, NULL);
+		if (p.p_in.data) {
+			const int64_t at = min(tile_token(b, t) + token, (int)p.tokens - 1);
+
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				weight[i] = *coef_at(p.p_in, at, i, 0);
+		}
 #pragma unroll
 		for (int i = 0; i < TILE / 2; i++) {
 			const int src = lane / 16 * (TILE / 2) + i;

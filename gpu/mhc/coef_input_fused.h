@@ -23,15 +23,16 @@
  */
 struct hzi_mhc_input_fused {
 	struct hzi_tensor_map x_map, f_map;	/* boxes of channels, TILE tokens, streams */
-	struct hzi_mhc_array y, u;
-	struct hzi_mhc_coef p, q, a;
+	struct hzi_mhc_array x, y, u;		/* x.data NULL with y.data */
+	struct hzi_mhc_coef p, q, a, p_in;
 	const float *post_a, *post_q, *post_bias;
-	const float *phi, *gain, *alpha, *bias;
+	const float *phi, *gain, *alpha[3], *bias;
 	float *saved;
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;
 	int32_t width;				/* channels of a block */
 	int32_t ranks;				/* blocks of a cluster */
+	int32_t dtype, pad;
 };
 
 #endif

@@ -346,6 +346,13 @@ HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
 		sum[e / 2][half * 2 + e % 2] = fmaf(weight, v[e], sum[e / 2][half * 2 + e % 2]);
 }
 
+HZ_DEVICE void scale_four(float *v, float by)
+{
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		v[e] *= by;
+}
+
 /* N coefficients of a token from the workspace, by the widest loads that N allows */
 template <int N>
 HZ_DEVICE void load_coefs(float *dst, const float *src)
@@ -375,11 +382,13 @@ HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int6
 	float v[4], weight[N];
 
 	if (p.own) {
-		const float own = p.own[t];
+		const float own = p.own[t * 2], power = p.own[t * 2 + 1];
 
 #pragma unroll
 		for (int j = 0; j < N; j++) {
 			load_vector<DT, 4>(v, p.x, offset(p.x, t, j, c));
+			if (power != 1)
+				scale_four(v, power);
 			add_four(sum[j], half, own, v);
 		}
 	}

@@ -17,6 +17,8 @@ const char *hzi_cuda_mhc_coef_persistent_unsupported(const struct hz_context *ct
 
 	if (why)
 		return why;
+	if (!hzi_mhc_is_common(&a->rule))
+		return hzi_cuda_mhc_rule_unsupported(&a->rule);
 	if (a->s.channels >= INT32_MAX / 16)
 		return "offsets of channels exceed 32 bits";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
@@ -39,9 +41,10 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	const int kernel = a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_coef_persistent_f16 :
 						  HZI_KERNEL_mhc_coef_persistent_bf16;
 	struct hzi_mhc_persistent p = {
-		.p = a->p, .q = a->q, .a = a->a, .phi = a->phi, .gain = a->gain, .alpha = a->alpha,
-		.bias = a->bias, .saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
-		.channels = a->s.channels,
+		.x = a->x, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi, .gain = a->gain,
+		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]}, .bias = a->bias,
+		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
+		.channels = a->s.channels, .dtype = a->s.dtype,
 	};
 	struct hzi_launch how = {
 		.block = {HZI_MHC_PERSISTENT_THREADS}, .shared_bytes = HZI_MHC_PERSISTENT_BYTES,

@@ -14,6 +14,7 @@
  *
  * The order of summation is fixed: channels of a warp, warps.
  */
+#define HZI_MHC_COMMON_RULES
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_persistent.h"
 

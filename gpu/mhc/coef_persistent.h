@@ -18,13 +18,14 @@
 
 struct hzi_mhc_persistent {
 	struct hzi_tensor_map x_map;	/* boxes of 64 channels, PART tokens, one stream */
+	struct hzi_mhc_array x;
 	struct hzi_mhc_coef p, q, a;
-	const float *phi, *gain, *alpha, *bias;
+	const float *phi, *gain, *alpha[3], *bias;
 	float *saved;
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;
 	int32_t tile;			/* tokens */
-	int32_t pad;
+	int32_t dtype;
 };
 
 #endif

@@ -21,6 +21,8 @@ const char *hzi_cuda_mhc_coef_small_batch_unsupported(const struct hz_context *c
 	(void)ctx;
 	if (why)
 		return why;
+	if (!hzi_mhc_is_common(&a->rule))
+		return hzi_cuda_mhc_rule_unsupported(&a->rule);
 	if (a->s.channels > HZI_MHC_SMALL_BATCH_CHANNELS)
 		return "more than 2^20 channels";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)
@@ -39,8 +41,10 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 	const int64_t tiles = ceil_div(a->s.tokens, HZI_MHC_SMALL_BATCH_BLOCKS);
 	const bool separate = a->a.data && a->rule.m > 8 && tiles <= MAX_SEPARATE;
 	const struct hzi_mhc_small_batch p = {
-		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .phi = a->phi,
-		.gain = a->gain, .alpha = a->alpha, .bias = a->bias, .saved = a->saved,
+		.x = a->x, .u = a->u, .p = a->p, .q = a->q, .a = a->a, .p_in = a->p_in,
+		.phi = a->phi,
+		.gain = a->gain, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.bias = a->bias, .saved = a->saved,
 		.rule = a->rule, .tokens = a->s.tokens, .channels = a->s.channels,
 		.width = (int32_t)(ceil_div(ceil_div(a->s.channels, HZI_MHC_SMALL_BATCH_BLOCKS),
 					    8) * 8),

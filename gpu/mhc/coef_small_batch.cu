@@ -8,6 +8,7 @@
  * sums of a token to the block that owns it. There one warp makes p and sends it to all blocks, for
  * u, while another makes the matrix; for up to 48 tokens separate clusters do these.
  */
+#define HZI_MHC_COMMON_RULES
 #include "gpu/mhc/coef.cuh"
 #include "gpu/mhc/coef_small_batch.h"
 
@@ -255,28 +256,35 @@ HZ_DEVICE void send_sums(const block_work &b, memory &m)
 }
 
 /* z of row k of the block's own token, in lane k */
-template <class ROWS>
-HZ_DEVICE float receive(const hzi_mhc_small_batch &p, memory &m, float alpha, float bias,
-			float *saved)
+template <int DTYPE, class ROWS>
+HZ_DEVICE float receive(const hzi_mhc_small_batch &p, const block_work &b, memory &m, float alpha,
+			float bias, float *saved)
 {
 	const int lane = threadIdx.x % 32;
 	const bool has = ROWS::has(lane), square = lane == MAX_ROWS;
 	const float part = 1 / (float)(4 * p.channels);
-	float sum = 0, mean, slope;
+	float sum = 0, mean, kept, slope;
 
 	mbarrier_wait(shared_address(&m.arrived), 0);
 #pragma unroll
 	for (int r = 0; r < HZI_MHC_SMALL_BATCH_BLOCKS; r++)
 		sum += has || square ? m.received[r][lane] : 0;
-	if (square)
+	if (square) {
 		sum *= part;
+		if (hzi_mhc_leaves_f32(sum, hzi_mhc_least_square(&p.rule)))
+			sum = wide_root(p.x, DTYPE, b.token + b.rank, 4, p.channels, sum);
+	}
 	if (saved && has && lane < p.rule.m)
 		saved[lane] = sum;
 	if (saved && square && ROWS::gates)
 		saved[p.rule.m] = sum;
-	mean = __shfl_sync(0xffffffff, sum, MAX_ROWS) + p.rule.rms_eps;
-	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, mean == 0 ? 0 : sum * rsqrtf(mean), &slope),
-			 bias);
+	kept = __shfl_sync(0xffffffff, sum, MAX_ROWS);
+	mean = kept + p.rule.rms_eps;
+	if (kept < 0)
+		sum *= wide_inverse(kept, p.rule.rms_eps);
+	else
+		sum = mean == 0 ? 0 : sum * rsqrtf(mean);
+	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, sum, &slope), bias);
 }
 
 /* Makes p, sent to all blocks if u is wanted, and q. */
@@ -284,15 +292,19 @@ HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const block_work &b, mem
 {
 	const int lane = threadIdx.x % 32;
 	const int token = b.token + b.rank;
-	float of_p[4], gate[4], post;
+	float of_p[4], gate[4], mixing[4], post;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		of_p[i] = __shfl_sync(0xffffffff, z, i);
 	hzi_mhc_gates(4, &p.rule, of_p, gate);
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		mixing[i] = p.p_in.data ? *coef_at(p.p_in, token, i, 0) : gate[i];
 	if (p.u.data && lane < HZI_MHC_SMALL_BATCH_BLOCKS)
-		store_async(cluster_map(shared_address(m.p[b.rank]), lane), gate[0], gate[1],
-			    gate[2], gate[3], cluster_map(shared_address(&m.weights), lane));
+		store_async(cluster_map(shared_address(m.p[b.rank]), lane), mixing[0],
+			    mixing[1], mixing[2], mixing[3],
+			    cluster_map(shared_address(&m.weights), lane));
 	if (p.p.data && lane == 0) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
@@ -497,7 +509,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 	} else if (b.rank < b.tokens && (warp == 0 ? ROWS::gates : matrix)) {
 		const bool saves = p.saved && warp == (ROWS::gates ? 0 : 1);
 		float *saved = saves ? p.saved + (b.token + b.rank) * (p.rule.m + 1) : NULL;
-		const float z = receive<ROWS>(p, m, alpha, bias, saved);
+		const float z = receive<DTYPE, ROWS>(p, b, m, alpha, bias, saved);
 
 		if (warp == 0)
 			make_gates(p, b, m, z);

@@ -15,8 +15,8 @@
 /* Channel strides are 1, other strides multiples of 16 bytes. u.data may be NULL. */
 struct hzi_mhc_small_batch {
 	struct hzi_mhc_array x, u;
-	struct hzi_mhc_coef p, q, a;
-	const float *phi, *gain, *alpha, *bias;
+	struct hzi_mhc_coef p, q, a, p_in;
+	const float *phi, *gain, *alpha[3], *bias;
 	float *saved;
 	struct hzi_mhc_rule rule;
 	int64_t tokens, channels;

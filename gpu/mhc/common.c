@@ -84,6 +84,12 @@ const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s,
 	return NULL;
 }
 
+const char *hzi_cuda_mhc_rule_unsupported(const struct hzi_mhc_rule *rule)
+{
+	return hzi_mhc_is_common(rule) ? NULL :
+	       "q_eps, z_min, z_max, eps_rule, rms or rms_eps_rule is set";
+}
+
 const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context *ctx,
 							const struct hzi_mhc_shape *s, int m,
 							const float *phi, int shared_bytes)

@@ -88,6 +88,9 @@ int hzi_cuda_mhc_make_tensor_map(struct hz_context *ctx, const char *op, struct 
 const char *hzi_cuda_mhc_four_streams_unsupported(const struct hzi_mhc_shape *s, int m,
 						  const float *phi);
 
+/* The same for kernels that also make the coefficients, by a common rule */
+const char *hzi_cuda_mhc_rule_unsupported(const struct hzi_mhc_rule *rule);
+
 /* The same for streams of 16 bits and a kernel with so much shared memory */
 const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context *ctx,
 							const struct hzi_mhc_shape *s, int m,
@@ -164,6 +167,11 @@ int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_
 int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
 			 int m, const struct hzi_mhc_array *input, int dtype, const float *phi,
 			 const float *gain, const struct hzi_mhc_projection *to);
+
+/* What the kernels of coefficients need to know of a projection of input */
+void hzi_cuda_mhc_set_sums(struct hzi_mhc_sums *sums, const struct hzi_mhc_projection *of,
+			   const struct hzi_mhc_rule *rule, const struct hzi_mhc_shape *s,
+			   const struct hzi_mhc_array *input, int dtype);
 
 /*
  * Runs a call whose coefficients one launch makes: `launch`, which also makes the streams of

@@ -19,6 +19,7 @@
 #define HZI_MHC_SINKHORN_THREADS 64		/* one matrix per thread */
 #define HZI_MHC_SINKHORN_BWD_THREADS(n) ((n) > 4 ? 32 : 64)	/* history in shared memory */
 #define HZI_MHC_SINKHORN_PITCH(n) ((n) * (n) | 1)	/* floats from matrix to matrix */
+#define HZI_MHC_WIDEN 8			/* weights of a thread of mhc_widen */
 #define HZI_MHC_CHAIN 64		/* layers of one launch of mhc_recompute */
 
 /* Terms of a vectorized kernel: u, streams mixed by a, streams added unmixed, f */

@@ -52,6 +52,16 @@ int hzi_cuda_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_
 				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
 
+HZI_NO_WORKSPACE(cuda, mhc_widen)
+
+int hzi_cuda_mhc_widen(struct hz_context *ctx, const struct hzi_mhc_widen_args *a)
+{
+	const int64_t blocks = ceil_div(a->count, HZI_MHC_WIDEN * HZI_MHC_THREADS);
+
+	return hzi_cuda_mhc_launch(ctx, "mhc_widen", HZI_KERNEL_mhc_widen, blocks, 1,
+				   HZI_MHC_THREADS, 0, a, sizeof(*a));
+}
+
 HZI_NO_WORKSPACE(cuda, mhc_init)
 
 int hzi_cuda_mhc_init(struct hz_context *ctx, const struct hzi_mhc_init_args *a)

@@ -178,19 +178,26 @@ static int check_weight(struct hz_context *ctx, const char *op, const struct hzi
 			const struct hzi_mhc_operand *o)
 {
 	const int64_t n = or_zero(d->n), m = or_zero(d->m), channels = or_zero(d->channels);
+	const bool is_phi = o->kind == HZI_MHC_PHI || o->kind == HZI_MHC_DPHI;
 
-	HZ_CHECK(hzi_check(ctx, op, o->name, o->t, f32_only, o->flags & OUT));
+	HZ_CHECK(hzi_check(ctx, op, o->name, o->t,
+			   o->kind == HZI_MHC_PHI ? stream_dtypes : f32_only, o->flags & OUT));
 	if (!hz_tensor_contiguous(o->t))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: %s has steps between elements, must be "
 				"contiguous", op, o->name);
 	if (o->kind == HZI_MHC_SAVED)
 		return check_size(ctx, op, o, o->t->ndim - 1, m + 1, "rows of phi and 1");
-	HZ_CHECK(check_ndim(ctx, op, o, o->kind == HZI_MHC_PHI ? 2 : 1));
+	HZ_CHECK(check_ndim(ctx, op, o, is_phi ? 2 : 1));
 	switch (o->kind) {
 	case HZI_MHC_PHI:
+	case HZI_MHC_DPHI:
 		HZ_CHECK(check_size(ctx, op, o, 0, m, "rows of phi"));
 		return check_size(ctx, op, o, 1, n * channels, "streams times channels");
+	case HZI_MHC_ALPHA_OF_ONE:
+		return check_size(ctx, op, o, 0, 1, "of p, q or a alone");
 	case HZI_MHC_ALPHA:
+		if (m == 2 * n && m > n && o->t->shape[0] == 2)
+			return HZ_OK;
 		return check_size(ctx, op, o, 0, m == n ? 1 : 3, m == n ? "p alone" : "p, q and a");
 	case HZI_MHC_BIAS:
 		return check_size(ctx, op, o, 0, m, "rows of phi");
@@ -301,6 +308,12 @@ int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 			HZ_CHECK(fill_coef(ctx, op, d, o));
 		else
 			*(float **)o->at = hz_tensor_count(o->t) ? hzi_data(ctx, o->t) : NULL;
+		if (o->kind == HZI_MHC_ALPHA) {
+			float **const of = o->at;
+
+			for (int64_t k = 1; k < 3; k++)
+				of[k] = k < o->t->shape[0] ? of[0] + k : NULL;
+		}
 	}
 	*s = (struct hzi_mhc_shape){
 		.tokens = d->tokens,
@@ -327,16 +340,62 @@ static const struct preset {
 	int32_t residual, map, order, iterations;
 	uint32_t flags;
 	double eps, p_eps, q_scale, rms_eps, norm_eps;
+	int32_t eps_rule, rms_eps_rule, head;	/* 0: ADD, INSIDE, WEIGHTS */
+	double q_eps, z_most;		/* z_most: z from -z_most to z_most; 0: unbounded */
 } presets[] = {
-	[HZ_MHC_PRESET_DEEPSEEK_V4] = {HZ_MHC_SINKHORN, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, 20,
-				       HZ_MHC_OLD_NEW, 1e-6, 1e-6, 2, 1e-6, 1e-6},
-	[HZ_MHC_PRESET_PAPER] = {HZ_MHC_SINKHORN, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 0, 0},
-	[HZ_MHC_PRESET_TRITON] = {HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE,
-				  1e-6, 1e-6, 2, 1e-6, 0},
-	[HZ_MHC_PRESET_TRITON_STATIC] = {HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20,
-					 HZ_MHC_NORMALIZE, 1e-8, 1e-6, 1, 1e-6, 0},
-	[HZ_MHC_PRESET_HC] = {HZ_MHC_TANH, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
-	[HZ_MHC_PRESET_LITE] = {HZ_MHC_LITE, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
+#define SINKHORN(map_, order_, iterations_, flags_) \
+	.residual = HZ_MHC_SINKHORN, .map = map_, .order = order_, .iterations = iterations_, \
+	.flags = flags_
+#define DEEPSEEK(iterations_, flags_) \
+	SINKHORN(HZ_MHC_SOFTMAX, HZ_MHC_ROWS, iterations_, flags_), .eps = 1e-6
+#define OTHER(residual_) \
+	.residual = residual_, .map = HZ_MHC_EXP, .order = HZ_MHC_COLS, .iterations = 20
+	[HZ_MHC_PRESET_DEEPSEEK_V4] = {
+		DEEPSEEK(20, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-6,
+		.norm_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_PAPER] = {SINKHORN(HZ_MHC_EXP, HZ_MHC_COLS, 20, 0), .q_scale = 2},
+	[HZ_MHC_PRESET_TRITON] = {
+		SINKHORN(HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE), .eps = 1e-6,
+		.p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_TRITON_STATIC] = {
+		SINKHORN(HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE), .eps = 1e-8,
+		.p_eps = 1e-6, .q_scale = 1, .rms_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_HC] = {OTHER(HZ_MHC_TANH), .q_scale = 2, .rms_eps = 1e-6},
+	[HZ_MHC_PRESET_LITE] = {OTHER(HZ_MHC_LITE), .q_scale = 2, .rms_eps = 1e-6},
+	[HZ_MHC_PRESET_DEEPSEEK_V41] = {
+		DEEPSEEK(20, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-20,
+		.norm_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_GLM5_NEXT] = {
+		DEEPSEEK(20, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-5,
+		.norm_eps = 1e-5, .head = HZ_MHC_HEAD_MEAN,
+	},
+	[HZ_MHC_PRESET_XING4] = {
+		SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, 0), .eps = 1e-6, .q_scale = 2,
+		.rms_eps = 1e-6, .head = HZ_MHC_HEAD_MEAN, .z_most = 30,
+	},
+	[HZ_MHC_PRESET_HY_V4] = {
+		OTHER(HZ_MHC_IDENTITY), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-5,
+		.norm_eps = 1e-5, .q_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_MEGATRON] = {
+		SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, 0), .eps = 1e-6, .q_scale = 2,
+		.rms_eps = 1e-6, .eps_rule = HZ_MHC_EPS_FLOOR,
+		.rms_eps_rule = HZ_MHC_RMS_EPS_ROOT, .head = HZ_MHC_HEAD_MEAN,
+	},
+	[HZ_MHC_PRESET_TILEKERNELS] = {
+		DEEPSEEK(10, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 1, .rms_eps = 1e-6,
+		.norm_eps = 1e-6,
+	},
+	[HZ_MHC_PRESET_LIGER] = {
+		DEEPSEEK(20, 0), .q_scale = 2, .rms_eps = 1e-6, .norm_eps = 1e-6,
+	},
+#undef SINKHORN
+#undef DEEPSEEK
+#undef OTHER
 };
 
 /* The preset of options (NULL: the default); NULL if there is none of that number */
@@ -344,7 +403,14 @@ static const struct preset *preset_of(const hz_mhc_opts *o)
 {
 	const int32_t k = o && o->preset ? o->preset : HZ_MHC_PRESET_DEEPSEEK_V4;
 
-	return k >= 1 && k <= HZ_MHC_PRESET_LITE ? &presets[k] : NULL;
+	return k >= 1 && k < LISTED(presets) ? &presets[k] : NULL;
+}
+
+bool hzi_mhc_head_is_mean(const hz_mhc_opts *opts)
+{
+	const struct preset *const p = preset_of(opts);
+
+	return (opts->head ? opts->head : p ? p->head : 0) == HZ_MHC_HEAD_MEAN;
 }
 
 int hzi_mhc_residual(const hz_mhc_opts *opts)
@@ -394,6 +460,7 @@ struct number {
 	struct hzi_flag given;
 	double value, preset;
 	float *to;
+	bool any_sign;
 };
 
 static int take_number(struct hz_context *ctx, const char *op, uint32_t given,
@@ -405,10 +472,9 @@ static int take_number(struct hz_context *ctx, const char *op, uint32_t given,
 				"%s: opts->%s is %g, and opts->given is without %s: set it for a "
 				"number that holds",
 				op, n->name, n->value, n->given.name);
-	if (!(*n->to >= 0) || !isfinite(*n->to))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->%s is %g, must be finite in f32 and not negative", op,
-				n->name, n->value);
+	if (given & n->given.bit && !((n->any_sign || *n->to >= 0) && isfinite(*n->to)))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, must be finite in f32%s", op,
+				n->name, n->value, n->any_sign ? "" : " and not negative");
 	return HZ_OK;
 }
 
@@ -428,30 +494,43 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 		HZI_FLAG(HZ_MHC_GIVEN_EPS), HZI_FLAG(HZ_MHC_GIVEN_P_EPS),
 		HZI_FLAG(HZ_MHC_GIVEN_Q_SCALE), HZI_FLAG(HZ_MHC_GIVEN_RMS_EPS),
 		HZI_FLAG(HZ_MHC_GIVEN_NORM_EPS), HZI_FLAG(HZ_MHC_GIVEN_OLD_NEW),
-		HZI_FLAG(HZ_MHC_GIVEN_NORMALIZE), {0, NULL},
+		HZI_FLAG(HZ_MHC_GIVEN_NORMALIZE), HZI_FLAG(HZ_MHC_GIVEN_Q_EPS),
+		HZI_FLAG(HZ_MHC_GIVEN_Z_MIN), HZI_FLAG(HZ_MHC_GIVEN_Z_MAX), {0, NULL},
 	};
 	const hz_mhc_opts o = opts ? *opts : (hz_mhc_opts){0};
 	const struct preset *const p = preset_of(&o);
+	const double most = p && p->z_most > 0 ? p->z_most : (double)INFINITY;
 	const struct number numbers[] = {
-		{"eps", given[0], o.eps, p ? p->eps : 0, &rule->eps},
-		{"p_eps", given[1], o.p_eps, p ? p->p_eps : 0, &rule->p_eps},
-		{"q_scale", given[2], o.q_scale, p ? p->q_scale : 0, &rule->q_scale},
-		{"rms_eps", given[3], o.rms_eps, p ? p->rms_eps : 0, &rule->rms_eps},
-		{"norm_eps", given[4], o.norm_eps, p ? p->norm_eps : 0, &rule->norm_eps},
+		{"eps", given[0], o.eps, p ? p->eps : 0, &rule->eps, false},
+		{"p_eps", given[1], o.p_eps, p ? p->p_eps : 0, &rule->p_eps, false},
+		{"q_scale", given[2], o.q_scale, p ? p->q_scale : 0, &rule->q_scale, false},
+		{"rms_eps", given[3], o.rms_eps, p ? p->rms_eps : 0, &rule->rms_eps, false},
+		{"norm_eps", given[4], o.norm_eps, p ? p->norm_eps : 0, &rule->norm_eps, false},
+		{"q_eps", given[7], o.q_eps, p ? p->q_eps : 0, &rule->q_eps, false},
+		{"z_min", given[8], o.z_min, -most, &rule->z_min, true},
+		{"z_max", given[9], o.z_max, most, &rule->z_max, true},
 	};
 	uint32_t kept = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE;	/* flags of the preset */
 
-	HZ_CHECK(check_enum(ctx, op, "preset", o.preset, HZ_MHC_PRESET_LITE));
+	HZ_CHECK(check_enum(ctx, op, "preset", o.preset, LISTED(presets) - 1));
 	HZ_CHECK(check_enum(ctx, op, "coefficients", o.coefficients, HZ_MHC_STATIC));
 	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
 	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
+	HZ_CHECK(check_enum(ctx, op, "eps_rule", o.eps_rule, HZ_MHC_EPS_FLOOR));
+	HZ_CHECK(check_enum(ctx, op, "rms", o.rms, HZ_MHC_RMS_NONE));
+	HZ_CHECK(check_enum(ctx, op, "rms_eps_rule", o.rms_eps_rule, HZ_MHC_RMS_EPS_ROOT));
+	HZ_CHECK(check_enum(ctx, op, "head", o.head, HZ_MHC_HEAD_MEAN));
 	HZ_CHECK(check_enum(ctx, op, "iterations", o.iterations, 1000));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
 				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
-	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o.given, 127, given));
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o.given, 1023, given));
 	for (int i = 0; i < LISTED(numbers); i++)
 		HZ_CHECK(take_number(ctx, op, o.given, &numbers[i]));
+	if (rule->z_min > rule->z_max)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->z_min is %g and z_max %g, must not be less than z_min",
+				op, (double)rule->z_min, (double)rule->z_max);
 	HZ_CHECK(hzi_check_reserved(ctx, op, o.reserved, 4));
 	rule->residual = or_preset(o.residual, p->residual);
 	if (residual_rows(n, rule->residual) < 0)
@@ -468,6 +547,10 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 	rule->map = or_preset(o.map, p->map);
 	rule->order = or_preset(o.order, p->order);
 	rule->iterations = or_preset(o.iterations, p->iterations);
+	rule->eps_rule = or_preset(o.eps_rule, or_preset(p->eps_rule, HZ_MHC_EPS_ADD));
+	rule->rms = or_preset(o.rms, HZ_MHC_RMS_ALL);
+	rule->rms_eps_rule = or_preset(o.rms_eps_rule,
+				       or_preset(p->rms_eps_rule, HZ_MHC_RMS_EPS_INSIDE));
 	rule->flags = (o.flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE)) | (p->flags & kept);
 	return HZ_OK;
 }

@@ -15,10 +15,12 @@ enum hzi_mhc_kind {
 	HZI_MHC_U,		/* branch values [..., C]: struct hzi_mhc_array */
 	HZI_MHC_P,		/* f32 [..., n]: struct hzi_mhc_coef */
 	HZI_MHC_A,		/* f32 [..., n, n]: struct hzi_mhc_coef */
-	/* Contiguous f32: float * */
+	/* Contiguous f32: float *, unless it says otherwise */
 	HZI_MHC_SAVED,		/* [..., m + 1] */
-	HZI_MHC_PHI,		/* [m, n C] */
-	HZI_MHC_ALPHA,		/* [3], or [1] if m is n */
+	HZI_MHC_PHI,		/* [m, n C], may be of 16 bits */
+	HZI_MHC_DPHI,		/* [m, n C] */
+	HZI_MHC_ALPHA,		/* float *[3]: [3]; [2] or [3] if m is 2 n; [1] if m is n */
+	HZI_MHC_ALPHA_OF_ONE,	/* [1] */
 	HZI_MHC_BIAS,		/* [m] */
 	HZI_MHC_GAIN,		/* [n C] */
 	HZI_MHC_CHANNELS	/* [C] */
@@ -80,6 +82,9 @@ const char *hzi_mhc_coefficients_name(int coefficients);
 
 /* The residual of options (NULL: the default), which need not be valid */
 int hzi_mhc_residual(const hz_mhc_opts *opts);
+
+/* Whether hz_mhc_head() makes the mean */
+bool hzi_mhc_head_is_mean(const hz_mhc_opts *opts);
 
 /* The workspace of hzi_mhc_streams_bwd(), which runs mhc_streams_bwd if any output is wanted */
 size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_bwd_args *a);

@@ -21,6 +21,7 @@ struct call {
 	const hz_mhc_opts *opts;	/* never NULL */
 	enum rows rows;
 	bool layer;			/* weights, options and saved are those of a layer */
+	bool mean;			/* a head without weights */
 };
 
 /* The name of an operand: for a call of a layer, the second */
@@ -81,6 +82,27 @@ static int check_sets(struct hz_context *ctx, const struct call *c, const hz_ten
 	return HZ_OK;
 }
 
+/* alpha has the factor of p alone where those of q and a are operands of their own. */
+static enum hzi_mhc_kind alpha_kind(const hz_mhc_opts *o)
+{
+	return o->alpha_q || o->alpha_a ? HZI_MHC_ALPHA_OF_ONE : HZI_MHC_ALPHA;
+}
+
+/* Whether alpha_q and alpha_a are there where the rows of phi are */
+static int check_alphas(struct hz_context *ctx, const struct call *c,
+			const struct hzi_mhc_rule *rule)
+{
+	const hz_mhc_opts *const o = c->opts;
+	const bool has_q = rule->m > rule->n, is_q = !o->alpha_q != !has_q;
+	const bool has = is_q ? has_q : rule->m > 2 * rule->n;
+	const hz_tensor *const alpha = is_q ? o->alpha_q : o->alpha_a;
+
+	if (alpha_kind(o) == HZI_MHC_ALPHA || !alpha == !has)
+		return HZ_OK;
+	return hzi_fail(ctx, HZ_EINVAL, "%s: opts->alpha_%s is %s, and phi has %srows of it",
+			c->op, is_q ? "q" : "a", alpha ? "given" : "NULL", has ? "" : "no ");
+}
+
 /* Checks the operands, the first of which is the streams; fills what their `at` points to, the rule
  * and the shape. */
 static int check_all(struct hz_context *ctx, const struct call *c,
@@ -109,17 +131,70 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 				  c->bias->shape[0] == d.n))
 		rule->m = rule->n;
 	d.m = rule->m;
+	HZ_CHECK(check_alphas(ctx, c, rule));
 	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
 	HZ_CHECK(check_sets(ctx, c, list[0].t, &d));
 	HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
 	return hzi_mhc_fill(ctx, c->op, &d, list, count, s);
 }
 
+/* HZ_MHC_HEAD_MEAN has no weights. */
+static int check_mean(struct hz_context *ctx, const struct call *c)
+{
+	HZI_ENTER(ctx, c->op);
+	if (c->mean && (c->phi || c->alpha || c->bias))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s is given, and opts->head is HZ_MHC_HEAD_MEAN, set or of "
+				"the preset: it must be NULL",
+				c->op, c->phi ? "phi" : c->alpha ? "alpha" : "bias");
+	return HZ_OK;
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static int run_pre(struct hz_context *ctx, const char *op, struct hzi_mhc_pre_args *a)
+/* Bytes in front of the workspace of an operation: phi of 16 bits in f32, which it takes then */
+static size_t widened_bytes(const struct call *c, const float **phi)
 {
-	return HZI_RUN(ctx, op, mhc, mhc_pre, a);
+	if (!*phi || c->phi->dtype == HZ_F32)
+		return 0;
+	*phi = (const float *)(uintptr_t)256;	/* not read; aligned as it will be */
+	return ((size_t)hz_tensor_count(c->phi) * sizeof(float) + 255) / 256 * 256;
+}
+
+/* Puts phi in f32 there. The operation's workspace is what follows, until the end of the call. */
+static int begin_widened(struct hz_context *ctx, const struct call *c, size_t bytes,
+			 const float **phi)
+{
+	struct hzi_mhc_widen_args widen = {
+		.from = hzi_data(ctx, c->phi), .to = ctx->workspace,
+		.count = hz_tensor_count(c->phi), .dtype = c->phi->dtype,
+	};
+
+	HZ_CHECK(HZI_CALL(ctx, mhc, mhc_widen, &widen));
+	*phi = widen.to;
+	ctx->workspace = (char *)ctx->workspace + bytes;
+	ctx->workspace_bytes -= bytes;
+	return HZ_OK;
+}
+
+static void end_widened(struct hz_context *ctx, size_t bytes)
+{
+	ctx->workspace = (char *)ctx->workspace - bytes;
+	ctx->workspace_bytes += bytes;
+}
+
+static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
+{
+	const size_t front = widened_bytes(c, &a->phi);
+	int status;
+
+	HZ_CHECK(hzi_workspace(ctx, c->op, front + HZI_WORKSPACE(ctx, mhc, mhc_pre, a)));
+	if (!front || ctx->recording)
+		return HZI_CALL(ctx, mhc, mhc_pre, a);
+	HZ_CHECK(begin_widened(ctx, c, front, &a->phi));
+	status = HZI_CALL(ctx, mhc, mhc_pre, a);
+	end_widened(ctx, front);
+	return status;
 }
 
 /* Treats an empty u as not wanted. Returns whether any output is wanted. */
@@ -143,14 +218,20 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 		{u_name, u, HZI_MHC_U, OUT, &g.u, NULL},
 		{OPTION(&c, saved), c.phi ? o->saved : NULL, HZI_MHC_SAVED, OUT, &g.saved, NULL},
 		{WEIGHT(&c, phi), c.phi, HZI_MHC_PHI, 0, &g.phi, NULL},
-		{WEIGHT(&c, alpha), c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &g.alpha, NULL},
-		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
+		{WEIGHT(&c, alpha), c.alpha, alpha_kind(o), c.phi ? NEED : 0, &g.alpha, NULL},
+		{OPTION(&c, alpha_q), o->alpha_q, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[1], NULL},
+		{OPTION(&c, alpha_a), o->alpha_a, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[2], NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, c.mean ? 0 : NEED, &g.bias, NULL},
 		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &g.gain, NULL},
 		{OPTION(&c, norm), u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
+		{OPTION(&c, p_in), u ? o->p_in : NULL, HZI_MHC_P, 0, &g.p_in, NULL},
 	};
 
+	HZ_CHECK(check_mean(ctx, &c));
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	return pre_wanted(&g) ? run_pre(ctx, c.op, &g) : HZ_OK;
+	if (c.mean)
+		g.rule.flags |= HZI_MHC_MEAN;
+	return pre_wanted(&g) ? run_pre(ctx, &c, &g) : HZ_OK;
 }
 
 int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -190,6 +271,7 @@ static struct call head_call(const char *op, const hz_tensor *phi, const hz_tens
 	struct call c = call_of(op, phi, alpha, bias, opts);
 
 	c.rows = ROWS_P;
+	c.mean = hzi_mhc_head_is_mean(c.opts);
 	return c;
 }
 
@@ -237,10 +319,13 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 		{"u", b->u, HZI_MHC_U, OUT, &g.u, NULL},
 		{"opts->saved", o->saved, HZI_MHC_SAVED, OUT, &g.saved, NULL},
 		{"phi", c.phi, HZI_MHC_PHI, NEED, &g.phi, NULL},
-		{"alpha", c.alpha, HZI_MHC_ALPHA, NEED, &g.alpha, NULL},
+		{"alpha", c.alpha, alpha_kind(o), NEED, &g.alpha, NULL},
+		{"opts->alpha_q", o->alpha_q, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[1], NULL},
+		{"opts->alpha_a", o->alpha_a, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[2], NULL},
 		{"bias", c.bias, HZI_MHC_BIAS, NEED, &g.bias, NULL},
 		{"opts->gain", o->gain, HZI_MHC_GAIN, 0, &g.gain, NULL},
 		{"opts->norm", b->u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
+		{"opts->p_in", b->u ? o->p_in : NULL, HZI_MHC_P, 0, &g.p_in, NULL},
 	};
 
 	c.rows = b->q_next || b->a_next ? ROWS_ALL : ROWS_EITHER;
@@ -250,7 +335,7 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 		return HZ_OK;
 	post->s = g.s;
 	pre_wanted(&g);
-	return run_pre(ctx, c.op, &g);
+	return run_pre(ctx, &c, &g);
 }
 
 int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
@@ -275,7 +360,8 @@ static bool pre_bwd_wanted(struct hzi_mhc_pre_bwd_args *a)
 {
 	if (a->s.tokens == 0 || a->s.channels == 0)
 		a->dx.data = a->du.data = a->dy.data = NULL;
-	return a->dx.data || a->dphi || a->dalpha || a->dbias || a->dgain || a->dnorm;
+	return a->dx.data || a->dphi || a->dalpha[0] || a->dalpha[1] || a->dalpha[2] || a->dbias ||
+	       a->dgain || a->dnorm || (a->du.data && a->dp_in.data);
 }
 
 /* Checks an operand that must not be given without another. */
@@ -304,6 +390,17 @@ static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mh
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, WEIGHT(c, phi), c->phi));
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, OPTION(c, gain), o->gain));
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dnorm), o->dnorm, OPTION(c, norm), o->norm));
+	HZ_CHECK(check_mean(ctx, c));
+	HZ_CHECK(check_with(ctx, c->op, LAYER_GRADIENT(c, dbias), g->dbias, WEIGHT(c, bias),
+			    c->bias));
+	HZ_CHECK(check_with(ctx, c->op, LAYER_GRADIENT(c, dalpha), g->dalpha, WEIGHT(c, alpha),
+			    c->alpha));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dalpha_q), o->dalpha_q, OPTION(c, alpha_q),
+			    o->alpha_q));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dalpha_a), o->dalpha_a, OPTION(c, alpha_a),
+			    o->alpha_a));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dp_in), o->dp_in, OPTION(c, p_in), o->p_in));
+	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dp_in), o->dp_in, GRADIENT(c, du), g->du));
 	if (c->rows == ROWS_P && (g->dq || g->da || g->dy))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: g->%s is given: a head has p alone", c->op,
 				g->dq ? "dq" : g->da ? "da" : "dy");
@@ -315,9 +412,10 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 {
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_bwd_args a = {0};
-	struct hzi_mhc_streams_bwd_args post = {0};
-	size_t need, more;
+	struct hzi_mhc_streams_bwd_args post = {0}, none;
+	size_t need, more, front;
 	bool wanted;
+	int status;
 
 	HZ_CHECK(check_grads(ctx, &c, g));
 	if (b)
@@ -335,12 +433,18 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 		{GRADIENT(&c, dx), g->dx, HZI_MHC_X, OUT | (b ? NEED : 0), &a.dx, NULL},
 		{OPTION(&c, saved), c.phi ? o->saved : NULL, HZI_MHC_SAVED, 0, &a.saved, NULL},
 		{WEIGHT(&c, phi), c.phi, HZI_MHC_PHI, 0, &a.phi, NULL},
-		{WEIGHT(&c, alpha), c.alpha, HZI_MHC_ALPHA, c.phi ? NEED : 0, &a.alpha, NULL},
-		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, NEED, &a.bias, NULL},
+		{WEIGHT(&c, alpha), c.alpha, alpha_kind(o), c.phi ? NEED : 0, &a.alpha, NULL},
+		{OPTION(&c, alpha_q), o->alpha_q, HZI_MHC_ALPHA_OF_ONE, 0, &a.alpha[1], NULL},
+		{OPTION(&c, alpha_a), o->alpha_a, HZI_MHC_ALPHA_OF_ONE, 0, &a.alpha[2], NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, c.mean ? 0 : NEED, &a.bias, NULL},
 		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &a.gain, NULL},
 		{OPTION(&c, norm), g->du ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &a.norm, NULL},
-		{LAYER_GRADIENT(&c, dphi), g->dphi, HZI_MHC_PHI, OUT, &a.dphi, NULL},
-		{LAYER_GRADIENT(&c, dalpha), g->dalpha, HZI_MHC_ALPHA, OUT, &a.dalpha, NULL},
+		{OPTION(&c, p_in), g->du ? o->p_in : NULL, HZI_MHC_P, 0, &a.p_in, NULL},
+		{OPTION(&c, dp_in), o->dp_in, HZI_MHC_P, OUT, &a.dp_in, NULL},
+		{LAYER_GRADIENT(&c, dphi), g->dphi, HZI_MHC_DPHI, OUT, &a.dphi, NULL},
+		{LAYER_GRADIENT(&c, dalpha), g->dalpha, alpha_kind(o), OUT, &a.dalpha, NULL},
+		{OPTION(&c, dalpha_q), o->dalpha_q, HZI_MHC_ALPHA_OF_ONE, OUT, &a.dalpha[1], NULL},
+		{OPTION(&c, dalpha_a), o->dalpha_a, HZI_MHC_ALPHA_OF_ONE, OUT, &a.dalpha[2], NULL},
 		{LAYER_GRADIENT(&c, dbias), g->dbias, HZI_MHC_BIAS, OUT, &a.dbias, NULL},
 		{OPTION(&c, dgain), o->dgain, HZI_MHC_GAIN, OUT, &a.dgain, NULL},
 		{OPTION(&c, dnorm), o->dnorm, HZI_MHC_CHANNELS, OUT, &a.dnorm, NULL},
@@ -359,13 +463,30 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	post.s = a.s;
 	post.dy = a.dx;
 	post.accumulate = a.accumulate;
+	if (o->dp_in && !hz_tensor_contiguous(o->dp_in))
+		return hzi_fail(ctx, HZ_ESTRIDE,
+				"%s: opts->dp_in has steps between elements, must be contiguous",
+				c.op);
+	if (c.mean)
+		a.rule.flags |= HZI_MHC_MEAN;
 	wanted = pre_bwd_wanted(&a);
-	need = wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0;
+	none = (struct hzi_mhc_streams_bwd_args){.s = a.s, .x = a.x, .dp = a.dp_in};
+	if (a.du.data)
+		none.dp.data = NULL;
+	front = wanted ? widened_bytes(&c, &a.phi) : 0;
+	need = front + (wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0);
 	more = b ? hzi_mhc_streams_bwd_bytes(ctx, &post) : 0;
-	/* The workspace of both operations, before either writes */
+	/* The workspace of all operations, before one writes */
 	HZ_CHECK(hzi_workspace(ctx, c.op, need > more ? need : more));
-	if (wanted)
-		HZ_CHECK(HZI_CALL(ctx, mhc, mhc_pre_bwd, &a));
+	/* dp_in of no tokens or channels is 0. */
+	HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &none));
+	front = ctx->recording ? 0 : front;
+	if (front)
+		HZ_CHECK(begin_widened(ctx, &c, front, &a.phi));
+	status = wanted ? HZI_CALL(ctx, mhc, mhc_pre_bwd, &a) : HZ_OK;
+	if (front)
+		end_widened(ctx, front);
+	HZ_CHECK(status);
 	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post) : HZ_OK;
 }
 

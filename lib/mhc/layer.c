@@ -255,9 +255,10 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 	HZ_CHECK(check_init(ctx, op, "bias", bias, 1));
 	HZ_CHECK(check_init(ctx, op, "alpha", alpha, 1));
 	alone = alpha->shape[0] == 1;
-	if (alpha->shape[0] != 1 && alpha->shape[0] != 3)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: alpha.shape[0] is %lld, must be 3, or 1 for p "
-				"alone", op, (long long)alpha->shape[0]);
+	if (alpha->shape[0] < 1 || alpha->shape[0] > 3 ||
+	    (alpha->shape[0] == 2 && hzi_mhc_residual(opts) != HZ_MHC_IDENTITY))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: alpha.shape[0] is %lld, must be 3, 2 without "
+				"a, or 1 for p alone", op, (long long)alpha->shape[0]);
 	/* Reports options that are invalid for any n before the size of bias. */
 	HZ_CHECK(hzi_mhc_rule_of(ctx, op, 1, opts, &rule));
 	n = streams_of(bias->shape[0], alone, opts);
@@ -289,7 +290,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 	g.alpha = hzi_data(ctx, alpha);
 	g.bias = hzi_data(ctx, bias);
 	g.rows = rule.m;
-	g.alphas = alone ? 1 : 3;
+	g.alphas = (int32_t)alpha->shape[0];
 	g.alpha_value = kind == HZ_MHC_INIT_TRITON ? 0.1f : 0.01f;
 	if (kind == HZ_MHC_INIT_IDENTITY)
 		identity_values(&rule, g.values);
@@ -314,6 +315,12 @@ static hz_mhc_opts layer_opts(hz_mhc_layer *l, bool backward)
 	o.gain = given(&l->gain);
 	o.norm = given(&l->norm);
 	o.saved = given(&l->saved);
+	o.alpha_q = given(&l->alpha_q);
+	o.alpha_a = given(&l->alpha_a);
+	o.dalpha_q = backward ? given(&l->dalpha_q) : NULL;
+	o.dalpha_a = backward ? given(&l->dalpha_a) : NULL;
+	o.p_in = given(&l->p_in);
+	o.dp_in = backward ? given(&l->dp_in) : NULL;
 	o.dgain = backward ? given(&l->dgain) : NULL;
 	o.dnorm = backward ? given(&l->dnorm) : NULL;
 	return o;
@@ -572,7 +579,8 @@ int hz_mhc_layer_begin_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_
 
 	HZ_CHECK(take_layer(ctx, op, layer, "x", x, &l));
 	g = (hz_mhc_grads){
-		.du = du, .dq = &l.dq, .dy = dy, .dx = dx, .dphi = given(&l.dphi),
+		.du = du, .dp = given(&l.dp), .dq = &l.dq, .dy = dy, .dx = dx,
+		.dphi = given(&l.dphi),
 		.dalpha = given(&l.dalpha), .dbias = given(&l.dbias),
 	};
 	o = layer_opts(&l, true);

@@ -16,6 +16,8 @@
 #ifndef HZI_MHC_H
 #define HZI_MHC_H
 
+#include <float.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "hurwitz.h"
@@ -40,9 +42,21 @@ struct hzi_mhc_coef {
 struct hzi_mhc_rule {
 	int32_t n, m;			/* streams; rows of phi */
 	int32_t residual, map, order, iterations;
+	int32_t eps_rule, rms_eps_rule, rms;
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE */
-	float eps, p_eps, q_scale, rms_eps, norm_eps;
+	float eps, p_eps, q_scale, q_eps, rms_eps, norm_eps;
+	float z_min, z_max;		/* -Inf, Inf: no bound */
 };
+
+#define HZI_MHC_MEAN 0x80000000u	/* a flag of a rule, of HZ_MHC_HEAD_MEAN */
+
+/* Whether a rule has only the conventions that every kernel knows */
+static inline bool hzi_mhc_is_common(const struct hzi_mhc_rule *r)
+{
+	return r->eps_rule == HZ_MHC_EPS_ADD && r->rms_eps_rule == HZ_MHC_RMS_EPS_INSIDE &&
+	       r->rms == HZ_MHC_RMS_ALL && r->q_eps == 0 && r->z_min < -FLT_MAX &&
+	       r->z_max > FLT_MAX;
+}
 
 struct hzi_mhc_shape {
 	int64_t tokens, groups, channels;	/* T, S, C */
@@ -93,15 +107,16 @@ struct hzi_mhc_streams_bwd_args {
  * hz_mhc_pre(): coefficients of x, and u. If post.y.data is set (hz_mhc_post_pre()), x is no
  * operand: mhc_streams first makes post.y from `post`, with the same shape and groups = tokens, and
  * post.y replaces x. phi NULL: y = 0, and x is used for u only. rule.m is n (only p, one alpha) or
- * the number of rows that the residual needs. Wanted ones of p, q, a, u and saved have data. groups
- * < tokens: the coefficients of a group are those of the mean of its tokens.
+ * the number of rows that the residual needs. alpha: of p, q and a, NULL where there are none.
+ * HZI_MHC_MEAN: p is 1 / n, bias NULL. Wanted ones of p, q, a, u and saved have data. groups <
+ * tokens: the coefficients of a group are those of the mean of its tokens.
  */
 struct hzi_mhc_pre_args {
 	struct hzi_mhc_shape s;
 	struct hzi_mhc_rule rule;
 	struct hzi_mhc_array x, u;
-	struct hzi_mhc_coef p, q, a;
-	const float *phi, *alpha, *bias, *gain, *norm;
+	struct hzi_mhc_coef p, q, a, p_in;	/* p_in.data NULL: u by p */
+	const float *phi, *alpha[3], *bias, *gain, *norm;
 	float *saved;			/* [S, m + 1], contiguous; NULL: not wanted */
 	struct hzi_mhc_streams_args post;
 };
@@ -116,10 +131,22 @@ struct hzi_mhc_pre_bwd_args {
 	struct hzi_mhc_rule rule;
 	struct hzi_mhc_array x, du, dy, dx;
 	struct hzi_mhc_coef dp, dq, da;	/* gradients that are given */
-	const float *phi, *alpha, *bias, *gain, *norm;
+	struct hzi_mhc_coef p_in, dp_in;	/* dp_in is contiguous */
+	const float *phi, *alpha[3], *bias, *gain, *norm;
 	const float *saved;		/* NULL: recomputed */
-	float *dphi, *dalpha, *dbias, *dgain, *dnorm;
+	float *dphi, *dalpha[3], *dbias, *dgain, *dnorm;
 	int32_t accumulate;
+};
+
+/*
+ * to [count] = from, f16 or bf16, in f32: phi for operations that take f32 alone. Both are
+ * contiguous.
+ */
+struct hzi_mhc_widen_args {
+	const void *from;
+	float *to;
+	int64_t count;
+	int32_t dtype, pad;
 };
 
 struct hzi_mhc_layer_args {

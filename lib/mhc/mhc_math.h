@@ -40,6 +40,36 @@
 #endif
 #endif
 
+/* A file whose kernels take no rule but hzi_mhc_is_common() ones has no code for others. */
+#ifdef HZI_MHC_COMMON_RULES
+#define HZI_MHC_RARELY(condition) false
+#else
+#define HZI_MHC_RARELY(condition) (condition)
+#endif
+
+/* ---- Mean squares ---------------------------------------------------------------------------- */
+
+/*
+ * A mean square from HZI_MHC_LEAST_SQUARE to FLT_MAX is kept as it is. Others, of x beyond about
+ * 1e-15 or 1e19, would underflow or overflow, and minus their root is kept. With a larger eps no
+ * small one matters.
+ */
+#define HZI_MHC_LEAST_SQUARE 0x1p-100f
+
+/* The least mean square that need not be computed again */
+HZI_MHC_FN float hzi_mhc_least_square(const struct hzi_mhc_rule *rule)
+{
+	const bool root = HZI_MHC_RARELY(rule->rms_eps_rule == HZ_MHC_RMS_EPS_ROOT);
+
+	return rule->rms_eps >= (root ? 0x1p-22f : 0x1p-70f) ? 0 : HZI_MHC_LEAST_SQUARE;
+}
+
+/* Whether a mean square has to be computed again, without underflow and overflow */
+HZI_MHC_FN bool hzi_mhc_leaves_f32(float square, float least)
+{
+	return !(square >= least && square <= FLT_MAX);
+}
+
 /* ---- Operations ------------------------------------------------------------------------------ */
 
 #ifndef HZI_MHC_VECTORS
@@ -172,6 +202,41 @@ struct hzi_mhc_state {
 	hzi_mreal of_r[HZI_MHC_STREAMS], of_c[HZI_MHC_STREAMS], least[HZI_MHC_STREAMS];
 };
 
+/* Whether sums of rows and columns are at least eps, instead of eps being added */
+HZI_MHC_FN bool hzi_mhc_is_floor(const struct hzi_mhc_rule *rule)
+{
+	return HZI_MHC_RARELY(rule->eps_rule == HZ_MHC_EPS_FLOOR);
+}
+
+/* The larger one; NaN if a sum is */
+HZI_MHC_FN hzi_mreal hzi_mhc_floored(hzi_mreal sum, hzi_mreal least)
+{
+	return hzi_m_where(least, sum, least, sum);
+}
+
+HZI_MHC_FN bool hzi_mhc_is_clamped(const struct hzi_mhc_rule *rule)
+{
+	return HZI_MHC_RARELY(rule->z_min >= -FLT_MAX || rule->z_max <= FLT_MAX);
+}
+
+/* to = z within z_min .. z_max; NaN stays. */
+HZI_MHC_FN void hzi_mhc_clamp(const int count, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
+			      hzi_mreal *to)
+{
+	const hzi_mreal low = hzi_m_set(rule->z_min), high = hzi_m_set(rule->z_max);
+
+	HZI_MHC_UNROLL
+	for (int i = 0; i < count; i++)
+		to[i] = z[i];
+	if (!hzi_mhc_is_clamped(rule))
+		return;
+	HZI_MHC_UNROLL
+	for (int i = 0; i < count; i++) {
+		to[i] = hzi_m_where(to[i], high, high, to[i]);
+		to[i] = hzi_m_where(low, to[i], low, to[i]);
+	}
+}
+
 /* Element (i, j) of z or of its transpose: a choice between two constant indices */
 HZI_MHC_FN hzi_mreal hzi_mhc_element(const int n, const bool transposed, const hzi_mreal *z,
 				     const int i, const int j)
@@ -232,7 +297,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_begin(const int n, const struct hzi_mhc_rule *r
 		s->r[i] = s->c[i] = s->of_r[i] = s->of_c[i] = one;
 		s->least[i] = hzi_m_set(0);
 	}
-	if (rule->map != HZ_MHC_EXP || rule->eps == 0)
+	if (rule->map != HZ_MHC_EXP || rule->eps == 0 || hzi_mhc_is_floor(rule))
 		return;
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
@@ -269,13 +334,37 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_step(const int n, const hzi_mreal eps, const bo
 	}
 }
 
-/*
- * Iterations first .. last - 1. history (NULL: none) gets r and c before each iteration: element e
- * of the 2n of iteration first + t is at (t * 2 * n + e) * stride.
- */
-HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
-				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
-				int stride)
+/* The same with HZ_MHC_EPS_FLOOR: 1 / c_j = the larger one of sum_i k_ij r_i and eps / c_j */
+HZI_MHC_FN void hzi_mhc_sinkhorn_floor_step(const int n, const hzi_mreal eps, const bool columns,
+					    const hzi_mreal *k, struct hzi_mhc_state *s)
+{
+	if (columns) {
+		HZI_MHC_UNROLL
+		for (int j = 0; j < n; j++) {
+			hzi_mreal sum = k[j] * s->r[0];
+
+			HZI_MHC_UNROLL
+			for (int i = 1; i < n; i++)
+				sum = hzi_m_fma(k[i * n + j], s->r[i], sum);
+			s->of_c[j] = hzi_mhc_floored(sum, eps * s->of_c[j]);
+			s->c[j] = hzi_m_inverse(s->of_c[j]);
+		}
+	}
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n; i++) {
+		hzi_mreal sum = k[i * n] * s->c[0];
+
+		HZI_MHC_UNROLL
+		for (int j = 1; j < n; j++)
+			sum = hzi_m_fma(k[i * n + j], s->c[j], sum);
+		s->of_r[i] = hzi_mhc_floored(sum, eps * s->of_r[i]);
+		s->r[i] = hzi_m_inverse(s->of_r[i]);
+	}
+}
+
+HZI_MHC_FN void hzi_mhc_iterate_by(const int n, const struct hzi_mhc_rule *rule, const bool floor,
+				   int first, int last, const hzi_mreal *k,
+				   struct hzi_mhc_state *s, hzi_mreal *history, int stride)
 {
 	const hzi_mreal eps = hzi_m_set(rule->eps);
 
@@ -287,8 +376,26 @@ HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, in
 				history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
 			}
 		}
-		hzi_mhc_sinkhorn_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
+		if (floor)
+			hzi_mhc_sinkhorn_floor_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX,
+						    k, s);
+		else
+			hzi_mhc_sinkhorn_step(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k, s);
 	}
+}
+
+/*
+ * Iterations first .. last - 1. history (NULL: none) gets r and c before each iteration: element e
+ * of the 2n of iteration first + t is at (t * 2 * n + e) * stride.
+ */
+HZI_MHC_FN void hzi_mhc_iterate(const int n, const struct hzi_mhc_rule *rule, int first, int last,
+				const hzi_mreal *k, struct hzi_mhc_state *s, hzi_mreal *history,
+				int stride)
+{
+	if (hzi_mhc_is_floor(rule))
+		hzi_mhc_iterate_by(n, rule, true, first, last, k, s, history, stride);
+	else
+		hzi_mhc_iterate_by(n, rule, false, first, last, k, s, history, stride);
 }
 
 /* k from the result of hzi_mhc_map() */
@@ -359,11 +466,12 @@ HZI_MHC_FN void hzi_mhc_balanced_begin(const int n, const hzi_mreal *r, struct h
 }
 
 /* hzi_mhc_iterate() */
-HZI_MHC_FN void hzi_mhc_balanced_iterate(const int n, const hzi_mreal eps, int first, int last,
-					 const hzi_mreal *k, struct hzi_mhc_state *s,
+HZI_MHC_FN void hzi_mhc_balanced_iterate(const int n, const struct hzi_mhc_rule *rule, int first,
+					 int last, const hzi_mreal *k, struct hzi_mhc_state *s,
 					 hzi_mreal *history, int stride)
 {
-	const hzi_mreal least = hzi_m_set(HZI_MHC_LEAST_SUM);
+	const hzi_mreal least = hzi_m_set(HZI_MHC_LEAST_SUM), eps = hzi_m_set(rule->eps);
+	const bool floor = hzi_mhc_is_floor(rule);
 
 	for (int t = first; t < last; t++) {
 		for (int i = 0; i < n && history; i++) {
@@ -371,19 +479,21 @@ HZI_MHC_FN void hzi_mhc_balanced_iterate(const int n, const hzi_mreal eps, int f
 			history[((t - first) * 2 * n + n + i) * stride] = s->c[i];
 		}
 		for (int j = 0; j < n; j++) {
-			hzi_mreal sum = eps * s->of_c[j];
+			const hzi_mreal part = eps * s->of_c[j];
+			hzi_mreal sum = floor ? hzi_m_set(0) : part;
 
 			for (int i = 0; i < n; i++)
 				sum = hzi_m_fma(k[i * n + j], s->r[i], sum);
-			s->of_c[j] = hzi_m_max(sum, least);
+			s->of_c[j] = hzi_m_max(floor ? hzi_m_max(sum, part) : sum, least);
 			s->c[j] = hzi_m_inverse(s->of_c[j]);
 		}
 		for (int i = 0; i < n; i++) {
-			hzi_mreal sum = eps * s->of_r[i];
+			const hzi_mreal part = eps * s->of_r[i];
+			hzi_mreal sum = floor ? hzi_m_set(0) : part;
 
 			for (int j = 0; j < n; j++)
 				sum = hzi_m_fma(k[i * n + j], s->c[j], sum);
-			s->of_r[i] = hzi_m_max(sum, least);
+			s->of_r[i] = hzi_m_max(floor ? hzi_m_max(sum, part) : sum, least);
 			s->r[i] = hzi_m_inverse(s->of_r[i]);
 		}
 	}
@@ -398,7 +508,7 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced(const int n, const struct hzi_mhc_ru
 
 	bad = hzi_mhc_balance(n, rule, z, k, r);
 	hzi_mhc_balanced_begin(n, r, &s);
-	hzi_mhc_balanced_iterate(n, hzi_m_set(rule->eps), 0, rule->iterations, k, &s, NULL, 0);
+	hzi_mhc_balanced_iterate(n, rule, 0, rule->iterations, k, &s, NULL, 0);
 	for (int i = 0; i < n; i++) {
 		for (int j = 0; j < n; j++)
 			p[i * n + j] = s.r[i] * k[i * n + j] * s.c[j] + bad;
@@ -449,15 +559,16 @@ HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
 }
 #endif
 
-/* p = sinkhorn(z); p may be z. */
-HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
-				 hzi_mreal *p)
+/* p = sinkhorn(z), z as it is given, before z_min and z_max; p may be z. */
+HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule,
+				 const hzi_mreal *given, hzi_mreal *p)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
-	hzi_mreal k[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	hzi_mreal k[HZI_MHC_SQUARE], z[HZI_MHC_SQUARE], total = hzi_m_set(0);
 	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 
+	hzi_mhc_clamp(n * n, rule, given, z);
 	hzi_mhc_hold_begin(n, rule, z, &hold);
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_kernel_of(n, rule, k, k);
@@ -498,23 +609,41 @@ HZI_MHC_FN hzi_mreal hzi_mhc_ratio(hzi_mreal a, hzi_mreal b)
 }
 
 /*
+ * With HZ_MHC_EPS_FLOOR, of a step from r to r_new, the inverse of a sum or of eps / r, ratio =
+ * r_new / r: if that was eps / r, the gradient d of the sum is 0, else that of r.
+ */
+HZI_MHC_FN void hzi_mhc_floor_bwd(const struct hzi_mhc_rule *rule, hzi_mreal ratio, hzi_mreal *d,
+				  hzi_mreal *dr)
+{
+	const hzi_mreal share = ratio * hzi_m_set(rule->eps), one = hzi_m_set(0.999996f);
+
+	if (!hzi_mhc_is_floor(rule))
+		return;
+	*d = hzi_m_where(share, one, hzi_m_set(0), *d);
+	*dr = hzi_m_where(share, one, *dr, hzi_m_set(0));
+}
+
+/*
  * Gradient of one iteration, which made r_new and c_new from r and c. dr and dc are the gradients
  * of r_new and c_new on entry, of r and c on return; dk is added to. r may be large: the order of
  * factors avoids its square.
  */
-HZI_MHC_FN void hzi_mhc_sinkhorn_step_bwd(const int n, const hzi_mreal eps, const bool columns,
-					  const hzi_mreal *k, const hzi_mreal *r,
-					  const hzi_mreal *c, const hzi_mreal *r_new,
-					  const hzi_mreal *c_new, hzi_mreal *dk, hzi_mreal *dr,
-					  hzi_mreal *dc)
+HZI_MHC_FN void hzi_mhc_sinkhorn_step_bwd(const int n, const struct hzi_mhc_rule *rule,
+					  const bool columns, const hzi_mreal *k,
+					  const hzi_mreal *r, const hzi_mreal *c,
+					  const hzi_mreal *r_new, const hzi_mreal *c_new,
+					  hzi_mreal *dk, hzi_mreal *dr, hzi_mreal *dc)
 {
+	const hzi_mreal eps = hzi_m_set(rule->eps);
+
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		/* 1 / (r_i sum + eps) */
 		const hzi_mreal inverse = hzi_mhc_ratio(r_new[i], r[i]);
-		const hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* gradient of the sum */
+		hzi_mreal d = -(dr[i] * r_new[i]) * r_new[i];	/* gradient of the sum */
 
 		dr[i] = dr[i] * (eps * inverse * inverse);
+		hzi_mhc_floor_bwd(rule, inverse, &d, &dr[i]);
 		HZI_MHC_UNROLL
 		for (int j = 0; j < n; j++) {
 			dk[i * n + j] = hzi_m_fma(d, c_new[j], dk[i * n + j]);
@@ -526,9 +655,10 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_step_bwd(const int n, const hzi_mreal eps, cons
 	HZI_MHC_UNROLL
 	for (int j = 0; j < n; j++) {
 		const hzi_mreal inverse = hzi_mhc_ratio(c_new[j], c[j]);
-		const hzi_mreal d = -(dc[j] * c_new[j]) * c_new[j];
+		hzi_mreal d = -(dc[j] * c_new[j]) * c_new[j];
 
 		dc[j] = dc[j] * (eps * inverse * inverse);
+		hzi_mhc_floor_bwd(rule, inverse, &d, &dc[j]);
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n; i++) {
 			dk[i * n + j] = hzi_m_fma(d, r[i], dk[i * n + j]);
@@ -616,8 +746,8 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mh
 	for (int last = rule->iterations, first; last > 0; last = first) {
 		first = (last - 1) / HZI_MHC_HISTORY * HZI_MHC_HISTORY;
 		hzi_mhc_balanced_begin(n, r, &s);
-		hzi_mhc_balanced_iterate(n, eps, 0, first, k, &s, NULL, 0);
-		hzi_mhc_balanced_iterate(n, eps, first, last, k, &s, history, stride);
+		hzi_mhc_balanced_iterate(n, rule, 0, first, k, &s, NULL, 0);
+		hzi_mhc_balanced_iterate(n, rule, first, last, k, &s, history, stride);
 		for (int i = 0; i < n && last == rule->iterations; i++) {
 			for (int j = 0; j < n; j++) {
 				const hzi_mreal g = hzi_mhc_element(n, transposed, dp, i, j);
@@ -633,9 +763,10 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mh
 
 			for (int i = 0; i < n; i++) {
 				const hzi_mreal ratio = hzi_mhc_ratio(s.r[i], old[i * stride]);
-				const hzi_mreal d = -(dr[i] * s.r[i]) * s.r[i];
+				hzi_mreal d = -(dr[i] * s.r[i]) * s.r[i];
 
 				dr[i] = rule->eps == 0 ? zero : dr[i] * (eps * ratio * ratio);
+				hzi_mhc_floor_bwd(rule, ratio, &d, &dr[i]);
 				for (int j = 0; j < n; j++) {
 					dk[i * n + j] = hzi_m_fma(d, s.c[j], dk[i * n + j]);
 					dc[j] = hzi_m_fma(d, k[i * n + j], dc[j]);
@@ -644,9 +775,10 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mh
 			for (int j = 0; j < n; j++) {
 				const hzi_mreal before = old[(n + j) * stride];
 				const hzi_mreal ratio = hzi_mhc_ratio(s.c[j], before);
-				const hzi_mreal d = -(dc[j] * s.c[j]) * s.c[j];
+				hzi_mreal d = -(dc[j] * s.c[j]) * s.c[j];
 
 				dc[j] = rule->eps == 0 ? zero : dc[j] * (eps * ratio * ratio);
+				hzi_mhc_floor_bwd(rule, ratio, &d, &dc[j]);
 				for (int i = 0; i < n; i++) {
 					dk[i * n + j] = hzi_m_fma(d, old[i * stride],
 								  dk[i * n + j]);
@@ -693,20 +825,20 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced_bwd(const int n, const struct hzi_mh
 }
 
 /*
- * dz from dp, the gradient of p = sinkhorn(z); dz may be z or dp. Iterations that do not fit the
- * history are recomputed for each segment of it, the last segment first.
+ * dz from dp, the gradient of p = sinkhorn(given); dz may be given or dp. Iterations that do not
+ * fit the history are recomputed for each segment of it, the last segment first.
  */
 HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rule,
-				     const hzi_mreal *z, const hzi_mreal *dp, hzi_mreal *dz,
+				     const hzi_mreal *given, const hzi_mreal *dp, hzi_mreal *dz,
 				     hzi_mreal *history, int stride)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
-	const hzi_mreal eps = hzi_m_set(rule->eps);
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], total = hzi_m_set(0);
+	hzi_mreal z[HZI_MHC_SQUARE], dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
-	hzi_mreal dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
 
+	hzi_mhc_clamp(n * n, rule, given, z);
 	hzi_mhc_hold_begin(n, rule, z, &hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
@@ -744,7 +876,7 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 				r_old[i] = history[((t - first) * 2 * n + i) * stride];
 				c_old[i] = history[((t - first) * 2 * n + n + i) * stride];
 			}
-			hzi_mhc_sinkhorn_step_bwd(n, eps, t > 0 || rule->map != HZ_MHC_SOFTMAX, k,
+			hzi_mhc_sinkhorn_step_bwd(n, rule, t > 0 || rule->map != HZ_MHC_SOFTMAX, k,
 						  r_old, c_old, s.r, s.c, dk, dr, dc);
 			HZI_MHC_UNROLL
 			for (int i = 0; i < n; i++) {
@@ -771,6 +903,15 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 			dk[i] = hzi_m_if_infinite(total, out[i], dk[i]);
 	}
 	hzi_mhc_hold_end(&hold);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < n * n; i++) {
+		const hzi_mreal low = hzi_m_set(rule->z_min), high = hzi_m_set(rule->z_max);
+
+		if (!hzi_mhc_is_clamped(rule))
+			continue;
+		dk[i] = hzi_m_where(given[i], high, hzi_m_set(0), dk[i]);
+		dk[i] = hzi_m_where(low, given[i], hzi_m_set(0), dk[i]);
+	}
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++)
 		dz[i] = dk[i];
@@ -887,6 +1028,8 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 	for (int i = 0; i < n; i++) {
 		p[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(p[i], sum) : p[i] + eps;
 		p[i] = is_tanh ? z[i] : p[i];
+		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_MEAN))
+			p[i] = hzi_m_set(1.0f / (float)n);
 	}
 }
 
@@ -900,6 +1043,11 @@ HZI_MHC_FN void hzi_mhc_post_gates(const int count, const struct hzi_mhc_rule *r
 	HZI_MHC_UNROLL
 	for (int i = 0; i < count; i++)
 		q[i] = is_tanh ? z[i] : hzi_m_set(rule->q_scale) * hzi_mhc_sigma(z[i], &slope);
+	HZI_MHC_UNROLL
+	for (int i = 0; i < count; i++) {
+		if (HZI_MHC_RARELY(rule->q_eps != 0) && !is_tanh)
+			q[i] += hzi_m_set(rule->q_eps);
+	}
 }
 
 HZI_MHC_FN void hzi_mhc_gates_bwd(const int n, const struct hzi_mhc_rule *rule, const hzi_mreal *z,
@@ -983,10 +1131,10 @@ HZI_MHC_FN int hzi_mhc_part(const int n, const int k)
 	return k < n ? 0 : k < 2 * n ? 1 : 2;
 }
 
-/* alpha may be NULL without phi: y is 0 then. */
-HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *alpha, int part)
+/* alpha[part] may be NULL without phi: y is 0 then. */
+HZI_MHC_FN hzi_mreal hzi_mhc_alpha(const float *const *alpha, int part)
 {
-	return hzi_m_set(alpha ? alpha[part] : 0.0f);
+	return hzi_m_set(alpha[part] ? *alpha[part] : 0.0f);
 }
 
 /* The factor of alpha, and its derivative: y, with HZ_MHC_TANH tanh(y) */
@@ -998,9 +1146,10 @@ HZI_MHC_FN hzi_mreal hzi_mhc_input(const struct hzi_mhc_rule *rule, hzi_mreal y,
 
 /* z = alpha input(y) + bias for existing rows, 0 for others */
 HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, const bool all,
-			       const hzi_mreal *y, const float *alpha, const float *bias,
+			       const hzi_mreal *y, const float *const *alpha, const float *bias,
 			       hzi_mreal *z)
 {
+	const bool no_bias = HZI_MHC_RARELY(!bias);
 	const int rows = all ? 2 * n + hzi_mhc_residual_rows(n, rule) : n;
 	hzi_mreal slope;
 
@@ -1009,13 +1158,14 @@ HZI_MHC_FN void hzi_mhc_affine(const int n, const struct hzi_mhc_rule *rule, con
 		z[k] = hzi_m_set(0);
 		if (k < rows)
 			z[k] = hzi_m_fma(hzi_mhc_alpha(alpha, hzi_mhc_part(n, k)),
-					 hzi_mhc_input(rule, y[k], &slope), hzi_m_set(bias[k]));
+					 hzi_mhc_input(rule, y[k], &slope),
+					 hzi_m_set(no_bias ? 0.0f : bias[k]));
 	}
 }
 
 /* p, q [n] and a [new][old] from y = phi x / rms(x); all: q and a too, not only p */
 HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, const bool all,
-			      const hzi_mreal *y, const float *alpha, const float *bias,
+			      const hzi_mreal *y, const float *const *alpha, const float *bias,
 			      hzi_mreal *p, hzi_mreal *q, hzi_mreal *a)
 {
 	hzi_mreal z[HZI_MHC_ROWS];
@@ -1030,7 +1180,7 @@ HZI_MHC_FN void hzi_mhc_coefs(const int n, const struct hzi_mhc_rule *rule, cons
 
 /* Their gradients: dz of bias, dy of y, dalpha [3], or without all [1]. history: see above */
 HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, const bool all,
-				  const hzi_mreal *y, const float *alpha, const float *bias,
+				  const hzi_mreal *y, const float *const *alpha, const float *bias,
 				  const hzi_mreal *dp, const hzi_mreal *dq, const hzi_mreal *da,
 				  hzi_mreal *dz, hzi_mreal *dy, hzi_mreal *dalpha,
 				  hzi_mreal *history, int stride)
@@ -1045,8 +1195,11 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 		d[k] = hzi_m_set(0);
 	hzi_mhc_gates_bwd(n, rule, z, dp, d);
 	HZI_MHC_UNROLL
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		d[i] = is_tanh ? dp[i] : d[i];
+		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_MEAN))
+			d[i] = hzi_m_set(0);
+	}
 	if (all) {
 		HZI_MHC_UNROLL
 		for (int i = 0; i < n; i++) {

@@ -637,9 +637,33 @@ static int mhc_weights(struct scene *s, views t)
 
 static int mhc_pre(struct scene *s, views t)
 {
-	const hz_mhc_opts o = {.gain = t[8], .norm = t[9], .saved = t[10]};
+	const hz_mhc_opts o = {.gain = t[8], .norm = t[9], .saved = t[10], .p_in = t[11]};
 
 	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
+}
+
+static int mhc_pre_alphas(struct scene *s, views t)
+{
+	const hz_mhc_opts o = {.alpha_q = t[4], .alpha_a = t[5]};
+
+	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[6], NULL, NULL, t[7], &o);
+}
+
+static int mhc_pre_alphas_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[6], .dphi = t[8], .dalpha = t[9]};
+	const hz_mhc_opts o = {.alpha_q = t[4], .alpha_a = t[5], .p_in = t[7], .dalpha_q = t[10],
+			       .dalpha_a = t[11]};
+
+	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
+}
+
+static int mhc_pre_p_in_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[4], .dx = t[6]};
+	const hz_mhc_opts o = {.p_in = t[5], .dp_in = t[7]};
+
+	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
 }
 
 static int mhc_pre_bwd(struct scene *s, views t)
@@ -654,8 +678,10 @@ static int mhc_pre_bwd(struct scene *s, views t)
 
 static int mhc_post_pre(struct scene *s, views t)
 {
+	const hz_mhc_opts o = {.p_in = t[13]};
+
 	return hz_mhc_post_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
-					t[8], t[9], t[10], t[11], t[12], NULL);
+					t[8], t[9], t[10], t[11], t[12], &o);
 }
 
 static int mhc_post_pre_bwd(struct scene *s, views t)
@@ -670,6 +696,13 @@ static int mhc_post_pre_bwd(struct scene *s, views t)
 static int mhc_head(struct scene *s, views t)
 {
 	return hz_mhc_head(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL);
+}
+
+static int mhc_head_mean(struct scene *s, views t)
+{
+	const hz_mhc_opts o = {.head = HZ_MHC_HEAD_MEAN};
+
+	return hz_mhc_head(s->ctx, t[0], NULL, NULL, NULL, NULL, t[1], &o);
 }
 
 static int mhc_head_bwd(struct scene *s, views t)

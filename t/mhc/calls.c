@@ -238,7 +238,7 @@ static void test_rows(void)
 {
 	const hz_mhc_opts lite = {.preset = HZ_MHC_PRESET_LITE}, zeroed = {0};
 	const hz_mhc_opts identity = {.preset = HZ_MHC_PRESET_LITE, .residual = HZ_MHC_IDENTITY};
-	const hz_mhc_opts unknown = {.preset = 7}, residual = {.residual = 5};
+	const hz_mhc_opts unknown = {.preset = 14}, residual = {.residual = 5};
 	int n, good = 1;
 
 	for (n = 1; n <= 8; n++) {
@@ -691,7 +691,8 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		hz_mhc_opts o;
 		const char *message;
 	} wrong[] = {
-		{{.preset = 7}, "opts->preset is 7, must be 0 to 6"},
+		{{.preset = 14}, "opts->preset is 14, must be 0 to 13"},
+		{{.head = 3}, "opts->head is 3, must be 0 to 2"},
 		{{.preset = -1}, "opts->preset is -1"},
 		{{.coefficients = 3}, "opts->coefficients is 3, must be 0 to 2"},
 		{{.residual = 5}, "opts->residual is 5, must be 0 to 4"},
@@ -701,7 +702,16 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		{{.iterations = -1}, "opts->iterations is -1, must be 0 to 1000"},
 		{{.iterations = 1001}, "opts->iterations is 1001"},
 		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
-		{{.given = 128}, "opts->given has unknown bits 0x80 (valid: HZ_MHC_GIVEN_EPS"},
+		{{.given = 1024}, "opts->given has unknown bits 0x400 (valid: HZ_MHC_GIVEN_EPS"},
+		{{.eps_rule = 3}, "opts->eps_rule is 3, must be 0 to 2"},
+		{{.rms = 3}, "opts->rms is 3, must be 0 to 2"},
+		{{.rms_eps_rule = -1}, "opts->rms_eps_rule is -1, must be 0 to 2"},
+		{{.z_max = 30}, "opts->z_max is 30, and opts->given is without HZ_MHC_GIVEN_Z_MAX"},
+		{{.z_min = -INFINITY, .given = HZ_MHC_GIVEN_Z_MIN},
+		 "opts->z_min is -inf, must be finite in f32"},
+		{{.z_min = 1, .z_max = -1, .given = HZ_MHC_GIVEN_Z_MIN | HZ_MHC_GIVEN_Z_MAX},
+		 "opts->z_min is 1 and z_max -1"},
+		{{.q_eps = -1, .given = HZ_MHC_GIVEN_Q_EPS}, "opts->q_eps is -1"},
 		{{REF_EXACT, .eps = -1e-6},
 		 "opts->eps is -1e-06, must be finite in f32 and not negative"},
 		{{REF_EXACT, .eps = INFINITY}, "opts->eps is inf"},
@@ -733,6 +743,31 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		wrong[0].message);
 	is_int(hz_mhc_sinkhorn(ctx, &r->M, &r->A, &accumulate), HZ_OK,
 	       "HZ_MHC_ACCUMULATE means nothing where nothing is added to");
+}
+
+/* Operands of conventions that few models have */
+static void test_wrong_conventions(hz_context *ctx, struct valid *r)
+{
+	hz_tensor one = hz_tensor_1d(r->alpha, HZ_F32, HZ_CPU, 1), gaps = r->M;
+	const hz_mhc_opts mean = {.preset = HZ_MHC_PRESET_XING4}, alone = {.alpha_q = &one};
+	const hz_mhc_opts no_p_in = {.dp_in = &r->P}, strided = {.p_in = &r->OUT, .dp_in = &gaps};
+	const hz_mhc_opts both = {.alpha_q = &one, .alpha_a = &one};
+	const hz_mhc_grads g = {.du = &r->U};
+
+	refused(ctx, hz_mhc_head(ctx, &r->X, NULL, NULL, &r->BIAS, NULL, &r->U, &mean), HZ_EINVAL,
+		"mhc_head: bias is given, and opts->head is HZ_MHC_HEAD_MEAN");
+	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, &one, &r->BIAS, &r->P, NULL, &r->A, NULL,
+				&alone),
+		HZ_EINVAL, "mhc_pre: opts->alpha_a is NULL, and phi has rows of it");
+	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, NULL, &r->A, NULL,
+				&both),
+		HZ_ESHAPE, "mhc_pre: alpha.shape[0] is 3, must be 1");
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &no_p_in),
+		HZ_EINVAL, "mhc_pre_bwd: opts->dp_in is given, and opts->p_in is NULL");
+	gaps = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 4);
+	gaps.stride[0] = 5;
+	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &strided),
+		HZ_ESTRIDE, "mhc_pre_bwd: opts->dp_in has steps between elements");
 }
 
 /* NULL, a zeroed struct and the default preset are the same; a bit in given makes 0 hold. */
@@ -967,6 +1002,7 @@ static void test_wrong(void)
 	right_views(r);
 	test_wrong_operands(ctx, r);
 	test_wrong_options(ctx, r);
+	test_wrong_conventions(ctx, r);
 	test_defaults(ctx, r);
 	test_wrong_sets(ctx, r);
 	test_wrong_layers(ctx, r);

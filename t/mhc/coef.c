@@ -37,6 +37,19 @@ static const struct convention {
 	{"triton, static", {.preset = HZ_MHC_PRESET_TRITON_STATIC}, 8},
 	{"deepseek changed", {.map = HZ_MHC_EXP, .given = HZ_MHC_GIVEN_EPS | HZ_MHC_GIVEN_Q_SCALE |
 			      HZ_MHC_GIVEN_OLD_NEW}, 8},
+	{"bounded", {.z_min = -1.5, .z_max = 1, .q_eps = 0.25, .given = HZ_MHC_GIVEN_Z_MIN |
+		     HZ_MHC_GIVEN_Z_MAX | HZ_MHC_GIVEN_Q_EPS}, 8},
+	{"floor", {REF_EXACT, .eps_rule = HZ_MHC_EPS_FLOOR, .order = HZ_MHC_ROWS, .eps = 0.8,
+		   .rms_eps = 0.5, .rms_eps_rule = HZ_MHC_RMS_EPS_ROOT, .iterations = 3}, 8},
+	{"softmax, floor", {.eps_rule = HZ_MHC_EPS_FLOOR, .rms_eps_rule = HZ_MHC_RMS_EPS_ROOT}, 8},
+	{"no mean square", {.rms = HZ_MHC_RMS_NONE}, 8},
+	{"deepseek_v41", {.preset = HZ_MHC_PRESET_DEEPSEEK_V41}, 8},
+	{"glm5_next", {.preset = HZ_MHC_PRESET_GLM5_NEXT, .head = HZ_MHC_HEAD_WEIGHTS}, 8},
+	{"xing4", {.preset = HZ_MHC_PRESET_XING4, .head = HZ_MHC_HEAD_WEIGHTS}, 8},
+	{"hy_v4", {.preset = HZ_MHC_PRESET_HY_V4}, 8},
+	{"megatron", {.preset = HZ_MHC_PRESET_MEGATRON, .head = HZ_MHC_HEAD_WEIGHTS}, 8},
+	{"tilekernels", {.preset = HZ_MHC_PRESET_TILEKERNELS}, 8},
+	{"liger", {.preset = HZ_MHC_PRESET_LIGER}, 8},
 };
 
 #define CONVENTIONS ((int)(sizeof(conventions) / sizeof(*conventions)))
@@ -53,6 +66,9 @@ enum {
 	LARGE_PHI = 8192,	/* one element of phi is almost FLT_MAX */
 	PEAKED = 16384,		/* entries of exp(z) that are 1e-8 of others */
 	INTERLEAVED = 32768,	/* the streams of a channel are contiguous */
+	WITH_P_IN = 131072, THREE_ALPHAS = 262144,
+	PHI_16 = 524288,	/* phi in bf16 or f16 */
+	EXTREME = 65536,	/* tokens are 1e30, 1, 1e-30 and so on in size */
 };
 
 struct pre {
@@ -113,9 +129,23 @@ static struct ref_pre reference(const struct tcase *c, const struct pre *s)
 		.r = ref_rule(s->n, c->default_opts ? NULL : &c->opts), .T = s->T, .S = s->S,
 		.C = s->C,
 		.head = c->head, .x = values(c, X), .phi = values(c, PHI),
-		.alpha = values(c, ALPHA), .bias = values(c, BIAS), .gain = values(c, GAIN),
-		.norm = values(c, NORM),
+		.alpha = c->alphas, .bias = values(c, BIAS), .gain = values(c, GAIN),
+		.norm = values(c, NORM), .p_in = values(c, P_IN),
 	};
+}
+
+/* The same phi in 16 bits */
+static void make_phi_16(struct tcase *c, int dtype)
+{
+	struct operand *const old = c->o[PHI], *phi;
+	int64_t i;
+
+	phi = make(c, PHI, dtype, WHOLE, 2, old->t.shape, 0);
+	for (i = 0; i < phi->count; i++)
+		set(phi, i, old->v[i]);
+	free(old->image);
+	free(old->v);
+	free(old);
 }
 
 /* Streams and weights; y is around 1 for every C. */
@@ -130,13 +160,30 @@ static void make_inputs(struct tcase *c, const struct pre *s)
 		streams(c, X, s->dtype, s->T, n, s->C, stream_layout(s), 1.5);
 	if (!(s->how & (STATIC | STATIC_MIX)))
 		weights(c, PHI, m, K, 1 / sqrt((double)K + 1), any_layout(s));
+	for (t = 0; s->how & EXTREME && t < s->T * K; t++)
+		set(c->o[X], t,
+		    c->o[X]->v[t] * (t / K % 3 == 0 ? 1e30 : t / K % 3 == 1 ? 1 : 1e-30));
 	for (k = 0; s->how & SCALED_ROWS && k < m; k++) {
 		int64_t j;
 
 		for (j = 0; j < K; j++)
 			set(c->o[PHI], k * K + j, ldexp(c->o[PHI]->v[k * K + j], 40 * (k % 3 - 1)));
 	}
-	vector(c, ALPHA, c->head ? 1 : 3, 0.8, 0.2, any_layout(s));
+	if (s->how & PHI_16 && c->o[PHI])
+		make_phi_16(c, s->how & BACKWARD ? HZ_BF16 : HZ_F16);
+	if (s->how & THREE_ALPHAS && !c->head) {
+		vector(c, ALPHA_Q, 1, 0.8, 0.2, any_layout(s));
+		if (m > 2 * n)
+			vector(c, ALPHA_A, 1, 0.8, 0.2, any_layout(s));
+	}
+	k = c->head || c->o[ALPHA_Q] ? 1 : m == 2 * n ? 2 + (int)rnd_below(&rnd, 2) : 3;
+	vector(c, ALPHA, k, 0.8, 0.2, any_layout(s));
+	for (k = 0; k < 3; k++)
+		c->alphas[k] = c->o[ALPHA]->v[k < c->o[ALPHA]->count ? k : 0];
+	if (c->o[ALPHA_Q])
+		c->alphas[1] = c->o[ALPHA_Q]->v[0];
+	if (c->o[ALPHA_A])
+		c->alphas[2] = c->o[ALPHA_A]->v[0];
 	vector(c, BIAS, m, 0, 1, any_layout(s));
 	/* |z| has a corner at 0, which the error of y must not cross. */
 	for (k = 2 * n; k < m && ref_rule(s->n, &c->opts).map == HZ_MHC_ABS; k++)
@@ -215,7 +262,8 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 				o->bound[g * (m + 1) + k] = 0x1p-15 * sum;
 				free(mean);
 			}
-			o->bound[g * (m + 1) + m] = 1e-5 * fabs(o->want[g * (m + 1) + m]);
+			o->bound[g * (m + 1) + m] = 1e-5 * fabs(o->want[g * (m + 1) + m]) +
+						    (s->how & EXTREME ? 0x1p-100 : 0);
 		}
 		o->norm = 4e-5;
 	}
@@ -239,13 +287,15 @@ static void bound_u(struct tcase *c, const struct pre *s)
 				sum += fabs(x->v[(t * s->n + i) * s->C + b]);
 			e = (c->o[NORM] ? 4 * fabs(c->o[NORM]->v[b]) / 0.3 : 1) * sum *
 			    (p_bound + 1e-6);
+			if (s->how & EXTREME && c->o[NORM])
+				e = 1e-3 * (fabs(u->want[t * s->C + b]) + 1);
 			u->bound[t * s->C + b] = e +
 						 1.01 * ref_half_ulp(u->t.dtype,
 								     fabs(u->want[t * s->C + b]) +
 									     e);
 		}
 	}
-	if (u->t.dtype == HZ_F32 && s->S > 4)
+	if (u->t.dtype == HZ_F32 && s->S > 4 && !(s->how & EXTREME))
 		u->norm = 4e-5;
 }
 
@@ -274,7 +324,8 @@ static void begin_case(struct tcase *c, const struct pre *s)
 	}
 	/* Convention 1 is the default: sometimes the options are NULL. */
 	c->default_opts = s->convention == 1 && !c->opts.coefficients &&
-			  !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE)) &&
+			  !(s->how & (WITH_GAIN | WITH_NORM | WITH_SAVED | ACCUMULATE | WITH_P_IN |
+				     THREE_ALPHAS)) &&
 			  rnd_below(&rnd, 2);
 	name_pre(c, s);
 }
@@ -299,6 +350,10 @@ static int forward_case(const struct pre *s)
 	}
 	if (with_u)
 		streams(&c, U, s->dtype, s->T, 0, s->C, any_layout(s), 0);
+	if (with_u && s->how & WITH_P_IN) {
+		coefs(&c, P_IN, S, s->n, 0, any_layout(s), 0.5);
+		r.p_in = values(&c, P_IN);
+	}
 	if (s->how & WITH_SAVED)
 		expect(make(&c, SAVED, HZ_F32, SPLIT, 2, (int64_t[]){S, ref_pre_rows(&r) + 1}, 0),
 		       0);
@@ -340,6 +395,22 @@ static void bound_gradient(struct operand *o, double part)
 		o->norm = part;
 }
 
+/* Elements within `part` of the largest of their token, of K elements */
+static void bound_tokens(struct operand *o, int64_t K, double part)
+{
+	int64_t i, j;
+
+	o->norm = 0;
+	for (i = 0; i < o->count; i += K) {
+		double most = 0;
+
+		for (j = i; j < i + K; j++)
+			most = fmax(most, fabs(o->want[j]));
+		for (j = i; j < i + K; j++)
+			o->bound[j] = part * most + 1.01 * ref_half_ulp(o->t.dtype, most);
+	}
+}
+
 /* The same, plus `part` of the sums of magnitudes in `bound`: sums that cancel. */
 static void bound_sums(struct operand *o, double part)
 {
@@ -373,9 +444,10 @@ static int backward_case(const struct pre *s)
 	const int n = s->n, no_x = (s->how & STATIC) != 0;
 	const int no_phi = (s->how & (STATIC | STATIC_MIX)) != 0;
 	const int64_t S = s->S, K = n * s->C;
+	double dalpha[3] = {0}, sizes[3] = {0};
 	struct ref_grads g;
 	struct ref_pre r;
-	int m;
+	int m, k;
 
 	begin_case(&c, s);
 	make_inputs(&c, s);
@@ -383,6 +455,11 @@ static int backward_case(const struct pre *s)
 	m = ref_pre_rows(&r);
 	if (!no_x && !(s->how & NO_U))
 		streams(&c, DU, s->dtype, s->T, 0, s->C, any_layout(s), 1);
+	if (c.o[DU] && s->how & WITH_P_IN) {
+		coefs(&c, P_IN, S, n, 0, any_layout(s), 0.5);
+		r.p_in = values(&c, P_IN);
+		coefs(&c, DP_IN, S, n, 0, 0, 0);
+	}
 	if (there(s) || no_x)
 		coefs(&c, DP, S, n, 0, any_layout(s), 1);
 	if (!c.head && (there(s) || S != s->T))
@@ -408,7 +485,11 @@ static int backward_case(const struct pre *s)
 	if (!no_phi && there(s))
 		gradient(weights(&c, DPHI, m, K, 0, any_layout(s)), s);
 	if (there(s))
-		gradient(vector(&c, DALPHA, c.head ? 1 : 3, 0, 0, any_layout(s)), s);
+		gradient(vector(&c, DALPHA, c.o[ALPHA]->count, 0, 0, any_layout(s)), s);
+	if (c.o[ALPHA_Q])
+		gradient(vector(&c, DALPHA_Q, 1, 0, 0, any_layout(s)), s);
+	if (c.o[ALPHA_A])
+		gradient(vector(&c, DALPHA_A, 1, 0, 0, any_layout(s)), s);
 	if (there(s))
 		gradient(vector(&c, DBIAS, m, 0, 0, any_layout(s)), s);
 	if (s->how & WITH_GAIN && !no_phi && there(s))
@@ -419,15 +500,30 @@ static int backward_case(const struct pre *s)
 		.du = values(&c, DU), .dp = values(&c, DP), .dq = values(&c, DQ), .da = values(&c,
 		DA),
 		.dy = values(&c, DY), .dx = wanted(&c, DX), .dphi = wanted(&c, DPHI),
-		.dalpha = wanted(&c, DALPHA), .dbias = wanted(&c, DBIAS), .dgain = wanted(&c,
+		.dalpha = dalpha, .dbias = wanted(&c, DBIAS), .dgain = wanted(&c,
 		DGAIN),
-		.dnorm = wanted(&c, DNORM),
-		.dalpha_size = c.o[DALPHA] ? c.o[DALPHA]->bound : NULL,
+		.dnorm = wanted(&c, DNORM), .dp_in = wanted(&c, DP_IN),
+		.dalpha_size = sizes,
 		.dbias_size = c.o[DBIAS] ? c.o[DBIAS]->bound : NULL,
 	};
 	if (S || s->T)
 		ref_pre_bwd(&r, &g);
+	for (k = 0; k < 3; k++) {
+		struct operand *const o = c.o[k && c.o[ALPHA_Q] ? k == 1 ? DALPHA_Q : DALPHA_A :
+					      DALPHA];
+		const int at = c.o[ALPHA_Q] ? 0 : k;
+
+		if (o && at < o->count) {
+			o->want[at] += dalpha[k];
+			o->bound[at] = sizes[k];
+		}
+	}
+	bound_sums(c.o[DALPHA_Q], 2e-4);
+	bound_sums(c.o[DALPHA_A], 2e-4);
+	bound_gradient(c.o[DP_IN], 1e-4);
 	bound_gradient(c.o[DX], 1e-4);
+	if (s->how & EXTREME && c.o[DX])
+		bound_tokens(c.o[DX], K, 1e-3);
 	bound_gradient(c.o[DPHI], 2e-4);
 	bound_sums(c.o[DALPHA], 2e-4);
 	bound_sums(c.o[DBIAS], 1e-4);
@@ -482,6 +578,9 @@ static void test_conventions(void)
 			s.how |= k % 7 == 6 ? HEAD : 0;
 			s.how |= k == 5 ? STATIC : 0;
 			s.how |= k == 9 ? NO_U : 0;
+			s.how |= (k + i) % 3 == 1 ? WITH_P_IN : 0;
+			s.how |= (k + i) % 4 == 2 ? THREE_ALPHAS : 0;
+			s.how |= (k + i) % 4 == 1 ? PHI_16 : 0;
 			if (s.how & (STATIC | STATIC_MIX | NO_U | HEAD))
 				s.how &= ~(WITH_DY | WITH_NORM);
 			if (s.how & (STATIC | STATIC_MIX))
@@ -502,6 +601,13 @@ static void test_sizes(void)
 {
 	static const struct pre list[] = {
 		{1, 4, HZ_BF16, WITH_SAVED | WITH_DY, 130, 130, 256, 0},
+		{18, 4, HZ_BF16, WITH_P_IN | WITH_SAVED | WITH_DY, 130, 130, 256, 0},
+		{18, 4, HZ_BF16, WITH_P_IN | THREE_ALPHAS, 20, 20, 264, 0},
+		{1, 4, HZ_F16, WITH_P_IN | WITH_NORM | WITH_DY, 24, 4, 64, 0},
+		{1, 4, HZ_BF16, WITH_P_IN | WITH_NORM, 140, 140, 64, 0},
+		{1, 4, HZ_BF16, WITH_P_IN | WITH_NORM, 5, 5, 0, 0},
+		{1, 4, HZ_BF16, PHI_16 | WITH_DY, 130, 130, 128, 0},
+		{21, 4, HZ_BF16, WITH_SAVED | WITH_DY, 130, 130, 64, 0},
 		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 303, 303, 32, 0},
 		{1, 4, HZ_BF16, NO_U | WITH_GAIN, 140, 140, 64, 0},
 		{1, 4, HZ_BF16, NO_U | WITH_SAVED | ACCUMULATE, 161, 161, 32, 0},
@@ -629,6 +735,26 @@ static void test_special(void)
 		good &= forward_case(&s);
 	}
 	ok(good, "NaN and Inf stay within their token");
+	for (k = 0; k < 3; k++) {
+		static const int convention[] = {0, 1, 18};
+		static const int how[] = {
+			0, WITH_DY | WITH_SAVED, NO_U, WITH_NORM, WITH_SAVED | NO_U,
+		};
+		int i;
+
+		good = 1;
+		for (i = 0; i < 10; i++) {
+			struct pre s = {
+				.convention = convention[k], .n = i % 3 ? 4 : 3,
+				.dtype = i % 2 ? HZ_BF16 : HZ_F32, .how = how[i % 5] | EXTREME,
+				.T = i < 6 ? 9 : 150, .C = i % 4 ? 64 : 21,
+			};
+
+			s.S = i == 4 ? 3 : s.T;
+			good &= both(&s);
+		}
+		ok(good, "mean squares of 1e-60 to 1e60: %s", conventions[convention[k]].name);
+	}
 	good = 1;
 	for (k = 0; k < 12; k++) {
 		const struct pre s = {
@@ -640,6 +766,64 @@ static void test_special(void)
 		good &= forward_case(&s);
 	}
 	ok(good, "sums are finite next to the largest weights");
+}
+
+/* ---- Heads without weights ------------------------------------------------------------------- */
+
+static int call_mean(hz_context *ctx, struct tcase *c)
+{
+	return hz_mhc_head(ctx, view(c, X), NULL, NULL, NULL, view(c, P), view(c, U), &c->opts);
+}
+
+static int call_mean_bwd(hz_context *ctx, struct tcase *c)
+{
+	return hz_mhc_head_bwd(ctx, view(c, X), NULL, NULL, NULL, &c->g, &c->opts);
+}
+
+/* h is the mean of the streams, and its gradient a share of each. */
+static int mean_case(int n, int dtype, int64_t T, int64_t C, int layout, int preset)
+{
+	struct tcase c = {.call = call_mean, .split = 1};
+	struct tcase back = {.call = call_mean_bwd, .split = 1};
+	double *const p = calloc((size_t)(T * n) + 1, 8);
+	struct ref_streams mean = {T, T, C, n, NULL, NULL, NULL, p, NULL, NULL};
+	int64_t i;
+
+	c.opts.preset = preset;
+	c.opts.head = preset ? 0 : HZ_MHC_HEAD_MEAN;
+	back.opts = c.opts;
+	snprintf(c.name, sizeof(c.name), "mean of %d streams", n);
+	snprintf(back.name, sizeof(back.name), "gradient of the mean of %d streams", n);
+	for (i = 0; i < T * n; i++)
+		p[i] = 1 / (double)n;
+	streams(&c, X, dtype, T, n, C, layout, 1);
+	streams(&c, U, dtype, T, 0, C, layout, 0);
+	if (layout) {
+		coefs(&c, P, T, n, 0, layout, 0);
+		memcpy(wanted(&c, P), p, (size_t)(T * n) * 8);
+		bound_flat(c.o[P], 1e-7);
+	}
+	mean.x = values(&c, X);
+	ref_streams(&mean, wanted(&c, U), NULL);
+	bound_flat(c.o[U], 1e-6);
+	streams(&back, X, dtype, T, n, C, layout, 1);
+	streams(&back, DU, dtype, T, 0, C, layout, 1);
+	streams(&back, DX, dtype, T, n, C, layout, 0);
+	ref_streams_bwd(&mean, values(&back, DU), NULL, wanted(&back, DX), NULL, NULL, NULL, NULL,
+			NULL);
+	bound_flat(back.o[DX], 1e-6);
+	free(p);
+	return run_case(&c) & run_case(&back);
+}
+
+static void test_means(void)
+{
+	int good = 1, n;
+
+	for (n = 1; n <= 8; n++)
+		good &= mean_case(n, floats[n % 3], PICK(some_tokens), PICK(some_channels),
+				  n % 2 ? GAPS : 0, n % 4 ? 0 : HZ_MHC_PRESET_XING4);
+	ok(good, "heads that are means");
 }
 
 /* ---- Boundaries of layers -------------------------------------------------------------------- */
@@ -672,6 +856,8 @@ static int post_pre_case(const struct pre *s)
 	int k;
 
 	begin_case(&c, s);
+	if (s->how & WITH_P_IN)
+		coefs(&c, P_IN, T, n, 0, any_layout(s), 0.5);
 	fill_grid(streams(&c, X, s->dtype, T, n, C, stream_layout(s), 1));
 	fill_grid(streams(&c, F, s->dtype, T, 0, C, any_layout(s), 1));
 	fill_grid(coefs(&c, Q, T, n, 0, any_layout(s), 1));
@@ -697,6 +883,7 @@ static int post_pre_case(const struct pre *s)
 	for (i = 0; i < pre.o[X]->count; i++)
 		pre.o[X]->v[i] = y->want[i];
 	r = reference(&pre, s);
+	r.p_in = values(&c, P_IN);
 	pre.o[P] = coefs(&c, P2, T, n, 0, any_layout(s), 0);
 	pre.o[Q] = coefs(&c, Q2, T, n, 0, any_layout(s), 0);
 	pre.o[A] = coefs(&c, A2, T, n, 1, any_layout(s), 0);
@@ -711,6 +898,10 @@ static int post_pre_case(const struct pre *s)
 	bound_u(&pre, s);
 	pre.o[P] = pre.o[Q] = pre.o[A] = pre.o[U] = pre.o[SAVED] = NULL;
 	for (k = PHI; k <= NORM; k++) {
+		c.o[k] = pre.o[k];
+		pre.o[k] = NULL;
+	}
+	for (k = ALPHA_Q; k <= ALPHA_A; k++) {
 		c.o[k] = pre.o[k];
 		pre.o[k] = NULL;
 	}
@@ -747,6 +938,11 @@ static int post_pre_bwd_case(const struct pre *s)
 	if (rnd_below(&rnd, 2))
 		vector(&c, BIAS_F, C, 0, 1, any_layout(s));
 	streams(&c, DU, s->dtype, T, 0, C, any_layout(s), 1);
+	if (s->how & WITH_P_IN) {
+		coefs(&c, P_IN, T, n, 0, any_layout(s), 0.5);
+		r.p_in = values(&c, P_IN);
+		coefs(&c, DP_IN, T, n, 0, 0, 0);
+	}
 	coefs(&c, DP, T, n, 0, any_layout(s), 1);
 	coefs(&c, DA, T, n, 1, any_layout(s), 1);
 	streams(&c, DY, s->dtype, T, n, C, stream_layout(s), 1);
@@ -760,6 +956,7 @@ static int post_pre_bwd_case(const struct pre *s)
 		.du = values(&c, DU), .dp = values(&c, DP), .da = values(&c, DA), .dy = values(&c,
 		DY),
 		.dx = wanted(&c, DX), .dphi = wanted(&c, DPHI), .dbias = wanted(&c, DBIAS),
+		.dp_in = wanted(&c, DP_IN),
 	};
 	ref_pre_bwd(&r, &g);
 	post.f = values(&c, F);
@@ -770,6 +967,7 @@ static int post_pre_bwd_case(const struct pre *s)
 	bound_gradient(c.o[DX], 1e-4);
 	bound_gradient(c.o[DPHI], 2e-4);
 	bound_gradient(c.o[DBIAS], 1e-4);
+	bound_gradient(c.o[DP_IN], 1e-4);
 	/* dx may be rounded before it is used: errors of half an ulp of either sign */
 	for (k = 0; k < 3; k++)
 		rounded[k] = calloc((size_t)c.o[of_dx[k]]->count + 1, 8);
@@ -802,7 +1000,8 @@ static void test_boundaries(void)
 		struct pre s = {
 			.convention = k % 3, .n = k % 2 ? 4 : 1 + k / 2 % 8, .dtype = floats[k % 3],
 			.T = PICK(some_tokens), .C = k == 7 ? 1024 : PICK(some_channels),
-			.how = (k % 4 == 3 ? LAYOUTS : 0) | (k & 1 ? WITH_SAVED : 0),
+			.how = (k % 4 == 3 ? LAYOUTS : 0) | (k & 1 ? WITH_SAVED : 0) |
+			       (k % 3 ? WITH_P_IN : 0) | (k % 4 == 2 ? THREE_ALPHAS | PHI_16 : 0),
 		};
 
 		if (k % 5 == 4 && s.C > 2)
@@ -830,6 +1029,7 @@ int main(void)
 	test_sizes();
 	test_many();
 	test_special();
+	test_means();
 	test_boundaries();
 	dev_close_all();
 	diag("%ld cases", cases);

@@ -37,7 +37,7 @@ static double *some(int64_t n, double mean, double sd)
 /* Coefficients, branch input, the branch u -> 0.5 u, mixed streams; the value is a weighted sum */
 struct layer {
 	struct ref_pre s;
-	double *x, *phi, *alpha, *bias, *gain, *norm, *wu, *wy, *wp, *wq, *wa;
+	double *x, *phi, *alpha, *bias, *gain, *norm, *wu, *wy, *wp, *wq, *wa, *p_in;
 };
 
 static double layer_value(const struct layer *l)
@@ -101,17 +101,18 @@ static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts
 		0.3),
 		.bias = some(m, 0, 1), .gain = some(n * C, 1, 0.2), .norm = some(C, 1, 0.2),
 		.wu = some(T * C, 0, 1), .wy = some(T * n * C, 0, 1), .wp = some(S * n, 0, 1),
-		.wq = some(S * n, 0, 1), .wa = some(S * n * n, 0, 1),
+		.wq = some(S * n, 0, 1), .wa = some(S * n * n, 0, 1), .p_in = some(S * n, 0, 1),
 	};
 	struct ref_grads g = {
 		.du = l.wu, .dp = l.wp, .dq = head ? NULL : l.wq, .da = head ? NULL : l.wa,
 		.dy = head ? NULL : l.wy, .dx = some(T * n * C, 0, 0), .dphi = some(m * n * C, 0,
 		0),
 		.dalpha = some(3, 0, 0), .dbias = some(m, 0, 0), .dgain = some(n * C, 0, 0),
-		.dnorm = some(C, 0, 0),
+		.dnorm = some(C, 0, 0), .dp_in = some(S * n, 0, 0),
 	};
 	double *parts[] = {l.x,  l.phi, l.alpha, l.bias, l.gain,   l.norm,  l.wu,    l.wy,   l.wp,
-			   l.wq, l.wa,  g.dx,    g.dphi, g.dalpha, g.dbias, g.dgain, g.dnorm};
+			   l.wq, l.wa,  g.dx,    g.dphi, g.dalpha, g.dbias, g.dgain, g.dnorm,
+			   l.p_in, g.dp_in};
 	double size = 1;
 	size_t i;
 	int good;
@@ -122,6 +123,7 @@ static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts
 	l.s.bias = l.bias;
 	l.s.gain = extras ? l.gain : NULL;
 	l.s.norm = extras ? l.norm : NULL;
+	l.s.p_in = n % 2 ? l.p_in : NULL;
 	ref_pre_bwd(&l.s, &g);
 	for (i = 0; i < (size_t)(T * n * C); i++)
 		size = fmax(size, fabs(g.dx[i]));
@@ -131,6 +133,8 @@ static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts
 	good &= agrees(&l, "dphi", l.phi, g.dphi, m * n * C, size);
 	good &= agrees(&l, "dalpha", l.alpha, g.dalpha, head ? 1 : 3, size);
 	good &= agrees(&l, "dbias", l.bias, g.dbias, m, size);
+	if (l.s.p_in)
+		good &= agrees(&l, "dp_in", l.p_in, g.dp_in, S * n, size);
 	if (extras) {
 		good &= agrees(&l, "dgain", l.gain, g.dgain, n * C, size);
 		good &= agrees(&l, "dnorm", l.norm, g.dnorm, C, size);
@@ -143,6 +147,7 @@ static int check_layer(int n, int64_t T, int64_t S, int64_t C, const hz_mhc_opts
 static void test_layers(void)
 {
 	static const char *const residuals[] = {"sinkhorn", "lite", "identity", "tanh"};
+	const uint32_t bounds = HZ_MHC_GIVEN_Z_MIN | HZ_MHC_GIVEN_Z_MAX;
 	int residual, map, order, k, good;
 
 	for (residual = HZ_MHC_SINKHORN; residual <= HZ_MHC_TANH; residual++) {
@@ -153,13 +158,19 @@ static void test_layers(void)
 			for (order = HZ_MHC_COLS; order <= HZ_MHC_ROWS; order++) {
 				for (k = 0; k < 16; k++) {
 					const hz_mhc_opts o = {
-						REF_EXACT_Q, .residual = residual, .map = map,
-						.order = order,
+						.preset = HZ_MHC_PRESET_PAPER,
+						.given = REF_NUMBERS | HZ_MHC_GIVEN_Q_SCALE |
+							 (k & 4 ? bounds : 0),
+						.residual = residual, .map = map, .order = order,
 						.iterations = 1 + k, .flags = (unsigned)k & 3,
 						.eps = k & 4 ? 0.1 : 1e-6, .p_eps = k & 8 ? 0.1 : 0,
 						.q_scale = k & 1 ? 1.5 : 2,
 						.rms_eps = k & 2 ? 0.1 : 0,
 						.norm_eps = 1e-3,
+						.eps_rule = k & 8 && map == HZ_MHC_EXP ? 2 : 1,
+						.rms = k == 11 ? 2 : 1,
+						.rms_eps_rule = k % 3 == 1 ? 2 : 1,
+						.z_min = -1.25, .z_max = 1,
 					};
 					const int64_t S = 1 + rnd_below(&rnd, 3);
 

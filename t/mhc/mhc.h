@@ -23,13 +23,14 @@ static long cases;
 enum slot {
 	X, P, Q, A, U, Y, F, BIAS_F, PHI, ALPHA, BIAS, GAIN, NORM, SAVED, P2, Q2, A2,
 	DU, DY, DX, DF, DP, DQ, DA, DBIAS_F, DPHI, DALPHA, DBIAS, DGAIN, DNORM, DP_OUT, DQ_OUT,
-	DA_OUT, SLOTS
+	DA_OUT, P_IN, DP_IN, ALPHA_Q, ALPHA_A, DALPHA_Q, DALPHA_A, SLOTS
 };
 
 static const char *const slot_names[SLOTS] = {
 	"x", "p", "q", "a", "u", "y", "f", "branch_bias", "phi", "alpha", "bias", "gain", "norm",
 	"saved", "p_next", "q_next", "a_next", "du", "dy", "dx", "df", "dp", "dq", "da",
 	"dbranch_bias", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dp out", "dq out", "da out",
+	"p_in", "dp_in", "alpha_q", "alpha_a", "dalpha_q", "dalpha_a",
 };
 
 /* Layouts that differ from a contiguous array; bits */
@@ -58,6 +59,7 @@ struct tcase {
 	hz_mhc_opts opts;
 	int default_opts;	/* opts is NULL in the call */
 	int head;
+	double alphas[3];	/* of p, q, a */
 	hz_mhc_grads g;		/* filled when a call is made */
 	tcall call;
 	int any_bits;		/* bits of contexts are not compared */
@@ -366,6 +368,12 @@ static inline int upload(struct dev *dev, struct tcase *c)
 	c->opts.norm = view(c, NORM);
 	c->opts.dnorm = view(c, DNORM);
 	c->opts.saved = view(c, SAVED);
+	c->opts.p_in = view(c, P_IN);
+	c->opts.dp_in = view(c, DP_IN);
+	c->opts.alpha_q = view(c, ALPHA_Q);
+	c->opts.alpha_a = view(c, ALPHA_A);
+	c->opts.dalpha_q = view(c, DALPHA_Q);
+	c->opts.dalpha_a = view(c, DALPHA_A);
 	c->g = (hz_mhc_grads){
 		.du = view(c, DU), .dp = view(c, DP), .dq = view(c, DQ), .da = view(c, DA),
 		.dy = view(c, DY), .dx = view(c, DX), .dphi = view(c, DPHI),

@@ -27,6 +27,8 @@ struct ref_rule {
 	int n, m, residual, map, order, iterations;
 	unsigned flags;
 	double eps, p_eps, q_scale, rms_eps, norm_eps;
+	int eps_rule, rms, rms_eps_rule;
+	double q_eps, z_min, z_max;
 };
 
 static inline int ref_factorial(int n)
@@ -42,22 +44,50 @@ static inline int ref_factorial(int n)
 
 static inline struct ref_rule ref_rule(int n, const hz_mhc_opts *o)
 {
-	/* n, m, residual, map, order, iterations, flags, eps, p_eps, q_scale, rms_eps, norm_eps */
+#define REF_SINKHORN(map_, order_, iterations_, flags_) \
+	.residual = HZ_MHC_SINKHORN, .map = map_, .order = order_, .iterations = iterations_, \
+	.flags = flags_
+#define REF_DEEPSEEK(iterations, flags) \
+	REF_SINKHORN(HZ_MHC_SOFTMAX, HZ_MHC_ROWS, iterations, flags), .eps = 1e-6, .norm_eps = 1e-6
+#define REF_OTHER(residual_) \
+	.residual = residual_, .map = HZ_MHC_EXP, .order = HZ_MHC_COLS, .iterations = 20, \
+	.q_scale = 2
 	static const struct ref_rule presets[] = {
-		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_SOFTMAX, HZ_MHC_ROWS, 20, HZ_MHC_OLD_NEW, 1e-6, 1e-6,
-		 2, 1e-6, 1e-6},
-		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 0, 0},
-		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE, 1e-6, 1e-6,
-		 2, 1e-6, 0},
-		{0, 0, HZ_MHC_SINKHORN, HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE, 1e-8, 1e-6,
-		 1, 1e-6, 0},
-		{0, 0, HZ_MHC_TANH, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
-		{0, 0, HZ_MHC_LITE, HZ_MHC_EXP, HZ_MHC_COLS, 20, 0, 0, 0, 2, 1e-6, 0},
+		{REF_DEEPSEEK(20, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-6},
+		{REF_SINKHORN(HZ_MHC_EXP, HZ_MHC_COLS, 20, 0), .q_scale = 2},
+		{REF_SINKHORN(HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE), .eps = 1e-6,
+		 .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-6},
+		{REF_SINKHORN(HZ_MHC_ABS, HZ_MHC_ROWS, 20, HZ_MHC_NORMALIZE), .eps = 1e-8,
+		 .p_eps = 1e-6, .q_scale = 1, .rms_eps = 1e-6},
+		{REF_OTHER(HZ_MHC_TANH), .rms_eps = 1e-6},
+		{REF_OTHER(HZ_MHC_LITE), .rms_eps = 1e-6},
+		{REF_DEEPSEEK(20, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-20},
+		{REF_SINKHORN(HZ_MHC_SOFTMAX, HZ_MHC_ROWS, 20, HZ_MHC_OLD_NEW), .eps = 1e-6,
+		 .p_eps = 1e-6, .q_scale = 2, .rms_eps = 1e-5, .norm_eps = 1e-5},
+		{REF_SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, 0), .eps = 1e-6, .q_scale = 2,
+		 .rms_eps = 1e-6, .z_min = -30, .z_max = 30},
+		{REF_OTHER(HZ_MHC_IDENTITY), .p_eps = 1e-6, .q_eps = 1e-6, .rms_eps = 1e-5,
+		 .norm_eps = 1e-5},
+		{REF_SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, 0), .eps = 1e-6, .q_scale = 2,
+		 .rms_eps = 1e-6, .eps_rule = HZ_MHC_EPS_FLOOR,
+		 .rms_eps_rule = HZ_MHC_RMS_EPS_ROOT},
+		{REF_DEEPSEEK(10, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 1, .rms_eps = 1e-6},
+		{REF_DEEPSEEK(20, 0), .q_scale = 2, .rms_eps = 1e-6},
 	};
 	struct ref_rule r = presets[o && o->preset ? o->preset - 1 : 0];
 
 	r.n = n;
+	if (r.z_min == r.z_max) {
+		r.z_min = -INFINITY;
+		r.z_max = INFINITY;
+	}
 	if (o) {
+		r.eps_rule = o->eps_rule ? o->eps_rule : r.eps_rule;
+		r.rms = o->rms;
+		r.rms_eps_rule = o->rms_eps_rule ? o->rms_eps_rule : r.rms_eps_rule;
+		r.q_eps = o->given & HZ_MHC_GIVEN_Q_EPS ? o->q_eps : r.q_eps;
+		r.z_min = o->given & HZ_MHC_GIVEN_Z_MIN ? o->z_min : r.z_min;
+		r.z_max = o->given & HZ_MHC_GIVEN_Z_MAX ? o->z_max : r.z_max;
 		r.residual = o->residual ? o->residual : r.residual;
 		r.map = o->map ? o->map : r.map;
 		r.order = o->order ? o->order : r.order;
@@ -91,11 +121,13 @@ static inline int ref_line(const struct ref_rule *r, int h, int l, int e)
 }
 
 /* Makes the first matrix; returns the first half iteration. soft: gets the softmax */
-static inline int ref_first(const struct ref_rule *r, const double *m, double *y, double *soft)
+static inline int ref_first(const struct ref_rule *r, const double *given, double *y, double *soft)
 {
+	double most, sum, m[REF_MATRIX];
 	int l, e, n = r->n;
-	double most, sum;
 
+	for (e = 0; e < n * n; e++)
+		m[e] = given[e] < r->z_min ? r->z_min : given[e] > r->z_max ? r->z_max : given[e];
 	for (l = 0; l < n; l++) {
 		most = -INFINITY;
 		sum = 0;
@@ -130,10 +162,11 @@ static inline int ref_steps(const struct ref_rule *r, const double *m, double *y
 		memcpy(y + (h + 1) * size, y + h * size, (size_t)size * sizeof(*y));
 	for (h = first; h < 2 * r->iterations; h++) {
 		for (l = 0; l < r->n; l++) {
-			double s = r->eps;
+			double s = 0;
 
 			for (e = 0; e < r->n; e++)
 				s += y[h * size + ref_line(r, h, l, e)];
+			s = r->eps_rule == HZ_MHC_EPS_FLOOR ? fmax(s, r->eps) : s + r->eps;
 			sums[h * r->n + l] = s;
 			for (e = 0; e < r->n; e++) {
 				const int i = ref_line(r, h, l, e);
@@ -175,9 +208,16 @@ static inline void ref_sinkhorn_bwd(const struct ref_rule *r, const double *m, c
 		for (l = 0; l < n; l++) {
 			double dot = 0;
 
-			for (e = 0; e < n; e++)
+			double sum = 0;
+
+			for (e = 0; e < n; e++) {
 				dot += d[ref_line(r, h, l, e)] *
 				       y[(h + 1) * size + ref_line(r, h, l, e)];
+				sum += y[h * size + ref_line(r, h, l, e)];
+			}
+			/* Divided by the constant eps */
+			if (r->eps_rule == HZ_MHC_EPS_FLOOR && sum < r->eps)
+				dot = 0;
 			for (e = 0; e < n; e++) {
 				const int i = ref_line(r, h, l, e);
 
@@ -186,14 +226,17 @@ static inline void ref_sinkhorn_bwd(const struct ref_rule *r, const double *m, c
 		}
 	}
 	for (l = 0; l < n; l++) {
-		double dot = 0;
+		double dot = 0, high = -INFINITY;
 		int most = ref_line(r, 0, l, 0);
 
 		for (e = 0; e < n; e++) {
 			const int i = ref_line(r, 0, l, e);
 
+			const double v = fmin(fmax(m[i], r->z_min), r->z_max);
+
 			dot += d[i] * soft[i];
-			most = m[i] > m[most] ? i : most;
+			most = v > high ? i : most;
+			high = fmax(v, high);
 		}
 		for (e = 0; e < n; e++) {
 			const int i = ref_line(r, 0, l, e);
@@ -204,6 +247,8 @@ static inline void ref_sinkhorn_bwd(const struct ref_rule *r, const double *m, c
 				dm[i] = soft[i] * (d[i] - dot);
 			else
 				dm[i] = d[i] * soft[i] - (i == most ? dot : 0);
+			if (m[i] < r->z_min || m[i] > r->z_max)
+				dm[i] = 0;
 		}
 	}
 	free(y);
@@ -314,7 +359,7 @@ static inline void ref_coefs(const struct ref_rule *r, const double *y, const do
 		p[k] = ref_sigma(z[k]);
 		sum += p[k];
 		if (q)
-			q[k] = r->q_scale * ref_sigma(z[n + k]);
+			q[k] = r->q_scale * ref_sigma(z[n + k]) + r->q_eps;
 	}
 	for (k = 0; k < n; k++)
 		p[k] = r->flags & HZ_MHC_NORMALIZE ? p[k] / (sum + r->p_eps) : p[k] + r->p_eps;
@@ -461,6 +506,7 @@ struct ref_pre {
 	int64_t T, S, C;
 	int head;
 	const double *x, *phi, *alpha, *bias, *gain, *norm;
+	const double *p_in;		/* u is mixed by it; NULL: by p */
 };
 
 static inline int ref_pre_rows(const struct ref_pre *s)
@@ -481,20 +527,33 @@ static inline double *ref_mean(const struct ref_pre *s, int64_t g)
 	return mean;
 }
 
+/* The factor of sums, from a mean square; slope: its derivative by x_j is -rho slope x_j / (n C) */
+static inline double ref_rho(const struct ref_rule *r, double square, double *slope)
+{
+	const double inside = square + r->rms_eps, root = sqrt(square) + r->rms_eps;
+
+	*slope = r->rms == HZ_MHC_RMS_NONE ? 0 : 1 / sqrt(square);
+	if (r->rms == HZ_MHC_RMS_NONE)
+		return 1;
+	if (r->rms_eps_rule == HZ_MHC_RMS_EPS_ROOT)
+		return root == 0 ? 0 : 1 / root;
+	return *slope = inside == 0 ? 0 : 1 / sqrt(inside);
+}
+
 /* y from a mean; raw [m + 1]: sums, then the mean square. Returns 1 / root mean square. */
 static inline double ref_project(const struct ref_pre *s, const double *mean, double *raw,
 				 double *y)
 {
 	const int64_t K = s->r.n * s->C;
 	const int m = ref_pre_rows(s);
-	double square = 0, rho;
+	double square = 0, rho, slope;
 	int64_t j;
 	int k;
 
 	for (j = 0; j < K; j++)
 		square += mean[j] * mean[j];
 	square = K ? square / (double)K : 0;
-	rho = square + s->r.rms_eps == 0 ? 0 : 1 / sqrt(square + s->r.rms_eps);
+	rho = ref_rho(&s->r, square, &slope);
 	for (k = 0; k < m; k++) {
 		raw[k] = 0;
 		for (j = 0; j < K && s->phi; j++)
@@ -521,7 +580,8 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 			   double *saved)
 {
 	const int n = s->r.n, m = ref_pre_rows(s);
-	struct ref_streams mix = {s->T, s->S, s->C, n, s->x, NULL, NULL, p, NULL, NULL};
+	struct ref_streams mix = {s->T, s->S, s->C, n, s->x, NULL, NULL, s->p_in ? s->p_in : p,
+				  NULL, NULL};
 	int64_t g, t, c;
 
 	for (g = 0; g < s->S; g++) {
@@ -531,8 +591,11 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 		ref_project(s, mean, raw, y);
 		ref_coefs(&s->r, y, s->alpha, s->bias, p + g * n, s->head ? NULL : q + g * n,
 			  s->head ? NULL : a + g * n * n);
+		/* A mean square that f32 does not hold: minus its root */
 		if (saved)
 			memcpy(saved + g * (m + 1), raw, (size_t)(m + 1) * sizeof(*raw));
+		if (saved && (raw[m] > 3.4e38 || (raw[m] < 0x1p-100 && s->r.rms_eps < 0x1p-70)))
+			saved[g * (m + 1) + m] = -sqrt(raw[m]);
 		free(mean);
 	}
 	if (!u)
@@ -551,6 +614,7 @@ struct ref_grads {
 	const double *du, *dp, *dq, *da, *dy;
 	double *dx, *dphi, *dalpha, *dbias, *dgain, *dnorm;
 	double *dalpha_size, *dbias_size; /* sums of magnitudes, of which bounds are a part */
+	double *dp_in;
 };
 
 /* Gradient of the input of norm from that of its output */
@@ -588,6 +652,8 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 
 	if (o->du)
 		u = calloc((size_t)(s->T * s->C) + 1, 8);
+	if (s->p_in)
+		mix.p = s->p_in;
 	ref_pre(s, p, q, a, NULL, NULL);
 	for (j = 0; j < S * n; j++) {
 		dp[j] = o->dp ? o->dp[j] : 0;
@@ -599,13 +665,16 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 		ref_streams(&mix, u, NULL);
 		du = s->norm ? ref_norm_bwd(s, o, u) : NULL;
 	}
-	ref_streams_bwd(&mix, du ? du : o->du, o->dy, o->dx, NULL, dp, NULL, da, NULL);
+	ref_streams_bwd(&mix, du ? du : o->du, o->dy, o->dx, NULL, s->p_in ? o->dp_in : dp, NULL,
+			da, NULL);
 	for (g = 0; g < S; g++) {
 		double raw[REF_ROWS + 1], y[REF_ROWS], dy[REF_ROWS], unused[REF_ROWS] = {0},
 								     dot = 0;
 		double *mean = ref_mean(s, g);
 		const double rho = ref_project(s, mean, raw, y);
+		double slope;
 
+		ref_rho(&s->r, raw[m], &slope);
 		ref_coefs_bwd(&s->r, y, s->alpha, s->bias, dp + g * n, s->head ? NULL : dq + g * n,
 			      da + g * size, dy, o->dalpha ? o->dalpha : unused,
 			      o->dbias ? o->dbias : unused);
@@ -622,7 +691,7 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 		}
 		for (j = 0; j < K && s->phi; j++) {
 			const double gain = s->gain ? s->gain[j] : 1;
-			double d = -rho * rho / (double)K * dot * mean[j];
+			double d = -rho * slope / (double)K * dot * mean[j];
 
 			for (k = 0; k < m; k++) {
 				const double draw = rho * dy[k];

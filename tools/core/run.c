@@ -120,7 +120,8 @@ static const struct op *const ops[] = {
 	&op_quat_dropout, &op_quat_init,
 	&op_lattice_design, &op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
 	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_gemm2,
-	&op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd, &op_mhc_add,
+	&op_mhc_presets, &op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd,
+	&op_mhc_add,
 	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
 	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd, &op_mhc_expand,
 	&op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
@@ -409,7 +410,7 @@ static int check_operands(const struct job *job)
 		output = output ? output : o[i].name;
 		made |= in_use(job, i) || o[i].flags & PRINTS;
 	}
-	if (!made)
+	if (!made && output)
 		return complain(EXIT_BAD, "%s: no output is given, such as %s=", job->op->name,
 				output);
 	for (int i = 0; o[i].name; i++) {

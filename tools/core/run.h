@@ -53,7 +53,7 @@ struct key {
 	const char *help;
 };
 
-#define OPERANDS_MAX 24
+#define OPERANDS_MAX 32
 #define KEYS_MAX 40
 
 struct value {
@@ -142,6 +142,7 @@ extern const struct op op_lattice_design, op_lattice_encode, op_lattice_decode, 
 extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
 
 /* tools/mhc/run.c */
+extern const struct op op_mhc_presets;
 extern const struct op op_mhc_sinkhorn, op_mhc_sinkhorn_bwd, op_mhc_mix, op_mhc_mix_bwd, op_mhc_add,
 	op_mhc_add_bwd, op_mhc_post, op_mhc_post_bwd, op_mhc_expand, op_mhc_expand_bwd,
 	op_mhc_recompute, op_mhc_diagnose, op_mhc_init;

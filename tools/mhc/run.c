@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +13,22 @@
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
+#define PRESETS \
+	"deepseek_v4|deepseek_v41|glm5_next|xing4|hy_v4|megatron|tilekernels|liger|paper|triton|" \
+	"triton_static|hc|lite"
+
 static const struct word preset_words[] = {
-	{"deepseek_v4", HZ_MHC_PRESET_DEEPSEEK_V4}, {"paper", HZ_MHC_PRESET_PAPER},
+	{"deepseek_v4", HZ_MHC_PRESET_DEEPSEEK_V4}, {"deepseek_v41", HZ_MHC_PRESET_DEEPSEEK_V41},
+	{"glm5_next", HZ_MHC_PRESET_GLM5_NEXT}, {"xing4", HZ_MHC_PRESET_XING4},
+	{"hy_v4", HZ_MHC_PRESET_HY_V4}, {"megatron", HZ_MHC_PRESET_MEGATRON},
+	{"tilekernels", HZ_MHC_PRESET_TILEKERNELS}, {"liger", HZ_MHC_PRESET_LIGER},
+	{"paper", HZ_MHC_PRESET_PAPER},
 	{"triton", HZ_MHC_PRESET_TRITON}, {"triton_static", HZ_MHC_PRESET_TRITON_STATIC},
 	{"hc", HZ_MHC_PRESET_HC}, {"lite", HZ_MHC_PRESET_LITE}, {NULL, 0},
+};
+
+static const struct word head_words[] = {
+	{"weights", HZ_MHC_HEAD_WEIGHTS}, {"mean", HZ_MHC_HEAD_MEAN}, {NULL, 0},
 };
 
 static const struct word residual_words[] = {
@@ -31,6 +44,18 @@ static const struct word order_words_mhc[] = {
 	{"cols", HZ_MHC_COLS}, {"rows", HZ_MHC_ROWS}, {NULL, 0},
 };
 
+static const struct word eps_rule_words[] = {
+	{"add", HZ_MHC_EPS_ADD}, {"floor", HZ_MHC_EPS_FLOOR}, {NULL, 0},
+};
+
+static const struct word rms_words[] = {
+	{"all", HZ_MHC_RMS_ALL}, {"none", HZ_MHC_RMS_NONE}, {NULL, 0},
+};
+
+static const struct word rms_eps_rule_words[] = {
+	{"inside", HZ_MHC_RMS_EPS_INSIDE}, {"root", HZ_MHC_RMS_EPS_ROOT}, {NULL, 0},
+};
+
 static const struct word coefficients_words[] = {
 	{"per_token", HZ_MHC_PER_TOKEN}, {"per_sequence", HZ_MHC_PER_SEQUENCE},
 	{"static", HZ_MHC_STATIC}, {NULL, 0},
@@ -43,13 +68,17 @@ static const struct word kind_words[] = {
 };
 
 const struct key mhc_sinkhorn_keys[] = {
-	{"preset", KEY_WORD, preset_words, 0, 0, "deepseek_v4|paper|triton|triton_static|hc|lite",
+	{"preset", KEY_WORD, preset_words, 0, 0, PRESETS,
 	 "conventions, which further keys change; default deepseek_v4"},
 	{"map", KEY_WORD, map_words, 0, 0, "exp|softmax|abs",
 	 "the first step of the iteration"},
 	{"order", KEY_WORD, order_words_mhc, 0, 0, "cols|rows", "what is normalised first"},
 	{"iterations", KEY_INT, NULL, 1, 1000, "N", "default 20"},
-	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to sums of rows and columns"},
+	{"eps", KEY_REAL, NULL, 0, 0, "NUMBER", "of sums of rows and columns"},
+	{"eps_rule", KEY_WORD, eps_rule_words, 0, 0, "add|floor",
+	 "eps is added to these sums, or their least value"},
+	{"z_min", KEY_REAL, NULL, 0, 0, "NUMBER", "what is mapped is at least that"},
+	{"z_max", KEY_REAL, NULL, 0, 0, "NUMBER", "and at most that"},
 	END,
 };
 
@@ -58,10 +87,17 @@ const struct key mhc_weights_keys[] = {
 	 "how a is made"},
 	{"p_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to p, or to its sum"},
 	{"q_scale", KEY_REAL, NULL, 0, 0, "NUMBER", "a factor of q"},
-	{"rms_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to the mean square of x"},
+	{"q_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to q"},
+	{"rms", KEY_WORD, rms_words, 0, 0, "all|none",
+	 "y is divided by the root mean square of x, or not"},
+	{"rms_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that mean square"},
+	{"rms_eps_rule", KEY_WORD, rms_eps_rule_words, 0, 0, "inside|root",
+	 "root: rms_eps is added to the root instead"},
 	{"norm_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that of u, with norm="},
 	{"old_new", KEY_WORD, switch_words, 0, 0, "0|1", "1: z is [old, new]"},
 	{"normalize", KEY_WORD, switch_words, 0, 0, "0|1", "1: p is divided by its sum"},
+	{"head", KEY_WORD, head_words, 0, 0, "weights|mean",
+	 "of mhc_head: mean is that of the streams, without weights"},
 	{"coefficients", KEY_WORD, coefficients_words, 0, 0, "per_token|per_sequence|static",
 	 "of each token, the default; of means over sequences, of which x is\n"
 	 "[S, ..., n, C]; of bias alone, without phi"},
@@ -112,12 +148,19 @@ hz_mhc_opts mhc_opts(const struct job *job)
 		.map = (int32_t)value_or(job, "map", 0),
 		.order = (int32_t)value_or(job, "order", 0),
 		.iterations = (int32_t)value_or(job, "iterations", 0),
+		.eps_rule = (int32_t)value_or(job, "eps_rule", 0),
+		.rms = (int32_t)value_or(job, "rms", 0),
+		.rms_eps_rule = (int32_t)value_or(job, "rms_eps_rule", 0),
+		.head = (int32_t)value_or(job, "head", 0),
 		.flags = value_or(job, "accumulate", 0) ? HZ_MHC_ACCUMULATE : 0,
 	};
 
 	take_number(job, "eps", &o.eps, HZ_MHC_GIVEN_EPS, &o.given);
 	take_number(job, "p_eps", &o.p_eps, HZ_MHC_GIVEN_P_EPS, &o.given);
 	take_number(job, "q_scale", &o.q_scale, HZ_MHC_GIVEN_Q_SCALE, &o.given);
+	take_number(job, "q_eps", &o.q_eps, HZ_MHC_GIVEN_Q_EPS, &o.given);
+	take_number(job, "z_min", &o.z_min, HZ_MHC_GIVEN_Z_MIN, &o.given);
+	take_number(job, "z_max", &o.z_max, HZ_MHC_GIVEN_Z_MAX, &o.given);
 	take_number(job, "rms_eps", &o.rms_eps, HZ_MHC_GIVEN_RMS_EPS, &o.given);
 	take_number(job, "norm_eps", &o.norm_eps, HZ_MHC_GIVEN_NORM_EPS, &o.given);
 	take_flag(job, "old_new", HZ_MHC_OLD_NEW, HZ_MHC_GIVEN_OLD_NEW, &o);
@@ -134,7 +177,11 @@ const struct npy *mhc_array_of(struct job *job, const char *name)
 
 bool mhc_given(struct job *job, const char *name)
 {
-	return slot_of(job, name)->path != NULL;
+	for (const struct operand *o = job->op->operands; o->name; o++) {
+		if (strcmp(o->name, name) == 0)
+			return slot_of(job, name)->path != NULL;
+	}
+	return false;
 }
 
 int mhc_check_ndim(struct job *job, const char *name, int least)
@@ -192,6 +239,75 @@ void mhc_shape_branch(struct job *job, const char *name, const struct npy *x)
 {
 	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, x->shape[x->ndim - 1], -1);
 }
+
+/* ---- Presets --------------------------------------------------------------------------------- */
+
+/* Layer L, tensors of a sublayer, attn or ffn; C channels, n streams */
+static const struct model {
+	const char *preset, *conventions, *tensors, *layout;
+} models[] = {
+	{"deepseek_v4", "the default: softmax rows + eps, 20 iterations, every eps 1e-6",
+	 "layers.L.hc_attn_{fn,base,scale}, hc_ffn_*, hc_head_{fn,base,scale}\n"
+	 "blk.L.hc_attn_{fn,base,scale}.weight, hc_ffn_*, output_hc_{fn,base,scale}.weight",
+	 "phi [24, 4 C], bias [24] p|q|a[old, new], alpha [3], f32; head [4, 4 C], [4], [1]"},
+	{"deepseek_v41", "as deepseek_v4, rms_eps=1e-20; p is the p_in of the next sublayer",
+	 "layers.L.hc_attn_{fn,base,scale}, hc_ffn_*; none for the head", "as deepseek_v4"},
+	{"glm5_next", "as deepseek_v4, rms_eps=1e-5 norm_eps=1e-5 head=mean",
+	 "layers.L.hc_attn_{fn,base,scale}, hc_ffn_*; none for the head",
+	 "as deepseek_v4, phi in bf16"},
+	{"xing4", "map=exp order=rows eps=1e-6 z_min=-30 z_max=30 rms_eps=1e-6 head=mean",
+	 "layers.L.hc_attn_{fn,base,scale}, hc_ffn_*; none for the head",
+	 "bias p|q|a[new, old], else as deepseek_v4"},
+	{"hy_v4", "residual=identity p_eps=1e-6 q_eps=1e-6 rms_eps=1e-5 norm_eps=1e-5",
+	 "layers.L.hc_attn_{fn,base,scale}, hc_ffn_*, hc_head_{fn,base,scale}",
+	 "phi [8, 4 C], bias [8] p|q, alpha [2]"},
+	{"megatron", "map=exp order=rows eps=1e-6 eps_rule=floor rms_eps_rule=root head=mean",
+	 "mapping_proj.weight, bias, alpha_pre, alpha_post, alpha_res of each sublayer",
+	 "phi [24, 4 C], bias p|q|a[new, old], three alphas of [1]: alpha, alpha_q, alpha_a"},
+	{"tilekernels", "as deepseek_v4, iterations=10 q_scale=1", "none: arguments",
+	 "as deepseek_v4"},
+	{"liger", "as deepseek_v4, old_new=0 p_eps=0", "none: arguments",
+	 "phi [4 C, 24], to be transposed; bias p|q|a[new, old]"},
+	{"paper", "arXiv 2512.24880: map=exp order=cols, every eps 0", "none",
+	 "phi [24, 4 C], bias p|q|a[new, old], alpha [3]"},
+	{"triton", "mHC-triton: map=abs order=rows normalize=1, every eps 1e-6",
+	 "none: arguments", "as paper"},
+	{"triton_static", "its static coefficients: eps=1e-8 q_scale=1", "none: arguments",
+	 "bias alone"},
+	{"hc", "arXiv 2409.19606: residual=tanh rms_eps=1e-6", "none", "as paper"},
+	{"lite", "arXiv 2601.05732: residual=lite rms_eps=1e-6", "none",
+	 "phi [32, 4 C]: 24 permutations"},
+};
+
+static const struct operand no_operands[] = {LAST};
+
+static int presets_outputs(struct job *job)
+{
+	(void)job;
+	return 0;
+}
+
+static int presets_call(hz_context *ctx, struct job *job)
+{
+	(void)ctx;
+	(void)job;
+	printf("GGUF keys: ARCH.hyper_connection.{count,sinkhorn_iterations,epsilon}; its dims "
+	       "{4 C, 24} are row-major [24, 4 C]\n");
+	for (size_t i = 0; i < sizeof(models) / sizeof(*models); i++) {
+		const struct model *const m = &models[i];
+
+		printf("\n%s\n  %s\n  tensors: ", m->preset, m->conventions);
+		for (const char *c = m->tensors; *c; c++)
+			printf(*c == '\n' ? "%c           " : "%c", *c);
+		printf("\n  layout: %s\n", m->layout);
+	}
+	return HZ_OK;
+}
+
+const struct op op_mhc_presets = {
+	"mhc_presets", "prints models and libraries: preset, conventions, tensors, layout",
+	no_operands, (const struct key *const[]){NULL}, presets_outputs, presets_call,
+};
 
 /* ---- Sinkhorn -------------------------------------------------------------------------------- */
 

@@ -30,7 +30,13 @@ static hz_mhc_opts opts_of(struct job *job)
 	o.gain = view_of(job, "gain");
 	o.norm = view_of(job, "norm");
 	o.saved = view_of(job, "saved");
+	o.alpha_q = view_of(job, "alpha_q");
+	o.alpha_a = view_of(job, "alpha_a");
+	o.p_in = view_of(job, "p_in");
 	o.dgain = view_of(job, "dgain");
+	o.dalpha_q = view_of(job, "dalpha_q");
+	o.dalpha_a = view_of(job, "dalpha_a");
+	o.dp_in = view_of(job, "dp_in");
 	o.dnorm = view_of(job, "dnorm");
 	return o;
 }
@@ -38,13 +44,22 @@ static hz_mhc_opts opts_of(struct job *job)
 /* ---- Operands -------------------------------------------------------------------------------- */
 
 #define WEIGHTS \
-	{"phi", NULL, OPTIONAL, "f32", "[m, n C]; absent: y = 0"}, \
-	{"alpha", NULL, OPTIONAL, "f32", "[3] with phi"}, \
+	{"phi", NULL, OPTIONAL, TYPES, "[m, n C]; absent: y = 0"}, \
+	{"alpha", NULL, OPTIONAL, "f32", "[3] with phi, [2] without a"}, \
+	{"alpha_q", NULL, OPTIONAL, "f32", "[1]: alpha is [1], of p"}, \
+	{"alpha_a", NULL, OPTIONAL, "f32", "[1]"}, \
 	{"bias", NULL, 0, "f32", "[m], m = 2 n + n^2 mostly"}, \
 	{"gain", NULL, OPTIONAL, "f32", "[n C], of x before phi"}
 
 #define SAVED_OUT {"saved", NULL, WANTED, "f32", "[..., m + 1], for gradients"}
 #define SAVED_IN {"saved", NULL, OPTIONAL, "f32", "[..., m + 1], of the forward call"}
+
+#define ALPHA_GRADIENTS \
+	{"dalpha_q", NULL, WANTED, "f32", "as alpha_q"}, \
+	{"dalpha_a", NULL, WANTED, "f32", "as alpha_a"}
+
+#define P_IN {"p_in", NULL, OPTIONAL, "f32", "[..., n]: u is mixed by it, instead of p"}
+#define DP_IN {"dp_in", NULL, WANTED, "f32", "as p_in"}
 
 #define WEIGHT_GRADIENTS \
 	{"dphi", NULL, WANTED, "f32", "as phi"}, \
@@ -66,9 +81,9 @@ static hz_mhc_opts opts_of(struct job *job)
 
 #define HEAD_IN \
 	{"x", NULL, 0, TYPES, STREAMS}, \
-	{"phi", NULL, 0, "f32", "[n, n C]"}, \
-	{"alpha", NULL, 0, "f32", "[1]"}, \
-	{"bias", NULL, 0, "f32", "[n]"}, \
+	{"phi", NULL, OPTIONAL, TYPES, "[n, n C]; absent with head=mean, as are"}, \
+	{"alpha", NULL, OPTIONAL, "f32", "[1]"}, \
+	{"bias", NULL, OPTIONAL, "f32", "[n]"}, \
 	{"gain", NULL, OPTIONAL, "f32", "[n C]"}
 
 static const struct operand weights_operands[] = {
@@ -78,25 +93,25 @@ static const struct operand weights_operands[] = {
 
 static const struct operand pre_operands[] = {
 	{"x", NULL, 0, TYPES, STREAMS},
-	WEIGHTS, NORM, COEFS("p", "q", "a"),
+	WEIGHTS, NORM, P_IN, COEFS("p", "q", "a"),
 	{"u", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
 	SAVED_OUT, LAST,
 };
 
 static const struct operand pre_bwd_operands[] = {
 	{"x", NULL, OPTIONAL, TYPES, STREAMS},
-	WEIGHTS, NORM, SAVED_IN,
+	WEIGHTS, NORM, P_IN, SAVED_IN,
 	{"du", NULL, OPTIONAL, TYPES, BRANCH ", the gradient of u"},
 	{"dy", NULL, OPTIONAL, TYPES, "as x, that of y of mhc_post with x and a"},
 	COEF_GRADIENTS("dp", "dq", "da"),
 	{"dx", NULL, WANTED, TYPES, "as x"},
-	WEIGHT_GRADIENTS,
+	WEIGHT_GRADIENTS, ALPHA_GRADIENTS, DP_IN,
 	{"dnorm", NULL, WANTED, "f32", "as norm"},
 	LAST,
 };
 
 static const struct operand head_operands[] = {
-	HEAD_IN, NORM,
+	HEAD_IN, NORM, P_IN,
 	{"p", NULL, WANTED, "f32", "[..., n]"},
 	{"h", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
 	{"saved", NULL, WANTED, "f32", "[..., n + 1], for gradients"},
@@ -104,12 +119,12 @@ static const struct operand head_operands[] = {
 };
 
 static const struct operand head_bwd_operands[] = {
-	HEAD_IN, NORM,
+	HEAD_IN, NORM, P_IN,
 	{"saved", NULL, OPTIONAL, "f32", "[..., n + 1], of the forward call"},
 	{"dh", "du", OPTIONAL, TYPES, BRANCH ", the gradient of h"},
 	{"dp", NULL, OPTIONAL, "f32", "[..., n], that of p"},
 	{"dx", NULL, WANTED, TYPES, "as x"},
-	WEIGHT_GRADIENTS,
+	WEIGHT_GRADIENTS, DP_IN,
 	{"dnorm", NULL, WANTED, "f32", "as norm"},
 	LAST,
 };
@@ -120,7 +135,7 @@ static const struct operand post_pre_operands[] = {
 	{"q", NULL, 0, "f32", "[..., n], of each token"},
 	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
 	{"branch_bias", NULL, OPTIONAL, "f32", "[C], added to f"},
-	WEIGHTS, NORM,
+	WEIGHTS, NORM, P_IN,
 	{"y", NULL, OUTPUT, TYPES, "as x: mhc_post of x, f, q, a"},
 	COEFS("p_next", "q_next", "a_next"),
 	{"u", NULL, WANTED, TYPES, BRANCH ": mhc_pre of y"},
@@ -129,7 +144,7 @@ static const struct operand post_pre_operands[] = {
 
 static const struct operand post_pre_bwd_operands[] = {
 	{"y", NULL, 0, TYPES, STREAMS ", of the forward call"},
-	WEIGHTS, NORM, SAVED_IN,
+	WEIGHTS, NORM, P_IN, SAVED_IN,
 	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
 	{"q", NULL, OPTIONAL, "f32", "[..., n]; for df"},
 	{"branch_bias", NULL, OPTIONAL, "f32", "[C]"},
@@ -140,7 +155,7 @@ static const struct operand post_pre_bwd_operands[] = {
 	{"df", NULL, WANTED, TYPES, BRANCH},
 	{"dq", NULL, WANTED, "f32", "as q"},
 	{"dbranch_bias", NULL, WANTED, "f32", "[C]"},
-	WEIGHT_GRADIENTS,
+	WEIGHT_GRADIENTS, ALPHA_GRADIENTS, DP_IN,
 	{"dnorm", NULL, WANTED, "f32", "as norm"},
 	LAST,
 };
@@ -175,7 +190,8 @@ static int find_sets(struct job *job, const char *x_name, struct sets *s)
 		status = mhc_check_ndim(job, "bias", 1);
 	if (status)
 		return status;
-	*s = (struct sets){.rows = bias->shape[0], .leading = x->shape};
+	*s = (struct sets){.leading = x->shape};
+	s->rows = mhc_given(job, "bias") ? bias->shape[0] : x->shape[x->ndim - 2];
 	s->n = mhc_given(job, x_name) ? x->shape[x->ndim - 2] : streams_of(s->rows, &o);
 	if (s->n < 1 || s->n > 8)
 		return complain(EXIT_BAD, "%s: there are %lld streams, must be 1 to 8",
@@ -214,7 +230,8 @@ static int forward_outputs(struct job *job, const char *x_name, const char *p, c
 static void read_accumulated(struct job *job)
 {
 	static const char *const names[] = {
-		"dx", "dy", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dbranch_bias", NULL,
+		"dx", "dy", "dphi", "dalpha", "dalpha_q", "dalpha_a", "dbias", "dgain", "dnorm",
+		"dbranch_bias", NULL,
 	};
 
 	for (int i = 0; names[i] && value_or(job, "accumulate", 0); i++) {
@@ -230,11 +247,16 @@ static int weight_gradients(struct job *job)
 {
 	static const char *const pairs[][2] = {
 		{"dphi", "phi"}, {"dalpha", "alpha"}, {"dbias", "bias"}, {"dgain", "gain"},
-		{"dnorm", "norm"}, {NULL, NULL},
+		{"dnorm", "norm"}, {"dalpha_q", "alpha_q"}, {"dalpha_a", "alpha_a"},
+		{"dp_in", "p_in"}, {NULL, NULL},
 	};
+	int status;
 
 	read_accumulated(job);
-	return mhc_shape_all(job, pairs);
+	status = mhc_shape_all(job, pairs);
+	if (!status && mhc_given(job, "dphi"))
+		slot_of(job, "dphi")->array.dtype = HZ_F32;
+	return status;
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

@@ -403,7 +403,7 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 {
 	struct tcase c = {.opts = {.preset = preset}};
 	const int m = hz_mhc_rows(n, &c.opts), dtype = extras ? HZ_F32 : HZ_BF16;
-	const int fixed = S == 1 && extras;
+	const int fixed = S == 1 && extras, mixed = preset == HZ_MHC_PRESET_DEEPSEEK_V41;
 	hz_mhc_layer l = {.opts = {.preset = preset}};
 	struct operand *kept;
 	size_t bytes = 0, more = 0;
@@ -434,6 +434,12 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 	streams(&c, Y, dtype, T, n, C, 0, 0);
 	streams(&c, DX, dtype, T, n, C, 0, 0);
 	streams(&c, DF, dtype, T, 0, C, 0, 0);
+	/* Coefficients of a layer before, and their gradient by both kinds of calls */
+	if (mixed) {
+		coefs(&c, P_IN, S, n, 0, 0, 0.5);
+		coefs(&c, DP_IN, S, n, 0, 0, 0);
+		coefs(&c, P, S, n, 0, 0, 0);
+	}
 	/* The results of the separate calls, in the same layout */
 	if (!fixed) {
 		l.phi = c.o[PHI]->t;
@@ -452,6 +458,8 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 	l.dphi = fixed ? (hz_tensor){0} : c.o[DPHI]->t;
 	l.dbias = c.o[DBIAS]->t;
 	l.branch_bias = extras ? c.o[BIAS_F]->t : (hz_tensor){0};
+	l.p_in = mixed ? c.o[P_IN]->t : (hz_tensor){0};
+	l.dp_in = mixed ? c.o[DP_IN]->t : (hz_tensor){0};
 	good = hz_mhc_layer_bind(dev->ctx, &l, n, S, c.o[SAVED]->t.data, &bytes) == HZ_OK;
 	good &= RECORD(dev->ctx, layer_steps(dev->ctx, &c, &l), &more) == HZ_OK;
 	good &= hz_reserve(dev->ctx, more) == HZ_OK;
@@ -475,6 +483,7 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 			area_read(&p->area, first[k]);
 		}
 		o.flags &= ~HZ_MHC_ACCUMULATE;
+		o.p_in = view(&c, P_IN);
 		good &= hz_mhc_layer_bind(dev->ctx, &r, n, S, kept->t.data, &bytes) == HZ_OK;
 		o.saved = fixed ? NULL : &r.saved;
 		good &= hz_mhc_pre(dev->ctx, view(&c, X), phi, view(&c, ALPHA), view(&c, BIAS),
@@ -486,6 +495,8 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 					view(&c, DF), &r.dq, NULL, NULL) == HZ_OK;
 		o = l.opts;
 		o.saved = fixed ? NULL : &r.saved;
+		o.p_in = view(&c, P_IN);
+		o.dp_in = view(&c, P);
 		g = (hz_mhc_grads){
 			.du = view(&c, DF), .dq = &r.dq, .dy = view(&c, DY), .dphi = view(&c, P2),
 			.dbias = view(&c, Q2),
@@ -510,6 +521,7 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 			free(again[k]);
 		}
 		good &= near_operand(&c, DBIAS, Q2) && (fixed || near_operand(&c, DPHI, P2));
+		good &= !mixed || near_operand(&c, DP_IN, P);
 	}
 	unload(&c);
 	case_free(&c);
@@ -519,7 +531,8 @@ static int layer_on(struct dev *dev, int preset, int n, int64_t T, int64_t S, in
 static void test_layers(struct dev *dev)
 {
 	static const int presets[] = {HZ_MHC_PRESET_DEEPSEEK_V4, HZ_MHC_PRESET_TRITON,
-				      HZ_MHC_PRESET_HC, HZ_MHC_PRESET_LITE};
+				      HZ_MHC_PRESET_HC, HZ_MHC_PRESET_LITE,
+				      HZ_MHC_PRESET_DEEPSEEK_V41};
 	int good = 1;
 	size_t k;
 

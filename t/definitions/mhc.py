@@ -20,7 +20,18 @@ PRESETS = {
                           q_scale=1.0),
     "hc": dict(map="exp", order="cols", residual="tanh", rms_eps=1e-6),
     "lite": dict(map="exp", order="cols", residual="lite", rms_eps=1e-6),
+    "deepseek_v41": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6,
+                         rms_eps=1e-20, norm_eps=1e-6),
+    "glm5_next": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-5,
+                      norm_eps=1e-5),
+    "xing4": dict(order="rows", eps=1e-6, rms_eps=1e-6, z_min=-30.0, z_max=30.0),
+    "hy_v4": dict(residual="identity", p_eps=1e-6, q_eps=1e-6, rms_eps=1e-5, norm_eps=1e-5),
+    "megatron": dict(order="rows", eps=1e-6, eps_rule="floor", rms_eps=1e-6, rms_eps_rule="root"),
+    "tilekernels": dict(map="softmax", order="rows", eps=1e-6, old_new=1, p_eps=1e-6, rms_eps=1e-6,
+                        norm_eps=1e-6, iterations=10, q_scale=1.0),
+    "liger": dict(map="softmax", order="rows", eps=1e-6, rms_eps=1e-6, norm_eps=1e-6),
 }
+MEAN_HEADS = "glm5_next", "xing4", "megatron"
 
 
 class Conventions:
@@ -30,6 +41,8 @@ class Conventions:
         self.residual, self.map, self.order = "sinkhorn", "exp", "cols"
         self.eps = self.p_eps = self.rms_eps = self.norm_eps = 0.0
         self.iterations, self.q_scale, self.old_new, self.normalize = 20, 2.0, 0, 0
+        self.q_eps, self.z_min, self.z_max = 0.0, -np.inf, np.inf
+        self.eps_rule, self.rms, self.rms_eps_rule = "add", "all", "inside"
         self.__dict__.update(PRESETS[preset])
 
 
@@ -47,10 +60,18 @@ def draw_conventions(case, presets=tuple(PRESETS), sinkhorn_only=False):
         c.iterations = keys["iterations"] = case.pick(1, 2, 3, 7, 40)
     if case.chance(0.3):
         c.eps = keys["eps"] = case.pick(1e-6, 1e-3, 0.0)
+    if case.chance(0.2):
+        c.eps_rule = keys["eps_rule"] = case.pick("add", "floor")
+    if case.chance(0.15):
+        c.z_min = keys["z_min"] = case.pick(-0.75, -2.0)
+    if case.chance(0.15):
+        c.z_max = keys["z_max"] = case.pick(0.75, 2.0)
     if sinkhorn_only:
         return c, keys
     for name, choices in (("residual", ("sinkhorn", "lite", "identity", "tanh")),
-                          ("p_eps", (1e-6, 0.125)), ("q_scale", (1.0, 0.5, 0.0)), ("old_new", (0, 1)),
+                          ("p_eps", (1e-6, 0.125)), ("q_eps", (1e-6, 0.25)),
+                          ("rms", ("all", "none")), ("rms_eps_rule", ("inside", "root")),
+                          ("q_scale", (1.0, 0.5, 0.0)), ("old_new", (0, 1)),
                           ("rms_eps", (1e-5, 0.25)), ("norm_eps", (1e-5, 0.25)),
                           ("normalize", (0, 1))):
         if case.chance(0.15):
@@ -63,6 +84,7 @@ def sinkhorn(m, c):
     """Divides columns and rows by their sums alternately; row sums are over the last axis."""
     first = -2 if c.order == "cols" else -1
     other = -3 - first
+    m = np.where(np.real(m) < c.z_min, c.z_min, np.where(np.real(m) > c.z_max, c.z_max, m))
     largest = np.take_along_axis(m, np.argmax(np.real(m), first, keepdims=True), first)
     if c.map == "abs":
         y = np.where(np.real(m) < 0, -m, m) + c.eps
@@ -73,7 +95,11 @@ def sinkhorn(m, c):
         y = y / np.sum(y, first, keepdims=True) + c.eps
         steps = steps[1:]
     for axis in steps:
-        y = y / (np.sum(y, axis, keepdims=True) + c.eps)
+        sums = np.sum(y, axis, keepdims=True)
+        if c.eps_rule == "floor":
+            y = y / np.where(np.real(sums) < c.eps, c.eps, sums)
+        else:
+            y = y / (sums + c.eps)
     return y
 
 
@@ -305,10 +331,14 @@ def sigma(z):
     return 1 / (1 + np.exp(-z))
 
 
-def projected(x, phi, gain, rms_eps):
+def projected(x, phi, gain, c):
     """y_k = sum_j phi_kj g_j x_j / sqrt(mean of x_j^2 + eps) for x [S, n C]."""
-    mean = np.mean(x * x, -1, keepdims=True) + rms_eps
-    return (x * gain) @ phi.T / np.sqrt(mean)
+    mean, sums = np.mean(x * x, -1, keepdims=True), (x * gain) @ phi.T
+    if c.rms == "none":
+        return sums
+    if c.rms_eps_rule == "root":
+        return sums / (np.sqrt(mean) + c.rms_eps)
+    return sums / np.sqrt(mean + c.rms_eps)
 
 
 def residual_of(z, n, c):
@@ -341,7 +371,7 @@ def coefficients(y, alpha, bias, n, c, head=False):
         p, q = z[:, :n], z[:, n:2 * n]
     else:
         z = alpha[groups] * y + bias
-        p, q = sigma(z[:, :n]), c.q_scale * sigma(z[:, n:2 * n])
+        p, q = sigma(z[:, :n]), c.q_scale * sigma(z[:, n:2 * n]) + c.q_eps
         p = p / (np.sum(p, 1, keepdims=True) + c.p_eps) if c.normalize else p + c.p_eps
     return p, q, None if head else residual_of(z[:, 2 * n:], n, c)
 
@@ -366,7 +396,7 @@ class Weights:
     def sums(self, o, sets, of=lambda v: v):
         """y [sets, m]; with of=np.abs the sum of its terms' magnitudes."""
         means = o["x"].reshape(sets, self.s.tokens // sets, self.s.n * self.s.c).mean(1)
-        return projected(of(means), of(o["phi"]), of(o.get("gain", 1.0)), self.c.rms_eps)
+        return projected(of(means), of(o["phi"]), of(o.get("gain", 1.0)), self.c)
 
     def coefficients(self, o, y):
         """p, q, a of y."""
@@ -412,6 +442,8 @@ def draw_layer(case, head=False, static=True, shared=True):
         c, keys = Conventions("deepseek_v4"), {}
     if c.residual == "lite" and s.n > 4:
         s.n = 4
+    if head and keys.get("preset") in MEAN_HEADS:
+        keys["head"] = "weights"
     # the first of two token dimensions counts sequences
     if shared and len(s.batch) == 2 and case.chance(0.4):
         keys["coefficients"] = "per_sequence"

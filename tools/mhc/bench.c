@@ -51,9 +51,10 @@ static const struct {
 
 /*
  * Flags of calls in shapes[]. GROUPS: 16 groups of tokens share coefficients, otherwise each token
- * has its own; LITE: mHC-lite; NORM: u is divided by its root mean square
+ * has its own; LITE: mHC-lite; NORM: u is divided by its root mean square;
+ * P_IN: u is mixed by other coefficients, as in DeepSeek V4.1
  */
-enum { KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256 };
+enum { KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256, P_IN = 512 };
 
 enum { CPU, GPU };
 
@@ -76,7 +77,8 @@ static const struct shape {
 	{GPU, HZ_BF16, 32768, 4096, 3, {POST_BWD}},
 	{GPU, HZ_BF16, 16384, 4096, 8, {POST_BWD}},
 	{GPU, HZ_BF16, 32768, 4096, 4,
-	 {POST_BWD_F | QUICK, EXPAND, EXPAND_BWD, HEAD, POST_PRE | QUICK}},
+	 {POST_BWD_F | QUICK, EXPAND, EXPAND_BWD, HEAD, POST_PRE | QUICK,
+	  POST_PRE | P_IN | QUICK}},
 	{GPU, HZ_BF16, 8192, 4096, 4, {RECOMPUTE | QUICK}},
 	{GPU, HZ_BF16, 32768, 4096, 4,
 	 {LAYER | QUICK, LAYER_TRAINING | QUICK, LAYER | GROUPS, LAYER_TRAINING | GROUPS | QUICK}},
@@ -87,7 +89,7 @@ static const struct shape {
 	{GPU, HZ_BF16, 8, 4096, 4, {POST}},
 	{GPU, HZ_BF16, 64, 4096, 4, {POST}},
 	{GPU, HZ_BF16, 1, 4096, 4, {POST_PRE}},
-	{GPU, HZ_BF16, 8, 4096, 4, {POST_PRE}},
+	{GPU, HZ_BF16, 8, 4096, 4, {POST_PRE, POST_PRE | P_IN}},
 	{GPU, HZ_BF16, 64, 4096, 4, {POST_PRE}},
 	{GPU, HZ_BF16, 1, 7168, 4, {PRE}},
 	{GPU, HZ_BF16, 64, 4096, 8, {PRE}},
@@ -112,7 +114,8 @@ static const struct shape {
 	  WEIGHTS_BWD, PRE, PRE_BWD}},
 	{CPU, HZ_BF16, 2048, 4096, 4,
 	 {MIX, MIX_BWD, ADD, ADD_BWD, POST | QUICK, POST_BWD | QUICK, EXPAND, EXPAND_BWD,
-	  WEIGHTS | QUICK, WEIGHTS_BWD, PRE | QUICK, PRE_BWD | QUICK, POST_PRE}},
+	  WEIGHTS | QUICK, WEIGHTS_BWD, PRE | QUICK, PRE_BWD | QUICK, POST_PRE,
+	  POST_PRE | P_IN}},
 	{CPU, HZ_BF16, 512, 4096, 4, {RECOMPUTE | QUICK}},
 	{CPU, HZ_BF16, 2048, 4096, 4, {LAYER, LAYER_TRAINING}},
 	{CPU, HZ_BF16, 1, 4096, 4, {PRE, POST}},
@@ -311,6 +314,8 @@ static void make_views(struct bench *b, struct mhc_case *m)
 	};
 	if (r->kind == WEIGHTS_BWD || r->kind == PRE_BWD)
 		m->opts.saved = &m->saved;
+	if (r->flags & P_IN)
+		m->opts.p_in = &m->dp;
 	if (r->flags & NORM)
 		m->opts.norm = &m->norm;
 	if (r->flags & NORM && r->kind == PRE_BWD)
@@ -340,7 +345,8 @@ static void name_case(struct mhc_case *m)
 	else
 		snprintf(m->c.name, sizeof(m->c.name), "%s%s%s%lldx%dx%d%s", name,
 			 *name ? " " : "",
-			 r->flags & LITE ? "lite " : r->flags & NORM ? "norm " : "",
+			 r->flags & LITE ? "lite " : r->flags & NORM ? "norm " :
+			 r->flags & P_IN ? "p_in " : "",
 			 (long long)r->tokens, r->n, r->channels, r->groups ? "/16" : "");
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
@@ -378,6 +384,8 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 		m.opts.coefficients = HZ_MHC_PER_SEQUENCE;
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.opts.preset = HZ_MHC_PRESET_PAPER;
+	if (r->flags & P_IN)
+		m.opts.preset = HZ_MHC_PRESET_DEEPSEEK_V41;
 	if (r->flags & LITE)
 		m.opts.preset = HZ_MHC_PRESET_LITE;
 	make_views(b, &m);

@@ -9,7 +9,8 @@ if [ "${cross_compiling:-no}" = yes ]; then
 fi
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
-echo 1..16
+echo 1..17
+builddir=$(cd "$top_builddir" && pwd)
 # Other tests use the GPU.
 HURWITZ_DEVICE=cpu
 export HURWITZ_DEVICE
@@ -160,3 +161,7 @@ else
 	*) result 16 "$name" $status "$out" ;;
 	esac
 fi
+
+out=$(cd "$work" && "$builddir/doc/examples/mhc_checkpoint")
+[ "$out" = "prefill of 16 tokens, then decoding: they differ by 0" ]
+result 17 "mhc_checkpoint: decoding gives what prefill does" $? "$out"

@@ -16,8 +16,8 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/vlut/cuda
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
-HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/minimal \
-	doc/examples/qgemm doc/examples/quat_layer
+HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/mhc_checkpoint \
+	doc/examples/minimal doc/examples/qgemm doc/examples/quat_layer
 check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
 dist_check_SCRIPTS = $(HZ_TESTS_SH)
 noinst_HEADERS += \

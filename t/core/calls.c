@@ -644,9 +644,9 @@ static int mhc_pre(struct scene *s, views t)
 
 static int mhc_pre_alphas(struct scene *s, views t)
 {
-	const hz_mhc_opts o = {.alpha_q = t[4], .alpha_a = t[5]};
+	const hz_mhc_opts o = {.alpha_q = t[8], .alpha_a = t[9]};
 
-	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[6], NULL, NULL, t[7], &o);
+	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
 }
 
 static int mhc_pre_alphas_bwd(struct scene *s, views t)
@@ -696,13 +696,6 @@ static int mhc_post_pre_bwd(struct scene *s, views t)
 static int mhc_head(struct scene *s, views t)
 {
 	return hz_mhc_head(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], NULL);
-}
-
-static int mhc_head_mean(struct scene *s, views t)
-{
-	const hz_mhc_opts o = {.head = HZ_MHC_HEAD_MEAN};
-
-	return hz_mhc_head(s->ctx, t[0], NULL, NULL, NULL, NULL, t[1], &o);
 }
 
 static int mhc_head_bwd(struct scene *s, views t)

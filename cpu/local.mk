@@ -7,7 +7,7 @@ libhz_la_SOURCES += \
 	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c \
 	cpu/lattice/simd.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
 	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
-	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/quantize/kern.c cpu/quantize/quantize.c \
+	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/quantize/kern.c cpu/quantize/quantize.c \
 	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
 	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
@@ -23,9 +23,9 @@ noinst_HEADERS += \
 	cpu/lattice/soa.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
-	cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
-	cpu/quantize/quantize.inc cpu/quat/convert.inc \
-	cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
+	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
+	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
+	cpu/quat/convert.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \
 	cpu/quat_conv/kern.h cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc \
 	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \

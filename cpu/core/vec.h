@@ -29,6 +29,8 @@
 #include <immintrin.h>
 #elif HZ_VEC == HZ_VEC_NEON
 #include <arm_neon.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>		/* a part of x86-64: see madd_s16() */
 #endif
 
 /*
@@ -415,6 +417,8 @@ INLINE vi madd_s16(vi a, vi b)
 #elif HZ_VEC == HZ_VEC_NEON
 	return (vi)vpaddq_s32(vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b)),
 			      vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#elif defined(__SSE2__)
+	return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
 	return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif

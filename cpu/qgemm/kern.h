@@ -84,6 +84,33 @@ struct hzi_qgemm_epilogue {
 	const float *b_scale, *a_scale;
 	int32_t bias_dtype, c_dtype, rounding, identity, c_zero, min, max;
 	float fmin, fmax;
+	bool a_scale_first;		/* C of floats: acc * a_scale * b_scale */
+};
+
+/*
+ * A matrix W in place by a few vectors X: sum[j * sum_ld + i] = the sum over l < k of W(i, l) X(j,
+ * l), mod 2^32, for v vectors and `rows` rows. W(i, l) is at w + i * w_r + l * w_k; by_rows: w_k is
+ * 1, else w_r is 1. X(j, l) is as skinny_pack() wrote it to x + j * x_ld. sum_ld is at least rows,
+ * rounded up to 64; part has as many elements as sum, for accumulators.
+ */
+struct hzi_qgemm_skinny {
+	const void *w, *x;
+	int32_t *sum, *part;
+	int64_t rows, k, w_r, w_k, x_ld, sum_ld;
+	int32_t v, w_dtype;
+	bool by_rows;
+};
+
+/*
+ * Packs k codes of X for skinny(). Up to a multiple of 64 they are readable, and twice as many bytes
+ * are writable. With flips_x, codes of the dtype of W become those of the other, as offset by 128.
+ */
+struct hzi_qgemm_skinny_pack {
+	const void *x;
+	void *packed;
+	int64_t k;
+	int32_t x_dtype, w_dtype;
+	bool by_rows;
 };
 
 struct hzi_qgemm_kern {
@@ -102,6 +129,9 @@ struct hzi_qgemm_kern {
 	void (*pack_b)(const struct hzi_qgemm_pack_b *a);
 	void (*mul)(const struct hzi_qgemm_mul *a);
 	void (*epilogue)(const struct hzi_qgemm_epilogue *a);
+	bool flips_x;
+	void (*skinny_pack)(const struct hzi_qgemm_skinny_pack *a);
+	void (*skinny)(const struct hzi_qgemm_skinny *a);
 };
 
 HZI_KERN(qgemm)

@@ -9,7 +9,6 @@
 
 #include "cpu/qgemm/qgemm.h"
 
-#define PANEL 32		/* columns of a panel of packed B */
 /*
  * Bytes of packed rows of A that are kept at once: a step is that many items, or rows of one item.
  */
@@ -24,19 +23,6 @@
 /* Tiles with 64-bit accumulators: enough columns to make packing A, chunk by chunk, cheap */
 #define SUM64_ROWS 64
 #define SUM64_COLS 1024
-/* Multiply-adds that a thread does in about the time of moving a byte */
-#define MACS_PER_BYTE 64
-
-static bool is_float(int dtype)
-{
-	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
-}
-
-static int32_t code_at(const void *codes, int dtype, int64_t i)
-{
-	return dtype == HZ_U8 ? ((const uint8_t *)codes)[i] : ((const int8_t *)codes)[i];
-}
-
 /* ---- Packing of B ---------------------------------------------------------------------------- */
 
 struct pack_job {
@@ -114,21 +100,12 @@ struct job {
 	size_t scratch_each;
 };
 
-/* Operands of the epilogue for columns j .. j + n - 1, padded to whole panels */
-struct columns {
-	const int32_t *sum;
-	int32_t *col, *b_zero, *u, *shift;
-	float *b_scale;
-	const void *bias;
-	bool folded, fast;		/* the bias is in col; mul() does the epilogue */
-};
-
 static int64_t columns_bytes(int64_t n)
 {
 	return (int64_t)round_to_lines(4 * hzi_round_up(n, PANEL));
 }
 
-static size_t columns_scratch(int64_t n)
+size_t hzi_cpu_qgemm_columns_bytes(int64_t n)
 {
 	return 5 * (size_t)columns_bytes(n);
 }
@@ -150,7 +127,7 @@ static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64
 }
 
 /* Sets n elements, a multiple of PANEL. */
-static void fill(int32_t *to, int32_t v, int64_t n)
+void hzi_cpu_qgemm_fill(int32_t *to, int32_t v, int64_t n)
 {
 	int32_t panel[PANEL];
 
@@ -162,7 +139,7 @@ static void fill(int32_t *to, int32_t v, int64_t n)
 
 /* Fills multipliers and shifts; returns whether mul() supports all of them. */
 static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
-			     struct columns *c)
+			     struct hzi_cpu_qgemm_columns *c)
 {
 	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step);
 	const int64_t padded = hzi_round_up(n, PANEL);
@@ -181,8 +158,8 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 		fast &= m.shift >= 33;
 	}
 	if (same) {
-		fill(c->u, c->u[0], padded);
-		fill(c->shift, c->shift[0], padded);
+		hzi_cpu_qgemm_fill(c->u, c->u[0], padded);
+		hzi_cpu_qgemm_fill(c->shift, c->shift[0], padded);
 	}
 	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
 }
@@ -191,15 +168,16 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
  * sum: column sums of B. Fills all terms of acc = sum' - bz row' - az' b_sum + k az' bz + bias but
  * the products; a prime means that offset is subtracted from the codes and zero points of A.
  */
-static struct columns make_columns(const struct job *job, int64_t j, int64_t n, const int32_t *sum,
-				   char **scratch)
+struct hzi_cpu_qgemm_columns hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_kern *kern,
+							const struct hzi_qgemm_args *a,
+							int32_t offset, int64_t j, int64_t n,
+							const int32_t *sum, char **scratch)
 {
-	const struct hzi_qgemm_args *a = job->a;
 	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
-	const uint32_t zero = (uint32_t)(a->a_zero - job->offset), k = (uint32_t)a->k;
+	const uint32_t zero = (uint32_t)(a->a_zero - offset), k = (uint32_t)a->k;
 	const int32_t *bias = a->bias && a->bias_dtype == HZ_S32 ?
 			      (const int32_t *)a->bias + j : NULL;
-	struct columns c = {.sum = sum, .bias = a->bias};
+	struct hzi_cpu_qgemm_columns c = {.sum = sum, .bias = a->bias};
 	int64_t most = 0;
 
 	c.col = take(scratch, bytes);
@@ -212,7 +190,7 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 	c.folded = bias && a->reach + most <= INT32_MAX;
 	if (a->bias)
 		c.bias = (const char *)a->bias + 4 * j;
-	fill(c.b_zero, a->b_zero, padded);
+	hzi_cpu_qgemm_fill(c.b_zero, a->b_zero, padded);
 	for (int64_t l = 0; a->b_zeros && l < n; l++)
 		c.b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
 	for (int64_t l = 0; l < padded; l++) {
@@ -228,21 +206,20 @@ static struct columns make_columns(const struct job *job, int64_t j, int64_t n, 
 		for (int64_t l = 0; l < padded; l++)
 			c.b_scale[l] = !a->b_scales ? a->b_scale :
 				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
-		c.fast = job->kern->float_epilogue;
+		c.fast = kern->float_epilogue;
 	} else if (a->identity) {
-		c.fast = job->kern->float_epilogue && a->c_dtype == HZ_S32;
+		c.fast = kern->float_epilogue && a->c_dtype == HZ_S32;
 	} else {
 		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
-			 (!a->a_zeros || job->kern->float_epilogue);
+			 (!a->a_zeros || kern->float_epilogue);
 	}
 	c.fast &= !bias || c.folded;
 	return c;
 }
 
-static struct hzi_qgemm_epilogue make_out(const struct job *job, const struct columns *c)
+struct hzi_qgemm_epilogue hzi_cpu_qgemm_make_out(const struct hzi_qgemm_args *a,
+						 const struct hzi_cpu_qgemm_columns *c)
 {
-	const struct hzi_qgemm_args *a = job->a;
-
 	return (struct hzi_qgemm_epilogue){
 		.c_m = a->c_m, .c_n = a->c_n, .a_step = a->a_scales ? a->scale_step : 0,
 		.bias = c->bias, .bias_dtype = c->folded ? 0 : a->bias_dtype,
@@ -267,17 +244,6 @@ static void advance_columns(struct hzi_qgemm_epilogue *o, int64_t j)
 	o->shift += j;
 	o->b_scale += j;
 	o->c = (char *)o->c + j * o->c_n * dtype_bytes(o->c_dtype);
-}
-
-static int32_t row_zero(const struct hzi_qgemm_args *a, int64_t item, int64_t i)
-{
-	return code_at(a->a_zeros, a->a_dtype, (item_row(a, item) + i) * a->zero_step);
-}
-
-static void *c_at(const struct hzi_qgemm_args *a, int64_t item, int64_t i, int64_t j)
-{
-	return (char *)a->c + (item_offset(a->ndim, a->shape, a->c_stride, item) + i * a->c_m +
-			       j * a->c_n) * dtype_bytes(a->c_dtype);
 }
 
 /* ---- Multiplication: A packed, accumulation mod 2^32 ----------------------------------------- */
@@ -400,7 +366,7 @@ static void multiply_via_tile(const struct job *job, const struct hzi_qgemm_mul 
  * the accumulators where mul() does not do the epilogue.
  */
 static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
-		     int64_t cols, const uint8_t *b, const struct columns *c, int32_t *tile,
+		     int64_t cols, const uint8_t *b, const struct hzi_cpu_qgemm_columns *c, int32_t *tile,
 		     void *sums)
 {
 	const struct hzi_qgemm_args *a = job->a;
@@ -468,7 +434,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 	mul.c_dtype = HZ_S32;
 	mul.c_ld = TILE_COLS;
 	for (int64_t l = 0; l < cols; l += TILE_COLS) {
-		struct hzi_qgemm_epilogue out = make_out(job, c);
+		struct hzi_qgemm_epilogue out = hzi_cpu_qgemm_make_out(a, c);
 
 		out.sum = tile;
 		out.sum_ld = TILE_COLS;
@@ -568,11 +534,12 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 			void *const sums = take(&scratch, job->kern->sums);
 			const int32_t *sum;
 			const uint8_t *b;
-			struct columns c;
+			struct hzi_cpu_qgemm_columns c;
 
 			b = a->packed ? packed_b(a, item, u.j + j, &sum) :
 					pack_b(job, item, u.j + j, cols, &sum, &scratch);
-			c = make_columns(job, u.j + j, cols, sum, &scratch);
+			c = hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u.j + j, cols,
+						       sum, &scratch);
 			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile,
 				 sums);
 		}
@@ -598,12 +565,13 @@ static void multiply_sum64(const struct job *job, const struct unit *u, char *sc
 	int64_t rows_sum[SUM64_ROWS] = {0};
 	const int32_t *bias = a->bias_dtype == HZ_S32 ? a->bias : NULL, *sum;
 	const uint8_t *b;
-	struct columns c;
+	struct hzi_cpu_qgemm_columns c;
 	struct hzi_qgemm_epilogue out;
 
 	b = a->packed ? packed_b(a, item, u->j, &sum) :
 			pack_b(job, item, u->j, u->cols, &sum, &scratch);
-	c = make_columns(job, u->j, u->cols, sum, &scratch);
+	c = hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u->j, u->cols, sum,
+				       &scratch);
 	memset(total, 0, (size_t)(u->rows * SUM64_COLS) * 8);
 	for (int64_t k = 0; k < a->k; k += HZI_QGEMM_K_CHUNK) {
 		const int64_t length = min_i64(HZI_QGEMM_K_CHUNK, a->k - k);
@@ -662,7 +630,7 @@ static void multiply_sum64(const struct job *job, const struct unit *u, char *sc
 									    : s);
 		}
 	}
-	out = make_out(job, &c);
+	out = hzi_cpu_qgemm_make_out(a, &c);
 	out.sum = tile;
 	out.sum_ld = SUM64_COLS;
 	out.rows = u->rows;
@@ -765,9 +733,9 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	}
 	bytes += round_to_lines(kern->sums);
 	if (a->packed)
-		bytes += columns_scratch(min_i64(job->unit_cols, padded));
+		bytes += hzi_cpu_qgemm_columns_bytes(min_i64(job->unit_cols, padded));
 	else
-		bytes += columns_scratch(job->panel_cols) +
+		bytes += hzi_cpu_qgemm_columns_bytes(job->panel_cols) +
 			 round_to_lines(job->panel_cols * k_padded) +
 			 round_to_lines(4 * job->panel_cols);
 	job->scratch_each = bytes;

@@ -7,10 +7,13 @@
 
 #include "cpu/qgemm/kern.h"
 #include "cpu/core/elements.inc"
+#include "cpu/core/vec_i16.h"
+#include "cpu/core/vec_u8.h"
 #include "cpu/qgemm/qgemm.inc"
 #ifdef HZ_VNNI
 #include "cpu/qgemm/vnni.inc"
 #endif
+#include "cpu/qgemm/skinny.inc"
 
 void HZI_FILL(qgemm)(void *table)
 {
@@ -23,9 +26,11 @@ void HZI_FILL(qgemm)(void *table)
 	kern->pack_b = qgemm_pack_b;
 	kern->mul = qgemm_mul;
 	kern->epilogue = qgemm_epilogue;
+	kern->skinny_pack = skinny_pack;
+	kern->skinny = qgemm_skinny;
 #ifdef HZ_VNNI
 	kern->rows = BLOCK;
-	kern->float_epilogue = true;
+	kern->float_epilogue = kern->flips_x = true;
 	kern->pack_a_bytes = vnni_pack_a_bytes;
 	kern->pack_a_offset = vnni_pack_a_offset;
 	kern->pack_a = vnni_pack_a;

@@ -56,7 +56,7 @@ static struct tcase random_case(void)
 	int d;
 
 	c.m = 1 + rnd_below(&rnd, rnd_below(&rnd, 2) ? 6 : 70);
-	c.n = 1 + rnd_below(&rnd, 70);
+	c.n = 1 + rnd_below(&rnd, rnd_below(&rnd, 3) ? 70 : 9);
 	c.k = rnd_below(&rnd, 4) ? rnd_below(&rnd, 140) : rnd_below(&rnd, 700);
 	c.batch_ndim = rnd_below(&rnd, 3) ? 0 : 1 + (int)rnd_below(&rnd, 2);
 	for (d = 0; d < c.batch_ndim; d++)

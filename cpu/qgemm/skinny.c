@@ -1,0 +1,311 @@
+/*
+ * skinny.c - quantized products of up to 8 rows or columns, which stream the other matrix in place
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "cpu/qgemm/qgemm.h"
+
+/*
+ * C = A B with few columns, W = A and X = B transposed, or with few rows, W = B transposed and X =
+ * A. Rows of W or its columns are contiguous. A unit is some rows of W of an item of the batch.
+ */
+#define VECTORS 8
+/* Rows of a unit: where columns of W are contiguous, long enough to read DRAM in order */
+#define UNIT_BY_ROWS 512
+#define UNIT_BY_COLUMNS 2048
+
+struct job {
+	const struct hzi_qgemm_kern *kern;
+	const struct hzi_qgemm_args *a;
+	bool w_is_a, by_rows;
+	bool total;			/* sums of W are needed: X has a zero point */
+	bool x_sums;			/* sums of X are needed: W has a zero point */
+	int64_t rows, w_r, w_k;		/* of W */
+	int64_t unit, units;		/* rows of a unit; units of an item */
+	int64_t x_ld;
+	int32_t v, offset;		/* vectors; what packing subtracts from codes of X */
+	char *scratch;
+	size_t scratch_each;
+};
+
+static bool w_is_a(const struct hzi_qgemm_args *a)
+{
+	const bool a_fits = a->n <= VECTORS && (a->a_k == 1 || a->a_m == 1);
+	const bool b_fits = a->m <= VECTORS && !a->packed && (a->b_k == 1 || a->b_n == 1);
+
+	return a_fits && (!b_fits || a->m >= a->n);
+}
+
+const char *hzi_cpu_qgemm_skinny_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qgemm_args *a = ((const struct hzi_cpu_qgemm_call *)args)->a;
+
+	(void)ctx;
+	if (a->sum64 || a->k == 0)
+		return "k is 0, or sums do not fit 32 bits";
+	if (w_is_a(a))
+		return NULL;
+	if (a->m > VECTORS || a->packed)
+		return "C has more than 8 columns, and more than 8 rows or a packed B";
+	return a->b_k == 1 || a->b_n == 1 ? NULL : "neither rows nor columns of B are contiguous";
+}
+
+/* Bytes of an operand of the epilogue for the rows of a unit */
+static size_t unit_bytes(const struct job *job)
+{
+	return round_to_lines(4 * hzi_round_up(job->unit, 64));
+}
+
+/* Fills all but scratch; returns the threads. */
+static int make_job(const struct hz_context *ctx, const struct hzi_qgemm_args *a, struct job *job)
+{
+	const int64_t items = item_count(a->ndim, a->shape);
+	const bool b_zero = a->b_zeros || a->b_zero != 0, a_zero = a->a_zeros || a->a_zero != 0;
+	const double work = (double)items * (double)a->m * (double)a->n * (double)a->k;
+	const int threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, work));
+	int x_dtype;
+
+	*job = (struct job){
+		.kern = hzi_qgemm_kern + ctx->level, .a = a, .w_is_a = w_is_a(a),
+		.x_ld = 2 * hzi_round_up(a->k, 64) + 64,
+	};
+	job->rows = job->w_is_a ? a->m : a->n;
+	job->v = (int32_t)(job->w_is_a ? a->n : a->m);
+	job->w_r = job->w_is_a ? a->a_m : a->b_n;
+	job->w_k = job->w_is_a ? a->a_k : a->b_k;
+	job->by_rows = job->w_k == 1 && (job->w_r != 1 || a->k > 1);
+	x_dtype = job->w_is_a ? a->b_dtype : a->a_dtype;
+	if (job->kern->flips_x && a->a_dtype == a->b_dtype)
+		job->offset = x_dtype == HZ_U8 ? 128 : -128;
+	job->total = job->offset || (job->w_is_a ? b_zero : a_zero);
+	job->x_sums = job->w_is_a ? a_zero : b_zero;
+	job->unit = min_i64(job->by_rows ? UNIT_BY_ROWS : UNIT_BY_COLUMNS,
+			    hzi_round_up(ceil_div(job->rows * items, threads), 64));
+	job->units = ceil_div(job->rows, job->unit);
+	job->scratch_each = round_to_lines((job->v + 1) * job->x_ld) +
+			    round_to_lines(hzi_round_up(a->k, 64)) +
+			    (size_t)(job->v + 1) * unit_bytes(job) * (job->by_rows ? 1 : 2);
+	if (job->w_is_a)
+		job->scratch_each += hzi_cpu_qgemm_columns_bytes(job->v) +
+				     (size_t)(job->v + 4) * unit_bytes(job);
+	else
+		job->scratch_each += hzi_cpu_qgemm_columns_bytes(job->unit);
+	return threads;
+}
+
+/* Codes of vector j, contiguous; also from the first half of a packed panel */
+static void gather(const struct job *job, int64_t item, int64_t j, uint8_t *to)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int64_t *const stride = job->w_is_a ? a->b_stride : a->a_stride;
+	const int64_t at = item_offset(a->ndim, a->shape, stride, item);
+
+	if (job->w_is_a && a->packed) {
+		const char *b = (const char *)a->packed +
+				at * hzi_qgemm_packed_bytes(a->layout, a->k, a->n) + 4 * j;
+
+		for (int64_t l = 0; l < a->k; l += 4)
+			memcpy(to + l, b + l / 64 * 64 * PANEL + l % 64 * 16, 4);
+	} else if (job->w_is_a) {
+		copy_strided(to, 1, (const char *)a->b + at + j * a->b_n, a->b_k, a->k, 1);
+	} else if (a->a_k == 1) {
+		memcpy(to, (const char *)a->a + at + j * a->a_m, (size_t)a->k);
+	} else {
+		copy_strided(to, 1, (const char *)a->a + at + j * a->a_m, a->a_k, a->k, 1);
+	}
+}
+
+/* Packs the vectors of an item, and one of 1 for the sums of W; returns the sums of the codes. */
+static void pack_vectors(const struct job *job, int64_t item, uint8_t *codes, char *packed,
+			 int32_t *sums)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int x_dtype = job->w_is_a ? a->b_dtype : a->a_dtype;
+	struct hzi_qgemm_skinny_pack p = {
+		.x = codes, .packed = packed, .k = a->k, .by_rows = job->by_rows,
+		.x_dtype = x_dtype, .w_dtype = job->w_is_a ? a->a_dtype : a->b_dtype,
+	};
+
+	for (int32_t j = 0; j < job->v; j++, p.packed = (char *)p.packed + job->x_ld) {
+		uint32_t sum = 0;
+
+		gather(job, item, j, codes);
+		for (int64_t l = 0; job->x_sums && l < a->k; l++)
+			sum += (uint32_t)code_at(codes, x_dtype, l);
+		sums[j] = (int32_t)sum;
+		job->kern->skinny_pack(&p);
+	}
+	if (job->total) {
+		memset(codes, 1, (size_t)a->k);
+		/* Of the other dtype: these are not offset. */
+		p.x_dtype = p.w_dtype == HZ_U8 ? HZ_S8 : HZ_U8;
+		job->kern->skinny_pack(&p);
+	}
+}
+
+/* W is B: C has few rows, its columns from j on are those of the unit. */
+static void finish_rows(const struct job *job, int64_t item, int64_t j, int64_t count,
+			const struct hzi_qgemm_skinny *s, const int32_t *x_sum, char *scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const int32_t *total = s->sum + job->v * s->sum_ld;
+	const struct hzi_cpu_qgemm_columns c = hzi_cpu_qgemm_make_columns(
+		job->kern, a, job->offset, j, count, total, &scratch);
+	struct hzi_qgemm_epilogue out = hzi_cpu_qgemm_make_out(a, &c);
+	int32_t row[VECTORS], a_zero[VECTORS];
+
+	for (int32_t i = 0; i < job->v; i++) {
+		a_zero[i] = a->a_zeros ? row_zero(a, item, i) : 0;
+		row[i] = (int32_t)((uint32_t)x_sum[i] - (uint32_t)a->k * (uint32_t)
+				   (a->a_zeros ? a_zero[i] : job->offset));
+		a_zero[i] -= job->offset;
+	}
+	out.sum = s->sum;
+	out.sum_ld = s->sum_ld;
+	out.rows = job->v;
+	out.cols = count;
+	out.c = c_at(a, item, 0, j);
+	out.col = c.col;
+	out.b_zero = job->x_sums ? c.b_zero : NULL;
+	out.row = job->x_sums ? row : NULL;
+	out.a_zero = a->a_zeros ? a_zero : NULL;
+	out.b_sum = a->a_zeros ? total : NULL;
+	if (a->a_scales)
+		out.a_scale = a->a_scales + item_row(a, item) * a->scale_step;
+	job->kern->epilogue(&out);
+}
+
+/* The terms of acc but the product, for column j of C and rows of A from i on */
+static void add_zero_points(const struct job *job, int64_t item, int64_t i, int64_t count,
+			    const struct hzi_cpu_qgemm_columns *c, int64_t j,
+			    const struct hzi_qgemm_skinny *s)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const uint32_t *total = (const uint32_t *)s->sum + job->v * s->sum_ld;
+	const uint32_t zero = (uint32_t)(c->b_zero[j] - job->offset), col = (uint32_t)c->col[j];
+	const uint32_t by_zero = (uint32_t)c->sum[j] - (uint32_t)a->k * (uint32_t)c->b_zero[j];
+	uint32_t *sum = (uint32_t *)s->sum + j * s->sum_ld;
+
+	for (int64_t r = 0; r < count; r++)
+		sum[r] += col;
+	for (int64_t r = 0; job->total && r < count; r++)
+		sum[r] -= zero * total[r];
+	for (int64_t r = 0; a->a_zeros && r < count; r++)
+		sum[r] -= (uint32_t)row_zero(a, item, i + r) * by_zero;
+}
+
+/* W is A: C has few columns, its rows from i on are those of the unit. */
+static void finish_columns(const struct job *job, int64_t item, int64_t i, int64_t count,
+			   const struct hzi_qgemm_skinny *s, const int32_t *x_sum, char *scratch)
+{
+	const struct hzi_qgemm_args *a = job->a;
+	const struct hzi_cpu_qgemm_columns c =
+		hzi_cpu_qgemm_make_columns(job->kern, a, 0, 0, job->v, x_sum, &scratch);
+	const int64_t size = dtype_bytes(a->c_dtype), padded = hzi_round_up(count, PANEL);
+	const bool tiled = a->c_m != 1 && a->c_n == 1 && job->v > 1;
+	const float one_scale = a->a_scales ? *a->a_scales : a->a_scale;
+	int32_t *const u = take(&scratch, 4 * padded), *const shift = take(&scratch, 4 * padded);
+	int32_t *const scale = take(&scratch, 4 * padded), *const bias = take(&scratch, 4 * padded);
+	char *const tile = scratch, *const to = c_at(a, item, i, 0);
+	struct hzi_qgemm_epilogue out = hzi_cpu_qgemm_make_out(a, &c);
+
+	/* The columns of C are the rows of the epilogue, one at a time. */
+	out.rows = 1;
+	out.cols = count;
+	out.c_n = tiled ? 1 : a->c_m;
+	out.u = u;
+	out.shift = shift;
+	out.bias = bias;
+	out.a_step = 0;
+	for (int64_t j = 0; j < job->v; j++) {
+		add_zero_points(job, item, i, count, &c, j, s);
+		out.sum = s->sum + j * s->sum_ld;
+		out.c = tiled ? tile + j * count * size : to + j * a->c_n * size;
+		if (out.bias_dtype) {
+			int32_t bits;
+
+			memcpy(&bits, (const char *)c.bias + 4 * j, 4);
+			hzi_cpu_qgemm_fill(bias, bits, padded);
+		}
+		if (is_float(a->c_dtype) && a->scale_step) {
+			out.b_scale = a->a_scales + item_row(a, item) + i;
+			out.a_scale = &c.b_scale[j];
+			out.a_scale_first = true;
+		} else if (is_float(a->c_dtype)) {
+			int32_t bits;
+
+			memcpy(&bits, &c.b_scale[j], 4);
+			hzi_cpu_qgemm_fill(scale, bits, padded);
+			out.b_scale = (const float *)(const void *)scale;
+			out.a_scale = &one_scale;
+		} else if (!a->identity) {
+			hzi_cpu_qgemm_fill(u, c.u[j], padded);
+			hzi_cpu_qgemm_fill(shift, c.shift[j], padded);
+		}
+		job->kern->epilogue(&out);
+	}
+	if (tiled)
+		hzi_cpu_transpose(to, a->c_m, tile, count, job->v, count, size);
+}
+
+static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_qgemm_args *a = job->a;
+	const void *const data_w = job->w_is_a ? a->a : a->b;
+	const int64_t *const stride = job->w_is_a ? a->a_stride : a->b_stride;
+	char *scratch = job->scratch + (size_t)thread * job->scratch_each;
+	uint8_t *codes = take(&scratch, hzi_round_up(a->k, 64));
+	char *x = take(&scratch, (job->v + 1) * job->x_ld);
+	struct hzi_qgemm_skinny s = {
+		.x = x, .k = a->k, .w_r = job->w_r, .w_k = job->w_k, .x_ld = job->x_ld,
+		.sum_ld = hzi_round_up(job->unit, 64), .v = job->v + job->total,
+		.w_dtype = job->w_is_a ? a->a_dtype : a->b_dtype, .by_rows = job->by_rows,
+	};
+	const int64_t sums = (job->v + 1) * 4 * s.sum_ld;
+	int32_t x_sum[PANEL] = {0};
+	int64_t packed = -1;
+
+	s.sum = take(&scratch, sums);
+	if (!job->by_rows)
+		s.part = take(&scratch, sums);
+	if (!job->total)
+		memset(s.sum + job->v * s.sum_ld, 0, (size_t)s.sum_ld * 4);
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t item = u / job->units, i = u % job->units * job->unit;
+
+		if (item != packed)
+			pack_vectors(job, item, codes, x, x_sum);
+		packed = item;
+		s.rows = min_i64(job->unit, job->rows - i);
+		s.w = (const char *)data_w + item_offset(a->ndim, a->shape, stride, item) +
+		      i * job->w_r;
+		job->kern->skinny(&s);
+		if (job->w_is_a)
+			finish_columns(job, item, i, s.rows, &s, x_sum, scratch);
+		else
+			finish_rows(job, item, i, s.rows, &s, x_sum, scratch);
+	}
+}
+
+size_t hzi_cpu_qgemm_skinny_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct job job;
+	const int threads = make_job(ctx, ((const struct hzi_cpu_qgemm_call *)args)->a, &job);
+
+	return (size_t)threads * job.scratch_each;
+}
+
+int hzi_cpu_qgemm_skinny(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_cpu_qgemm_call *c = args;
+	struct job job;
+	const int threads = make_job(ctx, c->a, &job);
+
+	job.scratch = c->workspace;
+	hzi_parallel(ctx, threads, multiply_units, &job,
+		     item_count(c->a->ndim, c->a->shape) * job.units);
+	return HZ_OK;
+}

@@ -582,7 +582,10 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  * hz_hadamard_quantize()) is never subnormal: one below FLT_MIN becomes FLT_MIN, and of e8m0 the
  * least is 2^-127. A scale that the caller gives may be subnormal and counts as it is.
  */
-#define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8 */
+#define HZ_QPARAMS_SYMMETRIC 1u		/* zero is 0 for s8 and 128 for u8; max |x| is code 127 */
+#define HZ_QPARAMS_SYMMETRIC_127_5 2u	/* likewise, max |x| is 127.5: as PyTorch */
+#define HZ_QPARAMS_F32 4u		/* quotients in f32: as ONNX DynamicQuantizeLinear */
+#define HZ_QPARAMS_REDUCE_RANGE 8u	/* codes of 7 bits: 0 .. 127 or -64 .. 63 */
 
 /* Options of hz_quantize() and hz_dequantize(). Zeroed fields have their defaults. */
 typedef struct hz_quantize_opts {
@@ -643,23 +646,27 @@ HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y
 /*
  * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
  * 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with HZ_QPARAMS_SYMMETRIC
- * scale = max(-lo, hi) / 127.
+ * scale = max(-lo, hi) / 127, with HZ_QPARAMS_SYMMETRIC_127_5 max(-lo, hi) / 127.5. With
+ * HZ_QPARAMS_REDUCE_RANGE qmin is 0 or -64, the divisors are 127, 63 and 63.5, and the zero point
+ * of a symmetric u8 is 64.
  *
  *   x      f32 f16 bf16, any shape, any strides
  *   scale  f32; its shape says what has parameters of its own, as above
- *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to; NULL with
- *          HZ_QPARAMS_SYMMETRIC stands for s8, whose zero points are 0: hz_quantize() and
- *          hz_dequantize() then have opts->zeros = NULL. u8 needs its zero points, 128: without
- *          them hz_quantize() makes 0 of every x < 0
- *   flags  HZ_QPARAMS_SYMMETRIC
+ *   zero   u8 s8, the shape of scale: its dtype is the one to quantize to; NULL with a symmetric
+ *          flag stands for s8, whose zero points are 0: hz_quantize() and hz_dequantize() then
+ *          have opts->zeros = NULL. u8 needs its zero points, 128: without them hz_quantize()
+ *          makes 0 of every x < 0
+ *   flags  HZ_QPARAMS_SYMMETRIC or HZ_QPARAMS_SYMMETRIC_127_5, HZ_QPARAMS_F32,
+ *          HZ_QPARAMS_REDUCE_RANGE
  *
  * Aliasing: no operand may overlap another. scale and zero are contiguous.
- * Arithmetic: quotients are taken in double, scale is rounded once to f32, and zero is computed
- * from the scale so rounded. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi = 0, as of no
- * elements. Every code dequantizes to a finite f32: where scale * k, k the largest |q - zero| of
- * any code q, exceeds FLT_MAX, scale becomes (FLT_MAX - 2^104) / k, rounded to f32; zero stays.
- * NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU, which would
- * have to be waited for, such a scale is Inf and its zero that of HZ_QPARAMS_SYMMETRIC. The same
+ * Arithmetic: differences and quotients are taken in double, scale is rounded once to f32, and zero
+ * is computed from the scale so rounded. With HZ_QPARAMS_F32 each of them is rounded to f32, and
+ * FLT_MAX stands for a difference beyond it. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi
+ * = 0, as of no elements. Every code dequantizes to a finite f32: where scale * k, k the largest |q
+ * - zero| of any code q, exceeds FLT_MAX, scale becomes (FLT_MAX - 2^104) / k, rounded to f32; zero
+ * stays. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU, which
+ * would have to be waited for, such a scale is Inf and its zero that of a symmetric range. The same
  * bits on every ISA, thread count and GPU.
  * Workspace: by hz_record_begin().
  * Errors: as hz_quantize().
@@ -685,9 +692,13 @@ typedef struct hz_packed {
 	int64_t reserved[4];		/* 0 */
 } hz_packed;
 
-enum hz_rounding {
-	HZ_ROUND_EXACT = 0,	/* once: floor(acc * sigma + 1/2) */
-	HZ_ROUND_TFLITE = 1	/* twice, as gemmlowp and TensorFlow Lite do */
+/* How an accumulator becomes y, about acc * sigma: see hz_qgemm(). */
+enum hz_requant {
+	HZ_REQUANT_EXACT = 0,		/* rounded once, in integers */
+	HZ_REQUANT_FLOAT = 1,		/* in f32: ONNX Runtime, XNNPACK, FBGEMM, PyTorch */
+	HZ_REQUANT_RUY = 2,		/* rounded twice, up: LiteRT's optimized kernels */
+	HZ_REQUANT_GEMMLOWP = 3,	/* rounded twice: gemmlowp, TensorFlow Lite Micro */
+	HZ_REQUANT_LITERT_REF = 4	/* in f64: LiteRT's reference kernels */
 };
 
 #define HZ_QGEMM_RELU 1u		/* results are at least c_zero (0 if they are float) */
@@ -705,7 +716,7 @@ typedef struct hz_qgemm_opts {
 	double sigma;			/* integer C: instead of the scales, > 0 */
 	int32_t multiplier, shift;	/* integer C: instead, sigma = multiplier / 2^shift, > 0,
 					   1 .. 62 */
-	int32_t rounding;		/* enum hz_rounding */
+	int32_t requant;		/* enum hz_requant */
 	int32_t x_dtype;		/* qlinear: HZ_U8 or HZ_S8, what x is quantized to; 0: u8 */
 	double min, max;		/* further bounds of C, if given says so */
 	uint32_t given;			/* HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX */
@@ -716,7 +727,7 @@ typedef struct hz_qgemm_opts {
 	const hz_tensor *b_scales;	/* f32 [n] or one element, instead of b_scale */
 	const hz_tensor *multipliers;	/* s32 [n], instead of multiplier and shift */
 	const hz_tensor *shifts;	/* s32 [n] */
-	const hz_tensor *bias;		/* s32 [n]; float C: f32 [n] as well */
+	const hz_tensor *bias;		/* s32 [n]; float C or HZ_REQUANT_FLOAT: f32 [n] as well */
 	const hz_packed *packed;	/* B, instead of the operand b, which is then NULL */
 	int64_t reserved[4];		/* 0 */
 } hz_qgemm_opts;
@@ -738,11 +749,23 @@ typedef struct hz_qgemm_opts {
  * Aliasing: c overlaps no other operand.
  * Arithmetic: acc is exact for any k and any bias, then clamped to s32. sigma is fl(fl(a_scale *
  * b_scale) / c_scale) in f32, as it is for each column of b_scales, and exactly u / 2^s with
- * 2^30 <= u < 2^31; opts->sigma is rounded to such a u, to nearest even. HZ_ROUND_EXACT gives y =
- * floor((acc u + 2^(s-1)) / 2^s), or acc u 2^-s for s < 1: ties go up. HZ_ROUND_TFLITE gives
- * RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(clamp(acc 2^max(31 - s, 0)), u),
- * max(s - 31, 0)). Nothing wraps: c_zero + y is clamped to the type of C and by opts. A column
- * whose sigma is not positive and finite, or whose multiplier or shift is out of range, has y = 0.
+ * 2^30 <= u < 2^31; opts->sigma is rounded to such a u, to nearest even. With r = max(s - 31, 0)
+ * and v = clamp_s32(acc 2^max(31 - s, 0)) u, opts->requant gives
+ *
+ *   EXACT       y = floor((acc u + 2^(s-1)) / 2^s), or acc u 2^-s for s < 1: ties go up
+ *   FLOAT       y = rne(fl(fl(acc) sigma)), ties to even, with opts->sigma rounded to f32; with an
+ *               f32 bias rne(fl(fl(fl(acc) + fl(bias / fl(a_scale b_scale))) sigma)); NaN gives 0
+ *   RUY         y = floor((h + 2^(r-1)) / 2^r) of h = floor((v + 2^30) / 2^31), y = h for r = 0
+ *   GEMMLOWP    y = RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(..), r): v / 2^31, then
+ *               that / 2^r, each rounded to nearest, ties up in the first and away from 0 in the
+ *               second
+ *   LITERT_REF  y = fl64(acc sigma), ties away from zero, with sigma = fl64(a_scale b_scale /
+ *               c_scale), or opts->sigma, in f64
+ *
+ * FLOAT and LITERT_REF have no multipliers. LiteRT makes those of RUY and GEMMLOWP from a sigma in
+ * f64: hz_qgemm_multiplier() does so. Nothing wraps: c_zero + y is clamped to the type of C and by
+ * opts. A column whose sigma is not positive and finite, or whose multiplier or shift is out of
+ * range, has y = 0.
  * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
  * f32; then clamped, where NaN stays, then rounded to its dtype.
  * Every result has the same bits on every ISA, thread count and GPU, but for those of a NaN.

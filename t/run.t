@@ -315,7 +315,7 @@ good "out=f32 b_scale=FILE" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scale=qs
 is "$(tail_of c.npy 16 f4)" "21960.5 -25500 -9638.5 12500" "a scale for each column"
 good "multiplier= shift=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros multiplier=1099511552 shift=38 c_zero=7
 is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
-good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 rounding=tflite
+good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 requant=gemmlowp
 is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
 bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
 bad 2 'shift=63: the value must be an integer, 1 to 62, or a file' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
@@ -354,11 +354,11 @@ bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=
 bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
 good "choose_qparams" $cpu choose_qparams x=x.npy
 is "$(paste -sd' ' ../out)" "scale=0.0156862754 zero=0" "printed"
-good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=1 type=s8 scale=s.npy zero=z.npy
+good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=127 type=s8 scale=s.npy zero=z.npy
 is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '|i1' '2, 1')" "one a row"
 good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
 is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
-$HURWITZ $cpu choose_qparams x=x.npy per=column type=s8 symmetric=1 scale=column.npy zero=z1.npy
+$HURWITZ $cpu choose_qparams x=x.npy per=column type=s8 symmetric=127 scale=column.npy zero=z1.npy
 $HURWITZ $cpu quantize x=x.npy q=q1.npy scale=column.npy zero=z1.npy
 good "symmetric codes by columns without zero points" $cpu quantize x=x.npy type=s8 q=q.npy scale=column.npy
 cmp q1.npy q.npy

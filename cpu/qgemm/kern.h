@@ -72,7 +72,8 @@ struct hzi_qgemm_pack_b {
  * Epilogue of rows x cols accumulators, by any formula of lib/qgemm/qgemm.h. acc of row i and
  * column j is clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] -
  * a_zero[i] * b_sum[j] mod 2^32. NULL operands contribute nothing; b_zero goes with row, b_sum with
- * a_zero. C of floats: a_scale[i * a_step]. identity: u and shift are NULL.
+ * a_zero. C of floats: a_scale[i * a_step]. identity: u and shift are not read. HZ_REQUANT_FLOAT and
+ * LITERT_REF: they hold the words of hzi_requant_words().
  */
 struct hzi_qgemm_epilogue {
 	const int32_t *sum;
@@ -82,7 +83,7 @@ struct hzi_qgemm_epilogue {
 	const void *bias;		/* bias_dtype: HZ_S32 or HZ_F32 */
 	const int32_t *u, *shift;
 	const float *b_scale, *a_scale;
-	int32_t bias_dtype, c_dtype, rounding, identity, c_zero, min, max;
+	int32_t bias_dtype, c_dtype, requant, identity, c_zero, min, max;
 	float fmin, fmax;
 	bool a_scale_first;		/* C of floats: acc * a_scale * b_scale */
 };
@@ -102,8 +103,9 @@ struct hzi_qgemm_skinny {
 };
 
 /*
- * Packs k codes of X for skinny(). Up to a multiple of 64 they are readable, and twice as many bytes
- * are writable. With flips_x, codes of the dtype of W become those of the other, as offset by 128.
+ * Packs k codes of X for skinny(). Up to a multiple of 64 they are readable, and twice as many
+ * bytes are writable. With flips_x, codes of the dtype of W become those of the other dtype, offset
+ * by 128.
  */
 struct hzi_qgemm_skinny_pack {
 	const void *x;

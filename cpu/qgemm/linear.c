@@ -157,7 +157,7 @@ static void linear_rows(void *data, int thread, int64_t begin, int64_t end)
 			const struct hzi_params params = {
 				.lo = lo, .hi = hi, .scale = l->scales + to,
 				.zero = (uint8_t *)l->zeros + to, .count = n,
-				.q_dtype = g->a_dtype, .symmetric = a->symmetric,
+				.q_dtype = g->a_dtype, .flags = a->symmetric,
 			};
 
 			if (together)

@@ -112,17 +112,25 @@ size_t hzi_cpu_qgemm_columns_bytes(int64_t n)
 
 static struct hzi_multiplier multiplier_of(const struct hzi_qgemm_args *a, int64_t j)
 {
+	const bool f32_bias = a->requant == HZ_REQUANT_FLOAT && a->bias_dtype == HZ_F32;
+	const float b_scale = a->b_scales ? a->b_scales[j * a->b_scale_step] : a->b_scale;
 	struct hzi_multiplier m = a->mult;
 
+	if (a->requant == HZ_REQUANT_FLOAT || a->requant == HZ_REQUANT_LITERT_REF)
+		return hzi_requant_words(a->requant, m, a->b_scales != NULL, a->a_scale, b_scale,
+					 a->c_scale, f32_bias ? ((const float *)a->bias)[j] : 0);
 	if (a->multipliers) {
 		m = (struct hzi_multiplier){a->multipliers[j], a->shifts[j]};
 		if (m.u <= 0 || m.shift < 1 || m.shift > 62)
 			m = (struct hzi_multiplier){0, 1};
 	} else if (a->b_scales) {
 		m = hzi_multiplier_f32(
-			hzi_sigma(a->a_scale, a->b_scales[j * a->b_scale_step], a->c_scale),
-			a->c_dtype == HZ_S32, a->rounding == HZ_ROUND_EXACT);
+			hzi_sigma(a->a_scale, b_scale, a->c_scale),
+			a->c_dtype == HZ_S32, a->requant == HZ_REQUANT_EXACT);
 	}
+	/* y is 0 with any shift. */
+	if (m.u == 0)
+		m.shift = 33;
 	return m;
 }
 
@@ -141,7 +149,8 @@ void hzi_cpu_qgemm_fill(int32_t *to, int32_t v, int64_t n)
 static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t n,
 			     struct hzi_cpu_qgemm_columns *c)
 {
-	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step);
+	const bool same = !a->multipliers && !(a->b_scales && a->b_scale_step) &&
+			  !(a->requant == HZ_REQUANT_FLOAT && a->bias_dtype == HZ_F32);
 	const int64_t padded = hzi_round_up(n, PANEL);
 	bool fast = true;
 
@@ -150,9 +159,6 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 
 		if (l < n)
 			m = multiplier_of(a, j + l);
-		/* y is 0 with any shift. */
-		if (m.u == 0)
-			m.shift = 33;
 		c->u[l] = m.u;
 		c->shift[l] = m.shift;
 		fast &= m.shift >= 33;
@@ -161,7 +167,7 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
 		hzi_cpu_qgemm_fill(c->u, c->u[0], padded);
 		hzi_cpu_qgemm_fill(c->shift, c->shift[0], padded);
 	}
-	return fast && a->rounding == HZ_ROUND_EXACT && !a->identity;
+	return fast && a->requant == HZ_REQUANT_EXACT && !a->identity;
 }
 
 /*
@@ -224,7 +230,7 @@ struct hzi_qgemm_epilogue hzi_cpu_qgemm_make_out(const struct hzi_qgemm_args *a,
 		.c_m = a->c_m, .c_n = a->c_n, .a_step = a->a_scales ? a->scale_step : 0,
 		.bias = c->bias, .bias_dtype = c->folded ? 0 : a->bias_dtype,
 		.u = c->u, .shift = c->shift, .b_scale = c->b_scale, .a_scale = &a->a_scale,
-		.c_dtype = a->c_dtype, .rounding = a->rounding, .identity = a->identity,
+		.c_dtype = a->c_dtype, .requant = a->requant, .identity = a->identity,
 		.c_zero = a->c_zero, .min = a->min, .max = a->max, .fmin = a->fmin, .fmax = a->fmax,
 	};
 }

@@ -39,7 +39,7 @@ struct hzi_params {
 	float *scale;
 	uint8_t *zero;			/* codes of q_dtype */
 	int64_t count;
-	int32_t q_dtype, symmetric;
+	int32_t q_dtype, flags;
 };
 
 struct hzi_quantize_kern {

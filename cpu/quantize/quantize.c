@@ -374,7 +374,7 @@ static void params_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_params params = {
 		.lo = job->lo + begin, .hi = job->hi + begin, .scale = a->scale + begin,
 		.zero = (uint8_t *)a->zero + begin, .count = end - begin, .q_dtype = a->q_dtype,
-		.symmetric = a->symmetric,
+		.flags = a->flags,
 	};
 
 	(void)thread;

@@ -75,7 +75,7 @@ HZ_DEVICE hzi_multiplier multiplier_of(const hzi_qgemm_out &o, int n, bool is_s3
 		}
 	} else if (o.b_scales) {
 		m = hzi_multiplier_f32(hzi_sigma(o.a_scale, o.b_scales[(int64_t)n * o.b_scale_step],
-						 o.c_scale), is_s32, !o.tflite);
+						 o.c_scale), is_s32, o.requant == HZ_REQUANT_EXACT);
 	}
 	return m;
 }
@@ -457,7 +457,11 @@ HZ_DEVICE out_column general_column(const hzi_qgemm_out &o, int n)
 	else if (o.bias_dtype == HZ_F32)
 		c.float_bias = ((const float *)o.bias)[n];
 	c.scale = o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale;
-	c.m = multiplier_of(o, n, o.c_dtype == HZ_S32);
+	if (o.requant == HZ_REQUANT_FLOAT || o.requant == HZ_REQUANT_LITERT_REF)
+		c.m = hzi_requant_words(o.requant, {o.u, o.shift}, o.b_scales != nullptr, o.a_scale,
+					c.scale, o.c_scale, c.float_bias);
+	else
+		c.m = multiplier_of(o, n, o.c_dtype == HZ_S32);
 	return c;
 }
 
@@ -489,9 +493,8 @@ HZ_DEVICE void general_put_row(const hzi_qgemm_out &o, const out_column &c, T ra
 		      (int64_t)of.zero * ((int64_t)o.k * c.zero - c.sum);
 	acc = (int32_t)clamp64(sum + c.bias, INT32_MIN, INT32_MAX);
 	if (o.c_dtype == HZ_U8 || o.c_dtype == HZ_S8 || o.c_dtype == HZ_S32) {
-		const int64_t y = o.identity ? acc
-					     : o.tflite ? hzi_requant_tflite(acc, c.m.u, c.m.shift)
-							: hzi_requant(acc, c.m.u, c.m.shift);
+		const int64_t y = o.identity ? acc :
+				  hzi_requant(o.requant, acc, c.m.u, c.m.shift);
 		const int32_t code = (int32_t)clamp64(y, o.min - (int64_t)o.c_zero,
 						      o.max - (int64_t)o.c_zero) + o.c_zero;
 

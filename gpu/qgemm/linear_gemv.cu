@@ -82,8 +82,8 @@ HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, shared_memory &s)
 		__syncthreads();
 		if (is_row)
 			hzi_quant_params(-__uint_as_float(s.range[row][0]),
-					 __uint_as_float(s.range[row][1]), p.q_dtype, p.symmetric,
-					 &scale, &zero);
+					 __uint_as_float(s.range[row][1]), p.q_dtype,
+					 p.symmetric & HZ_QPARAMS_SYMMETRIC, &scale, &zero);
 	}
 	if (!is_row)
 		return;

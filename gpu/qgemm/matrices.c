@@ -26,7 +26,7 @@ int hzi_qgemm_epilogue_kind(const struct hzi_qgemm_args *t)
 	if (t->sum64)
 		return 0;
 	if (is_code(t->c_dtype))
-		return t->rounding != HZ_ROUND_TFLITE && !bad_shift ? HZI_EPILOGUE_CODES : 0;
+		return t->requant == HZ_REQUANT_EXACT && !bad_shift ? HZI_EPILOGUE_CODES : 0;
 	return t->c_dtype != HZ_S32 || t->identity ? HZI_EPILOGUE_VALUES : 0;
 }
 
@@ -48,7 +48,7 @@ struct hzi_qgemm_out hzi_qgemm_make_out(const struct hzi_qgemm_args *t, const ui
 		.a_signed = t->a_dtype == HZ_S8, .b_signed = t->b_dtype == HZ_S8,
 		.a_zero = t->a_zero, .b_zero = t->b_zero + (t->b_dtype == HZ_S8 ? 128 : 0),
 		.c_zero = t->c_zero, .u = t->mult.u, .shift = t->mult.shift,
-		.tflite = t->rounding == HZ_ROUND_TFLITE, .identity = t->identity,
+		.requant = t->requant, .identity = t->identity,
 		.min = t->min, .max = t->max, .fmin = t->fmin, .fmax = t->fmax,
 		.a_scale = t->a_scale, .b_scale = t->b_scale, .c_scale = t->c_scale,
 	};

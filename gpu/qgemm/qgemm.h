@@ -72,7 +72,7 @@ struct hzi_qgemm_out {
 	int32_t c_dtype, bias_dtype;
 	int32_t a_signed, b_signed;	/* zero points are s8, not u8 */
 	int32_t a_zero, b_zero, c_zero;	/* b_zero: that of the stored codes */
-	int32_t u, shift, tflite, identity;
+	int32_t u, shift, requant, identity;
 	int32_t min, max;
 	float fmin, fmax;
 	float a_scale, b_scale, c_scale;

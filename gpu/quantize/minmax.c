@@ -139,7 +139,7 @@ static const char *make_cluster(const struct hz_context *ctx, const struct hzi_m
 	}
 	hzi_quantize_remove_dim(&outer, x_dim);
 	*p = (struct hzi_minmax_strided){.x = a->x, .scale = a->scale, .zero = a->zero,
-				      .q_dtype = a->q_dtype, .symmetric = a->symmetric};
+				      .q_dtype = a->q_dtype, .flags = a->flags};
 	p->vectors = is_vectorized(&i, &outer, i.size, p->x, vector);
 	for (int d = outer.n - 1; d >= 0; d--) {
 		if (outer.d[d].p)
@@ -242,7 +242,7 @@ int hzi_cuda_choose_qparams_groups(struct hz_context *ctx, const void *args)
 		.x = a->x, .scale = a->scale, .zero = a->zero,
 		.vectors = hzi_quantize_elements(&a->map) / vector,
 		.log_group = hzi_log2_up(a->map.group / vector), .q_dtype = a->q_dtype,
-		.symmetric = a->symmetric,
+		.flags = a->flags,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(p.vectors, HZI_QUANT_THREADS * HZI_MINMAX_VECTORS)},
@@ -331,7 +331,7 @@ int hzi_cuda_choose_qparams_rows(struct hz_context *ctx, const void *args)
 			     (struct hzi_minmax_strided){
 				     .x = a->x, .range = ctx->workspace, .scale = a->scale,
 				     .zero = a->zero, .q_dtype = a->q_dtype,
-				     .symmetric = a->symmetric});
+				     .flags = a->flags});
 }
 
 /* ---- Two passes ------------------------------------------------------------------------------ */
@@ -374,10 +374,10 @@ int hzi_cuda_choose_qparams_two_pass(struct hz_context *ctx, const void *args)
 	const int64_t total = hzi_quantize_elements(&a->map);
 	const struct hzi_minmax_qparams params = {
 		.range = ctx->workspace, .scale = a->scale, .zero = a->zero, .count = a->map.params,
-		.q_dtype = a->q_dtype, .symmetric = a->symmetric,
+		.q_dtype = a->q_dtype, .flags = a->flags,
 	};
 	struct hzi_minmax_strided p = {.x = a->x, .range = ctx->workspace, .q_dtype = a->q_dtype,
-				    .symmetric = a->symmetric};
+				    .flags = a->flags};
 	struct hzi_quantize_dims dims = c->dims;
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(params.count, HZI_QUANT_THREADS)},

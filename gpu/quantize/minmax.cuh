@@ -79,7 +79,7 @@ HZ_DEVICE void store_qparams(const hzi_minmax_strided &p, int64_t n, const range
 {
 	int32_t zero;
 
-	hzi_quant_params(-r.below, r.above, p.q_dtype, p.symmetric, &p.scale[n], &zero);
+	hzi_quant_params(-r.below, r.above, p.q_dtype, p.flags, &p.scale[n], &zero);
 	((uint8_t *)p.zero)[n] = (uint8_t)zero;
 }
 
@@ -643,7 +643,7 @@ HZ_DEVICE void store_group_qparams(const hzi_minmax_groups &p, const uint4 *v, i
 
 		if (vector >= p.vectors)
 			continue;
-		hzi_quant_params(-mine.below, mine.above, p.q_dtype, p.symmetric,
+		hzi_quant_params(-mine.below, mine.above, p.q_dtype, p.flags,
 				 &p.scale[vector >> LOG], &zero);
 		((uint8_t *)p.zero)[vector >> LOG] = (uint8_t)zero;
 	}

@@ -141,7 +141,7 @@ quantize_minmax_qparams(const __grid_constant__ hzi_minmax_qparams p)
 	if (i >= p.count)
 		return;
 	hzi_quant_params(-__uint_as_float(p.range[2 * i]), __uint_as_float(p.range[2 * i + 1]),
-			 p.q_dtype, p.symmetric, &p.scale[i], &zero);
+			 p.q_dtype, (uint32_t)p.flags, &p.scale[i], &zero);
 	((uint8_t *)p.zero)[i] = (uint8_t)zero;
 }
 
@@ -221,7 +221,8 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 		for (int64_t i = vectors * count + thread; i < p.k; i += threads)
 			range_add(r, load_any(DTYPE, x, i * p.x_k));
 		r = p.warp_per_row ? range_join_warp(r) : range_join_block(r);
-		hzi_quant_params(-r.below, r.above, p.q_dtype, p.symmetric, &scale, &zero);
+		hzi_quant_params(-r.below, r.above, p.q_dtype, p.symmetric & HZ_QPARAMS_SYMMETRIC,
+				 &scale, &zero);
 		if (thread == 0) {
 			p.scales[row] = scale;
 			p.zeros[row] = (uint8_t)zero;

@@ -133,7 +133,7 @@ struct hzi_minmax_strided {
 	int32_t size_i, size_j, last_i, log_i;
 	int32_t share, vectors;		/* vectors: rows consist of aligned 16-byte vectors */
 	struct hzi_fastdiv tiles_i, shares;
-	int32_t ndim, q_dtype, symmetric;
+	int32_t ndim, q_dtype, flags;
 	struct hzi_fastdiv shape[HZ_MAXDIM + 2];
 	int32_t log_loads;	/* log2 of the loads of a lane per row if at most 8, else -1 */
 	int64_t x_stride[HZ_MAXDIM + 2], p_stride[HZ_MAXDIM + 2];
@@ -146,7 +146,7 @@ struct hzi_minmax_groups {
 	float *scale;
 	void *zero;
 	int64_t vectors;
-	int32_t log_group, q_dtype, symmetric, pad_;
+	int32_t log_group, q_dtype, flags, pad_;
 };
 static_assert(sizeof(struct hzi_minmax_groups) == 48, "the same layout for C and CUDA");
 
@@ -158,7 +158,7 @@ struct hzi_minmax_qparams {
 	float *scale;
 	void *zero;
 	int64_t count;
-	int32_t q_dtype, symmetric;
+	int32_t q_dtype, flags;
 };
 static_assert(sizeof(struct hzi_minmax_qparams) == 40, "the same layout for C and CUDA");
 

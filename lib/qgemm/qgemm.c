@@ -22,6 +22,12 @@ static bool is_float(int dtype)
 	return dtype == HZ_F32 || dtype == HZ_F16 || dtype == HZ_BF16;
 }
 
+/* Whether y is computed in floating point: a column has a sigma, no multiplier and shift. */
+static bool in_floats(int requant)
+{
+	return requant == HZ_REQUANT_FLOAT || requant == HZ_REQUANT_LITERT_REF;
+}
+
 /* ---- Multipliers ----------------------------------------------------------------------------- */
 
 int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift)
@@ -386,6 +392,8 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 		 "opts->multipliers excludes scales, opts->sigma and opts->multiplier"},
 		{pairs && !(o->multipliers && o->shifts),
 		 "opts->multipliers and opts->shifts need each other"},
+		{in_floats(o->requant) && (pair || pairs),
+		 "opts->multiplier and multipliers exclude HZ_REQUANT_FLOAT and _LITERT_REF"},
 		{q->linear && (o->a_zeros || o->a_scales),
 		 "opts->a_zeros and opts->a_scales are not for x, which is quantized here"},
 		{q->linear && o->a_scale == 0 && o->a_zero, "opts->a_zero needs opts->a_scale"},
@@ -399,7 +407,7 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 		 "opts->sigma, multiplier and multipliers are for integer results"},
 		{floating && (o->c_scale != 0 || o->c_zero),
 		 "opts->c_scale and opts->c_zero are for integer results"},
-		{floating && o->rounding, "opts->rounding is for integer results"},
+		{floating && o->requant, "opts->requant is for integer results"},
 		{!floating && o->a_scales, "opts->a_scales is for floating-point results"},
 	};
 
@@ -445,9 +453,9 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 			     o->given & HZ_QGEMM_GIVEN_MIN));
 	HZ_CHECK(check_given(ctx, q, "max", o->max, "HZ_QGEMM_GIVEN_MAX",
 			     o->given & HZ_QGEMM_GIVEN_MAX));
-	if (o->rounding != HZ_ROUND_EXACT && o->rounding != HZ_ROUND_TFLITE)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->rounding is %d, must be 0 or 1", q->op,
-				o->rounding);
+	if (o->requant < HZ_REQUANT_EXACT || o->requant > HZ_REQUANT_LITERT_REF)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->requant is %d, must be 0 to 4", q->op,
+				o->requant);
 	if (o->x_dtype && o->x_dtype != HZ_U8 && o->x_dtype != HZ_S8)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->x_dtype is %s, must be u8, s8 or 0",
 				q->op, hz_dtype_name(o->x_dtype));
@@ -458,7 +466,9 @@ static int check_opts(struct hz_context *ctx, const struct call *q)
 static int make_multiplier(struct hz_context *ctx, const struct call *q, struct hzi_qgemm_args *g)
 {
 	const hz_qgemm_opts *o = q->o;
-	const bool is_s32 = q->c->dtype == HZ_S32, exact = o->rounding == HZ_ROUND_EXACT;
+	const bool is_s32 = q->c->dtype == HZ_S32, exact = o->requant == HZ_REQUANT_EXACT;
+	const float scales = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
+	const float sigma = o->sigma != 0 ? (float)o->sigma : scales;
 
 	if (o->multiplier || o->shift) {
 		if (o->multiplier <= 0)
@@ -476,15 +486,18 @@ static int make_multiplier(struct hz_context *ctx, const struct call *q, struct 
 					o->sigma);
 		g->mult = hzi_limit(g->mult, is_s32, exact);
 	} else {
-		const float sigma = hzi_sigma(g->a_scale, g->b_scale, g->c_scale);
-
-		if (!isfinite(sigma))
-			return hzi_fail(
-				ctx, HZ_EINVAL,
-				"%s: a_scale * b_scale / c_scale is %g, must be finite in f32",
-				q->op, (double)sigma);
 		g->mult = hzi_multiplier_f32(sigma, is_s32, exact);
 	}
+	if (!isfinite(scales) || (o->requant == HZ_REQUANT_FLOAT && !isfinite(sigma)))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %g, must be finite in f32", q->op,
+				o->sigma != 0 ? "opts->sigma" : "a_scale * b_scale / c_scale",
+				o->sigma != 0 ? o->sigma : (double)scales);
+	if (o->requant == HZ_REQUANT_FLOAT)
+		g->mult = hzi_requant_float_column(sigma, 1, 0);
+	else if (o->requant == HZ_REQUANT_LITERT_REF)
+		g->mult = hzi_requant_double_column(
+			o->sigma != 0 ? o->sigma :
+					(double)g->a_scale * g->b_scale / g->c_scale);
 	return HZ_OK;
 }
 
@@ -523,7 +536,8 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	const hz_tensor *a = q->a, *b = q->b, *c = q->c;
 	const int a_dtype = !q->linear ? a->dtype : o->x_dtype ? o->x_dtype : HZ_U8;
 	const bool rows_differ = q->linear && o->a_scale == 0;
-	const int bias_types[] = {HZ_S32, is_float(c->dtype) ? HZ_F32 : 0, 0};
+	const bool f32_bias = is_float(c->dtype) || o->requant == HZ_REQUANT_FLOAT;
+	const int bias_types[] = {HZ_S32, f32_bias ? HZ_F32 : 0, 0};
 	int64_t rows = 1;
 	int b_dtype;
 
@@ -590,10 +604,10 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 	g->shifts = o->shifts ? hzi_data(ctx, o->shifts) : NULL;
 	g->bias = o->bias ? hzi_data(ctx, o->bias) : NULL;
 	g->bias_dtype = o->bias ? o->bias->dtype : 0;
-	g->rounding = o->rounding;
+	g->requant = o->requant;
 	if (!is_float(c->dtype)) {
 		HZ_CHECK(make_multiplier(ctx, q, g));
-		g->identity = !g->b_scales && !g->multipliers && g->rounding == HZ_ROUND_EXACT &&
+		g->identity = !g->b_scales && !g->multipliers && g->requant == HZ_REQUANT_EXACT &&
 			      g->mult.u == 1 << 30 && g->mult.shift == 30 && g->c_zero == 0;
 	}
 	HZ_CHECK(make_bounds(ctx, q, g));

@@ -91,16 +91,17 @@ struct hzi_qgemm_pack_args {
  *   az = a_zeros ? a_zeros[row] : a_zero, bz = b_zeros ? b_zeros[j] : b_zero
  *   row = row_step * (i + the sum of index * row_stride), row_step 0 or 1
  *
- * C of u8, s8, s32: y = requant(acc, u, shift), c = clamp(c_zero + y, min, max) in 64 bits, with
+ * C of u8, s8, s32: y = hzi_requant(requant, acc, u, shift), c = clamp(c_zero + y, min, max) in 64
+ * bits, with
  * (u, shift) = multipliers ? (multipliers[j], shifts[j])
  * 	      : b_scales ? hzi_multiplier_f32(hzi_sigma(a_scale, b_scales[j * b_scale_step],
- * 							c_scale), c is s32, rounding is exact)
+ * 							c_scale), c is s32, requant is EXACT)
  * 	      : mult
- * and the function that rounding names. A pair of multipliers[] and shifts[] counts as (0, 1)
- * unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero is 0. C of f32, f16,
- * bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale; t *= a_scales ?
- * a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then); t < fmin ? fmin : t
- * > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
+ * or, for FLOAT and LITERT_REF, the words of hzi_requant_words(). A pair of multipliers[] and
+ * shifts[] counts as (0, 1) unless u > 0 and 1 <= shift <= 62. identity: u / 2^shift is 1 and c_zero
+ * is 0. C of f32, f16, bf16: t = (float)acc; t *= b_scales ? b_scales[j * b_scale_step] : b_scale; t
+ * *= a_scales ? a_scales[row] : a_scale; t += bias[j] if bias is f32 (it is not in acc then); t <
+ * fmin ? fmin : t > fmax ? fmax : t; one rounding to C. Each step rounds to f32.
  *
  * sum64: accumulators need 64 bits, because k Ra Rb exceeds 2^31 - 1, R being the largest |code -
  * zero point| that the zero points allow. Sums of products of codes without zero points fit s32 up
@@ -132,7 +133,7 @@ struct hzi_qgemm_args {
 	const void *bias;
 	int32_t bias_dtype;		/* 0, HZ_S32 or HZ_F32 */
 
-	int32_t rounding, identity;
+	int32_t requant, identity;
 	struct hzi_multiplier mult;
 	const int32_t *multipliers, *shifts;
 	const float *a_scales, *b_scales;
@@ -151,7 +152,8 @@ struct hzi_qgemm_args {
 struct hzi_qlinear_args {
 	struct hzi_qgemm_args g;
 	const void *x;
-	int32_t x_dtype, fixed, symmetric;
+	int32_t x_dtype, fixed;
+	int32_t symmetric;		/* 0, or HZ_QPARAMS_SYMMETRIC, which is 1 */
 };
 
 /* ---- Quantization ---------------------------------------------------------------------------- */
@@ -204,7 +206,7 @@ struct hzi_choose_qparams_args {
 	const void *x;
 	float *scale;
 	void *zero;
-	int32_t x_dtype, q_dtype, symmetric;
+	int32_t x_dtype, q_dtype, flags;
 };
 
 /*
@@ -227,33 +229,58 @@ HZI_BOTH double hzi_divide(double a, double b)
 #endif
 }
 
-/* Scale and zero point for codes of q_dtype and a range lo <= 0 <= hi: see hz_choose_qparams(). */
-HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, int symmetric, float *scale,
+/* fl(a / b) in f32 */
+HZI_BOTH float hzi_divide_f32(float a, float b)
+{
+#ifdef __CUDA_ARCH__
+	return __fdiv_rn(a, b);
+#else
+	return a / b;
+#endif
+}
+
+/*
+ * Scale and zero point for codes of q_dtype and a range lo <= 0 <= hi, with HZ_QPARAMS_ flags: see
+ * hz_choose_qparams().
+ */
+HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, uint32_t flags, float *scale,
 			       int32_t *zero)
 {
 	const float least = 1.17549435e-38f, most = 3.40282347e+38f;	/* FLT_MIN, FLT_MAX */
-	const int32_t qmin = q_dtype == HZ_U8 ? 0 : -128;
+	const int32_t codes = flags & HZ_QPARAMS_REDUCE_RANGE ? 127 : 255;	/* but one */
+	const int32_t qmin = q_dtype == HZ_U8 ? 0 : -(codes + 1) / 2;
+	const int32_t middle = qmin + (codes + 1) / 2;
+	const int symmetric = flags & (HZ_QPARAMS_SYMMETRIC | HZ_QPARAMS_SYMMETRIC_127_5);
 	const int inf = hi - hi != 0 || lo - lo != 0;
-	double s, z;
+	const double range = symmetric ? (double)(-lo > hi ? -lo : hi) : (double)hi - lo;
+	const double steps_of_range = flags & HZ_QPARAMS_SYMMETRIC_127_5 ? codes * 0.5 :
+				      symmetric ? codes / 2 : codes;
+	double z;
 	int32_t steps;
 
-	s = symmetric ? hzi_divide(-lo > hi ? -lo : hi, 127) : hzi_divide((double)hi - lo, 255);
 	if (inf)
-		s = (double)hi - lo;
-	*scale = (float)s;
-	*zero = qmin + 128;
+		*scale = (float)range;
+	else if (flags & HZ_QPARAMS_F32)
+		*scale = hzi_divide_f32(range > (double)most ? most : (float)range,
+					(float)steps_of_range);
+	else
+		*scale = (float)hzi_divide(range, steps_of_range);
+	*zero = middle;
 	if (*scale < least)
 		*scale = hi == lo ? 1 : least;
 	if (inf)
 		return;
 	if (!symmetric) {
-		z = qmin - hzi_divide(lo, *scale);
+		if (flags & HZ_QPARAMS_F32)
+			z = (float)qmin - hzi_divide_f32(lo, *scale);
+		else
+			z = qmin - hzi_divide(lo, *scale);
 		/* Clamping before rounding gives the same code as after it. */
-		z = z < qmin ? qmin : z > qmin + 255 ? qmin + 255 : rint(z);
+		z = z < qmin ? qmin : z > qmin + codes ? qmin + codes : rint(z);
 		*zero = (int32_t)z;
 	}
 	/* The code that is farthest from the zero point dequantizes to a finite number. */
-	steps = *zero - qmin > 127 ? *zero - qmin : qmin + 255 - *zero;
+	steps = *zero - qmin > codes / 2 ? *zero - qmin : qmin + codes - *zero;
 	if ((double)*scale * steps > most)
 		*scale = (float)hzi_divide(0x1.fffffcp127, steps);	/* FLT_MAX - 2^104 */
 }

@@ -285,7 +285,11 @@ int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *scale,
 		       const hz_tensor *zero, uint32_t flags, struct hzi_choose_qparams_args *a)
 {
-	static const struct hzi_flag list[] = {HZI_FLAG(HZ_QPARAMS_SYMMETRIC), {0, NULL}};
+	static const struct hzi_flag list[] = {
+		HZI_FLAG(HZ_QPARAMS_SYMMETRIC), HZI_FLAG(HZ_QPARAMS_SYMMETRIC_127_5),
+		HZI_FLAG(HZ_QPARAMS_F32), HZI_FLAG(HZ_QPARAMS_REDUCE_RANGE), {0, NULL},
+	};
+	const uint32_t symmetric = HZ_QPARAMS_SYMMETRIC | HZ_QPARAMS_SYMMETRIC_127_5;
 	static const char op[] = "choose_qparams";
 	hz_tensor wide, wide_zero;
 	int64_t bytes;
@@ -293,11 +297,16 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, f32_type, true));
-	HZ_CHECK(hzi_check_flags(ctx, op, "flags", flags, HZ_QPARAMS_SYMMETRIC, list));
-	if (!zero && !(flags & HZ_QPARAMS_SYMMETRIC))
+	HZ_CHECK(hzi_check_flags(ctx, op, "flags", flags,
+				 symmetric | HZ_QPARAMS_F32 | HZ_QPARAMS_REDUCE_RANGE, list));
+	if ((flags & symmetric) == symmetric)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: flags has HZ_QPARAMS_SYMMETRIC and _SYMMETRIC_127_5: one of "
+				"them", op);
+	if (!zero && !(flags & symmetric))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: zero is NULL, must be a view: only s8 with "
-				"HZ_QPARAMS_SYMMETRIC needs none", op);
+				"HZ_QPARAMS_SYMMETRIC or _SYMMETRIC_127_5 needs none", op);
 	if (zero)
 		HZ_CHECK(hzi_check(ctx, op, "zero", zero, code_types, true));
 	/* With strides of 0 there may be more elements than memory has bytes. */
@@ -315,7 +324,7 @@ static int choose_args(struct hz_context *ctx, const hz_tensor *x, const hz_tens
 		.x = hzi_data(ctx, x), .scale = hzi_data(ctx, scale),
 		.zero = zero ? hzi_data(ctx, zero) : NULL, .x_dtype = x->dtype,
 		.q_dtype = zero ? zero->dtype : HZ_S8,
-		.symmetric = (flags & HZ_QPARAMS_SYMMETRIC) != 0,
+		.flags = (int32_t)flags,
 	};
 	if (hz_tensor_count(x) > 0)
 		make_map(x, NULL, &wide, &a->map);

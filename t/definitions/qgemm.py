@@ -23,20 +23,21 @@ def quantize(x, scale, zero, kind):
     return q.astype(np.int64)
 
 
-def choose_qparams(low, high, kind, symmetric):
-    """The scale and zero point of a range extended to contain 0."""
-    qmin = LIMITS[kind][0]
-    low, high = min(float(low), 0.0), max(float(high), 0.0)
+def choose_qparams(low, high, kind, symmetric=0, dtype=np.float64, codes=255):
+    """The scale and zero point of a range extended to contain 0; symmetric: 0, 127 or 127.5."""
+    qmin = 0 if kind == "u8" else -(codes + 1) // 2
+    low, high = dtype(min(float(low), 0.0)), dtype(max(float(high), 0.0))
     if symmetric:
-        scale = float(np.float32(max(-low, high) / 127))
+        scale = max(-low, high) / dtype(codes / 2 if symmetric == 127.5 else codes // 2)
     else:
-        scale = float(np.float32((high - low) / 255))
+        scale = (high - low) / dtype(codes)
+    scale = float(np.float32(scale))
     if scale < FLT_MIN:
         scale = 1.0 if low == high else FLT_MIN
-    zero = qmin + 128
+    zero = qmin + (codes + 1) // 2
     if not symmetric:
-        zero = int(np.clip(np.rint(qmin - low / scale), qmin, qmin + 255))
-    steps = max(zero - qmin, qmin + 255 - zero)
+        zero = int(np.clip(np.rint(dtype(qmin) - low / dtype(scale)), qmin, qmin + codes))
+    steps = max(zero - qmin, qmin + codes - zero)
     if scale * steps > FLT_MAX:
         scale = float(np.float32((FLT_MAX - 2.0**104) / steps))
     return scale, zero
@@ -121,7 +122,7 @@ def run_dequantize(case):
 
 
 def run_choose_qparams(case):
-    kind, symmetric = case.pick("u8", "s8"), case.chance(0.3)
+    kind, symmetric = case.pick("u8", "s8"), case.pick(0, 0, 127, 127.5)
     per = case.pick("tensor", "row", "column", "group")
     shape = case.shape(2 if per != "tensor" else case.pick(0, 1, 2, 3), 40, zero=per == "tensor")
     group = 0
@@ -131,7 +132,12 @@ def run_choose_qparams(case):
     x = case.floats(shape, case.pick("f32", "f16", "bf16"), scale=case.pick(1, 1e-3, 100))
     shift = case.pick(0, 0, 3, -3)
     x = Floats(x.values + shift * np.std(x.values) if x.raw.size else x.values, x.dtype)
-    keys = {"type": kind, "symmetric": int(symmetric)}
+    keys = {"type": kind, "symmetric": symmetric}
+    dtype, codes = np.float64, 255
+    if case.chance(0.3):
+        keys["arith"], dtype = "f32", np.float32
+    if case.chance(0.3):
+        keys["reduce_range"], codes = 1, 127
     if per == "group":
         keys["group"] = group
         parts = x.values.reshape(shape[0], -1, group)
@@ -143,8 +149,8 @@ def run_choose_qparams(case):
         parts = x.values.reshape(1, 1, -1)
     if per in ("row", "column") or (per == "tensor" and case.chance()):
         keys["per"] = per
-    want = [[choose_qparams(p.min(initial=0), p.max(initial=0), kind, symmetric) for p in row]
-            for row in parts]
+    want = [[choose_qparams(p.min(initial=0), p.max(initial=0), kind, symmetric, dtype, codes)
+             for p in row] for row in parts]
     scale, zero = (np.array([[w[i] for w in row] for row in want]) for i in (0, 1))
     if per == "tensor" and case.chance():
         out = case.run("choose_qparams", keys, {"x": x}, [])[""]
@@ -185,7 +191,25 @@ def rescale_exact(acc, u, s):
     return (acc * u + (1 << (s - 1))) >> s
 
 
-def rescale_tflite(acc, u, s):
+def rescale_ruy(acc, u, s):
+    """Rounded twice, ties up."""
+    high = (clamp(acc << max(31 - s, 0), *LIMITS["s32"]) * u + 2**30) >> 31
+    e = max(s - 31, 0)
+    return (high + (1 << e >> 1)) >> e
+
+
+def rescale_float(acc, sigma):
+    """rne(fl(fl(acc) sigma)) in f32."""
+    return int(np.rint(np.float32(acc) * np.float32(sigma)))
+
+
+def rescale_litert_ref(acc, sigma):
+    """acc sigma in f64, ties away from zero."""
+    t = float(acc) * float(sigma)
+    return int(np.copysign(np.floor(abs(t) + 0.5), t)) if abs(t) < 2**40 else int(t)
+
+
+def rescale_gemmlowp(acc, u, s):
     """gemmlowp: RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x, u), e)."""
     x = clamp(acc << max(31 - s, 0), *LIMITS["s32"])
     product = x * u
@@ -317,7 +341,7 @@ def run_qgemm(case):
     kind = out or "u8"
     low, high = LIMITS[kind]
     # sigma
-    us = [(2**30, 30)] * n
+    us, sigmas = [(2**30, 30)] * n, {"float": np.ones(n), "litert_ref": np.ones(n)}
     how = case.pick("none", "scales", "column", "sigma", "multiplier", "multipliers")
     size = 100 / typical if kind != "s32" else case.pick(1e-3, 3.0)
     size *= float(np.exp2(case.rng.integers(-2, 3)))
@@ -331,10 +355,13 @@ def run_qgemm(case):
             keys["b_scale"] = repr(float(b_scale[0]))
         sigma = (a_scale * b_scale).astype(np.float32) / c_scale
         us = [multiplier_of(float(s)) for s in np.broadcast_to(sigma, n)]
+        exact = np.float64(a_scale) * b_scale.astype(np.float64) / np.float64(c_scale)
+        sigmas = {"float": np.broadcast_to(sigma, n), "litert_ref": np.broadcast_to(exact, n)}
     elif how == "sigma":
         sigma = case.pick(size * (case.rng.random() + 0.5), 2.0 ** int(case.rng.integers(-40, 8)))
         keys["sigma"] = repr(float(sigma))
         us = [multiplier_of(float(sigma))] * n
+        sigmas = {word: np.full(n, float(sigma)) for word in sigmas}
     elif how == "multiplier":
         u, s = int(case.rng.integers(1, 2**31)), int(case.rng.integers(1, 63))
         keys.update(multiplier=u, shift=s)
@@ -345,8 +372,14 @@ def run_qgemm(case):
         inputs.update(multiplier=u, shift=s)
         us = [(int(v), int(w)) for v, w in zip(u, s)]
     rescale = rescale_exact
-    if case.chance(0.3):
-        rescale, keys["rounding"] = rescale_tflite, "tflite"
+    if case.chance(0.5):
+        words = {"ruy": rescale_ruy, "gemmlowp": rescale_gemmlowp}
+        if not how.startswith("multiplier"):
+            words.update({"float": rescale_float, "litert_ref": rescale_litert_ref})
+        keys["requant"] = case.pick(*words)
+        rescale = words[keys["requant"]]
+        if keys["requant"] in sigmas:
+            us = [(s,) for s in sigmas[keys["requant"]]]
     c_zero = 0
     if case.chance():
         c_zero = keys["c_zero"] = int(case.rng.integers(max(low, -1000), min(high, 1000)))
@@ -358,12 +391,12 @@ def run_qgemm(case):
     if least > most:
         case.refused("qgemm", keys, {**files, **inputs}, ["c"])
         return
-    raw = how == "none" and kind == "s32"
+    raw = how == "none" and kind == "s32" and "requant" not in keys
     want = np.empty(acc.shape, dtype=np.int64)
     columns = [] if raw else us
-    for j, (u, s) in enumerate(columns):
+    for j, words in enumerate(columns):
         for i in np.ndindex(acc.shape[:-1]):
-            y = rescale(int(acc[(*i, j)]), u, s)
+            y = rescale(int(acc[(*i, j)]), *words)
             want[(*i, j)] = clamp(c_zero + y, least, most)
     if raw:
         want = np.clip(acc + c_zero, least, most)
@@ -401,7 +434,7 @@ def run_qlinear(case):
         keys.update(a_scale=repr(a_scale), a_zero=a_zero)
         q = quantize(x.values, a_scale, a_zero, kind)
     else:
-        symmetric = case.chance(0.3)
+        symmetric = case.pick(0, 0, 127)
         if symmetric:
             keys["symmetric"] = 1
         a_scale, a_zero = np.empty((*batch, m, 1)), np.empty((*batch, m, 1), dtype=np.int64)

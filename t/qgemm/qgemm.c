@@ -46,8 +46,12 @@ static void random_how(struct tcase *c)
 	default:
 		break;
 	}
-	if (!is_float(c->c_dtype))
-		c->o.rounding = rnd_below(&rnd, 4) == 0 ? HZ_ROUND_TFLITE : HZ_ROUND_EXACT;
+	if (!is_float(c->c_dtype) && rnd_below(&rnd, 2)) {
+		const int pair = c->how == PAIR || c->how == PAIRS;
+
+		c->o.requant = pair ? HZ_REQUANT_RUY + (int)rnd_below(&rnd, 2) :
+				      1 + (int)rnd_below(&rnd, 4);
+	}
 }
 
 static struct tcase random_case(void)
@@ -79,13 +83,14 @@ static struct tcase random_case(void)
 	c.packed = (int)rnd_below(&rnd, 2);
 	c.a_rows = rnd_below(&rnd, 3) ? 0 : 1 + (int)rnd_below(&rnd, 2);
 	c.b_cols = rnd_below(&rnd, 3) == 0;
-	c.bias = (int[]){ 0, HZ_S32, is_float(c.c_dtype) ? HZ_F32 : HZ_S32 }[rnd_below(&rnd, 3)];
 	c.big_bias = rnd_below(&rnd, 5) == 0;
 	c.o.a_zero = rnd_below(&rnd, 3) ? random_zero(c.a_dtype) : 0;
 	c.o.b_zero = rnd_below(&rnd, 3) ? random_zero(c.b_dtype) : 0;
 	c.o.c_zero = random_c_zero(c.c_dtype);
 	c.values = rnd_below(&rnd, 3) ? RANDOM : (enum values)(1 + rnd_below(&rnd, 3));
 	random_how(&c);
+	c.bias = (int[]){ 0, HZ_S32, is_float(c.c_dtype) || c.o.requant == HZ_REQUANT_FLOAT ?
+			  HZ_F32 : HZ_S32 }[rnd_below(&rnd, 3)];
 	if (rnd_below(&rnd, 4) == 0) {
 		c.o.given = HZ_QGEMM_GIVEN_MIN | HZ_QGEMM_GIVEN_MAX;
 		c.o.min = c.c_dtype == HZ_U8 ? 17.5 : -33;
@@ -349,7 +354,7 @@ static void test_requantization(void)
 		3 << 28, -(3 << 28), 1 << 29, 1 << 24,
 	};
 	const int64_t n = sizeof(accs) / sizeof(*accs);
-	int exponent, side, bad = 0;
+	int exponent, side, requant = 1, bad = 0;
 
 	for (exponent = -150; exponent <= 128 && bad < 5;
 	     exponent += exponent < -42 || exponent > 34 ? 23 : 1) {
@@ -380,7 +385,8 @@ static void test_requantization(void)
 
 				c.o.a_scale = sigma;
 				c.o.c_zero = random_c_zero(c.c_dtype);
-				c.o.rounding = side == 4 ? HZ_ROUND_TFLITE : HZ_ROUND_EXACT;
+				c.o.requant = side < 3 ? HZ_REQUANT_EXACT : requant;
+				requant = requant % 4 + 1;
 				matrix_new(&a, HZ_U8, 0, NULL, 1, 1, 0, 0, 0);
 				matrix_new(&b, HZ_U8, 0, NULL, 1, n, 0, 0, 0);
 				matrix_new(&want, c.c_dtype, 0, NULL, 1, n, 0, 0, 0);
@@ -413,14 +419,47 @@ static void test_ties(void)
 		int out;
 
 		c.o.a_scale = ldexp(1, -s);
-		for (out = 0; out < 4; out++) {
+		for (out = 0; out < 8; out++) {
 			c.c_dtype = c_dtypes[out % 3];
 			c.packed = out & 1;
-			c.o.rounding = out == 3;
+			c.o.requant = out < 3 ? 0 : out - 3;
 			bad += !run_case(&c);
 		}
 	}
 	ok(!bad, "ties of both signs");
+}
+
+/* QLinearMatMul of ONNX Runtime 1.32: scales of columns, ties in columns 1 and 3 */
+static void test_onnxruntime(void)
+{
+	static const uint8_t a[] = { 118, 108, 108, 113, 89, 94 };
+	static const int8_t b[] = { -6, -9, -1, 1, 9, -7, 9, 4, -1, -3, 4, -1 };
+	static const float scales[] = { .25f, .5f, .3f, .0625f };
+	static const uint8_t want[] = { 64, 10, 83, 71, 49, 64, 50, 69 };
+
+	for (int d = 0; d < ndevs; d++) {
+		hz_tensor ta = hz_tensor_2d((void *)(uintptr_t)a, HZ_U8, HZ_CPU, 2, 3);
+		hz_tensor tb = hz_tensor_2d((void *)(uintptr_t)b, HZ_S8, HZ_CPU, 3, 4);
+		hz_tensor ts = hz_tensor_1d((void *)(uintptr_t)scales, HZ_F32, HZ_CPU, 4), tc;
+		struct area aa, ba, sa, ca = area_new(&devs[d], 8, 0);
+		unsigned char image[GUARD + 8 + GUARD];
+		hz_qgemm_opts o = { .a_zero = 100, .c_zero = 70, .a_scale = .5, .c_scale = 1,
+				    .b_scales = &ts, .requant = HZ_REQUANT_FLOAT };
+
+		ta = to_device(&devs[d], &ta, &aa);
+		tb = to_device(&devs[d], &tb, &ba);
+		ts = to_device(&devs[d], &ts, &sa);
+		tc = hz_tensor_2d(ca.data, HZ_U8, devs[d].device, 2, 4);
+		reserve(&devs[d], &ta, &tb, &tc, &o);
+		is_int(hz_qgemm(devs[d].ctx, &ta, &tb, &tc, &o), HZ_OK, "as ONNX Runtime, %s",
+		       devs[d].name);
+		area_read(&ca, image);
+		is_bits(image + GUARD, want, 8, 1, "the same codes");
+		area_free(&aa);
+		area_free(&ba);
+		area_free(&sa);
+		area_free(&ca);
+	}
 }
 
 static void test_golden(void)
@@ -707,7 +746,11 @@ static void test_errors(void)
 	      "qgemm: opts->shift is 63, must be 1 to 62");
 	WRONG((O.multiplier = 5, O.shift = 4, O.c_scale = 2), HZ_EINVAL,
 	      "qgemm: opts->multiplier excludes scales and opts->sigma");
-	WRONG(O.rounding = 2, HZ_EINVAL, "qgemm: opts->rounding is 2, must be 0 or 1");
+	WRONG(O.requant = 5, HZ_EINVAL, "qgemm: opts->requant is 5, must be 0 to 4");
+	WRONG((O.requant = HZ_REQUANT_FLOAT, O.multiplier = 5, O.shift = 9), HZ_EINVAL,
+	      "qgemm: opts->multiplier and multipliers exclude HZ_REQUANT_FLOAT and _LITERT_REF");
+	WRONG((O.requant = HZ_REQUANT_FLOAT, O.sigma = 1e300), HZ_EINVAL,
+	      "qgemm: opts->sigma is 1e+300, must be finite in f32");
 	WRONG(O.flags = 9, HZ_EINVAL, "qgemm: opts->flags has unknown bits 0x8 (valid: "
 	      "HZ_QGEMM_RELU)");
 	WRONG(O.reserved[2] = 1, HZ_EINVAL, "qgemm: opts->reserved[2] is 1, must be 0");
@@ -811,6 +854,7 @@ int main(void)
 	dev_open_all();
 	dev_open_routes(HZI_OP_qgemm);
 	test_golden();
+	test_onnxruntime();
 	test_errors();
 	test_pairs();
 	test_sizes();

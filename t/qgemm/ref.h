@@ -50,7 +50,49 @@ static int32_t ref_divide_by_pot(int32_t x, int exponent)
 	return (int32_t)(((int64_t)x >> exponent) + (remainder > (mask >> 1) + (x < 0)));
 }
 
-static wide ref_tflite(int32_t acc, int32_t u, int shift)
+/* Rounded twice, ties up, by floors */
+static wide ref_ruy(int32_t acc, int32_t u, int shift)
+{
+	wide x = acc;
+
+	if (shift < 31)
+		x *= (wide)1 << (31 - shift > 60 ? 60 : 31 - shift);
+	x = x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x;
+	x = floor_div(x * u * 2 + ((wide)1 << 31), (wide)1 << 32);
+	return shift > 31 ? floor_div(x * 2 + ((wide)1 << (shift - 31)), (wide)2 << (shift - 31)) :
+			    x;
+}
+
+/* The nearest integer to t, or one that saturates s32; NaN: 0 */
+static wide to_integer(double t, double (*nearest)(double))
+{
+	return isnan(t) ? 0 : (wide)nearest(fmin(fmax(t, -0x1p40), 0x1p40));
+}
+
+/* as, bs: the scales; sigma: instead of them, or 0; bias: over the scales, or 0 */
+static wide ref_float(int32_t acc, float as, float bs, float cs, double sigma, float bias)
+{
+	volatile float product = as * bs;
+	volatile float s = product / cs, t = (float)acc;
+
+	if (sigma != 0)
+		s = (float)sigma;
+	if (!(s > 0) || isinf(s))
+		return 0;
+	bias = bias / product;
+	t = t + bias;
+	t = t * s;
+	return to_integer(t, nearbyint);
+}
+
+static wide ref_litert(int32_t acc, float as, float bs, float cs, double sigma)
+{
+	const double s = sigma != 0 ? sigma : (double)as * bs / cs;
+
+	return s > 0 && isfinite(s) ? to_integer(acc * s, round) : 0;
+}
+
+static wide ref_gemmlowp(int32_t acc, int32_t u, int shift)
 {
 	wide x = acc;
 
@@ -269,8 +311,23 @@ static void ref_element(const struct tcase *c, const struct extras *e, int64_t r
 		u = 0;
 		shift = 1;
 	}
-	y = o->rounding == HZ_ROUND_TFLITE ? ref_tflite(acc, (int32_t)u, shift) :
-					     ref_exact(acc, u, shift);
+	switch (o->requant) {
+	case HZ_REQUANT_EXACT:
+		y = ref_exact(acc, u, shift);
+		break;
+	case HZ_REQUANT_FLOAT:
+		y = ref_float(acc, as, bs, cs, o->sigma,
+			      c->bias == HZ_F32 ? ((const float *)e->bias.host)[j] : 0);
+		break;
+	case HZ_REQUANT_RUY:
+		y = ref_ruy(acc, (int32_t)u, shift);
+		break;
+	case HZ_REQUANT_GEMMLOWP:
+		y = ref_gemmlowp(acc, (int32_t)u, shift);
+		break;
+	default:
+		y = ref_litert(acc, as, bs, cs, o->sigma);
+	}
 	y += o->c_zero;
 	if (o->given & HZ_QGEMM_GIVEN_MIN && o->min > (double)min)
 		min = (int64_t)ceil(o->min);
@@ -473,13 +530,13 @@ static const char *describe(const struct tcase *c)
 	snprintf(
 		text, sizeof(text),
 		"batch %d m %lld n %lld k %lld %s x %s -> %s, trans %d%d%d pad %d, packed %d, "
-		"a_rows %d b_cols %d zeros %d %d %d, bias %d%s, how %d, rounding %d, flags %u, "
+		"a_rows %d b_cols %d zeros %d %d %d, bias %d%s, how %d, requant %d, flags %u, "
 		"values %d",
 		c->batch_ndim, (long long)c->m, (long long)c->n, (long long)c->k,
 		hz_dtype_name(c->a_dtype), hz_dtype_name(c->b_dtype), hz_dtype_name(c->c_dtype),
 		c->a_trans, c->b_trans, c->c_trans, c->pad, c->packed, c->a_rows, c->b_cols,
 		c->o.a_zero, c->o.b_zero, c->o.c_zero, c->bias, c->big_bias ? " big" : "", c->how,
-		c->o.rounding, c->o.flags, c->values);
+		c->o.requant, c->o.flags, c->values);
 	return text;
 }
 

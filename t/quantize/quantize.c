@@ -102,10 +102,11 @@ static int run_params(const struct tcase *c)
 		int z;
 
 		if (!ref_params(values + begin[p], begin[p + 1] - begin[p], c->q_dtype,
-				c->symmetric, &scales[p], &z)) {
+				c->flags, &scales[p], &z)) {
 			finite = 0;
 			scales[p] = INFINITY;
-			z = qmin_of(c->q_dtype) + 128;
+			z = c->q_dtype == HZ_S8 ? 0 :
+			    c->flags & HZ_QPARAMS_REDUCE_RANGE ? 64 : 128;
 		}
 		zeros[p] = (unsigned char)z;
 	}
@@ -115,7 +116,7 @@ static int run_params(const struct tcase *c)
 			    sa = area_new(dev, (size_t)params * 4, 0);
 		struct area za = area_new(dev, (size_t)params, 0);
 		unsigned char *got = malloc(2 * GUARD + (size_t)params * 4), *before;
-		const uint32_t flags = c->symmetric ? HZ_QPARAMS_SYMMETRIC : 0;
+		const uint32_t flags = c->flags;
 		hz_tensor xt, st, zt;
 		size_t bytes = 0;
 		void *data;
@@ -261,7 +262,7 @@ static void test_columns(void)
 			struct tcase c = { .q_dtype = code_dtypes[rnd_below(&rnd, 2)],
 					   .x_dtype = floats[round % 3],
 					   .wild = (int)rnd_below(&rnd, 3),
-					   .symmetric = (int)rnd_below(&rnd, 2) };
+					   .flags = random_flags() };
 			const int more = shapes[i][2] > 0;
 
 			contiguous_sides = round / 3 % 2;
@@ -554,11 +555,14 @@ static void test_errors(void)
 	      "choose_qparams: scale.dtype is f16, must be f32");
 	WRONG(s.data = x.data, CHOOSE, HZ_EALIAS,
 	      "choose_qparams: scale overlaps x, must be apart from it");
-	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 2), HZ_EINVAL,
-	      "choose_qparams: flags has unknown bits 0x2 (valid: HZ_QPARAMS_SYMMETRIC)");
+	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 16), HZ_EINVAL,
+	      "choose_qparams: flags has unknown bits 0x10 (valid: HZ_QPARAMS_SYMMETRIC, "
+	      "HZ_QPARAMS_SYMMETRIC_127_5, HZ_QPARAMS_F32, HZ_QPARAMS_REDUCE_RANGE)");
+	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, &z, 3), HZ_EINVAL,
+	      "choose_qparams: flags has HZ_QPARAMS_SYMMETRIC and _SYMMETRIC_127_5: one of them");
 	WRONG((void)0, hz_choose_qparams(ctx, &x, &s, NULL, 0), HZ_EINVAL,
 	      "choose_qparams: zero is NULL, must be a view: only s8 with HZ_QPARAMS_SYMMETRIC "
-	      "needs none");
+	      "or _SYMMETRIC_127_5 needs none");
 	WRONG((x.shape[0] = INT64_MAX / 12, x.stride[0] = x.stride[1] = 0), CHOOSE, HZ_ESHAPE,
 	      "choose_qparams: x is too large: its size overflows");
 	x.shape[0] = 0;
@@ -703,16 +707,16 @@ static void test_extreme_ranges(void)
 
 		memcpy(image + GUARD, pairs, sizeof(pairs));
 		area_write(&xa, image);
-		for (int k = 0; k < 4; k++) {
-			const int dtype = k % 2 ? HZ_S8 : HZ_U8, symmetric = k / 2;
+		for (int k = 0; k < 24; k++) {
+			const int dtype = k % 2 ? HZ_S8 : HZ_U8;
+			const uint32_t flags = (uint32_t)(k / 2 % 3 | k / 6 << 2);
 			hz_tensor z = hz_tensor_2d(za.data, dtype, devs[d].device, N, 1);
 			float scales[N];
 			size_t bytes = 0;
 
 			RECORD(devs[d].ctx, hz_choose_qparams(devs[d].ctx, &x, &s, &z, 0), &bytes);
 			hz_reserve(devs[d].ctx, bytes);
-			bad += hz_choose_qparams(devs[d].ctx, &x, &s, &z,
-						 symmetric ? HZ_QPARAMS_SYMMETRIC : 0) != HZ_OK;
+			bad += hz_choose_qparams(devs[d].ctx, &x, &s, &z, flags) != HZ_OK;
 			area_read(&sa, image);
 			memcpy(scales, image + GUARD, sizeof(scales));
 			area_read(&za, zeros);
@@ -723,9 +727,10 @@ static void test_extreme_ranges(void)
 				float want_s = 0;
 				int want_z = 0;
 
-				ref_params(both, 2, dtype, symmetric, &want_s, &want_z);
+				ref_params(both, 2, dtype, flags, &want_s, &want_z);
 				if (scales[i] == want_s && got == want_z && want_s >= FLT_MIN &&
-				    comes_back(pairs[i], 2, dtype, scales[i], got))
+				    (flags > HZ_QPARAMS_SYMMETRIC ||
+				     comes_back(pairs[i], 2, dtype, scales[i], got)))
 					continue;
 				bad++;
 				diag("%g .. %g: scale %a zero %d, want %a, %d", pairs[i][0],
@@ -733,6 +738,40 @@ static void test_extreme_ranges(void)
 			}
 		}
 		ok(!bad, "ranges near the largest and smallest floats, %s", devs[d].name);
+		area_free(&xa);
+		area_free(&sa);
+		area_free(&za);
+	}
+}
+
+/* DynamicQuantizeLinear of ONNX Runtime 1.32, where f64 gives another scale */
+static void test_onnxruntime(void)
+{
+	static const float rows[][6] = {
+		{.756f, -2.091f, -1.652f, -9.766f, 7.199f, 4.577f},
+		{-2.607f, -.699f, 6.655f, 2.637f, -6.566f, -.021f},
+	};
+	static const float want[] = {0x1.108126p-4f, 0x1.a8bb2cp-5f};
+	static const uint8_t want_zeros[] = {147, 127};
+
+	for (int d = 0; d < ndevs; d++) {
+		hz_context *ctx = devs[d].ctx;
+		hz_tensor x = hz_tensor_2d((void *)(uintptr_t)rows, HZ_F32, HZ_CPU, 2, 6);
+		struct area xa, sa = area_new(&devs[d], 8, 0), za = area_new(&devs[d], 2, 0);
+		hz_tensor s = hz_tensor_2d(sa.data, HZ_F32, devs[d].device, 2, 1);
+		hz_tensor z = hz_tensor_2d(za.data, HZ_U8, devs[d].device, 2, 1);
+		unsigned char image[2 * GUARD + 8];
+		size_t bytes = 0;
+
+		x = to_device(&devs[d], &x, &xa);
+		RECORD(ctx, hz_choose_qparams(ctx, &x, &s, &z, HZ_QPARAMS_F32), &bytes);
+		hz_reserve(ctx, bytes);
+		is_int(hz_choose_qparams(ctx, &x, &s, &z, HZ_QPARAMS_F32), HZ_OK,
+		       "as ONNX Runtime, %s", devs[d].name);
+		area_read(&sa, image);
+		is_bits(image + GUARD, want, 2, 4, "the same scales");
+		area_read(&za, image);
+		is_bits(image + GUARD, want_zeros, 2, 1, "the same zero points");
 		area_free(&xa);
 		area_free(&sa);
 		area_free(&za);
@@ -758,6 +797,7 @@ int main(void)
 	test_empty();
 	test_shapes();
 	test_extreme_ranges();
+	test_onnxruntime();
 	test_errors();
 	dev_close_all();
 	return done_testing();

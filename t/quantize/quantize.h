@@ -42,9 +42,14 @@ static inline float ref_dequantize_one(int q, float s, int z)
 }
 
 /* Returns 0 if the range contains Inf. */
-static inline int ref_params(const double *x, int64_t n, int dtype, int symmetric, float *s, int *z)
+static inline int ref_params(const double *x, int64_t n, int dtype, uint32_t flags, float *s,
+			     int *z)
 {
-	const int qmin = qmin_of(dtype);
+	const int reduced = (flags & HZ_QPARAMS_REDUCE_RANGE) != 0, codes = reduced ? 127 : 255;
+	const int qmin = dtype == HZ_U8 ? 0 : reduced ? -64 : -128;
+	const int symmetric = flags & (HZ_QPARAMS_SYMMETRIC | HZ_QPARAMS_SYMMETRIC_127_5);
+	const double parts = flags & HZ_QPARAMS_SYMMETRIC_127_5 ? codes / 2.0 :
+			     symmetric ? codes / 2 : codes;
 	double lo = 0, hi = 0, zero;
 	int64_t i;
 	int steps;
@@ -57,18 +62,29 @@ static inline int ref_params(const double *x, int64_t n, int dtype, int symmetri
 	}
 	if (isinf(lo) || isinf(hi))
 		return 0;
-	*s = symmetric ? (float)(fmax(-lo, hi) / 127.0) : (float)((hi - lo) / 255);
+	zero = symmetric ? fmax(-lo, hi) : hi - lo;
+	*s = (float)(zero / parts);
+	if (flags & HZ_QPARAMS_F32)
+		*s = (float)fmin((float)zero, FLT_MAX) / (float)parts;
 	if (*s < FLT_MIN)
 		*s = hi == lo ? 1 : FLT_MIN;
-	*z = qmin + 128;
+	*z = dtype == HZ_S8 ? 0 : reduced ? 64 : 128;
 	if (!symmetric) {
-		zero = nearbyint(qmin - lo / (double)*s);
-		*z = (int)fmin(fmax(zero, qmin), qmin + 255);
+		zero = qmin - lo / (double)*s;
+		if (flags & HZ_QPARAMS_F32)
+			zero = (float)qmin - (float)lo / *s;
+		*z = (int)fmin(fmax(nearbyint(zero), qmin), qmin + codes);
 	}
-	steps = *z - qmin > qmin + 255 - *z ? *z - qmin : qmin + 255 - *z;
+	steps = *z - qmin > qmin + codes - *z ? *z - qmin : qmin + codes - *z;
 	if ((double)*s * steps > FLT_MAX)
 		*s = (float)(((double)FLT_MAX - 0x1p104) / steps);
 	return 1;
+}
+
+static inline uint32_t random_flags(void)
+{
+	return (uint32_t)rnd_below(&rnd, 3) | (rnd_below(&rnd, 3) ? 0 : HZ_QPARAMS_F32) |
+	       (rnd_below(&rnd, 3) ? 0 : HZ_QPARAMS_REDUCE_RANGE);
 }
 
 /* ---- Cases ----------------------------------------------------------------------------------- */
@@ -143,7 +159,8 @@ static inline void side_free(struct side *s)
 }
 
 struct tcase {
-	int ndim, x_dtype, q_dtype, symmetric;
+	int ndim, x_dtype, q_dtype;
+	uint32_t flags;			/* HZ_QPARAMS_ */
 	int scalar;			/* one scale and zero point, in the options */
 	int64_t shape[HZ_MAXDIM], own[HZ_MAXDIM];	/* own: of the parameters */
 	int p_ndim, no_zeros, wild;
@@ -213,7 +230,7 @@ static inline struct tcase random_case(int d_max)
 	}
 	c.x_dtype = floats[rnd_below(&rnd, 3)];
 	c.q_dtype = code_dtypes[rnd_below(&rnd, 2)];
-	c.symmetric = (int)rnd_below(&rnd, 2);
+	c.flags = random_flags();
 	c.wild = (int)rnd_below(&rnd, 3);
 	c.scalar = rnd_below(&rnd, 4) == 0;
 	c.no_zeros = rnd_below(&rnd, 5) == 0;
@@ -240,8 +257,8 @@ static inline const char *describe(const struct tcase *c)
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "%lld/%lld ",
 					 (long long)c->shape[d],
 					 (long long)(c->p_ndim == c->ndim ? c->own[d] : 1));
-	snprintf(text + used, sizeof(text) - used, "%s %s symmetric %d scalar %d wild %d",
-		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->symmetric, c->scalar,
+	snprintf(text + used, sizeof(text) - used, "%s %s flags %u scalar %d wild %d",
+		 hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype), c->flags, c->scalar,
 		 c->wild);
 	return text;
 }

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Quantization is compared with a copy of the bytes that it moves. A product of few rows is
- * compared with reading B, one of many rows with the integer dot-product instructions alone, if the
- * ISA level has them. Codes are random: the clock frequency depends on the data.
+ * Quantization is compared with a copy of the bytes that it moves. A product of few rows or columns
+ * is compared with reading the other matrix, others with the integer dot-product instructions alone,
+ * if the ISA level has them. Codes are random: the clock frequency depends on the data.
  */
 #include <config.h>
 
@@ -19,10 +19,10 @@
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
 /* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
- * float operand is transposed; BASE: rotation by a base matrix */
+ * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float */
 enum {
 	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
-	BASE = 64
+	BASE = 64, IN_F32 = 128
 };
 
 #define GAP 64			/* elements between rows with PADDED */
@@ -67,6 +67,9 @@ static const struct row {
 	{QGEMM, 0, HZ_F32, HZ_U8, 1024, 1024, 1024, 0},
 	{QGEMM, ROW_SCALES, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
 	{QGEMM, PADDED, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, IN_F32, HZ_U8, HZ_U8, 64, 4096, 4096, 0},
+	{QGEMM, QUICK, HZ_S32, HZ_S8, 4096, 1, 4096, 0},
+	{QGEMM, 0, HZ_S32, HZ_S8, 4096, 8, 4096, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 16384, 0},
 	{QGEMM, 0, HZ_U8, HZ_U8, 128, 128, 64, 64},
 	{QGEMM, 0, HZ_U8, HZ_U8, 16, 256, 256, 256},
@@ -90,7 +93,8 @@ struct qcase {
 	hz_hadamard_opts rotation;
 	hz_qgemm_opts gemm;
 	hz_packed packed;
-	void *blob, *read;		/* packed B; zeros of the same size */
+	void *blob, *read;		/* packed B; read_bytes of zeros */
+	int64_t read_bytes;
 };
 
 static int call_codes(struct bench *b, struct bench_case *c)
@@ -126,7 +130,7 @@ static int call_read(struct bench *b, struct bench_case *c)
 {
 	const struct qcase *q = (struct qcase *)c;
 
-	return bench_parallel(b, (int64_t)q->packed.bytes, 1, search_share, q->read);
+	return bench_parallel(b, q->read_bytes, 1, search_share, q->read);
 }
 
 static int dot_share(const void *arg, int64_t begin, int64_t end)
@@ -251,7 +255,8 @@ static int make_product(struct bench *b, struct qcase *q)
 		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
 		 (long long)r->n, (long long)r->k,
-		 r->flags & ROW_SCALES ? " zeros of rows" : r->flags & PADDED ? " apart" : "");
+		 r->flags & ROW_SCALES ? " zeros of rows" : r->flags & PADDED ? " apart" :
+		 r->flags & IN_F32 ? " requant=float" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
 		 hz_dtype_name(r->x_dtype));
 	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);
@@ -264,10 +269,14 @@ static int make_product(struct bench *b, struct qcase *q)
 	if (!status)
 		status = hz_qgemm_pack(b->ctx, &plain, q->blob, bytes, &q->packed);
 	q->gemm = (hz_qgemm_opts){.packed = &q->packed, .b_zero = 5, .b_scale = 0.01};
-	if (r->kind == QGEMM) {
+	if (r->kind == QGEMM && r->x_dtype != HZ_S32) {
 		q->gemm.a_zero = 127;
 		q->gemm.a_scale = 0.02;
 	}
+	if (r->x_dtype == HZ_S32)
+		q->gemm.b_scale = 0;
+	if (r->flags & IN_F32)
+		q->gemm.requant = HZ_REQUANT_FLOAT;
 	if (r->kind == QGEMM && r->flags & ROW_SCALES) {
 		q->zeros = hz_tensor_1d(b->scale, r->q_dtype, device, r->m);
 		q->gemm.a_zero = 0;
@@ -289,13 +298,16 @@ static int make_product(struct bench *b, struct qcase *q)
 		bench_copy_of(b, &q->c);
 	if (b->gpu || status)
 		return status;
-	if (r->m > 16 && hzi_peak_kern[b->ctx->level].dot) {
+	if (r->m > 16 && r->n > 16 && hzi_peak_kern[b->ctx->level].dot) {
 		q->c.ceiling = call_peak;
 		q->c.against = "bare dot products";
-	} else if (r->m <= 16) {
-		status = hz_alloc(b->ctx, &q->read, q->packed.bytes, device);
+	} else if (r->m <= 16 || r->n <= 16) {
+		q->read_bytes = (int64_t)q->packed.bytes;
+		if (r->n <= 16)
+			q->read_bytes = r->m * r->k;
+		status = hz_alloc(b->ctx, &q->read, (size_t)q->read_bytes, device);
 		if (!status)
-			memset(q->read, 0, q->packed.bytes);
+			memset(q->read, 0, (size_t)q->read_bytes);
 		q->c.ceiling = call_read;
 		q->c.against = "memchr, which reads";
 	}

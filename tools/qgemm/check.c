@@ -25,6 +25,7 @@ struct product {
 	int64_t m, n, k;
 	int a_dtype, b_dtype, c_dtype, a_zero, b_zero, c_zero;
 	const int32_t *bias;
+	int32_t requant;
 };
 
 static int64_t sum_of(const struct product *p, int64_t i, int64_t j)
@@ -38,12 +39,18 @@ static int64_t sum_of(const struct product *p, int64_t i, int64_t j)
 	return sum;
 }
 
-/* floor(acc u / 2^shift + 1/2) + c_zero, clamped to the dtype */
-static int64_t requantized(const struct product *p, int64_t acc, int32_t u, int32_t shift)
+/* floor(acc u / 2^shift + 1/2), or rne(acc sigma) in f32, + c_zero, clamped to the dtype */
+static int64_t requantized(const struct product *p, int64_t acc, float sigma)
 {
-	const int64_t y = ((acc * u + ((int64_t)1 << (shift - 1))) >> shift) + p->c_zero;
 	const int64_t low = p->c_dtype == HZ_S8 ? -128 : 0;
+	int32_t u, shift;
+	int64_t y = 0;
 
+	if (p->requant == HZ_REQUANT_FLOAT)
+		y = llrintf((float)acc * sigma);
+	else if (hz_qgemm_multiplier((double)sigma, &u, &shift) == HZ_OK)
+		y = (acc * u + ((int64_t)1 << (shift - 1))) >> shift;
+	y += p->c_zero;
 	return y < low ? low : y > low + 255 ? low + 255 : y;
 }
 
@@ -90,14 +97,12 @@ static int multiply(hz_context *ctx, const struct product *p, bool pack, void *c
 static bool check_product(const struct subject *s, const struct product *p, bool pack)
 {
 	const float scale = 3.1e-5f;
-	hz_qgemm_opts o = {.a_zero = p->a_zero, .b_zero = p->b_zero, .c_zero = p->c_zero};
-	int32_t u = 0, shift = 0;
+	hz_qgemm_opts o = {.a_zero = p->a_zero, .b_zero = p->b_zero, .c_zero = p->c_zero,
+			   .requant = p->requant};
 	int status;
 
 	if (p->c_dtype != HZ_S32)
 		o.a_scale = (double)scale;
-	if (hz_qgemm_multiplier((double)scale, &u, &shift))
-		return wrong("%s: no multiplier of %g", s->name, (double)scale);
 	status = multiply(s->ctx, p, pack, b->x, &o);
 	if (status)
 		return wrong("%s: qgemm %lld x %lld x %lld: %s", s->name, (long long)p->m,
@@ -108,7 +113,7 @@ static bool check_product(const struct subject *s, const struct product *p, bool
 			const double got = load_element(b->x, i * p->n + j, p->c_dtype);
 			const double want = p->c_dtype == HZ_S32 ? (double)acc :
 					    p->c_dtype == HZ_F32 ? (double)((float)acc * scale) :
-					    (double)requantized(p, acc, u, shift);
+					    (double)requantized(p, acc, scale);
 
 			if (got != want)
 				return wrong(
@@ -153,6 +158,9 @@ static bool check_products(const struct subject *s)
 				bias[j] = (int32_t)(random_u64(&seed) >> 44) - (1 << 19);
 			good &= check_product(s, &p, false);
 			good &= check_product(s, &p, true);
+			p.requant = HZ_REQUANT_FLOAT;
+			if (mix / 4 < 2)
+				good &= check_product(s, &p, false);
 		}
 	}
 	return good;

@@ -18,9 +18,16 @@ static const struct word c_words[] = {
 	{"bf16", HZ_BF16}, {NULL, 0},
 };
 
-static const struct word rounding_words[] = {
-	{"exact", HZ_ROUND_EXACT}, {"tflite", HZ_ROUND_TFLITE}, {NULL, 0},
+static const struct word requant_words[] = {
+	{"exact", HZ_REQUANT_EXACT}, {"float", HZ_REQUANT_FLOAT}, {"ruy", HZ_REQUANT_RUY},
+	{"gemmlowp", HZ_REQUANT_GEMMLOWP}, {"litert_ref", HZ_REQUANT_LITERT_REF}, {NULL, 0},
 };
+
+static const struct word symmetric_words[] = {
+	{"0", 0}, {"127", HZ_QPARAMS_SYMMETRIC}, {"127.5", HZ_QPARAMS_SYMMETRIC_127_5}, {NULL, 0},
+};
+
+static const struct word arith_words[] = {{"f64", 0}, {"f32", HZ_QPARAMS_F32}, {NULL, 0}};
 
 enum { PER_TENSOR, PER_ROW, PER_COLUMN };
 
@@ -206,7 +213,10 @@ const struct op op_dequantize = {
 
 static const struct key choose_keys[] = {
 	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what to quantize to; default u8"},
-	{"symmetric", KEY_WORD, switch_words, 0, 0, "0|1", "1: zero is 0 for s8, 128 for u8"},
+	{"symmetric", KEY_WORD, symmetric_words, 0, 0, "0|127|127.5",
+	 "not 0: zero is 0 for s8, 128 for u8, and the largest |x| has that code"},
+	{"arith", KEY_WORD, arith_words, 0, 0, "f64|f32", "the dtype of quotients; default f64"},
+	{"reduce_range", KEY_WORD, switch_words, 0, 0, "0|1", "1: codes of 7 bits"},
 	{"per", KEY_WORD, per_words, 0, 0, "tensor|row|column",
 	 "what has a scale and zero of its own; default tensor"},
 	{"group", KEY_INT, NULL, 1, INT64_MAX, "N",
@@ -259,7 +269,9 @@ static int choose_call(hz_context *ctx, struct job *job)
 {
 	const hz_tensor *x = view_of(job, "x");
 	hz_tensor *scale = view_of(job, "scale"), *zero = view_of(job, "zero");
-	const uint32_t flags = value_or(job, "symmetric", 0) ? HZ_QPARAMS_SYMMETRIC : 0;
+	const uint32_t flags = (uint32_t)value_or(job, "symmetric", 0) |
+			       (uint32_t)value_or(job, "arith", 0) |
+			       (value_or(job, "reduce_range", 0) ? HZ_QPARAMS_REDUCE_RANGE : 0);
 
 	return WITH_WORKSPACE(ctx, hz_choose_qparams(ctx, x, scale, zero, flags));
 }
@@ -296,8 +308,8 @@ static const struct key c_keys[] = {
 	{"sigma", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a_scale b_scale / c_scale, instead of them"},
 	{"multiplier", KEY_INT, NULL, 1, INT32_MAX, "U", "sigma is U / 2^S"},
 	{"shift", KEY_INT, NULL, 1, 62, "S", ""},
-	{"rounding", KEY_WORD, rounding_words, 0, 0, "exact|tflite",
-	 "exact, the default: once, to nearest, ties up; tflite: twice, as there"},
+	{"requant", KEY_WORD, requant_words, 0, 0, "exact|float|ruy|gemmlowp|litert_ref",
+	 "exact, the default: rounded once, in integers; else as in that library, float: in f32"},
 	{"out", KEY_WORD, c_words, 0, 0, "u8|s8|s32|f32|f16|bf16", "the dtype of C; default u8"},
 	{"trans_a", KEY_WORD, switch_words, 0, 0, "0|1", "1: a holds the transpose, [..., k, m]"},
 	END,
@@ -318,7 +330,7 @@ static const struct operand qgemm_operands[] = {
 	{"a", NULL, 0, "u8 s8", "[..., m, k]"},
 	{"b", NULL, 0, "u8 s8", "[..., k, n]"},
 	{"c", NULL, OUTPUT, "u8 s8 s32 f32 f16 bf16", "[..., m, n]"},
-	{"bias", NULL, OPTIONAL, "s32 f32", "[n]; f32 for a float C"},
+	{"bias", NULL, OPTIONAL, "s32 f32", "[n]; f32 for a float C or requant=float"},
 	{"a_zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "[..., m], instead of a number"},
 	{"b_zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "[n]"},
 	{"a_scale", NULL, OPTIONAL | OR_KEY, "f32", "[..., m], for a float C"},
@@ -399,7 +411,7 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 		.sigma = number_or_0(job, "sigma"),
 		.multiplier = (int32_t)value_or(job, "multiplier", 0),
 		.shift = (int32_t)value_or(job, "shift", 0),
-		.rounding = (int32_t)value_or(job, "rounding", HZ_ROUND_EXACT),
+		.requant = (int32_t)value_or(job, "requant", HZ_REQUANT_EXACT),
 		.min = number_or_0(job, "min"),
 		.max = number_or_0(job, "max"),
 		.b_zeros = view_of(job, "b_zero"),

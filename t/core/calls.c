@@ -144,6 +144,14 @@ static int qgemm_float(struct scene *s, views t)
 	return product(s, t, &o);
 }
 
+static int qgemm_requant(struct scene *s, views t)
+{
+	const hz_qgemm_opts o = {.requant = HZ_REQUANT_FLOAT, .c_zero = 3, .a_scale = 0.01,
+				 .b_scales = t[3], .bias = t[4]};
+
+	return product(s, t, &o);
+}
+
 static int qgemm_packed(struct scene *s, views t)
 {
 	const hz_qgemm_opts o = {.packed = t[2] ? &s->packed : NULL};

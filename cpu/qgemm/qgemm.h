@@ -78,6 +78,7 @@ struct hzi_cpu_qgemm_call {
 };
 
 const char *hzi_cpu_qgemm_skinny_unsupported(const struct hz_context *ctx, const void *args);
+bool hzi_cpu_qgemm_skinny_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c);
 size_t hzi_cpu_qgemm_skinny_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cpu_qgemm_skinny(struct hz_context *ctx, const void *args);
 const char *hzi_cpu_qgemm_pack_inline_unsupported(const struct hz_context *ctx, const void *args);

@@ -12,6 +12,7 @@
  * A. Rows of W or its columns are contiguous. A unit is some rows of W of an item of the batch.
  */
 #define VECTORS 8
+#define SMALL_W ((int64_t)128 << 10)	/* codes */
 /* Rows of a unit: where columns of W are contiguous, long enough to read DRAM in order */
 #define UNIT_BY_ROWS 512
 #define UNIT_BY_COLUMNS 2048
@@ -50,6 +51,19 @@ const char *hzi_cpu_qgemm_skinny_unsupported(const struct hz_context *ctx, const
 	if (a->m > VECTORS || a->packed)
 		return "C has more than 8 columns, and more than 8 rows or a packed B";
 	return a->b_k == 1 || a->b_n == 1 ? NULL : "neither rows nor columns of B are contiguous";
+}
+
+/*
+ * With VNNI or AMX a small W is packed in less time than it is multiplied by more than 2 vectors:
+ * 128 x 128 by 8 takes 2.9 us packed and 4.5 in place, 1024 x 1024 by 8 274 and 102.
+ */
+bool hzi_cpu_qgemm_skinny_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c)
+{
+	const struct hzi_qgemm_args *a = c->a;
+	const bool is_a = w_is_a(a);
+
+	return !hzi_qgemm_kern[ctx->level].flips_x || (is_a ? a->n : a->m) <= 2 ||
+	       (is_a ? a->m : a->n) * a->k > SMALL_W;
 }
 
 /* Bytes of an operand of the epilogue for the rows of a unit */

@@ -72,8 +72,8 @@ struct hzi_qgemm_pack_b {
  * Epilogue of rows x cols accumulators, by any formula of lib/qgemm/qgemm.h. acc of row i and
  * column j is clamp_s32(S + bias[j]), S = sum[i * sum_ld + j] + col[j] - b_zero[j] * row[i] -
  * a_zero[i] * b_sum[j] mod 2^32. NULL operands contribute nothing; b_zero goes with row, b_sum with
- * a_zero. C of floats: a_scale[i * a_step]. identity: u and shift are not read. HZ_REQUANT_FLOAT and
- * LITERT_REF: they hold the words of hzi_requant_words().
+ * a_zero. C of floats: a_scale[i * a_step]. identity: u and shift are not read. HZ_REQUANT_FLOAT
+ * and LITERT_REF: they hold the words of hzi_requant_words().
  */
 struct hzi_qgemm_epilogue {
 	const int32_t *sum;

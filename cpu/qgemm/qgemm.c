@@ -372,8 +372,8 @@ static void multiply_via_tile(const struct job *job, const struct hzi_qgemm_mul 
  * the accumulators where mul() does not do the epilogue.
  */
 static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t rows, int64_t j,
-		     int64_t cols, const uint8_t *b, const struct hzi_cpu_qgemm_columns *c, int32_t *tile,
-		     void *sums)
+		     int64_t cols, const uint8_t *b, const struct hzi_cpu_qgemm_columns *c,
+		     int32_t *tile, void *sums)
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int64_t item = job->item + slot,

@@ -37,7 +37,11 @@ static const struct {
 	{HZ_S4X2, 0, 4, 2},	/* the earlier in the low half, in both */
 	{HZ_E4M3, 10, 8, 1},	/* kDLFloat8_e4m3fn */
 	{HZ_E5M2, 12, 8, 1},	/* kDLFloat8_e5m2 */
-	{HZ_E8M0, 14, 8, 1}	/* kDLFloat8_e8m0fnu */
+	{HZ_E8M0, 14, 8, 1},	/* kDLFloat8_e8m0fnu */
+	{HZ_E2M1X2, 17, 4, 2},	/* kDLFloat4_e2m1fn, as PyTorch's float4_e2m1fn_x2 */
+	{HZ_U4X2, 1, 4, 2},
+	{HZ_S2X4, 0, 2, 4},
+	{HZ_U2X4, 1, 2, 4}
 };
 
 /*

@@ -90,10 +90,17 @@ enum hz_dtype {
 	HZ_S4X2 = 13,		/* two signed 4-bit integers, the earlier in the byte's low half */
 	HZ_E4M3 = 14,		/* 8-bit float, OCP FP8 E4M3: no Inf, NaN 0x7f, largest 448 */
 	HZ_E5M2 = 15,		/* 8-bit float, OCP FP8 E5M2: Inf and NaN, largest 57344 */
-	HZ_E8M0 = 16		/* a power of two, 2^(v - 127), OCP MX scale; 255 is NaN */
+	HZ_E8M0 = 16,		/* a power of two, 2^(v - 127), OCP MX scale; 255 is NaN */
+	HZ_E2M1X2 = 17,		/* two 4-bit floats, OCP FP4 E2M1: 0 .5 1 1.5 2 3 4 6 and sign */
+	HZ_U4X2 = 18,		/* two unsigned 4-bit integers; halves as in S4X2, also above */
+	HZ_S2X4 = 19,		/* four signed 2-bit integers, the earliest in the low bits */
+	HZ_U2X4 = 20		/* four unsigned 2-bit integers, likewise */
 };
 
-/* Bytes of one element, 0 for a value that is no dtype. */
+/*
+ * Bytes of one element, 0 for a value that is no dtype. The packed types S4X2, U4X2, E2M1X2, S2X4
+ * and U2X4 have elements of one byte, and the last dimension of a view counts these: pairs or quads.
+ */
 HZ_API size_t hz_dtype_size(int dtype);
 
 /* The name of a dtype ("f32"), "?" for a value that is no dtype. */

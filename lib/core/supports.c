@@ -15,7 +15,7 @@
 
 #define OPERANDS 13
 
-/* Sets of dtypes */
+/* Sets of dtypes: bit d is dtype d */
 enum {
 	F32 = 1 << HZ_F32,
 	U8 = 1 << HZ_U8,
@@ -23,7 +23,7 @@ enum {
 	F64 = 1 << HZ_F64,
 	REAL = F32 | 1 << HZ_F16 | 1 << HZ_BF16,
 	QUAT = REAL | F64,
-	ANY = (2 << HZ_E8M0) - 2,
+	ANY = (2 << HZ_U2X4) - 2,
 	BYTE = U8 | 1 << HZ_S8,
 	SMALL = 1 << HZ_S8 | 1 << HZ_S4X2 | 1 << HZ_E4M3 | 1 << HZ_E5M2,
 	DIGITS = U8 | 1 << HZ_U16 | 1 << HZ_U32,
@@ -32,8 +32,8 @@ enum {
 };
 
 /* Or: the dtype of operand i of the call; with F32 that or f32, which does not go with f64 */
-#define AS(i) (1u << (20 + (i)))
-#define WIDE (1u << 31)	/* with F32: f32, or f64 where operand 0 is f64 */
+#define AS(i) (1ull << (32 + (i)))
+#define WIDE (1ull << 63)	/* with F32: f32, or f64 where operand 0 is f64 */
 
 /*
  * The operands of each call in order, without those in structs. Which of the codes' dtypes a
@@ -41,7 +41,7 @@ enum {
  */
 static const struct {
 	const char *op;
-	uint32_t operand[OPERANDS];
+	uint64_t operand[OPERANDS];
 } table[] = {
 	{"copy", {ANY, AS(0)}},
 	{"hadamard", {REAL, REAL}},
@@ -121,19 +121,19 @@ static const struct {
 };
 
 /* Whether operand i may have its dtype beside those before it; 0 stands for any. */
-static bool goes(const uint32_t *operand, const int *dtypes, int i)
+static bool goes(const uint64_t *operand, const int *dtypes, int i)
 {
 	if (dtypes[i] == 0)
 		return true;
-	if (dtypes[i] < 0 || dtypes[i] > HZ_E8M0)
+	if (dtypes[i] < 0 || dtypes[i] > HZ_U2X4)
 		return false;
 	if (operand[i] & WIDE && dtypes[i] == HZ_F64)
 		return dtypes[0] == HZ_F64 || dtypes[0] == 0;
-	if (operand[i] & 1u << dtypes[i])
+	if (operand[i] & 1ull << dtypes[i])
 		return !(operand[i] & (WIDE | AS(0)) && dtypes[i] == HZ_F32 && dtypes[0] == HZ_F64);
 	for (int j = 0; j < i; j++) {
 		if (operand[i] & AS(j) && (dtypes[j] == 0 || dtypes[j] == dtypes[i]))
-			return dtypes[j] != 0 || operand[j] & 1u << dtypes[i];
+			return dtypes[j] != 0 || operand[j] & 1ull << dtypes[i];
 	}
 	return false;
 }

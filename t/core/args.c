@@ -152,12 +152,12 @@ static void wrong_dtypes(int i)
 {
 	const struct operand *const o = &now.c->operand[i];
 	hz_tensor *const t = &now.t[i];
-	static const int never[] = {0, -1, 17, 99, INT16_MIN};
+	static const int never[] = {0, -1, HZ_U2X4 + 1, 99, INT16_MIN};
 
 	for (size_t k = 0; k < sizeof(never) / sizeof(*never); k++)
 		WITH(t->dtype = (int16_t)never[k], S(HZ_EDTYPE), o->name, "%s.dtype %d", o->name,
 		     never[k]);
-	for (int dtype = HZ_F32; dtype <= HZ_E8M0; dtype++) {
+	for (int dtype = HZ_F32; dtype <= HZ_U2X4; dtype++) {
 		unsigned allowed = OK | S(HZ_EDTYPE) | SHAPE | S(HZ_ENOTSUP) | S(HZ_EINVAL);
 
 		if (dtype == o->dtype)

@@ -26,7 +26,8 @@ enum {
 	kDLBool = 6,
 	kDLFloat8_e4m3fn = 10,
 	kDLFloat8_e5m2 = 12,
-	kDLFloat8_e8m0fnu = 14
+	kDLFloat8_e8m0fnu = 14,
+	kDLFloat4_e2m1fn = 17
 };
 typedef struct {
 	DLDeviceType device_type;
@@ -69,6 +70,10 @@ static const struct {
 	{HZ_E4M3, {kDLFloat8_e4m3fn, 8, 1}},
 	{HZ_E5M2, {kDLFloat8_e5m2, 8, 1}},
 	{HZ_E8M0, {kDLFloat8_e8m0fnu, 8, 1}},
+	{HZ_E2M1X2, {kDLFloat4_e2m1fn, 4, 2}},
+	{HZ_U4X2, {kDLUInt, 4, 2}},
+	{HZ_S2X4, {kDLInt, 2, 4}},
+	{HZ_U2X4, {kDLUInt, 2, 4}},
 };
 #define SAME ((int)(sizeof(same) / sizeof(same[0])))
 

@@ -86,11 +86,11 @@ static void one_row(const struct call *c)
 	}
 	compare();
 	for (int k = 0; k < now.count; k++) {
-		for (int d = 1; d <= HZ_E8M0; d++) {
+		for (int d = 1; d <= HZ_U2X4; d++) {
 			set(k, d);
 			compare();
 			for (int l = k + 1; l < now.count; l++) {
-				for (int e = 1; e <= HZ_E8M0; e++) {
+				for (int e = 1; e <= HZ_U2X4; e++) {
 					set(l, e);
 					compare();
 				}

@@ -8,6 +8,7 @@ libhz_la_SOURCES += \
 	cpu/lattice/simd.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
 	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
 	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/quantize/kern.c cpu/quantize/quantize.c \
+	cpu/quantize/formats.c \
 	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
 	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
@@ -15,7 +16,8 @@ libhz_la_SOURCES += \
 	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
 	cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
-	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/inline.h \
+	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/formats.inc \
+	cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/pool.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/hadamard/hadamard.h \
 	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/e8.inc \
@@ -24,6 +26,7 @@ noinst_HEADERS += \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
 	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
+	cpu/quantize/formats.inc \
 	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
 	cpu/quat/convert.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \

@@ -12,7 +12,7 @@ libhz_la_SOURCES += \
 	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
 	gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
 	gpu/qgemm/pack.c gpu/qgemm/routes.c gpu/qgemm/skinny_splitk.c gpu/qgemm/wgmma.c \
-	gpu/quantize/contiguous.c gpu/quantize/dims.c gpu/quantize/hadamard_chunked.c \
+	gpu/quantize/contiguous.c gpu/quantize/dims.c gpu/quantize/formats.c gpu/quantize/hadamard_chunked.c \
 	gpu/quantize/images.c gpu/quantize/minmax.c gpu/quantize/routes.c gpu/quantize/strided.c \
 	gpu/quat/images.c gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/common.c \
 	gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/grouped.c \
@@ -39,7 +39,7 @@ noinst_HEADERS += \
 	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/launch.h \
-	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/launch.h \
+	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/formats.h gpu/quantize/launch.h \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh \
 	gpu/quat/convert.h gpu/quat/launch.h \
@@ -70,6 +70,7 @@ HZ_CU = \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
 	gpu/quat/convert.cu \
+	gpu/quantize/formats.cu \
 	gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu \
 	gpu/quat_conv/grouped.cu gpu/quat_conv/im2col.cu gpu/quat_conv/implicit_gemm16.cu \
 	gpu/quat_conv/implicit_gemm8.cu gpu/quat_conv/implicit_gemm8_f32x3.cu \

@@ -577,13 +577,13 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 /* ---- Quantized matrix multiplication --------------------------------------------------------- */
 
 /*
- * A code q of u8 or s8 stands for the real number scale * (q - zero), zero being of q's type. The
- * three calls below have one scale and zero point for all elements, or contiguous tensors of them,
- * both of one shape: each dimension is 1 or has the size of the data's, and the last one may divide
- * it, for groups of successive elements. Leading dimensions that the tensors lack are 1, as in
- * NumPy; a tensor of one dimension has the size of the data's last one. For an m x n matrix [1, 1]
- * or [1] is per tensor, [m, 1] per row, [1, n] or [n] per column and [m, n / 64] per group of 64 in
- * a row.
+ * A code q of an integer type stands for the real number scale * (q - zero), one of a float type
+ * for scale * q. The three calls below have one scale and zero point for all elements, or contiguous
+ * tensors of them, both of one shape: each dimension is 1 or has the size of the data's, and the
+ * last one may divide it, for groups of successive elements. Leading dimensions that the tensors
+ * lack are 1, as in NumPy; a tensor of one dimension has the size of the data's last one. For an m x
+ * n matrix [1, 1] or [1] is per tensor, [m, 1] per row, [1, n] or [n] per column and [m, n / 64] per
+ * group of 64 in a row.
  *
  * Small scales: a scale that the library chooses (hz_choose_qparams(), hz_qlinear(),
  * hz_hadamard_quantize()) is never subnormal: one below FLT_MIN becomes FLT_MIN, and of e8m0 the
@@ -594,38 +594,98 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 #define HZ_QPARAMS_F32 4u		/* quotients in f32: as ONNX DynamicQuantizeLinear */
 #define HZ_QPARAMS_REDUCE_RANGE 8u	/* codes of 7 bits: 0 .. 127 or -64 .. 63 */
 
+/*
+ * How hz_quantize() chooses the scale of a group from amax, its largest magnitude, for a format
+ * whose largest number is F = m 2^P, 1 <= m < 2: e2m1 6, e4m3 448, e5m2 57344; s2 s4 s8 s16: 1, 7,
+ * 127, 32767. Every step rounds to f32. b is amax, S = min(2688 / G, FLT_MAX) and G the largest
+ * magnitude of all of x after the transform; S is 1 if G is 0, Inf or NaN, or if that is 0.
+ */
+enum hz_scale_rule {
+	HZ_SCALE_AUTO = 0,	/* f32: AMAX; e8m0: RCEIL; e4m3: NV_TE */
+	HZ_SCALE_AMAX = 1,	/* f32: amax / F, at least FLT_MIN, 1 if amax is 0; q = rne(t / s) */
+	HZ_SCALE_FLOOR = 2,	/* e8m0, floats: 2^(floor(log2 amax) - P), OCP MX 1.0, section 6.3 */
+	HZ_SCALE_CEIL = 3,	/* e8m0, floats: 2^(ceil(log2 amax) - P) */
+	HZ_SCALE_EVEN = 4,	/* e8m0, floats: FLOOR of amax rounded half up to q's mantissa */
+	HZ_SCALE_RCEIL = 5,	/* e8m0: 2^ceil(log2(amax / F)), as cuBLAS does; Inf: 2^127 */
+	HZ_SCALE_NV_TE = 6,	/* e4m3, e2m1 alone: e4m3(b (S (1 / 6))), as TransformerEngine */
+	HZ_SCALE_NV_TORCHAO = 7, /* the same: e4m3(max(b / 6 / p, 2^-6)), p = G / 2688, as torchao */
+	HZ_SCALE_NV46 = 8	/* e4m3(b / 6 S), or 1.5 times that before the rounding where the
+				 * squared error of the group is less (arXiv 2512.02010) */
+};
+
+/* hz_quantize_opts.given: a number whose bit is set holds, 0 too; without its bit it must be 0. */
+#define HZ_QUANTIZE_GIVEN_MIN 1u
+#define HZ_QUANTIZE_GIVEN_MAX 2u
+#define HZ_QUANTIZE_GIVEN_STOCHASTIC 4u
+
 /* Options of hz_quantize() and hz_dequantize(). Zeroed fields have their defaults. */
 typedef struct hz_quantize_opts {
 	double scale;			/* one for all, > 0, taken as f32; 0: not set */
 	int32_t zero;			/* one for all */
 	uint32_t flags;			/* 0 */
-	const hz_tensor *scales;	/* f32, instead of scale */
+	const hz_tensor *scales;	/* f32 e8m0 e4m3, instead of scale */
 	const hz_tensor *zeros;		/* the dtype of q, with scales; NULL: all 0, so that
 					   u8 codes hold no values below 0 */
 	const hz_hadamard_opts *hadamard;	/* a rotation of the last axis; NULL: none */
-	int64_t reserved[3];		/* 0 */
+	int64_t group;			/* elements of the last dimension that share a scale; 0: the
+					 * shape of the scales says */
+	const hz_tensor *tensor_scale;	/* f32, one: a further factor of decoding; NULL: 1 */
+	hz_tensor *new_scales;		/* quantize: scales to choose, instead of scale, scales */
+	hz_tensor *new_tensor_scale;	/* quantize, with e4m3 scales: their factor to choose */
+	int32_t scale_rule;		/* enum hz_scale_rule, with new_scales */
+	uint32_t given;			/* HZ_QUANTIZE_GIVEN_MIN | _MAX | _STOCHASTIC */
+	int32_t min, max;		/* quantize, integers: bounds of q */
+	uint64_t stochastic;		/* quantize: the seed of stochastic rounding */
+	int64_t reserved[4];		/* 0 */
 } hz_quantize_opts;
 
 /*
  * Quantization: q = clamp(zero + rne(t / scale)) to the range of its type, t being x or, with
- * opts->hadamard, what hz_hadamard() makes of x as f32, in the same pass over memory.
+ * opts->hadamard, what hz_hadamard() makes of x as f32, in the same pass over memory. For a float
+ * type q is t / scale rounded to nearest, ties to even, beyond the largest number to that.
  *
  *   x     f32 f16 bf16, any shape of 0 to 6 dimensions, any strides
- *   q     u8 s8, the shape of x, any strides
- *   opts  scale or scales must be set, for example by hz_choose_qparams(): no default fits data
+ *   q     u8 s8 u16 s16 e4m3 e5m2, the shape of x, any strides; or u4x2 s4x2 e2m1x2, whose last
+ *         dimension is half of x's, or u2x4 s2x4, a quarter of it, and is contiguous
+ *   opts  scale, scales or new_scales must be set: no default fits data
+ *   opts->scales  f32 e8m0 e4m3, for example from hz_choose_qparams(). With opts->group the last
+ *         dimension counts groups, of which the last one may be shorter, or is 1
+ *   opts->zeros  the shape of scales; the dtype of q, but s8 or u8 for packed integers; not for
+ *         floats, whose zero is 0
+ *   opts->tensor_scale  each scale counts as fl(scale * tensor_scale)
+ *   opts->new_scales  f32, e8m0, or e4m3 for q e2m1x2, the shape that scales would have, not shared
+ *         by rows: scales by opts->scale_rule are written. q is a float or signed. Groups have a
+ *         whole number of bytes of q
+ *   opts->new_tensor_scale  f32, one, written: 1 / S, or p by NV_TORCHAO, where x as a whole is read
+ *         first. With opts->tensor_scale instead, p is that, S = 1 / p and G = 2688 p; with neither
+ *         p is 1
+ *   opts->min, max  q is clamped to these instead of the range of its type
  *   opts->hadamard  the transform of the last dimension, of 1 to 6 dimensions; its round_to is
- *         ignored
+ *         ignored without new_scales
  *
+ * Chosen scales: a group with NaN has a NaN scale (e8m0 255, e4m3 0x7f); e8m0 is at least 2^-127,
+ * also for amax = 0. Values become quotients as their engines do it: t 2^-e for e8m0; t r, r = min(1
+ * / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by NV_TORCHAO. By NV46 an error is the
+ * sum of (v - t)^2 in ascending order, v = code d G / 2688; a tie keeps the scale of 6.
+ * TransformerEngine's recipe is new_scales e4m3 and new_tensor_scale with group = 16, and a
+ * transform with block = 16, round_to = HZ_BF16 and pre = signs of bytes e8 d7.
+ * Stochastic rounding (opts->given has HZ_QUANTIZE_GIVEN_STOCHASTIC): a quotient between two codes
+ * becomes the upper one, for floats the one of larger magnitude, if u < (its distance to the other)
+ * / (the distance of the two). u of element i, counted in C order of x, is the upper 24 bits of the
+ * first output of splitmix64 started at stochastic + i, times 2^-24. NV46 chooses as if it rounded
+ * to nearest.
  * Aliasing: no operand may overlap another.
  * Arithmetic: the quotient is that of IEEE division in f32, rne() goes to the nearest integer, ties
- * to even, and nothing overflows: +-Inf saturate. NaN gives zero. Codes are the same bits on every
- * ISA, thread count and GPU; but with a transform of f16 or bf16 on the GPU those of some t as
- * hz_hadamard_quantize() says. Values in scales are not checked: the formula holds for all of them.
+ * to even, and nothing overflows: +-Inf saturate. NaN gives zero, in e4m3 and e5m2 NaN (0x7f). Codes
+ * are the same bits on every ISA, thread count and GPU; but with a transform of f16 or bf16 on the
+ * GPU those of some t as hz_hadamard_quantize() says. Values in scales are not checked: the formula
+ * holds for all of them.
  * For ranges of transformed data, give hz_choose_qparams() the result of hz_hadamard().
- * Workspace: by hz_record_begin(); none without a transform.
+ * Workspace: by hz_record_begin(); none without a transform or new_tensor_scale.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
- * Source: ONNX QuantizeLinear.
+ * Source: ONNX QuantizeLinear; OCP Microscaling Formats 1.0; TransformerEngine's and torchao's
+ * quantization to NVFP4.
  *
  * Example:
  *
@@ -645,7 +705,9 @@ HZ_API_CHECK int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 /*
  * Dequantization, the inverse of hz_quantize(): y = scale * (q - zero), f32 with one rounding, then
  * one to the dtype of y; with opts->hadamard the transpose of that transform is applied in between,
- * in f32. Operands as of hz_quantize(): q u8 s8, y f32 f16 bf16. Errors: as hz_quantize().
+ * in f32. With opts->tensor_scale y = fl(fl(scale * (q - zero)) * tensor_scale). Operands as of
+ * hz_quantize(); min, max, stochastic, new_scales, new_tensor_scale and scale_rule must not be set.
+ * Errors: as hz_quantize().
  */
 HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 			       const hz_quantize_opts *opts);

@@ -248,7 +248,7 @@ ok $? "the same as from pairs"
 npy raw.npy "$(header '<V1' '1, 3')" '\001\002\003'
 bad 2 'is 3, must be even for format=s4' "an odd number of int4" run dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=no.npy
 npy raw.npy "$(header '<V1' '1, 4')" '\001\002\170\003'
-bad 2 'of which \[2\] is 120, not an int4' "bytes that are no int4" run dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=no.npy
+bad 2 'of which \[2\] is 120, not one s4' "bytes that are no int4" run dequantize_hadamard format=s4 q=raw.npy scale=s1.npy y=no.npy
 good "format=e4m3 scale_type=e8m0" $cpu hadamard_quantize format=e4m3 scale_type=e8m0 x=w.npy q=q.npy scale=s.npy
 is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 122 122" "8 / 448 up to 2^-5"
 is "$(tail_of q.npy 128 x1 | tr ' ' '\n' | grep -vx 00 | paste -sd' ' -)" "78 78" "8 * 2^5 = 256 in e4m3"
@@ -354,27 +354,50 @@ bad 2 'leaves nothing' "bounds the wrong way round" run qgemm a=a.npy b=b.npy c=
 bad 2 'float32' "codes that are floats" run qgemm a=x.npy b=b.npy c=n.npy
 good "choose_qparams" $cpu choose_qparams x=x.npy
 is "$(paste -sd' ' ../out)" "scale=0.0156862754 zero=0" "printed"
-good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=127 type=s8 scale=s.npy zero=z.npy
+good "choose_qparams to files" $cpu choose_qparams x=x.npy per=row symmetric=127 format=s8 scale=s.npy zero=z.npy
 is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '|i1' '2, 1')" "one a row"
 good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
 is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
-$HURWITZ $cpu choose_qparams x=x.npy per=column type=s8 symmetric=127 scale=column.npy zero=z1.npy
+$HURWITZ $cpu choose_qparams x=x.npy per=column format=s8 symmetric=127 scale=column.npy zero=z1.npy
 $HURWITZ $cpu quantize x=x.npy q=q1.npy scale=column.npy zero=z1.npy
-good "symmetric codes by columns without zero points" $cpu quantize x=x.npy type=s8 q=q.npy scale=column.npy
+good "symmetric codes by columns without zero points" $cpu quantize x=x.npy format=s8 q=q.npy scale=column.npy
 cmp q1.npy q.npy
 ok $? "the codes are the same"
 good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
 is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
 good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16
 is "$(header_of qy.npy) $(tail_of qy.npy 8 x2)" "$(header "${e}f2" '2, 4') 5400 5200 5010 4c20" "and back"
-good "quantize plan=" $cpu quantize x=x.npy q=q.npy type=s8 plan=sylvester raw=1 scale=0.5
+good "quantize plan=" $cpu quantize x=x.npy q=q.npy format=s8 plan=sylvester raw=1 scale=0.5
 is "$(tail_of q.npy 8 d1)" "20 -4 -8 0 20 4 8 0" "codes of transformed rows"
 good "dequantize plan=" $cpu dequantize q=q.npy y=qy.npy plan=sylvester scale=.125
 is "$(tail_of qy.npy 32 f4)" "0.5 1 1.5 2 2 1.5 1 0.5" "and back"
 good "quantize rotate=0" $cpu quantize x=x.npy q=q.npy rotate=0 plan=sylvester scale=0.5 zero=3
 is "$(tail_of q.npy 8 u1)" "5 7 9 11 11 9 7 5" "rotate=0: as they are"
-good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 type=s8 scale=0.1
+good "quantize rotate=1 seed=" $cpu quantize x=w.npy q=q.npy rotate=1 seed=3 format=s8 scale=0.1
 good "dequantize rotate=1 seed=" $cpu dequantize q=q.npy y=qy.npy rotate=1 seed=3 scale=0.1
+npy odd.npy "$(header '<f4' '1, 3')" "$f1$f1$f1"
+good "quantize format=e2m1" $cpu quantize x=x.npy q=q.npy scale=1 format=e2m1
+is "$(header_of q.npy) $(tail_of q.npy 4 x1)" "$(header '|u1' '2, 2') 42 65 56 24" "two codes to a byte"
+npy raw.npy "$(header '<V1' '2, 4')" '\002\004\005\006\006\005\004\002'
+good "float4_e2m1fn as '<V1'" $cpu dequantize q=raw.npy y=qy.npy scale=1 format=e2m1
+is "$(tail_of qy.npy 32 f4)" "1 2 3 4 4 3 2 1" "and back"
+good "quantize format=u2" $cpu quantize x=x.npy q=q.npy scale=1 format=u2
+is "$(header_of q.npy) $(tail_of q.npy 2 x1)" "$(header '|u1' '2, 1') f9 6f" "four codes to a byte"
+good "quantize min= max=" $cpu quantize x=x.npy q=q.npy scale=0.5 format=s16 min=2 max=3
+is "$(header_of q.npy) $(tail_of q.npy 16 d2)" "$(header "${e}i2" '2, 4') 2 3 3 3 3 3 3 2" "bounds"
+good "quantize new_scale=" $cpu quantize x=x.npy q=q.npy new_scale=s.npy format=e2m1 scale_type=e8m0
+is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 127 127" "4 / 6 up to 1"
+good "and back" $cpu dequantize q=q.npy y=qy.npy scale=s.npy format=e2m1 scale_type=e8m0
+is "$(tail_of qy.npy 32 f4)" "1 2 3 4 4 3 2 1" "what it was"
+good "quantize preset=" $cpu quantize preset=te_nvfp4 x=w.npy q=q.npy new_scale=s.npy new_tensor_scale=t.npy
+good "dequantize preset=" $cpu dequantize preset=te_nvfp4 q=q.npy y=qy.npy scale=s.npy tensor_scale=t.npy
+is "$(header_of s.npy) $(header_of t.npy)" "$(header '|u1' '2, 4') $(header "${e}f4" '1,')" "scales of groups and one"
+bad 2 'scale_rule= needs new_scale=FILE' "a rule without scales" \
+	run quantize x=x.npy q=n.npy scale=1 scale_rule=floor
+bad 2 'must be a multiple of 2 for e2m1x2' "an odd number of pairs" \
+	run -d cpu quantize x=odd.npy q=n.npy scale=1 format=e2m1
+bad 2 'q holds int8, format=e2m1 wants' "int8 said to be e2m1" \
+	run dequantize q=z.npy y=n.npy scale=1 format=e2m1
 bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none" \
 	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
 bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy scale=1 zero=300

@@ -25,6 +25,10 @@ struct codes {
 	const float *scales;
 	const char *zeros;
 	int64_t q_step, param_group;
+	/* any format: part() converts, with the rows' numbers in C order by r_stride */
+	const struct hzi_format_work *format;
+	hzi_format_part part;
+	const int64_t *r_stride;
 };
 
 /* A call */
@@ -164,6 +168,30 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	}
 }
 
+/* convert() to or from any format */
+static void convert_format(const struct code_job *job, int64_t item, float *values, int64_t begin,
+			   int64_t end)
+{
+	const struct hzi_hadamard_args *a = job->j.a;
+	const struct codes *c = &job->codes;
+	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
+	const struct hzi_format_row row = {
+		.x = (char *)values, .x_dtype = HZ_F32, .x_step = 1,
+		.q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
+				    (int64_t)hz_dtype_size(c->q_dtype),
+		.p = item_offset(a->ndim, a->shape, c->scale_stride, item),
+		.r = item_offset(a->ndim, a->shape, c->r_stride, item),
+	};
+	struct hzi_format_work w = *c->format;
+	uint32_t most = 0;
+
+	if (w.most)
+		w.most = &most;
+	c->part(&w, &row, i, count);
+	if (w.most)
+		hzi_cpu_format_most(c->format->most, most);
+}
+
 /*
  * Quantizes or dequantizes groups begin .. end - 1 of a row. ahead: address to prefetch, or NULL;
  * aside: see convert_given().
@@ -176,6 +204,10 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 	const int64_t i = begin * c->group, count = (end - begin) * c->group;
 	char *q, *scale;
 
+	if (c->format) {
+		convert_format(job, item, values, begin, end);
+		return;
+	}
 	if (c->given) {
 		convert_given(job, item, values, begin, end, aside);
 		return;
@@ -429,8 +461,39 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 #define STREAM_BYTES ((int64_t)32 << 20)
 #define STREAM_ROW 4096
 
+static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
+			hzi_format_part part, const struct hzi_codes_args *a)
+{
+	const struct hzi_format_args *f = a->format;
+	const struct hzi_rotated *r = a->rotated;
+	struct hzi_format_work w = {.kern = kern, .a = f};
+	const struct codes codes = {
+		.q = f->q,
+		.q_dtype = f->q_dtype,
+		.dequantize = f->dequantize,
+		.group = !f->chosen ? HZI_FORMAT_BATCH :
+			 f->group < HZI_FORMAT_BATCH ? HZI_FORMAT_BATCH / f->group * f->group :
+						       f->group,
+		.q_stride = r->q_stride,
+		.scale_stride = r->p_stride,
+		.q_step = r->q_step,
+		.format = &w,
+		.part = part,
+		.r_stride = r->r_stride,
+	};
+	uint32_t most = 0;
+
+	if (f->new_tensor_scale) {
+		w.most = &most;
+		HZ_CHECK(run_codes(ctx, &r->t, &codes));
+		w.most = NULL;
+	}
+	w.t = hzi_cpu_format_tensor(f, most);
+	return run_codes(ctx, &r->t, &codes);
+}
+
 int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
-			  const struct hzi_codes_args *a)
+			   hzi_format_part part, const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
@@ -454,6 +517,8 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 			  bytes > STREAM_BYTES,
 	};
 
+	if (a->format)
+		return format_codes(ctx, kern, part, a);
 	return run_codes(ctx, &r->t, &codes);
 }
 

@@ -7,6 +7,7 @@
 
 #include "cpu/hadamard/kern.h"
 #include "cpu/core/elements.inc"
+#include "cpu/core/formats.inc"
 #include "cpu/core/transpose.inc"
 #include "cpu/hadamard/hadamard.inc"
 #include "cpu/hadamard/quantize.inc"

@@ -7,6 +7,7 @@
 #define HZI_QUANTIZE_KERN_H
 
 #include "cpu/core/kern.h"
+#include "lib/quantize/format.h"
 
 /*
  * count contiguous floats x (HZ_F32, HZ_F16 or HZ_BF16) and codes q (HZ_U8 or HZ_S8). Element i has
@@ -42,11 +43,103 @@ struct hzi_params {
 	int32_t q_dtype, flags;
 };
 
+/*
+ * count contiguous floats x as f32, rounded to round_to (0: not). amax[i / group] becomes the
+ * largest magnitude of its group, as bits, if it is larger; a NaN's bits are the largest.
+ */
+struct hzi_format_load {
+	const void *x;
+	float *t;
+	uint32_t *amax;
+	int64_t count, group;
+	int32_t x_dtype, round_to;
+};
+
+/* Scales of count groups with these largest magnitudes: see struct hzi_scale */
+struct hzi_format_scales {
+	const uint32_t *amax;
+	uint32_t *bits;
+	float *factor;
+	int64_t count;
+	int32_t q_dtype, rule;
+	struct hzi_tensor_factor t;
+};
+
+#define HZI_FORMAT_ONE 62	/* shift of i: all elements have factor 0 */
+#define HZI_FORMAT_PAD 64	/* elements behind those of an array that a vector may read */
+
+/*
+ * Between count floats t and codes q, contiguous and from a whole byte on. Element i has factor[i
+ * >> shift] and zero[i >> shift] (NULL: 0); shift is 0, or at least that of 16. encode: the quotient
+ * is t * factor, or with divide t / factor; low and high are the bounds of an integer code; random:
+ * a number in [0, 1) for each element, or NULL. decode: t = fl(code * factor) * tensor.
+ */
+struct hzi_format_codes {
+	float *t;
+	void *q;
+	const float *factor, *random;
+	const int32_t *zero;
+	int64_t count;
+	int32_t q_dtype, shift, low, high;
+	bool divide;
+	float tensor;
+};
+
+/* What a part of a row is quantized by; most: its largest magnitude is found and nothing else. */
+struct hzi_format_work {
+	const struct hzi_quantize_kern *kern;
+	const struct hzi_format_args *a;
+	struct hzi_tensor_factor t;
+	uint32_t *most;
+};
+
+/* *most = max(*most, amax), by several threads */
+static inline void hzi_cpu_format_most(uint32_t *most, uint32_t amax)
+{
+	uint32_t old = __atomic_load_n(most, __ATOMIC_RELAXED);
+
+	while (amax > old && !__atomic_compare_exchange_n(most, &old, amax, true, __ATOMIC_RELAXED,
+							  __ATOMIC_RELAXED))
+		;
+}
+
+/* The factor of a tensor with that largest magnitude, as bits; stores it if it is an output. */
+static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_format_args *a,
+							     uint32_t most)
+{
+	const struct hzi_tensor_factor t =
+		hzi_format_tensor(a->tensor_scale, a->new_tensor_scale != NULL, a->rule, most);
+
+	if (a->new_tensor_scale)
+		*a->new_tensor_scale = t.p;
+	return t;
+}
+
+/* A row: its first float and code, and the numbers of its first scale and random number */
+struct hzi_format_row {
+	char *x, *q;
+	int32_t x_dtype;
+	int64_t x_step, p, r;
+};
+
+/*
+ * Quantizes or dequantizes n elements of a row, from i on. i is a multiple of HZI_FORMAT_BATCH or,
+ * where scales are chosen, of the group; n is that, too, or ends the row.
+ */
+#define HZI_FORMAT_BATCH 1024
+void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			 int64_t i, int64_t n);
+
 struct hzi_quantize_kern {
 	void (*quantize)(const struct hzi_quantize_codes *a);	/* x to q */
 	void (*dequantize)(const struct hzi_quantize_codes *a);	/* q to x */
 	void (*range)(const struct hzi_range *a);
 	void (*params)(const struct hzi_params *a);
+	void (*load)(const struct hzi_format_load *a);
+	void (*store)(const float *t, void *x, int64_t count, int32_t x_dtype);
+	void (*scales)(const struct hzi_format_scales *a);
+	void (*encode)(const struct hzi_format_codes *a);
+	void (*decode)(const struct hzi_format_codes *a);
 };
 
 HZI_KERN(quantize)

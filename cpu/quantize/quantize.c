@@ -154,6 +154,8 @@ const char *hzi_cpu_codes_transposed_unsupported(const struct hz_context *ctx, c
 	(void)ctx;
 	if (a->rotated)
 		return "there is a transform";
+	if (a->format)
+		return "not u8 or s8 by given scales";
 	if ((map->x_step != 1) == (map->q_step != 1))
 		return "rows are contiguous in both operands, or in none";
 	d = neighbour_dim(map);
@@ -292,8 +294,12 @@ int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args)
 
 const char *hzi_cpu_codes_rows_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_codes_args *a = args;
+
 	(void)ctx;
-	return ((const struct hzi_codes_args *)args)->rotated ? "there is a transform" : NULL;
+	if (a->format)
+		return "not u8 or s8 by given scales";
+	return a->rotated ? "there is a transform" : NULL;
 }
 
 int hzi_cpu_codes_rows(struct hz_context *ctx, const void *args)

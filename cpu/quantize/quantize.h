@@ -12,5 +12,7 @@ const char *hzi_cpu_codes_transposed_unsupported(const struct hz_context *ctx, c
 int hzi_cpu_codes_transposed(struct hz_context *ctx, const void *args);
 const char *hzi_cpu_codes_rows_unsupported(const struct hz_context *ctx, const void *args);
 int hzi_cpu_codes_rows(struct hz_context *ctx, const void *args);
+const char *hzi_cpu_formats_unsupported(const struct hz_context *ctx, const void *args);
+int hzi_cpu_formats(struct hz_context *ctx, const void *args);
 
 #endif

@@ -25,15 +25,18 @@ static size_t hadamard_workspace(const struct hz_context *ctx, const void *args)
 
 static int hadamard(struct hz_context *ctx, const void *args)
 {
-	return hzi_cpu_hadamard_codes(ctx, hzi_quantize_kern + ctx->level, args);
+	return hzi_cpu_hadamard_codes(ctx, hzi_quantize_kern + ctx->level, hzi_cpu_format_part,
+				      args);
 }
 
-/* rows supports every call without a transform, hadamard every call with one. */
+/* hadamard supports every call with a transform, rows or formats every call without. */
 static const struct hzi_route codes[] = {
 	{.name = "transposed", .what = "rows strided in one operand alone, in transposed squares",
 	 .unsupported = hzi_cpu_codes_transposed_unsupported, .run = hzi_cpu_codes_transposed},
 	{.name = "rows", .what = "any strides, row by row",
 	 .unsupported = hzi_cpu_codes_rows_unsupported, .run = hzi_cpu_codes_rows},
+	{.name = "formats", .what = "any format, given or chosen scales, row by row",
+	 .unsupported = hzi_cpu_formats_unsupported, .run = hzi_cpu_formats},
 	{.name = "hadamard", .what = "with a transform, some rows at a time",
 	 .unsupported = hadamard_unsupported, .workspace = hadamard_workspace, .run = hadamard},
 };

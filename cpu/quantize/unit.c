@@ -7,7 +7,9 @@
 
 #include "cpu/quantize/kern.h"
 #include "cpu/core/elements.inc"
+#include "cpu/core/formats.inc"
 #include "cpu/quantize/quantize.inc"
+#include "cpu/quantize/formats.inc"
 
 void HZI_FILL(quantize)(void *table)
 {
@@ -17,4 +19,9 @@ void HZI_FILL(quantize)(void *table)
 	kern->dequantize = dequantize;
 	kern->range = range;
 	kern->params = params;
+	kern->load = load;
+	kern->store = store;
+	kern->scales = scales;
+	kern->encode = encode;
+	kern->decode = decode;
 }

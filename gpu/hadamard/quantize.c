@@ -258,6 +258,8 @@ static const char *not_16bit(const struct hzi_codes_args *a)
 {
 	if (!a->rotated)
 		return "there is no transform";
+	if (a->format)
+		return "not u8 or s8 by given scales";
 	if (a->dequantize)
 		return a->rotated->t.y_dtype == HZ_F32 ? "y is f32" : NULL;
 	return a->rotated->t.x_dtype == HZ_F32 ? "x is f32" : NULL;
@@ -377,6 +379,8 @@ const char *hzi_cuda_quantize_hadamard_contiguous_unsupported(const struct hz_co
 
 	if (!a->rotated)
 		return "there is no transform";
+	if (a->format)
+		return "not u8 or s8 by given scales";
 	t = &a->rotated->t;
 	why = not_contiguous_rotated(a);
 	if (!why)

@@ -28,8 +28,8 @@ const char *hzi_cuda_quantize_contiguous_unsupported(const struct hz_context *ct
 	const int64_t vector = vector_elements(a);
 
 	(void)ctx;
-	if (a->rotated)
-		return "there is a transform";
+	if (a->rotated || a->format)
+		return a->rotated ? "there is a transform" : "not u8 or s8 by given scales";
 	if ((uintptr_t)a->x % 16 || (uintptr_t)a->q % (uintptr_t)vector)
 		return "floats are not 16-byte aligned, or codes not as many codes";
 	if ((map->n > 1 && (map->x_step != 1 || map->q_step != 1)) ||

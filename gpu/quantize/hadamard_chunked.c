@@ -49,34 +49,49 @@ static struct chunks make_chunks(const struct hzi_hadamard_args *t)
 	return c;
 }
 
+/* Where the largest magnitude of all lies in the workspace, behind the values */
+static size_t most_at(const struct hzi_codes_args *a)
+{
+	return (size_t)make_chunks(&a->rotated->t).values * sizeof(float);
+}
+
 size_t hzi_cuda_quantize_hadamard_chunked_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 
 	(void)ctx;
-	return a->rotated ? (size_t)make_chunks(&a->rotated->t).values * sizeof(float) : 0;
+	return a->rotated ? most_at(a) + (a->format && a->format->new_tensor_scale ?
+						  HZI_FORMATS_WORKSPACE : 0) : 0;
 }
 
-/* Advances the positions of floats, codes and parameters by i indices of dimension d. */
-static void advance(const struct hzi_rotated *r, int d, int64_t i, size_t x_size, char **x,
-		    char **q, int64_t *p)
-{
-	const struct hzi_hadamard_args *t = &r->t;
-	const int64_t step = t->x ? t->x_stride[d] : t->y_stride[d];
+/* The first float and code of a chunk, and the numbers of its first parameter and element */
+struct position {
+	char *x, *q;
+	int64_t p, r;
+};
 
-	*x += i * step * (int64_t)x_size;
-	*q += i * r->q_stride[d];
-	*p += i * r->p_stride[d];
+/* Advances a position by i indices of dimension d. */
+static void advance(const struct hzi_codes_args *a, int d, int64_t i, struct position *at)
+{
+	const struct hzi_rotated *r = a->rotated;
+	const int64_t step = r->t.x ? r->t.x_stride[d] : r->t.y_stride[d];
+
+	at->x += i * step * (int64_t)hz_dtype_size(a->x_dtype);
+	at->q += i * r->q_stride[d] * (int64_t)hz_dtype_size(a->q_dtype);
+	at->p += i * r->p_stride[d];
+	if (a->format)
+		at->r += i * r->r_stride[d];
 }
 
 /* Drops the dimensions outside `level`, and limits dimension `level` to `count` indices. */
 static void keep_inner(struct hzi_rotated *r, int level, int64_t count)
 {
 	struct hzi_hadamard_args *t = &r->t;
-	int64_t *const lists[] = {t->shape, t->x_stride, t->y_stride, r->q_stride, r->p_stride};
+	int64_t *const lists[] = {t->shape, t->x_stride, t->y_stride, r->q_stride, r->p_stride,
+				  r->r_stride};
 
 	t->ndim -= level;
-	for (int l = 0; l < 5; l++)
+	for (int l = 0; l < 6; l++)
 		memmove(lists[l], lists[l] + level, (size_t)t->ndim * sizeof(int64_t));
 	if (t->ndim > 0)
 		t->shape[0] = count;
@@ -168,21 +183,62 @@ static int launch_convert(struct hz_context *ctx, const char *op, int dtype, con
 			       &launch, &p, sizeof(p));
 }
 
-/* Quantizes the values of a chunk, or dequantizes its codes. */
-static int quantize_chunk(struct hz_context *ctx, const struct hzi_codes_args *codes)
+/* The conversion between contiguous values and codes of a chunk, of any format */
+static struct hzi_format_args make_format(struct hz_context *ctx, const struct hzi_codes_args *a,
+					  const struct hzi_rotated *r, const struct position *at)
 {
+	const struct hzi_hadamard_args *t = &r->t;
+	struct hzi_format_args f = *a->format;
+
+	f.x = ctx->workspace;
+	f.x_dtype = HZ_F32;
+	f.x_step = 1;
+	f.q = at->q;
+	f.q_step = r->q_step;
+	f.n = row_elements(t);
+	if (f.scales)
+		f.scales = (char *)f.scales + at->p * (f.scale_dtype == HZ_F32 ? 4 : 1);
+	if (f.zeros)
+		f.zeros = (const char *)f.zeros + at->p * (hzi_format_bits(f.q_dtype) == 16 ? 2 : 1);
+	f.seed += (uint64_t)at->r;
+	f.ndim = t->ndim;
+	set_contiguous(t, f.x_stride);
+	for (int d = 0; d < t->ndim; d++) {
+		f.shape[d] = t->shape[d];
+		f.q_stride[d] = r->q_stride[d];
+		f.p_stride[d] = r->p_stride[d];
+		f.r_stride[d] = r->r_stride[d];
+	}
+	hzi_format_merge(&f);
+	return f;
+}
+
+/*
+ * Quantizes the values of a chunk, or dequantizes its codes. measure: finds their largest magnitude
+ * and nothing else.
+ */
+static int quantize_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
+			  const struct hzi_rotated *r, const struct position *at,
+			  const struct hzi_codes_args *codes, bool measure)
+{
+	if (a->format) {
+		const struct hzi_format_args f = make_format(ctx, a, r, at);
+		uint32_t *most = (uint32_t *)((char *)ctx->workspace + most_at(a));
+
+		return measure ? hzi_cuda_formats_most(ctx, &f, most)
+			       : hzi_cuda_formats_codes(ctx, &f, most);
+	}
 	return hzi_cuda_quantize_contiguous_unsupported(ctx, codes)
 		       ? hzi_cuda_quantize_strided(ctx, codes)
 		       : hzi_cuda_quantize_contiguous(ctx, codes);
 }
 
-/*
- * Runs both launches for one chunk. x, q: its first float and code; p: the index of its first
- * parameter
- */
+/* Runs both launches for the chunk at a position. */
 static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
-		     const struct hzi_rotated *r, char *x, char *q, int64_t p)
+		     const struct hzi_rotated *r, const struct position *at, bool measure)
 {
+	char *const x = at->x, *const q = at->q;
+	const int64_t p = at->p;
 	const struct hzi_codes_args codes = {
 		.map = make_map(r), .dequantize = a->dequantize, .x = ctx->workspace, .q = q,
 		.x_dtype = HZ_F32,
@@ -207,7 +263,7 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 		t.x_block = t.plan.n;
 		set_contiguous(&t, t.x_stride);
 		merge_blocks(&t);
-		HZ_CHECK(quantize_chunk(ctx, &codes));
+		HZ_CHECK(quantize_chunk(ctx, a, r, at, &codes, false));
 		HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
 		return narrowing ? launch_convert(ctx, "dequantize", a->x_dtype, ctx->workspace, x,
 						  vectors, true)
@@ -226,7 +282,7 @@ static int run_chunk(struct hz_context *ctx, const struct hzi_codes_args *a,
 	set_contiguous(&t, t.y_stride);
 	merge_blocks(&t);
 	HZ_CHECK(hzi_cuda_hadamard(ctx, &t));
-	return quantize_chunk(ctx, &codes);
+	return quantize_chunk(ctx, a, r, at, &codes, measure);
 }
 
 const char *hzi_cuda_quantize_hadamard_chunked_unsupported(const struct hz_context *ctx,
@@ -236,9 +292,8 @@ const char *hzi_cuda_quantize_hadamard_chunked_unsupported(const struct hz_conte
 	return ((const struct hzi_codes_args *)args)->rotated ? NULL : "there is no transform";
 }
 
-int hzi_cuda_quantize_hadamard_chunked(struct hz_context *ctx, const void *args)
+static int run_chunks(struct hz_context *ctx, const struct hzi_codes_args *a, bool measure)
 {
-	const struct hzi_codes_args *a = args;
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
 	const struct chunks c = make_chunks(t);
@@ -250,21 +305,32 @@ int hzi_cuda_quantize_hadamard_chunked(struct hz_context *ctx, const void *args)
 		outer *= t->shape[d];
 	for (int64_t o = 0; o < outer; o++) {
 		for (int64_t i = 0, count; i < size; i += count) {
-			char *x = a->x, *q = a->q;
+			struct position at = {.x = a->x, .q = a->q};
 			struct hzi_rotated part = *r;
-			int64_t p = 0, remaining = o;
+			int64_t remaining = o;
 
 			count = c.count < size - i ? c.count : size - i;
 			for (int d = c.level - 1; d >= 0; d--) {
-				advance(&part, d, remaining % t->shape[d],
-					hz_dtype_size(a->x_dtype), &x, &q, &p);
+				advance(a, d, remaining % t->shape[d], &at);
 				remaining /= t->shape[d];
 			}
 			if (c.level < t->ndim)
-				advance(&part, c.level, i, hz_dtype_size(a->x_dtype), &x, &q, &p);
+				advance(a, c.level, i, &at);
 			keep_inner(&part, c.level, count);
-			HZ_CHECK(run_chunk(ctx, a, &part, x, q, p));
+			HZ_CHECK(run_chunk(ctx, a, &part, &at, measure));
 		}
 	}
 	return HZ_OK;
+}
+
+int hzi_cuda_quantize_hadamard_chunked(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
+
+	if (a->format && a->format->new_tensor_scale) {
+		HZ_CHECK(hzi_cuda_fill(ctx, (char *)ctx->workspace + most_at(a), 0,
+				       HZI_FORMATS_WORKSPACE));
+		HZ_CHECK(run_chunks(ctx, a, true));
+	}
+	return run_chunks(ctx, a, false);
 }

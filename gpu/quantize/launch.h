@@ -23,6 +23,18 @@ const char *hzi_cuda_quantize_hadamard_chunked_unsupported(const struct hz_conte
 int hzi_cuda_quantize_hadamard_chunked(struct hz_context *ctx, const void *args);
 size_t hzi_cuda_quantize_hadamard_chunked_workspace(const struct hz_context *ctx, const void *args);
 
+const char *hzi_cuda_quantize_formats_unsupported(const struct hz_context *ctx, const void *args);
+int hzi_cuda_quantize_formats(struct hz_context *ctx, const void *args);
+size_t hzi_cuda_quantize_formats_workspace(const struct hz_context *ctx, const void *args);
+
+/*
+ * The launches of any format without a transform: that which finds the largest magnitude of x, as
+ * bits, where *most was 0 before; that which quantizes or dequantizes
+ */
+#define HZI_FORMATS_WORKSPACE 64	/* bytes of *most */
+int hzi_cuda_formats_most(struct hz_context *ctx, const struct hzi_format_args *a, uint32_t *most);
+int hzi_cuda_formats_codes(struct hz_context *ctx, const struct hzi_format_args *a, uint32_t *most);
+
 /* ---- Dimensions ------------------------------------------------------------------------------ */
 
 /*

@@ -23,8 +23,12 @@
 	WITH_TRANSFORM("hadamard_chunked", "with a transform: chunks of rows in two launches", \
 		       quantize_hadamard_chunked)
 #define STRIDED ROW("strided", "any strides, in tiles", quantize_strided)
+#define FORMATS \
+	{.name = "formats", .what = "any format, given or chosen scales, any strides", \
+	 .unsupported = hzi_cuda_quantize_formats_unsupported, \
+	 .workspace = hzi_cuda_quantize_formats_workspace, .run = hzi_cuda_quantize_formats}
 
-/* hadamard_chunked supports every call with a transform, strided every call without. */
+/* hadamard_chunked supports every call with a transform, strided or formats every call without. */
 static const struct hzi_route quantize[] = {
 	CONTIGUOUS,
 	WITH_TRANSFORM("hadamard_contiguous", "with a transform of contiguous rows of 2^k elements",
@@ -34,6 +38,7 @@ static const struct hzi_route quantize[] = {
 		       quantize_hadamard_base_mma),
 	CHUNKED,
 	STRIDED,
+	FORMATS,
 };
 
 static const struct hzi_route dequantize[] = {
@@ -46,6 +51,7 @@ static const struct hzi_route dequantize[] = {
 		       dequantize_hadamard_base_mma),
 	CHUNKED,
 	STRIDED,
+	FORMATS,
 };
 
 /* The cost of a route is its rank. */

@@ -179,8 +179,10 @@ static int launch_tiles(struct hz_context *ctx, const char *op,
 
 const char *hzi_cuda_quantize_strided_unsupported(const struct hz_context *ctx, const void *args)
 {
+	const struct hzi_codes_args *a = args;
+
 	(void)ctx;
-	return ((const struct hzi_codes_args *)args)->rotated ? "there is a transform" : NULL;
+	return a->rotated ? "there is a transform" : a->format ? "not u8 or s8 by given scales" : NULL;
 }
 
 int hzi_cuda_quantize_strided(struct hz_context *ctx, const void *args)

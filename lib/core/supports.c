@@ -26,6 +26,8 @@ enum {
 	ANY = (2 << HZ_U2X4) - 2,
 	BYTE = U8 | 1 << HZ_S8,
 	SMALL = 1 << HZ_S8 | 1 << HZ_S4X2 | 1 << HZ_E4M3 | 1 << HZ_E5M2,
+	FORMATS = SMALL | U8 | 1 << HZ_S16 | 1 << HZ_U16 | 1 << HZ_E2M1X2 | 1 << HZ_U4X2 |
+		  1 << HZ_S2X4 | 1 << HZ_U2X4,
 	DIGITS = U8 | 1 << HZ_U16 | 1 << HZ_U32,
 	CODES = DIGITS | 1 << HZ_U64,
 	POINTS = 1 << HZ_S8 | 1 << HZ_S16 | S32
@@ -47,8 +49,8 @@ static const struct {
 	{"hadamard", {REAL, REAL}},
 	{"hadamard_quantize", {REAL, SMALL, F32 | 1 << HZ_E8M0}},
 	{"dequantize_hadamard", {SMALL, F32 | 1 << HZ_E8M0, REAL}},
-	{"quantize", {REAL, BYTE}},
-	{"dequantize", {BYTE, REAL}},
+	{"quantize", {REAL, FORMATS}},
+	{"dequantize", {FORMATS, REAL}},
 	{"choose_qparams", {REAL, F32, BYTE}},
 	{"qgemm_pack", {BYTE}},
 	{"qgemm", {BYTE, BYTE, BYTE | S32 | REAL}},

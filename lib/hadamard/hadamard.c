@@ -345,7 +345,7 @@ static int make_diag(struct hz_context *ctx, const char *op, const char *name, c
 /* Outer dimensions of two or three operands of the same shape */
 struct outer {
 	int ndim, operands;
-	int64_t shape[HZ_MAXDIM], stride[3][HZ_MAXDIM];
+	int64_t shape[HZ_MAXDIM], stride[4][HZ_MAXDIM];
 };
 
 static void outer_remove(struct outer *o, int d)
@@ -394,7 +394,7 @@ static void outer_make(struct outer *o, const hz_tensor *const *t, int operands,
 		o->ndim++;
 	}
 	for (int d = o->ndim - 2; d >= 0; d--) {
-		int64_t step[3] = {0};
+		int64_t step[4] = {0};
 
 		for (int p = 0; p < operands; p++)
 			step[p] = o->stride[p][d + 1];
@@ -422,7 +422,7 @@ static void merge_blocks(struct outer *o, struct hzi_hadamard_args *a)
 		outer_remove(o, d);
 	}
 	for (int d = o->ndim - 1; d >= 0; d--) {
-		if (outer_continues(o, d, a->blocks, (int64_t[3]){a->x_block, a->y_block})) {
+		if (outer_continues(o, d, a->blocks, (int64_t[4]){a->x_block, a->y_block})) {
 			a->blocks *= o->shape[d];
 			outer_remove(o, d);
 			d = o->ndim;
@@ -848,13 +848,13 @@ int hz_dequantize_hadamard(hz_context *ctx, const hz_tensor *q, const hz_tensor 
 
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
-		     const hz_tensor *p, const hz_hadamard_opts *o, bool dequantize,
-		     struct hzi_rotated *r)
+		     const hz_tensor *p, int64_t group, const hz_hadamard_opts *o,
+		     bool dequantize, struct hzi_rotated *r)
 {
 	const hz_tensor *out = dequantize ? v : q;
 	const int64_t params = p ? hz_tensor_count(p) : 1;
 	struct hzi_hadamard_args *t = &r->t;
-	hz_tensor shared = *v;
+	hz_tensor shared = *v, order = hz_tensor_nd(NULL, HZ_U8, HZ_CPU, v->ndim, v->shape);
 	struct outer outer;
 	int axis = 0;
 
@@ -871,7 +871,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	/* Parameters as a view of v's shape, with a stride of 0 where elements share a parameter */
 	for (int d = 0; d < v->ndim; d++)
 		shared.stride[d] = params > 1 && p->shape[d] > 1 ? p->stride[d] : 0;
-	r->group = v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
+	r->group = group ? group : v->shape[axis] / (params > 1 ? p->shape[axis] : 1);
 	if (dequantize) {
 		t->y = hzi_data(ctx, v);
 		t->y_dtype = v->dtype;
@@ -886,11 +886,14 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		t->x_block = t->plan.n * t->x_step;
 	}
 	r->q_step = v->shape[axis] == 1 ? 1 : q->stride[axis];
-	outer_make(&outer, (const hz_tensor *[]){v, q, &shared}, 3, axis, dequantize ? 0 : 1);
+	outer_make(&outer, (const hz_tensor *[]){v, q, &shared, &order}, group ? 4 : 3,
+		   axis, dequantize ? 0 : 1);
 	put_outer(&outer, t);
 	put_strides(&outer, 0, dequantize ? t->y_stride : t->x_stride);
 	put_strides(&outer, 1, r->q_stride);
 	put_strides(&outer, 2, r->p_stride);
+	if (group)
+		put_strides(&outer, 3, r->r_stride);
 	return HZ_OK;
 }
 

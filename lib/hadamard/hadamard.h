@@ -125,15 +125,17 @@ struct hzi_rotated {
 	struct hzi_hadamard_args t;
 	int64_t q_step, group;
 	int64_t q_stride[HZ_MAXDIM], p_stride[HZ_MAXDIM];
+	int64_t r_stride[HZ_MAXDIM];	/* of the elements' numbers in C order, for any format */
 };
 
 /*
- * Fills *r from floats v, codes q and parameters p (NULL: one for all), whose shapes agree. back:
- * from codes to floats. op begins error messages.
+ * Fills *r from floats v, codes q and parameters p (NULL: one for all), whose shapes agree, but that
+ * with group > 0 the last dimension of p counts groups of so many elements and that of q packed
+ * codes; then r_stride is filled, too. dequantize: from codes to floats. op begins error messages.
  */
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 		     const hz_tensor *v, const char *q_name, const hz_tensor *q,
-		     const hz_tensor *p, const hz_hadamard_opts *opts, bool dequantize,
-		     struct hzi_rotated *r);
+		     const hz_tensor *p, int64_t group, const hz_hadamard_opts *opts,
+		     bool dequantize, struct hzi_rotated *r);
 
 #endif

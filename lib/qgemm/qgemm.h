@@ -11,6 +11,7 @@
 #include "lib/hadamard/hadamard.h"
 #include "lib/core/internal.h"
 #include "lib/qgemm/requant.h"
+#include "lib/quantize/format.h"
 
 /* The smallest and the largest value of u8, s8 or s32 */
 static inline int32_t hzi_quant_min(int dtype)
@@ -175,11 +176,13 @@ struct hzi_quantize_map {
 /*
  * Quantizes floats x to codes q; back: dequantizes codes to floats. Without an array of scales all
  * elements have `scale` and `zero`; zeros NULL: with scales, all zero points are 0. rotated: there
- * is a transform, which describes the operands, and map is empty.
+ * is a transform, which describes the operands, and map is empty. format: it describes the
+ * operands, and map is empty; with a transform its dimensions are those of rotated.
  */
 struct hzi_codes_args {
 	struct hzi_quantize_map map;
 	const struct hzi_rotated *rotated;
+	const struct hzi_format_args *format;	/* other formats than u8 and s8 by given scales */
 	bool dequantize;		/* codes to floats */
 	void *x, *q;
 	int32_t x_dtype, q_dtype;

@@ -23,9 +23,11 @@ int hzi_check_scale(struct hz_context *ctx, const char *op, const char *name, do
 int hzi_check_zero(struct hz_context *ctx, const char *op, const char *name, int32_t zero,
 		    int dtype)
 {
-	if (zero < hzi_quant_min(dtype) || zero > hzi_quant_max(dtype))
+	const int32_t low = dtype == HZ_S32 ? INT32_MIN : hzi_format_low(dtype);
+	const int32_t high = dtype == HZ_S32 ? INT32_MAX : hzi_format_high(dtype);
+
+	if (zero < low || zero > high)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be %d to %d for %s", op,
-				name, zero, hzi_quant_min(dtype), hzi_quant_max(dtype),
-				hz_dtype_name(dtype));
+				name, zero, low, high, hz_dtype_name(dtype));
 	return HZ_OK;
 }

@@ -82,6 +82,43 @@ static int quantize_rotated(struct scene *s, views t)
 	return quantize_by(s, t, &h);
 }
 
+static int quantize_groups_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
+{
+	const hz_quantize_opts o = {.new_scales = t[2], .new_tensor_scale = t[3], .group = 16,
+				    .hadamard = hadamard};
+
+	return hz_quantize(s->ctx, t[0], t[1], &o);
+}
+
+static int quantize_groups(struct scene *s, views t)
+{
+	return quantize_groups_by(s, t, NULL);
+}
+
+static int quantize_groups_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.block = 16, .round_to = HZ_BF16, .pre = t[4]};
+
+	return quantize_groups_by(s, t, &h);
+}
+
+static int quantize_tensor(struct scene *s, views t)
+{
+	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
+				    .tensor_scale = t[4], .stochastic = 5,
+				    .given = HZ_QUANTIZE_GIVEN_STOCHASTIC};
+
+	return hz_quantize(s->ctx, t[0], t[1], &o);
+}
+
+static int dequantize_groups(struct scene *s, views t)
+{
+	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],
+				    .group = t[2] ? 16 : 0, .tensor_scale = t[4]};
+
+	return hz_dequantize(s->ctx, t[0], t[1], &o);
+}
+
 static int dequantize_by(struct scene *s, views t, const hz_hadamard_opts *hadamard)
 {
 	const hz_quantize_opts o = {.scale = t[2] ? 0 : 1, .scales = t[2], .zeros = t[3],

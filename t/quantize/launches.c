@@ -45,6 +45,53 @@ static int run_quantize(const void *row)
 	}
 }
 
+struct format_row {
+	int dtype, q_dtype, scale_dtype;
+	bool dequantize, tensor, rotated;
+	int64_t rows, n, group;
+};
+
+static int run_formats(const void *row)
+{
+	const struct format_row *const r = row;
+	const hz_hadamard_opts h = {.block = 16};
+	hz_tensor x = V(r->dtype, r->rows, r->n);
+	hz_tensor q = V(r->q_dtype, r->rows, r->q_dtype == HZ_E2M1X2 ? r->n / 2 : r->n);
+	hz_tensor scale = V(r->scale_dtype, r->rows, (r->n + r->group - 1) / r->group);
+	hz_tensor factor = V(HZ_F32, 1);
+	hz_quantize_opts o = {.group = r->group, .hadamard = r->rotated ? &h : NULL};
+
+	if (r->dequantize) {
+		o.scales = &scale;
+		o.tensor_scale = r->tensor ? &factor : NULL;
+		return CALL(hz_dequantize(ctx, &q, &x, &o));
+	}
+	o.new_scales = &scale;
+	o.new_tensor_scale = r->tensor ? &factor : NULL;
+	return CALL(hz_quantize(ctx, &x, &q, &o));
+}
+
+static void trace_formats(void)
+{
+	static const int64_t sizes[][3] = {{4096, 4096, 32}, {300, 1000, 16}, {7, 50000, 50000}};
+
+	EACH(d, floats) {
+		EACH(i, sizes) {
+			for (int k = 0; k < 8; k++) {
+				const bool tensor = k & 1;
+				const struct format_row r = {
+					floats[d], tensor || i == 0 ? HZ_E2M1X2 : HZ_E4M3,
+					tensor ? HZ_E4M3 : i == 2 ? HZ_F32 : HZ_E8M0, k & 2, tensor,
+					k & 4, sizes[i][0], sizes[i][1], sizes[i][2]};
+
+				if (sizes[i][1] % 16 == 0 || !r.rotated)
+					trace(r.dequantize ? "dequantize" : "quantize", run_formats,
+					      &r);
+			}
+		}
+	}
+}
+
 void trace_quantize(void)
 {
 	static const char *const names[] = {"quantize", "dequantize", "choose_qparams"};
@@ -79,4 +126,5 @@ void trace_quantize(void)
 			}
 		}
 	}
+	trace_formats();
 }

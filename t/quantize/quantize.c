@@ -483,7 +483,9 @@ static void test_errors(void)
 #define CHOOSE hz_choose_qparams(ctx, &x, &s, &z, 0)
 	WRONG(x.dtype = HZ_S8, QUANTIZE, HZ_EDTYPE,
 	      "quantize: x.dtype is s8, must be f32, f16 or bf16");
-	WRONG(q.dtype = HZ_S32, QUANTIZE, HZ_EDTYPE, "quantize: q.dtype is s32, must be u8 or s8");
+	WRONG(q.dtype = HZ_S32, QUANTIZE, HZ_EDTYPE,
+	      "quantize: q.dtype is s32, must be u8, s8, u16, s16, e4m3, e5m2, "
+	      "e2m1x2, u4x2, s4x2, u2x4 or s2x4");
 	WRONG(q.shape[1] = 11, QUANTIZE, HZ_ESHAPE, "quantize: q.shape[1] is 11, must be 12, as x");
 	WRONG(o.scale = -1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scale is -1, must be positive and finite in f32");
@@ -548,7 +550,8 @@ static void test_errors(void)
 	WRONG(x.data = q.data, DEQUANTIZE, HZ_EALIAS,
 	      "dequantize: y overlaps q, must be apart from it");
 	WRONG(q.dtype = HZ_F32, DEQUANTIZE, HZ_EDTYPE,
-	      "dequantize: q.dtype is f32, must be u8 or s8");
+	      "dequantize: q.dtype is f32, must be u8, s8, u16, s16, e4m3, e5m2, "
+	      "e2m1x2, u4x2, s4x2, u2x4 or s2x4");
 	WRONG(z.shape[0] = 1, CHOOSE, HZ_ESHAPE,
 	      "choose_qparams: zero.shape[0] is 1, must be 4, as scale");
 	WRONG(s.dtype = HZ_F16, CHOOSE, HZ_EDTYPE,

@@ -123,6 +123,12 @@ hz_hadamard_opts hadamard_opts(struct job *job);
 /* Checks axis= against the operand, and makes the operand pre from seed=. */
 int hadamard_common(struct job *job, int ndim, const int64_t *shape);
 
+/* The codes of a byte of a dtype: 2 or 4 of the packed ones, else 1 */
+int codes_per_byte(int dtype);
+
+/* Packs the codes of q, a byte each as in files of ml_dtypes; name: the word of format= */
+int pack_codes(const struct job *job, struct npy *q, int format, const char *name);
+
 extern const struct op op_hadamard, op_hadamard_quantize, op_dequantize_hadamard;
 
 /* tools/quat/run.c, shared with quat_layer */

@@ -30,6 +30,12 @@ static const struct word group_words[] = {
 
 static const struct word scale_words[] = {{"f32", HZ_F32}, {"e8m0", HZ_E8M0}, {NULL, 0}};
 
+int codes_per_byte(int dtype)
+{
+	return dtype == HZ_S2X4 || dtype == HZ_U2X4 ? 4 :
+	       dtype == HZ_S4X2 || dtype == HZ_U4X2 || dtype == HZ_E2M1X2 ? 2 : 1;
+}
+
 static const struct word round_words[] = {
 	{"none", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {NULL, 0},
 };
@@ -225,30 +231,37 @@ static int hadamard_quantize_call(hz_context *ctx, struct job *job)
 	return WITH_WORKSPACE(ctx, hz_hadamard_quantize(ctx, x, q, scale, &opts));
 }
 
-/* Packs int4 of ml_dtypes, a byte each, in pairs. */
-static int pack_s4(const struct job *job, struct npy *q)
+int pack_codes(const struct job *job, struct npy *q, int format, const char *name)
 {
-	const int last = q->ndim - 1;
+	const int last = q->ndim - 1, per_byte = codes_per_byte(format), bits = 8 / per_byte;
+	const bool is_signed = format == HZ_S4X2 || format == HZ_S2X4;
+	const int most = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
 	uint8_t *byte = q->data;
 
-	if (last < 0)
+	if (last < 0 || per_byte == 1)
 		return 0;
-	if (q->shape[last] % 2)
+	if (q->shape[last] % per_byte)
 		return complain(EXIT_BAD,
-				"%s: the last dimension of q is %lld, must be even for format=s4",
-				job->op->name, (long long)q->shape[last]);
+				"%s: the last dimension of q is %lld, must be %s for format=%s",
+				job->op->name, (long long)q->shape[last],
+				per_byte == 2 ? "even" : "a multiple of 4", name);
 	for (int64_t i = 0; i < q->count; i++) {
-		if (byte[i] > 15 && byte[i] < 0xf8)
+		/* ml_dtypes extends signs to the byte, but older versions did not. */
+		if (byte[i] >= 1 << bits && !(is_signed && byte[i] >= 255 - most))
 			return complain(EXIT_BAD,
-					"%s: q holds %s, of which [%lld] is %d, not an int4 of a "
-					"byte",
-					job->op->name, held(q), (long long)i, byte[i]);
+					"%s: q holds %s, of which [%lld] is %d, not one %s of a "
+					"byte", job->op->name, held(q), (long long)i, byte[i], name);
 	}
-	q->shape[last] /= 2;
-	q->count /= 2;
-	q->bytes /= 2;
-	for (int64_t i = 0; i < q->count; i++)
-		byte[i] = (uint8_t)((byte[2 * i] & 15) | byte[2 * i + 1] << 4);
+	q->shape[last] /= per_byte;
+	q->count /= per_byte;
+	q->bytes /= (size_t)per_byte;
+	for (int64_t i = 0; i < q->count; i++) {
+		unsigned packed = 0;
+
+		for (int k = 0; k < per_byte; k++)
+			packed |= (byte[per_byte * i + k] & ((1u << bits) - 1)) << k * bits;
+		byte[i] = (uint8_t)packed;
+	}
 	return 0;
 }
 
@@ -270,7 +283,7 @@ static int dequantize_formats(struct job *job)
 		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants uint8 or 'V1'", op,
 				held(q), format->n == HZ_S4X2 ? "s4" : "e4m3");
 	if (q->raw && format->n == HZ_S4X2) {
-		const int status = pack_s4(job, q);
+		const int status = pack_codes(job, q, HZ_S4X2, "s4");
 
 		if (status)
 			return status;

@@ -19,10 +19,11 @@
 enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
 
 /* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
- * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float */
+ * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float; MX: a scale
+ * of e8m0 for each 32 elements; NV: of e4m3 for each 16, with one of the tensor */
 enum {
 	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
-	BASE = 64, IN_F32 = 128
+	BASE = 64, IN_F32 = 128, MX = 256, NV = 512
 };
 
 #define GAP 64			/* elements between rows with PADDED */
@@ -43,6 +44,11 @@ static const struct row {
 	{QUANTIZE, COLUMN_SCALES, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, ROW_SCALES | PADDED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{QUANTIZE, TRANSPOSED, HZ_F32, HZ_U8, 0, 0, 0, 0},
+	{QUANTIZE, MX | QUICK, HZ_BF16, HZ_E2M1X2, 0, 0, 0, 0},
+	{QUANTIZE, MX, HZ_BF16, HZ_E4M3, 0, 0, 0, 0},
+	{QUANTIZE, NV, HZ_BF16, HZ_E2M1X2, 0, 0, 0, 0},
+	{QUANTIZE, MX | ROTATED, HZ_BF16, HZ_E2M1X2, 0, 0, 0, 0},
+	{DEQUANTIZE, MX, HZ_BF16, HZ_E2M1X2, 0, 0, 0, 0},
 	{DEQUANTIZE, QUICK, HZ_F32, HZ_U8, 0, 0, 0, 0},
 	{DEQUANTIZE, 0, HZ_BF16, HZ_S8, 0, 0, 0, 0},
 	{DEQUANTIZE, ROTATED, HZ_BF16, HZ_S8, 0, 0, 0, 0},
@@ -88,7 +94,7 @@ static const char *const op_names[] = {
 struct qcase {
 	struct bench_case c;
 	const struct row *row;
-	hz_tensor x, q, scales, zeros;	/* of a product x is A or x, q is C or y */
+	hz_tensor x, q, scales, zeros, factor;	/* of a product x is A or x, q is C or y */
 	hz_quantize_opts quantize;
 	hz_hadamard_opts rotation;
 	hz_qgemm_opts gemm;
@@ -146,6 +152,36 @@ static int call_peak(struct bench *b, struct bench_case *c)
 			      hzi_peak_kern + b->ctx->level);
 }
 
+/* Fills the operands of a case with a scale for each group of a row. */
+static int make_groups(struct bench *b, struct qcase *q)
+{
+	const struct row *r = q->row;
+	const int64_t m = q->x.shape[0], n = q->x.shape[1], group = r->flags & MX ? 32 : 16;
+	const int64_t codes = m * q->q.shape[1];
+	int status = bench_fill(b, r->x_dtype, m * n, q->x);
+
+	q->scales = hz_tensor_2d(b->scale, r->flags & MX ? HZ_E8M0 : HZ_E4M3, hz_device(b->ctx), m,
+				 n / group);
+	q->factor = hz_tensor_1d((char *)b->from, HZ_F32, hz_device(b->ctx), 1);
+	q->quantize = (hz_quantize_opts){.group = group};
+	if (r->kind == QUANTIZE)
+		q->quantize.new_scales = &q->scales;
+	else
+		q->quantize.scales = &q->scales;
+	if (r->flags & NV)
+		q->quantize.new_tensor_scale = &q->factor;
+	if (r->flags & ROTATED)
+		q->quantize.hadamard = &q->rotation;
+	if (!status && r->kind == DEQUANTIZE)
+		status = bench_fill(b, HZ_U8, codes, hz_tensor_1d(b->y, HZ_U8, q->q.device, codes));
+	if (!status)
+		status = RESERVE_FOR(b->ctx, call_codes(b, &q->c));
+	bench_copy_of(b, &q->c);
+	q->c.ceiling = bench_copy;
+	q->c.against = b->gpu ? "device copy" : "memcpy";
+	return status;
+}
+
 static int make_codes(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
@@ -167,8 +203,9 @@ static int make_codes(struct bench *b, struct qcase *q)
 		values.stride[1] = m;
 	}
 	q->x = values;
-	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, n);
-	q->q.stride[0] = pitch;
+	q->q = hz_tensor_2d(b->y, r->q_dtype, device, m, r->q_dtype == HZ_E2M1X2 ? n / 2 : n);
+	if (r->flags & PADDED)
+		q->q.stride[0] = pitch;
 	q->scales = hz_tensor_2d(b->scale, HZ_F32, device, scale_rows, scale_cols);
 	q->zeros = hz_tensor_2d((char *)b->scale + 4 * params, r->q_dtype, device, scale_rows,
 				scale_cols);
@@ -180,7 +217,8 @@ static int make_codes(struct bench *b, struct qcase *q)
 	q->c.large = true;
 	snprintf(size, sizeof(size), " n=%d", (int)n);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%s%s%s%s",
-		 r->flags & ROW_SCALES ? "per row"
+		 r->flags & MX ? "groups of 32 e8m0" : r->flags & NV ? "groups of 16 e4m3"
+		 : r->flags & ROW_SCALES ? "per row"
 		 : r->flags & COLUMN_SCALES ? "per column" : "per tensor",
 		 r->flags & (ROW_SCALES | COLUMN_SCALES) ? size : "",
 		 r->flags & PADDED ? " apart" : r->flags & TRANSPOSED ? " transposed" : "",
@@ -189,6 +227,8 @@ static int make_codes(struct bench *b, struct qcase *q)
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s",
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->q_dtype : r->x_dtype),
 		 hz_dtype_name(r->kind == DEQUANTIZE ? r->x_dtype : r->q_dtype));
+	if (r->flags & (MX | NV))
+		return make_groups(b, q);
 	if (r->flags & BASE)
 		q->rotation = (hz_hadamard_opts){.plan = HZ_PLAN_TRUE, .order = 20};
 	status = bench_fill(b, r->x_dtype, elements, q->x);

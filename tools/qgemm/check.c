@@ -17,7 +17,7 @@ static uint64_t seed;
 
 static struct {
 	float x[5000], y[200], z[ROWS * LENGTH], scale[ROWS];
-	uint8_t zero[ROWS], q[42000];
+	uint8_t zero[ROWS], q[42000], group_scale[ROWS * LENGTH / 8];
 } b[1];
 
 /* The accumulator of row i and column j, from codes in b->q: A first, B after it */
@@ -227,6 +227,59 @@ static bool check_all_codes(const struct subject *s)
 	return good;
 }
 
+/* Small floats with a scale per group, and back: within half the distance of the largest codes */
+static bool check_groups(const struct subject *s, int q_dtype, int scale_dtype, int64_t group)
+{
+	const int64_t m = ROWS, n = LENGTH, groups = (n + group - 1) / group;
+	const double half = q_dtype == HZ_E2M1X2 ? 1 : 16;
+	hz_tensor host[5] = {
+		hz_tensor_2d(b->x, HZ_F32, HZ_CPU, m, n),
+		hz_tensor_2d(b->group_scale, scale_dtype, HZ_CPU, m, groups),
+		hz_tensor_1d(b->scale, HZ_F32, HZ_CPU, 1),
+		hz_tensor_2d(b->q, q_dtype, HZ_CPU, m, q_dtype == HZ_E2M1X2 ? n / 2 : n),
+		hz_tensor_2d(b->z, HZ_F32, HZ_CPU, m, n),
+	};
+	const bool tensor = scale_dtype == HZ_E4M3;
+	hz_tensor on[5] = {{0}};
+	const hz_quantize_opts o = {.new_scales = &on[1], .group = group,
+				    .new_tensor_scale = tensor ? &on[2] : NULL};
+	const hz_quantize_opts back = {.scales = &on[1], .group = group,
+				       .tensor_scale = tensor ? &on[2] : NULL};
+	int status = HZ_OK;
+
+	fill_normal(b->x, HZ_F32, m * n, &seed);
+	for (int i = 0; i < 5 && !status; i++)
+		status = to_device(s->ctx, &host[i], i == 0, &on[i]);
+	if (!status)
+		status = WITH_WORKSPACE(s->ctx, hz_quantize(s->ctx, &on[0], &on[3], &o));
+	if (!status)
+		status = hz_dequantize(s->ctx, &on[3], &on[4], &back);
+	for (int i = 1; i < 5 && !status; i++)
+		status = from_device(s->ctx, &on[i], &host[i]);
+	for (int i = 0; i < 5; i++)
+		free_device(s->ctx, &on[i]);
+	if (status)
+		return wrong("%s: quantize: %s", s->name, hz_errmsg(s->ctx));
+	for (int64_t i = 0; i < m * n; i++) {
+		const double scale = load_element(b->group_scale, i / n * groups + i % n / group,
+						  scale_dtype) * (tensor ? (double)b->scale[0] : 1);
+		const double x = (double)b->x[i], y = (double)b->z[i];
+
+		/* A scale of e4m3 may be rounded down by 1/16, from which 6 is as far as 0.4. */
+		if (fabs(y - x) > 1.001 * half * scale)
+			return wrong("%s: quantize to %s with scales of %s: %g by %g is %g again",
+				     s->name, hz_dtype_name(q_dtype), hz_dtype_name(scale_dtype), x,
+				     scale, y);
+	}
+	return true;
+}
+
+static bool check_formats(const struct subject *s)
+{
+	return check_groups(s, HZ_E2M1X2, HZ_E8M0, 32) & check_groups(s, HZ_E4M3, HZ_E8M0, 32) &
+	       check_groups(s, HZ_E2M1X2, HZ_E4M3, 16);
+}
+
 /* A linear layer against the sum in double: the quantization error */
 static bool check_linear(const struct subject *s)
 {
@@ -273,6 +326,7 @@ void check_qgemm(const struct subject *s)
 {
 	seed = 1;
 	test(check_all_codes(s), "%s: choose_qparams, quantize and dequantize", s->name);
+	test(check_formats(s), "%s: quantize and dequantize, MXFP4, MXFP8 and NVFP4", s->name);
 	test(check_products(s), "%s: qgemm, all mixes of types, B packed and not", s->name);
 	test(check_linear(s), "%s: qlinear", s->name);
 }

@@ -13,6 +13,33 @@
 
 static const struct word code_words[] = {{"u8", HZ_U8}, {"s8", HZ_S8}, {NULL, 0}};
 
+static const struct word format_words[] = {
+	{"u8", HZ_U8}, {"s8", HZ_S8}, {"e2m1", HZ_E2M1X2}, {"e4m3", HZ_E4M3}, {"e5m2", HZ_E5M2},
+	{"s4", HZ_S4X2}, {"u4", HZ_U4X2}, {"s2", HZ_S2X4}, {"u2", HZ_U2X4}, {"s16", HZ_S16},
+	{"u16", HZ_U16}, {NULL, 0},
+};
+
+static const struct word scale_words[] = {
+	{"f32", HZ_F32}, {"e8m0", HZ_E8M0}, {"e4m3", HZ_E4M3}, {NULL, 0},
+};
+
+static const struct word rule_words[] = {
+	{"auto", HZ_SCALE_AUTO}, {"amax", HZ_SCALE_AMAX}, {"floor", HZ_SCALE_FLOOR},
+	{"ceil", HZ_SCALE_CEIL}, {"even", HZ_SCALE_EVEN}, {"rceil", HZ_SCALE_RCEIL},
+	{"nv_te", HZ_SCALE_NV_TE}, {"nv_torchao", HZ_SCALE_NV_TORCHAO}, {"nv46", HZ_SCALE_NV46},
+	{NULL, 0},
+};
+
+static const struct word group_words[] = {
+	{"row", 0}, {"16", 16}, {"32", 32}, {"64", 64}, {"128", 128}, {NULL, 0},
+};
+
+static const struct word preset_words[] = {{"te_nvfp4", 1}, {NULL, 0}};
+
+static const struct word round_words[] = {
+	{"none", 0}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {NULL, 0},
+};
+
 static const struct word c_words[] = {
 	{"u8", HZ_U8}, {"s8", HZ_S8}, {"s32", HZ_S32}, {"f32", HZ_F32}, {"f16", HZ_F16},
 	{"bf16", HZ_BF16}, {NULL, 0},
@@ -52,8 +79,29 @@ static const struct key rotate_keys[] = {
 	END,
 };
 
-static const struct key type_keys[] = {
-	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what q holds; default u8, or as zero=FILE"},
+static const struct key format_keys[] = {
+	{"format", KEY_WORD, format_words, 0, 0, "u8|s8|e2m1|e4m3|e5m2|s4|u4|s2|u2|s16|u16",
+	 "what q holds; default u8, or as zero=FILE or q=FILE. e2m1, s4, u4: two to a\n"
+	 "byte, s2, u2: four, the earlier in the lower bits"},
+	{"group", KEY_WORD, group_words, 0, 0, "row|16|32|64|128",
+	 "elements of a row that share a scale, the last group may have fewer"},
+	{"scale_type", KEY_WORD, scale_words, 0, 0, "f32|e8m0|e4m3",
+	 "the type of scales; e8m0, e4m3: as uint8; default f32"},
+	{"preset", KEY_WORD, preset_words, 0, 0, "te_nvfp4",
+	 "TransformerEngine's recipe: format=e2m1 group=16 scale_type=e4m3 block=16\n"
+	 "round_to=bf16 and its signs as pre"},
+	END,
+};
+
+static const struct key choice_keys[] = {
+	{"scale_rule", KEY_WORD, rule_words, 0, 0,
+	 "auto|amax|floor|ceil|even|rceil|nv_te|nv_torchao|nv46",
+	 "how new_scale is chosen; auto: f32 amax, e8m0 rceil, e4m3 nv_te"},
+	{"round_to", KEY_WORD, round_words, 0, 0, "none|f16|bf16",
+	 "with new_scale: round between transform and quantization; default none"},
+	{"min", KEY_INT, NULL, -32768, 65535, "N", "integers: codes are at least this"},
+	{"max", KEY_INT, NULL, -32768, 65535, "N", "integers: codes are at most this"},
+	{"stochastic", KEY_SEED, NULL, 0, 0, "N", "stochastic rounding by this seed"},
 	END,
 };
 
@@ -62,23 +110,30 @@ static const struct key out_keys[] = {
 	END,
 };
 
-#define SCALE_SHAPE "or of sizes as the data, 1, or a divisor"
+#define SCALE_SHAPE "or of sizes as the data, 1, or a divisor; e8m0, e4m3: u8"
+#define ZERO_SHAPE "the shape of scale, the dtype of q; packed: s8 or u8"
 
 static const struct operand quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "any shape"},
-	{"q", NULL, OUTPUT, "u8 s8", "the shape of x"},
-	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
-	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
+	{"q", NULL, OUTPUT, "u8 s8 e2m1x2 e4m3 e5m2 s4x2 u4x2 s2x4 u2x4 s16 u16",
+	 "the shape of x; packed: the last a half or a quarter"},
+	{"scale", NULL, OPTIONAL | OR_KEY | RAW, "f32 u8", SCALE_SHAPE},
+	{"zero", NULL, OPTIONAL | OR_KEY | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
+	{"new_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32 e8m0 e4m3",
+	 "[..., N / group], chosen instead of scale"},
+	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor of decoding"},
+	{"new_tensor_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32", "[1], chosen instead"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
 static const struct operand dequantize_operands[] = {
-	{"q", NULL, 0, "u8 s8", "any shape"},
-	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of q"},
-	{"scale", NULL, OPTIONAL | OR_KEY, "f32", SCALE_SHAPE},
-	{"zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "the shape of scale, the dtype of q"},
+	{"q", NULL, RAW, "u8 s8 u16 s16", "any shape; packed: the last a half or a quarter"},
+	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of the codes"},
+	{"scale", NULL, OPTIONAL | OR_KEY | RAW, "f32 u8", SCALE_SHAPE},
+	{"zero", NULL, OPTIONAL | OR_KEY | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
+	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
 	{NULL, NULL, 0, NULL, NULL},
@@ -102,6 +157,15 @@ static int check_scales(struct job *job, const char *name)
 /* Codes without a scale would mean nothing: there is no default. */
 static int need_scale(struct job *job)
 {
+	struct npy *scale = &slot_of(job, "scale")->array;
+	const int64_t type = value_or(job, "scale_type", HZ_F32);
+
+	if (slot_of(job, "scale")->path && (type == HZ_F32) != (scale->dtype == HZ_F32))
+		return complain(EXIT_BAD, "%s: scale holds %s, scale_type=%s wants %s",
+				job->op->name, held(scale), hz_dtype_name((int)type),
+				type == HZ_F32 ? "float32" : "uint8 or 'V1'");
+	if (type != HZ_F32)
+		scale->dtype = (int)type;
 	if (slot_of(job, "scale")->path || value_of(job, "scale")->given)
 		return check_scales(job, "scale");
 	return complain(EXIT_BAD, "%s: scale= is missing: give a number or a file, for example "
@@ -133,7 +197,40 @@ static bool is_rotated(struct job *job)
 	return rotate->given ? rotate->n != 0 : given;
 }
 
-/* The options that keys and operands give */
+/* preset=: the keys that it stands for, where they are not given, and signs; the exit status */
+static int take_preset(struct job *job)
+{
+	static const struct {
+		const char *key;
+		int n;
+	} defaults[] = {
+		{"format", HZ_E2M1X2}, {"group", 16}, {"scale_type", HZ_E4M3}, {"block", 16},
+		{"round_to", HZ_BF16},
+	};
+	static const uint8_t signs[2] = {0xe8, 0xd7};	/* + + + - + - - - - - - + - + - - */
+	struct slot *pre = slot_of(job, "pre");
+
+	if (!value_of(job, "preset")->given)
+		return 0;
+	/* dequantize has no round_to */
+	for (size_t i = 0; i < (job->op == &op_quantize ? 5 : 4); i++) {
+		struct value *v = (struct value *)(uintptr_t)value_of(job, defaults[i].key);
+
+		if (!v->given)
+			*v = (struct value){.given = true, .n = defaults[i].n};
+	}
+	if (pre->path || value_of(job, "seed")->given)
+		return 0;
+	pre->path = "the signs of preset=";
+	pre->array = (struct npy){.dtype = HZ_U8, .ndim = 1, .shape = {2}, .count = 2, .bytes = 2,
+				  .data = allocate(2)};
+	if (!pre->array.data)
+		return complain(EXIT_FAILURE, "there is not enough memory for the signs");
+	memcpy(pre->array.data, signs, 2);
+	return 0;
+}
+
+/* The options that keys and operands of both calls give */
 static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts *hadamard)
 {
 	const struct value *number = value_of(job, "scale");
@@ -143,6 +240,8 @@ static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts
 		.zero = (int32_t)value_or(job, "zero", 0),
 		.scales = view_of(job, "scale"),
 		.zeros = view_of(job, "zero"),
+		.group = value_or(job, "group", 0),
+		.tensor_scale = view_of(job, "tensor_scale"),
 	};
 	if (is_rotated(job)) {
 		*hadamard = hadamard_opts(job);
@@ -150,15 +249,58 @@ static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts
 	}
 }
 
+/* Gives zero=FILE the type of zero points: files of int4 and the like hold a byte each. */
+static void type_zeros(struct job *job, int format)
+{
+	struct npy *zero = &slot_of(job, "zero")->array;
+
+	if (zero->raw)
+		zero->dtype = format == HZ_S4X2 || format == HZ_S2X4 ? HZ_S8 : HZ_U8;
+	zero->raw = 0;
+}
+
+/* The shape of new_scale: that of x, whose last dimension counts groups */
+static int new_scale_shape(struct job *job, const struct npy *x)
+{
+	struct npy *scale = &slot_of(job, "new_scale")->array;
+	struct npy *tensor = &slot_of(job, "new_tensor_scale")->array;
+	const int64_t group = value_or(job, "group", 0);
+	const int last = x->ndim - 1;
+
+	scale->dtype = (int)value_or(job, "scale_type", HZ_F32);
+	scale->ndim = x->ndim;
+	memcpy(scale->shape, x->shape, sizeof(x->shape));
+	if (last >= 0)
+		scale->shape[last] = group ? x->shape[last] / group + (x->shape[last] % group != 0)
+					   : x->shape[last] > 0;
+	tensor->dtype = HZ_F32;
+	tensor->ndim = 1;
+	tensor->shape[0] = 1;
+	if (slot_of(job, "new_scale")->path)
+		return 0;
+	if (slot_of(job, "new_tensor_scale")->path || value_of(job, "scale_rule")->given)
+		return complain(EXIT_BAD, "%s: %s= needs new_scale=FILE", job->op->name,
+				value_of(job, "scale_rule")->given ? "scale_rule"
+								   : "new_tensor_scale");
+	return need_scale(job);
+}
+
 static int quantize_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zero");
-	const int status = need_scale(job);
+	const int last = x->ndim - 1;
+	int status = take_preset(job), format;
 
-	q->array.dtype = (int)value_or(job, "type", zero->path ? zero->array.dtype : HZ_U8);
+	if (!status)
+		status = new_scale_shape(job, x);
+	format = (int)value_or(job, "format", zero->path ? zero->array.dtype : HZ_U8);
+	q->array.dtype = format;
 	q->array.ndim = x->ndim;
 	memcpy(q->array.shape, x->shape, sizeof(x->shape));
+	if (last >= 0)
+		q->array.shape[last] /= codes_per_byte(format);
+	type_zeros(job, format);
 	return status ? status : hadamard_common(job, x->ndim, x->shape);
 }
 
@@ -168,18 +310,74 @@ static int quantize_call(hz_context *ctx, struct job *job)
 	hz_hadamard_opts hadamard;
 	hz_quantize_opts o;
 
+	const struct value *min = value_of(job, "min"), *max = value_of(job, "max");
+	const struct value *stochastic = value_of(job, "stochastic");
+
 	quantize_opts(job, &o, &hadamard);
+	hadamard.round_to = (int32_t)value_or(job, "round_to", 0);
+	o.new_scales = view_of(job, "new_scale");
+	o.new_tensor_scale = view_of(job, "new_tensor_scale");
+	o.scale_rule = (int32_t)value_or(job, "scale_rule", HZ_SCALE_AUTO);
+	o.given = (min->given ? HZ_QUANTIZE_GIVEN_MIN : 0) |
+		  (max->given ? HZ_QUANTIZE_GIVEN_MAX : 0) |
+		  (stochastic->given ? HZ_QUANTIZE_GIVEN_STOCHASTIC : 0);
+	o.min = (int32_t)value_or(job, "min", 0);
+	o.max = (int32_t)value_or(job, "max", 0);
+	o.stochastic = (uint64_t)value_or(job, "stochastic", 0);
 	return WITH_WORKSPACE(ctx, hz_quantize(ctx, x, view_of(job, "q"), &o));
+}
+
+/* Gives q=FILE the type that format= says; a file's dtype does not determine it. */
+static int type_codes(struct job *job)
+{
+	struct npy *q = &slot_of(job, "q")->array;
+	const struct value *format = value_of(job, "format");
+	const int dtype = format->given ? (int)format->n : q->dtype;
+	const int stored = dtype == HZ_S8 || dtype == HZ_S16 || dtype == HZ_U16 ? dtype : HZ_U8;
+	const char *name = "";
+
+	for (const struct word *w = format_words; w->name; w++) {
+		if (w->value == dtype)
+			name = w->name;
+	}
+	if (q->raw && !format->given)
+		return complain(EXIT_BAD, "%s: q holds %s: format= says what it is", job->op->name,
+				held(q));
+	if (q->dtype != stored || (q->raw == 'f' && dtype != HZ_E5M2) ||
+	    (q->raw == 'V' && (dtype == HZ_U8 || dtype == HZ_E5M2)))
+		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", job->op->name,
+				held(q), name,
+				stored == HZ_S8 ? "int8" : stored == HZ_S16 ? "int16" :
+				stored == HZ_U16 ? "uint16" : dtype == HZ_U8 ? "uint8" :
+				dtype == HZ_E5M2 ? "uint8 or 'f1'" : "uint8 or 'V1'");
+	if (q->raw) {
+		const int status = pack_codes(job, q, dtype, name);
+
+		if (status)
+			return status;
+	}
+	q->raw = 0;
+	q->dtype = dtype;
+	type_zeros(job, dtype);
+	return 0;
 }
 
 static int dequantize_outputs(struct job *job)
 {
 	const struct npy *q = &slot_of(job, "q")->array;
 	struct slot *y = slot_of(job, "y");
-	int status = need_scale(job);
+	int status = take_preset(job);
 
+	if (!status)
+		status = type_codes(job);
+	if (!status)
+		status = need_scale(job);
 	y->array.ndim = q->ndim;
 	memcpy(y->array.shape, q->shape, sizeof(q->shape));
+	if (!status && q->ndim > 0 &&
+	    __builtin_mul_overflow(q->shape[q->ndim - 1], codes_per_byte(q->dtype),
+				   &y->array.shape[q->ndim - 1]))
+		return complain(EXIT_BAD, "%s: the size of y overflows", job->op->name);
 	if (!status)
 		status = hadamard_common(job, q->ndim, q->shape);
 	return status ? status : output_dtype(job, y, "y", HZ_F32);
@@ -198,21 +396,23 @@ static int dequantize_call(hz_context *ctx, struct job *job)
 const struct op op_quantize = {
 	"quantize", "q = clamp(zero + rne(x / scale)), x as it is or transformed",
 	quantize_operands,
-	(const struct key *const[]){scale_keys, type_keys, rotate_keys, rotation_keys, NULL},
+	(const struct key *const[]){scale_keys, format_keys, choice_keys, rotate_keys,
+				    rotation_keys, NULL},
 	quantize_outputs, quantize_call,
 };
 
 const struct op op_dequantize = {
 	"dequantize", "y = scale (q - zero), transformed back if so quantized",
 	dequantize_operands,
-	(const struct key *const[]){scale_keys, out_keys, rotate_keys, rotation_keys, NULL},
+	(const struct key *const[]){scale_keys, format_keys, out_keys, rotate_keys, rotation_keys,
+				    NULL},
 	dequantize_outputs, dequantize_call,
 };
 
 /* ---- choose_qparams -------------------------------------------------------------------------- */
 
 static const struct key choose_keys[] = {
-	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what to quantize to; default u8"},
+	{"format", KEY_WORD, code_words, 0, 0, "u8|s8", "what to quantize to; default u8"},
 	{"symmetric", KEY_WORD, symmetric_words, 0, 0, "0|127|127.5",
 	 "not 0: zero is 0 for s8, 128 for u8, and the largest |x| has that code"},
 	{"arith", KEY_WORD, arith_words, 0, 0, "f64|f32", "the dtype of quotients; default f64"},
@@ -261,7 +461,7 @@ static int choose_outputs(struct job *job)
 	scale->dtype = HZ_F32;
 	zero->ndim = scale->ndim;
 	memcpy(zero->shape, scale->shape, sizeof(scale->shape));
-	zero->dtype = (int)value_or(job, "type", HZ_U8);
+	zero->dtype = (int)value_or(job, "format", HZ_U8);
 	return 0;
 }
 

@@ -1,0 +1,360 @@
+/*
+ * formats.c - quantization to any format on the CPU, by given scales or by those of groups
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A part of a row passes through L1 as f32, HZI_FORMAT_BATCH elements at a time: load() finds the
+ * largest magnitudes, scales() makes scales of them, encode() stores codes.
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "cpu/qgemm/qgemm.h"
+#include "cpu/quantize/kern.h"
+#include "cpu/quantize/quantize.h"
+
+#define BATCH HZI_FORMAT_BATCH
+#define PIECE 16384		/* elements of a unit of work, if groups are shorter */
+
+struct batch {
+	float t[BATCH + HZI_FORMAT_PAD], factor[BATCH + HZI_FORMAT_PAD];
+	float random[BATCH + HZI_FORMAT_PAD], group_factor[BATCH + HZI_FORMAT_PAD];
+	int32_t zero[BATCH + HZI_FORMAT_PAD];
+	uint32_t amax[BATCH], bits[BATCH];
+	char gather[BATCH * 4], q[BATCH * 2];
+};
+
+/* Gives the elements that a vector may read behind the last one values that do no harm. */
+static void pad(float *factor, int32_t *zero, int64_t n)
+{
+	for (int64_t i = n; i < n + HZI_FORMAT_PAD; i++) {
+		factor[i] = 1;
+		if (zero)
+			zero[i] = 0;
+	}
+}
+
+/* A given scale */
+static float scale_at(const struct hzi_format_args *a, int64_t p)
+{
+	if (!a->scales)
+		return a->scale;
+	if (a->scale_dtype == HZ_F32)
+		return ((const float *)a->scales)[p];
+	return a->scale_dtype == HZ_E8M0 ? hzi_decode_e8m0(((const uint8_t *)a->scales)[p]) :
+					   hzi_decode_float(((const uint8_t *)a->scales)[p],
+							    HZ_E4M3);
+}
+
+static int32_t zero_of(const struct hzi_format_args *a, int64_t p)
+{
+	uint16_t wide;
+
+	if (!a->scales)
+		return a->zero;
+	if (hzi_format_bits(a->q_dtype) < 16)
+		return hzi_format_is_signed(a->q_dtype) ? ((const int8_t *)a->zeros)[p] :
+							  ((const uint8_t *)a->zeros)[p];
+	memcpy(&wide, (const char *)a->zeros + 2 * p, 2);
+	return hzi_decode_integer(wide, a->q_dtype);
+}
+
+/* Whether groups have an even share of the factors of a batch: the shift, or 0 */
+static int group_shift(int64_t group)
+{
+	return group >= 16 && (group & (group - 1)) == 0 ? 63 - __builtin_clzll((uint64_t)group) : 0;
+}
+
+/* Sets b's factors and zero points for n elements from i on, from scales that are given. */
+static void given_factors(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			  int64_t i, int64_t n, struct batch *b, struct hzi_format_codes *c)
+{
+	const struct hzi_format_args *a = w->a;
+	const bool multiply = !a->dequantize && a->scales && a->scale_dtype == HZ_E8M0 &&
+			      !a->tensor_scale;
+	int64_t g = i / a->group, next = (g + 1) * a->group;
+	const bool one = next >= i + n, zeros = !a->scales ? a->zero != 0 : a->zeros != NULL;
+	const int shift = one ? HZI_FORMAT_ONE : group_shift(a->group);
+	const int64_t step = shift == HZI_FORMAT_ONE ? n : (int64_t)1 << shift;
+	int64_t k = 0;
+
+	for (int64_t j = 0; j < n; j += step, k++) {
+		float s;
+
+		if (i + j >= next) {
+			g++;
+			next += a->group;
+		} else if (j > 0 && shift == 0) {
+			b->factor[k] = b->factor[k - 1];
+			b->zero[k] = b->zero[k - 1];
+			continue;
+		}
+		s = scale_at(a, row->p + g);
+		if (multiply)
+			s = hzi_inverse_e8m0(((const uint8_t *)a->scales)[row->p + g]);
+		else if (!a->dequantize && a->tensor_scale)
+			s *= *a->tensor_scale;
+		b->factor[k] = s;
+		b->zero[k] = zeros ? zero_of(a, row->p + g) : 0;
+	}
+	pad(b->factor, b->zero, k);
+	c->shift = shift;
+	c->divide = !multiply;
+	c->zero = zeros ? b->zero : NULL;
+	c->factor = b->factor;
+	c->tensor = a->tensor_scale ? *a->tensor_scale : 1;
+}
+
+static void random_numbers(const struct hzi_format_args *a, const struct hzi_format_row *row,
+			   int64_t i, int64_t n, struct batch *b)
+{
+	for (int64_t j = 0; j < n; j++)
+		b->random[j] = hzi_uniform(a->seed, (uint64_t)(row->r + i + j));
+	memset(b->random + n, 0, sizeof(*b->random) * HZI_FORMAT_PAD);
+}
+
+static void load_batch(const struct hzi_format_work *w, const struct hzi_format_row *row, int64_t i,
+		       int64_t n, int64_t group, uint32_t *amax, struct batch *b)
+{
+	const int64_t size = dtype_bytes(row->x_dtype);
+	const char *x = row->x + i * row->x_step * size;
+
+	if (row->x_step != 1) {
+		copy_strided(b->gather, 1, x, row->x_step, n, size);
+		x = b->gather;
+	}
+	w->kern->load(&(struct hzi_format_load){
+		.x = x, .t = b->t, .amax = amax, .count = n, .group = group,
+		.x_dtype = row->x_dtype, .round_to = w->a->round_to});
+	memset(b->t + n, 0, sizeof(*b->t) * HZI_FORMAT_PAD);
+}
+
+/* Encodes b->t, or decodes to it, with the factors in *c. */
+static void run_codes(const struct hzi_format_work *w, const struct hzi_format_row *row, int64_t i,
+		      int64_t n, struct batch *b, struct hzi_format_codes *c)
+{
+	const struct hzi_format_args *a = w->a;
+	const int64_t size = (int64_t)hz_dtype_size(a->q_dtype);
+	char *q = row->q + i * a->q_step * hzi_format_bits(a->q_dtype) / 8;
+
+	c->t = b->t;
+	c->q = a->q_step == 1 ? q : b->q;
+	c->count = n;
+	c->q_dtype = a->q_dtype;
+	c->low = a->low;
+	c->high = a->high;
+	if (a->dequantize) {
+		if (a->q_step != 1)
+			copy_strided(b->q, 1, q, a->q_step, n, size);
+		w->kern->decode(c);
+		return;
+	}
+	if (a->stochastic) {
+		random_numbers(a, row, i, n, b);
+		c->random = b->random;
+	}
+	w->kern->encode(c);
+	if (a->q_step != 1)
+		copy_strided(q, a->q_step, b->q, 1, n, size);
+}
+
+static void dequantize_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			     int64_t i, int64_t n, struct batch *b)
+{
+	const int64_t size = dtype_bytes(row->x_dtype);
+	char *x = row->x + i * row->x_step * size;
+	struct hzi_format_codes c = {0};
+
+	given_factors(w, row, i, n, b, &c);
+	run_codes(w, row, i, n, b, &c);
+	w->kern->store(b->t, row->x_step == 1 ? x : b->gather, n, row->x_dtype);
+	if (row->x_step != 1)
+		copy_strided(x, row->x_step, b->gather, 1, n, size);
+}
+
+/* HZ_SCALE_NV46: replaces the scale of 6 by that of 4 if the squared error of that is less. */
+static void choose_nv46(const struct hzi_format_work *w, int64_t n, int64_t group, struct batch *b)
+{
+	for (int64_t g = 0; g * group < n; g++) {
+		const float base = hzi_bits_float(b->amax[g]) / 6.0f * w->t.s * 1.5f;
+		float factor[2] = {b->group_factor[g], 0}, error[2] = {0, 0};
+		uint32_t bits[2] = {b->bits[g], hzi_scale_nv(base, w->t.p, &factor[1])};
+
+		for (int k = 0; k < 2; k++) {
+			const float d = hzi_decode_float(bits[k], HZ_E4M3);
+
+			for (int64_t j = g * group; j < min_i64(n, (g + 1) * group); j++)
+				error[k] += hzi_nv46_error(
+					b->t[j],
+					hzi_encode_float(b->t[j] * factor[k], HZ_E2M1X2, -1), d,
+					w->t.most);
+		}
+		if (error[1] < error[0]) {
+			b->bits[g] = bits[1];
+			b->group_factor[g] = factor[1];
+		}
+	}
+}
+
+/* Chooses and stores the scales of groups with the largest magnitudes b->amax. */
+static void choose_scales(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			  int64_t i, int64_t n, int64_t group, struct batch *b)
+{
+	const struct hzi_format_args *a = w->a;
+	const int64_t groups = ceil_div(n, group), p = row->p + i / a->group;
+
+	w->kern->scales(&(struct hzi_format_scales){
+		.amax = b->amax, .bits = b->bits, .factor = b->group_factor, .count = groups,
+		.q_dtype = a->q_dtype, .rule = a->rule, .t = w->t});
+	if (a->rule == HZ_SCALE_NV46)
+		choose_nv46(w, n, group, b);
+	for (int64_t g = 0; g < groups; g++) {
+		if (a->scale_dtype == HZ_F32)
+			((float *)a->scales)[p + g] = hzi_bits_float(b->bits[g]);
+		else
+			((uint8_t *)a->scales)[p + g] = (uint8_t)b->bits[g];
+	}
+}
+
+static void chosen_factors(const struct hzi_format_work *w, int64_t n, int64_t group,
+			   struct batch *b, struct hzi_format_codes *c)
+{
+	c->divide = w->a->rule == HZ_SCALE_AMAX;
+	c->shift = n <= group ? HZI_FORMAT_ONE : group_shift(group);
+	c->factor = b->group_factor;
+	pad(b->group_factor, NULL, ceil_div(n, group));
+	if (c->shift)
+		return;
+	for (int64_t j = 0; j < n; j++)
+		b->factor[j] = b->group_factor[j / group];
+	pad(b->factor, NULL, n);
+	c->factor = b->factor;
+}
+
+/* Groups that a batch holds */
+static void choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			 int64_t i, int64_t n, struct batch *b)
+{
+	struct hzi_format_codes c = {0};
+
+	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
+	load_batch(w, row, i, n, w->a->group, b->amax, b);
+	choose_scales(w, row, i, n, w->a->group, b);
+	chosen_factors(w, n, w->a->group, b, &c);
+	run_codes(w, row, i, n, b, &c);
+}
+
+/* A longer group is read twice. */
+static void choose_long(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			int64_t i, int64_t n, struct batch *b)
+{
+	b->amax[0] = 0;
+	for (int64_t j = 0; j < n; j += BATCH)
+		load_batch(w, row, i + j, min_i64(BATCH, n - j), BATCH, b->amax, b);
+	choose_scales(w, row, i, n, n, b);
+	for (int64_t j = 0; j < n; j += BATCH) {
+		const int64_t count = min_i64(BATCH, n - j);
+		struct hzi_format_codes c = {0};
+
+		load_batch(w, row, i + j, count, BATCH, NULL, b);
+		chosen_factors(w, count, n, b, &c);
+		run_codes(w, row, i + j, count, b, &c);
+	}
+}
+
+void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			 int64_t i, int64_t n)
+{
+	const struct hzi_format_args *a = w->a;
+	const int64_t batch = !a->chosen || w->most ? BATCH :
+			      a->group > BATCH ? a->group : BATCH / a->group * a->group;
+	struct batch b;
+
+	for (int64_t j = 0; j < n; j += batch) {
+		const int64_t count = min_i64(batch, n - j);
+
+		if (w->most)
+			load_batch(w, row, i + j, count, BATCH, w->most, &b);
+		else if (a->dequantize)
+			dequantize_batch(w, row, i + j, count, &b);
+		else if (a->chosen && count <= BATCH)
+			choose_batch(w, row, i + j, count, &b);
+		else if (a->chosen)
+			choose_long(w, row, i + j, count, &b);
+		else {
+			struct hzi_format_codes c = {0};
+
+			load_batch(w, row, i + j, count, BATCH, NULL, &b);
+			given_factors(w, row, i + j, count, &b, &c);
+			run_codes(w, row, i + j, count, &b, &c);
+		}
+	}
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+struct job {
+	struct hzi_format_work w;
+	int64_t piece, per_row;
+};
+
+static void units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct job *job = data;
+	const struct hzi_format_args *a = job->w.a;
+	struct hzi_format_work w = job->w;
+	uint32_t most = 0;
+
+	(void)thread;
+	if (w.most)
+		w.most = &most;
+	for (int64_t u = begin; u < end; u++) {
+		const int64_t item = u / job->per_row, i = u % job->per_row * job->piece;
+		const struct hzi_format_row row = {
+			.x = (char *)a->x + item_offset(a->ndim, a->shape, a->x_stride, item) *
+						    dtype_bytes(a->x_dtype),
+			.q = (char *)a->q + item_offset(a->ndim, a->shape, a->q_stride, item) *
+						    (int64_t)hz_dtype_size(a->q_dtype),
+			.x_dtype = a->x_dtype, .x_step = a->x_step,
+			.p = item_offset(a->ndim, a->shape, a->p_stride, item),
+			.r = item_offset(a->ndim, a->shape, a->r_stride, item),
+		};
+
+		hzi_cpu_format_part(&w, &row, i, min_i64(job->piece, a->n - i));
+	}
+	if (w.most)
+		hzi_cpu_format_most(job->w.most, most);
+}
+
+const char *hzi_cpu_formats_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_codes_args *a = args;
+
+	(void)ctx;
+	return !a->format ? "u8 or s8 by given scales" : a->rotated ? "there is a transform" : NULL;
+}
+
+int hzi_cpu_formats(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_format_args *a = ((const struct hzi_codes_args *)args)->format;
+	const int64_t rows = item_count(a->ndim, a->shape);
+	const int threads = hzi_threads(ctx, rows * a->n * (1 + dtype_bytes(a->x_dtype)));
+	struct job job = {
+		.w = {.kern = hzi_quantize_kern + ctx->level, .a = a},
+		.piece = !a->chosen ? PIECE :
+			 a->group > PIECE ? a->group : PIECE / a->group * a->group,
+	};
+	uint32_t most = 0;
+
+	if (a->new_tensor_scale) {
+		job.w.most = &most;
+		job.per_row = ceil_div(a->n, job.piece);
+		hzi_parallel(ctx, threads, units, &job, rows * job.per_row);
+		job.w.most = NULL;
+	}
+	job.w.t = hzi_cpu_format_tensor(a, most);
+	job.per_row = ceil_div(a->n, job.piece);
+	hzi_parallel(ctx, threads, units, &job, rows * job.per_row);
+	return HZ_OK;
+}

@@ -1,0 +1,869 @@
+/*
+ * formats.c - hz_quantize() and hz_dequantize() to and from any format, by given and chosen scales
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The definitions search a table of all codes of a format, in double.
+ */
+#include <config.h>
+
+#include "t/quantize/quantize.h"
+
+static const int formats[] = {HZ_E2M1X2, HZ_E4M3, HZ_E5M2, HZ_S4X2, HZ_U4X2, HZ_S2X4, HZ_U2X4,
+			      HZ_S16, HZ_U16, HZ_S8, HZ_U8};
+#define FORMATS ((int)(sizeof(formats) / sizeof(*formats)))
+
+static int bits_of(int dtype)
+{
+	return dtype == HZ_S2X4 || dtype == HZ_U2X4 ? 2 :
+	       dtype == HZ_S4X2 || dtype == HZ_U4X2 || dtype == HZ_E2M1X2 ? 4 :
+	       8 * (int)hz_dtype_size(dtype);
+}
+
+static int is_float(int dtype)
+{
+	return dtype == HZ_E2M1X2 || dtype == HZ_E4M3 || dtype == HZ_E5M2;
+}
+
+static int is_signed(int dtype)
+{
+	return dtype != HZ_U8 && dtype != HZ_U16 && dtype != HZ_U4X2 && dtype != HZ_U2X4;
+}
+
+static int low_of(int dtype)
+{
+	return is_signed(dtype) ? -(1 << (bits_of(dtype) - 1)) : 0;
+}
+
+/* The number that a code stands for */
+static double value_of(int dtype, unsigned code)
+{
+	static const double e2m1[] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+	const int range = 1 << bits_of(dtype);
+
+	if (dtype == HZ_E2M1X2)
+		return code & 8 ? -e2m1[code & 7] : e2m1[code & 7];
+	if (is_float(dtype))
+		return ref_small_decode(dtype, code);
+	return is_signed(dtype) && (int)code >= range / 2 ? (int)code - range : (int)code;
+}
+
+static double largest_of(int dtype)
+{
+	return dtype == HZ_E2M1X2 ? 6 : dtype == HZ_E4M3 ? 448 : dtype == HZ_E5M2 ? 57344
+									       : -low_of(dtype) - 1;
+}
+
+static double uniform(uint64_t seed, uint64_t i)
+{
+	uint64_t z = seed + i + 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return ldexp((double)((z ^ (z >> 31)) >> 40), -24);
+}
+
+/* The float code of t; u < 0: to nearest, ties to even codes */
+static unsigned float_code(int dtype, double t, double u)
+{
+	const unsigned minus = 1u << (bits_of(dtype) - 1), sign = signbit(t) ? minus : 0;
+	unsigned code = 0;
+	double low, high;
+
+	if (isnan(t))
+		return dtype == HZ_E2M1X2 ? 0 : 0x7f;
+	t = fmin(fabs(t), largest_of(dtype));
+	while (value_of(dtype, code) < largest_of(dtype) && value_of(dtype, code + 1) <= t)
+		code++;
+	low = value_of(dtype, code);
+	if (low == t)
+		return sign | code;
+	high = value_of(dtype, code + 1);
+	if (u >= 0)
+		return sign | (code + (u < (t - low) / (high - low)));
+	return sign | (code + (t - low > high - t || (t - low == high - t && code % 2)));
+}
+
+static int integer_code(double t, int zero, int low, int high, double u)
+{
+	double r;
+
+	if (isnan(t))
+		t = 0;
+	t = fmax(fmin(t, high - zero), low - zero);
+	r = u < 0 ? nearbyint(t) : floor(t) + (u < t - floor(t));
+	return (int)r + zero;
+}
+
+static unsigned get_code(int dtype, const unsigned char *q, int64_t i)
+{
+	const int bits = bits_of(dtype);
+	uint16_t wide;
+
+	if (bits == 16) {
+		memcpy(&wide, q + 2 * i, 2);
+		return wide;
+	}
+	return q[i * bits / 8] >> i * bits % 8 & ((1u << bits) - 1);
+}
+
+static void put_code(int dtype, unsigned char *q, int64_t i, unsigned code)
+{
+	const int bits = bits_of(dtype);
+	const unsigned mask = (1u << bits) - 1;
+	const uint16_t wide = (uint16_t)code;
+
+	if (bits == 16)
+		memcpy(q + 2 * i, &wide, 2);
+	else
+		q[i * bits / 8] = (unsigned char)((q[i * bits / 8] & ~(mask << i * bits % 8)) |
+						  (code & mask) << i * bits % 8);
+}
+
+static float decode_scale(int dtype, const void *s, int64_t i)
+{
+	return (float)ref_get(dtype, s, i);
+}
+
+static uint32_t bits32(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, 4);
+	return bits;
+}
+
+/* ---- The scales of groups -------------------------------------------------------------------- */
+
+struct factor {
+	float s, p, most;
+};
+
+static struct factor make_factor(float most, int torchao)
+{
+	volatile float s = 2688.0f / most, p = most / 2688.0f;
+	struct factor f = {.most = most};
+
+	if (torchao) {
+		f.p = p > 0 && isfinite(p) ? p : 1;
+		f.s = 1 / f.p;
+		return f;
+	}
+	f.s = !(most > 0) || isinf(most) ? 1 : fminf(s, FLT_MAX);
+	f.p = 1 / f.s;
+	return f;
+}
+
+static struct factor given_factor(float p)
+{
+	return (struct factor){1 / p, p, p * 2688.0f};
+}
+
+/* 2^-127 <= s; NaN is code 255 */
+static unsigned e8m0_code(float amax, int dtype, int rule)
+{
+	const int top = dtype == HZ_E2M1X2 ? 2 : dtype == HZ_E4M3 ? 8 : 15;
+	const int mantissa = dtype == HZ_E2M1X2 ? 1 : dtype == HZ_E4M3 ? 3 : 2;
+	volatile float quotient = amax / (float)largest_of(dtype);
+	int e;
+
+	if (isnan(amax))
+		return 255;
+	if (rule == HZ_SCALE_RCEIL) {
+		if (isinf(amax))
+			return 254;
+		if (quotient == 0)
+			return 0;
+		e = ilogbf(quotient);
+		e += quotient > ldexpf(1, e);
+		return (unsigned)(e < -127 ? 0 : e + 127);
+	}
+	/* Exponents of subnormals and of Inf are those of their bits. */
+	e = isinf(amax) ? 128 : amax < FLT_MIN ? -127 : ilogbf(amax);
+	if (rule == HZ_SCALE_EVEN && amax >= FLT_MIN && !isinf(amax)) {
+		const double m = (double)amax / ldexp(1, e);	/* 1 <= m < 2 */
+
+		e += m + ldexp(1, -mantissa - 1) >= 2;
+	} else if (rule == HZ_SCALE_EVEN && amax < FLT_MIN) {
+		e += (double)amax + ldexp(1, -127 - mantissa) >= ldexp(1, -126);
+	} else if (rule == HZ_SCALE_CEIL && !isinf(amax)) {
+		e += amax < FLT_MIN ? amax > 0 : amax > ldexpf(1, e);
+	}
+	e -= top;
+	return (unsigned)(e < -127 ? 0 : e + 127);
+}
+
+static float inverse(float v)
+{
+	volatile float r = 1 / v;
+
+	return v == 0 ? FLT_MAX : r > FLT_MAX ? FLT_MAX : r;
+}
+
+/* A chosen scale as stored; values are multiplied by *factor, or divided by it. */
+struct scale {
+	unsigned bits;
+	float factor;
+	int divide;
+};
+
+static struct scale nv_scale(float base, float p)
+{
+	struct scale s = {float_code(HZ_E4M3, (double)base, -1), 0, 0};
+	volatile float product = (float)value_of(HZ_E4M3, s.bits) * p;
+
+	s.factor = inverse(product);
+	return s;
+}
+
+static struct scale choose(const float *t, int64_t n, int dtype, int rule, struct factor f)
+{
+	struct scale s = {0, 0, 0}, four;
+	volatile float base, third;
+	float amax = 0, error[2] = {0, 0};
+
+	for (int64_t i = 0; i < n; i++)
+		amax = isnan(t[i]) || isnan(amax) ? NAN : fmaxf(amax, fabsf(t[i]));
+	switch (rule) {
+	case HZ_SCALE_AMAX:
+		base = (amax == FLT_MAX ? nextafterf(amax, 0) : amax) / (float)largest_of(dtype);
+		s.factor = amax == 0 ? 1 : base < FLT_MIN ? FLT_MIN : base;
+		s.bits = isnan(s.factor) ? 0x7fc00000 : bits32(s.factor);
+		s.divide = 1;
+		return s;
+	case HZ_SCALE_NV_TE:
+		third = f.s * (1.0f / 6);
+		base = amax * third;
+		return nv_scale(base, f.p);
+	case HZ_SCALE_NV_TORCHAO:
+		base = amax / 6;
+		base = base / f.p;
+		base = base < 0x1p-6f ? 0x1p-6f : base;
+		s.bits = float_code(HZ_E4M3, (double)base, -1);
+		third = 1 / f.p;
+		s.factor = third / (float)value_of(HZ_E4M3, s.bits);
+		return s;
+	case HZ_SCALE_NV46:
+		base = amax / 6;
+		base = base * f.s;
+		s = nv_scale(base, f.p);
+		base = base * 1.5f;
+		four = nv_scale(base, f.p);
+		for (int k = 0; k < 2; k++) {
+			const struct scale *c = k ? &four : &s;
+
+			for (int64_t i = 0; i < n; i++) {
+				volatile float q = t[i] * c->factor, v, e;
+
+				v = (float)value_of(dtype, float_code(dtype, (double)q, -1)) *
+				    (float)value_of(HZ_E4M3, c->bits);
+				v = v * f.most;
+				v = v / 2688.0f;
+				e = v - t[i];
+				e = e * e;
+				error[k] += e;
+			}
+		}
+		return error[1] < error[0] ? four : s;
+	default:
+		s.bits = e8m0_code(amax, dtype, rule);
+		s.factor = s.bits == 255 ? NAN : (float)ldexp(1, 127 - (int)s.bits);
+		return s;
+	}
+}
+
+/* ---- Random cases ---------------------------------------------------------------------------- */
+
+/* rule 0: scales are given. own: the shape of the scales; tensor: 0 none, 1 given, 2 new */
+struct fcase {
+	int ndim, x_dtype, q_dtype, s_dtype, rule, scalar, zeros, bounds, tensor, stochastic, wild;
+	int64_t shape[3], own[3], group;
+	int64_t said;			/* opts.group */
+	int min, max;
+	uint64_t seed;
+};
+
+static const char *fdescribe(const struct fcase *c)
+{
+	static char text[300];
+
+	snprintf(text, sizeof(text),
+		 "%d: %lld %lld %lld group %lld (%lld) %s to %s scales %s rule %d scalar %d "
+		 "zeros %d tensor %d stochastic %d wild %d bounds %d", c->ndim, (long long)c->shape[0],
+		 (long long)c->shape[1], (long long)c->shape[2], (long long)c->group,
+		 (long long)c->said, hz_dtype_name(c->x_dtype), hz_dtype_name(c->q_dtype),
+		 hz_dtype_name(c->s_dtype), c->rule, c->scalar, c->zeros, c->tensor, c->stochastic,
+		 c->wild, c->bounds);
+	return text;
+}
+
+static struct fcase random_fcase(int q_dtype, int chosen)
+{
+	static const int e8m0_rules[] = {HZ_SCALE_FLOOR, HZ_SCALE_CEIL, HZ_SCALE_EVEN,
+					 HZ_SCALE_RCEIL};
+	static const int nv_rules[] = {HZ_SCALE_NV_TE, HZ_SCALE_NV_TORCHAO, HZ_SCALE_NV46};
+	static const int64_t groups[] = {16, 32, 64, 128, 12, 2000};
+	const int pack = bits_of(q_dtype) < 8 ? 8 / bits_of(q_dtype) : 1;
+	struct fcase c = {.q_dtype = q_dtype};
+	int last;
+
+	c.ndim = 1 + (int)rnd_below(&rnd, 3);
+	last = c.ndim - 1;
+	for (int d = 0; d < c.ndim; d++)
+		c.shape[d] = 1 + rnd_below(&rnd, d == last ? 150 : 6);
+	if (rnd_below(&rnd, 6) == 0)
+		c.shape[last] = 1000 + rnd_below(&rnd, 1500);
+	if (rnd_below(&rnd, 3) == 0)
+		c.shape[last] = (c.shape[last] + 127) / 128 * 128;
+	c.shape[last] = (c.shape[last] + pack - 1) / pack * pack;
+	c.x_dtype = floats[rnd_below(&rnd, 3)];
+	c.wild = (int)rnd_below(&rnd, 3);
+	c.stochastic = rnd_below(&rnd, 4) == 0;
+	c.seed = rnd_u64(&rnd);
+	c.s_dtype = (const int[]){HZ_F32, HZ_E8M0, HZ_E4M3}[rnd_below(&rnd, 3)];
+	if (chosen && !is_signed(q_dtype))
+		chosen = 0;
+	if (chosen) {
+		if (q_dtype != HZ_E2M1X2 && c.s_dtype == HZ_E4M3)
+			c.s_dtype = HZ_E8M0;
+		c.rule = c.s_dtype == HZ_F32 ? HZ_SCALE_AMAX :
+			 c.s_dtype == HZ_E4M3 ? nv_rules[rnd_below(&rnd, 3)] :
+			 is_float(q_dtype) ? e8m0_rules[rnd_below(&rnd, 4)] : HZ_SCALE_RCEIL;
+		if (c.s_dtype == HZ_E4M3)
+			c.tensor = (int)rnd_below(&rnd, 3);
+	} else {
+		c.tensor = (int)rnd_below(&rnd, 2);
+		c.scalar = rnd_below(&rnd, 5) == 0;
+		c.zeros = !is_float(q_dtype) && rnd_below(&rnd, 2);
+		c.bounds = !is_float(q_dtype) && rnd_below(&rnd, 3) == 0;
+	}
+	for (int d = 0; d < c.ndim; d++)
+		c.own[d] = chosen || rnd_below(&rnd, 2) ? c.shape[d] : 1;
+	c.group = rnd_below(&rnd, 4) ? groups[rnd_below(&rnd, 6)] : c.shape[last];
+	if (c.rule == HZ_SCALE_NV46)
+		c.group = 16;
+	if (!chosen && rnd_below(&rnd, 4) == 0)
+		c.group = 1 + rnd_below(&rnd, 9);
+	if (c.group < c.shape[last] && (chosen || c.own[last] > 1)) {
+		c.said = c.group;
+		c.own[last] = (c.shape[last] + c.group - 1) / c.group;
+	} else {
+		c.own[last] = 1;
+		c.group = c.shape[last];
+	}
+	c.min = low_of(q_dtype) + (int)rnd_below(&rnd, 2);
+	c.max = low_of(q_dtype) + (1 << bits_of(q_dtype)) - 1 - (int)rnd_below(&rnd, 2);
+	return c;
+}
+
+/* Strides of codes: packed ones are contiguous in rows, others any */
+static void codes_side(struct side *s, const struct fcase *c, int64_t *q_shape)
+{
+	const int pack = bits_of(c->q_dtype) < 8 ? 8 / bits_of(c->q_dtype) : 1;
+	const int before = contiguous_sides;
+
+	memcpy(q_shape, c->shape, sizeof(c->shape));
+	q_shape[c->ndim - 1] /= pack;
+	contiguous_sides |= pack > 1;
+	side_new(s, c->q_dtype, c->ndim, q_shape);
+	contiguous_sides = before;
+}
+
+/* Everything that is compared, as it should be */
+struct wanted {
+	struct side x, q, y;
+	int64_t q_shape[3], params;
+	unsigned char *scales, *zeros;
+	float tensor;
+	float scale;
+	int zero;
+};
+
+static int64_t dot(const int64_t *at, const int64_t *stride, int n)
+{
+	int64_t sum = 0;
+
+	for (int d = 0; d < n; d++)
+		sum += at[d] * stride[d];
+	return sum;
+}
+
+/* The indices of element i in C order, and the number of its scale */
+static int64_t locate(const struct fcase *c, int64_t i, int64_t *at)
+{
+	int64_t p = 0, step = 1;
+
+	for (int d = c->ndim - 1; d >= 0; d--) {
+		at[d] = i % c->shape[d];
+		i /= c->shape[d];
+	}
+	for (int d = c->ndim - 1; d >= 0; d--) {
+		p += (d == c->ndim - 1 ? at[d] / c->group : c->own[d] > 1 ? at[d] : 0) * step;
+		step *= c->own[d];
+	}
+	return p;
+}
+
+static void make_wanted(const struct fcase *c, struct wanted *w)
+{
+	const int size = c->s_dtype == HZ_F32 ? 4 : 1, wide = bits_of(c->q_dtype) == 16;
+	const int pack = bits_of(c->q_dtype) < 8 ? 8 / bits_of(c->q_dtype) : 1;
+	const int low = c->bounds ? c->min : c->rule ? low_of(c->q_dtype) + 1 : low_of(c->q_dtype);
+	const int high = c->bounds ? c->max : low_of(c->q_dtype) + (1 << bits_of(c->q_dtype)) - 1;
+	const int last = c->ndim - 1;
+	int64_t n = 1, at[3];
+	float *values, most = 0;
+	struct factor f = given_factor(1);
+
+	w->params = 1;
+	for (int d = 0; d < c->ndim; d++) {
+		n *= c->shape[d];
+		w->params *= c->own[d];
+	}
+	values = calloc((size_t)n, sizeof(*values));
+	side_new(&w->x, c->x_dtype, c->ndim, c->shape);
+	side_new(&w->y, c->x_dtype, c->ndim, c->shape);
+	codes_side(&w->q, c, w->q_shape);
+	w->scales = calloc((size_t)w->params, (size_t)size);
+	w->zeros = calloc((size_t)w->params, 2);
+	w->tensor = (float)ldexp(1 + fabs(rnd_normal(&rnd)), (int)rnd_below(&rnd, 9) - 8);
+	w->scale = fabsf(random_scale(0)) + 1e-3f;
+	w->zero = c->zeros ? low_of(c->q_dtype) + (int)rnd_below(&rnd, 1 << bits_of(c->q_dtype)) : 0;
+	for (int64_t p = 0; p < w->params && !c->rule; p++) {
+		const float s = random_scale(c->wild);
+		const int z = low_of(c->q_dtype) + (int)rnd_below(&rnd, 1 << bits_of(c->q_dtype));
+		const int16_t z16 = (int16_t)z;
+
+		if (c->s_dtype == HZ_F32)
+			memcpy(w->scales + 4 * p, &s, 4);
+		else
+			w->scales[p] = (unsigned char)(c->wild ? rnd_below(&rnd, 256)
+							       : 30 + rnd_below(&rnd, 90));
+		if (wide)
+			memcpy(w->zeros + 2 * p, &z16, 2);
+		else
+			w->zeros[p] = (unsigned char)z;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		double v = random_value(&(struct tcase){.wild = c->wild});
+
+		locate(c, i, at);
+		if (rnd_below(&rnd, 3) == 0)	/* often a tie */
+			v = ldexp(rnd_below(&rnd, 33), (int)rnd_below(&rnd, 4) - 3);
+		if (at[last] / 16 % 5 == 1)
+			v = 0;
+		ref_put(c->x_dtype, origin(&w->x, w->x.image), dot(at, w->x.stride, c->ndim), v);
+		values[i] = (float)ref_get(c->x_dtype, origin(&w->x, w->x.image),
+					   dot(at, w->x.stride, c->ndim));
+		most = isnan(values[i]) || isnan(most) ? NAN : fmaxf(most, fabsf(values[i]));
+	}
+	if (c->tensor == 2) {
+		f = make_factor(most, c->rule == HZ_SCALE_NV_TORCHAO);
+		w->tensor = f.p;
+	} else if (c->tensor == 1) {
+		f = given_factor(w->tensor);
+	}
+	for (int64_t i = 0; i < n; i++) {
+		const int64_t p = locate(c, i, at);
+		unsigned char *q = (unsigned char *)origin(&w->q, w->q.want) +
+				   dot(at, w->q.stride, last) * (int64_t)hz_dtype_size(c->q_dtype);
+		const int64_t q_at = at[last] * (pack > 1 ? 1 : w->q.stride[last]);
+		const double u = c->stochastic ? uniform(c->seed, (uint64_t)i) : -1;
+		static struct scale s;
+		int zero = 0;
+		unsigned code;
+		volatile float t, y;
+		float d;
+
+		if (c->rule && at[last] % c->group == 0) {
+			const int64_t left = c->shape[last] - at[last];
+
+			s = choose(values + i, left < c->group ? left : c->group, c->q_dtype,
+				   c->rule, f);
+			if (c->s_dtype == HZ_F32)
+				memcpy(w->scales + 4 * p, &s.bits, 4);
+			else
+				w->scales[p] = (unsigned char)s.bits;
+		}
+		d = c->scalar ? w->scale : decode_scale(c->s_dtype, w->scales, p);
+		if (!c->rule) {
+			volatile float both = c->tensor ? d * w->tensor : d;
+
+			s = (struct scale){0, both, 1};
+		}
+		if (c->scalar)
+			zero = w->zero;
+		else if (c->zeros)
+			zero = (int)value_of(c->q_dtype,
+					     wide ? get_code(HZ_U16, w->zeros, p) :
+						    w->zeros[p] & ((1u << bits_of(c->q_dtype)) - 1));
+		t = s.divide ? values[i] / s.factor : values[i] * s.factor;
+		code = is_float(c->q_dtype)
+			       ? float_code(c->q_dtype, (double)t, u)
+			       : (unsigned)integer_code((double)t, zero, low, high, u);
+		put_code(c->q_dtype, q, q_at, code);
+		code = get_code(c->q_dtype, q, q_at);
+		y = (float)(value_of(c->q_dtype, code) - zero) * d;
+		if (c->tensor)
+			y = y * w->tensor;
+		ref_put(c->x_dtype, origin(&w->y, w->y.want), dot(at, w->y.stride, c->ndim),
+			(double)y);
+	}
+	free(values);
+}
+
+/* What hz_dequantize() is called with after hz_quantize() */
+static hz_quantize_opts back_opts(const hz_quantize_opts *o)
+{
+	return (hz_quantize_opts){
+		.scale = o->scale, .zero = o->zero, .zeros = o->zeros, .group = o->group,
+		.scales = o->new_scales ? o->new_scales : o->scales,
+		.tensor_scale = o->new_tensor_scale ? o->new_tensor_scale : o->tensor_scale};
+}
+
+static int run_fcase(const struct fcase *c)
+{
+	const size_t s_bytes = c->s_dtype == HZ_F32 ? 4 : 1;
+	struct wanted w;
+	int good = 1;
+
+	make_wanted(c, &w);
+	for (int d = 0; d < ndevs && good; d++) {
+		struct dev *dev = &devs[d];
+		struct area xa = area_new(dev, w.x.bytes, 0), qa = area_new(dev, w.q.bytes, 0);
+		struct area ya = area_new(dev, w.y.bytes, 0), ta = area_new(dev, 4, 0), ga, za;
+		struct area sa = area_new(dev, (size_t)w.params * s_bytes, 0);
+		hz_tensor zeros = hz_tensor_nd(w.zeros, bits_of(c->q_dtype) >= 8 ? c->q_dtype :
+					       is_signed(c->q_dtype) ? HZ_S8 : HZ_U8, HZ_CPU,
+					       c->ndim, c->own);
+		hz_tensor given = hz_tensor_nd(w.scales, c->s_dtype, HZ_CPU, c->ndim, c->own);
+		hz_tensor x = side_view(&w.x, &xa, c->ndim, c->shape);
+		hz_tensor q = side_view(&w.q, &qa, c->ndim, w.q_shape);
+		hz_tensor y = side_view(&w.y, &ya, c->ndim, c->shape);
+		hz_tensor t = hz_tensor_1d(ta.data, HZ_F32, dev->device, 1);
+		hz_tensor s = hz_tensor_nd(sa.data, c->s_dtype, dev->device, c->ndim, c->own);
+		hz_quantize_opts o = {.group = c->said}, back;
+		unsigned char *got = malloc(w.q.total + w.y.total + 2 * GUARD + 4 +
+					    (size_t)w.params * s_bytes);
+		size_t bytes = 0;
+		int st;
+
+		area_write(&xa, w.x.image);
+		area_write(&qa, w.q.image);
+		area_write(&ya, w.y.image);
+		memset(got, 0, 2 * GUARD + 4);
+		memcpy(got + GUARD, &w.tensor, 4);
+		area_write(&ta, got);
+		given = to_device(dev, &given, &ga);
+		zeros = to_device(dev, &zeros, &za);
+		o.given = (c->stochastic ? HZ_QUANTIZE_GIVEN_STOCHASTIC : 0) |
+			  (c->bounds ? HZ_QUANTIZE_GIVEN_MIN | HZ_QUANTIZE_GIVEN_MAX : 0);
+		if (c->stochastic)
+			o.stochastic = c->seed;
+		if (c->bounds) {
+			o.min = c->min;
+			o.max = c->max;
+		}
+		if (c->rule) {
+			o.new_scales = &s;
+			if (c->rule != HZ_SCALE_AMAX && c->rule != HZ_SCALE_NV_TE)
+				o.scale_rule = c->rule;
+		} else if (c->scalar) {
+			o.scale = (double)w.scale;
+			o.zero = w.zero;
+			o.group = 0;
+		} else {
+			o.scales = &given;
+			o.zeros = c->zeros ? &zeros : NULL;
+		}
+		if (c->tensor == 2)
+			o.new_tensor_scale = &t;
+		else if (c->tensor)
+			o.tensor_scale = &t;
+		st = RECORD(dev->ctx, hz_quantize(dev->ctx, &x, &q, &o), &bytes);
+		if (!st)
+			st = hz_reserve(dev->ctx, bytes);
+		if (!st)
+			st = hz_quantize(dev->ctx, &x, &q, &o);
+		area_read(&qa, got);
+		good = !st && same_bits(got, w.q.want, w.q.total, 1);
+		if (!good)
+			diag("quantize, %s: %s: %s", dev->name, fdescribe(c),
+			     st ? hz_errmsg(dev->ctx) : "wrong");
+		if (good && c->rule) {
+			area_read(&sa, got);
+			good = same_bits(got + GUARD, w.scales, (size_t)w.params, s_bytes);
+			area_read(&ta, got);
+			good &= same_bits(got + GUARD, &w.tensor, 1, 4);
+			if (!good)
+				diag("scales, %s: %s", dev->name, fdescribe(c));
+		}
+		back = back_opts(&o);
+		if (good) {
+			st = hz_dequantize(dev->ctx, &q, &y, &back);
+			area_read(&ya, got);
+			good = !st && same_side(&w.y, got);
+			if (!good)
+				diag("dequantize, %s: %s: %s", dev->name, fdescribe(c),
+				     st ? hz_errmsg(dev->ctx) : "wrong");
+		}
+		free(got);
+		area_free(&xa);
+		area_free(&qa);
+		area_free(&ya);
+		area_free(&ta);
+		area_free(&sa);
+		area_free(&ga);
+		area_free(&za);
+	}
+	side_free(&w.x);
+	side_free(&w.q);
+	side_free(&w.y);
+	free(w.scales);
+	free(w.zeros);
+	return good;
+}
+
+static void test_random_formats(void)
+{
+	for (int f = 0; f < FORMATS; f++) {
+		for (int chosen = 0; chosen < 2; chosen++) {
+			int bad = 0;
+
+			if (chosen && !is_signed(formats[f]))
+				continue;
+			for (int i = 0; i < (quick ? 25 : 300) && bad < 3; i++) {
+				const struct fcase c = random_fcase(formats[f], chosen);
+
+				contiguous_sides = i % 2;
+				bad += !run_fcase(&c);
+			}
+			contiguous_sides = 0;
+			ok(!bad, "%s, %s scales", hz_dtype_name(formats[f]),
+			   chosen ? "chosen" : "given");
+		}
+	}
+}
+
+/* ---- With a transform ------------------------------------------------------------------------ */
+
+/* A transform in f32, and then quantization of its result, give the same as both in one call. */
+static void test_rotated(void)
+{
+	static const struct {
+		int q_dtype, s_dtype, rule, tensor, round_to, stochastic;
+		int64_t group, n, block;
+	} rows[] = {
+		{HZ_E2M1X2, HZ_E4M3, 0, 2, HZ_BF16, 0, 16, 160, 16},
+		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV46, 2, 0, 0, 16, 96, 32},
+		{HZ_E2M1X2, HZ_E8M0, 0, 0, HZ_F16, 1, 32, 2048, 0},
+		{HZ_E4M3, HZ_E8M0, HZ_SCALE_FLOOR, 0, 0, 0, 32, 1056, 32},
+		{HZ_S4X2, HZ_F32, 0, 0, 0, 0, 0, 1152, 128},
+		{HZ_E5M2, HZ_F32, 0, 0, 0, 1, 100, 256, 0},
+	};
+	enum { M = 3, K = 2, N = 2048 };
+
+	for (size_t r = 0; r < sizeof(rows) / sizeof(*rows); r++) {
+		const int64_t n = rows[r].n, groups =
+			rows[r].group ? (n + rows[r].group - 1) / rows[r].group : 1;
+		const int pack = bits_of(rows[r].q_dtype) < 8 ? 8 / bits_of(rows[r].q_dtype) : 1;
+		const size_t q_bytes = (size_t)(M * K * n / pack), count = (size_t)(M * K * n);
+		const size_t s_bytes =
+			(size_t)(M * K * groups) * (rows[r].s_dtype == HZ_F32 ? 4 : 1);
+		static float values[M * K * N];
+		int bad = 0;
+
+		for (size_t i = 0; i < count; i++)
+			values[i] = (float)rnd_normal(&rnd);
+		for (int d = 0; d < ndevs && !bad; d++) {
+			struct dev *dev = &devs[d];
+			hz_context *ctx = dev->ctx;
+			const int rotated_dtype = rows[r].round_to ? rows[r].round_to : HZ_F32;
+			unsigned char *images[2][3];
+			struct area xa, ra = area_new(dev, count * 4, 0);
+			/* With stochastic rounding, rows that are not in C order */
+			hz_tensor x = hz_tensor_3d(values, HZ_F32, HZ_CPU, M, K, n), rotated;
+			hz_hadamard_opts h = {.block = rows[r].block};
+
+			x = to_device(dev, &x, &xa);
+			x = hz_view_transpose(&x, 0, 1);
+			rotated = hz_tensor_3d(ra.data, rotated_dtype, dev->device, K, M, n);
+			for (int apart = 0; apart < 2; apart++) {
+				struct area qa = area_new(dev, q_bytes, 0);
+				struct area sa = area_new(dev, s_bytes, 0), ta = area_new(dev, 4, 0);
+				hz_tensor q = hz_tensor_3d(qa.data, rows[r].q_dtype, dev->device, K,
+							   M, n / pack);
+				hz_tensor s = hz_tensor_3d(sa.data, rows[r].s_dtype, dev->device, K,
+							   M, groups);
+				hz_tensor t = hz_tensor_1d(ta.data, HZ_F32, dev->device, 1);
+				hz_quantize_opts o = {
+					.new_scales = &s, .scale_rule = rows[r].rule,
+					.new_tensor_scale = rows[r].tensor ? &t : NULL,
+					.group = rows[r].group,
+					.given = rows[r].stochastic * HZ_QUANTIZE_GIVEN_STOCHASTIC,
+					.stochastic = rows[r].stochastic ? 77 : 0,
+				};
+				size_t bytes = 0;
+
+				if (apart) {
+					RECORD(ctx, hz_hadamard(ctx, &x, &rotated, &h), &bytes);
+					hz_reserve(ctx, bytes);
+					bad += hz_hadamard(ctx, &x, &rotated, &h) != HZ_OK;
+				} else {
+					h.round_to = rows[r].round_to;
+					o.hadamard = &h;
+				}
+				RECORD(ctx, hz_quantize(ctx, apart ? &rotated : &x, &q, &o), &bytes);
+				hz_reserve(ctx, bytes);
+				if (hz_quantize(ctx, apart ? &rotated : &x, &q, &o)) {
+					diag("%s", hz_errmsg(ctx));
+					bad++;
+				}
+				h.round_to = 0;
+				images[apart][0] = malloc(q_bytes + 2 * GUARD);
+				images[apart][1] = malloc(s_bytes + 2 * GUARD);
+				images[apart][2] = malloc(4 + 2 * GUARD);
+				area_read(&qa, images[apart][0]);
+				area_read(&sa, images[apart][1]);
+				area_read(&ta, images[apart][2]);
+				area_free(&qa);
+				area_free(&sa);
+				area_free(&ta);
+			}
+			bad += !same_bits(images[0][0] + GUARD, images[1][0] + GUARD, q_bytes, 1);
+			bad += !same_bits(images[0][1] + GUARD, images[1][1] + GUARD, s_bytes, 1);
+			if (rows[r].tensor)
+				bad += !same_bits(images[0][2] + GUARD, images[1][2] + GUARD, 4, 1);
+			if (bad)
+				diag("%s", dev->name);
+			for (int i = 0; i < 6; i++)
+				free(images[i / 3][i % 3]);
+			area_free(&xa);
+			area_free(&ra);
+		}
+		ok(!bad, "%s with a transform, scales %s, rule %d", hz_dtype_name(rows[r].q_dtype),
+		   hz_dtype_name(rows[r].s_dtype), rows[r].rule);
+	}
+}
+
+/* ---- Values of other libraries --------------------------------------------------------------- */
+
+/*
+ * What ml_dtypes 0.6.0 makes of f32: float4_e2m1fn, float8_e4m3fn and float8_e5m2. Values beyond
+ * those of e4m3 and e5m2 are left out: there they become NaN or Inf.
+ */
+static void test_ml_dtypes(void)
+{
+	static const float x[16] = {-0.0f, 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 7, -0.1f,
+				    0x1p-9f, 0x1p-10f, 0x1.8p-9f, 0x1p-17f, -5.5f, 447};
+	static const struct {
+		int dtype;
+		uint8_t code[16];
+	} want[] = {
+		{HZ_E2M1X2, {8, 0, 2, 2, 4, 4, 6, 6, 7, 8, 0, 0, 0, 0, 15, 7}},
+		{HZ_E4M3,
+		 {0x80, 0x28, 0x34, 0x3a, 0x3e, 0x42, 0x46, 0x4a, 0x4e, 0x9d, 1, 0, 2, 0, 0xcb,
+		  0x7e}},
+		{HZ_E5M2,
+		 {0x80, 0x34, 0x3a, 0x3d, 0x3f, 0x41, 0x43, 0x45, 0x47, 0xae, 0x18, 0x14, 0x1a, 0,
+		  0xc6, 0x5f}},
+	};
+
+	for (int d = 0; d < ndevs; d++) {
+		struct dev *dev = &devs[d];
+		struct area xa, qa = area_new(dev, 16, 0);
+		hz_tensor v = hz_tensor_1d((void *)(uintptr_t)x, HZ_F32, HZ_CPU, 16);
+		int bad = 0;
+
+		v = to_device(dev, &v, &xa);
+		for (size_t f = 0; f < sizeof(want) / sizeof(*want); f++) {
+			const int pack = bits_of(want[f].dtype) < 8 ? 2 : 1;
+			hz_tensor q = hz_tensor_1d(qa.data, want[f].dtype, dev->device, 16 / pack);
+			unsigned char image[16 + 2 * GUARD];
+
+			bad += hz_quantize(dev->ctx, &v, &q, &(hz_quantize_opts){.scale = 1}) != 0;
+			area_read(&qa, image);
+			for (int i = 0; i < 16; i++) {
+				const unsigned got = get_code(want[f].dtype, image + GUARD, i);
+
+				if (got == want[f].code[i])
+					continue;
+				diag("%s: %a is %#x, want %#x", hz_dtype_name(want[f].dtype),
+				     (double)x[i], got, want[f].code[i]);
+				bad++;
+			}
+		}
+		ok(!bad, "codes of ml_dtypes, %s", dev->name);
+		area_free(&xa);
+		area_free(&qa);
+	}
+}
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+static void refused(hz_context *ctx, const hz_tensor *x, hz_tensor *q, const hz_quantize_opts *o,
+		    int status, const char *message)
+{
+	is_int(hz_quantize(ctx, x, q, o), status, "refused");
+	is_str(hz_errmsg(ctx), message, "the reason");
+}
+
+static void test_errors(void)
+{
+	static float x[64], s[64], other[1];
+	static uint8_t q[64], b[64];
+	hz_context *ctx = devs[0].ctx;
+	hz_tensor tx = hz_tensor_2d(x, HZ_F32, HZ_CPU, 2, 32);
+	hz_tensor tq = hz_tensor_2d(q, HZ_E2M1X2, HZ_CPU, 2, 16);
+	hz_tensor bytes = hz_tensor_2d(q, HZ_U8, HZ_CPU, 2, 32);
+	hz_tensor odd = hz_tensor_2d(x, HZ_F32, HZ_CPU, 2, 31);
+	hz_tensor f32 = hz_tensor_2d(s, HZ_F32, HZ_CPU, 2, 2);
+	hz_tensor e8m0 = hz_tensor_2d(b, HZ_E8M0, HZ_CPU, 2, 2);
+	hz_tensor e4m3 = hz_tensor_2d(b, HZ_E4M3, HZ_CPU, 2, 2);
+	hz_tensor one = hz_tensor_1d(other, HZ_F32, HZ_CPU, 1);
+
+	refused(ctx, &odd, &tq, &(hz_quantize_opts){.scale = 1}, HZ_ESHAPE,
+		"quantize: x.shape[1] is 31, must be a multiple of 2 for e2m1x2");
+	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.new_scales = &f32}, HZ_EDTYPE,
+		"quantize: q.dtype is u8, must be signed or a float with opts->new_scales; "
+		"choose_qparams() gives scales and zeros");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &f32, .scale_rule = HZ_SCALE_FLOOR},
+		HZ_EDTYPE, "quantize: new_scales.dtype is f32, must be e8m0 for HZ_SCALE_FLOOR");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .scale_rule = 9}, HZ_EINVAL,
+		"quantize: opts->scale_rule is 9, must be 0 to 8");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .group = 32}, HZ_ESHAPE,
+		"quantize: new_scales.shape[1] is 2, must be 1, groups of 32 in 32 elements");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .scale = 1}, HZ_EINVAL,
+		"quantize: opts->new_scales excludes opts->scale, scales, zero and zeros");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .zero = 1}, HZ_EINVAL,
+		"quantize: opts->zero must not be set: the zero of e2m1x2 is 0");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .stochastic = 3}, HZ_EINVAL,
+		"quantize: opts->stochastic is 3 without its bit in opts->given");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .min = -1, .given = 1}, HZ_EINVAL,
+		"quantize: opts->min is for integers, q is e2m1x2");
+	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.scale = 1, .min = 9, .max = 3, .given = 3},
+		HZ_EINVAL, "quantize: opts->min is 9, above opts->max, 3");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .new_tensor_scale = &one},
+		HZ_EDTYPE,
+		"quantize: opts->new_tensor_scale needs new_scales of e4m3, which are e8m0");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e4m3, .tensor_scale = &f32},
+		HZ_ESHAPE, "quantize: tensor_scale has 4 elements, must have 1");
+	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .group = 16}, HZ_EINVAL,
+		"quantize: opts->group needs opts->scales or new_scales");
+	is_int(hz_dequantize(ctx, &tq, &tx, &(hz_quantize_opts){.new_scales = &e8m0}), HZ_EINVAL,
+	       "dequantize chooses no scales");
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	quick = tap_quick();
+	dev_open_all();
+	dev_open_routes(HZI_OP_quantize);
+	test_random_formats();
+	test_rotated();
+	test_ml_dtypes();
+	test_errors();
+	dev_close_all();
+	return done_testing();
+}

@@ -161,6 +161,18 @@ hurwitz bench -q -s 0.001 -d cpu -c bench.json hadamard
 ok $? "bench --compare measures"
 is "$(grep -c '^hadamard ' ../out)" "$((2 * $(grep -c '"op": "hadamard"' bench.json)))" \
 	"and finds every case again"
+good "bench --grid" bench --grid --budget 0.2 -d cpu -j grid.json hadamard
+cells=$(grep -c '"op": "hadamard", "case": "[0-9]*x[0-9]*x[0-9]*.*"ceiling": "roofline"' grid.json)
+grep -q ": $cells cells measured, 0 taken from the file" ../out && grep -q ' cliffs; ' ../out
+ok $? "bench --grid: a line of JSON for each cell, and cliffs"
+good "bench --grid again" bench --grid --budget 0.2 -d cpu -j grid.json hadamard
+grep -q " cells measured, $cells taken from the file" ../out
+ok $? "bench --grid: cells of the file are not measured again"
+is "$(cut -d, -f 2,3 grid.json | sort | uniq -d)" "" "bench --grid: no cell twice"
+bad 2 'goes with' "bench --grid with --compare" bench --grid -c grid.json
+bad 2 'none of the primitives' "bench --grid of no product" bench --grid -d cpu quat_mul
+bad 2 'is for --grid' "bench --budget alone" bench --budget 3
+bad 2 'budget=x' "bench --budget x" bench --grid --budget x
 bad 2 'No such' "bench --compare with nothing" bench -c nowhere.json
 bad 2 'directory' "bench --compare with a directory" bench -c ../bad
 bad 2 'none of the' "bench --compare: no case in common" bench -c old.json -n bench.json

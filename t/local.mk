@@ -5,7 +5,8 @@
 HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
 	t/core/faults \
-	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/large t/core/launches t/core/memory \
+	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/grid t/core/large t/core/launches \
+	t/core/memory \
 	t/core/oom t/core/pool t/core/rounding t/core/route t/core/supports t/core/tensor t/core/thread_count \
 	t/core/threads t/hadamard/base t/hadamard/calls \
 	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
@@ -42,6 +43,7 @@ t_core_args_SOURCES = t/core/args.c t/core/calls.c t/core/scene.c
 t_core_cuda_SOURCES = t/core/cuda.c tools/core/peak.c
 t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
 t_core_exceptions_SOURCES = t/core/exceptions.c t/core/calls.c t/core/scene.c
+t_core_grid_SOURCES = t/core/grid.c tools/core/grid.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c

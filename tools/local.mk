@@ -4,7 +4,7 @@
 bin_PROGRAMS = hurwitz
 hurwitz_SOURCES = \
 	tools/core/bench.c tools/core/bench_compare.c tools/core/bench_single.c \
-	tools/core/bench_threads.c tools/core/check.c \
+	tools/core/bench_threads.c tools/core/bench_grid.c tools/core/check.c tools/core/grid.c \
 	tools/core/hurwitz.c tools/core/info.c tools/core/npy.c tools/core/output.c \
 	tools/core/peak.c tools/core/run.c tools/demo/demo.c tools/demo/forms.c \
 	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c \
@@ -16,7 +16,7 @@ hurwitz_SOURCES = \
 	tools/quat/check.c tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c \
 	tools/vlut/bench.c tools/vlut/run.c
 noinst_HEADERS += \
-	tools/core/bench.h tools/core/check.h tools/core/npy.h tools/core/output.h \
+	tools/core/bench.h tools/core/bench_grid.h tools/core/check.h tools/core/grid.h tools/core/npy.h tools/core/output.h \
 	tools/core/peak.h tools/core/run.h tools/core/tool.h tools/demo/demo.h \
 	tools/demo/story.h tools/demo/terrain.h tools/mhc/run.h
 hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "cpu/core/cpu.h"
@@ -62,20 +63,30 @@ bool bench_wanted(const struct settings *set, const char *op)
 
 /* ---- One case -------------------------------------------------------------------------------- */
 
-/* Random elements are made once and repeated through x. */
-int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
+/* Random elements of a dtype are made once; NULL: no memory */
+static void *pool_of(struct bench *b, int dtype)
 {
 	uint64_t seed = 1;
-	const size_t size = hz_dtype_size(dtype);
-	void *pool = allocate((size_t)POOL * size);
-	int status = pool ? HZ_OK : HZ_ENOMEM;
+	void *pool = b->pools[dtype];
 
+	if (pool)
+		return pool;
+	pool = b->pools[dtype] = allocate((size_t)POOL * hz_dtype_size(dtype));
 	for (int64_t i = 0; i < POOL && pool; i++) {
 		if (dtype == HZ_U8 || dtype == HZ_S8)
 			((uint8_t *)pool)[i] = (uint8_t)(random_u64(&seed) >> 56);
 		else
 			store_element(pool, i, dtype, (double)random_normal(&seed));
 	}
+	return pool;
+}
+
+int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
+{
+	const size_t size = hz_dtype_size(dtype);
+	void *pool = pool_of(b, dtype);
+	int status = pool ? HZ_OK : HZ_ENOMEM;
+
 	for (int64_t at = 0; at < elements && !status; at += POOL) {
 		const int64_t count = elements - at < POOL ? elements - at : POOL;
 		const hz_tensor from = hz_tensor_1d(pool, dtype, HZ_CPU, count);
@@ -84,10 +95,7 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 
 		status = hz_copy(b->ctx, &from, &to);
 	}
-	if (!status)
-		status = hz_sync(b->ctx);
-	free(pool);
-	return status;
+	return status ? status : hz_sync(b->ctx);
 }
 
 /* Copies of at most 256 MiB each: within a graph the driver copies larger ones at two thirds of the
@@ -342,6 +350,25 @@ static int measure(struct bench *b, struct bench_case *c, struct result *result)
 	return HZ_OK;
 }
 
+int bench_time(struct bench *b, struct bench_case *c, double limit, double *seconds)
+{
+	double times[15];
+	const int most = sizeof(times) / sizeof(*times);
+	struct repeated r = {0};
+	int samples = 0, status = repeat_make(b, c, c->call, &r);
+	double end;
+
+	if (!status)
+		status = repeat_calibrate(b, c, &r);
+	end = now() + limit;
+	for (; !status && samples < most && (samples == 0 || now() < end); samples++)
+		status = repeat_time(b, c, &r, &times[samples]);
+	if (r.graph)
+		hzi_cuda_graph_free(b->ctx, r.graph);
+	*seconds = status ? 0 : median(times, samples);
+	return status;
+}
+
 static void print_head(struct bench *b)
 {
 	if (b->head || !b->set->table)
@@ -360,25 +387,51 @@ static void print_head(struct bench *b)
 	       "rate", "of the roofline");
 }
 
-static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
-			       const struct result *r)
+struct bench_row bench_row_begin(const struct bench *b)
 {
-	struct bench_row row = {
-		.threads = b->gpu ? 0 : b->info.threads,
-		.median_us = r->median * 1e6,
-		.ratio = r->ceiling / r->median,
-	};
+	struct bench_row row = {.threads = b->gpu ? 0 : b->info.threads};
 
-	snprintf(row.op, sizeof(row.op), "%s", c->op);
-	snprintf(row.name, sizeof(row.name), "%s", c->name);
-	snprintf(row.dtype, sizeof(row.dtype), "%s", c->dtype);
 	snprintf(row.device, sizeof(row.device), "%s", b->gpu ? "cuda" : "cpu");
-	snprintf(row.ceiling, sizeof(row.ceiling), "%s", r->against);
 	if (b->gpu)
 		snprintf(row.isa, sizeof(row.isa), "sm_%d", b->info.sm);
 	else
 		snprintf(row.isa, sizeof(row.isa), "%s", b->info.isa_name);
 	return row;
+}
+
+static struct bench_row row_of(const struct bench *b, const struct bench_case *c,
+			       const struct result *r)
+{
+	struct bench_row row = bench_row_begin(b);
+
+	row.median_us = r->median * 1e6;
+	row.ratio = r->ceiling / r->median;
+	snprintf(row.op, sizeof(row.op), "%s", c->op);
+	snprintf(row.name, sizeof(row.name), "%s", c->name);
+	snprintf(row.dtype, sizeof(row.dtype), "%s", c->dtype);
+	snprintf(row.ceiling, sizeof(row.ceiling), "%s", r->against);
+	return row;
+}
+
+int bench_row_write(const struct bench *b, const struct bench_case *c, const struct bench_row *row,
+		    double min_us)
+{
+	FILE *out = b->set->json;
+
+	if (!out)
+		return 0;
+	fprintf(out,
+		"{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
+		"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
+		"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
+		"%.5g}\n",
+		row->op, row->name, row->dtype, row->device, row->isa, row->threads,
+		row->median_us, min_us, c->moved_bytes / row->median_us * 1e-3,
+		c->operations / row->median_us * 1e-3, row->ceiling, row->ratio);
+	/* fclose() does not report a full disk; main() checks standard output. */
+	if (fflush(out) != 0 && out != stdout)
+		return complain(EXIT_FAILURE, "bench: --json: %s", strerror(errno));
+	return 0;
 }
 
 static int print_result(const struct bench *b, const struct bench_case *c, const struct result *r)
@@ -388,6 +441,7 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 	/* What the roofline counts: instructions or bytes */
 	const bool counts_operations = strncmp(row.ceiling, "bare", 4) == 0;
 	char threads[16] = "GPU";
+	int status;
 
 	progress_clear();
 	if (!b->gpu)
@@ -396,24 +450,11 @@ static int print_result(const struct bench *b, const struct bench_case *c, const
 		printf("%-20s%-30s %-10s%7s%11.2f us%11.2f %-5s%5.0f %% (%s)\n", row.op, row.name,
 		       row.dtype, threads, row.median_us, counts_operations ? gop : gb,
 		       counts_operations ? "GOP/s" : "GB/s", 100 * row.ratio, row.ceiling);
-	if (b->set->json) {
-		FILE *out = b->set->json;
-
-		fprintf(out,
-			"{\"op\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"device\": \"%s\", "
-			"\"isa\": \"%s\", \"threads\": %d, \"median_us\": %.4f, \"min_us\": %.4f, "
-			"\"gb_per_s\": %.4g, \"gop_per_s\": %.4g, \"ceiling\": \"%s\", \"ratio\": "
-			"%.5g}\n",
-			row.op, row.name, row.dtype, row.device, row.isa, row.threads,
-			row.median_us, r->min * 1e6, gb, gop, row.ceiling, row.ratio);
-		/* fclose() does not report a full disk; main() checks standard output. */
-		if (fflush(out) != 0 && out != stdout)
-			return complain(EXIT_FAILURE, "bench: --json: %s", strerror(errno));
-	}
+	status = bench_row_write(b, c, &row, r->min * 1e6);
 	fflush(stdout);
-	if (b->set->measured && !bench_rows_add(b->set->measured, &row))
+	if (!status && b->set->measured && !bench_rows_add(b->set->measured, &row))
 		return complain(EXIT_FAILURE, "bench: no memory");
-	return 0;
+	return status;
 }
 
 int bench_run(struct bench *b, struct bench_case *c)
@@ -491,6 +532,8 @@ static void finish(struct bench *b)
 		if (memory[i])
 			hz_free(b->ctx, memory[i], hz_device(b->ctx));
 	}
+	for (size_t i = 0; i < sizeof(b->pools) / sizeof(*b->pools); i++)
+		free(b->pools[i]);
 	if (b->start)
 		hzi_cuda_event_free(b->ctx, b->start);
 	if (b->stop)
@@ -509,6 +552,11 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	hz_device_info(ctx, &b.info);
 	progress("bench: making random data");
 	status = prepare(&b);
+	if (set->grid) {
+		status = status ? status : bench_grid(&b);
+		finish(&b);
+		return status;
+	}
 	if (!status)
 		status = bench_hadamard(&b, print_head);
 	if (!status)
@@ -571,6 +619,10 @@ static void help(void)
 	       "  -b, --busy N         what threads cost while N processes keep cores busy:\n"
 	       "                       calls of about 20 us, 200 us and 2 ms by one thread and\n"
 	       "                       by -t N, default 2, and an empty job\n"
+	       "  -g, --grid           products and layers over batch, width, dtype, packed and\n"
+	       "                       strided operands: time over the roofline, and cliffs;\n"
+	       "                       cells that the --json FILE has are taken from it\n"
+	       "  -B, --budget S       seconds for --grid on each device; default 300\n"
 	       "  -Q, --quality        of lattice: error against rate in place of time\n"
 	       "  -c, --compare FILE   then each case against that of FILE, which --json wrote:\n"
 	       "                       time by time, ceiling by ceiling, and the first by the\n"
@@ -600,6 +652,7 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 		{"device", required_argument, NULL, 'd'}, {"threads", required_argument, NULL, 't'},
 		{"quick", no_argument, NULL, 'q'}, {"seconds", required_argument, NULL, 's'},
 		{"json", required_argument, NULL, 'j'}, {"quality", no_argument, NULL, 'Q'},
+		{"grid", no_argument, NULL, 'g'}, {"budget", required_argument, NULL, 'B'},
 		{"busy", required_argument, NULL, 'b'}, {"compare", required_argument, NULL, 'c'},
 		{"new", required_argument, NULL, 'n'}, {"threshold", required_argument, NULL, 'T'},
 		{"help", no_argument, NULL, 'h'},
@@ -608,7 +661,7 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 	double busy = 0;
 	int c;
 
-	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:Qb:c:n:T:h", options)) != -1) {
+	while ((c = next_option(argc, argv, "bench", "d:t:qs:j:gB:Qb:c:n:T:h", options)) != -1) {
 		switch (c) {
 		case 'd':
 			if (parse_device("bench", optarg, &request->device))
@@ -630,6 +683,15 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 		case 'j':
 			request->json = optarg;
 			break;
+		case 'g':
+			set->grid = true;
+			break;
+		case 'B':
+			if (parse_number(optarg, &set->budget) && set->budget > 0 &&
+			    set->budget <= 1e6)
+				break;
+			return complain(EXIT_BAD, "bench: --budget=%s: the value must be a number "
+					"of seconds above 0, up to 1e6", optarg);
 		case 'Q':
 			set->quality = true;
 			break;
@@ -681,8 +743,14 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 		return complain(EXIT_BAD, "bench: --new is for --compare");
 	if (request->compare && set->quality)
 		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
+	if (set->budget > 0 && !set->grid)
+		return complain(EXIT_BAD, "bench: --budget is for --grid");
+	if (set->grid && (request->compare || set->quality || set->quick || set->seconds > 0))
+		return complain(EXIT_BAD,
+				"bench: --grid goes with --budget, --device, --threads and --json "
+				"only");
 	if (request->busy >= 0 && (set->wanted_count || request->json || request->compare ||
-				   set->quality || request->device > HZ_CPU))
+				   set->quality || set->grid || request->device > HZ_CPU))
 		return complain(EXIT_BAD,
 				"bench: --busy goes with --threads and --quick only, on the CPU");
 	if (request->compare && request->json && strcmp(request->json, "-") == 0)
@@ -705,6 +773,14 @@ static int compare(const struct settings *set, const struct request *request,
 	return bench_compare(old, new, request->compare, request->threshold / 100);
 }
 
+/* Whether a regular file is there and not empty */
+static bool has_text(const char *file)
+{
+	struct stat st;
+
+	return stat(file, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
+}
+
 int verb_bench(int argc, char **argv)
 {
 	struct settings set = {.table = true};
@@ -720,6 +796,8 @@ int verb_bench(int argc, char **argv)
 		return bench_busy(&set, request.busy);
 	if (set.seconds == 0)
 		set.seconds = set.quick ? 0.1 : 0.5;
+	if (set.budget == 0)
+		set.budget = 300;
 	if (request.compare) {
 		/* before measuring, and before --json may overwrite the file */
 		status = bench_rows_read(&old, request.compare);
@@ -729,8 +807,12 @@ int verb_bench(int argc, char **argv)
 		set.json = stdout;
 		set.table = false;
 	} else if (!status && request.json) {
-		set.json = fopen(request.json, "w");
-		if (!set.json)
+		if (set.grid && has_text(request.json)) {
+			status = bench_rows_read(&old, request.json);
+			set.before = &old;
+		}
+		set.json = status ? NULL : fopen(request.json, set.grid ? "a" : "w");
+		if (!status && !set.json)
 			status = complain(EXIT_BAD, "%s: %s", request.json, strerror(errno));
 	}
 	if (!status)

@@ -23,8 +23,10 @@ struct bench_rows {
 };
 
 struct settings {
-	bool quick, quality;
+	bool quick, quality, grid;
 	double seconds;		/* per case */
+	double budget;		/* seconds of the grid */
+	struct bench_rows *before;	/* of the grid: cells measured before; may be NULL */
 	int32_t threads;
 	char **wanted;		/* families and primitives; none: all */
 	int wanted_count;
@@ -43,6 +45,7 @@ struct bench {
 	int64_t elements;			/* of a large case */
 	void *stream, *start, *stop;		/* on a GPU: stream, events */
 	void *x, *y, *scale, *from, *to;	/* device memory for the largest case */
+	void *pools[32];		/* random elements by dtype, or NULL */
 	bool head;				/* the table's head has been printed */
 };
 
@@ -97,6 +100,17 @@ int bench_parallel(const struct bench *b, int64_t count, int64_t unit, bench_wor
 /* Measures a case and prints it; returns the exit status. */
 int bench_run(struct bench *b, struct bench_case *c);
 
+/* Only times c->call, at least once and for about `limit` seconds; returns a library status. */
+int bench_time(struct bench *b, struct bench_case *c, double limit, double *seconds);
+
+/* A row with the device; --json's line of a row, if there is a file. Returns an exit status. */
+struct bench_row bench_row_begin(const struct bench *b);
+int bench_row_write(const struct bench *b, const struct bench_case *c, const struct bench_row *row,
+		    double min_us);
+
+/* bench_grid.c: the grid on one device; returns the exit status. */
+int bench_grid(struct bench *b);
+
 /*
  * Makes a first call and runs the case, unless status (of making the case) is an error. Afterwards
  * nothing is in flight, and the case's memory may be freed.
@@ -117,6 +131,9 @@ enum { EXIT_SLOWER = 3 };
 const char *bench_row_read(const char *line, struct bench_row *row);
 bool bench_rows_add(struct bench_rows *rows, const struct bench_row *row);
 int bench_rows_read(struct bench_rows *rows, const char *file);
+void bench_rows_sort(struct bench_rows *rows);
+/* The row of the same case among sorted ones; NULL: none */
+const struct bench_row *bench_rows_find(const struct bench_rows *rows, const struct bench_row *key);
 int bench_compare(struct bench_rows *old, struct bench_rows *new, const char *file,
 		  double threshold);
 

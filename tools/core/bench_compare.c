@@ -223,7 +223,7 @@ bool bench_rows_add(struct bench_rows *rows, const struct bench_row *row)
 }
 
 /* Sorts by key. Of several rows of one case, as in a file of several runs, the last one stays. */
-static void sort_rows(struct bench_rows *rows)
+void bench_rows_sort(struct bench_rows *rows)
 {
 	size_t kept = 0;
 
@@ -240,6 +240,13 @@ static void sort_rows(struct bench_rows *rows)
 			*last = rows->row[i];
 	}
 	rows->count = kept;
+}
+
+const struct bench_row *bench_rows_find(const struct bench_rows *rows, const struct bench_row *key)
+{
+	if (rows->count == 0)
+		return NULL;
+	return bsearch(key, rows->row, rows->count, sizeof(*key), compare_keys);
 }
 
 int bench_rows_read(struct bench_rows *rows, const char *file)
@@ -349,8 +356,8 @@ int bench_compare(struct bench_rows *old, struct bench_rows *new, const char *fi
 	double *nets, *ceilings;
 	size_t count, only_old, only_new, with_ceiling = 0, slower = 0, faster = 0;
 
-	sort_rows(old);
-	sort_rows(new);
+	bench_rows_sort(old);
+	bench_rows_sort(new);
 	if (!match(old, new, &pairs, &count, &only_old, &only_new))
 		return complain(EXIT_FAILURE, "bench: no memory");
 	nets = malloc((2 * count + 1) * sizeof(*nets));

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 
 enum kind { HADAMARD, QUANTIZE, DEQUANTIZE };
 
@@ -312,3 +312,16 @@ int bench_hadamard(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+
+	return hz_hadamard(b->ctx, &g->x, &g->y, NULL);
+}
+
+const struct grid_op grid_hadamard[] = {
+	{"hadamard", "", {HZ_F32, HZ_F16, HZ_BF16}, .call = grid_call}, {0},
+};

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 #include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
@@ -384,3 +384,53 @@ int bench_qgemm(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+/* W is [n, k], as layers have it: B is its transposed view. */
+static int grid_make(struct bench *b, struct grid_case *g)
+{
+	const int dtype = g->dtype == HZ_U8 ? HZ_U8 : HZ_S8, device = hz_device(b->ctx);
+	hz_tensor w = hz_tensor_2d(b->y, dtype, device, g->width, g->width);
+	size_t bytes;
+	int status;
+
+	w.stride[0] = 1;
+	w.stride[1] = g->width;
+	status = hz_qgemm_pack_bytes(b->ctx, &w, &bytes);
+	if (!status)
+		status = grid_weights(b, g, (size_t)(g->width * g->width), bytes);
+	w.data = g->source;
+	if (!status)
+		status = bench_fill(b, dtype, g->width * g->width, w);
+	if (!status && g->packed)
+		status = hz_qgemm_pack(b->ctx, &w, g->weights, bytes, &g->pack);
+	g->w = w;
+	g->qgemm = (hz_qgemm_opts){.packed = g->packed ? &g->pack : NULL, .b_zero = 5,
+				   .b_scale = 0.01};
+	if (g->op->y_dtype == HZ_U8) {
+		g->qgemm.a_zero = 127;
+		g->qgemm.a_scale = 0.02;
+		g->qgemm.c_zero = 128;
+		g->qgemm.c_scale = 0.5;
+	}
+	return status;
+}
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	const hz_tensor *w = g->packed ? NULL : &g->w;
+
+	g->w.data = g->pack.data = grid_turn(g);
+	return g->op->y_dtype == HZ_U8 ? hz_qgemm(b->ctx, &g->x, w, &g->y, &g->qgemm)
+				       : hz_qlinear(b->ctx, &g->x, w, &g->y, &g->qgemm);
+}
+
+const struct grid_op grid_qgemm[] = {
+	{"qgemm", "", {HZ_U8}, .y_dtype = HZ_U8, .weights = 1, .weight_bits = 8, .macs = 1,
+	 .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
+	{"qlinear", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 8, .macs = 1,
+	 .macs_f32 = 1, .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
+	{0},
+};

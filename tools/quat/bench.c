@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 #include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
@@ -341,3 +341,66 @@ int bench_quat(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+/* A width counts real numbers: W is width / 4 quaternions square. */
+int grid_make_quats(struct bench *b, struct grid_case *g)
+{
+	const int64_t n = g->width / 4;
+	hz_tensor w = hz_tensor_3d(b->y, g->dtype, hz_device(b->ctx), n, n, 4);
+	size_t bytes;
+	int status = hz_quat_gemm_pack_bytes(b->ctx, &w, NULL, &bytes);
+
+	if (!status)
+		status = grid_weights(b, g, (size_t)hz_tensor_bytes(&w), bytes);
+	w.data = g->source;
+	if (!status)
+		status = bench_fill(b, g->dtype, 4 * n * n, w);
+	if (!status && g->packed)
+		status = hz_quat_gemm_pack(b->ctx, &w, g->weights, bytes, &g->pack, NULL);
+	g->w = w;
+	g->quat_gemm.packed = g->quat_linear.packed = g->packed ? &g->pack : NULL;
+	return status;
+}
+
+void grid_view_quats(struct grid_case *g)
+{
+	hz_tensor *const both[] = {&g->x, &g->y};
+
+	for (int i = 0; i < 2; i++) {
+		both[i]->ndim = 3;
+		both[i]->shape[1] = g->width / 4;
+		both[i]->shape[2] = 4;
+		both[i]->stride[1] = 4;
+		both[i]->stride[2] = 1;
+	}
+}
+
+/* Rows of x and y are columns of the product. */
+static void grid_view(struct grid_case *g)
+{
+	hz_tensor *const both[] = {&g->x, &g->y};
+
+	grid_view_quats(g);
+	for (int i = 0; i < 2; i++) {
+		both[i]->shape[0] = g->width / 4;
+		both[i]->shape[1] = g->batch;
+		both[i]->stride[1] = both[i]->stride[0];
+		both[i]->stride[0] = 4;
+	}
+}
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+
+	g->w.data = g->pack.data = grid_turn(g);
+	return hz_quat_gemm(b->ctx, g->packed ? NULL : &g->w, &g->x, &g->y, &g->quat_gemm);
+}
+
+const struct grid_op grid_quat_gemm[] = {
+	{"quat_gemm", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 0.25, .macs = 0.5,
+	 .macs_f32 = 1.5, .make = grid_make_quats, .view = grid_view, .call = grid_call},
+	{0},
+};

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 #include "lib/core/internal.h"
 
 enum kind {
@@ -313,3 +313,19 @@ int bench_quat_layer(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+
+	g->w.data = g->pack.data = grid_turn(g);
+	return hz_quat_linear(b->ctx, &g->x, g->packed ? NULL : &g->w, NULL, &g->y, &g->quat_linear);
+}
+
+const struct grid_op grid_quat_layer[] = {
+	{"quat_linear", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 0.25, .macs = 0.5,
+	 .macs_f32 = 1.5, .make = grid_make_quats, .view = grid_view_quats, .call = grid_call},
+	{0},
+};

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 #include "lib/core/internal.h"
 
 enum {
@@ -314,3 +314,58 @@ int bench_vlut(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+/* Random codes of a matrix, one level after the other in a byte */
+static int grid_make(struct bench *b, struct grid_case *g)
+{
+	const int index = strcmp(g->op->variant, lattices[E8].name) == 0 ? E8 : D4;
+	const int device = hz_device(b->ctx);
+	hz_lattice_opts lattice = lattices[index].o;
+	hz_coded w = {.rows = g->width, .k = g->width};
+	hz_lattice_info info;
+	size_t bytes;
+	int status;
+
+	lattice.beta = 1;
+	status = hz_lattice_open(b->ctx, &g->lattice, &lattice);
+	if (!status)
+		status = hz_vlut_open(b->ctx, &g->vlut, g->lattice, NULL, NULL);
+	if (status)
+		return status;
+	hz_lattice_get_info(g->lattice, &info);
+	w.codes = hz_tensor_3d(b->y, info.level_dtype, device, g->width, g->width / info.dim,
+			       info.levels);
+	status = hz_vlut_pack_bytes(b->ctx, g->vlut, &w, &bytes);
+	if (!status)
+		status = grid_weights(b, g, (size_t)hz_tensor_bytes(&w.codes), bytes);
+	w.codes.data = g->source;
+	if (!status)
+		status = bench_fill(b, HZ_U8, hz_tensor_bytes(&w.codes), w.codes);
+	if (!status && g->packed)
+		status = hz_vlut_pack(b->ctx, g->vlut, &w, g->weights);
+	g->coded = w;
+	if (g->packed)
+		g->coded = (hz_coded){.rows = w.rows, .k = w.k};
+	return status;
+}
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+
+	if (g->packed)
+		g->coded.packed = grid_turn(g);
+	else
+		g->coded.codes.data = grid_turn(g);
+	return hz_vlut_gemm(b->ctx, g->vlut, &g->coded, &g->x, &g->y);
+}
+
+const struct grid_op grid_vlut[] = {
+	{"vlut_gemm", "D4 q=4 M=2", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 4,
+	 .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
+	{"vlut_gemm", "E8 q=4 M=2", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 4,
+	 .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
+	{0},
+};

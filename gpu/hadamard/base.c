@@ -110,6 +110,15 @@ static struct hzi_launch schedule(const struct hzi_cuda_device *device, const st
 		.shared_bytes = (unsigned)g->shared_bytes};
 }
 
+/* Sign of entry (i, j) of the base matrix of a call: 1 is -1 */
+static uint32_t sign_of(const struct hzi_hadamard_args *a, int i, int j)
+{
+	const struct hzi_base *base = a->plan.seg[0].base;
+
+	return (a->transpose ? base->bits[j * base->words] >> i
+			     : base->bits[i * base->words] >> j) & 1;
+}
+
 /* ---- Rows of 16 bits ------------------------------------------------------------------------- */
 
 static const struct geometry *mma_geometry(const struct hzi_segment *seg)
@@ -145,7 +154,6 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 		    struct hzi_launch *launch)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
-	const struct hzi_base *base = seg->base;
 	const struct geometry *g = mma_geometry(seg);
 
 	p->rows = total / seg->length;
@@ -153,12 +161,8 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 	p->factor = seg->scale;
 	*launch = schedule(hzi_cuda_device(ctx), g, g->blocks[kind], mma_tiles(seg, total), &p->s);
 	for (int i = 0; i < seg->m; i++) {
-		for (int j = 0; j < seg->m; j++) {
-			const uint32_t bit = a->transpose ? base->bits[j * base->words] >> i
-							  : base->bits[i * base->words] >> j;
-
-			p->sign[i] |= (bit & 1) << (j / 2 + j % 2 * 16);
-		}
+		for (int j = 0; j < seg->m; j++)
+			p->sign[i] |= sign_of(a, i, j) << (j / 2 + j % 2 * 16);
 	}
 	return g->kernel - MMA(m12_6) +
 	       (dtype == HZ_BF16 ? HZI_KERNEL_hadamard_base_mma_bf16_m12_6 - MMA(m12_6) : 0);
@@ -245,8 +249,6 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 		return why;
 	if (c->t->x_dtype != HZ_F32)
 		return "x is not f32";
-	if (seg->base->id != HZ_BASE_PALEY2)
-		return "the base matrix is not Paley's second";
 	if (f32_geometry(c))
 		return NULL;
 	tile = tile_of(seg);
@@ -255,7 +257,24 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 		       ? "rows exceed what a block holds, or are too many" : NULL;
 }
 
-/* Paley's second matrices are symmetric, so transposed transforms are the same. */
+/*
+ * Launches the kernel with Paley's second matrix, which is symmetric, so transposed transforms are
+ * the same; for other matrices the one that gets it with its parameters.
+ */
+static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a, int kernel,
+		      const struct hzi_launch *launch, const struct hzi_hadamard_base_f32 *b)
+{
+	struct hzi_hadamard_base_f32_any p = {.b = *b};
+	const int m = a->plan.seg[0].m;
+
+	if (a->plan.seg[0].base->id == HZ_BASE_PALEY2)
+		return hzi_cuda_launch(ctx, "hadamard", kernel, launch, b, sizeof(*b));
+	for (int i = 0; i < m * m; i++)
+		p.sign[i] = sign_of(a, i / m, i % m) ? -1 : 1;
+	return hzi_cuda_launch(ctx, "hadamard", kernel + F32(any_m12) - F32(m12), launch, &p,
+			       sizeof(p.b) + (size_t)(m * m) * sizeof(*p.sign));
+}
+
 int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 {
 	static const int any_length[ORDERS] = {F32(m12), F32(m20), F32(m28)};
@@ -271,12 +290,11 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 
 	if (g) {
 		launch = schedule(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
-		return hzi_cuda_launch(ctx, "hadamard", g->kernel, &launch, &p, sizeof(p));
+		return launch_f32(ctx, a, g->kernel, &launch, &p);
 	}
 	p.tile = (int32_t)tile_of(seg);
 	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(p.f.total, p.tile)},
 				     .block = {threads_for(p.tile / 1024, seg->m)},
 				     .shared_bytes = (unsigned)p.tile * sizeof(float)};
-	return hzi_cuda_launch(ctx, "hadamard", any_length[(seg->m - 12) / 8], &launch, &p,
-			       sizeof(p));
+	return launch_f32(ctx, a, any_length[(seg->m - 12) / 8], &launch, &p);
 }

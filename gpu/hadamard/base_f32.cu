@@ -1,5 +1,5 @@
 /*
- * base_f32.cu - contiguous f32 rows of m 2^k elements, m = 12, 20, 28, with Paley's second matrix
+ * base_f32.cu - contiguous f32 rows of m 2^k elements, m = 12, 20, 28
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -58,12 +58,20 @@ HZ_DEVICE void each(F f)
 	}
 }
 
+/* Parameters with any base matrix: struct hzi_hadamard_base_f32_any */
+template <int M>
+struct any_base : hzi_hadamard_base_f32 {
+	float sign[M * M];
+};
+
+static_assert(sizeof(any_base<28>) == sizeof(hzi_hadamard_base_f32_any), "the same layout");
+
 /*
  * Multiplies C columns of m values by the base matrix, in the order of additions that hurwitz.h
- * fixes. Calls put(row, results).
+ * fixes. Calls put(row, results). This one has Paley's second matrix.
  */
 template <int M, int C, typename F>
-HZ_DEVICE void multiply_in_order(const float (*x)[C], F put)
+HZ_DEVICE void multiply_in_order(const hzi_hadamard_base_f32 &, const float (*x)[C], F put)
 {
 	each<0, M>([&](auto row) {
 		constexpr uint32_t negative = signs_of_row<M>(decltype(row)::value);
@@ -82,6 +90,30 @@ HZ_DEVICE void multiply_in_order(const float (*x)[C], F put)
 	});
 }
 
+/*
+ * Any base matrix: the sign is an operand in constant memory of the multiply-add, whose product is
+ * exact, so that it rounds as the addition does.
+ */
+template <int M, int C, typename F>
+HZ_DEVICE void multiply_in_order(const any_base<M> &p, const float (*x)[C], F put)
+{
+#pragma unroll
+	for (int i = 0; i < M; i++) {
+		float sum[C];
+
+#pragma unroll
+		for (int c = 0; c < C; c++)
+			sum[c] = __fmul_rn(x[0][c], p.sign[i * M]);
+#pragma unroll
+		for (int j = 1; j < M; j++) {
+#pragma unroll
+			for (int c = 0; c < C; c++)
+				sum[c] = __fmaf_rn(x[j][c], p.sign[i * M + j], sum[c]);
+		}
+		put(i, sum);
+	}
+}
+
 /* Transforms a warp's 1024 elements in place in shared memory: strides below 1024. */
 HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 {
@@ -96,8 +128,8 @@ HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
  * A tile of rows of m 2^k elements in shared memory, a multiple of 1024 elements: first the
  * transforms of 2^k, warp by warp, then the base matrix for each of the 2^k columns
  */
-template <int M>
-HZ_DEVICE void base_general(const hzi_hadamard_base_f32 &p)
+template <int M, typename P>
+HZ_DEVICE void base_general(const P &p)
 {
 	constexpr int C = 2;
 	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
@@ -141,7 +173,7 @@ HZ_DEVICE void base_general(const hzi_hadamard_base_f32 &p)
 		}
 		float *y = (float *)p.f.y + e0 + e;
 
-		multiply_in_order<M, C>(x, [&](int row, float *sum) {
+		multiply_in_order<M, C>(p, x, [&](int row, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				sum[c] = __fmul_rn(sum[c], p.f.factor);
@@ -155,8 +187,8 @@ HZ_DEVICE void base_general(const hzi_hadamard_base_f32 &p)
  * loaded: 64 registers a thread and twice the row in shared memory, so that transforms (warp by
  * warp), the base matrix and loads overlap between the blocks of an SM.
  */
-template <int M, int K, int C>
-HZ_DEVICE void base_registers(const hzi_hadamard_base_f32 &p)
+template <int M, int K, int C, typename P>
+HZ_DEVICE void base_registers(const P &p)
 {
 	constexpr int N = M << K, THREADS = (1 << K) / C;
 	const int lane = threadIdx.x % 32;
@@ -206,7 +238,7 @@ HZ_DEVICE void base_registers(const hzi_hadamard_base_f32 &p)
 		}
 		float *y = (float *)p.f.y + row * N + threadIdx.x;
 
-		multiply_in_order<M, C>(x, [&](int i, float *sum) {
+		multiply_in_order<M, C>(p, x, [&](int i, float *sum) {
 #pragma unroll
 			for (int c = 0; c < C; c++)
 				y[(i << K) + c * THREADS] = __fmul_rn(sum[c], p.f.factor);
@@ -221,8 +253,8 @@ HZ_DEVICE void base_registers(const hzi_hadamard_base_f32 &p)
  */
 #define RING_SLOTS 28
 
-template <int M>
-HZ_DEVICE void base_ring(const hzi_hadamard_base_f32 &p)
+template <int M, typename P>
+HZ_DEVICE void base_ring(const P &p)
 {
 	constexpr int K = 11, SLOT = 8192, AHEAD = RING_SLOTS - M, THREADS = 1024;
 	const int lane = threadIdx.x % 32;
@@ -297,30 +329,34 @@ HZ_DEVICE void base_ring(const hzi_hadamard_base_f32 &p)
 		}
 		float *y = (float *)p.f.y + row * (M << K) + threadIdx.x;
 
-		multiply_in_order<M, 2>(x, [&](int i, float *sum) {
+		multiply_in_order<M, 2>(p, x, [&](int i, float *sum) {
 			y[i << K] = __fmul_rn(sum[0], p.f.factor);
 			y[(i << K) + 1024] = __fmul_rn(sum[1], p.f.factor);
 		});
 	}
 }
 
-#define BASE_F32(name, threads, blocks, function, ...) \
+#define KERNEL(name, params, threads, blocks, ...) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
-	hadamard_base_f32_##name(const __grid_constant__ hzi_hadamard_base_f32 p) \
+	hadamard_base_f32_##name(const __grid_constant__ params p) \
 	{ \
-		function<__VA_ARGS__>(p); \
+		__VA_ARGS__(p); \
 	}
-BASE_F32(m12, 32 * HZI_BASE_F32_WARPS(12), 1, base_general, 12)
-BASE_F32(m12_8, 256, 4, base_registers, 12, 8, 1)
-BASE_F32(m12_9, 512, 2, base_registers, 12, 9, 1)
-BASE_F32(m12_10, 1024, 1, base_registers, 12, 10, 1)
-BASE_F32(m12_11, 1024, 1, base_registers, 12, 11, 2)
-BASE_F32(m20, 32 * HZI_BASE_F32_WARPS(20), 1, base_general, 20)
-BASE_F32(m20_8, 256, 4, base_registers, 20, 8, 1)
-BASE_F32(m20_9, 512, 2, base_registers, 20, 9, 1)
-BASE_F32(m20_10, 1024, 1, base_registers, 20, 10, 1)
-BASE_F32(m20_11, 1024, 1, base_ring, 20)
-BASE_F32(m28, 32 * HZI_BASE_F32_WARPS(28), 1, base_general, 28)
-BASE_F32(m28_8, 256, 4, base_registers, 28, 8, 1)
-BASE_F32(m28_9, 512, 2, base_registers, 28, 9, 1)
-BASE_F32(m28_10, 1024, 1, base_registers, 28, 10, 1)
+/* With Paley's second matrix, and with any */
+#define BASE_F32(order, suffix, threads, blocks, ...) \
+	KERNEL(m##order##suffix, hzi_hadamard_base_f32, threads, blocks, __VA_ARGS__) \
+	KERNEL(any_m##order##suffix, any_base<order>, threads, blocks, __VA_ARGS__)
+BASE_F32(12, , 32 * HZI_BASE_F32_WARPS(12), 1, base_general<12>)
+BASE_F32(12, _8, 256, 4, base_registers<12, 8, 1>)
+BASE_F32(12, _9, 512, 2, base_registers<12, 9, 1>)
+BASE_F32(12, _10, 1024, 1, base_registers<12, 10, 1>)
+BASE_F32(12, _11, 1024, 1, base_registers<12, 11, 2>)
+BASE_F32(20, , 32 * HZI_BASE_F32_WARPS(20), 1, base_general<20>)
+BASE_F32(20, _8, 256, 4, base_registers<20, 8, 1>)
+BASE_F32(20, _9, 512, 2, base_registers<20, 9, 1>)
+BASE_F32(20, _10, 1024, 1, base_registers<20, 10, 1>)
+BASE_F32(20, _11, 1024, 1, base_ring<20>)
+BASE_F32(28, , 32 * HZI_BASE_F32_WARPS(28), 1, base_general<28>)
+BASE_F32(28, _8, 256, 4, base_registers<28, 8, 1>)
+BASE_F32(28, _9, 512, 2, base_registers<28, 9, 1>)
+BASE_F32(28, _10, 1024, 1, base_registers<28, 10, 1>)

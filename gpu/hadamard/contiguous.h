@@ -41,6 +41,15 @@ struct hzi_hadamard_base_f32 {
 };
 
 /*
+ * The same for a base matrix that the kernel does not know: its entries, 1 and -1, row by row.
+ * Kernels of order m have m^2 of them.
+ */
+struct hzi_hadamard_base_f32_any {
+	struct hzi_hadamard_base_f32 b;
+	float sign[28 * 28];
+};
+
+/*
  * 16-bit rows of m 2^k elements. sign[i] is row i of the base matrix, with a bit set for each -1:
  * for column j, bit j / 2 of the lower half of the word if j is even, of the upper half if odd.
  */

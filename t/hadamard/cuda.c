@@ -567,6 +567,9 @@ static void test_base_rows(void)
 		{HZ_F32, 20, 11, 140, 0, 1, "base_f32_m20_11", 1024, 140, 229376},
 		{HZ_F32, 28, 9, 3, 0, 1, "base_f32_m28_9", 512, 3, 114688},
 		{HZ_F32, 28, 11, 2, 0, 1, "base_f32_m28", 448, 2, 229376},
+		{HZ_F32, 12, 5, 9, HZ_BASE_QUIP, 8, "base_f32_any_m12", 96, 2, 12288},
+		{HZ_F32, 20, 8, 1000, HZ_BASE_DAO, 1, "base_f32_any_m20_8", 256, 1000, 40960},
+		{HZ_F32, 28, 9, 3, HZ_BASE_PALEY1, 1, "base_f32_any_m28_9", 512, 3, 114688},
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
@@ -579,9 +582,11 @@ static void test_base_rows(void)
 		hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_base_mma mma;
-		struct hzi_hadamard_base_f32 base;
+		struct hzi_hadamard_base_f32_any base;
 		struct hzi_hadamard_schedule s = {0};
+		int8_t entries[28 * 28];
 		int64_t tiles;
+		int bad = 0;
 
 		fake->reset();
 		is_int(hz_hadamard(ctx, &tx, &ty, &o), HZ_OK, "%d x %d 2^%d of %s",
@@ -591,18 +596,20 @@ static void test_base_rows(void)
 		is_int(l->block[0], t[i].threads, "threads");
 		is_int(l->grid[0], t[i].grid, "blocks");
 		is_int(l->shared_bytes, t[i].shared_bytes, "shared memory");
+		hz_hadamard_base(t[i].base, t[i].m, entries);
 		if (t[i].dtype == HZ_F32) {
-			memcpy(&base, l->params, sizeof(base));
-			s = base.s;
-			ok(base.f.x == x && base.f.y == y && base.f.k == t[i].k &&
-				   base.f.total == t[i].rows * n, "the rows");
-		} else {
-			int8_t entries[28 * 28];
-			int bad = 0;
+			const int count = t[i].base ? t[i].m * t[i].m : 0;
 
+			memcpy(&base, l->params, sizeof(base.b) + sizeof(float) * (size_t)count);
+			s = base.b.s;
+			for (int e = 0; e < count; e++)
+				bad += base.sign[e] != entries[e];
+			ok(base.b.f.x == x && base.b.f.y == y && base.b.f.k == t[i].k &&
+				   base.b.f.total == t[i].rows * n && !bad,
+			   "the rows and the base matrix");
+		} else {
 			memcpy(&mma, l->params, sizeof(mma));
 			s = mma.s;
-			hz_hadamard_base(t[i].base, t[i].m, entries);
 			for (int e = 0; e < t[i].m * t[i].m; e++) {
 				const int column = e % t[i].m, bit = column / 2 + column % 2 * 16;
 

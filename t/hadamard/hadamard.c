@@ -690,6 +690,7 @@ static void test_large(void)
 /* Contiguous rows of m 2^k, m = 12, 20, 28, all k, with every kind of base matrix */
 static void test_base_rows(void)
 {
+	static const int bases[] = {HZ_BASE_DAO, HZ_BASE_QUIP, HZ_BASE_PALEY1, HZ_BASE_WILLIAMSON};
 	int m, k, t, good = 1;
 
 	for (m = 12; m <= 28; m += 8) {
@@ -706,6 +707,13 @@ static void test_base_rows(void)
 					 : t == 1 ? HZ_BASE_DAO : HZ_BASE_QUIP;
 				c.o.flags = HZ_HADAMARD_TRANSPOSE;
 				c.values = k % 3 == 0 ? SPARSE_NAN : k % 3 == 1 ? TINY : INTEGERS;
+				good &= check_case(&c);
+				if (t || hz_hadamard_base(bases[(k + m / 8) % 4], m, NULL) < 0)
+					continue;
+				/* f32 has kernels for Paley's second matrices and for others. */
+				c.o.base = bases[(k + m / 8) % 4];
+				good &= check_case(&c);
+				c.o.flags = 0;
 				good &= check_case(&c);
 			}
 		}

@@ -1,5 +1,5 @@
 /*
- * gemv.cu - products of a quaternion matrix by up to 8 columns
+ * gemv.cu - products of a quaternion matrix by few columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -251,10 +251,10 @@ struct gemv_transposed {
  *   w = a e - b f - c g - d h     x = a f + b e + c h - d g
  *   y = a g - b h + c e + d f     z = a h + b g - c f + d e
  *
- * A warp has two tiles of 16 rows by 8 columns, each with four sets of sums, one per component.
- * Lane 4 g + t reads position t of rows g, g + 8, ... of A and of column g of B; mma.sync may
- * number k differently as long as A and B agree. The 16 warps of a block share k. 16 bits: k and
- * the strides of A, in quaternions, are even.
+ * A warp has two tiles of 16 rows by GROUPS times 8 columns, each with four sets of sums, one per
+ * component. Lane 4 g + t reads position t of rows g, g + 8, ... of A and of column g of B; for
+ * mma.sync k may have other numbers as long as A and B agree. The warps of a block share k. 16
+ * bits: k and the strides of A, in quaternions, are even.
  */
 HZ_DEVICE void mma_16(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -369,13 +369,63 @@ HZ_DEVICE void mma_step_f32(mma_sums &sum, const uint4 (&a)[2][2], const uint4 &
 }
 
 /*
+ * Adds up the sums of all warps of a block, whose first row and column are i0 and j0, in order:
+ * put(i, j, sum) of each element of C.
+ */
+template <int WARPS, int GROUPS, typename F>
+HZ_DEVICE void reduce_sums(const hzi_quat_gemv &p, const mma_sums (&sum)[GROUPS], int i0, int j0,
+			   F put)
+{
+	constexpr int ROWS = HZI_GEMV_MMA_ROWS;
+	extern __shared__ float4 scratch[];	/* [WARPS][ROWS][8] */
+	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+
+#pragma unroll
+	for (int group = 0; group < GROUPS; group++) {
+		const int j8 = j0 + 8 * group;
+
+		__syncthreads();
+#pragma unroll
+		for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+			for (int h = 0; h < 2; h++)
+#pragma unroll
+				for (int e = 0; e < 2; e++) {
+					const int r = 16 * tile + 8 * h + g, n = 2 * h + e;
+
+					if (j8 + 2 * t + e >= p.out.n)
+						continue;
+					scratch[(warp * ROWS + r) * 8 + 2 * t + e] = make_float4(
+						sum[group][tile][0][n], sum[group][tile][1][n],
+						sum[group][tile][2][n], sum[group][tile][3][n]);
+				}
+		__syncthreads();
+
+		const int r = threadIdx.x / 8, c = threadIdx.x % 8;
+
+		if (r < ROWS && i0 + r < p.out.m && j8 + c < p.out.n) {
+			quat q = quat_zero();
+
+			for (int w = 0; w < WARPS; w++) {
+				const float4 f = scratch[(w * ROWS + r) * 8 + c];
+
+				q = quat_add(q, {f.x, f.y, f.z, f.w});
+			}
+			put(i0 + r, j8 + c, q);
+		}
+	}
+}
+
+/*
  * Tiles of 32 rows by 128 bytes of A go through shared memory, by whole cache lines: four lanes
  * that read 64 bytes of 8 rows each would not reach the full bandwidth of L2. Odd rows of a tile
  * have their halves swapped, against bank conflicts.
  */
-template <int DTYPE>
+template <int DTYPE, int GROUPS>
 struct gemv_mma {
-	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_MMA_THREADS / 32;
+	static constexpr int ROWS = HZI_GEMV_MMA_ROWS;
+	static constexpr int WARPS =
+		(GROUPS == 1 ? HZI_GEMV_MMA_THREADS : HZI_GEMV_WIDE_THREADS) / 32;
 	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2;
 	static constexpr int EACH = DTYPE == HZ_F32 ? 1 : 2;	/* quaternions in 16 bytes */
 	static constexpr int U = 2;				/* steps of four lanes per tile */
@@ -384,10 +434,10 @@ struct gemv_mma {
 
 	const hzi_quat_gemv &p;
 	const gemv_item item;
-	const char *a, *column;		/* of A, of B */
+	const char *a, *column[GROUPS];	/* of A, of B */
 	int64_t a_row, b_row;		/* bytes */
 	int t;
-	mma_sums sum;
+	mma_sums sum[GROUPS];
 
 	__device__ __forceinline__ explicit gemv_mma(const hzi_quat_gemv &p_)
 		: p(p_), item(p_), sum{} {}
@@ -407,12 +457,12 @@ struct gemv_mma {
 	}
 
 	/* The elements of B of a lane for a tile */
-	__device__ __forceinline__ void load_b(uint4 (&x)[U], int l0, int end) const
+	__device__ __forceinline__ void load_b(uint4 (&x)[U], int group, int l0, int end) const
 	{
 #pragma unroll
 		for (int u = 0; u < U; u++) {
 			const int l = l0 + (4 * u + t) * EACH;
-			const char *const src = column + l * b_row;
+			const char *const src = column[group] + l * b_row;
 
 			if (l >= end) {
 				x[u] = make_uint4(0, 0, 0, 0);
@@ -455,21 +505,26 @@ struct gemv_mma {
 		const uint32_t mask_a = p.a.conj ? all : 0;
 		const uint32_t turn_w = p.b.conj ? 0x80000000 : 0, mask = p.b.conj ? all : 0;
 		int l = begin, slot = 0, ahead = stages - 1;
-		uint4 next[U];
+		uint4 next[GROUPS][U];
 
 		for (int s = 0; s < stages - 1; s++) {
 			fetch(ring + s * TILE, i0, begin + s * (WARPS * STEP), end);
 			cp_async_commit();
 		}
-		load_b(next, begin, end);
+#pragma unroll
+		for (int group = 0; group < GROUPS; group++)
+			load_b(next[group], group, begin, end);
 #pragma unroll 1
 		for (; l < end; l += WARPS * STEP) {
-			uint4 x[U];
+			uint4 x[GROUPS][U];
 
 #pragma unroll
-			for (int u = 0; u < U; u++)
-				x[u] = next[u];
-			load_b(next, l + WARPS * STEP, end);
+			for (int group = 0; group < GROUPS; group++) {
+#pragma unroll
+				for (int u = 0; u < U; u++)
+					x[group][u] = next[group][u];
+				load_b(next[group], group, l + WARPS * STEP, end);
+			}
 			/*
 			 * The oldest tile has arrived, and all lanes are done with the one before.
 			 */
@@ -492,18 +547,20 @@ struct gemv_mma {
 					for (int h = 0; h < 2; h++)
 						v[tile][h] = shared_load(
 							src + (16 * tile + 8 * h) * 128);
-				if (DTYPE == HZ_F32) {
-					mma_step_f32(sum, v,
-						     make_uint4(x[u].x, x[u].y ^ mask,
-								x[u].z ^ mask, x[u].w ^ mask),
-						     mask_a);
-				} else {
-					mma_step_16(DTYPE == HZ_BF16, sum, v, 0,
-						    make_uint2(x[u].x ^ turn_w, x[u].y ^ mask),
-						    mask_a);
-					mma_step_16(DTYPE == HZ_BF16, sum, v, 1,
-						    make_uint2(x[u].z ^ turn_w, x[u].w ^ mask),
-						    mask_a);
+#pragma unroll
+				for (int group = 0; group < GROUPS; group++) {
+					const uint4 b = x[group][u];
+
+					if (DTYPE == HZ_F32) {
+						mma_step_f32(sum[group], v,
+							     make_uint4(b.x, b.y ^ mask, b.z ^ mask,
+									b.w ^ mask), mask_a);
+						continue;
+					}
+					mma_step_16(DTYPE == HZ_BF16, sum[group], v, 0,
+						    make_uint2(b.x ^ turn_w, b.y ^ mask), mask_a);
+					mma_step_16(DTYPE == HZ_BF16, sum[group], v, 1,
+						    make_uint2(b.z ^ turn_w, b.w ^ mask), mask_a);
 				}
 			}
 			slot = slot + 1 == stages ? 0 : slot + 1;
@@ -514,50 +571,215 @@ struct gemv_mma {
 
 	__device__ __forceinline__ void run(void)
 	{
-		extern __shared__ float4 scratch[];	/* tiles; then sums [WARPS][ROWS][8] */
-		const int i0 = blockIdx.x * ROWS, warp = threadIdx.x / 32;
-		const int g = threadIdx.x % 32 / 4;
+		extern __shared__ float4 tiles[];
+		const int slices = GROUPS == 1 ? 1 : (p.out.n + 8 * GROUPS - 1) / (8 * GROUPS);
+		const int i0 = blockIdx.x / slices * ROWS, j0 = blockIdx.x % slices * (8 * GROUPS);
+		const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
 		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
 
 		t = threadIdx.x % 4;
 		a = (const char *)p.a.data + SIZE * item.a;
 		a_row = SIZE * p.a.row;
 		/* Beyond the last column: the last one again */
-		column = (const char *)p.b.data + SIZE * (item.b + min(g, p.out.n - 1) * p.b.col);
+#pragma unroll
+		for (int group = 0; group < GROUPS; group++)
+			column[group] = (const char *)p.b.data +
+					SIZE * (item.b + min(j0 + 8 * group + g, p.out.n - 1) *
+								 p.b.col);
 		b_row = SIZE * p.b.row;
-		add_tiles(shared_address(scratch) + warp * p.stages * TILE, i0, begin + warp * STEP,
+		add_tiles(shared_address(tiles) + warp * p.stages * TILE, i0, begin + warp * STEP,
 			  end);
-		__syncthreads();
-#pragma unroll
-		for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-			for (int h = 0; h < 2; h++)
-#pragma unroll
-				for (int e = 0; e < 2; e++) {
-					const int r = 16 * tile + 8 * h + g, n = 2 * h + e;
-
-					if (2 * t + e >= p.out.n)
-						continue;
-					scratch[(warp * ROWS + r) * 8 + 2 * t + e] =
-						make_float4(sum[tile][0][n], sum[tile][1][n],
-							    sum[tile][2][n], sum[tile][3][n]);
-				}
-		__syncthreads();
-		if (threadIdx.x < ROWS * 8) {
-			const int r = threadIdx.x / 8, c = threadIdx.x % 8;
-			quat q = quat_zero();
-
-			if (i0 + r >= p.out.m || c >= p.out.n)
-				return;
-			for (int w = 0; w < WARPS; w++) {
-				const float4 f = scratch[(w * ROWS + r) * 8 + c];
-
-				q = quat_add(q, {f.x, f.y, f.z, f.w});
-			}
+		reduce_sums<WARPS>(p, sum, i0, j0, [&](int i, int j, quat q) {
 			if (DTYPE == HZ_F32 && !isfinite(q.w + q.x + q.y + q.z))
-				q = exact(i0 + r, c, begin, end);
-			gemv_store(p, item, i0 + r, c, q);
+				q = exact(i, j, begin, end);
+			gemv_store(p, item, i, j, q);
+		});
+	}
+};
+
+/* ---- Packed A, tensor cores ------------------------------------------------------------------ */
+
+/*
+ * A as planes of f16, as wgmma.h describes them. Those of w, x, y and z alone are read: the
+ * components times a power of two for each row. A tile of a warp is 32 rows of 32 k in each of the
+ * four planes. Lane 4 g + t has k = 8 t .. 8 t + 7 of rows g, g + 8, ... and of columns g and g + 8
+ * of B. bf16: the planes' numbers have 8 bits, so they become bf16 without an error once the factor
+ * is out.
+ */
+template <int DTYPE>
+struct gemv_planar {
+	static constexpr int ROWS = HZI_GEMV_MMA_ROWS, WARPS = HZI_GEMV_WIDE_THREADS / 32;
+	static constexpr int GROUPS = HZI_GEMV_WIDE_COLUMNS / 8;
+	static constexpr int STEP = 32;					/* k of a tile */
+	static constexpr int PLANE = ROWS * STEP * 2, TILE = 4 * PLANE;	/* bytes */
+
+	const hzi_quat_gemv &p;
+	const gemv_item item;
+	const uint16_t *planes;
+	const float *scales;
+	const uint16_t *column[GROUPS];	/* of B */
+	int t, j0;
+	mma_sums sum[GROUPS];
+
+	__device__ __forceinline__ explicit gemv_planar(const hzi_quat_gemv &p_)
+		: p(p_), item(p_), sum{} {}
+
+	/* Starts the copy of a tile from k = l0 on. Lines of planes are padded to 64 k and rows. */
+	__device__ __forceinline__ void fetch(uint32_t dst, int i0, int l0, int end) const
+	{
+		const int lane = threadIdx.x % 32;
+		const int l = l0 + lane % 4 * 8, bytes = l < end ? 16 : 0;
+		const uint16_t *const src = planes + (i0 + lane / 4) * p.a.row + (bytes ? l : 0);
+
+		dst += lane * 16;
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+#pragma unroll
+			for (int i = 0; i < ROWS / 8; i++)
+				cp_async_zfill(dst + c * PLANE + i * 512,
+					       src + p.a.comp[c] + 8 * i * p.a.row, bytes);
+	}
+
+	/* Eight quaternions of a column from k = l on */
+	__device__ __forceinline__ void load_b(uint2 (&x)[8], int group, int l, int end) const
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			x[i] = l + i < end ? *(const uint2 *)(column[group] + (l + i) * p.b.row)
+					   : make_uint2(0, 0);
+	}
+
+	/* Pairs of k of a component in 16 bytes of A, of which bf16 have the factor of their row */
+	__device__ __forceinline__ uint4 load_a(uint32_t src, float scale, uint32_t sign) const
+	{
+		uint4 v = shared_load(src);
+
+		if (DTYPE == HZ_BF16) {
+			v.x = to_bf16x2(scale * f16_low(v.x), scale * f16_high(v.x));
+			v.y = to_bf16x2(scale * f16_low(v.y), scale * f16_high(v.y));
+			v.z = to_bf16x2(scale * f16_low(v.z), scale * f16_high(v.z));
+			v.w = to_bf16x2(scale * f16_low(v.w), scale * f16_high(v.w));
 		}
+		return make_uint4(v.x ^ sign, v.y ^ sign, v.z ^ sign, v.w ^ sign);
+	}
+
+	/* The products of a tile with eight columns. b[d][i]: component d of B at pair i of k */
+	__device__ __forceinline__ void multiply(mma_sums &s, const uint4 (&v)[2][2],
+						 const uint32_t (&b)[4][4], int c) const
+	{
+		/* As in mma_step_f32() */
+		const int minus = 0xe << 0 | 0x8 << 4 | 0x2 << 8 | 0x4 << 12;
+
+#pragma unroll
+		for (int o = 0; o < 4; o++) {
+			const uint32_t sign = minus >> (4 * o + c) & 1 ? 0x80008000 : 0;
+			const uint32_t(&of_b)[4] = b[c ^ o];
+
+#pragma unroll
+			for (int tile = 0; tile < 2; tile++) {
+				const uint4 u = v[tile][0], w = v[tile][1];
+				const uint32_t low[4] = {u.x, w.x, u.y, w.y};
+				const uint32_t high[4] = {u.z, w.z, u.w, w.w};
+
+				mma_16(DTYPE == HZ_BF16, s[tile][o], low, of_b[0] ^ sign,
+				       of_b[1] ^ sign);
+				mma_16(DTYPE == HZ_BF16, s[tile][o], high, of_b[2] ^ sign,
+				       of_b[3] ^ sign);
+			}
+		}
+	}
+
+	/* The sums of this warp's tiles */
+	__device__ __forceinline__ void add_tiles(uint32_t ring, int i0, int begin, int end)
+	{
+		const int g = threadIdx.x % 32 / 4, stages = p.stages;
+		const uint32_t mask_a = p.a.conj ? 0x80008000 : 0;
+		const uint32_t mask_b = p.b.conj ? 0x80008000 : 0;
+		const bool both = j0 + 8 < p.out.n;	/* groups have columns */
+		int l = begin, slot = 0, ahead = stages - 1;
+		uint2 next[GROUPS][8] = {};
+		float scale[2][2];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			scale[i / 2][i % 2] =
+				p.factor * scales[min(i0 + 8 * i + g, p.out.m - 1)];
+		for (int s = 0; s < stages - 1; s++) {
+			fetch(ring + s * TILE, i0, begin + s * (WARPS * STEP), end);
+			cp_async_commit();
+		}
+#pragma unroll
+		for (int group = 0; group < GROUPS; group++)
+			if (group == 0 || both)
+				load_b(next[group], group, begin + 8 * t, end);
+#pragma unroll 1
+		for (; l < end; l += WARPS * STEP) {
+			uint32_t b[GROUPS][4][4];
+
+#pragma unroll
+			for (int group = 0; group < GROUPS; group++) {
+#pragma unroll
+				for (int i = 0; i < 4; i++) {
+					const uint2 x = next[group][2 * i];
+					const uint2 y = next[group][2 * i + 1];
+
+					b[group][0][i] = __byte_perm(x.x, y.x, 0x5410);
+					b[group][1][i] = __byte_perm(x.x, y.x, 0x7632) ^ mask_b;
+					b[group][2][i] = __byte_perm(x.y, y.y, 0x5410) ^ mask_b;
+					b[group][3][i] = __byte_perm(x.y, y.y, 0x7632) ^ mask_b;
+				}
+				if (group == 0 || both)
+					load_b(next[group], group, l + WARPS * STEP + 8 * t, end);
+			}
+			if (stages == HZI_GEMV_STAGES)
+				cp_async_wait<HZI_GEMV_STAGES - 2>();
+			else
+				cp_async_wait<0>();
+			__syncwarp();
+			fetch(ring + ahead * TILE, i0, l + (stages - 1) * (WARPS * STEP), end);
+			cp_async_commit();
+#pragma unroll
+			for (int c = 0; c < 4; c++) {
+				const uint32_t src = ring + slot * TILE + c * PLANE + g * 64 +
+						     t * 16;
+				uint4 v[2][2];
+
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					v[i / 2][i % 2] = load_a(src + i * 512, scale[i / 2][i % 2],
+								 c ? mask_a : 0);
+				multiply(sum[0], v, b[0], c);
+				if (both)
+					multiply(sum[1], v, b[1], c);
+			}
+			slot = slot + 1 == stages ? 0 : slot + 1;
+			ahead = ahead + 1 == stages ? 0 : ahead + 1;
+		}
+		cp_async_wait<0>();
+	}
+
+	__device__ __forceinline__ void run(void)
+	{
+		extern __shared__ float4 tiles[];
+		const int slices = (p.out.n + 8 * GROUPS - 1) / (8 * GROUPS);
+		const int i0 = blockIdx.x / slices * ROWS, warp = threadIdx.x / 32;
+		const int begin = blockIdx.y * p.share, end = begin + min(p.share, p.k - begin);
+
+		t = threadIdx.x % 4;
+		j0 = blockIdx.x % slices * (8 * GROUPS);
+		planes = (const uint16_t *)p.a.data + item.a;
+		scales = p.scales + item.a / 2;	/* planes and scales of items alternate */
+#pragma unroll
+		for (int group = 0; group < GROUPS; group++)
+			column[group] = (const uint16_t *)p.b.data + item.b +
+					min(j0 + 8 * group + (int)threadIdx.x % 32 / 4,
+					    p.out.n - 1) * p.b.col;
+		add_tiles(shared_address(tiles) + warp * p.stages * TILE, i0, begin + warp * STEP,
+			  end);
+		reduce_sums<WARPS>(p, sum, i0, j0, [&](int i, int j, quat q) {
+			gemv_store(p, item, i, j, DTYPE == HZ_BF16 ? q :
+				   quat_scale(p.factor * scales[i], q));
+		});
 	}
 };
 
@@ -586,6 +808,11 @@ TRANSPOSED(1)
 TRANSPOSED(2)
 TRANSPOSED(4)
 TRANSPOSED(8)
-KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32>)
-KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16>)
-KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16>)
+KERNEL(quat_gemv_mma_f32, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F32, 1>)
+KERNEL(quat_gemv_mma_f16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_F16, 1>)
+KERNEL(quat_gemv_mma_bf16, HZI_GEMV_MMA_THREADS, gemv_mma<HZ_BF16, 1>)
+KERNEL(quat_gemv_mma16_f32, HZI_GEMV_WIDE_THREADS, gemv_mma<HZ_F32, 2>)
+KERNEL(quat_gemv_mma16_f16, HZI_GEMV_WIDE_THREADS, gemv_mma<HZ_F16, 2>)
+KERNEL(quat_gemv_mma16_bf16, HZI_GEMV_WIDE_THREADS, gemv_mma<HZ_BF16, 2>)
+KERNEL(quat_gemv_planar_f16, HZI_GEMV_WIDE_THREADS, gemv_planar<HZ_F16>)
+KERNEL(quat_gemv_planar_bf16, HZI_GEMV_WIDE_THREADS, gemv_planar<HZ_BF16>)

@@ -1,5 +1,5 @@
 /*
- * gemv.h - parameters of the products of a quaternion matrix by up to 8 columns
+ * gemv.h - parameters of the products of a quaternion matrix by few columns
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -8,7 +8,10 @@
 
 #include "gpu/quat_gemm/quat_gemm.h"
 
-#define HZI_GEMV_COLUMNS 8	/* most columns of B */
+#define HZI_GEMV_COLUMNS 8	/* of a block; most columns of B of rows and transposed kernels */
+#define HZI_GEMV_WIDE_COLUMNS 16	/* of a block of mma16 and planar kernels */
+#define HZI_GEMV_WIDE_COLUMNS_MOST 64	/* of B, in slices of 16 */
+#define HZI_GEMV_WIDE_THREADS 256
 #define HZI_GEMV_THREADS 256	/* of a block of rows and transposed kernels */
 #define HZI_GEMV_ROWS 4		/* rows kernels: rows of A per block */
 #define HZI_GEMV_TRANSPOSED_ROWS 64	/* transposed kernels: rows of A per block */
@@ -18,7 +21,11 @@
 /* Bytes of a stage's tiles of all warps; the sums of 8 columns take as many. */
 #define HZI_GEMV_MMA_BYTES (HZI_GEMV_MMA_THREADS / 32 * HZI_GEMV_MMA_ROWS * HZI_GEMV_COLUMNS * 16)
 
-/* Grid: shares of m, shares of k, items of the batch */
+/*
+ * Grid: shares of m (of mma16 and planar kernels: times slices of the columns, which come first),
+ * shares of k, items of the batch. Planar kernels: a is the planes of packed A, comp[c] the offset
+ * of component c.
+ */
 struct hzi_quat_gemv {
 	struct hzi_quat_out out;
 	struct hzi_quat_matrix a, b;
@@ -26,8 +33,11 @@ struct hzi_quat_gemv {
 	int64_t first;		/* first item of this launch */
 	int32_t k, share;	/* k of a share */
 	int32_t shares, stages;
+	const float *scales;	/* planar: factors of the rows of item 0 */
+	float factor;		/* planar: of all sums */
+	int32_t pad_;
 };
 
-static_assert(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_gemv) == 560, "the same layout for C and CUDA");
 
 #endif

@@ -73,16 +73,18 @@ int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 HZI_QUAT_ROUTE(quat_gemm, gemv_rows)
 HZI_QUAT_ROUTE(quat_gemm, gemv_mma)
 HZI_QUAT_ROUTE(quat_gemm, gemv_transposed)
+HZI_QUAT_ROUTE(quat_gemm, gemv_planar)
 HZI_QUAT_ROUTE(quat_gemm, wgmma)
 HZI_QUAT_ROUTE(quat_gemm, simt_f32)
 
 /* Whether another route that supports the call is faster */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);
+bool hzi_cuda_quat_gemm_gemv_planar_is_slower(const struct hzi_quat_gemm_args *a);
 bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a);
 
 /*
- * Whether an m x k matrix is packed as f16 planes, which only wgmma reads; otherwise as f32 planes,
- * which only simt_f32 reads.
+ * Whether an m x k matrix is packed as f16 planes, for wgmma and gemv_planar; otherwise
+ * as f32 planes, which only simt_f32 reads.
  */
 bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
 				  int64_t k);

@@ -27,9 +27,11 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Costs are ranks; rows without a cost have their index. */
-enum { GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
+enum { GEMV_MMA, GEMV_PLANAR, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
 
 HZI_RANK(gemv_mma, void, hzi_cuda_quat_gemm_gemv_mma_is_slower(a), GEMV_TRANSPOSED, GEMV_MMA)
+HZI_RANK(gemv_planar, void, hzi_cuda_quat_gemm_gemv_planar_is_slower(a), LAST,
+	 GEMV_PLANAR)
 HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 
 #define FUNCTIONS(name) \
@@ -37,8 +39,10 @@ HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 	.workspace = hzi_cuda_quat_gemm_##name##_workspace, .run = hzi_cuda_quat_gemm_##name
 
 static const struct hzi_route gemm_routes[] = {
-	[GEMV_MMA] = {"gemv_mma", "up to 8 columns, rows of A contiguous, mma.sync",
+	[GEMV_MMA] = {"gemv_mma", "up to 64 columns, rows of A contiguous, mma.sync",
 		      FUNCTIONS(gemv_mma), .cost = gemv_mma_cost},
+	[GEMV_PLANAR] = {"gemv_planar", "up to 64 columns, A packed as planes of f16, mma.sync",
+			 FUNCTIONS(gemv_planar), .cost = gemv_planar_cost},
 	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, f32, rows of A contiguous",
 		       FUNCTIONS(gemv_rows)},
 	[GEMV_TRANSPOSED] = {"gemv_transposed", "up to 8 columns, columns of A contiguous",

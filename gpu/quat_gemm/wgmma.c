@@ -23,6 +23,8 @@ HZI_LINK_IMAGES(quat_gemm);
 #define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per launch beyond LINES_MAX */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64, along a grid */
 #define SMALL 32
+#define FEW_COLUMNS 8	/* for which others win; fewer than SMALL: also with a small A */
+#define SMALL_A ((int64_t)1 << 14)	/* m k */
 #define ITEMS 4 /* of a batch from which other routes win, unless each item is large */
 #define ITEM_LARGE ((int64_t)1 << 26)	/* m n k */
 
@@ -166,7 +168,8 @@ bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a)
 	 */
 	for (int d = 0; d < a->ndim; d++)
 		items *= a->shape[d];
-	return a->m < SMALL || a->n < SMALL || a->k < SMALL ||
+	return a->m < SMALL || a->k < SMALL || a->n <= FEW_COLUMNS ||
+	       (a->n < SMALL && a->m < SMALL_A / a->k) ||
 	       (items > ITEMS && a->m * a->n < ITEM_LARGE / a->k);
 }
 

@@ -11,6 +11,7 @@
 #include "t/core/cuda_calls.h"
 #include "t/core/record.h"
 #include "gpu/quat_conv/launch.h"
+#include "gpu/quat_gemm/gemv.h"
 
 #if HZ_HAVE_CUDA
 
@@ -187,6 +188,9 @@ static const struct row {
 	{4096, 8, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_bf16"},
 	{4096, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16"},
 	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
+	{4096, 16, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma16_bf16"},
+	{1024, 9, 1024, HZ_BF16, HZ_QUAT_C, HZ_QUAT_FAST, "quat_gemv_mma16_bf16 quat_gemv_finish"},
+	{1024, 64, 1024, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma16_f16"},
 	{100, 1, 101, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT,
 	 /* odd k: rows are not pairs of quaternions */
 	 "quat_planar_f32 quat_gemm_simt_f32_direct_64x64"},
@@ -259,7 +263,57 @@ static void test_packed(void)
 	       "planes of it from the packed ones");
 }
 
-/* wgmma kernels alone read their packed planes; more columns than they support go in turns. */
+/* Few columns read the planes of packed components in place. */
+static void test_packed_few(void)
+{
+	static const struct {
+		int64_t n;
+		unsigned blocks, shares;
+	} rows[] = {{1, 32, 4}, {16, 32, 4}, {17, 64, 2}, {64, 128, 1}};
+	const hz_tensor x = hz_tensor_3d(a, HZ_BF16, HZ_CUDA, 1024, 1000, 4);
+	hz_packed packed;
+	size_t bytes = 0;
+
+	for (int method = HZ_QUAT_DIRECT; method <= HZ_QUAT_FAST; method++) {
+		hz_quat_gemm_opts o = {.method = method};
+		hz_tensor w, y;
+
+		is_int(hz_quat_gemm_pack_bytes(ctx, &x, &o, &bytes), HZ_OK, "the bytes of A");
+		is_int(hz_quat_gemm_pack(ctx, &x, d, bytes, &packed, &o), HZ_OK, "packs it");
+		o.packed = &packed;
+		o.op_a = HZ_QUAT_C;
+		for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+			const struct fakecuda_launch *l;
+			struct hzi_quat_gemv p;
+			long before = fake->launches();
+
+			w = hz_tensor_3d(b, HZ_BF16, HZ_CUDA, 1000, rows[i].n, 4);
+			y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, rows[i].n, 4);
+			taken();
+			is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "%d columns",
+			       (int)rows[i].n);
+			l = fake->launch(before);
+			is_str(l->kernel, "quat_gemv_planar_bf16", "the kernel");
+			is_int(l->grid[0], rows[i].blocks, "rows by slices");
+			is_int(l->grid[1], rows[i].shares, "shares of k");
+			is_int(fake->launches() - before, rows[i].shares > 1 ? 2 : 1, "launches");
+			memcpy(&p, l->params, sizeof(p));
+			ok((char *)p.a.data == d && p.a.row == 1024 && p.a.conj == 1 &&
+				   p.a.comp[0] == (method == HZ_QUAT_FAST ? 4 << 20 : 0) &&
+				   p.a.comp[3] - p.a.comp[0] == 3 << 20 &&
+				   (const char *)p.scales ==
+					   d + (method == HZ_QUAT_FAST ? 16 << 20 : 8 << 20),
+			   "its planes");
+		}
+		taken();
+		w = hz_tensor_3d(b, HZ_BF16, HZ_CUDA, 1000, 65, 4);
+		y = hz_tensor_3d(c, HZ_BF16, HZ_CUDA, 1024, 65, 4);
+		is_int(hz_quat_gemm(ctx, NULL, &w, &y, &o), HZ_OK, "65 columns");
+		has_str(taken(), "quat_gemm_wgmma_256x160_single", "by wgmma");
+	}
+}
+
+/* wgmma kernels alone read their packed planes for many columns, of which some go in turns. */
 static void test_packed_columns(void)
 {
 	const int64_t n = ((int64_t)1 << 26) + 5;
@@ -881,6 +935,7 @@ static void test_all(void)
 	test_norm();
 	test_pool_2d();
 	if (HZ_CUDA_90A) {
+		test_packed_few();
 		test_packed_columns();
 		test_tiles();
 		test_conv();

@@ -1,5 +1,5 @@
 /*
- * base.c - launches of contiguous rows of m 2^k elements, m = 12, 20 or 28
+ * base.c - launches of contiguous rows of m 2^k elements, m = 12, 20, 28 or 40
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -13,6 +13,7 @@
 #define LOG2_MIN 5
 #define LOG2_MAX 12
 #define ORDERS 3		/* m = 12, 20, 28 */
+#define ORDERS_F32 4		/* and 40 */
 
 /* Geometry of a kernel that loads its next tile while it computes */
 struct geometry {
@@ -59,7 +60,7 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
 	 {MMA(m28_11), 384, 1, 12, REGISTER_COLUMNS_BYTES(28 << 11), {1, 1, 1}}},
 };
 
-static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
+static const struct geometry f32[ORDERS_F32][LOG2_MAX - 8 + 1] = {
 	{{F32(m12_8), 256, 1, 2, TWO_ROWS_BYTES(12 << 8), {4}},
 	 {F32(m12_9), 512, 1, 3, TWO_ROWS_BYTES(12 << 9), {2}},
 	 {F32(m12_10), 1024, 1, 4, TWO_ROWS_BYTES(12 << 10), {1}},
@@ -71,15 +72,24 @@ static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
 	{{F32(m28_8), 256, 1, 2, TWO_ROWS_BYTES(28 << 8), {4}},
 	 {F32(m28_9), 512, 1, 3, TWO_ROWS_BYTES(28 << 9), {2}},
 	 {F32(m28_10), 1024, 1, 4, TWO_ROWS_BYTES(28 << 10), {1}}},
+	{{F32(any_m40_8), 256, 1, 2, TWO_ROWS_BYTES(40 << 8), {2}},
+	 {F32(any_m40_9), 512, 1, 3, TWO_ROWS_BYTES(40 << 9), {1}}},
 };
 
+/* The index of an order in these tables; -1: it has no kernels */
+static int order_index(int m)
+{
+	return m == 12 ? 0 : m == 20 ? 1 : m == 28 ? 2 : m == 40 ? 3 : -1;
+}
+
 /* NULL if there may be kernels for the order and length of a call, else the reason */
-static const char *bad_order(const struct hzi_hadamard_args *a)
+static const char *bad_order(const struct hzi_hadamard_args *a, int orders)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
 
-	if (seg->m != 12 && seg->m != 20 && seg->m != 28)
-		return "the order of the base matrix is not 12, 20 or 28";
+	if (order_index(seg->m) < 0 || order_index(seg->m) >= orders)
+		return orders == ORDERS ? "the order of the base matrix is not 12, 20 or 28" :
+					  "the order of the base matrix is not 12, 20, 28 or 40";
 	if (a->pre.kind || a->post.kind)
 		return "there are factors";
 	return seg->k < LOG2_MIN || seg->k > LOG2_MAX ? "rows are not of m 2^5 to m 2^12 elements"
@@ -115,15 +125,20 @@ static uint32_t sign_of(const struct hzi_hadamard_args *a, int i, int j)
 {
 	const struct hzi_base *base = a->plan.seg[0].base;
 
-	return (a->transpose ? base->bits[j * base->words] >> i
-			     : base->bits[i * base->words] >> j) & 1;
+	if (a->transpose) {
+		const int swap = i;
+
+		i = j;
+		j = swap;
+	}
+	return base->bits[i * base->words + j / 32] >> j % 32 & 1;
 }
 
 /* ---- Rows of 16 bits ------------------------------------------------------------------------- */
 
 static const struct geometry *mma_geometry(const struct hzi_segment *seg)
 {
-	return &mma[(seg->m - 12) / 8][seg->k < 6 ? 0 : seg->k - 6];
+	return &mma[order_index(seg->m)][seg->k < 6 ? 0 : seg->k - 6];
 }
 
 static int64_t mma_tiles(const struct hzi_segment *seg, int64_t total)
@@ -137,7 +152,7 @@ const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total)
 {
 	const struct hzi_segment *seg = &a->plan.seg[0];
-	const char *why = bad_order(a);
+	const char *why = bad_order(a, ORDERS);
 
 	if (why)
 		return why;
@@ -215,7 +230,7 @@ static const struct geometry *f32_geometry(const struct hzi_hadamard_call *c)
 
 	if (seg->k < 8)
 		return NULL;
-	g = &f32[(seg->m - 12) / 8][seg->k - 8];
+	g = &f32[order_index(seg->m)][seg->k - 8];
 	return can_start(c->device, g, c->t->blocks * c->t->plan.n / seg->length) ? g : NULL;
 }
 
@@ -244,7 +259,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 
 	(void)ctx;
 	if (!why)
-		why = bad_order(c->t);
+		why = bad_order(c->t, ORDERS_F32);
 	if (why)
 		return why;
 	if (c->t->x_dtype != HZ_F32)
@@ -259,7 +274,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 
 /*
  * Launches the kernel with Paley's second matrix, which is symmetric, so transposed transforms are
- * the same; for other matrices the one that gets it with its parameters.
+ * the same; for other matrices, and for order 40, the one that gets it with its parameters.
  */
 static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a, int kernel,
 		      const struct hzi_launch *launch, const struct hzi_hadamard_base_f32 *b)
@@ -267,17 +282,19 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	struct hzi_hadamard_base_f32_any p = {.b = *b};
 	const int m = a->plan.seg[0].m;
 
-	if (a->plan.seg[0].base->id == HZ_BASE_PALEY2)
+	if (m < 40 && a->plan.seg[0].base->id == HZ_BASE_PALEY2)
 		return hzi_cuda_launch(ctx, "hadamard", kernel, launch, b, sizeof(*b));
+	if (m < 40)
+		kernel += F32(any_m12) - F32(m12);
 	for (int i = 0; i < m * m; i++)
 		p.sign[i] = sign_of(a, i / m, i % m) ? -1 : 1;
-	return hzi_cuda_launch(ctx, "hadamard", kernel + F32(any_m12) - F32(m12), launch, &p,
+	return hzi_cuda_launch(ctx, "hadamard", kernel, launch, &p,
 			       sizeof(p.b) + (size_t)(m * m) * sizeof(*p.sign));
 }
 
 int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 {
-	static const int any_length[ORDERS] = {F32(m12), F32(m20), F32(m28)};
+	static const int any_length[ORDERS_F32] = {F32(m12), F32(m20), F32(m28), F32(any_m40)};
 	const struct hzi_hadamard_call *c = args;
 	const struct hzi_hadamard_args *a = c->t;
 	const struct hzi_segment *seg = &a->plan.seg[0];
@@ -296,5 +313,5 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(p.f.total, p.tile)},
 				     .block = {threads_for(p.tile / 1024, seg->m)},
 				     .shared_bytes = (unsigned)p.tile * sizeof(float)};
-	return launch_f32(ctx, a, any_length[(seg->m - 12) / 8], &launch, &p);
+	return launch_f32(ctx, a, any_length[order_index(seg->m)], &launch, &p);
 }

@@ -1,5 +1,5 @@
 /*
- * base_f32.cu - contiguous f32 rows of m 2^k elements, m = 12, 20, 28
+ * base_f32.cu - contiguous f32 rows of m 2^k elements, m = 12, 20, 28, 40
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -64,7 +64,7 @@ struct any_base : hzi_hadamard_base_f32 {
 	float sign[M * M];
 };
 
-static_assert(sizeof(any_base<28>) == sizeof(hzi_hadamard_base_f32_any), "the same layout");
+static_assert(sizeof(any_base<40>) == sizeof(hzi_hadamard_base_f32_any), "the same layout");
 
 /*
  * Multiplies C columns of m values by the base matrix, in the order of additions that hurwitz.h
@@ -131,7 +131,7 @@ HZ_DEVICE void transform_chunk(char *memory, int lane, int k)
 template <int M, typename P>
 HZ_DEVICE void base_general(const P &p)
 {
-	constexpr int C = 2;
+	constexpr int C = M > 28 ? 1 : 2;	/* columns whose values fit the registers */
 	const int lane = threadIdx.x % 32, k = p.f.k, tiles = p.tile / 1024;
 	const int64_t e0 = (int64_t)blockIdx.x * p.tile;
 	const int rows = (int)((p.f.total - e0 < p.tile ? p.f.total - e0 : p.tile) / (M << k));
@@ -166,10 +166,16 @@ HZ_DEVICE void base_general(const P &p)
 
 #pragma unroll
 		for (int j = 0; j < M; j++) {
-			const float2 f = *(const float2 *)(memory + swizzled<HZ_F32>(e + (j << k)));
+			const char *src = memory + swizzled<HZ_F32>(e + (j << k));
 
-			x[j][0] = f.x;
-			x[j][1] = f.y;
+			if constexpr (C == 2) {
+				const float2 f = *(const float2 *)src;
+
+				x[j][0] = f.x;
+				x[j][1] = f.y;
+			} else {
+				x[j][0] = *(const float *)src;
+			}
 		}
 		float *y = (float *)p.f.y + e0 + e;
 
@@ -360,3 +366,6 @@ BASE_F32(28, , 32 * HZI_BASE_F32_WARPS(28), 1, base_general<28>)
 BASE_F32(28, _8, 256, 4, base_registers<28, 8, 1>)
 BASE_F32(28, _9, 512, 2, base_registers<28, 9, 1>)
 BASE_F32(28, _10, 1024, 1, base_registers<28, 10, 1>)
+KERNEL(any_m40, any_base<40>, 32 * HZI_BASE_F32_WARPS(40), 1, base_general<40>)
+KERNEL(any_m40_8, any_base<40>, 256, 2, base_registers<40, 8, 1>)
+KERNEL(any_m40_9, any_base<40>, 512, 1, base_registers<40, 9, 1>)

@@ -46,7 +46,7 @@ struct hzi_hadamard_base_f32 {
  */
 struct hzi_hadamard_base_f32_any {
 	struct hzi_hadamard_base_f32 b;
-	float sign[28 * 28];
+	float sign[40 * 40];
 };
 
 /*

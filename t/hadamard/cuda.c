@@ -570,6 +570,8 @@ static void test_base_rows(void)
 		{HZ_F32, 12, 5, 9, HZ_BASE_QUIP, 8, "base_f32_any_m12", 96, 2, 12288},
 		{HZ_F32, 20, 8, 1000, HZ_BASE_DAO, 1, "base_f32_any_m20_8", 256, 1000, 40960},
 		{HZ_F32, 28, 9, 3, HZ_BASE_PALEY1, 1, "base_f32_any_m28_9", 512, 3, 114688},
+		{HZ_F32, 40, 8, 3, HZ_BASE_QUIP, 1, "base_f32_any_m40_8", 256, 3, 81920},
+		{HZ_F32, 40, 10, 2, HZ_BASE_DAO, 1, "base_f32_any_m40", 448, 2, 163840},
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
@@ -584,7 +586,7 @@ static void test_base_rows(void)
 		struct hzi_hadamard_base_mma mma;
 		struct hzi_hadamard_base_f32_any base;
 		struct hzi_hadamard_schedule s = {0};
-		int8_t entries[28 * 28];
+		int8_t entries[40 * 40];
 		int64_t tiles;
 		int bad = 0;
 

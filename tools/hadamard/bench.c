@@ -34,7 +34,7 @@ static const struct row {
 	int x_dtype, y_dtype;	/* the floating-point operand and the result */
 	int64_t n_low, n_high;	/* all powers of two from n_low to n_high */
 	int plan;
-	int64_t group;		/* of quantization; 0: a scale per row */
+	int64_t group;		/* of quantization, 0: a scale per row; else enum hz_base */
 	int scale_dtype;
 } rows[] = {
 	{HADAMARD, LARGE, CPU | QUICK, HZ_F32, HZ_F32, 32, 1 << 20, 0, 0, 0},
@@ -86,6 +86,12 @@ static const struct row {
 	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, 0, 0},
 	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 10240, 10240, HZ_PLAN_TRUE, 0, 0},
 	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 40960, 40960, HZ_PLAN_TRUE, 0, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 6144, 6144, HZ_PLAN_TRUE, HZ_BASE_DAO, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 5120, 5120, HZ_PLAN_TRUE, HZ_BASE_DAO, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, HZ_BASE_DAO, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 14336, 14336, HZ_PLAN_TRUE, HZ_BASE_PALEY1, 0},
+	{HADAMARD, LARGE, GPU, HZ_F32, HZ_F32, 40960, 40960, HZ_PLAN_TRUE, HZ_BASE_QUIP, 0},
+	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 40960, 40960, HZ_PLAN_TRUE, HZ_BASE_QUIP, 0},
 	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 96, 96, HZ_PLAN_GREEDY, 0, 0},
 	{HADAMARD, LARGE, GPU, HZ_BF16, HZ_BF16, 192, 192, HZ_PLAN_GREEDY, 0, 0},
 	{HADAMARD, LARGE, GPU | COLUMNS, HZ_F16, HZ_F16, 128, 128, 0, 0, 0},
@@ -175,10 +181,13 @@ static int call_two_steps(struct bench *b, struct bench_case *c)
 static void name_case(struct hadamard_case *h)
 {
 	static const char *const plan[] = {"", "", " greedy", " uniform", " true"};
+	static const char *const bases[] = {"", "paley1", "paley2", "williamson", "dao", "quip"};
 	const struct row *r = h->row;
 	const char *layout;
 	char group[32] = "";
 
+	if (r->kind == HADAMARD && r->group)
+		snprintf(group, sizeof(group), " %s", bases[r->group]);
 	if (r->kind != HADAMARD && r->group)
 		snprintf(group, sizeof(group), " group=%lld", (long long)r->group);
 	layout = r->flags & COLUMNS ? "cols" : r->size == ONE_ROW ? "1 row" : "rows";
@@ -207,6 +216,10 @@ static void make_case(struct bench *b, const struct row *r, int64_t n, struct ha
 	h->items = total / n;
 	h->elements = h->items * n;
 	h->opts = (hz_hadamard_opts){.plan = r->plan};
+	if (r->kind == HADAMARD && r->group) {
+		h->opts.base = (int32_t)r->group;
+		h->opts.order = r->n_low == 40960 ? 40 : 0;	/* 20 by itself */
+	}
 	if (r->flags & COLUMNS) {
 		h->x = hz_tensor_2d(b->x, r->x_dtype, device, total / wide, wide);
 		h->opts.axis = HZ_AXIS(0);

@@ -18,6 +18,7 @@ noinst_HEADERS += \
 	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/convert_math.h \
 	lib/quat/quat.h \
 	lib/quantize/format.h \
+	lib/lattice/label.h \
 	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \
 	lib/quat_layer/plan.h lib/quat_layer/quat_layer.h lib/quat_layer/slots.inc \
 	lib/quat_layer/step_math.h lib/quat_layer/sums_math.h lib/vlut/vlut.h

@@ -14,8 +14,9 @@
  *   D8STAR  q D8*: the top bit of n_0 is 0. If sum |2 n_i - q| > 4 q all top bits are flipped.
  *           The top bit of field 0 is free: it is left out.
  *   E8      q E8: the top bit of n_0 is 0, that of field 0 is P. Let w be the point of CUBE, max
- *           and min the largest and the least |w_i|, of equals that of the lower i, and P' = P xor
- *           the parity of the top bits of all n_i. Candidate A is w, and if P the coordinate of max
+ *           and min the largest and the least |w_i|: of equals max is that of the lowest i, min
+ *           that of the highest, so that |w_i| 8 + 7 - i is a key for both. Let P' be P xor the
+ *           parity of the top bits of all n_i. Candidate A is w, and if P the coordinate of max
  *           moves by 2 q towards the other side of 0. Candidate B has all top bits flipped, and if
  *           P' the coordinate of min moves likewise. B, which is nearer to 0, is the point if
  *           sum |w_i| + P (2 q - 2 max) > 4 q + 2 P' min.
@@ -74,7 +75,7 @@ HZI_LATTICE_FN void hzi_label_point(int shaping, int b, uint32_t label, int32_t 
 			sum += hzi_label_abs(v[i]);
 			if (hzi_label_abs(v[i]) > hzi_label_abs(v[most]))
 				most = i;
-			if (hzi_label_abs(v[i]) < hzi_label_abs(v[least]))
+			if (hzi_label_abs(v[i]) <= hzi_label_abs(v[least]))
 				least = i;
 		}
 		if (sum + p * (2 * q - 2 * hzi_label_abs(v[most])) >

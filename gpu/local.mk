@@ -64,7 +64,7 @@ HZ_CU = \
 	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
 	gpu/lattice/contiguous_d4_e8.cu \
-	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/mhc/coef_bwd_fused.cu \
+	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \

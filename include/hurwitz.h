@@ -1633,8 +1633,35 @@ enum hz_lattice_policy {
 	HZ_LATTICE_NONE = 0,	/* nothing: its digits mean another point */
 	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha t), the first t = 0 .. 31 that fits */
 	HZ_LATTICE_CLIP = 2,	/* y is shrunk by the first 2^(-j/16) that fits; it is not stored */
-	HZ_LATTICE_BANK = 3,	/* of scales beta bank[t] that which fits with the least error */
+	HZ_LATTICE_BANK = 3,	/* of scales beta bank[t] that with the least error */
 	HZ_LATTICE_GROUP = 4	/* beta 2^(alpha t), t = 0 .. 63, for a group of 8 .. 128 values */
+};
+
+/*
+ * Which points a code has. NESTED is the code above. The others have one level: representatives of
+ * the cosets of E8 modulo a coarser lattice, named by 8 fields of log2 q bits; each code word is a
+ * point, which takes no search to decode (see HZ_LATTICE_DIGITS in hz_lattice_decode()).
+ */
+enum hz_lattice_shaping {
+	HZ_LATTICE_SHAPING_NESTED = 0,
+	HZ_LATTICE_SHAPING_CUBE = 1,	/* E8 / q Z^8: the points in a cube; the fastest */
+	HZ_LATTICE_SHAPING_D8STAR = 2,	/* E8 / q D8*: half as many, nearer to 0 */
+	HZ_LATTICE_SHAPING_E8 = 3	/* E8 / q E8: as many as CUBE, in the cell of q E8 */
+};
+
+/*
+ * Named operating points: PRESET_<lattice>_<stored bits a value>. Their scales are for rows of the
+ * mean square 1: see row_scale of hz_lattice_code_opts.
+ */
+enum hz_lattice_preset {
+	HZ_LATTICE_PRESET_E8_4_50_FAST = 1,	/* E8 / 16 Z^8, 16 scales */
+	HZ_LATTICE_PRESET_E8_4_50 = 2,		/* E8 / 16 E8, 16 scales */
+	HZ_LATTICE_PRESET_E8_4_25 = 3,		/* E8 / 16 D8*, 8 scales */
+	HZ_LATTICE_PRESET_E8_4_25_BEST = 4,	/* E8 / 16 E8, 4 scales */
+	HZ_LATTICE_PRESET_E8_3_25_FAST = 5,	/* E8 / 8 D8*, 8 scales */
+	HZ_LATTICE_PRESET_E8_3_25 = 6,		/* E8 / 8 E8, 4 scales */
+	HZ_LATTICE_PRESET_E8_2_25 = 7,		/* E8 / 4 E8, 4 scales */
+	HZ_LATTICE_PRESET_D4_4_50 = 8		/* D4, q = 4, 2 levels, 16 scales for 8 values */
 };
 
 enum hz_lattice_pack {
@@ -1647,14 +1674,15 @@ enum hz_lattice_pack {
 #define HZ_LATTICE_CENTER 1u		/* o: the point nearest to the mean of the code */
 #define HZ_LATTICE_SPHERE 2u		/* BASIS: level 0 finds the nearest point of all */
 #define HZ_LATTICE_FIRST_FIT 4u		/* BANK, GROUP: the first scale that fits */
+#define HZ_LATTICE_WIDE 8u		/* preset: the bank for rows with outliers */
 
 #define HZ_LATTICE_MAXDIM 24
 #define HZ_LATTICE_MAXLEVELS 32
 #define HZ_LATTICE_MAXBANKS 16
 
 /*
- * Options of a quantizer. Zero the struct and set what is wanted: kind, q, levels and beta must be.
- * hz_lattice_design() finds them for data.
+ * Options of a quantizer. Zero the struct and set what is wanted: preset, or kind, q, levels and
+ * beta. hz_lattice_design() finds them for data.
  *
  * q^d may be of any size; that of points is limited: q^M times a small number is at most 2^24. The
  * offset o is a point that is added before digits are taken and subtracted after: where q is even
@@ -1669,9 +1697,15 @@ typedef struct hz_lattice_opts {
 	double beta;			/* > 0: the scale; must be set: no default fits data */
 	double alpha;			/* > 0: T and GROUP; 0 stands for 1/3, or 1/8 for GROUP */
 	int32_t policy;			/* enum hz_lattice_policy */
-	int32_t group;			/* GROUP: values with one t, 8 .. 128, a multiple of d */
+	int32_t group;			/* GROUP, BANK: values with one t, 8 .. 128, a multiple of
+					   d; BANK: 0 stands for d */
 	int32_t banks;			/* BANK: how many, 1 .. 16 */
-	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT */
+	uint32_t flags;			/* HZ_LATTICE_CENTER | _SPHERE | _FIRST_FIT | _WIDE */
+	int32_t shaping;		/* enum hz_lattice_shaping; other than NESTED: E8, q 4, 8 or
+					   16, levels 1, policy BANK, no CENTER, FIRST_FIT,
+					   transform, dither, offset */
+	int32_t preset;			/* enum hz_lattice_preset: sets the fields that are 0; 0:
+					   none */
 	const double *bank;		/* BANK: factors of beta, > 0 */
 	const double *basis;		/* BASIS: d x d by rows; its columns are the basis */
 	const double *transform;	/* T, d x d by rows, applied first; NULL: identity */
@@ -1696,7 +1730,7 @@ HZ_API void hz_lattice_close(hz_lattice *lattice);
 
 /* What a quantizer is. Pointers live as long as it does; matrices are d x d by rows. */
 typedef struct hz_lattice_info {
-	int32_t kind, dim, q, levels, policy, group;
+	int32_t kind, dim, q, levels, policy, group, shaping;
 	int32_t embed;			/* integers of a point: d, 3 for A2 */
 	int32_t embed_scale;		/* they are its coordinates times this: 2 for E8, else 1 */
 	int64_t level_max;		/* q^d - 1; -1 if above 2^32 - 1: then LEVEL is refused */
@@ -1705,7 +1739,9 @@ typedef struct hz_lattice_info {
 	int32_t limbs;			/* u32 of a block as LIMBS */
 	int32_t scales;			/* how many values t has; 0: policies without t */
 	int32_t point_max;		/* no integer of a point is further from 0 */
-	double bits;			/* M log2 q + the raw bits of t, a value */
+	double bits;			/* stored bits a value in rows of 4096: packed codes, t as
+					   the bits that banks need or a byte, BANK: an f32 scale
+					   of the row */
 	const double *to_lattice;	/* T_to_lat = Q^T T / beta, for G = Q R */
 	const double *from_lattice;	/* T_from_lat, its inverse */
 	const double *reduced;		/* R: upper triangular, of nearest plane */
@@ -1732,6 +1768,7 @@ typedef struct hz_lattice_code_opts {
 	int32_t to;			/* decode: enum hz_lattice_to */
 	uint32_t flags;			/* 0 */
 	const hz_hadamard_opts *hadamard;	/* a transform of rows between; NULL: none */
+	hz_tensor *row_scale;		/* f32 [...]: a scale of each row; NULL: none */
 	int64_t reserved[3];		/* 0 */
 } hz_lattice_code_opts;
 
@@ -1746,18 +1783,25 @@ typedef struct hz_lattice_code_opts {
  *   x         f32 f16 bf16 [..., n], any strides
  *   codes     the shape and dtype that opts->pack says, any strides: with levels outermost,
  *             level planes
- *   t         u8 [..., blocks], for GROUP [..., ceil(n / group)], any strides; NULL for NONE and
- *             CLIP
+ *   t         u8 [..., blocks], with opts.group of the quantizer [..., ceil(n / group)], any
+ *             strides; NULL for NONE and CLIP
  *   overload  s64 [2] or NULL: set to the numbers of blocks that were wrapped or clipped, and of
  *             those with a NaN or Inf
  *   opts      NULL: the defaults; with hadamard rows of x are transformed first, as hz_hadamard()
- *             does, to f32
+ *             does, to f32. With row_scale, of the leading dimensions of x, any strides, rows are
+ *             then divided by the root of their mean square, which row_scale is set to: presets
+ *             expect that. NaN and Inf are no part of the mean; where it is 0, row_scale is 1
  *
  * Policies. T: the first of 32 scales that fits; CLIP: y times the first 2^(-j/16) that fits;
- * BANK: of those that fit the scale with the least s^2 |y - p|^2, the first of equals; GROUP: of
- * the first scale at which all blocks of the group fit, and the two behind it where all fit,
- * likewise by the sum of errors. If no scale fits, the largest with CLIP. Blocks wrapped or
- * clipped are counted.
+ * BANK: of those that fit the scale with the least s^2 |y - p|^2, the first of equals, with a
+ * group of those where all its blocks fit by the sum of errors; GROUP: of the first scale at which
+ * all blocks of the group fit, and the two behind it where all fit, likewise. If no scale fits, the
+ * largest with CLIP. Blocks wrapped or clipped are counted.
+ * Codes with a shaping other than NESTED: the scale with the least error, also of scales that do
+ * not fit: at these CUBE takes the nearest point in the cube, the others that of y times the first
+ * 2^(-j/16) that fits, which is then moved by the minimal vectors of E8 while the error falls. A
+ * block counts as clipped if no scale fits. Where even the largest scale leaves a |y_i| above 4 q,
+ * that scale is taken.
  * A value that is Inf, or beyond f32 after T, counts as the largest finite number. A block with a
  * NaN is coded as o, which decodes to -z s, with t = 0; in a group it takes no part in the choice.
  *
@@ -1766,7 +1810,9 @@ typedef struct hz_lattice_code_opts {
  * fl(fl(fl(v) f) + z) with v times the f32 inverse of the f32 scale, f = 1 or the factor of CLIP,
  * and is cut off at +-2^20, which does not fit. E8 compares costs in f32 that are made of |y -
  * rint(y)|: where both candidates are equally far but for 2^-21 either may be taken. Errors of
- * BANK and GROUP are sums in f32 in the order of coordinates and blocks. All else is in integers.
+ * BANK and GROUP are sums in f32 in the order of coordinates and blocks, with a shaping of pairs of
+ * coordinates. The sum of squares of a row is in f64, of 256 sums of values a multiple of 256
+ * apart; row_scale and the quotients are rounded to f32. All else is in integers.
  * The same bits on every ISA, thread count and GPU.
  * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
@@ -1784,12 +1830,23 @@ HZ_API_CHECK int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, c
  *   t      as there; not needed for points and digits
  *   y      of the dtypes and the shape that opts->to says, any strides; n values of the last
  *          dimension have ceil(n / d) blocks. A dtype must hold every point or digit of the code
- *   opts   NULL: the defaults; with hadamard values are transformed back last, by the transpose
+ *   opts   NULL: the defaults; with row_scale, that of encoding, values are multiplied with it;
+ *          with hadamard they are transformed back last, by the transpose
  *
  * With fewer levels p is the sum of those that are used, and values have the mean of the others
  * added.
  * Any codes decode: the part of a code that is no digits (from q^d on) is left out, t beyond the
  * scales counts as the last.
+ *
+ * Codes with a shaping other than NESTED are labels of 8 fields f_i of b = log2 q bits, f_0 lowest.
+ * DIGITS are the fields, POINTS v = twice the coordinates: v_i = 2 n_i + h - q, where h is the low
+ * bit of f_7, n_i = f_i but for the low bit of n_7, which makes the sum of n even, and for the top
+ * bit of n_0, which is 0 but in CUBE. D8STAR: if sum |2 n_i - q| > 4 q, the top bits of all n_i are
+ * turned; the top bit of f_0 means nothing. E8: P is the top bit of f_0 and P' that bit plus the
+ * sum of the top bits of n, modulo 2; max and min are the largest and the least |v_i|, of equals
+ * max that of the lowest i, min that of the highest. The label means v, whose coordinate of max
+ * moves by 2 q to the other side of 0 if P is 1; but if sum |v_i| + P (2 q - 2 max) > 4 q + 2 P' min
+ * it means v with all top bits turned, whose coordinate of min moves likewise if P' is 1.
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of

@@ -5,7 +5,7 @@ libhz_la_SOURCES += \
 	lib/core/context.c lib/core/error.c lib/core/memory.c lib/core/route.c lib/core/status.c lib/core/supports.c \
 	lib/core/tensor.c lib/core/threads.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
-	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/mhc/check.c \
+	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/lattice/preset.c lib/mhc/check.c \
 	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c \
 	lib/qgemm/qgemm.c lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c \
 	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/plan.c \
@@ -19,6 +19,7 @@ noinst_HEADERS += \
 	lib/quat/quat.h \
 	lib/quantize/format.h \
 	lib/lattice/label.h \
+	lib/lattice/rows.h lib/lattice/shaped.h \
 	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \
 	lib/quat_layer/plan.h lib/quat_layer/quat_layer.h lib/quat_layer/slots.inc \
 	lib/quat_layer/step_math.h lib/quat_layer/sums_math.h lib/vlut/vlut.h

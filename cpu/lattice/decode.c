@@ -7,17 +7,6 @@
 
 #include "cpu/lattice/lattice.h"
 
-static void scatter(const void *from, int64_t step, int64_t size, int64_t count, void *to)
-{
-	if (size == 4) {
-		for (int64_t i = 0; i < count; i++)
-			((uint32_t *)to)[i * step] = ((const uint32_t *)from)[i];
-	} else {
-		for (int64_t i = 0; i < count; i++)
-			((uint16_t *)to)[i * step] = ((const uint16_t *)from)[i];
-	}
-}
-
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 struct decode_job {

@@ -14,20 +14,6 @@
 
 #include "cpu/lattice/lattice.h"
 
-/* Gathers count elements that are step apart; those from `valid` on become 0. */
-static void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
-		   void *to)
-{
-	if (size == 4) {
-		for (int64_t i = 0; i < valid; i++)
-			((uint32_t *)to)[i] = ((const uint32_t *)from)[i * step];
-	} else {
-		for (int64_t i = 0; i < valid; i++)
-			((uint16_t *)to)[i] = ((const uint16_t *)from)[i * step];
-	}
-	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
-}
-
 /* ---- Encoding block by block, scalar --------------------------------------------------------- */
 
 struct encode_job {
@@ -94,7 +80,7 @@ static void map_group(const struct encode_job *job, int64_t count, int64_t *over
 		overload[1] += met != 0;
 		g->skip[i] = (met & HZI_LATTICE_IS_NAN) != 0;
 	}
-	g->t = r->policy == HZI_LATTICE_GROUP ?
+	g->t = hzi_lattice_grouped(r) ?
 		       hzi_lattice_group(r, job->matrices, (int)count, g->v, g->skip) : 0;
 }
 
@@ -107,10 +93,10 @@ static __attribute__((flatten)) void point_of(const struct encode_job *job, stru
 
 	if (g->skip[i])
 		memcpy(p, r->offset, sizeof(r->offset));
-	else if (r->policy == HZI_LATTICE_GROUP)
+	else if (hzi_lattice_grouped(r))
 		overload[0] += hzi_lattice_at(r, job->matrices, v, g->t, p);
 	else
-		overload[0] += hzi_lattice_choose(r, job->matrices, v, &g->t, p);
+		overload[0] += hzi_lattice_choose_any(r, job->matrices, v, &g->t, p);
 }
 
 /* Stores the index of a level. */
@@ -355,6 +341,42 @@ static void encode_best_fit(const struct encode_job *job, struct encoded *e, str
 		}
 	}
 	for (int64_t i = 0; i < e->count; i++) {
+		if (e->t[i] == 255)
+			encode_scalar(job, e, i);
+	}
+}
+
+/* The same for groups of blocks, as hzi_lattice_group() */
+static void encode_best_groups(const struct encode_job *job, struct encoded *e, struct pending *p)
+{
+	const struct hzi_lattice_rule *r = job->rule;
+	const bool first_fit = r->flags & HZI_LATTICE_FIRST_FIT;
+	float error[RUN + PADDING], least[RUN] = {0};
+
+	memset(e->t, 255, (size_t)e->count);
+	for (int t = 0; t < r->scales; t++) {
+		const float square = r->scale[t] * r->scale[t];
+
+		try_all(job, e, t, p->index, p->miss, error);
+		for (int64_t i = 0; i < e->count; i += r->group) {
+			const int64_t end = min_of(i + r->group, e->count);
+			float sum = 0;
+			int missed = first_fit && e->t[i] != 255;
+
+			for (int64_t j = i; j < end; j++) {
+				missed |= p->miss[j];
+				sum += error[j];
+			}
+			sum *= square;
+			if (missed || (e->t[i] != 255 && !(sum < least[i])))
+				continue;
+			least[i] = sum;
+			e->t[i] = (uint8_t)t;
+			for (int64_t j = i; j < end; j++)
+				copy_index(job, e, j, p->index, j);
+		}
+	}
+	for (int64_t i = 0; i < e->count; i += r->group) {
 		if (e->t[i] == 255)
 			encode_scalar(job, e, i);
 	}
@@ -683,10 +705,14 @@ static void encode_generic(void *data, int thread, int64_t begin, int64_t end)
 				void *const code = offset(run.codes, (i + j) * job->map.code_block,
 							  bytes);
 
+				const struct hzi_lattice_code at = hzi_lattice_code_at(
+					code, job->map.code_level, (int)bytes, a->pack);
+
 				point_of(job, &group, j, overload, p);
-				hzi_lattice_write(r, job->matrices, p,
-						  hzi_lattice_code_at(code, job->map.code_level,
-								      (int)bytes, a->pack));
+				if (r->shaping)
+					hzi_shaped_write(r, p, at);
+				else
+					hzi_lattice_write(r, job->matrices, p, at);
 			}
 			if (run.t)
 				run.t[i / r->group * job->map.t_step] = (uint8_t)group.t;
@@ -717,6 +743,8 @@ static void encode_simd(void *data, int thread, int64_t begin, int64_t end)
 		e->x = blocks_of(job, &run, e->gathered);
 		if (r->policy == HZI_LATTICE_GROUP)
 			encode_groups(job, e, p);
+		else if (r->group > 1)
+			encode_best_groups(job, e, p);
 		else if (r->policy == HZI_LATTICE_BANK && !(r->flags & HZI_LATTICE_FIRST_FIT))
 			encode_best_fit(job, e, p);
 		else

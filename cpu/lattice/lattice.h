@@ -12,6 +12,7 @@
 #include "cpu/core/cpu.h"
 #include "cpu/lattice/kern.h"
 #include "lib/lattice/lattice.h"
+#include "lib/lattice/shaped.h"
 
 #define RUN HZI_LATTICE_RUN		/* most blocks of a row that are processed at a time */
 #define DIMS HZI_LATTICE_DIMS
@@ -37,6 +38,37 @@ static inline void *offset(const void *p, int64_t elements, int64_t size)
 {
 	return (char *)(uintptr_t)p + elements * size;
 }
+
+/* Gathers count elements that are step apart; those from `valid` on become 0. */
+static inline void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
+		   void *to)
+{
+	if (size == 4) {
+		for (int64_t i = 0; i < valid; i++)
+			((uint32_t *)to)[i] = ((const uint32_t *)from)[i * step];
+	} else {
+		for (int64_t i = 0; i < valid; i++)
+			((uint16_t *)to)[i] = ((const uint16_t *)from)[i * step];
+	}
+	memset((char *)to + valid * size, 0, (size_t)((count - valid) * size));
+}
+
+static inline void scatter(const void *from, int64_t step, int64_t size, int64_t count, void *to)
+{
+	if (size == 4) {
+		for (int64_t i = 0; i < count; i++)
+			((uint32_t *)to)[i * step] = ((const uint32_t *)from)[i];
+	} else {
+		for (int64_t i = 0; i < count; i++)
+			((uint16_t *)to)[i * step] = ((const uint16_t *)from)[i];
+	}
+}
+
+/* ---- Rows with scales (cpu/lattice/rows.c) --------------------------------------------------- */
+
+void hzi_lattice_scale_rows(struct hz_context *ctx, const struct hzi_lattice_rows *r, bool decode);
+
+/* ---- 16-bit lanes ---------------------------------------------------------------------------- */
 
 /*
  * Prepares *l, and *round_max for lattice_points(): above it a rounded coordinate may leave 16

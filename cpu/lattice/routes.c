@@ -137,6 +137,8 @@ int hzi_cpu_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_enco
 {
 	const struct hzi_lattice_encode_call c = encode_call(a);
 
+	if (a->rows.scale)
+		hzi_lattice_scale_rows(ctx, &a->rows, false);
 	return hzi_route_run(ctx, &hzi_cpu_lattice_routes[0], &c);
 }
 
@@ -151,9 +153,13 @@ size_t hzi_cpu_lattice_encode_workspace(const struct hz_context *ctx,
 int hzi_cpu_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_decode_args *a)
 {
 	struct hzi_lattice_decode_call c;
+	int status;
 
 	hzi_lattice_decode_begin(&c, a);
-	return hzi_route_run(ctx, &hzi_cpu_lattice_routes[1], &c);
+	status = hzi_route_run(ctx, &hzi_cpu_lattice_routes[1], &c);
+	if (status == HZ_OK && a->rows.scale)
+		hzi_lattice_scale_rows(ctx, &a->rows, true);
+	return status;
 }
 
 HZI_NO_WORKSPACE(cpu, lattice_decode)

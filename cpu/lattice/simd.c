@@ -53,7 +53,7 @@ bool hzi_lattice_simd_of(const struct hz_lattice *lattice, struct hzi_lattice_si
 	int64_t point = 0, offset = 0, weight = 1, largest;
 
 	memset(l, 0, sizeof(*l));
-	if (r->kind == HZI_LATTICE_BASIS || r->q > 256)
+	if (r->kind == HZI_LATTICE_BASIS || r->q > 256 || r->shaping)
 		return false;
 	if (!hzi_lattice_digits_of(r, l))
 		return false;

@@ -33,7 +33,7 @@ static int find(const struct hz_lattice *l)
 		if (abs(r->offset[i]) > POINT_MOST)
 			return -1;
 	}
-	if ((r->flags & HZI_LATTICE_MAPPED) || r->level_size == 0 || l->point_max > POINT_MOST)
+	if (r->shaping || (r->flags & HZI_LATTICE_MAPPED) || r->level_size == 0 || l->point_max > POINT_MOST)
 		return -1;
 	for (size_t i = 0; i < sizeof(lattices) / sizeof(lattices[0]); i++) {
 		if (r->kind == lattices[i].kind && r->d == lattices[i].d &&

@@ -394,7 +394,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 {
 	constexpr int D = P::dim;
 	const hzi_lattice_rule &r = p.rule;
-	const bool grouped = r.policy == HZI_LATTICE_GROUP;
+	const bool grouped = hzi_lattice_grouped(&r);
 	const uint32_t lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
 	const uint32_t warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
 	const uint32_t group = (uint32_t)r.group, slot = lane / group, base = slot * group;
@@ -402,7 +402,8 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 	const uint32_t members = (group == 32 ? ~0u : (1u << group) - 1) << (active ? base : 0);
 	const bool best = (r.policy == HZI_LATTICE_BANK || grouped) &&
 			  !(r.flags & HZI_LATTICE_FIRST_FIT);
-	const int tries = !best ? 1 : grouped ? HZI_LATTICE_TRIES : HZI_LATTICE_SCALES;
+	const int tries = !best ? 1 : r.policy == HZI_LATTICE_GROUP ? HZI_LATTICE_TRIES :
+			  HZI_LATTICE_SCALES;
 	uint32_t claimed = 0, overloaded = 0, nonfinite = 0;
 	block_state<D> b = {};
 
@@ -451,7 +452,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 						b.t++;
 				if (b.t == r.scales) {
 					b.clips = true;
-					b.t = grouped ? r.scales - 1 : r.largest;
+					b.t = r.largest;
 				}
 			}
 		}
@@ -544,7 +545,7 @@ HZ_DEVICE void encode(const hzi_lattice_closest &p, const scale_table &scales,
 			if (b.t >= b.end) {
 				done = b.best < r.scales;
 				b.clips = !done;
-				b.t = done ? b.best : grouped ? r.scales - 1 : r.largest;
+				b.t = done ? b.best : r.largest;
 				codes = b.best_codes;
 			}
 		}

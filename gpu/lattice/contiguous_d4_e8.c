@@ -72,7 +72,7 @@ static const struct byte_lattice *find_bytes(const struct hzi_lattice_rule *r)
 	for (int i = 0; i < r->d; i++)
 		max_coordinate = fmax(max_coordinate,
 				      (ceil((double)r->reach) + 1) * unit + abs(r->offset[i]));
-	for (size_t i = 0; i < sizeof(byte_lattices) / sizeof(byte_lattices[0]); i++) {
+	for (size_t i = 0; i < sizeof(byte_lattices) / sizeof(byte_lattices[0]) && !r->shaping; i++) {
 		const struct byte_lattice *b = &byte_lattices[i];
 
 		if (r->kind == b->kind && r->d == b->d && r->q == b->q &&
@@ -172,7 +172,7 @@ static const char *plan_of(const struct hzi_lattice_decode_args *a, struct plan 
 		return "points or digits are asked for";
 	if (a->pack != HZ_LATTICE_LEVEL)
 		return "the codes are not one number a level";
-	if (a->matrices || (r->d != 4 && r->d != 8))
+	if (a->matrices || r->shaping || (r->d != 4 && r->d != 8))
 		return "the lattice is not a named one of dimension 4 or 8";
 	if (levels > (p->e8q4 ? 2 : 4) || (r->group & (r->group - 1)))
 		return "too many levels, or groups of blocks that are no power of two";

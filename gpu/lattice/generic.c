@@ -45,6 +45,18 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int basis_
 	return hzi_cuda_launch(ctx, op, kernel, &launch, p, sizeof(*p));
 }
 
+int hzi_cuda_lattice_scale_rows(struct hz_context *ctx, const char *op,
+				const struct hzi_lattice_rows *rows, bool decode)
+{
+	const struct hzi_launch launch = {
+		.grid = {hzi_cuda_lattice_grid(ctx, rows->rows, HZI_LATTICE_THREADS / 32, 16)},
+		.block = {HZI_LATTICE_THREADS},
+	};
+
+	return hzi_cuda_launch(ctx, op, decode ? HZI_KERNEL_lattice_multiply_rows :
+			       HZI_KERNEL_lattice_divide_rows, &launch, rows, sizeof(*rows));
+}
+
 int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_encode_args *const a = args;
@@ -57,7 +69,8 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
-	return launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_generic,
+	return launch(ctx, "lattice_encode", a->lattice->rule.shaping ?
+		      HZI_KERNEL_lattice_encode_shaped : HZI_KERNEL_lattice_encode_generic,
 		      HZI_KERNEL_lattice_encode_generic_basis, &p, a->matrices);
 }
 

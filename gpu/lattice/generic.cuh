@@ -78,7 +78,7 @@ HZ_DEVICE void encode_unit(const hzi_lattice_generic &p, const hzi_lattice_matri
 	const row_offsets at = find_row(p, unit);
 	const int64_t begin = at.unit * r->group;
 	const int64_t end = begin + r->group < p.blocks ? begin + r->group : p.blocks;
-	const bool grouped = r->policy == HZI_LATTICE_GROUP;
+	const bool grouped = hzi_lattice_grouped(r);
 	int t = grouped ? group_scale(p, m, at.v, begin, end) : 0;
 
 	for (int64_t block = begin; block < end; block++) {

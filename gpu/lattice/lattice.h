@@ -12,6 +12,7 @@
 
 #include "hurwitz.h"
 #include "lib/lattice/lattice_math.h"
+#include "lib/lattice/rows.h"
 
 #define HZI_LATTICE_THREADS 128
 

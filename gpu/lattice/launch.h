@@ -25,6 +25,10 @@ struct hzi_lattice_codes hzi_cuda_lattice_codes(const struct hzi_lattice_map *ma
 /* Whether the rule is D4 or E8 with q = 4, with points that fit gpu/lattice/points_s8.cuh */
 bool hzi_cuda_lattice_bytes(const struct hzi_lattice_rule *r);
 
+/* The scales of rows, before encoding or after decoding */
+int hzi_cuda_lattice_scale_rows(struct hz_context *ctx, const char *op,
+				const struct hzi_lattice_rows *rows, bool decode);
+
 /* Clears the counts by a kernel rather than a memset, so that the next kernel may use PDL. */
 int hzi_cuda_lattice_clear(struct hz_context *ctx, int64_t *overload);
 

@@ -41,6 +41,8 @@ const struct hzi_op_routes hzi_cuda_lattice_routes[] = {
 
 int hzi_cuda_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_args *a)
 {
+	if (a->rows.scale)
+		HZ_CHECK(hzi_cuda_lattice_scale_rows(ctx, "lattice_encode", &a->rows, false));
 	return hzi_route_run(ctx, &hzi_cuda_lattice_routes[0], a);
 }
 
@@ -71,8 +73,10 @@ int hzi_cuda_lattice_decode(struct hz_context *ctx, const struct hzi_lattice_dec
 {
 	struct hzi_lattice_decode_args levels = *call;
 
-	return hzi_route_run(ctx, &hzi_cuda_lattice_routes[1],
-			     as_level_packing(&levels) ? &levels : call);
+	HZ_CHECK(hzi_route_run(ctx, &hzi_cuda_lattice_routes[1],
+			       as_level_packing(&levels) ? &levels : call));
+	return call->rows.scale ? hzi_cuda_lattice_scale_rows(ctx, "lattice_decode", &call->rows,
+							      true) : HZ_OK;
 }
 
 int hzi_cuda_lattice_repack(struct hz_context *ctx, const struct hzi_lattice_repack_args *a)

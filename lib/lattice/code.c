@@ -11,6 +11,8 @@
 #include "lib/hadamard/hadamard.h"
 #include "lib/lattice/lattice.h"
 
+static const char row_scale_name[] = "opts->row_scale";
+static const int scale_types[] = {HZ_F32, 0};
 static const int value_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int point_types[] = {HZ_S8, HZ_S16, HZ_S32, 0};
 static const int digit_types[] = {HZ_U8, HZ_U16, HZ_U32, 0};
@@ -56,6 +58,10 @@ static int check_opts(struct hz_context *ctx, const struct call *c)
 	if (o->hadamard && o->to != HZ_LATTICE_VALUES)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->hadamard is given, but there are no values to rotate",
+				c->op);
+	if (o->row_scale && o->to != HZ_LATTICE_VALUES)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->row_scale is given, but there are no values to scale",
 				c->op);
 	return hzi_check_reserved(ctx, c->op, o->reserved, 3);
 }
@@ -155,6 +161,31 @@ static int check_t(struct hz_context *ctx, const struct call *c)
 	return check_shape(ctx, c, "t", c->t, 1, wanted, l->group ? groups : why);
 }
 
+/* One scale for each row of v */
+static int check_row_scale(struct hz_context *ctx, const struct call *c)
+{
+	const hz_tensor *const s = c->o->row_scale, *const v = c->v;
+
+	if (!s)
+		return HZ_OK;
+	HZ_CHECK(hzi_check(ctx, c->op, row_scale_name, s, scale_types, !c->decode));
+	if (s->ndim != v->ndim - 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d", c->op,
+				row_scale_name, s->ndim, v->ndim - 1);
+	for (int i = 0; i < s->ndim; i++) {
+		if (s->shape[i] != v->shape[i])
+			return hzi_fail(ctx, HZ_ESHAPE,
+					"%s: %s.shape[%d] is %lld, must be %lld, as %s", c->op,
+					row_scale_name, i, (long long)s->shape[i],
+					(long long)v->shape[i], c->v_name);
+	}
+	HZ_CHECK(hzi_check_apart(ctx, c->op, c->v_name, v, row_scale_name, s));
+	if (c->decode)
+		return HZ_OK;
+	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, row_scale_name, s));
+	return c->t ? hzi_check_apart(ctx, c->op, "t", c->t, row_scale_name, s) : HZ_OK;
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* Merges the leading dimensions of three views where strides allow it, without those of size 1. */
@@ -202,6 +233,27 @@ static void set_map(const struct call *c, struct hzi_lattice_map *m)
 	m->code_block = codes.stride[rows];
 	m->code_level = codes.ndim > rows + 1 ? codes.stride[rows + 1] : 1;
 	m->t_step = c->t ? t.stride[rows] : 0;
+}
+
+/* v: as the implementation sees it, f: contiguous values */
+static void set_rows(struct hz_context *ctx, const struct call *c, const hz_tensor *view,
+		     float *f, struct hzi_lattice_rows *r)
+{
+	const hz_tensor v = hzi_canonical_strides(view);
+	const hz_tensor scale = hzi_canonical_strides(c->o->row_scale);
+	int64_t stride[3][HZ_MAXDIM];
+
+	memset(r, 0, sizeof(*r));
+	r->n = c->n;
+	r->rows = hz_tensor_count(c->o->row_scale);
+	r->ndim = collapse((const hz_tensor *[]){&v, &scale, NULL}, v.ndim - 1, r->shape, stride);
+	memcpy(r->v_stride, stride[0], (size_t)r->ndim * sizeof(int64_t));
+	memcpy(r->scale_stride, stride[1], (size_t)r->ndim * sizeof(int64_t));
+	r->v_step = v.stride[v.ndim - 1];
+	r->v_dtype = v.dtype;
+	r->v = hzi_data(ctx, view);
+	r->f = f;
+	r->scale = hzi_data(ctx, c->o->row_scale);
 }
 
 /* ---- Rotation -------------------------------------------------------------------------------- */
@@ -300,6 +352,9 @@ static int check_overload(struct hz_context *ctx, const struct call *c, const hz
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "overload", overload));
 	if (c->t)
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "t", c->t, "overload", overload));
+	if (c->o->row_scale)
+		HZ_CHECK(hzi_check_apart(ctx, c->op, row_scale_name, c->o->row_scale, "overload",
+					 overload));
 	return check_factors(ctx, c, "overload", overload);
 }
 
@@ -330,6 +385,9 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 		HZ_CHECK(check_factors(ctx, c, "t", c->t));
 	}
 	HZ_CHECK(check_factors(ctx, c, "codes", c->codes));
+	HZ_CHECK(check_row_scale(ctx, c));
+	if (c->o->row_scale)
+		HZ_CHECK(check_factors(ctx, c, row_scale_name, c->o->row_scale));
 	HZ_CHECK(check_overload(ctx, c, overload));
 	c->empty = hz_tensor_count(c->v) == 0;
 	if (c->empty)
@@ -348,7 +406,7 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	return HZ_OK;
 }
 
-/* Replaces x by the rotated values, contiguous f32. */
+/* Replaces x by rotated or scaled values, contiguous f32. */
 static void use_rotated(const struct call *c, const hz_tensor *middle, struct hzi_lattice_map *m)
 {
 	struct call other = *c;
@@ -363,10 +421,12 @@ static int encode_workspace(struct hz_context *ctx, const struct call *c,
 {
 	size_t rotation = 0, values = 0;
 
-	if (c->o->hadamard) {
+	if (c->o->hadamard)
+		HZ_CHECK(rotation_workspace(ctx, c, c->o->hadamard, &rotation, &values));
+	if (c->o->hadamard || c->o->row_scale) {
 		const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 
-		HZ_CHECK(rotation_workspace(ctx, c, c->o->hadamard, &rotation, &values));
+		values = (size_t)hz_tensor_count(c->v) * sizeof(float);
 		use_rotated(c, &middle, &a->map);
 		a->x_dtype = HZ_F32;
 	}
@@ -399,10 +459,13 @@ int hz_lattice_encode(hz_context *ctx, const hz_lattice *l, const hz_tensor *x,
 	}
 	HZ_CHECK(encode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	if (c.o->hadamard && !ctx->recording) {
+	if ((c.o->hadamard || c.o->row_scale) && !ctx->recording) {
 		hz_tensor middle = rotated_view(ctx, x, (char *)ctx->workspace + begin);
 
-		HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
+		if (c.o->hadamard)
+			HZ_CHECK(hz_hadamard(ctx, x, &middle, c.o->hadamard));
+		if (c.o->row_scale)
+			set_rows(ctx, &c, c.o->hadamard ? &middle : x, middle.data, &a.rows);
 		a.x = middle.data;
 	}
 	return HZI_CALL(ctx, lattice, lattice_encode, &a);
@@ -471,6 +534,7 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	HZ_CHECK(hzi_check_apart(ctx, c->op, "codes", c->codes, "y", c->v));
 	if (c->t)
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "t", c->t, "y", c->v));
+	HZ_CHECK(check_row_scale(ctx, c));
 	c->empty = hz_tensor_count(c->v) == 0;
 	if (c->empty)
 		return HZ_OK;
@@ -499,10 +563,14 @@ static int decode_workspace(struct hz_context *ctx, const struct call *c,
 	size_t rotation = 0, values = 0;
 
 	if (c->o->hadamard) {
-		const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
 		const hz_hadamard_opts back = transposed(c->o->hadamard);
 
 		HZ_CHECK(rotation_workspace(ctx, c, &back, &rotation, &values));
+	}
+	if (c->o->hadamard || c->o->row_scale) {
+		const hz_tensor middle = rotated_view(ctx, c->v, placeholder_address());
+
+		values = (size_t)hz_tensor_count(c->v) * sizeof(float);
 		use_rotated(c, &middle, &a->map);
 		a->y_dtype = HZ_F32;
 	}
@@ -527,13 +595,18 @@ int hz_lattice_decode(hz_context *ctx, const hz_lattice *l, const hz_tensor *cod
 		return HZ_OK;
 	HZ_CHECK(decode_workspace(ctx, &c, &a, &bytes, &begin));
 	HZ_CHECK(hzi_workspace(ctx, c.op, bytes));
-	if (c.o->hadamard && !ctx->recording) {
+	if ((c.o->hadamard || c.o->row_scale) && !ctx->recording) {
 		hz_tensor middle = rotated_view(ctx, y, (char *)ctx->workspace + begin);
-		const hz_hadamard_opts back = transposed(c.o->hadamard);
 
 		a.y = middle.data;
-		HZ_CHECK(HZI_CALL(ctx, lattice, lattice_decode, &a));
-		status = hz_hadamard(ctx, &middle, y, &back);
+		if (c.o->row_scale)
+			set_rows(ctx, &c, c.o->hadamard ? &middle : y, middle.data, &a.rows);
+		status = HZI_CALL(ctx, lattice, lattice_decode, &a);
+		if (status == HZ_OK && c.o->hadamard) {
+			const hz_hadamard_opts back = transposed(c.o->hadamard);
+
+			status = hz_hadamard(ctx, &middle, y, &back);
+		}
 	} else {
 		status = HZI_CALL(ctx, lattice, lattice_decode, &a);
 	}

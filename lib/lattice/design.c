@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "lib/lattice/lattice.h"
+#include "lib/lattice/shaped.h"
 
 static const char op[] = "lattice_design";
 
@@ -156,7 +157,7 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 	for (int64_t b = 0; b < blocks; b++) {
 		int missed;
 
-		if (r->policy == HZ_LATTICE_GROUP) {
+		if (hzi_lattice_grouped(r)) {
 			const int64_t left = blocks - b;
 
 			if (b % r->group == 0) {
@@ -168,7 +169,7 @@ static void measure(const struct search *s, const hz_lattice *l, hz_lattice_repo
 			missed = hzi_lattice_at(r, &l->matrices, v, t, g);
 		} else {
 			block_at(s, l, b, x, v);
-			missed = hzi_lattice_choose(r, &l->matrices, v, &t, g);
+			missed = hzi_lattice_choose_any(r, &l->matrices, v, &t, g);
 			histogram[t]++;
 			side++;
 		}

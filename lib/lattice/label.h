@@ -26,7 +26,13 @@
 #ifndef HZI_LATTICE_LABEL_H
 #define HZI_LATTICE_LABEL_H
 
-#include "lib/lattice/lattice_math.h"
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define HZI_LATTICE_FN static __host__ __device__ inline
+#else
+#define HZI_LATTICE_FN static inline
+#endif
 
 /* As the enumerators of hurwitz.h */
 enum {
@@ -117,6 +123,17 @@ HZI_LATTICE_FN uint32_t hzi_label_of(int shaping, int b, const int32_t v[8])
 	if (shaping == HZI_SHAPING_E8 && (turns & 1))
 		label |= (uint32_t)top;
 	return label;
+}
+
+/* Whether a point of E8, twice its coordinates, is a point of the code */
+HZI_LATTICE_FN int hzi_label_has(int shaping, int b, const int32_t v[8])
+{
+	int32_t p[8], differ = 0;
+
+	hzi_label_point(shaping, b, hzi_label_of(shaping, b, v), p);
+	for (int i = 0; i < 8; i++)
+		differ |= p[i] ^ v[i];
+	return differ == 0;
 }
 
 #endif

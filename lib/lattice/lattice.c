@@ -27,6 +27,10 @@ _Static_assert((int)HZI_LATTICE_GROUP == (int)HZ_LATTICE_GROUP &&
 	       (int)HZI_LATTICE_BANK == (int)HZ_LATTICE_BANK &&
 	       (int)HZI_LATTICE_CLIP == (int)HZ_LATTICE_CLIP &&
 	       (int)HZI_LATTICE_T == (int)HZ_LATTICE_T, "the same policies");
+_Static_assert((int)HZI_SHAPING_NESTED == (int)HZ_LATTICE_SHAPING_NESTED &&
+	       (int)HZI_SHAPING_CUBE == (int)HZ_LATTICE_SHAPING_CUBE &&
+	       (int)HZI_SHAPING_D8STAR == (int)HZ_LATTICE_SHAPING_D8STAR &&
+	       (int)HZI_SHAPING_E8 == (int)HZ_LATTICE_SHAPING_E8, "the same shapings");
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
@@ -74,11 +78,40 @@ static int dimension(const hz_lattice_opts *o)
 	}
 }
 
+/* What the codes of lib/lattice/label.h have */
+static int check_shaping(struct hz_context *ctx, const hz_lattice_opts *o)
+{
+	const char *given = o->flags & HZ_LATTICE_CENTER ? "HZ_LATTICE_CENTER is set" :
+			    o->flags & HZ_LATTICE_FIRST_FIT ? "HZ_LATTICE_FIRST_FIT is set" :
+			    o->transform ? "opts->transform is given" :
+			    o->dither ? "opts->dither is given" :
+			    o->offset ? "opts->offset is given" : NULL;
+
+	if (o->shaping == HZ_LATTICE_SHAPING_NESTED)
+		return HZ_OK;
+	if (o->kind != HZ_LATTICE_E8 || o->levels != 1 || (o->q != 4 && o->q != 8 && o->q != 16))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->shaping is %d, which needs kind HZ_LATTICE_E8, levels 1 "
+				"and q 4, 8 or 16: kind is %d, levels %d, q %d", op, o->shaping,
+				o->kind, o->levels, o->q);
+	if (o->policy != HZ_LATTICE_BANK)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->policy is %d, must be HZ_LATTICE_BANK with shaping %d",
+				op, o->policy, o->shaping);
+	if (o->group != 0 && o->group != 8)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->group is %d, must be 0 or 8 with shaping %d", op,
+				o->group, o->shaping);
+	return given ? hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s, which shaping %d does not have", op, given, o->shaping) :
+		       HZ_OK;
+}
+
 static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 {
 	static const struct hzi_flag flags[] = {
 		HZI_FLAG(HZ_LATTICE_CENTER), HZI_FLAG(HZ_LATTICE_SPHERE),
-		HZI_FLAG(HZ_LATTICE_FIRST_FIT), {0, NULL},
+		HZI_FLAG(HZ_LATTICE_FIRST_FIT), HZI_FLAG(HZ_LATTICE_WIDE), {0, NULL},
 	};
 
 	HZ_CHECK(check_int(ctx, "kind", o->kind, HZ_LATTICE_Z, HZ_LATTICE_BASIS));
@@ -92,6 +125,8 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 	HZ_CHECK(check_int(ctx, "q", o->q, 2, 1 << 20));
 	HZ_CHECK(check_int(ctx, "levels", o->levels, 1, HZ_LATTICE_MAXLEVELS));
 	HZ_CHECK(check_int(ctx, "policy", o->policy, HZ_LATTICE_NONE, HZ_LATTICE_GROUP));
+	HZ_CHECK(check_int(ctx, "shaping", o->shaping, HZ_LATTICE_SHAPING_NESTED,
+			   HZ_LATTICE_SHAPING_E8));
 	if (o->beta == 0)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->beta is 0: give the scale, for example that of "
@@ -100,9 +135,14 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 	if (o->alpha != 0)
 		HZ_CHECK(check_positive(ctx, "alpha", o->alpha));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags,
-				 HZ_LATTICE_CENTER | HZ_LATTICE_SPHERE | HZ_LATTICE_FIRST_FIT,
-				 flags));
-	if (o->policy == HZ_LATTICE_GROUP) {
+				 HZ_LATTICE_CENTER | HZ_LATTICE_SPHERE | HZ_LATTICE_FIRST_FIT |
+				 HZ_LATTICE_WIDE, flags));
+	if ((o->flags & HZ_LATTICE_WIDE) && !o->preset)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_LATTICE_WIDE is set, but opts->preset is 0: it selects the "
+				"bank of a preset", op);
+	HZ_CHECK(check_shaping(ctx, o));
+	if (o->policy == HZ_LATTICE_GROUP || (o->policy == HZ_LATTICE_BANK && o->group)) {
 		HZ_CHECK(check_int(ctx, "group", o->group, 8, 128));
 		if (o->group % d)
 			return hzi_fail(ctx, HZ_EINVAL,
@@ -195,6 +235,8 @@ static double leader_bound(const hz_lattice *l)
 	const struct hzi_lattice_rule *r = &l->rule;
 	double most = 0, bound[DIMS];
 
+	if (r->shaping)
+		return r->shaping == HZ_LATTICE_SHAPING_E8 ? 2 * r->q : r->q;
 	if (r->kind != HZ_LATTICE_BASIS)
 		return r->q * (r->kind == HZ_LATTICE_Z ? 0.5 : r->kind == HZ_LATTICE_E8 ? 2 : 1);
 	for (int i = r->d - 1; i >= 0; i--) {
@@ -402,6 +444,8 @@ static int set_scales(struct hz_context *ctx, hz_lattice *l, const hz_lattice_op
 		if (r->scale[t] > r->scale[r->largest])
 			r->largest = t;
 	}
+	if (r->policy == HZ_LATTICE_GROUP)
+		r->largest = r->scales - 1;
 	for (int j = 0; j < 16; j++)
 		r->shrink[j] = (float)exp2(-j / 16.0);
 	return HZ_OK;
@@ -522,9 +566,11 @@ static int set_reach(struct hz_context *ctx, hz_lattice *l, double point)
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
-int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *o)
+int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts *opts)
 {
-	const int d = o ? dimension(o) : 0;
+	hz_lattice_opts given = opts ? *opts : (hz_lattice_opts){0};
+	const hz_lattice_opts *const o = &given;
+	int d;
 	double point = 0;
 	hz_lattice *l;
 	int status;
@@ -532,8 +578,11 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 	if (lattice)
 		*lattice = NULL;
 	HZI_ENTER(ctx, op);
-	if (!lattice || !o)
+	if (!lattice || !opts)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, lattice ? "opts" : "lattice");
+	HZ_CHECK(check_int(ctx, "preset", o->preset, 0, HZ_LATTICE_PRESET_D4_4_50));
+	hzi_lattice_apply_preset(&given);
+	d = dimension(o);
 	HZ_CHECK(check_opts(ctx, o, d));
 	assert(d > 0);
 	l = hzi_malloc(ctx, sizeof(*l), 64);
@@ -550,6 +599,7 @@ int hz_lattice_open(hz_context *ctx, hz_lattice **lattice, const hz_lattice_opts
 	l->rule.q = o->q;
 	l->rule.levels = o->levels;
 	l->rule.policy = o->policy;
+	l->rule.shaping = o->shaping;
 	l->rule.group = o->group ? o->group / d : 1;
 	if (o->flags & HZ_LATTICE_SPHERE)
 		l->rule.flags |= HZI_LATTICE_SPHERE;
@@ -597,20 +647,42 @@ void hz_lattice_close(hz_lattice *l)
 	hzi_mfree(&seed, l, sizeof(*l));
 }
 
+#define ROW 4096			/* values of the row that `bits` is that of */
+
+/*
+ * Bits of a value: the digits, where q is no power of two in the smaller of LEVEL and LIMBS; t, a
+ * byte or the bits that a bank needs; with a bank the f32 scale of a row. D8STAR leaves out a bit.
+ */
+static double stored_bits(const hz_lattice *l, const hz_lattice_info *info)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const int level = info->level_dtype == HZ_U8 ? 8 : info->level_dtype == HZ_U16 ? 16 : 32;
+	double bits = 32 * info->limbs, t = 0, row = 0;
+
+	if (info->level_dtype)
+		bits = fmin(bits, level * r->levels);
+	if (r->log2q >= 0)
+		bits = r->log2q * r->d * r->levels - (r->shaping == HZ_LATTICE_SHAPING_D8STAR);
+	if (r->policy == HZ_LATTICE_BANK) {
+		while (1 << (int)t < r->scales)
+			t++;
+		row = 32;
+	} else if (info->scales) {
+		t = 8;
+	}
+	return bits / r->d + t / (r->d * r->group) + row / ROW;
+}
+
 int hz_lattice_get_info(const hz_lattice *l, hz_lattice_info *info)
 {
 	const struct hzi_lattice_rule *r;
-	double side = 0;
 
 	if (!l || !info)
 		return HZ_EINVAL;
 	r = &l->rule;
-	if (r->policy == HZ_LATTICE_T || r->policy == HZ_LATTICE_BANK)
-		side = log2(r->scales) / r->d;
-	if (r->policy == HZ_LATTICE_GROUP)
-		side = log2(r->scales) / l->group;
 	*info = (hz_lattice_info){
 		.kind = r->kind, .dim = r->d, .q = r->q, .levels = r->levels, .policy = r->policy,
+		.shaping = r->shaping,
 		.group = l->group,
 		.embed = r->embed,
 		.embed_scale = r->kind == HZ_LATTICE_E8 ? 2 : 1,
@@ -621,12 +693,12 @@ int hz_lattice_get_info(const hz_lattice *l, hz_lattice_info *info)
 		.limbs = (r->d * r->levels + r->limb_digits - 1) / r->limb_digits,
 		.scales = hzi_lattice_has_t(l) ? r->scales : 0,
 		.point_max = l->point_max,
-		.bits = r->levels * log2(r->q) + side,
 		.to_lattice = l->to_lattice, .from_lattice = l->from_lattice,
 		.reduced = l->reduced, .basis = l->basis,
 		.scale_table = r->scale,
 		.offset = r->offset,
 		.leaders = l->leaders,
 	};
+	info->bits = stored_bits(l, info);
 	return HZ_OK;
 }

@@ -8,6 +8,10 @@
 
 #include "lib/core/internal.h"
 #include "lib/lattice/lattice_math.h"
+#include "lib/lattice/rows.h"
+
+/* Replaces fields that are 0 by those of opts->preset. */
+void hzi_lattice_apply_preset(hz_lattice_opts *o);
 
 #define HZI_LATTICE_LEADERS 65536	/* most leaders that a table holds */
 
@@ -16,7 +20,7 @@ struct hz_lattice {
 	struct hzi_lattice_rule rule;
 	struct hzi_lattice_matrices matrices;	/* used with HZI_LATTICE_MAPPED */
 	hz_allocator allocator;
-	int32_t group;			/* GROUP: values that share T; otherwise 0 */
+	int32_t group;			/* GROUP, BANK: values that share T; otherwise 0 */
 	double beta, alpha;
 	double mean[HZI_LATTICE_DIMS];	/* of the leaders as real points, see hzi_lattice_value() */
 	double dither[HZI_LATTICE_DIMS];	/* likewise */
@@ -81,11 +85,15 @@ struct hzi_lattice_map {
 	int64_t t_step;
 };
 
-/* Values beyond n count as 0. t is not NULL if hzi_lattice_has_t(). */
+/*
+ * Values beyond n count as 0. t is not NULL if hzi_lattice_has_t(). With rows.scale, rows.f are the
+ * values x, which are divided first.
+ */
 struct hzi_lattice_encode_args {
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_matrices *matrices;	/* NULL: none needed */
 	struct hzi_lattice_map map;
+	struct hzi_lattice_rows rows;
 	const void *x;
 	void *codes;
 	uint8_t *t;
@@ -97,11 +105,13 @@ struct hzi_lattice_encode_args {
  * LEVEL codes hold levels first .. M - 1, and code_level counts from level first; other packings
  * hold all levels. to: enum hz_lattice_to; POINTS are sums of the levels used; DIGITS are of the
  * levels first .. M - 1, v_level counts from first. T beyond the last scale counts as the last.
+ * With rows.scale, rows.f are the values y, which are multiplied last.
  */
 struct hzi_lattice_decode_args {
 	const struct hz_lattice *lattice;
 	const struct hzi_lattice_matrices *matrices;
 	struct hzi_lattice_map map;
+	struct hzi_lattice_rows rows;
 	const void *codes;
 	const uint8_t *t;
 	void *y;

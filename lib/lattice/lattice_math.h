@@ -19,11 +19,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define HZI_LATTICE_FN static __host__ __device__ inline
-#else
-#define HZI_LATTICE_FN static inline
-#endif
+#include "lib/lattice/label.h"
+
 /*
  * For functions with many callers: a kernel whose speed does not matter may define this as
  * noinline.
@@ -65,10 +62,10 @@ struct hzi_lattice_rule {
 	int32_t kind, d, embed, q;
 	int32_t log2q;			/* -1: q is no power of two */
 	int32_t levels, policy, scales;	/* scales: at least 1 */
-	int32_t group;			/* blocks that share T: 1, or with GROUP more */
+	int32_t group;			/* blocks that share T: 1, or with GROUP or BANK more */
 	uint32_t flags;
 	int32_t limb_digits;		/* most digits that 32 bits hold */
-	int32_t largest;		/* BANK: the first of the largest scales */
+	int32_t largest;		/* BANK: the first of the largest scales; GROUP: the last */
 	uint64_t level_size;		/* q^d; 0 if above 2^32 */
 	float reach;			/* no fit if a |v 1/s| of hzi_lattice_map() is larger */
 	float shrink[16];		/* 2^(-j/16) */
@@ -76,6 +73,7 @@ struct hzi_lattice_rule {
 	float inverse[HZI_LATTICE_SCALES];	/* 1/s of the f32 s, rounded to f32 */
 	int32_t offset[HZI_LATTICE_DIMS];	/* o */
 	float dither[HZI_LATTICE_DIMS];	/* z, for a basis in its coordinates */
+	int32_t shaping;		/* HZI_SHAPING_* of label.h; if not NESTED, E8 of one level */
 };
 
 /* More parameters, with MAPPED; d x d, row-major, contiguous */
@@ -441,24 +439,6 @@ HZI_LATTICE_FN int hzi_lattice_fits(const struct hzi_lattice_rule *r,
 	return any == 0;
 }
 
-/* The coset leader of digits: c(b) = G b - q Q(G b / q) */
-HZI_LATTICE_FN void hzi_lattice_leader(const struct hzi_lattice_rule *r,
-				    const struct hzi_lattice_matrices *m, const int32_t *b,
-				    int32_t *c)
-{
-	int32_t f[HZI_LATTICE_DIMS];
-
-	HZI_LATTICE_KNOWN(r);
-	hzi_lattice_combine(r, b, c);
-	for (int i = 0; i < r->embed; i++)
-		f[i] = c[i];
-	hzi_lattice_parent(r, m, f);
-	for (int i = 0; i < r->embed; i++)
-		c[i] -= r->q * f[i];
-}
-
-/* ---- Codes ----------------------------------------------------------------------------------- */
-
 /* sum_j b_j q^j; below q^d, which 32 bits hold */
 HZI_LATTICE_FN uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, const int32_t *b)
 {
@@ -469,6 +449,28 @@ HZI_LATTICE_FN uint32_t hzi_lattice_index(const struct hzi_lattice_rule *r, cons
 		index = index * (uint32_t)r->q + (uint32_t)b[j];
 	return index;
 }
+
+/* The coset leader of digits: c(b) = G b - q Q(G b / q), or the point of a label by its fields */
+HZI_LATTICE_FN void hzi_lattice_leader(const struct hzi_lattice_rule *r,
+				    const struct hzi_lattice_matrices *m, const int32_t *b,
+				    int32_t *c)
+{
+	int32_t f[HZI_LATTICE_DIMS];
+
+	HZI_LATTICE_KNOWN(r);
+	if (r->shaping) {
+		hzi_label_point(r->shaping, r->log2q, hzi_lattice_index(r, b), c);
+		return;
+	}
+	hzi_lattice_combine(r, b, c);
+	for (int i = 0; i < r->embed; i++)
+		f[i] = c[i];
+	hzi_lattice_parent(r, m, f);
+	for (int i = 0; i < r->embed; i++)
+		c[i] -= r->q * f[i];
+}
+
+/* ---- Codes ----------------------------------------------------------------------------------- */
 
 /* The inverse; an index beyond q^d counts modulo q^d. */
 HZI_LATTICE_FN void hzi_lattice_unindex(const struct hzi_lattice_rule *r, uint32_t index,
@@ -926,17 +928,24 @@ HZI_LATTICE_FN int hzi_lattice_best_fit(const struct hzi_lattice_rule *r,
 
 #define HZI_LATTICE_TRIES 3
 
+/* Whether hzi_lattice_group() chooses t */
+HZI_LATTICE_FN int hzi_lattice_grouped(const struct hzi_lattice_rule *r)
+{
+	return r->policy == HZI_LATTICE_GROUP || r->group > 1;
+}
+
 /*
  * The scale that blocks v [n][d] share; blocks with skip[i] hold NaN and are ignored: among the
- * first t at which all fit and the next two, where all fit, the one with the least error s^2 sum |y
- * - p|^2, summed block by block; with FIRST_FIT that first t. If there is none, the last; if all
- * blocks are ignored, 0.
+ * first t at which all fit and the next two, with BANK all others, where all fit, the one with the
+ * least error s^2 sum |y - p|^2, summed block by block; with FIRST_FIT that first t. If there is
+ * none, the largest; if all blocks are ignored, 0.
  */
 HZI_LATTICE_FN int hzi_lattice_group(const struct hzi_lattice_rule *r,
 				  const struct hzi_lattice_matrices *m, int n, const float *v,
 				  const uint8_t *skip)
 {
-	const int tries = r->flags & HZI_LATTICE_FIRST_FIT ? 1 : HZI_LATTICE_TRIES;
+	const int tries = r->flags & HZI_LATTICE_FIRST_FIT ? 1 :
+			  r->policy == HZI_LATTICE_BANK ? r->scales : HZI_LATTICE_TRIES;
 	int best = r->scales, end = r->scales;
 	float least = 0;
 
@@ -961,12 +970,12 @@ HZI_LATTICE_FN int hzi_lattice_group(const struct hzi_lattice_rule *r,
 			best = t;
 		}
 	}
-	return best < r->scales ? best : r->scales - 1;
+	return best < r->scales ? best : r->largest;
 }
 
 /*
- * The point g and the scale t of a block by any policy but GROUP, whose t is shared by several
- * blocks. Returns 1 if the block was wrapped or clipped.
+ * The point g and the scale t of a block whose t is not that of hzi_lattice_group(). Returns 1 if
+ * the block was wrapped or clipped.
  */
 HZI_LATTICE_FN int hzi_lattice_choose(const struct hzi_lattice_rule *r,
 				   const struct hzi_lattice_matrices *m, const float *v, int *t,

@@ -305,7 +305,8 @@ static void random_opts(uint64_t *rnd, const struct config *f, struct encode_cas
 				       0.1 + fabs(rnd_uniform(rnd));
 	c->o.alpha = alphas[rnd_below(rnd, 5)];
 	c->o.flags = rnd_below(rnd, 2) ? HZ_LATTICE_CENTER : 0;
-	if (c->o.policy == HZ_LATTICE_GROUP) {
+	if (c->o.policy == HZ_LATTICE_GROUP ||
+	    (c->o.policy == HZ_LATTICE_BANK && rnd_below(rnd, 2))) {
 		c->o.group = f->dim * (int)(1 + rnd_below(rnd, 128 / f->dim));
 		if (c->o.group < 8)
 			c->o.group = f->dim * ((8 + f->dim - 1) / f->dim);
@@ -351,8 +352,7 @@ static void random_case(uint64_t *rnd, const struct config *f, struct encode_cas
 	shape[ndim] = c->blocks;
 	shape[ndim + 1] = last;
 	c->codes = view_new(rnd, dtype, ndim + (last ? 2 : 1), shape, (int)rnd_below(rnd, 3));
-	shape[ndim] = c->o.policy == HZ_LATTICE_GROUP ?
-		      (c->n + c->o.group - 1) / c->o.group : c->blocks;
+	shape[ndim] = c->o.group ? (c->n + c->o.group - 1) / c->o.group : c->blocks;
 	c->t = view_new(rnd, HZ_U8, ndim + 1, shape, (int)rnd_below(rnd, 3));
 	c->x_image = image_new(c->x.bytes, 0, &c->x_data);
 	mode = (int)rnd_below(rnd, 5);

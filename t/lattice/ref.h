@@ -38,7 +38,7 @@ static inline void ref_lattice_init(struct ref_lattice *r, const hz_lattice_opts
 	r->q = o->q;
 	r->m = o->levels;
 	r->policy = o->policy;
-	r->group = o->policy == HZ_LATTICE_GROUP ? o->group / r->d : 1;
+	r->group = o->group ? o->group / r->d : 1;
 	r->first_fit = (o->flags & HZ_LATTICE_FIRST_FIT) != 0;
 	r->scales = o->policy == HZ_LATTICE_T ? 32 : o->policy == HZ_LATTICE_GROUP ? 64 :
 		    o->policy == HZ_LATTICE_BANK ? o->banks : 1;
@@ -442,6 +442,7 @@ static inline float ref_error(const struct ref_lattice *r, const double *y, cons
 /* Blocks that share T: one, or a group. v [n][d] is overwritten where it has Inf. */
 static inline void ref_encode(const struct ref_lattice *r, float *v, int n, struct ref_block *k)
 {
+	const int tries = r->first_fit ? 1 : r->policy == HZ_LATTICE_BANK ? r->scales : 3;
 	int i, j, t, largest = 0, best = -1, first = 0, all;
 	int64_t p[REF_D];
 	float least = 0, e;
@@ -454,9 +455,10 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 			ref_digits(r, k[i].g, k[i].b);
 		}
 	}
-	if (r->policy == HZ_LATTICE_GROUP) {
-		for (t = 0; t < r->scales && (best < 0 || t < first + (r->first_fit ? 1 : 3));
-		     t++) {
+	for (t = 0; t < r->scales; t++)
+		largest = r->scale[t] > r->scale[largest] ? t : largest;
+	if (r->policy == HZ_LATTICE_GROUP || r->group > 1) {
+		for (t = 0; t < r->scales && (best < 0 || t < first + tries); t++) {
 			all = 1;
 			e = 0;
 			for (i = 0; i < n && all; i++) {
@@ -474,7 +476,7 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 			least = e;
 			best = t;
 		}
-		t = best >= 0 ? best : r->scales - 1;
+		t = best >= 0 ? best : largest;
 		for (i = 0; i < n; i++) {
 			if (!(k[i].special & 2))
 				ref_clip(r, v + i * r->d, t, &k[i]);
@@ -500,8 +502,6 @@ static inline void ref_encode(const struct ref_lattice *r, float *v, int n, stru
 			}
 		}
 	}
-	for (t = 0; t < r->scales; t++)
-		largest = r->scale[t] > r->scale[largest] ? t : largest;
 	if (r->policy == HZ_LATTICE_T || r->policy == HZ_LATTICE_BANK)
 		ref_clip(r, v, best < 0 ? largest : best, k);
 	else

@@ -30,23 +30,42 @@ static const struct word to_words[] = {
 	{"digits", HZ_LATTICE_DIGITS}, {NULL, 0},
 };
 
+static const struct word shaping_words[] = {
+	{"nested", HZ_LATTICE_SHAPING_NESTED}, {"cube", HZ_LATTICE_SHAPING_CUBE},
+	{"d8star", HZ_LATTICE_SHAPING_D8STAR}, {"e8", HZ_LATTICE_SHAPING_E8}, {NULL, 0},
+};
+
+const struct word preset_words[] = {
+	{"e8-4.5-fast", HZ_LATTICE_PRESET_E8_4_50_FAST}, {"e8-4.5", HZ_LATTICE_PRESET_E8_4_50},
+	{"e8-4.25", HZ_LATTICE_PRESET_E8_4_25}, {"e8-4.25-best", HZ_LATTICE_PRESET_E8_4_25_BEST},
+	{"e8-3.25-fast", HZ_LATTICE_PRESET_E8_3_25_FAST}, {"e8-3.25", HZ_LATTICE_PRESET_E8_3_25},
+	{"e8-2.25", HZ_LATTICE_PRESET_E8_2_25}, {"d4-4.5", HZ_LATTICE_PRESET_D4_4_50}, {NULL, 0},
+};
+
 const struct key lattice_keys[] = {
+	{"preset", KEY_WORD, preset_words, 0, 0,
+	 "e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5",
+	 "a named quantizer, by its stored bits: sets the keys that are not given"},
+	{"wide", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "preset=: 1: its scales for rows with outliers"},
 	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn|basis",
 	 "Zn, Dn: of dim= dimensions, 1 or 4 by default, like Z and D; basis: that of\n"
 	 "basis="},
 	{"dim", KEY_INT, NULL, 1, HZ_LATTICE_MAXDIM, "N", "the dimension, where lattice= has none"},
 	{"q", KEY_INT, NULL, 2, 1 << 20, "N", "digits are 0 .. q - 1"},
 	{"levels", KEY_INT, NULL, 1, HZ_LATTICE_MAXLEVELS, "N", "levels of digits: must be given"},
+	{"shaping", KEY_WORD, shaping_words, 0, 0, "nested|cube|d8star|e8",
+	 "which points a code has; default nested"},
 	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale: must be given"},
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "scales are beta 2^(alpha t); default 1/3, with policy=group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
 	 "what blocks do that the code does not hold; default as bank= or\n"
-	 "group= say, else t if t= is given, else none"},
+	 "group= say, else that of preset=, else t if t= is given, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "policy=bank, group: 1: the first that fits, not that with the least error"},
-	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
+	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group, bank: values that share a scale"},
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
 	 "the point o: nearest to the code's centre, or its coordinates"},
 	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..",
@@ -211,11 +230,10 @@ static int lists(const struct job *job, const char *prefix, hz_lattice_opts *o, 
 /* Checks that there is a number, and a row of the transform, per dimension. */
 static int check_sizes(const struct job *job, const hz_lattice_opts *o, const struct parts *p)
 {
-	const int d = o->dim		       ? o->dim :
-		      o->kind == HZ_LATTICE_E8 ? 8 :
-		      o->kind == HZ_LATTICE_A2 ? 2 :
-		      o->kind == HZ_LATTICE_D  ? 4 :
-						 1;
+	const int kind = o->kind ? o->kind : o->preset == HZ_LATTICE_PRESET_D4_4_50 ?
+			 HZ_LATTICE_D : HZ_LATTICE_E8;
+	const int d = o->dim ? o->dim : kind == HZ_LATTICE_E8 ? 8 : kind == HZ_LATTICE_A2 ? 2 :
+		      kind == HZ_LATTICE_D ? 4 : 1;
 	const struct {
 		const char *name;
 		int count;
@@ -259,8 +277,11 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	const struct value *beta = prefixed(job, prefix, "beta");
 	const struct value *alpha = prefixed(job, prefix, "alpha");
 	const struct value *name = prefixed(job, prefix, "lattice");
+	const int32_t preset = (int32_t)prefixed_or(job, prefix, "preset", 0);
 	static struct parts parts;
 	hz_lattice_opts o = {
+		.preset = preset,
+		.shaping = (int32_t)prefixed_or(job, prefix, "shaping", 0),
 		.q = (int32_t)prefixed_or(job, prefix, "q", 0),
 		.levels = (int32_t)prefixed_or(job, prefix, "levels", 0),
 		.beta = beta->number,
@@ -268,6 +289,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		.policy = (int32_t)prefixed_or(
 			job, prefix, "policy",
 			prefixed(job, prefix, "bank")->given  ? HZ_LATTICE_BANK :
+			preset ? HZ_LATTICE_NONE :
 			prefixed(job, prefix, "group")->given ? HZ_LATTICE_GROUP :
 			has_t				      ? HZ_LATTICE_T :
 								HZ_LATTICE_NONE),
@@ -290,10 +312,12 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		o.dim = dim;
 	if (o.policy == HZ_LATTICE_GROUP && !prefixed(job, prefix, "group")->given)
 		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
-	if (o.policy == HZ_LATTICE_BANK && !prefixed(job, prefix, "bank")->given)
+	if (o.policy == HZ_LATTICE_BANK && !preset && !prefixed(job, prefix, "bank")->given)
 		return complain(EXIT_BAD, "%s: policy=bank needs bank=", job->op->name);
-	if (o.policy == HZ_LATTICE_GROUP)
+	if (o.policy == HZ_LATTICE_GROUP || o.policy == HZ_LATTICE_BANK || preset)
 		o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
+	if (prefixed_or(job, prefix, "wide", 0))
+		o.flags |= HZ_LATTICE_WIDE;
 	if (prefixed_or(job, prefix, "sphere", 0))
 		o.flags |= HZ_LATTICE_SPHERE;
 	if (prefixed_or(job, prefix, "first_fit", 0))
@@ -304,13 +328,13 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		status = matrices(job, &o, &parts);
 	if (status)
 		return status;
-	if (!o.kind)
+	if (!o.kind && !preset)
 		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
-	if (!o.q)
+	if (!o.q && !preset)
 		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
-	if (!o.levels)
+	if (!o.levels && !preset)
 		return complain(EXIT_BAD, "%s: the key levels= is missing", job->op->name);
-	if (!beta->given)
+	if (!beta->given && !preset)
 		return complain(EXIT_BAD, "%s: the key beta= is missing: give the scale of the "
 				"values", job->op->name);
 	status = check_sizes(job, &o, &parts);
@@ -569,9 +593,11 @@ static bool is_rotated(struct job *job)
 static const struct operand encode_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "[..., N]"},
 	{"codes", NULL, OUTPUT, CODES, "[..., blocks, levels]; full64: [..., blocks]"},
-	{"t", NULL, OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"t", NULL, OUTPUT | OPTIONAL | ONLY, "u8", "[..., blocks]; with group= [..., groups]"},
 	{"overload", NULL, OUTPUT | OPTIONAL | ONLY, "s64",
 	 "[2]: blocks that did not fit, with NaN or Inf"},
+	{"row_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32",
+	 "[...]: the root mean square of each row, which is divided by it"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
@@ -584,6 +610,7 @@ static int encode_outputs(struct job *job)
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct npy *codes = &slot_of(job, "codes")->array, *t = &slot_of(job, "t")->array;
 	struct npy *overload = &slot_of(job, "overload")->array;
+	struct npy *row_scale = &slot_of(job, "row_scale")->array;
 	const int last = x->ndim - 1;
 	hz_lattice_info info;
 	int64_t blocks;
@@ -608,6 +635,9 @@ static int encode_outputs(struct job *job)
 	overload->ndim = 1;
 	overload->shape[0] = 2;
 	overload->dtype = HZ_S64;
+	row_scale->ndim = last;
+	memcpy(row_scale->shape, x->shape, (size_t)last * sizeof(*x->shape));
+	row_scale->dtype = HZ_F32;
 	return status ? status : hadamard_common(job, x->ndim, x->shape);
 }
 
@@ -618,6 +648,7 @@ static int encode_call(hz_context *ctx, struct job *job)
 	const hz_lattice_code_opts o = {
 		.pack = (int32_t)value_or(job, "pack", HZ_LATTICE_LEVEL),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
+		.row_scale = view_of(job, "row_scale"),
 	};
 
 	return WITH_WORKSPACE(ctx, hz_lattice_encode(ctx, quantizer, x, view_of(job, "codes"),
@@ -638,7 +669,8 @@ static const struct operand decode_operands[] = {
 	{"codes", NULL, 0, CODES, "[..., blocks, levels]; full64: [..., blocks]"},
 	{"y", "x", OUTPUT, "f32 f16 bf16 s32 u8 u32",
 	 "[..., N], or as to= says"},
-	{"t", NULL, OPTIONAL, "u8", "[..., blocks]; policy=group: [..., groups]"},
+	{"t", NULL, OPTIONAL, "u8", "[..., blocks]; with group= [..., groups]"},
+	{"row_scale", NULL, OPTIONAL, "f32", "[...], of encoding: rows are multiplied with it"},
 	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
 	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], of encoding"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
@@ -700,6 +732,7 @@ static int decode_call(hz_context *ctx, struct job *job)
 		.use_levels = (int32_t)value_or(job, "use_levels", 0),
 		.to = (int32_t)value_or(job, "to", HZ_LATTICE_VALUES),
 		.hadamard = is_rotated(job) ? &rotation : NULL,
+		.row_scale = view_of(job, "row_scale"),
 	};
 
 	return WITH_WORKSPACE(ctx, hz_lattice_decode(ctx, quantizer, view_of(job, "codes"),

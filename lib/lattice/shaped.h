@@ -96,30 +96,120 @@ HZI_LATTICE_FN float hzi_shaped_beyond(int32_t q, const float *y)
 	return far > 0 ? hzi_lmul(0.5f, hzi_lmul(far, far)) : 0;
 }
 
-/* Component i of minimal vector k of E8, 0 <= k < 240, times 2 */
-HZI_LATTICE_FN int32_t hzi_shaped_minimal(int k, int i)
+/*
+ * Whether p, twice the coordinates of a point of E8, is in the code, as hzi_label_has(). D8STAR: of
+ * labels with the top bits turned, whose sums of |2 n_i - q| add to 8 q, one has a sum below 4 q.
+ * E8: points are in the cell of q E8 where <p, w> <= q for each minimal vector w, see
+ * hzi_shaped_beyond(); on its border one of equals is.
+ */
+HZI_LATTICE_FN int hzi_shaped_inside(int shaping, int b, const int32_t *p)
 {
-	int a = 0;
+	const int32_t q = 1 << b, h = p[0] & 1;
+	int32_t sum = 0, most = 0, second = 0, least = INT32_MAX, negative = 0;
 
-	if (k >= 112) {
-		/* All +-1/2: the sign of i = 0 makes their product positive. */
-		const uint32_t signs = (uint32_t)(k - 112);
-
-		a = (int)(i ? signs >> (i - 1) :
-			  signs ^ signs >> 1 ^ signs >> 2 ^ signs >> 3 ^ signs >> 4 ^ signs >> 5 ^
-			  signs >> 6) & 1;
-		return a ? -1 : 1;
+	if (shaping != HZI_SHAPING_E8) {
+		for (int i = 0; i < 8; i++) {
+			if (p[i] < -q || p[i] >= q)
+				return 0;
+			sum += hzi_label_abs(p[i] - h);
+		}
+		return shaping == HZI_SHAPING_CUBE || sum < 4 * q || (sum == 4 * q && p[0] - h < 0);
 	}
-	/* Pairs in the order (0, 1), (0, 2), .. (6, 7), with four signs each */
-	for (int left = k >> 2; left >= 7 - a; a++)
-		left -= 7 - a, k -= 4 * (7 - a);
-	return i == a ? (k & 1 ? -2 : 2) : i == a + 1 + (k >> 2) ? (k & 2 ? -2 : 2) : 0;
+	for (int i = 0; i < 8; i++) {
+		const int32_t a = hzi_label_abs(p[i]), lower = a < most ? a : most;
+
+		sum += a;
+		negative ^= p[i] < 0;
+		second = lower > second ? lower : second;
+		most = a > most ? a : most;
+		least = a < least ? a : least;
+	}
+	sum = (sum - (negative ? 2 * least : 0)) / 2;
+	sum = sum > most + second ? sum : most + second;
+	return sum < 2 * q || (sum == 2 * q && hzi_label_has(shaping, b, p));
+}
+
+/* Sign k of 8 of a minimal vector (+-1/2)^8 of E8, k < 128: their product is positive. */
+HZI_LATTICE_FN uint32_t hzi_shaped_signs(uint32_t k)
+{
+	const uint32_t a = k ^ k >> 4, c = a ^ a >> 2;
+
+	return k | ((c ^ c >> 1) & 1) << 7;
+}
+
+/* +-(+-a +-b) +-(+-c +-d), by four bits of signs */
+HZI_LATTICE_FN float hzi_shaped_four(const float *e, uint32_t signs)
+{
+	return hzi_ladd(hzi_ladd(signs & 1 ? -e[0] : e[0], signs & 2 ? -e[1] : e[1]),
+			hzi_ladd(signs & 4 ? -e[2] : e[2], signs & 8 ? -e[3] : e[3]));
+}
+
+/*
+ * Moves g by that minimal vector w of E8 which has the largest <e, w> above 1, of those that lead
+ * to a point of the code, of equals the first: +-e_i +-e_j in the order of i, j and the signs, then
+ * (+-1/2)^8. Returns whether there is one. Rounding is monotonic: no <e, w> exceeds that of |e|.
+ */
+HZI_LATTICE_FN int hzi_shaped_step(const struct hzi_lattice_rule *r, const float *e, int32_t *g)
+{
+	float most = 1, size[8];
+	int32_t p[8], best[8];
+	int moved = 0;
+
+	for (int i = 0; i < 8; i++) {
+		size[i] = fabsf(e[i]);
+		p[i] = g[i];
+	}
+	for (int i = 0; i < 7; i++) {
+		for (int j = i + 1; j < 8; j++) {
+			if (!(hzi_ladd(size[i], size[j]) > most))
+				continue;
+			for (int k = 0; k < 4; k++) {
+				const float gain = hzi_ladd(k & 1 ? -e[i] : e[i],
+							    k & 2 ? -e[j] : e[j]);
+
+				if (!(gain > most))
+					continue;
+				p[i] = g[i] + (k & 1 ? -2 : 2);
+				p[j] = g[j] + (k & 2 ? -2 : 2);
+				if (hzi_shaped_inside(r->shaping, r->log2q, p)) {
+					most = gain;
+					moved = 1;
+					for (int l = 0; l < 8; l++)
+						best[l] = p[l];
+				}
+			}
+			p[i] = g[i];
+			p[j] = g[j];
+		}
+	}
+	for (uint32_t k = 0; k < 128; k++) {
+		const uint32_t signs = hzi_shaped_signs(k);
+		float gain;
+
+		if (k == 0 && !(hzi_lmul(0.5f, hzi_ladd(hzi_shaped_four(size, 0),
+							hzi_shaped_four(size + 4, 0))) > most))
+			break;
+		gain = hzi_lmul(0.5f, hzi_ladd(hzi_shaped_four(e, signs & 15),
+					       hzi_shaped_four(e + 4, signs >> 4)));
+		if (!(gain > most))
+			continue;
+		for (int i = 0; i < 8; i++)
+			p[i] = g[i] + (signs >> i & 1 ? -1 : 1);
+		if (hzi_shaped_inside(r->shaping, r->log2q, p)) {
+			most = gain;
+			moved = 1;
+			for (int i = 0; i < 8; i++)
+				best[i] = p[i];
+		}
+	}
+	for (int i = 0; i < 8 && moved; i++)
+		g[i] = best[i];
+	return moved;
 }
 
 /*
  * g = a point of the code near to y, which is not nearest to one: that of y times the first
- * 2^(-j/16), then moved by that minimal vector which takes most from the distance, of those that
- * stay within the code, until none does. Returns the squared distance.
+ * 2^(-j/16) that fits, then moved by hzi_shaped_step(). Returns the squared distance.
  */
 HZI_LATTICE_OFTEN float hzi_shaped_clip(const struct hzi_lattice_rule *r, const float *y,
 					int32_t *g)
@@ -127,7 +217,7 @@ HZI_LATTICE_OFTEN float hzi_shaped_clip(const struct hzi_lattice_rule *r, const 
 	const float low = r->shaping == HZI_SHAPING_E8 ? -HZI_LATTICE_RANGE : 0;
 	const float high = r->shaping == HZI_SHAPING_E8 ? HZI_LATTICE_RANGE : (float)(r->q - 1);
 	float z[8], e[8], error;
-	int exponent, limit, j = 1, moved = 1;
+	int exponent, limit, j = 1;
 
 	frexpf(hzi_lattice_size(r, y), &exponent);
 	frexpf(r->reach, &limit);
@@ -140,33 +230,11 @@ HZI_LATTICE_OFTEN float hzi_shaped_clip(const struct hzi_lattice_rule *r, const 
 			z[i] = hzi_lmul(y[i], factor);
 		hzi_shaped_nearest(r->q, low, high, z, g);
 		j++;
-	} while (!hzi_label_has(r->shaping, r->log2q, g));
+	} while (!hzi_shaped_inside(r->shaping, r->log2q, g));
 	error = hzi_shaped_error(y, g, e);
 	/* The limit matters to numbers beyond 2^20 alone, whose distances are rounded. */
-	for (int steps = 0; moved && steps < 64; steps++) {
-		float most = 1;
-		int32_t p[8], best[8];
-
-		moved = 0;
-		for (int k = 0; k < 240; k++) {
-			float gain = 0;
-
-			for (int i = 0; i < 8; i++) {
-				p[i] = hzi_shaped_minimal(k, i);
-				gain = hzi_ladd(gain, hzi_lmul(0.5f * (float)p[i], e[i]));
-				p[i] += g[i];
-			}
-			if (!(gain > most) || !hzi_label_has(r->shaping, r->log2q, p))
-				continue;
-			most = gain;
-			moved = 1;
-			for (int i = 0; i < 8; i++)
-				best[i] = p[i];
-		}
-		for (int i = 0; i < 8 && moved; i++)
-			g[i] = best[i];
+	for (int steps = 0; steps < 64 && hzi_shaped_step(r, e, g); steps++)
 		error = hzi_shaped_error(y, g, e);
-	}
 	return error;
 }
 
@@ -188,11 +256,11 @@ HZI_LATTICE_OFTEN int hzi_shaped_fits(const struct hzi_lattice_rule *r, const fl
 	float y[8];
 	int32_t g[8];
 
-	for (int t = 0; t < r->scales; t++) {
+	for (int t = r->scales - 1; t >= 0; t--) {
 		for (int i = 0; i < 8; i++)
 			y[i] = hzi_lclamp(hzi_lmul(v[i], r->inverse[t]), HZI_LATTICE_RANGE);
 		hzi_shaped_nearest(r->q, -HZI_LATTICE_RANGE, HZI_LATTICE_RANGE, y, g);
-		if (hzi_label_has(r->shaping, r->log2q, g))
+		if (hzi_shaped_inside(r->shaping, r->log2q, g))
 			return 1;
 	}
 	return 0;
@@ -218,7 +286,7 @@ HZI_LATTICE_FN int hzi_shaped_choose(const struct hzi_lattice_rule *r, const flo
 		float error = hzi_shaped_at(r, v, k, y, p);
 
 		bound[k] = -1;
-		if (r->shaping != HZI_SHAPING_CUBE && !hzi_label_has(r->shaping, r->log2q, p)) {
+		if (r->shaping != HZI_SHAPING_CUBE && !hzi_shaped_inside(r->shaping, r->log2q, p)) {
 			const float beyond = r->shaping == HZI_SHAPING_E8 ?
 					     hzi_shaped_beyond(r->q, y) : 0;
 

@@ -529,6 +529,13 @@ static int lattice_encode_rotated(struct scene *s, views t)
 	return encode(s, t, &o);
 }
 
+static int lattice_encode_shaped(struct scene *s, views t)
+{
+	const hz_lattice_code_opts o = {.row_scale = t[5]};
+
+	return hz_lattice_encode(s->ctx, t[0] ? s->shaped : NULL, t[1], t[2], t[3], t[4], &o);
+}
+
 static int decode(struct scene *s, views t, const hz_lattice_code_opts *o)
 {
 	const hz_lattice *const l = lattice_of(s, t[0]);
@@ -547,6 +554,13 @@ static int lattice_decode_rotated(struct scene *s, views t)
 	const hz_lattice_code_opts o = {.pack = HZ_LATTICE_LIMBS, .hadamard = &h};
 
 	return decode(s, t, &o);
+}
+
+static int lattice_decode_shaped(struct scene *s, views t)
+{
+	const hz_lattice_code_opts o = {.row_scale = t[4]};
+
+	return hz_lattice_decode(s->ctx, t[0] ? s->shaped : NULL, t[1], t[2], t[3], &o);
 }
 
 static int lattice_repack(struct scene *s, views t)

@@ -47,7 +47,7 @@ struct scene {
 	int device;
 	bool record;		/* scene_run() records the call instead of making it */
 	size_t bytes;		/* the workspace of the recorded call */
-	hz_lattice *lattice;
+	hz_lattice *lattice, *shaped;
 	hz_vlut *vlut, *vlut2;
 	hz_packed packed, quat_packed;	/* with data of their own */
 	void *packed_data, *quat_packed_data, *codes_data;

@@ -64,6 +64,7 @@ void scene_open(struct scene *s, const hz_options *options)
 {
 	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 1,
 				    .policy = HZ_LATTICE_T};
+	const hz_lattice_opts e8 = {.preset = HZ_LATTICE_PRESET_E8_4_25};
 	hz_tensor zeros, there;
 
 	memset(s, 0, sizeof(*s));
@@ -71,6 +72,7 @@ void scene_open(struct scene *s, const hz_options *options)
 	must(s, hz_open(&s->ctx, options), "hz_open");
 	s->device = hz_device(s->ctx);
 	must(s, hz_lattice_open(s->ctx, &s->lattice, &d4), "lattice_open");
+	must(s, hz_lattice_open(s->ctx, &s->shaped, &e8), "lattice_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut, s->lattice, NULL, NULL), "vlut_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut2, s->lattice, s->lattice, NULL), "vlut_open");
 	s->arena = device_memory(s, ARENA_BYTES);
@@ -92,6 +94,7 @@ void scene_close(struct scene *s)
 	hz_vlut_close(s->vlut);
 	hz_vlut_close(s->vlut2);
 	hz_lattice_close(s->lattice);
+	hz_lattice_close(s->shaped);
 	hz_free(s->ctx, s->packed_data, s->device);
 	hz_free(s->ctx, s->quat_packed_data, s->device);
 	hz_free(s->ctx, s->codes_data, s->device);

@@ -69,10 +69,17 @@ static const struct quantizer {
 			     .flags = HZ_LATTICE_CENTER}},
 	{"a basis of 8 T", {.kind = HZ_LATTICE_BASIS, .dim = 8, .basis = some_basis, .q = 4,
 			    .levels = 2, .beta = 0.25, .policy = HZ_LATTICE_T}},
+	{"e8-4.5-fast", {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST}},
+	{"e8-4.5", {.preset = HZ_LATTICE_PRESET_E8_4_50}},
+	{"e8-4.25", {.preset = HZ_LATTICE_PRESET_E8_4_25}},
+	{"e8-4.25-best", {.preset = HZ_LATTICE_PRESET_E8_4_25_BEST}},
+	{"e8-2.25", {.preset = HZ_LATTICE_PRESET_E8_2_25}},
+	{"d4-4.5", {.preset = HZ_LATTICE_PRESET_D4_4_50}},
 };
 
 enum {
-	D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z, D4_WRAP, E8_WRAP, BASIS
+	D4, D4_T, E8, E8_T, E8_GROUP, E8_Q3, E8_Q16, E8_Q14, D4_Q8, A2, Z, D4_WRAP, E8_WRAP, BASIS,
+	E8_FAST, E8_450, E8_425, E8_BEST, E8_225, D4_450
 };
 
 static const struct row {
@@ -97,6 +104,12 @@ static const struct row {
 	{ENCODE, BOTH, Z, HZ_F16, 0},
 	{ENCODE, BOTH, D4_WRAP, HZ_F16, 0},
 	{ENCODE, BOTH, E8_WRAP, HZ_F16, 0},
+	{ENCODE, BOTH | QUICK, E8_FAST, HZ_F16, 0},
+	{ENCODE, BOTH, E8_450, HZ_F16, 0},
+	{ENCODE, BOTH, E8_425, HZ_F16, 0},
+	{ENCODE, BOTH, E8_BEST, HZ_F16, 0},
+	{ENCODE, BOTH, E8_225, HZ_F16, 0},
+	{ENCODE, BOTH, D4_450, HZ_F16, 0},
 	{DECODE, CPU, D4, HZ_F32, 4096},
 	{DECODE, CPU, E8, HZ_F32, 4096},
 	{DECODE, BOTH | QUICK, D4, HZ_F16, 0},
@@ -113,6 +126,11 @@ static const struct row {
 	{DECODE, BOTH, D4_Q8, HZ_F16, 0},
 	{DECODE, BOTH, A2, HZ_F16, 0},
 	{DECODE, BOTH, Z, HZ_F16, 0},
+	{DECODE, BOTH | QUICK, E8_FAST, HZ_F16, 0},
+	{DECODE, BOTH, E8_450, HZ_F16, 0},
+	{DECODE, BOTH, E8_425, HZ_F16, 0},
+	{DECODE, BOTH, E8_225, HZ_F16, 0},
+	{DECODE, BOTH, D4_450, HZ_F16, 0},
 	{ENCODE, CPU, BASIS, HZ_F32, 65536},
 	{DECODE, CPU, BASIS, HZ_F16, 0},
 	{DECODE, CPU, D4_T, HZ_BF16, 0},

@@ -5,7 +5,8 @@
  *
  * Gaussian values of variance 1 are encoded and decoded. The gap is the ratio of the error to the
  * rate-distortion bound 2^(-2R), in dB. R counts T by its entropy. Each row has the gap that was
- * published for it, or that the publication's own program gives.
+ * published for it, or that the publication's own program gives. Presets are last: their R is the
+ * bits that are stored, and what is known is the gap of a simulation of 2^20 values.
  */
 #include <config.h>
 
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "tools/core/bench.h"
+#include "tools/core/run.h"
 
 #define VALUES (1 << 21)
 
@@ -252,6 +254,42 @@ static int run_row(struct data *d, const struct row *r)
 	return status;
 }
 
+static int run_presets(struct data *d)
+{
+	static const double known[] = {
+		[HZ_LATTICE_PRESET_E8_4_50_FAST] = 24.23, [HZ_LATTICE_PRESET_E8_4_50] = 25.09,
+		[HZ_LATTICE_PRESET_E8_4_25] = 23.42, [HZ_LATTICE_PRESET_E8_4_25_BEST] = 23.78,
+		[HZ_LATTICE_PRESET_E8_3_25_FAST] = 17.27, [HZ_LATTICE_PRESET_E8_3_25] = 17.79,
+		[HZ_LATTICE_PRESET_E8_2_25] = 11.54, [HZ_LATTICE_PRESET_D4_4_50] = 23.97,
+	};
+	int status = 0;
+
+	for (const struct word *w = preset_words; w->name && !status; w++) {
+		for (int wide = 0; wide < 2 && !status; wide++) {
+			const hz_lattice_opts o = {.preset = (int32_t)w->value,
+						   .flags = wide ? HZ_LATTICE_WIDE : 0};
+			double mse = 0, rate = 0, side = 0;
+			hz_lattice_info info;
+			char name[40];
+			hz_lattice *l;
+
+			snprintf(name, sizeof(name), "%s%s", w->name, wide ? " wide" : "");
+			progress("bench: %s", name);
+			status = hz_lattice_open(d->ctx, &l, &o);
+			if (status != HZ_OK)
+				return complain(exit_status(status), "%s", hz_errmsg(d->ctx));
+			hz_lattice_get_info(l, &info);
+			status = measure(d, l, &mse, &rate, &side);
+			hz_lattice_close(l);
+			if (!status)
+				print(d->set, "preset", name, (double)info.scale_table[0],
+				      info.bits, mse, side,
+				      20 * log10(2) * info.bits - known[w->value]);
+		}
+	}
+	return status;
+}
+
 /* ---- Common 4-bit formats, for comparison ---------------------------------------------------- */
 
 /* q = rint(x / s) in -8 .. 7 with s = amax / 7; `searched` tries s times 1, 0.98, .. 0.5 and takes
@@ -384,6 +422,8 @@ int bench_quality(const struct settings *set, hz_context *ctx)
 		       "SNR dB", "gap dB", "known", "T>0 %");
 	for (size_t i = 0; i < ROWS && !status; i++)
 		status = run_row(&d, &rows[i]);
+	if (!status)
+		status = run_presets(&d);
 	if (!status)
 		run_formats(&d);
 out:

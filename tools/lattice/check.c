@@ -23,6 +23,17 @@ static const hz_lattice_opts lattices[] = {
 	{.kind = HZ_LATTICE_E8, .dim = 8, .q = 3, .levels = 2, .beta = 0.4},
 };
 
+/* Presets, and the least ratio of power and error on Gaussian values, half of what they have */
+static const struct {
+	int preset;
+	double ratio;
+} presets[] = {
+	{HZ_LATTICE_PRESET_E8_4_50_FAST, 130}, {HZ_LATTICE_PRESET_E8_4_50, 160},
+	{HZ_LATTICE_PRESET_E8_4_25, 110}, {HZ_LATTICE_PRESET_E8_4_25_BEST, 120},
+	{HZ_LATTICE_PRESET_E8_3_25_FAST, 26}, {HZ_LATTICE_PRESET_E8_3_25, 30},
+	{HZ_LATTICE_PRESET_E8_2_25, 7}, {HZ_LATTICE_PRESET_D4_4_50, 120},
+};
+
 #define LATTICES (sizeof(lattices) / sizeof(*lattices))
 
 static uint64_t seed;
@@ -96,7 +107,7 @@ static int code(hz_context *ctx, const hz_lattice *l, struct codes *c)
 	hz_lattice_get_info(l, &f);
 	c->host[0] = hz_tensor_2d(c->x, HZ_F32, HZ_CPU, ROWS, N);
 	c->host[1] = hz_tensor_3d(c->codes, f.level_dtype, HZ_CPU, ROWS, N / f.dim, f.levels);
-	c->host[2] = hz_tensor_2d(c->t, HZ_U8, HZ_CPU, ROWS, N / f.dim);
+	c->host[2] = hz_tensor_2d(c->t, HZ_U8, HZ_CPU, ROWS, N / (f.group ? f.group : f.dim));
 	c->host[3] = hz_tensor_2d(c->y, HZ_F32, HZ_CPU, ROWS, N);
 	for (int i = 0; i < ROWS * N; i++)
 		c->x[i] = random_normal(&seed);
@@ -147,6 +158,30 @@ static bool check_lattice(hz_context *ctx, const char *name, const hz_lattice_op
 	return good;
 }
 
+static bool check_preset(hz_context *ctx, const char *name, int preset, double ratio,
+			 struct codes *c)
+{
+	const hz_lattice_opts o = {.preset = preset};
+	double power = 0, error = 0;
+	hz_lattice *l;
+	int status = hz_lattice_open(ctx, &l, &o);
+
+	if (status)
+		return wrong("%s: lattice_open: %s", name, hz_errmsg(ctx));
+	status = code(ctx, l, c);
+	code_free(ctx, c);
+	hz_lattice_close(l);
+	if (status)
+		return wrong("%s: lattice_encode, lattice_decode: %s", name, hz_errmsg(ctx));
+	for (int i = 0; i < ROWS * N; i++) {
+		power += (double)c->x[i] * (double)c->x[i];
+		error += ((double)c->x[i] - (double)c->y[i]) * ((double)c->x[i] - (double)c->y[i]);
+	}
+	return error * ratio <= power ||
+	       wrong("%s: preset %d: the error is 1/%.1f of the power, must be 1/%g at most", name,
+		     preset, power / error, ratio);
+}
+
 bool check_lattices(hz_context *ctx, const char *name)
 {
 	struct codes *c = allocate(sizeof(*c));
@@ -155,6 +190,8 @@ bool check_lattices(hz_context *ctx, const char *name)
 	seed = 1;
 	for (size_t i = 0; i < LATTICES && good; i++)
 		good = check_lattice(ctx, name, &lattices[i], c);
+	for (size_t i = 0; i < sizeof(presets) / sizeof(*presets) && good; i++)
+		good = check_preset(ctx, name, presets[i].preset, presets[i].ratio, c);
 	free(c);
 	return good;
 }

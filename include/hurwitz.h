@@ -745,10 +745,10 @@ HZ_API_CHECK int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tenso
 
 /*
  * A matrix B, or several, in the order in which hz_qgemm() reads it, with the sums of its columns:
- * filled by hz_qgemm_pack() and read-only then. The struct lies on the host and may be copied, the
- * data on a device. What one context has packed every context with the same kind of device can use,
- * whatever its ISA, and any number at once. Both may be kept in a file, for this version
- * of the library.
+ * filled by hz_qgemm_pack() and read-only then; likewise by hz_quat_gemm_pack() and hz_vlut_pack().
+ * The struct lies on the host and may be copied, the data on a device. What one context has packed
+ * every context with the same kind of device can use, whatever its ISA, and any number at once.
+ * Both may be kept in a file, for this version of the library.
  */
 typedef struct hz_packed {
 	void *data;			/* 64-byte aligned, on device */
@@ -1904,18 +1904,14 @@ HZ_API_CHECK int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice 
 			      const hz_lattice *x, const hz_vlut_opts *opts);
 HZ_API void hz_vlut_close(hz_vlut *vlut);
 
-/*
- * A coded matrix. Zero the struct and set what is wanted: codes and, where the policy has it, t; or
- * packed with rows and k, which must be those that it was packed of: calls cannot check that, and
- * with larger ones they read beyond it.
- */
+/* A coded matrix. Zero the struct and set codes and, where the policy has it, t; or packed. */
 typedef struct hz_coded {
 	hz_tensor codes;		/* LEVEL: [rows, blocks, levels or use_levels] */
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
-	const void *packed;		/* instead of codes and t: what hz_vlut_pack() made */
-	int64_t rows, k;		/* k: values of a row; 0 without packed: as x has, or all of
-					   all blocks */
+	const hz_packed *packed;	/* instead of codes and t: filled by hz_vlut_pack() */
+	int64_t rows, k;		/* 0, or rows, and values of a row. k = 0: those of packed;
+					   of codes as x has, or all of all blocks */
 	int32_t use_levels;		/* the coarsest levels to use; 0: all */
 	int32_t reserved0;		/* 0 */
 	int64_t reserved[3];		/* 0 */
@@ -1923,17 +1919,20 @@ typedef struct hz_coded {
 
 /*
  * Packs codes and t of a matrix in the order that this device's kernels read: worth it for one
- * that is used more than once. packed has hz_vlut_pack_bytes() bytes on the device, aligned to 64.
- * It is for this vlut's lattices and options, and for the rows and k that it was made of; all
- * levels are in it.
+ * that is used more than once. data has hz_vlut_pack_bytes() bytes on the context's device, aligned
+ * to 64, and stays the caller's.
  *
- * Aliasing: packed overlaps no operand.
+ *   w       codes, with k, or all values of all blocks
+ *   packed  filled; data must live as long as it is used. All levels are in it. Any vlut of an
+ *           equal lattice takes it if its options ask for the same layout; calls refuse others
+ *
+ * Aliasing: data overlaps no operand.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API_CHECK int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 				    size_t *bytes);
 HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
-			      void *packed);
+			      void *data, size_t bytes, hz_packed *packed);
 
 /*
  * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(t_ik) <p_ik - o - z, x_k>, of decoded

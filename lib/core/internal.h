@@ -428,15 +428,23 @@ static inline int hzi_check_reserved(struct hz_context *ctx, const char *op,
 	return any ? hzi_fail_reserved(ctx, op, reserved) : HZ_OK;
 }
 
+/* FNV-1a hash of n numbers, continued from h */
+#define HZI_HASH 2166136261u
+uint32_t hzi_hash(uint32_t h, const int64_t *number, int n);
+
 /* The expected p->check: a checksum of all fields by which a wrong use of the data shows */
 uint32_t hzi_packed_check(const hz_packed *p);
 
+/* HZ_OK if data, called name, can hold packed data of `bytes` bytes */
+int hzi_check_packed_data(struct hz_context *ctx, const char *op, const char *name,
+			  const void *data, size_t bytes);
+
 /*
- * HZ_OK if opts->packed is as filler() filled it, has at least min_ndim dimensions, and is on the
- * context's device. The caller checks its layout.
+ * HZ_OK if a packed matrix, called name, is as filler() filled it, has at least min_ndim
+ * dimensions, and is on the context's device. The caller checks its layout.
  */
-int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
-		     const hz_packed *p);
+int hzi_check_packed(struct hz_context *ctx, const char *op, const char *name, const char *filler,
+		     int min_ndim, const hz_packed *p);
 
 /* Overflow-checked product of sizes; false if it does not fit or one is negative. */
 static inline bool hzi_mul(int64_t a, int64_t b, int64_t *product)

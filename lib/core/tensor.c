@@ -552,7 +552,15 @@ int hzi_fail_reserved(struct hz_context *ctx, const char *op, const int64_t *res
 
 /* ---- Packed matrices ------------------------------------------------------------------------- */
 
-/* FNV-1a hash */
+uint32_t hzi_hash(uint32_t h, const int64_t *number, int n)
+{
+	for (int i = 0; i < n; i++) {
+		for (int bit = 0; bit < 64; bit += 8)
+			h = (h ^ (uint32_t)(number[i] >> bit & 255)) * 16777619u;
+	}
+	return h;
+}
+
 uint32_t hzi_packed_check(const hz_packed *p)
 {
 	const int64_t field[] = {
@@ -560,27 +568,33 @@ uint32_t hzi_packed_check(const hz_packed *p)
 		p->shape[0], p->shape[1], p->shape[2], p->shape[3], p->shape[4], p->shape[5],
 		p->reserved[0], p->reserved[1], p->reserved[2], p->reserved[3],
 	};
-	uint32_t h = 2166136261u;
 
-	for (size_t i = 0; i < sizeof(field) / sizeof(*field); i++) {
-		for (int bit = 0; bit < 64; bit += 8)
-			h = (h ^ (uint32_t)(field[i] >> bit & 255)) * 16777619u;
-	}
-	return h;
+	return hzi_hash(HZI_HASH, field, (int)(sizeof(field) / sizeof(*field)));
 }
 
-int hzi_check_packed(struct hz_context *ctx, const char *op, const char *filler, int min_ndim,
-		     const hz_packed *p)
+int hzi_check_packed_data(struct hz_context *ctx, const char *op, const char *name,
+			  const void *data, size_t bytes)
 {
+	if (bytes && !data && !ctx->recording)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL, must be %zu bytes of memory", op,
+				name, bytes);
+	if (bytes && (uintptr_t)data % 64)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %p, must be a multiple of 64 bytes", op,
+				name, data);
+	return HZ_OK;
+}
+
+int hzi_check_packed(struct hz_context *ctx, const char *op, const char *name, const char *filler,
+		     int min_ndim, const hz_packed *p)
+{
+	char data[24];
+
 	if (p->ndim < min_ndim || p->ndim > HZ_MAXDIM || p->check != hzi_packed_check(p))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->packed is not as %s() filled it", op,
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is not as %s() filled it", op, name,
 				filler);
 	if (p->device != ctx->device)
-		return hzi_fail(ctx, HZ_EDEVICE,
-				"%s: opts->packed is on another device than the context", op);
-	if (p->bytes && ((!p->data && !ctx->recording) || (uintptr_t)p->data % 64))
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->packed->data is %p, must be a multiple of 64 bytes", op,
-				p->data);
-	return HZ_OK;
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is on another device than the context", op,
+				name);
+	snprintf(data, sizeof(data), "%s->data", name);
+	return hzi_check_packed_data(ctx, op, data, p->data, p->bytes);
 }

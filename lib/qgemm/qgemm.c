@@ -138,9 +138,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 	if (bytes < need)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu", op, bytes,
 				need);
-	if (need && ((!data && !ctx->recording) || (uintptr_t)data % 64))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
-				op, data);
+	HZ_CHECK(hzi_check_packed_data(ctx, op, "data", data, need));
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
 	HZ_CHECK(hzi_check_apart(ctx, op, "b", b, "data", &blob));
 	a.data = data;
@@ -162,7 +160,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 
 static int check_packed(struct hz_context *ctx, const char *op, const hz_packed *p)
 {
-	HZ_CHECK(hzi_check_packed(ctx, op, "hz_qgemm_pack", 2, p));
+	HZ_CHECK(hzi_check_packed(ctx, op, "opts->packed", "hz_qgemm_pack", 2, p));
 	if (p->layout != (uint32_t)layout_of(ctx))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->packed is not as hz_qgemm_pack() filled it", op);

@@ -243,9 +243,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	if (bytes < need)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu",
 				pack_name, bytes, need);
-	if (need && ((!data && !ctx->recording) || (uintptr_t)data % 64))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64 bytes",
-				pack_name, data);
+	HZ_CHECK(hzi_check_packed_data(ctx, pack_name, "data", data, need));
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
 	HZ_CHECK(hzi_check_apart(ctx, pack_name, "a", a, "data", &blob));
 	p.data = data;
@@ -282,7 +280,7 @@ static int check_packed(struct hz_context *ctx, const struct call *q, int *metho
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: a and opts->packed are both given, must be one of them",
 				op_name);
-	HZ_CHECK(hzi_check_packed(ctx, op_name, "hz_quat_gemm_pack", 3, p));
+	HZ_CHECK(hzi_check_packed(ctx, op_name, "opts->packed", "hz_quat_gemm_pack", 3, p));
 	*method = hzi_quat_layout_method(layout);
 	*precision = hzi_quat_layout_precision(layout);
 	if (layout != hzi_quat_layout(on_gpu(ctx), *method, *precision) || *method == 0)

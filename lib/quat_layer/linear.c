@@ -353,7 +353,7 @@ static int check_weights(struct hz_context *ctx, const struct call *q, const hz_
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: w and opts->packed are both given, must be one of them",
 				q->op);
-	HZ_CHECK(hzi_check_packed(ctx, q->op, "hz_quat_gemm_pack", 3, p));
+	HZ_CHECK(hzi_check_packed(ctx, q->op, "opts->packed", "hz_quat_gemm_pack", 3, p));
 	l->layout = (int32_t)p->layout;
 	if (l->layout != hzi_quat_layout(ctx->device != HZ_CPU, hzi_quat_layout_method(l->layout),
 					 hzi_quat_layout_precision(l->layout)) ||

@@ -52,6 +52,12 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
 }
 
+/* For a number of values that need not be a multiple of d */
+static int64_t blocks_of(int64_t k, int d)
+{
+	return k / d + (k % d > 0);
+}
+
 /* Whether products of points are integer products of their embedded coordinates */
 static bool integral(const struct hzi_lattice_rule *w, const struct hzi_lattice_rule *x)
 {
@@ -263,6 +269,33 @@ static int make_two_sided(struct hz_context *ctx, hz_vlut *v, const hz_vlut_opts
 	return v->route == HZ_VLUT_TABLE ? make_table(ctx, v) : HZ_OK;
 }
 
+static int64_t bits_of(float f)
+{
+	int32_t bits;
+
+	memcpy(&bits, &f, 4);
+	return bits;
+}
+
+/* What hz_packed says of packed codes: the lattice and how they are laid out, in one number */
+static uint32_t layout_of(const hz_lattice *l, bool bitfield)
+{
+	const struct hzi_lattice_rule *r = &l->rule;
+	const int64_t number[] = {
+		HZI_OP_vlut_pack, r->kind, r->d, r->q, r->levels, r->policy, r->scales, r->group,
+		r->flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED), bitfield,
+	};
+	uint32_t h = hzi_hash(HZI_HASH, number, (int)(sizeof(number) / sizeof(*number)));
+
+	for (int i = 0; i < HZI_LATTICE_DIMS; i++)
+		h = hzi_hash(h, (int64_t[]){r->offset[i], bits_of(r->dither[i])}, 2);
+	for (int i = 0; i < r->scales; i++)
+		h = hzi_hash(h, &(int64_t){bits_of(r->scale[i])}, 1);
+	for (int i = 0; r->flags & HZI_LATTICE_MAPPED && i < r->d * r->d; i++)
+		h = hzi_hash(h, &(int64_t){bits_of(l->matrices.from[i])}, 1);
+	return h;
+}
+
 int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_lattice *x,
 		 const hz_vlut_opts *opts)
 {
@@ -306,6 +339,8 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	if (x)
 		status = make_two_sided(ctx, v, o);
 	make_bitfield(v);
+	v->layout[0] = layout_of(w, v->bitfield);
+	v->layout[1] = x ? layout_of(x, false) : 0;
 	if (status == HZ_OK)
 		status = make_words(ctx, w, &v->words[0]);
 	if (status == HZ_OK && x && x != w)
@@ -329,12 +364,6 @@ void hz_vlut_close(hz_vlut *v)
 			hz_free(v->ctx, v->words[i], v->ctx->device);
 	}
 	hzi_mfree(v->ctx, v, sizeof(*v));
-}
-
-/* For a number of values that need not be a multiple of d */
-static int64_t blocks_of(int64_t k, int d)
-{
-	return k / d + (k % d > 0);
 }
 
 /* ---- Coded matrices -------------------------------------------------------------------------- */
@@ -371,17 +400,26 @@ static int check_shape(struct hz_context *ctx, const char *op, const char *name,
 	return HZ_OK;
 }
 
+/* Checks c->packed against the lattice, and c->rows and k against it. */
 static int check_packed(struct hz_context *ctx, const char *op, const char *name,
-			const hz_coded *c)
+			const hz_coded *c, uint32_t layout)
 {
-	if (c->rows < 0 || c->k < 0)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s->rows and k are %lld and %lld, must not be negative", op,
-				name, (long long)c->rows, (long long)c->k);
-	if ((uintptr_t)c->packed % 64)
+	const hz_packed *p = c->packed;
+	const int64_t given[] = {c->rows, c->k};
+	char packed[24] = "w->packed";
+
+	packed[0] = name[0];
+	HZ_CHECK(hzi_check_packed(ctx, op, packed, "hz_vlut_pack", 2, p));
+	if (p->layout != layout)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: %s->packed is %p, must be a multiple of 64 bytes", op, name,
-				c->packed);
+				"%s: %s is of another lattice or layout, must be packed by "
+				"hz_vlut_pack() for the %s of this vlut", op, packed, name);
+	for (int i = 0; i < 2; i++) {
+		if (given[i] != 0 && given[i] != p->shape[i])
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->%s is %lld, must be 0 or %lld, as "
+					"packed", op, name, i ? "k" : "rows", (long long)given[i],
+					(long long)p->shape[i]);
+	}
 	if (c->t || c->codes.data)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: %s->packed is given, and %s too: must be one of them", op,
@@ -405,6 +443,12 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 				"%s: a level has %d digits of %d, more than 32 bits: products do "
 				"not take that",
 				op, info.dim, info.q);
+	if (c->codes.dtype != info.level_dtype &&
+	    (c->codes.dtype == HZ_U64 || c->codes.dtype == HZ_U32))
+		return hzi_fail(ctx, HZ_EDTYPE,
+				"%s: %s.dtype is %s, must be %s, the levels: hz_lattice_repack() "
+				"makes them of FULL64 and LIMBS codes", op, codes,
+				hz_dtype_name(c->codes.dtype), hz_dtype_name(info.level_dtype));
 	HZ_CHECK(hzi_check(ctx, op, codes, &c->codes, (int[]){info.level_dtype, 0}, false));
 	if (c->codes.ndim != 3)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 3", op, codes,
@@ -430,9 +474,11 @@ static int check_coded_views(struct hz_context *ctx, const char *op, const char 
 }
 
 /* Fills *out from a matrix. Its rows have c->k values, or all of all blocks. */
-static int coded_args(struct hz_context *ctx, const char *op, const char *name,
-		      const hz_lattice *l, const hz_coded *c, struct hzi_coded *out)
+static int coded_args(struct hz_context *ctx, const char *op, const hz_vlut *v, bool is_x,
+		      const hz_coded *c, struct hzi_coded *out)
 {
+	const char *const name = is_x ? "x" : "w";
+	const hz_lattice *l = is_x ? v->x : v->w;
 	const int d = l->rule.d, levels = l->rule.levels;
 	hz_lattice_info info;
 	hz_tensor codes, t;
@@ -452,11 +498,11 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 	out->code_dtype = info.level_dtype;
 	hzi_lattice_sub(l, out->first, out->sub);
 	if (c->packed) {
-		HZ_CHECK(check_packed(ctx, op, name, c));
-		out->rows = c->rows;
-		out->k = c->k;
-		out->blocks = blocks_of(c->k, d);
-		out->packed = c->packed;
+		HZ_CHECK(check_packed(ctx, op, name, c, v->layout[is_x]));
+		out->rows = c->packed->shape[0];
+		out->k = c->packed->shape[1];
+		out->blocks = blocks_of(out->k, d);
+		out->packed = hzi_packed_data(ctx, c->packed);
 	} else {
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
 		codes = hzi_canonical_strides(&c->codes);
@@ -504,8 +550,10 @@ static int coded_args(struct hz_context *ctx, const char *op, const char *name,
 static int check_coded_apart(struct hz_context *ctx, const char *op, const char *name,
 			     const hz_coded *c, const hz_tensor *y)
 {
-	if (!c->packed)
-		HZ_CHECK(hzi_check_apart(ctx, op, name, &c->codes, "y", y));
+	const hz_tensor packed = c->packed ? hz_tensor_1d(c->packed->data, HZ_U8, ctx->device,
+							  (int64_t)c->packed->bytes) : c->codes;
+
+	HZ_CHECK(hzi_check_apart(ctx, op, name, &packed, "y", y));
 	if (c->t)
 		HZ_CHECK(hzi_check_apart(ctx, op, name, c->t, "y", y));
 	if (c->row_scale)
@@ -526,7 +574,7 @@ static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w
 		return hzi_fail(ctx, HZ_EINVAL, "%s: w->packed is given, must be codes", pack_name);
 	a->vlut = v;
 	a->packed = NULL;
-	return coded_args(ctx, pack_name, "w", v->w, w, &a->w);
+	return coded_args(ctx, pack_name, v, false, w, &a->w);
 }
 
 int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, size_t *bytes)
@@ -540,24 +588,37 @@ int hz_vlut_pack_bytes(hz_context *ctx, const hz_vlut *v, const hz_coded *w, siz
 	return HZ_OK;
 }
 
-int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *packed)
+int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *data, size_t bytes,
+		 hz_packed *packed)
 {
 	struct hzi_vlut_pack_args a;
-	hz_tensor all;
+	hz_tensor blob;
+	size_t need = 0;
 
 	HZ_CHECK(pack_args(ctx, v, w, &a));
-	if (a.w.rows == 0 || a.w.blocks == 0)
-		return HZ_OK;
-	if ((!packed && !ctx->recording) || (uintptr_t)packed % 64)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is %p, must be a multiple of 64 bytes",
-				pack_name, packed);
-	all = hz_tensor_1d(packed, HZ_U8, ctx->device,
-			   (int64_t)HZI_WORKSPACE(ctx, vlut, vlut_pack, &a));
-	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "packed", &all));
+	if (!packed)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL, must be a struct to fill",
+				pack_name);
+	if (a.w.rows && a.w.blocks)
+		need = HZI_WORKSPACE(ctx, vlut, vlut_pack, &a);
+	if (bytes < need)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu",
+				pack_name, bytes, need);
+	HZ_CHECK(hzi_check_packed_data(ctx, pack_name, "data", data, need));
+	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
+	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "data", &blob));
 	if (w->t)
-		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "packed", &all));
-	a.packed = packed;
-	return HZI_CALL(ctx, vlut, vlut_pack, &a);
+		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "data", &blob));
+	a.packed = data;
+	if (need)
+		HZ_CHECK(HZI_CALL(ctx, vlut, vlut_pack, &a));
+	*packed = (hz_packed){
+		.data = data, .bytes = need, .device = ctx->device,
+		.dtype = (int16_t)a.w.code_dtype, .ndim = 2, .shape = {a.w.rows, a.w.k},
+		.layout = v->layout[0],
+	};
+	packed->check = hzi_packed_check(packed);
+	return HZ_OK;
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -583,10 +644,6 @@ static int check_x(struct hz_context *ctx, const char *op, const hz_lattice *l, 
 	const int last = x->ndim - 1;
 	const int64_t k = x->shape[last];
 
-	if (w->packed && !w->k && k)
-		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: w->k is 0, must be the values of a row: packed codes need rows and "
-				"k", op);
 	if ((w->k || w->packed) && k != a->w.k)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: x.shape[%d] is %lld, must be %lld, the values of a row of w: "
@@ -665,7 +722,7 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be %s: x is %s", op,
 				x->ndim, op == gemv_name ? "1" : "1 or more", x_layout(op));
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(coded_args(ctx, op, "w", v->w, w, &a->w));
+	HZ_CHECK(coded_args(ctx, op, v, false, w, &a->w));
 	HZ_CHECK(check_x(ctx, op, v->w, w, x, a));
 	HZ_CHECK(check_y(ctx, op, x, y, a->w.rows));
 	if (y->dtype == HZ_S32 &&
@@ -754,8 +811,8 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	HZ_CHECK(check_vlut(ctx, gemm2_name, v, true));
 	d = v->w->rule.d;
 	memset(a, 0, sizeof(*a));
-	HZ_CHECK(coded_args(ctx, gemm2_name, "w", v->w, w, &a->w));
-	HZ_CHECK(coded_args(ctx, gemm2_name, "x", v->x, x, &a->x));
+	HZ_CHECK(coded_args(ctx, gemm2_name, v, false, w, &a->w));
+	HZ_CHECK(coded_args(ctx, gemm2_name, v, true, x, &a->x));
 	/* One that does not say k has as many values as the other, if its blocks hold them. */
 	if (!w->k && !w->packed && blocks_of(a->x.k, d) == a->w.blocks)
 		a->w.k = a->x.k;

@@ -52,6 +52,7 @@ struct hz_vlut {
 	 */
 	bool bitfield;
 	uint8_t bitfield_code_table[256];
+	uint32_t layout[2];		/* hz_packed.layout of packed w and x */
 };
 
 /* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */

@@ -599,8 +599,9 @@ static int vlut_pack(struct scene *s, views t)
 {
 	const hz_coded w = coded(t[1], t[2], NULL);
 	const hz_vlut *const v = t[0] ? s->vlut : NULL;
+	hz_packed p;
 
-	return hz_vlut_pack(s->ctx, v, &w, raw(t[3]));
+	return hz_vlut_pack(s->ctx, v, &w, raw(t[3]), PACK_BYTES, &p);
 }
 
 static int vlut_gemv(struct scene *s, views t)
@@ -620,8 +621,7 @@ static int vlut_gemm(struct scene *s, views t)
 
 static int vlut_gemm_packed(struct scene *s, views t)
 {
-	const hz_coded w = {.packed = t[0] ? s->codes_data : NULL, .rows = 3, .k = 16,
-			    .row_scale = t[1]};
+	const hz_coded w = {.packed = t[0] ? &s->codes_packed : NULL, .row_scale = t[1]};
 
 	return hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
 }

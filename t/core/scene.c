@@ -46,7 +46,8 @@ static void pack(struct scene *s)
 	if (bytes > PACK_BYTES)
 		bail("packed codes of %zu bytes", bytes);
 	s->codes_data = device_memory(s, bytes);
-	must(s, hz_vlut_pack(s->ctx, s->vlut, &w, s->codes_data), "vlut_pack");
+	must(s, hz_vlut_pack(s->ctx, s->vlut, &w, s->codes_data, bytes, &s->codes_packed),
+	     "vlut_pack");
 }
 
 const struct fakecuda *scene_driver(const char *file)

@@ -12,6 +12,7 @@
 #include "t/core/cuda_calls.h"
 #include "t/lattice/open.h"
 #include "gpu/vlut/vlut.h"
+#include "lib/vlut/vlut.h"
 
 #if HZ_HAVE_CUDA
 
@@ -19,6 +20,7 @@
 
 static hz_context *ctx;
 static char *codes, *scales, *x, *y;
+#define FAR ((int64_t)1 << 40)	/* from all of these */
 
 /* A view [columns, rows] whose columns are contiguous */
 static hz_tensor by_columns(void *data, int dtype, int64_t rows, int64_t columns)
@@ -182,6 +184,20 @@ static void test_gemm(const struct row *r)
 	hz_lattice_close(l);
 }
 
+/* A matrix of the lattice of w, without T, packed to data */
+static hz_coded packed_as(const hz_vlut *v, int64_t rows, int64_t k, void *data, hz_packed *p)
+{
+	const struct hzi_lattice_rule *r = &v->w->rule;
+	const int dtype = r->level_size <= 256 ? HZ_U8 : HZ_U16;
+	const hz_coded w = {.k = k, .codes = hz_tensor_3d(codes + FAR, dtype, HZ_CUDA, rows,
+							  (k + r->d - 1) / r->d, r->levels)};
+
+	if (hz_vlut_pack(ctx, v, &w, data, SIZE_MAX, p))
+		bail("%s", hz_errmsg(ctx));
+	taken();
+	return (hz_coded){.packed = p};
+}
+
 /* x [batch, k] and y [batch, rows], both contiguous */
 static void test_contiguous(void)
 {
@@ -202,12 +218,14 @@ static void test_contiguous(void)
 	};
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	const hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 4096, 1024, 2)};
-	const hz_coded packed = {.rows = 4096, .k = 4096, .packed = scales};
+	hz_coded packed;
+	hz_packed p;
 	hz_lattice *l;
 	hz_vlut *v;
 
 	if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 		bail("%s", hz_errmsg(ctx));
+	packed = packed_as(v, 4096, 4096, scales, &p);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		const hz_tensor xt = hz_tensor_2d(x, rows[i].x_dtype, HZ_CUDA, rows[i].batch, 4096);
 		hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CUDA, rows[i].batch, 4096);
@@ -262,11 +280,12 @@ struct packed_row {
 static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t count)
 {
 	for (; count > 0; r++, count--) {
-		const hz_coded w = {.rows = r->rows, .k = r->k, .packed = scales,
-				    .use_levels = r->levels};
+		hz_packed p;
+		hz_coded w = packed_as(v, r->rows, r->k, scales, &p);
 		const hz_tensor xt = by_columns(x, r->x_dtype, r->k, r->batch);
 		hz_tensor yt = by_columns(y, r->y_dtype, r->rows, r->batch);
 
+		w.use_levels = r->levels;
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name,
 		       hz_errmsg(ctx));
 		is_str(taken(), r->kernels, "%s: kernels", r->name);
@@ -283,12 +302,13 @@ static void test_packing(const char *name, const hz_lattice_opts *o, const hz_co
 	hz_lattice *l;
 	hz_vlut *v;
 	size_t room;
+	hz_packed p;
 
 	if (open_lattice(ctx, &l, o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
 		bail("%s", hz_errmsg(ctx));
 	is_int(hz_vlut_pack_bytes(ctx, v, w, &room), HZ_OK, "%s: room for packed codes", name);
 	is_int((int64_t)room, bytes, "%s: bytes", name);
-	is_int(hz_vlut_pack(ctx, v, w, scales), HZ_OK, "%s: codes are packed", name);
+	is_int(hz_vlut_pack(ctx, v, w, scales, room, &p), HZ_OK, "%s: codes are packed", name);
 	is_str(taken(), kernel, "%s: by a kernel", name);
 	test_packed_rows(v, rows, count);
 	hz_vlut_close(v);
@@ -417,6 +437,7 @@ static void test_gemm2(void)
 	hz_tensor whole = by_columns(y, HZ_S32, 640, 100);
 	hz_tensor real = by_columns(y, HZ_F32, 640, 100);
 	struct hzi_vlut_table2 p;
+	hz_packed packed_w, packed_u;
 
 	w.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 640, 256, 2);
 	u.codes = hz_tensor_3d(x, HZ_U8, HZ_CUDA, 100, 256, 2);
@@ -428,7 +449,7 @@ static void test_gemm2(void)
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both coded");
 	is_str(taken(), "lattice_decode_d4_s8 lattice_decode_d4_s8 qgemm_pack_rows "
 	       "qgemm_skinny_64_s8 vlut_epilogue_s32", "floats");
-	w = (hz_coded){.k = 1024, .rows = 640, .packed = scales};
+	w = packed_as(v, 640, 1024, scales, &packed_w);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
 	is_str(taken(),
 	       "lattice_decode_d4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_128",
@@ -441,7 +462,7 @@ static void test_gemm2(void)
 		is_int(strstr(taken(), "vlut_epilogue_s32") != NULL, rows == 512,
 		       "by bytes from 512 on");
 	}
-	u = (hz_coded){.k = 1024, .rows = 100, .packed = x};
+	u = packed_as(v, 100, 1024, x, &packed_u);
 	real = by_columns(y, HZ_F32, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
 	is_str(taken(),

@@ -76,6 +76,7 @@ static int run_vlut(const void *row)
 	const struct vlut_row *const r = row;
 	const hz_vlut *const v = r->table ? opened[gpu].table : opened[gpu].automatic;
 	hz_tensor t, x, y;
+	hz_packed packed;
 	hz_coded w;
 	int status;
 
@@ -90,11 +91,10 @@ static int run_vlut(const void *row)
 	w = coded_of(r, r->rows, &t);
 	if (r->packed) {
 		w.use_levels = 0;
-		status = hz_vlut_pack(ctx, v, &w, PACKED_AT);
+		status = hz_vlut_pack(ctx, v, &w, PACKED_AT, SIZE_MAX, &packed);
 		if (status != HZ_OK)
 			return status;
-		w = (hz_coded){.rows = r->rows, .k = r->k, .use_levels = r->levels,
-			       .packed = PACKED_AT};
+		w = (hz_coded){.use_levels = r->levels, .packed = &packed};
 	}
 	x = V(r->x_dtype, r->k, r->batch);
 	if (r->x_columns) {
@@ -114,6 +114,7 @@ static int run_vlut2(const void *row)
 	const struct vlut_row *const r = row;
 	const hz_vlut *const v = r->table ? opened[gpu].coded_table : opened[gpu].coded_automatic;
 	hz_tensor t, u, y;
+	hz_packed packed;
 	hz_coded w, x;
 	int status;
 
@@ -125,10 +126,10 @@ static int run_vlut2(const void *row)
 	w = coded_of(r, r->rows, &t);
 	x = coded_of(r, r->batch, &u);
 	if (r->packed) {
-		status = hz_vlut_pack(ctx, v, &w, PACKED_AT);
+		status = hz_vlut_pack(ctx, v, &w, PACKED_AT, SIZE_MAX, &packed);
 		if (status != HZ_OK)
 			return status;
-		w = (hz_coded){.rows = r->rows, .k = r->k, .packed = PACKED_AT};
+		w = (hz_coded){.packed = &packed};
 	}
 	y = V(r->y_dtype ? r->y_dtype : HZ_F32, r->rows, r->batch);
 	y = hz_view_transpose(&y, 0, 1);

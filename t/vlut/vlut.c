@@ -1037,7 +1037,9 @@ static void test_errors(struct dev *dev)
 	hz_tensor x2 = hz_tensor_2d(p + 8192, HZ_F32, dev->device, 3, 64);
 	hz_tensor y2 = hz_tensor_2d(p + 16384, HZ_F32, dev->device, 8, 8);
 	hz_coded w = {.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 16, 2)}, c;
+	hz_tensor over = hz_tensor_1d(p + 16384 + 64, HZ_F32, dev->device, 8);
 	hz_vlut_opts o = {0};
+	hz_packed packed;
 	size_t bytes;
 
 	REFUSED(HZ_EINVAL, "w is NULL", hz_vlut_open(ctx, &got, NULL, NULL, NULL));
@@ -1134,18 +1136,41 @@ static void test_errors(struct dev *dev)
 	c = w;
 	c.reserved0 = 1;
 	REFUSED(HZ_EINVAL, "w->reserved0 is 1, must be 0", hz_vlut_gemv(ctx, v, &c, &x, &y));
-	c = (hz_coded){.packed = p + 1, .rows = 8, .k = 64};
-	REFUSED(HZ_EINVAL, "multiple of 64 bytes", hz_vlut_gemv(ctx, v, &c, &x, &y));
-	c = (hz_coded){.packed = p, .rows = 8, .k = 60};
-	REFUSED(HZ_ESHAPE, "x.shape[0] is 64, must be 60", hz_vlut_gemv(ctx, v, &c, &x, &y));
-	c = (hz_coded){.packed = p, .rows = 8};
-	REFUSED(HZ_ESHAPE, "w->k is 0, must be the values of a row", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
-	c.packed = p;
-	REFUSED(HZ_EINVAL, "must be one of them", hz_vlut_gemv(ctx, v, &c, &x, &y));
-	REFUSED(HZ_EINVAL, "w->packed is given", hz_vlut_pack_bytes(ctx, v, &c, &bytes));
+	c.codes = hz_tensor_2d(p, HZ_U64, dev->device, 8, 16);
+	REFUSED(HZ_EDTYPE, "w->codes.dtype is u64, must be u8, the levels: hz_lattice_repack() makes "
+		"them", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	if (hz_vlut_pack_bytes(ctx, v, &w, &bytes) || bytes > 8192)
+		bail("hz_vlut_pack_bytes: %zu", bytes);
 	REFUSED(HZ_EINVAL, "bytes is NULL", hz_vlut_pack_bytes(ctx, v, &w, NULL));
-	REFUSED(HZ_EINVAL, "packed is", hz_vlut_pack(ctx, v, &w, NULL));
+	REFUSED(HZ_EINVAL, "data is NULL", hz_vlut_pack(ctx, v, &w, NULL, bytes, &packed));
+	REFUSED(HZ_EINVAL, "multiple of 64 bytes",
+		hz_vlut_pack(ctx, v, &w, p + 16385, bytes, &packed));
+	REFUSED(HZ_EINVAL, "packed is NULL", hz_vlut_pack(ctx, v, &w, p + 16384, bytes, NULL));
+	REFUSED(HZ_EINVAL, "must be at least",
+		hz_vlut_pack(ctx, v, &w, p + 16384, bytes - 1, &packed));
+	REFUSED(HZ_EALIAS, "data", hz_vlut_pack(ctx, v, &w, p, bytes, &packed));
+	if (hz_vlut_pack(ctx, v, &w, p + 16384, bytes, &packed))
+		bail("hz_vlut_pack: %s", hz_errmsg(ctx));
+	c = (hz_coded){.packed = &packed, .rows = 8, .k = 60};
+	REFUSED(HZ_ESHAPE, "w->k is 60, must be 0 or 64, as packed",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = &packed, .rows = 9};
+	REFUSED(HZ_ESHAPE, "w->rows is 9, must be 0 or 8, as packed",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = &packed};
+	REFUSED(HZ_EINVAL, "w->packed is of another lattice", hz_vlut_gemv(ctx, tv, &c, &x, &y));
+	REFUSED(HZ_EALIAS, "w", hz_vlut_gemv(ctx, v, &c, &x, &over));
+	REFUSED(HZ_EINVAL, "w->packed is given", hz_vlut_pack_bytes(ctx, v, &c, &bytes));
+	c.codes = w.codes;
+	REFUSED(HZ_EINVAL, "must be one of them", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c = (hz_coded){.packed = &packed};
+	packed.shape[0] = 9;
+	REFUSED(HZ_EINVAL, "w->packed is not as hz_vlut_pack() filled it",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
+	packed = (hz_packed){0};
+	REFUSED(HZ_EINVAL, "w->packed is not as hz_vlut_pack() filled it",
+		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	y2.shape[0] = 7;
 	REFUSED(HZ_ESHAPE, "y.shape[0] is 7, must be 8, the rows of x",
 		hz_vlut_gemm2(ctx, two, &w, &w, &y2));

@@ -139,6 +139,7 @@ static inline void close_lattices(void)
 struct coded {
 	hz_coded c;
 	hz_tensor t, row_scale;
+	hz_packed packed;
 	struct area codes_area, t_area, scale_area, packed_area;
 	double *values;			/* [rows][k], includes the row scale */
 	int32_t *points;		/* [rows][blocks][embed]: p - o */
@@ -310,9 +311,9 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 		if (hz_vlut_pack_bytes(dev->ctx, v, &w.c, &bytes) != HZ_OK)
 			bail("hz_vlut_pack_bytes: %s", hz_errmsg(dev->ctx));
 		w.packed_area = area_new(dev, bytes, 0);
-		if (hz_vlut_pack(dev->ctx, v, &w.c, w.packed_area.data) != HZ_OK)
+		if (hz_vlut_pack(dev->ctx, v, &w.c, w.packed_area.data, bytes, &w.packed) != HZ_OK)
 			bail("hz_vlut_pack: %s", hz_errmsg(dev->ctx));
-		w.c.packed = w.packed_area.data;
+		w.c.packed = &w.packed;
 		w.c.t = NULL;
 		memset(&w.c.codes, 0, sizeof(w.c.codes));
 	}
@@ -323,11 +324,13 @@ static inline struct coded coded_new(struct dev *dev, const hz_lattice *l, const
 	return w;
 }
 
-/* row_scale and t are views within w: points them to the matrix's current address. */
+/* row_scale, t and packed are within w: points to them at the matrix's current address. */
 static inline const hz_coded *coded_view(struct coded *w, int how)
 {
 	if (w->c.t)
 		w->c.t = &w->t;
+	if (w->c.packed)
+		w->c.packed = &w->packed;
 	w->c.row_scale = how & SCALED ? &w->row_scale : NULL;
 	return &w->c;
 }

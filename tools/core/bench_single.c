@@ -105,7 +105,7 @@ static int make_vlut_pack(struct bench *b, struct single_case *r)
 
 static int call_vlut_pack(hz_context *ctx, struct single_case *r)
 {
-	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob);
+	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
 }
 
 static int make_repack(struct bench *b, struct single_case *r)

@@ -26,8 +26,8 @@
 #define SEED 5		/* of the rotations' signs */
 
 struct coded_matrix {
-	void *packed;			/* both kinds of codes */
-	hz_packed integers;
+	void *memory;			/* of packed codes, of either kind */
+	hz_packed packed;
 	void *scales;
 	hz_lattice *lattice;
 	hz_vlut *vlut;
@@ -115,7 +115,7 @@ static int activate(struct net *n, const hz_tensor *x, const hz_tensor *y)
 
 static hz_qgemm_opts integers(struct coded_matrix *w, const hz_tensor *scales)
 {
-	return (hz_qgemm_opts){.packed = &w->integers, .b_scales = scales};
+	return (hz_qgemm_opts){.packed = &w->packed, .b_scales = scales};
 }
 
 static int product_coded(struct net *n, int which, const hz_tensor *x, hz_tensor *y,
@@ -192,9 +192,9 @@ static int code_integers(struct net *n, struct coded_matrix *w, int64_t rows, in
 	if (!status)
 		status = hz_qgemm_pack_bytes(n->ctx, &codes, &bytes);
 	if (!status)
-		status = hz_alloc(n->ctx, &w->packed, bytes, hz_device(n->ctx));
+		status = hz_alloc(n->ctx, &w->memory, bytes, hz_device(n->ctx));
 	if (!status)
-		status = hz_qgemm_pack(n->ctx, &codes, w->packed, bytes, &w->integers);
+		status = hz_qgemm_pack(n->ctx, &codes, w->memory, bytes, &w->packed);
 	layer = integers(w, &scales);
 	if (!status)
 		status = RESERVE_FOR(n->ctx, hz_qlinear(n->ctx, &x, NULL, &y, &layer));
@@ -258,10 +258,10 @@ static int code_lattice(struct net *n, struct coded_matrix *w, int64_t rows, int
 	if (!status)
 		status = hz_vlut_pack_bytes(n->ctx, w->vlut, &w->coded, &bytes);
 	if (!status)
-		status = hz_alloc(n->ctx, &w->packed, bytes, hz_device(n->ctx));
+		status = hz_alloc(n->ctx, &w->memory, bytes, hz_device(n->ctx));
 	if (!status)
-		status = hz_vlut_pack(n->ctx, w->vlut, &w->coded, w->packed);
-	w->coded = (hz_coded){.packed = w->packed, .rows = rows, .k = k};
+		status = hz_vlut_pack(n->ctx, w->vlut, &w->coded, w->memory, bytes, &w->packed);
+	w->coded = (hz_coded){.packed = &w->packed, .rows = rows, .k = k};
 	return status ? status : reserve_product(n, w);
 }
 
@@ -297,7 +297,7 @@ static void free_coding(struct net *n, struct coding *c)
 
 	for (int k = 0; k < MATRICES; k++) {
 		struct coded_matrix *w = &c->matrix[k];
-		void *const own[] = {w->packed, w->scales, w->codes};
+		void *const own[] = {w->memory, w->scales, w->codes};
 
 		hz_vlut_close(w->vlut);
 		hz_lattice_close(w->lattice);

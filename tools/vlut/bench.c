@@ -132,7 +132,8 @@ struct vlut_case {
 	hz_vlut *vlut;
 	hz_coded w, x_coded;
 	hz_tensor x, y, t, x_codes;
-	char *packed;
+	hz_packed packed;
+	char *memory;			/* of copies of a packed matrix */
 	float *dense;
 	int64_t copies, next;
 	size_t each;			/* bytes of a packed matrix */
@@ -149,7 +150,7 @@ static int call_gemm(struct bench *b, struct bench_case *c)
 {
 	struct vlut_case *q = (struct vlut_case *)c;
 
-	q->w.packed = q->packed + q->next++ % q->copies * (int64_t)q->each;
+	q->packed.data = q->memory + q->next++ % q->copies * (int64_t)q->each;
 	return product(b, q);
 }
 
@@ -199,13 +200,14 @@ static int make_matrix(struct bench *b, struct vlut_case *q)
 	q->each = (q->each + 255) & ~(size_t)255;
 	q->copies = q->row->flags & COLD ? 1 + COLD_BYTES / (int64_t)q->each : 1;
 	if (!status)
-		status = hz_alloc(b->ctx, (void **)&q->packed, (size_t)q->copies * q->each,
+		status = hz_alloc(b->ctx, (void **)&q->memory, (size_t)q->copies * q->each,
 				  hz_device(b->ctx));
 	for (int64_t i = 0; i < q->copies && !status; i++)
-		status = hz_vlut_pack(b->ctx, q->vlut, &w, q->packed + i * (int64_t)q->each);
+		status = hz_vlut_pack(b->ctx, q->vlut, &w, q->memory + i * (int64_t)q->each,
+				      q->each, &q->packed);
 	if (!status)
 		status = hz_sync(b->ctx);
-	q->w = (hz_coded){.rows = w.rows, .k = w.k};
+	q->w = (hz_coded){.packed = &q->packed};
 	if (codes)
 		hz_free(b->ctx, codes, hz_device(b->ctx));
 	if (t)
@@ -247,7 +249,6 @@ static int make_case(struct bench *b, struct vlut_case *q)
 				      r->flags & CODED ? q->lattice : NULL, &opts);
 	if (!status)
 		status = make_matrix(b, q);
-	q->w.packed = q->packed;
 	if (!status)
 		status = make_x(b, q);
 	q->c.call = call_gemm;
@@ -288,8 +289,8 @@ static int run_case(struct bench *b, const struct row *r)
 	status = bench_made(b, &q.c, status);
 	if (q.dense)
 		hz_free(b->ctx, q.dense, HZ_CPU);
-	if (q.packed)
-		hz_free(b->ctx, q.packed, device);
+	if (q.memory)
+		hz_free(b->ctx, q.memory, device);
 	if (q.x_codes.data)
 		hz_free(b->ctx, q.x_codes.data, device);
 	hz_vlut_close(q.vlut);

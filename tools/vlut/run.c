@@ -177,12 +177,10 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 	return hz_vlut_open(ctx, v, w_lattice, x_lattice, &o);
 }
 
-/* With pack_w=1 replaces w by packed codes, in *memory on the device. */
+/* With pack_w=1 replaces w by packed codes, whose data is on the device. */
 static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *w, int64_t k,
-		  void **memory)
+		  hz_packed *packed)
 {
-	hz_coded packed = {.rows = w->codes.shape[0], .k = k, .use_levels = w->use_levels,
-			   .row_scale = w->row_scale};
 	size_t bytes;
 	int status;
 
@@ -191,12 +189,12 @@ static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *
 	w->k = k;
 	status = hz_vlut_pack_bytes(ctx, v, w, &bytes);
 	if (status == HZ_OK)
-		status = hz_alloc(ctx, memory, bytes ? bytes : 64, hz_device(ctx));
+		status = hz_alloc(ctx, &packed->data, bytes ? bytes : 64, hz_device(ctx));
 	if (status == HZ_OK)
-		status = hz_vlut_pack(ctx, v, w, *memory);
-	packed.packed = *memory;
+		status = hz_vlut_pack(ctx, v, w, packed->data, bytes, packed);
 	if (status == HZ_OK)
-		*w = packed;
+		*w = (hz_coded){.packed = packed, .use_levels = w->use_levels,
+				.row_scale = w->row_scale};
 	return status;
 }
 
@@ -205,7 +203,7 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x");
 	hz_tensor y = *view_of(job, "y");
 	int64_t shape[HZ_MAXDIM];
-	void *memory = NULL;
+	hz_packed packed = {0};
 	struct coded w;
 	hz_vlut *v;
 	int status = open_vlut(ctx, job, &v);
@@ -217,15 +215,15 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	memcpy(shape, x->shape, sizeof(shape));
 	shape[x->ndim - 1] = w.c.codes.shape[0];
 	y = hz_tensor_nd(y.data, y.dtype, y.device, x->ndim, shape);
-	status = pack_w(ctx, job, v, &w.c, x->shape[x->ndim - 1], &memory);
+	status = pack_w(ctx, job, v, &w.c, x->shape[x->ndim - 1], &packed);
 	if (status == HZ_OK)
 		status = WITH_WORKSPACE(ctx, job->op == &op_vlut_gemv ?
 						     hz_vlut_gemv(ctx, v, &w.c, x, &y) :
 						     hz_vlut_gemm(ctx, v, &w.c, x, &y));
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
-	if (memory)
-		hz_free(ctx, memory, hz_device(ctx));
+	if (packed.data)
+		hz_free(ctx, packed.data, hz_device(ctx));
 	hz_vlut_close(v);
 	return status;
 }
@@ -233,7 +231,7 @@ static int gemm_call(hz_context *ctx, struct job *job)
 static int gemm2_call(hz_context *ctx, struct job *job)
 {
 	hz_tensor y = *view_of(job, "y");
-	void *memory = NULL;
+	hz_packed packed = {0};
 	struct coded w, x;
 	hz_vlut *v;
 	int status = open_vlut(ctx, job, &v);
@@ -243,13 +241,13 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	coded_of(job, "w", "t", "row_scale", &w);
 	coded_of(job, "x", "x_t", "x_row_scale", &x);
 	y = hz_tensor_2d(y.data, y.dtype, y.device, x.c.codes.shape[0], w.c.codes.shape[0]);
-	status = pack_w(ctx, job, v, &w.c, row_length(job), &memory);
+	status = pack_w(ctx, job, v, &w.c, row_length(job), &packed);
 	if (status == HZ_OK)
 		status = WITH_WORKSPACE(ctx, hz_vlut_gemm2(ctx, v, &w.c, &x.c, &y));
 	if (status == HZ_OK)
 		status = hz_sync(ctx);
-	if (memory)
-		hz_free(ctx, memory, hz_device(ctx));
+	if (packed.data)
+		hz_free(ctx, packed.data, hz_device(ctx));
 	hz_vlut_close(v);
 	return status;
 }

@@ -13,7 +13,7 @@ libhz_la_SOURCES += \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
 	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
 	cpu/quat_layer/routes.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
-	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
+	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/label.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
 	cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/formats.inc \
@@ -35,7 +35,7 @@ noinst_HEADERS += \
 	cpu/quat_layer/gather.h cpu/quat_layer/gather.inc cpu/quat_layer/kern.h \
 	cpu/quat_layer/pool.inc cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h \
 	cpu/quat_layer/quat_layer.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
-	cpu/vlut/kern.h cpu/vlut/vlut.h cpu/vlut/vlut.inc
+	cpu/vlut/label.inc cpu/vlut/kern.h cpu/vlut/vlut.h cpu/vlut/vlut.inc
 
 # cpu/<family>/unit.c is one family's micro-kernels, compiled once for each ISA level. VNNI and AMX
 # have units of those families alone that gain by them; other kernels stay those of the level below.

@@ -1883,6 +1883,9 @@ typedef struct hz_vlut_opts {
 					   point, of q^d <= 256; two-sided HZ_S8 S16; 0: chosen */
 	int32_t sum;			/* HZ_F32 or HZ_S32; 0: chosen */
 	uint32_t flags;			/* HZ_VLUT_COMPENSATED */
+	int32_t x_format;		/* HZ_S8: dense x may be rounded to 8 bits with a scale for
+					   each 32 values, as ggml does; 0: as exact as below */
+	int32_t reserved0;		/* 0 */
 	int64_t reserved[4];		/* 0 */
 } hz_vlut_opts;
 
@@ -1961,6 +1964,12 @@ HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_cod
  * normal numbers, are taken for up to 8 rows of x, and for more with route TABLE. A row of x with
  * NaN or Inf has there what sums in f32 would be, or NaN in all of y's row. Then one rounding to
  * the dtype of y.
+ * Packed codes with a shaping, and those of D4 with q = 4, M = 2 and BANK groups of 8, with a bank
+ * of at most 16 integers up to 255, are multiplied on the CPU by x in the same fixed-point numbers
+ * for up to 8 rows of x. With opts->x_format = HZ_S8 they are multiplied by round(x_k / d)
+ * instead, d = max |x_k| / 127 of each 32 k: sums of 32 k are exact integers, which are added in
+ * f32 in the order of k. That is an error of 0.5 % of y for normal numbers. Both have the same bits
+ * on every ISA level. Other codes, and a GPU, ignore x_format.
  * Workspace: hz_record_begin() tells.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

@@ -56,8 +56,22 @@ INLINE void lookup(const uint8_t *table, const int size, vu8 *v, const int n)
 							 _mm512_loadu_si512(table + 192)));
 	}
 #elif HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	const __m128i first = _mm_loadu_si128((const void *)table);
 	vu8 r[4] = {{0}};
 
+	if (size == 16) {
+		UNROLL
+		for (int j = 0; j < n; j++) {
+#if HZ_VEC == HZ_VEC_AVX512
+			v[j] = (vu8)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(first),
+							(__m512i)v[j]);
+#else
+			v[j] = (vu8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(first),
+							(__m256i)v[j]);
+#endif
+		}
+		return;
+	}
 	for (int part = 0; part < size; part += 16) {
 		const __m128i t = _mm_loadu_si128((const void *)(table + part));
 

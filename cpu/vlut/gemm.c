@@ -113,9 +113,12 @@ static void split_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	struct hzi_vlut_gemm_job *j = data;
 	const struct hzi_vlut_d4_bitfield *f = &j->d4_bitfield;
+	const struct hzi_vlut_label_path *l = &j->label;
 	const struct hzi_vlut_s8 *ints = &j->s8;
-	const int parts = f->x ? f->parts : ints->parts;
-	const double scale = j->w.rule->scale[0];
+	const int parts = f->x ? f->parts : l->x ? l->parts : ints->parts;
+	double *const factor = f->x ? f->factor : l->x ? l->factor : ints->factor;
+	double *const shift = f->x ? f->shift : l->x ? l->shift : ints->shift;
+	const double scale = l->x ? 1 : j->w.rule->scale[0];
 
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
@@ -133,11 +136,12 @@ static void split_columns(void *data, int thread, int64_t begin, int64_t end)
 		/* The product rounds once more, by less than half a unit. */
 		hzi_vlut_kern[j->ctx->level].split_digits(x, j->v.k, (float)(1 / unit), parts,
 						 f->x ? hzi_vlut_d4_bitfield_row(f, c) :
+						 l->x ? hzi_vlut_label_row(l, c) :
 							hzi_vlut_s8_row(ints, c),
-						 f->x ? f->k : ints->k);
+						 f->x ? f->k : l->x ? 32 * l->units : ints->k);
 		unit = 1 / (double)(float)(1 / unit);
-		(f->x ? f->factor : ints->factor)[c] = unit * scale;
-		(f->x ? f->shift : ints->shift)[c] = sub * scale;
+		factor[c] = unit * scale;
+		shift[c] = sub * scale;
 	}
 }
 
@@ -220,6 +224,11 @@ void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
 	j->parts = j->integer_x ? 1 : a->y_dtype == HZ_F32 ? 3 : 2;
 }
 
+bool hzi_vlut_label_by_32(const struct hzi_vlut_gemm_job *j)
+{
+	return j->a->vlut->x_by_32 && !j->integer_x;
+}
+
 /* Sets the parameters of a path, and takes its workspace. */
 static void init_path(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *used)
 {
@@ -239,6 +248,14 @@ static void init_path(struct hzi_vlut_gemm_job *j, int path, char *base, size_t 
 			.ctx = j->ctx, .w = &j->w, .y = y, .cols = a->batch, .parts = j->parts,
 		};
 		hzi_vlut_d4_bitfield_init(&j->d4_bitfield, base, used);
+		break;
+	case HZI_VLUT_LABEL:
+		j->label = (struct hzi_vlut_label_path){
+			.ctx = j->ctx, .w = &j->w, .v = j->v, .y = y, .cols = a->batch,
+			.parts = hzi_vlut_label_by_32(j) ? 1 : j->parts,
+			.by_32 = hzi_vlut_label_by_32(j),
+		};
+		hzi_vlut_label_init(&j->label, base, used);
 		break;
 	case HZI_VLUT_S8:
 		j->s8 = (struct hzi_vlut_s8){
@@ -316,6 +333,11 @@ size_t hzi_vlut_gemm(struct hzi_vlut_gemm_job *j, int path, char *base)
 	case HZI_VLUT_D4_BITFIELD:
 		hzi_parallel(j->ctx, j->threads, split_columns, j, j->v.cols);
 		hzi_vlut_d4_bitfield_run(&j->d4_bitfield);
+		break;
+	case HZI_VLUT_LABEL:
+		if (!j->label.by_32)
+			hzi_parallel(j->ctx, j->threads, split_columns, j, j->v.cols);
+		hzi_vlut_label_run(&j->label);
 		break;
 	case HZI_VLUT_S8:
 		hzi_parallel(j->ctx, j->threads, split_columns, j, j->v.cols);

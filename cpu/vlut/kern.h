@@ -7,6 +7,7 @@
 #define HZI_VLUT_KERN_H
 
 #include "cpu/core/kern.h"
+#include "lib/lattice/label.h"
 
 #define HZI_VLUT_ROWS 64	/* of a panel of codes */
 #define HZI_VLUT_TABLE_ENTRIES 256	/* most entries of a table in registers */
@@ -137,6 +138,49 @@ struct hzi_vlut_widen {
 	bool extra;
 };
 
+/*
+ * Codes of lib/lattice/label.h, packed: a panel of 64 rows has units of four blocks. A unit has for
+ * each block `bits` planes of 64 bytes, then for all four t_bits / 2 planes of T. Byte
+ * hzi_vlut_row_at(i) of a plane is row i.
+ *
+ *   NESTED    D4 with q = 4 and two levels, bits = 4; a block here is two of D4: plane j has field
+ *             j of struct hzi_vlut_bitfield of both, level 0 below level 1, the first one lowest
+ *   bits = 4  plane j has fields 2 j and 2 j + 1, the first one in the lower half
+ *   bits = 3  planes 0 and 1 the lower two bits of fields 0 .. 3 and 4 .. 7, plane 2 the upper ones
+ *   bits = 2  planes 0 and 1 fields 0 .. 3 and 4 .. 7
+ *   T         t_bits = 4: plane j of blocks 2 j and 2 j + 1; 2: of all four, the first one lowest.
+ *             Of D8STAR with t_bits = 2 bit 2 of T is the top bit of field 0.
+ *
+ * x: `rows` rows, 1 or LABEL_ROWS, x_ld bytes apart, with LABEL_X bytes for a block: each pair of
+ * numbers twice, then twice minus the sum of all eight times their bias, mod 2^16.
+ *
+ * y[r][64] += x_scale[r][unit] sum_k r_T <p - o, x> over units, each step rounded to f32; with
+ * x_scale NULL y are s32, sums without it, of up to 128 units.
+ */
+#define LABEL_ROWS 4
+#define LABEL_X 20
+
+struct hzi_vlut_label {
+	const uint8_t *codes, *scale;	/* scale: r_T, 16 bytes */
+	const int8_t *x;
+	const float *x_scale;
+	float *y;
+	int64_t units, x_ld, x_scale_ld;
+	int32_t rows, shaping, bits, t_bits;
+};
+
+/*
+ * Decodes such codes from a unit on to p - o, in packed B as hzi_vlut_points does; blocks: of 8
+ * values
+ */
+struct hzi_vlut_label_points {
+	const uint8_t *codes;
+	const int8_t *bias;
+	uint8_t *b;
+	int64_t blocks, b_panel;
+	int32_t shaping, bits, t_bits;
+};
+
 struct hzi_vlut_kern {
 	void (*sum)(const struct hzi_vlut_sum *a);
 	void (*range)(const struct hzi_vlut_table *a);
@@ -165,6 +209,8 @@ struct hzi_vlut_kern {
 	void (*bitfield_codes)(const struct hzi_vlut_bitfield_codes *a);
 	/* Transposes each 4 x 4 of count numbers, a multiple of 16: 4 j + i to 4 i + j. */
 	void (*bitfield_order)(int8_t *x, int64_t count);
+	void (*label)(const struct hzi_vlut_label *a);
+	void (*label_points)(const struct hzi_vlut_label_points *a);
 	hzi_transpose transpose;
 	void (*convert)(const struct hzi_convert *a);
 };

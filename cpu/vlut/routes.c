@@ -21,6 +21,9 @@
 #define REGTABLE_COLUMNS_F32 4
 #define REGTABLE_COLUMNS_TABLE 8
 
+/* Most digits of x, of all columns, for which labels are faster than f32 */
+#define LABEL_DIGITS 24
+
 static void clear(void *y, int dtype, int64_t rows, int64_t columns, int64_t y_i, int64_t y_j)
 {
 	const size_t size = hz_dtype_size(dtype);
@@ -33,7 +36,7 @@ static void clear(void *y, int dtype, int64_t rows, int64_t columns, int64_t y_i
 
 /* ---- vlut_gemm ------------------------------------------------------------------------------- */
 
-enum { D4_BITFIELD, REGTABLE, TABLE, S8, EXACT_S32, F32, IF_FORCED };
+enum { D4_BITFIELD, LABEL, REGTABLE, TABLE, S8, EXACT_S32, F32, IF_FORCED };
 
 static bool is_s32(const struct hzi_vlut_gemm_job *j)
 {
@@ -75,6 +78,27 @@ static int64_t d4_bitfield_cost(const struct hz_context *ctx, const void *args)
 	       IF_FORCED;
 }
 
+static const char *label_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_job *const j = args;
+
+	(void)ctx;
+	if (!j->w.label || !j->a->w.packed)
+		return "the codes are not packed labels of E8, or D4, with a bank of integers";
+	return j->w.first != 0 ? "only coarser levels are asked for" : is_s32(j) ? "y is s32" :
+	       asks_for_table(j->a->vlut) ? "tables are asked for" :
+	       j->a->vlut->sum == HZ_F32 ? "f32 sums are asked for" : NULL;
+}
+
+static int64_t label_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_job *const j = args;
+
+	(void)ctx;
+	return hzi_vlut_label_by_32(j) || j->a->batch * j->parts <= LABEL_DIGITS ? LABEL :
+	       IF_FORCED;
+}
+
 static const char *regtable_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_job *const j = args;
@@ -85,6 +109,8 @@ static const char *regtable_unsupported(const struct hz_context *ctx, const void
 		return "y is s32";
 	if (!j->w.small)
 		return "a level has more than 256 codes";
+	if (j->w.label && j->a->w.packed)
+		return "the codes are packed as bit-planes";
 	if (has_byte_table(v))
 		return NULL;
 	return asks_for_table(v) ? "tables of floats are asked for" :
@@ -171,6 +197,7 @@ static struct hzi_vlut_gemm_job *job_of(const void *args)
 	}
 
 PATH(d4_bitfield, HZI_VLUT_D4_BITFIELD)
+PATH(label, HZI_VLUT_LABEL)
 PATH(regtable, HZI_VLUT_REGTABLE)
 PATH(table, HZI_VLUT_TABLE_F32)
 PATH(s8, HZI_VLUT_S8)
@@ -194,6 +221,8 @@ static int exact_s32_run(struct hz_context *ctx, const void *args)
 static const struct hzi_route gemm_routes[] = {
 	[D4_BITFIELD] = {"d4_bitfield", "packed D4, few columns: decoded by logic, s8 sums",
 			 ROUTE(d4_bitfield), .cost = d4_bitfield_cost},
+	[LABEL] = {"label", "packed E8 with a shaping, D4 with a bank: decoded by bytes, s8 sums",
+		   ROUTE(label), .cost = label_cost},
 	[REGTABLE] = {"regtable", "few columns: tables of u8 or u16 in vector registers",
 		      ROUTE(regtable), .cost = regtable_cost},
 	[TABLE] = {"table", "tables of floats in memory: HZ_VLUT_TABLE", ROUTE(table),

@@ -10,6 +10,7 @@
 #include "cpu/core/convert.inc"
 #include "cpu/core/transpose.inc"
 #include "cpu/vlut/vlut.inc"
+#include "cpu/vlut/label.inc"
 #ifdef HZ_VNNI
 #include "cpu/vlut/d4_bitfield512.inc"
 #endif
@@ -34,6 +35,8 @@ void HZI_FILL(vlut)(void *table)
 	kern->bitfield_points = vlut_bitfield_points;
 	kern->bitfield_codes = vlut_bitfield_codes;
 	kern->bitfield_order = vlut_bitfield_order;
+	kern->label = vlut_label;
+	kern->label_points = vlut_label_points;
 	kern->transpose = transpose;
 	kern->convert = convert;
 #ifdef HZ_VNNI

@@ -17,7 +17,8 @@
  * A packed matrix: panels of 64 rows, each with [blocks][M][64] codes and then [blocks or
  * groups][64] of T. The bytes of a row are at its hzi_vlut_row_at(), codes of 16 and 32 bits in the
  * order of rows. Levels that were not given when it was packed are codes 0, whose leader is 0. With
- * bit-fields a panel is two halves of 32 rows, see struct hzi_vlut_bitfield.
+ * bit-fields a panel is two halves of 32 rows, see struct hzi_vlut_bitfield, with labels units of
+ * four blocks, see struct hzi_vlut_label.
  */
 void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		   const struct hz_lattice *lattice, const struct hzi_coded *w)
@@ -42,6 +43,7 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 		.has_t = hzi_lattice_has_t(lattice),
 		.bitfield = vlut->bitfield && lattice == vlut->w,
 		.bitfield_code_table = vlut->bitfield_code_table,
+		.label = vlut->label.bits && lattice == vlut->w ? &vlut->label : NULL,
 	};
 	s->group = s->has_t ? r->group : 1;
 	s->groups = s->has_t ? (s->blocks + s->group - 1) / s->group : 0;
@@ -51,6 +53,12 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 	s->half_bytes = (s->blocks + 15) / 16 * 1024;
 	if (s->bitfield)
 		s->panel_bytes = 2 * s->half_bytes;
+	if (s->label) {
+		s->unit_bytes = (4 * s->label->bits + s->label->t_bits / 2) * HZI_VLUT_ROWS;
+		s->unit_blocks = 32 / r->d;
+		s->units = (s->blocks + s->unit_blocks - 1) / s->unit_blocks;
+		s->panel_bytes = s->units * s->unit_bytes;
+	}
 	s->has_simd = hzi_lattice_simd_of(lattice, &s->lanes, &far);
 	s->small = lattice->leaders && r->level_size <= HZI_VLUT_TABLE_ENTRIES;
 	s->size = !s->small ? 0 : r->level_size <= 16 ? 16 : r->level_size <= 64 ? 64 :
@@ -227,6 +235,135 @@ static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfiel
 	}
 }
 
+/*
+ * Where a block of a panel of labels is: its planes; the plane of its T, of which it has the bits
+ * from t_shift on; of D4 its nibble's first bit in the planes
+ */
+struct label_at {
+	int64_t planes, t;
+	int t_shift, nibble;
+};
+
+static struct label_at label_at(const struct hzi_vlut_side *s, int64_t block)
+{
+	const struct hzi_vlut_label_layout *l = s->label;
+	const int64_t unit = block / s->unit_blocks * s->unit_bytes;
+	const int b = (int)(block % s->unit_blocks), eight = b * 4 / s->unit_blocks;
+
+	return (struct label_at){
+		.planes = unit + eight * l->bits * HZI_VLUT_ROWS,
+		.t = unit + (4 * l->bits + eight * l->t_bits / 8) * HZI_VLUT_ROWS,
+		.t_shift = eight * l->t_bits % 8,
+		.nibble = s->unit_blocks == 8 ? b % 2 * 4 : 0,
+	};
+}
+
+/* The planes of field i of E8: of its lowest two bits, or all four; *shift: its first bit there */
+static int64_t field_at(int bits, int i, int *shift)
+{
+	*shift = bits == 4 ? i % 2 * 4 : i % 4 * 2;
+	return (bits == 4 ? i / 2 : i / 4) * HZI_VLUT_ROWS;
+}
+
+static void pack_fields(int bits, uint32_t code, uint8_t *planes)
+{
+	for (int e = 0; e < 8; e++) {
+		const uint32_t n = code >> e * bits;
+		int shift;
+
+		planes[field_at(bits, e, &shift)] |= (uint8_t)((n & (bits == 4 ? 15 : 3)) << shift);
+		if (bits == 3)
+			planes[2 * HZI_VLUT_ROWS] |= (uint8_t)((n >> 2 & 1) << e);
+	}
+}
+
+static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t panel,
+		       uint8_t *to)
+{
+	const struct hzi_coded *w = s->w;
+	const struct hzi_vlut_label_layout *l = s->label;
+	const int64_t row = panel * HZI_VLUT_ROWS;
+	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	const uint32_t last = (uint32_t)s->rule->scales - 1, top = 1u << (l->bits - 1);
+
+	memset(to, 0, (size_t)s->panel_bytes);
+	for (int64_t b = 0; b < s->blocks; b++) {
+		const struct label_at a = label_at(s, b);
+
+		for (int64_t i = 0; i < rows; i++) {
+			uint8_t *at = to + hzi_vlut_row_at((int)i);
+			const int64_t from = (row + i) * w->row + b * w->block;
+			uint32_t t = w->t[(row + i) * w->t_row + b / s->group * w->t_step];
+			uint32_t code = 0;
+
+			t = t < last ? t : last;
+			for (int m = 0; m < s->levels; m++) {
+				code = get_code(w->codes, s->bytes, from + m * w->level);
+				for (int e = 0; e < 4 && !s->rule->shaping; e++)
+					at[a.planes + e * HZI_VLUT_ROWS] |= (uint8_t)
+						((bitfield[code] >> 8 * e & 3)
+						 << (a.nibble + 2 * (s->first + m)));
+			}
+			if (s->rule->shaping == HZI_SHAPING_D8STAR)
+				code = (code & ~top) | (t >> l->t_bits ? top : 0);
+			if (s->rule->shaping)
+				pack_fields(l->bits, code, at + a.planes);
+			if (!a.nibble)
+				at[a.t] |= (uint8_t)((t & ((1u << l->t_bits) - 1)) << a.t_shift);
+		}
+	}
+}
+
+/* The code of a level, as it was before it was packed */
+static uint32_t label_of(const struct hzi_vlut_side *s, const struct hzi_vlut_view *v, int row,
+			 int64_t block, int level)
+{
+	const int bits = s->label->bits;
+	const struct label_at a = label_at(s, v->first + block);
+	const uint8_t *planes = v->units + a.planes + hzi_vlut_row_at(row);
+	uint32_t code = 0;
+
+	if (!s->rule->shaping) {
+		for (int e = 0; e < 4; e++)
+			code |= (uint32_t)(planes[e * HZI_VLUT_ROWS] >> (a.nibble + 2 * level) & 3)
+				<< 2 * e;
+		return s->bitfield_code_table[code];
+	}
+	for (int e = 0; e < 8; e++) {
+		int shift;
+		uint32_t n = planes[field_at(bits, e, &shift)];
+
+		n = n >> shift & (bits == 4 ? 15 : 3);
+		if (bits == 3)
+			n |= (uint32_t)(planes[2 * HZI_VLUT_ROWS] >> e & 1) << 2;
+		code |= n << e * bits;
+	}
+	return s->rule->shaping == HZI_SHAPING_D8STAR ? code & ~(1u << (bits - 1)) : code;
+}
+
+/* Labels are read in place; T are copied. */
+static struct hzi_vlut_view view_label(const struct hzi_vlut_side *s, int64_t panel, int64_t first,
+				       int64_t blocks, uint8_t *scratch)
+{
+	const struct hzi_vlut_label_layout *l = s->label;
+	const uint8_t *units = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
+	const bool free_bit = s->rule->shaping == HZI_SHAPING_D8STAR && l->t_bits == 2;
+	const int mask = (1 << l->t_bits) - 1;
+	/* Field 0 of 3 bits has its top bit in the third plane, at bit 0. */
+	const int top = l->bits == 3 ? 0 : l->bits - 1;
+	uint8_t *t = scratch;
+
+	for (int64_t b = first; b < first + blocks; b += s->group, t += HZI_VLUT_ROWS) {
+		const struct label_at a = label_at(s, b);
+		const uint8_t *plane = units + a.planes + (l->bits == 3 ? 2 * HZI_VLUT_ROWS : 0);
+
+		for (int i = 0; i < HZI_VLUT_ROWS; i++)
+			t[i] = (uint8_t)((units[a.t + i] >> a.t_shift & mask) |
+					 (free_bit ? (plane[i] >> top & 1) << 2 : 0));
+	}
+	return (struct hzi_vlut_view){.units = units, .first = first, .t = scratch};
+}
+
 static struct hzi_vlut_view view_bitfield(const struct hz_context *ctx,
 					  const struct hzi_vlut_side *s, int64_t panel,
 					  int64_t first, int64_t blocks, uint8_t *scratch)
@@ -247,6 +384,8 @@ int64_t hzi_vlut_view_bytes(const struct hzi_vlut_side *s, int64_t blocks)
 {
 	if (s->w->packed && s->bitfield)
 		return (blocks + 8) * 128;
+	if (s->w->packed && s->label)
+		return blocks * HZI_VLUT_ROWS;
 	return s->w->packed ? 0 : blocks * (s->levels * s->bytes + 1) * HZI_VLUT_ROWS;
 }
 
@@ -257,6 +396,10 @@ struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hz
 
 	if (s->w->packed && s->bitfield)
 		return view_bitfield(ctx, s, panel, first, blocks, scratch);
+	if (s->w->packed && s->label)
+		return view_label(s, panel, first, blocks, scratch);
+	v.units = NULL;
+	v.first = 0;
 	if (s->w->packed) {
 		const uint8_t *p = (const uint8_t *)s->w->packed + panel * s->panel_bytes;
 
@@ -292,6 +435,10 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 			pack_bitfield(s, job->bitfield, p, to);
 			continue;
 		}
+		if (s->label) {
+			pack_label(s, job->bitfield, p, to);
+			continue;
+		}
 		pack_panel(job->ctx, s, p, 0, s->blocks, s->first, to,
 			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
 	}
@@ -302,7 +449,7 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	struct pack_job job = {.ctx = ctx, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
-	if (job.side.bitfield)
+	if (job.side.bitfield || job.side.label)
 		make_bitfield(&job.side, job.bitfield);
 	hzi_parallel(ctx, hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
 		     &job, job.side.panels);
@@ -337,6 +484,8 @@ uint32_t hzi_vlut_code(const struct hzi_vlut_side *s, const struct hzi_vlut_view
 {
 	const uint8_t *p = v->codes + block * v->step + level * HZI_VLUT_ROWS * s->bytes;
 
+	if (v->units)
+		return label_of(s, v, row, block, level + s->first);
 	return s->bytes == 1 ? p[hzi_vlut_row_at(row)] :
 	       s->bytes == 2 ? ((const uint16_t *)(const void *)p)[row] :
 			       ((const uint32_t *)(const void *)p)[row];
@@ -531,7 +680,17 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		for (int row = 0; row < HZI_VLUT_ROWS; row += 16)
 			memset(quad_at(b, k, row, b_panel), 0, 64);
 	}
-	if (s->small) {
+	if (v->units && v->first % s->unit_blocks == 0 && !s->first) {
+		hzi_vlut_kern[ctx->level].label_points(&(struct hzi_vlut_label_points){
+			.codes = v->units + v->first / s->unit_blocks * s->unit_bytes,
+			.bias = s->label->bias, .b = b, .blocks = (count + 7) / 8,
+			.b_panel = b_panel, .shaping = s->rule->shaping, .bits = s->label->bits,
+			.t_bits = s->label->t_bits,
+		});
+		/* Of an odd number of blocks of D4 */
+		for (int row = 0; row < HZI_VLUT_ROWS && count % 8; row += 16)
+			memset(quad_at(b, count, row, b_panel), 0, 64);
+	} else if (s->small && !v->units) {
 		struct hzi_vlut_points p = {
 			.codes = v->codes, .table = table, .b = b, .blocks = blocks,
 			.step = v->step,
@@ -541,7 +700,7 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		for (int e = 0; e < s->embed; e++)
 			p.offset[e] = (int8_t)s->rule->offset[e];
 		hzi_vlut_kern[ctx->level].points(&p);
-	} else if (s->words &&
+	} else if (s->words && !v->units &&
 		   !(s->has_simd && s->lanes.pow2 && hzi_vlut_kern[ctx->level].prefers_simd)) {
 		points_by_words(s, v, s->words, blocks, b, b_panel);
 	} else if (s->has_simd && s->lanes.bytes && s->bytes == 2 && s->levels <= BYTE_LEVELS) {

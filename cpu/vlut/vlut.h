@@ -27,12 +27,19 @@ struct hzi_vlut_side {
 	bool has_t, small, sub;		/* q^d <= 256; w->sub is not 0 */
 	bool has_simd;
 	bool bitfield;			/* packed as struct hzi_vlut_bitfield */
+	const struct hzi_vlut_label_layout *label;	/* packed as these planes; or NULL */
+	int64_t units, unit_bytes;	/* of a panel of labels: 32 values of all rows */
+	int32_t unit_blocks;		/* 4, of D4 8 */
 	const uint8_t *bitfield_code_table;	/* [256]: the code for each value of the fields */
 };
 
-/* Codes of some blocks of a panel: level l of block b at codes + b * step + l * 64 codes */
+/*
+ * Codes of some blocks of a panel: level l of block b at codes + b * step + l * 64 codes; or packed
+ * labels of block first + b of the panel at units
+ */
 struct hzi_vlut_view {
-	const uint8_t *codes, *t;
+	const uint8_t *codes, *t, *units;
+	int64_t first;
 	int64_t step;			/* bytes */
 };
 
@@ -234,9 +241,35 @@ void hzi_vlut_d4_bitfield_init(struct hzi_vlut_d4_bitfield *j, char *base, size_
 int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t col);
 void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j);
 
+/* Packed labels by rows of s8; the caller stores digits at _row(), or sets by_32 and v */
+struct hzi_vlut_label_path {
+	struct hz_context *ctx;
+	const struct hzi_vlut_side *w;
+	struct hzi_vlut_vectors v;
+	struct hzi_vlut_result y;
+	int64_t cols;
+	int32_t parts;			/* see struct hzi_vlut_s8 */
+	bool by_32;			/* x is quantized by 32 values; parts is 1 */
+	/* set by _init() */
+	double *factor, *shift;		/* of digits; shift is 0 */
+	int64_t units, rows, padded;	/* rows of x, and of its storage */
+	int8_t *digits, *x;		/* [rows][32 units], [padded][4 units] blocks of kern.h */
+	float *x_scale;			/* [padded][units] */
+	char *scratch;
+	int64_t scratch_each;
+	int threads;
+};
+
+void hzi_vlut_label_init(struct hzi_vlut_label_path *j, char *base, size_t *used);
+int8_t *hzi_vlut_label_row(const struct hzi_vlut_label_path *j, int64_t col);
+void hzi_vlut_label_run(struct hzi_vlut_label_path *j);
+
 /* ---- vlut_gemm (gemm.c): properties of a call that routes look at ---------------------------- */
 
-enum { HZI_VLUT_D4_BITFIELD, HZI_VLUT_REGTABLE, HZI_VLUT_TABLE_F32, HZI_VLUT_S8, HZI_VLUT_F32 };
+enum {
+	HZI_VLUT_D4_BITFIELD, HZI_VLUT_LABEL, HZI_VLUT_REGTABLE, HZI_VLUT_TABLE_F32, HZI_VLUT_S8,
+	HZI_VLUT_F32
+};
 
 struct hzi_vlut_gemm_job {
 	struct hz_context *ctx;
@@ -251,6 +284,7 @@ struct hzi_vlut_gemm_job {
 	int threads;
 	struct hzi_vlut_regtable regtable;
 	struct hzi_vlut_d4_bitfield d4_bitfield;
+	struct hzi_vlut_label_path label;
 	struct hzi_vlut_s8 s8;
 	struct hzi_vlut_f32 f32;
 	struct hzi_vlut_table_f32 table_f32;
@@ -259,6 +293,9 @@ struct hzi_vlut_gemm_job {
 /* a must have blocks. */
 void hzi_vlut_gemm_begin(struct hzi_vlut_gemm_job *j, struct hz_context *ctx,
 			 const struct hzi_vlut_gemm_args *a);
+
+/* Whether x is quantized by 32 values, instead of split into digits, for HZI_VLUT_LABEL */
+bool hzi_vlut_label_by_32(const struct hzi_vlut_gemm_job *j);
 
 /*
  * Computes the product by a path of the enum, in the workspace at base; extreme values of x need

@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,16 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 	if (o->sum != 0 && o->sum != HZ_F32 && o->sum != HZ_S32)
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->sum is %s, must be 0, f32 or s32",
 				open_name, hz_dtype_name(o->sum));
+	if (o->x_format != 0 && o->x_format != HZ_S8)
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->x_format is %s, must be 0 or s8",
+				open_name, hz_dtype_name(o->x_format));
+	if (o->x_format && two_sided)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->x_format is for dense x, must be 0 with a lattice of x",
+				open_name);
+	if (o->reserved0 != 0)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->reserved0 is %d, must be 0", open_name,
+				o->reserved0);
 	HZ_CHECK(hzi_check_flags(ctx, open_name, "opts->flags", o->flags, HZ_VLUT_COMPENSATED,
 				 flags));
 	if ((o->flags & HZ_VLUT_COMPENSATED) &&
@@ -201,17 +212,18 @@ static int make_words(struct hz_context *ctx, const hz_lattice *l, void **words)
 }
 
 /*
- * D4 with q = 4 and two levels of one scale, multiplied by dense numbers on the CPU, unless tables
- * are requested: the bit-fields of leaders, see cpu/vlut/kern.h.
+ * D4 with q = 4 and two levels, multiplied by dense numbers on the CPU, unless tables are
+ * requested: the bit-fields of leaders, see cpu/vlut/kern.h. Without T w is packed as these.
  */
-static void make_bitfield(hz_vlut *v)
+static bool make_bitfield(hz_vlut *v)
 {
 	const struct hzi_lattice_rule *r = &v->w->rule;
+	const bool d4 = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D &&
+			r->d == 4 && r->q == 4 && r->levels == 2 && v->w->leaders &&
+			!v->table_dtype && v->route != HZ_VLUT_TABLE;
 
-	v->bitfield = v->ctx->device == HZ_CPU && !v->x && r->kind == HZI_LATTICE_D && r->d == 4 &&
-		    r->q == 4 && r->levels == 2 && v->w->leaders && !hzi_lattice_has_t(v->w) &&
-		    !v->table_dtype && v->route != HZ_VLUT_TABLE;
-	for (int i = 0; v->bitfield && i < 256; i++) {
+	v->bitfield = d4 && !hzi_lattice_has_t(v->w);
+	for (int i = 0; d4 && i < 256; i++) {
 		const int32_t *c = v->w->leaders + 4 * i;
 		int at = 0, turned = 0;
 
@@ -221,6 +233,44 @@ static void make_bitfield(hz_vlut *v)
 		}
 		v->bitfield_code_table[at | turned << 6] = (uint8_t)i;
 	}
+	return d4;
+}
+
+/*
+ * Labels of E8, or D4 as in make_bitfield() with T for two blocks, whose scales are beta times
+ * integers of 8 bits, multiplied by dense numbers on the CPU. Coordinates of D4 plus 20 are not
+ * negative; those of two blocks add up to at most 80 without o and 128 with it, as those of E8 do.
+ */
+static void make_label(hz_vlut *v, bool d4)
+{
+	const struct hzi_lattice_rule *r = &v->w->rule;
+	struct hzi_vlut_label_layout l = {
+		.bits = d4 ? 4 : r->log2q, .unit = v->w->beta,
+		.t_bits = r->scales <= (r->shaping == HZI_SHAPING_D8STAR ? 8 : 4) ? 2 : 4,
+	};
+	int64_t far = 0;
+
+	d4 = d4 && r->policy == HZI_LATTICE_BANK && r->group == 2 &&
+	     !(r->flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED));
+	if (v->ctx->device != HZ_CPU || v->x || (!r->shaping && !d4) || r->scales > 16)
+		return;
+	for (int i = 0; i < 8; i++) {
+		const int64_t o = r->offset[i % r->d];
+
+		far += o < 0 ? -o : o;
+		if (far > 48)
+			return;
+		l.bias[i] = (int8_t)(d4 ? 20 + o : (r->shaping == HZI_SHAPING_E8 ? 2 : 1) * r->q);
+	}
+	for (int t = 0; t < 16; t++) {
+		const float s = r->scale[t < r->scales ? t : r->scales - 1];
+		const double n = rint(s / l.unit);
+
+		if (!(n >= 1 && n <= 255) || (float)(n * l.unit) != s)
+			return;
+		l.scale[t] = (uint8_t)n;
+	}
+	v->label = l;
 }
 
 /* The table, on the context's device */
@@ -278,12 +328,12 @@ static int64_t bits_of(float f)
 }
 
 /* What hz_packed says of packed codes: the lattice and how they are laid out, in one number */
-static uint32_t layout_of(const hz_lattice *l, bool bitfield)
+static uint32_t layout_of(const hz_lattice *l, bool special)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int64_t number[] = {
 		HZI_OP_vlut_pack, r->kind, r->d, r->q, r->levels, r->policy, r->scales, r->group,
-		r->flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED), bitfield,
+		r->flags & (HZI_LATTICE_MAPPED | HZI_LATTICE_DITHERED), r->shaping, special,
 	};
 	uint32_t h = hzi_hash(HZI_HASH, number, (int)(sizeof(number) / sizeof(*number)));
 
@@ -310,9 +360,10 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	if (!vlut || !w)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
 	HZ_CHECK(check_opts(ctx, o, x != NULL));
-	if (w->rule.shaping || (x && x->rule.shaping))
+	if (ctx->device != HZ_CPU && (w->rule.shaping || (x && x->rule.shaping)))
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %s has shaping %d, must have "
-				"HZ_LATTICE_SHAPING_NESTED", open_name, w->rule.shaping ? "w" : "x",
+				"HZ_LATTICE_SHAPING_NESTED on a GPU", open_name,
+				w->rule.shaping ? "w" : "x",
 				w->rule.shaping ? w->rule.shaping : x->rule.shaping);
 	if (x && x->rule.d != w->rule.d)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w",
@@ -338,8 +389,9 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		v->route = HZ_VLUT_TABLE;
 	if (x)
 		status = make_two_sided(ctx, v, o);
-	make_bitfield(v);
-	v->layout[0] = layout_of(w, v->bitfield);
+	make_label(v, make_bitfield(v));
+	v->x_by_32 = o->x_format != 0;
+	v->layout[0] = layout_of(w, v->bitfield || v->label.bits);
 	v->layout[1] = x ? layout_of(x, false) : 0;
 	if (status == HZ_OK)
 		status = make_words(ctx, w, &v->words[0]);

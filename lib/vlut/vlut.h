@@ -33,6 +33,19 @@ struct hzi_coded {
 #define HZI_VLUT_TABLE ((int64_t)1 << 26)
 #define HZI_VLUT_WORDS 16384
 
+/*
+ * Packed labels of E8 (lib/lattice/label.h), or pairs of blocks of D4 with q = 4 and two levels, on
+ * the CPU, where all scales are unit r_T with integers r_T of 8 bits. bits: of a value, 0: w is not
+ * packed so; t_bits: stored for a T, 2 or 4. bias: what decoding (cpu/vlut/label.inc) adds to
+ * p - o.
+ */
+struct hzi_vlut_label_layout {
+	int32_t bits, t_bits;
+	double unit;
+	uint8_t scale[16];		/* r_T */
+	int8_t bias[8];
+};
+
 struct hz_vlut {
 	hz_context *ctx;
 	const struct hz_lattice *w, *x;	/* x NULL: dense */
@@ -48,10 +61,12 @@ struct hz_vlut {
 	void *words[2];
 	/*
 	 * On the CPU: w is packed as D4 bit-fields (cpu/vlut/kern.h); the code for each value of
-	 * the four fields
+	 * the four fields, also if `label` packs D4
 	 */
 	bool bitfield;
 	uint8_t bitfield_code_table[256];
+	struct hzi_vlut_label_layout label;
+	bool x_by_32;			/* x may be quantized: opts->x_format */
 	uint32_t layout[2];		/* hz_packed.layout of packed w and x */
 };
 

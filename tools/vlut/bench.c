@@ -18,7 +18,7 @@
 
 enum {
 	D4, D4_GROUP, D4_T, E8, E8_GROUP, E8_T, E8_BITS, E8_Q3, E8_Q16, D4_Q8, D4_Q16, A2, A2_Q16,
-	Z_Q16,
+	Z_Q16, E8_450_FAST, E8_450, E8_425, E8_425_BEST, E8_325_FAST, E8_325, E8_225,
 };
 
 static const struct {
@@ -43,6 +43,13 @@ static const struct {
 	[A2] = {"A2 q=4 M=2", {.kind = HZ_LATTICE_A2, .q = 4, .levels = 2}},
 	[A2_Q16] = {"A2 q=16 M=1", {.kind = HZ_LATTICE_A2, .q = 16, .levels = 1}},
 	[Z_Q16] = {"Z q=16 M=1", {.kind = HZ_LATTICE_Z, .q = 16, .levels = 1}},
+	[E8_450_FAST] = {"e8-4.5-fast", {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST}},
+	[E8_450] = {"e8-4.5", {.preset = HZ_LATTICE_PRESET_E8_4_50}},
+	[E8_425] = {"e8-4.25", {.preset = HZ_LATTICE_PRESET_E8_4_25}},
+	[E8_425_BEST] = {"e8-4.25-best", {.preset = HZ_LATTICE_PRESET_E8_4_25_BEST}},
+	[E8_325_FAST] = {"e8-3.25-fast", {.preset = HZ_LATTICE_PRESET_E8_3_25_FAST}},
+	[E8_325] = {"e8-3.25", {.preset = HZ_LATTICE_PRESET_E8_3_25}},
+	[E8_225] = {"e8-2.25", {.preset = HZ_LATTICE_PRESET_E8_2_25}},
 };
 
 enum {
@@ -51,7 +58,8 @@ enum {
 	GPU = 4,
 	BOTH = CPU | GPU,
 	COLD = 8,
-	CODED = 16		/* x is coded too: vlut_gemm2 */
+	CODED = 16,		/* x is coded too: vlut_gemm2 */
+	X_S8 = 32		/* x_format HZ_S8 */
 };
 
 static const struct row {
@@ -70,6 +78,20 @@ static const struct row {
 	{CPU, E8_Q16, 0, HZ_F32, 2048, 4096, 1},
 	{CPU, D4_Q8, 0, HZ_F32, 2048, 4096, 1},
 	{CPU, D4, HZ_F32, HZ_F32, 512, 1024, 1},
+	{CPU | COLD | X_S8 | QUICK, E8_450_FAST, 0, HZ_F32, 4096, 4096, 1},
+	{CPU | COLD | X_S8, E8_450_FAST, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | X_S8, E8_450_FAST, 0, HZ_F32, 256, 4096, 1},	/* in L2 */
+	{CPU | COLD, E8_450_FAST, 0, HZ_F32, 4096, 4096, 1},
+	{CPU | COLD | X_S8, E8_425, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_450, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_425_BEST, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_325_FAST, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_325, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_225, 0, HZ_F32, 4096, 14336, 1},
+	{CPU | COLD | X_S8, E8_450_FAST, 0, HZ_F32, 4096, 4096, 8},
+	{CPU | COLD | X_S8, E8_450_FAST, 0, HZ_F32, 4096, 14336, 8},
+	{CPU | COLD | X_S8, E8_450_FAST, 0, HZ_F32, 4096, 4096, 32},
+	{CPU | COLD | X_S8, E8_450_FAST, 0, HZ_F32, 4096, 4096, 512},
 	{CPU, D4, 0, HZ_F32, 2048, 4096, 4},
 	{CPU, D4, 0, HZ_F32, 2048, 4096, 32},
 	{CPU, D4, 0, HZ_F32, 2048, 4096, 256},
@@ -237,7 +259,8 @@ static int make_x(struct bench *b, struct vlut_case *q)
 static int make_case(struct bench *b, struct vlut_case *q)
 {
 	const struct row *r = q->row;
-	const hz_vlut_opts opts = {.table_dtype = r->table};
+	const hz_vlut_opts opts = {.table_dtype = r->table,
+				   .x_format = r->flags & X_S8 ? HZ_S8 : 0};
 	const double count = (double)r->rows * (double)r->k;
 	hz_lattice_opts lattice = lattices[r->lattice].o;
 	int status;
@@ -255,9 +278,10 @@ static int make_case(struct bench *b, struct vlut_case *q)
 	q->c.operations = 2 * count * (double)r->batch;
 	q->c.moved_bytes = (double)(q->each + hz_tensor_bytes(&q->x) + hz_tensor_bytes(&q->y));
 	q->c.large = q->c.operations > 1e10;
-	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s", (long long)r->rows,
+	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s%s", (long long)r->rows,
 		 (long long)r->batch, (long long)r->k, lattices[r->lattice].name,
-		 r->table ? " tables of " : "", r->table ? hz_dtype_name(r->table) : "");
+		 r->table ? " tables of " : "", r->table ? hz_dtype_name(r->table) : "",
+		 r->flags & X_S8 ? " x s8" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s", hz_dtype_name(r->dtype));
 	if (b->gpu) {
 		bench_products_of(b, &q->c,

@@ -25,6 +25,8 @@ static const struct word table_words[] = {
 
 static const struct word sum_words[] = {{"f32", HZ_F32}, {"s32", HZ_S32}, {NULL, 0}};
 
+static const struct word x_format_words[] = {{"s8", HZ_S8}, {NULL, 0}};
+
 static const struct word y_words[] = {
 	{"f32", HZ_F32}, {"f16", HZ_F16}, {"bf16", HZ_BF16}, {"s32", HZ_S32}, {NULL, 0},
 };
@@ -35,6 +37,8 @@ static const struct key vlut_keys[] = {
 	{"table_dtype", KEY_WORD, table_words, 0, 0, "f32|f16|bf16|u8|u16|s8|s16",
 	 "what tables hold: s8, s16 of two sides, the others of one; default chosen"},
 	{"sum", KEY_WORD, sum_words, 0, 0, "f32|s32", "what sums are in; default chosen"},
+	{"x_format", KEY_WORD, x_format_words, 0, 0, "s8",
+	 "s8: x may be rounded to 8 bits with a scale for 32 values; default exact"},
 	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: sums in f32 with compensation, through tables"},
 	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1",
@@ -172,6 +176,7 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 		.table_dtype = (int32_t)value_or(job, "table_dtype", 0),
 		.sum = (int32_t)value_or(job, "sum", 0),
 		.flags = value_or(job, "compensated", 0) ? HZ_VLUT_COMPENSATED : 0,
+		.x_format = (int32_t)value_or(job, "x_format", 0),
 	};
 
 	return hz_vlut_open(ctx, v, w_lattice, x_lattice, &o);

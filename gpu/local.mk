@@ -23,7 +23,7 @@ libhz_la_SOURCES += \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/routes.c \
 	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
-	gpu/vlut/images.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
+	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
 	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/base.cuh gpu/device/cluster.cuh gpu/device/cp_async.cuh gpu/device/dtype.cuh \
@@ -54,9 +54,10 @@ noinst_HEADERS += \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
 	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
-	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/launch.h \
+	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
+	gpu/vlut/label_skinny.cuh gpu/vlut/launch.h \
 	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
-	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
+	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.cuh gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \
@@ -80,7 +81,8 @@ HZ_CU = \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
 	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
 	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
-	gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu \
+	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \
+	 gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu \
 	tools/core/peak.cu
 EXTRA_DIST += $(HZ_CU)
 

@@ -37,6 +37,8 @@ const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi
 
 	if (hzi_cuda_vlut_is_bit_packed(l, w))
 		return "the codes are packed as bits";
+	if (l->rule.shaping)
+		return "the codes are labels";
 	for (int i = 0; i < l->rule.d; i++) {
 		if (w->sub[i] != 0)
 			return "the values are not points times scales";

@@ -39,7 +39,8 @@ static void fill_coded(struct hzi_vlut_coded *out, const hz_lattice *l, const st
 		out->sub[i] = u.sub[i];
 	if (hzi_cuda_vlut_is_bit_packed(l, c)) {
 		out->codes = c->packed;
-		out->bits = hzi_cuda_vlut_packs_as_d4_bitfield(l) ?
+		out->bits = hzi_cuda_vlut_packs_as_label(l) ? hzi_cuda_vlut_label_chunks(c) :
+			    hzi_cuda_vlut_packs_as_d4_bitfield(l) ?
 			    hzi_cuda_vlut_d4_bitfield_chunks(c) :
 			    hzi_cuda_vlut_e8_bitplane_units(c);
 	}

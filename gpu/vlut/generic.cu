@@ -12,6 +12,7 @@
 #include "gpu/vlut/vlut.h"
 #include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/e8_bitplane.cuh"
+#include "gpu/vlut/label.cuh"
 
 #define TILE HZI_VLUT_TILE
 #define STEP HZI_VLUT_STEP
@@ -20,8 +21,16 @@
 
 /* ---- Coded matrices -------------------------------------------------------------------------- */
 
+HZ_DEVICE label_code coded_label(const hzi_vlut_coded &c, int64_t row, int64_t block)
+{
+	return label_at(c.codes, HZI_VLUT_LABEL_T_BITS(c.rule.shaping, c.rule.scales),
+			c.rule.shaping, c.bits, row, block);
+}
+
 HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
 {
+	if (c.bits && c.rule.shaping)
+		return coded_label(c, row, block).code;
 	if (c.bits) {
 		int32_t leader[8], b[8];
 
@@ -42,6 +51,8 @@ HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t blo
 
 HZ_DEVICE int coded_t(const hzi_vlut_coded &c, int64_t row, int64_t block)
 {
+	if (c.bits && c.rule.shaping)
+		return min(coded_label(c, row, block).t, c.rule.scales - 1);
 	return c.t ? min((int)c.t[row * c.t_row + block / c.rule.group * c.t_step],
 			 c.rule.scales - 1) : 0;
 }
@@ -54,6 +65,10 @@ HZ_DEVICE float coded_row_scale(const hzi_vlut_coded &c, int64_t row)
 HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			   int64_t block, int32_t *p)
 {
+	if (c.bits && c.rule.shaping) {
+		hzi_label_point(c.rule.shaping, c.rule.log2q, coded_index(c, row, block, 0), p);
+		return;
+	}
 	if (c.bits) {
 		uint16_t codes[2];
 

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Calls go down this list: routes.c, the routes, common.c, pack.c, the two packed formats.
+ * Calls go down this list: routes.c, the routes, common.c, pack.c, the three packed formats.
  */
 #ifndef HZI_GPU_VLUT_LAUNCH_H
 #define HZI_GPU_VLUT_LAUNCH_H
@@ -43,8 +43,24 @@ int hzi_cuda_vlut_e8_bitplane_points(struct hz_context *ctx, const hz_lattice *l
 				     const struct hzi_coded *w, void *dst, int64_t pitch,
 				     int dtype);
 
-/* pack.c: true if w is packed in one of these two formats. */
+/*
+ * label.c: packed E8 of labels with q = 16 and integer scales. values() decodes to f16, rows
+ * `pitch` elements apart, and multiplies *factor by the value of 1.
+ */
+bool hzi_cuda_vlut_packs_as_label(const hz_lattice *l);
+size_t hzi_cuda_vlut_label_bytes(const hz_lattice *l, const struct hzi_coded *w);
+int64_t hzi_cuda_vlut_label_chunks(const struct hzi_coded *w);	/* of a row */
+int hzi_cuda_vlut_label_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a);
+float hzi_cuda_vlut_label_r(const hz_lattice *l, uint32_t r[4]);	/* returns the value of 1 */
+int hzi_cuda_vlut_label_wgmma_kernel(const hz_lattice *l);	/* the one with 16 columns */
+int hzi_cuda_vlut_label_values(struct hz_context *ctx, const hz_lattice *l,
+			       const struct hzi_coded *w, void *dst, int64_t pitch, float *factor);
+
+/* pack.c: true if w is packed in one of these three formats. */
 bool hzi_cuda_vlut_is_bit_packed(const hz_lattice *l, const struct hzi_coded *w);
+
+/* pack.c: bytes of w packed so, or of the first w->rows of its rows, a multiple of 16 */
+size_t hzi_cuda_vlut_bit_packed_bytes(const hz_lattice *l, const struct hzi_coded *w);
 
 /* pack.c: w itself; if w is packed as rows of codes, a view of these codes and T. */
 struct hzi_coded hzi_cuda_vlut_code_view(const hz_lattice *l, const struct hzi_coded *w);
@@ -115,6 +131,7 @@ HZI_VLUT_ROUTE(vlut_d4_bitfield);
 HZI_VLUT_ROUTE(vlut_d4_f16_skinny);
 HZI_VLUT_ROUTE(vlut_d4_f16_wgmma);
 HZI_VLUT_ROUTE(vlut_e8_bitplane);
+HZI_VLUT_ROUTE(vlut_label_skinny);
 HZI_VLUT_ROUTE(vlut_table_f16_skinny);
 HZI_VLUT_ROUTE(vlut_table_s8_skinny);
 HZI_VLUT_ROUTE(vlut_table_wgmma);

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * D4 with q = 4 and two levels is packed as described in d4_bitfield.h, E8 with q = 4 and two
- * levels as in e8_bitplane.h. Other lattices: rows of codes, the levels of a block contiguous, then
+ * levels as in e8_bitplane.h, E8 of labels with q = 16 as in label.h. Other lattices: rows of codes, the levels of a block contiguous, then
  * rows of T; every row starts at a multiple of 16 bytes.
  */
 #include <config.h>
@@ -28,7 +28,8 @@ static int level_bytes(const hz_lattice *l)
 
 bool hzi_cuda_vlut_is_bit_packed(const hz_lattice *l, const struct hzi_coded *c)
 {
-	return c->packed && (hzi_cuda_vlut_packs_as_d4_bitfield(l) ||
+	return c->packed && (hzi_cuda_vlut_packs_as_label(l) ||
+			     hzi_cuda_vlut_packs_as_d4_bitfield(l) ||
 			     hzi_cuda_vlut_packs_as_e8_bitplane(l, c));
 }
 
@@ -53,17 +54,22 @@ struct hzi_coded hzi_cuda_vlut_code_view(const hz_lattice *l, const struct hzi_c
 	return out;
 }
 
+size_t hzi_cuda_vlut_bit_packed_bytes(const hz_lattice *l, const struct hzi_coded *c)
+{
+	return hzi_cuda_vlut_packs_as_label(l) ? hzi_cuda_vlut_label_bytes(l, c) :
+	       hzi_cuda_vlut_packs_as_d4_bitfield(l) ? hzi_cuda_vlut_d4_bitfield_bytes(c) :
+	       hzi_cuda_vlut_packs_as_e8_bitplane(l, c) ? hzi_cuda_vlut_e8_bitplane_bytes(c) : 0;
+}
+
 size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx,
 				    const struct hzi_vlut_pack_args *a)
 {
 	const hz_lattice *l = a->vlut->w;
+	const size_t bytes = hzi_cuda_vlut_bit_packed_bytes(l, &a->w);
 
 	(void)ctx;
-	if (hzi_cuda_vlut_packs_as_d4_bitfield(l))
-		return hzi_cuda_vlut_d4_bitfield_bytes(&a->w);
-	if (hzi_cuda_vlut_packs_as_e8_bitplane(l, &a->w))
-		return hzi_cuda_vlut_e8_bitplane_bytes(&a->w);
-	return (size_t)(a->w.rows * (packed_row(l, a->w.blocks, level_bytes(l)) +
+	return bytes ? bytes :
+	       (size_t)(a->w.rows * (packed_row(l, a->w.blocks, level_bytes(l)) +
 				     packed_t_row(l, a->w.blocks)));
 }
 
@@ -85,6 +91,8 @@ int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *
 		.grid = {(unsigned)min_of(blocks, 4096)}, .block = {HZI_VLUT_THREADS},
 	};
 
+	if (hzi_cuda_vlut_packs_as_label(l))
+		return hzi_cuda_vlut_label_pack(ctx, a);
 	if (hzi_cuda_vlut_packs_as_d4_bitfield(l))
 		return hzi_cuda_vlut_d4_bitfield_pack(ctx, a);
 	if (hzi_cuda_vlut_packs_as_e8_bitplane(l, &a->w))

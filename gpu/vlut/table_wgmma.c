@@ -20,7 +20,7 @@ struct plan {
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
 	struct hzi_vlut_s8 s8;
-	bool scaled, bitfield, values;
+	bool scaled, bitfield, label, values;
 };
 
 /*
@@ -32,8 +32,13 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 {
 	const hz_lattice *l = a->vlut->w;
 	const int levels = l->rule.levels - w->first;
-	const char *why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
+	const char *why;
 
+	if (w->packed && hzi_cuda_vlut_packs_as_label(l)) {
+		p->label = true;
+		return a->x_dtype == HZ_S8 ? "x is s8" : NULL;
+	}
+	why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
 	p->scaled = hzi_lattice_has_t(l);
 	p->bitfield = !hzi_cuda_vlut_not_d4_bitfield(l, w);
 	if (a->x_dtype == HZ_S8)
@@ -77,6 +82,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		size++;
 	}
 	p->kernel = (values ? HZI_KERNEL_vlut_table_wgmma_f16_16 :
+		     p->label ? hzi_cuda_vlut_label_wgmma_kernel(a->vlut->w) :
 		     p->bitfield ? HZI_KERNEL_vlut_table_wgmma_d4_bitfield_16 :
 		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_table_wgmma_d4_16 :
 					       HZI_KERNEL_vlut_table_wgmma_d8_16) +
@@ -129,7 +135,8 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		.columns = plan->columns,
 		.terms = plan->terms,
 		.x_dtype = a->x_dtype,
-		.bitfield = plan->bitfield,
+		.order = plan->label ? HZI_VLUT_X_LABEL :
+			 plan->bitfield ? HZI_VLUT_X_BITFIELD : HZI_VLUT_X_ROWS,
 	};
 	struct hzi_launch l = {
 		.grid = {HZI_VLUT_WGMMA_ABSMAX_BLOCKS}, .block = {HZI_VLUT_THREADS}, .early = true};
@@ -180,7 +187,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
 		.first = {plan.s8.first[0], plan.s8.first[1]},
 	};
-	const int table_bytes = (plan.bitfield || plan.values ? 0 : HZI_VLUT_S8_TABLE_BYTES) +
+	const int table_bytes = (plan.bitfield || plan.label || plan.values ? 0 : HZI_VLUT_S8_TABLE_BYTES) +
 				(plan.scaled ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(w.rows, HZI_VLUT_WGMMA_ROWS) * plan.split),
@@ -193,7 +200,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 				   HZI_VLUT_WGMMA_STAGES(plan.columns) * 16),
 	};
 
-	if (!plan.bitfield && !plan.values)
+	if (!plan.bitfield && !plan.label && !plan.values)
 		hzi_cuda_vlut_s8_leaders(l, &plan.s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
@@ -208,6 +215,10 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 			p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
 			p.has_offset |= o != 0;
 		}
+	}
+	if (plan.label) {
+		p.codes = w.packed;
+		p.scale = o->factor * hzi_cuda_vlut_label_r(l, p.label_r);
 	}
 	if (plan.values) {
 		p.codes = o->values;

@@ -26,6 +26,9 @@
 	((table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) > HZI_VLUT_WGMMA_ACC_BYTES(columns) ? \
 	 (table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) : HZI_VLUT_WGMMA_ACC_BYTES(columns))
 
+/* Order of k in packed x: of rows of codes and f16, of packed bit fields, of packed labels */
+enum { HZI_VLUT_X_ROWS, HZI_VLUT_X_BITFIELD, HZI_VLUT_X_LABEL };
+
 /* vlut_table_wgmma_x_absmax, vlut_table_wgmma_x_pack: x as one or two f16 terms, by columns */
 struct hzi_vlut_x_pack {
 	const void *x;
@@ -35,7 +38,7 @@ struct hzi_vlut_x_pack {
 	int64_t x_k, x_b;
 	int32_t k, batch, chunks, columns;	/* columns: of a tile */
 	int32_t terms, x_dtype;		/* terms: f16 per x; the second is 2^11 times the rest */
-	int32_t bitfield, pad_;		/* k in the order of packed bit fields */
+	int32_t order, pad_;		/* HZI_VLUT_X_* */
 };
 
 /*
@@ -57,11 +60,12 @@ struct hzi_vlut_table_wgmma {
 	uint32_t minus[8];
 	int32_t has_offset;		/* these are not all 0 */
 	uint32_t first[2];
+	uint32_t label_r[4];		/* as struct hzi_vlut_label_skinny has it */
 	uint32_t scale_of[HZI_LATTICE_SCALES];
 	uint32_t leaders[HZI_VLUT_S8_ENTRIES * 2];
 };
 
 static_assert(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2504, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2520, "the same layout for C and CUDA");
 
 #endif

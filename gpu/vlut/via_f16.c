@@ -108,6 +108,8 @@ static int decode(struct hz_context *ctx, const hz_lattice *l, const struct hzi_
 	float f = 1;
 	int shift = 0;
 
+	if (hzi_cuda_vlut_packs_as_label(l) && w->packed)
+		return hzi_cuda_vlut_label_values(ctx, l, w, dst, padded_k(w), factor);
 	rescale(l, w, &shift, &f);
 	*factor *= f;
 	if (!hzi_lattice_has_t(l) || l->rule.scales == 1)
@@ -176,7 +178,7 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		from.rows = row;
 		if (bits)
 			from.packed = (const char *)w.packed +
-				      hzi_cuda_vlut_e8_bitplane_bytes(&from);
+				      hzi_cuda_vlut_bit_packed_bytes(l, &from);
 		slab.w.rows = min_of(w.rows - row, step);
 		slab.w.codes = bits ? NULL : (const char *)w.codes + row * w.row * size;
 		slab.w.t = w.t ? w.t + row * w.t_row : NULL;

@@ -63,6 +63,8 @@ static const char *decode_unsupported(const hz_lattice *l, const struct hzi_code
 		return "a size is 0";
 	if (integers_of(l, w) > MAX_K || w->rows * w->blocks > INT32_MAX)
 		return "the accumulators or indices do not fit 32 bits";
+	if (l->rule.shaping)
+		return "the codes are labels";
 	if (!hzi_cuda_vlut_is_bit_packed(l, w))
 		return hzi_cuda_lattice_points_s8_unsupported(l);
 	return w->first == 0 || l->rule.d == 8 ? NULL : "only coarser levels are asked for";

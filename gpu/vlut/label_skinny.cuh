@@ -1,0 +1,325 @@
+/*
+ * label_skinny.cuh - skinny GEMM of labelled E8 codes and a few columns of x
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A block multiplies tiles of 16 rows by all of x. Its warps split k. Each warp keeps the next AHEAD
+ * chunks of codes in registers, of which it loads the first ones before the previous kernel has
+ * ended; it then converts its part of x to f16 in shared memory, in the order in which lanes use it
+ * as the B operand of mma.m16n8k16, and decodes chunk by chunk to A operands. Accumulators of the
+ * warps are added in order.
+ *
+ * x of bf16 and f32 is multiplied by a power of two, which is 1 unless a warp's part of a column has
+ * numbers too large for f16, or none above 2^-10. f32 is two columns, f16(x) and what that leaves.
+ */
+#ifndef HZI_GPU_VLUT_LABEL_SKINNY_CUH
+#define HZI_GPU_VLUT_LABEL_SKINNY_CUH
+
+#include "gpu/device/mma.cuh"
+#include "gpu/device/pdl.cuh"
+#include "gpu/vlut/label.cuh"
+#include "gpu/vlut/table_s8.cuh"
+
+/*
+ * SHARED memory of a block: partial sums of two tiles, then x: for each chunk, halves 0 to 3 (block
+ * pair and coordinates 0 to 3 or 4 to 7) of [column][t] of 16 bytes.
+ */
+template <int SHAPING, int T_BITS, bool IS_F16, int COLUMNS, int WARPS, int AHEAD, int SUMS_APART = 2>
+struct label_skinny_block {
+	static constexpr int BYTES = HZI_VLUT_LABEL_BYTES(T_BITS), ROWS = HZI_VLUT_LABEL_ROWS,
+			     CHUNK = HZI_VLUT_LABEL_CHUNK;
+	static constexpr int SUMS = ROWS * COLUMNS;	/* of a warp and tile */
+
+	/* Codes of a lane: rows g and g + 8 */
+	struct codes {
+		uint32_t low[4], high[4], t;
+	};
+
+	const hzi_vlut_label_skinny &p;
+	const int lane, warp, g, t;
+	const int begin, n;		/* chunks of this warp */
+	float *const partials;
+	uint4 *const x_memory;		/* of this warp */
+
+	__device__ __forceinline__ explicit label_skinny_block(const hzi_vlut_label_skinny &p_)
+		: p(p_), lane(threadIdx.x % 32), warp(threadIdx.x / 32), g(lane / 4), t(lane % 4),
+		  begin(p.chunks * warp / WARPS), n(p.chunks * (warp + 1) / WARPS - begin),
+		  partials(shared_floats()),
+		  x_memory((uint4 *)(partials + 2 * WARPS * SUMS) + begin * (16 * COLUMNS))
+	{
+	}
+
+	__device__ __forceinline__ void run(void) const
+	{
+		const int64_t tile_bytes = (int64_t)p.chunks * BYTES;
+		const uint8_t *chunk = p.packed + blockIdx.x * tile_bytes + begin * BYTES;
+		codes ring[AHEAD] = {};
+		int shift, slot = 0;
+
+		pdl_launch_dependents();
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+			load(ring[i], chunk + i * BYTES, i < n);
+		pdl_wait();
+		shift = stage_x();
+		__syncwarp();
+		for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+			const uint8_t *const next =
+				tile + gridDim.x < p.tiles ? chunk + gridDim.x * tile_bytes : NULL;
+			float acc[SUMS_APART][4] = {};
+
+			multiply(acc, ring, chunk, next);
+			finish(acc, shift, slot, tile);
+			slot ^= WARPS * SUMS;
+			chunk = next;
+		}
+	}
+
+private:
+	__device__ __forceinline__ static float *shared_floats(void)
+	{
+		extern __shared__ __align__(16) float label_shared[];
+
+		return label_shared;
+	}
+
+	/* Loads a chunk if `some`, by predicates: a branch would part the decoding of two chunks. */
+	__device__ __forceinline__ void load(codes &c, const uint8_t *chunk, bool some) const
+	{
+		asm volatile("{.reg .pred p; setp.ne.s32 p, %9, 0;"
+			     "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%8];"
+			     "@p ld.global.cs.v4.u32 {%4, %5, %6, %7}, [%8 + 512];}"
+			     : "+r"(c.low[0]), "+r"(c.low[1]), "+r"(c.low[2]), "+r"(c.low[3]),
+			       "+r"(c.high[0]), "+r"(c.high[1]), "+r"(c.high[2]), "+r"(c.high[3])
+			     : "l"(chunk + lane * 16), "r"((int)some));
+		if constexpr (T_BITS == 4)
+			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.cs.u32 %0, [%1];}"
+				     : "+r"(c.t) : "l"(chunk + 1024 + lane * 4), "r"((int)some));
+		else
+			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.cs.u16 %0, [%1];}"
+				     : "+r"(c.t) : "l"(chunk + 1024 + lane * 2), "r"((int)some));
+	}
+
+	/* Leaves the first chunks of the next tile in the ring, if there is one. */
+	__device__ __forceinline__ void multiply(float (&acc)[SUMS_APART][4], codes (&ring)[AHEAD],
+						 const uint8_t *chunk, const uint8_t *next) const
+	{
+		const uint4 *x = x_memory + (COLUMNS == 8 ? lane : g % COLUMNS * 4 + t);
+		int left = n;
+
+#pragma unroll 1
+		for (; left >= AHEAD; left -= AHEAD) {
+			chunk += AHEAD * BYTES;
+#pragma unroll
+			for (int i = 0; i < AHEAD; i++) {
+				multiply_chunk(acc, ring[i], x + i * 16 * COLUMNS);
+				refill(ring[i], i, left, chunk, next);
+			}
+			x += AHEAD * 16 * COLUMNS;
+		}
+#pragma unroll
+		for (int i = 0; i < AHEAD - 1; i++) {
+			if (i < left) {
+				multiply_chunk(acc, ring[i], x + i * 16 * COLUMNS);
+				refill(ring[i], i, left, chunk, next);
+			}
+		}
+	}
+
+	__device__ __forceinline__ void refill(codes &c, int i, int left, const uint8_t *chunk,
+					       const uint8_t *next) const
+	{
+		const bool inside = i + AHEAD < left;
+
+		load(c, (inside ? chunk : next) + i * BYTES, inside || next);
+	}
+
+	__device__ __forceinline__ void multiply_chunk(float (&acc)[SUMS_APART][4], const codes &c,
+						       const uint4 *x) const
+	{
+		const label_row<SHAPING> low(c.low, label_t<T_BITS>(c.t, 0), p.scales),
+			high(c.high, label_t<T_BITS>(c.t, 1), p.scales);
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			uint32_t a[8], b[8];
+
+			low.points(i, a);
+			high.points(i, b);
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				const uint4 v = x[(2 * i + j) * (4 * COLUMNS)];
+
+				mma_m16n8k16<HZ_F16>(acc[2 * j % SUMS_APART], a[4 * j], b[4 * j], a[4 * j + 1],
+						     b[4 * j + 1], v.x, v.y);
+				mma_m16n8k16<HZ_F16>(acc[(2 * j + 1) % SUMS_APART], a[4 * j + 2], b[4 * j + 2], a[4 * j + 3],
+						     b[4 * j + 3], v.z, v.w);
+			}
+		}
+	}
+
+	/* ---- x ------------------------------------------------------------------------------- */
+
+	/* Eight values of x from k on, 0 beyond the last */
+	__device__ __forceinline__ void load_x(float (&v)[8], int column, int k) const
+	{
+		const int64_t at = k * p.x_k + column * p.x_b;
+
+		if (k >= p.k || column >= p.batch) {
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[i] = 0;
+		} else if (p.x_vectorized) {
+			const uint4 w = __ldg((const uint4 *)((const uint16_t *)p.x + at));
+			const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				v[2 * i] = bf16_low(words[i]);
+				v[2 * i + 1] = bf16_high(words[i]);
+			}
+		} else {
+			for (int i = 0; i < 8; i++)
+				v[i] = k + i < p.k ? load_any(p.x_dtype, p.x, at + i * p.x_k) : 0;
+		}
+	}
+
+	/*
+	 * Stores this warp's part of x. Returns the power of two by which the column of lanes 4 c to
+	 * 4 c + 3 has been multiplied.
+	 */
+	__device__ __forceinline__ int stage_x(void) const
+	{
+		constexpr int LANES = COLUMNS * 4;	/* that stage different parts */
+		constexpr int SETS = 32 / LANES;
+		const int c = lane / 4 % COLUMNS, set = lane / LANES;
+		int shift = 0;
+
+		if constexpr (IS_F16) {
+			for (int i = set; i < 2 * n; i += SETS)
+				stage_f16(c, i / 2, i % 2);
+		}
+		for (int pass = IS_F16 ? 2 : 0; pass < 2; pass++) {
+			const float factor = power_of_2(shift / 2), rest = power_of_2(shift - shift / 2);
+			float most = 0;
+
+			for (int i = set; i < 2 * n; i += SETS)
+				most = fmaxf(most, stage(c, i / 2, i % 2, factor, rest));
+			if (pass)
+				break;
+			most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+			most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+			for (int l = LANES; l < 32; l *= 2)
+				most = fmaxf(most, __shfl_xor_sync(~0u, most, l));
+			/* Both columns of an f32 have the same numbers here. */
+			if (most < INFINITY && most > 0 && !(most >= 0x1p-10f && most < 0x1p15f))
+				shift = 127 - (int)(__float_as_uint(most) >> 23);
+			if (!__any_sync(~0u, shift != 0))
+				break;
+		}
+		/* Lanes 4 c of a column beyond COLUMNS are not used. */
+		return shift;
+	}
+
+	__device__ __forceinline__ uint4 *x_slot(int c, int chunk, int pair) const
+	{
+		return x_memory + chunk * (16 * COLUMNS) + pair * (8 * COLUMNS) + c * 4 + t;
+	}
+
+	/* Blocks `pair` and pair + 2 of the lane's four: coordinate i of both is word i. */
+	__device__ __forceinline__ void stage_f16(int c, int chunk, int pair) const
+	{
+		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
+		const uint4 *const src = (const uint4 *)((const uint16_t *)p.x + c * p.x_b + k);
+		const bool in = c < p.batch;
+		const uint4 zero = make_uint4(0, 0, 0, 0);
+		const uint4 a = in && k < p.k ? __ldg(src) : zero,
+			    b = in && k + 16 < p.k ? __ldg(src + 2) : zero;
+		uint4 *const dst = x_slot(c, chunk, pair);
+
+		dst[0] = make_uint4(__byte_perm(a.x, b.x, 0x5410), __byte_perm(a.x, b.x, 0x7632),
+				    __byte_perm(a.y, b.y, 0x5410), __byte_perm(a.y, b.y, 0x7632));
+		dst[4 * COLUMNS] =
+			make_uint4(__byte_perm(a.z, b.z, 0x5410), __byte_perm(a.z, b.z, 0x7632),
+				   __byte_perm(a.w, b.w, 0x5410), __byte_perm(a.w, b.w, 0x7632));
+	}
+
+	/* The same for any x, times factor and rest. Returns the largest |x|; NaN does not count. */
+	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor, float rest) const
+	{
+		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
+		const int column = p.parts == 2 ? c / 2 : c;
+		const bool remainder = p.parts == 2 && c % 2;
+		uint4 *const dst = x_slot(c, chunk, pair);
+		float a[8], b[8], most = 0;
+		uint32_t w[8];
+
+		load_x(a, column, k);
+		load_x(b, column, k + 16);
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			float low = a[i] * factor * rest, high = b[i] * factor * rest;
+
+			most = fmaxf(most, fmaxf(fabsf(a[i]), fabsf(b[i])));
+			w[i] = to_f16x2(low, high);
+			if (remainder) {
+				/* Inf has no remainder. */
+				low = fabsf(low) < INFINITY ? low - f16_low(w[i]) : 0;
+				high = fabsf(high) < INFINITY ? high - f16_high(w[i]) : 0;
+				w[i] = to_f16x2(low, high);
+			}
+		}
+		dst[0] = make_uint4(w[0], w[1], w[2], w[3]);
+		dst[4 * COLUMNS] = make_uint4(w[4], w[5], w[6], w[7]);
+		return most;
+	}
+
+	/* ---- Sums ---------------------------------------------------------------------------- */
+
+	/* |i| <= 126 */
+	__device__ __forceinline__ static float power_of_2(int i)
+	{
+		return __int_as_float((127 + i) << 23);
+	}
+
+	__device__ __forceinline__ void finish(const float (&acc)[SUMS_APART][4], int shift, int slot,
+					       int tile) const
+	{
+		float *const sums = partials + slot;
+		const int columns = p.batch * p.parts;
+
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			const int column = 2 * t + i % 2;
+			const int back = -__shfl_sync(~0u, shift, column % COLUMNS * 4);
+
+			float sum = acc[0][i];
+
+#pragma unroll
+			for (int j = 1; j < SUMS_APART; j++)
+				sum += acc[j][i];
+			if (column < COLUMNS)
+				sums[warp * SUMS + (g + i / 2 * 8) * COLUMNS + column] =
+					sum * power_of_2(back / 2) *
+					power_of_2(back - back / 2);
+		}
+		__syncthreads();
+		for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
+			const int64_t row = (int64_t)tile * ROWS + i / COLUMNS;
+			const int column = i % COLUMNS;
+			float s = 0;
+
+			if (row >= p.rows || column >= columns || (p.parts == 2 && column % 2))
+				continue;
+#pragma unroll
+			for (int w = 0; w < WARPS; w++) {
+				s += sums[w * SUMS + i];
+				if (COLUMNS > 1 && p.parts == 2)
+					s += sums[w * SUMS + i + 1];
+			}
+			store_scaled(p, row, column / p.parts, s);
+		}
+	}
+};
+
+#endif

@@ -360,11 +360,6 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	if (!vlut || !w)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", open_name, vlut ? "w" : "vlut");
 	HZ_CHECK(check_opts(ctx, o, x != NULL));
-	if (ctx->device != HZ_CPU && (w->rule.shaping || (x && x->rule.shaping)))
-		return hzi_fail(ctx, HZ_ENOTSUP, "%s: %s has shaping %d, must have "
-				"HZ_LATTICE_SHAPING_NESTED on a GPU", open_name,
-				w->rule.shaping ? "w" : "x",
-				w->rule.shaping ? w->rule.shaping : x->rule.shaping);
 	if (x && x->rule.d != w->rule.d)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: x has blocks of %d, must have %d, as w",
 				open_name, x->rule.d, w->rule.d);

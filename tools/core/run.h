@@ -136,7 +136,7 @@ extern const struct word order_words[], method_words[], precision_words[], activ
 extern const struct key order_keys[];		/* order=wxyz|xyzw, a flag */
 
 /* tools/lattice/run.c, shared with vlut */
-extern const struct word policy_words[], preset_words[];
+extern const struct word policy_words[], lattice_preset_words[];
 extern const struct key lattice_keys[];
 
 /* The quantizer that the keys describe; a key with the prefix takes precedence. */

@@ -264,7 +264,7 @@ static int run_presets(struct data *d)
 	};
 	int status = 0;
 
-	for (const struct word *w = preset_words; w->name && !status; w++) {
+	for (const struct word *w = lattice_preset_words; w->name && !status; w++) {
 		for (int wide = 0; wide < 2 && !status; wide++) {
 			const hz_lattice_opts o = {.preset = (int32_t)w->value,
 						   .flags = wide ? HZ_LATTICE_WIDE : 0};

@@ -35,7 +35,7 @@ static const struct word shaping_words[] = {
 	{"d8star", HZ_LATTICE_SHAPING_D8STAR}, {"e8", HZ_LATTICE_SHAPING_E8}, {NULL, 0},
 };
 
-const struct word preset_words[] = {
+const struct word lattice_preset_words[] = {
 	{"e8-4.5-fast", HZ_LATTICE_PRESET_E8_4_50_FAST}, {"e8-4.5", HZ_LATTICE_PRESET_E8_4_50},
 	{"e8-4.25", HZ_LATTICE_PRESET_E8_4_25}, {"e8-4.25-best", HZ_LATTICE_PRESET_E8_4_25_BEST},
 	{"e8-3.25-fast", HZ_LATTICE_PRESET_E8_3_25_FAST}, {"e8-3.25", HZ_LATTICE_PRESET_E8_3_25},
@@ -43,7 +43,7 @@ const struct word preset_words[] = {
 };
 
 const struct key lattice_keys[] = {
-	{"preset", KEY_WORD, preset_words, 0, 0,
+	{"preset", KEY_WORD, lattice_preset_words, 0, 0,
 	 "e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5",
 	 "a named quantizer, by its stored bits: sets the keys that are not given"},
 	{"wide", KEY_WORD, switch_words, 0, 0, "0|1",

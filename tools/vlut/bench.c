@@ -369,10 +369,10 @@ static int grid_make(struct bench *b, struct grid_case *g)
 	if (!status)
 		status = bench_fill(b, HZ_U8, hz_tensor_bytes(&w.codes), w.codes);
 	if (!status && g->packed)
-		status = hz_vlut_pack(b->ctx, g->vlut, &w, g->weights);
+		status = hz_vlut_pack(b->ctx, g->vlut, &w, g->weights, bytes, &g->pack);
 	g->coded = w;
 	if (g->packed)
-		g->coded = (hz_coded){.rows = w.rows, .k = w.k};
+		g->coded = (hz_coded){.packed = &g->pack};
 	return status;
 }
 
@@ -381,7 +381,7 @@ static int grid_call(struct bench *b, struct bench_case *c)
 	struct grid_case *g = (struct grid_case *)c;
 
 	if (g->packed)
-		g->coded.packed = grid_turn(g);
+		g->pack.data = grid_turn(g);
 	else
 		g->coded.codes.data = grid_turn(g);
 	return hz_vlut_gemm(b->ctx, g->vlut, &g->coded, &g->x, &g->y);

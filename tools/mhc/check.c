@@ -243,6 +243,30 @@ static bool check_pre(hz_context *ctx, const char *name, struct arrays *a)
 	return good;
 }
 
+/* u mixed by other coefficients, in which it is linear */
+static bool check_p_in(hz_context *ctx, const char *name, struct arrays *a)
+{
+	hz_tensor *t = a->on;
+	const hz_mhc_opts o = {.p_in = &t[WP], .dp_in = &t[DQ]};
+	const hz_mhc_grads g = {.du = &t[WU], .dx = &t[DX]};
+	int status = WITH_WORKSPACE(ctx, hz_mhc_pre(ctx, &t[X], &t[PHI], &t[ALPHA], &t[BIAS], NULL,
+						    NULL, NULL, &t[U], &o));
+
+	if (!status)
+		status = WITH_WORKSPACE(ctx, hz_mhc_pre_bwd(ctx, &t[X], &t[PHI], &t[ALPHA],
+							    &t[BIAS], &g, &o));
+	if (!status)
+		status = from_device(ctx, &t[U], &a->host[U]);
+	if (!status)
+		status = from_device(ctx, &t[DX], &a->host[DX]);
+	if (!status)
+		status = from_device(ctx, &t[DQ], &a->host[DQ]);
+	if (status)
+		return wrong("%s: mhc_pre with p_in: %s", name, hz_errmsg(ctx));
+	return near(name, "what dp_in gives", sum(a, WP, DQ), sum(a, WU, U), 1e-3) &&
+	       near(name, "what dx with p_in gives", sum(a, X, DX), sum(a, WU, U), 1e-3);
+}
+
 bool check_mhc(hz_context *ctx, const char *name)
 {
 	struct arrays a = {0};
@@ -253,7 +277,7 @@ bool check_mhc(hz_context *ctx, const char *name)
 		status = forward(ctx, &a);
 	good = status ? wrong("%s: mhc_pre, mhc_post: %s", name, hz_errmsg(ctx))
 		      : check_forward(name, &a) && check_post(ctx, name, &a) &&
-				check_pre(ctx, name, &a);
+				check_pre(ctx, name, &a) && check_p_in(ctx, name, &a);
 	arrays_free(ctx, &a);
 	return good;
 }

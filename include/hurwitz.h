@@ -1105,10 +1105,10 @@ HZ_API int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_t
 /*
  * Quaternions from matrices: q = the unit quaternion of the rotation nearest to m in the sum of
  * squares, which is the orthogonal factor of m's polar decomposition. m may be off a rotation, or a
- * multiple of one: with |m^T m / s^2 - 1| <= 0.5 for some s, q is exact but for rounding. Of q and
+ * multiple of one: with |m^T m / s^2 - 1| <= 0.2 for some s, q is exact but for rounding. Of q and
  * -q it is the one whose largest component is positive, the first in the order x, y, z, w of equal
  * ones. If det m <= 0, q is some quaternion; NaN where m is 0. The gradient is that of this
- * function of all nine elements: dm is the same for any m, rotation or not, that one formula gives.
+ * function, also for an m off a rotation: dm is 0 along changes that keep the nearest rotation.
  *
  *   m, dm  [..., 3, 3], at most four dimensions of matrices
  *   q, dq  [..., 4]

@@ -36,12 +36,14 @@ enum hzi_quat_convert_kind {		/* inputs: output */
 #define HZI_NUMBER float
 #define HZI_NUMBER_BITS uint32_t
 #define HZI_MATH(name) name##f
+#define HZI_NEARLY_ONE 0.9999f
 enum { HZI_MANTISSA = 23, HZI_BIAS = 127 };
 #else
 #define HZI_CONVERT static inline
 #define HZI_NUMBER double
 #define HZI_NUMBER_BITS uint64_t
 #define HZI_MATH(name) name
+#define HZI_NEARLY_ONE (1 - 2e-8)
 enum { HZI_MANTISSA = 52, HZI_BIAS = 1023 };
 #endif
 
@@ -175,7 +177,11 @@ HZI_CONVERT void hzi_quat_to_matrix_bwd(const HZI_NUMBER *q, const HZI_NUMBER *d
 		dq[i] = 2 * (dq[i] - along * u[i]) / n * s;
 }
 
-/* Squarings of k: m off a rotation by d gives an error of about (d / 2)^17 */
+/*
+ * Most squarings of k: m off a rotation by d then has an error of about (d / 2)^17. None is needed
+ * after one whose trace, of a square of trace 1, is HZI_NEARLY_ONE: 1 - 2 d for other eigenvalues
+ * of sum d, whose squares are below rounding. Those of k itself may have either sign.
+ */
 #define HZI_QUAT_SQUARINGS 4
 
 /*
@@ -195,21 +201,26 @@ HZI_CONVERT void hzi_quat_nearest(const HZI_NUMBER *m, HZI_NUMBER (*k)[4], HZI_N
 	}
 	c = HZI_MATH(sqrt)(sum / 3);
 	hzi_quat_davenport(scaled, k);
+	f = 1 / (4 * c);	/* k has the trace 0 */
 	for (int i = 0; i < 4; i++) {
 		for (int j = 0; j < 4; j++)
-			p[i][j] = k[i][j] + (i == j ? c : 0);
+			p[i][j] = f * (k[i][j] + (i == j ? c : 0));
 	}
 	for (int n = 0; n < HZI_QUAT_SQUARINGS; n++) {
-		f = 1 / (p[0][0] + p[1][1] + p[2][2] + p[3][3]);
-		for (int i = 0; i < 4; i++) {
-			for (int j = 0; j < 4; j++)
-				p[i][j] *= f;
-		}
+		HZI_NUMBER trace;
+
 		for (int i = 0; i < 4; i++) {
 			for (int j = i; j < 4; j++)
-				square[i][j] = square[j][i] = hzi_quat_inner(p[i], p[j]);
+				square[i][j] = hzi_quat_inner(p[i], p[j]);
 		}
-		memcpy(p, square, sizeof(p));
+		trace = square[0][0] + square[1][1] + square[2][2] + square[3][3];
+		f = 1 / trace;
+		for (int i = 0; i < 4; i++) {
+			for (int j = i; j < 4; j++)
+				p[i][j] = p[j][i] = f * square[i][j];
+		}
+		if (n > 0 && trace > HZI_NEARLY_ONE)
+			break;
 	}
 	/* The row of the largest component; of equal ones the first in the order x, y, z, w */
 	c = p[1][1];

@@ -315,6 +315,106 @@ def run_rotate_bwd(case):
            {**keys, **order.keys}, dtype, 256 + dy.raw.size)
 
 
+# ---- Conversions ---------------------------------------------------------------------------------
+
+def matrix_of(q):
+    """The images of the unit vectors are its columns."""
+    columns = [rotate(q, np.eye(4)[1 + j], normalize=True)[..., 1:] for j in range(3)]
+    return np.stack(columns, -1)
+
+
+def polar(angle, v):
+    """cos(angle) + sin(angle) v / |v|."""
+    length = np.sqrt(np.sum(v * v, -1, keepdims=True))
+    return np.concatenate([np.cos(angle), np.sin(angle) * v / length], -1)
+
+
+def angle_of(w, v):
+    """The angle of w and v, times the direction of v."""
+    length = np.sqrt(np.sum(v * v, -1, keepdims=True))
+    return np.arctan2(length, w) * v / length
+
+
+def log_of(x):
+    return np.concatenate([np.log(norm(x)), angle_of(x[..., :1], x[..., 1:])], -1)
+
+
+def exp_of(x):
+    v = x[..., 1:]
+    return np.exp(x[..., :1]) * polar(np.sqrt(np.sum(v * v, -1, keepdims=True)), v)
+
+
+def draw_quaternions(case):
+    """Random quaternions that are not near 0, and their order."""
+    dtype, order = case.dtype(), Order(case)
+    q = case.floats((*case.shape(case.pick(0, 1, 2, 3), 9), 4), dtype)
+    return dtype, order, Floats(q.values + np.sign(q.values + 0.01) * 0.25, dtype)
+
+
+def run_to_matrix(case):
+    dtype, order, q = draw_quaternions(case)
+    got = case.run("quat_to_matrix", order.keys, {"q": q}, ["m"])["m"]
+    want = matrix_of(order.wxyz(q.values))
+    case.near("m", got, dtype, want, roundoff(np.ones_like(want), dtype))
+
+
+def run_from_matrix(case):
+    """Twice the matrix of a quaternion, with its sign by the largest component."""
+    dtype, order, q = draw_quaternions(case)
+    q = order.wxyz(q.values)
+    m = Floats(2 * matrix_of(q), dtype)
+    got = case.run("quat_from_matrix", order.keys, {"m": m}, ["q"])["q"]
+    q = q / norm(q)
+    largest = np.take_along_axis(q, np.argmax(np.abs(q), -1)[..., None], -1)
+    second = np.sort(np.abs(q), -1)[..., 2:3]
+    sure = np.abs(largest) > second + 0.03      # m is rounded
+    bound = np.where(sure, 4 * unit(dtype), 4.0) * np.ones_like(q)
+    case.near("q", got, dtype, order.file(q * np.sign(largest)), bound)
+
+
+def run_axis_angle(case):
+    dtype, order, q = draw_quaternions(case)
+    got = case.run("quat_to_axis_angle", order.keys, {"q": q}, ["r"])["r"]
+    q = order.wxyz(q.values)
+    q = q * np.where(q[..., :1] < 0, -1, 1)
+    want = 2 * angle_of(q[..., :1], q[..., 1:])
+    case.near("r", got, dtype, want, roundoff(np.ones_like(want) * 4, dtype))
+
+
+def run_from_axis_angle(case):
+    dtype, order, q = draw_quaternions(case)
+    r = Floats(q.values[..., 1:], dtype)
+    got = case.run("quat_from_axis_angle", order.keys, {"r": r}, ["q"])["q"]
+    half = np.sqrt(np.sum(r.values * r.values, -1, keepdims=True)) / 2
+    want = polar(half, r.values)
+    case.near("q", got, dtype, order.file(want), roundoff(1 + half + 0 * want, dtype))
+
+
+def function(name, of):
+    def run(case):
+        dtype, order, x = draw_quaternions(case)
+        got = case.run(name, order.keys, {"x": x}, ["y"])["y"]
+        want = of(order.wxyz(x.values))
+        size = (1 + norm(want)) * (1 + norm(x.values))
+        case.near("y", got, dtype, order.file(want), roundoff(size + 0 * want, dtype))
+
+    return run
+
+
+def run_slerp(case):
+    dtype, order, a = draw_quaternions(case)
+    b = case.floats(a.shape, dtype)
+    b = Floats(b.values + np.sign(b.values + 0.01) * 0.25, dtype)
+    t = case.floats(a.shape[:-1], dtype)
+    got = case.run("quat_slerp", order.keys, {"a": a, "b": b, "t": t}, ["y"])["y"]
+    p, q = (order.wxyz(x.values) / norm(x.values) for x in (a, b))
+    q = q * np.where(np.sum(p * q, -1, keepdims=True) < 0, -1, 1)
+    angle = 2 * np.arctan2(norm(p - q), norm(p + q))
+    t = t.values[..., None]
+    want = (np.sin((1 - t) * angle) * p + np.sin(t * angle) * q) / np.sin(angle)
+    case.near("y", got, dtype, order.file(want), roundoff(1 + np.abs(t) + 0 * want, dtype))
+
+
 # ---- Activations ---------------------------------------------------------------------------------
 
 def erf(z):
@@ -478,5 +578,12 @@ CASES = {
     "quat_inverse_bwd": (run_inverse_bwd, 16),
     "quat_rotate": (run_rotate, 24),
     "quat_rotate_bwd": (run_rotate_bwd, 20),
+    "quat_to_matrix": (run_to_matrix, 12),
+    "quat_from_matrix": (run_from_matrix, 12),
+    "quat_to_axis_angle": (run_axis_angle, 12),
+    "quat_from_axis_angle": (run_from_axis_angle, 12),
+    "quat_exp": (function("quat_exp", exp_of), 12),
+    "quat_log": (function("quat_log", log_of), 12),
+    "quat_slerp": (run_slerp, 12),
     "quat_gemm": (run_gemm, 64),
 }

@@ -134,6 +134,7 @@ static void ref_convert(int kind, int keep, const real (*in)[9], real *out, real
 	switch (kind) {
 	case MATRIX:
 		ref_matrix(in[0], out);
+		*size = sqrtl(3);
 		break;
 	case FROM_MATRIX:
 		ref_from_matrix(in[0], out);

@@ -81,7 +81,7 @@ static void test_elementwise(void)
 	hz_quat_to_axis_angle(ctx, &x, &w, 0);
 	is_str(taken(), "quat_to_axis_angle", "rotation vectors");
 	is_int(fake->launch(fake->launches() - 1)->grid[0], 4, "four blocks for 1000 of them");
-	hz_quat_slerp(ctx, &x, &one, &norms, &y, 0);
+	hz_quat_slerp(ctx, &x, &one, &norms, &x, 0);
 	is_str(taken(), "quat_slerp", "slerp to one quaternion");
 	hz_quat_conj(ctx, &x, &y, 0);
 	hz_quat_inverse(ctx, &x, &y, 0);

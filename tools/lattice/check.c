@@ -198,7 +198,7 @@ bool check_lattices(hz_context *ctx, const char *name)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Checks y = W x for a coded matrix against the sum of decoded values in double. */
+/* Checks y = W x for a coded matrix against the sum of decoded values in double; packs presets. */
 static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts *opts, int route,
 		       struct codes *c)
 {
@@ -209,12 +209,15 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	const hz_tensor x_host = hz_tensor_1d(x, HZ_F32, HZ_CPU, N);
 	hz_tensor y_host = hz_tensor_1d(y, HZ_F32, HZ_CPU, ROWS);
 	hz_coded w = {.k = N};
+	hz_packed packed = {0};
+	size_t bytes;
 	double error = 0, norm = 0;
 	hz_vlut *v = NULL;
 	hz_lattice *l;
 	int status;
 
-	o.policy = HZ_LATTICE_T;
+	if (!o.preset)
+		o.policy = HZ_LATTICE_T;
 	status = hz_lattice_open(ctx, &l, &o);
 	if (status)
 		return wrong("%s: lattice_open: %s", name, hz_errmsg(ctx));
@@ -229,10 +232,20 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	w.t = &c->on[2];
 	if (!status)
 		status = hz_vlut_open(ctx, &v, l, NULL, &vo);
+	if (!status && o.preset) {
+		status = hz_vlut_pack_bytes(ctx, v, &w, &bytes);
+		if (!status)
+			status = hz_alloc(ctx, &packed.data, bytes, hz_device(ctx));
+		if (!status)
+			status = hz_vlut_pack(ctx, v, &w, packed.data, bytes, &packed);
+		w = (hz_coded){.packed = &packed};
+	}
 	if (!status)
 		status = WITH_WORKSPACE(ctx, hz_vlut_gemv(ctx, v, &w, &x_on, &y_on));
 	if (!status)
 		status = from_device(ctx, &y_on, &y_host);
+	if (packed.data)
+		hz_free(ctx, packed.data, hz_device(ctx));
 	hz_vlut_close(v);
 	free_device(ctx, &x_on);
 	free_device(ctx, &y_on);
@@ -252,8 +265,8 @@ static bool check_vlut(hz_context *ctx, const char *name, const hz_lattice_opts 
 	}
 	/* a GPU rounds x and scales to f16 */
 	if (error > 4e-6 * norm)
-		return wrong("%s: vlut_gemv, kind %d q=%d: the error is %.3g of the norm", name,
-			     o.kind, o.q, sqrt(error / norm));
+		return wrong("%s: vlut_gemv, preset %d, kind %d q=%d: the error is %.3g of the norm",
+			     name, o.preset, o.kind, o.q, sqrt(error / norm));
 	return true;
 }
 
@@ -267,6 +280,10 @@ bool check_vluts(hz_context *ctx, const char *name)
 		good = check_vlut(ctx, name, &lattices[i], HZ_VLUT_AUTO, c) &&
 		       check_vlut(ctx, name, &lattices[i], HZ_VLUT_TABLE, c) &&
 		       check_vlut(ctx, name, &lattices[i], HZ_VLUT_DECODE, c);
+	for (size_t i = 0; i < sizeof(presets) / sizeof(*presets) && hz_device(ctx) == HZ_CPU &&
+	     good; i++)
+		good = check_vlut(ctx, name, &(hz_lattice_opts){.preset = presets[i].preset},
+				  HZ_VLUT_AUTO, c);
 	free(c);
 	return good;
 }

@@ -10,7 +10,7 @@
 
 /* A case as --json writes it */
 struct bench_row {
-	char op[32], name[64], dtype[32], device[16], isa[16], ceiling[64];
+	char op[32], name[80], dtype[32], device[16], isa[16], ceiling[64];
 	int threads;
 	double median_us, ratio;	/* ratio: time of the ceiling / time of the case */
 	size_t line;			/* in the order read */
@@ -64,7 +64,7 @@ struct bench_case {
 	hz_tensor from, to;			/* of bench_copy() */
 	double moved_bytes, operations;
 	bool large;				/* on a GPU: a graph has few calls */
-	char name[64], dtype[32];
+	char name[80], dtype[32];
 };
 
 /* Fills x with random elements: normal numbers, or codes for HZ_U8 and HZ_S8. */

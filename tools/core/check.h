@@ -11,7 +11,7 @@
 /* A context under test; for the CPU also one of the lowest ISA level, whose bits it must match. */
 struct subject {
 	hz_context *ctx, *plain;
-	char name[64];
+	char name[80];
 };
 
 /* Prints a line of TAP. */

@@ -53,13 +53,13 @@ enum hzi_op {
 #define HZI_OPS(ctx, family) (hzi_##family##_ops[(ctx)->backend])
 
 /*
- * HZI_RUN makes the context's workspace as large as an implementation needs, and calls it; call names
- * it in messages. The route that the workspace was counted for runs. HZI_WORKSPACE and HZI_CALL are
- * its two halves, for calls of several parts: the bytes alone, and the call alone, which is left out
- * while ctx records. args are not const: while ctx records, placeholders in them move. ctx->op is
- * the operation meanwhile: only its route can be forced. HURWITZ_VERBOSE logs one line. An
- * implementation that needs another operation calls it directly or by HZI_OPS(): that is part of its
- * own call.
+ * HZI_RUN makes the context's workspace as large as an implementation needs, and calls it; `call`
+ * names it in messages. The route that the workspace was counted for runs. HZI_WORKSPACE and
+ * HZI_CALL are its two halves, for calls of several parts: the bytes alone, and the call alone,
+ * which is left out while ctx records. args are not const: while ctx records, placeholders in them
+ * move. ctx->op is the operation meanwhile: only its route can be forced. HURWITZ_VERBOSE logs one
+ * line. An implementation that needs another operation calls it directly or by HZI_OPS(): that is
+ * part of its own call.
  */
 #define HZI_RUN(ctx, call, family, op_, args) \
 	__extension__({ \

@@ -81,8 +81,8 @@ const struct hzi_route *hzi_route_pick(const struct hz_context *ctx,
 int hzi_route_refused(struct hz_context *ctx, const struct hzi_op_routes *routes, const char *why);
 
 /*
- * Runs the route that hzi_route_workspace() picked in the same HZI_RUN(), or picks one: args of both
- * describe the same call. HZ_ENOTSUP with the reason if the one that is forced cannot.
+ * Runs the route that hzi_route_workspace() picked in the same HZI_RUN(), or picks one: args of
+ * both describe the same call. HZ_ENOTSUP with the reason if the one that is forced cannot.
  */
 int hzi_route_run(struct hz_context *ctx, const struct hzi_op_routes *routes, const void *args);
 

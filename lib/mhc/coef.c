@@ -114,8 +114,8 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	HZI_ENTER(ctx, c->op);
 	if (!c->bias)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: %s is NULL: give the weights phi, alpha and bias, or bias alone "
-				"for static coefficients",
+				"%s: %s is NULL: give the weights phi, alpha and bias, or bias "
+				"alone for static coefficients",
 				c->op, WEIGHT(c, bias));
 	if (c->phi && !c->alpha)
 		return hzi_fail(ctx, HZ_EINVAL,

@@ -366,7 +366,7 @@ static uint32_t rule_check(struct hzi_mhc_rule rule)
 	return h;
 }
 
-/* Whether streams x of so many tokens are of the sets of coefficients that the layer is bound for */
+/* Whether streams x, of so many tokens, have the sets of coefficients of the bound layer */
 static int check_sets(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
 		      const char *name, const hz_tensor *x, int64_t tokens)
 {
@@ -430,8 +430,8 @@ static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer
 }
 
 /*
- * Whether the weights that are set are those of n streams and m rows; for a layer that is bound, not
- * only counted, whether those that it needs are set
+ * Whether the weights that are set are those of n streams and m rows; for a layer that is bound,
+ * not only counted, whether those that it needs are set
  */
 static int check_bound_weights(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
 			       const struct hzi_mhc_rule *rule, bool bound)
@@ -440,12 +440,13 @@ static int check_bound_weights(struct hz_context *ctx, const char *op, const hz_
 
 	if (bound && !bias->data && !ctx->recording)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: layer->bias has no data: set phi, alpha and bias, or bias alone "
-				"for static coefficients, before the layer is bound",
+				"%s: layer->bias has no data: set phi, alpha and bias, or bias "
+				"alone for static coefficients, before the layer is bound",
 				op);
 	if (bound && phi->data && !l->alpha.data)
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: layer->phi is given, and layer->alpha has no data: set both", op);
+				"%s: layer->phi is given, and layer->alpha has no data: set both",
+				op);
 	if (phi->data && l->opts.coefficients == HZ_MHC_STATIC)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: layer->phi is given, and layer->opts.coefficients is "

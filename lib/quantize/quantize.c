@@ -45,9 +45,9 @@ static void drop(struct dims *t, int d)
 }
 
 /*
- * Fills the map, which is zeroed, of x, q (NULL: none) and parameters of the shape of p (NULL: none). A dimension
- * whose neighbours have the same or successive parameters may be the row: the last one if it is cut
- * into groups, else the one with the smallest stride of x.
+ * Fills the map, which is zeroed, of x, q (NULL: none) and parameters of the shape of p (NULL:
+ * none). A dimension whose neighbours have the same or successive parameters may be the row: the
+ * last one if it is cut into groups, else the one with the smallest stride of x.
  */
 static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 		     struct hzi_quantize_map *map)

@@ -922,8 +922,8 @@ static void test_wrong_layers(hz_context *ctx, struct valid *r)
 		"HZ_MHC_PER_TOKEN");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 4, data, NULL), HZ_OK, "bound for four sequences");
 	refused(ctx, hz_mhc_layer_begin(ctx, &l, &r->X, &r->U), HZ_ESHAPE,
-		"mhc_layer_begin: x is of 6 tokens, which the 4 sequences that layer is bound for do "
-		"not divide");
+		"mhc_layer_begin: x is of 6 tokens, which the 4 sequences that layer is bound for "
+		"do not divide");
 	is_int(hz_mhc_layer_bind(ctx, &l, 4, 1, data, NULL), HZ_OK, "bound for one sequence");
 	l.opts.iterations = 7;
 	refused(ctx, hz_mhc_layer_end(ctx, &l, &r->X, &r->F, &r->Y), HZ_EINVAL,

@@ -771,11 +771,11 @@ static void test_errors(void)
 	WRONG((O.given = HZ_QGEMM_GIVEN_MIN, O.min = NAN), HZ_EINVAL,
 	      "qgemm: opts->min or opts->max is NaN");
 	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
-	      "qgemm: opts->c_scale and opts->c_zero are for integer results, and c is f32: leave it "
-	      "unset");
+	      "qgemm: opts->c_scale and opts->c_zero are for integer results, and c is f32: leave "
+	      "it unset");
 	WRONG((C.dtype = HZ_F32, O.sigma = 1), HZ_EINVAL,
-	      "qgemm: opts->sigma, multiplier and multipliers are for integer results, and c is f32: "
-	      "leave it unset");
+	      "qgemm: opts->sigma, multiplier and multipliers are for integer results, and c is "
+	      "f32: leave it unset");
 	v = hz_tensor_1d(p, HZ_S32, device, 5);
 	w = hz_tensor_1d(p, HZ_F32, device, 4);
 	WRONG(O.bias = &v, HZ_ESHAPE, "qgemm: bias has 5 elements, must have 6");

@@ -522,7 +522,7 @@ static void test_errors(void)
 	      HZ_ESHAPE, "quantize: hadamard: opts->pre.ndim is 2, must be 1");
 	WRONG((o.scale = 1, o.hadamard = &h, h.block = 4, s = hz_tensor_1d(pq, HZ_F32, device, 4),
 	       h.pre = &s), QUANTIZE, HZ_EALIAS,
-	      "quantize: hadamard: q overlaps pre, must be apart from it");
+	      "quantize: hadamard: q overlaps opts->pre, must be apart from it");
 	WRONG((o.scale = 1, o.hadamard = &h, x.ndim = q.ndim = 0), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: x.ndim is 0, must be 1 to 6");
 	WRONG(o.reserved[0] = 1, QUANTIZE, HZ_EINVAL,

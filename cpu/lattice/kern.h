@@ -150,6 +150,19 @@ struct hzi_lattice_scales {
 	int32_t last;
 };
 
+/*
+ * Encodes count blocks v to codes with a shaping other than NESTED: labels and t. redo[i]: 1 where
+ * hzi_shaped_choose() must do it, 2 where hzi_shaped_fits() tells whether the block was clipped,
+ * else 0. Arrays are padded to LANES.
+ */
+struct hzi_lattice_shaped {
+	const struct hzi_lattice_rule *rule;
+	const float *v;
+	uint32_t *label;
+	float *t, *redo;
+	int64_t count;
+};
+
 struct hzi_lattice_kern {
 	void (*points)(const struct hzi_lattice_points *a);
 	void (*codes)(const struct hzi_lattice_codes *a);
@@ -159,6 +172,7 @@ struct hzi_lattice_kern {
 	void (*scale)(const struct hzi_lattice_scale *a);
 	void (*scales)(const struct hzi_lattice_scales *a);
 	void (*norms)(const struct hzi_lattice_norms *a);
+	void (*shaped)(const struct hzi_lattice_shaped *a);
 	void (*convert)(const struct hzi_convert *a);
 };
 

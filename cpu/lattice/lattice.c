@@ -721,6 +721,62 @@ static void encode_generic(void *data, int thread, int64_t begin, int64_t end)
 	add_overload(job, overload);
 }
 
+#define SHAPED 128			/* blocks at a time */
+
+/* Stores the code of a block, which every packing holds as one number, and its t. */
+static void store_label(const struct encode_job *job, const struct run *run, int64_t block,
+			uint32_t label, uint8_t t)
+{
+	const int bytes = (int)size_of(job->a->code_dtype);
+	void *const code = offset(run->codes, block * job->map.code_block, bytes);
+	const struct hzi_lattice_code c = hzi_lattice_code_at(code, 1, bytes, job->a->pack);
+
+	hzi_lattice_store(&c, 0, label);
+	run->t[block * job->map.t_step] = t;
+}
+
+static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct encode_job *job = data;
+	const struct hzi_lattice_rule *r = job->rule;
+	int64_t overload[2] = {0, 0};
+	uint32_t label[SHAPED + PADDING];
+	float v[8 * SHAPED], t[SHAPED + PADDING], redo[SHAPED + PADDING];
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const struct run run = run_of(job, u);
+
+		for (int64_t i = 0; i < run.count; i += SHAPED) {
+			const int64_t count = min_of(SHAPED, run.count - i);
+
+			for (int64_t j = 0; j < 8 * count; j += GROUP)
+				load_values(job, &run, 8 * i + j, min_of(GROUP, 8 * count - j),
+					    v + j);
+			job->kern->shaped(&(struct hzi_lattice_shaped){
+				.rule = r, .v = v, .label = label, .t = t, .redo = redo,
+				.count = count,
+			});
+			for (int64_t j = 0; j < count; j++) {
+				if (redo[j] == 1) {
+					struct group group;
+					int32_t p[DIMS];
+
+					memcpy(group.v, v + 8 * j, 8 * sizeof(*v));
+					map_group(job, 1, overload, &group);
+					point_of(job, &group, 0, overload, p);
+					label[j] = hzi_label_of(r->shaping, r->log2q, p);
+					t[j] = (float)group.t;
+				} else if (redo[j] == 2) {
+					overload[0] += !hzi_shaped_fits(r, v + 8 * j);
+				}
+				store_label(job, &run, i + j, label[j], (uint8_t)t[j]);
+			}
+		}
+	}
+	add_overload(job, overload);
+}
+
 static void store_t(const struct encoded *e, int64_t group, int64_t step, uint8_t *t)
 {
 	for (int64_t i = 0; i < e->count; i += group, t += step)
@@ -803,6 +859,17 @@ int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_c
 
 	job.scratches = ctx->workspace;
 	hzi_parallel(ctx, threads_of(ctx, &job), by_simd ? encode_simd : encode_generic, &job,
+		     rows_of(&job.map) * job.runs);
+	if (c->a->overload)
+		memcpy(c->a->overload, job.overload, sizeof(job.overload));
+	return HZ_OK;
+}
+
+int hzi_lattice_encode_shaped(struct hz_context *ctx, const struct hzi_lattice_encode_call *c)
+{
+	struct encode_job job = make_job(ctx, c, false);
+
+	hzi_parallel(ctx, threads_of(ctx, &job), encode_shaped, &job,
 		     rows_of(&job.map) * job.runs);
 	if (c->a->overload)
 		memcpy(c->a->overload, job.overload, sizeof(job.overload));

@@ -40,8 +40,8 @@ static inline void *offset(const void *p, int64_t elements, int64_t size)
 }
 
 /* Gathers count elements that are step apart; those from `valid` on become 0. */
-static inline void gather(const void *from, int64_t step, int64_t size, int64_t valid, int64_t count,
-		   void *to)
+static inline void gather(const void *from, int64_t step, int64_t size, int64_t valid,
+			  int64_t count, void *to)
 {
 	if (size == 4) {
 		for (int64_t i = 0; i < valid; i++)
@@ -176,6 +176,7 @@ struct hzi_lattice_encode_call {
 
 int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_call *c,
 		       bool by_simd);
+int hzi_lattice_encode_shaped(struct hz_context *ctx, const struct hzi_lattice_encode_call *c);
 size_t hzi_lattice_encode_workspace(const struct hz_context *ctx,	/* with by_simd */
 				    const struct hzi_lattice_encode_call *c);
 

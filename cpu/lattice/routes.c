@@ -32,6 +32,19 @@ static int encode_simd(struct hz_context *ctx, const void *args)
 	return hzi_lattice_encode(ctx, args, true);
 }
 
+static const char *encode_shaped_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_lattice_encode_call *const c = args;
+
+	(void)ctx;
+	return c->a->lattice->rule.shaping ? NULL : "the code is a nested one";
+}
+
+static int encode_shaped(struct hz_context *ctx, const void *args)
+{
+	return hzi_lattice_encode_shaped(ctx, args);
+}
+
 static int encode_generic(struct hz_context *ctx, const void *args)
 {
 	return hzi_lattice_encode(ctx, args, false);
@@ -41,6 +54,8 @@ static const struct hzi_route encode_routes[] = {
 	{"simd_i16", "many blocks at once, coordinates in 16-bit lanes",
 	 .unsupported = encode_simd_unsupported, .workspace = encode_simd_workspace,
 	 .run = encode_simd},
+	{"shaped", "codes with a shaping other than nested: a block in each lane",
+	 .unsupported = encode_shaped_unsupported, .run = encode_shaped},
 	{"generic", "any call: block by block", .run = encode_generic},
 };
 

@@ -9,6 +9,7 @@
 #include "cpu/core/elements.inc"
 #include "cpu/core/convert.inc"
 #include "cpu/lattice/lattice.inc"
+#include "cpu/lattice/shaped.inc"
 
 void HZI_FILL(lattice)(void *table)
 {
@@ -22,5 +23,6 @@ void HZI_FILL(lattice)(void *table)
 	kern->scale = lattice_scale;
 	kern->scales = lattice_scales;
 	kern->norms = lattice_norms;
+	kern->shaped = lattice_shaped;
 	kern->convert = convert;
 }

@@ -27,7 +27,7 @@ static const struct preset {
 	[HZ_LATTICE_PRESET_E8_4_50] = {
 		HZ_LATTICE_E8, 16, 1, HZ_LATTICE_SHAPING_E8, 0, 16,
 		{{.00731, {20, 24, 26, 27, 30, 31, 32, 34, 35, 37, 38, 40, 42, 46, 50, 62}},
-		 {.00731, {20, 24, 26, 27, 30, 31, 32, 34, 35, 37, 38, 40, 42, 46, 50, 62}}},
+		 {.00731, {20, 23, 25, 27, 29, 30, 32, 33, 35, 37, 39, 41, 44, 47, 53, 70}}},
 	},
 	[HZ_LATTICE_PRESET_E8_4_25] = {
 		HZ_LATTICE_E8, 16, 1, HZ_LATTICE_SHAPING_D8STAR, 0, 8,
@@ -36,20 +36,20 @@ static const struct preset {
 	},
 	[HZ_LATTICE_PRESET_E8_4_25_BEST] = {
 		HZ_LATTICE_E8, 16, 1, HZ_LATTICE_SHAPING_E8, 0, 4,
-		{{.0099, {20, 25, 30, 38}}, {.0099, {20, 25, 30, 38}}},
+		{{.0099, {20, 25, 30, 38}}, {.0099, {20, 26, 32, 45}}},
 	},
 	[HZ_LATTICE_PRESET_E8_3_25_FAST] = {
 		HZ_LATTICE_E8, 8, 1, HZ_LATTICE_SHAPING_D8STAR, 0, 8,
 		{{.01828, {20, 25, 28, 31, 34, 37, 42, 50}},
-		 {.01828, {20, 25, 28, 31, 34, 37, 42, 50}}},
+		 {.01828, {19, 23, 26, 30, 34, 39, 47, 70}}},
 	},
 	[HZ_LATTICE_PRESET_E8_3_25] = {
 		HZ_LATTICE_E8, 8, 1, HZ_LATTICE_SHAPING_E8, 0, 4,
-		{{.0175, {20, 26, 31, 40}}, {.0175, {20, 26, 31, 40}}},
+		{{.0175, {20, 26, 31, 40}}, {.0175, {21, 27, 33, 42}}},
 	},
 	[HZ_LATTICE_PRESET_E8_2_25] = {
 		HZ_LATTICE_E8, 4, 1, HZ_LATTICE_SHAPING_E8, 0, 4,
-		{{.0318, {20, 26, 32, 42}}, {.0318, {20, 26, 32, 42}}},
+		{{.0318, {20, 26, 32, 42}}, {.0318, {21, 27, 34, 44}}},
 	},
 	[HZ_LATTICE_PRESET_D4_4_50] = {
 		HZ_LATTICE_D, 4, 2, HZ_LATTICE_SHAPING_NESTED, 8, 16,

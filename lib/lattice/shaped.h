@@ -30,15 +30,17 @@ HZI_LATTICE_FN float hzi_shaped_nearest(int32_t q, float low, float high, const 
 		for (int i = 0; i < 8; i++) {
 			const float u = hzi_ladd(y[i], offset), f = rintf(u);
 			float r, gain;
+			int blocked;
 
 			n[i] = f < low ? low : f > high ? high : f;
 			r = hzi_ladd(u, -n[i]);
 			s[i] = hzi_lmul(r, r);
-			gain = (r >= 0 ? n[i] >= high : n[i] <= low) ? -fabsf(r) : fabsf(r);
+			blocked = r >= 0 ? n[i] >= high : n[i] <= low;
+			gain = blocked ? -fabsf(r) : fabsf(r);
 			if (gain > most) {
 				most = gain;
 				where = i;
-				step = (r >= 0) == (gain == fabsf(r)) ? 1 : -1;
+				step = (r >= 0) != blocked ? 1 : -1;
 			}
 			sum += (int32_t)n[i];
 		}
@@ -152,7 +154,7 @@ HZI_LATTICE_FN float hzi_shaped_four(const float *e, uint32_t signs)
 HZI_LATTICE_FN int hzi_shaped_step(const struct hzi_lattice_rule *r, const float *e, int32_t *g)
 {
 	float most = 1, size[8];
-	int32_t p[8], best[8];
+	int32_t p[8], best[8] = {0};
 	int moved = 0;
 
 	for (int i = 0; i < 8; i++) {
@@ -254,7 +256,7 @@ HZI_LATTICE_FN float hzi_shaped_at(const struct hzi_lattice_rule *r, const float
 HZI_LATTICE_OFTEN int hzi_shaped_fits(const struct hzi_lattice_rule *r, const float *v)
 {
 	float y[8];
-	int32_t g[8];
+	int32_t g[8] = {0};
 
 	for (int t = r->scales - 1; t >= 0; t--) {
 		for (int i = 0; i < 8; i++)
@@ -278,7 +280,7 @@ HZI_LATTICE_FN int hzi_shaped_choose(const struct hzi_lattice_rule *r, const flo
 	const float size = hzi_lmul(hzi_lattice_size(r, v), r->inverse[r->largest]);
 	const int far = size > (float)(4 * r->q);
 	float bound[HZI_LATTICE_SCALES], y[8], least = 0;
-	int32_t p[8];
+	int32_t p[8] = {0};
 	int found = 0, fits;
 
 	for (int k = far ? r->largest : 0; k < (far ? r->largest + 1 : r->scales); k++) {

@@ -1845,8 +1845,9 @@ HZ_API_CHECK int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, c
  * turned; the top bit of f_0 means nothing. E8: P is the top bit of f_0 and P' that bit plus the
  * sum of the top bits of n, modulo 2; max and min are the largest and the least |v_i|, of equals
  * max that of the lowest i, min that of the highest. The label means v, whose coordinate of max
- * moves by 2 q to the other side of 0 if P is 1; but if sum |v_i| + P (2 q - 2 max) > 4 q + 2 P' min
- * it means v with all top bits turned, whose coordinate of min moves likewise if P' is 1.
+ * moves by 2 q to the other side of 0 if P is 1; but if
+ * sum |v_i| + P (2 q - 2 max) > 4 q + 2 P' min it means v with all top bits turned, whose
+ * coordinate of min moves likewise if P' is 1.
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
@@ -2005,30 +2006,39 @@ HZ_API_CHECK int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_co
 
 /* What hz_lattice_design() found out about its choice. */
 typedef struct hz_lattice_report {
-	double mse, rate, overload;	/* a value; bits a value, t by entropy; share of blocks */
+	double mse, rate, overload;	/* a value; bits a value; share of blocks */
 	double entropy_t, gap_db;	/* bits of a t; 10 log10(mse 2^(2 rate) / variance) */
-	int64_t reserved[4];		/* set to 0 */
+	int64_t rotate;			/* 1: of rows after hz_hadamard(), for a preset */
+	int64_t reserved[3];		/* set to 0 */
 } hz_lattice_report;
 
 /*
- * The quantizer for data and a rate: the least squared error at no more than `rate` bits a value,
- * or with rate 0 the least gap to the rate-distortion bound of Gaussian data.
+ * The quantizer for data and a rate: a preset, or the result of a search.
  *
- *   want    policy, alpha, group, banks and dither count and are not searched: of policies, NONE,
- *           which a zeroed struct has, wraps the largest values and needs a wide beta; T and GROUP
- *           are several dB better for bell-shaped data. kind, q and levels count too where they
- *           are not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is always searched
- *   rate    counts log2(q) for each digit, and the entropy of t, not the bits of storage
- *   x       f32 on the host, at least 384 values, of which up to 49152 count; NULL: Gaussian of
- *           sigma
+ * A zeroed want stands for the presets: of those that have the most stored bits within the rate
+ * the one with the least error, its scales for Gaussian rows or HZ_LATTICE_WIDE, and whether rows
+ * are rotated first: pass row_scale, and with report->rotate a zeroed hz_hadamard_opts, to encode.
+ * With want->preset these two are chosen for that preset. `rate` leaves out the scale of a row.
+ *
+ * Otherwise a search for the least squared error at no more than `rate` bits a value, or with rate
+ * 0 the least gap to the rate-distortion bound of Gaussian data.
+ *
+ *   want    policy, alpha, group, banks and dither count and are not searched: of policies NONE
+ *           wraps the largest values and needs a wide beta; T and GROUP are several dB better for
+ *           bell-shaped data. kind, q and levels count too where they are not 0, else they are
+ *           searched: Z, A2, D4, E8, q up to 16. beta is always searched
+ *   rate    presets: counts stored bits; a search: log2(q) for each digit, and the entropy of t,
+ *           not the bits of storage
+ *   x       f32 on the host, at least 384 values, of which up to 49152 count, for presets 98304 in
+ *           rows of at most 32768; NULL: Gaussian of sigma
  *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best; BANK:
- *           beta is 1
+ *           beta is 1; a preset: preset and flags alone
  *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL
  *   report  NULL: not wanted
  *
  * While the context records, arguments are checked, and nothing is searched or written.
  * beta goes in steps of 5 % from the least sensible one on, scales of a bank are 2^(1/8) apart. The
- * same everywhere; it takes some seconds.
+ * same everywhere; a preset takes less than a second, a search some seconds.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (nothing has such a
  * rate, a basis), HZ_ENOMEM, HZ_EFORK.
  */

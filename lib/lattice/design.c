@@ -482,6 +482,242 @@ static int search(struct search *s)
 	}
 }
 
+/* ---- Presets --------------------------------------------------------------------------------- */
+
+#define ROW_VALUES 32768		/* of a row, at most */
+#define PRESET_VALUES 98304		/* of all rows of the sample */
+
+/*
+ * Rows of the sample, as they are and after the Hadamard transform, divided by their root mean
+ * square: spread over x, the first that of the most power. square: mean squares
+ */
+struct rows {
+	float *x[2];
+	double *square;
+	int64_t rows, n, count;		/* of x: rows, values of one; rows of the sample */
+	int64_t top;
+	double power;			/* the mean square of x */
+};
+
+/* Element 0 of a row */
+static const float *row_of(const hz_tensor *t, int64_t row)
+{
+	const float *x = t->data;
+
+	for (int d = t->ndim - 2; d >= 0; d--) {
+		x += row % t->shape[d] * t->stride[d];
+		row /= t->shape[d];
+	}
+	return x;
+}
+
+static double finite_of(float x)
+{
+	return isfinite(x) ? (double)x : 0;
+}
+
+/* hz_hadamard() by default: the lengths are the binary digits of n, the largest first */
+static void rotate(float *x, int64_t n)
+{
+	for (int64_t size = (int64_t)1 << 40; size > 0; size /= 2) {
+		const float scale = (float)(1 / sqrt((double)size));
+
+		if (!(n & size))
+			continue;
+		for (int64_t half = 1; half < size; half *= 2) {
+			for (int64_t i = 0; i < size; i++) {
+				const float a = x[i], b = x[i | half];
+
+				if (i & half)
+					continue;
+				x[i] = a + b;
+				x[i | half] = a - b;
+			}
+		}
+		for (int64_t i = 0; i < size; i++)
+			x[i] *= scale;
+		x += size;
+	}
+}
+
+/* Row `row` of x, or Gaussian values, as row `at` of the sample */
+static void take_row(struct rows *r, const hz_tensor *x, int64_t row, int64_t at)
+{
+	const int64_t n = r->n < ROW_VALUES ? r->n : ROW_VALUES;
+	float *const to = r->x[0] + at * n, *const rotated = r->x[1] + at * n;
+	double sum = 0;
+
+	if (x) {
+		const float *const from = row_of(x, row);
+		const int64_t step = x->stride[x->ndim - 1];
+
+		for (int64_t i = 0; i < n; i++)
+			to[i] = (float)finite_of(from[i * step]);
+	} else {
+		gaussian(to, n, 1);
+	}
+	for (int64_t i = 0; i < n; i++)
+		sum += (double)to[i] * (double)to[i];
+	r->square[at] = sum / (double)n;
+	for (int64_t i = 0; i < n; i++) {
+		to[i] = sum > 0 ? (float)((double)to[i] / sqrt(r->square[at])) : 0;
+		rotated[i] = to[i];
+	}
+	rotate(rotated, n);
+}
+
+static void take_rows(struct rows *r, const hz_tensor *x, double sigma)
+{
+	double most = -1, sum = 0;
+
+	for (int64_t row = 0; row < r->rows && x; row++) {
+		const float *const from = row_of(x, row);
+		const int64_t step = x->stride[x->ndim - 1];
+		double square = 0;
+
+		for (int64_t i = 0; i < r->n; i++)
+			square += finite_of(from[i * step]) * finite_of(from[i * step]);
+		if (square > most) {
+			most = square;
+			r->top = row;
+		}
+		sum += square;
+	}
+	r->power = x ? sum / ((double)r->rows * (double)r->n) : sigma * sigma;
+	take_row(r, x, r->top, 0);
+	for (int64_t i = 1; i < r->count; i++) {
+		const int64_t row = (i - 1) * (r->rows - 1) / (r->count - 1);
+
+		take_row(r, x, row + (row >= r->top), i);
+	}
+}
+
+/*
+ * The error of x by that of the sample: rows other than the one of the most power count for all of
+ * them.
+ */
+static void measure_rows(struct search *s, const struct rows *r, const hz_lattice *l, int rotated,
+			 hz_lattice_report *out)
+{
+	const int64_t n = r->n < ROW_VALUES ? r->n : ROW_VALUES;
+	double sums[2] = {0}, squares[2] = {0};
+	hz_lattice_info info;
+	hz_lattice_report row, mean = {.rotate = rotated};
+
+	hz_lattice_get_info(l, &info);
+	for (int64_t i = 0; i < r->count; i++) {
+		s->x = r->x[rotated] + i * n;
+		s->count = n;
+		measure(s, l, &row);
+		sums[i > 0] += row.mse * r->square[i];
+		squares[i > 0] += r->square[i];
+		mean.overload += row.overload / (double)r->count;
+		mean.entropy_t += row.entropy_t / (double)r->count;
+	}
+	mean.mse = sums[0] / (double)r->rows;
+	if (squares[1] > 0)
+		mean.mse += sums[1] / squares[1] * fmax(r->power - squares[0] / (double)r->rows, 0);
+	mean.rate = info.bits;
+	mean.gap_db = mean.mse > 0 ? 10 * log10(mean.mse * exp2(2 * mean.rate) / r->power) :
+				     -INFINITY;
+	*out = mean;
+}
+
+/* Bits a value without the scale of a row, which its length says */
+static double bits_of(const hz_lattice *l)
+{
+	hz_lattice_info info;
+
+	hz_lattice_get_info(l, &info);
+	return info.bits - 32.0 / 4096;
+}
+
+/* The most bits that a preset has within the rate; 0: none */
+static int most_bits(struct search *s, double *most)
+{
+	*most = 0;
+	for (int p = 1; p <= HZ_LATTICE_PRESET_D4_4_50; p++) {
+		const hz_lattice_opts o = {.preset = p};
+		hz_lattice *l;
+
+		HZ_CHECK(hz_lattice_open(s->ctx, &l, &o));
+		if (bits_of(l) <= s->rate)
+			*most = fmax(*most, bits_of(l));
+		hz_lattice_close(l);
+	}
+	return HZ_OK;
+}
+
+static int try_presets(struct search *s, const struct rows *r, bool given)
+{
+	double most = 0;
+
+	if (!s->want->preset)
+		HZ_CHECK(most_bits(s, &most));
+	s->variance = 1;
+	for (int k = 0; k < 2 * HZ_LATTICE_PRESET_D4_4_50; k++) {
+		const hz_lattice_opts o = {.preset = 1 + k / 2,
+					   .flags = k % 2 ? HZ_LATTICE_WIDE : 0};
+		hz_lattice_report report;
+		hz_lattice *l;
+
+		if (s->want->preset && s->want->preset != o.preset)
+			continue;
+		HZ_CHECK(hz_lattice_open(s->ctx, &l, &o));
+		for (int rotated = 0; rotated < (given ? 2 : 1) &&
+		     (s->want->preset || bits_of(l) == most); rotated++) {
+			measure_rows(s, r, l, rotated, &report);
+			/* A rotation takes time: it is for more than 0.1 dB. */
+			if (s->found && !(report.mse * (rotated ? 1.023 : 1) < s->report.mse))
+				continue;
+			s->found = true;
+			s->best = o;
+			s->report = report;
+		}
+		hz_lattice_close(l);
+	}
+	return HZ_OK;
+}
+
+static int search_presets(struct search *s, const hz_tensor *x, double sigma)
+{
+	struct rows r = {.rows = 1, .n = ROW_VALUES};
+	int64_t n;
+	size_t bytes;
+	int status;
+
+	if (x) {
+		r.n = x->shape[x->ndim - 1];
+		r.rows = hz_tensor_count(x) / r.n;
+	}
+	n = r.n < ROW_VALUES ? r.n : ROW_VALUES;
+	r.count = PRESET_VALUES / n < r.rows ? PRESET_VALUES / n : r.rows;
+	bytes = (size_t)r.count * sizeof(double) + 2 * (size_t)(r.count * n) * sizeof(float);
+	r.square = hzi_malloc(s->ctx, bytes, 64);
+	if (!r.square)
+		return hzi_fail(s->ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
+	r.x[0] = (float *)(r.square + r.count);
+	r.x[1] = r.x[0] + r.count * n;
+	take_rows(&r, x, sigma);
+	status = r.power > 0 ? try_presets(s, &r, x != NULL) :
+		 hzi_fail(s->ctx, HZ_EINVAL, "%s: x is 0 everywhere", op);
+	if (status == HZ_OK && !s->found)
+		status = hzi_fail(s->ctx, HZ_ENOTSUP, "%s: rate is %g bits a value, which no preset "
+				  "reaches: give want->policy or want->kind for a search", op,
+				  s->rate);
+	hzi_mfree(s->ctx, r.square, bytes);
+	return status;
+}
+
+/* ---- The call -------------------------------------------------------------------------------- */
+
+/* Whether presets are wanted, not a search */
+static bool wants_preset(const hz_lattice_opts *w)
+{
+	return w->preset || (!w->kind && !w->q && !w->levels && !w->policy && !w->shaping &&
+			     !w->dither && !w->offset);
+}
+
 /* Data is on the host, whatever device the context has. */
 static int check_data(struct hz_context *ctx, const hz_tensor *x)
 {
@@ -506,7 +742,15 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 				op, w->transform ? "transform" : "kind");
 	if (!(rate >= 0) || !isfinite(rate))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: rate is %g, must be 0 or positive", op, rate);
-	if (rate == 0 && (!w->kind || !w->q || !w->levels))
+	if (w->preset < 0 || w->preset > HZ_LATTICE_PRESET_D4_4_50)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->preset is %d, must be 0 to %d", op,
+				w->preset, HZ_LATTICE_PRESET_D4_4_50);
+	if (w->shaping)
+		return hzi_fail(ctx, HZ_ENOTSUP,
+				"%s: want->shaping is %d: such codes are not searched, give "
+				"want->preset or none of kind, q, levels and policy", op,
+				w->shaping);
+	if (rate == 0 && !w->preset && (!w->kind || !w->q || !w->levels))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: rate is 0, which needs want->kind, q and levels", op);
 	if (!x && !(sigma > 0 && isfinite(sigma)))
@@ -538,6 +782,14 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 				op, HZ_LATTICE_MAXBANKS);
 	if (ctx->recording)
 		return HZ_OK;
+	if (wants_preset(want)) {
+		HZ_CHECK(search_presets(&s, x, sigma));
+		memcpy(ctx->errmsg, before, sizeof(before));
+		*found = s.best;
+		if (report)
+			*report = s.report;
+		return HZ_OK;
+	}
 	s.x = hzi_malloc(ctx, x_bytes, 64);
 	if (want->policy == HZ_LATTICE_BANK)
 		s.error = hzi_malloc(ctx, error_bytes, 64);

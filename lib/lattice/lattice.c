@@ -271,6 +271,9 @@ static void make_leaders(hz_lattice *l)
 	int64_t count = 0;
 	double sum[DIMS] = {0};
 
+	/* One level: nothing is left out whose mean matters. */
+	if (r->shaping && !l->leaders)
+		return;
 	if (l->leaders) {
 		for (; count < (int64_t)r->level_size; count++) {
 			int32_t *leader = l->leaders + count * r->embed;

@@ -24,7 +24,7 @@ static void test_design(void)
 		x[i] = (float)(10 * rnd_normal(&rnd));
 	memset(&report, 0xff, sizeof(report));
 	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);
-	ok(report.reserved[0] == 0 && report.reserved[3] == 0,
+	ok(report.reserved[0] == 0 && report.reserved[2] == 0,
 	   "what is reserved in hz_lattice_report is 0");
 	ok(status == HZ_OK &&
 	   fabs(report.gap_db - 2.85) < 0.12 && fabs(found.beta - 0.19) < 0.02 &&
@@ -171,6 +171,64 @@ static void test_sizes(void)
 	free(y);
 }
 
+/* Presets: within the rate, and what encoding has */
+static void test_presets(void)
+{
+	enum { ROWS = 64, N = 1024 };
+	hz_context *ctx = devs[0].ctx;
+	float *const x = malloc(ROWS * N * 4), *const y = malloc(ROWS * N * 4), scale[ROWS];
+	uint32_t *const codes = malloc(ROWS * N);
+	uint8_t *const t = malloc(ROWS * N / 4);
+	const hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, ROWS, N);
+	hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CPU, ROWS, N);
+	hz_tensor st = hz_tensor_1d(scale, HZ_F32, HZ_CPU, ROWS);
+	hz_tensor tt = hz_tensor_2d(t, HZ_U8, HZ_CPU, ROWS, N / 8);
+	static const double rates[] = {2.25, 3.3, 4.25, 4.5, 8};
+	uint64_t rnd = tap_seed();
+	hz_lattice_report report;
+	hz_lattice_opts found;
+
+	for (int k = 0; k < 10; k++) {
+		const double rate = rates[k / 2];
+		const hz_hadamard_opts h = {0};
+		hz_lattice_code_opts o = {.row_scale = &st};
+		const hz_lattice_opts none = {.kind = 0};
+		double error = 0;
+		hz_lattice_info info;
+		hz_tensor ct;
+		hz_lattice *l;
+
+		/* Rows of different power; then outliers in some columns of all rows */
+		for (int i = 0; i < ROWS * N; i++)
+			x[i] = (float)(rnd_normal(&rnd) * exp2(i / N % 5) *
+				       (k % 2 && i % N % 100 == 3 ? 30 : 1));
+		if (hz_lattice_design(ctx, &none, rate, 0, &xt, &found, NULL, &report) != HZ_OK ||
+		    hz_lattice_open(ctx, &l, &found) != HZ_OK)
+			bail("design: %s", hz_errmsg(ctx));
+		hz_lattice_get_info(l, &info);
+		ct = hz_tensor_3d(codes, info.level_dtype, HZ_CPU, ROWS, N / info.dim,
+				  info.levels);
+		o.hadamard = report.rotate ? &h : NULL;
+		if (tap_cuda() ? HZ_OK :
+		    hz_lattice_encode(ctx, l, &xt, &ct, &tt, NULL, &o) != HZ_OK ||
+		    hz_lattice_decode(ctx, l, &ct, &tt, &yt, &o) != HZ_OK)
+			bail("design: %s", hz_errmsg(ctx));
+		for (int i = 0; i < ROWS * N; i++)
+			error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]) / (ROWS * N);
+		ok(report.rate <= rate + 32.0 / 4096 && report.rotate == k % 2 &&
+		   (tap_cuda() || fabs(10 * log10(error / report.mse)) < 0.3),
+		   "rate %g, %s: preset %d%s, %.2f dB, encoded %.2f dB", rate,
+		   k % 2 ? "outliers" : "Gaussian", found.preset,
+		   found.flags & HZ_LATTICE_WIDE ? " wide" : "", 10 * log10(report.mse),
+		   10 * log10(error));
+		hz_lattice_close(l);
+	}
+	free(x);
+	free(y);
+	free(codes);
+	free(t);
+}
+
 /* Candidates that cannot be opened do not end the search. */
 static void test_candidates(void)
 {
@@ -194,6 +252,8 @@ static void test_refusals(void)
 	static float zeros[1024], few[8];
 	hz_context *ctx = devs[0].ctx;
 	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_lattice_opts any = {.kind = 0}, ninth = {.preset = 9};
+	const hz_lattice_opts cube = {.shaping = HZ_LATTICE_SHAPING_CUBE};
 	const hz_lattice_opts basis = {.kind = HZ_LATTICE_BASIS, .q = 4, .levels = 2, .dim = 4};
 	const hz_lattice_opts transform = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 					   .transform = &(double){1}};
@@ -223,6 +283,10 @@ static void test_refusals(void)
 		{&no_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 0, must be 1 to 16"},
 		{&many_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 17, must be 1 to 16"},
 		{&d4, 0, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
+		{&any, 4.5, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
+		{&any, 2, 1, NULL, HZ_ENOTSUP, "rate is 2 bits a value, which no preset reaches"},
+		{&ninth, 0, 1, NULL, HZ_EINVAL, "want->preset is 9, must be 0 to 8"},
+		{&cube, 4, 1, NULL, HZ_ENOTSUP, "want->shaping is 1: such codes are not searched"},
 		{&d4, 0, 0, &small, HZ_ESHAPE, "x is of 8 values, must be of"},
 		{&d4, 0, 0, &bytes, HZ_EDTYPE, "x"},
 		{&d4, 0, 0, &far, HZ_EDEVICE, "x is on"},
@@ -247,6 +311,7 @@ int main(void)
 {
 	dev_open_all();
 	test_design();
+	test_presets();
 	test_report();
 	test_sizes();
 	test_candidates();

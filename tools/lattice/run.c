@@ -365,6 +365,9 @@ static const struct operand design_operands[] = {
 };
 
 static const struct key design_keys[] = {
+	{"preset", KEY_WORD, lattice_preset_words, 0, 0, "as in lattice_encode",
+	 "chooses its scales and the rotation; default the best preset if no key but\n"
+	 "rate= or sigma= is given"},
 	{"rate", KEY_REAL, NULL, 0, 0, "NUMBER",
 	 "the most bits a value, with t by its entropy; without it lattice=, q= and\n"
 	 "levels= must be given, and the gap to the rate-distortion bound is made least"},
@@ -402,6 +405,7 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 	int status;
 
 	*o = (hz_lattice_opts){
+		.preset = (int32_t)value_or(job, "preset", 0),
 		.q = (int32_t)value_or(job, "q", 0), .levels = (int32_t)value_or(job, "levels", 0),
 		.alpha = value_of(job, "alpha")->number,
 		.group = (int32_t)value_or(job, "group", 0),
@@ -425,7 +429,7 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 	if ((o->policy == HZ_LATTICE_BANK) != (o->banks != 0))
 		return complain(EXIT_BAD, "%s: policy=bank needs banks=, others have none",
 				job->op->name);
-	if (value_of(job, "rate")->number == 0 && (!o->kind || !o->q || !o->levels))
+	if (value_of(job, "rate")->number == 0 && !o->preset && (!o->kind || !o->q || !o->levels))
 		return complain(EXIT_BAD, "%s: give rate=, or lattice=, q= and levels=",
 				job->op->name);
 	if (is_given(job, "x") == value_of(job, "sigma")->given)
@@ -495,6 +499,15 @@ static void print_lattice(const struct job *job, const hz_lattice_opts *o)
 	};
 	const struct word *policy = policy_words;
 
+	if (o->preset) {
+		const struct word *preset = lattice_preset_words;
+
+		while (preset->value != o->preset)
+			preset++;
+		printf("preset=%s\n%s%s", preset->name, o->flags & HZ_LATTICE_WIDE ? "wide=1\n" : "",
+		       designed.report.rotate ? "rotate=1\n" : "");
+		return;
+	}
 	while (policy->value != o->policy)
 		policy++;
 	printf("lattice=%s", kind[o->kind]);

@@ -112,7 +112,7 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 
 	HZI_ENTER(ctx, c->op);
-	if (!c->bias)
+	if (!c->bias && !c->mean)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: %s is NULL: give the weights phi, alpha and bias, or bias "
 				"alone for static coefficients",

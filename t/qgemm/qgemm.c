@@ -818,7 +818,8 @@ static void test_errors(void)
 		packed.data = i ? NULL : (char *)p + 1;
 		is_int(hz_qgemm(ctx, &A, NULL, &C, &O), HZ_EINVAL, "packed data at %p",
 		       packed.data);
-		has_str(hz_errmsg(ctx), ", must be a multiple of 64 bytes", "its message");
+		has_str(hz_errmsg(ctx), i ? "packed->data is NULL" : ", must be a multiple of 64 bytes",
+			"its message");
 	}
 	packed.data = p;
 	is_int(hz_qgemm(ctx, &A, &B, &C, &O), HZ_EINVAL, "b and a packed one");

@@ -257,7 +257,8 @@ static void test_call_errors(void)
 	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
 		HZ_ENOTSUP, "opts->hadamard->axis is HZ_AXIS(0), must be the last dimension (0)");
 	c.hadamard = &(hz_hadamard_opts){.axis = HZ_AXIS(p.xt.ndim - 1)};
-	ok(hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c) == HZ_OK,
+	ok(hz_reserve(ctx, 1 << 16) == HZ_OK &&
+	   hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c) == HZ_OK,
 	   "the last dimension, counted from the first");
 	bad = hz_tensor_1d(p.ct.data, HZ_F32, dev->device, 16);
 	c.hadamard = &(hz_hadamard_opts){.post = &bad};

@@ -145,11 +145,12 @@ static int encode_on(struct dev *dev, uint64_t *rnd, const struct job *j, struct
 	struct operand over = operand_new(dev, rnd, HZ_S64, 1, (int64_t[]){2}, 0);
 	hz_lattice_code_opts o = {.pack = j->pack, .row_scale = j->scaled ? &row.tensor : NULL};
 	size_t bytes = 1;
+	int status;
 
 	exchange(&x, (void *)(uintptr_t)j->x, 0);
-	reserve_for(dev, RECORD(dev->ctx, hz_lattice_encode(dev->ctx, j->l, &x.tensor,
-							    &codes.tensor, &t.tensor, &over.tensor,
-							    &o), &bytes), bytes);
+	status = RECORD(dev->ctx, hz_lattice_encode(dev->ctx, j->l, &x.tensor, &codes.tensor,
+						    &t.tensor, &over.tensor, &o), &bytes);
+	reserve_for(dev, status, bytes);
 	if (hz_lattice_encode(dev->ctx, j->l, &x.tensor, &codes.tensor, &t.tensor, &over.tensor,
 			      &o) != HZ_OK)
 		bail("encode: %s", hz_errmsg(dev->ctx));
@@ -189,13 +190,14 @@ static int decode_on(struct dev *dev, uint64_t *rnd, const struct job *j, const 
 	hz_lattice_code_opts o = {.pack = j->pack, .to = to,
 				  .row_scale = j->scaled ? &row.tensor : NULL};
 	size_t bytes = 1;
+	int status;
 
 	exchange(&codes, r->codes, 0);
 	exchange(&t, r->t, 0);
 	exchange(&row, r->row_scale, 0);
-	reserve_for(dev, RECORD(dev->ctx, hz_lattice_decode(dev->ctx, j->l, &codes.tensor,
-							    &t.tensor, &out.tensor, &o), &bytes),
-		    bytes);
+	status = RECORD(dev->ctx, hz_lattice_decode(dev->ctx, j->l, &codes.tensor, &t.tensor,
+						    &out.tensor, &o), &bytes);
+	reserve_for(dev, status, bytes);
 	if (hz_lattice_decode(dev->ctx, j->l, &codes.tensor, &t.tensor, &out.tensor, &o) != HZ_OK)
 		bail("decode: %s", hz_errmsg(dev->ctx));
 	good = exchange(&out, y, 1);
@@ -708,6 +710,7 @@ static void test_rotated(uint64_t *rnd)
 		for (int i = 0; i < 192; i++)
 			v[i] = (float)(rnd_normal(rnd) * (i % 64 == 5 ? 100 : 1));
 		exchange(&x, v, 0);
+		reserve_for(&devs[d], HZ_OK, 1 << 16);
 		if (hz_lattice_encode(devs[d].ctx, l, &x.tensor, &codes.tensor, &t.tensor, NULL,
 				      &o) != HZ_OK ||
 		    hz_lattice_decode(devs[d].ctx, l, &codes.tensor, &t.tensor, &y.tensor,

@@ -284,10 +284,8 @@ int main(void)
 	rnd = tap_seed();
 	quick = tap_quick();
 	dev_open_all();
-	if (devs[0].device == HZ_CPU) {
-		test_products();
-		test_refused(&devs[0]);
-	}
+	test_products();
+	test_refused(&devs[0]);
 	dev_close_all();
 	return done_testing();
 }

@@ -364,7 +364,7 @@ INLINE vc pack_c(const vi *v)
 	return (vc)vcombine_s8(vqmovn_s16((int16x8_t)a), vqmovn_s16((int16x8_t)b));
 #else
 	const vs half[2] = {a, b};
-	vc r;
+	vc r = {0};
 
 	for (int h = 0; h < 2; h++) {
 		const vs low = max_s(half[h], set_s(-128)), t = min_s(low, set_s(127));

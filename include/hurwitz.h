@@ -99,7 +99,8 @@ enum hz_dtype {
 
 /*
  * Bytes of one element, 0 for a value that is no dtype. The packed types S4X2, U4X2, E2M1X2, S2X4
- * and U2X4 have elements of one byte, and the last dimension of a view counts these: pairs or quads.
+ * and U2X4 have elements of one byte, and the last dimension of a view counts these: pairs or
+ * quads.
  */
 HZ_API size_t hz_dtype_size(int dtype);
 
@@ -578,12 +579,12 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 
 /*
  * A code q of an integer type stands for the real number scale * (q - zero), one of a float type
- * for scale * q. The three calls below have one scale and zero point for all elements, or contiguous
- * tensors of them, both of one shape: each dimension is 1 or has the size of the data's, and the
- * last one may divide it, for groups of successive elements. Leading dimensions that the tensors
- * lack are 1, as in NumPy; a tensor of one dimension has the size of the data's last one. For an m x
- * n matrix [1, 1] or [1] is per tensor, [m, 1] per row, [1, n] or [n] per column and [m, n / 64] per
- * group of 64 in a row.
+ * for scale * q. The three calls below have one scale and zero point for all elements, or
+ * contiguous tensors of them, both of one shape: each dimension is 1 or has the size of the data's,
+ * and the last one may divide it, for groups of successive elements. Leading dimensions that the
+ * tensors lack are 1, as in NumPy; a tensor of one dimension has the size of the data's last one.
+ * For an m x n matrix [1, 1] or [1] is per tensor, [m, 1] per row, [1, n] or [n] per column and [m,
+ * n / 64] per group of 64 in a row.
  *
  * Small scales: a scale that the library chooses (hz_choose_qparams(), hz_qlinear(),
  * hz_hadamard_quantize()) is never subnormal: one below FLT_MIN becomes FLT_MIN, and of e8m0 the
@@ -602,13 +603,13 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  */
 enum hz_scale_rule {
 	HZ_SCALE_AUTO = 0,	/* f32: AMAX; e8m0: RCEIL; e4m3: NV_TE */
-	HZ_SCALE_AMAX = 1,	/* f32: amax / F, at least FLT_MIN, 1 if amax is 0; q = rne(t / s) */
-	HZ_SCALE_FLOOR = 2,	/* e8m0, floats: 2^(floor(log2 amax) - P), OCP MX 1.0, section 6.3 */
+	HZ_SCALE_AMAX = 1,	/* f32: amax / F, at least FLT_MIN, 1 if amax is 0: q = rne(t/s) */
+	HZ_SCALE_FLOOR = 2,	/* e8m0, floats: 2^(floor(log2 amax) - P), OCP MX 1.0 section 6.3 */
 	HZ_SCALE_CEIL = 3,	/* e8m0, floats: 2^(ceil(log2 amax) - P) */
 	HZ_SCALE_EVEN = 4,	/* e8m0, floats: FLOOR of amax rounded half up to q's mantissa */
 	HZ_SCALE_RCEIL = 5,	/* e8m0: 2^ceil(log2(amax / F)), as cuBLAS does; Inf: 2^127 */
 	HZ_SCALE_NV_TE = 6,	/* e4m3, e2m1 alone: e4m3(b (S (1 / 6))), as TransformerEngine */
-	HZ_SCALE_NV_TORCHAO = 7, /* the same: e4m3(max(b / 6 / p, 2^-6)), p = G / 2688, as torchao */
+	HZ_SCALE_NV_TORCHAO = 7, /* the same: e4m3(max(b / 6 / p, 2^-6)), p = G / 2688: torchao */
 	HZ_SCALE_NV46 = 8	/* e4m3(b / 6 S), or 1.5 times that before the rounding where the
 				 * squared error of the group is less (arXiv 2512.02010) */
 };
@@ -664,23 +665,22 @@ typedef struct hz_quantize_opts {
  *         ignored without new_scales
  *
  * Chosen scales: a group with NaN has a NaN scale (e8m0 255, e4m3 0x7f); e8m0 is at least 2^-127,
- * also for amax = 0. Values become quotients as their engines do it: t 2^-e for e8m0; t r, r = min(1
- * / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by NV_TORCHAO. By NV46 an error is the
- * sum of (v - t)^2 in ascending order, v = code d G / 2688; a tie keeps the scale of 6.
+ * also for amax = 0. Values become quotients as their engines do it: t 2^-e for e8m0; t r, r =
+ * min(1 / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by NV_TORCHAO. By NV46 an error
+ * is the sum of (v - t)^2 in ascending order, v = code d G / 2688; a tie keeps the scale of 6.
  * TransformerEngine's recipe is new_scales e4m3 and new_tensor_scale with group = 16, and a
- * transform with block = 16, round_to = HZ_BF16 and pre = signs of bytes e8 d7.
- * Stochastic rounding (opts->given has HZ_QUANTIZE_GIVEN_STOCHASTIC): a quotient between two codes
- * becomes the upper one, for floats the one of larger magnitude, if u < (its distance to the other)
- * / (the distance of the two). u of element i, counted in C order of x, is the upper 24 bits of the
- * first output of splitmix64 started at stochastic + i, times 2^-24. NV46 chooses as if it rounded
- * to nearest.
+ * transform with block = 16, round_to = HZ_BF16 and pre = signs of bytes e8 d7. Stochastic rounding
+ * (opts->given has HZ_QUANTIZE_GIVEN_STOCHASTIC): a quotient between two codes becomes the upper
+ * one, for floats the one of larger magnitude, if u < (its distance to the other) / (the distance
+ * of the two). u of element i, counted in C order of x, is the upper 24 bits of the first output of
+ * splitmix64 started at stochastic + i, times 2^-24. NV46 chooses as if it rounded to nearest.
  * Aliasing: no operand may overlap another.
  * Arithmetic: the quotient is that of IEEE division in f32, rne() goes to the nearest integer, ties
- * to even, and nothing overflows: +-Inf saturate. NaN gives zero, in e4m3 and e5m2 NaN (0x7f). Codes
- * are the same bits on every ISA, thread count and GPU; but with a transform of f16 or bf16 on the
- * GPU those of some t as hz_hadamard_quantize() says. Values in scales are not checked: the formula
- * holds for all of them.
- * For ranges of transformed data, give hz_choose_qparams() the result of hz_hadamard().
+ * to even, and nothing overflows: +-Inf saturate. NaN gives zero, in e4m3 and e5m2 NaN (0x7f).
+ * Codes are the same bits on every ISA, thread count and GPU; but with a transform of f16 or bf16
+ * on the GPU those of some t as hz_hadamard_quantize() says. Values in scales are not checked: the
+ * formula holds for all of them. For ranges of transformed data, give hz_choose_qparams() the
+ * result of hz_hadamard().
  * Workspace: by hz_record_begin(); none without a transform or new_tensor_scale.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
@@ -734,9 +734,9 @@ HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y
  * FLT_MAX stands for a difference beyond it. A scale below FLT_MIN becomes FLT_MIN, or 1 if lo = hi
  * = 0, as of no elements. Every code dequantizes to a finite f32: where scale * k, k the largest |q
  * - zero| of any code q, exceeds FLT_MAX, scale becomes (FLT_MAX - 2^104) / k, rounded to f32; zero
- * stays. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU, which
- * would have to be waited for, such a scale is Inf and its zero that of a symmetric range. The same
- * bits on every ISA, thread count and GPU.
+ * stays. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
+ * which would have to be waited for, such a scale is Inf and its zero that of a symmetric range.
+ * The same bits on every ISA, thread count and GPU.
  * Workspace: by hz_record_begin().
  * Errors: as hz_quantize().
  */
@@ -1098,9 +1098,10 @@ HZ_API_CHECK int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const h
  * Agrees with scipy's Rotation.from_quat(xyzw).as_matrix() and numpy-quaternion's
  * as_rotation_matrix().
  */
-HZ_API int hz_quat_to_matrix(hz_context *ctx, const hz_tensor *q, hz_tensor *m, uint32_t flags);
-HZ_API int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *dm,
-				 hz_tensor *dq, uint32_t flags);
+HZ_API_CHECK int hz_quat_to_matrix(hz_context *ctx, const hz_tensor *q, hz_tensor *m,
+				   uint32_t flags);
+HZ_API_CHECK int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *dm,
+				       hz_tensor *dq, uint32_t flags);
 
 /*
  * Quaternions from matrices: q = the unit quaternion of the rotation nearest to m in the sum of
@@ -1119,9 +1120,10 @@ HZ_API int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, const hz_t
  * Source: Davenport 1968, the q-method; Bar-Itzhack 2000, "New Method for Extracting the Quaternion
  * from a Rotation Matrix".
  */
-HZ_API int hz_quat_from_matrix(hz_context *ctx, const hz_tensor *m, hz_tensor *q, uint32_t flags);
-HZ_API int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dq,
-				   hz_tensor *dm, uint32_t flags);
+HZ_API_CHECK int hz_quat_from_matrix(hz_context *ctx, const hz_tensor *m, hz_tensor *q,
+				     uint32_t flags);
+HZ_API_CHECK int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, const hz_tensor *dq,
+					 hz_tensor *dm, uint32_t flags);
 
 /*
  * Axis and angle: r = the angle of the rotation by q / |q|, in radians, times its axis (a rotation
@@ -1137,10 +1139,10 @@ HZ_API int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, const hz
  * Agrees with scipy's as_rotvec() and from_rotvec(); numpy-quaternion's as_rotation_vector() has
  * angles of 0 to 2 pi.
  */
-HZ_API int hz_quat_to_axis_angle(hz_context *ctx, const hz_tensor *q, hz_tensor *r,
-				 uint32_t flags);
-HZ_API int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz_tensor *q,
-				   uint32_t flags);
+HZ_API_CHECK int hz_quat_to_axis_angle(hz_context *ctx, const hz_tensor *q, hz_tensor *r,
+				       uint32_t flags);
+HZ_API_CHECK int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz_tensor *q,
+					 uint32_t flags);
 
 /*
  * Exponential: with x = w + v, y = e^w (cos |v| + sin |v| v / |v|).
@@ -1151,7 +1153,7 @@ HZ_API int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz_tenso
  * Aliasing: y may be x exactly. Workspace: none.
  * Agrees with numpy-quaternion's exp().
  */
-HZ_API int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+HZ_API_CHECK int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
  * Logarithm: with x = w + v, y = ln |x| + atan2(|v|, w) v / |v|: an angle of 0 to pi. Where v is 0
@@ -1164,7 +1166,7 @@ HZ_API int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32
  * Arithmetic: an error of at most 8 u (1 + |y|) for each component.
  * Agrees with numpy-quaternion's log().
  */
-HZ_API int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
+HZ_API_CHECK int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
  * Spherical linear interpolation: y = (b conj(a))^t a of a / |a| and b / |b|, from a at t = 0 to b
@@ -1181,8 +1183,8 @@ HZ_API int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32
  * Agrees with scipy's Slerp and numpy-quaternion's np.slerp_vectorized().
  * Source: Shoemake 1985, "Animating Rotation with Quaternion Curves".
  */
-HZ_API int hz_quat_slerp(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
-			 const hz_tensor *t, hz_tensor *y, uint32_t flags);
+HZ_API_CHECK int hz_quat_slerp(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
+			       const hz_tensor *t, hz_tensor *y, uint32_t flags);
 
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */
@@ -1349,10 +1351,10 @@ typedef struct hz_quat_linear_opts {
  * With HZ_QUAT_ROTATION the sum is of s_nm R(q_nm / d_nm) x_m with q = w, where R(u) is the matrix
  * of v -> u v u^* for a u of norm 1, of the conjugate of u with HZ_QUAT_RIGHT: rotations of the
  * vector parts. d = sqrt(|q|^2 + eps) or |q| + eps, by opts->eps_rule. With eps > 0 u is shorter
- * than 1, and R(u) = 1 + 2 ([u]^2 + w [u]) with the cross product [u] v = u x v, as in the libraries
- * below. The real part of x is not looked at, that of the sum is 0; q = 0 contributes 0 if eps is
- * 0, else s_nm x_m. speechbrain's QLinear has HZ_QUAT_RIGHT, HZ_QUAT_EPS_NORM and an eps of 1e-4,
- * its convolutions and Orkis' layers HZ_QUAT_LEFT and HZ_QUAT_EPS_SQUARED.
+ * than 1, and R(u) = 1 + 2 ([u]^2 + w [u]) with the cross product [u] v = u x v, as in the
+ * libraries below. The real part of x is not looked at, that of the sum is 0; q = 0 contributes 0
+ * if eps is 0, else s_nm x_m. speechbrain's QLinear has HZ_QUAT_RIGHT, HZ_QUAT_EPS_NORM and an eps
+ * of 1e-4, its convolutions and Orkis' layers HZ_QUAT_LEFT and HZ_QUAT_EPS_SQUARED.
  *
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
@@ -2327,7 +2329,8 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  * hz_mhc_weights() is hz_mhc_pre() without u.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
  * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise. Mean squares neither overflow nor
- * underflow for |x| from 1e-30 to 1e30.
+ * underflow for |x| from 1e-30 to 1e30; only hz_mhc_post_pre() on a GPU may sum squares of its y in
+ * f32, which holds for 1e-18 to 1e18.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,

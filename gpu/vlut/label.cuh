@@ -104,7 +104,8 @@ HZ_DEVICE label_code label_at(const void *packed, int t_bits, int shaping, int64
 template <int T_BITS>
 HZ_DEVICE uint32_t label_load_t(const uint8_t *t, int lane)
 {
-	return T_BITS == 4 ? __ldcs((const uint32_t *)t + lane) : __ldcs((const uint16_t *)t + lane);
+	return T_BITS == 4 ? __ldcs((const uint32_t *)t + lane) :
+			     __ldcs((const uint16_t *)t + lane);
 }
 
 template <int T_BITS>
@@ -229,9 +230,10 @@ private:
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			/* 7 - i as f16 */
-			const uint32_t order = i == 7 ? 0 : i == 6 ? 0x3c003c00 : i == 5 ? 0x40004000 :
-					       i == 4 ? 0x42004200 : i == 3 ? 0x44004400 :
-					       i == 2 ? 0x45004500 : i == 1 ? 0x46004600 : 0x47004700;
+			const uint32_t order = i == 7 ? 0 : i == 6 ? 0x3c003c00 :
+					       i == 5 ? 0x40004000 : i == 4 ? 0x42004200 :
+					       i == 3 ? 0x44004400 : i == 2 ? 0x45004500 :
+					       i == 1 ? 0x46004600 : 0x47004700;
 			const uint32_t size = v[i] & LABEL_ABS;
 
 			key[i] = fma_f16x2(size, 0x48004800, order);

@@ -22,13 +22,14 @@
 #define HZI_VLUT_LABEL_BYTES(bits) (1024 + 32 * (bits))
 
 /*
- * Layout: [tile of 16 rows][chunk of k] of HZI_VLUT_LABEL_BYTES(t_bits). Lane 4 g + t has the blocks
- * b = 0 .. 3, which are 4 t + b of the chunk, of rows g and g + 8: 16 bytes at 16 lane of the first
- * 512 bytes and 16 bytes of the second; word j of these is coordinates 2 j and 2 j + 1 of the four
+ * Layout: [tile of 16 rows][chunk of k] of HZI_VLUT_LABEL_BYTES(t_bits). Lane 4 g + t has the
+ * blocks b = 0 .. 3, which are 4 t + b of the chunk, of rows g and g + 8: 16 bytes at 16 lane of
+ * the first 512 bytes and of the second; word j of these is coordinates 2 j and 2 j + 1 of the four
  * blocks. Its halves are blocks 0, 1 and 2, 3; bits 2 to 5 of a half are field 2 j of the first
  * block, 6 to 9 field 2 j + 1, 10 to 13 field 2 j of the second block, and 14, 15, 0, 1 field
  * 2 j + 1. Behind these T, 2 t_bits bytes per lane: with 4 bits field b for block b of row g and
- * field 4 + b for row g + 8, with 2 bits bits 4 b and 4 b + 1 for row g, the next two for row g + 8.
+ * field 4 + b for row g + 8; with 2 bits bits 4 b and 4 b + 1 for row g, the next two for row
+ * g + 8.
  * With D8STAR the bit above is the free one of field 0.
  */
 struct hzi_vlut_label_pack {
@@ -65,7 +66,7 @@ struct hzi_vlut_label_skinny {
 	int32_t rows, k, chunks, tiles, batch, parts, x_dtype, y_dtype;
 	uint32_t scales[4];		/* r of T = 0 .. 15 as bytes; beyond the last scale its r */
 	float scale;			/* value of r v = 1 */
-	int32_t x_vectorized;		/* x is of 16 bits, with contiguous, 16-byte aligned columns */
+	int32_t x_vectorized;		/* x: 16 bits, contiguous aligned columns */
 };
 
 static_assert(sizeof(struct hzi_vlut_label_skinny) == 128, "the same layout for C and CUDA");

@@ -6,8 +6,8 @@
 #include "gpu/vlut/label_skinny.cuh"
 
 /*
- * Columns, warps, chunks ahead, blocks per SM. With one block per SM, of 16 warps, x of 8 columns is
- * staged once for all row tiles of a block.
+ * Columns, warps, chunks ahead, blocks per SM. With one block per SM x of 8 columns is converted
+ * once for all row tiles of a block.
  */
 #define KERNEL(name, columns, warps, ahead, blocks, ...) \
 	extern "C" __global__ void __launch_bounds__(warps * 32, blocks) \

@@ -3,14 +3,15 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block multiplies tiles of 16 rows by all of x. Its warps split k. Each warp keeps the next AHEAD
- * chunks of codes in registers, of which it loads the first ones before the previous kernel has
- * ended; it then converts its part of x to f16 in shared memory, in the order in which lanes use it
- * as the B operand of mma.m16n8k16, and decodes chunk by chunk to A operands. Accumulators of the
- * warps are added in order.
+ * A block multiplies tiles of 16 rows by all of x. Its warps split k. Each warp keeps the next
+ * AHEAD chunks of codes in registers, of which it loads the first ones before the previous kernel
+ * has ended; it then converts its part of x to f16 in shared memory, in the order in which lanes
+ * use it as the B operand of mma.m16n8k16, and decodes chunk by chunk to A operands. Accumulators
+ * of the warps are added in order.
  *
- * x of bf16 and f32 is multiplied by a power of two, which is 1 unless a warp's part of a column has
- * numbers too large for f16, or none above 2^-10. f32 is two columns, f16(x) and what that leaves.
+ * x of bf16 and f32 is multiplied by a power of two, which is 1 unless a warp's part of a column
+ * has numbers too large for f16, or none above 2^-10. f32 is two columns, f16(x) and what that
+ * leaves.
  */
 #ifndef HZI_GPU_VLUT_LABEL_SKINNY_CUH
 #define HZI_GPU_VLUT_LABEL_SKINNY_CUH
@@ -24,11 +25,12 @@
  * SHARED memory of a block: partial sums of two tiles, then x: for each chunk, halves 0 to 3 (block
  * pair and coordinates 0 to 3 or 4 to 7) of [column][t] of 16 bytes.
  */
-template <int SHAPING, int T_BITS, bool IS_F16, int COLUMNS, int WARPS, int AHEAD, int SUMS_APART = 2>
+template <int SHAPING, int T_BITS, bool IS_F16, int COLUMNS, int WARPS, int AHEAD>
 struct label_skinny_block {
 	static constexpr int BYTES = HZI_VLUT_LABEL_BYTES(T_BITS), ROWS = HZI_VLUT_LABEL_ROWS,
 			     CHUNK = HZI_VLUT_LABEL_CHUNK;
 	static constexpr int SUMS = ROWS * COLUMNS;	/* of a warp and tile */
+	static constexpr int APART = 2;			/* accumulators that do not wait */
 
 	/* Codes of a lane: rows g and g + 8 */
 	struct codes {
@@ -66,7 +68,7 @@ struct label_skinny_block {
 		for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
 			const uint8_t *const next =
 				tile + gridDim.x < p.tiles ? chunk + gridDim.x * tile_bytes : NULL;
-			float acc[SUMS_APART][4] = {};
+			float acc[APART][4] = {};
 
 			multiply(acc, ring, chunk, next);
 			finish(acc, shift, slot, tile);
@@ -83,7 +85,7 @@ private:
 		return label_shared;
 	}
 
-	/* Loads a chunk if `some`, by predicates: a branch would part the decoding of two chunks. */
+	/* Loads a chunk if `some`, without a branch, which would keep chunks from overlapping. */
 	__device__ __forceinline__ void load(codes &c, const uint8_t *chunk, bool some) const
 	{
 		asm volatile("{.reg .pred p; setp.ne.s32 p, %9, 0;"
@@ -93,15 +95,17 @@ private:
 			       "+r"(c.high[0]), "+r"(c.high[1]), "+r"(c.high[2]), "+r"(c.high[3])
 			     : "l"(chunk + lane * 16), "r"((int)some));
 		if constexpr (T_BITS == 4)
-			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.cs.u32 %0, [%1];}"
+			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; "
+				     "@p ld.global.cs.u32 %0, [%1];}"
 				     : "+r"(c.t) : "l"(chunk + 1024 + lane * 4), "r"((int)some));
 		else
-			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.cs.u16 %0, [%1];}"
+			asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; "
+				     "@p ld.global.cs.u16 %0, [%1];}"
 				     : "+r"(c.t) : "l"(chunk + 1024 + lane * 2), "r"((int)some));
 	}
 
 	/* Leaves the first chunks of the next tile in the ring, if there is one. */
-	__device__ __forceinline__ void multiply(float (&acc)[SUMS_APART][4], codes (&ring)[AHEAD],
+	__device__ __forceinline__ void multiply(float (&acc)[APART][4], codes (&ring)[AHEAD],
 						 const uint8_t *chunk, const uint8_t *next) const
 	{
 		const uint4 *x = x_memory + (COLUMNS == 8 ? lane : g % COLUMNS * 4 + t);
@@ -134,7 +138,7 @@ private:
 		load(c, (inside ? chunk : next) + i * BYTES, inside || next);
 	}
 
-	__device__ __forceinline__ void multiply_chunk(float (&acc)[SUMS_APART][4], const codes &c,
+	__device__ __forceinline__ void multiply_chunk(float (&acc)[APART][4], const codes &c,
 						       const uint4 *x) const
 	{
 		const label_row<SHAPING> low(c.low, label_t<T_BITS>(c.t, 0), p.scales),
@@ -150,10 +154,10 @@ private:
 			for (int j = 0; j < 2; j++) {
 				const uint4 v = x[(2 * i + j) * (4 * COLUMNS)];
 
-				mma_m16n8k16<HZ_F16>(acc[2 * j % SUMS_APART], a[4 * j], b[4 * j], a[4 * j + 1],
+				mma_m16n8k16<HZ_F16>(acc[0], a[4 * j], b[4 * j], a[4 * j + 1],
 						     b[4 * j + 1], v.x, v.y);
-				mma_m16n8k16<HZ_F16>(acc[(2 * j + 1) % SUMS_APART], a[4 * j + 2], b[4 * j + 2], a[4 * j + 3],
-						     b[4 * j + 3], v.z, v.w);
+				mma_m16n8k16<HZ_F16>(acc[1], a[4 * j + 2], b[4 * j + 2],
+						     a[4 * j + 3], b[4 * j + 3], v.z, v.w);
 			}
 		}
 	}
@@ -185,8 +189,8 @@ private:
 	}
 
 	/*
-	 * Stores this warp's part of x. Returns the power of two by which the column of lanes 4 c to
-	 * 4 c + 3 has been multiplied.
+	 * Stores this warp's part of x. Returns the power of two by which the column of lanes 4 c
+	 * to 4 c + 3 has been multiplied.
 	 */
 	__device__ __forceinline__ int stage_x(void) const
 	{
@@ -200,7 +204,8 @@ private:
 				stage_f16(c, i / 2, i % 2);
 		}
 		for (int pass = IS_F16 ? 2 : 0; pass < 2; pass++) {
-			const float factor = power_of_2(shift / 2), rest = power_of_2(shift - shift / 2);
+			const float factor = power_of_2(shift / 2),
+				    rest = power_of_2(shift - shift / 2);
 			float most = 0;
 
 			for (int i = set; i < 2 * n; i += SETS)
@@ -217,8 +222,7 @@ private:
 			if (!__any_sync(~0u, shift != 0))
 				break;
 		}
-		/* Lanes 4 c of a column beyond COLUMNS are not used. */
-		return shift;
+				return shift;
 	}
 
 	__device__ __forceinline__ uint4 *x_slot(int c, int chunk, int pair) const
@@ -244,8 +248,9 @@ private:
 				   __byte_perm(a.w, b.w, 0x5410), __byte_perm(a.w, b.w, 0x7632));
 	}
 
-	/* The same for any x, times factor and rest. Returns the largest |x|; NaN does not count. */
-	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor, float rest) const
+	/* The same for any x, times factor and rest. Returns the largest |x|, NaN left out. */
+	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor,
+					       float rest) const
 	{
 		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
 		const int column = p.parts == 2 ? c / 2 : c;
@@ -282,8 +287,8 @@ private:
 		return __int_as_float((127 + i) << 23);
 	}
 
-	__device__ __forceinline__ void finish(const float (&acc)[SUMS_APART][4], int shift, int slot,
-					       int tile) const
+	__device__ __forceinline__ void finish(const float (&acc)[APART][4], int shift,
+					       int slot, int tile) const
 	{
 		float *const sums = partials + slot;
 		const int columns = p.batch * p.parts;
@@ -293,11 +298,8 @@ private:
 			const int column = 2 * t + i % 2;
 			const int back = -__shfl_sync(~0u, shift, column % COLUMNS * 4);
 
-			float sum = acc[0][i];
+			const float sum = acc[0][i] + acc[1][i];
 
-#pragma unroll
-			for (int j = 1; j < SUMS_APART; j++)
-				sum += acc[j][i];
 			if (column < COLUMNS)
 				sums[warp * SUMS + (g + i / 2 * 8) * COLUMNS + column] =
 					sum * power_of_2(back / 2) *

@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * D4 with q = 4 and two levels is packed as described in d4_bitfield.h, E8 with q = 4 and two
- * levels as in e8_bitplane.h, E8 of labels with q = 16 as in label.h. Other lattices: rows of codes, the levels of a block contiguous, then
- * rows of T; every row starts at a multiple of 16 bytes.
+ * levels as in e8_bitplane.h, E8 of labels with q = 16 as in label.h. Other lattices: rows of
+ * codes, the levels of a block contiguous, then rows of T; every row starts at a multiple of 16
+ * bytes.
  */
 #include <config.h>
 

@@ -187,7 +187,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
 		.first = {plan.s8.first[0], plan.s8.first[1]},
 	};
-	const int table_bytes = (plan.bitfield || plan.label || plan.values ? 0 : HZI_VLUT_S8_TABLE_BYTES) +
+	const bool tables = !plan.bitfield && !plan.label && !plan.values;
+	const int table_bytes = (tables ? HZI_VLUT_S8_TABLE_BYTES : 0) +
 				(plan.scaled ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(w.rows, HZI_VLUT_WGMMA_ROWS) * plan.split),
@@ -200,7 +201,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 				   HZI_VLUT_WGMMA_STAGES(plan.columns) * 16),
 	};
 
-	if (!plan.bitfield && !plan.label && !plan.values)
+	if (tables)
 		hzi_cuda_vlut_s8_leaders(l, &plan.s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];

@@ -111,7 +111,7 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 	}
 }
 
-/* ---- Products --------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 KERNELS(vlut_table_wgmma_d4_bitfield, 0, false)
 KERNELS(vlut_table_wgmma_d4, 1, false)

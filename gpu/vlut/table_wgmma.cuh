@@ -37,7 +37,8 @@
 #define ROWS HZI_VLUT_WGMMA_ROWS
 
 /*
- * WORDS: of a leader; 0: D4 bit fields; F16_VALUES: W is f16, not codes; LABELS: packed labels of E8
+ * WORDS: of a leader; 0: D4 bit fields; F16_VALUES: W is f16, not codes; LABELS: packed labels of
+ * E8
  */
 #define F16_VALUES 4
 #define LABELS(shaping, t_bits) (8 * (shaping) + (t_bits))
@@ -46,7 +47,8 @@ template <int WORDS, int COLUMNS, bool SCALED>
 struct table_wgmma_block {
 	static constexpr bool BITFIELD = WORDS == 0, F16 = WORDS == F16_VALUES, LABEL = WORDS >= 8,
 			      TABLES = !BITFIELD && !F16 && !LABEL;
-	static constexpr int SHAPING = WORDS / 8, T_BITS = WORDS % 8;
+	static constexpr int SHAPING = WORDS / 8, T_BITS = WORDS % 8,
+			     LABEL_BYTES = HZI_VLUT_LABEL_BYTES(T_BITS);
 	static constexpr int STAGES = HZI_VLUT_WGMMA_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = F16 ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1,
 			     ACC_PITCH = HZI_VLUT_WGMMA_ACC_PITCH(COLUMNS);
@@ -96,10 +98,9 @@ struct table_wgmma_block {
 			if (BITFIELD || LABEL) {
 				const int64_t tile = min(row0 / 16 + warp, (p.rows - 1) / 16);
 
-				codes[r] = LABEL ? p.codes + (tile * p.chunks + begin) *
-							   HZI_VLUT_LABEL_BYTES(T_BITS) +
-							   r * 512 + lane * 16 : p.codes + (tile * p.bitfield + 2 * begin + r) * 512 +
-					   lane * 16;
+				codes[r] = p.codes + lane * 16 + r * 512 +
+					   (LABEL ? (tile * p.chunks + begin) * LABEL_BYTES :
+						    (tile * p.bitfield + 2 * begin) * 512);
 				continue;
 			}
 			codes[r] = p.codes + row * p.row;
@@ -107,12 +108,13 @@ struct table_wgmma_block {
 		}
 		auto load = [&](int d, int c) {
 			if constexpr (LABEL) {
-				const uint8_t *const chunk = codes[0] + c * HZI_VLUT_LABEL_BYTES(T_BITS);
+				const uint8_t *const chunk = codes[0] + c * LABEL_BYTES;
 
 				if (c < n) {
 					ring[d][0] = load_codes(chunk);
 					ring[d][1] = load_codes(chunk + 512);
-					ring_t[d][0] = label_load_t<T_BITS>(chunk + 1024 - lane * 16, lane);
+					ring_t[d][0] = label_load_t<T_BITS>(
+						chunk + 1024 - lane * 16, lane);
 				}
 				return;
 			}

@@ -76,7 +76,7 @@ for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard
 	grep -q "$word" ../out
 	ok $? "info: $word"
 done
-[ "$(wc -l <../out)" -le 50 ]
+[ "$(wc -l <../out)" -le 55 ]
 ok $? "info is one screen"
 grep -q 'ISA *c$' ../out
 higher=$?
@@ -126,6 +126,7 @@ else
 	skip "bench --json to a full disk" "no /dev/full"
 fi
 for op in $("$HURWITZ" bench --help | awk '/^Families/ { on = 1; next } on { print $2 }'); do
+	[ "$op" = mhc_widen ] && continue	# a part of other calls
 	grep -q "\"$op\"" "$top_srcdir"/tools/*/bench*.c
 	ok $? "bench has a case of $op"
 done

@@ -55,7 +55,7 @@ result 9 "mhc: gradients are those of differences" $? "$out"
 
 out=$("$top_builddir/doc/examples/lattice")
 result 10 "lattice" $? "$out"
-echo "$out" | awk '/^4.19 bits a weight: error 0\.0/ { fine = 1 } /^2.19 bits a weight: error 0\.[1-4]/ { coarse = 1 }
+echo "$out" | awk '/^4.25 bits a weight: error 0\.0/ { fine = 1 } /^2.25 bits a weight: error 0\.[1-4]/ { coarse = 1 }
 	/^product of codes: error 0\.[01]/ { product = 1 } END { exit !(fine && coarse && product) }'
 result 11 "lattice: 4 bits, 2 of them, and the product of codes" $? "$out"
 

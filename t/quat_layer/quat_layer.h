@@ -167,7 +167,7 @@ static inline int fetch(struct tensor *t)
 
 static inline double tolerance(int dtype)
 {
-	return dtype == HZ_F64 ? 1e-7 : dtype == HZ_F32 ? 4e-6 : dtype == HZ_F16 ? 4e-3 : 3e-2;
+	return dtype == HZ_F64 ? 2e-7 : dtype == HZ_F32 ? 4e-6 : dtype == HZ_F16 ? 4e-3 : 3e-2;
 }
 
 static inline int near_within(double bound, struct tensor *t, const double *want, const char *what)

@@ -270,8 +270,9 @@ static void pack_fields(int bits, uint32_t code, uint8_t *planes)
 	for (int e = 0; e < 8; e++) {
 		const uint32_t n = code >> e * bits;
 		int shift;
+		const int64_t at = field_at(bits, e, &shift);
 
-		planes[field_at(bits, e, &shift)] |= (uint8_t)((n & (bits == 4 ? 15 : 3)) << shift);
+		planes[at] |= (uint8_t)((n & (bits == 4 ? 15 : 3)) << shift);
 		if (bits == 3)
 			planes[2 * HZI_VLUT_ROWS] |= (uint8_t)((n >> 2 & 1) << e);
 	}

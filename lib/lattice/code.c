@@ -324,16 +324,23 @@ static int check_axis(struct hz_context *ctx, const struct call *c)
 	return HZ_OK;
 }
 
-/* Outputs of encoding must not overlap factors of the transform before it. */
+/*
+ * Outputs of encoding must not overlap factors of the transform before it, which are not checked
+ * yet.
+ */
 static int check_factors(struct hz_context *ctx, const struct call *c, const char *name,
 			 const hz_tensor *out)
 {
 	const hz_hadamard_opts *const h = c->o->hadamard;
 
-	if (h && h->pre)
-		HZ_CHECK(hzi_check_apart(ctx, c->op, "pre", h->pre, name, out));
-	if (h && h->post)
-		HZ_CHECK(hzi_check_apart(ctx, c->op, "post", h->post, name, out));
+	for (int i = 0; h && i < 2; i++) {
+		const hz_tensor *const factors = i ? h->post : h->pre;
+
+		if (factors && factors->data && out->data && hz_tensor_overlap(factors, out))
+			return hzi_fail(ctx, HZ_EALIAS,
+					"%s: %s overlaps %s, must be apart from it", c->op, name,
+					i ? "post" : "pre");
+	}
 	return HZ_OK;
 }
 

@@ -646,6 +646,12 @@ static int pack_input(struct hzi_quat_plan *r, const struct hzi_quat_conv_args *
 	return hzi_quat_plan_copy(r, &from, t, false);
 }
 
+/* data, which a recorded call only has as a placeholder, some bytes on */
+static void *moved(const void *data, int64_t bytes)
+{
+	return (void *)((uintptr_t)data + (uintptr_t)bytes);
+}
+
 /* ---- Reflection at the ends ------------------------------------------------------------------ */
 
 /*
@@ -665,10 +671,10 @@ static void reflected(const struct hzi_quat_conv_args *a, const struct hzi_quat_
 		at += e == d ? 0 : a->pad[e] * t->a.stride[1 + e];
 	}
 	/* From the last inner elements outwards */
-	to->a.data = (char *)t->a.data + bytes * (at + t->a.stride[1 + d] *
-						  (end ? size - a->pad[d] : a->pad[d] - 1));
-	from->a.data = (char *)t->a.data + bytes * (at + t->a.stride[1 + d] *
-						    (end ? size - a->pad[d] - 2 : a->pad[d] + 1));
+	to->a.data = moved(t->a.data, bytes * (at + t->a.stride[1 + d] *
+					       (end ? size - a->pad[d] : a->pad[d] - 1)));
+	from->a.data = moved(t->a.data, bytes * (at + t->a.stride[1 + d] *
+						 (end ? size - a->pad[d] - 2 : a->pad[d] + 1)));
 	(end ? from : to)->a.stride[1 + d] *= -1;
 }
 

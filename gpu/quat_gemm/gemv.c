@@ -1,5 +1,5 @@
 /*
- * gemv.c - launchers of products of a quaternion matrix by few columns
+ * gemv.c - launchers of GEMV and skinny GEMM of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -1,5 +1,5 @@
 /*
- * gemv.cu - products of a quaternion matrix by few columns
+ * gemv.cu - GEMV and skinny GEMM of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *

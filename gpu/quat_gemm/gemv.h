@@ -1,5 +1,5 @@
 /*
- * gemv.h - parameters of the products of a quaternion matrix by few columns
+ * gemv.h - parameters of GEMV and skinny GEMM of quaternions
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */

@@ -276,7 +276,7 @@ static bool check_groups(const struct subject *s, int q_dtype, int scale_dtype, 
 
 static bool check_formats(const struct subject *s)
 {
-	return check_groups(s, HZ_E2M1X2, HZ_E8M0, 32) & check_groups(s, HZ_E4M3, HZ_E8M0, 32) &
+	return check_groups(s, HZ_E2M1X2, HZ_E8M0, 32) && check_groups(s, HZ_E4M3, HZ_E8M0, 32) &&
 	       check_groups(s, HZ_E2M1X2, HZ_E4M3, 16);
 }
 

@@ -125,7 +125,7 @@ static struct file map_file(const char *path)
 static hz_tensor tensor_of(const struct file *f, const char *name)
 {
 	char *json = malloc(f->header + 1), key[96], *at, *shape, *offsets;
-	long long begin, end, size[2] = {0, 0};
+	long long begin = 0, end = 0, size[2] = {0, 0};
 	int ndim;
 	hz_tensor t;
 

@@ -505,7 +505,7 @@ static void test_encode(uint64_t *rnd)
 		good &= encode_on(&devs[0], rnd, &j, &r);
 		good &= decode_on(&devs[0], rnd, &j, &r, HZ_LATTICE_POINTS, HZ_S32, v);
 		for (int64_t k = 0; k < blocks && good; k++) {
-			int fits;
+			int fits = 1;
 
 			good &= r.t[k] < banks && check_block(&codes[i], x + 8 * k, bank, banks,
 							     v + 8 * k, r.t[k], &fits);

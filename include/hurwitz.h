@@ -410,8 +410,8 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  *
  * Example:
  *
- *     hz_record_begin(ctx);
- *     forward(ctx, model, x, y);	// the calls of a program
+ *     if (hz_record_begin(ctx) == HZ_OK)
+ *             forward(ctx, model, x, y);	// the calls of a program
  *     if (hz_record_end(ctx, &bytes) == HZ_OK && hz_reserve(ctx, bytes) == HZ_OK)
  *             forward(ctx, model, x, y);
  *

@@ -498,9 +498,9 @@ typedef struct hz_hadamard_opts {
  * which add in another order, within the accuracy below.
  * Accuracy: ||y - exact||_2 <= (k + m + 2) 2^-24 ||x||_2 (m = 0 if b is a power of two), plus half
  * an ulp of the dtype of y. f16 results beyond 65504 are Inf. NaN and Inf stay inside their block.
- * Overflow: on the CPU, if y is not x, finite results are right although sums on the way to them
- * exceed f32: such transforms are made from x 2^-e. Otherwise, and on the GPU, they are Inf or NaN
- * if such a sum exceeds 3.4e38, which |x pre| b < 3.4e38 excludes.
+ * Overflow: on the CPU, finite results are right although sums on the way to them exceed f32: such
+ * transforms are made from x 2^-e. On the GPU they are Inf or NaN if such a sum exceeds 3.4e38,
+ * which |x pre| b < 3.4e38 excludes.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU; opts->max_block cuts longer ones.
  * Workspace: by hz_record_begin(); none on the GPU.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,

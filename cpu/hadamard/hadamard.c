@@ -175,7 +175,8 @@ const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, c
 }
 
 /* Transforms columns begin .. end - 1 one by one: see hzi_hadamard_scaled(). */
-static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, float *scratch)
+static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, float *scratch,
+			   bool fresh)
 {
 	for (int64_t i = begin; i < end; i++)
 		hzi_hadamard_scaled(&(struct hzi_scaled){
@@ -194,22 +195,39 @@ static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, 
 			.pre = c->pre,
 			.post = c->post,
 			.scratch = scratch,
+			.fresh = fresh,
 		});
+}
+
+/* Whether sums of columns begin .. end - 1 could overflow, by their exponents */
+static bool is_large(const struct columns *c, int64_t begin, int64_t end)
+{
+	const int64_t rows = (int64_t)c->m << c->k;
+
+	return c->kern->exponent(c->x + begin * dtype_bytes(c->x_dtype), c->x_dtype, rows, c->x_ld,
+				 end - begin) +
+	       (c->pre ? c->kern->exponent(c->pre, HZ_F32, 1, 0, rows) : 0) +
+	       hzi_hadamard_growth(c->m, c->k) > 127;
 }
 
 /* Transforms the tile from column i on. */
 static void watched_columns(const struct columns *c, int64_t i, float *scratch)
 {
+	const int64_t end = min_i64(i + c->width, c->columns);
 	struct hzi_fp_watch w;
 
-	if (!hzi_may_overflow(c->x_dtype, c->pre) || c->x == c->y) {
+	if (!hzi_may_overflow(c->x_dtype, c->pre)) {
 		hzi_run_columns(c, i, scratch);
+		return;
+	}
+	if (c->x == c->y && is_large(c, i, end)) {
+		scaled_columns(c, i, end, scratch, true);
 		return;
 	}
 	hzi_fp_watch_begin(&w);
 	hzi_run_columns(c, i, scratch);
-	if (hzi_fp_watch_end(&w))
-		scaled_columns(c, i, min_i64(i + c->width, c->columns), scratch);
+	if (hzi_fp_watch_end(&w) && c->x != c->y)
+		scaled_columns(c, i, end, scratch, false);
 }
 
 /* A unit is a tile of columns of a block of an item of the outer dimensions but the last. */
@@ -314,7 +332,7 @@ size_t hzi_cpu_hadamard_blocks_workspace(const struct hz_context *ctx, const voi
 	const struct hzi_hadamard_args *a = args;
 	const struct areas areas = hzi_row_areas(hzi_hadamard_kern + ctx->level, &a->plan,
 						 a->x_dtype, a->y_dtype, a->x_step, a->y_step,
-						 ctx->threads);
+						 ctx->threads, hzi_is_lost(a));
 
 	return hzi_constants_bytes(a) +
 	       hzi_scratch_bytes(&areas, item_count(a->ndim, a->shape) * a->blocks, ctx->threads);
@@ -329,7 +347,7 @@ int hzi_cpu_hadamard_blocks(struct hz_context *ctx, const void *args)
 
 	hzi_begin_job(&job, ctx, a);
 	job.areas = hzi_row_areas(job.kern, &a->plan, a->x_dtype, a->y_dtype, a->x_step, a->y_step,
-				  threads);
+				  threads, hzi_is_lost(a));
 	job.area_bytes = areas_bytes(&job.areas);
 	blocks = job.items * a->blocks;
 	job.share = hzi_is_shared(&job.areas, &a->plan, blocks, threads) ? threads : 1;

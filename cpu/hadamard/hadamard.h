@@ -48,25 +48,28 @@ struct rows {
 	bool x_in_memory, y_in_memory;		/* in memory, beyond the caches */
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
+	char *save;			/* gets the blocks of x, contiguous, by first passes; or NULL */
 };
 
 /*
  * Bytes of scratch of one worker, in this order: a column tile; the f32 values of one transform
  * between its passes, where y cannot hold them; a block gathered from x; a block to be scattered to
- * y. If threads share a transform, there are as many tiles as threads.
+ * y; blocks of x as they were, where y is x: see overflow.c. If threads share a transform, there are
+ * as many tiles as threads.
  */
 struct areas {
-	size_t tile, values, gather, scatter;
+	size_t tile, values, gather, scatter, save;
 };
 
 static inline size_t areas_bytes(const struct areas *s)
 {
-	return s->tile + s->values + s->gather + s->scatter;
+	return s->tile + s->values + s->gather + s->scatter + s->save;
 }
 
 /* The scratch of one worker for rows of a plan */
 struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
-			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads);
+			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads,
+			   bool in_place);
 
 /* Whether x and y exceed the caches of a core */
 bool hzi_exceeds_cache(const struct hzi_hadamard_args *a);
@@ -83,8 +86,8 @@ void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
 
 /*
  * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows in registers, or f32
- * rows in place in y, without scratch or constants. columns: tiles of contiguous columns. blocks:
- * any call.
+ * rows with y as scratch, without a workspace or constants. columns: tiles of contiguous columns.
+ * blocks: any call.
  */
 const char *hzi_cpu_hadamard_direct_unsupported(const struct hz_context *ctx, const void *args);
 int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args);
@@ -109,15 +112,25 @@ struct hzi_scaled {
 	float scale;
 	const float *sign, *pre, *post;	/* pre[i], post[i * post_step] */
 	float *scratch;			/* as many floats; not if y is f32, or for 2^head_bits */
+	bool fresh;			/* y has no result yet, and may be x */
 };
 
-/* Transforms it, scaled, if the result that y has is wrong. */
+/* Transforms it, scaled if need be, if y has no result or a wrong one. */
 void hzi_hadamard_scaled(const struct hzi_scaled *a);
+
+/* Bits by which sums of a transform of m 2^k may exceed its input */
+int hzi_hadamard_growth(int m, int k);
 
 /* Whether transforms of that dtype might overflow */
 static inline bool hzi_may_overflow(int x_dtype, const void *pre)
 {
 	return x_dtype != HZ_F16 || pre;
+}
+
+/* Whether y is x, which may be needed again */
+static inline bool hzi_is_lost(const struct hzi_hadamard_args *a)
+{
+	return a->x == a->y && hzi_may_overflow(a->x_dtype, a->pre.data);
 }
 
 /* ---- hadamard.c: shared by all calls --------------------------------------------------------- */

@@ -15,10 +15,10 @@
  * converts.
  *
  * If ahead is not 0, x is prefetched that many elements ahead (f32: FLOATS_AHEAD, unless rows are
- * finished here); fetch_y: f32 y is prefetched too. Prefetched addresses need not exist. Members
- * that are neighbours here are not neighbours in struct hzi_hadamard_args: otherwise compilers copy
- * them in pairs, and a load of two values that were just stored one by one waits for both stores (4
- * ns).
+ * finished here); fetch_y: f32 y is prefetched too. Prefetched addresses need not exist. save, if
+ * not NULL, gets x as it was, rows save_ld elements apart: y may be x. Members that are neighbours
+ * here are not neighbours in struct hzi_hadamard_args: otherwise compilers copy them in pairs, and a
+ * load of two values that were just stored one by one waits for both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
@@ -30,6 +30,8 @@ struct hzi_head {
 	float scale;
 	const float *pre, *post;
 	int64_t pre_ld, post_ld, ahead;
+	void *save;
+	int64_t save_ld;
 };
 
 /*
@@ -96,6 +98,11 @@ struct hzi_hadamard_kern {
 	int32_t pass_bits;	/* largest bits of pass() */
 	void (*head)(const struct hzi_head *a);
 	void (*pass)(const struct hzi_pass *a);
+	/*
+	 * An e such that all |x| < 2^e; of f32 and bf16 the least one. x: rows of n elements, ld
+	 * apart
+	 */
+	int (*exponent)(const void *x, int dtype, int64_t rows, int64_t ld, int64_t n);
 	void (*base_mul)(const struct hzi_base_mul *a);
 	hzi_transpose transpose;
 	void (*quant)(const struct hzi_quant *a);

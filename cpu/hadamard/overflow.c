@@ -7,7 +7,11 @@
  * that overflow set a flag of the processor, so that other transforms lose no time to a check. A
  * transform with Inf or NaN in its result, but not in its input, is then made again by scalar code,
  * from its input times 2^-e, and its result is multiplied by 2^e. That is exact, save for inputs
- * near the smallest numbers. Where y is x, the input is lost.
+ * near the smallest numbers.
+ *
+ * Where y is x, the first pass over short rows copies what it loads. Before longer rows and columns
+ * the exponents of x are read, which is less than a copy; if sums could overflow, the transform takes
+ * the scalar code.
  */
 #include <config.h>
 
@@ -17,8 +21,7 @@
 
 #define SMALL 256			/* the longest transform without scratch: 2^head_bits */
 
-/* Bits by which sums of a transform may exceed its input */
-static int growth(int m, int k)
+int hzi_hadamard_growth(int m, int k)
 {
 	int bits = k;
 
@@ -102,7 +105,7 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 	double most = 0;
 	int e = 0;
 
-	if (is_result_finite(a, length))
+	if (!a->fresh && is_result_finite(a, length))
 		return;
 	for (int64_t i = 0; i < length; i++) {
 		const double x = fabs(product(a, i));
@@ -114,12 +117,12 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 		most = x > most ? x : most;
 	}
 	if (most > 0) {
-		const int exponent = ilogb(most) + growth(a->m, a->k) + 1 +
+		const int exponent = ilogb(most) + hzi_hadamard_growth(a->m, a->k) + 1 +
 				     (fabsf(a->scale) > 1 ? ilogbf(a->scale) + 1 : 0);
 
 		e = exponent > 127 ? exponent - 127 : 0;
 	}
-	if (e == 0)
+	if (e == 0 && !a->fresh)
 		return;
 	for (int64_t i = 0; i < length; i++)
 		v[i * step] = (float)ldexp(product(a, i), -e);

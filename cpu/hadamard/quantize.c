@@ -364,7 +364,7 @@ static struct areas code_areas(const struct hzi_hadamard_kern *kern,
 {
 	return hzi_row_areas(kern, &a->plan, dequantize ? HZ_F32 : a->x_dtype,
 			     dequantize ? a->y_dtype : HZ_F32, dequantize ? 1 : a->x_step,
-			     dequantize ? a->y_step : 1, threads);
+			     dequantize ? a->y_step : 1, threads, false);
 }
 
 static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,

@@ -233,8 +233,19 @@ static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 	return k > BIG_BITS ? SUB_BITS : k;
 }
 
+/* Blocks that are saved at a time where y is x */
+static int64_t saved_blocks(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan)
+{
+	int64_t blocks = max_i64(1, L1_FLOATS / plan->n);
+
+	if (plan->nseg == 1 && is_batched(kern, plan->seg))
+		blocks = max_i64(blocks, batch_columns(plan->seg));
+	return blocks;
+}
+
 struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
-			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads)
+			   int x_dtype, int y_dtype, int64_t x_step, int64_t y_step, int threads,
+			   bool in_place)
 {
 	struct areas s = {0};
 
@@ -261,6 +272,8 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 		s.gather = round_to_lines(plan->n * dtype_bytes(x_dtype));
 	if (y_step != 1)
 		s.scatter = round_to_lines(plan->n * dtype_bytes(y_dtype));
+	if (in_place && x_step == 1 && y_step == 1 && plan->n <= L1_FLOATS)
+		s.save = round_to_lines(saved_blocks(kern, plan) * plan->n * dtype_bytes(x_dtype));
 	return s;
 }
 
@@ -273,6 +286,7 @@ struct transform {
 	float *t;
 	const float *pre, *post;
 	const float *sign;
+	char *save;			/* gets x; or NULL */
 	int64_t count;			/* contiguous transforms, 1 unless they are short */
 	int sub;
 	int64_t width;			/* columns of a tile */
@@ -315,6 +329,7 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.post = a->post ? a->post + offset : NULL,
 			.ahead = r->x_in_memory ? L1_FLOATS : 0,
 			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
+			.save = a->save ? a->save + offset * dtype_bytes(r->x_dtype) : NULL,
 		};
 
 		kern->head(&h);
@@ -491,6 +506,8 @@ static void batch(const struct transform *a, int64_t n)
 		.bits = seg->k,
 		.pre = a->pre,
 		.pre_ld = r->pre_ld,
+		.save = a->save,
+		.save_ld = r->plan->n,
 	});
 	r->kern->transpose(p, length, q, ld, n, length);
 	for (int64_t i = 0; i < length && n < b.width; i++)
@@ -515,6 +532,12 @@ static void batch(const struct transform *a, int64_t n)
 		.post = a->post,
 		.post_ld = r->post_ld,
 	});
+}
+
+/* Where element e of the b-th block is saved, or NULL */
+static char *saved_at(const struct rows *r, int64_t b, int64_t e)
+{
+	return r->save ? r->save + (b * r->plan->n + e) * dtype_bytes(r->x_dtype) : NULL;
 }
 
 /* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
@@ -558,6 +581,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 					.ahead = STREAM_AHEAD,
+					.save = saved_at(r, b - begin, seg->offset),
+					.save_ld = n,
 				};
 
 				if (flat) {
@@ -580,6 +605,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre = r->pre ? r->pre + block * r->pre_ld + e : NULL,
 					.post = r->post ? r->post + block * r->post_ld + e : NULL,
 					.sign = r->sign[s],
+					.save = saved_at(r, block - begin, e),
 					.count = 1,
 					.tile_bytes = areas->tile,
 					.overflow = r->threads > 1 ? overflow : NULL,
@@ -608,7 +634,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 }
 
 /* Makes transforms of blocks begin .. end - 1 again: see hzi_hadamard_scaled(). */
-static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end)
+static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+		       bool fresh)
 {
 	const struct hzi_plan *plan = r->plan;
 
@@ -636,6 +663,7 @@ static void run_scaled(const struct rows *r, const struct areas *areas, int64_t 
 					.post = r->post ? r->post + b * r->post_ld + e : NULL,
 					.scratch = (float *)(r->scratch +
 							     (size_t)r->threads * areas->tile),
+					.fresh = fresh,
 				});
 			}
 		}
@@ -645,21 +673,71 @@ static void run_scaled(const struct rows *r, const struct areas *areas, int64_t 
 typedef void (*run_blocks)(const struct rows *r, const struct areas *areas, int64_t begin,
 			   int64_t end, bool *overflow);
 
-/* Runs blocks begin .. end - 1 by `run`; those that overflow then are made again. */
-static void run_watched(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
-			run_blocks run)
+/* Runs blocks begin .. end - 1 by `run`; returns whether sums overflowed. */
+static bool overflows(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+		      run_blocks run)
 {
 	struct hzi_fp_watch w;
 	bool overflow = false;
 
-	if (!hzi_may_overflow(r->x_dtype, r->pre) || r->x == r->y) {
-		run(r, areas, begin, end, &overflow);
-		return;
-	}
 	hzi_fp_watch_begin(&w);
 	run(r, areas, begin, end, &overflow);
-	if (hzi_fp_watch_end(&w) || overflow)
-		run_scaled(r, areas, begin, end);
+	return hzi_fp_watch_end(&w) || overflow;
+}
+
+/* Whether sums of block b could overflow, by exponents */
+static bool is_large(const struct rows *r, int64_t b)
+{
+	const int64_t n = r->plan->n;
+	int growth = 0;
+
+	for (int s = 0; s < r->plan->nseg; s++) {
+		const struct hzi_segment *seg = &r->plan->seg[s];
+		const int bits = hzi_hadamard_growth(seg->m, seg->k);
+
+		growth = bits > growth ? bits : growth;
+	}
+	return r->kern->exponent(r->x + b * r->x_ld * dtype_bytes(r->x_dtype), r->x_dtype, 1, 0, n) +
+	       (r->pre ? r->kern->exponent(r->pre + b * r->pre_ld, HZ_F32, 1, 0, n) : 0) + growth >
+	       127;
+}
+
+/* Runs blocks begin .. end - 1 by `run`, y being x; those that overflow are made again. */
+static void run_in_place(const struct rows *r, const struct areas *areas, int64_t begin,
+			 int64_t end, run_blocks run)
+{
+	const int64_t size = dtype_bytes(r->x_dtype), n = r->plan->n;
+	const int64_t step = saved_blocks(r->kern, r->plan);
+
+	for (int64_t b = begin; b < end; b += step) {
+		const int64_t blocks = min_i64(step, end - b);
+		struct rows s = *r;
+
+		if (!r->save && is_large(r, b)) {
+			run_scaled(r, areas, b, b + 1, true);
+		} else if (overflows(r, areas, b, b + blocks, run) && r->save) {
+			s.x = r->save;
+			s.x_ld = n;
+			s.y += b * r->y_ld * size;
+			s.pre = r->pre ? r->pre + b * r->pre_ld : NULL;
+			s.post = r->post ? r->post + b * r->post_ld : NULL;
+			run_scaled(&s, areas, 0, blocks, false);
+		}
+	}
+}
+
+/* Runs blocks begin .. end - 1 by `run`; those that overflow then are made again. */
+static void run_watched(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
+			run_blocks run)
+{
+	bool overflow = false;
+
+	if (!hzi_may_overflow(r->x_dtype, r->pre))
+		run(r, areas, begin, end, &overflow);
+	else if (r->x == r->y)
+		run_in_place(r, areas, begin, end, run);
+	else if (overflows(r, areas, begin, end, run))
+		run_scaled(r, areas, begin, end, false);
 }
 
 static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
@@ -672,13 +750,13 @@ void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, in
 {
 	char *gather = r->scratch + (size_t)r->threads * s->tile + s->values;
 	char *scatter = gather + s->gather;
-	struct rows c;
+	struct rows c = *r;
 
 	if (r->x_step == 1 && r->y_step == 1) {
-		run_contiguous(r, s, begin, end);
+		c.save = s->save ? scatter + s->scatter : NULL;
+		run_contiguous(&c, s, begin, end);
 		return;
 	}
-	c = *r;
 	for (int64_t b = begin; b < end; b++) {
 		c.x = r->x + b * r->x_ld * dtype_bytes(r->x_dtype);
 		c.y = r->y + b * r->y_ld * dtype_bytes(r->y_dtype);
@@ -739,6 +817,7 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		.x = r->x + begin * r->x_ld * dtype_bytes(r->x_dtype),
 		.y = y,
 		.t = (float *)y,
+		.save = r->save,
 	};
 
 	(void)areas;
@@ -770,6 +849,55 @@ static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_ha
 	};
 }
 
+static __attribute__((noinline)) void direct_in_place(const struct hz_context *ctx,
+						      const struct hzi_hadamard_args *a,
+						      run_blocks run)
+{
+	float save[L1_FLOATS] __attribute__((aligned(64)));
+	struct rows r = direct_rows(ctx, a);
+
+	r.save = a->plan.n <= L1_FLOATS ? (char *)save : NULL;
+	run_in_place(&r, &(struct areas){0}, 0, a->blocks, run);
+}
+
+/* Heads of blocks of at most L1_FLOATS by h, which has all of them; y is x. */
+static __attribute__((noinline)) void head_in_place(const struct hz_context *ctx,
+						    const struct hzi_hadamard_args *a,
+						    struct hzi_head *h)
+{
+	const int64_t n = a->plan.n, step = L1_FLOATS / n, size = dtype_bytes(a->x_dtype);
+	const bool flat = h->count > n;
+	float save[L1_FLOATS] __attribute__((aligned(64)));
+
+	h->save = save;
+	h->save_ld = n;
+	for (int64_t b = 0; b < a->blocks; b += step) {
+		const int64_t blocks = min_i64(step, a->blocks - b);
+		struct hzi_fp_watch w;
+
+		if (flat)
+			h->count = blocks * n;
+		else
+			h->rows = blocks;
+		hzi_fp_watch_begin(&w);
+		hzi_hadamard_kern[ctx->level].head(h);
+		if (hzi_fp_watch_end(&w)) {
+			struct rows r = direct_rows(ctx, a);
+
+			r.x = (const char *)save;
+			r.x_ld = n;
+			r.y = h->y;
+			r.pre = h->pre;
+			r.post = h->post;
+			run_scaled(&r, &(struct areas){0}, 0, blocks, false);
+		}
+		h->x = (const char *)h->x + step * h->x_ld * size;
+		h->y = (char *)h->y + step * h->y_ld * size;
+		h->pre = h->pre ? h->pre + step * h->pre_ld : NULL;
+		h->post = h->post ? h->post + step * h->post_ld : NULL;
+	}
+}
+
 static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
 {
 	const struct hzi_hadamard_kern *const kern = hzi_hadamard_kern + ctx->level;
@@ -777,7 +905,7 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 	const bool flat = a->x_block == n && a->y_block == n &&
 			  (!a->pre.kind || a->pre.block_step == n) &&
 			  (!a->post.kind || a->post.block_step == n);
-	const struct hzi_head h = {
+	struct hzi_head h = {
 		.x = a->x,
 		.y = a->y,
 		.x_ld = a->x_block,
@@ -797,8 +925,15 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 	};
 	struct hzi_fp_watch w;
 
-	if (!hzi_may_overflow(a->x_dtype, h.pre) || a->x == a->y) {
+	if (!hzi_may_overflow(a->x_dtype, h.pre)) {
 		kern->head(&h);
+		return;
+	}
+	if (a->x == a->y) {
+		if (n > L1_FLOATS)
+			direct_in_place(ctx, a, run_unwatched);
+		else
+			head_in_place(ctx, a, &h);
 		return;
 	}
 	hzi_fp_watch_begin(&w);
@@ -806,7 +941,7 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 	if (hzi_fp_watch_end(&w)) {
 		const struct rows r = direct_rows(ctx, a);
 
-		run_scaled(&r, &(struct areas){0}, 0, a->blocks);
+		run_scaled(&r, &(struct areas){0}, 0, a->blocks, false);
 	}
 }
 
@@ -814,12 +949,14 @@ int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_hadamard_args *a = args;
 
-	if (a->plan.seg[0].k > hzi_hadamard_kern[ctx->level].head_bits) {
+	if (a->plan.seg[0].k <= hzi_hadamard_kern[ctx->level].head_bits) {
+		direct_head(ctx, a);
+	} else if (hzi_is_lost(a)) {
+		direct_in_place(ctx, a, run_passes);
+	} else {
 		const struct rows r = direct_rows(ctx, a);
 
 		run_watched(&r, &(struct areas){0}, 0, a->blocks, run_passes);
-	} else {
-		direct_head(ctx, a);
 	}
 	return HZ_OK;
 }

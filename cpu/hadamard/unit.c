@@ -21,6 +21,7 @@ void HZI_FILL(hadamard)(void *table)
 	kern->pass_bits = REG_BITS;
 	kern->head = head;
 	kern->pass = pass;
+	kern->exponent = exponent;
 	kern->base_mul = base_mul;
 	kern->transpose = transpose;
 	kern->quant = quant;

@@ -835,9 +835,15 @@ static void test_overflow(void)
 			c.shape[0] = c.shape[1];
 			c.shape[1] = 1 + rnd_below(&rnd, 40);
 		}
+		if (rnd_below(&rnd, 2)) {
+			c.in_place = 1;
+			c.y_dtype = c.x_dtype;
+		}
 		lay_out(2, c.shape, i % 5 == 0, c.x_stride);
 		lay_out(2, c.shape, i % 5 == 0, c.y_stride);
-		if (i % 7 == 6)
+		if (c.in_place)
+			memcpy(c.x_stride, c.y_stride, sizeof(c.x_stride));
+		else if (i % 7 == 6)
 			random_strides(&c, c.x_stride);
 		random_diags(&rnd, &c.o, c.shape[1 - c.o.axis], c.shape[1 - c.o.axis],
 			     &diags);
@@ -845,6 +851,28 @@ static void test_overflow(void)
 		free_diags(&diags);
 	}
 	ok(good, "finite results of intermediate sums that overflow");
+
+	good = 1;
+	for (i = 0; i < 12; i++) {
+		static const int64_t lengths[] = { 1 << 13, 1 << 15, 1 << 18, 12 << 10 };
+		struct tcase c = rows_case(2, lengths[i % 4], i / 4 == 1 ? HZ_BF16 : HZ_F32,
+					   i / 4 == 1 ? HZ_BF16 : HZ_F32);
+
+		c.values = OVERFLOWS;
+		c.in_place = 1;
+		c.o.plan = i % 4 == 3 ? HZ_PLAN_TRUE : 0;
+		if (i == 0)
+			c.o.max_block = 64;
+		if (i / 4 == 2) {
+			c.o.axis = 1;
+			c.shape[0] = lengths[i % 4];
+			c.shape[1] = 3;
+			lay_out(2, c.shape, 0, c.y_stride);
+			lay_out(2, c.shape, 0, c.x_stride);
+		}
+		good &= check_case_on(&c, i % 4 == 2 ? ndevs - 2 : 0, ndevs);
+	}
+	ok(good, "likewise in place, in long rows and columns");
 }
 
 int main(void)

@@ -652,7 +652,7 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 		const hz_hadamard_opts *opts)
 {
-	struct hzi_hadamard_args a = {0};
+	struct hzi_hadamard_args a;
 	bool empty = false;
 
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));
@@ -664,7 +664,7 @@ int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 int hzi_hadamard_workspace(struct hz_context *ctx, const hz_tensor *x, const hz_tensor *y,
 			   const hz_hadamard_opts *opts, size_t *bytes)
 {
-	struct hzi_hadamard_args a = {0};
+	struct hzi_hadamard_args a;
 	bool empty = false;
 
 	HZ_CHECK(hadamard_args(ctx, x, y, opts, &a, &empty));

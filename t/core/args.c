@@ -352,13 +352,23 @@ static void all_sizes(void)
 
 /* ---- Recorded workspaces ------------------------------------------------------------------- */
 
-static size_t recorded(void)
+/* Leaves values on the stack, where later the padding of structs is. */
+static __attribute__((noinline)) void soil_stack(uint32_t value)
+{
+	volatile uint32_t soil[8192];
+
+	for (size_t i = 0; i < sizeof(soil) / sizeof(*soil); i++)
+		soil[i] = value;
+}
+
+static size_t recorded(uint32_t soil)
 {
 	hz_tensor *t[CALL_OPERANDS] = {NULL};
 
 	for (int i = 0; i < now.n; i++)
 		t[i] = &now.t[i];
 	now.s->bytes = 0;
+	soil_stack(soil);
 	if (scene_run(now.s, now.c, t) != HZ_OK)
 		now.bad++;
 	now.tried++;
@@ -370,6 +380,7 @@ static void recorded_sizes(void)
 {
 	uint64_t rng = tap_seed();
 	size_t most;
+	uint32_t soil;
 
 	/* Where NULL data means an absent operand */
 	if (strncmp(now.c->name, "mhc_layer", 9) == 0 || strcmp(now.c->name, "mhc_recompute") == 0)
@@ -378,7 +389,16 @@ static void recorded_sizes(void)
 		if (!(now.c->operand[i].flags & OBJECT))
 			now.t[i].data = NULL;
 	}
-	most = recorded();
+	most = recorded(0);
+	/* The upper halves of addresses that stand for operands without data */
+	for (soil = UINT32_C(1) << 30; soil < (UINT32_C(1) << 30) + (UINT32_C(1) << 20);
+	     soil += UINT32_C(1) << 14) {
+		if (recorded(soil) != most) {
+			diag("%s: %zu bytes, another number after other calls", now.c->name, most);
+			now.bad++;
+			break;
+		}
+	}
 	for (int round = 0; round < 32; round++) {
 		size_t bytes;
 
@@ -391,7 +411,7 @@ static void recorded_sizes(void)
 				now.t[i].data = (char *)now.t[i].data +
 						(rng >> 40) % 8 * hz_dtype_size(now.t[i].dtype);
 		}
-		bytes = recorded();
+		bytes = recorded(0);
 		if (bytes > most) {
 			diag("%s: %zu bytes without data, %zu with", now.c->name, most, bytes);
 			now.bad++;

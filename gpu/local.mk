@@ -10,7 +10,7 @@ libhz_la_SOURCES += \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
 	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/common.c \
 	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
-	gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
+	gpu/qgemm/group.c gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
 	gpu/qgemm/pack.c gpu/qgemm/routes.c gpu/qgemm/skinny_splitk.c gpu/qgemm/wgmma.c \
 	gpu/quantize/contiguous.c gpu/quantize/dims.c gpu/quantize/formats.c gpu/quantize/hadamard_chunked.c \
 	gpu/quantize/images.c gpu/quantize/minmax.c gpu/quantize/routes.c gpu/quantize/strided.c \

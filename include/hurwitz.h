@@ -902,6 +902,95 @@ HZ_API_CHECK int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t 
 HZ_API_CHECK int hz_qlinear(hz_context *ctx, const hz_tensor *x, const hz_tensor *b, hz_tensor *y,
 			    const hz_qgemm_opts *opts);
 
+/* hz_qlinear_group_opts.given: a number whose bit is set holds, 0 too; without it it must be 0. */
+#define HZ_QLINEAR_GROUP_GIVEN_MIN 1u
+#define HZ_QLINEAR_GROUP_GIVEN_MAX 2u
+
+/* Options of hz_qlinear_group() and hz_qlinear_group_pack(). Zeroed fields have their defaults. */
+typedef struct hz_qlinear_group_opts {
+	int64_t group;			/* 16, 32, 64 or 128 of k; 0: the shape of scales says */
+	const hz_tensor *zeros;		/* u8 or s8, the shape of scales; NULL: all 0 */
+	const hz_tensor *tensor_scale;	/* f32, one: a further factor of each scale; NULL: 1 */
+	const hz_packed *packed;	/* W: w, scales and the three fields above are then unset */
+	const hz_tensor *x_scales;	/* f32 [..., m, 1] or [..., m, k / 32], for x of s8 */
+	const hz_tensor *bias;		/* f32 [n] */
+	int32_t x_dtype;		/* HZ_S8: floats x become s8 codes first; 0: they do not */
+	int32_t x_group;		/* with it: 32 values of k share a scale; 0: a row does */
+	uint32_t flags;			/* HZ_QGEMM_RELU */
+	uint32_t given;			/* HZ_QLINEAR_GROUP_GIVEN_MIN | _MAX */
+	double min, max;		/* bounds of y, if given says so */
+	int64_t reserved[4];		/* 0 */
+} hz_qlinear_group_opts;
+
+/*
+ * Linear layer with group-wise quantized weights: y = x W + bias, W(l, j) = scale(l / group, j) *
+ * (w(l, j) - zero(l / group, j)): groups of successive l of a column share a scale and zero point.
+ *
+ *   x       f32 f16 bf16 [..., m, k], any strides; or codes, s8, with opts->x_scales (NULL: 1)
+ *   w       u8 s8 e4m3 [k, n] or u4x2 s4x2 e2m1x2 [k / 2, n], bytes of two codes of successive l;
+ *           any strides: a checkpoint's [n, k] or [n, k / 2] is given by hz_view_transpose().
+ *           NULL with opts->packed
+ *   scales  f32 f16 bf16 e8m0 e4m3 [k / group, n], any strides; [1, n]: one for a column. With
+ *           opts->group the last group may be shorter. NULL with opts->packed
+ *   y       f32 f16 bf16 [..., m, n], any strides
+ *   opts    NULL: zero points 0, and x counts as it is
+ *   opts->zeros  u8 for w of u4x2 and u8, s8 for s4x2 and s8; any strides; not for floats
+ *
+ * So MXFP4 is w e2m1x2 with scales e8m0 in groups of 32, NVFP4 e2m1x2 with e4m3 in groups of 16 and
+ * a tensor_scale; AWQ and GPTQ are u4x2 with f16 in groups of 128 and zeros.
+ *
+ * Floats x (weight-only quantization, W4A16): |y - exact| <= (k + 8) 2^-22 sum_l |x W(l, j)| before
+ * y is rounded to its dtype. Sums are f32; w - zero is exact.
+ * Codes x, integers (W4A8, W8A8), w not e4m3: with x_dtype = HZ_S8 x becomes s8 as by
+ * hz_choose_qparams() with HZ_QPARAMS_SYMMETRIC, of each row or each 32 of its values, and
+ * hz_quantize(). A unit of k is min(group, 128), and 32 at most where 32 values of x share a scale.
+ * With the exact S = sum of x (w - zero) over a unit and s = fl(scale tensor_scale)
+ *
+ *   t = fl(S fl(x_scale s)),  c = the sum of t in 512 successive l,  y = the sum of c
+ *
+ * both sums in ascending order, from 0, each step rounded to f32, without fused multiply-adds.
+ * These have the same bits on every ISA, thread count and GPU, but for those of a NaN.
+ * Then y + bias in f32, at least 0 with HZ_QGEMM_RELU, clamped where NaN stays, and one rounding.
+ * Aliasing: y overlaps no other operand. k is at most 8388608 (2^23).
+ * Workspace: by hz_record_begin(); large if W is not packed.
+ * Errors: as hz_qgemm().
+ * Source: Frantar et al. 2022, "GPTQ"; Lin et al. 2023, "AWQ"; OCP Microscaling Formats 1.0.
+ *
+ * Example:
+ *
+ *     uint8_t nibbles[16][64 / 2] = {{0x98}};		// [n, k / 2]
+ *     float data[2][64] = {{1}}, s[16][2] = {{0.5f}}, result[2][16];
+ *     const hz_tensor x = hz_tensor_2d(data, HZ_F32, HZ_CPU, 2, 64);
+ *     const hz_tensor w = hz_tensor_2d(nibbles, HZ_U4X2, HZ_CPU, 16, 32);
+ *     const hz_tensor scales = hz_tensor_2d(s, HZ_F32, HZ_CPU, 16, 2);	// groups of 32
+ *     const hz_tensor wt = hz_view_transpose(&w, 0, 1), st = hz_view_transpose(&scales, 0, 1);
+ *     hz_tensor y = hz_tensor_2d(result, HZ_F32, HZ_CPU, 2, 16);
+ *     const hz_qlinear_group_opts opts = {.x_dtype = HZ_S8, .x_group = 32};
+ *     if (hz_qlinear_group(ctx, &x, &wt, &st, &y, &opts) != HZ_OK)
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
+ */
+HZ_API_CHECK int hz_qlinear_group(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
+				  const hz_tensor *scales, hz_tensor *y,
+				  const hz_qlinear_group_opts *opts);
+
+/*
+ * Packs W with its scales and zero points for hz_qlinear_group(): worth it for a W that is used
+ * more than once. data has hz_qlinear_group_pack_bytes() bytes on the context's device, aligned to
+ * 64, and stays the caller's.
+ *
+ *   w, scales  as of hz_qlinear_group()
+ *   opts       group, zeros and tensor_scale count; the others must not be set
+ *   packed     filled; data must live as long as it is used
+ *
+ * Aliasing: data overlaps no operand. Errors: as hz_qgemm_pack().
+ */
+HZ_API_CHECK int hz_qlinear_group_pack(hz_context *ctx, const hz_tensor *w, const hz_tensor *scales,
+				       const hz_qlinear_group_opts *opts, void *data, size_t bytes,
+				       hz_packed *packed);
+HZ_API_CHECK int hz_qlinear_group_pack_bytes(hz_context *ctx, const hz_tensor *w,
+					     const hz_tensor *scales,
+					     const hz_qlinear_group_opts *opts, size_t *bytes);
+
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
 /*

@@ -6,7 +6,7 @@ libhz_la_SOURCES += \
 	lib/core/tensor.c lib/core/threads.c lib/core/topology.c lib/core/workspace.c lib/hadamard/base.c \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
 	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/lattice/preset.c lib/mhc/check.c \
-	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/ops.c \
+	lib/mhc/coef.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/group.c lib/qgemm/ops.c \
 	lib/qgemm/qgemm.c lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c \
 	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/plan.c \
 	lib/quat_conv/quat_conv.c lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c \
@@ -15,7 +15,7 @@ libhz_la_SOURCES += \
 noinst_HEADERS += \
 	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h lib/core/threads.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h lib/mhc/check.h \
-	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/convert_math.h \
+	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/group.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/convert_math.h \
 	lib/quat/quat.h \
 	lib/quantize/format.h \
 	lib/lattice/label.h \

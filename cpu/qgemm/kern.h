@@ -7,6 +7,7 @@
 #define HZI_QGEMM_KERN_H
 
 #include "cpu/core/kern.h"
+#include "lib/qgemm/group.h"
 
 /*
  * m rows of packed A by n columns of B in HZI_QGEMM_LAYOUT_CPU (lib/qgemm/qgemm.h): panels of 32
@@ -115,6 +116,27 @@ struct hzi_qgemm_skinny_pack {
 	bool by_rows;
 };
 
+/*
+ * y[r][16] += the sum of a chunk for a panel of group-wise quantized weights and row r of x, by the
+ * formula of hz_qlinear_group(); rows is 1 or HZI_GROUP_ROWS. codes and x begin at the chunk, scale
+ * and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u have
+ * zero_all. A step is 32 of k, or 16 with by_16, which floats always have; a unit is `unit` steps.
+ * The group of a step is step >> group_shift; the scale of x of a unit is x_scale[unit >>
+ * x_scale_shift]. x: floats, or s8 with sums of units, times zero_all if zero is NULL.
+ */
+#define HZI_GROUP_ROWS 4
+
+struct hzi_group_mul {
+	const uint8_t *codes;
+	const float *scale, *x_scale;
+	const int32_t *zero, *x_sum;
+	const void *x;
+	float *y;
+	int64_t steps, unit, x_ld, x_scale_ld, x_sum_ld;
+	int32_t rows, kind, zero_all, group_shift, x_scale_shift;
+	bool floats, by_16;
+};
+
 struct hzi_qgemm_kern {
 	/*
 	 * Row i of packed A, i a multiple of `rows`, begins at byte pack_a_bytes(i, k). Packing
@@ -134,6 +156,7 @@ struct hzi_qgemm_kern {
 	bool flips_x;
 	void (*skinny_pack)(const struct hzi_qgemm_skinny_pack *a);
 	void (*skinny)(const struct hzi_qgemm_skinny *a);
+	void (*group)(const struct hzi_group_mul *a);
 };
 
 HZI_KERN(qgemm)

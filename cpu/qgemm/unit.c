@@ -7,6 +7,7 @@
 
 #include "cpu/qgemm/kern.h"
 #include "cpu/core/elements.inc"
+#include "cpu/core/formats.inc"
 #include "cpu/core/vec_i16.h"
 #include "cpu/core/vec_u8.h"
 #include "cpu/qgemm/qgemm.inc"
@@ -14,6 +15,7 @@
 #include "cpu/qgemm/vnni.inc"
 #endif
 #include "cpu/qgemm/skinny.inc"
+#include "cpu/qgemm/group.inc"
 
 void HZI_FILL(qgemm)(void *table)
 {
@@ -28,6 +30,7 @@ void HZI_FILL(qgemm)(void *table)
 	kern->epilogue = qgemm_epilogue;
 	kern->skinny_pack = skinny_pack;
 	kern->skinny = qgemm_skinny;
+	kern->group = qgemm_group;
 #ifdef HZ_VNNI
 	kern->rows = BLOCK;
 	kern->float_epilogue = kern->flips_x = true;

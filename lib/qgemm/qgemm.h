@@ -10,6 +10,7 @@
 
 #include "lib/hadamard/hadamard.h"
 #include "lib/core/internal.h"
+#include "lib/qgemm/group.h"
 #include "lib/qgemm/requant.h"
 #include "lib/quantize/format.h"
 

@@ -1,0 +1,446 @@
+/*
+ * group.c - hz_qlinear_group() against its definition
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "t/qgemm/qgemm.h"
+
+static const int w_dtypes[] = { HZ_U4X2, HZ_S4X2, HZ_E2M1X2, HZ_U8, HZ_S8, HZ_E4M3 };
+static const int scale_dtypes[] = { HZ_F32, HZ_F16, HZ_BF16, HZ_E8M0, HZ_E4M3 };
+
+enum { X_FLOAT, X_ROWS, X_BY_32, X_CODES, X_CODES_BY_32, X_MODES };
+
+struct shape {
+	int x_dtype, w_dtype, s_dtype, y_dtype, mode;
+	int64_t group;			/* 0: one scale a column */
+	int64_t batch, m, n, k;
+	bool zeros, tensor_scale, transposed, packed, bias, bounds, extreme;
+	int64_t gap;			/* elements between rows of x and y */
+	bool columns;			/* x and y have their columns contiguous */
+};
+
+/* A case: its operands on the host, and what the definition makes of them */
+struct scene {
+	struct shape s;
+	struct vec x, w, scales, zeros, x_scales, bias, tensor;
+	hz_tensor wt, st, zt;		/* [k, n] and [groups, n] */
+	int64_t rows, groups;
+	float *y, *bound;		/* in f32; integers: bound is 0 */
+};
+
+static bool is_nibbles(int dtype)
+{
+	return dtype == HZ_U4X2 || dtype == HZ_S4X2 || dtype == HZ_E2M1X2;
+}
+
+static bool is_integer(const struct shape *s)
+{
+	return s->mode != X_FLOAT;
+}
+
+/* Element (i, j) of a matrix stored as [rows, cols] or transposed */
+static int64_t at(const struct scene *c, int64_t i, int64_t j, int64_t rows, int64_t cols)
+{
+	return c->s.transposed ? j * rows + i : i * cols + j;
+}
+
+static double weight(const struct scene *c, int64_t l, int64_t j)
+{
+	static const double e2m1[] = { 0, .5, 1, 1.5, 2, 3, 4, 6 };
+	const int dtype = c->s.w_dtype;
+	const int64_t rows = is_nibbles(dtype) ? c->s.k / 2 : c->s.k;
+	const int64_t i = at(c, is_nibbles(dtype) ? l / 2 : l, j, rows, c->s.n);
+	const unsigned byte = ((const uint8_t *)c->w.host)[i], code = byte >> l % 2 * 4 & 15;
+
+	switch (dtype) {
+	case HZ_U4X2:
+		return code;
+	case HZ_S4X2:
+		return (int)(code ^ 8) - 8;
+	case HZ_E2M1X2:
+		return code & 8 ? -e2m1[code & 7] : e2m1[code & 7];
+	case HZ_U8:
+		return byte;
+	default:
+		return ref_get(dtype, c->w.host, i);
+	}
+}
+
+static double zero(const struct scene *c, int64_t g, int64_t j)
+{
+	return c->s.zeros ? code(c->zeros.host, c->zeros.t.dtype, at(c, g, j, c->groups, c->s.n))
+			  : 0;
+}
+
+static float scale(const struct scene *c, int64_t g, int64_t j)
+{
+	const float s = (float)ref_get(c->s.s_dtype, c->scales.host,
+				       at(c, g, j, c->groups, c->s.n));
+
+	return c->s.tensor_scale ? s * *(const float *)c->tensor.host : s;
+}
+
+static double x_value(const struct scene *c, int64_t r, int64_t l)
+{
+	const int64_t pitch = c->s.columns ? c->s.batch * c->s.m + c->s.gap : c->s.k + c->s.gap;
+
+	return ref_get(c->s.x_dtype, c->x.host, c->s.columns ? l * pitch + r : r * pitch + l);
+}
+
+/* Codes of a row of x and the scales of their groups, as the contract says */
+static void quantize(const struct scene *c, int64_t r, int *codes, float *scales)
+{
+	const bool by_32 = c->s.mode == X_BY_32 || c->s.mode == X_CODES_BY_32;
+	const int64_t group = by_32 ? 32 : c->s.k, groups = (c->s.k + group - 1) / group;
+
+	for (int64_t g = 0; g < groups; g++) {
+		const int64_t end = (g + 1) * group < c->s.k ? (g + 1) * group : c->s.k;
+		double most = 0;
+
+		for (int64_t l = g * group; l < end; l++)
+			most = fmax(most, fabs(x_value(c, r, l)));
+		scales[g] = most == 0 ? 1 : fmaxf((float)(most / 127), FLT_MIN);
+		if (c->s.mode >= X_CODES)
+			scales[g] = ((const float *)c->x_scales.host)[r * groups + g];
+		for (int64_t l = g * group; l < end; l++)
+			codes[l] = c->s.mode >= X_CODES
+					   ? (int)x_value(c, r, l)
+					   : (int)nearbyintf((float)x_value(c, r, l) / scales[g]);
+	}
+}
+
+static float integer_sum(const struct scene *c, int64_t j, const int *codes, const float *scales)
+{
+	const bool by_32 = c->s.mode == X_BY_32 || c->s.mode == X_CODES_BY_32;
+	const int64_t group = c->s.group ? c->s.group : c->s.k;
+	int64_t unit = c->s.group && c->s.group < 128 ? c->s.group : 128;
+	float y = 0;
+
+	if (by_32 && unit > 32)
+		unit = 32;
+	for (int64_t chunk = 0; chunk < c->s.k; chunk += 512) {
+		float sum = 0;
+
+		for (int64_t u = chunk; u < chunk + 512 && u < c->s.k; u += unit) {
+			const int64_t g = u / group;
+			const float s = scale(c, g, j) * scales[by_32 ? u / 32 : 0];
+			double exact = 0;
+
+			for (int64_t l = u; l < u + unit && l < c->s.k; l++)
+				exact += codes[l] * (weight(c, l, j) - zero(c, g, j));
+			sum += (float)exact * s;
+		}
+		y += sum;
+	}
+	return y;
+}
+
+static void define(struct scene *c)
+{
+	const int64_t group = c->s.group ? c->s.group : c->s.k;
+	int *codes = calloc((size_t)c->s.k + 1, sizeof(*codes));
+	float *scales = calloc((size_t)c->s.k + 1, sizeof(*scales));
+
+	for (int64_t r = 0; r < c->rows; r++) {
+		if (is_integer(&c->s))
+			quantize(c, r, codes, scales);
+		for (int64_t j = 0; j < c->s.n; j++) {
+			double y = 0, size = 0;
+			float result;
+
+			for (int64_t l = 0; l < c->s.k && !is_integer(&c->s); l++) {
+				const int64_t g = l / group;
+				const double t = x_value(c, r, l) * (double)scale(c, g, j) *
+						 (weight(c, l, j) - zero(c, g, j));
+
+				y += t;
+				size += fabs(t);
+			}
+			result = is_integer(&c->s) ? integer_sum(c, j, codes, scales) : (float)y;
+			if (c->s.bias)
+				result += ((const float *)c->bias.host)[j];
+			if (c->s.bounds)
+				result = fminf(fmaxf(result, -2), 3);
+			c->y[r * c->s.n + j] = result;
+			c->bound[r * c->s.n + j] =
+				is_integer(&c->s) ? 0 : (float)((c->s.k + 9) * 0x1p-22 * size +
+								fabs(y) * 0x1p-23);
+		}
+	}
+	free(codes);
+	free(scales);
+}
+
+static void random_values(struct scene *c)
+{
+	const struct shape *s = &c->s;
+	uint8_t *bytes = c->w.host;
+	int64_t i;
+
+	for (i = 0; i < hz_tensor_count(&c->w.t); i++) {
+		bytes[i] = (uint8_t)(s->extreme ? -rnd_below(&rnd, 2) : rnd_below(&rnd, 256));
+		if (s->w_dtype == HZ_E4M3 && (bytes[i] & 0x7f) == 0x7f)
+			bytes[i]--;
+	}
+	for (i = 0; i < hz_tensor_count(&c->x.t); i++) {
+		if (s->x_dtype == HZ_S8)
+			put_code(c->x.host, i, random_code(HZ_S8, s->extreme ? ENDS : RANDOM));
+		else
+			ref_put(s->x_dtype, c->x.host, i, rnd_normal(&rnd));
+	}
+	for (i = 0; i < hz_tensor_count(&c->scales.t); i++) {
+		if (s->s_dtype == HZ_E8M0)
+			((uint8_t *)c->scales.host)[i] = (uint8_t)(118 + rnd_below(&rnd, 10));
+		else
+			ref_put(s->s_dtype, c->scales.host, i, rnd_normal(&rnd) * 0.05);
+	}
+	for (i = 0; i < hz_tensor_count(&c->zeros.t); i++)
+		put_code(c->zeros.host, i, random_code(c->zeros.t.dtype, RANDOM));
+	for (i = 0; i < hz_tensor_count(&c->x_scales.t); i++)
+		((float *)c->x_scales.host)[i] = (float)fabs(rnd_normal(&rnd));
+	for (i = 0; i < s->n; i++)
+		((float *)c->bias.host)[i] = (float)rnd_normal(&rnd);
+	*(float *)c->tensor.host = 0.37f;
+}
+
+static void scene_new(struct scene *c, const struct shape *s)
+{
+	const int64_t rows = s->batch * s->m, steps = s->mode == X_CODES_BY_32 ? (s->k + 31) / 32 : 1;
+	const int64_t w_rows = is_nibbles(s->w_dtype) ? s->k / 2 : s->k, one = 1;
+	const int64_t xs[] = { s->columns ? s->k : rows, (s->columns ? rows : s->k) + s->gap };
+	const int64_t ps[] = { s->batch, s->m, steps };
+	const bool is_signed = s->w_dtype == HZ_S8 || s->w_dtype == HZ_S4X2;
+	int64_t ws[2], gs[2];
+
+	memset(c, 0, sizeof(*c));
+	c->s = *s;
+	c->rows = rows;
+	c->groups = s->group ? (s->k + s->group - 1) / s->group : 1;
+	ws[s->transposed] = w_rows;
+	ws[!s->transposed] = s->n;
+	gs[s->transposed] = c->groups;
+	gs[!s->transposed] = s->n;
+	vec_new(&c->x, s->x_dtype, 2, xs);
+	vec_new(&c->w, s->w_dtype, 2, ws);
+	vec_new(&c->scales, s->s_dtype, 2, gs);
+	vec_new(&c->zeros, is_signed ? HZ_S8 : HZ_U8, 2, gs);
+	vec_new(&c->x_scales, HZ_F32, 3, ps);
+	vec_new(&c->bias, HZ_F32, 1, &s->n);
+	vec_new(&c->tensor, HZ_F32, 1, &one);
+	c->y = calloc((size_t)(rows * s->n) + 1, 4);
+	c->bound = calloc((size_t)(rows * s->n) + 1, 4);
+	random_values(c);
+	define(c);
+}
+
+static void scene_free(struct scene *c)
+{
+	struct vec *const all[] = { &c->x, &c->w, &c->scales, &c->zeros, &c->x_scales, &c->bias,
+				    &c->tensor };
+
+	for (int i = 0; i < 7; i++)
+		free(all[i]->host);
+	free(c->y);
+	free(c->bound);
+}
+
+/* Compares y, in an image of the host, with the definition. */
+static bool compare(const struct scene *c, const void *image, int64_t pitch)
+{
+	const struct shape *s = &c->s;
+
+	for (int64_t r = 0; r < c->rows; r++) {
+		for (int64_t j = 0; j < s->n; j++) {
+			const double want = (double)c->y[r * s->n + j];
+			const double bound = (double)c->bound[r * s->n + j];
+			const double got = ref_get(s->y_dtype, image,
+						   s->columns ? j * pitch + r : r * pitch + j);
+			uint8_t rounded[4] = { 0 };
+			double last;
+
+			ref_put(s->y_dtype, rounded, 0, want);
+			last = ref_get(s->y_dtype, rounded, 0);
+			if (got == last || (isnan(got) && isnan(last)))
+				continue;
+			if (bound > 0 && fabs(got - want) <= bound + (s->y_dtype == HZ_F32 ? 0 :
+			    s->y_dtype == HZ_F16 ? fabs(want) * 0x1p-10 + 0x1p-24 :
+						   fabs(want) * 0x1p-7))
+				continue;
+			diag("row %lld column %lld: %.9g, not %.9g", (long long)r, (long long)j, got,
+			     last);
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool group_case(struct dev *dev, struct scene *c)
+{
+	const struct shape *s = &c->s;
+	const int64_t pitch = (s->columns ? c->rows : s->n) + s->gap;
+	const int64_t ys[] = { s->columns ? s->n : c->rows, pitch };
+	const int64_t xm[] = { s->batch, s->m, s->k }, ym[] = { s->batch, s->m, s->n };
+	hz_qlinear_group_opts o = { 0 }, p = { 0 };
+	struct area ya, blob = { 0 };
+	hz_tensor x, y, w, scales, zeros;
+	hz_packed packed;
+	unsigned char *image;
+	size_t bytes;
+	void *data;
+	int status;
+	bool good;
+
+	y = hz_tensor_nd(NULL, s->y_dtype, dev->device, 2, ys);
+	ya = area_new(dev, (size_t)hz_tensor_bytes(&y), 0);
+	image = image_new(ya.bytes, 0, &data);
+	area_write(&ya, image);
+	x = *vec_there(&c->x, dev);
+	x = hz_tensor_nd(x.data, s->x_dtype, dev->device, 3, xm);
+	y = hz_tensor_nd(ya.data, s->y_dtype, dev->device, 3, ym);
+	for (int i = 0; i < 2; i++) {
+		hz_tensor *const t = i ? &y : &x;
+		const int64_t ld = i ? pitch : c->x.t.shape[1];
+
+		t->stride[2] = s->columns ? ld : 1;
+		t->stride[1] = s->columns ? 1 : ld;
+		t->stride[0] = s->m * t->stride[1];
+	}
+	w = *vec_there(&c->w, dev);
+	scales = *vec_there(&c->scales, dev);
+	zeros = *vec_there(&c->zeros, dev);
+	if (s->transposed) {
+		w = hz_view_transpose(&w, 0, 1);
+		scales = hz_view_transpose(&scales, 0, 1);
+		zeros = hz_view_transpose(&zeros, 0, 1);
+	}
+	p.zeros = s->zeros ? &zeros : NULL;
+	p.tensor_scale = vec_there(&c->tensor, dev);
+	if (!s->tensor_scale)
+		p.tensor_scale = NULL;
+	if (s->group && (s->k % s->group || c->groups == 1))
+		p.group = s->group;
+	o = p;
+	o.bias = vec_there(&c->bias, dev);
+	if (!s->bias)
+		o.bias = NULL;
+	o.x_scales = vec_there(&c->x_scales, dev);
+	if (s->mode < X_CODES)
+		o.x_scales = NULL;
+	o.x_dtype = s->mode == X_ROWS || s->mode == X_BY_32 ? HZ_S8 : 0;
+	o.x_group = s->mode == X_BY_32 ? 32 : 0;
+	if (s->bounds) {
+		o.given = HZ_QLINEAR_GROUP_GIVEN_MIN | HZ_QLINEAR_GROUP_GIVEN_MAX;
+		o.min = -2;
+		o.max = 3;
+	}
+	status = HZ_OK;
+	if (s->packed) {
+		status = hz_qlinear_group_pack_bytes(dev->ctx, &w, &scales, &p, &bytes);
+		blob = area_new(dev, bytes, 0);
+		status |= hz_qlinear_group_pack(dev->ctx, &w, &scales, &p, blob.data, bytes,
+						&packed);
+		o.packed = &packed;
+		o.zeros = o.tensor_scale = NULL;
+		o.group = 0;
+	}
+	status |= RECORD(dev->ctx, hz_qlinear_group(dev->ctx, &x, s->packed ? NULL : &w,
+						    s->packed ? NULL : &scales, &y, &o), &bytes);
+	status |= hz_reserve(dev->ctx, bytes);
+	status |= hz_qlinear_group(dev->ctx, &x, s->packed ? NULL : &w, s->packed ? NULL : &scales,
+				   &y, &o);
+	area_read(&ya, image);
+	good = !status && compare(c, data, pitch);
+	/* Gaps and guards keep their bytes. */
+	for (size_t i = 0; i < GUARD && good; i++)
+		good = image[i] == GUARD_BYTE && image[ya.total - 1 - i] == GUARD_BYTE;
+	for (int64_t r = 0; r < ys[0] && good; r++) {
+		const size_t size = hz_dtype_size(s->y_dtype);
+
+		for (size_t i = size * (size_t)(pitch - s->gap); i < size * (size_t)pitch; i++)
+			good &= ((uint8_t *)data)[(size_t)(r * pitch) * size + i] == GUARD_BYTE;
+	}
+	if (!good)
+		diag("%s: x %s w %s scales %s y %s mode %d group %lld, %lld x %lld x %lld x %lld, "
+		     "zeros %d tensor %d transposed %d packed %d bias %d bounds %d gap %lld "
+		     "columns %d: %s", dev->name, hz_dtype_name(s->x_dtype),
+		     hz_dtype_name(s->w_dtype), hz_dtype_name(s->s_dtype), hz_dtype_name(s->y_dtype),
+		     s->mode, (long long)s->group, (long long)s->batch, (long long)s->m,
+		     (long long)s->n, (long long)s->k, s->zeros, s->tensor_scale, s->transposed,
+		     s->packed, s->bias, s->bounds, (long long)s->gap, s->columns,
+		     status ? hz_errmsg(dev->ctx) : "differs");
+	free(image);
+	area_free(&ya);
+	if (s->packed)
+		area_free(&blob);
+	vec_drop(&c->x);
+	vec_drop(&c->w);
+	vec_drop(&c->scales);
+	vec_drop(&c->zeros);
+	vec_drop(&c->tensor);
+	vec_drop(&c->bias);
+	vec_drop(&c->x_scales);
+	return good;
+}
+
+static struct shape random_shape(int i)
+{
+	static const int64_t groups[] = { 16, 32, 64, 128, 0 };
+	static const int64_t lengths[] = { 512, 544, 1024, 1030, 130 };
+	struct shape s = {
+		.w_dtype = w_dtypes[i % 6], .s_dtype = scale_dtypes[rnd_below(&rnd, 5)],
+		.y_dtype = floats[rnd_below(&rnd, 3)], .mode = i / 6 % X_MODES,
+		.group = groups[rnd_below(&rnd, 5)], .batch = 1 + rnd_below(&rnd, 2),
+		.m = 1 + rnd_below(&rnd, i % 7 == 0 ? 70 : 9), .n = 1 + rnd_below(&rnd, 70),
+		.k = 2 * (1 + rnd_below(&rnd, 150)),
+	};
+
+	if (rnd_below(&rnd, 4) == 0) {
+		s.k = lengths[rnd_below(&rnd, 5)];
+		s.batch = 1;
+		s.m = 1 + rnd_below(&rnd, 5);
+	}
+	s.x_dtype = s.mode >= X_CODES ? HZ_S8 : floats[rnd_below(&rnd, 3)];
+	if (s.w_dtype == HZ_E4M3) {
+		s.mode = X_FLOAT;
+		s.x_dtype = floats[rnd_below(&rnd, 3)];
+	}
+	s.zeros = s.w_dtype != HZ_E4M3 && s.w_dtype != HZ_E2M1X2 && rnd_below(&rnd, 2);
+	s.tensor_scale = rnd_below(&rnd, 2);
+	s.transposed = rnd_below(&rnd, 2);
+	s.packed = rnd_below(&rnd, 2);
+	s.bias = rnd_below(&rnd, 2);
+	s.bounds = rnd_below(&rnd, 3) == 0;
+	s.extreme = rnd_below(&rnd, 4) == 0;
+	s.gap = rnd_below(&rnd, 2) * 3;
+	s.columns = rnd_below(&rnd, 4) == 0;
+	return s;
+}
+
+static void test_definition(void)
+{
+	const int count = tap_quick() ? 60 : 300;
+	int bad = 0;
+
+	for (int i = 0; i < count && bad < 5; i++) {
+		const struct shape s = random_shape(i);
+		struct scene c;
+
+		scene_new(&c, &s);
+		for (int d = 0; d < ndevs && bad < 5; d++)
+			bad += !group_case(&devs[d], &c);
+		scene_free(&c);
+	}
+	ok(!bad, "layers are as their definition, and integers have its bits");
+}
+
+int main(void)
+{
+	rnd = tap_seed();
+	dev_open_all();
+	dev_open_routes(HZI_OP_qlinear_group);
+	test_definition();
+	dev_close_all();
+	return done_testing();
+}

@@ -131,4 +131,12 @@ int hzi_qlinear_quantize(struct hz_context *ctx, const struct hzi_qlinear_args *
 struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char *workspace,
 					  size_t *qgemm_offset);
 
+/* ---- qlinear_group --------------------------------------------------------------------------- */
+
+bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
+					const struct hzi_qlinear_group_args *a);
+size_t hzi_cuda_qlinear_group_parts_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args);
+int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args);
+
 #endif

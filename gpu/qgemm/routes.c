@@ -67,11 +67,27 @@ static const struct hzi_route qlinear[] = {
 		       .workspace = two_steps_workspace, .run = two_steps},
 };
 
-enum {QGEMM, QLINEAR};
+enum {GROUP_SKINNY, GROUP_TILED, GROUP_LAST};
+
+HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_skinny_wins(ctx, a),
+	 GROUP_SKINNY, GROUP_LAST)
+
+static const struct hzi_route qlinear_group[] = {
+	[GROUP_SKINNY] = {.name = "skinny", .what = "8 rows; warps share k, mma.sync",
+			  .cost = group_skinny_cost,
+			  .workspace = hzi_cuda_qlinear_group_parts_workspace,
+			  .run = hzi_cuda_qlinear_group_skinny},
+	[GROUP_TILED] = {.name = "tiled", .what = "tiles of 64 rows, mma.sync",
+			 .workspace = hzi_cuda_qlinear_group_parts_workspace,
+			 .run = hzi_cuda_qlinear_group_tiled},
+};
+
+enum {QGEMM, QLINEAR, QLINEAR_GROUP};
 
 const struct hzi_op_routes hzi_cuda_qgemm_routes[] = {
 	[QGEMM] = HZI_RANKED_ROUTES(qgemm, qgemm),
 	[QLINEAR] = HZI_RANKED_ROUTES(qlinear, qlinear),
+	[QLINEAR_GROUP] = HZI_RANKED_ROUTES(qlinear_group, qlinear_group),
 	{0},
 };
 
@@ -130,4 +146,15 @@ int hzi_cuda_qlinear(struct hz_context *ctx, const struct hzi_qlinear_args *a)
 	const struct hzi_qlinear_call c = {a, join_rows(&a->g)};
 
 	return hzi_route_run(ctx, &hzi_cuda_qgemm_routes[QLINEAR], &c);
+}
+
+size_t hzi_cuda_qlinear_group_workspace(const struct hz_context *ctx,
+					const struct hzi_qlinear_group_args *a)
+{
+	return hzi_route_workspace(ctx, &hzi_cuda_qgemm_routes[QLINEAR_GROUP], a);
+}
+
+int hzi_cuda_qlinear_group(struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
+{
+	return hzi_route_run(ctx, &hzi_cuda_qgemm_routes[QLINEAR_GROUP], a);
 }

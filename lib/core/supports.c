@@ -28,6 +28,8 @@ enum {
 	SMALL = 1 << HZ_S8 | 1 << HZ_S4X2 | 1 << HZ_E4M3 | 1 << HZ_E5M2,
 	FORMATS = SMALL | U8 | 1 << HZ_S16 | 1 << HZ_U16 | 1 << HZ_E2M1X2 | 1 << HZ_U4X2 |
 		  1 << HZ_S2X4 | 1 << HZ_U2X4,
+	GROUP = BYTE | 1 << HZ_E4M3 | 1 << HZ_U4X2 | 1 << HZ_S4X2 | 1 << HZ_E2M1X2,
+	SCALES = REAL | 1 << HZ_E8M0 | 1 << HZ_E4M3,
 	DIGITS = U8 | 1 << HZ_U16 | 1 << HZ_U32,
 	CODES = DIGITS | 1 << HZ_U64,
 	POINTS = 1 << HZ_S8 | 1 << HZ_S16 | S32
@@ -55,6 +57,8 @@ static const struct {
 	{"qgemm_pack", {BYTE}},
 	{"qgemm", {BYTE, BYTE, BYTE | S32 | REAL}},
 	{"qlinear", {REAL, BYTE, REAL}},
+	{"qlinear_group_pack", {GROUP, SCALES}},
+	{"qlinear_group", {REAL | 1 << HZ_S8, GROUP, SCALES, REAL}},
 	{"quat_mul", {QUAT, AS(0), AS(0)}},
 	{"quat_mul_bwd", {QUAT, AS(0), AS(0), AS(0), AS(0)}},
 	{"quat_dot", {QUAT, AS(0), AS(0)}},

@@ -50,11 +50,10 @@ static void fill_layout(struct hzi_group_layout *l, int64_t k, int64_t n, int64_
 	l->bytes = hzi_round_up(l->bytes, 64);
 }
 
-/* Checks scales or zeros: [groups, n]. */
+/* Checks the shape of scales or zeros: [groups, n]. */
 static int check_groups(struct hz_context *ctx, const char *op, const char *name,
-			const hz_tensor *t, const int *types, int64_t groups, int64_t n)
+			const hz_tensor *t, int64_t groups, int64_t n)
 {
-	HZ_CHECK(hzi_check(ctx, op, name, t, types, false));
 	if (t->ndim != 2)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be 2: [k / group, n]", op,
 				name, t->ndim);
@@ -99,6 +98,7 @@ static int check_weights(struct hz_context *ctx, const char *op, const hz_tensor
 	int zero_types[] = {0, 0};
 
 	HZ_CHECK(hzi_check(ctx, op, "w", w, w_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "scales", scales, scale_types, false));
 	if (w->ndim != 2)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: w.ndim is %d, must be 2", op, w->ndim);
 	n = w->shape[1];
@@ -106,7 +106,7 @@ static int check_weights(struct hz_context *ctx, const char *op, const hz_tensor
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: w.shape[0] is %lld, at most %lld is supported",
 				op, (long long)w->shape[0], (long long)HZI_QGEMM_K_MAX);
 	k = w->shape[0] * hzi_format_pack(w->dtype);
-	HZ_CHECK(check_groups(ctx, op, "scales", scales, scale_types, -1, n));
+	HZ_CHECK(check_groups(ctx, op, "scales", scales, -1, n));
 	HZ_CHECK(find_group(ctx, op, o, scales, k, &group));
 	if (!hzi_mul(hzi_round_up(k, 128) * 2 + 128, n > INT64_MAX / 2 ? -1 : n + 16, &all))
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: w is too large: its packed size overflows", op);
@@ -115,8 +115,8 @@ static int check_weights(struct hz_context *ctx, const char *op, const hz_tensor
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->zeros is for integers, and w is "
 					"%s: leave it NULL", op, hz_dtype_name(w->dtype));
 		zero_types[0] = hzi_format_is_signed(w->dtype) ? HZ_S8 : HZ_U8;
-		HZ_CHECK(check_groups(ctx, op, "opts->zeros", o->zeros, zero_types,
-				      scales->shape[0], n));
+		HZ_CHECK(hzi_check(ctx, op, "opts->zeros", o->zeros, zero_types, false));
+		HZ_CHECK(check_groups(ctx, op, "opts->zeros", o->zeros, scales->shape[0], n));
 	}
 	if (o->tensor_scale) {
 		HZ_CHECK(hzi_check(ctx, op, "opts->tensor_scale", o->tensor_scale, f32_type, false));
@@ -370,11 +370,11 @@ int hz_qlinear_group(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
 	HZI_ENTER(ctx, op);
 	memset(&a, 0, sizeof(a));
 	HZ_CHECK(hzi_check(ctx, op, "x", x, x_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
 	if (o->packed)
 		HZ_CHECK(check_group_packed(ctx, op, w, scales, o, &a));
 	else
 		HZ_CHECK(check_weights(ctx, op, w, scales, o, &a.l, &a.w));
-	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
 	HZ_CHECK(check_x(ctx, op, x, y, o, &a));
 	if (o->x_scales)
 		HZ_CHECK(check_x_scales(ctx, op, x, o->x_scales, &a));

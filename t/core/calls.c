@@ -203,6 +203,50 @@ static int qlinear(struct scene *s, views t)
 	return hz_qlinear(s->ctx, t[0], t[1], t[2], &o);
 }
 
+static int qlinear_group_pack_bytes(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.zeros = t[2]};
+
+	return hz_qlinear_group_pack_bytes(s->ctx, t[0], t[1], &o, &s->bytes);
+}
+
+static int qlinear_group_pack(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.zeros = t[3], .tensor_scale = t[4]};
+	hz_packed p;
+
+	return hz_qlinear_group_pack(s->ctx, t[0], t[1], &o, raw(t[2]), PACK_BYTES, &p);
+}
+
+static int qlinear_group(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.zeros = t[4], .tensor_scale = t[5], .bias = t[6],
+					 .x_dtype = HZ_S8, .x_group = 32};
+
+	return hz_qlinear_group(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int qlinear_group_floats(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.tensor_scale = t[4]};
+
+	return hz_qlinear_group(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int qlinear_group_codes(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.x_scales = t[4]};
+
+	return hz_qlinear_group(s->ctx, t[0], t[1], t[2], t[3], &o);
+}
+
+static int qlinear_group_packed(struct scene *s, views t)
+{
+	const hz_qlinear_group_opts o = {.packed = t[2] ? &s->group_packed : NULL};
+
+	return hz_qlinear_group(s->ctx, t[0], NULL, NULL, t[1], &o);
+}
+
 /* ---- Quaternions --------------------------------------------------------------------------- */
 
 static int quat_mul(struct scene *s, views t)

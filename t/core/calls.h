@@ -49,8 +49,8 @@ struct scene {
 	size_t bytes;		/* the workspace of the recorded call */
 	hz_lattice *lattice, *shaped;
 	hz_vlut *vlut, *vlut2;
-	hz_packed packed, quat_packed, codes_packed;	/* with data of their own */
-	void *packed_data, *quat_packed_data, *codes_data;
+	hz_packed packed, quat_packed, codes_packed, group_packed;	/* with data of their own */
+	void *packed_data, *quat_packed_data, *codes_data, *group_data;
 	unsigned char *arena;	/* in device memory */
 	unsigned char *host;	/* as large as the arena, for operands in host memory */
 	size_t arena_bytes;

@@ -32,6 +32,8 @@ static void *device_memory(const struct scene *s, size_t bytes)
 static void pack(struct scene *s)
 {
 	const hz_tensor b = hz_tensor_2d(s->arena, HZ_U8, s->device, 16, 24);
+	const hz_tensor nibbles = hz_tensor_2d(s->arena, HZ_S4X2, s->device, 32, 24);
+	const hz_tensor scales = hz_tensor_2d(s->arena, HZ_F32, s->device, 2, 24);
 	const hz_tensor a = hz_tensor_3d(s->arena, HZ_F32, s->device, 5, 6, 4);
 	const hz_tensor t = hz_tensor_2d(s->arena, HZ_U8, s->device, 3, 4);
 	const hz_coded w = {.codes = hz_tensor_3d(s->arena, HZ_U8, s->device, 3, 4, 2), .t = &t};
@@ -40,6 +42,9 @@ static void pack(struct scene *s)
 	s->packed_data = device_memory(s, PACK_BYTES);
 	s->quat_packed_data = device_memory(s, PACK_BYTES);
 	must(s, hz_qgemm_pack(s->ctx, &b, s->packed_data, PACK_BYTES, &s->packed), "qgemm_pack");
+	s->group_data = device_memory(s, PACK_BYTES);
+	must(s, hz_qlinear_group_pack(s->ctx, &nibbles, &scales, NULL, s->group_data, PACK_BYTES,
+				      &s->group_packed), "qlinear_group_pack");
 	must(s, hz_quat_gemm_pack(s->ctx, &a, s->quat_packed_data, PACK_BYTES, &s->quat_packed,
 				  NULL), "quat_gemm_pack");
 	must(s, hz_vlut_pack_bytes(s->ctx, s->vlut, &w, &bytes), "vlut_pack_bytes");
@@ -99,6 +104,7 @@ void scene_close(struct scene *s)
 	hz_free(s->ctx, s->packed_data, s->device);
 	hz_free(s->ctx, s->quat_packed_data, s->device);
 	hz_free(s->ctx, s->codes_data, s->device);
+	hz_free(s->ctx, s->group_data, s->device);
 	hz_free(s->ctx, s->arena, s->device);
 	hz_close(s->ctx);
 	free(s->host);

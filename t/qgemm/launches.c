@@ -43,6 +43,57 @@ static int run_qgemm(const void *row)
 	return CALL(hz_qgemm(ctx, &a, r->packed ? NULL : &b, &c, &o));
 }
 
+struct group_row {
+	int64_t m, n, k, group;
+	int x;
+	bool packed;
+};
+
+static int run_group(const void *row)
+{
+	const struct group_row *const r = row;
+	const hz_tensor x = V(r->x, r->m, r->k), w = V(HZ_S4X2, r->k / 2, r->n);
+	const hz_tensor scales = V(HZ_F16, r->k / r->group, r->n);
+	hz_tensor y = V(r->x == HZ_S8 ? HZ_F32 : r->x, r->m, r->n);
+	hz_qlinear_group_opts o = {.x_dtype = r->x == HZ_BF16 ? HZ_S8 : 0};
+	hz_packed packed;
+	size_t bytes;
+	int status;
+
+	if (r->packed) {
+		note(" packed");
+		status = hz_qlinear_group_pack_bytes(ctx, &w, &scales, NULL, &bytes);
+		if (status == HZ_OK)
+			status = hz_qlinear_group_pack(ctx, &w, &scales, NULL, PACKED_AT, bytes,
+						       &packed);
+		if (status != HZ_OK)
+			return status;
+		o.packed = &packed;
+	}
+	return CALL(hz_qlinear_group(ctx, &x, r->packed ? NULL : &w, r->packed ? NULL : &scales, &y,
+				     &o));
+}
+
+static void trace_groups(void)
+{
+	static const int types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S8};
+	static const int64_t sizes[][4] = {
+		{1, 4096, 4096, 32}, {8, 100, 1030 * 16, 16}, {30, 4096, 4096, 128},
+		{200, 300, 512, 128},
+	};
+
+	EACH(i, sizes) {
+		EACH(d, types) {
+			struct group_row r = {sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+					      types[d], true};
+
+			trace("qlinear_group", run_group, &r);
+			r.packed = false;
+			trace("qlinear_group", run_group, &r);
+		}
+	}
+}
+
 void trace_qgemm(void)
 {
 	static const int results[] = {HZ_U8, HZ_S32, HZ_F32, HZ_F16};
@@ -81,4 +132,5 @@ void trace_qgemm(void)
 			trace("qlinear", run_qgemm, &r);
 		}
 	}
+	trace_groups();
 }

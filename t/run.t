@@ -407,6 +407,12 @@ bad 2 'dequantize: scale= is missing: give' "dequantize without a scale" run deq
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
 good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
+npy w4.npy "$(header '|u1' '1, 2')" '\021\021'
+npy s4.npy "$(header '<f4' '1, 1')" '\000\000\000\100'
+good "qlinear_group" $cpu qlinear_group x=x.npy w=w4.npy scale=s4.npy y=qy.npy format=s4 trans_w=1 pack=1
+is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 20 20" "sums times 2"
+bad 2 'qlinear_group: scale holds uint8: scale_type= is for uint8' "scales of no type" \
+	run qlinear_group x=x.npy w=w4.npy scale=w4.npy y=n.npy format=s4
 
 # ---- run: quaternions ----------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <stddef.h>
+
 #include "t/qgemm/qgemm.h"
 
 static const int w_dtypes[] = { HZ_U4X2, HZ_S4X2, HZ_E2M1X2, HZ_U8, HZ_S8, HZ_E4M3 };
@@ -435,12 +437,146 @@ static void test_definition(void)
 	ok(!bad, "layers are as their definition, and integers have its bits");
 }
 
+/* ---- Special values, no elements, refusals --------------------------------------------------- */
+
+/* One call on host data of a CPU context, or copies of them on a GPU */
+struct small {
+	float x[3][64], scales[2][5], y[3][5], bias[5];
+	uint8_t w[5][32], zeros[2][5];
+	struct area area;
+	hz_tensor tx, tw, ts, ty, tz, tb;
+};
+
+static void small_new(struct dev *dev, struct small *s, int w_dtype)
+{
+	const hz_tensor all = hz_tensor_1d(s, HZ_U8, HZ_CPU, offsetof(struct small, area));
+	char *p;
+
+	p = to_device(dev, &all, &s->area).data;
+	s->tx = hz_tensor_2d(p + offsetof(struct small, x), HZ_F32, dev->device, 3, 64);
+	s->tw = hz_tensor_2d(p + offsetof(struct small, w), w_dtype, dev->device, 5, 32);
+	s->tw = hz_view_transpose(&s->tw, 0, 1);
+	s->ts = hz_tensor_2d(p + offsetof(struct small, scales), HZ_F32, dev->device, 2, 5);
+	s->tz = hz_tensor_2d(p + offsetof(struct small, zeros), HZ_U8, dev->device, 2, 5);
+	s->ty = hz_tensor_2d(p + offsetof(struct small, y), HZ_F32, dev->device, 3, 5);
+	s->tb = hz_tensor_1d(p + offsetof(struct small, bias), HZ_F32, dev->device, 5);
+}
+
+static int small_call(struct dev *dev, struct small *s, const hz_qlinear_group_opts *o)
+{
+	size_t bytes;
+
+	return RECORD(dev->ctx, hz_qlinear_group(dev->ctx, &s->tx, &s->tw, &s->ts, &s->ty, o),
+		      &bytes) || hz_reserve(dev->ctx, bytes) ||
+	       hz_qlinear_group(dev->ctx, &s->tx, &s->tw, &s->ts, &s->ty, o);
+}
+
+static void test_special(struct dev *dev)
+{
+	const hz_qlinear_group_opts opts[] = { { 0 }, { .x_dtype = HZ_S8 },
+					       { .x_dtype = HZ_S8, .x_group = 32 } };
+	bool good = true;
+
+	for (int mode = 0; mode < 3; mode++) {
+		struct small s = { 0 };
+		hz_tensor host;
+
+		for (int i = 0; i < 3 * 64; i++)
+			s.x[i / 64][i % 64] = i / 64 == 2 ? 127 : 1;
+		memset(s.w, 0x11, sizeof(s.w));
+		for (int i = 0; i < 10; i++)
+			s.scales[i / 5][i % 5] = i == 3 ? INFINITY : 2;
+		s.x[0][40] = NAN;
+		s.x[1][63] = INFINITY;
+		small_new(dev, &s, HZ_S4X2);
+		good &= small_call(dev, &s, &opts[mode]) == HZ_OK;
+		host = hz_tensor_2d(s.y, HZ_F32, HZ_CPU, 3, 5);
+		good &= hz_copy(dev->ctx, &s.ty, &host) == HZ_OK && hz_sync(dev->ctx) == HZ_OK;
+		for (int j = 0; j < 5; j++) {
+			/* A NaN is a code 0 among others; a row of an Inf has the scale Inf. */
+			good &= mode ? j == 3 || fabsf(s.y[0][j] - 126) < 1e-3f : isnan(s.y[0][j]);
+			good &= mode ? isnan(s.y[1][j]) : isinf(s.y[1][j]);
+			good &= j == 3 ? isinf(s.y[2][j]) : s.y[2][j] == 127 * 128;
+		}
+		area_free(&s.area);
+	}
+	ok(good, "%s: NaN and Inf in x and in scales", dev->name);
+}
+
+static void test_empty(struct dev *dev)
+{
+	struct small s = { .bias = { 1, 2, 3, 4, 5 } };
+	const hz_qlinear_group_opts o = { .bias = &s.tb, .x_dtype = HZ_S8 };
+	hz_tensor host = hz_tensor_2d(s.y, HZ_F32, HZ_CPU, 3, 5), full;
+	bool good = true;
+
+	small_new(dev, &s, HZ_U4X2);
+	full = s.ty;
+	s.tx.shape[1] = s.tw.shape[0] = 0;
+	s.ts.shape[0] = 1;
+	good &= small_call(dev, &s, &o) == HZ_OK && hz_copy(dev->ctx, &full, &host) == HZ_OK &&
+		hz_sync(dev->ctx) == HZ_OK;
+	for (int i = 0; i < 15; i++)
+		good &= s.y[i / 5][i % 5] == (float)(i % 5 + 1);
+	ok(good, "%s: without k y is the bias", dev->name);
+	s.tx.shape[0] = s.ty.shape[0] = 0;
+	is_int(small_call(dev, &s, &o), HZ_OK, "%s: no rows", dev->name);
+	area_free(&s.area);
+}
+
+static void refused(struct dev *dev, struct small *s, const hz_qlinear_group_opts *o, int status,
+		    const char *message)
+{
+	is_int(hz_qlinear_group(dev->ctx, &s->tx, &s->tw, &s->ts, &s->ty, o), status, "%s", message);
+	is_str(hz_errmsg(dev->ctx), message, "its message");
+}
+
+static void test_refusals(struct dev *dev)
+{
+	struct small s = { 0 }, t;
+	const hz_qlinear_group_opts ok_codes = { .x_dtype = HZ_S8 };
+
+	small_new(dev, &s, HZ_S4X2);
+	t = s;
+	t.ts.shape[0] = 3;
+	refused(dev, &t, NULL, HZ_ESHAPE, "qlinear_group: scales.shape[0] is 3, which does not "
+		"divide k, 64: set opts->group");
+	t = s;
+	t.ts.shape[1] = 4;
+	refused(dev, &t, NULL, HZ_ESHAPE,
+		"qlinear_group: scales.shape[1] is 4, must be 5, as w");
+	refused(dev, &s, &(hz_qlinear_group_opts){ .group = 48 }, HZ_EINVAL,
+		"qlinear_group: opts->group is 48, must be 16, 32, 64 or 128, or scales [1, n]");
+	refused(dev, &s, &(hz_qlinear_group_opts){ .x_group = 32 }, HZ_EINVAL,
+		"qlinear_group: opts->x_group is 32, must be 0, or 32 with opts->x_dtype");
+	refused(dev, &s, &(hz_qlinear_group_opts){ .x_dtype = HZ_U8 }, HZ_EINVAL,
+		"qlinear_group: opts->x_dtype is u8, must be s8 or 0");
+	refused(dev, &s, &(hz_qlinear_group_opts){ .min = 1 }, HZ_EINVAL,
+		"qlinear_group: opts->min is set, but opts->given lacks its bit");
+	refused(dev, &s, &(hz_qlinear_group_opts){ .zeros = &s.tz }, HZ_EDTYPE,
+		"qlinear_group: opts->zeros.dtype is u8, must be s8");
+	t = s;
+	t.tx.shape[1] = 63;
+	refused(dev, &t, NULL, HZ_ESHAPE, "qlinear_group: x.shape[1] is 63, must be 64, as w");
+	t = s;
+	t.tw.dtype = HZ_E4M3;
+	t.tx.shape[1] = 32;
+	refused(dev, &t, &ok_codes, HZ_ENOTSUP,
+		"qlinear_group: w is e4m3, which is not supported with codes x");
+	area_free(&s.area);
+}
+
 int main(void)
 {
 	rnd = tap_seed();
 	dev_open_all();
 	dev_open_routes(HZI_OP_qlinear_group);
 	test_definition();
+	for (int d = 0; d < ndevs; d++) {
+		test_special(&devs[d]);
+		test_empty(&devs[d]);
+	}
+	test_refusals(&devs[0]);
 	dev_close_all();
 	return done_testing();
 }

@@ -108,6 +108,7 @@ int output_dtype(struct job *job, struct slot *y, const char *name, int absent)
 static const struct op *const ops[] = {
 	&op_hadamard, &op_hadamard_quantize, &op_dequantize_hadamard,
 	&op_quantize, &op_dequantize, &op_choose_qparams, &op_qgemm, &op_qlinear,
+	&op_qlinear_group,
 	&op_quat_mul, &op_quat_mul_bwd, &op_quat_dot, &op_quat_axpy, &op_quat_conj,
 	&op_quat_norm, &op_quat_norm_bwd, &op_quat_normalize, &op_quat_normalize_bwd,
 	&op_quat_inverse, &op_quat_inverse_bwd, &op_quat_rotate, &op_quat_rotate_bwd,

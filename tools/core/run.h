@@ -158,7 +158,8 @@ extern const struct op op_mhc_weights, op_mhc_weights_bwd, op_mhc_pre, op_mhc_pr
 	op_mhc_head_bwd, op_mhc_post_pre, op_mhc_post_pre_bwd;
 
 /* tools/qgemm/run.c */
-extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear;
+extern const struct op op_quantize, op_dequantize, op_choose_qparams, op_qgemm, op_qlinear,
+	op_qlinear_group;
 
 /* tools/quat/run.c */
 extern const struct op op_quat_mul, op_quat_mul_bwd, op_quat_dot, op_quat_axpy, op_quat_conj,

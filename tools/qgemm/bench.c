@@ -16,14 +16,15 @@
 #include "cpu/peak/kern.h"
 #include "lib/core/internal.h"
 
-enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR };
+enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR, GROUPS };
 
 /* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
  * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float; MX: a scale
- * of e8m0 for each 32 elements; NV: of e4m3 for each 16, with one of the tensor */
+ * of e8m0 for each 32 elements; NV: of e4m3 for each 16, with one of the tensor; CODES: x becomes
+ * codes by 32 values. GROUPS: weights with a scale of f16 for each 32 of k. */
 enum {
 	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
-	BASE = 64, IN_F32 = 128, MX = 256, NV = 512
+	BASE = 64, IN_F32 = 128, MX = 256, NV = 512, CODES = 1024
 };
 
 #define GAP 64			/* elements between rows with PADDED */
@@ -82,13 +83,21 @@ static const struct row {
 	{QLINEAR, QUICK, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
 	{QLINEAR, 0, HZ_BF16, HZ_S8, 16, 4096, 4096, 0},
 	{QLINEAR, 0, HZ_BF16, HZ_S8, 1024, 1024, 1024, 0},
+	{GROUPS, QUICK | CODES, HZ_BF16, HZ_S4X2, 1, 4096, 4096, 0},
+	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 8, 4096, 4096, 0},
+	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 512, 4096, 4096, 0},
+	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 1, 14336, 4096, 0},
+	{GROUPS, CODES, HZ_BF16, HZ_E2M1X2, 1, 4096, 4096, 0},
+	{GROUPS, CODES, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
+	{GROUPS, QUICK, HZ_BF16, HZ_S4X2, 1, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 512, 4096, 4096, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
 
 static const char *const op_names[] = {
 	[QUANTIZE] = "quantize", [DEQUANTIZE] = "dequantize", [CHOOSE] = "choose_qparams",
-	[QGEMM] = "qgemm", [QLINEAR] = "qlinear",
+	[QGEMM] = "qgemm", [QLINEAR] = "qlinear", [GROUPS] = "qlinear_group",
 };
 
 struct qcase {
@@ -98,6 +107,7 @@ struct qcase {
 	hz_quantize_opts quantize;
 	hz_hadamard_opts rotation;
 	hz_qgemm_opts gemm;
+	hz_qlinear_group_opts group;
 	hz_packed packed;
 	void *blob, *read;		/* packed B; read_bytes of zeros */
 	int64_t read_bytes;
@@ -121,6 +131,8 @@ static int call_product(struct bench *b, struct bench_case *c)
 {
 	struct qcase *q = (struct qcase *)c;
 
+	if (q->row->kind == GROUPS)
+		return hz_qlinear_group(b->ctx, &q->x, NULL, NULL, &q->q, &q->group);
 	if (q->row->kind == QLINEAR)
 		return hz_qlinear(b->ctx, &q->x, NULL, &q->q, &q->gemm);
 	return hz_qgemm(b->ctx, &q->x, NULL, &q->q, &q->gemm);
@@ -272,15 +284,45 @@ static hz_tensor product_matrix(const struct row *r, void *data, int dtype, int 
 	return t;
 }
 
+/* Packs W of a case, for one of qlinear_group with its scales. */
+static int make_weights(struct bench *b, struct qcase *q, const hz_tensor *w)
+{
+	const struct row *r = q->row;
+	const hz_tensor scales = hz_tensor_2d(b->to, HZ_F16, w->device, r->k / 32, r->n);
+	const bool groups = r->kind == GROUPS;
+	size_t bytes;
+	/* Bytes of two codes are as random as one. */
+	int status = bench_fill(b, groups ? HZ_U8 : r->q_dtype, hz_tensor_count(w), *w);
+
+	if (groups && !status)
+		status = bench_fill(b, HZ_F16, r->k / 32 * r->n, scales);
+	if (!status)
+		status = groups ? hz_qlinear_group_pack_bytes(b->ctx, w, &scales, NULL, &bytes)
+				: hz_qgemm_pack_bytes(b->ctx, w, &bytes);
+	if (!status)
+		status = hz_alloc(b->ctx, &q->blob, bytes, w->device);
+	if (!status)
+		status = groups ? hz_qlinear_group_pack(b->ctx, w, &scales, NULL, q->blob, bytes,
+							&q->packed)
+				: hz_qgemm_pack(b->ctx, w, q->blob, bytes, &q->packed);
+	q->group = (hz_qlinear_group_opts){.packed = &q->packed};
+	if (r->flags & CODES) {
+		q->group.x_dtype = HZ_S8;
+		q->group.x_group = 32;
+	}
+	return status;
+}
+
 static int make_product(struct bench *b, struct qcase *q)
 {
 	const struct row *r = q->row;
 	const int device = hz_device(b->ctx);
-	const int x_dtype = r->kind == QLINEAR ? r->x_dtype : r->q_dtype;
+	const int x_dtype = r->kind == QGEMM ? r->q_dtype : r->x_dtype;
 	const int64_t items = r->items ? r->items : 1;
 	char items_text[32] = "";
-	const hz_tensor plain = product_matrix(r, b->from, r->q_dtype, device, r->k, r->n, 0);
-	size_t bytes;
+	const hz_tensor plain = product_matrix(r, b->from, r->q_dtype, device,
+					       r->kind == GROUPS && r->q_dtype != HZ_S8
+						       ? r->k / 2 : r->k, r->n, 0);
 	int status;
 
 	q->x = product_matrix(r, b->x, x_dtype, device, r->m, r->k, 0);
@@ -296,18 +338,12 @@ static int make_product(struct bench *b, struct qcase *q)
 	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
 		 (long long)r->n, (long long)r->k,
 		 r->flags & ROW_SCALES ? " zeros of rows" : r->flags & PADDED ? " apart" :
-		 r->flags & IN_F32 ? " requant=float" : "");
+		 r->flags & IN_F32 ? " requant=float" : r->flags & CODES ? " x in s8" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
-		 hz_dtype_name(r->x_dtype));
+		 hz_dtype_name(r->kind == GROUPS ? r->q_dtype : r->x_dtype));
 	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);
 	if (!status)
-		status = bench_fill(b, r->q_dtype, items * r->n * r->k, plain);
-	if (!status)
-		status = hz_qgemm_pack_bytes(b->ctx, &plain, &bytes);
-	if (!status)
-		status = hz_alloc(b->ctx, &q->blob, bytes, device);
-	if (!status)
-		status = hz_qgemm_pack(b->ctx, &plain, q->blob, bytes, &q->packed);
+		status = make_weights(b, q, &plain);
 	q->gemm = (hz_qgemm_opts){.packed = &q->packed, .b_zero = 5, .b_scale = 0.01};
 	if (r->kind == QGEMM && r->x_dtype != HZ_S32) {
 		q->gemm.a_zero = 127;

@@ -322,6 +322,57 @@ static bool check_linear(const struct subject *s)
 	return true;
 }
 
+/* x by 4-bit weights in groups of 32, as floats and as codes, against the sum in double */
+static bool check_group_layer(const struct subject *s, int x_dtype)
+{
+	const int64_t m = 5, n = 40, k = 192, group = 32;
+	hz_tensor host[4] = {
+		hz_tensor_2d(b->x, HZ_F32, HZ_CPU, m, k), hz_tensor_2d(b->q, HZ_S4X2, HZ_CPU, n, k / 2),
+		hz_tensor_2d(b->z, HZ_F32, HZ_CPU, n, k / group), hz_tensor_2d(b->y, HZ_F32, HZ_CPU, m, n),
+	};
+	const hz_qlinear_group_opts o = {.x_dtype = x_dtype, .x_group = x_dtype ? 32 : 0};
+	hz_tensor on[4] = {{0}}, w, scales;
+	double error = 0, norm = 0;
+	int status = HZ_OK;
+
+	fill_normal(b->x, HZ_F32, m * k, &seed);
+	for (int64_t i = 0; i < n * k / 2; i++)
+		b->q[i] = (uint8_t)(random_u64(&seed) >> 56);
+	for (int64_t i = 0; i < n * k / group; i++)
+		b->z[i] = 0.01f + (float)(random_u64(&seed) >> 40) * 0x1p-30f;
+	for (int i = 0; i < 4 && !status; i++)
+		status = to_device(s->ctx, &host[i], i < 3, &on[i]);
+	w = hz_view_transpose(&on[1], 0, 1);
+	scales = hz_view_transpose(&on[2], 0, 1);
+	if (!status)
+		status = WITH_WORKSPACE(s->ctx, hz_qlinear_group(s->ctx, &on[0], &w, &scales, &on[3],
+								 &o));
+	if (!status)
+		status = from_device(s->ctx, &on[3], &host[3]);
+	for (int i = 0; i < 4; i++)
+		free_device(s->ctx, &on[i]);
+	if (status)
+		return wrong("%s: qlinear_group: %s", s->name, hz_errmsg(s->ctx));
+	for (int64_t i = 0; i < m * n; i++) {
+		const int64_t j = i % n;
+		double want = 0;
+
+		for (int64_t l = 0; l < k; l++) {
+			const int code = b->q[(j * k + l) / 2] >> l % 2 * 4 & 15;
+
+			want += (double)b->x[i / n * k + l] * ((code ^ 8) - 8) *
+				(double)b->z[j * (k / group) + l / group];
+		}
+		error += (want - (double)b->y[i]) * (want - (double)b->y[i]);
+		norm += want * want;
+	}
+	/* As in check_linear(), but for ranges of 32 values, of at most about 3 */
+	if (error > (x_dtype ? 1e-4 : 1e-10) * norm)
+		return wrong("%s: qlinear_group: the error is %.3g of the norm", s->name,
+			     sqrt(error / norm));
+	return true;
+}
+
 void check_qgemm(const struct subject *s)
 {
 	seed = 1;
@@ -329,4 +380,5 @@ void check_qgemm(const struct subject *s)
 	test(check_formats(s), "%s: quantize and dequantize, MXFP4, MXFP8 and NVFP4", s->name);
 	test(check_products(s), "%s: qgemm, all mixes of types, B packed and not", s->name);
 	test(check_linear(s), "%s: qlinear", s->name);
+	test(check_group_layer(s, 0) && check_group_layer(s, HZ_S8), "%s: qlinear_group", s->name);
 }

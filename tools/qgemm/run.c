@@ -327,10 +327,10 @@ static int quantize_call(hz_context *ctx, struct job *job)
 	return WITH_WORKSPACE(ctx, hz_quantize(ctx, x, view_of(job, "q"), &o));
 }
 
-/* Gives q=FILE the type that format= says; a file's dtype does not determine it. */
-static int type_codes(struct job *job)
+/* Gives the file of codes the type that format= says; its dtype does not determine it. */
+static int type_codes(struct job *job, const char *codes)
 {
-	struct npy *q = &slot_of(job, "q")->array;
+	struct npy *q = &slot_of(job, codes)->array;
 	const struct value *format = value_of(job, "format");
 	const int dtype = format->given ? (int)format->n : q->dtype;
 	const int stored = dtype == HZ_S8 || dtype == HZ_S16 || dtype == HZ_U16 ? dtype : HZ_U8;
@@ -341,12 +341,12 @@ static int type_codes(struct job *job)
 			name = w->name;
 	}
 	if (q->raw && !format->given)
-		return complain(EXIT_BAD, "%s: q holds %s: format= says what it is", job->op->name,
-				held(q));
+		return complain(EXIT_BAD, "%s: %s holds %s: format= says what it is",
+				job->op->name, codes, held(q));
 	if (q->dtype != stored || (q->raw == 'f' && dtype != HZ_E5M2) ||
 	    (q->raw == 'V' && (dtype == HZ_U8 || dtype == HZ_E5M2)))
-		return complain(EXIT_BAD, "%s: q holds %s, format=%s wants %s", job->op->name,
-				held(q), name,
+		return complain(EXIT_BAD, "%s: %s holds %s, format=%s wants %s", job->op->name,
+				codes, held(q), name,
 				stored == HZ_S8 ? "int8" : stored == HZ_S16 ? "int16" :
 				stored == HZ_U16 ? "uint16" : dtype == HZ_U8 ? "uint8" :
 				dtype == HZ_E5M2 ? "uint8 or 'f1'" : "uint8 or 'V1'");
@@ -369,7 +369,7 @@ static int dequantize_outputs(struct job *job)
 	int status = take_preset(job);
 
 	if (!status)
-		status = type_codes(job);
+		status = type_codes(job, "q");
 	if (!status)
 		status = need_scale(job);
 	y->array.ndim = q->ndim;
@@ -550,6 +550,52 @@ static const struct operand qlinear_operands[] = {
 	{NULL, NULL, 0, NULL, NULL},
 };
 
+static const struct word group_format_words[] = {
+	{"u4", HZ_U4X2}, {"s4", HZ_S4X2}, {"e2m1", HZ_E2M1X2}, {"u8", HZ_U8}, {"s8", HZ_S8},
+	{"e4m3", HZ_E4M3}, {NULL, 0},
+};
+
+static const struct word byte_scale_words[] = {{"e8m0", HZ_E8M0}, {"e4m3", HZ_E4M3}, {NULL, 0}};
+
+static const struct word x_type_words[] = {{"float", 0}, {"s8", HZ_S8}, {NULL, 0}};
+
+static const struct word x_group_words[] = {{"row", 0}, {"32", 32}, {NULL, 0}};
+
+static const struct key group_keys[] = {
+	{"format", KEY_WORD, group_format_words, 0, 0, "u4|s4|e2m1|u8|s8|e4m3",
+	 "what w holds; default as its file. u4, s4, e2m1: two of successive k to a byte,\n"
+	 "the earlier in the lower half"},
+	{"group", KEY_WORD, group_words, 0, 0, "16|32|64|128",
+	 "of k, where the shape of scale does not say so"},
+	{"scale_type", KEY_WORD, byte_scale_words, 0, 0, "e8m0|e4m3", "what scale holds as uint8"},
+	{"trans_w", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: w, scale and zero hold the transposes, [n, k / ..]"},
+	{"type", KEY_WORD, x_type_words, 0, 0, "float|s8",
+	 "s8: floats x are quantized to it; default float: they are not"},
+	{"x_group", KEY_WORD, x_group_words, 0, 0, "row|32",
+	 "with type=s8: what shares a scale; default row"},
+	{"min", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at least this"},
+	{"max", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at most this"},
+	{"relu", KEY_WORD, switch_words, 0, 0, "0|1", "1: results are at least 0"},
+	{"pack", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: pack w first, which gives the same results"},
+	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16",
+	 "the dtype of y; default that of x, f32 of s8"},
+	END,
+};
+
+static const struct operand group_operands[] = {
+	{"x", NULL, 0, "f32 f16 bf16 s8", "[..., m, k]"},
+	{"w", NULL, RAW, "u8 s8", "[k, n], or [k / 2, n] of bytes of two"},
+	{"scale", NULL, RAW, "f32 f16 bf16 u8", "[k / group, n] or [1, n]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., m, n]"},
+	{"zero", NULL, OPTIONAL | RAW, "u8 s8", "the shape of scale"},
+	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor of scales"},
+	{"x_scale", NULL, OPTIONAL, "f32", "[..., m, 1] or [..., m, k / 32], for x of s8"},
+	{"bias", NULL, OPTIONAL, "f32", "[n]"},
+	{NULL, NULL, 0, NULL, NULL},
+};
+
 static hz_tensor transposed(const hz_tensor *t, bool wanted)
 {
 	hz_tensor v = *t;
@@ -710,4 +756,77 @@ const struct op op_qlinear = {
 	"qlinear", "y = x W + bias, x being quantized on the way",
 	qlinear_operands, (const struct key *const[]){b_keys, linear_keys, NULL},
 	qlinear_outputs, qlinear_call,
+};
+
+static int group_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array, *w = &slot_of(job, "w")->array;
+	struct npy *scale = &slot_of(job, "scale")->array;
+	struct slot *y = slot_of(job, "y");
+	const struct value *type = value_of(job, "scale_type");
+	int status = type_codes(job, "w");
+
+	if (!status && (scale->dtype == HZ_U8 || scale->raw) != type->given)
+		return complain(EXIT_BAD, "%s: scale holds %s: scale_type= is for uint8, and needed "
+				"there", job->op->name, held(scale));
+	if (type->given) {
+		scale->dtype = (int)type->n;
+		scale->raw = 0;
+	}
+	if (!status)
+		status = product_shape(job, x, false, w, value_or(job, "trans_w", 0), &y->array);
+	return status ? status : output_dtype(job, y, "y", x->dtype == HZ_S8 ? HZ_F32 : x->dtype);
+}
+
+static int group_call(hz_context *ctx, struct job *job)
+{
+	const bool trans = value_or(job, "trans_w", 0), pack = value_or(job, "pack", 0);
+	const struct value *min = value_of(job, "min"), *max = value_of(job, "max");
+	const hz_tensor w = transposed(view_of(job, "w"), trans);
+	const hz_tensor scales = transposed(view_of(job, "scale"), trans);
+	hz_tensor zeros;
+	hz_qlinear_group_opts p = {
+		.group = value_or(job, "group", 0), .tensor_scale = view_of(job, "tensor_scale"),
+	}, o;
+	hz_packed packed;
+	void *data = NULL;
+	size_t bytes;
+	int status = HZ_OK;
+
+	if (view_of(job, "zero")) {
+		zeros = transposed(view_of(job, "zero"), trans);
+		p.zeros = &zeros;
+	}
+	o = pack ? (hz_qlinear_group_opts){.packed = &packed} : p;
+	o.x_scales = view_of(job, "x_scale");
+	o.bias = view_of(job, "bias");
+	o.x_dtype = (int32_t)value_or(job, "type", 0);
+	o.x_group = (int32_t)value_or(job, "x_group", 0);
+	o.flags = value_or(job, "relu", 0) ? HZ_QGEMM_RELU : 0;
+	o.given = (min->given ? HZ_QLINEAR_GROUP_GIVEN_MIN : 0) |
+		  (max->given ? HZ_QLINEAR_GROUP_GIVEN_MAX : 0);
+	o.min = number_or_0(job, "min");
+	o.max = number_or_0(job, "max");
+	if (pack) {
+		status = hz_qlinear_group_pack_bytes(ctx, &w, &scales, &p, &bytes);
+		if (status == HZ_OK)
+			status = hz_alloc(ctx, &data, bytes, hz_device(ctx));
+		if (status == HZ_OK)
+			status = hz_qlinear_group_pack(ctx, &w, &scales, &p, data, bytes, &packed);
+	}
+	if (status == HZ_OK)
+		status = WITH_WORKSPACE(ctx, hz_qlinear_group(ctx, view_of(job, "x"),
+							      pack ? NULL : &w,
+							      pack ? NULL : &scales,
+							      view_of(job, "y"), &o));
+	if (data) {
+		hz_sync(ctx);
+		hz_free(ctx, data, hz_device(ctx));
+	}
+	return status;
+}
+
+const struct op op_qlinear_group = {
+	"qlinear_group", "y = x W + bias, groups of k of W having scales and zeros",
+	group_operands, (const struct key *const[]){group_keys, NULL}, group_outputs, group_call,
 };

@@ -2150,6 +2150,208 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
 				   double sigma, const hz_tensor *x, hz_lattice_opts *found,
 				   double bank[16], hz_lattice_report *report);
 
+/* ---- Linear layers with quantized weights ---------------------------------------------------- */
+
+/*
+ * A linear layer, y = activation(x W'^T + bias), whose weights W' [out, in] are stored in a
+ * compressed format: one object from weights, or from bytes in a file, to products. Codes lie in
+ * the order that the products of every ISA level read; doc/linear.md describes the bytes.
+ *
+ * Values are never renumbered. Bits are those of codes and their scales a weight, without the 32 of
+ * the scale of a row; errors are those of Gaussian weights:
+ *
+ *     format        bits    error    products
+ *     s8-row        8      -41 dB    hz_qlinear(), x as u8 with the range of each row
+ *     e8-4.5 ..     2.25   see enum  hz_vlut_gemm() with x_format = HZ_S8
+ *     d4-4.5        to 4.5  hz_lattice_preset
+ */
+enum hz_linear_format {
+	HZ_LINEAR_S8_ROW = 1,		/* s8, a scale for each row */
+	HZ_LINEAR_E8_4_50_FAST = 2,	/* HZ_LATTICE_PRESET_E8_4_50_FAST, and so on */
+	HZ_LINEAR_E8_4_50 = 3,
+	HZ_LINEAR_E8_4_25 = 4,
+	HZ_LINEAR_E8_4_25_BEST = 5,
+	HZ_LINEAR_E8_3_25_FAST = 6,
+	HZ_LINEAR_E8_3_25 = 7,
+	HZ_LINEAR_E8_2_25 = 8,
+	HZ_LINEAR_D4_4_50 = 9
+};
+
+/* The name of a format ("s8-row", "e8-4.5-fast"), "?" for a value that is none. */
+HZ_API const char *hz_linear_format_name(int format);
+
+#define HZ_LINEAR_ROTATE 1u	/* in-features are rotated by a randomized Hadamard transform */
+
+/* Options of hz_linear_open(). Zeroed fields have their defaults. */
+typedef struct hz_linear_open_opts {
+	int32_t format;			/* enum hz_linear_format; 0: S8_ROW */
+	uint32_t flags;			/* HZ_LINEAR_ROTATE */
+	uint64_t seed;			/* ROTATE: of the random signs, see hz_hadamard_signs() */
+	const hz_tensor *moments;	/* f32 [in], mean of x_k^2 over calibration data; NULL: all
+					 * features count alike */
+	int64_t reserved[4];		/* 0 */
+} hz_linear_open_opts;
+
+/*
+ * Makes a layer of weights: quantizes them. It is used by one context at a time, of the device it
+ * was opened on, while that context is open. On failure *layer is NULL.
+ *
+ *   w     f32 f16 bf16 [out, in], any strides, neither size 0, all values finite
+ *   opts  NULL: format S8_ROW without rotation
+ *
+ * With HZ_LINEAR_ROTATE x W^T is computed as (H D x) (W D H^T): H is the plan HZ_PLAN_TRUE of
+ * hz_hadamard() if it makes the length `in` and that is at most 65536, else HZ_PLAN_GREEDY with
+ * blocks of at most 65536; D are the signs of opts->seed. That spreads large weights and
+ * activations over all features. hz_linear_forward() transforms x itself.
+ *
+ * With moments the scale of a row minimises sum_k moments_k (W'_k - W_k)^2 instead of the plain sum
+ * of squares; a rotation averages them over each block of H. S8_ROW tries 16 scales for each row, 1 -
+ * j / 32 times that of the largest weight; lattice codes try 5 row scales with moments, 1 without,
+ * and take the better bank of the preset (HZ_LATTICE_WIDE) by 32 of the rows. The scale is then the
+ * one of least squares for the codes.
+ *
+ * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
+ * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while
+ * the context records.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE, HZ_ENOTSUP (in above 8388608), HZ_ENOMEM,
+ * HZ_ECUDA, HZ_EFORK.
+ * Source: QuaRot (Ashkboos et al. 2024) for the rotation; Kaplan and Ordentlich 2025 for codes.
+ *
+ * Example:
+ *
+ *     float weights[32][64] = {{1}}, in[2][64] = {{1}}, out[2][32];
+ *     const hz_tensor w = hz_tensor_2d(weights, HZ_F32, HZ_CPU, 32, 64);
+ *     const hz_tensor x = hz_tensor_2d(in, HZ_F32, HZ_CPU, 2, 64);
+ *     hz_tensor y = hz_tensor_2d(out, HZ_F32, HZ_CPU, 2, 32);
+ *     const hz_linear_open_opts opts = {.format = HZ_LINEAR_E8_4_50, .flags = HZ_LINEAR_ROTATE};
+ *     hz_linear *layer;
+ *     if (hz_linear_open(ctx, &layer, &w, &opts) != HZ_OK ||
+ *         hz_linear_forward(ctx, layer, &x, NULL, &y, NULL) != HZ_OK)
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
+ *     hz_linear_close(layer);
+ */
+typedef struct hz_linear hz_linear;
+
+HZ_API_CHECK int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_tensor *w,
+				const hz_linear_open_opts *opts);
+HZ_API void hz_linear_close(hz_linear *layer);
+
+/*
+ * Makes a layer of the bytes that hz_linear_save() wrote, on any device and ISA level. On failure
+ * *layer is NULL.
+ *
+ *   data   bytes on the host, aligned to 64, as those of mmap() are. A layer on the CPU reads codes
+ *          in place: data stays as it is until hz_linear_close(). A GPU has a copy
+ *   bytes  at least as many as the header says
+ *
+ * The header, all scales, and the codes and sums of S8_ROW are checked, which reads them once; any
+ * lattice code is valid. Bytes that are no such layer, or of another version, give HZ_EINVAL.
+ * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
+ */
+HZ_API_CHECK int hz_linear_load(hz_context *ctx, hz_linear **layer, const void *data, size_t bytes);
+
+/*
+ * Writes a layer to memory on the host, of at least hz_linear_save_bytes() bytes. They are the same
+ * on every ISA level and device, little-endian, and may be kept in a file: later versions of the
+ * library read them. data does not overlap the data that the layer was loaded from.
+ * Errors: HZ_EINVAL, HZ_EALIAS, HZ_EFORK.
+ */
+HZ_API_CHECK int hz_linear_save(hz_context *ctx, const hz_linear *layer, void *data, size_t bytes);
+HZ_API_CHECK int hz_linear_save_bytes(hz_context *ctx, const hz_linear *layer, size_t *bytes);
+
+/* What a layer is. Strings live as long as the layer. */
+typedef struct hz_linear_info {
+	int64_t out, in;
+	int32_t format;			/* enum hz_linear_format */
+	uint32_t flags;			/* HZ_LINEAR_ROTATE */
+	uint64_t seed;
+	int64_t bytes;			/* stored: codes, scales, header and padding */
+	double bits;			/* 8 bytes / (out in): stored bits a weight */
+	double error;			/* sum (W' - W)^2 / sum W^2, each term times moments_k where
+					 * these were given */
+	double error_db;		/* 10 log10(error); -400 if error is less than 1e-40 */
+	const char *format_name;	/* "s8-row" */
+	const char *route;		/* the code path here of a product by one row of f32 */
+	int64_t reserved[8];		/* set to 0 */
+} hz_linear_info;
+
+/* Fills *info. Errors: HZ_EINVAL. */
+HZ_API int hz_linear_get_info(const hz_linear *layer, hz_linear_info *info);
+
+enum hz_linear_activation {
+	HZ_LINEAR_NONE = 0,
+	HZ_LINEAR_RELU = 1,		/* max(v, 0) */
+	HZ_LINEAR_GELU = 2,		/* v (1 + erf(v / sqrt 2)) / 2 */
+	HZ_LINEAR_GELU_TANH = 3,	/* v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2 */
+	HZ_LINEAR_SILU = 4		/* v / (1 + exp(-v)) */
+};
+
+#define HZ_LINEAR_GATED 1u	/* y = activation(first half) * (second half) of the layer's out */
+
+/* Options of hz_linear_forward(). Zeroed fields have their defaults. */
+typedef struct hz_linear_opts {
+	int32_t activation;		/* enum hz_linear_activation */
+	uint32_t flags;			/* HZ_LINEAR_GATED */
+	int64_t reserved[4];		/* 0 */
+} hz_linear_opts;
+
+/*
+ * y = activation(x W'^T + bias). With HZ_LINEAR_GATED rows 0 .. out / 2 - 1 of W' are the gate g,
+ * the others u: y = activation(g) u, as in SwiGLU.
+ *
+ *   x     f32 f16 bf16 [.., in], any strides
+ *   bias  f32 [out], contiguous, or NULL
+ *   y     f32 f16 bf16 [.., out], with HZ_LINEAR_GATED [.., out / 2], any strides; its other
+ *         dimensions are those of x
+ *   opts  NULL: the identity
+ *
+ * Aliasing: y overlaps no other operand.
+ * Arithmetic: rotated x are f32. Products round x as those of the format do: S8_ROW as
+ * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8. Bias and activation are in f32,
+ * ahead of the one rounding to the dtype of y: 4 ulp for GELU, GELU_TANH and SILU where they are
+ * above 2^-100, else 2^-100. NaN stays NaN. The same bits for any number of threads; on the CPU
+ * those of S8_ROW and of up to 8 rows of x, with NONE or RELU, are the same on every ISA level.
+ * Workspace: by hz_record_begin().
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ENOMEM,
+ * HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Source: Hendrycks and Gimpel 2016 (GELU, SiLU); Shazeer 2020 (gated units).
+ */
+HZ_API_CHECK int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *x,
+				   const hz_tensor *bias, hz_tensor *y,
+				   const hz_linear_opts *opts);
+
+/*
+ * The gradient of x, dx = dy W', of the layer without bias and activation: dy is the gradient of
+ * x W'^T. The rounding of x counts as the identity (straight-through estimator); W' and bias are
+ * not trained.
+ *
+ *   dy  f32 f16 bf16 [.., out], any strides
+ *   dx  f32 f16 bf16 [.., in], any strides; its other dimensions are those of dy
+ *
+ * Aliasing: dx does not overlap dy.
+ * Arithmetic: W' is decoded to f32, sums are in f32 in ascending order of out, each product and sum
+ * rounded or fused; then the transposed rotation and one rounding to the dtype of dx. The same bits
+ * for any number of threads.
+ * Workspace: by hz_record_begin(): up to 256 rows of W' as f32, and with a rotation or rounding dx
+ * as f32.
+ * Errors: as hz_linear_forward().
+ */
+HZ_API_CHECK int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz_tensor *dy,
+			       hz_tensor *dx);
+
+/*
+ * Writes the decoded weights W', without the rotation: those that hz_linear_forward() multiplies x
+ * by.
+ *
+ *   w  f32 f16 bf16 [out, in], any strides
+ *
+ * Arithmetic: codes times scales in f32, then the transposed rotation; one rounding to the dtype of
+ * w. f32 has the same bits on every ISA level, thread count and GPU.
+ * Workspace: by hz_record_begin().
+ * Errors: as hz_linear_forward().
+ */
+HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w);
+
 /* ---- Manifold-constrained hyper-connections -------------------------------------------------- */
 
 /*

@@ -5,7 +5,7 @@ libhz_la_SOURCES += \
 	cpu/core/cpu.c cpu/core/parallel.c cpu/core/pool.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
 	cpu/hadamard/overflow.c cpu/hadamard/quantize.c cpu/hadamard/routes.c cpu/hadamard/tiles.c cpu/lattice/decode.c \
 	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c cpu/lattice/rows.c \
-	cpu/lattice/simd.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
+	cpu/lattice/simd.c cpu/linear/kern.c cpu/linear/linear.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
 	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/group.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
 	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/quantize/kern.c cpu/quantize/quantize.c \
 	cpu/quantize/formats.c \
@@ -22,7 +22,7 @@ noinst_HEADERS += \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/hadamard/hadamard.h \
 	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/e8.inc \
 	cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc cpu/lattice/shaped.inc cpu/lattice/simd.inc \
-	cpu/lattice/soa.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
+	cpu/lattice/soa.inc cpu/linear/kern.h cpu/linear/linear.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/group.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
 	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
@@ -44,7 +44,7 @@ cpu_vnni_units = \
 	cpu/quantize/unit.c cpu/quat/unit.c cpu/quat_conv/unit.c cpu/quat_layer/unit.c \
 	cpu/vlut/unit.c
 cpu_units = \
-	$(cpu_vnni_units) cpu/mhc/unit.c cpu/mhc/unit_general.c cpu/quat_gemm/unit.c
+	$(cpu_vnni_units) cpu/linear/unit.c cpu/mhc/unit.c cpu/mhc/unit_general.c cpu/quat_gemm/unit.c
 cpu_amx_units = \
 	cpu/mhc/amx.c cpu/peak/amx.c cpu/qgemm/amx.c cpu/quat_gemm/amx.c cpu/vlut/amx.c
 
@@ -102,7 +102,7 @@ libhz_neon_la_CFLAGS = $(AM_CFLAGS) $(HZ_NEON_CFLAGS)
 libhz_la_LIBADD += libhz_neon.la
 endif
 EXTRA_DIST += \
-	cpu/core/README.md cpu/hadamard/README.md cpu/lattice/README.md cpu/mhc/README.md \
+	cpu/core/README.md cpu/hadamard/README.md cpu/lattice/README.md cpu/linear/README.md cpu/mhc/README.md \
 	cpu/peak/README.md cpu/qgemm/README.md cpu/quantize/README.md cpu/quat/README.md \
 	cpu/quat_conv/README.md cpu/quat_gemm/README.md cpu/quat_layer/README.md \
 	cpu/vlut/README.md

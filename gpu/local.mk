@@ -6,7 +6,7 @@ libhz_la_SOURCES += \
 	gpu/hadamard/quantize.c gpu/hadamard/routes.c gpu/hadamard/rows.c gpu/hadamard/segments.c \
 	gpu/hadamard/strided.c gpu/lattice/closest_point.c gpu/lattice/common.c \
 	gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c gpu/lattice/images.c \
-	gpu/lattice/routes.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c \
+	gpu/lattice/routes.c gpu/linear/images.c gpu/linear/linear.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
 	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/common.c \
 	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
@@ -36,7 +36,7 @@ noinst_HEADERS += \
 	gpu/lattice/closest_point.cuh \
 	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
-	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
+	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.h gpu/qgemm/launch.h \
 	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/formats.h gpu/quantize/launch.h \
@@ -65,7 +65,8 @@ HZ_CU = \
 	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
 	gpu/lattice/contiguous_d4_e8.cu \
-	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu gpu/mhc/coef_bwd_fused.cu \
+	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu \
+	gpu/linear/linear.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/group.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
@@ -94,6 +95,7 @@ CLEANFILES += $(HZ_FATBINS) $(HZ_FATBINS:=.d) gpu/flags
 HZ_IMAGES = libhz_la-images.lo
 gpu/hadamard/$(HZ_IMAGES): $(filter gpu/hadamard/%,$(HZ_FATBINS))
 gpu/lattice/$(HZ_IMAGES): $(filter gpu/lattice/%,$(HZ_FATBINS))
+gpu/linear/$(HZ_IMAGES): $(filter gpu/linear/%,$(HZ_FATBINS))
 gpu/mhc/$(HZ_IMAGES): $(filter gpu/mhc/%,$(HZ_FATBINS))
 gpu/qgemm/$(HZ_IMAGES): $(filter gpu/qgemm/%,$(HZ_FATBINS))
 gpu/quantize/$(HZ_IMAGES): $(filter gpu/quantize/%,$(HZ_FATBINS))
@@ -120,6 +122,6 @@ gpu/flags: Makefile
 	$(AM_V_at)mv $@.tmp $@
 endif
 EXTRA_DIST += \
-	gpu/device/README.md gpu/hadamard/README.md gpu/lattice/README.md gpu/mhc/README.md \
+	gpu/device/README.md gpu/hadamard/README.md gpu/lattice/README.md gpu/linear/README.md gpu/mhc/README.md \
 	gpu/qgemm/README.md gpu/quantize/README.md gpu/quat/README.md gpu/quat_conv/README.md \
 	gpu/quat_gemm/README.md gpu/quat_layer/README.md gpu/runtime/README.md gpu/vlut/README.md

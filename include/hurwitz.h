@@ -1299,7 +1299,7 @@ enum hz_precision {
 	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of 8 (bf16) */
 };
 
-/* Activations: of each component ("split") but for the last two, which keep its direction. */
+/* Activations: of each component ("split"); but MODRELU and NORMCLIP keep its direction. */
 enum hz_activation {
 	HZ_ACT_NONE = 0,
 	HZ_ACT_RELU = 1,
@@ -1309,7 +1309,9 @@ enum hz_activation {
 	HZ_ACT_GELU = 5,	/* x Phi(x), by erf */
 	HZ_ACT_SILU = 6,
 	HZ_ACT_MODRELU = 7,	/* max(|q| + slope, 0) q / |q|, 0 at q = 0 */
-	HZ_ACT_NORMCLIP = 8	/* q min(1, slope / |q|) */
+	HZ_ACT_NORMCLIP = 8,	/* q min(1, slope / |q|) */
+	HZ_ACT_GELU_TANH = 9	/* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, for
+				 * hz_linear_forward() alone */
 };
 
 #define HZ_QUAT_GEMM_GIVEN_ALPHA 1u	/* in given: alpha holds, 0 too; else it is 0: the default */
@@ -2187,8 +2189,9 @@ typedef struct hz_linear_open_opts {
 	int32_t format;			/* enum hz_linear_format; 0: S8_ROW */
 	uint32_t flags;			/* HZ_LINEAR_ROTATE */
 	uint64_t seed;			/* ROTATE: of the random signs, see hz_hadamard_signs() */
-	const hz_tensor *moments;	/* f32 [in], mean of x_k^2 over calibration data; NULL: all
-					 * features count alike */
+	const hz_tensor *moments;	/* f32 [in], contiguous, on the host: the mean of x_k^2
+					 * over calibration data, not negative; NULL: all features
+					 * count alike */
 	int64_t reserved[4];		/* 0 */
 } hz_linear_open_opts;
 
@@ -2196,7 +2199,7 @@ typedef struct hz_linear_open_opts {
  * Makes a layer of weights: quantizes them. It is used by one context at a time, of the device it
  * was opened on, while that context is open. On failure *layer is NULL.
  *
- *   w     f32 f16 bf16 [out, in], any strides, neither size 0, all values finite
+ *   w     f32 f16 bf16 [out, in], any strides, neither size 0, all values at most 2^96 in magnitude
  *   opts  NULL: format S8_ROW without rotation
  *
  * With HZ_LINEAR_ROTATE x W^T is computed as (H D x) (W D H^T): H is the plan HZ_PLAN_TRUE of
@@ -2205,10 +2208,10 @@ typedef struct hz_linear_open_opts {
  * activations over all features. hz_linear_forward() transforms x itself.
  *
  * With moments the scale of a row minimises sum_k moments_k (W'_k - W_k)^2 instead of the plain sum
- * of squares; a rotation averages them over each block of H. S8_ROW tries 16 scales for each row, 1 -
- * j / 32 times that of the largest weight; lattice codes try 5 row scales with moments, 1 without,
- * and take the better bank of the preset (HZ_LATTICE_WIDE) by 32 of the rows. The scale is then the
- * one of least squares for the codes.
+ * of squares; a rotation averages them over each block of H. S8_ROW tries 16 scales for each row,
+ * 1 - j / 32 times that of the largest weight; lattice codes try 5 row scales with moments, 1
+ * without, and take the better bank of the preset (HZ_LATTICE_WIDE) by 32 of the rows. The scale is
+ * then the one of least squares for the codes.
  *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while
@@ -2240,8 +2243,10 @@ HZ_API void hz_linear_close(hz_linear *layer);
  * Makes a layer of the bytes that hz_linear_save() wrote, on any device and ISA level. On failure
  * *layer is NULL.
  *
- *   data   bytes on the host, aligned to 64, as those of mmap() are. A layer on the CPU reads codes
- *          in place: data stays as it is until hz_linear_close(). A GPU has a copy
+ *   data   bytes on the host, aligned to 64, as those of mmap() are. A layer on the CPU reads them
+ *          in place: data stays as it is until hz_linear_close(). A layer on a GPU has a copy on
+ *          the host, and two on the GPU: as stored, for hz_linear_bwd() and
+ *          hz_linear_dequantize(), and as products there read them
  *   bytes  at least as many as the header says
  *
  * The header, all scales, and the codes and sums of S8_ROW are checked, which reads them once; any
@@ -2268,7 +2273,7 @@ typedef struct hz_linear_info {
 	int64_t bytes;			/* stored: codes, scales, header and padding */
 	double bits;			/* 8 bytes / (out in): stored bits a weight */
 	double error;			/* sum (W' - W)^2 / sum W^2, each term times moments_k where
-					 * these were given */
+					 * these were given, as rotated */
 	double error_db;		/* 10 log10(error); -400 if error is less than 1e-40 */
 	const char *format_name;	/* "s8-row" */
 	const char *route;		/* the code path here of a product by one row of f32 */
@@ -2278,19 +2283,12 @@ typedef struct hz_linear_info {
 /* Fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_linear_get_info(const hz_linear *layer, hz_linear_info *info);
 
-enum hz_linear_activation {
-	HZ_LINEAR_NONE = 0,
-	HZ_LINEAR_RELU = 1,		/* max(v, 0) */
-	HZ_LINEAR_GELU = 2,		/* v (1 + erf(v / sqrt 2)) / 2 */
-	HZ_LINEAR_GELU_TANH = 3,	/* v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) / 2 */
-	HZ_LINEAR_SILU = 4		/* v / (1 + exp(-v)) */
-};
-
 #define HZ_LINEAR_GATED 1u	/* y = activation(first half) * (second half) of the layer's out */
 
 /* Options of hz_linear_forward(). Zeroed fields have their defaults. */
 typedef struct hz_linear_opts {
-	int32_t activation;		/* enum hz_linear_activation */
+	int32_t activation;		/* enum hz_activation: NONE, RELU, TANH, SIGMOID, GELU,
+					 * SILU or GELU_TANH */
 	uint32_t flags;			/* HZ_LINEAR_GATED */
 	int64_t reserved[4];		/* 0 */
 } hz_linear_opts;
@@ -2307,10 +2305,11 @@ typedef struct hz_linear_opts {
  *
  * Aliasing: y overlaps no other operand.
  * Arithmetic: rotated x are f32. Products round x as those of the format do: S8_ROW as
- * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8. Bias and activation are in f32,
- * ahead of the one rounding to the dtype of y: 4 ulp for GELU, GELU_TANH and SILU where they are
- * above 2^-100, else 2^-100. NaN stays NaN. The same bits for any number of threads; on the CPU
- * those of S8_ROW and of up to 8 rows of x, with NONE or RELU, are the same on every ISA level.
+ * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8, to f32. Bias, activation and the
+ * product with u are rounded to f32 each, then y to its dtype. Activations are within 1 ulp of f32
+ * on the CPU, on a GPU within 2^-21 |v|, v being what they are of. NaN stays NaN. The same bits for
+ * any number of threads; on the CPU those of S8_ROW, and of lattices for up to 8 rows of x, are the
+ * same on every ISA level.
  * Workspace: by hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ENOMEM,
  * HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

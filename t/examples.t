@@ -9,7 +9,7 @@ if [ "${cross_compiling:-no}" = yes ]; then
 fi
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
-echo 1..17
+echo 1..18
 builddir=$(cd "$top_builddir" && pwd)
 # Other tests use the GPU.
 HURWITZ_DEVICE=cpu
@@ -165,3 +165,6 @@ fi
 out=$(cd "$work" && "$builddir/doc/examples/mhc_checkpoint")
 [ "$out" = "prefill of 16 tokens, then decoding: they differ by 0" ]
 result 17 "mhc_checkpoint: decoding gives what prefill does" $? "$out"
+
+out=$("$top_builddir/doc/examples/linear")
+result 18 "linear: y within 24 dB" $? "$out"

@@ -7,7 +7,7 @@ set -u
 # shellcheck source=t/tap.sh
 . "$top_srcdir/t/tap.sh"
 archive=$top_builddir/.libs/libhurwitz.a
-families="hadamard quantize qgemm quat quat_gemm quat_conv quat_layer lattice vlut mhc"
+families="hadamard quantize qgemm quat quat_gemm quat_conv quat_layer lattice vlut linear mhc"
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 
@@ -99,6 +99,8 @@ else
 	links quat_conv "quat_layer quat_gemm" "hz_quat_conv(ctx, NULL, NULL, NULL, NULL, NULL)"
 	links lattice "hadamard" "hz_lattice_decode(ctx, NULL, NULL, NULL, NULL, NULL)"
 	links vlut "lattice hadamard qgemm quantize quat_gemm" "hz_vlut_gemm(ctx, NULL, NULL, NULL, NULL)"
+	links linear "vlut lattice hadamard qgemm quantize quat_gemm" \
+		"hz_linear_forward(ctx, NULL, NULL, NULL, NULL, NULL)"
 	links mhc "" "hz_mhc_sinkhorn(ctx, NULL, NULL, NULL)"
 
 	# A plugin that holds the archive, as a Python module does. Its code is unmapped while the

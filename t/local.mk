@@ -11,7 +11,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/threads t/hadamard/base t/hadamard/calls \
 	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
-	t/lattice/lattice t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
+	t/lattice/lattice t/linear/linear t/linear/file t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
 	t/qgemm/group t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/convert \
 	t/quat/cuda \
 	t/quantize/formats \
@@ -20,7 +20,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/vlut/label
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
-HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/mhc doc/examples/mhc_checkpoint \
+HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \
 	doc/examples/minimal doc/examples/qgemm doc/examples/quat_layer
 check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
 dist_check_SCRIPTS = $(HZ_TESTS_SH)
@@ -52,7 +52,7 @@ t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
 t_core_launches_SOURCES = t/core/launches.c t/core/calls.c t/core/scene.c
 if HAVE_CUDA
 t_core_launches_SOURCES += \
-	t/core/launches_calls.c t/hadamard/launches.c t/lattice/launches.c t/mhc/launches.c \
+	t/core/launches_calls.c t/hadamard/launches.c t/lattice/launches.c t/linear/launches.c t/mhc/launches.c \
 	t/qgemm/launches.c t/quantize/launches.c t/quat/launches.c t/quat_conv/launches.c \
 	t/quat_gemm/launches.c t/quat_layer/launches.c t/vlut/launches.c
 endif
@@ -94,6 +94,6 @@ AM_TESTS_ENVIRONMENT = \
 	HURWITZ='$(abs_top_builddir)/hurwitz$(EXEEXT)'; cross_compiling='$(cross_compiling)'; \
 	export srcdir top_srcdir top_builddir AWK CC CXX NM PKG_CONFIG MAKE HURWITZ cross_compiling;
 EXTRA_DIST += \
-	t/README.md t/core/README.md t/hadamard/README.md t/lattice/README.md t/mhc/README.md \
+	t/README.md t/core/README.md t/hadamard/README.md t/lattice/README.md t/linear/README.md t/mhc/README.md \
 	t/qgemm/README.md t/quantize/README.md t/quat/README.md t/quat_conv/README.md \
 	t/quat_gemm/README.md t/quat_layer/README.md t/vlut/README.md

@@ -178,8 +178,9 @@ static int detect(void)
  * and are NULL for other families.
  */
 #define FAMILIES(family) \
-	family(hadamard) family(lattice) family(mhc) family(peak) family(qgemm) family(quantize) \
-	family(quat) family(quat_conv) family(quat_gemm) family(quat_layer) family(vlut)
+	family(hadamard) family(lattice) family(linear) family(mhc) family(peak) family(qgemm) \
+	family(quantize) family(quat) family(quat_conv) family(quat_gemm) family(quat_layer) \
+	family(vlut)
 #define DECLARE(name) \
 	extern const struct hzi_kern_family hzi_##name##_kern_family __attribute__((weak));
 #define ADDRESS(name) &hzi_##name##_kern_family,

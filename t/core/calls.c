@@ -678,6 +678,67 @@ static int vlut_gemm2(struct scene *s, views t)
 	return hz_vlut_gemm2(s->ctx, v, &w, &x, t[7]);
 }
 
+/* ---- Linear layers with quantized weights --------------------------------------------------- */
+
+static int linear_open(struct scene *s, views t)
+{
+	const hz_linear_open_opts o = {.format = HZ_LINEAR_E8_4_25, .flags = HZ_LINEAR_ROTATE,
+				       .moments = t[1]};
+	hz_linear *l;
+	const int status = hz_linear_open(s->ctx, &l, t[0], &o);
+
+	hz_linear_close(l);
+	return status;
+}
+
+static const hz_linear *quantized(const struct scene *s, const hz_tensor *t)
+{
+	return t ? s->layer : NULL;
+}
+
+static int linear_load(struct scene *s, views t)
+{
+	hz_linear *l;
+	const int status = hz_linear_load(s->ctx, &l, t[0] ? s->layer_data : NULL, s->layer_bytes);
+
+	hz_linear_close(l);
+	return status;
+}
+
+static int linear_save(struct scene *s, views t)
+{
+	unsigned char to[2048];
+
+	return hz_linear_save(s->ctx, quantized(s, t[0]), to, sizeof(to));
+}
+
+static int linear_save_bytes(struct scene *s, views t)
+{
+	return hz_linear_save_bytes(s->ctx, quantized(s, t[0]), &s->bytes);
+}
+
+static int linear_product(struct scene *s, views t)
+{
+	return hz_linear_forward(s->ctx, quantized(s, t[0]), t[1], t[2], t[3], NULL);
+}
+
+static int linear_gated(struct scene *s, views t)
+{
+	const hz_linear_opts o = {.activation = HZ_ACT_SILU, .flags = HZ_LINEAR_GATED};
+
+	return hz_linear_forward(s->ctx, quantized(s, t[0]), t[1], t[2], t[3], &o);
+}
+
+static int linear_dx(struct scene *s, views t)
+{
+	return hz_linear_bwd(s->ctx, quantized(s, t[0]), t[1], t[2]);
+}
+
+static int linear_dequantize(struct scene *s, views t)
+{
+	return hz_linear_dequantize(s->ctx, quantized(s, t[0]), t[1]);
+}
+
 /* ---- Hyper-connections ----------------------------------------------------------------------- */
 
 static int mhc_sinkhorn(struct scene *s, views t)

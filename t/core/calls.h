@@ -24,6 +24,7 @@ enum {
 	OBJECT = 8,		/* a quantizer or a packed matrix: present or NULL */
 	ANYWHERE = 16,		/* may be in host memory in a GPU context too, in any dtype */
 	HOST = 32,		/* in host memory */
+	READ = 64,		/* read also while the context records: an object is made of it */
 	UNUSED = 128		/* only its presence is checked */
 };
 
@@ -49,6 +50,9 @@ struct scene {
 	size_t bytes;		/* the workspace of the recorded call */
 	hz_lattice *lattice, *shaped;
 	hz_vlut *vlut, *vlut2;
+	hz_linear *layer;
+	void *layer_data;		/* its bytes, on the host */
+	size_t layer_bytes;
 	hz_packed packed, quat_packed, codes_packed, group_packed;	/* with data of their own */
 	void *packed_data, *quat_packed_data, *codes_data, *group_data;
 	unsigned char *arena;	/* in device memory */

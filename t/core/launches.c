@@ -293,6 +293,7 @@ static void make_trace(void)
 	trace_quat_layer();
 	trace_lattice();
 	trace_vlut();
+	trace_linear();
 	trace_mhc();
 	for (int i = 0; i < functions_count; i++)
 		fprintf(out, "= %s: %d calls, %016" PRIx64 "\n", functions[i].name,

@@ -83,6 +83,7 @@ void trace_quat_conv(void);
 void trace_quat_layer(void);	/* normalization, pooling */
 void trace_lattice(void);
 void trace_vlut(void);
+void trace_linear(void);
 void trace_mhc(void);
 
 #endif

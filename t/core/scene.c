@@ -37,8 +37,15 @@ static void pack(struct scene *s)
 	const hz_tensor a = hz_tensor_3d(s->arena, HZ_F32, s->device, 5, 6, 4);
 	const hz_tensor t = hz_tensor_2d(s->arena, HZ_U8, s->device, 3, 4);
 	const hz_coded w = {.codes = hz_tensor_3d(s->arena, HZ_U8, s->device, 3, 4, 2), .t = &t};
+	const hz_tensor weights = hz_tensor_2d(s->arena, HZ_F32, s->device, 6, 24);
+	const hz_linear_open_opts layer = {.format = HZ_LINEAR_E8_4_25,
+					   .flags = HZ_LINEAR_ROTATE};
 	size_t bytes;
 
+	must(s, hz_linear_open(s->ctx, &s->layer, &weights, &layer), "linear_open");
+	must(s, hz_linear_save_bytes(s->ctx, s->layer, &s->layer_bytes), "linear_save_bytes");
+	must(s, hz_alloc(s->ctx, &s->layer_data, s->layer_bytes, HZ_CPU), "linear_save");
+	must(s, hz_linear_save(s->ctx, s->layer, s->layer_data, s->layer_bytes), "linear_save");
 	s->packed_data = device_memory(s, PACK_BYTES);
 	s->quat_packed_data = device_memory(s, PACK_BYTES);
 	must(s, hz_qgemm_pack(s->ctx, &b, s->packed_data, PACK_BYTES, &s->packed), "qgemm_pack");
@@ -97,6 +104,8 @@ void scene_open(struct scene *s, const hz_options *options)
 
 void scene_close(struct scene *s)
 {
+	hz_linear_close(s->layer);
+	hz_free(s->ctx, s->layer_data, HZ_CPU);
 	hz_vlut_close(s->vlut);
 	hz_vlut_close(s->vlut2);
 	hz_lattice_close(s->lattice);

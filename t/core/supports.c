@@ -145,10 +145,12 @@ int main(void)
 	for (int i = 0; i < calls_count; i++) {
 		const char *const name = calls[i].name;
 
-		/* Memory, quantizers, counts of bytes, layers bound to structs */
+		/* Memory, quantizers, counts of bytes, bytes of layers, layers bound to structs */
 		if (calls[i].operand[0].name && !(calls[i].operand[0].flags & (HOST | ANYWHERE)) &&
 		    strncmp(name, "mhc_layer", 9) != 0 && !strstr(name, "_bytes") &&
-		    !has_packed(&calls[i]) && strcmp(name, "vlut_open") != 0 && strcmp(name, "vlut_pack") != 0)
+		    !has_packed(&calls[i]) && strcmp(name, "vlut_open") != 0 &&
+		    strcmp(name, "vlut_pack") != 0 && strcmp(name, "linear_load") != 0 &&
+		    strcmp(name, "linear_save") != 0)
 			one_row(&calls[i]);
 	}
 	scene_close(&now.s);

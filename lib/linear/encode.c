@@ -1,0 +1,381 @@
+/*
+ * encode.c - quantization of the weights of a linear layer, on the host
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Rows are quantized in chunks, so that their f32 copy stays small. All sums are in a fixed order:
+ * the bytes do not depend on the ISA level or the number of threads.
+ */
+#include <config.h>
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "lib/lattice/lattice.h"
+#include "lib/linear/linear.h"
+
+#define CHUNK 256		/* rows, a multiple of HZI_LINEAR_PANEL */
+#define SAMPLE 32		/* rows that decide on the bank of scales */
+#define LANES 8			/* partial sums, which compilers put into vectors */
+#define ROUND 12582912.0f	/* 1.5 2^23: t + ROUND - ROUND is rint(t) for |t| <= 2^22 */
+
+static const char op[] = "linear_open";
+
+/* A chunk of rows and what it is quantized to */
+struct work {
+	struct hz_context *cpu;
+	const struct hzi_linear_header *h;
+	const float *weight;		/* NULL: all 1 */
+	hz_lattice *lattice;
+	hz_vlut *vlut;
+	hz_lattice_info info;
+	int64_t in, blocks, groups;
+	float *x, *decoded;		/* [CHUNK][in]: the rows, and lattice codes decoded */
+	float *scale;			/* [CHUNK] */
+	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
+	unsigned char *best_codes, *best_t;
+	uint8_t *signs;
+	int64_t code_bytes;
+	double noise, power;		/* sums of squares: of errors, of weights */
+};
+
+static float weight_of(const struct work *w, int64_t k)
+{
+	return w->weight ? w->weight[k] : 1;
+}
+
+/* *pp and *xp = sum weight p^2, sum weight x p; *xx = sum weight x^2, in f64 */
+static void moments_of(const struct work *w, const float *x, const float *p, double *pp, double *xp,
+		       double *xx)
+{
+	double s[3][LANES] = {{0}};
+
+	for (int64_t k = 0; k < w->in; k++) {
+		const double m = (double)weight_of(w, k), a = (double)x[k], b = (double)p[k];
+
+		s[0][k % LANES] += m * b * b;
+		s[1][k % LANES] += m * a * b;
+		s[2][k % LANES] += m * a * a;
+	}
+	for (int i = 1; i < LANES; i++) {
+		for (int j = 0; j < 3; j++)
+			s[j][0] += s[j][i];
+	}
+	*pp = s[0][0];
+	*xp = s[1][0];
+	*xx = s[2][0];
+}
+
+/* Adds the error of a row of values p times scale; each product rounds to f32, as in decoding. */
+static void count_errors(struct work *w, const float *x, const float *p, float scale)
+{
+	double noise = 0, power = 0;
+
+	for (int64_t k = 0; k < w->in; k++) {
+		const double m = (double)weight_of(w, k), d = (double)(p[k] * scale) - (double)x[k];
+
+		noise += m * d * d;
+		power += m * (double)x[k] * (double)x[k];
+	}
+	w->noise += noise;
+	w->power += power;
+}
+
+/* ---- s8 -------------------------------------------------------------------------------------- */
+
+/* The squared error of u rounded to multiples of `step` within 127 of them */
+static float try_step(const struct work *w, const float *u, float step)
+{
+	const float inverse = 1 / step;
+	float sum[LANES] = {0};
+	double all = 0;
+
+	for (int64_t k = 0; k < w->in; k++) {
+		float t = u[k] * inverse, d;
+
+		t = t > 127 ? 127 : t < -127 ? -127 : t;
+		d = u[k] - (t + ROUND - ROUND) * step;
+		sum[k % LANES] += weight_of(w, k) * d * d;
+	}
+	for (int i = 0; i < LANES; i++)
+		all += (double)sum[i];
+	return (float)all;
+}
+
+/*
+ * Chooses a scale: the row is divided by its largest magnitude, which becomes 127; of the steps
+ * 1 - j / 32 the one with the least error gives the codes, and least squares for these the scale.
+ */
+static float quantize_row(struct work *w, const float *x, float *p, int8_t *codes)
+{
+	float amax = 0, best_error = 0, step = 1, scale;
+	double pp, xp, xx, least;
+
+	for (int64_t k = 0; k < w->in; k++)
+		amax = fabsf(x[k]) > amax ? fabsf(x[k]) : amax;
+	if (amax < 127 * FLT_MIN)
+		amax = amax > 0 ? 127 * FLT_MIN : 127;
+	for (int64_t k = 0; k < w->in; k++)
+		p[k] = x[k] / amax * 127;
+	for (int j = 0; j < 16; j++) {
+		const float candidate = 1 - (float)j / 32, error = try_step(w, p, candidate);
+
+		if (j == 0 || error < best_error) {
+			best_error = error;
+			step = candidate;
+		}
+	}
+	for (int64_t k = 0; k < w->in; k++) {
+		const float t = p[k] * (1 / step);
+
+		codes[k] = (int8_t)rintf(t > 127 ? 127 : t < -127 ? -127 : t);
+		p[k] = codes[k];
+	}
+	scale = amax / 127 * step;
+	moments_of(w, x, p, &pp, &xp, &xx);
+	least = pp > 0 ? xp / pp : 0;
+	if (least > FLT_MIN && least < 0x1p97)
+		scale = (float)least;
+	return scale > FLT_MIN ? scale : FLT_MIN;
+}
+
+static void quantize_s8(struct work *w, int64_t first, int64_t rows, int8_t *codes)
+{
+	for (int64_t i = 0; i < rows; i++) {
+		const float *const x = w->x + i * w->in;
+
+		w->scale[i] = quantize_row(w, x, w->decoded, codes + (first + i) * w->in);
+		count_errors(w, x, w->decoded, w->scale[i]);
+	}
+}
+
+/* ---- Lattice codes --------------------------------------------------------------------------- */
+
+static hz_tensor codes_of(const struct work *w, unsigned char *data, int64_t rows)
+{
+	return hz_tensor_3d(data, w->info.level_dtype, HZ_CPU, rows, w->blocks, w->info.levels);
+}
+
+/* Codes of rows divided by factor times the root of their mean square, and their values */
+static int encode_rows(struct work *w, int64_t rows, float factor)
+{
+	const hz_tensor v = hz_tensor_2d(w->decoded, HZ_F32, HZ_CPU, rows, w->in);
+	hz_tensor codes = codes_of(w, w->codes, rows), y = v;
+	hz_tensor t = hz_tensor_2d(w->t, HZ_U8, HZ_CPU, rows, w->groups);
+
+	for (int64_t i = 0; i < rows; i++) {
+		const float *const x = w->x + i * w->in;
+		double sum = 0, r;
+		float inverse;
+
+		for (int64_t k = 0; k < w->in; k++)
+			sum += (double)x[k] * (double)x[k];
+		r = sum > 0 ? sqrt((double)w->in / sum) / (double)factor : 1;
+		inverse = r < FLT_MAX ? (float)r : FLT_MAX;	/* of subnormal numbers */
+		for (int64_t k = 0; k < w->in; k++)
+			w->decoded[i * w->in + k] = x[k] * inverse;
+	}
+	HZ_CHECK(hz_lattice_encode(w->cpu, w->lattice, &v, &codes, &t, NULL, NULL));
+	return hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL);
+}
+
+/* Encodes a chunk, each row by the candidate with the least error after least squares */
+static int quantize_lattice(struct work *w, int64_t rows)
+{
+	static const float factors[] = {1, 0.94f, 1.06f, 0.88f, 1.12f};
+	double error[CHUNK];
+
+	for (int c = 0; c < (w->weight ? 5 : 1); c++) {
+		HZ_CHECK(encode_rows(w, rows, factors[c]));
+		for (int64_t i = 0; i < rows; i++) {
+			double pp, xp, xx, e;
+
+			moments_of(w, w->x + i * w->in, w->decoded + i * w->in, &pp, &xp, &xx);
+			e = pp > 0 ? xx - xp / pp * xp : xx;
+			if (c > 0 && !(e < error[i]))
+				continue;
+			error[i] = e;
+			/* Codes of 0 need no scale. */
+			w->scale[i] = pp > 0 && xp > 0 ? (float)(xp / pp) : 1;
+			memcpy(w->best_codes + i * w->code_bytes, w->codes + i * w->code_bytes,
+			       (size_t)w->code_bytes);
+			memcpy(w->best_t + i * w->groups, w->t + i * w->groups, (size_t)w->groups);
+		}
+	}
+	return HZ_OK;
+}
+
+/* Packs a chunk, and counts its errors by what the codes decode to. */
+static int pack_lattice(struct work *w, int64_t rows, unsigned char *to, size_t bytes)
+{
+	hz_tensor codes = codes_of(w, w->best_codes, rows);
+	const hz_tensor t = hz_tensor_2d(w->best_t, HZ_U8, HZ_CPU, rows, w->groups);
+	hz_tensor y = hz_tensor_2d(w->decoded, HZ_F32, HZ_CPU, rows, w->in);
+	const hz_coded c = {.codes = codes, .t = &t, .k = w->in};
+	hz_packed packed;
+
+	HZ_CHECK(hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL));
+	for (int64_t i = 0; i < rows; i++)
+		count_errors(w, w->x + i * w->in, w->decoded + i * w->in, w->scale[i]);
+	return hz_vlut_pack(w->cpu, w->vlut, &c, to, bytes, &packed);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* Reads `rows` rows of w from `first` on, `each` apart, as f32, and rotates them. */
+static int take_rows(struct work *w, const hz_tensor *from, int64_t first, int64_t rows,
+		     int64_t each)
+{
+	const size_t size = hz_dtype_size(from->dtype);
+	const struct hzi_linear_forward_args a = {
+		.from = (const char *)from->data + first * from->stride[0] * (int64_t)size,
+		.y = w->x, .rows = rows, .n = w->in, .from_step = from->stride[1], .y_step = 1,
+		.shape = {rows}, .from_stride = {each * from->stride[0]}, .y_stride = {w->in},
+		.ndim = 1, .from_dtype = from->dtype, .y_dtype = HZ_F32,
+	};
+	const hz_tensor signs = hz_tensor_1d(w->signs, HZ_U8, HZ_CPU, (w->in + 7) / 8);
+	hz_hadamard_opts o = hzi_linear_rotation(w->h);
+	hz_tensor x = hz_tensor_2d(w->x, HZ_F32, HZ_CPU, rows, w->in);
+
+	HZ_CHECK(HZI_CALL(w->cpu, linear, linear_forward, &a));
+	for (int64_t i = 0; i < rows * w->in; i++) {
+		if (!(fabsf(w->x[i]) <= 0x1p96f))
+			return hzi_fail(w->cpu, HZ_EINVAL,
+					"%s: w has a value of %g in row %lld, must be at most 2^96 "
+					"in magnitude", op, (double)w->x[i],
+					(long long)(first + i / w->in * each));
+	}
+	if (!(w->h->flags & HZ_LINEAR_ROTATE))
+		return HZ_OK;
+	o.pre = &signs;
+	return hz_hadamard(w->cpu, &x, &x, &o);
+}
+
+static void close_lattice(struct work *w)
+{
+	hz_vlut_close(w->vlut);
+	hz_lattice_close(w->lattice);
+	w->vlut = NULL;
+	w->lattice = NULL;
+}
+
+/* Sets HZI_LINEAR_WIDE if rows in the whole matrix have less error by that bank. */
+static int choose_bank(struct work *w, struct hzi_linear_header *h, const hz_tensor *from)
+{
+	const int64_t each = (h->out + SAMPLE - 1) / SAMPLE, rows = (h->out + each - 1) / each;
+	double noise[2];
+
+	HZ_CHECK(take_rows(w, from, 0, rows, each));
+	for (int wide = 0; wide < 2; wide++) {
+		h->flags = (h->flags & ~HZI_LINEAR_WIDE) | (wide ? HZI_LINEAR_WIDE : 0);
+		close_lattice(w);
+		HZ_CHECK(hzi_linear_open_lattice(w->cpu, h, &w->lattice, &w->vlut));
+		HZ_CHECK(encode_rows(w, rows, 1));
+		noise[wide] = 0;
+		for (int64_t i = 0; i < rows; i++) {
+			double pp, xp, xx;
+
+			moments_of(w, w->x + i * w->in, w->decoded + i * w->in, &pp, &xp, &xx);
+			noise[wide] += pp > 0 ? xx - xp / pp * xp : xx;
+		}
+	}
+	if (noise[1] < noise[0])
+		return HZ_OK;
+	h->flags &= ~HZI_LINEAR_WIDE;
+	close_lattice(w);
+	return hzi_linear_open_lattice(w->cpu, h, &w->lattice, &w->vlut);
+}
+
+/* Takes `bytes` from the allocation: its start, while base is NULL only its size. */
+static void *take(char *base, size_t *used, int64_t bytes)
+{
+	void *const p = base ? base + *used : NULL;
+
+	*used += ((size_t)bytes + 63) / 64 * 64;
+	return p;
+}
+
+static void lay_out(struct work *w, int64_t rows, bool s8, char *base, size_t *used)
+{
+	*used = 0;
+	w->x = take(base, used, 4 * rows * w->in);
+	w->decoded = take(base, used, 4 * (s8 ? 1 : rows) * w->in);
+	w->scale = take(base, used, 4 * rows);
+	w->signs = take(base, used, (w->in + 7) / 8);
+	if (s8) {
+		w->codes = take(base, used, w->h->out * w->in);
+		return;
+	}
+	w->codes = take(base, used, rows * w->code_bytes);
+	w->t = take(base, used, rows * w->groups);
+	w->best_codes = take(base, used, rows * w->code_bytes);
+	w->best_t = take(base, used, rows * w->groups);
+}
+
+static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor *from,
+		    unsigned char *data)
+{
+	unsigned char *to = data + h->codes_at;
+	hz_packed packed;
+	hz_tensor b;
+
+	if (w->lattice)
+		HZ_CHECK(choose_bank(w, h, from));
+	for (int64_t first = 0; first < h->out; first += CHUNK) {
+		const int64_t rows = h->out - first < CHUNK ? h->out - first : CHUNK;
+
+		HZ_CHECK(take_rows(w, from, first, rows, 1));
+		if (w->lattice) {
+			const size_t done = (size_t)(to - data);
+
+			HZ_CHECK(quantize_lattice(w, rows));
+			HZ_CHECK(pack_lattice(w, rows, to, (size_t)h->bytes - done));
+			to += (uint64_t)(CHUNK / HZI_LINEAR_PANEL) * h->codes_bytes /
+			      (uint64_t)((h->out + HZI_LINEAR_PANEL - 1) / HZI_LINEAR_PANEL);
+		} else {
+			quantize_s8(w, first, rows, (int8_t *)w->codes);
+		}
+		memcpy(data + h->scales_at + 4 * first, w->scale, 4 * (size_t)rows);
+	}
+	h->error = w->power > 0 ? w->noise / w->power : 0;
+	memcpy(data, h, sizeof(*h));
+	if (w->lattice)
+		return HZ_OK;
+	b = hz_tensor_2d(w->codes, HZ_S8, HZ_CPU, h->out, h->in);
+	b = hz_view_transpose(&b, 0, 1);
+	return hz_qgemm_pack(w->cpu, &b, to, (size_t)h->codes_bytes, &packed);
+}
+
+int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *from,
+		      const float *weight, unsigned char *data)
+{
+	struct work w = {.cpu = cpu, .h = h, .weight = weight, .in = h->in};
+	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
+	const bool s8 = h->format == HZ_LINEAR_S8_ROW;
+	size_t bytes;
+	char *base;
+	int status;
+
+	memset(data, 0, h->codes_at);
+	if (!s8) {
+		HZ_CHECK(hzi_linear_open_lattice(cpu, h, &w.lattice, &w.vlut));
+		hz_lattice_get_info(w.lattice, &w.info);
+		w.blocks = (h->in + w.info.dim - 1) / w.info.dim;
+		w.groups = (w.blocks + w.lattice->rule.group - 1) / w.lattice->rule.group;
+		w.code_bytes = w.blocks * w.info.levels *
+			       (int64_t)hz_dtype_size(w.info.level_dtype);
+	}
+	lay_out(&w, rows, s8, NULL, &bytes);
+	base = hzi_malloc(cpu, bytes, 64);
+	if (!base) {
+		close_lattice(&w);
+		return hzi_fail(cpu, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
+	}
+	lay_out(&w, rows, s8, base, &bytes);
+	hz_hadamard_signs(w.signs, w.in, h->seed);
+	status = quantize(&w, h, from, data);
+	close_lattice(&w);
+	hzi_mfree(cpu, base, bytes);
+	return status;
+}

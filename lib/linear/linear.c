@@ -1,0 +1,1003 @@
+/*
+ * linear.c - linear layers with quantized weights: objects, argument checks, calls
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A call is a sequence of calls of other families and of this one's operations, on scratch at the
+ * beginning of the workspace; they have the rest of it. run_parts() counts both.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lib/core/route.h"
+#include "lib/lattice/lattice.h"
+#include "lib/linear/linear.h"
+#include "lib/qgemm/qgemm.h"
+#include "lib/vlut/vlut.h"
+
+#define CHUNK 256		/* rows of W' that are decoded at a time */
+
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
+static const int f32_type[] = {HZ_F32, 0};
+
+static const char open_name[] = "linear_open", load_name[] = "linear_load",
+		  save_name[] = "linear_save", forward_name[] = "linear_forward",
+		  bwd_name[] = "linear_bwd", dequantize_name[] = "linear_dequantize";
+
+/* ---- Layers from bytes ----------------------------------------------------------------------- */
+
+void hz_linear_close(hz_linear *l)
+{
+	struct hz_context *ctx;
+	void *memory[4];
+
+	if (!l)
+		return;
+	ctx = l->ctx;
+	memory[0] = l->device_codes;
+	memory[1] = l->device_scales;
+	memory[2] = l->signs;
+	memory[3] = l->packed_data;
+	for (int i = 0; i < 4; i++) {
+		if (memory[i])
+			hz_free(ctx, memory[i], ctx->device);
+	}
+	hz_vlut_close(l->vlut);
+	hz_lattice_close(l->lattice);
+	if (l->own)
+		hzi_mfree(ctx, l->own, (size_t)l->h.bytes);
+	hzi_mfree(ctx, l, sizeof(*l));
+}
+
+/* *to becomes new memory of the context's device with a copy of host memory. */
+static int upload(struct hz_context *ctx, void **to, const void *from, size_t bytes)
+{
+	HZ_CHECK(hz_alloc(ctx, to, bytes, ctx->device));
+	if (!ctx->gpu) {
+		memcpy(*to, from, bytes);
+		return HZ_OK;
+	}
+	HZ_CHECK(ctx->gpu->copy(ctx, *to, ctx->device, from, HZ_CPU, bytes));
+	return hz_sync(ctx);
+}
+
+/* On the CPU the stored codes are what products read. */
+static void use_in_place(hz_linear *l)
+{
+	hz_lattice_info info = {.level_dtype = HZ_S8};
+
+	if (l->lattice)
+		hz_lattice_get_info(l->lattice, &info);
+	l->packed = (hz_packed){
+		.data = (void *)(uintptr_t)l->codes, .bytes = (size_t)l->h.codes_bytes,
+		.device = HZ_CPU, .dtype = (int16_t)info.level_dtype, .ndim = 2,
+		.shape = {l->lattice ? l->h.out : l->h.in, l->lattice ? l->h.in : l->h.out},
+		.layout = l->lattice ? l->vlut->layout[0] : HZI_QGEMM_LAYOUT_CPU,
+	};
+	l->packed.check = hzi_packed_check(&l->packed);
+}
+
+/* Memory of layers on a GPU while they are made */
+struct transfer {
+	void *host[2], *device[2];
+	size_t bytes[2];
+};
+
+static int take(struct hz_context *ctx, struct transfer *f, const char *op, int i, size_t bytes)
+{
+	f->bytes[i] = bytes;
+	f->host[i] = hzi_malloc(ctx, bytes, 64);
+	return f->host[i] ? HZ_OK :
+	       hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
+}
+
+static int send(struct hz_context *ctx, struct transfer *f, int i)
+{
+	return upload(ctx, &f->device[i], f->host[i], f->bytes[i]);
+}
+
+/* Packs codes for the kernels of the GPU: *bytes first, then with data. */
+static int pack(hz_linear *l, const hz_tensor *codes, const hz_tensor *t, void *data, size_t *bytes)
+{
+	const hz_tensor b = l->lattice ? *codes : hz_view_transpose(codes, 0, 1);
+	const hz_coded w = {.codes = *codes, .t = t, .k = l->h.in};
+
+	if (!data)
+		return l->lattice ? hz_vlut_pack_bytes(l->ctx, l->vlut, &w, bytes) :
+				    hz_qgemm_pack_bytes(l->ctx, &b, bytes);
+	return l->lattice ? hz_vlut_pack(l->ctx, l->vlut, &w, data, *bytes, &l->packed) :
+			    hz_qgemm_pack(l->ctx, &b, data, *bytes, &l->packed);
+}
+
+static int make_packed(hz_linear *l, const char *op, const unsigned char *codes,
+		       const uint8_t *code_of_fields, struct transfer *f)
+{
+	struct hz_context *const ctx = l->ctx;
+	hz_lattice_info info;
+	hz_tensor c = hz_tensor_2d(NULL, HZ_S8, HZ_CPU, l->h.out, l->h.in), t = {0};
+	size_t bytes;
+
+	if (l->lattice) {
+		hz_lattice_get_info(l->lattice, &info);
+		c = hz_tensor_3d(NULL, info.level_dtype, HZ_CPU, l->h.out,
+				 (l->h.in + info.dim - 1) / info.dim, info.levels);
+		t = hz_tensor_2d(NULL, HZ_U8, HZ_CPU, l->h.out, (l->h.in + 7) / 8);
+		HZ_CHECK(take(ctx, f, op, 1, (size_t)hz_tensor_count(&t)));
+		t.data = f->host[1];
+	}
+	HZ_CHECK(take(ctx, f, op, 0, (size_t)hz_tensor_count(&c) * hz_dtype_size(c.dtype)));
+	c.data = f->host[0];
+	hzi_linear_unpack(&l->layout, codes, code_of_fields, &c, &t);
+	HZ_CHECK(send(ctx, f, 0));
+	if (l->lattice)
+		HZ_CHECK(send(ctx, f, 1));
+	c.data = f->device[0];
+	t.data = f->device[1];
+	c.device = t.device = ctx->device;
+	HZ_CHECK(pack(l, &c, l->lattice ? &t : NULL, NULL, &bytes));
+	HZ_CHECK(hz_alloc(ctx, &l->packed_data, bytes, ctx->device));
+	HZ_CHECK(pack(l, &c, l->lattice ? &t : NULL, l->packed_data, &bytes));
+	return hz_sync(ctx);
+}
+
+/* On a GPU: the stored codes and scales, and the codes as its products read them */
+static int use_on_gpu(hz_linear *l, const char *op, const uint8_t *code_of_fields)
+{
+	struct hz_context *const ctx = l->ctx;
+	const unsigned char *const codes = l->bytes + l->h.codes_at;
+	struct transfer f = {{NULL}, {NULL}, {0}};
+	int status;
+
+	HZ_CHECK(upload(ctx, &l->device_codes, codes, (size_t)l->h.codes_bytes));
+	HZ_CHECK(upload(ctx, &l->device_scales, l->scales, (size_t)l->h.scales_bytes));
+	l->codes = l->device_codes;
+	l->scales = l->device_scales;
+	status = make_packed(l, op, codes, code_of_fields, &f);
+	for (int i = 0; i < 2; i++) {
+		if (f.device[i])
+			hz_free(ctx, f.device[i], ctx->device);
+		if (f.host[i])
+			hzi_mfree(ctx, f.host[i], f.bytes[i]);
+	}
+	return status;
+}
+
+static int make_signs(hz_linear *l, const char *op)
+{
+	const size_t bytes = (size_t)(l->h.in + 7) / 8;
+	uint8_t *const host = hzi_malloc(l->ctx, bytes, 64);
+	int status;
+
+	if (!host)
+		return hzi_fail(l->ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
+	hz_hadamard_signs(host, l->h.in, l->h.seed);
+	status = upload(l->ctx, &l->signs, host, bytes);
+	hzi_mfree(l->ctx, host, bytes);
+	return status;
+}
+
+static int forward(struct hz_context *ctx, const hz_linear *l, const hz_tensor *x,
+		   const hz_tensor *bias, hz_tensor *y, const hz_linear_opts *o);
+
+/* The route of a product by one row: that which counting its workspace picks */
+static int find_route(hz_linear *l)
+{
+	const hz_tensor x = hz_tensor_2d(NULL, HZ_F32, l->ctx->device, 1, l->h.in);
+	hz_tensor y = hz_tensor_2d(NULL, HZ_F32, l->ctx->device, 1, l->h.out);
+	static const hz_linear_opts none;
+	size_t bytes;
+
+	HZ_CHECK(hz_record_begin(l->ctx));
+	if (forward(l->ctx, l, &x, NULL, &y, &none) == HZ_OK && l->ctx->picked)
+		l->route = l->ctx->picked->name;
+	else
+		l->route = l->lattice ? "vlut_gemm" : "qlinear";
+	return hz_record_end(l->ctx, &bytes);
+}
+
+/*
+ * A context on the CPU like ctx, where quantization takes place: it has a workspace of its own and
+ * works while ctx records.
+ */
+static int open_cpu(struct hz_context *ctx, const char *op, hz_context **cpu)
+{
+	const hz_options o = {
+		.device = HZ_CPU, .threads = ctx->threads, .isa = ctx->isa, .flags = HZ_NO_TOPOLOGY,
+		.threading = ctx->threading,
+		.allocator = ctx->allocator.alloc ? &ctx->allocator : NULL,
+		.parallel_for = ctx->parallel_for, .parallel_user = ctx->parallel_user,
+	};
+	const int status = hz_open(cpu, &o);
+
+	return status == HZ_OK ? HZ_OK : hzi_fail(ctx, status, "%s: %s", op, hz_open_errmsg());
+}
+
+/* Which code each value of the fields of D4 is: objects on the CPU alone have that. */
+static int find_codes(const hz_linear *l, const char *op, uint8_t *code_of_fields)
+{
+	hz_lattice *lattice;
+	hz_context *cpu;
+	hz_vlut *vlut;
+	int status;
+
+	if (!l->lattice || l->lattice->rule.shaping)
+		return HZ_OK;
+	if (!l->ctx->gpu) {
+		memcpy(code_of_fields, l->vlut->bitfield_code_table, 256);
+		return HZ_OK;
+	}
+	HZ_CHECK(open_cpu(l->ctx, op, &cpu));
+	status = hzi_linear_open_lattice(cpu, &l->h, &lattice, &vlut);
+	if (status == HZ_OK) {
+		memcpy(code_of_fields, vlut->bitfield_code_table, 256);
+		hz_vlut_close(vlut);
+		hz_lattice_close(lattice);
+	} else {
+		hzi_fail(l->ctx, status, "%s: %s", op, hz_errmsg(cpu));
+	}
+	hz_close(cpu);
+	return status;
+}
+
+/* The parts of a layer whose header, bytes and `own` are set */
+static int make_parts(hz_linear *l, const char *op)
+{
+	uint8_t code_of_fields[256] = {0};
+
+	l->codes = l->bytes + l->h.codes_at;
+	l->scales = (const float *)(const void *)(l->bytes + l->h.scales_at);
+	if (l->h.format != HZ_LINEAR_S8_ROW)
+		HZ_CHECK(hzi_linear_open_lattice(l->ctx, &l->h, &l->lattice, &l->vlut));
+	HZ_CHECK(find_codes(l, op, code_of_fields));
+	hzi_linear_make_layout(&l->h, l->lattice, code_of_fields, &l->layout);
+	if (l->h.flags & HZ_LINEAR_ROTATE)
+		HZ_CHECK(make_signs(l, op));
+	if (l->ctx->gpu)
+		HZ_CHECK(use_on_gpu(l, op, code_of_fields));
+	else
+		use_in_place(l);
+	return find_route(l);
+}
+
+static int new_layer(struct hz_context *ctx, const char *op, hz_linear **layer)
+{
+	hz_linear *const l = hzi_malloc(ctx, sizeof(*l), 64);
+
+	if (!l)
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, sizeof(*l));
+	memset(l, 0, sizeof(*l));
+	l->ctx = ctx;
+	*layer = l;
+	return HZ_OK;
+}
+
+static int new_bytes(hz_linear *l, const char *op)
+{
+	l->own = l->h.bytes <= PTRDIFF_MAX ? hzi_malloc(l->ctx, (size_t)l->h.bytes, 64) : NULL;
+	if (!l->own)
+		return hzi_fail(l->ctx, HZ_ENOMEM, "%s: no memory for %llu bytes", op,
+				(unsigned long long)l->h.bytes);
+	l->bytes = l->own;
+	return HZ_OK;
+}
+
+/*
+ * Makes the parts of a layer, outside of a recording, unless status says that it failed before;
+ * *layer becomes l, or l is closed.
+ */
+static int finish(hz_linear **layer, const char *op, hz_linear *l, int status)
+{
+	struct hz_context *const ctx = l->ctx;
+	const bool recording = ctx->recording;
+	const size_t recorded = ctx->recorded_bytes;
+
+	ctx->recording = false;
+	if (status == HZ_OK)
+		status = make_parts(l, op);
+	ctx->recording = recording;
+	ctx->recorded_bytes = recorded;
+	if (status == HZ_OK)
+		*layer = l;
+	else
+		hz_linear_close(l);
+	return status;
+}
+
+int hz_linear_load(hz_context *ctx, hz_linear **layer, const void *data, size_t bytes)
+{
+	struct hzi_linear_header h;
+	hz_linear *l;
+	int status = HZ_OK;
+
+	if (layer)
+		*layer = NULL;
+	HZI_ENTER(ctx, load_name);
+	if (!layer)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", load_name);
+	HZ_CHECK(hzi_linear_check_bytes(ctx, load_name, data, bytes, &h));
+	HZ_CHECK(new_layer(ctx, load_name, &l));
+	l->h = h;
+	l->bytes = data;
+	if (ctx->gpu)
+		status = new_bytes(l, load_name);
+	if (status == HZ_OK && l->own)
+		memcpy(l->own, data, (size_t)h.bytes);
+	return finish(layer, load_name, l, status);
+}
+
+/* ---- Layers from weights --------------------------------------------------------------------- */
+
+static int check_open_opts(struct hz_context *ctx, const hz_linear_open_opts *o)
+{
+	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_ROTATE), {0, NULL}};
+
+	if (o->format < 0 || o->format > HZ_LINEAR_D4_4_50)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->format is %d, must be 0 to %d",
+				open_name, o->format, HZ_LINEAR_D4_4_50);
+	HZ_CHECK(hzi_check_flags(ctx, open_name, "opts->flags", o->flags, HZ_LINEAR_ROTATE, flags));
+	if (o->seed && !(o->flags & HZ_LINEAR_ROTATE))
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->seed is %llu, but opts->flags lacks HZ_LINEAR_ROTATE: "
+				"set it, or seed to 0", open_name, (unsigned long long)o->seed);
+	return hzi_check_reserved(ctx, open_name, o->reserved, 4);
+}
+
+static int check_weights(struct hz_context *ctx, const hz_tensor *w, const hz_linear_open_opts *o)
+{
+	hz_tensor m;
+
+	HZ_CHECK(hzi_check(ctx, open_name, "w", w, float_types, false));
+	if (w->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w.ndim is %d, must be 2: w is [out, in]",
+				open_name, w->ndim);
+	for (int i = 0; i < 2; i++) {
+		const int64_t most = i ? HZI_LINEAR_IN_MAX : HZI_LINEAR_OUT_MAX;
+
+		if (w->shape[i] < 1 || w->shape[i] > most)
+			return hzi_fail(ctx, w->shape[i] < 1 ? HZ_ESHAPE : HZ_ENOTSUP,
+					"%s: w.shape[%d] is %lld, must be 1 to %lld", open_name, i,
+					(long long)w->shape[i], (long long)most);
+	}
+	if (!w->data)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: w has no data: it is read also while the "
+				"context records", open_name);
+	if (!o->moments)
+		return HZ_OK;
+	m = *o->moments;
+	if (m.device == HZ_CPU)
+		m.device = ctx->device;	/* as the check wants it; it is read on the host */
+	else if (m.device == ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: opts->moments is on the GPU, must be on the "
+				"host", open_name);
+	HZ_CHECK(hzi_check(ctx, open_name, "opts->moments", &m, f32_type, false));
+	if (o->moments->ndim != 1 || o->moments->shape[0] != w->shape[1])
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->moments has %d dimensions, the last of "
+				"%lld, must be [in] of %lld", open_name, o->moments->ndim,
+				(long long)(o->moments->ndim ?
+					    o->moments->shape[o->moments->ndim - 1] : 0),
+				(long long)w->shape[1]);
+	if (!hz_tensor_contiguous(o->moments))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: opts->moments must be contiguous", open_name);
+	return o->moments->data ? HZ_OK :
+	       hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments has no data", open_name);
+}
+
+/* w on the host with its strides: on a GPU a view of a copy of all bytes between its ends */
+static int to_host(struct hz_context *ctx, const hz_tensor *t, hz_tensor *host, void **memory,
+		   size_t *bytes)
+{
+	int64_t before = 0;
+
+	*host = hzi_canonical_strides(t);
+	if (!ctx->gpu)
+		return HZ_OK;
+	for (int d = 0; d < t->ndim; d++)
+		before += host->stride[d] < 0 ? -host->stride[d] * (t->shape[d] - 1) : 0;
+	before *= (int64_t)hz_dtype_size(t->dtype);
+	*bytes = (size_t)hz_tensor_bytes(host);
+	*memory = hzi_malloc(ctx, *bytes, 64);
+	if (!*memory)
+		return hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name, *bytes);
+	host->data = (char *)*memory + before;
+	host->device = HZ_CPU;
+	HZ_CHECK(ctx->gpu->copy(ctx, *memory, HZ_CPU, (const char *)t->data - before, ctx->device,
+				*bytes));
+	return hz_sync(ctx);
+}
+
+/*
+ * Shares of in-features in the error, the largest is 1. After a rotation that of all of a block is
+ * their mean: entries of H are +-1 / sqrt(block).
+ */
+static int make_weight(struct hz_context *ctx, const struct hzi_linear_header *h, const float *from,
+		       float *to)
+{
+	const hz_hadamard_opts o = hzi_linear_rotation(h);
+	const bool rotates = h->flags & HZ_LINEAR_ROTATE;
+	float most = 0;
+	int64_t block[64] = {h->in}, blocks = 1, first = 0;
+
+	for (int64_t k = 0; k < h->in; k++) {
+		if (!(from[k] >= 0 && isfinite(from[k])))
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments[%lld] is %g, must be "
+					"0 or positive, and finite", open_name, (long long)k,
+					(double)from[k]);
+		most = from[k] > most ? from[k] : most;
+	}
+	if (!(most > 0))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments are all 0", open_name);
+	for (int64_t k = 0; k < h->in; k++)
+		to[k] = from[k] / most;
+	/* Greedy blocks of 65536 repeat; the others are fewer than 64. */
+	while (rotates && first < h->in) {
+		const int64_t left = h->in - first;
+		double sum = 0;
+		float mean;
+
+		blocks = left > HZI_LINEAR_BLOCK_MAX ? 0 : hz_hadamard_plan(left, &o, block, 64);
+		if (blocks < 1)
+			block[0] = HZI_LINEAR_BLOCK_MAX;
+		for (int64_t k = first; k < first + block[0]; k++)
+			sum += (double)to[k];
+		mean = (float)(sum / (double)block[0]);
+		for (int64_t k = first; k < first + block[0]; k++)
+			to[k] = mean;
+		first += block[0];
+	}
+	return HZ_OK;
+}
+
+/* Quantizes w to l->own. */
+static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments)
+{
+	struct hz_context *const ctx = l->ctx;
+	void *memory[2] = {NULL};	/* of w, of the weights of errors */
+	size_t bytes[2] = {0, 4 * (size_t)l->h.in};
+	hz_context *cpu = NULL;
+	hz_tensor host;
+	int status = to_host(ctx, w, &host, &memory[0], &bytes[0]);
+
+	if (status == HZ_OK && moments) {
+		memory[1] = hzi_malloc(ctx, bytes[1], 64);
+		status = memory[1] ? make_weight(ctx, &l->h, moments->data, memory[1]) :
+			 hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name,
+				  bytes[1]);
+	}
+	if (status == HZ_OK)
+		status = open_cpu(ctx, open_name, &cpu);
+	if (status == HZ_OK) {
+		status = hzi_linear_encode(cpu, &l->h, &host, memory[1], l->own);
+		if (status != HZ_OK)
+			hzi_fail(ctx, status, "%s", hz_errmsg(cpu));
+	}
+	hz_close(cpu);
+	for (int i = 0; i < 2; i++) {
+		if (memory[i])
+			hzi_mfree(ctx, memory[i], bytes[i]);
+	}
+	return status;
+}
+
+int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_tensor *w,
+		   const hz_linear_open_opts *opts)
+{
+	static const hz_linear_open_opts defaults;
+	const hz_linear_open_opts *const o = opts ? opts : &defaults;
+	hz_linear *l;
+	int status;
+
+	if (layer)
+		*layer = NULL;
+	HZI_ENTER(ctx, open_name);
+	if (!layer)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", open_name);
+	HZ_CHECK(check_open_opts(ctx, o));
+	HZ_CHECK(check_weights(ctx, w, o));
+	HZ_CHECK(new_layer(ctx, open_name, &l));
+	l->h = (struct hzi_linear_header){
+		.magic = HZI_LINEAR_MAGIC, .version = HZI_LINEAR_VERSION,
+		.format = (uint32_t)(o->format ? o->format : HZ_LINEAR_S8_ROW), .flags = o->flags,
+		.out = w->shape[0], .in = w->shape[1], .seed = o->seed,
+	};
+	if (o->flags & HZ_LINEAR_ROTATE)
+		hzi_linear_choose_plan(&l->h);
+	hzi_linear_sizes(&l->h);
+	status = new_bytes(l, open_name);
+	if (status == HZ_OK)
+		status = encode(l, w, o->moments);
+	return finish(layer, open_name, l, status);
+}
+
+/* ---- Layers to bytes ------------------------------------------------------------------------- */
+
+static int check_layer(struct hz_context *ctx, const char *op, const hz_linear *l)
+{
+	HZI_ENTER(ctx, op);
+	if (!l)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is NULL", op);
+	if (l->ctx->device != ctx->device)
+		return hzi_fail(ctx, HZ_EDEVICE, "%s: layer is on another device than the context",
+				op);
+	return HZ_OK;
+}
+
+int hz_linear_save_bytes(hz_context *ctx, const hz_linear *layer, size_t *bytes)
+{
+	HZ_CHECK(check_layer(ctx, "linear_save_bytes", layer));
+	if (!bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "linear_save_bytes: bytes is NULL");
+	*bytes = (size_t)layer->h.bytes;
+	return HZ_OK;
+}
+
+int hz_linear_save(hz_context *ctx, const hz_linear *l, void *data, size_t bytes)
+{
+	const unsigned char *to = data;
+
+	HZ_CHECK(check_layer(ctx, save_name, l));
+	if (!data)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is NULL", save_name);
+	if (bytes < l->h.bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %llu",
+				save_name, bytes, (unsigned long long)l->h.bytes);
+	if ((uintptr_t)to < (uintptr_t)l->bytes + l->h.bytes &&
+	    (uintptr_t)l->bytes < (uintptr_t)to + l->h.bytes)
+		return hzi_fail(ctx, HZ_EALIAS, "%s: data overlaps the data of the layer",
+				save_name);
+	if (!ctx->recording)
+		memcpy(data, l->bytes, (size_t)l->h.bytes);
+	return HZ_OK;
+}
+
+int hz_linear_get_info(const hz_linear *l, hz_linear_info *info)
+{
+	if (!l || !info)
+		return HZ_EINVAL;
+	memset(info, 0, sizeof(*info));
+	info->out = l->h.out;
+	info->in = l->h.in;
+	info->format = (int32_t)l->h.format;
+	info->flags = l->h.flags & HZ_LINEAR_ROTATE;
+	info->seed = l->h.seed;
+	info->bytes = (int64_t)l->h.bytes;
+	info->bits = 8 * (double)l->h.bytes / ((double)l->h.out * (double)l->h.in);
+	info->error = l->h.error;
+	info->error_db = l->h.error > 1e-40 ? 10 * log10(l->h.error) : -400;
+	info->format_name = hz_linear_format_name(info->format);
+	info->route = l->route;
+	return HZ_OK;
+}
+
+/* ---- Calls of several parts ------------------------------------------------------------------ */
+
+/*
+ * A call: its parts, made in order by run(), on `scratch` of scratch_bytes bytes, NULL while only
+ * workspace is counted.
+ */
+struct parts {
+	int (*run)(struct hz_context *ctx, const struct parts *p, char *scratch);
+	const hz_linear *l;
+	const hz_tensor *x, *bias;
+	hz_tensor *y;
+	const hz_linear_opts *o;
+	size_t scratch_bytes;
+};
+
+static int run_parts(struct hz_context *ctx, const char *op, const struct parts *p)
+{
+	const bool recording = ctx->recording, lent = ctx->workspace_lent;
+	const size_t recorded = ctx->recorded_bytes;
+	void *workspace;
+	size_t inner, all;
+	int status;
+
+	ctx->recording = true;
+	ctx->recorded_bytes = 0;
+	status = p->run(ctx, p, NULL);
+	inner = ctx->recorded_bytes;
+	ctx->recording = recording;
+	ctx->recorded_bytes = recorded;
+	HZ_CHECK(status);
+	HZ_CHECK(hzi_workspace(ctx, op, p->scratch_bytes + inner));
+	if (recording)
+		return HZ_OK;
+	workspace = ctx->workspace;
+	all = ctx->workspace_bytes;
+	ctx->workspace = (char *)workspace + p->scratch_bytes;
+	ctx->workspace_bytes = all - p->scratch_bytes;
+	ctx->workspace_lent = true;	/* The parts must not replace it. */
+	status = p->run(ctx, p, workspace);
+	ctx->workspace = workspace;
+	ctx->workspace_bytes = all;
+	ctx->workspace_lent = lent;
+	return status;
+}
+
+/* Bytes of rows of f32 as scratch; false if they overflow */
+static bool add_scratch(size_t *bytes, int64_t rows, int64_t columns)
+{
+	int64_t count, all;
+
+	if (!hzi_mul(rows, columns, &count) || !hzi_mul(count, 4, &all) ||
+	    all > INT64_MAX / 4 - (int64_t)*bytes)
+		return false;
+	*bytes += ((size_t)all + 63) / 64 * 64;
+	return true;
+}
+
+static int too_large(struct hz_context *ctx, const char *op, const char *what)
+{
+	return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows", op, what);
+}
+
+/* Takes a contiguous f32 tensor with the leading dimensions of t from scratch. */
+static hz_tensor take_scratch(char **scratch, const hz_tensor *t, int64_t last)
+{
+	hz_tensor like = *t;
+	size_t bytes = 0;
+
+	like.shape[like.ndim - 1] = last;
+	like = hz_tensor_nd(*scratch, HZ_F32, t->device, t->ndim, like.shape);
+	add_scratch(&bytes, 1, hz_tensor_count(&like));
+	if (*scratch)
+		*scratch += bytes;
+	return like;
+}
+
+/* A view with one leading dimension, if strides allow that */
+static bool flatten(const hz_tensor *t, hz_tensor *to)
+{
+	const hz_tensor c = hzi_canonical_strides(t);
+	int64_t rows = 1, stride = 0;
+
+	for (int d = c.ndim - 2; d >= 0; d--) {
+		if (c.shape[d] == 1)
+			continue;
+		if (rows > 1 && !hzi_continues(c.stride[d], stride, rows))
+			return false;
+		stride = rows > 1 ? stride : c.stride[d];
+		rows *= c.shape[d];
+	}
+	*to = c;
+	to->ndim = 2;
+	to->shape[0] = rows;
+	to->shape[1] = c.shape[c.ndim - 1];
+	to->stride[0] = rows > 1 ? stride : to->shape[1];
+	to->stride[1] = c.stride[c.ndim - 1];
+	return true;
+}
+
+/* x and y with one leading dimension, or as they are */
+static void flatten_both(hz_tensor *x, hz_tensor *y)
+{
+	hz_tensor x2, y2;
+
+	if (flatten(x, &x2) && flatten(y, &y2)) {
+		*x = x2;
+		*y = y2;
+	}
+}
+
+static int64_t rows_of(const hz_tensor *t)
+{
+	int64_t rows = 1;
+
+	for (int d = 0; d < t->ndim - 1; d++)
+		rows *= t->shape[d];
+	return rows;
+}
+
+/* y = act(from + bias), or a conversion; bias, opts: NULL: none */
+static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tensor *bias,
+		    const hz_tensor *y, const hz_linear_opts *o)
+{
+	const hz_tensor f = hzi_canonical_strides(from), t = hzi_canonical_strides(y);
+	const int last = t.ndim - 1;
+	struct hzi_linear_forward_args a = {
+		.from = from->data, .y = y->data, .bias = bias ? bias->data : NULL,
+		.rows = rows_of(y), .n = t.shape[last], .from_step = f.stride[last],
+		.y_step = t.stride[last], .ndim = last, .from_dtype = f.dtype, .y_dtype = t.dtype,
+		.activation = o ? o->activation : HZ_ACT_NONE,
+		.gated = o && o->flags & HZ_LINEAR_GATED,
+	};
+
+	for (int d = 0; d < last; d++) {
+		a.shape[d] = t.shape[d];
+		a.from_stride[d] = f.stride[d];
+		a.y_stride[d] = t.stride[d];
+	}
+	return HZI_CALL(ctx, linear, linear_forward, &a);
+}
+
+/* y = the rotation of x, or its transpose */
+static int rotate(struct hz_context *ctx, const hz_linear *l, const hz_tensor *x, hz_tensor *y,
+		  uint32_t flags)
+{
+	const hz_tensor signs = hz_tensor_1d(l->signs, HZ_U8, ctx->device, (l->h.in + 7) / 8);
+	hz_hadamard_opts o = hzi_linear_rotation(&l->h);
+
+	o.pre = &signs;
+	o.flags = flags;
+	return hz_hadamard(ctx, x, y, &o);
+}
+
+static bool rotates(const hz_linear *l)
+{
+	return l->h.flags & HZ_LINEAR_ROTATE;
+}
+
+/* Whether rows of t are contiguous f32 at one distance, which this family's products take */
+static bool plain_rows(const hz_tensor *t, hz_tensor *rows)
+{
+	return t->dtype == HZ_F32 && flatten(t, rows) &&
+	       (rows->stride[1] == 1 || rows->shape[1] == 1);
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* Whether y is a product that needs a pass for bias and activation */
+static bool needs_epilogue(const hz_linear *l, const hz_tensor *bias, const hz_linear_opts *o)
+{
+	if (o->flags & HZ_LINEAR_GATED || o->activation > HZ_ACT_RELU)
+		return true;
+	return l->lattice && (bias || o->activation);
+}
+
+/* Whether the product is not in y */
+static bool needs_sums(const hz_linear *l, const hz_tensor *bias, const hz_tensor *y,
+		       const hz_linear_opts *o)
+{
+	return needs_epilogue(l, bias, o) && (y->dtype != HZ_F32 || o->flags & HZ_LINEAR_GATED);
+}
+
+static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, const hz_tensor *bias,
+		   hz_tensor y, bool relu)
+{
+	const hz_tensor scales = hz_tensor_1d((void *)(uintptr_t)l->scales, HZ_F32, ctx->device,
+					      l->h.out);
+	const hz_coded w = {.row_scale = &scales, .packed = &l->packed};
+	const hz_qgemm_opts o = {.flags = relu ? HZ_QGEMM_RELU : 0, .b_scales = &scales,
+				 .bias = bias, .packed = &l->packed};
+
+	flatten_both(&x, &y);
+	return l->lattice ? hz_vlut_gemm(ctx, l->vlut, &w, &x, &y) :
+			    hz_qlinear(ctx, &x, NULL, &y, &o);
+}
+
+static int forward_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+{
+	const hz_linear *const l = p->l;
+	const bool pass = needs_epilogue(l, p->bias, p->o);
+	const hz_tensor *const product_bias = l->lattice ? NULL : p->bias;
+	hz_tensor x = *p->x, sums = *p->y;
+
+	if (rotates(l)) {
+		x = take_scratch(&scratch, p->x, l->h.in);
+		HZ_CHECK(rotate(ctx, l, p->x, &x, 0));
+	}
+	if (needs_sums(l, p->bias, p->y, p->o))
+		sums = take_scratch(&scratch, p->y, l->h.out);
+	HZ_CHECK(product(ctx, l, x, product_bias, sums, !pass && p->o->activation));
+	return pass ? epilogue(ctx, &sums, l->lattice ? p->bias : NULL, p->y, p->o) : HZ_OK;
+}
+
+/* The call without checks of arguments */
+static int forward(struct hz_context *ctx, const hz_linear *l, const hz_tensor *x,
+		   const hz_tensor *bias, hz_tensor *y, const hz_linear_opts *o)
+{
+	struct parts p = {forward_parts, l, x, bias, y, o, 0};
+
+	if (rotates(l) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.in))
+		return too_large(ctx, forward_name, "x");
+	if (needs_sums(l, bias, y, o) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.out))
+		return too_large(ctx, forward_name, "y");
+	return run_parts(ctx, forward_name, &p);
+}
+
+/* Checks x [.., in], called by that name, and y, which has its leading dimensions. */
+static int check_rows(struct hz_context *ctx, const char *op, const char *x_name,
+		      const hz_tensor *x, int64_t in, const char *y_name, const hz_tensor *y,
+		      int64_t out)
+{
+	const struct {
+		const char *name;
+		const hz_tensor *t;
+		int64_t size;
+	} side[] = {{x_name, x, in}, {y_name, y, out}};
+
+	for (int i = 0; i < 2; i++) {
+		const hz_tensor *const t = side[i].t;
+
+		HZ_CHECK(hzi_check(ctx, op, side[i].name, t, float_types, i == 1));
+		if (t->ndim < 1)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is 0, must be 1 or more", op,
+					side[i].name);
+		if (t->ndim != x->ndim)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", op,
+					side[i].name, t->ndim, x->ndim, x_name);
+		if (t->shape[t->ndim - 1] != side[i].size)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld "
+					"for this layer", op, side[i].name, t->ndim - 1,
+					(long long)t->shape[t->ndim - 1], (long long)side[i].size);
+	}
+	for (int d = 0; d < x->ndim - 1; d++) {
+		if (x->shape[d] != y->shape[d])
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, "
+					"as %s", op, y_name, d, (long long)y->shape[d],
+					(long long)x->shape[d], x_name);
+	}
+	return hzi_check_apart(ctx, op, x_name, x, y_name, y);
+}
+
+/* y overlaps none of the layer's memory that a call reads. */
+static int check_apart(struct hz_context *ctx, const char *op, const hz_linear *l, const char *name,
+		       const hz_tensor *y)
+{
+	const hz_tensor codes = hz_tensor_1d((void *)(uintptr_t)l->codes, HZ_U8, ctx->device,
+					     (int64_t)l->h.codes_bytes);
+	const hz_tensor scales = hz_tensor_1d((void *)(uintptr_t)l->scales, HZ_F32, ctx->device,
+					      l->h.out);
+
+	HZ_CHECK(hzi_check_apart(ctx, op, "layer", &codes, name, y));
+	return hzi_check_apart(ctx, op, "layer", &scales, name, y);
+}
+
+static int check_opts(struct hz_context *ctx, const hz_linear *l, const hz_linear_opts *o)
+{
+	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_GATED), {0, NULL}};
+	const int32_t a = o->activation;
+
+	if (a < 0 || a > HZ_ACT_GELU_TANH || a == HZ_ACT_LEAKY || a == HZ_ACT_MODRELU ||
+	    a == HZ_ACT_NORMCLIP)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->activation is %d, must be 0, 1, 3 to 6 "
+				"or 9 (HZ_ACT_NONE, _RELU, _TANH, _SIGMOID, _GELU, _SILU, "
+				"_GELU_TANH)", forward_name, a);
+	HZ_CHECK(hzi_check_flags(ctx, forward_name, "opts->flags", o->flags, HZ_LINEAR_GATED,
+				 flags));
+	if (o->flags & HZ_LINEAR_GATED && l->h.out % 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: layer has %lld rows, must have an even number "
+				"for HZ_LINEAR_GATED", forward_name, (long long)l->h.out);
+	return hzi_check_reserved(ctx, forward_name, o->reserved, 4);
+}
+
+int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *x,
+		      const hz_tensor *bias, hz_tensor *y, const hz_linear_opts *opts)
+{
+	static const hz_linear_opts defaults;
+	const hz_linear_opts *const o = opts ? opts : &defaults;
+	int64_t n;
+
+	HZ_CHECK(check_layer(ctx, forward_name, layer));
+	HZI_ENTER(ctx, forward_name);
+	HZ_CHECK(check_opts(ctx, layer, o));
+	n = o->flags & HZ_LINEAR_GATED ? layer->h.out / 2 : layer->h.out;
+	HZ_CHECK(check_rows(ctx, forward_name, "x", x, layer->h.in, "y", y, n));
+	HZ_CHECK(check_apart(ctx, forward_name, layer, "y", y));
+	if (bias) {
+		HZ_CHECK(hzi_check(ctx, forward_name, "bias", bias, f32_type, false));
+		if (bias->ndim != 1 || bias->shape[0] != layer->h.out)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: bias has %d dimensions and %lld "
+					"elements, must be [out] of %lld", forward_name, bias->ndim,
+					(long long)hz_tensor_count(bias), (long long)layer->h.out);
+		if (!hz_tensor_contiguous(bias))
+			return hzi_fail(ctx, HZ_ESTRIDE, "%s: bias must be contiguous",
+					forward_name);
+		HZ_CHECK(hzi_check_apart(ctx, forward_name, "bias", bias, "y", y));
+	}
+	return hz_tensor_count(y) ? forward(ctx, layer, x, bias, y, o) : HZ_OK;
+}
+
+/* ---- Decoded weights, backward --------------------------------------------------------------- */
+
+/* Rows first .. first + rows - 1 of W' as stored to w, f32 with contiguous rows ld apart */
+static int decode(struct hz_context *ctx, const hz_linear *l, int64_t first, int64_t rows, void *w,
+		  int64_t ld)
+{
+	const struct hzi_linear_dequantize_args a = {
+		.layout = &l->layout, .codes = l->codes, .scales = l->scales, .w = w,
+		.first = first, .rows = rows, .ld = ld,
+	};
+
+	return HZI_CALL(ctx, linear, linear_dequantize, &a);
+}
+
+static int64_t chunk_of(const hz_linear *l)
+{
+	return l->h.out < CHUNK ? l->h.out : CHUNK;
+}
+
+static int dequantize_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+{
+	const hz_linear *const l = p->l;
+	hz_tensor plain;
+
+	if (!p->scratch_bytes && plain_rows(p->y, &plain))
+		return decode(ctx, l, 0, l->h.out, plain.data, plain.stride[0]);
+	for (int64_t i = 0; i < l->h.out; i += CHUNK) {
+		const int64_t end = i + CHUNK < l->h.out ? i + CHUNK : l->h.out;
+		hz_tensor to = hz_view_slice(p->y, 0, i, end);
+		const hz_tensor w = hz_tensor_2d(scratch, HZ_F32, ctx->device, end - i, l->h.in);
+
+		HZ_CHECK(decode(ctx, l, i, end - i, scratch, l->h.in));
+		HZ_CHECK(rotates(l) ? rotate(ctx, l, &w, &to, HZ_HADAMARD_TRANSPOSE) :
+				      epilogue(ctx, &w, NULL, &to, NULL));
+	}
+	return HZ_OK;
+}
+
+int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w)
+{
+	struct parts p = {dequantize_parts, layer, NULL, NULL, w, NULL, 0};
+	hz_tensor plain;
+
+	HZ_CHECK(check_layer(ctx, dequantize_name, layer));
+	HZI_ENTER(ctx, dequantize_name);
+	HZ_CHECK(hzi_check(ctx, dequantize_name, "w", w, float_types, true));
+	if (w->ndim != 2 || w->shape[0] != layer->h.out || w->shape[1] != layer->h.in)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w has %d dimensions and %lld elements, must "
+				"be [out, in] of %lld and %lld", dequantize_name, w->ndim,
+				(long long)hz_tensor_count(w), (long long)layer->h.out,
+				(long long)layer->h.in);
+	HZ_CHECK(check_apart(ctx, dequantize_name, layer, "w", w));
+	if ((rotates(layer) || !plain_rows(w, &plain)) &&
+	    !add_scratch(&p.scratch_bytes, chunk_of(layer), layer->h.in))
+		return too_large(ctx, dequantize_name, "w");
+	return run_parts(ctx, dequantize_name, &p);
+}
+
+static int bwd_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+{
+	const hz_linear *const l = p->l;
+	const hz_tensor w = hz_tensor_2d(scratch, HZ_F32, ctx->device, chunk_of(l), l->h.in);
+	hz_tensor dy, dx, sums = {.ndim = 0};	/* sums: dx, if it is not made in place */
+
+	take_scratch(&scratch, &w, l->h.in);
+	if (!plain_rows(p->x, &dy)) {
+		const hz_tensor copy = take_scratch(&scratch, p->x, l->h.out);
+
+		HZ_CHECK(epilogue(ctx, p->x, NULL, &copy, NULL));
+		flatten(&copy, &dy);
+	}
+	if (rotates(l) || !plain_rows(p->y, &dx)) {
+		sums = take_scratch(&scratch, p->y, l->h.in);
+		flatten(&sums, &dx);
+	}
+	for (int64_t i = 0; i < l->h.out; i += CHUNK) {
+		const int64_t rows = l->h.out - i < CHUNK ? l->h.out - i : CHUNK;
+		const struct hzi_linear_bwd_args a = {
+			.dy = (const float *)dy.data + (dy.data ? i : 0), .w = w.data,
+			.dx = dx.data, .rows = dy.shape[0], .out = rows, .in = l->h.in,
+			.dy_ld = dy.stride[0], .dx_ld = dx.stride[0], .add = i > 0,
+		};
+
+		HZ_CHECK(decode(ctx, l, i, rows, w.data, l->h.in));
+		HZ_CHECK(HZI_CALL(ctx, linear, linear_bwd, &a));
+	}
+	if (!sums.ndim)
+		return HZ_OK;
+	return rotates(l) ? rotate(ctx, l, &sums, p->y, HZ_HADAMARD_TRANSPOSE) :
+			    epilogue(ctx, &sums, NULL, p->y, NULL);
+}
+
+int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz_tensor *dy, hz_tensor *dx)
+{
+	struct parts p = {bwd_parts, layer, dy, NULL, dx, NULL, 0};
+	hz_tensor plain;
+
+	HZ_CHECK(check_layer(ctx, bwd_name, layer));
+	HZI_ENTER(ctx, bwd_name);
+	HZ_CHECK(check_rows(ctx, bwd_name, "dy", dy, layer->h.out, "dx", dx, layer->h.in));
+	HZ_CHECK(check_apart(ctx, bwd_name, layer, "dx", dx));
+	if (hz_tensor_count(dx) == 0)
+		return HZ_OK;
+	if (!add_scratch(&p.scratch_bytes, chunk_of(layer), layer->h.in) ||
+	    (!plain_rows(dy, &plain) &&
+	     !add_scratch(&p.scratch_bytes, rows_of(dy), layer->h.out)))
+		return too_large(ctx, bwd_name, "dy");
+	if ((rotates(layer) || !plain_rows(dx, &plain)) &&
+	    !add_scratch(&p.scratch_bytes, rows_of(dx), layer->h.in))
+		return too_large(ctx, bwd_name, "dx");
+	return run_parts(ctx, bwd_name, &p);
+}

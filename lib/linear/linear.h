@@ -1,0 +1,122 @@
+/*
+ * linear.h - linear layers with quantized weights: the object, the file header, arguments
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_LINEAR_H
+#define HZI_LINEAR_H
+
+#include "lib/core/internal.h"
+#include "lib/linear/decode.h"
+
+/* ---- Stored layers (lib/linear/format.c, encode.c) ------------------------------------------- */
+
+#define HZI_LINEAR_MAGIC "HZLINEAR"
+#define HZI_LINEAR_VERSION 1
+#define HZI_LINEAR_WIDE 2u	/* in flags, beside HZ_LINEAR_ROTATE: HZ_LATTICE_WIDE */
+#define HZI_LINEAR_IN_MAX ((int64_t)1 << 23)
+#define HZI_LINEAR_OUT_MAX ((int64_t)1 << 40)
+#define HZI_LINEAR_BLOCK_MAX 65536	/* of a rotation: what a GPU transforms */
+
+/* The first bytes, little-endian; offsets count from the first byte and are multiples of 64. */
+struct hzi_linear_header {
+	char magic[8];
+	uint32_t version, format, flags;
+	uint32_t plan, base, order;	/* of the rotation; 0: none */
+	int64_t out, in;
+	uint64_t seed;
+	double error;
+	uint64_t scales_at, scales_bytes, codes_at, codes_bytes, bytes;
+	uint64_t reserved[3];
+};
+_Static_assert(sizeof(struct hzi_linear_header) == 128, "as stored");
+
+struct hz_linear {
+	hz_context *ctx;
+	struct hzi_linear_header h;
+	struct hzi_linear_layout layout;
+	const unsigned char *bytes;	/* on the host: `own`, or the caller's */
+	void *own;			/* h.bytes of them; NULL: none */
+	/* On the context's device; on the CPU the first two are in `bytes`. */
+	const void *codes;
+	const float *scales;
+	void *device_codes, *device_scales, *signs, *packed_data;
+	hz_packed packed;
+	hz_lattice *lattice;
+	hz_vlut *vlut;
+	const char *route;
+};
+
+/* Sets offsets and sizes from format, out and in, which are valid. */
+void hzi_linear_sizes(struct hzi_linear_header *h);
+
+/* The rotation that a header describes; pre is not set. */
+hz_hadamard_opts hzi_linear_rotation(const struct hzi_linear_header *h);
+
+/* Sets plan, base and order for a rotation of h->in. */
+void hzi_linear_choose_plan(struct hzi_linear_header *h);
+
+/*
+ * HZ_OK if `bytes` bytes are a layer, with *h its header; what is wrong otherwise becomes the
+ * message of ctx.
+ */
+int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *data, size_t bytes,
+			   struct hzi_linear_header *h);
+
+/* The quantizer of a lattice format, and what products by it need */
+int hzi_linear_open_lattice(struct hz_context *ctx, const struct hzi_linear_header *h,
+			    hz_lattice **lattice, hz_vlut **vlut);
+
+/* Fills *l; codes_of_fields: of a vlut on the CPU, NULL for formats other than D4. */
+void hzi_linear_make_layout(const struct hzi_linear_header *h, const hz_lattice *lattice,
+			    const uint8_t *code_of_fields, struct hzi_linear_layout *l);
+
+/*
+ * Stored codes in rows: s8 [out, in], or as hz_lattice_encode() writes them, [out, blocks, levels]
+ * and t [out, groups]. to and t are contiguous on the host; code_of_fields as above.
+ */
+void hzi_linear_unpack(const struct hzi_linear_layout *l, const uint8_t *codes,
+		       const uint8_t *code_of_fields, const hz_tensor *to, const hz_tensor *t);
+
+/*
+ * Quantizes w, which lies on the host, on a CPU context, and fills data of h->bytes bytes. h has
+ * format, flags, plan, out, in and sizes. weight: in-features' shares of the error, the largest is
+ * 1, or NULL.
+ */
+int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *w,
+		      const float *weight, unsigned char *data);
+
+/* ---- Arguments of implementations ------------------------------------------------------------ */
+
+/*
+ * The epilogue of a product, or a conversion: y = act(from + bias), with gated act(from + bias) of
+ * column j times (from + bias) of column n + j. rows: `shape`, dimensions in any order; y may be
+ * `from` if it is not gated. No size is 0.
+ */
+struct hzi_linear_forward_args {
+	const void *from;
+	void *y;
+	const float *bias;		/* NULL: none */
+	int64_t rows, n, from_step, y_step;
+	int64_t shape[HZ_MAXDIM], from_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
+	int32_t ndim, from_dtype, y_dtype, activation, gated;
+};
+
+/* dx[t, k] = sum_o dy[t, o] w[o, k] in ascending o, added to dx if `add`; w is contiguous. */
+struct hzi_linear_bwd_args {
+	const float *dy, *w;
+	float *dx;
+	int64_t rows, out, in, dy_ld, dx_ld;
+	int32_t add;
+};
+
+/* w[i, k] = weight of row first + i of the layer as stored, k; rows of w are ld apart. */
+struct hzi_linear_dequantize_args {
+	const struct hzi_linear_layout *layout;
+	const void *codes;
+	const float *scales;
+	float *w;
+	int64_t first, rows, ld;
+};
+
+#endif

@@ -541,6 +541,15 @@ for op in 'lattice_encode x=x.npy codes=n.npy' 'lattice_decode codes=lc.npy y=n.
 		lattice=D4 q=4 levels=2
 done
 $HURWITZ $cpu quat_init y=samples.npy shape=128 seed=1 scale=0.05
+good "linear_forward" $cpu linear_forward w=x.npy x=x3.npy y=ly.npy format=e8-4.5 rotate=1 seed=2 activation=gelu
+is "$(header_of ly.npy)" "$(header "${e}f4" '2, 1, 2')" "those of x, then rows of w"
+good "linear_forward gated=1" $cpu linear_forward w=x.npy x=x.npy y=ly.npy gated=1 out=f16
+is "$(header_of ly.npy)" "$(header "${e}f2" '2, 1')" "half of the rows of w"
+good "linear_bwd" $cpu linear_bwd w=x.npy dy=sq2.npy dx=ly.npy
+is "$(header_of ly.npy)" "$(header "${e}f4" '2, 4')" "columns of w"
+good "linear_dequantize" $cpu linear_dequantize w=x.npy y=ly.npy
+is "$(header_of ly.npy)" "$(header "${e}f4" '2, 4')" "as w"
+bad 2 'format=s9: the value must be' "no format" run linear_dequantize w=x.npy y=n.npy format=s9
 good "lattice_design" $cpu lattice_design x=samples.npy lattice=D4 q=4 levels=2 policy=t report=lr.npy
 is "$(sed 's/=.*//' ../out | paste -sd' ' -)" "lattice q levels beta policy offset" "keys of lattice_encode"
 is "$(header_of lr.npy)" "$(header "${e}f8" '5,')" "and what it found out"

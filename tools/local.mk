@@ -11,6 +11,7 @@ hurwitz_SOURCES = \
 	tools/demo/qgemm.c tools/demo/quat.c tools/demo/story.c tools/demo/train.c \
 	tools/hadamard/bench.c tools/hadamard/check.c tools/hadamard/run.c tools/lattice/bench.c \
 	tools/lattice/bench_quality.c tools/lattice/check.c tools/lattice/run.c \
+	tools/linear/bench.c tools/linear/check.c tools/linear/run.c \
 	tools/mhc/bench.c tools/mhc/check.c tools/mhc/run.c tools/mhc/run_coef.c \
 	tools/qgemm/bench.c tools/qgemm/check.c tools/qgemm/run.c tools/quat/bench.c \
 	tools/quat/check.c tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c \
@@ -35,5 +36,5 @@ uninstall-hook:
 	rm -f $(DESTDIR)$(bashcompletiondir)/hurwitz
 EXTRA_DIST += \
 	tools/README.md tools/core/README.md tools/demo/README.md tools/hadamard/README.md \
-	tools/lattice/README.md tools/mhc/README.md tools/qgemm/README.md tools/quat/README.md \
+	tools/lattice/README.md tools/linear/README.md tools/mhc/README.md tools/qgemm/README.md tools/quat/README.md \
 	tools/quat_layer/README.md tools/vlut/README.md

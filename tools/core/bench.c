@@ -570,6 +570,8 @@ static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 	if (!status)
 		status = bench_vlut(&b, print_head);
 	if (!status)
+		status = bench_linear(&b, print_head);
+	if (!status)
 		status = bench_mhc(&b, print_head);
 	if (!status)
 		status = bench_single(&b, print_head);

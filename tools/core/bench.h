@@ -144,6 +144,7 @@ int bench_quat(struct bench *b, void (*head)(struct bench *b));
 int bench_quat_layer(struct bench *b, void (*head)(struct bench *b));
 int bench_lattice(struct bench *b, void (*head)(struct bench *b));
 int bench_vlut(struct bench *b, void (*head)(struct bench *b));
+int bench_linear(struct bench *b, void (*head)(struct bench *b));
 int bench_mhc(struct bench *b, void (*head)(struct bench *b));
 
 /* bench_single.c: primitives with one case each */

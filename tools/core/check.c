@@ -63,6 +63,8 @@ static void check_subject(const struct subject *s)
 	check_quat(s);
 	test(check_lattices(s->ctx, s->name), "%s: lattice_encode and lattice_decode", s->name);
 	test(check_vluts(s->ctx, s->name), "%s: vlut_gemv, all routes", s->name);
+	test(check_linears(s->ctx, s->name), "%s: linear_forward and linear_bwd, all formats",
+	     s->name);
 	test(check_mhc(s->ctx, s->name), "%s: mhc_pre, mhc_post and their gradients", s->name);
 }
 

@@ -35,6 +35,9 @@ void check_quat(const struct subject *s);
 bool check_lattices(hz_context *ctx, const char *name);
 bool check_vluts(hz_context *ctx, const char *name);
 
+/* Linear layers in each format */
+bool check_linears(hz_context *ctx, const char *name);
+
 /* A layer of hyper-connections */
 bool check_mhc(hz_context *ctx, const char *name);
 

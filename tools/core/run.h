@@ -147,6 +147,9 @@ extern const struct op op_lattice_design, op_lattice_encode, op_lattice_decode, 
 /* tools/vlut/run.c */
 extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
 
+/* tools/linear/run.c */
+extern const struct op op_linear_forward, op_linear_bwd, op_linear_dequantize;
+
 /* tools/mhc/run.c */
 extern const struct op op_mhc_presets;
 extern const struct op op_mhc_sinkhorn, op_mhc_sinkhorn_bwd, op_mhc_mix, op_mhc_mix_bwd, op_mhc_add,

@@ -143,14 +143,19 @@ static void decode_row(const struct hzi_linear_dequantize_args *a, int64_t row, 
 	float *const w = a->w + row * a->ld;
 	float v[8];
 
+	if (!l->bits) {
+		/* Four columns are successive bytes, the next four 64 further on. */
+		codes += hzi_linear_s8_at(l->in, a->first + row, k);
+		for (int64_t i = 0; i < n; i++)
+			w[k + i] = scale * (float)(int8_t)codes[i / 4 * 64 + i % 4];
+		return;
+	}
 	for (int64_t i = k; i < k + n; i += 8) {
 		const int64_t count = k + n - i < 8 ? k + n - i : 8;
 
-		if (l->bits)
-			hzi_linear_values(l, codes, a->first + row, i / 8, v);
+		hzi_linear_values(l, codes, a->first + row, i / 8, v);
 		for (int64_t e = 0; e < count; e++)
-			w[i + e] = scale * (l->bits ? v[e] : (float)(int8_t)codes[
-					hzi_linear_s8_at(l->in, a->first + row, i + e)]);
+			w[i + e] = scale * v[e];
 	}
 }
 

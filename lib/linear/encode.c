@@ -26,7 +26,8 @@ static const char op[] = "linear_open";
 struct work {
 	struct hz_context *cpu;
 	const struct hzi_linear_header *h;
-	const float *weight;		/* NULL: all 1 */
+	const float *weight;		/* of in-features; all 1 if not `weighted` */
+	bool weighted;
 	hz_lattice *lattice;
 	hz_vlut *vlut;
 	hz_lattice_info info;
@@ -35,15 +36,11 @@ struct work {
 	float *scale;			/* [CHUNK] */
 	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
 	unsigned char *best_codes, *best_t;
+	float *ones;
 	uint8_t *signs;
 	int64_t code_bytes;
 	double noise, power;		/* sums of squares: of errors, of weights */
 };
-
-static float weight_of(const struct work *w, int64_t k)
-{
-	return w->weight ? w->weight[k] : 1;
-}
 
 /* *pp and *xp = sum weight p^2, sum weight x p; *xx = sum weight x^2, in f64 */
 static void moments_of(const struct work *w, const float *x, const float *p, double *pp, double *xp,
@@ -52,7 +49,7 @@ static void moments_of(const struct work *w, const float *x, const float *p, dou
 	double s[3][LANES] = {{0}};
 
 	for (int64_t k = 0; k < w->in; k++) {
-		const double m = (double)weight_of(w, k), a = (double)x[k], b = (double)p[k];
+		const double m = (double)w->weight[k], a = (double)x[k], b = (double)p[k];
 
 		s[0][k % LANES] += m * b * b;
 		s[1][k % LANES] += m * a * b;
@@ -73,7 +70,7 @@ static void count_errors(struct work *w, const float *x, const float *p, float s
 	double noise = 0, power = 0;
 
 	for (int64_t k = 0; k < w->in; k++) {
-		const double m = (double)weight_of(w, k), d = (double)(p[k] * scale) - (double)x[k];
+		const double m = (double)w->weight[k], d = (double)(p[k] * scale) - (double)x[k];
 
 		noise += m * d * d;
 		power += m * (double)x[k] * (double)x[k];
@@ -84,20 +81,30 @@ static void count_errors(struct work *w, const float *x, const float *p, float s
 
 /* ---- s8 -------------------------------------------------------------------------------------- */
 
-/* The squared error of u rounded to multiples of `step` within 127 of them */
+static inline float step_error(float u, float step, float inverse)
+{
+	float t = u * inverse, d;
+
+	t = t > 127 ? 127 : t;
+	t = t < -127 ? -127 : t;
+	d = u - (t + ROUND - ROUND) * step;
+	return d * d;
+}
+
+/* The weighted squared error of u rounded to multiples of `step` within 127 of them */
 static float try_step(const struct work *w, const float *u, float step)
 {
-	const float inverse = 1 / step;
+	const float inverse = 1 / step, *const m = w->weight;
 	float sum[LANES] = {0};
 	double all = 0;
+	int64_t k = 0;
 
-	for (int64_t k = 0; k < w->in; k++) {
-		float t = u[k] * inverse, d;
-
-		t = t > 127 ? 127 : t < -127 ? -127 : t;
-		d = u[k] - (t + ROUND - ROUND) * step;
-		sum[k % LANES] += weight_of(w, k) * d * d;
+	for (; k + LANES <= w->in; k += LANES) {
+		for (int i = 0; i < LANES; i++)
+			sum[i] += m[k + i] * step_error(u[k + i], step, inverse);
 	}
+	for (; k < w->in; k++)
+		all += (double)(m[k] * step_error(u[k], step, inverse));
 	for (int i = 0; i < LANES; i++)
 		all += (double)sum[i];
 	return (float)all;
@@ -125,6 +132,9 @@ static float quantize_row(struct work *w, const float *x, float *p, int8_t *code
 			best_error = error;
 			step = candidate;
 		}
+		/* What is clipped grows from here on. */
+		if (error > 4 * best_error)
+			break;
 	}
 	for (int64_t k = 0; k < w->in; k++) {
 		const float t = p[k] * (1 / step);
@@ -186,7 +196,7 @@ static int quantize_lattice(struct work *w, int64_t rows)
 	static const float factors[] = {1, 0.94f, 1.06f, 0.88f, 1.12f};
 	double error[CHUNK];
 
-	for (int c = 0; c < (w->weight ? 5 : 1); c++) {
+	for (int c = 0; c < (w->weighted ? 5 : 1); c++) {
 		HZ_CHECK(encode_rows(w, rows, factors[c]));
 		for (int64_t i = 0; i < rows; i++) {
 			double pp, xp, xx, e;
@@ -303,6 +313,7 @@ static void lay_out(struct work *w, int64_t rows, bool s8, char *base, size_t *u
 	w->decoded = take(base, used, 4 * (s8 ? 1 : rows) * w->in);
 	w->scale = take(base, used, 4 * rows);
 	w->signs = take(base, used, (w->in + 7) / 8);
+	w->ones = take(base, used, 4 * w->in);
 	if (s8) {
 		w->codes = take(base, used, w->h->out * w->in);
 		return;
@@ -350,7 +361,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *from,
 		      const float *weight, unsigned char *data)
 {
-	struct work w = {.cpu = cpu, .h = h, .weight = weight, .in = h->in};
+	struct work w = {.cpu = cpu, .h = h, .weighted = weight != NULL, .in = h->in};
 	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
 	const bool s8 = h->format == HZ_LINEAR_S8_ROW;
 	size_t bytes;
@@ -374,6 +385,9 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 	}
 	lay_out(&w, rows, s8, base, &bytes);
 	hz_hadamard_signs(w.signs, w.in, h->seed);
+	for (int64_t k = 0; k < w.in; k++)
+		w.ones[k] = 1;
+	w.weight = weight ? weight : w.ones;
 	status = quantize(&w, h, from, data);
 	close_lattice(&w);
 	hzi_mfree(cpu, base, bytes);

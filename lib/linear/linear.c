@@ -593,6 +593,9 @@ static int run_parts(struct hz_context *ctx, const char *op, const struct parts 
 	size_t inner, all;
 	int status;
 
+	/* Its parts then have all of the workspace. */
+	if (!p->scratch_bytes)
+		return p->run(ctx, p, NULL);
 	ctx->recording = true;
 	ctx->recorded_bytes = 0;
 	status = p->run(ctx, p, NULL);

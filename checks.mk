@@ -30,7 +30,7 @@ check-asan-clang:
 		-fsanitize=address,undefined -fno-sanitize-recover=all" && \
 		$(check_make) KERNEL_OPT="-O0 -fno-sanitize=pointer-overflow" check
 check-msan:
-	+$(check_build) --without-hwloc --disable-openmp CC=clang $(level_c) \
+	+$(check_build) --without-hwloc --without-jansson --disable-openmp CC=clang $(level_c) \
 		CFLAGS="-O1 -g -fsanitize=memory" && $(check_make) check
 # With libomp, whose own synchronisation archer tells of; libgomp's is not seen. On level c, since
 # what differs between the levels shares nothing between threads.
@@ -45,7 +45,7 @@ ARCHER = /usr/lib/llvm-14/lib/libarcher.so
 # With -entropic=1 it counts each feature of each input, and is fifty times slower. After each input
 # all counters are looked at, of which kernels would have most.
 FUZZ_RUNS = 100000
-FUZZ_TARGETS = args codes npy
+FUZZ_TARGETS = args codes model npy
 check-fuzz:
 	+$(check_build) --without-hwloc --disable-openmp CC=clang $(level_c) CFLAGS="-O1 -g \
 		-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=pointer-overflow" && \
@@ -118,7 +118,8 @@ check-source: config.h
 
 .PHONY: prove bench routes fuzz check-definitions check-oom launches malloc
 # The fuzz targets for libFuzzer, for which CC is clang and CFLAGS have -fsanitize=fuzzer-no-link
-EXTRA_PROGRAMS = t/core/libfuzzer_args t/core/libfuzzer_codes t/core/libfuzzer_npy
+EXTRA_PROGRAMS = t/core/libfuzzer_args t/core/libfuzzer_codes t/core/libfuzzer_model \
+	t/core/libfuzzer_npy
 CLEANFILES += $(EXTRA_PROGRAMS)
 t_core_libfuzzer_args_SOURCES = $(t_core_fuzz_args_SOURCES)
 t_core_libfuzzer_args_CPPFLAGS = $(AM_CPPFLAGS) -DHZ_FUZZ
@@ -126,6 +127,11 @@ t_core_libfuzzer_args_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 t_core_libfuzzer_codes_SOURCES = t/core/fuzz_codes.c
 t_core_libfuzzer_codes_CPPFLAGS = $(AM_CPPFLAGS) -DHZ_FUZZ
 t_core_libfuzzer_codes_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+t_core_libfuzzer_model_SOURCES = $(t_core_fuzz_model_SOURCES)
+t_core_libfuzzer_model_CPPFLAGS = $(AM_CPPFLAGS) -DHZ_FUZZ
+t_core_libfuzzer_model_CFLAGS = $(t_core_fuzz_model_CFLAGS)
+t_core_libfuzzer_model_LDADD = $(t_core_fuzz_model_LDADD)
+t_core_libfuzzer_model_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 t_core_libfuzzer_npy_SOURCES = t/core/fuzz_npy.c
 t_core_libfuzzer_npy_CPPFLAGS = $(AM_CPPFLAGS) -DHZ_FUZZ
 t_core_libfuzzer_npy_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer

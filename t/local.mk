@@ -5,8 +5,8 @@
 HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
 	t/core/faults \
-	t/core/fuzz_args t/core/fuzz_npy t/core/graphs t/core/grid t/core/large t/core/launches \
-	t/core/memory \
+	t/core/fuzz_args t/core/fuzz_model t/core/fuzz_npy t/core/graphs t/core/grid t/core/large t/core/launches \
+	t/core/memory t/core/model \
 	t/core/oom t/core/pool t/core/rounding t/core/route t/core/supports t/core/tensor t/core/thread_count \
 	t/core/threads t/hadamard/base t/hadamard/calls \
 	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
@@ -19,7 +19,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/vlut/cuda \
 	t/vlut/label
 HZ_TESTS_SH = \
-	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/run.t t/static.t t/symbols.t
+	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/model.t t/run.t t/static.t t/symbols.t
 HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \
 	doc/examples/minimal doc/examples/qgemm doc/examples/quat_layer
 check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
@@ -31,7 +31,7 @@ noinst_HEADERS += \
 	t/mhc/ref.h t/qgemm/qgemm.h t/qgemm/ref.h \
 	t/quantize/quantize.h t/quat/quat.h t/quat_layer/quat_layer.h t/vlut/vlut.h
 EXTRA_DIST += t/core/fakecuda.c t/core/proxycuda.c t/core/malloc.c t/cli.sh t/tap.sh \
-	t/corpus/args t/corpus/codes t/corpus/npy t/definitions.py t/definitions/__init__.py \
+	t/corpus/args t/corpus/codes t/corpus/model t/corpus/npy t/definitions.py t/definitions/__init__.py \
 	t/definitions/common.py t/definitions/hadamard.py t/definitions/lattice.py \
 	t/definitions/mhc.py t/definitions/qgemm.py t/definitions/quat.py \
 	t/definitions/quat_layer.py t/definitions/refusals.py t/definitions/vlut.py \
@@ -47,6 +47,15 @@ t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
 t_core_exceptions_SOURCES = t/core/exceptions.c t/core/calls.c t/core/scene.c
 t_core_grid_SOURCES = t/core/grid.c tools/core/grid.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
+# The readers of the command, without the rest of it
+model_sources = tools/core/gguf.c tools/core/json.c tools/core/model.c tools/core/npy.c \
+	tools/core/safetensors.c
+t_core_fuzz_model_SOURCES = t/core/fuzz_model.c $(model_sources)
+t_core_fuzz_model_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_core_fuzz_model_LDADD = libhz.la $(JANSSON_LIBS)
+t_core_model_SOURCES = t/core/model.c $(model_sources)
+t_core_model_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_core_model_LDADD = libhz.la $(JANSSON_LIBS)
 t_core_graphs_SOURCES = t/core/graphs.c t/core/calls.c t/core/scene.c
 t_core_large_SOURCES = t/core/large.c t/core/calls.c t/core/scene.c
 t_core_launches_SOURCES = t/core/launches.c t/core/calls.c t/core/scene.c

@@ -4,9 +4,10 @@
 bin_PROGRAMS = hurwitz
 hurwitz_SOURCES = \
 	tools/core/bench.c tools/core/bench_compare.c tools/core/bench_single.c \
-	tools/core/bench_threads.c tools/core/bench_grid.c tools/core/check.c tools/core/grid.c \
-	tools/core/hurwitz.c tools/core/info.c tools/core/npy.c tools/core/output.c \
-	tools/core/peak.c tools/core/run.c tools/demo/demo.c tools/demo/forms.c \
+	tools/core/bench_threads.c tools/core/bench_grid.c tools/core/check.c tools/core/gguf.c \
+	tools/core/grid.c tools/core/hurwitz.c tools/core/info.c tools/core/inspect.c \
+	tools/core/json.c tools/core/model.c tools/core/npy.c tools/core/output.c tools/core/peak.c tools/core/run.c \
+	tools/core/safetensors.c tools/demo/demo.c tools/demo/forms.c \
 	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c \
 	tools/demo/qgemm.c tools/demo/quat.c tools/demo/story.c tools/demo/train.c \
 	tools/hadamard/bench.c tools/hadamard/check.c tools/hadamard/run.c tools/lattice/bench.c \
@@ -17,11 +18,12 @@ hurwitz_SOURCES = \
 	tools/quat/check.c tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c \
 	tools/vlut/bench.c tools/vlut/run.c
 noinst_HEADERS += \
-	tools/core/bench.h tools/core/bench_grid.h tools/core/check.h tools/core/grid.h tools/core/npy.h tools/core/output.h \
+	tools/core/bench.h tools/core/bench_grid.h tools/core/check.h tools/core/grid.h \
+	tools/core/model.h tools/core/npy.h tools/core/output.h \
 	tools/core/peak.h tools/core/run.h tools/core/tool.h tools/demo/demo.h \
 	tools/demo/story.h tools/demo/terrain.h tools/mhc/run.h
-hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
-hurwitz_LDADD = libhz.la
+hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(JANSSON_CFLAGS)
+hurwitz_LDADD = libhz.la $(JANSSON_LIBS)
 hurwitz_LDFLAGS = -static
 bashcompletion_DATA = tools/hurwitz.bash-completion
 EXTRA_DIST += $(bashcompletion_DATA)

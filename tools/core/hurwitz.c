@@ -24,7 +24,8 @@ static const struct verb {
 	{"check", verb_check, "test the library here and now against definitions"},
 	{"bench", verb_bench, "measure each primitive against this machine's own ceilings"},
 	{"demo", verb_demo, "train a network, quantize it and ask it; or a chapter on a family"},
-	{"run", verb_run, "apply a primitive to NumPy .npy files"},
+	{"run", verb_run, "apply a primitive to arrays in files"},
+	{"inspect", verb_inspect, "list the tensors of a .safetensors, .gguf or .npy file"},
 };
 
 #define VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -130,22 +131,6 @@ const char *open_reason(void)
 			sentence += strlen(heads[i]);
 	}
 	return sentence;
-}
-
-void json_string(FILE *out, const char *s)
-{
-	fputc('"', out);
-	for (; *s; s++) {
-		const unsigned char c = (unsigned char)*s;
-
-		if (c == '"' || c == '\\')
-			fprintf(out, "\\%c", c);
-		else if (c < 0x20)
-			fprintf(out, "\\u%04x", c);
-		else
-			fputc(c, out);
-	}
-	fputc('"', out);
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
@@ -462,7 +447,7 @@ static void help(void)
 	       "\n"
 	       "Commands:\n");
 	for (size_t i = 0; i < VERBS; i++)
-		printf("  %-8s %s\n", verbs[i].name, verbs[i].summary);
+		printf("  %-10s %s\n", verbs[i].name, verbs[i].summary);
 	printf("\n"
 	       "Options:\n"
 	       "  -h, --help     print this and exit; 'hurwitz COMMAND --help' says more\n"

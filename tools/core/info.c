@@ -193,7 +193,7 @@ static void print_text(const struct facts *f)
 static void json_field(const char *name, const char *value)
 {
 	printf("\"%s\": ", name);
-	json_string(stdout, value);
+	put_json_string(stdout, value);
 	printf(", ");
 }
 
@@ -217,7 +217,7 @@ static void print_json(const struct facts *f)
 	json_field("isa", c->isa_name);
 	json_field("isa_max", hz_isa_name(c->isa_max));
 	printf("\"isa_reason\": ");
-	json_string(stdout, c->isa_reason);
+	put_json_string(stdout, c->isa_reason);
 	printf("},\n \"gpu\": {\"usable\": %s, ", f->gpu && !*f->code_reason ? "true" : "false");
 	json_field("reason", f->gpu ? f->code_reason : f->gpu_reason);
 	json_field("name", f->gpu ? g->gpu_name : "");
@@ -234,7 +234,7 @@ static void print_json(const struct facts *f)
 		json_field("dtypes", primitives[i].dtypes);
 		json_field("table", f->used);
 		printf("\"isa\": ");
-		json_string(stdout, strcmp(f->used, "cuda") == 0 ? "" : c->isa_name);
+		put_json_string(stdout, strcmp(f->used, "cuda") == 0 ? "" : c->isa_name);
 		printf("}");
 	}
 	printf("],\n \"kernels\": {");

@@ -1,5 +1,5 @@
 /*
- * run.c - hurwitz run: any primitive on .npy files
+ * run.c - hurwitz run: any primitive on arrays in files
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/core/model.h"
 #include "tools/core/output.h"
 #include "tools/core/run.h"
 
@@ -156,8 +157,9 @@ static void help_op(const struct op *op)
 
 static void help_usage(void)
 {
-	printf("Usage: hurwitz run [-v] [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE.npy...\n"
-	       "Apply a primitive to NumPy .npy files.\n"
+	printf("Usage: hurwitz run [-v] [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE...\n"
+	       "Apply a primitive to arrays in files: NumPy's FILE.npy, for inputs also\n"
+	       "FILE.safetensors:TENSOR and FILE.gguf:TENSOR, which 'hurwitz inspect' lists.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: a GPU if one\n"
 	       "                       works and can do it\n"
@@ -349,6 +351,9 @@ static int parse_operand(struct job *job, int i, char *said, const char *path)
 				o->name);
 	if (!*path)
 		return complain(EXIT_BAD, "%s: %s= needs a file", job->op->name, o->name);
+	if (o->flags & OUTPUT && model_path(path))
+		return complain(EXIT_BAD, "%s: %s=%s: outputs are .npy files", job->op->name,
+				o->name, path);
 	s->path = path;
 	return said ? parse_said(job->op, o, said, &s->dtype_said) : 0;
 }
@@ -358,7 +363,7 @@ static bool names_file(const char *text)
 {
 	char *end;
 
-	if (strcmp(text, "-") == 0)
+	if (strcmp(text, "-") == 0 || model_path(text))
 		return true;
 	strtod(text, &end);
 	return *end && access(text, F_OK) == 0;
@@ -473,6 +478,8 @@ static const char *numpy_name(int dtype)
 		[HZ_F32] = "float32", [HZ_F16] = "float16", [HZ_F64] = "float64", [HZ_S8] = "int8",
 		[HZ_U8] = "uint8", [HZ_S16] = "int16", [HZ_U16] = "uint16", [HZ_S32] = "int32",
 		[HZ_U32] = "uint32", [HZ_S64] = "int64", [HZ_U64] = "uint64",
+		[HZ_BF16] = "bfloat16", [HZ_E4M3] = "float8_e4m3fn", [HZ_E5M2] = "float8_e5m2",
+		[HZ_E8M0] = "float8_e8m0fnu", [HZ_E2M1X2] = "float4_e2m1fn",
 	};
 
 	return name[dtype];
@@ -491,13 +498,17 @@ static int read_input(struct job *job, const struct operand *o, struct slot *s)
 {
 	const char *op = job->op->name;
 	char why[NPY_WHY];
-	const int status = npy_read(&s->array, s->path, why);
+	const int status = array_read(&s->array, s->path, why);
 	const bool narrow = !status && s->array.dtype == HZ_F64 && !listed(o->dtypes, HZ_F64) &&
 			    listed(o->dtypes, HZ_F32);
 
 	if (status)
 		return complain(status, "%s: %s", strcmp(s->path, "-") ? s->path : "standard input",
 				why);
+	/* Small floats are bytes to operands whose type a key tells, as in .npy files. */
+	if (hz_dtype_size(s->array.dtype) == 1 && !listed(o->dtypes, s->array.dtype) &&
+	    s->array.dtype != HZ_S8 && o->flags & RAW && listed(o->dtypes, HZ_U8))
+		s->array.dtype = HZ_U8;
 	if (s->dtype_said == HZ_BF16 && s->array.dtype == HZ_U16) {
 		s->array.dtype = HZ_BF16;
 		s->array.raw = 0;

@@ -26,6 +26,7 @@ int verb_check(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_demo(int argc, char **argv);
 int verb_run(int argc, char **argv);
+int verb_inspect(int argc, char **argv);
 
 /* ---- Messages (hurwitz.c) -------------------------------------------------------------------- */
 
@@ -47,8 +48,8 @@ void progress_clear(void);
 /* Why hz_open() failed, without the names of the function and the device */
 const char *open_reason(void);
 
-/* Writes a string as a JSON literal with quotes. */
-void json_string(FILE *out, const char *s);
+/* Writes a string as a JSON literal with quotes (json.c). */
+void put_json_string(FILE *out, const char *s);
 
 /* ---- Opening a context ----------------------------------------------------------------------- */
 

@@ -1,0 +1,170 @@
+#!/bin/sh
+# model.t - files of tensors: hurwitz inspect, and operands of hurwitz run
+# SPDX-License-Identifier: BSD-2-Clause
+# shellcheck disable=SC2059,SC2086 # word splitting, formats of octal: meant
+
+# shellcheck source=t/cli.sh
+. "${top_srcdir:=.}/t/cli.sh"
+
+cpu='run -d cpu'
+
+# A number of 4 or 8 little-endian bytes, below 65536
+number() # BYTES VALUE
+{
+	printf "$(octal $(($2 % 256)))$(octal $(($2 / 256)))"
+	i=2
+	while [ $i -lt "$1" ]; do
+		printf '\000'
+		i=$((i + 1))
+	done
+}
+
+text() # TEXT
+{
+	number 8 ${#1}
+	printf %s "$1"
+}
+
+# A .safetensors file; DATA is a format for printf.
+safetensors() # FILE HEADER DATA
+{
+	{
+		text "$2"
+		printf "$3"
+	} >"$1"
+}
+
+# A .gguf file of one tensor; DATA is a format for printf.
+gguf() # FILE NAME TYPE COLUMNS ROWS DATA
+{
+	{
+		printf GGUF
+		number 4 3
+		number 8 1
+		number 8 0
+		text "$2"
+		number 4 2
+		number 8 "$4"
+		number 8 "$5"
+		number 4 "$3"
+		number 8 0
+		# The data begin at a multiple of 32; the tables have 64 bytes and the name.
+		i=${#2}
+		while [ $((i % 32)) -ne 0 ]; do
+			printf '\000'
+			i=$((i + 1))
+		done
+		printf "$6"
+	} >"$1"
+}
+
+# ---- GGUF ----------------------------------------------------------------------------------------
+
+gguf f.gguf blk.0.w 0 4 2 "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "inspect a .gguf file" inspect f.gguf
+is "$(sed -n 2p ../out | tr -s ' ')" "blk.0.w F32 [2, 4] 32" "inspect: name, type, shape, bytes"
+is "$(tail -n 1 ../out)" "1 tensors, 32 bytes" "inspect: the sum"
+good "run on x.npy" $cpu hadamard x=x.npy y=y.npy
+good "run on a tensor of a .gguf file" $cpu hadamard x=f.gguf:blk.0.w y=z.npy
+cmp y.npy z.npy
+ok $? "the result is the same"
+# 32 times 4 with a scale of 0.25, in a block of Q8_0 and one of Q4_0
+four=
+for i in 1 2 3 4 5 6 7 8; do four="$four\\004\\004\\004\\004"; done
+gguf q8.gguf t 8 32 1 "\\000\\064$four"
+gguf q4.gguf t 2 32 1 "\\000\\064$(printf %s "$four" | sed 's/004/314/g' | cut -c1-64)"
+npy ones.npy "$(header '<f4' '1, 32')" "$ones"
+good "run on ones" $cpu hadamard x=ones.npy y=y.npy
+for q in q8 q4; do
+	good "run on a tensor of $q" $cpu hadamard x=$q.gguf:t y=z.npy
+	cmp y.npy z.npy
+	ok $? "$q is dequantized"
+done
+bad 2 'no such tensor' "a tensor that is not there" $cpu hadamard x=f.gguf:none y=no.npy
+bad 2 'holds several' "a file without a tensor" $cpu hadamard x=f.gguf y=no.npy
+bad 2 'outputs are .npy' "an output in a .gguf file" $cpu hadamard x=x.npy y=o.gguf:t
+bad 2 'No such file' "a .gguf file that is not there" $cpu hadamard x=none.gguf:t y=no.npy
+gguf q41.gguf t 3 32 1 "$f1$f1$f1$f1"
+bad 2 "'t' has 20 bytes" "a block too short" inspect q41.gguf
+gguf q41.gguf t 3 32 1 "$f1$f1$f1$f1$f1"
+good "inspect knows more types than run" inspect q41.gguf
+bad 2 'Q4_1, which is not read' "run: a type that is not read" $cpu hadamard x=q41.gguf:t y=no.npy
+head -c 60 f.gguf >cut.gguf
+bad 2 '^hurwitz: cut.gguf: is truncated' "half a file" inspect cut.gguf
+
+# ---- inspect -------------------------------------------------------------------------------------
+
+good "inspect a .npy file" inspect x.npy
+is "$(sed -n 2p ../out | tr -s ' ')" "float32 [2, 4] 32" "inspect: a .npy file has no names"
+bad 2 'one file' "inspect: no file" inspect
+bad 2 'one file' "inspect: two files" inspect x.npy f.gguf
+bad 2 'No such file' "inspect: a file that is not there" inspect none
+bad 2 'is a directory' "inspect: a directory" inspect .
+bad 2 'neither' "inspect: another file" inspect "$top_srcdir/t/model.t"
+: >empty
+bad 2 'is empty' "inspect: an empty file" inspect empty
+mkfifo fifo
+bad 2 'no regular file' "inspect: a pipe" inspect fifo
+gguf evil.gguf "$(printf 'a\033[31m')" 0 4 2 "$f1$f2$f3$f4$f4$f3$f2$f1"
+good "inspect: a name with an escape" inspect evil.gguf
+! grep -q "$(printf '\033')" ../out
+ok $? "prints nothing that a terminal obeys"
+
+# ---- safetensors ---------------------------------------------------------------------------------
+
+row() # NAME DTYPE SHAPE BEGIN END
+{
+	printf '"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%s,%s]}' "$@"
+}
+
+x8="$f1$f2$f3$f4$f4$f3$f2$f1"
+safetensors m.safetensors "{$(row w F32 2,4 0 32),$(row b BF16 4 32 40),$(row e F8_E4M3 4 40 44)}" \
+	"$x8"'\200\077\000\100\100\100\200\100\070\070\100\110'
+hurwitz inspect m.safetensors
+if grep -q 'built without jansson' ../err; then
+	is $rc 1 "built without jansson: a sentence and status 1"
+	skip "safetensors" "this hurwitz was built without jansson"
+	echo "1..$tests"
+	[ $failed -eq 0 ]
+	exit
+fi
+good "inspect a .safetensors file" inspect m.safetensors
+is "$(tr -s ' ' <../out | sed -n '2,$p' | paste -sd/ -)" \
+	"w F32 [2, 4] 32/b BF16 [4] 8/e F8_E4M3 [4] 4/3 tensors, 44 bytes" "inspect: a row a tensor"
+good "run on x.npy" $cpu hadamard x=x.npy y=y.npy
+good "run on a tensor" $cpu hadamard x=m.safetensors:w y=z.npy
+cmp y.npy z.npy
+ok $? "the result is the same"
+good "bfloat16 need not be said" $cpu hadamard out=f32 raw=1 x=m.safetensors:b y=z.npy
+is "$(tail_of z.npy 16 f4)" "10 -2 -4 0" "and is read as such"
+good "8-bit floating point is uint8 to run" $cpu dequantize format=e4m3 scale=1 q=m.safetensors:e y=z.npy
+is "$(tail_of z.npy 16 f4)" "1 1 2 4" "whose format= says what it is"
+bad 2 'e holds float8_e4m3fn (e4m3), x must' "a type that the operand does not have" \
+	$cpu hadamard x=m.safetensors:e y=no.npy
+safetensors d.safetensors "{$(row d F64 1 0 8),$(row i I64 1 8 16),$(row t BOOL 8 16 24)}" \
+	'\000\000\000\000\000\000\360\077\001\000\000\000\000\000\000\000\001\001\001\001\001\001\001\001'
+hurwitz $cpu hadamard x=d.safetensors:d y=z.npy
+[ $rc -eq 0 ] && grep -q 'rounded from float64' ../err
+ok $? "float64 is rounded, as of .npy files"
+bad 2 'int64' "int64 is no x" $cpu hadamard x=d.safetensors:i y=no.npy
+bad 2 'BOOL, which is not read' "nor are booleans" $cpu hadamard x=d.safetensors:t y=no.npy
+safetensors s.safetensors "{$(row s F32 4 0 16)}" "$f1$f1$f1$f1"
+good "an operand that may be a number may be a tensor" \
+	$cpu quantize format=s8 scale=s.safetensors:s x=x.npy q=q.npy
+is "$(tail_of q.npy 8 d1)" "1 2 3 4 4 3 2 1" "and is read"
+for bits in 1 2 3 4; do
+	safetensors bad$bits.safetensors "$(case $bits in
+	1) echo "{$(row w F32 2,4 0 28)}" ;;
+	2) echo "{$(row w F32 2,4 4 36)}" ;;
+	3) echo "{$(row w F32 2,4 0 32),$(row w F32 2,4 0 32)}" ;;
+	4) echo "{$(row w F32 2,4 0 32),$(row v F32 2,4 0 32)}" ;;
+	esac)" "$x8"
+	bad 2 "^hurwitz: bad$bits.safetensors: .*" "refused: bad$bits.safetensors" inspect bad$bits.safetensors
+done
+cp m.safetensors same.safetensors
+good "an output may not be written there, a .npy beside may" $cpu hadamard x=same.safetensors:w y=same.npy
+cmp m.safetensors same.safetensors
+ok $? "the file of tensors is left alone"
+
+echo "1..$tests"
+[ $failed -eq 0 ]

@@ -8,7 +8,7 @@
 
 # ---- Help and usage ------------------------------------------------------------------------------
 
-for verb in '' info check bench demo run inspect; do
+for verb in '' info check bench demo run inspect quantize dequantize; do
 	good "hurwitz $verb --help" $verb --help
 	grep -q '^Usage: hurwitz' ../out
 	ok $? "hurwitz $verb --help says how it is used"
@@ -36,7 +36,7 @@ ok $? "run --help fits into 80 columns"
 bad 2 'no command' "no arguments"
 bad 2 "no command frobnicate" "an unknown command" frobnicate
 bad 2 "no option --frobnicate" "an unknown option" --frobnicate
-for verb in info check bench demo run inspect; do
+for verb in info check bench demo run inspect quantize dequantize; do
 	bad 2 '--frobnicate' "hurwitz $verb: an unknown long option" $verb --frobnicate
 	bad 2 '-Z' "hurwitz $verb: an unknown short option" $verb -Z
 done
@@ -298,7 +298,7 @@ complete_with() # WORD...
 		sort | paste -sd' ' -
 }
 if command -v bash >/dev/null 2>&1; then
-	is "$(complete_with "$HURWITZ" '')" "--help --version bench check demo info inspect run" "completion: verbs"
+	is "$(complete_with "$HURWITZ" '')" "--help --version bench check demo dequantize info inspect quantize run" "completion: verbs"
 	is "$(complete_with "$HURWITZ" run hada)" "hadamard hadamard_quantize" "completion: primitives"
 	is "$(complete_with "$HURWITZ" run bf)" "" "completion: primitives alone"
 	is "$(complete_with "$HURWITZ" run hadamard pl)" "plan=" "completion: keys"

@@ -166,5 +166,98 @@ good "an output may not be written there, a .npy beside may" $cpu hadamard x=sam
 cmp m.safetensors same.safetensors
 ok $? "the file of tensors is left alone"
 
+# ---- quantize, dequantize ------------------------------------------------------------------------
+
+q='quantize -t 1'
+line="$x8$x8"
+line="$line$line$line$line"
+all=
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do all="$all$line$line$line$line"; done
+half=
+for i in 1 2 3 4 5 6 7 8; do half="$half"'\200\077\000\100\100\100\200\100'; done
+half="$half$half$half$half$half$half$half$half"
+half="$half$half$half$half$half$half$half$half"
+metadata='"__metadata__":{"format":"pt"},'
+safetensors w.safetensors "{$metadata$(row w F32 64,64 0 16384),$(row b F32 4 16384 16400),$(row \
+	h.0.w BF16 32,64 16400 20496)}" "$all$f1$f2$f3$f4$half"
+good "quantize" $q w.safetensors -o q.safetensors
+is "$(awk '{ print $1 }' ../out | paste -sd' ' -)" "tensor w h.0.w total:" "a table of tensors"
+cp q.safetensors first.safetensors
+good "inspect what it wrote" inspect q.safetensors
+is "$(awk '{ print $1, $2 }' ../out | paste -sd/ -)" \
+	"name type/w s8-row/h.0.w s8-row/b F32/3 tensors," "layers have their format"
+grep -q '^w .* of F32, ' ../out && grep -q '^h.0.w .*\[32, 64\].* of BF16, ' ../out
+ok $? "their shape, and the type that they were made of"
+is "$(($(od -An -tu4 -N4 q.safetensors) % 64))" 56 "data begin at a multiple of 64"
+grep -q '"format":"pt"' q.safetensors
+ok $? "the metadata are there"
+good "quantize again, by two threads" quantize -t 2 -f s8-row --output=q.safetensors w.safetensors
+cmp q.safetensors first.safetensors
+ok $? "gives the same bits"
+good "dequantize" dequantize q.safetensors -o back.safetensors
+good "inspect that" inspect back.safetensors
+is "$(awk '{ print $1, $2 $3 $4 }' ../out | paste -sd/ -)" \
+	"name typeshapebytes/w F32[64,64]/b F32[4]16/h.0.w BF16[32,64]/3 tensors,20496bytes" "all types are back"
+good "run on what is back" $cpu hadamard block=1 min_block=1 x=back.safetensors:w y=z.npy
+is "$(tail_of z.npy 16 f4 | awk '{ printf "%.1f %.1f %.1f %.1f", $1, $2, $3, $4 }')" "4.0 3.0 2.0 1.0" \
+	"and values are near"
+for options in '-f e8-4.5-fast -r' '-r -c w.safetensors:w'; do
+	good "quantize $options" $q $options w.safetensors -o q.safetensors
+	good "and back" dequantize q.safetensors -o back.safetensors
+done
+# A row of 64 weights is small: headers and scales cost 1 to 3 bits here.
+for bits in 8 12; do
+	good "quantize --bits $bits" $q --bits $bits w.safetensors -o q.safetensors
+	is "$(awk -v bits=$bits '/^total/ { print $7 <= bits }' ../out)" 1 "takes at most $bits"
+done
+good "quantize --skip" $q -s 'h.*' w.safetensors -o q.safetensors
+grep -q '^h.0.w' ../out
+is $? 1 "and that tensor is left alone"
+good "quantize what has layers" $q q.safetensors -o twice.safetensors
+good "inspect that, too" inspect twice.safetensors
+is "$(grep -c s8-row ../out)" 2 "both are layers"
+good "an output may be the input" dequantize twice.safetensors -o twice.safetensors
+good "which is then the output" inspect twice.safetensors
+is "$(grep -c s8-row ../out)" 0 "and has no layers"
+
+bad 2 "no format 'e9'" "quantize: an unknown format" $q -f e9 w.safetensors -o no
+bad 2 'not both' "quantize: a format and bits" $q -f s8-row -b 4 w.safetensors -o no
+bad 2 'bits=1 is less than' "quantize: fewer bits than there are" $q -b 1 w.safetensors -o no
+bad 2 'above 0' "quantize: bits that are no number" $q -b many w.safetensors -o no
+bad 2 'output is missing' "quantize: no output" $q w.safetensors
+bad 2 'output is missing' "dequantize: no output" dequantize w.safetensors
+bad 2 'is needed' "quantize: no input" $q -o no
+bad 2 'standard output' "quantize: standard output" $q w.safetensors -o -
+bad 2 'is a .gguf file' "quantize: a .gguf file" $q f.gguf -o no
+bad 2 'no tensor of two' "quantize: no matrix" $q d.safetensors -o no
+bad 2 'no compressed layer' "dequantize: no layer" dequantize w.safetensors -o no
+bad 2 'has 4 features' "quantize: activations of another model" $q -c row.npy w.safetensors -o no
+bad 2 'activations are' "quantize: activations of integers" $q -c packed.npy w.safetensors -o no
+bad 2 'No such file' "quantize: no such directory" $q w.safetensors -o none/no
+safetensors nan.safetensors "{$(row w F32 1,64 0 256)}" "$(printf %s "$line" | sed 's/\\200\\077/\\300\\177/')"
+hurwitz $q nan.safetensors -o no
+[ $rc -eq 2 ] && grep -q 'quantize: w: .*--skip' ../err && [ ! -e no ]
+ok $? "quantize: a weight that is NaN"
+sed 's/s8-row/d4-4.5/' first.safetensors >lies.safetensors
+bad 2 "'w' is s8-row .*says d4-4.5" "dequantize: an entry that is wrong" dequantize lies.safetensors -o no
+at=$(($(od -An -tu4 -N4 first.safetensors) + 8))
+for byte in 0 8 40; do
+	cp first.safetensors broken.safetensors
+	printf '\376\376' | dd of=broken.safetensors bs=1 seek=$((at + byte)) conv=notrunc 2>/dev/null
+	bad 2 "broken.safetensors: layer 'w'" "dequantize: byte $byte of a layer changed" \
+		dequantize broken.safetensors -o no
+done
+before=$(ls -A)
+! (ulimit -f 1 && "$HURWITZ" $q w.safetensors -o no) >../out 2>../err &&
+	[ "$(ls -A)" = "$before" ]
+ok $? "quantize: nothing is left where a file may not be as long"
+if [ -c /dev/full ]; then
+	hurwitz $q w.safetensors -o /dev/full
+	[ $rc -eq 1 ] && grep -q 'No space' ../err
+	ok $? "quantize: a full device"
+else
+	skip "quantize: a full device" "no /dev/full"
+fi
+
 echo "1..$tests"
 [ $failed -eq 0 ]

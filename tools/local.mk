@@ -14,14 +14,16 @@ hurwitz_SOURCES = \
 	tools/lattice/bench_quality.c tools/lattice/check.c tools/lattice/run.c \
 	tools/linear/bench.c tools/linear/check.c tools/linear/run.c \
 	tools/mhc/bench.c tools/mhc/check.c tools/mhc/run.c tools/mhc/run_coef.c \
-	tools/qgemm/bench.c tools/qgemm/check.c tools/qgemm/run.c tools/quat/bench.c \
-	tools/quat/check.c tools/quat/run.c tools/quat_layer/bench.c tools/quat_layer/run.c \
-	tools/vlut/bench.c tools/vlut/run.c
+	tools/qgemm/bench.c tools/qgemm/check.c tools/qgemm/run.c tools/quantize/choose.c \
+	tools/quantize/dequantize.c tools/quantize/quantize.c tools/quantize/write.c \
+	tools/quat/bench.c tools/quat/check.c tools/quat/run.c \
+	tools/quat_layer/bench.c tools/quat_layer/run.c tools/vlut/bench.c tools/vlut/run.c
 noinst_HEADERS += \
 	tools/core/bench.h tools/core/bench_grid.h tools/core/check.h tools/core/grid.h \
 	tools/core/model.h tools/core/npy.h tools/core/output.h \
 	tools/core/peak.h tools/core/run.h tools/core/tool.h tools/demo/demo.h \
-	tools/demo/story.h tools/demo/terrain.h tools/mhc/run.h
+	tools/demo/story.h tools/demo/terrain.h tools/mhc/run.h \
+	tools/quantize/quantize.h
 hurwitz_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(JANSSON_CFLAGS)
 hurwitz_LDADD = libhz.la $(JANSSON_LIBS)
 hurwitz_LDFLAGS = -static
@@ -38,5 +40,6 @@ uninstall-hook:
 	rm -f $(DESTDIR)$(bashcompletiondir)/hurwitz
 EXTRA_DIST += \
 	tools/README.md tools/core/README.md tools/demo/README.md tools/hadamard/README.md \
-	tools/lattice/README.md tools/linear/README.md tools/mhc/README.md tools/qgemm/README.md tools/quat/README.md \
-	tools/quat_layer/README.md tools/vlut/README.md
+	tools/lattice/README.md tools/linear/README.md tools/mhc/README.md tools/qgemm/README.md \
+	tools/quantize/README.md tools/quat/README.md tools/quat_layer/README.md \
+	tools/vlut/README.md

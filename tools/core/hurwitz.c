@@ -26,6 +26,8 @@ static const struct verb {
 	{"demo", verb_demo, "train a network, quantize it and ask it; or a chapter on a family"},
 	{"run", verb_run, "apply a primitive to arrays in files"},
 	{"inspect", verb_inspect, "list the tensors of a .safetensors, .gguf or .npy file"},
+	{"quantize", verb_quantize, "compress the matrices of a .safetensors file"},
+	{"dequantize", verb_dequantize, "the matrices of such a compressed file again"},
 };
 
 #define VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -33,6 +35,15 @@ static const struct verb {
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 static bool progress_shown;
+
+/* Replaces control characters: what files are called, or hold, is not for the terminal to obey. */
+static void one_line(char *text)
+{
+	for (; *text; text++) {
+		if ((unsigned char)*text < 0x20 || *text == 0x7f)
+			*text = '?';
+	}
+}
 
 int complain(int status, const char *format, ...)
 {
@@ -44,11 +55,7 @@ int complain(int status, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
-	/* One line without control characters, whatever a file is called */
-	for (char *p = text; *p; p++) {
-		if ((unsigned char)*p < 0x20 || *p == 0x7f)
-			*p = '?';
-	}
+	one_line(text);
 	fprintf(stderr, "hurwitz: %s\n", text);
 	return status;
 }
@@ -99,16 +106,18 @@ void progress(const char *format, ...)
 {
 	static double last;
 	const double t = now();
+	char text[256];
 	va_list ap;
 
 	if (!isatty(STDERR_FILENO) || (progress_shown && t - last < 0.1))
 		return;
 	last = t;
 	progress_shown = true;
-	fputs("\r\033[K", stderr);
 	va_start(ap, format);
-	vfprintf(stderr, format, ap);
+	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
+	one_line(text);
+	fprintf(stderr, "\r\033[K%s", text);
 	fflush(stderr);
 }
 
@@ -119,6 +128,13 @@ void progress_clear(void)
 	progress_shown = false;
 	fputs("\r\033[K", stderr);
 	fflush(stderr);
+}
+
+void print_padded(const char *text, int width)
+{
+	for (; *text; text++, width--)
+		putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
+	printf("%*s", width > 0 ? width : 0, "");
 }
 
 const char *open_reason(void)

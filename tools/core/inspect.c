@@ -12,14 +12,6 @@
 #include "tools/core/model.h"
 #include "tools/core/run.h"
 
-/* Prints text of a file without characters that a terminal obeys, padded to a width. */
-static void print_text(const char *text, int width)
-{
-	for (; *text; text++, width--)
-		putchar((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
-	printf("%*s", width > 0 ? width : 0, "");
-}
-
 /* A shape as "[768, 3072]" */
 static void shape_text(char *text, int ndim, const int64_t *shape)
 {
@@ -36,9 +28,9 @@ static void print_tensor(const struct model_tensor *t, int name_width)
 	char shape[24 * MODEL_DIMS];
 
 	shape_text(shape, layer->format ? 2 : t->ndim, layer->format ? layer->shape : t->shape);
-	print_text(t->name, name_width);
+	print_padded(t->name, name_width);
 	fputs("  ", stdout);
-	print_text(layer->format ? layer->format : t->type, 11);
+	print_padded(layer->format ? layer->format : t->type, 11);
 	printf(" %-18s %14zu", shape, t->bytes);
 	if (layer->format)
 		printf("  of %s, %.3f bits a weight", layer->dtype,

@@ -529,7 +529,7 @@ int npy_read(struct npy *a, const char *path, char why[NPY_WHY])
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static bool put(int fd, const void *p, size_t n)
+bool put_bytes(int fd, const void *p, size_t n)
 {
 	while (n > 0) {
 		const ssize_t w = write(fd, p, n < (size_t)1 << 30 ? n : (size_t)1 << 30);
@@ -575,5 +575,5 @@ bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *da
 	text[end - 1] = '\n';
 	text[8] = (char)((end - 10) & 255);
 	text[9] = (char)((end - 10) >> 8);
-	return put(fd, text, (size_t)end) && put(fd, data, bytes);
+	return put_bytes(fd, text, (size_t)end) && put_bytes(fd, data, bytes);
 }

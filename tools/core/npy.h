@@ -41,6 +41,9 @@ void npy_free(struct npy *a);
 /* The number of elements of a shape and its bytes; false if either overflows */
 bool npy_size(int ndim, const int64_t *shape, int dtype, int64_t *count, size_t *bytes);
 
+/* Writes n bytes to a file; false with errno on failure */
+bool put_bytes(int fd, const void *p, size_t n);
+
 /* Writes a version 1 file in C order. dtypes that NumPy lacks become unsigned integers of their
  * size. Returns false with errno on failure. */
 bool npy_write(int fd, int dtype, int ndim, const int64_t *shape, const void *data);

@@ -47,7 +47,8 @@ static void on_signal(int number)
 
 static void catch_signals(void)
 {
-	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ};
+	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGXFSZ,
+				      SIGBUS /* a mapped input was cut */};
 	struct sigaction old, action = {.sa_handler = on_signal};
 
 	sigemptyset(&action.sa_mask);

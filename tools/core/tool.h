@@ -27,6 +27,8 @@ int verb_bench(int argc, char **argv);
 int verb_demo(int argc, char **argv);
 int verb_run(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
+int verb_quantize(int argc, char **argv);
+int verb_dequantize(int argc, char **argv);
 
 /* ---- Messages (hurwitz.c) -------------------------------------------------------------------- */
 
@@ -40,6 +42,9 @@ int next_option(int argc, char **argv, const char *verb, const char *shorts,
 /* Escape sequences for text on a terminal; "" if the stream is none, or NO_COLOR is set. */
 enum style { PLAIN, BOLD, RED, GREEN, YELLOW };
 const char *style(FILE *stream, enum style s);
+
+/* Prints text of a file to stdout without characters that a terminal obeys, padded to a width. */
+void print_padded(const char *text, int width);
 
 /* A line on stderr that the next one overwrites; prints nothing unless stderr is a terminal. */
 void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,0 +1,77 @@
+/*
+ * quantize.h - what hurwitz quantize and dequantize share
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef QUANTIZE_H
+#define QUANTIZE_H
+
+#include "tools/core/model.h"
+#include "tools/core/tool.h"
+
+/* ---- Output (write.c) ------------------------------------------------------------------------ */
+
+/*
+ * A .safetensors file that is written tensor by tensor. Its header is written last, into space that
+ * is as long as the header can become. All print errors and return the exit status; outputs_drop()
+ * removes what is not complete.
+ */
+struct writer {
+	const char *path;
+	size_t header_bytes;
+};
+
+/* `longest` has the longest header: the number of bytes of its first tensor has the most digits. */
+int writer_open(struct writer *w, const char *path, const struct model *longest);
+int writer_put(const struct writer *w, const void *p, size_t bytes);
+
+/* Writes the header of the tensors, in the order in which they were put, and renames the file. */
+int writer_finish(const struct writer *w, const struct model *m);
+
+/* More bytes than any file has, for the tensors of `longest` */
+#define WRITER_MOST ((size_t)1000000000000000000)
+
+/* The bytes of an element by which tensors are aligned: those with more come first in a file. */
+int model_align(const struct model_tensor *t);
+
+/* Tells the system that the pages of a tensor are not needed any more, to bound memory. */
+void model_release(const struct model *m, const struct model_tensor *t);
+
+/* The data aligned to `align`: in place, or a copy in *copy, which free() releases. NULL without
+ * memory */
+const void *model_aligned(const struct model *m, const struct model_tensor *t, size_t align,
+			  void **copy);
+
+/* ---- Formats (choose.c) ---------------------------------------------------------------------- */
+
+/* What is known of a tensor that becomes a layer */
+struct layer_plan {
+	struct model_tensor *t;
+	int format;		/* enum hz_linear_format; 0: no format makes it smaller */
+	double weights;		/* out * in */
+};
+
+/* The format of that name, or 0 */
+int format_of_name(const char *name);
+
+/* All names, separated by commas */
+const char *format_names(void);
+
+/* Opens a layer of rows first, first + step, .. of a tensor; a library status */
+int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor *t,
+	      hz_linear_open_opts *opts, const hz_tensor *moments, int64_t rows, int64_t step,
+	      hz_linear **layer);
+
+/* Prints why open_rows() failed; returns the exit status. */
+int layer_refused(const hz_context *ctx, int status, const struct model_tensor *t);
+
+/*
+ * Chooses a format for each tensor so that all layers take at most bits * weights / 8 bytes: from
+ * the one of fewest bits on, the step with the greatest decrease of the error per byte is taken
+ * until none fits. The error is the sum of weights times the relative error of 64 of the rows.
+ * moments are given to tensors with as many in-features. Prints errors and returns the exit status.
+ */
+int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *plan, int64_t count,
+		   double bits, uint32_t flags, const hz_tensor *moments);
+
+#endif

@@ -269,6 +269,13 @@ def memory(a):
 _converters = {np.ndarray: from_numpy, View: from_view}
 
 
+def is_array(a):
+    """Whether memory() would take it."""
+    return type(a) in _converters or not isinstance(a, type) and (
+        isinstance(a, np.ndarray) or hasattr(a, "__dlpack__")
+        or hasattr(a, "__cuda_array_interface__"))
+
+
 def _converter(a):
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError("a masked array: hurwitz does not heed masks")

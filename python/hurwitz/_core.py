@@ -69,6 +69,13 @@ def check(status, context=None):
 
 # ---- Structs -------------------------------------------------------------------------------------
 
+def number(value):
+    """A float of any number, and of nothing else."""
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
 def enum_value(enum, value):
     """The number of an enumerator's short name ("softmax"), or of a dtype's; numbers stay."""
     if not isinstance(value, str):
@@ -116,14 +123,14 @@ class Fields:
             setattr(target, key, views.numbers(value, "f8" if "double" in kind else "i8"))
         elif length:
             array = getattr(target, key)
-            convert = float if kind == "double" else _integer
+            convert = number if kind == "double" else _integer
             value = [value] if isinstance(value, (int, float)) else list(value)
             if len(value) > len(array):
                 raise ValueError(f"{key} has {len(value)} numbers, not at most {len(array)}")
-            for i, number in enumerate(value):
-                array[i] = convert(number)
+            for i, one in enumerate(value):
+                array[i] = convert(one)
         elif kind == "double":
-            setattr(target, key, float(value))
+            setattr(target, key, number(value))
         else:
             value = enum_value(enum, value)
             if key == "axis" and self.name == "hz_hadamard_opts":
@@ -431,7 +438,7 @@ class Operation:
                 arguments.append(0)
             elif kind == "number":
                 if detail == "double":
-                    value = float(value)
+                    value = number(value)
                 else:
                     value = _integer(value)
                     low, high = self.ranges[word]
@@ -517,8 +524,7 @@ class Operation:
             return 0, None
         dtype = shape = None
         if value is not True:
-            if type(value) in _arrays._converters or hasattr(value, "__array_interface__") or \
-                    hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
+            if _arrays.is_array(value):
                 address, found = views.put(value, True, word)
                 seen[word] = found
                 return address, value
@@ -531,6 +537,8 @@ class Operation:
                 raise ValueError(f"{self.name}: {word} needs a shape and a dtype")
             shape = found[0] if shape is None else shape
             dtype = found[1] if dtype is None else dtype
+        if shape is None:
+            raise ValueError(f"{self.name}: {word} has to be given, as an array or a shape")
         if shape and min(shape) < 0:
             raise ValueError(f"{self.name}: operands leave {word} the shape {tuple(shape)}")
         zeros = seen.get("flags", 0) & self.accumulate or seen.get("beta")

@@ -5,7 +5,7 @@
 A rule gets the operands: r.x has shape and dtype, numbers and options are themselves, what is not
 given is None; outputs before this one are there, too. It returns (shape, dtype), or None where the
 output is not wanted, or a function of the dtype where the shape depends on that, s8 if the caller
-names none. Shapes may hold symbolic sizes. Operations that are not here, as r.x of a call without one, need their outputs.
+names none. A shape of None has to be given. Shapes may hold symbolic sizes. Operations that are not here, as r.x of a call without one, need their outputs.
 """
 from __future__ import annotations
 
@@ -170,6 +170,7 @@ RULES["quat_pool"] = {
     "y": lambda r: (quat_pool(r), r.x.dtype),
     "index": lambda r: None if r.kind else (quat_pool(r)[:-1], S32),
 }
+RULES["quat_pool_bwd"] = {"dx": lambda r: (None, r.dy.dtype)}
 RULES["quat_dropout"] = {"y": like("x")}
 
 
@@ -281,6 +282,7 @@ RULES["mhc_post_bwd"] = {
     "dx": like("dy"), "df": lambda r: r.q and branch("dy")(r), "dq": lambda r: r.f and like("q")(r),
     "da": lambda r: r.x and like("a")(r), "dbranch_bias": like("branch_bias"),
 }
+RULES["mhc_expand"] = {"x": lambda r: (None, r.e.dtype)}
 RULES["mhc_expand_bwd"] = {"de": branch("dx")}
 PRE = {"p": coefficient("p"), "q": coefficient("q"), "a": coefficient("a"), "u": branch("x"),
        "saved": lambda r: (sets(r) + (r.bias.shape[0] + 1,), F32)}

@@ -4,9 +4,10 @@
 EXTRA_DIST += python/pyproject.toml python/setup.py python/generate.py \
 	python/hurwitz/__init__.py python/hurwitz/__main__.py python/hurwitz/_arrays.py \
 	python/hurwitz/_core.py python/hurwitz/_library.py python/hurwitz/_rules.py \
-	python/hurwitz/objects.py python/hurwitz/py.typed \
+	python/hurwitz/objects.py python/hurwitz/py.typed python/hurwitz/torch.py \
 	python/tests/reference.py python/tests/test_arrays.py \
-	python/tests/test_layout.py python/tests/test_ops.py
+	python/tests/test_layout.py python/tests/test_ops.py \
+	python/tests/torch_modules.py python/tests/torch_ops.py
 
 # With NumPy; the second also with PyTorch. It needs configure --enable-shared.
 PYTHON = python3

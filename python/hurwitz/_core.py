@@ -406,6 +406,11 @@ class Operation:
                        for step, word, kind in plan if step == "number" and kind != "double"}
 
     def __call__(self, values, options=None, ctx=None):
+        results = self.results(values, options, ctx)
+        return tuple(results.values()) if len(results) != 1 else next(iter(results.values()))
+
+    def results(self, values, options=None, ctx=None):
+        """Makes the call; its outputs by name."""
         thread = _thread
         views = thread.views
         if views is None:       # a call within a call, by a signal or a finalizer
@@ -473,7 +478,7 @@ class Operation:
                 check(self.call(*arguments), context_.handle)
             context_.reserve(recording.bytes)
             check(self.call(*arguments), context_.handle)
-        return tuple(results.values()) if len(results) != 1 else next(iter(results.values()))
+        return results
 
     def _options(self, options, seen, views):
         """Options with enumerators as numbers; inputs of them are packed and seen by rules."""

@@ -170,7 +170,7 @@ RULES["quat_pool"] = {
     "y": lambda r: (quat_pool(r), r.x.dtype),
     "index": lambda r: None if r.kind else (quat_pool(r)[:-1], S32),
 }
-RULES["quat_pool_bwd"] = {"dx": lambda r: (None, r.dy.dtype)}
+RULES["quat_pool_bwd"] = {"dx": lambda r: (r.x and r.x.shape, r.dy.dtype)}
 RULES["quat_dropout"] = {"y": like("x")}
 
 

@@ -1,0 +1,769 @@
+# torch.py - operations and modules for PyTorch
+# SPDX-License-Identifier: BSD-2-Clause
+"""hurwitz.torch: operations with gradients, and modules, for PyTorch.
+
+    >>> import hurwitz.torch as hzt
+    >>> y = hzt.hadamard(x)                                 # has a gradient
+    >>> layer = hzt.QuaternionLinear(64, 32)                # x [..., 64, 4]
+    >>> hc = hzt.HyperConnection(512, preset="deepseek_v4")
+    >>> u, add_residual = hc(streams)                       # streams [..., 4, 512]
+    >>> streams = add_residual(branch(u))
+
+Each operation is a custom operator of torch.library, hurwitz::<name>, with a fake implementation, so
+that torch.compile traces through it, and with the library's own backward call. Options are keywords
+as in hurwitz; an operator has them as one string. There is no second derivative.
+Under autocast products of quaternions take their operands in autocast's dtype; hyper-connections keep
+their coefficients in float32, whatever the dtype of the streams is.
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch import Tensor, nn
+
+from . import _arrays, ops
+from ._api import CONSTANTS
+from ._core import ERRORS, Meta, Operation, _fields, enum_value
+from .objects import mhc_rows, quat_init_scale
+
+__all__ = [
+    "HyperConnection", "QuaternionBatchNorm", "QuaternionConv1d", "QuaternionConv2d",
+    "QuaternionConv3d", "QuaternionLinear", "dequantize", "dequantize_hadamard",
+    "from_speechbrain", "fused_add_residual", "fused_dynamic_weights", "fused_stream_mix",
+    "hadamard", "hadamard_quantize", "hadamard_transform", "hadamard_transform_metal", "mhc_add",
+    "mhc_expand", "mhc_head", "mhc_mix", "mhc_post", "mhc_pre", "mhc_sinkhorn", "mhc_weights",
+    "qgemm", "qlinear", "quantize", "quat_batchnorm", "quat_conj", "quat_conv", "quat_dropout",
+    "quat_from_matrix", "quat_inverse", "quat_linear", "quat_mul", "quat_norm", "quat_normalize",
+    "quat_pool", "quat_rotate", "quat_to_matrix", "sinkhorn_knopp",
+]
+
+_library = torch.library.Library("hurwitz", "DEF")
+_operators: dict[str, _Operator] = {}
+_STRIDE = ERRORS[CONSTANTS["ESTRIDE"]]
+
+
+# ---- Operators -----------------------------------------------------------------------------------
+
+def _text(options):
+    """Options as the string that operators take: "plan=true,pad=1;2"."""
+    words = []
+    for key, value in options.items():
+        if value is not None:
+            if isinstance(value, (tuple, list)):
+                value = ";".join([str(number) for number in value])
+            elif isinstance(value, bool):
+                value = int(value)
+            words.append(f"{key}={value}")
+    return ",".join(words)
+
+
+def _value(text):
+    if ";" in text:
+        return [_value(word) for word in text.split(";")]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+class _Operator:
+    """An operator of one of the library's calls.
+
+    tensors are its operands, those of options behind those of the call; outputs likewise. An output
+    that is not wanted is an empty tensor. wanted is whether there is a choice: option want=dx;dw names
+    those to compute. A word that is both is an operand that the call changes: the
+    operator changes a copy. like are tensors that say shapes of outputs alone.
+    """
+
+    def __init__(self, name, options=(), outputs=(), wanted=False, like=()):
+        self.name = name
+        self.call: Operation = getattr(ops, "_" + name)
+        self.places = [(kind, word) for kind, word, _ in self.call.plan if kind != "options"]
+        self.tensors = [word for kind, word in self.places if kind == "in"] + [*options, *like]
+        self.outputs = [word for kind, word in self.places if kind == "out"] + list(outputs)
+        self.updated = [word for word in self.outputs if word in self.tensors]
+        positional = {word for _, word in self.places}
+        self.fields = [word for word in dict.fromkeys([*self.tensors, *self.outputs])
+                       if word not in positional and word not in like]
+        self.wanted = wanted
+        self.like = like
+        self.parse = lru_cache(4096)(self._parse)
+        arguments = ", ".join(f"Tensor? {word}" for word in self.tensors)
+        results = ", ".join(["Tensor"] * len(self.outputs))
+        if len(self.outputs) > 1:
+            results = f"({results})"
+        _library.define(f"{name}({arguments}, str options) -> {results}",
+                        tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(name, self.run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"hurwitz::{name}", self.fake, lib=_library)
+        self.operator = getattr(torch.ops.hurwitz, name).default
+        _operators[name] = self
+
+    def __call__(self, *tensors, **options):
+        missing = len(self.tensors) - len(tensors)
+        return self.operator(*tensors, *[None] * missing, _text(options))
+
+    def _parse(self, text):
+        """Positional values, options and what is to become of outputs."""
+        options = dict(word.split("=", 1) for word in text.split(",") if word)
+        wanted = options.pop("want", None)
+        wanted = None if wanted is None else wanted.split(";")
+        outputs = {}
+        for word in self.outputs:
+            outputs[word] = options.pop(word, True)
+            if wanted is not None and word not in wanted and (self.wanted or word == "pre"):
+                outputs[word] = None
+        zero = {word: 0 for kind, word in self.places if kind == "number"}
+        numbers = {word: _value(options.pop(word)) if word in options else 0 for word in zero}
+        blocks = options.pop("blocks", None)
+        options = {key: _value(value) for key, value in options.items()}
+        for key, value in options.items():
+            if key not in self.call.fields:
+                raise TypeError(f"{self.name} has no option {key}")
+            struct, field = self.call.fields[key]
+            if isinstance(value, str):
+                options[key] = _fields[struct].normal(field, value)
+        return numbers, options, outputs, blocks is not None
+
+    def run(self, *arguments):
+        try:
+            return self._run(arguments[:-1], arguments[-1])
+        except _STRIDE:
+            # Leading dimensions that do not step as one
+            return self._run([t if t is None else t.contiguous() for t in arguments[:-1]],
+                             arguments[-1])
+
+    def _run(self, tensors, text):
+        numbers, options, outputs, blocks = self.parse(text)
+        given = dict(zip(self.tensors, tensors))
+        made = {}
+        if self.updated:
+            made = {word: t if (t := given[word]) is None else t.clone() for word in self.updated}
+            outputs = outputs | made
+        if blocks or self.like:
+            outputs = made = {word: self._made(word, given, numbers, options, outputs[word], blocks)
+                              for word in self.outputs}
+        values = [given[word] if kind == "in" else outputs[word] if kind == "out"
+                  else numbers[word] for kind, word in self.places]
+        if self.fields:
+            fields = given | outputs
+            options = options | {word: fields[word] for word in self.fields
+                                 if fields[word] is not None}
+        results = self.call.results(values, options)
+        found = []
+        for word in self.outputs:
+            result = made.get(word)
+            if result is None:
+                result = results.get(word)
+            if result is None:
+                result = self._nothing(given)
+            found.append(result.array if type(result) is _arrays.View else result)
+        return tuple(found) if len(found) > 1 else found[0]
+
+    @staticmethod
+    def _nothing(given):
+        first = next(t for t in given.values() if t is not None)
+        return torch.empty(0, device=first.device)
+
+    def _shape(self, word, given, numbers, options, wanted):
+        """(shape, dtype) of an output, or None."""
+        if wanted is None:
+            return None
+        if word in self.updated:
+            t = given[word]
+            return t if t is None else (tuple(t.shape), _arrays.dtype_number(t.dtype))
+        seen = {key: Meta(tuple(t.shape), _arrays.dtype_number(t.dtype))
+                for key, t in given.items() if t is not None}
+        seen.update(numbers)
+        seen.update(options)
+        dtype = None if wanted is True else _arrays.dtype_number(wanted)
+        found = self.call.infer(word, seen, dtype)
+        if found is None:
+            return None
+        return found[0], dtype or found[1]
+
+    def _made(self, word, given, numbers, options, wanted, blocks):
+        """A new tensor for an output; with blocks, quaternions in r|i|j|k blocks."""
+        if isinstance(wanted, Tensor):
+            return wanted
+        found = self._shape(word, given, numbers, options, wanted)
+        if found is None:
+            return None
+        shape, dtype = found
+        first = next(t for t in given.values() if t is not None)
+        dtype = _arrays.to_torch(dtype)[0]
+        if blocks and word in ("y", "pre", "dx"):
+            *lead, channels, four = shape
+            return first.new_empty((*lead, four, channels), dtype=dtype).transpose(-1, -2)
+        return first.new_empty(shape, dtype=dtype)
+
+    def fake(self, *arguments):
+        numbers, options, outputs, blocks = self.parse(arguments[-1])
+        given = dict(zip(self.tensors, arguments))
+        results = [self._made(word, given, numbers, options, outputs[word], blocks)
+                   for word in self.outputs]
+        results = [self._nothing(given) if t is None else t for t in results]
+        return tuple(results) if len(results) > 1 else results[0]
+
+
+def _given(t):
+    """A tensor that an operator returned, or None for one that was not wanted."""
+    return None if t is None or (t.dim() == 1 and t.shape[0] == 0) else t
+
+
+def _differentiable(name, save, keep, backward, options=(), outputs=()):
+    """An operator with a gradient: backward(saved, grads, wanted, options) returns gradients by name.
+
+    save are operands and keep outputs that it needs; wanted are the operands that want a gradient.
+    """
+    operator = _Operator(name, options, outputs)
+
+    def setup(ctx, inputs, output):
+        ctx.set_materialize_grads(False)
+        given = dict(zip(operator.tensors, inputs))
+        output = output if isinstance(output, tuple) else (output,)
+        results = dict(zip(operator.outputs, output))
+        ctx.save_for_backward(*[given[word] for word in save], *[results[word] for word in keep])
+        ctx.options = inputs[-1]
+
+    def back(ctx, *grads):
+        saved = dict(zip(save + keep, ctx.saved_tensors))
+        grads = dict(zip(operator.outputs, grads))
+        wanted = [word for word, needs in zip(operator.tensors, ctx.needs_input_grad) if needs]
+        found = {}
+        if any(grad is not None for grad in grads.values()):
+            found = backward(saved, grads, wanted, ctx.options)
+        return *[found.get(word) if word in wanted else None for word in operator.tensors], None
+
+    torch.library.register_autograd(f"hurwitz::{name}", back, setup_context=setup, lib=_library)
+    return operator
+
+
+def _with(options, flags=0, want=None, drop=()):
+    """An option string with flags toggled, gradients named, and words left out."""
+    words = dict(word.split("=", 1) for word in options.split(",") if word)
+    for word in drop:
+        words.pop(word, None)
+    if flags:
+        words["flags"] = str(int(words.get("flags", 0)) ^ flags)
+    if want is not None:
+        words["want"] = ";".join(want)
+    return ",".join(f"{key}={value}" for key, value in words.items())
+
+
+# ---- The operators -------------------------------------------------------------------------------
+
+for _name, _options in (("hadamard_quantize", ("pre", "post")),
+                        ("dequantize_hadamard", ("pre", "post")),
+                        ("quantize", ("scales", "zeros", "tensor_scale")),
+                        ("dequantize", ("scales", "zeros", "tensor_scale")),
+                        ("qgemm", ("a_zeros", "b_zeros", "a_scales", "b_scales", "bias")),
+                        ("qlinear", ("b_zeros", "b_scales", "bias"))):
+    _Operator(_name, _options)
+
+
+def _hadamard_back(saved, grads, wanted, options):
+    flags = CONSTANTS["HADAMARD_TRANSPOSE"]
+    dy = grads["y"]
+    return {"x": torch.ops.hurwitz.hadamard(dy, saved["pre"], saved["post"],
+                                            _with(options, flags, drop=("y",)))}
+
+
+_differentiable("hadamard", ["pre", "post"], [], _hadamard_back, ("pre", "post"))
+
+
+def _paired(name, taken, options=(), results=(), keep=(), fields=(), made=(), back=None):
+    """An operation with a backward call: taken are that call's gradients of outputs, fields and
+    made the operands and outputs of its structs. back is one that another operation has, too."""
+    back = back or name + "_bwd"
+    backward = _operators.get(back) or _Operator(back, [*fields, *options, *keep], made, True)
+    save = [word for word in backward.tensors if word not in fields and word not in keep
+            and word not in taken]
+
+    def run(saved, grads, wanted, options_):
+        given = {word: _given(saved[word]) if word in keep else saved.get(word)
+                 for word in backward.tensors}
+        given.update({word: grads[output] for word, output in taken.items()})
+        found = backward.operator(*[given[word] for word in backward.tensors],
+                                  _with(options_, want=["d" + word for word in wanted]))
+        found = found if isinstance(found, tuple) else (found,)
+        return {word[1:]: _given(grad) for word, grad in zip(backward.outputs, found)}
+
+    _differentiable(name, save, list(keep), run, options, results)
+
+
+for _name, _taken in (("mul", {"dy": "y"}), ("norm", {"dn": "n"}), ("normalize", {"dy": "y"}),
+                      ("inverse", {"dy": "y"}), ("rotate", {"dy": "y"}), ("to_matrix", {"dm": "m"}),
+                      ("from_matrix", {"dq": "q"})):
+    _paired("quat_" + _name, _taken)
+for _name in ("quat_linear", "quat_conv"):
+    _paired(_name, {"dy": "y"}, ["scale"], ["pre"], ["pre"], made=["dscale"])
+_differentiable("quat_conj", [], [], lambda saved, grads, wanted, options: {
+    "x": torch.ops.hurwitz.quat_conj(grads["y"], options)})
+_differentiable("quat_dropout", [], [], lambda saved, grads, wanted, options: {
+    "x": torch.ops.hurwitz.quat_dropout(grads["y"], options)})
+
+
+_Operator("quat_batchnorm_bwd", ("saved",), wanted=True)
+
+
+def _batchnorm_back(saved, grads, wanted, options):
+    found = torch.ops.hurwitz.quat_batchnorm_bwd(
+        saved["x"], saved["gamma"], grads["y"], saved["saved"],
+        _with(options, want=["d" + word for word in wanted], drop=("momentum",)))
+    return dict(zip(("x", "gamma", "beta"), map(_given, found)))
+
+
+_differentiable("quat_batchnorm", ["x", "gamma"], ["saved"], _batchnorm_back,
+                ("running_mean", "running_var"), ("saved", "running_mean", "running_var"))
+
+_Operator("quat_pool_bwd", like=("x",))
+_differentiable("quat_pool", ["x"], ["index"], lambda saved, grads, wanted, options: {
+    "x": torch.ops.hurwitz.quat_pool_bwd(
+        _given(saved["index"]), grads["y"], saved["x"], options)})
+
+_paired("mhc_sinkhorn", {"dp": "p"})
+_paired("mhc_mix", {"du": "u", "dr": "r"})
+_paired("mhc_post", {"dy": "y"})
+_Operator("mhc_add_bwd", wanted=True)
+_differentiable("mhc_add", ["f", "q"], [], lambda saved, grads, wanted, options: {
+    "r": grads["y"], **dict(zip(("", "f", "q"), map(_given, torch.ops.hurwitz.mhc_add_bwd(
+        saved["f"], saved["q"], grads["y"],
+        _with(options, want=["d" + word for word in wanted if word != "r"])))))})
+_extra = ["gain", "norm", "p_in"]
+_made = ["dx", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dp_in"]
+_paired("mhc_pre", {"du": "u", "dp": "p", "dq": "q", "da": "a"}, _extra, ["saved"], ["saved"],
+        ["du", "dp", "dq", "da"], _made)
+_paired("mhc_weights", {"dp": "p", "dq": "q", "da": "a"}, _extra, ["saved"], ["saved"], ["du"],
+        back="mhc_pre_bwd")
+_paired("mhc_head", {"du": "h", "dp": "p"}, fields=["du", "dp"],
+        made=["dx", "dphi", "dalpha", "dbias"])
+
+
+# ---- Functions -----------------------------------------------------------------------------------
+
+def _function(name):
+    """A function of an operator; an output that may be missing is None, what only the backward
+    call needs is left out."""
+    operator = _operators[name]
+    shown = [word for word in operator.outputs if word not in ("saved", "pre")]
+
+    def call(*tensors: Tensor | None, **options: Any):
+        words = list(tensors) + [None] * (len(operator.tensors) - len(tensors))
+        for at, word in enumerate(operator.tensors):
+            if word in options:
+                words[at] = options.pop(word)
+        found = operator.operator(*words, _text(options))
+        if len(operator.outputs) == 1:
+            return found
+        found = [_given(t) for word, t in zip(operator.outputs, found) if word in shown]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = getattr(ops, name).__doc__
+    return call
+
+
+for _name in ("hadamard", "hadamard_quantize", "dequantize_hadamard", "quantize", "dequantize",
+              "qgemm", "qlinear", "quat_mul", "quat_conj", "quat_norm", "quat_normalize",
+              "quat_inverse", "quat_rotate", "quat_to_matrix", "quat_from_matrix", "quat_pool",
+              "quat_dropout", "quat_batchnorm", "mhc_sinkhorn", "mhc_mix", "mhc_add", "mhc_post",
+              "mhc_pre", "mhc_weights", "mhc_head"):
+    globals()[_name] = _function(_name)
+
+
+def _cast(x, *tensors):
+    """Operands of a product of quaternions in the dtype of autocast, if that is on."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return x, *tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t if t is None else t.to(dtype) for t in (x, *tensors))
+
+
+def _product(name, x, w, b, scale, options):
+    x, w, b, scale = _cast(x, w, b, scale)
+    # What the backward call needs of an activation
+    wants = options.get("activation") not in (None, "none", 0) and torch.is_grad_enabled()
+    y, _ = _operators[name].operator(x, w, b, scale,
+                                     _text(options if wants else {**options, "want": ""}))
+    return y
+
+
+def quat_linear(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
+                **options: Any) -> Tensor:
+    """hz_quat_linear(): x [..., M, 4], w [N, M, 4], b [N, 4], y [..., N, 4]."""
+    return _product("quat_linear", x, w, b, scale, options)
+
+
+def quat_conv(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
+              **options: Any) -> Tensor:
+    """hz_quat_conv(): x [n, spatial..., Ci, 4], w [Co, taps..., Ci / groups, 4], b [Co, 4]."""
+    return _product("quat_conv", x, w, b, scale, options)
+
+
+def mhc_expand(e: Tensor, n: int) -> Tensor:
+    """n streams [..., n, C] that are all e [..., C]."""
+    return e.unsqueeze(-2).expand(*e.shape[:-1], n, e.shape[-1]).contiguous()
+
+
+def hadamard_transform(x: Tensor, scale: float = 1.0) -> Tensor:
+    """x H^T times scale, H of entries +-1, as fast_hadamard_transform has it: a last dimension that
+    is no power of two is continued by zeros, and the result cut off."""
+    n = x.shape[-1]
+    length = 1 << max(n - 1, 0).bit_length()
+    padded = torch.nn.functional.pad(x, (0, length - n)) if length != n else x
+    if not scale:
+        return x * 0
+    return hadamard(padded, flags=CONSTANTS["HADAMARD_RAW"], factor=scale)[..., :n]
+
+
+def hadamard_transform_metal(x: Tensor, block_size: int = 64) -> Tensor:
+    """The orthonormal transform of each block_size elements: 96 = 64 + 32, 160 = 128 + 32."""
+    return hadamard(x, block=block_size, plan="greedy")
+
+
+def sinkhorn_knopp(M: Tensor, num_iters: int = 20, **options: Any) -> Tensor:
+    """A nearly doubly stochastic matrix of M [..., n, n], as mHC-triton makes it."""
+    return mhc_sinkhorn(M, **{"preset": "triton", "iterations": num_iters, **options})
+
+
+def fused_stream_mix(H: Tensor, H_pre: Tensor, H_res: Tensor) -> tuple[Tensor, Tensor]:
+    """Branch input and residual streams of H [..., n, C]."""
+    return mhc_mix(H, H_pre, H_res)
+
+
+def fused_add_residual(H_residual: Tensor, branch_output: Tensor, H_post: Tensor) -> Tensor:
+    """H_residual + H_post branch_output."""
+    return mhc_add(H_residual, branch_output.to(H_residual.dtype), H_post)
+
+
+def fused_dynamic_weights(x: Tensor, phi: Tensor, bias: Tensor, alpha_pre: Tensor,
+                          alpha_post: Tensor, alpha_res: Tensor, num_streams: int = 4,
+                          **options: Any) -> tuple[Tensor, ...]:
+    """H_pre, H_post and H_res of x [..., n C], as mHC-triton makes them; phi [m, n C]."""
+    alpha = torch.stack([torch.as_tensor(a, dtype=torch.float32, device=x.device).reshape(())
+                         for a in (alpha_pre, alpha_post, alpha_res)])
+    x = x.unflatten(-1, (num_streams, -1))
+    return mhc_weights(x, phi, alpha, bias, **{"preset": "triton", **options})
+
+
+# ---- Modules -------------------------------------------------------------------------------------
+
+_INIT = {"triton": "triton", "triton_static": "triton", "hc": "hc", "lite": "lite",
+         "paper": "paper"}
+
+
+class HyperConnection(nn.Module):
+    """Manifold-constrained hyper-connections around a branch of the caller's own.
+
+        branch_input, add_residual = hc(H)              # H [..., num_streams, dim]
+        H = add_residual(branch(branch_input))
+
+    preset names the conventions, those of mHC-triton by default: "deepseek_v4", "paper", "hc",
+    "lite", "megatron", ... Further keywords are fields of hz_mhc_opts: residual="identity". norm is
+    whether the branch input is normalized and multiplied by a weight. use_fused_weights is there for
+    code written for mHC-triton and changes nothing: coefficients are always fused.
+    """
+
+    def __init__(self, dim: int, num_streams: int = 4, layer_idx: int = 0, dynamic: bool = True,
+                 sinkhorn_iters: int | None = None, init_scale: float | None = None,
+                 use_fused_weights: bool = True, preset: str | None = None, norm: bool = False,
+                 **options: Any):
+        super().__init__()
+        preset = preset or ("triton" if dynamic else "triton_static")
+        enum_value("hz_mhc_presets", preset)
+        self.dim, self.num_streams, self.dynamic, self.preset = dim, num_streams, dynamic, preset
+        self.options = {"preset": preset, **options}
+        if sinkhorn_iters is not None:
+            self.options["iterations"] = sinkhorn_iters
+        if not dynamic:
+            self.options["coefficients"] = "static"
+        rows = mhc_rows(num_streams, **self.options)
+        identity = rows == 2 * num_streams
+        self.bias = nn.Parameter(torch.zeros(rows))
+        if dynamic:
+            self.phi = nn.Parameter(torch.zeros(rows, num_streams * dim))
+            self.alpha = nn.Parameter(torch.zeros(2 if identity else 3))
+        else:
+            self.register_parameter("phi", None)
+            self.register_parameter("alpha", None)
+        self.norm = nn.Parameter(torch.ones(dim)) if norm else None
+        self.reset_parameters(layer_idx, init_scale)
+
+    @torch.no_grad()
+    def reset_parameters(self, layer_idx: int = 0, init_scale: float | None = None):
+        """Initial weights of the preset: hz_mhc_init()."""
+        kind = enum_value("hz_mhc_init_kind", _INIT.get(self.preset, "identity"))
+        seed = int(torch.randint(1 << 62, ()))
+        alpha = self.alpha if self.dynamic else self.bias.new_zeros(
+            2 if len(self.bias) == 2 * self.num_streams else 3)
+        views = [None if t is None else t.detach() for t in (self.phi, alpha, self.bias)]
+        ops.mhc_init(kind, layer_idx, seed, *views, **self.options)
+        if self.dynamic and init_scale is not None:
+            self.alpha.fill_(init_scale)
+
+    def coefficients(self, H: Tensor) -> tuple[Tensor, ...]:
+        """p, q, a (None for the identity) and the branch input of streams."""
+        return mhc_pre(H, self.phi, self.alpha, self.bias, norm=self.norm, **self.options)
+
+    def forward(self, H: Tensor):
+        _, q, a, u = self.coefficients(H)
+
+        def add_residual(branch_output: Tensor) -> Tensor:
+            return mhc_post(H, branch_output.to(H.dtype), q, a)
+
+        return u, add_residual
+
+    def extra_repr(self):
+        return f"{self.dim}, num_streams={self.num_streams}, preset={self.preset!r}"
+
+
+def _random(*shape, fan_in, fan_out):
+    w = torch.empty(*shape, 4)
+    ops.quat_init(w, CONSTANTS["QUAT_POLAR"], quat_init_scale(fan_in, fan_out),
+                  int(torch.randint(1 << 62, ())))
+    return nn.Parameter(w)
+
+
+def _split(x, layout):
+    """[..., C, 4] of a tensor in a layout, without a copy."""
+    if layout == "last":
+        return x
+    if layout == "channels_first":
+        return x.unflatten(1, (4, -1)).movedim(1, -1).movedim(1, -2)
+    return x.unflatten(-1, (4, -1)).transpose(-1, -2)
+
+
+def _join(y, layout):
+    if layout == "last":
+        return y
+    if layout == "channels_first":
+        return y.movedim(-2, 1).movedim(-1, 1).flatten(1, 2)
+    return y.transpose(-1, -2).flatten(-2)
+
+
+class _Layer(nn.Module):
+    """layout is where the components of x and y are: "last" [..., C, 4]; "blocks" [..., 4 C], all r,
+    then all i, j, k, as in speechbrain; "channels_first" [n, 4 C, spatial...] likewise."""
+
+    def __init__(self, layout):
+        super().__init__()
+        if layout not in ("last", "blocks", "channels_first"):
+            raise ValueError(f"layout is {layout!r} (valid: last, blocks, channels_first)")
+        self.layout = layout
+
+    def _scale(self, scale, weight):
+        return nn.Parameter(torch.ones(weight.shape[:-1])) if scale else None
+
+    def _options(self, options):
+        return {**options, "blocks": 1} if self.layout == "blocks" else options
+
+
+class QuaternionLinear(_Layer):
+    """y = act(w x + b): x [..., in_features, 4], w [out_features, in_features, 4].
+
+    Features are quaternions. Further keywords are fields of hz_quat_linear_opts: side="right",
+    activation="relu", flags=hz.QUAT_ROTATION, eps=1e-4; scale is whether rotations have factors.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
+                 scale: bool = False, layout: str = "last", **options: Any):
+        super().__init__(layout)
+        self.in_features, self.out_features, self.options = in_features, out_features, options
+        self.weight = _random(out_features, in_features, fan_in=in_features, fan_out=out_features)
+        self.bias = nn.Parameter(torch.zeros(out_features, 4)) if bias else None
+        self.scale = self._scale(scale, self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = quat_linear(_split(x, self.layout), self.weight, self.bias, self.scale,
+                        **self._options(self.options))
+        return _join(y, self.layout)
+
+    def extra_repr(self):
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class _Conv(_Layer):
+    dimensions = 1
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size, stride=1, padding=0,
+                 dilation=1, groups: int = 1, bias: bool = True, padding_mode: str = "zero", *,
+                 scale: bool = False, layout: str = "last", **options: Any):
+        super().__init__(layout)
+        d = self.dimensions
+        stride, padding, dilation, taps = (
+            [n] * d if isinstance(n, int) else list(n)
+            for n in (stride, padding, dilation, kernel_size))
+        padding_mode = {"zeros": "zero"}.get(padding_mode, padding_mode)
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, taps
+        self.options = {"stride": stride, "pad": padding, "dilation": dilation, "groups": groups,
+                        "pad_mode": enum_value("hz_pad", padding_mode), **options}
+        size = 1
+        for n in taps:
+            size *= n
+        self.weight = _random(out_channels, *taps, in_channels // groups,
+                              fan_in=size * in_channels, fan_out=size * out_channels)
+        self.bias = nn.Parameter(torch.zeros(out_channels, 4)) if bias else None
+        self.scale = self._scale(scale, self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = quat_conv(_split(x, self.layout), self.weight, self.bias, self.scale,
+                      **self._options(self.options))
+        return _join(y, self.layout)
+
+    def extra_repr(self):
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+
+
+class QuaternionConv1d(_Conv):
+    """Convolution of quaternions, x [n, length, in_channels, 4]: hz_quat_conv().
+
+    Further keywords are fields of hz_quat_conv_opts: activation="relu", flags=hz.QUAT_TRANSPOSED.
+    padding_mode is "zero", "causal" or "reflect"; scale is whether rotations have factors.
+    """
+
+
+class QuaternionConv2d(_Conv):
+    __doc__ = QuaternionConv1d.__doc__.replace("length", "height, width")
+    dimensions = 2
+
+
+class QuaternionConv3d(_Conv):
+    __doc__ = QuaternionConv1d.__doc__.replace("length", "depth, height, width")
+    dimensions = 3
+
+
+class QuaternionBatchNorm(_Layer):
+    """Batch normalization of quaternions, x [..., num_features, 4]: hz_quat_batchnorm().
+
+    whiten is by the 4 x 4 covariance; per_step takes statistics of each step of x [batch, steps,
+    num_features, 4], whose number is then fixed by steps; with first_batch the first batch sets the
+    running values, as in speechbrain.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1,
+                 affine: bool = True, track_running_stats: bool = True, *, whiten: bool = False,
+                 steps: int | None = None, first_batch: bool = False, layout: str = "last"):
+        super().__init__(layout)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.first_batch = first_batch
+        self.flags = (CONSTANTS["QUAT_WHITEN"] if whiten else 0) | (
+            CONSTANTS["QUAT_PER_STEP"] if steps else 0)
+        unit = torch.tensor([1., 0, 0, 0, 1, 0, 0, 1, 0, 1]) if whiten else torch.tensor(1.)
+        ones = unit.expand(num_features, *unit.shape).clone()
+        self.weight = nn.Parameter(ones.clone() * (0.5 if whiten else 1)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(num_features, 4)) if affine else None
+        lead = (steps,) if steps else ()
+        if track_running_stats:
+            self.register_buffer("running_mean", torch.zeros(*lead, num_features, 4))
+            self.register_buffer("running_var", ones.expand(*lead, *ones.shape).clone() * (
+                0.25 if whiten else 1))
+            self.register_buffer("num_batches_tracked", torch.tensor(0))
+        else:
+            self.running_mean = self.running_var = self.num_batches_tracked = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        tracked = self.running_mean is not None
+        evaluate = tracked and not self.training
+        momentum = self.momentum
+        if self.training and tracked and self.first_batch and not int(self.num_batches_tracked):
+            momentum = 1.0
+        y, mean, var = quat_batchnorm(
+            _split(x, self.layout), self.weight, self.bias, running_mean=self.running_mean,
+            running_var=self.running_var, eps=self.eps, momentum=momentum,
+            flags=self.flags | (CONSTANTS["QUAT_EVAL"] if evaluate else 0),
+            blocks=1 if self.layout == "blocks" else None)
+        if tracked and self.training:
+            with torch.no_grad():
+                self.running_mean.copy_(mean)
+                self.running_var.copy_(var)
+                self.num_batches_tracked += 1
+        return _join(y, self.layout)
+
+    def extra_repr(self):
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+# ---- Layers of speechbrain -----------------------------------------------------------------------
+
+def _components(layer):
+    return torch.stack([getattr(layer, name + "_weight").detach() for name in "rijk"], -1)
+
+
+def _copy(module, weight, bias, scale=None):
+    with torch.no_grad():
+        module.weight.copy_(weight)
+        if module.bias is not None:
+            module.bias.copy_(bias.detach().unflatten(0, (4, -1)).t())
+        if module.scale is not None:
+            module.scale.copy_(scale)
+    return module
+
+
+def from_speechbrain(layer: nn.Module) -> nn.Module:
+    """A module with the weights of speechbrain's QLinear, QConv1d, QConv2d or QBatchNorm, which takes
+    the same tensors: [batch, time, 4 channels], r|i|j|k."""
+    kind = type(layer).__name__
+    if kind == "QBatchNorm":
+        mean = layer.running_mean
+        if layer.dim != -1 or (mean is not None and mean.dim() > 2):
+            raise ValueError("QBatchNorm: only dim=-1 and statistics of at most one step dimension")
+        steps = mean.shape[0] if mean is not None and mean.dim() == 2 else None
+        module = QuaternionBatchNorm(
+            layer.num_features, layer.eps, layer.momentum, layout="blocks", first_batch=True,
+            steps=steps, track_running_stats=layer.track_running_stats)
+        with torch.no_grad():
+            module.weight.copy_(layer.gamma)
+            module.bias.copy_(layer.beta.unflatten(0, (4, -1)).t())
+            if mean is not None:
+                module.running_mean.copy_(mean.unflatten(-1, (4, -1)).transpose(-1, -2))
+                module.running_var.copy_(layer.running_var)
+                module.num_batches_tracked.fill_(int(layer.num_batches_tracked))
+        return module.train(layer.training)
+    if kind not in ("QLinear", "QConv1d", "QConv2d"):
+        raise TypeError(f"{kind} is no layer that can be converted "
+                        "(valid: QLinear, QConv1d, QConv2d, QBatchNorm)")
+    if layer.max_norm is not None:
+        raise ValueError(f"{kind}: max_norm is not supported")
+    bias = layer.bias is not None and layer.bias.requires_grad
+    scaled = bool(layer.spinor and layer.vector_scale)
+    options = {"layout": "blocks", "scale": scaled}
+    if layer.spinor:
+        options |= {"flags": CONSTANTS["QUAT_ROTATION"], "eps": 1e-4}
+    if kind == "QLinear":
+        if layer.spinor:
+            options |= {"side": "right", "eps_rule": "norm"}
+        module = QuaternionLinear(layer.in_features, layer.out_features, bias, **options)
+        return _copy(module, _components(layer).transpose(0, 1), layer.bias,
+                     layer.scale_param.detach().t() if scaled else None).train(layer.training)
+    if layer.groups != 1:
+        raise ValueError(f"{kind}: groups cut r|i|j|k blocks there, and channels here")
+    d = 1 if kind == "QConv1d" else 2
+    taps, stride, dilation = (
+        [n] * d if isinstance(n, int) else list(n)
+        for n in (layer.kernel_size, layer.stride, layer.dilation))
+    pad, mode = [0] * d, "zero"
+    if layer.padding == "same":
+        if any(n != 1 for n in stride) or any(n % 2 == 0 for n in taps):
+            raise ValueError(f"{kind}: padding 'same' is for a stride of 1 and odd kernels")
+        pad, mode = [m * (n - 1) // 2 for m, n in zip(dilation, taps)], layer.padding_mode
+    elif layer.padding == "causal":
+        pad, mode = [m * (n - 1) for m, n in zip(dilation, taps)], "causal"
+    mode = {"constant": "zero", "zeros": "zero"}.get(mode, mode)
+    weight = _components(layer).movedim(1, -2)
+    scale = layer.scale_param.detach().movedim(1, -1) if scaled else None
+    if d == 2:
+        # kernel_size[0] there is for the last spatial dimension
+        taps, stride, dilation, pad = taps[::-1], stride[::-1], dilation[::-1], pad[::-1]
+        weight = weight.transpose(1, 2)
+        scale = scale.transpose(1, 2) if scaled else None
+    module = (QuaternionConv1d, QuaternionConv2d)[d - 1](
+        layer.in_channels, layer.out_channels, taps, stride, pad, dilation, 1, bias, mode,
+        **options)
+    return _copy(module, weight, layer.bias, scale).train(layer.training)

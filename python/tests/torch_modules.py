@@ -1,0 +1,153 @@
+# torch_modules.py - the modules of hurwitz.torch
+# SPDX-License-Identifier: BSD-2-Clause
+import unittest
+
+import torch
+
+import hurwitz as hz
+import hurwitz.torch as hzt
+
+try:
+    from speechbrain.nnet import quaternion_networks
+except ImportError:
+    quaternion_networks = None
+
+
+class HyperConnections(unittest.TestCase):
+    def test_signature_and_returns(self):
+        hc = hzt.HyperConnection(dim=32, num_streams=4, layer_idx=1, dynamic=True,
+                                 sinkhorn_iters=20, init_scale=0.1, use_fused_weights=True)
+        streams = torch.randn(2, 5, 4, 32)
+        u, add_residual = hc(streams)
+        # At first stream layer_idx counts most
+        self.assertTrue(torch.all(hc.coefficients(streams)[0].argmax(-1) == 1))
+        self.assertEqual(add_residual(u).shape, streams.shape)
+        self.assertEqual(set(hc.state_dict()), {"phi", "alpha", "bias"})
+        torch.testing.assert_close(hc.alpha.detach(), torch.full((3,), 0.1))
+
+    def test_presets(self):
+        streams = torch.randn(2, 5, 4, 32, requires_grad=True)
+        for preset in hz._core.ENUMS["hz_mhc_presets"]:
+            with self.subTest(preset=preset):
+                if preset == "triton_static":
+                    hc = hzt.HyperConnection(32, dynamic=False)
+                else:
+                    hc = hzt.HyperConnection(32, preset=preset, norm=True)
+                u, add_residual = hc(streams)
+                out = add_residual(torch.tanh(u))
+                out.square().sum().backward()
+                for name, p in hc.named_parameters():
+                    self.assertTrue(torch.isfinite(p.grad).all(), name)
+        self.assertRaises(ValueError, hzt.HyperConnection, 32, preset="none")
+
+    def test_parts_make_the_whole(self):
+        hc = hzt.HyperConnection(8)
+        with torch.no_grad():
+            hc.phi.normal_()
+        streams, f = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 8)
+        u, add_residual = hc(streams)
+        p, q, a = hzt.fused_dynamic_weights(streams.flatten(-2), hc.phi, hc.bias, *hc.alpha)
+        branch, residual = hzt.fused_stream_mix(streams, p, a)
+        torch.testing.assert_close(branch, u)
+        torch.testing.assert_close(hzt.fused_add_residual(residual, f, q), add_residual(f))
+        doubly = hzt.sinkhorn_knopp(torch.randn(3, 4, 4))
+        torch.testing.assert_close(doubly.sum(-1), torch.ones(3, 4), atol=1e-3, rtol=0)
+
+    def test_state(self):
+        for make in (lambda: hzt.HyperConnection(8), lambda: hzt.QuaternionLinear(3, 5),
+                     lambda: hzt.QuaternionConv2d(3, 5, 3), lambda: hzt.QuaternionBatchNorm(3)):
+            one, other = make(), make()
+            other.load_state_dict(one.state_dict())
+            for a, b in zip(one.state_dict().values(), other.state_dict().values()):
+                self.assertTrue(torch.equal(a, b))
+            self.assertTrue(repr(one))
+
+
+class Quaternions(unittest.TestCase):
+    def test_layouts(self):
+        linear = hzt.QuaternionLinear(3, 5)
+        blocks = hzt.QuaternionLinear(3, 5, layout="blocks")
+        blocks.load_state_dict(linear.state_dict())
+        x = torch.randn(2, 7, 3, 4)
+        flat = x.transpose(-1, -2).flatten(-2)
+        expected = linear(x).transpose(-1, -2).flatten(-2)
+        torch.testing.assert_close(blocks(flat), expected)
+        self.assertTrue(blocks(flat).is_contiguous())
+        for dims, cls in enumerate((hzt.QuaternionConv1d, hzt.QuaternionConv2d,
+                                    hzt.QuaternionConv3d), 1):
+            conv = cls(3, 5, 2, padding=1)
+            first = cls(3, 5, 2, padding=1, layout="channels_first")
+            first.load_state_dict(conv.state_dict())
+            x = torch.randn(2, *[4] * dims, 3, 4)
+            image = x.movedim(-1, 1).movedim(-1, 2).flatten(1, 2)
+            expected = conv(x).movedim(-1, 1).movedim(-1, 2).flatten(1, 2)
+            torch.testing.assert_close(first(image), expected)
+        norm = hzt.QuaternionBatchNorm(3, layout="blocks")
+        self.assertEqual(norm(flat).shape, flat.shape)
+        norm.eval()
+        self.assertEqual(norm(flat).shape, flat.shape)
+        self.assertEqual(int(norm.num_batches_tracked), 1)
+
+    def test_training(self):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(hzt.QuaternionLinear(2, 8, activation="relu"),
+                                    hzt.QuaternionBatchNorm(8), hzt.QuaternionLinear(8, 1))
+        q = torch.nn.functional.normalize(torch.randn(256, 2, 4), dim=-1)
+        target = hzt.quat_mul(q[:, :1], q[:, 1:])
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        losses = []
+        for _ in range(100):
+            loss = (model(q) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        self.assertLess(losses[-1], 0.5 * losses[0])
+
+    def test_whitened(self):
+        x = torch.randn(512, 3, 4) * torch.tensor([1., 2, 3, 4])
+        y = hzt.QuaternionBatchNorm(3, whiten=True, affine=False)(x)
+        for c in range(3):
+            torch.testing.assert_close(y[:, c].T @ y[:, c] / 512, torch.eye(4), atol=1e-2, rtol=0)
+
+
+@unittest.skipUnless(quaternion_networks, "no speechbrain here")
+class Speechbrain(unittest.TestCase):
+    def same(self, layer, x, tolerance=1e-5):
+        with torch.no_grad():
+            for p in layer.parameters():
+                if p.requires_grad and p.dim() == 1:
+                    p.normal_()
+            module = hzt.from_speechbrain(layer)
+            torch.testing.assert_close(module(x), layer(x), atol=tolerance, rtol=tolerance)
+
+    def test_linear(self):
+        from speechbrain.nnet.quaternion_networks.q_linear import QLinear
+        x = torch.randn(2, 5, 12)
+        for options in ({}, {"bias": False}, {"spinor": True},
+                        {"spinor": True, "vector_scale": True}):
+            self.same(QLinear(6, x.shape, **options), x)
+
+    def test_convolutions(self):
+        from speechbrain.nnet.quaternion_networks.q_CNN import QConv1d, QConv2d
+        x = torch.randn(2, 9, 12)
+        for options in ({}, {"padding": "causal", "dilation": 2}, {"padding": "valid", "stride": 2},
+                        {"spinor": True}, {"spinor": True, "vector_scale": True},
+                        {"padding_mode": "constant"}):
+            self.same(QConv1d(6, 3, x.shape, **options), x)
+        image = torch.randn(2, 8, 9, 12)
+        self.same(QConv2d(6, (3, 5), image.shape), image)
+        self.assertRaises(ValueError, hzt.from_speechbrain, QConv1d(6, 3, (2, 9, 24), groups=2))
+
+    def test_batchnorm(self):
+        from speechbrain.nnet.quaternion_networks.q_normalization import QBatchNorm
+        x = torch.randn(6, 12)
+        layer = QBatchNorm(12)
+        self.same(layer, x, 1e-4)
+        layer(x)
+        layer.eval()
+        self.same(layer, x, 1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 EXTRA_DIST += python/pyproject.toml python/setup.py python/generate.py \
+	python/examples/transformer.py \
 	python/hurwitz/__init__.py python/hurwitz/__main__.py python/hurwitz/_arrays.py \
 	python/hurwitz/_core.py python/hurwitz/_library.py python/hurwitz/_rules.py \
 	python/hurwitz/objects.py python/hurwitz/py.typed python/hurwitz/torch.py \
@@ -9,8 +10,7 @@ EXTRA_DIST += python/pyproject.toml python/setup.py python/generate.py \
 	python/tests/test_layout.py python/tests/test_ops.py \
 	python/tests/torch_modules.py python/tests/torch_ops.py
 
-# With NumPy; the second also with PyTorch. It needs configure --enable-shared.
-PYTHON = python3
+# By a PYTHON with NumPy; the second with PyTorch. They need configure --enable-shared.
 python_tests = rm -rf check-python.d && $(MKDIR_P) check-python.d/hurwitz && \
 	cp $(top_srcdir)/python/hurwitz/*.py check-python.d/hurwitz && \
 	$(PYTHON) $(top_srcdir)/python/generate.py $(top_srcdir)/include/hurwitz.h \

@@ -6,10 +6,10 @@
 #
 #	python3 generate.py ../include/hurwitz.h hurwitz
 #
-# Writes _api.py (structs, constants, prototypes) and ops.py (a function for each call whose
-# parameters are views, numbers, arrays of numbers, options and objects). The header has one style:
+# Writes _api.py (structs, constants, prototypes), constants.py and ops.py (a function for each call
+# whose parameters are views, numbers, arrays of numbers, options and objects). The header has one style:
 # a comment stands above the functions that it describes, a field's comment behind the field.
-"""Generates hurwitz/_api.py and hurwitz/ops.py from hurwitz.h."""
+"""Generates _api.py, constants.py and ops.py of the package from hurwitz.h."""
 import re
 import sys
 from pathlib import Path
@@ -164,6 +164,13 @@ def write_api(header, out):
     out.write("}\n")
 
 
+def write_constants(header, out):
+    out.write('"""The constants of hurwitz.h; made by generate.py."""\n'
+              "# SPDX-License-Identifier: BSD-2-Clause\n")
+    for name, value in header.constants.items():
+        out.write(f"{name.removeprefix('HZ_')} = {value}\n")
+
+
 def is_view(kind):
     return kind in ("const hz_tensor *", "hz_tensor *")
 
@@ -297,7 +304,8 @@ def write_function(header, name, out):
 
 def generate(header_path, directory):
     header = Header(Path(header_path).read_text(encoding="utf-8"))
-    for name, write in (("_api.py", write_api), ("ops.py", write_ops)):
+    for name, write in (("_api.py", write_api), ("constants.py", write_constants),
+                        ("ops.py", write_ops)):
         with open(Path(directory) / name, "w", encoding="utf-8") as out:
             write(header, out)
     return header

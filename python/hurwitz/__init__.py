@@ -20,19 +20,21 @@ keywords with the names of their fields, and the header's text as the docstring.
 - What the library refuses raises hz.Error, which is also a ValueError, a TypeError and so on, with
   its sentence; outputs are as they were.
 """
-from . import _core
-from ._api import CONSTANTS as _constants
+from . import _core, constants
 from ._arrays import View, view
-from ._core import ERRORS as _errors
-from ._core import Context, Error, Packed, context, supports
+from ._core import (AliasError, Context, CudaError, DeviceError, DtypeError, Error, ForkError,
+                    InvalidError, NoDeviceError, NoMemoryError, NotSupportedError, Packed,
+                    ShapeError, StrideError, WorkspaceError, context, supports)
+from .constants import *
 from .objects import *
 from .objects import __all__ as _objects
 from .ops import *
 from .ops import __all__ as _ops
 
-globals().update(_constants)
-globals().update((cls.__name__, cls) for cls in _errors.values())
 __version__ = _core.lib.hz_version().decode()
 library_path = _core.library_path
-__all__ = ["Context", "Error", "Packed", "View", "context", "library_path", "supports", "view",
-           *_objects, *_ops, *_constants, *(cls.__name__ for cls in _errors.values())]
+__all__ = ["AliasError", "Context", "CudaError", "DeviceError", "DtypeError", "Error", "ForkError",
+           "InvalidError", "NoDeviceError", "NoMemoryError", "NotSupportedError", "Packed",
+           "ShapeError", "StrideError", "View", "WorkspaceError", "constants", "context",
+           "library_path", "supports", "view", *_objects, *_ops,
+           *(name for name in vars(constants) if name.isupper())]

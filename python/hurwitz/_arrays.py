@@ -323,4 +323,5 @@ def stream_of(a):
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(a, torch.Tensor):
         return torch.cuda.current_stream(a.device).cuda_stream
-    return 0
+    # 1 and 2 are handles in the driver, too: the legacy and the thread's default stream
+    return (getattr(a, "__cuda_array_interface__", None) or {}).get("stream") or 0

@@ -38,24 +38,82 @@ for _name, (_result, _parameters) in FUNCTIONS.items():
 class Error(Exception):
     """A call was refused or failed: the library's sentence, and status, an enum hz_status."""
 
-    status = 0
+    status: int = 0
 
 
-def _error_classes():
-    bases = {"EINVAL": ValueError, "EDTYPE": TypeError, "ESHAPE": ValueError,
-             "ESTRIDE": ValueError, "EALIAS": ValueError, "EDEVICE": ValueError,
-             "ENOMEM": MemoryError, "ENOTSUP": NotImplementedError}
-    names = {"EINVAL": "InvalidError", "EDTYPE": "DtypeError", "ESHAPE": "ShapeError",
-             "ESTRIDE": "StrideError", "EALIAS": "AliasError", "EDEVICE": "DeviceError",
-             "ENODEV": "NoDeviceError", "ENOMEM": "NoMemoryError", "EWORKSPACE": "WorkspaceError",
-             "ENOTSUP": "NotSupportedError", "ECUDA": "CudaError", "EFORK": "ForkError"}
-    return {CONSTANTS[key]: type(name, (Error, bases.get(key, RuntimeError)), {
-        "status": CONSTANTS[key], "__module__": "hurwitz",
-        "__doc__": f"HZ_{key}: {lib.hz_strerror(CONSTANTS[key]).decode()}"})
-        for key, name in names.items()}
+class InvalidError(Error, ValueError):
+    """A missing operand, an option or a value out of its range."""
+
+    status = CONSTANTS["EINVAL"]
 
 
-ERRORS = _error_classes()
+class DtypeError(Error, TypeError):
+    """An operand has a dtype that the call does not take."""
+
+    status = CONSTANTS["EDTYPE"]
+
+
+class ShapeError(Error, ValueError):
+    """An operand has the wrong shape."""
+
+    status = CONSTANTS["ESHAPE"]
+
+
+class StrideError(Error, ValueError):
+    """An operand has strides that the call does not take."""
+
+    status = CONSTANTS["ESTRIDE"]
+
+
+class AliasError(Error, ValueError):
+    """Operands overlap where they must not."""
+
+    status = CONSTANTS["EALIAS"]
+
+
+class DeviceError(Error, ValueError):
+    """An operand is on another device than the context's."""
+
+    status = CONSTANTS["EDEVICE"]
+
+
+class NoDeviceError(Error, RuntimeError):
+    """The device is not there, or cannot be used."""
+
+    status = CONSTANTS["ENODEV"]
+
+
+class NoMemoryError(Error, MemoryError):
+    """There is not enough memory."""
+
+    status = CONSTANTS["ENOMEM"]
+
+
+class WorkspaceError(Error, RuntimeError):
+    """The workspace is too small."""
+
+    status = CONSTANTS["EWORKSPACE"]
+
+
+class NotSupportedError(Error, NotImplementedError):
+    """A valid request that this build or device cannot do."""
+
+    status = CONSTANTS["ENOTSUP"]
+
+
+class CudaError(Error, RuntimeError):
+    """The CUDA driver reported an error."""
+
+    status = CONSTANTS["ECUDA"]
+
+
+class ForkError(Error, RuntimeError):
+    """A context with a GPU was used in a child of fork()."""
+
+    status = CONSTANTS["EFORK"]
+
+
+ERRORS = {cls.status: cls for cls in Error.__subclasses__()}
 
 
 def check(status, context=None):
@@ -331,7 +389,10 @@ class Context:
         return Recording(self)
 
     def stream(self, first):
-        self.call("set_stream", _arrays.stream_of(first) if self._stream is None else self._stream)
+        """Puts the next call on the stream of an array's library, or what set_stream() said."""
+        if self.device >= CUDA:
+            self.call("set_stream",
+                      _arrays.stream_of(first) if self._stream is None else self._stream)
 
 
 class Recording:

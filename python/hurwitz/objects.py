@@ -86,8 +86,7 @@ def _pack(name, a, options, ctx):
     size = ctypes.c_size_t()
     ctx.call(name + "_pack_bytes", address, *opts, ctypes.byref(size))
     packed = Packed(a, size.value, found[2])
-    if ctx.device >= CONSTANTS["CUDA"]:
-        ctx.stream(a)
+    ctx.stream(a)
     ctx.call(name + "_pack", address, packed.address, size.value, ctypes.byref(packed.struct),
              *opts)
     packed.struct.data = packed.address
@@ -228,7 +227,8 @@ class Coded:
 class Vlut(_Handle):
     """What products with codes need: Vlut(w, x=None, route="table"). hz_vlut_open().
 
-    w is the Lattice of the matrix, x that of coded vectors. It belongs to the context.
+    w is the Lattice of the matrix, x that of coded vectors. It belongs to the context: for a GPU give
+    ctx=hz.context("cuda").
     """
 
     _close = "hz_vlut_close"
@@ -261,6 +261,7 @@ class Vlut(_Handle):
         coded = w.pointer(views)
         self.context.call("vlut_pack_bytes", self.pointer(None), coded, ctypes.byref(size))
         packed = Packed(w.codes, size.value, self.context.device)
+        self.context.stream(w.codes)
         self.context.call("vlut_pack", self.pointer(None), coded, packed.address, size.value,
                           ctypes.byref(packed.struct))
         return Coded(row_scale=w.row_scale, packed=packed, rows=w.rows, k=w.k,
@@ -347,5 +348,7 @@ def mhc_recompute(x: Array, blocks: list[dict], *, ctx: Context | None = None) -
                 if key in ("u", "y") and _arrays.memory(value)[5]:
                     raise ValueError(f"{key} is read-only, and the call writes to it")
                 views.copy(value, key, getattr(target, key))
-    (ctx or context(found[2])).call("mhc_recompute", address, len(blocks), array)
+    ctx = ctx or context(found[2])
+    ctx.stream(x)
+    ctx.call("mhc_recompute", address, len(blocks), array)
     return blocks

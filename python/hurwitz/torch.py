@@ -369,12 +369,31 @@ def _function(name):
     return call
 
 
-for _name in ("hadamard", "hadamard_quantize", "dequantize_hadamard", "quantize", "dequantize",
-              "qgemm", "qlinear", "quat_mul", "quat_conj", "quat_norm", "quat_normalize",
-              "quat_inverse", "quat_rotate", "quat_to_matrix", "quat_from_matrix", "quat_pool",
-              "quat_dropout", "quat_batchnorm", "mhc_sinkhorn", "mhc_mix", "mhc_add", "mhc_post",
-              "mhc_pre", "mhc_weights", "mhc_head"):
-    globals()[_name] = _function(_name)
+hadamard = _function("hadamard")
+hadamard_quantize = _function("hadamard_quantize")
+dequantize_hadamard = _function("dequantize_hadamard")
+quantize = _function("quantize")
+dequantize = _function("dequantize")
+qgemm = _function("qgemm")
+qlinear = _function("qlinear")
+quat_mul = _function("quat_mul")
+quat_conj = _function("quat_conj")
+quat_norm = _function("quat_norm")
+quat_normalize = _function("quat_normalize")
+quat_inverse = _function("quat_inverse")
+quat_rotate = _function("quat_rotate")
+quat_to_matrix = _function("quat_to_matrix")
+quat_from_matrix = _function("quat_from_matrix")
+quat_pool = _function("quat_pool")
+quat_dropout = _function("quat_dropout")
+quat_batchnorm = _function("quat_batchnorm")
+mhc_sinkhorn = _function("mhc_sinkhorn")
+mhc_mix = _function("mhc_mix")
+mhc_add = _function("mhc_add")
+mhc_post = _function("mhc_post")
+mhc_pre = _function("mhc_pre")
+mhc_weights = _function("mhc_weights")
+mhc_head = _function("mhc_head")
 
 
 def _cast(x, *tensors):

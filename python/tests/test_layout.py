@@ -61,20 +61,6 @@ class Interface(unittest.TestCase):
             self.assertTrue(function.__doc__.strip(), name)
             self.assertIn("ctx", inspect.signature(function).parameters)
 
-    def test_every_function_is_reachable(self):
-        # Calls without a function of their own, and what stands for them
-        elsewhere = {
-            "strerror", "version", "version_number", "dtype_size", "dtype_name", "open", "close",
-            "errmsg", "open_errmsg", "device_info", "set_threads", "isa_name", "device",
-            "alloc", "free", "set_stream", "sync", "reserve", "set_workspace", "record_begin",
-            "record_end", "prepare", "qgemm_pack_bytes", "quat_gemm_pack_bytes",
-            "vlut_pack_bytes", "vlut_pack", "lattice_open", "lattice_close",
-            "lattice_get_info", "vlut_open", "vlut_close", "mhc_layer_bind"}
-        for name in _api.FUNCTIONS:
-            short = name.removeprefix("hz_")
-            if not short.startswith(("tensor_", "view_")) and short not in elsewhere:
-                self.assertTrue(hasattr(hz, short), name)
-
 
 if __name__ == "__main__":
     unittest.main()

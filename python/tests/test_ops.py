@@ -420,7 +420,7 @@ class Names(Case):
             text = file.read()
         tested = {"lattice_encode": ".encode", "lattice_decode": ".decode", "copy": "hz.copy",
                   "lattice_repack": ".repack"}
-        for name in hz.ops.__all__:
+        for name in hz._core.RULES:
             short = name.removeprefix("vlut_").removeprefix("mhc_layer_")
             spellings = [tested.get(name, f"hz.{name}("), f".{short}(",
                          f'"{name.removeprefix("quat_").removesuffix("_bwd")}"']

@@ -527,12 +527,13 @@ class HyperConnection(nn.Module):
         if self.dynamic and init_scale is not None:
             self.alpha.fill_(init_scale)
 
-    def coefficients(self, H: Tensor) -> tuple[Tensor, ...]:
-        """p, q, a (None for the identity) and the branch input of streams."""
-        return mhc_pre(H, self.phi, self.alpha, self.bias, norm=self.norm, **self.options)
+    def coefficients(self, H: Tensor, p_in: Tensor | None = None) -> tuple[Tensor, ...]:
+        """p, q, a (None for the identity) and the branch input of streams, by p_in if it is given."""
+        return mhc_pre(H, self.phi, self.alpha, self.bias, norm=self.norm, p_in=p_in,
+                       **self.options)
 
-    def forward(self, H: Tensor):
-        _, q, a, u = self.coefficients(H)
+    def forward(self, H: Tensor, p_in: Tensor | None = None):
+        _, q, a, u = self.coefficients(H, p_in)
 
         def add_residual(branch_output: Tensor) -> Tensor:
             return mhc_post(H, branch_output.to(H.dtype), q, a)

@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 import unittest
 
@@ -210,6 +212,11 @@ class Contexts(unittest.TestCase):
         work(1000)
         gc.collect()
         self.assertLess(resident() - before, 1 << 20)
+
+    def test_command(self):
+        found = subprocess.run([sys.executable, "-m", "hurwitz", "info"], capture_output=True,
+                               text=True, check=True)
+        self.assertIn(hz.__version__, found.stdout)
 
     def test_struct_sizes_fit_the_views(self):
         self.assertEqual(ctypes.sizeof(hz._core.hz_tensor), 112)

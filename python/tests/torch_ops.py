@@ -136,6 +136,21 @@ class Gradients(Case):
         self.against(lambda e: hzt.mhc_expand(e, n),
                      lambda e: torch.stack([e] * n, -2), (*t, c))
 
+    def test_gain_norm_and_earlier_weights(self):
+        t, n, c = (2, 3), 4, 6
+
+        def mine(x, phi, gain, norm, p_in):
+            return hzt.mhc_pre(x, phi, torch.ones(3), torch.zeros(24), gain=gain, norm=norm,
+                               p_in=p_in)
+
+        def reference(x, phi, gain, norm, p_in):
+            p, q, a, _ = pre(x, phi * gain, torch.ones(3, dtype=F64), torch.zeros(24, dtype=F64))
+            u = torch.einsum("...i,...ic->...c", p_in, x)
+            return p, q, a, u / u.square().mean(-1, keepdim=True).sqrt() * norm
+
+        self.against(mine, reference, (*t, n, c), (24, n * c), (n * c,), (c,), (*t, n),
+                     tolerance=1e-3)
+
     def test_streams_in_other_orders(self):
         # The dimensions of tokens do not step as one: [sequence, batch] of [batch, sequence]
         x, q = torch.randn(3, 2, 4, 6), torch.randn(2, 3, 4)

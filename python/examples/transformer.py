@@ -151,7 +151,7 @@ def evaluate(model, text):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--text")
     parser.add_argument("presets", nargs="*", default=["none", "triton", "deepseek_v4"])
     options = parser.parse_args()

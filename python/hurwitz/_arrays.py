@@ -308,6 +308,9 @@ def empty(shape, dtype, like, zeros=False):
         library = np
         if module == "cupy":
             library = sys.modules["cupy"]
+        elif hasattr(like, "__cuda_array_interface__") or (
+                hasattr(like, "__dlpack_device__") and like.__dlpack_device__()[0] not in (1, 3)):
+            raise ValueError(f"outputs for a {type(like).__name__} on a GPU have to be given")
         array = (library.zeros if zeros else library.empty)(
             shape, STORAGE[dtype] if stored else TO_NUMPY[dtype])
     return View(array, dtype) if stored else array
@@ -323,5 +326,6 @@ def stream_of(a):
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(a, torch.Tensor):
         return torch.cuda.current_stream(a.device).cuda_stream
-    # 1 and 2 are handles in the driver, too: the legacy and the thread's default stream
-    return (getattr(a, "__cuda_array_interface__", None) or {}).get("stream") or 0
+    # 1 is the legacy default stream, 0 here; 2, the thread's, is a handle in the driver, too
+    stream = (getattr(a, "__cuda_array_interface__", None) or {}).get("stream") or 0
+    return 0 if stream == 1 else stream

@@ -7,8 +7,8 @@
 #	python3 generate.py ../include/hurwitz.h hurwitz
 #
 # Writes _api.py (structs, constants, prototypes), constants.py and ops.py (a function for each call
-# whose parameters are views, numbers, arrays of numbers, options and objects). The header has one style:
-# a comment stands above the functions that it describes, a field's comment behind the field.
+# whose parameters are views, numbers, arrays of numbers, options and objects). The header has one
+# style: a comment stands above the functions that it describes, a field's comment behind the field.
 """Generates _api.py, constants.py and ops.py of the package from hurwitz.h."""
 import re
 import sys
@@ -220,9 +220,8 @@ def docstring(text):
 
 def write_ops(header, out):
     out.write('"""A function for each call of hurwitz.h; made by generate.py.\n\n'
-              "Docstrings are the header's: what it says of hz_tensor holds for arrays. An output\n"
-              "that is left out, or True, is allocated; None leaves it out where it may be missing;\n"
-              "a dtype, a shape or a pair of both says what to allocate. See hurwitz.__doc__.\n"
+              "Docstrings are the header's: what it says of hz_tensor holds for arrays.\n"
+              "hurwitz.__doc__ says how outputs and options are given.\n"
               '"""\n'
               "# SPDX-License-Identifier: BSD-2-Clause\n"
               "from __future__ import annotations\n\n"

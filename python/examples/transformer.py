@@ -28,7 +28,8 @@ DIM, HEADS, LAYERS, STREAMS, CONTEXT, BATCH = 64, 4, 2, 4, 32, 16
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.qkv, self.out = nn.RMSNorm(DIM), nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        self.norm = nn.RMSNorm(DIM)
+        self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
 
     def forward(self, x):
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -40,8 +41,8 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = nn.RMSNorm(DIM), nn.Linear(DIM, 4 * DIM), nn.Linear(
-            4 * DIM, DIM)
+        self.norm = nn.RMSNorm(DIM)
+        self.up, self.down = nn.Linear(DIM, 4 * DIM), nn.Linear(4 * DIM, DIM)
 
     def forward(self, x):
         return self.down(F.gelu(self.up(self.norm(x))))

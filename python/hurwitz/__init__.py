@@ -11,11 +11,11 @@ keywords with the names of their fields, and the header's text as the docstring.
 
 - Operands are NumPy arrays, or have __dlpack__ or __cuda_array_interface__ (PyTorch, CuPy, JAX).
   Nothing is copied: any strides, and read-only inputs, are fine.
-- Outputs that are left out are allocated, in the library of the first operand. An output may also be
-  an array to write to; None, not wanted; a dtype (q="s4x2"), a shape, or both ((2, 3), "bf16").
+- Outputs that are left out are allocated, in the library of the first operand. An output may also
+  be an array to write to; None, not wanted; a dtype (q="s4x2"), a shape, or both ((2, 3), "bf16").
   Outputs of structs (saved, pre, new_scales) are made by True and returned behind the others.
-- Enumerators are numbers (hz.PLAN_TRUE) or short names (plan="true"); flags are numbers. A number of
-  which a member `given` says that it holds is set by giving it; axis counts as NumPy's do.
+- Enumerators are numbers (hz.PLAN_TRUE) or short names (plan="true"); flags are numbers. A number
+  of which a member `given` says that it holds is set by giving it; axis counts as NumPy's do.
 - Dtypes that NumPy lacks are View objects, without ml_dtypes bf16 and 8-bit floats too.
 - What the library refuses raises hz.Error, which is also a ValueError, a TypeError and so on, with
   its sentence; outputs are as they were.

@@ -1,6 +1,6 @@
 # __main__.py - python -m hurwitz info|check|bench|...
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs the command hurwitz that belongs to the library; without one, prints what the library found."""
+"""Runs the command hurwitz of the library; without one, prints what the library found."""
 import json
 import os
 import shutil

@@ -1,6 +1,6 @@
 # _arrays.py - views of arrays of any library, and new arrays
 # SPDX-License-Identifier: BSD-2-Clause
-"""Memory of arrays as hz_tensor has it: (pointer, dtype, device, shape, strides, read-only, owner)."""
+"""Memory of arrays: (pointer, dtype, device, shape, strides in elements, read-only, owner)."""
 from __future__ import annotations
 
 import ctypes
@@ -230,7 +230,8 @@ def from_dlpack(a):
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = ([tensor.strides[i] for i in range(tensor.ndim)] if tensor.strides
                else contiguous(shape))
-    return (tensor.data or 0) + tensor.byte_offset, dtype, device, shape, strides, read_only, capsule
+    data = (tensor.data or 0) + tensor.byte_offset
+    return data, dtype, device, shape, strides, read_only, capsule
 
 
 def from_cuda(a):

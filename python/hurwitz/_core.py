@@ -368,7 +368,7 @@ class Context:
         self.call("set_threads", threads)
 
     def set_stream(self, stream):
-        """Puts later calls on this CUDA stream, a number; None: on that of their arrays' library."""
+        """Puts later calls on this CUDA stream, a number; None: on that of their arrays."""
         self._stream = stream
 
     def sync(self):
@@ -434,7 +434,9 @@ class Operands:
 
     def __getattr__(self, name):
         value = self.values.get(name)
-        return Meta(tuple(value[3]), value[1]) if type(value) is tuple and len(value) == 7 else value
+        if type(value) is tuple and len(value) == 7:        # what memory() said
+            return Meta(tuple(value[3]), value[1])
+        return value
 
 
 # Tensors of options that are declared as outputs, and are inputs of these

@@ -5,7 +5,8 @@
 A rule gets the operands: r.x has shape and dtype, numbers and options are themselves, what is not
 given is None; outputs before this one are there, too. It returns (shape, dtype), or None where the
 output is not wanted, or a function of the dtype where the shape depends on that, s8 if the caller
-names none. A shape of None has to be given. Shapes may hold symbolic sizes. Operations that are not here, as r.x of a call without one, need their outputs.
+names none. A shape of None has to be given. Shapes may hold symbolic sizes. Outputs without a rule
+have to be given.
 """
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _arrays, ops
-from ._api import CONSTANTS, STRUCTS, hz_coded, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
+from ._api import CONSTANTS, STRUCTS, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
 from ._core import (SIZE, Array, Context, Output, Packed, Views, build, check, context, enum_value,
                     lib)
 
@@ -227,8 +227,8 @@ class Coded:
 class Vlut(_Handle):
     """What products with codes need: Vlut(w, x=None, route="table"). hz_vlut_open().
 
-    w is the Lattice of the matrix, x that of coded vectors. It belongs to the context: for a GPU give
-    ctx=hz.context("cuda").
+    w is the Lattice of the matrix, x that of coded vectors. It belongs to the context: for a GPU
+    give ctx=hz.context("cuda").
     """
 
     _close = "hz_vlut_close"

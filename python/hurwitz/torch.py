@@ -9,11 +9,11 @@
     >>> u, add_residual = hc(streams)                       # streams [..., 4, 512]
     >>> streams = add_residual(branch(u))
 
-Each operation is a custom operator of torch.library, hurwitz::<name>, with a fake implementation, so
-that torch.compile traces through it, and with the library's own backward call. Options are keywords
-as in hurwitz; an operator has them as one string. There is no second derivative.
-Under autocast products of quaternions take their operands in autocast's dtype; hyper-connections keep
-their coefficients in float32, whatever the dtype of the streams is.
+Each operation is a custom operator of torch.library, hurwitz::<name>, with a fake implementation,
+so that torch.compile traces through it, and with the library's own backward call. Options are
+keywords as in hurwitz; an operator has them as one string. There is no second derivative.
+Under autocast products of quaternions take their operands in autocast's dtype; hyper-connections
+keep their coefficients in float32, whatever the dtype of the streams is.
 """
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class _Operator:
     """An operator of one of the library's calls.
 
     tensors are its operands, those of options behind those of the call; outputs likewise. An output
-    that is not wanted is an empty tensor. wanted is whether there is a choice: option want=dx;dw names
-    those to compute. A word that is both is an operand that the call changes: the
-    operator changes a copy. like are tensors that say shapes of outputs alone.
+    that is not wanted is an empty tensor. wanted is whether there is a choice: option want=dx;dw
+    names those to compute. A word that is both is an operand that the call changes: the operator
+    changes a copy. like are tensors that say shapes of outputs alone.
     """
 
     def __init__(self, name, options=(), outputs=(), wanted=False, like=()):
@@ -217,7 +217,7 @@ def _given(t):
 
 
 def _differentiable(name, save, keep, backward, options=(), outputs=()):
-    """An operator with a gradient: backward(saved, grads, wanted, options) returns gradients by name.
+    """An operator with a gradient: backward(saved, grads, wanted, options) returns them by name.
 
     save are operands and keep outputs that it needs; wanted are the operands that want a gradient.
     """
@@ -486,8 +486,8 @@ class HyperConnection(nn.Module):
 
     preset names the conventions, those of mHC-triton by default: "deepseek_v4", "paper", "hc",
     "lite", "megatron", ... Further keywords are fields of hz_mhc_opts: residual="identity". norm is
-    whether the branch input is normalized and multiplied by a weight. use_fused_weights is there for
-    code written for mHC-triton and changes nothing: coefficients are always fused.
+    whether the branch input is normalized and multiplied by a weight. use_fused_weights is there
+    for code written for mHC-triton and changes nothing: coefficients are always fused.
     """
 
     def __init__(self, dim: int, num_streams: int = 4, layer_idx: int = 0, dynamic: bool = True,
@@ -528,7 +528,7 @@ class HyperConnection(nn.Module):
             self.alpha.fill_(init_scale)
 
     def coefficients(self, H: Tensor, p_in: Tensor | None = None) -> tuple[Tensor, ...]:
-        """p, q, a (None for the identity) and the branch input of streams, by p_in if it is given."""
+        """p, q, a (None for the identity) and the branch input, by p_in if it is given."""
         return mhc_pre(H, self.phi, self.alpha, self.bias, norm=self.norm, p_in=p_in,
                        **self.options)
 
@@ -569,8 +569,8 @@ def _join(y, layout):
 
 
 class _Layer(nn.Module):
-    """layout is where the components of x and y are: "last" [..., C, 4]; "blocks" [..., 4 C], all r,
-    then all i, j, k, as in speechbrain; "channels_first" [n, 4 C, spatial...] likewise."""
+    """layout is where the components of x and y are: "last" [..., C, 4]; "blocks" [..., 4 C], all
+    r, then all i, j, k, as in speechbrain; "channels_first" [n, 4 C, spatial...] likewise."""
 
     def __init__(self, layout):
         super().__init__()
@@ -727,8 +727,8 @@ def _copy(module, weight, bias, scale=None):
 
 
 def from_speechbrain(layer: nn.Module) -> nn.Module:
-    """A module with the weights of speechbrain's QLinear, QConv1d, QConv2d or QBatchNorm, which takes
-    the same tensors: [batch, time, 4 channels], r|i|j|k."""
+    """A module with the weights of speechbrain's QLinear, QConv1d, QConv2d or QBatchNorm, which
+    takes the same tensors: [batch, time, 4 channels], r|i|j|k."""
     kind = type(layer).__name__
     if kind == "QBatchNorm":
         mean = layer.running_mean

@@ -372,7 +372,7 @@ class HyperConnections(Case):
         y, p2, q2, a2, u2 = hz.mhc_post_pre(x, f, q, a, None, phi, alpha, bias)
         self.near(y, ref.post(x, f, q, a), 1e-4)
         self.near(u2, ref.pre(y, phi, alpha, bias)[3], 1e-4)
-        du, dz = self.normal(*u2.shape), self.normal(*y.shape)
+        du = self.normal(*u2.shape)
         df, dq, none, dx, dphi, dalpha, dbias = hz.mhc_post_pre_bwd(
             y, phi, alpha, bias, f, q, None, du=du)
         other = hz.mhc_pre_bwd(y, phi, alpha, bias, du=du)

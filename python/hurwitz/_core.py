@@ -315,11 +315,12 @@ class Context:
     one thread at a time, and is a context manager that closes it.
     """
 
+    handle = None
+
     def __init__(self, device="auto", **options):
         if isinstance(device, str):
             kind, _, number = device.partition(":")
             device = enum_value("hz_device", kind) + int(number or 0)
-        self.handle = None
         handle = ctypes.c_void_p()
         target = build("hz_options", dict(options, device=device), Views())
         check(lib.hz_open(ctypes.byref(handle), ctypes.byref(target)))

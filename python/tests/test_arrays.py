@@ -217,6 +217,11 @@ class Contexts(unittest.TestCase):
         found = subprocess.run([sys.executable, "-m", "hurwitz", "info"], capture_output=True,
                                text=True, check=True)
         self.assertIn(hz.__version__, found.stdout)
+        found = subprocess.run([sys.executable, "-c", "import hurwitz"], capture_output=True,
+                               text=True, env={**os.environ, "HURWITZ_LIBRARY": "/nowhere.so"},
+                               check=False)
+        self.assertIn("set HURWITZ_LIBRARY", found.stderr)
+        self.assertRaises(ValueError, hz.Context, "gpu")
 
     def test_struct_sizes_fit_the_views(self):
         self.assertEqual(ctypes.sizeof(hz._core.hz_tensor), 112)

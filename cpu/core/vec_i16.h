@@ -314,6 +314,18 @@ INLINE int any_m(vm mask)
 #endif
 }
 
+/* Bit i is lane i of a mask. */
+INLINE uint32_t bits_m(vm mask)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return mask;
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (uint32_t)_mm256_movemask_ps((__m256)mask);
+#else
+	return (uint32_t)((mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8));
+#endif
+}
+
 /*
  * Packs the lanes of two vectors, saturated to 16 bits, in an order that depends on the level:
  * in_order_s() puts those of v[0] first, and part_s() restores v[h].

@@ -150,10 +150,12 @@ struct hzi_lattice_scales {
 	int32_t last;
 };
 
+#define HZI_LATTICE_SHAPED 256	/* most blocks of a call of lattice_shaped() */
+
 /*
  * Encodes count blocks v to codes with a shaping other than NESTED: labels and t. redo[i]: 1 where
- * hzi_shaped_choose() must do it, 2 where hzi_shaped_fits() tells whether the block was clipped,
- * else 0. Arrays are padded to LANES.
+ * hzi_shaped_choose() must do it, 2 where hzi_shaped_fits() tells whether the block was clipped, 3
+ * where it was, else 0. Arrays are padded to LANES.
  */
 struct hzi_lattice_shaped {
 	const struct hzi_lattice_rule *rule;

@@ -721,7 +721,7 @@ static void encode_generic(void *data, int thread, int64_t begin, int64_t end)
 	add_overload(job, overload);
 }
 
-#define SHAPED 128			/* blocks at a time */
+#define SHAPED HZI_LATTICE_SHAPED
 
 /* Stores the code of a block, which every packing holds as one number, and its t. */
 static void store_label(const struct encode_job *job, const struct run *run, int64_t block,
@@ -767,8 +767,9 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 					point_of(job, &group, 0, overload, p);
 					label[j] = hzi_label_of(r->shaping, r->log2q, p);
 					t[j] = (float)group.t;
-				} else if (redo[j] == 2) {
-					overload[0] += !hzi_shaped_fits(r, v + 8 * j);
+				} else if (redo[j] != 0) {
+					overload[0] += redo[j] == 3 ||
+						       !hzi_shaped_fits(r, v + 8 * j);
 				}
 				store_label(job, &run, i + j, label[j], (uint8_t)t[j]);
 			}

@@ -9,6 +9,7 @@
 #include "cpu/core/elements.inc"
 #include "cpu/core/convert.inc"
 #include "cpu/lattice/lattice.inc"
+#include "lib/lattice/shaped.h"
 #include "cpu/lattice/shaped.inc"
 
 void HZI_FILL(lattice)(void *table)

@@ -540,12 +540,14 @@ static void test_devices(uint64_t *rnd)
 		double bank[16];
 		const int banks = 1 + (int)rnd_below(rnd, 16);
 
+		/* Of the scales some are equal, and powers of two make ties with mode 0. */
 		for (int k = 0; k < banks; k++)
-			bank[k] = exp2(2 * rnd_uniform(rnd));
+			bank[k] = exp2(n / CODES % 2 ? rnd_below(rnd, 3) : 2 * rnd_uniform(rnd));
 
 		hz_lattice *l = rnd_below(rnd, 2) ? open_code(c, bank, banks) :
 				lattice_new(devs[0].ctx, &named);
-		struct job j = {.l = l, .rows = 1 + rnd_below(rnd, 4), .n = 1 + rnd_below(rnd, 300),
+		struct job j = {.l = l, .rows = 1 + rnd_below(rnd, 4),
+				.n = 1 + rnd_below(rnd, n % 4 ? 300 : 5000),
 				.dtype = floats[rnd_below(rnd, 3)], .scaled = (int)rnd_below(rnd, 2),
 				.pack = (int)rnd_below(rnd, 3)};
 		const size_t values = (size_t)(j.rows * j.n), size = hz_dtype_size(j.dtype);

@@ -326,6 +326,32 @@ INLINE uint32_t bits_m(vm mask)
 #endif
 }
 
+/* The largest magnitude of n bfloat16 numbers, as bits; n is a multiple of 16 */
+INLINE uint32_t most_bf16(const uint16_t *p, int64_t n)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	/* The smallest 0x7fff - magnitude, for which there is an instruction */
+	const __m256i all = _mm256_set1_epi16(0x7fff);
+	__m256i least = all;
+	__m128i half;
+
+	for (int64_t i = 0; i < n; i += 16)
+		least = _mm256_min_epu16(least, _mm256_andnot_si256(
+			_mm256_loadu_si256((const void *)(p + i)), all));
+	half = _mm_min_epu16(_mm256_castsi256_si128(least), _mm256_extracti128_si256(least, 1));
+	return 0x7fff - ((uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(half)) & 0xffff);
+#else
+	vs most = {0};
+	int16_t largest = 0;
+
+	for (int64_t i = 0; i < n; i += 2 * LANES)
+		most = max_s(most, *(const vs_any *)(p + i) & 0x7fff);
+	for (int i = 0; i < 2 * LANES; i++)
+		largest = most[i] > largest ? most[i] : largest;
+	return (uint32_t)largest;
+#endif
+}
+
 /*
  * Packs the lanes of two vectors, saturated to 16 bits, in an order that depends on the level:
  * in_order_s() puts those of v[0] first, and part_s() restores v[h].

@@ -232,6 +232,32 @@ static void chosen_factors(const struct hzi_format_work *w, int64_t n, int64_t g
 	c->factor = b->factor;
 }
 
+/* Whether a batch is encoded from x itself: struct hzi_format_codes */
+static bool reads_bf16(const struct hzi_format_args *a, const struct hzi_format_row *row, int64_t n)
+{
+	return row->x_dtype == HZ_BF16 && row->x_step == 1 && a->q_step == 1 &&
+	       (a->round_to == 0 || a->round_to == HZ_BF16) && hzi_format_is_float(a->q_dtype) &&
+	       !a->stochastic && a->rule != HZ_SCALE_AMAX && a->rule != HZ_SCALE_NV46 &&
+	       group_shift(a->group) && n % a->group == 0 && n % HZI_FORMAT_STEP == 0;
+}
+
+/*
+ * Whether factors of e8m0 change nothing but exponents: the magnitudes are finite, and numbers that
+ * are subnormal become less than 2^-8. The factor of a group of zeros does not matter.
+ */
+static bool shifts_exponents(const struct hzi_format_args *a, int64_t groups, struct batch *b)
+{
+	bool exact = a->scale_dtype == HZ_E8M0;
+
+	for (int64_t g = 0; g < groups && exact; g++) {
+		if (b->amax[g] == 0)
+			b->group_factor[g] = 1;
+		else
+			exact = b->amax[g] < 0x7f800000 && b->bits[g] >= 10 && b->bits[g] < 254;
+	}
+	return exact;
+}
+
 /* Groups that a batch holds */
 static void choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n, struct batch *b)
@@ -239,8 +265,16 @@ static void choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 	struct hzi_format_codes c = {0};
 
 	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
-	load_batch(w, row, i, n, w->a->group, b->amax, b);
+	if (reads_bf16(w->a, row, n)) {
+		c.x = (const uint16_t *)(const void *)row->x + i;
+		w->kern->load(&(struct hzi_format_load){
+			.x = c.x, .amax = b->amax, .count = n, .group = w->a->group,
+			.x_dtype = HZ_BF16});
+	} else {
+		load_batch(w, row, i, n, w->a->group, b->amax, b);
+	}
 	choose_scales(w, row, i, n, w->a->group, b);
+	c.exact = c.x && shifts_exponents(w->a, n / w->a->group, b);
 	chosen_factors(w, n, w->a->group, b, &c);
 	run_codes(w, row, i, n, b, &c);
 }

@@ -45,7 +45,8 @@ struct hzi_params {
 
 /*
  * count contiguous floats x as f32, rounded to round_to (0: not). amax[i / group] becomes the
- * largest magnitude of its group, as bits, if it is larger; a NaN's bits are the largest.
+ * largest magnitude of its group, as bits, if it is larger; a NaN's bits are the largest. t: NULL
+ * for amax alone, of bfloat16 in groups of a multiple of 16, which divides count.
  */
 struct hzi_format_load {
 	const void *x;
@@ -72,16 +73,21 @@ struct hzi_format_scales {
  * Between count floats t and codes q, contiguous and from a whole byte on. Element i has factor[i
  * >> shift] and zero[i >> shift] (NULL: 0); shift is 0, or at least that of 16. encode: the quotient
  * is t * factor, or with divide t / factor; low and high are the bounds of an integer code; random:
- * a number in [0, 1) for each element, or NULL. decode: t = fl(code * factor) * tensor.
+ * a number in [0, 1) for each element, or NULL. x: NULL, or what is encoded in place of t: bfloat16
+ * numbers, count being a multiple of HZI_FORMAT_STEP, to a float format by a product without random
+ * numbers; exact: all products are the number with its exponent changed by that of the factor, a
+ * power of two, unless they are below 2^-8. decode: t = fl(code * factor) * tensor.
  */
+#define HZI_FORMAT_STEP 128
 struct hzi_format_codes {
 	float *t;
+	const uint16_t *x;
 	void *q;
 	const float *factor, *random;
 	const int32_t *zero;
 	int64_t count;
 	int32_t q_dtype, shift, low, high;
-	bool divide;
+	bool divide, exact;
 	float tensor;
 };
 

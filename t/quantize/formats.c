@@ -356,6 +356,24 @@ static struct fcase random_fcase(int q_dtype, int chosen)
 	return c;
 }
 
+/* bfloat16 to a float format, in groups whose number of elements is a power of two */
+static struct fcase bf16_fcase(int q_dtype)
+{
+	struct fcase c = random_fcase(q_dtype, 1);
+	const int last = c.ndim - 1;
+
+	c.x_dtype = HZ_BF16;
+	c.stochastic = 0;
+	c.shape[last] = 128 * (1 + rnd_below(&rnd, 12));
+	if (c.rule != HZ_SCALE_NV46)
+		c.group = 16 << rnd_below(&rnd, 3);
+	c.said = c.group;
+	for (int d = 0; d < c.ndim; d++)
+		c.own[d] = c.shape[d];
+	c.own[last] /= c.group;
+	return c;
+}
+
 /* Strides of codes: packed ones are contiguous in rows, others any */
 static void codes_side(struct side *s, const struct fcase *c, int64_t *q_shape)
 {
@@ -633,7 +651,9 @@ static void test_random_formats(void)
 			if (chosen && !is_signed(formats[f]))
 				continue;
 			for (int i = 0; i < (quick ? 25 : 300) && bad < 3; i++) {
-				const struct fcase c = random_fcase(formats[f], chosen);
+				const struct fcase c = chosen && is_float(formats[f]) && i % 3 == 0 ?
+						       bf16_fcase(formats[f]) :
+						       random_fcase(formats[f], chosen);
 
 				contiguous_sides = i % 2;
 				bad += !run_fcase(&c);

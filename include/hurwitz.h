@@ -2156,16 +2156,25 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
 
 /*
  * A linear layer, y = activation(x W'^T + bias), whose weights W' [out, in] are stored in a
- * compressed format: one object from weights, or from bytes in a file, to products. Codes lie in
- * the order that the products of every ISA level read; doc/linear.md describes the bytes.
+ * compressed format: one object from weights, or from bytes in a file, to products. doc/linear.md
+ * describes the bytes.
  *
  * Values are never renumbered. Bits are those of codes and their scales a weight, without the 32 of
- * the scale of a row; errors are those of Gaussian weights:
+ * the scale of a row; errors are those of Gaussian weights; of lattices both are with enum
+ * hz_lattice_preset:
  *
- *     format        bits    error    products
- *     s8-row        8      -41 dB    hz_qlinear(), x as u8 with the range of each row
- *     e8-4.5 ..     2.25   see enum  hz_vlut_gemm() with x_format = HZ_S8
- *     d4-4.5        to 4.5  hz_lattice_preset
+ *     format            bits     error    products
+ *     s8-row            8      -41   dB   hz_qlinear(), x as u8 by the range of each row
+ *     e8-4.5 to d4-4.5                    hz_vlut_gemm() with x_format = HZ_S8
+ *     s8-g128           8.125  -43.8 dB   hz_qlinear_group(), x as s8 with a scale for 32 values,
+ *     s4-g32            4.5    -20.8 dB   here and below
+ *     s4-g128           4.125  -19.5 dB
+ *     u4-g128           4.19   -20.4 dB
+ *     mxfp4             4.25   -18.7 dB
+ *     nvfp4             4.5    -20.5 dB
+ *
+ * Scales of groups are bf16, of mxfp4 e8m0, of nvfp4 e4m3 with an f32 of the whole matrix; those of
+ * u4-g128 have zero points.
  */
 enum hz_linear_format {
 	HZ_LINEAR_S8_ROW = 1,		/* s8, a scale for each row */
@@ -2176,7 +2185,13 @@ enum hz_linear_format {
 	HZ_LINEAR_E8_3_25_FAST = 6,
 	HZ_LINEAR_E8_3_25 = 7,
 	HZ_LINEAR_E8_2_25 = 8,
-	HZ_LINEAR_D4_4_50 = 9
+	HZ_LINEAR_D4_4_50 = 9,
+	HZ_LINEAR_S8_G128 = 10,		/* groups of 128 in-features, symmetric */
+	HZ_LINEAR_S4_G32 = 11,		/* from here on `in` must be even */
+	HZ_LINEAR_S4_G128 = 12,
+	HZ_LINEAR_U4_G128 = 13,
+	HZ_LINEAR_MXFP4 = 14,		/* e2m1 in groups of 32: OCP MX 1.0 */
+	HZ_LINEAR_NVFP4 = 15		/* e2m1 in groups of 16 */
 };
 
 /* The name of a format ("s8-row", "e8-4.5-fast"), "?" for a value that is none. */
@@ -2211,7 +2226,8 @@ typedef struct hz_linear_open_opts {
  * of squares; a rotation averages them over each block of H. S8_ROW tries 16 scales for each row,
  * 1 - j / 32 times that of the largest weight; lattice codes try 5 row scales with moments, 1
  * without, and take the better bank of the preset (HZ_LATTICE_WIDE) by 32 of the rows. The scale is
- * then the one of least squares for the codes.
+ * then the one of least squares for the codes. Groups of s8, s4 and u4 are treated as rows of
+ * S8_ROW, and codes are those of the scale as stored; mxfp4 and nvfp4 are what hz_quantize() makes.
  *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while
@@ -2244,9 +2260,9 @@ HZ_API void hz_linear_close(hz_linear *layer);
  * *layer is NULL.
  *
  *   data   bytes on the host, aligned to 64, as those of mmap() are. A layer on the CPU reads them
- *          in place: data stays as it is until hz_linear_close(). A layer on a GPU has a copy on
- *          the host, and two on the GPU: as stored, for hz_linear_bwd() and
- *          hz_linear_dequantize(), and as products there read them
+ *          in place: data stays as it is until hz_linear_close(); formats with groups are packed
+ *          besides. A layer on a GPU has a copy on the host, and two on the GPU: as stored, for
+ *          hz_linear_bwd() and hz_linear_dequantize(), and as products there read them
  *   bytes  at least as many as the header says
  *
  * The header, all scales, and the codes and sums of S8_ROW are checked, which reads them once; any
@@ -2305,11 +2321,12 @@ typedef struct hz_linear_opts {
  *
  * Aliasing: y overlaps no other operand.
  * Arithmetic: rotated x are f32. Products round x as those of the format do: S8_ROW as
- * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8, to f32. Bias, activation and the
+ * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8, groups as hz_qlinear_group() with
+ * x_dtype = HZ_S8 and x_group = 32, to f32. Bias, activation and the
  * product with u are rounded to f32 each, then y to its dtype. Activations are within 1 ulp of f32
  * on the CPU, on a GPU within 2^-21 |v|, v being what they are of. NaN stays NaN. The same bits for
- * any number of threads; on the CPU those of S8_ROW, and of lattices for up to 8 rows of x, are the
- * same on every ISA level.
+ * any number of threads; on the CPU those of S8_ROW and groups, and of lattices for up to 8 rows of
+ * x, are the same on every ISA level.
  * Workspace: by hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ENOMEM,
  * HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

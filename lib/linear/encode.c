@@ -39,17 +39,18 @@ struct work {
 	float *ones;
 	uint8_t *signs;
 	int64_t code_bytes;
+	float tensor_scale;
 	double noise, power;		/* sums of squares: of errors, of weights */
 };
 
-/* *pp and *xp = sum weight p^2, sum weight x p; *xx = sum weight x^2, in f64 */
-static void moments_of(const struct work *w, const float *x, const float *p, double *pp, double *xp,
-		       double *xx)
+/* *pp and *xp = sum weight p^2, sum weight x p; *xx = sum weight x^2, of n values in f64 */
+static void moments_of(const float *weight, int64_t n, const float *x, const float *p, double *pp,
+		       double *xp, double *xx)
 {
 	double s[3][LANES] = {{0}};
 
-	for (int64_t k = 0; k < w->in; k++) {
-		const double m = (double)w->weight[k], a = (double)x[k], b = (double)p[k];
+	for (int64_t k = 0; k < n; k++) {
+		const double m = (double)weight[k], a = (double)x[k], b = (double)p[k];
 
 		s[0][k % LANES] += m * b * b;
 		s[1][k % LANES] += m * a * b;
@@ -79,54 +80,56 @@ static void count_errors(struct work *w, const float *x, const float *p, float s
 	w->power += power;
 }
 
-/* ---- s8 -------------------------------------------------------------------------------------- */
+/* ---- Integers -------------------------------------------------------------------------------- */
 
-static inline float step_error(float u, float step, float inverse)
+static inline float step_error(float u, float most, float step, float inverse)
 {
 	float t = u * inverse, d;
 
-	t = t > 127 ? 127 : t;
-	t = t < -127 ? -127 : t;
+	t = t > most ? most : t;
+	t = t < -most ? -most : t;
 	d = u - (t + ROUND - ROUND) * step;
 	return d * d;
 }
 
-/* The weighted squared error of u rounded to multiples of `step` within 127 of them */
-static float try_step(const struct work *w, const float *u, float step)
+/* The weighted squared error of u rounded to multiples of `step` within `most` of them */
+static float try_step(const float *m, int64_t n, const float *u, float most, float step)
 {
-	const float inverse = 1 / step, *const m = w->weight;
+	const float inverse = 1 / step;
 	float sum[LANES] = {0};
 	double all = 0;
 	int64_t k = 0;
 
-	for (; k + LANES <= w->in; k += LANES) {
+	for (; k + LANES <= n; k += LANES) {
 		for (int i = 0; i < LANES; i++)
-			sum[i] += m[k + i] * step_error(u[k + i], step, inverse);
+			sum[i] += m[k + i] * step_error(u[k + i], most, step, inverse);
 	}
-	for (; k < w->in; k++)
-		all += (double)(m[k] * step_error(u[k], step, inverse));
+	for (; k < n; k++)
+		all += (double)(m[k] * step_error(u[k], most, step, inverse));
 	for (int i = 0; i < LANES; i++)
 		all += (double)sum[i];
 	return (float)all;
 }
 
 /*
- * Chooses a scale: the row is divided by its largest magnitude, which becomes 127; of the steps
- * 1 - j / 32 the one with the least error gives the codes, and least squares for these the scale.
+ * Chooses a scale for n values and codes up to `most`: they are divided by their largest magnitude,
+ * which becomes `most`; of the steps 1 - j / 32 the one with the least error gives the codes, p,
+ * and least squares for these the scale.
  */
-static float quantize_row(struct work *w, const float *x, float *p, int8_t *codes)
+static float choose_scale(const float *m, int64_t n, const float *x, float most, float *p)
 {
 	float amax = 0, best_error = 0, step = 1, scale;
 	double pp, xp, xx, least;
 
-	for (int64_t k = 0; k < w->in; k++)
+	for (int64_t k = 0; k < n; k++)
 		amax = fabsf(x[k]) > amax ? fabsf(x[k]) : amax;
-	if (amax < 127 * FLT_MIN)
-		amax = amax > 0 ? 127 * FLT_MIN : 127;
-	for (int64_t k = 0; k < w->in; k++)
-		p[k] = x[k] / amax * 127;
+	if (amax < most * FLT_MIN)
+		amax = amax > 0 ? most * FLT_MIN : most;
+	for (int64_t k = 0; k < n; k++)
+		p[k] = x[k] / amax * most;
 	for (int j = 0; j < 16; j++) {
-		const float candidate = 1 - (float)j / 32, error = try_step(w, p, candidate);
+		const float candidate = 1 - (float)j / 32;
+		const float error = try_step(m, n, p, most, candidate);
 
 		if (j == 0 || error < best_error) {
 			best_error = error;
@@ -136,14 +139,13 @@ static float quantize_row(struct work *w, const float *x, float *p, int8_t *code
 		if (error > 4 * best_error)
 			break;
 	}
-	for (int64_t k = 0; k < w->in; k++) {
+	for (int64_t k = 0; k < n; k++) {
 		const float t = p[k] * (1 / step);
 
-		codes[k] = (int8_t)rintf(t > 127 ? 127 : t < -127 ? -127 : t);
-		p[k] = codes[k];
+		p[k] = rintf(t > most ? most : t < -most ? -most : t);
 	}
-	scale = amax / 127 * step;
-	moments_of(w, x, p, &pp, &xp, &xx);
+	scale = amax / most * step;
+	moments_of(m, n, x, p, &pp, &xp, &xx);
 	least = pp > 0 ? xp / pp : 0;
 	if (least > FLT_MIN && least < 0x1p97)
 		scale = (float)least;
@@ -155,9 +157,150 @@ static void quantize_s8(struct work *w, int64_t first, int64_t rows, int8_t *cod
 	for (int64_t i = 0; i < rows; i++) {
 		const float *const x = w->x + i * w->in;
 
-		w->scale[i] = quantize_row(w, x, w->decoded, codes + (first + i) * w->in);
+		w->scale[i] = choose_scale(w->weight, w->in, x, 127, w->decoded);
+		for (int64_t k = 0; k < w->in; k++)
+			codes[(first + i) * w->in + k] = (int8_t)w->decoded[k];
 		count_errors(w, x, w->decoded, w->scale[i]);
 	}
+}
+
+/* ---- Groups ---------------------------------------------------------------------------------- */
+
+/* f32 to bf16, to nearest even; not for NaN */
+static uint16_t to_bf16(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, 4);
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t half)
+{
+	const uint32_t bits = (uint32_t)half << 16;
+	float f;
+
+	memcpy(&f, &bits, 4);
+	return f;
+}
+
+/* p = the codes of values x by a stored scale and zero point, 0 .. 15 or -most .. most */
+static void group_codes(const float *x, int64_t n, float scale, float zero, float least, float most,
+			float *p)
+{
+	for (int64_t k = 0; k < n; k++) {
+		float t = x[k] / scale;
+
+		t = t > most - zero ? most - zero : t < least - zero ? least - zero : t;
+		p[k] = rintf(t) + zero;
+	}
+}
+
+/*
+ * Scale and zero point of a group for codes 0 .. 15: of 16 ranges, 1 - j / 32 times that of the
+ * values and 0, the one with the least error
+ */
+static float choose_range(const float *m, int64_t n, const float *x, float *p, float *zero)
+{
+	float low = 0, high = 0, best = 1;
+	double best_error = 0;
+
+	*zero = 0;
+	for (int64_t k = 0; k < n; k++) {
+		low = x[k] < low ? x[k] : low;
+		high = x[k] > high ? x[k] : high;
+	}
+	for (int j = 0; j < 16 && high > low; j++) {
+		const float width = (high / 15 - low / 15) * (1 - (float)j / 32);
+		const float scale = from_bf16(to_bf16(width > FLT_MIN ? width : FLT_MIN));
+		const float at = rintf(-low * (1 - (float)j / 32) / scale);
+		const float z = at > 15 ? 15 : at;
+		double error = 0;
+
+		group_codes(x, n, scale, z, 0, 15, p);
+		for (int64_t k = 0; k < n; k++) {
+			const double d = (double)x[k] - (double)((p[k] - z) * scale);
+
+			error += (double)m[k] * d * d;
+		}
+		if (j == 0 || error < best_error) {
+			best_error = error;
+			best = scale;
+			*zero = z;
+		}
+	}
+	return best;
+}
+
+/* Groups with a scale of bf16; their values as decoded go to p. */
+static void quantize_integers(struct work *w, int64_t first, int64_t rows, unsigned char *data)
+{
+	const struct hzi_linear_header *const h = w->h;
+	const struct hzi_linear_group *const g = hzi_linear_group_of(h);
+	const float most = g->q_dtype == HZ_S8 ? 127 : g->zeros ? 15 : 7;
+	const int64_t groups = hzi_linear_groups(h), row_bytes = hzi_linear_row_bytes(h);
+
+	for (int64_t i = 0; i < rows * groups; i++) {
+		const int64_t at = first * groups + i, k = i % groups * g->group, row = i / groups;
+		const int64_t n = w->in - k < g->group ? w->in - k : g->group;
+		const float *const x = w->x + row * w->in + k, *const m = w->weight + k;
+		float *const p = w->decoded + row * w->in + k, scale, zero = 0;
+		unsigned char *const codes = data + h->codes_at + (first + row) * row_bytes;
+		uint16_t half;
+
+		scale = g->zeros ? choose_range(m, n, x, p, &zero) : choose_scale(m, n, x, most, p);
+		half = to_bf16(scale);
+		scale = from_bf16(half);
+		group_codes(x, n, scale, zero, g->zeros ? 0 : -most, most, p);
+		memcpy(data + h->scales_at + 2 * at, &half, 2);
+		if (g->zeros)
+			data[h->scales_at + hzi_linear_zeros_at(h, HZ_BF16) + (uint64_t)at] =
+				(unsigned char)zero;
+		for (int64_t j = 0; j < n; j++) {
+			const int code = (int)p[j];
+
+			if (g->q_dtype == HZ_S8)
+				codes[k + j] = (unsigned char)code;
+			else
+				codes[(k + j) / 2] |=
+					(unsigned char)((code & 15) << (k + j) % 2 * 4);
+			p[j] = scale * (p[j] - zero);
+		}
+	}
+}
+
+/* Groups of e2m1, by hz_quantize() */
+static int quantize_floats(struct work *w, int64_t first, int64_t rows, unsigned char *data)
+{
+	const struct hzi_linear_header *const h = w->h;
+	const struct hzi_linear_group *const g = hzi_linear_group_of(h);
+	const int64_t groups = hzi_linear_groups(h), row_bytes = hzi_linear_row_bytes(h);
+	const hz_tensor x = hz_tensor_2d(w->x, HZ_F32, HZ_CPU, rows, w->in);
+	const hz_tensor tensor_scale = hz_tensor_1d(&w->tensor_scale, HZ_F32, HZ_CPU, 1);
+	hz_tensor y = hz_tensor_2d(w->decoded, HZ_F32, HZ_CPU, rows, w->in);
+	hz_tensor q = hz_tensor_2d(data + h->codes_at + first * row_bytes, g->q_dtype, HZ_CPU, rows,
+				   row_bytes);
+	hz_tensor s = hz_tensor_2d(data + h->scales_at + first * groups, g->scale_dtype, HZ_CPU,
+				   rows, groups);
+	hz_quantize_opts o = {.new_scales = &s, .group = g->group};
+
+	if (g->scale_dtype == HZ_E4M3)
+		o.tensor_scale = &tensor_scale;
+	HZ_CHECK(hz_quantize(w->cpu, &x, &q, &o));
+	o.new_scales = NULL;
+	o.scales = &s;
+	return hz_dequantize(w->cpu, &q, &y, &o);
+}
+
+static int quantize_groups(struct work *w, int64_t first, int64_t rows, unsigned char *data)
+{
+	if (hzi_linear_group_of(w->h)->scale_dtype == HZ_BF16)
+		quantize_integers(w, first, rows, data);
+	else
+		HZ_CHECK(quantize_floats(w, first, rows, data));
+	for (int64_t i = 0; i < rows; i++)
+		count_errors(w, w->x + i * w->in, w->decoded + i * w->in, 1);
+	return HZ_OK;
 }
 
 /* ---- Lattice codes --------------------------------------------------------------------------- */
@@ -201,7 +344,8 @@ static int quantize_lattice(struct work *w, int64_t rows)
 		for (int64_t i = 0; i < rows; i++) {
 			double pp, xp, xx, e;
 
-			moments_of(w, w->x + i * w->in, w->decoded + i * w->in, &pp, &xp, &xx);
+			moments_of(w->weight, w->in, w->x + i * w->in, w->decoded + i * w->in, &pp,
+				   &xp, &xx);
 			e = pp > 0 ? xx - xp / pp * xp : xx;
 			if (c > 0 && !(e < error[i]))
 				continue;
@@ -286,7 +430,8 @@ static int choose_bank(struct work *w, struct hzi_linear_header *h, const hz_ten
 		for (int64_t i = 0; i < rows; i++) {
 			double pp, xp, xx;
 
-			moments_of(w, w->x + i * w->in, w->decoded + i * w->in, &pp, &xp, &xx);
+			moments_of(w->weight, w->in, w->x + i * w->in, w->decoded + i * w->in, &pp,
+				   &xp, &xx);
 			noise[wide] += pp > 0 ? xx - xp / pp * xp : xx;
 		}
 	}
@@ -295,6 +440,23 @@ static int choose_bank(struct work *w, struct hzi_linear_header *h, const hz_ten
 	h->flags &= ~HZI_LINEAR_WIDE;
 	close_lattice(w);
 	return hzi_linear_open_lattice(w->cpu, h, &w->lattice, &w->vlut);
+}
+
+/* The scale of the whole matrix for NVFP4: the largest magnitude is 6 times 448 of it. */
+static int choose_tensor_scale(struct work *w, struct hzi_linear_header *h, const hz_tensor *from)
+{
+	float amax = 0;
+
+	for (int64_t first = 0; first < h->out; first += CHUNK) {
+		const int64_t rows = h->out - first < CHUNK ? h->out - first : CHUNK;
+
+		HZ_CHECK(take_rows(w, from, first, rows, 1));
+		for (int64_t i = 0; i < rows * w->in; i++)
+			amax = fabsf(w->x[i]) > amax ? fabsf(w->x[i]) : amax;
+	}
+	w->tensor_scale = amax > 2688 * FLT_MIN ? amax / 2688 : amax > 0 ? FLT_MIN : 1;
+	h->tensor_scale = w->tensor_scale;
+	return HZ_OK;
 }
 
 /* Takes `bytes` from the allocation: its start, while base is NULL only its size. */
@@ -327,12 +489,15 @@ static void lay_out(struct work *w, int64_t rows, bool s8, char *base, size_t *u
 static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor *from,
 		    unsigned char *data)
 {
+	const bool grouped = hzi_linear_group_of(h)->group;
 	unsigned char *to = data + h->codes_at;
 	hz_packed packed;
 	hz_tensor b;
 
 	if (w->lattice)
 		HZ_CHECK(choose_bank(w, h, from));
+	if (h->format == HZ_LINEAR_NVFP4)
+		HZ_CHECK(choose_tensor_scale(w, h, from));
 	for (int64_t first = 0; first < h->out; first += CHUNK) {
 		const int64_t rows = h->out - first < CHUNK ? h->out - first : CHUNK;
 
@@ -344,6 +509,9 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 			HZ_CHECK(pack_lattice(w, rows, to, (size_t)h->bytes - done));
 			to += (uint64_t)(CHUNK / HZI_LINEAR_PANEL) * h->codes_bytes /
 			      (uint64_t)((h->out + HZI_LINEAR_PANEL - 1) / HZI_LINEAR_PANEL);
+		} else if (grouped) {
+			HZ_CHECK(quantize_groups(w, first, rows, data));
+			continue;
 		} else {
 			quantize_s8(w, first, rows, (int8_t *)w->codes);
 		}
@@ -351,7 +519,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 	}
 	h->error = w->power > 0 ? w->noise / w->power : 0;
 	memcpy(data, h, sizeof(*h));
-	if (w->lattice)
+	if (w->lattice || grouped)
 		return HZ_OK;
 	b = hz_tensor_2d(w->codes, HZ_S8, HZ_CPU, h->out, h->in);
 	b = hz_view_transpose(&b, 0, 1);
@@ -363,13 +531,13 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 {
 	struct work w = {.cpu = cpu, .h = h, .weighted = weight != NULL, .in = h->in};
 	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
-	const bool s8 = h->format == HZ_LINEAR_S8_ROW;
+	const bool s8 = h->format == HZ_LINEAR_S8_ROW, grouped = hzi_linear_group_of(h)->group;
 	size_t bytes;
 	char *base;
 	int status;
 
-	memset(data, 0, h->codes_at);
-	if (!s8) {
+	memset(data, 0, grouped ? h->bytes : h->codes_at);
+	if (!s8 && !grouped) {
 		HZ_CHECK(hzi_linear_open_lattice(cpu, h, &w.lattice, &w.vlut));
 		hz_lattice_get_info(w.lattice, &w.info);
 		w.blocks = (h->in + w.info.dim - 1) / w.info.dim;

@@ -17,8 +17,9 @@
 static const struct format {
 	const char *name;
 	int preset, bits, t_bits;
+	struct hzi_linear_group group;
 } formats[] = {
-	[HZ_LINEAR_S8_ROW] = {"s8-row", 0, 0, 0},
+	[HZ_LINEAR_S8_ROW] = {.name = "s8-row"},
 	[HZ_LINEAR_E8_4_50_FAST] = {"e8-4.5-fast", HZ_LATTICE_PRESET_E8_4_50_FAST, 4, 4},
 	[HZ_LINEAR_E8_4_50] = {"e8-4.5", HZ_LATTICE_PRESET_E8_4_50, 4, 4},
 	[HZ_LINEAR_E8_4_25] = {"e8-4.25", HZ_LATTICE_PRESET_E8_4_25, 4, 2},
@@ -27,9 +28,20 @@ static const struct format {
 	[HZ_LINEAR_E8_3_25] = {"e8-3.25", HZ_LATTICE_PRESET_E8_3_25, 3, 2},
 	[HZ_LINEAR_E8_2_25] = {"e8-2.25", HZ_LATTICE_PRESET_E8_2_25, 2, 2},
 	[HZ_LINEAR_D4_4_50] = {"d4-4.5", HZ_LATTICE_PRESET_D4_4_50, 4, 4},
+	[HZ_LINEAR_S8_G128] = {.name = "s8-g128", .group = {128, HZ_S8, HZ_BF16, false}},
+	[HZ_LINEAR_S4_G32] = {.name = "s4-g32", .group = {32, HZ_S4X2, HZ_BF16, false}},
+	[HZ_LINEAR_S4_G128] = {.name = "s4-g128", .group = {128, HZ_S4X2, HZ_BF16, false}},
+	[HZ_LINEAR_U4_G128] = {.name = "u4-g128", .group = {128, HZ_U4X2, HZ_BF16, true}},
+	[HZ_LINEAR_MXFP4] = {.name = "mxfp4", .group = {32, HZ_E2M1X2, HZ_E8M0, false}},
+	[HZ_LINEAR_NVFP4] = {.name = "nvfp4", .group = {16, HZ_E2M1X2, HZ_E4M3, false}},
 };
 
 #define FORMATS ((int)(sizeof(formats) / sizeof(*formats)))
+
+const struct hzi_linear_group *hzi_linear_group_of(const struct hzi_linear_header *h)
+{
+	return &formats[h->format].group;
+}
 
 const char *hz_linear_format_name(int format)
 {
@@ -43,11 +55,19 @@ void hzi_linear_sizes(struct hzi_linear_header *h)
 
 	h->scales_at = sizeof(*h);
 	h->scales_bytes = 4 * (uint64_t)h->out;
+	if (f->group.zeros)
+		h->scales_bytes = hzi_linear_zeros_at(h, f->group.scale_dtype) +
+				  (uint64_t)(h->out * hzi_linear_groups(h));
+	else if (f->group.group)
+		h->scales_bytes = (uint64_t)(h->out * hzi_linear_groups(h)) *
+				  hz_dtype_size(f->group.scale_dtype);
 	h->codes_at = h->scales_at + (h->scales_bytes + 63) / 64 * 64;
 	h->codes_bytes = (uint64_t)(f->preset ? hzi_round_up(h->out, HZI_LINEAR_PANEL) /
 				    HZI_LINEAR_PANEL * (hzi_round_up(h->in, 32) / 32) *
 				    hzi_linear_unit_bytes(&l) :
 				    hzi_qgemm_packed_bytes(HZI_QGEMM_LAYOUT_CPU, h->in, h->out));
+	if (f->group.group)
+		h->codes_bytes = (uint64_t)(h->out * hzi_linear_row_bytes(h));
 	h->bytes = h->codes_at + h->codes_bytes;
 }
 
@@ -203,8 +223,15 @@ static const char *header_fault(const struct hzi_linear_header *h, size_t bytes)
 		return "has sizes out of range: out must be 1 to 2^40, in 1 to 2^23";
 	if (!(h->error >= 0 && isfinite(h->error)))
 		return "has an error that is negative, NaN or Inf";
-	if (h->reserved[0] | h->reserved[1] | h->reserved[2])
+	if (h->reserved0 | h->reserved[0] | h->reserved[1])
 		return "has reserved bytes other than 0";
+	if (h->in % 2 && formats[h->format].group.group &&
+	    formats[h->format].group.q_dtype != HZ_S8)
+		return "has an odd number of columns, which its format does not hold";
+	if (formats[h->format].group.scale_dtype == HZ_E4M3 ?
+	    !(h->tensor_scale > 0 && isfinite(h->tensor_scale)) :
+	    memcmp(&h->tensor_scale, &(float){0}, 4) != 0)
+		return "has a scale of the whole matrix that its format does not have";
 	hzi_linear_sizes(&want);
 	if (memcmp(&want, h, sizeof(want)) != 0)
 		return "has offsets or sizes other than its format, out and in need";
@@ -238,11 +265,57 @@ static const char *s8_fault(const struct hzi_linear_header *h, const unsigned ch
 	return NULL;
 }
 
+/* A scale is positive or 0 and finite. */
+static bool is_scale(const unsigned char *p, int dtype)
+{
+	switch (dtype) {
+	case HZ_E8M0:
+		return *p != 255;
+	case HZ_E4M3:
+		return *p < 0x7f;
+	case HZ_BF16:
+		return p[1] < 0x7f || (p[1] == 0x7f && p[0] < 0x80);
+	default:
+		return p[3] < 0x7f || (p[3] == 0x7f && p[2] < 0x80);
+	}
+}
+
+/* Zero points of 4 bits; codes of s8 and s4 are symmetric. */
+static const char *group_fault(const struct hzi_linear_header *h, const unsigned char *from)
+{
+	const struct hzi_linear_group *const g = hzi_linear_group_of(h);
+	const unsigned char *const codes = from + h->codes_at;
+	const uint64_t zeros = h->scales_at + (g->zeros ? hzi_linear_zeros_at(h, g->scale_dtype) :
+					       h->scales_bytes);
+	uint64_t i = h->scales_at + (uint64_t)(h->out * hzi_linear_groups(h)) *
+				    hz_dtype_size(g->scale_dtype);
+
+	for (; i < zeros; i++) {
+		if (from[i])
+			return "has bytes other than 0 between scales and zero points";
+	}
+	for (; i < h->scales_at + h->scales_bytes; i++) {
+		if (from[i] > 15)
+			return "has a zero point above 15";
+	}
+	for (i = 0; i < h->codes_bytes && g->q_dtype == HZ_S8; i++) {
+		if (codes[i] == 0x80)
+			return "has a code of -128, must be -127 to 127";
+	}
+	for (i = 0; i < h->codes_bytes && g->q_dtype == HZ_S4X2; i++) {
+		if ((codes[i] & 15) == 8 || codes[i] >> 4 == 8)
+			return "has a code of -8, must be -7 to 7";
+	}
+	return NULL;
+}
+
 int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *data, size_t bytes,
 			   struct hzi_linear_header *h)
 {
 	const unsigned char *const from = data;
 	const char *fault;
+	int64_t columns;
+	int dtype;
 
 	if (!data)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is NULL", op);
@@ -256,19 +329,19 @@ int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *d
 	fault = header_fault(h, bytes);
 	if (fault)
 		return bad(ctx, op, fault);
-	for (int64_t i = 0; i < h->out; i++) {
-		float scale;
-
-		memcpy(&scale, from + h->scales_at + 4 * i, 4);
-		if (!(scale >= 0 && isfinite(scale)) || signbit(scale))
+	dtype = hzi_linear_group_of(h)->group ? hzi_linear_group_of(h)->scale_dtype : HZ_F32;
+	columns = hzi_linear_group_of(h)->group ? hzi_linear_groups(h) : 1;
+	for (int64_t i = 0; i < h->out * columns; i++) {
+		if (!is_scale(from + h->scales_at + (uint64_t)i * hz_dtype_size(dtype), dtype))
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: data has the scale %g in row %lld, must be positive "
-					"and finite", op, (double)scale, (long long)i);
+					"%s: data has a scale in row %lld that is negative, NaN or "
+					"Inf", op, (long long)(i / columns));
 	}
 	for (uint64_t i = h->scales_at + h->scales_bytes; i < h->codes_at; i++) {
 		if (from[i])
 			return bad(ctx, op, "has bytes other than 0 between scales and codes");
 	}
-	fault = formats[h->format].preset ? NULL : s8_fault(h, from + h->codes_at);
+	fault = hzi_linear_group_of(h)->group ? group_fault(h, from) :
+		formats[h->format].preset ? NULL : s8_fault(h, from + h->codes_at);
 	return fault ? bad(ctx, op, fault) : HZ_OK;
 }

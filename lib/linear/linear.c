@@ -63,6 +63,96 @@ static int upload(struct hz_context *ctx, void **to, const void *from, size_t by
 	return hz_sync(ctx);
 }
 
+static bool is_grouped(const hz_linear *l)
+{
+	return hzi_linear_group_of(&l->h)->group != 0;
+}
+
+/* The operands of a format with groups, on the context's device */
+struct grouped {
+	hz_tensor q, scales, zeros, tensor_scale;
+};
+
+static struct grouped grouped_of(const hz_linear *l)
+{
+	const struct hzi_linear_group *const g = hzi_linear_group_of(&l->h);
+	const int64_t groups = hzi_linear_groups(&l->h);
+	const int scale_dtype = g->scale_dtype == HZ_BF16 ? HZ_F32 : g->scale_dtype;
+	const uint64_t zeros_at = hzi_linear_zeros_at(&l->h, scale_dtype);
+	const uint64_t tensor_at = zeros_at + (uint64_t)hzi_round_up(l->h.out * groups, 64);
+	char *const scales = l->device_scales;
+	const int device = l->ctx->device;
+
+	return (struct grouped){
+		.q = hz_tensor_2d((void *)(uintptr_t)l->codes, g->q_dtype, device, l->h.out,
+				  hzi_linear_row_bytes(&l->h)),
+		.scales = hz_tensor_2d(scales, scale_dtype, device, l->h.out, groups),
+		.zeros = hz_tensor_2d(scales + zeros_at, HZ_U8, device, l->h.out, groups),
+		.tensor_scale = hz_tensor_1d(scales + tensor_at, HZ_F32, device, 1),
+	};
+}
+
+/* Scales, zero points and tensor_scale as products and decoding read them */
+static int make_group_scales(hz_linear *l, const char *op)
+{
+	const struct hzi_linear_group *const g = hzi_linear_group_of(&l->h);
+	const unsigned char *const from = l->bytes + l->h.scales_at;
+	const int64_t count = l->h.out * hzi_linear_groups(&l->h);
+	const int scale_dtype = g->scale_dtype == HZ_BF16 ? HZ_F32 : g->scale_dtype;
+	const uint64_t zeros_at = hzi_linear_zeros_at(&l->h, scale_dtype);
+	const uint64_t tensor_at = zeros_at + (uint64_t)hzi_round_up(count, 64);
+	const size_t bytes = (size_t)tensor_at + 64;
+	unsigned char *const to = hzi_malloc(l->ctx, bytes, 64);
+	int status;
+
+	if (!to)
+		return hzi_fail(l->ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
+	memset(to, 0, bytes);
+	for (int64_t i = 0; i < count; i++) {
+		if (g->scale_dtype == HZ_BF16)
+			memcpy(to + 4 * i + 2, from + 2 * i, 2);
+		else
+			to[i] = from[i];
+	}
+	if (g->zeros)
+		memcpy(to + zeros_at, from + hzi_linear_zeros_at(&l->h, HZ_BF16), (size_t)count);
+	memcpy(to + tensor_at, &l->h.tensor_scale, 4);
+	status = upload(l->ctx, &l->device_scales, to, bytes);
+	hzi_mfree(l->ctx, to, bytes);
+	l->scales = l->device_scales;
+	return status;
+}
+
+/* Packs groups for products: the same on every device. */
+static int pack_groups(hz_linear *l)
+{
+	const struct hzi_linear_group *const g = hzi_linear_group_of(&l->h);
+	const struct grouped v = grouped_of(l);
+	const hz_tensor w = hz_view_transpose(&v.q, 0, 1), s = hz_view_transpose(&v.scales, 0, 1);
+	const hz_tensor z = hz_view_transpose(&v.zeros, 0, 1);
+	const hz_qlinear_group_opts o = {
+		.group = g->group, .zeros = g->zeros ? &z : NULL,
+		.tensor_scale = l->h.tensor_scale > 0 ? &v.tensor_scale : NULL,
+	};
+	size_t bytes;
+
+	HZ_CHECK(hz_qlinear_group_pack_bytes(l->ctx, &w, &s, &o, &bytes));
+	HZ_CHECK(hz_alloc(l->ctx, &l->packed_data, bytes, l->ctx->device));
+	HZ_CHECK(hz_qlinear_group_pack(l->ctx, &w, &s, &o, l->packed_data, bytes, &l->packed));
+	return hz_sync(l->ctx);
+}
+
+/* Codes of groups stay in place on the CPU; products have them packed besides. */
+static int use_groups(hz_linear *l, const char *op)
+{
+	HZ_CHECK(make_group_scales(l, op));
+	if (l->ctx->gpu) {
+		HZ_CHECK(upload(l->ctx, &l->device_codes, l->codes, (size_t)l->h.codes_bytes));
+		l->codes = l->device_codes;
+	}
+	return pack_groups(l);
+}
+
 /* On the CPU the stored codes are what products read. */
 static void use_in_place(hz_linear *l)
 {
@@ -193,7 +283,7 @@ static int find_route(hz_linear *l)
 	if (forward(l->ctx, l, &x, NULL, &y, &none) == HZ_OK && l->ctx->picked)
 		l->route = l->ctx->picked->name;
 	else
-		l->route = l->lattice ? "vlut_gemm" : "qlinear";
+		l->route = l->lattice ? "vlut_gemm" : is_grouped(l) ? "qlinear_group" : "qlinear";
 	return hz_record_end(l->ctx, &bytes);
 }
 
@@ -248,13 +338,15 @@ static int make_parts(hz_linear *l, const char *op)
 
 	l->codes = l->bytes + l->h.codes_at;
 	l->scales = (const float *)(const void *)(l->bytes + l->h.scales_at);
-	if (l->h.format != HZ_LINEAR_S8_ROW)
+	if (l->h.format != HZ_LINEAR_S8_ROW && !is_grouped(l))
 		HZ_CHECK(hzi_linear_open_lattice(l->ctx, &l->h, &l->lattice, &l->vlut));
 	HZ_CHECK(find_codes(l, op, code_of_fields));
 	hzi_linear_make_layout(&l->h, l->lattice, code_of_fields, &l->layout);
 	if (l->h.flags & HZ_LINEAR_ROTATE)
 		HZ_CHECK(make_signs(l, op));
-	if (l->ctx->gpu)
+	if (is_grouped(l))
+		HZ_CHECK(use_groups(l, op));
+	else if (l->ctx->gpu)
 		HZ_CHECK(use_on_gpu(l, op, code_of_fields));
 	else
 		use_in_place(l);
@@ -333,9 +425,9 @@ static int check_open_opts(struct hz_context *ctx, const hz_linear_open_opts *o)
 {
 	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_ROTATE), {0, NULL}};
 
-	if (o->format < 0 || o->format > HZ_LINEAR_D4_4_50)
+	if (o->format < 0 || o->format > HZ_LINEAR_NVFP4)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->format is %d, must be 0 to %d",
-				open_name, o->format, HZ_LINEAR_D4_4_50);
+				open_name, o->format, HZ_LINEAR_NVFP4);
 	HZ_CHECK(hzi_check_flags(ctx, open_name, "opts->flags", o->flags, HZ_LINEAR_ROTATE, flags));
 	if (o->seed && !(o->flags & HZ_LINEAR_ROTATE))
 		return hzi_fail(ctx, HZ_EINVAL,
@@ -360,6 +452,10 @@ static int check_weights(struct hz_context *ctx, const hz_tensor *w, const hz_li
 					"%s: w.shape[%d] is %lld, must be 1 to %lld", open_name, i,
 					(long long)w->shape[i], (long long)most);
 	}
+	if (w->shape[1] % 2 && o->format >= HZ_LINEAR_S4_G32)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w.shape[1] is %lld, must be even for %s",
+				open_name, (long long)w->shape[1],
+				hz_linear_format_name(o->format));
 	if (!w->data)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: w has no data: it is read also while the "
 				"context records", open_name);
@@ -765,6 +861,14 @@ static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, cons
 				 .bias = bias, .packed = &l->packed};
 
 	flatten_both(&x, &y);
+	if (is_grouped(l)) {
+		const hz_qlinear_group_opts by_32 = {
+			.packed = &l->packed, .bias = bias, .x_dtype = HZ_S8, .x_group = 32,
+			.flags = relu ? HZ_QGEMM_RELU : 0,
+		};
+
+		return hz_qlinear_group(ctx, &x, NULL, NULL, &y, &by_32);
+	}
 	return l->lattice ? hz_vlut_gemm(ctx, l->vlut, &w, &x, &y) :
 			    hz_qlinear(ctx, &x, NULL, &y, &o);
 }
@@ -844,6 +948,8 @@ static int check_apart(struct hz_context *ctx, const char *op, const hz_linear *
 					      l->h.out);
 
 	HZ_CHECK(hzi_check_apart(ctx, op, "layer", &codes, name, y));
+	if (is_grouped(l))
+		return HZ_OK;		/* Nobody else has the scales. */
 	return hzi_check_apart(ctx, op, "layer", &scales, name, y);
 }
 
@@ -898,11 +1004,26 @@ int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *
 static int decode(struct hz_context *ctx, const hz_linear *l, int64_t first, int64_t rows, void *w,
 		  int64_t ld)
 {
+	const struct hzi_linear_group *const g = hzi_linear_group_of(&l->h);
 	const struct hzi_linear_dequantize_args a = {
 		.layout = &l->layout, .codes = l->codes, .scales = l->scales, .w = w,
 		.first = first, .rows = rows, .ld = ld,
 	};
 
+	if (is_grouped(l)) {
+		struct grouped v = grouped_of(l);
+		hz_tensor y = hz_tensor_2d(w, HZ_F32, ctx->device, rows, l->h.in);
+		const hz_quantize_opts o = {
+			.scales = &v.scales, .zeros = g->zeros ? &v.zeros : NULL, .group = g->group,
+			.tensor_scale = l->h.tensor_scale > 0 ? &v.tensor_scale : NULL,
+		};
+
+		v.q = hz_view_slice(&v.q, 0, first, first + rows);
+		v.scales = hz_view_slice(&v.scales, 0, first, first + rows);
+		v.zeros = hz_view_slice(&v.zeros, 0, first, first + rows);
+		y.stride[0] = ld;
+		return hz_dequantize(ctx, &v.q, &y, &o);
+	}
 	return HZI_CALL(ctx, linear, linear_dequantize, &a);
 }
 

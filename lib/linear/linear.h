@@ -27,7 +27,9 @@ struct hzi_linear_header {
 	uint64_t seed;
 	double error;
 	uint64_t scales_at, scales_bytes, codes_at, codes_bytes, bytes;
-	uint64_t reserved[3];
+	float tensor_scale;		/* NVFP4; else 0 */
+	uint32_t reserved0;
+	uint64_t reserved[2];
 };
 _Static_assert(sizeof(struct hzi_linear_header) == 128, "as stored");
 
@@ -40,12 +42,48 @@ struct hz_linear {
 	/* On the context's device; on the CPU the first two are in `bytes`. */
 	const void *codes;
 	const float *scales;
+	/*
+	 * device_scales: of groups f32 instead of bf16, behind them zero points as in the bytes,
+	 * then tensor_scale from a multiple of 64 bytes on
+	 */
 	void *device_codes, *device_scales, *signs, *packed_data;
 	hz_packed packed;
 	hz_lattice *lattice;
 	hz_vlut *vlut;
 	const char *route;
 };
+
+/*
+ * Formats with groups: codes are [out, in] or, two in a byte, [out, in / 2]; scales [out, groups],
+ * behind which, from a multiple of 64 bytes on, are zero points. All are contiguous.
+ */
+struct hzi_linear_group {
+	int32_t group;			/* 0: the format has none */
+	int32_t q_dtype, scale_dtype;
+	bool zeros;
+};
+
+const struct hzi_linear_group *hzi_linear_group_of(const struct hzi_linear_header *h);
+
+static inline int64_t hzi_linear_groups(const struct hzi_linear_header *h)
+{
+	const int64_t group = hzi_linear_group_of(h)->group;
+
+	return (h->in + group - 1) / group;
+}
+
+/* Bytes of a row of codes */
+static inline int64_t hzi_linear_row_bytes(const struct hzi_linear_header *h)
+{
+	return hzi_linear_group_of(h)->q_dtype == HZ_S8 ? h->in : h->in / 2;
+}
+
+/* Where zero points begin behind scales of that dtype */
+static inline uint64_t hzi_linear_zeros_at(const struct hzi_linear_header *h, int scale_dtype)
+{
+	return ((uint64_t)(h->out * hzi_linear_groups(h)) * hz_dtype_size(scale_dtype) + 63) / 64 *
+	       64;
+}
 
 /* Sets offsets and sizes from format, out and in, which are valid. */
 void hzi_linear_sizes(struct hzi_linear_header *h);

@@ -81,7 +81,7 @@ static const struct {
 } fields[] = {
 	FIELD(magic, 0, 1, ~0ull),
 	FIELD(version, 0, 2, 0xffffffff, ~0ull),
-	FIELD(format, 0, 10, 0xffffffff, 1 << 16, ~0ull),
+	FIELD(format, 0, 16, 0xffffffff, 1 << 16, ~0ull),
 	FIELD(flags, 4, 8, 0x80000001, ~0ull),
 	FIELD(plan, 9, 0xffffffff, 1, ~0ull),
 	FIELD(base, 77, 0xffffffff, ~0ull),
@@ -94,6 +94,8 @@ static const struct {
 	FIELD(codes_at, 0, 128, 1ull << 40, ~0ull),
 	FIELD(codes_bytes, 0, 1, 1ull << 62, ~0ull),
 	FIELD(bytes, 0, 128, 1ull << 62, ~0ull),
+	FIELD(tensor_scale, 0x3f800000, 0x80000000, 0x7f800000, 0x7fc00000, ~0ull),
+	FIELD(reserved0, 1, ~0ull),
 	FIELD(reserved, 1, ~0ull),
 };
 
@@ -125,14 +127,39 @@ static void test_contents(int format)
 	good &= load(size) == HZ_OK;
 	for (size_t n = 0; n < size; n += 1 + n / 7)
 		good &= load(n) == HZ_EINVAL;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 4 && format < HZ_LINEAR_S8_G128; i++) {
 		memcpy(bytes, good_bytes, size);
 		memcpy(bytes + h->scales_at + 4 * (OUT - 1), &bad[i], 4);
 		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "in row 32");
 	}
+	for (int i = 0; i < 4 && format >= HZ_LINEAR_S8_G128; i++) {
+		/* Of bf16 the upper byte, of e8m0 and e4m3 all of it */
+		static const unsigned char upper[] = {0xff, 0x7f, 0x80, 0xbf};
+		const bool e8m0 = format == HZ_LINEAR_MXFP4;
+
+		memcpy(bytes, good_bytes, size);
+		bytes[h->scales_at] = 0xff;
+		if (format < HZ_LINEAR_MXFP4)
+			bytes[h->scales_at + 1] = upper[i];
+		else if (!e8m0)
+			bytes[h->scales_at] = upper[i];
+		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "in row 0");
+	}
+	if (format == HZ_LINEAR_U4_G128) {
+		memcpy(bytes, good_bytes, size);
+		bytes[h->scales_at + h->scales_bytes - 1] = 16;
+		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "above 15");
+	}
+	if (format == HZ_LINEAR_S8_G128 || format == HZ_LINEAR_S4_G32) {
+		memcpy(bytes, good_bytes, size);
+		bytes[h->codes_at + 3] = 0x80;
+		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "a code of -");
+	}
 	memcpy(bytes, good_bytes, size);
-	bytes[h->codes_at - 1] = 1;
-	good &= load(size) == HZ_EINVAL;
+	if (h->scales_bytes % 64) {
+		bytes[h->codes_at - 1] = 1;
+		good &= load(size) == HZ_EINVAL;
+	}
 	if (format == HZ_LINEAR_S8_ROW) {
 		const uint64_t at[] = {0, h->codes_bytes - 1, h->codes_bytes / 2};
 
@@ -210,13 +237,15 @@ static void test_random(int format)
 
 int main(void)
 {
-	static const int damaged[] = {HZ_LINEAR_S8_ROW, HZ_LINEAR_E8_4_25, HZ_LINEAR_D4_4_50};
+	static const int damaged[] = {HZ_LINEAR_S8_ROW, HZ_LINEAR_E8_4_25, HZ_LINEAR_D4_4_50,
+				      HZ_LINEAR_S8_G128, HZ_LINEAR_S4_G32, HZ_LINEAR_U4_G128,
+				      HZ_LINEAR_MXFP4, HZ_LINEAR_NVFP4};
 	const hz_options o = {.device = HZ_CPU, .threads = 2};
 
 	rnd = tap_seed();
 	if (hz_open(&ctx, &o))
 		bail("%s", hz_open_errmsg());
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 8; i++) {
 		make(damaged[i], i != 2);
 		if (i < 2)
 			test_header();

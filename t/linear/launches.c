@@ -82,7 +82,8 @@ static int run_dequantize(const void *row)
 
 void trace_linear(void)
 {
-	static const int formats[] = {HZ_LINEAR_S8_ROW, HZ_LINEAR_E8_4_50, HZ_LINEAR_D4_4_50};
+	static const int formats[] = {HZ_LINEAR_S8_ROW, HZ_LINEAR_E8_4_50, HZ_LINEAR_D4_4_50,
+				      HZ_LINEAR_U4_G128, HZ_LINEAR_NVFP4};
 	static const int64_t rows[] = {1, 40};
 
 	EACH(f, formats) {

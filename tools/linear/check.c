@@ -20,7 +20,9 @@ struct arrays {
 };
 
 /* The least error that a format has: 10^(db / 10) of the weights */
-static const double most_db[] = {0, -38, -23, -23.5, -22, -22.2, -16, -16.3, -10.3, -22.5};
+static const double most_db[] = {
+	0, -38, -23, -23.5, -22, -22.2, -16, -16.3, -10.3, -22.5, -38, -18, -16, -16, -15, -18,
+};
 
 /* ||got - want||^2 / ||want||^2 of [rows][columns] products of a and w, or its transpose */
 static double error_of(const struct arrays *b, bool backward)
@@ -95,7 +97,7 @@ bool check_linears(hz_context *ctx, const char *name)
 	uint64_t seed = 5;
 	bool good = b || wrong("there is not enough memory");
 
-	for (int format = 1; format <= HZ_LINEAR_D4_4_50 && good; format++) {
+	for (int format = 1; format <= HZ_LINEAR_NVFP4 && good; format++) {
 		fill_normal(b->w, HZ_F32, OUT * IN, &seed);
 		fill_normal(b->x, HZ_F32, ROWS * IN, &seed);
 		good = check_format(ctx, name, format, b);

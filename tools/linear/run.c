@@ -15,7 +15,10 @@ static const struct word format_words[] = {
 	{"e8-4.5", HZ_LINEAR_E8_4_50}, {"e8-4.25", HZ_LINEAR_E8_4_25},
 	{"e8-4.25-best", HZ_LINEAR_E8_4_25_BEST}, {"e8-3.25-fast", HZ_LINEAR_E8_3_25_FAST},
 	{"e8-3.25", HZ_LINEAR_E8_3_25}, {"e8-2.25", HZ_LINEAR_E8_2_25},
-	{"d4-4.5", HZ_LINEAR_D4_4_50}, {NULL, 0},
+	{"d4-4.5", HZ_LINEAR_D4_4_50}, {"s8-g128", HZ_LINEAR_S8_G128},
+	{"s4-g32", HZ_LINEAR_S4_G32}, {"s4-g128", HZ_LINEAR_S4_G128},
+	{"u4-g128", HZ_LINEAR_U4_G128}, {"mxfp4", HZ_LINEAR_MXFP4},
+	{"nvfp4", HZ_LINEAR_NVFP4}, {NULL, 0},
 };
 
 static const struct word linear_activation_words[] = {
@@ -26,7 +29,8 @@ static const struct word linear_activation_words[] = {
 
 static const struct key linear_keys[] = {
 	{"format", KEY_WORD, format_words, 0, 0,
-	 "s8-row|e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5",
+	 "s8-row|e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5|\n"
+	 "s8-g128|s4-g32|s4-g128|u4-g128|mxfp4|nvfp4",
 	 "what w is quantized to; default s8-row"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: in-features are rotated by a randomized Hadamard transform"},

@@ -77,6 +77,9 @@ def matrix(r, a, rows=-2, columns=-1):
 
 
 RULES["qgemm"] = {"c": lambda r: (matrix(r, r.a), F32)}
+RULES["qlinear_group"] = {
+    "y": lambda r: (r.x.shape[:-1] + (r.w or r.packed).shape[-1:],
+                    F32 if r.x.dtype == S8 else r.x.dtype)}
 RULES["qlinear"] = {"y": lambda r: (matrix(r, r.x), r.x.dtype)}
 
 for name in ("conj", "normalize", "inverse", "exp", "log"):

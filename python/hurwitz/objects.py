@@ -15,7 +15,7 @@ from ._core import (SIZE, Array, Context, Output, Packed, Views, build, check, c
 
 __all__ = ["Coded", "Lattice", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
            "hadamard_signs", "lattice_design", "mhc_recompute", "mhc_rows", "qgemm_multiplier",
-           "qgemm_pack", "quat_gemm_pack", "quat_init_scale"]
+           "qgemm_pack", "qlinear_group_pack", "quat_gemm_pack", "quat_init_scale"]
 
 
 def _filled(name, options, views):
@@ -78,29 +78,37 @@ def mhc_rows(n: int, **options: Any) -> int:
 
 # ---- Packed matrices -----------------------------------------------------------------------------
 
-def _pack(name, a, options, ctx):
-    views = Views()
-    address, found = views.put(a, False, "b" if name == "qgemm" else "a")
-    ctx = ctx or context(found[2])
-    opts = (ctypes.byref(build("hz_quat_gemm_opts", options, views)),) if name != "qgemm" else ()
+def _packed(ctx, name, views, operands, before=(), after=()):
+    """Calls hz_<name>_pack() of operands by name; options stand before data or after packed."""
+    addresses = [views.put(a, False, word)[0] for word, a in operands.items()]
+    ctx = ctx or context(views.device)
     size = ctypes.c_size_t()
-    ctx.call(name + "_pack_bytes", address, *opts, ctypes.byref(size))
-    packed = Packed(a, size.value, found[2])
-    ctx.stream(a)
-    ctx.call(name + "_pack", address, packed.address, size.value, ctypes.byref(packed.struct),
-             *opts)
-    packed.struct.data = packed.address
+    ctx.call(name + "_pack_bytes", *addresses, *before, *after, ctypes.byref(size))
+    packed = Packed(views.first, size.value, views.device)
+    ctx.stream(views.first)
+    ctx.call(name + "_pack", *addresses, *before, packed.address, size.value,
+             ctypes.byref(packed.struct), *after)
     return packed
 
 
 def qgemm_pack(b: Array, *, ctx: Context | None = None) -> Packed:
     """Packs B for packed= of qgemm() and qlinear(): hz_qgemm_pack()."""
-    return _pack("qgemm", b, {}, ctx)
+    return _packed(ctx, "qgemm", Views(), {"b": b})
+
+
+def qlinear_group_pack(w: Array, scales: Array, *, ctx: Context | None = None,
+                       **options: Any) -> Packed:
+    """Packs W and its scales for packed= of qlinear_group(): hz_qlinear_group_pack()."""
+    views = Views()
+    opts = ctypes.byref(build("hz_qlinear_group_opts", options, views))
+    return _packed(ctx, "qlinear_group", views, {"w": w, "scales": scales}, before=(opts,))
 
 
 def quat_gemm_pack(a: Array, *, ctx: Context | None = None, **options: Any) -> Packed:
     """Packs A for packed= of quat_gemm() and quat_linear(): hz_quat_gemm_pack()."""
-    return _pack("quat_gemm", a, options, ctx)
+    views = Views()
+    opts = ctypes.byref(build("hz_quat_gemm_opts", options, views))
+    return _packed(ctx, "quat_gemm", views, {"a": a}, after=(opts,))
 
 
 # ---- Lattice codes -------------------------------------------------------------------------------

@@ -107,6 +107,21 @@ class Transforms(Case):
         self.near(hz.qlinear(x, b, b_scale=0.1), x @ (b * 0.1), 2e-2)
         self.near(hz.qlinear(x, None, b_scale=0.1, packed=packed), x @ (b * 0.1), 2e-2)
 
+    def test_qlinear_group(self):
+        n, k, group = 9, 64, 32
+        x = self.normal(2, 5, k)
+        codes = self.random.integers(0, 16, (n, k), np.uint8)
+        stored = hz.view((codes[:, ::2] | codes[:, 1::2] << 4).T, "u4x2")
+        scales = self.random.uniform(0.5, 1, (k // group, n)).astype("f4")
+        zeros = self.random.integers(0, 16, (k // group, n), np.uint8)
+        w = np.repeat(scales, group, 0) * (codes.T - np.repeat(zeros, group, 0).astype("f8"))
+        self.near(hz.qlinear_group(x, stored, scales, zeros=zeros), x @ w)
+        packed = hz.qlinear_group_pack(stored, scales, zeros=zeros)
+        bias = self.normal(n)
+        self.near(hz.qlinear_group(x, packed=packed, bias=bias, min=0),
+                  np.maximum(x @ w + bias, 0))
+        self.near(hz.qlinear_group(x, packed=packed, x_dtype="s8", x_group=32), x @ w, 2e-2)
+
 
 def scales_of(array):
     return np.asarray(array.array if isinstance(array, hz.View) else array.view("u1"), int)

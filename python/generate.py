@@ -20,7 +20,7 @@ CTYPES = {
     "uint64_t": "c_uint64", "size_t": "c_size_t", "double": "c_double", "void": "None",
 }
 KEYWORDS = {"from": "from_"}
-OBJECTS = ("hz_lattice", "hz_vlut", "hz_coded", "hz_mhc_layer", "hz_packed")
+OBJECTS = ("hz_lattice", "hz_vlut", "hz_coded", "hz_linear", "hz_mhc_layer", "hz_packed")
 
 
 class Header:

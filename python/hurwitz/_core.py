@@ -653,14 +653,22 @@ def specification(value):
     return _arrays.dtype_number(value), None
 
 
+def aligned(size, source=None):
+    """Bytes at a multiple of 64, filled with source."""
+    whole = np.empty(size + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    data = whole[start:start + size]
+    if source is not None:
+        data[:] = source
+    return data
+
+
 class Packed:
     """A packed matrix: hz_packed and its data."""
 
     def __init__(self, like, size, device):
         if device == CPU:
-            whole = np.empty(size + 64, np.uint8)
-            start = -whole.ctypes.data % 64
-            self.data = whole[start:start + size]
+            self.data = aligned(size)
             self.address = self.data.ctypes.data
         else:
             self.data = _arrays.empty((size,), CONSTANTS["U8"], like)

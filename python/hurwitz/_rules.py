@@ -232,6 +232,13 @@ RULES["vlut_gemm"] = {"y": lambda r: (r.x.shape[:-1] + (r.w.rows,), product_dtyp
 RULES["vlut_gemm2"] = {"y": lambda r: ((r.x.rows, r.w.rows), F32)}
 
 
+RULES["linear_forward"] = {"y": lambda r: (
+    r.x.shape[:-1] + (r.layer.out // (2 if (r.flags or 0) & C["LINEAR_GATED"] else 1),),
+    r.x.dtype)}
+RULES["linear_bwd"] = {"dx": lambda r: (r.dy.shape[:-1] + (r.layer.in_,), r.dy.dtype)}
+RULES["linear_dequantize"] = {"w": lambda r: ((r.layer.out, r.layer.in_), F32)}
+
+
 def branch(name, needs=None):
     """Branch values [..., C] of streams [..., n, C]."""
     def rule(r):

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
 
 from . import _arrays, ops
 from ._api import CONSTANTS, STRUCTS, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
-from ._core import (SIZE, Array, Context, Output, Packed, Views, build, check, context, enum_value,
-                    lib)
+from ._core import (SIZE, Array, Context, Output, Packed, Views, aligned, build, check, context,
+                    enum_value, lib)
 
-__all__ = ["Coded", "Lattice", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
+__all__ = ["Coded", "Lattice", "Linear", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
            "hadamard_signs", "lattice_design", "mhc_recompute", "mhc_rows", "qgemm_multiplier",
            "qgemm_pack", "qlinear_group_pack", "quat_gemm_pack", "quat_init_scale"]
 
@@ -274,6 +275,78 @@ class Vlut(_Handle):
                           ctypes.byref(packed.struct))
         return Coded(row_scale=w.row_scale, packed=packed, rows=w.rows, k=w.k,
                      use_levels=w.use_levels)
+
+
+# ---- Linear layers -------------------------------------------------------------------------------
+
+class Linear(_Handle):
+    """A linear layer with quantized weights: Linear(w, format="e8_4_50", flags=hz.LINEAR_ROTATE).
+
+    Keywords are the fields of hz_linear_open_opts. out and in_ are its sizes. It belongs to the
+    context: for a GPU give ctx=hz.context("cuda").
+    """
+
+    _close = "hz_linear_close"
+
+    def __init__(self, w: Array, *, ctx: Context | None = None, **options: Any):
+        views = Views()
+        address, found = views.put(w, False, "w")
+        self._open(ctx or context(found[2]), "linear_open", address,
+                   ctypes.byref(build("hz_linear_open_opts", options, views)))
+
+    def _open(self, ctx, call, *arguments):
+        handle = ctypes.c_void_p()
+        ctx.call(call, ctypes.byref(handle), *arguments)
+        self.context, self.handle = ctx, handle.value
+        info = self.info
+        self.out, self.in_ = info["out"], info["in"]
+
+    @classmethod
+    def load(cls, source: Any, *, ctx: Context | None = None) -> Linear:
+        """A layer of what save() wrote: a file's name, which is mapped, or bytes."""
+        layer = cls.__new__(cls)
+        data = np.memmap(source, np.uint8, "r") if isinstance(source, (str, os.PathLike)) else \
+            np.frombuffer(source, np.uint8)
+        if data.ctypes.data % 64:
+            data = aligned(len(data), data)
+        layer.data = data               # which lives as long
+        layer._open(ctx or context(), "linear_load", data.ctypes.data, len(data))
+        return layer
+
+    def save(self, path: Any = None) -> np.ndarray:
+        """The layer as bytes, which are also written to a file if there is a path."""
+        size = ctypes.c_size_t()
+        self.context.call("linear_save_bytes", self.pointer(None), ctypes.byref(size))
+        data = aligned(size.value)
+        self.context.call("linear_save", self.pointer(None), data.ctypes.data, len(data))
+        if path is not None:
+            data.tofile(path)
+        return data
+
+    @property
+    def info(self) -> dict:
+        """hz_linear_get_info() as a dictionary."""
+        cls, fields, _ = STRUCTS["hz_linear_info"]
+        info = cls()
+        check(lib.hz_linear_get_info(self.pointer(None), ctypes.byref(info)))
+        values = {key: getattr(info, key) for key in fields}
+        return {key: value.decode() if isinstance(value, bytes) else value
+                for key, value in values.items()}
+
+    def forward(self, x: Array, bias: Array | None = None, y: Output = True,
+                **options: Any) -> Any:
+        """linear_forward(): activation(x W^T + bias)."""
+        return ops.linear_forward(self, x, bias, y, ctx=self.context, **options)
+
+    __call__ = forward
+
+    def bwd(self, dy: Array, dx: Output = True) -> Any:
+        """linear_bwd(): the gradient of x."""
+        return ops.linear_bwd(self, dy, dx, ctx=self.context)
+
+    def dequantize(self, w: Output = True) -> Any:
+        """linear_dequantize(): the weights, NumPy's unless w is given."""
+        return ops.linear_dequantize(self, w, ctx=self.context)
 
 
 # ---- Hyper-connections ---------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # test_ops.py - every operation against its definition in float64
 # SPDX-License-Identifier: BSD-2-Clause
 import os
+import tempfile
 import unittest
 
 import numpy as np
@@ -313,6 +314,35 @@ class Lattices(Case):
                       1e-4)
 
 
+class LinearLayers(Case):
+    def test_formats(self):
+        w, bias, x = self.normal(24, 64), self.normal(24), self.normal(2, 5, 64)
+        for name, limit in (("s8_row", 0.02), ("e8_4_50", 0.08), ("e8_2_25", 0.4)):
+            for flags in (0, hz.LINEAR_ROTATE):
+                with hz.Linear(w, format=name, flags=flags, seed=3 * flags) as layer:
+                    self.assertEqual((layer.out, layer.in_), w.shape)
+                    stored = layer.dequantize().astype("f8")
+                    self.assertLess(np.linalg.norm(stored - w), limit * np.linalg.norm(w))
+                    self.near(layer(x, bias, activation="relu"),
+                              np.maximum(x @ stored.T + bias, 0), 2e-2)
+                    gate, up = np.split(x @ stored.T, 2, -1)
+                    self.near(layer(x, flags=hz.LINEAR_GATED, activation="relu"),
+                              np.maximum(gate, 0) * up, 3e-2)
+                    dy = self.normal(2, 5, 24)
+                    self.near(layer.bwd(dy), dy @ stored, 1e-4)
+
+    def test_file(self):
+        layer, x = hz.Linear(self.normal(16, 32), format="e8_4_25"), self.normal(3, 32)
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "layer")
+            data = layer.save(path)
+            np.testing.assert_array_equal(hz.Linear.load(path)(x), layer(x))
+        np.testing.assert_array_equal(hz.Linear.load(data.tobytes()[:])(x), layer(x))
+        self.assertRaises(hz.InvalidError, hz.Linear.load, bytes(1000))
+        layer.close()
+        self.assertRaisesRegex(ValueError, "closed", layer, x)
+
+
 class HyperConnections(Case):
     n, c, tokens = 4, 6, (2, 3)
 
@@ -434,9 +464,9 @@ class Names(Case):
         with open(__file__, encoding="utf-8") as file:
             text = file.read()
         tested = {"lattice_encode": ".encode", "lattice_decode": ".decode", "copy": "hz.copy",
-                  "lattice_repack": ".repack"}
+                  "lattice_repack": ".repack", "linear_forward": "layer("}
         for name in hz._core.RULES:
-            short = name.removeprefix("vlut_").removeprefix("mhc_layer_")
+            short = name.removeprefix("vlut_").removeprefix("mhc_layer_").removeprefix("linear_")
             spellings = [tested.get(name, f"hz.{name}("), f".{short}(",
                          f'"{name.removeprefix("quat_").removesuffix("_bwd")}"']
             self.assertTrue(any(s in text for s in spellings), name)

@@ -17,21 +17,23 @@ keep their coefficients in float32, whatever the dtype of the streams is.
 """
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _arrays, ops
 from ._api import CONSTANTS
-from ._core import ERRORS, Meta, Operation, _fields, enum_value
-from .objects import mhc_rows, quat_init_scale
+from ._core import ERRORS, Meta, Operation, _fields, context, enum_value
+from .objects import Linear, mhc_rows, quat_init_scale
 
 __all__ = [
     "HyperConnection", "QuaternionBatchNorm", "QuaternionConv1d", "QuaternionConv2d",
-    "QuaternionConv3d", "QuaternionLinear", "dequantize", "dequantize_hadamard",
+    "QuaternionConv3d", "QuaternionLinear", "QuantizedLinear", "dequantize", "dequantize_hadamard",
     "from_speechbrain", "fused_add_residual", "fused_dynamic_weights", "fused_stream_mix",
     "hadamard", "hadamard_quantize", "hadamard_transform", "hadamard_transform_metal", "mhc_add",
     "mhc_expand", "mhc_head", "mhc_mix", "mhc_post", "mhc_pre", "mhc_sinkhorn", "mhc_weights",
@@ -708,6 +710,109 @@ class QuaternionBatchNorm(_Layer):
 
     def extra_repr(self):
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+# ---- Linear layers with quantized weights --------------------------------------------------------
+
+class _Layers(threading.local):
+    """The layer that a thread has made of a tensor of bytes, while that is there and unchanged."""
+
+    def __init__(self):
+        self.found = {}
+
+    def of(self, data):
+        key = data.data_ptr(), data.numel()
+        changes = 0 if data.is_inference() else data._version
+        storage, version, layer = self.found.get(key, (None, None, None))
+        if storage is None or storage.expired() or version != changes:
+            for old in [old for old, entry in self.found.items() if entry[0].expired()]:
+                del self.found[old]
+            layer = Linear.__new__(Linear)
+            host = data if data.is_cpu and not data.data_ptr() % 64 else _aligned(data)
+            if host is not data:
+                layer.data = host
+            device = f"cuda:{data.get_device()}" if data.is_cuda else "cpu"
+            layer._open(context(device), "linear_load", host.data_ptr(), host.numel())
+            self.found[key] = StorageWeakRef(data.untyped_storage()), changes, layer
+        return layer
+
+
+def _aligned(data):
+    """A copy on the host: PyTorch allocates at multiples of 64."""
+    return torch.empty(data.shape, dtype=data.dtype).copy_(data)
+
+
+_layers = _Layers()
+_library.define("quantized_linear(Tensor data, Tensor x, Tensor? bias, int out) -> Tensor",
+                tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("quantized_linear_bwd(Tensor data, Tensor dy, int size) -> Tensor",
+                tags=(torch.Tag.pt2_compliant_tag,))
+_library.impl("quantized_linear", lambda data, x, bias, out: _layers.of(data).forward(
+    x, None if bias is None else bias.detach()), "CompositeExplicitAutograd")
+_library.impl("quantized_linear_bwd", lambda data, dy, size: _layers.of(data).bwd(dy),
+              "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "hurwitz::quantized_linear",
+    lambda data, x, bias, out: x.new_empty((*x.shape[:-1], out)), lib=_library)
+torch.library.register_fake(
+    "hurwitz::quantized_linear_bwd",
+    lambda data, dy, size: dy.new_empty((*dy.shape[:-1], size)), lib=_library)
+
+
+def _quantized_setup(ctx, inputs, output):
+    data, x, bias, _ = inputs
+    ctx.save_for_backward(data)
+    ctx.size = x.shape[-1]
+
+
+def _quantized_back(ctx, dy):
+    data, = ctx.saved_tensors
+    _, x, bias, _ = ctx.needs_input_grad
+    return (None, torch.ops.hurwitz.quantized_linear_bwd(data, dy, ctx.size) if x else None,
+            dy.flatten(0, -2).sum(0, dtype=torch.float32) if bias else None, None)
+
+
+torch.library.register_autograd("hurwitz::quantized_linear", _quantized_back,
+                                setup_context=_quantized_setup, lib=_library)
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer with weights of 8 to 2.25 bits, which are not trained: hz_linear.
+
+    QuantizedLinear.from_linear(linear, format="e8_4_50", rotate=True) quantizes one of PyTorch's.
+    The state has the bytes of hz_linear_save(), and the bias, which is trained. Gradients pass
+    through to x.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
+                 format: str = "s8_row", rotate: bool = False, seed: int = 0,
+                 moments: Tensor | None = None, weight: Tensor | None = None):
+        super().__init__()
+        self.in_features, self.out_features, self.format = in_features, out_features, format
+        if weight is None:
+            weight = torch.randn(out_features, in_features) / in_features ** 0.5
+        flags = CONSTANTS["LINEAR_ROTATE"] if rotate else 0
+        with Linear(weight.detach().cpu(), format=format, flags=flags,
+                    seed=seed if rotate else 0, moments=moments) as layer:
+            self.register_buffer("data", _aligned(torch.from_numpy(layer.save())))
+            self.info = layer.info
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, **options: Any) -> QuantizedLinear:
+        """The quantized form of a layer; options are the keywords of the class."""
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None,
+                    weight=linear.weight, **options)
+        if linear.bias is not None:
+            with torch.no_grad():
+                layer.bias.copy_(linear.bias)
+        return layer.to(linear.weight.device).train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.hurwitz.quantized_linear(self.data, x, self.bias, self.out_features)
+
+    def extra_repr(self):
+        return f"{self.in_features}, {self.out_features}, format={self.format!r}"
 
 
 # ---- Layers of speechbrain -----------------------------------------------------------------------

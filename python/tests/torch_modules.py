@@ -63,6 +63,36 @@ class HyperConnections(unittest.TestCase):
             self.assertTrue(repr(one))
 
 
+class Quantized(unittest.TestCase):
+    def test_linear(self):
+        linear, x = torch.nn.Linear(64, 24), torch.randn(2, 5, 64, requires_grad=True)
+        for name, limit in (("s8_row", 0.02), ("e8_4_50", 0.08)):
+            layer = hzt.QuantizedLinear.from_linear(linear, format=name, rotate=True, seed=3)
+            y, expected = layer(x), linear(x)
+            self.assertLess(float((y - expected).detach().norm() / expected.detach().norm()), limit)
+            dy = torch.randn_like(y)
+            (grad,) = torch.autograd.grad(expected, x, dy)
+            y.backward(dy)
+            self.assertLess(float((x.grad - grad).norm() / grad.norm()), limit)
+            torch.testing.assert_close(layer.bias.grad, dy.sum((0, 1)))
+            x.grad = None
+            torch.library.opcheck(torch.ops.hurwitz.quantized_linear.default,
+                                  (layer.data, x, layer.bias, 24))
+            other = hzt.QuantizedLinear(64, 24, format=name)
+            other(x)
+            other.load_state_dict(layer.state_dict())
+            torch.testing.assert_close(other(x), y)
+            compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(compiled(x), y)
+
+    def test_layers_go(self):
+        x = torch.randn(3, 64)
+        for _ in range(50):
+            layer = hzt.QuantizedLinear(64, 64)
+            layer(x)
+        self.assertLess(len(hzt._layers.found), 50)
+
+
 class Quaternions(unittest.TestCase):
     def test_layouts(self):
         linear = hzt.QuaternionLinear(3, 5)

@@ -67,6 +67,28 @@ static int call_qgemm_pack(hz_context *ctx, struct single_case *r)
 	return hz_qgemm_pack(ctx, &r->t[0], r->blob, r->bytes, &r->packed);
 }
 
+/* W [n, k / 2] of nibbles with scales [n, k / 32], as checkpoints have it */
+static int make_group_pack(struct bench *b, struct single_case *r)
+{
+	int status;
+
+	operand(b, r, 0, b->x, HZ_S4X2, 2, (int64_t[]){4096, 2048});
+	operand(b, r, 1, b->y, HZ_F16, 2, (int64_t[]){4096, 128});
+	status = bench_fill(b, HZ_U8, 4096 * 2048, r->t[0]);
+	if (!status)
+		status = bench_fill(b, HZ_F16, 4096 * 128, r->t[1]);
+	for (int i = 0; i < 2; i++)
+		r->t[i] = hz_view_transpose(&r->t[i], 0, 1);
+	if (!status)
+		status = hz_qlinear_group_pack_bytes(b->ctx, &r->t[0], &r->t[1], NULL, &r->bytes);
+	return status ? status : blob(b, r);
+}
+
+static int call_group_pack(hz_context *ctx, struct single_case *r)
+{
+	return hz_qlinear_group_pack(ctx, &r->t[0], &r->t[1], NULL, r->blob, r->bytes, &r->packed);
+}
+
 static int make_quat_gemm_pack(struct bench *b, struct single_case *r)
 {
 	int status;
@@ -318,6 +340,7 @@ static int call_mhc_init(hz_context *ctx, struct single_case *r)
 
 static const struct row rows[] = {
 	{"qgemm_pack", "2048x4096", "u8", make_qgemm_pack, call_qgemm_pack},
+	{"qlinear_group_pack", "4096x4096", "s4x2", make_group_pack, call_group_pack},
 	{"quat_gemm_pack", "1024x1024", "f32", make_quat_gemm_pack, call_quat_gemm_pack},
 	{"quat_mul_bwd", "", "f32", make_mul_bwd, call_mul_bwd},
 	{"quat_axpy", "", "f32", make_axpy, call_axpy},

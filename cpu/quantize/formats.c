@@ -209,12 +209,12 @@ static void choose_scales(const struct hzi_format_work *w, const struct hzi_form
 		.q_dtype = a->q_dtype, .rule = a->rule, .t = w->t});
 	if (a->rule == HZ_SCALE_NV46)
 		choose_nv46(w, n, group, b);
-	for (int64_t g = 0; g < groups; g++) {
-		if (a->scale_dtype == HZ_F32)
-			((float *)a->scales)[p + g] = hzi_bits_float(b->bits[g]);
-		else
-			((uint8_t *)a->scales)[p + g] = (uint8_t)b->bits[g];
+	if (a->scale_dtype == HZ_F32) {
+		memcpy((float *)a->scales + p, b->bits, (size_t)groups * sizeof(*b->bits));
+		return;
 	}
+	for (int64_t g = 0; g < groups; g++)
+		((uint8_t *)a->scales)[p + g] = (uint8_t)b->bits[g];
 }
 
 static void chosen_factors(const struct hzi_format_work *w, int64_t n, int64_t group,
@@ -249,11 +249,10 @@ static bool shifts_exponents(const struct hzi_format_args *a, int64_t groups, st
 {
 	bool exact = a->scale_dtype == HZ_E8M0;
 
-	for (int64_t g = 0; g < groups && exact; g++) {
-		if (b->amax[g] == 0)
-			b->group_factor[g] = 1;
-		else
-			exact = b->amax[g] < 0x7f800000 && b->bits[g] >= 10 && b->bits[g] < 254;
+	for (int64_t g = 0; g < groups && a->scale_dtype == HZ_E8M0; g++) {
+		exact &= b->amax[g] == 0 || (b->bits[g] >= 10 && b->bits[g] < 254);
+		exact &= b->amax[g] < 0x7f800000;
+		b->group_factor[g] = b->amax[g] == 0 ? 1 : b->group_factor[g];
 	}
 	return exact;
 }

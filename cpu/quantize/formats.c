@@ -232,11 +232,26 @@ static void chosen_factors(const struct hzi_format_work *w, int64_t n, int64_t g
 	c->factor = b->factor;
 }
 
+/* Whether the elements of a row are contiguous bfloat16 numbers, which need no rounding */
+static bool is_bf16(const struct hzi_format_args *a, const struct hzi_format_row *row)
+{
+	return row->x_dtype == HZ_BF16 && row->x_step == 1 &&
+	       (a->round_to == 0 || a->round_to == HZ_BF16);
+}
+
+/* amax alone, of n such elements from i on */
+static void load_amax(const struct hzi_format_work *w, const struct hzi_format_row *row, int64_t i,
+		      int64_t n, int64_t group, uint32_t *amax)
+{
+	w->kern->load(&(struct hzi_format_load){
+		.x = row->x + 2 * i, .amax = amax, .count = n, .group = group,
+		.x_dtype = HZ_BF16});
+}
+
 /* Whether a batch is encoded from x itself: struct hzi_format_codes */
 static bool reads_bf16(const struct hzi_format_args *a, const struct hzi_format_row *row, int64_t n)
 {
-	return row->x_dtype == HZ_BF16 && row->x_step == 1 && a->q_step == 1 &&
-	       (a->round_to == 0 || a->round_to == HZ_BF16) && hzi_format_is_float(a->q_dtype) &&
+	return is_bf16(a, row) && a->q_step == 1 && hzi_format_is_float(a->q_dtype) &&
 	       !a->stochastic && a->rule != HZ_SCALE_AMAX && a->rule != HZ_SCALE_NV46 &&
 	       group_shift(a->group) && n % a->group == 0 && n % HZI_FORMAT_STEP == 0;
 }
@@ -266,9 +281,7 @@ static void choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
 	if (reads_bf16(w->a, row, n)) {
 		c.x = (const uint16_t *)(const void *)row->x + i;
-		w->kern->load(&(struct hzi_format_load){
-			.x = c.x, .amax = b->amax, .count = n, .group = w->a->group,
-			.x_dtype = HZ_BF16});
+		load_amax(w, row, i, n, w->a->group, b->amax);
 	} else {
 		load_batch(w, row, i, n, w->a->group, b->amax, b);
 	}
@@ -307,7 +320,9 @@ void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 	for (int64_t j = 0; j < n; j += batch) {
 		const int64_t count = min_i64(batch, n - j);
 
-		if (w->most)
+		if (w->most && is_bf16(a, row) && count % 16 == 0)
+			load_amax(w, row, i + j, count, count, w->most);
+		else if (w->most)
 			load_batch(w, row, i + j, count, BATCH, w->most, &b);
 		else if (a->dequantize)
 			dequantize_batch(w, row, i + j, count, &b);

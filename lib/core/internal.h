@@ -208,7 +208,6 @@ struct hz_context {
 	unsigned fork_generation;	/* hzi_fork_generation() at hz_open() */
 	bool recording;			/* between hz_record_begin() and hz_record_end() */
 	int placeholders;		/* that the call being recorded has */
-	uint64_t recorded_calls;	/* with placeholders */
 	size_t recorded_bytes;		/* the largest workspace of the recorded calls */
 	void *workspace;		/* on the device; 64-byte aligned */
 	size_t workspace_bytes;

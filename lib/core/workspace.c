@@ -104,20 +104,14 @@ int hzi_workspace_grow(struct hz_context *ctx, const char *op, size_t bytes)
 /* ---- Recording ------------------------------------------------------------------------------- */
 
 /*
- * The k-th placeholder of a call begins at first_placeholder() + k PLACEHOLDER_STEP. No processor or
- * GPU has addresses there, and no size or stride of an operand is as large. Each call has others
- * than the CALLS - 1 calls before it: padding in its arguments, which are searched for them, may
- * hold half an address from an earlier call, beside an integer.
+ * The k-th placeholder of a call is PLACEHOLDER + k PLACEHOLDER_STEP + PLACEHOLDER_AT. No processor
+ * or GPU has addresses there, and no size or stride of an operand is as large. Arguments are searched
+ * for such addresses. Where the lower half is less than 2^30, it is an integer, beside padding that
+ * holds the upper half of an address, or of a double.
  */
 #define PLACEHOLDER ((uint64_t)1 << 62)
-#define CALLS 1023
-#define CALL_STEP ((uint64_t)1 << 52)
-#define PLACEHOLDER_STEP ((uint64_t)1 << 46)
-
-static uint64_t first_placeholder(const struct hz_context *ctx)
-{
-	return PLACEHOLDER + (ctx->recorded_calls % CALLS + 1) * CALL_STEP;
-}
+#define PLACEHOLDER_STEP ((uint64_t)1 << 48)
+#define PLACEHOLDER_AT ((uint64_t)1 << 31)
 
 int hz_record_begin(hz_context *ctx)
 {
@@ -147,24 +141,20 @@ int hz_record_end(hz_context *ctx, size_t *bytes)
 
 void *hzi_placeholder(struct hz_context *ctx)
 {
-	if (ctx->placeholders == 0)
-		ctx->recorded_calls++;
-	return (void *)(uintptr_t)(first_placeholder(ctx) +
+	return (void *)(uintptr_t)(PLACEHOLDER + PLACEHOLDER_AT +
 				   (uint64_t)ctx->placeholders++ * PLACEHOLDER_STEP);
 }
 
 /* Adds step to every address in the k-th placeholder, k < 0: in any. */
-static void move_placeholders(const struct hz_context *ctx, void *args, size_t bytes, int k,
-			      uint64_t step)
+static void move_placeholders(void *args, size_t bytes, int k, uint64_t step)
 {
-	const uint64_t first = first_placeholder(ctx);
-
 	for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
 		uint64_t word;
 
 		memcpy(&word, (char *)args + i, sizeof(word));
-		if (word < first || word >= first + CALL_STEP ||
-		    (k >= 0 && (word - first) / PLACEHOLDER_STEP != (uint64_t)k))
+		if (word < PLACEHOLDER || word >= 2 * PLACEHOLDER ||
+		    (uint32_t)word < UINT32_C(1) << 30 ||
+		    (k >= 0 && (word - PLACEHOLDER) / PLACEHOLDER_STEP != (uint64_t)k))
 			continue;
 		word += step;
 		memcpy((char *)args + i, &word, sizeof(word));
@@ -176,12 +166,12 @@ bool hzi_misalign(const struct hz_context *ctx, const void *args, size_t bytes, 
 	void *const p = (void *)(uintptr_t)args;
 
 	if (k > 0)
-		move_placeholders(ctx, p, bytes, k - 1, (uint64_t)-1);
+		move_placeholders(p, bytes, k - 1, (uint64_t)-1);
 	if (k < ctx->placeholders)
-		move_placeholders(ctx, p, bytes, k, 1);
+		move_placeholders(p, bytes, k, 1);
 	else if (k == ctx->placeholders && k > 0)
-		move_placeholders(ctx, p, bytes, -1, 1);
+		move_placeholders(p, bytes, -1, 1);
 	else if (k > 0)
-		move_placeholders(ctx, p, bytes, -1, (uint64_t)-1);
+		move_placeholders(p, bytes, -1, (uint64_t)-1);
 	return k <= ctx->placeholders && ctx->placeholders > 0;
 }

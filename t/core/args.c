@@ -397,9 +397,10 @@ static void recorded_sizes(void)
 			now.t[i].data = NULL;
 	}
 	most = recorded(0);
-	/* The upper halves of addresses that stand for operands without data */
-	for (soil = UINT32_C(1) << 30; soil < (UINT32_C(1) << 30) + (UINT32_C(1) << 20);
-	     soil += UINT32_C(1) << 14) {
+	/* Upper halves of addresses that stand for operands without data, and of doubles */
+	for (int i = 0; i < 16; i++) {
+		rng = rng * 6364136223846793005u + 1442695040888963407u;
+		soil = (UINT32_C(1) << 30) + (i % 2 ? (uint32_t)(rng >> 40) : (uint32_t)i << 15);
 		if (recorded(soil) != most) {
 			diag("%s: %zu bytes, another number after other calls", now.c->name, most);
 			now.bad++;

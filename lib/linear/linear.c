@@ -400,7 +400,7 @@ static int finish(hz_linear **layer, const char *op, hz_linear *l, int status)
 int hz_linear_load(hz_context *ctx, hz_linear **layer, const void *data, size_t bytes)
 {
 	struct hzi_linear_header h;
-	hz_linear *l;
+	hz_linear *l = NULL;
 	int status = HZ_OK;
 
 	if (layer)
@@ -581,7 +581,7 @@ int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_tensor *w,
 {
 	static const hz_linear_open_opts defaults;
 	const hz_linear_open_opts *const o = opts ? opts : &defaults;
-	hz_linear *l;
+	hz_linear *l = NULL;
 	int status;
 
 	if (layer)

@@ -232,13 +232,15 @@ chmod +x ../gnuplot/gnuplot
 path=$PATH
 PATH=$PWD/../gnuplot:$PATH
 good "demo" demo --quick --plot demo.png
-for word in 'made-up volcano' 'quat_linear' 'mhc_layer' 'right in test' 'qlinear' 'lattice_encode' 'No GPU' \
+for word in 'linear_forward' 'e8-4.5-fast' 'made-up volcano' 'quat_linear' 'mhc_layer' 'right in test' 'qlinear' 'lattice_encode' 'No GPU' \
 	'The picture: demo.png'; do
 	grep -q "$word" ../out
 	ok $? "demo: $word"
 done
 [ "$(wc -c <demo.png | tr -d ' ')" -gt 100000 ]
 ok $? "demo --plot: a large picture"
+is "$(awk '/^  (s8|s4|mx|e8)[a-z0-9.-]+ / && $5 < $4 - 1 { n++ } END { print n }' ../out)" 8 \
+	"demo: a rotation helps each form of the layer"
 is "$(grep -cE '^  (f32|8 bits|HNLQ [234])(, rotated)? .*%.*%' ../out)" 9 "demo: nine forms"
 sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }' >../demo.one
 bad 2 'No such' "demo --plot to nowhere" demo -q -p nowhere/demo.png

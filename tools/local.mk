@@ -8,7 +8,7 @@ hurwitz_SOURCES = \
 	tools/core/grid.c tools/core/hurwitz.c tools/core/info.c tools/core/inspect.c \
 	tools/core/json.c tools/core/model.c tools/core/npy.c tools/core/output.c tools/core/peak.c tools/core/run.c \
 	tools/core/safetensors.c tools/demo/demo.c tools/demo/forms.c \
-	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/mhc.c tools/demo/plot.c \
+	tools/demo/hadamard.c tools/demo/lattice.c tools/demo/linear.c tools/demo/mhc.c tools/demo/plot.c \
 	tools/demo/qgemm.c tools/demo/quat.c tools/demo/story.c tools/demo/train.c \
 	tools/hadamard/bench.c tools/hadamard/check.c tools/hadamard/run.c tools/lattice/bench.c \
 	tools/lattice/bench_quality.c tools/lattice/check.c tools/lattice/run.c \

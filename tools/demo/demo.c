@@ -188,11 +188,18 @@ static int file_data(struct data *d, const char *path)
 
 /* ---- The chapters ---------------------------------------------------------------------------- */
 
+static int show_linear(hz_context *ctx, const struct ground *g)
+{
+	(void)g;
+	return demo_linear(ctx, false);
+}
+
 static const struct chapter {
 	const char *name, *summary;
 	int (*show)(hz_context *ctx, const struct ground *g);	/* NULL: demo_hadamard() */
 } chapters[] = {
 	{"hadamard", "rotations, and what they do to the quantization of rows", NULL},
+	{"linear", "the weights of a transformer layer in fewer bits", show_linear},
 	{"qgemm", "a classifier in 8 bits, its weights rotated and not", demo_qgemm},
 	{"quat", "a network of quaternions beside one of real numbers", demo_quat},
 	{"lattice", "a matrix at 2, 3 and 4 bits a value, and its products", demo_lattice},
@@ -235,7 +242,8 @@ static int show_chapters(const struct demo *d, const struct chapter *c, const st
 {
 	int status = 0;
 
-	introduce(c, data, path);
+	if (c->show != show_linear)
+		introduce(c, data, path);
 	if (d->cpu)
 		status = show_chapter(d->cpu, c, data, path);
 	if (d->cpu && d->gpu)
@@ -244,6 +252,23 @@ static int show_chapters(const struct demo *d, const struct chapter *c, const st
 		status = show_chapter(d->gpu, c, data, path);
 	if (!status && d->no_gpu)
 		printf("\nNo GPU is shown:\n  %s\n", d->no_gpu);
+	return status;
+}
+
+/* The layer on all devices, before the story */
+static int show_layers(const struct demo *d)
+{
+	hz_context *const devices[] = {d->cpu, d->gpu};
+	int status = 0;
+
+	for (int i = 0; i < 2 && !status; i++) {
+		if (!devices[i])
+			continue;
+		print_device(devices[i]);
+		printf("\n");
+		status = demo_linear(devices[i], d->quick);
+		printf("\n");
+	}
 	return status;
 }
 
@@ -268,7 +293,8 @@ static int open_devices(struct demo *d, int32_t device)
 static void help(void)
 {
 	printf("Usage: hurwitz demo [-q] [-d cpu|cuda|auto] [-p FILE] [CHAPTER] [FILE.npy]\n"
-	       "A network of quaternions in four residual streams is trained on heights of a\n"
+	       "The weights of a linear layer in 8 to 2 bits: size, error, time of a token. Then\n"
+	       "a network of quaternions in four residual streams is trained on heights of a\n"
 	       "volcano, quantized to 8, 4, 3 and 2 bits, and asked in each form: how often it\n"
 	       "is right, how large it is, how long it takes. Chapters show one family each;\n"
 	       "'hadamard' those of a file, too: the rows (the last dimension) of FILE.npy,\n"
@@ -276,7 +302,7 @@ static void help(void)
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 	       "  -p, --plot FILE      a picture of the story, a .png or .svg, by gnuplot\n"
-	       "  -q, --quick          a short training\n"
+	       "  -q, --quick          a small layer, and a short training\n"
 	       "  -h, --help           this\n"
 	       "\n"
 	       "Chapters:\n");
@@ -360,8 +386,11 @@ int verb_demo(int argc, char **argv)
 	else if (!status) {
 		const struct ground g = {data->x, data->rows, data->columns, data->n};
 
-		introduce_volcano(false);
-		status = tell_story(&d, &g);
+		status = show_layers(&d);
+		if (!status) {
+			introduce_volcano(false);
+			status = tell_story(&d, &g);
+		}
 	}
 	outputs_drop();
 	hz_close(d.cpu);

@@ -35,6 +35,9 @@ struct data {
 
 int demo_hadamard(hz_context *ctx, const struct data *data, int count);
 
+/* linear.c: the weights of a transformer layer in fewer bits; quick: of a small one */
+int demo_linear(hz_context *ctx, bool quick);
+
 /* qgemm.c: a classifier of patches of heights */
 int demo_qgemm(hz_context *ctx, const struct ground *g);
 

@@ -110,7 +110,10 @@ const void *hzi_mhc_stream_row(const struct hzi_mhc_array *x, int64_t size, int6
 struct hzi_mhc_ahead hzi_mhc_rows_ahead(const struct hzi_mhc_array *x,
 					const struct hzi_mhc_coef_plan *p,
 					int64_t size, int64_t t, int j, int64_t c);
-/* Converts channels from c on of stream j of tokens to f32 in r->x; adds up their squares. */
+/*
+ * Converts channels from c on of stream j of tokens to f32 in r->x; adds up their squares unless
+ * r->squares is NULL.
+ */
 void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
 		   int64_t c, int64_t count, const struct hzi_mhc_scratch *r);

@@ -232,6 +232,13 @@ static bool is_far(float slope)
 	return slope != 0 && (slope < 0x1p-40f || slope > 0x1p40f);
 }
 
+/* Clears the lanes behind the tokens of a tile, which vectors of tokens have, too. */
+static void clear_lanes(float *p, int count, int tokens)
+{
+	for (int e = 0; e < count && tokens < TOKENS; e++)
+		memset(p + e * TOKENS + tokens, 0, (size_t)(TOKENS - tokens) * sizeof(*p));
+}
+
 /*
  * From the gradients of the coefficients of a tile: d [m] of its sums, factor and far, with which
  * dx = sum_k d_k phi_k + factor x, far 0, or factor far x. Adds the gradients of bias and alpha to
@@ -245,6 +252,9 @@ static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct h
 	const struct hzi_mhc_batch b =
 		hzi_mhc_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
 
+	clear_lanes(r->dp, p->n, tokens);
+	clear_lanes(r->dq, p->n, tokens);
+	clear_lanes(r->da, p->n * p->n, tokens);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs_bwd(&b);
 	for (int i = 0; i < tokens; i++) {
 		const float rho = roots->rho[i], slope = roots->slope[i];
@@ -274,14 +284,14 @@ static void add_far(const struct bwd_job *job, int64_t t, int at, int i, int64_t
 	const struct hzi_mhc_array *const x = &job->a->x;
 	const int64_t size = hzi_mhc_dtype_bytes(job->a->s.dtype);
 	const double by = (double)r->factor[at + i] * (double)r->far[at + i];
-	float unused[HZI_MHC_BATCH] = {0}, row[HZI_MHC_TILE], buffer[HZI_MHC_TILE];
+	float row[HZI_MHC_TILE], buffer[HZI_MHC_TILE];
 
 	for (int j = 0; j < job->plan->p.n; j++) {
 		float *const to = r->add + (j * TOKENS + i) * HZI_MHC_ADD_LD;
 
 		hzi_mhc_kern[job->ctx->level].widen(
 			hzi_mhc_stream_row(x, size, t + at + i, j, c, count, buffer),
-			job->a->s.dtype, count, row, unused, NULL);
+			job->a->s.dtype, count, row, NULL, NULL);
 		for (int64_t e = 0; e < count; e++)
 			to[e] += (float)(by * (double)row[e]);
 	}
@@ -324,7 +334,9 @@ static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, i
 		.x = r->x, .x_ld = HZI_MHC_X_LD, .d = r->d + at * p->m, .y_ld = HZI_MHC_ADD_LD,
 		.count = hzi_mhc_round_to_pairs(job->ctx, count), .tokens = tokens, .m = p->m,
 	};
+	struct hzi_mhc_scratch x_alone = *r;
 
+	x_alone.squares = NULL;
 	for (int j = 0; j < p->n; j++) {
 		if (a->dx.data) {
 			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
@@ -334,7 +346,7 @@ static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, i
 		}
 		if (dphi) {
 			hzi_mhc_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count,
-				      r);
+				      &x_alone);
 			product.phi = dphi + j * p->padded + c;
 			product.phi_ld = p->n * p->padded;
 			kern->dphi_gemm(&product);

@@ -201,7 +201,7 @@ struct hzi_mhc_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	void (*row)(const struct hzi_mhc_row *a);
 	void (*scale)(const struct hzi_mhc_scale *a);
-	/* Converts x to f32 (to NULL: not wanted); adds its squares to `lanes` partial sums. */
+	/* Converts x to f32 and adds its squares to `lanes` partial sums; NULL: not wanted. */
 	void (*widen)(const void *x, int dtype, int64_t count, float *to, float *squares,
 		      const void *ahead);	/* prefetched, or NULL */
 	/* to[i] = the sum of the `lanes` floats at sums + i * lanes */

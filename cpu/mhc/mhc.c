@@ -274,11 +274,11 @@ void hzi_mhc_norm_bwd(const struct hz_context *ctx, const struct hzi_mhc_streams
 			  false);
 	for (int64_t c = 0; c < channels; c += HZI_MHC_TILE_CHANNELS) {
 		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, channels - c);
-		float buffer[HZI_MHC_TILE_CHANNELS], unused[HZI_MHC_BATCH] = {0};
+		float buffer[HZI_MHC_TILE_CHANNELS];
 		const struct hzi_mhc_tile tile =
 			hzi_mhc_tile(&a->du, size, t, c, 1, count, buffer, true);
 
-		hzi_mhc_kern[ctx->level].widen(tile.p, a->s.dtype, count, g + c, unused, NULL);
+		hzi_mhc_kern[ctx->level].widen(tile.p, a->s.dtype, count, g + c, NULL, NULL);
 	}
 	for (int64_t c = 0; c < channels; c++) {
 		squares += (double)u[c] * (double)u[c];
@@ -741,9 +741,9 @@ static void widen_units(void *data, int thread, int64_t begin, int64_t end)
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t at = u * HZI_MHC_TILE_CHANNELS;
 		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, a->count - at);
-		float buffer[HZI_MHC_TILE_CHANNELS], unused[HZI_MHC_BATCH] = {0};
+		float buffer[HZI_MHC_TILE_CHANNELS];
 
-		job->kern->widen((const uint16_t *)a->from + at, a->dtype, count, buffer, unused,
+		job->kern->widen((const uint16_t *)a->from + at, a->dtype, count, buffer, NULL,
 				 NULL);
 		memcpy(a->to + at, buffer, (size_t)count * sizeof(*buffer));
 	}

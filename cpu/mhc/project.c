@@ -267,7 +267,8 @@ void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan 
 
 	for (int i = 0; i < tokens; i++)
 		kern->widen(hzi_mhc_stream_row(x, size, t + i, j, c, count, buffer), dtype, count,
-			    r->x + i * HZI_MHC_X_LD, r->squares + i * kern->lanes,
+			    r->x + i * HZI_MHC_X_LD,
+			    r->squares ? r->squares + i * kern->lanes : NULL,
 			    after(x, p, size, t + i, j, c));
 }
 
@@ -290,10 +291,9 @@ static float wide_mean_square(const struct hz_context *ctx, const struct hzi_mhc
 	for (int j = 0; j < p->n; j++) {
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE_CHANNELS) {
 			const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, p->channels - c);
-			float unused[HZI_MHC_BATCH] = {0};
 			struct hzi_mhc_scratch one = *r;
 
-			one.squares = unused;
+			one.squares = NULL;
 			hzi_mhc_widen(ctx, p, x, dtype, t, 1, j, c, count, &one);
 			for (int64_t e = 0; e < count; e++)
 				sum += (double)r->x[e] * (double)r->x[e];
@@ -508,9 +508,10 @@ static void mean_units(void *data, int thread, int64_t begin, int64_t end)
 	const struct mean_job *const job = data;
 	const int n = job->s->n;
 	const int64_t length = hzi_mhc_group_tokens(job->s);
-	const struct hzi_mhc_scratch r = hzi_mhc_scratch_of(job->plan, job->scratch, thread);
+	struct hzi_mhc_scratch r = hzi_mhc_scratch_of(job->plan, job->scratch, thread);
 	float sum[HZI_MHC_TILE_CHANNELS], d[TOKENS];
 
+	r.squares = NULL;
 	for (int i = 0; i < TOKENS; i++)
 		d[i] = 1;
 	for (int64_t u = begin; u < end; u++) {

@@ -24,7 +24,7 @@
 
 #define ERRORS (FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW)
 #define IMAGE_BYTES ((size_t)1 << 20)
-#define POISON_BYTES ((size_t)64 << 10)
+#define POISON_BYTES ((size_t)1 << 20)
 
 /* Inputs: uniform in -1 .. 1; zeros; half of them zeros; large; small */
 enum values { UNIFORM, ZEROS, MIXED, LARGE, SMALL, VALUES };

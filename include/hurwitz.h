@@ -937,7 +937,8 @@ typedef struct hz_qlinear_group_opts {
  *   opts->zeros  u8 for w of u4x2 and u8, s8 for s4x2 and s8; any strides; not for floats
  *
  * So MXFP4 is w e2m1x2 with scales e8m0 in groups of 32, NVFP4 e2m1x2 with e4m3 in groups of 16 and
- * a tensor_scale; AWQ and GPTQ are u4x2 with f16 in groups of 128 and zeros.
+ * a tensor_scale. Codes of AWQ and GPTQ are u4x2 with f16 in groups of 128 and zeros, once their
+ * 32-bit words of eight have been unpacked.
  *
  * Floats x (weight-only quantization, W4A16): |y - exact| <= (k + 8) 2^-22 sum_l |x W(l, j)| before
  * y is rounded to its dtype. Sums are f32; w - zero is exact.
@@ -2322,11 +2323,14 @@ typedef struct hz_linear_opts {
  * Aliasing: y overlaps no other operand.
  * Arithmetic: rotated x are f32. Products round x as those of the format do: S8_ROW as
  * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8, groups as hz_qlinear_group() with
- * x_dtype = HZ_S8 and x_group = 32, to f32. Bias, activation and the
- * product with u are rounded to f32 each, then y to its dtype. Activations are within 1 ulp of f32
- * on the CPU, on a GPU within 2^-21 |v|, v being what they are of. NaN stays NaN. The same bits for
- * any number of threads; on the CPU those of S8_ROW and groups, and of lattices for up to 8 rows of
- * x, are the same on every ISA level.
+ * x_dtype = HZ_S8 and x_group = 32, to f32. Bias, activation and the product with u are rounded to
+ * f32 each, then y to its dtype. Activations are within 1 ulp of f32 on the CPU, on a GPU within
+ * 2^-21 |v|, v being what they are of.
+ * NaN and Inf in x are what the products make of them: S8_ROW and groups count NaN as 0, and a row
+ * with Inf gives NaN. With lattices x of all rows is then multiplied in f32, so that such a row
+ * changes the rounding of the others; NaN and Inf stay what they are in exact arithmetic.
+ * The same bits for any number of threads; on the CPU those of S8_ROW and groups, and of lattices
+ * for up to 8 rows of x, are the same on every ISA level.
  * Workspace: by hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ENOMEM,
  * HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

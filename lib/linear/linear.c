@@ -906,13 +906,16 @@ static int forward(struct hz_context *ctx, const hz_linear *l, const hz_tensor *
 /* Checks x [.., in], called by that name, and y, which has its leading dimensions. */
 static int check_rows(struct hz_context *ctx, const char *op, const char *x_name,
 		      const hz_tensor *x, int64_t in, const char *y_name, const hz_tensor *y,
-		      int64_t out)
+		      int64_t out, bool gated)
 {
 	const struct {
 		const char *name;
 		const hz_tensor *t;
 		int64_t size;
-	} side[] = {{x_name, x, in}, {y_name, y, out}};
+		const char *why;
+	} side[] = {{x_name, x, in, "for this layer"},
+		    {y_name, y, out, gated ? "for this layer with HZ_LINEAR_GATED" :
+					     "for this layer"}};
 
 	for (int i = 0; i < 2; i++) {
 		const hz_tensor *const t = side[i].t;
@@ -925,9 +928,10 @@ static int check_rows(struct hz_context *ctx, const char *op, const char *x_name
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", op,
 					side[i].name, t->ndim, x->ndim, x_name);
 		if (t->shape[t->ndim - 1] != side[i].size)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld "
-					"for this layer", op, side[i].name, t->ndim - 1,
-					(long long)t->shape[t->ndim - 1], (long long)side[i].size);
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld %s",
+					op, side[i].name, t->ndim - 1,
+					(long long)t->shape[t->ndim - 1], (long long)side[i].size,
+					side[i].why);
 	}
 	for (int d = 0; d < x->ndim - 1; d++) {
 		if (x->shape[d] != y->shape[d])
@@ -982,7 +986,8 @@ int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *
 	HZI_ENTER(ctx, forward_name);
 	HZ_CHECK(check_opts(ctx, layer, o));
 	n = o->flags & HZ_LINEAR_GATED ? layer->h.out / 2 : layer->h.out;
-	HZ_CHECK(check_rows(ctx, forward_name, "x", x, layer->h.in, "y", y, n));
+	HZ_CHECK(check_rows(ctx, forward_name, "x", x, layer->h.in, "y", y, n,
+			    o->flags & HZ_LINEAR_GATED));
 	HZ_CHECK(check_apart(ctx, forward_name, layer, "y", y));
 	if (bias) {
 		HZ_CHECK(hzi_check(ctx, forward_name, "bias", bias, f32_type, false));
@@ -1059,11 +1064,14 @@ int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w)
 	HZ_CHECK(check_layer(ctx, dequantize_name, layer));
 	HZI_ENTER(ctx, dequantize_name);
 	HZ_CHECK(hzi_check(ctx, dequantize_name, "w", w, float_types, true));
-	if (w->ndim != 2 || w->shape[0] != layer->h.out || w->shape[1] != layer->h.in)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: w has %d dimensions and %lld elements, must "
-				"be [out, in] of %lld and %lld", dequantize_name, w->ndim,
-				(long long)hz_tensor_count(w), (long long)layer->h.out,
-				(long long)layer->h.in);
+	if (w->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w.ndim is %d, must be 2", dequantize_name,
+				w->ndim);
+	if (w->shape[0] != layer->h.out || w->shape[1] != layer->h.in)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: the shape of w is [%lld, %lld], must be "
+				"[%lld, %lld], out and in of the layer", dequantize_name,
+				(long long)w->shape[0], (long long)w->shape[1],
+				(long long)layer->h.out, (long long)layer->h.in);
 	HZ_CHECK(check_apart(ctx, dequantize_name, layer, "w", w));
 	if ((rotates(layer) || !plain_rows(w, &plain)) &&
 	    !add_scratch(&p.scratch_bytes, chunk_of(layer), layer->h.in))
@@ -1112,7 +1120,7 @@ int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz_tensor *dy, 
 
 	HZ_CHECK(check_layer(ctx, bwd_name, layer));
 	HZI_ENTER(ctx, bwd_name);
-	HZ_CHECK(check_rows(ctx, bwd_name, "dy", dy, layer->h.out, "dx", dx, layer->h.in));
+	HZ_CHECK(check_rows(ctx, bwd_name, "dy", dy, layer->h.out, "dx", dx, layer->h.in, false));
 	HZ_CHECK(check_apart(ctx, bwd_name, layer, "dx", dx));
 	if (hz_tensor_count(dx) == 0)
 		return HZ_OK;

@@ -115,6 +115,10 @@ static int check_weights(struct hz_context *ctx, const char *op, const hz_tensor
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->zeros is for integers, and w is "
 					"%s: leave it NULL", op, hz_dtype_name(w->dtype));
 		zero_types[0] = hzi_format_is_signed(w->dtype) ? HZ_S8 : HZ_U8;
+		if (o->zeros->dtype != zero_types[0])
+			return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->zeros.dtype is %s, must be %s, as w "
+					"is %s", op, hz_dtype_name(o->zeros->dtype),
+					hz_dtype_name(zero_types[0]), hz_dtype_name(w->dtype));
 		HZ_CHECK(hzi_check(ctx, op, "opts->zeros", o->zeros, zero_types, false));
 		HZ_CHECK(check_groups(ctx, op, "opts->zeros", o->zeros, scales->shape[0], n));
 	}
@@ -318,8 +322,9 @@ static int make_bounds(struct hz_context *ctx, const char *op, const hz_qlinear_
 	if (isnan(o->min) || isnan(o->max))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->min or opts->max is NaN", op);
 	if ((!min && o->min != 0) || (!max && o->max != 0))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is set, but opts->given lacks its bit",
-				op, !min && o->min != 0 ? "min" : "max");
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is set, but opts->given lacks "
+				"HZ_QLINEAR_GROUP_GIVEN_%s", op, !min && o->min != 0 ? "min" : "max",
+				!min && o->min != 0 ? "MIN" : "MAX");
 	a->low = min ? (float)o->min : -HUGE_VALF;
 	a->high = max ? (float)o->max : HUGE_VALF;
 	if (o->flags & HZ_QGEMM_RELU && a->low < 0)
@@ -384,9 +389,13 @@ int hz_qlinear_group(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
 		HZ_CHECK(hzi_check(ctx, op, "opts->bias", o->bias, f32_type, false));
 		if (!hz_tensor_contiguous(o->bias))
 			return hzi_fail(ctx, HZ_ESTRIDE, "%s: opts->bias must be contiguous", op);
-		if (o->bias->ndim != 1 || o->bias->shape[0] != a.l.n)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: the shape of opts->bias must be [%lld]",
-					op, (long long)a.l.n);
+		if (o->bias->ndim != 1)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->bias.ndim is %d, must be 1", op,
+					o->bias->ndim);
+		if (o->bias->shape[0] != a.l.n)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->bias.shape[0] is %lld, must be "
+					"%lld, n of w", op, (long long)o->bias->shape[0],
+					(long long)a.l.n);
 		a.bias = hzi_data(ctx, o->bias);
 	}
 	{

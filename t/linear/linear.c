@@ -506,7 +506,8 @@ static void test_refusals(void)
 	refuse(FORWARD(&xt, &bad, &yt, NULL), HZ_ESHAPE, "bias has 1", "a short bias");
 	refuse(FORWARD(&yt, &bias, &xt, NULL), HZ_ESHAPE, "x.shape[1] is 6", "x of other length");
 	refuse(hz_linear_bwd(ctx, l, &xt, &yt), HZ_ESHAPE, "dy.shape[1] is 8", "dy of x");
-	refuse(hz_linear_dequantize(ctx, l, &yt), HZ_ESHAPE, "w has 2 dimensions", "w of y");
+	refuse(hz_linear_dequantize(ctx, l, &yt), HZ_ESHAPE,
+	       "the shape of w is [2, 6], must be [6, 8]", "w of y");
 	refuse(hz_linear_save_bytes(ctx, NULL, &bytes), HZ_EINVAL, "layer is NULL", "no layer");
 	hz_linear_save_bytes(ctx, l, &bytes);
 	refuse(hz_linear_save(ctx, l, w, bytes - 1), HZ_EINVAL, "must be at least", "few bytes");

@@ -552,9 +552,9 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &s, &(hz_qlinear_group_opts){ .x_dtype = HZ_U8 }, HZ_EINVAL,
 		"qlinear_group: opts->x_dtype is u8, must be s8 or 0");
 	refused(dev, &s, &(hz_qlinear_group_opts){ .min = 1 }, HZ_EINVAL,
-		"qlinear_group: opts->min is set, but opts->given lacks its bit");
+		"qlinear_group: opts->min is set, but opts->given lacks HZ_QLINEAR_GROUP_GIVEN_MIN");
 	refused(dev, &s, &(hz_qlinear_group_opts){ .zeros = &s.tz }, HZ_EDTYPE,
-		"qlinear_group: opts->zeros.dtype is u8, must be s8");
+		"qlinear_group: opts->zeros.dtype is u8, must be s8, as w is s4x2");
 	t = s;
 	t.tx.shape[1] = 63;
 	refused(dev, &t, NULL, HZ_ESHAPE, "qlinear_group: x.shape[1] is 63, must be 64, as w");

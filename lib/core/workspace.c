@@ -105,9 +105,9 @@ int hzi_workspace_grow(struct hz_context *ctx, const char *op, size_t bytes)
 
 /*
  * The k-th placeholder of a call is PLACEHOLDER + k PLACEHOLDER_STEP + PLACEHOLDER_AT. No processor
- * or GPU has addresses there, and no size or stride of an operand is as large. Arguments are searched
- * for such addresses. Where the lower half is less than 2^30, it is an integer, beside padding that
- * holds the upper half of an address, or of a double.
+ * or GPU has addresses there, and no size or stride of an operand is as large. Arguments are
+ * searched for such addresses. Where the lower half is less than 2^30, or a small negative number,
+ * it is an integer, beside padding that holds the upper half of an address, or of a double.
  */
 #define PLACEHOLDER ((uint64_t)1 << 62)
 #define PLACEHOLDER_STEP ((uint64_t)1 << 48)
@@ -153,7 +153,7 @@ static void move_placeholders(void *args, size_t bytes, int k, uint64_t step)
 
 		memcpy(&word, (char *)args + i, sizeof(word));
 		if (word < PLACEHOLDER || word >= 2 * PLACEHOLDER ||
-		    (uint32_t)word < UINT32_C(1) << 30 ||
+		    (uint32_t)word < UINT32_C(1) << 30 || (uint32_t)word >> 16 == 0xffff ||
 		    (k >= 0 && (word - PLACEHOLDER) / PLACEHOLDER_STEP != (uint64_t)k))
 			continue;
 		word += step;

@@ -76,7 +76,7 @@ for word in '^CPU' 'cores' 'caches' 'ISA' '^In use  *cpu' ' hadamard ' 'hadamard
 	grep -q "$word" ../out
 	ok $? "info: $word"
 done
-[ "$(wc -l <../out)" -le 55 ]
+[ "$(wc -l <../out)" -le 60 ]
 ok $? "info is one screen"
 grep -q 'ISA *c$' ../out
 higher=$?

@@ -513,7 +513,8 @@ static int second_calls(void)
 
 		/* What they make is memory. */
 		if (strcmp(name, "alloc") == 0 || strcmp(name, "lattice_design") == 0 ||
-		    strcmp(name, "lattice_open") == 0 || strcmp(name, "vlut_open") == 0)
+		    strcmp(name, "lattice_open") == 0 || strcmp(name, "vlut_open") == 0 ||
+		    strcmp(name, "linear_open") == 0 || strcmp(name, "linear_load") == 0)
 			continue;
 
 		scene_fill(&s, &calls[i], image);

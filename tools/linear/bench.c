@@ -13,7 +13,7 @@
 
 #include "tools/core/bench.h"
 
-enum { QUICK = 1, ROTATE = 2, GELU = 4, BWD = 8 };
+enum { QUICK = 1, ROTATE = 2, GELU = 4, BWD = 8, DEQUANTIZE = 16 };
 
 static const struct row {
 	int flags, format;
@@ -52,6 +52,8 @@ static const struct row {
 	{ROTATE, HZ_LINEAR_NVFP4, 4096, 4096, 1},
 	{BWD | QUICK, HZ_LINEAR_S8_ROW, 768, 768, 512},
 	{BWD | ROTATE, HZ_LINEAR_E8_4_50_FAST, 3072, 768, 512},
+	{DEQUANTIZE | QUICK, HZ_LINEAR_S8_ROW, 768, 768, 1},
+	{DEQUANTIZE | ROTATE, HZ_LINEAR_E8_4_50_FAST, 4096, 4096, 1},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -69,6 +71,8 @@ static int call_linear(struct bench *b, struct bench_case *c)
 	struct linear_case *const q = (struct linear_case *)c;
 	const hz_linear_opts o = {.activation = q->row->flags & GELU ? HZ_ACT_GELU : HZ_ACT_NONE};
 
+	if (q->row->flags & DEQUANTIZE)
+		return hz_linear_dequantize(b->ctx, q->layer, &q->y);
 	return q->row->flags & BWD ? hz_linear_bwd(b->ctx, q->layer, &q->x, &q->y) :
 				     hz_linear_forward(b->ctx, q->layer, &q->x, NULL, &q->y, &o);
 }
@@ -82,7 +86,8 @@ static int call_read(struct bench *b, struct bench_case *c)
 
 static const char *op_of(const struct row *r)
 {
-	return r->flags & BWD ? "linear_bwd" : "linear_forward";
+	return r->flags & DEQUANTIZE ? "linear_dequantize" :
+	       r->flags & BWD ? "linear_bwd" : "linear_forward";
 }
 
 static int make_case(struct bench *b, struct linear_case *q)
@@ -100,7 +105,8 @@ static int make_case(struct bench *b, struct linear_case *q)
 	if (!status)
 		status = hz_linear_get_info(q->layer, &info);
 	q->x = hz_tensor_2d(b->x, HZ_F32, device, r->rows, r->flags & BWD ? r->out : r->in);
-	q->y = hz_tensor_2d(b->y, HZ_F32, device, r->rows, r->flags & BWD ? r->in : r->out);
+	q->y = hz_tensor_2d(b->y, HZ_F32, device, r->flags & DEQUANTIZE ? r->out : r->rows,
+			    r->flags & (BWD | DEQUANTIZE) ? r->in : r->out);
 	if (!status)
 		status = bench_fill(b, HZ_F32, hz_tensor_count(&q->x), q->x);
 	if (!status)
@@ -109,9 +115,14 @@ static int make_case(struct bench *b, struct linear_case *q)
 	q->c.operations = 2 * (double)r->out * (double)r->in * (double)r->rows;
 	q->c.moved_bytes = (double)(info.bytes + hz_tensor_bytes(&q->x) + hz_tensor_bytes(&q->y));
 	q->c.large = q->c.operations > 1e10;
-	snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s", (long long)r->out,
-		 (long long)r->rows, (long long)r->in, hz_linear_format_name(r->format),
-		 r->flags & ROTATE ? " rotated" : "", r->flags & GELU ? " gelu" : "");
+	if (r->flags & DEQUANTIZE)
+		snprintf(q->c.name, sizeof(q->c.name), "%lldx%lld %s%s", (long long)r->out,
+			 (long long)r->in, hz_linear_format_name(r->format),
+			 r->flags & ROTATE ? " rotated" : "");
+	else
+		snprintf(q->c.name, sizeof(q->c.name), "%lldx%lldx%lld %s%s%s", (long long)r->out,
+			 (long long)r->rows, (long long)r->in, hz_linear_format_name(r->format),
+			 r->flags & ROTATE ? " rotated" : "", r->flags & GELU ? " gelu" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "f32");
 	if (b->gpu) {
 		bench_products_of(b, &q->c, HZ_F32, q->c.operations / 2);

@@ -213,7 +213,7 @@ def hint(header, struct, field, kind, length):
 
 
 def docstring(text):
-    text = text.replace("\\", "\\\\").replace('"""', "'''")
+    text = text.replace('"""', "'''")
     lines = [("    " + line).rstrip() for line in text.split("\n")]
     return '    r"""\n' + "\n".join(lines) + '\n    """\n'
 

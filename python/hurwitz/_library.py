@@ -38,6 +38,11 @@ def candidates():
                 yield os.path.join(directory, name)
 
 
+def text(number):
+    """A version as people say it: 10203 is 1.2.3."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
 def load(version):
     """The library of that hz_version_number(). ImportError says what else was found."""
     tried = []
@@ -50,8 +55,8 @@ def load(version):
             continue
         if found == version:
             return library, path
-        tried.append(f"{path} has version {found}")
+        tried.append(f"{path} has version {text(found)}")
     raise ImportError(
-        f"hurwitz: no shared library libhurwitz of version {version} was found"
+        f"hurwitz: no shared library libhurwitz of version {text(version)} was found"
         + "".join(f"\n  {line}" for line in tried)
         + "\nInstall one (configure --enable-shared) or set HURWITZ_LIBRARY to its path.")

@@ -7,7 +7,7 @@ EXTRA_DIST += python/pyproject.toml python/setup.py python/generate.py \
 	python/hurwitz/_core.py python/hurwitz/_library.py python/hurwitz/_rules.py \
 	python/hurwitz/objects.py python/hurwitz/py.typed python/hurwitz/torch.py \
 	python/tests/reference.py python/tests/test_arrays.py \
-	python/tests/test_layout.py python/tests/test_ops.py \
+	python/tests/test_layout.py python/tests/test_objects.py python/tests/test_ops.py \
 	python/tests/torch_modules.py python/tests/torch_ops.py
 
 # By a PYTHON with NumPy; the second with PyTorch. They need configure --enable-shared.

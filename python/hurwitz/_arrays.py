@@ -150,10 +150,20 @@ def contiguous(shape):
     return strides
 
 
+def _instead(dtype):
+    """What to do with an array of a dtype of NumPy's that the library has not."""
+    if dtype == bool:
+        return ': a.view("u1") has the same bytes'
+    if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
+        return (': ml_dtypes stores each in a byte of its own; pack them and say hz.view(bytes, '
+                '"s4x2"), "u4x2", "s2x4", "u2x4" or "e2m1x2"')
+    return ""
+
+
 def from_numpy(a):
     dtype = FROM_NUMPY.get(a.dtype)
     if dtype is None:
-        raise TypeError(f"an array has dtype {a.dtype}, which hurwitz has not")
+        raise TypeError(f"an array has dtype {a.dtype}, which hurwitz has not{_instead(a.dtype)}")
     interface = a.__array_interface__
     data, read_only = interface["data"]
     shape, strides = interface["shape"], interface["strides"]

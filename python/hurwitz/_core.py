@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 import threading
+import weakref
 from operator import index as _integer
 from typing import Any
 
@@ -127,22 +129,66 @@ def check(status, context=None):
 
 # ---- Structs -------------------------------------------------------------------------------------
 
-def number(value):
+def described(value):
+    """A value as error messages say it: arrays by their type."""
+    return repr(value) if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
+
+
+def number(value, name):
     """A float of any number, and of nothing else."""
-    if isinstance(value, str):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)
-
-
-def enum_value(enum, value):
-    """The number of an enumerator's short name ("softmax"), or of a dtype's; numbers stay."""
     if not isinstance(value, str):
-        return _integer(value)
-    names = ENUMS[enum or "hz_dtype"]
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{name} is {described(value)}, not a number")
+
+
+def integer(value, name):
+    """An int of any integer, and of nothing else."""
     try:
-        return names[value]
-    except KeyError:
-        raise ValueError(f"{value!r} is none of {', '.join(names)}") from None
+        return _integer(value)
+    except TypeError:
+        raise TypeError(f"{name} is {described(value)}, not an integer") from None
+
+
+def _spelled(name):
+    """A name as other spellings of it have it, too: "e8_4_50", "e8-4.5", "e8-4.50"."""
+    return re.sub(r"(?<=_\d)0(?=_|$)", "", re.sub(r"[-.]", "_", name))
+
+
+_spellings = {enum: {_spelled(name): value for name, value in names.items()}
+              for enum, names in ENUMS.items()}
+
+
+def enum_value(enum, value, name="value"):
+    """The number of an enumerator's short name ("softmax"), or of a dtype's; numbers stay.
+
+    Names may be spelled as the library prints them: "e8-4.5" is "e8_4_50".
+    """
+    if not isinstance(value, str):
+        return integer(value, name)
+    found = ENUMS[enum].get(value)
+    if found is None:
+        found = _spellings[enum].get(_spelled(value))
+    if found is None:
+        raise ValueError(f"{name} is {value!r}, which is none of {', '.join(ENUMS[enum])}")
+    return found
+
+
+def device_number(device):
+    """The number of a device: "cpu", "cuda", "cuda:1", "auto", or a number."""
+    if not isinstance(device, str):
+        return integer(device, "device")
+    kind, _, index = device.partition(":")
+    if index and not index.isdecimal():
+        raise ValueError(f"device is {device!r}: what follows the colon is not a number")
+    return enum_value("hz_device", kind, "device") + int(index or 0)
+
+
+_INTEGERS = ("int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "int")
+# Ends of the names of fields that hold a dtype
+_DTYPES = ("dtype", "x_format", "round_to", "sum")
 
 
 class Fields:
@@ -158,8 +204,20 @@ class Fields:
     def normal(self, key, value):
         """An option as rules see it: enumerators as numbers."""
         kind, length, enum = self.fields.get(key, ("bool", "", None))
-        return enum_value(enum, value) if kind == "int32_t" and not length and \
-            isinstance(value, str) else value
+        if type(value) is int or length or kind not in _INTEGERS:
+            return value
+        if isinstance(value, str) and (enum or key.endswith(_DTYPES)):
+            return enum_value(enum or "hz_dtype", value, key)
+        return self.scalar(integer, key, value)
+
+    def scalar(self, convert, key, value):
+        """A number of a value; the error says which option takes arrays, if one does."""
+        try:
+            return convert(value, key)
+        except TypeError as error:
+            if key + "s" in self.fields and _arrays.is_array(value):
+                raise TypeError(f"{error} (an array of them is {key}s=)") from None
+            raise
 
     def set(self, target, key, value, views):
         """Sets one field. views packs arrays and keeps what pointers point to alive."""
@@ -181,16 +239,16 @@ class Fields:
             setattr(target, key, views.numbers(value, "f8" if "double" in kind else "i8"))
         elif length:
             array = getattr(target, key)
-            convert = number if kind == "double" else _integer
+            convert = number if kind == "double" else integer
             value = [value] if isinstance(value, (int, float)) else list(value)
             if len(value) > len(array):
                 raise ValueError(f"{key} has {len(value)} numbers, not at most {len(array)}")
             for i, one in enumerate(value):
-                array[i] = convert(one)
+                array[i] = convert(one, key)
         elif kind == "double":
-            setattr(target, key, number(value))
+            setattr(target, key, self.scalar(number, key, value))
         else:
-            value = enum_value(enum, value)
+            value = self.normal(key, value)
             if key == "axis" and self.name == "hz_hadamard_opts":
                 value += value >= 0
             setattr(target, key, value)
@@ -251,7 +309,11 @@ class Views:
 
     def put(self, a, writes, name):
         """The address of a new hz_tensor of array a, and what memory() says."""
-        found = memory(a)
+        try:
+            found = memory(a)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name}: {error}") from error
         data, dtype, device, shape, strides, read_only, owner = found
         n = len(shape)
         if n > MAXDIM:
@@ -297,44 +359,108 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class NotCopied:
+    """What holds addresses of the library's memory: a copy would free them twice."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds memory of "
+                        "the library; open another one")
+
+
+class Owned:
+    """An object of the library, closed when the last reference to it is gone.
+
+    Closing one uses its context, which may be in use by another thread then, and finalizers must
+    not wait for locks: what is to be closed waits in the context's list until the lock is free. A
+    context is closed behind all objects that were opened on it, in whatever order finalizers run:
+    more has an entry for each of them.
+    """
+
+    __slots__ = ("address", "dead", "free", "lock", "more", "parent")
+
+    def __init__(self, free, address, parent=None):
+        self.free, self.address, self.parent = free, address, parent
+        if parent is None:
+            self.lock, self.more, self.dead = threading.RLock(), [], []
+        else:
+            parent.more.append(None)
+
+    def __del__(self):
+        parent = self.parent
+        if parent is None:
+            self.release()
+        else:
+            parent.dead.append((self.free, self.address))
+            parent.sweep()
+            parent.release()
+
+    def sweep(self):
+        """Closes objects whose last reference is gone, unless another thread uses the context."""
+        if self.lock.acquire(blocking=False):
+            try:
+                while self.dead:
+                    free, address = self.dead.pop()
+                    free(address)
+            finally:
+                self.lock.release()
+
+    def release(self):
+        try:
+            self.more.pop()
+        except IndexError:          # the last one
+            self.sweep()
+            if self.address:
+                self.free(self.address)
+
+
+_contexts = weakref.WeakSet()
+
+
 def _after_fork():
-    # A context with a GPU is of no use in a child; one without works on.
+    # A context with a GPU is of no use in a child; one without works on, unless another thread,
+    # which the child has not, was in a call with it.
+    for context in list(_contexts):
+        if not context.lock.acquire(blocking=False):
+            context.lock = threading.RLock()
+            context.forget()
+        else:
+            context.lock.release()
     for device, context in list(_thread.contexts.items()):
         if device != CPU:
-            del _thread.contexts[device]
             context.forget()
+        if not context.handle:
+            del _thread.contexts[device]
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Context:
+class Context(NotCopied):
     """A context of one device: Context(device="cuda:0", threads=4, isa="avx2").
 
-    Calls have one of their own for each thread and device; ctx= gives them another. It is used by
-    one thread at a time, and is a context manager that closes it.
+    Calls have one of their own for each thread and device; ctx= gives them another. Several threads
+    may share one, or an object that was opened on it: their calls take turns. It is a context
+    manager that closes it; objects opened on it are of no use then, but may be closed later.
     """
 
-    handle = None
+    handle = owned = None
 
     def __init__(self, device="auto", **options):
-        if isinstance(device, str):
-            kind, _, number = device.partition(":")
-            device = enum_value("hz_device", kind) + int(number or 0)
         handle = ctypes.c_void_p()
-        target = build("hz_options", dict(options, device=device), Views())
+        target = build("hz_options", dict(options, device=device_number(device)), Views())
         check(lib.hz_open(ctypes.byref(handle), ctypes.byref(target)))
+        self.owned = Owned(lib.hz_close, handle.value)
+        self.lock = self.owned.lock     # around each call that uses the context
         self.handle = handle.value
         self.device = lib.hz_device(self.handle)
         self._stream = None
+        _contexts.add(self)
 
     def close(self):
         """Closes the context; later calls on it raise ValueError."""
-        handle, self.handle = self.handle, None
-        if handle:
-            lib.hz_close(handle)
-
-    __del__ = close
+        if self.handle:
+            with self.lock:
+                self.handle = self.owned = None
 
     def __enter__(self):
         return self
@@ -344,15 +470,28 @@ class Context:
 
     def forget(self):
         self.handle = None
+        if self.owned:
+            self.owned.address = None
 
     def open_handle(self):
+        """The address for a call; the lock is held."""
         if not self.handle:
             raise ValueError("the context is closed")
+        if self.owned.dead:
+            self.owned.sweep()
         return self.handle
+
+    def open_object(self, name, free, *arguments):
+        """What hz_<name>(context, &object, ...) opens, Owned."""
+        handle = ctypes.c_void_p()
+        with self.lock:
+            self.call(name, ctypes.byref(handle), *arguments)
+            return Owned(getattr(lib, free), handle.value, self.owned)
 
     def call(self, name, *arguments):
         """Calls hz_<name>(context, ...) and raises what it reports."""
-        return check(getattr(lib, "hz_" + name)(self.open_handle(), *arguments), self.handle)
+        with self.lock:
+            return check(getattr(lib, "hz_" + name)(self.open_handle(), *arguments), self.handle)
 
     @property
     def info(self):
@@ -386,7 +525,7 @@ class Context:
 
     def record(self):
         """with ctx.record() as recording: calls inside are only checked; recording.bytes is the
-        workspace that they need."""
+        workspace that they need. Calls of other threads with this context wait."""
         return Recording(self)
 
     def stream(self, first):
@@ -404,20 +543,27 @@ class Recording:
         self.bytes = 0
 
     def __enter__(self):
-        self.context.call("record_begin")
+        self.lock = self.context.lock
+        self.lock.acquire()
+        try:
+            self.context.call("record_begin")
+        except BaseException:
+            self.lock.release()
+            raise
         return self
 
     def __exit__(self, *_):
         size = ctypes.c_size_t()
-        self.context.call("record_end", ctypes.byref(size))
+        try:
+            self.context.call("record_end", ctypes.byref(size))
+        finally:
+            self.lock.release()
         self.bytes = size.value
 
 
 def context(device="cpu"):
     """The context of this thread for a device, which calls without ctx= have."""
-    if isinstance(device, str):
-        kind, _, number = device.partition(":")
-        device = enum_value("hz_device", kind) + int(number or 0)
+    device = device_number(device)
     found = _thread.contexts.get(device)
     if found is None:
         found = Context(device)
@@ -507,15 +653,16 @@ class Operation:
                 arguments.append(0)
             elif kind == "number":
                 if detail == "double":
-                    value = number(value)
+                    value = number(value, word)
                 else:
-                    value = _integer(value)
+                    value = integer(value, word)
                     low, high = self.ranges[word]
                     if not low <= value < high:
                         raise ValueError(f"{word} is {value}, out of the range of {detail}")
                 arguments.append(value)
                 seen[word] = value
             elif kind == "object":
+                ctx = self._owner(word, detail, value, ctx)
                 arguments.append(value.pointer(views))
                 seen[word] = value
             else:
@@ -531,18 +678,32 @@ class Operation:
             self._fill(given, arguments, seen, views, results)
         context_ = ctx if ctx is not None else _thread.contexts.get(views.device) or context(
             views.device or CPU)
-        arguments[0] = context_.open_handle()
-        if context_.device >= CUDA:
-            context_.stream(views.first)
-        status = self.call(*arguments)
-        if status < 0:
-            if status != CONSTANTS["EWORKSPACE"]:
-                check(status, context_.handle)
-            with context_.record() as recording:
+        if not isinstance(context_, Context):
+            raise TypeError(f"ctx is {described(context_)}, not a Context")
+        with context_.lock:
+            arguments[0] = context_.open_handle()
+            if context_.device >= CUDA:
+                context_.stream(views.first)
+            status = self.call(*arguments)
+            if status < 0:
+                if status != CONSTANTS["EWORKSPACE"]:
+                    check(status, context_.handle)
+                with context_.record() as recording:
+                    check(self.call(*arguments), context_.handle)
+                context_.reserve(recording.bytes)
                 check(self.call(*arguments), context_.handle)
-            context_.reserve(recording.bytes)
-            check(self.call(*arguments), context_.handle)
         return results
+
+    def _owner(self, word, detail, value, ctx):
+        """The context of a call with an object: the one that it was opened on, if it has one."""
+        if not hasattr(value, "pointer"):
+            raise TypeError(f"{word} is {described(value)}, not what a {detail} is in this package")
+        own = getattr(value, "context", None)
+        if own is None or own is ctx:
+            return ctx
+        if ctx is not None:
+            raise ValueError(f"ctx is not the context that {word} was opened on")
+        return own
 
     def _options(self, options, seen, views):
         """Options with enumerators as numbers; inputs of them are packed and seen by rules."""
@@ -663,7 +824,7 @@ def aligned(size, source=None):
     return data
 
 
-class Packed:
+class Packed(NotCopied):
     """A packed matrix: hz_packed and its data."""
 
     def __init__(self, like, size, device):
@@ -684,7 +845,6 @@ class Packed:
 
 def supports(op, dtypes=(), device="cpu"):
     """hz_supports(): whether a device has an operation with these dtypes, names or numbers."""
-    kind, _, number = device.partition(":")
     numbers = [_arrays.dtype_number(dtype) if dtype else 0 for dtype in dtypes]
     return bool(lib.hz_supports(op.encode(), (ctypes.c_int * len(numbers))(*numbers), len(numbers),
-                                enum_value("hz_device", kind) + int(number or 0)))
+                                device_number(device)))

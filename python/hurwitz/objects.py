@@ -11,8 +11,8 @@ import numpy as np
 
 from . import _arrays, ops
 from ._api import CONSTANTS, STRUCTS, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
-from ._core import (SIZE, Array, Context, Output, Packed, Views, aligned, build, check, context,
-                    enum_value, lib)
+from ._core import (SIZE, Array, Context, Error, InvalidError, NotCopied, Output, Packed, Views,
+                    aligned, build, check, context, enum_value, lib)
 
 __all__ = ["Coded", "Lattice", "Linear", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
            "hadamard_signs", "lattice_design", "mhc_recompute", "mhc_rows", "qgemm_multiplier",
@@ -84,11 +84,12 @@ def _packed(ctx, name, views, operands, before=(), after=()):
     addresses = [views.put(a, False, word)[0] for word, a in operands.items()]
     ctx = ctx or context(views.device)
     size = ctypes.c_size_t()
-    ctx.call(name + "_pack_bytes", *addresses, *before, *after, ctypes.byref(size))
-    packed = Packed(views.first, size.value, views.device)
-    ctx.stream(views.first)
-    ctx.call(name + "_pack", *addresses, *before, packed.address, size.value,
-             ctypes.byref(packed.struct), *after)
+    with ctx.lock:
+        ctx.call(name + "_pack_bytes", *addresses, *before, *after, ctypes.byref(size))
+        packed = Packed(views.first, size.value, views.device)
+        ctx.stream(views.first)
+        ctx.call(name + "_pack", *addresses, *before, packed.address, size.value,
+                 ctypes.byref(packed.struct), *after)
     return packed
 
 
@@ -114,19 +115,14 @@ def quat_gemm_pack(a: Array, *, ctx: Context | None = None, **options: Any) -> P
 
 # ---- Lattice codes -------------------------------------------------------------------------------
 
-class _Handle:
+class _Handle(NotCopied):
     """An object of the library with close(), and a context manager."""
 
-    _close = ""
-    handle = None
+    handle = None                       # Owned; None: closed
 
     def close(self):
-        """Frees it; it must not be in use."""
-        handle, self.handle = self.handle, None
-        if handle:
-            getattr(lib, self._close)(handle)
-
-    __del__ = close
+        """Frees it, when calls of other threads with it have ended."""
+        self.handle = None
 
     def __enter__(self):
         return self
@@ -134,10 +130,18 @@ class _Handle:
     def __exit__(self, *_):
         self.close()
 
-    def pointer(self, views):
-        if not self.handle:
+    def opened(self):
+        """What is open, which stays so while it is referred to."""
+        handle = self.handle
+        if handle is None:
             raise ValueError(f"the {type(self).__name__} is closed")
-        return self.handle
+        return handle
+
+    def pointer(self, views):
+        """The address for a call with views."""
+        handle = self.opened()
+        views.kept.append(handle)
+        return handle.address
 
 
 class LatticeInfo:
@@ -146,7 +150,7 @@ class LatticeInfo:
     def __init__(self, handle):
         cls, fields, _ = STRUCTS["hz_lattice_info"]
         info = cls()
-        check(lib.hz_lattice_get_info(handle, ctypes.byref(info)))
+        check(lib.hz_lattice_get_info(handle.address, ctypes.byref(info)))
         for key, (kind, _, _) in fields.items():
             if not kind.endswith("*"):
                 setattr(self, key, getattr(info, key))
@@ -168,14 +172,12 @@ class Lattice(_Handle):
     Keywords are the fields of hz_lattice_opts. info has what hz_lattice_get_info() says.
     """
 
-    _close = "hz_lattice_close"
-
     def __init__(self, *, ctx: Context | None = None, **options: Any):
         views = Views()
-        handle = ctypes.c_void_p()
-        (ctx or context()).call("lattice_open", ctypes.byref(handle),
-                                ctypes.byref(build("hz_lattice_opts", options, views)))
-        self.handle = handle.value
+        self._open(ctx or context(), build("hz_lattice_opts", options, views))
+
+    def _open(self, ctx, options):
+        self.handle = ctx.open_object("lattice_open", "hz_lattice_close", ctypes.byref(options))
         self.info = LatticeInfo(self.handle)
 
     def encode(self, x: Array, codes: Output = True, t: Output = True, overload: Output = True,
@@ -191,8 +193,9 @@ class Lattice(_Handle):
     def repack(self, codes: Array, from_pack: int | str, to_pack: int | str,
                to: Output = True) -> Any:
         """lattice_repack()."""
-        return ops.lattice_repack(self, codes, to, enum_value("hz_lattice_pack", from_pack),
-                                  enum_value("hz_lattice_pack", to_pack))
+        return ops.lattice_repack(
+            self, codes, to, enum_value("hz_lattice_pack", from_pack, "from_pack"),
+            enum_value("hz_lattice_pack", to_pack, "to_pack"))
 
 
 def lattice_design(rate: float, sigma: float = 1.0, x: Array | None = None, *,
@@ -210,10 +213,7 @@ def lattice_design(rate: float, sigma: float = 1.0, x: Array | None = None, *,
              None if x is None else views.put(x, False, "x")[0], ctypes.byref(found),
              bank if is_bank else None, ctypes.byref(report))
     lattice = Lattice.__new__(Lattice)
-    handle = ctypes.c_void_p()
-    ctx.call("lattice_open", ctypes.byref(handle), ctypes.byref(found))
-    lattice.handle = handle.value
-    lattice.info = LatticeInfo(lattice.handle)
+    lattice._open(ctx, found)
     return lattice, {key: getattr(report, key) for key in STRUCTS["hz_lattice_report"][1]}
 
 
@@ -237,20 +237,17 @@ class Vlut(_Handle):
     """What products with codes need: Vlut(w, x=None, route="table"). hz_vlut_open().
 
     w is the Lattice of the matrix, x that of coded vectors. It belongs to the context: for a GPU
-    give ctx=hz.context("cuda").
+    give ctx=hz.context("cuda"). Threads may share it; their calls take turns.
     """
-
-    _close = "hz_vlut_close"
 
     def __init__(self, w: Lattice, x: Lattice | None = None, *, ctx: Context | None = None,
                  **options: Any):
         self.context = ctx or context()
-        self.lattices = w, x            # which live as long
-        handle = ctypes.c_void_p()
-        self.context.call("vlut_open", ctypes.byref(handle), w.pointer(None),
-                          x.pointer(None) if x else None,
-                          _filled("hz_vlut_opts", options, Views()))
-        self.handle = handle.value
+        views = Views()
+        self.lattices = w.opened(), x.opened() if x else None       # which live as long
+        self.handle = self.context.open_object(
+            "vlut_open", "hz_vlut_close", w.pointer(views), x.pointer(views) if x else None,
+            _filled("hz_vlut_opts", options, views))
 
     def gemv(self, w: Coded, x: Array, y: Output = True) -> Any:
         """vlut_gemv()."""
@@ -268,25 +265,75 @@ class Vlut(_Handle):
         """The matrix in the order that kernels read: hz_vlut_pack()."""
         views, size = Views(), ctypes.c_size_t()
         coded = w.pointer(views)
-        self.context.call("vlut_pack_bytes", self.pointer(None), coded, ctypes.byref(size))
-        packed = Packed(w.codes, size.value, self.context.device)
-        self.context.stream(w.codes)
-        self.context.call("vlut_pack", self.pointer(None), coded, packed.address, size.value,
-                          ctypes.byref(packed.struct))
+        vlut = self.pointer(views)
+        with self.context.lock:
+            self.context.call("vlut_pack_bytes", vlut, coded, ctypes.byref(size))
+            packed = Packed(w.codes, size.value, self.context.device)
+            self.context.stream(w.codes)
+            self.context.call("vlut_pack", vlut, coded, packed.address, size.value,
+                              ctypes.byref(packed.struct))
         return Coded(row_scale=w.row_scale, packed=packed, rows=w.rows, k=w.k,
                      use_levels=w.use_levels)
 
 
 # ---- Linear layers -------------------------------------------------------------------------------
 
+def _mapped(path):
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise InvalidError(f"{path}: the file is empty")
+        return np.memmap(file, np.uint8, "r")
+
+
+def _write(path, data):
+    """Writes a file of that name as a whole: beside it first, then renamed."""
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):       # a device, a pipe, a directory
+        _fill(path, os.open(path, os.O_WRONLY), data)
+        return
+    tail = f".{os.urandom(6).hex()}.tmp"
+    beside = path + (tail if isinstance(path, str) else tail.encode())
+    try:
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, path) from None
+    try:
+        if os.path.exists(path):
+            os.chmod(beside, os.stat(path).st_mode & 0o777)
+        _fill(path, file, data)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _fill(path, number, data):
+    try:
+        with open(number, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest):]
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, path) from None
+
+
+def _unpickled(cls, data, device):
+    return cls.load(data, ctx=context(device))
+
+
 class Linear(_Handle):
     """A linear layer with quantized weights: Linear(w, format="e8_4_50", flags=hz.LINEAR_ROTATE).
 
-    Keywords are the fields of hz_linear_open_opts. out and in_ are its sizes. It belongs to the
-    context: for a GPU give ctx=hz.context("cuda").
-    """
+    format is one of s8_row (8 bits; the default), e8_4_50, e8_4_50_fast, d4_4_50, e8_4_25,
+    e8_4_25_best, e8_3_25, e8_3_25_fast, e8_2_25 (lattice codes of so many bits a weight), s8_g128,
+    s4_g128, u4_g128, s4_g32, mxfp4, nvfp4 (groups of a row with a scale each), or a name that
+    info["format_name"] has, "e8-4.5". Further keywords are fields of hz_linear_open_opts: flags,
+    seed (of the rotation), moments (f32 [in]: means of x^2 of calibration data).
 
-    _close = "hz_linear_close"
+    w is [out, in]; out and in_ are its sizes. A layer belongs to the context: for a GPU give
+    ctx=hz.context("cuda"). Threads may share it: their calls take turns; layers of different
+    contexts compute at the same time. copy and pickle make another layer, by save() and load().
+    """
 
     def __init__(self, w: Array, *, ctx: Context | None = None, **options: Any):
         views = Views()
@@ -295,47 +342,78 @@ class Linear(_Handle):
                    ctypes.byref(build("hz_linear_open_opts", options, views)))
 
     def _open(self, ctx, call, *arguments):
-        handle = ctypes.c_void_p()
-        ctx.call(call, ctypes.byref(handle), *arguments)
-        self.context, self.handle = ctx, handle.value
+        self.context, self.handle = ctx, ctx.open_object(call, "hz_linear_close", *arguments)
         info = self.info
         self.out, self.in_ = info["out"], info["in"]
 
     @classmethod
     def load(cls, source: Any, *, ctx: Context | None = None) -> Linear:
-        """A layer of what save() wrote: a file's name, which is mapped, or bytes."""
+        """A layer of what save() wrote: a file's name, or bytes, or an array of them.
+
+        A file is mapped. A layer on the CPU reads a map, and bytes and arrays at an address that is
+        a multiple of 64, in place: they must not change while the layer is open. Others are copied.
+        """
         layer = cls.__new__(cls)
-        data = np.memmap(source, np.uint8, "r") if isinstance(source, (str, os.PathLike)) else \
-            np.frombuffer(source, np.uint8)
+        path = None
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
+        try:
+            data = _mapped(path) if path is not None else np.frombuffer(source, np.uint8)
+        except TypeError:
+            raise TypeError(f"source is a {type(source).__name__}, not the name of a file, bytes "
+                            "or a contiguous array of them") from None
         if data.ctypes.data % 64:
             data = aligned(len(data), data)
         layer.data = data               # which lives as long
-        layer._open(ctx or context(), "linear_load", data.ctypes.data, len(data))
+        try:
+            layer._open(ctx or context(), "linear_load", data.ctypes.data, len(data))
+        except Error as error:
+            if path is not None:
+                raise type(error)(f"{path}: {error}") from None
+            raise
         return layer
 
     def save(self, path: Any = None) -> np.ndarray:
-        """The layer as bytes, which are also written to a file if there is a path."""
-        size = ctypes.c_size_t()
-        self.context.call("linear_save_bytes", self.pointer(None), ctypes.byref(size))
+        """The layer as bytes, which are also written to a file if there is a path.
+
+        A file of that name is replaced when all is written; layers that were loaded from it keep
+        the old one.
+        """
+        size, layer = ctypes.c_size_t(), self.opened()
+        self.context.call("linear_save_bytes", layer.address, ctypes.byref(size))
         data = aligned(size.value)
-        self.context.call("linear_save", self.pointer(None), data.ctypes.data, len(data))
+        self.context.call("linear_save", layer.address, data.ctypes.data, len(data))
         if path is not None:
-            data.tofile(path)
+            _write(os.fspath(path), data)
         return data
+
+    def __reduce_ex__(self, protocol):
+        return _unpickled, (type(self), self.save().tobytes(), self.context.device)
+
+    def __copy__(self):
+        return self.load(self.save(), ctx=self.context)
+
+    def __deepcopy__(self, memo):
+        return self.__copy__()
 
     @property
     def info(self) -> dict:
         """hz_linear_get_info() as a dictionary."""
         cls, fields, _ = STRUCTS["hz_linear_info"]
-        info = cls()
-        check(lib.hz_linear_get_info(self.pointer(None), ctypes.byref(info)))
+        info, layer = cls(), self.opened()
+        check(lib.hz_linear_get_info(layer.address, ctypes.byref(info)))
         values = {key: getattr(info, key) for key in fields}
         return {key: value.decode() if isinstance(value, bytes) else value
                 for key, value in values.items()}
 
     def forward(self, x: Array, bias: Array | None = None, y: Output = True,
                 **options: Any) -> Any:
-        """linear_forward(): activation(x W^T + bias)."""
+        """linear_forward(): activation(x W^T + bias); layer(x, bias) is the same.
+
+        Options: activation="none", "relu", "tanh", "sigmoid", "gelu", "silu" or "gelu_tanh";
+        flags=hz.LINEAR_GATED for activation(first half) * (second half) of the outputs. y is of
+        x's dtype, or as it is given: layer(x, y="bf16").
+        """
         return ops.linear_forward(self, x, bias, y, ctx=self.context, **options)
 
     __call__ = forward
@@ -351,7 +429,7 @@ class Linear(_Handle):
 
 # ---- Hyper-connections ---------------------------------------------------------------------------
 
-class MhcLayer:
+class MhcLayer(NotCopied):
     """A layer of hyper-connections around a branch of the caller's own: hz_mhc_layer.
 
         layer = hz.MhcLayer(n, sets, phi=phi, alpha=alpha, bias=bias, opts=dict(preset="paper"))
@@ -384,7 +462,8 @@ class MhcLayer:
                           ctypes.byref(size))
 
     def pointer(self, views):
-        return ctypes.addressof(self.struct)
+        views.kept += self.arrays, self.memory
+        return views.keep(self.struct)
 
     def begin(self, x: Array, u: Output = True) -> Any:
         """mhc_layer_begin(): the branch input."""
@@ -430,6 +509,7 @@ def mhc_recompute(x: Array, blocks: list[dict], *, ctx: Context | None = None) -
                     raise ValueError(f"{key} is read-only, and the call writes to it")
                 views.copy(value, key, getattr(target, key))
     ctx = ctx or context(found[2])
-    ctx.stream(x)
-    ctx.call("mhc_recompute", address, len(blocks), array)
+    with ctx.lock:
+        ctx.stream(x)
+        ctx.call("mhc_recompute", address, len(blocks), array)
     return blocks

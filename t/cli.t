@@ -50,6 +50,21 @@ bad 2 'threads' "run: threads that are no number" run -t 0 hadamard x=x.npy y=y.
 bad 2 "command a?b?c?" "a message is one line, and nothing that a terminal obeys" "$(printf 'a\nb\033c\177')"
 HURWITZ_ISA=sse9 bad 2 'HURWITZ_ISA' "an environment that means nothing" run hadamard x=x.npy y=y.npy
 
+# ---- Closed standard streams ---------------------------------------------------------------------
+
+# Messages do not get into an output that would have the number of the closed stream.
+good "run with all streams open" run -d cpu hadamard x=x.npy y=open.npy
+for closed in 0 1 2; do
+	rm -f closed.npy
+	case $closed in
+	0) "$HURWITZ" run -d cpu -v hadamard x=x.npy y=closed.npy <&- >../out 2>../err ;;
+	1) "$HURWITZ" run -d cpu -v hadamard x=x.npy y=closed.npy >&- 2>../err ;;
+	2) "$HURWITZ" run -d cpu -v hadamard x=x.npy y=closed.npy 2>&- >../out ;;
+	esac
+	cmp open.npy closed.npy
+	ok $? "run: the same file with stream $closed closed"
+done
+
 # ---- Devices -------------------------------------------------------------------------------------
 
 HURWITZ_LIBCUDA=$dir/no-such-library

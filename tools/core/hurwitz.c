@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -506,10 +507,28 @@ static int close_stdout(int status)
 	return status ? status : EXIT_FAILURE;
 }
 
+/*
+ * A descriptor of 0 to 2 that is closed would be that of the next file that is opened, and messages
+ * would be written into an output file. /dev/null takes its place, opened the other way round: what
+ * reads standard input or writes standard output still fails.
+ */
+static bool open_standard(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+		    open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+			return false;
+	}
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : NULL;
 
+	if (!open_standard())
+		return complain(EXIT_FAILURE, "/dev/null, for a standard stream that is closed: %s",
+				strerror(errno));
 	if (!name)
 		return complain(EXIT_BAD, "no command is given; try 'hurwitz --help'");
 	if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

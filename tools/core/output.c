@@ -89,9 +89,38 @@ static void place_of(const char *path, char place[PATH_MAX])
 		strcpy(place, path);
 }
 
+/* The path that a chain of symbolic links leads to, also where no file is; false: see errno */
+static bool follow_links(const char *path, char target[PATH_MAX])
+{
+	char text[PATH_MAX];
+
+	if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
+		errno = ENAMETOOLONG;
+		return false;
+	}
+	for (int links = 0; links < 40; links++) {
+		const ssize_t n = readlink(target, text, sizeof(text) - 1);
+		const char *slash = strrchr(target, '/');
+		const size_t directory = n > 0 && text[0] != '/' && slash ?
+					 (size_t)(slash + 1 - target) : 0;
+
+		if (n < 0)	/* no link, or nothing */
+			return errno == EINVAL || errno == ENOENT;
+		text[n] = '\0';
+		if (directory + (size_t)n >= PATH_MAX) {
+			errno = ENAMETOOLONG;
+			return false;
+		}
+		strcpy(target + directory, text);
+	}
+	errno = ELOOP;
+	return false;
+}
+
 int output_open(const char *path)
 {
 	struct output *out = &outputs[output_count];
+	char target[PATH_MAX];
 	const char *slash;
 	size_t directory;
 	struct stat st;
@@ -112,7 +141,11 @@ int output_open(const char *path)
 		output_count++;
 		return 0;
 	}
+	if (!*path)
+		return complain(EXIT_BAD, "the name of an output is empty");
 	there = stat(path, &st) == 0;
+	if (!there && errno != ENOENT)	/* also a name that is too long, before any work */
+		return complain(blame(errno), "%s: %s", path, strerror(errno));
 	if (there && S_ISDIR(st.st_mode))
 		return complain(EXIT_BAD, "%s: is a directory", path);
 	if (there && !S_ISREG(st.st_mode)) {
@@ -123,10 +156,12 @@ int output_open(const char *path)
 		output_count++;
 		return 0;
 	}
-	/* A symbolic link's target is replaced, not the link. */
-	if (strlen(path) >= PATH_MAX)
-		return complain(EXIT_BAD, "%s: %s", path, strerror(ENAMETOOLONG));
-	if (!there || !realpath(path, out->place))
+	/* A symbolic link's target is replaced, or made, and not the link. */
+	if (!follow_links(path, target))
+		return complain(blame(errno), "%s: %s", path, strerror(errno));
+	if (!there)
+		place_of(target, out->place);
+	else if (!realpath(path, out->place))
 		place_of(path, out->place);
 	for (int i = 0; i < output_count; i++) {
 		if (outputs[i].named && strcmp(outputs[i].place, out->place) == 0)

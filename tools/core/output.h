@@ -8,8 +8,8 @@
 
 #define OUTPUTS_MAX 32
 
-/* Opens a file for writing ("-": standard output); devices and pipes are opened directly. Files are
- * numbered from 0. Prints errors and returns the exit status. */
+/* Opens a file for writing ("-": standard output); devices and pipes are opened directly, and
+ * symbolic links followed. Files are numbered from 0. Prints errors and returns the exit status. */
 int output_open(const char *path);
 int output_fd(int i);
 

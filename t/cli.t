@@ -33,6 +33,9 @@ done
 hurwitz run --help
 [ "$(awk 'length > 80' ../out | wc -l)" -eq 0 ]
 ok $? "run --help fits into 80 columns"
+is "$(sed -n 's/^\([a-z_0-9]*\): .*/\1/p' ../out | while read -r op; do
+	"$HURWITZ" run "$op" --help | sed '1,/^Its inputs/d' | grep -v '^  ' >/dev/null && echo "$op"
+done)" "" "run OP --help: operands and keys have one line each, explanations are indented"
 bad 2 'no command' "no arguments"
 bad 2 "no command frobnicate" "an unknown command" frobnicate
 bad 2 "no option --frobnicate" "an unknown option" --frobnicate

@@ -374,6 +374,7 @@ static void test_header(void)
 	char *header = safetensors_header(&from, 0, &bytes);
 	char *long_header = safetensors_header(&from, bytes + 1, &longer);
 	uint8_t *file = calloc(1, bytes + 89);
+	struct npy array;
 	bool same;
 
 	if (!header || !long_header || !file)
@@ -395,6 +396,8 @@ static void test_header(void)
 	ok(same && m.tensor[0].layer.format && strcmp(m.tensor[0].layer.format, "e8-4.25") == 0 &&
 	   strcmp(m.tensor[0].layer.dtype, "BF16") == 0 && m.tensor[0].layer.shape[1] == 24 &&
 	   !m.tensor[1].layer.format, "and so does a layer");
+	ok(same && model_array(&m.tensor[0], &array, why) == EXIT_BAD &&
+	   strstr(why, "is a compressed layer (e8-4.25)"), "a layer is no array");
 	ok(same && model_find(&m, "scalar") == &m.tensor[3] && !model_find(&m, "x") &&
 	   m.tensor[3].data == file + bytes + 88, "a tensor is found by its name");
 	model_close(&m);

@@ -138,6 +138,33 @@ void print_padded(const char *text, int width)
 	printf("%*s", width > 0 ? width : 0, "");
 }
 
+/* Characters of UTF-8 */
+static int characters(const char *text)
+{
+	int n = 0;
+
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80 && n < 1000000;
+	return n;
+}
+
+int name_column(int width, const char *name)
+{
+	const int n = characters(name);
+
+	return n <= width ? width : n < 60 ? n : 60;
+}
+
+void print_name(const char *name, int width)
+{
+	const int n = characters(name);
+
+	print_padded(name, 0);
+	if (n > width)
+		putchar('\n');
+	printf("%*s", n > width ? width : width - n, "");
+}
+
 const char *open_reason(void)
 {
 	static const char *const heads[] = {"open: ", "cuda:0: "};

@@ -21,6 +21,28 @@ static void shape_text(char *text, int ndim, const int64_t *shape)
 	strcat(text, "]");
 }
 
+/* A little-endian number of a layer's header */
+static int64_t header_number(const unsigned char *p, int bytes)
+{
+	uint64_t n = 0;
+
+	while (bytes-- > 0)
+		n = n << 8 | p[bytes];
+	return (int64_t)n;
+}
+
+/* The header of the layer, which doc/linear.md describes, has the entry's format and shape. */
+static bool is_layer(const struct model_tensor *t)
+{
+	const unsigned char *const p = t->data;
+
+	return t->bytes >= 128 && memcmp(p, "HZLINEAR", 8) == 0 &&
+	       strcmp(hz_linear_format_name((int)header_number(p + 12, 4)),
+		      t->layer.format) == 0 &&
+	       header_number(p + 32, 8) == t->layer.shape[0] && t->layer.shape[0] &&
+	       header_number(p + 40, 8) == t->layer.shape[1] && t->layer.shape[1];
+}
+
 /* A row: of a compressed layer its format and, behind the bytes, the dtype of the weights */
 static void print_tensor(const struct model_tensor *t, int name_width)
 {
@@ -28,11 +50,13 @@ static void print_tensor(const struct model_tensor *t, int name_width)
 	char shape[24 * MODEL_DIMS];
 
 	shape_text(shape, layer->format ? 2 : t->ndim, layer->format ? layer->shape : t->shape);
-	print_padded(t->name, name_width);
+	print_name(t->name, name_width);
 	fputs("  ", stdout);
 	print_padded(layer->format ? layer->format : t->type, 11);
 	printf(" %-18s %14zu", shape, t->bytes);
-	if (layer->format)
+	if (layer->format && !is_layer(t))
+		printf("  damaged: its bytes are no layer of that format and shape");
+	else if (layer->format)
 		printf("  of %s, %.3f bits a weight", layer->dtype,
 		       8.0 * (double)t->bytes /
 			       ((double)layer->shape[0] * (double)layer->shape[1]));
@@ -45,9 +69,7 @@ static void print_model(const struct model *m)
 	size_t bytes = 0;
 
 	for (int64_t i = 0; i < m->count; i++) {
-		const size_t n = strlen(m->tensor[i].name);
-
-		name_width = n > (size_t)name_width ? (int)(n < 60 ? n : 60) : name_width;
+		name_width = name_column(name_width, m->tensor[i].name);
 		bytes += m->tensor[i].bytes;
 	}
 	printf("%-*s  %-11s %-18s %14s\n", name_width, "name", "type", "shape", "bytes");
@@ -90,7 +112,8 @@ static void help(void)
 	printf("Usage: hurwitz inspect FILE\n"
 	       "List the tensors of a .safetensors, .gguf or .npy file: name, element type,\n"
 	       "shape and bytes. Of layers that 'hurwitz quantize' compressed: the format, the\n"
-	       "shape and type of the weights, and the bits stored for each.\n"
+	       "shape and type of the weights, and the bits stored for each; or that the bytes\n"
+	       "are damaged.\n"
 	       "\n"
 	       "  -h, --help  this\n");
 }

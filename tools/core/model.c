@@ -208,6 +208,10 @@ int model_array(const struct model_tensor *t, struct npy *a, char why[NPY_WHY])
 	const bool blocks = t->dtype == HZ_F32 && strcmp(t->type, "F32") != 0;
 
 	memset(a, 0, sizeof(*a));
+	if (t->layer.format)
+		return model_refuse(why, "tensor '" MODEL_NAME "' is a compressed layer (%.20s); "
+				    "'hurwitz dequantize' makes a file in which it is a matrix",
+				    t->name, t->layer.format);
 	if (!t->dtype)
 		return model_refuse(why, "tensor '" MODEL_NAME "' holds %s, which is not read",
 				    t->name, t->type);

@@ -46,6 +46,11 @@ const char *style(FILE *stream, enum style s);
 /* Prints text of a file to stdout without characters that a terminal obeys, padded to a width. */
 void print_padded(const char *text, int width);
 
+/* The width of a column of names: grows to that of `name`, but to 60 at most. A longer name is
+ * printed on a line of its own, the row goes on below it. */
+int name_column(int width, const char *name);
+void print_name(const char *name, int width);
+
 /* A line on stderr that the next one overwrites; prints nothing unless stderr is a terminal. */
 void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_clear(void);

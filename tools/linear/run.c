@@ -29,7 +29,7 @@ static const struct word linear_activation_words[] = {
 
 static const struct key linear_keys[] = {
 	{"format", KEY_WORD, format_words, 0, 0,
-	 "s8-row|e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5|\n"
+	 "s8-row|e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5|"
 	 "s8-g128|s4-g32|s4-g128|u4-g128|mxfp4|nvfp4",
 	 "what w is quantized to; default s8-row"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",

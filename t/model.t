@@ -236,8 +236,17 @@ bad 2 'activations are' "quantize: activations of integers" $q -c packed.npy w.s
 bad 2 'No such file' "quantize: no such directory" $q w.safetensors -o none/no
 safetensors nan.safetensors "{$(row w F32 1,64 0 256)}" "$(printf %s "$line" | sed 's/\\200\\077/\\300\\177/')"
 hurwitz $q nan.safetensors -o no
-[ $rc -eq 2 ] && grep -q 'quantize: w: .*--skip' ../err && [ ! -e no ]
-ok $? "quantize: a weight that is NaN"
+[ $rc -eq 2 ] && grep -q 'quantize: w: .*nan' ../err && [ ! -e no ]
+ok $? "quantize: a weight that is NaN, and no other matrix"
+safetensors nan.safetensors "{$(row nan F32 1,64 0 256),$(row w F32 64,64 256 16640)}" \
+	"$(printf %s "$line" | sed 's/\\200\\077/\\300\\177/')$all"
+for options in '-f s8-row' '-b 8'; do
+	hurwitz $q $options nan.safetensors -o some.safetensors
+	[ $rc -eq 0 ] && grep -q 'quantize: nan: .*copied' ../err && grep -q '^nan .* refused ' ../out
+	ok $? "quantize $options: a matrix with a NaN is copied"
+	good "inspect that" inspect some.safetensors
+	is "$(sed '1d;$d' ../out | awk '{ print $1, $2 == "F32" }' | paste -sd/ -)" "w 0/nan 1" "the other is a layer"
+done
 sed 's/s8-row/d4-4.5/' first.safetensors >lies.safetensors
 bad 2 "'w' is s8-row .*says d4-4.5" "dequantize: an entry that is wrong" dequantize lies.safetensors -o no
 at=$(($(od -An -tu4 -N4 first.safetensors) + 8))
@@ -247,6 +256,99 @@ for byte in 0 8 40; do
 	bad 2 "broken.safetensors: layer 'w'" "dequantize: byte $byte of a layer changed" \
 		dequantize broken.safetensors -o no
 done
+
+# The dtype, offset and size in the file of each tensor
+places() # FILE
+{
+	at=$(od -An -tu4 -N4 "$1" | tr -d ' ')
+	head -c $((at + 8)) "$1" | tail -c "$at" | tr '}' '\n' |
+		sed -n 's/.*"dtype":"\([A-Z0-9]*\)".*offsets":\[\([0-9]*\),\([0-9]*\).*/\1 \2 \3/p' |
+		awk -v at=$((at + 8)) '{ print $1, $2 + at, $3 - $2 }'
+}
+misplaced() # FILE
+{
+	places "$1" | awk '{ unit["U8"] = 64; unit["F64"] = 8; unit["F32"] = 4; unit["BF16"] = 2 }
+		$2 % unit[$1] || ($1 == "U8" && $3 % 64)' | paste -sd/ -
+}
+p62=
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23; do p62="$p62$x8"; done
+p62="$p62$f1$f2"
+safetensors parts.safetensors "{$(row v F32 3,62 0 744),$(row w F32 3,62 744 1488),$(row b BF16 2 1488 1492),$(row \
+	d F64 2 1492 1508),$(row none F64 0,3 1508 1508),$(row o F32 8,7 1508 1732)}" \
+	"$p62$p62$f1$f1$f1$f1$f1$x8$x8$x8$x8$x8$x8$x8"
+for f in s8-g128 s4-g32 s4-g128 u4-g128 mxfp4 nvfp4; do
+	good "quantize -f $f" $q -f $f parts.safetensors -o q.safetensors
+	is "$(places q.safetensors | wc -l | tr -d ' ') $(misplaced q.safetensors)" "6 " "$f: all tensors are aligned"
+	good "$f: and back" dequantize q.safetensors -o back.safetensors
+done
+entry='"__metadata__":{"hurwitz":"{\"version\":1,\"tensors\":{\"l\":{\"format\":\"s8-row\",\"dtype\":\"F32\",\"shape\":[1,1]}}}"}'
+safetensors old.safetensors "{$entry,$(row l U8 8 0 8),$(row w F32 64,64 8 16392)}" "12345678$all"
+good "quantize: a layer of a file without padding" $q old.safetensors -o q.safetensors
+is "$(places q.safetensors | wc -l | tr -d ' ') $(misplaced q.safetensors)" "2 " "is padded"
+good "quantize -f s4-g32: an odd number of in-features" $q -f s4-g32 parts.safetensors -o q.safetensors
+grep -q '^o .* odd in ' ../out
+ok $? "has a row that says so"
+good "inspect that, too" inspect q.safetensors
+grep -q '^o *F32 ' ../out
+ok $? "and is copied"
+bad 2 'quantized: odd in' "quantize: nothing but an odd number" $q -f s4-g32 -s v -s w parts.safetensors -o no
+
+# Four samples of rows, of which each has a header: 128 + 4 (256 + 2 * 9 * 64) bytes
+safetensors rows.safetensors "{$(row w F32 256,64 0 65536)}" "$all$all$all$all"
+bad 2 'less than 2.813,' "quantize: the least bits, rounded up" $q -b 1 rows.safetensors -o no
+good "quantize with them" $q -b 2.813 rows.safetensors -o q.safetensors
+grep -q '^total: 16384 weights in 5760 bytes' ../out
+ok $? "takes all of the budget"
+
+long=abcdefghijklmnopqrstuvwxyz
+long=$long$long
+bad 2 'is empty' "quantize: an output without a name" $q w.safetensors -o ''
+bad 2 'too long' "quantize: a name too long, before any work" $q w.safetensors -o "$long$long$long$long$long"
+bad 2 'is empty' "dequantize: an output without a name" dequantize first.safetensors -o ''
+mkdir sub
+ln -s sub/there.safetensors link
+ln -s link link2
+good "quantize: a link to what is not there" $q w.safetensors -o link2
+[ -h link ] && [ -h link2 ] && cmp sub/there.safetensors first.safetensors
+ok $? "its target is made, the link is left"
+ln -s loop loop
+bad 2 'symbolic links' "quantize: a link to itself" $q w.safetensors -o loop
+for closed in 1 2; do
+	case $closed in
+	1) "$HURWITZ" $q w.safetensors -o q.safetensors >&- 2>../err ;;
+	2) "$HURWITZ" $q -s 'none*' w.safetensors -o q.safetensors >../out 2>&- ;;
+	esac
+	cmp q.safetensors first.safetensors
+	ok $? "quantize: the same file with stream $closed closed"
+done
+hurwitz $q -s 'none*' w.safetensors -o q.safetensors
+[ $rc -eq 0 ] && grep -q 'none\* matches no tensor' ../err
+ok $? "quantize: a --skip that matches nothing is mentioned"
+bad 2 'skip matches all 2 matrices' "quantize: every matrix is skipped" $q -s '*' w.safetensors -o no
+
+# Where the shape of each row is, after its name or below it
+columns()
+{
+	awk '$1 == "name" || $1 == "tensor" { at = index($0, "shape") } at && /\[/ { print index($0, "[") - at }' ../out |
+		sort -u | paste -sd/ -
+}
+for tensor in $long $long$long; do
+	safetensors long.safetensors "{$(row $tensor F32 64,64 0 16384),$(row w F32 64,64 16384 32768)}" "$all$all"
+	good "quantize: a name of ${#tensor} characters" $q long.safetensors -o q.safetensors
+	is "$(columns) $(grep -c $tensor ../out)" "0 1" "its columns are those of the others"
+	good "inspect that name" inspect q.safetensors
+	is "$(columns) $(grep -c $tensor ../out)" "0 1" "its columns are those of the others, too"
+done
+sed 's/\[64,64\]/[64,00]/;s/\[64,00\]/[64, 0]/' first.safetensors >damaged.safetensors
+good "inspect: an entry without weights" inspect damaged.safetensors
+[ "$(grep -c damaged ../out)" -eq 1 ] && ! grep -q inf ../out
+ok $? "is said to be damaged"
+good "inspect: a wrong format" inspect lies.safetensors
+is "$(grep -c damaged ../out)" 1 "is said to be damaged, too"
+bad 2 'is a compressed layer .*hurwitz dequantize' "run: a compressed layer" \
+	$cpu hadamard x=first.safetensors:w y=no.npy
+bad 2 'd4-4.5|s8-g128' "run: a format that is none" $cpu linear_forward format=x w=w.npy x=w.npy y=no.npy
+
 before=$(ls -A)
 ! (ulimit -f 1 && "$HURWITZ" $q w.safetensors -o no) >../out 2>../err &&
 	[ "$(ls -A)" = "$before" ]

@@ -5,12 +5,16 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/quantize/quantize.h"
 
 #define FORMATS_MAX 64		/* above the last enumerator of hz_linear_format */
+
+#define HEADER_BYTES 128	/* of a layer's bytes, which doc/linear.md describes */
+#define IN_MAX 8388608		/* of all formats, see hz_linear_open() */
 
 /* Rows that are tried; lattice codes are stored in panels of as many */
 #define SAMPLE_ROWS 64
@@ -49,6 +53,13 @@ const char *format_names(void)
 	return names;
 }
 
+const char *shape_fault(int format, const int64_t *shape)
+{
+	if (shape[1] > IN_MAX)
+		return "in above 2^23";
+	return shape[1] % 2 && format >= HZ_LINEAR_S4_G32 ? "odd in" : NULL;
+}
+
 int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor *t,
 	      hz_linear_open_opts *opts, const hz_tensor *moments, int64_t rows, int64_t step,
 	      hz_linear **layer)
@@ -73,10 +84,15 @@ int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor 
 	return status;
 }
 
-int layer_refused(const hz_context *ctx, int status, const struct model_tensor *t)
+int layer_refused(const hz_context *ctx, int status, struct layer_plan *plan)
 {
-	return complain(exit_status(status), "quantize: %s: %s; --skip leaves it as it is", t->name,
-			status == HZ_ENOMEM ? "there is not enough memory" : hz_errmsg(ctx));
+	if (exit_status(status) != EXIT_BAD)
+		return complain(exit_status(status), "quantize: %s: %s; --skip leaves it as it is",
+				plan->t->name, status == HZ_ENOMEM ? "there is not enough memory" :
+				hz_errmsg(ctx));
+	plan->refused = "refused";
+	return complain(0, "quantize: %s: %s; it is copied as it is", plan->t->name,
+			hz_errmsg(ctx));
 }
 
 /* A tensor's bytes and error in each format of the ladder */
@@ -85,8 +101,8 @@ struct points {
 	int at;
 };
 
-static int measure(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
-		   uint32_t flags, const hz_tensor *moments, struct points *p)
+static int measure(hz_context *ctx, const struct model *m, struct layer_plan *plan, uint32_t flags,
+		   const hz_tensor *moments, struct points *p)
 {
 	const int64_t out = plan->t->shape[0], rows = out < SAMPLE_ROWS ? out : SAMPLE_ROWS;
 	const int64_t parts = (out + rows - 1) / rows;
@@ -101,9 +117,10 @@ static int measure(hz_context *ctx, const struct model *m, const struct layer_pl
 			status = hz_linear_get_info(layer, &info);
 		hz_linear_close(layer);
 		if (status)
-			return layer_refused(ctx, status, plan->t);
-		/* Not less than it will be: each part of the rows counts a header. */
-		p->bytes[i] = (double)parts * (double)info.bytes;
+			return layer_refused(ctx, status, plan);
+		/* Not less than it will be: the last part counts as a whole one. */
+		p->bytes[i] = (double)layer_file_bytes(
+			(size_t)(HEADER_BYTES + parts * (info.bytes - HEADER_BYTES)));
 		p->error[i] = info.error * plan->weights;
 	}
 	return 0;
@@ -141,21 +158,24 @@ int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *pl
 	if (!p)
 		return complain(EXIT_FAILURE, "quantize: there is not enough memory");
 	for (int64_t i = 0; i < count && !status; i++) {
+		p[i].at = STEPS;
+		if (plan[i].refused)
+			continue;
 		progress("measuring %lld of %lld: %s", (long long)i + 1, (long long)count,
 			 plan[i].t->name);
 		status = measure(ctx, m, &plan[i], flags, moments, &p[i]);
 		model_release(m, plan[i].t);
-		if (p[i].bytes[0] >= (double)plan[i].t->bytes) {
-			p[i].at = STEPS;
+		if (status || plan[i].refused || p[i].bytes[0] >= (double)plan[i].t->bytes)
 			continue;
-		}
+		p[i].at = 0;
 		weights += plan[i].weights;
 		left += bits * plan[i].weights / 8 - p[i].bytes[0];
 	}
 	progress_clear();
-	if (!status && left < 0)
+	if (!status && left < -0.5)	/* bytes: more than what rounding makes */
 		status = complain(EXIT_BAD, "quantize: --bits=%g is less than %.3f, what the "
-				  "smallest formats take", bits, bits - 8 * left / weights);
+				  "smallest formats take", bits,
+				  ceil(1000 * (bits - 8 * left / weights)) / 1000);
 	while (!status && best_step(p, count, left, &tensor, &to)) {
 		left -= p[tensor].bytes[to] - p[tensor].bytes[p[tensor].at];
 		p[tensor].at = to;

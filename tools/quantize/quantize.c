@@ -22,6 +22,7 @@ struct request {
 	const char *input, *output, *calibrate;
 	const char *skip[SKIPS_MAX];
 	int skips;
+	bool matched[SKIPS_MAX];	/* the pattern matches a tensor */
 	int format;
 	double bits;		/* 0: one format for all */
 	uint32_t flags;
@@ -29,7 +30,7 @@ struct request {
 };
 
 struct work {
-	const struct request *r;
+	struct request *r;
 	hz_context *ctx;
 	struct model m;			/* the input */
 	struct model out;		/* the output, in the order in which tensors are written;
@@ -40,7 +41,8 @@ struct work {
 	float *moment;			/* NULL: none */
 	hz_tensor moments;
 	struct writer writer;
-	double weights, bytes, error, power;	/* of all layers */
+	double weights, bytes, error;	/* of all layers */
+	int name_width;			/* of the table */
 };
 
 /* ---- Calibration ----------------------------------------------------------------------------- */
@@ -49,6 +51,7 @@ struct work {
 static int mean_squares(const struct npy *a, int64_t n, float *to, const char *path)
 {
 	const int64_t rows = a->count / n;
+	double all = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		double sum = 0;
@@ -59,11 +62,12 @@ static int mean_squares(const struct npy *a, int64_t n, float *to, const char *p
 			sum += x * x;
 		}
 		to[i] = (float)(sum / (double)rows);
+		all += (double)to[i];
 		if (!isfinite(to[i]))
 			return complain(EXIT_BAD, "%s: the mean square of feature %lld is not "
 					"finite", path, (long long)i);
 	}
-	return 0;
+	return all > 0 ? 0 : complain(EXIT_BAD, "%s: all activations are 0", path);
 }
 
 static int read_moments(struct work *k)
@@ -92,49 +96,84 @@ static int read_moments(struct work *k)
 
 /* ---- What becomes a layer -------------------------------------------------------------------- */
 
-static bool skipped(const struct request *r, const char *name)
+static bool skipped(struct request *r, const char *name)
 {
+	bool found = false;
+
 	for (int i = 0; i < r->skips; i++) {
-		if (fnmatch(r->skip[i], name, 0) == 0)
-			return true;
+		const bool matches = fnmatch(r->skip[i], name, 0) == 0;
+
+		r->matched[i] |= matches;
+		found |= matches;
 	}
-	return false;
+	return found;
 }
 
-static bool becomes_layer(const struct request *r, const struct model_tensor *t)
+static bool is_matrix(const struct model_tensor *t)
 {
 	return t->ndim == 2 && t->bytes &&
-	       (t->dtype == HZ_F32 || t->dtype == HZ_F16 || t->dtype == HZ_BF16) &&
-	       !skipped(r, t->name);
+	       (t->dtype == HZ_F32 || t->dtype == HZ_F16 || t->dtype == HZ_BF16);
+}
+
+/* Says why no tensor becomes a layer. */
+static void say_no_layer(const struct work *k, int64_t matrices)
+{
+	if (!matrices)
+		complain(EXIT_BAD, "%s: has no tensor of two dimensions of F32, F16 or BF16 to "
+			 "quantize", k->r->input);
+	else if (!k->plans)
+		complain(EXIT_BAD, "%s: --skip matches all %lld matrices: there is none to "
+			 "quantize", k->r->input, (long long)matrices);
+	else
+		complain(EXIT_BAD, "%s: no matrix can be quantized: %s", k->r->input,
+			 k->plan[0].refused);
+}
+
+static int check_calibration(const struct work *k)
+{
+	for (int64_t i = 0; i < k->plans; i++) {
+		if (k->plan[i].t->shape[1] == k->moments.shape[0])
+			return 0;
+	}
+	return complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize as many "
+			"in-features", k->r->calibrate, (long long)k->moments.shape[0]);
 }
 
 static int make_plans(struct work *k)
 {
-	bool calibrated = false;
+	int64_t matrices = 0, plans = 0, refused = 0;
 
 	k->plan = calloc((size_t)k->m.count + 1, sizeof(*k->plan));
 	k->out.tensor = calloc((size_t)k->m.count + 1, sizeof(*k->out.tensor));
 	k->written = calloc((size_t)k->m.count + 1, sizeof(*k->written));
-	if (!k->plan || !k->out.tensor || !k->written)
-		return complain(EXIT_FAILURE, "quantize: there is not enough memory");
+	if (!k->plan || !k->out.tensor || !k->written) {
+		complain(EXIT_FAILURE, "quantize: there is not enough memory");
+		return EXIT_FAILURE;
+	}
 	for (int64_t i = 0; i < k->m.count; i++) {
 		struct model_tensor *t = &k->m.tensor[i];
+		const bool skip = skipped(k->r, t->name);
 
-		if (!becomes_layer(k->r, t))
+		matrices += is_matrix(t);
+		if (skip || !is_matrix(t))
 			continue;
-		k->plan[k->plans++] = (struct layer_plan){
+		k->plan[plans] = (struct layer_plan){
 			.t = t, .format = k->r->format,
 			.weights = (double)t->shape[0] * (double)t->shape[1],
+			.refused = shape_fault(k->r->format, t->shape),
 		};
-		calibrated |= k->moment && t->shape[1] == k->moments.shape[0];
+		refused += k->plan[plans++].refused != NULL;
+		k->name_width = name_column(k->name_width, t->name);
 	}
-	if (!k->plans)
-		return complain(EXIT_BAD, "%s: has no tensor of two dimensions of F32, F16 or BF16 "
-				"to quantize", k->r->input);
-	if (k->moment && !calibrated)
-		return complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize as "
-				"many in-features", k->r->calibrate,
-				(long long)k->moments.shape[0]);
+	k->plans = plans;
+	if (refused == plans) {
+		say_no_layer(k, matrices);
+		return EXIT_BAD;
+	}
+	for (int i = 0; i < k->r->skips; i++) {
+		if (!k->r->matched[i])
+			complain(0, "quantize: --skip=%s matches no tensor", k->r->skip[i]);
+	}
 	return 0;
 }
 
@@ -162,6 +201,11 @@ static int open_output(struct work *k)
 	for (int64_t i = 0; i < k->plans; i++)
 		longest.tensor[k->plan[i].t - k->m.tensor] =
 			layer_tensor(k->plan[i].t, longest_name, WRITER_MOST);
+	/* Layers of an earlier run may get padding. */
+	for (int64_t i = 0; i < k->m.count; i++) {
+		if (k->m.tensor[i].layer.format)
+			longest.tensor[i].shape[0] = (int64_t)WRITER_MOST;
+	}
 	for (int64_t i = 1; i < k->m.count; i++)
 		longest.tensor[i].bytes = 0;
 	longest.tensor[0].bytes = WRITER_MOST;
@@ -175,21 +219,23 @@ static int open_output(struct work *k)
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
-static void print_row(const struct model_tensor *t, const char *format, size_t bytes,
-		      double weights, const char *error, double seconds)
+static void print_row(const struct work *k, const struct model_tensor *t, const char *format,
+		      size_t bytes, double weights, const char *error, double seconds)
 {
 	char shape[48];
 
 	snprintf(shape, sizeof(shape), "[%lld, %lld]", (long long)t->shape[0],
 		 (long long)t->shape[1]);
-	print_padded(t->name, 40);
+	print_name(t->name, k->name_width);
 	printf(" %-16s %-14s %12zu %7.3f %8s %8.2f\n", shape, format, bytes,
 	       8 * (double)bytes / weights, error, seconds);
 }
 
-static void print_same(const struct layer_plan *plan)
+/* The row of a tensor that is copied, and why */
+static void print_same(const struct work *k, const struct layer_plan *plan)
 {
-	print_row(plan->t, "not smaller", plan->t->bytes, plan->weights, "-", 0);
+	print_row(k, plan->t, plan->refused ? plan->refused : "not smaller", plan->t->bytes,
+		  plan->weights, "-", 0);
 }
 
 /* Writes the layer's bytes, or leaves the tensor for later if they are not fewer. */
@@ -202,18 +248,20 @@ static int write_layer(struct work *k, const struct layer_plan *plan, const hz_l
 	hz_linear_info info;
 	void *data;
 	int status = hz_linear_get_info(layer, &info);
-	const size_t bytes = status ? 0 : (size_t)info.bytes;
+	const size_t layer_bytes = status ? 0 : (size_t)info.bytes;
+	const size_t bytes = layer_file_bytes(layer_bytes);
 
 	if (!status && bytes >= t->bytes) {
-		print_same(plan);
+		print_same(k, plan);
 		return 0;
 	}
 	data = allocate(bytes);
 	if (!data)
 		return complain(EXIT_FAILURE, "quantize: %s: there is not enough memory for it",
 				t->name);
+	memset((char *)data + layer_bytes, 0, bytes - layer_bytes);
 	if (!status)
-		status = hz_linear_save(k->ctx, layer, data, bytes);
+		status = hz_linear_save(k->ctx, layer, data, layer_bytes);
 	if (status)
 		status = complain(exit_status(status), "quantize: %s: %s", t->name,
 				  hz_errmsg(k->ctx));
@@ -228,37 +276,62 @@ static int write_layer(struct work *k, const struct layer_plan *plan, const hz_l
 	k->bytes += (double)bytes;
 	k->error += info.error * plan->weights;
 	snprintf(error, sizeof(error), "%.2f", info.error_db);
-	print_row(t, name, bytes, plan->weights, error, now() - start);
+	print_row(k, t, name, bytes, plan->weights, error, now() - start);
 	return 0;
 }
 
 static int write_layers(struct work *k)
 {
+	bool refused = false;
 	int status = 0;
 
-	printf("%-40s %-16s %-14s %12s %7s %8s %8s\n", "tensor", "shape", "format", "bytes", "bits",
-	       "dB", "s");
+	printf("%-*s %-16s %-14s %12s %7s %8s %8s\n", k->name_width, "tensor", "shape", "format",
+	       "bytes", "bits", "dB", "s");
 	for (int64_t i = 0; i < k->plans && !status; i++) {
-		const struct layer_plan *plan = &k->plan[i];
+		struct layer_plan *plan = &k->plan[i];
 		hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags};
 		const double start = now();
 		hz_linear *layer;
 
-		if (!plan->format) {
-			print_same(plan);
+		if (plan->refused || !plan->format) {
+			print_same(k, plan);
 			continue;
 		}
 		progress("%lld of %lld: %s", (long long)i + 1, (long long)k->plans, plan->t->name);
 		status = open_rows(k->ctx, &k->m, plan->t, &opts, k->moment ? &k->moments : NULL,
 				   plan->t->shape[0], 1, &layer);
 		if (status)
-			status = layer_refused(k->ctx, status, plan->t);
+			status = layer_refused(k->ctx, status, plan);
 		model_release(&k->m, plan->t);
 		progress_clear();
-		if (!status)
+		if (plan->refused)
+			print_same(k, plan);
+		else if (!status)
 			status = write_layer(k, plan, layer, start);
 		hz_linear_close(layer);
+		refused |= plan->refused != NULL;
 	}
+	if (!status && refused && !k->out.count)
+		status = complain(EXIT_BAD, "%s: no matrix could be quantized", k->r->input);
+	return status;
+}
+
+/* Copies a tensor; a layer of an earlier run is padded as new ones are. */
+static int write_other(struct work *k, const struct model_tensor *t)
+{
+	static const char zeros[64];
+	const size_t bytes = t->layer.format ? layer_file_bytes(t->bytes) : t->bytes;
+	struct model_tensor *to = &k->out.tensor[k->out.count++];
+	int status = writer_put(&k->writer, t->data, t->bytes);
+
+	*to = *t;
+	if (!status && bytes > t->bytes) {
+		status = writer_put(&k->writer, zeros, bytes - t->bytes);
+		to->bytes = bytes;
+		to->shape[0] = (int64_t)bytes;
+	}
+	model_release(&k->m, t);
+	k->written[t - k->m.tensor] = true;
 	return status;
 }
 
@@ -273,12 +346,9 @@ static int write_others(struct work *k)
 
 			if (k->written[i] || (t->layer.format ? 64 : model_align(t)) != align)
 				continue;
-			status = writer_put(&k->writer, t->data, t->bytes);
+			status = write_other(k, t);
 			if (status)
 				return status;
-			model_release(&k->m, t);
-			k->out.tensor[k->out.count++] = *t;
-			k->written[i] = true;
 		}
 	}
 	return 0;
@@ -289,13 +359,18 @@ static int quantize(struct work *k)
 	const double start = now();
 	int status = make_plans(k);
 
+	/* Opened before all the work, since the path may not be writable. */
+	if (!status)
+		status = open_output(k);
+	if (!status && k->r->calibrate)
+		status = read_moments(k);
+	if (!status && k->r->calibrate)
+		status = check_calibration(k);
 	if (!status)
 		status = open_context(&k->ctx, k->r->device, k->r->threads, HZ_ISA_AUTO);
 	if (!status && k->r->bits != 0)
 		status = choose_formats(k->ctx, &k->m, k->plan, k->plans, k->r->bits, k->r->flags,
 					k->moment ? &k->moments : NULL);
-	if (!status)
-		status = open_output(k);
 	if (!status)
 		status = write_layers(k);
 	if (!status)
@@ -319,8 +394,9 @@ static void help(void)
 
 	printf("Usage: hurwitz quantize MODEL.safetensors -o OUT.safetensors [OPTION]...\n"
 	       "Compress the matrices of a model: tensors of two dimensions [out, in] of F32,\n"
-	       "F16 or BF16 become layers as of hz_linear_open(3); all others are copied. OUT\n"
-	       "appears only when it is complete. A table says what became of each.\n"
+	       "F16 or BF16 become layers as of hz_linear_open(3); all others are copied, and so\n"
+	       "are those that the format does not hold or not make smaller. OUT appears only\n"
+	       "when it is complete. A table says what became of each.\n"
 	       "\n"
 	       "  -o, --output OUT     the file to write\n"
 	       "  -f, --format F       one format for all; default s8-row\n"
@@ -414,7 +490,7 @@ static int parse(int argc, char **argv, struct request *r)
 int verb_quantize(int argc, char **argv)
 {
 	struct request r = {.device = HZ_CPU};
-	struct work k = {.r = &r};
+	struct work k = {.r = &r, .name_width = 6};
 	char why[NPY_WHY];
 	int status = parse(argc, argv, &r);
 
@@ -426,8 +502,6 @@ int verb_quantize(int argc, char **argv)
 	if (k.m.gguf)
 		status = complain(EXIT_BAD, "%s: is a .gguf file; a .safetensors file is needed",
 				  r.input);
-	if (!status && r.calibrate)
-		status = read_moments(&k);
 	if (!status)
 		status = quantize(&k);
 	outputs_drop();

@@ -49,6 +49,7 @@ struct layer_plan {
 	struct model_tensor *t;
 	int format;		/* enum hz_linear_format; 0: no format makes it smaller */
 	double weights;		/* out * in */
+	const char *refused;	/* why the tensor is copied, for the table; NULL: it is not */
 };
 
 /* The format of that name, or 0 */
@@ -57,19 +58,32 @@ int format_of_name(const char *name);
 /* All names, separated by commas */
 const char *format_names(void);
 
+/* What makes a format refuse matrices of that shape, in a few words, or NULL */
+const char *shape_fault(int format, const int64_t *shape);
+
+/* Bytes that a layer takes in a file: those behind it stay aligned to 64. */
+static inline size_t layer_file_bytes(size_t bytes)
+{
+	return (bytes + 63) / 64 * 64;
+}
+
 /* Opens a layer of rows first, first + step, .. of a tensor; a library status */
 int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor *t,
 	      hz_linear_open_opts *opts, const hz_tensor *moments, int64_t rows, int64_t step,
 	      hz_linear **layer);
 
-/* Prints why open_rows() failed; returns the exit status. */
-int layer_refused(const hz_context *ctx, int status, const struct model_tensor *t);
+/*
+ * Prints why open_rows() failed. If the weights are the reason, a NaN for example, the tensor is
+ * marked to be copied, and the result is 0; otherwise it is the exit status.
+ */
+int layer_refused(const hz_context *ctx, int status, struct layer_plan *plan);
 
 /*
  * Chooses a format for each tensor so that all layers take at most bits * weights / 8 bytes: from
  * the one of fewest bits on, the step with the greatest decrease of the error per byte is taken
  * until none fits. The error is the sum of weights times the relative error of 64 of the rows.
- * moments are given to tensors with as many in-features. Prints errors and returns the exit status.
+ * moments are given to tensors with as many in-features. Tensors that are copied do not count.
+ * Prints errors and returns the exit status.
  */
 int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *plan, int64_t count,
 		   double bits, uint32_t flags, const hz_tensor *moments);

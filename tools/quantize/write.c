@@ -70,6 +70,8 @@ int model_align(const struct model_tensor *t)
 {
 	uint64_t count = 1;
 
+	if (t->dtype)
+		return (int)hz_dtype_size(t->dtype);
 	for (int i = 0; i < t->ndim; i++)
 		count *= (uint64_t)t->shape[i];
 	return count && t->bytes / count ? (int)(t->bytes / count) : 1;

@@ -19,6 +19,16 @@ static unsigned char *bytes, *good_bytes;	/* aligned to 64 */
 static size_t size;
 static hz_context *ctx;
 
+/* n bytes, aligned to 64 and no more than that, so that sanitizers see reads beyond them */
+static void *exactly(size_t n)
+{
+	void *p;
+
+	if (posix_memalign(&p, 64, n ? n : 1))
+		bail("no memory");
+	return p;
+}
+
 static void make(int format, bool rotates)
 {
 	static float w[OUT][IN];
@@ -33,8 +43,8 @@ static void make(int format, bool rotates)
 		bail("%s", hz_errmsg(ctx));
 	free(bytes);
 	free(good_bytes);
-	bytes = aligned_alloc(64, size);
-	good_bytes = aligned_alloc(64, size);
+	bytes = exactly(size);
+	good_bytes = exactly(size);
 	if (hz_linear_save(ctx, l, good_bytes, size))
 		bail("%s", hz_errmsg(ctx));
 	hz_linear_close(l);
@@ -47,8 +57,7 @@ static int load(size_t n)
 	const hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, 3, IN);
 	hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CPU, 3, OUT);
 	hz_tensor wt = hz_tensor_2d(w, HZ_F32, HZ_CPU, OUT, IN);
-	/* As much memory as is said to be there, so that sanitizers see reads beyond it */
-	unsigned char *copy = aligned_alloc(64, n ? (n + 63) / 64 * 64 : 64);
+	unsigned char *copy = exactly(n);
 	hz_linear *l;
 	int status;
 

@@ -192,7 +192,7 @@ static bool same_bytes(struct dev *dev, const hz_linear *l, unsigned char **data
 	return good;
 }
 
-/* Results of the first context with f32 y: the others must have the same bits where that is said */
+/* Results of the first context with f32 y, whose bits others must have where hurwitz.h says so */
 static double *first_y;
 
 /* The error of decoded weights: that which the layer says, and small enough */

@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * The contexts are every ISA level of this machine with 1 and 4 threads, and the highest level also
- * with 2 and 3; with HZ_TEST_DEVICE=cuda one per GPU instead. dev_open_routes() adds one for each
- * route of an operation.
+ * with 2 and 3; in quick runs every level with 1 or 4 threads, in turn, and the highest with 3, too.
+ * With HZ_TEST_DEVICE=cuda they are one per GPU instead. dev_open_routes() adds one for each route of
+ * an operation.
  */
 #ifndef DEV_H
 #define DEV_H
@@ -21,7 +22,8 @@
 
 struct dev {
 	hz_context *ctx;
-	int device;
+	int device, isa;
+	int again;		/* another number of threads for a level that is there already */
 	char name[96];
 };
 
@@ -40,6 +42,10 @@ static inline void dev_open(int device, int isa, int threads)
 		bail("hz_open: %s", hz_open_errmsg());
 	hz_device_info(d->ctx, &info);
 	d->device = hz_device(d->ctx);
+	d->isa = info.isa;
+	d->again = 0;
+	for (int i = 0; i < ndevs; i++)
+		d->again |= d->device == HZ_CPU && devs[i].isa == d->isa;
 	if (d->device == HZ_CPU)
 		snprintf(d->name, sizeof(d->name), "%s, %d threads", info.isa_name, info.threads);
 	else
@@ -64,11 +70,16 @@ static inline void dev_open_all(void)
 		return;
 	}
 	for (int isa = HZ_ISA_AUTO; (isa = isa_above(isa)) != HZ_ISA_AUTO;) {
-		dev_open(HZ_CPU, isa, 1);
-		dev_open(HZ_CPU, isa, 4);
+		if (tap_quick()) {
+			dev_open(HZ_CPU, isa, ndevs % 2 ? 1 : 4);
+		} else {
+			dev_open(HZ_CPU, isa, 1);
+			dev_open(HZ_CPU, isa, 4);
+		}
 		highest = isa;
 	}
-	dev_open(HZ_CPU, highest, 2);
+	if (!tap_quick())
+		dev_open(HZ_CPU, highest, 2);
 	dev_open(HZ_CPU, highest, 3);
 }
 
@@ -89,6 +100,7 @@ static inline void dev_open_routes(enum hzi_op op)
 		dev_open(backend == HZI_CUDA ? HZ_CUDA : HZ_CPU, HZ_ISA_AUTO, 2);
 		d->ctx->forced[op] = &r->route[i];
 		d->ctx->any_forced = d->ctx->prefer_forced = true;
+		d->again = 0;
 		n = strlen(d->name);
 		snprintf(d->name + n, sizeof(d->name) - n, ", route %s", r->route[i].name);
 		diag("context %d: %s", ndevs - 1, d->name);

@@ -35,13 +35,15 @@ static void test_design(void)
 	ok(status == HZ_OK &&
 	   fabs(wide.gap_db - report.gap_db) < 0.15 && fabs(scaled.beta / found.beta - 10) < 2,
 	   "the same of data ten times as wide");
-	want = (hz_lattice_opts){.policy = HZ_LATTICE_CLIP};
-	status = hz_lattice_design(ctx, &want, 4, 1, NULL, &found, bank, &report);
-	ok(status == HZ_OK &&
-	   found.kind == HZ_LATTICE_E8 && found.q == 16 && found.levels == 1 && report.rate <= 4 &&
-	   fabs(10 * log10(1 / report.mse) - 20.83) < 0.15,
-	   "the best of all at 4 bits without side information is E8 q=16: %.2f dB",
-	   10 * log10(1 / report.mse));
+	if (!tap_quick()) {	/* half of this program's time */
+		want = (hz_lattice_opts){.policy = HZ_LATTICE_CLIP};
+		status = hz_lattice_design(ctx, &want, 4, 1, NULL, &found, bank, &report);
+		ok(status == HZ_OK && found.kind == HZ_LATTICE_E8 && found.q == 16 &&
+		   found.levels == 1 && report.rate <= 4 &&
+		   fabs(10 * log10(1 / report.mse) - 20.83) < 0.15,
+		   "the best of all at 4 bits without side information is E8 q=16: %.2f dB",
+		   10 * log10(1 / report.mse));
+	}
 	want = (hz_lattice_opts){.kind = HZ_LATTICE_E8, .dim = 8, .q = 4, .levels = 2,
 				 .policy = HZ_LATTICE_BANK, .banks = 4};
 	status = hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report);

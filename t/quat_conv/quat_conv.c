@@ -238,7 +238,7 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 
 static void test_conv(struct dev *dev)
 {
-	int t, nd, i, cases = dev == devs && !tap_quick() ? 5 : 2, good;
+	int t, nd, i, cases = tap_quick() ? 1 : dev == devs ? 5 : 2, good;
 
 	for (nd = 1; nd <= 3; nd++) {
 		for (t = 0; t < types_of(dev); t++) {
@@ -413,7 +413,8 @@ static void test_few_channels(struct dev *dev)
 			for (int d = 1; d < 3; d++)
 				g.small[d] = (g.big[d] + 2 * g.pad[d] - (g.taps[d] - 1) * g.dil[d] -
 					      1) / g.step[d] + 1;
-			good &= conv_case(dev, types[t], 2, &g, o, i % 2, 0);
+			if (!tap_quick() || dev->device >= HZ_CUDA || (i + t) % 2)
+				good &= conv_case(dev, types[t], 2, &g, o, i % 2, 0);
 		}
 		ok(good, "%s: few channels, %s", dev->name, hz_dtype_name(types[t]));
 	}

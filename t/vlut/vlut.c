@@ -292,12 +292,6 @@ static int is_routed(const struct dev *dev)
 	return strstr(dev->name, ", route ") != NULL;
 }
 
-/* Whether a context differs from others in its number of threads only: rows are split elsewhere. */
-static int more_threads(const struct dev *dev)
-{
-	return dev->device == HZ_CPU && !is_routed(dev) && !strstr(dev->name, " 1 threads");
-}
-
 /* Every lattice by each route and table that it has; some of them with more threads */
 static void test_routes(struct dev *dev)
 {
@@ -323,7 +317,7 @@ static void test_routes(struct dev *dev)
 					.by_cols = rnd_below(&rnd, 2),
 				};
 
-				if (more_threads(dev) && rnd_below(&rnd, 3))
+				if (dev->again && rnd_below(&rnd, 3))
 					continue;
 				if ((route == HZ_VLUT_DECODE && o.table) ||
 				    ((o.table || route == HZ_VLUT_TABLE) && !leaders) ||
@@ -887,7 +881,7 @@ static void test_two_sided(struct dev *dev)
 		 * integers. */
 		if (l->rule.embed != d && forced && strcmp(forced->name, "via_f16") == 0)
 			continue;
-		for (int n = 0; n < (quick ? 2 : 6); n++) {
+		for (int n = 0; n < (!quick ? 6 : dev->device >= HZ_CUDA ? 2 : 1); n++) {
 			const int64_t rows = 1 + rnd_below(&rnd, 140),
 				      cols = 1 + rnd_below(&rnd, 140);
 			const int how = (int)rnd_below(&rnd, 32), other = (int)rnd_below(&rnd, 32);
@@ -940,8 +934,7 @@ static void test_threads(void)
 	for (int i = 1; i < ndevs; i++) {
 		int good = 1;
 
-		if (strncmp(devs[i].name, devs[i - 1].name, 4) != 0 ||
-		    devs[i].device != HZ_CPU || is_routed(&devs[i]))
+		if (!devs[i].again)
 			continue;
 		for (int c = 0; c < 9; c++) {
 			const int batch = batches[c % 3];
@@ -1210,12 +1203,14 @@ int main(void)
 		quick = tap_quick() || is_routed(&devs[i]);
 		test_routes(&devs[i]);
 		test_long(&devs[i]);
-		if (more_threads(&devs[i]))
+		if (devs[i].again)
 			continue;
 		test_sizes(&devs[i]);
-		test_bytes(&devs[i]);
-		test_d4_bitfield(&devs[i]);
-		test_e8_bitplane(&devs[i]);
+		if (!tap_quick() || devs[i].device >= HZ_CUDA || !is_routed(&devs[i])) {
+			test_bytes(&devs[i]);
+			test_d4_bitfield(&devs[i]);
+			test_e8_bitplane(&devs[i]);
+		}
 		test_far(&devs[i]);
 		if (devs[i].device >= HZ_CUDA) {
 			test_tables(&devs[i]);

@@ -30,7 +30,7 @@ noinst_HEADERS += \
 	gpu/device/mbarrier.cuh gpu/device/mma.cuh gpu/device/pdl.cuh gpu/device/reduce.cuh \
 	gpu/device/shared.cuh gpu/device/tma.cuh gpu/device/wgmma_f16.cuh gpu/device/wgmma_s8.cuh \
 	gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh \
-	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/hadamard.h \
+	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/factors.cuh gpu/hadamard/hadamard.h \
 	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
 	gpu/hadamard/segments.h gpu/hadamard/strided.cuh gpu/kernels.def \
 	gpu/lattice/closest_point.cuh \
@@ -62,7 +62,7 @@ noinst_HEADERS += \
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \
 	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_dequantize.cu \
-	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
+	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/base_split.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
 	gpu/lattice/contiguous_d4_e8.cu \
 	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu \

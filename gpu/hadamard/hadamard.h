@@ -71,6 +71,27 @@ struct hzi_hadamard_base_rows {
 };
 static_assert(sizeof(struct hzi_hadamard_base_rows) == 744, "the same layout for C and CUDA");
 
+/*
+ * Rows of m 2^k elements, of which a block computes some rows of the base matrix. signs: those of
+ * rows 4 q to 4 q + 3 in column j, of the base matrix or its transpose, are the bits from
+ * 4 (j % 8) on of word q * words + j / 8.
+ */
+#define HZI_BASE_SPLIT_ORDER 64		/* of the base matrices whose signs fit the first size */
+#define HZI_BASE_SPLIT_WORDS(m) ((m) / 4 * (((m) + 7) / 8))
+
+struct hzi_hadamard_base_split {
+	struct hzi_hadamard_job job;
+	struct hzi_hadamard_dim dim[2];
+	int32_t words, quads;	/* quads: of rows of the base matrix that a block computes */
+	uint32_t signs[HZI_BASE_SPLIT_WORDS(HZI_BASE_SPLIT_ORDER)];
+};
+
+struct hzi_hadamard_base_split_big {
+	struct hzi_hadamard_base_split a;
+	uint32_t more[HZI_BASE_SPLIT_WORDS(256) - HZI_BASE_SPLIT_WORDS(HZI_BASE_SPLIT_ORDER)];
+};
+static_assert(sizeof(struct hzi_hadamard_base_split) == 744, "the same layout for C and CUDA");
+
 /* Any strides, plans and base matrices */
 #define HZI_STRIDED_DIMS 8		/* outer dimensions, blocks, transforms of a segment */
 #define HZI_STRIDED_SEGMENTS 17		/* at most one segment per power of two up to 2^16 */

@@ -21,6 +21,7 @@ struct hzi_hadamard_launch {
 	union {
 		struct hzi_hadamard_rows rows;
 		struct hzi_hadamard_base_rows base;
+		struct hzi_hadamard_base_split_big split;
 	} p;
 };
 

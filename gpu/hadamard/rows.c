@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <string.h>
+
 #include "gpu/hadamard/segments.h"
 
 #define SM_CLUSTERS 90		/* the first compute capability with clusters */
@@ -114,7 +116,7 @@ const char *hzi_hadamard_prepare_rows(const struct hzi_hadamard_call *c,
 					   HZI_GRID_MAX / 8) * r->cluster)},
 		.block = {(unsigned)r->threads},
 		.shared_bytes = (unsigned)(r->threads * EXCHANGE_BYTES),
-		.cluster = (unsigned)r->cluster};
+		.cluster = (unsigned)r->cluster, .early = true};
 	return NULL;
 }
 
@@ -124,6 +126,7 @@ const char *hzi_hadamard_prepare_rows(const struct hzi_hadamard_call *c,
 #define BASE_LOG2_MIN 6
 #define BASE_LOG2_MAX 11
 #define BASE_THREADS_MAX 512
+#define SPLIT_THREADS_MAX 1024
 
 /* The base matrix or its transpose, as two words of sign bits a row */
 static void set_base(const struct hzi_segment *seg, bool transpose, uint32_t *bits)
@@ -140,20 +143,110 @@ static void set_base(const struct hzi_segment *seg, bool transpose, uint32_t *bi
 	}
 }
 
+/* Signs of four rows of the base matrix or its transpose: struct hzi_hadamard_base_split */
+static void set_signs(const struct hzi_base *base, bool transpose, int words, uint32_t *signs)
+{
+	const int m = base->m;
+
+	memset(signs, 0, (size_t)(m / 4 * words) * sizeof(*signs));
+	for (int j = 0; transpose && j < m; j++) {
+		const uint32_t *const row = base->bits + j * base->words;
+
+		for (int q = 0; q < m / 4; q++)
+			signs[q * words + j / 8] |= (row[q / 8] >> q % 8 * 4 & 15) << j % 8 * 4;
+	}
+	for (int i = 0; !transpose && i < m; i++) {
+		const uint32_t *const row = base->bits + i * base->words;
+
+		for (int w = 0; w < words; w++) {
+			uint32_t bits = row[w / 4] >> w % 4 * 8 & 0xff;
+
+			/* Bit b to bit 4 b */
+			bits = (bits | bits << 12) & 0x000f000f;
+			bits = (bits | bits << 6) & 0x03030303;
+			bits = (bits | bits << 3) & 0x11111111;
+			signs[i / 4 * words + w] |= bits << i % 4;
+		}
+	}
+}
+
+/* Several blocks for each vector, as many as the GPU runs at a time */
+static const char *prepare_base_split(const struct hzi_hadamard_call *c,
+				      const struct hzi_segment *seg, struct hzi_hadamard_launch *l)
+{
+	const struct hzi_hadamard_base_rows base = l->p.base;
+	struct hzi_hadamard_base_split *const p = &l->p.split.a;
+	const int64_t n = seg->length, quads = seg->m / 4, vectors = base.job.vectors;
+	const int64_t padding = n / 8 >> (seg->k < 5 ? seg->k - 3 : 2);
+	int64_t parts, tasks, bytes;
+
+	if (seg->k < 3)
+		return "rows are shorter than m 2^3";
+	/* All of a vector is read before a result is stored, but by each block for itself. */
+	parts = c->job.x == c->job.y ? 1 :
+		max_of(1, min_of(quads, c->device->sms / max_of(vectors, 1)));
+	p->job = base.job;
+	p->dim[0] = base.dim[0];
+	p->dim[1] = base.dim[1];
+	p->quads = (int32_t)ceil_div(quads, parts);
+	p->words = (seg->m + 7) / 8;
+	bytes = 16 * p->quads * seg->m + 4 * (n + 4 * padding);
+	if (bytes > c->device->shared_block_bytes)
+		return "rows exceed the shared memory of a block";
+	set_signs(seg->base, c->t->transpose, p->words, p->signs);
+	tasks = max_of(n / 8, p->quads << (seg->k - 1));
+	l->kernel = seg->m > HZI_BASE_SPLIT_ORDER ? HZI_KERNEL_hadamard_base_split_big :
+						    HZI_KERNEL_hadamard_base_split;
+	l->bytes = seg->m > HZI_BASE_SPLIT_ORDER ? sizeof(l->p.split) : sizeof(*p);
+	l->launch = (struct hzi_launch){
+		.grid = {(unsigned)min_of(vectors, HZI_GRID_MAX),
+			 (unsigned)ceil_div(quads, p->quads)},
+		.block = {(unsigned)min_of(ceil_div(tasks, 32) * 32, SPLIT_THREADS_MAX)},
+		.shared_bytes = (unsigned)bytes, .early = true};
+	return NULL;
+}
+
+/* One block for each vector, where prepare() has set the job and the dimensions */
+static const char *prepare_base_block(const struct hzi_hadamard_call *c,
+				      const struct hzi_segment *seg, struct hzi_hadamard_launch *l)
+{
+	struct hzi_hadamard_base_rows *const p = &l->p.base;
+	const int64_t n = seg->length, chunks = n / 64;
+	int64_t bytes, threads;
+
+	if (seg->m > BASE_ORDER_MAX)
+		return "the order of the base matrix is above 64";
+	if (seg->k < BASE_LOG2_MIN || seg->k > BASE_LOG2_MAX || n % (seg->k > 10 ? 2048 : 1024))
+		return "rows are not m 2^k with k = 6 to 11, a multiple of 1024 or 2048";
+	/* 68 words for 64 elements; then stride % 32 = 8 */
+	p->stride = (int32_t)(68 << seg->k) / 64;
+	p->stride += (40 - p->stride % 32) % 32;
+	bytes = (int64_t)seg->m * p->stride * 4 +
+		(p->job.y_dtype == HZ_F32 ? seg->m * BASE_ORDER_MAX * 4 : (int64_t)sizeof(p->bits));
+	if (bytes > c->device->shared_block_bytes)
+		return "rows exceed the shared memory of a block";
+	set_base(seg, c->t->transpose, p->bits);
+	/* Whole warps with equal numbers of chunks */
+	threads = ceil_div(ceil_div(chunks, ceil_div(chunks, BASE_THREADS_MAX)), 32) * 32;
+	l->kernel = HZI_KERNEL_hadamard_base_rows;
+	l->bytes = sizeof(*p);
+	l->launch = (struct hzi_launch){
+		.grid = {(unsigned)min_of(p->job.vectors, HZI_GRID_MAX)},
+		.block = {(unsigned)threads},
+		.shared_bytes = (unsigned)bytes};
+	return NULL;
+}
+
 const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 					   const struct hzi_segment *seg,
 					   struct hzi_hadamard_launch *l)
 {
 	const struct hzi_hadamard_args *t = c->t;
 	struct hzi_hadamard_base_rows *const p = &l->p.base;
-	const int64_t n = seg->length, chunks = n / 64;
 	struct hzi_hadamard_dims dims;
-	int64_t bytes, threads;
 
-	if (seg->m == 1 || seg->m > BASE_ORDER_MAX)
-		return "the order of the base matrix is 1 or above 64";
-	if (seg->k < BASE_LOG2_MIN || seg->k > BASE_LOG2_MAX || n % (seg->k > 10 ? 2048 : 1024))
-		return "rows are not m 2^k with k = 6 to 11, a multiple of 1024 or 2048";
+	if (seg->m == 1)
+		return "the order has no base matrix";
 	if (c->scale_stride)
 		return "one side is codes";
 	if (t->x_step != 1 || t->y_step != 1)
@@ -173,23 +266,8 @@ const char *hzi_hadamard_prepare_base_rows(const struct hzi_hadamard_call *c,
 	if (!hzi_hadamard_whole_bytes(&t->pre, seg->offset, p->dim[0].pre, p->dim[1].pre) ||
 	    !hzi_hadamard_whole_bytes(&t->post, seg->offset, p->dim[0].post, p->dim[1].post))
 		return "packed signs of a row do not begin at a byte";
-	/* 68 words for 64 elements; then stride % 32 = 8 */
-	p->stride = (int32_t)(68 << seg->k) / 64;
-	p->stride += (40 - p->stride % 32) % 32;
-	bytes = (int64_t)seg->m * p->stride * 4 +
-		(p->job.y_dtype == HZ_F32 ? seg->m * BASE_ORDER_MAX * 4 : (int64_t)sizeof(p->bits));
-	if (bytes > c->device->shared_block_bytes)
-		return "rows exceed the shared memory of a block";
-	set_base(seg, t->transpose, p->bits);
 	p->job.x = hzi_at_element(p->job.x, seg->offset, p->job.x_dtype);
 	p->job.y = hzi_at_element(p->job.y, seg->offset, p->job.y_dtype);
-	/* Whole warps with equal numbers of chunks */
-	threads = ceil_div(ceil_div(chunks, ceil_div(chunks, BASE_THREADS_MAX)), 32) * 32;
-	l->kernel = HZI_KERNEL_hadamard_base_rows;
-	l->bytes = sizeof(*p);
-	l->launch = (struct hzi_launch){
-		.grid = {(unsigned)min_of(p->job.vectors, HZI_GRID_MAX)},
-		.block = {(unsigned)threads},
-		.shared_bytes = (unsigned)bytes};
-	return NULL;
+	return 2 * p->job.vectors > c->device->sms && !prepare_base_block(c, seg, l) ? NULL :
+	       prepare_base_split(c, seg, l);
 }

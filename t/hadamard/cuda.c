@@ -41,6 +41,7 @@ struct row {
 	const char *kernel;		/* of each launch */
 	int launches;
 	unsigned threads, cluster;
+	unsigned split;			/* blocks of a vector; 0: 1 */
 	int64_t grid;			/* 0: any */
 };
 
@@ -144,14 +145,23 @@ static const struct row table[] = {
 	 .kernel = "columns_10", .launches = 1, .threads = 512, .grid = 2},
 	/* Base matrices: contiguous rows, and what their kernels do not support */
 	{.x = HZ_F16, .y = HZ_F32, .rows = 3, .n = 6144, .o = TRUE_ORDER(12),
+	 .kernel = "base_split", .launches = 1, .threads = 768,
+	 .grid = 3, .split = 3},
+	{.x = HZ_F16, .y = HZ_F32, .rows = 67, .n = 6144, .o = TRUE_ORDER(12),
 	 .kernel = "base_rows", .launches = 1, .threads = 96,
-	 .grid = 3},
-	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 40960, .o = TRUE_ORDER(20),
+	 .grid = 67},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 67, .n = 40960, .o = TRUE_ORDER(20),
 	 .kernel = "base_rows", .launches = 1, .threads = 320,
-	 .grid = 3},
+	 .grid = 67},
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96, .o = TRUE_ORDER(12),
+	 .kernel = "base_split", .launches = 1, .threads = 32,
+	 .grid = 3, .split = 3},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 48, .o = TRUE_ORDER(12),
 	 .kernel = "strided", .launches = 1, .threads = 256,
 	 .grid = 1},
+	{.x = HZ_F32, .y = HZ_F16, .rows = 300, .n = 156 * 8, .o = TRUE_ORDER(156),
+	 .kernel = "base_split_big", .launches = 1,
+	 .threads = 160, .grid = 300},
 	{.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 156 * 4, .o = TRUE_ORDER(156),
 	 .kernel = "strided_big", .launches = 1,
 	 .threads = 256, .grid = 1},
@@ -323,7 +333,8 @@ static void test_row(const struct row *r)
 
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
 			 l->kernel + strlen("hadamard_"));
-		good &= l->block[0] == r->threads && l->block[1] == 1 && l->grid[1] == 1;
+		good &= l->block[0] == r->threads && l->block[1] == 1 &&
+			l->grid[1] == (r->split ? r->split : 1);
 		good &= (l->cluster ? l->cluster : 1) == (r->cluster ? r->cluster : 1);
 		good &= !r->grid || l->grid[0] == r->grid;
 		good &= l->shared_bytes <= SHARED_MAX;

@@ -727,6 +727,37 @@ static void test_base_rows(void)
 	ok(good, "12 2^k, 20 2^k, 28 2^k, 40 2^k contiguous, any base matrix");
 }
 
+/* Few and many rows of m 2^k with signs on both sides, of orders with and without kernels */
+static void test_base_signs(void)
+{
+	static const struct {
+		int m, k;
+		int64_t rows;
+	} t[] = {
+		{12, 6, 1}, {12, 5, 7}, {12, 7, 70}, {28, 5, 5}, {36, 3, 150}, {36, 4, 3},
+		{172, 3, 2}, {172, 6, 1}, {28, 9, 2}, {20, 8, 66}, {12, 2, 4},
+	};
+	int good = 1;
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const int64_t n = (int64_t)t[i].m << t[i].k;
+		struct tcase c = rows_case(t[i].rows, n, floats[i % 3], floats[(i + i / 3) % 3]);
+		void *pre_memory, *post_memory;
+		hz_tensor pre = random_signs_of(n, &pre_memory);
+		hz_tensor post = random_signs_of(n, &post_memory);
+
+		c.o = (hz_hadamard_opts){.plan = HZ_PLAN_TRUE, .order = t[i].m, .pre = &pre};
+		good &= check_case(&c);
+		c.o.post = &post;
+		c.o.flags = HZ_HADAMARD_TRANSPOSE;
+		c.in_place = c.x_dtype == c.y_dtype;
+		good &= check_case(&c);
+		free(pre_memory);
+		free(post_memory);
+	}
+	ok(good, "rows of m 2^k with signs before and behind");
+}
+
 /* A workspace of exactly the size reported is enough; nothing outside it changes. */
 static int workspaces(struct dev *dev)
 {
@@ -892,6 +923,7 @@ int main(void)
 	test_overflow();
 	test_large();
 	test_base_rows();
+	test_base_signs();
 	test_workspaces();
 	diag("%ld cases on %d contexts", cases, ndevs);
 	dev_close_all();

@@ -117,7 +117,8 @@ int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
 	const struct hzi_launch launch = {.grid = {(unsigned)blocks_of(c, s)},
 					  .block = {(unsigned)s->threads},
 					  .shared_bytes = (unsigned)s->shared_bytes,
-					  .cluster = (unsigned)s->cluster};
+					  .cluster = (unsigned)s->cluster,
+					  .early = p.pre || p.post};
 
 	return hzi_cuda_launch(ctx, c->op, first + 2 * index + (p.pre || p.post), &launch, &p,
 			       sizeof(p));

@@ -11,6 +11,7 @@
  * has 64 values there, so that fewer stages remain that need shared memory, and those use wider
  * accesses; it loads the next row while it computes.
  */
+#include "gpu/device/pdl.cuh"
 #include "gpu/hadamard/contiguous.cuh"
 #include "gpu/device/cluster.cuh"
 
@@ -317,13 +318,21 @@ HZ_DEVICE void f32_row_of_cluster(const hzi_hadamard_contiguous &p)
 	{ \
 		__VA_ARGS__(p); \
 	}
+/* With signs, as rotations in front of a product have them: launched early */
+#define KERNEL_SIGNS(name, ...) \
+	hadamard_contiguous_##name(const __grid_constant__ hzi_hadamard_contiguous p) \
+	{ \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
+		__VA_ARGS__(p); \
+	}
 #define BOUNDS(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 
 /* A kernel for rows without signs and one with them, whose last template parameter is SIGNS */
 #define CONTIGUOUS(name, threads, blocks, function, ...) \
 	BOUNDS(threads, HZ_BLOCKS(threads, blocks)) \
 	KERNEL(name, function<__VA_ARGS__ __VA_OPT__(,) false>) \
-	BOUNDS(threads, 1) KERNEL(name##_signs, function<__VA_ARGS__ __VA_OPT__(,) true>)
+	BOUNDS(threads, 1) KERNEL_SIGNS(name##_signs, function<__VA_ARGS__ __VA_OPT__(,) true>)
 
 #define CONTIGUOUS_16BIT(name, DTYPE) \
 	CONTIGUOUS(name##_10, 32, 32, rows_of_warp, DTYPE) \

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  */
 #include "gpu/device/dtype.cuh"
+#include "gpu/device/pdl.cuh"
 #include "gpu/linear/linear.h"
 
 #define THREADS HZI_LINEAR_THREADS
@@ -31,14 +32,26 @@ HZ_DEVICE float linear_activate(int activation, float v)
 	}
 }
 
-/*
- * One element a thread; a block has THREADS columns of a row, rows are the grid's y and repeat.
- * Sums are rounded one by one, as on the CPU: nothing is contracted.
- */
+/* act(v + bias), times up + its bias if gated. Sums are rounded one by one, as on the CPU. */
+HZ_DEVICE float linear_finish(const hzi_linear_epilogue &p, int64_t j, float v, float up)
+{
+	if (p.bias)
+		v = __fadd_rn(v, p.bias[j]);
+	v = linear_activate(p.activation, v);
+	if (!p.gated)
+		return v;
+	if (p.bias)
+		up = __fadd_rn(up, p.bias[p.n + j]);
+	return __fmul_rn(v, up);
+}
+
+/* One element a thread; a block has THREADS columns of a row, rows are the grid's y and repeat. */
 extern "C" __global__ void __launch_bounds__(THREADS) linear_epilogue(hzi_linear_epilogue p)
 {
 	const int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
+	pdl_launch_dependents();
+	pdl_wait();
 	if (j >= p.n)
 		return;
 	for (int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
@@ -51,19 +64,42 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_epilogue(hzi_linear
 			from += i * p.from_stride[d];
 			y += i * p.y_stride[d];
 		}
-		float v = load_any(p.from_dtype, p.from, from + j * p.from_step);
 
-		if (p.bias)
-			v = __fadd_rn(v, p.bias[j]);
-		v = linear_activate(p.activation, v);
-		if (p.gated) {
-			float up = load_any(p.from_dtype, p.from, from + (p.n + j) * p.from_step);
+		const float v = load_any(p.from_dtype, p.from, from + j * p.from_step);
+		const float up = p.gated ? load_any(p.from_dtype, p.from,
+						    from + (p.n + j) * p.from_step) : 0;
 
-			if (p.bias)
-				up = __fadd_rn(up, p.bias[p.n + j]);
-			v = __fmul_rn(v, up);
-		}
-		store_any(p.y_dtype, p.y, y + j * p.y_step, v);
+		store_any(p.y_dtype, p.y, y + j * p.y_step, linear_finish(p, j, v, up));
+	}
+}
+
+/* The same for aligned rows at one distance, from f32: four columns a thread */
+extern "C" __global__ void __launch_bounds__(THREADS) linear_epilogue_rows(hzi_linear_epilogue p)
+{
+	const int64_t j = 4 * ((int64_t)blockIdx.x * THREADS + threadIdx.x);
+
+	pdl_launch_dependents();
+	pdl_wait();
+	if (j >= p.n)
+		return;
+	for (int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
+		const float *const from = (const float *)p.from + row * p.from_stride[0] + j;
+		const float4 v = *(const float4 *)from;
+		const float4 up = p.gated ? *(const float4 *)(from + p.n) : float4();
+		const int64_t y = row * p.y_stride[0] + j;
+		const float f[4] = {linear_finish(p, j, v.x, up.x),
+				    linear_finish(p, j + 1, v.y, up.y),
+				    linear_finish(p, j + 2, v.z, up.z),
+				    linear_finish(p, j + 3, v.w, up.w)};
+
+		if (p.y_dtype == HZ_F32)
+			*(float4 *)((float *)p.y + y) = make_float4(f[0], f[1], f[2], f[3]);
+		else if (p.y_dtype == HZ_F16)
+			*(uint2 *)((uint16_t *)p.y + y) =
+				make_uint2(to_f16x2(f[0], f[1]), to_f16x2(f[2], f[3]));
+		else
+			*(uint2 *)((uint16_t *)p.y + y) =
+				make_uint2(to_bf16x2(f[0], f[1]), to_bf16x2(f[2], f[3]));
 	}
 }
 

@@ -792,9 +792,13 @@ static int64_t rows_of(const hz_tensor *t)
 static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tensor *bias,
 		    const hz_tensor *y, const hz_linear_opts *o)
 {
-	const hz_tensor f = hzi_canonical_strides(from), t = hzi_canonical_strides(y);
-	const int last = t.ndim - 1;
-	struct hzi_linear_forward_args a = {
+	hz_tensor f = hzi_canonical_strides(from), t = hzi_canonical_strides(y);
+	struct hzi_linear_forward_args a;
+	int last;
+
+	flatten_both(&f, &t);
+	last = t.ndim - 1;
+	a = (struct hzi_linear_forward_args){
 		.from = from->data, .y = y->data, .bias = bias ? bias->data : NULL,
 		.rows = rows_of(y), .n = t.shape[last], .from_step = f.stride[last],
 		.y_step = t.stride[last], .ndim = last, .from_dtype = f.dtype, .y_dtype = t.dtype,

@@ -57,6 +57,12 @@ const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi
 	       "the sizes do not fit 32 bits";
 }
 
+bool hzi_cuda_vlut_x_vectorized(const struct hzi_vlut_gemm_args *a)
+{
+	return a->x_k == 1 && a->w.k % 8 == 0 && (uintptr_t)a->x % 16 == 0 &&
+	       (a->batch == 1 || a->x_b * (int64_t)hz_dtype_size(a->x_dtype) % 16 == 0);
+}
+
 /* ---- Points as s8 ---------------------------------------------------------------------------- */
 
 const char *hzi_cuda_vlut_s8_unsupported(const hz_lattice *l, int levels, struct hzi_vlut_s8 *b)

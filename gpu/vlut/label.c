@@ -195,8 +195,7 @@ int hzi_cuda_vlut_label_skinny(struct hz_context *ctx, const void *args)
 	plan_of(ctx, a, &plan);
 	p.scale = hzi_cuda_vlut_label_r(l, p.scales);
 	p.parts = plan.parts;
-	p.x_vectorized = a->x_dtype != HZ_F32 && a->x_k == 1 && a->w.k % 8 == 0 &&
-			 (uintptr_t)a->x % 16 == 0 && (a->batch == 1 || a->x_b % 8 == 0);
+	p.x_vectorized = hzi_cuda_vlut_x_vectorized(a);
 
 	/* Blocks that fit at a time, as many tiles for each */
 	const int64_t at_once = sms * (plan.columns == HZI_VLUT_LABEL_COLUMNS ? 1 : 2);

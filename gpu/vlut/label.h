@@ -66,7 +66,7 @@ struct hzi_vlut_label_skinny {
 	int32_t rows, k, chunks, tiles, batch, parts, x_dtype, y_dtype;
 	uint32_t scales[4];		/* r of T = 0 .. 15 as bytes; beyond the last scale its r */
 	float scale;			/* value of r v = 1 */
-	int32_t x_vectorized;		/* x: 16 bits, contiguous aligned columns */
+	int32_t x_vectorized;		/* contiguous aligned columns, k % 8 = 0 */
 };
 
 static_assert(sizeof(struct hzi_vlut_label_skinny) == 128, "the same layout for C and CUDA");

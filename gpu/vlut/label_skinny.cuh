@@ -164,17 +164,31 @@ private:
 
 	/* ---- x ------------------------------------------------------------------------------- */
 
-	/* Eight values of x from k on, 0 beyond the last */
-	__device__ __forceinline__ void load_x(float (&v)[8], int column, int k) const
-	{
-		const int64_t at = k * p.x_k + column * p.x_b;
+	/* How x is read: value by value, or bf16 and f32 in pieces of 16 bytes */
+	enum {VALUES, BF16_PIECES, F32_PIECES};
 
-		if (k >= p.k || column >= p.batch) {
+	/* Eight values of a vector of x from k on, 0 beyond the last */
+	template <int KIND>
+	__device__ __forceinline__ void load_x(float (&v)[8], int vector, int k) const
+	{
+		const int64_t at = k * p.x_k + vector * p.x_b;
+		const bool in = vector < p.batch && k < p.k;
+
+		if constexpr (KIND == F32_PIECES) {
+			const float4 *const src = (const float4 *)((const float *)p.x + at);
+
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = 0;
-		} else if (p.x_vectorized) {
-			const uint4 w = __ldg((const uint4 *)((const uint16_t *)p.x + at));
+			for (int i = 0; i < 2; i++) {
+				const float4 f = in ? __ldg(src + i) : float4();
+
+				v[4 * i] = f.x;
+				v[4 * i + 1] = f.y;
+				v[4 * i + 2] = f.z;
+				v[4 * i + 3] = f.w;
+			}
+		} else if constexpr (KIND == BF16_PIECES) {
+			const uint4 w = in ? __ldg((const uint4 *)((const uint16_t *)p.x + at)) :
+					     uint4();
 			const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 
 #pragma unroll
@@ -183,46 +197,67 @@ private:
 				v[2 * i + 1] = bf16_high(words[i]);
 			}
 		} else {
+#pragma unroll
 			for (int i = 0; i < 8; i++)
-				v[i] = k + i < p.k ? load_any(p.x_dtype, p.x, at + i * p.x_k) : 0;
+				v[i] = in && k + i < p.k ?
+				       load_any(p.x_dtype, p.x, at + i * p.x_k) : 0;
 		}
 	}
 
+	/* log2 of the columns of a vector, and of the vectors of the kernel */
+	__device__ __forceinline__ int parts_log2(void) const
+	{
+		return IS_F16 || COLUMNS == 1 ? 0 : p.parts - 1;
+	}
+
+	__device__ __forceinline__ int vectors_log2(void) const
+	{
+		return (COLUMNS == 8 ? 3 : COLUMNS - 1) - parts_log2();
+	}
+
+	/* Of the four lanes that have the vector of a column, the first */
+	__device__ __forceinline__ int lane_of(int column) const
+	{
+		return (column >> parts_log2() & ((1 << vectors_log2()) - 1)) * 4;
+	}
+
 	/*
-	 * Stores this warp's part of x. Returns the power of two by which the column of lanes 4 c
-	 * to 4 c + 3 has been multiplied.
+	 * Stores this warp's part of x. Returns the power of two by which the vector of this lane,
+	 * that of lanes lane_of() + 0 to 3, has been multiplied.
 	 */
 	__device__ __forceinline__ int stage_x(void) const
 	{
-		constexpr int LANES = COLUMNS * 4;	/* that stage different parts */
-		constexpr int SETS = 32 / LANES;
-		const int c = lane / 4 % COLUMNS, set = lane / LANES;
+		const int c = lane / 4 & ((1 << vectors_log2()) - 1);
+		const int set = lane / 4 >> vectors_log2(), sets = 8 >> vectors_log2();
 		int shift = 0;
 
 		if constexpr (IS_F16) {
-			for (int i = set; i < 2 * n; i += SETS)
+			/* Loads of several parts are in flight together. */
+#pragma unroll 4
+			for (int i = set; i < 2 * n; i += sets)
 				stage_f16(c, i / 2, i % 2);
 		}
 		for (int pass = IS_F16 ? 2 : 0; pass < 2; pass++) {
 			const float factor = power_of_2(shift / 2),
 				    rest = power_of_2(shift - shift / 2);
-			float most = 0;
+			float most = !p.x_vectorized ?
+				     stage_all<VALUES>(c, set, sets, factor, rest) :
+				     p.x_dtype == HZ_F32 ?
+				     stage_all<F32_PIECES>(c, set, sets, factor, rest) :
+				     stage_all<BF16_PIECES>(c, set, sets, factor, rest);
 
-			for (int i = set; i < 2 * n; i += SETS)
-				most = fmaxf(most, stage(c, i / 2, i % 2, factor, rest));
 			if (pass)
 				break;
 			most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
 			most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-			for (int l = LANES; l < 32; l *= 2)
+			for (int l = 4 << vectors_log2(); l < 32; l *= 2)
 				most = fmaxf(most, __shfl_xor_sync(~0u, most, l));
-			/* Both columns of an f32 have the same numbers here. */
 			if (most < INFINITY && most > 0 && !(most >= 0x1p-10f && most < 0x1p15f))
 				shift = 127 - (int)(__float_as_uint(most) >> 23);
 			if (!__any_sync(~0u, shift != 0))
 				break;
 		}
-				return shift;
+		return shift;
 	}
 
 	__device__ __forceinline__ uint4 *x_slot(int c, int chunk, int pair) const
@@ -249,33 +284,51 @@ private:
 	}
 
 	/* The same for any x, times factor and rest. Returns the largest |x|, NaN left out. */
+	template <int KIND>
 	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor,
 					       float rest) const
 	{
 		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
-		const int column = p.parts == 2 ? c / 2 : c;
-		const bool remainder = p.parts == 2 && c % 2;
-		uint4 *const dst = x_slot(c, chunk, pair);
+		uint4 *const dst = x_slot(c << parts_log2(), chunk, pair);
 		float a[8], b[8], most = 0;
 		uint32_t w[8];
 
-		load_x(a, column, k);
-		load_x(b, column, k + 16);
+		load_x<KIND>(a, c, k);
+		load_x<KIND>(b, c, k + 16);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
-			float low = a[i] * factor * rest, high = b[i] * factor * rest;
-
 			most = fmaxf(most, fmaxf(fabsf(a[i]), fabsf(b[i])));
-			w[i] = to_f16x2(low, high);
-			if (remainder) {
-				/* Inf has no remainder. */
-				low = fabsf(low) < INFINITY ? low - f16_low(w[i]) : 0;
-				high = fabsf(high) < INFINITY ? high - f16_high(w[i]) : 0;
-				w[i] = to_f16x2(low, high);
-			}
+			a[i] = a[i] * factor * rest;
+			b[i] = b[i] * factor * rest;
+			w[i] = to_f16x2(a[i], b[i]);
 		}
 		dst[0] = make_uint4(w[0], w[1], w[2], w[3]);
 		dst[4 * COLUMNS] = make_uint4(w[4], w[5], w[6], w[7]);
+		if (!parts_log2())
+			return most;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			/* Inf has no remainder. */
+			const float low = fabsf(a[i]) < INFINITY ? a[i] - f16_low(w[i]) : 0;
+			const float high = fabsf(b[i]) < INFINITY ? b[i] - f16_high(w[i]) : 0;
+
+			w[i] = to_f16x2(low, high);
+		}
+		dst[4] = make_uint4(w[0], w[1], w[2], w[3]);
+		dst[4 + 4 * COLUMNS] = make_uint4(w[4], w[5], w[6], w[7]);
+		return most;
+	}
+
+	/* stage() of all parts of a lane */
+	template <int KIND>
+	__device__ __forceinline__ float stage_all(int c, int set, int sets, float factor,
+						   float rest) const
+	{
+		float most = 0;
+
+#pragma unroll (KIND == VALUES ? 1 : 2)
+		for (int i = set; i < 2 * n; i += sets)
+			most = fmaxf(most, stage<KIND>(c, i / 2, i % 2, factor, rest));
 		return most;
 	}
 
@@ -296,7 +349,7 @@ private:
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const int column = 2 * t + i % 2;
-			const int back = -__shfl_sync(~0u, shift, column % COLUMNS * 4);
+			const int back = -__shfl_sync(~0u, shift, lane_of(column));
 
 			const float sum = acc[0][i] + acc[1][i];
 

@@ -76,6 +76,9 @@ int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
 /* NULL if rows of codes are contiguous and 16-byte aligned, values s(T) (p - o); else why not. */
 const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi_coded *w);
 
+/* Whether vectors of x are contiguous, of whole aligned pieces of 16 bytes */
+bool hzi_cuda_vlut_x_vectorized(const struct hzi_vlut_gemm_args *a);
+
 /* Points of a lattice of dimension 4 or 8 as sums of bytes: struct hzi_vlut_table_s8_skinny. */
 struct hzi_vlut_s8 {
 	uint32_t first[2];

@@ -28,10 +28,10 @@ enum {
 #define E8_BITPLANE_COLUMNS 6	/* above this, decoding to s8 or f16 is faster */
 #define VIA_QGEMM_COLUMNS 16	/* above this, via_qgemm is the fastest route for s8 */
 
-#define LABEL_SKINNY_COLUMNS 8	/* above this, table_wgmma is faster */
+#define LABEL_SKINNY_COLUMNS 8	/* above this, two of them for one of f32, table_wgmma is faster */
 
-HZI_RANK(label_skinny, struct hzi_vlut_gemm_args, a->batch <= LABEL_SKINNY_COLUMNS, LABEL_SKINNY,
-	 GENERIC)
+HZI_RANK(label_skinny, struct hzi_vlut_gemm_args,
+	 a->batch * (a->x_dtype == HZ_F32 ? 2 : 1) <= LABEL_SKINNY_COLUMNS, LABEL_SKINNY, GENERIC)
 HZI_RANK(e8_bitplane, struct hzi_vlut_gemm_args, a->batch <= E8_BITPLANE_COLUMNS, E8_BITPLANE,
 	 GENERIC)
 

@@ -75,7 +75,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	if (!values && (why = plan_codes(a, w, p)))
 		return why;
 	if (a->batch > INT32_MAX / 4 ||
-	    (values && (w->rows > INT32_MAX - HZI_VLUT_WGMMA_ROWS || w->k > INT32_MAX / 4)))
+	    ((values || p->label) &&
+	     (w->rows > INT32_MAX - HZI_VLUT_WGMMA_ROWS || w->k > INT32_MAX / 4)))
 		return "the sizes do not fit 32 bits";
 	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->terms) {
 		p->columns *= 2;
@@ -93,7 +94,8 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	blocks = ceil_div(w->rows, HZI_VLUT_WGMMA_ROWS) * p->tiles;
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
 		return "too many tiles for a grid";
-	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
+	/* Each part has several chunks. */
+	for (int split = 2; split <= 8 && p->chunks >= (p->label ? 2 : 4) * split; split++) {
 		if (blocks <= hzi_cuda_vlut_clusters(g, split))
 			p->split = split;
 	}
@@ -116,7 +118,30 @@ size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 	struct plan p;
 
 	plan_of(ctx, a, &w, values, &p);
-	return (size_t)p.x_bytes + ABSMAX_BYTES;
+	return (size_t)(p.x_bytes + (p.label ? a->batch * 4 : ABSMAX_BYTES));
+}
+
+static int prepare_label_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			   const struct plan *plan, char *workspace)
+{
+	const struct hzi_vlut_label_x p = {
+		.x = a->x, .tiles = (uint8_t *)workspace,
+		.unscale = (float *)(void *)(workspace + plan->x_bytes), .x_k = a->x_k,
+		.x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
+		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .x_dtype = a->x_dtype,
+		.x_vectorized = hzi_cuda_vlut_x_vectorized(a),
+	};
+	const int64_t vectors = plan->tiles * plan->columns / plan->terms;
+	/* Of a block, which has all of its vectors, or of f16 one part a thread */
+	const int64_t parts = plan->chunks * 2 * HZI_VLUT_LABEL_X_VECTORS;
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(vectors / HZI_VLUT_LABEL_X_VECTORS),
+			 a->x_dtype == HZ_F16 ?
+			 (unsigned)min_of(ceil_div(parts, HZI_VLUT_LABEL_X_THREADS), 64) : 1},
+		.block = {HZI_VLUT_LABEL_X_THREADS}, .early = true,
+	};
+
+	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_label_x_pack, &l, &p, sizeof(p));
 }
 
 static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -135,8 +160,7 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		.columns = plan->columns,
 		.terms = plan->terms,
 		.x_dtype = a->x_dtype,
-		.order = plan->label ? HZI_VLUT_X_LABEL :
-			 plan->bitfield ? HZI_VLUT_X_BITFIELD : HZI_VLUT_X_ROWS,
+		.order = plan->bitfield ? HZI_VLUT_X_BITFIELD : HZI_VLUT_X_ROWS,
 	};
 	struct hzi_launch l = {
 		.grid = {HZI_VLUT_WGMMA_ABSMAX_BLOCKS}, .block = {HZI_VLUT_THREADS}, .early = true};
@@ -164,8 +188,8 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.tiles = (uint8_t *)o->workspace,
 		.row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
-						(float *)(void *)(o->workspace + plan.x_bytes) +
-							HZI_VLUT_WGMMA_ABSMAX_BLOCKS,
+			 (float *)(void *)(o->workspace + plan.x_bytes) +
+				 (plan.label ? 0 : HZI_VLUT_WGMMA_ABSMAX_BLOCKS),
 		.column_scale = o->column_scale,
 		.column_scale_step = o->column_scale_step,
 		.y = a->y,
@@ -226,7 +250,9 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		p.row_bytes = p.chunks * HZI_VLUT_WGMMA_CHUNK * 2;
 		p.row = p.row_bytes;
 	}
-	if (!o->x_is_packed)
+	if (plan.label)
+		HZ_CHECK(prepare_label_x(ctx, a, &plan, o->workspace));
+	else if (!o->x_is_packed)
 		HZ_CHECK(prepare_x(ctx, a, &plan, o->workspace));
 	return hzi_cuda_launch(ctx, name, plan.kernel, &launch, &p, sizeof(p));
 }

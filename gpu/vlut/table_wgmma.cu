@@ -76,8 +76,7 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 		/* half: which pair of the 4 values that a step takes from a lane */
 		const int chunk = at / 16, half = at % 16;
 		const int k = chunk * CHUNK +
-			      (p.order == HZI_VLUT_X_LABEL ? half :
-			       p.order == HZI_VLUT_X_BITFIELD ? half / 8 * 64 + half % 2 * 4 +
+			      (p.order == HZI_VLUT_X_BITFIELD ? half / 8 * 64 + half % 2 * 4 +
 								half / 2 % 4 : 2 * half);
 		const int64_t src = k * p.x_k + b * p.x_b;
 		const int count = b < p.batch ? p.k - k : 0;
@@ -85,9 +84,7 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 						  p.columns * CHUNK * 2;
 		float f[8];
 
-		if (p.order == HZI_VLUT_X_LABEL)
-			load_strided<1, 16>(f, p.x_dtype, p.x, src, p.x_k, count);
-		else if (p.order == HZI_VLUT_X_BITFIELD)
+		if (p.order == HZI_VLUT_X_BITFIELD)
 			load_strided<1, 8>(f, p.x_dtype, p.x, src, p.x_k, count);
 		else
 			load_strided<2, 32>(f, p.x_dtype, p.x, src, p.x_k, count);

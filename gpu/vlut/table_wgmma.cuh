@@ -15,7 +15,8 @@
  * likewise: step 4 p + j takes coordinates 2 j and 2 j + 1 of blocks p and p + 2 of a lane's four.
  *
  * x of f32 becomes two f16 terms in adjacent columns, the second one 2^11 times the remainder. f32
- * and bf16 are scaled by a power of two that makes the largest |x| 2^14 to 2^15.
+ * and bf16 are scaled by a power of two that makes the largest |x| 2^14 to 2^15, with labels the
+ * largest of each vector: vlut_label_x_pack.
  */
 #ifndef HZI_GPU_VLUT_TABLE_WGMMA_CUH
 #define HZI_GPU_VLUT_TABLE_WGMMA_CUH
@@ -354,7 +355,10 @@ struct table_wgmma_block {
 		__syncwarp();
 	}
 
-	/* Stores four sums of a row: vectors b to b + 3, or with two terms b and b + 1. */
+	/*
+	 * Stores four sums of a row: vectors b to b + 3, or with two terms b and b + 1. unscale: of
+	 * all vectors; labels have one for each.
+	 */
 	__device__ __forceinline__ void store_row(int64_t row, int b, const float (&s)[4],
 						  const float (&unscale)[2]) const
 	{
@@ -369,7 +373,11 @@ struct table_wgmma_block {
 
 			if (i >= 4 / p.terms || b + i >= p.batch)
 				continue;
-			v = v * unscale[0] * unscale[1] * scale;
+			if constexpr (LABEL)
+				v *= p.power ? p.power[b + i] : 1;
+			else
+				v = v * unscale[0] * unscale[1];
+			v *= scale;
 			if (p.column_scale)
 				v *= p.column_scale[(b + i) * p.column_scale_step];
 			store_any(p.y_dtype, p.y, row * p.y_i + (b + i) * p.y_b, v);
@@ -381,7 +389,8 @@ struct table_wgmma_block {
 		float *partials = (float *)memory;
 		const int share = ROWS / p.split, tile_vectors = COLUMNS / p.terms;
 		const int rows = part == p.split - 1 ? ROWS - part * share : share;
-		const float unscale[2] = {p.power ? p.power[0] : 1, p.power ? p.power[1] : 1};
+		const bool scaled = !LABEL && p.power;
+		const float unscale[2] = {scaled ? p.power[0] : 1, scaled ? p.power[1] : 1};
 
 		__syncthreads();
 #pragma unroll

@@ -26,8 +26,8 @@
 	((table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) > HZI_VLUT_WGMMA_ACC_BYTES(columns) ? \
 	 (table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) : HZI_VLUT_WGMMA_ACC_BYTES(columns))
 
-/* Order of k in packed x: of rows of codes and f16, of packed bit fields, of packed labels */
-enum { HZI_VLUT_X_ROWS, HZI_VLUT_X_BITFIELD, HZI_VLUT_X_LABEL };
+/* Order of k in packed x: of rows of codes and f16, of packed bit fields */
+enum { HZI_VLUT_X_ROWS, HZI_VLUT_X_BITFIELD };
 
 /* vlut_table_wgmma_x_absmax, vlut_table_wgmma_x_pack: x as one or two f16 terms, by columns */
 struct hzi_vlut_x_pack {
@@ -41,13 +41,26 @@ struct hzi_vlut_x_pack {
 	int32_t order, pad_;		/* HZI_VLUT_X_* */
 };
 
+/* vlut_label_x_pack: x in the order of labels; a block has HZI_VLUT_LABEL_X_VECTORS of x. */
+#define HZI_VLUT_LABEL_X_VECTORS 2
+#define HZI_VLUT_LABEL_X_THREADS 128
+struct hzi_vlut_label_x {
+	const void *x;
+	uint8_t *tiles;		/* [tile of columns] of tiles of `columns` columns */
+	float *unscale;		/* of each vector, the power of two that undoes its scaling */
+	int64_t x_k, x_b;
+	int32_t k, batch, chunks, columns;
+	int32_t x_dtype, x_vectorized;	/* x_vectorized: contiguous aligned vectors, k % 8 = 0 */
+};
+
 /*
  * Grid: row tiles times splits of k, which form a cluster; column tiles. scale_of: f16, twice,
  * divided by a power of two that `scale` contains.
  */
 struct hzi_vlut_table_wgmma {
 	const uint8_t *codes, *t, *tiles;
-	const float *row_scale, *power;	/* power: of hzi_vlut_x_pack, or NULL */
+	const float *row_scale;
+	const float *power;	/* of hzi_vlut_x_pack; labels: of each vector; or NULL */
 	const float *column_scale;	/* or NULL */
 	void *y;
 	int64_t row, t_row, row_scale_step, column_scale_step, y_i, y_b;
@@ -66,6 +79,7 @@ struct hzi_vlut_table_wgmma {
 };
 
 static_assert(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_label_x) == 64, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2520, "the same layout for C and CUDA");
 
 #endif

@@ -188,9 +188,13 @@ static void test_gemm(const struct row *r)
 static hz_coded packed_as(const hz_vlut *v, int64_t rows, int64_t k, void *data, hz_packed *p)
 {
 	const struct hzi_lattice_rule *r = &v->w->rule;
-	const int dtype = r->level_size <= 256 ? HZ_U8 : HZ_U16;
-	const hz_coded w = {.k = k, .codes = hz_tensor_3d(codes + FAR, dtype, HZ_CUDA, rows,
-							  (k + r->d - 1) / r->d, r->levels)};
+	const int dtype = r->level_size <= 256 ? HZ_U8 : r->shaping ? HZ_U32 : HZ_U16;
+	const int64_t blocks = (k + r->d - 1) / r->d;
+	const hz_tensor t = hz_tensor_2d(codes + 2 * FAR, HZ_U8, HZ_CUDA, rows, blocks);
+	const hz_coded w = {
+		.k = k, .t = r->shaping ? &t : NULL,
+		.codes = hz_tensor_3d(codes + FAR, dtype, HZ_CUDA, rows, blocks, r->levels),
+	};
 
 	if (hz_vlut_pack(ctx, v, &w, data, SIZE_MAX, p))
 		bail("%s", hz_errmsg(ctx));
@@ -427,6 +431,31 @@ static void test_e8_bitplane(void)
 		     sizeof(e8_table) / sizeof(*e8_table));
 }
 
+static const struct packed_row label_table[] = {
+	{"labels, a vector", 0, HZ_BF16, HZ_F16, 4096, 1, "vlut_label_skinny_cube_any_1", 256, 0,
+	 4096},
+	{"labels, 4 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 4, "vlut_label_skinny_cube_any_8",
+	 128, 0, 4096},
+	{"labels, 5 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 5,
+	 "vlut_label_x_pack vlut_label_wgmma_cube_16", 80, 5, 4096},
+	{"labels, a batch", 0, HZ_F16, HZ_F16, 768, 32,
+	 "vlut_label_x_pack vlut_label_wgmma_cube_32", 9, 3, 768},
+	{"labels, a large batch", 0, HZ_BF16, HZ_BF16, 4096, 300,
+	 "vlut_label_x_pack vlut_label_wgmma_cube_128", 32, 2, 4096},
+};
+
+static void test_label(void)
+{
+	const hz_lattice_opts o = {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST};
+	const hz_tensor t = hz_tensor_2d(x, HZ_U8, HZ_CUDA, 60, 512);
+	const hz_coded w = {
+		.k = 4096, .codes = hz_tensor_3d(codes, HZ_U32, HZ_CUDA, 60, 512, 1), .t = &t,
+	};
+
+	test_packing("labels", &o, &w, 64 * 4096 * 9 / 16, "vlut_label_pack", label_table,
+		     sizeof(label_table) / sizeof(*label_table));
+}
+
 static void test_gemm2(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
@@ -559,6 +588,7 @@ static void test_all(void)
 	test_coarser();
 	test_far();
 	test_e8_bitplane();
+	test_label();
 	test_gemm2();
 	test_a2();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);

@@ -142,9 +142,138 @@ static int make_case(struct bench *b, struct linear_case *q)
 	return status;
 }
 
-int bench_linear(struct bench *b, void (*head)(struct bench *b))
+/* ---- The linear layers of a decoder ---------------------------------------------------------- */
+
+/*
+ * One call is all products of two blocks of Llama-3-8B, of 122 MB each: more than a cache holds, so
+ * that time is to be compared with a read of the stored bytes. Weights are random.
+ */
+#define BLOCKS 2
+#define MATRICES 7
+
+static const int64_t llama[MATRICES][2] = {
+	{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {14336, 4096},
+	{4096, 14336},
+};
+
+static const struct row decoders[] = {
+	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
+	{ROTATE, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
+	{0, HZ_LINEAR_E8_4_25, 14336, 14336, 1},
+	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 2048},
+};
+
+struct decoder_case {
+	struct bench_case c;
+	const struct row *row;
+	hz_linear *layer[BLOCKS * MATRICES];
+};
+
+static int call_decoder(struct bench *b, struct bench_case *c)
+{
+	const struct decoder_case *const q = (const struct decoder_case *)c;
+	const int device = hz_device(b->ctx);
+	int status = 0;
+
+	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
+		const int64_t *const size = llama[i % MATRICES];
+		const hz_tensor x = hz_tensor_2d(b->x, HZ_BF16, device, q->row->rows, size[1]);
+		hz_tensor y = hz_tensor_2d(b->y, HZ_BF16, device, q->row->rows, size[0]);
+
+		status = hz_linear_forward(b->ctx, q->layer[i], &x, NULL, &y, NULL);
+	}
+	return status;
+}
+
+/* Makes *to a layer of its own with the bytes of another: quantization takes seconds. */
+static int copy_layer(struct bench *b, const hz_linear *from, hz_linear **to)
+{
+	size_t bytes = 0;
+	void *data;
+	int status = hz_linear_save_bytes(b->ctx, from, &bytes);
+
+	if (!status)
+		status = hz_alloc(b->ctx, &data, bytes, HZ_CPU);
+	if (status)
+		return status;
+	status = hz_linear_save(b->ctx, from, data, bytes);
+	if (!status)
+		status = hz_linear_load(b->ctx, to, data, bytes);
+	hz_free(b->ctx, data, HZ_CPU);
+	return status;
+}
+
+/* Layer i of a case, from weights in b->y or another of this size */
+static int make_layer(struct bench *b, struct decoder_case *q, int i,
+		      const hz_linear_open_opts *o)
+{
+	const int64_t *const size = llama[i % MATRICES];
+	const hz_tensor w = hz_tensor_2d(b->y, HZ_F32, hz_device(b->ctx), size[0], size[1]);
+	int status;
+
+	for (int j = 0; j < i; j++) {
+		if (!memcmp(llama[j % MATRICES], size, sizeof(*llama)))
+			return copy_layer(b, q->layer[j], &q->layer[i]);
+	}
+	status = bench_fill(b, HZ_F32, size[0] * size[1], w);
+	return status ? status : hz_linear_open(b->ctx, &q->layer[i], &w, o);
+}
+
+static int make_decoder(struct bench *b, struct decoder_case *q)
+{
+	const struct row *const r = q->row;
+	const int device = hz_device(b->ctx);
+	const hz_linear_open_opts o = {.format = r->format,
+				       .flags = r->flags & ROTATE ? HZ_LINEAR_ROTATE : 0};
+	const hz_tensor x = hz_tensor_1d(b->x, HZ_BF16, device, r->rows * r->in);
+	int status = 0;
+
+	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
+		const int64_t *const size = llama[i % MATRICES];
+		hz_linear_info info = {0};
+
+		status = make_layer(b, q, i, &o);
+		if (!status)
+			status = hz_linear_get_info(q->layer[i], &info);
+		if (!status)
+			q->c.moved_bytes += (double)info.bytes;
+		q->c.operations += 2 * (double)(size[0] * size[1] * r->rows);
+	}
+	if (!status)
+		status = bench_fill(b, HZ_BF16, r->rows * r->in, x);
+	if (!status)
+		status = RESERVE_FOR(b->ctx, call_decoder(b, &q->c));
+	q->c.call = call_decoder;
+	q->c.large = true;
+	snprintf(q->c.name, sizeof(q->c.name), "llama-8b 2 blocks x%lld %s%s", (long long)r->rows,
+		 hz_linear_format_name(r->format), r->flags & ROTATE ? " rotated" : "");
+	snprintf(q->c.dtype, sizeof(q->c.dtype), "bf16");
+	bench_products_of(b, &q->c, HZ_F16, q->c.operations / 2);
+	return status;
+}
+
+static int bench_decoders(struct bench *b, void (*head)(struct bench *b))
 {
 	int status = 0;
+
+	for (size_t i = 0; i < sizeof(decoders) / sizeof(*decoders) && !status; i++) {
+		struct decoder_case q = {.row = &decoders[i], .c.op = "linear_forward"};
+
+		if (!b->gpu || b->set->quick || !bench_wanted(b->set, q.c.op) ||
+		    llama[4][0] * llama[4][1] > b->elements)
+			return status;
+		head(b);
+		progress("bench: %s", q.c.op);
+		status = bench_made(b, &q.c, make_decoder(b, &q));
+		for (int l = 0; l < BLOCKS * MATRICES; l++)
+			hz_linear_close(q.layer[l]);
+	}
+	return status;
+}
+
+int bench_linear(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = bench_decoders(b, head);
 
 	for (size_t i = 0; i < ROWS && !status; i++) {
 		struct linear_case q = {.row = &rows[i], .c.op = op_of(&rows[i])};

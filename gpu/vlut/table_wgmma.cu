@@ -9,25 +9,32 @@
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
-/* The largest finite |x| of a block's share of x */
+/* The largest finite |x| of a block's share of x; a warp reads 256 adjacent elements at a time. */
 extern "C" __global__ void __launch_bounds__(X_THREADS)
 vlut_table_wgmma_x_absmax(const __grid_constant__ hzi_vlut_x_pack p)
 {
 	__shared__ float absmax[X_THREADS / 32];
-	const int64_t n = (int64_t)p.k * p.batch;
 	const bool column_major = p.x_b == 1;
+	const int inner = column_major ? p.batch : p.k, outer = column_major ? p.k : p.batch;
+	const int64_t step = column_major ? p.x_b : p.x_k, ld = column_major ? p.x_k : p.x_b;
+	const int pieces = (inner + 255) / 256;
 	float m = 0;
 
 	pdl_wait();
 	pdl_launch_dependents();
-	for (int64_t i = blockIdx.x * X_THREADS + threadIdx.x; i < n;
-	     i += HZI_VLUT_WGMMA_ABSMAX_BLOCKS * X_THREADS) {
-		const int64_t k = column_major ? i / p.batch : i % p.k,
-			      b = column_major ? i % p.batch : i / p.k;
-		const float f = fabsf(load_any(p.x_dtype, p.x, k * p.x_k + b * p.x_b));
+	for (int64_t i = (blockIdx.x * X_THREADS + threadIdx.x) / 32; i < (int64_t)pieces * outer;
+	     i += HZI_VLUT_WGMMA_ABSMAX_BLOCKS * X_THREADS / 32) {
+		const int64_t row = i / pieces;
+		const int first = (int)(i - row * pieces) * 256 + threadIdx.x % 32;
+		float f[8];
 
-		if (f < __uint_as_float(0x7f800000))
-			m = fmaxf(m, f);
+		load_strided<1, 32>(f, p.x_dtype, p.x, row * ld + first * step, step,
+				    inner - first);
+#pragma unroll
+		for (int e = 0; e < 8; e++) {
+			if (fabsf(f[e]) < __uint_as_float(0x7f800000))
+				m = fmaxf(m, fabsf(f[e]));
+		}
 	}
 	m = warp_max(m);
 	if (threadIdx.x % 32 == 0)

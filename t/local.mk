@@ -11,7 +11,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/threads t/hadamard/base t/hadamard/calls \
 	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
-	t/lattice/lattice t/linear/linear t/linear/file t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
+	t/lattice/lattice t/linear/encoder t/linear/linear t/linear/file t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
 	t/qgemm/group t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/convert \
 	t/quat/cuda \
 	t/quantize/formats \
@@ -22,7 +22,7 @@ HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/model.t t/run.t t/static.t t/symbols.t
 HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \
 	doc/examples/minimal doc/examples/qgemm doc/examples/quat_layer
-check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES)
+check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES) doc/examples/encoder/encode
 dist_check_SCRIPTS = $(HZ_TESTS_SH)
 noinst_HEADERS += \
 	t/core/calls.def t/core/calls.h t/core/cuda_calls.h t/core/dev.h t/core/fakecuda.h \
@@ -47,6 +47,12 @@ t_core_faults_SOURCES = t/core/faults.c t/core/calls.c t/core/scene.c
 t_core_exceptions_SOURCES = t/core/exceptions.c t/core/calls.c t/core/scene.c
 t_core_grid_SOURCES = t/core/grid.c tools/core/grid.c
 t_core_fuzz_args_SOURCES = t/core/fuzz_args.c t/core/calls.c t/core/scene.c
+encoder_sources = doc/examples/encoder/encoder.c doc/examples/encoder/weights.c \
+	doc/examples/encoder/wordpiece.c
+doc_examples_encoder_encode_SOURCES = doc/examples/encoder/encode.c $(encoder_sources)
+doc_examples_encoder_encode_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
+t_linear_encoder_SOURCES = t/linear/encoder.c $(encoder_sources)
+t_linear_encoder_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 # The readers of the command, without the rest of it
 model_sources = tools/core/gguf.c tools/core/json.c tools/core/model.c tools/core/npy.c \
 	tools/core/safetensors.c
@@ -82,6 +88,11 @@ dist_example_DATA = $(HZ_EXAMPLES:%=%.c) doc/examples/dlpack.py doc/examples/mpi
 	doc/examples/stream.c
 dist_exampleapp_DATA = doc/examples/app/CMakeLists.txt doc/examples/app/Makefile \
 	doc/examples/app/app.c
+exampleencoderdir = $(docdir)/examples/encoder
+dist_exampleencoder_DATA = $(encoder_sources) doc/examples/encoder/Makefile \
+	doc/examples/encoder/README.md doc/examples/encoder/compare.py \
+	doc/examples/encoder/encode.c doc/examples/encoder/encoder.h \
+	doc/examples/encoder/requirements.txt
 
 # A plain rule: libtool builds no module under --disable-shared.
 check_DATA = t/core/fakecuda.so t/core/malloc.so t/core/proxycuda.so

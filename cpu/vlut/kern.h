@@ -151,13 +151,15 @@ struct hzi_vlut_widen {
  *   T         t_bits = 4: plane j of blocks 2 j and 2 j + 1; 2: of all four, the first one lowest.
  *             Of D8STAR with t_bits = 2 bit 2 of T is the top bit of field 0.
  *
- * x: `rows` rows, 1 or LABEL_ROWS, x_ld bytes apart, with LABEL_X bytes for a block: each pair of
- * numbers twice, then twice minus the sum of all eight times their bias, mod 2^16.
+ * x: `rows` rows, 1 or a multiple of LABEL_ROWS up to LABEL_BATCH, x_ld bytes apart, with LABEL_X
+ * bytes for a block: each pair of numbers twice, then twice minus the sum of all eight times their
+ * bias, mod 2^16.
  *
  * y[r][64] += x_scale[r][unit] sum_k r_T <p - o, x> over units, each step rounded to f32; with
  * x_scale NULL y are s32, sums without it, of up to 128 units.
  */
 #define LABEL_ROWS 4
+#define LABEL_BATCH 64		/* y of them is 16 KiB */
 #define LABEL_X 20
 
 struct hzi_vlut_label {

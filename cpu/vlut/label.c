@@ -125,7 +125,8 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_vlut_label_path *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	int64_t *sums = (int64_t *)(void *)(j->scratch + thread * j->scratch_each);
-	float y[LABEL_ROWS * HZI_VLUT_ROWS] __attribute__((aligned(64)));
+	const int64_t some = j->by_32 ? LABEL_BATCH : LABEL_ROWS;
+	float y[LABEL_BATCH * HZI_VLUT_ROWS] __attribute__((aligned(64)));
 	struct hzi_vlut_label a = {
 		.scale = w->label->scale, .y = y, .x_ld = row_bytes(j), .x_scale_ld = j->units,
 		.shaping = w->rule->shaping, .bits = w->label->bits, .t_bits = w->label->t_bits,
@@ -136,17 +137,17 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 		if (!j->by_32)
 			memset(sums, 0, (size_t)j->scratch_each);
-		for (int64_t row = 0; row < j->rows; row += LABEL_ROWS) {
-			const int64_t rows = hzi_vlut_min(LABEL_ROWS, j->rows - row);
+		for (int64_t row = 0; row < j->rows; row += some) {
+			const int64_t rows = hzi_vlut_min(some, j->rows - row);
 			const int64_t step = j->by_32 ? j->units : UNITS;
 
-			a.rows = rows == 1 ? 1 : LABEL_ROWS;
+			a.rows = rows == 1 ? 1 : hzi_round_up(rows, LABEL_ROWS);
 			for (int64_t unit = 0; unit < j->units; unit += step) {
 				a.units = hzi_vlut_min(step, j->units - unit);
 				a.codes = codes + unit * w->unit_bytes;
 				a.x = j->x + row * a.x_ld + unit * 4 * LABEL_X;
 				a.x_scale = j->by_32 ? j->x_scale + row * j->units : NULL;
-				memset(y, 0, sizeof(y));
+				memset(y, 0, (size_t)(a.rows * HZI_VLUT_ROWS) * sizeof(*y));
 				hzi_vlut_kern[j->ctx->level].label(&a);
 				if (!j->by_32)
 					add_digits(j, row, rows, y, sums);

@@ -216,7 +216,7 @@ static void test_products(void)
 {
 	static const int64_t sizes[][2] = {{1, 8}, {64, 32}, {65, 33}, {3, 257}, {130, 95},
 					   {70, 4200}, {520, 640}};
-	static const int64_t batches[] = {1, 2, 4, 5, 8, 30, 12, 64, 70, 140};
+	static const int64_t batches[] = {1, 2, 4, 5, 8, 30, 65, 12, 64, 70, 140};
 	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S8};
 	const bool gpu = devs[0].device != HZ_CPU;
 
@@ -232,7 +232,7 @@ static void test_products(void)
 					.code = c, .how = how & 1 ? PACKED | SCALED : 0,
 					.x_format = how & 2 ? HZ_S8 : 0,
 					.rows = sizes[s][0], .k = sizes[s][1],
-					.batch = batches[rnd_below(&rnd, gpu ? 10 : 6)],
+					.batch = batches[rnd_below(&rnd, gpu ? 11 : 7)],
 					/* 16-byte aligned rows, or not */
 					.pad = rnd_below(&rnd, 2) ? 3 : (8 - sizes[s][1] % 8) % 8,
 					.x_dtype = dtypes[rnd_below(&rnd, 4)],

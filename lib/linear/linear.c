@@ -788,6 +788,18 @@ static int64_t rows_of(const hz_tensor *t)
 	return rows;
 }
 
+/* What HURWITZ_VERBOSE says of a part: the calls before it had operands of their own. */
+static void name_operands(struct hz_context *ctx, const char *from_name, const hz_tensor *from,
+			  const char *to_name, const hz_tensor *to)
+{
+	if (!ctx->verbose)
+		return;
+	ctx->operands[0] = '\0';
+	if (from)
+		hzi_verbose_operand(ctx, from_name, from);
+	hzi_verbose_operand(ctx, to_name, to);
+}
+
 /* y = act(from + bias), or a conversion; bias, opts: NULL: none */
 static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tensor *bias,
 		    const hz_tensor *y, const hz_linear_opts *o)
@@ -811,6 +823,7 @@ static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tens
 		a.from_stride[d] = f.stride[d];
 		a.y_stride[d] = t.stride[d];
 	}
+	name_operands(ctx, "from", from, "y", y);
 	return HZI_CALL(ctx, linear, linear_forward, &a);
 }
 
@@ -1018,10 +1031,11 @@ static int decode(struct hz_context *ctx, const hz_linear *l, int64_t first, int
 		.layout = &l->layout, .codes = l->codes, .scales = l->scales, .w = w,
 		.first = first, .rows = rows, .ld = ld,
 	};
+	const hz_tensor to = hz_tensor_2d(w, HZ_F32, ctx->device, rows, l->h.in);
 
 	if (is_grouped(l)) {
 		struct grouped v = grouped_of(l);
-		hz_tensor y = hz_tensor_2d(w, HZ_F32, ctx->device, rows, l->h.in);
+		hz_tensor y = to;
 		const hz_quantize_opts o = {
 			.scales = &v.scales, .zeros = g->zeros ? &v.zeros : NULL, .group = g->group,
 			.tensor_scale = l->h.tensor_scale > 0 ? &v.tensor_scale : NULL,
@@ -1033,6 +1047,7 @@ static int decode(struct hz_context *ctx, const hz_linear *l, int64_t first, int
 		y.stride[0] = ld;
 		return hz_dequantize(ctx, &v.q, &y, &o);
 	}
+	name_operands(ctx, NULL, NULL, "w", &to);
 	return HZI_CALL(ctx, linear, linear_dequantize, &a);
 }
 
@@ -1109,6 +1124,7 @@ static int bwd_parts(struct hz_context *ctx, const struct parts *p, char *scratc
 		};
 
 		HZ_CHECK(decode(ctx, l, i, rows, w.data, l->h.in));
+		name_operands(ctx, "dy", &dy, "dx", &dx);
 		HZ_CHECK(HZI_CALL(ctx, linear, linear_bwd, &a));
 	}
 	if (!sums.ndim)

@@ -569,6 +569,50 @@ static void test_extremes(void)
 	ok(good, "rows of 0, of subnormal and of large weights");
 }
 
+static char heard[4096];
+
+static void hear(void *user, int level, const char *message)
+{
+	const size_t n = strlen(heard);
+
+	(void)user;
+	(void)level;
+	snprintf(heard + n, sizeof(heard) - n, "%s\n", message);
+}
+
+/* HURWITZ_VERBOSE names the operands of each part of a call, not those of the part before. */
+static void test_verbose(void)
+{
+	static const int formats[] = {HZ_LINEAR_S8_ROW, HZ_LINEAR_E8_4_50};
+	const hz_options options = {.device = HZ_CPU, .log = hear};
+	static float w[8][32] = {{1}}, x[3][32], y[3][8];
+	const hz_tensor wt = hz_tensor_2d(w, HZ_F32, HZ_CPU, 8, 32);
+	hz_tensor xt = hz_tensor_2d(x, HZ_F32, HZ_CPU, 3, 32);
+	hz_tensor yt = hz_tensor_2d(y, HZ_F32, HZ_CPU, 3, 8);
+	const hz_linear_opts gelu = {.activation = HZ_ACT_GELU};
+	hz_context *ctx;
+	hz_linear *l;
+
+	setenv("HURWITZ_VERBOSE", "1", 1);
+	if (hz_open(&ctx, &options) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	unsetenv("HURWITZ_VERBOSE");
+	for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++) {
+		const hz_linear_open_opts o = {.format = formats[i]};
+
+		is_int(hz_linear_open(ctx, &l, &wt, &o), HZ_OK, "open");
+		heard[0] = '\0';
+		is_int(hz_linear_forward(ctx, l, &xt, NULL, &yt, &gelu), HZ_OK, "forward");
+		has_str(heard, "linear_forward from=f32[3,8] y=f32[3,8]: ", "the epilogue");
+		heard[0] = '\0';
+		is_int(hz_linear_bwd(ctx, l, &yt, &xt), HZ_OK, "bwd");
+		has_str(heard, "linear_dequantize w=f32[8,32]: ", "what it decodes");
+		has_str(heard, "linear_bwd dy=f32[3,8] dx=f32[3,32]: ", "the gradient");
+		hz_linear_close(l);
+	}
+	hz_close(ctx);
+}
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -577,6 +621,7 @@ int main(void)
 	test_moments();
 	test_refusals();
 	test_extremes();
+	test_verbose();
 	dev_close_all();
 	return done_testing();
 }

@@ -202,7 +202,7 @@ def main():
                             [encode, f"--model={model}", f"--format={name}", *rotate,
                              f"--threads={threads}", f"--batch={size}", "--repeat=3",
                              f"{work}/text"], check=True, capture_output=True,
-                            env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+                            env={**os.environ, "OMP_WAIT_POLICY": "passive"})
                         v = numpy.frombuffer(p.stdout[128:], "<f4").reshape(len(text), -1)
                         for line in p.stderr.decode().splitlines():
                             n = [float(x) for x in re.findall(r"[\d.]+", line)]

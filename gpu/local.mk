@@ -38,7 +38,7 @@ noinst_HEADERS += \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
 	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_persistent.h gpu/mhc/coef_small_batch.h \
-	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.h gpu/qgemm/launch.h \
+	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/launch.h \
 	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/formats.h gpu/quantize/launch.h \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh \
@@ -69,7 +69,7 @@ HZ_CU = \
 	gpu/linear/linear.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
-	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/group.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
+	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/group.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
 	gpu/quat/convert.cu \
 	gpu/quantize/formats.cu \

@@ -38,7 +38,7 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 		float *scale = (float *)(void *)(p->data + l->scale_at) + at;
 		int32_t *zero = (int32_t *)(void *)(p->data + l->zero_at) + at;
 
-		for (int64_t step = 0; step < l->steps; step++) {
+		for (int64_t step = 0; to < p->data + (panel + 1) * l->panel_bytes; step++) {
 			for (int i = 0; i < words * HZI_GROUP_COLUMNS; i++, to += 4) {
 				const uint32_t word =
 					hzi_group_word(p->w, l, step, first + i % HZI_GROUP_COLUMNS,
@@ -285,7 +285,8 @@ static void multiply(void *data, int thread, int64_t begin, int64_t end)
 					   HZI_GROUP_COLUMNS;
 
 			m.steps = ceil_div(min_i64(CHUNK, w->k - k), step);
-			m.codes = (const uint8_t *)codes + k * w->panel_bytes / l->k;
+			m.codes = (const uint8_t *)codes + k * HZI_GROUP_COLUMNS /
+						   (hzi_group_is_4_bit(w->kind) ? 2 : 1);
 			m.scale = (const float *)(const void *)(l->packed + w->scale_at) + at;
 			m.zero = w->zero_at ? (const int32_t *)(const void *)
 						      (l->packed + w->zero_at) + at : NULL;

@@ -79,6 +79,16 @@ HZ_DEVICE void mma_m16n8k32(int32_t *c, const uint32_t *a, uint32_t b0, uint32_t
 	mma_m16n8k32<A_SIGNED, B_SIGNED>(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
+/* A 16 x 16, B 16 x 8; u8 or s8, and s8 */
+template <bool A_SIGNED, bool B_SIGNED>
+HZ_DEVICE void mma_m16n8k16(int32_t *c, uint32_t a0, uint32_t a1, uint32_t b)
+{
+	static_assert(!A_SIGNED && B_SIGNED, "not made");
+	asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+	    "{%0, %1, %2, %3};"
+	    : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+}
+
 /* A 16 x 256, B 256 x 8; single bits. c counts the pairs that are both 1. */
 HZ_DEVICE void mma_m16n8k256_and(int32_t *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
 				 uint32_t b0, uint32_t b1)

@@ -94,6 +94,27 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 	HZ_WGMMA_F16_RS_IF("256", 128, "%128, %129, %130, %131", "%132");
 }
 
+#define HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, type) \
+	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
+		     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " \
+		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", p, 1, 1, 0;}" \
+		     : HZ_FLOATS_##count(0) \
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define HZ_WGMMA_F16_RS_ADD_IF(columns, count, a_operands, b_operand, add_operand) \
+	if constexpr (N == count && DTYPE == HZ_BF16) \
+		HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, "bf16"); \
+	else if constexpr (N == count) \
+		HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, "f16")
+
+/* A in registers, B K-major; add = 0: D = A B. DTYPE is that of A and B. */
+template <int DTYPE, int N>
+HZ_DEVICE void wgmma_rs_add(float (&d)[N], const uint32_t *a, uint64_t b, int add)
+{
+	HZ_WGMMA_F16_RS_ADD_IF("16", 8, "%8, %9, %10, %11", "%12", "%13");
+	HZ_WGMMA_F16_RS_ADD_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
+	HZ_WGMMA_F16_RS_ADD_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
+}
+
 /* N = 64, A in registers, B MN-major: 16 rows of 64 columns. add = 0: D = A B */
 HZ_DEVICE void wgmma_rs_b_mn(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * W is packed to the workspace unless the caller has packed it. A launch copies rows of x, as codes
- * or 16-bit floats, and another multiplies them.
+ * W is packed to the workspace unless the caller has packed it. A launch makes codes of rows of x,
+ * or copies them as 16-bit floats where the products do not read them in place.
  */
 #include <config.h>
 
@@ -15,7 +15,9 @@
 
 #define BLOCKS_MAX 65535
 
-static int launch_pack(struct hz_context *ctx, const char *op, const struct hzi_group_layout *l,
+static const char op[] = "qlinear_group";
+
+static int launch_pack(struct hz_context *ctx, const char *name, const struct hzi_group_layout *l,
 		       const struct hzi_group_weights *w, void *data)
 {
 	const struct hzi_group_pack p = {.l = *l, .w = *w, .data = data};
@@ -24,7 +26,7 @@ static int launch_pack(struct hz_context *ctx, const char *op, const struct hzi_
 		.block = {HZI_GROUP_THREADS},
 	};
 
-	return l->bytes ? hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_group_pack, &launch, &p,
+	return l->bytes ? hzi_cuda_launch(ctx, name, HZI_KERNEL_qgemm_group_pack, &launch, &p,
 					  sizeof(p)) : HZ_OK;
 }
 
@@ -35,21 +37,32 @@ int hzi_cuda_qlinear_group_pack(struct hz_context *ctx, const struct hzi_qlinear
 	return launch_pack(ctx, "qlinear_group_pack", &a->l, &a->w, a->data);
 }
 
-/* Fills *p and returns the bytes of the workspace, which begins there. */
-static size_t parameters(const struct hzi_qlinear_group_args *a, char *workspace,
+/* Fills *p and returns the bytes of the workspace, which begins there. copied: x is copied. */
+static size_t parameters(const struct hzi_qlinear_group_args *a, char *workspace, bool copied,
 			 struct hzi_group_gemm *p)
 {
-	const int64_t k = a->l.steps * HZI_GROUP_STEP, unit = hzi_group_unit(a->l.group, a->by_32);
+	const int64_t k = hzi_round_up(a->l.k, HZI_GROUP_UNIT);
+	const int64_t padded = hzi_round_up(a->rows, HZI_GROUP_X_ROWS);
 	size_t at = 0;
 
 	*p = (struct hzi_group_gemm){
 		.l = a->l, .packed = a->packed, .x = a->x, .x_given = a->x_scale, .bias = a->bias,
-		.y = a->y, .rows = a->rows, .x_k = a->x_k, .y_n = a->y_n, .unit = unit,
-		.units = ceil_div(k, unit), .x_scales = a->by_32 ? a->l.steps : 1, .ndim = a->ndim,
+		.y = a->y, .rows = a->rows, .x_k = a->x_k, .y_n = a->y_n, .k_padded = k,
+		.unit = (int32_t)hzi_group_unit(a->l.group, a->by_32),
+		.group_shift = 31, .pieces = (int32_t)(k / HZI_GROUP_UNIT), .ndim = a->ndim,
 		.x_dtype = a->x_dtype, .y_dtype = a->y_dtype, .integer = a->integer,
 		.by_32 = a->by_32, .low = a->low, .high = a->high,
 		.terms = !a->integer && a->x_dtype == HZ_F32 ? HZI_GROUP_TERMS : 1,
 	};
+	for (int shift = 4; shift < 8; shift++) {
+		if (p->unit == 1 << shift)
+			p->unit_shift = shift;
+		if (a->l.group == 1 << shift)
+			p->group_shift = shift;
+	}
+	p->piece_groups = p->group_shift < 7 ? HZI_GROUP_UNIT >> p->group_shift : 1;
+	p->piece_bytes = HZI_GROUP_PIECE_BYTES(a->l.kind) +
+			 p->piece_groups * (a->l.zero_at ? 96 : 64);
 	memcpy(p->shape, a->shape, sizeof(p->shape));
 	memcpy(p->x_stride, a->x_stride, sizeof(p->x_stride));
 	memcpy(p->y_stride, a->y_stride, sizeof(p->y_stride));
@@ -57,63 +70,244 @@ static size_t parameters(const struct hzi_qlinear_group_args *a, char *workspace
 		p->packed = (const uint8_t *)workspace;
 		at += hzi_qgemm_padded((size_t)a->l.bytes);
 	}
+	if (!copied)
+		return at;
 	p->plane = (int64_t)hzi_qgemm_padded((size_t)(a->rows * k) * (a->integer ? 1 : 2));
 	p->copy = (uint8_t *)workspace + at;
 	at += (size_t)(p->plane * p->terms);
 	if (a->integer) {
-		p->x_scale = (float *)(void *)(workspace + at);
-		at += hzi_qgemm_padded(4 * (size_t)(a->rows * p->x_scales));
-		p->x_sum = (int32_t *)(void *)(workspace + at);
-		at += hzi_qgemm_padded(4 * (size_t)(a->rows * p->units));
+		p->records = (struct hzi_group_record *)(void *)(workspace + at);
+		at += hzi_qgemm_padded(sizeof(*p->records) * (size_t)(padded / 2 * k / p->unit));
 	}
 	return at;
 }
 
-size_t hzi_cuda_qlinear_group_parts_workspace(const struct hz_context *ctx, const void *args)
+/* Packs W and copies x where needed. */
+static int prepare(struct hz_context *ctx, const struct hzi_qlinear_group_args *a,
+		   const struct hzi_group_gemm *p)
 {
-	struct hzi_group_gemm p;
+	const int64_t parts = p->integer && (a->by_32 || a->x_dtype == HZ_S8)
+				      ? ceil_div(p->k_padded, 4 * HZI_GROUP_THREADS) : 1;
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)min_of(hzi_round_up(a->rows, HZI_GROUP_X_ROWS), BLOCKS_MAX),
+			 (unsigned)(parts > 0 ? parts : 1)},
+		.block = {HZI_GROUP_THREADS}, .early = true,
+	};
 
-	(void)ctx;
-	return parameters(args, (char *)&p, &p);
-}
-
-/* kernel: that of s8; those of f16 and bf16 follow it. */
-static int multiply(struct hz_context *ctx, const struct hzi_qlinear_group_args *a, int kernel,
-		    int64_t panels, int64_t rows)
-{
-	static const char op[] = "qlinear_group";
-	struct hzi_launch launch = {.block = {HZI_GROUP_THREADS}};
-	struct hzi_group_gemm p;
-
-	parameters(a, ctx->workspace, &p);
-	if (ceil_div(a->l.panels, panels) > INT32_MAX)
+	if (a->l.panels > INT32_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: n is %lld, must be below 2^35 on a GPU", op,
 				(long long)a->l.n);
 	if (!a->packed)
 		HZ_CHECK(launch_pack(ctx, op, &a->l, &a->w, ctx->workspace));
-	launch.grid[0] = (unsigned)min_of(a->rows, BLOCKS_MAX);
-	HZ_CHECK(hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_group_rows, &launch, &p, sizeof(p)));
-	launch.grid[0] = (unsigned)ceil_div(a->l.panels, panels);
-	launch.grid[1] = (unsigned)min_of(ceil_div(a->rows, rows), BLOCKS_MAX);
-	if (!a->integer)
-		kernel += a->x_dtype == HZ_F16 ? 1 : 2;
-	return hzi_cuda_launch(ctx, op, kernel, &launch, &p, sizeof(p));
+	return p->copy ? hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_group_rows, &launch, p,
+					 sizeof(*p)) : HZ_OK;
+}
+
+/* ---- Up to 8 rows ---------------------------------------------------------------------------- */
+
+#define SHARED_BYTES (110 * 1024)	/* of a block, of which an SM has two */
+
+/* Fills what the skinny kernel splits k by, and the threads and shared memory of a block. */
+static void split_k(const struct hz_context *ctx, struct hzi_group_gemm *p,
+		    struct hzi_launch *launch)
+{
+	const int64_t most = min_of(hzi_cuda_device(ctx)->shared_block_bytes, SHARED_BYTES) -
+			     HZI_GROUP_PART_BYTES - HZI_GROUP_WARPS * HZI_GROUP_STAGES(p->l.kind) *
+			     p->piece_bytes;
+	const int64_t rows = p->terms > 1 ? p->terms * HZI_GROUP_X_ROWS
+					  : min_of(p->rows, HZI_GROUP_X_ROWS);
+	const int warps = p->integer && p->pieces <= 4 * HZI_GROUP_CHUNK / HZI_GROUP_UNIT
+				  ? 4 : HZI_GROUP_WARPS;
+
+	p->chunk = p->integer ? HZI_GROUP_CHUNK / HZI_GROUP_UNIT
+			      : (int32_t)ceil_div(p->pieces, warps) + 1;
+	do {
+		p->chunk -= !p->integer;
+		p->pitch = p->chunk * HZI_GROUP_UNIT * (p->integer ? 1 : 2) + 16;
+		p->stage_bytes = (int32_t)rows * p->pitch +
+				 (p->integer ? p->chunk * HZI_GROUP_UNIT / p->unit * 64 : 0);
+	} while (!p->integer && p->chunk > 1 && warps * p->stage_bytes > most);
+	if (p->chunk < 1)
+		p->chunk = 1;
+	p->rounds = (int32_t)ceil_div(p->pieces, p->chunk * warps);
+	if (p->rounds < 1)
+		p->rounds = 1;
+	p->all_staged = (int64_t)p->rounds * warps * p->stage_bytes <= most;
+	launch->block[0] = 32 * (unsigned)warps;
+	launch->shared_bytes = (unsigned)(HZI_GROUP_PART_BYTES + warps *
+					  (HZI_GROUP_STAGES(p->l.kind) * p->piece_bytes +
+					   p->stage_bytes * (p->all_staged ? p->rounds : 1)));
+}
+
+const char *hzi_cuda_qlinear_group_skinny_unsupported(const struct hz_context *ctx,
+						      const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+	struct hzi_group_gemm p;
+	struct hzi_launch launch = {0};
+
+	parameters(a, (char *)&p, a->integer, &p);
+	split_k(ctx, &p, &launch);
+	if (launch.shared_bytes > (unsigned)hzi_cuda_device(ctx)->shared_block_bytes)
+		return "x does not fit shared memory";
+	return a->rows > (int64_t)BLOCKS_MAX * HZI_GROUP_X_ROWS ? "too many rows for a grid" : NULL;
+}
+
+size_t hzi_cuda_qlinear_group_skinny_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_group_gemm p;
+
+	(void)ctx;
+	return parameters(args, (char *)&p, ((const struct hzi_qlinear_group_args *)args)->integer,
+			  &p);
 }
 
 int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args)
 {
-	return multiply(ctx, args, HZI_KERNEL_qgemm_group_skinny_s8, 1, HZI_GROUP_SKINNY_ROWS);
+	static const int kernels[] = {
+		[HZ_F32] = HZI_KERNEL_qgemm_group_skinny_f32_u4,
+		[HZ_F16] = HZI_KERNEL_qgemm_group_skinny_f16_u4,
+		[HZ_BF16] = HZI_KERNEL_qgemm_group_skinny_bf16_u4,
+	};
+	const struct hzi_qlinear_group_args *const a = args;
+	struct hzi_launch launch = {
+		.grid = {(unsigned)a->l.panels, (unsigned)ceil_div(a->rows, HZI_GROUP_X_ROWS)},
+		.early = a->packed != NULL,
+	};
+	struct hzi_group_gemm p;
+
+	parameters(a, ctx->workspace, a->integer, &p);
+	HZ_CHECK(prepare(ctx, a, &p));
+	split_k(ctx, &p, &launch);
+	p.vectorized = p.terms == 1 && a->x_k == 1 && (uintptr_t)a->x % 16 == 0 && a->l.k % 8 == 0;
+	for (int d = 0; d < a->ndim; d++)
+		p.vectorized &= a->shape[d] == 1 || a->x_stride[d] % 8 == 0;
+	return hzi_cuda_launch(ctx, op, (a->integer ? HZI_KERNEL_qgemm_group_skinny_s8_u4 :
+					  kernels[a->x_dtype]) + a->l.kind, &launch, &p, sizeof(p));
+}
+
+/* ---- wgmma ----------------------------------------------------------------------------------- */
+
+/* The first of the kernels of x and W with 16, 64 and 128 rows; 0: none */
+static int wgmma_kernel(const struct hzi_qlinear_group_args *a)
+{
+	static const int floats_128[] = {
+		[HZI_GROUP_U4] = HZI_KERNEL_qgemm_group_wgmma_f16_u4_16,
+		[HZI_GROUP_E2M1] = 0,
+		[HZI_GROUP_U8] = HZI_KERNEL_qgemm_group_wgmma_f16_u8_16,
+		[HZI_GROUP_E4M3] = HZI_KERNEL_qgemm_group_wgmma_f16_e4m3_16,
+	};
+	const int64_t unit = hzi_group_unit(a->l.group, a->by_32);
+	int kernel = 0;
+
+	if (a->integer || a->x_dtype == HZ_F32)
+		return 0;
+	if (a->l.kind == HZI_GROUP_E2M1)
+		kernel = unit == 32 ? HZI_KERNEL_qgemm_group_wgmma_f16_e2m1_32_16 :
+			 unit == 16 ? HZI_KERNEL_qgemm_group_wgmma_f16_e2m1_16_16 : 0;
+	else if (unit == 128)
+		kernel = floats_128[a->l.kind];
+	return kernel && a->x_dtype == HZ_BF16 ? kernel + 3 : kernel;
+}
+
+/* Whether TMA can read x where it is */
+static bool x_in_place(const struct hzi_qlinear_group_args *a)
+{
+	return a->x_k == 1 && a->ndim == 1 && (uintptr_t)a->x % 16 == 0 &&
+	       (a->rows == 1 || (a->x_stride[0] > 0 && a->x_stride[0] % 8 == 0));
+}
+
+const char *hzi_cuda_qlinear_group_wgmma_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+
+	(void)ctx;
+	if (a->integer || a->x_dtype == HZ_F32)
+		return "x is not f16 or bf16";
+	if (!wgmma_kernel(a))
+		return "there is no kernel for this kind of W with groups of this size";
+	if (a->l.k == 0)
+		return "k is 0";
+	return a->l.n > INT32_MAX / 64 || a->rows > (int64_t)BLOCKS_MAX * 128
+		       ? "the sizes do not fit a grid" : NULL;
+}
+
+size_t hzi_cuda_qlinear_group_wgmma_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_group_gemm p;
+
+	(void)ctx;
+	return parameters(args, (char *)&p, !x_in_place(args), &p);
+}
+
+int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args)
+{
+	static const int tiles[] = {16, 64, 128};
+	const struct hzi_qlinear_group_args *const a = args;
+	const bool in_place = x_in_place(a);
+	const int64_t sms = hzi_cuda_device(ctx)->sms;
+	struct hzi_group_wgmma p = {.split = 1};
+	struct hzi_launch launch = {.early = a->packed != NULL, .aligned = true};
+	int64_t columns, blocks;
+	int size = 0, rows;
+
+	while (size < 2 && tiles[size] < a->rows)
+		size++;
+	rows = tiles[size];
+	parameters(a, ctx->workspace, !in_place, &p.g);
+	HZ_CHECK(prepare(ctx, a, &p.g));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.x, in_place ? a->x : p.g.copy,
+					2 * (in_place ? a->l.k : p.g.k_padded), a->rows,
+					2 * (!in_place ? p.g.k_padded : a->rows > 1 ?
+						 a->x_stride[0] : hzi_round_up(a->l.k, 8)), 128,
+					rows));
+	columns = ceil_div(a->l.panels, HZI_GROUP_WGMMA_PANELS);
+	blocks = columns * ceil_div(a->rows, rows);
+	/* The most blocks that run at a time; of those with 16 rows an SM has two. */
+	for (int split = 2; split <= 8 && p.g.pieces >= 2 * split; split++) {
+		const int64_t clusters = split == 2 ? sms / 2 : (sms - 12) / 16 * (16 / split);
+
+		if (blocks <= clusters * (rows == 16 ? 2 : 1))
+			p.split = split;
+	}
+	launch.grid[0] = (unsigned)(columns * p.split);
+	launch.grid[1] = (unsigned)ceil_div(a->rows, rows);
+	launch.block[0] = (unsigned)HZI_GROUP_WGMMA_THREADS(rows);
+	launch.cluster = (unsigned)p.split;
+	launch.shared_bytes = (unsigned)HZI_GROUP_WGMMA_BYTES(rows);
+	return hzi_cuda_launch(ctx, op, wgmma_kernel(a) + size, &launch, &p,
+			       sizeof(p));
+}
+
+/* ---- Tiles of 64 rows ------------------------------------------------------------------------ */
+
+size_t hzi_cuda_qlinear_group_tiled_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_group_gemm p;
+
+	(void)ctx;
+	return parameters(args, (char *)&p, true, &p);
 }
 
 int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args)
 {
-	return multiply(ctx, args, HZI_KERNEL_qgemm_group_tiled_s8, HZI_GROUP_WARPS,
-			HZI_GROUP_TILED_ROWS);
+	const struct hzi_qlinear_group_args *const a = args;
+	struct hzi_group_gemm p;
+	struct hzi_launch launch = {.block = {HZI_GROUP_THREADS}};
+
+	parameters(a, ctx->workspace, true, &p);
+	HZ_CHECK(prepare(ctx, a, &p));
+	launch.grid[0] = (unsigned)ceil_div(a->l.panels, HZI_GROUP_WARPS);
+	launch.grid[1] = (unsigned)min_of(ceil_div(a->rows, HZI_GROUP_TILED_ROWS), BLOCKS_MAX);
+	return hzi_cuda_launch(ctx, op, a->integer ? HZI_KERNEL_qgemm_group_tiled_s8 :
+			       a->x_dtype == HZ_F16 ? HZI_KERNEL_qgemm_group_tiled_f16 :
+						      HZI_KERNEL_qgemm_group_tiled_bf16,
+			       &launch, &p, sizeof(p));
 }
 
 /*
- * The tiled kernel reads W once for 64 rows, not for 8, but needs 8 panels for each block: with
- * fewer blocks than SMs and little to read, more blocks win.
+ * The other kernels read W once for 16 rows or more, not for 8, but the tiled one needs 8 panels
+ * for each block: with fewer blocks than SMs and little to read, more blocks win.
  */
 bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
 					const struct hzi_qlinear_group_args *a)
@@ -121,6 +315,7 @@ bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
 	const int64_t blocks = ceil_div(a->l.panels, HZI_GROUP_WARPS) *
 			       ceil_div(a->rows, HZI_GROUP_TILED_ROWS);
 
-	return a->rows <= HZI_GROUP_SKINNY_ROWS ||
-	       (a->rows <= 4 * HZI_GROUP_SKINNY_ROWS && blocks < hzi_cuda_device(ctx)->sms);
+	return a->rows <= HZI_GROUP_X_ROWS ||
+	       (!wgmma_kernel(a) && a->rows <= 4 * HZI_GROUP_X_ROWS &&
+		blocks < hzi_cuda_device(ctx)->sms);
 }

@@ -13,7 +13,13 @@
 
 #define HZI_GROUP_THREADS 256
 #define HZI_GROUP_WARPS (HZI_GROUP_THREADS / 32)
-#define HZI_GROUP_SKINNY_ROWS 8	/* rows of x of a block */
+#define HZI_GROUP_X_ROWS 8	/* of x: columns of mma.sync; records are padded to it */
+#define HZI_GROUP_SUMS (HZI_GROUP_COLUMNS * HZI_GROUP_X_ROWS)
+#define HZI_GROUP_PART_BYTES (2 * HZI_GROUP_WARPS * HZI_GROUP_SUMS * 4)	/* sums of two rounds */
+/* Codes of HZI_GROUP_UNIT of k of a panel; how many such pieces a warp has in shared memory */
+#define HZI_GROUP_PIECE_BYTES(kind) \
+	((kind) == HZI_GROUP_U4 || (kind) == HZI_GROUP_E2M1 ? 1024 : 2048)
+#define HZI_GROUP_STAGES(kind) (4096 / HZI_GROUP_PIECE_BYTES(kind))
 #define HZI_GROUP_TILED_ROWS 64
 #define HZI_GROUP_TERMS 3		/* of bf16 that an f32 is the sum of */
 
@@ -24,9 +30,18 @@ struct hzi_group_pack {
 };
 static_assert(sizeof(struct hzi_group_pack) == 200, "the same layout for C and CUDA");
 
+/* Of rows 2 i and 2 i + 1 of x and a unit of k: the scale, and the sum of the codes */
+struct hzi_group_record {
+	float scale[2];
+	int32_t sum[2];
+};
+static_assert(sizeof(struct hzi_group_record) == 16, "the same layout for C and CUDA");
+
 /*
- * x and its copy: codes with their scales and the sums of units, or 16-bit floats, of f32 three
- * terms, `plane` bytes apart. Rows of the copy have l.steps steps; y has values of y_dtype.
+ * The copy of x is codes with records [rows / 8][units][4], or 16-bit floats, of f32 three terms,
+ * `plane` bytes apart. Its rows have k_padded elements. The skinny kernel reads floats without a
+ * copy. Pieces are of HZI_GROUP_UNIT of k: pieces c `chunk` to (c + 1) `chunk` - 1 are a warp's,
+ * and those of all warps a round.
  */
 struct hzi_group_gemm {
 	struct hzi_group_layout l;
@@ -34,15 +49,40 @@ struct hzi_group_gemm {
 	const void *x;
 	uint8_t *copy;
 	const float *x_given, *bias;	/* x_given: scales of codes x */
-	float *x_scale;
-	int32_t *x_sum;
+	struct hzi_group_record *records;
 	void *y;
-	int64_t rows, x_k, y_n, plane;
-	int64_t unit, units, x_scales;	/* of k; of a row */
+	int64_t rows, x_k, y_n, plane, k_padded;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
 	int32_t ndim, x_dtype, y_dtype, integer, by_32, terms;
+	int32_t unit, unit_shift;	/* of k; its log2 */
+	int32_t group_shift;		/* log2 of the group, or more than k has */
+	int32_t pieces, chunk, rounds;
+	int32_t piece_groups, piece_bytes;	/* groups of a piece; the piece in shared memory */
+	int32_t all_staged;		/* x of all rounds fits shared memory */
+	int32_t stage_bytes, pitch;	/* x of a chunk in shared memory; a row of it */
+	int32_t vectorized;		/* rows of x are 16-byte aligned floats of 16 bits */
 	float low, high;
 };
-static_assert(sizeof(struct hzi_group_gemm) == 384, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_group_gemm) == 408, "the same layout for C and CUDA");
+
+/*
+ * wgmma: consumer threads of a block, with those of the producer; their panels of W; stages of x;
+ * columns of a row of sums. With 128 rows the producer is a warpgroup, which gives up registers.
+ */
+#define HZI_GROUP_WGMMA_CONSUMERS 256
+#define HZI_GROUP_WGMMA_THREADS(rows) (HZI_GROUP_WGMMA_CONSUMERS + ((rows) == 128 ? 128 : 32))
+#define HZI_GROUP_WGMMA_PANELS (HZI_GROUP_WGMMA_CONSUMERS / 32)
+#define HZI_GROUP_WGMMA_STAGES(rows) ((rows) == 128 ? 4 : (rows) == 64 ? 6 : 8)
+#define HZI_GROUP_WGMMA_PITCH (HZI_GROUP_WGMMA_PANELS * HZI_GROUP_COLUMNS + 4)
+#define HZI_GROUP_WGMMA_BYTES(rows) \
+	(1024 + HZI_GROUP_WGMMA_STAGES(rows) * ((rows) * 2 * HZI_GROUP_UNIT + 16))
+
+struct hzi_group_wgmma {
+	struct hzi_tensor_map x;
+	struct hzi_group_gemm g;
+	int32_t split;			/* of k, blocks of a cluster */
+	int32_t pad_[9];
+};
+static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 
 #endif

@@ -135,8 +135,15 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 
 bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
 					const struct hzi_qlinear_group_args *a);
-size_t hzi_cuda_qlinear_group_parts_workspace(const struct hz_context *ctx, const void *args);
+const char *hzi_cuda_qlinear_group_skinny_unsupported(const struct hz_context *ctx,
+						      const void *args);
+size_t hzi_cuda_qlinear_group_skinny_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args);
+const char *hzi_cuda_qlinear_group_wgmma_unsupported(const struct hz_context *ctx,
+						     const void *args);
+size_t hzi_cuda_qlinear_group_wgmma_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args);
+size_t hzi_cuda_qlinear_group_tiled_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args);
 
 #endif

@@ -67,18 +67,24 @@ static const struct hzi_route qlinear[] = {
 		       .workspace = two_steps_workspace, .run = two_steps},
 };
 
-enum {GROUP_SKINNY, GROUP_TILED, GROUP_LAST};
+enum {GROUP_SKINNY, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
 
 HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_skinny_wins(ctx, a),
 	 GROUP_SKINNY, GROUP_LAST)
 
 static const struct hzi_route qlinear_group[] = {
 	[GROUP_SKINNY] = {.name = "skinny", .what = "8 rows; warps share k, mma.sync",
+			  .unsupported = hzi_cuda_qlinear_group_skinny_unsupported,
 			  .cost = group_skinny_cost,
-			  .workspace = hzi_cuda_qlinear_group_parts_workspace,
+			  .workspace = hzi_cuda_qlinear_group_skinny_workspace,
 			  .run = hzi_cuda_qlinear_group_skinny},
+	[GROUP_WGMMA] = {.name = "wgmma", .what = "16-bit floats x, wgmma and TMA",
+			 .arch = HZI_SM_90A,
+			 .unsupported = hzi_cuda_qlinear_group_wgmma_unsupported,
+			 .workspace = hzi_cuda_qlinear_group_wgmma_workspace,
+			 .run = hzi_cuda_qlinear_group_wgmma},
 	[GROUP_TILED] = {.name = "tiled", .what = "tiles of 64 rows, mma.sync",
-			 .workspace = hzi_cuda_qlinear_group_parts_workspace,
+			 .workspace = hzi_cuda_qlinear_group_tiled_workspace,
 			 .run = hzi_cuda_qlinear_group_tiled},
 };
 

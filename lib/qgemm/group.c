@@ -40,7 +40,7 @@ static void fill_layout(struct hzi_group_layout *l, int64_t k, int64_t n, int64_
 			w_dtype == HZ_E2M1X2 ? 12 : 0,
 	};
 	l->groups = group ? hzi_round_up(l->steps * HZI_GROUP_STEP, group) / group : 1;
-	l->panel_bytes = l->steps * HZI_GROUP_STEP * HZI_GROUP_COLUMNS / (four_bit ? 2 : 1);
+	l->panel_bytes = hzi_round_up(k, HZI_GROUP_UNIT) * HZI_GROUP_COLUMNS / (four_bit ? 2 : 1);
 	l->scale_at = l->panels * l->panel_bytes;
 	l->bytes = l->scale_at + l->panels * l->groups * HZI_GROUP_COLUMNS * 4;
 	if (zeros) {

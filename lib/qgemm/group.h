@@ -14,15 +14,16 @@
 #include "lib/quantize/format.h"
 
 /*
- * Packed W: codes as unsigned numbers u, panels of 16 columns, each of steps of 32 of k. A panel's
- * step has 256 bytes of codes of 4 bits or 512 bytes of codes of 8:
+ * Packed W: codes as unsigned numbers u, panels of 16 columns, each of steps of 32 of k, padded to
+ * a multiple of HZI_GROUP_UNIT of k. A panel's step has 256 bytes of codes of 4 bits or 512 bytes
+ * of codes of 8; gpu/qgemm/group.cuh has the order of a GPU, and the CPU's is:
  *
  *   4 bits  [4][16][4]: byte i of row j has l = 8 j + i in its low half, 8 j + 4 + i in the other
  *   8 bits  [8][16][4]: byte i of row j has l = 4 j + i
  *
  * Then f32 scales, times tensor_scale, [panel][group][16], and, if W has zero points, s32 zeros of
- * u likewise: the caller's w - zero is u - zero, in units of 1/2 for E2M1. There are whole steps,
- * and groups for them. Padding has the bits 0 as codes, which padded x of 0 multiply, and scales 0.
+ * u likewise: the caller's w - zero is u - zero, in units of 1/2 for E2M1. There are groups for
+ * whole steps. Padding has the bits 0 as codes, which padded x of 0 multiply, and scales 0.
  */
 enum hzi_group_kind {
 	HZI_GROUP_U4,			/* u4, and s4 with u = w + 8 */
@@ -39,7 +40,7 @@ enum hzi_group_kind {
 struct hzi_group_layout {
 	int64_t k, n, steps, panels, groups;	/* groups of a packed panel */
 	int64_t group;			/* of k; of more than k for one scale a column */
-	int64_t panel_bytes;		/* of codes */
+	int64_t panel_bytes;		/* of codes, of HZI_GROUP_UNIT of k at a time */
 	int64_t scale_at, zero_at, bytes;	/* offsets; zero_at 0: no zero points */
 	int32_t kind, zero;		/* zero: what u is larger by than w */
 };

@@ -1,0 +1,300 @@
+/*
+ * group_wgmma.cu - 16-bit floats x by group-wise quantized weights, by wgmma; sm_90a
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * D = W^T x^T: a warpgroup multiplies 64 columns of W, four panels, by ROWS rows of x. Each warp
+ * loads pieces of its panel ahead into registers and decodes them to the A operand. A producer warp
+ * copies x by TMA into a ring of stages in shared memory, the B operand. Each unit of k is summed
+ * from 0 and then added with its scale, so that w - zero is exact. Splits of k are the blocks of a
+ * cluster, which add their sums in order.
+ */
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
+#include "gpu/qgemm/group.cuh"
+
+#if HAVE_WGMMA
+
+#define PIECE HZI_GROUP_UNIT
+#define CONSUMERS HZI_GROUP_WGMMA_CONSUMERS
+
+template <int DTYPE, int KIND, int UNIT, int ROWS>
+struct group_wgmma_block {
+	static constexpr bool ZEROS = KIND == HZI_GROUP_U4 || KIND == HZI_GROUP_U8;
+	static constexpr int WORDS = group_step_words<KIND>, LOADS = WORDS, AHEAD = 2;
+	static constexpr int STAGES = HZI_GROUP_WGMMA_STAGES(ROWS), TILE = ROWS * 128;
+	static constexpr int UNITS = PIECE / UNIT, PITCH = HZI_GROUP_WGMMA_PITCH;
+	static constexpr int STAGE = 2 * TILE;	/* two tiles of 64 of k */
+
+	/* A lane's codes, and scales and zero points of columns g and g + 8 of each unit */
+	struct piece {
+		uint32_t codes[4 * LOADS];
+		float2 scale[UNITS];
+		uint32_t zero[UNITS];
+	};
+
+	const hzi_group_wgmma &p;
+	const hzi_group_gemm &l;
+	const int lane, warp, g, q, panel;
+	const group_floats<DTYPE, KIND> floats;
+	uint32_t memory, full, empty;
+
+	__device__ __forceinline__ explicit group_wgmma_block(const hzi_group_wgmma &p_)
+		: p(p_), l(p_.g), lane(threadIdx.x % 32),
+		  warp(__shfl_sync(~0u, threadIdx.x / 32, 0)), g(lane / 4), q(lane % 4),
+		  panel(min((int)(blockIdx.x / p.split) * HZI_GROUP_WGMMA_PANELS + warp,
+			    (int)l.l.panels - 1)),
+		  floats(l.l.zero)
+	{
+		memory = shared_address(shared_start());
+		full = memory + STAGES * STAGE;
+		empty = full + 8 * STAGES;
+	}
+
+	__device__ __forceinline__ void run(void)
+	{
+		const int part = blockIdx.x % p.split;
+		const int begin = l.pieces * part / p.split, end = l.pieces * (part + 1) / p.split;
+
+		if (threadIdx.x == 0) {
+			for (int i = 0; i < STAGES; i++) {
+				mbarrier_init(full + 8 * i, 1);
+				mbarrier_init(empty + 8 * i, CONSUMERS / 32);
+			}
+			mbarrier_init_fence();
+		}
+		pdl_launch_dependents();
+		__syncthreads();
+		if (warp >= CONSUMERS / 32) {
+			if constexpr (ROWS == 128)
+				setmaxnreg_dec<40>();
+			if (warp == CONSUMERS / 32 && lane == 0)
+				produce(begin, end);
+			__syncwarp();
+			finish(part);
+		} else {
+			if constexpr (ROWS == 128)
+				setmaxnreg_inc<232>();
+			consume(begin, end);
+			finish(part);
+		}
+	}
+
+private:
+	__device__ __forceinline__ void produce(int begin, int end) const
+	{
+		ring_position<STAGES> at;
+
+		pdl_wait();
+		for (int i = begin; i < end; i++, at.next()) {
+			const uint32_t tile = memory + at.at * STAGE, bar = full + 8 * at.at;
+
+			mbarrier_wait(empty + 8 * at.at, at.parity ^ 1);
+			mbarrier_expect_tx(bar, 2 * TILE);
+			for (int h = 0; h < 2; h++)
+				tma_load_2d(tile + h * TILE, p.x, i * PIECE * 2 + h * 128,
+					    blockIdx.y * ROWS, bar);
+		}
+	}
+
+	__device__ __forceinline__ void load(piece &to, int i, int end) const
+	{
+		const uint8_t *const codes = l.packed + panel * l.l.panel_bytes + lane * 16 +
+					     (int64_t)i * (512 * LOADS);
+		const int64_t panel_groups = (int64_t)panel * l.l.groups;
+
+		if (i >= end)
+			return;
+#pragma unroll
+		for (int n = 0; n < LOADS; n++) {
+			const uint4 v = __ldcs((const uint4 *)(codes + n * 512));
+
+			to.codes[4 * n] = v.x;
+			to.codes[4 * n + 1] = v.y;
+			to.codes[4 * n + 2] = v.z;
+			to.codes[4 * n + 3] = v.w;
+		}
+#pragma unroll
+		for (int u = 0; u < UNITS; u++) {
+			const int64_t group = min((i * PIECE + u * UNIT) >> l.group_shift,
+						  (int)l.l.groups - 1) + panel_groups;
+
+			to.scale[u] = __ldg((const float2 *)(l.packed + l.l.scale_at) +
+					    group * 8 + g);
+			if (ZEROS && l.l.zero_at)
+				to.zero[u] = __ldg((const uint32_t *)(l.packed + l.l.zero_at) +
+						group * 8 + g);
+		}
+	}
+
+	__device__ __forceinline__ void consume(int begin, int end)
+	{
+		ring_position<STAGES> at;
+		float sum[ROWS / 2] = {}, acc[ROWS / 2];
+		piece ring[AHEAD];
+
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(ring[d], begin + d, end);
+		for (int i = begin; i < end; i += AHEAD) {
+#pragma unroll
+			for (int d = 0; d < AHEAD; d++) {
+				const int left = (int)l.l.k - (i + d) * PIECE;
+				uint32_t a[PIECE / 16][4];
+				float2 scale[UNITS];
+				uint64_t b;
+
+				if (i + d >= end)
+					break;
+				decode(a, ring[d]);
+#pragma unroll
+				for (int u = 0; u < UNITS; u++)
+					scale[u] = ring[d].scale[u];
+				load(ring[d], i + d + AHEAD, end);
+				b = wgmma_desc_k(memory + at.at * STAGE);
+				mbarrier_wait(full + 8 * at.at, at.parity);
+#pragma unroll
+				for (int u = 0; u < UNITS; u++) {
+					wgmma_fence();
+#pragma unroll
+					for (int j = 0; j < UNIT / 16; j++) {
+						const int k = u * UNIT / 16 + j;
+						const int at = k / 4 * (TILE / 16) + k % 4 * 2;
+
+						wgmma_rs_add<DTYPE>(acc, a[k], b + at, j > 0);
+					}
+					wgmma_commit();
+					wgmma_wait<0>();
+					wgmma_keep(acc);
+					/* No unit begins beyond k. */
+					if (u * UNIT >= left)
+						continue;
+#pragma unroll
+					for (int j = 0; j < ROWS / 2; j++)
+						sum[j] += acc[j] *
+							  (j / 2 % 2 ? scale[u].y : scale[u].x);
+				}
+				if (lane == 0)
+					mbarrier_arrive(empty + 8 * at.at);
+				__syncwarp();
+				at.next();
+			}
+		}
+		/* All warpgroups have read all of x when the sums take its place. */
+		named_barrier();
+		store(sum);
+	}
+
+	__device__ __forceinline__ static void named_barrier(void)
+	{
+		asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");
+	}
+
+	__device__ __forceinline__ void decode(uint32_t (&a)[PIECE / 16][4], const piece &c) const
+	{
+#pragma unroll
+		for (int s = 0; s < PIECE / HZI_GROUP_STEP; s++) {
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				uint32_t v[4];
+
+				floats.decode(v, c.codes + WORDS * s, h);
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					a[2 * s + i / 2][i % 2 * 2 + h] = v[i];
+			}
+		}
+		if (ZEROS && l.l.zero_at) {
+#pragma unroll
+			for (int h = 0; h < 2; h++) {
+				const uint32_t less = group_pair<DTYPE>(
+					(float)(l.l.zero - group_zero(c.zero[0], h)));
+
+#pragma unroll
+				for (int i = 0; i < PIECE / 16; i++) {
+					a[i][h] = group_add<DTYPE>(a[i][h], less);
+					a[i][2 + h] = group_add<DTYPE>(a[i][2 + h], less);
+				}
+			}
+		}
+	}
+
+	/* Sums to shared memory, [row of x][column of W] */
+	__device__ __forceinline__ void store(const float (&sum)[ROWS / 2]) const
+	{
+		float *const to = (float *)shared_start();
+
+#pragma unroll
+		for (int i = 0; i < ROWS / 2; i++)
+			to[(i / 4 * 8 + 2 * q + i % 2) * PITCH + warp * 16 + g + i / 2 % 2 * 8] =
+				sum[i];
+	}
+
+	/* Each block of a cluster adds the sums of all for its share of the rows. */
+	__device__ __forceinline__ void finish(int part) const
+	{
+		constexpr int columns = HZI_GROUP_WGMMA_PANELS * HZI_GROUP_COLUMNS;
+		const int first = ROWS * part / p.split, last = ROWS * (part + 1) / p.split;
+		const int64_t j = (int64_t)(blockIdx.x / p.split) * columns;
+		const int64_t row0 = (int64_t)blockIdx.y * ROWS;
+
+		pdl_wait();
+		if (p.split > 1) {
+			cluster_arrive();
+			cluster_wait();
+		} else {
+			__syncthreads();
+		}
+#pragma unroll 1
+		for (int i = threadIdx.x + first * columns; i < last * columns;
+		     i += HZI_GROUP_WGMMA_THREADS(ROWS)) {
+			const int at = 4 * (i / columns * PITCH + i % columns);
+			float v[8] = {}, y = 0;
+
+			if (row0 + i / columns >= l.rows || j + i % columns >= l.l.n)
+				continue;
+			/* These loads are in flight together. */
+#pragma unroll
+			for (int z = 0; z < 8; z++) {
+				if (p.split == 1 && z == 0)
+					v[z] = *(const float *)(shared_start() + at);
+				else if (p.split > 1 && z < p.split)
+					v[z] = cluster_load(cluster_map(memory + at, z));
+			}
+#pragma unroll
+			for (int z = 0; z < 8; z++)
+				y += v[z];
+			group_put(l, row0 + i / columns, j + i % columns, y);
+		}
+		__syncwarp();
+		if (p.split > 1) {
+			cluster_arrive_relaxed();
+			cluster_wait();
+		}
+	}
+};
+
+#define GROUP_WGMMA_BODY(...) { group_wgmma_block<__VA_ARGS__>(p).run(); }
+#else
+#define GROUP_WGMMA_BODY(...) { }
+#endif
+
+#define KERNEL(name, dtype, kind, unit, rows) \
+	extern "C" __global__ void __launch_bounds__(HZI_GROUP_WGMMA_THREADS(rows), \
+						     rows == 16 && unit == 128 ? 2 : 1) \
+	name##_##rows(const __grid_constant__ hzi_group_wgmma p) \
+	GROUP_WGMMA_BODY(dtype, kind, unit, rows)
+#define KERNELS(name, dtype, kind, unit) \
+	KERNEL(name, dtype, kind, unit, 16) \
+	KERNEL(name, dtype, kind, unit, 64) \
+	KERNEL(name, dtype, kind, unit, 128)
+
+#define DTYPES(name, ...) \
+	KERNELS(qgemm_group_wgmma_f16_##name, HZ_F16, __VA_ARGS__) \
+	KERNELS(qgemm_group_wgmma_bf16_##name, HZ_BF16, __VA_ARGS__)
+
+DTYPES(u4, HZI_GROUP_U4, 128)
+DTYPES(e2m1_32, HZI_GROUP_E2M1, 32)
+DTYPES(e2m1_16, HZI_GROUP_E2M1, 16)
+DTYPES(u8, HZI_GROUP_U8, 128)
+DTYPES(e4m3, HZI_GROUP_E4M3, 128)

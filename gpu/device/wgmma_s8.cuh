@@ -151,6 +151,16 @@ HZ_DEVICE void wgmma_rs(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
 	HZ_WGMMA_RS_IF("256", 128, "%128, %129, %130, %131", "%132", "%133");
 }
 
+/* D += A B, A of u8 in registers, B of s8 */
+template <int N>
+HZ_DEVICE void wgmma_rs_u8_s8(int32_t (&d)[N], const uint32_t *a, uint64_t b)
+{
+	const int add = 1;
+
+	static_assert(N == 32, "not made");
+	HZ_WGMMA_RS("64", 32, "%32, %33, %34, %35", "%36", "%37", "u8.s8");
+}
+
 /*
  * Loads 16 rows of 128 bytes of k, with the swizzle, for one warp: register 4 c + 2 e + h of a
  * thread is bytes 32 c + 16 e + 4 (t % 4) of row t % 32 / 4 + 8 h.

@@ -188,10 +188,23 @@ int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args)
 
 /* ---- wgmma ----------------------------------------------------------------------------------- */
 
-/* The first of the kernels of x and W with 16, 64 and 128 rows; 0: none */
+/*
+ * The kernel of x and W with 64 rows of codes, or the first of those with 16, 64 and 128 rows of
+ * floats; 0: none
+ */
 static int wgmma_kernel(const struct hzi_qlinear_group_args *a)
 {
-	static const int floats_128[] = {
+	static const int codes_32[] = {
+		[HZI_GROUP_U4] = HZI_KERNEL_qgemm_group_wgmma_s8_u4_32_64,
+		[HZI_GROUP_E2M1] = HZI_KERNEL_qgemm_group_wgmma_s8_e2m1_32_64,
+		[HZI_GROUP_U8] = HZI_KERNEL_qgemm_group_wgmma_s8_u8_32_64,
+		[HZI_GROUP_E4M3] = 0,
+	}, codes_128[] = {
+		[HZI_GROUP_U4] = HZI_KERNEL_qgemm_group_wgmma_s8_u4_128_64,
+		[HZI_GROUP_E2M1] = HZI_KERNEL_qgemm_group_wgmma_s8_e2m1_128_64,
+		[HZI_GROUP_U8] = HZI_KERNEL_qgemm_group_wgmma_s8_u8_128_64,
+		[HZI_GROUP_E4M3] = 0,
+	}, floats_128[] = {
 		[HZI_GROUP_U4] = HZI_KERNEL_qgemm_group_wgmma_f16_u4_16,
 		[HZI_GROUP_E2M1] = 0,
 		[HZI_GROUP_U8] = HZI_KERNEL_qgemm_group_wgmma_f16_u8_16,
@@ -200,7 +213,9 @@ static int wgmma_kernel(const struct hzi_qlinear_group_args *a)
 	const int64_t unit = hzi_group_unit(a->l.group, a->by_32);
 	int kernel = 0;
 
-	if (a->integer || a->x_dtype == HZ_F32)
+	if (a->integer)
+		return unit == 32 ? codes_32[a->l.kind] : unit == 128 ? codes_128[a->l.kind] : 0;
+	if (a->x_dtype == HZ_F32)
 		return 0;
 	if (a->l.kind == HZI_GROUP_E2M1)
 		kernel = unit == 32 ? HZI_KERNEL_qgemm_group_wgmma_f16_e2m1_32_16 :
@@ -213,7 +228,7 @@ static int wgmma_kernel(const struct hzi_qlinear_group_args *a)
 /* Whether TMA can read x where it is */
 static bool x_in_place(const struct hzi_qlinear_group_args *a)
 {
-	return a->x_k == 1 && a->ndim == 1 && (uintptr_t)a->x % 16 == 0 &&
+	return !a->integer && a->x_k == 1 && a->ndim == 1 && (uintptr_t)a->x % 16 == 0 &&
 	       (a->rows == 1 || (a->x_stride[0] > 0 && a->x_stride[0] % 8 == 0));
 }
 
@@ -222,8 +237,8 @@ const char *hzi_cuda_qlinear_group_wgmma_unsupported(const struct hz_context *ct
 	const struct hzi_qlinear_group_args *const a = args;
 
 	(void)ctx;
-	if (a->integer || a->x_dtype == HZ_F32)
-		return "x is not f16 or bf16";
+	if (!a->integer && a->x_dtype == HZ_F32)
+		return "x is f32";
 	if (!wgmma_kernel(a))
 		return "there is no kernel for this kind of W with groups of this size";
 	if (a->l.k == 0)
@@ -248,23 +263,27 @@ int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args)
 	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	struct hzi_group_wgmma p = {.split = 1};
 	struct hzi_launch launch = {.early = a->packed != NULL, .aligned = true};
+	const int64_t bytes = a->integer ? 1 : 2;
 	int64_t columns, blocks;
 	int size = 0, rows;
 
-	while (size < 2 && tiles[size] < a->rows)
+	while (size < (a->integer ? 1 : 2) && (a->integer || tiles[size] < a->rows))
 		size++;
 	rows = tiles[size];
 	parameters(a, ctx->workspace, !in_place, &p.g);
 	HZ_CHECK(prepare(ctx, a, &p.g));
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.x, in_place ? a->x : p.g.copy,
-					2 * (in_place ? a->l.k : p.g.k_padded), a->rows,
-					2 * (!in_place ? p.g.k_padded : a->rows > 1 ?
+					bytes * (in_place ? a->l.k : p.g.k_padded), a->rows,
+					bytes * (!in_place ? p.g.k_padded : a->rows > 1 ?
 						 a->x_stride[0] : hzi_round_up(a->l.k, 8)), 128,
 					rows));
 	columns = ceil_div(a->l.panels, HZI_GROUP_WGMMA_PANELS);
 	blocks = columns * ceil_div(a->rows, rows);
-	/* The most blocks that run at a time; of those with 16 rows an SM has two. */
-	for (int split = 2; split <= 8 && p.g.pieces >= 2 * split; split++) {
+	/*
+	 * The most blocks that run at a time; of those with 16 rows an SM has two. Sums of codes
+	 * are in order of k.
+	 */
+	for (int split = 2; split <= 8 && p.g.pieces >= 2 * split && !a->integer; split++) {
 		const int64_t clusters = split == 2 ? sms / 2 : (sms - 12) / 16 * (16 / split);
 
 		if (blocks <= clusters * (rows == 16 ? 2 : 1))
@@ -275,7 +294,7 @@ int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args)
 	launch.block[0] = (unsigned)HZI_GROUP_WGMMA_THREADS(rows);
 	launch.cluster = (unsigned)p.split;
 	launch.shared_bytes = (unsigned)HZI_GROUP_WGMMA_BYTES(rows);
-	return hzi_cuda_launch(ctx, op, wgmma_kernel(a) + size, &launch, &p,
+	return hzi_cuda_launch(ctx, op, wgmma_kernel(a) + (a->integer ? 0 : size), &launch, &p,
 			       sizeof(p));
 }
 
@@ -306,7 +325,7 @@ int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args)
 }
 
 /*
- * The other kernels read W once for 16 rows or more, not for 8, but the tiled one needs 8 panels
+ * The other kernels read W once for 16 rows or more, not for 8, but those of codes need 8 panels
  * for each block: with fewer blocks than SMs and little to read, more blocks win.
  */
 bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
@@ -316,6 +335,6 @@ bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
 			       ceil_div(a->rows, HZI_GROUP_TILED_ROWS);
 
 	return a->rows <= HZI_GROUP_X_ROWS ||
-	       (!wgmma_kernel(a) && a->rows <= 4 * HZI_GROUP_X_ROWS &&
+	       ((a->integer || !wgmma_kernel(a)) && a->rows <= 4 * HZI_GROUP_X_ROWS &&
 		blocks < hzi_cuda_device(ctx)->sms);
 }

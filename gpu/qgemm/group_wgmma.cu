@@ -1,13 +1,14 @@
 /*
- * group_wgmma.cu - 16-bit floats x by group-wise quantized weights, by wgmma; sm_90a
+ * group_wgmma.cu - 16-bit floats or codes x by group-wise quantized weights, by wgmma; sm_90a
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * D = W^T x^T: a warpgroup multiplies 64 columns of W, four panels, by ROWS rows of x. Each warp
  * loads pieces of its panel ahead into registers and decodes them to the A operand. A producer warp
  * copies x by TMA into a ring of stages in shared memory, the B operand. Each unit of k is summed
- * from 0 and then added with its scale, so that w - zero is exact. Splits of k are the blocks of a
- * cluster, which add their sums in order.
+ * from 0 and then added with its scale, so that w - zero is exact. Splits of k of floats are the
+ * blocks of a cluster, which add their sums in order. With codes x a stage also has the records of
+ * its rows, and sums of units become floats as the contract says.
  */
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_f16.cuh"
@@ -22,9 +23,11 @@ template <int DTYPE, int KIND, int UNIT, int ROWS>
 struct group_wgmma_block {
 	static constexpr bool ZEROS = KIND == HZI_GROUP_U4 || KIND == HZI_GROUP_U8;
 	static constexpr int WORDS = group_step_words<KIND>, LOADS = WORDS, AHEAD = 2;
+	static constexpr bool INTEGER = DTYPE == HZ_S8;
 	static constexpr int STAGES = HZI_GROUP_WGMMA_STAGES(ROWS), TILE = ROWS * 128;
 	static constexpr int UNITS = PIECE / UNIT, PITCH = HZI_GROUP_WGMMA_PITCH;
-	static constexpr int STAGE = 2 * TILE;	/* two tiles of 64 of k */
+	/* Of a stage: two tiles of 64 floats of k, or one of 128 codes and records */
+	static constexpr int STAGE = 2 * TILE, RECORDS = UNITS * 64;
 
 	/* A lane's codes, and scales and zero points of columns g and g + 8 of each unit */
 	struct piece {
@@ -46,6 +49,7 @@ struct group_wgmma_block {
 			    (int)l.l.panels - 1)),
 		  floats(l.l.zero)
 	{
+		static_assert(!INTEGER || ROWS / 8 * RECORDS <= TILE, "records fit a stage");
 		memory = shared_address(shared_start());
 		full = memory + STAGES * STAGE;
 		empty = full + 8 * STAGES;
@@ -75,7 +79,10 @@ struct group_wgmma_block {
 		} else {
 			if constexpr (ROWS == 128)
 				setmaxnreg_inc<232>();
-			consume(begin, end);
+			if constexpr (INTEGER)
+				consume_codes(end);
+			else
+				consume(begin, end);
 			finish(part);
 		}
 	}
@@ -83,6 +90,8 @@ struct group_wgmma_block {
 private:
 	__device__ __forceinline__ void produce(int begin, int end) const
 	{
+		const int row_blocks =
+			(int)min((l.rows - (int64_t)blockIdx.y * ROWS + 7) / 8, (int64_t)ROWS / 8);
 		ring_position<STAGES> at;
 
 		pdl_wait();
@@ -90,6 +99,19 @@ private:
 			const uint32_t tile = memory + at.at * STAGE, bar = full + 8 * at.at;
 
 			mbarrier_wait(empty + 8 * at.at, at.parity ^ 1);
+			if constexpr (INTEGER) {
+				const hzi_group_record *const from =
+					l.records + UNITS * 4 *
+					((int64_t)blockIdx.y * (ROWS / 8) * l.pieces + i);
+
+				mbarrier_expect_tx(bar, TILE + row_blocks * RECORDS);
+				tma_load_2d(tile, p.x, i * PIECE, blockIdx.y * ROWS, bar);
+				for (int r = 0; r < row_blocks; r++)
+					bulk_copy(tile + TILE + r * RECORDS,
+						  from + (int64_t)r * l.pieces * UNITS * 4, RECORDS,
+						  bar);
+				continue;
+			}
 			mbarrier_expect_tx(bar, 2 * TILE);
 			for (int h = 0; h < 2; h++)
 				tma_load_2d(tile + h * TILE, p.x, i * PIECE * 2 + h * 128,
@@ -183,6 +205,101 @@ private:
 		/* All warpgroups have read all of x when the sums take its place. */
 		named_barrier();
 		store(sum);
+	}
+
+	/* All of k: the sum of 512 of k is `chunk`, and y the sum of them. */
+	__device__ __forceinline__ void consume_codes(int end)
+	{
+		ring_position<STAGES> at;
+		float sum[ROWS / 2] = {}, chunk[ROWS / 2] = {};
+		piece ring[AHEAD];
+
+#pragma unroll
+		for (int d = 0; d < AHEAD; d++)
+			load(ring[d], d, end);
+		for (int i = 0; i < end; i += AHEAD) {
+#pragma unroll
+			for (int d = 0; d < AHEAD; d++) {
+				if (i + d >= end)
+					break;
+				mbarrier_wait(full + 8 * at.at, at.parity);
+				multiply_codes(chunk, ring[d], memory + at.at * STAGE,
+					       (int)l.l.k - (i + d) * PIECE);
+				load(ring[d], i + d + AHEAD, end);
+				if (lane == 0)
+					mbarrier_arrive(empty + 8 * at.at);
+				__syncwarp();
+				at.next();
+			}
+			if ((i + AHEAD) % (HZI_GROUP_CHUNK / PIECE) && i + AHEAD < end)
+				continue;
+#pragma unroll
+			for (int j = 0; j < ROWS / 2; j++) {
+				sum[j] = __fadd_rn(sum[j], chunk[j]);
+				chunk[j] = 0;
+			}
+		}
+		named_barrier();
+		store(sum);
+	}
+
+	__device__ __forceinline__ void multiply_codes(float (&sum)[ROWS / 2], const piece &c,
+						       uint32_t stage, int left) const
+	{
+		const uint64_t b = wgmma_desc_k(stage);
+		const uint32_t records = stage + TILE + q * 16;
+		int32_t acc[ROWS / 2];
+
+#pragma unroll
+		for (int u = 0; u < UNITS; u++) {
+			uint32_t a[UNIT / 32][4];
+			int32_t zero[2] = {l.l.zero, l.l.zero};
+
+			/* No unit begins beyond k. */
+			if (u * UNIT >= left)
+				break;
+			if (ZEROS && l.l.zero_at) {
+				zero[0] = group_zero(c.zero[u], 0);
+				zero[1] = group_zero(c.zero[u], 1);
+			}
+#pragma unroll
+			for (int s = 0; s < UNIT / 32; s++)
+				group_bytes<KIND>(a[s], c.codes + WORDS * (u * UNIT / 32 + s));
+#pragma unroll
+			for (int j = 0; j < ROWS / 8; j++) {
+				int32_t r[2];
+
+				asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];"
+					     : "=r"(r[0]), "=r"(r[1])
+					     : "r"(records + j * RECORDS + u * 64 + 8) : "memory");
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					acc[4 * j + e] =
+						group_first_sum<KIND>() - r[e % 2] * zero[e / 2];
+			}
+			wgmma_fence();
+#pragma unroll
+			for (int s = 0; s < UNIT / 32; s++)
+				wgmma_rs_u8_s8(acc, a[s], b + (u * UNIT / 32 + s) * 2);
+			wgmma_commit();
+			wgmma_wait<0>();
+			wgmma_keep(acc);
+#pragma unroll
+			for (int j = 0; j < ROWS / 8; j++) {
+				const float scale[2] = {c.scale[u].x, c.scale[u].y};
+				float r[2];
+
+				asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+					     : "=f"(r[0]), "=f"(r[1])
+					     : "r"(records + j * RECORDS + u * 64) : "memory");
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					sum[4 * j + e] = __fadd_rn(
+						sum[4 * j + e],
+						__fmul_rn(group_sum<KIND>(acc[4 * j + e]),
+							  __fmul_rn(r[e % 2], scale[e / 2])));
+			}
+		}
 	}
 
 	__device__ __forceinline__ static void named_barrier(void)
@@ -293,6 +410,13 @@ private:
 	KERNELS(qgemm_group_wgmma_f16_##name, HZ_F16, __VA_ARGS__) \
 	KERNELS(qgemm_group_wgmma_bf16_##name, HZ_BF16, __VA_ARGS__)
 
+#define CODES(unit) \
+	KERNEL(qgemm_group_wgmma_s8_u4_##unit, HZ_S8, HZI_GROUP_U4, unit, 64) \
+	KERNEL(qgemm_group_wgmma_s8_e2m1_##unit, HZ_S8, HZI_GROUP_E2M1, unit, 64) \
+	KERNEL(qgemm_group_wgmma_s8_u8_##unit, HZ_S8, HZI_GROUP_U8, unit, 64)
+
+CODES(128)
+CODES(32)
 DTYPES(u4, HZI_GROUP_U4, 128)
 DTYPES(e2m1_32, HZI_GROUP_E2M1, 32)
 DTYPES(e2m1_16, HZI_GROUP_E2M1, 16)

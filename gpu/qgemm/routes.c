@@ -78,7 +78,7 @@ static const struct hzi_route qlinear_group[] = {
 			  .cost = group_skinny_cost,
 			  .workspace = hzi_cuda_qlinear_group_skinny_workspace,
 			  .run = hzi_cuda_qlinear_group_skinny},
-	[GROUP_WGMMA] = {.name = "wgmma", .what = "16-bit floats x, wgmma and TMA",
+	[GROUP_WGMMA] = {.name = "wgmma", .what = "16-bit floats or codes x, wgmma and TMA",
 			 .arch = HZI_SM_90A,
 			 .unsupported = hzi_cuda_qlinear_group_wgmma_unsupported,
 			 .workspace = hzi_cuda_qlinear_group_wgmma_workspace,

@@ -21,7 +21,7 @@ enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR, GROUPS };
 /* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
  * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float; MX: a scale
  * of e8m0 for each 32 elements; NV: of e4m3 for each 16, with one of the tensor; CODES: x becomes
- * codes by 32 values. GROUPS: weights with a scale of f16 for each 32 of k. */
+ * codes by 32 values. GROUPS: weights with a scale of f16 for each 128 of k, MX: for each 32. */
 enum {
 	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
 	BASE = 64, IN_F32 = 128, MX = 256, NV = 512, CODES = 1024
@@ -87,10 +87,17 @@ static const struct row {
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 8, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 512, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 1, 14336, 4096, 0},
-	{GROUPS, CODES, HZ_BF16, HZ_E2M1X2, 1, 4096, 4096, 0},
+	{GROUPS, CODES | MX, HZ_BF16, HZ_E2M1X2, 1, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
 	{GROUPS, QUICK, HZ_BF16, HZ_S4X2, 1, 4096, 4096, 0},
-	{GROUPS, 0, HZ_BF16, HZ_S4X2, 512, 4096, 4096, 0},
+	{GROUPS, 0, HZ_F16, HZ_S4X2, 1, 4096, 4096, 0},
+	{GROUPS, MX, HZ_BF16, HZ_E2M1X2, 1, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 8, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 16, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 64, 4096, 4096, 0},
+	{GROUPS, 0, HZ_F16, HZ_S4X2, 64, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 256, 4096, 4096, 0},
+	{GROUPS, 0, HZ_BF16, HZ_S4X2, 1024, 4096, 4096, 0},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -288,14 +295,15 @@ static hz_tensor product_matrix(const struct row *r, void *data, int dtype, int 
 static int make_weights(struct bench *b, struct qcase *q, const hz_tensor *w)
 {
 	const struct row *r = q->row;
-	const hz_tensor scales = hz_tensor_2d(b->to, HZ_F16, w->device, r->k / 32, r->n);
+	const int64_t group_count = r->k / (r->flags & MX ? 32 : 128);
+	const hz_tensor scales = hz_tensor_2d(b->to, HZ_F16, w->device, group_count, r->n);
 	const bool groups = r->kind == GROUPS;
 	size_t bytes;
 	/* Bytes of two codes are as random as one. */
 	int status = bench_fill(b, groups ? HZ_U8 : r->q_dtype, hz_tensor_count(w), *w);
 
 	if (groups && !status)
-		status = bench_fill(b, HZ_F16, r->k / 32 * r->n, scales);
+		status = bench_fill(b, HZ_F16, group_count * r->n, scales);
 	if (!status)
 		status = groups ? hz_qlinear_group_pack_bytes(b->ctx, w, &scales, NULL, &bytes)
 				: hz_qgemm_pack_bytes(b->ctx, w, &bytes);

@@ -437,6 +437,35 @@ static void test_definition(void)
 	ok(!bad, "layers are as their definition, and integers have its bits");
 }
 
+/* k of more pieces than pipelines have stages, with every tile of rows */
+static void test_long(void)
+{
+	static const struct shape shapes[] = {
+		{ .x_dtype = HZ_BF16, .w_dtype = HZ_S4X2, .group = 128, .m = 70 },
+		{ .x_dtype = HZ_F16, .w_dtype = HZ_U4X2, .m = 40, .zeros = true },
+		{ .x_dtype = HZ_BF16, .w_dtype = HZ_E2M1X2, .group = 32, .m = 9 },
+		{ .x_dtype = HZ_F32, .w_dtype = HZ_S4X2, .group = 128, .m = 20, .mode = X_BY_32 },
+		{ .x_dtype = HZ_BF16, .w_dtype = HZ_S8, .group = 128, .m = 20, .mode = X_ROWS },
+	};
+	int bad = 0;
+
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		struct shape s = shapes[i];
+		struct scene c;
+
+		s.s_dtype = s.y_dtype = HZ_F32;
+		s.batch = 1;
+		s.n = 17;
+		s.k = 10250;
+		s.packed = i % 2;
+		scene_new(&c, &s);
+		for (int d = 0; d < ndevs; d++)
+			bad += !group_case(&devs[d], &c);
+		scene_free(&c);
+	}
+	ok(!bad, "k of 10250");
+}
+
 /* ---- Special values, no elements, refusals --------------------------------------------------- */
 
 /* One call on host data of a CPU context, or copies of them on a GPU */
@@ -572,6 +601,7 @@ int main(void)
 	dev_open_all();
 	dev_open_routes(HZI_OP_qlinear_group);
 	test_definition();
+	test_long();
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
 		test_empty(&devs[d]);

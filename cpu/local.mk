@@ -5,7 +5,7 @@ libhz_la_SOURCES += \
 	cpu/core/cpu.c cpu/core/parallel.c cpu/core/pool.c cpu/core/transpose.c cpu/hadamard/hadamard.c cpu/hadamard/kern.c \
 	cpu/hadamard/overflow.c cpu/hadamard/quantize.c cpu/hadamard/routes.c cpu/hadamard/tiles.c cpu/lattice/decode.c \
 	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c cpu/lattice/rows.c \
-	cpu/lattice/simd.c cpu/linear/kern.c cpu/linear/linear.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/kern.c cpu/mhc/mhc.c \
+	cpu/lattice/simd.c cpu/linear/kern.c cpu/linear/linear.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/gated.c cpu/mhc/kern.c cpu/mhc/mhc.c \
 	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/group.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
 	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/quantize/kern.c cpu/quantize/quantize.c \
 	cpu/quantize/formats.c \

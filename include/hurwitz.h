@@ -2383,7 +2383,9 @@ HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, h
  * Operands of this section, unless it says otherwise:
  *
  *   streams       [..., n, C], f32 f16 bf16, 1 <= n <= 8; strides are any, but the dimensions
- *                 before n step as one of T tokens: the sizes of these multiply to T
+ *                 before n step as one of T tokens: the sizes of these multiply to T. With
+ *                 HZ_MHC_STREAMS_CN in options [..., C, n]; calls without options take that with
+ *                 its last two dimensions swapped
  *   branch values [..., C], u and F: T tokens likewise, the dtype of the streams
  *   coefficients  f32: p, q [..., n] and a [..., n, n], a[new, old]. The sizes before multiply to
  *                 S sets. Calls that compute them have opts.coefficients, which says what S is;
@@ -2404,8 +2406,9 @@ HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, h
 
 /*
  * The conventions of a model, paper or library, which an option that is not set has. What a preset
- * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, q_scale 2, q_eps 0, 20 iterations, no bounds
- * of z, norm_eps 0. `hurwitz run mhc_presets` prints them, with the names of tensors.
+ * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, STREAMS_NC, q_scale 2, q_eps 0, 20
+ * iterations, no bounds of z, norm_eps 0. `hurwitz run mhc_presets` prints them, with the names of
+ * tensors.
  */
 enum hz_mhc_presets {
 	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps
@@ -2431,8 +2434,15 @@ enum hz_mhc_presets {
 					   rms_eps 1e-6, ROOT, HEAD_MEAN */
 	HZ_MHC_PRESET_TILEKERNELS = 12,	/* TileKernels 1.0's defaults: as DEEPSEEK_V4, 10
 					   iterations, q_scale 1 */
-	HZ_MHC_PRESET_LIGER = 13	/* Liger-Kernel 0.8: as DEEPSEEK_V4 without OLD_NEW, p_eps
+	HZ_MHC_PRESET_LIGER = 13,	/* Liger-Kernel 0.8: as DEEPSEEK_V4 without OLD_NEW, p_eps
 					   0 */
+	HZ_MHC_PRESET_TRANSFORMER_ENGINE = 14, /* TransformerEngine 2: SINKHORN, EXP, ROWS, OLD_NEW,
+					   rms_eps 2^-23, STREAMS_CN */
+	HZ_MHC_PRESET_LUCIDRAINS = 15,	/* hyper-connections 0.4, mHCv2: SINKHORN, EXP, COLS,
+					   OLD_NEW, FLOOR, eps 1e-12, RMS_STREAM, RMS_EPS_FLOOR,
+					   rms_eps 1e-12, HEAD_SUM */
+	HZ_MHC_PRESET_QWEN4_EXP = 16	/* IDENTITY, RMS_STREAM, rms_eps and norm_eps 1e-6: see
+					   hz_mhc_gated_pre() */
 };
 
 /* How a is made of its m - 2n numbers z */
@@ -2466,19 +2476,28 @@ enum hz_mhc_eps_rules {
 /* The mean square that y is divided by the root of */
 enum hz_mhc_rms {
 	HZ_MHC_RMS_ALL = 1,	/* of all n C numbers of a token */
-	HZ_MHC_RMS_NONE = 2	/* none: y = phi g x */
+	HZ_MHC_RMS_NONE = 2,	/* none: y = phi g x */
+	HZ_MHC_RMS_STREAM = 3	/* of the C numbers of its stream: each stream has its own root */
 };
 
 /* How rms_eps enters that root */
 enum hz_mhc_rms_eps_rules {
 	HZ_MHC_RMS_EPS_INSIDE = 1,	/* sqrt(mean square + rms_eps) */
-	HZ_MHC_RMS_EPS_ROOT = 2		/* sqrt(mean square) + rms_eps */
+	HZ_MHC_RMS_EPS_ROOT = 2,	/* sqrt(mean square) + rms_eps */
+	HZ_MHC_RMS_EPS_FLOOR = 3	/* max(sqrt(sum of squares), rms_eps) / sqrt(count) */
 };
 
 /* What hz_mhc_head() makes of streams */
 enum hz_mhc_heads {
 	HZ_MHC_HEAD_WEIGHTS = 1,	/* sum_i p_i X[i], p by phi, alpha and bias */
-	HZ_MHC_HEAD_MEAN = 2		/* their mean: phi, alpha and bias are NULL */
+	HZ_MHC_HEAD_MEAN = 2,		/* their mean: phi, alpha and bias are NULL */
+	HZ_MHC_HEAD_SUM = 3		/* their sum, likewise */
+};
+
+/* The order of the numbers of a token, in calls with options */
+enum hz_mhc_streams {
+	HZ_MHC_STREAMS_NC = 1,	/* streams are [..., n, C]; column i C + c of phi and gain */
+	HZ_MHC_STREAMS_CN = 2	/* streams are [..., C, n]; column c n + i */
 };
 
 /* How many sets of coefficients S are computed for T tokens */
@@ -2528,6 +2547,7 @@ typedef struct hz_mhc_opts {
 	int32_t rms;			/* enum hz_mhc_rms */
 	int32_t rms_eps_rule;		/* enum hz_mhc_rms_eps_rules */
 	int32_t head;			/* enum hz_mhc_heads, for hz_mhc_head() */
+	int32_t streams;		/* enum hz_mhc_streams */
 	int32_t iterations;		/* 1 to 1000; 0: the preset's */
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE | ACCUMULATE */
 	uint32_t given;			/* HZ_MHC_GIVEN_EPS | ...: numbers and flags that hold */
@@ -2549,6 +2569,8 @@ typedef struct hz_mhc_opts {
 	const hz_tensor *norm;		/* u over its root mean square, times norm; NULL: not */
 	hz_tensor *dnorm;
 	hz_tensor *saved;		/* f32 [..., m + 1], as p: see hz_mhc_pre() */
+	hz_tensor *u_codes;		/* hz_quantize() of u: see hz_mhc_pre() */
+	const hz_quantize_opts *u_quantize;
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
 
@@ -2645,10 +2667,14 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  *   alpha, bias  weights, m = hz_mhc_rows(n, opts) rows; or m = n, and alpha [1], for p alone
  *   p, q, a     coefficients; NULL: not wanted
  *   u           branch values; NULL: not wanted
+ *   opts->u_codes  gets what hz_quantize() with opts->u_quantize makes of u, or of h of
+ *               hz_mhc_head(): with new_scales, for example, s8, e4m3, MXFP8 or NVFP4 by groups of
+ *               channels, of the normalized u with norm. u itself may be NULL then
  *   opts        p_in, if it is there, has as many sets of coefficients as p. saved [S, m + 1], if
  *               it is there, gets the m numbers sum_j phi_kj g_j x_j and then, for the gradients,
  *               the mean square of a token; where that is less than 2^-100 or does not fit f32, and
- *               matters, minus its root
+ *               matters, minus its root. With HZ_MHC_RMS_STREAM x stands for streams over their own
+ *               roots, in y too, which is not divided then; the workspace has them in f32
  *
  * hz_mhc_weights() is hz_mhc_pre() without u.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:
@@ -2688,6 +2714,50 @@ HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_te
 				const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
 /*
+ * Branch inputs with a gate for each element, as in Qwen4-Exp, instead of a coefficient for each
+ * stream. With X^[i] = gain_i X[i] / sqrt(mean of X[i]^2 + rms_eps) and the n C numbers x^ of a
+ * token,
+ *
+ *     h = silu(W_down x^ / n),  G = sigma(W_up h),  u = sum_i G[i] X^[i] / n, element by element
+ *     q_i = q_scale sigma(<W_q,i, x^> / n) + q_eps,  for hz_mhc_post() without a
+ *
+ *   x       streams
+ *   w_down  [r, n C], w_up [n C, r], w_q [n, n C]: f32 f16 bf16, contiguous, 1 <= r; their columns,
+ *           and the rows of w_up, are in the order that opts->streams says
+ *   q       coefficients, each token has its own. NULL, and w_q NULL: not wanted, as at the end of
+ *           the network
+ *   u       branch values
+ *   opts    preset, gain, streams, q_scale, q_eps, rms_eps and rms_eps_rule; the mean square is
+ *           that of a stream whatever rms says. What else conventions say means nothing here
+ *
+ * Arithmetic: products take both operands as two parts of 8 bits or more each.
+ * Workspace: hz_record_begin() tells; 2 n C + 2 r numbers of f32 for each token, and w_up in f32.
+ * Source: Qwen4-Exp in transformers 5.24, where gain is 1 + hc_norm.weight.
+ */
+HZ_API_CHECK int hz_mhc_gated_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *w_down,
+				  const hz_tensor *w_up, const hz_tensor *w_q, hz_tensor *q,
+				  hz_tensor *u, const hz_mhc_opts *opts);
+
+/* Gradients that reach hz_mhc_gated_pre(), and those it gives. NULL: none, not wanted. */
+typedef struct hz_mhc_gated_grads {
+	const hz_tensor *du, *dq;	/* in: of u and q */
+	const hz_tensor *dy;		/* in: of the y of hz_mhc_post() with this x and without a:
+					   it is added to dx */
+	hz_tensor *dx;
+	hz_tensor *dw_down, *dw_up, *dw_q;	/* f32; opts has dgain */
+	int64_t reserved[4];		/* 0 */
+} hz_mhc_gated_grads;
+
+/*
+ * The gradients of hz_mhc_gated_pre(), from the same operands. HZ_MHC_ACCUMULATE: to dx and the
+ * gradients of weights. Workspace: hz_record_begin() tells; 4 n C + 4 r numbers of f32 for each
+ * token, and the weights and their gradients in f32.
+ */
+HZ_API_CHECK int hz_mhc_gated_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w_down,
+				      const hz_tensor *w_up, const hz_tensor *w_q,
+				      const hz_mhc_gated_grads *g, const hz_mhc_opts *opts);
+
+/*
  * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
  * as the streams: p_next, q_next, a_next, u, with HZ_MHC_PER_TOKEN in opts. A CPU makes both of
  * some tokens at a time, while they are in its caches; Hopper makes them in one pass over four
@@ -2720,7 +2790,7 @@ HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const 
  * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
  * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
  * of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the mean of the streams,
- * p = 1 / n, and phi, alpha and bias are NULL.
+ * p = 1 / n, with HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias are NULL.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -2755,9 +2825,11 @@ enum hz_mhc_init_kind {
 	HZ_MHC_INIT_IDENTITY = 0,
 	HZ_MHC_INIT_PAPER = 1,	/* alpha 0.01, phi N(0, 0.02^2), bias 0 */
 	HZ_MHC_INIT_TRITON = 2,	/* phi 0, alpha 0.1; bias: p one-hot(layer mod n), q 1, a I */
-	HZ_MHC_INIT_HC = 3,	/* phi 0, alpha 0.01; bias as TRITON: for HZ_MHC_TANH */
-	HZ_MHC_INIT_LITE = 4	/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
+	HZ_MHC_INIT_HC = 3,	/* phi 0, alpha 0.01; bias as TRITON: for HZ_MHC_TANH, lucidrains */
+	HZ_MHC_INIT_LITE = 4,	/* phi 0, alpha 0.01; p and q -1 but 1 at layer mod n, -8 for
 				   permutations but 0 at the identity */
+	HZ_MHC_INIT_HY_V4 = 5	/* phi N(0, 0.02^2), alpha 0.01; bias 0, but -log(n - 1) for p:
+				   p is 1 / n and q q_scale / 2 */
 };
 
 /*

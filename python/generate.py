@@ -20,6 +20,7 @@ CTYPES = {
     "uint64_t": "c_uint64", "size_t": "c_size_t", "double": "c_double", "void": "None",
 }
 KEYWORDS = {"from": "from_"}
+GRADIENTS = ("hz_mhc_grads", "hz_mhc_gated_grads")     # whose outputs are made unless told
 OBJECTS = ("hz_lattice", "hz_vlut", "hz_coded", "hz_linear", "hz_mhc_layer", "hz_packed")
 
 
@@ -251,7 +252,7 @@ def write_function(header, name, out):
                      if not field[0].startswith("reserved")]
             for field, field_kind, length, _ in names:
                 key = field + "_in" if field in words else field
-                default = struct == "hz_mhc_grads" and field_kind == "hz_tensor *"
+                default = struct in GRADIENTS and field_kind == "hz_tensor *"
                 options.append((key, hint(header, struct, field, field_kind, length), default))
                 fields.append((struct, field, key))
             present = {field[0] for field in names}

@@ -12,6 +12,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
 	t/lattice/lattice t/linear/encoder t/linear/linear t/linear/file t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
+	t/mhc/gated \
 	t/qgemm/group t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/convert \
 	t/quat/cuda \
 	t/quantize/formats \

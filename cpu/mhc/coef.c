@@ -25,10 +25,10 @@ struct pre_job {
 	float *scratch;
 };
 
-/* Whether tokens share coefficients: all are computed before u */
+/* Whether all coefficients are computed before u: tokens share them, or x is copied for them */
 static bool shared(const struct hzi_mhc_pre_args *a)
 {
-	return !a->phi || a->s.groups != a->s.tokens;
+	return !a->phi || a->s.groups != a->s.tokens || a->rule.rms == HZ_MHC_RMS_STREAM;
 }
 
 /* u of a token; scratch [C] with norm */
@@ -185,6 +185,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 		.stream_u = hzi_mhc_nontemporal(ctx, &a->u, &a->s, 1),
 	};
 
+	if (shared(a) && a->post.y.data)
+		HZ_CHECK(hzi_cpu_mhc_streams(ctx, &a->post));
 	job.scratch = work;
 	work += p.scratch * (size_t)p.threads;
 	if (a->phi) {
@@ -197,6 +199,10 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 		work += a->s.groups * p.n;
 		if (a->phi) {
 			hzi_mhc_group_means(ctx, &p, &job.x, &a->s, job.scratch, work);
+			if (a->rule.rms == HZ_MHC_RMS_STREAM) {
+				hzi_mhc_divide_streams(ctx, &p, &a->rule, a->s.groups, work, NULL);
+				own.rule.rms = HZ_MHC_RMS_NONE;
+			}
 			job.x = hzi_mhc_mean_array(&p, work);
 			job.x_dtype = HZ_F32;
 		}
@@ -217,7 +223,7 @@ const char *hzi_cpu_mhc_coef_amx_unsupported(const struct hz_context *ctx, const
 {
 	const struct hzi_mhc_pre_args *a = args;
 
-	return hzi_mhc_amx_unsupported(ctx, &a->s, a->phi);
+	return hzi_mhc_amx_unsupported(ctx, &a->s, &a->rule, a->phi);
 }
 
 size_t hzi_cpu_mhc_coef_amx_workspace(const struct hz_context *ctx, const void *args)

@@ -83,7 +83,7 @@ int hzi_cpu_mhc_coef_bwd_vectors(struct hz_context *ctx, const void *args);
 
 /* The reason why AMX tiles do not support products of such streams and phi, or NULL */
 const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
-				    const float *phi);
+				    const struct hzi_mhc_rule *rule, const float *phi);
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
@@ -129,6 +129,8 @@ struct hzi_mhc_roots {
 	float rho[TOKENS], slope[TOKENS];
 };
 
+/* rho and slope of one mean square */
+double hzi_mhc_root_of(const struct hzi_mhc_rule *rule, double square, float *slope);
 /* y and roots of a tile, from sums and mean squares; raw NULL: y = 0 */
 void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_rule *rule,
 		       const float *raw, int tokens, float *y, struct hzi_mhc_roots *roots);
@@ -140,6 +142,16 @@ struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *scratch,
 			 float *to);
+/*
+ * HZ_MHC_RMS_STREAM: divides the streams of such means by their roots, in place; roots (NULL: not
+ * wanted) [groups][n] gets rho and slope of each. _bwd: from the gradient d of what that left in x
+ * to the gradient of the means, in place.
+ */
+void hzi_mhc_divide_streams(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			    const struct hzi_mhc_rule *rule, int64_t groups, float *x,
+			    float *roots);
+void hzi_mhc_divide_streams_bwd(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+				int64_t groups, float *x, float *roots, float *d);
 struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean);
 
 /* Values of token i of a batch, contiguous */

@@ -22,6 +22,7 @@ struct bwd_plan {
 	size_t dphi, dnorm, weights;	/* floats, floats, doubles for each chunk */
 	bool direct;			/* one chunk, which adds directly to dphi */
 	size_t means;			/* floats of the means; their gradients need as many */
+	size_t roots;			/* floats of the roots of streams, with HZ_MHC_RMS_STREAM */
 	size_t dx_general;			/* bytes of hzi_mhc_mix_bwd() */
 };
 
@@ -38,9 +39,14 @@ struct bwd_job {
 	bool stream_dx;
 };
 
+static bool has_divided(const struct hzi_mhc_pre_bwd_args *a)
+{
+	return a->phi && a->rule.rms == HZ_MHC_RMS_STREAM;
+}
+
 static bool bwd_shared(const struct hzi_mhc_pre_bwd_args *a)
 {
-	return !a->phi || a->s.groups != a->s.tokens;
+	return !a->phi || a->s.groups != a->s.tokens || has_divided(a);
 }
 
 /* Arguments of mhc_streams_bwd for u and y: the sums dp and da, or dx */
@@ -97,6 +103,7 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 		const struct hzi_mhc_streams_bwd_args s = streams_of(a, true, true);
 
 		b.means = a->phi ? (size_t)a->s.groups * row : 0;
+		b.roots = has_divided(a) ? (size_t)a->s.groups * 2 * (size_t)b.p.n : 0;
 		b.dx_general = hzi_mhc_mix_bwd_bytes(&s, &interleave_upper);
 	}
 	return b;
@@ -106,7 +113,7 @@ static size_t shared_floats(const struct bwd_plan *b, const struct hzi_mhc_shape
 {
 	const size_t n = (size_t)b->p.n;
 
-	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means : 0;
+	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means + b->roots : 0;
 }
 
 static size_t workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
@@ -784,9 +791,10 @@ static void store_weights(const struct hz_context *ctx, const struct bwd_job *jo
 			     p->n * hzi_mhc_ceil(p->channels, WEIGHTS));
 }
 
-static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool amx)
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *given, bool amx)
 {
-	const struct bwd_plan plan = bwd_plan(ctx, a, amx);
+	const struct bwd_plan plan = bwd_plan(ctx, given, amx);
+	struct hzi_mhc_pre_bwd_args own = *given, *const a = &own;
 	const struct hzi_mhc_coef_plan *const p = &plan.p;
 	const int64_t n = p->n, groups = a->s.groups;
 	struct bwd_job job = {
@@ -799,6 +807,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 				hzi_mhc_ceil(plan.chunks * (int64_t)plan.weights, 8) * 8);
 	struct hzi_mhc_bwd_extra interleave_upper = extra_of(a);
 	struct hzi_mhc_streams_bwd_args sums, dx;
+	float *roots = NULL;
 
 	if (a->dnorm && !interleave_upper.dnorm && !a->accumulate)
 		memset(a->dnorm, 0, (size_t)p->channels * sizeof(float));
@@ -826,6 +835,12 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 		job.dmean = work;
 		work += plan.means;
 	}
+	if (plan.roots) {
+		roots = work;
+		work += plan.roots;
+		hzi_mhc_divide_streams(ctx, p, &given->rule, groups, job.x.data, roots);
+		own.rule.rms = HZ_MHC_RMS_NONE;
+	}
 	job.p = (struct hzi_mhc_coef){work, n, 1, 1};
 	job.dp = (struct hzi_mhc_coef){job.p.data + groups * n, n, 1, 1};
 	job.A = (struct hzi_mhc_coef){job.dp.data + groups * n, n * n, n, 1};
@@ -846,6 +861,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	store_weights(ctx, &job);
 	if (!a->dx.data)
 		return HZ_OK;
+	if (roots)
+		hzi_mhc_divide_streams_bwd(ctx, p, groups, job.x.data, roots, job.dmean);
 	dx = streams_of(a, false, true);
 	if (a->du.data)
 		dx.p = job.p;
@@ -866,7 +883,7 @@ const char *hzi_cpu_mhc_coef_bwd_amx_unsupported(const struct hz_context *ctx, c
 
 	if (a->saved && a->rule.m > HZI_MHC_AMX_ROWS)
 		return "more than 32 rows of phi, and sums that need no projection";
-	return hzi_mhc_amx_unsupported(ctx, &a->s, a->phi);
+	return hzi_mhc_amx_unsupported(ctx, &a->s, &a->rule, a->phi);
 }
 
 size_t hzi_cpu_mhc_coef_bwd_amx_workspace(const struct hz_context *ctx, const void *args)

@@ -724,7 +724,7 @@ int hzi_cpu_mhc_recompute(struct hz_context *ctx, const struct hzi_mhc_recompute
 	return HZ_OK;
 }
 
-/* ---- Weights of 16 bits ---------------------------------------------------------------------- */
+/* ---- Weights of 16 bits, or in another order ------------------------------------------------- */
 
 struct widen_job {
 	const struct hzi_mhc_kern *kern;
@@ -743,9 +743,18 @@ static void widen_units(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, a->count - at);
 		float buffer[HZI_MHC_TILE_CHANNELS];
 
-		job->kern->widen((const uint16_t *)a->from + at, a->dtype, count, buffer, NULL,
-				 NULL);
-		memcpy(a->to + at, buffer, (size_t)count * sizeof(*buffer));
+		job->kern->widen((const char *)a->from + at * hzi_mhc_dtype_bytes(a->dtype),
+				 a->dtype, count, buffer, NULL, NULL);
+		if (a->outer == 1) {
+			memcpy(a->to + at, buffer, (size_t)count * sizeof(*buffer));
+			continue;
+		}
+		for (int64_t e = 0; e < count; e++) {
+			const int64_t i = (at + e) / a->inner;
+
+			a->to[(i / a->outer * a->inner + (at + e) % a->inner) * a->outer +
+			      i % a->outer] = buffer[e];
+		}
 	}
 }
 

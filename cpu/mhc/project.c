@@ -18,12 +18,14 @@
 #define AMX_BLOCK 256	/* tokens for which phi, 1.5 MB, is read once from beyond L2 */
 
 const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
-				    const float *phi)
+				    const struct hzi_mhc_rule *rule, const float *phi)
 {
 	if (!hzi_mhc_kern[ctx->level].amx_project)
 		return "no AMX tiles at this ISA level";
 	if (!phi)
 		return "phi is NULL";
+	if (rule->rms == HZ_MHC_RMS_STREAM)
+		return "each stream has its own mean square";
 	return s->groups == s->tokens ? NULL : "groups are not tokens";
 }
 
@@ -452,6 +454,18 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 		feupdateenv(&env);
 }
 
+double hzi_mhc_root_of(const struct hzi_mhc_rule *rule, double square, float *slope)
+{
+	const bool inside = rule->rms_eps_rule == HZ_MHC_RMS_EPS_INSIDE;
+	const double eps = (double)rule->rms_eps, plain = sqrt(square);
+	const bool floor = rule->rms_eps_rule == HZ_MHC_RMS_EPS_FLOOR, least = floor && plain < eps;
+	const double root = inside ? sqrt(square + eps) : least ? eps : floor ? plain : plain + eps;
+	const double rho = root != 0 ? 1 / root : 0;
+
+	*slope = least ? 0 : inside ? (float)rho : hzi_mhc_inverse_root(square, 1, 0);
+	return rho;
+}
+
 void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_rule *rule,
 		       const float *raw, int tokens, float *y, struct hzi_mhc_roots *roots)
 {
@@ -462,13 +476,8 @@ void hzi_mhc_normalize(const struct hzi_mhc_coef_plan *p, const struct hzi_mhc_r
 		const double kept = (double)from[p->m], square = kept < 0 ? kept * kept : kept;
 		float rho = 1, slope = 0;
 
-		if (rule->rms != HZ_MHC_RMS_NONE) {
-			const bool inside = rule->rms_eps_rule == HZ_MHC_RMS_EPS_INSIDE;
-			const double root = sqrt(square) + (double)rule->rms_eps;
-
-			slope = hzi_mhc_inverse_root(square, 1, inside ? rule->rms_eps : 0);
-			rho = inside ? slope : root != 0 ? (float)(1 / root) : 0;
-		}
+		if (rule->rms != HZ_MHC_RMS_NONE)
+			rho = (float)hzi_mhc_root_of(rule, square, &slope);
 		roots->rho[i] = rho;
 		roots->slope[i] = slope;
 		for (int k = 0; k < p->m; k++)
@@ -555,6 +564,74 @@ void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef
 	};
 
 	hzi_parallel(ctx, p->threads, mean_units, &job, s->groups * s->n * job.tiles);
+}
+
+/* ---- Streams divided by their roots ---------------------------------------------------------- */
+
+struct divide_job {
+	const struct hzi_mhc_coef_plan *plan;
+	const struct hzi_mhc_rule *rule;
+	float *x, *d, *roots;
+};
+
+/* A unit is a stream of a group. */
+static void divide_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct divide_job *const job = data;
+	const int64_t C = job->plan->channels;
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		float *const x = job->x + u * job->plan->padded, slope;
+		double squares = 0, rho;
+
+		for (int64_t c = 0; c < C; c++)
+			squares += (double)x[c] * (double)x[c];
+		rho = hzi_mhc_root_of(job->rule, C > 0 ? squares / (double)C : 0, &slope);
+		for (int64_t c = 0; c < C; c++)
+			x[c] = (float)((double)x[c] * rho);
+		if (job->roots) {
+			job->roots[2 * u] = (float)rho;
+			job->roots[2 * u + 1] = slope;
+		}
+	}
+}
+
+/* d = rho d - slope x <d, x> / C, x being divided */
+static void divide_bwd_units(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct divide_job *const job = data;
+	const int64_t C = job->plan->channels;
+
+	(void)thread;
+	for (int64_t u = begin; u < end; u++) {
+		const float *const x = job->x + u * job->plan->padded;
+		float *const d = job->d + u * job->plan->padded;
+		const double rho = (double)job->roots[2 * u];
+		double dot = 0;
+
+		for (int64_t c = 0; c < C; c++)
+			dot += (double)d[c] * (double)x[c];
+		dot *= (double)job->roots[2 * u + 1] / (double)C;
+		for (int64_t c = 0; c < C; c++)
+			d[c] = (float)(rho * (double)d[c] - dot * (double)x[c]);
+	}
+}
+
+void hzi_mhc_divide_streams(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			    const struct hzi_mhc_rule *rule, int64_t groups, float *x, float *roots)
+{
+	struct divide_job job = {p, rule, x, NULL, roots};
+
+	hzi_parallel(ctx, p->threads, divide_units, &job, groups * p->n);
+}
+
+void hzi_mhc_divide_streams_bwd(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+				int64_t groups, float *x, float *roots, float *d)
+{
+	struct divide_job job = {p, NULL, x, d, roots};
+
+	hzi_parallel(ctx, p->threads, divide_bwd_units, &job, groups * p->n);
 }
 
 struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean)

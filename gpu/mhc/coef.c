@@ -15,17 +15,22 @@
 /* ---- Means and projection -------------------------------------------------------------------- */
 
 struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
-						  const struct hzi_mhc_shape *s, int m, bool mma,
+						  const struct hzi_mhc_shape *s,
+						       const struct hzi_mhc_rule *rule, bool mma,
 						       bool projects, size_t *used)
 {
 	const int64_t columns = s->n * s->channels;
+	const int m = rule->m;
 	struct hzi_mhc_projection to = {.splits = 1, .mean_splits = 1, .mma = mma};
 
+	if (hzi_cuda_mhc_copies_x(s, rule))
+		to.means = hzi_cuda_mhc_take(ctx, used, s->groups * columns);
 	if (s->groups != s->tokens) {
 		to.mean_splits = hzi_cuda_mhc_mean_splits(ctx, s);
-		to.means = hzi_cuda_mhc_take(ctx, used, s->groups * columns);
 		to.mean_sums = hzi_cuda_mhc_take(ctx, used, to.mean_splits * s->groups * columns);
 	}
+	if (rule->rms == HZ_MHC_RMS_STREAM)
+		to.roots = hzi_cuda_mhc_take(ctx, used, s->groups * s->n * 2);
 	if (!projects)
 		return to;
 	to.splits = mma ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
@@ -36,30 +41,53 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 	return to;
 }
 
-int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
-		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
-		       struct hzi_mhc_array *input, int *dtype)
+/* Means of groups of several tokens */
+static int group_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to)
 {
-	const int64_t columns = s->n * s->channels, length = hzi_cuda_mhc_tokens_per_group(s);
+	const int64_t width = s->groups * s->n * s->channels;
+	const int64_t length = hzi_cuda_mhc_tokens_per_group(s);
 
-	*input = *x;
-	*dtype = s->dtype;
-	if (s->groups == s->tokens)
-		return HZ_OK;
-	*input = hzi_cuda_mhc_contiguous(to->means, s->n, s->channels);
-	*dtype = HZ_F32;
-	if (columns == 0)
-		return HZ_OK;
 	HZ_CHECK(hzi_cuda_mhc_mean_sums(ctx, op, &(struct hzi_mhc_means){
 		.x = *x, .sums = to->mean_sums, .tokens = s->tokens, .groups = s->groups,
 		.channels = s->channels, .n = s->n, .dtype = s->dtype,
 		.vectorized = hzi_cuda_mhc_is_aligned(x, s->dtype), .splits = to->mean_splits,
 	}));
 	return hzi_cuda_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
-		.in = to->mean_sums, .out = to->means, .rows = to->mean_splits,
-		.width = s->groups * columns, .stride = s->groups * columns,
-		.scale = length > 0 ? 1.0f / (float)length : 0,
+		.in = to->mean_sums, .out = to->means, .rows = to->mean_splits, .width = width,
+		.stride = width, .scale = length > 0 ? 1.0f / (float)length : 0,
 	});
+}
+
+int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		       const struct hzi_mhc_rule *rule,
+		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
+		       struct hzi_mhc_array *input, int *dtype)
+{
+	const int64_t columns = s->n * s->channels;
+	struct hzi_mhc_divide_args divide = {
+		.s = *s, .rule = *rule, .order = {s->channels, 1}, .x = *x, .to = to->means,
+		.roots = to->roots,
+	};
+
+	*input = *x;
+	*dtype = s->dtype;
+	if (!hzi_cuda_mhc_copies_x(s, rule))
+		return HZ_OK;
+	*input = hzi_cuda_mhc_contiguous(to->means, s->n, s->channels);
+	*dtype = HZ_F32;
+	if (columns == 0 || s->groups == 0)
+		return HZ_OK;
+	if (s->groups != s->tokens)
+		HZ_CHECK(group_means(ctx, op, s, x, to));
+	if (rule->rms != HZ_MHC_RMS_STREAM)
+		return HZ_OK;
+	divide.s.tokens = s->groups;
+	if (s->groups != s->tokens) {
+		divide.x = *input;
+		divide.s.dtype = HZ_F32;
+	}
+	return hzi_cuda_mhc_divide(ctx, &divide);
 }
 
 int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
@@ -173,7 +201,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	struct plan plan = {.bytes = 0};
 
 	if (a->phi)
-		plan.to = hzi_cuda_mhc_plan_projection(ctx, &a->s, a->rule.m, mma, true,
+		plan.to = hzi_cuda_mhc_plan_projection(ctx, &a->s, &a->rule, mma, true,
 						       &plan.bytes);
 	plan.p = take_p(ctx, a, false, &plan.bytes);
 	return plan;
@@ -185,8 +213,9 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
-		.rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
-		.bias = a->bias, .p = a->p, .q = a->q,
+		.rule = hzi_cuda_mhc_rule_of_copy(a->rule),
+		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]}, .bias = a->bias,
+		.p = a->p, .q = a->q,
 		.a = a->a, .saved = a->saved,
 	};
 
@@ -198,11 +227,11 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 		struct hzi_mhc_array input;
 		int dtype;
 
-		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, hzi_cuda_mhc_coef_x(a), &plan.to,
-					    &input, &dtype));
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->rule, hzi_cuda_mhc_coef_x(a),
+					    &plan.to, &input, &dtype));
 		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, dtype, a->phi,
 					      a->gain, &plan.to));
-		hzi_cuda_mhc_set_sums(&finish.sums, &plan.to, &a->rule, &a->s, &input, dtype);
+		hzi_cuda_mhc_set_sums(&finish.sums, &plan.to, &finish.rule, &a->s, &input, dtype);
 	}
 	HZ_CHECK(hzi_cuda_mhc_finish_coefs(ctx, OP, &finish));
 	return branch_input(ctx, a, &finish.p);
@@ -216,8 +245,9 @@ const char *hzi_cuda_mhc_coef_mma_unsupported(const struct hz_context *ctx, cons
 	if (!a->phi)
 		return "phi is NULL";
 	/* Means are contiguous. */
-	return hzi_cuda_mhc_mma_project_unsupported(&a->s, a->s.groups != a->s.tokens ? NULL :
-						    hzi_cuda_mhc_coef_x(a), a->phi, a->gain);
+	return hzi_cuda_mhc_mma_project_unsupported(
+		&a->s, hzi_cuda_mhc_copies_x(&a->s, &a->rule) ? NULL : hzi_cuda_mhc_coef_x(a),
+		a->phi, a->gain);
 }
 
 size_t hzi_cuda_mhc_coef_mma_workspace(const struct hz_context *ctx, const void *args)

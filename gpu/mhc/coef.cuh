@@ -227,6 +227,13 @@ HZ_DEVICE float roots_of(const hzi_mhc_rule &rule, float kept, float &slope)
 		slope = root == 0 ? 0 : 1 / root;
 		rho = root + rule.rms_eps == 0 ? 0 : 1 / (root + rule.rms_eps);
 	}
+	if (HZI_MHC_RARELY(rule.rms_eps_rule == HZ_MHC_RMS_EPS_FLOOR)) {
+		const float root = kept < 0 ? -kept : sqrtf(kept);
+		const bool least = root < rule.rms_eps;
+
+		rho = least ? 1 / rule.rms_eps : root == 0 ? 0 : 1 / root;
+		slope = least ? 0 : rho;
+	}
 	if (HZI_MHC_RARELY(rule.rms == HZ_MHC_RMS_NONE)) {
 		rho = 1;
 		slope = 0;

@@ -22,7 +22,7 @@ struct needs {
 	bool coefs;			/* p and a, for dx */
 	bool norm;			/* u was normalized */
 	bool means, projects;
-	bool shared_dx;			/* dx through sums: equal for all tokens of a group */
+	bool shared_dx;			/* dx through sums: that of a copy of x */
 	bool dphi;
 };
 
@@ -30,7 +30,7 @@ static struct needs needs_of(const struct hzi_mhc_pre_bwd_args *a)
 {
 	const bool weights = a->dalpha[0] || a->dalpha[1] || a->dalpha[2] || a->dbias || a->dphi ||
 			     a->dgain || (a->dp_in.data && a->du.data);
-	const bool in_groups = a->phi && a->s.groups != a->s.tokens;
+	const bool in_groups = a->phi && hzi_cuda_mhc_copies_x(&a->s, &a->rule);
 	struct needs n = {
 		.gradients = weights || (a->phi && a->dx.data),
 		.coefs = a->dx.data && (a->du.data || a->dy.data),
@@ -95,7 +95,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.mma = mma ? mma_products(a, needs) : 0;
 	p.projection = hzi_cuda_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
 		.tokens = needs->means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
-	}, (int)m, p.mma & MMA_PROJECT, needs->projects, &p.bytes);
+	}, &a->rule, p.mma & MMA_PROJECT, needs->projects, &p.bytes);
 	if ((needs->coefs && !fused) || needs->norm)
 		p.p = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
 	if (needs->coefs && !fused)
@@ -209,7 +209,8 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 	if ((!plan->needs.gradients && !coefs) || sums->groups == 0)
 		return HZ_OK;
 	return hzi_cuda_mhc_gradients(ctx, &(struct hzi_mhc_gradients){
-		.sums = *sums, .rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.sums = *sums, .rule = hzi_cuda_mhc_rule_of_copy(a->rule),
+		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
 		.bias = a->bias, .dp = a->dp, .dq = a->dq, .da = a->da, .p_in = a->p_in,
 		.dp_own = a->p_in.data ? NULL : plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
@@ -256,6 +257,14 @@ static int dx_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 		weights.dx_dtype = HZ_F32;
 		weights.scale = 1.0f / (float)length;
 		HZ_CHECK(dx_by(ctx, &weights, plan->mma & MMA_SHARED_DX));
+		if (plan->projection.roots)
+			HZ_CHECK(hzi_cuda_mhc_divide_bwd(ctx, &(struct hzi_mhc_divide_bwd_args){
+				.s = {.tokens = a->s.groups, .channels = a->s.channels,
+				      .n = a->s.n, .dtype = HZ_F32},
+				.order = {a->s.channels, 1}, .x = input->data,
+				.roots = plan->projection.roots, .d = plan->shared,
+				.dx = weights.dx,
+			}));
 		mix.shared = plan->shared;
 		mix.draw = mix.own = NULL;
 	}
@@ -283,19 +292,20 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
-		.rule = a->rule, .alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
+		.rule = hzi_cuda_mhc_rule_of_copy(a->rule),
+		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]},
 		.bias = a->bias, .p = hzi_cuda_mhc_coef(plan.p, a->s.n, 1),
 	};
 	struct hzi_mhc_array input = a->x;
 	int input_dtype = a->s.dtype;
 
 	if (plan.needs.means)
-		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->x, &plan.projection, &input,
-					    &input_dtype));
+		HZ_CHECK(hzi_cuda_mhc_means(ctx, OP, &a->s, &a->rule, &a->x, &plan.projection,
+					    &input, &input_dtype));
 	if (plan.needs.projects) {
 		HZ_CHECK(hzi_cuda_mhc_project(ctx, OP, &a->s, a->rule.m, &input, input_dtype,
 					      a->phi, a->gain, &plan.projection));
-		hzi_cuda_mhc_set_sums(&finish.sums, &plan.projection, &a->rule, &a->s, &input,
+		hzi_cuda_mhc_set_sums(&finish.sums, &plan.projection, &finish.rule, &a->s, &input,
 				      input_dtype);
 	} else if (a->phi) {
 		finish.sums.data = a->saved;

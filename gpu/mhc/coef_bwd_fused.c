@@ -19,6 +19,8 @@ const char *hzi_cuda_mhc_coef_bwd_fused_unsupported(const struct hz_context *ctx
 		return why;
 	if (a->norm && a->du.data)
 		return "u is normalized";
+	if (a->rule.rms == HZ_MHC_RMS_STREAM)
+		return "each stream has its own mean square";
 	if (!a->dx.data && !a->dphi && !a->dgain)
 		return "neither dx, dphi nor dgain is wanted";
 	if (!hzi_cuda_mhc_has_tensor_map(&a->x, &a->s, 4) ||

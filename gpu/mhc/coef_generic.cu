@@ -384,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS, 2)
 		SWITCH_DTYPE(p.dtype, SWITCH_COMMON_STREAMS(p.n, norm_aligned<N, DT>(p, memory)))
 }
 
-/* ---- Weights of 16 bits ---------------------------------------------------------------------- */
+/* ---- Weights of 16 bits, or in another order ------------------------------------------------- */
 
 /* 8 weights of a thread, a block's width apart */
 extern "C" __global__ void __launch_bounds__(HZI_MHC_THREADS)
@@ -400,5 +400,23 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_THREADS)
 
 		if (i < p.count)
 			p.to[i] = load_value(p.dtype, p.from, i);
+	}
+}
+
+/* The same in another order. Threads write adjacent elements. */
+extern "C" __global__ void __launch_bounds__(HZI_MHC_THREADS)
+	mhc_reorder(const __grid_constant__ hzi_mhc_widen_args p)
+{
+	const int64_t first = (int64_t)blockIdx.x * (HZI_MHC_WIDEN * HZI_MHC_THREADS) + threadIdx.x;
+
+	pdl_launch_dependents();
+	pdl_wait();
+#pragma unroll
+	for (int e = 0; e < HZI_MHC_WIDEN; e++) {
+		const int64_t at = first + e * HZI_MHC_THREADS, j = at / p.outer;
+		const int64_t from = (j / p.inner * p.outer + at % p.outer) * p.inner + j % p.inner;
+
+		if (at < p.count)
+			p.to[at] = load_value(p.dtype, p.from, from);
 	}
 }

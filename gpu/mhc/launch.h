@@ -140,11 +140,30 @@ static inline struct hzi_mhc_coef hzi_cuda_mhc_coef(float *data, int64_t group, 
 	return (struct hzi_mhc_coef){data, group, row, 1};
 }
 
+/*
+ * Whether phi multiplies a copy of x in f32: the means of groups of tokens, or streams divided by
+ * their roots
+ */
+static inline bool hzi_cuda_mhc_copies_x(const struct hzi_mhc_shape *s,
+					 const struct hzi_mhc_rule *rule)
+{
+	return s->groups != s->tokens || rule->rms == HZ_MHC_RMS_STREAM;
+}
+
+/* The rule of the coefficients of that copy: its streams have been divided already */
+static inline struct hzi_mhc_rule hzi_cuda_mhc_rule_of_copy(struct hzi_mhc_rule rule)
+{
+	if (rule.rms == HZ_MHC_RMS_STREAM)
+		rule.rms = HZ_MHC_RMS_NONE;
+	return rule;
+}
+
 /* ---- Means, projection, coefficients (coef.c) ------------------------------------------------ */
 
 /* Parts of the workspace for sums of x and phi, and how they are made */
 struct hzi_mhc_projection {
 	float *means, *mean_sums, *sums;
+	float *roots;			/* [groups][n][2], of streams of means; NULL: none */
 	float *parts;			/* partial sums of mma; another kernel adds them up */
 	int splits, mean_splits;	/* splits: of sums, or of parts if not NULL */
 	bool mma;
@@ -154,14 +173,17 @@ struct hzi_mhc_projection {
  * mma: use coef_mma.c, which must support the call; projects: false if x has been projected already
  */
 struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
-						  const struct hzi_mhc_shape *s, int m, bool mma,
+						  const struct hzi_mhc_shape *s,
+						       const struct hzi_mhc_rule *rule, bool mma,
 						       bool projects, size_t *used);
 
 /*
- * Means of x over the tokens of a group, if groups are not single tokens; then the projection.
- * *input is what was projected, *dtype its dtype.
+ * Means of x over the tokens of a group if groups are not single tokens, divided by the roots of
+ * their streams with HZ_MHC_RMS_STREAM; then the projection. *input is what was projected, *dtype
+ * its dtype.
  */
 int hzi_cuda_mhc_means(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,
+		       const struct hzi_mhc_rule *rule,
 		       const struct hzi_mhc_array *x, const struct hzi_mhc_projection *to,
 		       struct hzi_mhc_array *input, int *dtype);
 int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hzi_mhc_shape *s,

@@ -58,7 +58,8 @@ int hzi_cuda_mhc_widen(struct hz_context *ctx, const struct hzi_mhc_widen_args *
 {
 	const int64_t blocks = ceil_div(a->count, HZI_MHC_WIDEN * HZI_MHC_THREADS);
 
-	return hzi_cuda_mhc_launch(ctx, "mhc_widen", HZI_KERNEL_mhc_widen, blocks, 1,
+	return hzi_cuda_mhc_launch(ctx, "mhc_widen", a->outer == 1 ? HZI_KERNEL_mhc_widen :
+						     HZI_KERNEL_mhc_reorder, blocks, 1,
 				   HZI_MHC_THREADS, 0, a, sizeof(*a));
 }
 

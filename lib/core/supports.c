@@ -119,6 +119,8 @@ static const struct {
 	{"mhc_pre_bwd", {REAL, REAL, F32, F32}},
 	{"mhc_post_pre", {REAL, AS(0), F32, F32, F32, REAL, F32, F32, AS(0), F32, F32, F32, AS(0)}},
 	{"mhc_post_pre_bwd", {REAL, REAL, F32, F32, AS(0), F32, F32, AS(0), F32, F32}},
+	{"mhc_gated_pre", {REAL, REAL, REAL, REAL, F32, AS(0)}},
+	{"mhc_gated_pre_bwd", {REAL, REAL, REAL, REAL}},
 	{"mhc_head", {REAL, REAL, F32, F32, F32, AS(0)}},
 	{"mhc_head_bwd", {REAL, REAL, F32, F32}},
 	{"mhc_layer_begin", {REAL, AS(0)}},

@@ -34,6 +34,17 @@ static bool is_coef(enum hzi_mhc_kind kind)
 	return kind == HZI_MHC_P || kind == HZI_MHC_A;
 }
 
+/* The dimension of channels of streams or branch values, and that of n of streams */
+static int channel_dim(const struct hzi_mhc_dims *d, const struct hzi_mhc_operand *o)
+{
+	return o->t->ndim - 1 - (d->cn && o->kind == HZI_MHC_X);
+}
+
+static int stream_dim(const struct hzi_mhc_dims *d, const struct hzi_mhc_operand *o)
+{
+	return o->t->ndim - trailing_dims(o->kind) + (d->cn && o->kind == HZI_MHC_X);
+}
+
 /* Whether an operand has leading dimensions (any number of them) */
 static bool has_leading(enum hzi_mhc_kind kind)
 {
@@ -116,10 +127,10 @@ static int check_leading(struct hz_context *ctx, const char *op, struct hzi_mhc_
 				t->ndim, trailing_dims(o->kind), HZ_MAXDIM);
 	if (is_values(o->kind)) {
 		d->dtype = t->dtype;
-		HZ_CHECK(agree(ctx, op, o, t->ndim - 1, &d->channels, &d->channels_of));
+		HZ_CHECK(agree(ctx, op, o, channel_dim(d, o), &d->channels, &d->channels_of));
 	}
 	if (o->kind != HZI_MHC_U && o->kind != HZI_MHC_SAVED) {
-		const int first = t->ndim - trailing_dims(o->kind);
+		const int first = stream_dim(d, o);
 
 		if (t->shape[first] < 1 || t->shape[first] > HZI_MHC_STREAMS)
 			return hzi_fail(ctx, HZ_ESHAPE,
@@ -180,6 +191,8 @@ static int check_weight(struct hz_context *ctx, const char *op, const struct hzi
 	const int64_t n = or_zero(d->n), m = or_zero(d->m), channels = or_zero(d->channels);
 	const bool is_phi = o->kind == HZI_MHC_PHI || o->kind == HZI_MHC_DPHI;
 
+	if (o->kind >= HZI_MHC_DOWN)
+		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, op, o->name, o->t,
 			   o->kind == HZI_MHC_PHI ? stream_dtypes : f32_only, o->flags & OUT));
 	if (!hz_tensor_contiguous(o->t))
@@ -251,14 +264,15 @@ static int fill_array(struct hz_context *ctx, const char *op, const struct hzi_m
 		      const struct hzi_mhc_operand *o)
 {
 	const bool streams = o->kind == HZI_MHC_X, empty = hz_tensor_count(o->t) == 0;
-	const int64_t *const stride = o->t->stride + o->t->ndim - trailing_dims(o->kind);
+	const int64_t *const stride = o->t->stride;
 	struct hzi_mhc_array *a = o->at;
 	const int64_t n = streams ? d->n : 1;
 
 	HZ_CHECK(merge_leading(ctx, op, o, &a->token));
 	a->data = hzi_data(ctx, o->t);
-	a->channel = empty || d->channels == 1 ? 1 : stride[streams];
-	a->stream = !streams ? 0 : empty || n == 1 ? d->channels * a->channel : stride[0];
+	a->channel = empty || d->channels == 1 ? 1 : stride[channel_dim(d, o)];
+	a->stream = !streams ? 0 : empty || n == 1 ? d->channels * a->channel :
+		    stride[stream_dim(d, o)];
 	if (empty || d->tokens == 1)
 		a->token = streams ? n * a->stream : d->channels * a->channel;
 	return HZ_OK;
@@ -341,6 +355,7 @@ static const struct preset {
 	uint32_t flags;
 	double eps, p_eps, q_scale, rms_eps, norm_eps;
 	int32_t eps_rule, rms_eps_rule, head;	/* 0: ADD, INSIDE, WEIGHTS */
+	int32_t rms, streams;		/* 0: ALL, NC */
 	double q_eps, z_most;		/* z_most: z from -z_most to z_most; 0: unbounded */
 } presets[] = {
 #define SINKHORN(map_, order_, iterations_, flags_) \
@@ -393,6 +408,19 @@ static const struct preset {
 	[HZ_MHC_PRESET_LIGER] = {
 		DEEPSEEK(20, 0), .q_scale = 2, .rms_eps = 1e-6, .norm_eps = 1e-6,
 	},
+	[HZ_MHC_PRESET_TRANSFORMER_ENGINE] = {
+		SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, HZ_MHC_OLD_NEW), .q_scale = 2,
+		.rms_eps = 0x1p-23, .streams = HZ_MHC_STREAMS_CN,
+	},
+	[HZ_MHC_PRESET_LUCIDRAINS] = {
+		SINKHORN(HZ_MHC_EXP, HZ_MHC_COLS, 20, HZ_MHC_OLD_NEW), .eps = 1e-12, .q_scale = 2,
+		.rms_eps = 1e-12, .eps_rule = HZ_MHC_EPS_FLOOR, .rms = HZ_MHC_RMS_STREAM,
+		.rms_eps_rule = HZ_MHC_RMS_EPS_FLOOR, .head = HZ_MHC_HEAD_SUM,
+	},
+	[HZ_MHC_PRESET_QWEN4_EXP] = {
+		OTHER(HZ_MHC_IDENTITY), .q_scale = 2, .rms_eps = 1e-6, .norm_eps = 1e-6,
+		.rms = HZ_MHC_RMS_STREAM,
+	},
 #undef SINKHORN
 #undef DEEPSEEK
 #undef OTHER
@@ -406,11 +434,19 @@ static const struct preset *preset_of(const hz_mhc_opts *o)
 	return k >= 1 && k < LISTED(presets) ? &presets[k] : NULL;
 }
 
-bool hzi_mhc_head_is_mean(const hz_mhc_opts *opts)
+int hzi_mhc_head_of(const hz_mhc_opts *opts)
+{
+	const struct preset *const p = preset_of(opts);
+	const int32_t head = opts->head ? opts->head : p ? p->head : 0;
+
+	return head ? head : HZ_MHC_HEAD_WEIGHTS;
+}
+
+bool hzi_mhc_is_cn(const hz_mhc_opts *opts)
 {
 	const struct preset *const p = preset_of(opts);
 
-	return (opts->head ? opts->head : p ? p->head : 0) == HZ_MHC_HEAD_MEAN;
+	return (opts && opts->streams ? opts->streams : p ? p->streams : 0) == HZ_MHC_STREAMS_CN;
 }
 
 int hzi_mhc_residual(const hz_mhc_opts *opts)
@@ -518,9 +554,10 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
 	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
 	HZ_CHECK(check_enum(ctx, op, "eps_rule", o.eps_rule, HZ_MHC_EPS_FLOOR));
-	HZ_CHECK(check_enum(ctx, op, "rms", o.rms, HZ_MHC_RMS_NONE));
-	HZ_CHECK(check_enum(ctx, op, "rms_eps_rule", o.rms_eps_rule, HZ_MHC_RMS_EPS_ROOT));
-	HZ_CHECK(check_enum(ctx, op, "head", o.head, HZ_MHC_HEAD_MEAN));
+	HZ_CHECK(check_enum(ctx, op, "rms", o.rms, HZ_MHC_RMS_STREAM));
+	HZ_CHECK(check_enum(ctx, op, "rms_eps_rule", o.rms_eps_rule, HZ_MHC_RMS_EPS_FLOOR));
+	HZ_CHECK(check_enum(ctx, op, "head", o.head, HZ_MHC_HEAD_SUM));
+	HZ_CHECK(check_enum(ctx, op, "streams", o.streams, HZ_MHC_STREAMS_CN));
 	HZ_CHECK(check_enum(ctx, op, "iterations", o.iterations, 1000));
 	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
 				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
@@ -548,11 +585,19 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 	rule->order = or_preset(o.order, p->order);
 	rule->iterations = or_preset(o.iterations, p->iterations);
 	rule->eps_rule = or_preset(o.eps_rule, or_preset(p->eps_rule, HZ_MHC_EPS_ADD));
-	rule->rms = or_preset(o.rms, HZ_MHC_RMS_ALL);
+	rule->rms = or_preset(o.rms, or_preset(p->rms, HZ_MHC_RMS_ALL));
 	rule->rms_eps_rule = or_preset(o.rms_eps_rule,
 				       or_preset(p->rms_eps_rule, HZ_MHC_RMS_EPS_INSIDE));
 	rule->flags = (o.flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE)) | (p->flags & kept);
 	return HZ_OK;
+}
+
+void hzi_mhc_rule_for(struct hzi_mhc_rule *rule, int64_t channels)
+{
+	const int64_t count = (rule->rms == HZ_MHC_RMS_STREAM ? 1 : rule->n) * channels;
+
+	if (rule->rms_eps_rule == HZ_MHC_RMS_EPS_FLOOR && count > 0)
+		rule->rms_eps = (float)((double)rule->rms_eps / sqrt((double)count));
 }
 
 int hz_mhc_rows(int n, const hz_mhc_opts *opts)

@@ -23,7 +23,8 @@ enum hzi_mhc_kind {
 	HZI_MHC_ALPHA_OF_ONE,	/* [1] */
 	HZI_MHC_BIAS,		/* [m] */
 	HZI_MHC_GAIN,		/* [n C] */
-	HZI_MHC_CHANNELS	/* [C] */
+	HZI_MHC_CHANNELS,	/* [C] */
+	HZI_MHC_DOWN, HZI_MHC_UP, HZI_MHC_INJECT	/* matrices that gated.c checks */
 };
 
 #define HZI_MHC_OUTPUT 1u
@@ -44,6 +45,7 @@ struct hzi_mhc_operand {
 struct hzi_mhc_dims {
 	int64_t tokens, groups, channels, n, m;
 	int dtype;
+	bool cn;		/* streams are [..., C, n] */
 	const char *tokens_of, *groups_of, *channels_of, *n_of;
 };
 
@@ -77,14 +79,20 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
+/* Makes a rule that of so many channels: rms_eps of HZ_MHC_RMS_EPS_FLOOR depends on them. */
+void hzi_mhc_rule_for(struct hzi_mhc_rule *rule, int64_t channels);
+
 /* The name of one of enum hz_mhc_coefficients */
 const char *hzi_mhc_coefficients_name(int coefficients);
 
 /* The residual of options (NULL: the default), which need not be valid */
 int hzi_mhc_residual(const hz_mhc_opts *opts);
 
-/* Whether hz_mhc_head() makes the mean */
-bool hzi_mhc_head_is_mean(const hz_mhc_opts *opts);
+/* One of enum hz_mhc_heads that options say, or HZ_MHC_HEAD_WEIGHTS */
+int hzi_mhc_head_of(const hz_mhc_opts *opts);
+
+/* Whether options say HZ_MHC_STREAMS_CN */
+bool hzi_mhc_is_cn(const hz_mhc_opts *opts);
 
 /* The workspace of hzi_mhc_streams_bwd(), which runs mhc_streams_bwd if any output is wanted */
 size_t hzi_mhc_streams_bwd_bytes(struct hz_context *ctx, struct hzi_mhc_streams_bwd_args *a);
@@ -97,10 +105,19 @@ int hzi_mhc_layer_pre(struct hz_context *ctx, const char *op, const hz_tensor *x
 int hzi_mhc_layer_pre_bwd(struct hz_context *ctx, const char *op, const hz_tensor *x,
 			  const hz_mhc_layer *l, const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
-/* hz_mhc_post(); names: those of q, a and branch_bias in messages */
+/* hz_mhc_post(); names: those of q, a and branch_bias in messages; cn: x and y are [..., C, n] */
 int hzi_mhc_post(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *f,
 		 const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-		 const hz_tensor *y, const char *const *names);
+		 const hz_tensor *y, const char *const *names, bool cn);
+
+/* Gives the first bytes of the workspace to the caller of an operation, or with bytes < 0 back. */
+static inline void hzi_mhc_move_workspace(struct hz_context *ctx, int64_t bytes)
+{
+	if (bytes == 0)
+		return;
+	ctx->workspace = (char *)ctx->workspace + bytes;
+	ctx->workspace_bytes = (size_t)((int64_t)ctx->workspace_bytes - bytes);
+}
 
 #define LISTED(list) ((int)(sizeof(list) / sizeof(*(list))))
 

@@ -5,6 +5,9 @@
  */
 #include <config.h>
 
+#include <stdio.h>
+#include <string.h>
+
 #include "lib/mhc/check.h"
 
 #define OUT HZI_MHC_OUTPUT
@@ -21,7 +24,7 @@ struct call {
 	const hz_mhc_opts *opts;	/* never NULL */
 	enum rows rows;
 	bool layer;			/* weights, options and saved are those of a layer */
-	bool mean;			/* a head without weights */
+	int head;			/* one of enum hz_mhc_heads; 0: no head */
 };
 
 /* The name of an operand: for a call of a layer, the second */
@@ -103,6 +106,12 @@ static int check_alphas(struct hz_context *ctx, const struct call *c,
 			c->op, is_q ? "q" : "a", alpha ? "given" : "NULL", has ? "" : "no ");
 }
 
+/* A head without weights */
+static bool is_unweighted(const struct call *c)
+{
+	return c->head > HZ_MHC_HEAD_WEIGHTS;
+}
+
 /* Checks the operands, the first of which is the streams; fills what their `at` points to, the rule
  * and the shape. */
 static int check_all(struct hz_context *ctx, const struct call *c,
@@ -111,8 +120,9 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 {
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
 
+	d.cn = hzi_mhc_is_cn(c->opts);
 	HZI_ENTER(ctx, c->op);
-	if (!c->bias && !c->mean)
+	if (!c->bias && !is_unweighted(c))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: %s is NULL: give the weights phi, alpha and bias, or bias "
 				"alone for static coefficients",
@@ -135,65 +145,226 @@ static int check_all(struct hz_context *ctx, const struct call *c,
 	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
 	HZ_CHECK(check_sets(ctx, c, list[0].t, &d));
 	HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
-	return hzi_mhc_fill(ctx, c->op, &d, list, count, s);
+	HZ_CHECK(hzi_mhc_fill(ctx, c->op, &d, list, count, s));
+	hzi_mhc_rule_for(rule, s->channels);
+	if (is_unweighted(c)) {
+		rule->flags |= HZI_MHC_HEAD;
+		rule->p_eps = c->head == HZ_MHC_HEAD_SUM ? 1 : 1.0f / (float)s->n;
+	}
+	return HZ_OK;
 }
 
-/* HZ_MHC_HEAD_MEAN has no weights. */
-static int check_mean(struct hz_context *ctx, const struct call *c)
+/* HZ_MHC_HEAD_MEAN and HZ_MHC_HEAD_SUM have no weights. */
+static int check_head(struct hz_context *ctx, const struct call *c)
 {
 	HZI_ENTER(ctx, c->op);
-	if (c->mean && (c->phi || c->alpha || c->bias))
+	if (is_unweighted(c) && (c->phi || c->alpha || c->bias))
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: %s is given, and opts->head is HZ_MHC_HEAD_MEAN, set or of "
+				"%s: %s is given, and opts->head is HZ_MHC_HEAD_%s, set or of "
 				"the preset: it must be NULL",
-				c->op, c->phi ? "phi" : c->alpha ? "alpha" : "bias");
+				c->op, c->phi ? "phi" : c->alpha ? "alpha" : "bias",
+				c->head == HZ_MHC_HEAD_MEAN ? "MEAN" : "SUM");
 	return HZ_OK;
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Bytes in front of the workspace of an operation: phi of 16 bits in f32, which it takes then */
-static size_t widened_bytes(const struct call *c, const float **phi)
+/*
+ * Copies of weights in front of the workspace of an operation, which takes them instead: phi of 16
+ * bits in f32, and with HZ_MHC_STREAMS_CN weights and their gradients in the order of streams nc
+ */
+struct copies {
+	struct {
+		const hz_tensor *t;
+		float **at;		/* the operation's operand */
+		bool in, out;		/* copied before, after the operation */
+		int64_t outer, inner;	/* of the operand, see struct hzi_mhc_widen_args */
+	} list[4];
+	int count;
+	size_t bytes;
+};
+
+static size_t copy_bytes(const hz_tensor *t)
 {
-	if (!*phi || c->phi->dtype == HZ_F32)
-		return 0;
-	*phi = (const float *)(uintptr_t)256;	/* not read; aligned as it will be */
-	return ((size_t)hz_tensor_count(c->phi) * sizeof(float) + 255) / 256 * 256;
+	return ((size_t)hz_tensor_count(t) * sizeof(float) + 255) / 256 * 256;
 }
 
-/* Puts phi in f32 there. The operation's workspace is what follows, until the end of the call. */
-static int begin_widened(struct hz_context *ctx, const struct call *c, size_t bytes,
-			 const float **phi)
+static void add_copy(struct copies *k, const struct call *c, const struct hzi_mhc_shape *s,
+		     const hz_tensor *t, const void *at, bool in, bool out)
 {
-	struct hzi_mhc_widen_args widen = {
-		.from = hzi_data(ctx, c->phi), .to = ctx->workspace,
-		.count = hz_tensor_count(c->phi), .dtype = c->phi->dtype,
-	};
+	float **const to = (float **)(uintptr_t)at;
+	const bool cn = hzi_mhc_is_cn(c->opts) && s->n > 1 && s->channels > 1;
 
-	HZ_CHECK(HZI_CALL(ctx, mhc, mhc_widen, &widen));
-	*phi = widen.to;
-	ctx->workspace = (char *)ctx->workspace + bytes;
-	ctx->workspace_bytes -= bytes;
+	if (!*to || (t->dtype == HZ_F32 && !cn))
+		return;
+	*to = (float *)(uintptr_t)256;	/* not read; aligned as it will be */
+	k->bytes += copy_bytes(t);
+	k->list[k->count].t = t;
+	k->list[k->count].at = to;
+	k->list[k->count].in = in;
+	k->list[k->count].out = out;
+	k->list[k->count].outer = cn ? s->channels : 1;
+	k->list[k->count++].inner = cn ? s->n : hz_tensor_count(t);
+}
+
+/* The operation's workspace is what follows the copies, until end_copies(). */
+static int begin_copies(struct hz_context *ctx, const struct copies *k)
+{
+	for (int i = 0; i < k->count; i++) {
+		struct hzi_mhc_widen_args widen = {
+			.from = hzi_data(ctx, k->list[i].t), .to = ctx->workspace,
+			.count = hz_tensor_count(k->list[i].t), .outer = k->list[i].outer,
+			.inner = k->list[i].inner, .dtype = k->list[i].t->dtype,
+		};
+		const size_t bytes = copy_bytes(k->list[i].t);
+
+		*k->list[i].at = widen.to;
+		hzi_mhc_move_workspace(ctx, (int64_t)bytes);
+		if (k->list[i].in)
+			HZ_CHECK(HZI_CALL(ctx, mhc, mhc_widen, &widen));
+	}
 	return HZ_OK;
 }
 
-static void end_widened(struct hz_context *ctx, size_t bytes)
+static int end_copies(struct hz_context *ctx, const struct copies *k, int status)
 {
-	ctx->workspace = (char *)ctx->workspace - bytes;
-	ctx->workspace_bytes += bytes;
+	hzi_mhc_move_workspace(ctx, -(int64_t)k->bytes);
+	for (int i = 0; i < k->count && status == HZ_OK; i++) {
+		struct hzi_mhc_widen_args widen = {
+			.from = *k->list[i].at, .to = hzi_data(ctx, k->list[i].t),
+			.count = hz_tensor_count(k->list[i].t), .outer = k->list[i].inner,
+			.inner = k->list[i].outer, .dtype = HZ_F32,
+		};
+
+		if (k->list[i].out)
+			status = HZI_CALL(ctx, mhc, mhc_widen, &widen);
+	}
+	return status;
 }
 
-static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a)
+/* The branch input of a call, and what hz_quantize() makes of it */
+struct coded {
+	const hz_tensor *u;		/* the caller's, or &own in the workspace; NULL: none */
+	hz_tensor own;
+	size_t own_bytes;		/* of that */
+	size_t need;			/* the workspace of hz_quantize() */
+};
+
+static int quantize(struct hz_context *ctx, const struct call *c, const struct coded *k)
 {
-	const size_t front = widened_bytes(c, &a->phi);
+	const hz_mhc_opts *const o = c->opts;
+	char message[sizeof(ctx->errmsg)];
+	const int status = hz_quantize(ctx, k->u, o->u_codes, o->u_quantize);
+
+	if (status == HZ_OK)
+		return HZ_OK;
+	memcpy(message, ctx->errmsg, sizeof(message));
+	return hzi_fail(ctx, status, "%s: opts->u_codes, opts->u_quantize: %s", c->op, message);
+}
+
+/* The same without effect: whether operands are right, and the workspace */
+static int try_quantize(struct hz_context *ctx, const struct call *c, struct coded *k)
+{
+	const bool recording = ctx->recording;
+	const size_t recorded = ctx->recorded_bytes;
 	int status;
 
-	HZ_CHECK(hzi_workspace(ctx, c->op, front + HZI_WORKSPACE(ctx, mhc, mhc_pre, a)));
-	if (!front || ctx->recording)
-		return HZI_CALL(ctx, mhc, mhc_pre, a);
-	HZ_CHECK(begin_widened(ctx, c, front, &a->phi));
-	status = HZI_CALL(ctx, mhc, mhc_pre, a);
-	end_widened(ctx, front);
+	ctx->recording = true;
+	ctx->recorded_bytes = 0;
+	status = quantize(ctx, c, k);
+	k->need = ctx->recorded_bytes;
+	ctx->recorded_bytes = recorded;
+	ctx->recording = recording;
+	return status;
+}
+
+/*
+ * u, or where that is NULL and codes are wanted a view of the workspace, whose address is not used
+ * before the call runs. Wrong streams are left to the checks of operands.
+ */
+static int check_codes(struct hz_context *ctx, const struct call *c, const hz_tensor *x,
+		       const hz_tensor *u, struct coded *k)
+{
+	const hz_mhc_opts *const o = c->opts;
+	int64_t shape[HZ_MAXDIM];
+
+	*k = (struct coded){.u = u};
+	if (!o->u_codes && !o->u_quantize)
+		return HZ_OK;
+	HZI_ENTER(ctx, c->op);
+	if (!o->u_codes || !o->u_quantize)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->u_%s is NULL, and u_%s is given: set "
+				"both", c->op, o->u_codes ? "quantize" : "codes",
+				o->u_codes ? "codes" : "quantize");
+	if (!x || x->ndim < 2 || x->ndim > HZ_MAXDIM)
+		return HZ_OK;
+	if (!u) {
+		memcpy(shape, x->shape, sizeof(shape));
+		if (!hzi_mhc_is_cn(o))
+			shape[x->ndim - 2] = shape[x->ndim - 1];
+		k->own = hz_tensor_nd((void *)(uintptr_t)256, x->dtype, x->device, x->ndim - 1,
+				      shape);
+		k->own_bytes = ((size_t)hz_tensor_count(&k->own) * hz_dtype_size(x->dtype) + 255) /
+			       256 * 256;
+		k->u = &k->own;
+	}
+	return try_quantize(ctx, c, k);
+}
+
+/* Whether codes and their scales overlap no operand */
+static int check_codes_apart(struct hz_context *ctx, const struct call *c,
+			     const struct hzi_mhc_operand *list, int count)
+{
+	const hz_quantize_opts *const q = c->opts->u_quantize;
+	const struct {
+		const char *name;
+		const hz_tensor *t;
+	} made[] = {
+		{"opts->u_codes", c->opts->u_codes},
+		{"opts->u_quantize->new_scales", q ? q->new_scales : NULL},
+		{"opts->u_quantize->new_tensor_scale", q ? q->new_tensor_scale : NULL},
+	};
+
+	for (int i = 0; i < count; i++) {
+		for (int k = 0; k < LISTED(made); k++) {
+			if (list[i].t && made[k].t)
+				HZ_CHECK(hzi_check_apart(ctx, c->op, list[i].name, list[i].t,
+							 made[k].name, made[k].t));
+		}
+	}
+	return HZ_OK;
+}
+
+/* wanted: false if a has no outputs */
+static int run_pre(struct hz_context *ctx, const struct call *c, struct hzi_mhc_pre_args *a,
+		   bool wanted, struct coded *coded)
+{
+	struct copies k = {.count = 0};
+	size_t need = coded->need, more;
+	int status = HZ_OK;
+
+	if (wanted) {
+		add_copy(&k, c, &a->s, c->phi, &a->phi, true, false);
+		add_copy(&k, c, &a->s, c->opts->gain, &a->gain, true, false);
+		more = k.bytes + HZI_WORKSPACE(ctx, mhc, mhc_pre, a);
+		need = more > need ? more : need;
+	}
+	HZ_CHECK(hzi_workspace(ctx, c->op, coded->own_bytes + need));
+	if (ctx->recording)
+		return wanted ? HZI_CALL(ctx, mhc, mhc_pre, a) : HZ_OK;
+	if (coded->u == &coded->own) {
+		coded->own.data = ctx->workspace;
+		a->u.data = a->u.data ? ctx->workspace : NULL;
+	}
+	hzi_mhc_move_workspace(ctx, (int64_t)coded->own_bytes);
+	if (wanted) {
+		status = begin_copies(ctx, &k);
+		status = end_copies(ctx, &k,
+				    status == HZ_OK ? HZI_CALL(ctx, mhc, mhc_pre, a) : status);
+	}
+	if (status == HZ_OK && c->opts->u_codes)
+		status = quantize(ctx, c, coded);
+	hzi_mhc_move_workspace(ctx, -(int64_t)coded->own_bytes);
 	return status;
 }
 
@@ -210,6 +381,11 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 {
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_args g = {0};
+	struct coded coded;
+
+	HZ_CHECK(check_codes(ctx, &c, x, u, &coded));
+	u = coded.u;
+
 	const struct hzi_mhc_operand list[] = {
 		{"x", x, HZI_MHC_X, c.phi || u ? NEED : 0, &g.x, NULL},
 		{WEIGHT(&c, p), p, HZI_MHC_P, OUT, &g.p, NULL},
@@ -221,17 +397,17 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 		{WEIGHT(&c, alpha), c.alpha, alpha_kind(o), c.phi ? NEED : 0, &g.alpha, NULL},
 		{OPTION(&c, alpha_q), o->alpha_q, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[1], NULL},
 		{OPTION(&c, alpha_a), o->alpha_a, HZI_MHC_ALPHA_OF_ONE, 0, &g.alpha[2], NULL},
-		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, c.mean ? 0 : NEED, &g.bias, NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, is_unweighted(&c) ? 0 : NEED,
+		 &g.bias, NULL},
 		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &g.gain, NULL},
 		{OPTION(&c, norm), u ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &g.norm, NULL},
 		{OPTION(&c, p_in), u ? o->p_in : NULL, HZI_MHC_P, 0, &g.p_in, NULL},
 	};
 
-	HZ_CHECK(check_mean(ctx, &c));
+	HZ_CHECK(check_head(ctx, &c));
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	if (c.mean)
-		g.rule.flags |= HZI_MHC_MEAN;
-	return pre_wanted(&g) ? run_pre(ctx, &c, &g) : HZ_OK;
+	HZ_CHECK(check_codes_apart(ctx, &c, list, LISTED(list)));
+	return run_pre(ctx, &c, &g, pre_wanted(&g), &coded);
 }
 
 int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -271,7 +447,7 @@ static struct call head_call(const char *op, const hz_tensor *phi, const hz_tens
 	struct call c = call_of(op, phi, alpha, bias, opts);
 
 	c.rows = ROWS_P;
-	c.mean = hzi_mhc_head_is_mean(c.opts);
+	c.head = hzi_mhc_head_of(c.opts);
 	return c;
 }
 
@@ -301,11 +477,16 @@ static int check_boundary(struct hz_context *ctx, const struct call *c)
 	return HZ_OK;
 }
 
-static int post_pre(struct hz_context *ctx, struct call c, const struct boundary *b)
+static int post_pre(struct hz_context *ctx, struct call c, struct boundary *b)
 {
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_args g = {0};
 	struct hzi_mhc_streams_args *const post = &g.post;
+	struct coded coded;
+
+	HZ_CHECK(check_codes(ctx, &c, b->x, b->u, &coded));
+	b->u = coded.u;
+
 	const struct hzi_mhc_operand list[] = {
 		{"x", b->x, HZI_MHC_X, NEED, &post->x, NULL},
 		{"f", b->f, HZI_MHC_U, NEED, &post->f, NULL},
@@ -331,11 +512,10 @@ static int post_pre(struct hz_context *ctx, struct call c, const struct boundary
 	c.rows = b->q_next || b->a_next ? ROWS_ALL : ROWS_EITHER;
 	HZ_CHECK(check_boundary(ctx, &c));
 	HZ_CHECK(check_all(ctx, &c, list, LISTED(list), &g.rule, &g.s));
-	if (g.s.tokens == 0)
-		return HZ_OK;
+	HZ_CHECK(check_codes_apart(ctx, &c, list, LISTED(list)));
 	post->s = g.s;
 	pre_wanted(&g);
-	return run_pre(ctx, &c, &g);
+	return run_pre(ctx, &c, &g, g.s.tokens > 0, &coded);
 }
 
 int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,
@@ -343,7 +523,7 @@ int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, con
 		    const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *y, hz_tensor *p_next,
 		    hz_tensor *q_next, hz_tensor *a_next, hz_tensor *u, const hz_mhc_opts *opts)
 {
-	const struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
+	struct boundary b = {x, f, q, a, branch_bias, y, p_next, q_next, a_next, u};
 
 	return post_pre(ctx, call_of("mhc_post_pre", phi, alpha, bias, opts), &b);
 }
@@ -390,7 +570,7 @@ static int check_grads(struct hz_context *ctx, const struct call *c, const hz_mh
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, WEIGHT(c, phi), c->phi));
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dgain), o->dgain, OPTION(c, gain), o->gain));
 	HZ_CHECK(check_with(ctx, c->op, OPTION(c, dnorm), o->dnorm, OPTION(c, norm), o->norm));
-	HZ_CHECK(check_mean(ctx, c));
+	HZ_CHECK(check_head(ctx, c));
 	HZ_CHECK(check_with(ctx, c->op, LAYER_GRADIENT(c, dbias), g->dbias, WEIGHT(c, bias),
 			    c->bias));
 	HZ_CHECK(check_with(ctx, c->op, LAYER_GRADIENT(c, dalpha), g->dalpha, WEIGHT(c, alpha),
@@ -413,7 +593,8 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 	const hz_mhc_opts *const o = c.opts;
 	struct hzi_mhc_pre_bwd_args a = {0};
 	struct hzi_mhc_streams_bwd_args post = {0}, none;
-	size_t need, more, front;
+	struct copies k = {.count = 0};
+	size_t need, more;
 	bool wanted;
 	int status;
 
@@ -436,7 +617,8 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 		{WEIGHT(&c, alpha), c.alpha, alpha_kind(o), c.phi ? NEED : 0, &a.alpha, NULL},
 		{OPTION(&c, alpha_q), o->alpha_q, HZI_MHC_ALPHA_OF_ONE, 0, &a.alpha[1], NULL},
 		{OPTION(&c, alpha_a), o->alpha_a, HZI_MHC_ALPHA_OF_ONE, 0, &a.alpha[2], NULL},
-		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, c.mean ? 0 : NEED, &a.bias, NULL},
+		{WEIGHT(&c, bias), c.bias, HZI_MHC_BIAS, is_unweighted(&c) ? 0 : NEED,
+		 &a.bias, NULL},
 		{OPTION(&c, gain), c.phi ? o->gain : NULL, HZI_MHC_GAIN, 0, &a.gain, NULL},
 		{OPTION(&c, norm), g->du ? o->norm : NULL, HZI_MHC_CHANNELS, 0, &a.norm, NULL},
 		{OPTION(&c, p_in), g->du ? o->p_in : NULL, HZI_MHC_P, 0, &a.p_in, NULL},
@@ -467,26 +649,28 @@ static int pre_bwd(struct hz_context *ctx, struct call c, const char *x_name, co
 		return hzi_fail(ctx, HZ_ESTRIDE,
 				"%s: opts->dp_in has steps between elements, must be contiguous",
 				c.op);
-	if (c.mean)
-		a.rule.flags |= HZI_MHC_MEAN;
 	wanted = pre_bwd_wanted(&a);
 	none = (struct hzi_mhc_streams_bwd_args){.s = a.s, .x = a.x, .dp = a.dp_in};
 	if (a.du.data)
 		none.dp.data = NULL;
-	front = wanted ? widened_bytes(&c, &a.phi) : 0;
-	need = front + (wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0);
+	if (wanted) {
+		add_copy(&k, &c, &a.s, c.phi, &a.phi, true, false);
+		add_copy(&k, &c, &a.s, o->gain, &a.gain, true, false);
+		add_copy(&k, &c, &a.s, g->dphi, &a.dphi, a.accumulate, true);
+		add_copy(&k, &c, &a.s, o->dgain, &a.dgain, a.accumulate, true);
+	}
+	need = k.bytes + (wanted ? HZI_WORKSPACE(ctx, mhc, mhc_pre_bwd, &a) : 0);
 	more = b ? hzi_mhc_streams_bwd_bytes(ctx, &post) : 0;
 	/* The workspace of all operations, before one writes */
 	HZ_CHECK(hzi_workspace(ctx, c.op, need > more ? need : more));
 	/* dp_in of no tokens or channels is 0. */
 	HZ_CHECK(hzi_mhc_streams_bwd(ctx, c.op, &none));
-	front = ctx->recording ? 0 : front;
-	if (front)
-		HZ_CHECK(begin_widened(ctx, &c, front, &a.phi));
-	status = wanted ? HZI_CALL(ctx, mhc, mhc_pre_bwd, &a) : HZ_OK;
-	if (front)
-		end_widened(ctx, front);
-	HZ_CHECK(status);
+	if (ctx->recording)
+		k = (struct copies){.count = 0};
+	status = begin_copies(ctx, &k);
+	if (wanted && status == HZ_OK)
+		status = HZI_CALL(ctx, mhc, mhc_pre_bwd, &a);
+	HZ_CHECK(end_copies(ctx, &k, status));
 	return b ? hzi_mhc_streams_bwd(ctx, c.op, &post) : HZ_OK;
 }
 

@@ -247,9 +247,9 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 	int n;
 
 	HZI_ENTER(ctx, op);
-	if (kind < 0 || kind > HZ_MHC_INIT_LITE)
+	if (kind < 0 || kind > HZ_MHC_INIT_HY_V4)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: kind is %d, must be 0 to %d", op, kind,
-				HZ_MHC_INIT_LITE);
+				HZ_MHC_INIT_HY_V4);
 	if (layer < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: layer is %d, must not be negative", op, layer);
 	HZ_CHECK(check_init(ctx, op, "bias", bias, 1));
@@ -283,7 +283,7 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 		g.count = hz_tensor_count(phi);
 		if (kind == HZ_MHC_INIT_IDENTITY && phi->shape[1])
 			g.scale = (float)(1 / sqrt((double)phi->shape[1]));
-		else if (kind == HZ_MHC_INIT_PAPER)
+		else if (kind == HZ_MHC_INIT_PAPER || kind == HZ_MHC_INIT_HY_V4)
 			g.scale = 0.02f;
 	}
 	HZ_CHECK(hzi_check_apart(ctx, op, "bias", bias, "alpha", alpha));
@@ -294,6 +294,9 @@ int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *
 	g.alpha_value = kind == HZ_MHC_INIT_TRITON ? 0.1f : 0.01f;
 	if (kind == HZ_MHC_INIT_IDENTITY)
 		identity_values(&rule, g.values);
+	else if (kind == HZ_MHC_INIT_HY_V4)
+		for (int i = 0; i < n; i++)
+			g.values[i] = (float)-log(n > 1 ? n - 1 : 1);
 	else if (kind != HZ_MHC_INIT_PAPER)
 		one_hot_values(&rule, kind == HZ_MHC_INIT_LITE, layer, g.values);
 	return HZI_RUN(ctx, op, mhc, mhc_init, &g);
@@ -323,6 +326,8 @@ static hz_mhc_opts layer_opts(hz_mhc_layer *l, bool backward)
 	o.dp_in = backward ? given(&l->dp_in) : NULL;
 	o.dgain = backward ? given(&l->dgain) : NULL;
 	o.dnorm = backward ? given(&l->dnorm) : NULL;
+	o.u_codes = NULL;
+	o.u_quantize = NULL;
 	return o;
 }
 
@@ -337,6 +342,13 @@ static int check_layer(struct hz_context *ctx, const char *op, const hz_mhc_laye
 					op, i, (long long)layer->reserved[i]);
 	}
 	return HZ_OK;
+}
+
+/* The number of streams of x */
+static int64_t streams_of_view(const hz_mhc_layer *l, const hz_tensor *x, int *dim)
+{
+	*dim = x->ndim - (hzi_mhc_is_cn(&l->opts) ? 1 : 2);
+	return x->shape[*dim];
 }
 
 /* The number of tokens of streams; -1 if they are not valid, which the call says */
@@ -398,6 +410,8 @@ static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer
 {
 	const int64_t tokens = tokens_of(x);
 	struct hzi_mhc_rule rule = {0};
+	int64_t n;
+	int dim;
 
 	HZ_CHECK(check_layer(ctx, op, layer));
 	*l = *layer;
@@ -420,12 +434,12 @@ static int take_layer(struct hz_context *ctx, const char *op, const hz_mhc_layer
 				op);
 	if (tokens < 0)
 		return HZ_OK;
-	if (x->shape[x->ndim - 2] != l->bound_n)
+	n = streams_of_view(l, x, &dim);
+	if (n != l->bound_n)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: %s.shape[%d] is %lld, layer is bound for %d streams: "
 				"hz_mhc_layer_bind() it again",
-				op, name, x->ndim - 2, (long long)x->shape[x->ndim - 2],
-				l->bound_n);
+				op, name, dim, (long long)n, l->bound_n);
 	return check_sets(ctx, op, l, name, x, tokens);
 }
 
@@ -541,7 +555,8 @@ int hz_mhc_layer_end(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor
 	hz_mhc_layer l;
 
 	HZ_CHECK(take_layer(ctx, op, layer, "x", x, &l));
-	return hzi_mhc_post(ctx, op, x, f, &l.q, mixing(&l), given(&l.branch_bias), y, names);
+	return hzi_mhc_post(ctx, op, x, f, &l.q, mixing(&l), given(&l.branch_bias), y, names,
+			    hzi_mhc_is_cn(&l.opts));
 }
 
 int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *f,
@@ -565,6 +580,7 @@ int hz_mhc_layer_end_bwd(hz_context *ctx, const hz_mhc_layer *layer, const hz_te
 		 NULL},
 	};
 
+	d.cn = hzi_mhc_is_cn(&l.opts);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	g.accumulate = (l.opts.flags & HZ_MHC_ACCUMULATE) != 0;
 	return hzi_mhc_streams_bwd(ctx, op, &g);

@@ -180,7 +180,7 @@ int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q, cons
 
 int hzi_mhc_post(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *f,
 		 const hz_tensor *q, const hz_tensor *a, const hz_tensor *branch_bias,
-		 const hz_tensor *y, const char *const *names)
+		 const hz_tensor *y, const char *const *names, bool cn)
 {
 	struct hzi_mhc_streams_args g = {0};
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
@@ -193,6 +193,7 @@ int hzi_mhc_post(struct hz_context *ctx, const char *op, const hz_tensor *x, con
 		{"y", y, HZI_MHC_X, NEED | OUT, &g.y, "x"},
 	};
 
+	d.cn = cn;
 	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_mhc_operands(ctx, op, &d, list, LISTED(list), &g.s));
 	return streams(ctx, op, &g);
@@ -203,7 +204,7 @@ int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const h
 {
 	static const char *const names[] = {"q", "a", "branch_bias"};
 
-	return hzi_mhc_post(ctx, "mhc_post", x, f, q, a, branch_bias, y, names);
+	return hzi_mhc_post(ctx, "mhc_post", x, f, q, a, branch_bias, y, names, false);
 }
 
 int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f, const hz_tensor *q,

@@ -42,13 +42,13 @@ struct hzi_mhc_coef {
 struct hzi_mhc_rule {
 	int32_t n, m;			/* streams; rows of phi */
 	int32_t residual, map, order, iterations;
-	int32_t eps_rule, rms_eps_rule, rms;
+	int32_t eps_rule, rms_eps_rule, rms;	/* rms_eps of FLOOR: over sqrt(numbers) */
 	uint32_t flags;			/* HZ_MHC_OLD_NEW | NORMALIZE */
 	float eps, p_eps, q_scale, q_eps, rms_eps, norm_eps;
 	float z_min, z_max;		/* -Inf, Inf: no bound */
 };
 
-#define HZI_MHC_MEAN 0x80000000u	/* a flag of a rule, of HZ_MHC_HEAD_MEAN */
+#define HZI_MHC_HEAD 0x80000000u	/* a flag of a rule: p is p_eps, of heads without weights */
 
 /* Whether a rule has only the conventions that every kernel knows */
 static inline bool hzi_mhc_is_common(const struct hzi_mhc_rule *r)
@@ -108,7 +108,7 @@ struct hzi_mhc_streams_bwd_args {
  * operand: mhc_streams first makes post.y from `post`, with the same shape and groups = tokens, and
  * post.y replaces x. phi NULL: y = 0, and x is used for u only. rule.m is n (only p, one alpha) or
  * the number of rows that the residual needs. alpha: of p, q and a, NULL where there are none.
- * HZI_MHC_MEAN: p is 1 / n, bias NULL. Wanted ones of p, q, a, u and saved have data. groups <
+ * HZI_MHC_HEAD: p is p_eps, bias NULL. Wanted ones of p, q, a, u and saved have data. groups <
  * tokens: the coefficients of a group are those of the mean of its tokens.
  */
 struct hzi_mhc_pre_args {
@@ -139,14 +139,91 @@ struct hzi_mhc_pre_bwd_args {
 };
 
 /*
- * to [count] = from, f16 or bf16, in f32: phi for operations that take f32 alone. Both are
- * contiguous.
+ * Weights in f32, and in another order, for operations that take no others: element (r, j, i) of to
+ * [rows][inner][outer] is (r, i, j) of from [rows][outer][inner], of `count` elements. Both are
+ * contiguous. With outer 1 the order is the same.
  */
 struct hzi_mhc_widen_args {
 	const void *from;
 	float *to;
-	int64_t count;
+	int64_t count, outer, inner;
 	int32_t dtype, pad;
+};
+
+/* ---- Gated branch inputs: what hz_mhc_gated_pre() consists of --------------------------------- */
+
+/*
+ * A token's numbers in f32, (i, c) at t n C + i stream + c channel: streams nc have stream C and
+ * channel 1, streams cn 1 and n. gain has the same order.
+ */
+struct hzi_mhc_order {
+	int64_t stream, channel;
+};
+
+/*
+ * to = the streams of x over their roots, times gain (NULL: 1); roots [T][n][2] (NULL: not wanted):
+ * rho, by which a stream is multiplied, and slope, with which the derivative of rho by x_c is
+ * -rho^2 slope x_c / C
+ */
+struct hzi_mhc_divide_args {
+	struct hzi_mhc_shape s;
+	struct hzi_mhc_rule rule;
+	struct hzi_mhc_order order;
+	struct hzi_mhc_array x;
+	const float *gain;
+	float *to, *roots;
+};
+
+/*
+ * Its gradients: from d, that of `to`, and x, the streams over their roots before gain: dgain =
+ * sum_t d x and dx = rho g - slope x <g, x> / C + dy with g = d gain; d is overwritten. data NULL:
+ * no dy; dx not wanted. accumulate: dx and dgain are added to.
+ */
+struct hzi_mhc_divide_bwd_args {
+	struct hzi_mhc_shape s;
+	struct hzi_mhc_order order;
+	const float *x, *roots, *gain;
+	float *d, *dgain;
+	struct hzi_mhc_array dy, dx;
+	int32_t accumulate, pad;
+};
+
+/*
+ * c [m][n] (+)= sum_k a(i, k) b(j, k), the elements being at i a_row + k a_step and j b_row + k
+ * b_step; of each pair of these strides one is 1. a and c are f32, b of b_dtype.
+ */
+struct hzi_mhc_product_args {
+	const float *a;
+	const void *b;
+	float *c;
+	int64_t m, n, k, a_row, a_step, b_row, b_step;
+	int32_t b_dtype, accumulate;
+};
+
+/*
+ * Between the products, for each token: from `down` [T][r] = W_down x^ and `inject` [T][n] (NULL:
+ * none) hidden = silu(down / n), q = q_scale sigma(inject / n) + q_eps. backward: `hidden` holds
+ * its gradient; down and inject are replaced by theirs, dq being given (data NULL: 0).
+ */
+struct hzi_mhc_hidden_args {
+	struct hzi_mhc_rule rule;
+	int64_t tokens, rank;
+	float *down, *hidden, *inject;
+	struct hzi_mhc_coef q, dq;
+	int32_t backward, pad;
+};
+
+/*
+ * u = sum_i sigma(up[i]) x^[i] / n. backward: from du the gradients of up, in place, and of x^, to
+ * dx.
+ */
+struct hzi_mhc_gate_args {
+	struct hzi_mhc_shape s;
+	struct hzi_mhc_order order;
+	const float *x;
+	float *up, *dx;
+	struct hzi_mhc_array u;		/* backward: du, data NULL: 0 */
+	int32_t backward, pad;
 };
 
 struct hzi_mhc_layer_args {

@@ -59,7 +59,7 @@
 /* The least mean square that need not be computed again */
 HZI_MHC_FN float hzi_mhc_least_square(const struct hzi_mhc_rule *rule)
 {
-	const bool root = HZI_MHC_RARELY(rule->rms_eps_rule == HZ_MHC_RMS_EPS_ROOT);
+	const bool root = HZI_MHC_RARELY(rule->rms_eps_rule != HZ_MHC_RMS_EPS_INSIDE);
 
 	return rule->rms_eps >= (root ? 0x1p-22f : 0x1p-70f) ? 0 : HZI_MHC_LEAST_SQUARE;
 }
@@ -1028,8 +1028,8 @@ HZI_MHC_FN void hzi_mhc_gates(const int n, const struct hzi_mhc_rule *rule, cons
 	for (int i = 0; i < n; i++) {
 		p[i] = rule->flags & HZ_MHC_NORMALIZE ? hzi_m_div(p[i], sum) : p[i] + eps;
 		p[i] = is_tanh ? z[i] : p[i];
-		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_MEAN))
-			p[i] = hzi_m_set(1.0f / (float)n);
+		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_HEAD))
+			p[i] = eps;
 	}
 }
 
@@ -1197,7 +1197,7 @@ HZI_MHC_FN void hzi_mhc_coefs_bwd(const int n, const struct hzi_mhc_rule *rule, 
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		d[i] = is_tanh ? dp[i] : d[i];
-		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_MEAN))
+		if (HZI_MHC_RARELY(rule->flags & HZI_MHC_HEAD))
 			d[i] = hzi_m_set(0);
 	}
 	if (all) {

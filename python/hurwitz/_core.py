@@ -607,7 +607,7 @@ class Operation:
                                     else "QUAT_ACCUMULATE"]
         # Outputs in structs that are parameters elsewhere
         self.gradients = [key for struct_name, field, key in fields
-                          if struct_name == "hz_mhc_grads"
+                          if struct_name in ("hz_mhc_grads", "hz_mhc_gated_grads")
                           and STRUCTS[struct_name][1][field][0] == "hz_tensor *"]
         self.ranges = {word: (0 if kind.startswith("u") or kind == "size_t" else
                               -(1 << (31 if "64" not in kind else 63)),

@@ -239,13 +239,20 @@ RULES["linear_bwd"] = {"dx": lambda r: (r.dy.shape[:-1] + (r.layer.in_,), r.dy.d
 RULES["linear_dequantize"] = {"w": lambda r: ((r.layer.out, r.layer.in_), F32)}
 
 
+def is_cn(r):
+    """Whether streams are [..., C, n], not [..., n, C]."""
+    if r.streams:
+        return r.streams == C["MHC_STREAMS_CN"]
+    return r.preset == C["MHC_PRESET_TRANSFORMER_ENGINE"]
+
+
 def branch(name, needs=None):
-    """Branch values [..., C] of streams [..., n, C]."""
+    """Branch values [..., C] of streams."""
     def rule(r):
         x = getattr(r, name)
         if x is None or (needs and getattr(r, needs) is None):
             return None
-        return x.shape[:-2] + x.shape[-1:], x.dtype
+        return x.shape[:-2] + (x.shape[-2 if is_cn(r) else -1],), x.dtype
     return rule
 
 
@@ -258,7 +265,7 @@ def sets(r):
 
 def streams(r):
     if r.x is not None:
-        return r.x.shape[-2]
+        return r.x.shape[-1 if is_cn(r) else -2]
     rows = r.bias.shape[0]
     return next(n for n in range(1, 9) if rows in (2 * n + n * n, 2 * n, n) or
                 (n <= 4 and rows == 2 * n + (1, 1, 2, 6, 24)[n]))
@@ -311,6 +318,11 @@ RULES["mhc_post_pre"] = {
 }
 RULES["mhc_post_pre_bwd"] = dict(
     PRE_BWD, dx=like("y"), df=branch("y"), dq=like("q"), dbranch_bias=like("branch_bias"))
+RULES["mhc_gated_pre"] = {"q": lambda r: r.w_q and (r.x.shape[:-2] + r.w_q.shape[:1], F32),
+                          "u": branch("x")}
+RULES["mhc_gated_pre_bwd"] = {"dx": like("x"), "dw_down": like("w_down", F32),
+                              "dw_up": like("w_up", F32), "dw_q": like("w_q", F32),
+                              "dgain": like("gain")}
 RULES["mhc_diagnose"] = {
     "out": lambda r: ((r.a.shape[-3] if len(r.a.shape) > 2 else 1, 4), F32)}
 RULES["mhc_layer_begin"] = {"u": branch("x")}

@@ -840,6 +840,47 @@ static int mhc_pre_bwd(struct scene *s, views t)
 	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
 }
 
+static int mhc_pre_divided(struct scene *s, views t)
+{
+	const hz_mhc_opts o = {.streams = HZ_MHC_STREAMS_CN, .rms = HZ_MHC_RMS_STREAM,
+			       .gain = t[8]};
+
+	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
+}
+
+static int mhc_pre_divided_bwd(struct scene *s, views t)
+{
+	const hz_mhc_grads g = {.du = t[4], .dy = t[5], .dx = t[6], .dphi = t[7]};
+	const hz_mhc_opts o = {.streams = HZ_MHC_STREAMS_CN, .rms = HZ_MHC_RMS_STREAM,
+			       .gain = t[8], .dgain = t[9]};
+
+	return hz_mhc_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
+}
+
+static int mhc_pre_codes(struct scene *s, views t)
+{
+	const hz_quantize_opts q = {.new_scales = t[9]};
+	const hz_mhc_opts o = {.u_codes = t[8], .u_quantize = &q};
+
+	return hz_mhc_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], &o);
+}
+
+static int mhc_gated_pre(struct scene *s, views t)
+{
+	const hz_mhc_opts o = {.gain = t[6]};
+
+	return hz_mhc_gated_pre(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], &o);
+}
+
+static int mhc_gated_pre_bwd(struct scene *s, views t)
+{
+	const hz_mhc_gated_grads g = {.du = t[4], .dq = t[5], .dy = t[6], .dx = t[7],
+				      .dw_down = t[8], .dw_up = t[9], .dw_q = t[10]};
+	const hz_mhc_opts o = {.gain = t[11], .dgain = t[12]};
+
+	return hz_mhc_gated_pre_bwd(s->ctx, t[0], t[1], t[2], t[3], &g, &o);
+}
+
 static int mhc_post_pre(struct scene *s, views t)
 {
 	const hz_mhc_opts o = {.p_in = t[13]};

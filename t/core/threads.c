@@ -35,7 +35,7 @@
 static struct {
 	unsigned char *image, *want;
 	size_t used;
-} row[128];
+} row[192];
 
 static int gpus;	/* number of GPUs under test; 0: the CPU */
 

@@ -238,7 +238,7 @@ static void test_rows(void)
 {
 	const hz_mhc_opts lite = {.preset = HZ_MHC_PRESET_LITE}, zeroed = {0};
 	const hz_mhc_opts identity = {.preset = HZ_MHC_PRESET_LITE, .residual = HZ_MHC_IDENTITY};
-	const hz_mhc_opts unknown = {.preset = 14}, residual = {.residual = 5};
+	const hz_mhc_opts unknown = {.preset = 17}, residual = {.residual = 5};
 	int n, good = 1;
 
 	for (n = 1; n <= 8; n++) {
@@ -250,6 +250,127 @@ static void test_rows(void)
 	good &= hz_mhc_rows(0, NULL) == -1 && hz_mhc_rows(9, NULL) == -1;
 	good &= hz_mhc_rows(4, &unknown) == -1 && hz_mhc_rows(4, &residual) == -1;
 	ok(good, "rows of phi");
+}
+
+/* ---- Codes of branch inputs ------------------------------------------------------------------ */
+
+enum { CODED = 6, CODED_CHANNELS = 64 };
+
+/* What hz_quantize() writes: codes, scales, the tensor's scale */
+struct codes {
+	struct area area[3];
+	hz_tensor t[3];
+	hz_quantize_opts o;
+};
+
+static const struct code_format {
+	const char *name;
+	int dtype, columns, scale_dtype, scales, group, tensor_scale;
+} code_formats[] = {
+	{"s8", HZ_S8, 64, HZ_F32, 1, 0, 0}, {"e4m3", HZ_E4M3, 64, HZ_F32, 1, 0, 0},
+	{"mxfp8", HZ_E4M3, 64, HZ_E8M0, 2, 32, 0}, {"nvfp4", HZ_E2M1X2, 32, HZ_E4M3, 4, 16, 1},
+};
+
+static void codes_new(struct dev *dev, const struct code_format *f, struct codes *k)
+{
+	static const int64_t ones[] = {1};
+	const int64_t shape[3][2] = {{CODED, f->columns}, {CODED, f->scales}};
+	const int dtypes[] = {f->dtype, f->scale_dtype, HZ_F32};
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		k->area[i] = area_new(dev, (size_t)(CODED * CODED_CHANNELS * 4), 0);
+		k->t[i] = hz_tensor_nd(k->area[i].data, dtypes[i], dev->device, i < 2 ? 2 : 1,
+				       i < 2 ? shape[i] : ones);
+	}
+	k->o = (hz_quantize_opts){
+		.new_scales = &k->t[1], .group = f->group,
+		.new_tensor_scale = f->tensor_scale ? &k->t[2] : NULL,
+	};
+}
+
+static int codes_equal(const struct codes *a, const struct codes *b)
+{
+	int good = 1, i;
+
+	for (i = 0; i < 3; i++) {
+		unsigned char *const x = malloc(a->area[i].total);
+		unsigned char *const y = malloc(a->area[i].total);
+
+		area_read(&a->area[i], x);
+		area_read(&b->area[i], y);
+		good &= memcmp(x, y, a->area[i].total) == 0;
+		free(x);
+		free(y);
+	}
+	return good;
+}
+
+static int call_codes(hz_context *ctx, struct tcase *c)
+{
+	if (c->head)
+		return hz_mhc_head(ctx, view(c, X), NULL, NULL, NULL, NULL, view(c, U), &c->opts);
+	return hz_mhc_pre(ctx, view(c, X), view(c, PHI), view(c, ALPHA), view(c, BIAS), NULL, NULL,
+			  NULL, c->any_bits ? NULL : view(c, U), &c->opts);
+}
+
+/* The codes of the call, with and without u, are those of u. */
+static void test_codes(struct dev *dev)
+{
+	size_t i;
+	int how, k;
+
+	for (i = 0; i < sizeof(code_formats) / sizeof(*code_formats); i++) {
+		int good = 1;
+
+		for (how = 0; how < 4; how++) {
+			struct tcase c = {.call = call_codes, .head = how == 3};
+			struct codes want, got;
+			size_t bytes = 0;
+			int status;
+
+			c.opts.streams = how == 1 ? HZ_MHC_STREAMS_CN : 0;
+			c.opts.head = c.head ? HZ_MHC_HEAD_MEAN : 0;
+			c.cn = how == 1 ? 4 : 0;
+			c.any_bits = how >= 1;
+			streams(&c, X, how == 2 ? HZ_F32 : HZ_BF16, CODED, 4, CODED_CHANNELS, 0, 1);
+			weights(&c, PHI, 24, 4 * CODED_CHANNELS, 0.1, 0);
+			vector(&c, ALPHA, 3, 1, 0.1, 0);
+			vector(&c, BIAS, 24, 0, 1, 0);
+			if (!c.head)
+				vector(&c, NORM, CODED_CHANNELS, 1, 0.2, 0);
+			streams(&c, U, how == 2 ? HZ_F32 : HZ_BF16, CODED, 0, CODED_CHANNELS, 0, 0);
+			upload(dev, &c);
+			codes_new(dev, &code_formats[i], &want);
+			codes_new(dev, &code_formats[i], &got);
+			k = c.any_bits;
+			c.any_bits = 0;
+			status = make_call(dev, &c);
+			if (!status)
+				status = RECORD(dev->ctx, hz_quantize(dev->ctx, view(&c, U),
+								      &want.t[0], &want.o), &bytes);
+			if (!status)
+				status = hz_reserve(dev->ctx, bytes);
+			if (!status)
+				status = hz_quantize(dev->ctx, view(&c, U), &want.t[0], &want.o);
+			c.any_bits = k;
+			c.opts.u_codes = &got.t[0];
+			c.opts.u_quantize = &got.o;
+			if (!status)
+				status = make_call(dev, &c);
+			good &= status == HZ_OK && codes_equal(&want, &got);
+			if (status)
+				diag("%s: codes %zu, %d: %s", dev->name, i, how,
+				     hz_errmsg(dev->ctx));
+			for (k = 0; k < 3; k++) {
+				area_free(&want.area[k]);
+				area_free(&got.area[k]);
+			}
+			unload(&c);
+			case_free(&c);
+		}
+		ok(good, "%s: codes of branch inputs, %s", dev->name, code_formats[i].name);
+	}
 }
 
 /* ---- Initial weights ------------------------------------------------------------------------- */
@@ -282,7 +403,7 @@ static void test_init(struct dev *dev)
 	size_t k;
 
 	for (k = 0; k < sizeof(presets) / sizeof(*presets); k++) {
-		for (kind = 0; kind <= HZ_MHC_INIT_LITE; kind++) {
+		for (kind = 0; kind <= HZ_MHC_INIT_HY_V4; kind++) {
 			const hz_mhc_opts o = {
 				.preset = kind == HZ_MHC_INIT_HC   ? HZ_MHC_PRESET_HC
 					: kind == HZ_MHC_INIT_LITE ? HZ_MHC_PRESET_LITE
@@ -324,13 +445,13 @@ static void test_init(struct dev *dev)
 				mean += phi[j] / (double)count;
 				square += phi[j] * phi[j] / (double)count;
 			}
-			if (kind <= HZ_MHC_INIT_PAPER) {
+			if (kind <= HZ_MHC_INIT_PAPER || kind == HZ_MHC_INIT_HY_V4) {
 				const double variance = kind ? 4e-4 : 1.0 / 256;
 
 				random &= fabs(mean) < 5 * sqrt(variance / (double)count);
 				random &= fabs(square / variance - 1) < 0.1;
 				random &= (memcmp(phi, again, (size_t)count * 8) == 0) ==
-					  (kind == 0);
+					  (kind != HZ_MHC_INIT_PAPER);
 			} else {
 				random &= square == 0;
 			}
@@ -344,6 +465,8 @@ static void test_init(struct dev *dev)
 			}
 			for (i = 0; i < r.m && kind == HZ_MHC_INIT_PAPER; i++)
 				good &= bias[i] == 0;
+			for (i = 0; i < r.m && kind == HZ_MHC_INIT_HY_V4; i++)
+				good &= bias[i] == (i < 4 ? (float)-log(3) : 0);
 			for (i = 0;
 			     i < 4 && (kind == HZ_MHC_INIT_TRITON || kind == HZ_MHC_INIT_HC); i++)
 				good &= bias[i] == (i == layer % 4) && bias[4 + i] == 1;
@@ -704,8 +827,9 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		hz_mhc_opts o;
 		const char *message;
 	} wrong[] = {
-		{{.preset = 14}, "opts->preset is 14, must be 0 to 13"},
-		{{.head = 3}, "opts->head is 3, must be 0 to 2"},
+		{{.preset = 17}, "opts->preset is 17, must be 0 to 16"},
+		{{.head = 4}, "opts->head is 4, must be 0 to 3"},
+		{{.streams = 3}, "opts->streams is 3, must be 0 to 2"},
 		{{.preset = -1}, "opts->preset is -1"},
 		{{.coefficients = 3}, "opts->coefficients is 3, must be 0 to 2"},
 		{{.residual = 5}, "opts->residual is 5, must be 0 to 4"},
@@ -717,8 +841,8 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
 		{{.given = 1024}, "opts->given has unknown bits 0x400 (valid: HZ_MHC_GIVEN_EPS"},
 		{{.eps_rule = 3}, "opts->eps_rule is 3, must be 0 to 2"},
-		{{.rms = 3}, "opts->rms is 3, must be 0 to 2"},
-		{{.rms_eps_rule = -1}, "opts->rms_eps_rule is -1, must be 0 to 2"},
+		{{.rms = 4}, "opts->rms is 4, must be 0 to 3"},
+		{{.rms_eps_rule = -1}, "opts->rms_eps_rule is -1, must be 0 to 3"},
 		{{.z_max = 30}, "opts->z_max is 30, and opts->given is without HZ_MHC_GIVEN_Z_MAX"},
 		{{.z_min = -INFINITY, .given = HZ_MHC_GIVEN_Z_MIN},
 		 "opts->z_min is -inf, must be finite in f32"},
@@ -777,6 +901,13 @@ static void test_wrong_conventions(hz_context *ctx, struct valid *r)
 		HZ_ESHAPE, "mhc_pre: alpha.shape[0] is 3, must be 1");
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &no_p_in),
 		HZ_EINVAL, "mhc_pre_bwd: opts->dp_in is given, and opts->p_in is NULL");
+	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, NULL, &r->A, NULL,
+				&(hz_mhc_opts){.u_codes = &one}),
+		HZ_EINVAL, "mhc_pre: opts->u_quantize is NULL, and u_codes is given: set both");
+	refused(ctx, hz_mhc_pre(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &r->P, NULL, &r->A, NULL,
+				&(hz_mhc_opts){.u_codes = &one,
+					       .u_quantize = &(hz_quantize_opts){.scale = 1}}),
+		HZ_EDTYPE, "mhc_pre: opts->u_codes, opts->u_quantize: quantize: q");
 	gaps = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 4);
 	gaps.stride[0] = 5;
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &strided),
@@ -1040,6 +1171,7 @@ int main(void)
 	for (i = 0; i < ndevs; i++) {
 		test_recompute(&devs[i]);
 		test_layers(&devs[i]);
+		test_codes(&devs[i]);
 	}
 	test_init(&devs[ndevs - 1]);
 	test_wrong();

@@ -50,6 +50,15 @@ static const struct convention {
 	{"megatron", {.preset = HZ_MHC_PRESET_MEGATRON, .head = HZ_MHC_HEAD_WEIGHTS}, 8},
 	{"tilekernels", {.preset = HZ_MHC_PRESET_TILEKERNELS}, 8},
 	{"liger", {.preset = HZ_MHC_PRESET_LIGER}, 8},
+	{"transformer_engine", {.preset = HZ_MHC_PRESET_TRANSFORMER_ENGINE}, 8},
+	{"lucidrains", {.preset = HZ_MHC_PRESET_LUCIDRAINS, .head = HZ_MHC_HEAD_WEIGHTS}, 8},
+	{"qwen4_exp", {.preset = HZ_MHC_PRESET_QWEN4_EXP}, 8},
+	{"streams divided", {.rms = HZ_MHC_RMS_STREAM}, 8},
+	{"streams divided, root", {REF_EXACT, .rms = HZ_MHC_RMS_STREAM, .rms_eps = 0.5,
+				   .rms_eps_rule = HZ_MHC_RMS_EPS_ROOT}, 8},
+	{"streams divided, cn", {REF_EXACT, .rms = HZ_MHC_RMS_STREAM, .rms_eps = 0.1,
+				 .streams = HZ_MHC_STREAMS_CN}, 8},
+	{"least root", {REF_EXACT, .rms_eps = 8, .rms_eps_rule = HZ_MHC_RMS_EPS_FLOOR}, 8},
 };
 
 #define CONVENTIONS ((int)(sizeof(conventions) / sizeof(*conventions)))
@@ -140,7 +149,7 @@ static void make_phi_16(struct tcase *c, int dtype)
 	struct operand *const old = c->o[PHI], *phi;
 	int64_t i;
 
-	phi = make(c, PHI, dtype, WHOLE, 2, old->t.shape, 0);
+	phi = make(c, PHI, dtype, WHOLE, old->t.ndim, old->t.shape, c->cn ? SWAPPED : 0);
 	for (i = 0; i < phi->count; i++)
 		set(phi, i, old->v[i]);
 	free(old->image);
@@ -216,8 +225,11 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 	int k;
 
 	for (g = 0; g < s->S && r->phi; g++) {
-		double *mean = ref_mean(r, g), raw[REF_ROWS + 1], y[REF_ROWS];
-		const double rho = ref_project(r, mean, raw, y);
+		double *mean = ref_mean(r, g), raw[REF_ROWS + 1], y[REF_ROWS], rho;
+		double rhos[REF_STREAMS], slopes[REF_STREAMS];
+
+		ref_divide(r, mean, rhos, slopes);
+		rho = ref_project(r, mean, raw, y);
 
 		for (k = 0; k < m; k++) {
 			double sum = 0;
@@ -254,8 +266,9 @@ static void bound_coefs(struct tcase *c, const struct pre *s, const struct ref_p
 
 		for (g = 0; g < s->S; g++) {
 			for (k = 0; k < m; k++) {
-				double sum = 1e-30, *mean = ref_mean(r, g);
+				double sum = 1e-30, *mean = ref_mean(r, g), rho[8], slope[8];
 
+				ref_divide(r, mean, rho, slope);
 				for (j = 0; j < K; j++)
 					sum += fabs(r->phi[k * K + j] * (r->gain ? r->gain[j] : 1) *
 						    mean[j]);
@@ -315,6 +328,7 @@ static void begin_case(struct tcase *c, const struct pre *s)
 	if (s->how & ACCUMULATE)
 		c->opts.flags |= HZ_MHC_ACCUMULATE;
 	c->head = (s->how & HEAD) != 0;
+	c->cn = ref_rule(s->n, &c->opts).cn ? s->n : 0;
 	c->split = 1 + rnd_below(&rnd, 3);
 	if (s->S == 1 && s->how & (STATIC | STATIC_MIX)) {
 		c->opts.coefficients = HZ_MHC_STATIC;
@@ -795,7 +809,7 @@ static int mean_case(int n, int dtype, int64_t T, int64_t C, int layout, int pre
 	snprintf(c.name, sizeof(c.name), "mean of %d streams", n);
 	snprintf(back.name, sizeof(back.name), "gradient of the mean of %d streams", n);
 	for (i = 0; i < T * n; i++)
-		p[i] = 1 / (double)n;
+		p[i] = preset == HZ_MHC_PRESET_LUCIDRAINS ? 1 : 1 / (double)n;
 	streams(&c, X, dtype, T, n, C, layout, 1);
 	streams(&c, U, dtype, T, 0, C, layout, 0);
 	if (layout) {
@@ -822,8 +836,9 @@ static void test_means(void)
 
 	for (n = 1; n <= 8; n++)
 		good &= mean_case(n, floats[n % 3], PICK(some_tokens), PICK(some_channels),
-				  n % 2 ? GAPS : 0, n % 4 ? 0 : HZ_MHC_PRESET_XING4);
-	ok(good, "heads that are means");
+				  n % 2 ? GAPS : 0, n % 4 == 1 ? HZ_MHC_PRESET_LUCIDRAINS :
+						    n % 4 ? 0 : HZ_MHC_PRESET_XING4);
+	ok(good, "heads that are means or sums");
 }
 
 /* ---- Boundaries of layers -------------------------------------------------------------------- */
@@ -878,7 +893,8 @@ static int post_pre_case(const struct pre *s)
 		y->want[i] = ref_get(s->dtype, &rounded, 0);
 	}
 	/* The weights are those of a separate case. */
-	pre = (struct tcase){.split = c.split, .opts = c.opts, .default_opts = c.default_opts};
+	pre = (struct tcase){.split = c.split, .opts = c.opts, .default_opts = c.default_opts,
+			     .cn = c.cn};
 	make_inputs(&pre, s);
 	for (i = 0; i < pre.o[X]->count; i++)
 		pre.o[X]->v[i] = y->want[i];

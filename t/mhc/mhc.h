@@ -23,14 +23,16 @@ static long cases;
 enum slot {
 	X, P, Q, A, U, Y, F, BIAS_F, PHI, ALPHA, BIAS, GAIN, NORM, SAVED, P2, Q2, A2,
 	DU, DY, DX, DF, DP, DQ, DA, DBIAS_F, DPHI, DALPHA, DBIAS, DGAIN, DNORM, DP_OUT, DQ_OUT,
-	DA_OUT, P_IN, DP_IN, ALPHA_Q, ALPHA_A, DALPHA_Q, DALPHA_A, SLOTS
+	DA_OUT, P_IN, DP_IN, ALPHA_Q, ALPHA_A, DALPHA_Q, DALPHA_A, W_DOWN, W_UP, W_Q, DW_DOWN,
+	DW_UP, DW_Q, SLOTS
 };
 
 static const char *const slot_names[SLOTS] = {
 	"x", "p", "q", "a", "u", "y", "f", "branch_bias", "phi", "alpha", "bias", "gain", "norm",
 	"saved", "p_next", "q_next", "a_next", "du", "dy", "dx", "df", "dp", "dq", "da",
 	"dbranch_bias", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dp out", "dq out", "da out",
-	"p_in", "dp_in", "alpha_q", "alpha_a", "dalpha_q", "dalpha_a",
+	"p_in", "dp_in", "alpha_q", "alpha_a", "dalpha_q", "dalpha_a", "w_down", "w_up", "w_q",
+	"dw_down", "dw_up", "dw_q",
 };
 
 /* Layouts that differ from a contiguous array; bits */
@@ -38,6 +40,7 @@ enum { SWAPPED = 1, GAPS = 2, BACKWARDS = 4, SKEWED = 8 };
 
 struct operand {
 	hz_tensor t;		/* data points to the device of the call */
+	hz_tensor cn;		/* the same as calls take it with HZ_MHC_STREAMS_CN */
 	int64_t count, lowest, bytes;
 	size_t skew;
 	unsigned char *image;	/* before the call, guards included */
@@ -58,6 +61,7 @@ struct tcase {
 	int64_t split;		/* T tokens are [split][T / split] if split divides T */
 	hz_mhc_opts opts;
 	int default_opts;	/* opts is NULL in the call */
+	int cn;			/* HZ_MHC_STREAMS_CN: the number of streams; else 0 */
 	int head;
 	double alphas[3];	/* of p, q, a */
 	hz_mhc_grads g;		/* filled when a call is made */
@@ -65,10 +69,30 @@ struct tcase {
 	int any_bits;		/* bits of contexts are not compared */
 };
 
+static inline int is_streams(int slot)
+{
+	return slot == X || slot == Y || slot == DX || slot == DY;
+}
+
+/* Weights with a column for each number of a token: [rows][n][C] in a case with cn */
+static inline int has_columns(int slot)
+{
+	return slot == PHI || slot == DPHI || slot == GAIN || slot == DGAIN;
+}
+
 /* The view of an operand; NULL if the case has none */
 static inline hz_tensor *view(const struct tcase *c, int slot)
 {
-	return c->o[slot] ? &c->o[slot]->t : NULL;
+	struct operand *const o = c->o[slot];
+
+	if (!o || !c->cn || (!is_streams(slot) && !has_columns(slot)))
+		return o ? &o->t : NULL;
+	o->cn = is_streams(slot) ? hz_view_transpose(&o->t, o->t.ndim - 2, o->t.ndim - 1) :
+		slot == PHI || slot == DPHI ?
+		hz_tensor_2d(o->t.data, o->t.dtype, o->t.device, o->t.shape[0],
+			     o->t.shape[1] * o->t.shape[2]) :
+		hz_tensor_1d(o->t.data, o->t.dtype, o->t.device, o->t.shape[1] * o->t.shape[2]);
+	return &o->cn;
 }
 
 static inline const double *values(const struct tcase *c, int slot)
@@ -223,8 +247,10 @@ static inline struct operand *coefs(struct tcase *c, int slot, int64_t S, int n,
 static inline struct operand *weights(struct tcase *c, int slot, int64_t rows, int64_t columns,
 				      double sd, int layout)
 {
-	const int64_t size[] = {rows, columns};
-	struct operand *o = make(c, slot, HZ_F32, WHOLE, 2, size, layout & SKEWED);
+	const int64_t size[] = {rows, columns}, split[] = {rows, c->cn, columns / (c->cn + !c->cn)};
+	struct operand *o = c->cn && has_columns(slot) ?
+		make(c, slot, HZ_F32, WHOLE, 3, split, (layout & SKEWED) | SWAPPED) :
+		make(c, slot, HZ_F32, WHOLE, 2, size, layout & SKEWED);
 
 	if (sd > 0)
 		fill(o, 0, sd);
@@ -235,7 +261,10 @@ static inline struct operand *weights(struct tcase *c, int slot, int64_t rows, i
 static inline struct operand *vector(struct tcase *c, int slot, int64_t count, double mean,
 				     double sd, int layout)
 {
-	struct operand *o = make(c, slot, HZ_F32, WHOLE, 1, &count, layout & SKEWED);
+	const int64_t split[] = {1, c->cn, count / (c->cn + !c->cn)};
+	struct operand *o = c->cn && has_columns(slot) ?
+		make(c, slot, HZ_F32, WHOLE, 3, split, (layout & SKEWED) | SWAPPED) :
+		make(c, slot, HZ_F32, WHOLE, 1, &count, layout & SKEWED);
 
 	if (sd > 0)
 		fill(o, mean, sd);

@@ -29,6 +29,7 @@ struct ref_rule {
 	double eps, p_eps, q_scale, rms_eps, norm_eps;
 	int eps_rule, rms, rms_eps_rule;
 	double q_eps, z_min, z_max;
+	int cn;
 };
 
 static inline int ref_factorial(int n)
@@ -73,6 +74,13 @@ static inline struct ref_rule ref_rule(int n, const hz_mhc_opts *o)
 		 .rms_eps_rule = HZ_MHC_RMS_EPS_ROOT},
 		{REF_DEEPSEEK(10, HZ_MHC_OLD_NEW), .p_eps = 1e-6, .q_scale = 1, .rms_eps = 1e-6},
 		{REF_DEEPSEEK(20, 0), .q_scale = 2, .rms_eps = 1e-6},
+		{REF_SINKHORN(HZ_MHC_EXP, HZ_MHC_ROWS, 20, HZ_MHC_OLD_NEW), .q_scale = 2,
+		 .rms_eps = 0x1p-23, .cn = 1},
+		{REF_SINKHORN(HZ_MHC_EXP, HZ_MHC_COLS, 20, HZ_MHC_OLD_NEW), .eps = 1e-12,
+		 .q_scale = 2, .rms_eps = 1e-12, .eps_rule = HZ_MHC_EPS_FLOOR,
+		 .rms = HZ_MHC_RMS_STREAM, .rms_eps_rule = HZ_MHC_RMS_EPS_FLOOR},
+		{REF_OTHER(HZ_MHC_IDENTITY), .rms_eps = 1e-6, .norm_eps = 1e-6,
+		 .rms = HZ_MHC_RMS_STREAM},
 	};
 	struct ref_rule r = presets[o && o->preset ? o->preset - 1 : 0];
 
@@ -83,7 +91,8 @@ static inline struct ref_rule ref_rule(int n, const hz_mhc_opts *o)
 	}
 	if (o) {
 		r.eps_rule = o->eps_rule ? o->eps_rule : r.eps_rule;
-		r.rms = o->rms;
+		r.rms = o->rms ? o->rms : r.rms;
+		r.cn = o->streams ? o->streams == HZ_MHC_STREAMS_CN : r.cn;
 		r.rms_eps_rule = o->rms_eps_rule ? o->rms_eps_rule : r.rms_eps_rule;
 		r.q_eps = o->given & HZ_MHC_GIVEN_Q_EPS ? o->q_eps : r.q_eps;
 		r.z_min = o->given & HZ_MHC_GIVEN_Z_MIN ? o->z_min : r.z_min;
@@ -527,9 +536,13 @@ static inline double *ref_mean(const struct ref_pre *s, int64_t g)
 	return mean;
 }
 
-/* The factor of sums, from a mean square; slope: its derivative by x_j is -rho slope x_j / (n C) */
-static inline double ref_rho(const struct ref_rule *r, double square, double *slope)
+/*
+ * The factor of sums, from a mean square of `count` numbers; slope: its derivative by x_j is -rho
+ * slope x_j / count
+ */
+static inline double ref_rho(const struct ref_rule *r, double square, int64_t count, double *slope)
 {
+	const double least = r->rms_eps / sqrt((double)count);
 	const double inside = square + r->rms_eps, root = sqrt(square) + r->rms_eps;
 
 	*slope = r->rms == HZ_MHC_RMS_NONE ? 0 : 1 / sqrt(square);
@@ -537,10 +550,52 @@ static inline double ref_rho(const struct ref_rule *r, double square, double *sl
 		return 1;
 	if (r->rms_eps_rule == HZ_MHC_RMS_EPS_ROOT)
 		return root == 0 ? 0 : 1 / root;
+	if (r->rms_eps_rule == HZ_MHC_RMS_EPS_FLOOR && count > 0) {
+		*slope = sqrt(square) < least ? 0 : *slope;
+		return 1 / (sqrt(square) < least ? least : sqrt(square));
+	}
 	return *slope = inside == 0 ? 0 : 1 / sqrt(inside);
 }
 
-/* y from a mean; raw [m + 1]: sums, then the mean square. Returns 1 / root mean square. */
+/* Divides the streams of a mean by their roots, with HZ_MHC_RMS_STREAM; rho and slope [n] */
+static inline void ref_divide(const struct ref_pre *s, double *mean, double *rho, double *slope)
+{
+	int64_t c;
+	int i;
+
+	for (i = 0; i < s->r.n && s->r.rms == HZ_MHC_RMS_STREAM; i++) {
+		double *x = mean + i * s->C, square = 0;
+
+		for (c = 0; c < s->C; c++)
+			square += x[c] * x[c] / (double)s->C;
+		rho[i] = ref_rho(&s->r, square, s->C, &slope[i]);
+		for (c = 0; c < s->C; c++)
+			x[c] *= rho[i];
+	}
+}
+
+/* d = rho d - slope x <d, x> / C, x being divided */
+static inline void ref_divide_bwd(const struct ref_pre *s, const double *mean, const double *rho,
+				  const double *slope, double *d)
+{
+	int64_t c;
+	int i;
+
+	for (i = 0; i < s->r.n && s->r.rms == HZ_MHC_RMS_STREAM; i++) {
+		const double *x = mean + i * s->C;
+		double dot = 0;
+
+		for (c = 0; c < s->C; c++)
+			dot += d[i * s->C + c] * x[c] / (double)s->C;
+		for (c = 0; c < s->C; c++)
+			d[i * s->C + c] = rho[i] * d[i * s->C + c] - slope[i] * x[c] * dot;
+	}
+}
+
+/*
+ * y from a mean, divided already with HZ_MHC_RMS_STREAM; raw [m + 1]: sums, then the mean square.
+ * Returns 1 / root mean square.
+ */
 static inline double ref_project(const struct ref_pre *s, const double *mean, double *raw,
 				 double *y)
 {
@@ -553,7 +608,7 @@ static inline double ref_project(const struct ref_pre *s, const double *mean, do
 	for (j = 0; j < K; j++)
 		square += mean[j] * mean[j];
 	square = K ? square / (double)K : 0;
-	rho = ref_rho(&s->r, square, &slope);
+	rho = s->r.rms == HZ_MHC_RMS_STREAM ? 1 : ref_rho(&s->r, square, K, &slope);
 	for (k = 0; k < m; k++) {
 		raw[k] = 0;
 		for (j = 0; j < K && s->phi; j++)
@@ -585,8 +640,10 @@ static inline void ref_pre(const struct ref_pre *s, double *p, double *q, double
 	int64_t g, t, c;
 
 	for (g = 0; g < s->S; g++) {
-		double raw[REF_ROWS + 1], y[REF_ROWS];
+		double raw[REF_ROWS + 1], y[REF_ROWS], rho[REF_STREAMS], slope[REF_STREAMS];
 		double *mean = ref_mean(s, g);
+
+		ref_divide(s, mean, rho, slope);
 
 		ref_project(s, mean, raw, y);
 		ref_coefs(&s->r, y, s->alpha, s->bias, p + g * n, s->head ? NULL : q + g * n,
@@ -670,11 +727,13 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 	for (g = 0; g < S; g++) {
 		double raw[REF_ROWS + 1], y[REF_ROWS], dy[REF_ROWS], unused[REF_ROWS] = {0},
 								     dot = 0;
-		double *mean = ref_mean(s, g);
-		const double rho = ref_project(s, mean, raw, y);
-		double slope;
+		double *mean = ref_mean(s, g), *dmean = calloc((size_t)K + 1, 8);
+		double rhos[REF_STREAMS], slopes[REF_STREAMS], rho, slope = 0;
 
-		ref_rho(&s->r, raw[m], &slope);
+		ref_divide(s, mean, rhos, slopes);
+		rho = ref_project(s, mean, raw, y);
+		if (s->r.rms != HZ_MHC_RMS_STREAM)
+			ref_rho(&s->r, raw[m], K, &slope);
 		ref_coefs_bwd(&s->r, y, s->alpha, s->bias, dp + g * n, s->head ? NULL : dq + g * n,
 			      da + g * size, dy, o->dalpha ? o->dalpha : unused,
 			      o->dbias ? o->dbias : unused);
@@ -700,9 +759,14 @@ static inline void ref_pre_bwd(const struct ref_pre *s, const struct ref_grads *
 				ref_add(o->dphi, k * K + j, draw * gain * mean[j]);
 				ref_add(o->dgain, j, draw * s->phi[k * K + j] * mean[j]);
 			}
-			for (t = g * each; t < (g + 1) * each; t++)
-				ref_add(o->dx, t * K + j, d / (double)each);
+			dmean[j] = d;
 		}
+		ref_divide_bwd(s, mean, rhos, slopes, dmean);
+		for (j = 0; j < K && s->phi; j++) {
+			for (t = g * each; t < (g + 1) * each; t++)
+				ref_add(o->dx, t * K + j, dmean[j] / (double)each);
+		}
+		free(dmean);
 		free(mean);
 	}
 	free(du);

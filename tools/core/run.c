@@ -127,6 +127,7 @@ static const struct op *const ops[] = {
 	&op_mhc_add,
 	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
 	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd, &op_mhc_expand,
+	&op_mhc_gated_pre, &op_mhc_gated_pre_bwd,
 	&op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
 	&op_mhc_init,
 };

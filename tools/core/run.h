@@ -151,6 +151,7 @@ extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
 extern const struct op op_linear_forward, op_linear_bwd, op_linear_dequantize;
 
 /* tools/mhc/run.c */
+extern const struct op op_mhc_gated_pre, op_mhc_gated_pre_bwd;
 extern const struct op op_mhc_presets;
 extern const struct op op_mhc_sinkhorn, op_mhc_sinkhorn_bwd, op_mhc_mix, op_mhc_mix_bwd, op_mhc_add,
 	op_mhc_add_bwd, op_mhc_post, op_mhc_post_bwd, op_mhc_expand, op_mhc_expand_bwd,

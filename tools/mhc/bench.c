@@ -17,7 +17,7 @@
 enum kind {
 	NO_CALL, SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, POST_BWD_F,
 	EXPAND, EXPAND_BWD, WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER,
-	LAYER_TRAINING, RECOMPUTE,
+	LAYER_TRAINING, RECOMPUTE, GATED,
 };
 
 #define LAYERS 4	/* recomputed by a call of RECOMPUTE */
@@ -47,14 +47,20 @@ static const struct {
 	[LAYER] = {"mhc_pre", "layer", 3, 2},
 	[LAYER_TRAINING] = {"mhc_pre_bwd", "layer+bwd", 7, 5},
 	[RECOMPUTE] = {"mhc_recompute", "", 1 + LAYERS, 2 * LAYERS},
+	[GATED] = {"mhc_gate", "gated pre", 1, 1},
 };
 
 /*
  * Flags of calls in shapes[]. GROUPS: 16 groups of tokens share coefficients, otherwise each token
  * has its own; LITE: mHC-lite; NORM: u is divided by its root mean square;
- * P_IN: u is mixed by other coefficients, as in DeepSeek V4.1
+ * P_IN: u is mixed by other coefficients, as in DeepSeek V4.1; DIVIDED: each stream has its own
+ * root mean square, as in lucidrains' mHCv2
  */
-enum { KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256, P_IN = 512 };
+enum {
+	KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256, P_IN = 512, DIVIDED = 1024
+};
+
+#define RANK 320			/* of the gates of GATED */
 
 enum { CPU, GPU };
 
@@ -103,6 +109,8 @@ static const struct shape {
 	{GPU, HZ_BF16, 8192, 4096, 4, {PRE_BWD | LITE, PRE_BWD | NORM}},
 	{GPU, HZ_BF16, 8192, 4096, 2, {RECOMPUTE}},
 	{GPU, HZ_BF16, 4096, 4096, 8, {RECOMPUTE}},
+	{GPU, HZ_BF16, 8192, 4096, 4, {WEIGHTS | DIVIDED, PRE_BWD | DIVIDED}},
+	{GPU, HZ_BF16, 8192, 2048, 4, {GATED}},
 	{GPU, HZ_F32, 32768, 0, 8, {SINKHORN, SINKHORN_BWD}},
 	{GPU, HZ_F32, 16384, 4096, 4, {POST}},
 	{GPU, HZ_F32, 16, 4096, 4, {WEIGHTS | QUICK}},
@@ -131,6 +139,8 @@ static const struct shape {
 	{CPU, HZ_BF16, 2048, 4096, 2, {PRE_BWD}},
 	{CPU, HZ_BF16, 1024, 4096, 8, {PRE_BWD}},
 	{CPU, HZ_BF16, 2048, 4096, 4, {PRE_BWD | LITE, PRE_BWD | NORM}},
+	{CPU, HZ_BF16, 2048, 4096, 4, {WEIGHTS | DIVIDED, PRE_BWD | DIVIDED}},
+	{CPU, HZ_BF16, 128, 2048, 4, {GATED | QUICK}},
 	{CPU, HZ_F32, 1024, 0, 8, {SINKHORN, SINKHORN_BWD}},
 	{CPU, HZ_F32, 8, 512, 4, {POST}},
 	{CPU, HZ_F32, 1024, 4096, 4, {POST, POST_BWD, WEIGHTS, PRE_BWD}},
@@ -170,7 +180,7 @@ struct mhc_case {
 	const struct mhc *m;
 	hz_tensor t[LARGE_ARRAYS];
 	hz_tensor p, q, a, dp, dq, da, saved, z, zp, phi, dphi, alpha, dalpha, bias, dbias;
-	hz_tensor norm, dnorm;
+	hz_tensor norm, dnorm, w_down, w_up;
 	hz_mhc_opts opts;
 	hz_mhc_grads grads;
 	hz_mhc_layer layer;
@@ -231,6 +241,8 @@ static int call_mhc(struct bench *b, struct bench_case *c)
 				       y, &m->p, &m->dq, &m->da, u, &m->opts);
 	case RECOMPUTE:
 		return hz_mhc_recompute(ctx, x, LAYERS, m->block);
+	case GATED:
+		return hz_mhc_gated_pre(ctx, x, &m->w_down, &m->w_up, NULL, NULL, u, &m->opts);
 	default:
 		break;
 	}
@@ -299,6 +311,10 @@ static void make_views(struct bench *b, struct mhc_case *m)
 	m->dbias = hz_tensor_1d(a->dbias, HZ_F32, device, rows_of_phi);
 	m->norm = hz_tensor_1d(a->norm, HZ_F32, device, C);
 	m->dnorm = hz_tensor_1d(a->dnorm, HZ_F32, device, C);
+	if (r->kind == GATED) {
+		m->w_down = hz_tensor_2d(a->phi, HZ_F32, device, RANK, n * C);
+		m->w_up = hz_tensor_2d(a->dphi, HZ_F32, device, n * C, RANK);
+	}
 	m->grads = (hz_mhc_grads){
 		.dp = &m->dp, .dq = &m->dq, .da = &m->da, .dx = &m->t[DXS], .dphi = &m->dphi,
 		.dalpha = &m->dalpha, .dbias = &m->dbias,
@@ -346,7 +362,7 @@ static void name_case(struct mhc_case *m)
 		snprintf(m->c.name, sizeof(m->c.name), "%s%s%s%lldx%dx%d%s", name,
 			 *name ? " " : "",
 			 r->flags & LITE ? "lite " : r->flags & NORM ? "norm " :
-			 r->flags & P_IN ? "p_in " : "",
+			 r->flags & P_IN ? "p_in " : r->flags & DIVIDED ? "rms=stream " : "",
 			 (long long)r->tokens, r->n, r->channels, r->groups ? "/16" : "");
 	snprintf(m->c.dtype, sizeof(m->c.dtype), "%s", hz_dtype_name(r->dtype));
 }
@@ -386,6 +402,8 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 		m.opts.preset = HZ_MHC_PRESET_PAPER;
 	if (r->flags & P_IN)
 		m.opts.preset = HZ_MHC_PRESET_DEEPSEEK_V41;
+	if (r->flags & DIVIDED)
+		m.opts.preset = HZ_MHC_PRESET_LUCIDRAINS;
 	if (r->flags & LITE)
 		m.opts.preset = HZ_MHC_PRESET_LITE;
 	make_views(b, &m);

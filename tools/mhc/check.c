@@ -267,6 +267,51 @@ static bool check_p_in(hz_context *ctx, const char *name, struct arrays *a)
 	       near(name, "what dx with p_in gives", sum(a, X, DX), sum(a, WU, U), 1e-3);
 }
 
+/* Branch inputs with gates, by the definition; the numbers of phi are W_down and W_up */
+static bool check_gated(hz_context *ctx, const char *name, struct arrays *a)
+{
+	hz_tensor *t = a->on;
+	const hz_tensor up = hz_tensor_2d(t[PHI].data, HZ_F32, t[PHI].device, K, M);
+	int status = WITH_WORKSPACE(ctx, hz_mhc_gated_pre(ctx, &t[X], &t[PHI], &up, NULL, NULL,
+							  &t[U], NULL));
+	bool good = true;
+
+	if (!status)
+		status = from_device(ctx, &t[U], &a->host[U]);
+	if (status)
+		return wrong("%s: mhc_gated_pre: %s", name, hz_errmsg(ctx));
+	for (int s = 0; s < T && good; s++) {
+		double x[K], hidden[M], u[C] = {0};
+
+		for (int i = 0; i < N; i++) {
+			const float *const from = a->v[X] + (s * N + i) * C;
+			double square = 0;
+
+			for (int c = 0; c < C; c++)
+				square += (double)from[c] * (double)from[c];
+			for (int c = 0; c < C; c++)
+				x[i * C + c] = (double)from[c] / sqrt(square / C + 1e-6);
+		}
+		for (int k = 0; k < M; k++) {
+			double z = 0;
+
+			for (int j = 0; j < K; j++)
+				z += (double)a->v[PHI][k * K + j] * x[j] / N;
+			hidden[k] = z / (1 + exp(-z));
+		}
+		for (int j = 0; j < K; j++) {
+			double z = 0;
+
+			for (int k = 0; k < M; k++)
+				z += (double)a->v[PHI][j * M + k] * hidden[k];
+			u[j % C] += x[j] / (1 + exp(-z)) / N;
+		}
+		for (int c = 0; c < C && good; c++)
+			good = near(name, "u by gates", (double)a->v[U][s * C + c], u[c], 1e-4);
+	}
+	return good;
+}
+
 bool check_mhc(hz_context *ctx, const char *name)
 {
 	struct arrays a = {0};
@@ -277,7 +322,8 @@ bool check_mhc(hz_context *ctx, const char *name)
 		status = forward(ctx, &a);
 	good = status ? wrong("%s: mhc_pre, mhc_post: %s", name, hz_errmsg(ctx))
 		      : check_forward(name, &a) && check_post(ctx, name, &a) &&
-				check_pre(ctx, name, &a) && check_p_in(ctx, name, &a);
+				check_pre(ctx, name, &a) && check_p_in(ctx, name, &a) &&
+				check_gated(ctx, name, &a);
 	arrays_free(ctx, &a);
 	return good;
 }

@@ -14,21 +14,28 @@
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
 #define PRESETS \
-	"deepseek_v4|deepseek_v41|glm5_next|xing4|hy_v4|megatron|tilekernels|liger|paper|triton|" \
-	"triton_static|hc|lite"
+	"deepseek_v4|deepseek_v41|glm5_next|xing4|hy_v4|qwen4_exp|megatron|transformer_engine|" \
+	"tilekernels|liger|lucidrains|paper|triton|triton_static|hc|lite"
 
 static const struct word preset_words[] = {
 	{"deepseek_v4", HZ_MHC_PRESET_DEEPSEEK_V4}, {"deepseek_v41", HZ_MHC_PRESET_DEEPSEEK_V41},
 	{"glm5_next", HZ_MHC_PRESET_GLM5_NEXT}, {"xing4", HZ_MHC_PRESET_XING4},
 	{"hy_v4", HZ_MHC_PRESET_HY_V4}, {"megatron", HZ_MHC_PRESET_MEGATRON},
 	{"tilekernels", HZ_MHC_PRESET_TILEKERNELS}, {"liger", HZ_MHC_PRESET_LIGER},
+	{"transformer_engine", HZ_MHC_PRESET_TRANSFORMER_ENGINE},
+	{"lucidrains", HZ_MHC_PRESET_LUCIDRAINS}, {"qwen4_exp", HZ_MHC_PRESET_QWEN4_EXP},
 	{"paper", HZ_MHC_PRESET_PAPER},
 	{"triton", HZ_MHC_PRESET_TRITON}, {"triton_static", HZ_MHC_PRESET_TRITON_STATIC},
 	{"hc", HZ_MHC_PRESET_HC}, {"lite", HZ_MHC_PRESET_LITE}, {NULL, 0},
 };
 
 static const struct word head_words[] = {
-	{"weights", HZ_MHC_HEAD_WEIGHTS}, {"mean", HZ_MHC_HEAD_MEAN}, {NULL, 0},
+	{"weights", HZ_MHC_HEAD_WEIGHTS}, {"mean", HZ_MHC_HEAD_MEAN}, {"sum", HZ_MHC_HEAD_SUM},
+	{NULL, 0},
+};
+
+static const struct word streams_words[] = {
+	{"nc", HZ_MHC_STREAMS_NC}, {"cn", HZ_MHC_STREAMS_CN}, {NULL, 0},
 };
 
 static const struct word residual_words[] = {
@@ -49,11 +56,13 @@ static const struct word eps_rule_words[] = {
 };
 
 static const struct word rms_words[] = {
-	{"all", HZ_MHC_RMS_ALL}, {"none", HZ_MHC_RMS_NONE}, {NULL, 0},
+	{"all", HZ_MHC_RMS_ALL}, {"stream", HZ_MHC_RMS_STREAM}, {"none", HZ_MHC_RMS_NONE},
+	{NULL, 0},
 };
 
 static const struct word rms_eps_rule_words[] = {
-	{"inside", HZ_MHC_RMS_EPS_INSIDE}, {"root", HZ_MHC_RMS_EPS_ROOT}, {NULL, 0},
+	{"inside", HZ_MHC_RMS_EPS_INSIDE}, {"root", HZ_MHC_RMS_EPS_ROOT},
+	{"floor", HZ_MHC_RMS_EPS_FLOOR}, {NULL, 0},
 };
 
 static const struct word coefficients_words[] = {
@@ -64,8 +73,12 @@ static const struct word coefficients_words[] = {
 static const struct word kind_words[] = {
 	{"identity", HZ_MHC_INIT_IDENTITY}, {"paper", HZ_MHC_INIT_PAPER},
 	{"triton", HZ_MHC_INIT_TRITON}, {"hc", HZ_MHC_INIT_HC}, {"lite", HZ_MHC_INIT_LITE},
-	{NULL, 0},
+	{"hy_v4", HZ_MHC_INIT_HY_V4}, {NULL, 0},
 };
+
+#define STREAMS_KEY \
+	{"streams", KEY_WORD, streams_words, 0, 0, "nc|cn", \
+	 "order: streams are [..., n, C], the default, or [..., C, n]"}
 
 const struct key mhc_sinkhorn_keys[] = {
 	{"preset", KEY_WORD, preset_words, 0, 0, PRESETS,
@@ -88,31 +101,35 @@ const struct key mhc_weights_keys[] = {
 	{"p_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to p, or to its sum"},
 	{"q_scale", KEY_REAL, NULL, 0, 0, "NUMBER", "a factor of q"},
 	{"q_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to q"},
-	{"rms", KEY_WORD, rms_words, 0, 0, "all|none",
-	 "y is divided by the root mean square of x, or not"},
+	{"rms", KEY_WORD, rms_words, 0, 0, "all|stream|none",
+	 "y is that of x over its root mean square, of streams over their own, or of\nx"},
 	{"rms_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that mean square"},
-	{"rms_eps_rule", KEY_WORD, rms_eps_rule_words, 0, 0, "inside|root",
-	 "root: rms_eps is added to the root instead"},
+	{"rms_eps_rule", KEY_WORD, rms_eps_rule_words, 0, 0, "inside|root|floor",
+	 "root: rms_eps is added to the root instead; floor: it is the least norm"},
 	{"norm_eps", KEY_REAL, NULL, 0, 0, "NUMBER", "added to that of u, with norm="},
 	{"old_new", KEY_WORD, switch_words, 0, 0, "0|1", "1: z is [old, new]"},
 	{"normalize", KEY_WORD, switch_words, 0, 0, "0|1", "1: p is divided by its sum"},
-	{"head", KEY_WORD, head_words, 0, 0, "weights|mean",
-	 "of mhc_head: mean is that of the streams, without weights"},
+	{"head", KEY_WORD, head_words, 0, 0, "weights|mean|sum",
+	 "of mhc_head: mean and sum are those of the streams, without weights"},
 	{"coefficients", KEY_WORD, coefficients_words, 0, 0, "per_token|per_sequence|static",
 	 "of each token, the default; of means over sequences, of which x is\n"
 	 "[S, ..., n, C]; of bias alone, without phi"},
+	STREAMS_KEY,
 	END,
 };
 
+static const struct key streams_keys[] = {STREAMS_KEY, END};
+
 static const struct key expand_keys[] = {
 	{"n", KEY_INT, NULL, 1, 8, "N", "streams; default 4"},
+	STREAMS_KEY,
 	END,
 };
 
 static const struct key init_keys[] = {
 	{"n", KEY_INT, NULL, 1, 8, "N", "streams; default 4"},
 	{"channels", KEY_INT, NULL, 0, INT32_MAX, "C", "of phi"},
-	{"kind", KEY_WORD, kind_words, 0, 0, "identity|paper|triton|hc|lite",
+	{"kind", KEY_WORD, kind_words, 0, 0, "identity|paper|triton|hc|lite|hy_v4",
 	 "default identity: X' = X + F(mean) nearly"},
 	{"layer", KEY_INT, NULL, 0, INT32_MAX, "N", "the layer's number; default 0"},
 	{"seed", KEY_SEED, NULL, 0, 0, "N", "of the random numbers; default 0"},
@@ -152,6 +169,7 @@ hz_mhc_opts mhc_opts(const struct job *job)
 		.rms = (int32_t)value_or(job, "rms", 0),
 		.rms_eps_rule = (int32_t)value_or(job, "rms_eps_rule", 0),
 		.head = (int32_t)value_or(job, "head", 0),
+		.streams = (int32_t)value_or(job, "streams", 0),
 		.flags = value_or(job, "accumulate", 0) ? HZ_MHC_ACCUMULATE : 0,
 	};
 
@@ -234,10 +252,40 @@ int mhc_shape_all(struct job *job, const char *const (*pairs)[2])
 	return status;
 }
 
+/* Whether streams are [..., C, n] */
+static bool is_cn(const struct job *job)
+{
+	const int64_t order = value_or(job, "streams", 0);
+
+	return order ? order == HZ_MHC_STREAMS_CN :
+		       value_or(job, "preset", 0) == HZ_MHC_PRESET_TRANSFORMER_ENGINE;
+}
+
+int64_t mhc_streams_of(const struct job *job, const struct npy *x)
+{
+	return x->shape[x->ndim - (is_cn(job) ? 1 : 2)];
+}
+
+int64_t mhc_channels_of(const struct job *job, const struct npy *x)
+{
+	return x->shape[x->ndim - (is_cn(job) ? 2 : 1)];
+}
+
+/* The streams of an operand as [..., n, C], for calls without options; NULL if it is absent */
+static hz_tensor *nc_view(struct job *job, const char *name, hz_tensor *as)
+{
+	hz_tensor *const t = view_of(job, name);
+
+	if (!t || !is_cn(job))
+		return t;
+	*as = hz_view_transpose(t, t->ndim - 2, t->ndim - 1);
+	return as;
+}
+
 /* An output of branch values for the tokens of streams x */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x)
 {
-	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, x->shape[x->ndim - 1], -1);
+	mhc_shape(job, name, x->dtype, x->ndim - 2, x->shape, mhc_channels_of(job, x), -1);
 }
 
 /* ---- Presets --------------------------------------------------------------------------------- */
@@ -268,6 +316,22 @@ static const struct model {
 	 "as deepseek_v4"},
 	{"liger", "as deepseek_v4, old_new=0 p_eps=0", "none: arguments",
 	 "phi [4 C, 24], to be transposed; bias p|q|a[new, old]"},
+	{"transformer_engine", "map=exp order=rows old_new=1 rms_eps=1.1920929e-7 streams=cn",
+	 "none: arguments", "streams [s, b, C, 4]; phi [24, 4 C] of columns c 4 + i, bias p|q|a,\n"
+	 "alpha [3]"},
+	{"lucidrains", "map=exp order=cols old_new=1 eps_rule=floor eps=1e-12 rms=stream\n"
+	 "rms_eps_rule=floor rms_eps=1e-12 head=sum",
+	 "norm.gamma, static_alpha, dynamic_alpha_fn, pre_branch_scale, residual_scale,\n"
+	 "static_beta, dynamic_beta_fn, h_post_scale of each sublayer",
+	 "phi [24, 4 C] from dynamic_alpha_fn [1, C, 5] and dynamic_beta_fn [C, 1]: in the\n"
+	 "channels of stream i row i of p has column 0, row i of q dynamic_beta_fn, row (i, j)\n"
+	 "of a column 1 + j, and 0 in other streams; gain 1 + gamma for each stream; bias\n"
+	 "static_alpha[:, 0] | static_beta | static_alpha[:, 1:]; alpha pre_branch_scale,\n"
+	 "h_post_scale, residual_scale"},
+	{"qwen4_exp", "residual=identity rms=stream rms_eps=1e-6, with mhc_gated_pre",
+	 "layers.L.{attn,mlp}_hyper_connection.{hc_norm,input_mix_weight_down,\n"
+	 "input_mix_weight_up,block_inject_weight}.weight, hyper_connection_mixer.*",
+	 "gain 1 + hc_norm.weight [4 C], w_down [r, 4 C], w_up [4 C, r], w_q [4, 4 C]"},
 	{"paper", "arXiv 2512.24880: map=exp order=cols, every eps 0", "none",
 	 "phi [24, 4 C], bias p|q|a[new, old], alpha [3]"},
 	{"triton", "mHC-triton: map=abs order=rows normalize=1, every eps 1e-6",
@@ -287,6 +351,18 @@ static int presets_outputs(struct job *job)
 	return 0;
 }
 
+/* Lines after a title, aligned */
+static void print_lines(const char *title, const char *lines)
+{
+	printf("  %s", title);
+	for (const char *c = lines; *c; c++) {
+		putchar(*c);
+		if (*c == '\n')
+			printf("  %*s", (int)strlen(title), "");
+	}
+	putchar('\n');
+}
+
 static int presets_call(hz_context *ctx, struct job *job)
 {
 	(void)ctx;
@@ -296,10 +372,10 @@ static int presets_call(hz_context *ctx, struct job *job)
 	for (size_t i = 0; i < sizeof(models) / sizeof(*models); i++) {
 		const struct model *const m = &models[i];
 
-		printf("\n%s\n  %s\n  tensors: ", m->preset, m->conventions);
-		for (const char *c = m->tensors; *c; c++)
-			printf(*c == '\n' ? "%c           " : "%c", *c);
-		printf("\n  layout: %s\n", m->layout);
+		printf("\n%s\n", m->preset);
+		print_lines("", m->conventions);
+		print_lines("tensors: ", m->tensors);
+		print_lines("layout: ", m->layout);
 	}
 	return HZ_OK;
 }
@@ -350,7 +426,7 @@ static int sinkhorn_bwd_call(hz_context *ctx, struct job *job)
 }
 
 static const struct key *const all_sinkhorn_keys[] = {mhc_sinkhorn_keys, NULL};
-static const struct key *const no_keys[] = {NULL};
+static const struct key *const no_keys[] = {NULL}, *const nc_keys[] = {streams_keys, NULL};
 
 const struct op op_mhc_sinkhorn = {
 	"mhc_sinkhorn", "Sinkhorn and Knopp's iteration on small matrices", sinkhorn_operands,
@@ -453,8 +529,10 @@ static int mix_outputs(struct job *job)
 
 static int mix_call(hz_context *ctx, struct job *job)
 {
-	return hz_mhc_mix(ctx, view_of(job, "x"), view_of(job, "p"), view_of(job, "a"),
-			  view_of(job, "u"), view_of(job, "r"));
+	hz_tensor x, r;
+
+	return hz_mhc_mix(ctx, nc_view(job, "x", &x), view_of(job, "p"), view_of(job, "a"),
+			  view_of(job, "u"), nc_view(job, "r", &r));
 }
 
 static int mix_bwd_outputs(struct job *job)
@@ -468,9 +546,12 @@ static int mix_bwd_outputs(struct job *job)
 
 static int mix_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *p = view_of(job, "p"), *a = view_of(job, "a");
-	const hz_tensor *du = view_of(job, "du"), *dr = view_of(job, "dr");
-	hz_tensor *dx = view_of(job, "dx"), *dp = view_of(job, "dp"), *da = view_of(job, "da");
+	hz_tensor as[3];
+	const hz_tensor *x = nc_view(job, "x", &as[0]), *p = view_of(job, "p");
+	const hz_tensor *a = view_of(job, "a"), *du = view_of(job, "du");
+	const hz_tensor *dr = nc_view(job, "dr", &as[1]);
+	hz_tensor *dx = nc_view(job, "dx", &as[2]);
+	hz_tensor *dp = view_of(job, "dp"), *da = view_of(job, "da");
 
 	return WITH_WORKSPACE(ctx, hz_mhc_mix_bwd(ctx, x, p, a, du, dr, dx, dp, da));
 }
@@ -482,15 +563,17 @@ static int add_outputs(struct job *job)
 
 static int add_call(hz_context *ctx, struct job *job)
 {
-	return hz_mhc_add(ctx, view_of(job, "r"), view_of(job, "f"), view_of(job, "q"),
-			  view_of(job, "y"));
+	hz_tensor r, y;
+
+	return hz_mhc_add(ctx, nc_view(job, "r", &r), view_of(job, "f"), view_of(job, "q"),
+			  nc_view(job, "y", &y));
 }
 
 /* A gradient of coefficients: in the shape of `as`, or if that is absent one set per token of dy */
 static int shape_coef(struct job *job, const char *name, const char *as, bool is_matrix)
 {
 	const struct npy *dy = mhc_array_of(job, "dy");
-	const int64_t n = dy->shape[dy->ndim - 2];
+	const int64_t n = mhc_streams_of(job, dy);
 
 	if (mhc_given(job, as))
 		return mhc_shape_as(job, name, as);
@@ -511,8 +594,10 @@ static int add_bwd_outputs(struct job *job)
 
 static int add_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *f = view_of(job, "f"), *q = view_of(job, "q"), *dy = view_of(job, "dy");
-	hz_tensor *dr = view_of(job, "dr"), *df = view_of(job, "df"), *dq = view_of(job, "dq");
+	hz_tensor as[2];
+	const hz_tensor *f = view_of(job, "f"), *q = view_of(job, "q");
+	const hz_tensor *dy = nc_view(job, "dy", &as[0]);
+	hz_tensor *dr = nc_view(job, "dr", &as[1]), *df = view_of(job, "df"), *dq = view_of(job, "dq");
 
 	return WITH_WORKSPACE(ctx, hz_mhc_add_bwd(ctx, f, q, dy, dr, df, dq));
 }
@@ -524,8 +609,10 @@ static int post_outputs(struct job *job)
 
 static int post_call(hz_context *ctx, struct job *job)
 {
-	return hz_mhc_post(ctx, view_of(job, "x"), view_of(job, "f"), view_of(job, "q"),
-			   view_of(job, "a"), view_of(job, "bias"), view_of(job, "y"));
+	hz_tensor x, y;
+
+	return hz_mhc_post(ctx, nc_view(job, "x", &x), view_of(job, "f"), view_of(job, "q"),
+			   view_of(job, "a"), view_of(job, "bias"), nc_view(job, "y", &y));
 }
 
 static int post_bwd_outputs(struct job *job)
@@ -536,7 +623,7 @@ static int post_bwd_outputs(struct job *job)
 	if (status)
 		return status;
 	mhc_shape_branch(job, "df", dy);
-	mhc_shape(job, "dbias", HZ_F32, 0, NULL, dy->shape[dy->ndim - 1], -1);
+	mhc_shape(job, "dbias", HZ_F32, 0, NULL, mhc_channels_of(job, dy), -1);
 	status = shape_coef(job, "dq", "q", false);
 	if (!status)
 		status = shape_coef(job, "da", "a", true);
@@ -545,10 +632,11 @@ static int post_bwd_outputs(struct job *job)
 
 static int post_bwd_call(hz_context *ctx, struct job *job)
 {
-	const hz_tensor *x = view_of(job, "x"), *f = view_of(job, "f"), *q = view_of(job, "q");
-	const hz_tensor *a = view_of(job, "a"), *bias = view_of(job, "bias");
-	const hz_tensor *dy = view_of(job, "dy");
-	hz_tensor *dx = view_of(job, "dx"), *df = view_of(job, "df"), *dq = view_of(job, "dq");
+	hz_tensor as[3];
+	const hz_tensor *x = nc_view(job, "x", &as[0]), *f = view_of(job, "f");
+	const hz_tensor *q = view_of(job, "q"), *a = view_of(job, "a");
+	const hz_tensor *bias = view_of(job, "bias"), *dy = nc_view(job, "dy", &as[1]);
+	hz_tensor *dx = nc_view(job, "dx", &as[2]), *df = view_of(job, "df"), *dq = view_of(job, "dq");
 	hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbias");
 
 	return WITH_WORKSPACE(ctx, hz_mhc_post_bwd(ctx, x, f, q, a, bias, dy, dx, df, dq, da,
@@ -565,14 +653,19 @@ static int expand_outputs(struct job *job)
 	if (e->ndim == HZ_MAXDIM)
 		return complain(EXIT_BAD, "%s: e.ndim is %d, must be less", job->op->name,
 				HZ_MAXDIM);
-	mhc_shape(job, "x", e->dtype, e->ndim - 1, e->shape, value_or(job, "n", 4),
-	      e->shape[e->ndim - 1]);
+	if (is_cn(job))
+		mhc_shape(job, "x", e->dtype, e->ndim, e->shape, value_or(job, "n", 4), -1);
+	else
+		mhc_shape(job, "x", e->dtype, e->ndim - 1, e->shape, value_or(job, "n", 4),
+			  e->shape[e->ndim - 1]);
 	return 0;
 }
 
 static int expand_call(hz_context *ctx, struct job *job)
 {
-	return hz_mhc_expand(ctx, view_of(job, "e"), view_of(job, "x"));
+	hz_tensor x;
+
+	return hz_mhc_expand(ctx, view_of(job, "e"), nc_view(job, "x", &x));
 }
 
 static int expand_bwd_outputs(struct job *job)
@@ -586,37 +679,39 @@ static int expand_bwd_outputs(struct job *job)
 
 static int expand_bwd_call(hz_context *ctx, struct job *job)
 {
-	return hz_mhc_expand_bwd(ctx, view_of(job, "dx"), view_of(job, "de"));
+	hz_tensor dx;
+
+	return hz_mhc_expand_bwd(ctx, nc_view(job, "dx", &dx), view_of(job, "de"));
 }
 
 const struct op op_mhc_mix = {
-	"mhc_mix", "streams mixed: u = sum of p_i x[i], r = a x", mix_operands, no_keys,
+	"mhc_mix", "streams mixed: u = sum of p_i x[i], r = a x", mix_operands, nc_keys,
 	mix_outputs, mix_call,
 };
 
 const struct op op_mhc_mix_bwd = {
 	"mhc_mix_bwd", "its gradients, of which are made those that are asked for",
-	mix_bwd_operands, no_keys, mix_bwd_outputs, mix_bwd_call,
+	mix_bwd_operands, nc_keys, mix_bwd_outputs, mix_bwd_call,
 };
 
 const struct op op_mhc_add = {
-	"mhc_add", "what a branch gave, added to streams", add_operands, no_keys, add_outputs,
-	add_call,
+	"mhc_add", "what a branch gave, added to streams", add_operands, nc_keys,
+	add_outputs, add_call,
 };
 
 const struct op op_mhc_add_bwd = {
 	"mhc_add_bwd", "its gradients, of which are made those that are asked for",
-	add_bwd_operands, no_keys, add_bwd_outputs, add_bwd_call,
+	add_bwd_operands, nc_keys, add_bwd_outputs, add_bwd_call,
 };
 
 const struct op op_mhc_post = {
-	"mhc_post", "streams mixed, and what a branch gave added", post_operands, no_keys,
+	"mhc_post", "streams mixed, and what a branch gave added", post_operands, nc_keys,
 	post_outputs, post_call,
 };
 
 const struct op op_mhc_post_bwd = {
 	"mhc_post_bwd", "its gradients, of which are made those that are asked for",
-	post_bwd_operands, no_keys, post_bwd_outputs, post_bwd_call,
+	post_bwd_operands, nc_keys, post_bwd_outputs, post_bwd_call,
 };
 
 const struct op op_mhc_expand = {
@@ -625,8 +720,8 @@ const struct op op_mhc_expand = {
 };
 
 const struct op op_mhc_expand_bwd = {
-	"mhc_expand_bwd", "its gradient", expand_bwd_operands, no_keys, expand_bwd_outputs,
-	expand_bwd_call,
+	"mhc_expand_bwd", "its gradient", expand_bwd_operands, nc_keys,
+	expand_bwd_outputs, expand_bwd_call,
 };
 
 /* ---- Chains of layers, diagnostics, initial weights ------------------------------------------ */

@@ -13,7 +13,7 @@
 #define LAST {NULL, NULL, 0, NULL, NULL}
 #define WANTED (OUTPUT | OPTIONAL | ONLY)
 
-#define STREAMS "[..., n, C]"
+#define STREAMS "[..., n, C], of streams=cn [..., C, n]"
 #define BRANCH "[..., C]"
 #define ROW "[..., n]; [n]: of all tokens"
 #define MATRIX "[..., n, n], a[new, old]"
@@ -34,6 +34,10 @@ void mhc_shape(struct job *job, const char *name, int dtype, int lead, const int
 /* Sets the shape of an output to that of another operand, which must be given. */
 int mhc_shape_as(struct job *job, const char *name, const char *as);
 int mhc_shape_all(struct job *job, const char *const (*pairs)[2]);
+
+/* n and C of streams x, in the order that the keys streams and preset say */
+int64_t mhc_streams_of(const struct job *job, const struct npy *x);
+int64_t mhc_channels_of(const struct job *job, const struct npy *x);
 
 /* Sets the shape of branch values for the tokens of streams x. */
 void mhc_shape_branch(struct job *job, const char *name, const struct npy *x);

@@ -160,6 +160,33 @@ static const struct operand post_pre_bwd_operands[] = {
 	LAST,
 };
 
+#define GATED_WEIGHTS \
+	{"x", NULL, 0, TYPES, STREAMS}, \
+	{"w_down", NULL, 0, TYPES, "[r, n C]"}, \
+	{"w_up", NULL, 0, TYPES, "[n C, r]"}, \
+	{"w_q", NULL, OPTIONAL, TYPES, "[n, n C]; for q"}, \
+	{"gain", NULL, OPTIONAL, "f32", "[n C], of streams over their roots"}
+
+static const struct operand gated_pre_operands[] = {
+	GATED_WEIGHTS,
+	{"q", NULL, WANTED, "f32", "[..., n], of each token"},
+	{"u", NULL, WANTED, TYPES, BRANCH ", mean of gated streams"},
+	LAST,
+};
+
+static const struct operand gated_pre_bwd_operands[] = {
+	GATED_WEIGHTS,
+	{"du", NULL, OPTIONAL, TYPES, BRANCH ", the gradient of u"},
+	{"dq", NULL, OPTIONAL, "f32", "[..., n], that of q"},
+	{"dy", NULL, OPTIONAL, TYPES, "as x, that of y of mhc_post with x, without a"},
+	{"dx", NULL, WANTED, TYPES, "as x"},
+	{"dw_down", NULL, WANTED, "f32", "as w_down"},
+	{"dw_up", NULL, WANTED, "f32", "as w_up"},
+	{"dw_q", NULL, WANTED, "f32", "as w_q"},
+	{"dgain", NULL, WANTED, "f32", "as gain"},
+	LAST,
+};
+
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /* The number of streams for which bias has `rows` rows; 0: none */
@@ -191,8 +218,8 @@ static int find_sets(struct job *job, const char *x_name, struct sets *s)
 	if (status)
 		return status;
 	*s = (struct sets){.leading = x->shape};
-	s->rows = mhc_given(job, "bias") ? bias->shape[0] : x->shape[x->ndim - 2];
-	s->n = mhc_given(job, x_name) ? x->shape[x->ndim - 2] : streams_of(s->rows, &o);
+	s->rows = mhc_given(job, "bias") ? bias->shape[0] : mhc_streams_of(job, x);
+	s->n = mhc_given(job, x_name) ? mhc_streams_of(job, x) : streams_of(s->rows, &o);
 	if (s->n < 1 || s->n > 8)
 		return complain(EXIT_BAD, "%s: there are %lld streams, must be 1 to 8",
 				job->op->name, (long long)s->n);
@@ -231,7 +258,7 @@ static void read_accumulated(struct job *job)
 {
 	static const char *const names[] = {
 		"dx", "dy", "dphi", "dalpha", "dalpha_q", "dalpha_a", "dbias", "dgain", "dnorm",
-		"dbranch_bias", NULL,
+		"dbranch_bias", "dw_down", "dw_up", "dw_q", NULL,
 	};
 
 	for (int i = 0; names[i] && value_or(job, "accumulate", 0); i++) {
@@ -373,7 +400,7 @@ static int post_pre_bwd_outputs(struct job *job)
 		return status;
 	mhc_shape_branch(job, "df", mhc_array_of(job, "y"));
 	mhc_shape(job, "dbranch_bias", HZ_F32, 0, NULL,
-		  mhc_array_of(job, "y")->shape[mhc_array_of(job, "y")->ndim - 1], -1);
+		  mhc_channels_of(job, mhc_array_of(job, "y")), -1);
 	return weight_gradients(job);
 }
 
@@ -396,6 +423,61 @@ static int post_pre_bwd_call(hz_context *ctx, struct job *job)
 
 	return WITH_WORKSPACE(ctx, hz_mhc_post_pre_bwd(ctx, y, phi, alpha, bias, f, q, more, &g,
 						       df, dq, dmore, &o));
+}
+
+static int gated_pre_outputs(struct job *job)
+{
+	const struct npy *x = mhc_array_of(job, "x");
+	const int status = mhc_check_ndim(job, "x", 2);
+
+	if (status)
+		return status;
+	mhc_shape(job, "q", HZ_F32, x->ndim - 2, x->shape, mhc_streams_of(job, x), -1);
+	mhc_shape_branch(job, "u", x);
+	return 0;
+}
+
+static int gated_pre_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *down = view_of(job, "w_down");
+	const hz_tensor *up = view_of(job, "w_up"), *w_q = view_of(job, "w_q");
+	hz_tensor *q = view_of(job, "q"), *u = view_of(job, "u");
+	hz_mhc_opts o = mhc_opts(job);
+
+	o.gain = view_of(job, "gain");
+	return WITH_WORKSPACE(ctx, hz_mhc_gated_pre(ctx, x, down, up, w_q, q, u, &o));
+}
+
+static int gated_pre_bwd_outputs(struct job *job)
+{
+	static const char *const pairs[][2] = {
+		{"dx", "x"}, {"dw_down", "w_down"}, {"dw_up", "w_up"}, {"dw_q", "w_q"},
+		{"dgain", "gain"}, {NULL, NULL},
+	};
+	int status = mhc_check_ndim(job, "x", 2);
+
+	read_accumulated(job);
+	if (!status)
+		status = mhc_shape_all(job, pairs);
+	for (int i = 1; i < 4 && !status; i++)
+		slot_of(job, pairs[i][0])->array.dtype = HZ_F32;
+	return status;
+}
+
+static int gated_pre_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_tensor *x = view_of(job, "x"), *down = view_of(job, "w_down");
+	const hz_tensor *up = view_of(job, "w_up"), *w_q = view_of(job, "w_q");
+	const hz_mhc_gated_grads g = {
+		.du = view_of(job, "du"), .dq = view_of(job, "dq"), .dy = view_of(job, "dy"),
+		.dx = view_of(job, "dx"), .dw_down = view_of(job, "dw_down"),
+		.dw_up = view_of(job, "dw_up"), .dw_q = view_of(job, "dw_q"),
+	};
+	hz_mhc_opts o = mhc_opts(job);
+
+	o.gain = view_of(job, "gain");
+	o.dgain = view_of(job, "dgain");
+	return WITH_WORKSPACE(ctx, hz_mhc_gated_pre_bwd(ctx, x, down, up, w_q, &g, &o));
 }
 
 /* ---- Primitives ------------------------------------------------------------------------------ */
@@ -438,4 +520,14 @@ const struct op op_mhc_post_pre = {
 const struct op op_mhc_post_pre_bwd = {
 	"mhc_post_pre_bwd", "its gradients, of which are made those that are asked for",
 	post_pre_bwd_operands, backward_keys, post_pre_bwd_outputs, post_pre_bwd_call,
+};
+
+const struct op op_mhc_gated_pre = {
+	"mhc_gated_pre", "branch inputs with a gate for each element, as in Qwen4-Exp",
+	gated_pre_operands, forward_keys, gated_pre_outputs, gated_pre_call,
+};
+
+const struct op op_mhc_gated_pre_bwd = {
+	"mhc_gated_pre_bwd", "its gradients, of which are made those that are asked for",
+	gated_pre_bwd_operands, backward_keys, gated_pre_bwd_outputs, gated_pre_bwd_call,
 };

@@ -662,6 +662,23 @@ good "mhc_head" $cpu mhc_head x=x.npy phi=z28.npy alpha=z1.npy bias=z2.npy h=mu.
 is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "half of each"
 good "mhc_head head=mean" $cpu mhc_head x=x.npy head=mean h=mu.npy
 is "$(tail_of mu.npy 16 f4)" "2.5 2.5 2.5 2.5" "their mean"
+good "mhc_head preset=lucidrains" $cpu mhc_head x=x.npy preset=lucidrains h=mu.npy
+is "$(tail_of mu.npy 16 f4)" "5 5 5 5" "their sum"
+good "mhc_expand streams=cn" $cpu mhc_expand e=v4.npy n=2 streams=cn x=mr.npy
+is "$(header_of mr.npy) $(tail_of mr.npy 32 f4)" "$(header "${e}f4" '4, 2') 1 1 2 2 3 3 4 4" \
+	"channels, then streams"
+good "mhc_expand_bwd streams=cn" $cpu mhc_expand_bwd dx=mr.npy de=mu.npy streams=cn
+is "$(tail_of mu.npy 16 f4)" "2 4 6 8" "their sum"
+good "mhc_pre u_codes=" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
+	u_codes=mc.npy u_scales=mq.npy
+is "$(tail_of mc.npy 4 d1)" "127 127 127 127" "u quantized"
+good "mhc_gated_pre" $cpu mhc_gated_pre x=x.npy w_down=z88.npy w_up=z88.npy w_q=z28.npy u=mu.npy \
+	q=mq.npy
+is "$(tail_of mu.npy 16 f4 | awk '{ printf "%.4f %.4f", $1, $4 }') $(tail_of mq.npy 8 f4)" \
+	"0.4564 0.4564 1 1" "half of the mean of streams over their roots"
+good "mhc_gated_pre_bwd" $cpu mhc_gated_pre_bwd x=x.npy w_down=z88.npy w_up=z88.npy du=v4.npy \
+	dx=mr.npy dw_up=mb.npy
+is "$(tail_of mb.npy 32 f4)" "0 0 0 0 0 0 0 0" "gradients of weights"
 npy x1212.npy "$(header '<f4' '1, 2, 1, 2')" "$f1$f2$f3$f4"
 npy phi12.npy "$(header '<f4' '1, 2')" "$f1$f2"
 good "mhc_head of a sequence" $cpu mhc_head x=x1212.npy phi=phi12.npy alpha=one.npy bias=z1.npy \

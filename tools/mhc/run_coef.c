@@ -18,7 +18,28 @@ static const struct key accumulate_keys[] = {
 	END,
 };
 
+static const struct format {
+	int codes, per_byte, scales, group;	/* group 0: a scale for each token */
+} formats[] = {
+	{HZ_S8, 1, HZ_F32, 0}, {HZ_E4M3, 1, HZ_F32, 0}, {HZ_E4M3, 1, HZ_E8M0, 32},
+	{HZ_E2M1X2, 2, HZ_E4M3, 16},
+};
+
+static const struct word format_words[] = {
+	{"s8", 0}, {"e4m3", 1}, {"mxfp8", 2}, {"nvfp4", 3}, {NULL, 0},
+};
+
+static const struct key codes_keys[] = {
+	{"u_format", KEY_WORD, format_words, 0, 0, "s8|e4m3|mxfp8|nvfp4",
+	 "of u_codes=, default s8: a scale for each token, of s8 and e4m3, or for each\n"
+	 "group of channels"},
+	END,
+};
+
 static const struct key *const forward_keys[] = {mhc_sinkhorn_keys, mhc_weights_keys, NULL};
+static const struct key *const codes_forward_keys[] = {
+	mhc_sinkhorn_keys, mhc_weights_keys, codes_keys, NULL,
+};
 static const struct key *const backward_keys[] = {
 	mhc_sinkhorn_keys, mhc_weights_keys, accumulate_keys, NULL,
 };
@@ -38,6 +59,21 @@ static hz_mhc_opts opts_of(struct job *job)
 	o.dalpha_a = view_of(job, "dalpha_a");
 	o.dp_in = view_of(job, "dp_in");
 	o.dnorm = view_of(job, "dnorm");
+	return o;
+}
+
+/* The same with hz_quantize() of u, if u_codes= is there, of options q */
+static hz_mhc_opts coded_opts_of(struct job *job, hz_quantize_opts *q)
+{
+	hz_mhc_opts o = opts_of(job);
+
+	*q = (hz_quantize_opts){
+		.group = formats[value_or(job, "u_format", 0)].group,
+		.new_scales = view_of(job, "u_scales"),
+		.new_tensor_scale = view_of(job, "u_tensor_scale"),
+	};
+	o.u_codes = view_of(job, "u_codes");
+	o.u_quantize = o.u_codes || q->new_scales ? q : NULL;
 	return o;
 }
 
@@ -79,6 +115,11 @@ static hz_mhc_opts opts_of(struct job *job)
 
 #define NORM {"norm", NULL, OPTIONAL, "f32", "[C]: u is normalised, times it"}
 
+#define CODES(u) \
+	{"u_codes", NULL, WANTED, "s8 e4m3 e2m1x2", u " quantized, by u_format="}, \
+	{"u_scales", NULL, WANTED, "f32 e8m0 e4m3", "[..., 1] or [..., groups], for u_codes="}, \
+	{"u_tensor_scale", NULL, WANTED, "f32", "[1], for u_format=nvfp4"}
+
 #define HEAD_IN \
 	{"x", NULL, 0, TYPES, STREAMS}, \
 	{"phi", NULL, OPTIONAL, TYPES, "[n, n C]; absent with head=mean, as are"}, \
@@ -94,8 +135,8 @@ static const struct operand weights_operands[] = {
 static const struct operand pre_operands[] = {
 	{"x", NULL, 0, TYPES, STREAMS},
 	WEIGHTS, NORM, P_IN, COEFS("p", "q", "a"),
-	{"u", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
-	SAVED_OUT, LAST,
+	{"u", NULL, WANTED, TYPES, BRANCH ", sum of p_i x[i]"},
+	SAVED_OUT, CODES("u"), LAST,
 };
 
 static const struct operand pre_bwd_operands[] = {
@@ -113,9 +154,9 @@ static const struct operand pre_bwd_operands[] = {
 static const struct operand head_operands[] = {
 	HEAD_IN, NORM, P_IN,
 	{"p", NULL, WANTED, "f32", "[..., n]"},
-	{"h", NULL, OUTPUT, TYPES, BRANCH ", sum of p_i x[i]"},
+	{"h", NULL, WANTED, TYPES, BRANCH ", sum of p_i x[i]"},
 	{"saved", NULL, WANTED, "f32", "[..., n + 1], for gradients"},
-	LAST,
+	CODES("h"), LAST,
 };
 
 static const struct operand head_bwd_operands[] = {
@@ -139,7 +180,7 @@ static const struct operand post_pre_operands[] = {
 	{"y", NULL, OUTPUT, TYPES, "as x: mhc_post of x, f, q, a"},
 	COEFS("p_next", "q_next", "a_next"),
 	{"u", NULL, WANTED, TYPES, BRANCH ": mhc_pre of y"},
-	SAVED_OUT, LAST,
+	SAVED_OUT, CODES("u"), LAST,
 };
 
 static const struct operand post_pre_bwd_operands[] = {
@@ -238,6 +279,17 @@ static void shape_sets(struct job *job, const struct sets *s, const char *p, con
 		mhc_shape(job, a, HZ_F32, s->ndim, s->leading, s->n, s->n);
 }
 
+static void shape_codes(struct job *job, const struct npy *x)
+{
+	const struct format *const f = &formats[value_or(job, "u_format", 0)];
+	const int64_t C = mhc_channels_of(job, x);
+	const int64_t groups = f->group ? C / f->group + (C % f->group != 0) : C > 0;
+
+	mhc_shape(job, "u_codes", f->codes, x->ndim - 2, x->shape, C / f->per_byte, -1);
+	mhc_shape(job, "u_scales", f->scales, x->ndim - 2, x->shape, groups, -1);
+	mhc_shape(job, "u_tensor_scale", HZ_F32, 0, NULL, 1, -1);
+}
+
 static int forward_outputs(struct job *job, const char *x_name, const char *p, const char *q,
 			   const char *a, const char *u)
 {
@@ -248,8 +300,10 @@ static int forward_outputs(struct job *job, const char *x_name, const char *p, c
 		return status;
 	shape_sets(job, &s, p, q, a);
 	mhc_shape(job, "saved", HZ_F32, s.ndim, s.leading, s.rows + 1, -1);
-	if (u)
-		mhc_shape_branch(job, u, mhc_array_of(job, x_name));
+	if (!u)
+		return 0;
+	mhc_shape_branch(job, u, mhc_array_of(job, x_name));
+	shape_codes(job, mhc_array_of(job, x_name));
 	return 0;
 }
 
@@ -305,10 +359,12 @@ static int pre_call(hz_context *ctx, struct job *job)
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	hz_tensor *p = view_of(job, "p"), *q = view_of(job, "q"), *a = view_of(job, "a");
 	hz_tensor *u = view_of(job, "u");
-	const hz_mhc_opts o = opts_of(job);
+	const bool is_pre = job->op == &op_mhc_pre;
+	hz_quantize_opts quantize;
+	const hz_mhc_opts o = is_pre ? coded_opts_of(job, &quantize) : opts_of(job);
 
-	return WITH_WORKSPACE(ctx, u ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
-				       hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o));
+	return WITH_WORKSPACE(ctx, is_pre ? hz_mhc_pre(ctx, x, phi, alpha, bias, p, q, a, u, &o) :
+					    hz_mhc_weights(ctx, x, phi, alpha, bias, p, q, a, &o));
 }
 
 static int pre_bwd_outputs(struct job *job)
@@ -346,7 +402,8 @@ static int head_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x"), *phi = view_of(job, "phi");
 	const hz_tensor *alpha = view_of(job, "alpha"), *bias = view_of(job, "bias");
 	hz_tensor *p = view_of(job, "p"), *h = view_of(job, "h");
-	const hz_mhc_opts o = opts_of(job);
+	hz_quantize_opts quantize;
+	const hz_mhc_opts o = coded_opts_of(job, &quantize);
 
 	return WITH_WORKSPACE(ctx, hz_mhc_head(ctx, x, phi, alpha, bias, p, h, &o));
 }
@@ -381,7 +438,8 @@ static int post_pre_call(hz_context *ctx, struct job *job)
 	hz_tensor *y = view_of(job, "y"), *p2 = view_of(job, "p_next");
 	hz_tensor *q2 = view_of(job, "q_next"), *a2 = view_of(job, "a_next");
 	hz_tensor *u = view_of(job, "u");
-	const hz_mhc_opts o = opts_of(job);
+	hz_quantize_opts quantize;
+	const hz_mhc_opts o = coded_opts_of(job, &quantize);
 
 	return WITH_WORKSPACE(ctx, hz_mhc_post_pre(ctx, x, f, q, a, more, phi, alpha, bias, y, p2,
 						   q2, a2, u, &o));
@@ -493,8 +551,8 @@ const struct op op_mhc_weights_bwd = {
 };
 
 const struct op op_mhc_pre = {
-	"mhc_pre", "coefficients from streams, and the branch input", pre_operands, forward_keys,
-	pre_outputs, pre_call,
+	"mhc_pre", "coefficients from streams, and the branch input", pre_operands,
+	codes_forward_keys, pre_outputs, pre_call,
 };
 
 const struct op op_mhc_pre_bwd = {
@@ -503,8 +561,8 @@ const struct op op_mhc_pre_bwd = {
 };
 
 const struct op op_mhc_head = {
-	"mhc_head", "streams to one at the end of a network", head_operands, forward_keys,
-	head_outputs, head_call,
+	"mhc_head", "streams to one at the end of a network", head_operands,
+	codes_forward_keys, head_outputs, head_call,
 };
 
 const struct op op_mhc_head_bwd = {
@@ -514,7 +572,7 @@ const struct op op_mhc_head_bwd = {
 
 const struct op op_mhc_post_pre = {
 	"mhc_post_pre", "mhc_post of a layer and mhc_pre of the next in one pass",
-	post_pre_operands, forward_keys, post_pre_outputs, post_pre_call,
+	post_pre_operands, codes_forward_keys, post_pre_outputs, post_pre_call,
 };
 
 const struct op op_mhc_post_pre_bwd = {

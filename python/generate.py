@@ -206,7 +206,7 @@ def hint(header, struct, field, kind, length):
         result = "int | str"
     elif kind in CTYPES:
         result = "int"
-    elif "hadamard_opts" in kind:
+    elif kind.endswith("_opts *"):
         return "dict"
     else:
         return "Any"

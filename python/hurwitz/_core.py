@@ -233,8 +233,9 @@ class Fields:
             views.copy(value, key, getattr(target, key))
         elif kind == "const hz_packed *":
             setattr(target, key, views.keep(value.struct))
-        elif kind == "const hz_hadamard_opts *":
-            setattr(target, key, views.keep(build("hz_hadamard_opts", value, views)))
+        elif kind.endswith("_opts *"):
+            struct_name = kind.removeprefix("const ").removesuffix(" *")
+            setattr(target, key, views.keep(build(struct_name, value, views)))
         elif kind in ("const double *", "const int64_t *"):
             setattr(target, key, views.numbers(value, "f8" if "double" in kind else "i8"))
         elif length:

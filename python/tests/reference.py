@@ -135,6 +135,14 @@ def post(x, f, q, a, bias=0):
     return np.einsum("...ij,...jc->...ic", a, x) + q[..., None] * (f + bias)[..., None, :]
 
 
+def gated(x, down, up, w_q, gain, eps=1e-6):
+    n = x.shape[-2]
+    hat = (x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)).reshape(*x.shape[:-2], -1) * gain
+    z = hat @ down.T / n
+    gate = sigmoid(z * sigmoid(z) @ up.T) * hat
+    return 2 * sigmoid(hat @ w_q.T / n), gate.reshape(x.shape).mean(-2)
+
+
 def pre(x, phi, alpha, bias, eps=1e-6):
     n = x.shape[-2]
     flat = x.reshape(*x.shape[:-2], -1)

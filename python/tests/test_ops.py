@@ -410,6 +410,35 @@ class HyperConnections(Case):
         p, q, a, u = hz.mhc_pre(x, phi[:8], alpha[:2], bias[:8], preset="hy_v4")
         self.assertIsNone(a)
 
+    def test_gated(self):
+        x, k = self.normal(*self.tokens, self.n, self.c), self.n * self.c
+        args = [x, self.normal(3, k), self.normal(k, 3), self.normal(self.n, k), 1 + self.normal(k)]
+        weights, gain = args[1:4], args[4]
+        q, u = hz.mhc_gated_pre(x, *weights, gain=gain)
+        for found, expected in zip((q, u), ref.gated(*args)):
+            self.near(found, expected, 1e-4)
+        self.near(hz.mhc_gated_pre(x, *weights[:2], None, gain=gain)[1], u)
+        dq, du = self.normal(*q.shape), self.normal(*u.shape)
+        flat = lambda *v: np.concatenate([g.reshape(-1) for g in ref.gated(*v)])  # noqa: E731
+        numeric = ref.gradient(flat, args, np.concatenate([dq.reshape(-1), du.reshape(-1)]))
+        found = hz.mhc_gated_pre_bwd(x, *weights, du=du, dq=dq, gain=gain, dgain=True)
+        for grad, expected in zip(found, numeric):
+            self.near(grad, expected, 1e-3)
+
+    def test_orders_and_codes(self):
+        x = self.normal(*self.tokens, self.n, self.c)
+        phi, alpha, bias = self.weights()
+        plain = hz.mhc_pre(x, phi, alpha, bias, rms="stream")
+        order = phi.reshape(-1, self.n, self.c).swapaxes(1, 2).reshape(phi.shape)
+        for found, expected in zip(hz.mhc_pre(x.swapaxes(-1, -2).copy(), order.copy(), alpha, bias,
+                                              rms="stream", streams="cn"), plain):
+            self.near(found, expected, 1e-5)
+        u = plain[3]
+        codes, scales = np.zeros(u.shape, "i1"), np.zeros((*u.shape[:-1], 1), "f4")
+        hz.mhc_pre(x, phi, alpha, bias, rms="stream", u_codes=codes,
+                   u_quantize={"new_scales": scales})
+        self.near(codes * scales, u, 1e-2)
+
     def test_boundary_and_head(self):
         x, f = self.normal(*self.tokens, self.n, self.c), self.normal(*self.tokens, self.c)
         phi, alpha, bias = self.weights()

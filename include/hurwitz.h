@@ -2674,7 +2674,7 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  *               it is there, gets the m numbers sum_j phi_kj g_j x_j and then, for the gradients,
  *               the mean square of a token; where that is less than 2^-100 or does not fit f32, and
  *               matters, minus its root. With HZ_MHC_RMS_STREAM x stands for streams over their own
- *               roots, in y too, which is not divided then; the workspace has them in f32
+ *               roots, in y too, which is not divided then; a GPU has them in the workspace, f32
  *
  * hz_mhc_weights() is hz_mhc_pre() without u.
  * Arithmetic: products with f16 and bf16 streams take phi as two parts of 8 bits or more each:

@@ -25,10 +25,10 @@ struct pre_job {
 	float *scratch;
 };
 
-/* Whether all coefficients are computed before u: tokens share them, or x is copied for them */
+/* Whether tokens share coefficients: all are computed before u */
 static bool shared(const struct hzi_mhc_pre_args *a)
 {
-	return !a->phi || a->s.groups != a->s.tokens || a->rule.rms == HZ_MHC_RMS_STREAM;
+	return !a->phi || a->s.groups != a->s.tokens;
 }
 
 /* u of a token; scratch [C] with norm */
@@ -185,8 +185,8 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 		.stream_u = hzi_mhc_nontemporal(ctx, &a->u, &a->s, 1),
 	};
 
-	if (shared(a) && a->post.y.data)
-		HZ_CHECK(hzi_cpu_mhc_streams(ctx, &a->post));
+	if (p.divided)
+		own.rule.rms = HZ_MHC_RMS_NONE;	/* of what the projection leaves */
 	job.scratch = work;
 	work += p.scratch * (size_t)p.threads;
 	if (a->phi) {
@@ -199,10 +199,6 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool am
 		work += a->s.groups * p.n;
 		if (a->phi) {
 			hzi_mhc_group_means(ctx, &p, &job.x, &a->s, job.scratch, work);
-			if (a->rule.rms == HZ_MHC_RMS_STREAM) {
-				hzi_mhc_divide_streams(ctx, &p, &a->rule, a->s.groups, work, NULL);
-				own.rule.rms = HZ_MHC_RMS_NONE;
-			}
 			job.x = hzi_mhc_mean_array(&p, work);
 			job.x_dtype = HZ_F32;
 		}

@@ -46,6 +46,11 @@ struct hzi_mhc_scratch {
 	/* [block][m], [block]: dx = sum_k d_k phi_k + factor x, far 0; else factor far x */
 	float *d, *factor, *far;
 	float *token;			/* [block][n + n n]: p and a */
+	/*
+	 * With HZ_MHC_RMS_STREAM. raws [block][n][m]: sums of each stream; roots [block][n]: rho
+	 * and slope; parts [n][block][m]: d of each stream; shares [n][block]: that of x rho in dx
+	 */
+	float *raws, *roots, *parts, *shares;
 	float *du;			/* [block + 1][C]; forward [1][C] */
 };
 
@@ -56,6 +61,7 @@ struct hzi_mhc_coef_plan {
 	bool all;			/* q and a too, not only p */
 	bool backwards, norm;
 	float least;			/* mean square that is not computed again */
+	const struct hzi_mhc_rule *divided;	/* of HZ_MHC_RMS_STREAM; NULL: other rules */
 	bool pack;			/* phi is copied */
 	size_t phi;			/* floats of the copy */
 	int32_t panels;			/* of 16 columns, of phi packed for AMX tiles; 0: none */
@@ -142,16 +148,6 @@ struct hzi_mhc_batch hzi_mhc_batch_of(const struct hzi_mhc_coef_plan *p,
 void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		   const struct hzi_mhc_array *x, const struct hzi_mhc_shape *s, float *scratch,
 			 float *to);
-/*
- * HZ_MHC_RMS_STREAM: divides the streams of such means by their roots, in place; roots (NULL: not
- * wanted) [groups][n] gets rho and slope of each. _bwd: from the gradient d of what that left in x
- * to the gradient of the means, in place.
- */
-void hzi_mhc_divide_streams(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-			    const struct hzi_mhc_rule *rule, int64_t groups, float *x,
-			    float *roots);
-void hzi_mhc_divide_streams_bwd(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-				int64_t groups, float *x, float *roots, float *d);
 struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean);
 
 /* Values of token i of a batch, contiguous */

@@ -22,7 +22,6 @@ struct bwd_plan {
 	size_t dphi, dnorm, weights;	/* floats, floats, doubles for each chunk */
 	bool direct;			/* one chunk, which adds directly to dphi */
 	size_t means;			/* floats of the means; their gradients need as many */
-	size_t roots;			/* floats of the roots of streams, with HZ_MHC_RMS_STREAM */
 	size_t dx_general;			/* bytes of hzi_mhc_mix_bwd() */
 };
 
@@ -39,14 +38,9 @@ struct bwd_job {
 	bool stream_dx;
 };
 
-static bool has_divided(const struct hzi_mhc_pre_bwd_args *a)
-{
-	return a->phi && a->rule.rms == HZ_MHC_RMS_STREAM;
-}
-
 static bool bwd_shared(const struct hzi_mhc_pre_bwd_args *a)
 {
-	return !a->phi || a->s.groups != a->s.tokens || has_divided(a);
+	return !a->phi || a->s.groups != a->s.tokens;
 }
 
 /* Arguments of mhc_streams_bwd for u and y: the sums dp and da, or dx */
@@ -103,7 +97,6 @@ static struct bwd_plan bwd_plan(const struct hz_context *ctx, const struct hzi_m
 		const struct hzi_mhc_streams_bwd_args s = streams_of(a, true, true);
 
 		b.means = a->phi ? (size_t)a->s.groups * row : 0;
-		b.roots = has_divided(a) ? (size_t)a->s.groups * 2 * (size_t)b.p.n : 0;
 		b.dx_general = hzi_mhc_mix_bwd_bytes(&s, &interleave_upper);
 	}
 	return b;
@@ -113,7 +106,7 @@ static size_t shared_floats(const struct bwd_plan *b, const struct hzi_mhc_shape
 {
 	const size_t n = (size_t)b->p.n;
 
-	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means + b->roots : 0;
+	return b->shared ? (size_t)s->groups * (2 * n + 2 * n * n) + 2 * b->means : 0;
 }
 
 static size_t workspace(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
@@ -135,7 +128,8 @@ static const float *raw_sums(const struct bwd_job *job, int64_t t, int tokens,
 
 	if (!job->x.data)
 		return NULL;
-	if (job->a->saved)
+	/* Saved sums are not those of each stream. */
+	if (job->a->saved && !p->divided)
 		return job->a->saved + t * (p->m + 1);
 	hzi_mhc_project_tokens(job->ctx, p, &job->phi, &job->x, job->x_dtype, t, tokens, r);
 	return r->raw;
@@ -284,6 +278,51 @@ static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct h
 	}
 }
 
+/*
+ * With HZ_MHC_RMS_STREAM, of the tile at token `at`: d of each stream is rho dy, and dx = d phi +
+ * share (rho x), where share = -slope sum_k dy_k <phi_k, rho x> / C
+ */
+static void divide_tile(const struct bwd_job *job, int at, int tokens,
+			const struct hzi_mhc_scratch *r)
+{
+	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
+
+	for (int64_t i = at; i < at + tokens; i++) {
+		for (int j = 0; j < p->n; j++) {
+			const float *const raw = r->raws + (i * p->n + j) * p->m;
+			const double rho = (double)r->roots[(i * p->n + j) * 2];
+			const double slope = (double)r->roots[(i * p->n + j) * 2 + 1];
+			float *const d = r->parts + (j * p->block + i) * p->m;
+			double dot = 0;
+
+			for (int k = 0; k < p->m; k++) {
+				const double dy = (double)r->dy[k * TOKENS + i - at];
+
+				d[k] = (float)(rho * dy);
+				dot += dy * rho * (double)raw[k];
+			}
+			r->shares[j * p->block + i] =
+				p->channels > 0 ? (float)(-slope * dot / (double)p->channels) : 0;
+		}
+	}
+}
+
+/* Adds share (rho x) of `count` channels of stream j, x [tokens][x_ld], to y. */
+static void add_shares(const struct bwd_job *job, const struct hzi_mhc_scratch *r, int at,
+		       int tokens, int j, const float *x, int64_t x_ld, float *y, int64_t y_ld,
+		       int64_t count)
+{
+	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
+
+	for (int64_t i = 0; i < tokens; i++) {
+		const float rho = r->roots[((at + i) * p->n + j) * 2];
+		const float share = r->shares[j * p->block + at + i];
+
+		for (int64_t c = 0; c < count; c++)
+			y[i * y_ld + c] += share * (rho * x[i * x_ld + c]);
+	}
+}
+
 /* Adds factor far x of a token, `count` channels, to r->add. */
 static void add_far(const struct bwd_job *job, int64_t t, int at, int i, int64_t c, int64_t count,
 		    const struct hzi_mhc_scratch *r)
@@ -345,15 +384,21 @@ static void bwd_tile(const struct bwd_job *job, int64_t t, int at, int tokens, i
 
 	x_alone.squares = NULL;
 	for (int j = 0; j < p->n; j++) {
+		if (p->divided)
+			product.d = r->parts + (j * p->block + at) * p->m;
 		if (a->dx.data) {
 			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream + c;
 			product.phi_ld = job->phi.row;
 			product.y = r->add + j * TOKENS * HZI_MHC_ADD_LD;
 			kern->dx_gemm(&product);
 		}
-		if (dphi) {
+		if (dphi || p->divided)
 			hzi_mhc_widen(job->ctx, p, &a->x, a->s.dtype, t + at, tokens, j, c, count,
 				      &x_alone);
+		if (p->divided && a->dx.data)
+			add_shares(job, r, at, tokens, j, r->x, HZI_MHC_X_LD, product.y,
+				   HZI_MHC_ADD_LD, count);
+		if (dphi) {
 			product.phi = dphi + j * p->padded + c;
 			product.phi_ld = p->n * p->padded;
 			kern->dphi_gemm(&product);
@@ -571,6 +616,8 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 			sum_tile(job, t + at, at, tokens, r, dnorm);
 			coefs_bwd_tile(job, tokens, r, &roots, r->d + at * p->m, r->factor + at,
 				       r->far + at, weights);
+			if (p->divided)
+				divide_tile(job, at, tokens, r);
 		}
 		if (p->amx_bwd)
 			split_d(job, block, r);
@@ -589,6 +636,50 @@ static void chunk_of_tokens(const struct bwd_job *job, int64_t chunk,
 	}
 }
 
+/* Contributions of groups from g on to the gradients of means, and to dphi */
+static void products_of_groups(const struct bwd_job *job, int64_t g, int groups, const float *d,
+			       const float *factor, const float *far, float *dphi,
+			       const struct hzi_mhc_scratch *r)
+{
+	const struct hzi_mhc_pre_bwd_args *const a = job->a;
+	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
+	const int64_t row = p->n * p->padded, length = hzi_mhc_group_tokens(&a->s);
+	/* All streams at a time, or with HZ_MHC_RMS_STREAM each */
+	const int64_t each = p->divided ? p->padded : row;
+
+	for (int j = 0; j < row / (each ? each : 1); j++) {
+		struct hzi_mhc_product product = {
+			.x = (float *)job->x.data + g * row + j * each, .x_ld = row,
+			.d = p->divided ? r->parts + j * p->block * p->m : d, .y_ld = row,
+			.count = each, .tokens = groups, .m = p->m,
+		};
+
+		if (a->dx.data) {
+			product.phi = (float *)(uintptr_t)job->phi.data + j * job->phi.stream;
+			product.phi_ld = job->phi.row;
+			product.y = job->dmean + g * row + j * each;
+			hzi_mhc_kern[job->ctx->level].dx_gemm(&product);
+			if (p->divided)
+				add_shares(job, r, 0, groups, j, product.x, row, product.y, row,
+					   each);
+		}
+		if (dphi) {
+			product.phi = dphi + j * each;
+			product.phi_ld = row;
+			hzi_mhc_kern[job->ctx->level].dphi_gemm(&product);
+		}
+	}
+	for (int64_t i = 0; a->dx.data && i < groups * row && a->s.tokens > 0; i++) {
+		const int64_t s = i / row;
+		const float x = ((float *)job->x.data)[g * row + i];
+		const float by = far[s] == 0 ? factor[s] * x :
+			(float)((double)factor[s] * (double)far[s] * (double)x);
+		float *const to = job->dmean + g * row + i;
+
+		*to = (*to + by) / (float)length;
+	}
+}
+
 /* A chunk of groups of tokens: gradients of means */
 static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 			    const struct hzi_mhc_scratch *r)
@@ -596,7 +687,6 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct bwd_plan *const plan = job->plan;
 	const struct hzi_mhc_coef_plan *const p = &plan->p;
-	const int64_t row = p->n * p->padded;
 	const int64_t end = hzi_mhc_min((chunk + 1) * plan->chunk, a->s.groups);
 	float *const dphi = plan->dphi ? job->dphi + chunk * (int64_t)plan->dphi : NULL;
 	double *const weights = job->weights + chunk * (int64_t)plan->weights;
@@ -609,33 +699,10 @@ static void chunk_of_groups(const struct bwd_job *job, int64_t chunk,
 		make_coefs(job, raw_sums(job, g, groups, r), 0, groups, r, &roots);
 		get_sums(job, g, groups, r);
 		coefs_bwd_tile(job, groups, r, &roots, d, factor, far, weights);
-		if (job->x.data) {
-			struct hzi_mhc_product product = {
-				.x = (float *)job->x.data + g * row, .x_ld = row, .d = d,
-				.y_ld = row, .count = row, .tokens = groups, .m = p->m,
-			};
-
-			if (a->dx.data) {
-				product.phi = (float *)(uintptr_t)job->phi.data;
-				product.phi_ld = job->phi.row;
-				product.y = job->dmean + g * row;
-				hzi_mhc_kern[job->ctx->level].dx_gemm(&product);
-				for (int64_t i = 0; i < groups * row && a->s.tokens > 0; i++) {
-					const int64_t s = i / row;
-					const float by = far[s] == 0 ? factor[s] * product.x[i] :
-						(float)((double)factor[s] * (double)far[s] *
-							(double)product.x[i]);
-
-					product.y[i] = (product.y[i] + by) /
-						       (float)hzi_mhc_group_tokens(&a->s);
-				}
-			}
-			if (dphi) {
-				product.phi = dphi;
-				product.phi_ld = row;
-				hzi_mhc_kern[job->ctx->level].dphi_gemm(&product);
-			}
-		}
+		if (p->divided)
+			divide_tile(job, 0, groups, r);
+		if (job->x.data)
+			products_of_groups(job, g, groups, d, factor, far, dphi, r);
 	}
 }
 
@@ -807,8 +874,9 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *given,
 				hzi_mhc_ceil(plan.chunks * (int64_t)plan.weights, 8) * 8);
 	struct hzi_mhc_bwd_extra interleave_upper = extra_of(a);
 	struct hzi_mhc_streams_bwd_args sums, dx;
-	float *roots = NULL;
 
+	if (p->divided)
+		own.rule.rms = HZ_MHC_RMS_NONE;	/* of what the projection leaves */
 	if (a->dnorm && !interleave_upper.dnorm && !a->accumulate)
 		memset(a->dnorm, 0, (size_t)p->channels * sizeof(float));
 	job.scratch = work;
@@ -835,12 +903,7 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *given,
 		job.dmean = work;
 		work += plan.means;
 	}
-	if (plan.roots) {
-		roots = work;
-		work += plan.roots;
-		hzi_mhc_divide_streams(ctx, p, &given->rule, groups, job.x.data, roots);
-		own.rule.rms = HZ_MHC_RMS_NONE;
-	}
+
 	job.p = (struct hzi_mhc_coef){work, n, 1, 1};
 	job.dp = (struct hzi_mhc_coef){job.p.data + groups * n, n, 1, 1};
 	job.A = (struct hzi_mhc_coef){job.dp.data + groups * n, n * n, n, 1};
@@ -861,8 +924,6 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *given,
 	store_weights(ctx, &job);
 	if (!a->dx.data)
 		return HZ_OK;
-	if (roots)
-		hzi_mhc_divide_streams_bwd(ctx, p, groups, job.x.data, roots, job.dmean);
 	dx = streams_of(a, false, true);
 	if (a->du.data)
 		dx.p = job.p;

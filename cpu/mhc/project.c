@@ -39,6 +39,7 @@ struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
 		.m = rule->m, .all = rule->m > rule->n,
 		.block = BLOCK, .backwards = backwards, .norm = norm,
 		.least = hzi_mhc_least_square(rule),
+		.divided = rule->rms == HZ_MHC_RMS_STREAM ? rule : NULL,
 	};
 	const size_t m = (size_t)p.m, n = (size_t)p.n, t = TOKENS;
 	size_t block;
@@ -62,6 +63,7 @@ struct hzi_mhc_coef_plan hzi_mhc_plan_coef(const struct hz_context *ctx,
 		 t * (3 * m + 4 * n + 2 * n * n + 3) +
 		 (backwards ? block * (m + 2 + n + n * n) + t * n * HZI_MHC_ADD_LD : 0) +
 		 (p.amx_bwd ? HZI_MHC_AMX_L2_TOKENS * HZI_MHC_AMX_CHANNELS + block * (32 + m) : 0) +
+		 (p.divided && backwards ? block * n * (2 * m + 3) : 0) +
 		 (norm ? (backwards ? block + 1 : 1) * (size_t)p.padded : 0);
 	p.scratch = (p.scratch + 15) / 16 * 16;
 	return p;
@@ -104,6 +106,12 @@ struct hzi_mhc_scratch hzi_mhc_scratch_of(const struct hzi_mhc_coef_plan *p, flo
 	r.factor = r.d + block * m;
 	r.far = r.factor + block;
 	r.token = r.far + block;
+	if (p->divided && p->backwards) {
+		r.raws = r.token + block * (n + n * n);
+		r.roots = r.raws + block * n * m;
+		r.parts = r.roots + block * n * 2;
+		r.shares = r.parts + block * n * m;
+	}
 	return r;
 }
 
@@ -275,22 +283,25 @@ void hzi_mhc_widen(const struct hz_context *ctx, const struct hzi_mhc_coef_plan 
 }
 
 static float mean_square(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-			 const float *squares)
+			 int streams, const float *squares)
 {
 	float sum;
 
 	hzi_mhc_kern[ctx->level].sum_lanes(squares, 1, &sum);
-	return p->channels > 0 ? sum / (float)(p->n * p->channels) : 0;
+	return p->channels > 0 ? sum / (float)(streams * p->channels) : 0;
 }
 
-/* The mean square of a token in f64, as hzi_mhc_normalize() takes it; r->x is scratch. */
+/*
+ * The mean square of some streams of a token, from `first` on, in f64, as hzi_mhc_normalize()
+ * takes it; r->x is scratch.
+ */
 static float wide_mean_square(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-			      const struct hzi_mhc_array *x, int dtype, int64_t t,
-			      const struct hzi_mhc_scratch *r)
+			      const struct hzi_mhc_array *x, int dtype, int64_t t, int first,
+			      int streams, const struct hzi_mhc_scratch *r)
 {
 	double sum = 0;
 
-	for (int j = 0; j < p->n; j++) {
+	for (int j = first; j < first + streams; j++) {
 		for (int64_t c = 0; c < p->channels; c += HZI_MHC_TILE_CHANNELS) {
 			const int64_t count = hzi_mhc_min(HZI_MHC_TILE_CHANNELS, p->channels - c);
 			struct hzi_mhc_scratch one = *r;
@@ -301,7 +312,7 @@ static float wide_mean_square(const struct hz_context *ctx, const struct hzi_mhc
 				sum += (double)r->x[e] * (double)r->x[e];
 		}
 	}
-	sum /= (double)(p->n * p->channels);
+	sum /= (double)(streams * p->channels);
 	return sum >= (double)HZI_MHC_LEAST_SQUARE && sum <= (double)FLT_MAX ? (float)sum :
 	       -(float)sqrt(sum);
 }
@@ -389,6 +400,43 @@ static void project_in_place(const struct hz_context *ctx, const struct hzi_mhc_
 	hzi_mhc_kern[ctx->level].amx_project(&args);
 }
 
+/*
+ * With HZ_MHC_RMS_STREAM: adds the sums of stream j of a block over the root of that stream to raw,
+ * as if x had been divided, and clears them. Returns whether a square left the range of f32.
+ */
+static bool add_divided(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+			const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
+			const struct hzi_mhc_scratch *r)
+{
+	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
+	bool wide = false;
+
+	for (int i = 0; i < tokens; i++) {
+		float *const to = r->raw + i * (p->m + 1), own[HZI_MHC_ROWS], slope;
+		float *const sums = r->raws ? r->raws + (i * p->n + j) * p->m : own;
+		float kept = mean_square(ctx, p, 1, r->squares + i * kern->lanes);
+		double square, rho;
+
+		kern->sum_lanes(r->sums + (int64_t)i * p->m * kern->lanes, p->m, sums);
+		if (hzi_mhc_leaves_f32(kept, p->least) && p->channels > 0) {
+			kept = wide_mean_square(ctx, p, x, dtype, t + i, j, 1, r);
+			wide = true;
+		}
+		square = kept < 0 ? (double)kept * (double)kept : (double)kept;
+		rho = hzi_mhc_root_of(p->divided, square, &slope);
+		for (int k = 0; k < p->m; k++)
+			to[k] = (float)((double)(j ? to[k] : 0) + rho * (double)sums[k]);
+		to[p->m] = (float)((double)(j ? to[p->m] : 0) + rho * rho * square / p->n);
+		if (r->roots) {
+			r->roots[(i * p->n + j) * 2] = (float)rho;
+			r->roots[(i * p->n + j) * 2 + 1] = slope;
+		}
+	}
+	memset(r->squares, 0, (size_t)(tokens * kern->lanes) * sizeof(float));
+	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
+	return wide;
+}
+
 /* All tiles of the block use a part of phi before the next part. */
 void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 		     const struct hzi_mhc_packed_phi *phi, const struct hzi_mhc_array *x, int dtype,
@@ -431,8 +479,10 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 				project_tile(ctx, p, phi, at, some, j, c, count, r);
 			}
 		}
+		if (p->divided)
+			wide |= add_divided(ctx, p, x, dtype, t, tokens, j, r);
 	}
-	for (int i = 0; i < tokens; i++) {
+	for (int i = 0; i < tokens && !p->divided; i++) {
 		float *const to = r->raw + i * (p->m + 1);
 
 		if (phi->amx) {
@@ -442,9 +492,9 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 			hzi_mhc_kern[ctx->level].sum_lanes(r->sums + (int64_t)i * p->m * lanes,
 							   p->m, to);
 		}
-		to[p->m] = mean_square(ctx, p, r->squares + i * lanes);
+		to[p->m] = mean_square(ctx, p, p->n, r->squares + i * lanes);
 		if (hzi_mhc_leaves_f32(to[p->m], p->least) && p->channels > 0) {
-			to[p->m] = wide_mean_square(ctx, p, x, dtype, t + i, r);
+			to[p->m] = wide_mean_square(ctx, p, x, dtype, t + i, 0, p->n, r);
 			wide = true;
 		}
 	}
@@ -564,74 +614,6 @@ void hzi_mhc_group_means(const struct hz_context *ctx, const struct hzi_mhc_coef
 	};
 
 	hzi_parallel(ctx, p->threads, mean_units, &job, s->groups * s->n * job.tiles);
-}
-
-/* ---- Streams divided by their roots ---------------------------------------------------------- */
-
-struct divide_job {
-	const struct hzi_mhc_coef_plan *plan;
-	const struct hzi_mhc_rule *rule;
-	float *x, *d, *roots;
-};
-
-/* A unit is a stream of a group. */
-static void divide_units(void *data, int thread, int64_t begin, int64_t end)
-{
-	const struct divide_job *const job = data;
-	const int64_t C = job->plan->channels;
-
-	(void)thread;
-	for (int64_t u = begin; u < end; u++) {
-		float *const x = job->x + u * job->plan->padded, slope;
-		double squares = 0, rho;
-
-		for (int64_t c = 0; c < C; c++)
-			squares += (double)x[c] * (double)x[c];
-		rho = hzi_mhc_root_of(job->rule, C > 0 ? squares / (double)C : 0, &slope);
-		for (int64_t c = 0; c < C; c++)
-			x[c] = (float)((double)x[c] * rho);
-		if (job->roots) {
-			job->roots[2 * u] = (float)rho;
-			job->roots[2 * u + 1] = slope;
-		}
-	}
-}
-
-/* d = rho d - slope x <d, x> / C, x being divided */
-static void divide_bwd_units(void *data, int thread, int64_t begin, int64_t end)
-{
-	const struct divide_job *const job = data;
-	const int64_t C = job->plan->channels;
-
-	(void)thread;
-	for (int64_t u = begin; u < end; u++) {
-		const float *const x = job->x + u * job->plan->padded;
-		float *const d = job->d + u * job->plan->padded;
-		const double rho = (double)job->roots[2 * u];
-		double dot = 0;
-
-		for (int64_t c = 0; c < C; c++)
-			dot += (double)d[c] * (double)x[c];
-		dot *= (double)job->roots[2 * u + 1] / (double)C;
-		for (int64_t c = 0; c < C; c++)
-			d[c] = (float)(rho * (double)d[c] - dot * (double)x[c]);
-	}
-}
-
-void hzi_mhc_divide_streams(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-			    const struct hzi_mhc_rule *rule, int64_t groups, float *x, float *roots)
-{
-	struct divide_job job = {p, rule, x, NULL, roots};
-
-	hzi_parallel(ctx, p->threads, divide_units, &job, groups * p->n);
-}
-
-void hzi_mhc_divide_streams_bwd(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
-				int64_t groups, float *x, float *roots, float *d)
-{
-	struct divide_job job = {p, NULL, x, d, roots};
-
-	hzi_parallel(ctx, p->threads, divide_bwd_units, &job, groups * p->n);
 }
 
 struct hzi_mhc_array hzi_mhc_mean_array(const struct hzi_mhc_coef_plan *p, float *mean)

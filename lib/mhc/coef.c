@@ -262,6 +262,30 @@ static int quantize(struct hz_context *ctx, const struct call *c, const struct c
 	return hzi_fail(ctx, status, "%s: opts->u_codes, opts->u_quantize: %s", c->op, message);
 }
 
+/* Whether the operands of hz_quantize() have data, which a call that is recorded need not have */
+static int check_codes_data(struct hz_context *ctx, const struct call *c)
+{
+	static const char *const names[] = {
+		"u_codes", "u_quantize->scales", "u_quantize->zeros", "u_quantize->tensor_scale",
+		"u_quantize->new_scales", "u_quantize->new_tensor_scale",
+		"u_quantize->hadamard->pre", "u_quantize->hadamard->post",
+	};
+	const hz_quantize_opts *const q = c->opts->u_quantize;
+	const hz_tensor *const list[] = {
+		c->opts->u_codes, q->scales, q->zeros, q->tensor_scale, q->new_scales,
+		q->new_tensor_scale, q->hadamard ? q->hadamard->pre : NULL,
+		q->hadamard ? q->hadamard->post : NULL,
+	};
+
+	for (int i = 0; i < LISTED(list) && !ctx->recording; i++) {
+		if (list[i] && !list[i]->data && hz_tensor_count(list[i]) > 0)
+			return hzi_fail(ctx, HZ_EINVAL,
+					"%s: opts->%s.data is NULL, must hold %lld elements", c->op,
+					names[i], (long long)hz_tensor_count(list[i]));
+	}
+	return HZ_OK;
+}
+
 /* The same without effect: whether operands are right, and the workspace */
 static int try_quantize(struct hz_context *ctx, const struct call *c, struct coded *k)
 {
@@ -308,6 +332,7 @@ static int check_codes(struct hz_context *ctx, const struct call *c, const hz_te
 			       256 * 256;
 		k->u = &k->own;
 	}
+	HZ_CHECK(check_codes_data(ctx, c));
 	return try_quantize(ctx, c, k);
 }
 

@@ -33,6 +33,12 @@ static bool is_backward(size_t i)
 	       strcmp(primitives[i].name + n, "_bwd") == 0;
 }
 
+/* Whether it is a part of calls that other primitives stand for, which have their own lines */
+static bool is_part(size_t i)
+{
+	return strncmp(primitives[i].summary, "part of others", 14) == 0;
+}
+
 /* The micro-kernels of CPU primitives: positions of their pointers in the family's tables */
 #define KERNEL(name, family, member) \
 	{name, hzi_##family##_kern, sizeof(*hzi_##family##_kern), \
@@ -177,7 +183,7 @@ static void print_text(const struct facts *f)
 	for (size_t i = 0; i < PRIMITIVES; i++) {
 		char name[40];
 
-		if (is_backward(i))
+		if (is_backward(i) || is_part(i))
 			continue;
 		snprintf(name, sizeof(name), "%s%s", primitives[i].name,
 			 i + 1 < PRIMITIVES && is_backward(i + 1) ? ", _bwd" : "");

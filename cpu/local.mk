@@ -34,7 +34,7 @@ noinst_HEADERS += \
 	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \
 	cpu/quat_layer/gather.h cpu/quat_layer/gather.inc cpu/quat_layer/kern.h \
 	cpu/quat_layer/pool.inc cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h \
-	cpu/quat_layer/quat_layer.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
+	cpu/quat_layer/quat_layer.inc cpu/quat_layer/recurrent.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
 	cpu/vlut/label.inc cpu/vlut/kern.h cpu/vlut/vlut.h cpu/vlut/vlut.inc
 
 # cpu/<family>/unit.c is one family's micro-kernels, compiled once for each ISA level. VNNI and AMX

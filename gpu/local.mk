@@ -82,6 +82,7 @@ HZ_CU = \
 	gpu/quat_gemm/gemv.cu \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
+	gpu/quat_layer/recurrent.cu \
 	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
 	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \

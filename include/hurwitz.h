@@ -1603,6 +1603,109 @@ HZ_API_CHECK int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, cons
 				       const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
 				       hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
 
+enum hz_quat_cell {
+	HZ_QUAT_CELL_RNN = 0,	/* one gate:   h' = act(a) */
+	HZ_QUAT_CELL_LSTM = 1,	/* four gates: c' = sigmoid(i) tanh(g) + sigmoid(f) c,
+				   h' = sigmoid(o) tanh(c') */
+	HZ_QUAT_CELL_LIGRU = 2	/* two gates:  h' = sigmoid(r) h + (1 - sigmoid(r)) act(a) */
+};
+
+/* Where component c of neuron h of gate k is in the N = K H quaternions of z */
+enum hz_quat_gates {
+	HZ_QUAT_GATES_NEURONS = 0,	/* component c of quaternion k H + h */
+	HZ_QUAT_GATES_COMPONENTS = 1	/* number (4 k + c) H + h of all w, then all x, y and z */
+};
+
+/* Options of hz_quat_recurrent(). Zeroed fields have their defaults. */
+typedef struct hz_quat_recurrent_opts {
+	int32_t cell;			/* enum hz_quat_cell */
+	int32_t gates;			/* enum hz_quat_gates */
+	int32_t activation;		/* act: HZ_ACT_TANH, RELU or LEAKY; 0: RELU for LIGRU, else
+					   TANH, which is the only one of LSTM */
+	int32_t method;			/* enum hz_quat_method */
+	int32_t precision;		/* enum hz_precision */
+	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE */
+	double slope;			/* of HZ_ACT_LEAKY: > 0 */
+	const hz_tensor *lengths;	/* s32 [B]: steps of each sequence; NULL: T of all */
+	hz_tensor *saved;		/* f32 [T, B, D, S, H, 4], contiguous, which the forward call
+					   writes and the backward call reads; NULL: none */
+	int64_t reserved[4];		/* 0 */
+} hz_quat_recurrent_opts;
+
+/*
+ * Recurrent layer of quaternions, all steps of time: of the gates z_t + U h_(t-1), where U h is a
+ * product of quaternion matrices, the cell makes h_t, and y_t = h_t. Functions of gates are of each
+ * component.
+ *
+ *   z     f32 f16 bf16: [T, B, D, K H, 4], any strides: the transformed inputs of the K gates,
+ *         hz_quat_linear() of x for all steps at once with the sum of all biases; LIGRU: may go
+ *         through hz_quat_batchnorm() first. Gates in order: RNN a; LSTM i, f, o, g; LIGRU a, r
+ *   u     the dtype of z, [D, K H, H, 4], any strides
+ *   h0    the dtype of z, [D, B, H, 4], any strides: the state before the first step; NULL: 0
+ *   c0    LSTM: the same for c; NULL: 0
+ *   y     the dtype of z, [T, B, D, H, 4], any strides: all h_t
+ *   hn    the dtype of z, [D, B, H, 4], any strides: the state after the last step; NULL: not
+ *         wanted
+ *   cn    LSTM: the same for c; NULL: not wanted
+ *   opts  NULL: all defaults
+ *
+ * D is 1, or 2 for a bidirectional layer, whose second direction goes from the last step to the
+ * first. Where both directions have the same weights, z and u may have a stride of 0 along D. A
+ * batch-first tensor has its strides of T and B exchanged. With opts->lengths, y is 0 from step
+ * length[b] of sequence b on, the second direction begins at its last step, and z is not looked at
+ * there; numbers below 0 count as 0, above T as T.
+ *
+ * opts->saved has S = 1 values of each component for RNN, 5 for LSTM, 3 for LIGRU.
+ *
+ * speechbrain's QRNN, QLSTM and QLiGRU have HZ_QUAT_GATES_COMPONENTS, the same weights in both
+ * directions, and HZ_ACT_LEAKY with a slope of 0.01 in LIGRU; Orkis has HZ_QUAT_GATES_NEURONS, with
+ * a matrix for each gate: stack them in the order above.
+ *
+ * Aliasing: no output overlaps another operand.
+ * Arithmetic: products as hz_quat_linear(), of h rounded to the dtype of z; states, sums and gates
+ * in f32. The same bits for any number of threads.
+ * Workspace: hz_record_begin() tells; it may have a copy of u.
+ * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", section 3.3; Ravanelli et
+ * al. 2018, "Light Gated Recurrent Units for Speech Recognition", section 3.
+ *
+ * Example:
+ *
+ *     float gates[3 * 4 * 4] = {0}, weights[4 * 4] = {0}, states[3 * 4];	// T = 3, B = D = H = 1
+ *     const int64_t z_shape[5] = {3, 1, 1, 4, 4}, y_shape[5] = {3, 1, 1, 1, 4};
+ *     const hz_tensor z = hz_tensor_nd(gates, HZ_F32, HZ_CPU, 5, z_shape);
+ *     const hz_tensor u = hz_tensor_4d(weights, HZ_F32, HZ_CPU, 1, 4, 1, 4);
+ *     hz_tensor y = hz_tensor_nd(states, HZ_F32, HZ_CPU, 5, y_shape);
+ *     const hz_quat_recurrent_opts o = {.cell = HZ_QUAT_CELL_LSTM};
+ *     if (hz_quat_recurrent(ctx, &z, &u, NULL, NULL, &y, NULL, NULL, &o) != HZ_OK)
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
+ */
+HZ_API_CHECK int hz_quat_recurrent(hz_context *ctx, const hz_tensor *z, const hz_tensor *u,
+				   const hz_tensor *h0, const hz_tensor *c0, hz_tensor *y,
+				   hz_tensor *hn, hz_tensor *cn,
+				   const hz_quat_recurrent_opts *opts);
+
+/*
+ * The gradients of hz_quat_recurrent(), backward through time, with what that call left in
+ * opts->saved; the same options. The gradients of x, of its weights and of the bias follow from dz
+ * by hz_quat_linear_bwd().
+ *
+ *   u, h0, c0  as there
+ *   dy         as y
+ *   dhn, dcn   as hn and cn; NULL: 0
+ *   dz         [T, B, D, K H, 4], any strides, without an overlap of directions
+ *   du         as u, without an overlap of directions; NULL: not wanted; with HZ_QUAT_ACCUMULATE
+ *              added to
+ *   dh0, dc0   as h0 and c0; NULL: not wanted
+ *
+ * dz_t is rounded to its dtype before it is multiplied by U^H and, for du, by h_(t-1)^H. All else
+ * as there.
+ */
+HZ_API_CHECK int hz_quat_recurrent_bwd(hz_context *ctx, const hz_tensor *u, const hz_tensor *h0,
+				       const hz_tensor *c0, const hz_tensor *dy,
+				       const hz_tensor *dhn, const hz_tensor *dcn, hz_tensor *dz,
+				       hz_tensor *du, hz_tensor *dh0, hz_tensor *dc0,
+				       const hz_quat_recurrent_opts *opts);
+
 enum hz_pool {
 	HZ_POOL_MAX = 0,	/* the quaternion of the largest norm, the first of several */
 	HZ_POOL_AVERAGE = 1	/* the mean of those of the window that are in x */

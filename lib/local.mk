@@ -12,7 +12,7 @@ libhz_la_SOURCES += \
 	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/plan.c \
 	lib/quat_conv/quat_conv.c lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c \
 	lib/quat_layer/batchnorm.c lib/quat_layer/check.c lib/quat_layer/linear.c \
-	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/vlut/ops.c lib/vlut/vlut.c
+	lib/quat_layer/ops.c lib/quat_layer/plan.c lib/quat_layer/recurrent.c lib/vlut/ops.c lib/vlut/vlut.c
 noinst_HEADERS += \
 	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h lib/core/threads.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h \
@@ -23,7 +23,7 @@ noinst_HEADERS += \
 	lib/lattice/label.h \
 	lib/lattice/rows.h lib/lattice/shaped.h \
 	lib/quat_conv/quat_conv.h lib/quat_conv/slots.inc lib/quat_gemm/quat_gemm.h \
-	lib/quat_layer/plan.h lib/quat_layer/quat_layer.h lib/quat_layer/slots.inc \
+	lib/quat_layer/cell_math.h lib/quat_layer/plan.h lib/quat_layer/quat_layer.h lib/quat_layer/slots.inc \
 	lib/quat_layer/step_math.h lib/quat_layer/sums_math.h lib/vlut/vlut.h
 EXTRA_DIST += lib/constants.awk lib/hurwitz.abi lib/hurwitz.constants lib/hurwitz.map
 EXTRA_DIST += \

@@ -17,7 +17,7 @@ HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/quat/cuda \
 	t/quantize/formats \
 	t/lattice/shaped \
-	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/vlut/cuda \
+	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/quat_layer/recurrent t/vlut/cuda \
 	t/vlut/label
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/model.t t/run.t t/static.t t/symbols.t

@@ -484,6 +484,16 @@ good "eps=0 momentum=0" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=q0.npy 
 is "$(tail_of q0.npy 16 f4)" "0 0 0 0" "no part of the batch"
 good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
 is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
+npy qr.npy "$(header '<f4' '2, 1, 1, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+npy qu.npy "$(header '<f4' '1, 1, 1, 4')" "$f1$f2$f3$f4"
+good "quat_recurrent" $cpu quat_recurrent z=qr.npy u=qu.npy activation=relu y=qy.npy saved=qs.npy \
+	hn=qd.npy
+is "$(tail_of qy.npy 32 f4) $(tail_of qd.npy 16 f4)" "1 2 3 4 0 7 8 9 0 7 8 9" "two steps"
+good "quat_recurrent_bwd" $cpu quat_recurrent_bwd u=qu.npy activation=relu dy=qr.npy saved=qs.npy \
+	dz=qy.npy
+is "$(tail_of qy.npy 32 f4)" "17 10 -5 10 0 3 2 1" "and back"
+bad 2 'is 1, must be 4, u' "an LSTM with one gate" run quat_recurrent z=qr.npy u=qu.npy \
+	cell=lstm y=n.npy
 good "quat_dropout p=1" $cpu quat_dropout x=q1.npy y=qy.npy p=1
 is "$(tail_of qy.npy 16 f4)" "0 0 0 0" "nothing is left"
 good "quat_init" $cpu quat_init y=qy.npy shape=3,5 seed=1 out=f16

@@ -9,6 +9,14 @@
 #include "cpu/core/kern.h"
 #include "lib/quat_layer/quat_layer.h"
 
+/* The numbers of one sequence and direction are cut into pieces of at most that many. */
+#define HZI_QUAT_CELL_PIECE 256
+
+static inline int64_t hzi_quat_cell_pieces(const struct hzi_quat_cell_step *a)
+{
+	return (4 * a->hidden + HZI_QUAT_CELL_PIECE - 1) / HZI_QUAT_CELL_PIECE;
+}
+
 struct hzi_quat_layer_kern {
 	/*
 	 * Steps of lib/quat_layer/quat_layer.h, of f32, f16 or bf16: blocks of
@@ -21,6 +29,8 @@ struct hzi_quat_layer_kern {
 	void (*sums)(const struct hzi_quat_sum_step *a, int64_t begin, int64_t end);
 	void (*drop)(const struct hzi_quat_map_step *a, const void *x, void *y, int64_t count,
 		     uint64_t from);
+	/* Pieces of hzi_quat_cell_pieces(); backward: the gradient */
+	void (*cell)(const struct hzi_quat_cell_step *a, bool backward, int64_t begin, int64_t end);
 	void (*pool)(const struct hzi_quat_pool_step *a, int64_t begin, int64_t end);
 	void (*pool_bwd)(const struct hzi_quat_pool_step *a, int64_t begin, int64_t end);
 };

@@ -310,6 +310,34 @@ static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qua
 	return HZ_OK;
 }
 
+/* ---- Recurrent layers ------------------------------------------------------------------------ */
+
+struct cell_job {
+	const struct hzi_quat_layer_kern *kern;
+	const struct hzi_quat_cell_step *a;
+	bool backward;
+};
+
+static void cell_work(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct cell_job *j = job;
+
+	(void)thread;
+	j->kern->cell(j->a, j->backward, begin, end);
+}
+
+static int cell(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
+		bool backward)
+{
+	const int64_t rows = a->directions * a->batch;
+	struct cell_job job = {hzi_quat_layer_kern + ctx->level, a, backward};
+
+	(void)op;
+	hzi_parallel(ctx, hzi_threads(ctx, rows * a->hidden * 1024), cell_work, &job,
+		     rows * hzi_quat_cell_pieces(a));
+	return HZ_OK;
+}
+
 static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 {
 	(void)ctx, (void)op;
@@ -319,4 +347,5 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 
 const struct hzi_quat_steps hzi_cpu_quat_steps = {
 	.map = map, .sum = sum, .finish = finish, .rotation = rotation, .zero = zero,
+	.cell = cell, .gemv = 8,
 };

@@ -8,6 +8,7 @@
 #include "cpu/quat_layer/kern.h"
 #include "cpu/core/elements.inc"
 #include "cpu/quat_layer/quat_layer.inc"
+#include "cpu/quat_layer/recurrent.inc"
 
 void HZI_FILL(quat_layer)(void *table)
 {
@@ -17,6 +18,7 @@ void HZI_FILL(quat_layer)(void *table)
 	kern->affine = quat_affine;
 	kern->sums = quat_sums;
 	kern->drop = quat_drop;
+	kern->cell = quat_cell;
 	kern->pool = quat_pool;
 	kern->pool_bwd = quat_pool_bwd;
 }

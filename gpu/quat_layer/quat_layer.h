@@ -20,5 +20,6 @@ static_assert(sizeof(struct hzi_quat_sum_step) == 304, "the same layout for C an
 static_assert(sizeof(struct hzi_quat_finish_step) == 248, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_quat_pool_step) == 392, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_quat_rotation_step) == 312, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_cell_step) == 504, "the same layout for C and CUDA");
 
 #endif

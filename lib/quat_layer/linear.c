@@ -49,8 +49,7 @@ static int apply_weights(struct hzi_quat_plan *r, const struct hzi_quat_tensor *
 	return hzi_quat_plan_multiply(r, &g, l->reversed);
 }
 
-/* dw = z x^H: one product if the batch has one stride, else a sum of products in f32 or f64 */
-static int weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z)
+int hzi_quat_plan_weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z)
 {
 	const struct hzi_quat_layer *l = r->l;
 	const int last = z->ndim - 1;
@@ -326,7 +325,7 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 		if (status == HZ_OK && l->dx.a.data)
 			status = apply_weights(&r, &z, &l->dx, true, false, HZ_ACT_NONE, NULL);
 		if (status == HZ_OK && l->dw.a.data)
-			status = weight_gradient(&r, &z);
+			status = hzi_quat_plan_weight_gradient(&r, &z);
 	}
 	if (bytes)
 		*bytes = r.peak;

@@ -121,6 +121,12 @@ int hzi_quat_plan_bias_gradient(struct hzi_quat_plan *r, const struct hzi_quat_t
 				const struct hzi_quat_tensor *db);
 
 /*
+ * dw = z x^H of the layer's x and dw: one product if the batch has one stride, else a sum of
+ * products in f32 or f64
+ */
+int hzi_quat_plan_weight_gradient(struct hzi_quat_plan *r, const struct hzi_quat_tensor *z);
+
+/*
  * *z = dy, or with an activation the gradient at its input, in scratch memory. forward() recomputes
  * that input if the call was not given it (pre).
  */

@@ -163,6 +163,37 @@ struct hzi_quat_rotation_step {
 	int32_t r_dtype, scale_dtype, inverse, accumulate, eps_norm, pad_;
 };
 
+/*
+ * One step of time of a recurrent layer, of all sequences and directions. Direction 0 is at the
+ * time `step`, direction 1 at steps - 1 - step. A state has 4 hidden numbers of each sequence and
+ * direction, the K gates and `pre` have 4 K hidden: in the order w, x, y, z of the first quaternion,
+ * of the next, or if `planar` all w, all x, all y, all z. Gate k is the numbers from 4 k hidden on.
+ */
+struct hzi_quat_cell_step {
+	struct hzi_quat_array z, y;	/* time, batch, direction, channel; backward: dz, dy */
+	/*
+	 * Direction, batch, channel; whole: h of the dtype of y, operand of the next product.
+	 * Backward: dz.
+	 */
+	struct hzi_quat_array operand;
+	struct hzi_quat_array before;	/* backward: as y, h before each step; NULL: none */
+	const float *pre;		/* [directions][batch]: U h; not backward */
+	float *h, *c;			/* [directions][batch]: states; backward: dh, dc */
+	const float *h0, *c0;		/* backward: the states before the first step */
+	float *saved;			/* [steps][batch][directions][values]: of gates, c, h */
+	const int32_t *lengths;		/* [batch]; NULL: steps */
+	int64_t length_stride;
+	int64_t steps, step, batch, directions, hidden;
+	int32_t cell, activation, planar;
+	float slope;
+};
+
+/* Gates of a cell; numbers of `saved` for each of a state */
+#define HZI_QUAT_CELL_GATES(cell) \
+	((cell) == HZ_QUAT_CELL_LSTM ? 4 : (cell) == HZ_QUAT_CELL_LIGRU ? 2 : 1)
+#define HZI_QUAT_CELL_SAVED(cell) \
+	((cell) == HZ_QUAT_CELL_RNN ? 1 : HZI_QUAT_CELL_GATES(cell) + 1)
+
 #ifndef __CUDACC__
 
 #include "lib/quat_gemm/quat_gemm.h"
@@ -175,9 +206,12 @@ struct hzi_quat_steps {
 	int (*rotation)(struct hz_context *ctx, const char *op,
 			const struct hzi_quat_rotation_step *a, bool backward);
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
+	int (*cell)(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
+		    bool backward);
 	bool moments;			/* sum() supports HZI_QUAT_SUM_MOMENTS: one pass, not two */
 	int64_t tiles;			/* 64 x 64 tiles that fill the device; 0: any */
 	int64_t most;			/* limit of rows, columns and terms; 0: none */
+	int64_t gemv;			/* most columns of a product that reads A best in place */
 };
 
 extern const struct hzi_quat_steps hzi_cpu_quat_steps, hzi_cuda_quat_steps;
@@ -229,6 +263,18 @@ struct hzi_quat_linear_bwd_args {
 
 struct hzi_quat_batchnorm_bwd_args {
 	struct hzi_quat_batchnorm_args f;
+};
+
+/* Backward: y is dy, hn and cn are dhn and dcn. z, h0, hn, ...: optional ones have no data. */
+struct hzi_quat_recurrent_args {
+	struct hzi_quat_layer l;		/* w, dw: u, du, of all directions */
+	struct hzi_quat_tensor z, h0, c0, y, hn, cn;
+	struct hzi_quat_tensor dz, dh0, dc0;
+	struct hzi_quat_cell_step step;		/* of step 0; without what is in the workspace */
+};
+
+struct hzi_quat_recurrent_bwd_args {
+	struct hzi_quat_recurrent_args f;
 };
 
 struct hzi_quat_pool_args {
@@ -307,7 +353,7 @@ int hzi_quat_check_bias(struct hz_context *ctx, const char *op, const char *name
 			const hz_tensor *b, int dtype, int64_t channels, const char *as,
 			bool output, uint32_t flags, struct hzi_quat_tensor *q);
 
-/* ---- Plans: lib/quat_layer/plan.c, linear.c, batchnorm.c ------------------------------------- */
+/* ---- Plans: lib/quat_layer/plan.c, linear.c, batchnorm.c, recurrent.c ------------------------ */
 
 /*
  * A map over the shape of out; a, b and pre have that shape or are NULL. Dimensions that are
@@ -327,6 +373,8 @@ int hzi_quat_linear_do(struct hz_context *ctx, const struct hzi_quat_steps *step
 		       const struct hzi_quat_linear_args *a, bool backward, size_t *bytes);
 int hzi_quat_batchnorm_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			  const struct hzi_quat_batchnorm_args *a, bool backward, size_t *bytes);
+int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
+			  const struct hzi_quat_recurrent_args *a, bool backward, size_t *bytes);
 
 #endif
 #endif

@@ -501,6 +501,40 @@ static int quat_batchnorm_per_step_bwd(struct scene *s, views t)
 	return batchnorm_bwd(s, t, HZ_QUAT_PER_STEP);
 }
 
+static int quat_lstm(struct scene *s, views t)
+{
+	const hz_quat_recurrent_opts o = {.cell = HZ_QUAT_CELL_LSTM,
+					  .gates = HZ_QUAT_GATES_COMPONENTS, .lengths = t[7],
+					  .saved = t[8]};
+
+	return hz_quat_recurrent(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], &o);
+}
+
+static int quat_lstm_bwd(struct scene *s, views t)
+{
+	const hz_quat_recurrent_opts o = {.cell = HZ_QUAT_CELL_LSTM,
+					  .gates = HZ_QUAT_GATES_COMPONENTS, .lengths = t[10],
+					  .saved = t[11]};
+
+	return hz_quat_recurrent_bwd(s->ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8],
+				     t[9], &o);
+}
+
+static int quat_ligru(struct scene *s, views t)
+{
+	const hz_quat_recurrent_opts o = {.cell = HZ_QUAT_CELL_LIGRU, .saved = t[5]};
+
+	return hz_quat_recurrent(s->ctx, t[0], t[1], t[2], NULL, t[3], t[4], NULL, &o);
+}
+
+static int quat_ligru_bwd(struct scene *s, views t)
+{
+	const hz_quat_recurrent_opts o = {.cell = HZ_QUAT_CELL_LIGRU, .saved = t[7]};
+
+	return hz_quat_recurrent_bwd(s->ctx, t[0], t[1], NULL, t[2], t[3], NULL, t[4], t[5], t[6],
+				     NULL, &o);
+}
+
 static int quat_pool(struct scene *s, views t)
 {
 	const hz_quat_pool_opts o = {.window = {2, 2}};

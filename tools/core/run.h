@@ -176,7 +176,7 @@ extern const struct op op_quat_mul, op_quat_mul_bwd, op_quat_dot, op_quat_axpy, 
 /* tools/quat_layer/run.c */
 extern const struct op op_quat_linear, op_quat_linear_bwd, op_quat_conv1d, op_quat_conv2d,
 	op_quat_conv3d, op_quat_conv1d_bwd, op_quat_conv2d_bwd, op_quat_conv3d_bwd,
-	op_quat_batchnorm, op_quat_batchnorm_bwd, op_quat_pool, op_quat_pool_bwd, op_quat_dropout,
-	op_quat_init;
+	op_quat_batchnorm, op_quat_batchnorm_bwd, op_quat_recurrent, op_quat_recurrent_bwd,
+	op_quat_pool, op_quat_pool_bwd, op_quat_dropout, op_quat_init;
 
 #endif

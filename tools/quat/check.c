@@ -149,6 +149,54 @@ static bool check_matrices(const struct subject *s)
 	return true;
 }
 
+/* Checks all steps of an RNN of 20 neurons. */
+static bool check_recurrent(const struct subject *s)
+{
+	enum { T = 6, B = 3, H = 20 };
+	const int64_t shape[5] = {T, B, 1, H, 4};
+	hz_tensor host[3] = {
+		hz_tensor_nd(b->x, HZ_F32, HZ_CPU, 5, shape),
+		hz_tensor_4d(b->y, HZ_F32, HZ_CPU, 1, H, H, 4),
+		hz_tensor_nd(b->z, HZ_F32, HZ_CPU, 5, shape),
+	};
+	hz_tensor on[3] = {{0}};
+	double h[B][H][4] = {{{0}}}, most = 0;
+	int status = HZ_OK;
+
+	progress("check: %s, quaternions", s->name);
+	fill_normal(b->x, HZ_F32, 4 * T * B * H, &seed);
+	fill_normal(b->y, HZ_F32, 4 * H * H, &seed);
+	for (int i = 0; i < 4 * H * H; i++)
+		b->y[i] *= 0.1f;
+	for (int i = 0; i < 3 && !status; i++)
+		status = to_device(s->ctx, &host[i], i < 2, &on[i]);
+	if (!status)
+		status = WITH_WORKSPACE(s->ctx, hz_quat_recurrent(s->ctx, &on[0], &on[1], NULL, NULL,
+								  &on[2], NULL, NULL, NULL));
+	if (!status)
+		status = from_device(s->ctx, &on[2], &host[2]);
+	for (int i = 0; i < 3; i++)
+		free_device(s->ctx, &on[i]);
+	if (status)
+		return wrong("%s: quat_recurrent: %s", s->name, hz_errmsg(s->ctx));
+	for (int64_t i = 0; i < T * B; i++) {
+		double next[H][4], u[4];
+
+		for (int64_t k = 0; k < H; k++) {
+			load_quat(b->x, i * H + k, HZ_F32, next[k]);
+			for (int64_t l = 0; l < H; l++) {
+				load_quat(b->y, k * H + l, HZ_F32, u);
+				add_product(next[k], u, h[i % B][l]);
+			}
+		}
+		for (int64_t k = 0; k < 4 * H; k++) {
+			h[i % B][k / 4][k % 4] = tanh(next[k / 4][k % 4]);
+			most = fmax(most, fabs(h[i % B][k / 4][k % 4] - b->z[i * H * 4 + k]));
+		}
+	}
+	return most < 1e-4 || wrong("%s: quat_recurrent: the error is %.3g", s->name, most);
+}
+
 void check_quat(const struct subject *s)
 {
 	seed = 1;
@@ -156,4 +204,5 @@ void check_quat(const struct subject *s)
 	test(check_all_quats(s, 0), "%s: quat_mul", s->name);
 	test(check_all_quats(s, HZ_QUAT_DIRECT), "%s: quat_gemm, direct", s->name);
 	test(check_all_quats(s, HZ_QUAT_FAST), "%s: quat_gemm, fast", s->name);
+	test(check_recurrent(s), "%s: quat_recurrent", s->name);
 }

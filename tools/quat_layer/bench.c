@@ -4,9 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Linear layers and convolutions are measured against the quaternion matrix products that they
- * consist of, for a convolution with its patches already in place. Other layers are measured
- * against a copy of the bytes that they move. Operations are those of 16 real products per
- * quaternion product.
+ * consist of, for a convolution with its patches already in place, and recurrent layers against the
+ * products of their steps. Other layers are measured against a copy of the bytes that they move.
+ * Operations are those of 16 real products per quaternion product.
  */
 #include <config.h>
 
@@ -21,7 +21,8 @@ enum kind {
 	POOLING3,			/* windows of 3 x 3, stride 1 */
 	AVERAGE_TRAINING,
 	DEPTHWISE,				/* depthwise convolution */
-	ROTATING				/* weights rotate vectors; the ceiling is a copy */
+	ROTATING,				/* weights rotate vectors; the ceiling is a copy */
+	LSTM, LSTM_TRAINING		/* all steps of one direction */
 };
 
 enum { QUICK = 1, GPU = 2, CPU = 4 };
@@ -29,7 +30,8 @@ enum { QUICK = 1, GPU = 2, CPU = 4 };
 static const struct row {
 	enum kind kind;
 	int flags, dtype;
-	int64_t m, n, batch;		/* linear layers; others: images, side, channels */
+	int64_t m, n, batch;		/* linear layers; LSTMs: neurons, steps, sequences;
+					   others: images, side, channels */
 } rows[] = {
 	{LINEAR, GPU, HZ_F32, 4096, 4096, 8192},
 	{LINEAR, GPU | QUICK, HZ_BF16, 4096, 4096, 8192},
@@ -53,6 +55,9 @@ static const struct row {
 	{DEPTHWISE, GPU | QUICK, HZ_F32, 32, 56, 64},
 	{DEPTHWISE, GPU, HZ_BF16, 32, 56, 64},
 	{ROTATING, GPU | QUICK, HZ_F32, 32, 56, 64},
+	{LSTM, GPU | QUICK, HZ_BF16, 1024, 512, 1},
+	{LSTM, GPU | QUICK, HZ_BF16, 1024, 512, 32},
+	{LSTM_TRAINING, GPU, HZ_BF16, 1024, 512, 32},
 	{LINEAR, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{TRAINING, CPU | QUICK, HZ_F32, 512, 512, 256},
 	{CONV, CPU | QUICK, HZ_F32, 2, 28, 32},
@@ -70,6 +75,10 @@ static const struct row {
 	{DEPTHWISE, CPU | QUICK, HZ_F32, 8, 28, 32},
 	{DEPTHWISE, CPU, HZ_BF16, 8, 28, 32},
 	{ROTATING, CPU, HZ_F32, 4, 28, 32},
+	{LSTM, CPU | QUICK, HZ_F32, 256, 16, 1},
+	{LSTM, CPU | QUICK, HZ_F32, 256, 16, 32},
+	{LSTM, CPU, HZ_BF16, 256, 16, 32},
+	{LSTM_TRAINING, CPU, HZ_F32, 256, 16, 32},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))
@@ -83,10 +92,11 @@ static const struct {
 	[NORM_TRAINING] = {"quat_batchnorm_bwd", ""}, [POOLING] = {"quat_pool", ""},
 	[POOLING3] = {"quat_pool", " 3x3"}, [AVERAGE_TRAINING] = {"quat_pool_bwd", " average 3x3"},
 	[DEPTHWISE] = {"quat_conv", " 3x3 depthwise"},
-	[ROTATING] = {"quat_conv", " 3x3 rotation"},
+	[ROTATING] = {"quat_conv", " 3x3 rotation"}, [LSTM] = {"quat_recurrent", " lstm"},
+	[LSTM_TRAINING] = {"quat_recurrent_bwd", " lstm fwd+bwd"},
 };
 
-/* arrays of a case; PATCHES: for the ceiling of a convolution */
+/* arrays of a case; PATCHES: for the ceiling of a convolution, of an LSTM a product */
 enum { X, W, Y, DX, DW, DY, SAVED, PATCHES, ARRAYS };
 
 struct layer {
@@ -97,6 +107,7 @@ struct layer {
 	hz_quat_conv_opts conv;
 	hz_quat_batchnorm_opts norm;
 	hz_quat_pool_opts pool;
+	hz_quat_recurrent_opts lstm;
 };
 
 static int call_layer(struct bench *b, struct bench_case *c)
@@ -121,6 +132,13 @@ static int call_layer(struct bench *b, struct bench_case *c)
 			return status;
 		return hz_quat_conv_bwd(ctx, &t[X], &t[W], NULL, &t[DY], &t[DX], &t[DW], NULL,
 					&l->conv);
+	case LSTM_TRAINING:
+	case LSTM:
+		status = hz_quat_recurrent(ctx, &t[X], &t[W], NULL, NULL, &t[Y], NULL, NULL, &l->lstm);
+		if (status || l->row->kind == LSTM)
+			return status;
+		return hz_quat_recurrent_bwd(ctx, &t[W], NULL, NULL, &t[DY], NULL, NULL, &t[DX],
+					     &t[DW], NULL, NULL, &l->lstm);
 	case NORM_TRAINING:
 		return hz_quat_batchnorm_bwd(ctx, &t[X], NULL, &t[DY], &t[DX], NULL, NULL,
 					     &l->norm);
@@ -190,6 +208,35 @@ static int call_products(struct bench *b, struct bench_case *made)
 	return status;
 }
 
+/* The products of all steps of an LSTM; of the gradients as many again, and that of the weights */
+static int call_steps(struct bench *b, struct bench_case *made)
+{
+	const struct layer *l = (const struct layer *)made;
+	const struct row *r = l->row;
+	const int device = l->t[X].device, dtype = r->dtype;
+	const hz_tensor u = hz_tensor_3d(l->t[W].data, dtype, device, 4 * r->m, r->m, 4);
+	const hz_tensor h = transposed(hz_tensor_3d(l->t[Y].data, dtype, device, r->batch, r->m, 4));
+	const hz_tensor all = hz_tensor_3d(l->t[DX].data, dtype, device, r->n * r->batch, 4 * r->m, 4);
+	const hz_tensor hs = hz_tensor_3d(l->t[Y].data, dtype, device, r->n * r->batch, r->m, 4);
+	const hz_tensor z = transposed(hz_view_slice(&all, 0, 0, r->batch));
+	hz_tensor pre = transposed(hz_tensor_3d(l->t[PATCHES].data, HZ_F32, device, r->batch,
+						4 * r->m, 4));
+	hz_tensor dh = transposed(hz_tensor_3d(l->t[PATCHES].data, HZ_F32, device, r->batch, r->m,
+					       4));
+	hz_tensor du = hz_tensor_3d(l->t[DW].data, dtype, device, 4 * r->m, r->m, 4);
+	const hz_quat_gemm_opts back = {.op_a = HZ_QUAT_H}, sum = {.op_a = HZ_QUAT_T,
+								   .op_b = HZ_QUAT_C};
+	int status = HZ_OK;
+
+	for (int64_t i = 0; i < r->n && !status; i++)
+		status = hz_quat_gemm(b->ctx, &u, &h, &pre, NULL);
+	if (r->kind == LSTM)
+		return status;
+	for (int64_t i = 0; i < r->n && !status; i++)
+		status = hz_quat_gemm(b->ctx, &u, &z, &dh, &back);
+	return status ? status : hz_quat_gemm(b->ctx, &all, &hs, &du, &sum);
+}
+
 /* Reserves the workspace of all calls of a case. */
 static int reserve(struct bench *b, struct layer *l)
 {
@@ -201,12 +248,37 @@ static int reserve(struct bench *b, struct layer *l)
 		return status;
 	if (l->row->kind <= CONV_TRAINING && !b->gpu)
 		status = call_products(b, &l->c);
+	if (l->row->kind >= LSTM)
+		status = call_steps(b, &l->c);
 	if (!status && l->row->kind == NORM_TRAINING)
 		status = hz_quat_batchnorm(b->ctx, &t[X], NULL, NULL, &t[Y], &l->norm);
 	if (!status)
 		status = call_layer(b, &l->c);
 	hz_record_end(b->ctx, &bytes);
 	return status ? status : hz_reserve(b->ctx, bytes);
+}
+
+/* The arrays of an LSTM, and its operations: those of products, thrice for the gradients */
+static void make_lstm(struct layer *l, int device)
+{
+	const struct row *r = l->row;
+	const int64_t zs[] = {r->n, r->batch, 1, 4 * r->m, 4}, ys[] = {r->n, r->batch, 1, r->m, 4};
+	const int64_t saved[] = {r->n, r->batch, 1, 5, r->m, 4};
+	const bool train = r->kind == LSTM_TRAINING;
+	hz_tensor *t = l->t;
+
+	t[X] = hz_tensor_nd(NULL, r->dtype, device, 5, zs);
+	t[Y] = hz_tensor_nd(NULL, r->dtype, device, 5, ys);
+	t[W] = hz_tensor_4d(NULL, r->dtype, device, 1, 4 * r->m, r->m, 4);
+	t[SAVED] = hz_tensor_nd(NULL, HZ_F32, device, 6, saved);
+	t[PATCHES] = hz_tensor_1d(NULL, HZ_F32, device, r->batch * 16 * r->m);
+	l->lstm.cell = HZ_QUAT_CELL_LSTM;
+	l->lstm.saved = train ? &t[SAVED] : NULL;
+	l->c.operations = (train ? 3 : 1) * 128.0 * (double)(r->m * r->m) *
+			  (double)(r->n * r->batch);
+	l->c.moved_bytes = (double)hz_tensor_bytes(&t[W]) * (double)r->n;
+	l->c.ceiling = call_steps;
+	l->c.against = "bare products";
 }
 
 static int make_case(struct bench *b, struct layer *l)
@@ -228,16 +300,20 @@ static int make_case(struct bench *b, struct layer *l)
 			hz_tensor_nd(NULL, dtype, device, 5, ys);
 	t[W] = linear ? hz_tensor_3d(NULL, dtype, device, r->n, r->m, 4) :
 			hz_tensor_nd(NULL, dtype, device, 5, ws);
+	if (r->kind >= LSTM)
+		make_lstm(l, device);
 	t[DX] = t[X];
 	t[DW] = t[W];
 	t[DY] = t[Y];
-	t[SAVED] = hz_tensor_2d(NULL, HZ_F32, device, r->batch, 14);
-	t[PATCHES] = hz_tensor_1d(NULL, dtype, device,
-				  conv && !b->gpu ? 9 * hz_tensor_count(&t[X]) : 1);
+	if (r->kind < LSTM) {
+		t[SAVED] = hz_tensor_2d(NULL, HZ_F32, device, r->batch, 14);
+		t[PATCHES] = hz_tensor_1d(NULL, dtype, device,
+					  conv && !b->gpu ? 9 * hz_tensor_count(&t[X]) : 1);
+	}
 	for (int i = 0; i < ARRAYS && !status; i++) {
 		status = hz_alloc(b->ctx, &t[i].data, (size_t)hz_tensor_bytes(&t[i]), device);
 		if (!status && i != SAVED)
-			status = bench_fill(b, dtype, hz_tensor_count(&t[i]), t[i]);
+			status = bench_fill(b, t[i].dtype, hz_tensor_count(&t[i]), t[i]);
 	}
 	l->conv.pad[0] = l->conv.pad[1] = 1;
 	l->norm.saved = &t[SAVED];
@@ -254,16 +330,17 @@ static int make_case(struct bench *b, struct layer *l)
 	l->c.call = call_layer;
 	l->c.large = true;
 	snprintf(l->c.name, sizeof(l->c.name),
-		 linear ? "%lldx%lldx%lld%s" : conv ? "%lldx%lld^2 3x3 c=%lld%s" :
+		 linear || r->kind >= LSTM ? "%lldx%lldx%lld%s" : conv ? "%lldx%lld^2 3x3 c=%lld%s" :
 		 "%lldx%lld^2 c=%lld%s", (long long)r->m, (long long)r->n, (long long)r->batch,
 		 kinds[r->kind].name);
 	snprintf(l->c.dtype, sizeof(l->c.dtype), "%s", hz_dtype_name(dtype));
-	l->c.operations = linear ? 32.0 * (double)r->m * (double)r->n * (double)r->batch : conv ?
-			  32.0 * 9 * (double)(r->m * r->n * r->n) * (double)(r->batch * r->batch) :
-			  0;
+	if (r->kind < LSTM)
+		l->c.operations = 32.0 * (linear ? (double)(r->m * r->n * r->batch) : conv ?
+					  9.0 * (double)(r->m * r->n * r->n * r->batch * r->batch) :
+					  0);
 	if (r->kind == TRAINING || r->kind == CONV_TRAINING)
 		l->c.operations *= 3;
-	if (l->c.operations > 0) {
+	if (r->kind < LSTM && l->c.operations > 0) {
 		l->c.ceiling = call_products;
 		l->c.against = "bare products";
 		l->c.moved_bytes = (double)hz_tensor_bytes(&t[X]) + (double)hz_tensor_bytes(&t[W]) +
@@ -271,7 +348,7 @@ static int make_case(struct bench *b, struct layer *l)
 		if (b->gpu)	/* on a GPU convolutions of many channels make no patches */
 			bench_quat_products_of(b, &l->c, dtype, HZ_PRECISION_AUTO,
 					       linear ? HZ_QUAT_FAST : HZ_QUAT_DIRECT);
-	} else {
+	} else if (r->kind < LSTM) {
 		l->c.ceiling = bench_copy;
 		l->c.against = b->gpu ? "device copy" : "memcpy";
 		l->c.moved_bytes = r->kind >= POOLING ? (double)hz_tensor_bytes(&t[X]) +

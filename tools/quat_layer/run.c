@@ -103,6 +103,33 @@ static const struct key momentum_keys[] = {
 	END,
 };
 
+static const struct word cell_words[] = {
+	{"rnn", HZ_QUAT_CELL_RNN}, {"lstm", HZ_QUAT_CELL_LSTM}, {"ligru", HZ_QUAT_CELL_LIGRU},
+	{NULL, 0},
+};
+
+static const struct word gates_words[] = {
+	{"neurons", HZ_QUAT_GATES_NEURONS}, {"components", HZ_QUAT_GATES_COMPONENTS}, {NULL, 0},
+};
+
+static const struct word cell_activation_words[] = {
+	{"relu", HZ_ACT_RELU}, {"leaky", HZ_ACT_LEAKY}, {"tanh", HZ_ACT_TANH}, {NULL, 0},
+};
+
+static const struct key recurrent_keys[] = {
+	{"cell", KEY_WORD, cell_words, 0, 0, "rnn|lstm|ligru", "default rnn"},
+	{"gates", KEY_WORD, gates_words, 0, 0, "neurons|components",
+	 "gates are neurons of z, the default, or its components, as in speechbrain"},
+	{"activation", KEY_WORD, cell_activation_words, 0, 0, "relu|leaky|tanh",
+	 "default tanh, of ligru relu"},
+	{"slope", KEY_REAL, NULL, 0, 0, "NUMBER", "of leaky, above 0"},
+	{"method", KEY_WORD, method_words, 0, 0, "auto|direct|fast",
+	 "products of 16 or of 8 real products"},
+	{"precision", KEY_WORD, precision_words, 0, 0, "auto|f32|split|tf32|half",
+	 "what real products are made of"},
+	END,
+};
+
 static const struct key pool_keys[] = {
 	{"kind", KEY_WORD, pool_words, 0, 0, "max|average",
 	 "max, the default: the quaternion of the largest norm"},
@@ -647,6 +674,132 @@ const struct op op_quat_batchnorm_bwd = {
 	"quat_batchnorm_bwd", "its gradients, of which are made those that are asked for",
 	norm_bwd_operands, (const struct key *const[]){norm_keys, order_keys, NULL},
 	norm_bwd_outputs, norm_bwd_call,
+};
+
+/* ---- Recurrent layers ------------------------------------------------------------------------ */
+
+#define TYPES_16 "f32 f16 bf16"
+
+static const struct operand recurrent_operands[] = {
+	{"z", NULL, 0, TYPES_16, "[T, B, D, K H, 4]: transformed inputs of K gates"},
+	{"u", NULL, 0, TYPES_16, "[D, K H, H, 4]"},
+	{"h0", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4]; else 0"},
+	{"c0", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4], for cell=lstm; else 0"},
+	{"lengths", NULL, OPTIONAL, "s32", "[B]: steps of each sequence; else T"},
+	{"y", NULL, OUTPUT, TYPES_16, "[T, B, D, H, 4]"},
+	{"hn", NULL, OUTPUT | OPTIONAL | ONLY, TYPES_16, "[D, B, H, 4]: the last state"},
+	{"cn", NULL, OUTPUT | OPTIONAL | ONLY, TYPES_16, "[D, B, H, 4], for cell=lstm"},
+	{"saved", NULL, OUTPUT | OPTIONAL | ONLY, "f32", "[T, B, D, S, H, 4], for the gradients"},
+	LAST,
+};
+
+static const struct operand recurrent_bwd_operands[] = {
+	{"u", NULL, 0, TYPES_16, "[D, K H, H, 4]"},
+	{"h0", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4]; else 0"},
+	{"c0", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4], for cell=lstm; else 0"},
+	{"dy", NULL, 0, TYPES_16, "[T, B, D, H, 4], the gradient of y"},
+	{"dhn", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4], that of hn; else 0"},
+	{"dcn", NULL, OPTIONAL, TYPES_16, "[D, B, H, 4], that of cn; else 0"},
+	{"lengths", NULL, OPTIONAL, "s32", "[B], as in the forward call"},
+	{"saved", NULL, 0, "f32", "[T, B, D, S, H, 4], of the forward call"},
+	{"dz", NULL, OUTPUT, TYPES_16, "[T, B, D, K H, 4]"},
+	{"du", NULL, OUTPUT | OPTIONAL | ONLY, TYPES_16, "as u"},
+	{"dh0", NULL, OUTPUT | OPTIONAL | ONLY, TYPES_16, "[D, B, H, 4]"},
+	{"dc0", NULL, OUTPUT | OPTIONAL | ONLY, TYPES_16, "[D, B, H, 4], for cell=lstm"},
+	LAST,
+};
+
+static hz_quat_recurrent_opts recurrent_opts(struct job *job)
+{
+	return (hz_quat_recurrent_opts){
+		.cell = (int32_t)value_or(job, "cell", 0),
+		.gates = (int32_t)value_or(job, "gates", 0),
+		.activation = (int32_t)value_or(job, "activation", 0),
+		.method = (int32_t)value_or(job, "method", 0),
+		.precision = (int32_t)value_or(job, "precision", 0),
+		.flags = order_flag(job),
+		.slope = real_or(job, "slope", 0),
+		.lengths = view_of(job, "lengths"),
+		.saved = view_of(job, "saved"),
+	};
+}
+
+/* Gives outputs the shapes that follow from u and from the steps and sequences of z or dy. */
+static int recurrent_shapes(struct job *job, const char *in, const char *out,
+			    const char *const states[2])
+{
+	const struct npy *x = array_of(job, in), *u = array_of(job, "u");
+	const bool back = strcmp(in, "dy") == 0;
+	struct npy *a = &slot_of(job, out)->array;
+
+	if (x->ndim != 5 || u->ndim != 4)
+		return complain(EXIT_BAD, "%s: %s.ndim is %d, must be %d", job->op->name,
+				x->ndim != 5 ? in : "u", x->ndim != 5 ? x->ndim : u->ndim,
+				x->ndim != 5 ? 5 : 4);
+	shape_like(job, out, x);
+	a->shape[3] = u->shape[back ? 1 : 2];
+	for (int i = 0; i < 2; i++) {
+		shape_like(job, states[i], u);
+		a = &slot_of(job, states[i])->array;
+		a->shape[1] = x->shape[1];
+	}
+	return 0;
+}
+
+static int recurrent_outputs(struct job *job)
+{
+	const int64_t cell = value_or(job, "cell", 0);
+	const struct npy *u = array_of(job, "u"), *z = array_of(job, "z");
+	struct npy *saved = &slot_of(job, "saved")->array;
+	const int status = recurrent_shapes(job, "z", "y", (const char *const[]){"hn", "cn"});
+
+	if (status)
+		return status;
+	shape_like(job, "saved", z);
+	saved->dtype = HZ_F32;
+	saved->ndim = 6;
+	saved->shape[3] = cell == HZ_QUAT_CELL_RNN ? 1 : cell == HZ_QUAT_CELL_LSTM ? 5 : 3;
+	saved->shape[4] = u->shape[2];
+	saved->shape[5] = 4;
+	return 0;
+}
+
+static int recurrent_call(hz_context *ctx, struct job *job)
+{
+	const hz_quat_recurrent_opts o = recurrent_opts(job);
+
+	return WITH_WORKSPACE(ctx, hz_quat_recurrent(ctx, view_of(job, "z"), view_of(job, "u"),
+						     view_of(job, "h0"), view_of(job, "c0"),
+						     view_of(job, "y"), view_of(job, "hn"),
+						     view_of(job, "cn"), &o));
+}
+
+static int recurrent_bwd_outputs(struct job *job)
+{
+	shape_like(job, "du", array_of(job, "u"));
+	return recurrent_shapes(job, "dy", "dz", (const char *const[]){"dh0", "dc0"});
+}
+
+static int recurrent_bwd_call(hz_context *ctx, struct job *job)
+{
+	const hz_quat_recurrent_opts o = recurrent_opts(job);
+
+	return WITH_WORKSPACE(ctx, hz_quat_recurrent_bwd(ctx, view_of(job, "u"),
+		view_of(job, "h0"), view_of(job, "c0"), view_of(job, "dy"), view_of(job, "dhn"),
+		view_of(job, "dcn"), view_of(job, "dz"), view_of(job, "du"), view_of(job, "dh0"),
+		view_of(job, "dc0"), &o));
+}
+
+const struct op op_quat_recurrent = {
+	"quat_recurrent", "recurrent layer of quaternions: all steps of an RNN, LSTM or LiGRU",
+	recurrent_operands, (const struct key *const[]){recurrent_keys, order_keys, NULL},
+	recurrent_outputs, recurrent_call,
+};
+
+const struct op op_quat_recurrent_bwd = {
+	"quat_recurrent_bwd", "its gradients, backward through time",
+	recurrent_bwd_operands, (const struct key *const[]){recurrent_keys, order_keys, NULL},
+	recurrent_bwd_outputs, recurrent_bwd_call,
 };
 
 /* ---- Pooling --------------------------------------------------------------------------------- */

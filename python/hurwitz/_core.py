@@ -589,8 +589,8 @@ class Operands:
 
 # Tensors of options that are declared as outputs, and are inputs of these
 _READ = {"lattice_decode": ("row_scale",)}
-for _name in ("quat_linear_bwd", "quat_conv_bwd", "quat_batchnorm_bwd", "mhc_pre_bwd",
-              "mhc_head_bwd", "mhc_post_pre_bwd"):
+for _name in ("quat_linear_bwd", "quat_conv_bwd", "quat_batchnorm_bwd", "quat_recurrent_bwd",
+              "mhc_pre_bwd", "mhc_head_bwd", "mhc_post_pre_bwd"):
     _READ[_name] = ("pre", "saved", "running_mean", "running_var")
 
 

@@ -163,6 +163,22 @@ RULES["quat_batchnorm_bwd"] = {
 }
 
 
+def quat_state(r, wanted=True):
+    return ((r.u.shape[0], r.z.shape[1]) + r.u.shape[2:], r.z.dtype) if wanted else None
+
+
+RULES["quat_recurrent"] = {
+    "y": lambda r: (r.z.shape[:3] + r.u.shape[2:], r.z.dtype),
+    "hn": quat_state,
+    "cn": lambda r: quat_state(r, r.cell == C["QUAT_CELL_LSTM"]),
+    "saved": lambda r: (r.z.shape[:3] + ((1, 5, 3)[r.cell or 0],) + r.u.shape[2:], F32),
+}
+RULES["quat_recurrent_bwd"] = {
+    "dz": lambda r: (r.dy.shape[:3] + r.u.shape[1:2] + r.u.shape[3:], r.dy.dtype),
+    "du": like("u"), "dh0": like("h0"), "dc0": like("c0"),
+}
+
+
 def quat_pool(r):
     window, pad = triple(r.window, 1), triple(r.pad, 0)
     stride = [n or window[i] for i, n in enumerate(triple(r.stride, 0))]

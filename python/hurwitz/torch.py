@@ -33,13 +33,14 @@ from .objects import Linear, mhc_rows, quat_init_scale
 
 __all__ = [
     "HyperConnection", "QuaternionBatchNorm", "QuaternionConv1d", "QuaternionConv2d",
-    "QuaternionConv3d", "QuaternionLinear", "QuantizedLinear", "dequantize", "dequantize_hadamard",
+    "QuaternionConv3d", "QuaternionLSTM", "QuaternionLiGRU", "QuaternionLinear", "QuaternionRNN",
+    "QuantizedLinear", "dequantize", "dequantize_hadamard",
     "from_speechbrain", "fused_add_residual", "fused_dynamic_weights", "fused_stream_mix",
     "hadamard", "hadamard_quantize", "hadamard_transform", "hadamard_transform_metal", "mhc_add",
     "mhc_expand", "mhc_head", "mhc_mix", "mhc_post", "mhc_pre", "mhc_sinkhorn", "mhc_weights",
     "qgemm", "qlinear", "quantize", "quat_batchnorm", "quat_conj", "quat_conv", "quat_dropout",
     "quat_from_matrix", "quat_inverse", "quat_linear", "quat_mul", "quat_norm", "quat_normalize",
-    "quat_pool", "quat_rotate", "quat_to_matrix", "sinkhorn_knopp",
+    "quat_pool", "quat_recurrent", "quat_rotate", "quat_to_matrix", "sinkhorn_knopp",
 ]
 
 _library = torch.library.Library("hurwitz", "DEF")
@@ -118,7 +119,8 @@ class _Operator:
         outputs = {}
         for word in self.outputs:
             outputs[word] = options.pop(word, True)
-            if wanted is not None and word not in wanted and (self.wanted or word == "pre"):
+            if wanted is not None and word not in wanted and (
+                    self.wanted or word in ("pre", "saved")):
                 outputs[word] = None
         zero = {word: 0 for kind, word in self.places if kind == "number"}
         numbers = {word: _value(options.pop(word)) if word in options else 0 for word in zero}
@@ -199,7 +201,7 @@ class _Operator:
         shape, dtype = found
         first = next(t for t in given.values() if t is not None)
         dtype = _arrays.to_torch(dtype)[0]
-        if blocks and word in ("y", "pre", "dx"):
+        if blocks and word in ("y", "pre", "dx", "dz"):
             *lead, channels, four = shape
             return first.new_empty((*lead, four, channels), dtype=dtype).transpose(-1, -2)
         return first.new_empty(shape, dtype=dtype)
@@ -324,6 +326,22 @@ def _batchnorm_back(saved, grads, wanted, options):
 _differentiable("quat_batchnorm", ["x", "gamma"], ["saved"], _batchnorm_back,
                 ("running_mean", "running_var"), ("saved", "running_mean", "running_var"))
 
+_Operator("quat_recurrent_bwd", ("lengths", "saved"), wanted=True)
+
+
+def _recurrent_back(saved, grads, wanted, options):
+    u, kept, dy = saved["u"], saved["saved"], grads["y"]
+    if dy is None:
+        dy = u.new_zeros(kept.shape[:3] + kept.shape[4:])
+    found = torch.ops.hurwitz.quat_recurrent_bwd(
+        u, saved["h0"], saved["c0"], dy, grads["hn"], grads["cn"], saved["lengths"], kept,
+        _with(options, want=["dz", *["d" + word for word in wanted]]))
+    return dict(zip(("z", "u", "h0", "c0"), map(_given, found)))
+
+
+_differentiable("quat_recurrent", ["u", "h0", "c0", "lengths"], ["saved"], _recurrent_back,
+                ("lengths",), ("saved",))
+
 _Operator("quat_pool_bwd", like=("x",))
 _differentiable("quat_pool", ["x"], ["index"], lambda saved, grads, wanted, options: {
     "x": torch.ops.hurwitz.quat_pool_bwd(
@@ -426,6 +444,17 @@ def quat_conv(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | Non
               **options: Any) -> Tensor:
     """hz_quat_conv(): x [n, spatial..., Ci, 4], w [Co, taps..., Ci / groups, 4], b [Co, 4]."""
     return _product("quat_conv", x, w, b, scale, options)
+
+
+def quat_recurrent(z: Tensor, u: Tensor, h0: Tensor | None = None, c0: Tensor | None = None,
+                   lengths: Tensor | None = None,
+                   **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """hz_quat_recurrent(): y, hn and, of an LSTM, cn; z [T, B, D, K H, 4], u [D, K H, H, 4]."""
+    z, u, h0, c0 = _cast(z, u, h0, c0)
+    want = {} if torch.is_grad_enabled() else {"want": ""}
+    y, hn, cn, _ = _operators["quat_recurrent"].operator(z, u, h0, c0, lengths,
+                                                         _text({**options, **want}))
+    return y, hn, _given(cn)
 
 
 def mhc_expand(e: Tensor, n: int) -> Tensor:
@@ -712,6 +741,96 @@ class QuaternionBatchNorm(_Layer):
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
+class _Recurrent(_Layer):
+    cell, gates = "rnn", 1
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, bidirectional: bool = False, *,
+                 speechbrain: bool = False, layout: str = "last", **options: Any):
+        super().__init__(layout)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.speechbrain = batch_first, speechbrain
+        self.directions = 2 if bidirectional else 1
+        gates = "components" if speechbrain else "neurons"
+        self.options = {"cell": enum_value("hz_quat_cell", self.cell),
+                        "gates": enum_value("hz_quat_gates", gates), **options}
+        own, n = 1 if speechbrain else self.directions, self.gates * hidden_size
+        for k in range(num_layers):
+            size = self.directions * hidden_size if k else input_size
+            for name, count in (("ih", size), ("hh", hidden_size)):
+                setattr(self, f"weight_{name}_l{k}",
+                        _random(own, n, count, fan_in=count, fan_out=n))
+            setattr(self, f"bias_l{k}", nn.Parameter(torch.zeros(own, n, 4)) if bias else None)
+
+    def _normalized(self, z, k):
+        return z
+
+    def forward(self, x: Tensor, state: Any = None, lengths: Tensor | None = None):
+        h, c = state if isinstance(state, tuple) else (state, None)
+        lstm, d = self.cell == "lstm", self.directions
+        blocks = 1 if self.speechbrain else None        # where gates are contiguous
+        finals: list[list[Tensor]] = [[], []]
+        for k in range(self.num_layers):
+            w, u, b = (getattr(self, f"{name}_l{k}") for name in ("weight_ih", "weight_hh", "bias"))
+            x = _split(x, self.layout)
+            x = x.transpose(0, 1) if self.batch_first else x
+            z = quat_linear(x, w.flatten(0, 1), None if b is None else b.flatten(0, 1),
+                            blocks=blocks)
+            z = self._normalized(z, k).unflatten(2, (-1, u.shape[1]))
+            z, u = z.expand(-1, -1, d, -1, -1), u.expand(d, -1, -1, -1)
+            at = slice(k * d, (k + 1) * d)
+            y, *states = quat_recurrent(z, u, None if h is None else h[at],
+                                        None if c is None else c[at], lengths, blocks=blocks,
+                                        **self.options)
+            y = y.transpose(0, 1) if self.batch_first else y
+            for kept, final in zip(finals, states):
+                kept.append(final)
+            # speechbrain's r|i|j|k blocks are those of each direction
+            x = (y.transpose(-1, -2).flatten(2) if self.speechbrain and self.layout == "blocks"
+                 else _join(y.flatten(2, 3), self.layout))
+        found = [torch.cat(kept) for kept in finals[:1 + lstm]]
+        return x, tuple(found) if lstm else found[0]
+
+    def extra_repr(self):
+        return (f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
+                f"bidirectional={self.directions == 2}")
+
+
+_RECURRENT = """{} of quaternions, hz_quat_recurrent(): y, {} = layer(x, state, lengths).
+
+    x is [steps, batch, input_size, 4], y [steps, batch, directions hidden_size, 4], states are
+    [num_layers directions, batch, hidden_size, 4], and lengths, of type int32, the steps of each
+    sequence. With speechbrain gates are components, and both directions have the same weights.{}
+    Further keywords are fields of hz_quat_recurrent_opts.
+    """
+
+
+class QuaternionRNN(_Recurrent):
+    __doc__ = _RECURRENT.format("RNN", "hn", " activation is tanh\n    or relu.")
+
+
+class QuaternionLSTM(_Recurrent):
+    __doc__ = _RECURRENT.format("LSTM", "(hn, cn)", "")
+    cell, gates = "lstm", 4
+
+
+class QuaternionLiGRU(_Recurrent):
+    __doc__ = _RECURRENT.format("Light GRU", "hn", " activation is relu,\n    leaky or tanh, and "
+                                "norm whether gates of x are normalized over the batch.")
+    cell, gates = "ligru", 2
+
+    def __init__(self, *sizes: Any, norm: bool = True, **options: Any):
+        super().__init__(*sizes, **options)
+        self.norm = nn.ModuleList([
+            QuaternionBatchNorm(getattr(self, f"weight_ih_l{k}").shape[:2].numel(),
+                                first_batch=self.speechbrain,
+                                eps=1e-4 if self.speechbrain else 1e-5)
+            for k in range(self.num_layers)]) if norm else None
+
+    def _normalized(self, z, k):
+        return self.norm[k](z) if self.norm is not None else z
+
+
 # ---- Linear layers with quantized weights --------------------------------------------------------
 
 class _Layers(threading.local):
@@ -831,10 +950,40 @@ def _copy(module, weight, bias, scale=None):
     return module
 
 
+def _recurrent(layer, kind):
+    """QRNN, QLSTM or QLiGRU, whose w and u both have a bias"""
+    if layer.dropout:
+        raise ValueError(f"{kind}: dropout of recurrences is not supported")
+    first = layer.rnn[0]
+    options = {}
+    if kind == "QLiGRU":
+        kind_of = {"Tanh": "tanh", "LeakyReLU": "leaky", "ReLU": "relu"}[type(first.act).__name__]
+        options = {"activation": kind_of, "norm": first.normalize,
+                   "slope": 0.01 if kind_of == "leaky" else 0}
+    elif kind == "QRNN":
+        options = {"activation": type(first.act).__name__.lower()}
+    module = {"QRNN": QuaternionRNN, "QLSTM": QuaternionLSTM, "QLiGRU": QuaternionLiGRU}[kind](
+        int(layer.fea_dim) // 4, layer.hidden_size // 4, layer.num_layers, kind != "QLiGRU", True,
+        layer.bidirectional, speechbrain=True, layout="blocks", **options)
+    with torch.no_grad():
+        for k, one in enumerate(layer.rnn):
+            for name, part in (("ih", one.w), ("hh", one.u)):
+                getattr(module, f"weight_{name}_l{k}").copy_(_components(part).transpose(0, 1))
+            if kind != "QLiGRU":
+                bias = one.w.bias + one.u.bias
+                getattr(module, f"bias_l{k}").copy_(bias.unflatten(0, (4, -1)).t())
+            elif module.norm is not None:
+                module.norm[k].load_state_dict(from_speechbrain(one.norm).state_dict())
+                module.norm[k].eps, module.norm[k].momentum = one.norm.eps, one.norm.momentum
+    return module.train(layer.training)
+
+
 def from_speechbrain(layer: nn.Module) -> nn.Module:
-    """A module with the weights of speechbrain's QLinear, QConv1d, QConv2d or QBatchNorm, which
-    takes the same tensors: [batch, time, 4 channels], r|i|j|k."""
+    """A module with the weights of speechbrain's QLinear, QConv1d, QConv2d, QBatchNorm, QRNN, QLSTM
+    or QLiGRU, which takes the same tensors: [batch, time, 4 channels], r|i|j|k."""
     kind = type(layer).__name__
+    if kind in ("QRNN", "QLSTM", "QLiGRU"):
+        return _recurrent(layer, kind)
     if kind == "QBatchNorm":
         mean = layer.running_mean
         if layer.dim != -1 or (mean is not None and mean.dim() > 2):
@@ -853,7 +1002,7 @@ def from_speechbrain(layer: nn.Module) -> nn.Module:
         return module.train(layer.training)
     if kind not in ("QLinear", "QConv1d", "QConv2d"):
         raise TypeError(f"{kind} is no layer that can be converted "
-                        "(valid: QLinear, QConv1d, QConv2d, QBatchNorm)")
+                        "(valid: QLinear, QConv1d, QConv2d, QBatchNorm, QRNN, QLSTM, QLiGRU)")
     if layer.max_norm is not None:
         raise ValueError(f"{kind}: max_norm is not supported")
     bias = layer.bias is not None and layer.bias.requires_grad

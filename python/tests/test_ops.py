@@ -232,6 +232,25 @@ class Quaternions(Case):
         image = self.normal(1, 4, 5, 2, 4)
         self.assertEqual(hz.quat_conv(image, self.normal(3, 2, 2, 2, 4)).shape, (1, 3, 4, 3, 4))
 
+    def test_recurrent(self):
+        z, u, h0 = self.normal(3, 2, 1, 4, 4), self.normal(1, 4, 4, 4), self.normal(1, 2, 4, 4)
+        y, hn, cn = hz.quat_recurrent(z, u, h0)
+        h = h0[0]
+        for t in range(3):
+            h = np.tanh(z[t, :, 0] + ref.linear(h, u[0]))
+            self.near(y[t, :, 0], h)
+        self.near(hn[0], h)
+        self.assertIsNone(cn)
+        z, u = self.normal(2, 3, 2, 8, 4), self.normal(2, 8, 2, 4)
+        lengths = np.array([2, 0, 1], np.int32)
+        y, hn, cn, saved = hz.quat_recurrent(z, u, cell="lstm", saved=True, lengths=lengths)
+        self.assertEqual((y.shape, cn.shape, saved.shape),
+                         ((2, 3, 2, 2, 4), (2, 3, 2, 4), (2, 3, 2, 5, 2, 4)))
+        dz, du, dh0, dc0 = hz.quat_recurrent_bwd(u, None, None, np.ones_like(y), None, None,
+                                                 cell="lstm", saved=saved, lengths=lengths)
+        self.assertEqual((dz.shape, du.shape), (z.shape, u.shape))
+        self.assertFalse(dz[:, 1].any())
+
     def test_batchnorm(self):
         x, gamma, beta = (self.normal(*s, dtype="f8") for s in ((2, 7, 3, 4), (3,), (3, 4)))
         mean, var = np.zeros((3, 4)), np.ones(3)

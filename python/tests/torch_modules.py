@@ -55,7 +55,8 @@ class HyperConnections(unittest.TestCase):
 
     def test_state(self):
         for make in (lambda: hzt.HyperConnection(8), lambda: hzt.QuaternionLinear(3, 5),
-                     lambda: hzt.QuaternionConv2d(3, 5, 3), lambda: hzt.QuaternionBatchNorm(3)):
+                     lambda: hzt.QuaternionConv2d(3, 5, 3), lambda: hzt.QuaternionBatchNorm(3),
+                     lambda: hzt.QuaternionLSTM(3, 5, 2), lambda: hzt.QuaternionLiGRU(3, 5)):
             one, other = make(), make()
             other.load_state_dict(one.state_dict())
             for a, b in zip(one.state_dict().values(), other.state_dict().values()):
@@ -118,6 +119,36 @@ class Quaternions(unittest.TestCase):
         self.assertEqual(norm(flat).shape, flat.shape)
         self.assertEqual(int(norm.num_batches_tracked), 1)
 
+    def test_recurrent(self):
+        x, lengths = torch.randn(5, 3, 2, 4), torch.tensor([5, 2, 0], dtype=torch.int32)
+        for cls in (hzt.QuaternionRNN, hzt.QuaternionLSTM, hzt.QuaternionLiGRU):
+            layer = cls(2, 3, num_layers=2, bidirectional=True)
+            y, state = layer(x, lengths=lengths)
+            h = state[0] if isinstance(state, tuple) else state
+            self.assertEqual((y.shape, h.shape), ((5, 3, 6, 4), (4, 3, 3, 4)))
+            self.assertEqual(int(y[2:, 1].count_nonzero()), 0)
+            torch.testing.assert_close(h[2, :2], torch.stack([y[4, 0, :3], y[1, 1, :3]]))
+            torch.testing.assert_close(h[3], y[0, :, 3:])
+            (y.square().sum() + h.sum()).backward()
+            for name, p in layer.named_parameters():
+                self.assertTrue(torch.isfinite(p.grad).all(), name)
+            layer.eval()
+            # All at once, or in two parts with the state between them
+            one = cls(2, 3, batch_first=True).eval()
+            flat = x.transpose(0, 1)
+            y, state = one(flat)
+            first, between = one(flat[:, :2])
+            second, state2 = one(flat[:, 2:], between)
+            torch.testing.assert_close(torch.cat([first, second], 1), y)
+            for a, b in zip(state, state2):
+                torch.testing.assert_close(a, b)
+            with torch.no_grad():
+                torch.testing.assert_close(one(flat)[0], y)
+            blocks = cls(2, 3, batch_first=True, layout="blocks").eval()
+            blocks.load_state_dict(one.state_dict())
+            found, _ = blocks(flat.transpose(-1, -2).flatten(-2))
+            torch.testing.assert_close(found, y.transpose(-1, -2).flatten(-2))
+
     def test_training(self):
         torch.manual_seed(1)
         model = torch.nn.Sequential(hzt.QuaternionLinear(2, 8, activation="relu"),
@@ -168,6 +199,30 @@ class Speechbrain(unittest.TestCase):
         image = torch.randn(2, 8, 9, 12)
         self.same(QConv2d(6, (3, 5), image.shape), image)
         self.assertRaises(ValueError, hzt.from_speechbrain, QConv1d(6, 3, (2, 9, 24), groups=2))
+
+    def test_recurrent(self):
+        from speechbrain.nnet.quaternion_networks.q_RNN import QLiGRU, QLSTM, QRNN
+        x = torch.randn(3, 7, 12)
+        for cls, options in ((QRNN, {}), (QRNN, {"nonlinearity": "relu"}), (QLSTM, {}),
+                             (QLiGRU, {}), (QLiGRU, {"nonlinearity": "tanh"})):
+            for more in ({}, {"bidirectional": True, "num_layers": 2}):
+                layer = cls(5, x.shape, **options, **more)
+                with torch.no_grad():
+                    for p in layer.parameters():
+                        p.add_(0.1 * torch.randn_like(p))
+                module = hzt.from_speechbrain(layer)
+                for _ in range(2):                      # in training, then by running values
+                    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+                    y, expected = module(a)[0], layer(b)[0]
+                    torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-5)
+                    dy = torch.randn_like(y)
+                    y.backward(dy), expected.backward(dy)
+                    torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
+                    module.eval(), layer.eval()
+                    for name, buffer in layer.named_buffers():
+                        if "running" in name:       # they keep the graph of the batch
+                            buffer.detach_()
+        self.assertRaises(ValueError, hzt.from_speechbrain, QLSTM(5, x.shape, dropout=0.1))
 
     def test_batchnorm(self):
         from speechbrain.nnet.quaternion_networks.q_normalization import QBatchNorm

@@ -207,6 +207,8 @@ class Operators(Case):
             (h.quat_batchnorm, (leaf(2, 5, 3, 4), leaf(3), leaf(3, 4), torch.zeros(3, 4),
                                 torch.ones(3), "")),
             (h.quat_pool, (leaf(2, 6, 3, 4), "window=2")),
+            (h.quat_recurrent, (leaf(3, 2, 1, 8, 4), leaf(1, 8, 2, 4), leaf(1, 2, 2, 4),
+                                leaf(1, 2, 2, 4), none, "cell=lstm,gates=components")),
             (h.mhc_sinkhorn, (leaf(3, 4, 4), "preset=paper,iterations=5")),
             (h.mhc_mix, (leaf(2, 3, 4, 6), leaf(2, 3, 4), leaf(2, 3, 4, 4), "")),
             (h.mhc_add, (leaf(2, 3, 4, 6), leaf(2, 3, 6), leaf(2, 3, 4), "")),

@@ -49,7 +49,7 @@ noinst_HEADERS += \
 	gpu/quat_conv/im2col.h gpu/quat_conv/implicit_gemm8.cuh gpu/quat_conv/launch.h \
 	gpu/quat_conv/mainloop.cuh gpu/quat_conv/quat_conv.h gpu/quat_conv/wgrad16.cuh \
 	gpu/quat_conv/wgrad8.h \
-	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/launch.h \
+	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/gemv_mma.cuh gpu/quat_gemm/launch.h \
 	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
 	gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h \

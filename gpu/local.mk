@@ -20,7 +20,7 @@ libhz_la_SOURCES += \
 	gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c \
 	gpu/quat_gemm/images.c gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c \
 	gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
-	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/routes.c \
+	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/recurrent.c gpu/quat_layer/routes.c \
 	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
 	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
@@ -52,7 +52,8 @@ noinst_HEADERS += \
 	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/gemv_mma.cuh gpu/quat_gemm/launch.h \
 	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
 	gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
-	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/runtime/cuabi.h \
+	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/quat_layer/recurrent.cuh \
+	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
 	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
 	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
@@ -82,7 +83,7 @@ HZ_CU = \
 	gpu/quat_gemm/gemv.cu \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
-	gpu/quat_layer/recurrent.cu \
+	gpu/quat_layer/recurrent.cu gpu/quat_layer/recurrent_fused.cu \
 	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
 	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \

@@ -15,6 +15,15 @@
 int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64_t total,
 		       const void *params, size_t bytes);
 
+/* ---- Recurrent layers (recurrent.c): struct hzi_quat_steps ----------------------------------- */
+
+int hzi_cuda_quat_cell(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
+		       bool backward);
+bool hzi_cuda_quat_cell_fuses(const struct hz_context *ctx, const struct hzi_quat_cell_step *a);
+int hzi_cuda_quat_cell_fused(struct hz_context *ctx, const char *op,
+			     const struct hzi_quat_gemm_args *g,
+			     const struct hzi_quat_cell_step *a);
+
 /* ---- Pooling (pool.c): struct hzi_quat_pool_step --------------------------------------------- */
 
 const char *hzi_cuda_quat_pool_window_2d_unsupported(const struct hzi_quat_pool_step *a,

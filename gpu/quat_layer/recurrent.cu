@@ -6,84 +6,22 @@
  * A thread computes one number of a state at a time. Neighbouring threads have neighbours in the
  * order of cell steps, so that accesses coalesce where the user's arrays have that order too.
  */
-#include "gpu/quat_layer/quat_layer.cuh"
-#include "lib/quat_layer/cell_math.h"
-
-/* One number of a state: number e of a sequence and direction */
-struct number {
-	int64_t e, row, item, direction, time, size;
-	bool active;
-
-	__device__ __forceinline__ number(const hzi_quat_cell_step &p, int64_t i)
-	{
-		size = 4 * p.hidden;
-		row = divide(i, size, &e);
-		direction = divide(row, p.batch, &item);
-		time = hzi_quat_cell_time(&p, direction);
-		active = time < hzi_quat_cell_length(&p, item);
-	}
-
-	__device__ __forceinline__ int64_t at(const hzi_quat_cell_step &p, const hzi_quat_array &x,
-					      int gates, int k) const
-	{
-		return hzi_quat_cell_row(&x, time, item, direction) +
-		       hzi_quat_cell_at(&p, &x, x.stride[3], gates, k * size + e);
-	}
-
-	__device__ __forceinline__ int64_t operand_at(const hzi_quat_cell_step &p, int gates,
-						      int k) const
-	{
-		const hzi_quat_array &x = p.operand;
-
-		return direction * x.stride[0] + item * x.stride[1] +
-		       hzi_quat_cell_at(&p, &x, x.stride[2], gates, k * size + e);
-	}
-};
-
-HZ_DEVICE void set(const hzi_quat_array &x, int64_t at, float v)
-{
-	hzi_quat_set_component(x.dtype, x.data, at, v);
-}
+#include "gpu/quat_layer/recurrent.cuh"
 
 template <int CELL>
 HZ_DEVICE void forward(const hzi_quat_cell_step &p)
 {
-	constexpr int GATES = HZI_QUAT_CELL_GATES(CELL), SAVED = HZI_QUAT_CELL_SAVED(CELL);
-	constexpr int CANDIDATE = CELL == HZ_QUAT_CELL_LSTM ? 3 : 0;
+	constexpr int GATES = HZI_QUAT_CELL_GATES(CELL);
 
 	for (int64_t i = first_element(); i < p.directions * p.batch * 4 * p.hidden;
 	     i += step_elements()) {
 		const number n(p, i);
-		float *const saved = hzi_quat_cell_saved(&p, n.time, n.item, n.direction);
-		float gate[GATES + 1] = {}, h = 0;
+		float pre[GATES];
 
-		if (n.active) {
 #pragma unroll
-			for (int k = 0; k < GATES; k++) {
-				const float z = hzi_quat_component(p.z.dtype, p.z.data,
-								   n.at(p, p.z, GATES, k));
-
-				gate[k] = hzi_quat_activation(
-					k == CANDIDATE ? p.activation : HZ_ACT_SIGMOID, p.slope,
-					z + p.pre[n.row * GATES * n.size + k * n.size + n.e]);
-			}
-			h = gate[0];
-			if (CELL == HZ_QUAT_CELL_LSTM) {
-				gate[GATES] = gate[0] * gate[GATES - 1] + gate[1] * p.c[i];
-				p.c[i] = gate[GATES];
-				h = gate[GATES - 2] * tanhf(gate[GATES]);
-			} else if (CELL == HZ_QUAT_CELL_LIGRU) {
-				h = gate[GATES - 1] * p.h[i] + (1 - gate[GATES - 1]) * gate[0];
-				gate[GATES] = h;
-			}
-			p.h[i] = h;
-			set(p.operand, n.operand_at(p, 1, 0), h);
-		}
-		set(p.y, n.at(p, p.y, 1, 0), h);
-#pragma unroll
-		for (int k = 0; k < SAVED; k++)
-			if (saved)
-				saved[k * n.size + n.e] = gate[k];
+		for (int k = 0; k < GATES; k++)
+			pre[k] = p.pre[n.row * GATES * n.size + k * n.size + n.e];
+		forward_one<CELL>(p, n, pre);
 	}
 }
 
@@ -130,11 +68,11 @@ HZ_DEVICE void backward(const hzi_quat_cell_step &p)
 		}
 #pragma unroll
 		for (int k = 0; k < GATES; k++) {
-			set(p.z, n.at(p, p.z, GATES, k), dz[k]);
-			set(p.operand, n.operand_at(p, GATES, k), dz[k]);
+			set_number(p.z, n.at(p, p.z, GATES, k), dz[k]);
+			set_number(p.operand, n.operand_at(p, GATES, k), dz[k]);
 		}
 		if (p.before.data)
-			set(p.before, n.at(p, p.before, 1, 0), h);
+			set_number(p.before, n.at(p, p.before, 1, 0), h);
 	}
 }
 

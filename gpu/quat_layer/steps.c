@@ -17,9 +17,7 @@ int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(blocks < 1 << 30 ? blocks : 1 << 30)},
 		.block = {HZI_QUAT_STEP_THREADS},
-		.early = kernel == HZI_KERNEL_quat_layer_finish ||
-			 (kernel >= HZI_KERNEL_quat_layer_rnn &&
-			  kernel <= HZI_KERNEL_quat_layer_ligru_bwd),
+		.early = kernel == HZI_KERNEL_quat_layer_finish,
 	};
 
 	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
@@ -123,14 +121,6 @@ static int rotation(struct hz_context *ctx, const char *op, const struct hzi_qua
 				  a->n * a->m, a, sizeof(*a));
 }
 
-static int cell(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
-		bool backward)
-{
-	return hzi_cuda_quat_step(ctx, op, (backward ? HZI_KERNEL_quat_layer_rnn_bwd :
-					    HZI_KERNEL_quat_layer_rnn) + a->cell,
-				  a->directions * a->batch * 4 * a->hidden, a, sizeof(*a));
-}
-
 static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 {
 	(void)op;
@@ -139,5 +129,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 
 const struct hzi_quat_steps hzi_cuda_quat_steps = {
 	.map = map, .sum = sum, .finish = finish, .rotation = rotation, .zero = zero,
-	.cell = cell, .tiles = 256, .most = INT32_MAX, .moments = true, .gemv = 64,
+	.cell = hzi_cuda_quat_cell, .fuses = hzi_cuda_quat_cell_fuses,
+	.fused_cell = hzi_cuda_quat_cell_fused, .tiles = 256, .most = INT32_MAX, .moments = true,
+	.gemv = 64,
 };

@@ -188,6 +188,9 @@ struct hzi_quat_cell_step {
 	float slope;
 };
 
+/* Rows of u that a block of a fused step reads: 32 / K neurons of the first gate, the next, ... */
+#define HZI_QUAT_CELL_ROWS 32
+
 /* Gates of a cell; numbers of `saved` for each of a state */
 #define HZI_QUAT_CELL_GATES(cell) \
 	((cell) == HZ_QUAT_CELL_LSTM ? 4 : (cell) == HZ_QUAT_CELL_LIGRU ? 2 : 1)
@@ -208,6 +211,14 @@ struct hzi_quat_steps {
 	int (*zero)(struct hz_context *ctx, const char *op, void *p, size_t bytes);
 	int (*cell)(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
 		    bool backward);
+	/*
+	 * Whether fused_cell() makes forward steps of that layer: the product g, whose A has rows
+	 * of HZI_QUAT_CELL_ROWS and whose C is not stored, and the cell, whose operand is another
+	 * buffer than the product's B. NULL: of none
+	 */
+	bool (*fuses)(const struct hz_context *ctx, const struct hzi_quat_cell_step *a);
+	int (*fused_cell)(struct hz_context *ctx, const char *op,
+			  const struct hzi_quat_gemm_args *g, const struct hzi_quat_cell_step *a);
 	bool moments;			/* sum() supports HZI_QUAT_SUM_MOMENTS: one pass, not two */
 	int64_t tiles;			/* 64 x 64 tiles that fill the device; 0: any */
 	int64_t most;			/* limit of rows, columns and terms; 0: none */

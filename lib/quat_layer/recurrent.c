@@ -64,6 +64,26 @@ static int pack_run(struct hz_context *ctx, const void *args)
 	return HZI_OPS(ctx, quat_gemm)->quat_gemm_pack(ctx, args);
 }
 
+/* Sets A of the product of a fused step: a copy of u in the order of HZI_QUAT_CELL_ROWS. */
+static int begin_fused_weights(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
+			       struct hzi_quat_gemm_args *g)
+{
+	const int64_t gates = HZI_QUAT_CELL_GATES(a->step.cell), each = HZI_QUAT_CELL_ROWS / gates;
+	const struct hzi_quat_array *u = &a->l.w.a;
+	const int64_t matrices = u->stride[0] && a->step.directions > 1 ? 2 : 1;
+	const int64_t shape[5] = {matrices, a->step.hidden / each, gates, each, g->k};
+	const struct hzi_quat_tensor copy = hzi_quat_plan_tensor(r, u->dtype, 5, shape);
+	struct hzi_quat_array from = *u;
+
+	from.stride[1] = each * u->stride[1];
+	from.stride[2] = a->step.hidden * u->stride[1];
+	from.stride[3] = u->stride[1];
+	from.stride[4] = u->stride[2];
+	g->a = hzi_quat_array_matrix(&copy.a, 0, copy.a.stride[3], 4);
+	g->a_stride[0] = matrices > 1 ? copy.a.stride[0] : 0;
+	return hzi_quat_plan_copy(r, &from, &copy, false);
+}
+
 /*
  * Sets A of the product of a step: u of all directions, transposed if backward. All steps read it
  * again, so it is copied once if it is not in the layout that products of this size read fastest.
@@ -112,11 +132,11 @@ static int begin_weights(struct hzi_quat_plan *r, const struct hzi_quat_recurren
 
 /* The product of a step: pre = U h, or backward dh += U^H dz */
 static int begin_product(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
-			 const struct hzi_quat_cell_step *s, bool backward,
+			 const struct hzi_quat_cell_step *s, bool backward, bool fused,
 			 struct hzi_quat_gemm_args *g)
 {
 	const int64_t gates = a->l.w.shape[1];
-	const struct hzi_quat_tensor to = cell_order(s, backward ? s->h : (void *)(uintptr_t)s->pre,
+	const struct hzi_quat_tensor to = cell_order(s, s->pre ? (void *)(uintptr_t)s->pre : s->h,
 						     backward ? s->hidden : gates);
 
 	*g = (struct hzi_quat_gemm_args){
@@ -127,7 +147,7 @@ static int begin_product(struct hzi_quat_plan *r, const struct hzi_quat_recurren
 		.c = hzi_quat_array_matrix(&to.a, 0, to.a.stride[2], to.a.stride[1]),
 		.b_stride = {s->operand.stride[0]}, .c_stride = {to.a.stride[0]},
 	};
-	return begin_weights(r, a, backward, g);
+	return fused ? begin_fused_weights(r, a, g) : begin_weights(r, a, backward, g);
 }
 
 /* du of each direction = the sum over steps and sequences of dz_t h_(t-1)^H */
@@ -167,11 +187,12 @@ int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 {
 	const char *const op = backward ? "quat_recurrent_bwd" : "quat_recurrent";
 	const bool lstm = a->step.cell == HZ_QUAT_CELL_LSTM;
+	const bool fused = !backward && steps->fuses && steps->fuses(ctx, &a->step);
 	struct hzi_quat_plan r = hzi_quat_plan_begin(ctx, steps, &a->l, op, bytes != NULL);
 	struct hzi_quat_cell_step s = a->step;
 	const int64_t gates = a->l.w.shape[1];
 	const int64_t state[3] = {s.directions, s.batch, backward ? gates : s.hidden};
-	struct hzi_quat_tensor operand, before = {.a = {.data = NULL}};
+	struct hzi_quat_tensor operand, other = {.a = {.data = NULL}}, before = other;
 	struct hzi_quat_gemm_args g;
 	float *h0 = NULL, *c0 = NULL;
 	size_t unused;
@@ -195,19 +216,29 @@ int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 			s.before = before.a;
 		}
 	} else {
-		s.pre = hzi_quat_plan_take(&r, s.directions * s.batch * gates * 4, HZ_F32);
+		if (fused)
+			other = hzi_quat_plan_tensor(&r, a->l.w.a.dtype, 3, state);
+		else
+			s.pre = hzi_quat_plan_take(&r, s.directions * s.batch * gates * 4, HZ_F32);
 		if (a->h0.a.data)
 			HZ_CHECK(hzi_quat_plan_copy(&r, &a->h0.a, &operand, false));
 		else if (hzi_quat_count(3, state))
 			HZ_CHECK(hzi_quat_plan_clear(&r, operand.a.data,
 						     4 * hzi_quat_count(3, state), a->l.w.a.dtype));
 	}
-	HZ_CHECK(begin_product(&r, a, &s, backward, &g));
+	HZ_CHECK(begin_product(&r, a, &s, backward, fused, &g));
 	/* All steps are alike to a dry run. */
 	for (int64_t i = 0; i < (r.dry && s.steps > 1 ? 1 : s.steps); i++) {
 		struct hzi_quat_gemm_args product = g;
 
 		s.step = backward ? s.steps - 1 - i : i;
+		if (fused) {
+			product.b.data = i % 2 ? other.a.data : operand.a.data;
+			s.operand.data = i % 2 ? operand.a.data : other.a.data;
+			if (!r.dry)
+				HZ_CHECK(steps->fused_cell(ctx, op, &product, &s));
+			continue;
+		}
 		if (!backward)
 			HZ_CHECK(hzi_quat_plan_multiply(&r, &product, false));
 		if (!r.dry && s.batch && s.hidden)

@@ -143,10 +143,46 @@ static int run_pool(const void *row)
 	return r->bwd ? hz_quat_pool_bwd(ctx, i, &y, &x, &o) : hz_quat_pool(ctx, &x, &y, i, &o);
 }
 
+struct recurrent_row {
+	int dtype, cell;
+	int64_t batch;
+};
+
+/* Four steps of 64 neurons, and their gradients */
+static int run_recurrent(const void *row)
+{
+	const struct recurrent_row *const r = row;
+	static const int gates[] = {1, 4, 2}, values[] = {1, 5, 3};
+	const int rows = 64 * gates[r->cell], kept = values[r->cell];
+	hz_tensor z = V(r->dtype, 4, r->batch, 1, rows, 4), u = V(r->dtype, 1, rows, 64, 4);
+	hz_tensor y = V(r->dtype, 4, r->batch, 1, 64, 4), du = V(r->dtype, 1, rows, 64, 4);
+	hz_tensor saved = V(HZ_F32, 4, r->batch, 1, kept, 64, 4);
+	const hz_quat_recurrent_opts o = {.cell = r->cell, .saved = &saved};
+	int status;
+
+	note(" cell %d", r->cell);
+	RECORD(ctx, hz_quat_recurrent(ctx, &z, &u, NULL, NULL, &y, NULL, NULL, &o), &workspace);
+	status = hz_quat_recurrent(ctx, &z, &u, NULL, NULL, &y, NULL, NULL, &o);
+	if (status)
+		return status;
+	RECORD(ctx, hz_quat_recurrent_bwd(ctx, &u, NULL, NULL, &y, NULL, NULL, &z, &du, NULL, NULL,
+					  &o), &workspace);
+	return hz_quat_recurrent_bwd(ctx, &u, NULL, NULL, &y, NULL, NULL, &z, &du, NULL, NULL, &o);
+}
+
 void trace_quat_layer(void)
 {
 	static const int windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {3, 3, 0}, {4, 4, 0}};
+	static const int batches[] = {1, 20, 100};
 
+	EACH(d, floats) {
+		for (int i = 0; i < 9; i++) {
+			const struct recurrent_row r = {.dtype = floats[d], .cell = i / 3,
+							.batch = batches[i % 3]};
+
+			trace("quat_recurrent", run_recurrent, &r);
+		}
+	}
 	EACH(d, floats) {
 		for (int bwd = 0; bwd < 2; bwd++) {
 			for (int i = 0; i < 8; i++) {

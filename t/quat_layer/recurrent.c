@@ -327,9 +327,10 @@ static void test_definition(struct dev *dev)
 /* Sizes beyond pieces of the CPU, products by packed weights, several blocks of a GPU */
 static void test_sizes(struct dev *dev)
 {
-	static const int64_t sizes[][3] = {{3, 2, 70}, {2, 9, 33}, {2, 70, 34}, {2, 3, 0}, {2, 0, 3}};
+	static const int64_t sizes[][3] = {{3, 2, 70}, {2, 9, 33}, {2, 70, 34}, {5, 3, 32},
+					   {4, 11, 32}, {2, 3, 0}, {2, 0, 3}};
 
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 7; i++) {
 		int good = 1;
 
 		for (int cell = 0; cell < 3; cell++) {
@@ -337,10 +338,17 @@ static void test_sizes(struct dev *dev)
 			int32_t lengths[80];
 
 			for (int b = 0; b < 80; b++)
-				lengths[b] = (int32_t)rnd_below(&rnd, 4);
+				lengths[b] = (int32_t)rnd_below(&rnd, 6);
 			l.lengths = cell ? lengths : NULL;
 			l.o.activation = HZ_ACT_TANH;
 			good &= layer_case(dev, types[(i + cell) % 3], &l, -1, 0);
+			/* On a GPU 16 bits have a kernel for steps of these sizes. */
+			if (i == 3 || i == 4) {
+				l = new_layer(cell, sizes[i][0], sizes[i][1], sizes[i][2]);
+				l.lengths = lengths;
+				l.o.activation = HZ_ACT_TANH;
+				good &= layer_case(dev, i == 3 ? HZ_F16 : HZ_BF16, &l, -1, 0);
+			}
 		}
 		ok(good, "%s: batch %lld, hidden %lld", dev->name, (long long)sizes[i][1],
 		   (long long)sizes[i][2]);

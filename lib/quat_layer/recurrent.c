@@ -150,6 +150,37 @@ static int begin_product(struct hzi_quat_plan *r, const struct hzi_quat_recurren
 	return fused ? begin_fused_weights(r, a, g) : begin_weights(r, a, backward, g);
 }
 
+/* Exchanges steps and sequences. */
+static void swap_time(struct hzi_quat_tensor *t)
+{
+	const int64_t size = t->shape[0], stride = t->a.stride[0];
+
+	t->shape[0] = t->shape[1];
+	t->a.stride[0] = t->a.stride[1];
+	t->shape[1] = size;
+	t->a.stride[1] = stride;
+}
+
+/* Whether the sequences of dz are outside its steps, which products then walk in that order */
+static bool is_batch_first(const struct hzi_quat_recurrent_args *a)
+{
+	return a->dz.a.stride[0] < a->dz.a.stride[1];
+}
+
+/* The states before all steps, in the order of dz: both are factors of one product. */
+static struct hzi_quat_tensor states_before(struct hzi_quat_plan *r,
+					    const struct hzi_quat_recurrent_args *a)
+{
+	struct hzi_quat_tensor t = a->y;
+
+	if (is_batch_first(a))
+		swap_time(&t);
+	t = hzi_quat_plan_tensor(r, a->l.w.a.dtype, 4, t.shape);
+	if (is_batch_first(a))
+		swap_time(&t);
+	return t;
+}
+
 /* du of each direction = the sum over steps and sequences of dz_t h_(t-1)^H */
 static int weights_gradient(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
 			    const struct hzi_quat_tensor *before)
@@ -166,6 +197,8 @@ static int weights_gradient(struct hzi_quat_plan *r, const struct hzi_quat_recur
 			const int at = i == 2 ? 0 : 2;
 
 			one[i] = *from[i];
+			if (i < 2 && is_batch_first(a))
+				swap_time(&one[i]);
 			one[i].a.data = (char *)from[i]->a.data + d * from[i]->a.stride[at] *
 					(int64_t)hz_dtype_size(from[i]->a.dtype);
 			one[i].ndim--;
@@ -212,7 +245,7 @@ int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 		s.h0 = h0;
 		s.c0 = c0;
 		if (a->l.dw.a.data) {
-			before = hzi_quat_plan_tensor(&r, a->l.w.a.dtype, 4, a->y.shape);
+			before = states_before(&r, a);
 			s.before = before.a;
 		}
 	} else {

@@ -138,6 +138,15 @@ static void make_operands(struct dev *dev, struct layer *l, int dtype, int optio
 				(l->o.flags & HZ_QUAT_XYZW) != 0, out && i != DU ? 0 :
 				i == U ? scale : 1);
 	}
+	if (rnd_below(&rnd, 2)) {	/* batch first */
+		const int64_t swapped[4] = {s->batch, s->steps, s->directions, z[3]};
+		hz_tensor *dz = &l->t[DZ].view;
+
+		drop(&l->t[DZ]);
+		l->t[DZ] = quats(dev, dtype, 4, swapped, output_layout(),
+				 (l->o.flags & HZ_QUAT_XYZW) != 0, 0);
+		*dz = hz_view_transpose(dz, 0, 1);
+	}
 	l->saved = make(dev, HZ_F32, 6, saved, AOS, 0, 0, 0);
 	l->o.saved = &l->saved.view;
 	l->y = calloc((size_t)l->t[Y].n + 1, sizeof(double));

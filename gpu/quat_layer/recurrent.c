@@ -11,7 +11,8 @@
 
 HZI_LINK_IMAGES(quat_layer);
 
-#define SUMS_BYTES 8448		/* the sums of 16 columns, in static shared memory */
+#define COLUMNS_MOST 32		/* of a block */
+#define SUMS_BYTES 16896	/* the sums of 32 columns, in static shared memory */
 #define STEPS_LEAST 4		/* from which a copy of u pays */
 
 int hzi_cuda_quat_cell(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
@@ -42,11 +43,12 @@ int hzi_cuda_quat_cell_fused(struct hz_context *ctx, const char *op,
 			     const struct hzi_quat_gemm_args *g, const struct hzi_quat_cell_step *a)
 {
 	const bool wide = g->n > HZI_GEMV_COLUMNS;
-	const int kernel = (wide ? HZI_KERNEL_quat_layer_recurrent_16_f16 :
-				   HZI_KERNEL_quat_layer_recurrent_8_f16) + (g->dtype == HZ_BF16);
+	const int kernel = (!wide ? HZI_KERNEL_quat_layer_recurrent_8_f16 :
+			    g->n <= HZI_GEMV_WIDE_COLUMNS ? HZI_KERNEL_quat_layer_recurrent_16_f16 :
+			    HZI_KERNEL_quat_layer_recurrent_32_f16) + (g->dtype == HZ_BF16);
 	const int threads = wide ? HZI_GEMV_WIDE_THREADS : HZI_GEMV_MMA_THREADS;
 	const int bytes = HZI_GEMV_MMA_BYTES / HZI_GEMV_MMA_THREADS * threads;
-	const int64_t slices = wide ? ceil_div(g->n, HZI_GEMV_WIDE_COLUMNS) : 1;
+	const int64_t slices = ceil_div(g->n, COLUMNS_MOST);
 	struct hzi_quat_fused_step p = {
 		.product = {
 			.out = hzi_quat_out_of(g),

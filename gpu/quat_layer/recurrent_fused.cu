@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A block multiplies 32 rows of U, which are all gates of 32 / K neurons, by the states of up to 16
+ * A block multiplies 32 rows of U, which are all gates of 32 / K neurons, by the states of up to 32
  * sequences (gpu/quat_gemm/gemv_mma.cuh), and applies the cell to the sums. blockIdx.z is the
  * direction. States are read from one buffer and written to another, since other blocks still read.
  */
@@ -78,3 +78,5 @@ FUSED(8_f16, HZI_GEMV_MMA_THREADS, HZ_F16, 1)
 FUSED(8_bf16, HZI_GEMV_MMA_THREADS, HZ_BF16, 1)
 FUSED(16_f16, HZI_GEMV_WIDE_THREADS, HZ_F16, 2)
 FUSED(16_bf16, HZI_GEMV_WIDE_THREADS, HZ_BF16, 2)
+FUSED(32_f16, HZI_GEMV_WIDE_THREADS, HZ_F16, 4)
+FUSED(32_bf16, HZI_GEMV_WIDE_THREADS, HZ_BF16, 4)

@@ -173,12 +173,12 @@ static int run_recurrent(const void *row)
 void trace_quat_layer(void)
 {
 	static const int windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {3, 3, 0}, {4, 4, 0}};
-	static const int batches[] = {1, 20, 100};
+	static const int batches[] = {1, 12, 20, 100};
 
 	EACH(d, floats) {
-		for (int i = 0; i < 9; i++) {
-			const struct recurrent_row r = {.dtype = floats[d], .cell = i / 3,
-							.batch = batches[i % 3]};
+		for (int i = 0; i < 12; i++) {
+			const struct recurrent_row r = {.dtype = floats[d], .cell = i / 4,
+							.batch = batches[i % 4]};
 
 			trace("quat_recurrent", run_recurrent, &r);
 		}

@@ -230,6 +230,8 @@ int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	float *h0 = NULL, *c0 = NULL;
 	size_t unused;
 
+	if (bytes)
+		*bytes = 0;	/* if a product is unsupported, which the call then says */
 	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (!bytes && steps->most)
 		HZ_CHECK(hzi_quat_recurrent_do(ctx, steps, a, backward, &unused));

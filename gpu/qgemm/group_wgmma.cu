@@ -226,9 +226,9 @@ private:
 				multiply_codes(chunk, ring[d], memory + at.at * STAGE,
 					       (int)l.l.k - (i + d) * PIECE);
 				load(ring[d], i + d + AHEAD, end);
+				__syncwarp();	/* All lanes have read the records. */
 				if (lane == 0)
 					mbarrier_arrive(empty + 8 * at.at);
-				__syncwarp();
 				at.next();
 			}
 			if ((i + AHEAD) % (HZI_GROUP_CHUNK / PIECE) && i + AHEAD < end)

@@ -482,8 +482,8 @@ static int check_signs_apart(struct hz_context *ctx, const char *op, const hz_qu
 /* Whether the call is more than u8 or s8 by given scales of f32 */
 static bool has_format(const hz_tensor *q, const hz_quantize_opts *o)
 {
-	return (q->dtype != HZ_U8 && q->dtype != HZ_S8) || o->given || o->group || o->new_scales ||
-	       o->tensor_scale || (o->scales && o->scales->dtype != HZ_F32);
+	return (q->dtype != HZ_U8 && q->dtype != HZ_S8) || o->given || o->min || o->max ||
+	       o->group || o->new_scales || o->tensor_scale || (o->scales && o->scales->dtype != HZ_F32);
 }
 
 /* Removes dimension d of *a, which is none of those after it. */
@@ -576,9 +576,11 @@ static int format_args(struct hz_context *ctx, const char *op, const hz_tensor *
 	HZ_CHECK(check_bounds(ctx, op, o, q->dtype, &f->low, &f->high));
 	if (f->chosen) {
 		HZ_CHECK(check_rule(ctx, op, o, q->dtype, &f->rule));
-		/* As hz_hadamard_quantize(): integers lie in -F .. F. */
-		if (!(o->given & HZ_QUANTIZE_GIVEN_MIN) && !hzi_format_is_float(q->dtype))
-			f->low = -f->high;
+		/* As hz_hadamard_quantize(): integers lie in -F .. F; max may be less than -F. */
+		if (!(o->given & HZ_QUANTIZE_GIVEN_MIN) && !hzi_format_is_float(q->dtype)) {
+			f->low = -hzi_format_high(q->dtype);
+			f->low = f->low < f->high ? f->low : f->high;
+		}
 	}
 	if (hz_tensor_count(x) == 0)
 		return HZ_OK;

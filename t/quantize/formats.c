@@ -274,7 +274,10 @@ static struct scale choose(const float *t, int64_t n, int dtype, int rule, struc
 
 /* ---- Random cases ---------------------------------------------------------------------------- */
 
-/* rule 0: scales are given. own: the shape of the scales; tensor: 0 none, 1 given, 2 new */
+/*
+ * rule 0: scales are given. own: the shape of the scales; tensor: 0 none, 1 given, 2 new; bounds:
+ * bits of opts.given
+ */
 struct fcase {
 	int ndim, x_dtype, q_dtype, s_dtype, rule, scalar, zeros, bounds, tensor, stochastic, wild;
 	int64_t shape[3], own[3], group;
@@ -335,8 +338,9 @@ static struct fcase random_fcase(int q_dtype, int chosen)
 		c.tensor = (int)rnd_below(&rnd, 2);
 		c.scalar = rnd_below(&rnd, 5) == 0;
 		c.zeros = !is_float(q_dtype) && rnd_below(&rnd, 2);
-		c.bounds = !is_float(q_dtype) && rnd_below(&rnd, 3) == 0;
 	}
+	if (!is_float(q_dtype) && rnd_below(&rnd, 3) == 0)
+		c.bounds = 1 + (int)rnd_below(&rnd, 3);
 	for (int d = 0; d < c.ndim; d++)
 		c.own[d] = chosen || rnd_below(&rnd, 2) ? c.shape[d] : 1;
 	c.group = rnd_below(&rnd, 4) ? groups[rnd_below(&rnd, 6)] : c.shape[last];
@@ -351,8 +355,10 @@ static struct fcase random_fcase(int q_dtype, int chosen)
 		c.own[last] = 1;
 		c.group = c.shape[last];
 	}
-	c.min = low_of(q_dtype) + (int)rnd_below(&rnd, 2);
-	c.max = low_of(q_dtype) + (1 << bits_of(q_dtype)) - 1 - (int)rnd_below(&rnd, 2);
+	c.min = low_of(q_dtype) + (int)rnd_below(&rnd, 1 << bits_of(q_dtype));
+	c.max = low_of(q_dtype) + (1 << bits_of(q_dtype)) - 1;
+	c.max -= (int)rnd_below(&rnd, c.bounds & HZ_QUANTIZE_GIVEN_MIN ? c.max - c.min + 1 :
+				      1 << bits_of(q_dtype));
 	return c;
 }
 
@@ -426,8 +432,11 @@ static void make_wanted(const struct fcase *c, struct wanted *w)
 {
 	const int size = c->s_dtype == HZ_F32 ? 4 : 1, wide = bits_of(c->q_dtype) == 16;
 	const int pack = bits_of(c->q_dtype) < 8 ? 8 / bits_of(c->q_dtype) : 1;
-	const int low = c->bounds ? c->min : c->rule ? low_of(c->q_dtype) + 1 : low_of(c->q_dtype);
-	const int high = c->bounds ? c->max : low_of(c->q_dtype) + (1 << bits_of(c->q_dtype)) - 1;
+	const int high = c->bounds & HZ_QUANTIZE_GIVEN_MAX ? c->max :
+			 low_of(c->q_dtype) + (1 << bits_of(c->q_dtype)) - 1;
+	const int low = c->bounds & HZ_QUANTIZE_GIVEN_MIN ? c->min :
+			c->rule && high > low_of(c->q_dtype) ? low_of(c->q_dtype) + 1 :
+			low_of(c->q_dtype);
 	const int last = c->ndim - 1;
 	int64_t n = 1, at[3];
 	float *values, most = 0;
@@ -575,13 +584,13 @@ static int run_fcase(const struct fcase *c)
 		given = to_device(dev, &given, &ga);
 		zeros = to_device(dev, &zeros, &za);
 		o.given = (c->stochastic ? HZ_QUANTIZE_GIVEN_STOCHASTIC : 0) |
-			  (c->bounds ? HZ_QUANTIZE_GIVEN_MIN | HZ_QUANTIZE_GIVEN_MAX : 0);
+			  (uint32_t)c->bounds;
 		if (c->stochastic)
 			o.stochastic = c->seed;
-		if (c->bounds) {
+		if (c->bounds & HZ_QUANTIZE_GIVEN_MIN)
 			o.min = c->min;
+		if (c->bounds & HZ_QUANTIZE_GIVEN_MAX)
 			o.max = c->max;
-		}
 		if (c->rule) {
 			o.new_scales = &s;
 			if (c->rule != HZ_SCALE_AMAX && c->rule != HZ_SCALE_NV_TE)
@@ -863,6 +872,8 @@ static void test_errors(void)
 		"quantize: opts->min is for integers, q is e2m1x2");
 	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.scale = 1, .min = 9, .max = 3, .given = 3},
 		HZ_EINVAL, "quantize: opts->min is 9, above opts->max, 3");
+	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.scale = 1, .max = 3}, HZ_EINVAL,
+		"quantize: opts->max is 3 without its bit in opts->given");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .new_tensor_scale = &one},
 		HZ_EDTYPE,
 		"quantize: opts->new_tensor_scale needs new_scales of e4m3, which are e8m0");

@@ -2370,7 +2370,8 @@ HZ_API void hz_linear_close(hz_linear *layer);
  *   bytes  at least as many as the header says
  *
  * The header, all scales, and the codes and sums of S8_ROW are checked, which reads them once; any
- * lattice code is valid. Bytes that are no such layer, or of another version, give HZ_EINVAL.
+ * lattice code is valid. Bytes that are no such layer, or of another version, give HZ_EINVAL. What
+ * is loaded decodes to finite weights.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API_CHECK int hz_linear_load(hz_context *ctx, hz_linear **layer, const void *data, size_t bytes);

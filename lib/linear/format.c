@@ -219,8 +219,10 @@ static const char *header_fault(const struct hzi_linear_header *h, size_t bytes)
 	if (h->flags & ~(HZ_LINEAR_ROTATE | HZI_LINEAR_WIDE) ||
 	    (h->flags & HZI_LINEAR_WIDE && !formats[h->format].preset))
 		return "has unknown flags";
-	if (h->out < 1 || h->out > HZI_LINEAR_OUT_MAX || h->in < 1 || h->in > HZI_LINEAR_IN_MAX)
-		return "has sizes out of range: out must be 1 to 2^40, in 1 to 2^23";
+	if (h->out < 1 || h->out > HZI_LINEAR_OUT_MAX || h->in < 1 || h->in > HZI_LINEAR_IN_MAX ||
+	    h->out > INT64_MAX / 2 / h->in)
+		return "has sizes out of range: out must be 1 to 2^40, in 1 to 2^23, and less than "
+		       "2^62 weights";
 	if (!(h->error >= 0 && isfinite(h->error)))
 		return "has an error that is negative, NaN or Inf";
 	if (h->reserved0 | h->reserved[0] | h->reserved[1])
@@ -229,7 +231,7 @@ static const char *header_fault(const struct hzi_linear_header *h, size_t bytes)
 	    formats[h->format].group.q_dtype != HZ_S8)
 		return "has an odd number of columns, which its format does not hold";
 	if (formats[h->format].group.scale_dtype == HZ_E4M3 ?
-	    !(h->tensor_scale > 0 && isfinite(h->tensor_scale)) :
+	    !(h->tensor_scale > 0 && h->tensor_scale <= HZI_LINEAR_SCALE_MAX) :
 	    memcmp(&h->tensor_scale, &(float){0}, 4) != 0)
 		return "has a scale of the whole matrix that its format does not have";
 	hzi_linear_sizes(&want);
@@ -265,19 +267,24 @@ static const char *s8_fault(const struct hzi_linear_header *h, const unsigned ch
 	return NULL;
 }
 
-/* A scale is positive or 0 and finite. */
+/*
+ * A scale is positive or 0 and at most HZI_LINEAR_SCALE_MAX: weights of up to 2^96 need none above
+ * it after a rotation, and what is decoded with it is finite. Floats that are not negative are in
+ * the order of their bits; those of bf16 are the upper half of f32's.
+ */
 static bool is_scale(const unsigned char *p, int dtype)
 {
-	switch (dtype) {
-	case HZ_E8M0:
-		return *p != 255;
-	case HZ_E4M3:
+	const float most = HZI_LINEAR_SCALE_MAX;
+	const int size = dtype == HZ_BF16 ? 2 : 4;
+	uint32_t bits = 0, limit;
+
+	if (dtype == HZ_E4M3)
 		return *p < 0x7f;
-	case HZ_BF16:
-		return p[1] < 0x7f || (p[1] == 0x7f && p[0] < 0x80);
-	default:
-		return p[3] < 0x7f || (p[3] == 0x7f && p[2] < 0x80);
-	}
+	memcpy(&limit, &most, 4);
+	if (dtype == HZ_E8M0)
+		return *p <= limit >> 23;
+	memcpy((char *)&bits + 4 - size, p, (size_t)size);
+	return bits <= limit;
 }
 
 /* Zero points of 4 bits; codes of s8 and s4 are symmetric. */
@@ -319,12 +326,12 @@ int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *d
 
 	if (!data)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is NULL", op);
-	if ((uintptr_t)data % 64)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64", op,
-				data);
 	if (bytes < sizeof(*h))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %zu, a header",
 				op, bytes, sizeof(*h));
+	if ((uintptr_t)data % 64)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64", op,
+				data);
 	memcpy(h, data, sizeof(*h));
 	fault = header_fault(h, bytes);
 	if (fault)
@@ -335,7 +342,7 @@ int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *d
 		if (!is_scale(from + h->scales_at + (uint64_t)i * hz_dtype_size(dtype), dtype))
 			return hzi_fail(ctx, HZ_EINVAL,
 					"%s: data has a scale in row %lld that is negative, NaN or "
-					"Inf", op, (long long)(i / columns));
+					"above 2^104", op, (long long)(i / columns));
 	}
 	for (uint64_t i = h->scales_at + h->scales_bytes; i < h->codes_at; i++) {
 		if (from[i])

@@ -16,6 +16,7 @@
 #define HZI_LINEAR_WIDE 2u	/* in flags, beside HZ_LINEAR_ROTATE: HZ_LATTICE_WIDE */
 #define HZI_LINEAR_IN_MAX ((int64_t)1 << 23)
 #define HZI_LINEAR_OUT_MAX ((int64_t)1 << 40)
+#define HZI_LINEAR_SCALE_MAX 0x1p104f	/* 2^96 sqrt(HZI_LINEAR_BLOCK_MAX) */
 #define HZI_LINEAR_BLOCK_MAX 65536	/* of a rotation: what a GPU transforms */
 
 /* The first bytes, little-endian; offsets count from the first byte and are multiples of 64. */

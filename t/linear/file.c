@@ -103,7 +103,7 @@ static const struct {
 	FIELD(codes_at, 0, 128, 1ull << 40, ~0ull),
 	FIELD(codes_bytes, 0, 1, 1ull << 62, ~0ull),
 	FIELD(bytes, 0, 128, 1ull << 62, ~0ull),
-	FIELD(tensor_scale, 0x3f800000, 0x80000000, 0x7f800000, 0x7fc00000, ~0ull),
+	FIELD(tensor_scale, 0x3f800000, 0x80000000, 0x73800001, 0x7f800000, 0x7fc00000, ~0ull),
 	FIELD(reserved0, 1, ~0ull),
 	FIELD(reserved, 1, ~0ull),
 };
@@ -128,7 +128,7 @@ static void test_header(void)
 
 static void test_contents(int format)
 {
-	static const float bad[] = {NAN, INFINITY, -1, -0.0f};
+	static const float bad[] = {NAN, INFINITY, -1, -0.0f, 0x1.000002p104f};
 	const struct hzi_linear_header *const h = (const void *)good_bytes;
 	bool good = true;
 
@@ -136,22 +136,22 @@ static void test_contents(int format)
 	good &= load(size) == HZ_OK;
 	for (size_t n = 0; n < size; n += 1 + n / 7)
 		good &= load(n) == HZ_EINVAL;
-	for (int i = 0; i < 4 && format < HZ_LINEAR_S8_G128; i++) {
+	for (int i = 0; i < 5 && format < HZ_LINEAR_S8_G128; i++) {
 		memcpy(bytes, good_bytes, size);
 		memcpy(bytes + h->scales_at + 4 * (OUT - 1), &bad[i], 4);
 		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "in row 32");
 	}
-	for (int i = 0; i < 4 && format >= HZ_LINEAR_S8_G128; i++) {
+	for (int i = 0; i < 5 && format >= HZ_LINEAR_S8_G128; i++) {
 		/* Of bf16 the upper byte, of e8m0 and e4m3 all of it */
-		static const unsigned char upper[] = {0xff, 0x7f, 0x80, 0xbf};
+		static const unsigned char upper[] = {0xff, 0x7f, 0x80, 0xbf, 0x73};
 		const bool e8m0 = format == HZ_LINEAR_MXFP4;
 
 		memcpy(bytes, good_bytes, size);
-		bytes[h->scales_at] = 0xff;
+		bytes[h->scales_at] = e8m0 && i ? 231 + (unsigned char)i : 0xff;
 		if (format < HZ_LINEAR_MXFP4)
 			bytes[h->scales_at + 1] = upper[i];
 		else if (!e8m0)
-			bytes[h->scales_at] = upper[i];
+			bytes[h->scales_at] = upper[i & 3];
 		good &= load(size) == HZ_EINVAL && strstr(hz_errmsg(ctx), "in row 0");
 	}
 	if (format == HZ_LINEAR_U4_G128) {

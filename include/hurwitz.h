@@ -603,7 +603,8 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  */
 enum hz_scale_rule {
 	HZ_SCALE_AUTO = 0,	/* f32: AMAX; e8m0: RCEIL; e4m3: NV_TE */
-	HZ_SCALE_AMAX = 1,	/* f32: amax / F, at least FLT_MIN, 1 if amax is 0: q = rne(t/s) */
+	HZ_SCALE_AMAX = 1,	/* f32: amax / F, at least FLT_MIN, 1 if amax is 0; FLT_MAX counts as
+				 * FLT_MAX - 2^104: q = rne(t/s) */
 	HZ_SCALE_FLOOR = 2,	/* e8m0, floats: 2^(floor(log2 amax) - P), OCP MX 1.0 section 6.3 */
 	HZ_SCALE_CEIL = 3,	/* e8m0, floats: 2^(ceil(log2 amax) - P) */
 	HZ_SCALE_EVEN = 4,	/* e8m0, floats: FLOOR of amax rounded half up to q's mantissa */
@@ -655,8 +656,9 @@ typedef struct hz_quantize_opts {
  *         floats, whose zero is 0
  *   opts->tensor_scale  each scale counts as fl(scale * tensor_scale)
  *   opts->new_scales  f32, e8m0, or e4m3 for q e2m1x2, the shape that scales would have, not shared
- *         by rows: scales by opts->scale_rule are written. q is a float or signed. Groups have a
- *         whole number of bytes of q
+ *         by rows: scales by opts->scale_rule are written. q is a float, or signed and clamped to
+ *         -F .. F where opts->min and max are not given. Groups have a whole number of bytes of q.
+ *         Nothing is written if x has no elements
  *   opts->new_tensor_scale  f32, one, written: 1 / S, or p by NV_TORCHAO, where x as a whole is read
  *         first. With opts->tensor_scale instead, p is that, S = 1 / p and G = 2688 p; with neither
  *         p is 1
@@ -665,9 +667,10 @@ typedef struct hz_quantize_opts {
  *         ignored without new_scales
  *
  * Chosen scales: a group with NaN has a NaN scale (e8m0 255, e4m3 0x7f); e8m0 is at least 2^-127,
- * also for amax = 0. Values become quotients as their engines do it: t 2^-e for e8m0; t r, r =
- * min(1 / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by NV_TORCHAO. By NV46 an error
- * is the sum of (v - t)^2 in ascending order, v = code d G / 2688; a tie keeps the scale of 6.
+ * also for amax = 0, and log2 of Inf counts as 128. Values become quotients as their engines do it:
+ * t 2^-e for e8m0; t r, r = min(1 / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by
+ * NV_TORCHAO. By NV46 an error is the sum of (v - t)^2 in ascending order, v = code d G / 2688; a
+ * tie keeps the scale of 6.
  * TransformerEngine's recipe is new_scales e4m3 and new_tensor_scale with group = 16, and a
  * transform with block = 16, round_to = HZ_BF16 and pre = signs of bytes e8 d7. Stochastic rounding
  * (opts->given has HZ_QUANTIZE_GIVEN_STOCHASTIC): a quotient between two codes becomes the upper
@@ -941,7 +944,8 @@ typedef struct hz_qlinear_group_opts {
  * 32-bit words of eight have been unpacked.
  *
  * Floats x (weight-only quantization, W4A16): |y - exact| <= (k + 8) 2^-22 sum_l |x W(l, j)| before
- * y is rounded to its dtype. Sums are f32; w - zero is exact.
+ * y is rounded to its dtype. Sums are f32, also those of x (w - zero) in a group, ahead of its
+ * scale: beyond FLT_MAX they are Inf or NaN. w - zero is exact.
  * Codes x, integers (W4A8, W8A8), w not e4m3: with x_dtype = HZ_S8 x becomes s8 as by
  * hz_choose_qparams() with HZ_QPARAMS_SYMMETRIC, of each row or each 32 of its values, and
  * hz_quantize(). A unit of k is min(group, 128), and 32 at most where 32 values of x share a scale.
@@ -2309,8 +2313,8 @@ typedef struct hz_linear_open_opts {
 	uint32_t flags;			/* HZ_LINEAR_ROTATE */
 	uint64_t seed;			/* ROTATE: of the random signs, see hz_hadamard_signs() */
 	const hz_tensor *moments;	/* f32 [in], contiguous, on the host: the mean of x_k^2
-					 * over calibration data, not negative; NULL: all features
-					 * count alike */
+					 * over calibration data, not negative, not all 0; NULL:
+					 * all features count alike */
 	int64_t reserved[4];		/* 0 */
 } hz_linear_open_opts;
 
@@ -2336,8 +2340,8 @@ typedef struct hz_linear_open_opts {
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while
  * the context records.
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE, HZ_ENOTSUP (in above 8388608), HZ_ENOMEM,
- * HZ_ECUDA, HZ_EFORK.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (in above 8388608),
+ * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  * Source: QuaRot (Ashkboos et al. 2024) for the rotation; Kaplan and Ordentlich 2025 for codes.
  *
  * Example:
@@ -2434,10 +2438,11 @@ typedef struct hz_linear_opts {
  * with Inf gives NaN. With lattices x of all rows is then multiplied in f32, so that such a row
  * changes the rounding of the others; NaN and Inf stay what they are in exact arithmetic.
  * The same bits for any number of threads; on the CPU those of S8_ROW and groups, and of lattices
- * for up to 8 rows of x, are the same on every ISA level.
+ * for up to 8 rows of x whose largest |x_k|, as rotated, is within 2^-50 .. 2^50, are the same on
+ * every ISA level.
  * Workspace: by hz_record_begin().
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ENOMEM,
- * HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Hendrycks and Gimpel 2016 (GELU, SiLU); Shazeer 2020 (gated units).
  */
 HZ_API_CHECK int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *x,

@@ -261,7 +261,8 @@ static int check_bounds(struct hz_context *ctx, const char *op, const hz_quantiz
 		if (bound[i].value < hzi_format_low(dtype) ||
 		    bound[i].value > hzi_format_high(dtype))
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: opts->%s is %d, must be %d to %d for %s", op, bound[i].name, bound[i].value, hzi_format_low(dtype),
+					"%s: opts->%s is %d, must be %d to %d for %s", op,
+					bound[i].name, bound[i].value, hzi_format_low(dtype),
 					hzi_format_high(dtype), hz_dtype_name(dtype));
 		*bound[i].bound = bound[i].value;
 	}
@@ -344,7 +345,8 @@ static int check_new_scales(struct hz_context *ctx, const char *op, const hz_ten
 				(long long)n);
 	if (group < n && group % pack)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: groups of %lld, must be a multiple of %d for %s", op, (long long)group, pack, hz_dtype_name(q->dtype));
+				"%s: groups of %lld, must be a multiple of %d for %s", op,
+				(long long)group, pack, hz_dtype_name(q->dtype));
 	if (rule == HZ_SCALE_NV46 && group != 16 && n > 16)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: groups of %lld, must be 16 for HZ_SCALE_NV46",
 				op, (long long)group);

@@ -300,6 +300,16 @@ good "quantize with them" $q -b 2.813 rows.safetensors -o q.safetensors
 grep -q '^total: 16384 weights in 5760 bytes' ../out
 ok $? "takes all of the budget"
 
+# Rows whose second half is small, 2^-7, as which 8 bits with a scale for a row hold 0
+small='\000\000\000\074'
+for i in 1 2 3 4 5 6 7; do small="$small$small"; done
+wide="$line$line$small"
+wide="$wide$wide$wide$wide"
+safetensors wide.safetensors "{$(row w F32 16,256 0 16384)}" "$wide$wide$wide$wide"
+good "quantize --bits with more than all formats take" $q -b 12 wide.safetensors -o q.safetensors
+grep -q '^w .* s8-g128 ' ../out
+ok $? "takes that of the least error"
+
 long=abcdefghijklmnopqrstuvwxyz
 long=$long$long
 bad 2 'is empty' "quantize: an output without a name" $q w.safetensors -o ''

@@ -165,6 +165,9 @@ static __attribute__((cold)) int fail_range(const struct range *r, int64_t value
 	if (r->high == INT64_MAX)
 		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must not be negative",
 			 r->name, (long long)value);
+	else if (r->low == r->high)
+		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld", r->name,
+			 (long long)value, (long long)r->low);
 	else
 		snprintf(why->text, sizeof(why->text), "opts->%s is %lld, must be %lld to %lld",
 			 r->name, (long long)value, (long long)r->low, (long long)r->high);

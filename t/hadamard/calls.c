@@ -137,7 +137,7 @@ static void test_refusals(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.block = -8), HZ_EINVAL,
 		"hadamard: opts->block is -8, must not be negative");
 	refused(dev, &x, &y, OPTS(.reserved = { 0, 0, 7 }), HZ_EINVAL,
-		"hadamard: opts->reserved[2] is 7, must be 0 to 0");
+		"hadamard: opts->reserved[2] is 7, must be 0");
 	refused(dev, &x, &y, OPTS(.factor = INFINITY), HZ_EINVAL,
 		"hadamard: opts->factor is inf, must be finite in f32");
 	refused(dev, &x, &y, OPTS(.round_to = HZ_F32), HZ_EINVAL,
@@ -269,7 +269,7 @@ static void test_refusals_plain(struct dev *dev)
 	refused(dev, &x, &y, OPTS(.round_to = HZ_F32), HZ_EINVAL,
 		"hadamard: opts->round_to is f32, must be f16, bf16 or 0");
 	refused(dev, &x, &y, OPTS(.reserved = { 0, 0, 0, 1 }), HZ_EINVAL,
-		"hadamard: opts->reserved[3] is 1, must be 0 to 0");
+		"hadamard: opts->reserved[3] is 1, must be 0");
 	for (i = -1; i < 2; i += 2) {
 		t = x;
 		t.data = wx + 4096 + i * 1024;

@@ -355,6 +355,13 @@ static void run_dense(struct encoder *e, const struct dense *d, const float *x, 
 	} else if (device == HZ_CPU) {
 		try(e->ctx, hz_linear_forward(e->ctx, d->layer, &host_x, &bias, &host_y, &opts));
 	} else {
+		size_t bytes;
+
+		/* The workspace that a call on a GPU needs is there before it. */
+		try(e->ctx, hz_record_begin(e->ctx));
+		try(e->ctx, hz_linear_forward(e->ctx, d->layer, &from, &bias, &to, &opts));
+		try(e->ctx, hz_record_end(e->ctx, &bytes));
+		try(e->ctx, hz_reserve(e->ctx, bytes));
 		try(e->ctx, hz_copy(e->ctx, &host_x, &from));
 		try(e->ctx, hz_linear_forward(e->ctx, d->layer, &from, &bias, &to, &opts));
 		try(e->ctx, hz_copy(e->ctx, &to, &host_y));

@@ -71,7 +71,7 @@ static inline void dev_open_all(void)
 	}
 	for (int isa = HZ_ISA_AUTO; (isa = isa_above(isa)) != HZ_ISA_AUTO;) {
 		if (tap_quick()) {
-			dev_open(HZ_CPU, isa, ndevs % 2 ? 1 : 4);
+			dev_open(HZ_CPU, isa, ndevs % 2 ? 4 : 1);
 		} else {
 			dev_open(HZ_CPU, isa, 1);
 			dev_open(HZ_CPU, isa, 4);

@@ -165,8 +165,10 @@ static int run_one(struct dev *dev, const struct one_sided *o, int special)
 				continue;
 			}
 			bounds[i * n + j] = bound.part * size + bound.unit * most * weight;
+			/* Tables are scaled by their largest entry, which few values of W may lack. */
 			if (dev->device == HZ_CPU || o->table || o->route == HZ_VLUT_TABLE)
-				bounds[i * n + j] += (bound.part + bound.unit) * most * w.reach / 2;
+				bounds[i * n + j] += (bound.part + bound.unit) * most * w.reach /
+						     (o->k < d ? 1 : 2);
 			bounds[i * n + j] +=
 				2 * ref_half_ulp(o->y_dtype, fabs(sum) + bounds[i * n + j]);
 		}

@@ -791,7 +791,7 @@ static int recurrent_bwd_call(hz_context *ctx, struct job *job)
 }
 
 const struct op op_quat_recurrent = {
-	"quat_recurrent", "recurrent layer of quaternions: all steps of an RNN, LSTM or LiGRU",
+	"quat_recurrent", "recurrent layer of quaternions: RNN, LSTM or LiGRU, all steps",
 	recurrent_operands, (const struct key *const[]){recurrent_keys, order_keys, NULL},
 	recurrent_outputs, recurrent_call,
 };

@@ -1,24 +1,20 @@
 # local.mk - t/: tests
 # SPDX-License-Identifier: BSD-2-Clause
 
-# The three that take longest come first, so that parallel runs end together.
-HZ_TESTS_C = t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
+# The four that take longest come first, so that parallel runs end together.
+HZ_TESTS_C = t/quantize/rotated t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
-	t/core/faults \
-	t/core/fuzz_args t/core/fuzz_model t/core/fuzz_npy t/core/graphs t/core/grid t/core/large t/core/launches \
-	t/core/memory t/core/model \
-	t/core/oom t/core/pool t/core/rounding t/core/route t/core/supports t/core/tensor t/core/thread_count \
-	t/core/threads t/hadamard/base t/hadamard/calls \
-	t/hadamard/cuda t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
-	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/core/fuzz_codes \
-	t/lattice/lattice t/linear/encoder t/linear/linear t/linear/file t/mhc/calls t/mhc/coef t/mhc/cuda t/mhc/gradient t/mhc/mhc t/qgemm/cuda \
-	t/mhc/gated \
-	t/qgemm/group t/qgemm/linear t/qgemm/qgemm t/quantize/quantize t/quantize/rotated t/quat/convert \
-	t/quat/cuda \
-	t/quantize/formats \
-	t/lattice/shaped \
-	t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer t/quat_layer/recurrent t/vlut/cuda \
-	t/vlut/label
+	t/core/faults t/core/fuzz_args t/core/fuzz_codes t/core/fuzz_model t/core/fuzz_npy \
+	t/core/graphs t/core/grid t/core/large t/core/launches t/core/memory t/core/model \
+	t/core/oom t/core/pool t/core/rounding t/core/route t/core/supports t/core/tensor \
+	t/core/thread_count t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
+	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
+	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/lattice/lattice \
+	t/lattice/shaped t/linear/encoder t/linear/file t/linear/linear t/mhc/calls t/mhc/coef \
+	t/mhc/cuda t/mhc/gated t/mhc/gradient t/mhc/mhc t/qgemm/cuda t/qgemm/group \
+	t/qgemm/linear t/qgemm/qgemm t/quantize/formats t/quantize/quantize t/quat/convert \
+	t/quat/cuda t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer \
+	t/quat_layer/recurrent t/vlut/cuda t/vlut/label
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/model.t t/run.t t/static.t t/symbols.t
 HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \

@@ -266,19 +266,24 @@ sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }' >../demo.one
 bad 2 'No such' "demo --plot to nowhere" demo -q -p nowhere/demo.png
 bad 2 'without a chapter' "demo --plot of a chapter" demo -p demo.png quat
 printf '#!/bin/sh\necho half\nexit 1\n' >../gnuplot/gnuplot
-if [ -z "${HZ_TEST_QUICK-}" ]; then
+if [ -z "${HZ_TEST_QUICK-}" ]; then	# each takes as long as a demo
 	hurwitz demo -q -d cpu -p half.png
 	[ $rc -eq 1 ] && grep -q 'half.png: gnuplot could not draw it' ../err && [ ! -e half.png ] &&
 		[ -z "$(find . -name '.hurwitz*')" ]
 	ok $? "demo --plot: no half picture"
-fi
-if [ -c /dev/full ]; then
-	printf '#!/bin/sh\nexec cat\n' >../gnuplot/gnuplot
-	hurwitz demo -q -d cpu -p /dev/full
-	[ $rc -eq 1 ] && grep -q '^hurwitz: /dev/full: No space' ../err
-	ok $? "demo --plot to a full disk"
-else
-	skip "demo --plot to a full disk" "no /dev/full"
+	if [ -c /dev/full ]; then
+		printf '#!/bin/sh\nexec cat\n' >../gnuplot/gnuplot
+		hurwitz demo -q -d cpu -p /dev/full
+		[ $rc -eq 1 ] && grep -q '^hurwitz: /dev/full: No space' ../err
+		ok $? "demo --plot to a full disk"
+	else
+		skip "demo --plot to a full disk" "no /dev/full"
+	fi
+	(PATH=/nonexistent HURWITZ_ISA=avx2 HURWITZ_THREADS=2 "$HURWITZ" demo -q -d cpu -p none.png) \
+		>../out 2>../err && grep -q 'No picture: gnuplot is not installed' ../out && [ ! -e none.png ]
+	ok $? "demo --plot without gnuplot"
+	is "$(sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }')" "$(cat ../demo.one)" \
+		"demo: the same network by any kernels and threads"
 fi
 PATH=$path
 if command -v gnuplot >/dev/null 2>&1; then
@@ -287,11 +292,6 @@ if command -v gnuplot >/dev/null 2>&1; then
 else
 	skip "demo --plot: a PNG" "no gnuplot"
 fi
-(PATH=/nonexistent HURWITZ_ISA=avx2 HURWITZ_THREADS=2 "$HURWITZ" demo -q -d cpu -p none.png) \
-	>../out 2>../err && grep -q 'No picture: gnuplot is not installed' ../out && [ ! -e none.png ]
-ok $? "demo --plot without gnuplot"
-is "$(sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }')" "$(cat ../demo.one)" \
-	"demo: the same network by any kernels and threads"
 for chapter in 'hadamard dequantize_hadamard' 'qgemm qlinear' 'quat weights' 'lattice product' 'mhc gain'; do
 	[ -z "${HZ_TEST_QUICK-}" ] || [ "$chapter" != 'mhc gain' ] || continue
 	good "demo ${chapter% *}" demo -d cpu "${chapter% *}"

@@ -13,8 +13,8 @@
 #define HZI_MHC_GATED_THREADS 128	/* a stream of a token, a token, or a channel each */
 #define HZI_MHC_GATED_COLUMNS 32	/* of a block of mhc_dgain */
 #define HZI_MHC_PRODUCT_THREADS 256	/* per block of mhc_product, */
-#define HZI_MHC_PRODUCT_ROWS 128	/* which makes so many rows */
-#define HZI_MHC_PRODUCT_COLUMNS 64	/* and columns */
+#define HZI_MHC_PRODUCT_ROWS 128	/* rows of C that a block makes */
+#define HZI_MHC_PRODUCT_COLUMNS 64	/* and columns of C */
 
 static_assert(sizeof(struct hzi_mhc_divide_args) == 176, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_mhc_divide_bwd_args) == 160, "the same layout for C and CUDA");

@@ -199,17 +199,6 @@ static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, 
 		});
 }
 
-/* Whether sums of columns begin .. end - 1 could overflow, by their exponents */
-static bool is_large(const struct columns *c, int64_t begin, int64_t end)
-{
-	const int64_t rows = (int64_t)c->m << c->k;
-
-	return c->kern->exponent(c->x + begin * dtype_bytes(c->x_dtype), c->x_dtype, rows, c->x_ld,
-				 end - begin) +
-	       (c->pre ? c->kern->exponent(c->pre, HZ_F32, 1, 0, rows) : 0) +
-	       hzi_hadamard_growth(c->m, c->k) > 127;
-}
-
 /* Transforms the tile from column i on. */
 static void watched_columns(const struct columns *c, int64_t i, float *scratch)
 {
@@ -220,13 +209,20 @@ static void watched_columns(const struct columns *c, int64_t i, float *scratch)
 		hzi_run_columns(c, i, scratch);
 		return;
 	}
-	if (c->x == c->y && is_large(c, i, end)) {
-		scaled_columns(c, i, end, scratch, true);
+	if (c->x == c->y) {
+		const int pre = c->pre ? c->kern->exponent(c->pre, HZ_F32, 1, 0,
+							   (int64_t)c->m << c->k) : 0;
+		const int most = 127 - hzi_hadamard_growth(c->m, c->k) - pre;
+		struct columns in_place = *c;
+
+		in_place.most_exponent = &most;
+		if (!hzi_run_columns(&in_place, i, scratch))
+			scaled_columns(c, i, end, scratch, true);
 		return;
 	}
 	hzi_fp_watch_begin(&w);
 	hzi_run_columns(c, i, scratch);
-	if (hzi_fp_watch_end(&w) && c->x != c->y)
+	if (hzi_fp_watch_end(&w))
 		scaled_columns(c, i, end, scratch, false);
 }
 

@@ -28,6 +28,7 @@ struct columns {
 	bool post_by_column, last;
 	float scale;
 	const float *sign;
+	const int *most_exponent;	/* of values that are transformed; or NULL */
 };
 
 /*
@@ -49,6 +50,7 @@ struct rows {
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
 	char *save;			/* gets the blocks of x, contiguous, by first passes; or NULL */
+	const int *most_exponent;	/* of values to transform, or NULL: see overflow.c */
 };
 
 /*
@@ -81,8 +83,8 @@ void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, in
 int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
 			  size_t *bytes);
 
-/* Transforms the tile from column c on. */
-void hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
+/* Transforms the tile from column c on, or returns false: see most_exponent. */
+bool hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
 
 /*
  * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows in registers, or f32
@@ -102,6 +104,8 @@ int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hada
 
 /* ---- overflow.c ------------------------------------------------------------------------------ */
 
+#define HZI_STAGES_MOST 32		/* of a transform */
+
 /* One transform: element i is at x + i x_step and y + i y_step. */
 struct hzi_scaled {
 	const struct hzi_hadamard_kern *kern;
@@ -113,6 +117,7 @@ struct hzi_scaled {
 	const float *sign, *pre, *post;	/* pre[i], post[i * post_step] */
 	float *scratch;			/* as many floats; not if y is f32, or for 2^head_bits */
 	bool fresh;			/* y has no result yet, and may be x */
+	const int64_t *done;		/* NULL, or elements that have stage l behind them */
 };
 
 /* Transforms it, scaled if need be, if y has no result or a wrong one. */

@@ -9,9 +9,11 @@
  * from its input times 2^-e, and its result is multiplied by 2^e. That is exact, save for inputs
  * near the smallest numbers.
  *
- * Where y is x, the first pass over short rows copies what it loads. Before longer rows and columns
- * the exponents of x are read, which is less than a copy; if sums could overflow, the transform takes
- * the scalar code.
+ * Where y is x, the first pass over short rows copies what it loads. Of longer rows it looks at the
+ * exponents of what it loads next, a part that stays in L1; if with these sums could overflow, the
+ * scalar code goes on: what is transformed already is multiplied by 2^-e, which gives the same bits
+ * as if its input had been. Of columns it looks at the rows that a first pass loads next. Before
+ * columns that take two steps, and rows that threads share, it reads all exponents.
  */
 #include <config.h>
 
@@ -102,12 +104,13 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 	float small[SMALL], *v = a->y_dtype == HZ_F32 ? (float *)a->y :
 				  length <= SMALL ? small : a->scratch;
 	const int64_t step = a->y_dtype == HZ_F32 ? a->y_step : 1;
+	const int64_t first = a->done ? a->done[0] : 0;	/* that is in x still */
 	double most = 0;
 	int e = 0;
 
 	if (!a->fresh && is_result_finite(a, length))
 		return;
-	for (int64_t i = 0; i < length; i++) {
+	for (int64_t i = first; i < length; i++) {
 		const double x = fabs(product(a, i));
 
 		if (!isfinite(x)) {
@@ -125,9 +128,11 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 	if (e == 0 && !a->fresh)
 		return;
 	for (int64_t i = 0; i < length; i++)
-		v[i * step] = (float)ldexp(product(a, i), -e);
-	for (int64_t h = 1; h < (int64_t)1 << a->k; h *= 2) {
-		for (int64_t i = 0; i < length; i++) {
+		v[i * step] = (float)ldexp(i < first ? (double)v[i * step] : product(a, i), -e);
+	for (int l = 0; l < a->k; l++) {
+		const int64_t h = (int64_t)1 << l;
+
+		for (int64_t i = a->done ? a->done[l] : 0; i < length; i++) {
 			if (!(i & h)) {
 				float *p = v + i * step, *q = p + h * step;
 				const float s = *p, t = *q;

@@ -66,7 +66,8 @@ static size_t tile_bytes(const struct hzi_hadamard_kern *kern, int m, int k, int
 	return round_to_lines(length * (tile_width(length, columns) + TILE_PAD) * 4);
 }
 
-static void column_tile(const struct columns *a, int64_t c, float *scratch)
+/* Returns false, and y is as it was, if values of x are larger than a->most_exponent allows. */
+static bool column_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t width = min_i64(a->width, a->columns - c), ld = a->width + TILE_PAD;
 	const int64_t x_size = dtype_bytes(a->x_dtype);
@@ -111,6 +112,10 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 				 */
 				p.ahead = !from_x ? 0 : j + (step << bits) < rows ?
 					  a->x_ld * ((int64_t)1 << bits) : width - j * a->x_ld;
+				if (from_x && a->most_exponent &&
+				    a->kern->exponent(p.x, p.x_dtype, (int64_t)1 << bits, a->x_ld,
+						      width) > *a->most_exponent)
+					return false;
 				a->kern->pass(&p);
 			}
 		}
@@ -139,6 +144,7 @@ static void column_tile(const struct columns *a, int64_t c, float *scratch)
 			a->kern->base_mul(&b);
 		}
 	}
+	return true;
 }
 
 /* Whether columns are split into groups of 2^(k / 2) rows */
@@ -147,12 +153,19 @@ static bool is_split(int m, int k, int y_dtype)
 	return m == 1 && k > SPLIT_BITS && y_dtype == HZ_F32;
 }
 
-/* column_tile() in two steps; y holds the values between them. */
-static void split_tile(const struct columns *a, int64_t c, float *scratch)
+/*
+ * column_tile() in two steps; y holds the values between them. All exponents are looked at before.
+ */
+static bool split_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
 	struct columns s = *a;
 
+	if (a->most_exponent &&
+	    a->kern->exponent(a->x + c * dtype_bytes(a->x_dtype), a->x_dtype, groups * group,
+			      a->x_ld, min_i64(a->width, a->columns - c)) > *a->most_exponent)
+		return false;
+	s.most_exponent = NULL;
 	s.k = a->k / 2;
 	s.last = false;
 	s.post = NULL;
@@ -163,6 +176,7 @@ static void split_tile(const struct columns *a, int64_t c, float *scratch)
 		column_tile(&s, c, scratch);
 	}
 	s = *a;
+	s.most_exponent = NULL;
 	s.k = a->k - a->k / 2;
 	s.x_dtype = HZ_F32;
 	s.x_ld = a->y_ld * group;
@@ -175,6 +189,7 @@ static void split_tile(const struct columns *a, int64_t c, float *scratch)
 		s.post = a->post ? a->post + i * a->post_ld : NULL;
 		column_tile(&s, c, scratch);
 	}
+	return true;
 }
 
 int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
@@ -196,9 +211,9 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 	return width;
 }
 
-void hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
+bool hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
 {
-	(is_split(a->m, a->k, a->y_dtype) ? split_tile : column_tile)(a, c, scratch);
+	return (is_split(a->m, a->k, a->y_dtype) ? split_tile : column_tile)(a, c, scratch);
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -292,6 +307,8 @@ struct transform {
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
 	bool *overflow;			/* set by threads that share the transform */
+	const int *most_exponent;	/* of values of x, which sylvester() looks at; or NULL */
+	int64_t stopped;		/* where it found a larger one */
 };
 
 /* Around the work of one of several threads: see overflow.c. */
@@ -307,8 +324,22 @@ static void end_share(const struct transform *a, const struct hzi_fp_watch *w)
 		__atomic_store_n(a->overflow, true, __ATOMIC_RELAXED);
 }
 
-/* Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t */
-static void sylvester(const struct transform *a, int64_t offset, int64_t count, int k, bool last)
+/* Stages of the last pass of a transform of 2^k elements, which does not fit registers */
+static int last_pass_bits(const struct hzi_hadamard_kern *kern, int k)
+{
+	const int left = k - kern->head_bits;
+	const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
+	/* Lines at a multiple of 4 KiB share a set of L1, which may have only 8 ways. */
+	const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
+
+	return (int)min_i64(most, (left + passes - 1) / passes);
+}
+
+/*
+ * Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t. Returns
+ * false before it loads values of x whose exponents are above *a->most_exponent.
+ */
+static bool sylvester(struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
 	const struct rows *r = a->r;
 	const struct hzi_hadamard_kern *kern = r->kern;
@@ -332,13 +363,14 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			.save = a->save ? a->save + offset * dtype_bytes(r->x_dtype) : NULL,
 		};
 
+		if (a->most_exponent &&
+		    kern->exponent(h.x, h.x_dtype, 1, 0, count) > *a->most_exponent) {
+			a->stopped = offset;
+			return false;
+		}
 		kern->head(&h);
 	} else {
-		const int left = k - kern->head_bits;
-		const int passes = (left + kern->pass_bits - 1) / kern->pass_bits;
-		/* Lines at a multiple of 4 KiB share a set of L1, which may have only 8 ways. */
-		const int most = left > kern->pass_bits ? 3 : kern->pass_bits;
-		const int bits = (int)min_i64(most, (left + passes - 1) / passes);
+		const int bits = last_pass_bits(kern, k);
 		const int64_t step = (int64_t)1 << (k - bits);
 		struct hzi_pass p = {
 			.x_ld = step,
@@ -361,11 +393,10 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 		/* As many transforms at a time as fit in L1, at least one */
 		for (int64_t i = offset, n; i < offset + count; i += n) {
 			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
-			if (k - bits <= kern->head_bits) {
-				sylvester(a, i, n, k - bits, false);
-			} else {
-				for (int64_t j = i; j < i + n; j += step)
-					sylvester(a, j, step, k - bits, false);
+			for (int64_t j = i, each = k - bits <= kern->head_bits ? n : step;
+			     j < i + n; j += each) {
+				if (!sylvester(a, j, each, k - bits, false))
+					return false;
 			}
 			p.groups = n >> k;
 			p.x = a->t + i;
@@ -375,12 +406,60 @@ static void sylvester(const struct transform *a, int64_t offset, int64_t count, 
 			kern->pass(&p);
 		}
 	}
+	return true;
+}
+
+/*
+ * done[l] = elements at the beginning of t that have stage l behind them, sylvester() having stopped
+ * while it made transforms of 2^sub elements
+ */
+static void stages_done(const struct transform *a, int sub, int64_t *done)
+{
+	const struct hzi_hadamard_kern *kern = a->r->kern;
+	int l = a->seg->k;
+
+	while (l > sub)
+		done[--l] = 0;
+	for (int k = sub; k > kern->head_bits; k = l) {
+		for (const int below = k - last_pass_bits(kern, k); l > below;)
+			done[--l] = a->stopped >> k << k;
+	}
+	while (l > 0)
+		done[--l] = a->stopped;
+}
+
+/* Makes transform i of segment s of block b, scaled, of which `done` is made already if not NULL. */
+static void scale_one(const struct rows *r, const struct areas *areas, int64_t b, int s, int64_t i,
+		      bool fresh, const int64_t *done)
+{
+	const struct hzi_segment *seg = &r->plan->seg[s];
+	const int64_t e = seg->offset + i * seg->length;
+
+	hzi_hadamard_scaled(&(struct hzi_scaled){
+		.kern = r->kern,
+		.x = r->x + (b * r->x_ld + e) * dtype_bytes(r->x_dtype),
+		.y = r->y + (b * r->y_ld + e) * dtype_bytes(r->y_dtype),
+		.x_dtype = r->x_dtype,
+		.y_dtype = r->y_dtype,
+		.m = seg->m,
+		.k = seg->k,
+		.x_step = 1,
+		.y_step = 1,
+		.post_step = 1,
+		.scale = seg->scale,
+		.sign = r->sign ? r->sign[s] : NULL,
+		.pre = r->pre ? r->pre + b * r->pre_ld + e : NULL,
+		.post = r->post ? r->post + b * r->post_ld + e : NULL,
+		.scratch = (float *)(r->scratch + (size_t)r->threads * areas->tile),
+		.fresh = fresh,
+		.done = done,
+	});
 }
 
 /* Unit i is sub-block i of the transform. */
 static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct transform *a = job;
+	struct transform *a = job;
 	const struct hzi_segment *seg = a->seg;
 	const int64_t step = (int64_t)1 << a->sub;
 	const bool last = seg->m == 1 && a->sub == seg->k;
@@ -458,14 +537,18 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 	end_share(a, &w);
 }
 
-static void one_transform(struct transform *a)
+/* Returns false if values of x are too large: see sylvester(). */
+static bool one_transform(struct transform *a)
 {
 	const struct rows *r = a->r;
 	const struct hzi_segment *seg = a->seg;
 	const int64_t step = (int64_t)1 << seg->k;
 
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
+	a->stopped = -1;
 	hzi_parallel(r->ctx, r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
+	if (a->stopped >= 0)
+		return false;
 	if (a->sub < seg->k) {
 		const int64_t rows = (int64_t)1 << (seg->k - a->sub);
 		const int64_t columns = (int64_t)1 << a->sub;
@@ -476,6 +559,7 @@ static void one_transform(struct transform *a)
 	}
 	if (seg->m > 1)
 		hzi_parallel(r->ctx, r->threads, do_base, a, (step + 15) / 16);
+	return true;
 }
 
 /* Runs the transforms of a segment in n <= batch_columns() blocks; t is that of the first. */
@@ -540,6 +624,28 @@ static char *saved_at(const struct rows *r, int64_t b, int64_t e)
 	return r->save ? r->save + (b * r->plan->n + e) * dtype_bytes(r->x_dtype) : NULL;
 }
 
+/*
+ * Makes a->count transforms, from i on, of segment s of block b. With r->most_exponent scalar code
+ * makes those of larger values.
+ */
+static void watched_transforms(struct transform *a, const struct areas *areas, int64_t b, int s,
+			       int64_t i)
+{
+	const struct rows *r = a->r;
+	int64_t done[HZI_STAGES_MOST];
+
+	a->most_exponent = a->count > 1 ? NULL : r->most_exponent;
+	if (a->count > 1 && r->most_exponent &&
+	    r->kern->exponent(a->x, r->x_dtype, 1, 0, a->count * a->seg->length) >
+	    *r->most_exponent) {
+		for (int64_t end = i + a->count; i < end; i++)
+			scale_one(r, areas, b, s, i, true, NULL);
+	} else if (!one_transform(a)) {
+		stages_done(a, a->sub, done);
+		scale_one(r, areas, b, s, i, true, a->t == (float *)a->y ? done : NULL);
+	}
+}
+
 /* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
 static void run_unwatched(const struct rows *r, const struct areas *areas, int64_t begin,
 			  int64_t end, bool *overflow)
@@ -589,6 +695,13 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					h.count *= blocks;
 					h.rows = 1;
 				}
+				if (r->most_exponent &&
+				    r->kern->exponent(h.x, h.x_dtype, blocks, h.x_ld, h.count) >
+				    *r->most_exponent) {
+					for (int64_t i = 0; i < seg->count; i++)
+						scale_one(r, areas, b, s, i, true, NULL);
+					continue;
+				}
 				r->kern->head(&h);
 				continue;
 			}
@@ -627,7 +740,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					a.count = max_i64(1, min_i64(left,
 								     L1_FLOATS / seg->length));
 				step = a.count;
-				one_transform(&a);
+				watched_transforms(&a, areas, block, s, i % seg->count);
 			}
 		}
 	}
@@ -637,35 +750,10 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
 		       bool fresh)
 {
-	const struct hzi_plan *plan = r->plan;
-
 	for (int64_t b = begin; b < end; b++) {
-		for (int s = 0; s < plan->nseg; s++) {
-			const struct hzi_segment *seg = &plan->seg[s];
-
-			for (int64_t i = 0; i < seg->count; i++) {
-				const int64_t e = seg->offset + i * seg->length;
-
-				hzi_hadamard_scaled(&(struct hzi_scaled){
-					.kern = r->kern,
-					.x = r->x + (b * r->x_ld + e) * dtype_bytes(r->x_dtype),
-					.y = r->y + (b * r->y_ld + e) * dtype_bytes(r->y_dtype),
-					.x_dtype = r->x_dtype,
-					.y_dtype = r->y_dtype,
-					.m = seg->m,
-					.k = seg->k,
-					.x_step = 1,
-					.y_step = 1,
-					.post_step = 1,
-					.scale = seg->scale,
-					.sign = r->sign ? r->sign[s] : NULL,
-					.pre = r->pre ? r->pre + b * r->pre_ld + e : NULL,
-					.post = r->post ? r->post + b * r->post_ld + e : NULL,
-					.scratch = (float *)(r->scratch +
-							     (size_t)r->threads * areas->tile),
-					.fresh = fresh,
-				});
-			}
+		for (int s = 0; s < r->plan->nseg; s++) {
+			for (int64_t i = 0; i < r->plan->seg[s].count; i++)
+				scale_one(r, areas, b, s, i, fresh, NULL);
 		}
 	}
 }
@@ -685,10 +773,9 @@ static bool overflows(const struct rows *r, const struct areas *areas, int64_t b
 	return hzi_fp_watch_end(&w) || overflow;
 }
 
-/* Whether sums of block b could overflow, by exponents */
-static bool is_large(const struct rows *r, int64_t b)
+/* The largest exponent of values of block b with which no sum overflows */
+static int largest_exponent(const struct rows *r, int64_t b)
 {
-	const int64_t n = r->plan->n;
 	int growth = 0;
 
 	for (int s = 0; s < r->plan->nseg; s++) {
@@ -697,12 +784,15 @@ static bool is_large(const struct rows *r, int64_t b)
 
 		growth = bits > growth ? bits : growth;
 	}
-	return r->kern->exponent(r->x + b * r->x_ld * dtype_bytes(r->x_dtype), r->x_dtype, 1, 0, n) +
-	       (r->pre ? r->kern->exponent(r->pre + b * r->pre_ld, HZ_F32, 1, 0, n) : 0) + growth >
-	       127;
+	if (r->pre)
+		growth += r->kern->exponent(r->pre + b * r->pre_ld, HZ_F32, 1, 0, r->plan->n);
+	return 127 - growth;
 }
 
-/* Runs blocks begin .. end - 1 by `run`, y being x; those that overflow are made again. */
+/*
+ * Runs blocks begin .. end - 1 by `run`, y being x; those that overflow are made again. Without save
+ * a thread looks at exponents before it loads values, threads together look at all of a block first.
+ */
 static void run_in_place(const struct rows *r, const struct areas *areas, int64_t begin,
 			 int64_t end, run_blocks run)
 {
@@ -712,16 +802,30 @@ static void run_in_place(const struct rows *r, const struct areas *areas, int64_
 	for (int64_t b = begin; b < end; b += step) {
 		const int64_t blocks = min_i64(step, end - b);
 		struct rows s = *r;
+		bool unused;
 
-		if (!r->save && is_large(r, b)) {
-			run_scaled(r, areas, b, b + 1, true);
-		} else if (overflows(r, areas, b, b + blocks, run) && r->save) {
+		if (r->save) {
+			if (!overflows(r, areas, b, b + blocks, run))
+				continue;
 			s.x = r->save;
 			s.x_ld = n;
 			s.y += b * r->y_ld * size;
 			s.pre = r->pre ? r->pre + b * r->pre_ld : NULL;
 			s.post = r->post ? r->post + b * r->post_ld : NULL;
 			run_scaled(&s, areas, 0, blocks, false);
+			continue;
+		}
+
+		const int most = largest_exponent(r, b);
+
+		if (r->threads == 1) {
+			s.most_exponent = &most;
+			run(&s, areas, b, b + 1, &unused);
+		} else if (r->kern->exponent(r->x + b * r->x_ld * size, r->x_dtype, 1, 0, n) >
+			   most) {
+			run_scaled(r, areas, b, b + 1, true);
+		} else {
+			run(r, areas, b, b + 1, &unused);
 		}
 	}
 }
@@ -811,7 +915,7 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 {
 	const struct hzi_segment *const seg = &r->plan->seg[0];
 	char *const y = r->y + begin * r->y_ld * dtype_bytes(r->y_dtype);
-	const struct transform t = {
+	struct transform t = {
 		.r = r,
 		.seg = seg,
 		.x = r->x + begin * r->x_ld * dtype_bytes(r->x_dtype),
@@ -820,9 +924,18 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		.save = r->save,
 	};
 
-	(void)areas;
 	(void)overflow;
-	sylvester(&t, 0, (end - begin) * r->plan->n, seg->k, true);
+	if (!r->most_exponent) {
+		sylvester(&t, 0, (end - begin) * r->plan->n, seg->k, true);
+		return;
+	}
+	for (int64_t i = 0; i < seg->count; i += t.count) {
+		t.count = min_i64(max_i64(1, L1_FLOATS / seg->length), seg->count - i);
+		watched_transforms(&t, areas, begin, 0, i);
+		t.x += t.count * seg->length * 4;
+		t.y += t.count * seg->length * 4;
+		t.t = (float *)t.y;
+	}
 }
 
 static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
@@ -830,6 +943,7 @@ static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_ha
 	const bool exceeds = hzi_exceeds_cache(a);
 
 	return (struct rows){
+		.ctx = ctx,
 		.kern = hzi_hadamard_kern + ctx->level,
 		.plan = &a->plan,
 		.x = a->x,

@@ -23,6 +23,7 @@ struct tcase {
 	int skew;			/* elements from a 64-byte boundary to the first one */
 	int in_place;
 	enum values values;
+	int64_t calm;			/* elements at the beginning with smaller values */
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
@@ -273,7 +274,7 @@ static int check_case_on(const struct tcase *c, int first, int last)
 		x0 = offset_of(c, c->x_stride, at);
 		for (i = 0; i < n; i++)
 			ref_put(c->x_dtype, x_data, x0 + i * c->x_stride[axis],
-				value_of(c));
+				i < c->calm ? ldexp(rnd_normal(&rnd), 100) : value_of(c));
 	} while (next_item(c, axis, at));
 	y_want = malloc(GUARD + y_skew + y_bytes + GUARD);
 	memcpy(y_want, c->in_place ? x_image : y_before, GUARD + y_skew + y_bytes + GUARD);
@@ -884,14 +885,18 @@ static void test_overflow(void)
 	ok(good, "finite results of intermediate sums that overflow");
 
 	good = 1;
-	for (i = 0; i < 12; i++) {
+	for (i = 0; i < 18; i++) {
 		static const int64_t lengths[] = { 1 << 13, 1 << 15, 1 << 18, 12 << 10 };
-		struct tcase c = rows_case(2, lengths[i % 4], i / 4 == 1 ? HZ_BF16 : HZ_F32,
+		struct tcase c = rows_case(2, i < 12 ? lengths[i % 4] : 4097 +
+					   rnd_below(&rnd, i % 2 ? 60000 : 8000),
+					   i / 4 == 1 ? HZ_BF16 : HZ_F32,
 					   i / 4 == 1 ? HZ_BF16 : HZ_F32);
 
 		c.values = OVERFLOWS;
 		c.in_place = 1;
-		c.o.plan = i % 4 == 3 ? HZ_PLAN_TRUE : 0;
+		if (i % 3)
+			c.calm = rnd_below(&rnd, c.shape[1]);
+		c.o.plan = i % 4 == 3 && i < 12 ? HZ_PLAN_TRUE : 0;
 		if (i == 0)
 			c.o.max_block = 64;
 		if (i / 4 == 2) {

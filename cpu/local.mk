@@ -12,7 +12,7 @@ libhz_la_SOURCES += \
 	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
 	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
-	cpu/quat_layer/routes.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
+	cpu/quat_layer/routes.c cpu/vlut/bias_act.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
 	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/label.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
 	cpu/vlut/table.c cpu/vlut/vlut.c
 noinst_HEADERS += \
@@ -22,7 +22,7 @@ noinst_HEADERS += \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/hadamard/hadamard.h \
 	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/e8.inc \
 	cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc cpu/lattice/shaped.inc cpu/lattice/simd.inc \
-	cpu/lattice/soa.inc cpu/linear/kern.h cpu/linear/linear.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
+	cpu/lattice/soa.inc cpu/linear/kern.h cpu/linear/bwd.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/group.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
 	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
@@ -34,7 +34,7 @@ noinst_HEADERS += \
 	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \
 	cpu/quat_layer/gather.h cpu/quat_layer/gather.inc cpu/quat_layer/kern.h \
 	cpu/quat_layer/pool.inc cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h \
-	cpu/quat_layer/quat_layer.inc cpu/quat_layer/recurrent.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
+	cpu/quat_layer/quat_layer.inc cpu/quat_layer/recurrent.inc cpu/vlut/bias_act.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \
 	cpu/vlut/label.inc cpu/vlut/kern.h cpu/vlut/vlut.h cpu/vlut/vlut.inc
 
 # cpu/<family>/unit.c is one family's micro-kernels, compiled once for each ISA level. VNNI and AMX

@@ -21,7 +21,7 @@ libhz_la_SOURCES += \
 	gpu/quat_gemm/images.c gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c \
 	gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/recurrent.c gpu/quat_layer/routes.c \
-	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
+	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/append.c gpu/vlut/bias_act.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
 	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
 	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
@@ -55,7 +55,7 @@ noinst_HEADERS += \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/quat_layer/recurrent.cuh \
 	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
-	gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
+	gpu/vlut/append.h gpu/vlut/bias_act.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
 	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
 	gpu/vlut/label_skinny.cuh gpu/vlut/launch.h \
 	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
@@ -68,7 +68,7 @@ HZ_CU = \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
 	gpu/lattice/contiguous_d4_e8.cu \
 	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu \
-	gpu/linear/linear.cu gpu/mhc/coef_bwd_fused.cu \
+	gpu/linear/decode.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/qgemm/group.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
@@ -84,7 +84,7 @@ HZ_CU = \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
 	gpu/quat_layer/recurrent.cu gpu/quat_layer/recurrent_fused.cu \
-	gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
+	gpu/vlut/append.cu gpu/vlut/bias_act.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
 	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \
 	 gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu \

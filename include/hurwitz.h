@@ -2128,11 +2128,16 @@ typedef struct hz_coded {
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
 	const hz_tensor *row_scale;	/* f32 [rows], a further factor; NULL: 1 */
 	const hz_packed *packed;	/* instead of codes and t: filled by hz_vlut_pack() */
-	int64_t rows, k;		/* 0, or rows, and values of a row. k = 0: those of packed;
-					   of codes as x has, or all of all blocks */
+	int64_t rows, k;		/* 0, or rows, and values of a row. rows of packed: the
+					   first ones alone. k = 0: those of packed; of codes as x
+					   has, or all of all blocks */
 	int32_t use_levels;		/* the coarsest levels to use; 0: all */
-	int32_t reserved0;		/* 0 */
-	int64_t reserved[3];		/* 0 */
+	int32_t activation;		/* what hz_vlut_gemm() applies: HZ_ACT_NONE, RELU, TANH,
+					   SIGMOID, GELU, SILU or GELU_TANH */
+	const hz_tensor *bias;		/* f32 [rows], contiguous: it adds; NULL: 0 */
+	const hz_hadamard_opts *hadamard;	/* by which rows were transformed before they were
+						   coded: it transforms x too; NULL: none */
+	int64_t reserved[2];		/* 0 */
 } hz_coded;
 
 /*
@@ -2140,7 +2145,8 @@ typedef struct hz_coded {
  * that is used more than once. data has hz_vlut_pack_bytes() bytes on the context's device, aligned
  * to 64, and stays the caller's.
  *
- *   w       codes, with k, or all values of all blocks
+ *   w       codes, with k, or all values of all blocks; or neither codes nor t, but rows and k: a
+ *           matrix of codes 0, for hz_vlut_append()
  *   packed  filled; data must live as long as it is used. All levels are in it. Any vlut of an
  *           equal lattice takes it if its options ask for the same layout; calls refuse others
  *
@@ -2153,14 +2159,67 @@ HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_cod
 			      void *data, size_t bytes, hz_packed *packed);
 
 /*
- * Products with a coded matrix, y = x W^T: y_i = r_i sum_k s(t_ik) <p_ik - o - z, x_k>, of decoded
- * values without decoding them. hz_vlut_gemv() is for one x, hz_vlut_gemm() for a batch.
+ * Encodes rows of x, as hz_lattice_encode() does, into rows `row` and so on of a packed matrix,
+ * whose other rows stay as they are: the keys or values of a new token in a cache, say. All bytes
+ * are then those of hz_vlut_pack() of the same codes, in whatever order rows were appended; rows may
+ * be written again. hz_coded.rows lets products end with the rows appended so far.
  *
- *   w  codes of [rows, k]
- *   x  f32 f16 bf16 s8 [k], for gemm [.., batch, k] or [k], any strides
+ *   x       f32 f16 bf16 [n, k], any strides
+ *   row     0 .. rows of packed - n
+ *   packed  filled by hz_vlut_pack() for this vlut: of codes, or of rows and k alone
+ *   opts    NULL: the defaults; hadamard and row_scale, f32 [n], as of hz_lattice_encode(), which
+ *           presets expect; the others are 0
+ *
+ * Aliasing: packed and row_scale overlap no other operand.
+ * A CUDA graph of this call writes the same rows whenever it is launched.
+ * Workspace: hz_record_begin() tells.
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
+ * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
+ *
+ * Example:
+ *
+ *     // A cache of up to 512 keys of 64 values, 4.5 bits each, and the scores of a query
+ *     const hz_lattice_opts e8 = {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST};
+ *     const hz_coded empty = {.rows = 512, .k = 64};
+ *     float scales[512], key[64] = {1}, query[64] = {1}, scores[1];
+ *     hz_tensor scale = hz_tensor_1d(scales, HZ_F32, HZ_CPU, 1);
+ *     const hz_tensor k = hz_tensor_2d(key, HZ_F32, HZ_CPU, 1, 64);
+ *     const hz_tensor q = hz_tensor_1d(query, HZ_F32, HZ_CPU, 64);
+ *     hz_tensor y = hz_tensor_1d(scores, HZ_F32, HZ_CPU, 1);
+ *     const hz_lattice_code_opts opts = {.row_scale = &scale};
+ *     hz_packed cache;
+ *     const hz_coded first = {.packed = &cache, .row_scale = &scale, .rows = 1};
+ *     hz_lattice *lattice = NULL;
+ *     hz_vlut *vlut = NULL;
+ *     void *data = NULL;
+ *     size_t bytes;
+ *     if (hz_lattice_open(ctx, &lattice, &e8) != HZ_OK ||
+ *         hz_vlut_open(ctx, &vlut, lattice, NULL, NULL) != HZ_OK ||
+ *         hz_vlut_pack_bytes(ctx, vlut, &empty, &bytes) != HZ_OK ||
+ *         hz_alloc(ctx, &data, bytes, HZ_CPU) != HZ_OK ||
+ *         hz_vlut_pack(ctx, vlut, &empty, data, bytes, &cache) != HZ_OK ||
+ *         hz_vlut_append(ctx, vlut, &k, 0, &cache, &opts) != HZ_OK ||
+ *         hz_vlut_gemv(ctx, vlut, &first, &q, &y) != HZ_OK)
+ *             fprintf(stderr, "%s\n", hz_errmsg(ctx));
+ *     hz_vlut_close(vlut);
+ *     hz_lattice_close(lattice);
+ *     if (data)
+ *             hz_free(ctx, data, HZ_CPU);
+ */
+HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_tensor *x,
+				int64_t row, hz_packed *packed,
+				const hz_lattice_code_opts *opts);
+
+/*
+ * Products with a coded matrix, y = act(x W^T + bias): y_i = act(r_i sum_k s(t_ik) <p_ik - o - z,
+ * x_k> + bias_i), of decoded values without decoding them. hz_vlut_gemv() is for one x,
+ * hz_vlut_gemm() for a batch.
+ *
+ *   w  codes of [rows, k], with bias, activation and hadamard, whose axis is the last
+ *   x  f32 f16 bf16 s8 [k], for gemm [.., batch, k] or [k], any strides; s8 without w->hadamard
  *   y  f32 f16 bf16 [rows], for gemm the leading dimensions of x, and rows, any strides; or with x
- *      of s8 s32: sum_k <p_ik - o, x_k> of points as integers, exactly, mod 2^32, without scales:
- *      Z, D_n and E8 without a transform
+ *      of s8 s32: sum_k <p_ik - o, x_k> of points as integers, exactly, mod 2^32, without scales,
+ *      bias and activation: Z, D_n and E8 without a transform
  *
  * Leading dimensions of x and y are one batch where the strides of both allow that, as those of
  * contiguous views do; otherwise the product is repeated for each index of those that are left.
@@ -2178,7 +2237,9 @@ HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_cod
  * decoding gives. Tables of f16 and bf16 add the roundings of their entries; those of u8, 0.6 % for
  * normal numbers, are taken for up to 8 rows of x, and for more with route TABLE. A row of x with
  * NaN or Inf has there what sums in f32 would be, or NaN in all of y's row. Then one rounding to
- * the dtype of y.
+ * the dtype of y. With a bias or an activation the product is rounded to f32, then the sum with
+ * bias, then the activation, which is as exact as that of hz_linear_forward(). x that w->hadamard
+ * transforms is rounded to f32.
  * Packed codes with a shaping, and those of D4 with q = 4, M = 2 and BANK groups of 8, with a bank
  * of at most 16 integers up to 255, are multiplied on the CPU by x in the same fixed-point numbers
  * for up to 8 rows of x. With opts->x_format = HZ_S8 they are multiplied by round(x_k / d)
@@ -2199,7 +2260,7 @@ HZ_API_CHECK int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_cod
  * Products of two coded matrices, y = X W^T: y_ji = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
  * - z'>.
  *
- *   w, x  codes of [rows, k] each, with blocks of the same d
+ *   w, x  codes of [rows, k] each, with blocks of the same d; without bias, activation and hadamard
  *   y     f32 f16 bf16 [rows of x, rows of w], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
  *         points as integers, exactly, mod 2^32, without scales (E8: 4 times, A2: 2 times the
  *         product of points)

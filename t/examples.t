@@ -9,7 +9,7 @@ if [ "${cross_compiling:-no}" = yes ]; then
 fi
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
-echo 1..18
+echo 1..20
 builddir=$(cd "$top_builddir" && pwd)
 # Other tests use the GPU.
 HURWITZ_DEVICE=cpu
@@ -168,3 +168,9 @@ result 17 "mhc_checkpoint: decoding gives what prefill does" $? "$out"
 
 out=$("$top_builddir/doc/examples/linear")
 result 18 "linear: y within 24 dB" $? "$out"
+
+out=$("$top_builddir/doc/examples/kv_cache")
+result 19 "kv_cache" $? "$out"
+echo "$out" | awk '/^4.[5-9][0-9] bits a number$/ { bits = 1 }
+	/^attention over up to 200 tokens: error 0\.[01]/ { error = 1 } END { exit !(bits && error) }'
+result 20 "kv_cache: attention over keys and values of 4.5 bits" $? "$out"

@@ -14,10 +14,10 @@ HZ_TESTS_C = t/quantize/rotated t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/q
 	t/mhc/cuda t/mhc/gated t/mhc/gradient t/mhc/mhc t/qgemm/cuda t/qgemm/group \
 	t/qgemm/linear t/qgemm/qgemm t/quantize/formats t/quantize/quantize t/quat/convert \
 	t/quat/cuda t/quat/properties t/quat/quat t/quat_gemm/quat_gemm t/quat_layer/quat_layer \
-	t/quat_layer/recurrent t/vlut/cuda t/vlut/label
+	t/quat_layer/recurrent t/vlut/append t/vlut/cuda t/vlut/epilogue t/vlut/label
 HZ_TESTS_SH = \
 	t/abi.t t/cli.t t/examples.t t/headers.t t/link.t t/manual.t t/model.t t/run.t t/static.t t/symbols.t
-HZ_EXAMPLES = doc/examples/hadamard doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \
+HZ_EXAMPLES = doc/examples/hadamard doc/examples/kv_cache doc/examples/lattice doc/examples/linear doc/examples/mhc doc/examples/mhc_checkpoint \
 	doc/examples/minimal doc/examples/qgemm doc/examples/quat_layer
 check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES) doc/examples/encoder/encode
 dist_check_SCRIPTS = $(HZ_TESTS_SH)

@@ -534,11 +534,17 @@ good "vlut_gemm pack_w=1" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy
 	route=decode
 is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 20 20 30" \
 	"a batch by rows"
+good "vlut_append" $cpu vlut_append preset=e8-4.5-fast x=x.npy v=x.npy y=ly.npy row_scale=ls.npy step=2
+is "$(header_of ly.npy) $(header_of ls.npy)" "$(header "${e}f4" '2, 2') $(header "${e}f4" '2,')" "v by rows of x"
 npy x3.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
 good "vlut_gemm of three dimensions" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x3.npy y=ly.npy
 is "$(header_of ly.npy)" "$(header "${e}f4" '2, 1, 2')" "those of x before k, then rows"
 bad 2 'x has 2 dimensions, must be \[k\]' "two dimensions" run vlut_gemv lattice=D4 q=4 levels=2 beta=1 \
 	w=lc.npy x=x.npy y=n.npy
+npy b2.npy "$(header '<f4' '2,')" "$f1$f4"
+good "vlut_gemm with bias" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x.npy bias=b2.npy y=ly.npy \
+	activation=relu route=decode
+is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 31 24 21 34" "bias is added"
 bad 2 'no key or operand .trans_x' "the layout of x, which is one" run vlut_gemm lattice=D4 q=4 levels=2 \
 	beta=1 w=lc.npy x=x.npy y=n.npy trans_x=1
 good "vlut_gemm2 out=s32" $cpu vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=lc.npy y=ly.npy out=s32

@@ -7,12 +7,11 @@
 
 #include "cpu/linear/kern.h"
 #include "cpu/core/elements.inc"
-#include "cpu/linear/linear.inc"
+#include "cpu/linear/bwd.inc"
 
 void HZI_FILL(linear)(void *table)
 {
 	struct hzi_linear_kern *const kern = table;
 
-	kern->run = linear_run;
 	kern->strip = linear_strip;
 }

@@ -233,7 +233,10 @@ bool hzi_vlut_label_by_32(const struct hzi_vlut_gemm_job *j)
 static void init_path(struct hzi_vlut_gemm_job *j, int path, char *base, size_t *used)
 {
 	const struct hzi_vlut_gemm_args *a = j->a;
-	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_b};
+	const struct hzi_vlut_result y = {
+		.y = a->y, .dtype = a->y_dtype, .y_i = a->y_i, .y_j = a->y_b, .bias = a->bias,
+		.activation = a->activation,
+	};
 
 	switch (path) {
 	case HZI_VLUT_REGTABLE:

@@ -205,7 +205,7 @@ static double dot_real(const struct hzi_vlut_gemm2_job *j, const struct pair *r,
 static void store_sum(const struct hzi_vlut_gemm2_job *j, int64_t row, int64_t x_row, int64_t sum)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
-	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
+	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j, NULL, 0};
 
 	if (a->y_dtype == HZ_S32) {
 		((int32_t *)a->y)[row * a->y_i + x_row * a->y_j] = (int32_t)(uint32_t)sum;
@@ -219,7 +219,7 @@ static void store_pair(const struct hzi_vlut_gemm2_job *j, const struct pair *r,
 		       int64_t x_row)
 {
 	const struct hzi_vlut_gemm2_args *a = j->a;
-	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j};
+	const struct hzi_vlut_result y = {a->y, a->y_dtype, a->y_i, a->y_j, NULL, 0};
 	int64_t whole = 0;
 	double sum = 0;
 
@@ -313,7 +313,7 @@ static size_t multiply_s8(struct hzi_vlut_gemm2_job *j, char *base)
 	j->table = hzi_vlut_workspace_take(base, &used, hzi_vlut_byte_table_bytes(&j->x));
 	j->scratch = hzi_vlut_workspace_take(base, &used, j->threads * j->scratch_each);
 	j->s8 = (struct hzi_vlut_s8){
-		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j},
+		.ctx = j->ctx, .w = &j->w, .y = {a->y, a->y_dtype, a->y_i, a->y_j, NULL, 0},
 		.cols = a->x.rows, .parts = 1,
 	};
 	hzi_vlut_s8_init(&j->s8, base, &used);

@@ -183,6 +183,15 @@ struct hzi_vlut_label_points {
 	int32_t shaping, bits, t_bits;
 };
 
+/* Contiguous elements of a row; bias and `up` may be NULL: y = act(from + bias) (up + up_bias) */
+struct hzi_vlut_bias_act_run {
+	const void *from, *up;
+	const float *bias, *up_bias;
+	void *y;
+	int64_t count;
+	int32_t from_dtype, y_dtype, activation;
+};
+
 struct hzi_vlut_kern {
 	void (*sum)(const struct hzi_vlut_sum *a);
 	void (*range)(const struct hzi_vlut_table *a);
@@ -215,6 +224,7 @@ struct hzi_vlut_kern {
 	void (*label_points)(const struct hzi_vlut_label_points *a);
 	hzi_transpose transpose;
 	void (*convert)(const struct hzi_convert *a);
+	void (*bias_act)(const struct hzi_vlut_bias_act_run *r);
 };
 
 HZI_KERN(vlut)

@@ -315,10 +315,24 @@ const struct hzi_op_routes hzi_cpu_vlut_routes[] = {
 	{0},
 };
 
+static int bias_act_of_zeros(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	static const float zero;
+	const struct hzi_vlut_bias_act e = {
+		.from = &zero, .y = a->y, .bias = a->bias, .rows = a->batch, .n = a->w.rows,
+		.y_step = a->y_i, .shape = {a->batch}, .y_stride = {a->y_b}, .ndim = 1,
+		.from_dtype = HZ_F32, .y_dtype = a->y_dtype, .activation = a->activation,
+	};
+
+	return hzi_cpu_vlut_bias_act(ctx, &e);
+}
+
 int hzi_cpu_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
 	struct hzi_vlut_gemm_job j;
 
+	if (a->w.blocks == 0 && hzi_vlut_has_epilogue(a))
+		return bias_act_of_zeros(ctx, a);
 	if (a->w.blocks == 0) {
 		clear(a->y, a->y_dtype, a->w.rows, a->batch, a->y_i, a->y_b);
 		return HZ_OK;

@@ -11,6 +11,7 @@
 #include "cpu/core/transpose.inc"
 #include "cpu/vlut/vlut.inc"
 #include "cpu/vlut/label.inc"
+#include "cpu/vlut/bias_act.inc"
 #ifdef HZ_VNNI
 #include "cpu/vlut/d4_bitfield512.inc"
 #endif
@@ -37,6 +38,7 @@ void HZI_FILL(vlut)(void *table)
 	kern->bitfield_order = vlut_bitfield_order;
 	kern->label = vlut_label;
 	kern->label_points = vlut_label_points;
+	kern->bias_act = bias_act_run;
 	kern->transpose = transpose;
 	kern->convert = convert;
 #ifdef HZ_VNNI

@@ -112,6 +112,20 @@ static void pack_codes16(const uint16_t *from, int64_t block, int64_t level, int
 	}
 }
 
+/* A row of the packed matrix as a row of w */
+static int64_t row_of(const struct hzi_vlut_side *s, int64_t row)
+{
+	return row - s->row0;
+}
+
+/* Rows of a panel that w has: *begin to *end of the packed matrix */
+static void panel_rows(const struct hzi_vlut_side *s, int64_t panel, int64_t *begin, int64_t *end)
+{
+	*begin = panel * HZI_VLUT_ROWS;
+	*end = hzi_vlut_min(*begin + HZI_VLUT_ROWS, s->row0 + s->w->rows);
+	*begin = *begin > s->row0 ? *begin : s->row0;
+}
+
 /*
  * Packs row i, blocks from number b of a panel's on, after below_levels levels, which are not
  * written.
@@ -120,7 +134,7 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 		     int64_t blocks, int below_levels, uint8_t *codes)
 {
 	const struct hzi_coded *w = s->w;
-	const int64_t from = i * w->row + first * w->block;
+	const int64_t from = row_of(s, i) * w->row + first * w->block;
 	const int row = (int)(i % HZI_VLUT_ROWS);
 	int64_t to = b * (below_levels + s->levels) * HZI_VLUT_ROWS +
 		     (s->bytes == 1 ? hzi_vlut_row_at(row) : row);
@@ -142,64 +156,72 @@ static void pack_row(const struct hzi_vlut_side *s, int64_t i, int64_t first, in
 	}
 }
 
-/* T of groups from number g on; missing rows get 0. */
+/* T of groups from number g on of the rows of a panel that w has */
 static void pack_t(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
 		   int64_t g, int64_t groups, uint8_t *t)
 {
 	const struct hzi_coded *w = s->w;
-	const int64_t row = panel * HZI_VLUT_ROWS;
-	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
 	const uint8_t last = (uint8_t)(s->rule->scales - 1);
+	int64_t begin, end;
 
-	if (rows == HZI_VLUT_ROWS && w->t_step == 1) {
-		hzi_vlut_kern[ctx->level].transpose64(w->t + row * w->t_row + g, w->t_row, groups,
-						      t);
-	} else {
-		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
-		for (int64_t i = 0; i < rows; i++) {
-			for (int64_t l = 0; l < groups; l++)
-				t[l * HZI_VLUT_ROWS + hzi_vlut_row_at((int)i)] =
-					w->t[(row + i) * w->t_row + (g + l) * w->t_step];
-		}
+	panel_rows(s, panel, &begin, &end);
+	if (end - begin == HZI_VLUT_ROWS && w->t_step == 1) {
+		hzi_vlut_kern[ctx->level].transpose64(w->t + row_of(s, begin) * w->t_row + g,
+						      w->t_row, groups, t);
+		for (int64_t i = 0; i < groups * HZI_VLUT_ROWS; i++)
+			t[i] = t[i] < last ? t[i] : last;
+		return;
 	}
-	for (int64_t i = 0; i < groups * HZI_VLUT_ROWS; i++)
-		t[i] = t[i] < last ? t[i] : last;
+	for (int64_t i = begin; i < end; i++) {
+		const uint8_t *from = w->t + row_of(s, i) * w->t_row + g * w->t_step;
+		uint8_t *to = t + hzi_vlut_row_at((int)(i % HZI_VLUT_ROWS));
+
+		for (int64_t l = 0; l < groups; l++, from += w->t_step, to += HZI_VLUT_ROWS)
+			*to = *from < last ? *from : last;
+	}
 }
 
 /*
- * Packs blocks first .. first + blocks - 1 of a panel, after `below_levels` levels of code 0, to
- * codes; and their T to t. Missing rows get codes 0.
+ * Packs blocks first .. first + blocks - 1 of the rows of a panel that w has, after `below_levels`
+ * levels of code 0, to codes; and their T to t. Other rows get codes 0, or with `keep` what they
+ * have.
  */
 static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side *s, int64_t panel,
-		       int64_t first, int64_t blocks, int below_levels, uint8_t *codes, uint8_t *t)
+		       int64_t first, int64_t blocks, int below_levels, bool keep, uint8_t *codes,
+		       uint8_t *t)
 {
 	enum {
 		BLOCKS_AT_ONCE = 16
 	}; /* blocks of all rows at a time, so that the output stays in L1 */
 	const struct hzi_coded *w = s->w;
-	const int64_t row = panel * HZI_VLUT_ROWS, count = blocks * (below_levels + s->levels);
-	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	const int64_t count = blocks * (below_levels + s->levels);
+	const int64_t groups = (blocks + s->group - 1) / s->group;
 	const uint64_t size = s->rule->level_size;
+	int64_t begin, end;
+	bool whole;
 
-	if (s->bytes == 1 && below_levels == 0 && rows == HZI_VLUT_ROWS && w->level == 1 &&
+	panel_rows(s, panel, &begin, &end);
+	whole = end - begin == HZI_VLUT_ROWS;
+	if (s->bytes == 1 && below_levels == 0 && whole && w->level == 1 &&
 	    w->block == s->levels) {
-		hzi_vlut_kern[ctx->level].transpose64((const uint8_t *)w->codes + row * w->row +
-					       first * w->block, w->row,
-				count, codes);
+		hzi_vlut_kern[ctx->level].transpose64((const uint8_t *)w->codes +
+						      row_of(s, begin) * w->row + first * w->block,
+						      w->row, count, codes);
 		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
 			codes[i] = (uint8_t)reduce_code(codes[i], size);
 	} else {
-		if (below_levels || rows < HZI_VLUT_ROWS)
+		if (below_levels || (!whole && !keep))
 			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));
 		for (int64_t b = 0; b < blocks; b += BLOCKS_AT_ONCE) {
-			for (int64_t i = 0; i < rows; i++)
-				pack_row(s, row + i, first, b,
-					 hzi_vlut_min(BLOCKS_AT_ONCE, blocks - b), below_levels,
-					 codes);
+			for (int64_t i = begin; i < end; i++)
+				pack_row(s, i, first, b, hzi_vlut_min(BLOCKS_AT_ONCE, blocks - b),
+					 below_levels, codes);
 		}
 	}
+	if (s->has_t && !whole && !keep)
+		memset(t, 0, (size_t)(groups * HZI_VLUT_ROWS));
 	if (s->has_t)
-		pack_t(ctx, s, panel, first / s->group, (blocks + s->group - 1) / s->group, t);
+		pack_t(ctx, s, panel, first / s->group, groups, t);
 }
 
 /* Codes to bit-fields, a byte for each coordinate */
@@ -210,19 +232,20 @@ static void make_bitfield(const struct hzi_vlut_side *s, uint32_t *bitfield)
 			(f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 | (f >> 6) << 24;
 }
 
+/* Adds the rows of a panel that w has; their bits are 0. */
 static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t panel,
 			  uint8_t *to)
 {
 	const struct hzi_coded *w = s->w;
-	const int64_t row = panel * HZI_VLUT_ROWS;
-	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
+	int64_t begin, end;
 
-	memset(to, 0, (size_t)s->panel_bytes);
+	panel_rows(s, panel, &begin, &end);
 	for (int64_t b = 0; b < s->blocks; b++) {
 		uint8_t *at = to + b / 4 * 256 + b % 4;
 
-		for (int64_t i = 0; i < rows; i++) {
-			const int64_t from = (row + i) * w->row + b * w->block;
+		for (int64_t row = begin; row < end; row++) {
+			const int64_t from = row_of(s, row) * w->row + b * w->block;
+			const int64_t i = row % HZI_VLUT_ROWS;
 			uint8_t *byte = at + i / 32 * s->half_bytes + i % 16 * 4;
 			uint32_t all = 0;
 
@@ -232,6 +255,25 @@ static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfiel
 			for (int e = 0; e < 4; e++)
 				byte[e * 64] |= (uint8_t)((all >> 8 * e & 15) << i / 16 % 2 * 4);
 		}
+	}
+}
+
+/*
+ * Clears a row of a panel of bit-fields or labels. All bytes at 64 n + hzi_vlut_row_at() belong to
+ * a row of labels; of bit-fields the nibbles that pack_bitfield() fills.
+ */
+static void clear_row(const struct hzi_vlut_side *s, int64_t row, uint8_t *to)
+{
+	const int64_t i = row % HZI_VLUT_ROWS;
+
+	for (int64_t at = 0; s->label && at < s->panel_bytes; at += HZI_VLUT_ROWS)
+		to[at + hzi_vlut_row_at((int)i)] = 0;
+	if (!s->bitfield)
+		return;
+	to += i / 32 * s->half_bytes + i % 16 * 4;
+	for (int64_t at = 0; at < s->half_bytes; at += 64) {
+		for (int b = 0; b < 4; b++)
+			to[at + b] &= (uint8_t)(i / 16 % 2 ? 0x0f : 0xf0);
 	}
 }
 
@@ -278,23 +320,23 @@ static void pack_fields(int bits, uint32_t code, uint8_t *planes)
 	}
 }
 
+/* Adds the rows of a panel that w has; their bits are 0. */
 static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t panel,
 		       uint8_t *to)
 {
 	const struct hzi_coded *w = s->w;
 	const struct hzi_vlut_label_layout *l = s->label;
-	const int64_t row = panel * HZI_VLUT_ROWS;
-	const int64_t rows = hzi_vlut_min(HZI_VLUT_ROWS, w->rows - row);
 	const uint32_t last = (uint32_t)s->rule->scales - 1, top = 1u << (l->bits - 1);
+	int64_t begin, end;
 
-	memset(to, 0, (size_t)s->panel_bytes);
+	panel_rows(s, panel, &begin, &end);
 	for (int64_t b = 0; b < s->blocks; b++) {
 		const struct label_at a = label_at(s, b);
 
-		for (int64_t i = 0; i < rows; i++) {
-			uint8_t *at = to + hzi_vlut_row_at((int)i);
-			const int64_t from = (row + i) * w->row + b * w->block;
-			uint32_t t = w->t[(row + i) * w->t_row + b / s->group * w->t_step];
+		for (int64_t row = begin; row < end; row++) {
+			uint8_t *at = to + hzi_vlut_row_at((int)(row % HZI_VLUT_ROWS));
+			const int64_t i = row_of(s, row), from = i * w->row + b * w->block;
+			uint32_t t = w->t[i * w->t_row + b / s->group * w->t_step];
 			uint32_t code = 0;
 
 			t = t < last ? t : last;
@@ -412,7 +454,7 @@ struct hzi_vlut_view hzi_vlut_view(const struct hz_context *ctx, const struct hz
 	v.step = (int64_t)s->levels * HZI_VLUT_ROWS * s->bytes;
 	v.codes = scratch;
 	v.t = s->has_t ? scratch + blocks * v.step : NULL;
-	pack_panel(ctx, s, panel, first, blocks, 0, scratch, scratch + blocks * v.step);
+	pack_panel(ctx, s, panel, first, blocks, 0, false, scratch, scratch + blocks * v.step);
 	return v;
 }
 
@@ -420,6 +462,7 @@ struct pack_job {
 	const struct hz_context *ctx;
 	struct hzi_vlut_side side;
 	uint8_t *packed;
+	bool keep;			/* rows that w does not have */
 	uint32_t bitfield[256];
 };
 
@@ -429,20 +472,37 @@ static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_vlut_side *s = &job->side;
 
 	(void)thread;
-	for (int64_t p = begin; p < end; p++) {
+	for (int64_t i = begin; i < end; i++) {
+		const int64_t p = s->row0 / HZI_VLUT_ROWS + i;
 		uint8_t *to = job->packed + p * s->panel_bytes;
+		int64_t row, last;
 
-		if (s->bitfield) {
+		if (!s->bitfield && !s->label) {
+			pack_panel(job->ctx, s, p, 0, s->blocks, s->first, job->keep, to,
+				   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
+			continue;
+		}
+		if (!job->keep)
+			memset(to, 0, (size_t)s->panel_bytes);
+		for (panel_rows(s, p, &row, &last); job->keep && row < last; row++)
+			clear_row(s, row, to);
+		if (s->bitfield)
 			pack_bitfield(s, job->bitfield, p, to);
-			continue;
-		}
-		if (s->label) {
+		else
 			pack_label(s, job->bitfield, p, to);
-			continue;
-		}
-		pack_panel(job->ctx, s, p, 0, s->blocks, s->first, to,
-			   to + s->panel_bytes - s->groups * HZI_VLUT_ROWS);
 	}
+}
+
+/* Packs panels that rows of w are in. */
+static void pack(struct hz_context *ctx, struct pack_job *job)
+{
+	const struct hzi_vlut_side *s = &job->side;
+	const int64_t last = s->row0 + s->w->rows - 1;
+	const int64_t panels = last / HZI_VLUT_ROWS - s->row0 / HZI_VLUT_ROWS + 1;
+
+	if (s->bitfield || s->label)
+		make_bitfield(s, job->bitfield);
+	hzi_parallel(ctx, hzi_threads(ctx, 2 * panels * s->panel_bytes), pack_panels, job, panels);
 }
 
 int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
@@ -450,12 +510,24 @@ int hzi_cpu_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a
 	struct pack_job job = {.ctx = ctx, .packed = a->packed};
 
 	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
-	if (job.side.bitfield || job.side.label)
-		make_bitfield(&job.side, job.bitfield);
-	hzi_parallel(ctx, hzi_threads(ctx, 2 * job.side.panels * job.side.panel_bytes), pack_panels,
-		     &job, job.side.panels);
+	if (a->w.codes)
+		pack(ctx, &job);
+	else
+		memset(a->packed, 0, (size_t)(job.side.panels * job.side.panel_bytes));
 	return HZ_OK;
 }
+
+int hzi_cpu_vlut_append(struct hz_context *ctx, const struct hzi_vlut_append_args *a)
+{
+	struct pack_job job = {.ctx = ctx, .packed = a->packed, .keep = true};
+
+	hzi_vlut_side(&job.side, a->vlut, a->vlut->w, &a->w);
+	job.side.row0 = a->row;
+	pack(ctx, &job);
+	return HZ_OK;
+}
+
+HZI_NO_WORKSPACE(cpu, vlut_append)
 
 size_t hzi_cpu_vlut_pack_workspace(const struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
@@ -821,6 +893,11 @@ void hzi_vlut_store(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 	} else {
 		memcpy(f, from, sizeof(f));
 	}
+	if (y->bias || y->activation)
+		hzi_vlut_kern[ctx->level].bias_act(&(struct hzi_vlut_bias_act_run){
+			.from = f, .bias = y->bias ? y->bias + row : NULL, .y = f, .count = rows,
+			.from_dtype = HZ_F32, .y_dtype = HZ_F32, .activation = y->activation,
+		});
 	if (y->dtype == HZ_F32 && y->y_i == 1) {
 		memcpy((float *)y->y + at, f, (size_t)rows * 4);
 		return;

@@ -19,6 +19,7 @@ struct hzi_vlut_side {
 	const struct hzi_coded *w;
 	const uint64_t *words;		/* [M][q^d]: bytes of leaders times q^m; NULL: none */
 	struct hzi_lattice_simd lanes;	/* if has_simd */
+	int64_t row0;			/* of packing: the row that row 0 of w becomes */
 	int64_t blocks, panels, panel_bytes, half_bytes;
 	int64_t group, groups;		/* blocks that share T; T of a row, 0 without T */
 	int64_t reach, offset_max;	/* |p_i - o_i| <= reach, if that is below 2^31; |o_i| */
@@ -123,13 +124,18 @@ struct hzi_vlut_result {
 	void *y;
 	int32_t dtype;
 	int64_t y_i, y_j;
+	const float *bias;		/* of rows; NULL: none */
+	int32_t activation;
 };
 
-/* Stores 64 floats times their row scales to column col of y, from row panel * 64 on. */
+/*
+ * Stores 64 floats times their row scales, plus bias, with the activation, to column col of y, from
+ * row panel * 64 on.
+ */
 void hzi_vlut_store(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		  const struct hzi_vlut_result *y, int64_t panel, int64_t col, const float *from);
 
-/* Stores one element, likewise. */
+/* Stores one element times its row scale. */
 void hzi_vlut_store_one(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		      const struct hzi_vlut_result *y, int64_t row, int64_t col, float value);
 

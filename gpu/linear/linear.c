@@ -5,8 +5,6 @@
  */
 #include <config.h>
 
-#include <string.h>
-
 #include "gpu/linear/linear.h"
 #include "gpu/runtime/cuda.h"
 #include "lib/linear/linear.h"
@@ -21,8 +19,6 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x,
 	const struct hzi_launch l = {
 		.grid = {(unsigned)x, (unsigned)min_of(y, GRID_Y_MAX)},
 		.block = {HZI_LINEAR_THREADS},
-		.early = kernel == HZI_KERNEL_linear_epilogue ||
-			 kernel == HZI_KERNEL_linear_epilogue_rows,
 	};
 
 	if (x > INT32_MAX)
@@ -31,32 +27,9 @@ static int launch(struct hz_context *ctx, const char *op, int kernel, int64_t x,
 	return hzi_cuda_launch(ctx, op, kernel, &l, params, bytes);
 }
 
-/* Whether all rows are aligned to four elements, at one distance, and from f32 */
-static bool in_fours(const struct hzi_linear_forward_args *a)
-{
-	return a->from_dtype == HZ_F32 && a->ndim <= 1 && a->from_step == 1 && a->y_step == 1 &&
-	       a->n % 4 == 0 && (uintptr_t)a->from % 16 == 0 &&
-	       (uintptr_t)a->y % (4 * hz_dtype_size(a->y_dtype)) == 0 &&
-	       (a->ndim == 0 || (a->from_stride[0] % 4 == 0 && a->y_stride[0] % 4 == 0));
-}
-
 int hzi_cuda_linear_forward(struct hz_context *ctx, const struct hzi_linear_forward_args *a)
 {
-	struct hzi_linear_epilogue p = {
-		.from = a->from, .y = a->y, .bias = a->bias, .rows = a->rows, .n = a->n,
-		.from_step = a->from_step, .y_step = a->y_step, .ndim = a->ndim,
-		.from_dtype = a->from_dtype, .y_dtype = a->y_dtype, .activation = a->activation,
-		.gated = a->gated,
-	};
-
-	memcpy(p.shape, a->shape, sizeof(p.shape));
-	memcpy(p.from_stride, a->from_stride, sizeof(p.from_stride));
-	memcpy(p.y_stride, a->y_stride, sizeof(p.y_stride));
-	if (in_fours(a))
-		return launch(ctx, "linear_forward", HZI_KERNEL_linear_epilogue_rows,
-			      ceil_div(a->n, 4 * HZI_LINEAR_THREADS), a->rows, &p, sizeof(p));
-	return launch(ctx, "linear_forward", HZI_KERNEL_linear_epilogue,
-		      ceil_div(a->n, HZI_LINEAR_THREADS), a->rows, &p, sizeof(p));
+	return hzi_cuda_vlut_bias_act(ctx, "linear_forward", &a->e);
 }
 
 HZI_NO_WORKSPACE(cuda, linear_forward)

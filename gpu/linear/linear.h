@@ -18,17 +18,6 @@
 #define HZI_LINEAR_TILE 64	/* rows and columns of a block of the product */
 #define HZI_LINEAR_STEP 16	/* of the sum, in shared memory at a time */
 
-/* Bias and activation: see struct hzi_linear_forward_args */
-struct hzi_linear_epilogue {
-	const void *from;
-	void *y;
-	const float *bias;
-	int64_t rows, n, from_step, y_step;
-	int64_t shape[HZ_MAXDIM], from_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
-	int32_t ndim, from_dtype, y_dtype, activation, gated, pad_;
-};
-static_assert(sizeof(struct hzi_linear_epilogue) == 224, "the same layout for C and CUDA");
-
 /* dx = dy w, or dx += dy w: see struct hzi_linear_bwd_args */
 struct hzi_linear_product {
 	const float *dy, *w;

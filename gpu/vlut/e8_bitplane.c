@@ -33,7 +33,8 @@ bool hzi_cuda_vlut_packs_as_e8_bitplane(const hz_lattice *l, const struct hzi_co
 		if (abs(r->offset[i]) > 64)
 			return false;
 	}
-	return w->k > 0 && w->k <= HZI_VLUT_E8_UNITS * HZI_VLUT_E8_UNIT && w->rows < INT32_MAX / 64;
+	return w->k > 0 && w->k <= HZI_VLUT_E8_UNITS * HZI_VLUT_E8_UNIT &&
+	       w->capacity < INT32_MAX / 64;
 }
 
 size_t hzi_cuda_vlut_e8_bitplane_bytes(const struct hzi_coded *w)

@@ -3,7 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Calls go down this list: routes.c, the routes, common.c, pack.c, the three packed formats.
+ * Calls go down this list: routes.c, the routes, common.c, append.c, pack.c, the three packed
+ * formats.
  */
 #ifndef HZI_GPU_VLUT_LAUNCH_H
 #define HZI_GPU_VLUT_LAUNCH_H
@@ -64,6 +65,10 @@ size_t hzi_cuda_vlut_bit_packed_bytes(const hz_lattice *l, const struct hzi_code
 
 /* pack.c: w itself; if w is packed as rows of codes, a view of these codes and T. */
 struct hzi_coded hzi_cuda_vlut_code_view(const hz_lattice *l, const struct hzi_coded *w);
+
+/* pack.c: rows of codes to rows from number `row` on of a->packed, which has a->w.capacity rows */
+int hzi_cuda_vlut_pack_rows(struct hz_context *ctx, const struct hzi_vlut_pack_args *a,
+			    int64_t row);
 
 /* ---- Queries (common.c) ---------------------------------------------------------------------- */
 

@@ -48,7 +48,7 @@ struct hzi_coded hzi_cuda_vlut_code_view(const hz_lattice *l, const struct hzi_c
 	out.block = l->rule.levels;
 	out.level = 1;
 	if (hzi_lattice_has_t(l)) {
-		out.t = (const uint8_t *)c->packed + c->rows * row;
+		out.t = (const uint8_t *)c->packed + c->capacity * row;
 		out.t_row = packed_t_row(l, c->blocks);
 		out.t_step = 1;
 	}
@@ -74,12 +74,13 @@ size_t hzi_cuda_vlut_pack_workspace(const struct hz_context *ctx,
 				     packed_t_row(l, a->w.blocks)));
 }
 
-int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+int hzi_cuda_vlut_pack_rows(struct hz_context *ctx, const struct hzi_vlut_pack_args *a,
+			    int64_t row)
 {
 	const hz_lattice *l = a->vlut->w;
 	const int bytes = level_bytes(l);
 	struct hzi_vlut_pack p = {
-		.codes = a->w.codes, .t = a->w.t, .packed = a->packed, .rows = a->w.rows,
+		.codes = a->w.codes, .t = a->w.t, .rows = a->w.rows,
 		.blocks = a->w.blocks, .groups = ceil_div(a->w.blocks, l->rule.group),
 		.row = a->w.row,
 		.block = a->w.block, .level = a->w.level, .t_row = a->w.t_row,
@@ -92,12 +93,22 @@ int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *
 		.grid = {(unsigned)min_of(blocks, 4096)}, .block = {HZI_VLUT_THREADS},
 	};
 
+	p.packed = (uint8_t *)a->packed + row * p.row_bytes;
+	p.packed_t = (uint8_t *)a->packed + a->w.capacity * p.row_bytes + row * p.t_bytes;
+	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_pack, &launch, &p, sizeof(p));
+}
+
+int hzi_cuda_vlut_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
+{
+	const hz_lattice *l = a->vlut->w;
+
+	if (!a->w.codes)
+		return hzi_cuda_fill(ctx, a->packed, 0, hzi_cuda_vlut_pack_workspace(ctx, a));
 	if (hzi_cuda_vlut_packs_as_label(l))
 		return hzi_cuda_vlut_label_pack(ctx, a);
 	if (hzi_cuda_vlut_packs_as_d4_bitfield(l))
 		return hzi_cuda_vlut_d4_bitfield_pack(ctx, a);
 	if (hzi_cuda_vlut_packs_as_e8_bitplane(l, &a->w))
 		return hzi_cuda_vlut_e8_bitplane_pack(ctx, a);
-	p.packed_t = p.packed + p.rows * p.row_bytes;
-	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_pack, &launch, &p, sizeof(p));
+	return hzi_cuda_vlut_pack_rows(ctx, a, 0);
 }

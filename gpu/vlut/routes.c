@@ -133,15 +133,64 @@ const struct hzi_op_routes hzi_cuda_vlut_routes[] = {
 	{0},
 };
 
+/* Bytes of products in f32, before bias and activation, that are not made in y */
+static size_t sums_bytes(const struct hzi_vlut_gemm_args *a)
+{
+	return hzi_vlut_has_epilogue(a) && a->y_dtype != HZ_F32 ?
+	       (size_t)round_up(4 * a->w.rows * a->batch, 64) : 0;
+}
+
+/* The product alone, to y or to sums [batch][rows] */
+static struct hzi_vlut_gemm_args product_of(const struct hzi_vlut_gemm_args *a, void *sums)
+{
+	struct hzi_vlut_gemm_args p = *a;
+
+	p.bias = NULL;
+	p.activation = HZ_ACT_NONE;
+	if (sums_bytes(a)) {
+		p.y = sums;
+		p.y_dtype = HZ_F32;
+		p.y_i = 1;
+		p.y_b = a->w.rows;
+	}
+	return p;
+}
+
+/* The epilogue is a pass of its own: see doc/notes/vlut-gpu.md. */
+static int run_epilogue(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			const struct hzi_vlut_gemm_args *product)
+{
+	const struct hzi_vlut_bias_act e = {
+		.from = product->y, .y = a->y, .bias = a->bias, .rows = a->batch, .n = a->w.rows,
+		.from_step = product->y_i, .y_step = a->y_i, .shape = {a->batch},
+		.from_stride = {product->y_b}, .y_stride = {a->y_b}, .ndim = 1,
+		.from_dtype = HZ_F32, .y_dtype = a->y_dtype, .activation = a->activation,
+	};
+
+	return hzi_cuda_vlut_bias_act(ctx, "vlut_gemm", &e);
+}
+
 int hzi_cuda_vlut_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
-	return hzi_route_run(ctx, &hzi_cuda_vlut_routes[0], a);
+	const size_t sums = sums_bytes(a);
+	char *const workspace = ctx->workspace;
+	const struct hzi_vlut_gemm_args p = product_of(a, workspace);
+	int status;
+
+	ctx->workspace = sums ? workspace + sums : workspace;
+	status = hzi_route_run(ctx, &hzi_cuda_vlut_routes[0], &p);
+	ctx->workspace = workspace;
+	if (status != HZ_OK || !hzi_vlut_has_epilogue(a))
+		return status;
+	return run_epilogue(ctx, a, &p);
 }
 
 size_t hzi_cuda_vlut_gemm_workspace(const struct hz_context *ctx,
 				    const struct hzi_vlut_gemm_args *a)
 {
-	return hzi_route_workspace(ctx, &hzi_cuda_vlut_routes[0], a);
+	const struct hzi_vlut_gemm_args p = product_of(a, NULL);
+
+	return sums_bytes(a) + hzi_route_workspace(ctx, &hzi_cuda_vlut_routes[0], &p);
 }
 
 int hzi_cuda_vlut_gemm2(struct hz_context *ctx, const struct hzi_vlut_gemm2_args *a)

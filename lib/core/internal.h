@@ -302,6 +302,15 @@ static inline int hzi_workspace(struct hz_context *ctx, const char *op, size_t b
 		       ? HZ_OK : hzi_workspace_grow(ctx, op, bytes);
 }
 
+/*
+ * A call made of others: run() makes them, on scratch_bytes of scratch, a multiple of 64, at the
+ * beginning of the workspace; they have the rest of it. Before, run() counts what they need, with
+ * scratch NULL and recording on. With no scratch it is called once.
+ */
+typedef int hzi_parts_run(struct hz_context *ctx, const void *parts, char *scratch);
+int hzi_parts(struct hz_context *ctx, const char *op, size_t scratch_bytes, hzi_parts_run *run,
+	      const void *parts);
+
 /* Starts counting forks, once; false without memory for that */
 bool hzi_count_forks(void);
 

@@ -100,6 +100,7 @@ static const struct {
 	{"lattice_decode", {CODES, U8, REAL | POINTS | DIGITS}},
 	{"lattice_repack", {CODES, CODES}},
 	{"vlut_pack", {0}},
+	{"vlut_append", {REAL}},
 	{"vlut_gemv", {REAL | 1 << HZ_S8, REAL | S32}},
 	{"vlut_gemm", {REAL | 1 << HZ_S8, REAL | S32}},
 	{"vlut_gemm2", {REAL | S32}},

@@ -101,6 +101,40 @@ int hzi_workspace_grow(struct hz_context *ctx, const char *op, size_t bytes)
 	return grow(ctx, op, bytes);
 }
 
+int hzi_parts(struct hz_context *ctx, const char *op, size_t scratch_bytes, hzi_parts_run *run,
+	      const void *parts)
+{
+	const bool recording = ctx->recording, lent = ctx->workspace_lent;
+	const size_t recorded = ctx->recorded_bytes;
+	void *workspace;
+	size_t inner, all;
+	int status;
+
+	/* The calls then have all of the workspace. */
+	if (!scratch_bytes)
+		return run(ctx, parts, NULL);
+	ctx->recording = true;
+	ctx->recorded_bytes = 0;
+	status = run(ctx, parts, NULL);
+	inner = ctx->recorded_bytes;
+	ctx->recording = recording;
+	ctx->recorded_bytes = recorded;
+	HZ_CHECK(status);
+	HZ_CHECK(hzi_workspace(ctx, op, scratch_bytes + inner));
+	if (recording)
+		return HZ_OK;
+	workspace = ctx->workspace;
+	all = ctx->workspace_bytes;
+	ctx->workspace = (char *)workspace + scratch_bytes;
+	ctx->workspace_bytes = all - scratch_bytes;
+	ctx->workspace_lent = true;	/* The calls must not replace it. */
+	status = run(ctx, parts, workspace);
+	ctx->workspace = workspace;
+	ctx->workspace_bytes = all;
+	ctx->workspace_lent = lent;
+	return status;
+}
+
 /* ---- Recording ------------------------------------------------------------------------------- */
 
 /*

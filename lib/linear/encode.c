@@ -382,12 +382,12 @@ static int take_rows(struct work *w, const hz_tensor *from, int64_t first, int64
 		     int64_t each)
 {
 	const size_t size = hz_dtype_size(from->dtype);
-	const struct hzi_linear_forward_args a = {
+	const struct hzi_linear_forward_args a = {.e = {
 		.from = (const char *)from->data + first * from->stride[0] * (int64_t)size,
 		.y = w->x, .rows = rows, .n = w->in, .from_step = from->stride[1], .y_step = 1,
 		.shape = {rows}, .from_stride = {each * from->stride[0]}, .y_stride = {w->in},
 		.ndim = 1, .from_dtype = from->dtype, .y_dtype = HZ_F32,
-	};
+	}};
 	const hz_tensor signs = hz_tensor_1d(w->signs, HZ_U8, HZ_CPU, (w->in + 7) / 8);
 	hz_hadamard_opts o = hzi_linear_rotation(w->h);
 	hz_tensor x = hz_tensor_2d(w->x, HZ_F32, HZ_CPU, rows, w->in);

@@ -3,8 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * A call is a sequence of calls of other families and of this one's operations, on scratch at the
- * beginning of the workspace; they have the rest of it. run_parts() counts both.
+ * A call is a sequence of calls of other families and of this one's operations: see hzi_parts().
  */
 #include <config.h>
 
@@ -668,51 +667,14 @@ int hz_linear_get_info(const hz_linear *l, hz_linear_info *info)
 
 /* ---- Calls of several parts ------------------------------------------------------------------ */
 
-/*
- * A call: its parts, made in order by run(), on `scratch` of scratch_bytes bytes, NULL while only
- * workspace is counted.
- */
+/* Operands of a call, whose parts hzi_parts() runs */
 struct parts {
-	int (*run)(struct hz_context *ctx, const struct parts *p, char *scratch);
 	const hz_linear *l;
 	const hz_tensor *x, *bias;
 	hz_tensor *y;
 	const hz_linear_opts *o;
 	size_t scratch_bytes;
 };
-
-static int run_parts(struct hz_context *ctx, const char *op, const struct parts *p)
-{
-	const bool recording = ctx->recording, lent = ctx->workspace_lent;
-	const size_t recorded = ctx->recorded_bytes;
-	void *workspace;
-	size_t inner, all;
-	int status;
-
-	/* Its parts then have all of the workspace. */
-	if (!p->scratch_bytes)
-		return p->run(ctx, p, NULL);
-	ctx->recording = true;
-	ctx->recorded_bytes = 0;
-	status = p->run(ctx, p, NULL);
-	inner = ctx->recorded_bytes;
-	ctx->recording = recording;
-	ctx->recorded_bytes = recorded;
-	HZ_CHECK(status);
-	HZ_CHECK(hzi_workspace(ctx, op, p->scratch_bytes + inner));
-	if (recording)
-		return HZ_OK;
-	workspace = ctx->workspace;
-	all = ctx->workspace_bytes;
-	ctx->workspace = (char *)workspace + p->scratch_bytes;
-	ctx->workspace_bytes = all - p->scratch_bytes;
-	ctx->workspace_lent = true;	/* The parts must not replace it. */
-	status = p->run(ctx, p, workspace);
-	ctx->workspace = workspace;
-	ctx->workspace_bytes = all;
-	ctx->workspace_lent = lent;
-	return status;
-}
 
 /* Bytes of rows of f32 as scratch; false if they overflow */
 static bool add_scratch(size_t *bytes, int64_t rows, int64_t columns)
@@ -810,7 +772,7 @@ static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tens
 
 	flatten_both(&f, &t);
 	last = t.ndim - 1;
-	a = (struct hzi_linear_forward_args){
+	a.e = (struct hzi_vlut_bias_act){
 		.from = from->data, .y = y->data, .bias = bias ? bias->data : NULL,
 		.rows = rows_of(y), .n = t.shape[last], .from_step = f.stride[last],
 		.y_step = t.stride[last], .ndim = last, .from_dtype = f.dtype, .y_dtype = t.dtype,
@@ -819,19 +781,24 @@ static int epilogue(struct hz_context *ctx, const hz_tensor *from, const hz_tens
 	};
 
 	for (int d = 0; d < last; d++) {
-		a.shape[d] = t.shape[d];
-		a.from_stride[d] = f.stride[d];
-		a.y_stride[d] = t.stride[d];
+		a.e.shape[d] = t.shape[d];
+		a.e.from_stride[d] = f.stride[d];
+		a.e.y_stride[d] = t.stride[d];
 	}
 	name_operands(ctx, "from", from, "y", y);
 	return HZI_CALL(ctx, linear, linear_forward, &a);
+}
+
+static hz_tensor signs_of(const hz_linear *l)
+{
+	return hz_tensor_1d(l->signs, HZ_U8, l->ctx->device, (l->h.in + 7) / 8);
 }
 
 /* y = the rotation of x, or its transpose */
 static int rotate(struct hz_context *ctx, const hz_linear *l, const hz_tensor *x, hz_tensor *y,
 		  uint32_t flags)
 {
-	const hz_tensor signs = hz_tensor_1d(l->signs, HZ_U8, ctx->device, (l->h.in + 7) / 8);
+	const hz_tensor signs = signs_of(l);
 	hz_hadamard_opts o = hzi_linear_rotation(&l->h);
 
 	o.pre = &signs;
@@ -853,35 +820,46 @@ static bool plain_rows(const hz_tensor *t, hz_tensor *rows)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Whether y is a product that needs a pass for bias and activation */
-static bool needs_epilogue(const hz_linear *l, const hz_tensor *bias, const hz_linear_opts *o)
+/*
+ * Whether bias and activation are a pass behind the product. Products with lattice codes have them,
+ * those of the others bias and ReLU; no product is gated.
+ */
+static bool needs_epilogue(const hz_linear *l, const hz_linear_opts *o)
 {
-	if (o->flags & HZ_LINEAR_GATED || o->activation > HZ_ACT_RELU)
-		return true;
-	return l->lattice && (bias || o->activation);
+	return o->flags & HZ_LINEAR_GATED || (!l->lattice && o->activation > HZ_ACT_RELU);
 }
 
 /* Whether the product is not in y */
-static bool needs_sums(const hz_linear *l, const hz_tensor *bias, const hz_tensor *y,
-		       const hz_linear_opts *o)
+static bool needs_sums(const hz_linear *l, const hz_tensor *y, const hz_linear_opts *o)
 {
-	return needs_epilogue(l, bias, o) && (y->dtype != HZ_F32 || o->flags & HZ_LINEAR_GATED);
+	return needs_epilogue(l, o) && (y->dtype != HZ_F32 || o->flags & HZ_LINEAR_GATED);
+}
+
+/* Products with lattice codes rotate x themselves. */
+static bool needs_rotation(const hz_linear *l)
+{
+	return rotates(l) && !l->lattice;
 }
 
 static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, const hz_tensor *bias,
-		   hz_tensor y, bool relu)
+		   hz_tensor y, int activation)
 {
 	const hz_tensor scales = hz_tensor_1d((void *)(uintptr_t)l->scales, HZ_F32, ctx->device,
 					      l->h.out);
-	const hz_coded w = {.row_scale = &scales, .packed = &l->packed};
-	const hz_qgemm_opts o = {.flags = relu ? HZ_QGEMM_RELU : 0, .b_scales = &scales,
+	const hz_tensor signs = signs_of(l);
+	const hz_qgemm_opts o = {.flags = activation ? HZ_QGEMM_RELU : 0, .b_scales = &scales,
 				 .bias = bias, .packed = &l->packed};
+	hz_hadamard_opts rotation = hzi_linear_rotation(&l->h);
+	const hz_coded w = {.row_scale = &scales, .packed = &l->packed, .bias = bias,
+			    .activation = activation,
+			    .hadamard = rotates(l) ? &rotation : NULL};
 
+	rotation.pre = &signs;
 	flatten_both(&x, &y);
 	if (is_grouped(l)) {
 		const hz_qlinear_group_opts by_32 = {
 			.packed = &l->packed, .bias = bias, .x_dtype = HZ_S8, .x_group = 32,
-			.flags = relu ? HZ_QGEMM_RELU : 0,
+			.flags = activation ? HZ_QGEMM_RELU : 0,
 		};
 
 		return hz_qlinear_group(ctx, &x, NULL, NULL, &y, &by_32);
@@ -890,34 +868,35 @@ static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, cons
 			    hz_qlinear(ctx, &x, NULL, &y, &o);
 }
 
-static int forward_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+static int forward_parts(struct hz_context *ctx, const void *parts, char *scratch)
 {
+	const struct parts *const p = parts;
 	const hz_linear *const l = p->l;
-	const bool pass = needs_epilogue(l, p->bias, p->o);
-	const hz_tensor *const product_bias = l->lattice ? NULL : p->bias;
+	const bool pass = needs_epilogue(l, p->o);
+	const bool late = pass && l->lattice;	/* bias belongs to the epilogue */
 	hz_tensor x = *p->x, sums = *p->y;
 
-	if (rotates(l)) {
+	if (needs_rotation(l)) {
 		x = take_scratch(&scratch, p->x, l->h.in);
 		HZ_CHECK(rotate(ctx, l, p->x, &x, 0));
 	}
-	if (needs_sums(l, p->bias, p->y, p->o))
+	if (needs_sums(l, p->y, p->o))
 		sums = take_scratch(&scratch, p->y, l->h.out);
-	HZ_CHECK(product(ctx, l, x, product_bias, sums, !pass && p->o->activation));
-	return pass ? epilogue(ctx, &sums, l->lattice ? p->bias : NULL, p->y, p->o) : HZ_OK;
+	HZ_CHECK(product(ctx, l, x, late ? NULL : p->bias, sums, pass ? 0 : p->o->activation));
+	return pass ? epilogue(ctx, &sums, late ? p->bias : NULL, p->y, p->o) : HZ_OK;
 }
 
 /* The call without checks of arguments */
 static int forward(struct hz_context *ctx, const hz_linear *l, const hz_tensor *x,
 		   const hz_tensor *bias, hz_tensor *y, const hz_linear_opts *o)
 {
-	struct parts p = {forward_parts, l, x, bias, y, o, 0};
+	struct parts p = {l, x, bias, y, o, 0};
 
-	if (rotates(l) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.in))
+	if (needs_rotation(l) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.in))
 		return too_large(ctx, forward_name, "x");
-	if (needs_sums(l, bias, y, o) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.out))
+	if (needs_sums(l, y, o) && !add_scratch(&p.scratch_bytes, rows_of(x), l->h.out))
 		return too_large(ctx, forward_name, "y");
-	return run_parts(ctx, forward_name, &p);
+	return hzi_parts(ctx, forward_name, p.scratch_bytes, forward_parts, &p);
 }
 
 /* Checks x [.., in], called by that name, and y, which has its leading dimensions. */
@@ -977,13 +956,8 @@ static int check_apart(struct hz_context *ctx, const char *op, const hz_linear *
 static int check_opts(struct hz_context *ctx, const hz_linear *l, const hz_linear_opts *o)
 {
 	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_GATED), {0, NULL}};
-	const int32_t a = o->activation;
 
-	if (a < 0 || a > HZ_ACT_GELU_TANH || a == HZ_ACT_LEAKY || a == HZ_ACT_MODRELU ||
-	    a == HZ_ACT_NORMCLIP)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->activation is %d, must be 0, 1, 3 to 6 "
-				"or 9 (HZ_ACT_NONE, _RELU, _TANH, _SIGMOID, _GELU, _SILU, "
-				"_GELU_TANH)", forward_name, a);
+	HZ_CHECK(hzi_vlut_check_activation(ctx, forward_name, "opts->activation", o->activation));
 	HZ_CHECK(hzi_check_flags(ctx, forward_name, "opts->flags", o->flags, HZ_LINEAR_GATED,
 				 flags));
 	if (o->flags & HZ_LINEAR_GATED && l->h.out % 2)
@@ -1056,8 +1030,9 @@ static int64_t chunk_of(const hz_linear *l)
 	return l->h.out < CHUNK ? l->h.out : CHUNK;
 }
 
-static int dequantize_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+static int dequantize_parts(struct hz_context *ctx, const void *parts, char *scratch)
 {
+	const struct parts *const p = parts;
 	const hz_linear *const l = p->l;
 	hz_tensor plain;
 
@@ -1077,7 +1052,7 @@ static int dequantize_parts(struct hz_context *ctx, const struct parts *p, char 
 
 int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w)
 {
-	struct parts p = {dequantize_parts, layer, NULL, NULL, w, NULL, 0};
+	struct parts p = {layer, NULL, NULL, w, NULL, 0};
 	hz_tensor plain;
 
 	HZ_CHECK(check_layer(ctx, dequantize_name, layer));
@@ -1095,11 +1070,12 @@ int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w)
 	if ((rotates(layer) || !plain_rows(w, &plain)) &&
 	    !add_scratch(&p.scratch_bytes, chunk_of(layer), layer->h.in))
 		return too_large(ctx, dequantize_name, "w");
-	return run_parts(ctx, dequantize_name, &p);
+	return hzi_parts(ctx, dequantize_name, p.scratch_bytes, dequantize_parts, &p);
 }
 
-static int bwd_parts(struct hz_context *ctx, const struct parts *p, char *scratch)
+static int bwd_parts(struct hz_context *ctx, const void *parts, char *scratch)
 {
+	const struct parts *const p = parts;
 	const hz_linear *const l = p->l;
 	const hz_tensor w = hz_tensor_2d(scratch, HZ_F32, ctx->device, chunk_of(l), l->h.in);
 	hz_tensor dy, dx, sums = {.ndim = 0};	/* sums: dx, if it is not made in place */
@@ -1135,7 +1111,7 @@ static int bwd_parts(struct hz_context *ctx, const struct parts *p, char *scratc
 
 int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz_tensor *dy, hz_tensor *dx)
 {
-	struct parts p = {bwd_parts, layer, dy, NULL, dx, NULL, 0};
+	struct parts p = {layer, dy, NULL, dx, NULL, 0};
 	hz_tensor plain;
 
 	HZ_CHECK(check_layer(ctx, bwd_name, layer));
@@ -1151,5 +1127,5 @@ int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz_tensor *dy, 
 	if ((rotates(layer) || !plain_rows(dx, &plain)) &&
 	    !add_scratch(&p.scratch_bytes, rows_of(dx), layer->h.in))
 		return too_large(ctx, bwd_name, "dx");
-	return run_parts(ctx, bwd_name, &p);
+	return hzi_parts(ctx, bwd_name, p.scratch_bytes, bwd_parts, &p);
 }

@@ -8,6 +8,7 @@
 
 #include "lib/core/internal.h"
 #include "lib/linear/decode.h"
+#include "lib/vlut/vlut.h"
 
 /* ---- Stored layers (lib/linear/format.c, encode.c) ------------------------------------------- */
 
@@ -127,18 +128,9 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 
 /* ---- Arguments of implementations ------------------------------------------------------------ */
 
-/*
- * The epilogue of a product, or a conversion: y = act(from + bias), with gated act(from + bias) of
- * column j times (from + bias) of column n + j. rows: `shape`, dimensions in any order; y may be
- * `from` if it is not gated. No size is 0.
- */
+/* The epilogue of a product, or a conversion */
 struct hzi_linear_forward_args {
-	const void *from;
-	void *y;
-	const float *bias;		/* NULL: none */
-	int64_t rows, n, from_step, y_step;
-	int64_t shape[HZ_MAXDIM], from_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
-	int32_t ndim, from_dtype, y_dtype, activation, gated;
+	struct hzi_vlut_bias_act e;
 };
 
 /* dx[t, k] = sum_o dy[t, o] w[o, k] in ascending o, added to dx if `add`; w is contiguous. */

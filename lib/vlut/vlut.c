@@ -14,9 +14,11 @@
 static const int x_types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S8, 0};
 static const int y_types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S32, 0};
 static const int t_types[] = {HZ_U8, 0};
+static const int float_types[] = {HZ_F32, HZ_F16, HZ_BF16, 0};
 static const int scale_types[] = {HZ_F32, 0};
 
-static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack", gemv_name[] = "vlut_gemv",
+static const char open_name[] = "vlut_open", pack_name[] = "vlut_pack",
+		  append_name[] = "vlut_append", gemv_name[] = "vlut_gemv",
 		  gemm_name[] = "vlut_gemm", gemm2_name[] = "vlut_gemm2";
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -67,6 +69,11 @@ static int check_opts(struct hz_context *ctx, const hz_vlut_opts *o, bool two_si
 static int64_t blocks_of(int64_t k, int d)
 {
 	return k / d + (k % d > 0);
+}
+
+static size_t align64(int64_t bytes)
+{
+	return ((size_t)bytes + 63) / 64 * 64;
 }
 
 /* Whether products of points are integer products of their embedded coordinates */
@@ -447,26 +454,31 @@ static int check_shape(struct hz_context *ctx, const char *op, const char *name,
 	return HZ_OK;
 }
 
+static int check_layout(struct hz_context *ctx, const char *op, const char *packed,
+			const char *name, const hz_packed *p, uint32_t layout)
+{
+	HZ_CHECK(hzi_check_packed(ctx, op, packed, "hz_vlut_pack", 2, p));
+	return p->layout == layout ? HZ_OK :
+	       hzi_fail(ctx, HZ_EINVAL,
+			"%s: %s is of another lattice or layout, must be packed by hz_vlut_pack() "
+			"for the %s of this vlut", op, packed, name);
+}
+
 /* Checks c->packed against the lattice, and c->rows and k against it. */
 static int check_packed(struct hz_context *ctx, const char *op, const char *name,
 			const hz_coded *c, uint32_t layout)
 {
 	const hz_packed *p = c->packed;
-	const int64_t given[] = {c->rows, c->k};
 	char packed[24] = "w->packed";
 
 	packed[0] = name[0];
-	HZ_CHECK(hzi_check_packed(ctx, op, packed, "hz_vlut_pack", 2, p));
-	if (p->layout != layout)
-		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: %s is of another lattice or layout, must be packed by "
-				"hz_vlut_pack() for the %s of this vlut", op, packed, name);
-	for (int i = 0; i < 2; i++) {
-		if (given[i] != 0 && given[i] != p->shape[i])
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->%s is %lld, must be 0 or %lld, as "
-					"packed", op, name, i ? "k" : "rows", (long long)given[i],
-					(long long)p->shape[i]);
-	}
+	HZ_CHECK(check_layout(ctx, op, packed, name, p, layout));
+	if (c->rows < 0 || c->rows > p->shape[0])
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->rows is %lld, must be 0 to %lld, the rows "
+				"packed", op, name, (long long)c->rows, (long long)p->shape[0]);
+	if (c->k != 0 && c->k != p->shape[1])
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s->k is %lld, must be 0 or %lld, as packed",
+				op, name, (long long)c->k, (long long)p->shape[1]);
 	if (c->t || c->codes.data)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: %s->packed is given, and %s too: must be one of them", op,
@@ -532,10 +544,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const hz_vlut *v, 
 
 	if (!c)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, name);
-	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 3));
-	if (c->reserved0 != 0)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->reserved0 is %d, must be 0", op, name,
-				c->reserved0);
+	HZ_CHECK(hzi_check_reserved(ctx, op, c->reserved, 2));
 	if (c->use_levels < 0 || c->use_levels > levels)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s->use_levels is %d, must be 0 to %d", op,
 				name, c->use_levels, levels);
@@ -546,7 +555,8 @@ static int coded_args(struct hz_context *ctx, const char *op, const hz_vlut *v, 
 	hzi_lattice_sub(l, out->first, out->sub);
 	if (c->packed) {
 		HZ_CHECK(check_packed(ctx, op, name, c, v->layout[is_x]));
-		out->rows = c->packed->shape[0];
+		out->capacity = c->packed->shape[0];
+		out->rows = c->rows ? c->rows : out->capacity;
 		out->k = c->packed->shape[1];
 		out->blocks = blocks_of(out->k, d);
 		out->packed = hzi_packed_data(ctx, c->packed);
@@ -554,7 +564,7 @@ static int coded_args(struct hz_context *ctx, const char *op, const hz_vlut *v, 
 		HZ_CHECK(check_coded_views(ctx, op, name, l, c));
 		codes = hzi_canonical_strides(&c->codes);
 		out->codes = hzi_data(ctx, &codes);
-		out->rows = codes.shape[0];
+		out->rows = out->capacity = codes.shape[0];
 		out->blocks = codes.shape[1];
 		if (!hzi_mul(out->blocks, d, &out->k))
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: the length of its "
@@ -610,6 +620,36 @@ static int check_coded_apart(struct hz_context *ctx, const char *op, const char 
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
+/* Rows to append to: no codes, but rows and k */
+static bool has_no_codes(const hz_coded *w)
+{
+	return !w->codes.ndim && !w->codes.data && !w->t && (w->rows || w->k);
+}
+
+static int empty_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
+		      struct hzi_coded *out)
+{
+	hz_lattice_info info;
+	int64_t count;
+
+	HZ_CHECK(hzi_check_reserved(ctx, pack_name, w->reserved, 2));
+	hz_lattice_get_info(v->w, &info);
+	if (!info.level_dtype)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: a level has %d digits of %d, more than 32 "
+				"bits: products do not take that", pack_name, info.dim, info.q);
+	/* Codes, T and padding are at most 4 bytes a level and value. */
+	if (w->rows < 0 || w->k < 0 || !hzi_mul(w->rows + 64, w->k + 1024, &count) ||
+	    !hzi_mul(count, 8 * (int64_t)info.levels, &count))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w has no codes, and %lld rows of %lld values, "
+				"must be 0 or more, and fewer bytes than 2^63", pack_name,
+				(long long)w->rows, (long long)w->k);
+	*out = (struct hzi_coded){
+		.code_dtype = info.level_dtype, .rows = w->rows, .capacity = w->rows, .k = w->k,
+		.blocks = blocks_of(w->k, v->w->rule.d),
+	};
+	return HZ_OK;
+}
+
 static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w,
 		     struct hzi_vlut_pack_args *a)
 {
@@ -621,6 +661,8 @@ static int pack_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *w
 		return hzi_fail(ctx, HZ_EINVAL, "%s: w->packed is given, must be codes", pack_name);
 	a->vlut = v;
 	a->packed = NULL;
+	if (w && has_no_codes(w))
+		return empty_args(ctx, v, w, &a->w);
 	return coded_args(ctx, pack_name, v, false, w, &a->w);
 }
 
@@ -653,7 +695,8 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *dat
 				pack_name, bytes, need);
 	HZ_CHECK(hzi_check_packed_data(ctx, pack_name, "data", data, need));
 	blob = hz_tensor_1d(data, HZ_U8, ctx->device, (int64_t)need);
-	HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "data", &blob));
+	if (!has_no_codes(w))
+		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->codes", &w->codes, "data", &blob));
 	if (w->t)
 		HZ_CHECK(hzi_check_apart(ctx, pack_name, "w->t", w->t, "data", &blob));
 	a.packed = data;
@@ -668,6 +711,111 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *dat
 	return HZ_OK;
 }
 
+/* ---- Appending ------------------------------------------------------------------------------- */
+
+struct append {
+	const hz_vlut *v;
+	const hz_tensor *x;
+	const hz_lattice_code_opts *o;
+	struct hzi_vlut_append_args *a;
+	size_t codes_bytes;		/* of the scratch, with rows of lead; T follows */
+};
+
+/* Checks row, x against packed, and those of opts that matter here. */
+static int check_append(struct hz_context *ctx, const hz_vlut *v, const hz_tensor *x, int64_t row,
+			const hz_packed *packed, const hz_lattice_code_opts *o)
+{
+	hz_tensor blob;
+
+	HZ_CHECK(check_vlut(ctx, append_name, v, v && v->x != NULL));
+	if (!packed)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL", append_name);
+	HZ_CHECK(check_layout(ctx, append_name, "packed", "w", packed, v->layout[0]));
+	HZ_CHECK(hzi_check(ctx, append_name, "x", x, float_types, false));
+	if (x->ndim != 2 || x->shape[1] != packed->shape[1])
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x has %d dimensions, the last of %lld, must "
+				"be [rows, %lld], the values of a row of packed", append_name,
+				x->ndim, (long long)(x->ndim ? x->shape[x->ndim - 1] : 0),
+				(long long)packed->shape[1]);
+	if (row < 0 || row > packed->shape[0] || x->shape[0] > packed->shape[0] - row)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: row is %lld, must be 0 to %lld: x has %lld "
+				"rows, packed %lld", append_name, (long long)row,
+				(long long)(packed->shape[0] - x->shape[0]),
+				(long long)x->shape[0], (long long)packed->shape[0]);
+	if (o && (o->pack || o->use_levels || o->to))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be 0", append_name,
+				o->pack ? "pack" : o->use_levels ? "use_levels" : "to",
+				o->pack ? o->pack : o->use_levels ? o->use_levels : o->to);
+	blob = hz_tensor_1d(packed->data, HZ_U8, ctx->device, (int64_t)packed->bytes);
+	HZ_CHECK(hzi_check_apart(ctx, append_name, "x", x, "packed", &blob));
+	if (!o)
+		return HZ_OK;
+	if (o->row_scale && o->row_scale->data && blob.data &&
+	    hz_tensor_overlap(o->row_scale, &blob))
+		return hzi_fail(ctx, HZ_EALIAS, "%s: opts->row_scale overlaps packed, must be "
+				"apart from it", append_name);
+	for (int i = 0; i < 2 && o->hadamard; i++) {
+		const hz_tensor *const f = i ? o->hadamard->post : o->hadamard->pre;
+
+		if (f && f->data && blob.data && hz_tensor_overlap(f, &blob))
+			return hzi_fail(ctx, HZ_EALIAS, "%s: opts->hadamard->%s overlaps packed, "
+					"must be apart from it", append_name, i ? "post" : "pre");
+	}
+	return HZ_OK;
+}
+
+/* scratch: codes behind HZI_VLUT_LEAD rows, then T likewise */
+static int append_parts(struct hz_context *ctx, const void *parts, char *scratch)
+{
+	const struct append *const p = parts;
+	struct hzi_vlut_append_args *const a = p->a;
+	const struct hzi_coded *const w = &a->w;
+	const bool has_t = hzi_lattice_has_t(p->v->w);
+	const int64_t lead = HZI_VLUT_LEAD * w->row * (int64_t)hz_dtype_size(w->code_dtype);
+	char *const codes_at = scratch ? scratch + lead : NULL;
+	char *const t_at = scratch ? scratch + p->codes_bytes + HZI_VLUT_LEAD * w->t_row : NULL;
+	hz_tensor codes = hz_tensor_3d(codes_at, w->code_dtype, ctx->device, w->rows, w->blocks,
+				       w->block);
+	hz_tensor t = hz_tensor_2d(t_at, HZ_U8, ctx->device, w->rows, w->t_row);
+
+	HZ_CHECK(hz_lattice_encode(ctx, p->v->w, p->x, &codes, has_t ? &t : NULL, NULL, p->o));
+	a->w.codes = codes_at;
+	a->w.t = has_t ? (const uint8_t *)t_at : NULL;
+	return HZI_RUN(ctx, append_name, vlut, vlut_append, a);
+}
+
+int hz_vlut_append(hz_context *ctx, const hz_vlut *v, const hz_tensor *x, int64_t row,
+		   hz_packed *packed, const hz_lattice_code_opts *opts)
+{
+	struct hzi_vlut_append_args a;
+	struct append p = {v, x, opts, &a, 0};
+	hz_lattice_info info;
+	int64_t codes, t;
+
+	HZI_ENTER(ctx, append_name);
+	HZ_CHECK(check_append(ctx, v, x, row, packed, opts));
+	hz_lattice_get_info(v->w, &info);
+	a = (struct hzi_vlut_append_args){
+		.vlut = v, .packed = hzi_packed_data(ctx, packed), .row = row,
+		.w = {.code_dtype = info.level_dtype, .rows = x->shape[0], .k = x->shape[1],
+		      .blocks = blocks_of(x->shape[1], info.dim), .block = info.levels, .level = 1,
+		      .capacity = packed->shape[0], .t_step = 1},
+	};
+	a.w.row = a.w.blocks * info.levels;
+	a.w.t_row = hzi_lattice_has_t(v->w) ? blocks_of(a.w.blocks, v->w->rule.group) : 0;
+	if (!hzi_mul(a.w.rows + HZI_VLUT_LEAD, a.w.row * 4, &codes) ||
+	    !hzi_mul(a.w.rows + HZI_VLUT_LEAD, a.w.t_row, &t) || codes > PTRDIFF_MAX / 4 ||
+	    t > PTRDIFF_MAX / 4)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows",
+				append_name);
+	if (!a.w.rows || !a.w.blocks)
+		return HZ_OK;
+	codes = codes / 4 * (int64_t)hz_dtype_size(info.level_dtype);
+	p.codes_bytes = align64(codes);
+	return hzi_parts(ctx, append_name, p.codes_bytes + align64(t),
+			 append_parts, &p);
+}
+
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Dimensions of x and y before the batch that strides do not let be part of it: calls repeat. */
@@ -679,6 +827,58 @@ struct outer {
 static const char *x_layout(const char *op)
 {
 	return op == gemv_name ? "[k]" : "[.., batch, k]";
+}
+
+/* What an activation of hz_linear_opts may be, too */
+int hzi_vlut_check_activation(struct hz_context *ctx, const char *op, const char *name, int32_t a)
+{
+	if (a < 0 || a > HZ_ACT_GELU_TANH || a == HZ_ACT_LEAKY || a == HZ_ACT_MODRELU ||
+	    a == HZ_ACT_NORMCLIP)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %d, must be 0, 1, 3 to 6 or 9 "
+				"(HZ_ACT_NONE, _RELU, _TANH, _SIGMOID, _GELU, _SILU, _GELU_TANH)",
+				op, name, a);
+	return HZ_OK;
+}
+
+static int check_bias(struct hz_context *ctx, const char *op, const hz_coded *w,
+		      const hz_tensor *y, int64_t rows)
+{
+	HZ_CHECK(hzi_check(ctx, op, "w->bias", w->bias, scale_types, false));
+	HZ_CHECK(check_shape(ctx, op, "w->bias", w->bias, 1, &rows,
+			     &(const char *){"the rows of the matrix"}));
+	if (!hz_tensor_contiguous(w->bias))
+		return hzi_fail(ctx, HZ_ESTRIDE, "%s: w->bias must be contiguous", op);
+	return hzi_check_apart(ctx, op, "w->bias", w->bias, "y", y);
+}
+
+/* The transform of x; its factors are checked by hz_hadamard(). */
+static int check_hadamard(struct hz_context *ctx, const char *op, const hz_hadamard_opts *h,
+			  const hz_tensor *x, const hz_tensor *y)
+{
+	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
+	if (hzi_axis(h->axis, x->ndim) != x->ndim - 1)
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: w->hadamard->axis is HZ_AXIS(%d), must be "
+				"the last dimension (0)", op, hzi_axis_said(h->axis));
+	for (int i = 0; i < 2; i++) {
+		const hz_tensor *const factors = i ? h->post : h->pre;
+
+		if (factors && factors->data && y->data && hz_tensor_overlap(factors, y))
+			return hzi_fail(ctx, HZ_EALIAS, "%s: y overlaps w->hadamard->%s, must be "
+					"apart from it", op, i ? "post" : "pre");
+	}
+	return HZ_OK;
+}
+
+static int check_fused(struct hz_context *ctx, const char *op, const hz_coded *w,
+		       const hz_tensor *x, const hz_tensor *y, int64_t rows)
+{
+	HZ_CHECK(hzi_vlut_check_activation(ctx, op, "w->activation", w->activation));
+	if (y->dtype == HZ_S32 && (w->bias || w->activation || w->hadamard))
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: y.dtype is s32, must be of floats with w->%s",
+				op, w->bias ? "bias" : w->activation ? "activation" : "hadamard");
+	if (w->bias)
+		HZ_CHECK(check_bias(ctx, op, w, y, rows));
+	return w->hadamard ? check_hadamard(ctx, op, w->hadamard, x, y) : HZ_OK;
 }
 
 /*
@@ -779,6 +979,7 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 				"%s: y.dtype is s32, which takes x of s8, and Z, D or E8 without a "
 				"transform",
 				op);
+	HZ_CHECK(check_fused(ctx, op, w, x, y, a->w.rows));
 	HZ_CHECK(check_coded_apart(ctx, op, "w", w, y));
 	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "y", y));
 	xt = hzi_canonical_strides(x);
@@ -787,6 +988,8 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	a->vlut = v;
 	a->x = hzi_data(ctx, x);
 	a->y = hzi_data(ctx, y);
+	a->bias = w->bias ? hzi_data(ctx, w->bias) : NULL;
+	a->activation = w->activation;
 	a->x_dtype = x->dtype;
 	a->y_dtype = y->dtype;
 	a->x_k = xt.stride[xt.ndim - 1];
@@ -811,30 +1014,68 @@ static struct hzi_vlut_gemm_args item(const struct hzi_vlut_gemm_args *all, cons
 	return a;
 }
 
-static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
-		const hz_tensor *x, const hz_tensor *y)
+/* A call whose arguments are checked, without a transform of x */
+static int products(struct hz_context *ctx, const char *op, const struct hzi_vlut_gemm_args *a,
+		    const struct outer *o)
 {
-	struct hzi_vlut_gemm_args a, one;
-	struct outer o;
+	struct hzi_vlut_gemm_args one;
 	size_t bytes = 0;
 
-	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a, &o));
-	if (a.w.rows == 0 || a.batch == 0)
-		return HZ_OK;
 	/* Those of different alignment may take different code paths. */
-	for (int64_t i = 0; i < o.count; i++) {
+	for (int64_t i = 0; i < o->count; i++) {
 		size_t need;
 
-		one = item(&a, &o, i);
+		one = item(a, o, i);
 		need = HZI_WORKSPACE(ctx, vlut, vlut_gemm, &one);
 		bytes = need > bytes ? need : bytes;
 	}
 	HZ_CHECK(hzi_workspace(ctx, op, bytes));
-	for (int64_t i = 0; i < o.count && !ctx->recording; i++) {
-		one = item(&a, &o, i);
+	for (int64_t i = 0; i < o->count && !ctx->recording; i++) {
+		one = item(a, o, i);
 		HZ_CHECK(HZI_CALL(ctx, vlut, vlut_gemm, &one));
 	}
 	return HZ_OK;
+}
+
+struct transformed {
+	const char *op;
+	const hz_vlut *v;
+	const hz_coded *w;
+	const hz_tensor *x;
+	hz_tensor *y;
+};
+
+/* scratch: x as transformed, contiguous f32 */
+static int multiply_transformed(struct hz_context *ctx, const void *parts, char *scratch)
+{
+	const struct transformed *const t = parts;
+	hz_tensor x = hz_tensor_nd(scratch, HZ_F32, ctx->device, t->x->ndim, t->x->shape);
+	struct hzi_vlut_gemm_args a;
+	hz_coded w = *t->w;
+	struct outer o;
+
+	HZ_CHECK(hz_hadamard(ctx, t->x, &x, w.hadamard));
+	w.hadamard = NULL;
+	HZ_CHECK(gemm_args(ctx, t->op, t->v, &w, &x, t->y, &a, &o));
+	return products(ctx, t->op, &a, &o);
+}
+
+static int gemm(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
+		const hz_tensor *x, hz_tensor *y)
+{
+	const struct transformed t = {op, v, w, x, y};
+	struct hzi_vlut_gemm_args a;
+	struct outer o;
+	int64_t bytes;
+
+	HZ_CHECK(gemm_args(ctx, op, v, w, x, y, &a, &o));
+	if (a.w.rows == 0 || a.batch == 0 || o.count == 0)
+		return HZ_OK;
+	if (!w->hadamard || a.w.k == 0)
+		return products(ctx, op, &a, &o);
+	if (!hzi_mul(hz_tensor_count(x), 4, &bytes) || bytes > PTRDIFF_MAX - 64)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its size overflows", op);
+	return hzi_parts(ctx, op, align64(bytes), multiply_transformed, &t);
 }
 
 int hz_vlut_gemv(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w, const hz_tensor *x,
@@ -860,6 +1101,15 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	memset(a, 0, sizeof(*a));
 	HZ_CHECK(coded_args(ctx, gemm2_name, v, false, w, &a->w));
 	HZ_CHECK(coded_args(ctx, gemm2_name, v, true, x, &a->x));
+	for (int i = 0; i < 2; i++) {
+		const hz_coded *const c = i ? x : w;
+
+		if (c->bias || c->activation || c->hadamard)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: %s->%s is given, must be 0: "
+					"hz_vlut_gemm() takes it", gemm2_name, i ? "x" : "w",
+					c->bias ? "bias" : c->activation ? "activation" :
+					"hadamard");
+	}
 	/* One that does not say k has as many values as the other, if its blocks hold them. */
 	if (!w->k && !w->packed && blocks_of(a->x.k, d) == a->w.blocks)
 		a->w.k = a->x.k;

@@ -20,6 +20,7 @@ struct hzi_coded {
 	const float *row_scale;		/* NULL: none */
 	int32_t code_dtype, first;	/* the level dtype of the lattice; levels first .. M - 1 */
 	int64_t rows, k, blocks;
+	int64_t capacity;		/* rows that packed has; of codes: rows */
 	int64_t row, block, level;
 	int64_t t_row, t_step, row_scale_step;
 	float sub[HZI_LATTICE_DIMS];	/* see hzi_lattice_value() */
@@ -70,15 +71,46 @@ struct hz_vlut {
 	uint32_t layout[2];		/* hz_packed.layout of packed w and x */
 };
 
-/* y[i, j] = row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk>, y f32 f16 bf16; no size is 0 */
+/*
+ * y[i, j] = act(row_scale_i sum_k s(T_ik) <p_ik - o - sub, x_jk> + bias_i), y f32 f16 bf16; no size
+ * is 0
+ */
 struct hzi_vlut_gemm_args {
 	const struct hz_vlut *vlut;
 	struct hzi_coded w;
 	const void *x;
 	void *y;
-	int32_t x_dtype, y_dtype;
+	const float *bias;		/* NULL: none */
+	int32_t x_dtype, y_dtype, activation;
 	int64_t batch, x_k, x_b, y_i, y_b;
 };
+
+static inline bool hzi_vlut_has_epilogue(const struct hzi_vlut_gemm_args *a)
+{
+	return a->bias || a->activation;
+}
+
+/*
+ * The epilogue as a pass of its own, or a conversion: y = act(from + bias), with gated
+ * act(from + bias) of column j times (from + bias) of column n + j. rows: `shape`, dimensions in
+ * any order; y may be `from` if it is not gated. No size is 0.
+ */
+struct hzi_vlut_bias_act {
+	const void *from;
+	void *y;
+	const float *bias;		/* NULL: none */
+	int64_t rows, n, from_step, y_step;
+	int64_t shape[HZ_MAXDIM], from_stride[HZ_MAXDIM], y_stride[HZ_MAXDIM];
+	int32_t ndim, from_dtype, y_dtype, activation, gated;
+};
+
+/* HZ_OK if `a` is an activation of these, else HZ_EINVAL; name: what the message calls it */
+int hzi_vlut_check_activation(struct hz_context *ctx, const char *op, const char *name, int32_t a);
+
+/* Without workspace. op: what messages call it */
+int hzi_cpu_vlut_bias_act(struct hz_context *ctx, const struct hzi_vlut_bias_act *a);
+int hzi_cuda_vlut_bias_act(struct hz_context *ctx, const char *op,
+			   const struct hzi_vlut_bias_act *a);
 
 /*
  * y[i, j] = the same with both operands coded; s32: sum_k <p_ik - o, p'_jk - o'> of embedded
@@ -92,11 +124,27 @@ struct hzi_vlut_gemm2_args {
 	int64_t y_i, y_j;
 };
 
-/* w.packed is NULL. The op's _workspace returns the bytes of `packed`; it needs no workspace. */
+/*
+ * w.packed is NULL; without codes all bytes of `packed` become 0, which are codes 0. The op's
+ * _workspace returns the bytes of `packed`; it needs no workspace.
+ */
 struct hzi_vlut_pack_args {
 	const struct hz_vlut *vlut;
 	struct hzi_coded w;
 	void *packed;
+};
+
+/*
+ * Rows of w become rows `row` and so on of `packed`, whose other rows keep their bits. Codes and T
+ * are contiguous and of all levels, k those of `packed`; HZI_VLUT_LEAD rows before them may be
+ * written.
+ */
+#define HZI_VLUT_LEAD 15
+struct hzi_vlut_append_args {
+	const struct hz_vlut *vlut;
+	struct hzi_coded w;		/* capacity: of `packed` */
+	void *packed;
+	int64_t row;
 };
 
 #endif

@@ -682,6 +682,19 @@ static int vlut_pack(struct scene *s, views t)
 	return hz_vlut_pack(s->ctx, v, &w, raw(t[3]), PACK_BYTES, &p);
 }
 
+static int vlut_append(struct scene *s, views t)
+{
+	return hz_vlut_append(s->ctx, s->vlut_shaped, t[1], 1, t[0] ? &s->appended : NULL, NULL);
+}
+
+static int vlut_append_rotated(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.pre = t[3]};
+	const hz_lattice_code_opts o = {.row_scale = t[2], .hadamard = &h};
+
+	return hz_vlut_append(s->ctx, s->vlut_shaped, t[1], 0, t[0] ? &s->appended : NULL, &o);
+}
+
 static int vlut_gemv(struct scene *s, views t)
 {
 	const hz_coded w = coded(t[1], t[2], t[3]);
@@ -700,6 +713,15 @@ static int vlut_gemm(struct scene *s, views t)
 static int vlut_gemm_packed(struct scene *s, views t)
 {
 	const hz_coded w = {.packed = t[0] ? &s->codes_packed : NULL, .row_scale = t[1]};
+
+	return hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
+}
+
+static int vlut_gemm_fused(struct scene *s, views t)
+{
+	const hz_hadamard_opts h = {.pre = t[4]};
+	const hz_coded w = {.packed = t[0] ? &s->codes_packed : NULL, .bias = t[1],
+			    .activation = HZ_ACT_SILU, .hadamard = &h};
 
 	return hz_vlut_gemm(s->ctx, s->vlut, &w, t[2], t[3]);
 }

@@ -49,12 +49,13 @@ struct scene {
 	bool record;		/* scene_run() records the call instead of making it */
 	size_t bytes;		/* the workspace of the recorded call */
 	hz_lattice *lattice, *shaped;
-	hz_vlut *vlut, *vlut2;
+	hz_vlut *vlut, *vlut2, *vlut_shaped;
 	hz_linear *layer;
 	void *layer_data;		/* its bytes, on the host */
 	size_t layer_bytes;
-	hz_packed packed, quat_packed, codes_packed, group_packed;	/* with data of their own */
-	void *packed_data, *quat_packed_data, *codes_data, *group_data;
+	hz_packed packed, quat_packed, codes_packed, group_packed,
+		appended;	/* with data of their own */
+	void *packed_data, *quat_packed_data, *codes_data, *group_data, *appended_data;
 	unsigned char *arena;	/* in device memory */
 	unsigned char *host;	/* as large as the arena, for operands in host memory */
 	size_t arena_bytes;

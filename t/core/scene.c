@@ -37,6 +37,7 @@ static void pack(struct scene *s)
 	const hz_tensor a = hz_tensor_3d(s->arena, HZ_F32, s->device, 5, 6, 4);
 	const hz_tensor t = hz_tensor_2d(s->arena, HZ_U8, s->device, 3, 4);
 	const hz_coded w = {.codes = hz_tensor_3d(s->arena, HZ_U8, s->device, 3, 4, 2), .t = &t};
+	const hz_coded empty = {.rows = 3, .k = 16};
 	const hz_tensor weights = hz_tensor_2d(s->arena, HZ_F32, s->device, 6, 24);
 	const hz_linear_open_opts layer = {.format = HZ_LINEAR_E8_4_25,
 					   .flags = HZ_LINEAR_ROTATE};
@@ -59,6 +60,10 @@ static void pack(struct scene *s)
 		bail("packed codes of %zu bytes", bytes);
 	s->codes_data = device_memory(s, bytes);
 	must(s, hz_vlut_pack(s->ctx, s->vlut, &w, s->codes_data, bytes, &s->codes_packed),
+	     "vlut_pack");
+	must(s, hz_vlut_pack_bytes(s->ctx, s->vlut_shaped, &empty, &bytes), "vlut_pack_bytes");
+	s->appended_data = device_memory(s, bytes);
+	must(s, hz_vlut_pack(s->ctx, s->vlut_shaped, &empty, s->appended_data, bytes, &s->appended),
 	     "vlut_pack");
 }
 
@@ -88,6 +93,7 @@ void scene_open(struct scene *s, const hz_options *options)
 	must(s, hz_lattice_open(s->ctx, &s->shaped, &e8), "lattice_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut, s->lattice, NULL, NULL), "vlut_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut2, s->lattice, s->lattice, NULL), "vlut_open");
+	must(s, hz_vlut_open(s->ctx, &s->vlut_shaped, s->shaped, NULL, NULL), "vlut_open");
 	s->arena = device_memory(s, ARENA_BYTES);
 	s->host = calloc(1, ARENA_BYTES);
 	if (!s->host)
@@ -108,11 +114,13 @@ void scene_close(struct scene *s)
 	hz_free(s->ctx, s->layer_data, HZ_CPU);
 	hz_vlut_close(s->vlut);
 	hz_vlut_close(s->vlut2);
+	hz_vlut_close(s->vlut_shaped);
 	hz_lattice_close(s->lattice);
 	hz_lattice_close(s->shaped);
 	hz_free(s->ctx, s->packed_data, s->device);
 	hz_free(s->ctx, s->quat_packed_data, s->device);
 	hz_free(s->ctx, s->codes_data, s->device);
+	hz_free(s->ctx, s->appended_data, s->device);
 	hz_free(s->ctx, s->group_data, s->device);
 	hz_free(s->ctx, s->arena, s->device);
 	hz_close(s->ctx);

@@ -95,19 +95,27 @@ def run_dense(primitive):
             keys["k"] = k
         out = "s32" if whole else case.pick(None, None, "f32", "f16", "bf16")
         keys["out"] = out
-        got = case.run(primitive, keys, {**w.inputs, "x": x}, ["y"])["y"]
+        inputs, bias = {**w.inputs, "x": x}, np.zeros(rows, np.float32)
+        if not whole and case.chance(0.3):
+            inputs["bias"] = bias = case.rng.standard_normal(rows).astype(np.float32)
+        if not whole and case.chance(0.3):
+            keys["activation"] = case.pick("none", "relu")
+        got = case.run(primitive, keys, inputs, ["y"])["y"]
         shape = (*leading, rows)
         if whole:
             want = w.points[:, :k] @ values
             case.exact("y", got, want.T.reshape(shape))
             return
-        want = w.values[:, :k] @ values
+        want = w.values[:, :k] @ values + bias[:, None].astype(np.float64)
+        if keys.get("activation") == "relu":
+            want = np.maximum(want, 0)
         size = np.sqrt(np.sum(w.values[:, :k] ** 2, 1))[:, None] * \
             np.sqrt(np.sum(values**2, 0))[None, :]
         offset = np.abs(code.offset).max(initial=0) + code.q**code.levels
         # terms: p, o and z are summed separately
         size = size + 2.0**-3 * offset * np.max(w.scales.scales[:6]) * \
             np.sum(np.abs(values), 0)[None, :] * 2.0**-3
+        size = size + np.abs(bias)[:, None]
         loose = LOOSE[table] if sums is None else max(LOOSE[table], 2.0**-9)
         case.near("y", got, out or "f32", want.T.reshape(shape), loose * size.T.reshape(shape))
 

@@ -1129,8 +1129,8 @@ static void test_errors(struct dev *dev)
 	c.reserved[1] = 1;
 	REFUSED(HZ_EINVAL, "reserved", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
-	c.reserved0 = 1;
-	REFUSED(HZ_EINVAL, "w->reserved0 is 1, must be 0", hz_vlut_gemv(ctx, v, &c, &x, &y));
+	c.activation = HZ_ACT_LEAKY;
+	REFUSED(HZ_EINVAL, "w->activation is 2, must be 0", hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = w;
 	c.codes = hz_tensor_2d(p, HZ_U64, dev->device, 8, 16);
 	REFUSED(HZ_EDTYPE, "w->codes.dtype is u64, must be u8, the levels: hz_lattice_repack() makes "

@@ -130,6 +130,30 @@ static int call_vlut_pack(hz_context *ctx, struct single_case *r)
 	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
 }
 
+/* A row into an empty matrix: the bytes moved are those of x and of the row */
+static int make_vlut_append(struct bench *b, struct single_case *r)
+{
+	const hz_lattice_opts opts = {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST};
+	int status = hz_lattice_open(b->ctx, &r->lattice, &opts);
+
+	operand(b, r, 0, b->x, HZ_F32, 2, (int64_t[]){1, 4096});
+	r->coded = (hz_coded){.rows = 64, .k = 4096};
+	if (!status)
+		status = hz_vlut_open(b->ctx, &r->vlut, r->lattice, NULL, NULL);
+	if (!status)
+		status = hz_vlut_pack_bytes(b->ctx, r->vlut, &r->coded, &r->bytes);
+	if (!status)
+		status = hz_alloc(b->ctx, &r->blob, r->bytes, hz_device(b->ctx));
+	r->c.moved_bytes += (double)r->bytes / 64;
+	return status ? status :
+	       hz_vlut_pack(b->ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
+}
+
+static int call_vlut_append(hz_context *ctx, struct single_case *r)
+{
+	return hz_vlut_append(ctx, r->vlut, &r->t[0], 7, &r->packed, NULL);
+}
+
 static int make_repack(struct bench *b, struct single_case *r)
 {
 	const int64_t blocks = b->elements / 4;
@@ -355,6 +379,7 @@ static const struct row rows[] = {
 	{"quat_init", "polar", "f32", make_init, call_init},
 	{"lattice_repack", "D4 q=4 M=2", "u8", make_repack, call_repack},
 	{"vlut_pack", "2048x4096 D4 q=4 M=2", "u8", make_vlut_pack, call_vlut_pack},
+	{"vlut_append", "1x4096 e8-4.5-fast", "f32", make_vlut_append, call_vlut_append},
 	{"mhc_diagnose", "24x1024 4x4", "f32", make_diagnose, call_diagnose},
 	{"mhc_init", "phi of 24x4x4096", "f32", make_mhc_init, call_mhc_init},
 };

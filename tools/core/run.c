@@ -121,7 +121,7 @@ static const struct op *const ops[] = {
 	&op_quat_batchnorm, &op_quat_batchnorm_bwd, &op_quat_recurrent, &op_quat_recurrent_bwd,
 	&op_quat_pool, &op_quat_pool_bwd, &op_quat_dropout, &op_quat_init,
 	&op_lattice_design, &op_lattice_encode, &op_lattice_decode, &op_lattice_repack,
-	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_gemm2,
+	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_append, &op_vlut_gemm2,
 	&op_linear_forward, &op_linear_bwd, &op_linear_dequantize,
 	&op_mhc_presets, &op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd,
 	&op_mhc_add,

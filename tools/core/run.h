@@ -145,7 +145,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 extern const struct op op_lattice_design, op_lattice_encode, op_lattice_decode, op_lattice_repack;
 
 /* tools/vlut/run.c */
-extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_gemm2;
+extern const struct op op_vlut_gemv, op_vlut_gemm, op_vlut_append, op_vlut_gemm2;
 
 /* tools/linear/run.c */
 extern const struct op op_linear_forward, op_linear_bwd, op_linear_dequantize;

@@ -52,6 +52,26 @@ static const struct key vlut_keys[] = {
 	END,
 };
 
+static const struct word activation_names[] = {
+	{"none", HZ_ACT_NONE}, {"relu", HZ_ACT_RELU}, {"tanh", HZ_ACT_TANH},
+	{"sigmoid", HZ_ACT_SIGMOID}, {"gelu", HZ_ACT_GELU}, {"silu", HZ_ACT_SILU},
+	{"gelu_tanh", HZ_ACT_GELU_TANH}, {NULL, 0},
+};
+
+static const struct key activation_keys[] = {
+	{"activation", KEY_WORD, activation_names, 0, 0,
+	 "none|relu|tanh|sigmoid|gelu|silu|gelu_tanh", "of y; default none"},
+	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: rows were transformed before they were coded, and x is transformed\n"
+	 "likewise; default 1 with keys or operands of a transform"},
+	END,
+};
+
+static const struct key append_keys[] = {
+	{"step", KEY_INT, NULL, 1, INT64_MAX, "N", "rows to append at a time; default 1"},
+	END,
+};
+
 /* Keys of the second lattice of vlut_gemm2 if it differs from the first */
 static const struct key second_keys[] = {
 	{"x_lattice", KEY_TEXT, NULL, 0, 0, "as lattice", "keys of x; default those of w"},
@@ -182,6 +202,17 @@ static int open_vlut(hz_context *ctx, struct job *job, hz_vlut **v)
 	return hz_vlut_open(ctx, v, w_lattice, x_lattice, &o);
 }
 
+/* Whether x is transformed, as in lattice_encode */
+static bool is_rotated(struct job *job)
+{
+	const struct value *rotate = value_of(job, "rotate");
+	bool given = is_given(job, "pre") || is_given(job, "post");
+
+	for (const struct key *k = rotation_keys; k->name; k++)
+		given |= value_of(job, k->name)->given;
+	return rotate->given ? rotate->n != 0 : given;
+}
+
 /* With pack_w=1 replaces w by packed codes, whose data is on the device. */
 static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *w, int64_t k,
 		  hz_packed *packed)
@@ -199,7 +230,8 @@ static int pack_w(hz_context *ctx, struct job *job, const hz_vlut *v, hz_coded *
 		status = hz_vlut_pack(ctx, v, w, packed->data, bytes, packed);
 	if (status == HZ_OK)
 		*w = (hz_coded){.packed = packed, .use_levels = w->use_levels,
-				.row_scale = w->row_scale};
+				.row_scale = w->row_scale, .bias = w->bias,
+				.activation = w->activation, .hadamard = w->hadamard};
 	return status;
 }
 
@@ -208,14 +240,22 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	const hz_tensor *x = view_of(job, "x");
 	hz_tensor y = *view_of(job, "y");
 	int64_t shape[HZ_MAXDIM];
+	const hz_hadamard_opts rotation = hadamard_opts(job);
 	hz_packed packed = {0};
 	struct coded w;
+	hz_tensor bias;
 	hz_vlut *v;
 	int status = open_vlut(ctx, job, &v);
 
 	if (status != HZ_OK)
 		return status;
 	coded_of(job, "w", "t", "row_scale", &w);
+	w.c.activation = (int32_t)value_or(job, "activation", HZ_ACT_NONE);
+	w.c.hadamard = is_rotated(job) ? &rotation : NULL;
+	if (is_given(job, "bias")) {
+		bias = flat(view_of(job, "bias"), 0);
+		w.c.bias = &bias;
+	}
 	/* All dimensions of w before blocks are its rows. */
 	memcpy(shape, x->shape, sizeof(shape));
 	shape[x->ndim - 1] = w.c.codes.shape[0];
@@ -257,7 +297,67 @@ static int gemm2_call(hz_context *ctx, struct job *job)
 	return status;
 }
 
+/* An empty matrix of as many rows as x has, which are appended in turn */
+static int append_all(hz_context *ctx, struct job *job, const hz_vlut *v, hz_packed *packed,
+		      const hz_hadamard_opts *rotation)
+{
+	const hz_tensor *const x = view_of(job, "x");
+	hz_tensor *const scale = view_of(job, "row_scale");
+	const hz_coded empty = {.rows = x->shape[0], .k = x->shape[1]};
+	const int64_t step = value_or(job, "step", 1);
+	size_t bytes;
+	int status = hz_vlut_pack_bytes(ctx, v, &empty, &bytes);
+
+	if (status == HZ_OK)
+		status = hz_alloc(ctx, &packed->data, bytes ? bytes : 64, hz_device(ctx));
+	if (status == HZ_OK)
+		status = hz_vlut_pack(ctx, v, &empty, packed->data, bytes, packed);
+	for (int64_t i = 0, end; i < x->shape[0] && status == HZ_OK; i = end) {
+		end = step < x->shape[0] - i ? i + step : x->shape[0];
+
+		const hz_tensor rows = hz_view_slice(x, 0, i, end);
+		hz_tensor of_rows;
+		const hz_lattice_code_opts o = {.hadamard = rotation,
+						.row_scale = scale ? &of_rows : NULL};
+
+		if (scale)
+			of_rows = hz_view_slice(scale, 0, i, end);
+		status = WITH_WORKSPACE(ctx, hz_vlut_append(ctx, v, &rows, i, packed, &o));
+	}
+	return status;
+}
+
+static int append_call(hz_context *ctx, struct job *job)
+{
+	const hz_hadamard_opts rotation = hadamard_opts(job);
+	const hz_hadamard_opts *const h = is_rotated(job) ? &rotation : NULL;
+	hz_packed packed = {0};
+	const hz_coded w = {.packed = &packed, .row_scale = view_of(job, "row_scale"),
+			    .hadamard = h,
+			    .activation = (int32_t)value_or(job, "activation", HZ_ACT_NONE)};
+	hz_vlut *v;
+	int status = open_vlut(ctx, job, &v);
+
+	if (status != HZ_OK)
+		return status;
+	status = append_all(ctx, job, v, &packed, h);
+	if (status == HZ_OK)
+		status = WITH_WORKSPACE(ctx, hz_vlut_gemm(ctx, v, &w, view_of(job, "v"),
+							  view_of(job, "y")));
+	if (status == HZ_OK)
+		status = hz_sync(ctx);
+	if (packed.data)
+		hz_free(ctx, packed.data, hz_device(ctx));
+	hz_vlut_close(v);
+	return status;
+}
+
 /* ---- Rows of the table ----------------------------------------------------------------------- */
+
+#define BIAS {"bias", NULL, OPTIONAL, "f32", "[rows], added to results"}
+#define ROTATION_OPERANDS \
+	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE}, \
+	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"}
 
 #define W_OPERANDS \
 	{"w", NULL, 0, CODES, "[rows, blocks, levels]"}, \
@@ -270,6 +370,7 @@ static const struct operand gemv_operands[] = {
 	W_OPERANDS,
 	{"x", NULL, 0, "f32 f16 bf16 s8", "[k]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[rows]"},
+	BIAS, ROTATION_OPERANDS,
 	LAST,
 };
 
@@ -277,6 +378,7 @@ static const struct operand gemm_operands[] = {
 	W_OPERANDS,
 	{"x", NULL, 0, "f32 f16 bf16 s8", "[.., batch, k]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[.., batch, rows]"},
+	BIAS, ROTATION_OPERANDS,
 	LAST,
 };
 
@@ -288,6 +390,41 @@ static const struct operand gemm2_operands[] = {
 	{"y", NULL, OUTPUT, "f32 f16 bf16 s32", "[batch, rows]"},
 	LAST,
 };
+
+static const struct operand append_operands[] = {
+	{"x", NULL, 0, "f32 f16 bf16", "[rows, k], the rows to append"},
+	{"v", NULL, 0, "f32 f16 bf16", "[.., batch, k] or [k]"},
+	{"y", NULL, OUTPUT, "f32 f16 bf16", "[.., batch, rows] or [rows]"},
+	{"row_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32",
+	 "[rows]: the root mean square of each row, which is divided by it"},
+	{"basis", NULL, OPTIONAL, "f32 f64", "[d, d]; columns are the basis"},
+	{"transform", NULL, OPTIONAL, "f32 f64", "[d, d], applied to blocks first"},
+	ROTATION_OPERANDS,
+	LAST,
+};
+
+static int append_outputs(struct job *job)
+{
+	const struct npy *x = &slot_of(job, "x")->array, *v = &slot_of(job, "v")->array;
+	struct slot *y = slot_of(job, "y");
+	struct npy *scale = &slot_of(job, "row_scale")->array;
+	int status = lattice_of(job, "", false, &w_lattice);
+
+	if (status)
+		return status;
+	if (x->ndim != 2 || v->ndim < 1)
+		return complain(EXIT_BAD, "%s: x must be [rows, k] and v have a dimension",
+				job->op->name);
+	scale->ndim = 1;
+	scale->shape[0] = x->shape[0];
+	scale->dtype = HZ_F32;
+	y->array.ndim = v->ndim;
+	for (int i = 0; i < v->ndim - 1; i++)
+		y->array.shape[i] = v->shape[i];
+	y->array.shape[v->ndim - 1] = x->shape[0];
+	status = output_dtype(job, y, "y", HZ_F32);
+	return status ? status : hadamard_common(job, x->ndim, x->shape);
+}
 
 static int gemm_outputs(struct job *job)
 {
@@ -301,7 +438,8 @@ static int gemm_outputs(struct job *job)
 	if (x->ndim < 1 || (job->op == &op_vlut_gemv && x->ndim > 1))
 		return complain(EXIT_BAD, "%s: x has %d dimensions, must be %s", job->op->name,
 				x->ndim, job->op == &op_vlut_gemv ? "[k]" : "[.., batch, k]");
-	return y_shape(job, x->shape, x->ndim - 1);
+	status = hadamard_common(job, x->ndim, x->shape);
+	return status ? status : y_shape(job, x->shape, x->ndim - 1);
 }
 
 static int gemm2_outputs(struct job *job)
@@ -318,14 +456,23 @@ static int gemm2_outputs(struct job *job)
 
 const struct op op_vlut_gemv = {
 	"vlut_gemv", "y = W x with lattice codes of W",
-	gemv_operands, (const struct key *const[]){lattice_keys, vlut_keys, NULL},
+	gemv_operands, (const struct key *const[]){lattice_keys, vlut_keys, activation_keys,
+						   rotation_keys, NULL},
 	gemm_outputs, gemm_call,
 };
 
 const struct op op_vlut_gemm = {
 	"vlut_gemm", "y = x W^T with lattice codes of W",
-	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, NULL},
+	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, activation_keys,
+						   rotation_keys, NULL},
 	gemm_outputs, gemm_call,
+};
+
+const struct op op_vlut_append = {
+	"vlut_append", "y = v X^T, with rows of X appended to a packed matrix",
+	append_operands, (const struct key *const[]){lattice_keys, vlut_keys, append_keys,
+						     activation_keys, rotation_keys, NULL},
+	append_outputs, append_call,
 };
 
 const struct op op_vlut_gemm2 = {

@@ -171,6 +171,6 @@ result 18 "linear: y within 24 dB" $? "$out"
 
 out=$("$top_builddir/doc/examples/kv_cache")
 result 19 "kv_cache" $? "$out"
-echo "$out" | awk '/^4.[5-9][0-9] bits a number$/ { bits = 1 }
-	/^attention over up to 200 tokens: error 0\.[01]/ { error = 1 } END { exit !(bits && error) }'
+echo "$out" | awk '/^4.50 bits a number$/ { bits = 1 }
+	/^attention over up to 256 tokens: error 0\.[01]/ { error = 1 } END { exit !(bits && error) }'
 result 20 "kv_cache: attention over keys and values of 4.5 bits" $? "$out"

@@ -16,7 +16,7 @@
 
 #include <hurwitz.h>
 
-#define TOKENS 200		/* that the cache holds */
+#define TOKENS 256		/* that the cache holds */
 #define DIM 64			/* of a key and a value, one head */
 #define SOME 32			/* values to decode at a time */
 

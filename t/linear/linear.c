@@ -603,7 +603,8 @@ static void test_verbose(void)
 		is_int(hz_linear_open(ctx, &l, &wt, &o), HZ_OK, "open");
 		heard[0] = '\0';
 		is_int(hz_linear_forward(ctx, l, &xt, NULL, &yt, &gelu), HZ_OK, "forward");
-		has_str(heard, "linear_forward from=f32[3,8] y=f32[3,8]: ", "the epilogue");
+		has_str(heard, i ? "vlut_gemm x=f32[3,32] y=f32[3,8] w->row_scale=f32[8]: " :
+				   "linear_forward from=f32[3,8] y=f32[3,8]: ", "the epilogue");
 		heard[0] = '\0';
 		is_int(hz_linear_bwd(ctx, l, &yt, &xt), HZ_OK, "bwd");
 		has_str(heard, "linear_dequantize w=f32[8,32]: ", "what it decodes");

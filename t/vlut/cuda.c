@@ -575,6 +575,89 @@ static void test_a2(void)
 	hz_lattice_close(l);
 }
 
+/* ---- Appending, and what follows a product --------------------------------------------------- */
+
+static void test_append(void)
+{
+	static const struct {
+		const char *name;
+		hz_lattice_opts o;
+		int64_t row, rows;
+		const char *kernels;
+	} cases[] = {
+		{"a row of bits", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2}, 5, 1,
+		 "lattice_encode_d4q4 vlut_d4_bitfield_pack vlut_append_merge"},
+		{"whole tiles of bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 16, 48,
+		 "lattice_encode_e8q4 vlut_e8_bitplane_pack"},
+		{"parts of three tiles", {.preset = HZ_LATTICE_PRESET_E8_4_25}, 15, 18,
+		 "lattice_encode_shaped vlut_label_pack vlut_append_merge vlut_label_pack "
+		 "vlut_label_pack vlut_append_merge"},
+		{"rows of codes", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+		  .policy = HZ_LATTICE_T}, 3, 20, "lattice_encode_d4q4 vlut_pack"},
+		{"no rows", {.preset = HZ_LATTICE_PRESET_E8_4_25}, 64, 0, ""},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		const hz_coded empty = {.rows = 64, .k = 256};
+		const hz_tensor xt = hz_tensor_2d(x, HZ_F16, HZ_CUDA, cases[i].rows, 256);
+		hz_lattice *l;
+		hz_packed p;
+		hz_vlut *v;
+
+		if (open_lattice(ctx, &l, &cases[i].o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+			bail("%s", hz_errmsg(ctx));
+		taken();
+		is_int(hz_vlut_pack(ctx, v, &empty, scales, OPERAND_BYTES, &p), HZ_OK,
+		       "%s: an empty matrix: %s", cases[i].name, hz_errmsg(ctx));
+		is_str(taken(), "", "which no kernel makes");
+		is_int(hz_vlut_append(ctx, v, &xt, cases[i].row, &p, NULL), HZ_OK, "%s: %s",
+		       cases[i].name, hz_errmsg(ctx));
+		is_str(taken(), cases[i].kernels, "%s: kernels", cases[i].name);
+		hz_vlut_close(v);
+		hz_lattice_close(l);
+	}
+}
+
+/* Bias and activation: in y of f32, from sums in the workspace to y of 16 bits */
+static void test_epilogue(void)
+{
+	static const struct {
+		int y_dtype;
+		int64_t rows;
+		bool rotated;
+		const char *kernels;
+	} cases[] = {
+		{HZ_F32, 4096, false, "vlut_d4_bitfield_2 vlut_bias_act_rows_f32"},
+		{HZ_F16, 4096, false, "vlut_d4_bitfield_2 vlut_bias_act_rows_f32"},
+		{HZ_BF16, 4095, false, "vlut_d4_bitfield_2 vlut_bias_act"},
+		{HZ_F16, 4096, true, "hadamard_rows_12 vlut_d4_bitfield_2 vlut_bias_act_rows_f32"},
+	};
+	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
+	const hz_hadamard_opts h = {.plan = HZ_PLAN_GREEDY};
+	hz_lattice *l;
+	hz_vlut *v;
+
+	if (open_lattice(ctx, &l, &o) || hz_vlut_open(ctx, &v, l, NULL, NULL))
+		bail("%s", hz_errmsg(ctx));
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		const int64_t rows = cases[i].rows;
+		const hz_tensor xt = hz_tensor_2d(x, HZ_F16, HZ_CUDA, 2, 4096);
+		const hz_tensor bias = hz_tensor_1d(x + FAR, HZ_F32, HZ_CUDA, rows);
+		hz_tensor yt = hz_tensor_2d(y, cases[i].y_dtype, HZ_CUDA, 2, rows);
+		hz_packed p;
+		hz_coded w = packed_as(v, rows, 4096, scales, &p);
+
+		w.bias = &bias;
+		w.activation = HZ_ACT_GELU;
+		w.hadamard = cases[i].rotated ? &h : NULL;
+		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "bias, y of %s: %s",
+		       hz_dtype_name(cases[i].y_dtype), hz_errmsg(ctx));
+		is_str(taken(), cases[i].kernels, "its kernels");
+	}
+	hz_vlut_close(v);
+	hz_lattice_close(l);
+}
+
 static void test_all(void)
 {
 	char **const arrays[] = {&codes, &scales, &x, &y};
@@ -591,6 +674,8 @@ static void test_all(void)
 	test_label();
 	test_gemm2();
 	test_a2();
+	test_append();
+	test_epilogue();
 	stand_in_close(ctx, HZ_CUDA, arrays, 4);
 }
 

@@ -1151,7 +1151,7 @@ static void test_errors(struct dev *dev)
 	REFUSED(HZ_ESHAPE, "w->k is 60, must be 0 or 64, as packed",
 		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = &packed, .rows = 9};
-	REFUSED(HZ_ESHAPE, "w->rows is 9, must be 0 or 8, as packed",
+	REFUSED(HZ_ESHAPE, "w->rows is 9, must be 0 to 8, the rows packed",
 		hz_vlut_gemv(ctx, v, &c, &x, &y));
 	c = (hz_coded){.packed = &packed};
 	REFUSED(HZ_EINVAL, "w->packed is of another lattice", hz_vlut_gemv(ctx, tv, &c, &x, &y));

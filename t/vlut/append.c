@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include "gpu/runtime/cuda.h"
 #include "t/vlut/vlut.h"
 
 static const double r8[] = {20, 25, 28, 31, 34, 37, 42, 50}, r3[] = {21, 30, 43};
@@ -365,6 +366,82 @@ static void test_refused(struct dev *dev)
 	cache_free(&other);
 }
 
+#if HZ_HAVE_CUDA
+
+static bool same(const struct area *a, const unsigned char *want)
+{
+	unsigned char *got = malloc(a->total);
+	bool good;
+
+	area_read(a, got);
+	good = !memcmp(got, want, a->total);
+	free(got);
+	return good;
+}
+
+/* Rows 13 .. 20 and a product in a CUDA graph: what the calls write, whenever it is launched */
+static void test_graph(struct dev *dev, int code)
+{
+	hz_context *const ctx = dev->ctx;
+	struct cache c = cache_new(dev, code, 40, 136);
+	const hz_tensor x = rows_of(&c, &c.x_area, c.x_dtype, 13, 8, c.k, c.k + 3);
+	const hz_tensor of_all = hz_tensor_1d(c.scale_area.data, HZ_F32, dev->device, 21);
+	hz_tensor scale = hz_tensor_1d((float *)c.scale_area.data + 13, HZ_F32, dev->device, 8);
+	const hz_lattice_code_opts o = {.row_scale = c.scaled ? &scale : NULL};
+	const hz_coded w = {.packed = &c.packed, .rows = 21,
+			    .row_scale = c.scaled ? &of_all : NULL, .activation = HZ_ACT_SILU};
+	struct area y = area_new(dev, 2 * 21 * 4, 0);
+	const hz_tensor v = rows_of(&c, &c.x_area, c.x_dtype, 0, 2, c.k, c.k + 3);
+	hz_tensor yt = hz_tensor_2d(y.data, HZ_F32, dev->device, 2, 21);
+	unsigned char *packed = malloc(c.packed_area.total), *products = malloc(y.total);
+	void *stream, *graph = NULL;
+	bool good;
+
+	clear(&c.scale_area);
+	put_x(&c, 0, 40);
+	c.rotated = false;
+	append(&c, 0, 13);
+	CALL(hz_vlut_append(ctx, c.v, &x, 13, &c.packed, &o));
+	CALL(hz_vlut_gemm(ctx, c.v, &w, &v, &yt));
+	area_read(&c.packed_area, packed);
+	area_read(&y, products);
+	if (hzi_cuda_stream_new(ctx, &stream) || hz_set_stream(ctx, stream))
+		bail("a stream: %s", hz_errmsg(ctx));
+	good = hzi_cuda_capture_begin(ctx) == HZ_OK &&
+	       hz_vlut_append(ctx, c.v, &x, 13, &c.packed, &o) == HZ_OK &&
+	       hz_vlut_gemm(ctx, c.v, &w, &v, &yt) == HZ_OK;
+	good = hzi_cuda_capture_end(ctx, &graph) == HZ_OK && good;
+	for (int i = 0; i < 3 && good; i++) {
+		put_x(&c, 13, 8);
+		if (i == 2) {
+			/* Other rows, then those again */
+			append(&c, 13, 8);
+			CALL(hz_vlut_gemm(ctx, c.v, &w, &v, &yt));
+			area_read(&c.packed_area, packed);
+			area_read(&y, products);
+		}
+		good = hzi_cuda_graph_launch(ctx, graph) == HZ_OK && hz_sync(ctx) == HZ_OK &&
+		       (i < 2 || (same(&c.packed_area, packed) && same(&y, products)));
+	}
+	ok(good, "%s: appended in a graph, and multiplied: %s", codes[code].name, hz_errmsg(ctx));
+	hzi_cuda_graph_free(ctx, graph);
+	hz_set_stream(ctx, NULL);
+	hzi_cuda_stream_free(ctx, stream);
+	free(packed);
+	free(products);
+	area_free(&y);
+	cache_free(&c);
+}
+
+#else
+
+static void test_graph(struct dev *dev, int code)
+{
+	(void)dev, (void)code;
+}
+
+#endif
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -373,6 +450,8 @@ int main(void)
 	for (int code = 0; code < CODES; code++)
 		test_bytes(code);
 	test_refused(&devs[0]);
+	for (int code = 0; code < CODES && devs[0].device != HZ_CPU; code++)
+		test_graph(&devs[0], code);
 	dev_close_all();
 	return done_testing();
 }

@@ -130,6 +130,11 @@ static int call_vlut_pack(hz_context *ctx, struct single_case *r)
 	return hz_vlut_pack(ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
 }
 
+static int call_vlut_append(hz_context *ctx, struct single_case *r)
+{
+	return hz_vlut_append(ctx, r->vlut, &r->t[0], 7, &r->packed, NULL);
+}
+
 /* A row into an empty matrix: the bytes moved are those of x and of the row */
 static int make_vlut_append(struct bench *b, struct single_case *r)
 {
@@ -145,13 +150,9 @@ static int make_vlut_append(struct bench *b, struct single_case *r)
 	if (!status)
 		status = hz_alloc(b->ctx, &r->blob, r->bytes, hz_device(b->ctx));
 	r->c.moved_bytes += (double)r->bytes / 64;
-	return status ? status :
-	       hz_vlut_pack(b->ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
-}
-
-static int call_vlut_append(hz_context *ctx, struct single_case *r)
-{
-	return hz_vlut_append(ctx, r->vlut, &r->t[0], 7, &r->packed, NULL);
+	if (!status)
+		status = hz_vlut_pack(b->ctx, r->vlut, &r->coded, r->blob, r->bytes, &r->packed);
+	return status ? status : WITH_WORKSPACE(b->ctx, call_vlut_append(b->ctx, r));
 }
 
 static int make_repack(struct bench *b, struct single_case *r)

@@ -2132,7 +2132,7 @@ typedef struct hz_coded {
 					   first ones alone. k = 0: those of packed; of codes as x
 					   has, or all of all blocks */
 	int32_t use_levels;		/* the coarsest levels to use; 0: all */
-	int32_t activation;		/* what hz_vlut_gemm() applies: HZ_ACT_NONE, RELU, TANH,
+	int32_t activation;		/* enum hz_activation, of hz_vlut_gemm(): NONE, RELU, TANH,
 					   SIGMOID, GELU, SILU or GELU_TANH */
 	const hz_tensor *bias;		/* f32 [rows], contiguous: it adds; NULL: 0 */
 	const hz_hadamard_opts *hadamard;	/* by which rows were transformed before they were

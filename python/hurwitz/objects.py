@@ -222,14 +222,19 @@ class Coded:
 
     def __init__(self, codes: Array | None = None, t: Array | None = None,
                  row_scale: Array | None = None, packed: Packed | None = None,
-                 rows: int | None = None, k: int = 0, use_levels: int = 0):
+                 rows: int | None = None, k: int = 0, use_levels: int = 0,
+                 bias: Array | None = None, activation: int | str = 0,
+                 hadamard: dict | None = None):
         self.codes, self.t, self.row_scale, self.packed = codes, t, row_scale, packed
         self.k, self.use_levels = k, use_levels
+        self.bias, self.activation, self.hadamard = bias, activation, hadamard
         self.rows = rows if rows is not None else (packed or codes).shape[0]
 
     def pointer(self, views):
         options = {"codes": self.codes, "t": self.t, "row_scale": self.row_scale,
-                   "packed": self.packed, "k": self.k, "use_levels": self.use_levels}
+                   "packed": self.packed, "k": self.k, "use_levels": self.use_levels,
+                   "rows": self.rows if self.packed else 0, "bias": self.bias,
+                   "activation": self.activation, "hadamard": self.hadamard}
         return views.keep(build("hz_coded", options, views))
 
 
@@ -273,7 +278,39 @@ class Vlut(_Handle):
             self.context.call("vlut_pack", vlut, coded, packed.address, size.value,
                               ctypes.byref(packed.struct))
         return Coded(row_scale=w.row_scale, packed=packed, rows=w.rows, k=w.k,
-                     use_levels=w.use_levels)
+                     use_levels=w.use_levels, bias=w.bias, activation=w.activation,
+                     hadamard=w.hadamard)
+
+    def empty(self, rows: int, k: int, like: Array | None = None) -> Packed:
+        """A packed matrix for append(), of codes 0; on a GPU its memory is made as that of like."""
+        views, size = Views(), ctypes.c_size_t()
+        coded = views.keep(build("hz_coded", {"rows": rows, "k": k}, views))
+        vlut = self.pointer(views)
+        with self.context.lock:
+            self.context.call("vlut_pack_bytes", vlut, coded, ctypes.byref(size))
+            packed = Packed(like, size.value, self.context.device)
+            self.context.stream(like)
+            self.context.call("vlut_pack", vlut, coded, packed.address, size.value,
+                              ctypes.byref(packed.struct))
+        return packed
+
+    def append(self, packed: Packed, x: Array, row: int, **options: Any):
+        """Encodes rows of x into rows of empty() or pack(): hz_vlut_append().
+
+        Options are those of hz_lattice_code_opts: hadamard=, and row_scale=, an array to fill.
+        """
+        views = Views()
+        vlut = self.pointer(views)
+        opts = ctypes.byref(build("hz_lattice_code_opts", options, views)) if options else None
+        view = views.put(x, False, "x")[0]
+        arguments = "vlut_append", vlut, view, row, packed.pointer(views), opts
+        with self.context.lock:
+            self.context.stream(x)
+            if self.context.device != CONSTANTS["CPU"]:
+                with self.context.record() as recording:
+                    self.context.call(*arguments)
+                self.context.reserve(recording.bytes)
+            self.context.call(*arguments)
 
 
 # ---- Linear layers -------------------------------------------------------------------------------

@@ -326,6 +326,14 @@ class Lattices(Case):
             for matrix in (coded, vlut.pack(coded)):
                 self.near(vlut.gemv(matrix, x[0]), decoded @ x[0], 1e-4)
                 self.near(vlut.gemm(matrix, x), x @ decoded.T, 1e-4)
+        with hz.Vlut(lattice) as vlut:
+            cache, scales = vlut.empty(*w.shape), np.zeros(len(w), "f4")
+            for i in range(len(w)):
+                vlut.append(cache, w[i:i + 1], i, row_scale=scales[i:i + 1])
+            n, bias = len(w) - 1, self.normal(len(w) - 1)
+            first = hz.Coded(packed=cache, row_scale=scales[:n], rows=n, bias=bias,
+                             activation="relu")
+            self.near(vlut.gemm(first, x), np.maximum(x @ decoded[:n].T + bias, 0), 1e-4)
         with hz.Vlut(lattice, lattice) as vlut:
             other = lattice.encode(x, row_scale=True)
             y = lattice.decode(other[0], other[1], row_scale=other[3])

@@ -156,7 +156,7 @@ static struct hzi_vlut_gemm_args product_of(const struct hzi_vlut_gemm_args *a, 
 	return p;
 }
 
-/* The epilogue is a pass of its own: see doc/notes/vlut-gpu.md. */
+/* Bias and activation behind the product, whose kernels do without */
 static int run_epilogue(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			const struct hzi_vlut_gemm_args *product)
 {

@@ -7,7 +7,7 @@ libhz_la_SOURCES += \
 	lib/hadamard/hadamard.c lib/hadamard/ops.c lib/lattice/basis.c lib/lattice/code.c \
 	lib/lattice/design.c lib/lattice/lattice.c lib/lattice/ops.c lib/lattice/preset.c \
 	lib/linear/encode.c lib/linear/format.c lib/linear/linear.c lib/linear/ops.c lib/mhc/check.c \
-	lib/mhc/coef.c lib/mhc/gated.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/group.c lib/qgemm/ops.c \
+	lib/mhc/coef.c lib/mhc/gated.c lib/mhc/gated_chain.c lib/mhc/layer.c lib/mhc/mhc.c lib/mhc/ops.c lib/qgemm/group.c lib/qgemm/ops.c \
 	lib/qgemm/qgemm.c lib/quantize/check.c lib/quantize/ops.c lib/quantize/quantize.c \
 	lib/quat/ops.c lib/quat/quat.c lib/quat_conv/ops.c lib/quat_conv/plan.c \
 	lib/quat_conv/quat_conv.c lib/quat_gemm/ops.c lib/quat_gemm/quat_gemm.c \
@@ -16,7 +16,7 @@ libhz_la_SOURCES += \
 noinst_HEADERS += \
 	lib/core/dtype.def lib/core/fp.h lib/core/internal.h lib/core/ops.def lib/core/ops.inc lib/core/route.h lib/core/threads.h \
 	lib/hadamard/hadamard.h lib/lattice/lattice.h lib/lattice/lattice_math.h \
-	lib/linear/decode.h lib/linear/linear.h lib/mhc/check.h \
+	lib/linear/decode.h lib/linear/linear.h lib/mhc/check.h lib/mhc/gated.h \
 	lib/mhc/mhc.h lib/mhc/mhc_math.h lib/qgemm/group.h lib/qgemm/qgemm.h lib/qgemm/requant.h lib/quat/convert_math.h \
 	lib/quat/quat.h \
 	lib/quantize/format.h \

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cpu/mhc/coef.h"
+#include "lib/mhc/gated.h"
 
 /* The numbers of a token */
 static inline int64_t columns(const struct hzi_mhc_shape *s)
@@ -393,4 +394,27 @@ int hzi_cpu_mhc_gate(struct hz_context *ctx, const struct hzi_mhc_gate_args *a)
 	hzi_parallel(ctx, hzi_threads(ctx, a->s.tokens * columns(&a->s) * 32), gate_units, &job,
 		     a->s.tokens);
 	return HZ_OK;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+size_t hzi_cpu_mhc_gated_workspace(const struct hz_context *ctx, const struct hzi_mhc_gated_args *a)
+{
+	return hzi_mhc_gated_chain_workspace(ctx, a);
+}
+
+int hzi_cpu_mhc_gated(struct hz_context *ctx, const struct hzi_mhc_gated_args *a)
+{
+	return hzi_mhc_gated_chain(ctx, a);
+}
+
+size_t hzi_cpu_mhc_gated_bwd_workspace(const struct hz_context *ctx,
+				       const struct hzi_mhc_gated_bwd_args *a)
+{
+	return hzi_mhc_gated_bwd_chain_workspace(ctx, a);
+}
+
+int hzi_cpu_mhc_gated_bwd(struct hz_context *ctx, const struct hzi_mhc_gated_bwd_args *a)
+{
+	return hzi_mhc_gated_bwd_chain(ctx, a);
 }

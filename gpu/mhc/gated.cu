@@ -3,10 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/gated_tile.cuh"
 #include "gpu/mhc/gated.h"
-#include "gpu/device/mma.cuh"
-#include "gpu/device/pdl.cuh"
 
 #define THREADS HZI_MHC_GATED_THREADS
 
@@ -117,98 +115,211 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /*
- * A block of 8 warps makes 128 x 64 elements of c, each warp 32 x 32, from 32 steps of k at a time
+ * A block of 8 warps makes 128 x 128 elements of c, each warp 32 x 64, from 32 steps of k at a time
  * in shared memory: as two terms of bf16 each, of which the product of both second terms is left
- * out.
+ * out. An operand keeps the order it has in memory: [rows][steps], or transposed [steps][rows].
  */
 #define STEPS 32
 #define PITCH 20			/* words of a row of STEPS values, without bank conflicts */
+#define PITCH_T (HZI_MHC_PRODUCT_TILE / 2 + 4)	/* of a step of HZI_MHC_PRODUCT_TILE rows */
+#define PLANE (HZI_MHC_PRODUCT_TILE * PITCH)	/* of one term */
+#define CHUNKS (HZI_MHC_PRODUCT_TILE * STEPS / 8 / HZI_MHC_PRODUCT_THREADS)
 
-/* Loads two values of adjacent steps of a row; 0 beyond the matrix */
-HZ_DEVICE void load_pair(float *v, const void *p, int dtype, int64_t row, int64_t rows,
-			 int64_t row_stride, int64_t k, int64_t steps, int64_t step)
+struct operand {
+	const void *data;
+	int64_t rows, steps, row, step;	/* row, step: distances of elements, one of them 1 */
+	int dtype;
+	bool aligned;			/* what is contiguous begins at addresses of 16 bytes */
+};
+
+/* Chunk j of a thread: where it is in shared memory, at (line, column) of the tile */
+template <bool T>
+HZ_DEVICE void place_of(int j, int &line, int &column)
 {
-#pragma unroll
-	for (int e = 0; e < 2; e++)
-		v[e] = row < rows && k + e < steps ?
-			       load_value(dtype, p, row * row_stride + (k + e) * step) : 0;
+	constexpr int VECTORS = (T ? HZI_MHC_PRODUCT_TILE : STEPS) / 8;
+	const int e = threadIdx.x + j * HZI_MHC_PRODUCT_THREADS;
+
+	line = e / VECTORS;
+	column = e % VECTORS * 8;
 }
 
-/* Loads ROWS rows of 32 steps as two terms. Adjacent threads read adjacent elements. */
-template <int ROWS>
-HZ_DEVICE void load_tile(uint32_t (*high)[PITCH], uint32_t (*low)[PITCH], const void *p, int dtype,
-			 int64_t first, int64_t rows, int64_t row_stride, int64_t k, int64_t steps,
-			 int64_t step)
+/* Loads a thread's part of a tile; 0 beyond the matrix. */
+template <bool T>
+HZ_DEVICE void load_part(raw8 *r, const operand &o, int64_t first, int64_t k, int64_t end)
 {
-	for (int e = threadIdx.x; e < ROWS * STEPS / 2; e += HZI_MHC_PRODUCT_THREADS) {
-		const int r = step == 1 ? e / (STEPS / 2) : e % ROWS;
-		const int pair = step == 1 ? e % (STEPS / 2) : e / ROWS;
-		float v[2];
+	const int64_t line0 = T ? k : first, column0 = T ? first : k;
+	const int64_t lines = T ? end : o.rows, columns = T ? o.rows : end;
 
-		load_pair(v, p, dtype, first + r, rows, row_stride, k + pair * 2, steps, step);
-		high[r][pair] = split_weights(v[0], v[1], low[r][pair]);
+#pragma unroll
+	for (int j = 0; j < CHUNKS; j++) {
+		int l, c;
+
+		place_of<T>(j, l, c);
+		const int64_t line = line0 + l, column = column0 + c, left = columns - column;
+		const int64_t at = line * (T ? o.step : o.row) + column;
+
+		if (line >= lines || left <= 0)
+			clear_raw(r[j]);
+		else if (o.aligned && left >= 8)
+			load_raw(r[j], o.data, o.dtype, at);
+		else
+			load_raw_part(r[j], o.data, o.dtype, at, left);
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_MHC_PRODUCT_THREADS)
-	mhc_product(const __grid_constant__ hzi_mhc_product_args p)
+template <bool T>
+HZ_DEVICE void store_part(uint32_t *to, const raw8 *r, int dtype)
 {
-	__shared__ __align__(16) uint32_t a[2][HZI_MHC_PRODUCT_ROWS][PITCH],
-		b[2][HZI_MHC_PRODUCT_COLUMNS][PITCH];
-	const int64_t wide = (p.n + HZI_MHC_PRODUCT_COLUMNS - 1) / HZI_MHC_PRODUCT_COLUMNS;
-	const int64_t i0 = blockIdx.x / wide * HZI_MHC_PRODUCT_ROWS;
-	const int64_t j0 = blockIdx.x % wide * HZI_MHC_PRODUCT_COLUMNS;
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int row = warp / 2 * 32, column = warp % 2 * 32;
-	float sum[2][4][4] = {};
-
-	pdl_launch_dependents();
-	pdl_wait();
-	for (int64_t k = 0; k < p.k; k += STEPS) {
-		__syncthreads();
-		load_tile<HZI_MHC_PRODUCT_ROWS>(a[0], a[1], p.a, HZ_F32, i0, p.m, p.a_row, k, p.k,
-						p.a_step);
-		load_tile<HZI_MHC_PRODUCT_COLUMNS>(b[0], b[1], p.b, p.b_dtype, j0, p.n, p.b_row, k,
-						   p.k, p.b_step);
-		__syncthreads();
 #pragma unroll
-		for (int step = 0; step < STEPS / 16; step++) {
+	for (int j = 0; j < CHUNKS; j++) {
+		float v[8];
+		int l, c;
+
+		place_of<T>(j, l, c);
+		widen_raw(v, r[j], dtype);
+		store_terms(to + l * (T ? PITCH_T : PITCH) + c / 2, PLANE, v);
+	}
+}
+
+/* Fragments of 16 rows and steps of a, or of two tiles of 8 rows of b */
+template <bool T>
+HZ_DEVICE void load_a(uint32_t *r, const uint32_t *tile, int row, int k)
+{
+	const int lane = threadIdx.x % 32;
+
+	if constexpr (T)
+		ldmatrix_x4_trans(r, shared_address(tile + (k + lane % 8 + lane / 16 * 8) * PITCH_T +
+						    (row + lane / 8 % 2 * 8) / 2));
+	else
+		ldmatrix_x4(r, shared_address(tile + (row + lane % 16) * PITCH + k / 2 +
+					      lane / 16 * 4));
+}
+
+template <bool T>
+HZ_DEVICE void load_b(uint32_t *r, const uint32_t *tile, int row, int k)
+{
+	const int lane = threadIdx.x % 32;
+
+	if constexpr (T)
+		ldmatrix_x4_trans(r, shared_address(tile + (k + lane % 16) * PITCH_T +
+						    (row + lane / 16 * 8) / 2));
+	else
+		ldmatrix_x4(r, shared_address(tile + (row + lane % 8 + lane / 16 * 8) * PITCH +
+					      k / 2 + lane / 8 % 2 * 4));
+}
+
+template <bool AT, bool BT>
+HZ_DEVICE void product(const operand &a, const operand &b, int64_t i0, int64_t j0, int64_t begin,
+		       int64_t end, float (*sum)[8][4])
+{
+	extern __shared__ __align__(16) uint32_t memory[];
+	const int warp = threadIdx.x / 32, row = warp / 2 * 32, column = warp % 2 * 64;
+	/* Pairs of tiles of this warp that have columns of c */
+	const int64_t left = (b.rows - j0 - column + 15) / 16;
+	raw8 ra[CHUNKS], rb[CHUNKS];
+
+	load_part<AT>(ra, a, i0, begin, end);
+	load_part<BT>(rb, b, j0, begin, end);
+	for (int64_t k = begin, at = 0; k < end; k += STEPS, at ^= 1) {
+		uint32_t *const as = memory + at * 4 * PLANE, *const bs = as + 2 * PLANE;
+
+		store_part<AT>(as, ra, HZ_F32);
+		store_part<BT>(bs, rb, b.dtype);
+		__syncthreads();
+		if (k + STEPS < end) {
+			load_part<AT>(ra, a, i0, k + STEPS, end);
+			load_part<BT>(rb, b, j0, k + STEPS, end);
+		}
+#pragma unroll
+		for (int step = 0; step < STEPS; step += 16) {
 			uint32_t high[2][4], low[2][4];
 
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				const int r = row + h * 16 + lane % 16;
-				const int w = step * 8 + lane / 16 * 4;
-
-				ldmatrix_x4(high[h], shared_address(&a[0][r][w]));
-				ldmatrix_x4(low[h], shared_address(&a[1][r][w]));
+				load_a<AT>(high[h], as, row + h * 16, step);
+				load_a<AT>(low[h], as + PLANE, row + h * 16, step);
 			}
 #pragma unroll
-			for (int tile = 0; tile < 4; tile++) {
-				const int r = column + tile * 8 + lane / 4, w = step * 8 + lane % 4;
+			for (int pair = 0; pair < 4; pair++) {
+				uint32_t b1[4], b2[4];
 
+				if (pair >= left)
+					break;
+				load_b<BT>(b1, bs, column + pair * 16, step);
+				load_b<BT>(b2, bs + PLANE, column + pair * 16, step);
 #pragma unroll
-				for (int h = 0; h < 2; h++) {
-					mma_m16n8k16<HZ_BF16>(sum[h][tile], high[h], b[0][r][w],
-							      b[0][r][w + 4]);
-					mma_m16n8k16<HZ_BF16>(sum[h][tile], high[h], b[1][r][w],
-							      b[1][r][w + 4]);
-					mma_m16n8k16<HZ_BF16>(sum[h][tile], low[h], b[0][r][w],
-							      b[0][r][w + 4]);
+				for (int e = 0; e < 4; e++) {
+					const int h = e % 2, two = e / 2;
+					float *const to = sum[h][pair * 2 + two];
+
+					mma_m16n8k16<HZ_BF16>(to, high[h], b1[two * 2],
+							      b1[two * 2 + 1]);
+					mma_m16n8k16<HZ_BF16>(to, high[h], b2[two * 2],
+							      b2[two * 2 + 1]);
+					mma_m16n8k16<HZ_BF16>(to, low[h], b1[two * 2],
+							      b1[two * 2 + 1]);
 				}
 			}
 		}
 	}
+}
+
+/* A block has a tile of c and a split of k, whose sums go to partial [splits][m][n] or to c. */
+extern "C" __global__ void __launch_bounds__(HZI_MHC_PRODUCT_THREADS)
+	mhc_product(const __grid_constant__ hzi_mhc_product_job p)
+{
+	const hzi_mhc_product_args &g = p.g;
+	const int64_t wide = (g.n + HZI_MHC_PRODUCT_TILE - 1) / HZI_MHC_PRODUCT_TILE;
+	const int64_t tile = blockIdx.x / p.splits, split = blockIdx.x % p.splits;
+	const int64_t i0 = tile / wide * HZI_MHC_PRODUCT_TILE, j0 = tile % wide * HZI_MHC_PRODUCT_TILE;
+	const int64_t begin = split * p.steps, end = begin + p.steps < g.k ? begin + p.steps : g.k;
+	const operand a = {g.a, g.m, g.k, g.a_row, g.a_step, HZ_F32, p.a_aligned != 0};
+	const operand b = {g.b, g.n, g.k, g.b_row, g.b_step, g.b_dtype, p.b_aligned != 0};
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float *const to = p.partial ? p.partial + split * g.m * g.n : g.c;
+	float sum[2][8][4] = {};
+
+	pdl_launch_dependents();
+	pdl_wait();
+	if (g.a_step == 1 && g.b_step == 1)
+		product<false, false>(a, b, i0, j0, begin, end, sum);
+	else if (g.a_step == 1)
+		product<false, true>(a, b, i0, j0, begin, end, sum);
+	else if (g.b_step == 1)
+		product<true, false>(a, b, i0, j0, begin, end, sum);
+	else
+		product<true, true>(a, b, i0, j0, begin, end, sum);
 #pragma unroll
 	for (int e = 0; e < 32; e++) {
-		const int h = e / 16, tile = e / 4 % 4;
-		const int64_t i = i0 + row + h * 16 + lane / 4 + e % 4 / 2 * 8;
-		const int64_t j = j0 + column + tile * 8 + lane % 4 * 2 + e % 2;
+		const int h = e / 16, t = e / 2 % 8, half = e % 2;
+		const int64_t i = i0 + warp / 2 * 32 + h * 16 + lane / 4 + half * 8;
+		const int64_t j = j0 + warp % 2 * 64 + t * 8 + lane % 4 * 2;
+		float *const at = to + i * g.n + j;
+		const bool adds = g.accumulate && !p.partial;
 
-		if (i < p.m && j < p.n)
-			p.c[i * p.n + j] = (p.accumulate ? p.c[i * p.n + j] : 0) +
-					   sum[h][tile][e % 4];
+		if (i >= g.m || j >= g.n)
+			continue;
+		at[0] = (adds ? at[0] : 0) + sum[h][t][half * 2];
+		if (j + 1 < g.n)
+			at[1] = (adds ? at[1] : 0) + sum[h][t][half * 2 + 1];
 	}
+}
+
+/* A thread has an element of c. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+	mhc_product_sum(const __grid_constant__ hzi_mhc_product_job p)
+{
+	const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, count = p.g.m * p.g.n;
+	float sum = 0;
+
+	pdl_launch_dependents();
+	pdl_wait();
+	if (e >= count)
+		return;
+#pragma unroll 8
+	for (int s = 0; s < p.splits; s++)
+		sum += p.partial[s * count + e];
+	p.g.c[e] = (p.g.accumulate ? p.g.c[e] : 0) + sum;
 }
 
 /* ---- Between and after the products ---------------------------------------------------------- */

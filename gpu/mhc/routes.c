@@ -76,7 +76,14 @@ static const struct hzi_route pre_bwd[] = {
 	 .run = hzi_cuda_mhc_coef_bwd_generic},
 };
 
-enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, END };
+static const struct hzi_route gated[] = {
+	{"gated_fused", "three launches, products of streams on tensor cores, aligned rows", HZI_SM_80,
+	 FUNCTIONS(gated_fused), WORKSPACE(gated_fused)},
+	{"gated_chain", "any strides, streams over their roots in memory", HZI_ANY_ARCH,
+	 WORKSPACE(gated_chain), .run = hzi_cuda_mhc_gated_chain},
+};
+
+enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, GATED, END };
 
 const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[STREAMS] = HZI_ROUTES(mhc_streams, streams),
@@ -84,6 +91,7 @@ const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[RECOMPUTE] = HZI_ROUTES(mhc_recompute, recompute),
 	[PRE] = HZI_RANKED_ROUTES(mhc_pre, pre),
 	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
+	[GATED] = HZI_ROUTES(mhc_gated, gated),
 	[END] = {0},
 };
 
@@ -99,3 +107,4 @@ ROUTED(mhc_streams_bwd, STREAMS_BWD)
 ROUTED(mhc_recompute, RECOMPUTE)
 ROUTED(mhc_pre, PRE)
 ROUTED(mhc_pre_bwd, PRE_BWD)
+ROUTED(mhc_gated, GATED)

@@ -150,7 +150,7 @@ struct hzi_mhc_widen_args {
 	int32_t dtype, pad;
 };
 
-/* ---- Gated branch inputs: what hz_mhc_gated_pre() consists of --------------------------------- */
+/* ---- Gated branch inputs: hz_mhc_gated_pre(), and the operations that it may consist of ------- */
 
 /*
  * A token's numbers in f32, (i, c) at t n C + i stream + c channel: streams nc have stream C and
@@ -158,6 +158,31 @@ struct hzi_mhc_widen_args {
  */
 struct hzi_mhc_order {
 	int64_t stream, channel;
+};
+
+/*
+ * hz_mhc_gated_pre(): w_down [r][n C], w_up [n C][r], w_q [n][n C] (NULL: no q), each of its dtype,
+ * and gain, in the given order. q.data, u.data NULL: not wanted
+ */
+struct hzi_mhc_gated_args {
+	struct hzi_mhc_shape s;
+	struct hzi_mhc_rule rule;
+	struct hzi_mhc_order order;
+	struct hzi_mhc_array x, u;
+	struct hzi_mhc_coef q;
+	const void *w_down, *w_up, *w_q;
+	const float *gain;
+	int64_t rank;
+	int32_t down_dtype, up_dtype, q_dtype, pad;
+};
+
+/* hz_mhc_gated_pre_bwd(): `of` without u and q; data NULL: no gradient, or not wanted */
+struct hzi_mhc_gated_bwd_args {
+	struct hzi_mhc_gated_args of;
+	struct hzi_mhc_array du, dy, dx;
+	struct hzi_mhc_coef dq;
+	float *dw_down, *dw_up, *dw_q, *dgain;
+	int32_t accumulate, pad;
 };
 
 /*

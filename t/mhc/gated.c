@@ -220,7 +220,7 @@ static int call_gated_bwd(hz_context *ctx, struct tcase *c)
 
 enum {
 	CN = 1, GAIN_TOO = 2, NO_Q = 4, ADDS = 8, SIZES = 16, LAYOUT = 32, PEAK = 64,
-	DEFAULT = 128
+	DEFAULT = 128, EXTREMES = 256, INFINITE = 512
 };
 
 static void weight(struct tcase *c, int slot, int dtype, int64_t rows, int64_t columns, double sd)
@@ -247,12 +247,16 @@ static void make_gated(struct tcase *c, struct gated *g, int dtype, int how)
 	c->cn = how & CN ? n : 0;
 	c->split = 1 + rnd_below(&rnd, 2);
 	streams(c, X, dtype, g->T, n, g->C, layout, 1);
-	for (i = 0; how & SIZES && i < g->T * K; i++)
-		set(c->o[X], i, c->o[X]->v[i] * (i / g->C % 3 == 0 ? 1e15 :
-						 i / g->C % 3 == 1 ? 1 : 1e-15));
+	for (i = 0; how & (SIZES | EXTREMES) && i < g->T * K; i++)
+		set(c->o[X], i, c->o[X]->v[i] * (i / g->C % 3 == 1 ? 1 :
+						 pow(how & SIZES ? 1e15 : 1e28,
+						     i / g->C % 3 == 0 ? 1 : -1)));
 	weight(c, W_DOWN, dtype, g->r, K, n * sd / sqrt((double)K + 1));
 	weight(c, W_UP, how & CN ? HZ_F32 : dtype, K, g->r, 2 * (how & PEAK ? 1 : sd) /
 	       sqrt((double)g->r));
+	/* Gates of 0 or 1: one weight of some rows is infinite. */
+	for (i = 0; how & INFINITE && i < K; i += 3)
+		set(c->o[W_UP], i * g->r + i % g->r, i % 2 ? INFINITY : -INFINITY);
 	if (!(how & NO_Q))
 		weight(c, W_Q, HZ_F32, n, K, n / sqrt((double)K + 1));
 	if (how & GAIN_TOO)
@@ -362,11 +366,30 @@ static void test_gated(void)
 		{2, HZ_F32, LAYOUT | GAIN_TOO | ADDS, 33, 9, 25}, {4, HZ_BF16, ADDS, 130, 20, 66},
 		{4, HZ_F16, CN | LAYOUT | ADDS | GAIN_TOO, 6, 40, 7}, {5, HZ_F32, DEFAULT, 4, 3, 2},
 		{4, HZ_F32, NO_Q, 0, 16, 4}, {4, HZ_BF16, CN, 0, 8, 4},
-		{4, HZ_F32, DEFAULT | ADDS, 0, 8, 4},
+		{4, HZ_F32, DEFAULT | ADDS, 0, 8, 4}, {4, HZ_BF16, GAIN_TOO | ADDS, 140, 136, 144},
+	};
+	/* Tiles of the fused kernels: 16, 64 and 128 tokens, 32 and 64 channels, slices, their edges */
+	static const struct {
+		int n, dtype, how;
+		int64_t T, C, r;
+	} fused[] = {
+		{4, HZ_BF16, GAIN_TOO, 1, 1032, 128}, {4, HZ_BF16, NO_Q, 16, 264, 64},
+		{4, HZ_F32, GAIN_TOO, 3, 520, 16}, {3, HZ_F16, 0, 16, 40, 80},
+		{8, HZ_F16, GAIN_TOO | NO_Q, 7, 8, 256}, {4, HZ_F32, 0, 17, 272, 48},
+		{2, HZ_BF16, GAIN_TOO, 65, 72, 256}, {5, HZ_F16, NO_Q, 70, 104, 32},
+		{4, HZ_BF16, 0, 140, 136, 128}, {4, HZ_BF16, GAIN_TOO, 300, 72, 64},
+		{1, HZ_F32, GAIN_TOO, 129, 200, 112}, {4, HZ_F16, 0, 150, 64, 144},
+		{4, HZ_BF16, NO_Q, 131, 192, 64}, {2, HZ_F32, 0, 140, 64, 256},
 	};
 	int good = 1;
 	size_t i;
 
+	for (i = 0; i < sizeof(fused) / sizeof(*fused); i++)
+		good &= (quick && i % 3 == 0) ||
+			forward(fused[i].n, fused[i].dtype, fused[i].T, fused[i].C, fused[i].r,
+				fused[i].how);
+	ok(good, "aligned operands, each tile");
+	good = 1;
 	for (i = 0; i < sizeof(list) / sizeof(*list); i++)
 		good &= forward(list[i].n, list[i].dtype, list[i].T, list[i].C, list[i].r,
 				list[i].how) &
@@ -375,6 +398,10 @@ static void test_gated(void)
 	ok(good, "gated branch inputs, and their gradients");
 	ok(forward(4, HZ_F32, 9, 48, 16, SIZES) & forward(4, HZ_BF16, 9, 48, 16, SIZES | CN),
 	   "streams of 1e15 and 1e-15");
+	ok(forward(4, HZ_F32, 9, 48, 16, EXTREMES) &
+	   forward(4, HZ_BF16, 20, 48, 16, EXTREMES | GAIN_TOO), "streams of 1e28 and 1e-28");
+	ok(forward(4, HZ_F32, 9, 48, 16, INFINITE) & forward(4, HZ_BF16, 20, 72, 32, INFINITE) &
+	   forward(4, HZ_F16, 20, 72, 32, INFINITE), "infinite weights");
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");
 }
 
@@ -383,6 +410,7 @@ int main(void)
 	quick = tap_quick();
 	rnd = tap_seed();
 	dev_open_all();
+	dev_open_routes(HZI_OP_mhc_gated);
 	test_definition();
 	test_gated();
 	dev_close_all();

@@ -17,7 +17,7 @@
 enum kind {
 	NO_CALL, SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, POST_BWD_F,
 	EXPAND, EXPAND_BWD, WEIGHTS, WEIGHTS_BWD, PRE, PRE_BWD, HEAD, POST_PRE, LAYER,
-	LAYER_TRAINING, RECOMPUTE, GATED,
+	LAYER_TRAINING, RECOMPUTE, GATED, GATED_BWD,
 };
 
 #define LAYERS 4	/* recomputed by a call of RECOMPUTE */
@@ -47,7 +47,8 @@ static const struct {
 	[LAYER] = {"mhc_pre", "layer", 3, 2},
 	[LAYER_TRAINING] = {"mhc_pre_bwd", "layer+bwd", 7, 5},
 	[RECOMPUTE] = {"mhc_recompute", "", 1 + LAYERS, 2 * LAYERS},
-	[GATED] = {"mhc_gate", "gated pre", 1, 1},
+	[GATED] = {"mhc_gated", "gated pre", 1, 1},
+	[GATED_BWD] = {"mhc_gated_bwd", "gated pre", 2, 1},
 };
 
 /*
@@ -60,7 +61,7 @@ enum {
 	KIND = 31, QUICK = 32, GROUPS = 64, LITE = 128, NORM = 256, P_IN = 512, DIVIDED = 1024
 };
 
-#define RANK 320			/* of the gates of GATED */
+#define RANK 128			/* of the gates of GATED */
 
 enum { CPU, GPU };
 
@@ -110,7 +111,11 @@ static const struct shape {
 	{GPU, HZ_BF16, 8192, 4096, 2, {RECOMPUTE}},
 	{GPU, HZ_BF16, 4096, 4096, 8, {RECOMPUTE}},
 	{GPU, HZ_BF16, 8192, 4096, 4, {WEIGHTS | DIVIDED, PRE_BWD | DIVIDED}},
-	{GPU, HZ_BF16, 8192, 2048, 4, {GATED}},
+	{GPU, HZ_BF16, 1, 4096, 4, {GATED | QUICK, GATED_BWD}},
+	{GPU, HZ_BF16, 16, 4096, 4, {GATED, GATED_BWD}},
+	{GPU, HZ_BF16, 64, 4096, 4, {GATED, GATED_BWD}},
+	{GPU, HZ_BF16, 2048, 4096, 4, {GATED, GATED_BWD}},
+	{GPU, HZ_BF16, 8192, 4096, 4, {GATED | QUICK, GATED_BWD | QUICK}},
 	{GPU, HZ_F32, 32768, 0, 8, {SINKHORN, SINKHORN_BWD}},
 	{GPU, HZ_F32, 16384, 4096, 4, {POST}},
 	{GPU, HZ_F32, 16, 4096, 4, {WEIGHTS | QUICK}},
@@ -140,7 +145,7 @@ static const struct shape {
 	{CPU, HZ_BF16, 1024, 4096, 8, {PRE_BWD}},
 	{CPU, HZ_BF16, 2048, 4096, 4, {PRE_BWD | LITE, PRE_BWD | NORM}},
 	{CPU, HZ_BF16, 2048, 4096, 4, {WEIGHTS | DIVIDED, PRE_BWD | DIVIDED}},
-	{CPU, HZ_BF16, 128, 2048, 4, {GATED | QUICK}},
+	{CPU, HZ_BF16, 128, 2048, 4, {GATED | QUICK, GATED_BWD}},
 	{CPU, HZ_F32, 1024, 0, 8, {SINKHORN, SINKHORN_BWD}},
 	{CPU, HZ_F32, 8, 512, 4, {POST}},
 	{CPU, HZ_F32, 1024, 4096, 4, {POST, POST_BWD, WEIGHTS, PRE_BWD}},
@@ -180,9 +185,10 @@ struct mhc_case {
 	const struct mhc *m;
 	hz_tensor t[LARGE_ARRAYS];
 	hz_tensor p, q, a, dp, dq, da, saved, z, zp, phi, dphi, alpha, dalpha, bias, dbias;
-	hz_tensor norm, dnorm, w_down, w_up;
+	hz_tensor norm, dnorm, w_down, w_up, w_q, dw_down, dw_up, dw_q, gain, dgain;
 	hz_mhc_opts opts;
 	hz_mhc_grads grads;
+	hz_mhc_gated_grads gated;
 	hz_mhc_layer layer;
 	hz_mhc_block block[LAYERS];
 };
@@ -242,7 +248,10 @@ static int call_mhc(struct bench *b, struct bench_case *c)
 	case RECOMPUTE:
 		return hz_mhc_recompute(ctx, x, LAYERS, m->block);
 	case GATED:
-		return hz_mhc_gated_pre(ctx, x, &m->w_down, &m->w_up, NULL, NULL, u, &m->opts);
+		return hz_mhc_gated_pre(ctx, x, &m->w_down, &m->w_up, &m->w_q, &m->q, u, &m->opts);
+	case GATED_BWD:
+		return hz_mhc_gated_pre_bwd(ctx, x, &m->w_down, &m->w_up, &m->w_q, &m->gated,
+					    &m->opts);
 	default:
 		break;
 	}
@@ -283,6 +292,35 @@ static int call_copy(struct bench *b, struct bench_case *c)
 	return status;
 }
 
+/* Weights have the dtype of the streams. */
+static void make_gated_views(struct mhc_case *m, int device)
+{
+	const struct row *r = m->row;
+	const struct mhc *a = m->m;
+	const int64_t n = r->n, K = n * r->channels;
+	float *const gradients = a->dphi;
+
+	m->w_down = hz_tensor_2d(a->large[FS], r->dtype, device, RANK, K);
+	m->w_up = hz_tensor_2d(a->large[DFS], r->dtype, device, K, RANK);
+	m->w_q = hz_tensor_2d(a->large[YS], r->dtype, device, n, K);
+	m->dw_down = hz_tensor_2d(gradients, HZ_F32, device, RANK, K);
+	m->dw_up = hz_tensor_2d(gradients + RANK * K, HZ_F32, device, K, RANK);
+	m->dw_q = hz_tensor_2d(gradients + 2 * RANK * K, HZ_F32, device, n, K);
+	m->gain = hz_tensor_1d(a->phi, HZ_F32, device, K);
+	m->dgain = hz_tensor_1d(gradients + (2 * RANK + n) * K, HZ_F32, device, K);
+	m->opts.gain = &m->gain;
+	if (r->kind == GATED_BWD)
+		m->opts.dgain = &m->dgain;
+	m->gated = (hz_mhc_gated_grads){
+		.du = &m->t[DUS], .dq = &m->dq, .dx = &m->t[DXS], .dw_down = &m->dw_down,
+		.dw_up = &m->dw_up, .dw_q = &m->dw_q,
+	};
+	m->c.moved_bytes += (double)hz_tensor_bytes(&m->w_down) * 2 +
+			    (double)hz_tensor_bytes(&m->w_q);
+	if (r->kind == GATED_BWD)
+		m->c.moved_bytes += 4.0 * (double)((2 * RANK + n) * K);
+}
+
 static void make_views(struct bench *b, struct mhc_case *m)
 {
 	const struct row *r = m->row;
@@ -311,10 +349,8 @@ static void make_views(struct bench *b, struct mhc_case *m)
 	m->dbias = hz_tensor_1d(a->dbias, HZ_F32, device, rows_of_phi);
 	m->norm = hz_tensor_1d(a->norm, HZ_F32, device, C);
 	m->dnorm = hz_tensor_1d(a->dnorm, HZ_F32, device, C);
-	if (r->kind == GATED) {
-		m->w_down = hz_tensor_2d(a->phi, HZ_F32, device, RANK, n * C);
-		m->w_up = hz_tensor_2d(a->dphi, HZ_F32, device, n * C, RANK);
-	}
+	if (r->kind == GATED || r->kind == GATED_BWD)
+		make_gated_views(m, device);
 	m->grads = (hz_mhc_grads){
 		.dp = &m->dp, .dq = &m->dq, .da = &m->da, .dx = &m->t[DXS], .dphi = &m->dphi,
 		.dalpha = &m->dalpha, .dbias = &m->dbias,
@@ -394,7 +430,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	int status;
 
 	/* mHC-triton's conventions for coefficients of sequences and for 16 tokens */
-	if (r->groups || r->tokens == 16)
+	if (r->groups || (r->tokens == 16 && r->kind == WEIGHTS))
 		m.opts.preset = HZ_MHC_PRESET_TRITON;
 	if (r->groups)
 		m.opts.coefficients = HZ_MHC_PER_SEQUENCE;
@@ -406,6 +442,7 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 		m.opts.preset = HZ_MHC_PRESET_LUCIDRAINS;
 	if (r->flags & LITE)
 		m.opts.preset = HZ_MHC_PRESET_LITE;
+	m.c.moved_bytes = values * (kinds[r->kind].streams * r->n + kinds[r->kind].values);
 	make_views(b, &m);
 	name_case(&m);
 	m.c.op = kinds[r->kind].op;
@@ -413,7 +450,6 @@ static int run_case(struct bench *b, const struct row *r, const struct mhc *a)
 	m.c.ceiling = call_copy;
 	m.c.against = b->gpu ? "device copy" : "memcpy";
 	m.c.operations = (double)r->tokens;
-	m.c.moved_bytes = values * (kinds[r->kind].streams * r->n + kinds[r->kind].values);
 	if (r->kind == SINKHORN || r->kind == SINKHORN_BWD)
 		m.c.moved_bytes = (r->kind == SINKHORN ? 2.0 : 3.0) * (double)hz_tensor_bytes(&m.z);
 	m.c.large = b->gpu && r->tokens > 1000 && r->channels;
@@ -484,7 +520,7 @@ static int make_arrays(struct bench *b, struct mhc *a)
 		{&a->dp, numbers, 1}, {&a->dq, numbers, 1}, {&a->da, 4 * numbers, 1},
 		{&a->saved, (MOST_ROWS + 2) / 2 * tokens, 1}, {&a->z, 4 * numbers, 1},
 		{&a->phi, 2 * MOST_ROWS * n * channels, 0.01f},
-		{&a->dphi, 2 * MOST_ROWS * n * channels, 1},
+		{&a->dphi, 4 * MOST_ROWS * n * channels, 1},
 		{&a->alpha, 3, 1}, {&a->dalpha, 3, 1}, {&a->bias, MOST_ROWS, 1},
 		{&a->dbias, MOST_ROWS, 1}, {&a->norm, 2 * channels, 1},
 		{&a->dnorm, 2 * channels, 1},

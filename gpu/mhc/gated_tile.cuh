@@ -1,0 +1,76 @@
+/*
+ * gated_tile.cuh - operands of the products of gated branch inputs: 8 values at a time
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#ifndef HZI_GPU_MHC_GATED_TILE_CUH
+#define HZI_GPU_MHC_GATED_TILE_CUH
+
+#include "gpu/mhc/coef.cuh"
+#include "gpu/device/mma.cuh"
+#include "gpu/device/pdl.cuh"
+#include "gpu/device/shared.cuh"
+
+/* Eight contiguous elements as loaded: f32, or two of 16 bits in each of the first four words */
+struct raw8 {
+	uint32_t w[8];
+};
+
+HZ_DEVICE void clear_raw(raw8 &r)
+{
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		r.w[e] = 0;
+}
+
+/* Loads from element `at` on, an address of 16 bytes. */
+HZ_DEVICE void load_raw(raw8 &r, const void *p, int dtype, int64_t at)
+{
+	const uint4 *const src = (const uint4 *)((const char *)p + at * (dtype == HZ_F32 ? 4 : 2));
+	const uint4 a = src[0];
+
+	r.w[0] = a.x, r.w[1] = a.y, r.w[2] = a.z, r.w[3] = a.w;
+	if (dtype == HZ_F32) {
+		const uint4 b = src[1];
+
+		r.w[4] = b.x, r.w[5] = b.y, r.w[6] = b.z, r.w[7] = b.w;
+	}
+}
+
+/* The same of any address; 0 from the element `count` on */
+HZ_DEVICE void load_raw_part(raw8 &r, const void *p, int dtype, int64_t at, int64_t count)
+{
+	clear_raw(r);
+#pragma unroll
+	for (int e = 0; e < 8; e++) {
+		if (e >= count)
+			break;
+		if (dtype == HZ_F32)
+			r.w[e] = ((const uint32_t *)p)[at + e];
+		else
+			r.w[e / 2] |= (uint32_t)((const uint16_t *)p)[at + e] << e % 2 * 16;
+	}
+}
+
+HZ_DEVICE void widen_raw(float *v, const raw8 &r, int dtype)
+{
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		v[e] = dtype == HZ_F32 ? __uint_as_float(r.w[e]) :
+		       dtype == HZ_F16 ? (e % 2 ? f16_high(r.w[e / 2]) : f16_low(r.w[e / 2])) :
+					 (e % 2 ? bf16_high(r.w[e / 2]) : bf16_low(r.w[e / 2]));
+}
+
+/* Stores eight values as two terms of bf16, `plane` words apart. */
+HZ_DEVICE void store_terms(uint32_t *to, int plane, const float *v)
+{
+	uint32_t high[4], low[4];
+
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		high[e] = split_weights(v[2 * e], v[2 * e + 1], low[e]);
+	shared_store(shared_address(to), high);
+	shared_store(shared_address(to + plane), low);
+}
+
+#endif

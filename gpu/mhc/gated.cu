@@ -144,7 +144,7 @@ HZ_DEVICE void place_of(int j, int &line, int &column)
 }
 
 /* Loads a thread's part of a tile; 0 beyond the matrix. */
-template <bool T>
+template <bool T, bool WIDE>
 HZ_DEVICE void load_part(raw8 *r, const operand &o, int64_t first, int64_t k, int64_t end)
 {
 	const int64_t line0 = T ? k : first, column0 = T ? first : k;
@@ -156,19 +156,20 @@ HZ_DEVICE void load_part(raw8 *r, const operand &o, int64_t first, int64_t k, in
 
 		place_of<T>(j, l, c);
 		const int64_t line = line0 + l, column = column0 + c, left = columns - column;
-		const int64_t at = line * (T ? o.step : o.row) + column;
+		const char *const src = (const char *)o.data +
+					(line * (T ? o.step : o.row) + column) * (WIDE ? 4 : 2);
 
 		if (line >= lines || left <= 0)
 			clear_raw(r[j]);
 		else if (o.aligned && left >= 8)
-			load_raw(r[j], o.data, o.dtype, at);
+			load_raw<WIDE>(r[j], src);
 		else
-			load_raw_part(r[j], o.data, o.dtype, at, left);
+			load_raw_part<WIDE>(r[j], src, left);
 	}
 }
 
-template <bool T>
-HZ_DEVICE void store_part(uint32_t *to, const raw8 *r, int dtype)
+template <bool T, int DT>
+HZ_DEVICE void store_part(uint32_t *to, const raw8 *r)
 {
 #pragma unroll
 	for (int j = 0; j < CHUNKS; j++) {
@@ -176,7 +177,7 @@ HZ_DEVICE void store_part(uint32_t *to, const raw8 *r, int dtype)
 		int l, c;
 
 		place_of<T>(j, l, c);
-		widen_raw(v, r[j], dtype);
+		widen_raw<DT>(v, r[j]);
 		store_terms(to + l * (T ? PITCH_T : PITCH) + c / 2, PLANE, v);
 	}
 }
@@ -218,18 +219,23 @@ HZ_DEVICE void product(const operand &a, const operand &b, int64_t i0, int64_t j
 	const int64_t left = (b.rows - j0 - column + 15) / 16;
 	raw8 ra[CHUNKS], rb[CHUNKS];
 
-	load_part<AT>(ra, a, i0, begin, end);
-	load_part<BT>(rb, b, j0, begin, end);
+	const auto load = [&](int64_t k) {
+		load_part<AT, true>(ra, a, i0, k, end);
+		if (b.dtype == HZ_F32)
+			load_part<BT, true>(rb, b, j0, k, end);
+		else
+			load_part<BT, false>(rb, b, j0, k, end);
+	};
+
+	load(begin);
 	for (int64_t k = begin, at = 0; k < end; k += STEPS, at ^= 1) {
 		uint32_t *const as = memory + at * 4 * PLANE, *const bs = as + 2 * PLANE;
 
-		store_part<AT>(as, ra, HZ_F32);
-		store_part<BT>(bs, rb, b.dtype);
+		store_part<AT, HZ_F32>(as, ra);
+		by_dtype(b.dtype, [&](auto dtype) { store_part<BT, dtype.value>(bs, rb); });
 		__syncthreads();
-		if (k + STEPS < end) {
-			load_part<AT>(ra, a, i0, k + STEPS, end);
-			load_part<BT>(rb, b, j0, k + STEPS, end);
-		}
+		if (k + STEPS < end)
+			load(k + STEPS);
 #pragma unroll
 		for (int step = 0; step < STEPS; step += 16) {
 			uint32_t high[2][4], low[2][4];

@@ -13,11 +13,12 @@
 #define SOME 128			/* tokens up to which those of _some are faster than _many */
 
 struct down {
-	int kernel, tokens, rows, sums, piece;	/* sums: of how many warps */
+	int kernel, tokens, rows, threads, sums, piece;	/* sums: of how many warps */
 };
 
 #define DOWN_ROW(name, MT, NT, WM, WN, WK, KT) \
-	{HZI_KERNEL_mhc_gated_down_##name, 16 * (MT) * (WM), 8 * (NT) * (WN), WK, KT},
+	{HZI_KERNEL_mhc_gated_down_##name, 16 * (MT) * (WM), 8 * (NT) * (WN), \
+	 32 * (WM) * (WN) * (WK), WK, KT},
 static const struct down downs[] = {HZI_MHC_DOWN_TILES(DOWN_ROW)};
 
 struct up {
@@ -162,6 +163,8 @@ const char *hzi_cuda_mhc_gated_fused_unsupported(const struct hz_context *ctx, c
 	if (!is_vector(a->w_down) || !is_vector(a->w_up) || !is_vector(a->w_q) ||
 	    !is_vector(a->gain))
 		return "weights are not 16-byte aligned";
+	if (a->q.data && a->q_dtype != HZ_F32 && a->q_dtype != a->down_dtype)
+		return "w_q is neither f32 nor of the dtype of w_down";
 	return plan_of(ctx, a, &p) ? NULL : "too little shared memory";
 }
 
@@ -184,7 +187,7 @@ int hzi_cuda_mhc_gated_fused(struct hz_context *ctx, const void *args)
 	take_all(ctx, j);
 	HZ_CHECK(hzi_cuda_mhc_launch(ctx, op, p.down->kernel,
 				     p.token_tiles * j->slices * j->row_tiles, 1,
-				     HZI_MHC_DOWN_THREADS, p.down_bytes, j, sizeof(*j)));
+				     p.down->threads, p.down_bytes, j, sizeof(*j)));
 	HZ_CHECK(hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_gated_hidden, a->s.tokens, 1,
 				     (int)ceil_div(j->rows + a->s.n, 32) * 32, 0, j, sizeof(*j)));
 	if (!a->u.data)

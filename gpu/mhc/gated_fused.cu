@@ -24,8 +24,10 @@ HZ_DEVICE void multiply_add(float (*sum)[NT][4], const uint32_t *a, int a_plane,
 {
 	const int lane = threadIdx.x % 32;
 	const uint32_t at = shared_address(a + lane % 16 * PITCH + lane / 16 * 4);
-	const uint32_t *const w = b + lane / 4 * PITCH + lane % 4;
-	uint32_t high[MT][4], low[XP == 2 ? MT : 1][4];
+	/* Matrices of 8 rows and 8 steps: both halves of a tile's steps, of both terms or two tiles */
+	const uint32_t w = shared_address(b + lane % 8 * PITCH + lane / 8 % 2 * 4 +
+					  lane / 16 * (WP == 2 ? b_plane : 8 * PITCH));
+	uint32_t high[MT][4], low[XP == 2 ? MT : 1][4], r[4];
 
 #pragma unroll
 	for (int m = 0; m < MT; m++) {
@@ -35,23 +37,30 @@ HZ_DEVICE void multiply_add(float (*sum)[NT][4], const uint32_t *a, int a_plane,
 	}
 #pragma unroll
 	for (int tile = 0; tile < NT; tile++) {
-		const uint32_t *const v = w + tile * 8 * PITCH;
-		const uint32_t b0 = v[0], b1 = v[4];
+		const uint32_t *b1 = r;
 
+		if (WP == 2 || (tile % 2 == 0 && tile + 1 < NT)) {
+			ldmatrix_x4(r, w + tile * 8 * PITCH * 4);
+		} else if (tile % 2 == 0) {
+			const uint32_t *const last = b + (tile * 8 + lane / 4) * PITCH + lane % 4;
+
+			r[0] = last[0];
+			r[1] = last[4];
+		} else {
+			b1 = r + 2;
+		}
 #pragma unroll
 		for (int m = 0; m < MT; m++)
-			mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], b0, b1);
+			mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], b1[0], b1[1]);
 		if constexpr (WP == 2) {
-			const uint32_t c0 = v[b_plane], c1 = v[b_plane + 4];
-
 #pragma unroll
 			for (int m = 0; m < MT; m++)
-				mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], c0, c1);
+				mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], r[2], r[3]);
 		}
 		if constexpr (XP == 2) {
 #pragma unroll
 			for (int m = 0; m < MT; m++)
-				mma_m16n8k16<HZ_BF16>(sum[m][tile], low[m], b0, b1);
+				mma_m16n8k16<HZ_BF16>(sum[m][tile], low[m], b1[0], b1[1]);
 		}
 	}
 }
@@ -61,7 +70,7 @@ template <int MT, int NT, int WM, int WN, int WK, int KT>
 HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 {
 	constexpr int TOKENS = 16 * MT * WM, ROWS = 8 * NT * WN, PITCH = HZI_MHC_PITCH(KT);
-	constexpr int LANES = KT / 8, STEP = HZI_MHC_DOWN_THREADS / LANES;
+	constexpr int THREADS = 32 * WM * WN * WK, LANES = KT / 8, STEP = THREADS / LANES;
 	constexpr int X = TOKENS / STEP, W = (ROWS + STEP - 1) / STEP;
 	constexpr int X_PLANE = TOKENS * PITCH, W_PLANE = ROWS * PITCH;
 	extern __shared__ __align__(16) uint32_t memory[];
@@ -81,82 +90,117 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 	float sum[MT][NT][4] = {}, squares[X] = {}, gain[8];
 	raw8 x[X], w[W];
 
-	const auto load = [&](int64_t c) {
-		c += column;
+	/* Elements from c0 and from a thread's first rows on */
+	const int64_t xs0 = offset(a.x, t0 + first, i, c0 + column);
+	const int64_t ws0 = (row0 + first) * K + i * C + c0 + column;
+	const int64_t qs0 = (row0 + first - a.rank) * K + i * C + c0 + column;
+	const int x_bytes = a.s.dtype == HZ_F32 ? 4 : 2, w_bytes = a.down_dtype == HZ_F32 ? 4 : 2;
+	const int q_bytes = a.q_dtype == HZ_F32 ? 4 : 2;
+
+	const auto load_x = [&](int64_t c, auto wide) {
 #pragma unroll
 		for (int j = 0; j < X; j++) {
-			const int64_t t = t0 + first + j * STEP;
-
 			clear_raw(x[j]);
-			if (t < T && c < end)
-				load_raw(x[j], a.x.data, a.s.dtype, offset(a.x, t, i, c));
+			if (t0 + first + j * STEP < T && c0 + c + column < end)
+				load_raw<wide.value>(x[j], (const char *)a.x.data +
+						     (xs0 + j * STEP * a.x.token + c) * x_bytes);
 		}
+	};
+	const auto load_w = [&](int64_t c, auto wide) {
 #pragma unroll
 		for (int j = 0; j < W; j++) {
 			const int row = row0 + first + j * STEP;
 
 			clear_raw(w[j]);
-			if (c >= end || row >= limit || row >= p.rows)
+			if (c0 + c + column >= end || row >= limit || row >= p.rows)
 				continue;
 			if (row < a.rank)
-				load_raw(w[j], a.w_down, a.down_dtype, row * K + i * C + c);
+				load_raw<wide.value>(w[j], (const char *)a.w_down +
+						     (ws0 + j * STEP * K + c) * w_bytes);
+			else if (wide.value || q_bytes == 2)
+				load_raw<wide.value>(w[j], (const char *)a.w_q +
+						     (qs0 + j * STEP * K + c) * q_bytes);
 			else
-				load_raw(w[j], a.w_q, a.q_dtype, (row - a.rank) * K + i * C + c);
+				load_raw<true>(w[j], (const char *)a.w_q +
+					       (qs0 + j * STEP * K + c) * q_bytes);
 		}
-		if (a.gain && c < end) {
-			const float4 *const g = (const float4 *)(a.gain + i * C + c);
+	};
+	const auto load = [&](int64_t c) {
+		if (x_bytes == 4)
+			load_x(c, std_int<1>());
+		else
+			load_x(c, std_int<0>());
+		if (w_bytes == 4)
+			load_w(c, std_int<1>());
+		else
+			load_w(c, std_int<0>());
+		if (a.gain && c0 + c + column < end) {
+			const float4 *const g = (const float4 *)(a.gain + i * C + c0 + c + column);
 			const float4 low = g[0], high = g[1];
 
 			gain[0] = low.x, gain[1] = low.y, gain[2] = low.z, gain[3] = low.w;
 			gain[4] = high.x, gain[5] = high.y, gain[6] = high.z, gain[7] = high.w;
 		}
 	};
-	const auto store = [&](uint32_t *to) {
-		float v[8];
-
+	const auto store_x = [&](uint32_t *to, auto dtype) {
 #pragma unroll
 		for (int j = 0; j < X; j++) {
 			uint32_t *const dst = to + (first + j * STEP) * PITCH + column / 2;
+			float v[8];
 
-			widen_raw(v, x[j], a.s.dtype);
+			widen_raw<dtype.value>(v, x[j]);
 #pragma unroll
 			for (int e = 0; e < 8; e++)
 				squares[j] = fmaf(v[e], v[e], squares[j]);
-			if (p.x_terms == 1)
+			if constexpr (dtype.value == HZ_BF16)
 				shared_store(shared_address(dst), x[j].w);
 			else
 				store_terms(dst, X_PLANE, v);
 		}
-		to += p.x_terms * X_PLANE;
+	};
+	const auto store_w = [&](uint32_t *to, auto dtype, auto terms) {
 #pragma unroll
 		for (int j = 0; j < W; j++) {
 			const int row = first + j * STEP;
 			uint32_t *const dst = to + row * PITCH + column / 2;
+			float v[8];
 
 			if (ROWS % STEP != 0 && row >= ROWS)
 				continue;
-			if (p.w_terms == 1) {
+			if constexpr (terms.value == 1) {
 				shared_store(shared_address(dst), w[j].w);
-				continue;
-			}
-			widen_raw(v, w[j], row0 + row < a.rank ? a.down_dtype : a.q_dtype);
+			} else {
+				if (dtype.value == HZ_F32 || row0 + row < a.rank || q_bytes == 2)
+					widen_raw<dtype.value>(v, w[j]);
+				else
+					widen_raw<HZ_F32>(v, w[j]);
 #pragma unroll
-			for (int e = 0; a.gain && e < 8; e++)
-				v[e] *= gain[e];
-			store_terms(dst, W_PLANE, v);
+				for (int e = 0; e < 8; e++)
+					v[e] *= gain[e];
+				store_terms(dst, W_PLANE, v);
+			}
 		}
+	};
+	const auto store = [&](uint32_t *to) {
+		by_dtype(a.s.dtype, [&](auto dtype) { store_x(to, dtype); });
+		to += p.x_terms * X_PLANE;
+		if (p.w_terms == 1)
+			store_w(to, std_int<HZ_BF16>(), std_int<1>());
+		else
+			by_dtype(a.down_dtype,
+				 [&](auto dtype) { store_w(to, dtype, std_int<2>()); });
 	};
 
 #pragma unroll
 	for (int e = 0; e < 8; e++)
-		gain[e] = 0;
+		gain[e] = 1;
 	/*
 	 * mhc_gated_up reads weights and streams before it waits, so it must not start before what
 	 * came before this call has ended.
 	 */
 	pdl_wait();
 	pdl_launch_dependents();
-	load(c0);
+	load(0);
 	for (int64_t c = c0, at = 0; c < end; c += KT, at ^= 1) {
 		uint32_t *const tile = memory + at * buffer;
 		const uint32_t *const xs = tile + wm * 16 * MT * PITCH;
@@ -165,7 +209,7 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 		store(tile);
 		__syncthreads();
 		if (c + KT < end)
-			load(c + KT);
+			load(c - c0 + KT);
 		const auto multiply = [&](auto x_terms, auto w_terms) {
 #pragma unroll
 			for (int k = 0; k < KT / 16 / WK; k++) {
@@ -215,13 +259,14 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 #pragma unroll
 		for (int e = 0; e < MT * NT * 2; e++) {
 			const int m = e / (NT * 2), tile = e / 2 % NT, h = e % 2;
-			const int t = m * 16 + h * 8 + lane / 4, row = tile * 8 + lane % 4 * 2;
+			const int t = (wm * MT + m) * 16 + h * 8 + lane / 4;
+			const int row = (wn * NT + tile) * 8 + lane % 4 * 2;
 
 			*(float2 *)(sums + (wk * TOKENS + t) * ROWS + row) =
 				{sum[m][tile][h * 2], sum[m][tile][h * 2 + 1]};
 		}
 		__syncthreads();
-		for (int e = threadIdx.x; e < TOKENS * ROWS; e += HZI_MHC_DOWN_THREADS) {
+		for (int e = threadIdx.x; e < TOKENS * ROWS; e += THREADS) {
 			const int64_t t = t0 + e / ROWS;
 			const int row = row0 + e % ROWS;
 			float v = 0;
@@ -236,7 +281,7 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 }
 
 #define DOWN(name, MT, NT, WM, WN, WK, KT) \
-	extern "C" __global__ void __launch_bounds__(HZI_MHC_DOWN_THREADS) \
+	extern "C" __global__ void __launch_bounds__(32 * WM * WN * WK) \
 		mhc_gated_down_##name(const __grid_constant__ hzi_mhc_gated_job p) \
 	{ \
 		gated_down<MT, NT, WM, WN, WK, KT>(p); \
@@ -328,7 +373,11 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 /* 1 / (1 + exp(-z)), to some 2^-22 */
 HZ_DEVICE float gate_of(float z)
 {
-	return __fdividef(1, 1 + __expf(-z));
+	float e, gate;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * -1.442695041f));
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1 + e));
+	return gate;
 }
 
 /* Inf would be NaN times the second term of a hidden number: its largest finite value instead */
@@ -338,40 +387,75 @@ HZ_DEVICE uint32_t finite_pair(uint32_t pair)
 }
 
 /* COUNT contiguous values, 2 or 8, aligned to as many */
-template <int COUNT>
-HZ_DEVICE void load_some(float *v, int dtype, const void *p, int64_t at)
+template <int DT, int COUNT>
+HZ_DEVICE void load_some(float *v, const void *p, int64_t at)
 {
 	if constexpr (COUNT == 8) {
 		raw8 r;
 
-		load_raw(r, p, dtype, at);
-		widen_raw(v, r, dtype);
-	} else if (dtype == HZ_F32) {
+		load_raw<DT == HZ_F32>(r, (const char *)p + at * (DT == HZ_F32 ? 4 : 2));
+		widen_raw<DT>(v, r);
+	} else if constexpr (DT == HZ_F32) {
 		const float2 pair = *(const float2 *)((const float *)p + at);
 
 		v[0] = pair.x, v[1] = pair.y;
 	} else {
-		unpack(dtype, *(const uint32_t *)((const uint16_t *)p + at), v[0], v[1]);
+		unpack(DT, *(const uint32_t *)((const uint16_t *)p + at), v[0], v[1]);
 	}
 }
 
-template <int COUNT>
-HZ_DEVICE void store_some(int dtype, void *p, int64_t at, const float *v)
+template <int DT, int COUNT>
+HZ_DEVICE void store_some(void *p, int64_t at, const float *v)
 {
-	if (dtype == HZ_F32) {
+	if constexpr (DT == HZ_F32) {
 		float2 *const to = (float2 *)((float *)p + at);
 
 #pragma unroll
 		for (int e = 0; e < COUNT; e += 2)
 			to[e / 2] = {v[e], v[e + 1]};
 	} else if constexpr (COUNT == 8) {
-		*(uint4 *)((uint16_t *)p + at) = dtype == HZ_F16 ? pack_eight<HZ_F16>(v) :
-								   pack_eight<HZ_BF16>(v);
+		*(uint4 *)((uint16_t *)p + at) = pack_eight<DT>(v);
 	} else {
-		*(uint32_t *)((uint16_t *)p + at) = dtype == HZ_F16 ? to_f16x2(v[0], v[1]) :
-								      to_bf16x2(v[0], v[1]);
+		*(uint32_t *)((uint16_t *)p + at) = DT == HZ_F16 ? to_f16x2(v[0], v[1]) :
+								   to_bf16x2(v[0], v[1]);
 	}
 }
+
+/*
+ * Copies contiguous rows of 16-byte vectors to shared memory, row r to place(r); 0 from `valid` on.
+ * The vectors of a thread are THREADS apart.
+ */
+template <int THREADS>
+struct row_copy {
+	int vectors, row, vector, rows_apart, vectors_apart;
+
+	__device__ __forceinline__ row_copy(int vectors_)
+		: vectors(vectors_), row(threadIdx.x / vectors_), vector(threadIdx.x % vectors_),
+		  rows_apart(THREADS / vectors_), vectors_apart(THREADS % vectors_)
+	{
+	}
+
+	template <class PLACE>
+	__device__ __forceinline__ void copy(uint32_t to, const char *src, int rows, int valid,
+					     int pitch, PLACE place) const
+	{
+		int r = row, v = vector;
+
+		src += threadIdx.x * 16;
+		for (; r < rows; src += THREADS * 16) {
+			const bool in = r < valid;
+
+			cp_async_zfill(to + (place(r) * pitch + v * 4) * 4,
+				       in ? src : src - r * vectors * 16, in ? 16 : 0);
+			r += rows_apart;
+			v += vectors_apart;
+			if (v >= vectors) {
+				v -= vectors;
+				r++;
+			}
+		}
+	}
+};
 
 /*
  * A lane's columns of NT tiles of 8 are 2 NT contiguous channels: column 2 l + e of tile j is
@@ -397,29 +481,31 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 	const float share = 1.0f / (float)n;
 	float sum[MT][NT][4], u[MT][NT][4];
 
-	const auto load_weights = [&](int step) {
-		const int i = step % n, vectors = rank * SIZE / 16;
-		const int64_t c0 = first + (int64_t)(step / n) * CHANNELS;
-		uint32_t *const to = weights + step % STAGES * CHANNELS * w_pitch;
+	const row_copy<THREADS> weight_rows(rank * SIZE / 16), hidden_rows(rank / 8);
+	int next = 0;			/* stream of the next tile to load, */
+	int64_t next_c = first;		/* and its first channel */
 
-		for (int e = threadIdx.x; e < CHANNELS * vectors; e += THREADS) {
-			const int channel = e / vectors, v = e - channel * vectors;
-			const int in = channel % (8 * NT), l = in / COUNT, k = in % COUNT;
-			const int row = channel - in + k / 2 * 8 + l * 2 + k % 2;
-			const int64_t c = c0 + channel < C ? c0 + channel : 0;
+	const auto load_weights = [&](int stage) {
+		const int64_t at = next * C + next_c, valid = C - next_c;
 
-			cp_async_zfill(shared_address(to + row * w_pitch + v * 4),
-				       (const char *)a.w_up + (i * C + c) * rank * SIZE + v * 16,
-				       c0 + channel < C ? 16 : 0);
-		}
-		for (int t = threadIdx.x; t < TOKENS; t += THREADS) {
-			if (t0 + t < T)
-				prefetch_l2((const char *)a.x.data + offset(a.x, t0 + t, i, c0) *
-					    (a.s.dtype == HZ_F32 ? 4 : 2));
+		weight_rows.copy(
+			shared_address(weights + stage * CHANNELS * w_pitch),
+			(const char *)a.w_up + at * rank * SIZE, CHANNELS,
+			valid < CHANNELS ? (int)valid : CHANNELS, w_pitch, [](int channel) {
+				const int in = channel % (8 * NT), k = in % COUNT;
+
+				return channel - in + k / 2 * 8 + in / COUNT * 2 + k % 2;
+			});
+		for (int t = threadIdx.x; t < TOKENS && t0 + t < T; t += THREADS)
+			prefetch_l2((const char *)a.x.data + offset(a.x, t0 + t, next, next_c) *
+				    (a.s.dtype == HZ_F32 ? 4 : 2));
+		if (++next == n) {
+			next = 0;
+			next_c += CHANNELS;
 		}
 	};
 
-#pragma unroll
+#pragma unroll 1
 	for (int step = 0; step < STAGES; step++) {
 		if (step < steps)
 			load_weights(step);
@@ -427,27 +513,27 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 	}
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int e = threadIdx.x; e < 2 * TOKENS * (rank / 8); e += THREADS) {
-		const int row = e / (rank / 8), v = e - row * (rank / 8);
-		const int second = row >= TOKENS, token = row - second * TOKENS;
-		const int64_t t = t0 + token < T ? t0 + token : 0;
-
-		cp_async_zfill(shared_address(hidden + row * pitch + v * 4),
-			       p.hidden + (second * T + t) * rank + v * 8,
-			       t0 + token < T ? 16 : 0);
-	}
+	for (int second = 0; second < 2; second++)
+		hidden_rows.copy(shared_address(hidden + second * plane),
+				 (const char *)(p.hidden + (second * T + t0) * rank), TOKENS,
+				 T - t0 < TOKENS ? (int)(T - t0) : TOKENS, pitch,
+				 [](int token) { return token; });
 	cp_async_commit();
-	for (int e = threadIdx.x; e < TOKENS * n; e += THREADS) {
-		if (t0 + e / n < T)
-			roots[e / n][e % n] = p.roots[t0 * n + e];
+	for (int t = threadIdx.x; t < TOKENS && t0 + t < T; t += THREADS) {
+		for (int i = 0; i < n; i++)
+			roots[t][i] = p.roots[(t0 + t) * n + i];
 	}
-	for (int step = 0; step < steps; step++) {
-		const int i = step % n, at = (wn * 8 * NT + lane / 4) * w_pitch;
-		const uint32_t *const w = weights + step % STAGES * CHANNELS * w_pitch + at;
-		const int64_t c = first + (int64_t)(step / n) * CHANNELS + wn * 8 * NT +
-				  lane % 4 * COUNT;
-		const uint32_t row = shared_address(hidden + (wm * 16 * MT + lane % 16) * pitch +
-						    lane / 16 * 4);
+
+	const uint32_t row = shared_address(hidden + (wm * 16 * MT + lane % 16) * pitch +
+					    lane / 16 * 4);
+	int64_t c = first + wn * 8 * NT + lane % 4 * COUNT;
+
+	for (int step = 0, i = 0, stage = 0; step < steps; step++) {
+		const uint32_t *const tile0 = weights + (stage * CHANNELS + wn * 8 * NT) * w_pitch;
+		const uint32_t *const w = tile0 + lane / 4 * w_pitch;
+		/* Of bf16: both halves of the steps of two tiles */
+		const uint32_t w_matrices = shared_address(tile0 + (lane % 8 + lane / 16 * 8) *
+							   w_pitch + lane / 8 % 2 * 4);
 
 		if (step == 0)
 			cp_async_wait<0>();
@@ -462,7 +548,7 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 		}
 #pragma unroll 2
 		for (int k = 0; k < rank / 16; k++) {
-			uint32_t high[MT][4], low[MT][4];
+			uint32_t high[MT][4], low[MT][4], r[4];
 
 #pragma unroll
 			for (int m = 0; m < MT; m++) {
@@ -475,9 +561,16 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 				uint32_t b[2], rest[2];
 
 				if constexpr (WT == HZ_BF16) {
+					if (NT == 1) {
+						r[0] = src[k * 8 + lane % 4];
+						r[1] = src[k * 8 + 4 + lane % 4];
+					} else if (tile % 2 == 0) {
+						ldmatrix_x4(r, w_matrices +
+								(tile * 8 * w_pitch + k * 8) * 4);
+					}
 #pragma unroll
 					for (int h = 0; h < 2; h++) {
-						b[h] = src[k * 8 + h * 4 + lane % 4];
+						b[h] = r[tile % 2 * 2 + h];
 						rest[h] = finite_pair(b[h]);
 					}
 				} else {
@@ -510,44 +603,55 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 				}
 			}
 		}
-		__syncthreads();
+		if (steps > STAGES)
+			__syncthreads();
 		if (step + STAGES < steps)
-			load_weights(step + STAGES);
+			load_weights(stage);
 		cp_async_commit();
-		if (c >= C)
-			continue;
 
-		float gain[COUNT];
+		const auto add = [&](auto dtype) {
+			constexpr int DT = dtype.value;
+			float gain[COUNT];
 
-		if (a.gain)
-			load_some<COUNT>(gain, HZ_F32, a.gain, i * C + c);
 #pragma unroll
-		for (int e = 0; !a.gain && e < COUNT; e++)
-			gain[e] = 1;
+			for (int e = 0; e < COUNT; e++)
+				gain[e] = 1;
+			if (a.gain)
+				load_some<HZ_F32, COUNT>(gain, a.gain, i * C + c);
 #pragma unroll
-		for (int e = 0; e < MT * 2; e++) {
-			const int m = e / 2, h = e % 2;
-			const int token = (wm * MT + m) * 16 + h * 8 + lane / 4;
-			const int64_t t = t0 + token;
-			float x[COUNT], rho;
+			for (int e = 0; e < MT * 2; e++) {
+				const int m = e / 2, h = e % 2;
+				const int token = (wm * MT + m) * 16 + h * 8 + lane / 4;
+				const int64_t t = t0 + token;
+				float x[COUNT], rho;
 
-			if (t >= T)
-				continue;
-			rho = roots[token][i];
-			load_some<COUNT>(x, a.s.dtype, a.x.data, offset(a.x, t, i, c));
+				if (t >= T)
+					continue;
+				rho = roots[token][i];
+				load_some<DT, COUNT>(x, a.x.data, offset(a.x, t, i, c));
 #pragma unroll
-			for (int k = 0; k < COUNT; k++) {
-				float &to = u[m][k / 2][h * 2 + k % 2];
+				for (int k = 0; k < COUNT; k++) {
+					float &to = u[m][k / 2][h * 2 + k % 2];
 
-				to = fmaf(gate_of(sum[m][k / 2][h * 2 + k % 2]),
-					  x[k] * rho * gain[k], to);
+					to = fmaf(gate_of(sum[m][k / 2][h * 2 + k % 2]),
+						  x[k] * (rho * gain[k]), to);
+				}
+				if (i < n - 1)
+					continue;
+#pragma unroll
+				for (int k = 0; k < COUNT; k++)
+					x[k] = u[m][k / 2][h * 2 + k % 2] * share;
+				store_some<DT, COUNT>(a.u.data, offset(a.u, t, 0, c), x);
 			}
-			if (i < n - 1)
-				continue;
-#pragma unroll
-			for (int k = 0; k < COUNT; k++)
-				x[k] = u[m][k / 2][h * 2 + k % 2] * share;
-			store_some<COUNT>(a.s.dtype, a.u.data, offset(a.u, t, 0, c), x);
+		};
+
+		if (c < C)
+			by_dtype(a.s.dtype, add);
+		__syncwarp();
+		stage = stage + 1 == STAGES ? 0 : stage + 1;
+		if (++i == n) {
+			i = 0;
+			c += CHANNELS;
 		}
 	}
 }

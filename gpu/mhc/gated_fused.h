@@ -20,10 +20,9 @@
  * Tiles of mhc_gated_down: tokens by rows of the weights, `piece` channels at a time. _few: up to
  * 16 tokens, _some: 64, _narrow and _many: 128; the last for more than 80 rows.
  */
-#define HZI_MHC_DOWN_THREADS 256
 #define HZI_MHC_DOWN_TILES(X) \
-	X(few, 1, 5, 1, 1, 8, 512) \
-	X(some, 4, 5, 1, 1, 8, 256) \
+	X(few, 1, 5, 1, 1, 16, 512) \
+	X(some, 1, 5, 4, 1, 4, 256) \
 	X(narrow, 2, 5, 4, 2, 1, 64) \
 	X(many, 2, 9, 4, 2, 1, 64)
 

@@ -23,42 +23,56 @@ HZ_DEVICE void clear_raw(raw8 &r)
 		r.w[e] = 0;
 }
 
-/* Loads from element `at` on, an address of 16 bytes. */
-HZ_DEVICE void load_raw(raw8 &r, const void *p, int dtype, int64_t at)
+/* Loads eight values of f32 (WIDE) or 16 bits from an address of 16 bytes. */
+template <bool WIDE>
+HZ_DEVICE void load_raw(raw8 &r, const char *src)
 {
-	const uint4 *const src = (const uint4 *)((const char *)p + at * (dtype == HZ_F32 ? 4 : 2));
-	const uint4 a = src[0];
+	const uint4 a = *(const uint4 *)src;
 
 	r.w[0] = a.x, r.w[1] = a.y, r.w[2] = a.z, r.w[3] = a.w;
-	if (dtype == HZ_F32) {
-		const uint4 b = src[1];
+	if constexpr (WIDE) {
+		const uint4 b = ((const uint4 *)src)[1];
 
 		r.w[4] = b.x, r.w[5] = b.y, r.w[6] = b.z, r.w[7] = b.w;
 	}
 }
 
 /* The same of any address; 0 from the element `count` on */
-HZ_DEVICE void load_raw_part(raw8 &r, const void *p, int dtype, int64_t at, int64_t count)
+template <bool WIDE>
+HZ_DEVICE void load_raw_part(raw8 &r, const char *src, int64_t count)
 {
 	clear_raw(r);
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
 		if (e >= count)
 			break;
-		if (dtype == HZ_F32)
-			r.w[e] = ((const uint32_t *)p)[at + e];
+		if constexpr (WIDE)
+			r.w[e] = ((const uint32_t *)src)[e];
 		else
-			r.w[e / 2] |= (uint32_t)((const uint16_t *)p)[at + e] << e % 2 * 16;
+			r.w[e / 2] |= (uint32_t)((const uint16_t *)src)[e] << e % 2 * 16;
 	}
 }
 
-HZ_DEVICE void widen_raw(float *v, const raw8 &r, int dtype)
+template <int DT>
+HZ_DEVICE void widen_raw(float *v, const raw8 &r)
 {
 #pragma unroll
 	for (int e = 0; e < 8; e++)
-		v[e] = dtype == HZ_F32 ? __uint_as_float(r.w[e]) :
-		       dtype == HZ_F16 ? (e % 2 ? f16_high(r.w[e / 2]) : f16_low(r.w[e / 2])) :
-					 (e % 2 ? bf16_high(r.w[e / 2]) : bf16_low(r.w[e / 2]));
+		v[e] = DT == HZ_F32 ? __uint_as_float(r.w[e]) :
+		       DT == HZ_F16 ? (e % 2 ? f16_high(r.w[e / 2]) : f16_low(r.w[e / 2])) :
+				      (e % 2 ? bf16_high(r.w[e / 2]) : bf16_low(r.w[e / 2]));
+}
+
+/* Calls f with the dtype as a type. Loops over values are inside f: a branch for each costs more. */
+template <class F>
+HZ_DEVICE void by_dtype(int dtype, F f)
+{
+	if (dtype == HZ_F32)
+		f(std_int<HZ_F32>());
+	else if (dtype == HZ_F16)
+		f(std_int<HZ_F16>());
+	else
+		f(std_int<HZ_BF16>());
 }
 
 /* Stores eight values as two terms of bf16, `plane` words apart. */

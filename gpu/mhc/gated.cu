@@ -253,17 +253,15 @@ HZ_DEVICE void product(const operand &a, const operand &b, int64_t i0, int64_t j
 					break;
 				load_b<BT>(b1, bs, column + pair * 16, step);
 				load_b<BT>(b2, bs + PLANE, column + pair * 16, step);
+				/* Four independent sums, then the next term of the same */
 #pragma unroll
-				for (int e = 0; e < 4; e++) {
-					const int h = e % 2, two = e / 2;
-					float *const to = sum[h][pair * 2 + two];
+				for (int e = 0; e < 12; e++) {
+					const int h = e % 2, two = e / 2 % 2, term = e / 4;
+					const uint32_t *const b = term == 1 ? b2 : b1;
 
-					mma_m16n8k16<HZ_BF16>(to, high[h], b1[two * 2],
-							      b1[two * 2 + 1]);
-					mma_m16n8k16<HZ_BF16>(to, high[h], b2[two * 2],
-							      b2[two * 2 + 1]);
-					mma_m16n8k16<HZ_BF16>(to, low[h], b1[two * 2],
-							      b1[two * 2 + 1]);
+					mma_m16n8k16<HZ_BF16>(sum[h][pair * 2 + two],
+							      term == 2 ? low[h] : high[h],
+							      b[two * 2], b[two * 2 + 1]);
 				}
 			}
 		}

@@ -12,14 +12,22 @@
 #define FEW 16				/* tokens of a tile of the kernels _few */
 #define SOME 128			/* tokens up to which those of _some are faster than _many */
 
+/* sums: of how many warps. many: with weights that mhc_gated_weights made; kernels by dtype */
 struct down {
-	int kernel, tokens, rows, threads, sums, piece;	/* sums: of how many warps */
+	int kernel, tokens, rows, threads, sums, piece;
+	bool many;
 };
 
 #define DOWN_ROW(name, MT, NT, WM, WN, WK, KT) \
 	{HZI_KERNEL_mhc_gated_down_##name, 16 * (MT) * (WM), 8 * (NT) * (WN), \
-	 32 * (WM) * (WN) * (WK), WK, KT},
-static const struct down downs[] = {HZI_MHC_DOWN_TILES(DOWN_ROW)};
+	 32 * (WM) * (WN) * (WK), WK, KT, false},
+#define MANY_ROW(name, rows) \
+	{HZI_KERNEL_mhc_gated_down_##name##_f16, HZI_MHC_MANY_TOKENS, rows, HZI_MHC_MANY_THREADS, 1, \
+	 HZI_MHC_MANY_PIECE, true}
+static const struct down downs[] = {
+	HZI_MHC_DOWN_TILES(DOWN_ROW)
+	MANY_ROW(narrow, HZI_MHC_NARROW_ROWS), MANY_ROW(many, HZI_MHC_MANY_ROWS),
+};
 
 struct up {
 	int kernel, tokens, channels, threads, stages;
@@ -74,8 +82,12 @@ static void plan_down(const struct hzi_cuda_device *gpu, struct plan *p, int ind
 	j->slices = (int)n * j->stream_slices;
 	p->down = d;
 	p->token_tiles = token_tiles;
-	p->down_bytes = (size_t)(j->slice > d->piece ? 2 : 1) * 4 * (size_t)HZI_MHC_PITCH(d->piece) *
-			(size_t)(j->x_terms * d->tokens + j->w_terms * d->rows);
+	p->down_bytes = 4 * (size_t)HZI_MHC_PITCH(d->piece);
+	if (d->many)
+		p->down_bytes *= (size_t)(HZI_MHC_MANY_STAGES * (d->tokens + 2 * d->rows));
+	else
+		p->down_bytes *= (size_t)((j->slice > d->piece ? 2 : 1) *
+					  (j->x_terms * d->tokens + j->w_terms * d->rows));
 	if (d->sums > 1 && p->down_bytes < 4 * (size_t)(d->sums * d->tokens * d->rows))
 		p->down_bytes = 4 * (size_t)(d->sums * d->tokens * d->rows);
 }
@@ -106,20 +118,22 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_mhc_gated_arg
 	const size_t limit = (size_t)gpu->shared_block_bytes - 4096;	/* of static memory */
 	const int64_t T = a->s.tokens;
 	struct hzi_mhc_gated_job *const j = &p->job;
-	int tile, up;
+	int up;
 
 	*p = (struct plan){.job.a = *a};
 	j->rows = (int)(a->rank + (a->q.data ? a->s.n : 0));
 	j->pitch = (int)ceil_div(j->rows, 8) * 8;
-	j->x_terms = a->s.dtype == HZ_BF16 ? 1 : 2;
-	j->w_terms = a->down_dtype == HZ_BF16 && !a->gain &&
+	j->gain_on_x = a->gain && T <= FEW;
+	j->x_terms = a->s.dtype == HZ_BF16 && !j->gain_on_x ? 1 : 2;
+	j->w_terms = a->down_dtype == HZ_BF16 && (!a->gain || j->gain_on_x) &&
 			     (a->q_dtype == HZ_BF16 || !a->q.data) ? 1 : 2;
-	tile = T <= FEW ? TILES_FEW : T <= SOME ? TILES_SOME :
-	       j->rows <= downs[TILES_NARROW].rows ? TILES_NARROW : TILES_MANY;
 	up = T <= FEW ? TILES_FEW : T <= SOME ? TILES_SOME : UP_MANY;
-	plan_down(gpu, p, tile);
+	if (T <= SOME || a->s.dtype == HZ_F32)
+		plan_down(gpu, p, T <= FEW ? TILES_FEW : TILES_SOME);
+	else
+		plan_down(gpu, p, j->rows <= HZI_MHC_NARROW_ROWS ? TILES_NARROW : TILES_MANY);
 	if (p->down_bytes > limit)
-		plan_down(gpu, p, TILES_NARROW);
+		plan_down(gpu, p, TILES_SOME);
 	plan_up(gpu, p, up);
 	if (p->up_bytes > limit)
 		plan_up(gpu, p, TILES_SOME);
@@ -129,15 +143,18 @@ static bool plan_of(const struct hz_context *ctx, const struct hzi_mhc_gated_arg
 }
 
 /* Parts of the workspace */
-static size_t take_all(const struct hz_context *ctx, struct hzi_mhc_gated_job *j)
+static size_t take_all(const struct hz_context *ctx, struct plan *p)
 {
-	const int64_t T = j->a.s.tokens;
+	struct hzi_mhc_gated_job *const j = &p->job;
+	const int64_t T = j->a.s.tokens, K = j->a.s.n * j->a.s.channels;
 	size_t used = 0;
 
 	j->partial = hzi_cuda_mhc_take(ctx, &used, j->slices * T * j->pitch);
 	j->squares = hzi_cuda_mhc_take(ctx, &used, j->slices * T);
 	j->roots = hzi_cuda_mhc_take(ctx, &used, T * j->a.s.n);
 	j->hidden = (uint16_t *)hzi_cuda_mhc_take(ctx, &used, T * j->a.rank);
+	j->terms = (uint16_t *)hzi_cuda_mhc_take(ctx, &used, p->down->many ? j->rows * K : 0);
+	j->scales = hzi_cuda_mhc_take(ctx, &used, p->down->many ? j->rows : 0);
 	return used;
 }
 
@@ -173,7 +190,7 @@ size_t hzi_cuda_mhc_gated_fused_workspace(const struct hz_context *ctx, const vo
 	struct plan p;
 
 	plan_of(ctx, args, &p);
-	return take_all(ctx, &p.job);
+	return take_all(ctx, &p);
 }
 
 int hzi_cuda_mhc_gated_fused(struct hz_context *ctx, const void *args)
@@ -184,8 +201,12 @@ int hzi_cuda_mhc_gated_fused(struct hz_context *ctx, const void *args)
 	struct hzi_mhc_gated_job *const j = &p.job;
 
 	plan_of(ctx, a, &p);
-	take_all(ctx, j);
-	HZ_CHECK(hzi_cuda_mhc_launch(ctx, op, p.down->kernel,
+	take_all(ctx, &p);
+	if (p.down->many)
+		HZ_CHECK(hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_gated_weights, j->rows, 1,
+					     HZI_MHC_WEIGHTS_THREADS, 0, j, sizeof(*j)));
+	HZ_CHECK(hzi_cuda_mhc_launch(ctx, op,
+				     p.down->kernel + (p.down->many && a->s.dtype == HZ_BF16),
 				     p.token_tiles * j->slices * j->row_tiles, 1,
 				     p.down->threads, p.down_bytes, j, sizeof(*j)));
 	HZ_CHECK(hzi_cuda_mhc_launch(ctx, op, HZI_KERNEL_mhc_gated_hidden, a->s.tokens, 1,

@@ -16,53 +16,56 @@
 
 /*
  * Adds 16 steps of k of MT x 16 rows of a and NT x 8 of b, whose second terms, if any, are `plane`
- * words after the first.
+ * words after the first. Products of the same sums are far apart: each waits for the one before.
  */
-template <int XP, int WP, int MT, int NT, int PITCH>
-HZ_DEVICE void multiply_add(float (*sum)[NT][4], const uint32_t *a, int a_plane, const uint32_t *b,
-			    int b_plane)
+template <int DT, int XP, int WP, int MT, int NT, int PITCH>
+HZ_DEVICE void multiply_add(float (*sum)[4], int sum_tiles, const uint32_t (*high)[4],
+			    const uint32_t (*low)[4], const uint32_t *b, int b_plane)
 {
 	const int lane = threadIdx.x % 32;
-	const uint32_t at = shared_address(a + lane % 16 * PITCH + lane / 16 * 4);
 	/* Matrices of 8 rows and 8 steps: both halves of a tile's steps, of both terms or two tiles */
 	const uint32_t w = shared_address(b + lane % 8 * PITCH + lane / 8 % 2 * 4 +
 					  lane / 16 * (WP == 2 ? b_plane : 8 * PITCH));
-	uint32_t high[MT][4], low[XP == 2 ? MT : 1][4], r[4];
+	uint32_t r[NT][4];
 
-#pragma unroll
-	for (int m = 0; m < MT; m++) {
-		ldmatrix_x4(high[m], at + m * 16 * PITCH * 4);
-		if constexpr (XP == 2)
-			ldmatrix_x4(low[m], at + (m * 16 * PITCH + a_plane) * 4);
-	}
 #pragma unroll
 	for (int tile = 0; tile < NT; tile++) {
-		const uint32_t *b1 = r;
-
 		if (WP == 2 || (tile % 2 == 0 && tile + 1 < NT)) {
-			ldmatrix_x4(r, w + tile * 8 * PITCH * 4);
+			ldmatrix_x4(r[tile], w + tile * 8 * PITCH * 4);
 		} else if (tile % 2 == 0) {
 			const uint32_t *const last = b + (tile * 8 + lane / 4) * PITCH + lane % 4;
 
-			r[0] = last[0];
-			r[1] = last[4];
+			r[tile][0] = last[0];
+			r[tile][1] = last[4];
 		} else {
-			b1 = r + 2;
-		}
-#pragma unroll
-		for (int m = 0; m < MT; m++)
-			mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], b1[0], b1[1]);
-		if constexpr (WP == 2) {
-#pragma unroll
-			for (int m = 0; m < MT; m++)
-				mma_m16n8k16<HZ_BF16>(sum[m][tile], high[m], r[2], r[3]);
-		}
-		if constexpr (XP == 2) {
-#pragma unroll
-			for (int m = 0; m < MT; m++)
-				mma_m16n8k16<HZ_BF16>(sum[m][tile], low[m], b1[0], b1[1]);
+			r[tile][0] = r[tile - 1][2];
+			r[tile][1] = r[tile - 1][3];
 		}
 	}
+#pragma unroll
+	for (int e = 0; e < MT * NT; e++)
+		mma_m16n8k16<DT>(sum[e % MT * sum_tiles + e / MT], high[e % MT], r[e / MT][0],
+				 r[e / MT][1]);
+#pragma unroll
+	for (int e = 0; WP == 2 && e < MT * NT; e++)
+		mma_m16n8k16<DT>(sum[e % MT * sum_tiles + e / MT], high[e % MT], r[e / MT][2],
+				 r[e / MT][3]);
+#pragma unroll
+	for (int e = 0; XP == 2 && e < MT * NT; e++)
+		mma_m16n8k16<DT>(sum[e % MT * sum_tiles + e / MT], low[e % MT], r[e / MT][0],
+				 r[e / MT][1]);
+}
+
+/* Fragments of MT x 16 rows and 16 steps of a tile */
+template <int MT, int PITCH>
+HZ_DEVICE void load_rows(uint32_t (*r)[4], const uint32_t *a)
+{
+	const int lane = threadIdx.x % 32;
+	const uint32_t at = shared_address(a + lane % 16 * PITCH + lane / 16 * 4);
+
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+		ldmatrix_x4(r[m], at + m * 16 * PITCH * 4);
 }
 
 /* A block: 16 MT WM tokens, 8 NT WN rows, one slice, in pieces of KT channels that WK warps share */
@@ -152,10 +155,14 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 #pragma unroll
 			for (int e = 0; e < 8; e++)
 				squares[j] = fmaf(v[e], v[e], squares[j]);
-			if constexpr (dtype.value == HZ_BF16)
+			if (p.x_terms == 1) {
 				shared_store(shared_address(dst), x[j].w);
-			else
-				store_terms(dst, X_PLANE, v);
+				continue;
+			}
+#pragma unroll
+			for (int e = 0; p.gain_on_x && e < 8; e++)
+				v[e] *= gain[e];
+			store_terms(dst, X_PLANE, v);
 		}
 	};
 	const auto store_w = [&](uint32_t *to, auto dtype, auto terms) {
@@ -175,7 +182,7 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 				else
 					widen_raw<HZ_F32>(v, w[j]);
 #pragma unroll
-				for (int e = 0; e < 8; e++)
+				for (int e = 0; !p.gain_on_x && e < 8; e++)
 					v[e] *= gain[e];
 				store_terms(dst, W_PLANE, v);
 			}
@@ -214,9 +221,13 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 #pragma unroll
 			for (int k = 0; k < KT / 16 / WK; k++) {
 				const int word = (k * WK + wk) * 8;
+				uint32_t high[MT][4], low[MT][4];
 
-				multiply_add<x_terms.value, w_terms.value, MT, NT, PITCH>(
-					sum, xs + word, X_PLANE, ws + word, W_PLANE);
+				load_rows<MT, PITCH>(high, xs + word);
+				if constexpr (x_terms.value == 2)
+					load_rows<MT, PITCH>(low, xs + word + X_PLANE);
+				multiply_add<HZ_BF16, x_terms.value, w_terms.value, MT, NT, PITCH>(
+					sum[0], NT, high, low, ws + word, W_PLANE);
 			}
 		};
 		if (p.x_terms == 1 && p.w_terms == 1)
@@ -242,41 +253,28 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 		p.squares[slice * T + t0 + threadIdx.x] =
 			halves[threadIdx.x][0] + (LANES > 32 ? halves[threadIdx.x][1] : 0);
 
-	if constexpr (WK == 1) {
-#pragma unroll
-		for (int e = 0; e < MT * NT * 2; e++) {
-			const int m = e / (NT * 2), tile = e / 2 % NT, h = e % 2;
-			const int64_t t = t0 + (wm * MT + m) * 16 + h * 8 + lane / 4;
-			const int row = row0 + (wn * NT + tile) * 8 + lane % 4 * 2;
-
-			if (t < T && row < limit)
-				*(float2 *)(p.partial + (slice * T + t) * p.pitch + row) =
-					{sum[m][tile][h * 2], sum[m][tile][h * 2 + 1]};
-		}
-	} else {
-		float *const sums = (float *)memory;
+	float *const sums = (float *)memory;
 
 #pragma unroll
-		for (int e = 0; e < MT * NT * 2; e++) {
-			const int m = e / (NT * 2), tile = e / 2 % NT, h = e % 2;
-			const int t = (wm * MT + m) * 16 + h * 8 + lane / 4;
-			const int row = (wn * NT + tile) * 8 + lane % 4 * 2;
+	for (int e = 0; e < MT * NT * 2; e++) {
+		const int m = e / (NT * 2), tile = e / 2 % NT, h = e % 2;
+		const int t = (wm * MT + m) * 16 + h * 8 + lane / 4;
+		const int row = (wn * NT + tile) * 8 + lane % 4 * 2;
 
-			*(float2 *)(sums + (wk * TOKENS + t) * ROWS + row) =
-				{sum[m][tile][h * 2], sum[m][tile][h * 2 + 1]};
-		}
-		__syncthreads();
-		for (int e = threadIdx.x; e < TOKENS * ROWS; e += THREADS) {
-			const int64_t t = t0 + e / ROWS;
-			const int row = row0 + e % ROWS;
-			float v = 0;
+		*(float2 *)(sums + (wk * TOKENS + t) * ROWS + row) =
+			{sum[m][tile][h * 2], sum[m][tile][h * 2 + 1]};
+	}
+	__syncthreads();
+	for (int e = threadIdx.x; e < TOKENS * ROWS; e += THREADS) {
+		const int64_t t = t0 + e / ROWS;
+		const int row = row0 + e % ROWS;
+		float v = 0;
 
 #pragma unroll
-			for (int k = 0; k < WK; k++)
-				v += sums[k * TOKENS * ROWS + e];
-			if (t < T && row < limit)
-				p.partial[(slice * T + t) * p.pitch + row] = v;
-		}
+		for (int k = 0; k < WK; k++)
+			v += sums[k * TOKENS * ROWS + e];
+		if (t < T && row < limit)
+			p.partial[(slice * T + t) * p.pitch + row] = v;
 	}
 }
 
@@ -288,6 +286,210 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 	}
 
 HZI_MHC_DOWN_TILES(DOWN)
+
+/* ---- The same of many tokens ----------------------------------------------------------------- */
+
+/*
+ * Two terms of a row of the weights times gain: of bf16, or for streams of f16 of f16, which the row
+ * is scaled for: see row_scale(). A block has a row.
+ */
+extern "C" __global__ void __launch_bounds__(HZI_MHC_WEIGHTS_THREADS)
+	mhc_gated_weights(const __grid_constant__ hzi_mhc_gated_job p)
+{
+	__shared__ float memory[32];
+	const hzi_mhc_gated_args &a = p.a;
+	const int64_t K = a.s.n * a.s.channels;
+	const int row = blockIdx.x;
+	const bool down = row < a.rank;
+	const char *const src = down ? (const char *)a.w_down : (const char *)a.w_q;
+	const int dtype = down ? a.down_dtype : a.q_dtype;
+	const int64_t at = (down ? row : row - a.rank) * K;
+	float scale = 1, absmax = 0;
+
+	pdl_wait();
+	pdl_launch_dependents();
+	by_dtype(dtype, [&](auto of) {
+		constexpr int DT = of.value, SIZE = DT == HZ_F32 ? 4 : 2;
+		const auto load = [&](float *v, int64_t k) {
+			raw8 r;
+
+			load_raw<DT == HZ_F32>(r, src + (at + k) * SIZE);
+			widen_raw<DT>(v, r);
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				v[e] *= a.gain ? a.gain[k + e] : 1;
+		};
+		float v[8];
+
+		if (a.s.dtype == HZ_F16) {
+			for (int64_t k = threadIdx.x * 8; k < K; k += HZI_MHC_WEIGHTS_THREADS * 8) {
+				load(v, k);
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					absmax = fmaxf(absmax, fabsf(v[e]));
+			}
+			absmax = warp_max(absmax);
+			if (threadIdx.x % 32 == 0)
+				memory[threadIdx.x / 32] = absmax;
+			__syncthreads();
+			absmax = warp_max(memory[threadIdx.x % (HZI_MHC_WEIGHTS_THREADS / 32)]);
+			scale = row_scale(absmax);
+		}
+		if (threadIdx.x == 0)
+			p.scales[row] = inverse_power(scale);
+		for (int64_t k = threadIdx.x * 8; k < K; k += HZI_MHC_WEIGHTS_THREADS * 8) {
+			uint16_t *const to = p.terms + row * K + k;
+			uint32_t high[4], low[4];
+
+			load(v, k);
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				float f[2] = {v[2 * e] * scale, v[2 * e + 1] * scale};
+
+				if (a.s.dtype == HZ_F16) {
+					/* The second term of Inf and NaN is Inf and NaN. */
+					high[e] = to_f16x2(fmaxf(fminf(f[0], 65504), -65504),
+							   fmaxf(fminf(f[1], 65504), -65504));
+					low[e] = to_f16x2(f[0] - f16_low(high[e]),
+							  f[1] - f16_high(high[e]));
+				} else {
+					high[e] = split_weights(f[0], f[1], low[e]);
+				}
+			}
+			*(uint4 *)to = {high[0], high[1], high[2], high[3]};
+			*(uint4 *)(to + p.rows * K) = {low[0], low[1], low[2], low[3]};
+		}
+	});
+}
+
+/* A block: 128 tokens, 16 NT rows, one slice; a warp 32 tokens and 8 NT rows */
+template <int DT, int NT>
+HZ_DEVICE void gated_down_many(const hzi_mhc_gated_job &p)
+{
+	constexpr int MT = 2, WM = 4, KT = HZI_MHC_MANY_PIECE, STAGES = HZI_MHC_MANY_STAGES;
+	constexpr int TOKENS = HZI_MHC_MANY_TOKENS, ROWS = 16 * NT, PITCH = HZI_MHC_PITCH(KT);
+	constexpr int LANES = KT / 8, STEP = HZI_MHC_MANY_THREADS / LANES;
+	constexpr int X = TOKENS / STEP, W = (ROWS + STEP - 1) / STEP, PLANE = ROWS * PITCH;
+	constexpr int STAGE = TOKENS * PITCH + 2 * PLANE;
+	extern __shared__ __align__(16) uint32_t memory[];
+	const hzi_mhc_gated_args &a = p.a;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % WM, wn = warp / WM;
+	const int row0 = blockIdx.x % p.row_tiles * p.tile_rows;
+	const int limit = min(row0 + p.tile_rows, p.pitch);
+	const int slice = blockIdx.x / p.row_tiles % p.slices, i = slice / p.stream_slices;
+	const int64_t t0 = (int64_t)(blockIdx.x / p.row_tiles / p.slices) * TOKENS;
+	const int64_t T = a.s.tokens, C = a.s.channels, K = a.s.n * C;
+	const int64_t c0 = slice % p.stream_slices * p.slice;
+	const int64_t end = c0 + p.slice < C ? c0 + p.slice : C;
+	const int column = threadIdx.x % LANES * 8, first = threadIdx.x / LANES;
+	const int pieces = (int)((end - c0 + KT - 1) / KT);
+	const uint16_t *const x = (const uint16_t *)a.x.data +
+				  offset(a.x, t0 + first, i, c0 + column);
+	const uint16_t *const w = p.terms + (row0 + first) * K + i * C + c0 + column;
+	float sum[MT][NT][4] = {}, squares[X] = {};
+
+	const auto load = [&](int piece) {
+		uint32_t *const to = memory + piece % STAGES * STAGE + first * PITCH + column / 2;
+		const bool in = c0 + piece * KT + column < end;
+
+#pragma unroll
+		for (int j = 0; j < X; j++) {
+			const bool some = in && t0 + first + j * STEP < T;
+
+			cp_async_zfill(shared_address(to + j * STEP * PITCH),
+				       some ? x + j * STEP * a.x.token + piece * KT :
+					      (const uint16_t *)a.x.data,
+				       some ? 16 : 0);
+		}
+#pragma unroll
+		for (int j = 0; j < 2 * W; j++) {
+			const int term = j / W, row = first + j % W * STEP;
+			const bool some = in && row0 + row < limit && row0 + row < p.rows;
+
+			if (ROWS % STEP == 0 || row < ROWS)
+				cp_async_zfill(shared_address(to + (TOKENS + term * ROWS +
+								    j % W * STEP) * PITCH),
+					       some ? w + (term * p.rows + j % W * STEP) * K +
+							      piece * KT :
+						      p.terms,
+					       some ? 16 : 0);
+		}
+	};
+
+	pdl_launch_dependents();
+	pdl_wait();
+#pragma unroll
+	for (int piece = 0; piece < STAGES - 1; piece++) {
+		if (piece < pieces)
+			load(piece);
+		cp_async_commit();
+	}
+	for (int piece = 0; piece < pieces; piece++) {
+		const uint32_t *const tile = memory + piece % STAGES * STAGE;
+		const uint32_t *const xs = tile + wm * 16 * MT * PITCH;
+		const uint32_t *const ws = tile + (TOKENS + wn * 8 * NT) * PITCH;
+
+		cp_async_wait<STAGES - 2>();
+		__syncthreads();
+		if (piece + STAGES - 1 < pieces)
+			load(piece + STAGES - 1);
+		cp_async_commit();
+#pragma unroll
+		for (int j = 0; row0 == 0 && j < X; j++) {
+			raw8 r;
+			float v[8];
+
+			shared_load(r.w, shared_address(tile + (first + j * STEP) * PITCH +
+							column / 2));
+			widen_raw<DT>(v, r);
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				squares[j] = fmaf(v[e], v[e], squares[j]);
+		}
+#pragma unroll
+		for (int k = 0; k < KT / 16; k++) {
+			uint32_t high[MT][4];
+
+			load_rows<MT, PITCH>(high, xs + k * 8);
+#pragma unroll
+			for (int tile = 0; tile < NT; tile += NT % 3 == 0 ? 3 : NT)
+				multiply_add<DT, 1, 2, MT, NT % 3 == 0 ? 3 : NT, PITCH>(
+					sum[0] + tile, NT, high, high, ws + k * 8 + tile * 8 * PITCH,
+					PLANE);
+		}
+	}
+	cp_async_wait_all();
+#pragma unroll
+	for (int j = 0; row0 == 0 && j < X; j++) {
+		const int64_t t = t0 + first + j * STEP;
+		const float square = warp_sum<LANES>(squares[j]);
+
+		if (column == 0 && t < T)
+			p.squares[slice * T + t] = square;
+	}
+#pragma unroll
+	for (int e = 0; e < MT * NT * 2; e++) {
+		const int m = e / (NT * 2), tile = e / 2 % NT, h = e % 2;
+		const int64_t t = t0 + (wm * MT + m) * 16 + h * 8 + lane / 4;
+		const int row = row0 + (wn * NT + tile) * 8 + lane % 4 * 2;
+
+		if (t < T && row < limit)
+			*(float2 *)(p.partial + (slice * T + t) * p.pitch + row) =
+				{sum[m][tile][h * 2], sum[m][tile][h * 2 + 1]};
+	}
+}
+
+#define MANY(name, DT, NT) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_MANY_THREADS) \
+		mhc_gated_down_##name(const __grid_constant__ hzi_mhc_gated_job p) \
+	{ \
+		gated_down_many<DT, NT>(p); \
+	}
+
+MANY(many_f16, HZ_F16, HZI_MHC_MANY_ROWS / 16)
+MANY(many_bf16, HZ_BF16, HZI_MHC_MANY_ROWS / 16)
+MANY(narrow_f16, HZ_F16, HZI_MHC_NARROW_ROWS / 16)
+MANY(narrow_bf16, HZ_BF16, HZI_MHC_NARROW_ROWS / 16)
 
 /* ---- Hidden numbers -------------------------------------------------------------------------- */
 
@@ -355,7 +557,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 	}
 	for (int s = HZI_MHC_GATED_AHEAD; s < p.slices && row < p.rows; s++)
 		z = fmaf(factor[s], src[s * step], z);
-	z *= share;
+	z *= p.scales && row < p.rows ? p.scales[row] * share : share;
 	if (row < a.rank) {
 		uint32_t low;
 		const uint32_t high = split_weights(z * hzi_mhc_sigma(z, &slope), 0, low);
@@ -505,12 +707,30 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 		}
 	};
 
+	int64_t c = first + wn * 8 * NT + lane % 4 * COUNT;
+	/* Few channels of a thread are loaded a step ahead. */
+	float ahead[MT * 2][COUNT];
+	const auto load_ahead = [&](int i) {
+		by_dtype(a.s.dtype, [&](auto dtype) {
+#pragma unroll
+			for (int e = 0; e < MT * 2; e++) {
+				const int64_t t = t0 + (wm * MT + e / 2) * 16 + e % 2 * 8 + lane / 4;
+
+				if (t < T && c < C)
+					load_some<dtype.value, COUNT>(ahead[e], a.x.data,
+								      offset(a.x, t, i, c));
+			}
+		});
+	};
+
 #pragma unroll 1
 	for (int step = 0; step < STAGES; step++) {
 		if (step < steps)
 			load_weights(step);
 		cp_async_commit();
 	}
+	if (NT == 1)
+		load_ahead(0);
 	pdl_launch_dependents();
 	pdl_wait();
 	for (int second = 0; second < 2; second++)
@@ -526,7 +746,6 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 
 	const uint32_t row = shared_address(hidden + (wm * 16 * MT + lane % 16) * pitch +
 					    lane / 16 * 4);
-	int64_t c = first + wn * 8 * NT + lane % 4 * COUNT;
 
 	for (int step = 0, i = 0, stage = 0; step < steps; step++) {
 		const uint32_t *const tile0 = weights + (stage * CHANNELS + wn * 8 * NT) * w_pitch;
@@ -548,7 +767,7 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 		}
 #pragma unroll 2
 		for (int k = 0; k < rank / 16; k++) {
-			uint32_t high[MT][4], low[MT][4], r[4];
+			uint32_t high[MT][4], low[MT][4], b[NT][2], rest[NT][2], r[4];
 
 #pragma unroll
 			for (int m = 0; m < MT; m++) {
@@ -558,7 +777,6 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 #pragma unroll
 			for (int tile = 0; tile < NT; tile++) {
 				const uint32_t *const src = w + tile * 8 * w_pitch;
-				uint32_t b[2], rest[2];
 
 				if constexpr (WT == HZ_BF16) {
 					if (NT == 1) {
@@ -570,8 +788,8 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 					}
 #pragma unroll
 					for (int h = 0; h < 2; h++) {
-						b[h] = r[tile % 2 * 2 + h];
-						rest[h] = finite_pair(b[h]);
+						b[tile][h] = r[tile % 2 * 2 + h];
+						rest[tile][h] = finite_pair(b[tile][h]);
 					}
 				} else {
 #pragma unroll
@@ -586,21 +804,25 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 						} else {
 							unpack(HZ_F16, src[pair], v[0], v[1]);
 						}
-						b[h] = split_weights(v[0], v[1], rest[h]);
+						b[tile][h] = split_weights(v[0], v[1],
+									   rest[tile][h]);
 					}
 				}
+			}
+			/* Products of the same sums are far apart: each waits for the one before. */
 #pragma unroll
-				for (int m = 0; m < MT; m++) {
-					float *const to = sum[m][tile];
+			for (int e = 0; e < MT * NT; e++)
+				mma_m16n8k16<HZ_BF16>(sum[e % MT][e / MT], high[e % MT],
+						      b[e / MT][0], b[e / MT][1]);
+#pragma unroll
+			for (int e = 0; WT != HZ_BF16 && e < MT * NT; e++)
+				mma_m16n8k16<HZ_BF16>(sum[e % MT][e / MT], high[e % MT],
+						      rest[e / MT][0], rest[e / MT][1]);
+#pragma unroll
+			for (int e = 0; e < MT * NT; e++) {
+				const uint32_t *const v = WT == HZ_BF16 ? rest[e / MT] : b[e / MT];
 
-					mma_m16n8k16<HZ_BF16>(to, high[m], b[0], b[1]);
-					if constexpr (WT == HZ_BF16) {
-						mma_m16n8k16<HZ_BF16>(to, low[m], rest[0], rest[1]);
-					} else {
-						mma_m16n8k16<HZ_BF16>(to, high[m], rest[0], rest[1]);
-						mma_m16n8k16<HZ_BF16>(to, low[m], b[0], b[1]);
-					}
-				}
+				mma_m16n8k16<HZ_BF16>(sum[e % MT][e / MT], low[e % MT], v[0], v[1]);
 			}
 		}
 		if (steps > STAGES)
@@ -628,9 +850,13 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 				if (t >= T)
 					continue;
 				rho = roots[token][i];
-				load_some<DT, COUNT>(x, a.x.data, offset(a.x, t, i, c));
+				if constexpr (NT > 1)
+					load_some<DT, COUNT>(x, a.x.data, offset(a.x, t, i, c));
 #pragma unroll
 				for (int k = 0; k < COUNT; k++) {
+					if (NT == 1)
+						x[k] = ahead[e][k];
+
 					float &to = u[m][k / 2][h * 2 + k % 2];
 
 					to = fmaf(gate_of(sum[m][k / 2][h * 2 + k % 2]),
@@ -653,6 +879,8 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 			i = 0;
 			c += CHANNELS;
 		}
+		if (NT == 1 && step + 1 < steps)
+			load_ahead(i);
 	}
 }
 

@@ -65,7 +65,8 @@ class Transformer(nn.Module):
         self.connections = None
         if preset:
             self.connections = nn.ModuleList(
-                hzt.HyperConnection(DIM, STREAMS, layer_idx=i, preset=preset)
+                hzt.HyperConnection(DIM, STREAMS, layer_idx=i, preset=preset,
+                                    coefficients="per_token")
                 for i in range(len(self.branches)))
 
     def forward(self, tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -246,7 +247,8 @@ def from_dlpack(a):
 
 def from_cuda(a):
     interface = a.__cuda_array_interface__
-    dtype = FROM_NUMPY.get(np.dtype(interface["typestr"]))
+    dtype = FROM_NUMPY.get(np.dtype(interface["typestr"])) or FROM_NUMPY.get(
+        getattr(a, "dtype", None))      # of ml_dtypes
     if dtype is None:
         raise TypeError(f"an array has type {interface['typestr']}, which hurwitz has not")
     data, read_only = interface["data"]
@@ -294,6 +296,8 @@ def _converter(a):
         return from_numpy
     if "torch" in sys.modules and isinstance(a, sys.modules["torch"].Tensor):
         return from_torch
+    if type(a).__module__.partition(".")[0] == "cupy":
+        return from_cuda                # its __dlpack__ makes another stream wait
     if hasattr(a, "__dlpack__"):
         return from_dlpack
     if hasattr(a, "__cuda_array_interface__"):
@@ -316,15 +320,29 @@ def empty(shape, dtype, like, zeros=False):
         array = (torch.zeros if zeros else torch.empty)(shape, dtype=kind, device=like.device)
     else:
         stored = dtype not in TO_NUMPY
-        library = np
+        library, place = np, nullcontext()
         if module == "cupy":
-            library = sys.modules["cupy"]
+            library, place = sys.modules["cupy"], like.device
         elif hasattr(like, "__cuda_array_interface__") or (
                 hasattr(like, "__dlpack_device__") and like.__dlpack_device__()[0] not in (1, 3)):
             raise ValueError(f"outputs for a {type(like).__name__} on a GPU have to be given")
-        array = (library.zeros if zeros else library.empty)(
-            shape, STORAGE[dtype] if stored else TO_NUMPY[dtype])
+        with place:
+            array = (library.zeros if zeros else library.empty)(
+                shape, STORAGE[dtype] if stored else TO_NUMPY[dtype])
     return View(array, dtype) if stored else array
+
+
+def workspace(size, like):
+    """Bytes by the allocator of like's library, in the order of its stream; None: it has none."""
+    if isinstance(like, View):
+        like = like.array
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.empty(size, dtype=torch.uint8, device=like.device)
+    if type(like).__module__.partition(".")[0] == "cupy":
+        with like.device:
+            return sys.modules["cupy"].empty(size, "u1")
+    return None
 
 
 def stream_of(a):

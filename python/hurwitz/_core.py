@@ -115,6 +115,7 @@ class ForkError(Error, RuntimeError):
     status = CONSTANTS["EFORK"]
 
 
+_EWORKSPACE = CONSTANTS["EWORKSPACE"]
 ERRORS = {cls.status: cls for cls in Error.__subclasses__()}
 
 
@@ -306,7 +307,7 @@ class Views:
         self.count = 0
         self.kept.clear()
         self.device = 0
-        self.first = None
+        self.first = self.like = None
 
     def put(self, a, writes, name):
         """The address of a new hz_tensor of array a, and what memory() says."""
@@ -322,7 +323,7 @@ class Views:
         if writes and read_only:
             raise ValueError(f"{name} is read-only, and the call writes to it")
         if not self.device:
-            self.device, self.first = device, a
+            self.device, self.first, self.like = device, a, (dtype, shape)
         if owner is not a:
             self.kept.append(owner)
         offset = self.count * SIZE
@@ -455,6 +456,7 @@ class Context(NotCopied):
         self.handle = handle.value
         self.device = lib.hz_device(self.handle)
         self._stream = None
+        self._sizes = {}
         _contexts.add(self)
 
     def close(self):
@@ -532,8 +534,45 @@ class Context(NotCopied):
     def stream(self, first):
         """Puts the next call on the stream of an array's library, or what set_stream() said."""
         if self.device >= CUDA:
-            self.call("set_stream",
-                      _arrays.stream_of(first) if self._stream is None else self._stream)
+            check(lib.hz_set_stream(self.open_handle(), _arrays.stream_of(first)
+                                    if self._stream is None else self._stream), self.handle)
+
+    def launch(self, function, arguments, first, key):
+        """function(*arguments), an operation, on the stream of the array first; the lock is held.
+
+        key is common to calls that are likely to need as much workspace.
+        """
+        if self.device < CUDA:
+            return check(function(*arguments), self.handle)
+        self.stream(first)
+        status = self._with_workspace(self._sizes.get(key, 0), function, arguments, first)
+        if status == _EWORKSPACE:
+            with self.record() as recording:
+                check(function(*arguments), self.handle)
+            if len(self._sizes) >= 4096:
+                self._sizes.clear()
+            self._sizes[key] = recording.bytes
+            status = self._with_workspace(recording.bytes, function, arguments, first)
+        return check(status, self.handle)
+
+    def _with_workspace(self, size, function, arguments, first):
+        """A call with that much workspace, by the allocator of first's library if that is known.
+
+        That frees it in the order of the stream, and a graph that is captured keeps it. The
+        context's own workspace would be shared by streams, and replaced while a graph has it.
+        """
+        memory_ = None
+        if size and self._stream is None:
+            memory_ = _arrays.workspace(size, first)
+        if memory_ is None:
+            if size:
+                self.reserve(size)
+            return function(*arguments)
+        check(lib.hz_set_workspace(self.handle, memory(memory_)[0], size), self.handle)
+        try:
+            return function(*arguments)
+        finally:
+            lib.hz_set_workspace(self.handle, None, 0)
 
 
 class Recording:
@@ -683,16 +722,7 @@ class Operation:
             raise TypeError(f"ctx is {described(context_)}, not a Context")
         with context_.lock:
             arguments[0] = context_.open_handle()
-            if context_.device >= CUDA:
-                context_.stream(views.first)
-            status = self.call(*arguments)
-            if status < 0:
-                if status != CONSTANTS["EWORKSPACE"]:
-                    check(status, context_.handle)
-                with context_.record() as recording:
-                    check(self.call(*arguments), context_.handle)
-                context_.reserve(recording.bytes)
-                check(self.call(*arguments), context_.handle)
+            context_.launch(self.call, arguments, views.first, (self.name, views.like))
         return results
 
     def _owner(self, word, detail, value, ctx):

@@ -87,9 +87,9 @@ def _packed(ctx, name, views, operands, before=(), after=()):
     with ctx.lock:
         ctx.call(name + "_pack_bytes", *addresses, *before, *after, ctypes.byref(size))
         packed = Packed(views.first, size.value, views.device)
-        ctx.stream(views.first)
-        ctx.call(name + "_pack", *addresses, *before, packed.address, size.value,
-                 ctypes.byref(packed.struct), *after)
+        ctx.launch(getattr(lib, f"hz_{name}_pack"), (
+            ctx.open_handle(), *addresses, *before, packed.address, size.value,
+            ctypes.byref(packed.struct), *after), views.first, (name, views.like))
     return packed
 
 
@@ -274,9 +274,9 @@ class Vlut(_Handle):
         with self.context.lock:
             self.context.call("vlut_pack_bytes", vlut, coded, ctypes.byref(size))
             packed = Packed(w.codes, size.value, self.context.device)
-            self.context.stream(w.codes)
-            self.context.call("vlut_pack", vlut, coded, packed.address, size.value,
-                              ctypes.byref(packed.struct))
+            self.context.launch(lib.hz_vlut_pack, (
+                self.context.open_handle(), vlut, coded, packed.address, size.value,
+                ctypes.byref(packed.struct)), w.codes, ("vlut_pack", views.like))
         return Coded(row_scale=w.row_scale, packed=packed, rows=w.rows, k=w.k,
                      use_levels=w.use_levels, bias=w.bias, activation=w.activation,
                      hadamard=w.hadamard)
@@ -372,9 +372,12 @@ class Linear(_Handle):
     contexts compute at the same time. copy and pickle make another layer, by save() and load().
     """
 
+    like: Any = None
+
     def __init__(self, w: Array, *, ctx: Context | None = None, **options: Any):
         views = Views()
         address, found = views.put(w, False, "w")
+        self.like = _arrays.empty((0,), CONSTANTS["F32"], w)    # whose library dequantize() has
         self._open(ctx or context(found[2]), "linear_open", address,
                    ctypes.byref(build("hz_linear_open_opts", options, views)))
 
@@ -459,8 +462,14 @@ class Linear(_Handle):
         """linear_bwd(): the gradient of x."""
         return ops.linear_bwd(self, dy, dx, ctx=self.context)
 
+    def pointer(self, views):
+        if views.first is None:
+            views.first = self.like
+        return super().pointer(views)
+
     def dequantize(self, w: Output = True) -> Any:
-        """linear_dequantize(): the weights, NumPy's unless w is given."""
+        """linear_dequantize(): the weights. If w is not given, they are of the library of the
+        weights that the layer was made of, or NumPy's if it was loaded."""
         return ops.linear_dequantize(self, w, ctx=self.context)
 
 
@@ -547,6 +556,6 @@ def mhc_recompute(x: Array, blocks: list[dict], *, ctx: Context | None = None) -
                 views.copy(value, key, getattr(target, key))
     ctx = ctx or context(found[2])
     with ctx.lock:
-        ctx.stream(x)
-        ctx.call("mhc_recompute", address, len(blocks), array)
+        ctx.launch(lib.hz_mhc_recompute, (ctx.open_handle(), address, len(blocks), array), x,
+                   ("mhc_recompute", views.like))
     return blocks

@@ -358,11 +358,93 @@ _differentiable("mhc_add", ["f", "q"], [], lambda saved, grads, wanted, options:
 _extra = ["gain", "norm", "p_in"]
 _made = ["dx", "dphi", "dalpha", "dbias", "dgain", "dnorm", "dp_in"]
 _paired("mhc_pre", {"du": "u", "dp": "p", "dq": "q", "da": "a"}, _extra, ["saved"], ["saved"],
-        ["du", "dp", "dq", "da"], _made)
-_paired("mhc_weights", {"dp": "p", "dq": "q", "da": "a"}, _extra, ["saved"], ["saved"], ["du"],
-        back="mhc_pre_bwd")
+        ["du", "dp", "dq", "da", "dy"], _made)
+_paired("mhc_weights", {"dp": "p", "dq": "q", "da": "a"}, _extra, ["saved"], ["saved"],
+        ["du", "dy"], back="mhc_pre_bwd")
 _paired("mhc_head", {"du": "h", "dp": "p"}, fields=["du", "dp"],
         made=["dx", "dphi", "dalpha", "dbias"])
+
+
+def _custom(schema, run, fake, setup=None, back=None):
+    """Defines an operator that is not one call of the library."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"hurwitz::{name}", fake, lib=_library)
+    if back:
+        torch.library.register_autograd(f"hurwitz::{name}", back, setup_context=setup,
+                                        lib=_library)
+
+
+# A layer of hyper-connections: mhc_pre() and mhc_post() whose gradients of the streams are one
+# call. link stands for the streams in mhc_layer_end(). It takes no memory; its gradient is dy, of
+# which hz_mhc_pre_bwd() makes that of the streams and of a.
+
+def _link(x):
+    return x.new_zeros(1).expand(x.shape)
+
+
+def _layer_begin(x, phi, alpha, bias, norm, p_in, options):
+    return *_operators["mhc_pre"].run(x, phi, alpha, bias, None, norm, p_in, options), _link(x)
+
+
+def _layer_begin_fake(x, phi, alpha, bias, norm, p_in, options):
+    return *_operators["mhc_pre"].fake(x, phi, alpha, bias, None, norm, p_in, options), _link(x)
+
+
+def _layer_begin_setup(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    *tensors, ctx.options = inputs
+    ctx.save_for_backward(*tensors, output[4])
+
+
+def _layer_begin_back(ctx, dp, dq, da, du, _, dy):
+    words = ["x", "phi", "alpha", "bias", "norm", "p_in"]
+    given = dict(zip([*words, "saved"], ctx.saved_tensors))
+    given.update(dp=dp, dq=dq, da=da, du=du, dy=dy, saved=_given(given["saved"]))
+    want = ["d" + word for word, needs in zip(words, ctx.needs_input_grad) if needs]
+    if all(grad is None for grad in (dp, dq, da, du, dy)):
+        return (None,) * 7
+    backward = _operators["mhc_pre_bwd"]
+    found = dict(zip(backward.outputs, backward.operator(
+        *[given.get(word) for word in backward.tensors], _with(ctx.options, want=want))))
+    return *[_given(found["d" + word]) for word in words], None
+
+
+def _swapped(t, swap):
+    return t.transpose(-1, -2) if swap else t
+
+
+def _layer_end(x, f, q, a, link, swap):
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    try:
+        ops.mhc_post(_swapped(x, swap), f, q, a, None, _swapped(y, swap))
+    except _STRIDE:
+        ops.mhc_post(_swapped(x.contiguous(), swap), f.contiguous(), q, a, None, _swapped(y, swap))
+    return y
+
+
+def _layer_end_setup(ctx, inputs, output):
+    _, f, q, _, _, ctx.swap = inputs
+    ctx.save_for_backward(f, q)
+
+
+def _layer_end_back(ctx, dy):
+    f, q = ctx.saved_tensors
+    want = [word for word, needs in zip(("df", "dq"), ctx.needs_input_grad[1:3]) if needs]
+    found = [None] * 3
+    if want:
+        found = _operators["mhc_post_bwd"].operator(
+            None, f, q, None, None, _swapped(dy, ctx.swap), _with("", want=want))
+    return None, _given(found[1]), _given(found[2]), None, dy, None
+
+
+_custom("mhc_layer_begin(Tensor x, Tensor? phi, Tensor? alpha, Tensor bias, Tensor? norm, "
+        "Tensor? p_in, str options) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        _layer_begin, _layer_begin_fake, _layer_begin_setup, _layer_begin_back)
+_custom("mhc_layer_end(Tensor x, Tensor f, Tensor q, Tensor? a, Tensor link, bool swap) -> Tensor",
+        _layer_end, lambda x, f, q, a, link, swap: torch.empty_like(
+            x, memory_format=torch.contiguous_format), _layer_end_setup, _layer_end_back)
 
 
 # ---- Functions -----------------------------------------------------------------------------------
@@ -478,29 +560,45 @@ def hadamard_transform_metal(x: Tensor, block_size: int = 64) -> Tensor:
     return hadamard(x, block=block_size, plan="greedy")
 
 
-def sinkhorn_knopp(M: Tensor, num_iters: int = 20, **options: Any) -> Tensor:
+def sinkhorn_knopp(M: Tensor, num_iters: int = 20, eps: float = 1e-8, **options: Any) -> Tensor:
     """A nearly doubly stochastic matrix of M [..., n, n], as mHC-triton makes it."""
-    return mhc_sinkhorn(M, **{"preset": "triton", "iterations": num_iters, **options})
+    options = {"preset": "triton", "iterations": num_iters, "eps": eps, **options}
+    return mhc_sinkhorn(M.float(), **options).to(M.dtype)
 
 
 def fused_stream_mix(H: Tensor, H_pre: Tensor, H_res: Tensor) -> tuple[Tensor, Tensor]:
-    """Branch input and residual streams of H [..., n, C]."""
-    return mhc_mix(H, H_pre, H_res)
+    """Branch input and residual streams of H [..., n, C]; coefficients [..., n], [..., n, n]."""
+    return mhc_mix(H, H_pre.float(), H_res.float())
 
 
 def fused_add_residual(H_residual: Tensor, branch_output: Tensor, H_post: Tensor) -> Tensor:
     """H_residual + H_post branch_output."""
-    return mhc_add(H_residual, branch_output.to(H_residual.dtype), H_post)
+    return mhc_add(H_residual, branch_output.to(H_residual.dtype), H_post.float())
 
 
 def fused_dynamic_weights(x: Tensor, phi: Tensor, bias: Tensor, alpha_pre: Tensor,
-                          alpha_post: Tensor, alpha_res: Tensor, num_streams: int = 4,
+                          alpha_post: Tensor, alpha_res: Tensor, sinkhorn_iters: int = 20,
+                          eps: float = 1e-6, *, num_streams: int = 4,
                           **options: Any) -> tuple[Tensor, ...]:
-    """H_pre, H_post and H_res of x [..., n C], as mHC-triton makes them; phi [m, n C]."""
+    """H_pre, H_post and H_res of x [..., n C], as mHC-triton makes them.
+
+    phi is [n C, m], as there, or [m, n C], as in HyperConnection; m is the size of bias.
+    """
+    m, size = bias.shape[0], x.shape[-1]
+    if tuple(phi.shape) not in ((m, size), (size, m)):
+        raise ValueError(f"phi.shape is {list(phi.shape)}, must be [{size}, {m}] or [{m}, {size}]: "
+                         "the last dimension of x and the size of bias")
+    if m == size:
+        raise ValueError(f"phi.shape is [{m}, {m}], which does not tell rows from columns: "
+                         "call mhc_weights()")
+    if size % num_streams:
+        raise ValueError(f"x.shape[-1] is {size}, must be a multiple of num_streams, {num_streams}")
+    phi = phi if phi.shape[0] == m else phi.t().contiguous()
     alpha = torch.stack([torch.as_tensor(a, dtype=torch.float32, device=x.device).reshape(())
                          for a in (alpha_pre, alpha_post, alpha_res)])
-    x = x.unflatten(-1, (num_streams, -1))
-    return mhc_weights(x, phi, alpha, bias, **{"preset": "triton", **options})
+    options = {"preset": "triton", "iterations": sinkhorn_iters, "eps": eps, "p_eps": eps,
+               "rms_eps": eps, **options}
+    return mhc_weights(x.unflatten(-1, (num_streams, -1)), phi, alpha, bias.float(), **options)
 
 
 # ---- Modules -------------------------------------------------------------------------------------
@@ -516,9 +614,13 @@ class HyperConnection(nn.Module):
         H = add_residual(branch(branch_input))
 
     preset names the conventions, those of mHC-triton by default: "deepseek_v4", "paper", "hc",
-    "lite", "megatron", ... Further keywords are fields of hz_mhc_opts: residual="identity". norm is
-    whether the branch input is normalized and multiplied by a weight. use_fused_weights is there
-    for code written for mHC-triton and changes nothing: coefficients are always fused.
+    "lite", "megatron", ... The coefficients of mHC-triton are those of the mean over the second
+    dimension of H, the tokens of a sequence, which a causal model must not see:
+    coefficients="per_token" gives each token its own, as other presets do. Further keywords are fields of hz_mhc_opts: residual="identity". norm is
+    whether the branch input is normalized and multiplied by a weight. H is read again by
+    add_residual(), until when it must not change. With preset="transformer_engine" H is [..., dim,
+    num_streams]. use_fused_weights is there for code written for mHC-triton and changes nothing:
+    coefficients are always fused. load_state_dict() takes mHC-triton's state of such layers, too.
     """
 
     def __init__(self, dim: int, num_streams: int = 4, layer_idx: int = 0, dynamic: bool = True,
@@ -534,6 +636,11 @@ class HyperConnection(nn.Module):
             self.options["iterations"] = sinkhorn_iters
         if not dynamic:
             self.options["coefficients"] = "static"
+        elif preset == "triton":
+            self.options.setdefault("coefficients", "per_sequence")
+        # Whether H is [..., dim, num_streams]
+        self.swap = enum_value("hz_mhc_streams", self.options.get("streams") or 0) == CONSTANTS[
+            "MHC_STREAMS_CN"] or (preset == "transformer_engine" and not self.options.get("streams"))
         rows = mhc_rows(num_streams, **self.options)
         identity = rows == 2 * num_streams
         self.bias = nn.Parameter(torch.zeros(rows))
@@ -558,18 +665,38 @@ class HyperConnection(nn.Module):
         if self.dynamic and init_scale is not None:
             self.alpha.fill_(init_scale)
 
+    def _weights(self):
+        """phi, alpha, bias and norm; but for phi the library has them in float32 alone."""
+        return self.phi, *[t if t is None or t.dtype == torch.float32 else t.float()
+                           for t in (self.alpha, self.bias, self.norm)]
+
     def coefficients(self, H: Tensor, p_in: Tensor | None = None) -> tuple[Tensor, ...]:
         """p, q, a (None for the identity) and the branch input, by p_in if it is given."""
-        return mhc_pre(H, self.phi, self.alpha, self.bias, norm=self.norm, p_in=p_in,
-                       **self.options)
+        phi, alpha, bias, norm = self._weights()
+        return mhc_pre(H, phi, alpha, bias, norm=norm, p_in=p_in, **self.options)
 
     def forward(self, H: Tensor, p_in: Tensor | None = None):
-        _, q, a, u = self.coefficients(H, p_in)
+        _, q, a, u, _, link = torch.ops.hurwitz.mhc_layer_begin(
+            H, *self._weights(), p_in, _text(self.options))
 
         def add_residual(branch_output: Tensor) -> Tensor:
-            return mhc_post(H, branch_output.to(H.dtype), q, a)
+            return torch.ops.hurwitz.mhc_layer_end(
+                H.detach(), branch_output.to(H.dtype), q, _given(a), link, self.swap)
 
         return u, add_residual
+
+    def _load_from_state_dict(self, state_dict, prefix, *arguments):
+        """A state of mHC-triton's HyperConnection, too, whose names and phi^T it replaces."""
+        names = [prefix + name for name in ("H_pre_base", "H_post_base", "H_res_base")]
+        if all(name in state_dict for name in names):
+            state_dict[prefix + "bias"] = torch.cat([state_dict.pop(name).flatten()
+                                                     for name in names])
+        names = [prefix + name for name in ("alpha_pre", "alpha_post", "alpha_res")]
+        if all(name in state_dict for name in names):
+            state_dict[prefix + "alpha"] = torch.cat([state_dict.pop(name).flatten()
+                                                      for name in names])
+            state_dict[prefix + "phi"] = state_dict[prefix + "phi"].t()
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self):
         return f"{self.dim}, num_streams={self.num_streams}, preset={self.preset!r}"
@@ -858,25 +985,10 @@ class _Layers(threading.local):
 
 def _aligned(data):
     """A copy on the host: PyTorch allocates at multiples of 64."""
-    return torch.empty(data.shape, dtype=data.dtype).copy_(data)
+    return torch.empty(data.shape, dtype=data.dtype, device="cpu").copy_(data)
 
 
 _layers = _Layers()
-_library.define("quantized_linear(Tensor data, Tensor x, Tensor? bias, int out) -> Tensor",
-                tags=(torch.Tag.pt2_compliant_tag,))
-_library.define("quantized_linear_bwd(Tensor data, Tensor dy, int size) -> Tensor",
-                tags=(torch.Tag.pt2_compliant_tag,))
-_library.impl("quantized_linear", lambda data, x, bias, out: _layers.of(data).forward(
-    x, None if bias is None else bias.detach()), "CompositeExplicitAutograd")
-_library.impl("quantized_linear_bwd", lambda data, dy, size: _layers.of(data).bwd(dy),
-              "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "hurwitz::quantized_linear",
-    lambda data, x, bias, out: x.new_empty((*x.shape[:-1], out)), lib=_library)
-torch.library.register_fake(
-    "hurwitz::quantized_linear_bwd",
-    lambda data, dy, size: dy.new_empty((*dy.shape[:-1], size)), lib=_library)
-
 
 def _quantized_setup(ctx, inputs, output):
     data, x, bias, _ = inputs
@@ -891,8 +1003,14 @@ def _quantized_back(ctx, dy):
             dy.flatten(0, -2).sum(0, dtype=torch.float32) if bias else None, None)
 
 
-torch.library.register_autograd("hurwitz::quantized_linear", _quantized_back,
-                                setup_context=_quantized_setup, lib=_library)
+_custom("quantized_linear(Tensor data, Tensor x, Tensor? bias, int out) -> Tensor",
+        lambda data, x, bias, out: _layers.of(data).forward(
+            x, None if bias is None else bias.detach()),
+        lambda data, x, bias, out: x.new_empty((*x.shape[:-1], out)),
+        _quantized_setup, _quantized_back)
+_custom("quantized_linear_bwd(Tensor data, Tensor dy, int size) -> Tensor",
+        lambda data, dy, size: _layers.of(data).bwd(dy),
+        lambda data, dy, size: dy.new_empty((*dy.shape[:-1], size)))
 
 
 class QuantizedLinear(nn.Module):

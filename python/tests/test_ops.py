@@ -6,8 +6,7 @@ import unittest
 
 import numpy as np
 import reference as ref
-
-import hurwitz as hz
+from device import hz
 
 SEED = int(os.environ.get("HZ_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 

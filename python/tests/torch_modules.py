@@ -1,5 +1,6 @@
 # torch_modules.py - the modules of hurwitz.torch
 # SPDX-License-Identifier: BSD-2-Clause
+import os
 import unittest
 
 import torch
@@ -11,6 +12,29 @@ try:
     from speechbrain.nnet import quaternion_networks
 except ImportError:
     quaternion_networks = None
+
+if os.environ.get("HZ_TEST_DEVICE", "cpu") != "cpu":
+    torch.set_default_device(os.environ["HZ_TEST_DEVICE"])
+F64 = torch.float64
+
+
+def triton(hc, H, branch):
+    """The streams after a layer as mHC-triton computes them, in the dtype of H."""
+    bias, n = hc.bias.to(H.dtype), hc.num_streams
+    z = bias
+    if hc.dynamic:
+        x = H.mean(1).flatten(-2)
+        y = x @ hc.phi.to(H.dtype).T / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        z = y * hc.alpha.to(H.dtype).repeat_interleave(torch.tensor([n, n, n * n])) + bias
+    p, q, a = torch.sigmoid(z[..., :n]), torch.sigmoid(z[..., n:2 * n]), z[..., 2 * n:].abs()
+    eps, q = (1e-6, 2 * q) if hc.dynamic else (1e-8, q)
+    p, a = p / (p.sum(-1, keepdim=True) + 1e-6), a.unflatten(-1, (n, n)) + eps
+    for _ in range(20):
+        a = a / (a.sum(-1, keepdim=True) + eps)
+        a = a / (a.sum(-2, keepdim=True) + eps)
+    p, q, a = (t if hc.dynamic else t.expand(len(H), *t.shape) for t in (p, q, a))
+    f = branch(torch.einsum("bi,btic->btc", p, H))
+    return torch.einsum("bij,btjc->btic", a, H) + torch.einsum("bi,btc->btic", q, f)
 
 
 class HyperConnections(unittest.TestCase):
@@ -33,12 +57,70 @@ class HyperConnections(unittest.TestCase):
                     hc = hzt.HyperConnection(32, dynamic=False)
                 else:
                     hc = hzt.HyperConnection(32, preset=preset, norm=True)
-                u, add_residual = hc(streams)
+                u, add_residual = hc(streams.transpose(-1, -2) if hc.swap else streams)
                 out = add_residual(torch.tanh(u))
                 out.square().sum().backward()
                 for name, p in hc.named_parameters():
                     self.assertTrue(torch.isfinite(p.grad).all(), name)
         self.assertRaises(ValueError, hzt.HyperConnection, 32, preset="none")
+
+    def test_reference(self):
+        for dynamic in (True, False):
+            hc = hzt.HyperConnection(6, layer_idx=1, dynamic=dynamic)
+            with torch.no_grad():
+                for p in hc.parameters():
+                    p.add_(0.3 * torch.randn_like(p))
+            for uses in (1, 2):         # of add_residual()
+                def whole(layer, H, uses=uses):
+                    u, add_residual = layer(H)
+                    return sum(add_residual(torch.tanh(k * u)) for k in range(1, uses + 1))
+
+                H = torch.randn(3, 5, 4, 6)
+                mine, other = H.clone().requires_grad_(), H.to(F64).requires_grad_()
+                y = whole(hc, mine)
+                expected = sum(triton(hc, other, lambda u, k=k: torch.tanh(k * u))
+                               for k in range(1, uses + 1))
+                torch.testing.assert_close(y.to(F64), expected, atol=1e-5, rtol=1e-5)
+                dy = torch.randn_like(y)
+                names = ["H", *dict(hc.named_parameters())]
+                found = torch.autograd.grad(y, [mine, *hc.parameters()], dy)
+                expected = torch.autograd.grad(expected, [other, *hc.parameters()], dy.to(F64))
+                for name, a, b in zip(names, found, expected):
+                    torch.testing.assert_close(a.to(F64), b.to(F64), atol=1e-4, rtol=1e-4, msg=name)
+            # u alone has a gradient, too; and add_residual() of what does not come from u
+            u, _ = hc(mine)
+            grad, = torch.autograd.grad(u.sum(), [mine])
+            _, add_residual = hc(H)
+            f = torch.randn(3, 5, 6, requires_grad=True)
+            self.assertEqual(torch.autograd.grad(add_residual(f).sum(), [f])[0].shape, f.shape)
+            with torch.no_grad():
+                torch.testing.assert_close(whole(hc, mine), y)
+
+    def test_state_of_triton(self):
+        hc = hzt.HyperConnection(6, layer_idx=3)
+        with torch.no_grad():
+            for p in hc.parameters():
+                p.normal_()
+        other = hzt.HyperConnection(6)
+        pre, post, res = hc.bias.detach().split([4, 4, 16])
+        state = {"H_pre_base": pre, "H_post_base": post, "H_res_base": res.view(4, 4),
+                 "phi": hc.phi.detach().T, "alpha_pre": hc.alpha[:1], "alpha_post": hc.alpha[1:2],
+                 "alpha_res": hc.alpha[2:]}
+        torch.nn.ModuleList([other]).load_state_dict({"0." + key: t for key, t in state.items()})
+        H = torch.randn(2, 3, 4, 6)
+        for a, b in zip(other.coefficients(H), hc.coefficients(H)):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+    def test_half(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            hc = hzt.HyperConnection(32, norm=True).to(dtype)
+            H = torch.randn(2, 3, 4, 32, dtype=dtype, requires_grad=True)
+            u, add_residual = hc(H)
+            y = add_residual(u)
+            y.sum().backward()
+            self.assertEqual({t.dtype for t in (u, y, H.grad, *[p.grad for p in hc.parameters()])},
+                             {dtype})
+            self.assertEqual(hzt.sinkhorn_knopp(torch.randn(2, 4, 4, dtype=dtype)).dtype, dtype)
 
     def test_parts_make_the_whole(self):
         hc = hzt.HyperConnection(8)
@@ -46,11 +128,15 @@ class HyperConnections(unittest.TestCase):
             hc.phi.normal_()
         streams, f = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 8)
         u, add_residual = hc(streams)
-        p, q, a = hzt.fused_dynamic_weights(streams.flatten(-2), hc.phi, hc.bias, *hc.alpha)
-        branch, residual = hzt.fused_stream_mix(streams, p, a)
-        torch.testing.assert_close(branch, u)
-        torch.testing.assert_close(hzt.fused_add_residual(residual, f, q), add_residual(f))
-        doubly = hzt.sinkhorn_knopp(torch.randn(3, 4, 4))
+        x = streams.mean(1).flatten(-2)
+        for phi in (hc.phi, hc.phi.t()):
+            p, q, a = hzt.fused_dynamic_weights(x, phi, hc.bias, *hc.alpha, 20)
+            branch, residual = hzt.fused_stream_mix(streams, p, a)
+            torch.testing.assert_close(branch, u)
+            torch.testing.assert_close(hzt.fused_add_residual(residual, f, q), add_residual(f))
+        self.assertRaisesRegex(ValueError, r"phi.shape is \[24, 31\]", hzt.fused_dynamic_weights,
+                               x, hc.phi[:, 1:], hc.bias, *hc.alpha)
+        doubly = hzt.sinkhorn_knopp(torch.randn(3, 4, 4), 20, 1e-8)
         torch.testing.assert_close(doubly.sum(-1), torch.ones(3, 4), atol=1e-3, rtol=0)
 
     def test_state(self):

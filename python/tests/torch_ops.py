@@ -12,6 +12,9 @@ import hurwitz.torch as hzt
 
 SEED = int(os.environ.get("HZ_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 F64 = torch.float64
+DEVICE = os.environ.get("HZ_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    torch.set_default_device(DEVICE)
 
 
 def sinkhorn(z, iterations=20, eps=1e-6):
@@ -114,7 +117,7 @@ class Gradients(Case):
                   (self.quaternions(1, 4, 3),))
 
     def test_hadamard(self):
-        h = torch.from_numpy(hz.hadamard(torch.eye(64).numpy())).to(F64)
+        h = hz.hadamard(torch.eye(64)).to(F64)
         self.against(hzt.hadamard, lambda x: x @ h, (3, 5, 64))
         self.against(lambda x: hzt.hadamard_transform(x, 0.5), lambda x: 4 * x @ h, (3, 64))
         self.against(lambda x: hzt.hadamard_transform(x[:, :50]), lambda x: 8 * (
@@ -216,6 +219,10 @@ class Operators(Case):
                           "")),
             (h.mhc_pre, (leaf(2, 3, 4, 6), leaf(24, 24), leaf(3), leaf(24), none, leaf(6), none,
                          "")),
+            (h.mhc_layer_begin, (leaf(2, 3, 4, 6), leaf(24, 24), leaf(3), leaf(24), leaf(6), none,
+                                 "preset=triton,coefficients=per_sequence")),
+            (h.mhc_layer_end, (torch.randn(2, 3, 4, 6), leaf(2, 3, 6), leaf(2, 3, 4),
+                               leaf(2, 3, 4, 4).detach(), leaf(2, 3, 4, 6), False)),
             (h.mhc_head, (leaf(2, 3, 4, 6), leaf(4, 24), leaf(1), leaf(4), "")),
         ]
         for operator, arguments in samples:
@@ -236,7 +243,10 @@ class Operators(Case):
                 return add_residual(f.flatten(-2))
 
         block = Block()
-        x = torch.randn(2, 3, 4, 16)
+        # Dynamo does not trace unflatten() under a default device
+        torch.set_default_device(None)
+        self.addCleanup(torch.set_default_device, None if DEVICE == "cpu" else DEVICE)
+        x = torch.randn(2, 3, 4, 16, device=DEVICE)
         y = block(x)
         y.square().sum().backward()
         expected = [p.grad.clone() for p in block.parameters()]
@@ -247,13 +257,13 @@ class Operators(Case):
         found.square().sum().backward()
         for p, grad in zip(block.parameters(), expected):
             torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-4)
-        compiled(torch.randn(5, 3, 4, 16))
-        compiled(torch.randn(7, 3, 4, 16))
+        compiled(torch.randn(5, 3, 4, 16, device=DEVICE))
+        compiled(torch.randn(7, 3, 4, 16, device=DEVICE))
 
     def test_autocast(self):
         linear, hc = hzt.QuaternionLinear(8, 8), hzt.HyperConnection(32)
         x = torch.randn(2, 4, 32)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             y = linear(x.unflatten(-1, (8, 4)))
             u, add_residual = hc(x)
             out = add_residual(linear(u.unflatten(-1, (8, 4))).flatten(-2))
@@ -284,7 +294,7 @@ class Operators(Case):
         self.assertEqual(wrong, [])
         loader = torch.utils.data.DataLoader(Rotated(), batch_size=4, num_workers=2)
         rows = torch.cat(list(loader))
-        torch.testing.assert_close(rows, hzt.hadamard(torch.eye(16)))
+        torch.testing.assert_close(rows, hzt.hadamard(torch.eye(16, device="cpu")))
 
 
 class Rotated(torch.utils.data.Dataset):
@@ -292,7 +302,7 @@ class Rotated(torch.utils.data.Dataset):
         return 16
 
     def __getitem__(self, i):
-        return hzt.hadamard(torch.eye(16)[i])
+        return hzt.hadamard(torch.eye(16, device="cpu")[i])
 
 
 if __name__ == "__main__":

@@ -132,12 +132,17 @@ def _torch():
     return _torch_dtypes
 
 
+_from_numbers = {}
+
+
 def to_torch(dtype):
     """PyTorch's dtype of a number, and whether it is only that of the storage."""
-    for key, value in _torch().items():
-        if value == dtype:
-            return key, False
-    return getattr(sys.modules["torch"], STORAGE[dtype].name), True
+    found = _from_numbers.get(dtype)
+    if found is None:
+        found = next(((key, False) for key, value in _torch().items() if value == dtype), None)
+        found = found or (getattr(sys.modules["torch"], STORAGE[dtype].name), True)
+        _from_numbers[dtype] = found
+    return found
 
 
 def contiguous(shape):
@@ -181,7 +186,8 @@ def from_numpy(a):
 def from_torch(t):
     torch = sys.modules["torch"]
     if t.requires_grad and torch.is_grad_enabled():
-        raise TypeError("a tensor requires a gradient: detach() it, or call hurwitz.torch")
+        raise TypeError("a tensor requires a gradient: detach() it, or call hurwitz.torch, "
+                        "which has no second derivatives")
     if t.layout is not torch.strided or t.is_conj() or t.is_neg():
         raise TypeError("a tensor is sparse, or a lazy conjugate or negative")
     dtype = (_torch_dtypes or _torch()).get(t.dtype)
@@ -296,7 +302,7 @@ def _converter(a):
         return from_numpy
     if "torch" in sys.modules and isinstance(a, sys.modules["torch"].Tensor):
         return from_torch
-    if type(a).__module__.partition(".")[0] == "cupy":
+    if _is_cupy(a):
         return from_cuda                # its __dlpack__ makes another stream wait
     if hasattr(a, "__dlpack__"):
         return from_dlpack
@@ -306,22 +312,24 @@ def _converter(a):
                     "__dlpack__ or __cuda_array_interface__")
 
 
+def _is_cupy(a):
+    return type(a).__module__.partition(".")[0] == "cupy"
+
+
 def empty(shape, dtype, like, zeros=False):
     """A new array of like's library on its device; NumPy's where that has none to write to."""
     if type(like) is np.ndarray and dtype in TO_NUMPY:
         return (np.zeros if zeros else np.empty)(shape, TO_NUMPY[dtype])
     if isinstance(like, View):
         like = like.array
-    module = type(like).__module__.partition(".")[0]
-    if module == "torch" or ("torch" in sys.modules
-                             and isinstance(like, sys.modules["torch"].Tensor)):
-        torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(like, torch.Tensor):
         kind, stored = to_torch(dtype)
         array = (torch.zeros if zeros else torch.empty)(shape, dtype=kind, device=like.device)
     else:
         stored = dtype not in TO_NUMPY
         library, place = np, nullcontext()
-        if module == "cupy":
+        if _is_cupy(like):
             library, place = sys.modules["cupy"], like.device
         elif hasattr(like, "__cuda_array_interface__") or (
                 hasattr(like, "__dlpack_device__") and like.__dlpack_device__()[0] not in (1, 3)):
@@ -339,7 +347,7 @@ def workspace(size, like):
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
         return torch.empty(size, dtype=torch.uint8, device=like.device)
-    if type(like).__module__.partition(".")[0] == "cupy":
+    if _is_cupy(like):
         with like.device:
             return sys.modules["cupy"].empty(size, "u1")
     return None
@@ -349,12 +357,12 @@ def stream_of(a):
     """The CUDA stream that a's library puts work on now."""
     if isinstance(a, View):
         a = a.array
-    module = type(a).__module__.partition(".")[0]
-    if module == "cupy":
-        return sys.modules["cupy"].cuda.get_current_stream().ptr
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(a, torch.Tensor):
-        return torch.cuda.current_stream(a.device).cuda_stream
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)      # as Triton, it is faster
+        return raw(a.get_device()) if raw else torch.cuda.current_stream(a.device).cuda_stream
+    if _is_cupy(a):
+        return sys.modules["cupy"].cuda.get_current_stream().ptr
     # 1 is the legacy default stream, 0 here; 2, the thread's, is a handle in the driver, too
     stream = (getattr(a, "__cuda_array_interface__", None) or {}).get("stream") or 0
     return 0 if stream == 1 else stream

@@ -622,7 +622,8 @@ class Operands:
     def __getattr__(self, name):
         value = self.values.get(name)
         if type(value) is tuple and len(value) == 7:        # what memory() said
-            return Meta(tuple(value[3]), value[1])
+            value = Meta(tuple(value[3]), value[1])
+        setattr(self, name, value)
         return value
 
 

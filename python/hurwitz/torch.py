@@ -74,6 +74,17 @@ def _value(text):
     return text
 
 
+def _custom(schema, run, fake, setup=None, back=None):
+    """Defines an operator that is not one call of the library."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"hurwitz::{name}", fake, lib=_library)
+    if back:
+        torch.library.register_autograd(f"hurwitz::{name}", back, setup_context=setup,
+                                        lib=_library)
+
+
 class _Operator:
     """An operator of one of the library's calls.
 
@@ -105,11 +116,25 @@ class _Operator:
         _library.impl(name, self.run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"hurwitz::{name}", self.fake, lib=_library)
         self.operator = getattr(torch.ops.hurwitz, name).default
+        # The one without a gradient, which has no detour through Python's autograd
+        self.without = self.operator
         _operators[name] = self
 
-    def __call__(self, *tensors, **options):
-        missing = len(self.tensors) - len(tensors)
-        return self.operator(*tensors, *[None] * missing, _text(options))
+    def differentiable(self, setup, back):
+        """Registers the gradient, and a second operator, <name>.no_grad, without it."""
+        torch.library.register_autograd(f"hurwitz::{self.name}", back, setup_context=setup,
+                                        lib=_library)
+        schema = str(self.operator._schema).partition("::")[2].replace("(", ".no_grad(", 1)
+        _custom(schema, self.run, self.fake)
+        self.without = getattr(torch.ops.hurwitz, self.name).no_grad
+
+    def __call__(self, *arguments):
+        """The operator, by whether operands want a gradient."""
+        if torch.is_grad_enabled():
+            for t in arguments[:-1]:
+                if t is not None and t.requires_grad:
+                    return self.operator(*arguments)
+        return self.without(*arguments)
 
     def _parse(self, text):
         """Positional values, options and what is to become of outputs."""
@@ -220,6 +245,11 @@ def _given(t):
     return None if t is None or (t.dim() == 1 and t.shape[0] == 0) else t
 
 
+def _dense(grad):
+    """A gradient of its own memory: that of a sum is one number, expanded."""
+    return grad.contiguous() if grad is not None and 0 in grad.stride() else grad
+
+
 def _differentiable(name, save, keep, backward, options=(), outputs=()):
     """An operator with a gradient: backward(saved, grads, wanted, options) returns them by name.
 
@@ -237,14 +267,14 @@ def _differentiable(name, save, keep, backward, options=(), outputs=()):
 
     def back(ctx, *grads):
         saved = dict(zip(save + keep, ctx.saved_tensors))
-        grads = dict(zip(operator.outputs, grads))
+        grads = dict(zip(operator.outputs, map(_dense, grads)))
         wanted = [word for word, needs in zip(operator.tensors, ctx.needs_input_grad) if needs]
         found = {}
         if any(grad is not None for grad in grads.values()):
             found = backward(saved, grads, wanted, ctx.options)
         return *[found.get(word) if word in wanted else None for word in operator.tensors], None
 
-    torch.library.register_autograd(f"hurwitz::{name}", back, setup_context=setup, lib=_library)
+    operator.differentiable(setup, back)
     return operator
 
 
@@ -365,17 +395,6 @@ _paired("mhc_head", {"du": "h", "dp": "p"}, fields=["du", "dp"],
         made=["dx", "dphi", "dalpha", "dbias"])
 
 
-def _custom(schema, run, fake, setup=None, back=None):
-    """Defines an operator that is not one call of the library."""
-    name = schema.partition("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"hurwitz::{name}", fake, lib=_library)
-    if back:
-        torch.library.register_autograd(f"hurwitz::{name}", back, setup_context=setup,
-                                        lib=_library)
-
-
 # A layer of hyper-connections: mhc_pre() and mhc_post() whose gradients of the streams are one
 # call. link stands for the streams in mhc_layer_end(). It takes no memory; its gradient is dy, of
 # which hz_mhc_pre_bwd() makes that of the streams and of a.
@@ -401,7 +420,8 @@ def _layer_begin_setup(ctx, inputs, output):
 def _layer_begin_back(ctx, dp, dq, da, du, _, dy):
     words = ["x", "phi", "alpha", "bias", "norm", "p_in"]
     given = dict(zip([*words, "saved"], ctx.saved_tensors))
-    given.update(dp=dp, dq=dq, da=da, du=du, dy=dy, saved=_given(given["saved"]))
+    given.update(dp=_dense(dp), dq=_dense(dq), da=_dense(da), du=_dense(du), dy=_dense(dy),
+                 saved=_given(given["saved"]))
     want = ["d" + word for word, needs in zip(words, ctx.needs_input_grad) if needs]
     if all(grad is None for grad in (dp, dq, da, du, dy)):
         return (None,) * 7
@@ -431,6 +451,7 @@ def _layer_end_setup(ctx, inputs, output):
 
 def _layer_end_back(ctx, dy):
     f, q = ctx.saved_tensors
+    dy = _dense(dy)
     want = [word for word, needs in zip(("df", "dq"), ctx.needs_input_grad[1:3]) if needs]
     found = [None] * 3
     if want:
@@ -457,10 +478,11 @@ def _function(name):
 
     def call(*tensors: Tensor | None, **options: Any):
         words = list(tensors) + [None] * (len(operator.tensors) - len(tensors))
-        for at, word in enumerate(operator.tensors):
-            if word in options:
-                words[at] = options.pop(word)
-        found = operator.operator(*words, _text(options))
+        if options:
+            for at, word in enumerate(operator.tensors):
+                if word in options:
+                    words[at] = options.pop(word)
+        found = operator(*words, _text(options))
         if len(operator.outputs) == 1:
             return found
         found = [_given(t) for word, t in zip(operator.outputs, found) if word in shown]
@@ -511,9 +533,8 @@ def _product(name, x, w, b, scale, options):
     x, w, b, scale = _cast(x, w, b, scale)
     # What the backward call needs of an activation
     wants = options.get("activation") not in (None, "none", 0) and torch.is_grad_enabled()
-    y, _ = _operators[name].operator(x, w, b, scale,
-                                     _text(options if wants else {**options, "want": ""}))
-    return y
+    return _operators[name](x, w, b, scale,
+                            _text(options if wants else {**options, "want": ""}))[0]
 
 
 def quat_linear(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
@@ -534,8 +555,7 @@ def quat_recurrent(z: Tensor, u: Tensor, h0: Tensor | None = None, c0: Tensor | 
     """hz_quat_recurrent(): y, hn and, of an LSTM, cn; z [T, B, D, K H, 4], u [D, K H, H, 4]."""
     z, u, h0, c0 = _cast(z, u, h0, c0)
     want = {} if torch.is_grad_enabled() else {"want": ""}
-    y, hn, cn, _ = _operators["quat_recurrent"].operator(z, u, h0, c0, lengths,
-                                                         _text({**options, **want}))
+    y, hn, cn, _ = _operators["quat_recurrent"](z, u, h0, c0, lengths, _text({**options, **want}))
     return y, hn, _given(cn)
 
 
@@ -629,7 +649,9 @@ class HyperConnection(nn.Module):
                  **options: Any):
         super().__init__()
         preset = preset or ("triton" if dynamic else "triton_static")
-        enum_value("hz_mhc_presets", preset)
+        enum_value("hz_mhc_presets", preset, "preset")
+        if dim < 1:
+            raise ValueError(f"dim is {dim}, must be at least 1")
         self.dim, self.num_streams, self.dynamic, self.preset = dim, num_streams, dynamic, preset
         self.options = {"preset": preset, **options}
         if sinkhorn_iters is not None:
@@ -643,27 +665,38 @@ class HyperConnection(nn.Module):
             "MHC_STREAMS_CN"] or (preset == "transformer_engine" and not self.options.get("streams"))
         rows = mhc_rows(num_streams, **self.options)
         identity = rows == 2 * num_streams
-        self.bias = nn.Parameter(torch.zeros(rows))
+        single = {"dtype": torch.float32}
+        self.bias = nn.Parameter(torch.zeros(rows, **single))
         if dynamic:
-            self.phi = nn.Parameter(torch.zeros(rows, num_streams * dim))
-            self.alpha = nn.Parameter(torch.zeros(2 if identity else 3))
+            self.phi = nn.Parameter(torch.zeros(rows, num_streams * dim, **single))
+            self.alpha = nn.Parameter(torch.zeros(2 if identity else 3, **single))
         else:
             self.register_parameter("phi", None)
             self.register_parameter("alpha", None)
-        self.norm = nn.Parameter(torch.ones(dim)) if norm else None
+        self.norm = nn.Parameter(torch.ones(dim, **single)) if norm else None
         self.reset_parameters(layer_idx, init_scale)
 
     @torch.no_grad()
     def reset_parameters(self, layer_idx: int = 0, init_scale: float | None = None):
         """Initial weights of the preset: hz_mhc_init()."""
+        if self.bias.is_meta:
+            return
         kind = enum_value("hz_mhc_init_kind", _INIT.get(self.preset, "identity"))
-        seed = int(torch.randint(1 << 62, ()))
+        seed = int(torch.randint(1 << 62, (), device="cpu"))
         alpha = self.alpha if self.dynamic else self.bias.new_zeros(
             2 if len(self.bias) == 2 * self.num_streams else 3)
         views = [None if t is None else t.detach() for t in (self.phi, alpha, self.bias)]
         ops.mhc_init(kind, layer_idx, seed, *views, **self.options)
         if self.dynamic and init_scale is not None:
             self.alpha.fill_(init_scale)
+
+    def _check(self, H):
+        """H is [..., num_streams, dim], and a batch of sequences where they have coefficients."""
+        sizes = (self.dim, self.num_streams) if self.swap else (self.num_streams, self.dim)
+        sequences = self.options.get("coefficients") == "per_sequence"
+        if H.shape[-2:] != sizes or H.dim() < 3 + sequences:
+            raise ValueError(f"H.shape is {list(H.shape)}, must be "
+                             f"[{'batch, tokens' if sequences else '...'}, {sizes[0]}, {sizes[1]}]")
 
     def _weights(self):
         """phi, alpha, bias and norm; but for phi the library has them in float32 alone."""
@@ -672,10 +705,12 @@ class HyperConnection(nn.Module):
 
     def coefficients(self, H: Tensor, p_in: Tensor | None = None) -> tuple[Tensor, ...]:
         """p, q, a (None for the identity) and the branch input, by p_in if it is given."""
+        self._check(H)
         phi, alpha, bias, norm = self._weights()
         return mhc_pre(H, phi, alpha, bias, norm=norm, p_in=p_in, **self.options)
 
     def forward(self, H: Tensor, p_in: Tensor | None = None):
+        self._check(H)
         _, q, a, u, _, link = torch.ops.hurwitz.mhc_layer_begin(
             H, *self._weights(), p_in, _text(self.options))
 
@@ -704,8 +739,9 @@ class HyperConnection(nn.Module):
 
 def _random(*shape, fan_in, fan_out):
     w = torch.empty(*shape, 4)
-    ops.quat_init(w, CONSTANTS["QUAT_POLAR"], quat_init_scale(fan_in, fan_out),
-                  int(torch.randint(1 << 62, ())))
+    if not w.is_meta:
+        ops.quat_init(w, CONSTANTS["QUAT_POLAR"], quat_init_scale(fan_in, fan_out),
+                      int(torch.randint(1 << 62, (), device="cpu")))
     return nn.Parameter(w)
 
 
@@ -730,8 +766,14 @@ class _Layer(nn.Module):
     """layout is where the components of x and y are: "last" [..., C, 4]; "blocks" [..., 4 C], all
     r, then all i, j, k, as in speechbrain; "channels_first" [n, 4 C, spatial...] likewise."""
 
-    def __init__(self, layout):
+    call = "quat_linear"                # whose options the layer takes
+
+    def __init__(self, layout, options=()):
         super().__init__()
+        for key in options:
+            if key not in _operators[self.call].call.fields:
+                raise TypeError(f"{type(self).__name__} has no option {key!r}; it is made with "
+                                "PyTorch's default dtype and device")
         if layout not in ("last", "blocks", "channels_first"):
             raise ValueError(f"layout is {layout!r} (valid: last, blocks, channels_first)")
         self.layout = layout
@@ -752,7 +794,7 @@ class QuaternionLinear(_Layer):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  scale: bool = False, layout: str = "last", **options: Any):
-        super().__init__(layout)
+        super().__init__(layout, options)
         self.in_features, self.out_features, self.options = in_features, out_features, options
         self.weight = _random(out_features, in_features, fan_in=in_features, fan_out=out_features)
         self.bias = nn.Parameter(torch.zeros(out_features, 4)) if bias else None
@@ -768,12 +810,12 @@ class QuaternionLinear(_Layer):
 
 
 class _Conv(_Layer):
-    dimensions = 1
+    call, dimensions = "quat_conv", 1
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size, stride=1, padding=0,
                  dilation=1, groups: int = 1, bias: bool = True, padding_mode: str = "zero", *,
                  scale: bool = False, layout: str = "last", **options: Any):
-        super().__init__(layout)
+        super().__init__(layout, options)
         d = self.dimensions
         stride, padding, dilation, taps = (
             [n] * d if isinstance(n, int) else list(n)
@@ -869,12 +911,12 @@ class QuaternionBatchNorm(_Layer):
 
 
 class _Recurrent(_Layer):
-    cell, gates = "rnn", 1
+    call, cell, gates = "quat_recurrent", "rnn", 1
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, bidirectional: bool = False, *,
                  speechbrain: bool = False, layout: str = "last", **options: Any):
-        super().__init__(layout)
+        super().__init__(layout, options)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.speechbrain = batch_first, speechbrain
         self.directions = 2 if bidirectional else 1
@@ -999,7 +1041,7 @@ def _quantized_setup(ctx, inputs, output):
 def _quantized_back(ctx, dy):
     data, = ctx.saved_tensors
     _, x, bias, _ = ctx.needs_input_grad
-    return (None, torch.ops.hurwitz.quantized_linear_bwd(data, dy, ctx.size) if x else None,
+    return (None, torch.ops.hurwitz.quantized_linear_bwd(data, _dense(dy), ctx.size) if x else None,
             dy.flatten(0, -2).sum(0, dtype=torch.float32) if bias else None, None)
 
 
@@ -1031,9 +1073,10 @@ class QuantizedLinear(nn.Module):
         flags = CONSTANTS["LINEAR_ROTATE"] if rotate else 0
         with Linear(weight.detach().cpu(), format=format, flags=flags,
                     seed=seed if rotate else 0, moments=moments) as layer:
-            self.register_buffer("data", _aligned(torch.from_numpy(layer.save())))
+            self.register_buffer("data", _aligned(torch.from_numpy(layer.save())).to(weight.device))
             self.info = layer.info
-        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.bias = nn.Parameter(weight.new_zeros(out_features, dtype=torch.float32)
+                                 ) if bias else None
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, **options: Any) -> QuantizedLinear:
@@ -1043,7 +1086,7 @@ class QuantizedLinear(nn.Module):
         if linear.bias is not None:
             with torch.no_grad():
                 layer.bias.copy_(linear.bias)
-        return layer.to(linear.weight.device).train(linear.training)
+        return layer.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.hurwitz.quantized_linear(self.data, x, self.bias, self.out_features)

@@ -13,11 +13,16 @@ import numpy as np
 import hurwitz
 from hurwitz import _arrays
 
-DEVICE = {"": None, "cpu": None, "torch": "cpu"}.get(*[os.environ.get("HZ_TEST_DEVICE", "")] * 2)
+DEVICE = os.environ.get("HZ_TEST_DEVICE") or None
+DEVICE = {"cpu": None, "torch": "cpu"}.get(DEVICE, DEVICE)
 
 
 def tensor(torch, array):
-    """An array's elements on the device; strides are kept where PyTorch has such."""
+    """An array's elements on the device; strides are kept where PyTorch has such. The library has
+    f64 on the CPU alone: it is f32 elsewhere."""
+    if array.dtype == np.float64 and DEVICE != "cpu":
+        array = (array.astype(np.float32) if array.flags.contiguous else
+                 np.repeat(array.astype(np.float32), 2, -1)[..., ::2])
     flat = _arrays.FROM_NUMPY.get(array.dtype)
     if flat is None:
         return array                    # the package says what is wrong

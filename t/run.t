@@ -311,27 +311,27 @@ is "$(tail_of c.npy 16 d4)" "43922 -25501 -19276 12499" "the bias is added"
 good "a batch of a" $cpu qgemm a=a2.npy b=b.npy c=c.npy $zeros out=s32
 is "$(header_of c.npy)" "$(header "${e}i4" '2, 2, 2')" "c is a batch"
 is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "of the same"
-good "out=f32 b_scale=FILE" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scale=qscale.npy a_scale=.5 out=f32
+good "out=f32 b_scales=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scales=qscale.npy a_scale=.5 out=f32
 is "$(tail_of c.npy 16 f4)" "21960.5 -25500 -9638.5 12500" "a scale for each column"
 good "multiplier= shift=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros multiplier=1099511552 shift=38 c_zero=7
 is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
 good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 requant=gemmlowp
 is "$(tail_of c.npy 4 u1)" "100 20 20 57" "bounds"
 bad 2 'a_zero is 256' "a zero out of range" run qgemm a=a.npy b=b.npy c=n.npy a_zero=256
-bad 2 'shift=63: the value must be an integer, 1 to 62, or a file' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
+bad 2 'shift=63: the value must be an integer, 1 to 62; a file is shifts=' "a shift out of range" run qgemm a=a.npy b=b.npy c=n.npy shift=63
 bad 2 'a_scale' "a scale of 0" run qgemm a=a.npy b=b.npy c=n.npy a_scale=0
 bad 2 'positive' "a negative scale" run qgemm a=a.npy b=b.npy c=n.npy a_scale=-1
 npy qminus.npy "$(header '<f4' '2,')" '\000\000\200\277\000\000\000\000'
 npy qone.npy "$(header '<i4' '2,')" '\001\000\000\000\001\000\000\000'
 npy qnone.npy "$(header '<i4' '2,')" '\001\000\000\000\000\000\000\000'
-bad 2 'element 0 of b_scale is -1' "a scale of a column below 0" run qgemm a=a.npy b=b.npy c=n.npy \
-	b_scale=qminus.npy
-bad 2 'element 1 of shift is 0' "a shift of a column out of range" run qgemm a=a.npy b=b.npy \
-	c=n.npy multiplier=qone.npy shift=qnone.npy
-bad 2 'element 0 of scale is -1' "a scale of a column of codes below 0" run quantize x=x.npy \
-	scale=qminus.npy q=n.npy
-for value in nan inf -inf 1e999 abc ''; do
-	bad 2 "a_scale=$value: the value must be a number, finite and not 0, or a file" \
+bad 2 'element 0 of b_scales is -1' "a scale of a column below 0" run qgemm a=a.npy b=b.npy c=n.npy \
+	b_scales=qminus.npy
+bad 2 'element 1 of shifts is 0' "a shift of a column out of range" run qgemm a=a.npy b=b.npy \
+	c=n.npy multipliers=qone.npy shifts=qnone.npy
+bad 2 'element 0 of scales is -1' "a scale of a column of codes below 0" run quantize x=x.npy \
+	scales=qminus.npy q=n.npy
+for value in nan inf -inf 1e999 abc x.npy ''; do
+	bad 2 "a_scale=$value: the value must be a number, finite and not 0; a file is a_scales=" \
 		"a scale of '$value'" run qgemm a=a.npy b=b.npy c=n.npy "a_scale=$value"
 	bad 2 "a_zero=$value: the value must be an integer" "a zero point of '$value'" \
 		run qgemm a=a.npy b=b.npy c=n.npy "a_zero=$value"
@@ -359,11 +359,11 @@ is "$(header_of s.npy) $(header_of z.npy)" "$(header "${e}f4" '2, 1') $(header '
 good "quantize" $cpu quantize x=x.npy q=q.npy scale=0.5 zero=3
 is "$(header_of q.npy) $(tail_of q.npy 8 u1)" "$(header '|u1' '2, 4') 5 7 9 11 11 9 7 5" "codes"
 $HURWITZ $cpu choose_qparams x=x.npy per=column format=s8 symmetric=127 scale=column.npy zero=z1.npy
-$HURWITZ $cpu quantize x=x.npy q=q1.npy scale=column.npy zero=z1.npy
-good "symmetric codes by columns without zero points" $cpu quantize x=x.npy format=s8 q=q.npy scale=column.npy
+$HURWITZ $cpu quantize x=x.npy q=q1.npy scales=column.npy zeros=z1.npy
+good "symmetric codes by columns without zero points" $cpu quantize x=x.npy format=s8 q=q.npy scales=column.npy
 cmp q1.npy q.npy
 ok $? "the codes are the same"
-good "quantize by rows" $cpu quantize x=x.npy q=q.npy scale=s.npy zero=z.npy
+good "quantize by rows" $cpu quantize x=x.npy q=q.npy scales=s.npy zeros=z.npy
 is "$(header_of q.npy) $(tail_of q.npy 8 d1)" "$(header '|i1' '2, 4') 32 64 95 127 127 95 64 32" "codes of rows"
 good "dequantize" $cpu dequantize q=q.npy y=qy.npy scale=0.5 zero=-1 out=f16
 is "$(header_of qy.npy) $(tail_of qy.npy 8 x2)" "$(header "${e}f2" '2, 4') 5400 5200 5010 4c20" "and back"
@@ -385,14 +385,14 @@ good "quantize format=u2" $cpu quantize x=x.npy q=q.npy scale=1 format=u2
 is "$(header_of q.npy) $(tail_of q.npy 2 x1)" "$(header '|u1' '2, 1') f9 6f" "four codes to a byte"
 good "quantize min= max=" $cpu quantize x=x.npy q=q.npy scale=0.5 format=s16 min=2 max=3
 is "$(header_of q.npy) $(tail_of q.npy 16 d2)" "$(header "${e}i2" '2, 4') 2 3 3 3 3 3 3 2" "bounds"
-good "quantize new_scale=" $cpu quantize x=x.npy q=q.npy new_scale=s.npy format=e2m1 scale_type=e8m0
+good "quantize new_scales=" $cpu quantize x=x.npy q=q.npy new_scales=s.npy format=e2m1 scale_type=e8m0
 is "$(header_of s.npy) $(tail_of s.npy 2 u1)" "$(header '|u1' '2, 1') 127 127" "4 / 6 up to 1"
-good "and back" $cpu dequantize q=q.npy y=qy.npy scale=s.npy format=e2m1 scale_type=e8m0
+good "and back" $cpu dequantize q=q.npy y=qy.npy scales=s.npy format=e2m1 scale_type=e8m0
 is "$(tail_of qy.npy 32 f4)" "1 2 3 4 4 3 2 1" "what it was"
-good "quantize preset=" $cpu quantize preset=te_nvfp4 x=w.npy q=q.npy new_scale=s.npy new_tensor_scale=t.npy
-good "dequantize preset=" $cpu dequantize preset=te_nvfp4 q=q.npy y=qy.npy scale=s.npy tensor_scale=t.npy
+good "quantize preset=" $cpu quantize preset=te_nvfp4 x=w.npy q=q.npy new_scales=s.npy new_tensor_scale=t.npy
+good "dequantize preset=" $cpu dequantize preset=te_nvfp4 q=q.npy y=qy.npy scales=s.npy tensor_scale=t.npy
 is "$(header_of s.npy) $(header_of t.npy)" "$(header '|u1' '2, 4') $(header "${e}f4" '1,')" "scales of groups and one"
-bad 2 'scale_rule= needs new_scale=FILE' "a rule without scales" \
+bad 2 'scale_rule= needs new_scales=FILE' "a rule without scales" \
 	run quantize x=x.npy q=n.npy scale=1 scale_rule=floor
 bad 2 'must be a multiple of 2 for e2m1x2' "an odd number of pairs" \
 	run -d cpu quantize x=odd.npy q=n.npy scale=1 format=e2m1
@@ -401,18 +401,18 @@ bad 2 'q holds int8, format=e2m1 wants' "int8 said to be e2m1" \
 bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none" \
 	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
 bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy scale=1 zero=300
-bad 2 'quantize: scale= is missing: give' "quantize without a scale" run quantize x=x.npy q=n.npy
-bad 2 'quantize: scale= is missing: give' "a zero without a scale" run quantize x=x.npy q=n.npy zero=3
-bad 2 'dequantize: scale= is missing: give' "dequantize without a scale" run dequantize q=q.npy y=n.npy
+bad 2 'quantize: scale= or scales= is missing: give' "quantize without a scale" run quantize x=x.npy q=n.npy
+bad 2 'quantize: scale= or scales= is missing: give' "a zero without a scale" run quantize x=x.npy q=n.npy zero=3
+bad 2 'dequantize: scale= or scales= is missing: give' "dequantize without a scale" run dequantize q=q.npy y=n.npy
 npy wq.npy "$(header '|i1' '4, 1')" '\001\001\001\001'
-good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 type=s8
+good "qlinear" $cpu qlinear x=x.npy b=wq.npy y=qy.npy a_scale=1 x_dtype=s8
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 10 10" "sums of rows"
 npy w4.npy "$(header '|u1' '1, 2')" '\021\021'
 npy s4.npy "$(header '<f4' '1, 1')" '\000\000\000\100'
-good "qlinear_group" $cpu qlinear_group x=x.npy w=w4.npy scale=s4.npy y=qy.npy format=s4 trans_w=1 pack=1
+good "qlinear_group" $cpu qlinear_group x=x.npy w=w4.npy scales=s4.npy y=qy.npy format=s4 trans_w=1 pack=1
 is "$(header_of qy.npy) $(tail_of qy.npy 8 f4)" "$(header "${e}f4" '2, 1') 20 20" "sums times 2"
-bad 2 'qlinear_group: scale holds uint8: scale_type= is for uint8' "scales of no type" \
-	run qlinear_group x=x.npy w=w4.npy scale=w4.npy y=n.npy format=s4
+bad 2 'qlinear_group: scales holds uint8: scale_type= is for uint8' "scales of no type" \
+	run qlinear_group x=x.npy w=w4.npy scales=w4.npy y=n.npy format=s4
 
 # ---- run: quaternions ----------------------------------------------------------------------------
 
@@ -642,9 +642,9 @@ is "$(tail_of my.npy 32 f4)" "2 4 6 8 6 7 8 9" "streams and q f"
 good "mhc_add_bwd" $cpu mhc_add_bwd dy=x.npy f=v4.npy q=p2.npy df=mu.npy dq=mp.npy dr=mr.npy
 is "$(tail_of mu.npy 16 f4) $(tail_of mp.npy 8 f4) $(tail_of mr.npy 32 f4)" \
 	"9 8 7 6 30 20 1 2 3 4 4 3 2 1" "df, dq and dr"
-good "mhc_post bias=" $cpu mhc_post x=x.npy f=v4.npy q=p2.npy a=sq2.npy bias=v4.npy y=my.npy
+good "mhc_post branch_bias=" $cpu mhc_post x=x.npy f=v4.npy q=p2.npy a=sq2.npy branch_bias=v4.npy y=my.npy
 is "$(tail_of my.npy 32 f4)" "11 12 13 14 23 26 29 32" "a x and q (f + bias)"
-good "mhc_post_bwd" $cpu mhc_post_bwd x=x.npy f=v4.npy q=p2.npy dy=x.npy da=mp.npy dbias=mu.npy
+good "mhc_post_bwd" $cpu mhc_post_bwd x=x.npy f=v4.npy q=p2.npy dy=x.npy da=mp.npy dbranch_bias=mu.npy
 is "$(tail_of mp.npy 16 f4) $(tail_of mu.npy 16 f4)" "30 20 20 30 9 8 7 6" "da and dbias"
 good "mhc_expand" $cpu mhc_expand e=v4.npy x=my.npy n=2
 is "$(header_of my.npy)" "$(header "${e}f4" '2, 4')" "two streams"

@@ -148,8 +148,8 @@ def add(r, q, f):
     return r + of_tokens(q, len(r))[..., None] * f[:, None, :]
 
 
-def post(x, f, q, a=None, bias=None):
-    return add(x if a is None else mix_r(a, x), q, f if bias is None else f + bias)
+def post(x, f, q, a=None, branch_bias=None):
+    return add(x if a is None else mix_r(a, x), q, f if branch_bias is None else f + branch_bias)
 
 
 class Streams:
@@ -289,7 +289,7 @@ def run_post(case):
     if case.chance(0.7):
         inputs["a"] = s.coefficients("a")
     if case.chance(0.4):
-        inputs["bias"] = case.floats((s.c,), "f32")
+        inputs["branch_bias"] = case.floats((s.c,), "f32")
     got = case.run("mhc_post", {}, inputs, ["y"])["y"]
     v = {k: s.flat(k, o.values) for k, o in inputs.items()}
     case.near("y", got, s.dtype, post(**v).reshape(got.shape),
@@ -301,7 +301,7 @@ def run_post_bwd(case):
     operands = {"x": s.streams(), "f": s.branch(), "q": s.coefficients("q"),
                 "a": s.coefficients("a")}
     if case.chance(0.5):
-        operands["bias"] = case.floats((s.c,), "f32")
+        operands["branch_bias"] = case.floats((s.c,), "f32")
     dy = s.streams()
 
     def loss(o):
@@ -599,11 +599,9 @@ def run_post_pre(case):
     if case.chance(0.7):
         inputs["a"] = s.coefficients("a")
     if case.chance(0.4):
-        inputs["bias"] = case.floats((s.c,), "f32")
+        inputs["branch_bias"] = case.floats((s.c,), "f32")
     v = {k: s.flat(k, o.values) for k, o in inputs.items()}
     y = post(**v)
-    if "bias" in inputs:
-        inputs["branch_bias"] = inputs.pop("bias")
     outputs = ["y", "u"] + [k + "_next" for k in "pqa" if case.chance(0.7)]
     got = case.run("mhc_post_pre", keys, {**inputs, **w.given}, outputs)
     case.near("y", got["y"], s.dtype, y.reshape(got["y"].shape),
@@ -695,7 +693,7 @@ def run_recompute(case):
         inputs["a"] = each(lambda: s.coefficients("a"))
         inputs["a"] = Floats(inputs["a"].values / s.n, "f32")
     if case.chance(0.4):
-        inputs["bias"] = case.floats((layers, s.c), "f32")
+        inputs["branch_bias"] = case.floats((layers, s.c), "f32")
     got = case.run("mhc_recompute", {}, inputs, case.pick(["u", "y"], ["u"], ["y"]))
     streams, size = s.flat("x", x.values), 1.0
     us, ys, u_bounds, y_bounds = [], [], [], []

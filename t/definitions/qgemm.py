@@ -61,9 +61,9 @@ def draw_parameters(case, shape, kind):
         drop -= 1       # one dimension is never groups
     scale = (case.rng.random(sizes[drop:]) + 0.01).astype(np.float32)
     zero = case.rng.integers(low, high + 1, sizes[drop:]).astype(CODES[kind])
-    given = {"scale": scale} if case.chance(0.2) else {"scale": scale, "zero": zero}
+    given = {"scales": scale} if case.chance(0.2) else {"scales": scale, "zeros": zero}
     wide = []
-    for p in (scale, zero if "zero" in given else np.zeros_like(zero)):
+    for p in (scale, zero if "zeros" in given else np.zeros_like(zero)):
         p = p.reshape([1] * drop + list(p.shape)).astype(np.float64)
         p = np.repeat(p, shape[-1] // p.shape[-1], -1)
         wide.append(np.broadcast_to(p, shape))
@@ -84,7 +84,7 @@ def run_quantize(case):
         x = Floats(raw, x.dtype)
     keys, given, scale, zero = draw_parameters(case, shape, kind)
     if kind != "u8" or case.chance():
-        keys["type"] = kind
+        keys["format"] = kind
     rotation = {"rotate": 1, **t.keys} if t else {}
     got = case.run("quantize", {**keys, **rotation}, {"x": x, **given, **(t.inputs if t else {})},
                    ["q"])["q"]
@@ -132,7 +132,7 @@ def run_choose_qparams(case):
     x = case.floats(shape, case.pick("f32", "f16", "bf16"), scale=case.pick(1, 1e-3, 100))
     shift = case.pick(0, 0, 3, -3)
     x = Floats(x.values + shift * np.std(x.values) if x.raw.size else x.values, x.dtype)
-    keys = {"type": kind, "symmetric": symmetric}
+    keys = {"format": kind, "symmetric": symmetric}
     dtype, codes = np.float64, 255
     if case.chance(0.3):
         keys["arith"], dtype = "f32", np.float32
@@ -283,14 +283,14 @@ def run_qgemm(case):
     if how == "number":
         a_zero = keys["a_zero"] = int(case.rng.integers(*LIMITS[kinds[0]]))
     elif how == "rows":
-        inputs["a_zero"] = case.codes((*batch, m), a.dtype)
-        a_zero = inputs["a_zero"].astype(np.int64)[..., None]
+        inputs["a_zeros"] = case.codes((*batch, m), a.dtype)
+        a_zero = inputs["a_zeros"].astype(np.int64)[..., None]
     how = case.pick("none", "number", "columns")
     if how == "number":
         b_zero = keys["b_zero"] = int(case.rng.integers(*LIMITS[kinds[1]]))
     elif how == "columns":
-        inputs["b_zero"] = case.codes((n,), b.dtype)
-        b_zero = inputs["b_zero"].astype(np.int64)
+        inputs["b_zeros"] = case.codes((n,), b.dtype)
+        b_zero = inputs["b_zeros"].astype(np.int64)
     # bias
     bias = float_bias = None
     if floating and case.chance(0.3):
@@ -319,8 +319,8 @@ def run_qgemm(case):
             elif how == "file":
                 values = (case.rng.random(shape) * 0.1 + 1e-3).astype(np.float32)
                 scale[name] = values.astype(np.float64)
-                inputs[name] = case.pick(values, values[..., None] if name == "a_scale" else
-                                         values[None, :])
+                inputs[name + "s"] = case.pick(values, values[..., None] if name == "a_scale" else
+                                               values[None, :])
                 if name == "a_scale":
                     scale[name] = scale[name][..., None]
         low, high = draw_bounds(case, keys, None, None, typical * 1e-3)
@@ -350,7 +350,7 @@ def run_qgemm(case):
         b_scale = (size * (case.rng.random(n if how == "column" else 1) + 0.5)).astype(np.float32)
         keys.update(a_scale=repr(float(a_scale)), c_scale=repr(float(c_scale)))
         if how == "column":
-            inputs["b_scale"] = b_scale
+            inputs["b_scales"] = b_scale
         else:
             keys["b_scale"] = repr(float(b_scale[0]))
         sigma = (a_scale * b_scale).astype(np.float32) / c_scale
@@ -369,7 +369,7 @@ def run_qgemm(case):
     elif how == "multipliers":
         u = case.rng.integers(2**30, 2**31, n).astype(np.int32)
         s = case.rng.integers(31, 50, n).astype(np.int32)
-        inputs.update(multiplier=u, shift=s)
+        inputs.update(multipliers=u, shifts=s)
         us = [(int(v), int(w)) for v, w in zip(u, s)]
     rescale = rescale_exact
     if case.chance(0.5):
@@ -415,18 +415,18 @@ def run_qlinear(case):
     kind = case.pick("u8", "u8", "s8")
     keys, inputs, b_zero, b_scale = {}, {}, 0, 1.0
     if kind != "u8" or case.chance():
-        keys["type"] = kind
+        keys["x_dtype"] = kind
     if case.chance(0.4):
         b_zero = keys["b_zero"] = int(case.rng.integers(*LIMITS[weights]))
     elif case.chance(0.4):
-        inputs["b_zero"] = case.codes((n,), b.dtype)
-        b_zero = inputs["b_zero"].astype(np.int64)
+        inputs["b_zeros"] = case.codes((n,), b.dtype)
+        b_zero = inputs["b_zeros"].astype(np.int64)
     if case.chance(0.4):
         b_scale = float(np.float32(case.rng.random() * 0.1))
         keys["b_scale"] = repr(b_scale)
     elif case.chance(0.5):
-        inputs["b_scale"] = (case.rng.random(n) * 0.1).astype(np.float32)
-        b_scale = inputs["b_scale"].astype(np.float64)
+        inputs["b_scales"] = (case.rng.random(n) * 0.1).astype(np.float32)
+        b_scale = inputs["b_scales"].astype(np.float64)
     q = np.empty(x.shape, dtype=np.int64)
     if case.chance(0.3):
         a_scale = float(np.float32(case.rng.random() * 0.1 + 1e-3))

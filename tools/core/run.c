@@ -257,17 +257,19 @@ static int refuse_value(const struct op *op, const struct key *k, const char *te
 		[KEY_QUAT] = "a finite number, or four with commas between them",
 	};
 	const bool ranged = k->kind == KEY_INT || k->kind == KEY_LIST;
-	const int i = operand_index(op, k->name);
-	char range[64] = "";
+	char range[64] = "", files[40];
 
+	snprintf(files, sizeof(files), "%ss", k->name);
 	if (ranged && k->high < INT64_MAX)
 		snprintf(range, sizeof(range), ", %lld to %lld", (long long)k->low,
 			 (long long)k->high);
 	else if (ranged)
 		snprintf(range, sizeof(range), ", at least %lld", (long long)k->low);
-	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s%s", op->name, k->name, text,
+	if (operand_index(op, files) < 0)
+		*files = '\0';
+	return complain(EXIT_BAD, "%s: %s=%s: the value must be %s%s%s%s%s", op->name, k->name, text,
 			k->kind == KEY_WORD ? k->values : what[k->kind], range,
-			i >= 0 && op->operands[i].flags & OR_KEY ? ", or a file" : "");
+			*files ? "; a file is " : "", files, *files ? "=" : "");
 }
 
 static int parse_value(const struct op *op, const struct key *k, const char *text, struct value *v)
@@ -359,17 +361,6 @@ static int parse_operand(struct job *job, int i, char *said, const char *path)
 	return said ? parse_said(job->op, o, said, &s->dtype_said) : 0;
 }
 
-/* Whether text is the name of a file and not a number, even one such as nan or 1e999 */
-static bool names_file(const char *text)
-{
-	char *end;
-
-	if (strcmp(text, "-") == 0 || model_path(text))
-		return true;
-	strtod(text, &end);
-	return *end && access(text, F_OK) == 0;
-}
-
 /* Parses NAME=VALUE or NAME:DTYPE=FILE; modifies the string. */
 static int parse_argument(struct job *job, char *argument)
 {
@@ -385,9 +376,6 @@ static int parse_argument(struct job *job, char *argument)
 	if (said)
 		*said++ = '\0';
 	i = operand_index(op, argument);
-	/* A name that is both an operand and a key: what is no file is the key's value. */
-	if (i >= 0 && op->operands[i].flags & OR_KEY && !said && !names_file(value))
-		i = -1;
 	if (i >= 0)
 		return parse_operand(job, i, said, value);
 	i = key_index(op, argument);

@@ -13,11 +13,9 @@ enum {
 	OUTPUT = 1,		/* written; otherwise read */
 	OPTIONAL = 2,
 	SIGNS = 4,		/* also accepts int8 of +1 and -1, converted to f32 */
-	OR_KEY = 8,		/* a number instead of a file is the value of the key of this
-				 * name */
-	ONLY = 16,		/* an optional output that is computed only if it has a file */
-	RAW = 32,		/* also accepts raw bytes, whose type a key tells the op */
-	PRINTS = 64		/* an output beside what call() prints: no file is needed */
+	ONLY = 8,		/* an optional output that is computed only if it has a file */
+	RAW = 16,		/* also accepts raw bytes, whose type a key tells the op */
+	PRINTS = 32		/* an output beside what call() prints: no file is needed */
 };
 
 struct operand {

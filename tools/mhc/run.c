@@ -485,7 +485,7 @@ static const struct operand post_operands[] = {
 	{"f", NULL, 0, TYPES, BRANCH},
 	{"q", NULL, 0, "f32", ROW},
 	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
-	{"bias", "branch_bias", OPTIONAL, "f32", "[C], added to f"},
+	{"branch_bias", NULL, OPTIONAL, "f32", "[C], added to f"},
 	{"y", NULL, OUTPUT, TYPES, "as x, a x + q_i (f + bias)"},
 	LAST,
 };
@@ -495,13 +495,13 @@ static const struct operand post_bwd_operands[] = {
 	{"f", NULL, OPTIONAL, TYPES, BRANCH "; for dq"},
 	{"q", NULL, OPTIONAL, "f32", ROW "; for df, dbias"},
 	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
-	{"bias", "branch_bias", OPTIONAL, "f32", "[C]"},
+	{"branch_bias", NULL, OPTIONAL, "f32", "[C]"},
 	{"dy", NULL, 0, TYPES, STREAMS ", the gradient of y"},
 	{"dx", NULL, WANTED, TYPES, "as dy"},
 	{"df", NULL, WANTED, TYPES, BRANCH},
 	{"dq", NULL, WANTED, "f32", "as q"},
 	{"da", NULL, WANTED, "f32", "as a"},
-	{"dbias", "dbranch_bias", WANTED, "f32", "[C]"},
+	{"dbranch_bias", NULL, WANTED, "f32", "[C]"},
 	LAST,
 };
 
@@ -612,7 +612,8 @@ static int post_call(hz_context *ctx, struct job *job)
 	hz_tensor x, y;
 
 	return hz_mhc_post(ctx, nc_view(job, "x", &x), view_of(job, "f"), view_of(job, "q"),
-			   view_of(job, "a"), view_of(job, "bias"), nc_view(job, "y", &y));
+			   view_of(job, "a"), view_of(job, "branch_bias"),
+			   nc_view(job, "y", &y));
 }
 
 static int post_bwd_outputs(struct job *job)
@@ -623,7 +624,7 @@ static int post_bwd_outputs(struct job *job)
 	if (status)
 		return status;
 	mhc_shape_branch(job, "df", dy);
-	mhc_shape(job, "dbias", HZ_F32, 0, NULL, mhc_channels_of(job, dy), -1);
+	mhc_shape(job, "dbranch_bias", HZ_F32, 0, NULL, mhc_channels_of(job, dy), -1);
 	status = shape_coef(job, "dq", "q", false);
 	if (!status)
 		status = shape_coef(job, "da", "a", true);
@@ -635,9 +636,9 @@ static int post_bwd_call(hz_context *ctx, struct job *job)
 	hz_tensor as[3];
 	const hz_tensor *x = nc_view(job, "x", &as[0]), *f = view_of(job, "f");
 	const hz_tensor *q = view_of(job, "q"), *a = view_of(job, "a");
-	const hz_tensor *bias = view_of(job, "bias"), *dy = nc_view(job, "dy", &as[1]);
+	const hz_tensor *bias = view_of(job, "branch_bias"), *dy = nc_view(job, "dy", &as[1]);
 	hz_tensor *dx = nc_view(job, "dx", &as[2]), *df = view_of(job, "df"), *dq = view_of(job, "dq");
-	hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbias");
+	hz_tensor *da = view_of(job, "da"), *dbias = view_of(job, "dbranch_bias");
 
 	return WITH_WORKSPACE(ctx, hz_mhc_post_bwd(ctx, x, f, q, a, bias, dy, dx, df, dq, da,
 						   dbias));
@@ -732,7 +733,7 @@ static const struct operand recompute_operands[] = {
 	{"q", NULL, 0, "f32", "[L, ..., n]"},
 	{"a", NULL, OPTIONAL, "f32", "[L, ..., n, n]; absent: 1"},
 	{"f", NULL, 0, TYPES, "[L, ..., C], what branches gave"},
-	{"bias", "branch_bias", OPTIONAL, "f32", "[L, C], added to f"},
+	{"branch_bias", NULL, OPTIONAL, "f32", "[L, C], added to f"},
 	{"u", NULL, WANTED, TYPES, "[L, ..., C], branch inputs"},
 	{"y", NULL, WANTED, TYPES, "[L, ..., n, C], streams after each layer"},
 	LAST,
@@ -755,7 +756,7 @@ static const struct operand init_operands[] = {
 
 static int recompute_outputs(struct job *job)
 {
-	static const char *const of_layers[] = {"f", "p", "q", "a", "bias"};
+	static const char *const of_layers[] = {"f", "p", "q", "a", "branch_bias"};
 	const struct npy *x = mhc_array_of(job, "x"), *f = mhc_array_of(job, "f");
 	int64_t leading[HZ_MAXDIM];
 	int status = mhc_check_ndim(job, "x", 2);
@@ -804,7 +805,7 @@ static int recompute_call(hz_context *ctx, struct job *job)
 		block[l] = (hz_mhc_block){
 			.p = layer_of(job, "p", l), .q = layer_of(job, "q", l),
 			.a = layer_of(job, "a", l), .f = layer_of(job, "f", l),
-			.branch_bias = layer_of(job, "bias", l), .u = layer_of(job, "u", l),
+			.branch_bias = layer_of(job, "branch_bias", l), .u = layer_of(job, "u", l),
 			.y = layer_of(job, "y", l),
 		};
 	return hz_mhc_recompute(ctx, view_of(job, "x"), layers, block);

@@ -67,8 +67,8 @@ static const struct word per_words[] = {
 /* ---- quantize, dequantize -------------------------------------------------------------------- */
 
 static const struct key scale_keys[] = {
-	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "one scale for all; this or a file is needed"},
-	{"zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "one zero for all; default 0"},
+	{"scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "one scale for all; this or scales is needed"},
+	{"zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "one zero point for all; default 0"},
 	END,
 };
 
@@ -81,7 +81,7 @@ static const struct key rotate_keys[] = {
 
 static const struct key format_keys[] = {
 	{"format", KEY_WORD, format_words, 0, 0, "u8|s8|e2m1|e4m3|e5m2|s4|u4|s2|u2|s16|u16",
-	 "what q holds; default u8, or as zero=FILE or q=FILE. e2m1, s4, u4: two to a\n"
+	 "what q holds; default u8, or as zeros or q. e2m1, s4, u4: two to a\n"
 	 "byte, s2, u2: four, the earlier in the lower bits"},
 	{"group", KEY_WORD, group_words, 0, 0, "row|16|32|64|128",
 	 "elements of a row that share a scale, the last group may have fewer"},
@@ -96,9 +96,9 @@ static const struct key format_keys[] = {
 static const struct key choice_keys[] = {
 	{"scale_rule", KEY_WORD, rule_words, 0, 0,
 	 "auto|amax|floor|ceil|even|rceil|nv_te|nv_torchao|nv46",
-	 "how new_scale is chosen; auto: f32 amax, e8m0 rceil, e4m3 nv_te"},
+	 "how new_scales are chosen; auto: f32 amax, e8m0 rceil, e4m3 nv_te"},
 	{"round_to", KEY_WORD, round_words, 0, 0, "none|f16|bf16",
-	 "with new_scale: round between transform and quantization; default none"},
+	 "with new_scales: round between transform and quantization; default none"},
 	{"min", KEY_INT, NULL, -32768, 65535, "N", "integers: codes are at least this"},
 	{"max", KEY_INT, NULL, -32768, 65535, "N", "integers: codes are at most this"},
 	{"stochastic", KEY_SEED, NULL, 0, 0, "N", "stochastic rounding by this seed"},
@@ -111,16 +111,16 @@ static const struct key out_keys[] = {
 };
 
 #define SCALE_SHAPE "or of sizes as the data, 1, or a divisor; e8m0, e4m3: u8"
-#define ZERO_SHAPE "the shape of scale, the dtype of q; packed: s8 or u8"
+#define ZERO_SHAPE "the shape of scales, the dtype of q; packed: s8 or u8"
 
 static const struct operand quantize_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16", "any shape"},
 	{"q", NULL, OUTPUT, "u8 s8 e2m1x2 e4m3 e5m2 s4x2 u4x2 s2x4 u2x4 s16 u16",
 	 "the shape of x; packed: the last a half or a quarter"},
-	{"scale", NULL, OPTIONAL | OR_KEY | RAW, "f32 u8", SCALE_SHAPE},
-	{"zero", NULL, OPTIONAL | OR_KEY | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
-	{"new_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32 e8m0 e4m3",
-	 "[..., N / group], chosen instead of scale"},
+	{"scales", NULL, OPTIONAL | RAW, "f32 u8", SCALE_SHAPE},
+	{"zeros", NULL, OPTIONAL | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
+	{"new_scales", NULL, OUTPUT | OPTIONAL | ONLY, "f32 e8m0 e4m3",
+	 "[..., N / group], chosen instead of scales"},
 	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor of decoding"},
 	{"new_tensor_scale", NULL, OUTPUT | OPTIONAL | ONLY, "f32", "[1], chosen instead"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
@@ -131,8 +131,8 @@ static const struct operand quantize_operands[] = {
 static const struct operand dequantize_operands[] = {
 	{"q", NULL, RAW, "u8 s8 u16 s16", "any shape; packed: the last a half or a quarter"},
 	{"y", "x", OUTPUT, "f32 f16 bf16", "the shape of the codes"},
-	{"scale", NULL, OPTIONAL | OR_KEY | RAW, "f32 u8", SCALE_SHAPE},
-	{"zero", NULL, OPTIONAL | OR_KEY | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
+	{"scales", NULL, OPTIONAL | RAW, "f32 u8", SCALE_SHAPE},
+	{"zeros", NULL, OPTIONAL | RAW, "u8 s8 u16 s16", ZERO_SHAPE},
 	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor"},
 	{"pre", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", SIGNS_SHAPE},
 	{"post", NULL, OPTIONAL | SIGNS, "u8 f32 f16 bf16", "as pre, but after the transform"},
@@ -157,19 +157,19 @@ static int check_scales(struct job *job, const char *name)
 /* Codes without a scale would mean nothing: there is no default. */
 static int need_scale(struct job *job)
 {
-	struct npy *scale = &slot_of(job, "scale")->array;
+	struct npy *scale = &slot_of(job, "scales")->array;
 	const int64_t type = value_or(job, "scale_type", HZ_F32);
 
-	if (slot_of(job, "scale")->path && (type == HZ_F32) != (scale->dtype == HZ_F32))
-		return complain(EXIT_BAD, "%s: scale holds %s, scale_type=%s wants %s",
+	if (slot_of(job, "scales")->path && (type == HZ_F32) != (scale->dtype == HZ_F32))
+		return complain(EXIT_BAD, "%s: scales holds %s, scale_type=%s wants %s",
 				job->op->name, held(scale), hz_dtype_name((int)type),
 				type == HZ_F32 ? "float32" : "uint8 or 'V1'");
 	if (type != HZ_F32)
 		scale->dtype = (int)type;
-	if (slot_of(job, "scale")->path || value_of(job, "scale")->given)
-		return check_scales(job, "scale");
-	return complain(EXIT_BAD, "%s: scale= is missing: give a number or a file, for example "
-			"what choose_qparams prints", job->op->name);
+	if (slot_of(job, "scales")->path || value_of(job, "scale")->given)
+		return check_scales(job, "scales");
+	return complain(EXIT_BAD, "%s: scale= or scales= is missing: give a number or a file, for "
+			"example what choose_qparams prints", job->op->name);
 }
 
 static int check_range(struct job *job, const char *name, int32_t high)
@@ -238,8 +238,8 @@ static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts
 	*o = (hz_quantize_opts){
 		.scale = number->given ? number->number : 0,
 		.zero = (int32_t)value_or(job, "zero", 0),
-		.scales = view_of(job, "scale"),
-		.zeros = view_of(job, "zero"),
+		.scales = view_of(job, "scales"),
+		.zeros = view_of(job, "zeros"),
 		.group = value_or(job, "group", 0),
 		.tensor_scale = view_of(job, "tensor_scale"),
 	};
@@ -249,20 +249,20 @@ static void quantize_opts(struct job *job, hz_quantize_opts *o, hz_hadamard_opts
 	}
 }
 
-/* Gives zero=FILE the type of zero points: files of int4 and the like hold a byte each. */
+/* Gives zeros=FILE the type of zero points: files of int4 and the like hold a byte each. */
 static void type_zeros(struct job *job, int format)
 {
-	struct npy *zero = &slot_of(job, "zero")->array;
+	struct npy *zero = &slot_of(job, "zeros")->array;
 
 	if (zero->raw)
 		zero->dtype = format == HZ_S4X2 || format == HZ_S2X4 ? HZ_S8 : HZ_U8;
 	zero->raw = 0;
 }
 
-/* The shape of new_scale: that of x, whose last dimension counts groups */
-static int new_scale_shape(struct job *job, const struct npy *x)
+/* The shape of new_scales: that of x, whose last dimension counts groups */
+static int new_scales_shape(struct job *job, const struct npy *x)
 {
-	struct npy *scale = &slot_of(job, "new_scale")->array;
+	struct npy *scale = &slot_of(job, "new_scales")->array;
 	struct npy *tensor = &slot_of(job, "new_tensor_scale")->array;
 	const int64_t group = value_or(job, "group", 0);
 	const int last = x->ndim - 1;
@@ -276,10 +276,10 @@ static int new_scale_shape(struct job *job, const struct npy *x)
 	tensor->dtype = HZ_F32;
 	tensor->ndim = 1;
 	tensor->shape[0] = 1;
-	if (slot_of(job, "new_scale")->path)
+	if (slot_of(job, "new_scales")->path)
 		return 0;
 	if (slot_of(job, "new_tensor_scale")->path || value_of(job, "scale_rule")->given)
-		return complain(EXIT_BAD, "%s: %s= needs new_scale=FILE", job->op->name,
+		return complain(EXIT_BAD, "%s: %s= needs new_scales=FILE", job->op->name,
 				value_of(job, "scale_rule")->given ? "scale_rule"
 								   : "new_tensor_scale");
 	return need_scale(job);
@@ -288,12 +288,12 @@ static int new_scale_shape(struct job *job, const struct npy *x)
 static int quantize_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array;
-	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zero");
+	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zeros");
 	const int last = x->ndim - 1;
 	int status = take_preset(job), format;
 
 	if (!status)
-		status = new_scale_shape(job, x);
+		status = new_scales_shape(job, x);
 	format = (int)value_or(job, "format", zero->path ? zero->array.dtype : HZ_U8);
 	q->array.dtype = format;
 	q->array.ndim = x->ndim;
@@ -315,7 +315,7 @@ static int quantize_call(hz_context *ctx, struct job *job)
 
 	quantize_opts(job, &o, &hadamard);
 	hadamard.round_to = (int32_t)value_or(job, "round_to", 0);
-	o.new_scales = view_of(job, "new_scale");
+	o.new_scales = view_of(job, "new_scales");
 	o.new_tensor_scale = view_of(job, "new_tensor_scale");
 	o.scale_rule = (int32_t)value_or(job, "scale_rule", HZ_SCALE_AUTO);
 	o.given = (min->given ? HZ_QUANTIZE_GIVEN_MIN : 0) |
@@ -414,11 +414,11 @@ const struct op op_dequantize = {
 static const struct key choose_keys[] = {
 	{"format", KEY_WORD, code_words, 0, 0, "u8|s8", "what to quantize to; default u8"},
 	{"symmetric", KEY_WORD, symmetric_words, 0, 0, "0|127|127.5",
-	 "not 0: zero is 0 for s8, 128 for u8, and the largest |x| has that code"},
+	 "not 0: the zero point is 0 for s8, 128 for u8, and the largest |x| has that code"},
 	{"arith", KEY_WORD, arith_words, 0, 0, "f64|f32", "the dtype of quotients; default f64"},
 	{"reduce_range", KEY_WORD, switch_words, 0, 0, "0|1", "1: codes of 7 bits"},
 	{"per", KEY_WORD, per_words, 0, 0, "tensor|row|column",
-	 "what has a scale and zero of its own; default tensor"},
+	 "what has a scale and zero point of its own; default tensor"},
 	{"group", KEY_INT, NULL, 1, INT64_MAX, "N",
 	 "each N successive elements of a row have them"},
 	END,
@@ -477,7 +477,7 @@ static int choose_call(hz_context *ctx, struct job *job)
 }
 
 const struct op op_choose_qparams = {
-	"choose_qparams", "scales and zeros from the ranges of x",
+	"choose_qparams", "scales and zero points from the ranges of x",
 	choose_operands,  (const struct key *const[]){choose_keys, NULL},
 	choose_outputs,	  choose_call,
 };
@@ -485,13 +485,13 @@ const struct op op_choose_qparams = {
 /* ---- qgemm, qlinear -------------------------------------------------------------------------- */
 
 static const struct key a_keys[] = {
-	{"a_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero of A; default 0"},
+	{"a_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero point of A; default 0"},
 	{"a_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale of A; default 1"},
 	END,
 };
 
 static const struct key b_keys[] = {
-	{"b_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero of B; default 0"},
+	{"b_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero point of B; default 0"},
 	{"b_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale of B; default 1"},
 	{"min", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at least this"},
 	{"max", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at most this"},
@@ -503,7 +503,7 @@ static const struct key b_keys[] = {
 };
 
 static const struct key c_keys[] = {
-	{"c_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero of C; default 0"},
+	{"c_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "the zero point of C; default 0"},
 	{"c_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale of C; default 1"},
 	{"sigma", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a_scale b_scale / c_scale, instead of them"},
 	{"multiplier", KEY_INT, NULL, 1, INT32_MAX, "U", "sigma is U / 2^S"},
@@ -516,10 +516,10 @@ static const struct key c_keys[] = {
 };
 
 static const struct key linear_keys[] = {
-	{"type", KEY_WORD, code_words, 0, 0, "u8|s8", "what x is quantized to; default u8"},
+	{"x_dtype", KEY_WORD, code_words, 0, 0, "u8|s8", "what x is quantized to; default u8"},
 	{"symmetric", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: zero is 0 for s8, 128 for u8, if rows have scales of their own"},
-	{"a_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "with a_scale: the zero of x"},
+	{"a_zero", KEY_INT, NULL, INT32_MIN, INT32_MAX, "N", "with a_scale: the zero point of x"},
 	{"a_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "one scale for x; without it each row has one of its range"},
 	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16", "the dtype of y; default that of x"},
@@ -531,12 +531,12 @@ static const struct operand qgemm_operands[] = {
 	{"b", NULL, 0, "u8 s8", "[..., k, n]"},
 	{"c", NULL, OUTPUT, "u8 s8 s32 f32 f16 bf16", "[..., m, n]"},
 	{"bias", NULL, OPTIONAL, "s32 f32", "[n]; f32 for a float C or requant=float"},
-	{"a_zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "[..., m], instead of a number"},
-	{"b_zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "[n]"},
-	{"a_scale", NULL, OPTIONAL | OR_KEY, "f32", "[..., m], for a float C"},
-	{"b_scale", NULL, OPTIONAL | OR_KEY, "f32", "[n]"},
-	{"multiplier", NULL, OPTIONAL | OR_KEY, "s32", "[n]"},
-	{"shift", NULL, OPTIONAL | OR_KEY, "s32", "[n]"},
+	{"a_zeros", NULL, OPTIONAL, "u8 s8", "[..., m], instead of a_zero"},
+	{"b_zeros", NULL, OPTIONAL, "u8 s8", "[n]"},
+	{"a_scales", NULL, OPTIONAL, "f32", "[..., m], for a float C"},
+	{"b_scales", NULL, OPTIONAL, "f32", "[n]"},
+	{"multipliers", NULL, OPTIONAL, "s32", "[n]"},
+	{"shifts", NULL, OPTIONAL, "s32", "[n]"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -545,8 +545,8 @@ static const struct operand qlinear_operands[] = {
 	{"b", NULL, 0, "u8 s8", "[..., k, n], the codes of the weights"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., m, n]"},
 	{"bias", NULL, OPTIONAL, "s32 f32", "[n]"},
-	{"b_zero", NULL, OPTIONAL | OR_KEY, "u8 s8", "[n], instead of a number"},
-	{"b_scale", NULL, OPTIONAL | OR_KEY, "f32", "[n]"},
+	{"b_zeros", NULL, OPTIONAL, "u8 s8", "[n], instead of b_zero"},
+	{"b_scales", NULL, OPTIONAL, "f32", "[n]"},
 	{NULL, NULL, 0, NULL, NULL},
 };
 
@@ -566,14 +566,14 @@ static const struct key group_keys[] = {
 	 "what w holds; default as its file. u4, s4, e2m1: two of successive k to a byte,\n"
 	 "the earlier in the lower half"},
 	{"group", KEY_WORD, group_words, 0, 0, "16|32|64|128",
-	 "of k, where the shape of scale does not say so"},
-	{"scale_type", KEY_WORD, byte_scale_words, 0, 0, "e8m0|e4m3", "what scale holds as uint8"},
+	 "of k, where the shape of scales does not say so"},
+	{"scale_type", KEY_WORD, byte_scale_words, 0, 0, "e8m0|e4m3", "what scales holds as uint8"},
 	{"trans_w", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "1: w, scale and zero hold the transposes, [n, k / ..]"},
-	{"type", KEY_WORD, x_type_words, 0, 0, "float|s8",
+	 "1: w, scales and zeros hold the transposes, [n, k / ..]"},
+	{"x_dtype", KEY_WORD, x_type_words, 0, 0, "float|s8",
 	 "s8: floats x are quantized to it; default float: they are not"},
 	{"x_group", KEY_WORD, x_group_words, 0, 0, "row|32",
-	 "with type=s8: what shares a scale; default row"},
+	 "with x_dtype=s8: what shares a scale; default row"},
 	{"min", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at least this"},
 	{"max", KEY_REAL, NULL, 0, 0, "NUMBER", "results are at most this"},
 	{"relu", KEY_WORD, switch_words, 0, 0, "0|1", "1: results are at least 0"},
@@ -587,11 +587,11 @@ static const struct key group_keys[] = {
 static const struct operand group_operands[] = {
 	{"x", NULL, 0, "f32 f16 bf16 s8", "[..., m, k]"},
 	{"w", NULL, RAW, "u8 s8", "[k, n], or [k / 2, n] of bytes of two"},
-	{"scale", NULL, RAW, "f32 f16 bf16 u8", "[k / group, n] or [1, n]"},
+	{"scales", NULL, RAW, "f32 f16 bf16 u8", "[k / group, n] or [1, n]"},
 	{"y", NULL, OUTPUT, "f32 f16 bf16", "[..., m, n]"},
-	{"zero", NULL, OPTIONAL | RAW, "u8 s8", "the shape of scale"},
+	{"zeros", NULL, OPTIONAL | RAW, "u8 s8", "the shape of scales"},
 	{"tensor_scale", NULL, OPTIONAL, "f32", "[1], a further factor of scales"},
-	{"x_scale", NULL, OPTIONAL, "f32", "[..., m, 1] or [..., m, k / 32], for x of s8"},
+	{"x_scales", NULL, OPTIONAL, "f32", "[..., m, 1] or [..., m, k / 32], for x of s8"},
 	{"bias", NULL, OPTIONAL, "f32", "[n]"},
 	{NULL, NULL, 0, NULL, NULL},
 };
@@ -660,8 +660,8 @@ static hz_qgemm_opts gemm_opts(struct job *job)
 		.requant = (int32_t)value_or(job, "requant", HZ_REQUANT_EXACT),
 		.min = number_or_0(job, "min"),
 		.max = number_or_0(job, "max"),
-		.b_zeros = view_of(job, "b_zero"),
-		.b_scales = view_of(job, "b_scale"),
+		.b_zeros = view_of(job, "b_zeros"),
+		.b_scales = view_of(job, "b_scales"),
 		.bias = view_of(job, "bias"),
 	};
 }
@@ -706,10 +706,10 @@ static int qgemm_outputs(struct job *job)
 	/* A float C accepts any scale; 0 is the scale of a row of zeros. */
 	if (!status && (c->array.dtype == HZ_U8 || c->array.dtype == HZ_S8 ||
 			c->array.dtype == HZ_S32))
-		status = check_scales(job, "b_scale");
+		status = check_scales(job, "b_scales");
 	if (!status)
-		status = check_range(job, "multiplier", INT32_MAX);
-	return status ? status : check_range(job, "shift", 62);
+		status = check_range(job, "multipliers", INT32_MAX);
+	return status ? status : check_range(job, "shifts", 62);
 }
 
 static int qgemm_call(hz_context *ctx, struct job *job)
@@ -718,10 +718,10 @@ static int qgemm_call(hz_context *ctx, struct job *job)
 	const hz_tensor b = transposed(view_of(job, "b"), value_or(job, "trans_b", 0));
 	hz_qgemm_opts o = gemm_opts(job);
 
-	o.a_zeros = view_of(job, "a_zero");
-	o.a_scales = view_of(job, "a_scale");
-	o.multipliers = view_of(job, "multiplier");
-	o.shifts = view_of(job, "shift");
+	o.a_zeros = view_of(job, "a_zeros");
+	o.a_scales = view_of(job, "a_scales");
+	o.multipliers = view_of(job, "multipliers");
+	o.shifts = view_of(job, "shifts");
 	return gemm_call(ctx, job, &a, &b, view_of(job, "c"), o, false);
 }
 
@@ -740,7 +740,7 @@ static int qlinear_call(hz_context *ctx, struct job *job)
 	const hz_tensor b = transposed(view_of(job, "b"), value_or(job, "trans_b", 0));
 	hz_qgemm_opts o = gemm_opts(job);
 
-	o.x_dtype = (int32_t)value_or(job, "type", 0);
+	o.x_dtype = (int32_t)value_or(job, "x_dtype", 0);
 	if (value_or(job, "symmetric", 0))
 		o.flags |= HZ_QLINEAR_SYMMETRIC;
 	return gemm_call(ctx, job, view_of(job, "x"), &b, view_of(job, "y"), o, true);
@@ -753,7 +753,7 @@ const struct op op_qgemm = {
 };
 
 const struct op op_qlinear = {
-	"qlinear", "y = x W + bias, x being quantized on the way",
+	"qlinear", "y = x W + bias with dynamic activation quantization of x",
 	qlinear_operands, (const struct key *const[]){b_keys, linear_keys, NULL},
 	qlinear_outputs, qlinear_call,
 };
@@ -761,13 +761,13 @@ const struct op op_qlinear = {
 static int group_outputs(struct job *job)
 {
 	const struct npy *x = &slot_of(job, "x")->array, *w = &slot_of(job, "w")->array;
-	struct npy *scale = &slot_of(job, "scale")->array;
+	struct npy *scale = &slot_of(job, "scales")->array;
 	struct slot *y = slot_of(job, "y");
 	const struct value *type = value_of(job, "scale_type");
 	int status = type_codes(job, "w");
 
 	if (!status && (scale->dtype == HZ_U8 || scale->raw) != type->given)
-		return complain(EXIT_BAD, "%s: scale holds %s: scale_type= is for uint8, and needed "
+		return complain(EXIT_BAD, "%s: scales holds %s: scale_type= is for uint8, and needed "
 				"there", job->op->name, held(scale));
 	if (type->given) {
 		scale->dtype = (int)type->n;
@@ -783,7 +783,7 @@ static int group_call(hz_context *ctx, struct job *job)
 	const bool trans = value_or(job, "trans_w", 0), pack = value_or(job, "pack", 0);
 	const struct value *min = value_of(job, "min"), *max = value_of(job, "max");
 	const hz_tensor w = transposed(view_of(job, "w"), trans);
-	const hz_tensor scales = transposed(view_of(job, "scale"), trans);
+	const hz_tensor scales = transposed(view_of(job, "scales"), trans);
 	hz_tensor zeros;
 	hz_qlinear_group_opts p = {
 		.group = value_or(job, "group", 0), .tensor_scale = view_of(job, "tensor_scale"),
@@ -793,14 +793,14 @@ static int group_call(hz_context *ctx, struct job *job)
 	size_t bytes;
 	int status = HZ_OK;
 
-	if (view_of(job, "zero")) {
-		zeros = transposed(view_of(job, "zero"), trans);
+	if (view_of(job, "zeros")) {
+		zeros = transposed(view_of(job, "zeros"), trans);
 		p.zeros = &zeros;
 	}
 	o = pack ? (hz_qlinear_group_opts){.packed = &packed} : p;
-	o.x_scales = view_of(job, "x_scale");
+	o.x_scales = view_of(job, "x_scales");
 	o.bias = view_of(job, "bias");
-	o.x_dtype = (int32_t)value_or(job, "type", 0);
+	o.x_dtype = (int32_t)value_or(job, "x_dtype", 0);
 	o.x_group = (int32_t)value_or(job, "x_group", 0);
 	o.flags = value_or(job, "relu", 0) ? HZ_QGEMM_RELU : 0;
 	o.given = (min->given ? HZ_QLINEAR_GROUP_GIVEN_MIN : 0) |
@@ -827,6 +827,6 @@ static int group_call(hz_context *ctx, struct job *job)
 }
 
 const struct op op_qlinear_group = {
-	"qlinear_group", "y = x W + bias, groups of k of W having scales and zeros",
+	"qlinear_group", "y = x W + bias, groups of k of W having scales and zero points",
 	group_operands, (const struct key *const[]){group_keys, NULL}, group_outputs, group_call,
 };

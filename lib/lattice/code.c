@@ -43,17 +43,21 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int check_opts(struct hz_context *ctx, const struct call *c)
 {
 	const hz_lattice_code_opts *o = c->o;
-	const int top = c->decode ? c->l->rule.levels : 0, last = c->decode ? HZ_LATTICE_DIGITS : 0;
+	const int top = c->l->rule.levels;
 
 	if (o->pack < HZ_LATTICE_LEVEL || o->pack > HZ_LATTICE_LIMBS)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->pack is %d, must be 0 to %d", c->op,
 				o->pack, HZ_LATTICE_LIMBS);
+	if (!c->decode && (o->use_levels || o->to))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %d, must be 0: decoding alone has "
+				"it", c->op, o->use_levels ? "use_levels" : "to",
+				o->use_levels ? o->use_levels : o->to);
 	if (o->use_levels < 0 || o->use_levels > top)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->use_levels is %d, must be 0 to %d",
 				c->op, o->use_levels, top);
-	if (o->to < 0 || o->to > last)
+	if (o->to < 0 || o->to > HZ_LATTICE_DIGITS)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->to is %d, must be 0 to %d", c->op, o->to,
-				last);
+				HZ_LATTICE_DIGITS);
 	HZ_CHECK(hzi_check_flags(ctx, c->op, "opts->flags", o->flags, 0, NULL));
 	if (o->hadamard && o->to != HZ_LATTICE_VALUES)
 		return hzi_fail(ctx, HZ_EINVAL,

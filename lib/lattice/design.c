@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/lattice/lattice.h"
@@ -245,21 +246,24 @@ static int try(struct search *s, const hz_lattice_opts *o, double *cost)
 /* ---- Banks ----------------------------------------------------------------------------------- */
 
 /*
- * Errors of the blocks at each scale of a grid, relative to the variance: the error where a block
- * fits, otherwise minus the error of CLIP, which counts only for the largest scale of a bank.
- * *there is false if there is no such quantizer.
+ * Errors of the groups of blocks that share a scale, at each scale of a grid, relative to the
+ * variance: the error where all blocks of a group fit, otherwise minus the error of CLIP, which
+ * counts only for the largest scale of a bank. *there is false if there is no such quantizer.
  */
-static int grid_errors(struct search *s, const hz_lattice_opts *o, const double *grid, bool *there)
+static int grid_errors(struct search *s, const hz_lattice_opts *o, int64_t per, const double *grid,
+		       bool *there)
 {
 	*there = true;
 	for (int k = 0; k < GRID; k++) {
 		hz_lattice_opts one = *o;
 		float x[HZI_LATTICE_DIMS], v[HZI_LATTICE_DIMS];
 		int32_t g[HZI_LATTICE_DIMS] = {0};
+		double error = 0;
+		bool clipped = false;
 		hz_lattice *l;
 
 		one.policy = HZ_LATTICE_CLIP;
-		one.banks = 0;
+		one.group = one.banks = 0;
 		one.bank = NULL;
 		one.beta = grid[k];
 		HZ_CHECK(open_candidate(s, &one, &l));
@@ -268,28 +272,29 @@ static int grid_errors(struct search *s, const hz_lattice_opts *o, const double 
 			return HZ_OK;
 		}
 		for (int64_t b = 0; b < s->count / l->rule.d; b++) {
-			int clipped;
-			double error;
-
+			if (b % per == 0) {
+				error = 0;
+				clipped = false;
+			}
 			block_at(s, l, b, x, v);
-			clipped = hzi_lattice_at(&l->rule, &l->matrices, v, 0, g);
-			error = error_of(l, x, g, 0) / s->variance;
-			s->error[b * GRID + k] = (float)(clipped ? -error - 1e-30 : error);
+			clipped |= hzi_lattice_at(&l->rule, &l->matrices, v, 0, g);
+			error += error_of(l, x, g, 0) / s->variance;
+			s->error[b / per * GRID + k] = (float)(clipped ? -error - 1e-30 : error);
 		}
 		hz_lattice_close(l);
 	}
 	return HZ_OK;
 }
 
-/* The error of all blocks with a set of scales */
-static double set_error(const struct search *s, int64_t blocks, const int *set, int count)
+/* The error of all groups of blocks with a set of scales */
+static double set_error(const struct search *s, int64_t groups, const int *set, int count)
 {
 	int largest = set[0];
 	double sum = 0;
 
 	for (int i = 1; i < count; i++)
 		largest = set[i] > largest ? set[i] : largest;
-	for (int64_t b = 0; b < blocks; b++) {
+	for (int64_t b = 0; b < groups; b++) {
 		float least = -1;
 
 		for (int i = 0; i < count; i++) {
@@ -310,14 +315,15 @@ static double set_error(const struct search *s, int64_t blocks, const int *set, 
 static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 {
 	const int d = o->kind == HZ_LATTICE_A2 ? 2 : o->kind == HZ_LATTICE_E8 ? 8 : o->dim;
-	const int64_t blocks = s->count / d;
+	const int64_t blocks = s->count / d, per = o->group ? o->group / d : 1;
+	const int64_t groups = (blocks + per - 1) / per;
 	double grid[GRID], bank[HZ_LATTICE_MAXBANKS], best = 0;
 	int set[HZ_LATTICE_MAXBANKS];
 	bool again = true, there;
 
 	for (int k = 0; k < GRID; k++)
 		grid[k] = least * exp2(k / 8.0);
-	HZ_CHECK(grid_errors(s, o, grid, &there));
+	HZ_CHECK(grid_errors(s, o, per, grid, &there));
 	if (!there)
 		return HZ_OK;
 	for (int i = 0; i < o->banks; i++) {
@@ -327,7 +333,7 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 			double e;
 
 			set[i] = k;
-			e = set_error(s, blocks, set, i + 1);
+			e = set_error(s, groups, set, i + 1);
 			if (k == 0 || e < best) {
 				best = e;
 				choice = k;
@@ -343,7 +349,7 @@ static int try_bank(struct search *s, hz_lattice_opts *o, double least)
 				double e;
 
 				set[i] = k;
-				e = set_error(s, blocks, set, o->banks);
+				e = set_error(s, groups, set, o->banks);
 				if (e < best) {
 					best = e;
 					again = true;
@@ -455,7 +461,7 @@ static int search_lattice(struct search *s, int kind, int dim)
 
 	o.kind = kind;
 	o.dim = dim;
-	if (o.policy == HZ_LATTICE_GROUP && o.group % dim)
+	if (o.group % dim)
 		return HZ_OK;
 	return o.q && o.levels ? search_scales(s, &o) : search_sizes(s, &o);
 }
@@ -734,9 +740,61 @@ static int check_data(struct hz_context *ctx, const hz_tensor *x)
 	return HZ_OK;
 }
 
+/* Options beside want->preset, or without a policy or a lattice, would not count. */
+static int check_preset(struct hz_context *ctx, const hz_lattice_opts *w)
+{
+	const char *const extra = w->kind || w->q || w->levels ? "kind, q or levels" :
+				  w->policy ? "policy" : w->group || w->banks ? "group or banks" :
+				  w->alpha != 0 || w->beta != 0 || w->bank ? "alpha, beta or bank" :
+				  w->dither || w->offset ? "dither or offset" :
+				  w->flags & ~HZ_LATTICE_WIDE ? "flags" : NULL;
+
+	if (!extra)
+		return HZ_OK;
+	if (w->preset)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->preset is %d, beside which %s must not be "
+				"set", op, w->preset, extra);
+	return hzi_fail(ctx, HZ_EINVAL, "%s: want has %s, but neither a policy nor kind, q or levels: "
+			"set want->policy or want->kind for a search, or nothing for a preset", op,
+			extra);
+}
+
+static int check_group(struct hz_context *ctx, const hz_lattice_opts *w)
+{
+	const int d = w->kind == HZ_LATTICE_E8 ? 8 : w->kind == HZ_LATTICE_A2 ? 2 :
+		      w->dim > 0 ? w->dim : w->kind == HZ_LATTICE_D ? 4 : 1;
+
+	if (w->policy != HZ_LATTICE_GROUP && w->policy != HZ_LATTICE_BANK)
+		return w->group ? hzi_fail(ctx, HZ_EINVAL,
+					   "%s: want->group is %d, must be 0 unless want->policy is "
+					   "HZ_LATTICE_GROUP or HZ_LATTICE_BANK", op, w->group) :
+				  HZ_OK;
+	if ((w->group || w->policy == HZ_LATTICE_GROUP) && (w->group < 8 || w->group > 128))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->group is %d, must be 8 to 128", op,
+				w->group);
+	return w->group % d ? hzi_fail(ctx, HZ_EINVAL,
+				       "%s: want->group is %d, must be a multiple of %d", op,
+				       w->group, d) :
+			      HZ_OK;
+}
+
+/* What hz_lattice_open() said of every candidate, in terms of want */
+static int refuse_want(struct hz_context *ctx, int status)
+{
+	static const char from[] = "opts->", to[] = "want->";
+	char why[HZI_ERRMSG_BYTES];
+	const char *sentence = strstr(ctx->errmsg, ": ");
+
+	snprintf(why, sizeof(why), "%s", sentence ? sentence + 2 : ctx->errmsg);
+	for (char *p = why; (p = strstr(p, from)) != NULL;)
+		memcpy(p, to, strlen(to));
+	return hzi_fail(ctx, status, "%s: %s", op, why);
+}
+
 static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double rate, double sigma,
 		      const hz_tensor *x)
 {
+	HZ_CHECK(hzi_check_reserved(ctx, op, w->reserved, 4));
 	if (w->kind == HZ_LATTICE_BASIS || w->transform)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: want->%s: the search is over named lattices",
 				op, w->transform ? "transform" : "kind");
@@ -750,9 +808,23 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 				"%s: want->shaping is %d: such codes are not searched, give "
 				"want->preset or none of kind, q, levels and policy", op,
 				w->shaping);
+	if (w->policy < HZ_LATTICE_NONE || w->policy > HZ_LATTICE_GROUP)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->policy is %d, must be %d to %d", op,
+				w->policy, HZ_LATTICE_NONE, HZ_LATTICE_GROUP);
+	if (w->kind < 0 || w->kind > HZ_LATTICE_BASIS)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->kind is %d, must be 0 to %d", op, w->kind,
+				HZ_LATTICE_E8);
+	if (w->dim && !w->kind)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: want->dim is %d, but want->kind is 0: set it, or "
+				"dim to 0", op, w->dim);
+	if (wants_preset(w))
+		HZ_CHECK(check_preset(ctx, w));
+	else
+		HZ_CHECK(check_group(ctx, w));
 	if (rate == 0 && !w->preset && (!w->kind || !w->q || !w->levels))
 		return hzi_fail(ctx, HZ_EINVAL,
-				"%s: rate is 0, which needs want->kind, q and levels", op);
+				"%s: rate is 0, which needs want->preset, or want->kind, q and "
+				"levels", op);
 	if (!x && !(sigma > 0 && isfinite(sigma)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive", op, sigma);
 	if (x)
@@ -812,7 +884,7 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 	}
 	status = search(&s);
 	if (status == HZ_OK && !s.found)
-		status = s.refused && !s.any ? s.refused :
+		status = s.refused && !s.any ? refuse_want(ctx, s.refused) :
 			 hzi_fail(ctx, HZ_ENOTSUP, "%s: rate is %g bits a value, which no "
 				  "quantizer of this kind, q and levels reaches", op, rate);
 	if (status != HZ_OK)

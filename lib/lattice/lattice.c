@@ -148,8 +148,10 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 			return hzi_fail(ctx, HZ_EINVAL,
 					"%s: opts->group is %d, must be a multiple of %d", op,
 					o->group, d);
-	} else {
-		HZ_CHECK(check_int(ctx, "group", o->group, 0, 0));
+	} else if (o->group) {
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->group is %d, must be 0 unless opts->policy is "
+				"HZ_LATTICE_GROUP or HZ_LATTICE_BANK", op, o->group);
 	}
 	if (o->policy == HZ_LATTICE_BANK) {
 		HZ_CHECK(check_int(ctx, "banks", o->banks, 1, HZ_LATTICE_MAXBANKS));
@@ -164,8 +166,10 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 			name[6] = (char)('0' + i % 10);
 			HZ_CHECK(check_positive(ctx, name, o->bank[i]));
 		}
-	} else {
-		HZ_CHECK(check_int(ctx, "banks", o->banks, 0, 0));
+	} else if (o->banks) {
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: opts->banks is %d, must be 0 unless opts->policy is "
+				"HZ_LATTICE_BANK", op, o->banks);
 	}
 	if ((o->kind == HZ_LATTICE_BASIS) != (o->basis != NULL))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->basis %s", op, o->basis ?

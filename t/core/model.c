@@ -332,7 +332,7 @@ static void test_safetensors_refusals(void)
 		{ENTRY("{\\\"version\\\":2,\\\"tensors\\\":{}}"), 8, "version 2",
 		 "a later version"},
 		{ENTRY("{\\\"version\\\":1,\\\"tensors\\\":{\\\"b\\\":{}}}"), 8,
-		 "names 1 layers, of which", "a layer that is not there"},
+		 "does not have: 1 of 1", "a layer that is not there"},
 		{ENTRY("{\\\"version\\\":1,\\\"tensors\\\":{\\\"a\\\":{}}}"), 8,
 		 "does not give 'a'",
 		 "a layer without a format"},

@@ -55,7 +55,7 @@ static void test_design(void)
 	   "a rate that nothing has");
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
 	   strstr(hz_errmsg(ctx), "bank is NULL"), "no room for a bank");
-	want.kind = 0;
+	want.kind = want.dim = 0;
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, bank, &report) == HZ_EINVAL &&
 	   strstr(hz_errmsg(ctx), "rate is 0"), "no rate and no lattice");
 	want.kind = HZ_LATTICE_E8;
@@ -83,7 +83,7 @@ static double measured(const hz_lattice_opts *o, float *x, int64_t count)
 	hz_lattice_get_info(l, &info);
 	ct = hz_tensor_2d(codes, info.level_dtype, HZ_CPU, count / info.dim, info.levels);
 	tt = hz_tensor_1d(scales, HZ_U8, HZ_CPU, count / (o->group ? o->group : info.dim));
-	if (o->policy == HZ_LATTICE_T || o->policy == HZ_LATTICE_GROUP)
+	if (info.scales)
 		t = &tt;
 	if (hz_lattice_encode(ctx, l, &xt, &ct, t, NULL, NULL) != HZ_OK ||
 	    hz_lattice_decode(ctx, l, &ct, t, &yt, NULL) != HZ_OK)
@@ -115,18 +115,22 @@ static void test_report(void)
 		{{.kind = HZ_LATTICE_E8, .q = 4, .levels = 2, .policy = HZ_LATTICE_GROUP,
 		  .group = 32},
 		 "E8 q=4 M=2 by groups of 32"},
+		{{.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .policy = HZ_LATTICE_BANK,
+		  .group = 16, .banks = 3},
+		 "D4 q=4 M=2, three scales of groups of 16"},
 	};
 	hz_context *ctx = devs[0].ctx;
 	uint64_t rnd = tap_seed();
 	hz_lattice_opts found;
 	hz_lattice_report report;
+	double bank[16];
 	float *x = malloc(49152 * 4);
 	hz_tensor t = hz_tensor_1d(x, HZ_F32, HZ_CPU, 49152);
 
 	for (int i = 0; i < 49152; i++)
 		x[i] = (float)rnd_normal(&rnd);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		const int status = hz_lattice_design(ctx, &cases[i].want, 0, 0, &t, &found, NULL,
+		const int status = hz_lattice_design(ctx, &cases[i].want, 0, 0, &t, &found, bank,
 						     &report);
 		const double mse = status == HZ_OK ? measured(&found, x, 49152) : 0;
 
@@ -245,7 +249,8 @@ static void test_candidates(void)
 	want = (hz_lattice_opts){.kind = HZ_LATTICE_Z, .q = 3, .levels = 1,
 				 .policy = HZ_LATTICE_T, .alpha = -1};
 	ok(hz_lattice_design(ctx, &want, 0, 1, NULL, &found, NULL, &report) == HZ_EINVAL &&
-	   strstr(hz_errmsg(ctx), "opts->alpha is -1"), "what no quantizer can be");
+	   strstr(hz_errmsg(ctx), "lattice_design: want->alpha is -1, must be positive"),
+	   "what no quantizer can be");
 }
 
 /* Invalid input: status and message, and no result is written. */
@@ -263,6 +268,17 @@ static void test_refusals(void)
 					  .policy = HZ_LATTICE_BANK};
 	const hz_lattice_opts many_banks = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 					    .policy = HZ_LATTICE_BANK, .banks = 17};
+	const hz_lattice_opts policy = {.policy = 5}, kind = {.kind = 6}, flag = {.flags = 128};
+	const hz_lattice_opts reserved = {.reserved = {0, 1}}, dim = {.dim = 3};
+	const hz_lattice_opts group = {.group = 32}, banks = {.banks = 4}, alpha = {.alpha = 1};
+	const hz_lattice_opts beside = {.preset = HZ_LATTICE_PRESET_E8_4_50, .q = 4};
+	const hz_lattice_opts no_group = {.policy = HZ_LATTICE_GROUP};
+	const hz_lattice_opts odd_group = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+					   .policy = HZ_LATTICE_BANK, .banks = 2, .group = 10};
+	const hz_lattice_opts ungrouped = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .group = 8};
+	const hz_lattice_opts wide = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+				      .flags = HZ_LATTICE_WIDE};
+	const hz_lattice_opts radix = {.kind = HZ_LATTICE_D, .q = 1, .levels = 2};
 	const hz_tensor zero = hz_tensor_1d(zeros, HZ_F32, HZ_CPU, 1024);
 	const hz_tensor small = hz_tensor_1d(few, HZ_F32, HZ_CPU, 8);
 	const hz_tensor bytes = hz_tensor_1d(zeros, HZ_U8, HZ_CPU, 1024);
@@ -289,6 +305,20 @@ static void test_refusals(void)
 		{&any, 2, 1, NULL, HZ_ENOTSUP, "rate is 2 bits a value, which no preset reaches"},
 		{&ninth, 0, 1, NULL, HZ_EINVAL, "want->preset is 9, must be 0 to 8"},
 		{&cube, 4, 1, NULL, HZ_ENOTSUP, "want->shaping is 1: such codes are not searched"},
+		{&policy, 4, 1, NULL, HZ_EINVAL, "lattice_design: want->policy is 5, must be 0 to 4"},
+		{&kind, 4, 1, NULL, HZ_EINVAL, "want->kind is 6, must be 0 to 4"},
+		{&reserved, 4, 1, NULL, HZ_EINVAL, "reserved"},
+		{&dim, 4, 1, NULL, HZ_EINVAL, "want->dim is 3, but want->kind is 0"},
+		{&flag, 4.5, 1, NULL, HZ_EINVAL, "want has flags, but neither a policy nor kind"},
+		{&group, 4.5, 1, NULL, HZ_EINVAL, "want has group or banks, but neither a policy nor"},
+		{&banks, 4.5, 1, NULL, HZ_EINVAL, "set want->policy or want->kind for a search"},
+		{&alpha, 4.5, 1, NULL, HZ_EINVAL, "want has alpha, beta or bank, but neither"},
+		{&beside, 0, 1, NULL, HZ_EINVAL, "want->preset is 2, beside which kind, q or levels"},
+		{&no_group, 4, 1, NULL, HZ_EINVAL, "want->group is 0, must be 8 to 128"},
+		{&odd_group, 0, 1, NULL, HZ_EINVAL, "want->group is 10, must be a multiple of 4"},
+		{&ungrouped, 0, 1, NULL, HZ_EINVAL, "want->group is 8, must be 0 unless"},
+		{&wide, 0, 1, NULL, HZ_EINVAL, "lattice_design: HZ_LATTICE_WIDE is set, but want->"},
+		{&radix, 0, 1, NULL, HZ_EINVAL, "lattice_design: want->q is 1, must be 2 to"},
 		{&d4, 0, 0, &small, HZ_ESHAPE, "x is of 8 values, must be of"},
 		{&d4, 0, 0, &bytes, HZ_EDTYPE, "x"},
 		{&d4, 0, 0, &far, HZ_EDEVICE, "x is on"},

@@ -58,8 +58,11 @@ static void test_open_errors(void)
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP});
 	refused_open("group of d", HZ_EINVAL, "opts->group is 10, must be a multiple of 4",
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_GROUP, .group = 10});
-	refused_open("group without GROUP", HZ_EINVAL, "opts->group is 8, must be 0 to 0",
+	refused_open("group without GROUP", HZ_EINVAL, "opts->group is 8, must be 0 unless "
+		     "opts->policy is HZ_LATTICE_GROUP or HZ_LATTICE_BANK",
 		     (hz_lattice_opts){D4, .group = 8});
+	refused_open("banks without BANK", HZ_EINVAL, "opts->banks is 2, must be 0 unless "
+		     "opts->policy is HZ_LATTICE_BANK", (hz_lattice_opts){D4, .banks = 2});
 	refused_open("banks", HZ_EINVAL, "opts->banks is 0, must be 1 to 16",
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK});
 	refused_open("bank NULL", HZ_EINVAL, "opts->bank is NULL",
@@ -214,11 +217,14 @@ static void test_call_errors(void)
 	   "packings of D4 q=300 M=2");
 	c.use_levels = 1;
 	refused("levels of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
-		HZ_EINVAL, "opts->use_levels is 1, must be 0 to 0");
+		HZ_EINVAL, "opts->use_levels is 1, must be 0: decoding alone has it");
 	c.use_levels = 3;
 	refused("levels", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
 		"opts->use_levels is 3, must be 0 to 2");
 	c.use_levels = 0;
+	c.to = HZ_LATTICE_POINTS;
+	refused("to of encoding", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
+		HZ_EINVAL, "opts->to is 1, must be 0: decoding alone has it");
 	c.to = 3;
 	refused("to", hz_lattice_decode(ctx, l, &p.ct, &p.tt, &p.yt, &c), HZ_EINVAL,
 		"opts->to is 3");

@@ -143,8 +143,9 @@ static int read_entry(const struct model *m, const json_t *text, char *why)
 		status = read_layer(&m->tensor[i], row, why);
 	}
 	if (!status && found != json_object_size(layers))
-		status = model_refuse(why, "__metadata__.hurwitz names %zu layers, of which the "
-				      "file has %zu", json_object_size(layers), found);
+		status = model_refuse(why, "__metadata__.hurwitz names layers that the file does "
+				      "not have: %zu of %zu", json_object_size(layers) - found,
+				      json_object_size(layers));
 	json_decref(entry);
 	return status;
 }

@@ -384,7 +384,7 @@ static const struct key design_keys[] = {
 	 "as in lattice_encode; default as banks= or group= say, else none"},
 	{"banks", KEY_INT, NULL, 1, HZ_LATTICE_MAXBANKS, "N",
 	 "policy=bank: how many scales bank= gets"},
-	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group: values that share a scale"},
+	{"group", KEY_INT, NULL, 8, 128, "N", "policy=group, bank: values that share a scale"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1", "as in lattice_encode"},
 	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..", "as in lattice_encode"},
 	END,
@@ -423,9 +423,10 @@ static int wanted_lattice(struct job *job, hz_lattice_opts *o, struct parts *par
 		return complain(EXIT_BAD, "%s: dim=%d is for a lattice= without a dimension",
 				job->op->name, dim);
 	o->dim = o->dim ? o->dim : dim;
-	if ((o->policy == HZ_LATTICE_GROUP) != (o->group != 0))
-		return complain(EXIT_BAD, "%s: policy=group needs group=, others have none",
-				job->op->name);
+	if (o->policy == HZ_LATTICE_GROUP && !o->group)
+		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
+	if (o->group && o->policy != HZ_LATTICE_GROUP && o->policy != HZ_LATTICE_BANK)
+		return complain(EXIT_BAD, "%s: group= is for policy=group or bank", job->op->name);
 	if ((o->policy == HZ_LATTICE_BANK) != (o->banks != 0))
 		return complain(EXIT_BAD, "%s: policy=bank needs banks=, others have none",
 				job->op->name);

@@ -52,7 +52,8 @@ report "no circle between families" \
 		a[2] != b[2] && a[2] b[2] !~ /core|runtime/ { print a[2], b[2] }' "$work/edges" |
 		sort -u | tsort 2>&1 >/dev/null)"
 
-# links FAMILY ALLOWED CALL: a program with one call has no symbols of families that are not allowed
+# links FAMILY ALLOWED CALL [MOST]: a program with one call has no symbols of families that are not
+# allowed, and stripped, without device code, at most that many bytes
 links()
 {
 	cat >"$work/app.c" <<END
@@ -84,15 +85,31 @@ END
 					print $1 ": " $3
 			}' "$work/names" "$work/symbols" | head -n 20)"
 	report "it runs" "$("$work/app" 2>&1 || echo "status $?")"
+	[ $# -lt 4 ] || report "it has at most $4 bytes" "$(too_large "$4")"
+}
+
+# too_large MOST: says the size of the stripped program without its device code, if it is larger
+too_large()
+{
+	if ! ${STRIP:-strip} -o "$work/stripped" "$work/app" 2>&1; then
+		return
+	fi
+	size=$(wc -c <"$work/stripped")
+	# Device code is between two symbols, NAME and NAME_end.
+	for bounds in $($NM "$work/app" | sed -n -e 's/^\([0-9a-f]*\) . hzi_code_.*_end$/-0x\1/p;t' \
+		-e 's/^\([0-9a-f]*\) . hzi_code_.*/+0x\1/p'); do
+		size=$((size $bounds))
+	done
+	[ "$size" -le "$1" ] || echo "it has $size"
 }
 
 libs=$(sed -n 's/^Libs.private: *//p' "$top_builddir/hurwitz.pc")
 if $NM "$archive" 2>/dev/null | grep -Eq ' (__asan_init|__tsan_init|__msan_init|__gcov_init)'; then
 	skip "what programs link" "an instrumented build"
 else
-	links hadamard "" "hz_hadamard(ctx, NULL, NULL, NULL)"
+	links hadamard "" "hz_hadamard(ctx, NULL, NULL, NULL)" 1000000
 	links quantize "hadamard" "hz_quantize(ctx, NULL, NULL, NULL)"
-	links qgemm "quantize" "hz_qgemm(ctx, NULL, NULL, NULL, NULL)"
+	links qgemm "quantize" "hz_qgemm(ctx, NULL, NULL, NULL, NULL)" 1300000
 	links quat "" "hz_quat_mul(ctx, NULL, NULL, NULL, 0)"
 	links quat_gemm "" "hz_quat_gemm(ctx, NULL, NULL, NULL, NULL)"
 	links quat_layer "quat_gemm" "hz_quat_linear(ctx, NULL, NULL, NULL, NULL, NULL)"

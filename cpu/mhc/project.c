@@ -400,16 +400,26 @@ static void project_in_place(const struct hz_context *ctx, const struct hzi_mhc_
 	hzi_mhc_kern[ctx->level].amx_project(&args);
 }
 
+/* Clears the sums of tokens and of their squares; AMX adds to whole tiles. */
+static void clear_sums(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p, int tokens,
+		       const struct hzi_mhc_scratch *r)
+{
+	const int64_t whole = hzi_mhc_ceil(tokens, TOKENS) * TOKENS;
+	const int lanes = hzi_mhc_kern[ctx->level].lanes;
+
+	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
+	memset(r->sums, 0, (size_t)hzi_mhc_min(whole, p->block) * (size_t)p->sums * sizeof(float));
+}
+
 /*
  * With HZ_MHC_RMS_STREAM: adds the sums of stream j of a block over the root of that stream to raw,
- * as if x had been divided, and clears them. Returns whether a square left the range of f32.
+ * as if x had been divided, and clears them.
  */
-static bool add_divided(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
+static void add_divided(const struct hz_context *ctx, const struct hzi_mhc_coef_plan *p,
 			const struct hzi_mhc_array *x, int dtype, int64_t t, int tokens, int j,
 			const struct hzi_mhc_scratch *r)
 {
 	const struct hzi_mhc_kern *const kern = hzi_mhc_kern + ctx->level;
-	bool wide = false;
 
 	for (int i = 0; i < tokens; i++) {
 		float *const to = r->raw + i * (p->m + 1), own[HZI_MHC_ROWS], slope;
@@ -418,10 +428,8 @@ static bool add_divided(const struct hz_context *ctx, const struct hzi_mhc_coef_
 		double square, rho;
 
 		kern->sum_lanes(r->sums + (int64_t)i * p->m * kern->lanes, p->m, sums);
-		if (hzi_mhc_leaves_f32(kept, p->least) && p->channels > 0) {
+		if (hzi_mhc_leaves_f32(kept, p->least) && p->channels > 0)
 			kept = wide_mean_square(ctx, p, x, dtype, t + i, j, 1, r);
-			wide = true;
-		}
 		square = kept < 0 ? (double)kept * (double)kept : (double)kept;
 		rho = hzi_mhc_root_of(p->divided, square, &slope);
 		for (int k = 0; k < p->m; k++)
@@ -432,9 +440,7 @@ static bool add_divided(const struct hz_context *ctx, const struct hzi_mhc_coef_
 			r->roots[(i * p->n + j) * 2 + 1] = slope;
 		}
 	}
-	memset(r->squares, 0, (size_t)(tokens * kern->lanes) * sizeof(float));
-	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
-	return wide;
+	clear_sums(ctx, p, tokens, r);
 }
 
 /* All tiles of the block use a part of phi before the next part. */
@@ -447,14 +453,11 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 	const int64_t width = phi->panels * 16;
 	const int64_t each = in_place ? IN_PLACE_CHANNELS :
 			     phi->amx ? HZI_MHC_AMX_CHANNELS : HZI_MHC_TILE_CHANNELS;
-
-	bool wide = false;
-	fenv_t env;
+	struct hzi_fp_watch watch;
 
 	/* Squares that overflow are computed again: their exceptions are held back. */
-	feholdexcept(&env);
-	memset(r->squares, 0, (size_t)(tokens * lanes) * sizeof(float));
-	memset(r->sums, 0, (size_t)p->block * p->sums * sizeof(float));
+	hzi_fp_watch_begin(&watch);
+	clear_sums(ctx, p, tokens, r);
 	for (int j = 0; j < p->n; j++) {
 		for (int64_t c = 0; c < p->channels; c += each) {
 			const int64_t count = hzi_mhc_min(each, p->channels - c);
@@ -480,7 +483,7 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 			}
 		}
 		if (p->divided)
-			wide |= add_divided(ctx, p, x, dtype, t, tokens, j, r);
+			add_divided(ctx, p, x, dtype, t, tokens, j, r);
 	}
 	for (int i = 0; i < tokens && !p->divided; i++) {
 		float *const to = r->raw + i * (p->m + 1);
@@ -493,15 +496,10 @@ void hzi_mhc_project_tokens(const struct hz_context *ctx, const struct hzi_mhc_c
 							   p->m, to);
 		}
 		to[p->m] = mean_square(ctx, p, p->n, r->squares + i * lanes);
-		if (hzi_mhc_leaves_f32(to[p->m], p->least) && p->channels > 0) {
+		if (hzi_mhc_leaves_f32(to[p->m], p->least) && p->channels > 0)
 			to[p->m] = wide_mean_square(ctx, p, x, dtype, t + i, 0, p->n, r);
-			wide = true;
-		}
 	}
-	if (wide)
-		fesetenv(&env);
-	else
-		feupdateenv(&env);
+	hzi_fp_watch_end(&watch);
 }
 
 double hzi_mhc_root_of(const struct hzi_mhc_rule *rule, double square, float *slope)

@@ -297,12 +297,14 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
 	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
-	p->chunk_bytes = 4 * GEMV_CHUNK * HZI_QUAT_GEMV_COLS * p->size + 64 * p->kern->lanes;
+	p->chunk_bytes = 4 * (p->path == GEMV && p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ?
+			      16 * min_i64(p->k, GEMV_CHUNK / 2) : GEMV_CHUNK) * p->size +
+			 64 * p->kern->lanes;
 	/* Pieces are smaller than a panel, so their accumulators need up to a third more. */
 	p->acc_bytes = (p->k > p->gemv_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
 	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
-	p->t_bytes = 4 * p->kern->rows * TILE_COLS * p->size;
+	p->t_bytes = 4 * p->kern->rows * p->cols * p->size;
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
@@ -341,10 +343,10 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
 		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
-	p.p_bytes = p.fast ? 4 * p.kern->rows * TILE_COLS * p.size : 0;
-	p.t_bytes = 4 * p.kern->rows * p.tile_cols * p.size;
+	p.t_bytes = 4 * p.kern->rows * min_i64(p.tile_cols, round_up(p.nc, p.unit)) * p.size;
+	p.p_bytes = p.fast ? p.t_bytes : 0;
 	/* The last whole vector may be read beyond the end. */
-	p.chunk_bytes = 4 * CHUNK_K * CHUNK_COLS * p.size + 64;
+	p.chunk_bytes = 4 * min_i64(a->k, CHUNK_K) * CHUNK_COLS * p.size + 64;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
 	if (half) {
 		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
@@ -498,7 +500,7 @@ static void pack_s(struct part *t, int64_t j, int64_t cols, int64_t l, int64_t k
 			struct hzi_quat_block b = {
 				.y = t->chunk, .rows = min_i64(CHUNK_COLS, cols - j0),
 				.count = min_i64(CHUNK_K, kb - l0), .y_l = CHUNK_COLS,
-				.y_plane = CHUNK_K * CHUNK_COLS,
+				.y_plane = min_i64(kb, CHUNK_K) * CHUNK_COLS,
 			};
 			const struct hzi_quat_pack_panels q = {
 				.from = t->chunk,
@@ -622,7 +624,7 @@ static void finish(struct part *t, char *tile, int64_t plane, int64_t i, int64_t
 		load_bias(t, bias_row, i, rows, p->kern->rows);
 		e.bias_rows = t->bias;
 	} else if (a->bias) {
-		e.bias_plane = round_up(TILE_COLS, p->kern->lanes);
+		e.bias_plane = round_up(cols, p->kern->lanes);
 		load_bias(t, bias_col, j, cols, e.bias_plane);
 		e.bias_cols = t->bias;
 	}
@@ -1012,13 +1014,15 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	const struct plan *p = job->p;
 	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
 	char *scratch = job->scratch + thread * p->each;
+	const bool tails = p->rows % p->kern->rows || p->cols % p->kern->rows;
+	const bool gemv = p->path == GEMV || p->path == GEMV_PACKED;
 	struct part t = {.p = p};
 
 	/*
 	 * Vectors with fewer rows or columns than lanes compute on zeros, later on old values: on
 	 * whatever the memory holds they might raise floating-point exceptions.
 	 */
-	if (p->rows % p->kern->rows || p->cols % p->kern->rows)
+	if (tails && !gemv)
 		memset(scratch, 0, (size_t)p->each);
 	t.s_planes = take(&scratch, p->s_bytes);
 	t.v_planes = take(&scratch, p->v_bytes);
@@ -1028,6 +1032,14 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	t.bias = take(&scratch, p->t_bytes);
 	t.chunk = take(&scratch, p->chunk_bytes);
 	t.acc = take(&scratch, p->acc_bytes);
+	/* GEMV computes on whole vectors in the epilogue alone. */
+	if (tails && gemv) {
+		memset(t.tile, 0, (size_t)p->t_bytes);
+		if (p->a->beta != 0)
+			memset(t.c_tile, 0, (size_t)p->t_bytes);
+		if (p->a->bias)
+			memset(t.bias, 0, (size_t)p->t_bytes);
+	}
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
 		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;

@@ -490,27 +490,47 @@ static int check_enum(struct hz_context *ctx, const char *op, const char *name, 
 	return HZ_OK;
 }
 
-/* A number of the options: name, its bit of `given`, and where it goes */
+/* A number of the options: name, bit of `given`, where it is in options, presets and rules */
 struct number {
 	const char *name;
 	struct hzi_flag given;
-	double value, preset;
-	float *to;
+	uint16_t from, preset, to;
 	bool any_sign;
 };
 
-static int take_number(struct hz_context *ctx, const char *op, uint32_t given,
-		       const struct number *n)
+#define NUMBER(name, bit, any_sign, own) \
+	{#name, HZI_FLAG(bit), offsetof(hz_mhc_opts, name), offsetof(struct preset, own), \
+	 offsetof(struct hzi_mhc_rule, name), any_sign}
+
+static const struct number numbers[] = {
+	NUMBER(eps, HZ_MHC_GIVEN_EPS, false, eps),
+	NUMBER(p_eps, HZ_MHC_GIVEN_P_EPS, false, p_eps),
+	NUMBER(q_scale, HZ_MHC_GIVEN_Q_SCALE, false, q_scale),
+	NUMBER(rms_eps, HZ_MHC_GIVEN_RMS_EPS, false, rms_eps),
+	NUMBER(norm_eps, HZ_MHC_GIVEN_NORM_EPS, false, norm_eps),
+	NUMBER(q_eps, HZ_MHC_GIVEN_Q_EPS, false, q_eps),
+	NUMBER(z_min, HZ_MHC_GIVEN_Z_MIN, true, z_most),
+	NUMBER(z_max, HZ_MHC_GIVEN_Z_MAX, true, z_most),
+};
+
+static int take_number(struct hz_context *ctx, const char *op, const struct number *n,
+		       const hz_mhc_opts *o, const struct preset *p, struct hzi_mhc_rule *rule)
 {
-	*n->to = (float)(given & n->given.bit ? n->value : n->preset);
-	if (!(given & n->given.bit) && n->value != 0)
-		return hzi_fail(ctx, HZ_EINVAL,
+	const double value = *(const double *)(const void *)((const char *)o + n->from);
+	float *const to = (float *)(void *)((char *)rule + n->to);
+
+	if (!(o->given & n->given.bit)) {
+		*to = (float)*(const double *)(const void *)((const char *)p + n->preset);
+		return value == 0 ? HZ_OK :
+		       hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->%s is %g, and opts->given is without %s: set it for a "
 				"number that holds",
-				op, n->name, n->value, n->given.name);
-	if (given & n->given.bit && !((n->any_sign || *n->to >= 0) && isfinite(*n->to)))
+				op, n->name, value, n->given.name);
+	}
+	*to = (float)value;
+	if (!((n->any_sign || *to >= 0) && isfinite(*to)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %g, must be finite in f32%s", op,
-				n->name, n->value, n->any_sign ? "" : " and not negative");
+				n->name, value, n->any_sign ? "" : " and not negative");
 	return HZ_OK;
 }
 
@@ -533,62 +553,56 @@ int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_
 		HZI_FLAG(HZ_MHC_GIVEN_NORMALIZE), HZI_FLAG(HZ_MHC_GIVEN_Q_EPS),
 		HZI_FLAG(HZ_MHC_GIVEN_Z_MIN), HZI_FLAG(HZ_MHC_GIVEN_Z_MAX), {0, NULL},
 	};
-	const hz_mhc_opts o = opts ? *opts : (hz_mhc_opts){0};
-	const struct preset *const p = preset_of(&o);
-	const double most = p && p->z_most > 0 ? p->z_most : (double)INFINITY;
-	const struct number numbers[] = {
-		{"eps", given[0], o.eps, p ? p->eps : 0, &rule->eps, false},
-		{"p_eps", given[1], o.p_eps, p ? p->p_eps : 0, &rule->p_eps, false},
-		{"q_scale", given[2], o.q_scale, p ? p->q_scale : 0, &rule->q_scale, false},
-		{"rms_eps", given[3], o.rms_eps, p ? p->rms_eps : 0, &rule->rms_eps, false},
-		{"norm_eps", given[4], o.norm_eps, p ? p->norm_eps : 0, &rule->norm_eps, false},
-		{"q_eps", given[7], o.q_eps, p ? p->q_eps : 0, &rule->q_eps, false},
-		{"z_min", given[8], o.z_min, -most, &rule->z_min, true},
-		{"z_max", given[9], o.z_max, most, &rule->z_max, true},
-	};
+	static const hz_mhc_opts defaults;
+	const hz_mhc_opts *const o = opts ? opts : &defaults;
+	const struct preset *const p = preset_of(o);
 	uint32_t kept = HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE;	/* flags of the preset */
 
-	HZ_CHECK(check_enum(ctx, op, "preset", o.preset, LISTED(presets) - 1));
-	HZ_CHECK(check_enum(ctx, op, "coefficients", o.coefficients, HZ_MHC_STATIC));
-	HZ_CHECK(check_enum(ctx, op, "residual", o.residual, HZ_MHC_TANH));
-	HZ_CHECK(check_enum(ctx, op, "map", o.map, HZ_MHC_ABS));
-	HZ_CHECK(check_enum(ctx, op, "order", o.order, HZ_MHC_ROWS));
-	HZ_CHECK(check_enum(ctx, op, "eps_rule", o.eps_rule, HZ_MHC_EPS_FLOOR));
-	HZ_CHECK(check_enum(ctx, op, "rms", o.rms, HZ_MHC_RMS_STREAM));
-	HZ_CHECK(check_enum(ctx, op, "rms_eps_rule", o.rms_eps_rule, HZ_MHC_RMS_EPS_FLOOR));
-	HZ_CHECK(check_enum(ctx, op, "head", o.head, HZ_MHC_HEAD_SUM));
-	HZ_CHECK(check_enum(ctx, op, "streams", o.streams, HZ_MHC_STREAMS_CN));
-	HZ_CHECK(check_enum(ctx, op, "iterations", o.iterations, 1000));
-	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o.flags,
+	HZ_CHECK(check_enum(ctx, op, "preset", o->preset, LISTED(presets) - 1));
+	HZ_CHECK(check_enum(ctx, op, "coefficients", o->coefficients, HZ_MHC_STATIC));
+	HZ_CHECK(check_enum(ctx, op, "residual", o->residual, HZ_MHC_TANH));
+	HZ_CHECK(check_enum(ctx, op, "map", o->map, HZ_MHC_ABS));
+	HZ_CHECK(check_enum(ctx, op, "order", o->order, HZ_MHC_ROWS));
+	HZ_CHECK(check_enum(ctx, op, "eps_rule", o->eps_rule, HZ_MHC_EPS_FLOOR));
+	HZ_CHECK(check_enum(ctx, op, "rms", o->rms, HZ_MHC_RMS_STREAM));
+	HZ_CHECK(check_enum(ctx, op, "rms_eps_rule", o->rms_eps_rule, HZ_MHC_RMS_EPS_FLOOR));
+	HZ_CHECK(check_enum(ctx, op, "head", o->head, HZ_MHC_HEAD_SUM));
+	HZ_CHECK(check_enum(ctx, op, "streams", o->streams, HZ_MHC_STREAMS_CN));
+	HZ_CHECK(check_enum(ctx, op, "iterations", o->iterations, 1000));
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->flags", o->flags,
 				 HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE | HZ_MHC_ACCUMULATE, flags));
-	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o.given, 1023, given));
+	HZ_CHECK(hzi_check_flags(ctx, op, "opts->given", o->given, 1023, given));
 	for (int i = 0; i < LISTED(numbers); i++)
-		HZ_CHECK(take_number(ctx, op, o.given, &numbers[i]));
+		HZ_CHECK(take_number(ctx, op, &numbers[i], o, p, rule));
+	if (!(o->given & HZ_MHC_GIVEN_Z_MIN))
+		rule->z_min = p->z_most > 0 ? -rule->z_min : -INFINITY;
+	if (!(o->given & HZ_MHC_GIVEN_Z_MAX) && !(p->z_most > 0))
+		rule->z_max = INFINITY;
 	if (rule->z_min > rule->z_max)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->z_min is %g and z_max %g, must not be less than z_min",
 				op, (double)rule->z_min, (double)rule->z_max);
-	HZ_CHECK(hzi_check_reserved(ctx, op, o.reserved, 4));
-	rule->residual = or_preset(o.residual, p->residual);
+	HZ_CHECK(hzi_check_reserved(ctx, op, o->reserved, 4));
+	rule->residual = or_preset(o->residual, p->residual);
 	if (residual_rows(n, rule->residual) < 0)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->residual is HZ_MHC_LITE, which is for 4 streams at "
 				"most: there are %lld",
 				op, (long long)n);
-	if (o.given & HZ_MHC_GIVEN_OLD_NEW)
+	if (o->given & HZ_MHC_GIVEN_OLD_NEW)
 		kept &= ~HZ_MHC_OLD_NEW;
-	if (o.given & HZ_MHC_GIVEN_NORMALIZE)
+	if (o->given & HZ_MHC_GIVEN_NORMALIZE)
 		kept &= ~HZ_MHC_NORMALIZE;
 	rule->n = (int32_t)n;
 	rule->m = (int32_t)(2 * n + residual_rows(n, rule->residual));
-	rule->map = or_preset(o.map, p->map);
-	rule->order = or_preset(o.order, p->order);
-	rule->iterations = or_preset(o.iterations, p->iterations);
-	rule->eps_rule = or_preset(o.eps_rule, or_preset(p->eps_rule, HZ_MHC_EPS_ADD));
-	rule->rms = or_preset(o.rms, or_preset(p->rms, HZ_MHC_RMS_ALL));
-	rule->rms_eps_rule = or_preset(o.rms_eps_rule,
+	rule->map = or_preset(o->map, p->map);
+	rule->order = or_preset(o->order, p->order);
+	rule->iterations = or_preset(o->iterations, p->iterations);
+	rule->eps_rule = or_preset(o->eps_rule, or_preset(p->eps_rule, HZ_MHC_EPS_ADD));
+	rule->rms = or_preset(o->rms, or_preset(p->rms, HZ_MHC_RMS_ALL));
+	rule->rms_eps_rule = or_preset(o->rms_eps_rule,
 				       or_preset(p->rms_eps_rule, HZ_MHC_RMS_EPS_INSIDE));
-	rule->flags = (o.flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE)) | (p->flags & kept);
+	rule->flags = (o->flags & (HZ_MHC_OLD_NEW | HZ_MHC_NORMALIZE)) | (p->flags & kept);
 	return HZ_OK;
 }
 

@@ -426,7 +426,6 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	const hz_tensor *in = to_codes ? x : q, *out = to_codes ? q : x;
 	const char *in_name = to_codes ? "x" : "q", *out_name = to_codes ? "q" : "y";
 
-	HZI_ENTER(ctx, op);
 	HZ_CHECK(hzi_check(ctx, op, in_name, in, to_codes ? float_types : format_types, false));
 	HZ_CHECK(hzi_check(ctx, op, out_name, out, to_codes ? format_types : float_types, true));
 	HZ_CHECK(check_code_shape(ctx, op, x_name, x, q, to_codes));
@@ -599,6 +598,35 @@ static int format_args(struct hz_context *ctx, const char *op, const hz_tensor *
 }
 
 /*
+ * Fast path of codes_args(): true for contiguous u8 or s8 by one scale; fills *a. For a few elements
+ * the checks take as long as the codes. What is refused here is refused again, with the message.
+ */
+static bool fast_args(struct hz_context *ctx, const char *op, const hz_tensor *x, const hz_tensor *q,
+		      const hz_quantize_opts *o, bool dequantize, struct hzi_codes_args *a)
+{
+	const float scale = (float)o->scale;
+	int64_t n;
+
+	if (ctx->verbose || !(scale > 0) || !isfinite(scale) || o->scales || o->zeros ||
+	    o->hadamard || o->tensor_scale || o->new_scales || o->new_tensor_scale ||
+	    (o->group | o->min | o->max | o->scale_rule) || (o->flags | o->given) ||
+	    o->stochastic || (o->reserved[0] | o->reserved[1] | o->reserved[2] | o->reserved[3]))
+		return false;
+	if (!hzi_check_contiguous(ctx, q, code_types, &n) ||
+	    !hzi_check_contiguous(ctx, x, float_types, &n) ||
+	    hzi_check_zero(ctx, op, "zero", o->zero, q->dtype) != HZ_OK ||
+	    hzi_check_same_shape(ctx, op, "q", q, "x", x) != HZ_OK ||
+	    hzi_check_apart(ctx, op, "q", q, "x", x) != HZ_OK)
+		return false;
+	*a = (struct hzi_codes_args){
+		.map = {.n = n, .group = n, .x_step = 1, .q_step = 1}, .dequantize = dequantize,
+		.x = x->data, .q = q->data, .x_dtype = x->dtype, .q_dtype = q->dtype,
+		.scale = scale, .zero = o->zero,
+	};
+	return true;
+}
+
+/*
  * Fills *a, and *rotated and *format where they are needed. dequantize: from codes q to floats x.
  * empty: there is nothing to do.
  */
@@ -614,6 +642,10 @@ static int codes_args(struct hz_context *ctx, const hz_tensor *x, const hz_tenso
 	hz_tensor scales;
 	float scale;
 
+	HZI_ENTER(ctx, op);
+	*empty = false;
+	if (fast_args(ctx, op, x, q, o, dequantize, a))
+		return HZ_OK;
 	HZ_CHECK(check_codes(ctx, op, x, x_name, q, !dequantize, o, &scale, &scales));
 	p = o->scales || o->new_scales ? &scales : NULL;
 	*a = (struct hzi_codes_args){

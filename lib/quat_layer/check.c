@@ -95,11 +95,11 @@ int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
 	for (int i = 0; i < n; i++) {
 		for (int k = 0; k < i; k++) {
 			const struct hzi_quat_layer_view *a = &list[k], *b = &list[i];
-			const bool same = in && strcmp(a->name, in) == 0 &&
-					  strcmp(b->name, same_out) == 0;
+			bool same;
 
 			if (!a->t || !b->t || !(a->output || b->output))
 				continue;
+			same = in && strcmp(a->name, in) == 0 && strcmp(b->name, same_out) == 0;
 			HZ_CHECK(same ? hzi_check_apart_or_same(ctx, op, a->name, a->t, b->name,
 								b->t) :
 					hzi_check_apart(ctx, op, a->name, a->t, b->name, b->t));
@@ -120,21 +120,21 @@ int hzi_quat_check_range(struct hz_context *ctx, const char *op, const char *nam
 int hzi_quat_check_spatial(struct hz_context *ctx, const char *op, const char *name,
 			   const int64_t *from, int n, int64_t low, int64_t zero, int64_t *to)
 {
-	char text[32];
+	for (int d = 0; d < n; d++) {
+		const int64_t value = from[d] ? from[d] : zero;
 
-	for (int d = 0; d < 3; d++) {
-		snprintf(text, sizeof(text), "%s[%d]", name, d);
-		if (d < n) {
-			to[3 - n + d] = from[d] ? from[d] : zero;
-			HZ_CHECK(hzi_quat_check_range(ctx, op, text, to[3 - n + d], low,
-						      INT32_MAX));
-			continue;
-		}
+		to[3 - n + d] = value;
+		if (value < low || value > INT32_MAX)
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s[%d] is %lld, must be %lld to "
+					"%d", op, name, d, (long long)value, (long long)low,
+					INT32_MAX);
+	}
+	for (int d = n; d < 3; d++) {
 		to[d - n] = low;
 		if (from[d])
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s is %lld, must be 0: x has %d "
-					"spatial dimension%s", op, text, (long long)from[d], n,
-					n == 1 ? "" : "s");
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s[%d] is %lld, must be 0: x has "
+					"%d spatial dimension%s", op, name, d, (long long)from[d],
+					n, n == 1 ? "" : "s");
 	}
 	return HZ_OK;
 }

@@ -25,6 +25,9 @@ BEGIN {
 	example["HNLQ: the hierarchical nested lattice quantizer"] = "lattice.c"
 	example["Manifold-constrained hyper-connections"] = "mhc.c"
 	example["Memory and streams"] = "stream.c"
+	example["Status"] = example["Types and views"] = example["Context"] = "minimal.c"
+	example["Linear layers with quantized weights"] = "linear.c"
+	example["hurwitz-dlpack.h"] = "dlpack.py"
 }
 
 function text_line(s)
@@ -184,9 +187,9 @@ function one_line_description(page,	s)
 	gsub(/\n/, " ", s)
 	sub(/[.:;] .*/, "", s)
 	sub(/[.:;]? *$/, "", s)
-	if (s ~ /^Its gradients?/ && page ~ /_bwd$/)
-		sub(/^Its gradients?.*/, "gradients of " substr(page, 1, length(page) - 4), s)
-	if (s ~ /^[A-Z][a-z]* / && s !~ /^(Walsh|Hadamard|Hamilton|Sinkhorn|CPU|CUDA) /)
+	if (s ~ /^(Its|The) gradients?/ && page ~ /_bwd$/)
+		sub(/^(Its|The) gradients?.*/, "gradients of " substr(page, 1, length(page) - 4) "()", s)
+	if (s ~ /^[A-Z]([a-z]|$| )/ && s !~ /^(Walsh|Hadamard|Hamilton|Sinkhorn)/)
 		s = tolower(substr(s, 1, 1)) substr(s, 2)
 	return s
 }

@@ -45,9 +45,9 @@ static const struct {
 };
 
 /*
- * *t = a view of the memory that *d describes. Strides that are NULL mean contiguous. kDLCPU and
- * kDLCUDAHost become HZ_CPU, kDLCUDA and kDLCUDAManaged HZ_CUDA + device_id. *t is untouched unless
- * HZ_OK is returned. Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE.
+ * Makes a view of what DLPack describes: *t views the memory of *d. Strides that are NULL mean
+ * contiguous. kDLCPU and kDLCUDAHost become HZ_CPU, kDLCUDA and kDLCUDAManaged HZ_CUDA + device_id.
+ * *t is untouched unless HZ_OK is returned. Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE.
  */
 static inline int hz_from_dlpack(hz_tensor *t, const DLTensor *d)
 {
@@ -95,9 +95,9 @@ static inline int hz_from_dlpack(hz_tensor *t, const DLTensor *d)
 }
 
 /*
- * *d = a description of the memory that *t views. Its shape and strides point into *t, which has to
- * live as long as *d. byte_offset is 0, and data is aligned as t->data is. *d is untouched unless
- * HZ_OK is returned. Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE.
+ * Describes a view as DLPack does: *d has the memory of *t. Its shape and strides point into *t,
+ * which has to live as long as *d. byte_offset is 0, and data is aligned as t->data is. *d is
+ * untouched unless HZ_OK is returned. Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_EDEVICE.
  */
 static inline int hz_to_dlpack(DLTensor *d, hz_tensor *t)
 {

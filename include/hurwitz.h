@@ -108,8 +108,8 @@ HZ_API size_t hz_dtype_size(int dtype);
 HZ_API const char *hz_dtype_name(int dtype);
 
 /*
- * Devices. HZ_CUDA + i is the i-th CUDA device. HZ_AUTO is for hz_open() alone: views always say
- * where they lie, so a view that was only zeroed is refused.
+ * Where calls run and memory is. HZ_CUDA + i is the i-th CUDA device. HZ_AUTO is for hz_open()
+ * alone: views always say where they lie, so a view that was only zeroed is refused.
  */
 enum hz_device {
 	HZ_AUTO = 0,		/* a GPU if one works, else the CPU */
@@ -142,7 +142,10 @@ HZ_API hz_tensor hz_tensor_3d(void *data, int dtype, int device, int64_t n0, int
 HZ_API hz_tensor hz_tensor_4d(void *data, int dtype, int device, int64_t n0, int64_t n1,
 			      int64_t n2, int64_t n3);
 
-/* The same for any number of dimensions up to HZ_MAXDIM; ndim is clipped to that. */
+/*
+ * A view of contiguous memory with any number of dimensions up to HZ_MAXDIM; ndim is clipped to
+ * that.
+ */
 HZ_API hz_tensor hz_tensor_nd(void *data, int dtype, int device, int ndim, const int64_t *shape);
 
 /* The number of elements, or -1 if the view is malformed or the product overflows. */
@@ -178,8 +181,9 @@ HZ_API hz_tensor hz_view_reshape(const hz_tensor *t, int ndim, const int64_t *sh
 /* ---- Context --------------------------------------------------------------------------------- */
 
 /*
- * A context: the device, the implementation chosen for it, a workspace and the last error. It is
- * used by one thread at a time; any number of contexts may be used by as many threads at once.
+ * A context for calls on one device: the implementation chosen for it, a workspace and the last
+ * error. It is used by one thread at a time; any number of contexts may be used by as many threads
+ * at once.
  */
 typedef struct hz_context hz_context;
 
@@ -372,8 +376,9 @@ HZ_API_CHECK int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst);
 /*
  * Sets the CUDA stream that later calls are put on. It is a CUstream, which is what a cudaStream_t
  * is; NULL is the default stream. The caller keeps it alive. No effect on a CPU context. A call may
- * read a packed matrix before the kernel ahead of it has ended: behind a kernel of the caller's own
- * that writes one, set the stream again, if to the same, and the next call waits for all of it.
+ * read a packed matrix before the kernel ahead of it has ended: after a kernel of your own wrote
+ * packed data, call hz_set_stream() again, even with the same stream, and the next call waits for
+ * all of it.
  * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_set_stream(hz_context *ctx, void *stream);
@@ -385,13 +390,13 @@ HZ_API int hz_set_stream(hz_context *ctx, void *stream);
 HZ_API int hz_sync(hz_context *ctx);
 
 /*
- * The workspace of a context. Some calls need scratch memory on the device; hz_record_begin() finds
- * out how many bytes. hz_reserve() makes the context's own at least that large: it may allocate and
- * synchronise, so it is called before the work and never during graph capture. hz_set_workspace()
- * lends the caller's memory instead (64-byte aligned; NULL, 0 gives it back). On a CPU context the
- * workspace grows by itself. A GPU call never allocates: it returns HZ_EWORKSPACE and says the
- * number. A graph keeps the workspace that it was captured with: one that hz_reserve() replaced is
- * gone.
+ * Reserves or lends the workspace of a context. Some calls need scratch memory on the device;
+ * hz_record_begin() finds out how many bytes. hz_reserve() makes the context's own at least that
+ * large: it may allocate and synchronise, so it is called before the work and never during graph
+ * capture. hz_set_workspace() lends the caller's memory instead (64-byte aligned; NULL, 0 gives it
+ * back). On a CPU context the workspace grows by itself. A GPU call never allocates: it returns
+ * HZ_EWORKSPACE and says the number. A graph keeps the workspace that it was captured with: one
+ * that hz_reserve() replaced is gone.
  * Errors: HZ_EINVAL, HZ_ENOMEM, HZ_EWORKSPACE (during capture), HZ_ECUDA, HZ_EFORK.
  */
 HZ_API_CHECK int hz_reserve(hz_context *ctx, size_t bytes);
@@ -429,7 +434,7 @@ HZ_API_CHECK int hz_prepare(hz_context *ctx);
 
 /* ---- Walsh-Hadamard transforms --------------------------------------------------------------- */
 
-/* How a length n that a transform is asked for is made of Hadamard matrices. */
+/* How a length is made of Hadamard matrices. */
 enum hz_plan {
 	HZ_PLAN_AUTO = 0,	/* SYLVESTER for powers of two, else GREEDY */
 	HZ_PLAN_SYLVESTER = 1,	/* one block: n is a power of two */
@@ -518,9 +523,9 @@ HZ_API_CHECK int hz_hadamard(hz_context *ctx, const hz_tensor *x, hz_tensor *y,
 			     const hz_hadamard_opts *opts);
 
 /*
- * The transform with quantization fused: t = hadamard(x) in f32 (rounded to opts->round_to if set),
- * then for each group of G successive elements of a row amax = max |t|, s = amax / qmax,
- * q = clamp(rne(t / s)).
+ * Walsh-Hadamard transform and quantization in one pass: t = hadamard(x) in f32 (rounded to
+ * opts->round_to if set), then for each group of G successive elements of a row amax = max |t|, s =
+ * amax / qmax, q = clamp(rne(t / s)).
  *
  *   x      f32 f16 bf16, [..., N], any strides; the axis is the last dimension
  *   q      s8 (qmax 127) e4m3 (448) e5m2 (57344) [..., N], or s4x2 (7) [..., N / 2]; the last
@@ -568,7 +573,7 @@ HZ_API int64_t hz_hadamard_plan(int64_t n, const hz_hadamard_opts *opts, int64_t
 HZ_API int hz_hadamard_base(int base, int order, int8_t *entries);
 
 /*
- * n random signs as packed bits for opts->pre and post, on the host: word w of 64 bits, little
+ * Makes random signs as packed bits for opts->pre and post, on the host: word w of 64 bits, little
  * endian, is the first output of splitmix64 started at seed + w. bits has ceil(n / 8) bytes; unused
  * bits of the last byte are 0.
  * Errors: HZ_EINVAL.
@@ -596,7 +601,7 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
 #define HZ_QPARAMS_REDUCE_RANGE 8u	/* codes of 7 bits: 0 .. 127 or -64 .. 63 */
 
 /*
- * How hz_quantize() chooses the scale of a group from amax, its largest magnitude, for a format
+ * How hz_quantize() chooses scales: that of a group from amax, its largest magnitude, for a format
  * whose largest number is F = m 2^P, 1 <= m < 2: e2m1 6, e4m3 448, e5m2 57344; s2 s4 s8 s16: 1, 7,
  * 127, 32767. Every step rounds to f32. b is amax, S = min(2688 / G, FLT_MAX) and G the largest
  * magnitude of all of x after the transform; S is 1 if G is 0, Inf or NaN, or if that is 0.
@@ -642,7 +647,7 @@ typedef struct hz_quantize_opts {
 } hz_quantize_opts;
 
 /*
- * Quantization: q = clamp(zero + rne(t / scale)) to the range of its type, t being x or, with
+ * Quantizes a tensor: q = clamp(zero + rne(t / scale)) to the range of its type, t being x or, with
  * opts->hadamard, what hz_hadamard() makes of x as f32, in the same pass over memory. For a float
  * type q is t / scale rounded to nearest, ties to even, beyond the largest number to that.
  *
@@ -706,21 +711,22 @@ HZ_API_CHECK int hz_quantize(hz_context *ctx, const hz_tensor *x, hz_tensor *q,
 			     const hz_quantize_opts *opts);
 
 /*
- * Dequantization, the inverse of hz_quantize(): y = scale * (q - zero), f32 with one rounding, then
- * one to the dtype of y; with opts->hadamard the transpose of that transform is applied in between,
- * in f32. With opts->tensor_scale y = fl(fl(scale * (q - zero)) * tensor_scale). Operands as of
- * hz_quantize(); min, max, stochastic, new_scales, new_tensor_scale and scale_rule must not be set.
+ * Dequantizes a tensor, the inverse of hz_quantize(): y = scale * (q - zero), f32 with one
+ * rounding, then one to the dtype of y; with opts->hadamard the transpose of that transform is
+ * applied in between, in f32. With opts->tensor_scale y = fl(fl(scale * (q - zero)) *
+ * tensor_scale). Operands as of hz_quantize(); min, max, stochastic, new_scales, new_tensor_scale
+ * and scale_rule must not be set.
  * Errors: as hz_quantize().
  */
 HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y,
 			       const hz_quantize_opts *opts);
 
 /*
- * Scales and zeros from the range lo .. hi of x, in which 0 is always counted: scale = (hi - lo) /
- * 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with HZ_QPARAMS_SYMMETRIC
- * scale = max(-lo, hi) / 127, with HZ_QPARAMS_SYMMETRIC_127_5 max(-lo, hi) / 127.5. With
- * HZ_QPARAMS_REDUCE_RANGE qmin is 0 or -64, the divisors are 127, 63 and 63.5, and the zero point
- * of a symmetric u8 is 64.
+ * Scales and zero points from the range of values: of lo .. hi of x, in which 0 is always counted,
+ * scale = (hi - lo) / 255, zero = clamp(rne(qmin - lo / scale)), qmin being 0 or -128; with
+ * HZ_QPARAMS_SYMMETRIC scale = max(-lo, hi) / 127, with HZ_QPARAMS_SYMMETRIC_127_5 max(-lo, hi) /
+ * 127.5. With HZ_QPARAMS_REDUCE_RANGE qmin is 0 or -64, the divisors are 127, 63 and 63.5, and the
+ * zero point of a symmetric u8 is 64.
  *
  *   x      f32 f16 bf16, any shape, any strides
  *   scale  f32; its shape says what has parameters of its own, as above
@@ -747,11 +753,11 @@ HZ_API_CHECK int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tenso
 				   hz_tensor *zero, uint32_t flags);
 
 /*
- * A matrix B, or several, in the order in which hz_qgemm() reads it, with the sums of its columns:
- * filled by hz_qgemm_pack() and read-only then; likewise by hz_quat_gemm_pack() and hz_vlut_pack().
- * The struct lies on the host and may be copied, the data on a device. What one context has packed
- * every context with the same kind of device can use, whatever its ISA, and any number at once.
- * Both may be kept in a file, for this version of the library.
+ * A packed matrix: B, or several, in the order in which hz_qgemm() reads it, with the sums of its
+ * columns: filled by hz_qgemm_pack() and read-only then; likewise by hz_quat_gemm_pack() and
+ * hz_vlut_pack(). The struct lies on the host and may be copied, the data on a device. What one
+ * context has packed every context with the same kind of device can use, whatever its ISA, and any
+ * number at once. Both may be kept in a file, for this version of the library.
  */
 typedef struct hz_packed {
 	void *data;			/* 64-byte aligned, on device */
@@ -764,7 +770,7 @@ typedef struct hz_packed {
 	int64_t reserved[4];		/* 0 */
 } hz_packed;
 
-/* How an accumulator becomes y, about acc * sigma: see hz_qgemm(). */
+/* How an integer accumulator becomes a result: y is about acc * sigma, see hz_qgemm(). */
 enum hz_requant {
 	HZ_REQUANT_EXACT = 0,		/* rounded once, in integers */
 	HZ_REQUANT_FLOAT = 1,		/* in f32: ONNX Runtime, XNNPACK, FBGEMM, PyTorch */
@@ -812,7 +818,7 @@ typedef struct hz_qgemm_opts {
  *   a     u8 s8 [..., m, k], any strides
  *   b     u8 s8 [..., k, n], any strides; NULL with opts->packed
  *   c     u8 s8 s32 f32 f16 bf16 [..., m, n], any strides
- *   opts  NULL: zeros 0, scales 1. Its tensors lie on the context's device and are contiguous.
+ *   opts  NULL: zero points 0, scales 1. Its tensors are contiguous, on the context's device
  *
  * Dimensions before the last two are a batch; those that a or b lacks, or has the size 1 of, are
  * broadcast. A transposed matrix is a view with its last two dimensions swapped, shape and strides:
@@ -877,8 +883,8 @@ HZ_API_CHECK int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, 
 HZ_API_CHECK int hz_qgemm_pack_bytes(hz_context *ctx, const hz_tensor *b, size_t *bytes);
 
 /*
- * The multiplier u and shift s of a sigma, sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where
- * a double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
+ * The multiplier and shift of a factor: sigma = u / 2^s, 2^30 <= u < 2^31, to nearest even where a
+ * double has more bits. A sigma below 2^-32 gives u = 0, s = 1, from 2^30 on s is less than 1.
  * Errors: HZ_EINVAL if sigma is not positive and finite.
  */
 HZ_API_CHECK int hz_qgemm_multiplier(double sigma, int32_t *multiplier, int32_t *shift);
@@ -1007,8 +1013,8 @@ HZ_API_CHECK int hz_qlinear_group_pack_bytes(hz_context *ctx, const hz_tensor *w
  *
  * What the elementwise calls, hz_quat_mul() to hz_quat_slerp(), have in common: operands have
  * one dtype, f32 f16 bf16, or f64 on the CPU, and any strides, with at most five dimensions of
- * quaternions. Where operands are said to be repeated, dimensions that they lack on the left, or
- * have the size 1 of, are.
+ * quaternions. Where operands are said to be broadcast, dimensions that they lack on the left, or
+ * have the size 1 of, are repeated, as in NumPy.
  *
  * Arithmetic is in f32 (f64 for f64) with one rounding to the dtype at the end, and may use
  * multiply-adds. Each component of a product has an error of at most 4 u |a| |b|, u being 2^-24 or
@@ -1034,7 +1040,7 @@ HZ_API_CHECK int hz_qlinear_group_pack_bytes(hz_context *ctx, const hz_tensor *w
 /*
  * Hamilton product: y = a b, elementwise, or b a with HZ_QUAT_REVERSED.
  *
- *   a, b   [..., 4], repeated to the shape of y
+ *   a, b   [..., 4], broadcast to the shape of y
  *   y      [..., 4]
  *   flags  HZ_QUAT_XYZW | CONJ_A | CONJ_B | REVERSED | ACCUMULATE
  *
@@ -1057,7 +1063,7 @@ HZ_API_CHECK int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tenso
 
 /*
  * Its gradients: of y = a b, da = dy conj(b) and db = conj(a) dy, and so on with the flags that
- * hz_quat_mul() had, but that HZ_QUAT_ACCUMULATE adds to da and db. Where a or b was repeated, the
+ * hz_quat_mul() had, but that HZ_QUAT_ACCUMULATE adds to da and db. Where a or b was broadcast, the
  * gradient is summed.
  *
  *   a, b    as there
@@ -1071,11 +1077,11 @@ HZ_API_CHECK int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_t
 				 const hz_tensor *dy, hz_tensor *da, hz_tensor *db, uint32_t flags);
 
 /*
- * Sums of products over the last dimension but one: y = the sum over l of conj(a[..., l])
- * b[..., l], or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A a
- * is not conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
+ * Sums of quaternion products over the last dimension but one: y = the sum over l of conj(a[...,
+ * l]) b[..., l], or its real part, which is the dot product of vectors of four. With HZ_QUAT_CONJ_A
+ * a is not conjugated, with HZ_QUAT_CONJ_B b is; with HZ_QUAT_REVERSED the factors change places.
  *
- *   a, b   [..., l, 4], repeated to the shape of y, and to each other in l
+ *   a, b   [..., l, 4], broadcast to the shape of y, and to each other in l
  *   y      [..., 4], or [..., 1] for the real part; no dimension for l
  *   flags  HZ_QUAT_XYZW | CONJ_A | CONJ_B | REVERSED | ACCUMULATE
  *
@@ -1087,7 +1093,7 @@ HZ_API_CHECK int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tenso
 			     uint32_t flags);
 
 /*
- * Conjugate: y = conj(x) = w - xi - yj - zk. It is its own gradient.
+ * Conjugates of quaternions: y = conj(x) = w - xi - yj - zk. It is its own gradient.
  *
  *   x, y   [..., 4], of one shape
  *   flags  HZ_QUAT_XYZW
@@ -1097,11 +1103,11 @@ HZ_API_CHECK int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tenso
 HZ_API_CHECK int hz_quat_conj(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
- * Scaled addition: y = y + alpha x, or y + x alpha with HZ_QUAT_REVERSED. dx += conj(alpha) dy is
- * its gradient.
+ * Scaled addition of quaternions: y = y + alpha x, or y + x alpha with HZ_QUAT_REVERSED. dx +=
+ * conj(alpha) dy is its gradient.
  *
  *   alpha  w, x, y, z; taken as f32 unless the operands are f64
- *   x      [..., 4], repeated to the shape of y
+ *   x      [..., 4], broadcast to the shape of y
  *   y      [..., 4]
  *   flags  HZ_QUAT_XYZW | REVERSED
  *
@@ -1111,8 +1117,8 @@ HZ_API_CHECK int hz_quat_axpy(hz_context *ctx, const double alpha[4], const hz_t
 			      hz_tensor *y, uint32_t flags);
 
 /*
- * Norm: n = |x| = sqrt(w^2 + x^2 + y^2 + z^2), without overflow or underflow on the way, or with
- * HZ_QUAT_SQUARED |x|^2. The gradient is dx = dn x / |x|, 0 where x is 0, or 2 dn x.
+ * Norms of quaternions: n = |x| = sqrt(w^2 + x^2 + y^2 + z^2), without overflow or underflow on the
+ * way, or with HZ_QUAT_SQUARED |x|^2. The gradient is dx = dn x / |x|, 0 where x is 0, or 2 dn x.
  *
  *   x, dx  [..., 4]
  *   n, dn  the shape of x without the 4
@@ -1125,9 +1131,9 @@ HZ_API_CHECK int hz_quat_norm_bwd(hz_context *ctx, const hz_tensor *x, const hz_
 				  hz_tensor *dx, uint32_t flags);
 
 /*
- * Normalization: y = x / max(|x|, eps), and 0 where x is 0; |x| as of hz_quat_norm(). The gradient
- * is dx = (dy - u <dy, u>) / |x| with u = x / |x|, but dy / eps where |x| < eps, and 0 where x and
- * eps are 0.
+ * Normalization of quaternions: y = x / max(|x|, eps), and 0 where x is 0; |x| as of
+ * hz_quat_norm(). The gradient is dx = (dy - u <dy, u>) / |x| with u = x / |x|, but dy / eps where
+ * |x| < eps, and 0 where x and eps are 0.
  *
  *   x, y   [..., 4], of one shape; dy and dx likewise
  *   eps    not negative, finite; taken as f32 unless the operands are f64
@@ -1141,20 +1147,21 @@ HZ_API_CHECK int hz_quat_normalize_bwd(hz_context *ctx, const hz_tensor *x, cons
 				       hz_tensor *dx, double eps, uint32_t flags);
 
 /*
- * Inverse: y = conj(x) / |x|^2, without overflow or underflow on the way; NaN where x is 0. The
- * gradient is dx = -conj(y) dy conj(y). Operands, flags and aliasing as of hz_quat_normalize().
+ * Inverses of quaternions: y = conj(x) / |x|^2, without overflow or underflow on the way; NaN where
+ * x is 0. The gradient is dx = -conj(y) dy conj(y). Operands, flags and aliasing as of
+ * hz_quat_normalize().
  */
 HZ_API_CHECK int hz_quat_inverse(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 HZ_API_CHECK int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *dy,
 				     hz_tensor *dx, uint32_t flags);
 
 /*
- * Rotation of vectors: y = q v conj(q) with v a quaternion without real part. It is a rotation for
- * a q of norm 1; else |y| = |q|^2 |v|, unless HZ_QUAT_NORMALIZE divides by |q|^2 (NaN where q is
- * 0). With HZ_QUAT_INVERSE y = conj(q) v q.
+ * Rotation of vectors by quaternions: y = q v conj(q) with v a quaternion without real part. It is
+ * a rotation for a q of norm 1; else |y| = |q|^2 |v|, unless HZ_QUAT_NORMALIZE divides by |q|^2
+ * (NaN where q is 0). With HZ_QUAT_INVERSE y = conj(q) v q.
  *
- *   q      [..., 4], repeated to the shape of y: one q may turn many v
- *   v      [..., 3], or [..., 4] with a real part that is not read; repeated likewise
+ *   q      [..., 4], broadcast to the shape of y: one q may turn many v
+ *   v      [..., 3], or [..., 4] with a real part that is not read; broadcast likewise
  *   y      [..., 3], or [..., 4] with a real part of 0
  *   flags  HZ_QUAT_XYZW | NORMALIZE | INVERSE; a [..., 3] lies as x, y, z
  *
@@ -1166,7 +1173,7 @@ HZ_API_CHECK int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_te
 /*
  * Its gradients: dv = conj(q) dy q and dq = dy q conj(v) + conj(dy) q v, and so on with the flags
  * that hz_quat_rotate() had; with HZ_QUAT_NORMALIZE those of the quotient. HZ_QUAT_ACCUMULATE adds
- * to dq and dv. Where q or v was repeated, the gradient is summed.
+ * to dq and dv. Where q or v was broadcast, the gradient is summed.
  *
  *   q, v    as there
  *   dy      [..., 3] or [..., 4], the gradient of y; a real part is not read
@@ -1180,9 +1187,10 @@ HZ_API_CHECK int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const h
 				    uint32_t flags);
 
 /*
- * Rotation matrices: m = the 3 x 3 matrix of the rotation v -> u v conj(u) by u = q / |q|, for
- * column vectors: m v is what hz_quat_rotate() gives with HZ_QUAT_NORMALIZE. NaN where q is 0. The
- * gradient is that of this function of q, in which |q| has no part: dq is orthogonal to q.
+ * Rotation matrices of quaternions: m = the 3 x 3 matrix of the rotation v -> u v conj(u) by u = q
+ * / |q|, for column vectors: m v is what hz_quat_rotate() gives with HZ_QUAT_NORMALIZE. NaN where q
+ * is 0. The gradient is that of this function of q, in which |q| has no part: dq is orthogonal to
+ * q.
  *
  *   q, dq  [..., 4], at most four dimensions of quaternions
  *   m, dm  [..., 3, 3]; the transposed matrix, of the inverse rotation, by exchanged strides
@@ -1198,11 +1206,11 @@ HZ_API_CHECK int hz_quat_to_matrix_bwd(hz_context *ctx, const hz_tensor *q, cons
 				       hz_tensor *dq, uint32_t flags);
 
 /*
- * Quaternions from matrices: q = the unit quaternion of the rotation nearest to m in the sum of
- * squares, which is the orthogonal factor of m's polar decomposition. m may be off a rotation, or a
- * multiple of one: with |m^T m / s^2 - 1| <= 0.2 for some s, q is exact but for rounding. Of q and
- * -q it is the one whose largest component is positive, the first in the order x, y, z, w of equal
- * ones. If det m <= 0, q is some quaternion; NaN where m is 0. The gradient is that of this
+ * Quaternions of rotation matrices: q = the unit quaternion of the rotation nearest to m in the sum
+ * of squares, which is the orthogonal factor of m's polar decomposition. m may be off a rotation,
+ * or a multiple of one: with |m^T m / s^2 - 1| <= 0.2 for some s, q is exact but for rounding. Of q
+ * and -q it is the one whose largest component is positive, the first in the order x, y, z, w of
+ * equal ones. If det m <= 0, q is some quaternion; NaN where m is 0. The gradient is that of this
  * function, also for an m off a rotation: dm is 0 along changes that keep the nearest rotation.
  *
  *   m, dm  [..., 3, 3], at most four dimensions of matrices
@@ -1220,9 +1228,9 @@ HZ_API_CHECK int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, co
 					 hz_tensor *dm, uint32_t flags);
 
 /*
- * Axis and angle: r = the angle of the rotation by q / |q|, in radians, times its axis (a rotation
- * vector), and back, q = cos(|r| / 2) + sin(|r| / 2) r / |r|. The angle of r is 0 to pi, as q and
- * -q are the same rotation; NaN where q is 0. An r of any length has a q of norm 1.
+ * Rotation vectors of quaternions: r = the angle of the rotation by q / |q|, in radians, times its
+ * axis (a rotation vector), and back, q = cos(|r| / 2) + sin(|r| / 2) r / |r|. The angle of r is 0
+ * to pi, as q and -q are the same rotation; NaN where q is 0. An r of any length has a q of norm 1.
  *
  *   q      [..., 4]
  *   r      [..., 3]
@@ -1239,7 +1247,7 @@ HZ_API_CHECK int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz
 					 uint32_t flags);
 
 /*
- * Exponential: with x = w + v, y = e^w (cos |v| + sin |v| v / |v|).
+ * Exponentials of quaternions: with x = w + v, y = e^w (cos |v| + sin |v| v / |v|).
  *
  *   x, y   [..., 4], of one shape
  *   flags  HZ_QUAT_XYZW
@@ -1250,8 +1258,8 @@ HZ_API_CHECK int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz
 HZ_API_CHECK int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
- * Logarithm: with x = w + v, y = ln |x| + atan2(|v|, w) v / |v|: an angle of 0 to pi. Where v is 0
- * y is ln |x|, and ln |x| + pi i if w < 0; the real part is -Inf where x is 0.
+ * Logarithms of quaternions: with x = w + v, y = ln |x| + atan2(|v|, w) v / |v|: an angle of 0 to
+ * pi. Where v is 0 y is ln |x|, and ln |x| + pi i if w < 0; the real part is -Inf where x is 0.
  *
  *   x, y   [..., 4], of one shape
  *   flags  HZ_QUAT_XYZW
@@ -1263,13 +1271,13 @@ HZ_API_CHECK int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, 
 HZ_API_CHECK int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);
 
 /*
- * Spherical linear interpolation: y = (b conj(a))^t a of a / |a| and b / |b|, from a at t = 0 to b
- * at t = 1, beyond them too, at a constant rate of rotation. Of b and -b, the same rotation, it
- * goes to the nearer one, unless HZ_QUAT_KEEP_SIGN keeps b; where b is -a then, by way of i a. NaN
- * where a or b is 0.
+ * Spherical linear interpolation of rotations: y = (b conj(a))^t a of a / |a| and b / |b|, from a
+ * at t = 0 to b at t = 1, beyond them too, at a constant rate of rotation. Of b and -b, the same
+ * rotation, it goes to the nearer one, unless HZ_QUAT_KEEP_SIGN keeps b; where b is -a then, by way
+ * of i a. NaN where a or b is 0.
  *
- *   a, b   [..., 4], repeated to the shape of y
- *   t      [...], numbers, repeated likewise: its dimensions are those of y without the 4
+ *   a, b   [..., 4], broadcast to the shape of y
+ *   t      [...], numbers, broadcast likewise: its dimensions are those of y without the 4
  *   y      [..., 4]
  *   flags  HZ_QUAT_XYZW | KEEP_SIGN
  *
@@ -1295,16 +1303,19 @@ enum hz_quat_method {
 	HZ_QUAT_FAST = 2	/* 8 real products: as accurate in norm, not in each component */
 };
 
-/* What real products are made of; a level that a device lacks is replaced by a more exact one. */
+/* The arithmetic of real products; a level that a device lacks is replaced by a more exact one. */
 enum hz_precision {
 	HZ_PRECISION_AUTO = 0,	/* f32 storage: F32 or SPLIT, whichever is faster; others: HALF */
 	HZ_PRECISION_F32 = 1,	/* f32 multiply-adds */
-	HZ_PRECISION_SPLIT = 2,	/* f32 operands in parts on matrix units: nearly as accurate */
+	HZ_PRECISION_SPLIT = 2,	/* each f32 operand as several 16-bit terms, on tensor
+				 * cores: nearly as accurate */
 	HZ_PRECISION_TF32 = 3,	/* f32 operands rounded to 11 bits */
 	HZ_PRECISION_HALF = 4	/* operands of 11 bits (f16) with scales, or of 8 (bf16) */
 };
 
-/* Activations: of each component ("split"); but MODRELU and NORMCLIP keep its direction. */
+/*
+ * Activation functions: of each component ("split"); but MODRELU and NORMCLIP keep its direction.
+ */
 enum hz_activation {
 	HZ_ACT_NONE = 0,
 	HZ_ACT_RELU = 1,
@@ -1350,7 +1361,7 @@ typedef struct hz_quat_gemm_opts {
  *   opts  NULL: all defaults
  *
  * Dimensions before the matrix are a batch of at most three; those that a or b lacks, or has the
- * size 1 of, are repeated. k = 0 gives act(beta C + bias).
+ * size 1 of, are broadcast. k = 0 gives act(beta C + bias).
  *
  * Aliasing: c and pre overlap no other operand.
  * Arithmetic: sums are in f32 (f64 for f64), in an order that depends on shapes and strides alone:
@@ -1402,7 +1413,7 @@ enum hz_quat_side {
 	HZ_QUAT_RIGHT = 1	/* x w */
 };
 
-/* By what a weight q is divided before it rotates */
+/* How a weight q is normalized before it rotates: what it is divided by */
 enum hz_quat_eps_rule {
 	HZ_QUAT_EPS_SQUARED = 0,	/* sqrt(|q|^2 + eps) */
 	HZ_QUAT_EPS_NORM = 1		/* |q| + eps */
@@ -1462,7 +1473,7 @@ HZ_API_CHECK int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_te
 				const hz_tensor *b, hz_tensor *y, const hz_quat_linear_opts *opts);
 
 /*
- * The gradients of hz_quat_linear() for the gradient dy of a real loss, taken component by
+ * The gradients of hz_quat_linear(), for the gradient dy of a real loss, taken component by
  * component: with dz that of the activation's input, dx = w^H dz, dw = dz x^H and db = the sum of
  * dz over the batch.
  *
@@ -1614,7 +1625,7 @@ enum hz_quat_cell {
 	HZ_QUAT_CELL_LIGRU = 2	/* two gates:  h' = sigmoid(r) h + (1 - sigmoid(r)) act(a) */
 };
 
-/* Where component c of neuron h of gate k is in the N = K H quaternions of z */
+/* The order of gates: where component c of neuron h of gate k is in the N = K H quaternions of z */
 enum hz_quat_gates {
 	HZ_QUAT_GATES_NEURONS = 0,	/* component c of quaternion k H + h */
 	HZ_QUAT_GATES_COMPONENTS = 1	/* number (4 k + c) H + h of all w, then all x, y and z */
@@ -1766,7 +1777,7 @@ enum hz_quat_distribution {
 };
 
 /*
- * Random quaternions, to begin with as weights.
+ * Fills a tensor with random quaternions, to begin with as weights.
  *
  *   y             f32 f16 bf16, f64 on the CPU: [..., 4], any strides
  *   distribution  enum hz_quat_distribution
@@ -1786,18 +1797,19 @@ HZ_API_CHECK int hz_quat_init(hz_context *ctx, hz_tensor *y, int distribution, d
 			      uint64_t seed, uint64_t offset, uint32_t flags);
 
 /*
- * 1 / sqrt(2 (fan_in + fan_out)) of Glorot, or with fan_out = 0 1 / sqrt(2 fan_in) of He; fans
- * count quaternions, with the taps of a convolution. 0 if fan_in is below 1 or fan_out below 0.
+ * The scale of initial weights: 1 / sqrt(2 (fan_in + fan_out)) of Glorot, or with fan_out = 0 1 /
+ * sqrt(2 fan_in) of He; fans count quaternions, with the taps of a convolution. 0 if fan_in is
+ * below 1 or fan_out below 0.
  */
 HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
 
 /* ---- HNLQ: the hierarchical nested lattice quantizer ----------------------------------------- */
 
 /*
- * A lattice L = { G z : z integer } of dimension d, a radix q and M levels make a code
- * of q^(d M) points: M digit vectors b_m in 0 .. q - 1. The digits of level m mean the coset
- * leader c(b) = G b - q Q(G b / q), a point of least norm of its coset of q L; a point is their
- * sum
+ * Lattices, and the codes made of them. A lattice L = { G z : z integer } of dimension d, a radix q
+ * and M levels make a code of q^(d M) points: M digit vectors b_m in 0 .. q - 1. The digits of
+ * level m mean the coset leader c(b) = G b - q Q(G b / q), a point of least norm of its coset of q
+ * L; a point is their sum
  *
  *   p = sum_{m < M} q^m c(b_m)
  *
@@ -1829,7 +1841,7 @@ enum hz_lattice_kind {
 	HZ_LATTICE_BASIS = 5	/* the caller's */
 };
 
-/* What a block does whose point the code does not hold: see hz_lattice_encode(). */
+/* What becomes of blocks whose point the code does not hold: see hz_lattice_encode(). */
 enum hz_lattice_policy {
 	HZ_LATTICE_NONE = 0,	/* nothing: its digits mean another point */
 	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha t), the first t = 0 .. 31 that fits */
@@ -1851,11 +1863,11 @@ enum hz_lattice_shaping {
 };
 
 /*
- * Named operating points: PRESET_<lattice>_<stored bits a value>. Their scales are for rows of the
- * mean square 1: see row_scale of hz_lattice_code_opts, whose 32 bits a row come on top. Which to
- * take, by the mean squared error of Gaussian rows, and the speed of y = W x by one vector on one
- * core with AVX2, codes packed and in L2, x_format = s8, as a multiple of GGUF's Q4_K (4.5 bits,
- * -22.9 dB):
+ * Named quantizers and their stored bits a value: PRESET_<lattice>_<stored bits a value>. Their
+ * scales are for rows of the mean square 1: see row_scale of hz_lattice_code_opts, whose 32 bits a
+ * row come on top. Which to take, by the mean squared error of Gaussian rows, and the speed of y =
+ * W x by one vector on one core with AVX2, codes packed and in L2, x_format = s8, as a multiple of
+ * GGUF's Q4_K (4.5 bits, -22.9 dB):
  *
  *     preset        bits    error  speed
  *     e8-4.5-fast   4.50  -24.2 dB   1.3
@@ -1895,8 +1907,8 @@ enum hz_lattice_pack {
 #define HZ_LATTICE_MAXBANKS 16
 
 /*
- * Options of a quantizer. Zero the struct and set what is wanted: preset, or kind, q, levels and
- * beta. hz_lattice_design() finds them for data.
+ * Options of a lattice quantizer. Zero the struct and set what is wanted: preset, or kind, q,
+ * levels and beta. hz_lattice_design() finds them for data.
  *
  * q^d may be of any size; that of points is limited: q^M times a small number is at most 2^24. The
  * offset o is a point that is added before digits are taken and subtracted after: where q is even
@@ -1929,9 +1941,9 @@ typedef struct hz_lattice_opts {
 } hz_lattice_opts;
 
 /*
- * Makes a quantizer of options, which need not outlive the call. It belongs to no device and is not
- * changed any more: any number of contexts and threads may use it at once, until it is closed. On
- * failure *lattice is NULL.
+ * Makes a lattice quantizer of options, which need not outlive the call. It belongs to no device
+ * and is not changed any more: any number of contexts and threads may use it at once, until it is
+ * closed. On failure *lattice is NULL.
  *
  * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only NONE takes),
  * HZ_ENOTSUP (points too large), HZ_ENOMEM, HZ_EFORK.
@@ -1942,7 +1954,7 @@ HZ_API_CHECK int hz_lattice_open(hz_context *ctx, hz_lattice **lattice,
 				 const hz_lattice_opts *opts);
 HZ_API void hz_lattice_close(hz_lattice *lattice);
 
-/* What a quantizer is. Pointers live as long as it does; matrices are d x d by rows. */
+/* What a lattice quantizer is. Pointers live as long as it does; matrices are d x d by rows. */
 typedef struct hz_lattice_info {
 	int32_t kind, dim, q, levels, policy, group, shaping;
 	int32_t embed;			/* integers of a point: d, 3 for A2 */
@@ -1966,7 +1978,7 @@ typedef struct hz_lattice_info {
 	int64_t reserved[8];		/* set to 0 */
 } hz_lattice_info;
 
-/* Fills *info. Errors: HZ_EINVAL. */
+/* Describes a lattice quantizer: fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_lattice_get_info(const hz_lattice *lattice, hz_lattice_info *info);
 
 enum hz_lattice_to {
@@ -1975,7 +1987,7 @@ enum hz_lattice_to {
 	HZ_LATTICE_DIGITS = 2	/* u8 u16 u32 [..., blocks, levels, d] */
 };
 
-/* Options of encoding and decoding; zero is the default of every field. */
+/* Options of lattice encoding and decoding; zero is the default of every field. */
 typedef struct hz_lattice_code_opts {
 	int32_t pack;			/* enum hz_lattice_pack */
 	int32_t use_levels;		/* decode: the coarsest levels to use; 0: all */
@@ -1987,8 +1999,8 @@ typedef struct hz_lattice_code_opts {
 } hz_lattice_code_opts;
 
 /*
- * Encoding. The last dimension of x, n long, is cut into blocks = ceil(n / d) blocks, the last one
- * filled up with 0. With a scale s a block is
+ * Encodes values as points of a lattice. The last dimension of x, n long, is cut into blocks =
+ * ceil(n / d) blocks, the last one filled up with 0. With a scale s a block is
  *
  *   y = T x (1 / s) + z,  g_0 = Q(y) + o,  b_m = (G^-1 g_m) mod q,  g_{m+1} = (g_m - c(b_m)) / q
  *
@@ -2038,7 +2050,7 @@ HZ_API_CHECK int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, c
 				   const hz_lattice_code_opts *opts);
 
 /*
- * Decoding: y = T^-1 (s (p - o - z)), or the points p, or the digits.
+ * Decodes lattice codes: y = T^-1 (s (p - o - z)), or the points p, or the digits.
  *
  *   codes  as of hz_lattice_encode(); LEVEL with opts->use_levels may have these alone
  *   t      as there; not needed for points and digits
@@ -2073,8 +2085,8 @@ HZ_API_CHECK int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice,
 				   const hz_lattice_code_opts *opts);
 
 /*
- * Codes of one packing to another, of all levels. from and to have the shapes and dtypes that the
- * packings say, of the same blocks, any strides.
+ * Changes the packing of lattice codes, of all levels. from and to have the shapes and dtypes that
+ * the packings say, of the same blocks, any strides.
  *
  * Aliasing: to does not overlap from.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP, HZ_ECUDA,
@@ -2084,14 +2096,14 @@ HZ_API_CHECK int hz_lattice_repack(hz_context *ctx, const hz_lattice *lattice,
 				   const hz_tensor *from, hz_tensor *to, int from_pack,
 				   int to_pack);
 
-/* How products are computed. */
+/* How products with lattice codes are computed. */
 enum hz_vlut_route {
 	HZ_VLUT_AUTO = 0,	/* the fastest that is near to f32 */
 	HZ_VLUT_TABLE = 1,	/* through tables: of <c, x_k> for all leaders, or of <c, c'> */
 	HZ_VLUT_DECODE = 2	/* points times x */
 };
 
-/* Options of a table; zero is the default of every field. */
+/* Options of hz_vlut_open(); zero is the default of every field. */
 typedef struct hz_vlut_opts {
 	int32_t route;			/* enum hz_vlut_route */
 	int32_t table_dtype;		/* one-sided HZ_F32 F16 BF16 U16 U8, the last two fixed
@@ -2107,7 +2119,7 @@ typedef struct hz_vlut_opts {
 #define HZ_VLUT_COMPENSATED 1u		/* route TABLE: sums in f32 with compensation */
 
 /*
- * Makes what products with codes of w need on the context's device: by dense vectors (x NULL), or
+ * Prepares products with lattice codes of w on the context's device: by dense vectors (x NULL), or
  * by codes of x, a quantizer of the same d. Both must live as long. For two sides HZ_VLUT_TABLE
  * allocates the table of <c, c'>, which named lattices without a transform have where q^(2d) is at
  * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a
@@ -2122,7 +2134,10 @@ HZ_API_CHECK int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice 
 			      const hz_lattice *x, const hz_vlut_opts *opts);
 HZ_API void hz_vlut_close(hz_vlut *vlut);
 
-/* A coded matrix. Zero the struct and set codes and, where the policy has it, t; or packed. */
+/*
+ * A matrix of lattice codes. Zero the struct and set codes and, where the policy has it, t; or
+ * packed.
+ */
 typedef struct hz_coded {
 	hz_tensor codes;		/* LEVEL: [rows, blocks, levels or use_levels] */
 	const hz_tensor *t;		/* u8 [rows, blocks or groups]; NULL without t */
@@ -2141,9 +2156,9 @@ typedef struct hz_coded {
 } hz_coded;
 
 /*
- * Packs codes and t of a matrix in the order that this device's kernels read: worth it for one
- * that is used more than once. data has hz_vlut_pack_bytes() bytes on the context's device, aligned
- * to 64, and stays the caller's.
+ * Packs a matrix of lattice codes, with t, in the order that this device's kernels read: worth it
+ * for one that is used more than once. data has hz_vlut_pack_bytes() bytes on the context's device,
+ * aligned to 64, and stays the caller's.
  *
  *   w       codes, with k, or all values of all blocks; or neither codes nor t, but rows and k: a
  *           matrix of codes 0, for hz_vlut_append()
@@ -2211,7 +2226,7 @@ HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_t
 				const hz_lattice_code_opts *opts);
 
 /*
- * Products with a coded matrix, y = act(x W^T + bias): y_i = act(r_i sum_k s(t_ik) <p_ik - o - z,
+ * Products with a matrix of lattice codes, y = act(x W^T + bias): y_i = act(r_i sum_k s(t_ik) <p_ik - o - z,
  * x_k> + bias_i), of decoded values without decoding them. hz_vlut_gemv() is for one x,
  * hz_vlut_gemm() for a batch.
  *
@@ -2257,8 +2272,8 @@ HZ_API_CHECK int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_cod
 			      const hz_tensor *x, hz_tensor *y);
 
 /*
- * Products of two coded matrices, y = X W^T: y_ji = r_i r'_j sum_k s s' <p_ik - o - z, p'_jk - o'
- * - z'>.
+ * Products of two matrices of lattice codes, y = X W^T: y_ji = r_i r'_j sum_k s s' <p_ik - o - z,
+ * p'_jk - o' - z'>.
  *
  *   w, x  codes of [rows, k] each, with blocks of the same d; without bias, activation and hadamard
  *   y     f32 f16 bf16 [rows of x, rows of w], any strides; or s32: sum_k <p_ik - o, p'_jk - o'> of
@@ -2288,20 +2303,23 @@ typedef struct hz_lattice_report {
 } hz_lattice_report;
 
 /*
- * The quantizer for data and a rate: a preset, or the result of a search.
+ * Chooses a lattice quantizer for sample data and a bit budget: a preset, or the result of a
+ * search.
  *
  * A zeroed want stands for the presets: of those that have the most stored bits within the rate
  * the one with the least error, its scales for Gaussian rows or HZ_LATTICE_WIDE, and whether rows
  * are rotated first: pass row_scale, and with report->rotate a zeroed hz_hadamard_opts, to encode.
- * With want->preset these two are chosen for that preset. `rate` leaves out the scale of a row.
+ * With want->preset these two are chosen for that preset, and no other member may be set. `rate`
+ * leaves out the scale of a row.
  *
  * Otherwise a search for the least squared error at no more than `rate` bits a value, or with rate
  * 0 the least gap to the rate-distortion bound of Gaussian data.
  *
- *   want    policy, alpha, group, banks and dither count and are not searched: of policies NONE
- *           wraps the largest values and needs a wide beta; T and GROUP are several dB better for
- *           bell-shaped data. kind, q and levels count too where they are not 0, else they are
- *           searched: Z, A2, D4, E8, q up to 16. beta is always searched
+ *   want    for a search a policy, or kind, q or levels. policy, alpha, group, banks and dither
+ *           count and are not searched: of policies NONE wraps the largest values and needs a wide
+ *           beta; T and GROUP are several dB better for bell-shaped data. kind, q and levels count
+ *           too where they are not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is
+ *           always searched
  *   rate    presets: counts stored bits; a search: log2(q) for each digit, and the entropy of t,
  *           not the bits of storage
  *   x       f32 on the host, at least 384 values, of which up to 49152 count, for presets 98304 in
@@ -2324,9 +2342,8 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
 /* ---- Linear layers with quantized weights ---------------------------------------------------- */
 
 /*
- * A linear layer, y = activation(x W'^T + bias), whose weights W' [out, in] are stored in a
- * compressed format: one object from weights, or from bytes in a file, to products. doc/linear.md
- * describes the bytes.
+ * Formats of linear layers with compressed weights: y = activation(x W'^T + bias), W' [out, in]:
+ * one object from weights, or from bytes in a file, to products. doc/linear.md describes the bytes.
  *
  * Values are never renumbered. Bits are those of codes and their scales a weight, without the 32 of
  * the scale of a row; errors are those of Gaussian weights; of lattices both are with enum
@@ -2380,8 +2397,8 @@ typedef struct hz_linear_open_opts {
 } hz_linear_open_opts;
 
 /*
- * Makes a layer of weights: quantizes them. It is used by one context at a time, of the device it
- * was opened on, while that context is open. On failure *layer is NULL.
+ * Makes a linear layer of weights: quantizes them. It is used by one context at a time, of the
+ * device it was opened on, while that context is open. On failure *layer is NULL.
  *
  *   w     f32 f16 bf16 [out, in], any strides, neither size 0, all values at most 2^96 in magnitude
  *   opts  NULL: format S8_ROW without rotation
@@ -2425,8 +2442,8 @@ HZ_API_CHECK int hz_linear_open(hz_context *ctx, hz_linear **layer, const hz_ten
 HZ_API void hz_linear_close(hz_linear *layer);
 
 /*
- * Makes a layer of the bytes that hz_linear_save() wrote, on any device and ISA level. On failure
- * *layer is NULL.
+ * Makes a linear layer of the bytes that hz_linear_save() wrote, on any device and ISA level. On
+ * failure *layer is NULL.
  *
  *   data   bytes on the host, aligned to 64, as those of mmap() are. A layer on the CPU reads them
  *          in place: data stays as it is until hz_linear_close(); formats with groups are packed
@@ -2442,15 +2459,15 @@ HZ_API void hz_linear_close(hz_linear *layer);
 HZ_API_CHECK int hz_linear_load(hz_context *ctx, hz_linear **layer, const void *data, size_t bytes);
 
 /*
- * Writes a layer to memory on the host, of at least hz_linear_save_bytes() bytes. They are the same
- * on every ISA level and device, little-endian, and may be kept in a file: later versions of the
- * library read them. data does not overlap the data that the layer was loaded from.
+ * Writes a linear layer to memory on the host, of at least hz_linear_save_bytes() bytes. They are
+ * the same on every ISA level and device, little-endian, and may be kept in a file: later versions
+ * of the library read them. data does not overlap the data that the layer was loaded from.
  * Errors: HZ_EINVAL, HZ_EALIAS, HZ_EFORK.
  */
 HZ_API_CHECK int hz_linear_save(hz_context *ctx, const hz_linear *layer, void *data, size_t bytes);
 HZ_API_CHECK int hz_linear_save_bytes(hz_context *ctx, const hz_linear *layer, size_t *bytes);
 
-/* What a layer is. Strings live as long as the layer. */
+/* What a linear layer is. Strings live as long as it does. */
 typedef struct hz_linear_info {
 	int64_t out, in;
 	int32_t format;			/* enum hz_linear_format */
@@ -2466,7 +2483,7 @@ typedef struct hz_linear_info {
 	int64_t reserved[8];		/* set to 0 */
 } hz_linear_info;
 
-/* Fills *info. Errors: HZ_EINVAL. */
+/* Describes a linear layer: fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_linear_get_info(const hz_linear *layer, hz_linear_info *info);
 
 #define HZ_LINEAR_GATED 1u	/* y = activation(first half) * (second half) of the layer's out */
@@ -2480,8 +2497,8 @@ typedef struct hz_linear_opts {
 } hz_linear_opts;
 
 /*
- * y = activation(x W'^T + bias). With HZ_LINEAR_GATED rows 0 .. out / 2 - 1 of W' are the gate g,
- * the others u: y = activation(g) u, as in SwiGLU.
+ * Applies a linear layer: y = activation(x W'^T + bias). With HZ_LINEAR_GATED rows 0 .. out / 2 - 1
+ * of W' are the gate g, the others u: y = activation(g) u, as in SwiGLU.
  *
  *   x     f32 f16 bf16 [.., in], any strides
  *   bias  f32 [out], contiguous, or NULL
@@ -2511,9 +2528,9 @@ HZ_API_CHECK int hz_linear_forward(hz_context *ctx, const hz_linear *layer, cons
 				   const hz_linear_opts *opts);
 
 /*
- * The gradient of x, dx = dy W', of the layer without bias and activation: dy is the gradient of
- * x W'^T. The rounding of x counts as the identity (straight-through estimator); W' and bias are
- * not trained.
+ * The gradient of x of a linear layer: dx = dy W', of the layer without bias and activation: dy is
+ * the gradient of x W'^T. The rounding of x counts as the identity (straight-through estimator); W'
+ * and bias are not trained.
  *
  *   dy  f32 f16 bf16 [.., out], any strides
  *   dx  f32 f16 bf16 [.., in], any strides; its other dimensions are those of dy
@@ -2530,8 +2547,8 @@ HZ_API_CHECK int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz
 			       hz_tensor *dx);
 
 /*
- * Writes the decoded weights W', without the rotation: those that hz_linear_forward() multiplies x
- * by.
+ * Writes the decoded weights of a linear layer, W' without the rotation: those that
+ * hz_linear_forward() multiplies x by.
  *
  *   w  f32 f16 bf16 [out, in], any strides
  *
@@ -2615,7 +2632,7 @@ enum hz_mhc_presets {
 					   hz_mhc_gated_pre() */
 };
 
-/* How a is made of its m - 2n numbers z */
+/* How residual matrices are made: a of its m - 2n numbers z */
 enum hz_mhc_residual {
 	HZ_MHC_SINKHORN = 1,	/* z [n, n], nearly doubly stochastic by Sinkhorn and Knopp */
 	HZ_MHC_LITE = 2,	/* n <= 4: sum over the n! permutations, in lexicographic order, of
@@ -2637,20 +2654,20 @@ enum hz_mhc_order {
 	HZ_MHC_ROWS = 2		/* rows, then columns */
 };
 
-/* How eps enters the sums of rows and columns that the iteration divides by */
+/* How eps enters Sinkhorn's iteration: the sums of rows and columns that it divides by */
 enum hz_mhc_eps_rules {
 	HZ_MHC_EPS_ADD = 1,	/* sum + eps */
 	HZ_MHC_EPS_FLOOR = 2	/* the larger one of sum and eps; maps still add it to elements */
 };
 
-/* The mean square that y is divided by the root of */
+/* Which mean square normalizes y: that by whose root it is divided */
 enum hz_mhc_rms {
 	HZ_MHC_RMS_ALL = 1,	/* of all n C numbers of a token */
 	HZ_MHC_RMS_NONE = 2,	/* none: y = phi g x */
 	HZ_MHC_RMS_STREAM = 3	/* of the C numbers of its stream: each stream has its own root */
 };
 
-/* How rms_eps enters that root */
+/* How rms_eps enters the root of the mean square */
 enum hz_mhc_rms_eps_rules {
 	HZ_MHC_RMS_EPS_INSIDE = 1,	/* sqrt(mean square + rms_eps) */
 	HZ_MHC_RMS_EPS_ROOT = 2,	/* sqrt(mean square) + rms_eps */
@@ -2697,9 +2714,9 @@ enum hz_mhc_coefficients {
 #define HZ_MHC_GIVEN_Z_MAX 512u
 
 /*
- * The conventions, and operands that few calls have. NULL and a zeroed struct are
- * HZ_MHC_PRESET_DEEPSEEK_V4 with coefficients of each token. Every other convention that is not
- * set is the preset's:
+ * Options of hyper-connections: the conventions, and operands that few calls have. NULL and a
+ * zeroed struct are HZ_MHC_PRESET_DEEPSEEK_V4 with coefficients of each token. Every other
+ * convention that is not set is the preset's:
  *
  *     hz_mhc_opts o = {.preset = HZ_MHC_PRESET_PAPER, .iterations = 5,
  *                      .rms_eps = 1e-5, .given = HZ_MHC_GIVEN_RMS_EPS};
@@ -2744,7 +2761,10 @@ typedef struct hz_mhc_opts {
 	int64_t reserved[4];		/* 0 */
 } hz_mhc_opts;
 
-/* The rows m of phi for n streams: 2n and those for a. -1 for an n or options that are wrong. */
+/*
+ * The number of rows of phi for n streams, m: 2n and those for a. -1 for an n or options that are
+ * wrong.
+ */
 HZ_API int hz_mhc_rows(int n, const hz_mhc_opts *opts);
 
 /*
@@ -2769,8 +2789,8 @@ HZ_API_CHECK int hz_mhc_sinkhorn_bwd(hz_context *ctx, const hz_tensor *m, const 
 				     hz_tensor *dm, const hz_mhc_opts *opts);
 
 /*
- * Stream mix: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL, not
- * both. r may be x.
+ * Mixes streams: u = sum_i p_i X[i], R[i] = sum_j A_ij X[j]. u (with p) or r (with a) may be NULL,
+ * not both. r may be x.
  */
 HZ_API_CHECK int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
 			    const hz_tensor *a, hz_tensor *u, hz_tensor *r);
@@ -2784,7 +2804,7 @@ HZ_API_CHECK int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_te
 				const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
 				hz_tensor *dx, hz_tensor *dp, hz_tensor *da);
 
-/* Y[i] = R[i] + q_i f. y may be r. */
+/* Adds what a branch gave to the streams: Y[i] = R[i] + q_i f. y may be r. */
 HZ_API_CHECK int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor *f,
 			    const hz_tensor *q, hz_tensor *y);
 
@@ -2796,7 +2816,8 @@ HZ_API_CHECK int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_te
 				const hz_tensor *dy, hz_tensor *dr, hz_tensor *df, hz_tensor *dq);
 
 /*
- * Residual mix and branch in one pass: Y[i] = sum_j A_ij X[j] + q_i (f + branch_bias). y may be x.
+ * Mixes streams and adds what a branch gave, in one pass: Y[i] = sum_j A_ij X[j] + q_i (f +
+ * branch_bias). y may be x.
  *
  *   a            NULL: the identity
  *   branch_bias  NULL: none
@@ -2816,7 +2837,7 @@ HZ_API_CHECK int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_t
 				 hz_tensor *df, hz_tensor *dq, hz_tensor *da,
 				 hz_tensor *dbranch_bias);
 
-/* X[i] = e for every i; and its gradient, de = sum_i dX[i]. */
+/* Copies values to all streams: X[i] = e for every i; and the gradient, de = sum_i dX[i]. */
 HZ_API_CHECK int hz_mhc_expand(hz_context *ctx, const hz_tensor *e, hz_tensor *x);
 HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tensor *de);
 
@@ -2872,7 +2893,7 @@ typedef struct hz_mhc_grads {
 } hz_mhc_grads;
 
 /*
- * The gradients of hz_mhc_pre() (and hz_mhc_weights(): no du).
+ * The gradients of hz_mhc_pre(), and without du of hz_mhc_weights().
  *
  *   x, phi, alpha, bias, opts  as there; with opts->saved x is read once less
  *   g     with HZ_MHC_ACCUMULATE dx and the gradients of weights are added to
@@ -2884,7 +2905,7 @@ HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_te
 				const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
 /*
- * Branch inputs with a gate for each element, as in Qwen4-Exp, instead of a coefficient for each
+ * Branch inputs with a gate for each element: as in Qwen4-Exp, instead of a coefficient for each
  * stream. With X^[i] = gain_i X[i] / sqrt(mean of X[i]^2 + rms_eps) and the n C numbers x^ of a
  * token,
  *
@@ -2931,11 +2952,11 @@ HZ_API_CHECK int hz_mhc_gated_pre_bwd(hz_context *ctx, const hz_tensor *x, const
 				      const hz_mhc_gated_grads *g, const hz_mhc_opts *opts);
 
 /*
- * The boundary between two layers: y = hz_mhc_post(x, f, q, a, branch_bias), and hz_mhc_pre() of y
- * as the streams: p_next, q_next, a_next, u, with HZ_MHC_PER_TOKEN in opts. A CPU makes both of
- * some tokens at a time, while they are in its caches; Hopper makes them in one pass over four
- * streams of 16 bits, more than 112 tokens and up to 4096 channels; other GPUs and sizes one after
- * the other.
+ * hz_mhc_post() of a layer and hz_mhc_pre() of the next in one call: y = hz_mhc_post(x, f, q, a,
+ * branch_bias), and hz_mhc_pre() of y as the streams: p_next, q_next, a_next, u, with
+ * HZ_MHC_PER_TOKEN in opts. A CPU makes both of some tokens at a time, while they are in its
+ * caches; Hopper makes them in one pass over four streams of 16 bits, more than 112 tokens and up
+ * to 4096 channels; other GPUs and sizes one after the other.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
@@ -2960,10 +2981,11 @@ HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const 
 				     const hz_mhc_opts *opts);
 
 /*
- * The end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) + p_eps of weights phi
- * [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its gradients are those
- * of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the mean of the streams,
- * p = 1 / n, with HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias are NULL.
+ * Merges the streams at the end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) +
+ * p_eps of weights phi [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its
+ * gradients are those of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the
+ * mean of the streams, p = 1 / n, with HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias
+ * are NULL.
  * Workspace: hz_record_begin() tells.
  */
 HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
@@ -2973,7 +2995,10 @@ HZ_API_CHECK int hz_mhc_head_bwd(hz_context *ctx, const hz_tensor *x, const hz_t
 				 const hz_tensor *alpha, const hz_tensor *bias,
 				 const hz_mhc_grads *g, const hz_mhc_opts *opts);
 
-/* A layer of hz_mhc_recompute(); a view whose data is NULL is not wanted, or not there (a: I) */
+/*
+ * A layer as hz_mhc_recompute() reads it; a view whose data is NULL is not wanted, or not there (a:
+ * I)
+ */
 typedef struct hz_mhc_block {
 	hz_tensor p, q, a;		/* coefficients */
 	hz_tensor f;			/* what the branch gave */
@@ -2983,10 +3008,11 @@ typedef struct hz_mhc_block {
 } hz_mhc_block;
 
 /*
- * Branch inputs and streams of consecutive layers from the streams x before them, for a backward
- * pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 = hz_mhc_post(X_l, ...), with every X_l
- * rounded to its dtype: the same bits as the calls one by one. layers <= 64; q and f of the last
- * may be missing if its y is. All have the same number of sets of coefficients.
+ * Computes streams and branch inputs of layers again: of consecutive layers from the streams x
+ * before them, for a backward pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 =
+ * hz_mhc_post(X_l, ...), with every X_l rounded to its dtype: the same bits as the calls one by
+ * one. layers <= 64; q and f of the last may be missing if its y is. All have the same number of
+ * sets of coefficients.
  */
 HZ_API_CHECK int hz_mhc_recompute(hz_context *ctx, const hz_tensor *x, int layers,
 				  const hz_mhc_block *block);
@@ -3006,15 +3032,15 @@ enum hz_mhc_init_kind {
 };
 
 /*
- * Weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of hz_mhc_pre()
- * with these opts, for the layer of that number; n is what m rows are of. alpha [1]: those of
- * hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
+ * Makes weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of
+ * hz_mhc_pre() with these opts, for the layer of that number; n is what m rows are of. alpha [1]:
+ * those of hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
 HZ_API_CHECK int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,
 			     hz_tensor *alpha, hz_tensor *bias, const hz_mhc_opts *opts);
 
 /*
- * How far from doubly stochastic matrices are, and what a chain of them amplifies.
+ * Measures how far matrices are from doubly stochastic, and what a chain of them amplifies.
  *
  *   a    [L, S, n, n] or [S, n, n] or [n, n] (a[new, old]), any strides
  *   out  f32 [S, 4]: the largest |row sum - 1|, the largest |column sum - 1| over the L layers; the
@@ -3051,22 +3077,23 @@ typedef struct hz_mhc_layer {
 } hz_mhc_layer;
 
 /*
- * hz_mhc_layer_bind() says the bytes that a layer keeps for n streams and a number of sets of
- * coefficients: that of tokens, of sequences, or 1, by opts.coefficients. It makes p, q, a, saved
- * and dq views of that memory at data, 64-byte aligned, on the context's device; with data NULL it
- * only counts. bias and opts have to be set before, and phi and alpha if coefficients depend on
- * streams. The four calls refuse a layer that is not bound, also while they are recorded, one whose
- * opts have since changed in more than HZ_MHC_ACCUMULATE, and streams of another n or another
- * number of tokens than it is bound for.
+ * Binds a layer to memory. hz_mhc_layer_bind() says the bytes that a layer keeps for n streams and
+ * a number of sets of coefficients: that of tokens, of sequences, or 1, by opts.coefficients. It
+ * makes p, q, a, saved and dq views of that memory at data, 64-byte aligned, on the context's
+ * device; with data NULL it only counts. bias and opts have to be set before, and phi and alpha if
+ * coefficients depend on streams. The four calls refuse a layer that is not bound, also while they
+ * are recorded, one whose opts have since changed in more than HZ_MHC_ACCUMULATE, and streams of
+ * another n or another number of tokens than it is bound for.
  */
 HZ_API_CHECK int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, int64_t sets,
 				   void *data, size_t *bytes);
 
 /*
- * u = the branch input of x; y = the streams after the branch gave f; df = the gradient of f from
- * dy, that of y; dx = the gradient of x from dy and du, that of u. With HZ_MHC_ACCUMULATE in opts
- * dx and the gradients of weights are added to. hz_mhc_layer_end() and _end_bwd() of one layer and
- * hz_mhc_layer_begin() of the next are hz_mhc_post_pre() and so on for who wants one pass.
+ * Calls around a branch of the caller's own: u = the branch input of x; y = the streams after the
+ * branch gave f; df = the gradient of f from dy, that of y; dx = the gradient of x from dy and du,
+ * that of u. With HZ_MHC_ACCUMULATE in opts dx and the gradients of weights are added to.
+ * hz_mhc_layer_end() and _end_bwd() of one layer and hz_mhc_layer_begin() of the next are
+ * hz_mhc_post_pre() and so on in one pass.
  */
 HZ_API_CHECK int hz_mhc_layer_begin(hz_context *ctx, const hz_mhc_layer *layer, const hz_tensor *x,
 				    hz_tensor *u);

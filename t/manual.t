@@ -57,6 +57,19 @@ report "every function that returns something says what" \
 			echo "$page"
 		fi
 	done)"
+report "every page of a function has examples" "$(for page in man3/*.3; do
+	! grep -q '^\.Fo ' "$page" || grep -qx '\.Sh EXAMPLES' "$page" || echo "$page"
+done)"
+report "every NAME line is a phrase of at most 100 characters" \
+	"$(for page in man3/*.3; do
+		name=$(sed -n 's/^\.Nd //p' "$page")
+		case $name in
+		'') ;;		# only points to another page
+		?' = '* | *[*{]*) echo "$page: $name" ;;
+		*' '*) [ ${#name} -le 100 ] || echo "$page: $name" ;;
+		*) echo "$page: $name" ;;
+		esac
+	done)"
 report "no description is empty" "$(for page in man3/*.3; do
 	grep -q '^\.so ' "$page" && continue
 	grep -q '^\.Nd .' "$page" || echo "$page: no one-line description"
@@ -104,7 +117,7 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 			"$HURWITZ" run "$op" --help
 		done | $AWK '$1 ~ /^[<>?]$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
 		sed 's/^x_//' | sort -u | while read -r name; do
-			grep -Eq "Cm.* $name=|^[.]Cm $name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
+			grep -Eq "Cm.* (x_)?$name=|^[.]Cm (x_)?$name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
 		done)"
 	report "hurwitz(1) has every option" "$(for verb in info check bench demo run; do
 		"$HURWITZ" $verb --help | sed -n 's/^  -., --\([a-z-]*\).*/\1/p' | while read -r option; do

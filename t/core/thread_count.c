@@ -21,6 +21,10 @@
 #include <sys/syscall.h>
 #endif
 
+#ifdef HZ_HAVE_HWLOC
+#include <hwloc.h>
+#endif
+
 #include "lib/core/internal.h"
 #include "t/core/tap.h"
 
@@ -264,6 +268,34 @@ static bool refuse_affinity(void)
 }
 #endif
 
+/* What hwloc reads of a file that describes a machine of 64 cores, even if it says to be this one */
+static void other_machine(const char *want)
+{
+#ifdef HZ_HAVE_HWLOC
+	char file[] = "/tmp/hz-machine-XXXXXX", variables[100];
+	const int fd = mkstemp(file);
+	hwloc_topology_t t;
+
+	if (fd < 0 || hwloc_topology_init(&t) != 0)
+		bail("no temporary file, or no topology");
+	close(fd);
+	if (hwloc_topology_set_synthetic(t, "numa:1 core:64 pu:1") != 0 ||
+	    hwloc_topology_load(t) != 0 || hwloc_topology_export_xml(t, file, 0) != 0)
+		bail("hwloc cannot write a machine");
+	hwloc_topology_destroy(t);
+	for (int here = 0; here < 2; here++) {
+		snprintf(variables, sizeof(variables), "HWLOC_XMLFILE=%s HWLOC_THISSYSTEM=%d", file,
+			 here);
+		is_str(started(variables, "report"), want, "another machine's XML%s",
+		       here ? ", said to be this one's" : "");
+	}
+	unlink(file);
+#else
+	(void)want;
+	skip(2, "no hwloc");
+#endif
+}
+
 static void processes(void)
 {
 	char usual[200], want[200];
@@ -277,6 +309,7 @@ static void processes(void)
 	snprintf(want, sizeof(want), "%d pool", threads);
 	is_str(started("HWLOC_SYNTHETIC='numa:1 core:64 pu:1'", "report"), want,
 	       "a synthetic machine of 64 cores");
+	other_machine(want);
 	is_str(started("HURWITZ_THREADS=5 OMP_NUM_THREADS=1 HURWITZ_THREADING=pool", "report"),
 	       "5 pool", "HURWITZ_THREADS");
 	is_str(started("OMP_THREAD_LIMIT=", "report"), want, "an empty variable counts as unset");

@@ -66,8 +66,9 @@ def seven_components(case, words, outputs):
     name = words[case.pick(*inputs_of(words, outputs))].partition("=")[2]
     path = os.path.join(case.directory, name)
     x = np.load(path)
-    more = np.ones((*x.shape[:-1], 3), dtype=x.dtype)
-    np.save(path, np.concatenate([x, more], -1) if x.ndim else more)
+    if not x.ndim:      # t of quat_slerp, which may have any shape
+        raise Refused
+    np.save(path, np.concatenate([x, np.ones((*x.shape[:-1], 3), dtype=x.dtype)], -1))
 
 
 def no_operand(_, words, __):

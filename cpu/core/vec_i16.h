@@ -304,6 +304,69 @@ INLINE vs mul_high_s(vs a, vs b)
 #endif
 }
 
+/* Unsigned 16-bit lanes: the larger, the smaller, (a + b + 1) / 2, and a - b or 0 */
+INLINE vs max_u(vs a, vs b)
+{
+	return BINARY(vs, max_epu16, vmaxq_u16, uint16x8_t, blend_s((vu16)a > (vu16)b, a, b));
+}
+
+INLINE vs min_u(vs a, vs b)
+{
+	return BINARY(vs, min_epu16, vminq_u16, uint16x8_t, blend_s((vu16)a < (vu16)b, a, b));
+}
+
+INLINE vs average_u(vs a, vs b)
+{
+	return BINARY(vs, avg_epu16, vrhaddq_u16, uint16x8_t,
+		      (vu16)(a | b) - ((vu16)(a ^ b) >> 1));
+}
+
+INLINE vs subtract_u(vs a, vs b)
+{
+	return BINARY(vs, subs_epu16, vqsubq_u16, uint16x8_t, a - min_u(a, b));
+}
+
+/* a b / 2^15, to nearest, halves up; not for both -2^15 */
+INLINE vs mul_round_s(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mulhrs_epi16((__m512i)a, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_mulhrs_epi16((__m256i)a, (__m256i)b);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vs)vqrdmulhq_s16((int16x8_t)a, (int16x8_t)b);
+#elif defined(__SSE2__)
+	const vs high = (vs)_mm_mulhi_epi16((__m128i)a, (__m128i)b), low = mul_low_s(a, b);
+
+	return high + high + (vs)((((vu16)low >> 14) + 1) >> 1);
+#else
+	vs r;
+
+	for (int i = 0; i < 2 * LANES; i++)
+		r[i] = (int16_t)((a[i] * b[i] + 0x4000) >> 15);
+	return r;
+#endif
+}
+
+/* table[i] of 16 numbers */
+INLINE vf lookup_16(const float *table, vi i)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_permutexvar_ps((__m512i)i, (__m512)load_f32(table));
+#elif HZ_VEC == HZ_VEC_AVX2
+	const __m256 low = _mm256_permutevar8x32_ps((__m256)load_f32(table), (__m256i)i);
+	const __m256 high = _mm256_permutevar8x32_ps((__m256)load_f32(table + 8), (__m256i)i);
+
+	return (vf)_mm256_blendv_ps(low, high, (__m256)(i << 28));
+#else
+	vf r;
+
+	for (int j = 0; j < LANES; j++)
+		r[j] = table[i[j]];
+	return r;
+#endif
+}
+
 /* Whether any lane of a mask is set */
 INLINE int any_m(vm mask)
 {

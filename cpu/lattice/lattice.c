@@ -767,7 +767,7 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 					point_of(job, &group, 0, overload, p);
 					label[j] = hzi_label_of(r->shaping, r->log2q, p);
 					t[j] = (float)group.t;
-				} else if (redo[j] != 0) {
+				} else if (redo[j] != 0 && job->a->overload) {
 					overload[0] += redo[j] == 3 ||
 						       !hzi_shaped_fits(r, v + 8 * j);
 				}

@@ -529,7 +529,7 @@ static void test_encode(uint64_t *rnd)
 static void test_devices(uint64_t *rnd)
 {
 	static const double special[] = {NAN, INFINITY, -INFINITY, -0.0, 3e38, -1e-45, 1e30, 1e6};
-	static const int modes = 4;
+	static const int modes = 6;
 	int good = 1;
 
 	for (int n = 0; n < (tap_quick() ? 16 : 200) && good; n++) {
@@ -537,7 +537,7 @@ static void test_devices(uint64_t *rnd)
 		const int preset = 1 + n % HZ_LATTICE_PRESET_D4_4_50, mode = (int)rnd_below(rnd, modes);
 		const hz_lattice_opts named = {.preset = preset,
 					       .flags = rnd_below(rnd, 2) ? HZ_LATTICE_WIDE : 0};
-		double bank[16];
+		double bank[16], block = 1;
 		const int banks = 1 + (int)rnd_below(rnd, 16);
 
 		/* Of the scales some are equal, and powers of two make ties with mode 0. */
@@ -555,12 +555,19 @@ static void test_devices(uint64_t *rnd)
 		void *const y_want = malloc(values * size);
 		struct result want, r;
 
-		for (size_t i = 0; i < values; i++)
+		for (size_t i = 0; i < values; i++) {
+			/* 4: blocks of 0 and tiny ones; 5: the first coordinate is the largest */
+			if (i % 8 == 0)
+				block = mode == 4 ? exp2(-70.0 * (double)rnd_below(rnd, 3)) *
+					(double)rnd_below(rnd, 2) : 16;
+			else if (mode == 5)
+				block = 0.5;
 			ref_put(j.dtype, x, (int64_t)i, rnd_below(rnd, 100) == 0 ?
 				special[rnd_below(rnd, 8)] :
 				mode == 0 ? (double)(rnd_below(rnd, 65) - 32) / 2 :
-				rnd_normal(rnd) * (mode == 1 ? 1 : mode == 2 ? 8 : exp2(
-				(double)(rnd_below(rnd, 40) - 20))));
+				rnd_normal(rnd) * (mode == 1 ? 1 : mode == 2 ? 8 : mode == 3 ? exp2(
+				(double)(rnd_below(rnd, 40) - 20)) : block));
+		}
 		j.x = x;
 		good &= encode_on(&devs[0], rnd, &j, &want);
 		good &= decode_on(&devs[0], rnd, &j, &want, HZ_LATTICE_VALUES, j.dtype, y_want);

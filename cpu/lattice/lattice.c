@@ -723,16 +723,40 @@ static void encode_generic(void *data, int thread, int64_t begin, int64_t end)
 
 #define SHAPED HZI_LATTICE_SHAPED
 
-/* Stores the code of a block, which every packing holds as one number, and its t. */
-static void store_label(const struct encode_job *job, const struct run *run, int64_t block,
-			uint32_t label, uint8_t t)
+/* Blocks i .. i + count - 1, at most SHAPED, as f32: in place, or in v */
+static const float *shaped_values(const struct encode_job *job, const struct run *run, int64_t i,
+				  int64_t count, float *v)
+{
+	const void *const x = offset(run->x, 8 * i, size_of(job->a->x_dtype));
+
+	if (job->map.v_step != 1 || 8 * (i + count) > run->valid) {
+		for (int64_t j = 0; j < 8 * count; j += GROUP)
+			load_values(job, run, 8 * i + j, min_of(GROUP, 8 * count - j), v + j);
+		return v;
+	}
+	if (job->a->x_dtype == HZ_F32)
+		return x;
+	to_f32(job, x, 8 * count, v);
+	return v;
+}
+
+/* Stores codes, which every packing holds as one number, and t. */
+static void store_labels(const struct encode_job *job, const struct run *run, int64_t i,
+			 int64_t count, const uint32_t *label, const float *t)
 {
 	const int bytes = (int)size_of(job->a->code_dtype);
-	void *const code = offset(run->codes, block * job->map.code_block, bytes);
-	const struct hzi_lattice_code c = hzi_lattice_code_at(code, 1, bytes, job->a->pack);
+	void *const codes = offset(run->codes, i * job->map.code_block, bytes);
+	const struct hzi_lattice_code c =
+		hzi_lattice_code_at(codes, job->map.code_block, bytes, job->a->pack);
 
-	hzi_lattice_store(&c, 0, label);
-	run->t[block * job->map.t_step] = t;
+	if (bytes == 4 && job->map.code_block == 1) {
+		memcpy(codes, label, (size_t)count * 4);
+	} else {
+		for (int64_t j = 0; j < count; j++)
+			hzi_lattice_store(&c, j, label[j]);
+	}
+	for (int64_t j = 0; j < count; j++)
+		run->t[(i + j) * job->map.t_step] = (uint8_t)t[j];
 }
 
 static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
@@ -741,7 +765,7 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_lattice_rule *r = job->rule;
 	int64_t overload[2] = {0, 0};
 	uint32_t label[SHAPED + PADDING];
-	float v[8 * SHAPED], t[SHAPED + PADDING], redo[SHAPED + PADDING];
+	float values[8 * SHAPED], t[SHAPED + PADDING], redo[SHAPED + PADDING];
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
@@ -749,10 +773,8 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 
 		for (int64_t i = 0; i < run.count; i += SHAPED) {
 			const int64_t count = min_of(SHAPED, run.count - i);
+			const float *const v = shaped_values(job, &run, i, count, values);
 
-			for (int64_t j = 0; j < 8 * count; j += GROUP)
-				load_values(job, &run, 8 * i + j, min_of(GROUP, 8 * count - j),
-					    v + j);
 			job->kern->shaped(&(struct hzi_lattice_shaped){
 				.rule = r, .v = v, .label = label, .t = t, .redo = redo,
 				.count = count,
@@ -771,8 +793,8 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 					overload[0] += redo[j] == 3 ||
 						       !hzi_shaped_fits(r, v + 8 * j);
 				}
-				store_label(job, &run, i + j, label[j], (uint8_t)t[j]);
 			}
+			store_labels(job, &run, i, count, label, t);
 		}
 	}
 	add_overload(job, overload);

@@ -205,6 +205,22 @@ for options in '-f e8-4.5-fast -r' '-r -c w.safetensors:w'; do
 	good "quantize $options" $q $options w.safetensors -o q.safetensors
 	good "and back" dequantize q.safetensors -o back.safetensors
 done
+# Activations are those of the tensors that match: the error of these alone is weighed.
+errors()
+{
+	awk '$3 ~ /\]$/ { print $1, $(NF - 1) }' ../out
+}
+good "quantize as it is" $q w.safetensors -o q.safetensors
+errors >../plain
+good "quantize --calibrate PATTERN=" $q -c 'h.*=w.safetensors:w' w.safetensors -o q.safetensors
+errors >../weighed
+is "$(grep '^w ' ../weighed)" "$(grep '^w ' ../plain)" "leaves other tensors alone"
+[ "$(grep '^h' ../weighed)" != "$(grep '^h' ../plain)" ]
+ok $? "and weighs the error of those that match"
+good "quantize --calibrate twice" $q -c '*=w.safetensors:w' -c w.safetensors:h.0.w w.safetensors -o q.safetensors
+errors >../both
+good "quantize --calibrate once" $q -c w.safetensors:h.0.w w.safetensors -o q.safetensors
+is "$(errors)" "$(cat ../both)" "the last one counts"
 # A row of 64 weights is small: headers and scales cost 1 to 3 bits here.
 for bits in 8 12; do
 	good "quantize --bits $bits" $q --bits $bits w.safetensors -o q.safetensors
@@ -232,6 +248,7 @@ bad 2 'is a .gguf file' "quantize: a .gguf file" $q f.gguf -o no
 bad 2 'no tensor of two' "quantize: no matrix" $q d.safetensors -o no
 bad 2 'no compressed layer' "dequantize: no layer" dequantize w.safetensors -o no
 bad 2 'has 4 features' "quantize: activations of another model" $q -c row.npy w.safetensors -o no
+bad 2 "that matches 'z\*' as many" "quantize: activations of no tensor" $q -c 'z*=w.safetensors:w' w.safetensors -o no
 bad 2 'activations are' "quantize: activations of integers" $q -c packed.npy w.safetensors -o no
 bad 2 'No such file' "quantize: no such directory" $q w.safetensors -o none/no
 safetensors nan.safetensors "{$(row w F32 1,64 0 256)}" "$(printf %s "$line" | sed 's/\\200\\077/\\300\\177/')"

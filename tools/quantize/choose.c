@@ -61,10 +61,10 @@ const char *shape_fault(int format, const int64_t *shape)
 	return shape[1] % 2 && format >= HZ_LINEAR_S4_G32 ? "odd in" : NULL;
 }
 
-int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor *t,
-	      hz_linear_open_opts *opts, const hz_tensor *moments, int64_t rows, int64_t step,
-	      hz_linear **layer)
+int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
+	      hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer)
 {
+	const struct model_tensor *const t = plan->t;
 	void *copy;
 	const void *data = model_aligned(m, t, hz_dtype_size(t->dtype), &copy);
 	const hz_tensor host = hz_tensor_nd((void *)(uintptr_t)data, t->dtype, HZ_CPU, 2, t->shape);
@@ -77,7 +77,7 @@ int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor 
 
 		part.shape[0] = rows;
 		part.stride[0] = step * t->shape[1];
-		opts->moments = moments && moments->shape[0] == t->shape[1] ? moments : NULL;
+		opts->moments = plan->moments;
 		status = hz_linear_open(ctx, layer, &part, opts);
 	}
 	free_device(ctx, &w);
@@ -103,7 +103,7 @@ struct points {
 };
 
 static int measure(hz_context *ctx, const struct model *m, struct layer_plan *plan, uint32_t flags,
-		   const hz_tensor *moments, struct points *p)
+		   struct points *p)
 {
 	const int64_t out = plan->t->shape[0], rows = out < SAMPLE_ROWS ? out : SAMPLE_ROWS;
 	const int64_t parts = (out + rows - 1) / rows;
@@ -112,7 +112,7 @@ static int measure(hz_context *ctx, const struct model *m, struct layer_plan *pl
 		hz_linear_open_opts opts = {.format = ladder[i], .flags = flags};
 		hz_linear_info info;
 		hz_linear *layer;
-		int status = open_rows(ctx, m, plan->t, &opts, moments, rows, out / rows, &layer);
+		int status = open_rows(ctx, m, plan, &opts, rows, out / rows, &layer);
 
 		if (status == HZ_OK)
 			status = hz_linear_get_info(layer, &info);
@@ -149,7 +149,7 @@ static bool best_step(const struct points *p, int64_t count, double left, int64_
 }
 
 int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *plan, int64_t count,
-		   double bits, uint32_t flags, const hz_tensor *moments)
+		   double bits, uint32_t flags)
 {
 	struct points *p = calloc((size_t)count + 1, sizeof(*p));
 	double left = 0, weights = 0;
@@ -164,7 +164,7 @@ int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *pl
 			continue;
 		progress("measuring %lld of %lld: %s", (long long)i + 1, (long long)count,
 			 plan[i].t->name);
-		status = measure(ctx, m, &plan[i], flags, moments, &p[i]);
+		status = measure(ctx, m, &plan[i], flags, &p[i]);
 		model_release(m, plan[i].t);
 		if (status || plan[i].refused || p[i].bytes[0] >= (double)plan[i].t->bytes)
 			continue;

@@ -12,14 +12,18 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/core/output.h"
 #include "tools/quantize/quantize.h"
 
 #define SKIPS_MAX 64
+#define CALIBRATIONS_MAX 1024
 
 struct request {
-	const char *input, *output, *calibrate;
+	const char *input, *output;
+	const char *calibrate[CALIBRATIONS_MAX];	/* [GLOB=]X.npy */
+	int calibrations;
 	const char *skip[SKIPS_MAX];
 	int skips;
 	bool matched[SKIPS_MAX];	/* the pattern matches a tensor */
@@ -38,8 +42,7 @@ struct work {
 	bool *written;			/* of the input's tensors */
 	struct layer_plan *plan;
 	int64_t plans;
-	float *moment;			/* NULL: none */
-	hz_tensor moments;
+	hz_tensor moments[CALIBRATIONS_MAX];
 	struct writer writer;
 	double weights, bytes, error;	/* of all layers */
 	int name_width;			/* of the table */
@@ -70,11 +73,11 @@ static int mean_squares(const struct npy *a, int64_t n, float *to, const char *p
 	return all > 0 ? 0 : complain(EXIT_BAD, "%s: all activations are 0", path);
 }
 
-static int read_moments(struct work *k)
+static int read_moments(hz_tensor *moments, const char *path)
 {
-	const char *path = k->r->calibrate;
 	char why[NPY_WHY];
 	struct npy a;
+	float *moment;
 	int status = array_read(&a, path, why);
 	int64_t n;
 
@@ -82,15 +85,46 @@ static int read_moments(struct work *k)
 		return complain(status, "%s: %s", path, why);
 	n = a.ndim ? a.shape[a.ndim - 1] : 0;
 	if (a.raw || (a.dtype != HZ_F32 && a.dtype != HZ_F16 && a.dtype != HZ_BF16 &&
-		      a.dtype != HZ_F64) || !n || !a.count)
+		      a.dtype != HZ_F64) || !n || !a.count) {
 		status = complain(EXIT_BAD, "%s: activations are an array [.., in] of f32, f16, "
 				  "bf16 or f64 with a row at least", path);
-	else if (!(k->moment = allocate((size_t)n * sizeof(float))))
+	} else if (!(moment = allocate((size_t)n * sizeof(float)))) {
 		status = complain(EXIT_FAILURE, "%s: there is not enough memory for it", path);
-	else
-		status = mean_squares(&a, n, k->moment, path);
-	k->moments = hz_tensor_nd(k->moment, HZ_F32, HZ_CPU, 1, &n);
+	} else {
+		*moments = hz_tensor_nd(moment, HZ_F32, HZ_CPU, 1, &n);
+		status = mean_squares(&a, n, moment, path);
+	}
 	npy_free(&a);
+	return status;
+}
+
+/*
+ * The activations of [GLOB=]X.npy are those of all tensors that match and have as many in-features.
+ * Later ones replace earlier ones.
+ */
+static int calibrate(struct work *k, const char *option, hz_tensor *moments)
+{
+	const char *const end = strchr(option, '=');
+	const char *const path = end && access(option, F_OK) ? end + 1 : option;
+	char *const glob = path == option ? NULL : strndup(option, (size_t)(end - option));
+	bool found = false;
+	int status = path == option || glob ? read_moments(moments, path) :
+		     complain(EXIT_FAILURE, "quantize: there is not enough memory");
+
+	for (int64_t i = 0; i < k->plans && !status; i++) {
+		struct layer_plan *plan = &k->plan[i];
+
+		if ((glob && fnmatch(glob, plan->t->name, 0)) ||
+		    plan->t->shape[1] != moments->shape[0])
+			continue;
+		plan->moments = moments;
+		found = true;
+	}
+	if (!status && !found)
+		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize%s%s%s "
+				  "as many in-features", path, (long long)moments->shape[0],
+				  glob ? " that matches '" : "", glob ? glob : "", glob ? "'" : "");
+	free(glob);
 	return status;
 }
 
@@ -127,16 +161,6 @@ static void say_no_layer(const struct work *k, int64_t matrices)
 	else
 		complain(EXIT_BAD, "%s: no matrix can be quantized: %s", k->r->input,
 			 k->plan[0].refused);
-}
-
-static int check_calibration(const struct work *k)
-{
-	for (int64_t i = 0; i < k->plans; i++) {
-		if (k->plan[i].t->shape[1] == k->moments.shape[0])
-			return 0;
-	}
-	return complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize as many "
-			"in-features", k->r->calibrate, (long long)k->moments.shape[0]);
 }
 
 static int make_plans(struct work *k)
@@ -298,8 +322,7 @@ static int write_layers(struct work *k)
 			continue;
 		}
 		progress("%lld of %lld: %s", (long long)i + 1, (long long)k->plans, plan->t->name);
-		status = open_rows(k->ctx, &k->m, plan->t, &opts, k->moment ? &k->moments : NULL,
-				   plan->t->shape[0], 1, &layer);
+		status = open_rows(k->ctx, &k->m, plan, &opts, plan->t->shape[0], 1, &layer);
 		if (status)
 			status = layer_refused(k->ctx, status, plan);
 		model_release(&k->m, plan->t);
@@ -362,15 +385,12 @@ static int quantize(struct work *k)
 	/* Opened before all the work, since the path may not be writable. */
 	if (!status)
 		status = open_output(k);
-	if (!status && k->r->calibrate)
-		status = read_moments(k);
-	if (!status && k->r->calibrate)
-		status = check_calibration(k);
+	for (int i = 0; i < k->r->calibrations && !status; i++)
+		status = calibrate(k, k->r->calibrate[i], &k->moments[i]);
 	if (!status)
 		status = open_context(&k->ctx, k->r->device, k->r->threads, HZ_ISA_AUTO);
 	if (!status && k->r->bits != 0)
-		status = choose_formats(k->ctx, &k->m, k->plan, k->plans, k->r->bits, k->r->flags,
-					k->moment ? &k->moments : NULL);
+		status = choose_formats(k->ctx, &k->m, k->plan, k->plans, k->r->bits, k->r->flags);
 	if (!status)
 		status = write_layers(k);
 	if (!status)
@@ -403,8 +423,11 @@ static void help(void)
 	       "  -b, --bits B         instead: a format for each, with B bits a weight in all\n"
 	       "                       and the least error\n"
 	       "  -r, --rotate         rotate in-features by a randomized Hadamard transform\n"
-	       "  -c, --calibrate X    activations, X.npy [.., in]: their mean squares weigh the\n"
-	       "                       errors of matrices with as many in-features\n"
+	       "  -c, --calibrate [GLOB=]X.npy\n"
+	       "                       activations [.., in], the input of tensors whose names\n"
+	       "                       match, with as many in-features (without GLOB: of all\n"
+	       "                       these): mean squares of features weigh the errors. Those\n"
+	       "                       of another layer can do harm. May be repeated\n"
 	       "  -s, --skip GLOB      copy tensors whose names match; may be repeated\n"
 	       "  -d, --device DEVICE  cpu, the default, cuda, cuda:N or auto; the same bytes\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
@@ -452,7 +475,10 @@ static int parse(int argc, char **argv, struct request *r)
 			r->flags |= HZ_LINEAR_ROTATE;
 			break;
 		case 'c':
-			r->calibrate = optarg;
+			if (r->calibrations == CALIBRATIONS_MAX)
+				return complain(EXIT_BAD, "quantize: --calibrate is given more than "
+						"%d times", CALIBRATIONS_MAX);
+			r->calibrate[r->calibrations++] = optarg;
 			break;
 		case 's':
 			if (r->skips == SKIPS_MAX)
@@ -489,8 +515,8 @@ static int parse(int argc, char **argv, struct request *r)
 
 int verb_quantize(int argc, char **argv)
 {
-	struct request r = {.device = HZ_CPU};
-	struct work k = {.r = &r, .name_width = 6};
+	static struct request r = {.device = HZ_CPU};
+	static struct work k = {.r = &r, .name_width = 6};
 	char why[NPY_WHY];
 	int status = parse(argc, argv, &r);
 
@@ -506,7 +532,8 @@ int verb_quantize(int argc, char **argv)
 		status = quantize(&k);
 	outputs_drop();
 	hz_close(k.ctx);
-	free(k.moment);
+	for (int i = 0; i < r.calibrations; i++)
+		free(k.moments[i].data);
 	free(k.plan);
 	free(k.written);
 	free(k.out.tensor);

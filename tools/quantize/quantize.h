@@ -50,6 +50,7 @@ struct layer_plan {
 	int format;		/* enum hz_linear_format; 0: no format makes it smaller */
 	double weights;		/* out * in */
 	const char *refused;	/* why the tensor is copied, for the table; NULL: it is not */
+	const hz_tensor *moments;	/* of its input, or NULL */
 };
 
 /* The format of that name, or 0 */
@@ -67,10 +68,9 @@ static inline size_t layer_file_bytes(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-/* Opens a layer of rows first, first + step, .. of a tensor; a library status */
-int open_rows(hz_context *ctx, const struct model *m, const struct model_tensor *t,
-	      hz_linear_open_opts *opts, const hz_tensor *moments, int64_t rows, int64_t step,
-	      hz_linear **layer);
+/* Opens a layer of rows 0, step, 2 step, .. of a tensor, with its moments; a library status */
+int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
+	      hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer);
 
 /*
  * Prints why open_rows() failed. If the weights are the reason, a NaN for example, the tensor is
@@ -82,10 +82,9 @@ int layer_refused(const hz_context *ctx, int status, struct layer_plan *plan);
  * Chooses a format for each tensor so that all layers take at most bits * weights / 8 bytes: from
  * the one of fewest bits on, the step with the greatest decrease of the error per byte is taken
  * until none fits. The error is the sum of weights times the relative error of 64 of the rows.
- * moments are given to tensors with as many in-features. Tensors that are copied do not count.
- * Prints errors and returns the exit status.
+ * Tensors that are copied do not count. Prints errors and returns the exit status.
  */
 int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *plan, int64_t count,
-		   double bits, uint32_t flags, const hz_tensor *moments);
+		   double bits, uint32_t flags);
 
 #endif

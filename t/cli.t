@@ -261,6 +261,10 @@ done
 ok $? "demo --plot: a large picture"
 is "$(awk '/^  (s8|s4|mx|e8)[a-z0-9.-]+ / && $5 < $4 - 1 { n++ } END { print n }' ../out)" 8 \
 	"demo: a rotation helps each form of the layer"
+is "$(awk '/^  (quaternions|real numbers) / { print $(NF - 2) }' ../out | uniq -c | awk '{ print $1 }')" 2 \
+	"demo: two networks with as many weights"
+is "$(awk '/^  64  / { print ($2 > 100 && $3 == "1.000") }' ../out)" 1 \
+	"demo: 64 layers enlarge a signal, and do not if they are doubly stochastic"
 is "$(grep -cE '^  (f32|8 bits|HNLQ [234])(, rotated)? .*%.*%' ../out)" 9 "demo: nine forms"
 sed -n '/epochs/,/^$/p' ../out | awk '{ print $1, $2, $3, $4 }' >../demo.one
 bad 2 'No such' "demo --plot to nowhere" demo -q -p nowhere/demo.png

@@ -272,6 +272,19 @@ static int show_layers(const struct demo *d)
 	return status;
 }
 
+/* Two facts on one device, before the network */
+static int show_facts(const struct demo *d, const struct ground *g)
+{
+	hz_context *const ctx = d->cpu ? d->cpu : d->gpu;
+	int status = demo_equal_weights(ctx, g, d->quick);
+
+	printf("\n");
+	if (!status)
+		status = demo_depth(ctx);
+	printf("\n");
+	return status;
+}
+
 static int open_devices(struct demo *d, int32_t device)
 {
 	const hz_options gpu = {.device = device == HZ_AUTO ? HZ_CUDA : device};
@@ -293,12 +306,13 @@ static int open_devices(struct demo *d, int32_t device)
 static void help(void)
 {
 	printf("Usage: hurwitz demo [-q] [-d cpu|cuda|auto] [-p FILE] [CHAPTER] [FILE.npy]\n"
-	       "The weights of a linear layer in 8 to 2 bits: size, error, time of a token. Then\n"
-	       "a network of quaternions in four residual streams is trained on heights of a\n"
-	       "volcano, quantized to 8, 4, 3 and 2 bits, and asked in each form: how often it\n"
-	       "is right, how large it is, how long it takes. Chapters show one family each;\n"
-	       "'hadamard' those of a file, too: the rows (the last dimension) of FILE.npy,\n"
-	       "'-' being standard input.\n"
+	       "The weights of a linear layer in 8 to 2 bits: size, error, time of a token.\n"
+	       "Quaternions against real numbers with as many weights, on heights of a volcano.\n"
+	       "Hyper-connections in 1 to 64 layers: what they enlarge a signal by. Then a\n"
+	       "network of quaternions in four residual streams is trained, quantized to 8, 4, 3\n"
+	       "and 2 bits, and asked in each form: how often it is right, how large it is, how\n"
+	       "long it takes. Chapters show one family each; 'hadamard' those of a file, too:\n"
+	       "the rows (the last dimension) of FILE.npy, '-' being standard input.\n"
 	       "\n"
 	       "  -d, --device DEVICE  cpu, cuda, cuda:N, or auto, the default: all there are\n"
 	       "  -p, --plot FILE      a picture of the story, a .png or .svg, by gnuplot\n"
@@ -387,10 +401,12 @@ int verb_demo(int argc, char **argv)
 		const struct ground g = {data->x, data->rows, data->columns, data->n};
 
 		status = show_layers(&d);
-		if (!status) {
+		if (!status)
 			introduce_volcano(false);
+		if (!status)
+			status = show_facts(&d, &g);
+		if (!status)
 			status = tell_story(&d, &g);
-		}
 	}
 	outputs_drop();
 	hz_close(d.cpu);

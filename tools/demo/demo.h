@@ -43,12 +43,14 @@ int demo_qgemm(hz_context *ctx, const struct ground *g);
 
 /* quat.c: networks of quaternions and of real numbers, trained */
 int demo_quat(hz_context *ctx, const struct ground *g);
+int demo_equal_weights(hz_context *ctx, const struct ground *g, bool quick);
 
 /* lattice.c: the heights at a few bits each */
 int demo_lattice(hz_context *ctx, const struct ground *g);
 
 /* mhc.c: networks with four residual streams, trained */
 int demo_mhc(hz_context *ctx, const struct ground *g);
+int demo_depth(hz_context *ctx);
 
 /* ---- Printed in every chapter (demo.c) ------------------------------------------------------- */
 

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cpu/core/cpu.h"
 #include "cpu/peak/kern.h"
@@ -783,6 +784,26 @@ static bool has_text(const char *file)
 	return stat(file, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0;
 }
 
+/* Shortens a file by a last line without an end, which a run that was killed may leave. */
+static int drop_unfinished_line(const char *name)
+{
+	FILE *f = fopen(name, "r");
+	long size = 0, good = 0;
+	int c, status = 0;
+
+	if (!f)
+		return complain(EXIT_BAD, "%s: %s", name, strerror(errno));
+	while ((c = getc(f)) != EOF) {
+		size++;
+		if (c == '\n')
+			good = size;
+	}
+	if (good < size && truncate(name, good) != 0)
+		status = complain(EXIT_BAD, "%s: %s", name, strerror(errno));
+	fclose(f);
+	return status;
+}
+
 int verb_bench(int argc, char **argv)
 {
 	struct settings set = {.table = true};
@@ -811,6 +832,8 @@ int verb_bench(int argc, char **argv)
 	} else if (!status && request.json) {
 		if (set.grid && has_text(request.json)) {
 			status = bench_rows_read(&old, request.json);
+			if (!status)
+				status = drop_unfinished_line(request.json);
 			set.before = &old;
 		}
 		set.json = status ? NULL : fopen(request.json, set.grid ? "a" : "w");

@@ -46,6 +46,8 @@ struct bench {
 	void *stream, *start, *stop;		/* on a GPU: stream, events */
 	void *x, *y, *scale, *from, *to;	/* device memory for the largest case */
 	void *pools[32];		/* random elements by dtype, or NULL */
+	void *weights;			/* memory for weights of the grid */
+	size_t weights_bytes;
 	bool head;				/* the table's head has been printed */
 };
 

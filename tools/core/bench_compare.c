@@ -272,6 +272,9 @@ int bench_rows_read(struct bench_rows *rows, const char *file)
 		else
 			why = rows->count < ROWS_MOST ? bench_row_read(line, &row) :
 							"too many lines";
+		/* What a run that was killed may leave behind the others */
+		if (why && rows->count > 0 && length > 0 && line[length - 1] != '\n' && feof(in))
+			break;
 		if (why)
 			status = complain(EXIT_BAD, "bench: %s: line %zu: %s", file, number, why);
 		else if (!bench_rows_add(rows, &row))

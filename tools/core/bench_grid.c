@@ -18,11 +18,12 @@
 #include "tools/core/bench_grid.h"
 #include "tools/core/peak.h"
 
-#define OPS_MOST 16
+#define OPS_MOST 32
 #define GAP 64			/* elements between strided rows */
 #define SECONDS_MOST 1.0	/* of a cell that is measured */
 #define CELL_SECONDS 0.015	/* repetitions of a cell */
 #define USUAL 8.0		/* time over the roofline expected of an op's first cell */
+#define MAKING 1e-9		/* seconds a byte of weights, expected of an op's first case */
 #define COPIES_MOST 256
 #define GPU_COLD_BYTES ((int64_t)320 << 20)
 #define CPU_COLD_BYTES ((int64_t)128 << 20)	/* at most; 2 L3 caches */
@@ -36,29 +37,55 @@ struct grid_run {
 	struct grid g;
 	double bytes_per_us, macs_per_us[3];	/* of F32, 16 bits, 8 bits */
 	double usual[OPS_MOST];		/* largest time over the roofline so far */
+	double making[OPS_MOST];	/* seconds a byte of weights, most so far */
 	double end, until;		/* of the budget; of the share of the current weights */
 	int x_dtype;			/* what b->x is filled with, for */
-	int64_t x_width;
+	int64_t x_row;			/* numbers of its rows */
 	int measured, resumed, slow, large, refused;
 };
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-int grid_weights(struct bench *b, struct grid_case *g, size_t stored, size_t packed)
+int64_t grid_copies(const struct bench *b, size_t bytes)
 {
-	const int device = hz_device(b->ctx);
-	const size_t bytes = g->packed ? packed : stored;
-	int status;
 	const int64_t l3 = 2 * b->info.l3_bytes;
 	const int64_t cold = b->gpu ? GPU_COLD_BYTES : l3 < CPU_COLD_BYTES ? l3 : CPU_COLD_BYTES;
+	const int64_t copies = 1 + cold / (int64_t)bytes;
 
-	g->each = (bytes + 255) & ~(size_t)255;
-	g->copies = 1 + cold / (int64_t)g->each;
-	if (g->copies > COPIES_MOST)
-		g->copies = COPIES_MOST;
-	status = hz_alloc(b->ctx, (void **)&g->weights, (size_t)g->copies * g->each, device);
-	g->source = g->weights;
-	return status || !g->packed ? status : hz_alloc(b->ctx, &g->source, stored, device);
+	return copies < COPIES_MOST ? copies : COPIES_MOST;
+}
+
+/* Memory for the weights of one case at a time, which later cases use again: new pages cost time. */
+static int reserve_weights(struct bench *b, size_t bytes)
+{
+	const int device = hz_device(b->ctx);
+	int status;
+
+	if (bytes <= b->weights_bytes)
+		return HZ_OK;
+	if (b->weights)
+		hz_free(b->ctx, b->weights, device);
+	b->weights_bytes = 0;
+	status = hz_alloc(b->ctx, &b->weights, bytes, device);
+	if (!status)
+		b->weights_bytes = bytes;
+	return status;
+}
+
+int grid_weights(struct bench *b, struct grid_case *g, size_t stored, size_t packed)
+{
+	size_t copies;
+	int status;
+
+	g->each = ((g->packed ? packed : stored) + 255) & ~(size_t)255;
+	g->copies = grid_copies(b, g->each);
+	copies = (size_t)g->copies * g->each;
+	status = reserve_weights(b, copies + (g->packed ? stored : 0));
+	if (status)
+		return status;
+	g->weights = b->weights;
+	g->source = g->packed ? g->weights + copies : g->weights;
+	return HZ_OK;
 }
 
 /* Makes the weights, and all copies of them. */
@@ -74,19 +101,14 @@ static int make_weights(struct bench *b, struct grid_case *g)
 
 		status = hz_copy(b->ctx, &from, &to);
 	}
-	if (!status)
-		status = hz_sync(b->ctx);
-	if (g->source && g->source != g->weights)
-		hz_free(b->ctx, g->source, device);
-	g->source = NULL;
-	return status;
+	return status ? status : hz_sync(b->ctx);
 }
 
 static void free_weights(struct bench *b, struct grid_case *g)
 {
 	hz_sync(b->ctx);
-	if (g->weights)
-		hz_free(b->ctx, g->weights, hz_device(b->ctx));
+	if (g->own)
+		g->op->release(b, g);
 	hz_vlut_close(g->vlut);
 	hz_lattice_close(g->lattice);
 }
@@ -141,7 +163,12 @@ static double weight_bytes(const struct grid_op *op, int dtype, double width)
 	const double bits = op->weight_bits > 0 ? op->weight_bits :
 						  8 * (double)hz_dtype_size(dtype);
 
-	return op->weights * bits / 8 * width * width;
+	return op->weights * bits / 8 * width * width + 4 * op->vectors * width;
+}
+
+static double or_one(double width)
+{
+	return width > 0 ? width : 1;
 }
 
 /* In us */
@@ -150,11 +177,13 @@ static double roofline_of(const struct grid_run *r, const struct grid_at *at)
 	const struct grid_op *op = r->ops[at->op];
 	const int dtype = op->dtypes[at->dtype];
 	const double width = grid_widths[at->width], batch = grid_batches[at->batch];
-	const double rows = batch * width * (double)(hz_dtype_size(dtype) +
-						     hz_dtype_size(op->y_dtype ? op->y_dtype :
-										 dtype));
+	const double x_size = (double)hz_dtype_size(dtype);
+	const double y_size = op->y_dtype ? (double)hz_dtype_size(op->y_dtype) : x_size;
+	const double rows = batch * width * (x_size * (or_one(op->x_width) + op->more_width) +
+					     y_size * or_one(op->y_width));
 	const bool f32 = dtype == HZ_F32;
-	const double macs = (f32 ? op->macs_f32 : op->macs) * batch * width * width;
+	const double macs = batch * width * ((f32 ? op->macs_f32 : op->macs) * width +
+					     op->vector_macs);
 	const bool halves = !f32 || (r->b->gpu && op->macs_f32 > 1);
 	const int rate = op->mac_dtype == HZ_S8 ? 2 : halves ? 1 : 0;
 	const double moving = (rows + weight_bytes(op, dtype, width)) / r->bytes_per_us;
@@ -178,7 +207,7 @@ static struct bench_row row_of(const struct grid_run *r, int index)
 	snprintf(row.ceiling, sizeof(row.ceiling), "roofline");
 	snprintf(row.op, sizeof(row.op), "%s", op->op);
 	snprintf(row.name, sizeof(row.name), "%dx%dx%d%s%s%s%s", grid_batches[at.batch], width,
-		 width, at.packed ? " packed" : op->weights > 0 ? " stored" : "",
+		 width, at.packed ? " packed" : op->packs ? " stored" : "",
 		 at.strided ? " strided" : "", *op->variant ? " " : "", op->variant);
 	snprintf(row.dtype, sizeof(row.dtype), "%s", hz_dtype_name(op->dtypes[at.dtype]));
 	return row;
@@ -190,7 +219,7 @@ static bool exists(const struct grid_op *op, const struct grid_at *at)
 		if (!op->dtypes[d])
 			return false;
 	}
-	return !at->packed || op->weights > 0;
+	return (!at->packed || op->packs) && (!at->strided || !op->contiguous);
 }
 
 /* Takes over the cells that --json wrote before; a cell's name says which it is. */
@@ -218,18 +247,43 @@ static void resume(struct grid_run *r, struct bench_rows *rows)
 
 /* ---- Measuring ------------------------------------------------------------------------------- */
 
-static int fill_x(struct grid_run *r, int dtype, int64_t width)
+static int fill_x(struct grid_run *r, int dtype, int64_t row)
 {
 	struct bench *b = r->b;
-	const int64_t rows = grid_batches[GRID_BATCHES - 1], all = rows * (width + GAP);
+	const int64_t all = grid_batches[GRID_BATCHES - 1] * (row + GAP);
 	const int64_t most = b->elements * (int64_t)sizeof(float) / (int64_t)hz_dtype_size(dtype);
 
-	if (dtype == r->x_dtype && width == r->x_width)
+	if (dtype == r->x_dtype && row <= r->x_row)
 		return HZ_OK;
 	r->x_dtype = dtype;
-	r->x_width = width;
+	r->x_row = row;
 	return bench_fill(b, dtype, all < most ? all : most,
 			  hz_tensor_1d(b->x, dtype, hz_device(b->ctx), most));
+}
+
+static bool fits(const struct bench *b, const hz_tensor *t)
+{
+	return t->shape[0] * t->stride[0] * (int64_t)hz_dtype_size(t->dtype) <= b->elements * 4;
+}
+
+/* Makes x and y of a cell, unless they are larger than the memory for them, and the first call. */
+static int make_cell(struct bench *b, struct grid_case *g, bool strided, bool *large)
+{
+	const struct grid_op *op = g->op;
+	const int y_dtype = op->y_dtype ? op->y_dtype : g->dtype;
+	const int64_t x_row = (int64_t)(or_one(op->x_width) * (double)g->width);
+	const int64_t y_row = (int64_t)(or_one(op->y_width) * (double)g->width);
+	int status;
+
+	g->x = hz_tensor_2d(b->x, g->dtype, hz_device(b->ctx), g->batch, x_row);
+	g->y = hz_tensor_2d(b->y, y_dtype, hz_device(b->ctx), g->batch, y_row);
+	g->x.stride[0] = x_row + (strided ? GAP : 0);
+	g->y.stride[0] = y_row + (strided ? GAP : 0);
+	*large = !fits(b, &g->x) || !fits(b, &g->y);
+	if (*large)
+		return HZ_OK;
+	status = op->view ? op->view(b, g) : HZ_OK;
+	return status ? status : RESERVE_FOR(b->ctx, op->call(b, &g->c));
 }
 
 /* One cell, whose weights are made: sets its time, or why it has none. Returns an exit status. */
@@ -238,32 +292,26 @@ static int measure_cell(struct grid_run *r, struct grid_case *g, int index)
 	struct bench *b = r->b;
 	const struct grid_at at = grid_at(index);
 	const struct grid_op *op = g->op;
-	const int y_dtype = op->y_dtype ? op->y_dtype : g->dtype;
-	const int64_t pitch = g->width + (at.strided ? GAP : 0);
 	const double roofline = roofline_of(r, &at);
 	struct grid_cell *line = &r->g.cells[index - at.batch], *cell = &line[at.batch];
 	const double us = grid_predict(line, at.batch, roofline, r->usual[at.op]);
 	struct bench_row row;
 	double seconds = 0;
+	bool large;
 	int status;
 
 	*cell = (struct grid_cell){-1, roofline};
-	g->batch = grid_batches[at.batch];
-	if (g->batch * pitch * (int64_t)hz_dtype_size(g->dtype) > b->elements * 4) {
-		r->large++;
-		return 0;
-	}
 	if (us > SECONDS_MOST * 1e6) {
 		r->slow++;
 		return 0;
 	}
-	g->x = hz_tensor_2d(b->x, g->dtype, hz_device(b->ctx), g->batch, g->width);
-	g->y = hz_tensor_2d(b->y, y_dtype, hz_device(b->ctx), g->batch, g->width);
-	g->x.stride[0] = g->y.stride[0] = pitch;
-	if (op->view)
-		op->view(g);
+	g->batch = grid_batches[at.batch];
 	g->c.large = us > 100;
-	status = RESERVE_FOR(b->ctx, op->call(b, &g->c));
+	status = make_cell(b, g, at.strided, &large);
+	if (!status && large) {
+		r->large++;
+		return 0;
+	}
 	if (!status)
 		status = bench_time(b, &g->c, CELL_SECONDS, &seconds);
 	if (status == HZ_ENOTSUP) {
@@ -278,10 +326,49 @@ static int measure_cell(struct grid_run *r, struct grid_case *g, int index)
 	if (cell->us / roofline > r->usual[at.op] || r->usual[at.op] == USUAL)
 		r->usual[at.op] = cell->us / roofline;
 	r->measured++;
-	g->c.operations = 2.0 * (double)g->batch * (double)g->width * (double)g->width;
+	g->c.operations = 2.0 * (double)g->batch * (double)g->width *
+			  ((op->macs > 0 ? (double)g->width : 0) + op->vector_macs);
 	g->c.moved_bytes = (double)hz_tensor_bytes(&g->x) + (double)hz_tensor_bytes(&g->y) +
 			   weight_bytes(op, g->dtype, (double)g->width);
 	return bench_row_write(b, &g->c, &row, row.median_us);
+}
+
+/* What making weights is proportional to: bytes, and at least those of all copies */
+static double making_bytes(const struct grid_run *r, const struct grid_op *op, int dtype,
+			   double width)
+{
+	const double each = weight_bytes(op, dtype, width);
+
+	return each > 0 ? each * (double)grid_copies(r->b, (size_t)each) : 0;
+}
+
+/* Whether a cell is likely to end before the budget does; it is called a few times at least. */
+static bool has_time(const struct grid_run *r, const struct grid_at *at)
+{
+	const int index = grid_index(at);
+	const double us = grid_predict(&r->g.cells[index - at->batch], at->batch,
+				       roofline_of(r, at), r->usual[at->op]);
+
+	return us > SECONDS_MOST * 1e6 || now() + 4e-6 * us < r->end;
+}
+
+/* Makes the weights of a case, unless the time left is too short: *made is false then. */
+static int begin_case(struct grid_run *r, struct grid_case *g, int op, bool *made)
+{
+	const double bytes = making_bytes(r, g->op, g->dtype, (double)g->width);
+	const double begin = now();
+	int status;
+
+	if (begin + r->making[op] * bytes > r->end)
+		return HZ_OK;
+	*made = true;
+	progress("bench: %s %s width %d", g->op->op, g->op->variant, (int)g->width);
+	status = fill_x(r, g->dtype, (int64_t)(or_one(g->op->x_width) * (double)g->width));
+	if (!status)
+		status = make_weights(r->b, g);
+	if (bytes > 0 && ((now() - begin) / bytes > r->making[op] || r->making[op] == MAKING))
+		r->making[op] = (now() - begin) / bytes;
+	return status;
 }
 
 /* The lines of an op, dtype and width with one kind of weights */
@@ -301,49 +388,65 @@ static int measure_weights(struct grid_run *r, struct grid_at at, bool all)
 		const double until = at.strided ? r->until : (now() + r->until) / 2;
 		struct grid_cell *line;
 
+		if (!exists(op, &at))
+			break;
 		at.batch = 0;
 		line = &r->g.cells[grid_index(&at)];
 		while (!status && (!made || now() < until) &&
-		       (at.batch = grid_next(line, seed, all)) >= 0) {
+		       (at.batch = grid_next(line, seed, all)) >= 0 && has_time(r, &at)) {
 			if (!b->gpu &&
 			    weight_bytes(op, g.dtype, (double)g.width) > CPU_WEIGHT_BYTES) {
 				line[at.batch].us = -1;
 				r->large++;
 				continue;
 			}
-			progress("bench: %s %s width %d", op->op, op->variant, (int)g.width);
-			status = made ? HZ_OK : fill_x(r, g.dtype, g.width);
-			if (!status && !made)
-				status = make_weights(b, &g);
-			made = true;
+			status = made ? HZ_OK : begin_case(r, &g, at.op, &made);
 			if (status)
-				status = complain(EXIT_FAILURE, "bench: %s width %d: %s", op->op,
-						  (int)g.width, hz_errmsg(b->ctx));
-			else
+				status = complain(EXIT_FAILURE, "bench: %s %s width %d: %s", op->op,
+						  op->variant, (int)g.width, hz_errmsg(b->ctx));
+			else if (made)
 				status = measure_cell(r, &g, grid_index(&at));
+			else
+				break;
 		}
 	}
 	free_weights(b, &g);
 	return status;
 }
 
-/* One round over all weights, each with its share of the time that is left */
-static int measure_round(struct grid_run *r, const int *order, bool all)
+/* The next kind of weights to measure, from i on: *at is it; returns its number or `count`. */
+static int next_weights(const struct grid_run *r, const int *order, int i, int count,
+			struct grid_at *at)
 {
-	const int units = r->g.ops * GRID_WIDTHS;
-	int status = 0;
-
-	for (int i = 0; i < 2 * GRID_DTYPES * units && !status && now() < r->end; i++) {
+	for (; i < count; i++) {
 		const int unit = order[i / (2 * GRID_DTYPES)];
-		const struct grid_at at = {
+
+		*at = (struct grid_at){
 			.op = unit / GRID_WIDTHS, .width = unit % GRID_WIDTHS,
 			.dtype = i / 2 % GRID_DTYPES, .packed = i % 2,
 		};
+		if (exists(r->ops[at->op], at))
+			break;
+	}
+	return i;
+}
+
+/* One round over all weights, each with its share of the time that is left */
+static int measure_round(struct grid_run *r, const int *order, bool all)
+{
+	const int count = r->g.ops * GRID_WIDTHS * 2 * GRID_DTYPES;
+	struct grid_at at;
+	int status = 0, rest = 0;
+
+	for (int i = 0; (i = next_weights(r, order, i, count, &at)) < count; i++)
+		rest++;
+	for (int i = 0; (i = next_weights(r, order, i, count, &at)) < count && !status; i++) {
 		const double left = r->end - now();
 
-		r->until = now() + left / (2 * GRID_DTYPES * units - i);
-		if (exists(r->ops[at.op], &at))
-			status = measure_weights(r, at, all);
+		if (left <= 0)
+			break;
+		r->until = now() + left / rest--;
+		status = measure_weights(r, at, all);
 	}
 	return status;
 }
@@ -380,7 +483,7 @@ static void print_line(const struct grid_run *r, int first)
 		return;
 	snprintf(name, sizeof(name), "%s %s", op->op, op->variant);
 	printf("%-28s%-6s%-9s%-9s", name, hz_dtype_name(op->dtypes[at.dtype]),
-	       at.packed ? "packed" : op->weights > 0 ? "stored" : "", at.strided ? "strided" : "");
+	       at.packed ? "packed" : op->packs ? "stored" : "", at.strided ? "strided" : "");
 	for (int e = 0, begin = 0; e < (int)(sizeof(ends) / sizeof(*ends)); e++) {
 		double ratios[GRID_WIDTHS * GRID_BATCHES];
 		int count = 0;
@@ -444,7 +547,8 @@ static int print_cliffs(const struct grid_run *r)
 int bench_grid(struct bench *b)
 {
 	static const struct grid_op *const tables[] = {
-		grid_qgemm, grid_vlut, grid_quat_gemm, grid_quat_layer, grid_hadamard,
+		grid_qgemm, grid_vlut, grid_linear, grid_quat_gemm, grid_quat_layer, grid_hadamard,
+		grid_mhc,
 	};
 	struct grid_run r = {.b = b};
 	int status;
@@ -456,6 +560,7 @@ int bench_grid(struct bench *b)
 			for (int d = 0; op->dtypes[d]; d++)
 				r.sizes[r.g.ops][d] = (int)hz_dtype_size(op->dtypes[d]);
 			r.usual[r.g.ops] = USUAL;
+			r.making[r.g.ops] = MAKING;
 			r.ops[r.g.ops++] = op;
 		}
 	}
@@ -483,5 +588,8 @@ int bench_grid(struct bench *b)
 		status = print_cliffs(&r);
 	}
 	free(r.g.cells);
+	if (b->weights)
+		hz_free(b->ctx, b->weights, hz_device(b->ctx));
+	b->weights = NULL;
 	return status;
 }

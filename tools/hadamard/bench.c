@@ -335,6 +335,17 @@ static int grid_call(struct bench *b, struct bench_case *c)
 	return hz_hadamard(b->ctx, &g->x, &g->y, NULL);
 }
 
+static int grid_call_quantize(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	hz_tensor scales = hz_tensor_2d(b->scale, HZ_F32, hz_device(b->ctx), g->batch, 1);
+
+	return hz_hadamard_quantize(b->ctx, &g->x, &g->y, &scales, NULL);
+}
+
 const struct grid_op grid_hadamard[] = {
-	{"hadamard", "", {HZ_F32, HZ_F16, HZ_BF16}, .call = grid_call}, {0},
+	{"hadamard", "", 0, {HZ_F32, HZ_F16, HZ_BF16}, .call = grid_call},
+	{"hadamard_quantize", "s8", 0, {HZ_F32, HZ_F16, HZ_BF16}, .y_dtype = HZ_S8,
+	 .call = grid_call_quantize},
+	{0},
 };

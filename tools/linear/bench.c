@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "lib/linear/linear.h"
+#include "tools/core/bench_grid.h"
 
 enum { QUICK = 1, ROTATE = 2, GELU = 4, BWD = 8, DEQUANTIZE = 16 };
 
@@ -292,3 +293,129 @@ int bench_linear(struct bench *b, void (*head)(struct bench *b))
 	}
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+#define GRID_ROWS 64		/* that are quantized; the others repeat them: a panel of codes */
+
+struct grid_layers {
+	hz_linear **layer;
+	void *data;			/* copies of the bytes, on the host */
+	int64_t count;
+};
+
+static char *repeat(char *to, const char *from, size_t bytes, int64_t times)
+{
+	for (int64_t i = 0; i < times; i++, to += bytes)
+		memcpy(to, from, bytes);
+	return to;
+}
+
+/* The bytes of a layer of GRID_ROWS times `times` rows that repeat those of a layer at `from` */
+static void repeat_rows(const char *from, int64_t times, char *to)
+{
+	struct hzi_linear_header h;
+	size_t codes, sums = 0;
+	uint64_t codes_at;
+
+	memcpy(&h, from, sizeof(h));
+	codes_at = h.codes_at;
+	if (h.format == HZ_LINEAR_S8_ROW)
+		sums = 4 * GRID_ROWS;
+	codes = h.codes_bytes - sums;
+	h.out *= times;
+	hzi_linear_sizes(&h);
+	memset(to, 0, h.bytes);
+	repeat(to + h.scales_at, from + h.scales_at, (size_t)h.scales_bytes / (size_t)times, times);
+	memcpy(to, &h, sizeof(h));
+	repeat(repeat(to + h.codes_at, from + codes_at, codes, times), from + codes_at + codes,
+	       sums, times);
+}
+
+/* Saves a layer of the first rows in x; the caller frees *data. */
+static int save_rows(struct bench *b, const struct grid_case *g, char **data)
+{
+	const hz_linear_open_opts o = {.format = g->op->kind};
+	const hz_tensor w =
+		hz_tensor_2d(b->x, g->dtype, hz_device(b->ctx), GRID_ROWS, g->width);
+	hz_linear *layer;
+	size_t bytes = 0;
+	int status = hz_linear_open(b->ctx, &layer, &w, &o);
+
+	*data = NULL;
+	if (status)
+		return status;
+	status = hz_linear_save_bytes(b->ctx, layer, &bytes);
+	if (!status)
+		*data = allocate(bytes);
+	if (!status && !*data)
+		status = HZ_ENOMEM;
+	if (!status)
+		status = hz_linear_save(b->ctx, layer, *data, bytes);
+	hz_linear_close(layer);
+	return status;
+}
+
+static int grid_make(struct bench *b, struct grid_case *g)
+{
+	struct grid_layers *own = g->own = calloc(1, sizeof(*own));
+	struct hzi_linear_header h = {0};
+	char *rows = NULL;
+	size_t each = 0;
+	int64_t copies = 0;
+	int status = own ? save_rows(b, g, &rows) : HZ_ENOMEM;
+
+	if (!status) {
+		memcpy(&h, rows, sizeof(h));
+		h.out = g->width;
+		hzi_linear_sizes(&h);
+		each = ((size_t)h.bytes + 63) & ~(size_t)63;
+		copies = grid_copies(b, each);
+		own->layer = calloc((size_t)copies, sizeof(*own->layer));
+		status = own->layer ? hz_alloc(b->ctx, &own->data, (size_t)copies * each, HZ_CPU) :
+				      HZ_ENOMEM;
+	}
+	for (int64_t i = 0; i < copies && !status; i++) {
+		char *const to = (char *)own->data + (size_t)i * each;
+
+		repeat_rows(rows, g->width / GRID_ROWS, to);
+		status = hz_linear_load(b->ctx, &own->layer[i], to, each);
+		own->count += !status;
+	}
+	free(rows);
+	return status;
+}
+
+static void grid_release(struct bench *b, struct grid_case *g)
+{
+	struct grid_layers *own = g->own;
+
+	for (int64_t i = 0; i < own->count; i++)
+		hz_linear_close(own->layer[i]);
+	if (own->data)
+		hz_free(b->ctx, own->data, HZ_CPU);
+	free(own->layer);
+	free(own);
+}
+
+static int grid_call(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	const struct grid_layers *own = g->own;
+
+	return hz_linear_forward(b->ctx, own->layer[g->next++ % own->count], &g->x, NULL, &g->y,
+				 NULL);
+}
+
+#define GRID_FORMAT(name, format, bits, mac) \
+	{"linear_forward", name, format, {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, \
+	 .weight_bits = bits, .macs = 1, .macs_f32 = 1, .mac_dtype = mac, .make = grid_make, \
+	 .call = grid_call, .release = grid_release}
+
+const struct grid_op grid_linear[] = {
+	GRID_FORMAT("s8-row", HZ_LINEAR_S8_ROW, 8, HZ_S8),
+	GRID_FORMAT("s4-g128", HZ_LINEAR_S4_G128, 4.125, HZ_S8),
+	GRID_FORMAT("e8-4.5-fast", HZ_LINEAR_E8_4_50_FAST, 4.5, 0),
+	GRID_FORMAT("e8-4.25", HZ_LINEAR_E8_4_25, 4.25, 0),
+	{0},
+};

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/core/bench.h"
+#include "tools/core/bench_grid.h"
 
 enum kind {
 	NO_CALL, SINKHORN, SINKHORN_BWD, MIX, MIX_BWD, ADD, ADD_BWD, POST, POST_BWD, POST_BWD_F,
@@ -595,3 +595,126 @@ int bench_mhc(struct bench *b, void (*head)(struct bench *b))
 	free_arrays(b, &a);
 	return status;
 }
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+/* Tokens are the batch, channels the width; op->kind is the number of streams. */
+struct grid_streams {
+	hz_tensor phi, alpha, bias, p, q, a, f, u;
+	hz_mhc_opts opts;
+	hz_mhc_layer layer;
+	char *kept;			/* memory of the layer */
+};
+
+static int grid_make(struct bench *b, struct grid_case *g)
+{
+	const int device = hz_device(b->ctx), n = g->op->kind;
+	const int64_t C = g->width, tokens = grid_batches[GRID_BATCHES - 1];
+	const float alpha[3] = {0.01f, 0.01f, 0.01f};
+	const hz_tensor from = hz_tensor_1d((void *)(uintptr_t)alpha, HZ_F32, HZ_CPU, 3);
+	struct grid_streams *own = g->own = calloc(1, sizeof(*own));
+	float *small = b->from;
+	const int64_t m = own ? hz_mhc_rows(n, &own->opts) : 1, values = tokens * C;
+	const int64_t most = 2 * b->elements / (int64_t)hz_dtype_size(g->dtype);
+	int status = own ? HZ_OK : HZ_ENOMEM;
+
+	if (status)
+		return status;
+	own->bias = hz_tensor_1d(b->scale, HZ_F32, device, m);
+	own->alpha = hz_tensor_1d((float *)b->scale + 1024, HZ_F32, device, 3);
+	own->p = hz_tensor_2d(small, HZ_F32, device, tokens, n);
+	own->q = hz_tensor_2d(small += tokens * n, HZ_F32, device, tokens, n);
+	own->a = hz_tensor_3d(small += tokens * n, HZ_F32, device, tokens, n, n);
+	own->kept = (char *)(small + tokens * n * n);
+	own->f = hz_tensor_2d(b->to, g->dtype, device, tokens, C);
+	own->u = own->f;
+	own->u.data = (char *)b->to + 2 * b->elements;
+	status = hz_copy(b->ctx, &from, &own->alpha);
+	if (!status)
+		status = bench_fill(b, g->dtype, values < most ? values : most, own->f);
+	if (!status && g->op->vectors > 0)
+		status = grid_weights(b, g, (size_t)(4 * m * n * C), 0);
+	own->phi = hz_tensor_2d(g->weights, HZ_F32, device, m, n * C);
+	if (!status && g->op->vectors > 0)
+		status = bench_fill(b, HZ_F32, m * n * C, own->phi);
+	own->layer.alpha = own->alpha;
+	own->layer.bias = own->bias;
+	own->layer.phi = own->phi;
+	return status;
+}
+
+static void grid_release(struct bench *b, struct grid_case *g)
+{
+	(void)b;
+	free(g->own);
+}
+
+static int grid_call_pre(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	struct grid_streams *own = g->own;
+
+	own->phi.data = grid_turn(g);
+	return hz_mhc_pre(b->ctx, &g->x, &own->phi, &own->alpha, &own->bias, &own->p, &own->q,
+			  &own->a, &g->y, &own->opts);
+}
+
+static int grid_call_post(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	struct grid_streams *own = g->own;
+
+	return hz_mhc_post(b->ctx, &g->x, &own->f, &own->q, &own->a, NULL, &g->y);
+}
+
+static int grid_call_layer(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	struct grid_streams *own = g->own;
+	int status;
+
+	own->layer.phi.data = grid_turn(g);
+	status = hz_mhc_layer_begin(b->ctx, &own->layer, &g->x, &own->u);
+	return status ? status : hz_mhc_layer_end(b->ctx, &own->layer, &g->x, &own->f, &g->y);
+}
+
+/* x, and y where it is not one value a channel, become streams. */
+static int grid_view(struct bench *b, struct grid_case *g)
+{
+	struct grid_streams *own = g->own;
+	hz_tensor *const set[] = {&own->p, &own->q, &own->a, &own->f, &own->u};
+	hz_tensor *const both[] = {&g->x, &g->y};
+	const int64_t n = g->op->kind;
+	size_t bytes;
+
+	for (int i = 0; i < (g->op->y_width > 0 ? 2 : 1); i++) {
+		both[i]->ndim = 3;
+		both[i]->shape[1] = n;
+		both[i]->shape[2] = g->width;
+		both[i]->stride[1] = g->width;
+		both[i]->stride[2] = 1;
+	}
+	for (size_t i = 0; i < sizeof(set) / sizeof(*set); i++)
+		set[i]->shape[0] = g->batch;
+	if (g->op->call != grid_call_layer)
+		return HZ_OK;
+	return hz_mhc_layer_bind(b->ctx, &own->layer, (int)n, g->batch, own->kept, &bytes);
+}
+
+/* phi has 2n + n^2 rows of n width */
+#define GRID_ROWS(n) (((n) * (n) + 2 * (n)) * (n))
+#define GRID_STREAMS(n) \
+	{"mhc_pre", "pre " #n " streams", n, {HZ_F32, HZ_F16, HZ_BF16}, .x_width = n, \
+	 .vectors = GRID_ROWS(n), .vector_macs = GRID_ROWS(n), .make = grid_make, \
+	 .view = grid_view, .call = grid_call_pre, .release = grid_release}, \
+	{"mhc_streams", "post " #n " streams", n, {HZ_F32, HZ_F16, HZ_BF16}, .x_width = n, \
+	 .y_width = n, .more_width = 1, .vector_macs = (n) * (n) + (n), .make = grid_make, \
+	 .view = grid_view, .call = grid_call_post, .release = grid_release}, \
+	{"mhc_pre", "layer " #n " streams", n, {HZ_F32, HZ_F16, HZ_BF16}, .x_width = n, \
+	 .y_width = n, .more_width = (n) + 2, .vectors = GRID_ROWS(n), \
+	 .vector_macs = GRID_ROWS(n) + (n) * (n) + 2 * (n), .make = grid_make, \
+	 .view = grid_view, .call = grid_call_layer, .release = grid_release}
+
+const struct grid_op grid_mhc[] = {
+	GRID_STREAMS(2), GRID_STREAMS(4), GRID_STREAMS(8), {0},
+};

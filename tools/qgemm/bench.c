@@ -471,10 +471,83 @@ static int grid_call(struct bench *b, struct bench_case *c)
 				       : hz_qlinear(b->ctx, &g->x, w, &g->y, &g->qgemm);
 }
 
+/* s4 codes [n, k / 2] and behind them their scales [n, k / 128], as checkpoints have them */
+struct grid_group {
+	hz_tensor scales;
+	hz_qlinear_group_opts opts;
+};
+
+static int grid_make_group(struct bench *b, struct grid_case *g)
+{
+	const int device = hz_device(b->ctx);
+	const int64_t n = g->width, codes = n * n / 2;
+	hz_tensor w = hz_tensor_2d(b->y, HZ_S4X2, device, n, n / 2);
+	hz_tensor scales = hz_tensor_2d(b->scale, HZ_F16, device, n, n / 128);
+	hz_tensor wt = hz_view_transpose(&w, 0, 1), st = hz_view_transpose(&scales, 0, 1);
+	struct grid_group *own = g->own = calloc(1, sizeof(*own));
+	size_t bytes = 0;
+	int status = own ? HZ_OK : HZ_ENOMEM;
+
+	if (!status)
+		status = hz_qlinear_group_pack_bytes(b->ctx, &wt, &st, NULL, &bytes);
+	if (!status)
+		status = grid_weights(b, g, (size_t)(codes + n * n / 64), bytes);
+	wt.data = g->source;
+	st.data = (char *)g->source + codes;
+	if (!status)
+		status = bench_fill(b, HZ_U8, codes, wt);
+	if (!status)
+		status = bench_fill(b, HZ_F16, n * n / 128, st);
+	if (!status && g->packed)
+		status = hz_qlinear_group_pack(b->ctx, &wt, &st, NULL, g->weights, bytes, &g->pack);
+	if (status)
+		return status;
+	g->w = wt;
+	own->scales = st;
+	own->opts.packed = g->packed ? &g->pack : NULL;
+	own->opts.x_dtype = g->op->kind;
+	own->opts.x_group = g->op->kind ? 32 : 0;
+	return HZ_OK;
+}
+
+static void grid_release_group(struct bench *b, struct grid_case *g)
+{
+	(void)b;
+	free(g->own);
+}
+
+static int grid_call_group(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	struct grid_group *own = g->own;
+	char *const at = grid_turn(g);
+
+	g->w.data = g->pack.data = at;
+	own->scales.data = at + g->width * g->width / 2;
+	return hz_qlinear_group(b->ctx, &g->x, g->packed ? NULL : &g->w,
+				g->packed ? NULL : &own->scales, &g->y, &own->opts);
+}
+
+static int grid_call_quantize(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	const hz_quantize_opts opts = {.scale = 0.05};
+
+	return hz_quantize(b->ctx, &g->x, &g->y, &opts);
+}
+
 const struct grid_op grid_qgemm[] = {
-	{"qgemm", "", {HZ_U8}, .y_dtype = HZ_U8, .weights = 1, .weight_bits = 8, .macs = 1,
-	 .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
-	{"qlinear", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 8, .macs = 1,
-	 .macs_f32 = 1, .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
+	{"qgemm", "", 0, {HZ_U8}, .y_dtype = HZ_U8, .packs = true, .weights = 1, .weight_bits = 8,
+	 .macs = 1, .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
+	{"qlinear", "", 0, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 1, .weight_bits = 8,
+	 .macs = 1, .macs_f32 = 1, .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call},
+	{"qlinear_group", "s4 g128", 0, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 1,
+	 .weight_bits = 4.125, .macs = 1, .macs_f32 = 1, .make = grid_make_group,
+	 .call = grid_call_group, .release = grid_release_group},
+	{"qlinear_group", "s4 g128 x=s8", HZ_S8, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true,
+	 .weights = 1, .weight_bits = 4.125, .macs = 1, .macs_f32 = 1, .mac_dtype = HZ_S8,
+	 .make = grid_make_group, .call = grid_call_group, .release = grid_release_group},
+	{"quantize", "s8", 0, {HZ_F32, HZ_F16, HZ_BF16}, .y_dtype = HZ_S8,
+	 .call = grid_call_quantize},
 	{0},
 };

@@ -347,16 +347,18 @@ int bench_quat(struct bench *b, void (*head)(struct bench *b))
 /* A width counts real numbers: W is width / 4 quaternions square. */
 int grid_make_quats(struct bench *b, struct grid_case *g)
 {
-	const int64_t n = g->width / 4;
-	hz_tensor w = hz_tensor_3d(b->y, g->dtype, hz_device(b->ctx), n, n, 4);
-	size_t bytes;
-	int status = hz_quat_gemm_pack_bytes(b->ctx, &w, NULL, &bytes);
+	const int64_t n = g->width / 4, taps = g->op->kind;
+	hz_tensor w = taps ? hz_tensor_nd(b->y, g->dtype, hz_device(b->ctx), 5,
+					  (int64_t[]){n, taps, taps, n, 4}) :
+			     hz_tensor_3d(b->y, g->dtype, hz_device(b->ctx), n, n, 4);
+	size_t bytes = 0;
+	int status = g->op->packs ? hz_quat_gemm_pack_bytes(b->ctx, &w, NULL, &bytes) : HZ_OK;
 
 	if (!status)
 		status = grid_weights(b, g, (size_t)hz_tensor_bytes(&w), bytes);
 	w.data = g->source;
 	if (!status)
-		status = bench_fill(b, g->dtype, 4 * n * n, w);
+		status = bench_fill(b, g->dtype, hz_tensor_count(&w), w);
 	if (!status && g->packed)
 		status = hz_quat_gemm_pack(b->ctx, &w, g->weights, bytes, &g->pack, NULL);
 	g->w = w;
@@ -364,10 +366,11 @@ int grid_make_quats(struct bench *b, struct grid_case *g)
 	return status;
 }
 
-void grid_view_quats(struct grid_case *g)
+int grid_view_quats(struct bench *b, struct grid_case *g)
 {
 	hz_tensor *const both[] = {&g->x, &g->y};
 
+	(void)b;
 	for (int i = 0; i < 2; i++) {
 		both[i]->ndim = 3;
 		both[i]->shape[1] = g->width / 4;
@@ -375,20 +378,22 @@ void grid_view_quats(struct grid_case *g)
 		both[i]->stride[1] = 4;
 		both[i]->stride[2] = 1;
 	}
+	return HZ_OK;
 }
 
 /* Rows of x and y are columns of the product. */
-static void grid_view(struct grid_case *g)
+static int grid_view(struct bench *b, struct grid_case *g)
 {
 	hz_tensor *const both[] = {&g->x, &g->y};
 
-	grid_view_quats(g);
+	grid_view_quats(b, g);
 	for (int i = 0; i < 2; i++) {
 		both[i]->shape[0] = g->width / 4;
 		both[i]->shape[1] = g->batch;
 		both[i]->stride[1] = both[i]->stride[0];
 		both[i]->stride[0] = 4;
 	}
+	return HZ_OK;
 }
 
 static int grid_call(struct bench *b, struct bench_case *c)
@@ -400,7 +405,7 @@ static int grid_call(struct bench *b, struct bench_case *c)
 }
 
 const struct grid_op grid_quat_gemm[] = {
-	{"quat_gemm", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 0.25, .macs = 0.5,
+	{"quat_gemm", "", 0, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 0.25, .macs = 0.5,
 	 .macs_f32 = 1.5, .make = grid_make_quats, .view = grid_view, .call = grid_call},
 	{0},
 };

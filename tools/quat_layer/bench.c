@@ -401,8 +401,40 @@ static int grid_call(struct bench *b, struct bench_case *c)
 	return hz_quat_linear(b->ctx, &g->x, g->packed ? NULL : &g->w, NULL, &g->y, &g->quat_linear);
 }
 
+/* Images of SIDE x SIDE, 3 x 3 taps, padded */
+#define SIDE 7
+
+static int grid_view_images(struct bench *b, struct grid_case *g)
+{
+	hz_tensor *const both[] = {&g->x, &g->y};
+	const int64_t n = g->width / 4;
+
+	for (int i = 0; i < 2; i++) {
+		const int64_t image = both[i]->stride[0];
+
+		*both[i] = hz_tensor_nd(both[i]->data, g->dtype, hz_device(b->ctx), 5,
+					(int64_t[]){g->batch, SIDE, SIDE, n, 4});
+		both[i]->stride[0] = image;
+	}
+	g->quat_conv.pad[0] = g->quat_conv.pad[1] = 1;
+	return HZ_OK;
+}
+
+static int grid_call_conv(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+
+	g->w.data = grid_turn(g);
+	return hz_quat_conv(b->ctx, &g->x, &g->w, NULL, &g->y, &g->quat_conv);
+}
+
 const struct grid_op grid_quat_layer[] = {
-	{"quat_linear", "", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 0.25, .macs = 0.5,
-	 .macs_f32 = 1.5, .make = grid_make_quats, .view = grid_view_quats, .call = grid_call},
+	{"quat_linear", "", 0, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 0.25,
+	 .macs = 0.5, .macs_f32 = 1.5, .make = grid_make_quats, .view = grid_view_quats,
+	 .call = grid_call},
+	{"quat_conv", "3x3 of 7x7", 3, {HZ_F32, HZ_F16, HZ_BF16}, .x_width = SIDE * SIDE,
+	 .y_width = SIDE * SIDE, .weights = 9 * 0.25, .macs = SIDE * SIDE * 9 * 0.5,
+	 .macs_f32 = SIDE * SIDE * 9 * 1.5, .make = grid_make_quats, .view = grid_view_images,
+	 .call = grid_call_conv},
 	{0},
 };

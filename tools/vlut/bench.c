@@ -374,9 +374,8 @@ int bench_vlut(struct bench *b, void (*head)(struct bench *b))
 /* Random codes of a matrix, one level after the other in a byte */
 static int grid_make(struct bench *b, struct grid_case *g)
 {
-	const int index = strcmp(g->op->variant, lattices[E8].name) == 0 ? E8 : D4;
 	const int device = hz_device(b->ctx);
-	hz_lattice_opts lattice = lattices[index].o;
+	hz_lattice_opts lattice = lattices[g->op->kind].o;
 	hz_coded w = {.rows = g->width, .k = g->width};
 	hz_lattice_info info;
 	size_t bytes;
@@ -385,7 +384,8 @@ static int grid_make(struct bench *b, struct grid_case *g)
 	lattice.beta = 1;
 	status = hz_lattice_open(b->ctx, &g->lattice, &lattice);
 	if (!status)
-		status = hz_vlut_open(b->ctx, &g->vlut, g->lattice, NULL, NULL);
+		status = hz_vlut_open(b->ctx, &g->vlut, g->lattice,
+				      g->dtype == HZ_U8 ? g->lattice : NULL, NULL);
 	if (status)
 		return status;
 	hz_lattice_get_info(g->lattice, &info);
@@ -416,10 +416,30 @@ static int grid_call(struct bench *b, struct bench_case *c)
 	return hz_vlut_gemm(b->ctx, g->vlut, &g->coded, &g->x, &g->y);
 }
 
+/* x are codes, too: [batch, width / dim, levels] */
+static int grid_call_coded(struct bench *b, struct bench_case *c)
+{
+	struct grid_case *g = (struct grid_case *)c;
+	hz_lattice_info info;
+	hz_coded x = {.rows = g->batch, .k = g->width};
+
+	hz_lattice_get_info(g->lattice, &info);
+	x.codes = hz_tensor_3d(g->x.data, info.level_dtype, hz_device(b->ctx), g->batch,
+			       g->width / info.dim, info.levels);
+	if (g->packed)
+		g->pack.data = grid_turn(g);
+	else
+		g->coded.codes.data = grid_turn(g);
+	return hz_vlut_gemm2(b->ctx, g->vlut, &g->coded, &x, &g->y);
+}
+
 const struct grid_op grid_vlut[] = {
-	{"vlut_gemm", "D4 q=4 M=2", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 4,
-	 .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
-	{"vlut_gemm", "E8 q=4 M=2", {HZ_F32, HZ_F16, HZ_BF16}, .weights = 1, .weight_bits = 4,
-	 .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
+	{"vlut_gemm", "D4 q=4 M=2", D4, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 1,
+	 .weight_bits = 4, .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
+	{"vlut_gemm", "E8 q=4 M=2", E8, {HZ_F32, HZ_F16, HZ_BF16}, .packs = true, .weights = 1,
+	 .weight_bits = 4, .macs = 1, .macs_f32 = 1, .make = grid_make, .call = grid_call},
+	{"vlut_gemm2", "D4 q=4 M=2", D4, {HZ_U8}, .y_dtype = HZ_F32, .packs = true,
+	 .contiguous = true, .x_width = 0.5, .weights = 1, .weight_bits = 4, .macs = 1,
+	 .mac_dtype = HZ_S8, .make = grid_make, .call = grid_call_coded},
 	{0},
 };

@@ -3,8 +3,10 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * W is packed, by this call unless the caller has done so. Rows of x become padded codes with sums
- * and scales, or f32. Then each thread has blocks of rows for panels of 16 columns of W.
+ * Rows of x become padded codes with sums and scales, or f32. Then each thread has blocks of rows for
+ * panels of 16 columns of W, which it packs itself, into the caches, unless the caller has done so.
+ * Rows of codes that are contiguous are only transposed, by four bytes at a time: with codes of 4
+ * bits x is in the order that these have then, see permute().
  */
 #include <config.h>
 
@@ -15,62 +17,89 @@
 
 #define ROWS 64			/* of x at a time: a chunk of their codes stays in L1 */
 #define CHUNK HZI_GROUP_CHUNK
+#define SCALES 64		/* of a column that are converted at a time */
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-struct pack {
-	const struct hzi_group_layout *l;
-	const struct hzi_group_weights *w;
-	char *data;
+/* W of one panel */
+struct panel {
+	char *codes;
+	float *scale;
+	int32_t *zero;			/* NULL: there are none */
 };
 
-static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
+static struct panel panel_of(const struct hzi_group_layout *l, const char *packed, int64_t panel)
 {
-	const struct pack *p = data;
-	const struct hzi_group_layout *l = p->l;
-	const int words = hzi_group_is_4_bit(l->kind) ? 4 : 8;
+	char *const data = (char *)(uintptr_t)packed;
+	const int64_t at = panel * l->groups * HZI_GROUP_COLUMNS * 4;
 
-	(void)thread;
-	for (int64_t panel = begin; panel < end; panel++) {
-		const int64_t first = panel * HZI_GROUP_COLUMNS;
-		const int64_t at = panel * l->groups * HZI_GROUP_COLUMNS;
-		char *to = p->data + panel * l->panel_bytes;
-		float *scale = (float *)(void *)(p->data + l->scale_at) + at;
-		int32_t *zero = (int32_t *)(void *)(p->data + l->zero_at) + at;
+	return (struct panel){
+		.codes = data + panel * l->panel_bytes,
+		.scale = (float *)(void *)(data + l->scale_at + at),
+		.zero = l->zero_at ? (int32_t *)(void *)(data + l->zero_at + at) : NULL,
+	};
+}
 
-		for (int64_t step = 0; to < p->data + (panel + 1) * l->panel_bytes; step++) {
-			for (int i = 0; i < words * HZI_GROUP_COLUMNS; i++, to += 4) {
-				const uint32_t word =
-					hzi_group_word(p->w, l, step, first + i % HZI_GROUP_COLUMNS,
-						       i / HZI_GROUP_COLUMNS);
+static void pack_scales(const struct hzi_group_layout *l, const struct hzi_group_weights *w,
+			int64_t first, float *to)
+{
+	for (int64_t i = 0; i < l->groups * HZI_GROUP_COLUMNS; i++) {
+		const int64_t group = i / HZI_GROUP_COLUMNS, j = first + i % HZI_GROUP_COLUMNS;
 
-				memcpy(to, &word, 4);
-			}
-		}
-		for (int64_t i = 0; i < l->groups * HZI_GROUP_COLUMNS; i++) {
-			const int64_t group = i / HZI_GROUP_COLUMNS, j = first + i % HZI_GROUP_COLUMNS;
-			const bool inside = group < p->w->groups && j < l->n;
-
-			scale[i] = inside ? hzi_group_packed_scale(p->w, group, j) : 0;
-			if (l->zero_at)
-				zero[i] = inside ? hzi_group_packed_zero(p->w, l->zero, group, j) : 0;
-		}
+		to[i] = group < w->groups && j < l->n ? hzi_group_packed_scale(w, group, j) : 0;
 	}
 }
 
-static void pack(struct hz_context *ctx, const struct hzi_group_layout *l,
-		 const struct hzi_group_weights *w, void *data)
+static void pack_zeros(const struct hzi_group_layout *l, const struct hzi_group_weights *w,
+		       int64_t first, int32_t *to)
 {
-	struct pack p = {.l = l, .w = w, .data = data};
+	for (int64_t i = 0; to && i < l->groups * HZI_GROUP_COLUMNS; i++) {
+		const int64_t group = i / HZI_GROUP_COLUMNS, j = first + i % HZI_GROUP_COLUMNS;
 
-	hzi_parallel(ctx, hzi_threads(ctx, 8 * l->bytes), pack_panels, &p, l->panels);
+		to[i] = group < w->groups && j < l->n ?
+			hzi_group_packed_zero(w, l->zero, group, j) : 0;
+	}
+}
+
+static void pack_panel(const struct hzi_group_layout *l, const struct hzi_group_weights *w,
+		       int64_t panel, const struct panel *to)
+{
+	const int words = hzi_group_is_4_bit(l->kind) ? 4 : 8;
+	const int64_t first = panel * HZI_GROUP_COLUMNS;
+	char *code = to->codes;
+
+	for (int64_t step = 0; code < to->codes + l->panel_bytes; step++) {
+		for (int i = 0; i < words * HZI_GROUP_COLUMNS; i++, code += 4) {
+			const uint32_t word = hzi_group_word(w, l, step,
+							     first + i % HZI_GROUP_COLUMNS,
+							     i / HZI_GROUP_COLUMNS);
+
+			memcpy(code, &word, 4);
+		}
+	}
+	pack_scales(l, w, first, to->scale);
+	pack_zeros(l, w, first, to->zero);
+}
+
+static void pack_panels(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct hzi_qlinear_group_pack_args *a = data;
+
+	(void)thread;
+	for (int64_t panel = begin; panel < end; panel++) {
+		const struct panel to = panel_of(&a->l, a->data, panel);
+
+		pack_panel(&a->l, &a->w, panel, &to);
+	}
 }
 
 HZI_NO_WORKSPACE(cpu, qlinear_group_pack)
 
 int hzi_cpu_qlinear_group_pack(struct hz_context *ctx, const struct hzi_qlinear_group_pack_args *a)
 {
-	pack(ctx, &a->l, &a->w, a->data);
+	struct hzi_qlinear_group_pack_args job = *a;
+
+	hzi_parallel(ctx, hzi_threads(ctx, 8 * a->l.bytes), pack_panels, &job, a->l.panels);
 	return HZ_OK;
 }
 
@@ -80,31 +109,45 @@ struct layer {
 	const struct hzi_qlinear_group_args *a;
 	const struct hzi_qgemm_kern *kern;
 	const struct hzi_quantize_kern *quantize;
-	const char *packed;
+	bool contiguous;		/* W is not packed, and has contiguous rows of whole steps */
 	char *x;			/* codes, or f32 */
 	float *x_scale;
 	int32_t *x_sum;
-	int64_t padded;			/* rows: one, or whole HZI_GROUP_ROWS */
+	int64_t padded;			/* rows: up to 2, or whole HZI_GROUP_ROWS */
 	int64_t k, x_bytes;		/* of a row, in whole steps */
 	int64_t unit, units, x_scales;	/* of k; of a row */
+	char *panels;			/* of each thread one, scratch bytes apart */
+	size_t scratch;
 };
 
-/* Fills *l and returns the bytes of the workspace, which begins there. */
-static size_t layer_of(const struct hzi_qlinear_group_args *a, char *workspace, struct layer *l)
+static int threads_of(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
 {
+	return hzi_threads(ctx, a->l.bytes + a->rows * a->l.k * a->l.n / MACS_PER_BYTE);
+}
+
+/* Fills *l and returns the bytes of the workspace, which begins there. */
+static size_t layer_of(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a,
+		       char *workspace, struct layer *l)
+{
+	const int64_t numbers = a->l.groups * HZI_GROUP_COLUMNS * 4;
 	char *end = workspace;
 
 	*l = (struct layer){
-		.a = a, .padded = a->rows == 1 ? 1 : hzi_round_up(a->rows, HZI_GROUP_ROWS),
+		.a = a, .padded = a->rows <= 2 ? a->rows : hzi_round_up(a->rows, HZI_GROUP_ROWS),
 		.k = a->l.steps * HZI_GROUP_STEP, .unit = hzi_group_unit(a->l.group, a->by_32),
 		.x_scales = a->by_32 ? a->l.steps : 1,
 	};
 	l->x_bytes = a->integer ? l->k : 4 * l->k;
 	l->units = ceil_div(l->k, l->unit);
-	l->packed = a->packed ? a->packed : take(&end, a->l.bytes);
+	l->contiguous = !a->packed && a->w.w_k == 1 && a->l.k % HZI_GROUP_STEP == 0;
 	l->x = take(&end, l->padded * l->x_bytes);
 	l->x_scale = take(&end, a->integer ? 4 * l->padded * l->x_scales : 0);
 	l->x_sum = take(&end, a->integer ? 4 * l->padded * l->units : 0);
+	if (!a->packed) {
+		l->scratch = round_to_lines(a->l.panel_bytes) +
+			     round_to_lines(numbers) * (a->l.zero_at ? 2 : 1);
+		l->panels = take(&end, threads_of(ctx, a) * (int64_t)l->scratch);
+	}
 	return (size_t)(end - workspace);
 }
 
@@ -167,11 +210,36 @@ static void quantize_row(const struct layer *l, const char *row, int8_t *codes, 
 	}
 }
 
+/*
+ * The order of each 8 elements of a row for W of 4 bits in rows as stored: a word of these has l = 0,
+ * 2, 4, 6 in the low halves of its bytes, 1, 3, 5, 7 in the upper ones.
+ */
+static void permute(const struct layer *l, char *row)
+{
+	for (int64_t i = 0; i < l->k; i += 8) {
+		if (l->a->integer) {
+			uint8_t v[8];
+
+			memcpy(v, row + i, 8);
+			for (int j = 0; j < 8; j++)
+				row[i + j] = (char)v[2 * j % 8 + j / 4];
+		} else {
+			uint32_t v[8], to[8];
+
+			memcpy(v, row + 4 * i, sizeof(v));
+			for (int j = 0; j < 8; j++)
+				to[j] = v[2 * j % 8 + j / 4];
+			memcpy(row + 4 * i, to, sizeof(to));
+		}
+	}
+}
+
 static void prepare_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct layer *l = data;
 	const struct hzi_qlinear_group_args *a = l->a;
 	const int32_t times = a->l.zero_at ? 1 : a->l.zero;
+	const bool permuted = l->contiguous && hzi_group_is_4_bit(a->l.kind);
 
 	(void)thread;
 	for (int64_t r = begin; r < end; r++) {
@@ -198,6 +266,8 @@ static void prepare_rows(void *data, int thread, int64_t begin, int64_t end)
 
 			l->quantize->load(&load);
 		}
+		if (!a->integer && permuted)
+			permute(l, to);
 		if (!a->integer)
 			continue;
 		if (!inside) {
@@ -216,6 +286,8 @@ static void prepare_rows(void *data, int thread, int64_t begin, int64_t end)
 				s += codes[i];
 			sum[u] = s * times;
 		}
+		if (permuted)
+			permute(l, to);
 	}
 }
 
@@ -255,42 +327,110 @@ static int shift_of(int64_t size, int64_t step)
 	return shift;
 }
 
-/* Blocks of rows times panels, the panels of a block of rows first */
+/* Scales of 16 columns, whose groups are contiguous */
+static void transpose_scales(const struct layer *l, int64_t first, float *to)
+{
+	const struct hzi_group_weights *w = &l->a->w;
+	const int64_t size = dtype_bytes(w->scale_dtype);
+	float part[HZI_GROUP_COLUMNS][SCALES];
+
+	for (int64_t g = 0; g < w->groups; g += SCALES) {
+		const int64_t n = min_i64(SCALES, w->groups - g);
+
+		for (int64_t j = 0; j < HZI_GROUP_COLUMNS; j++) {
+			uint32_t most = 0;
+			const struct hzi_format_load load = {
+				.x = (const char *)w->scales + ((first + j) * w->s_n + g) * size,
+				.amax = &most, .t = part[j], .count = n, .group = SCALES + 1,
+				.x_dtype = w->scale_dtype,
+			};
+
+			l->quantize->load(&load);
+			for (int64_t i = 0; w->tensor_scale && i < n; i++)
+				part[j][i] = hzi_f32_mul(part[j][i], *w->tensor_scale);
+		}
+		hzi_cpu_transpose(to + g * HZI_GROUP_COLUMNS, HZI_GROUP_COLUMNS, part, SCALES,
+				  HZI_GROUP_COLUMNS, n, 4);
+	}
+}
+
+/* Packs a panel to the scratch of a thread, with codes in the order of permute() if contiguous */
+static struct panel make_panel(const struct layer *l, int thread, int64_t panel)
+{
+	const struct hzi_qlinear_group_args *a = l->a;
+	const struct hzi_group_weights *w = &a->w;
+	const int64_t numbers = a->l.groups * HZI_GROUP_COLUMNS * 4;
+	const int64_t first = panel * HZI_GROUP_COLUMNS;
+	const bool is_float = w->scale_dtype == HZ_F32 || w->scale_dtype == HZ_F16 ||
+			      w->scale_dtype == HZ_BF16;
+	char *scratch = l->panels + (size_t)thread * l->scratch;
+	struct panel to = {.codes = take(&scratch, a->l.panel_bytes)};
+
+	to.scale = take(&scratch, numbers);
+	if (a->l.zero_at)
+		to.zero = take(&scratch, numbers);
+	if (!l->contiguous) {
+		pack_panel(&a->l, w, panel, &to);
+		return to;
+	}
+	l->kern->group_pack(&(struct hzi_group_pack){
+		.w = (const uint8_t *)w->w + first * w->w_n, .to = to.codes, .w_n = w->w_n,
+		.columns = (int32_t)min_i64(HZI_GROUP_COLUMNS, a->l.n - first),
+		.blocks = a->l.k / (hzi_group_is_4_bit(a->l.kind) ? 32 : 16),
+		.flip = w->w_dtype == HZ_S4X2 ? 0x88888888 : w->w_dtype == HZ_S8 ? 0x80808080 : 0,
+	});
+	if (is_float && w->s_k == 1 && w->groups == a->l.groups &&
+	    first + HZI_GROUP_COLUMNS <= a->l.n)
+		transpose_scales(l, first, to.scale);
+	else
+		pack_scales(&a->l, w, first, to.scale);
+	pack_zeros(&a->l, w, first, to.zero);
+	return to;
+}
+
+/*
+ * Blocks of rows times panels: the panels of a block of rows first, or the blocks of a panel that
+ * is packed here
+ */
 static void multiply(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct layer *l = data;
 	const struct hzi_qlinear_group_args *a = l->a;
 	const struct hzi_group_layout *w = &a->l;
+	const int64_t blocks = ceil_div(a->rows, ROWS);
 	const bool by_16 = !a->integer || l->unit == 16;
 	const int64_t step = by_16 ? 16 : HZI_GROUP_STEP;
 	const bool columns = w->groups == 1;
 	struct hzi_group_mul m = {
 		.unit = l->unit / step, .x_ld = l->k, .x_scale_ld = l->x_scales,
-		.x_sum_ld = l->units, .rows = l->padded == 1 ? 1 : HZI_GROUP_ROWS, .kind = w->kind,
+		.x_sum_ld = l->units, .kind = w->kind,
 		.zero_all = w->zero, .floats = !a->integer, .by_16 = by_16,
 		.group_shift = columns ? 62 : shift_of(w->group, step),
 		.x_scale_shift = a->by_32 ? shift_of(HZI_GROUP_STEP, l->unit) : 62,
 	};
 	float sum[ROWS][HZI_GROUP_COLUMNS] __attribute__((aligned(64)));
+	struct panel p = {0};
 
-	(void)thread;
 	for (int64_t item = begin; item < end; item++) {
-		const int64_t first = item / w->panels * ROWS, panel = item % w->panels;
-		const int64_t rows = min_i64(ROWS, l->padded - first);
-		const char *codes = l->packed + panel * w->panel_bytes;
+		const int64_t panel = a->packed ? item % w->panels : item / blocks;
+		const int64_t first = (a->packed ? item / w->panels : item % blocks) * ROWS;
+		const int64_t rows = min_i64(ROWS, a->rows - first);
 
+		if (a->packed)
+			p = panel_of(w, a->packed, panel);
+		else if (item == begin || first == 0)
+			p = make_panel(l, thread, panel);
 		memset(sum, 0, sizeof(sum));
 		for (int64_t k = 0; k < w->k; k += CHUNK) {
-			const int64_t at = (panel * w->groups + (columns ? 0 : k / w->group)) *
-					   HZI_GROUP_COLUMNS;
+			const int64_t at = (columns ? 0 : k / w->group) * HZI_GROUP_COLUMNS;
 
 			m.steps = ceil_div(min_i64(CHUNK, w->k - k), step);
-			m.codes = (const uint8_t *)codes + k * HZI_GROUP_COLUMNS /
+			m.codes = (const uint8_t *)p.codes + k * HZI_GROUP_COLUMNS /
 						   (hzi_group_is_4_bit(w->kind) ? 2 : 1);
-			m.scale = (const float *)(const void *)(l->packed + w->scale_at) + at;
-			m.zero = w->zero_at ? (const int32_t *)(const void *)
-						      (l->packed + w->zero_at) + at : NULL;
+			m.scale = p.scale + at;
+			m.zero = p.zero ? p.zero + at : NULL;
 			for (int64_t r = 0; r < rows; r += m.rows) {
+				m.rows = rows - r > 2 ? HZI_GROUP_ROWS : (int32_t)(rows - r);
 				m.x = l->x + (first + r) * l->x_bytes + k * l->x_bytes / l->k;
 				m.x_scale = l->x_scale + (first + r) * l->x_scales +
 					    (a->by_32 ? k / HZI_GROUP_STEP : 0);
@@ -299,7 +439,7 @@ static void multiply(void *data, int thread, int64_t begin, int64_t end)
 				l->kern->group(&m);
 			}
 		}
-		for (int64_t r = 0; r < rows && first + r < a->rows; r++)
+		for (int64_t r = 0; r < rows; r++)
 			finish(l, first + r, panel * HZI_GROUP_COLUMNS, sum[r]);
 	}
 }
@@ -309,8 +449,7 @@ size_t hzi_cpu_qlinear_group_workspace(const struct hz_context *ctx,
 {
 	struct layer l;
 
-	(void)ctx;
-	return layer_of(a, (char *)&l, &l);
+	return layer_of(ctx, a, (char *)&l, &l);
 }
 
 int hzi_cpu_qlinear_group(struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
@@ -318,13 +457,10 @@ int hzi_cpu_qlinear_group(struct hz_context *ctx, const struct hzi_qlinear_group
 	const int64_t blocks = ceil_div(a->rows, ROWS);
 	struct layer l;
 
-	layer_of(a, ctx->workspace, &l);
+	layer_of(ctx, a, ctx->workspace, &l);
 	l.kern = hzi_qgemm_kern + ctx->level;
 	l.quantize = hzi_quantize_kern + ctx->level;
-	if (!a->packed)
-		pack(ctx, &a->l, &a->w, (char *)(uintptr_t)l.packed);
 	hzi_parallel(ctx, hzi_threads(ctx, l.padded * l.k * 8), prepare_rows, &l, l.padded);
-	hzi_parallel(ctx, hzi_threads(ctx, a->l.bytes + a->rows * l.k * a->l.n / MACS_PER_BYTE),
-		     multiply, &l, a->l.panels * blocks);
+	hzi_parallel(ctx, threads_of(ctx, a), multiply, &l, a->l.panels * blocks);
 	return HZ_OK;
 }

@@ -118,7 +118,7 @@ struct hzi_qgemm_skinny_pack {
 
 /*
  * y[r][16] += the sum of a chunk for a panel of group-wise quantized weights and row r of x, by the
- * formula of hz_qlinear_group(); rows is 1 or HZI_GROUP_ROWS. codes and x begin at the chunk, scale
+ * formula of hz_qlinear_group(); rows is 1, 2 or HZI_GROUP_ROWS. codes and x begin at the chunk, scale
  * and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u have
  * zero_all. A step is 32 of k, or 16 with by_16, which floats always have; a unit is `unit` steps.
  * The group of a step is step >> group_shift; the scale of x of a unit is x_scale[unit >>
@@ -135,6 +135,19 @@ struct hzi_group_mul {
 	int64_t steps, unit, x_ld, x_scale_ld, x_sum_ld;
 	int32_t rows, kind, zero_all, group_shift, x_scale_shift;
 	bool floats, by_16;
+};
+
+/*
+ * The codes of a panel from contiguous rows of W, w_n bytes apart: 16 bytes of each column become
+ * four rows of the layout, `to` then advances by 256 bytes. Columns that are missing become 0. flip:
+ * bits of the codes that are flipped.
+ */
+struct hzi_group_pack {
+	const uint8_t *w;
+	void *to;
+	int64_t w_n, blocks;
+	int32_t columns;
+	uint32_t flip;
 };
 
 struct hzi_qgemm_kern {
@@ -157,6 +170,7 @@ struct hzi_qgemm_kern {
 	void (*skinny_pack)(const struct hzi_qgemm_skinny_pack *a);
 	void (*skinny)(const struct hzi_qgemm_skinny *a);
 	void (*group)(const struct hzi_group_mul *a);
+	void (*group_pack)(const struct hzi_group_pack *a);
 };
 
 HZI_KERN(qgemm)

@@ -31,6 +31,7 @@ void HZI_FILL(qgemm)(void *table)
 	kern->skinny_pack = skinny_pack;
 	kern->skinny = qgemm_skinny;
 	kern->group = qgemm_group;
+	kern->group_pack = qgemm_group_pack;
 #ifdef HZ_VNNI
 	kern->rows = BLOCK;
 	kern->float_epilogue = kern->flips_x = true;

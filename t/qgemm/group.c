@@ -395,7 +395,8 @@ static struct shape random_shape(int i)
 		.y_dtype = floats[rnd_below(&rnd, 3)], .mode = i / 6 % X_MODES,
 		.group = groups[rnd_below(&rnd, 5)], .batch = 1 + rnd_below(&rnd, 2),
 		.m = 1 + rnd_below(&rnd, i % 7 == 0 ? 70 : 9), .n = 1 + rnd_below(&rnd, 70),
-		.k = 2 * (1 + rnd_below(&rnd, 150)),
+		.k = rnd_below(&rnd, 2) ? 32 * (1 + rnd_below(&rnd, 9)) :
+					  2 * (1 + rnd_below(&rnd, 150)),
 	};
 
 	if (rnd_below(&rnd, 4) == 0) {

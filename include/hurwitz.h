@@ -2226,9 +2226,9 @@ HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_t
 				const hz_lattice_code_opts *opts);
 
 /*
- * Products with a matrix of lattice codes, y = act(x W^T + bias): y_i = act(r_i sum_k s(t_ik) <p_ik - o - z,
- * x_k> + bias_i), of decoded values without decoding them. hz_vlut_gemv() is for one x,
- * hz_vlut_gemm() for a batch.
+ * Products with a matrix of lattice codes, y = act(x W^T + bias), without decoding them: y_i =
+ * act(r_i sum_k s(t_ik) <p_ik - o - z, x_k> + bias_i). hz_vlut_gemv() is for one x, hz_vlut_gemm()
+ * for a batch.
  *
  *   w  codes of [rows, k], with bias, activation and hadamard, whose axis is the last
  *   x  f32 f16 bf16 s8 [k], for gemm [.., batch, k] or [k], any strides; s8 without w->hadamard

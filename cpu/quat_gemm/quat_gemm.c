@@ -42,6 +42,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of more than HZI_QUAT_GEMV_COLUMN_MAJOR: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 #define GEMV_CHUNK 256
+#define GEMV_PLANE 16		/* columns in memory of a chunk of several */
 /* Bytes that a thread moves from memory in the time of one quaternion product, roughly */
 #define BYTES_PER_PRODUCT 2
 
@@ -297,14 +298,17 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
 	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
-	p->chunk_bytes = 4 * (p->path == GEMV && p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ?
-			      16 * min_i64(p->k, GEMV_CHUNK / 2) : GEMV_CHUNK) * p->size +
-			 64 * p->kern->lanes;
+	p->chunk_bytes = 4 * GEMV_CHUNK * p->size + 64 * p->kern->lanes;
+	if (p->path == GEMV && p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR)
+		p->chunk_bytes = 4 * min_i64(GEMV_CHUNK / 2, round_up(p->k, p->kern->lanes)) *
+				 GEMV_PLANE * p->size + 64 * p->kern->lanes;
 	/* Pieces are smaller than a panel, so their accumulators need up to a third more. */
 	p->acc_bytes = (p->k > p->gemv_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
 	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
-	p->t_bytes = 4 * p->kern->rows * p->cols * p->size;
+	/* The tiles, and what a bias of columns needs */
+	p->t_bytes = 4 * max_i64(p->kern->rows * p->cols, round_up(TILE_COLS, p->kern->lanes)) *
+		     p->size;
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
@@ -852,7 +856,7 @@ static void pack_quads(struct part *t, int64_t l, int64_t kb)
 	const int64_t column = gemv_ld(p, kb) / p->cols;
 	/* Rows are l here, or with row_major columns. */
 	const int64_t chunk = row_major ? GEMV_CHUNK / 2 : GEMV_CHUNK,
-		      ld = row_major ? 16 : GEMV_CHUNK;
+		      ld = row_major ? GEMV_PLANE : GEMV_CHUNK;
 
 	memset(t->s_planes, 0, (size_t)p->s_bytes);
 	for (int64_t j = 0; j < (row_major ? 1 : p->cols); j++) {
@@ -883,28 +887,62 @@ static void pack_quads(struct part *t, int64_t l, int64_t kb)
 	}
 }
 
-/* Adds the 16 products of components of V and S up to a quaternion, with their signs. */
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_bits __attribute__((vector_size(16)));
+
+#ifdef __clang__
+#define SHUFFLE_QUADS(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE_QUADS(a, b, ...) __builtin_shuffle(a, b, (quad_bits){__VA_ARGS__})
+#endif
+
+/* column[v]: the products of component v of V by the four of S */
+static void transpose_products(const float *from, const int64_t *comp, quad *column)
+{
+	quad row[4], half[4], whole[4];
+
+	memcpy(row, from, sizeof(row));
+	for (int i = 0; i < 2; i++) {
+		half[i] = SHUFFLE_QUADS(row[2 * i], row[2 * i + 1], 0, 4, 1, 5);
+		half[2 + i] = SHUFFLE_QUADS(row[2 * i], row[2 * i + 1], 2, 6, 3, 7);
+	}
+	for (int i = 0; i < 2; i++) {
+		whole[2 * i] = SHUFFLE_QUADS(half[2 * i], half[2 * i + 1], 0, 1, 4, 5);
+		whole[2 * i + 1] = SHUFFLE_QUADS(half[2 * i], half[2 * i + 1], 2, 3, 6, 7);
+	}
+	for (int v = 0; v < 4; v++)
+		column[v] = whole[comp[v]];
+}
+
+/*
+ * Adds the 16 products of components of V and S up to a quaternion, with their signs: component v
+ * of V by s of S to component v ^ s.
+ */
 static void add_signs(const struct part *t, const float *sums, int64_t rows)
 {
 	const struct plan *p = t->p;
 	const int64_t ld = p->kern->rows, plane = ld * p->cols;
-	float *tile = (float *)t->tile;
+	float *const tile = (float *)t->tile;
+	quad_bits flip[4];
 
+	for (int v = 0; v < 4; v++) {
+		for (int c = 0; c < 4; c++) {
+			const int s = v ^ c, sign = p->swap ? product_sign[s][v] :
+							      product_sign[v][s];
+
+			flip[v][c] = (sign < 0) != (t->v.conj && v > 0) ? INT32_MIN : 0;
+		}
+	}
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t j = 0; j < p->cols; j++) {
-			const float *from = sums + (i * p->cols + j) * 16;
-			float y[4] = {0};
+			quad x[4], y = {0};
 
-			for (int v = 0; v < 4; v++) {
-				for (int s = 0; s < 4; s++) {
-					const float product = from[4 * s + t->v.view.comp[v]];
-					const int sign = p->swap ? product_sign[s][v] :
-								   product_sign[v][s];
-
-					y[v ^ s] += (sign < 0) != (t->v.conj && v > 0) ? -product
-										      : product;
-				}
-			}
+			transpose_products(sums + (i * p->cols + j) * 16, t->v.view.comp, x);
+			x[1] = SHUFFLE_QUADS(x[1], x[1], 1, 0, 3, 2);
+			x[2] = SHUFFLE_QUADS(x[2], x[2], 2, 3, 0, 1);
+			x[3] = SHUFFLE_QUADS(x[3], x[3], 3, 2, 1, 0);
+			for (int v = 0; v < 4; v++)
+				y += (quad)((quad_bits)x[v] ^ flip[v]);
 			for (int c = 0; c < 4; c++)
 				tile[c * plane + j * ld + i] = y[c];
 		}
@@ -1013,17 +1051,17 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	const struct job *job = data;
 	const struct plan *p = job->p;
 	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
+	/* pack_quads() makes S whole. */
+	const int64_t kept = p->path == GEMV ? round_up(p->s_bytes, 64) : 0;
 	char *scratch = job->scratch + thread * p->each;
-	const bool tails = p->rows % p->kern->rows || p->cols % p->kern->rows;
-	const bool gemv = p->path == GEMV || p->path == GEMV_PACKED;
 	struct part t = {.p = p};
 
 	/*
 	 * Vectors with fewer rows or columns than lanes compute on zeros, later on old values: on
 	 * whatever the memory holds they might raise floating-point exceptions.
 	 */
-	if (tails && !gemv)
-		memset(scratch, 0, (size_t)p->each);
+	if (p->rows % p->kern->rows || p->cols % p->kern->rows)
+		memset(scratch + kept, 0, (size_t)(p->each - kept));
 	t.s_planes = take(&scratch, p->s_bytes);
 	t.v_planes = take(&scratch, p->v_bytes);
 	t.sums = take(&scratch, p->p_bytes);

@@ -963,7 +963,7 @@ typedef struct hz_qlinear_group_opts {
  * These have the same bits on every ISA, thread count and GPU, but for those of a NaN.
  * Then y + bias in f32, at least 0 with HZ_QGEMM_RELU, clamped where NaN stays, and one rounding.
  * Aliasing: y overlaps no other operand. k is at most 8388608 (2^23).
- * Workspace: by hz_record_begin(); large if W is not packed.
+ * Workspace: by hz_record_begin(); on a GPU large if W is not packed.
  * Errors: as hz_qgemm().
  * Source: Frantar et al. 2022, "GPTQ"; Lin et al. 2023, "AWQ"; OCP Microscaling Formats 1.0.
  *

@@ -283,6 +283,12 @@ static int64_t gemv_ld(const struct plan *p, int64_t kb)
 					 : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
+/* Bytes of a tile of so many columns, and of a bias of columns */
+static int64_t tile_bytes(const struct plan *p, int64_t cols)
+{
+	return 4 * max_i64(p->kern->rows * cols, round_up(TILE_COLS, p->kern->lanes)) * p->size;
+}
+
 /* Scratch of a GEMV: S as quads; accumulators of all rows if there are several blocks of k */
 static void plan_gemv(struct plan *p, int64_t parts)
 {
@@ -306,9 +312,7 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	p->acc_bytes = (p->k > p->gemv_block ? part_rows * 4 / 3 + p->kern->rows : p->kern->rows) *
 		       p->cols * 16 * p->size;
 	p->acc_bytes = p->path == GEMV_PACKED ? 0 : p->acc_bytes;
-	/* The tiles, and what a bias of columns needs */
-	p->t_bytes = 4 * max_i64(p->kern->rows * p->cols, round_up(TILE_COLS, p->kern->lanes)) *
-		     p->size;
+	p->t_bytes = tile_bytes(p, p->cols);
 	p->each = round_up(p->s_bytes, 64) + 3 * round_up(p->t_bytes, 64) +
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
@@ -347,8 +351,10 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
 		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD) * p.size;
 	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
-	p.t_bytes = 4 * p.kern->rows * min_i64(p.tile_cols, round_up(p.nc, p.unit)) * p.size;
-	p.p_bytes = p.fast ? p.t_bytes : 0;
+	if (!half)
+		p.tile_cols = min_i64(TILE_COLS, round_up(p.nc, HZI_QUAT_COLS));
+	p.p_bytes = p.fast ? 4 * p.kern->rows * p.tile_cols * p.size : 0;
+	p.t_bytes = tile_bytes(&p, p.tile_cols);
 	/* The last whole vector may be read beyond the end. */
 	p.chunk_bytes = 4 * min_i64(a->k, CHUNK_K) * CHUNK_COLS * p.size + 64;
 	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;

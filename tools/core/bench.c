@@ -547,7 +547,7 @@ static void finish(struct bench *b)
 
 static int bench_device(const struct settings *set, hz_context *ctx, bool gpu)
 {
-	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu};
+	struct bench b = {.set = set, .ctx = ctx, .gpu = gpu, .begin = now()};
 	int status;
 
 	hz_device_info(ctx, &b.info);

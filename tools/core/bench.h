@@ -42,6 +42,7 @@ struct bench {
 	hz_context *ctx;
 	hz_info info;
 	bool gpu;
+	double begin;				/* of the work on the device, by now() */
 	int64_t elements;			/* of a large case */
 	void *stream, *start, *stop;		/* on a GPU: stream, events */
 	void *x, *y, *scale, *from, *to;	/* device memory for the largest case */

@@ -1076,14 +1076,6 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	t.bias = take(&scratch, p->t_bytes);
 	t.chunk = take(&scratch, p->chunk_bytes);
 	t.acc = take(&scratch, p->acc_bytes);
-	/* GEMV computes on whole vectors in the epilogue alone. */
-	if (tails && gemv) {
-		memset(t.tile, 0, (size_t)p->t_bytes);
-		if (p->a->beta != 0)
-			memset(t.c_tile, 0, (size_t)p->t_bytes);
-		if (p->a->bias)
-			memset(t.bias, 0, (size_t)p->t_bytes);
-	}
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
 		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;

@@ -828,7 +828,7 @@ static int convert(struct hz_context *ctx, const char *op, int kind, int inputs,
 		   uint32_t flags, uint32_t allowed)
 {
 	struct hzi_quat_convert_args g = {.kind = kind, .inputs = inputs};
-	struct part part[HZI_QUAT_CONVERT_INPUTS + 1], list[HZI_QUAT_CONVERT_INPUTS + 1];
+	struct part part[HZI_QUAT_CONVERT_INPUTS + 1], list[HZI_QUAT_CONVERT_INPUTS + 1] = {{0}};
 	int whole = inputs;
 
 	HZ_CHECK(check_flags(ctx, op, flags, allowed));

@@ -81,6 +81,43 @@ static int run_mhc_sinkhorn(const void *row)
 	return hz_mhc_sinkhorn(ctx, &m, &p, &opts);
 }
 
+struct gated_row {
+	int64_t tokens, channels, rank;
+	int dtype, weights;
+};
+
+static int run_mhc_gated(const void *row)
+{
+	const struct gated_row *const r = row;
+	const hz_mhc_opts opts = {.preset = HZ_MHC_PRESET_QWEN4_EXP};
+	const hz_tensor x = V(r->dtype, r->tokens, 4, r->channels);
+	const hz_tensor down = V(r->weights, r->rank, 4 * r->channels);
+	const hz_tensor up = V(r->weights, 4 * r->channels, r->rank);
+	const hz_tensor w_q = V(HZ_F32, 4, 4 * r->channels);
+	hz_tensor q = V(HZ_F32, r->tokens, 4), u = V(r->dtype, r->tokens, r->channels);
+
+	RECORD(ctx, hz_mhc_gated_pre(ctx, &x, &down, &up, &w_q, &q, &u, &opts), &workspace);
+	return hz_mhc_gated_pre(ctx, &x, &down, &up, &w_q, &q, &u, &opts);
+}
+
+/* Each tile of the fused kernels, and operands that they do not support */
+static void trace_gated(void)
+{
+	static const int64_t sizes[][3] = {	/* tokens, channels, rank */
+		{1, 4096, 128}, {64, 4096, 128}, {300, 1024, 64}, {4096, 4096, 128},
+		{2048, 7168, 256}, {8, 40, 24},
+	};
+
+	EACH(i, sizes) {
+		EACH(d, floats) {
+			EACH(w, floats)
+				trace("mhc_gated_pre", run_mhc_gated,
+				      &(struct gated_row){sizes[i][0], sizes[i][1], sizes[i][2],
+							  floats[d], floats[w]});
+		}
+	}
+}
+
 void trace_mhc(void)
 {
 	static const int64_t sizes[][3] = {	/* tokens, groups, channels */
@@ -88,6 +125,7 @@ void trace_mhc(void)
 		{2048, 2048, 4096}, {1, 1, 33},
 	};
 
+	trace_gated();
 	EACH(d, floats) {
 		EACH(i, sizes) {
 			for (int n = 1; n <= 9; n++) {

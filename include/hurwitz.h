@@ -2923,10 +2923,10 @@ HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_te
  *
  * Arithmetic: products take both operands as two parts of 8 bits or more each.
  * Workspace: hz_record_begin() tells; on a CPU 2 n C + 2 r numbers of f32 for each token. A GPU
- * needs from n to 32 times r + n for each token, and the size of w_down and w_q in f32 for more than
- * 128 tokens of 16 bits, if r is a multiple of 16 up to 256, C one of 8, channels and weights are
- * contiguous and aligned to 16 bytes, and w_q is f32 or of the dtype of w_down; else it needs what a
- * CPU does.
+ * needs from n to 32 times r + n for each token, and of more than 128 tokens of 16 bits the size of
+ * w_down and w_q in f32, if r is a multiple of 16 up to 256, C one of 8, channels and weights are
+ * contiguous and aligned to 16 bytes, and w_q is f32 or of the dtype of w_down; otherwise it needs
+ * what a CPU does.
  * Source: Qwen4-Exp in transformers 5.24, where gain is 1 + hc_norm.weight.
  */
 HZ_API_CHECK int hz_mhc_gated_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *w_down,

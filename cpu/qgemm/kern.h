@@ -23,6 +23,8 @@
  * a_zero[i] * b_sum[j] is subtracted from acc; c of s32 gets acc clamped to min .. max; c of floats
  * is as in hzi_qgemm_epilogue, with b_scale for whole panels and a bias of f32 or none.
  *
+ * b_sum: also for raw, where A is packed as `split`.
+ *
  * src (levels with packs_a): A is not packed yet, but rows of k contiguous codes, src_ld apart. a
  * and row are the buffers to pack it to, as by pack_a(). With a_zero, row[i] is the sum of the row
  * minus k a_zero[i]; with src that is subtracted here.
@@ -47,7 +49,8 @@ struct hzi_qgemm_mul {
 
 /*
  * Packs m rows of k codes of A, element (i, j) at a + i * a_m + j * a_k, for mul(); padding adds
- * nothing to sums. row[i] becomes the sum of the codes as packed, mod 2^32; NULL: not wanted.
+ * nothing to sums. row[i] becomes the sum of the codes as packed, mod 2^32; NULL: not wanted. split:
+ * mul() gets b_sum, and the first of these rows is a multiple of hzi_qgemm_kern.rows.
  */
 struct hzi_qgemm_pack_a {
 	const void *a;
@@ -55,6 +58,7 @@ struct hzi_qgemm_pack_a {
 	int32_t *row;
 	int64_t m, k, a_m, a_k;
 	int32_t a_dtype, b_dtype;
+	bool split;
 };
 
 /*

@@ -282,7 +282,7 @@ static void pack_transposed(const struct job *job, struct hzi_qgemm_pack_a p, ch
 		job->kern->pack_a(&(struct hzi_qgemm_pack_a){
 			.a = scratch, .packed = to + job->kern->pack_a_bytes(i, p.k),
 			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
-			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype,
+			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype, .split = p.split,
 		});
 	}
 }
@@ -308,6 +308,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			.a_k = a->a_k,
 			.a_dtype = a->a_dtype,
 			.b_dtype = a->b_dtype,
+			.split = true,
 		};
 
 		blocks = min_i64(end - u, per_item - u % per_item);
@@ -386,12 +387,11 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		.b_panel = hzi_round_up(a->k, 64) * PANEL, .c_ld = a->c_m, .a_dtype = a->a_dtype,
 		.b_dtype = a->b_dtype, .c_dtype = a->c_dtype, .col = c->col, .b_zero = c->b_zero,
 		.u = c->u, .shift = c->shift, .row = row, .c_zero = a->c_zero, .min = a->min,
-		.max = a->max, .sums = sums,
+		.max = a->max, .b_sum = c->sum, .sums = sums,
 	};
 
 	if (c->fast) {
 		mul.a_zero = a_zero;
-		mul.b_sum = c->sum;
 		mul.a_scale = &a->a_scale;
 		if (a->a_scales) {
 			mul.a_step = a->scale_step;
@@ -451,6 +451,7 @@ static void multiply(const struct job *job, int64_t slot, int64_t i, int64_t row
 		out.b_sum = a->a_zeros ? c->sum : NULL;
 		advance_columns(&out, l);
 		mul.b = b + l / PANEL * mul.b_panel;
+		mul.b_sum = c->sum + l;
 		for (int64_t r = 0; r < rows; r += tile_rows) {
 			const int64_t at = i + r;
 

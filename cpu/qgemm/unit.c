@@ -21,7 +21,7 @@ void HZI_FILL(qgemm)(void *table)
 {
 	struct hzi_qgemm_kern *const kern = table;
 
-	kern->rows = 1;
+	kern->rows = QROWS;
 	kern->pack_a_bytes = qgemm_pack_a_bytes;
 	kern->pack_a_offset = qgemm_pack_a_offset;
 	kern->pack_a = qgemm_pack_a;

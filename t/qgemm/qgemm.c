@@ -87,7 +87,7 @@ static struct tcase random_case(void)
 	c.o.a_zero = rnd_below(&rnd, 3) ? random_zero(c.a_dtype) : 0;
 	c.o.b_zero = rnd_below(&rnd, 3) ? random_zero(c.b_dtype) : 0;
 	c.o.c_zero = random_c_zero(c.c_dtype);
-	c.values = rnd_below(&rnd, 3) ? RANDOM : (enum values)(1 + rnd_below(&rnd, 3));
+	c.values = rnd_below(&rnd, 2) ? RANDOM : (enum values)(1 + rnd_below(&rnd, 4));
 	random_how(&c);
 	c.bias = (int[]){ 0, HZ_S32, is_float(c.c_dtype) || c.o.requant == HZ_REQUANT_FLOAT ?
 			  HZ_F32 : HZ_S32 }[rnd_below(&rnd, 3)];
@@ -326,7 +326,7 @@ static void test_long_k(void)
 				c.c_dtype = c_dtypes[rnd_below(&rnd, 4)];
 				c.o.a_zero = code_min(c.a_dtype) + zeros[za];
 				c.o.b_zero = code_min(c.b_dtype) + zeros[zb];
-				c.values = (enum values)(1 + rnd_below(&rnd, 3));
+				c.values = (enum values)(1 + rnd_below(&rnd, 4));
 				c.packed = (int)rnd_below(&rnd, 2);
 				c.b_trans = (int)rnd_below(&rnd, 2);
 				c.bias = rnd_below(&rnd, 2) ? HZ_S32 : 0;

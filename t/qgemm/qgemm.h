@@ -14,7 +14,8 @@ static uint64_t rnd;
 
 static const int code_dtypes[] = { HZ_U8, HZ_S8 };
 
-enum values { RANDOM, ALL_HIGH, ALL_LOW, ENDS };
+/* MIDDLE: most codes near a third of their range, as of activations */
+enum values { RANDOM, ALL_HIGH, ALL_LOW, ENDS, MIDDLE };
 
 /* A host array and its copy on a device */
 struct vec {
@@ -70,6 +71,10 @@ static inline int random_code(int dtype, enum values values)
 		return low;
 	case ENDS:
 		return rnd_below(&rnd, 2) ? low : low + 255;
+	case MIDDLE:
+		if (rnd_below(&rnd, 40))
+			return low + 60 + (int)rnd_below(&rnd, 64);
+		return low + (int)rnd_below(&rnd, 256);
 	default:
 		return low + (int)rnd_below(&rnd, 256);
 	}

@@ -42,6 +42,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of more than HZI_QUAT_GEMV_COLUMN_MAJOR: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 #define GEMV_CHUNK 256
+#define GEMV_COLS 32		/* in groups of HZI_QUAT_GEMV_COLS: panels take longer */
 #define GEMV_PLANE 16		/* columns in memory of a chunk of several */
 /* Bytes that a thread moves from memory in the time of one quaternion product, roughly */
 #define BYTES_PER_PRODUCT 2
@@ -1117,8 +1118,8 @@ const char *hzi_cpu_quat_gemm_gemv_unsupported(const struct hz_context *ctx, con
 {
 	const struct hzi_quat_gemm_args *a = args;
 
-	if (min_i64(a->m, a->n) > HZI_QUAT_GEMV_COLS)
-		return "more than 8 rows and columns";
+	if (min_i64(a->m, a->n) > GEMV_COLS)
+		return "more than 32 rows and columns";
 	if (a->packed)
 		return "a is packed";
 	if (!kern_of(ctx, a->dtype)->gemv)
@@ -1127,14 +1128,63 @@ const char *hzi_cpu_quat_gemm_gemv_unsupported(const struct hz_context *ctx, con
 		       ? NULL : "rows of a, or columns of b, are not contiguous";
 }
 
+static void advance(struct hzi_quat_view *v, int64_t elements, int dtype)
+{
+	if (v->data)
+		v->data = (char *)v->data + elements * dtype_bytes(dtype);
+}
+
+/* Rows of C from i on, or its columns, whichever are fewer */
+static struct hzi_quat_gemm_args few_of(const struct hzi_quat_gemm_args *all, int64_t i,
+					int64_t count)
+{
+	struct hzi_quat_gemm_args a = *all;
+	const bool rows = a.m < a.n;
+	const int64_t bias = i * (rows ? a.bias_row : a.bias_col) * dtype_bytes(a.bias_dtype);
+
+	if (rows) {
+		a.m = count;
+		advance(&a.a, i * a.a.row, a.dtype);
+	} else {
+		a.n = count;
+		advance(&a.b, i * a.b.col, a.dtype);
+	}
+	advance(&a.c, i * (rows ? a.c.row : a.c.col), a.c_dtype);
+	advance(&a.pre, i * (rows ? a.pre.row : a.pre.col), a.c_dtype);
+	if (a.bias)
+		a.bias = (const char *)a.bias + bias;
+	return a;
+}
+
 size_t hzi_cpu_quat_gemm_gemv_workspace(const struct hz_context *ctx, const void *args)
 {
-	return workspace(ctx, args, GEMV);
+	const struct hzi_quat_gemm_args *const all = args;
+	size_t most = 0;
+
+	/* The plan depends on the number of columns, of which the last ones may be fewer. */
+	for (int64_t count = min_i64(min_i64(all->m, all->n), HZI_QUAT_GEMV_COLS); count > 0; count--) {
+		const struct hzi_quat_gemm_args a = few_of(all, 0, count);
+		const size_t bytes = workspace(ctx, &a, GEMV);
+
+		most = bytes > most ? bytes : most;
+		if (min_i64(all->m, all->n) <= HZI_QUAT_GEMV_COLS)
+			break;
+	}
+	return most;
 }
 
 int hzi_cpu_quat_gemm_gemv(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, GEMV);
+	const struct hzi_quat_gemm_args *const all = args;
+	const int64_t cols = min_i64(all->m, all->n);
+
+	for (int64_t i = 0; i < cols; i += HZI_QUAT_GEMV_COLS) {
+		const struct hzi_quat_gemm_args a =
+			few_of(all, i, min_i64(HZI_QUAT_GEMV_COLS, cols - i));
+
+		run(ctx, &a, GEMV);
+	}
+	return HZ_OK;
 }
 
 const char *hzi_cpu_quat_gemm_gemv_packed_unsupported(const struct hz_context *ctx,

@@ -2249,12 +2249,13 @@ HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_t
  * GPU products are of f16, to which values with t and those of A2 and of bases are rounded and
  * points beyond 2048, and x in one or two parts; or of integers, x in units of 2^-14 of its most or
  * finer: errors are at most 2^-9 sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what
- * decoding gives. Tables of f16 and bf16 add the roundings of their entries; those of u8, 0.6 % for
- * normal numbers, are taken for up to 8 rows of x, and for more with route TABLE. A row of x with
- * NaN or Inf has there what sums in f32 would be, or NaN in all of y's row. Then one rounding to
- * the dtype of y. With a bias or an activation the product is rounded to f32, then the sum with
- * bias, then the activation, which is as exact as that of hz_linear_forward(). x that w->hadamard
- * transforms is rounded to f32.
+ * decoding gives; 2^-8 in the first for three or more rows of x of bf16 by packed codes with a
+ * shaping, whose values are rounded to bf16. Tables of f16 and bf16 add the roundings of their
+ * entries; those of u8, 0.6 % for normal numbers, are taken for up to 8 rows of x, and for more
+ * with route TABLE. A row of x with NaN or Inf has there what sums in f32 would be, or NaN in all
+ * of y's row. Then one rounding to the dtype of y. With a bias or an activation the product is
+ * rounded to f32, then the sum with bias, then the activation, which is as exact as that of
+ * hz_linear_forward(). x that w->hadamard transforms is rounded to f32.
  * Packed codes with a shaping, and those of D4 with q = 4, M = 2 and BANK groups of 8, with a bank
  * of at most 16 integers up to 255, are multiplied on the CPU by x in the same fixed-point numbers
  * for up to 8 rows of x. With opts->x_format = HZ_S8 they are multiplied by round(x_k / d)

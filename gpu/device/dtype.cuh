@@ -204,6 +204,14 @@ HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 	return r;
 }
 
+HZ_DEVICE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+	uint32_t r;
+
+	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+	return r;
+}
+
 /* Minimum and maximum of both halves; the other operand if one is NaN. DTYPE: HZ_F16, HZ_BF16 */
 template <int DTYPE>
 HZ_DEVICE uint32_t min_x2(uint32_t a, uint32_t b)

@@ -41,14 +41,6 @@ HZ_DEVICE uint32_t group_field(uint32_t a)
 	return r;
 }
 
-HZ_DEVICE uint32_t group_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
-{
-	uint32_t r;
-
-	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-	return r;
-}
-
 /* v twice, as 16-bit floats */
 template <int DTYPE>
 HZ_DEVICE uint32_t group_pair(float v)
@@ -60,7 +52,7 @@ HZ_DEVICE uint32_t group_pair(float v)
 template <int DTYPE>
 HZ_DEVICE uint32_t group_add(uint32_t a, uint32_t b)
 {
-	return DTYPE == HZ_F16 ? add_f16x2(a, b) : group_fma_bf16x2(a, 0x3f803f80, b);
+	return DTYPE == HZ_F16 ? add_f16x2(a, b) : fma_bf16x2(a, 0x3f803f80, b);
 }
 
 /*
@@ -126,7 +118,7 @@ private:
 		/* The lowest bits of an exponent make the value times 2^-14 or 2^-126. */
 		if constexpr (DTYPE == HZ_F16)
 			return mul_f16x2(sign | (t >> 3 & 0x0e000e00), 0x74007400);
-		return group_fma_bf16x2(sign | (t >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000);
+		return fma_bf16x2(sign | (t >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000);
 	}
 
 	/* Bytes 0 and 2, and bytes 1 and 3 */

@@ -154,9 +154,17 @@ struct label_row {
 		w[3] ^= (x ^ x << 4) & 0x40404040;
 	}
 
-	/* v[i] = coordinate i of blocks p and p + 2 times their r, exact up to 2048 */
+	/*
+	 * v[i] = coordinate i of blocks p and p + 2 times their r: as f16, exact up to 2048, or
+	 * rounded to bf16
+	 */
+	template <int DTYPE = HZ_F16>
 	__device__ __forceinline__ void points(int p, uint32_t (&v)[8]) const
 	{
+		if constexpr (DTYPE == HZ_BF16 && SHAPING != HZI_SHAPING_E8) {
+			points_bf16(p, v);
+			return;
+		}
 		const uint32_t hp = p ? label_permute(h, 0, 0x2301) : h;
 		const uint32_t h_low = label_select<0x00020002>(hp >> 5, 0x60006000),
 			       h_high = label_select<0x00200020>(hp >> 1, 0x50005000);
@@ -178,17 +186,14 @@ struct label_row {
 			}
 			nearest(v, u, p ? label_permute(free_bit, 0, 0x2301) : free_bit);
 #pragma unroll
-			for (int i = 0; i < 8; i++)
+			for (int i = 0; i < 8; i++) {
 				v[i] = mul_f16x2(v[i], r);
+				if (DTYPE == HZ_BF16)
+					v[i] = to_bf16x2(f16_low(v[i]), f16_high(v[i]));
+			}
 			return;
 		}
-		if (SHAPING == HZI_SHAPING_D8STAR) {
-			const uint32_t flip = far_from_0(u) & 0x02200220;
-
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-				u[j] ^= flip;
-		}
+		flip(u);
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
 			v[2 * j] = fma_f16x2(label_select<0x003c003c>(u[j], h_low), r, r_low);
@@ -197,6 +202,42 @@ struct label_row {
 	}
 
 private:
+	/* A field n at bit 2 of a half, and h at bit 1, become the bf16 number 64 + 2 n + h. */
+	__device__ __forceinline__ void points_bf16(int p, uint32_t (&v)[8]) const
+	{
+		const uint32_t hp = p ? label_permute(h, 0, 0x2301) : h;
+		const uint32_t low = label_select<0x00020002>(hp >> 5, 0x42804280);
+		const uint32_t r = fma_bf16x2(
+			label_permute(scales, 0x43434343, p ? 0x4341 : 0x4240), 0x3f803f80,
+			0xc300c300);
+		uint32_t u[4];
+
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			u[j] = p ? label_permute(w[j], 0, 0x2301) : w[j];
+		flip(u);
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			v[2 * j] = label_select<0x003c003c>(u[j], low);
+			v[2 * j + 1] = label_select<0x003c003c>(u[j] >> 4, low);
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = fma_bf16x2(fma_bf16x2(v[i], 0x3f803f80, 0xc2a0c2a0), r, 0x80008000);
+	}
+
+	/* D8STAR: flips the top bits of the fields of points far from 0. */
+	__device__ __forceinline__ static void flip(uint32_t (&u)[4])
+	{
+		if (SHAPING == HZI_SHAPING_D8STAR) {
+			const uint32_t bits = far_from_0(u) & 0x02200220;
+
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				u[j] ^= bits;
+		}
+	}
+
 	/* sum |2 n_i - 16| > 64 of each half, as a mask */
 	__device__ __forceinline__ static uint32_t far_from_0(const uint32_t (&u)[4])
 	{

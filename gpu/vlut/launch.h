@@ -53,7 +53,7 @@ size_t hzi_cuda_vlut_label_bytes(const hz_lattice *l, const struct hzi_coded *w)
 int64_t hzi_cuda_vlut_label_chunks(const struct hzi_coded *w);	/* of a row */
 int hzi_cuda_vlut_label_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a);
 float hzi_cuda_vlut_label_r(const hz_lattice *l, uint32_t r[4]);	/* returns the value of 1 */
-int hzi_cuda_vlut_label_wgmma_kernel(const hz_lattice *l);	/* the one with 16 columns */
+int hzi_cuda_vlut_label_wgmma_kernel(const hz_lattice *l);	/* the first for x of f16 */
 int hzi_cuda_vlut_label_values(struct hz_context *ctx, const hz_lattice *l,
 			       const struct hzi_coded *w, void *dst, int64_t pitch, float *factor);
 
@@ -140,6 +140,7 @@ HZI_VLUT_ROUTE(vlut_d4_f16_skinny);
 HZI_VLUT_ROUTE(vlut_d4_f16_wgmma);
 HZI_VLUT_ROUTE(vlut_e8_bitplane);
 HZI_VLUT_ROUTE(vlut_label_skinny);
+HZI_VLUT_ROUTE(vlut_label_wgmma);
 HZI_VLUT_ROUTE(vlut_table_f16_skinny);
 HZI_VLUT_ROUTE(vlut_table_s8_skinny);
 HZI_VLUT_ROUTE(vlut_table_wgmma);
@@ -181,5 +182,9 @@ size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 				     const struct hzi_vlut_gemm_args *a, bool values);
 int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			const struct hzi_vlut_wgmma_opts *o);
+
+/* label_wgmma.c, also for via_f16.c: with packed labels. o->values is not used. */
+int hzi_cuda_vlut_label_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			     const struct hzi_vlut_wgmma_opts *o);
 
 #endif

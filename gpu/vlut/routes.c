@@ -20,18 +20,19 @@
 /* ---- vlut_gemm ------------------------------------------------------------------------------- */
 
 enum {
-	TABLE, LABEL_SKINNY, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM, D4_BITFIELD,
-	TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
+	TABLE, LABEL_SKINNY, LABEL_WGMMA, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM,
+	D4_BITFIELD, TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
 	IF_FORCED		/* after all others */
 };
 
 #define E8_BITPLANE_COLUMNS 6	/* above this, decoding to s8 or f16 is faster */
 #define VIA_QGEMM_COLUMNS 16	/* above this, via_qgemm is the fastest route for s8 */
 
-#define LABEL_SKINNY_COLUMNS 8	/* above this, two of them for one of f32, table_wgmma is faster */
+#define LABEL_SKINNY_COLUMNS 8	/* above this, two of them for one of f32, label_wgmma is faster */
 
 HZI_RANK(label_skinny, struct hzi_vlut_gemm_args,
 	 a->batch * (a->x_dtype == HZ_F32 ? 2 : 1) <= LABEL_SKINNY_COLUMNS, LABEL_SKINNY, GENERIC)
+HZI_RANK(label_wgmma, struct hzi_vlut_gemm_args, a->batch > 2, LABEL_WGMMA, IF_FORCED)
 HZI_RANK(e8_bitplane, struct hzi_vlut_gemm_args, a->batch <= E8_BITPLANE_COLUMNS, E8_BITPLANE,
 	 GENERIC)
 
@@ -77,6 +78,9 @@ static const struct hzi_route gemm_routes[] = {
 		   ROUTE_WITH_WORKSPACE(vlut, table)},
 	[LABEL_SKINNY] = {"label_skinny", "packed labels of E8, up to 8 vectors a launch",
 			  ROUTE(vlut, label_skinny), .cost = label_skinny_cost},
+	[LABEL_WGMMA] = {"label_wgmma", "packed labels of E8, 3 and more vectors",
+			 .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut, label_wgmma),
+			 .cost = label_wgmma_cost},
 	[E8_BITPLANE] = {"e8_bitplane", "packed E8, up to 6 vectors", ROUTE(vlut, e8_bitplane),
 			 .cost = e8_bitplane_cost},
 	[D4_F16_SKINNY] = {"d4_f16_skinny", "packed D4, 3 to 8 vectors of f16",
@@ -89,7 +93,7 @@ static const struct hzi_route gemm_routes[] = {
 			 ROUTE(vlut, d4_bitfield), .cost = d4_bitfield_cost},
 	[TABLE_F16_SKINNY] = {"table_f16_skinny", "rows of codes, up to 8 vectors of f16",
 			      ROUTE(vlut, table_f16_skinny), .cost = table_f16_skinny_cost},
-	[TABLE_WGMMA] = {"table_wgmma", "codes of 4 bits a value, labels of E8, 3 and more vectors",
+	[TABLE_WGMMA] = {"table_wgmma", "codes of 4 bits a value, 3 and more vectors",
 			 .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut, table_wgmma),
 			 .cost = table_wgmma_cost},
 	[TABLE_S8_SKINNY] = {"table_s8_skinny", "rows of codes, few vectors of any dtype",
@@ -120,7 +124,7 @@ static const struct hzi_route gemm2_routes[] = {
 		    ROUTE_WITH_WORKSPACE(vlut2, table)},
 	[VIA_QGEMM2] = {"via_qgemm", "both decoded to s8, then a quantized GEMM",
 			ROUTE_WITH_WORKSPACE(vlut2, via_qgemm), .cost = via_qgemm2_cost},
-	[VIA_F16_2] = {"via_f16", "x decoded to f16, then vlut_gemm's table_wgmma or via_f16",
+	[VIA_F16_2] = {"via_f16", "x decoded to f16, then a route of vlut_gemm by wgmma",
 		       .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut2, via_f16)},
 	[GENERIC2] = {"generic", "any call: decoded tile by tile", .run = hzi_cuda_vlut2_generic},
 };

@@ -20,7 +20,7 @@ struct plan {
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
 	struct hzi_vlut_s8 s8;
-	bool scaled, bitfield, label, values;
+	bool scaled, bitfield, values;
 };
 
 /*
@@ -34,10 +34,8 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 	const int levels = l->rule.levels - w->first;
 	const char *why;
 
-	if (w->packed && hzi_cuda_vlut_packs_as_label(l)) {
-		p->label = true;
-		return a->x_dtype == HZ_S8 ? "x is s8" : NULL;
-	}
+	if (w->packed && hzi_cuda_vlut_packs_as_label(l))
+		return "the codes are packed labels of E8";
 	why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
 	p->scaled = hzi_lattice_has_t(l);
 	p->bitfield = !hzi_cuda_vlut_not_d4_bitfield(l, w);
@@ -75,15 +73,13 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	if (!values && (why = plan_codes(a, w, p)))
 		return why;
 	if (a->batch > INT32_MAX / 4 ||
-	    ((values || p->label) &&
-	     (w->rows > INT32_MAX - HZI_VLUT_WGMMA_ROWS || w->k > INT32_MAX / 4)))
+	    (values && (w->rows > INT32_MAX - HZI_VLUT_WGMMA_ROWS || w->k > INT32_MAX / 4)))
 		return "the sizes do not fit 32 bits";
 	while (p->columns < (values ? 64 : 128) && p->columns < a->batch * p->terms) {
 		p->columns *= 2;
 		size++;
 	}
 	p->kernel = (values ? HZI_KERNEL_vlut_table_wgmma_f16_16 :
-		     p->label ? hzi_cuda_vlut_label_wgmma_kernel(a->vlut->w) :
 		     p->bitfield ? HZI_KERNEL_vlut_table_wgmma_d4_bitfield_16 :
 		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_table_wgmma_d4_16 :
 					       HZI_KERNEL_vlut_table_wgmma_d8_16) +
@@ -95,7 +91,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	if (p->tiles > 65535 || blocks > INT32_MAX / 8)
 		return "too many tiles for a grid";
 	/* Each part has several chunks. */
-	for (int split = 2; split <= 8 && p->chunks >= (p->label ? 2 : 4) * split; split++) {
+	for (int split = 2; split <= 8 && p->chunks >= 4 * split; split++) {
 		if (blocks <= hzi_cuda_vlut_clusters(g, split))
 			p->split = split;
 	}
@@ -118,30 +114,7 @@ size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 	struct plan p;
 
 	plan_of(ctx, a, &w, values, &p);
-	return (size_t)(p.x_bytes + (p.label ? a->batch * 4 : ABSMAX_BYTES));
-}
-
-static int prepare_label_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			   const struct plan *plan, char *workspace)
-{
-	const struct hzi_vlut_label_x p = {
-		.x = a->x, .tiles = (uint8_t *)workspace,
-		.unscale = (float *)(void *)(workspace + plan->x_bytes), .x_k = a->x_k,
-		.x_b = a->x_b, .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
-		.chunks = (int32_t)plan->chunks, .columns = plan->columns, .x_dtype = a->x_dtype,
-		.x_vectorized = hzi_cuda_vlut_x_vectorized(a),
-	};
-	const int64_t vectors = plan->tiles * plan->columns / plan->terms;
-	/* Of a block, which has all of its vectors, or of f16 one part a thread */
-	const int64_t parts = plan->chunks * 2 * HZI_VLUT_LABEL_X_VECTORS;
-	const struct hzi_launch l = {
-		.grid = {(unsigned)(vectors / HZI_VLUT_LABEL_X_VECTORS),
-			 a->x_dtype == HZ_F16 ?
-			 (unsigned)min_of(ceil_div(parts, HZI_VLUT_LABEL_X_THREADS), 64) : 1},
-		.block = {HZI_VLUT_LABEL_X_THREADS}, .early = true,
-	};
-
-	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_label_x_pack, &l, &p, sizeof(p));
+	return (size_t)(p.x_bytes + ABSMAX_BYTES);
 }
 
 static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -189,7 +162,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.row_scale = w.row_scale,
 		.power = a->x_dtype == HZ_F16 ? NULL :
 			 (float *)(void *)(o->workspace + plan.x_bytes) +
-				 (plan.label ? 0 : HZI_VLUT_WGMMA_ABSMAX_BLOCKS),
+				 HZI_VLUT_WGMMA_ABSMAX_BLOCKS,
 		.column_scale = o->column_scale,
 		.column_scale_step = o->column_scale_step,
 		.y = a->y,
@@ -211,7 +184,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
 		.first = {plan.s8.first[0], plan.s8.first[1]},
 	};
-	const bool tables = !plan.bitfield && !plan.label && !plan.values;
+	const bool tables = !plan.bitfield && !plan.values;
 	const int table_bytes = (tables ? HZI_VLUT_S8_TABLE_BYTES : 0) +
 				(plan.scaled ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
@@ -241,18 +214,12 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 			p.has_offset |= o != 0;
 		}
 	}
-	if (plan.label) {
-		p.codes = w.packed;
-		p.scale = o->factor * hzi_cuda_vlut_label_r(l, p.label_r);
-	}
 	if (plan.values) {
 		p.codes = o->values;
 		p.row_bytes = p.chunks * HZI_VLUT_WGMMA_CHUNK * 2;
 		p.row = p.row_bytes;
 	}
-	if (plan.label)
-		HZ_CHECK(prepare_label_x(ctx, a, &plan, o->workspace));
-	else if (!o->x_is_packed)
+	if (!o->x_is_packed)
 		HZ_CHECK(prepare_x(ctx, a, &plan, o->workspace));
 	return hzi_cuda_launch(ctx, name, plan.kernel, &launch, &p, sizeof(p));
 }

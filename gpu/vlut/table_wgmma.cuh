@@ -11,12 +11,10 @@
  *
  * Packed bit fields (d4_bitfield.h) are decoded by bitwise logic. Of a chunk of 128 values lane t
  * has 16 of either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are
- * in units of 2^-24, those of rows g + 8 in units of 2^-20. Labels of E8 (label.cuh) are decoded
- * likewise: step 4 p + j takes coordinates 2 j and 2 j + 1 of blocks p and p + 2 of a lane's four.
+ * in units of 2^-24, those of rows g + 8 in units of 2^-20.
  *
  * x of f32 becomes two f16 terms in adjacent columns, the second one 2^11 times the remainder. f32
- * and bf16 are scaled by a power of two that makes the largest |x| 2^14 to 2^15, with labels the
- * largest of each vector: vlut_label_x_pack.
+ * and bf16 are scaled by a power of two that makes the largest |x| 2^14 to 2^15.
  */
 #ifndef HZI_GPU_VLUT_TABLE_WGMMA_CUH
 #define HZI_GPU_VLUT_TABLE_WGMMA_CUH
@@ -27,7 +25,6 @@
 #include "gpu/device/wgmma_f16.cuh"
 #include "gpu/vlut/table_s8.cuh"
 #include "gpu/vlut/d4_bitfield.cuh"
-#include "gpu/vlut/label.cuh"
 #include "gpu/vlut/table_wgmma.h"
 
 #define CHUNK HZI_VLUT_WGMMA_CHUNK
@@ -37,19 +34,13 @@
 #define THREADS HZI_VLUT_WGMMA_THREADS
 #define ROWS HZI_VLUT_WGMMA_ROWS
 
-/*
- * WORDS: of a leader; 0: D4 bit fields; F16_VALUES: W is f16, not codes; LABELS: packed labels of
- * E8
- */
+/* WORDS: of a leader; 0: D4 bit fields; F16_VALUES: W is f16, not codes */
 #define F16_VALUES 4
-#define LABELS(shaping, t_bits) (8 * (shaping) + (t_bits))
 
 template <int WORDS, int COLUMNS, bool SCALED>
 struct table_wgmma_block {
-	static constexpr bool BITFIELD = WORDS == 0, F16 = WORDS == F16_VALUES, LABEL = WORDS >= 8,
-			      TABLES = !BITFIELD && !F16 && !LABEL;
-	static constexpr int SHAPING = WORDS / 8, T_BITS = WORDS % 8,
-			     LABEL_BYTES = HZI_VLUT_LABEL_BYTES(T_BITS);
+	static constexpr bool BITFIELD = WORDS == 0, F16 = WORDS == F16_VALUES,
+			      TABLES = !BITFIELD && !F16;
 	static constexpr int STAGES = HZI_VLUT_WGMMA_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = F16 ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1,
 			     ACC_PITCH = HZI_VLUT_WGMMA_ACC_PITCH(COLUMNS);
@@ -96,29 +87,17 @@ struct table_wgmma_block {
 		for (int r = 0; r < 2; r++) {
 			const int64_t row = min(row0 + warp * 16 + g + 8 * r, p.rows - 1);
 
-			if (BITFIELD || LABEL) {
+			if (BITFIELD) {
 				const int64_t tile = min(row0 / 16 + warp, (p.rows - 1) / 16);
 
-				codes[r] = p.codes + lane * 16 + r * 512 +
-					   (LABEL ? (tile * p.chunks + begin) * LABEL_BYTES :
-						    (tile * p.bitfield + 2 * begin) * 512);
+				codes[r] = p.codes + lane * 16 +
+					   (tile * p.bitfield + 2 * begin + r) * 512;
 				continue;
 			}
 			codes[r] = p.codes + row * p.row;
 			ts[r] = p.t + row * p.t_row;
 		}
 		auto load = [&](int d, int c) {
-			if constexpr (LABEL) {
-				const uint8_t *const chunk = codes[0] + c * LABEL_BYTES;
-
-				if (c < n) {
-					ring[d][0] = load_codes(chunk);
-					ring[d][1] = load_codes(chunk + 512);
-					ring_t[d][0] = label_load_t<T_BITS>(
-						chunk + 1024 - lane * 16, lane);
-				}
-				return;
-			}
 			const int at = (begin + c) * CHUNK_BYTES + t * 16 * PIECES;
 
 #pragma unroll
@@ -209,8 +188,6 @@ struct table_wgmma_block {
 				if (c >= n)
 					break;
 
-				const uint32_t t_word = LABEL ? ring_t[d][0] : 0;
-
 #pragma unroll
 				for (int i = 0; i < 2 * PIECES; i++) {
 					w[i][0] = ring[d][i].x;
@@ -229,9 +206,7 @@ struct table_wgmma_block {
 				for (int first = 0; first < 4; first += GROUPS_AT_ONCE) {
 					uint32_t a[GROUPS_AT_ONCE][8];
 
-					if constexpr (LABEL)
-						decode_label(a, w, first, t_word);
-					else if constexpr (BITFIELD)
+					if constexpr (BITFIELD)
 						decode_bitfield(a, w, first);
 					else if constexpr (F16)
 						copy_values(a, w, first);
@@ -318,28 +293,6 @@ struct table_wgmma_block {
 		}
 	}
 
-	/* The same from labels: blocks p and p + 2 of both rows are groups 2 p and 2 p + 1. */
-	__device__ __forceinline__ void decode_label(uint32_t (&a)[GROUPS_AT_ONCE][8],
-						     const uint32_t (&w)[2][4], int first,
-						     uint32_t t_word) const
-	{
-		const label_row<SHAPING> low(w[0], label_t<T_BITS>(t_word, 0), p.label_r),
-			high(w[1], label_t<T_BITS>(t_word, 1), p.label_r);
-
-#pragma unroll
-		for (int f = 0; f < GROUPS_AT_ONCE; f += 2) {
-			uint32_t v[2][8];
-
-			low.points((first + f) / 2, v[0]);
-			high.points((first + f) / 2, v[1]);
-#pragma unroll
-			for (int i = 0; i < 8; i++) {
-				a[f + i / 4][2 * (i % 4)] = v[0][i];
-				a[f + i / 4][2 * (i % 4) + 1] = v[1][i];
-			}
-		}
-	}
-
 	/* Releases the stage of the previous chunk and refills it. */
 	__device__ __forceinline__ void refill(const uint8_t *x, int done, int n, int stage,
 					       int phase) const
@@ -355,10 +308,7 @@ struct table_wgmma_block {
 		__syncwarp();
 	}
 
-	/*
-	 * Stores four sums of a row: vectors b to b + 3, or with two terms b and b + 1. unscale: of
-	 * all vectors; labels have one for each.
-	 */
+	/* Stores four sums of a row: vectors b to b + 3, or with two terms b and b + 1 */
 	__device__ __forceinline__ void store_row(int64_t row, int b, const float (&s)[4],
 						  const float (&unscale)[2]) const
 	{
@@ -373,11 +323,7 @@ struct table_wgmma_block {
 
 			if (i >= 4 / p.terms || b + i >= p.batch)
 				continue;
-			if constexpr (LABEL)
-				v *= p.power ? p.power[b + i] : 1;
-			else
-				v = v * unscale[0] * unscale[1];
-			v *= scale;
+			v = v * unscale[0] * unscale[1] * scale;
 			if (p.column_scale)
 				v *= p.column_scale[(b + i) * p.column_scale_step];
 			store_any(p.y_dtype, p.y, row * p.y_i + (b + i) * p.y_b, v);
@@ -389,8 +335,7 @@ struct table_wgmma_block {
 		float *partials = (float *)memory;
 		const int share = ROWS / p.split, tile_vectors = COLUMNS / p.terms;
 		const int rows = part == p.split - 1 ? ROWS - part * share : share;
-		const bool scaled = !LABEL && p.power;
-		const float unscale[2] = {scaled ? p.power[0] : 1, scaled ? p.power[1] : 1};
+		const float unscale[2] = {p.power ? p.power[0] : 1, p.power ? p.power[1] : 1};
 
 		__syncthreads();
 #pragma unroll

@@ -41,18 +41,6 @@ struct hzi_vlut_x_pack {
 	int32_t order, pad_;		/* HZI_VLUT_X_* */
 };
 
-/* vlut_label_x_pack: x in the order of labels; a block has HZI_VLUT_LABEL_X_VECTORS of x. */
-#define HZI_VLUT_LABEL_X_VECTORS 2
-#define HZI_VLUT_LABEL_X_THREADS 128
-struct hzi_vlut_label_x {
-	const void *x;
-	uint8_t *tiles;		/* [tile of columns] of tiles of `columns` columns */
-	float *unscale;		/* of each vector, the power of two that undoes its scaling */
-	int64_t x_k, x_b;
-	int32_t k, batch, chunks, columns;
-	int32_t x_dtype, x_vectorized;	/* x_vectorized: contiguous aligned vectors, k % 8 = 0 */
-};
-
 /*
  * Grid: row tiles times splits of k, which form a cluster; column tiles. scale_of: f16, twice,
  * divided by a power of two that `scale` contains.
@@ -60,7 +48,7 @@ struct hzi_vlut_label_x {
 struct hzi_vlut_table_wgmma {
 	const uint8_t *codes, *t, *tiles;
 	const float *row_scale;
-	const float *power;	/* of hzi_vlut_x_pack; labels: of each vector; or NULL */
+	const float *power;	/* of hzi_vlut_x_pack, or NULL */
 	const float *column_scale;	/* or NULL */
 	void *y;
 	int64_t row, t_row, row_scale_step, column_scale_step, y_i, y_b;
@@ -73,13 +61,11 @@ struct hzi_vlut_table_wgmma {
 	uint32_t minus[8];
 	int32_t has_offset;		/* these are not all 0 */
 	uint32_t first[2];
-	uint32_t label_r[4];		/* as struct hzi_vlut_label_skinny has it */
 	uint32_t scale_of[HZI_LATTICE_SCALES];
 	uint32_t leaders[HZI_VLUT_S8_ENTRIES * 2];
 };
 
 static_assert(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_vlut_label_x) == 64, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2520, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2504, "the same layout for C and CUDA");
 
 #endif

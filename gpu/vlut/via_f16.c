@@ -231,13 +231,28 @@ static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, 
 	};
 }
 
+/* What multiplies the codes of W by x of f16, without decoding them to memory */
+static const char *codes_unsupported(const struct hz_context *ctx,
+				     const struct hzi_vlut_gemm_args *one)
+{
+	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, one) ?
+	       hzi_cuda_vlut_wgmma_unsupported(ctx, one, false) : NULL;
+}
+
+static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *one)
+{
+	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, one) ?
+	       hzi_cuda_vlut_wgmma_workspace(ctx, one, false) :
+	       hzi_cuda_vlut_label_wgmma_workspace(ctx, one);
+}
+
 const char *hzi_cuda_vlut2_via_f16_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 	const char *const why = decode_unsupported(a->vlut->x, &a->x);
 
-	return why ? why : !hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false) ? NULL :
+	return why ? why : !codes_unsupported(ctx, &one) ? NULL :
 	       hzi_cuda_vlut_via_f16_unsupported(ctx, &one);
 }
 
@@ -246,9 +261,9 @@ size_t hzi_cuda_vlut2_via_f16_workspace(const struct hz_context *ctx, const void
 	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 
-	return bytes_of(&a->x) + (hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false) ?
+	return bytes_of(&a->x) + (codes_unsupported(ctx, &one) ?
 				  hzi_cuda_vlut_via_f16_workspace(ctx, &one) :
-				  hzi_cuda_vlut_wgmma_workspace(ctx, &one, false));
+				  codes_workspace(ctx, &one));
 }
 
 int hzi_cuda_vlut2_via_f16(struct hz_context *ctx, const void *args)
@@ -264,8 +279,9 @@ int hzi_cuda_vlut2_via_f16(struct hz_context *ctx, const void *args)
 
 	HZ_CHECK(decode(ctx, a->vlut->x, &x, workspace, &o.factor));
 	workspace += bytes_of(&x);
-	if (hzi_cuda_vlut_wgmma_unsupported(ctx, &one, false))
+	if (codes_unsupported(ctx, &one))
 		return multiply(ctx, &one, &o, workspace);
 	o.workspace = workspace;
-	return hzi_cuda_vlut_wgmma(ctx, &one, &o);
+	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, &one) ?
+	       hzi_cuda_vlut_wgmma(ctx, &one, &o) : hzi_cuda_vlut_label_gemm(ctx, &one, &o);
 }

@@ -281,13 +281,18 @@ struct packed_row {
 	int64_t k;
 };
 
-static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t count)
+/* by_rows: x is [batch, k] and y [batch, rows]; else vectors are adjacent */
+static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t count, bool by_rows)
 {
 	for (; count > 0; r++, count--) {
 		hz_packed p;
 		hz_coded w = packed_as(v, r->rows, r->k, scales, &p);
-		const hz_tensor xt = by_columns(x, r->x_dtype, r->k, r->batch);
-		hz_tensor yt = by_columns(y, r->y_dtype, r->rows, r->batch);
+		const hz_tensor xt = by_rows ?
+				     hz_tensor_2d(x, r->x_dtype, HZ_CUDA, r->batch, r->k) :
+				     by_columns(x, r->x_dtype, r->k, r->batch);
+		hz_tensor yt = by_rows ?
+			       hz_tensor_2d(y, r->y_dtype, HZ_CUDA, r->batch, r->rows) :
+			       by_columns(y, r->y_dtype, r->rows, r->batch);
 
 		w.use_levels = r->levels;
 		is_int(hz_vlut_gemm(ctx, v, &w, &xt, &yt), HZ_OK, "%s: %s", r->name,
@@ -301,7 +306,7 @@ static void test_packed_rows(hz_vlut *v, const struct packed_row *r, size_t coun
 /* Packing w takes `bytes` bytes, with rows and values padded, and launches `kernel`. */
 static void test_packing(const char *name, const hz_lattice_opts *o, const hz_coded *w,
 			 int64_t bytes, const char *kernel, const struct packed_row *rows,
-			 size_t count)
+			 size_t count, bool by_rows)
 {
 	hz_lattice *l;
 	hz_vlut *v;
@@ -314,7 +319,7 @@ static void test_packing(const char *name, const hz_lattice_opts *o, const hz_co
 	is_int((int64_t)room, bytes, "%s: bytes", name);
 	is_int(hz_vlut_pack(ctx, v, w, scales, room, &p), HZ_OK, "%s: codes are packed", name);
 	is_str(taken(), kernel, "%s: by a kernel", name);
-	test_packed_rows(v, rows, count);
+	test_packed_rows(v, rows, count, by_rows);
 	hz_vlut_close(v);
 	hz_lattice_close(l);
 }
@@ -373,7 +378,7 @@ static void test_packed(void)
 	w.codes.stride[0] = 2;
 	w.codes.stride[1] = 2 * 60;
 	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_d4_bitfield_pack", packed_table,
-		     sizeof(packed_table) / sizeof(*packed_table));
+		     sizeof(packed_table) / sizeof(*packed_table), false);
 }
 
 /* Of points too far from 0 for bit fields: rows of codes */
@@ -395,7 +400,7 @@ static void test_far(void)
 	const hz_coded w = {.k = 1008, .codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 60, 252, 2)};
 
 	test_packing("far from 0", &o, &w, 60 * 512, "vlut_pack", far_table,
-		     sizeof(far_table) / sizeof(*far_table));
+		     sizeof(far_table) / sizeof(*far_table), false);
 }
 
 static const struct packed_row e8_table[] = {
@@ -428,7 +433,7 @@ static void test_e8_bitplane(void)
 	const hz_coded w = {.k = 1009, .codes = hz_tensor_3d(codes, HZ_U16, HZ_CUDA, 60, 127, 2)};
 
 	test_packing("E8", &o, &w, 64 * 512, "vlut_e8_bitplane_pack", e8_table,
-		     sizeof(e8_table) / sizeof(*e8_table));
+		     sizeof(e8_table) / sizeof(*e8_table), false);
 }
 
 static const struct packed_row label_table[] = {
@@ -437,11 +442,22 @@ static const struct packed_row label_table[] = {
 	{"labels, 4 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 4, "vlut_label_skinny_cube_any_8",
 	 128, 0, 4096},
 	{"labels, 5 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 5,
-	 "vlut_label_x_pack vlut_label_wgmma_cube_16", 80, 5, 4096},
+	 "vlut_label_x vlut_label_wgmma_cube_f16_64x16", 128, 2, 4096},
 	{"labels, a batch", 0, HZ_F16, HZ_F16, 768, 32,
-	 "vlut_label_x_pack vlut_label_wgmma_cube_32", 9, 3, 768},
-	{"labels, a large batch", 0, HZ_BF16, HZ_BF16, 4096, 300,
-	 "vlut_label_x_pack vlut_label_wgmma_cube_128", 32, 2, 4096},
+	 "vlut_label_x vlut_label_wgmma_cube_f16_64x32", 24, 2, 768},
+};
+
+static const struct packed_row label_row_table[] = {
+	{"labels, a batch of rows", 0, HZ_F16, HZ_F16, 4096, 32,
+	 "vlut_label_wgmma_cube_f16_64x32", 128, 2, 4096},
+	{"labels, a batch of rows that are not aligned", 0, HZ_F16, HZ_F16, 4096, 32,
+	 "vlut_label_x vlut_label_wgmma_cube_f16_64x32", 128, 2, 4092},
+	{"labels, 64 rows", 0, HZ_BF16, HZ_BF16, 4096, 64,
+	 "vlut_label_wgmma_cube_bf16_64x64", 128, 2, 4096},
+	{"labels, 256 rows", 0, HZ_BF16, HZ_F32, 4096, 256,
+	 "vlut_label_wgmma_cube_bf16_128x128", 128, 2, 4096},
+	{"labels, 1024 rows", 0, HZ_BF16, HZ_BF16, 4096, 1024,
+	 "vlut_label_wgmma_cube_bf16_128x256", 32, 0, 4096},
 };
 
 static void test_label(void)
@@ -453,7 +469,9 @@ static void test_label(void)
 	};
 
 	test_packing("labels", &o, &w, 64 * 4096 * 9 / 16, "vlut_label_pack", label_table,
-		     sizeof(label_table) / sizeof(*label_table));
+		     sizeof(label_table) / sizeof(*label_table), false);
+	test_packing("labels", &o, &w, 64 * 4096 * 9 / 16, "vlut_label_pack", label_row_table,
+		     sizeof(label_row_table) / sizeof(*label_row_table), true);
 }
 
 static void test_gemm2(void)

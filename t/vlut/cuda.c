@@ -444,7 +444,7 @@ static const struct packed_row label_table[] = {
 	{"labels, 5 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 5,
 	 "vlut_label_x vlut_label_wgmma_cube_f16_64x16", 128, 2, 4096},
 	{"labels, a batch", 0, HZ_F16, HZ_F16, 768, 32,
-	 "vlut_label_x vlut_label_wgmma_cube_f16_64x32", 24, 2, 768},
+	 "vlut_label_x vlut_label_wgmma_cube_f16_64x16", 36, 3, 768},
 };
 
 static const struct packed_row label_row_table[] = {
@@ -455,7 +455,9 @@ static const struct packed_row label_row_table[] = {
 	{"labels, 64 rows", 0, HZ_BF16, HZ_BF16, 4096, 64,
 	 "vlut_label_wgmma_cube_bf16_64x64", 128, 2, 4096},
 	{"labels, 256 rows", 0, HZ_BF16, HZ_F32, 4096, 256,
-	 "vlut_label_wgmma_cube_bf16_128x128", 128, 2, 4096},
+	 "vlut_label_wgmma_cube_bf16_64x128", 64, 0, 4096},
+	{"labels, 128 rows by more", 0, HZ_F16, HZ_F32, 11008, 128,
+	 "vlut_label_wgmma_cube_f16_128x128", 86, 0, 4096},
 	{"labels, 1024 rows", 0, HZ_BF16, HZ_BF16, 4096, 1024,
 	 "vlut_label_wgmma_cube_bf16_128x256", 32, 0, 4096},
 };

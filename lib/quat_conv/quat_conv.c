@@ -208,8 +208,10 @@ static int conv(struct hz_context *ctx, const struct call *q, const hz_quat_conv
 				       HZI_WORKSPACE(ctx, quat_conv, quat_conv_bwd, &a) :
 				       HZI_WORKSPACE(ctx, quat_conv, quat_conv, &a.f)));
 	} while (hzi_quat_misalign(ctx, &a.f.l));
-	return q->backward ? HZI_CALL(ctx, quat_conv, quat_conv_bwd, &a) :
-			     HZI_CALL(ctx, quat_conv, quat_conv, &a.f);
+	if (ctx->recording)
+		return HZ_OK;
+	return q->backward ? HZI_CALL_PICKED(ctx, quat_conv, quat_conv_bwd, &a) :
+			     HZI_CALL_PICKED(ctx, quat_conv, quat_conv, &a.f);
 }
 
 int hz_quat_conv(hz_context *ctx, const hz_tensor *x, const hz_tensor *w, const hz_tensor *b,

@@ -93,11 +93,13 @@ int hzi_quat_check_apart(struct hz_context *ctx, const char *op,
 			 const char *same_out)
 {
 	for (int i = 0; i < n; i++) {
-		for (int k = 0; k < i; k++) {
-			const struct hzi_quat_layer_view *a = &list[k], *b = &list[i];
+		const struct hzi_quat_layer_view *b = &list[i];
+
+		for (int k = 0; k < i && b->t; k++) {
+			const struct hzi_quat_layer_view *a = &list[k];
 			bool same;
 
-			if (!a->t || !b->t || !(a->output || b->output))
+			if (!a->t || !(a->output || b->output))
 				continue;
 			same = in && strcmp(a->name, in) == 0 && strcmp(b->name, same_out) == 0;
 			HZ_CHECK(same ? hzi_check_apart_or_same(ctx, op, a->name, a->t, b->name,

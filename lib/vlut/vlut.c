@@ -1021,6 +1021,10 @@ static int products(struct hz_context *ctx, const char *op, const struct hzi_vlu
 	struct hzi_vlut_gemm_args one;
 	size_t bytes = 0;
 
+	if (o->count == 1) {
+		one = item(a, o, 0);
+		return HZI_RUN(ctx, op, vlut, vlut_gemm, &one);
+	}
 	/* Those of different alignment may take different code paths. */
 	for (int64_t i = 0; i < o->count; i++) {
 		size_t need;

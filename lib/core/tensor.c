@@ -556,11 +556,13 @@ int hzi_fail_reserved(struct hz_context *ctx, const char *op, const int64_t *res
 
 uint32_t hzi_hash(uint32_t h, const int64_t *number, int n)
 {
+	uint64_t state = h;
+
 	for (int i = 0; i < n; i++) {
-		for (int bit = 0; bit < 64; bit += 8)
-			h = (h ^ (uint32_t)(number[i] >> bit & 255)) * 16777619u;
+		state = (state ^ (uint64_t)number[i]) * UINT64_C(0x9e3779b97f4a7c15);
+		state ^= state >> 32;
 	}
-	return h;
+	return (uint32_t)state;
 }
 
 uint32_t hzi_packed_check(const hz_packed *p)

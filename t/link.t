@@ -97,8 +97,8 @@ too_large()
 	size=$(wc -c <"$work/stripped")
 	# Device code is between two symbols, NAME and NAME_end.
 	for bounds in $($NM "$work/app" | sed -n -e 's/^\([0-9a-f]*\) . hzi_code_.*_end$/-0x\1/p;t' \
-		-e 's/^\([0-9a-f]*\) . hzi_code_.*/+0x\1/p'); do
-		size=$((size $bounds))
+		-e 's/^\([0-9a-f]*\) . hzi_code_.*/0x\1/p'); do
+		size=$((size + bounds))
 	done
 	[ "$size" -le "$1" ] || echo "it has $size"
 }

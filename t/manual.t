@@ -65,7 +65,7 @@ report "every NAME line is a phrase of at most 100 characters" \
 		name=$(sed -n 's/^\.Nd //p' "$page")
 		case $name in
 		'') ;;		# only points to another page
-		?' = '* | *[*{]*) echo "$page: $name" ;;
+		?' = '* | *\** | *'{'*) echo "$page: $name" ;;
 		*' '*) [ ${#name} -le 100 ] || echo "$page: $name" ;;
 		*) echo "$page: $name" ;;
 		esac

@@ -49,8 +49,8 @@ struct hzi_qgemm_mul {
 
 /*
  * Packs m rows of k codes of A, element (i, j) at a + i * a_m + j * a_k, for mul(); padding adds
- * nothing to sums. row[i] becomes the sum of the codes as packed, mod 2^32; NULL: not wanted. split:
- * mul() gets b_sum, and the first of these rows is a multiple of hzi_qgemm_kern.rows.
+ * nothing to sums. row[i] becomes the sum of the codes as packed, mod 2^32; NULL: not wanted.
+ * split: mul() gets b_sum, and the first of these rows is a multiple of hzi_qgemm_kern.rows.
  */
 struct hzi_qgemm_pack_a {
 	const void *a;
@@ -122,10 +122,10 @@ struct hzi_qgemm_skinny_pack {
 
 /*
  * y[r][16] += the sum of a chunk for a panel of group-wise quantized weights and row r of x, by the
- * formula of hz_qlinear_group(); rows is 1, 2 or HZI_GROUP_ROWS. codes and x begin at the chunk, scale
- * and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u have
- * zero_all. A step is 32 of k, or 16 with by_16, which floats always have; a unit is `unit` steps.
- * The group of a step is step >> group_shift; the scale of x of a unit is x_scale[unit >>
+ * formula of hz_qlinear_group(); rows is 1, 2 or HZI_GROUP_ROWS. codes and x begin at the chunk,
+ * scale and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u
+ * have zero_all. A step is 32 of k, or 16 with by_16, which floats always have; a unit is `unit`
+ * steps. The group of a step is step >> group_shift; the scale of x of a unit is x_scale[unit >>
  * x_scale_shift]. x: floats, or s8 with sums of units, times zero_all if zero is NULL.
  */
 #define HZI_GROUP_ROWS 4

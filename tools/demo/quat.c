@@ -288,7 +288,8 @@ static int make_reals(struct network *n, int units)
 	for (int64_t i = 0; i < n->w1; i++)
 		n->m.value[i] = random_normal(&random) * sqrtf(2.0f / (float)(INPUTS + units));
 	for (int64_t i = 0; i < n->w2; i++)
-		part(n, n->m.value, 2)[i] = random_normal(&random) * sqrtf(2.0f / (float)(units + 4));
+		part(n, n->m.value, 2)[i] =
+			random_normal(&random) * sqrtf(2.0f / (float)(units + 4));
 	return HZ_OK;
 }
 
@@ -369,7 +370,8 @@ int demo_equal_weights(hz_context *ctx, const struct ground *g, bool quick)
 	if (!status)
 		status = train_model(&r.m, &training, &test);
 	if (!status)
-		printf("Quaternions against real numbers, with as many weights. From 16 places around\n"
+		printf("Quaternions against real numbers, with as many weights. From 16 places "
+		       "around\n"
 		       "a middle two networks of two layers learn the height and the slope of the\n"
 		       "ground 70 m away (%s). Error: the mean of squares in the test,\n"
 		       "after %d times through %lld places.\n\n"

@@ -121,8 +121,8 @@ static int calibrate(struct work *k, const char *option, hz_tensor *moments)
 		found = true;
 	}
 	if (!status && !found)
-		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize%s%s%s "
-				  "as many in-features", path, (long long)moments->shape[0],
+		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize"
+				  "%s%s%s as many in-features", path, (long long)moments->shape[0],
 				  glob ? " that matches '" : "", glob ? glob : "", glob ? "'" : "");
 	free(glob);
 	return status;
@@ -476,8 +476,8 @@ static int parse(int argc, char **argv, struct request *r)
 			break;
 		case 'c':
 			if (r->calibrations == CALIBRATIONS_MAX)
-				return complain(EXIT_BAD, "quantize: --calibrate is given more than "
-						"%d times", CALIBRATIONS_MAX);
+				return complain(EXIT_BAD, "quantize: --calibrate is given more "
+						"than %d times", CALIBRATIONS_MAX);
 			r->calibrate[r->calibrations++] = optarg;
 			break;
 		case 's':

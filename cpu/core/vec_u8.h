@@ -137,7 +137,7 @@ INLINE vu8 four_bytes(const int8_t *p)
 }
 
 /*
- * Products of unsigned bytes below 64 and signed bytes; neighbouring products are added to 16 bits.
+ * Products of unsigned and signed bytes; neighbouring ones are added to 16 bits, which must suffice.
  */
 INLINE vu16 madd_bytes(vu8 u, vu8 v)
 {

@@ -351,8 +351,11 @@ int grid_make_quats(struct bench *b, struct grid_case *g)
 	hz_tensor w = taps ? hz_tensor_nd(b->y, g->dtype, hz_device(b->ctx), 5,
 					  (int64_t[]){n, taps, taps, n, 4}) :
 			     hz_tensor_3d(b->y, g->dtype, hz_device(b->ctx), n, n, 4);
+	/* What a layer takes where its weights are not packed */
+	const bool layer = strcmp(g->op->op, "quat_linear") == 0;
+	const hz_quat_gemm_opts opts = {.method = layer ? HZ_QUAT_FAST : HZ_QUAT_AUTO};
 	size_t bytes = 0;
-	int status = g->op->packs ? hz_quat_gemm_pack_bytes(b->ctx, &w, NULL, &bytes) : HZ_OK;
+	int status = g->op->packs ? hz_quat_gemm_pack_bytes(b->ctx, &w, &opts, &bytes) : HZ_OK;
 
 	if (!status)
 		status = grid_weights(b, g, (size_t)hz_tensor_bytes(&w), bytes);
@@ -360,7 +363,7 @@ int grid_make_quats(struct bench *b, struct grid_case *g)
 	if (!status)
 		status = bench_fill(b, g->dtype, hz_tensor_count(&w), w);
 	if (!status && g->packed)
-		status = hz_quat_gemm_pack(b->ctx, &w, g->weights, bytes, &g->pack, NULL);
+		status = hz_quat_gemm_pack(b->ctx, &w, g->weights, bytes, &g->pack, &opts);
 	g->w = w;
 	g->quat_gemm.packed = g->quat_linear.packed = g->packed ? &g->pack : NULL;
 	return status;

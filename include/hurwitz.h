@@ -1466,8 +1466,8 @@ typedef struct hz_quat_linear_opts {
  * Aliasing: no output overlaps another operand.
  * Arithmetic: as hz_quat_gemm(), but HZ_QUAT_AUTO is HZ_QUAT_FAST unless the context says otherwise
  * or one of the sizes is below 32; with opts->packed it is the method of that, which
- * hz_quat_gemm_pack() makes HZ_QUAT_DIRECT unless it is told HZ_QUAT_FAST. A product of rotations is
- * one of real 3N x 3M matrices.
+ * hz_quat_gemm_pack() makes HZ_QUAT_DIRECT unless it is told HZ_QUAT_FAST. A product of rotations
+ * is one of real 3N x 3M matrices.
  * Workspace: hz_record_begin() tells.
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
  */

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Rows of x become padded codes with sums and scales, or f32. Then each thread has blocks of rows for
- * panels of 16 columns of W, which it packs itself, into the caches, unless the caller has done so.
+ * Rows of x become padded codes with sums and scales, or f32. Then each thread has blocks of rows
+ * for panels of 16 columns of W, which it packs itself, into the caches, unless the caller has done so.
  * Rows of codes that are contiguous are only transposed, by four bytes at a time: with codes of 4
  * bits x is in the order that these have then, see permute().
  */
@@ -109,7 +109,7 @@ struct layer {
 	const struct hzi_qlinear_group_args *a;
 	const struct hzi_qgemm_kern *kern;
 	const struct hzi_quantize_kern *quantize;
-	bool contiguous;		/* W is not packed, and has contiguous rows of whole steps */
+	bool contiguous;		/* W is unpacked, its rows are contiguous, of whole steps */
 	char *x;			/* codes, or f32 */
 	float *x_scale;
 	int32_t *x_sum;
@@ -211,8 +211,8 @@ static void quantize_row(const struct layer *l, const char *row, int8_t *codes, 
 }
 
 /*
- * The order of each 8 elements of a row for W of 4 bits in rows as stored: a word of these has l = 0,
- * 2, 4, 6 in the low halves of its bytes, 1, 3, 5, 7 in the upper ones.
+ * The order of each 8 elements of a row for W of 4 bits in rows as stored: a word of these has l =
+ * 0, 2, 4, 6 in the low halves of its bytes, 1, 3, 5, 7 in the upper ones.
  */
 static void permute(const struct layer *l, char *row)
 {

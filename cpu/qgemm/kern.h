@@ -143,8 +143,8 @@ struct hzi_group_mul {
 
 /*
  * The codes of a panel from contiguous rows of W, w_n bytes apart: 16 bytes of each column become
- * four rows of the layout, `to` then advances by 256 bytes. Columns that are missing become 0. flip:
- * bits of the codes that are flipped.
+ * four rows of the layout, `to` then advances by 256 bytes. Columns that are missing become 0.
+ * flip: bits of the codes that are flipped.
  */
 struct hzi_group_pack {
 	const uint8_t *w;

@@ -1159,15 +1159,16 @@ static struct hzi_quat_gemm_args few_of(const struct hzi_quat_gemm_args *all, in
 size_t hzi_cpu_quat_gemm_gemv_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_quat_gemm_args *const all = args;
+	const int64_t cols = min_i64(all->m, all->n);
 	size_t most = 0;
 
 	/* The plan depends on the number of columns, of which the last ones may be fewer. */
-	for (int64_t count = min_i64(min_i64(all->m, all->n), HZI_QUAT_GEMV_COLS); count > 0; count--) {
+	for (int64_t count = min_i64(cols, HZI_QUAT_GEMV_COLS); count > 0; count--) {
 		const struct hzi_quat_gemm_args a = few_of(all, 0, count);
 		const size_t bytes = workspace(ctx, &a, GEMV);
 
 		most = bytes > most ? bytes : most;
-		if (min_i64(all->m, all->n) <= HZI_QUAT_GEMV_COLS)
+		if (cols <= HZI_QUAT_GEMV_COLS)
 			break;
 	}
 	return most;

@@ -34,7 +34,8 @@ static const struct hzi_route routes[] = {
 		.run = hzi_cpu_quat_gemm_bf16_tiles,
 	},
 	[GEMV] = {
-		"gemv", "up to 32 rows or columns, 8 at a time, the other operand in place", HZI_ANY_ARCH,
+		"gemv", "up to 32 rows or columns, 8 at a time; the other operand in place",
+		HZI_ANY_ARCH,
 		.unsupported = hzi_cpu_quat_gemm_gemv_unsupported, .cost = gemv_cost,
 		.workspace = hzi_cpu_quat_gemm_gemv_workspace, .run = hzi_cpu_quat_gemm_gemv,
 	},

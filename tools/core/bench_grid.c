@@ -56,7 +56,7 @@ int64_t grid_copies(const struct bench *b, size_t bytes)
 	return copies < COPIES_MOST ? copies : COPIES_MOST;
 }
 
-/* Memory for the weights of one case at a time, which later cases use again: new pages cost time. */
+/* Memory for the weights of one case at a time, which later cases use again: pages cost time. */
 static int reserve_weights(struct bench *b, size_t bytes)
 {
 	const int device = hz_device(b->ctx);

@@ -22,7 +22,7 @@ struct grid_case {
 	size_t each;
 	int64_t copies, next;
 	void *source;			/* the stored weights: the first copy, or what is packed */
-	hz_tensor x, w, y;		/* x, y: [batch, numbers of a row]; then as view() has them */
+	hz_tensor x, w, y;		/* x, y: [batch, numbers of a row]; then as of view() */
 	hz_packed pack;			/* of packed weights */
 	hz_qgemm_opts qgemm;
 	hz_quat_gemm_opts quat_gemm;

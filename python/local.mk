@@ -6,9 +6,9 @@ EXTRA_DIST += python/pyproject.toml python/setup.py python/generate.py \
 	python/hurwitz/__init__.py python/hurwitz/__main__.py python/hurwitz/_arrays.py \
 	python/hurwitz/_core.py python/hurwitz/_library.py python/hurwitz/_rules.py \
 	python/hurwitz/objects.py python/hurwitz/py.typed python/hurwitz/torch.py \
-	python/tests/reference.py python/tests/test_arrays.py \
+	python/tests/device.py python/tests/reference.py python/tests/test_arrays.py \
 	python/tests/test_layout.py python/tests/test_objects.py python/tests/test_ops.py \
-	python/tests/torch_modules.py python/tests/torch_ops.py
+	python/tests/torch_cuda.py python/tests/torch_modules.py python/tests/torch_ops.py
 
 # By a PYTHON with NumPy; the second with PyTorch. They need configure --enable-shared.
 python_tests = rm -rf check-python.d && $(MKDIR_P) check-python.d/hurwitz && \

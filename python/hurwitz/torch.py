@@ -100,6 +100,8 @@ class _Operator:
         self.places = [(kind, word) for kind, word, _ in self.call.plan if kind != "options"]
         self.tensors = [word for kind, word in self.places if kind == "in"] + [*options, *like]
         self.outputs = [word for kind, word in self.places if kind == "out"] + list(outputs)
+        # Without what only the backward call needs
+        self.shown = [word for word in self.outputs if word not in ("pre", "saved")]
         self.updated = [word for word in self.outputs if word in self.tensors]
         positional = {word for _, word in self.places}
         self.fields = [word for word in dict.fromkeys([*self.tensors, *self.outputs])
@@ -107,45 +109,52 @@ class _Operator:
         self.wanted = wanted
         self.like = like
         self.parse = lru_cache(4096)(self._parse)
-        arguments = ", ".join(f"Tensor? {word}" for word in self.tensors)
-        results = ", ".join(["Tensor"] * len(self.outputs))
-        if len(self.outputs) > 1:
-            results = f"({results})"
-        _library.define(f"{name}({arguments}, str options) -> {results}",
-                        tags=(torch.Tag.pt2_compliant_tag,))
-        _library.impl(name, self.run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"hurwitz::{name}", self.fake, lib=_library)
+        self._define(name, self.outputs)
         self.operator = getattr(torch.ops.hurwitz, name).default
-        # The one without a gradient, which has no detour through Python's autograd
-        self.without = self.operator
+        self.without = None
         _operators[name] = self
 
+    def _define(self, name, outputs):
+        arguments = ", ".join(f"Tensor? {word}" for word in self.tensors)
+        results = ", ".join(["Tensor"] * len(outputs))
+        results = f"({results})" if len(outputs) > 1 else results
+        _custom(f"{name}({arguments}, str options) -> {results}",
+                lambda *arguments: self.run(*arguments, outputs=outputs),
+                lambda *arguments: self.fake(*arguments, outputs=outputs))
+
     def differentiable(self, setup, back):
-        """Registers the gradient, and a second operator, <name>.no_grad, without it."""
+        """Registers the gradient, and a second operator, <name>.no_grad, without it and without the
+        outputs for it, which has no detour through Python's part of autograd."""
         torch.library.register_autograd(f"hurwitz::{self.name}", back, setup_context=setup,
                                         lib=_library)
-        schema = str(self.operator._schema).partition("::")[2].replace("(", ".no_grad(", 1)
-        _custom(schema, self.run, self.fake)
+        self._define(self.name + ".no_grad", self.shown)
         self.without = getattr(torch.ops.hurwitz, self.name).no_grad
 
     def __call__(self, *arguments):
-        """The operator, by whether operands want a gradient."""
-        if torch.is_grad_enabled():
-            for t in arguments[:-1]:
-                if t is not None and t.requires_grad:
-                    return self.operator(*arguments)
-        return self.without(*arguments)
+        """The outputs that callers see, by the operator with a gradient if operands want one."""
+        wants = self.without is None
+        if not wants and torch.is_grad_enabled():
+            wants = any(t is not None and t.requires_grad for t in arguments[:-1])
+        if not wants:
+            return self.without(*arguments)
+        found = self.operator(*arguments)
+        if len(self.shown) == len(self.outputs):
+            return found
+        found = [t for word, t in zip(self.outputs, found) if word in self.shown]
+        return tuple(found) if len(found) > 1 else found[0]
 
-    def _parse(self, text):
-        """Positional values, options and what is to become of outputs."""
+    def _parse(self, text, count):
+        """Positional values, options and what is to become of outputs, of which count are seen."""
         options = dict(word.split("=", 1) for word in text.split(",") if word)
         wanted = options.pop("want", None)
         wanted = None if wanted is None else wanted.split(";")
         outputs = {}
         for word in self.outputs:
             outputs[word] = options.pop(word, True)
-            if wanted is not None and word not in wanted and (
-                    self.wanted or word in ("pre", "saved")):
+            if word not in self.shown and count < len(self.outputs):
+                outputs[word] = None
+            elif wanted is not None and word not in wanted and (
+                    self.wanted or word not in self.shown):
                 outputs[word] = None
         zero = {word: 0 for kind, word in self.places if kind == "number"}
         numbers = {word: _value(options.pop(word)) if word in options else 0 for word in zero}
@@ -159,16 +168,18 @@ class _Operator:
                 options[key] = _fields[struct].normal(field, value)
         return numbers, options, outputs, blocks is not None
 
-    def run(self, *arguments):
+    def run(self, *arguments, outputs=None):
+        """Makes the call; outputs are the words of those to return, all unless given."""
+        words = outputs or self.outputs
         try:
-            return self._run(arguments[:-1], arguments[-1])
+            return self._run(arguments[:-1], arguments[-1], words)
         except _STRIDE:
             # Leading dimensions that do not step as one
             return self._run([t if t is None else t.contiguous() for t in arguments[:-1]],
-                             arguments[-1])
+                             arguments[-1], words)
 
-    def _run(self, tensors, text):
-        numbers, options, outputs, blocks = self.parse(text)
+    def _run(self, tensors, text, words):
+        numbers, options, outputs, blocks = self.parse(text, len(words))
         given = dict(zip(self.tensors, tensors))
         made = {}
         if self.updated:
@@ -185,7 +196,7 @@ class _Operator:
                 options = {**options, word: value}
         results = self.call.results(values, options)
         found = []
-        for word in self.outputs:
+        for word in words:
             result = made.get(word)
             if result is None:
                 result = results.get(word)
@@ -231,11 +242,12 @@ class _Operator:
             return first.new_empty((*lead, four, channels), dtype=dtype).transpose(-1, -2)
         return first.new_empty(shape, dtype=dtype)
 
-    def fake(self, *arguments):
-        numbers, options, outputs, blocks = self.parse(arguments[-1])
+    def fake(self, *arguments, outputs=None):
+        words = outputs or self.outputs
+        numbers, options, outputs, blocks = self.parse(arguments[-1], len(words))
         given = dict(zip(self.tensors, arguments))
         results = [self._made(word, given, numbers, options, outputs[word], blocks)
-                   for word in self.outputs]
+                   for word in words]
         results = [self._nothing(given) if t is None else t for t in results]
         return tuple(results) if len(results) > 1 else results[0]
 
@@ -474,7 +486,6 @@ def _function(name):
     """A function of an operator; an output that may be missing is None, what only the backward
     call needs is left out."""
     operator = _operators[name]
-    shown = [word for word in operator.outputs if word not in ("saved", "pre")]
 
     def call(*tensors: Tensor | None, **options: Any):
         words = list(tensors) + [None] * (len(operator.tensors) - len(tensors))
@@ -483,10 +494,7 @@ def _function(name):
                 if word in options:
                     words[at] = options.pop(word)
         found = operator(*words, _text(options))
-        if len(operator.outputs) == 1:
-            return found
-        found = [_given(t) for word, t in zip(operator.outputs, found) if word in shown]
-        return found[0] if len(found) == 1 else tuple(found)
+        return tuple(map(_given, found)) if isinstance(found, (tuple, list)) else found
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = getattr(ops, name).__doc__
@@ -529,28 +537,27 @@ def _cast(x, *tensors):
     return tuple(t if t is None else t.to(dtype) for t in (x, *tensors))
 
 
-def _texts(options):
-    """Options as strings, without a gradient and with one, for which an activation keeps pre."""
-    without = _text({**options, "want": ""})
-    return without, without if options.get("activation") in (None, "none", 0) else _text(options)
+def _kept(options):
+    """Options as a string; a backward call needs pre of an activation alone."""
+    if options.get("activation") in (None, "none", 0):
+        options = {**options, "want": ""}
+    return _text(options)
 
 
-def _product(name, x, w, b, scale, texts):
-    x, w, b, scale = _cast(x, w, b, scale)
-    without, text = texts
-    return _operators[name](x, w, b, scale, text if torch.is_grad_enabled() else without)[0]
+def _product(name, x, w, b, scale, text):
+    return _operators[name](*_cast(x, w, b, scale), text)
 
 
 def quat_linear(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
                 **options: Any) -> Tensor:
     """hz_quat_linear(): x [..., M, 4], w [N, M, 4], b [N, 4], y [..., N, 4]."""
-    return _product("quat_linear", x, w, b, scale, _texts(options))
+    return _product("quat_linear", x, w, b, scale, _kept(options))
 
 
 def quat_conv(x: Tensor, w: Tensor, b: Tensor | None = None, scale: Tensor | None = None,
               **options: Any) -> Tensor:
     """hz_quat_conv(): x [n, spatial..., Ci, 4], w [Co, taps..., Ci / groups, 4], b [Co, 4]."""
-    return _product("quat_conv", x, w, b, scale, _texts(options))
+    return _product("quat_conv", x, w, b, scale, _kept(options))
 
 
 def quat_recurrent(z: Tensor, u: Tensor, h0: Tensor | None = None, c0: Tensor | None = None,
@@ -558,8 +565,7 @@ def quat_recurrent(z: Tensor, u: Tensor, h0: Tensor | None = None, c0: Tensor | 
                    **options: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """hz_quat_recurrent(): y, hn and, of an LSTM, cn; z [T, B, D, K H, 4], u [D, K H, H, 4]."""
     z, u, h0, c0 = _cast(z, u, h0, c0)
-    want = {} if torch.is_grad_enabled() else {"want": ""}
-    y, hn, cn, _ = _operators["quat_recurrent"](z, u, h0, c0, lengths, _text({**options, **want}))
+    y, hn, cn = _operators["quat_recurrent"](z, u, h0, c0, lengths, _text(options))
     return y, hn, _given(cn)
 
 
@@ -785,11 +791,11 @@ class _Layer(nn.Module):
     def _finish(self, options):
         """The options of the layer, which do not change."""
         self.options = options
-        self._texts = _texts({**options, "blocks": 1} if self.layout == "blocks" else options)
+        self._text = _kept({**options, "blocks": 1} if self.layout == "blocks" else options)
 
     def forward(self, x: Tensor) -> Tensor:
         return _join(_product(self.call, _split(x, self.layout), self.weight, self.bias, self.scale,
-                              self._texts), self.layout)
+                              self._text), self.layout)
 
     def _scale(self, scale, weight):
         return nn.Parameter(torch.ones(weight.shape[:-1])) if scale else None

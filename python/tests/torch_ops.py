@@ -240,6 +240,16 @@ class Operators(Case):
         for operator, arguments in samples:
             with self.subTest(operator=str(operator)):
                 torch.library.opcheck(operator.default, arguments, atol=1e-4, rtol=1e-4)
+        x, phi, w = torch.randn(2, 3, 4, 6), torch.randn(24, 24), torch.randn(6, 5, 4)
+        for operator, arguments in ((h.mhc_pre, (x, phi, torch.ones(3), torch.ones(24), none, none,
+                                                 none, "")),
+                                    (h.quat_linear, (torch.randn(2, 5, 4), w, none, none,
+                                                     "activation=relu,blocks=1"))):
+            torch.library.opcheck(operator.no_grad, arguments)
+            shown = operator.no_grad(*arguments)
+            shown = shown if isinstance(shown, tuple) else (shown,)
+            for found, expected in zip(shown, operator.default(*arguments)):
+                torch.testing.assert_close(found, expected)
 
     def test_compile(self):
         class Block(torch.nn.Module):

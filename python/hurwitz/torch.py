@@ -646,7 +646,8 @@ class HyperConnection(nn.Module):
     preset names the conventions, those of mHC-triton by default: "deepseek_v4", "paper", "hc",
     "lite", "megatron", ... The coefficients of mHC-triton are those of the mean over the second
     dimension of H, the tokens of a sequence, which a causal model must not see:
-    coefficients="per_token" gives each token its own, as other presets do. Further keywords are fields of hz_mhc_opts: residual="identity". norm is
+    coefficients="per_token" gives each token its own, as other presets do. Further keywords are
+    fields of hz_mhc_opts: residual="identity". norm is
     whether the branch input is normalized and multiplied by a weight. H is read again by
     add_residual(), until when it must not change. With preset="transformer_engine" H is [..., dim,
     num_streams]. use_fused_weights is there for code written for mHC-triton and changes nothing:
@@ -671,8 +672,9 @@ class HyperConnection(nn.Module):
         elif preset == "triton":
             self.options.setdefault("coefficients", "per_sequence")
         # Whether H is [..., dim, num_streams]
-        self.swap = enum_value("hz_mhc_streams", self.options.get("streams") or 0) == CONSTANTS[
-            "MHC_STREAMS_CN"] or (preset == "transformer_engine" and not self.options.get("streams"))
+        streams = self.options.get("streams") or (
+            "cn" if preset == "transformer_engine" else "nc")
+        self.swap = enum_value("hz_mhc_streams", streams) == CONSTANTS["MHC_STREAMS_CN"]
         rows = mhc_rows(num_streams, **self.options)
         identity = rows == 2 * num_streams
         single = {"dtype": torch.float32}

@@ -893,11 +893,19 @@ void hzi_vlut_store(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 	} else {
 		memcpy(f, from, sizeof(f));
 	}
-	if (y->bias || y->activation)
+	if (y->bias || y->activation) {
+		const bool in_place = y->y_i == 1;	/* no copy to y */
+
 		hzi_vlut_kern[ctx->level].bias_act(&(struct hzi_vlut_bias_act_run){
-			.from = f, .bias = y->bias ? y->bias + row : NULL, .y = f, .count = rows,
-			.from_dtype = HZ_F32, .y_dtype = HZ_F32, .activation = y->activation,
+			.from = f, .bias = y->bias ? y->bias + row : NULL, .count = rows,
+			.y = in_place ? (char *)y->y + at * (int64_t)hz_dtype_size(y->dtype) :
+					(char *)f,
+			.from_dtype = HZ_F32, .y_dtype = in_place ? y->dtype : HZ_F32,
+			.activation = y->activation,
 		});
+		if (in_place)
+			return;
+	}
 	if (y->dtype == HZ_F32 && y->y_i == 1) {
 		memcpy((float *)y->y + at, f, (size_t)rows * 4);
 		return;

@@ -132,7 +132,8 @@ static bool run(struct dev *dev, const struct job *j, uint64_t seed)
 		if (j->x_dtype == HZ_S8)
 			stored[i] = (unsigned char)rnd_below(&rnd, 256);
 		else
-			ref_put(j->x_dtype, stored, i, rnd_normal(&rnd) / w.reach * 100);
+			ref_put(j->x_dtype, stored, i, rnd_normal(&rnd) *
+				(w.reach > 100 ? 100 / w.reach : 1));
 	}
 	for (int64_t i = 0; i < j->rows; i++)
 		bias[i] = (float)rnd_normal(&rnd);

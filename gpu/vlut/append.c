@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Rows of codes are packed in place. Bits are packed in tiles of 16 rows: whole tiles in place, rows
- * of a part of one beside it, in the workspace, from where vlut_append_merge copies them.
+ * Rows of codes are packed in place. Bits are packed in tiles of 16 rows: whole tiles in place,
+ * rows of a part of one in the workspace, from where vlut_append_merge copies them.
  */
 #include <config.h>
 

@@ -71,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) vlut_bias_act(hzi_vlut_bia
 }
 
 /* The same for aligned rows at one distance, from f32: four columns a thread */
-extern "C" __global__ void __launch_bounds__(THREADS) vlut_bias_act_rows_f32(hzi_vlut_bias_act_rows p)
+extern "C" __global__ void __launch_bounds__(THREADS)
+vlut_bias_act_rows_f32(hzi_vlut_bias_act_rows p)
 {
 	const int64_t j = 4 * ((int64_t)blockIdx.x * THREADS + threadIdx.x);
 

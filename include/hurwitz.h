@@ -2176,8 +2176,8 @@ HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_cod
 			      void *data, size_t bytes, hz_packed *packed);
 
 /*
- * Encodes rows of x, as hz_lattice_encode() does, into rows `row` and so on of a packed matrix,
- * whose other rows stay as they are: the keys or values of a new token in a cache, say. All bytes
+ * Encodes rows into a packed matrix: rows of x, as hz_lattice_encode() does, into rows `row` and so
+ * on. Its other rows stay as they are: the keys or values of a new token in a cache, say. All bytes
  * are then those of hz_vlut_pack() of the same codes, in whatever order rows were appended; rows may
  * be written again. hz_coded.rows lets products end with the rows appended so far.
  *

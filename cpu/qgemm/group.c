@@ -113,7 +113,7 @@ struct layer {
 	char *x;			/* codes, or f32 */
 	float *x_scale;
 	int32_t *x_sum;
-	int64_t padded;			/* rows: up to 2, or whole HZI_GROUP_ROWS */
+	int64_t padded;			/* rows: one, or whole HZI_GROUP_ROWS */
 	int64_t k, x_bytes;		/* of a row, in whole steps */
 	int64_t unit, units, x_scales;	/* of k; of a row */
 	char *panels;			/* of each thread one, scratch bytes apart */
@@ -133,7 +133,7 @@ static size_t layer_of(const struct hz_context *ctx, const struct hzi_qlinear_gr
 	char *end = workspace;
 
 	*l = (struct layer){
-		.a = a, .padded = a->rows <= 2 ? a->rows : hzi_round_up(a->rows, HZI_GROUP_ROWS),
+		.a = a, .padded = a->rows == 1 ? 1 : hzi_round_up(a->rows, HZI_GROUP_ROWS),
 		.k = a->l.steps * HZI_GROUP_STEP, .unit = hzi_group_unit(a->l.group, a->by_32),
 		.x_scales = a->by_32 ? a->l.steps : 1,
 	};
@@ -430,7 +430,7 @@ static void multiply(void *data, int thread, int64_t begin, int64_t end)
 			m.scale = p.scale + at;
 			m.zero = p.zero ? p.zero + at : NULL;
 			for (int64_t r = 0; r < rows; r += m.rows) {
-				m.rows = rows - r > 2 ? HZI_GROUP_ROWS : (int32_t)(rows - r);
+				m.rows = rows - r > 1 ? HZI_GROUP_ROWS : 1;
 				m.x = l->x + (first + r) * l->x_bytes + k * l->x_bytes / l->k;
 				m.x_scale = l->x_scale + (first + r) * l->x_scales +
 					    (a->by_32 ? k / HZI_GROUP_STEP : 0);

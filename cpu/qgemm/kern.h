@@ -122,7 +122,7 @@ struct hzi_qgemm_skinny_pack {
 
 /*
  * y[r][16] += the sum of a chunk for a panel of group-wise quantized weights and row r of x, by the
- * formula of hz_qlinear_group(); rows is 1, 2 or HZI_GROUP_ROWS. codes and x begin at the chunk,
+ * formula of hz_qlinear_group(); rows is 1 or HZI_GROUP_ROWS. codes and x begin at the chunk,
  * scale and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u
  * have zero_all. A step is 32 of k, or 16 with by_16, which floats always have; a unit is `unit`
  * steps. The group of a step is step >> group_shift; the scale of x of a unit is x_scale[unit >>

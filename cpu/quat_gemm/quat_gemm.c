@@ -1058,8 +1058,8 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	const struct job *job = data;
 	const struct plan *p = job->p;
 	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
-	const bool tails = p->rows % p->kern->rows || p->cols % p->kern->rows;
-	const bool gemv = p->path == GEMV || p->path == GEMV_PACKED;
+	/* pack_quads() makes S whole. */
+	const int64_t kept = p->path == GEMV ? round_up(p->s_bytes, 64) : 0;
 	char *scratch = job->scratch + thread * p->each;
 	struct part t = {.p = p};
 
@@ -1067,8 +1067,8 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	 * Vectors with fewer rows or columns than lanes compute on zeros, later on old values: on
 	 * whatever the memory holds they might raise floating-point exceptions.
 	 */
-	if (tails && !gemv)
-		memset(scratch, 0, (size_t)p->each);
+	if (p->rows % p->kern->rows || p->cols % p->kern->rows)
+		memset(scratch + kept, 0, (size_t)(p->each - kept));
 	t.s_planes = take(&scratch, p->s_bytes);
 	t.v_planes = take(&scratch, p->v_bytes);
 	t.sums = take(&scratch, p->p_bytes);
@@ -1077,14 +1077,6 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	t.bias = take(&scratch, p->t_bytes);
 	t.chunk = take(&scratch, p->chunk_bytes);
 	t.acc = take(&scratch, p->acc_bytes);
-	/* GEMV computes on whole vectors in the epilogue alone. */
-	if (tails && gemv) {
-		memset(t.tile, 0, (size_t)p->t_bytes);
-		if (p->a->beta != 0)
-			memset(t.c_tile, 0, (size_t)p->t_bytes);
-		if (p->a->bias)
-			memset(t.bias, 0, (size_t)p->t_bytes);
-	}
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
 		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;

@@ -499,7 +499,7 @@ struct number {
 };
 
 #define NUMBER(name, bit, any_sign, own) \
-	{#name, HZI_FLAG(bit), offsetof(hz_mhc_opts, name), offsetof(struct preset, own), \
+	{#name, {bit, #bit}, offsetof(hz_mhc_opts, name), offsetof(struct preset, own), \
 	 offsetof(struct hzi_mhc_rule, name), any_sign}
 
 static const struct number numbers[] = {

@@ -108,10 +108,10 @@ static void forced(void)
 /* A route is forced where the program calls its operation, not where another operation uses it. */
 static void forced_inside(void)
 {
-	static float x[16][16][4], w[16][16][4], y[16][16][4];
-	const hz_tensor a = hz_tensor_3d(x, HZ_F32, HZ_CPU, 16, 16, 4);
-	const hz_tensor b = hz_tensor_3d(w, HZ_F32, HZ_CPU, 16, 16, 4);
-	hz_tensor c = hz_tensor_3d(y, HZ_F32, HZ_CPU, 16, 16, 4);
+	static float x[40][40][4], w[40][40][4], y[40][40][4];
+	const hz_tensor a = hz_tensor_3d(x, HZ_F32, HZ_CPU, 40, 40, 4);
+	const hz_tensor b = hz_tensor_3d(w, HZ_F32, HZ_CPU, 40, 40, 4);
+	hz_tensor c = hz_tensor_3d(y, HZ_F32, HZ_CPU, 40, 40, 4);
 	hz_context *ctx = open_with("1", "quat_gemm:gemv", true, HZ_OK);
 
 	is_int(hz_quat_gemm(ctx, &a, &b, &c, NULL), HZ_ENOTSUP, "%s", hz_errmsg(ctx));

@@ -31,9 +31,11 @@ class Tensor(ctypes.Structure):
 class Options(ctypes.Structure):
     """hz_options"""
     _fields_ = [("device", ctypes.c_int32), ("threads", ctypes.c_int32), ("isa", ctypes.c_int32),
-                ("flags", ctypes.c_uint32), ("topology", ctypes.c_void_p),
-                ("allocator", ctypes.c_void_p), ("log", ctypes.c_void_p),
-                ("log_user", ctypes.c_void_p), ("reserved", ctypes.c_int64 * 4)]
+                ("flags", ctypes.c_uint32), ("threading", ctypes.c_int32),
+                ("topology", ctypes.c_void_p), ("allocator", ctypes.c_void_p),
+                ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
+                ("parallel_for", ctypes.c_void_p), ("parallel_user", ctypes.c_void_p),
+                ("reserved", ctypes.c_int64 * 4)]
 
 
 class HadamardOpts(ctypes.Structure):

@@ -284,7 +284,7 @@ static int64_t gemv_ld(const struct plan *p, int64_t kb)
 					 : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
-/* Bytes of a tile of so many columns, and of a bias of columns */
+/* Bytes of a tile with `cols` columns; a bias of columns fits, too */
 static int64_t tile_bytes(const struct plan *p, int64_t cols)
 {
 	return 4 * max_i64(p->kern->rows * cols, round_up(TILE_COLS, p->kern->lanes)) * p->size;

@@ -389,4 +389,28 @@ static inline float ref_quantize(const float *t, int64_t group, int q_dtype, int
 	return s;
 }
 
+/* ---- Activations ----------------------------------------------------------------------------- */
+
+/* Those of linear layers and of products with lattice codes */
+static inline double ref_act(int activation, double v)
+{
+	switch (activation) {
+	case HZ_ACT_RELU:
+		return v < 0 ? 0 : v;
+	case HZ_ACT_TANH:
+		return tanh(v);
+	case HZ_ACT_SIGMOID:
+		return 1 / (1 + exp(-v));
+	case HZ_ACT_GELU:
+		return 0.5 * v * erfc(-v / sqrt(2));
+	case HZ_ACT_SILU:
+		return v / (1 + exp(-v));
+	case HZ_ACT_GELU_TANH:
+		/* (1 + tanh u) / 2 without its cancellation */
+		return v / (1 + exp(-2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+	default:
+		return v;
+	}
+}
+
 #endif

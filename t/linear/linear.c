@@ -129,27 +129,6 @@ static double distance(const double *a, const double *b, int64_t n)
 	return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-static double act(int activation, double v)
-{
-	switch (activation) {
-	case HZ_ACT_RELU:
-		return v < 0 ? 0 : v;
-	case HZ_ACT_TANH:
-		return tanh(v);
-	case HZ_ACT_SIGMOID:
-		return 1 / (1 + exp(-v));
-	case HZ_ACT_GELU:
-		return 0.5 * v * erfc(-v / sqrt(2));
-	case HZ_ACT_SILU:
-		return v / (1 + exp(-v));
-	case HZ_ACT_GELU_TANH:
-		/* (1 + tanh u) / 2 without its cancellation */
-		return v / (1 + exp(-2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-	default:
-		return v;
-	}
-}
-
 /* x times decoded weights w [out][in], or their transpose */
 static void multiply(const double *x, int64_t rows, const double *w, int64_t out, int64_t in,
 		     bool transposed, double *y)
@@ -248,7 +227,7 @@ static bool test_epilogue(struct dev *dev, const struct job *j, const hz_linear 
 			const float v = (float)(y0[at] + (b ? bias.value[i % n] : 0));
 			const double up = b && gated ? bias.value[n + i % n] : 0;
 			const float u = gated ? (float)(y0[at + n] + up) : 1;
-			const double want = act(o.activation, (double)v) * (double)u;
+			const double want = ref_act(o.activation, (double)v) * (double)u;
 			/* On a GPU as the contract says, each step with its rounding */
 			const double loose = dev->device == HZ_CPU ? 0 :
 					     0x1p-20 * fabs((double)v * (double)u);

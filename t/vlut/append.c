@@ -45,13 +45,6 @@ static const struct {
 #define K_MAX 300
 #define ROWS_MAX 200
 
-#define CALL(call) \
-	__extension__({ \
-		size_t call_bytes_ = 0; \
-		RECORD(dev->ctx, call, &call_bytes_) || hz_reserve(dev->ctx, call_bytes_) || \
-			(call) ? bail("%s", hz_errmsg(dev->ctx)) : (void)0; \
-	})
-
 /* A cache, and what is in it as operands of hz_vlut_pack() */
 struct cache {
 	struct dev *dev;
@@ -290,12 +283,6 @@ static void test_bytes(int code)
 	}
 	ok(good, "%s: rows appended are rows packed", codes[code].name);
 }
-
-#define REFUSED(status, sentence, call) \
-	do { \
-		is_int(call, status, "refused: %s", sentence); \
-		has_str(hz_errmsg(ctx), sentence, "its message"); \
-	} while (0)
 
 static void test_refused(struct dev *dev)
 {

@@ -19,33 +19,6 @@ static const int activations[] = {
 	HZ_ACT_GELU_TANH,
 };
 
-#define CALL(call) \
-	__extension__({ \
-		size_t call_bytes_ = 0; \
-		RECORD(dev->ctx, call, &call_bytes_) || hz_reserve(dev->ctx, call_bytes_) || \
-			(call) ? bail("%s", hz_errmsg(dev->ctx)) : (void)0; \
-	})
-
-static double act(int activation, double v)
-{
-	switch (activation) {
-	case HZ_ACT_RELU:
-		return v < 0 ? 0 : v;
-	case HZ_ACT_TANH:
-		return tanh(v);
-	case HZ_ACT_SIGMOID:
-		return 1 / (1 + exp(-v));
-	case HZ_ACT_GELU:
-		return v * 0.5 * erfc(-v / sqrt(2));
-	case HZ_ACT_SILU:
-		return v / (1 + exp(-v));
-	case HZ_ACT_GELU_TANH:
-		return v / (1 + exp(-2 * sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-	default:
-		return v;
-	}
-}
-
 struct job {
 	int lattice, how, x_dtype, y_dtype, activation;
 	int64_t rows, k, batch, y_pad;
@@ -151,7 +124,7 @@ static bool run(struct dev *dev, const struct job *j, uint64_t seed)
 		size += fabs(plain[i]) / (double)(j->batch * j->rows);
 	for (int64_t i = 0; i < j->batch * j->rows && good; i++) {
 		const float sum = (float)plain[i] + (j->bias ? bias[i % j->rows] : 0);
-		const double want = act(j->activation, sum);
+		const double want = ref_act(j->activation, sum);
 		const bool exact = j->y_dtype == HZ_F32 && j->activation <= HZ_ACT_RELU;
 
 		good = exact ? got[i] == want :
@@ -250,12 +223,6 @@ static void test_empty(struct dev *dev)
 	area_free(&ba);
 	area_free(&ya);
 }
-
-#define REFUSED(status, sentence, call) \
-	do { \
-		is_int(call, status, "refused: %s", sentence); \
-		has_str(hz_errmsg(ctx), sentence, "its message"); \
-	} while (0)
 
 static void test_refused(struct dev *dev)
 {

@@ -1011,11 +1011,6 @@ static void test_accuracy(struct dev *dev)
 	}
 }
 
-#define REFUSED(status, message, call) do { \
-	is_int(call, status, "%s: %s", dev->name, #call); \
-	has_str(hz_errmsg(ctx), message, "%s: its message", dev->name); \
-} while (0)
-
 static void test_errors(struct dev *dev)
 {
 	hz_context *ctx = dev->ctx;

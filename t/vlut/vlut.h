@@ -375,4 +375,18 @@ static inline struct bound bound_of(const struct dev *dev, int table)
 	return b;
 }
 
+/* A call that succeeds, on dev, with the workspace that it wants */
+#define CALL(call) \
+	__extension__({ \
+		size_t call_bytes_ = 0; \
+		RECORD(dev->ctx, call, &call_bytes_) || hz_reserve(dev->ctx, call_bytes_) || \
+			(call) ? bail("%s", hz_errmsg(dev->ctx)) : (void)0; \
+	})
+
+/* A call on ctx of dev that is refused with a status and a message */
+#define REFUSED(status, message, call) do { \
+	is_int(call, status, "%s: %s", dev->name, #call); \
+	has_str(hz_errmsg(ctx), message, "%s: its message", dev->name); \
+} while (0)
+
 #endif

@@ -25,6 +25,8 @@
 #define ERRORS (FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW)
 #define IMAGE_BYTES ((size_t)1 << 20)
 #define POISON_BYTES ((size_t)1 << 20)
+#define STACK_BYTES ((size_t)1 << 18)
+#define POISON 0x7fa07fa0u
 
 /* Inputs: uniform in -1 .. 1; zeros; half of them zeros; large; small */
 enum values { UNIFORM, ZEROS, MIXED, LARGE, SMALL, VALUES };
@@ -113,15 +115,33 @@ static bool all_finite(const struct call *c, const hz_tensor *t, const bool *giv
 }
 
 /*
- * Fills the workspace with signaling NaN, of f32 and of bf16: operations on lanes that nothing was
- * written to would be invalid.
+ * Fills the workspace, the stack below and the registers of vectors with signaling NaN, of f32 and of
+ * bf16: operations on lanes that nothing was written to would be invalid.
  */
-static void poison(struct hz_context *ctx)
+static __attribute__((noinline)) void poison(struct hz_context *ctx)
 {
+	volatile uint32_t stack[STACK_BYTES / 4];
 	uint32_t *const p = ctx->workspace;
 
 	for (size_t i = 0; i < ctx->workspace_bytes / 4 && i < POISON_BYTES / 4; i++)
-		p[i] = 0x7fa07fa0;
+		p[i] = POISON;
+	for (size_t i = 0; i < STACK_BYTES / 4; i++)
+		stack[i] = POISON;
+#ifdef __x86_64__
+#define FILL(r) "vbroadcastss %0, %%" r "\n\t"
+#define FILL8(r, a, b, c, d, e, f, g, h) \
+	FILL(r #a) FILL(r #b) FILL(r #c) FILL(r #d) FILL(r #e) FILL(r #f) FILL(r #g) FILL(r #h)
+	if (__builtin_cpu_supports("avx512f"))
+		__asm__ volatile(FILL8("zmm", 0, 1, 2, 3, 4, 5, 6, 7)
+				 FILL8("zmm", 8, 9, 10, 11, 12, 13, 14, 15)
+				 FILL8("zmm", 16, 17, 18, 19, 20, 21, 22, 23)
+				 FILL8("zmm", 24, 25, 26, 27, 28, 29, 30, 31)
+				 :: "m"(stack[0]));
+	else if (__builtin_cpu_supports("avx2"))
+		__asm__ volatile(FILL8("ymm", 0, 1, 2, 3, 4, 5, 6, 7)
+				 FILL8("ymm", 8, 9, 10, 11, 12, 13, 14, 15)
+				 :: "m"(stack[0]));
+#endif
 }
 
 /* Makes a call. optional: with all operands, not only those that are necessary. what: for messages

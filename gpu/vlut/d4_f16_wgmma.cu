@@ -37,7 +37,11 @@ struct d4_f16_wgmma_block {
 	static constexpr int ACC_PITCH = COLUMNS + 4,
 			     ACC_FLOATS =
 				     HZI_VLUT_D4_WGMMA_ACC(COLUMNS, ROW_GROUPS, WARPGROUPS) / 4;
-	static_assert(STAGES > K_WARPGROUPS,
+	/*
+	 * A slice must have stages of its own: waiting for a parity, it could not tell whether
+	 * another slice's chunk ahead of its own has come.
+	 */
+	static_assert(STAGES % K_WARPGROUPS == 0 && STAGES > K_WARPGROUPS,
 		      "a chunk is released when the slice's next one has come");
 
 	const hzi_vlut_d4_f16_wgmma &p;

@@ -43,10 +43,10 @@ static_assert(sizeof(struct hzi_vlut_d4_f16_wgmma) == 384, "the same layout for 
 #define HZI_VLUT_D4_WGMMA_192X16 16, 3, 1, 4, 12, 0
 #define HZI_VLUT_D4_WGMMA_64X32 32, 1, 1, 4, 12, 0
 #define HZI_VLUT_D4_WGMMA_128X32 32, 2, 1, 4, 12, 0
-#define HZI_VLUT_D4_WGMMA_192X32 32, 3, 1, 4, 9, 112
-#define HZI_VLUT_D4_WGMMA_64X64 64, 1, 1, 4, 9, 0
-#define HZI_VLUT_D4_WGMMA_128X64 64, 2, 1, 3, 7, 152
-#define HZI_VLUT_D4_WGMMA_192X64 64, 3, 1, 2, 7, 216
+#define HZI_VLUT_D4_WGMMA_192X32 32, 3, 1, 4, 8, 112
+#define HZI_VLUT_D4_WGMMA_64X64 64, 1, 1, 4, 8, 0
+#define HZI_VLUT_D4_WGMMA_128X64 64, 2, 1, 3, 6, 152
+#define HZI_VLUT_D4_WGMMA_192X64 64, 3, 1, 2, 6, 216
 #define HZI_VLUT_D4_WGMMA_64X128 128, 1, 1, 3, 6, 152
 #define HZI_VLUT_D4_WGMMA_128X128 128, 1, 2, 1, 5, 216
 #define HZI_VLUT_D4_WGMMA_192X128 128, 1, 3, 1, 4, 152

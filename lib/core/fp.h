@@ -92,12 +92,16 @@ static inline hzi_fp_modes hzi_fp_nearest(void)
 /*
  * A watch for overflow of intermediate results: between begin and end the exception does not trap.
  * If there was one, end returns true, and flags are as they were at begin, since the caller then
- * computes again. Other code pays for two reads of MXCSR.
+ * computes again. Silence: none of the three exceptions traps or leaves a flag, for code whose
+ * intermediate results may be Inf or NaN while its results are not. Other code pays for two reads of
+ * MXCSR.
  */
 #if defined(__SSE__)
 #define HZI_FP_INVALID 0x1ul
 #define HZI_FP_OVERFLOW 0x8ul
 #define HZI_FP_MASKS 0x480ul		/* those two do not trap */
+#define HZI_FP_ERRORS 0xdul		/* invalid, division by zero, overflow: flags */
+#define HZI_FP_ERROR_MASKS (HZI_FP_ERRORS << 7)
 
 struct hzi_fp_watch {
 	hzi_fp_modes before, during;
@@ -130,6 +134,22 @@ static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
 	hzi_fp_write((now & ~old) | (w->before & old));
 	return overflow;
 }
+
+static inline void hzi_fp_silence_begin(struct hzi_fp_watch *w)
+{
+	w->before = hzi_fp_get();
+	w->during = w->before | HZI_FP_ERROR_MASKS;
+	if (w->during != w->before)
+		hzi_fp_write(w->during);
+}
+
+static inline void hzi_fp_silence_end(const struct hzi_fp_watch *w)
+{
+	const hzi_fp_modes own = HZI_FP_ERRORS | HZI_FP_ERROR_MASKS, now = hzi_fp_get();
+
+	if ((now ^ w->before) & own)
+		hzi_fp_write((now & ~own) | (w->before & own));
+}
 #else
 struct hzi_fp_watch {
 	fenv_t before;
@@ -149,6 +169,16 @@ static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
 	else
 		feupdateenv(&w->before);
 	return overflow;
+}
+
+static inline void hzi_fp_silence_begin(struct hzi_fp_watch *w)
+{
+	feholdexcept(&w->before);
+}
+
+static inline void hzi_fp_silence_end(const struct hzi_fp_watch *w)
+{
+	fesetenv(&w->before);
 }
 #endif
 

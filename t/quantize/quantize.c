@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <fenv.h>
+
 #include "t/quantize/quantize.h"
 
 /* Quantizes and dequantizes with random parameters on every context. */
@@ -747,6 +749,69 @@ static void test_extreme_ranges(void)
 	}
 }
 
+/*
+ * Quotients far beyond all codes, as many as fill vectors and a tail: they saturate and raise no
+ * exception, of which the caller's own stay.
+ */
+static void test_saturation(void)
+{
+	static const float values[] = {
+		FLT_MAX, -FLT_MAX, 1e30f, -1e30f, 0x1p31f, -0x1p31f, 0x1p40f, -0x1p40f, 300, -300,
+		1, 0,
+	};
+	static const float scales[] = {1, 0x1p-20f, 1e-18f, FLT_MIN, 1e-42f, 1e30f};
+	enum { N = 299, VALUES = sizeof(values) / sizeof(*values), ALL = FE_ALL_EXCEPT };
+	const int errors = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
+	float x[N], each[N];
+	int8_t q[N], zeros[N];
+
+	for (int d = 0; d < ndevs; d++) {
+		int bad = 0;
+
+		if (devs[d].device != HZ_CPU)
+			continue;
+		for (int k = 0; k < 24; k++) {
+			const float s = scales[k / 2 % 6];
+			const int dtype = k % 2 ? HZ_S8 : HZ_U8, own = k % 3 ? 0 : FE_INVALID;
+			const int zero = dtype == HZ_U8 ? 100 : -100;
+			const bool by_element = k >= 12;
+			hz_tensor st = hz_tensor_1d(each, HZ_F32, HZ_CPU, by_element ? N : 1);
+			hz_tensor zt = hz_tensor_1d(zeros, dtype, HZ_CPU, by_element ? N : 1);
+			const hz_quantize_opts o = {.scales = &st, .zeros = &zt};
+			hz_tensor xt = hz_tensor_1d(x, HZ_F32, HZ_CPU, N);
+			hz_tensor qt = hz_tensor_1d(q, dtype, HZ_CPU, N);
+			int raised;
+
+			for (int i = 0; i < N; i++) {
+				/* One kind of value for each vector, or all in one */
+				x[i] = values[(k % 4 < 2 ? i / 16 : i) % VALUES];
+				each[i] = by_element && i % 3 ? 0x1p-8f : s;
+				zeros[i] = (int8_t)zero;
+			}
+			feclearexcept(ALL);
+			feraiseexcept(own);
+			bad += hz_quantize(devs[d].ctx, &xt, &qt, &o) != HZ_OK;
+			raised = fetestexcept(errors);
+			feclearexcept(ALL);
+			if (raised != own) {
+				bad++;
+				diag("exceptions 0x%x, not 0x%x, scale %g", raised, own, s);
+			}
+			for (int i = 0; i < N; i++) {
+				const int got = dtype == HZ_U8 ? (uint8_t)q[i] : q[i];
+				const int want = ref_quantize_one(x[i], by_element ? each[i] : s,
+								  zero, dtype);
+
+				bad += got != want;
+				if (got != want && bad < 4)
+					diag("%g by %g: %d, not %d", x[i], each[i], got, want);
+			}
+		}
+		ok(!bad, "quotients beyond all codes, %s", devs[d].name);
+	}
+	feclearexcept(ALL);
+}
+
 /* DynamicQuantizeLinear of ONNX Runtime 1.32, where f64 gives another scale */
 static void test_onnxruntime(void)
 {
@@ -800,6 +865,7 @@ int main(void)
 	test_empty();
 	test_shapes();
 	test_extreme_ranges();
+	test_saturation();
 	test_onnxruntime();
 	test_errors();
 	dev_close_all();

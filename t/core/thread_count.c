@@ -296,6 +296,35 @@ static void other_machine(const char *want)
 #endif
 }
 
+/* Which release of hwloc was asked: not the number of its interface, which is 2.8.0 for 2.9.0, too */
+static void release(void)
+{
+#ifdef HZ_HAVE_HWLOC
+	char want[64] = "hwloc";
+	hwloc_topology_t t;
+	hz_context *ctx;
+	hz_info info;
+
+	if (hwloc_topology_init(&t) != 0 || hwloc_topology_load(t) != 0)
+		bail("hwloc cannot read this machine");
+	if (hwloc_topology_is_thissystem(t)) {
+		const char *version = hwloc_obj_get_info_by_name(hwloc_get_root_obj(t),
+								 "hwlocVersion");
+
+		if (version)
+			snprintf(want, sizeof(want), "hwloc %s", version);
+	}
+	hwloc_topology_destroy(t);
+	if (hz_open(&ctx, &(hz_options){.device = HZ_CPU}) != HZ_OK)
+		bail("%s", hz_open_errmsg());
+	hz_device_info(ctx, &info);
+	is_str(info.topology_source, want, "the release of hwloc");
+	hz_close(ctx);
+#else
+	skip(1, "no hwloc");
+#endif
+}
+
 static void processes(void)
 {
 	char usual[200], want[200];
@@ -425,6 +454,7 @@ int main(int argc, char **argv)
 	clear();
 	rmdir(root);
 	options();
+	release();
 	processes();
 	pinned();
 	return done_testing();

@@ -502,8 +502,8 @@ static int check_begin(struct hz_context *ctx, const char *op, const hz_hadamard
 				"HZ_AXIS(%d), or 0: the last dimension", op, said, -v->ndim, v->ndim - 1);
 	if (only_last && *axis != v->ndim - 1)
 		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: opts->axis is HZ_AXIS(%d), must be the last dimension (0); "
-				"hz_hadamard() takes every axis", op, said);
+				"%s: opts->axis is HZ_AXIS(%d), must be HZ_AXIS(-1) or 0, the last "
+				"dimension; hz_hadamard() takes every axis", op, said);
 	return HZ_OK;
 }
 

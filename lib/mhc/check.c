@@ -204,7 +204,7 @@ static int check_weight(struct hz_context *ctx, const char *op, const struct hzi
 	switch (o->kind) {
 	case HZI_MHC_PHI:
 	case HZI_MHC_DPHI:
-		HZ_CHECK(check_size(ctx, op, o, 0, m, "rows of phi"));
+		HZ_CHECK(check_size(ctx, op, o, 0, m, "hz_mhc_rows()"));
 		return check_size(ctx, op, o, 1, n * channels, "streams times channels");
 	case HZI_MHC_ALPHA_OF_ONE:
 		return check_size(ctx, op, o, 0, 1, "of p, q or a alone");
@@ -213,7 +213,7 @@ static int check_weight(struct hz_context *ctx, const char *op, const struct hzi
 			return HZ_OK;
 		return check_size(ctx, op, o, 0, m == n ? 1 : 3, m == n ? "p alone" : "p, q and a");
 	case HZI_MHC_BIAS:
-		return check_size(ctx, op, o, 0, m, "rows of phi");
+		return check_size(ctx, op, o, 0, m, "hz_mhc_rows()");
 	case HZI_MHC_GAIN:
 		return check_size(ctx, op, o, 0, n * channels, "streams times channels");
 	default:
@@ -523,9 +523,8 @@ static int take_number(struct hz_context *ctx, const char *op, const struct numb
 		*to = (float)*(const double *)(const void *)((const char *)p + n->preset);
 		return value == 0 ? HZ_OK :
 		       hzi_fail(ctx, HZ_EINVAL,
-				"%s: opts->%s is %g, and opts->given is without %s: set it for a "
-				"number that holds",
-				op, n->name, value, n->given.name);
+				"%s: opts->%s is %g, but opts->given lacks %s: set it, or %s to 0",
+				op, n->name, value, n->given.name, n->name);
 	}
 	*to = (float)value;
 	if (!((n->any_sign || *to >= 0) && isfinite(*to)))

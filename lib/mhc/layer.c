@@ -112,10 +112,13 @@ int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out)
 	for (int i = 1; i <= 2; i++) {
 		const int64_t n = a->shape[a->ndim - i];
 
-		if (n < 1 || n > HZI_MHC_STREAMS || n != a->shape[a->ndim - 1])
-			return hzi_fail(ctx, HZ_ESHAPE,
-					"%s: a.shape[%d] is %lld, must be 1 to %d, the same twice",
+		if (n < 1 || n > HZI_MHC_STREAMS)
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: a.shape[%d] is %lld, must be 1 to %d",
 					op, a->ndim - i, (long long)n, HZI_MHC_STREAMS);
+		if (n != a->shape[a->ndim - 1])
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: a.shape[%d] is %lld, must be %lld, as "
+					"a.shape[%d]: matrices are square", op, a->ndim - i,
+					(long long)n, (long long)a->shape[a->ndim - 1], a->ndim - 1);
 	}
 	g.n = (int32_t)a->shape[a->ndim - 1];
 	g.groups = a->ndim > 2 ? a->shape[a->ndim - 3] : 1;

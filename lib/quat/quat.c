@@ -102,6 +102,10 @@ static int check_shape(struct hz_context *ctx, const char *op, const struct part
 {
 	const int n = quat_dims(whole), own = quat_dims(p);
 
+	if ((repeated ? own > n : own != n) && p->cut != whole->cut)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %s%d: %s has %d before "
+				"its components", op, p->name, p->t->ndim,
+				repeated ? "at most " : "", n + p->cut, whole->name, n);
 	if (repeated ? own > n : own != n)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %s%d, as %s", op,
 				p->name, p->t->ndim, repeated ? "at most " : "", n + p->cut,

@@ -458,8 +458,8 @@ static void test_refusals_codes(struct dev *dev)
 	refused_back(dev, &t, &s, &x, NULL, HZ_EDEVICE, message);
 
 	refused_codes(dev, &x, &q, &s, OPTS(.axis = HZ_AXIS(-2)), HZ_ENOTSUP,
-		"hadamard_quantize: opts->axis is HZ_AXIS(-2), must be the last dimension (0); "
-		"hz_hadamard() takes every axis");
+		"hadamard_quantize: opts->axis is HZ_AXIS(-2), must be HZ_AXIS(-1) or 0, the "
+		"last dimension; hz_hadamard() takes every axis");
 	refused_codes(dev, &x, &q, &s, OPTS(.round_to = HZ_S8), HZ_EINVAL,
 		"hadamard_quantize: opts->round_to is s8, must be f16, bf16 or 0");
 	refused_codes(dev, &x, &q, &s, OPTS(.block = 48), HZ_ESHAPE,

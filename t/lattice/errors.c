@@ -261,7 +261,8 @@ static void test_call_errors(void)
 	c.to = 0;
 	c.hadamard = &(hz_hadamard_opts){.axis = HZ_AXIS(0)};
 	refused("rotated columns", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c),
-		HZ_ENOTSUP, "opts->hadamard->axis is HZ_AXIS(0), must be the last dimension (0)");
+		HZ_ENOTSUP, "opts->hadamard->axis is HZ_AXIS(0), must be HZ_AXIS(-1) or 0, the last "
+		"dimension");
 	c.hadamard = &(hz_hadamard_opts){.axis = HZ_AXIS(p.xt.ndim - 1)};
 	ok(hz_reserve(ctx, 1 << 16) == HZ_OK &&
 	   hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c) == HZ_OK,

@@ -509,8 +509,8 @@ static void test_errors(void)
 	      "quantize: opts->zero is 256, must be 0 to 255 for u8");
 	WRONG(o.flags = 1, QUANTIZE, HZ_EINVAL, "quantize: opts->flags is 0x1, must be 0");
 	WRONG((o.scale = 1, o.hadamard = &h, h.axis = HZ_AXIS(0)), QUANTIZE, HZ_ENOTSUP,
-	      "quantize: hadamard: opts->axis is HZ_AXIS(0), must be the last dimension (0); "
-	      "hz_hadamard() takes every axis");
+	      "quantize: hadamard: opts->axis is HZ_AXIS(0), must be HZ_AXIS(-1) or 0, the "
+	      "last dimension; hz_hadamard() takes every axis");
 	WRONG((o.scale = 1, o.hadamard = &h, h.block = 5), QUANTIZE, HZ_ESHAPE,
 	      "quantize: hadamard: opts->block is 5, must divide 12, the length of axis 1");
 	WRONG((o.scale = 1, o.hadamard = &h, h.min_block = 16), DEQUANTIZE, HZ_ESHAPE,

@@ -420,7 +420,7 @@ static void test_errors(void)
 	WRONG((A = hz_tensor_1d(memory_a, HZ_F32, HZ_CPU, 4)), DOT, HZ_ESHAPE,
 	      "quat_dot: a.ndim is 1, must be 2 to 6");
 	WRONG((void)0, hz_quat_norm(ctx, &A, &Y, 0), HZ_ESHAPE,
-	      "quat_norm: n.ndim is 3, must be 2, as x");
+	      "quat_norm: n.ndim is 3, must be 2: x has 2 before its components");
 	WRONG((void)0, hz_quat_normalize(ctx, &A, &Y, -1, 0), HZ_EINVAL,
 	      "quat_normalize: eps is -1, must be finite and not negative");
 	WRONG((void)0, hz_quat_axpy(ctx, NULL, &A, &Y, 0), HZ_EINVAL,

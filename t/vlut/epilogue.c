@@ -260,7 +260,8 @@ static void test_refused(struct dev *dev)
 	REFUSED(HZ_EALIAS, "w->bias", hz_vlut_gemv(ctx, v, &w, &x, &y));
 	w.bias = NULL;
 	w.hadamard = &h;
-	REFUSED(HZ_ENOTSUP, "w->hadamard->axis is HZ_AXIS(-2), must be the last dimension (0)",
+	REFUSED(HZ_ENOTSUP, "w->hadamard->axis is HZ_AXIS(-2), must be HZ_AXIS(-1) or 0, the last "
+		"dimension",
 		hz_vlut_gemv(ctx, v, &w, &x, &y));
 	h.axis = 0;
 	bad = hz_tensor_1d(at + 2048, HZ_F32, dev->device, 16);

@@ -622,6 +622,9 @@ static int hadamard_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 
 	HZI_ENTER(ctx, op);
 	*empty = false;
+	/* What is not filled here is also searched for addresses, by hzi_misalign(). */
+	if (ctx->recording)
+		memset(a, 0, sizeof(*a));
 	if (fast_args(ctx, x, y, o, a))
 		return HZ_OK;
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
@@ -730,12 +733,15 @@ static int check_codes(struct hz_context *ctx, const char *op, const char *v_nam
 
 /*
  * Zeros an argument struct of that many bytes, which begins with t, except for the plan: it is by
- * far the largest member, and only the used part of it is filled.
+ * far the largest member, and only the used part of it is filled. While the context records, the
+ * plan too.
  */
-static void clear_codes_args(struct hzi_hadamard_args *t, size_t bytes)
+static void clear_codes_args(const struct hz_context *ctx, struct hzi_hadamard_args *t, size_t bytes)
 {
 	const size_t plan_end = offsetof(struct hzi_hadamard_args, plan) + sizeof(t->plan);
 
+	if (ctx->recording)
+		memset(&t->plan, 0, sizeof(t->plan));
 	memset(t, 0, offsetof(struct hzi_hadamard_args, plan));
 	memset((char *)t + plan_end, 0, bytes - plan_end);
 }
@@ -753,7 +759,7 @@ static int quantize_args(struct hz_context *ctx, const hz_tensor *x, const hz_te
 	HZ_CHECK(hzi_check(ctx, op, "q", q, code_types, true));
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, true));
 	HZ_CHECK(check_begin(ctx, op, &o, x, true, &axis));
-	clear_codes_args(&a->t, sizeof(*a));
+	clear_codes_args(ctx, &a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "x", x, q, scale, &a->group));
 	*empty = is_empty(x);
 	if (*empty)
@@ -808,7 +814,7 @@ static int dequantize_args(struct hz_context *ctx, const hz_tensor *q, const hz_
 	HZ_CHECK(hzi_check(ctx, op, "scale", scale, scale_types, false));
 	HZ_CHECK(hzi_check(ctx, op, "y", y, float_types, true));
 	HZ_CHECK(check_begin(ctx, op, &o, y, true, &axis));
-	clear_codes_args(&a->t, sizeof(*a));
+	clear_codes_args(ctx, &a->t, sizeof(*a));
 	HZ_CHECK(check_codes(ctx, op, "y", y, q, scale, &a->group));
 	*empty = is_empty(y);
 	if (*empty)
@@ -867,7 +873,7 @@ int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,
 	HZ_CHECK(check_begin(ctx, op, &o, v, true, &axis));
 	if (hz_tensor_count(v) == 0)
 		return HZ_OK;
-	clear_codes_args(t, sizeof(*r));
+	clear_codes_args(ctx, t, sizeof(*r));
 	HZ_CHECK(make_common(ctx, op, v_name, v, axis, o, dequantize, t));
 	HZ_CHECK(check_diags_apart(ctx, op, o, dequantize ? v_name : q_name, out));
 

@@ -402,11 +402,12 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	/* What the type of the result excludes */
 	const struct rule of_c[] = {
 		{floating && (pair || pairs || o->sigma != 0),
-		 "opts->sigma, multiplier and multipliers are for integer results"},
+		 "opts->sigma, multiplier and multipliers are for integer results: leave them unset"},
 		{floating && (o->c_scale != 0 || o->c_zero),
-		 "opts->c_scale and opts->c_zero are for integer results"},
-		{floating && o->requant, "opts->requant is for integer results"},
-		{!floating && o->a_scales, "opts->a_scales is for floating-point results"},
+		 "opts->c_scale and opts->c_zero are for integer results: leave them unset"},
+		{floating && o->requant, "opts->requant is for integer results: leave it unset"},
+		{!floating && o->a_scales,
+		 "opts->a_scales is for floating-point results: leave it unset"},
 	};
 
 	for (size_t i = 0; i < sizeof(rule) / sizeof(*rule); i++) {
@@ -415,9 +416,8 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	}
 	for (size_t i = 0; i < sizeof(of_c) / sizeof(*of_c); i++) {
 		if (of_c[i].wrong)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: %s, and %s is %s: leave it unset",
-					q->op, of_c[i].what, q->c_name,
-					hz_dtype_name(q->c->dtype));
+			return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %s, and %s", q->op, q->c_name,
+					hz_dtype_name(q->c->dtype), of_c[i].what);
 	}
 	return HZ_OK;
 }
@@ -563,21 +563,22 @@ static int qgemm_args(struct hz_context *ctx, const struct call *q, struct hzi_q
 		HZ_CHECK(hzi_check_apart(ctx, q->op, "packed", &blob, q->c_name, c));
 	}
 	if (o->a_zeros)
-		HZ_CHECK(check_zeros(ctx, q, "a_zeros", o->a_zeros, a_dtype, true, rows, true));
+		HZ_CHECK(check_zeros(ctx, q, "opts->a_zeros", o->a_zeros, a_dtype, true, rows, true));
 	if (o->b_zeros)
-		HZ_CHECK(check_zeros(ctx, q, "b_zeros", o->b_zeros, b_dtype, false, g->n, false));
+		HZ_CHECK(check_zeros(ctx, q, "opts->b_zeros", o->b_zeros, b_dtype, false, g->n, false));
 	if (o->a_scales)
-		HZ_CHECK(check_vector(ctx, q, "a_scales", o->a_scales, f32_type, true, rows, true));
+		HZ_CHECK(check_vector(ctx, q, "opts->a_scales", o->a_scales, f32_type, true, rows,
+				      true));
 	if (o->b_scales)
-		HZ_CHECK(check_vector(ctx, q, "b_scales", o->b_scales, f32_type, false, g->n,
+		HZ_CHECK(check_vector(ctx, q, "opts->b_scales", o->b_scales, f32_type, false, g->n,
 				      true));
 	if (o->multipliers) {
-		HZ_CHECK(check_vector(ctx, q, "multipliers", o->multipliers, s32_type, false, g->n,
+		HZ_CHECK(check_vector(ctx, q, "opts->multipliers", o->multipliers, s32_type, false, g->n,
 				      false));
-		HZ_CHECK(check_vector(ctx, q, "shifts", o->shifts, s32_type, false, g->n, false));
+		HZ_CHECK(check_vector(ctx, q, "opts->shifts", o->shifts, s32_type, false, g->n, false));
 	}
 	if (o->bias)
-		HZ_CHECK(check_vector(ctx, q, "bias", o->bias, bias_types, false, g->n, false));
+		HZ_CHECK(check_vector(ctx, q, "opts->bias", o->bias, bias_types, false, g->n, false));
 
 	make_strides(q, g);
 	g->a = q->linear ? NULL : hzi_data(ctx, a);

@@ -293,8 +293,8 @@ static int check_rule(struct hz_context *ctx, const char *op, const hz_quantize_
 	else if (*rule >= HZ_SCALE_NV_TE)
 		want = HZ_E4M3;
 	if (s_dtype != want)
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: new_scales.dtype is %s, must be %s for "
-				"HZ_SCALE_%s", op, hz_dtype_name(s_dtype), hz_dtype_name(want),
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->new_scales.dtype is %s, must be %s "
+				"for HZ_SCALE_%s", op, hz_dtype_name(s_dtype), hz_dtype_name(want),
 				names[*rule]);
 	if (!hzi_format_is_signed(q_dtype))
 		return hzi_fail(ctx, HZ_EDTYPE, "%s: q.dtype is %s, must be signed or a float with "
@@ -319,19 +319,19 @@ static int check_new_scales(struct hz_context *ctx, const char *op, const hz_ten
 	int64_t n, group;
 	int32_t rule;
 
-	HZ_CHECK(hzi_check(ctx, op, "new_scales", s, scale_types, true));
+	HZ_CHECK(hzi_check(ctx, op, "opts->new_scales", s, scale_types, true));
 	if (o->scales || o->zeros || o->scale != 0 || o->zero != 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->new_scales excludes opts->scale, scales, "
 				"zero and zeros", op);
 	HZ_CHECK(check_rule(ctx, op, o, q->dtype, &rule));
-	HZ_CHECK(check_params(ctx, op, "x", x, "new_scales", s, o->group, scales));
+	HZ_CHECK(check_params(ctx, op, "x", x, "opts->new_scales", s, o->group, scales));
 	if (scales->ndim != x->ndim)
 		*scales = hz_tensor_nd(s->data, s->dtype, s->device, x->ndim,
 				       (const int64_t[HZ_MAXDIM]){1, 1, 1, 1, 1, 1});
 	for (int d = 0; d < x->ndim - 1; d++) {
 		if (scales->shape[d] != x->shape[d])
 			return hzi_fail(ctx, HZ_ESHAPE,
-					"%s: new_scales is shared along dimension %d of x, must "
+					"%s: opts->new_scales is shared along dimension %d of x, must "
 					"have its size, %lld", op, d,
 					(long long)x->shape[d]);
 	}
@@ -339,8 +339,8 @@ static int check_new_scales(struct hz_context *ctx, const char *op, const hz_ten
 	group = o->group ? o->group : n / (x->ndim && n ? scales->shape[x->ndim - 1] : 1);
 	if (n > group && hz_tensor_count(s) == 1 && hz_tensor_count(x) > 0)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: new_scales has 1 element, must have %lld, groups of %lld in "
-				"%lld elements", op,
+				"%s: opts->new_scales has 1 element, must have %lld, groups of %lld "
+				"in %lld elements", op,
 				(long long)(n / group + (n % group != 0)), (long long)group,
 				(long long)n);
 	if (group < n && group % pack)
@@ -350,11 +350,11 @@ static int check_new_scales(struct hz_context *ctx, const char *op, const hz_ten
 	if (rule == HZ_SCALE_NV46 && group != 16 && n > 16)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: groups of %lld, must be 16 for HZ_SCALE_NV46",
 				op, (long long)group);
-	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "new_scales", s));
-	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "new_scales", s));
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "opts->new_scales", s));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "opts->new_scales", s));
 	if (!o->new_tensor_scale)
 		return HZ_OK;
-	HZ_CHECK(check_one(ctx, op, "new_tensor_scale", o->new_tensor_scale, true));
+	HZ_CHECK(check_one(ctx, op, "opts->new_tensor_scale", o->new_tensor_scale, true));
 	if (o->tensor_scale)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->new_tensor_scale excludes "
 				"opts->tensor_scale", op);
@@ -362,9 +362,10 @@ static int check_new_scales(struct hz_context *ctx, const char *op, const hz_ten
 		return hzi_fail(ctx, HZ_EDTYPE,
 				"%s: opts->new_tensor_scale needs new_scales of e4m3, which are %s",
 				op, hz_dtype_name(s->dtype));
-	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "new_tensor_scale", o->new_tensor_scale));
-	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "new_tensor_scale", o->new_tensor_scale));
-	return hzi_check_apart(ctx, op, "new_scales", s, "new_tensor_scale", o->new_tensor_scale);
+	HZ_CHECK(hzi_check_apart(ctx, op, "x", x, "opts->new_tensor_scale", o->new_tensor_scale));
+	HZ_CHECK(hzi_check_apart(ctx, op, "q", q, "opts->new_tensor_scale", o->new_tensor_scale));
+	return hzi_check_apart(ctx, op, "opts->new_scales", s, "opts->new_tensor_scale",
+			       o->new_tensor_scale);
 }
 
 /* Checks what quantization has beyond u8 and s8 by given scales. */
@@ -405,16 +406,16 @@ static int check_format(struct hz_context *ctx, const char *op, bool to_codes,
 				op, o->zeros ? "zeros" : "zero", hz_dtype_name(q->dtype));
 	if (!o->tensor_scale)
 		return HZ_OK;
-	HZ_CHECK(check_one(ctx, op, "tensor_scale", o->tensor_scale, false));
+	HZ_CHECK(check_one(ctx, op, "opts->tensor_scale", o->tensor_scale, false));
 	if (o->new_scales) {
-		HZ_CHECK(hzi_check_apart(ctx, op, "tensor_scale", o->tensor_scale, "new_scales",
-					 o->new_scales));
+		HZ_CHECK(hzi_check_apart(ctx, op, "opts->tensor_scale", o->tensor_scale,
+					 "opts->new_scales", o->new_scales));
 		if (o->new_scales->dtype != HZ_E4M3)
 			return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->tensor_scale needs new_scales of "
 					"e4m3, which are %s", op,
 					hz_dtype_name(o->new_scales->dtype));
 	}
-	return hzi_check_apart(ctx, op, "tensor_scale", o->tensor_scale, out_name, out);
+	return hzi_check_apart(ctx, op, "opts->tensor_scale", o->tensor_scale, out_name, out);
 }
 
 /* Checks for hz_quantize() and hz_dequantize(): x floats, q codes, one of them the output */
@@ -450,19 +451,19 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 	if (o->scale != 0 || o->zero != 0)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->scales excludes opts->scale and opts->zero", op);
-	HZ_CHECK(hzi_check(ctx, op, "scales", o->scales, scale_types, false));
-	HZ_CHECK(check_params(ctx, op, x_name, x, "scales", o->scales, o->group, scales));
-	HZ_CHECK(hzi_check_apart(ctx, op, "scales", o->scales, out_name, out));
+	HZ_CHECK(hzi_check(ctx, op, "opts->scales", o->scales, scale_types, false));
+	HZ_CHECK(check_params(ctx, op, x_name, x, "opts->scales", o->scales, o->group, scales));
+	HZ_CHECK(hzi_check_apart(ctx, op, "opts->scales", o->scales, out_name, out));
 	if (!o->zeros)
 		return HZ_OK;
-	HZ_CHECK(hzi_check(ctx, op, "zeros", o->zeros, format_types, false));
+	HZ_CHECK(hzi_check(ctx, op, "opts->zeros", o->zeros, format_types, false));
 	if (o->zeros->dtype != zero_type(q->dtype))
-		return hzi_fail(ctx, HZ_EDTYPE, "%s: zeros.dtype is %s, must be %s%s", op,
+		return hzi_fail(ctx, HZ_EDTYPE, "%s: opts->zeros.dtype is %s, must be %s%s", op,
 				hz_dtype_name(o->zeros->dtype), hz_dtype_name(zero_type(q->dtype)),
 				zero_type(q->dtype) == q->dtype ? ", as q" : "");
-	HZ_CHECK(check_params(ctx, op, x_name, x, "zeros", o->zeros, o->group, &zeros));
-	HZ_CHECK(check_alike(ctx, op, "scales", scales, "zeros", &zeros));
-	return hzi_check_apart(ctx, op, "zeros", o->zeros, out_name, out);
+	HZ_CHECK(check_params(ctx, op, x_name, x, "opts->zeros", o->zeros, o->group, &zeros));
+	HZ_CHECK(check_alike(ctx, op, "opts->scales", scales, "opts->zeros", &zeros));
+	return hzi_check_apart(ctx, op, "opts->zeros", o->zeros, out_name, out);
 }
 
 /* Signs and factors of a transform are read while chosen scales are written. */
@@ -474,7 +475,7 @@ static int check_signs_apart(struct hz_context *ctx, const char *op, const hz_qu
 	for (int i = 0; i < 4; i++) {
 		if (in[i / 2] && out[i % 2])
 			HZ_CHECK(hzi_check_apart(ctx, op, i / 2 ? "post" : "pre", in[i / 2],
-						 i % 2 ? "new_tensor_scale" : "new_scales",
+						 i % 2 ? "opts->new_tensor_scale" : "opts->new_scales",
 						 out[i % 2]));
 	}
 	return HZ_OK;

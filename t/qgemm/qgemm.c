@@ -771,30 +771,30 @@ static void test_errors(void)
 	WRONG((O.given = HZ_QGEMM_GIVEN_MIN, O.min = NAN), HZ_EINVAL,
 	      "qgemm: opts->min or opts->max is NaN");
 	WRONG((C.dtype = HZ_F32, O.c_zero = 1), HZ_EINVAL,
-	      "qgemm: opts->c_scale and opts->c_zero are for integer results, and c is f32: leave "
-	      "it unset");
+	      "qgemm: c is f32, and opts->c_scale and opts->c_zero are for integer results: "
+	      "leave them unset");
 	WRONG((C.dtype = HZ_F32, O.sigma = 1), HZ_EINVAL,
-	      "qgemm: opts->sigma, multiplier and multipliers are for integer results, and c is "
-	      "f32: leave it unset");
+	      "qgemm: c is f32, and opts->sigma, multiplier and multipliers are for integer "
+	      "results: leave them unset");
 	v = hz_tensor_1d(p, HZ_S32, device, 5);
 	w = hz_tensor_1d(p, HZ_F32, device, 4);
-	WRONG(O.bias = &v, HZ_ESHAPE, "qgemm: bias has 5 elements, must have 6");
-	WRONG(O.bias = &w, HZ_EDTYPE, "qgemm: bias.dtype is f32, must be s32");
+	WRONG(O.bias = &v, HZ_ESHAPE, "qgemm: opts->bias has 5 elements, must have 6");
+	WRONG(O.bias = &w, HZ_EDTYPE, "qgemm: opts->bias.dtype is f32, must be s32");
 	WRONG(O.a_scales = &w, HZ_EINVAL,
-	      "qgemm: opts->a_scales is for floating-point results, and c is u8: leave it unset");
+	      "qgemm: c is u8, and opts->a_scales is for floating-point results: leave it unset");
 	WRONG((O.b_scales = &w, O.b_scale = 1), HZ_EINVAL,
 	      "qgemm: opts->b_scales excludes opts->b_scale");
-	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: b_scales has 4 elements, must have 6 or 1");
+	WRONG(O.b_scales = &w, HZ_ESHAPE, "qgemm: opts->b_scales has 4 elements, must have 6 or 1");
 	w = hz_tensor_2d(p, HZ_F32, device, 6, 1);
 	WRONG(O.b_scales = &w, HZ_ESHAPE,
-	      "qgemm: the shape of b_scales must be [n] or [1, n] of the n columns of c");
+	      "qgemm: the shape of opts->b_scales must be [n] or [1, n] of the n columns of c");
 	w = hz_tensor_2d(p, HZ_F32, device, 1, 4);
 	WRONG((C.dtype = HZ_F32, O.a_scales = &w), HZ_ESHAPE,
-	      "qgemm: the shape of a_scales must be [m] or [m, 1] of the m rows of c, after the "
-	      "batch");
+	      "qgemm: the shape of opts->a_scales must be [m] or [m, 1] of the m rows of c, after "
+	      "the batch");
 	WRONG(O.multipliers = &v, HZ_EINVAL,
 	      "qgemm: opts->multipliers and opts->shifts need each other");
-	WRONG(O.b_zeros = &v, HZ_EDTYPE, "qgemm: b_zeros.dtype is s32, must be u8");
+	WRONG(O.b_zeros = &v, HZ_EDTYPE, "qgemm: opts->b_zeros.dtype is s32, must be u8");
 	WRONG((O.b_zeros = &v, O.b_zero = 1), HZ_EINVAL,
 	      "qgemm: opts->b_zeros excludes opts->b_zero");
 	reset(a, b, c);

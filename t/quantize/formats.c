@@ -857,11 +857,11 @@ static void test_errors(void)
 		"quantize: q.dtype is u8, must be signed or a float with opts->new_scales; "
 		"choose_qparams() gives scales and zeros");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &f32, .scale_rule = HZ_SCALE_FLOOR},
-		HZ_EDTYPE, "quantize: new_scales.dtype is f32, must be e8m0 for HZ_SCALE_FLOOR");
+		HZ_EDTYPE, "quantize: opts->new_scales.dtype is f32, must be e8m0 for HZ_SCALE_FLOOR");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .scale_rule = 9}, HZ_EINVAL,
 		"quantize: opts->scale_rule is 9, must be 0 to 8");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .group = 32}, HZ_ESHAPE,
-		"quantize: new_scales.shape[1] is 2, must be 1, groups of 32 in 32 elements");
+		"quantize: opts->new_scales.shape[1] is 2, must be 1, groups of 32 in 32 elements");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .scale = 1}, HZ_EINVAL,
 		"quantize: opts->new_scales excludes opts->scale, scales, zero and zeros");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .zero = 1}, HZ_EINVAL,
@@ -878,7 +878,7 @@ static void test_errors(void)
 		HZ_EDTYPE,
 		"quantize: opts->new_tensor_scale needs new_scales of e4m3, which are e8m0");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e4m3, .tensor_scale = &f32},
-		HZ_ESHAPE, "quantize: tensor_scale has 4 elements, must have 1");
+		HZ_ESHAPE, "quantize: opts->tensor_scale has 4 elements, must have 1");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .group = 16}, HZ_EINVAL,
 		"quantize: opts->group needs opts->scales or new_scales");
 	is_int(hz_dequantize(ctx, &tq, &tx, &(hz_quantize_opts){.new_scales = &e8m0}), HZ_EINVAL,

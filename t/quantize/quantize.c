@@ -533,20 +533,20 @@ static void test_errors(void)
 	WRONG((o.scales = &s, o.scale = 1), QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scales excludes opts->scale and opts->zero");
 	WRONG((o.scales = &s, s.shape[0] = 3), QUANTIZE, HZ_ESHAPE,
-	      "quantize: scales.shape[0] is 3, must be 4, as x, or 1");
+	      "quantize: opts->scales.shape[0] is 3, must be 4, as x, or 1");
 	WRONG((o.scales = &s, s.shape[1] = 5, s.stride[0] = 5), QUANTIZE, HZ_ESHAPE,
-	      "quantize: scales.shape[1] is 5, must be 12, as x, or 1, or divide it");
+	      "quantize: opts->scales.shape[1] is 5, must be 12, as x, or 1, or divide it");
 	WRONG((o.scales = &s, s.ndim = 1), QUANTIZE, HZ_ESHAPE,
-	      "quantize: scales.shape[0] is 4, must be 12, as x.shape[1]: scales of rows have the "
-	      "shape [rows, 1]");
+	      "quantize: opts->scales.shape[0] is 4, must be 12, as x.shape[1]: scales of rows have "
+	      "the shape [rows, 1]");
 	WRONG((o.scales = &s, s = hz_tensor_3d(ps, HZ_F32, device, 1, 4, 1)), QUANTIZE, HZ_ESHAPE,
-	      "quantize: scales.ndim is 3, must be 1 to 2, as x, or it have one element");
+	      "quantize: opts->scales.ndim is 3, must be 1 to 2, as x, or it have one element");
 	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE,
-	      "quantize: scales must be contiguous");
+	      "quantize: opts->scales must be contiguous");
 	WRONG((o.scales = &s, o.zeros = &z, z.dtype = HZ_S8), QUANTIZE, HZ_EDTYPE,
-	      "quantize: zeros.dtype is s8, must be u8, as q");
+	      "quantize: opts->zeros.dtype is s8, must be u8, as q");
 	WRONG((o.scales = &s, o.zeros = &z, z.shape[0] = 1), QUANTIZE, HZ_ESHAPE,
-	      "quantize: zeros.shape[0] is 1, must be 4, as scales");
+	      "quantize: opts->zeros.shape[0] is 1, must be 4, as opts->scales");
 	WRONG(q.data = x.data, QUANTIZE, HZ_EALIAS,
 	      "quantize: q overlaps x, must be apart from it");
 	WRONG(x.data = q.data, DEQUANTIZE, HZ_EALIAS,

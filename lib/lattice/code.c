@@ -323,8 +323,8 @@ static int check_axis(struct hz_context *ctx, const struct call *c)
 
 	if (h && hzi_axis(h->axis, c->v->ndim) != c->v->ndim - 1)
 		return hzi_fail(ctx, HZ_ENOTSUP,
-				"%s: opts->hadamard->axis is HZ_AXIS(%d), must be the last "
-				"dimension (0)", c->op, hzi_axis_said(h->axis));
+				"%s: opts->hadamard->axis is HZ_AXIS(%d), must be HZ_AXIS(-1) or 0, "
+				"the last dimension", c->op, hzi_axis_said(h->axis));
 	return HZ_OK;
 }
 

@@ -206,16 +206,10 @@ static const char *rotation_fault(const struct hzi_linear_header *h)
 	return NULL;
 }
 
-static const char *header_fault(const struct hzi_linear_header *h, size_t bytes)
+static const char *header_fault(const struct hzi_linear_header *h)
 {
 	struct hzi_linear_header want = *h;
 
-	if (memcmp(h->magic, HZI_LINEAR_MAGIC, sizeof(h->magic)) != 0)
-		return "is no linear layer: it does not begin with " HZI_LINEAR_MAGIC;
-	if (h->version != HZI_LINEAR_VERSION)
-		return "is of another version than 1: a later library reads it";
-	if (h->format < 1 || h->format >= FORMATS)
-		return "has an unknown format: a later library may read it";
 	if (h->flags & ~(HZ_LINEAR_ROTATE | HZI_LINEAR_WIDE) ||
 	    (h->flags & HZI_LINEAR_WIDE && !formats[h->format].preset))
 		return "has unknown flags";
@@ -237,8 +231,6 @@ static const char *header_fault(const struct hzi_linear_header *h, size_t bytes)
 	hzi_linear_sizes(&want);
 	if (memcmp(&want, h, sizeof(want)) != 0)
 		return "has offsets or sizes other than its format, out and in need";
-	if (h->bytes > bytes)
-		return "is cut off: it has fewer bytes than its header says";
 	return rotation_fault(h);
 }
 
@@ -333,9 +325,20 @@ int hzi_linear_check_bytes(struct hz_context *ctx, const char *op, const void *d
 		return hzi_fail(ctx, HZ_EINVAL, "%s: data is %p, must be a multiple of 64", op,
 				data);
 	memcpy(h, data, sizeof(*h));
-	fault = header_fault(h, bytes);
+	if (memcmp(h->magic, HZI_LINEAR_MAGIC, sizeof(h->magic)) != 0)
+		return bad(ctx, op, "is no linear layer: it does not begin with " HZI_LINEAR_MAGIC);
+	if (h->version != HZI_LINEAR_VERSION)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data is of version %u, must be %d: a later "
+				"library may read it", op, h->version, HZI_LINEAR_VERSION);
+	if (h->format < 1 || h->format >= FORMATS)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: data has format %u, must be 1 to %d: a later "
+				"library may read it", op, h->format, (int)FORMATS - 1);
+	fault = header_fault(h);
 	if (fault)
 		return bad(ctx, op, fault);
+	if (h->bytes > bytes)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: bytes is %zu, must be at least %llu, as the "
+				"header of data says", op, bytes, (unsigned long long)h->bytes);
 	dtype = hzi_linear_group_of(h)->group ? hzi_linear_group_of(h)->scale_dtype : HZ_F32;
 	columns = hzi_linear_group_of(h)->group ? hzi_linear_groups(h) : 1;
 	for (int64_t i = 0; i < h->out * columns; i++) {

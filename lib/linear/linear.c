@@ -468,11 +468,9 @@ static int check_weights(struct hz_context *ctx, const hz_tensor *w, const hz_li
 				"host", open_name);
 	HZ_CHECK(hzi_check(ctx, open_name, "opts->moments", &m, f32_type, false));
 	if (o->moments->ndim != 1 || o->moments->shape[0] != w->shape[1])
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->moments has %d dimensions, the last of "
-				"%lld, must be [in] of %lld", open_name, o->moments->ndim,
-				(long long)(o->moments->ndim ?
-					    o->moments->shape[o->moments->ndim - 1] : 0),
-				(long long)w->shape[1]);
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->moments has ndim %d and %lld elements, "
+				"must be [in] of %lld", open_name, o->moments->ndim,
+				(long long)hz_tensor_count(o->moments), (long long)w->shape[1]);
 	if (!hz_tensor_contiguous(o->moments))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: opts->moments must be contiguous", open_name);
 	return o->moments->data ? HZ_OK :
@@ -983,7 +981,7 @@ int hz_linear_forward(hz_context *ctx, const hz_linear *layer, const hz_tensor *
 	if (bias) {
 		HZ_CHECK(hzi_check(ctx, forward_name, "bias", bias, f32_type, false));
 		if (bias->ndim != 1 || bias->shape[0] != layer->h.out)
-			return hzi_fail(ctx, HZ_ESHAPE, "%s: bias has %d dimensions and %lld "
+			return hzi_fail(ctx, HZ_ESHAPE, "%s: bias has ndim %d and %lld "
 					"elements, must be [out] of %lld", forward_name, bias->ndim,
 					(long long)hz_tensor_count(bias), (long long)layer->h.out);
 		if (!hz_tensor_contiguous(bias))

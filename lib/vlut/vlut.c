@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -732,10 +733,12 @@ static int check_append(struct hz_context *ctx, const hz_vlut *v, const hz_tenso
 		return hzi_fail(ctx, HZ_EINVAL, "%s: packed is NULL", append_name);
 	HZ_CHECK(check_layout(ctx, append_name, "packed", "w", packed, v->layout[0]));
 	HZ_CHECK(hzi_check(ctx, append_name, "x", x, float_types, false));
-	if (x->ndim != 2 || x->shape[1] != packed->shape[1])
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: x has %d dimensions, the last of %lld, must "
-				"be [rows, %lld], the values of a row of packed", append_name,
-				x->ndim, (long long)(x->ndim ? x->shape[x->ndim - 1] : 0),
+	if (x->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.ndim is %d, must be 2: [rows, k]", append_name,
+				x->ndim);
+	if (x->shape[1] != packed->shape[1])
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x.shape[1] is %lld, must be %lld, the values of "
+				"a row of packed", append_name, (long long)x->shape[1],
 				(long long)packed->shape[1]);
 	if (row < 0 || row > packed->shape[0] || x->shape[0] > packed->shape[0] - row)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: row is %lld, must be 0 to %lld: x has %lld "
@@ -777,8 +780,14 @@ static int append_parts(struct hz_context *ctx, const void *parts, char *scratch
 	hz_tensor codes = hz_tensor_3d(codes_at, w->code_dtype, ctx->device, w->rows, w->blocks,
 				       w->block);
 	hz_tensor t = hz_tensor_2d(t_at, HZ_U8, ctx->device, w->rows, w->t_row);
+	char why[HZI_ERRMSG_BYTES];
+	int status;
 
-	HZ_CHECK(hz_lattice_encode(ctx, p->v->w, p->x, &codes, has_t ? &t : NULL, NULL, p->o));
+	status = hz_lattice_encode(ctx, p->v->w, p->x, &codes, has_t ? &t : NULL, NULL, p->o);
+	if (status != HZ_OK) {
+		snprintf(why, sizeof(why), "%s", hz_errmsg(ctx));
+		return hzi_fail(ctx, status, "%s: %s", append_name, why);
+	}
 	a->w.codes = codes_at;
 	a->w.t = has_t ? (const uint8_t *)t_at : NULL;
 	return HZI_RUN(ctx, append_name, vlut, vlut_append, a);
@@ -858,7 +867,7 @@ static int check_hadamard(struct hz_context *ctx, const char *op, const hz_hadam
 	HZ_CHECK(hzi_check(ctx, op, "x", x, float_types, false));
 	if (hzi_axis(h->axis, x->ndim) != x->ndim - 1)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: w->hadamard->axis is HZ_AXIS(%d), must be "
-				"the last dimension (0)", op, hzi_axis_said(h->axis));
+				"HZ_AXIS(-1) or 0, the last dimension", op, hzi_axis_said(h->axis));
 	for (int i = 0; i < 2; i++) {
 		const hz_tensor *const factors = i ? h->post : h->pre;
 

@@ -482,7 +482,7 @@ static void test_refusals(void)
 	f = (hz_linear_opts){.flags = HZ_LINEAR_GATED};
 	refuse(FORWARD(&xt, NULL, &yt, &f), HZ_ESHAPE, "y.shape[1] is 6, must be 3", "gated y");
 	bad = hz_tensor_1d(b, HZ_F32, HZ_CPU, 5);
-	refuse(FORWARD(&xt, &bad, &yt, NULL), HZ_ESHAPE, "bias has 1", "a short bias");
+	refuse(FORWARD(&xt, &bad, &yt, NULL), HZ_ESHAPE, "bias has ndim 1 and", "a short bias");
 	refuse(FORWARD(&yt, &bias, &xt, NULL), HZ_ESHAPE, "x.shape[1] is 6", "x of other length");
 	refuse(hz_linear_bwd(ctx, l, &xt, &yt), HZ_ESHAPE, "dy.shape[1] is 8", "dy of x");
 	refuse(hz_linear_dequantize(ctx, l, &yt), HZ_ESHAPE,

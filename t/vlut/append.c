@@ -310,10 +310,10 @@ static void test_refused(struct dev *dev)
 	REFUSED(HZ_ESHAPE, "vlut_append: row is 9223372036854775807",
 		hz_vlut_append(ctx, c.v, &x, INT64_MAX, &c.packed, &o));
 	bad = hz_view_slice(&x, 1, 0, 63);
-	REFUSED(HZ_ESHAPE, "x has 2 dimensions, the last of 63, must be [rows, 64], the values of a "
+	REFUSED(HZ_ESHAPE, "vlut_append: x.shape[1] is 63, must be 64, the values of a "
 		"row of packed", hz_vlut_append(ctx, c.v, &bad, 0, &c.packed, &o));
 	bad = hz_tensor_1d(c.x_area.data, HZ_F32, dev->device, 64);
-	REFUSED(HZ_ESHAPE, "x has 1 dimensions",
+	REFUSED(HZ_ESHAPE, "vlut_append: x.ndim is 1, must be 2",
 		hz_vlut_append(ctx, c.v, &bad, 0, &c.packed, &o));
 	bad = hz_tensor_2d(c.x_area.data, HZ_S8, dev->device, 3, 64);
 	REFUSED(HZ_EDTYPE, "x.dtype is s8", hz_vlut_append(ctx, c.v, &bad, 0, &c.packed, &o));

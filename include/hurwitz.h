@@ -2309,8 +2309,8 @@ typedef struct hz_lattice_report {
  * Chooses a lattice quantizer for sample data and a bit budget: a preset, or the result of a
  * search.
  *
- * A zeroed want stands for the presets: of those that have the most stored bits within the rate
- * the one with the least error, its scales for Gaussian rows or HZ_LATTICE_WIDE, and whether rows
+ * NULL or a zeroed want stands for the presets: of those that have the most stored bits within the
+ * rate the one with the least error, its scales for Gaussian rows or HZ_LATTICE_WIDE, and if rows
  * are rotated first: pass row_scale, and with report->rotate a zeroed hz_hadamard_opts, to encode.
  * With want->preset these two are chosen for that preset, and no other member may be set. `rate`
  * leaves out the scale of a row.

@@ -839,15 +839,17 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 		      const hz_tensor *x, hz_lattice_opts *found, double bank[16],
 		      hz_lattice_report *report)
 {
+	static const hz_lattice_opts zeroed;
 	const size_t x_bytes = SAMPLE * sizeof(float), error_bytes = x_bytes * GRID;
-	struct search s = {.ctx = ctx, .want = want, .rate = rate};
+	struct search s = {.ctx = ctx, .want = want ? want : &zeroed, .rate = rate};
 	char before[HZI_ERRMSG_BYTES];
 	int status;
 
 	HZI_ENTER(ctx, op);
+	want = s.want;
 	memcpy(before, ctx->errmsg, sizeof(before));
-	if (!want || !found)
-		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is NULL", op, want ? "found" : "want");
+	if (!found)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: found is NULL", op);
 	HZ_CHECK(check_want(ctx, want, rate, sigma, x));
 	if (want->policy == HZ_LATTICE_BANK && bank == NULL)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: bank is NULL, must have room for %d numbers",

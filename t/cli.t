@@ -110,7 +110,7 @@ if [ -n "$release" ] && ${PKG_CONFIG:-false} --exists hwloc; then
 else
 	skip "info: hwloc's release" "no hwloc that can be asked, or no pkg-config"
 fi
-for key in version cpu cores isa isa_reason gpu reason driver device primitives kernels; do
+for key in version cpu cores isa isa_reason gpu reason driver device primitives; do
 	grep -q "\"$key\": " ../out
 	ok $? "info --json: $key"
 done

@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/hadamard/kern.h"
-#include "cpu/qgemm/kern.h"
-#include "cpu/quantize/kern.h"
 #include "gpu/runtime/cuda.h"
 #include "lib/core/route.h"
 #include "tools/core/tool.h"
@@ -39,32 +36,6 @@ static bool is_part(size_t i)
 	return strncmp(primitives[i].summary, "part of others", 14) == 0;
 }
 
-/* The micro-kernels of CPU primitives: positions of their pointers in the family's tables */
-#define KERNEL(name, family, member) \
-	{name, hzi_##family##_kern, sizeof(*hzi_##family##_kern), \
-	 offsetof(struct hzi_##family##_kern, member)}
-static const struct {
-	const char *name;
-	const void *tables;
-	size_t bytes, offset;		/* size of a table, position in it */
-} kernels[] = {
-	KERNEL("head", hadamard, head),
-	KERNEL("pass", hadamard, pass),
-	KERNEL("base_mul", hadamard, base_mul),
-	KERNEL("transpose", hadamard, transpose),
-	KERNEL("quant", hadamard, quant),
-	KERNEL("dequant", hadamard, dequant),
-	KERNEL("codes", quantize, quantize),
-	KERNEL("uncode", quantize, dequantize),
-	KERNEL("range", quantize, range),
-	KERNEL("qpack_a", qgemm, pack_a),
-	KERNEL("qpack_b", qgemm, pack_b),
-	KERNEL("qmul", qgemm, mul),
-	KERNEL("qout", qgemm, epilogue),
-};
-
-#define KERNELS ((int)(sizeof(kernels) / sizeof(*kernels)))
-
 struct facts {
 	hz_context *cpu, *gpu;
 	hz_info cpu_info, gpu_info;
@@ -72,38 +43,7 @@ struct facts {
 	char code_reason[256];		/* why device code cannot be loaded, or "" */
 	const char *used;		/* "cpu" or "cuda": what HZ_AUTO opens */
 	char used_reason[256];		/* why it opens nothing, or "" */
-	int kernel_isa[KERNELS];	/* the ISA level that implements each kernel in use */
 };
-
-typedef void (*any_function)(void);
-
-static any_function kernel_at(const hz_context *ctx, int k)
-{
-	any_function function;
-
-	memcpy(&function, (const char *)kernels[k].tables + (size_t)ctx->level * kernels[k].bytes +
-			  kernels[k].offset, sizeof(function));
-	return function;
-}
-
-/* A kernel belongs to the lowest level whose table has the same pointer. */
-static void find_kernels(struct facts *f)
-{
-	for (int isa = f->cpu_info.isa; isa >= HZ_ISA_C; isa--) {
-		hz_options o = {.device = HZ_CPU, .isa = isa, .flags = HZ_NO_TOPOLOGY};
-		hz_context *ctx;
-		hz_info info;
-
-		if (hz_open(&ctx, &o) != HZ_OK)
-			continue;
-		hz_device_info(ctx, &info);
-		for (int k = 0; k < KERNELS; k++) {
-			if (kernel_at(ctx, k) == kernel_at(f->cpu, k))
-				f->kernel_isa[k] = info.isa;
-		}
-		hz_close(ctx);
-	}
-}
 
 static int gather(struct facts *f)
 {
@@ -114,7 +54,6 @@ static int gather(struct facts *f)
 	if (status)
 		return status;
 	hz_device_info(f->cpu, &f->cpu_info);
-	find_kernels(f);
 	if (hz_open(&f->gpu, &gpu) != HZ_OK)
 		snprintf(f->gpu_reason, sizeof(f->gpu_reason), "%s", open_reason());
 	else if (hz_prepare(f->gpu) != HZ_OK)
@@ -190,10 +129,6 @@ static void print_text(const struct facts *f)
 		printf("  %-20s %-9s %s\n", name,
 		       strcmp(f->used, "cuda") == 0 ? "cuda" : c->isa_name, primitives[i].dtypes);
 	}
-	printf("\n%sCPU kernels%s", bold, plain);
-	for (int k = 0; k < KERNELS; k++)
-		printf("%s %s %s", k ? "," : "", kernels[k].name, hz_isa_name(f->kernel_isa[k]));
-	printf("\n");
 }
 
 static void json_field(const char *name, const char *value)
@@ -243,11 +178,7 @@ static void print_json(const struct facts *f)
 		put_json_string(stdout, strcmp(f->used, "cuda") == 0 ? "" : c->isa_name);
 		printf("}");
 	}
-	printf("],\n \"kernels\": {");
-	for (int k = 0; k < KERNELS; k++)
-		printf("%s\"%s\": \"%s\"", k ? ", " : "", kernels[k].name,
-		       hz_isa_name(f->kernel_isa[k]));
-	printf("}}\n");
+	printf("]}\n");
 }
 
 /* ---- Routes ---------------------------------------------------------------------------------- */

@@ -145,8 +145,8 @@ ok $? "pre= as int8"
 good "post=" $cpu hadamard post=plusminus.npy x=row.npy y=z.npy
 is "$(tail_of z.npy 16 f4)" "-5 -1 2 0" "signs after the transform"
 bad 2 '+1 or -1' "pre= as int8 that is no sign" run hadamard pre=zeroone.npy x=row.npy y=no.npy
-bad 2 'hadamard: opts->pre.ndim' "pre= of two dimensions" run -d cpu hadamard pre=x.npy x=row.npy y=no.npy
-bad 2 'hadamard: opts->pre.shape' "pre= of a wrong length" run -d cpu hadamard pre=n32.npy x=row.npy y=no.npy
+bad 2 'hadamard: pre.ndim' "pre= of two dimensions" run -d cpu hadamard pre=x.npy x=row.npy y=no.npy
+bad 2 'hadamard: pre.shape' "pre= of a wrong length" run -d cpu hadamard pre=n32.npy x=row.npy y=no.npy
 good "seed=" $cpu hadamard seed=7 x=w.npy y=z.npy
 cmp -s z.npy w.npy
 [ $? -eq 1 ]
@@ -482,6 +482,8 @@ good "quat_batchnorm" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=qm.npy mo
 is "$(tail_of qm.npy 16 f4)" "2.5 2.5 2.5 2.5" "the mean of the batch"
 good "eps=0 momentum=0" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=q0.npy eps=0 momentum=0
 is "$(tail_of q0.npy 16 f4)" "0 0 0 0" "no part of the batch"
+bad 2 "quat_batchnorm: running_mean.ndim" "running values of another shape" run -d cpu quat_batchnorm \
+	x=q121.npy y=n.npy running_mean=row.npy running_var=row.npy new_mean=n2.npy new_var=n3.npy
 good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
 is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
 npy qr.npy "$(header '<f4' '2, 1, 1, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
@@ -586,7 +588,7 @@ bad 2 'needs banks=' "no number of scales" run lattice_design x=samples.npy rate
 bad 2 'needs group=' "no group" run lattice_design x=samples.npy rate=3 policy=group
 bad 2 'lattice=basis: the value' "a search over bases" run lattice_design x=samples.npy rate=3 lattice=basis
 bad 2 'no key or operand .beta' "beta, which is searched" run lattice_design x=samples.npy rate=3 beta=1
-bad 2 'lattice= is missing' "no lattice" run lattice_encode q=4 beta=1 x=x.npy codes=n.npy
+bad 2 'lattice= or preset= is missing' "no lattice" run lattice_encode q=4 beta=1 x=x.npy codes=n.npy
 bad 2 'levels= is missing' "no number of levels" run lattice_encode lattice=D4 q=4 beta=1 x=x.npy codes=n.npy
 bad 2 'policy=wrap: the value must be' "another word for none" run lattice_encode lattice=D4 q=4 levels=1 \
 	beta=1 policy=wrap x=x.npy codes=n.npy
@@ -709,7 +711,7 @@ good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
 is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
 good "mhc_init" $cpu mhc_init n=2 kind=triton layer=3 alpha=mal.npy bias=mb.npy
 is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
-bad 2 'opts->coefficients is HZ_MHC_STATIC' "static ones of phi" run mhc_pre x=x.npy phi=z88.npy \
+bad 2 'coefficients is HZ_MHC_STATIC' "static ones of phi" run mhc_pre x=x.npy phi=z88.npy \
 	alpha=z3.npy bias=z8.npy coefficients=static u=n.npy
 bad 2 'x.ndim is 2, must be 4 at least' "sequences without a dimension" run mhc_pre x=x.npy \
 	phi=z88.npy alpha=z3.npy bias=z8.npy coefficients=per_sequence u=n.npy

@@ -126,9 +126,8 @@ static const struct op *const ops[] = {
 	&op_mhc_presets, &op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd,
 	&op_mhc_add,
 	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
-	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd, &op_mhc_expand,
-	&op_mhc_gated_pre, &op_mhc_gated_pre_bwd,
-	&op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
+	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd,
+	&op_mhc_gated_pre, &op_mhc_gated_pre_bwd, &op_mhc_expand, &op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
 	&op_mhc_init,
 };
 
@@ -670,13 +669,16 @@ static bool device_open(int32_t device)
 	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
 }
 
-/* Prints the library's error message in the command's terms: an operand that is missing, or has
- * another name there. */
+/* Prints the library's error message in the command's terms: without opts->, and an operand that is
+ * missing, or has another name there. */
 static int refused(const struct job *job, int status, const char *sentence)
 {
 	const struct operand *o = job->op->operands;
 	const char *what = strstr(sentence, ": ");
+	const char *const op = what;
 
+	if (what && strncmp(what + 2, "opts->", 6) == 0)
+		what += 6;
 	for (int i = 0; what && o[i].name; i++) {
 		const char *name = o[i].other ? o[i].other : o[i].name;
 		const size_t length = strlen(name);
@@ -692,7 +694,9 @@ static int refused(const struct job *job, int status, const char *sentence)
 			return complain(exit_status(status), "%s: %s%s", job->op->name, o[i].name,
 					rest);
 	}
-	return complain(exit_status(status), "%s", sentence);
+	if (!op)
+		return complain(exit_status(status), "%s", sentence);
+	return complain(exit_status(status), "%.*s: %s", (int)(op - sentence), sentence, what + 2);
 }
 
 /* Opens a context and runs the job; falls back to the CPU for what the GPU does not support, if the

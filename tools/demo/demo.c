@@ -310,7 +310,7 @@ static void help(void)
 	       "Quaternions against real numbers with as many weights, on heights of a volcano.\n"
 	       "Hyper-connections in 1 to 64 layers: what they enlarge a signal by. Then a\n"
 	       "network of quaternions in four residual streams is trained, quantized to 8, 4, 3\n"
-	       "and 2 bits, and asked in each form: how often it is right, how large it is, how\n"
+	       "and 2 bits, and tested in each form: how often it is right, how large it is, how\n"
 	       "long it takes. Chapters show one family each; 'hadamard' those of a file, too:\n"
 	       "the rows (the last dimension) of FILE.npy, '-' being standard input.\n"
 	       "\n"

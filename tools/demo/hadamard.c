@@ -253,10 +253,10 @@ static int show_hadamard(struct show *s, const struct data *data, int count)
 
 	printf("%s rotated every row: random signs, then an orthonormal Walsh-Hadamard\n"
 	       "matrix. It spreads what is in one place over its block, and loses no energy.\n"
-	       "Error: against the definition in double, and after the way back, as a part of\n"
+	       "Error: against the definition in double, and after the inverse, as a part of\n"
 	       "the norm.\n\n"
 	       "  %-22s%10s%11s%10s%9s  matrix\n",
-	       name_of("hadamard"), "", "error", "way back", "us a call", "GB/s");
+	       name_of("hadamard"), "", "error", "inverse", "us a call", "GB/s");
 	for (int d = 0; d < count && !status; d++) {
 		const double bytes = 2.0 * (double)(data[d].rows * data[d].n) * sizeof(float);
 		struct figures f = {0};

@@ -491,12 +491,12 @@ static void print_forms(const struct demo *d, const struct places *test)
 	printf("\nThe same network, its %d matrices of quaternions in fewer bits: integers with a\n"
 	       "scale for each row (%s), or points of the lattice E8, hierarchically nested,\n"
 	       "with a scale for each 32 weights (%s, %s), as they are or\n"
-	       "rotated before (%s). Bits a weight, with scales; kB as they lie in memory, 3\n"
-	       "bits being held in 4; noise: signal to noise of the weights in dB; right in the\n"
-	       "test; as f32: the same answer; us for a place, all %lld of the test being asked "
-	       "at\n"
-	       "once. The %.0f kB of weights of the connections are f32 throughout. So small\n"
-	       "matrices fewer bits do not make faster; 'hurwitz bench' has large ones.\n\n",
+	       "rotated before (%s).\n\n"
+	       "bits: of a weight, with scales; kB: in memory, where 3 bits take 4; noise: the\n"
+	       "signal to noise ratio of the weights in dB; right in the test; as f32: the same\n"
+	       "answer as in f32; us: the time of a place, all %lld of the test in one batch.\n"
+	       "The %.0f kB of weights of the connections are f32 throughout. Matrices this small\n"
+	       "are not faster in fewer bits; 'hurwitz bench' has large ones.\n\n",
 	       MATRICES, name_of("qlinear"), name_of("lattice_encode"), name_of("vlut_gemm"),
 	       name_of("hadamard"), (long long)test->count,
 	       ((double)sizeof(struct weights) - matrix_bytes()) / 1000);

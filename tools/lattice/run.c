@@ -145,10 +145,13 @@ static int matrix(struct job *job, const char *name, double *m, int *d)
 {
 	const struct npy *a = &slot_of(job, name)->array;
 
-	if (a->ndim != 2 || a->shape[0] != a->shape[1] || a->shape[0] < 1 ||
-	    a->shape[0] > HZ_LATTICE_MAXDIM)
-		return complain(EXIT_BAD, "%s: %s must be a square matrix of 1 to %d rows",
-				job->op->name, name, HZ_LATTICE_MAXDIM);
+	if (a->ndim != 2)
+		return complain(EXIT_BAD, "%s: %s.ndim is %d, must be 2: [d, d]", job->op->name, name,
+				a->ndim);
+	if (a->shape[0] != a->shape[1] || a->shape[0] < 1 || a->shape[0] > HZ_LATTICE_MAXDIM)
+		return complain(EXIT_BAD, "%s: %s is [%lld, %lld], must be square, 1 to %d",
+				job->op->name, name, (long long)a->shape[0],
+				(long long)a->shape[1], HZ_LATTICE_MAXDIM);
 	*d = (int)a->shape[0];
 	for (int i = 0; i < *d * *d; i++)
 		m[i] = load_element(a->data, i, a->dtype);
@@ -329,7 +332,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	if (status)
 		return status;
 	if (!o.kind && !preset)
-		return complain(EXIT_BAD, "%s: the key lattice= is missing", job->op->name);
+		return complain(EXIT_BAD, "%s: the key lattice= or preset= is missing", job->op->name);
 	if (!o.q && !preset)
 		return complain(EXIT_BAD, "%s: the key q= is missing", job->op->name);
 	if (!o.levels && !preset)

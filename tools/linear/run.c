@@ -72,9 +72,12 @@ static int shape_of(struct job *job, const char *x_name, const char *y_name, int
 	const struct npy *w = &slot_of(job, "w")->array, *x = &slot_of(job, x_name)->array;
 	struct slot *y = slot_of(job, y_name);
 
-	if (w->ndim != 2 || x->ndim < 1)
-		return complain(EXIT_BAD, "%s: w must be [out, in] and %s have a dimension",
-				job->op->name, x_name);
+	if (w->ndim != 2)
+		return complain(EXIT_BAD, "%s: w.ndim is %d, must be 2: [out, in]", job->op->name,
+				w->ndim);
+	if (x->ndim < 1)
+		return complain(EXIT_BAD, "%s: %s.ndim is 0, must be 1 to %d", job->op->name, x_name,
+				HZ_MAXDIM);
 	y->array.ndim = x->ndim;
 	for (int i = 0; i < x->ndim - 1; i++)
 		y->array.shape[i] = x->shape[i];

@@ -691,7 +691,7 @@ const struct op op_mhc_mix = {
 };
 
 const struct op op_mhc_mix_bwd = {
-	"mhc_mix_bwd", "its gradients, of which are made those that are asked for",
+	"mhc_mix_bwd", "its gradients: those whose files are given",
 	mix_bwd_operands, nc_keys, mix_bwd_outputs, mix_bwd_call,
 };
 
@@ -701,7 +701,7 @@ const struct op op_mhc_add = {
 };
 
 const struct op op_mhc_add_bwd = {
-	"mhc_add_bwd", "its gradients, of which are made those that are asked for",
+	"mhc_add_bwd", "its gradients: those whose files are given",
 	add_bwd_operands, nc_keys, add_bwd_outputs, add_bwd_call,
 };
 
@@ -711,7 +711,7 @@ const struct op op_mhc_post = {
 };
 
 const struct op op_mhc_post_bwd = {
-	"mhc_post_bwd", "its gradients, of which are made those that are asked for",
+	"mhc_post_bwd", "its gradients: those whose files are given",
 	post_bwd_operands, nc_keys, post_bwd_outputs, post_bwd_call,
 };
 
@@ -772,10 +772,12 @@ static int recompute_outputs(struct job *job)
 	}
 	if (status)
 		return status;
-	if (x->ndim == HZ_MAXDIM || f->shape[0] < 1 || f->shape[0] > LAYERS)
-		return complain(EXIT_BAD,
-				"%s: x must have less than %d dimensions, f 1 to %d layers",
-				job->op->name, HZ_MAXDIM, LAYERS);
+	if (x->ndim == HZ_MAXDIM)
+		return complain(EXIT_BAD, "%s: x.ndim is %d, must be 2 to %d", job->op->name,
+				x->ndim, HZ_MAXDIM - 1);
+	if (f->shape[0] < 1 || f->shape[0] > LAYERS)
+		return complain(EXIT_BAD, "%s: f.shape[0] is %lld, must be 1 to %d layers",
+				job->op->name, (long long)f->shape[0], LAYERS);
 	leading[0] = f->shape[0];
 	memcpy(leading + 1, x->shape, (size_t)(x->ndim - 2) * sizeof(*leading));
 	mhc_shape(job, "u", x->dtype, x->ndim - 1, leading, x->shape[x->ndim - 1], -1);

@@ -110,7 +110,7 @@ static const struct key out_keys[] = {
 	END,
 };
 
-#define SCALE_SHAPE "or of sizes as the data, 1, or a divisor; e8m0, e4m3: u8"
+#define SCALE_SHAPE "each size that of x, a divisor, or 1; e8m0, e4m3: u8"
 #define ZERO_SHAPE "the shape of scales, the dtype of q; packed: s8 or u8"
 
 static const struct operand quantize_operands[] = {
@@ -507,7 +507,7 @@ static const struct key c_keys[] = {
 	{"c_scale", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale of C; default 1"},
 	{"sigma", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a_scale b_scale / c_scale, instead of them"},
 	{"multiplier", KEY_INT, NULL, 1, INT32_MAX, "U", "sigma is U / 2^S"},
-	{"shift", KEY_INT, NULL, 1, 62, "S", ""},
+	{"shift", KEY_INT, NULL, 1, 62, "S", "with multiplier"},
 	{"requant", KEY_WORD, requant_words, 0, 0, "exact|float|ruy|gemmlowp|litert_ref",
 	 "exact, the default: rounded once, in integers; else as in that library, float: in f32"},
 	{"out", KEY_WORD, c_words, 0, 0, "u8|s8|s32|f32|f16|bf16", "the dtype of C; default u8"},

@@ -326,7 +326,7 @@ static int rotate_bwd_call(hz_context *ctx, struct job *job)
 
 static const struct operand mul_operands[] = {
 	{"a", NULL, 0, TYPES, QUATS},
-	{"b", NULL, 0, TYPES, "[..., 4], each repeated to the other"},
+	{"b", NULL, 0, TYPES, "[..., 4], broadcast with a"},
 	{"y", NULL, OUTPUT, TYPES, QUATS},
 	LAST,
 };
@@ -342,7 +342,7 @@ static const struct operand mul_bwd_operands[] = {
 
 static const struct operand dot_operands[] = {
 	{"a", NULL, 0, TYPES, "[..., l, 4]"},
-	{"b", NULL, 0, TYPES, "[..., l, 4], each repeated to the other"},
+	{"b", NULL, 0, TYPES, "[..., l, 4], broadcast with a"},
 	{"y", NULL, OUTPUT, TYPES, "[..., 4]; real=1: [..., 1]"},
 	LAST,
 };
@@ -374,8 +374,8 @@ static const struct operand map_bwd_operands[] = {
 };
 
 static const struct operand rotate_operands[] = {
-	{"q", NULL, 0, TYPES, "[..., 4], repeated to v"},
-	{"v", NULL, 0, TYPES, "[..., 3] or [..., 4], repeated to q"},
+	{"q", NULL, 0, TYPES, "[..., 4], broadcast with v"},
+	{"v", NULL, 0, TYPES, "[..., 3] or [..., 4], broadcast with q"},
 	{"y", NULL, OUTPUT, TYPES, "[..., 3] or [..., 4], as v"},
 	LAST,
 };
@@ -623,7 +623,7 @@ static const struct operand from_axis_angle_operands[] = {
 
 static const struct operand slerp_operands[] = {
 	{"a", NULL, 0, TYPES, QUATS},
-	{"b", NULL, 0, TYPES, "[..., 4], each repeated to the others"},
+	{"b", NULL, 0, TYPES, "[..., 4], broadcast with a and t"},
 	{"t", NULL, 0, TYPES, "[...], numbers"},
 	{"y", NULL, OUTPUT, TYPES, QUATS},
 	LAST,

@@ -343,7 +343,7 @@ const struct op op_quat_linear = {
 };
 
 const struct op op_quat_linear_bwd = {
-	"quat_linear_bwd", "its gradients, of which are made those that are asked for",
+	"quat_linear_bwd", "its gradients: those whose files are given",
 	linear_bwd_operands,
 	(const struct key *const[]){product_keys, spinor_keys, order_keys, NULL},
 	linear_bwd_outputs, linear_bwd_call,
@@ -509,7 +509,7 @@ const struct op op_quat_conv3d = {
 	"quat_conv3d", "in three dimensions", conv_operands, all_conv_keys, conv_outputs, conv_call,
 };
 const struct op op_quat_conv1d_bwd = {
-	"quat_conv1d_bwd", "its gradients, of which are made those that are asked for",
+	"quat_conv1d_bwd", "its gradients: those whose files are given",
 	conv_bwd_operands, all_conv_keys, conv_bwd_outputs, conv_bwd_call,
 };
 const struct op op_quat_conv2d_bwd = {
@@ -612,12 +612,19 @@ static hz_quat_batchnorm_opts norm_opts(struct job *job)
 	};
 }
 
-/* Starts the array in which running values are updated: as a copy of the operand, or zero. */
-static int begin_running(hz_context *ctx, const hz_tensor *given, hz_tensor *to)
+/*
+ * Starts the array in which running values are updated: as a copy of the operand, or zero. What has
+ * another shape is left to hz_quat_batchnorm() to refuse: returns the array that it gets.
+ */
+static hz_tensor *begin_running(hz_context *ctx, hz_tensor *given, hz_tensor *to, int *status)
 {
-	if (!to)
-		return HZ_OK;
-	return given ? hz_copy(ctx, given, to) : clear(ctx, to);
+	if (!to || *status != HZ_OK)
+		return to;
+	if (given && (given->dtype != to->dtype || given->ndim != to->ndim ||
+		      memcmp(given->shape, to->shape, (size_t)to->ndim * sizeof(*to->shape))))
+		return given;
+	*status = given ? hz_copy(ctx, given, to) : clear(ctx, to);
+	return to;
 }
 
 static int norm_call(hz_context *ctx, struct job *job)
@@ -627,13 +634,9 @@ static int norm_call(hz_context *ctx, struct job *job)
 	hz_quat_batchnorm_opts o = norm_opts(job);
 	int status = HZ_OK;
 
-	o.running_mean = o.flags & HZ_QUAT_EVAL ? mean : new_mean;
-	o.running_var = o.flags & HZ_QUAT_EVAL ? var : new_var;
-	if (!(o.flags & HZ_QUAT_EVAL)) {
-		status = begin_running(ctx, mean, new_mean);
-		if (status == HZ_OK)
-			status = begin_running(ctx, var, new_var);
-	}
+	o.running_mean = o.flags & HZ_QUAT_EVAL ? mean :
+			 begin_running(ctx, mean, new_mean, &status);
+	o.running_var = o.flags & HZ_QUAT_EVAL ? var : begin_running(ctx, var, new_var, &status);
 	if (status != HZ_OK)
 		return status;
 	return WITH_WORKSPACE(ctx, hz_quat_batchnorm(ctx, view_of(job, "x"), view_of(job, "gamma"),
@@ -671,7 +674,7 @@ const struct op op_quat_batchnorm = {
 };
 
 const struct op op_quat_batchnorm_bwd = {
-	"quat_batchnorm_bwd", "its gradients, of which are made those that are asked for",
+	"quat_batchnorm_bwd", "its gradients: those whose files are given",
 	norm_bwd_operands, (const struct key *const[]){norm_keys, order_keys, NULL},
 	norm_bwd_outputs, norm_bwd_call,
 };

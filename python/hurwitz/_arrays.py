@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 
@@ -152,8 +152,7 @@ def contiguous(shape):
     for n in shape[::-1]:
         strides.append(step)
         step *= n
-    strides.reverse()
-    return strides
+    return tuple(strides[::-1])
 
 
 def _instead(dtype):
@@ -179,7 +178,7 @@ def from_numpy(a):
         size = SIZES[dtype]
         if any(step % size for step in strides):
             raise ValueError(f"strides {strides} are not multiples of the element, {size} bytes")
-        strides = [step // size for step in strides]
+        strides = tuple([step // size for step in strides])
     return data, dtype, CPU, shape, strides, read_only, a
 
 
@@ -199,7 +198,7 @@ def from_torch(t):
         device = CUDA + t.get_device()
     else:
         raise ValueError(f"a tensor is on {t.device}: hurwitz has cpu and cuda")
-    return t.data_ptr(), dtype, device, tuple(t.shape), t.stride(), False, t
+    return t.data_ptr(), dtype, device, t.shape, t.stride(), False, t
 
 
 class _DLTensor(ctypes.Structure):
@@ -316,28 +315,60 @@ def _is_cupy(a):
     return type(a).__module__.partition(".")[0] == "cupy"
 
 
-def empty(shape, dtype, like, zeros=False):
-    """A new array of like's library on its device; NumPy's where that has none to write to."""
-    if type(like) is np.ndarray and dtype in TO_NUMPY:
-        return (np.zeros if zeros else np.empty)(shape, TO_NUMPY[dtype])
+def with_type(kind):
+    """The function that is memory() for a type of NumPy's or PyTorch's arrays; None for others."""
+    convert = _converters.get(kind)
+    return convert if convert is from_numpy or convert is from_torch else None
+
+
+def maker(shape, dtype, like, zeros=False):
+    """A function that makes new arrays of like's library on its device; NumPy's where that has none
+    to write to. It does not keep like."""
     if isinstance(like, View):
         like = like.array
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
         kind, stored = to_torch(dtype)
-        array = (torch.zeros if zeros else torch.empty)(shape, dtype=kind, device=like.device)
+        make = partial(torch.zeros if zeros else torch.empty, shape, dtype=kind, device=like.device)
     else:
         stored = dtype not in TO_NUMPY
-        library, place = np, nullcontext()
+        library = np
         if _is_cupy(like):
-            library, place = sys.modules["cupy"], like.device
+            library = sys.modules["cupy"]
         elif hasattr(like, "__cuda_array_interface__") or (
                 hasattr(like, "__dlpack_device__") and like.__dlpack_device__()[0] not in (1, 3)):
             raise ValueError(f"outputs for a {type(like).__name__} on a GPU have to be given")
-        with place:
-            array = (library.zeros if zeros else library.empty)(
-                shape, STORAGE[dtype] if stored else TO_NUMPY[dtype])
-    return View(array, dtype) if stored else array
+        make = partial(library.zeros if zeros else library.empty, shape,
+                       STORAGE[dtype] if stored else TO_NUMPY[dtype])
+        if library is not np:
+            make = partial(_on, like.device, make)
+    return partial(_as_view, make, dtype) if stored else make
+
+
+def _on(device, make):
+    with device:
+        return make()
+
+
+def _as_view(make, dtype):
+    return View(make(), dtype)
+
+
+def empty(shape, dtype, like):
+    """A new array as maker() makes it."""
+    return maker(shape, dtype, like)()
+
+
+def address_of(array):
+    """A function for the addresses of arrays like this one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return torch.Tensor.data_ptr
+    return _first_of_memory
+
+
+def _first_of_memory(array):
+    return memory(array)[0]
 
 
 def workspace(size, like):

@@ -295,17 +295,14 @@ class Meta:
 
 
 class Views:
-    """The hz_tensor of one call at a time, in memory that is made once for each thread."""
+    """The hz_tensor of a call, and what else its arguments point to."""
 
-    def __init__(self):
-        self.buffer = ctypes.create_string_buffer(SIZE * SLOTS)
+    def __init__(self, slots=SLOTS):
+        self.buffer = ctypes.create_string_buffer(SIZE * slots)
         self.base = ctypes.addressof(self.buffer)
         self.kept = []
-        self.clear()
-
-    def clear(self):
-        self.count = 0
-        self.kept.clear()
+        self.names = []         # of the operands, one a slot
+        self.made = {}          # how outputs were allocated, by name
         self.device = 0
         self.first = self.like = None
 
@@ -326,8 +323,8 @@ class Views:
             self.device, self.first, self.like = device, a, (dtype, shape)
         if owner is not a:
             self.kept.append(owner)
-        offset = self.count * SIZE
-        self.count += 1
+        offset = len(self.names) * SIZE
+        self.names.append(name)
         _layouts[n].pack_into(self.buffer, offset, data, dtype, n, device, *shape, *strides)
         return self.base + offset, found
 
@@ -351,11 +348,11 @@ class Views:
 # ---- Contexts ------------------------------------------------------------------------------------
 
 class _Thread(threading.local):
-    """What each thread has of its own: a context for each device, and views."""
+    """What each thread has of its own: a context for each device, and prepared calls."""
 
     def __init__(self):
         self.contexts = {}
-        self.views = Views()
+        self.prepared = {}
 
 
 _thread = _Thread()
@@ -611,6 +608,15 @@ def context(device="cpu"):
     return found
 
 
+def chosen(ctx, device):
+    """The context of a call: what its caller said, or that of this thread."""
+    if ctx is None:
+        return _thread.contexts.get(device) or context(device or CPU)
+    if not isinstance(ctx, Context):
+        raise TypeError(f"ctx is {described(ctx)}, not a Context")
+    return ctx
+
+
 # ---- Operations ----------------------------------------------------------------------------------
 
 class Operands:
@@ -662,16 +668,48 @@ class Operation:
 
     def results(self, values, options=None, ctx=None):
         """Makes the call; its outputs by name."""
-        thread = _thread
-        views = thread.views
-        if views is None:       # a call within a call, by a signal or a finalizer
-            views = Views()
-        thread.views = None
-        try:
-            return self._call(values, options, ctx, views)
-        finally:
-            views.clear()
-            thread.views = views
+        signature, found = self._signature(values, options)
+        prepared = _thread.prepared.get(signature)
+        # A call within a call, by a signal handler or a finalizer, has arguments of its own
+        if prepared is not None and not prepared.busy:
+            return prepared.call(found, ctx)
+        views = Views()
+        results, arguments = self._call(values, options, ctx, views)
+        if signature is not None:
+            prepared = Prepared(self, views, arguments, results)
+            if prepared.complete(self, values, options):
+                if len(_thread.prepared) >= PREPARED:
+                    _thread.prepared.clear()
+                _thread.prepared[signature] = prepared
+        return results
+
+    def _signature(self, values, options):
+        """All that a call depends on but for the addresses of its arrays, and memory() of these.
+        None where operands are others than arrays of NumPy's or PyTorch's and plain values."""
+        signature, found = [self], []
+        if options:
+            signature += options
+            values = (*values, *options.values())
+        for value in values:
+            kind = type(value)
+            signature.append(kind)
+            convert = _arrays.with_type(kind)
+            if convert is not None:
+                try:
+                    memory_ = convert(value)
+                except (TypeError, ValueError):
+                    return None, None           # put() says of which operand
+                signature.append(memory_[1:6])
+                found.append(memory_)
+            elif kind is float or kind is tuple or kind is list:
+                if kind is not float and not all(type(one) in _PLAIN for one in value):
+                    return None, None
+                signature.append(repr(value))   # -0.0 == 0.0, and (1,) == (1.0,)
+            elif kind in _PLAIN:
+                signature.append(value)
+            else:
+                return None, None
+        return tuple(signature), found
 
     def _call(self, values, options, ctx, views):
         arguments, seen, wanted, given = [0], {}, [], options or {}
@@ -717,14 +755,11 @@ class Operation:
                 arguments[at] = address
         if given:
             self._fill(given, arguments, seen, views, results)
-        context_ = ctx if ctx is not None else _thread.contexts.get(views.device) or context(
-            views.device or CPU)
-        if not isinstance(context_, Context):
-            raise TypeError(f"ctx is {described(context_)}, not a Context")
+        context_ = chosen(ctx, views.device)
         with context_.lock:
             arguments[0] = context_.open_handle()
             context_.launch(self.call, arguments, views.first, (self.name, views.like))
-        return results
+        return results, arguments
 
     def _owner(self, word, detail, value, ctx):
         """The context of a call with an object: the one that it was opened on, if it has one."""
@@ -804,7 +839,8 @@ class Operation:
         if shape and min(shape) < 0:
             raise ValueError(f"{self.name}: operands leave {word} the shape {tuple(shape)}")
         zeros = seen.get("flags", 0) & self.accumulate or seen.get("beta")
-        array = _arrays.empty(tuple(shape), dtype, views.first, zeros)
+        make = views.made[word] = _arrays.maker(tuple(shape), dtype, views.first, zeros)
+        array = make()
         address, seen[word] = views.put(array, True, word)
         return address, array
 
@@ -821,6 +857,66 @@ class Operation:
         if callable(found):
             found = found(dtype or CONSTANTS["S8"])
         return found
+
+
+# Types of operands that a signature has as they are
+_PLAIN = frozenset((type(None), bool, int, float, str))
+PREPARED = 512          # for each thread; each has some kilobytes
+
+
+class Prepared:
+    """The arguments of a call, for later calls of the same signature, which only set addresses.
+
+    It has the views and the structs that the first call made, and none of its arrays.
+    """
+
+    __slots__ = ("addresses", "arguments", "busy", "device", "first", "function", "key", "outputs",
+                 "views")
+
+    def __init__(self, operation, views, arguments, results):
+        self.busy = False
+        self.function, self.views, self.arguments = operation.call, views, arguments
+        self.device, self.key = views.device, (operation.name, views.like)
+        views.first = None
+        self.outputs = [(word, None, None if array is None else _arrays.address_of(array),
+                         views.made.get(word)) for word, array in results.items()]
+
+    def complete(self, operation, values, options):
+        """Finds where arrays are in a signature; false if one of them was read for its elements."""
+        given = dict(zip((word for kind, word, _ in operation.plan if kind != "options"), values))
+        given.update(options or {})
+        arrays = [word for word, value in given.items() if _arrays.with_type(type(value))]
+        slots = {word: ctypes.c_uint64.from_buffer(self.views.buffer, i * SIZE)
+                 for i, word in enumerate(self.views.names)}
+        if not arrays or len(slots) != len(self.views.names) or not slots.keys() >= set(arrays):
+            return False
+        self.addresses = [slots[word] for word in arrays]
+        self.first = arrays.index(self.views.names[0])
+        self.outputs = [(word, slots.get(word), address, make) if make else
+                        (word, arrays.index(word) if word in arrays else None, None, None)
+                        for word, _, address, make in self.outputs]
+        return True
+
+    def call(self, found, ctx):
+        """Makes the call with arrays at other addresses; its outputs by name."""
+        context_ = chosen(ctx, self.device)
+        arguments, results = self.arguments, {}
+        self.busy = True
+        try:
+            for slot, memory_ in zip(self.addresses, found):
+                slot.value = memory_[0]
+            for word, slot, address, make in self.outputs:
+                if make is not None:
+                    results[word] = array = make()
+                    slot.value = address(array)
+                else:
+                    results[word] = None if slot is None else found[slot][6]
+            with context_.lock:
+                arguments[0] = context_.open_handle()
+                context_.launch(self.function, arguments, found[self.first][6], self.key)
+        finally:
+            self.busy = False
+        return results
 
 
 class _Address:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock
+import weakref
 
 import numpy as np
 
@@ -16,6 +18,8 @@ try:
     import ml_dtypes
 except ImportError:
     ml_dtypes = None
+
+SEED = int(os.environ.get("HZ_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 
 
 class Capsule:
@@ -225,6 +229,139 @@ class Contexts(unittest.TestCase):
 
     def test_struct_sizes_fit_the_views(self):
         self.assertEqual(ctypes.sizeof(hz._core.hz_tensor), 112)
+
+
+class Prepared(unittest.TestCase):
+    """A call of a known signature sets addresses alone: nothing else of an earlier call holds."""
+
+    CONJ = np.float32([1, -1, -1, -1])
+
+    def setUp(self):
+        hz._core._thread.prepared.clear()
+        self.random = np.random.default_rng(SEED)
+
+    def array(self, *shape, dtype="f4"):
+        return self.random.standard_normal(shape).astype(dtype)
+
+    def count(self):
+        return len(hz._core._thread.prepared)
+
+    def test_addresses(self):
+        def product(a, b):
+            (p, *u), (q, *v) = a.T, b.T
+            u, v = np.stack(u, -1), np.stack(v, -1)
+            return np.concatenate([(p * q - (u * v).sum(-1))[:, None],
+                                   p[:, None] * v + q[:, None] * u + np.cross(u, v)], -1)
+
+        for _ in range(3):
+            a, b, y = self.array(5, 4), self.array(5, 4), np.zeros((5, 4), "f4")
+            for one, other in ((a, b), (a, a), (b, a), (b, b)):
+                expected = product(one, other)
+                np.testing.assert_allclose(hz.quat_mul(one, other), expected, atol=1e-5)
+                self.assertIs(hz.quat_mul(one, other, y), y)
+                np.testing.assert_allclose(y, expected, atol=1e-5)
+            expected = product(a, b)
+            hz.quat_mul(a, b, a)
+            np.testing.assert_allclose(a, expected, atol=1e-5)
+        self.assertEqual(self.count(), 2)       # y is allocated, or given
+
+    def test_freed_memory(self):
+        """Arrays of other shapes, strides and dtypes at addresses that were others'."""
+        memory = np.zeros(4096, "u1")
+        addresses = set()
+        for _ in range(200):
+            dtype = self.random.choice(["f4", "f2", "f8"])
+            rows, step = int(self.random.integers(1, 5)), int(self.random.integers(1, 4))
+            start = 8 * int(self.random.integers(0, 3))
+            x = memory[start:start + rows * 4 * step * np.dtype(dtype).itemsize].view(dtype)
+            x[...] = self.random.standard_normal(x.size)
+            x = x.reshape(rows, step, 4)[:, ::-1] if step == 2 else x.reshape(rows, 4, step)[..., 0]
+            addresses.add(x.__array_interface__["data"][0])
+            y = hz.quat_conj(x)
+            self.assertEqual((y.shape, y.dtype), (x.shape, x.dtype))
+            np.testing.assert_array_equal(y, x * self.CONJ.astype(dtype))
+        self.assertLess(len(addresses), 20)
+
+    def test_values_are_of_the_signature(self):
+        x = self.array(3, 64)
+        for factor in (2, 2.5, 2.0, 0.5, np.float32(0.25), np.array(4.0), np.array(8.0), True):
+            for _ in range(2):
+                np.testing.assert_allclose(hz.hadamard(x, factor=factor),
+                                           hz.hadamard(x) * np.float32(factor), atol=1e-5)
+        q = self.array(3, 4)
+        for _ in range(2):
+            np.testing.assert_array_equal(hz.quat_mul(q, q, flags=1), hz.quat_mul(q, q, flags=True))
+            self.assertRaises(TypeError, hz.quat_mul, q, q, flags=1.0)
+        signs = np.ones(64, "f4")
+        for sign in (1, -1):                    # contents of an operand of the options
+            signs[:] = sign
+            np.testing.assert_array_equal(hz.hadamard(x, pre=signs), sign * hz.hadamard(x))
+
+    def test_other_libraries(self):
+        x = self.array(3, 4)
+        read_only = x.view()
+        read_only.flags.writeable = False
+        view = hz.view(x, "f32")
+        for _ in range(2):
+            for one in (x, read_only, view, Capsule(x, True)):
+                y = hz.quat_conj(one)
+                self.assertIs(type(y), np.ndarray)
+                np.testing.assert_array_equal(y, x * self.CONJ)
+            y = np.zeros_like(x)
+            hz.quat_conj(x, y)
+            y.flags.writeable = False
+            self.assertRaisesRegex(ValueError, "y is read-only", hz.quat_conj, x, y)
+
+    def test_errors_do_not_stay(self):
+        x, other = self.array(3, 4), self.array(5, 4)
+        for _ in range(3):
+            self.assertRaises(hz.ShapeError, hz.quat_mul, x, other)
+            np.testing.assert_array_equal(hz.quat_conj(x), x * self.CONJ)
+            self.assertRaises(hz.AliasError, hz.quat_dot, x[None], x[None], x[:1])
+        with hz.Context("cpu") as ctx:
+            hz.quat_conj(x, ctx=ctx)
+            hz.quat_conj(x, ctx=ctx)
+        for _ in range(2):
+            self.assertRaisesRegex(ValueError, "closed", hz.quat_conj, x, ctx=ctx)
+            self.assertRaises(TypeError, hz.quat_conj, x, ctx="cpu")
+        np.testing.assert_array_equal(hz.quat_conj(x), x * self.CONJ)
+
+    def test_accumulated(self):
+        a, b, dy = self.array(3, 4), self.array(3, 4), self.array(3, 4)
+        da, db = hz.quat_mul_bwd(a, b, dy)
+        for _ in range(3):                      # new outputs begin with zeros
+            found = hz.quat_mul_bwd(a, b, dy, flags=hz.QUAT_ACCUMULATE)
+            np.testing.assert_array_equal(found[0], da)
+            np.testing.assert_array_equal(found[1], db)
+            self.assertIsNone(hz.quat_mul_bwd(a, b, dy, db=None)[1])
+
+    def test_calls_within_calls(self):
+        """As a finalizer or a signal handler makes them, between a call's Python statements."""
+        x, inner, empty = self.array(3, 4), [], np.empty
+
+        def make(*arguments, **options):        # while the output is allocated
+            if not inner:
+                inner.append(None)
+                inner.append(hz.quat_conj(x + 1))
+            return empty(*arguments, **options)
+
+        for _ in range(3):
+            inner.clear()
+            with unittest.mock.patch.object(hz._arrays.np, "empty", make):
+                y = hz.quat_conj(x)
+            np.testing.assert_array_equal(y, x * self.CONJ)
+            np.testing.assert_array_equal(inner[1], (x + 1) * self.CONJ)
+
+    def test_nothing_is_kept(self):
+        x = self.array(3, 4)
+        gone = weakref.ref(x), weakref.ref(hz.quat_conj(x)), weakref.ref(hz.quat_conj(x))
+        self.assertEqual(self.count(), 1)
+        del x
+        gc.collect()
+        self.assertEqual([one() for one in gone], [None] * 3)
+        for n in range(1, 1200):
+            hz.quat_conj(np.zeros((n, 4), "f4"))
+        self.assertLessEqual(self.count(), hz._core.PREPARED)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ class _Operator:
         self.wanted = wanted
         self.like = like
         self.parse = lru_cache(4096)(self._parse)
+        self.layouts: dict[tuple, dict] = {}
         self._define(name, self.outputs)
         self.operator = getattr(torch.ops.hurwitz, name).default
         self.without = None
@@ -186,8 +187,18 @@ class _Operator:
             made = {word: t if (t := given[word]) is None else t.clone() for word in self.updated}
             outputs = outputs | made
         if blocks or self.like:
-            outputs = made = {word: self._made(word, given, numbers, options, outputs[word], blocks)
-                              for word in self.outputs}
+            signature = text, len(words), *[t if t is None else (t.shape, t.dtype) for t in tensors]
+            layouts = self.layouts.get(signature)
+            if layouts is None:
+                if len(self.layouts) >= 4096:
+                    self.layouts.clear()
+                layouts = self.layouts[signature] = {
+                    word: self._layout(word, given, numbers, options, outputs[word], blocks)
+                    for word in self.outputs if word not in made}
+            first = next(t for t in tensors if t is not None)
+            for word, layout in layouts.items():
+                made[word] = layout and self._empty(first, *layout)
+            outputs = made
         values = [given[word] if kind == "in" else outputs[word] if kind == "out"
                   else numbers[word] for kind, word in self.places]
         for word in self.fields:
@@ -210,45 +221,46 @@ class _Operator:
         first = next(t for t in given.values() if t is not None)
         return torch.empty(0, device=first.device)
 
-    def _shape(self, word, given, numbers, options, wanted):
-        """(shape, dtype) of an output, or None."""
+    def _layout(self, word, given, numbers, options, wanted, blocks):
+        """(shape, strides, dtype) of a new tensor for an output, or None: not wanted; with blocks,
+        quaternions are in r|i|j|k blocks."""
         if wanted is None:
             return None
-        if word in self.updated:
-            t = given[word]
-            return t if t is None else (tuple(t.shape), _arrays.dtype_number(t.dtype))
         seen = {key: Meta(tuple(t.shape), _arrays.dtype_number(t.dtype))
                 for key, t in given.items() if t is not None}
-        seen.update(numbers)
-        seen.update(options)
-        dtype = None if wanted is True else _arrays.dtype_number(wanted)
-        found = self.call.infer(word, seen, dtype)
-        if found is None:
-            return None
-        return found[0], dtype or found[1]
-
-    def _made(self, word, given, numbers, options, wanted, blocks):
-        """A new tensor for an output; with blocks, quaternions in r|i|j|k blocks."""
-        if isinstance(wanted, Tensor):
-            return wanted
-        found = self._shape(word, given, numbers, options, wanted)
+        if word in self.updated:
+            found = seen.get(word) and (seen[word].shape, seen[word].dtype)
+        else:
+            seen.update(numbers)
+            seen.update(options)
+            found = self.call.infer(word, seen,
+                                    None if wanted is True else _arrays.dtype_number(wanted))
         if found is None:
             return None
         shape, dtype = found
-        first = next(t for t in given.values() if t is not None)
-        dtype = _arrays.to_torch(dtype)[0]
+        if wanted is not True:
+            dtype = _arrays.dtype_number(wanted)
         if blocks and word in ("y", "pre", "dx", "dz"):
             *lead, channels, four = shape
-            return first.new_empty((*lead, four, channels), dtype=dtype).transpose(-1, -2)
-        return first.new_empty(shape, dtype=dtype)
+            *strides, step, one = _arrays.contiguous((*lead, four, channels))
+            strides = *strides, one, step
+        else:
+            strides = _arrays.contiguous(shape)
+        return shape, strides, _arrays.to_torch(dtype)[0]
+
+    @staticmethod
+    def _empty(first, shape, strides, dtype):
+        return first.new_empty_strided(shape, strides, dtype=dtype)
 
     def fake(self, *arguments, outputs=None):
         words = outputs or self.outputs
         numbers, options, outputs, blocks = self.parse(arguments[-1], len(words))
         given = dict(zip(self.tensors, arguments))
-        results = [self._made(word, given, numbers, options, outputs[word], blocks)
+        layouts = [self._layout(word, given, numbers, options, outputs[word], blocks)
                    for word in words]
-        results = [self._nothing(given) if t is None else t for t in results]
+        first = next(t for t in arguments[:-1] if t is not None)
+        results = [self._nothing(given) if layout is None else self._empty(first, *layout)
+                   for layout in layouts]
         return tuple(results) if len(results) > 1 else results[0]
 
 

@@ -808,8 +808,12 @@ class _Layer(nn.Module):
         self._text = _kept({**options, "blocks": 1} if self.layout == "blocks" else options)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _join(_product(self.call, _split(x, self.layout), self.weight, self.bias, self.scale,
-                              self._text), self.layout)
+        x = self._padded(_split(x, self.layout))
+        return _join(_product(self.call, x, self.weight, self.bias, self.scale, self._text),
+                     self.layout)
+
+    def _padded(self, x):
+        return x
 
     def _scale(self, scale, weight):
         return nn.Parameter(torch.ones(weight.shape[:-1])) if scale else None
@@ -847,9 +851,13 @@ class _Conv(_Layer):
             [n] * d if isinstance(n, int) else list(n)
             for n in (stride, padding, dilation, kernel_size))
         padding_mode = {"zeros": "zero"}.get(padding_mode, padding_mode)
+        self.copied = None              # padding_mode and padding, where x is padded by a copy
+        if padding_mode in ("circular", "replicate"):
+            self.copied = padding_mode, padding
+            padding_mode, padding = "zero", [0] * d
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, taps
         self._finish({"stride": stride, "pad": padding, "dilation": dilation, "groups": groups,
-                      "pad_mode": enum_value("hz_pad", padding_mode), **options})
+                      "pad_mode": enum_value("hz_pad", padding_mode, "padding_mode"), **options})
         size = 1
         for n in taps:
             size *= n
@@ -857,6 +865,18 @@ class _Conv(_Layer):
                               fan_in=size * in_channels, fan_out=size * out_channels)
         self.bias = nn.Parameter(torch.zeros(out_channels, 4)) if bias else None
         self.scale = self._scale(scale, self.weight)
+
+    def _padded(self, x):
+        if self.copied:
+            mode, padding = self.copied
+            for axis, count in enumerate(padding, 1):
+                n = x.shape[axis]
+                if count > n and mode == "circular":
+                    raise ValueError(f"padding is {count}, more than x.shape[{axis}], {n}, "
+                                     "which circular padding repeats")
+                at = torch.arange(-count, n + count, device=x.device)
+                x = x.index_select(axis, at % n if mode == "circular" else at.clamp(0, n - 1))
+        return x
 
     def extra_repr(self):
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
@@ -866,7 +886,8 @@ class QuaternionConv1d(_Conv):
     """Convolution of quaternions, x [n, length, in_channels, 4]: hz_quat_conv().
 
     Further keywords are fields of hz_quat_conv_opts: activation="relu", flags=hz.QUAT_TRANSPOSED.
-    padding_mode is "zero", "causal" or "reflect"; scale is whether rotations have factors.
+    padding_mode is "zero", "causal", "reflect", or "circular" or "replicate", for which x is copied;
+    scale is whether rotations have factors.
     """
 
 
@@ -883,17 +904,20 @@ class QuaternionConv3d(_Conv):
 class QuaternionBatchNorm(_Layer):
     """Batch normalization of quaternions, x [..., num_features, 4]: hz_quat_batchnorm().
 
-    whiten is by the 4 x 4 covariance; per_step takes statistics of each step of x [batch, steps,
+    momentum is that of running values; None: they are the means of all batches. whiten is by the
+    4 x 4 covariance; per_step takes statistics of each step of x [batch, steps,
     num_features, 4], whose number is then fixed by steps; with first_batch the first batch sets the
     running values, as in speechbrain.
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1,
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
                  affine: bool = True, track_running_stats: bool = True, *, whiten: bool = False,
                  steps: int | None = None, first_batch: bool = False, layout: str = "last"):
         super().__init__(layout)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.first_batch = first_batch
+        # Whether the first batch says if there are steps: x is [batch, steps, num_features, 4] then
+        self.steps_of_batch = False
         self.flags = (CONSTANTS["QUAT_WHITEN"] if whiten else 0) | (
             CONSTANTS["QUAT_PER_STEP"] if steps else 0)
         unit = torch.tensor([1., 0, 0, 0, 1, 0, 0, 1, 0, 1]) if whiten else torch.tensor(1.)
@@ -913,10 +937,18 @@ class QuaternionBatchNorm(_Layer):
         tracked = self.running_mean is not None
         evaluate = tracked and not self.training
         momentum = self.momentum
-        if self.training and tracked and self.first_batch and not int(self.num_batches_tracked):
-            momentum = 1.0
+        x = _split(x, self.layout)
+        if self.steps_of_batch and not evaluate:
+            self._take_steps(x.shape[1:-2])
+        dimensions = x.shape[1:-2]
+        if len(dimensions) > 1 and self.flags & CONSTANTS["QUAT_PER_STEP"]:
+            x = x.flatten(1, -3)
+        if self.training and tracked and (self.first_batch or momentum is None):
+            batches = int(self.num_batches_tracked)
+            if momentum is None or not batches:
+                momentum = 1 / (batches + 1)
         y, mean, var = quat_batchnorm(
-            _split(x, self.layout), self.weight, self.bias, running_mean=self.running_mean,
+            x, self.weight, self.bias, running_mean=self.running_mean,
             running_var=self.running_var, eps=self.eps, momentum=momentum,
             flags=self.flags | (CONSTANTS["QUAT_EVAL"] if evaluate else 0),
             blocks=1 if self.layout == "blocks" else None)
@@ -925,7 +957,19 @@ class QuaternionBatchNorm(_Layer):
                 self.running_mean.copy_(mean)
                 self.running_var.copy_(var)
                 self.num_batches_tracked += 1
+        if y.dim() != len(dimensions) + 3:
+            y = y.unflatten(1, dimensions)
         return _join(y, self.layout)
+
+    def _take_steps(self, dimensions):
+        """Statistics of each step, if there are steps; running values are of those from now on."""
+        per_step = CONSTANTS["QUAT_PER_STEP"]
+        self.flags = self.flags | per_step if dimensions else self.flags & ~per_step
+        if self.running_mean is not None:
+            steps = [dimensions.numel()] if dimensions else []
+            self.running_mean = self.running_mean.expand(*steps, -1, -1).clone()
+            self.running_var = self.running_var.expand(*steps, -1).clone()
+            self.steps_of_batch = False
 
     def extra_repr(self):
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
@@ -1168,9 +1212,13 @@ def from_speechbrain(layer: nn.Module) -> nn.Module:
         return _recurrent(layer, kind)
     if kind == "QBatchNorm":
         mean = layer.running_mean
-        if layer.dim != -1 or (mean is not None and mean.dim() > 2):
-            raise ValueError("QBatchNorm: only dim=-1 and statistics of at most one step dimension")
-        steps = mean.shape[0] if mean is not None and mean.dim() == 2 else None
+        if layer.dim != -1:
+            raise ValueError(f"QBatchNorm: dim is {layer.dim}, must be -1")
+        steps = None
+        if mean is not None and mean.dim() > 1:
+            steps = mean.shape[:-1].numel()
+            mean = mean.flatten(0, -2)
+        fresh = steps is None and (mean is None or not int(layer.num_batches_tracked))
         module = QuaternionBatchNorm(
             layer.num_features, layer.eps, layer.momentum, layout="blocks", first_batch=True,
             steps=steps, track_running_stats=layer.track_running_stats)
@@ -1179,8 +1227,10 @@ def from_speechbrain(layer: nn.Module) -> nn.Module:
             module.bias.copy_(layer.beta.unflatten(0, (4, -1)).t())
             if mean is not None:
                 module.running_mean.copy_(mean.unflatten(-1, (4, -1)).transpose(-1, -2))
-                module.running_var.copy_(layer.running_var)
+                module.running_var.copy_(layer.running_var.flatten(0, -2) if steps else
+                                         layer.running_var)
                 module.num_batches_tracked.fill_(int(layer.num_batches_tracked))
+        module.steps_of_batch = fresh
         return module.train(layer.training)
     if kind not in ("QLinear", "QConv1d", "QConv2d"):
         raise TypeError(f"{kind} is no layer that can be converted "
@@ -1188,35 +1238,43 @@ def from_speechbrain(layer: nn.Module) -> nn.Module:
     if layer.max_norm is not None:
         raise ValueError(f"{kind}: max_norm is not supported")
     bias = layer.bias is not None and layer.bias.requires_grad
-    scaled = bool(layer.spinor and layer.vector_scale)
+    # With autograd=False QLinear does not heed spinor
+    spinor = layer.spinor and getattr(layer, "autograd", True)
+    scaled = bool(spinor and layer.vector_scale)
     options = {"layout": "blocks", "scale": scaled}
-    if layer.spinor:
+    if spinor:
         options |= {"flags": CONSTANTS["QUAT_ROTATION"], "eps": 1e-4}
     if kind == "QLinear":
-        if layer.spinor:
+        if spinor:
             options |= {"side": "right", "eps_rule": "norm"}
         module = QuaternionLinear(layer.in_features, layer.out_features, bias, **options)
         return _copy(module, _components(layer).transpose(0, 1), layer.bias,
                      layer.scale_param.detach().t() if scaled else None).train(layer.training)
     if layer.groups != 1:
         raise ValueError(f"{kind}: groups cut r|i|j|k blocks there, and channels here")
-    d = 1 if kind == "QConv1d" else 2
-    taps, stride, dilation = (
-        [n] * d if isinstance(n, int) else list(n)
-        for n in (layer.kernel_size, layer.stride, layer.dilation))
+    if kind == "QConv1d":
+        taps, stride, dilation = [layer.kernel_size], [layer.stride], [layer.dilation]
+        spread = dilation
+    else:
+        if layer.skip_transpose:
+            raise ValueError("QConv2d: with skip_transpose it returns None")
+        # There are two, and the product of both axes has the first one
+        taps, spread = list(layer.kernel_size), list(layer.dilation)
+        stride, dilation = [layer.stride[0]] * 2, [layer.dilation[0]] * 2
+    d = len(taps)
     pad, mode = [0] * d, "zero"
     if layer.padding == "same":
-        if any(n != 1 for n in stride) or any(n % 2 == 0 for n in taps):
-            raise ValueError(f"{kind}: padding 'same' is for a stride of 1 and odd kernels")
-        pad, mode = [m * (n - 1) // 2 for m, n in zip(dilation, taps)], layer.padding_mode
+        steps = [layer.stride] if d == 1 else layer.stride
+        pad = [n // 2 if step > 1 else m * (n - 1) // 2 for step, m, n in zip(steps, spread, taps)]
+        mode = layer.padding_mode
     elif layer.padding == "causal":
         pad, mode = [m * (n - 1) for m, n in zip(dilation, taps)], "causal"
     mode = {"constant": "zero", "zeros": "zero"}.get(mode, mode)
     weight = _components(layer).movedim(1, -2)
     scale = layer.scale_param.detach().movedim(1, -1) if scaled else None
-    if d == 2:
+    if d == 2 and not layer.swap:
         # kernel_size[0] there is for the last spatial dimension
-        taps, stride, dilation, pad = taps[::-1], stride[::-1], dilation[::-1], pad[::-1]
+        taps, pad = taps[::-1], pad[::-1]
         weight = weight.transpose(1, 2)
         scale = scale.transpose(1, 2) if scaled else None
     module = (QuaternionConv1d, QuaternionConv2d)[d - 1](

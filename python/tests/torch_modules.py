@@ -199,6 +199,17 @@ class Quaternions(unittest.TestCase):
             image = x.movedim(-1, 1).movedim(-1, 2).flatten(1, 2)
             expected = conv(x).movedim(-1, 1).movedim(-1, 2).flatten(1, 2)
             torch.testing.assert_close(first(image), expected)
+        x = torch.randn(2, 5, 4, 3, 4)
+        for mode in ("circular", "replicate"):
+            conv = hzt.QuaternionConv2d(3, 2, 3, padding=(3, 1), padding_mode=mode)
+            padded = torch.nn.functional.pad(x.permute(0, 3, 4, 1, 2).flatten(1, 2),
+                                             (1, 1, 3, 3), mode).unflatten(1, (3, 4))
+            expected = hzt.quat_conv(padded.permute(0, 3, 4, 1, 2), conv.weight, conv.bias)
+            torch.testing.assert_close(conv(x), expected)
+        self.assertRaisesRegex(ValueError, "padding is 6", hzt.QuaternionConv1d(
+            3, 2, 3, padding=6, padding_mode="circular"), x[0])
+        self.assertRaisesRegex(ValueError, "padding_mode is 'mirror'", hzt.QuaternionConv1d,
+                               3, 2, 3, padding_mode="mirror")
         norm = hzt.QuaternionBatchNorm(3, layout="blocks")
         self.assertEqual(norm(flat).shape, flat.shape)
         norm.eval()
@@ -272,7 +283,8 @@ class Speechbrain(unittest.TestCase):
         from speechbrain.nnet.quaternion_networks.q_linear import QLinear
         x = torch.randn(2, 5, 12)
         for options in ({}, {"bias": False}, {"spinor": True},
-                        {"spinor": True, "vector_scale": True}):
+                        {"spinor": True, "vector_scale": True},
+                        {"autograd": False}, {"autograd": False, "spinor": True}):
             self.same(QLinear(6, x.shape, **options), x)
 
     def test_convolutions(self):
@@ -280,10 +292,16 @@ class Speechbrain(unittest.TestCase):
         x = torch.randn(2, 9, 12)
         for options in ({}, {"padding": "causal", "dilation": 2}, {"padding": "valid", "stride": 2},
                         {"spinor": True}, {"spinor": True, "vector_scale": True},
-                        {"padding_mode": "constant"}):
+                        {"padding_mode": "constant"}, {"padding_mode": "circular"},
+                        {"padding_mode": "replicate", "dilation": 3}, {"stride": 3, "dilation": 2}):
             self.same(QConv1d(6, 3, x.shape, **options), x)
-        image = torch.randn(2, 8, 9, 12)
-        self.same(QConv2d(6, (3, 5), image.shape), image)
+        image = torch.randn(2, 10, 11, 12)
+        for options in ({}, {"swap": True}, {"dilation": (2, 1), "padding": "valid"},
+                        {"dilation": (1, 2)}, {"stride": (2, 1)}, {"stride": (1, 2)},
+                        {"padding_mode": "circular"}, {"stride": 2, "padding_mode": "constant"}):
+            self.same(QConv2d(6, (3, 5), image.shape, **options), image)
+        self.assertRaises(ValueError, hzt.from_speechbrain,
+                          QConv2d(6, 3, image.shape, skip_transpose=True))
         self.assertRaises(ValueError, hzt.from_speechbrain, QConv1d(6, 3, (2, 9, 24), groups=2))
 
     def test_recurrent(self):
@@ -312,12 +330,17 @@ class Speechbrain(unittest.TestCase):
 
     def test_batchnorm(self):
         from speechbrain.nnet.quaternion_networks.q_normalization import QBatchNorm
-        x = torch.randn(6, 12)
-        layer = QBatchNorm(12)
-        self.same(layer, x, 1e-4)
-        layer(x)
-        layer.eval()
-        self.same(layer, x, 1e-4)
+        for shape, options in (((6, 12), {}), ((6, 12), {"momentum": None}), ((6, 5, 12), {}),
+                               ((6, 5, 12), {"track_running_stats": False}), ((6, 3, 2, 12), {})):
+            layer = QBatchNorm(input_size=12, **options)
+            module = hzt.from_speechbrain(layer)        # before the first batch
+            for _ in range(3):
+                x = torch.randn(shape)
+                torch.testing.assert_close(module(x), layer(x), atol=1e-4, rtol=1e-4)
+            if layer.track_running_stats:
+                layer.eval(), module.eval()
+                torch.testing.assert_close(module(x), layer(x), atol=1e-4, rtol=1e-4)
+                self.same(layer, x, 1e-4)
 
 
 if __name__ == "__main__":

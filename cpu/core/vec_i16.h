@@ -519,6 +519,75 @@ INLINE vc unpack32_high(vc a, vc b)
 		      SHUFFLE_LANES(vi, a, b, 2, 6, 3, 7));
 }
 
+INLINE vc unpack64_low(vc a, vc b)
+{
+	return BINARY(vc, unpacklo_epi64, vzip1q_s64, int64x2_t, SHUFFLE_LANES(vl, a, b, 0, 2));
+}
+
+INLINE vc unpack64_high(vc a, vc b)
+{
+	return BINARY(vc, unpackhi_epi64, vzip2q_s64, int64x2_t, SHUFFLE_LANES(vl, a, b, 1, 3));
+}
+
+/*
+ * The largest lanes of 2 LANES vectors of numbers that are not negative, in their order, from
+ * LANES / 4 times those of eight by part: see most_of_parts()
+ */
+INLINE vs most_of_all(const vs *p)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	const __m512i *const v = (const __m512i *)p;
+	const __m512i low = _mm512_max_epi16(_mm512_shuffle_i64x2(v[0], v[1], 0x88),
+					     _mm512_shuffle_i64x2(v[0], v[1], 0xdd));
+	const __m512i high = _mm512_max_epi16(_mm512_shuffle_i64x2(v[2], v[3], 0x88),
+					      _mm512_shuffle_i64x2(v[2], v[3], 0xdd));
+
+	return (vs)_mm512_max_epi16(_mm512_shuffle_i64x2(low, high, 0x88),
+				    _mm512_shuffle_i64x2(low, high, 0xdd));
+#elif HZ_VEC == HZ_VEC_AVX2
+	const __m256i *const v = (const __m256i *)p;
+
+	return (vs)_mm256_max_epi16(_mm256_permute2x128_si256(v[0], v[1], 0x20),
+				    _mm256_permute2x128_si256(v[0], v[1], 0x31));
+#else
+	return p[0];
+#endif
+}
+
+#if HZ_VEC == HZ_VEC_AVX512
+/* 16-bit lanes 0, 8, 1, 9, ... of each half */
+INLINE vs in_pairs(vs v)
+{
+	const __m512i order = _mm512_setr_epi32(
+		0x00080000, 0x00090001, 0x000a0002, 0x000b0003, 0x000c0004, 0x000d0005, 0x000e0006,
+		0x000f0007, 0x00180010, 0x00190011, 0x001a0012, 0x001b0013, 0x001c0014, 0x001d0015,
+		0x001e0016, 0x001f0017);
+
+	return (vs)_mm512_permutexvar_epi16(order, (__m512i)v);
+}
+#endif
+
+/* Of each 128-bit part, lane i is the largest of that part of v[i]. */
+INLINE vs most_of_parts(const vs *v)
+{
+	vs two[4], four[2];
+
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		const vc a = (vc)v[2 * i], b = (vc)v[2 * i + 1];
+
+		two[i] = max_s((vs)unpack16_low(a, b), (vs)unpack16_high(a, b));
+	}
+	UNROLL
+	for (int i = 0; i < 2; i++) {
+		const vc a = (vc)two[2 * i], b = (vc)two[2 * i + 1];
+
+		four[i] = max_s((vs)unpack32_low(a, b), (vs)unpack32_high(a, b));
+	}
+	return max_s((vs)unpack64_low((vc)four[0], (vc)four[1]),
+		     (vs)unpack64_high((vc)four[0], (vc)four[1]));
+}
+
 INLINE vi part_s(vs v, int h)
 {
 	return (vi)(h ? unpack16_high((vc)v, (vc)v) : unpack16_low((vc)v, (vc)v)) >> 16;
@@ -596,6 +665,151 @@ INLINE vc odd_bytes(vc a, vc b)
 	return SHUFFLE_LANES(vc, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 #endif
 }
+
+/*
+ * Bytes of two vectors of 0 .. 255, and bytes with the signs of two vectors, in an order that
+ * depends on the level: in_order_s() puts those of a first
+ */
+INLINE vc pack_bytes(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	return BINARY(vc, packus_epi16, , , 0);
+#else
+	return even_bytes((vc)a, (vc)b);
+#endif
+}
+
+INLINE vc pack_signs(vs a, vs b)
+{
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	return BINARY(vc, packs_epi16, , , 0);
+#else
+	return odd_bytes((vc)a, (vc)b);
+#endif
+}
+
+/* 16-bit lanes with the low nibbles of two bytes each, of which the upper ones are 0 */
+INLINE vs join_nibbles(vc v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_maddubs_epi16((__m512i)v, _mm512_set1_epi16(0x1001));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_maddubs_epi16((__m256i)v, _mm256_set1_epi16(0x1001));
+#else
+	return ((vs)v | (vs)((vu16)v >> 4)) & 255;
+#endif
+}
+
+/* The bytes of four vectors that pack_bytes() packed twice, in order */
+INLINE vc in_order_c(vc v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_permutexvar_epi32(
+		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), (__m512i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_permutevar8x32_epi32((__m256i)v,
+					       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#else
+	return v;
+#endif
+}
+
+/* Adds 1 to lanes in which that bit is set. */
+INLINE vs add_bit(vs v, const int bit)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mask_add_epi16((__m512i)v,
+					 _mm512_test_epi16_mask((__m512i)v,
+								_mm512_set1_epi16(1 << bit)),
+					 (__m512i)v, _mm512_set1_epi16(1));
+#else
+	return v + ((vs)((vu16)v >> bit) & 1);
+#endif
+}
+
+/* Whether any lane of a mask is set */
+INLINE int any_ms(vms mask)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return mask != 0;
+#else
+	return any_gt(set_i(0), (vi)mask) || any_gt(set_i(0), (vi)mask << 16);
+#endif
+}
+
+/* The upper halves of 32-bit lanes: of a, then of b; of lanes of a and b in turn */
+INLINE vs upper_halves(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+#define UPPER(i) (2 * (i) + 1)
+	static const int16_t order[32] = {EACH(UPPER), 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53,
+					  55, 57, 59, 61, 63};
+#undef UPPER
+
+	return (vs)_mm512_permutex2var_epi16((__m512i)a, _mm512_loadu_si512(order), (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return in_order_s((vs)_mm256_packus_epi32((__m256i)((vu)a >> 16), (__m256i)((vu)b >> 16)));
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vs)vuzp2q_s16((int16x8_t)a, (int16x8_t)b);
+#else
+	return (vs)SHUFFLE_LANES(vs, a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#endif
+}
+
+INLINE vs upper_in_turn(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mask_mov_epi16((__m512i)((vu)a >> 16), 0xaaaaaaaa, (__m512i)b);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_blend_epi16((__m256i)((vu)a >> 16), (__m256i)b, 0xaa);
+#else
+	return (vs)((vi)((vu)a >> 16) | (b & -65536));
+#endif
+}
+
+/* The lower halves of lanes of a and b in turn */
+INLINE vs lower_in_turn(vi a, vi b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vs)_mm512_mask_mov_epi16((__m512i)a, 0xaaaaaaaa, (__m512i)(b << 16));
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vs)_mm256_blend_epi16((__m256i)a, (__m256i)(b << 16), 0xaa);
+#else
+	return (vs)((a & 0xffff) | b << 16);
+#endif
+}
+
+/*
+ * table[i] of a table of 32 codes for lanes i of a and b, as bytes in the order of pack_bytes();
+ * LOOKUP_32: whether there is such an instruction, or two
+ */
+#if HZ_VEC == HZ_VEC_AVX512
+#define LOOKUP_32 1
+
+INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
+{
+	const __m512i t = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)table));
+
+	return pack_bytes((vs)_mm512_permutexvar_epi16((__m512i)a, t),
+			  (vs)_mm512_permutexvar_epi16((__m512i)b, t));
+}
+#elif HZ_VEC == HZ_VEC_AVX2
+#define LOOKUP_32 1
+
+INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
+{
+	/* A byte of which bit 7 is set selects 0. */
+	const __m256i i = (__m256i)pack_bytes(a, b);
+	const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+	const __m256i high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(table + 16)));
+
+	return (vc)_mm256_or_si256(
+		_mm256_shuffle_epi8(low, _mm256_adds_epu8(i, _mm256_set1_epi8(0x70))),
+		_mm256_shuffle_epi8(high, _mm256_sub_epi8(i, _mm256_set1_epi8(16))));
+}
+#else
+#define LOOKUP_32 0
+#endif
 
 #undef BINARY
 #undef COMPARE

@@ -23,6 +23,7 @@ struct batch {
 	int32_t zero[BATCH + HZI_FORMAT_PAD];
 	uint32_t amax[BATCH], bits[BATCH];
 	char gather[BATCH * 4], q[BATCH * 2];
+	uint16_t half[BATCH];
 };
 
 /* Gives the elements that a vector may read behind the last one values that do no harm. */
@@ -257,19 +258,33 @@ static bool reads_bf16(const struct hzi_format_args *a, const struct hzi_format_
 }
 
 /*
- * Whether factors of e8m0 change nothing but exponents: the magnitudes are finite, and numbers that
- * are subnormal become less than 2^-8. The factor of a group of zeros does not matter.
+ * MXFP4, MXFP8 and NVFP4 in 16-bit lanes, from x itself if that is bfloat16; returns false where
+ * that cannot be done, with nothing or some of it done.
  */
-static bool shifts_exponents(const struct hzi_format_args *a, int64_t groups, struct batch *b)
+static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			  int64_t i, int64_t n, struct batch *b)
 {
-	bool exact = a->scale_dtype == HZ_E8M0;
+	const struct hzi_format_args *a = w->a;
+	const bool mx = a->scale_dtype == HZ_E8M0 && a->group == 32;
+	const bool nv = (a->rule == HZ_SCALE_NV_TE || a->rule == HZ_SCALE_NV_TORCHAO) &&
+			a->group == 16 && (a->round_to == HZ_BF16 || is_bf16(a, row));
+	const void *x = row->x + i * dtype_bytes(row->x_dtype);
+	struct hzi_format_blocks blocks = {
+		.q = row->q + i * hzi_format_bits(a->q_dtype) / 8,
+		.scales = (uint8_t *)a->scales + row->p + i / a->group, .groups = n / a->group,
+		.q_dtype = a->q_dtype, .rule = a->rule, .t = w->t};
 
-	for (int64_t g = 0; g < groups && a->scale_dtype == HZ_E8M0; g++) {
-		exact &= b->amax[g] == 0 || (b->bits[g] >= 10 && b->bits[g] < 254);
-		exact &= b->amax[g] < 0x7f800000;
-		b->group_factor[g] = b->amax[g] == 0 ? 1 : b->group_factor[g];
+	if (!(mx || nv) || n % 32 || row->x_step != 1 || a->q_step != 1 || a->stochastic ||
+	    !hzi_format_is_float(a->q_dtype))
+		return false;
+	if (!is_bf16(a, row)) {
+		w->kern->to_bf16(&(struct hzi_format_load){
+			.x = x, .count = n, .x_dtype = row->x_dtype, .round_to = a->round_to},
+			b->half);
+		x = b->half;
 	}
-	return exact;
+	blocks.x = x;
+	return mx ? w->kern->mx(&blocks) : w->kern->nv(&blocks);
 }
 
 /* Groups that a batch holds */
@@ -278,6 +293,8 @@ static void choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 {
 	struct hzi_format_codes c = {0};
 
+	if (choose_blocks(w, row, i, n, b))
+		return;
 	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
 	if (reads_bf16(w->a, row, n)) {
 		c.x = (const uint16_t *)(const void *)row->x + i;
@@ -286,7 +303,6 @@ static void choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 		load_batch(w, row, i, n, w->a->group, b->amax, b);
 	}
 	choose_scales(w, row, i, n, w->a->group, b);
-	c.exact = c.x && shifts_exponents(w->a, n / w->a->group, b);
 	chosen_factors(w, n, w->a->group, b, &c);
 	run_codes(w, row, i, n, b, &c);
 }

@@ -75,8 +75,7 @@ struct hzi_format_scales {
  * is t * factor, or with divide t / factor; low and high are the bounds of an integer code; random:
  * a number in [0, 1) for each element, or NULL. x: NULL, or what is encoded in place of t: bfloat16
  * numbers, count being a multiple of HZI_FORMAT_STEP, to a float format by a product without random
- * numbers; exact: all products are the number with its exponent changed by that of the factor, a
- * power of two, unless they are below 2^-8. decode: t = fl(code * factor) * tensor.
+ * numbers. decode: t = fl(code * factor) * tensor.
  */
 #define HZI_FORMAT_STEP 128
 struct hzi_format_codes {
@@ -87,8 +86,21 @@ struct hzi_format_codes {
 	const int32_t *zero;
 	int64_t count;
 	int32_t q_dtype, shift, low, high;
-	bool divide, exact;
+	bool divide;
 	float tensor;
+};
+
+/*
+ * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
+ * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t
+ */
+struct hzi_format_blocks {
+	const void *x;
+	void *q;
+	uint8_t *scales;
+	int64_t groups;
+	int32_t q_dtype, rule;
+	struct hzi_tensor_factor t;
 };
 
 /* What a part of a row is quantized by; most: its largest magnitude is found and nothing else. */
@@ -143,6 +155,11 @@ struct hzi_quantize_kern {
 	void (*params)(const struct hzi_params *a);
 	void (*load)(const struct hzi_format_load *a);
 	void (*store)(const float *t, void *x, int64_t count, int32_t x_dtype);
+	/* a->x as bfloat16: to nearest if it is a->round_to, else to odd */
+	void (*to_bf16)(const struct hzi_format_load *a, uint16_t *to);
+	/* false: not all; there are NaN or Inf, also in factors, or, of MX, a scale below 2^-111 */
+	bool (*mx)(const struct hzi_format_blocks *a);
+	bool (*nv)(const struct hzi_format_blocks *a);
 	void (*scales)(const struct hzi_format_scales *a);
 	void (*encode)(const struct hzi_format_codes *a);
 	void (*decode)(const struct hzi_format_codes *a);

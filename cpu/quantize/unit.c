@@ -21,6 +21,9 @@ void HZI_FILL(quantize)(void *table)
 	kern->params = params;
 	kern->load = load;
 	kern->store = store;
+	kern->to_bf16 = to_bf16;
+	kern->mx = mx;
+	kern->nv = nv;
 	kern->scales = scales;
 	kern->encode = encode;
 	kern->decode = decode;

@@ -92,9 +92,8 @@ struct hzi_quat_pack_panels {
 	bool fast;
 };
 
-#define HZI_QUAT_GEMV_COLS 8	/* most columns of gemv() */
+#define HZI_QUAT_GEMV_COLS 8	/* most columns of gemv() and gemv_packed() */
 #define HZI_QUAT_GEMV_COLUMN_MAJOR 3	/* up to this many columns, each column is contiguous */
-#define HZI_QUAT_GEMV_PACKED_COLS 4	/* most columns of gemv_packed() */
 
 /*
  * GEMV and skinny GEMM: rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up
@@ -121,7 +120,8 @@ struct hzi_quat_gemv {
  *   t[c * t_plane + j * R + i] (+)=
  * 	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
  *
- * for i < rows <= R, rounded up to a vector. add: adds to t.
+ * for i < rows <= R, rounded up to a vector. add: adds to t. 4 x_plane elements behind, the next
+ * block is prefetched.
  */
 struct hzi_quat_gemv_packed {
 	const void *x;

@@ -19,6 +19,8 @@ PATH(gemv)
 PATH(gemv_packed)
 PATH(bf16_tiles)
 #undef PATH
+bool hzi_cpu_quat_gemm_gemv_packed_wins(const struct hz_context *ctx,
+					const struct hzi_quat_gemm_args *a);
 size_t hzi_cpu_quat_gemm_panels_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cpu_quat_gemm_panels(struct hz_context *ctx, const void *args);
 

@@ -23,8 +23,8 @@ HZI_RANK(bf16_tiles, struct hzi_quat_gemm_args, min_i64(a->m, a->n) > 4, BF16_TI
 HZI_RANK(gemv, struct hzi_quat_gemm_args,
 	 a->k > 16 || min_i64(a->m, a->n) < 4 || max_i64(a->m, a->n) < 64, GEMV, LAST)
 
-/* Four columns pay only with f16. */
-HZI_RANK(gemv_packed, struct hzi_quat_gemm_args, a->n == 4 && a->dtype != HZ_F16, LAST, GEMV_PACKED)
+HZI_RANK(gemv_packed, struct hzi_quat_gemm_args, hzi_cpu_quat_gemm_gemv_packed_wins(ctx, a),
+	 GEMV_PACKED, LAST)
 
 static const struct hzi_route routes[] = {
 	[BF16_TILES] = {
@@ -40,7 +40,7 @@ static const struct hzi_route routes[] = {
 		.workspace = hzi_cpu_quat_gemm_gemv_workspace, .run = hzi_cpu_quat_gemm_gemv,
 	},
 	[GEMV_PACKED] = {
-		"gemv_packed", "packed A by up to 4 columns", HZI_ANY_ARCH,
+		"gemv_packed", "packed A by up to 8 columns", HZI_ANY_ARCH,
 		.unsupported = hzi_cpu_quat_gemm_gemv_packed_unsupported, .cost = gemv_packed_cost,
 		.workspace = hzi_cpu_quat_gemm_gemv_packed_workspace,
 		.run = hzi_cpu_quat_gemm_gemv_packed,

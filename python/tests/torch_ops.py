@@ -4,6 +4,7 @@ import os
 import threading
 import unittest
 
+import numpy as np
 import torch
 
 import hurwitz as hz
@@ -193,6 +194,36 @@ class Gradients(Case):
         y = hzt.quat_linear(x, w)
         x.add_(1)
         self.assertRaisesRegex(RuntimeError, "inplace", y.sum().backward)
+
+    def test_addresses_used_again(self):
+        """What a call prepared for later ones does not hold for other tensors at its addresses."""
+        sign = torch.tensor([1., -1, -1, -1])
+        memory = torch.zeros(2048)
+        for k in range(60):
+            rows, columns = 1 + k % 3, 1 + k // 3 % 2
+            flat = memory[4 * (k % 2):][:rows * columns * 8].normal_()
+            x = (flat.view(rows, columns, 8)[..., ::2], flat.view(columns, rows, 2, 4)[:, :, 1].mT.mT,
+                 flat.view(2, columns, rows, 4)[1].transpose(0, 1))[k % 3]
+            x = x.to(F64) if k % 5 == 4 and DEVICE == "cpu" else x
+            x = torch.nn.Parameter(x) if k % 7 == 6 else x
+            with torch.inference_mode(k % 4 == 3):
+                y = hzt.quat_conj(x)
+            self.assertEqual((y.shape, y.dtype, y.stride(-1)), (x.shape, x.dtype, 1))
+            torch.testing.assert_close(y, x * sign.to(x.dtype))
+            blocks = hzt.quat_linear(x, x, activation="relu", blocks=1).detach()
+            expected = hzt.quat_linear(x, x, activation="relu").detach()
+            torch.testing.assert_close(blocks, expected)
+            self.assertTrue(blocks.transpose(-1, -2).is_contiguous())
+        wants = torch.randn(2, 4)
+        for wanted in (False, True, False):
+            wants.requires_grad_(wanted)
+            self.assertEqual(hzt.quat_conj(wants).requires_grad, wanted)
+            if wanted:
+                self.assertRaisesRegex(TypeError, "x: a tensor requires a gradient", hz.quat_conj,
+                                       wants)
+            else:
+                self.assertIs(type(hz.quat_conj(wants.cpu().numpy())), np.ndarray)
+                self.assertIsInstance(hz.quat_conj(wants), torch.Tensor)
 
     def test_refused(self):
         self.assertRaisesRegex(ValueError, "must be", hzt.quat_conj, torch.randn(2, 3))

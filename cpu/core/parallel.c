@@ -187,7 +187,10 @@ void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void
 	if (ctx->threading == HZ_THREADING_CALLBACK) {
 		ctx->parallel_for(ctx->parallel_user, job.n, call_share, &job);
 #ifdef _OPENMP
-	/* A child of fork() has no threads of libgomp, and its first region would wait for them. */
+	/*
+	 * A child of fork() has no threads of libgomp, and its first region would wait for those of
+	 * its parent.
+	 */
 	} else if (ctx->threading == HZ_THREADING_OPENMP && hzi_fork_generation() == 0) {
 		run_openmp(&job);
 #endif

@@ -80,8 +80,34 @@ static void count_fork(void)
 	hzi_pool_after_fork();
 }
 
+/*
+ * Whether this process began by fork() and has not called exec() since: PF_FORKNOEXEC of the kernel,
+ * among the flags of its first thread. A library that is loaded later has not seen that fork().
+ */
+static bool is_forked(void)
+{
+	bool forked = false;
+#ifdef __linux__
+	FILE *const in = fopen("/proc/self/stat", "r");
+	char line[512];
+	unsigned flags = 0;
+
+	/* PID (NAME) STATE and five numbers before the flags; NAME may have blanks and brackets. */
+	if (in && fgets(line, sizeof(line), in)) {
+		const char *const end = strrchr(line, ')');
+
+		forked = end && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+			 flags & 0x40;
+	}
+	if (in)
+		fclose(in);
+#endif
+	return forked;
+}
+
 static void count_forks(void)
 {
+	atomic_store_explicit(&forks, is_forked(), memory_order_relaxed);
 	forks_counted = pthread_atfork(hzi_pool_before_fork, hzi_pool_after_fork, count_fork) == 0;
 }
 

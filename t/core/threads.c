@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <fenv.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -480,6 +481,77 @@ static void warm_child(int backend)
 	free(x);
 }
 
+#ifdef _OPENMP
+/* Whether the system has flags of processes, as Linux has and its emulators may not */
+static bool has_flags(void)
+{
+	FILE *const in = fopen("/proc/self/stat", "r");
+	unsigned flags = 0;
+
+	if (in && fscanf(in, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %u", &flags) != 1)
+		flags = 0;
+	if (in)
+		fclose(in);
+	return flags != 0;
+}
+
+/*
+ * A process with threads of OpenMP forks before it calls the library, as one that loads it in the
+ * child does: 0 if the child computes what it should.
+ */
+static int first_call_in_child(void)
+{
+	int threads = 0, status = -1;
+	pid_t pid;
+
+#pragma omp parallel num_threads(3) reduction(+ : threads)
+	threads++;
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		float *const want = numbers(1), *const x = numbers(1);
+		hz_options o = {.device = HZ_CPU, .threads = 3, .threading = HZ_THREADING_OPENMP};
+		hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, LINES, LENGTH);
+		hz_context *ctx;
+
+		transform(want, 1);
+		_exit(hz_open(&ctx, &o) != HZ_OK || hz_hadamard(ctx, &t, &t, NULL) != HZ_OK ||
+		      memcmp(x, want, sizeof(float) * LINES * LENGTH) != 0);
+	}
+	/* It may wait with all signals blocked. */
+	for (int i = 0; i < 600 && waitpid(pid, &status, WNOHANG) == 0; i++)
+		usleep(100000);
+	kill(pid, SIGKILL);
+	return threads < 2 || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+#endif
+
+/* In a process of its own, which has not called the library */
+static void loaded_in_child(const char *program)
+{
+#ifdef _OPENMP
+	int status = -1;
+	pid_t pid;
+
+	if (!has_flags()) {
+		skip(1, "the system does not say which processes fork() made");
+		return;
+	}
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0) {
+		execl(program, program, "forks", (char *)NULL);
+		_exit(99);
+	}
+	waitpid(pid, &status, 0);
+	is_int(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0,
+	       "a child whose parent has threads of OpenMP calls the library first");
+#else
+	(void)program;
+	skip(1, "no OpenMP");
+#endif
+}
+
 /* A child of fork() uses its parent's contexts and its own. */
 static void child(void)
 {
@@ -841,10 +913,15 @@ static void stacks(int isa)
 	munmap(stack, STACK_BYTES);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	unsetenv("HURWITZ_DEVICE");
 	unsetenv("HURWITZ_THREADS");
+#ifdef _OPENMP
+	if (argc > 1)
+		return first_call_in_child();
+#endif
+	(void)argc;
 	if (calls_count > (int)(sizeof(row) / sizeof(*row)))
 		bail("%d rows", calls_count);
 	tap_seed();
@@ -871,6 +948,7 @@ int main(void)
 	modes();
 	for (int b = 0; b < BACKENDS; b += 2)
 		warm_child(b);
+	loaded_in_child(argv[0]);
 	child();
 	unloading();
 	return done_testing();

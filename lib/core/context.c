@@ -266,6 +266,13 @@ static const char *const threading_names[] = {
 	[HZ_THREADING_CALLBACK] = "callback",
 };
 
+/* Which threads run: a child of fork() has none of OpenMP. See hzi_parallel(). */
+static int threading_of(const struct hz_context *ctx)
+{
+	return ctx->threading == HZ_THREADING_OPENMP && hzi_fork_generation() != 0
+		       ? HZ_THREADING_POOL : ctx->threading;
+}
+
 static void use_threads(struct hz_context *ctx, int threads, const char *source)
 {
 	const int n = threads ? threads : ctx->default_threads;
@@ -342,7 +349,7 @@ int hz_open(hz_context **out, const hz_options *options)
 	}
 	hzi_log(ctx, HZ_LOG_DEBUG, "open: %s, isa %s, %d threads (from %s) by %s",
 		ctx->gpu ? ctx->gpu->name : "cpu", hz_isa_name(ctx->isa), ctx->threads,
-		ctx->threads_source, threading_names[ctx->threading]);
+		ctx->threads_source, threading_names[threading_of(ctx)]);
 	*out = ctx;
 	return HZ_OK;
 }
@@ -397,8 +404,8 @@ int hz_device_info(hz_context *ctx, hz_info *info)
 		.gpu_name = "",
 		.gpu_reason = ctx->gpu_reason,
 		.topology_source = ctx->topology.source,
-		.threading = ctx->threading,
-		.threading_name = threading_names[ctx->threading],
+		.threading = threading_of(ctx),
+		.threading_name = threading_names[threading_of(ctx)],
 		.threads_source = ctx->threads_source,
 	};
 	hzi_device_cuda.info(ctx, info);

@@ -2413,9 +2413,9 @@ typedef struct hz_linear_open_opts {
  *
  * With moments the scale of a row minimises sum_k moments_k (W'_k - W_k)^2 instead of the plain sum
  * of squares; a rotation averages them over each block of H. S8_ROW tries 16 scales for each row,
- * 1 - j / 32 times that of the largest weight; lattice codes try 5 row scales with moments, 1
- * without, and take the better bank of the preset (HZ_LATTICE_WIDE) by 32 of the rows. The scale is
- * then the one of least squares for the codes. Groups of s8, s4 and u4 are treated as rows of
+ * 1 - j / 32 times that of the largest weight; lattice codes try 5, 15 where a weight exceeds 5
+ * times the row's root mean square, and the better bank (HZ_LATTICE_WIDE) for 2^20 weights. The
+ * scale is then that of least squares for the codes. Groups of s8, s4 and u4 are treated as rows of
  * S8_ROW, and codes are those of the scale as stored; mxfp4 and nvfp4 are what hz_quantize() makes.
  *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to

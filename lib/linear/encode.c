@@ -16,7 +16,9 @@
 #include "lib/linear/linear.h"
 
 #define CHUNK 256		/* rows, a multiple of HZI_LINEAR_PANEL */
-#define SAMPLE 32		/* rows that decide on the bank of scales */
+#define SAMPLE ((int64_t)1 << 20)	/* weights that decide on the bank of scales */
+#define FACTORS 5		/* of all rows, see quantize_lattice() */
+#define OUTLIER 5		/* a weight that many times the root mean square of its row */
 #define LANES 8			/* partial sums, which compilers put into vectors */
 #define ROUND 12582912.0f	/* 1.5 2^23: t + ROUND - ROUND is rint(t) for |t| <= 2^22 */
 
@@ -26,14 +28,14 @@ static const char op[] = "linear_open";
 struct work {
 	struct hz_context *cpu;
 	const struct hzi_linear_header *h;
-	const float *weight;		/* of in-features; all 1 if not `weighted` */
-	bool weighted;
+	const float *weight;		/* of in-features */
 	hz_lattice *lattice;
 	hz_vlut *vlut;
 	hz_lattice_info info;
 	int64_t in, blocks, groups;
 	float *x, *decoded;		/* [CHUNK][in]: the rows, and lattice codes decoded */
 	float *scale;			/* [CHUNK] */
+	double *inverse;		/* [CHUNK]: 1 / the root mean square */
 	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
 	unsigned char *best_codes, *best_t;
 	float *ones;
@@ -310,22 +312,21 @@ static hz_tensor codes_of(const struct work *w, unsigned char *data, int64_t row
 	return hz_tensor_3d(data, w->info.level_dtype, HZ_CPU, rows, w->blocks, w->info.levels);
 }
 
-/* Codes of rows divided by factor times the root of their mean square, and their values */
-static int encode_rows(struct work *w, int64_t rows, float factor)
+/*
+ * Codes of the `rows` rows list[], each divided by factor times the root of its mean square, and
+ * their values
+ */
+static int encode_rows(struct work *w, const int *list, int64_t rows, float factor)
 {
 	const hz_tensor v = hz_tensor_2d(w->decoded, HZ_F32, HZ_CPU, rows, w->in);
 	hz_tensor codes = codes_of(w, w->codes, rows), y = v;
 	hz_tensor t = hz_tensor_2d(w->t, HZ_U8, HZ_CPU, rows, w->groups);
 
 	for (int64_t i = 0; i < rows; i++) {
-		const float *const x = w->x + i * w->in;
-		double sum = 0, r;
-		float inverse;
+		const float *const x = w->x + list[i] * w->in;
+		const double r = w->inverse[list[i]] / (double)factor;
+		const float inverse = r < FLT_MAX ? (float)r : FLT_MAX;	/* of subnormal numbers */
 
-		for (int64_t k = 0; k < w->in; k++)
-			sum += (double)x[k] * (double)x[k];
-		r = sum > 0 ? sqrt((double)w->in / sum) / (double)factor : 1;
-		inverse = r < FLT_MAX ? (float)r : FLT_MAX;	/* of subnormal numbers */
 		for (int64_t k = 0; k < w->in; k++)
 			w->decoded[i * w->in + k] = x[k] * inverse;
 	}
@@ -333,18 +334,46 @@ static int encode_rows(struct work *w, int64_t rows, float factor)
 	return hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL);
 }
 
-/* Encodes a chunk, each row by the candidate with the least error after least squares */
-static int quantize_lattice(struct work *w, int64_t rows)
+/*
+ * Encodes a chunk, each row by the factor with the least error after least squares, and adds these
+ * errors to *noise. Rows without outliers are tried with the first `factors` alone: larger ones let
+ * the largest scale of the bank reach outliers.
+ */
+static int quantize_lattice(struct work *w, int64_t rows, int factors, double *noise)
 {
-	static const float factors[] = {1, 0.94f, 1.06f, 0.88f, 1.12f};
+	static const float factor[] = {1, 0.94f, 1.06f, 0.88f, 1.12f, 1.25f, 1.4f, 1.6f, 1.8f, 2,
+				       2.5f, 3, 4, 5, 6};
 	double error[CHUNK];
+	bool outliers[CHUNK];
+	int list[CHUNK];
 
-	for (int c = 0; c < (w->weighted ? 5 : 1); c++) {
-		HZ_CHECK(encode_rows(w, rows, factors[c]));
+	for (int64_t i = 0; i < rows; i++) {
+		double sum = 0, most = 0;
+
+		for (int64_t k = 0; k < w->in; k++) {
+			const double x = fabs((double)w->x[i * w->in + k]);
+
+			sum += x * x;
+			most = x > most ? x : most;
+		}
+		w->inverse[i] = sum > 0 ? sqrt((double)w->in / sum) : 1;
+		outliers[i] = most * w->inverse[i] > OUTLIER;
+	}
+	for (int c = 0; c < (int)(sizeof(factor) / sizeof(*factor)); c++) {
+		int64_t count = 0;
+
 		for (int64_t i = 0; i < rows; i++) {
+			if (c < factors || outliers[i])
+				list[count++] = (int)i;
+		}
+		if (!count)
+			break;
+		HZ_CHECK(encode_rows(w, list, count, factor[c]));
+		for (int64_t j = 0; j < count; j++) {
+			const int64_t i = list[j];
 			double pp, xp, xx, e;
 
-			moments_of(w->weight, w->in, w->x + i * w->in, w->decoded + i * w->in, &pp,
+			moments_of(w->weight, w->in, w->x + i * w->in, w->decoded + j * w->in, &pp,
 				   &xp, &xx);
 			e = pp > 0 ? xx - xp / pp * xp : xx;
 			if (c > 0 && !(e < error[i]))
@@ -352,11 +381,13 @@ static int quantize_lattice(struct work *w, int64_t rows)
 			error[i] = e;
 			/* Codes of 0 need no scale. */
 			w->scale[i] = pp > 0 && xp > 0 ? (float)(xp / pp) : 1;
-			memcpy(w->best_codes + i * w->code_bytes, w->codes + i * w->code_bytes,
+			memcpy(w->best_codes + i * w->code_bytes, w->codes + j * w->code_bytes,
 			       (size_t)w->code_bytes);
-			memcpy(w->best_t + i * w->groups, w->t + i * w->groups, (size_t)w->groups);
+			memcpy(w->best_t + i * w->groups, w->t + j * w->groups, (size_t)w->groups);
 		}
 	}
+	for (int64_t i = 0; i < rows; i++)
+		*noise += error[i];
 	return HZ_OK;
 }
 
@@ -417,22 +448,19 @@ static void close_lattice(struct work *w)
 /* Sets HZI_LINEAR_WIDE if rows in the whole matrix have less error by that bank. */
 static int choose_bank(struct work *w, struct hzi_linear_header *h, const hz_tensor *from)
 {
-	const int64_t each = (h->out + SAMPLE - 1) / SAMPLE, rows = (h->out + each - 1) / each;
-	double noise[2];
+	const int64_t most = SAMPLE / h->in > 32 ? SAMPLE / h->in : 32;
+	const int64_t each = (h->out + most - 1) / most, all = (h->out + each - 1) / each;
+	double noise[2] = {0, 0};
 
-	HZ_CHECK(take_rows(w, from, 0, rows, each));
 	for (int wide = 0; wide < 2; wide++) {
 		h->flags = (h->flags & ~HZI_LINEAR_WIDE) | (wide ? HZI_LINEAR_WIDE : 0);
 		close_lattice(w);
 		HZ_CHECK(hzi_linear_open_lattice(w->cpu, h, &w->lattice, &w->vlut));
-		HZ_CHECK(encode_rows(w, rows, 1));
-		noise[wide] = 0;
-		for (int64_t i = 0; i < rows; i++) {
-			double pp, xp, xx;
+		for (int64_t i = 0; i < all; i += CHUNK) {
+			const int64_t rows = all - i < CHUNK ? all - i : CHUNK;
 
-			moments_of(w->weight, w->in, w->x + i * w->in, w->decoded + i * w->in, &pp,
-				   &xp, &xx);
-			noise[wide] += pp > 0 ? xx - xp / pp * xp : xx;
+			HZ_CHECK(take_rows(w, from, i * each, rows, each));
+			HZ_CHECK(quantize_lattice(w, rows, 1, &noise[wide]));
 		}
 	}
 	if (noise[1] < noise[0])
@@ -474,6 +502,7 @@ static void lay_out(struct work *w, int64_t rows, bool s8, char *base, size_t *u
 	w->x = take(base, used, 4 * rows * w->in);
 	w->decoded = take(base, used, 4 * (s8 ? 1 : rows) * w->in);
 	w->scale = take(base, used, 4 * rows);
+	w->inverse = take(base, used, 8 * rows);
 	w->signs = take(base, used, (w->in + 7) / 8);
 	w->ones = take(base, used, 4 * w->in);
 	if (s8) {
@@ -492,6 +521,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 	const bool grouped = hzi_linear_group_of(h)->group;
 	unsigned char *to = data + h->codes_at;
 	hz_packed packed;
+	double noise = 0;
 	hz_tensor b;
 
 	if (w->lattice)
@@ -505,7 +535,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 		if (w->lattice) {
 			const size_t done = (size_t)(to - data);
 
-			HZ_CHECK(quantize_lattice(w, rows));
+			HZ_CHECK(quantize_lattice(w, rows, FACTORS, &noise));
 			HZ_CHECK(pack_lattice(w, rows, to, (size_t)h->bytes - done));
 			to += (uint64_t)(CHUNK / HZI_LINEAR_PANEL) * h->codes_bytes /
 			      (uint64_t)((h->out + HZI_LINEAR_PANEL - 1) / HZI_LINEAR_PANEL);
@@ -529,7 +559,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *from,
 		      const float *weight, unsigned char *data)
 {
-	struct work w = {.cpu = cpu, .h = h, .weighted = weight != NULL, .in = h->in};
+	struct work w = {.cpu = cpu, .h = h, .in = h->in};
 	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
 	const bool s8 = h->format == HZ_LINEAR_S8_ROW, grouped = hzi_linear_group_of(h)->group;
 	size_t bytes;

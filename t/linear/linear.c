@@ -421,6 +421,64 @@ static void test_moments(void)
 		   error[1] / error[0]);
 }
 
+/*
+ * Weights with outliers and moments of a heavy tail, the largest where the outliers are: without
+ * moments errors are near those of Gaussian weights, and with moments their own error is less and
+ * the plain one not much more.
+ */
+static void test_outliers(void)
+{
+	enum { OUT = 48, IN = 256 };
+	static const struct {
+		int format;
+		double most;		/* dB */
+	} formats[] = {
+		{HZ_LINEAR_E8_4_50_FAST, -22.3}, {HZ_LINEAR_E8_4_50, -23.8},
+		{HZ_LINEAR_E8_4_25, -21.3}, {HZ_LINEAR_E8_3_25, -16.5}, {HZ_LINEAR_D4_4_50, -22.5},
+	};
+	static float w[OUT][IN], m[IN], d[OUT][IN];
+	double power = 0;
+
+	for (int k = 0; k < IN; k++)
+		m[k] = (float)exp2(rnd_normal(&rnd) * 2 + (k % 64 == 9 ? 10 : 0));
+	for (int i = 0; i < OUT; i++) {
+		for (int k = 0; k < IN; k++)
+			w[i][k] = (float)rnd_normal(&rnd);
+		w[i][9 + 64 * (i % 4)] *= i % 3 ? 1 : 20;
+		for (int k = 0; k < IN; k++)
+			power += (double)w[i][k] * (double)w[i][k];
+	}
+	for (size_t f = 0; f < sizeof(formats) / sizeof(*formats) && !tap_cuda(); f++) {
+		double plain[2] = {0, 0}, weighted[2] = {0, 0};
+
+		for (int i = 0; i < 2; i++) {
+			const hz_tensor weights = hz_tensor_2d(w, HZ_F32, HZ_CPU, OUT, IN);
+			const hz_tensor moments = hz_tensor_1d(m, HZ_F32, HZ_CPU, IN);
+			const hz_linear_open_opts o = {.format = formats[f].format,
+						       .moments = i ? &moments : NULL};
+			hz_tensor back = hz_tensor_2d(d, HZ_F32, HZ_CPU, OUT, IN);
+			hz_linear *l;
+
+			if (hz_linear_open(devs[0].ctx, &l, &weights, &o) ||
+			    hz_linear_dequantize(devs[0].ctx, l, &back))
+				bail("%s", hz_errmsg(devs[0].ctx));
+			for (int k = 0; k < OUT * IN; k++) {
+				const double e = (double)d[k / IN][k % IN] -
+						 (double)w[k / IN][k % IN];
+
+				plain[i] += e * e;
+				weighted[i] += (double)m[k % IN] * e * e;
+			}
+			hz_linear_close(l);
+		}
+		ok(10 * log10(plain[0] / power) <= formats[f].most && weighted[1] <= weighted[0] &&
+		   plain[1] <= 4 * plain[0], "outliers, %s: %.2f dB, with moments %.2f, their own "
+		   "error %.2g of that without", hz_linear_format_name(formats[f].format),
+		   10 * log10(plain[0] / power), 10 * log10(plain[1] / power),
+		   weighted[1] / weighted[0]);
+	}
+}
+
 static void refuse(int status, int want, const char *message, const char *what)
 {
 	const bool good = status == want && strstr(hz_errmsg(devs[0].ctx), message);
@@ -599,6 +657,7 @@ int main(void)
 	dev_open_all();
 	test_products();
 	test_moments();
+	test_outliers();
 	test_refusals();
 	test_extremes();
 	test_verbose();

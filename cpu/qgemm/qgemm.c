@@ -20,6 +20,9 @@
 #define TILE_COLS 512
 /* With that many rows for each thread, items are cut by rows only. */
 #define INLINE_ROWS 256
+/* Differences from the mean take longer to make; they pay with so many columns and codes. */
+#define SPLIT_COLS 64
+#define SPLIT_K 64
 /* Tiles with 64-bit accumulators: enough columns to make packing A, chunk by chunk, cheap */
 #define SUM64_ROWS 64
 #define SUM64_COLS 1024
@@ -308,7 +311,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			.a_k = a->a_k,
 			.a_dtype = a->a_dtype,
 			.b_dtype = a->b_dtype,
-			.split = true,
+			.split = a->n >= SPLIT_COLS && a->k >= SPLIT_K,
 		};
 
 		blocks = min_i64(end - u, per_item - u % per_item);

@@ -285,10 +285,10 @@ static int64_t gemv_ld(const struct plan *p, int64_t kb)
 					 : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
-/* Bytes of a tile with `cols` columns; a bias of columns fits, too */
+/* Bytes of a tile with `cols` columns; a bias of columns fits, too, as rows are whole vectors */
 static int64_t tile_bytes(const struct plan *p, int64_t cols)
 {
-	return 4 * max_i64(p->kern->rows * cols, round_up(TILE_COLS, p->kern->lanes)) * p->size;
+	return 4 * p->kern->rows * cols * p->size;
 }
 
 /* Scratch of a GEMV: S as quads; accumulators of all rows if there are several blocks of k */
@@ -300,7 +300,6 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	p->grid_v = min_i64(parts, panels);
 	p->grid_s = 1;
 	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
-	memset(p->negative, 0, sizeof(p->negative));
 	p->nc = p->cols;
 	p->gemv_block = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? GEMV_ROW_MAJOR_BLOCK : GEMV_BLOCK;
 	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
@@ -341,14 +340,14 @@ static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat
 	p.tile_cols = half ? BF16_TILE_COLS : TILE_COLS;
 	p.unit = half ? 16 : 1;
 	planes = p.fast ? 8 : 4;
-	plan_steps(&p);
 	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
 				(int64_t)(BYTES_PER_PRODUCT * products));
-	plan_grid(&p, ceil_div(p.threads, p.items));
 	if (path == GEMV || path == GEMV_PACKED) {
 		plan_gemv(&p, ceil_div(p.threads, p.items));
 		return p;
 	}
+	plan_steps(&p);
+	plan_grid(&p, ceil_div(p.threads, p.items));
 	p.part_cols = ceil_div(p.cols, p.grid_s);
 	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, half ? BF16_COLS : S_COLS));
 	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;

@@ -487,9 +487,11 @@ def _layer_end_back(ctx, dy):
 _custom("mhc_layer_begin(Tensor x, Tensor? phi, Tensor? alpha, Tensor bias, Tensor? norm, "
         "Tensor? p_in, str options) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
         _layer_begin, _layer_begin_fake, _layer_begin_setup, _layer_begin_back)
-_custom("mhc_layer_end(Tensor x, Tensor f, Tensor q, Tensor? a, Tensor link, bool swap) -> Tensor",
-        _layer_end, lambda x, f, q, a, link, swap: torch.empty_like(
-            x, memory_format=torch.contiguous_format), _layer_end_setup, _layer_end_back)
+for _name, _backward in (("mhc_layer_end", (_layer_end_setup, _layer_end_back)),
+                         ("mhc_layer_end.no_grad", ())):
+    _custom(_name + "(Tensor x, Tensor f, Tensor q, Tensor? a, Tensor link, bool swap) -> Tensor",
+            _layer_end, lambda x, f, q, a, link, swap: torch.empty_like(
+                x, memory_format=torch.contiguous_format), *_backward)
 
 
 # ---- Functions -----------------------------------------------------------------------------------
@@ -735,12 +737,21 @@ class HyperConnection(nn.Module):
 
     def forward(self, H: Tensor, p_in: Tensor | None = None):
         self._check(H)
-        _, q, a, u, _, link = torch.ops.hurwitz.mhc_layer_begin(
-            H, *self._weights(), p_in, _text(self.options))
+        tensors = H, *self._weights(), p_in
+        text = _text(self.options)
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            _, q, a, u, _, link = torch.ops.hurwitz.mhc_layer_begin(*tensors, text)
+        else:
+            *four, norm, p_in = tensors
+            _, q, a, u = _operators["mhc_pre"].without(*four, None, norm, p_in, text)
+            link = _link(H)
 
         def add_residual(branch_output: Tensor) -> Tensor:
-            return torch.ops.hurwitz.mhc_layer_end(
-                H.detach(), branch_output.to(H.dtype), q, _given(a), link, self.swap)
+            f = branch_output.to(H.dtype)
+            wanted = torch.is_grad_enabled() and (f.requires_grad or q.requires_grad)
+            end = torch.ops.hurwitz.mhc_layer_end
+            return (end.default if wanted else end.no_grad)(H.detach(), f, q, _given(a), link,
+                                                            self.swap)
 
         return u, add_residual
 
@@ -875,7 +886,8 @@ class _Conv(_Layer):
                     raise ValueError(f"padding is {count}, more than x.shape[{axis}], {n}, "
                                      "which circular padding repeats")
                 at = torch.arange(-count, n + count, device=x.device)
-                x = x.index_select(axis, at % n if mode == "circular" else at.clamp(0, n - 1))
+                at = at % n if mode == "circular" else at.clamp(0, n - 1)
+                x = x.index_select(axis, at)
         return x
 
     def extra_repr(self):
@@ -886,8 +898,8 @@ class QuaternionConv1d(_Conv):
     """Convolution of quaternions, x [n, length, in_channels, 4]: hz_quat_conv().
 
     Further keywords are fields of hz_quat_conv_opts: activation="relu", flags=hz.QUAT_TRANSPOSED.
-    padding_mode is "zero", "causal", "reflect", or "circular" or "replicate", for which x is copied;
-    scale is whether rotations have factors.
+    padding_mode is "zero", "causal" or "reflect", or "circular" or "replicate", which copy x; scale
+    is whether rotations have factors.
     """
 
 
@@ -962,7 +974,7 @@ class QuaternionBatchNorm(_Layer):
         return _join(y, self.layout)
 
     def _take_steps(self, dimensions):
-        """Statistics of each step, if there are steps; running values are of those from now on."""
+        """Statistics of each step, if there are some; running values are theirs from now on."""
         per_step = CONSTANTS["QUAT_PER_STEP"]
         self.flags = self.flags | per_step if dimensions else self.flags & ~per_step
         if self.running_mean is not None:

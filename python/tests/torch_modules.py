@@ -95,6 +95,12 @@ class HyperConnections(unittest.TestCase):
             self.assertEqual(torch.autograd.grad(add_residual(f).sum(), [f])[0].shape, f.shape)
             with torch.no_grad():
                 torch.testing.assert_close(whole(hc, mine), y)
+            hc.requires_grad_(False)            # frozen, around a branch that is trained
+            _, add_residual = hc(H)
+            out = add_residual(f)
+            grad, = torch.autograd.grad(out, [f], torch.ones_like(out))
+            q = hc.coefficients(H)[1].expand(3, 4)
+            torch.testing.assert_close(grad, q.sum(-1)[:, None, None].expand_as(f))
 
     def test_state_of_triton(self):
         hc = hzt.HyperConnection(6, layer_idx=3)

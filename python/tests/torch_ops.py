@@ -202,7 +202,7 @@ class Gradients(Case):
         for k in range(60):
             rows, columns = 1 + k % 3, 1 + k // 3 % 2
             flat = memory[4 * (k % 2):][:rows * columns * 8].normal_()
-            x = (flat.view(rows, columns, 8)[..., ::2], flat.view(columns, rows, 2, 4)[:, :, 1].mT.mT,
+            x = (flat.view(rows, columns, 8)[..., ::2], flat.view(columns, rows, 2, 4)[:, :, 1],
                  flat.view(2, columns, rows, 4)[1].transpose(0, 1))[k % 3]
             x = x.to(F64) if k % 5 == 4 and DEVICE == "cpu" else x
             x = torch.nn.Parameter(x) if k % 7 == 6 else x

@@ -3,7 +3,7 @@
 #
 # A shared library of the same version that is installed, or HURWITZ_LIBRARY, is used where it is.
 # Otherwise configure and make build one from the tree around, which takes minutes, and it becomes
-# part of the package. HURWITZ_CONFIGURE has options of configure: "--without-cuda".
+# part of the package, and so does the command hurwitz. HURWITZ_CONFIGURE has options of configure: "--without-cuda".
 import importlib.util
 import os
 import shlex
@@ -51,11 +51,11 @@ bundled = not installed()
 
 
 def build_library(target):
-    """Builds the shared library and copies it to target."""
+    """Builds the shared library and the command and copies them to target."""
     if not header.exists():
         sys.exit("hurwitz: there is no library and no source tree around to build one from")
     print("hurwitz: building the library, which takes minutes", file=sys.stderr, flush=True)
-    make = ["make", f"-j{len(os.sched_getaffinity(0))}", "libhurwitz.la"]
+    make = ["make", f"-j{len(os.sched_getaffinity(0))}", "libhurwitz.la", "hurwitz"]
     where = TREE
     if not (TREE / "config.status").exists():
         if not (TREE / "configure").exists():
@@ -70,7 +70,13 @@ def build_library(target):
     if not library.exists():
         sys.exit(f"hurwitz: {TREE} is configured without --enable-shared: configure it with that, "
                  "or make distclean")
-    shutil.copyfile(library, target / library.name)
+    strip = shutil.which("strip")
+    for built in (library, where / "hurwitz"):
+        copy = target / built.name
+        shutil.copyfile(built, copy)
+        copy.chmod(0o755)
+        if strip:
+            subprocess.run([strip, "-g", copy], check=False)        # it is most of the size
 
 
 class Build(build_py):

@@ -96,7 +96,7 @@ int main(void)
 	try(hz_alloc(ctx, &memory, bytes, HZ_CPU));
 	try(hz_qgemm_pack(ctx, &tb, memory, bytes, &packed));
 
-	/* Integers alone: scales and zeros of x and y are known beforehand */
+	/* Integers alone: scales and zero points of x and y are known */
 	params(x, M * K, &x_scale, &zero);
 	of_x.scale = product.a_scale = x_scale;
 	of_x.zero = product.a_zero = zero;
@@ -110,7 +110,7 @@ int main(void)
 	try(hz_dequantize(ctx, &tc, &tz, &of_y));
 	printf("u8 x s8 to u8: error %.4f\n", relative_error(z, y));
 
-	/* Floats outside: each row of x gets its own scale and zero on the way */
+	/* Floats outside: each row of x is quantized by its own range */
 	layer.b_scales = &scales;
 	layer.packed = &packed;
 	try(hz_qlinear(ctx, &tx, NULL, &tz, &layer));

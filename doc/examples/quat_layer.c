@@ -1,5 +1,5 @@
 /*
- * quat_layer.c - weights of PyTorch's quaternion libraries, where they lie
+ * quat_layer.c - weights of PyTorch's quaternion libraries, used in place
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
@@ -9,7 +9,7 @@
  * same memory, with its strides, are all that this library needs: here are both, and the layer's
  * training step.
  *
- * The four weights lie one behind the other, as of torch.stack or one flat buffer of parameters.
+ * The four weights are contiguous, as torch.stack or one flat buffer of parameters makes them.
  */
 #include <math.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  *
  * A cudaStream_t is what hz_set_stream() takes, and a view may point to memory of cudaMalloc().
  * The library neither synchronises nor allocates behind the application's back, so its calls are
- * captured with those around them: here a copy in, a rotation with quantization to 8 bits, the way
- * back, a copy out, as one graph that is launched again and again with new data.
+ * captured with those around them: here a copy in, a rotation with quantization to 8 bits, its
+ * inverse, a copy out, as one graph that is launched again and again with new data.
  *
  *     cc stream.c $(pkg-config --cflags --libs --static hurwitz) -lcudart
  */

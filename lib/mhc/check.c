@@ -61,6 +61,10 @@ static int agree(struct hz_context *ctx, const char *op, const struct hzi_mhc_op
 		*known = size;
 		*known_of = o->name;
 	}
+	if (size != *known && strcmp(*known_of, o->name) == 0)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld: its "
+				"matrices are square", op, o->name, d, (long long)size,
+				(long long)*known);
 	if (size != *known)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be %lld, as %s", op,
 				o->name, d, (long long)size, (long long)*known, *known_of);

@@ -723,7 +723,7 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 	hz_mhc_layer layer = {.opts = {.residual = HZ_MHC_LITE}};
 	hz_mhc_grads g = {0};
 	size_t bytes;
-	hz_tensor t;
+	hz_tensor t, a;
 
 	t = shaped(r->P, 1, 3);
 	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
@@ -775,7 +775,8 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 	refused(ctx, hz_mhc_sinkhorn(ctx, &r->A, &t, NULL), HZ_ESTRIDE,
 		"two elements at one address");
 	t = shaped(r->M, 2, 3);
-	refused(ctx, hz_mhc_sinkhorn(ctx, &t, &r->A, NULL), HZ_ESHAPE, "m.shape[2] is 3");
+	refused(ctx, hz_mhc_sinkhorn(ctx, &t, &r->A, NULL), HZ_ESHAPE,
+		"m.shape[2] is 3, must be 4: its matrices are square");
 	t = shaped(r->PHI, 0, 23);
 	refused(ctx, hz_mhc_weights(ctx, &r->X, &t, &r->ALPHA, &r->BIAS, &r->P, &r->Q, &r->A, NULL),
 		HZ_ESHAPE, "phi.shape[0] is 23, must be 24");
@@ -794,6 +795,9 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 		HZ_ESHAPE, "phi");
 	t = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 5);
 	refused(ctx, hz_mhc_diagnose(ctx, &r->A, &t), HZ_ESHAPE, "out.shape[1] is 5, must be 4");
+	a = shaped(r->A, 1, 3);
+	refused(ctx, hz_mhc_diagnose(ctx, &a, &t), HZ_ESHAPE,
+		"a.shape[1] is 3, must be 4, as a.shape[2]: matrices are square");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 0, NULL), HZ_EINVAL,
 		"layers is 0, must be 1 to 64");
 	refused(ctx, hz_mhc_recompute(ctx, &r->X, 1, NULL), HZ_EINVAL, "block is NULL");

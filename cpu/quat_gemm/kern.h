@@ -93,11 +93,10 @@ struct hzi_quat_pack_panels {
 };
 
 #define HZI_QUAT_GEMV_COLS 8	/* most columns of gemv() and gemv_packed() */
-#define HZI_QUAT_GEMV_COLUMN_MAJOR 3	/* up to this many columns, each column is contiguous */
 
 /*
  * GEMV and skinny GEMM: rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up
- * to HZI_QUAT_GEMV_COLUMN_MAJOR columns: each is contiguous, stride e_ld; more: each row of them is
+ * to column_major columns (of the micro-kernels): each is contiguous, stride e_ld; more: each row of them is
  * contiguous, stride e_ld. Both are padded with 0 to whole vectors.
  *
  *   sums[(i * cols + j) * 16 + 4 d + c] (+)= sum_{l < count} x[i, l][c] e[l, j][d]
@@ -148,6 +147,7 @@ struct hzi_quat_bf16_mul {
 
 struct hzi_quat_gemm_typed {
 	int32_t rows, lanes;		/* of a panel of V (R); of a vector */
+	int32_t column_major;		/* most columns of gemv(), each of which is contiguous */
 	void (*mul)(const struct hzi_quat_mul *a);
 	void (*sub_h4)(const struct hzi_quat_sub_h4 *a);
 	void (*epilogue)(const struct hzi_quat_epilogue *a);

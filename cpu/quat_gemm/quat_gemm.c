@@ -39,7 +39,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define BF16_TILE_COLS 64
 #define AHEAD_BYTES HZI_QUAT_AHEAD
 #define GEMV_BLOCK 8192		/* of k; 128 KiB per column */
-#define GEMV_ROW_MAJOR_BLOCK 2048	/* of more than HZI_QUAT_GEMV_COLUMN_MAJOR: 32 KiB each */
+#define GEMV_ROW_MAJOR_BLOCK 2048	/* of columns that are not contiguous: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 #define GEMV_PACKED_BLOCK 32	/* of k: 32 KiB of a panel, for all columns */
 #define GEMV_CHUNK 256
@@ -281,8 +281,8 @@ static void plan_grid(struct plan *p, int64_t parts)
 /* Elements of kb rows of the columns as quads, padded to whole vectors */
 static int64_t gemv_ld(const struct plan *p, int64_t kb)
 {
-	return p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? kb * round_up(4 * p->cols, p->kern->lanes)
-					 : p->cols * round_up(kb, p->kern->lanes) * 4;
+	return p->cols > p->kern->column_major ? kb * round_up(4 * p->cols, p->kern->lanes)
+					       : p->cols * round_up(kb, p->kern->lanes) * 4;
 }
 
 /* Bytes of a tile with `cols` columns; a bias of columns fits, too, as rows are whole vectors */
@@ -301,12 +301,12 @@ static void plan_gemv(struct plan *p, int64_t parts)
 	p->grid_s = 1;
 	part_rows = ceil_div(panels, p->grid_v) * p->kern->rows;
 	p->nc = p->cols;
-	p->gemv_block = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? GEMV_ROW_MAJOR_BLOCK : GEMV_BLOCK;
+	p->gemv_block = p->cols > p->kern->column_major ? GEMV_ROW_MAJOR_BLOCK : GEMV_BLOCK;
 	p->s_bytes = gemv_ld(p, min_i64(p->k, p->gemv_block)) * p->size;
 	if (p->path == GEMV_PACKED)
 		p->s_bytes = 16 * p->k * p->cols * p->size;
 	p->chunk_bytes = 4 * GEMV_CHUNK * p->size + 64 * p->kern->lanes;
-	if (p->path == GEMV && p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR)
+	if (p->path == GEMV && p->cols > p->kern->column_major)
 		p->chunk_bytes = 4 * min_i64(GEMV_CHUNK / 2, round_up(p->k, p->kern->lanes)) *
 				 GEMV_PLANE * p->size + 64 * p->kern->lanes;
 	/* Pieces are smaller than a panel, so their accumulators need up to a third more. */
@@ -861,7 +861,7 @@ static void columns(struct part *t, int64_t i_begin, int64_t i_end, int64_t j, i
 static void pack_quads(struct part *t, int64_t l, int64_t kb)
 {
 	const struct plan *p = t->p;
-	const bool row_major = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR;
+	const bool row_major = p->cols > p->kern->column_major;
 	const int64_t column = gemv_ld(p, kb) / p->cols;
 	/* Rows are l here, or with row_major columns. */
 	const int64_t chunk = row_major ? GEMV_CHUNK / 2 : GEMV_CHUNK,
@@ -966,8 +966,8 @@ static void gemv_part(struct part *t, int64_t i_begin, int64_t i_end)
 
 	for (int64_t l = 0; l < p->k || l == 0; l += p->gemv_block) {
 		const int64_t kb = min_i64(p->gemv_block, p->k - l);
-		const int64_t e_ld = p->cols > HZI_QUAT_GEMV_COLUMN_MAJOR ? gemv_ld(p, 1)
-							       : gemv_ld(p, kb) / p->cols;
+		const int64_t e_ld = p->cols > p->kern->column_major ? gemv_ld(p, 1)
+								     : gemv_ld(p, kb) / p->cols;
 		const bool last = l + kb >= p->k;
 		float *sums = (float *)t->acc;
 

@@ -96,7 +96,7 @@ struct hzi_quat_pack_panels {
 
 /*
  * GEMV and skinny GEMM: rows of quads in dtype, stride x_i, by a few columns of f32 quads at e. Up
- * to column_major columns (of the micro-kernels): each is contiguous, stride e_ld; more: each row of them is
+ * to column_major columns: each is contiguous, stride e_ld; more: each row of them is
  * contiguous, stride e_ld. Both are padded with 0 to whole vectors.
  *
  *   sums[(i * cols + j) * 16 + 4 d + c] (+)= sum_{l < count} x[i, l][c] e[l, j][d]

@@ -8,6 +8,8 @@
 #ifndef HZI_VEC_LANES_H
 #define HZI_VEC_LANES_H
 
+#include <stdbool.h>
+
 #include "cpu/core/vec.h"
 
 #if HZ_VEC == HZ_VEC_C
@@ -711,6 +713,25 @@ INLINE vc in_order_c(vc v)
 					       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 #else
 	return v;
+#endif
+}
+
+/* Stores v, stream: as stream_f32() does */
+INLINE void store_c(int8_t *p, vc v, bool stream)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	if (stream)
+		_mm512_stream_si512((void *)p, (__m512i)v);
+	else
+		_mm512_storeu_si512(p, (__m512i)v);
+#elif HZ_VEC == HZ_VEC_AVX2
+	if (stream)
+		_mm256_stream_si256((__m256i *)(void *)p, (__m256i)v);
+	else
+		_mm256_storeu_si256((__m256i *)(void *)p, (__m256i)v);
+#else
+	(void)stream;
+	*(vc_any *)p = v;
 #endif
 }
 

@@ -16,6 +16,7 @@
 
 #define BATCH HZI_FORMAT_BATCH
 #define PIECE 16384		/* elements of a unit of work, if groups are shorter */
+#define STREAM_BYTES ((int64_t)32 << 20)	/* calls of more use non-temporal stores, see quantize.c */
 
 struct batch {
 	float t[BATCH + HZI_FORMAT_PAD], factor[BATCH + HZI_FORMAT_PAD];
@@ -284,6 +285,7 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 		x = b->half;
 	}
 	blocks.x = x;
+	blocks.stream = w->stream && (uintptr_t)blocks.q % 64 == 0;
 	return mx ? w->kern->mx(&blocks) : w->kern->nv(&blocks);
 }
 
@@ -389,6 +391,8 @@ static void units(void *data, int thread, int64_t begin, int64_t end)
 	}
 	if (w.most)
 		hzi_cpu_format_most(job->w.most, most);
+	if (w.stream)
+		w.kern->stream_end();
 }
 
 const char *hzi_cpu_formats_unsupported(const struct hz_context *ctx, const void *args)
@@ -403,9 +407,11 @@ int hzi_cpu_formats(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_format_args *a = ((const struct hzi_codes_args *)args)->format;
 	const int64_t rows = item_count(a->ndim, a->shape);
-	const int threads = hzi_threads(ctx, rows * a->n * (1 + dtype_bytes(a->x_dtype)));
+	const int64_t bytes = rows * a->n * (1 + dtype_bytes(a->x_dtype));
+	const int threads = hzi_threads(ctx, bytes);
 	struct job job = {
-		.w = {.kern = hzi_quantize_kern + ctx->level, .a = a},
+		.w = {.kern = hzi_quantize_kern + ctx->level, .a = a,
+		      .stream = bytes > STREAM_BYTES},
 		.piece = !a->chosen ? PIECE :
 			 a->group > PIECE ? a->group : PIECE / a->group * a->group,
 	};

@@ -92,7 +92,8 @@ struct hzi_format_codes {
 
 /*
  * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
- * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t
+ * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t. stream:
+ * non-temporal stores to q, whose address is a multiple of 64; stream_end() orders them.
  */
 struct hzi_format_blocks {
 	const void *x;
@@ -100,15 +101,18 @@ struct hzi_format_blocks {
 	uint8_t *scales;
 	int64_t groups;
 	int32_t q_dtype, rule;
+	bool stream;
 	struct hzi_tensor_factor t;
 };
 
-/* What a part of a row is quantized by; most: its largest magnitude is found and nothing else. */
+/* What a part of a row is quantized by; most: its largest magnitude is found and nothing else. stream: see
+ * struct hzi_format_blocks */
 struct hzi_format_work {
 	const struct hzi_quantize_kern *kern;
 	const struct hzi_format_args *a;
 	struct hzi_tensor_factor t;
 	uint32_t *most;
+	bool stream;
 };
 
 /* *most = max(*most, amax), by several threads */
@@ -160,6 +164,7 @@ struct hzi_quantize_kern {
 	/* false: not all; there are NaN or Inf, also in factors, or, of MX, a scale below 2^-111 */
 	bool (*mx)(const struct hzi_format_blocks *a);
 	bool (*nv)(const struct hzi_format_blocks *a);
+	void (*stream_end)(void);
 	void (*scales)(const struct hzi_format_scales *a);
 	void (*encode)(const struct hzi_format_codes *a);
 	void (*decode)(const struct hzi_format_codes *a);

@@ -24,6 +24,7 @@ void HZI_FILL(quantize)(void *table)
 	kern->to_bf16 = to_bf16;
 	kern->mx = mx;
 	kern->nv = nv;
+	kern->stream_end = end_of_stream;
 	kern->scales = scales;
 	kern->encode = encode;
 	kern->decode = decode;

@@ -477,6 +477,8 @@ static void make_wanted(const struct fcase *c, struct wanted *w)
 		locate(c, i, at);
 		if (rnd_below(&rnd, 3) == 0)	/* often a tie */
 			v = ldexp(rnd_below(&rnd, 33), (int)rnd_below(&rnd, 4) - 3);
+		if (rnd_below(&rnd, 20) == 0)	/* small beside the others */
+			v = ldexp(rnd_below(&rnd, 33), -(int)rnd_below(&rnd, 30));
 		if (at[last] / 16 % 5 == 1)
 			v = 0;
 		ref_put(c->x_dtype, origin(&w->x, w->x.image), dot(at, w->x.stride, c->ndim), v);
@@ -672,6 +674,55 @@ static void test_random_formats(void)
 			   chosen ? "chosen" : "given");
 		}
 	}
+}
+
+/* Calls of more than 32 MiB store codes past the caches: they are those of four smaller calls. */
+static void test_large(void)
+{
+	static const struct {
+		int q_dtype, s_dtype, group;
+	} kind[] = {{HZ_E2M1X2, HZ_E8M0, 32}, {HZ_E4M3, HZ_E8M0, 32}, {HZ_E2M1X2, HZ_E4M3, 16}};
+	enum { ROWS = 2816, LENGTH = 4096, PATTERN = 1 << 16 };
+	const size_t n = (size_t)ROWS * LENGTH;
+	uint16_t *data = aligned_alloc(64, n * 2);
+	unsigned char *codes[2], *scales[2];
+
+	for (int i = 0; i < 2; i++) {
+		codes[i] = aligned_alloc(64, n);
+		scales[i] = aligned_alloc(64, n / 16);
+	}
+	for (size_t i = 0; i < PATTERN; i++)
+		data[i] = (uint16_t)(bits32((float)rnd_normal(&rnd)) >> 16);
+	data[PATTERN / 2] = 0x7fc0;
+	for (size_t i = PATTERN; i < n; i += PATTERN)
+		memcpy(data + i, data, PATTERN * 2);
+	for (int k = 0; k < 3; k++) {
+		const int64_t width = LENGTH / (kind[k].q_dtype == HZ_E2M1X2 ? 2 : 1);
+		const int64_t groups = LENGTH / kind[k].group;
+		int st = 0;
+
+		for (int i = 0; i < 5 && !st; i++) {
+			const int64_t rows = i ? ROWS / 4 : ROWS, row = i ? (i - 1) * rows : 0;
+			const hz_tensor x = hz_tensor_2d(data + row * LENGTH, HZ_BF16, HZ_CPU, rows,
+							 LENGTH);
+			hz_tensor q = hz_tensor_2d(codes[!i] + row * width, kind[k].q_dtype, HZ_CPU,
+						   rows, width);
+			hz_tensor s = hz_tensor_2d(scales[!i] + row * groups, kind[k].s_dtype,
+						   HZ_CPU, rows, groups);
+
+			st = hz_quantize(devs[0].ctx, &x, &q, &(hz_quantize_opts){
+				.new_scales = &s, .group = kind[k].group});
+		}
+		ok(!st && !memcmp(codes[0], codes[1], (size_t)(ROWS * width)) &&
+		   !memcmp(scales[0], scales[1], (size_t)(ROWS * groups)),
+		   "large, %s by %s", hz_dtype_name(kind[k].q_dtype),
+		   hz_dtype_name(kind[k].s_dtype));
+	}
+	for (int i = 0; i < 2; i++) {
+		free(codes[i]);
+		free(scales[i]);
+	}
+	free(data);
 }
 
 /* ---- With a transform ------------------------------------------------------------------------ */
@@ -894,6 +945,8 @@ int main(void)
 	test_random_formats();
 	test_rotated();
 	test_ml_dtypes();
+	if (devs[0].device == HZ_CPU && !quick)
+		test_large();
 	if (devs[0].device == HZ_CPU)
 		test_errors();
 	dev_close_all();

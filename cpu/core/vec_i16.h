@@ -707,7 +707,8 @@ INLINE vc in_order_c(vc v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
 	return (vc)_mm512_permutexvar_epi32(
-		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), (__m512i)v);
+		_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+		(__m512i)v);
 #elif HZ_VEC == HZ_VEC_AVX2
 	return (vc)_mm256_permutevar8x32_epi32((__m256i)v,
 					       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -822,7 +823,8 @@ INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
 	/* A byte of which bit 7 is set selects 0. */
 	const __m256i i = (__m256i)pack_bytes(a, b);
 	const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
-	const __m256i high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(table + 16)));
+	const __m256i high =
+		_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(table + 16)));
 
 	return (vc)_mm256_or_si256(
 		_mm256_shuffle_epi8(low, _mm256_adds_epu8(i, _mm256_set1_epi8(0x70))),

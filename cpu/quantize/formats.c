@@ -16,7 +16,7 @@
 
 #define BATCH HZI_FORMAT_BATCH
 #define PIECE 16384		/* elements of a unit of work, if groups are shorter */
-#define STREAM_BYTES ((int64_t)32 << 20)	/* calls of more use non-temporal stores, see quantize.c */
+#define STREAM_BYTES ((int64_t)32 << 20)	/* as in quantize.c */
 
 struct batch {
 	float t[BATCH + HZI_FORMAT_PAD], factor[BATCH + HZI_FORMAT_PAD];

@@ -105,8 +105,10 @@ struct hzi_format_blocks {
 	struct hzi_tensor_factor t;
 };
 
-/* What a part of a row is quantized by; most: its largest magnitude is found and nothing else. stream: see
- * struct hzi_format_blocks */
+/*
+ * What a part of a row is quantized by; most: its largest magnitude is found and nothing else;
+ * stream: see struct hzi_format_blocks
+ */
 struct hzi_format_work {
 	const struct hzi_quantize_kern *kern;
 	const struct hzi_format_args *a;

@@ -669,18 +669,23 @@ class Operation:
     def results(self, values, options=None, ctx=None):
         """Makes the call; its outputs by name."""
         signature, found = self._signature(values, options)
-        prepared = _thread.prepared.get(signature)
+        if signature is None:
+            return self._call(values, options, ctx, Views())[0]
+        calls = _thread.prepared
+        prepared = calls.get(signature)
         # A call within a call, by a signal handler or a finalizer, has arguments of its own
         if prepared is not None and not prepared.busy:
             return prepared.call(found, ctx)
-        views = Views()
+        views = Views(len(values) + len(options or ()))
         results, arguments = self._call(values, options, ctx, views)
-        if signature is not None:
+        if signature in calls:
             prepared = Prepared(self, views, arguments, results)
             if prepared.complete(self, values, options):
-                if len(_thread.prepared) >= PREPARED:
-                    _thread.prepared.clear()
-                _thread.prepared[signature] = prepared
+                calls[signature] = prepared
+        else:                           # most shapes and seeds that come once do not come again
+            if len(calls) >= PREPARED:
+                calls.clear()
+            calls[signature] = None
         return results
 
     def _signature(self, values, options):
@@ -867,7 +872,7 @@ PREPARED = 512          # for each thread; each has some kilobytes
 class Prepared:
     """The arguments of a call, for later calls of the same signature, which only set addresses.
 
-    It has the views and the structs that the first call made, and none of its arrays.
+    It has the views and the structs that a call made, the second one, and none of its arrays.
     """
 
     __slots__ = ("addresses", "arguments", "busy", "device", "first", "function", "key", "outputs",

@@ -917,9 +917,9 @@ class QuaternionBatchNorm(_Layer):
     """Batch normalization of quaternions, x [..., num_features, 4]: hz_quat_batchnorm().
 
     momentum is that of running values; None: they are the means of all batches. whiten is by the
-    4 x 4 covariance; per_step takes statistics of each step of x [batch, steps,
-    num_features, 4], whose number is then fixed by steps; with first_batch the first batch sets the
-    running values, as in speechbrain.
+    4 x 4 covariance. steps, if given, is the number of steps of x [batch, steps, num_features, 4],
+    each of which has statistics of its own. With first_batch the first batch sets the running
+    values, as in speechbrain.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,

@@ -275,7 +275,7 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 		.scales = (uint8_t *)a->scales + row->p + i / a->group, .groups = n / a->group,
 		.q_dtype = a->q_dtype, .rule = a->rule, .t = w->t};
 
-	if (!(mx || nv) || n % 32 || row->x_step != 1 || a->q_step != 1 || a->stochastic ||
+	if (!w->kern->mx || !(mx || nv) || n % 32 || row->x_step != 1 || a->q_step != 1 || a->stochastic ||
 	    !hzi_format_is_float(a->q_dtype))
 		return false;
 	if (!is_bf16(a, row)) {

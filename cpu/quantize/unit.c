@@ -22,8 +22,9 @@ void HZI_FILL(quantize)(void *table)
 	kern->load = load;
 	kern->store = store;
 	kern->to_bf16 = to_bf16;
-	kern->mx = mx;
-	kern->nv = nv;
+	/* Without vectors of 16-bit lanes these are a lot of code for little. */
+	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
+	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;
 	kern->stream_end = end_of_stream;
 	kern->scales = scales;
 	kern->encode = encode;

@@ -20,7 +20,10 @@
 #define TILE_COLS 512
 /* With that many rows for each thread, items are cut by rows only. */
 #define INLINE_ROWS 256
-/* Differences from the mean take longer to make; they pay with so many columns and codes. */
+/*
+ * Packing A as differences from the mean of its rows takes longer; products by at least this many
+ * columns and this much of k make up for it.
+ */
 #define SPLIT_COLS 64
 #define SPLIT_K 64
 /* Tiles with 64-bit accumulators: enough columns to make packing A, chunk by chunk, cheap */

@@ -16,7 +16,7 @@
 #define QUICK_SIZE 512
 #define TOKENS 16
 #define PLAIN_ROWS 64		/* are quantized without a rotation, too */
-#define SLOW_SHARE 4		/* of a format that takes long to quantize: one in so many rows */
+#define SLOW_SHARE 4		/* e8-2.25 is slow to quantize: n / SLOW_SHARE rows */
 #define OUTLIERS 64		/* about one in so many features of x, and of W, is large, */
 #define OUTLIER 8		/* by this factor */
 #define SEED 20261

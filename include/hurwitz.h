@@ -658,7 +658,8 @@ typedef struct hz_quantize_opts {
  *   opts->scales  f32 e8m0 e4m3, for example from hz_choose_qparams(). With opts->group the last
  *         dimension counts groups, of which the last one may be shorter, or is 1
  *   opts->zeros  the shape of scales; the dtype of q, but s8 or u8 for packed integers; not for
- *         floats, whose zero is 0
+ *         floats, whose zero is 0 and leaves -0 as it is; onnx 1.23 adds it for e2m1 alone, so
+ *         that its node test codes -0 as 0
  *   opts->tensor_scale  each scale counts as fl(scale * tensor_scale)
  *   opts->new_scales  f32, e8m0, or e4m3 for q e2m1x2, the shape that scales would have, not shared
  *         by rows: scales by opts->scale_rule are written. q is a float, or signed and clamped to

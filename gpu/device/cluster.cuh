@@ -37,10 +37,7 @@ HZ_DEVICE void cluster_wait(void)
 HZ_DEVICE uint32_t cluster_map(uint32_t address, uint32_t rank)
 {
 #if __CUDA_ARCH__ >= 900
-	uint32_t remote;
-
-	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-	return remote;
+	return HZ_ASM_U32("mapa.shared::cluster.u32 %0, %1, %2;", "r"(address), "r"(rank));
 #else
 	return address;
 #endif

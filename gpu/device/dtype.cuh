@@ -10,18 +10,12 @@
 
 HZ_DEVICE float f16_low(uint32_t pair)
 {
-	float f;
-
-	asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(pair));
-	return f;
+	return HZ_ASM_F32("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}", "r"(pair));
 }
 
 HZ_DEVICE float f16_high(uint32_t pair)
 {
-	float f;
-
-	asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(pair));
-	return f;
+	return HZ_ASM_F32("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}", "r"(pair));
 }
 
 HZ_DEVICE float bf16_low(uint32_t pair)
@@ -36,18 +30,12 @@ HZ_DEVICE float bf16_high(uint32_t pair)
 
 HZ_DEVICE uint32_t to_f16x2(float low, float high)
 {
-	uint32_t pair;
-
-	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-	return pair;
+	return HZ_ASM_U32("cvt.rn.f16x2.f32 %0, %1, %2;", "f"(high), "f"(low));
 }
 
 HZ_DEVICE uint32_t to_bf16x2(float low, float high)
 {
-	uint32_t pair;
-
-	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-	return pair;
+	return HZ_ASM_U32("cvt.rn.bf16x2.f32 %0, %1, %2;", "f"(high), "f"(low));
 }
 
 /*
@@ -70,29 +58,27 @@ HZ_DEVICE uint32_t fp8_encode(float x, int mbits, int emin, uint32_t largest)
 	return (code > largest ? largest : code) | (__float_as_uint(x) >> 24 & 0x80);
 }
 
+#if __CUDA_ARCH__ >= 890
 HZ_DEVICE uint32_t to_e4m3x2(float low, float high)
 {
-#if __CUDA_ARCH__ >= 890
-	uint16_t pair;
-
-	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-	return pair;
-#else
-	return fp8_encode(low, 3, -6, 0x7e) | fp8_encode(high, 3, -6, 0x7e) << 8;
-#endif
+	return HZ_ASM_U16("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;", "f"(high), "f"(low));
 }
 
 HZ_DEVICE uint32_t to_e5m2x2(float low, float high)
 {
-#if __CUDA_ARCH__ >= 890
-	uint16_t pair;
-
-	asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-	return pair;
-#else
-	return fp8_encode(low, 2, -14, 0x7b) | fp8_encode(high, 2, -14, 0x7b) << 8;
-#endif
+	return HZ_ASM_U16("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(high), "f"(low));
 }
+#else
+HZ_DEVICE uint32_t to_e4m3x2(float low, float high)
+{
+	return fp8_encode(low, 3, -6, 0x7e) | fp8_encode(high, 3, -6, 0x7e) << 8;
+}
+
+HZ_DEVICE uint32_t to_e5m2x2(float low, float high)
+{
+	return fp8_encode(low, 2, -14, 0x7b) | fp8_encode(high, 2, -14, 0x7b) << 8;
+}
+#endif
 
 /* e5m2 has the layout of the upper byte of f16. */
 HZ_DEVICE float from_e5m2(uint32_t code)
@@ -161,6 +147,32 @@ HZ_DEVICE void store_any(int dtype, void *p, int64_t i, float f)
 		((uint16_t *)p)[i] = (uint16_t)(dtype == HZ_F16 ? to_f16x2(f, 0) : to_bf16x2(f, 0));
 }
 
+/* Calls f with the dtype, one of the list, as a constant: a test for each element costs more. */
+template <int FIRST, int... OTHERS, typename F>
+HZ_DEVICE void with_one_of(int dtype, F f)
+{
+	if constexpr (sizeof...(OTHERS) == 0) {
+		f(std_int<FIRST>());
+	} else {
+		if (dtype == FIRST)
+			f(std_int<FIRST>());
+		else
+			with_one_of<OTHERS...>(dtype, f);
+	}
+}
+
+template <typename F>
+HZ_DEVICE void with_dtype(int dtype, F f)
+{
+	with_one_of<HZ_F32, HZ_F16, HZ_BF16>(dtype, f);
+}
+
+template <typename F>
+HZ_DEVICE void with_code_dtype(int dtype, F f)
+{
+	with_one_of<HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2>(dtype, f);
+}
+
 HZ_DEVICE float round_to(int dtype, float f)
 {
 	if (dtype == HZ_F16)
@@ -171,70 +183,47 @@ HZ_DEVICE float round_to(int dtype, float f)
 /* Maximum; NaN if either operand is NaN */
 HZ_DEVICE float max_nan(float a, float b)
 {
-	float r;
-
-	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-	return r;
+	return HZ_ASM_F32("max.NaN.f32 %0, %1, %2;", "f"(a), "f"(b));
 }
 
 /* ---- Pairs of 16-bit floats ------------------------------------------------------------------ */
 
 HZ_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
 {
-	uint32_t r;
-
-	asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
+	return HZ_ASM_U32("add.rn.f16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
 HZ_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
 {
-	uint32_t r;
-
-	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
+	return HZ_ASM_U32("mul.rn.f16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
 /* a b + c; subnormals are kept */
 HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 {
-	uint32_t r;
-
-	asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-	return r;
+	return HZ_ASM_U32("fma.rn.f16x2 %0, %1, %2, %3;", "r"(a), "r"(b), "r"(c));
 }
 
 HZ_DEVICE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
 {
-	uint32_t r;
-
-	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-	return r;
+	return HZ_ASM_U32("fma.rn.bf16x2 %0, %1, %2, %3;", "r"(a), "r"(b), "r"(c));
 }
 
 /* Minimum and maximum of both halves; the other operand if one is NaN. DTYPE: HZ_F16, HZ_BF16 */
 template <int DTYPE>
 HZ_DEVICE uint32_t min_x2(uint32_t a, uint32_t b)
 {
-	uint32_t r;
-
 	if (DTYPE == HZ_F16)
-		asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	else
-		asm("min.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
+		return HZ_ASM_U32("min.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+	return HZ_ASM_U32("min.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
 template <int DTYPE>
 HZ_DEVICE uint32_t max_x2(uint32_t a, uint32_t b)
 {
-	uint32_t r;
-
 	if (DTYPE == HZ_F16)
-		asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	else
-		asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-	return r;
+		return HZ_ASM_U32("max.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+	return HZ_ASM_U32("max.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
 #endif

@@ -101,15 +101,13 @@ HZ_DEVICE void mma_m16n8k256_and(int32_t *c, uint32_t a0, uint32_t a1, uint32_t 
 /* Loads four matrices; lane 8 i + r has the address of row r of matrix i. */
 HZ_DEVICE void ldmatrix_x4(uint32_t *r, uint32_t src)
 {
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(src) : "memory");
+	HZ_LOAD_SHARED_4("ldmatrix.sync.aligned.m8n8.x4.shared.b16", "r", r, src);
 }
 
 /* The same, transposed; four or two matrices */
 HZ_DEVICE void ldmatrix_x4_trans(uint32_t *r, uint32_t src)
 {
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(src) : "memory");
+	HZ_LOAD_SHARED_4("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "r", r, src);
 }
 
 HZ_DEVICE void ldmatrix_x2_trans(uint32_t *r, uint32_t src)

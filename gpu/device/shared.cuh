@@ -19,14 +19,12 @@ HZ_DEVICE uint4 shared_load(uint32_t src)
 
 HZ_DEVICE void shared_load(uint32_t *v, uint32_t src)
 {
-	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(src) : "memory");
+	HZ_LOAD_SHARED_4("ld.shared.v4.u32", "r", v, src);
 }
 
 HZ_DEVICE void shared_load(float *v, uint32_t src)
 {
-	asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-		     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(src) : "memory");
+	HZ_LOAD_SHARED_4("ld.shared.v4.f32", "f", v, src);
 }
 
 HZ_DEVICE void shared_store(uint32_t dst, const uint32_t *v)

@@ -31,98 +31,79 @@ HZ_DEVICE void wgmma_keep(float (&acc)[N])
 		asm volatile("" : "+f"(acc[i]) :: "memory");
 }
 
-#define HZ_FLOATS_8(i) \
-	"+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
-	"+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define HZ_FLOATS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define HZ_FLOATS_8(i) HZ_FLOATS_4(i), HZ_FLOATS_4(i + 4)
 #define HZ_FLOATS_16(i) HZ_FLOATS_8(i), HZ_FLOATS_8(i + 8)
 #define HZ_FLOATS_32(i) HZ_FLOATS_16(i), HZ_FLOATS_16(i + 16)
 #define HZ_FLOATS_40(i) HZ_FLOATS_32(i), HZ_FLOATS_8(i + 32)
+#define HZ_FLOATS_48(i) HZ_FLOATS_32(i), HZ_FLOATS_16(i + 32)
 #define HZ_FLOATS_64(i) HZ_FLOATS_32(i), HZ_FLOATS_32(i + 32)
 #define HZ_FLOATS_80(i) HZ_FLOATS_64(i), HZ_FLOATS_16(i + 64)
 #define HZ_FLOATS_96(i) HZ_FLOATS_64(i), HZ_FLOATS_32(i + 64)
 #define HZ_FLOATS_128(i) HZ_FLOATS_64(i), HZ_FLOATS_64(i + 64)
 
-#define HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, type, major) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
-		     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " \
-		     "{" HZ_ACC_##count "}, " a_operand ", " b_operand ", p, 1, 1, " major ";}" \
-		     : HZ_FLOATS_##count(0) : "l"(a), "l"(b), "r"(add))
-#define HZ_WGMMA_F16_IF(columns, count, a_operand, b_operand, add_operand) \
+#define HZ_WGMMA_F16(columns, count, type, major, o0, o1, o2) \
+	HZ_WGMMA_ASM("m64n" columns "k16.f32." type "." type, count, HZ_FLOATS_##count, o0, o1, \
+		     o2, ", 1, 1, " major, "l"(a), "l"(b), "r"(add))
+#define HZ_WGMMA_F16_IF(columns, count, o0, o1, o2, ...) \
 	if constexpr (N == count && DTYPE == HZ_BF16 && A_MN) \
-		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "bf16", "1, 1"); \
+		HZ_WGMMA_F16(columns, count, "bf16", "1, 1", o0, o1, o2); \
 	else if constexpr (N == count && DTYPE == HZ_BF16) \
-		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "bf16", "0, 0"); \
+		HZ_WGMMA_F16(columns, count, "bf16", "0, 0", o0, o1, o2); \
 	else if constexpr (N == count && A_MN) \
-		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "1, 1"); \
+		HZ_WGMMA_F16(columns, count, "f16", "1, 1", o0, o1, o2); \
 	else if constexpr (N == count && B_MN) \
-		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "0, 1"); \
+		HZ_WGMMA_F16(columns, count, "f16", "0, 1", o0, o1, o2); \
 	else if constexpr (N == count) \
-		HZ_WGMMA_F16(columns, count, a_operand, b_operand, add_operand, "f16", "0, 0")
+		HZ_WGMMA_F16(columns, count, "f16", "0, 0", o0, o1, o2);
 
 /* N accumulators of a thread: 2 N columns. add = 0: D = A B. DTYPE is that of A and B. */
 template <bool B_MN, bool A_MN = false, int DTYPE = HZ_F16, int N>
 HZ_DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
 	static_assert(DTYPE == HZ_BF16 ? B_MN == A_MN : B_MN || !A_MN, "not made");
-	HZ_WGMMA_F16_IF("64", 32, "%32", "%33", "%34");
-	HZ_WGMMA_F16_IF("80", 40, "%40", "%41", "%42");
-	HZ_WGMMA_F16_IF("128", 64, "%64", "%65", "%66");
-	HZ_WGMMA_F16_IF("160", 80, "%80", "%81", "%82");
-	HZ_WGMMA_F16_IF("192", 96, "%96", "%97", "%98");
-	HZ_WGMMA_F16_IF("256", 128, "%128", "%129", "%130");
+	HZ_WGMMA_WIDTHS(HZ_WGMMA_F16_IF)
 }
 
-#define HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, major) \
+#define HZ_WGMMA_F16_RS(columns, count, major, o0, o1, o2, o3, o4) \
 	asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 " \
-		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", 1, 1, 1, " major ";" \
-		     : HZ_FLOATS_##count(0) \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define HZ_WGMMA_F16_RS_IF(columns, count, a_operands, b_operand) \
+		     "{" HZ_ACC_##count "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 \
+		     ", 1, 1, 1, " major ";" \
+		     : HZ_FLOATS_##count(0) : HZ_WGMMA_A_REGS, "l"(b))
+#define HZ_WGMMA_F16_RS_IF(columns, count, o0, o1, o2, o3, o4, o5) \
 	if constexpr (N == count && B_MN) \
-		HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, "1"); \
+		HZ_WGMMA_F16_RS(columns, count, "1", o0, o1, o2, o3, o4); \
 	else if constexpr (N == count) \
-		HZ_WGMMA_F16_RS(columns, count, a_operands, b_operand, "0")
+		HZ_WGMMA_F16_RS(columns, count, "0", o0, o1, o2, o3, o4);
 
 /* D += A B of f16 with A in four registers of a thread; see wgmma_rs() of wgmma_s8.cuh. */
 template <bool B_MN, int N>
 HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 {
-	HZ_WGMMA_F16_RS_IF("16", 8, "%8, %9, %10, %11", "%12");
-	HZ_WGMMA_F16_RS_IF("32", 16, "%16, %17, %18, %19", "%20");
-	HZ_WGMMA_F16_RS_IF("64", 32, "%32, %33, %34, %35", "%36");
-	HZ_WGMMA_F16_RS_IF("128", 64, "%64, %65, %66, %67", "%68");
-	HZ_WGMMA_F16_RS_IF("256", 128, "%128, %129, %130, %131", "%132");
+	HZ_WGMMA_WIDTHS(HZ_WGMMA_F16_RS_IF)
 }
 
-#define HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, type) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
-		     "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " \
-		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", p, 1, 1, 0;}" \
-		     : HZ_FLOATS_##count(0) \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define HZ_WGMMA_F16_RS_ADD_IF(columns, count, a_operands, b_operand, add_operand) \
+#define HZ_WGMMA_F16_RS_ADD(columns, count, type, major, o0, o1, o2, o3, o4, o5) \
+	HZ_WGMMA_ASM("m64n" columns "k16.f32." type "." type, count, HZ_FLOATS_##count, \
+		     "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, o5, ", 1, 1, " major, \
+		     HZ_WGMMA_A_REGS, "l"(b), "r"(add))
+#define HZ_WGMMA_F16_RS_ADD_IF(columns, count, ...) \
 	if constexpr (N == count && DTYPE == HZ_BF16) \
-		HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, "bf16"); \
+		HZ_WGMMA_F16_RS_ADD(columns, count, "bf16", "0", __VA_ARGS__); \
 	else if constexpr (N == count) \
-		HZ_WGMMA_F16_RS_ADD(columns, count, a_operands, b_operand, add_operand, "f16")
+		HZ_WGMMA_F16_RS_ADD(columns, count, "f16", "0", __VA_ARGS__);
 
 /* A in registers, B K-major; add = 0: D = A B. DTYPE is that of A and B. */
 template <int DTYPE, int N>
 HZ_DEVICE void wgmma_rs_add(float (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
-	HZ_WGMMA_F16_RS_ADD_IF("16", 8, "%8, %9, %10, %11", "%12", "%13");
-	HZ_WGMMA_F16_RS_ADD_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
-	HZ_WGMMA_F16_RS_ADD_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
+	HZ_WGMMA_WIDTHS(HZ_WGMMA_F16_RS_ADD_IF)
 }
 
 /* N = 64, A in registers, B MN-major: 16 rows of 64 columns. add = 0: D = A B */
 HZ_DEVICE void wgmma_rs_b_mn(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
-	asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; "
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" HZ_ACC_32 "}, "
-		     "{%32, %33, %34, %35}, %36, p, 1, 1, 1;}"
-		     : HZ_FLOATS_32(0)
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+	HZ_WGMMA_F16_RS_ADD("64", 32, "f16", "1", "%32", "%33", "%34", "%35", "%36", "%37");
 }
 
 #endif

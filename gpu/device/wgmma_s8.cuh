@@ -87,21 +87,43 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 #define HZ_REGS_40(i) HZ_REGS_32(i), HZ_REGS_8(i + 32)
 #define HZ_REGS_48(i) HZ_REGS_32(i), HZ_REGS_16(i + 32)
 #define HZ_REGS_64(i) HZ_REGS_32(i), HZ_REGS_32(i + 32)
+#define HZ_REGS_80(i) HZ_REGS_64(i), HZ_REGS_16(i + 64)
 #define HZ_REGS_96(i) HZ_REGS_64(i), HZ_REGS_32(i + 64)
 #define HZ_REGS_128(i) HZ_REGS_64(i), HZ_REGS_64(i + 64)
 
-#define HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, types) \
+/*
+ * wgmma by text: `shape` to the types, the accumulators and their constraints, A and B, the operand
+ * that is 0 for D = A B, and what follows its predicate; then the constraints of all inputs.
+ */
+#define HZ_WGMMA_ASM(shape, count, regs, a_text, b_operand, add_operand, tail, ...) \
 	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
-		     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." types " " \
-		     "{" HZ_ACC_##count "}, " a_operand ", " b_operand ", p;}" \
-		     : HZ_REGS_##count(0) : "l"(a), "l"(b), "r"(add))
-#define HZ_WGMMA_IF(columns, count, a_operand, b_operand, add_operand) \
+		     "wgmma.mma_async.sync.aligned." shape " {" HZ_ACC_##count "}, " a_text ", " \
+		     b_operand ", p" tail ";}" : regs(0) : __VA_ARGS__)
+
+/* X(columns, accumulators, the operands behind these) for each width */
+#define HZ_WGMMA_WIDTHS(X) \
+	X("8", 4, "%4", "%5", "%6", "%7", "%8", "%9") \
+	X("16", 8, "%8", "%9", "%10", "%11", "%12", "%13") \
+	X("32", 16, "%16", "%17", "%18", "%19", "%20", "%21") \
+	X("64", 32, "%32", "%33", "%34", "%35", "%36", "%37") \
+	X("80", 40, "%40", "%41", "%42", "%43", "%44", "%45") \
+	X("96", 48, "%48", "%49", "%50", "%51", "%52", "%53") \
+	X("128", 64, "%64", "%65", "%66", "%67", "%68", "%69") \
+	X("160", 80, "%80", "%81", "%82", "%83", "%84", "%85") \
+	X("192", 96, "%96", "%97", "%98", "%99", "%100", "%101") \
+	X("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")
+#define HZ_WGMMA_A_REGS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+
+#define HZ_WGMMA(columns, count, types, o0, o1, o2) \
+	HZ_WGMMA_ASM("m64n" columns "k32.s32." types, count, HZ_REGS_##count, o0, o1, o2, "", \
+		     "l"(a), "l"(b), "r"(add))
+#define HZ_WGMMA_IF(columns, count, o0, o1, o2, ...) \
 	if constexpr (N == count && A_SIGNED) \
-		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "s8.u8"); \
+		HZ_WGMMA(columns, count, "s8.u8", o0, o1, o2); \
 	else if constexpr (N == count && B_SIGNED) \
-		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "u8.s8"); \
+		HZ_WGMMA(columns, count, "u8.s8", o0, o1, o2); \
 	else if constexpr (N == count) \
-		HZ_WGMMA(columns, count, a_operand, b_operand, add_operand, "u8.u8")
+		HZ_WGMMA(columns, count, "u8.u8", o0, o1, o2);
 
 /*
  * N accumulators of a thread: 2 N columns. add = 0: D = A B. a, b: descriptors of wgmma_desc_k(),
@@ -111,27 +133,18 @@ template <bool A_SIGNED, bool B_SIGNED, int N>
 HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 {
 	static_assert(!(A_SIGNED && B_SIGNED), "one of them is packed B");
-	HZ_WGMMA_IF("8", 4, "%4", "%5", "%6");
-	HZ_WGMMA_IF("16", 8, "%8", "%9", "%10");
-	HZ_WGMMA_IF("32", 16, "%16", "%17", "%18");
-	HZ_WGMMA_IF("64", 32, "%32", "%33", "%34");
-	HZ_WGMMA_IF("80", 40, "%40", "%41", "%42");
-	HZ_WGMMA_IF("128", 64, "%64", "%65", "%66");
-	HZ_WGMMA_IF("192", 96, "%96", "%97", "%98");
-	HZ_WGMMA_IF("256", 128, "%128", "%129", "%130");
+	HZ_WGMMA_WIDTHS(HZ_WGMMA_IF)
 }
 
-#define HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, types) \
-	asm volatile("{.reg .pred p; setp.ne.b32 p, " add_operand ", 0; " \
-		     "wgmma.mma_async.sync.aligned.m64n" columns "k32.s32." types " " \
-		     "{" HZ_ACC_##count "}, {" a_operands "}, " b_operand ", p;}" \
-		     : HZ_REGS_##count(0) \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define HZ_WGMMA_RS_IF(columns, count, a_operands, b_operand, add_operand) \
+#define HZ_WGMMA_RS(columns, count, types, o0, o1, o2, o3, o4, o5) \
+	HZ_WGMMA_ASM("m64n" columns "k32.s32." types, count, HZ_REGS_##count, \
+		     "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, o5, "", HZ_WGMMA_A_REGS, "l"(b), \
+		     "r"(add))
+#define HZ_WGMMA_RS_IF(columns, count, ...) \
 	if constexpr (N == count && A_SIGNED) \
-		HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, "s8.u8"); \
+		HZ_WGMMA_RS(columns, count, "s8.u8", __VA_ARGS__); \
 	else if constexpr (N == count) \
-		HZ_WGMMA_RS(columns, count, a_operands, b_operand, add_operand, "u8.u8")
+		HZ_WGMMA_RS(columns, count, "u8.u8", __VA_ARGS__);
 
 /*
  * The same with A in registers, as wgmma_load_a() loads them. They must not change until the
@@ -144,11 +157,7 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 template <bool A_SIGNED, int N>
 HZ_DEVICE void wgmma_rs(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
-	HZ_WGMMA_RS_IF("64", 32, "%32, %33, %34, %35", "%36", "%37");
-	HZ_WGMMA_RS_IF("96", 48, "%48, %49, %50, %51", "%52", "%53");
-	HZ_WGMMA_RS_IF("128", 64, "%64, %65, %66, %67", "%68", "%69");
-	HZ_WGMMA_RS_IF("192", 96, "%96, %97, %98, %99", "%100", "%101");
-	HZ_WGMMA_RS_IF("256", 128, "%128, %129, %130, %131", "%132", "%133");
+	HZ_WGMMA_WIDTHS(HZ_WGMMA_RS_IF)
 }
 
 /* D += A B, A of u8 in registers, B of s8 */
@@ -158,7 +167,7 @@ HZ_DEVICE void wgmma_rs_u8_s8(int32_t (&d)[N], const uint32_t *a, uint64_t b)
 	const int add = 1;
 
 	static_assert(N == 32, "not made");
-	HZ_WGMMA_RS("64", 32, "%32, %33, %34, %35", "%36", "%37", "u8.s8");
+	HZ_WGMMA_RS("64", 32, "u8.s8", "%32", "%33", "%34", "%35", "%36", "%37");
 }
 
 /*

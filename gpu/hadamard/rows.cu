@@ -175,18 +175,6 @@ HZ_DEVICE void unpack(float *v, int dtype, const uint4 *from)
 		unpack_as<HZ_E5M2>(v, from);
 }
 
-/* Calls f with the dtype as a constant, so that it is tested once and not for each element. */
-template <typename F>
-HZ_DEVICE void with_dtype(int dtype, F f)
-{
-	if (dtype == HZ_F32)
-		f(std_int<HZ_F32>());
-	else if (dtype == HZ_F16)
-		f(std_int<HZ_F16>());
-	else
-		f(std_int<HZ_BF16>());
-}
-
 /* The largest magnitude of each piece of 2^V values */
 template <int V>
 HZ_DEVICE void piece_amax(float *m, const float *v)

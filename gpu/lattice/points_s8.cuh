@@ -12,6 +12,8 @@
 #ifndef HZI_GPU_LATTICE_POINTS_S8_CUH
 #define HZI_GPU_LATTICE_POINTS_S8_CUH
 
+#include <type_traits>
+
 #include "gpu/lattice/e8_tables.cuh"
 #include "lib/lattice/lattice_math.h"
 
@@ -50,19 +52,9 @@ constexpr float rounder = 12582912.0f;	/* 1.5 2^23: y plus it has rint(y) in its
 constexpr uint32_t ones = 0x01010101;
 
 template <int Q>
-struct e8_tables_of {
-	using type = e8_choices;
-};
-
-template <>
-struct e8_tables_of<4> {
-	using type = e8_tables;
-};
-
-template <int Q>
 struct e8_point {
 	static constexpr int dim = 8, words = 2, q = Q;
-	using tables = typename e8_tables_of<Q>::type;
+	using tables = std::conditional_t<Q == 4, e8_tables, e8_choices>;
 	/*
 	 * The bias of coordinates at level 0. A leader is subtracted as c + 8 / (4 / Q), then the
 	 * result is divided by Q. So the bias is a multiple of 2 Q at each level except the last

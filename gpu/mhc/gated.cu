@@ -232,7 +232,7 @@ HZ_DEVICE void product(const operand &a, const operand &b, int64_t i0, int64_t j
 		uint32_t *const as = memory + at * 4 * PLANE, *const bs = as + 2 * PLANE;
 
 		store_part<AT, HZ_F32>(as, ra);
-		by_dtype(b.dtype, [&](auto dtype) { store_part<BT, dtype.value>(bs, rb); });
+		with_dtype(b.dtype, [&](auto dtype) { store_part<BT, dtype.value>(bs, rb); });
 		__syncthreads();
 		if (k + STEPS < end)
 			load(k + STEPS);

@@ -189,12 +189,12 @@ HZ_DEVICE void gated_down(const hzi_mhc_gated_job &p)
 		}
 	};
 	const auto store = [&](uint32_t *to) {
-		by_dtype(a.s.dtype, [&](auto dtype) { store_x(to, dtype); });
+		with_dtype(a.s.dtype, [&](auto dtype) { store_x(to, dtype); });
 		to += p.x_terms * X_PLANE;
 		if (p.w_terms == 1)
 			store_w(to, std_int<HZ_BF16>(), std_int<1>());
 		else
-			by_dtype(a.down_dtype,
+			with_dtype(a.down_dtype,
 				 [&](auto dtype) { store_w(to, dtype, std_int<2>()); });
 	};
 
@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_WEIGHTS_THREADS)
 
 	pdl_wait();
 	pdl_launch_dependents();
-	by_dtype(dtype, [&](auto of) {
+	with_dtype(dtype, [&](auto of) {
 		constexpr int DT = of.value, SIZE = DT == HZ_F32 ? 4 : 2;
 		const auto load = [&](float *v, int64_t k) {
 			raw8 r;
@@ -711,7 +711,7 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 	/* Few channels of a thread are loaded a step ahead. */
 	float ahead[MT * 2][COUNT];
 	const auto load_ahead = [&](int i) {
-		by_dtype(a.s.dtype, [&](auto dtype) {
+		with_dtype(a.s.dtype, [&](auto dtype) {
 #pragma unroll
 			for (int e = 0; e < MT * 2; e++) {
 				const int64_t t = t0 + (wm * MT + e / 2) * 16 + e % 2 * 8 + lane / 4;
@@ -872,7 +872,7 @@ HZ_DEVICE void gated_up(const hzi_mhc_gated_job &p)
 		};
 
 		if (c < C)
-			by_dtype(a.s.dtype, add);
+			with_dtype(a.s.dtype, add);
 		__syncwarp();
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
 		if (++i == n) {

@@ -63,18 +63,6 @@ HZ_DEVICE void widen_raw(float *v, const raw8 &r)
 				      (e % 2 ? bf16_high(r.w[e / 2]) : bf16_low(r.w[e / 2]));
 }
 
-/* Calls f with the dtype as a type. Loops over values are inside f: a branch for each costs more. */
-template <class F>
-HZ_DEVICE void by_dtype(int dtype, F f)
-{
-	if (dtype == HZ_F32)
-		f(std_int<HZ_F32>());
-	else if (dtype == HZ_F16)
-		f(std_int<HZ_F16>());
-	else
-		f(std_int<HZ_BF16>());
-}
-
 /* Stores eight values as two terms of bf16, `plane` words apart. */
 HZ_DEVICE void store_terms(uint32_t *to, int plane, const float *v)
 {

@@ -435,15 +435,7 @@ HZ_DEVICE void most(const hzi_quantize_formats &p)
 }
 
 #define KERNEL(name, function, dtype, DTYPE) \
-	extern "C" __global__ __launch_bounds__(HZI_FORMATS_THREADS) void \
-	name##_##dtype(const __grid_constant__ hzi_quantize_formats p) \
-	{ \
-		function<DTYPE>(p); \
-	}
-#define KERNELS(name, function) \
-	KERNEL(name, function, f32, HZ_F32) \
-	KERNEL(name, function, f16, HZ_F16) \
-	KERNEL(name, function, bf16, HZ_BF16)
-KERNELS(quantize_formats, quantize)
-KERNELS(dequantize_formats, dequantize)
-KERNELS(quantize_most, most)
+	HZ_KERNEL(name##_##dtype, hzi_quantize_formats, (HZI_FORMATS_THREADS), function<DTYPE>(p))
+HZ_FLOAT_DTYPES(KERNEL, quantize_formats, quantize)
+HZ_FLOAT_DTYPES(KERNEL, dequantize_formats, dequantize)
+HZ_FLOAT_DTYPES(KERNEL, quantize_most, most)

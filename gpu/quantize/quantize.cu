@@ -239,11 +239,7 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 }
 
 #define KERNEL(name, dtype, DTYPE, function, struct_name, ...) \
-	extern "C" __global__ __launch_bounds__(__VA_ARGS__) void \
-	name##_##dtype(const __grid_constant__ struct_name p) \
-	{ \
-		function<DTYPE>(p); \
-	}
+	HZ_KERNEL(name##_##dtype, struct_name, (__VA_ARGS__), function<DTYPE>(p))
 #define KERNELS(name, function, struct_name, ...) \
 	KERNEL(name, f32, HZ_F32, function, struct_name, __VA_ARGS__) \
 	KERNEL(name, f16, HZ_F16, function, struct_name, __VA_ARGS__) \

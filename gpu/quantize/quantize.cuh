@@ -180,17 +180,4 @@ HZ_DEVICE void store_scale(int scale_dtype, void *scale, int64_t i, float s, uin
 		((uint8_t *)scale)[i] = (uint8_t)code;
 }
 
-template <typename F>
-HZ_DEVICE void with_code_dtype(int dtype, F f)
-{
-	if (dtype == HZ_S8)
-		f(std_int<HZ_S8>());
-	else if (dtype == HZ_S4X2)
-		f(std_int<HZ_S4X2>());
-	else if (dtype == HZ_E4M3)
-		f(std_int<HZ_E4M3>());
-	else
-		f(std_int<HZ_E5M2>());
-}
-
 #endif

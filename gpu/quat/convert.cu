@@ -113,11 +113,7 @@ HZ_DEVICE void run_convert(const hzi_quat_convert_job &p)
 }
 
 #define KERNEL(name, kind) \
-	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS) \
-	name(const __grid_constant__ hzi_quat_convert_job p) \
-	{ \
-		run_convert<kind>(p); \
-	}
+	HZ_KERNEL(name, hzi_quat_convert_job, (HZI_QUAT_THREADS), run_convert<kind>(p))
 
 KERNEL(quat_to_matrix, HZI_QUAT_TO_MATRIX)
 KERNEL(quat_from_matrix, HZI_QUAT_FROM_MATRIX)

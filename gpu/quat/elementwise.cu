@@ -545,26 +545,13 @@ HZ_DEVICE void run_contiguous(const hzi_quat_job &p)
 /* ---- The kernels ----------------------------------------------------------------------------- */
 
 /* blocks: least blocks per SM that contiguous kernels are compiled for; 0: any */
-#define KERNEL(name, blocks) \
-	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, blocks) name
+#define CONTIGUOUS(name, blocks, type, dtype) \
+	HZ_KERNEL(quat_##name##_contiguous_##type, hzi_quat_job, (HZI_QUAT_THREADS, blocks), \
+		  run_contiguous<op_##name, dtype>(p))
 #define KERNELS(name, blocks) \
-	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 2) \
-	quat_##name##_strided(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_strided<op_##name>(p); \
-	} \
-	KERNEL(quat_##name##_contiguous_f32, blocks)(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_contiguous<op_##name, HZ_F32>(p); \
-	} \
-	KERNEL(quat_##name##_contiguous_f16, blocks)(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_contiguous<op_##name, HZ_F16>(p); \
-	} \
-	KERNEL(quat_##name##_contiguous_bf16, blocks)(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_contiguous<op_##name, HZ_BF16>(p); \
-	}
+	HZ_KERNEL(quat_##name##_strided, hzi_quat_job, (HZI_QUAT_THREADS, 2), \
+		  run_strided<op_##name>(p)) \
+	HZ_FLOAT_DTYPES(CONTIGUOUS, name, blocks)
 
 KERNELS(mul, 0)
 KERNELS(mul_bwd, 0)

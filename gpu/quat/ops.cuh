@@ -55,18 +55,12 @@ HZ_DEVICE float quat_scale_of(quat a)
  */
 HZ_DEVICE float approx_inverse(float f)
 {
-	float r;
-
-	asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
-	return r;
+	return HZ_ASM_F32("rcp.approx.f32 %0, %1;", "f"(f));
 }
 
 HZ_DEVICE float approx_inverse_root(float f)
 {
-	float r;
-
-	asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(f));
-	return r;
+	return HZ_ASM_F32("rsqrt.approx.f32 %0, %1;", "f"(f));
 }
 
 HZ_DEVICE quat quat_inverse(quat x)

@@ -226,16 +226,9 @@ HZ_DEVICE void run_planar(const hzi_quat_job &p)
 	}
 }
 
-#define KERNEL(name, count, dtype, type) \
-	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 4) \
-	quat_##name##_planar_##type(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_planar<op_##name, dtype, count>(p); \
-	}
-#define KERNELS(name, count) \
-	KERNEL(name, count, HZ_F32, f32) \
-	KERNEL(name, count, HZ_F16, f16) \
-	KERNEL(name, count, HZ_BF16, bf16)
+#define KERNEL(name, count, type, dtype) \
+	HZ_KERNEL(quat_##name##_planar_##type, hzi_quat_job, (HZI_QUAT_THREADS, 4), \
+		  run_planar<op_##name, dtype, count>(p))
 
-KERNELS(mul, HZI_QUAT_TILE_MUL)
-KERNELS(mul_bwd, HZI_QUAT_TILE_MUL_BWD)
+HZ_FLOAT_DTYPES(KERNEL, mul, HZI_QUAT_TILE_MUL)
+HZ_FLOAT_DTYPES(KERNEL, mul_bwd, HZI_QUAT_TILE_MUL_BWD)

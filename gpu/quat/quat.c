@@ -270,44 +270,30 @@ static struct hzi_quat_job *begin_call(struct call *c, const char *op, int kerne
 	return &c->p;
 }
 
-/* Defines the functions of launch.h for an operation; name##_call() fills *c from its arguments. */
+/* Define functions of launch.h for an operation; name##_call() fills *c from its arguments. */
+#define UNSUPPORTED(name, path, plan) \
+	const char *hzi_cuda_##name##_##path##_unsupported(const struct hz_context *ctx, \
+							   const void *args) \
+	{ \
+		struct call c; \
+		(void)ctx; \
+		name##_call(args, &c); \
+		return plan; \
+	}
+#define RUN(name, path) \
+	int hzi_cuda_##name##_##path(struct hz_context *ctx, const void *args) \
+	{ \
+		struct call c; \
+		name##_call(args, &c); \
+		return run_##path(ctx, &c); \
+	}
 #define CONTIGUOUS_AND_STRIDED(name) \
-	const char *hzi_cuda_##name##_contiguous_unsupported(const struct hz_context *ctx, \
-							      const void *args) \
-	{ \
-		struct call c; \
-		(void)ctx; \
-		name##_call(args, &c); \
-		return plan_contiguous(&c.p); \
-	} \
-	int hzi_cuda_##name##_contiguous(struct hz_context *ctx, const void *args) \
-	{ \
-		struct call c; \
-		name##_call(args, &c); \
-		return run_contiguous(ctx, &c); \
-	} \
-	int hzi_cuda_##name##_strided(struct hz_context *ctx, const void *args) \
-	{ \
-		struct call c; \
-		name##_call(args, &c); \
-		return run_strided(ctx, &c); \
-	}
-
+	UNSUPPORTED(name, contiguous, plan_contiguous(&c.p)) \
+	RUN(name, contiguous) \
+	RUN(name, strided)
 #define PLANAR(name) \
-	const char *hzi_cuda_##name##_planar_unsupported(const struct hz_context *ctx, \
-							  const void *args) \
-	{ \
-		struct call c; \
-		(void)ctx; \
-		name##_call(args, &c); \
-		return plan_planar(&c.p, c.pieces); \
-	} \
-	int hzi_cuda_##name##_planar(struct hz_context *ctx, const void *args) \
-	{ \
-		struct call c; \
-		name##_call(args, &c); \
-		return run_planar(ctx, &c); \
-	}
+	UNSUPPORTED(name, planar, plan_planar(&c.p, c.pieces)) \
+	RUN(name, planar)
 
 /* ---- Elementwise operations ------------------------------------------------------------------ */
 
@@ -445,6 +431,14 @@ static void quat_rotate_call(const struct hzi_quat_rotate_args *a, struct call *
 
 CONTIGUOUS_AND_STRIDED(quat_rotate)
 
+static void set_rotation(const struct hzi_quat_rotate_bwd_args *a, struct hzi_quat_job *p)
+{
+	p->inverse = a->inverse;
+	p->normalize = a->normalize;
+	p->accumulate = a->accumulate;
+	p->real = a->real;
+}
+
 /* Without the gradient that is a sum */
 static void quat_rotate_bwd_call(const struct hzi_quat_rotate_bwd_args *a, struct call *c)
 {
@@ -457,10 +451,7 @@ static void quat_rotate_bwd_call(const struct hzi_quat_rotate_bwd_args *a, struc
 	put(p, 2, &a->v, vector_kind(&a->v));
 	put(p, 3, &a->dq, WHOLE);
 	put(p, 4, &a->dv, a->real ? WHOLE : VECTOR3);
-	p->inverse = a->inverse;
-	p->normalize = a->normalize;
-	p->accumulate = a->accumulate;
-	p->real = a->real;
+	set_rotation(a, p);
 }
 
 CONTIGUOUS_AND_STRIDED(quat_rotate_bwd)
@@ -760,10 +751,7 @@ static const char *quat_rotate_bwd_fused_job(const struct hzi_quat_rotate_bwd_ar
 	put(p, 1, &a->v, vector_kind(&a->v));
 	put(p, 2, &a->q, WHOLE);
 	put(p, 3, &a->dv, a->real ? WHOLE : VECTOR3);
-	p->inverse = a->inverse;
-	p->normalize = a->normalize;
-	p->accumulate = a->accumulate;
-	p->real = a->real;
+	set_rotation(a, p);
 	return plan_fused(p, &a->sum->dims);
 }
 

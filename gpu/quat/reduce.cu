@@ -451,16 +451,9 @@ KERNEL(quat_rotate_sum, HZI_QUAT_THREADS)
 	run_sum<sum_rotate, 0>(p, p.kind ? VECTOR : QUATERNION);
 }
 
-#define FUSED_SUM(name, dtype, type) \
-	extern "C" __global__ void __launch_bounds__(HZI_QUAT_THREADS, 4) \
-	quat_##name##_fused_sum_##type(const __grid_constant__ hzi_quat_job p) \
-	{ \
-		run_fused_sum<fused_##name, dtype>(p); \
-	}
+#define FUSED_SUM(name, type, dtype) \
+	HZ_KERNEL(quat_##name##_fused_sum_##type, hzi_quat_job, (HZI_QUAT_THREADS, 4), \
+		  run_fused_sum<fused_##name, dtype>(p))
 
-FUSED_SUM(mul, HZ_F32, f32)
-FUSED_SUM(mul, HZ_F16, f16)
-FUSED_SUM(mul, HZ_BF16, bf16)
-FUSED_SUM(rotate, HZ_F32, f32)
-FUSED_SUM(rotate, HZ_F16, f16)
-FUSED_SUM(rotate, HZ_BF16, bf16)
+HZ_FLOAT_DTYPES(FUSED_SUM, mul)
+HZ_FLOAT_DTYPES(FUSED_SUM, rotate)

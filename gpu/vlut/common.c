@@ -57,6 +57,16 @@ const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi
 	       "the sizes do not fit 32 bits";
 }
 
+struct hzi_vlut_bit_pack hzi_cuda_vlut_bit_pack(const struct hzi_vlut_pack_args *a, int64_t tiles,
+						int64_t chunks)
+{
+	return (struct hzi_vlut_bit_pack){
+		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
+		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles,
+		.chunks = chunks, .first = a->w.first,
+	};
+}
+
 bool hzi_cuda_vlut_x_vectorized(const struct hzi_vlut_gemm_args *a)
 {
 	return a->x_k == 1 && a->w.k % 8 == 0 && (uintptr_t)a->x % 16 == 0 &&

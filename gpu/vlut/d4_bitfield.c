@@ -73,11 +73,10 @@ size_t hzi_cuda_vlut_d4_bitfield_bytes(const struct hzi_coded *w)
 int hzi_cuda_vlut_d4_bitfield_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
 	struct hzi_vlut_d4_pack p = {
-		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
-		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
-		.chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w), .first = a->w.first,
+		.of = hzi_cuda_vlut_bit_pack(a, tiles_of(&a->w),
+					     hzi_cuda_vlut_d4_bitfield_chunks(&a->w)),
 	};
-	const int64_t blocks = ceil_div(p.tiles * p.chunks * 32, HZI_VLUT_THREADS);
+	const int64_t blocks = ceil_div(p.of.tiles * p.of.chunks * 32, HZI_VLUT_THREADS);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)min_of(blocks, 4096)}, .block = {HZI_VLUT_THREADS},
 	};
@@ -171,23 +170,14 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return p->shared <= g->shared_block_bytes ? NULL : "x does not fit shared memory";
 }
 
-const char *hzi_cuda_vlut_d4_bitfield_unsupported(const struct hz_context *ctx, const void *args)
-{
-	struct plan p;
-
-	return plan_of(ctx, args, &p);
-}
+HZI_VLUT_PLANNED(vlut_d4_bitfield)
 
 int hzi_cuda_vlut_d4_bitfield(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	struct hzi_vlut_d4_bitfield p = {
-		.packed = a->w.packed, .row_scale = a->w.row_scale,
-		.row_scale_step = a->w.row_scale_step,
-		.x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i, .y_b = a->y_b,
-		.rows = (int32_t)a->w.rows,
-		.k = (int32_t)a->w.k, .x_dtype = a->x_dtype, .y_dtype = a->y_dtype,
+		HZI_VLUT_PRODUCT_OF(a), .x_dtype = a->x_dtype, .y_dtype = a->y_dtype,
 		.scale = l->rule.scale[0],
 	};
 	struct plan plan;

@@ -46,8 +46,11 @@ HZ_DEVICE void for_each_piece(int64_t tiles, int64_t chunks, F f)
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack p)
+vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack params)
 {
+	const hzi_vlut_bit_pack &p = params.of;
+	const uint8_t *const codes = (const uint8_t *)p.codes;
+
 	for_each_piece(p.tiles, p.chunks, [&](int64_t i, int lane, int64_t chunk, int64_t tile) {
 		uint32_t w[4] = {};
 
@@ -59,7 +62,7 @@ vlut_d4_bitfield_pack(const __grid_constant__ hzi_vlut_d4_pack p)
 
 			if (m < 0 || row >= p.rows || block >= p.blocks)
 				continue;
-			leader = p.leaders[p.codes[row * p.row + block * p.block + m * p.level]];
+			leader = params.leaders[codes[row * p.row + block * p.block + m * p.level]];
 			for (int e = 0; e < 4; e++) {
 				const uint32_t c = leader >> 8 * e;
 

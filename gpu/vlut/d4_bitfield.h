@@ -23,11 +23,7 @@
  * tile + 8 h + g.
  */
 struct hzi_vlut_d4_pack {
-	const uint8_t *codes;
-	uint8_t *packed;
-	int64_t rows, blocks, row, block, level;
-	int64_t tiles, chunks;
-	int32_t first, pad_;
+	struct hzi_vlut_bit_pack of;
 	uint32_t leaders[256];		/* four s8 coordinates each */
 };
 
@@ -44,12 +40,8 @@ struct hzi_vlut_d4_points {
  * that one warp has chunks of.
  */
 struct hzi_vlut_d4_bitfield {
-	const uint8_t *packed;
-	const float *row_scale;
-	const void *x;
-	void *y;
-	int64_t row_scale_step, x_k, x_b, y_i, y_b;
-	int32_t rows, k, chunks, batch, batch_log2;	/* log2 of batch, rounded up */
+	HZI_VLUT_PRODUCT_MEMBERS
+	int32_t chunks, batch, batch_log2;	/* log2 of batch, rounded up */
 	int32_t tiles_each, tiles_more;	/* tiles per share; this many shares have one more */
 	int32_t x_dtype, y_dtype, split_log2, slots;
 	int32_t offset[4], has_offset;	/* o; has_offset: o is not 0 */

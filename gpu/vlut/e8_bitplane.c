@@ -53,12 +53,9 @@ static struct hzi_launch launch_of(int64_t threads)
 
 int hzi_cuda_vlut_e8_bitplane_pack(struct hz_context *ctx, const struct hzi_vlut_pack_args *a)
 {
-	const struct hzi_vlut_e8_pack p = {
-		.codes = a->w.codes, .packed = a->packed, .rows = a->w.rows, .blocks = a->w.blocks,
-		.row = a->w.row, .block = a->w.block, .level = a->w.level, .tiles = tiles_of(&a->w),
-		.units = hzi_cuda_vlut_e8_bitplane_units(&a->w), .first = a->w.first,
-	};
-	const struct hzi_launch launch = launch_of(p.tiles * p.units * 128);
+	const struct hzi_vlut_bit_pack p =
+		hzi_cuda_vlut_bit_pack(a, tiles_of(&a->w), hzi_cuda_vlut_e8_bitplane_units(&a->w));
+	const struct hzi_launch launch = launch_of(p.tiles * p.chunks * 128);
 
 	return hzi_cuda_launch(ctx, "vlut_pack", HZI_KERNEL_vlut_e8_bitplane_pack, &launch, &p,
 			       sizeof(p));
@@ -121,12 +118,7 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return "x does not fit shared memory";
 }
 
-const char *hzi_cuda_vlut_e8_bitplane_unsupported(const struct hz_context *ctx, const void *args)
-{
-	struct plan p;
-
-	return plan_of(ctx, args, &p);
-}
+HZI_VLUT_PLANNED(vlut_e8_bitplane)
 
 int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 {
@@ -137,10 +129,7 @@ int hzi_cuda_vlut_e8_bitplane(struct hz_context *ctx, const void *args)
 	plan_of(ctx, a, &plan);
 
 	struct hzi_vlut_e8_bitplane p = {
-		.packed = a->w.packed, .row_scale = a->w.row_scale,
-		.row_scale_step = a->w.row_scale_step, .x_k = a->x_k, .x_b = a->x_b, .y_i = a->y_i,
-		.y_b = a->y_b, .rows = (int32_t)a->w.rows, .k = (int32_t)a->w.k,
-		.units = (int32_t)plan.units,
+		HZI_VLUT_PRODUCT_OF(a), .units = (int32_t)plan.units,
 		.tiles_each = (int32_t)(plan.tiles / plan.shares),
 		.tiles_more = (int32_t)(plan.tiles % plan.shares),
 		.x_dtype = a->x_dtype, .y_dtype = a->y_dtype, .scale = 0.5f * l->rule.scale[0],

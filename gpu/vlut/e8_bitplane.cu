@@ -35,17 +35,18 @@
 
 /* One thread packs the 16 words of a row of a lane. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_e8_bitplane_pack(const __grid_constant__ hzi_vlut_e8_pack p)
+vlut_e8_bitplane_pack(const __grid_constant__ hzi_vlut_bit_pack p)
 {
-	const int64_t total = p.tiles * p.units * 128;
+	const uint16_t *const codes = (const uint16_t *)p.codes;
+	const int64_t total = p.tiles * p.chunks * 128;
 
 	for (int64_t i = (int64_t)blockIdx.x * HZI_VLUT_THREADS + threadIdx.x; i < total;
 	     i += (int64_t)gridDim.x * HZI_VLUT_THREADS) {
 		const int lane = (int)(i % 32), r = (int)(i / 32 % 2);
 		const int level = (int)(i / 64 % 2), m = level - p.first;
-		const int64_t unit = i / 128 % p.units, tile = i / 128 / p.units;
+		const int64_t unit = i / 128 % p.chunks, tile = i / 128 / p.chunks;
 		const int64_t row = tile * ROWS + 8 * r + lane / 4;
-		uint32_t *dst = p.packed + i / 64 * (UNIT_BYTES / 4);
+		uint32_t *dst = (uint32_t *)p.packed + i / 64 * (UNIT_BYTES / 4);
 		uint32_t w[16] = {};
 
 		for (int n = 0; n < 32; n++) {
@@ -54,7 +55,7 @@ vlut_e8_bitplane_pack(const __grid_constant__ hzi_vlut_e8_pack p)
 
 			if (m < 0 || row >= p.rows || block >= p.blocks)
 				continue;
-			code = p.codes[row * p.row + block * p.block + m * p.level];
+			code = codes[row * p.row + block * p.block + m * p.level];
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
 				/*
@@ -221,17 +222,10 @@ HZ_DEVICE void decode_rows(const hzi_vlut_e8_points &p)
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_e8_bitplane_values_f16(const __grid_constant__ hzi_vlut_e8_points p)
-{
-	decode_rows<uint16_t>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(HZI_VLUT_THREADS)
-vlut_e8_bitplane_points_s8(const __grid_constant__ hzi_vlut_e8_points p)
-{
-	decode_rows<int8_t>(p);
-}
+#define DECODE(name, type) \
+	HZ_KERNEL(name, hzi_vlut_e8_points, (HZI_VLUT_THREADS), decode_rows<type>(p))
+DECODE(vlut_e8_bitplane_values_f16, uint16_t)
+DECODE(vlut_e8_bitplane_points_s8, int8_t)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 

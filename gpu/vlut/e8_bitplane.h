@@ -32,13 +32,6 @@
  * bytes. The first 16 words of a lane, the bit-planes of e8_bitplane.cuh, are of row 16 tile + g,
  * the others of row 16 tile + 8 + g; bit j is lattice block 128 unit + 4 j + t.
  */
-struct hzi_vlut_e8_pack {
-	const uint16_t *codes;
-	uint32_t *packed;
-	int64_t rows, blocks, row, block, level;
-	int64_t tiles, units;
-	int32_t first, pad_;
-};
 
 /*
  * Decodes packed codes to rows `pitch` elements apart: to f16 values factor (p - o) - sub, `pitch`
@@ -56,12 +49,8 @@ struct hzi_vlut_e8_points {
 
 /* Grid: shares of the row tiles. */
 struct hzi_vlut_e8_bitplane {
-	const uint8_t *packed;
-	const float *row_scale;
-	const void *x;
-	void *y;
-	int64_t row_scale_step, x_k, x_b, y_i, y_b;
-	int32_t rows, k, units;		/* units: of a row */
+	HZI_VLUT_PRODUCT_MEMBERS
+	int32_t units;			/* of a row */
 	int32_t tiles_each, tiles_more;	/* tiles per share; this many shares have one more */
 	int32_t x_dtype, y_dtype;
 	int32_t pad_;
@@ -69,7 +58,7 @@ struct hzi_vlut_e8_bitplane {
 	float scale;
 };
 
-static_assert(sizeof(struct hzi_vlut_e8_pack) == 80, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_bit_pack) == 80, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_e8_points) == 128, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_e8_bitplane) == 144, "the same layout for C and CUDA");
 

@@ -81,6 +81,16 @@ int64_t hzi_cuda_vlut_row_bytes(const hz_lattice *l, const struct hzi_coded *w);
 /* NULL if rows of codes are contiguous and 16-byte aligned, values s(T) (p - o); else why not. */
 const char *hzi_cuda_vlut_rows_unsupported(const hz_lattice *l, const struct hzi_coded *w);
 
+/* Parameters of packing codes as bits */
+struct hzi_vlut_bit_pack hzi_cuda_vlut_bit_pack(const struct hzi_vlut_pack_args *a, int64_t tiles,
+						int64_t chunks);
+
+/* Initialises HZI_VLUT_PRODUCT_MEMBERS; *a: struct hzi_vlut_gemm_args */
+#define HZI_VLUT_PRODUCT_OF(a) \
+	.packed = (a)->w.packed, .row_scale = (a)->w.row_scale, .x = (a)->x, .y = (a)->y, \
+	.row_scale_step = (a)->w.row_scale_step, .x_k = (a)->x_k, .x_b = (a)->x_b, \
+	.y_i = (a)->y_i, .y_b = (a)->y_b, .rows = (int32_t)(a)->w.rows, .k = (int32_t)(a)->w.k
+
 /* Whether vectors of x are contiguous, of whole aligned pieces of 16 bytes */
 bool hzi_cuda_vlut_x_vectorized(const struct hzi_vlut_gemm_args *a);
 
@@ -132,6 +142,14 @@ const char *hzi_cuda_vlut_scales_unsupported(const hz_lattice *l, const struct h
 	const char *hzi_cuda_##name##_unsupported(const struct hz_context *ctx, const void *args); \
 	size_t hzi_cuda_##name##_workspace(const struct hz_context *ctx, const void *args); \
 	int hzi_cuda_##name(struct hz_context *ctx, const void *args)
+
+/* Defines NAME_unsupported() where the file plans a call by plan_of(ctx, args, &plan). */
+#define HZI_VLUT_PLANNED(name) \
+	const char *hzi_cuda_##name##_unsupported(const struct hz_context *ctx, const void *args) \
+	{ \
+		struct plan plan; \
+		return plan_of(ctx, args, &plan); \
+	}
 
 /* Routes of vlut_gemm; args: struct hzi_vlut_gemm_args */
 HZI_VLUT_ROUTE(vlut_table);

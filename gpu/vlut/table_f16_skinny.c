@@ -15,6 +15,7 @@
 #define MAX_F16 2048	/* integers up to it are exact in f16 */
 
 struct plan {
+	struct hzi_coded w;			/* the codes, as rows */
 	int kernel, columns, pass_tiles, t_shift;
 	bool pairs;
 	bool can_split_k;			/* by table_s8_skinny.c */
@@ -159,14 +160,16 @@ static int t_shift_of(const hz_lattice *l, int values)
 
 /* Plans a call. Returns NULL, or why it is not supported. */
 static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			   const struct hzi_coded *w, struct plan *p)
+			   struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
+	const struct hzi_coded *const w = &p->w;
 	int64_t fitting_tiles, tile_bytes, scales = 0;
 	const char *why;
 	struct kernels k;
 
+	p->w = hzi_cuda_vlut_code_view(l, &a->w);
 	if (a->vlut->route == HZ_VLUT_TABLE)
 		return HZI_VLUT_ASKS_FOR_TABLE;
 	if (a->x_dtype != HZ_F16 || a->y_dtype == HZ_S32)
@@ -209,25 +212,15 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return NULL;
 }
 
-const char *hzi_cuda_vlut_table_f16_skinny_unsupported(const struct hz_context *ctx,
-						       const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
-	struct plan p;
-
-	return plan_of(ctx, a, &w, &p);
-}
+HZI_VLUT_PLANNED(vlut_table_f16_skinny)
 
 bool hzi_cuda_vlut_split_k_pays(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
 {
-	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
 	struct plan p;
 
 	return ctx->sm >= 90 &&
-	       ceil_div(w.rows, HZI_VLUT_TABLE_F16_ROWS) * 4 <
-		       hzi_cuda_device(ctx)->sms &&
-	       !plan_of(ctx, a, &w, &p) && p.can_split_k && p.chunks >= 32;
+	       ceil_div(a->w.rows, HZI_VLUT_TABLE_F16_ROWS) * 4 < hzi_cuda_device(ctx)->sms &&
+	       !plan_of(ctx, a, &p) && p.can_split_k && p.chunks >= 32;
 }
 
 /* The values of a point as f16; the upper half is 0 for a lattice of dimension 1. */
@@ -269,13 +262,13 @@ int hzi_cuda_vlut_table_f16_skinny(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	struct hzi_vlut_s8 s8;
 	struct plan plan = {0};
+
+	plan_of(ctx, a, &plan);
+
+	const struct hzi_coded w = plan.w;
 	const char *const no_s8 = hzi_cuda_vlut_s8_unsupported(l, l->rule.levels - w.first, &s8);
-
-	plan_of(ctx, a, &w, &plan);
-
 	const float q = (float)l->rule.q, unit = l->rule.kind == HZ_LATTICE_E8 ? 2 : 1;
 	struct hzi_vlut_table_f16_skinny p = {
 		.codes = w.codes, .t = w.t, .words = a->vlut->words[0],

@@ -66,6 +66,7 @@ int hzi_cuda_vlut_table_s8_skinny_columns(const struct hzi_vlut_gemm_args *a)
 }
 
 struct plan {
+	struct hzi_coded w;		/* the codes, as rows */
 	int kernel;
 	int step;			/* columns per launch */
 	int split, shares, pass_tiles, chunk;
@@ -75,19 +76,20 @@ struct plan {
 
 /* Plans a call. Returns NULL, or why it is not supported. */
 static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
-			   const struct hzi_coded *w, struct plan *p)
+			   struct plan *p)
 {
 	const struct hzi_cuda_device *g = hzi_cuda_device(ctx);
 	const hz_lattice *l = a->vlut->w;
-	const int levels = l->rule.levels - w->first;
+	const struct hzi_coded view = hzi_cuda_vlut_code_view(l, &a->w), *const w = &p->w;
+	const int levels = l->rule.levels - view.first;
 	const int max_columns = a->x_dtype == HZ_S8 ? HZI_VLUT_S8_COLUMNS : 2;
 	const int table = is_e8q4(l) ? HZI_VLUT_S8_E8Q4_BYTES : HZI_VLUT_S8_TABLE_BYTES;
-	const int64_t tiles = ceil_div(w->rows, HZI_VLUT_S8_ROWS);
+	const int64_t tiles = ceil_div(view.rows, HZI_VLUT_S8_ROWS);
 	int64_t free_bytes, columns, x_bytes, tile_bytes;
 	struct hzi_vlut_s8 s8;
 	const char *why;
 
-	*p = (struct plan){.kernel = -1, .split = 1,
+	*p = (struct plan){.w = view, .kernel = -1, .split = 1,
 			   .scaled = hzi_lattice_has_t(l) && a->y_dtype != HZ_S32};
 	if (a->vlut->route == HZ_VLUT_TABLE)
 		return HZI_VLUT_ASKS_FOR_TABLE;
@@ -135,25 +137,19 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return NULL;
 }
 
-const char *hzi_cuda_vlut_table_s8_skinny_unsupported(const struct hz_context *ctx,
-						      const void *args)
-{
-	const struct hzi_vlut_gemm_args *const a = args;
-	const struct hzi_coded w = hzi_cuda_vlut_code_view(a->vlut->w, &a->w);
-	struct plan p;
-
-	return plan_of(ctx, a, &w, &p);
-}
+HZI_VLUT_PLANNED(vlut_table_s8_skinny)
 
 int hzi_cuda_vlut_table_s8_skinny(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
 	struct hzi_vlut_s8 s8;
 	struct plan plan;
 
-	plan_of(ctx, a, &w, &plan);
+	plan_of(ctx, a, &plan);
+
+	const struct hzi_coded w = plan.w;
+
 	hzi_cuda_vlut_s8_unsupported(l, l->rule.levels - w.first, &s8);
 
 	struct hzi_vlut_table_s8_skinny p = {

@@ -30,26 +30,19 @@
 /* Transposes words among four lanes: word i of lane j becomes word j of lane i. */
 HZ_DEVICE void transpose(uint32_t (&w)[4], int lane)
 {
-	const bool odd = lane & 1, upper = lane & 2;
-	uint32_t a, b;
+#pragma unroll
+	for (int step = 1; step < 4; step *= 2) {
+		const bool upper = lane & step;
+		const uint32_t a = __shfl_xor_sync(~0u, upper ? w[0] : w[step], step);
+		const uint32_t b = __shfl_xor_sync(~0u, upper ? w[3 - step] : w[3], step);
 
-	a = __shfl_xor_sync(~0u, odd ? w[0] : w[1], 1);
-	b = __shfl_xor_sync(~0u, odd ? w[2] : w[3], 1);
-	if (odd) {
-		w[0] = a;
-		w[2] = b;
-	} else {
-		w[1] = a;
-		w[3] = b;
-	}
-	a = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
-	b = __shfl_xor_sync(~0u, upper ? w[1] : w[3], 2);
-	if (upper) {
-		w[0] = a;
-		w[1] = b;
-	} else {
-		w[2] = a;
-		w[3] = b;
+		if (upper) {
+			w[0] = a;
+			w[3 - step] = b;
+		} else {
+			w[step] = a;
+			w[3] = b;
+		}
 	}
 }
 

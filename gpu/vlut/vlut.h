@@ -42,6 +42,24 @@ struct hzi_vlut_dense {
 	int32_t x_dtype, y_dtype;
 };
 
+/* Codes to pack as bits; addresses as in struct hzi_vlut_coded; chunks of a row, units for E8 */
+struct hzi_vlut_bit_pack {
+	const void *codes;
+	void *packed;
+	int64_t rows, blocks, row, block, level;
+	int64_t tiles, chunks;
+	int32_t first, pad_;
+};
+
+/* The first members of the parameters of y = W x, W packed as bits */
+#define HZI_VLUT_PRODUCT_MEMBERS \
+	const uint8_t *packed; \
+	const float *row_scale; \
+	const void *x; \
+	void *y; \
+	int64_t row_scale_step, x_k, x_b, y_i, y_b; \
+	int32_t rows, k;
+
 /* vlut_generic: y = W x. Grid: tiles of rows, tiles of columns. */
 struct hzi_vlut_generic {
 	struct hzi_vlut_coded w;

@@ -290,30 +290,13 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 template <int DTYPE, int EPILOGUE>
 HZ_DEVICE void kernel(const hzi_quat_conv8 &p)
 {
-	memory &s = *(memory *)shared_start();
-	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	const uint32_t rank = begin_block<HZI_CONV8_CONVERTERS>(s);
-
-	if (group < 2) {
-		setmaxnreg_dec<56>();
-		if (threadIdx.x < 32 * HZI_CONV8_CONVERTERS)
-			load_pixels<DTYPE>(p, s, rank);
-		else if (threadIdx.x == 32 * HZI_CONV8_CONVERTERS)
-			load_weights(p, s, rank);
-	} else {
-		setmaxnreg_inc<200>();
-		multiply<DTYPE, EPILOGUE>(p, s, rank, group - 2);
-	}
-	cluster_end();
+	run_block<memory, 2, HZI_CONV8_CONVERTERS, 56, 200, load_pixels<DTYPE>, load_weights,
+		  multiply<DTYPE, EPILOGUE>>(p);
 }
 
 #endif
 
-#define CONV(name, dtype, epilogue) CONV8_KERNEL(name, HZI_CONV8_THREADS, dtype, epilogue)
-#define CONVS(suffix, dtype) \
-	CONV(quat_conv_implicit_gemm8_##suffix, dtype, HZI_CONV_EPILOGUE_NONE) \
-	CONV(quat_conv_implicit_gemm8_bias_act_##suffix, dtype, HZI_CONV_EPILOGUE_BIAS_ACT) \
-	CONV(quat_conv_implicit_gemm8_full_epilogue_##suffix, dtype, HZI_CONV_EPILOGUE_FULL)
-CONVS(f16, HZ_F16)
-CONVS(bf16, HZ_BF16)
-CONV(quat_conv_implicit_gemm8_strided, HZI_CONV_ANY_DTYPE, HZI_CONV_EPILOGUE_FULL)
+CONV8_KERNELS(f16, HZI_CONV8_THREADS, HZ_F16)
+CONV8_KERNELS(bf16, HZI_CONV8_THREADS, HZ_BF16)
+CONV8_KERNEL(quat_conv_implicit_gemm8_strided, HZI_CONV8_THREADS, HZI_CONV_ANY_DTYPE,
+	     HZI_CONV_EPILOGUE_FULL)

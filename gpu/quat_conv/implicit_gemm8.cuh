@@ -63,29 +63,6 @@ struct channel_pair {
 		return i ? quat_unpack(DTYPE, {bits.z, bits.w}) :
 		       quat_unpack(DTYPE, {bits.x, bits.y});
 	}
-
-};
-
-/* f32: 32 bytes */
-template <>
-struct channel_pair<HZ_F32> {
-	float4 q[2];
-
-	__device__ __forceinline__ void load(const hzi_quat_conv_array &p, int64_t at, int channel)
-	{
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			q[i] = {};
-			if (is_inside(at) && channel + i < p.channels)
-				q[i] = __ldg((const float4 *)((const float *)p.q.data + at +
-							      4 * (channel + i)));
-		}
-	}
-
-	__device__ __forceinline__ quat get(int i) const
-	{
-		return {q[i].x, q[i].y, q[i].z, q[i].w};
-	}
 };
 
 #define HZI_CONV_ANY_DTYPE (-1)	/* as a template's DTYPE: any dtype and strides */
@@ -96,8 +73,8 @@ static __device__ __noinline__ quat load_strided(const hzi_quat_conv_array &p, i
 	return quat_load(p.q, at);
 }
 
-template <>
-struct channel_pair<HZI_CONV_ANY_DTYPE> {
+template <int DTYPE>
+struct loaded_pair {
 	quat q[2];
 
 	__device__ __forceinline__ void load(const hzi_quat_conv_array &p, int64_t at, int channel)
@@ -105,8 +82,16 @@ struct channel_pair<HZI_CONV_ANY_DTYPE> {
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
 			q[i] = {};
-			if (is_inside(at) && channel + i < p.channels)
+			if (!is_inside(at) || channel + i >= p.channels)
+				continue;
+			if (DTYPE == HZ_F32) {
+				const float4 f = __ldg((const float4 *)((const float *)p.q.data +
+									at + 4 * (channel + i)));
+
+				q[i] = {f.x, f.y, f.z, f.w};
+			} else {
 				q[i] = load_strided(p, at + (channel + i) * p.q.col);
+			}
 		}
 	}
 
@@ -114,8 +99,12 @@ struct channel_pair<HZI_CONV_ANY_DTYPE> {
 	{
 		return q[i];
 	}
-
 };
+
+template <>
+struct channel_pair<HZ_F32> : loaded_pair<HZ_F32> {};
+template <>
+struct channel_pair<HZI_CONV_ANY_DTYPE> : loaded_pair<HZI_CONV_ANY_DTYPE> {};
 
 HZ_DEVICE float finite_magnitude(quat q)
 {
@@ -312,6 +301,15 @@ HZ_DEVICE void copy_inputs(const hzi_quat_conv_array &p, const int64_t *src, int
 	}
 }
 
+/* Two quaternions as word j of planes w, x, y, z */
+HZ_DEVICE void put_pair(uint32_t (&planes)[4][4], int j, quat a, quat b)
+{
+	planes[0][j] = to_f16x2(a.w, b.w);
+	planes[1][j] = to_f16x2(a.x, b.x);
+	planes[2][j] = to_f16x2(a.y, b.y);
+	planes[3][j] = to_f16x2(a.z, b.z);
+}
+
 /* Converts eight channels of an input, as copy_inputs() left them, to planes in place. */
 template <int DTYPE>
 HZ_DEVICE void convert_input(uint32_t at, bool raw, float by, float by_xyz)
@@ -327,10 +325,7 @@ HZ_DEVICE void convert_input(uint32_t at, bool raw, float by, float by_xyz)
 		const quat a = plane_values(src[j].get(0), raw, by, by_xyz);
 		const quat b = plane_values(src[j].get(1), raw, by, by_xyz);
 
-		dst[0][j] = to_f16x2(a.w, b.w);
-		dst[1][j] = to_f16x2(a.x, b.x);
-		dst[2][j] = to_f16x2(a.y, b.y);
-		dst[3][j] = to_f16x2(a.z, b.z);
+		put_pair(dst, j, a, b);
 	}
 #pragma unroll
 	for (int j = 0; j < 4; j++)
@@ -446,10 +441,7 @@ HZ_DEVICE void transform_planes(uint32_t src, uint32_t dst, int inputs, int warp
 							     f16_high(v[2][j]), f16_high(v[3][j])},
 							    false, by, by);
 
-				h[0][j] = to_f16x2(a.w, b.w);
-				h[1][j] = to_f16x2(a.x, b.x);
-				h[2][j] = to_f16x2(a.y, b.y);
-				h[3][j] = to_f16x2(a.z, b.z);
+				put_pair(h, j, a, b);
 			}
 #pragma unroll
 			for (int i = 0; i < 4; i++)

@@ -415,27 +415,12 @@ HZ_DEVICE void multiply(const hzi_quat_conv8 &p, memory &s, int rank, int group)
 template <int DTYPE, int EPILOGUE>
 HZ_DEVICE void kernel(const hzi_quat_conv8 &p)
 {
-	memory &s = *(memory *)shared_start();
-	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-	const uint32_t rank = begin_block<CONVERTERS>(s);
-
-	if (group == 0) {
-		setmaxnreg_dec<56>();
-		if (threadIdx.x < 32 * CONVERTERS)
-			load_pixels<DTYPE>(p, s, rank);
-		else if (threadIdx.x == 32 * CONVERTERS)
-			load_weights(p, s, rank);
-	} else {
-		setmaxnreg_inc<224>();
-		multiply<DTYPE, EPILOGUE>(p, s, rank, group - 1);
-	}
-	cluster_end();
+	run_block<memory, 1, CONVERTERS, 56, 224, load_pixels<DTYPE>, load_weights,
+		  multiply<DTYPE, EPILOGUE>>(p);
 }
 
 #endif
 
-#define CONV(name, dtype, epilogue) CONV8_KERNEL(name, HZI_CONV8_SPLIT_THREADS, dtype, epilogue)
-CONV(quat_conv_implicit_gemm8_f32x3, HZ_F32, HZI_CONV_EPILOGUE_NONE)
-CONV(quat_conv_implicit_gemm8_bias_act_f32x3, HZ_F32, HZI_CONV_EPILOGUE_BIAS_ACT)
-CONV(quat_conv_implicit_gemm8_full_epilogue_f32x3, HZ_F32, HZI_CONV_EPILOGUE_FULL)
-CONV(quat_conv_implicit_gemm8_strided_f32x3, HZI_CONV_ANY_DTYPE, HZI_CONV_EPILOGUE_FULL)
+CONV8_KERNELS(f32x3, HZI_CONV8_SPLIT_THREADS, HZ_F32)
+CONV8_KERNEL(quat_conv_implicit_gemm8_strided_f32x3, HZI_CONV8_SPLIT_THREADS, HZI_CONV_ANY_DTYPE,
+	     HZI_CONV_EPILOGUE_FULL)

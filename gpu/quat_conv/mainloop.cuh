@@ -6,6 +6,8 @@
 #ifndef HZI_GPU_QUAT_CONV_MAINLOOP_CUH
 #define HZI_GPU_QUAT_CONV_MAINLOOP_CUH
 
+#include <type_traits>
+
 #include "gpu/quat_conv/implicit_gemm8.cuh"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_f16.cuh"
@@ -34,6 +36,31 @@ HZ_DEVICE uint32_t begin_block(MEMORY &s)
 	}
 	cluster_begin();
 	return rank;
+}
+
+/*
+ * A block: LOADERS warpgroups, of which CONVERTERS warps load and convert pixels and a thread of
+ * the next warp loads weights, then two warpgroups that multiply. LESS, MORE: their registers
+ */
+template <typename MEMORY, int LOADERS, int CONVERTERS, int LESS, int MORE, auto LOAD_PIXELS,
+	  auto LOAD_WEIGHTS, auto MULTIPLY>
+HZ_DEVICE void run_block(const hzi_quat_conv8 &p)
+{
+	MEMORY &s = *(MEMORY *)shared_start();
+	const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+	const uint32_t rank = begin_block<CONVERTERS>(s);
+
+	if (LOADERS == 1 ? group == 0 : group < LOADERS) {
+		setmaxnreg_dec<LESS>();
+		if (threadIdx.x < 32 * CONVERTERS)
+			LOAD_PIXELS(p, s, rank);
+		else if (threadIdx.x == 32 * CONVERTERS)
+			LOAD_WEIGHTS(p, s, rank);
+	} else {
+		setmaxnreg_inc<MORE>();
+		MULTIPLY(p, s, rank, group - LOADERS);
+	}
+	cluster_end();
 }
 
 /* Tile t of a cluster: two neighbours of the same channels; the last may be beyond all rows. */
@@ -163,16 +190,6 @@ HZ_DEVICE void store_if(bool inside, float *dst, quat q)
 		     : "memory");
 }
 
-template <int DTYPE>
-struct element_of {
-	using type = uint16_t;
-};
-
-template <>
-struct element_of<HZ_F32> {
-	using type = float;
-};
-
 /* Stores results of DTYPE, or of the dtype of out. */
 template <int EPILOGUE, int DTYPE>
 HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_offsets,
@@ -185,7 +202,7 @@ HZ_DEVICE void store(const hzi_quat_conv8 &p, const int64_t *dst_offsets,
 			    out.activation == HZ_ACT_LEAKY ? out.slope : 0;
 	const int64_t *const offsets = &dst_offsets[2 * (lane & 3)];
 	longlong2 dst = load_offsets(offsets);
-	using word = typename element_of<DTYPE>::type;
+	using word = std::conditional_t<DTYPE == HZ_F32, float, uint16_t>;
 	word *c[2];
 	float by[2], by_xyz[2];
 	quat bias[2];
@@ -261,10 +278,16 @@ HZ_DEVICE void finish_tile(const hzi_quat_conv8 &p, const int64_t *dst, const in
 	bar_sync(2 + group, 128);
 }
 
-/* A kernel, of kernel<DTYPE, EPILOGUE>() in the .cu file */
+/* A kernel, of kernel<DTYPE, EPILOGUE>() in the .cu file; one for each epilogue */
 #define CONV8_KERNEL(name, threads, dtype, epilogue) \
 	extern "C" __global__ __launch_bounds__(threads, 1) void \
 	name(const __grid_constant__ hzi_quat_conv8 p) \
 	HZ_HOPPER_BODY((kernel<dtype, epilogue>(p)))
+#define CONV8_KERNELS(suffix, threads, dtype) \
+	CONV8_KERNEL(quat_conv_implicit_gemm8_##suffix, threads, dtype, HZI_CONV_EPILOGUE_NONE) \
+	CONV8_KERNEL(quat_conv_implicit_gemm8_bias_act_##suffix, threads, dtype, \
+		     HZI_CONV_EPILOGUE_BIAS_ACT) \
+	CONV8_KERNEL(quat_conv_implicit_gemm8_full_epilogue_##suffix, threads, dtype, \
+		     HZI_CONV_EPILOGUE_FULL)
 
 #endif

@@ -17,12 +17,7 @@
 #if HAVE_WGMMA
 
 template <bool N512>
-struct memory {
-	union {
-		uint8_t of[shape<N512>::stages][shape<N512>::rows + shape<N512>::columns]
-			  [UNIT_BYTES];
-		float sums[2][64][ACC_PITCH];
-	};
+struct memory : stage_memory<N512> {
 	uint64_t full[shape<N512>::stages], empty[shape<N512>::stages], done;
 	tap_columns columns[COLUMNS_MAX];
 };

@@ -23,6 +23,16 @@ struct shape {
 	static constexpr int stages = N512 ? HZI_WGRAD16_STAGES_N512 : HZI_WGRAD16_STAGES;
 };
 
+/* The stages, then the accumulators in their place */
+template <bool N512>
+struct stage_memory {
+	union {
+		uint8_t of[shape<N512>::stages][shape<N512>::rows + shape<N512>::columns]
+			  [UNIT_BYTES];
+		float sums[2][64][ACC_PITCH];
+	};
+};
+
 /* A unit of columns: its first component, the offsets of its tap in pixels, its first channel */
 struct tap_columns {
 	int column, at[3], tap, channel;

@@ -25,12 +25,7 @@
 #define CONVERTERS 256			/* threads */
 
 template <bool N512>
-struct memory {
-	union {
-		uint8_t of[shape<N512>::stages][shape<N512>::rows + shape<N512>::columns]
-			  [UNIT_BYTES];
-		float sums[2][64][ACC_PITCH];
-	};
+struct memory : stage_memory<N512> {
 	/* ready: units of big are split. */
 	uint64_t full[shape<N512>::stages], empty[shape<N512>::stages], ready[shape<N512>::stages];
 	uint64_t done;

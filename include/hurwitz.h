@@ -2395,9 +2395,10 @@ typedef struct hz_linear_open_opts {
 	int32_t format;			/* enum hz_linear_format; 0: S8_ROW */
 	uint32_t flags;			/* HZ_LINEAR_ROTATE */
 	uint64_t seed;			/* ROTATE: of the random signs, see hz_hadamard_signs() */
-	const hz_tensor *moments;	/* f32 [in], contiguous, on the host: the mean of x_k^2
-					 * over calibration data, not negative, not all 0; NULL:
-					 * all features count alike */
+	const hz_tensor *moments;	/* f32, contiguous, on the host, over calibration data:
+					 * [in], the mean of x_k^2, not negative, not all 0, or
+					 * [in, in], that of x_j x_k, of which the lower triangle
+					 * is read; NULL: all features count alike */
 	int64_t reserved[4];		/* 0 */
 } hz_linear_open_opts;
 
@@ -2420,12 +2421,19 @@ typedef struct hz_linear_open_opts {
  * scale is then that of least squares for the codes. Groups of s8, s4 and u4 are treated as rows of
  * S8_ROW, and codes are those of the scale as stored; mxfp4 and nvfp4 are what hz_quantize() makes.
  *
+ * With a matrix of moments M scales are chosen by its diagonal, and columns are then rounded one
+ * after the other, those of lattice codes eight at a time: each makes up for the errors of the ones
+ * before, so that the error of products, (W' - W) M (W' - W)^T, becomes small. A tenth of the mean
+ * of M's diagonal is added to the diagonal. mxfp4 and nvfp4 are as without. It takes 12 in^2 bytes
+ * and in^3 / 6 multiply-adds on one thread, besides out in^2 of them.
+ *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while
  * the context records.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EDEVICE, HZ_ENOTSUP (in above 8388608),
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
- * Source: QuaRot (Ashkboos et al. 2024) for the rotation; Kaplan and Ordentlich 2025 for codes.
+ * Source: QuaRot (Ashkboos et al. 2024) for the rotation; Kaplan and Ordentlich 2025 for codes;
+ * GPTQ (Frantar et al. 2023) and QuIP (Chee et al. 2023) for rounding with a matrix of moments.
  *
  * Example:
  *

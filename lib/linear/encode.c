@@ -19,6 +19,8 @@
 #define SAMPLE ((int64_t)1 << 20)	/* weights that decide on the bank of scales */
 #define FACTORS 5		/* of all rows, see quantize_lattice() */
 #define OUTLIER 5		/* a weight that many times the root mean square of its row */
+#define PANEL 8			/* columns: a lattice block of E8, or two of D4 that share T */
+#define DAMPING 0.1		/* added to moments, of their mean */
 #define LANES 8			/* partial sums, which compilers put into vectors */
 #define ROUND 12582912.0f	/* 1.5 2^23: t + ROUND - ROUND is rint(t) for |t| <= 2^22 */
 
@@ -34,6 +36,13 @@ struct work {
 	hz_lattice_info info;
 	int64_t in, blocks, groups;
 	float *x, *decoded;		/* [CHUNK][in]: the rows, and lattice codes decoded */
+	/*
+	 * With a matrix of moments H = U D U^T, U unit upper triangular: D, and U above its
+	 * diagonal in panels of PANEL columns, [in] each. Else NULL.
+	 */
+	double *d, *square;		/* square: [in][in], to find them */
+	float *u;
+	float *residual;		/* [CHUNK][in]: the rows less what their codes mean */
 	float *scale;			/* [CHUNK] */
 	double *inverse;		/* [CHUNK]: 1 / the root mean square */
 	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
@@ -67,11 +76,55 @@ static void moments_of(const float *weight, int64_t n, const float *x, const flo
 	*xx = s[2][0];
 }
 
-/* Adds the error of a row of values p times scale; each product rounds to f32, as in decoding. */
-static void count_errors(struct work *w, const float *x, const float *p, float scale)
+/* z[c] = sum over k < count of r[k] U[k][c] for the columns of a panel */
+static void add_columns(const float *panel, int64_t count, const float *r, float *z)
 {
+	float sum[PANEL] = {0};
+
+	for (int64_t k = 0; k < count; k++) {
+		for (int c = 0; c < PANEL; c++)
+			sum[c] += r[k] * panel[k * PANEL + c];
+	}
+	memcpy(z, sum, sizeof(sum));
+}
+
+/* sum over all k of D[k] (row U)[k]^2 = row H row^T */
+static double weighted_square(const struct work *w, const float *row)
+{
+	double sum = 0;
+
+	for (int64_t k = 0; k < w->in; k += PANEL) {
+		const int64_t end = w->in - k < PANEL ? w->in : k + PANEL;
+		float z[PANEL];
+
+		add_columns(w->u + k * w->in, end, row, z);
+		for (int64_t c = k; c < end; c++) {
+			const double e = (double)z[c - k] + (double)row[c];
+
+			sum += w->d[c] * e * e;
+		}
+	}
+	return sum;
+}
+
+/*
+ * Adds the error of row i of the chunk, w->decoded times scale; each product rounds to f32, as in
+ * layers.
+ */
+static void count_errors(struct work *w, int64_t i, float scale)
+{
+	const float *const x = w->x + i * w->in, *const p = w->decoded + i * w->in;
 	double noise = 0, power = 0;
 
+	if (w->u) {
+		float *const r = w->residual + i * w->in;
+
+		for (int64_t k = 0; k < w->in; k++)
+			r[k] = x[k] - p[k] * scale;
+		w->noise += weighted_square(w, r);
+		w->power += weighted_square(w, x);
+		return;
+	}
 	for (int64_t k = 0; k < w->in; k++) {
 		const double m = (double)w->weight[k], d = (double)(p[k] * scale) - (double)x[k];
 
@@ -154,15 +207,55 @@ static float choose_scale(const float *m, int64_t n, const float *x, float most,
 	return scale > FLT_MIN ? scale : FLT_MIN;
 }
 
+/* p = the codes of values x by a stored scale and zero point, 0 .. 15 or -most .. most */
+static void group_codes(const float *x, int64_t n, float scale, float zero, float least, float most,
+			float *p)
+{
+	for (int64_t k = 0; k < n; k++) {
+		float t = x[k] / scale;
+
+		t = t > most - zero ? most - zero : t < least - zero ? least - zero : t;
+		p[k] = rintf(t) + zero;
+	}
+}
+
+/*
+ * Rounds the columns of the panel at k of row i to codes least .. most, in w->decoded, one after
+ * the other: each makes up for the errors of all columns before it, their sum by U.
+ */
+static void round_panel(struct work *w, int64_t i, int64_t k, float scale, float zero, float least,
+			float most)
+{
+	const int64_t end = w->in - k < PANEL ? w->in : k + PANEL;
+	const float *const x = w->x + i * w->in, *const panel = w->u + k * w->in;
+	float *const r = w->residual + i * w->in, *const p = w->decoded + i * w->in;
+	float z[PANEL];
+
+	add_columns(panel, k, r, z);
+	for (int64_t c = k; c < end; c++) {
+		float t = z[c - k];
+
+		for (int64_t j = k; j < c; j++)
+			t += r[j] * panel[j * PANEL + c - k];
+		t += x[c];
+		group_codes(&t, 1, scale, zero, least, most, &p[c]);
+		r[c] = x[c] - scale * (p[c] - zero);
+	}
+}
+
 static void quantize_s8(struct work *w, int64_t first, int64_t rows, int8_t *codes)
 {
+	for (int64_t i = 0; i < rows; i++)
+		w->scale[i] = choose_scale(w->weight, w->in, w->x + i * w->in, 127,
+					   w->decoded + i * w->in);
+	for (int64_t k = 0; k < w->in && w->u; k += PANEL) {
+		for (int64_t i = 0; i < rows; i++)
+			round_panel(w, i, k, w->scale[i], 0, -127, 127);
+	}
 	for (int64_t i = 0; i < rows; i++) {
-		const float *const x = w->x + i * w->in;
-
-		w->scale[i] = choose_scale(w->weight, w->in, x, 127, w->decoded);
 		for (int64_t k = 0; k < w->in; k++)
-			codes[(first + i) * w->in + k] = (int8_t)w->decoded[k];
-		count_errors(w, x, w->decoded, w->scale[i]);
+			codes[(first + i) * w->in + k] = (int8_t)w->decoded[i * w->in + k];
+		count_errors(w, i, w->scale[i]);
 	}
 }
 
@@ -184,18 +277,6 @@ static float from_bf16(uint16_t half)
 
 	memcpy(&f, &bits, 4);
 	return f;
-}
-
-/* p = the codes of values x by a stored scale and zero point, 0 .. 15 or -most .. most */
-static void group_codes(const float *x, int64_t n, float scale, float zero, float least, float most,
-			float *p)
-{
-	for (int64_t k = 0; k < n; k++) {
-		float t = x[k] / scale;
-
-		t = t > most - zero ? most - zero : t < least - zero ? least - zero : t;
-		p[k] = rintf(t) + zero;
-	}
 }
 
 /*
@@ -234,30 +315,58 @@ static float choose_range(const float *m, int64_t n, const float *x, float *p, f
 	return best;
 }
 
+/* The scale and zero point of group `at` as stored */
+static float stored_scale(const struct hzi_linear_header *h, const unsigned char *data, int64_t at,
+			  float *zero)
+{
+	uint16_t half;
+
+	memcpy(&half, data + h->scales_at + 2 * at, 2);
+	*zero = hzi_linear_group_of(h)->zeros ?
+		data[h->scales_at + hzi_linear_zeros_at(h, HZ_BF16) + (uint64_t)at] : 0;
+	return from_bf16(half);
+}
+
 /* Groups with a scale of bf16; their values as decoded go to p. */
 static void quantize_integers(struct work *w, int64_t first, int64_t rows, unsigned char *data)
 {
 	const struct hzi_linear_header *const h = w->h;
 	const struct hzi_linear_group *const g = hzi_linear_group_of(h);
 	const float most = g->q_dtype == HZ_S8 ? 127 : g->zeros ? 15 : 7;
+	const float least = g->zeros ? 0 : -most;
 	const int64_t groups = hzi_linear_groups(h), row_bytes = hzi_linear_row_bytes(h);
+	float zero = 0;
 
 	for (int64_t i = 0; i < rows * groups; i++) {
 		const int64_t at = first * groups + i, k = i % groups * g->group, row = i / groups;
 		const int64_t n = w->in - k < g->group ? w->in - k : g->group;
 		const float *const x = w->x + row * w->in + k, *const m = w->weight + k;
-		float *const p = w->decoded + row * w->in + k, scale, zero = 0;
-		unsigned char *const codes = data + h->codes_at + (first + row) * row_bytes;
-		uint16_t half;
+		float *const p = w->decoded + row * w->in + k;
+		const float scale = g->zeros ? choose_range(m, n, x, p, &zero) :
+					       choose_scale(m, n, x, most, p);
+		const uint16_t half = to_bf16(scale);
 
-		scale = g->zeros ? choose_range(m, n, x, p, &zero) : choose_scale(m, n, x, most, p);
-		half = to_bf16(scale);
-		scale = from_bf16(half);
-		group_codes(x, n, scale, zero, g->zeros ? 0 : -most, most, p);
+		group_codes(x, n, from_bf16(half), zero, least, most, p);
 		memcpy(data + h->scales_at + 2 * at, &half, 2);
 		if (g->zeros)
 			data[h->scales_at + hzi_linear_zeros_at(h, HZ_BF16) + (uint64_t)at] =
 				(unsigned char)zero;
+	}
+	for (int64_t k = 0; k < w->in && w->u; k += PANEL) {
+		for (int64_t row = 0; row < rows; row++) {
+			const float scale = stored_scale(
+				h, data, (first + row) * groups + k / g->group, &zero);
+
+			round_panel(w, row, k, scale, zero, least, most);
+		}
+	}
+	for (int64_t i = 0; i < rows * groups; i++) {
+		const int64_t k = i % groups * g->group, row = i / groups;
+		const int64_t n = w->in - k < g->group ? w->in - k : g->group;
+		const float scale = stored_scale(h, data, first * groups + i, &zero);
+		float *const p = w->decoded + row * w->in + k;
+		unsigned char *const codes = data + h->codes_at + (first + row) * row_bytes;
+
 		for (int64_t j = 0; j < n; j++) {
 			const int code = (int)p[j];
 
@@ -301,7 +410,7 @@ static int quantize_groups(struct work *w, int64_t first, int64_t rows, unsigned
 	else
 		HZ_CHECK(quantize_floats(w, first, rows, data));
 	for (int64_t i = 0; i < rows; i++)
-		count_errors(w, w->x + i * w->in, w->decoded + i * w->in, 1);
+		count_errors(w, i, 1);
 	return HZ_OK;
 }
 
@@ -391,6 +500,51 @@ static int quantize_lattice(struct work *w, int64_t rows, int factors, double *n
 	return HZ_OK;
 }
 
+/*
+ * With a matrix of moments: encodes a chunk again, by the scales that are chosen, a panel after the
+ * other. A panel of each row makes up for the errors of the columns before it: less their sum by U,
+ * solved for U within the panel.
+ */
+static int encode_panels(struct work *w, int64_t rows)
+{
+	const int64_t size = (int64_t)hz_dtype_size(w->info.level_dtype), levels = w->info.levels;
+	float x[CHUNK * PANEL], p[CHUNK * PANEL];
+
+	for (int64_t k = 0; k < w->in; k += PANEL) {
+		const int64_t n = w->in - k < PANEL ? w->in - k : PANEL, block = k / w->info.dim;
+		const int64_t blocks = (n + w->info.dim - 1) / w->info.dim;
+		const float *const panel = w->u + k * w->in;
+		const hz_tensor v = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, n);
+		hz_tensor y = hz_tensor_2d(p, HZ_F32, HZ_CPU, rows, n);
+		hz_tensor t = hz_tensor_2d(w->best_t + k / PANEL, HZ_U8, HZ_CPU, rows, 1);
+		hz_tensor codes = hz_tensor_3d(w->best_codes + block * levels * size,
+					       w->info.level_dtype, HZ_CPU, rows, blocks, levels);
+
+		codes.stride[0] = w->code_bytes / size;
+		t.stride[0] = w->groups;
+		for (int64_t i = 0; i < rows; i++) {
+			float *const r = w->residual + i * w->in, z[PANEL];
+			const float inverse = 1 / w->scale[i];
+
+			add_columns(panel, k, r, z);
+			for (int64_t c = 0; c < n; c++) {
+				for (int64_t j = 0; j < c; j++)
+					z[c] -= z[j] * panel[(k + j) * PANEL + c];
+				x[i * n + c] = (w->x[i * w->in + k + c] + z[c]) *
+					       (inverse < FLT_MAX ? inverse : FLT_MAX);
+			}
+		}
+		HZ_CHECK(hz_lattice_encode(w->cpu, w->lattice, &v, &codes, &t, NULL, NULL));
+		HZ_CHECK(hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL));
+		for (int64_t i = 0; i < rows; i++) {
+			for (int64_t c = 0; c < n; c++)
+				w->residual[i * w->in + k + c] = w->x[i * w->in + k + c] -
+								 w->scale[i] * p[i * n + c];
+		}
+	}
+	return HZ_OK;
+}
+
 /* Packs a chunk, and counts its errors by what the codes decode to. */
 static int pack_lattice(struct work *w, int64_t rows, unsigned char *to, size_t bytes)
 {
@@ -402,7 +556,7 @@ static int pack_lattice(struct work *w, int64_t rows, unsigned char *to, size_t 
 
 	HZ_CHECK(hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL));
 	for (int64_t i = 0; i < rows; i++)
-		count_errors(w, w->x + i * w->in, w->decoded + i * w->in, w->scale[i]);
+		count_errors(w, i, w->scale[i]);
 	return hz_vlut_pack(w->cpu, w->vlut, &c, to, bytes, &packed);
 }
 
@@ -443,6 +597,99 @@ static void close_lattice(struct work *w)
 	hz_lattice_close(w->lattice);
 	w->vlut = NULL;
 	w->lattice = NULL;
+}
+
+/*
+ * Rows of L, lower triangular and not negative in its diagonal, with L L^T = g, in the place of g;
+ * false: g is not positive definite. Eight rows at a time share each row before them.
+ */
+static bool cholesky(double *g, int64_t n)
+{
+	for (int64_t first = 0; first < n; first += PANEL) {
+		const int64_t end = n - first < PANEL ? n : first + PANEL;
+
+		for (int64_t j = 0; j < end; j++) {
+			const double *const b = g + j * n;
+
+			for (int64_t i = j > first ? j : first; i < end; i++) {
+				double *const a = g + i * n, sum[LANES] = {0};
+
+				for (int64_t k = 0; k + LANES <= j; k += LANES) {
+					for (int l = 0; l < LANES; l++)
+						sum[l] += a[k + l] * b[k + l];
+				}
+				for (int64_t k = j / LANES * LANES; k < j; k++)
+					sum[0] += a[k] * b[k];
+				for (int l = 0; l < LANES; l++)
+					a[j] -= sum[l];
+				if (i > j)
+					a[j] /= b[j];
+				else if (a[j] > 0)
+					a[j] = sqrt(a[j]);
+				else
+					return false;
+			}
+		}
+	}
+	return true;
+}
+
+/*
+ * Finds D and U of the moments, rotated as weights are: H becomes R H R^T. Factors of H with its
+ * rows and columns in reverse are lower triangular.
+ */
+static int factor_moments(struct work *w, const float *moments)
+{
+	const int64_t n = w->in;
+	const hz_tensor signs = hz_tensor_1d(w->signs, HZ_U8, HZ_CPU, (n + 7) / 8);
+	hz_tensor m = hz_tensor_2d(w->u, HZ_F32, HZ_CPU, n, n);
+	hz_hadamard_opts o = hzi_linear_rotation(w->h);
+	double mean = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		mean += (double)moments[i * n + i] / (double)n;
+	for (int64_t i = 0; i < n; i++) {
+		for (int64_t j = 0; j <= i; j++) {
+			const float f = (float)((double)moments[i * n + j] / mean);
+
+			if (!isfinite(f))
+				return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments[%lld][%lld] "
+						"is %g, must be finite", op, (long long)i,
+						(long long)j, (double)moments[i * n + j]);
+			w->u[i * n + j] = w->u[j * n + i] = f;
+		}
+	}
+	o.pre = &signs;
+	for (int i = 0; i < 2 && w->h->flags & HZ_LINEAR_ROTATE; i++) {
+		HZ_CHECK(hz_hadamard(w->cpu, &m, &m, &o));
+		for (int64_t j = 0; j < n; j++) {
+			for (int64_t k = 0; k < j; k++) {
+				const float f = w->u[j * n + k];
+
+				w->u[j * n + k] = w->u[k * n + j];
+				w->u[k * n + j] = f;
+			}
+		}
+	}
+	for (int64_t i = 0; i < n; i++) {
+		for (int64_t j = 0; j <= i; j++)
+			w->square[i * n + j] = (double)w->u[(n - 1 - i) * n + n - 1 - j] +
+					       (i == j ? DAMPING : 0);
+	}
+	if (!cholesky(w->square, n))
+		return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments is not positive "
+				"semidefinite, as means of x_j x_k are", op);
+	memset(w->u, 0, 4 * (size_t)(n * ((n + PANEL - 1) / PANEL * PANEL)));
+	for (int64_t c = 0; c < n; c++) {
+		const double *const l = w->square + (n - 1 - c);
+		const double root = l[(n - 1 - c) * n];
+
+		w->d[c] = root * root;
+		for (int64_t k = 0; k < c; k++)
+			w->u[(c / PANEL * n + k) * PANEL + c % PANEL] =
+				(float)(l[(n - 1 - k) * n] / root);
+	}
+	return HZ_OK;
 }
 
 /* Sets HZI_LINEAR_WIDE if rows in the whole matrix have less error by that bank. */
@@ -496,15 +743,21 @@ static void *take(char *base, size_t *used, int64_t bytes)
 	return p;
 }
 
-static void lay_out(struct work *w, int64_t rows, bool s8, char *base, size_t *used)
+static void lay_out(struct work *w, int64_t rows, bool s8, bool matrix, char *base, size_t *used)
 {
 	*used = 0;
 	w->x = take(base, used, 4 * rows * w->in);
-	w->decoded = take(base, used, 4 * (s8 ? 1 : rows) * w->in);
+	w->decoded = take(base, used, 4 * rows * w->in);
 	w->scale = take(base, used, 4 * rows);
 	w->inverse = take(base, used, 8 * rows);
 	w->signs = take(base, used, (w->in + 7) / 8);
 	w->ones = take(base, used, 4 * w->in);
+	if (matrix) {
+		w->residual = take(base, used, 4 * rows * w->in);
+		w->d = take(base, used, 8 * w->in);
+		w->u = take(base, used, 4 * w->in * ((w->in + PANEL - 1) / PANEL * PANEL));
+		w->square = take(base, used, 8 * w->in * w->in);
+	}
 	if (s8) {
 		w->codes = take(base, used, w->h->out * w->in);
 		return;
@@ -536,6 +789,8 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 			const size_t done = (size_t)(to - data);
 
 			HZ_CHECK(quantize_lattice(w, rows, FACTORS, &noise));
+			if (w->u)
+				HZ_CHECK(encode_panels(w, rows));
 			HZ_CHECK(pack_lattice(w, rows, to, (size_t)h->bytes - done));
 			to += (uint64_t)(CHUNK / HZI_LINEAR_PANEL) * h->codes_bytes /
 			      (uint64_t)((h->out + HZI_LINEAR_PANEL - 1) / HZI_LINEAR_PANEL);
@@ -557,7 +812,7 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 }
 
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *from,
-		      const float *weight, unsigned char *data)
+		      const float *weight, const float *matrix, unsigned char *data)
 {
 	struct work w = {.cpu = cpu, .h = h, .in = h->in};
 	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
@@ -575,18 +830,20 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 		w.code_bytes = w.blocks * w.info.levels *
 			       (int64_t)hz_dtype_size(w.info.level_dtype);
 	}
-	lay_out(&w, rows, s8, NULL, &bytes);
+	lay_out(&w, rows, s8, matrix, NULL, &bytes);
 	base = hzi_malloc(cpu, bytes, 64);
 	if (!base) {
 		close_lattice(&w);
 		return hzi_fail(cpu, HZ_ENOMEM, "%s: no memory for %zu bytes", op, bytes);
 	}
-	lay_out(&w, rows, s8, base, &bytes);
+	lay_out(&w, rows, s8, matrix, base, &bytes);
 	hz_hadamard_signs(w.signs, w.in, h->seed);
 	for (int64_t k = 0; k < w.in; k++)
 		w.ones[k] = 1;
 	w.weight = weight ? weight : w.ones;
-	status = quantize(&w, h, from, data);
+	status = matrix ? factor_moments(&w, matrix) : HZ_OK;
+	if (status == HZ_OK)
+		status = quantize(&w, h, from, data);
 	close_lattice(&w);
 	hzi_mfree(cpu, base, bytes);
 	return status;

@@ -438,6 +438,7 @@ static int check_open_opts(struct hz_context *ctx, const hz_linear_open_opts *o)
 static int check_weights(struct hz_context *ctx, const hz_tensor *w, const hz_linear_open_opts *o)
 {
 	hz_tensor m;
+	bool fits;
 
 	HZ_CHECK(hzi_check(ctx, open_name, "w", w, float_types, false));
 	if (w->ndim != 2)
@@ -461,16 +462,19 @@ static int check_weights(struct hz_context *ctx, const hz_tensor *w, const hz_li
 	if (!o->moments)
 		return HZ_OK;
 	m = *o->moments;
+	fits = m.ndim == 1 || m.ndim == 2;
 	if (m.device == HZ_CPU)
 		m.device = ctx->device;	/* as the check wants it; it is read on the host */
 	else if (m.device == ctx->device)
 		return hzi_fail(ctx, HZ_EDEVICE, "%s: opts->moments is on the GPU, must be on the "
 				"host", open_name);
 	HZ_CHECK(hzi_check(ctx, open_name, "opts->moments", &m, f32_type, false));
-	if (o->moments->ndim != 1 || o->moments->shape[0] != w->shape[1])
+	for (int d = 0; d < m.ndim; d++)
+		fits &= m.shape[d] == w->shape[1];
+	if (!fits)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: opts->moments has ndim %d and %lld elements, "
-				"must be [in] of %lld", open_name, o->moments->ndim,
-				(long long)hz_tensor_count(o->moments), (long long)w->shape[1]);
+				"must be [in] or [in, in] of %lld", open_name, m.ndim,
+				(long long)hz_tensor_count(&m), (long long)w->shape[1]);
 	if (!hz_tensor_contiguous(o->moments))
 		return hzi_fail(ctx, HZ_ESTRIDE, "%s: opts->moments must be contiguous", open_name);
 	return o->moments->data ? HZ_OK :
@@ -501,11 +505,11 @@ static int to_host(struct hz_context *ctx, const hz_tensor *t, hz_tensor *host, 
 }
 
 /*
- * Shares of in-features in the error, the largest is 1. After a rotation that of all of a block is
- * their mean: entries of H are +-1 / sqrt(block).
+ * Shares of in-features in the error, the largest is 1, of moments that are `each` elements
+ * apart. After a rotation that of all of a block is their mean: entries of H are +-1 / sqrt(block).
  */
 static int make_weight(struct hz_context *ctx, const struct hzi_linear_header *h, const float *from,
-		       float *to)
+		       int64_t each, float *to)
 {
 	const hz_hadamard_opts o = hzi_linear_rotation(h);
 	const bool rotates = h->flags & HZ_LINEAR_ROTATE;
@@ -513,16 +517,18 @@ static int make_weight(struct hz_context *ctx, const struct hzi_linear_header *h
 	int64_t block[64] = {h->in}, blocks = 1, first = 0;
 
 	for (int64_t k = 0; k < h->in; k++) {
-		if (!(from[k] >= 0 && isfinite(from[k])))
+		const float m = from[k * each];
+
+		if (!(m >= 0 && isfinite(m)))
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments[%lld] is %g, must be "
-					"0 or positive, and finite", open_name, (long long)k,
-					(double)from[k]);
-		most = from[k] > most ? from[k] : most;
+					"0 or positive, and finite", open_name,
+					(long long)(k * each), (double)m);
+		most = m > most ? m : most;
 	}
 	if (!(most > 0))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments are all 0", open_name);
 	for (int64_t k = 0; k < h->in; k++)
-		to[k] = from[k] / most;
+		to[k] = from[k * each] / most;
 	/* Greedy blocks of 65536 repeat; the others are fewer than 64. */
 	while (rotates && first < h->in) {
 		const int64_t left = h->in - first;
@@ -548,20 +554,23 @@ static int encode(hz_linear *l, const hz_tensor *w, const hz_tensor *moments)
 	struct hz_context *const ctx = l->ctx;
 	void *memory[2] = {NULL};	/* of w, of the weights of errors */
 	size_t bytes[2] = {0, 4 * (size_t)l->h.in};
+	const bool matrix = moments && moments->ndim == 2;
 	hz_context *cpu = NULL;
 	hz_tensor host;
 	int status = to_host(ctx, w, &host, &memory[0], &bytes[0]);
 
 	if (status == HZ_OK && moments) {
 		memory[1] = hzi_malloc(ctx, bytes[1], 64);
-		status = memory[1] ? make_weight(ctx, &l->h, moments->data, memory[1]) :
+		status = memory[1] ? make_weight(ctx, &l->h, moments->data,
+						 matrix ? l->h.in + 1 : 1, memory[1]) :
 			 hzi_fail(ctx, HZ_ENOMEM, "%s: no memory for %zu bytes", open_name,
 				  bytes[1]);
 	}
 	if (status == HZ_OK)
 		status = open_cpu(ctx, open_name, &cpu);
 	if (status == HZ_OK) {
-		status = hzi_linear_encode(cpu, &l->h, &host, memory[1], l->own);
+		status = hzi_linear_encode(cpu, &l->h, &host, memory[1],
+					   matrix ? moments->data : NULL, l->own);
 		if (status != HZ_OK)
 			hzi_fail(ctx, status, "%s", hz_errmsg(cpu));
 	}

@@ -121,10 +121,10 @@ void hzi_linear_unpack(const struct hzi_linear_layout *l, const uint8_t *codes,
 /*
  * Quantizes w, which lies on the host, on a CPU context, and fills data of h->bytes bytes. h has
  * format, flags, plan, out, in and sizes. weight: in-features' shares of the error, the largest is
- * 1, or NULL.
+ * 1, or NULL. matrix: opts->moments if it is [in, in], else NULL.
  */
 int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const hz_tensor *w,
-		      const float *weight, unsigned char *data);
+		      const float *weight, const float *matrix, unsigned char *data);
 
 /* ---- Arguments of implementations ------------------------------------------------------------ */
 

@@ -365,7 +365,8 @@ class Linear(_Handle):
     e8_4_25_best, e8_3_25, e8_3_25_fast, e8_2_25 (lattice codes of so many bits a weight), s8_g128,
     s4_g128, u4_g128, s4_g32, mxfp4, nvfp4 (groups of a row with a scale each), or a name that
     info["format_name"] has, "e8-4.5". Further keywords are fields of hz_linear_open_opts: flags,
-    seed (of the rotation), moments (f32 [in]: means of x^2 of calibration data).
+    seed (of the rotation), moments (f32 [in]: means of x_k^2 of
+    calibration data, or [in, in]: those of x_j x_k).
 
     w is [out, in]; out and in_ are its sizes. A layer belongs to the context: for a GPU give
     ctx=hz.context("cuda"). Threads may share it: their calls take turns; layers of different

@@ -479,6 +479,117 @@ static void test_outliers(void)
 	}
 }
 
+/* e (H + damping) e^T of all rows of a - b; b NULL: of a */
+static double product_error(const float *a, const float *b, int64_t rows, int64_t n,
+			    const float *h, double damping)
+{
+	double sum = 0;
+
+	for (int64_t i = 0; i < rows; i++) {
+		for (int64_t j = 0; j < n; j++) {
+			const double ej = (double)a[i * n + j] - (b ? (double)b[i * n + j] : 0);
+			double z = damping * ej;
+
+			for (int64_t k = 0; k < n; k++)
+				z += (double)h[j * n + k] *
+				     ((double)a[i * n + k] - (b ? (double)b[i * n + k] : 0));
+			sum += ej * z;
+		}
+	}
+	return sum;
+}
+
+/*
+ * A matrix of moments: products with activations like those have less error than with its diagonal,
+ * the layer reports it, and its bytes are the same on every context.
+ */
+static void test_matrix(void)
+{
+	enum { OUT = 70, IN = 146, SAMPLES = 300 };
+	static const struct {
+		int format;
+		double most;		/* of the error with the diagonal */
+	} formats[] = {
+		{HZ_LINEAR_E8_4_50, 0.3}, {HZ_LINEAR_E8_4_25, 0.3}, {HZ_LINEAR_E8_3_25, 0.3},
+		{HZ_LINEAR_E8_2_25, 0.3}, {HZ_LINEAR_D4_4_50, 0.3}, {HZ_LINEAR_S8_ROW, 0.3},
+		{HZ_LINEAR_S8_G128, 0.3}, {HZ_LINEAR_S4_G32, 0.3}, {HZ_LINEAR_U4_G128, 0.3},
+		{HZ_LINEAR_MXFP4, 1.0001},
+	};
+	static float w[OUT * IN], x[SAMPLES][IN], h[IN * IN], diagonal[IN], d[OUT * IN];
+	static float mix[12][IN];
+	const hz_tensor weights = hz_tensor_2d(w, HZ_F32, HZ_CPU, OUT, IN);
+	const hz_tensor moments[2] = {hz_tensor_1d(diagonal, HZ_F32, HZ_CPU, IN),
+				      hz_tensor_2d(h, HZ_F32, HZ_CPU, IN, IN)};
+	hz_tensor back = hz_tensor_2d(d, HZ_F32, HZ_CPU, OUT, IN);
+	double mean = 0;
+
+	for (int i = 0; i < OUT * IN; i++)
+		w[i] = (float)rnd_normal(&rnd);
+	for (int i = 0; i < 12 * IN; i++)
+		mix[i / IN][i % IN] = (float)rnd_normal(&rnd);
+	for (int s = 0; s < SAMPLES; s++) {
+		for (int k = 0; k < IN; k++)
+			x[s][k] = (float)rnd_normal(&rnd);
+		for (int l = 0; l < 12; l++) {
+			const float f = (float)rnd_normal(&rnd);
+
+			for (int k = 0; k < IN; k++)
+				x[s][k] += f * mix[l][k];
+		}
+	}
+	for (int i = 0; i < IN * IN; i++) {
+		double sum = 0;
+
+		for (int s = 0; s < SAMPLES; s++)
+			sum += (double)x[s][i / IN] * (double)x[s][i % IN] / SAMPLES;
+		h[i] = (float)sum;
+	}
+	for (int k = 0; k < IN; k++) {
+		diagonal[k] = h[k * IN + k];
+		mean += (double)diagonal[k] / IN;
+	}
+	for (size_t f = 0; f < sizeof(formats) / sizeof(*formats) && !tap_cuda(); f++) {
+		double error[2] = {0}, damped = 0;
+		hz_linear_info info = {0};
+		unsigned char *bytes = NULL;
+		bool same = true;
+
+		for (int i = 0; i < 2; i++) {
+			const hz_linear_open_opts o = {.format = formats[f].format,
+						       .flags = f % 2 ? HZ_LINEAR_ROTATE : 0,
+						       .moments = &moments[i]};
+			hz_linear *l;
+
+			if (hz_linear_open(devs[0].ctx, &l, &weights, &o) ||
+			    hz_linear_dequantize(devs[0].ctx, l, &back) ||
+			    hz_linear_get_info(l, &info))
+				bail("%s", hz_errmsg(devs[0].ctx));
+			error[i] = product_error(w, d, OUT, IN, h, 0);
+			damped = product_error(w, d, OUT, IN, h, 0.1 * mean) /
+				 product_error(w, NULL, OUT, IN, h, 0.1 * mean);
+			for (int c = 0; i == 1 && c < ndevs; c++) {
+				unsigned char *const other = malloc((size_t)info.bytes);
+				hz_linear *m;
+
+				if (!other || hz_linear_open(devs[c].ctx, &m, &weights, &o) ||
+				    hz_linear_save(devs[c].ctx, m, other, (size_t)info.bytes))
+					bail("%s", hz_errmsg(devs[c].ctx));
+				same &= !bytes || !memcmp(bytes, other, (size_t)info.bytes);
+				hz_linear_close(m);
+				free(bytes);
+				bytes = other;
+			}
+			hz_linear_close(l);
+		}
+		free(bytes);
+		ok(error[1] < formats[f].most * error[0] && same &&
+		   fabs(10 * log10(damped) - info.error_db) < 0.01,
+		   "a matrix of moments, %s: %.2f of the error with its diagonal, %.2f dB, "
+		   "reported %.2f, the same bytes", hz_linear_format_name(formats[f].format),
+		   error[1] / error[0], 10 * log10(damped), info.error_db);
+	}
+}
+
 static void refuse(int status, int want, const char *message, const char *what)
 {
 	const bool good = status == want && strstr(hz_errmsg(devs[0].ctx), message);
@@ -490,7 +601,8 @@ static void refuse(int status, int want, const char *message, const char *what)
 
 static void test_refusals(void)
 {
-	static float w[6][8], x[2][8], y[2][6], b[6], m[8];
+	static float w[6][8], x[2][8], y[2][6], b[6], m[8], matrix[8][8];
+	hz_tensor square = hz_tensor_2d(matrix, HZ_F32, HZ_CPU, 8, 8);
 	hz_context *const ctx = devs[0].ctx;
 	const hz_tensor wt = hz_tensor_2d(w, HZ_F32, HZ_CPU, 6, 8), moments =
 		hz_tensor_1d(m, HZ_F32, HZ_CPU, 8), bias = hz_tensor_1d(b, HZ_F32, HZ_CPU, 6);
@@ -519,6 +631,15 @@ static void test_refusals(void)
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[3] is nan", "a moment that is NaN");
 	m[3] = -1;
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[3] is -1", "a negative moment");
+	for (int i = 0; i < 64; i++)
+		matrix[i / 8][i % 8] = i % 9 == 0;
+	o = (hz_linear_open_opts){.moments = &square};
+	matrix[5][2] = matrix[2][5] = 1.5f;
+	refuse(OPEN(&o, &wt), HZ_EINVAL, "not positive semidefinite", "an indefinite matrix");
+	matrix[5][2] = NAN;
+	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[5][2] is nan", "NaN in a matrix of moments");
+	square.shape[0] = 7;
+	refuse(OPEN(&o, &wt), HZ_ESHAPE, "must be [in] or [in, in] of 8", "a matrix of 7 x 8");
 	w[2][1] = INFINITY;
 	refuse(OPEN(NULL, &wt), HZ_EINVAL, "w has a value of inf in row 2", "a weight of Inf");
 	w[2][1] = 1;
@@ -658,6 +779,7 @@ int main(void)
 	test_products();
 	test_moments();
 	test_outliers();
+	test_matrix();
 	test_refusals();
 	test_extremes();
 	test_verbose();

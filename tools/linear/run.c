@@ -49,7 +49,8 @@ static const struct key forward_keys[] = {
 };
 
 #define W {"w", NULL, 0, "f32 f16 bf16", "[out, in], the weights to quantize"}
-#define MOMENTS {"moments", NULL, OPTIONAL, "f32", "[in], mean of x^2, which weighs errors"}
+#define MOMENTS {"moments", NULL, OPTIONAL, "f32", \
+		 "[in], means of x^2, which weigh errors, or [in, in], of x_j x_k"}
 
 static const struct operand forward_operands[] = {
 	W, MOMENTS, {"x", NULL, 0, "f32 f16 bf16", "[.., in]"},

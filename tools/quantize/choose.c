@@ -62,7 +62,7 @@ const char *shape_fault(int format, const int64_t *shape)
 }
 
 int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
-	      hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer)
+	      const hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer)
 {
 	const struct model_tensor *const t = plan->t;
 	void *copy;
@@ -77,7 +77,6 @@ int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *p
 
 		part.shape[0] = rows;
 		part.stride[0] = step * t->shape[1];
-		opts->moments = plan->moments;
 		status = hz_linear_open(ctx, layer, &part, opts);
 	}
 	free_device(ctx, &w);
@@ -109,7 +108,8 @@ static int measure(hz_context *ctx, const struct model *m, struct layer_plan *pl
 	const int64_t parts = (out + rows - 1) / rows;
 
 	for (int i = 0; i < STEPS; i++) {
-		hz_linear_open_opts opts = {.format = ladder[i], .flags = flags};
+		hz_linear_open_opts opts = {.format = ladder[i], .flags = flags,
+					    .moments = plan->squares};
 		hz_linear_info info;
 		hz_linear *layer;
 		int status = open_rows(ctx, m, plan, &opts, rows, out / rows, &layer);

@@ -19,6 +19,7 @@
 
 #define SKIPS_MAX 64
 #define CALIBRATIONS_MAX 1024
+#define PRODUCTS_MOST 4096	/* features: their factors take in^3 / 3 multiply-adds a tensor */
 
 struct request {
 	const char *input, *output;
@@ -33,6 +34,11 @@ struct request {
 	int32_t device, threads;
 };
 
+/* Of activations: the means of x_k^2, and [in, in] of x_j x_k or no rows */
+struct moments {
+	hz_tensor squares, products;
+};
+
 struct work {
 	struct request *r;
 	hz_context *ctx;
@@ -42,7 +48,7 @@ struct work {
 	bool *written;			/* of the input's tensors */
 	struct layer_plan *plan;
 	int64_t plans;
-	hz_tensor moments[CALIBRATIONS_MAX];
+	struct moments moments[CALIBRATIONS_MAX];
 	struct writer writer;
 	double weights, bytes, error;	/* of all layers */
 	int name_width;			/* of the table */
@@ -50,34 +56,78 @@ struct work {
 
 /* ---- Calibration ----------------------------------------------------------------------------- */
 
-/* The mean square of each column of n */
-static int mean_squares(const struct npy *a, int64_t n, float *to, const char *path)
+/*
+ * The means of products of two columns, [n, n], below the diagonal and in it: eight columns at a
+ * time share a pass over x [rows][n].
+ */
+static void mean_products(const float *x, int64_t rows, int64_t n, double *sum, float *to)
 {
-	const int64_t rows = a->count / n;
-	double all = 0;
+	for (int64_t first = 0; first < n; first += 8) {
+		const int64_t end = n - first < 8 ? n : first + 8;
 
-	for (int64_t i = 0; i < n; i++) {
-		double sum = 0;
-
+		memset(sum, 0, 8 * (size_t)n * sizeof(*sum));
 		for (int64_t r = 0; r < rows; r++) {
-			const double x = load_element(a->data, r * n + i, a->dtype);
+			for (int64_t i = first; i < end; i++) {
+				const float *const row = x + r * n;
+				double *const s = sum + (i - first) * n;
+				const double f = (double)row[i];
 
-			sum += x * x;
+				/* In eights, which compilers put into vectors */
+				for (int64_t j = 0; j < first; j += 8) {
+					for (int l = 0; l < 8; l++)
+						s[j + l] += f * (double)row[j + l];
+				}
+				for (int64_t j = first; j < end; j++)
+					s[j] += f * (double)row[j];
+			}
 		}
-		to[i] = (float)(sum / (double)rows);
-		all += (double)to[i];
-		if (!isfinite(to[i]))
-			return complain(EXIT_BAD, "%s: the mean square of feature %lld is not "
-					"finite", path, (long long)i);
+		for (int64_t i = first; i < end; i++) {
+			for (int64_t j = 0; j <= i; j++)
+				to[i * n + j] = (float)(sum[(i - first) * n + j] / (double)rows);
+		}
 	}
-	return all > 0 ? 0 : complain(EXIT_BAD, "%s: all activations are 0", path);
 }
 
-static int read_moments(hz_tensor *moments, const char *path)
+/* Both moments of activations of n columns; of products only up to PRODUCTS_MOST columns */
+static int fill_moments(const struct npy *a, int64_t n, struct moments *m, const char *path)
+{
+	const int64_t rows = a->count / n, products = n <= PRODUCTS_MOST ? n : 0;
+	float *const squares = allocate((size_t)n * sizeof(float));
+	float *const to = allocate((size_t)(n * products) * sizeof(float));
+	float *const x = allocate((size_t)a->count * sizeof(float));
+	double *const sum = allocate((size_t)n * 8 * sizeof(double));
+	double all = 0;
+	int status = squares && to && x && sum ? 0 :
+		     complain(EXIT_FAILURE, "%s: there is not enough memory for it", path);
+
+	for (int64_t i = 0; !status && i < a->count; i++)
+		x[i] = (float)load_element(a->data, i, a->dtype);
+	for (int64_t i = 0; !status && i < n; i++) {
+		double squared = 0;
+
+		for (int64_t r = 0; r < rows; r++)
+			squared += (double)x[r * n + i] * (double)x[r * n + i];
+		squares[i] = (float)(squared / (double)rows);
+		all += (double)squares[i];
+		if (!isfinite(squares[i]))
+			status = complain(EXIT_BAD, "%s: the mean square of feature %lld is not "
+					  "finite", path, (long long)i);
+	}
+	if (!status && !(all > 0))
+		status = complain(EXIT_BAD, "%s: all activations are 0", path);
+	if (!status && products)
+		mean_products(x, rows, n, sum, to);
+	free(x);
+	free(sum);
+	m->squares = hz_tensor_1d(squares, HZ_F32, HZ_CPU, n);
+	m->products = hz_tensor_2d(to, HZ_F32, HZ_CPU, products, n);
+	return status;
+}
+
+static int read_moments(struct moments *m, const char *path)
 {
 	char why[NPY_WHY];
 	struct npy a;
-	float *moment;
 	int status = array_read(&a, path, why);
 	int64_t n;
 
@@ -85,15 +135,11 @@ static int read_moments(hz_tensor *moments, const char *path)
 		return complain(status, "%s: %s", path, why);
 	n = a.ndim ? a.shape[a.ndim - 1] : 0;
 	if (a.raw || (a.dtype != HZ_F32 && a.dtype != HZ_F16 && a.dtype != HZ_BF16 &&
-		      a.dtype != HZ_F64) || !n || !a.count) {
+		      a.dtype != HZ_F64) || !n || !a.count)
 		status = complain(EXIT_BAD, "%s: activations are an array [.., in] of f32, f16, "
 				  "bf16 or f64 with a row at least", path);
-	} else if (!(moment = allocate((size_t)n * sizeof(float)))) {
-		status = complain(EXIT_FAILURE, "%s: there is not enough memory for it", path);
-	} else {
-		*moments = hz_tensor_nd(moment, HZ_F32, HZ_CPU, 1, &n);
-		status = mean_squares(&a, n, moment, path);
-	}
+	else
+		status = fill_moments(&a, n, m, path);
 	npy_free(&a);
 	return status;
 }
@@ -102,27 +148,28 @@ static int read_moments(hz_tensor *moments, const char *path)
  * The activations of [GLOB=]X.npy are those of all tensors that match and have as many in-features.
  * Later ones replace earlier ones.
  */
-static int calibrate(struct work *k, const char *option, hz_tensor *moments)
+static int calibrate(struct work *k, const char *option, struct moments *m)
 {
 	const char *const end = strchr(option, '=');
 	const char *const path = end && access(option, F_OK) ? end + 1 : option;
 	char *const glob = path == option ? NULL : strndup(option, (size_t)(end - option));
 	bool found = false;
-	int status = path == option || glob ? read_moments(moments, path) :
+	int status = path == option || glob ? read_moments(m, path) :
 		     complain(EXIT_FAILURE, "quantize: there is not enough memory");
 
 	for (int64_t i = 0; i < k->plans && !status; i++) {
 		struct layer_plan *plan = &k->plan[i];
 
 		if ((glob && fnmatch(glob, plan->t->name, 0)) ||
-		    plan->t->shape[1] != moments->shape[0])
+		    plan->t->shape[1] != m->squares.shape[0])
 			continue;
-		plan->moments = moments;
+		plan->squares = &m->squares;
+		plan->moments = m->products.shape[0] ? &m->products : &m->squares;
 		found = true;
 	}
 	if (!status && !found)
 		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize"
-				  "%s%s%s as many in-features", path, (long long)moments->shape[0],
+				  "%s%s%s as many in-features", path, (long long)m->squares.shape[0],
 				  glob ? " that matches '" : "", glob ? glob : "", glob ? "'" : "");
 	free(glob);
 	return status;
@@ -313,7 +360,8 @@ static int write_layers(struct work *k)
 	       "bytes", "bits", "dB", "s");
 	for (int64_t i = 0; i < k->plans && !status; i++) {
 		struct layer_plan *plan = &k->plan[i];
-		hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags};
+		const hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags,
+						  .moments = plan->moments};
 		const double start = now();
 		hz_linear *layer;
 
@@ -426,8 +474,10 @@ static void help(void)
 	       "  -c, --calibrate [GLOB=]X.npy\n"
 	       "                       activations [.., in], the input of tensors whose names\n"
 	       "                       match, with as many in-features (without GLOB: of all\n"
-	       "                       these): mean squares of features weigh the errors. Those\n"
-	       "                       of another layer can do harm. May be repeated\n"
+	       "                       these). Errors are weighed by mean squares of features;\n"
+	       "                       up to 4096 features also make up for errors of those\n"
+	       "                       before. Those of another layer can do harm. May be\n"
+	       "                       repeated\n"
 	       "  -s, --skip GLOB      copy tensors whose names match; may be repeated\n"
 	       "  -d, --device DEVICE  cpu, the default, cuda, cuda:N or auto; the same bytes\n"
 	       "  -t, --threads N      CPU threads; default: the cores allowed\n"
@@ -533,7 +583,7 @@ int verb_quantize(int argc, char **argv)
 	outputs_drop();
 	hz_close(k.ctx);
 	for (int i = 0; i < r.calibrations; i++)
-		free(k.moments[i].data);
+		free(k.moments[i].squares.data), free(k.moments[i].products.data);
 	free(k.plan);
 	free(k.written);
 	free(k.out.tensor);

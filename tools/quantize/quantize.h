@@ -50,7 +50,8 @@ struct layer_plan {
 	int format;		/* enum hz_linear_format; 0: no format makes it smaller */
 	double weights;		/* out * in */
 	const char *refused;	/* why the tensor is copied, for the table; NULL: it is not */
-	const hz_tensor *moments;	/* of its input, or NULL */
+	/* Of its input, or NULL: the means of x_k^2, and of x_j x_k for few enough features */
+	const hz_tensor *squares, *moments;
 };
 
 /* The format of that name, or 0 */
@@ -68,9 +69,9 @@ static inline size_t layer_file_bytes(size_t bytes)
 	return (bytes + 63) / 64 * 64;
 }
 
-/* Opens a layer of rows 0, step, 2 step, .. of a tensor, with its moments; a library status */
+/* Opens a layer of rows 0, step, 2 step, .. of a tensor; a library status */
 int open_rows(hz_context *ctx, const struct model *m, const struct layer_plan *plan,
-	      hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer);
+	      const hz_linear_open_opts *opts, int64_t rows, int64_t step, hz_linear **layer);
 
 /*
  * Prints why open_rows() failed. If the weights are the reason, a NaN for example, the tensor is

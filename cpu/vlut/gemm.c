@@ -68,10 +68,10 @@ static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float
 				j->v.sub[c * w->blocks + b] = -s;
 		}
 	} else {
-		const float unit = w->rule->kind == HZ_LATTICE_E8 ? 0.5f : 1;
-
-		for (int64_t i = 0; i < j->v.k; i++)
-			to[i] = unit * x[i];
+		hzi_vlut_kern[j->ctx->level].convert(&(struct hzi_convert){
+			.x = x, .y = to, .rows = 1, .count = j->v.k, .x_dtype = HZ_F32,
+			.y_dtype = HZ_F32, .scale = w->rule->kind == HZ_LATTICE_E8 ? 0.5f : 1,
+		});
 	}
 	j->most[c] = hzi_vlut_kern[j->ctx->level].abs_max(to, j->v.k);
 }

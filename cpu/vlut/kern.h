@@ -161,6 +161,7 @@ struct hzi_vlut_widen {
 #define LABEL_ROWS 4
 #define LABEL_BATCH 64		/* y of them is 16 KiB */
 #define LABEL_X 20
+#define LABEL_LEAST 1e-30f	/* of x quantized by 32; smaller ones of a row beyond 2^-50 count as 0 */
 
 struct hzi_vlut_label {
 	const uint8_t *codes, *scale;	/* scale: r_T, 16 bytes */
@@ -221,6 +222,9 @@ struct hzi_vlut_kern {
 	/* Transposes each 4 x 4 of count numbers, a multiple of 16: 4 j + i to 4 i + j. */
 	void (*bitfield_order)(int8_t *x, int64_t count);
 	void (*label)(const struct hzi_vlut_label *a);
+	/* Its x: of f32, to s8 with scales of 32; from s8 of blocks that fill units to its order */
+	void (*label_quantize)(const float *x, int64_t count, int8_t *to, float *scale);
+	void (*label_order)(const int8_t *x, int64_t blocks, const int8_t *bias, int8_t *to);
 	void (*label_points)(const struct hzi_vlut_label_points *a);
 	hzi_transpose transpose;
 	void (*convert)(const struct hzi_convert *a);

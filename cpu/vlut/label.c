@@ -16,7 +16,6 @@
 #include "lib/qgemm/qgemm.h"
 
 #define UNITS 128		/* at a time, so that sums of digits fit 32 bits */
-#define LEAST 1e-30f		/* smaller values of a row beyond 2^-50 count as 0 */
 
 static int64_t row_bytes(const struct hzi_vlut_label_path *j)
 {
@@ -47,58 +46,23 @@ int8_t *hzi_vlut_label_row(const struct hzi_vlut_label_path *j, int64_t col)
 	return j->digits + col * j->parts * j->units * 32;
 }
 
-static void quantize(const struct hzi_vlut_label_path *j, int64_t col, const float *x)
-{
-	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + j->ctx->level;
-	const int64_t k = j->w->blocks * j->w->embed;
-	int8_t *to = hzi_vlut_label_row(j, col);
-
-	for (int64_t i = 0; i < k; i += 32) {
-		const int64_t n = hzi_vlut_min(32, k - i);
-		const int32_t bits = kern->abs_max(x + i, n);
-		float most;
-
-		memcpy(&most, &bits, 4);
-		j->x_scale[col * j->units + i / 32] = most < LEAST ? 0 : most * (1 / 127.0f);
-		kern->split_digits(x + i, n, most < LEAST ? 0 : 127 / most, 1, to + i, 0);
-	}
-}
-
-/* Fills a row as kern.h has it. */
-static void order_row(const struct hzi_vlut_label_path *j, const int8_t *from, int8_t *to)
-{
-	const int8_t *bias = j->w->label->bias;
-
-	for (int64_t b = 0; b < 4 * j->units; b++, from += 8, to += LABEL_X) {
-		int32_t sum = 0;
-		uint16_t term;
-
-		for (int i = 0; i < 8; i++)
-			sum += bias[i] * from[i];
-		term = (uint16_t)-sum;
-		for (int i = 0; i < 8; i += 2) {
-			memcpy(to + 2 * i, from + i, 2);
-			memcpy(to + 2 * i + 2, from + i, 2);
-		}
-		memcpy(to + 16, &term, 2);
-		memcpy(to + 18, &term, 2);
-	}
-}
-
 static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_label_path *j = data;
+	const struct hzi_vlut_kern *const kern = hzi_vlut_kern + j->ctx->level;
 	const int64_t k = j->w->blocks * j->w->embed, all = 32 * j->units;
 
 	(void)thread;
 	for (int64_t c = begin; c < end; c++) {
 		if (j->by_32)
-			quantize(j, c, j->v.x + c * j->v.k);
+			kern->label_quantize(j->v.x + c * j->v.k, k, hzi_vlut_label_row(j, c),
+					     j->x_scale + c * j->units);
 		for (int p = 0; p < j->parts; p++) {
 			int8_t *digits = hzi_vlut_label_row(j, c) + p * all;
 
 			memset(digits + k, 0, (size_t)(all - k));
-			order_row(j, digits, j->x + (c * j->parts + p) * row_bytes(j));
+			kern->label_order(digits, 4 * j->units, j->w->label->bias,
+					  j->x + (c * j->parts + p) * row_bytes(j));
 		}
 	}
 }

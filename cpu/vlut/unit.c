@@ -37,6 +37,8 @@ void HZI_FILL(vlut)(void *table)
 	kern->bitfield_codes = vlut_bitfield_codes;
 	kern->bitfield_order = vlut_bitfield_order;
 	kern->label = vlut_label;
+	kern->label_quantize = vlut_label_quantize;
+	kern->label_order = vlut_label_order;
 	kern->label_points = vlut_label_points;
 	kern->bias_act = bias_act_run;
 	kern->transpose = transpose;

@@ -205,19 +205,20 @@ struct hzi_cpu_qgemm_columns hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_k
 	hzi_cpu_qgemm_fill(c.b_zero, a->b_zero, padded);
 	for (int64_t l = 0; a->b_zeros && l < n; l++)
 		c.b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
-	for (int64_t l = 0; l < padded; l++) {
-		uint32_t col = 0;
-
-		if (!a->a_zeros)
-			col = zero * (k * (uint32_t)c.b_zero[l] - (uint32_t)sum[l]);
-		if (c.folded && l < n)
-			col += (uint32_t)bias[l];
-		c.col[l] = (int32_t)col;
-	}
+	if (a->a_zeros)
+		memset(c.col, 0, (size_t)padded * 4);
+	for (int64_t l = 0; !a->a_zeros && l < padded; l++)
+		c.col[l] = (int32_t)(zero * (k * (uint32_t)c.b_zero[l] - (uint32_t)sum[l]));
+	for (int64_t l = 0; c.folded && l < n; l++)
+		c.col[l] = (int32_t)((uint32_t)c.col[l] + (uint32_t)bias[l]);
 	if (is_float(a->c_dtype)) {
-		for (int64_t l = 0; l < padded; l++)
-			c.b_scale[l] = !a->b_scales ? a->b_scale :
-				       l < n ? a->b_scales[(j + l) * a->b_scale_step] : 0;
+		int32_t scale = 0;
+
+		if (!a->b_scales)
+			memcpy(&scale, &a->b_scale, sizeof(scale));
+		hzi_cpu_qgemm_fill((int32_t *)(void *)c.b_scale, scale, padded);
+		for (int64_t l = 0; a->b_scales && l < n; l++)
+			c.b_scale[l] = a->b_scales[(j + l) * a->b_scale_step];
 		c.fast = kern->float_epilogue;
 	} else if (a->identity) {
 		c.fast = kern->float_epilogue && a->c_dtype == HZ_S32;

@@ -1,5 +1,5 @@
 /*
- * base.c - launches of contiguous rows of m 2^k elements, m = 12, 20, 28 or 40
+ * base.c - launches of contiguous rows of m 2^k elements, m = 12, 20, 28 or 36 to 60
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -33,9 +33,13 @@ enum mma_kind {TO_16BIT, TO_CODES, FROM_CODES};
 #define GROUP_ROWS_APART_BYTES(n, groups, warps) ((n) * 2 + (groups) * 16 * (warps) * 256)
 #define REGISTER_COLUMNS_BYTES(n) ((n) * 2 + 2 * 16 * 512 * 4)	/* a row, exchanges of 16 twice */
 #define TWO_ROWS_BYTES(n) (2 * (n) * 4)
+#define PADDED_COLUMNS_BYTES(rows, columns, buffers) \
+	((rows) * (columns) * 2 + (buffers) * 16 * 4 * (columns) + (rows) * 16)
 #define RING_BYTES (28 * 8192)
+#define ROW_AND_BASE_BYTES(m, k) (((m) << (k)) * 4 + (m) * (m) * 4)
 
 #define MMA(name) HZI_KERNEL_hadamard_base_mma_f16_##name
+#define ANY(name) HZI_KERNEL_hadamard_base_mma_any_f16_##name
 #define F32(name) HZI_KERNEL_hadamard_base_f32_##name
 
 static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
@@ -60,7 +64,25 @@ static const struct geometry mma[ORDERS][LOG2_MAX - 6 + 1] = {
 	 {MMA(m28_11), 384, 1, 12, REGISTER_COLUMNS_BYTES(28 << 11), {1, 1, 1}}},
 };
 
-static const struct geometry f32[ORDERS_F32][LOG2_MAX - 8 + 1] = {
+/* 16-bit rows of m 2^k elements, m = 36 to 60, k = 7 to 10: from k = 10 on 2 m rows of X, else m */
+static const struct any_geometry {
+	int8_t k;
+	int16_t rows;			/* at most */
+	struct geometry g;
+} mma_any[] = {
+	{7, 48, {ANY(48_7), 64, 1, 3, PADDED_COLUMNS_BYTES(48, 128, 2), {7}}},
+	{8, 48, {ANY(48_8), 128, 1, 3, PADDED_COLUMNS_BYTES(48, 256, 2), {3}}},
+	{9, 48, {ANY(48_9), 256, 1, 4, PADDED_COLUMNS_BYTES(48, 512, 1), {2}}},
+	{7, 64, {ANY(64_7), 64, 1, 3, PADDED_COLUMNS_BYTES(64, 128, 2), {6}}},
+	{8, 64, {ANY(64_8), 128, 1, 3, PADDED_COLUMNS_BYTES(64, 256, 2), {3}}},
+	{9, 64, {ANY(64_9), 256, 1, 4, PADDED_COLUMNS_BYTES(64, 512, 1), {2}}},
+	{10, 80, {ANY(80_10), 256, 1, 12, PADDED_COLUMNS_BYTES(80, 512, 2), {1}}},
+	{10, 112, {ANY(112_10), 256, 1, 12, PADDED_COLUMNS_BYTES(112, 512, 2), {1}}},
+	{10, 128, {ANY(128_10), 256, 1, 12, PADDED_COLUMNS_BYTES(128, 512, 2), {1}}},
+};
+
+/* f32 rows by Paley's second matrices, and by others but for those of the next table */
+static const struct geometry f32[ORDERS][LOG2_MAX - 8 + 1] = {
 	{{F32(m12_8), 256, 1, 2, TWO_ROWS_BYTES(12 << 8), {4}},
 	 {F32(m12_9), 512, 1, 3, TWO_ROWS_BYTES(12 << 9), {2}},
 	 {F32(m12_10), 1024, 1, 4, TWO_ROWS_BYTES(12 << 10), {1}},
@@ -72,8 +94,18 @@ static const struct geometry f32[ORDERS_F32][LOG2_MAX - 8 + 1] = {
 	{{F32(m28_8), 256, 1, 2, TWO_ROWS_BYTES(28 << 8), {4}},
 	 {F32(m28_9), 512, 1, 3, TWO_ROWS_BYTES(28 << 9), {2}},
 	 {F32(m28_10), 1024, 1, 4, TWO_ROWS_BYTES(28 << 10), {1}}},
-	{{F32(any_m40_8), 256, 1, 2, TWO_ROWS_BYTES(40 << 8), {2}},
-	 {F32(any_m40_9), 512, 1, 3, TWO_ROWS_BYTES(40 << 9), {1}}},
+};
+
+/* rows: the order of the base matrix */
+static const struct any_geometry f32_any[] = {
+	{9, 20, {F32(any_m20_9), 128, 1, 4, ROW_AND_BASE_BYTES(20, 9), {4}}},
+	{8, 28, {F32(any_m28_8), 64, 1, 4, ROW_AND_BASE_BYTES(28, 8), {6}}},
+	{9, 28, {F32(any_m28_9), 128, 1, 4, ROW_AND_BASE_BYTES(28, 9), {3}}},
+	{10, 28, {F32(any_m28_10), 256, 1, 4, ROW_AND_BASE_BYTES(28, 10), {1}}},
+	{7, 40, {F32(any_m40_7), 32, 1, 4, ROW_AND_BASE_BYTES(40, 7), {8}}},
+	{8, 40, {F32(any_m40_8), 64, 1, 4, ROW_AND_BASE_BYTES(40, 8), {4}}},
+	{9, 40, {F32(any_m40_9), 128, 1, 4, ROW_AND_BASE_BYTES(40, 9), {2}}},
+	{10, 40, {F32(any_m40_10), 256, 1, 4, ROW_AND_BASE_BYTES(40, 10), {1}}},
 };
 
 /* The index of an order in these tables; -1: it has no kernels */
@@ -183,16 +215,70 @@ static int make_mma(struct hz_context *ctx, const struct hzi_hadamard_args *a, i
 	       (dtype == HZ_BF16 ? HZI_KERNEL_hadamard_base_mma_bf16_m12_6 - MMA(m12_6) : 0);
 }
 
+/* The kernel of an order from 36 on, or NULL */
+static const struct geometry *any_geometry(const struct hzi_segment *seg)
+{
+	const int rows = seg->k < 10 ? seg->m : 2 * seg->m;
+
+	if (seg->m <= 28 || seg->m % 4 != 0)
+		return NULL;
+	for (size_t i = 0; i < sizeof(mma_any) / sizeof(*mma_any); i++) {
+		if (mma_any[i].k == seg->k && rows <= mma_any[i].rows)
+			return &mma_any[i].g;
+	}
+	return NULL;
+}
+
+#define ANY_BF16 (HZI_KERNEL_hadamard_base_mma_any_bf16_48_7 - ANY(48_7))
+
+static int run_any(struct hz_context *ctx, const struct hzi_hadamard_args *a)
+{
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	const struct geometry *g = any_geometry(seg);
+	struct hzi_hadamard_base_mma_any p = {
+		.x = a->x, .y = a->y, .m = seg->m, .factor = seg->scale,
+	};
+	const struct hzi_launch launch =
+		schedule(hzi_cuda_device(ctx), g, g->blocks[0],
+			 a->blocks * a->plan.n / seg->length, &p.s);
+
+	for (int i = 0; i < seg->m; i++) {
+		for (int j = 0; j < seg->m; j++) {
+			const uint32_t sign = sign_of(a, i, j);
+
+			if (seg->k < 10)
+				p.sign[i][j / 32] |= sign << (j % 32 / 2 + j % 2 * 16);
+			else
+				p.sign[i][j / 16] |= (sign | sign << 16) << j % 16;
+		}
+	}
+	return hzi_cuda_launch(ctx, "hadamard",
+			       g->kernel + (a->x_dtype == HZ_BF16 ? ANY_BF16 : 0), &launch, &p,
+			       sizeof(p));
+}
+
 const char *hzi_cuda_hadamard_base_mma_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_hadamard_call *c = args;
+	const struct hzi_segment *seg = &c->t->plan.seg[0];
+	const int64_t total = c->t->blocks * c->t->plan.n;
 	const char *why = hzi_hadamard_not_contiguous(c->t);
+	const struct geometry *g;
 
 	if (why)
 		return why;
-	return c->t->x_dtype == HZ_F32 ? "x is f32"
-				       : hzi_hadamard_no_base_mma(ctx, c->t,
-								  c->t->blocks * c->t->plan.n);
+	if (c->t->x_dtype == HZ_F32)
+		return "x is f32";
+	if (order_index(seg->m) >= 0 && order_index(seg->m) < ORDERS)
+		return hzi_hadamard_no_base_mma(ctx, c->t, total);
+	if (c->t->pre.kind || c->t->post.kind)
+		return "there are factors";
+	g = any_geometry(seg);
+	if (!g)
+		return "the order of the base matrix is not 12, 20, 28 or 36 to 60, or rows of the "
+		       "latter are not of m 2^7 to m 2^10 elements";
+	return can_start(c->device, g, total / seg->length)
+		       ? NULL : "rows exceed what a block holds, or are too many";
 }
 
 int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
@@ -200,8 +286,11 @@ int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
 	const struct hzi_hadamard_args *a = ((const struct hzi_hadamard_call *)args)->t;
 	struct hzi_hadamard_base_mma p = {.x = a->x, .y = a->y};
 	struct hzi_launch launch;
-	const int kernel =
-		make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, TO_16BIT, &p, &launch);
+	int kernel;
+
+	if (order_index(a->plan.seg[0].m) < 0 || order_index(a->plan.seg[0].m) >= ORDERS)
+		return run_any(ctx, a);
+	kernel = make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, TO_16BIT, &p, &launch);
 
 	return hzi_cuda_launch(ctx, "hadamard", MMA(m12_6) + kernel, &launch, &p, sizeof(p));
 }
@@ -222,16 +311,27 @@ int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamar
 
 /* ---- Rows of f32 ----------------------------------------------------------------------------- */
 
-/* The kernel for this length, if there is one and it can start */
-static const struct geometry *f32_geometry(const struct hzi_hadamard_call *c)
+static bool is_paley2(const struct hzi_segment *seg)
+{
+	return seg->m < 40 && seg->base->id == HZ_BASE_PALEY2;
+}
+
+/* The kernel for this length, if there is one and it can start; sets *kernel */
+static const struct geometry *f32_geometry(const struct hzi_hadamard_call *c, int *kernel)
 {
 	const struct hzi_segment *seg = &c->t->plan.seg[0];
-	const struct geometry *g;
+	const struct geometry *g = NULL;
 
-	if (seg->k < 8)
-		return NULL;
-	g = &f32[order_index(seg->m)][seg->k - 8];
-	return can_start(c->device, g, c->t->blocks * c->t->plan.n / seg->length) ? g : NULL;
+	for (size_t i = 0; !is_paley2(seg) && i < sizeof(f32_any) / sizeof(*f32_any); i++) {
+		if (f32_any[i].k == seg->k && f32_any[i].rows == seg->m)
+			g = &f32_any[i].g;
+	}
+	*kernel = g ? g->kernel : 0;
+	if (!g && seg->k >= 8 && seg->m < 40) {
+		g = &f32[order_index(seg->m)][seg->k - 8];
+		*kernel = g->kernel + (is_paley2(seg) ? 0 : F32(any_m12) - F32(m12));
+	}
+	return g && can_start(c->device, g, c->t->blocks * c->t->plan.n / seg->length) ? g : NULL;
 }
 
 /* Elements of a tile of the kernels for any length: whole rows, a multiple of 1024 */
@@ -256,6 +356,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 	const struct hzi_segment *seg = &c->t->plan.seg[0];
 	const char *why = hzi_hadamard_not_contiguous(c->t);
 	int64_t tile;
+	int kernel;
 
 	(void)ctx;
 	if (!why)
@@ -264,7 +365,7 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 		return why;
 	if (c->t->x_dtype != HZ_F32)
 		return "x is not f32";
-	if (f32_geometry(c))
+	if (f32_geometry(c, &kernel))
 		return NULL;
 	tile = tile_of(seg);
 	return tile * (int64_t)sizeof(float) > c->device->shared_block_bytes ||
@@ -273,8 +374,8 @@ const char *hzi_cuda_hadamard_base_f32_unsupported(const struct hz_context *ctx,
 }
 
 /*
- * Launches the kernel with Paley's second matrix, which is symmetric, so transposed transforms are
- * the same; for other matrices, and for order 40, the one that gets it with its parameters.
+ * Launches a kernel with Paley's second matrix, which is symmetric, so transposed transforms are
+ * the same; or, for other matrices and for order 40, one that gets it with its parameters.
  */
 static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a, int kernel,
 		      const struct hzi_launch *launch, const struct hzi_hadamard_base_f32 *b)
@@ -282,10 +383,8 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	struct hzi_hadamard_base_f32_any p = {.b = *b};
 	const int m = a->plan.seg[0].m;
 
-	if (m < 40 && a->plan.seg[0].base->id == HZ_BASE_PALEY2)
+	if (is_paley2(&a->plan.seg[0]))
 		return hzi_cuda_launch(ctx, "hadamard", kernel, launch, b, sizeof(*b));
-	if (m < 40)
-		kernel += F32(any_m12) - F32(m12);
 	for (int i = 0; i < m * m; i++)
 		p.sign[i] = sign_of(a, i / m, i % m) ? -1 : 1;
 	return hzi_cuda_launch(ctx, "hadamard", kernel, launch, &p,
@@ -294,11 +393,14 @@ static int launch_f32(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 
 int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 {
-	static const int any_length[ORDERS_F32] = {F32(m12), F32(m20), F32(m28), F32(any_m40)};
+	static const int any_length[ORDERS] = {F32(m12), F32(m20), F32(m28)};
+	static const int any_base[ORDERS_F32] = {F32(any_m12), F32(any_m20), F32(any_m28),
+						 F32(any_m40)};
 	const struct hzi_hadamard_call *c = args;
 	const struct hzi_hadamard_args *a = c->t;
 	const struct hzi_segment *seg = &a->plan.seg[0];
-	const struct geometry *g = f32_geometry(c);
+	int kernel;
+	const struct geometry *g = f32_geometry(c, &kernel);
 	struct hzi_hadamard_base_f32 p = {
 		.f = {.x = a->x, .y = a->y, .total = a->blocks * a->plan.n, .mask = seg->length - 1,
 		      .k = seg->k, .factor = seg->scale},
@@ -307,11 +409,12 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 
 	if (g) {
 		launch = schedule(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
-		return launch_f32(ctx, a, g->kernel, &launch, &p);
+		return launch_f32(ctx, a, kernel, &launch, &p);
 	}
 	p.tile = (int32_t)tile_of(seg);
 	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(p.f.total, p.tile)},
 				     .block = {threads_for(p.tile / 1024, seg->m)},
 				     .shared_bytes = (unsigned)p.tile * sizeof(float)};
-	return launch_f32(ctx, a, any_length[order_index(seg->m)], &launch, &p);
+	return launch_f32(ctx, a, (is_paley2(seg) ? any_length : any_base)[order_index(seg->m)],
+			  &launch, &p);
 }

@@ -253,6 +253,80 @@ HZ_DEVICE void base_registers(const P &p)
 }
 
 /*
+ * The same for any base matrix, whose entries are in shared memory behind the row: a load of four
+ * serves 16 multiply-adds of four adjacent columns. As operands in constant memory, more than its
+ * cache of 2 KiB holds, they would be the limit. The next row is loaded as soon as this one is in
+ * registers.
+ */
+template <int M, int K>
+HZ_DEVICE void base_columns(const any_base<M> &p)
+{
+	constexpr int N = M << K, THREADS = (1 << K) / 4;
+	const int lane = threadIdx.x % 32;
+	char *memory = (char *)shared;
+	const float4 *const signs = (const float4 *)(memory + N * 4);
+	float x[M][4];
+	int64_t row;
+	const int iterations = tiles_of_block(p.s, &row);
+
+	auto begin = [&] {
+		const float *src = (const float *)p.f.x + row * N;
+
+#pragma unroll 4
+		for (int i = threadIdx.x * 4; i < N; i += THREADS * 4)
+			cp_async(shared_address(memory) + swizzled<HZ_F32>(i), src + i);
+	};
+
+	begin();
+	for (int i = threadIdx.x; i < M * M; i += THREADS)
+		((float *)signs)[i] = p.sign[i];
+	for (int iteration = 0; iteration < iterations; iteration++) {
+		cp_async_wait_all();
+		__syncthreads();
+		for (int w = threadIdx.x / 32; w < N / 1024; w += THREADS / 32)
+			transform_chunk(memory + w * HZI_WARP_BYTES, lane, K);
+		__syncthreads();
+#pragma unroll
+		for (int j = 0; j < M; j++) {
+			const float4 v = *(const float4 *)(memory + swizzled<HZ_F32>(
+								    (j << K) + threadIdx.x * 4));
+
+			x[j][0] = v.x, x[j][1] = v.y, x[j][2] = v.z, x[j][3] = v.w;
+		}
+		__syncthreads();
+
+		float *const y = (float *)p.f.y + row * N + threadIdx.x * 4;
+
+		row++;
+		if (iteration + 1 < iterations)
+			begin();
+#pragma unroll 1
+		for (int i = 0; i < M; i++) {
+			float sum[4];
+
+#pragma unroll
+			for (int j = 0; j < M; j += 4) {
+				const float4 v = signs[(i * M + j) / 4];
+				const float sign[4] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+#pragma unroll
+					for (int c = 0; c < 4; c++)
+						sum[c] = j + e ? __fmaf_rn(x[j + e][c], sign[e],
+									   sum[c]) :
+								 __fmul_rn(x[0][c], sign[0]);
+				}
+			}
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				sum[c] = __fmul_rn(sum[c], p.f.factor);
+			*(float4 *)(y + (i << K)) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+		}
+	}
+}
+
+/*
  * The same for a row of 2^11 columns that takes more than half of the shared memory, two columns a
  * thread. Shared memory is a ring of slots of 2^11 elements: as soon as the row is in registers,
  * the rest of the next row is loaded, and as much of the one after it as fits.
@@ -348,10 +422,13 @@ HZ_DEVICE void base_ring(const P &p)
 	{ \
 		__VA_ARGS__(p); \
 	}
-/* With Paley's second matrix, and with any */
-#define BASE_F32(order, suffix, threads, blocks, ...) \
-	KERNEL(m##order##suffix, hzi_hadamard_base_f32, threads, blocks, __VA_ARGS__) \
+#define PALEY2(order, suffix, threads, blocks, ...) \
+	KERNEL(m##order##suffix, hzi_hadamard_base_f32, threads, blocks, __VA_ARGS__)
+#define ANY(order, suffix, threads, blocks, ...) \
 	KERNEL(any_m##order##suffix, any_base<order>, threads, blocks, __VA_ARGS__)
+#define BASE_F32(order, suffix, threads, blocks, ...) \
+	PALEY2(order, suffix, threads, blocks, __VA_ARGS__) \
+	ANY(order, suffix, threads, blocks, __VA_ARGS__)
 BASE_F32(12, , 32 * HZI_BASE_F32_WARPS(12), 1, base_general<12>)
 BASE_F32(12, _8, 256, 4, base_registers<12, 8, 1>)
 BASE_F32(12, _9, 512, 2, base_registers<12, 9, 1>)
@@ -359,13 +436,19 @@ BASE_F32(12, _10, 1024, 1, base_registers<12, 10, 1>)
 BASE_F32(12, _11, 1024, 1, base_registers<12, 11, 2>)
 BASE_F32(20, , 32 * HZI_BASE_F32_WARPS(20), 1, base_general<20>)
 BASE_F32(20, _8, 256, 4, base_registers<20, 8, 1>)
-BASE_F32(20, _9, 512, 2, base_registers<20, 9, 1>)
+PALEY2(20, _9, 512, 2, base_registers<20, 9, 1>)
 BASE_F32(20, _10, 1024, 1, base_registers<20, 10, 1>)
 BASE_F32(20, _11, 1024, 1, base_ring<20>)
 BASE_F32(28, , 32 * HZI_BASE_F32_WARPS(28), 1, base_general<28>)
-BASE_F32(28, _8, 256, 4, base_registers<28, 8, 1>)
-BASE_F32(28, _9, 512, 2, base_registers<28, 9, 1>)
-BASE_F32(28, _10, 1024, 1, base_registers<28, 10, 1>)
-KERNEL(any_m40, any_base<40>, 32 * HZI_BASE_F32_WARPS(40), 1, base_general<40>)
-KERNEL(any_m40_8, any_base<40>, 256, 2, base_registers<40, 8, 1>)
-KERNEL(any_m40_9, any_base<40>, 512, 1, base_registers<40, 9, 1>)
+PALEY2(28, _8, 256, 4, base_registers<28, 8, 1>)
+PALEY2(28, _9, 512, 2, base_registers<28, 9, 1>)
+PALEY2(28, _10, 1024, 1, base_registers<28, 10, 1>)
+ANY(20, _9, 128, 4, base_columns<20, 9>)
+ANY(28, _8, 64, 6, base_columns<28, 8>)
+ANY(28, _9, 128, 3, base_columns<28, 9>)
+ANY(28, _10, 256, 1, base_columns<28, 10>)
+ANY(40, , 32 * HZI_BASE_F32_WARPS(40), 1, base_general<40>)
+ANY(40, _7, 32, 8, base_columns<40, 7>)
+ANY(40, _8, 64, 4, base_columns<40, 8>)
+ANY(40, _9, 128, 2, base_columns<40, 9>)
+ANY(40, _10, 256, 1, base_columns<40, 10>)

@@ -736,7 +736,8 @@ struct store_16bit {
 	uint4 *y;
 	float factor;
 
-	HZ_MEMBER store_16bit(const hzi_hadamard_base_mma &p)
+	template <typename PARAMS>
+	HZ_MEMBER store_16bit(const PARAMS &p)
 		: y((uint4 *)p.y), factor(p.factor)
 	{
 	}

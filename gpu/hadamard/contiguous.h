@@ -63,9 +63,23 @@ struct hzi_hadamard_base_mma {
 	struct hzi_hadamard_schedule s;
 };
 
+/*
+ * The same with a larger base matrix of order m: of row i, words with the bits of 32 columns each
+ * as above; or, where its rows and columns are taken twice, of 16 columns each, in both halves
+ */
+struct hzi_hadamard_base_mma_any {
+	const void *x;
+	void *y;
+	int32_t m;
+	float factor;
+	struct hzi_hadamard_schedule s;
+	uint32_t sign[60][4];
+};
+
 #define HZI_BASE_F32_WARPS(m) ((m) == 20 ? 20 : (m) == 12 ? 12 : 14)	/* most of a block */
 
 static_assert(sizeof(struct hzi_hadamard_base_f32) == 72, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_hadamard_base_mma) == 168, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_base_mma_any) == 992, "the same layout for C and CUDA");
 
 #endif

@@ -580,9 +580,15 @@ static void test_base_rows(void)
 		{HZ_F32, 28, 11, 2, 0, 1, "base_f32_m28", 448, 2, 229376},
 		{HZ_F32, 12, 5, 9, HZ_BASE_QUIP, 8, "base_f32_any_m12", 96, 2, 12288},
 		{HZ_F32, 20, 8, 1000, HZ_BASE_DAO, 1, "base_f32_any_m20_8", 256, 1000, 40960},
-		{HZ_F32, 28, 9, 3, HZ_BASE_PALEY1, 1, "base_f32_any_m28_9", 512, 3, 114688},
-		{HZ_F32, 40, 8, 3, HZ_BASE_QUIP, 1, "base_f32_any_m40_8", 256, 3, 81920},
-		{HZ_F32, 40, 10, 2, HZ_BASE_DAO, 1, "base_f32_any_m40", 448, 2, 163840},
+		{HZ_F32, 28, 9, 3, HZ_BASE_PALEY1, 1, "base_f32_any_m28_9", 128, 3, 60480},
+		{HZ_F32, 40, 6, 3, HZ_BASE_DAO, 2, "base_f32_any_m40", 160, 2, 20480},
+		{HZ_F32, 40, 8, 3, HZ_BASE_QUIP, 1, "base_f32_any_m40_8", 64, 3, 47360},
+		{HZ_F32, 40, 10, 2, HZ_BASE_DAO, 1, "base_f32_any_m40_10", 256, 2, 170240},
+		{HZ_BF16, 36, 7, 1000, HZ_BASE_QUIP, 1, "base_mma_any_bf16_48_7", 64, 1000, 29440},
+		{HZ_F16, 44, 8, 3, HZ_BASE_PALEY1, 1, "base_mma_any_f16_48_8", 128, 3, 58112},
+		{HZ_BF16, 60, 9, 300, 0, 1, "base_mma_any_bf16_64_9", 256, 300, 99328},
+		{HZ_F16, 40, 10, 3, 0, 1, "base_mma_any_f16_80_10", 256, 3, 148736},
+		{HZ_BF16, 52, 10, 3, HZ_BASE_QUIP, 1, "base_mma_any_bf16_112_10", 256, 3, 182016},
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
@@ -595,9 +601,10 @@ static void test_base_rows(void)
 		hz_tensor ty = hz_tensor_2d(y, t[i].dtype, HZ_CUDA, t[i].rows, n);
 		const struct fakecuda_launch *l;
 		struct hzi_hadamard_base_mma mma;
+		struct hzi_hadamard_base_mma_any any;
 		struct hzi_hadamard_base_f32_any base;
 		struct hzi_hadamard_schedule s = {0};
-		int8_t entries[40 * 40];
+		int8_t entries[60 * 60];
 		int64_t tiles;
 		int bad = 0;
 
@@ -619,6 +626,23 @@ static void test_base_rows(void)
 				bad += base.sign[e] != entries[e];
 			ok(base.b.f.x == x && base.b.f.y == y && base.b.f.k == t[i].k &&
 				   base.b.f.total == t[i].rows * n && !bad,
+			   "the rows and the base matrix");
+		} else if (t[i].m > 28) {
+			memcpy(&any, l->params, sizeof(any));
+			s = any.s;
+			for (int e = 0; e < t[i].m * t[i].m; e++) {
+				const int column = e % t[i].m, bit = column % 32 / 2;
+				const uint32_t *sign = any.sign[e / t[i].m];
+				const uint32_t want = entries[e] < 0;
+
+				if (t[i].k < 10)
+					bad += (sign[column / 32] >> (bit + column % 2 * 16) & 1) !=
+					       want;
+				else
+					bad += (sign[column / 16] >> column % 16 & 0x10001) !=
+					       want * 0x10001;
+			}
+			ok(any.x == x && any.y == y && any.m == t[i].m && !bad,
 			   "the rows and the base matrix");
 		} else {
 			memcpy(&mma, l->params, sizeof(mma));

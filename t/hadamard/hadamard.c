@@ -688,20 +688,24 @@ static void test_large(void)
 	ok(good, "one row of 2^22 and of 12 x 2^16");
 }
 
-/* Contiguous rows of m 2^k, m = 12, 20, 28, 40, all k, with every kind of base matrix */
+/* Contiguous rows of m 2^k, m = 12, 20, 28, 36 to 60, all k, with every kind of base matrix */
 static void test_base_rows(void)
 {
 	static const int bases[] = {HZ_BASE_DAO, HZ_BASE_QUIP, HZ_BASE_PALEY1, HZ_BASE_WILLIAMSON};
-	static const int orders[] = {12, 20, 28, 40};
+	static const int orders[] = {12, 20, 28, 40, 36, 44, 48, 52, 60};
 	int k, t, good = 1;
 
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < (int)(sizeof(orders) / sizeof(*orders)); i++) {
 		const int m = orders[i];
+		/* Those above 28 have kernels for 16 bits from m 2^7 on, 40 also for f32. */
+		const int least = m <= 40 ? 5 : 7;
 
-		for (k = 5; m << k <= 57344 && k <= (quick ? 8 : 12); k++) {
+		for (k = least; m << k <= 65536 && k <= (quick ? 8 : m > 28 ? 10 : 12); k++) {
 			for (t = 0; t < 3; t++) {
-				if (m == 40 && floats[t] != HZ_F32)
-					break;	/* no kernels of its own */
+				if (m > 28 && (k < 7 || quick) && t && m != 40)
+					continue;
+				if (m > 28 && m != 40 && floats[t] == HZ_F32)
+					continue;
 
 				struct tcase c = rows_case(k < 9 ? 9 : 3, (int64_t)m << k,
 							   floats[t], floats[t]);
@@ -725,7 +729,7 @@ static void test_base_rows(void)
 			}
 		}
 	}
-	ok(good, "12 2^k, 20 2^k, 28 2^k, 40 2^k contiguous, any base matrix");
+	ok(good, "12 2^k, 20 2^k, 28 2^k, 36 2^k to 60 2^k contiguous, any base matrix");
 }
 
 /* Few and many rows of m 2^k with signs on both sides, of orders with and without kernels */

@@ -116,11 +116,10 @@ struct hzi_quat_gemv {
  * Rows of a packed matrix, four component planes [count][x_l] in dtype, by a few columns, given as
  * 16 signed f32 numbers for each l:
  *
- *   t[c * t_plane + j * R + i] (+)=
+ *   t[(i / R * 4 + c) * t_plane + j * R + i % R] (+)=
  * 	sum_{l < count, v < 4} x[v * x_plane + l * x_l + i] s[(l * cols + j) * 16 + 4 v + c]
  *
- * for i < rows <= R, rounded up to a vector. add: adds to t. 4 x_plane elements behind, the next
- * block is prefetched.
+ * for i < rows, rounded up to a vector. add: adds to t.
  */
 struct hzi_quat_gemv_packed {
 	const void *x;

@@ -41,7 +41,8 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_BLOCK 8192		/* of k; 128 KiB per column */
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of columns that are not contiguous: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
-#define GEMV_PACKED_BLOCK 32	/* of k: 32 KiB of a panel, for all columns */
+/* Of k of a panel, for all columns: longer blocks wait for memory, shorter ones for accumulators. */
+#define GEMV_PACKED_BLOCK(cols, size) (((cols) > 1 ? 64 : 32) / (size))
 #define GEMV_CHUNK 256
 #define GEMV_COLS 32		/* in groups of HZI_QUAT_GEMV_COLS: panels take longer */
 #define GEMV_PLANE 16		/* columns in memory of a chunk of several */
@@ -1044,6 +1045,7 @@ static void gemv_packed_part(struct part *t, int64_t i_begin, int64_t i_end)
 {
 	const struct plan *p = t->p;
 	const int64_t ld = p->kern->rows, size = dtype_bytes(p->a->dtype);
+	const int64_t some = GEMV_PACKED_BLOCK(p->cols, size);
 
 	pack_signed(t);
 	for (int64_t i0 = i_begin, next; i0 < i_end; i0 = next) {
@@ -1051,24 +1053,21 @@ static void gemv_packed_part(struct part *t, int64_t i_begin, int64_t i_end)
 		char *tile = t->acc;
 
 		next = min_i64(i_end, (i0 / HZI_QUAT_PANEL + 1) * HZI_QUAT_PANEL);
-		for (int64_t l = 0; l < p->k || l == 0; l += GEMV_PACKED_BLOCK) {
+		for (int64_t l = 0; l < p->k || l == 0; l += some) {
 			const int64_t block = l / K_BLOCK * K_BLOCK;
 			struct hzi_quat_gemv_packed g = {
 				.t = (float *)t->acc, .cols = p->cols, .x_l = HZI_QUAT_PANEL,
 				.t_plane = ld * p->cols, .dtype = p->a->dtype, .add = l > 0,
 				.s = (const float *)t->s_planes + l * p->cols * 16,
-				.count = min_i64(GEMV_PACKED_BLOCK, p->k - l),
+				.count = min_i64(some, p->k - l),
 				.x_plane = HZI_QUAT_PANEL * min_i64(K_BLOCK, p->k - block),
+				.x = (const char *)t->v.view.data +
+				     (packed_at(i0, block, t->v.packed_k) + i0 % HZI_QUAT_PANEL +
+				      (l - block) * HZI_QUAT_PANEL) * size,
+				.rows = next - i0,
 			};
 
-			for (int64_t i = i0; i < next; i += ld) {
-				g.x = (const char *)t->v.view.data +
-				      (packed_at(i, block, t->v.packed_k) + i % HZI_QUAT_PANEL +
-				       (l - block) * HZI_QUAT_PANEL) * size;
-				g.rows = min_i64(ld, next - i);
-				p->kern->gemv_packed(&g);
-				g.t += 4 * g.t_plane;
-			}
+			p->kern->gemv_packed(&g);
 		}
 		for (int64_t i = i0; i < next; i += ld, tile += tile_bytes)
 			finish(t, tile, ld * p->cols, i, min_i64(ld, next - i), 0, p->cols);

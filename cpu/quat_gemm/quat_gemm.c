@@ -41,7 +41,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_BLOCK 8192		/* of k; 128 KiB per column */
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of columns that are not contiguous: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
-/* Of k of a panel, for all columns: longer blocks wait for memory, shorter ones for accumulators. */
+/* Of k of a panel, for all columns: longer ones wait for memory, shorter ones for sums. */
 #define GEMV_PACKED_BLOCK(cols, size) (((cols) > 1 ? 64 : 32) / (size))
 #define GEMV_CHUNK 256
 #define GEMV_COLS 32		/* in groups of HZI_QUAT_GEMV_COLS: panels take longer */

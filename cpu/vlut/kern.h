@@ -161,7 +161,7 @@ struct hzi_vlut_widen {
 #define LABEL_ROWS 4
 #define LABEL_BATCH 64		/* y of them is 16 KiB */
 #define LABEL_X 20
-#define LABEL_LEAST 1e-30f	/* of x quantized by 32; smaller ones of a row beyond 2^-50 count as 0 */
+#define LABEL_LEAST 1e-30f	/* x by 32: smaller ones count as 0 */
 
 struct hzi_vlut_label {
 	const uint8_t *codes, *scale;	/* scale: r_T, 16 bytes */

@@ -18,6 +18,7 @@ static const char usage[] =
 	"  --model=DIR    model.safetensors, config.json and vocab.txt (default: model)\n"
 	"  --format=F     f32, or a format of hz_linear: s8-row (default), e8-4.25, ..\n"
 	"  --rotate       rotate in-features of linear layers before they are quantized\n"
+	"  --calibrate=F  quantize for activations like those of the lines of F\n"
 	"  --device=D     where linear layers run: auto, cpu or cuda (default: cpu)\n"
 	"  --threads=N    of the CPU\n"
 	"  --batch=N      lines at a time (default: 32)\n"
@@ -141,11 +142,12 @@ int main(int argc, char **argv)
 		{"model", required_argument, NULL, 'm'}, {"format", required_argument, NULL, 'f'},
 		{"rotate", no_argument, NULL, 'r'}, {"device", required_argument, NULL, 'd'},
 		{"threads", required_argument, NULL, 't'}, {"batch", required_argument, NULL, 'b'},
-		{"repeat", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'},
+		{"repeat", required_argument, NULL, 'n'},
+		{"calibrate", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	hz_options open = {.device = HZ_CPU};
-	const char *model = "model";
+	const char *model = "model", *calibrate = NULL;
 	long batch = 32, repeat = 0;
 	int format = HZ_LINEAR_S8_ROW, option;
 	uint32_t flags = 0;
@@ -167,6 +169,9 @@ int main(int argc, char **argv)
 			break;
 		case 'r':
 			flags = HZ_LINEAR_ROTATE;
+			break;
+		case 'c':
+			calibrate = optarg;
 			break;
 		case 'd':
 			open.device = device_of(optarg);
@@ -196,7 +201,15 @@ int main(int argc, char **argv)
 		fail("%s", hz_open_errmsg());
 	snprintf(path, sizeof(path), "%s/vocab.txt", model);
 	v = vocabulary_open(path);
-	e = encoder_open(ctx, model, format, flags);
+	e = encoder_open(ctx, model);
+	if (format && calibrate) {
+		tokens = read_lines(calibrate, v, encoder_length(e), &start, &lines);
+		encoder_quantize(e, format, flags, tokens, start, lines);
+		free(tokens);
+		free(start);
+	} else if (format) {
+		encoder_quantize(e, format, flags, NULL, NULL, 0);
+	}
 	tokens = read_lines(argv[optind], v, encoder_length(e), &start, &lines);
 	vectors = malloc(sizeof(*vectors) * (size_t)(lines * encoder_width(e)) + 1);
 	if (!vectors)

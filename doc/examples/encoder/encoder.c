@@ -34,6 +34,7 @@ struct dense {
 	float *w;		/* f32 [out, in] */
 	float *bias;		/* on the device of the layer */
 	int64_t out, in;
+	double *moments;	/* [in, in], while calibrating: sums of x_j x_k, k <= j */
 };
 
 struct layer {
@@ -55,9 +56,8 @@ struct encoder {
 	const float *word, *position, *type;
 	struct norm norm;
 	struct table table;
-	int format, threads;
-	uint32_t flags;
-	int64_t bytes;
+	int threads;
+	int64_t bytes, calibrated;	/* calibrated: rows in the moments of each layer */
 	int64_t room;			/* tokens that the arrays below have */
 	float *x, *wide, *y;		/* [room, width], x and y; the widest of a layer */
 	void *from, *to;		/* operands of a layer on a GPU; else NULL */
@@ -78,10 +78,6 @@ static void *memory(hz_context *ctx, int64_t bytes, int device)
 static void open_dense(struct encoder *e, struct dense *d, int64_t layer, const char *const *name,
 		       int names, int64_t rows, int64_t in)
 {
-	const hz_linear_open_opts opts = {.format = e->format, .flags = e->flags};
-	const int device = hz_device(e->ctx);
-	hz_tensor host, bias;
-	hz_linear_info info;
 	float *b;
 
 	d->out = names * rows;
@@ -95,16 +91,27 @@ static void open_dense(struct encoder *e, struct dense *d, int64_t layer, const 
 		memcpy(b + i * rows, weights_need(e->weights, 1, rows, "encoder.layer.%lld.%s.bias",
 						  (long long)layer, name[i]), (size_t)(4 * rows));
 	}
-	e->bytes += 4 * d->out;
 	d->bias = b;
-	if (!e->format) {
-		e->bytes += 4 * d->out * in;
-		return;
-	}
-	host = hz_tensor_2d(d->w, HZ_F32, HZ_CPU, d->out, in);
+	e->bytes += 4 * d->out * (in + 1);
+}
+
+static void quantize_dense(struct encoder *e, struct dense *d, int format, uint32_t flags)
+{
+	const int64_t in = d->in;
+	const int device = hz_device(e->ctx);
+	float *const m = d->moments ? memory(e->cpu, 4 * in * in, HZ_CPU) : NULL;
+	const hz_tensor moments = hz_tensor_2d(m, HZ_F32, HZ_CPU, in, in);
+	const hz_linear_open_opts opts = {.format = format, .flags = flags,
+					  .moments = m ? &moments : NULL};
+	hz_tensor host = hz_tensor_2d(d->w, HZ_F32, HZ_CPU, d->out, in), bias;
+	hz_linear_info info;
+
+	for (int64_t i = 0; m && i < in * in; i++)
+		m[i] = (float)(d->moments[i] / (double)e->calibrated);
 	if (device != HZ_CPU) {
 		hz_tensor w = hz_tensor_2d(memory(e->ctx, 4 * d->out * in, device), HZ_F32, device,
 					   d->out, in);
+		float *const b = d->bias;
 
 		try(e->ctx, hz_copy(e->ctx, &host, &w));
 		try(e->ctx, hz_linear_open(e->ctx, &d->layer, &w, &opts));
@@ -119,9 +126,12 @@ static void open_dense(struct encoder *e, struct dense *d, int64_t layer, const 
 		try(e->ctx, hz_linear_open(e->ctx, &d->layer, &host, &opts));
 	}
 	hz_free(e->cpu, d->w, HZ_CPU);
+	hz_free(e->cpu, m, HZ_CPU);
+	hz_free(e->cpu, d->moments, HZ_CPU);
 	d->w = NULL;
+	d->moments = NULL;
 	try(e->ctx, hz_linear_get_info(d->layer, &info));
-	e->bytes += info.bytes;
+	e->bytes += info.bytes - 4 * d->out * in;
 }
 
 static struct norm open_norm(struct encoder *e, const char *name)
@@ -171,7 +181,7 @@ static void open_table(struct encoder *e, const float *words)
 			    blocks);
 	t->scale = hz_tensor_1d(memory(e->cpu, 4 * e->words, HZ_CPU), HZ_F32, HZ_CPU, e->words);
 	try(e->cpu, hz_lattice_encode(e->cpu, t->lattice, &x, &t->codes, &t->t, NULL, &opts));
-	e->bytes += e->words * (5 * blocks + 4);
+	e->bytes += e->words * (5 * blocks + 4 - 4 * e->width);
 }
 
 /* The number of heads, which no tensor tells: of config.json */
@@ -193,7 +203,7 @@ static int64_t read_heads(const char *path)
 	return heads;
 }
 
-struct encoder *encoder_open(hz_context *ctx, const char *directory, int format, uint32_t flags)
+struct encoder *encoder_open(hz_context *ctx, const char *directory)
 {
 	const hz_options host = {.device = HZ_CPU};
 	struct encoder *const e = calloc(1, sizeof(*e));
@@ -208,8 +218,6 @@ struct encoder *encoder_open(hz_context *ctx, const char *directory, int format,
 		fail("%s", hz_open_errmsg());
 	try(e->cpu, hz_device_info(e->cpu, &info));
 	e->threads = info.threads;
-	e->format = format;
-	e->flags = flags;
 	snprintf(path, sizeof(path), "%s/config.json", directory);
 	e->heads = read_heads(path);
 	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
@@ -240,10 +248,7 @@ struct encoder *encoder_open(hz_context *ctx, const char *directory, int format,
 			fail("the model has more than %d layers", LAYERS_MAX);
 		open_layer(e, e->layers);
 	}
-	if (format)
-		open_table(e, e->word);
-	else
-		e->bytes += 4 * e->words * e->width;
+	e->bytes += 4 * e->words * e->width;
 	return e;
 }
 
@@ -252,6 +257,7 @@ static void close_dense(struct encoder *e, struct dense *d)
 	hz_linear_close(d->layer);
 	hz_free(e->ctx, d->bias, d->layer ? hz_device(e->ctx) : HZ_CPU);
 	hz_free(e->cpu, d->w, HZ_CPU);
+	hz_free(e->cpu, d->moments, HZ_CPU);
 }
 
 static void free_arrays(struct encoder *e)
@@ -337,8 +343,24 @@ static void multiply(const struct dense *d, const float *x, int64_t rows, float 
 	}
 }
 
+/* Adds products of the features of x to the moments. */
+static void add_moments(struct dense *d, const float *x, int64_t rows, int threads)
+{
+	(void)threads;
+	OMP(omp parallel for num_threads(threads) schedule(dynamic, 8))
+	for (int64_t j = 0; j < d->in; j++) {
+		for (int64_t t = 0; t < rows; t++) {
+			const double f = (double)x[t * d->in + j];
+
+			OMP(omp simd)
+			for (int64_t k = 0; k <= j; k++)
+				d->moments[j * d->in + k] += f * (double)x[t * d->in + k];
+		}
+	}
+}
+
 /* y [rows, out] = x W^T + bias of x [rows, in], with GELU or without */
-static void run_dense(struct encoder *e, const struct dense *d, const float *x, int64_t rows,
+static void run_dense(struct encoder *e, struct dense *d, const float *x, int64_t rows,
 		      float *y, int gelu)
 {
 	const hz_linear_opts opts = {.activation = gelu ? HZ_ACT_GELU : HZ_ACT_NONE};
@@ -350,6 +372,8 @@ static void run_dense(struct encoder *e, const struct dense *d, const float *x, 
 	hz_tensor from = hz_tensor_2d(e->from, HZ_F32, device, rows, d->in);
 	hz_tensor to = hz_tensor_2d(e->to, HZ_F32, device, rows, d->out);
 
+	if (d->moments)
+		add_moments(d, x, rows, e->threads);
 	if (!d->layer) {
 		multiply(d, x, rows, y, gelu, e->threads);
 	} else if (device == HZ_CPU) {
@@ -479,7 +503,7 @@ static void embed(struct encoder *e, const int32_t *tokens, const int64_t *start
 	run_norm(&e->norm, e->x, NULL, start[n] - start[0], e->width, e->threads);
 }
 
-static void run_layer(struct encoder *e, const struct layer *l, const int64_t *start, int64_t n)
+static void run_layer(struct encoder *e, struct layer *l, const int64_t *start, int64_t n)
 {
 	const int64_t width = e->width, rows = start[n] - start[0], size = width / e->heads;
 
@@ -529,4 +553,37 @@ void encoder_run(struct encoder *e, const int32_t *tokens, const int64_t *start,
 		for (int64_t k = 0; k < e->width; k++)
 			vectors[k] *= scale;
 	}
+}
+
+#define CALIBRATED 32		/* sentences at a time */
+
+void encoder_quantize(struct encoder *e, int format, uint32_t flags, const int32_t *tokens,
+		      const int64_t *start, int64_t n)
+{
+	struct dense *all[4 * LAYERS_MAX];
+	float *vectors;
+	int count = 0;
+
+	for (int64_t i = 0; i < e->layers; i++) {
+		struct layer *const l = &e->layer[i];
+
+		all[count++] = &l->qkv;
+		all[count++] = &l->out;
+		all[count++] = &l->up;
+		all[count++] = &l->down;
+	}
+	for (int i = 0; i < count && n > 0; i++) {
+		const size_t bytes = sizeof(double) * (size_t)(all[i]->in * all[i]->in);
+
+		all[i]->moments = memory(e->cpu, (int64_t)bytes, HZ_CPU);
+		memset(all[i]->moments, 0, bytes);
+	}
+	vectors = memory(e->cpu, 4 * CALIBRATED * e->width, HZ_CPU);
+	for (int64_t i = 0; i < n; i += CALIBRATED)
+		encoder_run(e, tokens, start + i, n - i < CALIBRATED ? n - i : CALIBRATED, vectors);
+	hz_free(e->cpu, vectors, HZ_CPU);
+	e->calibrated = n > 0 ? start[n] - start[0] : 0;
+	for (int i = 0; i < count; i++)
+		quantize_dense(e, all[i], format, flags);
+	open_table(e, e->word);
 }

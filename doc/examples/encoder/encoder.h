@@ -47,11 +47,17 @@ struct encoder_times {
 };
 
 /*
- * Reads model.safetensors and config.json of a directory and quantizes to a format of enum
- * hz_linear_format, or none with 0: f32. flags: HZ_LINEAR_ROTATE. Linear layers run on the device
- * of ctx, all else on the host.
+ * Reads model.safetensors and config.json of a directory, in f32. Linear layers run on the device
+ * of ctx once they are quantized, all else on the host.
  */
-struct encoder *encoder_open(hz_context *ctx, const char *directory, int format, uint32_t flags);
+struct encoder *encoder_open(hz_context *ctx, const char *directory);
+
+/*
+ * Quantizes to a format of enum hz_linear_format. flags: HZ_LINEAR_ROTATE. With n sentences, as of
+ * encoder_run(), each layer is calibrated by its inputs as these run in f32.
+ */
+void encoder_quantize(struct encoder *e, int format, uint32_t flags, const int32_t *tokens,
+		      const int64_t *start, int64_t n);
 void encoder_close(struct encoder *e);
 
 int64_t encoder_width(const struct encoder *e);

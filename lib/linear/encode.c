@@ -79,37 +79,50 @@ static void moments_of(const float *weight, int64_t n, const float *x, const flo
 /* z[c] = sum over k < count of r[k] U[k][c] for the columns of a panel */
 static void add_columns(const float *panel, int64_t count, const float *r, float *z)
 {
-	float sum[PANEL] = {0};
+	float even[PANEL] = {0}, odd[PANEL] = {0};
+	int64_t k = 0;
 
-	for (int64_t k = 0; k < count; k++) {
-		for (int c = 0; c < PANEL; c++)
-			sum[c] += r[k] * panel[k * PANEL + c];
+	/* Two sums, since an addition waits for the one before */
+	for (; k + 2 <= count; k += 2) {
+		for (int c = 0; c < PANEL; c++) {
+			even[c] += r[k] * panel[k * PANEL + c];
+			odd[c] += r[k + 1] * panel[(k + 1) * PANEL + c];
+		}
 	}
-	memcpy(z, sum, sizeof(sum));
+	for (int c = 0; c < PANEL; c++)
+		z[c] = even[c] + odd[c] + (k < count ? r[k] * panel[k * PANEL + c] : 0);
 }
 
-/* sum over all k of D[k] (row U)[k]^2 = row H row^T */
-static double weighted_square(const struct work *w, const float *row)
+/* The sum over columns c of a panel of D[c] (row U)[c]^2; over all panels it is row H row^T. */
+static double panel_square(const struct work *w, int64_t k, const float *row)
 {
+	const int64_t end = w->in - k < PANEL ? w->in : k + PANEL;
 	double sum = 0;
+	float z[PANEL];
 
-	for (int64_t k = 0; k < w->in; k += PANEL) {
-		const int64_t end = w->in - k < PANEL ? w->in : k + PANEL;
-		float z[PANEL];
+	add_columns(w->u + k * w->in, end, row, z);
+	for (int64_t c = k; c < end; c++) {
+		const double e = (double)z[c - k] + (double)row[c];
 
-		add_columns(w->u + k * w->in, end, row, z);
-		for (int64_t c = k; c < end; c++) {
-			const double e = (double)z[c - k] + (double)row[c];
-
-			sum += w->d[c] * e * e;
-		}
+		sum += w->d[c] * e * e;
 	}
 	return sum;
 }
 
+/* Adds the errors of a chunk's products, of w->residual; a panel stays in the cache for all rows. */
+static void count_products(struct work *w, int64_t rows)
+{
+	for (int64_t k = 0; k < w->in; k += PANEL) {
+		for (int64_t i = 0; i < rows; i++) {
+			w->noise += panel_square(w, k, w->residual + i * w->in);
+			w->power += panel_square(w, k, w->x + i * w->in);
+		}
+	}
+}
+
 /*
- * Adds the error of row i of the chunk, w->decoded times scale; each product rounds to f32, as in
- * layers.
+ * Adds the error of row i of the chunk, w->decoded times scale, or with a matrix of moments sets
+ * w->residual. Each product rounds to f32, as in layers.
  */
 static void count_errors(struct work *w, int64_t i, float scale)
 {
@@ -121,8 +134,6 @@ static void count_errors(struct work *w, int64_t i, float scale)
 
 		for (int64_t k = 0; k < w->in; k++)
 			r[k] = x[k] - p[k] * scale;
-		w->noise += weighted_square(w, r);
-		w->power += weighted_square(w, x);
 		return;
 	}
 	for (int64_t k = 0; k < w->in; k++) {
@@ -796,11 +807,13 @@ static int quantize(struct work *w, struct hzi_linear_header *h, const hz_tensor
 			      (uint64_t)((h->out + HZI_LINEAR_PANEL - 1) / HZI_LINEAR_PANEL);
 		} else if (grouped) {
 			HZ_CHECK(quantize_groups(w, first, rows, data));
-			continue;
 		} else {
 			quantize_s8(w, first, rows, (int8_t *)w->codes);
 		}
-		memcpy(data + h->scales_at + 4 * first, w->scale, 4 * (size_t)rows);
+		if (!grouped)
+			memcpy(data + h->scales_at + 4 * first, w->scale, 4 * (size_t)rows);
+		if (w->u)
+			count_products(w, rows);
 	}
 	h->error = w->power > 0 ? w->noise / w->power : 0;
 	memcpy(data, h, sizeof(*h));

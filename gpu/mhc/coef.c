@@ -3,7 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Routes coef_mma and coef_generic launch a kernel for each step; they differ in the projection.
+ * Routes coef_wgmma, coef_mma and coef_generic launch a kernel for each step; they differ in the
+ * projection.
  */
 #include <config.h>
 
@@ -11,17 +12,19 @@
 #include "lib/mhc/mhc_math.h"
 
 #define OP "mhc_pre"
+#define FEW_SPLITS 8		/* that the kernels of coefficients of more than 4 streams add up */
 
 /* ---- Means and projection -------------------------------------------------------------------- */
 
 struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
 						  const struct hzi_mhc_shape *s,
-						       const struct hzi_mhc_rule *rule, bool mma,
-						       bool projects, size_t *used)
+						       const struct hzi_mhc_rule *rule,
+						       enum hzi_mhc_products by, bool projects,
+						       size_t *used)
 {
 	const int64_t columns = s->n * s->channels;
 	const int m = rule->m;
-	struct hzi_mhc_projection to = {.splits = 1, .mean_splits = 1, .mma = mma};
+	struct hzi_mhc_projection to = {.splits = 1, .mean_splits = 1, .by = by};
 
 	if (hzi_cuda_mhc_copies_x(s, rule))
 		to.means = hzi_cuda_mhc_take(ctx, used, s->groups * columns);
@@ -33,9 +36,12 @@ struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *
 		to.roots = hzi_cuda_mhc_take(ctx, used, s->groups * s->n * 2);
 	if (!projects)
 		return to;
-	to.splits = mma ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
-			  hzi_cuda_mhc_generic_project_splits(ctx, s);
-	if (mma && to.splits > 1)
+	if (by == HZI_MHC_WGMMA)
+		to.phi = hzi_cuda_mhc_take(ctx, used, hzi_cuda_mhc_wgmma_phi_floats(s));
+	to.splits = by == HZI_MHC_WGMMA ? hzi_cuda_mhc_wgmma_project_splits(ctx, s) :
+		    by == HZI_MHC_MMA ? hzi_cuda_mhc_mma_project_splits(ctx, s) :
+					hzi_cuda_mhc_generic_project_splits(ctx, s);
+	if (by != HZI_MHC_GENERIC && to.splits > (s->n > 4 ? FEW_SPLITS : 1))
 		to.parts = hzi_cuda_mhc_take(ctx, used, to.splits * s->groups * (m + 1));
 	to.sums = hzi_cuda_mhc_take(ctx, used, (to.parts ? 1 : to.splits) * s->groups * (m + 1));
 	return to;
@@ -102,8 +108,9 @@ int hzi_cuda_mhc_project(struct hz_context *ctx, const char *op, const struct hz
 
 	if (s->groups == 0)
 		return HZ_OK;
-	HZ_CHECK(to->mma ? hzi_cuda_mhc_mma_project(ctx, op, &p) :
-			   hzi_cuda_mhc_generic_project(ctx, op, &p));
+	HZ_CHECK(to->by == HZI_MHC_WGMMA ? hzi_cuda_mhc_wgmma_project(ctx, op, &p, to->phi) :
+		 to->by == HZI_MHC_MMA ? hzi_cuda_mhc_mma_project(ctx, op, &p) :
+					 hzi_cuda_mhc_generic_project(ctx, op, &p));
 	if (!to->parts)
 		return HZ_OK;
 	return hzi_cuda_mhc_sum_rows(ctx, op, 1, &(struct hzi_mhc_sum_rows){
@@ -196,20 +203,22 @@ struct plan {
 	size_t bytes;
 };
 
-static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mma)
+static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+			   enum hzi_mhc_products by)
 {
 	struct plan plan = {.bytes = 0};
 
 	if (a->phi)
-		plan.to = hzi_cuda_mhc_plan_projection(ctx, &a->s, &a->rule, mma, true,
+		plan.to = hzi_cuda_mhc_plan_projection(ctx, &a->s, &a->rule, by, true,
 						       &plan.bytes);
 	plan.p = take_p(ctx, a, false, &plan.bytes);
 	return plan;
 }
 
-static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mma)
+int hzi_cuda_mhc_coef_by_launches(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+				  enum hzi_mhc_products by)
 {
-	const struct plan plan = plan_of(ctx, a, mma);
+	const struct plan plan = plan_of(ctx, a, by);
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
@@ -237,6 +246,13 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_args *a, bool mm
 	return branch_input(ctx, a, &finish.p);
 }
 
+size_t hzi_cuda_mhc_coef_by_launches_workspace(const struct hz_context *ctx,
+					       const struct hzi_mhc_pre_args *a,
+					       enum hzi_mhc_products by)
+{
+	return plan_of(ctx, a, by).bytes;
+}
+
 const char *hzi_cuda_mhc_coef_mma_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
@@ -252,20 +268,20 @@ const char *hzi_cuda_mhc_coef_mma_unsupported(const struct hz_context *ctx, cons
 
 size_t hzi_cuda_mhc_coef_mma_workspace(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, args, true).bytes;
+	return hzi_cuda_mhc_coef_by_launches_workspace(ctx, args, HZI_MHC_MMA);
 }
 
 int hzi_cuda_mhc_coef_mma(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, true);
+	return hzi_cuda_mhc_coef_by_launches(ctx, args, HZI_MHC_MMA);
 }
 
 size_t hzi_cuda_mhc_coef_generic_workspace(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, args, false).bytes;
+	return hzi_cuda_mhc_coef_by_launches_workspace(ctx, args, HZI_MHC_GENERIC);
 }
 
 int hzi_cuda_mhc_coef_generic(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, false);
+	return hzi_cuda_mhc_coef_by_launches(ctx, args, HZI_MHC_GENERIC);
 }

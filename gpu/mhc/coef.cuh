@@ -265,25 +265,38 @@ HZ_DEVICE void load_sums(const hzi_mhc_sums &sums, int m, float *memory)
 		step = sums.groups * (m + 1);
 	const int64_t left = sums.groups - first;
 	const int count = (int)(left < HZI_MHC_COEF_GROUPS ? left : HZI_MHC_COEF_GROUPS) * (m + 1);
+	constexpr int BATCH = 8;		/* loads in flight */
 
-	for (int e = threadIdx.x; e < count; e += HZI_MHC_COEF_GROUPS) {
-		float sum = 0;
+	for (int e0 = threadIdx.x; e0 < count; e0 += BATCH * HZI_MHC_COEF_GROUPS) {
+		float sum[BATCH] = {};
 
-		if (sums.data) {
-			const float *src = sums.data + first * (m + 1) + e;
+#pragma unroll 4
+		for (int i = 0; sums.data && i < sums.splits; i++) {
+			const float *src = sums.data + first * (m + 1) + i * step;
 
-#pragma unroll 16
-			for (int i = 0; i < sums.splits; i++)
-				sum += src[i * step];
-			if (e % (m + 1) == m && !sums.saved) {
-				sum = sums.columns > 0 ? sum / sums.columns : 0;
-				if (hzi_mhc_leaves_f32(sum, sums.least) && sums.columns > 0)
-					sum = wide_root(sums.x, sums.dtype, first + e / (m + 1),
-							(int)(sums.columns / sums.channels + 0.5f),
-							sums.channels, sum);
+#pragma unroll
+			for (int j = 0; j < BATCH; j++) {
+				const int e = e0 + j * HZI_MHC_COEF_GROUPS;
+
+				sum[j] += e < count ? src[e] : 0;
 			}
 		}
-		memory[e] = sum;
+#pragma unroll
+		for (int j = 0; j < BATCH; j++) {
+			const int e = e0 + j * HZI_MHC_COEF_GROUPS;
+			float all = sum[j];
+
+			if (e >= count)
+				break;
+			if (sums.data && e % (m + 1) == m && !sums.saved) {
+				all = sums.columns > 0 ? all / sums.columns : 0;
+				if (hzi_mhc_leaves_f32(all, sums.least) && sums.columns > 0)
+					all = wide_root(sums.x, sums.dtype, first + e / (m + 1),
+							(int)(sums.columns / sums.channels + 0.5f),
+							sums.channels, all);
+			}
+			memory[e] = all;
+		}
 	}
 	__syncthreads();
 }

@@ -21,6 +21,7 @@
 #define HZI_MHC_MMA_CHUNK 64		/* channels at a time */
 #define HZI_MHC_MMA_PART 64		/* tokens at a time in mhc_coef_mma_dphi */
 #define HZI_MHC_COEF_GROUPS 64		/* per block of coefficient kernels, one per thread */
+#define HZI_MHC_COEF_ROW_GROUPS 8	/* per block of mhc_coef_*_8, one per warp */
 
 /* Shared memory of mhc_coef_gradients_4: sums of groups and a history of `iterations` */
 #define HZI_MHC_COEF_GRADIENTS_BYTES(iterations) (HZI_MHC_COEF_GROUPS * (33 + 8 * (iterations)) * 4)

@@ -95,7 +95,8 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 	p.mma = mma ? mma_products(a, needs) : 0;
 	p.projection = hzi_cuda_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
 		.tokens = needs->means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
-	}, &a->rule, p.mma & MMA_PROJECT, needs->projects, &p.bytes);
+	}, &a->rule, p.mma & MMA_PROJECT ? HZI_MHC_MMA : HZI_MHC_GENERIC, needs->projects,
+			&p.bytes);
 	if ((needs->coefs && !fused) || needs->norm)
 		p.p = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
 	if (needs->coefs && !fused)

@@ -71,12 +71,15 @@ int hzi_cuda_mhc_finish_coefs(struct hz_context *ctx, const char *op,
 			      const struct hzi_mhc_finish *p)
 {
 	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_finish_4 :
-					    HZI_KERNEL_mhc_coef_finish_generic;
+			   p->rule.n < 4 ? HZI_KERNEL_mhc_coef_finish_3 :
+					   HZI_KERNEL_mhc_coef_finish_8;
+	const bool warps = p->rule.n > 4;
+	const int groups = warps ? HZI_MHC_COEF_ROW_GROUPS : HZI_MHC_COEF_GROUPS;
 
 	if (p->sums.groups == 0)
 		return HZ_OK;
-	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, HZI_MHC_COEF_GROUPS),
-				   1, HZI_MHC_COEF_GROUPS, 0, p, sizeof(*p));
+	return hzi_cuda_mhc_launch(ctx, op, kernel, ceil_div(p->sums.groups, groups), 1,
+				   warps ? groups * 32 : groups, 0, p, sizeof(*p));
 }
 
 bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hzi_mhc_array *u,

@@ -5,9 +5,9 @@
  *
  * The projection by mma.sync comes first, summed over splits of the columns. x and phi are split
  * into two terms of bf16, exactly if x has 16 bits. Then one thread makes the coefficients of a
- * group.
+ * group, of more than 4 streams a warp.
  */
-#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_rows.cuh"
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 
@@ -268,12 +268,54 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
-	mhc_coef_finish_generic(const __grid_constant__ hzi_mhc_finish p)
+	mhc_coef_finish_3(const __grid_constant__ hzi_mhc_finish p)
 {
-	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<3> + 1)];
 
 	begin_coefs(p, memory);
-	SWITCH_UNROLLED_STREAMS(p.rule.n, coefs<N>(p, memory))
+	switch (p.rule.n) { CASES_1_TO_3(coefs<N>(p, memory)) }
+}
+
+/* ---- Coefficients of more streams, a warp a group --------------------------------------------- */
+
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_ROW_GROUPS * 32)
+	mhc_coef_finish_8(const __grid_constant__ hzi_mhc_finish p)
+{
+	const int64_t s = (int64_t)blockIdx.x * HZI_MHC_COEF_ROW_GROUPS + threadIdx.x / 32;
+	const int m = p.rule.m;
+	const place at;
+	const rows_of_lane rows(p.rule, at);
+	const hzi_mhc_coef &to = at.q ? p.q : p.p;
+	float v[ENTRIES], input[ENTRIES], slopes[ENTRIES], square, rho, gate, slope;
+
+	pdl_launch_dependents();
+	pdl_wait();
+	if (s >= p.sums.groups)
+		return;
+	square = rows.load(p.sums, p.rule, s, v);
+	rho = roots_of(p.rule, square, slope);
+	if (p.saved && threadIdx.x % 32 == 0)
+		p.saved[s * (m + 1) + m] = square;
+#pragma unroll
+	for (int e = 0; e < ENTRIES; e++) {
+		if (p.saved && rows.k[e] >= 0)
+			p.saved[s * (m + 1) + rows.k[e]] = v[e];
+		v[e] *= rho;
+	}
+	rows.affine(p.rule, v, p.alpha, p.bias, input, slopes, v);
+	gate = gate_of_lane(p.rule, at, v[0]);
+	if (rows.k[0] >= 0 && to.data)
+		*coef_at(to, s, at.i, 0) = gate;
+	if (!p.a.data || m <= p.rule.n)
+		return;
+	residual_of_lane(p.rule, at, v + 1, v + 1);
+#pragma unroll
+	for (int e = 0; e < PAIR; e++) {
+		const int i = rows.swapped ? at.j(e) : at.i, j = rows.swapped ? at.i : at.j(e);
+
+		if (at.in(p.rule.n, e))
+			*coef_at(p.a, s, i, j) = v[1 + e];
+	}
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */

@@ -4,9 +4,10 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Calls go down: routes.c lists the routes of mhc_streams, mhc_streams_bwd, mhc_recompute (mix.c,
- * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_input_fused.c, coef_persistent.c, coef.c) and
- * mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_fused.c). These call launchers of single kernels: coef_generic.c,
- * coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c; then common.c.
+ * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_splitk.c, coef_input_fused.c, coef_persistent.c,
+ * coef_wgmma.c, coef.c) and mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_fused.c). These call
+ * launchers of single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c;
+ * then common.c.
  */
 #ifndef HZI_GPU_MHC_LAUNCH_H
 #define HZI_GPU_MHC_LAUNCH_H
@@ -28,20 +29,26 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_mix_bwd_vectorized, hzi_cuda_mhc_mix_bwd_strided,
 	hzi_cuda_mhc_recompute_vectorized, hzi_cuda_mhc_recompute_strided,
 	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
-	hzi_cuda_mhc_coef_mma, hzi_cuda_mhc_coef_generic, hzi_cuda_mhc_coef_bwd_fused,
+	hzi_cuda_mhc_coef_splitk, hzi_cuda_mhc_coef_wgmma, hzi_cuda_mhc_coef_mma,
+	hzi_cuda_mhc_coef_generic,
+	hzi_cuda_mhc_coef_bwd_fused,
 	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused,
 	hzi_cuda_mhc_gated_chain;
 
 hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,
 	hzi_cuda_mhc_coef_small_batch_unsupported, hzi_cuda_mhc_coef_input_fused_unsupported,
-	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_mma_unsupported,
+	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_splitk_unsupported,
+	hzi_cuda_mhc_coef_wgmma_unsupported,
+	hzi_cuda_mhc_coef_mma_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_mma_unsupported,
 	hzi_cuda_mhc_gated_fused_unsupported;
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
 	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
-	hzi_cuda_mhc_coef_mma_workspace, hzi_cuda_mhc_coef_generic_workspace,
+	hzi_cuda_mhc_coef_splitk_workspace, hzi_cuda_mhc_coef_wgmma_workspace,
+	hzi_cuda_mhc_coef_mma_workspace,
+	hzi_cuda_mhc_coef_generic_workspace,
 	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace, hzi_cuda_mhc_gated_fused_workspace,
 	hzi_cuda_mhc_gated_chain_workspace;
@@ -163,22 +170,25 @@ static inline struct hzi_mhc_rule hzi_cuda_mhc_rule_of_copy(struct hzi_mhc_rule 
 
 /* ---- Means, projection, coefficients (coef.c) ------------------------------------------------ */
 
+/* What multiplies x and phi: coef_generic.c, coef_mma.c, coef_wgmma.c */
+enum hzi_mhc_products { HZI_MHC_GENERIC, HZI_MHC_MMA, HZI_MHC_WGMMA };
+
 /* Parts of the workspace for sums of x and phi, and how they are made */
 struct hzi_mhc_projection {
 	float *means, *mean_sums, *sums;
 	float *roots;			/* [groups][n][2], of streams of means; NULL: none */
-	float *parts;			/* partial sums of mma; another kernel adds them up */
+	float *parts;			/* partial sums; another kernel adds them up */
+	float *phi;			/* of HZI_MHC_WGMMA: phi in two terms of 16 bits */
 	int splits, mean_splits;	/* splits: of sums, or of parts if not NULL */
-	bool mma;
+	enum hzi_mhc_products by;
 };
 
-/*
- * mma: use coef_mma.c, which must support the call; projects: false if x has been projected already
- */
+/* by: what must support the call; projects: false if x has been projected already */
 struct hzi_mhc_projection hzi_cuda_mhc_plan_projection(const struct hz_context *ctx,
 						  const struct hzi_mhc_shape *s,
-						       const struct hzi_mhc_rule *rule, bool mma,
-						       bool projects, size_t *used);
+						       const struct hzi_mhc_rule *rule,
+						       enum hzi_mhc_products by, bool projects,
+						       size_t *used);
 
 /*
  * Means of x over the tokens of a group if groups are not single tokens, divided by the roots of
@@ -209,6 +219,13 @@ int hzi_cuda_mhc_coef_in_one_launch(struct hz_context *ctx, const struct hzi_mhc
 size_t hzi_cuda_mhc_coef_in_one_launch_workspace(const struct hz_context *ctx,
 						 const struct hzi_mhc_pre_args *a, bool makes_u);
 
+/* Runs a call by a launch for each step, of which `by` is the projection. */
+int hzi_cuda_mhc_coef_by_launches(struct hz_context *ctx, const struct hzi_mhc_pre_args *a,
+				  enum hzi_mhc_products by);
+size_t hzi_cuda_mhc_coef_by_launches_workspace(const struct hz_context *ctx,
+					       const struct hzi_mhc_pre_args *a,
+					       enum hzi_mhc_products by);
+
 /* x of a call: a->x, or the streams of a->post */
 static inline const struct hzi_mhc_array *hzi_cuda_mhc_coef_x(const struct hzi_mhc_pre_args *a)
 {
@@ -216,6 +233,12 @@ static inline const struct hzi_mhc_array *hzi_cuda_mhc_coef_x(const struct hzi_m
 }
 
 /* ---- Single kernels -------------------------------------------------------------------------- */
+
+/* coef_wgmma.c; phi: workspace of so many floats */
+int64_t hzi_cuda_mhc_wgmma_phi_floats(const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_wgmma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_wgmma_project(struct hz_context *ctx, const char *op,
+			       const struct hzi_mhc_project *p, float *phi);
 
 /* coef_generic.c */
 int hzi_cuda_mhc_generic_project_splits(const struct hz_context *ctx,

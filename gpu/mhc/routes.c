@@ -9,11 +9,12 @@
 #include "lib/core/route.h"
 
 /*
- * Costs of mhc_pre are ranks: those of coef_mma and coef_generic are their indices, 3 and 4. Of
+ * Costs of mhc_pre are ranks: those of coef_mma and coef_generic are their indices, 5 and 6. Of
  * equal ranks the earlier row wins.
  */
 
 #define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
+#define SPLITK 768	/* tokens: 27.6 us, coef_input_fused 29.2; for 1024 32.4 and 32.5 */
 
 /*
  * Tokens from which on coef_persistent is the fastest route, since each cluster of two blocks reads
@@ -24,16 +25,20 @@
 #define MANY 8192
 #define MANY_BESIDE_MMA 1024
 
-HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 5)
+HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 7)
+HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= SPLITK, 1, 7)
 HZI_RANK(input_fused, struct hzi_mhc_pre_args,
-	 (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a), 1, 3)
+	 (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a), 2, 5)
+
+/* coef_wgmma computes 80 rows in any case. */
+HZI_RANK(wgmma, struct hzi_mhc_pre_args, a->rule.m > 32, 4, 7)
 
 static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
 
 	(void)ctx;
-	return a->s.tokens >= MANY ? 2 : a->s.tokens >= MANY_BESIDE_MMA ? 3 : 5;
+	return a->s.tokens >= MANY ? 3 : a->s.tokens >= MANY_BESIDE_MMA ? 5 : 7;
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -56,11 +61,15 @@ static const struct hzi_route recompute[] = {{VECTORIZED(recompute)}, {STRIDED(r
 static const struct hzi_route pre[] = {
 	{"coef_small_batch", "4 streams, one launch, for few tokens", HZI_SM_90A,
 	 FUNCTIONS(coef_small_batch), WORKSPACE(coef_small_batch), .cost = small_batch_cost},
+	{"coef_splitk", "4 streams of 16 bits, two launches, for some hundred tokens", HZI_SM_80,
+	 FUNCTIONS(coef_splitk), WORKSPACE(coef_splitk), .cost = splitk_cost},
 	{"coef_input_fused",
 	 "4 streams of 16 bits, one pass over x for coefficients and branch input", HZI_SM_90A,
 	 FUNCTIONS(coef_input_fused), WORKSPACE(coef_input_fused), .cost = input_fused_cost},
 	{"coef_persistent", "4 streams of 16 bits, coefficients of many tokens", HZI_SM_90A,
 	 FUNCTIONS(coef_persistent), WORKSPACE(coef_persistent), .cost = persistent_cost},
+	{"coef_wgmma", "bf16 streams, phi of more than 32 rows: projection by wgmma",
+	 HZI_SM_90A, FUNCTIONS(coef_wgmma), WORKSPACE(coef_wgmma), .cost = wgmma_cost},
 	{"coef_mma", "projection on tensor cores, aligned rows", HZI_SM_80, FUNCTIONS(coef_mma),
 	 WORKSPACE(coef_mma)},
 	{"coef_generic", "any strides, no phi", HZI_ANY_ARCH, WORKSPACE(coef_generic),

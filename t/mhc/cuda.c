@@ -235,7 +235,8 @@ static void test_pre_all(int hopper)
 	test_pre(64, 64, 4, HZ_F16, hopper);
 	test_pre(64, 64, 4, HZ_F32, hopper);
 	test_pre(113, 113, 4, HZ_F32, 0);
-	test_pre(113, 113, 4, HZ_F16, hopper);
+	test_pre(113, 113, 4, HZ_F16, 0);
+	test_pre(769, 769, 4, HZ_F16, hopper);
 	test_pre(64, 2, 4, HZ_BF16, 0);
 	test_pre(30, 30, 3, HZ_BF16, 0);
 	test_pre(0, 2, 4, HZ_BF16, 0);
@@ -254,6 +255,9 @@ static void test_weights(int hopper)
 		{"of many tokens", 8192, 64, HZ_BF16, 0, 0, "mhc_coef_persistent_bf16", 128},
 		{"and u of few", 48, 64, HZ_BF16, 1, 0, "mhc_coef_small_batch_bf16", 96},
 		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_coef_small_batch_bf16", 64},
+		{"and u of some hundred", 113, 64, HZ_BF16, 1, 0,
+		 "mhc_coef_splitk_project_bf16 mhc_coef_splitk_finish_bf16", 113},
+		{"and u of more than those", 769, 64, HZ_F16, 1, 0, "mhc_coef_input_fused_f16", 132},
 		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_coef_persistent_f16", 128},
 		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_coef_input_fused_bf16", 132},
 		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_coef_input_fused_bf16", 132},

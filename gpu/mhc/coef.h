@@ -114,6 +114,7 @@ struct hzi_mhc_gradients {
 	float *draw, *own, *p, *a, *scalars;
 	uint32_t *records;
 	int32_t coefs, common;		/* common: see hzi_mhc_is_common() */
+	int32_t kept, pad;		/* more than 4 streams: iterations in the history */
 };
 
 /*

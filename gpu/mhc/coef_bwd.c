@@ -108,7 +108,7 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 			p.dnorm = hzi_cuda_mhc_take(ctx, &p.bytes, p.norm_blocks * a->s.channels);
 	}
 	if (needs->gradients) {
-		p.blocks = ceil_div(S, HZI_MHC_COEF_GROUPS);
+		p.blocks = hzi_cuda_mhc_gradient_blocks(&a->s);
 		if (a->p_in.data)
 			p.dp = a->dp_in.data;
 		else if (a->du.data)

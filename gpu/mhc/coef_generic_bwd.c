@@ -19,15 +19,30 @@ int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd 
 				   HZI_MHC_NORM_THREADS, 0, p, sizeof(*p));
 }
 
-int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p)
+int64_t hzi_cuda_mhc_gradient_blocks(const struct hzi_mhc_shape *s)
 {
-	const int64_t history = min_of(p->rule.iterations, HZI_MHC_HISTORY);
-	const size_t shared = p->rule.n == 4 ? HZI_MHC_COEF_GRADIENTS_BYTES((size_t)history) : 0;
-	const int kernel = p->rule.n == 4 ? HZI_KERNEL_mhc_coef_gradients_4 :
-					    HZI_KERNEL_mhc_coef_gradients_generic;
+	return ceil_div(s->groups, s->n > 4 ? HZI_MHC_COEF_ROW_GROUPS : HZI_MHC_COEF_GROUPS);
+}
 
-	return hzi_cuda_mhc_launch(ctx, OP, kernel, ceil_div(p->sums.groups, HZI_MHC_COEF_GROUPS),
-				   1, HZI_MHC_COEF_GROUPS, shared, p, sizeof(*p));
+int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *of)
+{
+	const size_t history = (size_t)min_of(of->rule.iterations, HZI_MHC_HISTORY);
+	const int n = of->rule.n;
+	const struct hzi_mhc_shape s = {.groups = of->sums.groups, .n = n};
+	struct hzi_mhc_gradients p = *of;
+
+	p.kept = history ? (int32_t)history : 1;
+	if (n <= 4)
+		return hzi_cuda_mhc_launch(ctx, OP, n == 4 ? HZI_KERNEL_mhc_coef_gradients_4 :
+							     HZI_KERNEL_mhc_coef_gradients_3,
+					   hzi_cuda_mhc_gradient_blocks(&s), 1, HZI_MHC_COEF_GROUPS,
+					   n == 4 ? HZI_MHC_COEF_GRADIENTS_BYTES(history) : 0,
+					   &p, sizeof(p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_gradients_8,
+				   hzi_cuda_mhc_gradient_blocks(&s), 1,
+				   HZI_MHC_COEF_ROW_GROUPS * 32,
+				   (size_t)p.kept * HZI_MHC_COEF_ROW_GROUPS * 2 * HZI_MHC_STREAMS *
+					   sizeof(float), &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_rows.cuh"
 #include "gpu/mhc/coef_bwd_fused.h"
 #include "gpu/device/pdl.cuh"
 
@@ -202,13 +202,126 @@ HZ_DEVICE void gradients_other(const hzi_mhc_gradients &p, float *memory)
 }
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
-	mhc_coef_gradients_generic(const __grid_constant__ hzi_mhc_gradients p)
+	mhc_coef_gradients_3(const __grid_constant__ hzi_mhc_gradients p)
 {
-	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<HZI_MHC_STREAMS> + 1)];
+	__shared__ float memory[HZI_MHC_COEF_GROUPS * (ROWS<3> + 1)];
 
 	pdl_launch_dependents();
 	pdl_wait();
-	SWITCH_UNROLLED_STREAMS(p.rule.n, gradients_other<N>(p, memory))
+	switch (p.rule.n) { CASES_1_TO_3(gradients_other<N>(p, memory)) }
+}
+
+/* The same of more streams, a warp a group; p.kept iterations in the history of a group */
+#define ROW_GROUPS HZI_MHC_COEF_ROW_GROUPS
+
+extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
+	mhc_coef_gradients_8(const __grid_constant__ hzi_mhc_gradients p)
+{
+	extern __shared__ float memory[];
+	__shared__ float sums[ROW_GROUPS][ROWS<HZI_MHC_STREAMS> + 3];
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = p.rule.n, m = p.rule.m;
+	const int64_t own = (int64_t)blockIdx.x * ROW_GROUPS + warp;
+	const int64_t s = own < p.sums.groups ? own : p.sums.groups - 1;
+	const bool stores = own < p.sums.groups, is_tanh = p.rule.residual == HZ_MHC_TANH;
+	const place at;
+	const rows_of_lane rows(p.rule, at);
+	float y[ENTRIES], input[ENTRIES], slopes[ENTRIES], z[ENTRIES], dz[ENTRIES] = {};
+	float a[PAIR] = {}, da[PAIR], dalpha[3], sum = 0, rho, slope, of_rho, sigma, gate;
+
+	pdl_launch_dependents();
+	pdl_wait();
+	rho = roots_of(p.rule, rows.load(p.sums, p.rule, s, y), of_rho);
+#pragma unroll
+	for (int e = 0; e < ENTRIES; e++)
+		y[e] *= rho;
+	rows.affine(p.rule, y, p.alpha, p.bias, input, slopes, z);
+	gate = gate_of_lane(p.rule, at, z[0]);
+	if (p.p && stores && rows.k[0] >= 0 && at.q == 0)
+		p.p[s * n + at.i] = p.p_in.data ? *coef_at(p.p_in, s, at.i, 0) : gate;
+	/* Incoming gradients; those of a in the order of k */
+#pragma unroll
+	for (int e = 0; e < PAIR; e++) {
+		const int i = rows.swapped ? at.j(e) : at.i, j = rows.swapped ? at.i : at.j(e);
+		const float *ours = p.da_own ? p.da_own + (s * n + i) * n + j : NULL;
+
+		da[e] = at.in(n, e) ? incoming(p.da, ours, s, i, j) : 0;
+	}
+	if (rows.k[0] >= 0)
+		dz[0] = at.q ? incoming(p.dq, NULL, s, at.i, 0) :
+			       incoming(p.dp, p.dp_own ? p.dp_own + s * n + at.i : NULL, s, at.i, 0);
+	/* As hzi_mhc_coefs_bwd() */
+	sigma = hzi_mhc_sigma(z[0], &slope);
+	if (!is_tanh) {
+		const float all = p.rule.p_eps + sum_column(at.i < n ? sigma : 0);
+		const float mean = hzi_m_div(sum_column(dz[0] * sigma), all);
+
+		if (at.q)
+			dz[0] *= p.rule.q_scale * slope;
+		else if (p.rule.flags & HZ_MHC_NORMALIZE)
+			dz[0] = hzi_m_div(dz[0] - mean, all) * slope;
+		else
+			dz[0] *= slope;
+	}
+	if (at.q == 0 && p.rule.flags & HZI_MHC_HEAD)
+		dz[0] = 0;
+	if (p.rule.residual == HZ_MHC_SINKHORN && m > n) {
+		sinkhorn_bwd_of_lane(p.rule, at, z + 1, da, memory + warp * (p.kept * KEPT),
+				     p.kept, a, dz + 1);
+	} else {
+		residual_of_lane(p.rule, at, z + 1, a);
+#pragma unroll
+		for (int e = 0; e < PAIR; e++)
+			dz[1 + e] = is_tanh ? da[e] : 0;
+	}
+#pragma unroll
+	for (int e = 0; e < PAIR; e++) {
+		const int i = rows.swapped ? at.j(e) : at.i, j = rows.swapped ? at.i : at.j(e);
+
+		if (p.a && stores && at.in(n, e))
+			p.a[(s * n + i) * n + j] = a[e];
+	}
+	dalpha[0] = dalpha[1] = dalpha[2] = 0;
+#pragma unroll
+	for (int e = 0; e < ENTRIES; e++) {
+		float dy;
+
+		dz[e] = stores && rows.k[e] >= 0 ? dz[e] : 0;
+		dy = hzi_mhc_alpha(p.alpha, e ? 2 : rows.part) * dz[e] * slopes[e];
+		sum = rows.k[e] >= 0 ? fmaf(dy, y[e], sum) : sum;
+		if (e)
+			dalpha[2] = fmaf(dz[e], input[e], dalpha[2]);
+		else
+			dalpha[at.q == 1] = dz[e] * input[e];
+		if (p.draw && stores && rows.k[e] >= 0)
+			p.draw[s * m + rows.k[e]] = rho * dy;
+	}
+	sum = sum_column(sum_row(sum));
+	if (p.own && stores && lane == 0) {
+		const float power = far_power(of_rho);
+
+		p.own[s * 2] = p.sums.columns > 0 ? -rho * (of_rho * (1 / power)) * sum /
+						    p.sums.columns : 0;
+		p.own[s * 2 + 1] = power;
+	}
+	if (!p.scalars)
+		return;
+#pragma unroll
+	for (int e = 0; e < 3; e++) {
+		dalpha[e] = sum_column(sum_row(dalpha[e]));
+		if (lane == 0)
+			sums[warp][e] = dalpha[e];
+		if (rows.k[e] >= 0)
+			sums[warp][rows.k[e] + 3] = dz[e];
+	}
+	__syncthreads();
+	for (int k = threadIdx.x; k < m + 3; k += ROW_GROUPS * 32) {
+		float all = 0;
+
+#pragma unroll
+		for (int w = 0; w < ROW_GROUPS; w++)
+			all += sums[w][k];
+		p.scalars[blockIdx.x * (m + 3) + k] = all;
+	}
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */

@@ -310,33 +310,43 @@ HZ_DEVICE void store_phi(const hzi_mhc_dx &p, uint4 *dst, int64_t first, int ste
 	}
 }
 
-/* draw of 16 tokens, rows 16 step to 16 step + 15, as an A fragment, columns as above */
-HZ_DEVICE void load_draw(const hzi_mhc_dx &p, const int64_t *t, int step, uint32_t *high,
-			 uint32_t *low)
-{
-	const int k = step * 16 + threadIdx.x % 4 * 4;
+/* draw of 16 tokens, rows 16 step to 16 step + 15: the values of a lane, columns as above */
+struct draw_of_step {
+	float4 v[2];
+
+	__device__ __forceinline__ void load(const hzi_mhc_dx &p, const int64_t *t, int step)
+	{
+		const int k = step * 16 + threadIdx.x % 4 * 4;
 
 #pragma unroll
-	for (int half = 0; half < 2; half++) {
-		float4 v = {};
+		for (int half = 0; half < 2; half++) {
+			v[half] = {};
+			if (t[half] < p.tokens) {
+				const float *src = p.draw + t[half] * p.m + k;
 
-		if (t[half] < p.tokens) {
-			const float *src = p.draw + t[half] * p.m + k;
-
-			if (p.m % 4 == 0) {
-				if (k < p.m)
-					v = *(const float4 *)src;
-			} else {
-				v.x = k < p.m ? src[0] : 0;
-				v.y = k + 1 < p.m ? src[1] : 0;
-				v.z = k + 2 < p.m ? src[2] : 0;
-				v.w = k + 3 < p.m ? src[3] : 0;
+				if (p.m % 4 == 0) {
+					if (k < p.m)
+						v[half] = *(const float4 *)src;
+				} else {
+					v[half].x = k < p.m ? src[0] : 0;
+					v[half].y = k + 1 < p.m ? src[1] : 0;
+					v[half].z = k + 2 < p.m ? src[2] : 0;
+					v[half].w = k + 3 < p.m ? src[3] : 0;
+				}
 			}
 		}
-		high[half] = split_pair(v.x, v.y, low[half]);
-		high[half + 2] = split_pair(v.z, v.w, low[half + 2]);
 	}
-}
+
+	/* As an A fragment, in two terms */
+	__device__ __forceinline__ void split(uint32_t *high, uint32_t *low) const
+	{
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			high[half] = split_pair(v[half].x, v[half].y, low[half]);
+			high[half + 2] = split_pair(v[half].z, v[half].w, low[half + 2]);
+		}
+	}
+};
 
 /* Adds weight v to row `half` of a lane, 4 channels. */
 HZ_DEVICE void add_four(float (*sum)[4], int half, float weight, const float *v)
@@ -373,53 +383,115 @@ HZ_DEVICE void load_coefs(float *dst, const float *src)
 	}
 }
 
-/* Adds dx of one token, without the term of phi. */
-template <int N, int DT>
-HZ_DEVICE void add_token(const hzi_mhc_dx &p, float (*sum)[2][4], int half, int64_t t, int64_t c)
+/* 4 channels of a stream or of du, unconverted */
+template <int DT>
+struct raw_four {
+	uint2 v;
+
+	__device__ __forceinline__ void load(const hzi_mhc_array &x, int64_t at)
+	{
+		v = *(const uint2 *)((const uint16_t *)x.data + at);
+	}
+	__device__ __forceinline__ void get(float *to) const
+	{
+		unpack(DT, v.x, to[0], to[1]);
+		unpack(DT, v.y, to[2], to[3]);
+	}
+};
+
+template <>
+struct raw_four<HZ_F32> {
+	float4 v;
+
+	__device__ __forceinline__ void load(const hzi_mhc_array &x, int64_t at)
+	{
+		v = *(const float4 *)((const float *)x.data + at);
+	}
+	__device__ __forceinline__ void get(float *to) const
+	{
+		to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+	}
+};
+
+/*
+ * Adds dx of a lane's tokens from FIRST on, of two, without the term of phi. What is loaded of both
+ * is requested before it is used: latency bounds this kernel. Tokens beyond the last repeat an
+ * earlier one.
+ */
+template <int N, int DT, int FIRST, int END>
+HZ_DEVICE void add_tokens(const hzi_mhc_dx &p, float (*sum)[2][4], const int64_t *t, int64_t c)
 {
 	const int64_t each = p.groups == p.tokens ? 1 : p.tokens / p.groups;
-	const int64_t s = mhc_divide(t, each);
+	const int64_t s[2] = {mhc_divide(t[0], each), mhc_divide(t[1], each)};
+	raw_four<DT> raw[2][N];
 	float v[4], weight[N];
 
 	if (p.own) {
-		const float own = p.own[t * 2], power = p.own[t * 2 + 1];
+#pragma unroll
+		for (int half = FIRST; half < END; half++) {
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				raw[half][j].load(p.x, offset(p.x, t[half], j, c));
+		}
+#pragma unroll
+		for (int half = FIRST; half < END; half++) {
+			const float2 own = *(const float2 *)(p.own + t[half] * 2);
 
 #pragma unroll
-		for (int j = 0; j < N; j++) {
-			load_vector<DT, 4>(v, p.x, offset(p.x, t, j, c));
-			if (power != 1)
-				scale_four(v, power);
-			add_four(sum[j], half, own, v);
+			for (int j = 0; j < N; j++) {
+				raw[half][j].get(v);
+				if (own.y != 1)
+					scale_four(v, own.y);
+				add_four(sum[j], half, own.x, v);
+			}
 		}
-	}
-	if (p.du.data) {
-		if (p.du_dtype == HZ_F32)
-			load_vector<HZ_F32, 4>(v, p.du, offset(p.du, t, 0, c));
-		else
-			load_vector<DT, 4>(v, p.du, offset(p.du, t, 0, c));
-		load_coefs<N>(weight, p.p + s * N);
-#pragma unroll
-		for (int j = 0; j < N; j++)
-			add_four(sum[j], half, weight[j], v);
 	}
 	if (p.dy.data) {
 #pragma unroll
-		for (int i = 0; i < N; i++) {
-			load_vector<DT, 4>(v, p.dy, offset(p.dy, t, i, c));
-			load_coefs<N>(weight, p.a + (s * N + i) * N);
+		for (int half = FIRST; half < END; half++) {
+#pragma unroll
+			for (int i = 0; i < N; i++)
+				raw[half][i].load(p.dy, offset(p.dy, t[half], i, c));
+		}
+	}
+	if (p.du.data) {
+#pragma unroll
+		for (int half = FIRST; half < END; half++) {
+			if (p.du_dtype == HZ_F32)
+				load_vector<HZ_F32, 4>(v, p.du, offset(p.du, t[half], 0, c));
+			else
+				load_vector<DT, 4>(v, p.du, offset(p.du, t[half], 0, c));
+			load_coefs<N>(weight, p.p + s[half] * N);
 #pragma unroll
 			for (int j = 0; j < N; j++)
 				add_four(sum[j], half, weight[j], v);
 		}
 	}
-	if (p.shared) {
+	if (p.dy.data) {
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+#pragma unroll
+			for (int half = FIRST; half < END; half++) {
+				load_coefs<N>(weight, p.a + (s[half] * N + i) * N);
+				raw[half][i].get(v);
+#pragma unroll
+				for (int j = 0; j < N; j++)
+					add_four(sum[j], half, weight[j], v);
+			}
+		}
+	}
+	for (int half = FIRST; p.shared && half < END; half++) {
 #pragma unroll
 		for (int j = 0; j < N; j++) {
 			const float4 a = *(const float4 *)(p.shared +
-							   (s * N + j) * p.channels + c);
+							   (s[half] * N + j) * p.channels + c);
 			const float shared[4] = {a.x, a.y, a.z, a.w};
 
-			add_four(sum[j], half, 1, shared);
+#pragma unroll
+			for (int at = 0; at < 2; at++) {
+				if (at == half)
+					add_four(sum[j], at, 1, shared);
+			}
 		}
 	}
 }
@@ -443,12 +515,19 @@ HZ_DEVICE void mma_dx(const hzi_mhc_dx &p)
 	for (int64_t tile = (int64_t)blockIdx.y * phases + warp / p.channel_groups;
 	     tile * 16 < p.tokens; tile += (int64_t)gridDim.y * phases) {
 		const int64_t t[2] = {tile * 16 + lane / 4, tile * 16 + lane / 4 + 8};
+		const int64_t inside[2] = {t[0], t[1] < p.tokens ? t[1] : t[0]};
 		float sum[N][2][4] = {};
+		draw_of_step draw, next = {};
 
+		if (steps)
+			next.load(p, t, 0);
 		for (int step = 0; step < steps; step++) {
 			uint32_t high[4], low[4];
 
-			load_draw(p, t, step, high, low);
+			draw = next;
+			if (step + 1 < steps)
+				next.load(p, t, step + 1);
+			draw.split(high, low);
 #pragma unroll
 			for (int i = 0; i < N * 2; i++) {
 				const uint4 b = own[(i * steps + step) * 32];
@@ -458,12 +537,13 @@ HZ_DEVICE void mma_dx(const hzi_mhc_dx &p)
 				mma_m16n8k16<HZ_BF16>(sum[i / 2][i % 2], high, b.x, b.y);
 			}
 		}
-		if (c >= p.channels)
+		if (c >= p.channels || t[0] >= p.tokens)
 			continue;
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			if (t[half] < p.tokens)
-				add_token<N, DT>(p, sum, half, t[half], c);
+		if (is_f32<DT>) {
+			add_tokens<N, DT, 0, 1>(p, sum, inside, c);
+			add_tokens<N, DT, 1, 2>(p, sum, inside, c);
+		} else {
+			add_tokens<N, DT, 0, 2>(p, sum, inside, c);
 		}
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
@@ -531,21 +611,62 @@ HZ_DEVICE uint32_t transposed(uint32_t v)
 	return r;
 }
 
-/* draw of PART tokens as A fragments of 16 rows of phi by 16 tokens, lane by lane */
+/* draw of PART tokens: a thread's values of pairs of tokens, requested before they are used */
 template <int TILES>
-HZ_DEVICE void store_draw(const hzi_mhc_dphi &p, uint32_t *dst, int64_t first, int64_t end)
-{
-	for (int e = threadIdx.x; e < PART / 2 * TILES * 16; e += THREADS) {
-		const int k = e % (TILES * 16), pair = e / (TILES * 16);
-		const int64_t t = first + pair * 2;
-		const float *src = p.draw + t * p.m + k;
-		const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
-		uint32_t *at = dst + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 + number);
+struct draw_of_part {
+	static constexpr int count = PART / 2 * TILES * 16 / THREADS;
+	float v[count][2];
 
-		at[0] = split_pair(k < p.m && t < end ? src[0] : 0,
-				   k < p.m && t + 1 < end ? src[p.m] : 0, at[32 * 4]);
+	__device__ __forceinline__ void load(const hzi_mhc_dphi &p, int64_t first, int64_t end)
+	{
+#pragma unroll
+		for (int n = 0; n < count; n++) {
+			const int e = n * THREADS + threadIdx.x, k = e % (TILES * 16);
+			const int64_t t = first + e / (TILES * 16) * 2;
+			const float *src = p.draw + t * p.m + k;
+
+			v[n][0] = k < p.m && t < end ? src[0] : 0;
+			v[n][1] = k < p.m && t + 1 < end ? src[p.m] : 0;
+		}
 	}
-}
+
+	/* As A fragments of 16 rows of phi by 16 tokens, lane by lane */
+	__device__ __forceinline__ void store(uint32_t *dst) const
+	{
+#pragma unroll
+		for (int n = 0; n < count; n++) {
+			const int e = n * THREADS + threadIdx.x, k = e % (TILES * 16);
+			const int pair = e / (TILES * 16);
+			const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
+			uint32_t *at = dst + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 +
+					      number);
+
+			at[0] = split_pair(v[n][0], v[n][1], at[32 * 4]);
+		}
+	}
+};
+
+/* x of PART tokens, 8 channels a lane, unconverted */
+template <int DT>
+struct x_of_part {
+	uint4 v[PART / 16][2][is_f32<DT> ? 2 : 1];
+
+	__device__ __forceinline__ void load(const hzi_mhc_dphi &p, int i, int64_t c, int64_t first,
+					     int64_t end)
+	{
+#pragma unroll
+		for (int step = 0; step < PART / 16; step++) {
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				const int64_t t = first + step * 16 + half * 8 +
+						  threadIdx.x % 32 / 4;
+
+				load_raw_eight<DT>(v[step][half], p.x, offset(p.x, t, i, c),
+						   t < end && c < p.channels);
+			}
+		}
+	}
+};
 
 /*
  * A warp has 32 channels of a stream, a lane 8 contiguous ones of tokens lane / 4 and lane / 4 + 8;
@@ -555,6 +676,8 @@ template <int DT, int TILES>
 HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 {
 	constexpr int fragment_words = TILES * 2 * 32 * 4, steps = PART / 16;
+	/* Two parts of f32 do not fit the registers; with few rows two blocks share an SM. */
+	constexpr bool AHEAD = !is_f32<DT> && TILES > 2;
 	__shared__ __align__(16) uint32_t draw[2][steps * fragment_words];
 	const int lane = threadIdx.x % 32, tiles = (p.m + 15) / 16;
 	const int64_t strips = (p.channels + THREADS - 1) / THREADS;
@@ -563,33 +686,35 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 	const int64_t begin = p.tokens * blockIdx.y / p.splits;
 	const int64_t end = p.tokens * (blockIdx.y + 1) / p.splits;
 	float sum[TILES][4][4] = {};
+	draw_of_part<TILES> next_draw;
+	x_of_part<DT> x, next;
 	int slot = 0;
 
 	pdl_launch_dependents();
 	pdl_wait();
+	next_draw.load(p, begin, end);
+	if (AHEAD)
+		next.load(p, i, c, begin, end);
 	for (int64_t first = begin; first < end; first += PART, slot ^= 1) {
-		uint4 raw[steps][2][is_f32<DT> ? 2 : 1];
-
-#pragma unroll
-		for (int step = 0; step < steps; step++) {
-#pragma unroll
-			for (int half = 0; half < 2; half++) {
-				const int64_t t = first + step * 16 + half * 8 + lane / 4;
-
-				load_raw_eight<DT>(raw[step][half], p.x, offset(p.x, t, i, c),
-						   t < end && c < p.channels);
-			}
-		}
+		if (AHEAD)
+			x = next;
+		else
+			x.load(p, i, c, first, end);
 		/* All warps have finished with the buffer of two parts ago. */
-		store_draw<TILES>(p, draw[slot], first, end);
+		next_draw.store(draw[slot]);
 		__syncthreads();
+		if (first + PART < end) {
+			next_draw.load(p, first + PART, end);
+			if (AHEAD)
+				next.load(p, i, c, first + PART, end);
+		}
 #pragma unroll
 		for (int step = 0; step < steps; step++) {
 			uint32_t high[2][4], low[2][4];
 
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
-				split_eight<DT>(raw[step][half], high[half], low[half]);
+				split_eight<DT>(x.v[step][half], high[half], low[half]);
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
 					high[half][e] = transposed(high[half][e]);
@@ -643,7 +768,7 @@ HZ_DEVICE void mma_dphi(const hzi_mhc_dphi &p)
 }
 
 #define DPHI(type, dtype, rows) \
-	extern "C" __global__ void __launch_bounds__(THREADS) \
+	extern "C" __global__ void __launch_bounds__(THREADS, rows > 32 ? 1 : 2) \
 		mhc_coef_mma_dphi_##type##_##rows(const __grid_constant__ hzi_mhc_dphi p) \
 	{ \
 		mma_dphi<dtype, rows / 16>(p); \

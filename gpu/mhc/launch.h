@@ -262,6 +262,7 @@ bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hz
 
 /* coef_generic_bwd.c */
 int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks);
+int64_t hzi_cuda_mhc_gradient_blocks(const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p);
 int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p);
 bool hzi_cuda_mhc_has_group_dx(const struct hzi_mhc_dx *p);

@@ -210,6 +210,14 @@ static void quantize_row(const struct layer *l, const char *row, int8_t *codes, 
 	}
 }
 
+/* Bytes 0, 2, 4, 6 */
+static uint64_t even_bytes(uint64_t v)
+{
+	v &= 0x00ff00ff00ff00ff;
+	v = (v | v >> 8) & 0x0000ffff0000ffff;
+	return (v | v >> 16) & 0xffffffff;
+}
+
 /*
  * The order of each 8 elements of a row for W of 4 bits in rows as stored: a word of these has l =
  * 0, 2, 4, 6 in the low halves of its bytes, 1, 3, 5, 7 in the upper ones.
@@ -218,11 +226,11 @@ static void permute(const struct layer *l, char *row)
 {
 	for (int64_t i = 0; i < l->k; i += 8) {
 		if (l->a->integer) {
-			uint8_t v[8];
+			uint64_t v;
 
-			memcpy(v, row + i, 8);
-			for (int j = 0; j < 8; j++)
-				row[i + j] = (char)v[2 * j % 8 + j / 4];
+			memcpy(&v, row + i, 8);
+			v = even_bytes(v) | even_bytes(v >> 8) << 32;
+			memcpy(row + i, &v, 8);
 		} else {
 			uint32_t v[8], to[8];
 

@@ -521,6 +521,34 @@ INLINE vc unpack32_high(vc a, vc b)
 		      SHUFFLE_LANES(vi, a, b, 2, 6, 3, 7));
 }
 
+/* Stores bytes 16 l .. 16 l + 15. */
+INLINE void store_sixteen(void *p, vc v, const int l)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	switch (l) {
+	case 0:
+		_mm_storeu_si128(p, _mm512_castsi512_si128((__m512i)v));
+		break;
+	case 1:
+		_mm_storeu_si128(p, _mm512_extracti32x4_epi32((__m512i)v, 1));
+		break;
+	case 2:
+		_mm_storeu_si128(p, _mm512_extracti32x4_epi32((__m512i)v, 2));
+		break;
+	default:
+		_mm_storeu_si128(p, _mm512_extracti32x4_epi32((__m512i)v, 3));
+	}
+#elif HZ_VEC == HZ_VEC_AVX2
+	if (l)
+		_mm_storeu_si128(p, _mm256_extracti128_si256((__m256i)v, 1));
+	else
+		_mm_storeu_si128(p, _mm256_castsi256_si128((__m256i)v));
+#else
+	(void)l;
+	memcpy(p, &v, 16);
+#endif
+}
+
 INLINE vc unpack64_low(vc a, vc b)
 {
 	return BINARY(vc, unpacklo_epi64, vzip1q_s64, int64x2_t, SHUFFLE_LANES(vl, a, b, 0, 2));

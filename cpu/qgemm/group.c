@@ -342,6 +342,12 @@ static void transpose_scales(const struct layer *l, int64_t first, float *to)
 	const int64_t size = dtype_bytes(w->scale_dtype);
 	float part[HZI_GROUP_COLUMNS][SCALES];
 
+	if (w->scale_dtype == HZ_F32 && !w->tensor_scale) {
+		hzi_cpu_transpose(to, HZI_GROUP_COLUMNS,
+				  (const float *)w->scales + first * w->s_n, w->s_n,
+				  HZI_GROUP_COLUMNS, w->groups, 4);
+		return;
+	}
 	for (int64_t g = 0; g < w->groups; g += SCALES) {
 		const int64_t n = min_i64(SCALES, w->groups - g);
 
@@ -428,7 +434,7 @@ static void multiply(void *data, int thread, int64_t begin, int64_t end)
 			p = panel_of(w, a->packed, panel);
 		else if (item == begin || first == 0)
 			p = make_panel(l, thread, panel);
-		memset(sum, 0, sizeof(sum));
+		memset(sum, 0, (size_t)hzi_round_up(rows, HZI_GROUP_ROWS) * sizeof(*sum));
 		for (int64_t k = 0; k < w->k; k += CHUNK) {
 			const int64_t at = (columns ? 0 : k / w->group) * HZI_GROUP_COLUMNS;
 

@@ -2425,7 +2425,7 @@ typedef struct hz_linear_open_opts {
  * after the other, those of lattice codes eight at a time: each makes up for the errors of the ones
  * before, so that the error of products, (W' - W) M (W' - W)^T, becomes small. A tenth of the mean
  * of M's diagonal is added to the diagonal. mxfp4 and nvfp4 are as without. It takes 12 in^2 bytes
- * and in^3 / 6 multiply-adds on one thread, besides out in^2 of them.
+ * and, on one thread, in^3 / 6 + 1.5 out in^2 multiply-adds.
  *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while

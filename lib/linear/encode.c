@@ -109,7 +109,7 @@ static double panel_square(const struct work *w, int64_t k, const float *row)
 	return sum;
 }
 
-/* Adds the errors of a chunk's products, of w->residual; a panel stays in the cache for all rows. */
+/* Adds the errors of a chunk's products. A panel stays in the cache for all rows. */
 static void count_products(struct work *w, int64_t rows)
 {
 	for (int64_t k = 0; k < w->in; k += PANEL) {

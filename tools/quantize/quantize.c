@@ -169,8 +169,9 @@ static int calibrate(struct work *k, const char *option, struct moments *m)
 	}
 	if (!status && !found)
 		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize"
-				  "%s%s%s as many in-features", path, (long long)m->squares.shape[0],
-				  glob ? " that matches '" : "", glob ? glob : "", glob ? "'" : "");
+				  "%s%s%s as many in-features", path,
+				  (long long)m->squares.shape[0], glob ? " that matches '" : "",
+				  glob ? glob : "", glob ? "'" : "");
 	free(glob);
 	return status;
 }

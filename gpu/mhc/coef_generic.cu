@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 	switch (p.rule.n) { CASES_1_TO_3(coefs<N>(p, memory)) }
 }
 
-/* ---- Coefficients of more streams, a warp a group --------------------------------------------- */
+/* ---- Coefficients of more streams, a warp a group -------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_ROW_GROUPS * 32)
 	mhc_coef_finish_8(const __grid_constant__ hzi_mhc_finish p)

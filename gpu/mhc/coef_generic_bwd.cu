@@ -248,7 +248,8 @@ extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
 	}
 	if (rows.k[0] >= 0)
 		dz[0] = at.q ? incoming(p.dq, NULL, s, at.i, 0) :
-			       incoming(p.dp, p.dp_own ? p.dp_own + s * n + at.i : NULL, s, at.i, 0);
+			       incoming(p.dp, p.dp_own ? p.dp_own + s * n + at.i : NULL, s, at.i,
+					0);
 	/* As hzi_mhc_coefs_bwd() */
 	sigma = hzi_mhc_sigma(z[0], &slope);
 	if (!is_tanh) {

@@ -637,7 +637,8 @@ struct draw_of_part {
 		for (int n = 0; n < count; n++) {
 			const int e = n * THREADS + threadIdx.x, k = e % (TILES * 16);
 			const int pair = e / (TILES * 16);
-			const int lane = k % 8 * 4 + pair % 4, number = k / 8 % 2 + pair / 4 % 2 * 2;
+			const int lane = k % 8 * 4 + pair % 4;
+			const int number = k / 8 % 2 + pair / 4 % 2 * 2;
 			uint32_t *at = dst + (((pair / 8 * TILES + k / 16) * 2 * 32 + lane) * 4 +
 					      number);
 

@@ -1,5 +1,5 @@
 /*
- * coef_rows.cuh - the coefficients of a group of up to eight streams, and their gradients, by a warp
+ * coef_rows.cuh - coefficients of a group of up to eight streams, and their gradients, by a warp
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *

@@ -76,9 +76,9 @@ static const struct any_geometry {
 	{7, 64, {ANY(64_7), 64, 1, 3, PADDED_COLUMNS_BYTES(64, 128, 2), {6}}},
 	{8, 64, {ANY(64_8), 128, 1, 3, PADDED_COLUMNS_BYTES(64, 256, 2), {3}}},
 	{9, 64, {ANY(64_9), 256, 1, 4, PADDED_COLUMNS_BYTES(64, 512, 1), {2}}},
-	{10, 80, {ANY(80_10), 256, 1, 12, PADDED_COLUMNS_BYTES(80, 512, 2), {1}}},
-	{10, 112, {ANY(112_10), 256, 1, 12, PADDED_COLUMNS_BYTES(112, 512, 2), {1}}},
-	{10, 128, {ANY(128_10), 256, 1, 12, PADDED_COLUMNS_BYTES(128, 512, 2), {1}}},
+	{10, 80, {ANY(80_10), 256, 1, 24, PADDED_COLUMNS_BYTES(80, 512, 2), {1}}},
+	{10, 112, {ANY(112_10), 256, 1, 24, PADDED_COLUMNS_BYTES(112, 512, 2), {1}}},
+	{10, 128, {ANY(128_10), 256, 1, 24, PADDED_COLUMNS_BYTES(128, 512, 2), {1}}},
 };
 
 /* f32 rows by Paley's second matrices, and by others but for those of the next table */
@@ -101,11 +101,11 @@ static const struct any_geometry f32_any[] = {
 	{9, 20, {F32(any_m20_9), 128, 1, 4, ROW_AND_BASE_BYTES(20, 9), {4}}},
 	{8, 28, {F32(any_m28_8), 64, 1, 4, ROW_AND_BASE_BYTES(28, 8), {6}}},
 	{9, 28, {F32(any_m28_9), 128, 1, 4, ROW_AND_BASE_BYTES(28, 9), {3}}},
-	{10, 28, {F32(any_m28_10), 256, 1, 4, ROW_AND_BASE_BYTES(28, 10), {1}}},
-	{7, 40, {F32(any_m40_7), 32, 1, 4, ROW_AND_BASE_BYTES(40, 7), {8}}},
-	{8, 40, {F32(any_m40_8), 64, 1, 4, ROW_AND_BASE_BYTES(40, 8), {4}}},
-	{9, 40, {F32(any_m40_9), 128, 1, 4, ROW_AND_BASE_BYTES(40, 9), {2}}},
-	{10, 40, {F32(any_m40_10), 256, 1, 4, ROW_AND_BASE_BYTES(40, 10), {1}}},
+	{10, 28, {F32(any_m28_10), 256, 1, 12, ROW_AND_BASE_BYTES(28, 10), {1}}},
+	{7, 40, {F32(any_m40_7), 32, 1, 12, ROW_AND_BASE_BYTES(40, 7), {8}}},
+	{8, 40, {F32(any_m40_8), 64, 1, 12, ROW_AND_BASE_BYTES(40, 8), {4}}},
+	{9, 40, {F32(any_m40_9), 128, 1, 12, ROW_AND_BASE_BYTES(40, 9), {2}}},
+	{10, 40, {F32(any_m40_10), 256, 1, 12, ROW_AND_BASE_BYTES(40, 10), {1}}},
 };
 
 /* The index of an order in these tables; -1: it has no kernels */

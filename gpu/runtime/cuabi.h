@@ -97,6 +97,7 @@ enum { CU_GET_PROC_ADDRESS_DEFAULT = 0 };
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
 
 enum {
+	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
 	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
 	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 };
@@ -118,7 +119,7 @@ typedef struct {
 	union {
 		char pad[64];
 		struct { unsigned x, y, z; } cluster;
-		int programmatic;
+		int cooperative, programmatic;
 	} value;
 } CUlaunchAttribute;
 

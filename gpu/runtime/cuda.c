@@ -482,7 +482,7 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		CU_LAUNCH_PARAM_END,
 	};
 	void *address[] = {(void *)params};
-	CUlaunchAttribute attributes[2];
+	CUlaunchAttribute attributes[3];
 	CUlaunchConfig config = {
 		.grid_x = at_least_1(launch->grid[0]),
 		.grid_y = at_least_1(launch->grid[1]),
@@ -517,6 +517,12 @@ int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		cluster->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
 		cluster->value.cluster.x = launch->cluster;
 		cluster->value.cluster.y = cluster->value.cluster.z = 1;
+	}
+	if (launch->cooperative) {
+		CUlaunchAttribute *cooperative = &attributes[config.attributes_count++];
+
+		cooperative->id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+		cooperative->value.cooperative = 1;
 	}
 	if (launch->early && g->early) {
 		CUlaunchAttribute *early = &attributes[config.attributes_count++];

@@ -77,6 +77,7 @@ struct hzi_launch {
 	 * griddepcontrol.wait before it accesses memory that other kernels write.
 	 */
 	bool early;
+	bool cooperative;		/* all blocks run at the same time, or the launch fails */
 	/*
 	 * params has an alignment above 16. The compiler then pads it to an offset in the parameter
 	 * buffer that only the driver knows, so it is passed by address.

@@ -1196,6 +1196,10 @@ static CUresult check_launch(const struct fakecuda_launch *l, CUfunction f)
 	if ((uint64_t)l->block[0] * l->block[1] * l->block[2] > 1024)
 		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u threads", name,
 				l->block[0], l->block[1], l->block[2]);
+	if (l->cooperative &&
+	    (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > (uint64_t)setting.multiprocessors)
+		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u blocks at a time", name,
+				l->grid[0], l->grid[1], l->grid[2]);
 	if (l->shared_bytes > f->shared_bytes)
 		return complain(CUDA_ERROR_INVALID_VALUE,
 				"%s: %u bytes of shared memory, %u asked for", name,
@@ -1235,6 +1239,8 @@ static CUresult fake_LaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void 
 		else if (c->attributes[i].id ==
 			 CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
 			op->launch.early = c->attributes[i].value.programmatic;
+		else if (c->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			op->launch.cooperative = c->attributes[i].value.cooperative;
 		else
 			complain(0, "cuLaunchKernelEx: attribute %d", c->attributes[i].id);
 	}

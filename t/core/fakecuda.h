@@ -38,6 +38,7 @@ struct fakecuda_launch {
 	unsigned grid[3], block[3];
 	unsigned shared_bytes, cluster;		/* cluster 0: no cluster attribute */
 	int early;				/* programmatic dependent launch */
+	int cooperative;			/* all blocks at a time, here one on an SM */
 	int device;
 	void *stream;
 	int captured;				/* recorded in a graph, not run */

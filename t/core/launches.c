@@ -17,7 +17,7 @@
  * A call has a line, "call operands and options", and below it one line per launch, in order, which
  * begins with the compute capabilities it applies to:
  *
- *	  80,90 KERNEL grid X,Y,Z block X,Y,Z shared BYTES params BYTES [cluster N] [early]
+ *	  80,90 KERNEL grid X,Y,Z block X,Y,Z shared BYTES params BYTES [cluster N] [cooperative] [early]
  *
  * Trailing ones of grid and block are left out. "params 0" means parameters passed by address, and
  * "early" programmatic dependent launch. The workspace that the call asks for, and a status other
@@ -187,7 +187,8 @@ static char *lines_of(int status, int function, bool *news)
 		fprintf(f, " shared %u params %zu", l->shared_bytes, l->params_bytes);
 		if (l->cluster)
 			fprintf(f, " cluster %u", l->cluster);
-		fprintf(f, "%s\n", l->early ? " early" : "");
+		fprintf(f, "%s%s\n", l->cooperative ? " cooperative" : "",
+			l->early ? " early" : "");
 	}
 	fclose(f);
 	return lines;

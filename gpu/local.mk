@@ -21,6 +21,7 @@ libhz_la_SOURCES += \
 	gpu/quat_conv/taps_to_channels.c gpu/quat_conv/wgrad8.c gpu/quat_gemm/gemv.c \
 	gpu/quat_gemm/images.c gpu/quat_gemm/operands.c gpu/quat_gemm/pack_planar.c \
 	gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
+	gpu/quat_gemm/wgmma_in_place.c \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/recurrent.c gpu/quat_layer/routes.c \
 	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/append.c gpu/vlut/bias_act.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
@@ -56,7 +57,7 @@ noinst_HEADERS += \
 	gpu/quat_conv/wgrad8.h \
 	gpu/quat_gemm/epilogue.cuh gpu/quat_gemm/gemv.h gpu/quat_gemm/gemv_mma.cuh gpu/quat_gemm/launch.h \
 	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
-	gpu/quat_gemm/wgmma.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
+	gpu/quat_gemm/wgmma.h gpu/quat_gemm/wgmma_in_place.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/quat_layer/recurrent.cuh \
 	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
@@ -89,6 +90,7 @@ HZ_CU = \
 	gpu/quat_conv/wgrad16.cu gpu/quat_conv/wgrad16_f32x2.cu gpu/quat_conv/wgrad8.cu \
 	gpu/quat_gemm/gemv.cu \
 	gpu/quat_gemm/pack_planar.cu gpu/quat_gemm/simt_f32.cu gpu/quat_gemm/wgmma.cu \
+	gpu/quat_gemm/wgmma_in_place.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
 	gpu/quat_layer/recurrent.cu gpu/quat_layer/recurrent_fused.cu \
 	gpu/vlut/append.cu gpu/vlut/bias_act.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \

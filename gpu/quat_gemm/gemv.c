@@ -15,11 +15,10 @@ HZI_LINK_IMAGES(quat_gemm);
 #define ROWS_BLOCKS 512			/* blocks that read at full bandwidth */
 #define MMA_BLOCKS 96
 #define WIDE_BLOCKS 128			/* one per SM */
-#define PLANAR_WEIGHTS ((int64_t)1 << 21)	/* m k from which wgmma wins, 17 columns on */
 #define MMA_TERMS 32 /* least k of f32: errors of 2^-17 per term do not show in the sum */
 #define TRANSPOSED_BLOCKS 1024
 
-enum path { ROWS, MMA, TRANSPOSED, PLANAR };
+enum path { ROWS, MMA, TRANSPOSED };
 
 /* A launch: rows of C and threads of a block; shares of k in whole steps */
 struct plan {
@@ -103,34 +102,6 @@ const char *hzi_cuda_quat_gemm_gemv_transposed_unsupported(const struct hz_conte
 	return a->a.row == 4 ? operands_unsupported(a) : "columns of a are not contiguous";
 }
 
-const char *hzi_cuda_quat_gemm_gemv_planar_unsupported(const struct hz_context *ctx,
-						       const void *args)
-{
-	const struct hzi_quat_gemm_args *a = args;
-	int split;
-
-	if (!a->packed || a->packed_t)
-		return a->packed ? "a is the transpose of what is packed" : "a is not packed";
-	if (a->dtype == HZ_F32)
-		return "x is f32";
-	if (!hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split) || split)
-		return "the precision is f32 or split";
-	if (a->n > HZI_GEMV_WIDE_COLUMNS_MOST)
-		return "more than 64 columns";
-	if (a->k == 0)
-		return "k is 0";
-	if (!hzi_quat_matrix_of(&a->b, a->dtype, 0, a->b_stride, a->ndim).whole)
-		return "quaternions of b are not contiguous and aligned";
-	return hzi_cuda_device(ctx)->shared_block_bytes < 2 * HZI_GEMV_MMA_BYTES
-		       ? "too little shared memory per block" : NULL;
-}
-
-/* Each 16 columns read A again; wgmma has twice the planes, but reads them once. */
-bool hzi_cuda_quat_gemm_gemv_planar_is_slower(const struct hzi_quat_gemm_args *a)
-{
-	return a->n > HZI_GEMV_WIDE_COLUMNS && a->m > PLANAR_WEIGHTS / a->k;
-}
-
 /* ---- Launches -------------------------------------------------------------------------------- */
 
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
@@ -166,14 +137,6 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		want = wide ? WIDE_BLOCKS : MMA_BLOCKS;
 		least = wide ? 256 : 512;
 		break;
-	case PLANAR:
-		p.kernel = HZI_KERNEL_quat_gemv_planar_f16 + type - 1;
-		p.rows = HZI_GEMV_MMA_ROWS;
-		p.threads = HZI_GEMV_WIDE_THREADS;
-		p.stages = HZI_GEMV_STAGES;
-		want = WIDE_BLOCKS;
-		least = 256;
-		break;
 	default:
 		p.kernel = transposed_kernels[type] + size;
 		p.rows = HZI_GEMV_TRANSPOSED_ROWS;
@@ -195,24 +158,6 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 	p.share = ceil_div(ceil_div(a->k, p.shares), least) * least;
 	p.shares = ceil_div(a->k, p.share);
 	return p;
-}
-
-/* Sets the planes of w, x, y and z of packed A, and the factors of its rows. */
-static void set_planes(struct hzi_quat_gemv *p, const struct hzi_quat_gemm_args *a)
-{
-	const bool fast = a->method == HZ_QUAT_FAST;
-	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, a->m, a->k);
-	struct hzi_quat_planar planes = hzi_quat_planar_of(a->m, a->k, fast ? 8 : 4, 0);
-
-	hzi_quat_planar_set(&planes, (void *)(uintptr_t)a->packed);
-	p->a = (struct hzi_quat_matrix){.data = planes.data, .row = planes.all_k, .col = 1,
-					.dtype = HZ_F16, .conj = a->conj_a};
-	for (int c = 0; c < 4; c++)
-		p->a.comp[c] = ((fast ? 4 : 0) + c) * planes.all_lines * planes.all_k;
-	for (int d = 0; d < a->ndim; d++)
-		p->a.batch[HZI_QUAT_BATCH - a->ndim + d] = a->packed_stride[d] * (bytes / 2);
-	p->scales = planes.scales;
-	p->factor = fast ? 0.5f : 1;
 }
 
 static int64_t group_of(const struct plan *p)
@@ -240,8 +185,6 @@ static int run(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, enum 
 		.stages = plan.stages,
 	};
 
-	if (path == PLANAR)
-		set_planes(&p, a);
 	for (p.first = 0; p.first < plan.items; p.first += group) {
 		const int64_t rest = plan.items - p.first;
 		struct hzi_launch l = {
@@ -284,16 +227,6 @@ size_t hzi_cuda_quat_gemm_gemv_mma_workspace(const struct hz_context *ctx, const
 int hzi_cuda_quat_gemm_gemv_mma(struct hz_context *ctx, const void *args)
 {
 	return run(ctx, args, MMA);
-}
-
-size_t hzi_cuda_quat_gemm_gemv_planar_workspace(const struct hz_context *ctx, const void *args)
-{
-	return workspace(ctx, args, PLANAR);
-}
-
-int hzi_cuda_quat_gemm_gemv_planar(struct hz_context *ctx, const void *args)
-{
-	return run(ctx, args, PLANAR);
 }
 
 size_t hzi_cuda_quat_gemm_gemv_transposed_workspace(const struct hz_context *ctx, const void *args)

@@ -9,7 +9,7 @@
 #include "gpu/quat_gemm/quat_gemm.h"
 
 #define HZI_GEMV_COLUMNS 8	/* of a block; most columns of B of rows and transposed kernels */
-#define HZI_GEMV_WIDE_COLUMNS 16	/* of a block of mma16 and planar kernels */
+#define HZI_GEMV_WIDE_COLUMNS 16	/* of a block of mma16 kernels */
 #define HZI_GEMV_WIDE_COLUMNS_MOST 64	/* of B, in slices of 16 */
 #define HZI_GEMV_WIDE_THREADS 256
 #define HZI_GEMV_THREADS 256	/* of a block of rows and transposed kernels */
@@ -22,9 +22,8 @@
 #define HZI_GEMV_MMA_BYTES (HZI_GEMV_MMA_THREADS / 32 * HZI_GEMV_MMA_ROWS * HZI_GEMV_COLUMNS * 16)
 
 /*
- * Grid: shares of m (of mma16 and planar kernels: times slices of the columns, which come first),
- * shares of k, items of the batch. Planar kernels: a is the planes of packed A, comp[c] the offset
- * of component c.
+ * Grid: shares of m (of mma16 kernels: times slices of the columns, which come first), shares of k,
+ * items of the batch.
  */
 struct hzi_quat_gemv {
 	struct hzi_quat_out out;
@@ -33,11 +32,8 @@ struct hzi_quat_gemv {
 	int64_t first;		/* first item of this launch */
 	int32_t k, share;	/* k of a share */
 	int32_t shares, stages;
-	const float *scales;	/* planar: factors of the rows of item 0 */
-	float factor;		/* planar: of all sums */
-	int32_t pad_;
 };
 
-static_assert(sizeof(struct hzi_quat_gemv) == 560, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
 
 #endif

@@ -35,6 +35,7 @@ struct hzi_quat_out hzi_quat_out_of(const struct hzi_quat_gemm_args *a);
 struct hzi_quat_planar {
 	uint16_t *data;
 	float *scales;
+	uint16_t *copy;			/* receives the matrix as it is; NULL: none */
 	int64_t lines, k;		/* rows (of B: columns) and k of the matrix */
 	int64_t all_lines, all_k;	/* padded */
 	int32_t count;			/* planes, without the low parts of a split */
@@ -45,6 +46,15 @@ struct hzi_quat_planar {
 bool hzi_quat_uses_planar_f16(const struct hz_context *ctx, int dtype, int precision, int *split);
 
 struct hzi_quat_planar hzi_quat_planar_of(int64_t lines, int64_t k, int count, int split);
+
+/*
+ * Packed 16-bit matrices also hold a copy of the matrix, behind planes and scales: rows of
+ * contiguous quaternions, each aligned to 16 bytes. Elements of a row
+ */
+static inline int64_t hzi_quat_copy_line(int64_t k)
+{
+	return 4 * round_up(k, 2);
+}
 
 /* Bytes of planes and scales; sets where they are */
 size_t hzi_quat_planar_bytes(const struct hzi_quat_planar *p);
@@ -73,21 +83,27 @@ int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 HZI_QUAT_ROUTE(quat_gemm, gemv_rows)
 HZI_QUAT_ROUTE(quat_gemm, gemv_mma)
 HZI_QUAT_ROUTE(quat_gemm, gemv_transposed)
-HZI_QUAT_ROUTE(quat_gemm, gemv_planar)
 HZI_QUAT_ROUTE(quat_gemm, wgmma)
+HZI_QUAT_ROUTE(quat_gemm, wgmma_in_place)
 HZI_QUAT_ROUTE(quat_gemm, simt_f32)
 
 /* Whether another route that supports the call is faster */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);
-bool hzi_cuda_quat_gemm_gemv_planar_is_slower(const struct hzi_quat_gemm_args *a);
+bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a);
 bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a);
 
 /*
- * Whether an m x k matrix is packed as f16 planes, for wgmma and gemv_planar; otherwise
+ * Whether an m x k matrix is packed as f16 planes, for wgmma, and 16 bits as a copy; otherwise
  * as f32 planes, which only simt_f32 reads.
  */
 bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
 				  int64_t k);
+/*
+ * Whether a product with packed A is faster with the copy of A that it has; *to becomes that
+ * product.
+ */
+bool hzi_cuda_quat_gemm_uses_copy(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+				  struct hzi_quat_gemm_args *to);
 int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_gemm_pack_args *a);
 int hzi_cuda_quat_gemm_simt_f32_pack(struct hz_context *ctx,
 				     const struct hzi_quat_gemm_pack_args *a);

@@ -70,6 +70,7 @@ int hzi_quat_planar_pack(struct hz_context *ctx, const char *op, const struct hz
 {
 	struct hzi_quat_planar_f16 p = {
 		.x = *x, .y = y->data, .scales = y->scales, .k_scales = k_scales,
+		.copy = y->copy, .copy_line = hzi_quat_copy_line(y->k),
 		.lines = y->lines, .k = y->k, .y_lines = y->all_lines, .y_k = y->all_k,
 		.planes = y->count, .split = y->split, .parts = 1,
 		.f0 = left ? 0.25f : 1, .f1 = left ? 2 : 1,

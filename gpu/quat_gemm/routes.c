@@ -27,11 +27,11 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Costs are ranks; rows without a cost have their index. */
-enum { GEMV_MMA, GEMV_PLANAR, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
+enum { WGMMA_IN_PLACE, GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
 
 HZI_RANK(gemv_mma, void, hzi_cuda_quat_gemm_gemv_mma_is_slower(a), GEMV_TRANSPOSED, GEMV_MMA)
-HZI_RANK(gemv_planar, void, hzi_cuda_quat_gemm_gemv_planar_is_slower(a), LAST,
-	 GEMV_PLANAR)
+HZI_RANK(wgmma_in_place, void, hzi_cuda_quat_gemm_wgmma_in_place_is_slower(a), LAST,
+	 WGMMA_IN_PLACE)
 HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 
 #define FUNCTIONS(name) \
@@ -39,10 +39,11 @@ HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 	.workspace = hzi_cuda_quat_gemm_##name##_workspace, .run = hzi_cuda_quat_gemm_##name
 
 static const struct hzi_route gemm_routes[] = {
+	[WGMMA_IN_PLACE] = {"wgmma_in_place", "16 bits, rows of A and columns of B contiguous, TMA "
+			    "and wgmma", HZI_SM_90A, FUNCTIONS(wgmma_in_place),
+			    .cost = wgmma_in_place_cost},
 	[GEMV_MMA] = {"gemv_mma", "up to 64 columns, rows of A contiguous, mma.sync",
 		      FUNCTIONS(gemv_mma), .cost = gemv_mma_cost},
-	[GEMV_PLANAR] = {"gemv_planar", "up to 64 columns, A packed as planes of f16, mma.sync",
-			 FUNCTIONS(gemv_planar), .cost = gemv_planar_cost},
 	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, f32, rows of A contiguous",
 		       FUNCTIONS(gemv_rows)},
 	[GEMV_TRANSPOSED] = {"gemv_transposed", "up to 8 columns, columns of A contiguous",
@@ -60,14 +61,20 @@ const struct hzi_op_routes hzi_cuda_quat_gemm_routes[] = {
 size_t hzi_cuda_quat_gemm_workspace(const struct hz_context *ctx,
 				    const struct hzi_quat_gemm_args *a)
 {
-	return hzi_route_workspace(ctx, hzi_cuda_quat_gemm_routes, a);
+	struct hzi_quat_gemm_args copy;
+
+	return hzi_route_workspace(ctx, hzi_cuda_quat_gemm_routes,
+				   hzi_cuda_quat_gemm_uses_copy(ctx, a, &copy) ? &copy : a);
 }
 
 int hzi_cuda_quat_gemm(struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
+	struct hzi_quat_gemm_args copy;
+
 	if (a->m > INT32_MAX || a->n > INT32_MAX || a->k > INT32_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP,
 				"quat_gemm: m, n, k are %lld, %lld, %lld, must be below 2^31 on a "
 				"GPU", (long long)a->m, (long long)a->n, (long long)a->k);
-	return hzi_route_run(ctx, hzi_cuda_quat_gemm_routes, a);
+	return hzi_route_run(ctx, hzi_cuda_quat_gemm_routes,
+			     hzi_cuda_quat_gemm_uses_copy(ctx, a, &copy) ? &copy : a);
 }

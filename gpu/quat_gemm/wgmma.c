@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "gpu/quat_gemm/gemv.h"
 #include "gpu/quat_gemm/launch.h"
 #include "gpu/quat_gemm/wgmma.h"
 
@@ -22,6 +23,8 @@ HZI_LINK_IMAGES(quat_gemm);
 #define LINES_MAX ((int64_t)1 << 26)	/* lines of all planes are counted in 32 bits */
 #define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per launch beyond LINES_MAX */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64, along a grid */
+#define COPY_COLUMNS 128 /* most columns of products with the copy of a large packed A */
+#define COPY_WEIGHTS ((int64_t)1 << 22)
 #define SMALL 32
 #define FEW_COLUMNS 8	/* for which others win; fewer than SMALL: also with a small A */
 #define SMALL_A ((int64_t)1 << 14)	/* m k */
@@ -33,6 +36,17 @@ HZI_LINK_IMAGES(quat_gemm);
 static struct hzi_quat_planar packed_planes(int64_t m, int64_t k, int method, int split)
 {
 	return hzi_quat_planar_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
+}
+
+/* A copy fits into the bytes of packed matrices, which are those of f32 planes. */
+static bool has_copy(int dtype, int split)
+{
+	return dtype != HZ_F32 && !split;
+}
+
+static uint16_t *copy_of(const struct hzi_quat_planar *p, const void *data)
+{
+	return (uint16_t *)(void *)((char *)(uintptr_t)data + hzi_quat_planar_bytes(p));
 }
 
 bool hzi_cuda_quat_gemm_packs_f16(const struct hz_context *ctx, int dtype, int precision, int64_t m,
@@ -69,10 +83,48 @@ int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
 
 		hzi_quat_planar_set(&p, data);
+		if (has_copy(a->dtype, split))
+			p.copy = copy_of(&p, data);
 		HZ_CHECK(hzi_quat_planar_pack(ctx, "quat_gemm_pack", &p, &x, true, NULL));
 		data += bytes;
 	} while (next_index(index, a->shape, a->ndim));
 	return HZ_OK;
+}
+
+bool hzi_cuda_quat_gemm_uses_copy(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
+				  struct hzi_quat_gemm_args *to)
+{
+	const int64_t m = a->packed_t ? a->k : a->m, k = a->packed_t ? a->m : a->k;
+	const int64_t bytes = hzi_quat_pack_bytes(a->layout, a->dtype, m, k);
+	struct hzi_quat_planar p;
+	int split;
+
+	if (!a->packed || !hzi_cuda_quat_gemm_packs_f16(ctx, a->dtype, a->precision, m, k))
+		return false;
+	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
+	if (!has_copy(a->dtype, split))
+		return false;
+	p = packed_planes(m, k, a->method, split);
+	*to = *a;
+	to->packed = NULL;
+	to->packed_t = 0;
+	to->a = (struct hzi_quat_view){.data = copy_of(&p, a->packed), .row = hzi_quat_copy_line(k),
+				       .col = 4, .comp = {0, 1, 2, 3}};
+	for (int d = 0; d < a->ndim; d++)
+		to->a_stride[d] = a->packed_stride[d] * (bytes / 2);
+	if (a->packed_t) {
+		to->a.row = 4;
+		to->a.col = hzi_quat_copy_line(k);
+		return a->n <= HZI_GEMV_COLUMNS &&
+		       !hzi_cuda_quat_gemm_gemv_transposed_unsupported(ctx, to);
+	}
+	if (a->n <= HZI_GEMV_WIDE_COLUMNS_MOST &&
+	    !hzi_cuda_quat_gemm_gemv_mma_unsupported(ctx, to))
+		return true;
+	if (a->n > COPY_COLUMNS && a->m > COPY_WEIGHTS / a->k)
+		return false;
+	return !hzi_cuda_quat_gemm_wgmma_in_place_is_slower(to) &&
+	       !hzi_cuda_quat_gemm_wgmma_in_place_unsupported(ctx, to);
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */

@@ -67,9 +67,11 @@ struct hzi_quat_planar_f16 {
 	int32_t split;
 	float f0, f1;
 	int32_t parts, pad_;		/* transposed kernels: blocks of a cluster */
+	uint16_t *copy;			/* also receives x, w first, as it is; NULL: none */
+	int64_t copy_line;		/* elements of its lines */
 };
 
 static_assert(sizeof(struct hzi_quat_wgmma) == 832, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_quat_planar_f16) == 176, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_planar_f16) == 192, "the same layout for C and CUDA");
 
 #endif

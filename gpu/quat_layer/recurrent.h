@@ -18,6 +18,6 @@ struct hzi_quat_fused_step {
 };
 
 static_assert(HZI_QUAT_CELL_ROWS == HZI_GEMV_MMA_ROWS, "rows of a block");
-static_assert(sizeof(struct hzi_quat_fused_step) == 1064, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_fused_step) == 1048, "the same layout for C and CUDA");
 
 #endif

@@ -1,0 +1,169 @@
+/*
+ * wgmma_in_place.c - launchers of quaternion matrix products by wgmma with A as it is stored
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+#include <config.h>
+
+#include "gpu/quat_gemm/gemv.h"
+#include "gpu/quat_gemm/launch.h"
+#include "gpu/quat_gemm/wgmma_in_place.h"
+
+HZI_LINK_IMAGES(quat_gemm);
+
+#define SHARES_MAX 8
+#define LENGTH_MAX ((int64_t)1 << 28)
+#define COLUMNS_MAX ((int64_t)1 << 20)	/* tiles along a grid's y */
+#define LEAST_COLUMNS 4
+/* Weights, m k: up to SMALL all columns are faster in place, up to MIDDLE 512, of others 256. */
+#define SMALL ((int64_t)1 << 18)
+#define MIDDLE ((int64_t)1 << 21)
+#define L2_BYTES 4200		/* of all blocks, in a ns */
+
+/* Measured on an H200, ns: a block without steps, a step. Shares of k depend on these alone. */
+struct tile {
+	int rows, columns, kernel, blocks_of_sm, block_ns, step_ns;
+};
+
+static const struct tile tiles[] = {
+	{64, 32, HZI_KERNEL_quat_gemm_in_place_64x32_f16, 2, 3200, 290},
+	{64, 64, HZI_KERNEL_quat_gemm_in_place_64x64_f16, 1, 4400, 470},
+	{128, 64, HZI_KERNEL_quat_gemm_in_place_128x64_f16, 1, 6500, 700},
+};
+
+/* By log2 of the shares: SMs that clusters use; the time that they take to add up their sums */
+static const int64_t cluster_sms[] = {132, 132, 120, 112}, cluster_ns[] = {0, 100, 300, 1200};
+
+struct plan {
+	const struct tile *tile;
+	int64_t shares, ns;
+};
+
+/* The tile and shares of k of least time */
+static struct plan plan_of(int64_t m, int64_t n, int64_t k)
+{
+	const int64_t steps = ceil_div(k, HZI_IN_PLACE_STEP);
+	struct plan best = {.ns = INT64_MAX};
+
+	for (size_t i = 0; i < sizeof(tiles) / sizeof(*tiles); i++) {
+		const struct tile *t = &tiles[i];
+		const int64_t bytes = HZI_IN_PLACE_STAGE_BYTES(t->rows, t->columns);
+		const int64_t all = ceil_div(m, t->rows) * ceil_div(n, t->columns);
+
+		for (int s = 0; 1 << s <= SHARES_MAX && 1 << s <= steps; s++) {
+			const int64_t blocks = all << s, most = cluster_sms[s] * t->blocks_of_sm;
+			const int64_t load = bytes * min_of(blocks, most) / L2_BYTES;
+			const int64_t ns = ceil_div(blocks, most) *
+				(t->block_ns + cluster_ns[s] +
+				 ceil_div(steps, 1 << s) * max_of(t->step_ns, load));
+
+			if (ns < best.ns)
+				best = (struct plan){t, 1 << s, ns};
+		}
+	}
+	return best;
+}
+
+/* Whether TMA supports rows of contiguous quaternions, `row` numbers apart */
+static bool rows_fit(const void *data, int64_t row, int64_t rows)
+{
+	return (uintptr_t)data % 16 == 0 && (rows == 1 || (row % 8 == 0 && row > 0 &&
+							    row < (int64_t)1 << 36));
+}
+
+const char *hzi_cuda_quat_gemm_wgmma_in_place_unsupported(const struct hz_context *ctx,
+							   const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+
+	(void)ctx;
+	if (a->packed)
+		return "a is packed";
+	if (a->dtype == HZ_F32)
+		return "a is f32";
+	if (a->ndim && hzi_quat_batch_of((int64_t[HZI_QUAT_BATCH]){0}, a->shape, a->ndim) > 1)
+		return "more than one product";
+	if (a->k == 0)
+		return "k is 0";
+	if (a->a.col != 4 || a->b.row != 4)
+		return "rows of a or columns of b are not contiguous";
+	if (!hzi_quat_matrix_of(&a->a, a->dtype, 0, a->a_stride, 0).whole ||
+	    !hzi_quat_matrix_of(&a->b, a->dtype, 0, a->b_stride, 0).whole ||
+	    !rows_fit(a->a.data, a->a.row, a->m) || !rows_fit(a->b.data, a->b.col, a->n))
+		return "rows of a or columns of b are not aligned to 16 bytes";
+	if (a->m > LENGTH_MAX || a->n > COLUMNS_MAX || a->k > LENGTH_MAX)
+		return "m, n or k is too large";
+	return NULL;
+}
+
+size_t hzi_cuda_quat_gemm_wgmma_in_place_workspace(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx, (void)args;
+	return 0;
+}
+
+static int map_rows(struct hz_context *ctx, struct hzi_tensor_map *map, const void *data,
+		    int64_t rows, int64_t row, int64_t k, int box)
+{
+	return hzi_cuda_tensor_map_2d(ctx, "quat_gemm", map, data, 8 * k, rows,
+				      rows > 1 ? 2 * row : round_up(8 * k, 16), 128, box);
+}
+
+/* Flips the signs of factors from B where component c of A or the component of B is negated. */
+static void set_signs(uint32_t (*sign)[2], bool conj_a, bool conj_b)
+{
+	/* Products that are subtracted, by components of C and of A */
+	static const bool minus[4][4] = {{0, 1, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 0}, {0, 0, 1, 0}};
+
+	for (int o = 0; o < 4; o++) {
+		for (int c = 0; c < 4; c++) {
+			const bool flip = minus[o][c] ^ (conj_a && c) ^ (conj_b && (c ^ o));
+
+			sign[o][c / 2] |= (uint32_t)flip << (c % 2 * 16 + 15);
+		}
+	}
+}
+
+int hzi_cuda_quat_gemm_wgmma_in_place(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_quat_gemm_args *a = args;
+	const struct plan plan = plan_of(a->m, a->n, a->k);
+	const struct tile *t = plan.tile;
+	struct hzi_quat_in_place p = {
+		.out = hzi_quat_out_of(a), .steps = (int32_t)ceil_div(a->k, HZI_IN_PLACE_STEP),
+	};
+	const struct hzi_launch l = {
+		.grid = {(unsigned)(ceil_div(a->m, t->rows) * plan.shares),
+			 (unsigned)ceil_div(a->n, t->columns)},
+		.block = {(unsigned)HZI_IN_PLACE_THREADS(t->rows)},
+		.shared_bytes = (unsigned)HZI_IN_PLACE_SHARED_BYTES(t->rows, t->columns),
+		.cluster = (unsigned)plan.shares, .early = true, .aligned = true,
+	};
+
+	p.no_epilogue = p.out.c.whole && p.out.c.dtype == a->dtype && !p.out.c.conj &&
+			p.out.alpha_real && p.out.alpha[0] == 1 && p.out.beta == 0 &&
+			!p.out.bias && !p.out.pre.data && p.out.activation == HZ_ACT_NONE;
+	p.quads = a->c.row == 4 && a->c.col % 8 == 0 && (uintptr_t)a->c.data % 16 == 0;
+	p.share = (int32_t)ceil_div(p.steps, plan.shares);
+	set_signs(p.sign, a->conj_a, a->conj_b);
+	HZ_CHECK(map_rows(ctx, &p.rows, a->a.data, a->m, a->a.row, a->k, t->rows));
+	HZ_CHECK(map_rows(ctx, &p.columns, a->b.data, a->n, a->b.col, a->k, t->columns));
+	return hzi_cuda_launch(ctx, "quat_gemm", t->kernel + (a->dtype == HZ_BF16), &l, &p,
+			       sizeof(p));
+}
+
+/*
+ * For few columns mma.sync is faster, for large products 8 real products for each of quaternions,
+ * which need planes of A.
+ */
+bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a)
+{
+	const int64_t weights = a->m * a->k;
+
+	if (weights <= SMALL)
+		return a->n < LEAST_COLUMNS;
+	if (a->n <= HZI_GEMV_WIDE_COLUMNS || (a->n > 2 * HZI_GEMV_WIDE_COLUMNS &&
+	    a->n <= HZI_GEMV_WIDE_COLUMNS_MOST && weights < MIDDLE))
+		return true;
+	return a->n > (weights <= MIDDLE ? 512 : 256);
+}

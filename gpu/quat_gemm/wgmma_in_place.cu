@@ -1,0 +1,273 @@
+/*
+ * wgmma_in_place.cu - products of 16-bit quaternion matrices by wgmma, with A as it is stored
+ *
+ * SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Rows of A are real rows of 4 k numbers. Component o of C = A B is the real product of A and a
+ * matrix with the components of B in another order and with other signs: with (a, b, c, d) of A and
+ * (e, f, g, h) of B
+ *
+ *   w = a e - b f - c g - d h     x = a f + b e + c h - d g
+ *   y = a g - b h + c e + d f     z = a h + b g - c f + d e
+ *
+ * A block multiplies ROWS rows of A by COLUMNS columns of B: ROWS are the columns of wgmma, from
+ * shared memory as TMA loads them; the rows of wgmma are 16 columns of B for each component o, one
+ * component a warp, in registers: a warp loads words of B in its order and flips signs. The blocks
+ * of a cluster share k; each adds up a share of the sums in distributed shared memory.
+ */
+#include "gpu/device/shared.cuh"
+#include "gpu/device/tma.cuh"
+#include "gpu/device/wgmma_f16.cuh"
+#include "gpu/quat_gemm/epilogue.cuh"
+#include "gpu/quat_gemm/wgmma_in_place.h"
+
+#if HAVE_WGMMA
+
+/* Not inlined: many copies would take time to fetch. */
+[[maybe_unused]] static __device__ __noinline__ void
+finish_one(const hzi_quat_out &o, int i, int j, quat q)
+{
+	quat_finish(o, 0, 0, i, j, q);
+}
+
+template <int DTYPE, int ROWS, int COLUMNS>
+struct in_place {
+	static constexpr int TILES = COLUMNS / 32;	/* of 64 rows of wgmma, of a warpgroup */
+	static constexpr int STAGES = HZI_IN_PLACE_STAGES(ROWS, COLUMNS);
+	static constexpr int STAGE = HZI_IN_PLACE_STAGE_BYTES(ROWS, COLUMNS);
+	static constexpr int PITCH = ROWS + 8;	/* of sums: [component][column][row] */
+	static_assert(4 * COLUMNS * PITCH * 4 <= STAGES * STAGE, "sums take the place of stages");
+
+	const hzi_quat_in_place &p;
+	const uint32_t memory, full, empty;
+	const int blocks, rank, i0, j0, begin, count;
+
+	__device__ __forceinline__ explicit in_place(const hzi_quat_in_place &p_)
+		: p(p_), memory(shared_address(shared_start())), full(memory + STAGES * STAGE),
+		  empty(full + 8 * STAGES), blocks(cluster_size()), rank(cluster_rank()),
+		  i0(blockIdx.x / blocks * ROWS), j0(blockIdx.y * COLUMNS),
+		  begin(min(rank * p.share, p.steps)), count(min(p.share, p.steps - begin)) {}
+
+	__device__ __forceinline__ void load(void) const
+	{
+		ring_position<STAGES> at;
+
+		tma_prefetch_map(p.rows);
+		tma_prefetch_map(p.columns);
+		pdl_wait();
+		for (int s = 0; s < count; s++, at.next()) {
+			const uint32_t dst = memory + at.at * STAGE, barrier = full + 8 * at.at;
+
+			mbarrier_wait(empty + 8 * at.at, at.parity ^ 1);
+			mbarrier_expect_tx(barrier, STAGE);
+			tma_load_2d(dst, p.rows, 128 * (begin + s), i0, barrier);
+			tma_load_2d(dst + ROWS * 128, p.columns, 128 * (begin + s), j0, barrier);
+		}
+	}
+
+	/* Fragments of a stage: lane 4 g + t has columns g, g + 8 of each tile, words t, t + 4 */
+	__device__ __forceinline__ void fragments(uint32_t (&a)[TILES][4][4], uint32_t src,
+						  uint32_t swap, uint32_t sign) const
+	{
+#pragma unroll
+		for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+			for (int s = 0; s < 4; s++)
+#pragma unroll
+				for (int i = 0; i < 4; i++) {
+					/* Rows are 128 bytes, with the swizzle: 8 units of 16. */
+					const uint32_t at = src + (16 * tile + i % 2 * 8) * 128;
+					uint32_t v;
+
+					asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v)
+						     : "r"(at ^ ((2 * s + i / 2) * 16)) : "memory");
+					a[tile][s][i] = __byte_perm(v, 0, swap) ^ sign;
+				}
+	}
+
+	__device__ __forceinline__ void multiply(float (&acc)[TILES][ROWS / 2]) const
+	{
+		const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+		const int group = threadIdx.x / 128, o = threadIdx.x / 32 % 4;
+		const uint32_t swap = o % 2 ? 0x1032 : 0x3210, sign = p.sign[o][t % 2];
+		const uint32_t src = memory + ROWS * 128 + (16 * TILES * group + g) * 128 +
+				     (g * 16) + (t ^ o / 2) * 4;
+		ring_position<STAGES> at;
+
+#pragma unroll
+		for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+			for (int i = 0; i < ROWS / 2; i++)
+				acc[tile][i] = 0;
+		/* One warpgroup loads fragments while the other one multiplies. */
+		for (int s = 0; s < count; s++, at.next()) {
+			const uint64_t b = wgmma_desc_k(memory + at.at * STAGE);
+			uint32_t a[TILES][4][4];
+
+			mbarrier_wait(full + 8 * at.at, at.parity);
+			fragments(a, src + at.at * STAGE, swap, sign);
+			wgmma_fence();
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+#pragma unroll
+				for (int tile = 0; tile < TILES; tile++)
+					wgmma_rs_add<DTYPE>(acc[tile], a[tile][k], b + 2 * k, 1);
+			wgmma_commit();
+			wgmma_wait<0>();
+#pragma unroll
+			for (int tile = 0; tile < TILES; tile++)
+				wgmma_keep(acc[tile]);
+			if (lane == 0)
+				mbarrier_arrive(empty + 8 * at.at);
+		}
+	}
+
+	__device__ __forceinline__ void store(const float (&acc)[TILES][ROWS / 2]) const
+	{
+		const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
+		const int o = threadIdx.x / 32 % 4;
+		float *const to = (float *)shared_start() +
+				  (o * COLUMNS + 16 * TILES * group + lane / 4) * PITCH +
+				  lane % 4 * 2;
+
+#pragma unroll
+		for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+			for (int i = 0; i < ROWS / 2; i += 2)
+				*(float2 *)(to + (16 * tile + i / 2 % 2 * 8) * PITCH + i / 4 * 8) =
+					make_float2(acc[tile][i], acc[tile][i + 1]);
+	}
+
+	/* Adds a block's sums of four rows of a column: [component][row] */
+	__device__ __forceinline__ void add(float (&sum)[4][4], uint32_t from, int block) const
+	{
+		const uint32_t at = cluster_map(from, block);
+
+#pragma unroll
+		for (int o = 0; o < 4; o++) {
+			const uint32_t plane = o * (COLUMNS * PITCH * 4);
+			float4 f;
+
+			if (block == rank)
+				shared_load(&f.x, from + plane);
+			else
+				f = cluster_load4(at + plane);
+			sum[o][0] += f.x;
+			sum[o][1] += f.y;
+			sum[o][2] += f.z;
+			sum[o][3] += f.w;
+		}
+	}
+
+	/* C of this block's share of the tile: four rows of a column at a time */
+	__device__ __forceinline__ void finish(void) const
+	{
+		constexpr int UNITS = COLUMNS * ROWS / 4;
+		const int share = UNITS / blocks, first = rank * share + threadIdx.x;
+
+#pragma unroll 2
+		for (int u = first; u < (rank + 1) * share; u += 256) {
+			const int column = u / (ROWS / 4), row = u % (ROWS / 4) * 4;
+			const uint32_t from = memory + (column * PITCH + row) * 4;
+			float sum[4][4] = {};
+
+			if (j0 + column >= p.out.n || i0 + row >= p.out.m)
+				continue;
+			/* Begins with its own, so that blocks do not all read the same one. */
+#pragma unroll 2
+			for (int b = 0; b < blocks; b++)
+				add(sum, from, (rank + b) & (blocks - 1));
+			if (p.no_epilogue) {
+				uint2 *const to = (uint2 *)p.out.c.data +
+						  ((i0 + row) * p.out.c.row +
+						   (j0 + column) * p.out.c.col) / 4;
+				uint2 q[4];
+
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					q[i] = quat_pack(DTYPE, {sum[0][i], sum[1][i], sum[2][i],
+								 sum[3][i]});
+				if (p.quads && i0 + row + 4 <= p.out.m) {
+					((uint4 *)to)[0] = make_uint4(q[0].x, q[0].y, q[1].x,
+								      q[1].y);
+					((uint4 *)to)[1] = make_uint4(q[2].x, q[2].y, q[3].x,
+								      q[3].y);
+					continue;
+				}
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					if (i0 + row + i < p.out.m)
+						to[i * p.out.c.row / 4] = q[i];
+				continue;
+			}
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				if (i0 + row + i < p.out.m)
+					finish_one(p.out, i0 + row + i, j0 + column,
+						   {sum[0][i], sum[1][i], sum[2][i], sum[3][i]});
+		}
+	}
+
+	__device__ __forceinline__ void multiplier(void) const
+	{
+		float acc[TILES][ROWS / 2];
+
+		if (ROWS == 128)
+			setmaxnreg_inc<232>();
+		multiply(acc);
+		/* Both warpgroups have read all stages when sums take their place. */
+		bar_sync(1, 256);
+		store(acc);
+		pdl_wait();
+		cluster_arrive();
+		cluster_wait();
+		finish();
+		cluster_arrive_relaxed();
+		cluster_wait();
+	}
+
+	__device__ __forceinline__ void loader(void) const
+	{
+		if (ROWS == 128)
+			setmaxnreg_dec<40>();
+		if (threadIdx.x == 256)
+			load();
+		__syncwarp();
+		cluster_arrive();
+		cluster_wait();
+		cluster_arrive_relaxed();
+		cluster_wait();
+	}
+
+	__device__ __forceinline__ void run(void) const
+	{
+		if (threadIdx.x == 0) {
+			for (int i = 0; i < STAGES; i++) {
+				mbarrier_init(full + 8 * i, 1);
+				mbarrier_init(empty + 8 * i, 8);
+			}
+			mbarrier_init_fence();
+		}
+		__syncthreads();
+		pdl_launch_dependents();
+		if (threadIdx.x < 256)
+			multiplier();
+		else
+			loader();
+	}
+};
+
+#endif
+
+#define IN_PLACE(dtype, DTYPE, rows, columns) \
+	extern "C" __global__ void __launch_bounds__(HZI_IN_PLACE_THREADS(rows), 1) \
+	quat_gemm_in_place_##rows##x##columns##_##dtype( \
+		const __grid_constant__ hzi_quat_in_place p) \
+	HZ_HOPPER_BODY((in_place<DTYPE, rows, columns>(p).run()))
+
+IN_PLACE(f16, HZ_F16, 64, 32)
+IN_PLACE(bf16, HZ_BF16, 64, 32)
+IN_PLACE(f16, HZ_F16, 64, 64)
+IN_PLACE(bf16, HZ_BF16, 64, 64)
+IN_PLACE(f16, HZ_F16, 128, 64)
+IN_PLACE(bf16, HZ_BF16, 128, 64)

@@ -20,6 +20,10 @@ int hzi_cuda_quat_step(struct hz_context *ctx, const char *op, int kernel, int64
 int hzi_cuda_quat_cell(struct hz_context *ctx, const char *op, const struct hzi_quat_cell_step *a,
 		       bool backward);
 bool hzi_cuda_quat_cell_fuses(const struct hz_context *ctx, const struct hzi_quat_cell_step *a);
+int64_t hzi_cuda_quat_cell_persists(const struct hz_context *ctx,
+				    const struct hzi_quat_cell_step *a);
+int hzi_cuda_quat_cell_all_steps(struct hz_context *ctx, const char *op,
+				 const struct hzi_quat_all_steps *a);
 int hzi_cuda_quat_cell_fused(struct hz_context *ctx, const char *op,
 			     const struct hzi_quat_gemm_args *g,
 			     const struct hzi_quat_cell_step *a);

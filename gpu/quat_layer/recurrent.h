@@ -17,7 +17,32 @@ struct hzi_quat_fused_step {
 	struct hzi_quat_cell_step cell;
 };
 
+#define HZI_QUAT_PERSISTENT_THREADS 256
+/* Bytes of states in flight to a warp, by groups of 8 sequences */
+#define HZI_QUAT_PERSISTENT_RING(groups) ((groups) == 1 ? 8192 : 4096)
+/* Bytes of a unit: 32 rows by four columns of U */
+#define HZI_QUAT_PERSISTENT_UNIT (HZI_QUAT_CELL_ROWS * 4 * 8)
+/*
+ * Units of a warp in registers, by groups of 8 sequences. The next ones are read again at each step,
+ * those in shared memory follow.
+ */
+#define HZI_QUAT_PERSISTENT_KEPT(groups) ((groups) == 4 ? 0 : (groups) == 2 ? 8 : 16)
+
+/* All steps. States: [direction][neuron][sequence] quaternions, slices padded. */
+struct hzi_quat_persistent {
+	const void *u;			/* rows of contiguous quaternions */
+	int64_t u_direction, u_row;	/* strides in numbers */
+	void *state[2];			/* of even and odd steps */
+	uint32_t *done;			/* [direction][slice][block]: steps; 0 at first */
+	int32_t units, pitch;		/* of a warp; bytes from neuron to neuron */
+	int32_t slices;			/* of up to 32 sequences */
+	int32_t slice, direction;	/* the first ones of this launch */
+	int32_t streamed;		/* units of a warp that each step reads again */
+	struct hzi_quat_cell_step cell;	/* its operand without data */
+};
+
 static_assert(HZI_QUAT_CELL_ROWS == HZI_GEMV_MMA_ROWS, "rows of a block");
 static_assert(sizeof(struct hzi_quat_fused_step) == 1048, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_persistent) == 576, "the same layout for C and CUDA");
 
 #endif

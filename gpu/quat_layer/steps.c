@@ -130,6 +130,7 @@ static int zero(struct hz_context *ctx, const char *op, void *p, size_t bytes)
 const struct hzi_quat_steps hzi_cuda_quat_steps = {
 	.map = map, .sum = sum, .finish = finish, .rotation = rotation, .zero = zero,
 	.cell = hzi_cuda_quat_cell, .fuses = hzi_cuda_quat_cell_fuses,
-	.fused_cell = hzi_cuda_quat_cell_fused, .tiles = 256, .most = INT32_MAX, .moments = true,
+	.fused_cell = hzi_cuda_quat_cell_fused, .persists = hzi_cuda_quat_cell_persists,
+	.all_steps = hzi_cuda_quat_cell_all_steps, .tiles = 256, .most = INT32_MAX, .moments = true,
 	.gemv = 64,
 };

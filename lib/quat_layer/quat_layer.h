@@ -201,6 +201,18 @@ struct hzi_quat_cell_step {
 
 #include "lib/quat_gemm/quat_gemm.h"
 
+/*
+ * All forward steps. Even ones read the states of the cell's operand and write those of `other`,
+ * odd ones the other way: neurons of `columns` sequences each.
+ */
+struct hzi_quat_all_steps {
+	struct hzi_quat_array u;	/* direction, row, column: rows of contiguous quaternions */
+	struct hzi_quat_cell_step cell;
+	void *other;
+	uint32_t *done;			/* 0; one for each neuron of a state of 8 sequences */
+	int64_t columns;
+};
+
 /* The steps of a device, which run in the order of the context's stream */
 struct hzi_quat_steps {
 	int (*map)(struct hz_context *ctx, const char *op, const struct hzi_quat_map_step *a);
@@ -219,6 +231,13 @@ struct hzi_quat_steps {
 	bool (*fuses)(const struct hz_context *ctx, const struct hzi_quat_cell_step *a);
 	int (*fused_cell)(struct hz_context *ctx, const char *op,
 			  const struct hzi_quat_gemm_args *g, const struct hzi_quat_cell_step *a);
+	/*
+	 * all_steps() makes all forward steps of a layer in one kernel. persists(): the sequences
+	 * of its states, slices of a block padded; 0: unsupported. NULL: always 0
+	 */
+	int64_t (*persists)(const struct hz_context *ctx, const struct hzi_quat_cell_step *a);
+	int (*all_steps)(struct hz_context *ctx, const char *op,
+			 const struct hzi_quat_all_steps *a);
 	bool moments;			/* sum() supports HZI_QUAT_SUM_MOMENTS: one pass, not two */
 	int64_t tiles;			/* 64 x 64 tiles that fill the device; 0: any */
 	int64_t most;			/* limit of rows, columns and terms; 0: none */

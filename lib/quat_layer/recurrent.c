@@ -130,6 +130,41 @@ static int begin_weights(struct hzi_quat_plan *r, const struct hzi_quat_recurren
 	return hzi_quat_plan_call(r, &route, &pack);
 }
 
+/* All forward steps in one kernel: a copy of u unless it can be read in place, two buffers. */
+static int all_steps(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
+		     const struct hzi_quat_cell_step *s, int64_t columns)
+{
+	struct hzi_quat_all_steps all = {.u = a->l.w.a, .cell = *s, .columns = columns};
+	const int64_t shape[3] = {all.u.stride[0] ? a->l.w.shape[0] : 1, a->l.w.shape[1],
+				  s->hidden};
+	const int64_t numbers = 4 * s->directions * s->hidden * columns;
+	const int64_t flags = s->directions * s->hidden * (columns / 8);
+	struct hzi_quat_tensor states = a->h0;
+
+	if (!all.u.whole || all.u.stride[2] != 4) {
+		const struct hzi_quat_tensor copy =
+			hzi_quat_plan_tensor(r, all.u.dtype, 3, shape);
+
+		HZ_CHECK(hzi_quat_plan_copy(r, &a->l.w.a, &copy, false));
+		all.u = copy.a;
+	}
+	if (shape[0] == 1)
+		all.u.stride[0] = 0;
+	states.a = (struct hzi_quat_array){
+		.data = hzi_quat_plan_take(r, 2 * numbers, all.u.dtype), .dtype = all.u.dtype,
+		.whole = 1, .comp = {0, 1, 2, 3},
+		.stride = {numbers / s->directions, 4, 4 * columns},
+	};
+	all.cell.operand = states.a;
+	all.other = (uint16_t *)states.a.data + numbers;
+	all.done = hzi_quat_plan_take(r, flags, HZ_S32);
+	HZ_CHECK(hzi_quat_plan_clear(r, states.a.data, 2 * numbers, all.u.dtype));
+	HZ_CHECK(hzi_quat_plan_clear(r, all.done, flags, HZ_S32));
+	if (a->h0.a.data)
+		HZ_CHECK(hzi_quat_plan_copy(r, &a->h0.a, &states, false));
+	return r->dry ? HZ_OK : r->steps->all_steps(r->ctx, r->op, &all);
+}
+
 /* The product of a step: pre = U h, or backward dh += U^H dz */
 static int begin_product(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
 			 const struct hzi_quat_cell_step *s, bool backward, bool fused,
@@ -215,19 +250,74 @@ static int weights_gradient(struct hzi_quat_plan *r, const struct hzi_quat_recur
 	return status;
 }
 
+/* The steps one by one: a product and a cell, or both in one kernel */
+static int each_step(struct hzi_quat_plan *r, const struct hzi_quat_recurrent_args *a,
+		     struct hzi_quat_cell_step *s, bool backward, struct hzi_quat_tensor *before)
+{
+	const struct hzi_quat_steps *steps = r->steps;
+	const bool fused = !backward && steps->fuses && steps->fuses(r->ctx, &a->step);
+	const int64_t gates = a->l.w.shape[1];
+	const int64_t state[3] = {s->directions, s->batch, backward ? gates : s->hidden};
+	struct hzi_quat_tensor operand = hzi_quat_plan_tensor(r, a->l.w.a.dtype, 3, state);
+	struct hzi_quat_tensor other = {.a = {.data = NULL}};
+	float *h0 = NULL, *c0 = NULL;
+	struct hzi_quat_gemm_args g;
+
+	s->operand = operand.a;
+	if (backward) {
+		HZ_CHECK(begin_state(r, s, &a->h0, &h0));
+		if (s->cell == HZ_QUAT_CELL_LSTM)
+			HZ_CHECK(begin_state(r, s, &a->c0, &c0));
+		s->h0 = h0;
+		s->c0 = c0;
+		if (a->l.dw.a.data) {
+			*before = states_before(r, a);
+			s->before = before->a;
+		}
+	} else {
+		if (fused)
+			other = hzi_quat_plan_tensor(r, a->l.w.a.dtype, 3, state);
+		else
+			s->pre = hzi_quat_plan_take(r, s->directions * s->batch * gates * 4,
+						    HZ_F32);
+		if (a->h0.a.data)
+			HZ_CHECK(hzi_quat_plan_copy(r, &a->h0.a, &operand, false));
+		else if (hzi_quat_count(3, state))
+			HZ_CHECK(hzi_quat_plan_clear(r, operand.a.data,
+						     4 * hzi_quat_count(3, state), a->l.w.a.dtype));
+	}
+	HZ_CHECK(begin_product(r, a, s, backward, fused, &g));
+	/* All steps are alike to a dry run. */
+	for (int64_t i = 0; i < (r->dry && s->steps > 1 ? 1 : s->steps); i++) {
+		struct hzi_quat_gemm_args product = g;
+
+		s->step = backward ? s->steps - 1 - i : i;
+		if (fused) {
+			product.b.data = i % 2 ? other.a.data : operand.a.data;
+			s->operand.data = i % 2 ? operand.a.data : other.a.data;
+			if (!r->dry)
+				HZ_CHECK(steps->fused_cell(r->ctx, r->op, &product, s));
+			continue;
+		}
+		if (!backward)
+			HZ_CHECK(hzi_quat_plan_multiply(r, &product, false));
+		if (!r->dry && s->batch && s->hidden)
+			HZ_CHECK(steps->cell(r->ctx, r->op, s, backward));
+		if (backward)
+			HZ_CHECK(hzi_quat_plan_multiply(r, &product, false));
+	}
+	return HZ_OK;
+}
+
 int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *steps,
 			  const struct hzi_quat_recurrent_args *a, bool backward, size_t *bytes)
 {
 	const char *const op = backward ? "quat_recurrent_bwd" : "quat_recurrent";
 	const bool lstm = a->step.cell == HZ_QUAT_CELL_LSTM;
-	const bool fused = !backward && steps->fuses && steps->fuses(ctx, &a->step);
+	const int64_t columns = backward || !steps->persists ? 0 : steps->persists(ctx, &a->step);
 	struct hzi_quat_plan r = hzi_quat_plan_begin(ctx, steps, &a->l, op, bytes != NULL);
 	struct hzi_quat_cell_step s = a->step;
-	const int64_t gates = a->l.w.shape[1];
-	const int64_t state[3] = {s.directions, s.batch, backward ? gates : s.hidden};
-	struct hzi_quat_tensor operand, other = {.a = {.data = NULL}}, before = other;
-	struct hzi_quat_gemm_args g;
-	float *h0 = NULL, *c0 = NULL;
+	struct hzi_quat_tensor before = {.a = {.data = NULL}};
 	size_t unused;
 
 	if (bytes)
@@ -235,52 +325,10 @@ int hzi_quat_recurrent_do(struct hz_context *ctx, const struct hzi_quat_steps *s
 	/* A dry run finds out whether a product is unsupported, before anything is written. */
 	if (!bytes && steps->most)
 		HZ_CHECK(hzi_quat_recurrent_do(ctx, steps, a, backward, &unused));
-	operand = hzi_quat_plan_tensor(&r, a->l.w.a.dtype, 3, state);
-	s.operand = operand.a;
 	HZ_CHECK(begin_state(&r, &s, backward ? &a->hn : &a->h0, &s.h));
 	if (lstm)
 		HZ_CHECK(begin_state(&r, &s, backward ? &a->cn : &a->c0, &s.c));
-	if (backward) {
-		HZ_CHECK(begin_state(&r, &s, &a->h0, &h0));
-		if (lstm)
-			HZ_CHECK(begin_state(&r, &s, &a->c0, &c0));
-		s.h0 = h0;
-		s.c0 = c0;
-		if (a->l.dw.a.data) {
-			before = states_before(&r, a);
-			s.before = before.a;
-		}
-	} else {
-		if (fused)
-			other = hzi_quat_plan_tensor(&r, a->l.w.a.dtype, 3, state);
-		else
-			s.pre = hzi_quat_plan_take(&r, s.directions * s.batch * gates * 4, HZ_F32);
-		if (a->h0.a.data)
-			HZ_CHECK(hzi_quat_plan_copy(&r, &a->h0.a, &operand, false));
-		else if (hzi_quat_count(3, state))
-			HZ_CHECK(hzi_quat_plan_clear(&r, operand.a.data,
-						     4 * hzi_quat_count(3, state), a->l.w.a.dtype));
-	}
-	HZ_CHECK(begin_product(&r, a, &s, backward, fused, &g));
-	/* All steps are alike to a dry run. */
-	for (int64_t i = 0; i < (r.dry && s.steps > 1 ? 1 : s.steps); i++) {
-		struct hzi_quat_gemm_args product = g;
-
-		s.step = backward ? s.steps - 1 - i : i;
-		if (fused) {
-			product.b.data = i % 2 ? other.a.data : operand.a.data;
-			s.operand.data = i % 2 ? operand.a.data : other.a.data;
-			if (!r.dry)
-				HZ_CHECK(steps->fused_cell(ctx, op, &product, &s));
-			continue;
-		}
-		if (!backward)
-			HZ_CHECK(hzi_quat_plan_multiply(&r, &product, false));
-		if (!r.dry && s.batch && s.hidden)
-			HZ_CHECK(steps->cell(ctx, op, &s, backward));
-		if (backward)
-			HZ_CHECK(hzi_quat_plan_multiply(&r, &product, false));
-	}
+	HZ_CHECK(columns ? all_steps(&r, a, &s, columns) : each_step(&r, a, &s, backward, &before));
 	HZ_CHECK(end_state(&r, &s, s.h, backward ? &a->dh0 : &a->hn));
 	if (lstm)
 		HZ_CHECK(end_state(&r, &s, s.c, backward ? &a->dc0 : &a->cn));

@@ -337,16 +337,20 @@ static void test_definition(struct dev *dev)
 static void test_sizes(struct dev *dev)
 {
 	static const int64_t sizes[][3] = {{3, 2, 70}, {2, 9, 33}, {2, 70, 34}, {5, 3, 32},
-					   {4, 11, 32}, {4, 19, 32}, {2, 3, 0}, {2, 0, 3}};
+					   {4, 11, 32}, {4, 19, 32}, {2, 3, 0}, {2, 0, 3},
+					   {5, 17, 288}, {4, 33, 272}, {4, 1, 1064}};
 
-	for (int i = 0; i < 8; i++) {
-		/* On a GPU 16 bits have a kernel for steps of these sizes. */
-		const bool fused = i >= 3 && i <= 5;
+	for (int i = 0; i < 11; i++) {
+		/*
+		 * On a GPU 16 bits have a kernel for all steps of these sizes: 288 neurons with
+		 * weights in shared memory, 272 in several launches. 1064 have one for a step.
+		 */
+		const bool fused = (i >= 3 && i <= 5) || i >= 8;
 		int good = 1;
 
-		if (fused && dev != devs && dev->device == HZ_CPU)
+		if (fused && dev->device == HZ_CPU && (dev != devs || i >= 8))
 			continue;
-		for (int cell = 0; cell < 3; cell++) {
+		for (int cell = i == 10; cell < (i == 10 ? 2 : 3); cell++) {
 			struct layer l = new_layer(cell, sizes[i][0], sizes[i][1], sizes[i][2]);
 			int32_t lengths[80];
 
@@ -354,6 +358,8 @@ static void test_sizes(struct dev *dev)
 				lengths[b] = (int32_t)rnd_below(&rnd, 6);
 			l.lengths = cell ? lengths : NULL;
 			l.o.activation = HZ_ACT_TANH;
+			if (i >= 8)
+				l.s.directions = i == 9 ? 2 : 1;
 			good &= layer_case(dev, fused ? types[1 + (i + cell) % 2] :
 					   types[(i + cell) % 3], &l, -1, 0);
 		}

@@ -24,8 +24,8 @@ libhz_la_SOURCES += \
 	gpu/quat_gemm/wgmma_in_place.c \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/recurrent.c gpu/quat_layer/routes.c \
 	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/append.c gpu/vlut/bias_act.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
-	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
-	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/label_wgmma.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
+	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/decoded_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
+	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
 	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
 noinst_HEADERS += \
 	gpu/device/base.cuh gpu/device/cluster.cuh gpu/device/cp_async.cuh gpu/device/decoded_gemm.cuh \
@@ -62,8 +62,9 @@ noinst_HEADERS += \
 	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
 	gpu/vlut/append.h gpu/vlut/bias_act.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
-	gpu/vlut/d4_f16_wgmma.h gpu/vlut/e8_bitplane.cuh gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
-	gpu/vlut/label_skinny.cuh gpu/vlut/label_wgmma.cuh gpu/vlut/label_wgmma.h gpu/vlut/launch.h \
+	gpu/vlut/d4_f16_wgmma.h gpu/vlut/d4_wgmma.cuh gpu/vlut/decoded_wgmma.h gpu/vlut/e8_bitplane.cuh \
+	gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
+	gpu/vlut/label_skinny.cuh gpu/vlut/label_wgmma.cuh gpu/vlut/launch.h \
 	gpu/vlut/table_f16_skinny.cuh gpu/vlut/table_f16_skinny.h gpu/vlut/table_s8.cuh \
 	gpu/vlut/table_s8_skinny.h gpu/vlut/table_wgmma.cuh gpu/vlut/table_wgmma.h gpu/vlut/vlut.h
 
@@ -95,7 +96,7 @@ HZ_CU = \
 	gpu/quat_layer/recurrent.cu gpu/quat_layer/recurrent_fused.cu \
 	gpu/quat_layer/recurrent_persistent.cu \
 	gpu/vlut/append.cu gpu/vlut/bias_act.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
-	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
+	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/d4_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \
 	 gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu \
 	tools/core/peak.cu

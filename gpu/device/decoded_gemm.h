@@ -23,10 +23,11 @@
 struct hzi_decoded_gemm {
 	struct hzi_tensor_map x;
 	const uint8_t *packed;		/* [tile of 16 rows][chunk] */
+	int64_t tile_bytes;		/* the last chunk of a tile may be shorter than others */
 	int32_t tiles, chunks, split;
 	int32_t terms;			/* rows of x of a vector: 2 for f32 */
 	int32_t rows_first;		/* rows of W are adjacent in y */
-	int32_t pad_[9];
+	int32_t pad_[7];
 };
 
 /*

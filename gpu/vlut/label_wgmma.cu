@@ -77,15 +77,15 @@ vlut_label_x(const __grid_constant__ hzi_vlut_label_x p)
 
 #define KERNEL(name, shape, ...) \
 	extern "C" __global__ void __launch_bounds__(HZI_DECODED_THREADS(shape), 1) \
-	name(const __grid_constant__ hzi_vlut_label_wgmma p) \
+	name(const __grid_constant__ hzi_vlut_decoded_wgmma p) \
 	BODY(__VA_ARGS__, shape)
 #define KERNELS(name, ...) \
-	KERNEL(name##_64x16, HZI_VLUT_LABEL_64X16, __VA_ARGS__) \
-	KERNEL(name##_64x32, HZI_VLUT_LABEL_64X32, __VA_ARGS__) \
-	KERNEL(name##_64x64, HZI_VLUT_LABEL_64X64, __VA_ARGS__) \
-	KERNEL(name##_64x128, HZI_VLUT_LABEL_64X128, __VA_ARGS__) \
-	KERNEL(name##_128x128, HZI_VLUT_LABEL_128X128, __VA_ARGS__) \
-	KERNEL(name##_128x256, HZI_VLUT_LABEL_128X256, __VA_ARGS__)
+	KERNEL(name##_64x16, HZI_VLUT_DECODED_64X16, __VA_ARGS__) \
+	KERNEL(name##_64x32, HZI_VLUT_DECODED_64X32, __VA_ARGS__) \
+	KERNEL(name##_64x64, HZI_VLUT_DECODED_64X64, __VA_ARGS__) \
+	KERNEL(name##_64x128, HZI_VLUT_DECODED_64X128, __VA_ARGS__) \
+	KERNEL(name##_128x128, HZI_VLUT_DECODED_128X128, __VA_ARGS__) \
+	KERNEL(name##_128x256, HZI_VLUT_DECODED_128X256, __VA_ARGS__)
 #define CODES(name, ...) \
 	KERNELS(name##_f16, HZ_F16, __VA_ARGS__) \
 	KERNELS(name##_bf16, HZ_BF16, __VA_ARGS__)

@@ -158,7 +158,7 @@ HZI_VLUT_ROUTE(vlut_d4_f16_skinny);
 HZI_VLUT_ROUTE(vlut_d4_f16_wgmma);
 HZI_VLUT_ROUTE(vlut_e8_bitplane);
 HZI_VLUT_ROUTE(vlut_label_skinny);
-HZI_VLUT_ROUTE(vlut_label_wgmma);
+HZI_VLUT_ROUTE(vlut_decoded_wgmma);
 HZI_VLUT_ROUTE(vlut_table_f16_skinny);
 HZI_VLUT_ROUTE(vlut_table_s8_skinny);
 HZI_VLUT_ROUTE(vlut_table_wgmma);
@@ -201,8 +201,8 @@ size_t hzi_cuda_vlut_wgmma_workspace(const struct hz_context *ctx,
 int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			const struct hzi_vlut_wgmma_opts *o);
 
-/* label_wgmma.c, also for via_f16.c: with packed labels. o->values is not used. */
-int hzi_cuda_vlut_label_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+/* decoded_wgmma.c, also for via_f16.c: with packed codes. o->values is not used. */
+int hzi_cuda_vlut_decoded_gemm(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			     const struct hzi_vlut_wgmma_opts *o);
 
 #endif

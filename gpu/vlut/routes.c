@@ -20,7 +20,7 @@
 /* ---- vlut_gemm ------------------------------------------------------------------------------- */
 
 enum {
-	TABLE, LABEL_SKINNY, LABEL_WGMMA, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM,
+	TABLE, LABEL_SKINNY, DECODED_WGMMA, E8_BITPLANE, D4_F16_SKINNY, D4_F16_WGMMA, VIA_QGEMM,
 	D4_BITFIELD, TABLE_F16_SKINNY, TABLE_WGMMA, TABLE_S8_SKINNY, VIA_F16, GENERIC,
 	IF_FORCED		/* after all others */
 };
@@ -28,11 +28,11 @@ enum {
 #define E8_BITPLANE_COLUMNS 6	/* above this, decoding to s8 or f16 is faster */
 #define VIA_QGEMM_COLUMNS 16	/* above this, via_qgemm is the fastest route for s8 */
 
-#define LABEL_SKINNY_COLUMNS 8	/* above this, two of them for one of f32, label_wgmma is faster */
+/* Above this, two of them for one of f32, decoded_wgmma is faster. */
+#define LABEL_SKINNY_COLUMNS 8
 
 HZI_RANK(label_skinny, struct hzi_vlut_gemm_args,
 	 a->batch * (a->x_dtype == HZ_F32 ? 2 : 1) <= LABEL_SKINNY_COLUMNS, LABEL_SKINNY, GENERIC)
-HZI_RANK(label_wgmma, struct hzi_vlut_gemm_args, a->batch > 2, LABEL_WGMMA, IF_FORCED)
 HZI_RANK(e8_bitplane, struct hzi_vlut_gemm_args, a->batch <= E8_BITPLANE_COLUMNS, E8_BITPLANE,
 	 GENERIC)
 
@@ -51,6 +51,18 @@ static int64_t d4_f16_skinny_cost(const struct hz_context *ctx, const void *args
 
 HZI_RANK(d4_f16_wgmma, struct hzi_vlut_gemm_args, a->batch > HZI_VLUT_D4_COLUMNS, D4_F16_WGMMA,
 	 IF_FORCED)
+
+/* For D4 the routes of f16 with up to 8 vectors or with adjacent vectors go before this one. */
+static int64_t decoded_wgmma_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	if (hzi_cuda_vlut_not_d4_bitfield(a->vlut->w, &a->w))
+		return a->batch > 2 ? DECODED_WGMMA : IF_FORCED;
+	return a->batch > (a->x_dtype == HZ_F16 ? HZI_VLUT_D4_COLUMNS : 2) ? VIA_QGEMM : IF_FORCED;
+}
+
 HZI_RANK(via_qgemm, struct hzi_vlut_gemm_args,
 	 a->batch > VIA_QGEMM_COLUMNS || !hzi_cuda_vlut_e8_bitplane_unsupported(ctx, a),
 	 VIA_QGEMM, GENERIC)
@@ -78,9 +90,9 @@ static const struct hzi_route gemm_routes[] = {
 		   ROUTE_WITH_WORKSPACE(vlut, table)},
 	[LABEL_SKINNY] = {"label_skinny", "packed labels of E8, up to 8 vectors a launch",
 			  ROUTE(vlut, label_skinny), .cost = label_skinny_cost},
-	[LABEL_WGMMA] = {"label_wgmma", "packed labels of E8, 3 and more vectors",
-			 .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut, label_wgmma),
-			 .cost = label_wgmma_cost},
+	[DECODED_WGMMA] = {"decoded_wgmma", "packed labels of E8 or packed D4, 3 and more vectors",
+			   .arch = HZI_SM_90A, ROUTE_WITH_WORKSPACE(vlut, decoded_wgmma),
+			   .cost = decoded_wgmma_cost},
 	[E8_BITPLANE] = {"e8_bitplane", "packed E8, up to 6 vectors", ROUTE(vlut, e8_bitplane),
 			 .cost = e8_bitplane_cost},
 	[D4_F16_SKINNY] = {"d4_f16_skinny", "packed D4, 3 to 8 vectors of f16",

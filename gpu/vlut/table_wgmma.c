@@ -6,7 +6,6 @@
 #include <config.h>
 
 #include "gpu/runtime/cuda.h"
-#include "gpu/vlut/d4_bitfield.h"
 #include "gpu/vlut/launch.h"
 #include "gpu/vlut/table_wgmma.h"
 
@@ -20,7 +19,7 @@ struct plan {
 	int64_t chunks, tiles, x_bytes;
 	struct hzi_vlut_scales scales;
 	struct hzi_vlut_s8 s8;
-	bool scaled, bitfield, values;
+	bool scaled, values;
 };
 
 /*
@@ -36,9 +35,10 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 
 	if (w->packed && hzi_cuda_vlut_packs_as_label(l))
 		return "the codes are packed labels of E8";
+	if (!hzi_cuda_vlut_not_d4_bitfield(l, w))
+		return "the codes are packed D4 with q = 4";
 	why = hzi_cuda_vlut_scales_unsupported(l, w, &p->scales);
 	p->scaled = hzi_lattice_has_t(l);
-	p->bitfield = !hzi_cuda_vlut_not_d4_bitfield(l, w);
 	if (a->x_dtype == HZ_S8)
 		return "x is s8";
 	if (levels * 2 != l->rule.d)
@@ -47,8 +47,6 @@ static const char *plan_codes(const struct hzi_vlut_gemm_args *a, const struct h
 		return why;
 	if (p->scales.shift < 0)
 		return "T is for groups of less than 32 values";
-	if (p->bitfield)
-		return NULL;
 	if ((why = hzi_cuda_vlut_rows_unsupported(l, w)) ||
 	    (why = hzi_cuda_vlut_s8_unsupported(l, levels, &p->s8)))
 		return why;
@@ -80,7 +78,6 @@ static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 		size++;
 	}
 	p->kernel = (values ? HZI_KERNEL_vlut_table_wgmma_f16_16 :
-		     p->bitfield ? HZI_KERNEL_vlut_table_wgmma_d4_bitfield_16 :
 		     a->vlut->w->rule.d == 4 ? HZI_KERNEL_vlut_table_wgmma_d4_16 :
 					       HZI_KERNEL_vlut_table_wgmma_d8_16) +
 		    (p->scaled ? 4 : 0) + size;
@@ -133,7 +130,6 @@ static int prepare_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		.columns = plan->columns,
 		.terms = plan->terms,
 		.x_dtype = a->x_dtype,
-		.order = plan->bitfield ? HZI_VLUT_X_BITFIELD : HZI_VLUT_X_ROWS,
 	};
 	struct hzi_launch l = {
 		.grid = {HZI_VLUT_WGMMA_ABSMAX_BLOCKS}, .block = {HZI_VLUT_THREADS}, .early = true};
@@ -184,8 +180,7 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 		.scale = (plan.values ? 1 : plan.scales.factor) * o->factor,
 		.first = {plan.s8.first[0], plan.s8.first[1]},
 	};
-	const bool tables = !plan.bitfield && !plan.values;
-	const int table_bytes = (tables ? HZI_VLUT_S8_TABLE_BYTES : 0) +
+	const int table_bytes = (!plan.values ? HZI_VLUT_S8_TABLE_BYTES : 0) +
 				(plan.scaled ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(ceil_div(w.rows, HZI_VLUT_WGMMA_ROWS) * plan.split),
@@ -198,22 +193,10 @@ int hzi_cuda_vlut_wgmma(struct hz_context *ctx, const struct hzi_vlut_gemm_args 
 				   HZI_VLUT_WGMMA_STAGES(plan.columns) * 16),
 	};
 
-	if (tables)
+	if (!plan.values)
 		hzi_cuda_vlut_s8_leaders(l, &plan.s8, p.leaders);
 	for (int i = 0; i < HZI_LATTICE_SCALES; i++)
 		p.scale_of[i] = plan.scales.of[i];
-	if (plan.bitfield) {
-		p.codes = w.packed;
-		p.bitfield = (int32_t)hzi_cuda_vlut_d4_bitfield_chunks(&w);
-		p.scale *= 0x1p24f;
-		for (int i = 0; i < 8; i++) {
-			const int32_t o = l->rule.offset[i / 2] * (i % 2 ? 16 : 1);
-
-			/* f16 bits below 2^-14 are sign and integer magnitude. */
-			p.minus[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
-			p.has_offset |= o != 0;
-		}
-	}
 	if (plan.values) {
 		p.codes = o->values;
 		p.row_bytes = p.chunks * HZI_VLUT_WGMMA_CHUNK * 2;

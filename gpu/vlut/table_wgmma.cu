@@ -82,19 +82,14 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 		const int at = (int)(column_major ? i / padded : i % half_steps);
 		/* half: which pair of the 4 values that a step takes from a lane */
 		const int chunk = at / 16, half = at % 16;
-		const int k = chunk * CHUNK +
-			      (p.order == HZI_VLUT_X_BITFIELD ? half / 8 * 64 + half % 2 * 4 +
-								half / 2 % 4 : 2 * half);
+		const int k = chunk * CHUNK + 2 * half;
 		const int64_t src = k * p.x_k + b * p.x_b;
 		const int count = b < p.batch ? p.k - k : 0;
 		uint8_t *tile = p.tiles + ((int64_t)(b / tile_vectors) * p.chunks + chunk) *
 						  p.columns * CHUNK * 2;
 		float f[8];
 
-		if (p.order == HZI_VLUT_X_BITFIELD)
-			load_strided<1, 8>(f, p.x_dtype, p.x, src, p.x_k, count);
-		else
-			load_strided<2, 32>(f, p.x_dtype, p.x, src, p.x_k, count);
+		load_strided<2, 32>(f, p.x_dtype, p.x, src, p.x_k, count);
 #pragma unroll
 		for (int e = 0; e < 8; e++)
 			f[e] = f[e] * scale_up[0] * scale_up[1];
@@ -117,7 +112,6 @@ vlut_table_wgmma_x_pack(const __grid_constant__ hzi_vlut_x_pack p)
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-KERNELS(vlut_table_wgmma_d4_bitfield, 0, false)
 KERNELS(vlut_table_wgmma_d4, 1, false)
 KERNELS(vlut_table_wgmma_d4_scaled, 1, true)
 KERNELS(vlut_table_wgmma_d8, 2, false)

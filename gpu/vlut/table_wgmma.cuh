@@ -9,10 +9,6 @@
  * into tiles of that order, core matrix by core matrix. Splits of k are the blocks of a cluster,
  * which add their accumulators in a fixed order.
  *
- * Packed bit fields (d4_bitfield.h) are decoded by bitwise logic. Of a chunk of 128 values lane t
- * has 16 of either half, and step 4 half + i takes coordinate i of four lattice blocks. Points are
- * in units of 2^-24, those of rows g + 8 in units of 2^-20.
- *
  * x of f32 becomes two f16 terms in adjacent columns, the second one 2^11 times the remainder. f32
  * and bf16 are scaled by a power of two that makes the largest |x| 2^14 to 2^15.
  */
@@ -24,7 +20,6 @@
 #include "gpu/device/reduce.cuh"
 #include "gpu/device/wgmma_f16.cuh"
 #include "gpu/vlut/table_s8.cuh"
-#include "gpu/vlut/d4_bitfield.cuh"
 #include "gpu/vlut/table_wgmma.h"
 
 #define CHUNK HZI_VLUT_WGMMA_CHUNK
@@ -34,17 +29,16 @@
 #define THREADS HZI_VLUT_WGMMA_THREADS
 #define ROWS HZI_VLUT_WGMMA_ROWS
 
-/* WORDS: of a leader; 0: D4 bit fields; F16_VALUES: W is f16, not codes */
+/* WORDS: of a leader; F16_VALUES: W is f16, not codes */
 #define F16_VALUES 4
 
 template <int WORDS, int COLUMNS, bool SCALED>
 struct table_wgmma_block {
-	static constexpr bool BITFIELD = WORDS == 0, F16 = WORDS == F16_VALUES,
-			      TABLES = !BITFIELD && !F16;
+	static constexpr bool F16 = WORDS == F16_VALUES;
 	static constexpr int STAGES = HZI_VLUT_WGMMA_STAGES(COLUMNS), TILE = COLUMNS * CHUNK * 2;
 	static constexpr int AHEAD = F16 ? 1 : COLUMNS <= 32 ? 4 : COLUMNS == 64 ? 3 : 1,
 			     ACC_PITCH = HZI_VLUT_WGMMA_ACC_PITCH(COLUMNS);
-	static constexpr int TABLE_BYTES = (TABLES ? HZI_VLUT_S8_TABLE_BYTES : 0) +
+	static constexpr int TABLE_BYTES = (F16 ? 0 : HZI_VLUT_S8_TABLE_BYTES) +
 					   (SCALED ? HZI_VLUT_S8_SCALES_BYTES : 0);
 	/* A lane's 16-byte pieces of a row of a chunk; bytes of a row of a chunk */
 	static constexpr int PIECES = F16 ? 4 : 1, CHUNK_BYTES = PIECES * HZI_VLUT_S8_CHUNK_BYTES;
@@ -74,7 +68,7 @@ struct table_wgmma_block {
 		const int begin = (int)((int64_t)p.chunks * part / p.split);
 		const int n = (int)((int64_t)p.chunks * (part + 1) / p.split) - begin;
 		const uint8_t *x = p.tiles + ((int64_t)blockIdx.y * p.chunks + begin) * TILE;
-		const uint32_t slot = TABLES ? leader_slot<WORDS>(lane) : 0;
+		const uint32_t slot = F16 ? 0 : leader_slot<WORDS>(lane);
 		const uint8_t *codes[2], *ts[2];
 		uint4 ring[AHEAD][2 * PIECES];
 		uint32_t ring_t[AHEAD][2];
@@ -87,13 +81,6 @@ struct table_wgmma_block {
 		for (int r = 0; r < 2; r++) {
 			const int64_t row = min(row0 + warp * 16 + g + 8 * r, p.rows - 1);
 
-			if (BITFIELD) {
-				const int64_t tile = min(row0 / 16 + warp, (p.rows - 1) / 16);
-
-				codes[r] = p.codes + lane * 16 +
-					   (tile * p.bitfield + 2 * begin + r) * 512;
-				continue;
-			}
 			codes[r] = p.codes + row * p.row;
 			ts[r] = p.t + row * p.t_row;
 		}
@@ -102,15 +89,12 @@ struct table_wgmma_block {
 
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				const bool in =
-					c < n && (BITFIELD ? 2 * (begin + c) + r < p.bitfield :
-							     at < p.row_bytes);
+				const bool in = c < n && at < p.row_bytes;
 
 #pragma unroll
 				for (int i = 0; i < PIECES; i++)
 					ring[d][r * PIECES + i] =
-						in ? load_codes(codes[r] + (BITFIELD ? c * 1024 :
-									    at + i * 16)) :
+						in ? load_codes(codes[r] + at + i * 16) :
 						     make_uint4(0, 0, 0, 0);
 				if (SCALED)
 					ring_t[d][r] = in ? ts[r][4 * (begin + c) + t >>
@@ -124,7 +108,7 @@ struct table_wgmma_block {
 			}
 			mbarrier_init_fence();
 		}
-		if constexpr (TABLES)
+		if constexpr (!F16)
 			fill_leaders<WORDS, THREADS>(p.leaders, p.first);
 		if (SCALED) {
 			for (int i = tid; i < p.scales * 32; i += THREADS)
@@ -206,9 +190,7 @@ struct table_wgmma_block {
 				for (int first = 0; first < 4; first += GROUPS_AT_ONCE) {
 					uint32_t a[GROUPS_AT_ONCE][8];
 
-					if constexpr (BITFIELD)
-						decode_bitfield(a, w, first);
-					else if constexpr (F16)
+					if constexpr (F16)
 						copy_values(a, w, first);
 					else
 						decode(a, w, first, slot, s);
@@ -268,31 +250,6 @@ struct table_wgmma_block {
 		}
 	}
 
-	/* The same from bit fields: 64 values of both rows are two groups */
-	__device__ __forceinline__ void decode_bitfield(uint32_t (&a)[GROUPS_AT_ONCE][8],
-							const uint32_t (&w)[2][4], int first) const
-	{
-#pragma unroll
-		for (int f = 0; f < GROUPS_AT_ONCE / 2; f++) {
-			const int half = first / 2 + f;
-			uint32_t word[4] = {w[half][0], w[half][1], w[half][2], w[half][3]},
-				 signs[4];
-
-			d4_signs(word, signs);
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				uint32_t *dst = a[2 * f + i / 2] + i % 2 * 4;
-
-				d4_points_f16(dst, word[i], signs[i]);
-				if (p.has_offset) {
-#pragma unroll
-					for (int e = 0; e < 4; e++)
-						dst[e] = add_f16x2(dst[e], p.minus[2 * i + e % 2]);
-				}
-			}
-		}
-	}
-
 	/* Releases the stage of the previous chunk and refills it. */
 	__device__ __forceinline__ void refill(const uint8_t *x, int done, int n, int stage,
 					       int phase) const
@@ -342,10 +299,8 @@ struct table_wgmma_block {
 		for (int i = 0; i < COLUMNS / 2; i += 2) {
 			const int r = warp * 16 + g + i % 4 * 4, column = i / 4 * 8 + 2 * t;
 
-			const float unit = BITFIELD && i % 4 ? 0x1p-4f : 1.0f;
-
 			*(float2 *)(partials + r * ACC_PITCH + column) =
-				make_float2(acc[i] * unit, acc[i + 1] * unit);
+				make_float2(acc[i], acc[i + 1]);
 		}
 		if (p.split > 1)
 			cluster_publish(warp);

@@ -26,9 +26,6 @@
 	((table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) > HZI_VLUT_WGMMA_ACC_BYTES(columns) ? \
 	 (table_bytes) + HZI_VLUT_WGMMA_X_BYTES(columns) : HZI_VLUT_WGMMA_ACC_BYTES(columns))
 
-/* Order of k in packed x: of rows of codes and f16, of packed bit fields */
-enum { HZI_VLUT_X_ROWS, HZI_VLUT_X_BITFIELD };
-
 /* vlut_table_wgmma_x_absmax, vlut_table_wgmma_x_pack: x as one or two f16 terms, by columns */
 struct hzi_vlut_x_pack {
 	const void *x;
@@ -38,7 +35,6 @@ struct hzi_vlut_x_pack {
 	int64_t x_k, x_b;
 	int32_t k, batch, chunks, columns;	/* columns: of a tile */
 	int32_t terms, x_dtype;		/* terms: f16 per x; the second is 2^11 times the rest */
-	int32_t order, pad_;		/* HZI_VLUT_X_* */
 };
 
 /*
@@ -55,17 +51,13 @@ struct hzi_vlut_table_wgmma {
 	int32_t rows, row_bytes, chunks, batch;
 	int32_t terms, y_dtype, q, group_shift;	/* 32 2^group_shift values share T */
 	int32_t split, scales;
-	int32_t bitfield;		/* chunks of a row of packed bit fields; 0: rows of codes */
 	float scale;
-	/* f16, twice, of coordinate i: -o at 2 i (rows g), -16 o at 2 i + 1 (rows g + 8) */
-	uint32_t minus[8];
-	int32_t has_offset;		/* these are not all 0 */
 	uint32_t first[2];
 	uint32_t scale_of[HZI_LATTICE_SCALES];
 	uint32_t leaders[HZI_VLUT_S8_ENTRIES * 2];
 };
 
-static_assert(sizeof(struct hzi_vlut_x_pack) == 72, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2504, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_x_pack) == 64, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_table_wgmma) == 2464, "the same layout for C and CUDA");
 
 #endif

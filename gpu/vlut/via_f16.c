@@ -235,15 +235,15 @@ static struct hzi_vlut_gemm_args one_sided(const struct hzi_vlut_gemm2_args *a, 
 static const char *codes_unsupported(const struct hz_context *ctx,
 				     const struct hzi_vlut_gemm_args *one)
 {
-	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, one) ?
+	return hzi_cuda_vlut_decoded_wgmma_unsupported(ctx, one) ?
 	       hzi_cuda_vlut_wgmma_unsupported(ctx, one, false) : NULL;
 }
 
 static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *one)
 {
-	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, one) ?
+	return hzi_cuda_vlut_decoded_wgmma_unsupported(ctx, one) ?
 	       hzi_cuda_vlut_wgmma_workspace(ctx, one, false) :
-	       hzi_cuda_vlut_label_wgmma_workspace(ctx, one);
+	       hzi_cuda_vlut_decoded_wgmma_workspace(ctx, one);
 }
 
 const char *hzi_cuda_vlut2_via_f16_unsupported(const struct hz_context *ctx, const void *args)
@@ -282,6 +282,6 @@ int hzi_cuda_vlut2_via_f16(struct hz_context *ctx, const void *args)
 	if (codes_unsupported(ctx, &one))
 		return multiply(ctx, &one, &o, workspace);
 	o.workspace = workspace;
-	return hzi_cuda_vlut_label_wgmma_unsupported(ctx, &one) ?
-	       hzi_cuda_vlut_wgmma(ctx, &one, &o) : hzi_cuda_vlut_label_gemm(ctx, &one, &o);
+	return hzi_cuda_vlut_decoded_wgmma_unsupported(ctx, &one) ?
+	       hzi_cuda_vlut_wgmma(ctx, &one, &o) : hzi_cuda_vlut_decoded_gemm(ctx, &one, &o);
 }

@@ -218,7 +218,7 @@ static void test_contiguous(void)
 		{HZ_F16, 1, true, "vlut_d4_bitfield_2"},
 		{HZ_F16, 8, true, "vlut_d4_f16_skinny_column_major_2"},
 		{HZ_S8, 8, true, "vlut_d4_bitfield_2"},
-		{HZ_F16, 32, true, "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_32"},
+		{HZ_F16, 32, true, "vlut_d4_wgmma_f16_64x32"},
 	};
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	const hz_coded w = {.codes = hz_tensor_3d(codes, HZ_U8, HZ_CUDA, 4096, 1024, 2)};
@@ -331,7 +331,8 @@ static const struct packed_row packed_table[] = {	/* D4 */
 	 "vlut_d4_bitfield_2", 132, 0, 1008},
 	{"a vector by more rows", 0, HZ_F16, HZ_F32, 20000, 1, "vlut_d4_bitfield_2", 132, 0, 1008},
 	{"two vectors", 0, HZ_F32, HZ_F32, 64, 2, "vlut_d4_bitfield_2", 8, 2, 1008},
-	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_d4_bitfield_8", 8, 2, 1008},
+	{"8 vectors", 0, HZ_BF16, HZ_F32, 64, 8, "vlut_label_x vlut_d4_wgmma_bf16_64x16", 4, 4,
+	 1008},
 	{"8 vectors of f16 by many rows", 0, HZ_F16, HZ_F16, 2000, 8,
 	 "vlut_d4_f16_skinny_row_major_2", 125, 0,
 	 1008},
@@ -363,10 +364,9 @@ static const struct packed_row packed_table[] = {	/* D4 */
 	 "vlut_d4_f16_wgmma_128x32", 128, 2,
 	 2048},
 	{"a batch in bf16", 0, HZ_BF16, HZ_F32, 4096, 32,
-	 "vlut_table_wgmma_x_absmax vlut_table_wgmma_x_pack "
-	 "vlut_table_wgmma_d4_bitfield_32", 32, 2, 1008},
+	 "vlut_label_x vlut_d4_wgmma_bf16_64x32", 128, 2, 1008},
 	{"a batch whose rows are not aligned", 0, HZ_F16, HZ_F32, 4096, 33,
-	 "vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_64", 32, 2, 1008},
+	 "vlut_label_x vlut_d4_wgmma_f16_64x64", 128, 2, 1008},
 	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_generic_f32", 1, 0, 1008},
 };
 
@@ -500,10 +500,9 @@ static void test_gemm2(void)
 	       "qgemm_skinny_64_s8 vlut_epilogue_s32", "floats");
 	w = packed_as(v, 640, 1024, scales, &packed_w);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
-	is_str(taken(),
-	       "lattice_decode_d4_f16 vlut_table_wgmma_x_pack vlut_table_wgmma_d4_bitfield_128",
+	is_str(taken(), "lattice_decode_d4_f16 vlut_d4_wgmma_f16_64x64",
 	       "by few rows: decoded on the way");
-	is_int(last()->grid[0] * 100 + last()->grid[1], 601, "tiles");
+	is_int(last()->grid[0] * 100 + last()->grid[1], 4002, "tiles");
 	for (int rows = 511; rows < 513; rows++) {
 		u.codes.shape[0] = rows;
 		real = by_columns(y, HZ_F32, 640, rows);

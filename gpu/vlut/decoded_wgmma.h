@@ -1,15 +1,15 @@
 /*
- * label_wgmma.h - parameters of GEMM with packed labels of E8, by wgmma
+ * decoded_wgmma.h - parameters of GEMM with packed labels of E8, or packed D4, by wgmma
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
-#ifndef HZI_GPU_VLUT_LABEL_WGMMA_H
-#define HZI_GPU_VLUT_LABEL_WGMMA_H
+#ifndef HZI_GPU_VLUT_DECODED_WGMMA_H
+#define HZI_GPU_VLUT_DECODED_WGMMA_H
 
 #include "gpu/device/decoded_gemm.h"
 #include "gpu/vlut/label.h"
 
-struct hzi_vlut_label_wgmma {
+struct hzi_vlut_decoded_wgmma {
 	struct hzi_decoded_gemm gemm;
 	const float *row_scale;
 	const float *unscale;		/* of each vector, or NULL */
@@ -19,7 +19,11 @@ struct hzi_vlut_label_wgmma {
 	int32_t rows, batch;
 	int32_t y_dtype, y_vectorized;	/* y_vectorized: four rows are 8 aligned bytes */
 	float scale;
-	uint32_t r[4];			/* as struct hzi_vlut_label_skinny has it */
+	/*
+	 * Labels: as struct hzi_vlut_label_skinny has it. D4, coordinate i with offset o, for x of
+	 * f16: -o in units of 2^-24, and -16 o in the upper half; for x of bf16: 128 - o, twice
+	 */
+	uint32_t r[4];
 	int32_t pad_[7];
 };
 
@@ -36,15 +40,15 @@ struct hzi_vlut_label_x {
 	int32_t k, pitch, x_dtype, pad_;
 };
 
-static_assert(sizeof(struct hzi_vlut_label_wgmma) == 320, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_decoded_wgmma) == 320, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_label_x) == 56, "the same layout for C and CUDA");
 
 /* Shapes of kernels, see decoded_gemm.h */
-#define HZI_VLUT_LABEL_64X16 16, 1, 4, 16, 2
-#define HZI_VLUT_LABEL_64X32 32, 1, 3, 12, 3
-#define HZI_VLUT_LABEL_64X64 64, 1, 2, 8, 4
-#define HZI_VLUT_LABEL_64X128 128, 1, 2, 8, 3
-#define HZI_VLUT_LABEL_128X128 128, 2, 1, 6, 4
-#define HZI_VLUT_LABEL_128X256 256, 2, 1, 4, 3
+#define HZI_VLUT_DECODED_64X16 16, 1, 4, 16, 2
+#define HZI_VLUT_DECODED_64X32 32, 1, 3, 12, 3
+#define HZI_VLUT_DECODED_64X64 64, 1, 2, 8, 4
+#define HZI_VLUT_DECODED_64X128 128, 1, 2, 8, 3
+#define HZI_VLUT_DECODED_128X128 128, 2, 1, 6, 4
+#define HZI_VLUT_DECODED_128X256 256, 2, 1, 4, 3
 
 #endif

@@ -289,6 +289,9 @@ int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args)
 		if (blocks <= clusters * (rows == 16 ? 2 : 1))
 			p.split = split;
 	}
+	p.y_vectorized = a->y_dtype != HZ_F32 && a->y_n == 1 && (uintptr_t)a->y % 8 == 0;
+	for (int d = 0; d < a->ndim; d++)
+		p.y_vectorized &= a->shape[d] == 1 || a->y_stride[d] % 4 == 0;
 	launch.grid[0] = (unsigned)(columns * p.split);
 	launch.grid[1] = (unsigned)ceil_div(a->rows, rows);
 	launch.block[0] = (unsigned)HZI_GROUP_WGMMA_THREADS(rows);

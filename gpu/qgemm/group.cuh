@@ -233,14 +233,39 @@ HZ_DEVICE uint16_t group_take_term(float &v)
 	return (uint16_t)(bits >> 16);
 }
 
+HZ_DEVICE float group_result(const hzi_group_gemm &p, int64_t j, float v)
+{
+	if (p.bias)
+		v = __fadd_rn(v, p.bias[j]);
+	return v < p.low ? p.low : v > p.high ? p.high : v;
+}
+
 HZ_DEVICE void group_put(const hzi_group_gemm &p, int64_t row, int64_t j, float v)
 {
 	if (row >= p.rows || j >= p.l.n)
 		return;
-	if (p.bias)
-		v = __fadd_rn(v, p.bias[j]);
-	v = v < p.low ? p.low : v > p.high ? p.high : v;
-	store_any(p.y_dtype, p.y, group_offset(p, p.y_stride, row) + j * p.y_n, v);
+	store_any(p.y_dtype, p.y, group_offset(p, p.y_stride, row) + j * p.y_n,
+		  group_result(p, j, v));
+}
+
+/* Four successive columns; vectorized: they are 8 aligned bytes of y. */
+HZ_DEVICE void group_put4(const hzi_group_gemm &p, int64_t row, int64_t j, float4 sums,
+			  bool vectorized)
+{
+	float v[4] = {sums.x, sums.y, sums.z, sums.w};
+
+	if (!vectorized || j + 4 > p.l.n) {
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			group_put(p, row, j + e, v[e]);
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		v[e] = group_result(p, j + e, v[e]);
+	*(uint2 *)((uint16_t *)p.y + group_offset(p, p.y_stride, row) + j) =
+		p.y_dtype == HZ_F16 ? make_uint2(to_f16x2(v[0], v[1]), to_f16x2(v[2], v[3])) :
+				      make_uint2(to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]));
 }
 
 #endif

@@ -81,7 +81,8 @@ struct hzi_group_wgmma {
 	struct hzi_tensor_map x;
 	struct hzi_group_gemm g;
 	int32_t split;			/* of k, blocks of a cluster */
-	int32_t pad_[9];
+	int32_t y_vectorized;		/* y is of 16 bits, four of its columns 8 aligned bytes */
+	int32_t pad_[8];
 };
 static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 

@@ -362,26 +362,31 @@ private:
 		} else {
 			__syncthreads();
 		}
-#pragma unroll 1
-		for (int i = threadIdx.x + first * columns; i < last * columns;
+#pragma unroll (ROWS == 128 ? 2 : 1)
+		for (int i = threadIdx.x + first * (columns / 4); i < last * (columns / 4);
 		     i += HZI_GROUP_WGMMA_THREADS(ROWS)) {
-			const int at = 4 * (i / columns * PITCH + i % columns);
-			float v[8] = {}, y = 0;
+			const int row = i / (columns / 4), column = i % (columns / 4) * 4;
+			const int at = 4 * (row * PITCH + column);
+			float4 v[8] = {}, y = {};
 
-			if (row0 + i / columns >= l.rows || j + i % columns >= l.l.n)
+			if (row0 + row >= l.rows || j + column >= l.l.n)
 				continue;
 			/* These loads are in flight together. */
 #pragma unroll
 			for (int z = 0; z < 8; z++) {
 				if (p.split == 1 && z == 0)
-					v[z] = *(const float *)(shared_start() + at);
+					v[z] = *(const float4 *)(shared_start() + at);
 				else if (p.split > 1 && z < p.split)
-					v[z] = cluster_load(cluster_map(memory + at, z));
+					v[z] = cluster_load4(cluster_map(memory + at, z));
 			}
 #pragma unroll
-			for (int z = 0; z < 8; z++)
-				y += v[z];
-			group_put(l, row0 + i / columns, j + i % columns, y);
+			for (int z = 0; z < 8; z++) {
+				y.x += v[z].x;
+				y.y += v[z].y;
+				y.z += v[z].z;
+				y.w += v[z].w;
+			}
+			group_put4(l, row0 + row, j + column, y, p.y_vectorized);
 		}
 		__syncwarp();
 		if (p.split > 1) {

@@ -122,10 +122,10 @@ static int kind_of(const hz_lattice *l)
 	       l->rule.shaping == HZI_SHAPING_D8STAR ? 1 : t_bits_of(l) == 2 ? 2 : 3;
 }
 
-/* Of a kind: f16, then any x, with 1, 2 and 8 columns each */
+/* Of a kind: aligned vectors of 16 bits, then any x, with 1, 2 and 8 columns each */
 static int first_kernel(const hz_lattice *l)
 {
-	return HZI_KERNEL_vlut_label_skinny_cube_f16_1 + 6 * kind_of(l);
+	return HZI_KERNEL_vlut_label_skinny_cube_16bit_1 + 6 * kind_of(l);
 }
 
 int hzi_cuda_vlut_label_wgmma_kernel(const hz_lattice *l)
@@ -200,7 +200,7 @@ int hzi_cuda_vlut_label_skinny(struct hz_context *ctx, const void *args)
 	/* Blocks that fit at a time, as many tiles for each */
 	const int64_t at_once = sms * (plan.columns == HZI_VLUT_LABEL_COLUMNS ? 1 : 2);
 	const int64_t rounds = ceil_div(tiles, at_once);
-	const bool is_f16 = a->x_dtype == HZ_F16 && p.x_vectorized;
+	const bool is_16bit = a->x_dtype != HZ_F32 && p.x_vectorized;
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)ceil_div(tiles, rounds)},
 		.block = {32 * (unsigned)HZI_VLUT_LABEL_WARPS(plan.columns)},
@@ -213,8 +213,8 @@ int hzi_cuda_vlut_label_skinny(struct hz_context *ctx, const void *args)
 		p.x = (const char *)a->x + b * a->x_b * (int64_t)hz_dtype_size(a->x_dtype);
 		p.y = (char *)a->y + b * a->y_b * (int64_t)hz_dtype_size(a->y_dtype);
 		HZ_CHECK(hzi_cuda_launch(ctx, "vlut_gemm",
-					 first_kernel(l) + (is_f16 ? 0 : 3) + plan.kernel, &launch,
-					 &p, sizeof(p)));
+					 first_kernel(l) + (is_16bit ? 0 : 3) + plan.kernel,
+					 &launch, &p, sizeof(p)));
 	}
 	return HZ_OK;
 }

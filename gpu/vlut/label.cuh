@@ -52,6 +52,15 @@ HZ_DEVICE uint32_t label_equal_f16(uint32_t a, uint32_t b)
 	return r;
 }
 
+/* As a modifier of the instruction that uses it */
+HZ_DEVICE uint32_t label_abs(uint32_t a)
+{
+	uint32_t r;
+
+	asm("abs.f16x2 %0, %1;" : "=r"(r) : "r"(a));
+	return r;
+}
+
 /* ---- The layout, code by code ---------------------------------------------------------------- */
 
 /* Where T of block b of row g (half 0) or g + 8 is in the word of a lane */
@@ -165,9 +174,6 @@ struct label_row {
 			points_bf16(p, v);
 			return;
 		}
-		const uint32_t hp = p ? label_permute(h, 0, 0x2301) : h;
-		const uint32_t h_low = label_select<0x00020002>(hp >> 5, 0x60006000),
-			       h_high = label_select<0x00200020>(hp >> 1, 0x50005000);
 		const uint32_t r = add_f16x2(label_permute(scales, 0x64646464, p ? 0x4341 : 0x4240),
 					     0xe400e400);
 		const uint32_t r_low = mul_f16x2(r, 0xe020e020), r_high = mul_f16x2(r, 0xd200d200);
@@ -176,6 +182,14 @@ struct label_row {
 #pragma unroll
 		for (int j = 0; j < 4; j++)
 			u[j] = p ? label_permute(w[j], 0, 0x2301) : w[j];
+		/* 512 + h and 32 + h, of 512 + 32 h or 2 h: fewer instructions than by shifts */
+		const uint32_t h_of_p = p ? h & 0x40004000 :
+					    label_select<0x00400040>(h, 0x60006000);
+		const uint32_t h_low = fma_f16x2(h_of_p, p ? 0x38003800 : 0x28002800,
+						 p ? 0x60006000 : 0x5fc05fc0),
+			       h_high = fma_f16x2(h_of_p, p ? 0x38003800 : 0x28002800,
+						  p ? 0x50005000 : 0x4c004c00);
+
 		if (SHAPING == HZI_SHAPING_E8) {
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
@@ -193,11 +207,31 @@ struct label_row {
 			}
 			return;
 		}
-		flip(u);
+		if constexpr (SHAPING == HZI_SHAPING_D8STAR) {
+			/* Fields without h; one exclusive or flips their top bits and adds h */
 #pragma unroll
-		for (int j = 0; j < 4; j++) {
-			v[2 * j] = fma_f16x2(label_select<0x003c003c>(u[j], h_low), r, r_low);
-			v[2 * j + 1] = fma_f16x2(label_select<0x03c003c0>(u[j], h_high), r, r_high);
+			for (int j = 0; j < 4; j++) {
+				v[2 * j] = label_select<0x003c003c>(u[j], 0x60006000);
+				v[2 * j + 1] = label_select<0x03c003c0>(u[j], 0x50005000);
+			}
+			const uint32_t far = far_from_0(v);
+			const uint32_t hp = p ? label_permute(h, 0, 0x2301) : h;
+			const uint32_t low = label_select<0x00200020>(far, hp >> 5 & 0x00020002),
+				       high = label_select<0x02000200>(far, hp >> 1 & 0x00200020);
+
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				v[2 * j] = fma_f16x2(v[2 * j] ^ low, r, r_low);
+				v[2 * j + 1] = fma_f16x2(v[2 * j + 1] ^ high, r, r_high);
+			}
+		} else {
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				v[2 * j] = fma_f16x2(label_select<0x003c003c>(u[j], h_low),
+						     r, r_low);
+				v[2 * j + 1] = fma_f16x2(label_select<0x03c003c0>(u[j], h_high),
+							 r, r_high);
+			}
 		}
 	}
 
@@ -230,7 +264,14 @@ private:
 	__device__ __forceinline__ static void flip(uint32_t (&u)[4])
 	{
 		if (SHAPING == HZI_SHAPING_D8STAR) {
-			const uint32_t bits = far_from_0(u) & 0x02200220;
+			uint32_t v[8];
+
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				v[2 * j] = label_select<0x003c003c>(u[j], 0x60006000);
+				v[2 * j + 1] = label_select<0x03c003c0>(u[j], 0x50005000);
+			}
+			const uint32_t bits = far_from_0(v) & 0x02200220;
 
 #pragma unroll
 			for (int j = 0; j < 4; j++)
@@ -238,19 +279,17 @@ private:
 		}
 	}
 
-	/* sum |2 n_i - 16| > 64 of each half, as a mask */
-	__device__ __forceinline__ static uint32_t far_from_0(const uint32_t (&u)[4])
+	/* sum |2 n_i - 16| > 64 of each half, as a mask. v: 512 + 2 n_i, 32 + 2 n_i in turns */
+	__device__ __forceinline__ static uint32_t far_from_0(const uint32_t (&v)[8])
 	{
 		uint32_t sum = 0;
 
 #pragma unroll
-		for (int j = 0; j < 4; j++) {
-			const uint32_t low = add_f16x2(label_select<0x003c003c>(u[j], 0x60006000),
-						       0xe020e020) & LABEL_ABS;
-			const uint32_t high = add_f16x2(label_select<0x03c003c0>(u[j], 0x50005000),
-							0xd200d200) & LABEL_ABS;
+		for (int i = 0; i < 8; i++) {
+			const uint32_t size = label_abs(
+				add_f16x2(v[i], i % 2 ? 0xd200d200 : 0xe020e020));
 
-			sum = j ? add_f16x2(sum, add_f16x2(low, high)) : add_f16x2(low, high);
+			sum = i ? add_f16x2(sum, size) : size;
 		}
 		return label_greater_mask(sum, 0x54005400);
 	}

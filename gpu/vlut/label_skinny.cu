@@ -20,7 +20,7 @@
 	KERNEL(name, 2, HZI_VLUT_LABEL_WARPS(2), 2, 2, __VA_ARGS__) \
 	KERNEL(name, 8, HZI_VLUT_LABEL_WARPS(8), 2, 1, __VA_ARGS__)
 #define CODES(name, ...) \
-	KERNELS(name##_f16, __VA_ARGS__, true) \
+	KERNELS(name##_16bit, __VA_ARGS__, true) \
 	KERNELS(name##_any, __VA_ARGS__, false)
 
 CODES(vlut_label_skinny_cube, HZI_SHAPING_CUBE, 4)

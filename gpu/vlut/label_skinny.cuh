@@ -25,7 +25,7 @@
  * SHARED memory of a block: partial sums of two tiles, then x: for each chunk, halves 0 to 3 (block
  * pair and coordinates 0 to 3 or 4 to 7) of [column][t] of 16 bytes.
  */
-template <int SHAPING, int T_BITS, bool IS_F16, int COLUMNS, int WARPS, int AHEAD>
+template <int SHAPING, int T_BITS, bool BITS_16, int COLUMNS, int WARPS, int AHEAD>
 struct label_skinny_block {
 	static constexpr int BYTES = HZI_VLUT_LABEL_BYTES(T_BITS), ROWS = HZI_VLUT_LABEL_ROWS,
 			     CHUNK = HZI_VLUT_LABEL_CHUNK;
@@ -55,6 +55,17 @@ struct label_skinny_block {
 	{
 		const int64_t tile_bytes = (int64_t)p.chunks * BYTES;
 		const uint8_t *chunk = p.packed + blockIdx.x * tile_bytes + begin * BYTES;
+		/* The column and row whose sum this thread stores: SUMS <= threads */
+		const int column = threadIdx.x % COLUMNS;
+		const int64_t rows_apart = (int64_t)gridDim.x * ROWS;
+		int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / COLUMNS;
+		int64_t y = row * p.y_i + column / p.parts * p.y_b;
+		const float *row_scale = p.row_scale + row * p.row_scale_step;
+		const bool stores = threadIdx.x < SUMS && column < p.batch * p.parts &&
+				    !(p.parts == 2 && column % 2);
+		/* x of 16 bits that this lane stages first */
+		int k = (begin + set() / 2) * CHUNK + t * 32 + set() % 2 * 8;
+		const uint16_t *x = (const uint16_t *)p.x + vector() * p.x_b + k;
 		codes ring[AHEAD] = {};
 		int shift, slot = 0;
 
@@ -62,18 +73,31 @@ struct label_skinny_block {
 #pragma unroll
 		for (int i = 0; i < AHEAD; i++)
 			load(ring[i], chunk + i * BYTES, i < n);
+		/* Computed here, not when the previous kernel has ended */
+		asm volatile("" : "+l"(y), "+l"(row_scale), "+l"(x), "+r"(k));
 		pdl_wait();
-		shift = stage_x();
+		shift = stage_x(x, k);
 		__syncwarp();
+#pragma unroll 1
 		for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
 			const uint8_t *const next =
 				tile + gridDim.x < p.tiles ? chunk + gridDim.x * tile_bytes : NULL;
+			const bool stored = stores && row < p.rows;
+			/* Loaded long before it is needed */
+			const float scale = stored && p.row_scale ? *row_scale : 1;
 			float acc[APART][4] = {};
 
 			multiply(acc, ring, chunk, next);
-			finish(acc, shift, slot, tile);
+			store_partials(acc, shift, slot);
+			__syncthreads();
+			if (stored)
+				store_any(p.y_dtype, p.y, y,
+					  add_partials(slot) * p.scale * scale);
 			slot ^= WARPS * SUMS;
 			chunk = next;
+			row += rows_apart;
+			row_scale += rows_apart * p.row_scale_step;
+			y += rows_apart * p.y_i;
 		}
 	}
 
@@ -111,22 +135,28 @@ private:
 		const uint4 *x = x_memory + (COLUMNS == 8 ? lane : g % COLUMNS * 4 + t);
 		int left = n;
 
+		/* As long as all chunks that are loaded are of this tile: without selections */
 #pragma unroll 1
-		for (; left >= AHEAD; left -= AHEAD) {
+		for (; left >= 2 * AHEAD; left -= AHEAD) {
 			chunk += AHEAD * BYTES;
 #pragma unroll
 			for (int i = 0; i < AHEAD; i++) {
 				multiply_chunk(acc, ring[i], x + i * 16 * COLUMNS);
-				refill(ring[i], i, left, chunk, next);
+				load(ring[i], chunk + i * BYTES, true);
 			}
 			x += AHEAD * 16 * COLUMNS;
 		}
+#pragma unroll 1
+		for (; left > 0; left -= AHEAD) {
+			chunk += AHEAD * BYTES;
 #pragma unroll
-		for (int i = 0; i < AHEAD - 1; i++) {
-			if (i < left) {
-				multiply_chunk(acc, ring[i], x + i * 16 * COLUMNS);
-				refill(ring[i], i, left, chunk, next);
+			for (int i = 0; i < AHEAD; i++) {
+				if (i == 0 || i < left) {
+					multiply_chunk(acc, ring[i], x + i * 16 * COLUMNS);
+					refill(ring[i], i, left, chunk, next);
+				}
 			}
+			x += AHEAD * 16 * COLUMNS;
 		}
 	}
 
@@ -164,17 +194,17 @@ private:
 
 	/* ---- x ------------------------------------------------------------------------------- */
 
-	/* How x is read: value by value, or bf16 and f32 in pieces of 16 bytes */
-	enum {VALUES, BF16_PIECES, F32_PIECES};
-
-	/* Eight values of a vector of x from k on, 0 beyond the last */
-	template <int KIND>
+	/*
+	 * Eight values of a vector of x from k on, 0 beyond the last; f32 in pieces of 16 bytes, or
+	 * any value by value
+	 */
+	template <bool F32_PIECES>
 	__device__ __forceinline__ void load_x(float (&v)[8], int vector, int k) const
 	{
 		const int64_t at = k * p.x_k + vector * p.x_b;
 		const bool in = vector < p.batch && k < p.k;
 
-		if constexpr (KIND == F32_PIECES) {
+		if constexpr (F32_PIECES) {
 			const float4 *const src = (const float4 *)((const float *)p.x + at);
 
 #pragma unroll
@@ -185,16 +215,6 @@ private:
 				v[4 * i + 1] = f.y;
 				v[4 * i + 2] = f.z;
 				v[4 * i + 3] = f.w;
-			}
-		} else if constexpr (KIND == BF16_PIECES) {
-			const uint4 w = in ? __ldg((const uint4 *)((const uint16_t *)p.x + at)) :
-					     uint4();
-			const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				v[2 * i] = bf16_low(words[i]);
-				v[2 * i + 1] = bf16_high(words[i]);
 			}
 		} else {
 #pragma unroll
@@ -207,7 +227,7 @@ private:
 	/* log2 of the columns of a vector, and of the vectors of the kernel */
 	__device__ __forceinline__ int parts_log2(void) const
 	{
-		return IS_F16 || COLUMNS == 1 ? 0 : p.parts - 1;
+		return BITS_16 || COLUMNS == 1 ? 0 : p.parts - 1;
 	}
 
 	__device__ __forceinline__ int vectors_log2(void) const
@@ -221,31 +241,44 @@ private:
 		return (column >> parts_log2() & ((1 << vectors_log2()) - 1)) * 4;
 	}
 
+	/* The vector that this lane stages, and which of its parts: set(), set() + SETS, ... */
+	static constexpr int SETS = 8 / COLUMNS;
+
+	__device__ __forceinline__ int vector(void) const
+	{
+		return lane / 4 % COLUMNS;
+	}
+
+	__device__ __forceinline__ int set(void) const
+	{
+		return lane / 4 / COLUMNS;
+	}
+
 	/*
-	 * Stores this warp's part of x. Returns the power of two by which the vector of this lane,
-	 * that of lanes lane_of() + 0 to 3, has been multiplied.
+	 * Stores this warp's part of x. If x is of 16 bits, this lane's first values are at x, and
+	 * at k. Returns the power of two by which the vector of this lane, that of lanes
+	 * lane_of() + 0 to 3, has been multiplied.
 	 */
-	__device__ __forceinline__ int stage_x(void) const
+	__device__ __forceinline__ int stage_x(const uint16_t *x, int k) const
 	{
 		const int c = lane / 4 & ((1 << vectors_log2()) - 1);
-		const int set = lane / 4 >> vectors_log2(), sets = 8 >> vectors_log2();
+		const int first = lane / 4 >> vectors_log2(), sets = 8 >> vectors_log2();
 		int shift = 0;
 
-		if constexpr (IS_F16) {
-			/* Loads of several parts are in flight together. */
-#pragma unroll 4
-			for (int i = set; i < 2 * n; i += sets)
-				stage_f16(c, i / 2, i % 2);
+		if (BITS_16 && p.x_dtype == HZ_F16) {
+			stage_16bit<false>(x, k, 1);
+			return 0;
 		}
-		for (int pass = IS_F16 ? 2 : 0; pass < 2; pass++) {
-			const float factor = power_of_2(shift / 2),
-				    rest = power_of_2(shift - shift / 2);
-			float most = !p.x_vectorized ?
-				     stage_all<VALUES>(c, set, sets, factor, rest) :
-				     p.x_dtype == HZ_F32 ?
-				     stage_all<F32_PIECES>(c, set, sets, factor, rest) :
-				     stage_all<BF16_PIECES>(c, set, sets, factor, rest);
+		for (int pass = 0; pass < 2; pass++) {
+			const float factor = power_of_2(shift);
+			float most;
 
+			if constexpr (BITS_16)
+				most = stage_16bit<true>(x, k, factor);
+			else if (p.x_vectorized && p.x_dtype == HZ_F32)
+				most = stage_all<true>(c, first, sets, factor);
+			else
+				most = stage_all<false>(c, first, sets, factor);
 			if (pass)
 				break;
 			most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -253,7 +286,8 @@ private:
 			for (int l = 4 << vectors_log2(); l < 32; l *= 2)
 				most = fmaxf(most, __shfl_xor_sync(~0u, most, l));
 			if (most < INFINITY && most > 0 && !(most >= 0x1p-10f && most < 0x1p15f))
-				shift = 127 - (int)(__float_as_uint(most) >> 23);
+				shift = max(-126,
+					    min(126, 127 - (int)(__float_as_uint(most) >> 23)));
 			if (!__any_sync(~0u, shift != 0))
 				break;
 		}
@@ -265,41 +299,89 @@ private:
 		return x_memory + chunk * (16 * COLUMNS) + pair * (8 * COLUMNS) + c * 4 + t;
 	}
 
-	/* Blocks `pair` and pair + 2 of the lane's four: coordinate i of both is word i. */
-	__device__ __forceinline__ void stage_f16(int c, int chunk, int pair) const
+	/*
+	 * Blocks `pair` and pair + 2 of the lane's four: coordinate i of both is word i. Of aligned
+	 * vectors of f16 or bf16, which are converted; loads of several parts are in flight
+	 * together. Returns the largest |x| of bf16, NaN left out.
+	 */
+	template <bool BF16>
+	__device__ __forceinline__ float stage_16bit(const uint16_t *x, int k, float factor) const
 	{
-		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
-		const uint4 *const src = (const uint4 *)((const uint16_t *)p.x + c * p.x_b + k);
-		const bool in = c < p.batch;
-		const uint4 zero = make_uint4(0, 0, 0, 0);
-		const uint4 a = in && k < p.k ? __ldg(src) : zero,
-			    b = in && k + 16 < p.k ? __ldg(src + 2) : zero;
-		uint4 *const dst = x_slot(c, chunk, pair);
+		constexpr int PARTS = COLUMNS == 8 ? 4 : 2;	/* in flight */
+		constexpr int CHUNKS = PARTS * SETS / 2;
+		const bool in = vector() < p.batch;
+		uint4 *dst = x_slot(vector(), set() / 2, set() % 2);
+		uint32_t most = 0;
 
-		dst[0] = make_uint4(__byte_perm(a.x, b.x, 0x5410), __byte_perm(a.x, b.x, 0x7632),
-				    __byte_perm(a.y, b.y, 0x5410), __byte_perm(a.y, b.y, 0x7632));
-		dst[4 * COLUMNS] =
-			make_uint4(__byte_perm(a.z, b.z, 0x5410), __byte_perm(a.z, b.z, 0x7632),
-				   __byte_perm(a.w, b.w, 0x5410), __byte_perm(a.w, b.w, 0x7632));
+#pragma unroll 1
+		for (int left = 2 * n - set(); left > 0; left -= PARTS * SETS) {
+			uint4 a[PARTS], b[PARTS];
+
+#pragma unroll
+			for (int j = 0; j < PARTS; j++) {
+				const int at = SETS > 1 ? j * SETS / 2 * CHUNK :
+							  j / 2 * CHUNK + j % 2 * 8;
+				const bool some = in && j * SETS < left;
+				const uint4 *const src = (const uint4 *)(x + at);
+
+				a[j] = some && k + at < p.k ? __ldg(src) : make_uint4(0, 0, 0, 0);
+				b[j] = some && k + at + 16 < p.k ? __ldg(src + 2) :
+								   make_uint4(0, 0, 0, 0);
+			}
+			x += CHUNKS * CHUNK;
+			k += CHUNKS * CHUNK;
+#pragma unroll
+			for (int j = 0; j < PARTS; j++) {
+				uint4 *const to = dst + (SETS > 1 ? j * SETS / 2 * 16 * COLUMNS :
+						j / 2 * 16 * COLUMNS + j % 2 * 8 * COLUMNS);
+				const uint32_t v[2][4] = {{a[j].x, a[j].y, a[j].z, a[j].w},
+							  {b[j].x, b[j].y, b[j].z, b[j].w}};
+				uint32_t w[8];
+
+#pragma unroll
+				for (int i = 0; i < 4; i++) {
+					if (BF16) {
+						w[2 * i] = to_f16x2(bf16_low(v[0][i]) * factor,
+								    bf16_low(v[1][i]) * factor);
+						w[2 * i + 1] =
+							to_f16x2(bf16_high(v[0][i]) * factor,
+								 bf16_high(v[1][i]) * factor);
+						most = max_x2<HZ_BF16>(
+							most, max_x2<HZ_BF16>(
+								      v[0][i] & 0x7fff7fff,
+								      v[1][i] & 0x7fff7fff));
+					} else {
+						w[2 * i] = __byte_perm(v[0][i], v[1][i], 0x5410);
+						w[2 * i + 1] =
+							__byte_perm(v[0][i], v[1][i], 0x7632);
+					}
+				}
+				if (j * SETS < left) {
+					to[0] = make_uint4(w[0], w[1], w[2], w[3]);
+					to[4 * COLUMNS] = make_uint4(w[4], w[5], w[6], w[7]);
+				}
+			}
+			dst += CHUNKS * 16 * COLUMNS;
+		}
+		return fmaxf(bf16_low(most), bf16_high(most));
 	}
 
-	/* The same for any x, times factor and rest. Returns the largest |x|, NaN left out. */
-	template <int KIND>
-	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor,
-					       float rest) const
+	/* The same for any x, times factor. Returns the largest |x|, NaN left out. */
+	template <bool F32_PIECES>
+	__device__ __forceinline__ float stage(int c, int chunk, int pair, float factor) const
 	{
 		const int k = (begin + chunk) * CHUNK + t * 32 + pair * 8;
 		uint4 *const dst = x_slot(c << parts_log2(), chunk, pair);
 		float a[8], b[8], most = 0;
 		uint32_t w[8];
 
-		load_x<KIND>(a, c, k);
-		load_x<KIND>(b, c, k + 16);
+		load_x<F32_PIECES>(a, c, k);
+		load_x<F32_PIECES>(b, c, k + 16);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			most = fmaxf(most, fmaxf(fabsf(a[i]), fabsf(b[i])));
-			a[i] = a[i] * factor * rest;
-			b[i] = b[i] * factor * rest;
+			a[i] = a[i] * factor;
+			b[i] = b[i] * factor;
 			w[i] = to_f16x2(a[i], b[i]);
 		}
 		dst[0] = make_uint4(w[0], w[1], w[2], w[3]);
@@ -320,15 +402,14 @@ private:
 	}
 
 	/* stage() of all parts of a lane */
-	template <int KIND>
-	__device__ __forceinline__ float stage_all(int c, int set, int sets, float factor,
-						   float rest) const
+	template <bool F32_PIECES>
+	__device__ __forceinline__ float stage_all(int c, int set, int sets, float factor) const
 	{
 		float most = 0;
 
-#pragma unroll (KIND == VALUES ? 1 : 2)
+#pragma unroll (F32_PIECES ? 2 : 1)
 		for (int i = set; i < 2 * n; i += sets)
-			most = fmaxf(most, stage<KIND>(c, i / 2, i % 2, factor, rest));
+			most = fmaxf(most, stage<F32_PIECES>(c, i / 2, i % 2, factor));
 		return most;
 	}
 
@@ -340,40 +421,37 @@ private:
 		return __int_as_float((127 + i) << 23);
 	}
 
-	__device__ __forceinline__ void finish(const float (&acc)[APART][4], int shift,
-					       int slot, int tile) const
+	/* slot: of two tiles in turns */
+	__device__ __forceinline__ void store_partials(const float (&acc)[APART][4], int shift,
+						       int slot) const
 	{
-		float *const sums = partials + slot;
-		const int columns = p.batch * p.parts;
+		const bool shifted = !BITS_16 || p.x_dtype != HZ_F16;
+		float *const sums = partials + slot + warp * SUMS;
 
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			const int column = 2 * t + i % 2;
-			const int back = -__shfl_sync(~0u, shift, lane_of(column));
+			float sum = acc[0][i] + acc[1][i];
 
-			const float sum = acc[0][i] + acc[1][i];
-
+			if (shifted)
+				sum *= power_of_2(-__shfl_sync(~0u, shift, lane_of(column)));
 			if (column < COLUMNS)
-				sums[warp * SUMS + (g + i / 2 * 8) * COLUMNS + column] =
-					sum * power_of_2(back / 2) *
-					power_of_2(back - back / 2);
+				sums[(g + i / 2 * 8) * COLUMNS + column] = sum;
 		}
-		__syncthreads();
-		for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
-			const int64_t row = (int64_t)tile * ROWS + i / COLUMNS;
-			const int column = i % COLUMNS;
-			float s = 0;
+	}
 
-			if (row >= p.rows || column >= columns || (p.parts == 2 && column % 2))
-				continue;
+	__device__ __forceinline__ float add_partials(int slot) const
+	{
+		const float *const sums = partials + slot + threadIdx.x;
+		float s = 0;
+
 #pragma unroll
-			for (int w = 0; w < WARPS; w++) {
-				s += sums[w * SUMS + i];
-				if (COLUMNS > 1 && p.parts == 2)
-					s += sums[w * SUMS + i + 1];
-			}
-			store_scaled(p, row, column / p.parts, s);
+		for (int w = 0; w < WARPS; w++) {
+			s += sums[w * SUMS];
+			if (COLUMNS > 1 && p.parts == 2)
+				s += sums[w * SUMS + 1];
 		}
+		return s;
 	}
 };
 

@@ -73,7 +73,6 @@ struct persistent {
 		const int all = (int)p.cell.hidden / 4;
 		const int base = (int)shared_address(shared);
 
-
 		neuron = blockIdx.x * NEURONS + threadIdx.x % NEURONS;
 		column = threadIdx.x / NEURONS;
 		item = slice * COLUMNS + column;

@@ -43,6 +43,7 @@ struct work {
 	double *d, *square;		/* square: [in][in], to find them */
 	float *u;
 	float *residual;		/* [CHUNK][in]: the rows less what their codes mean */
+	float *panel;			/* [2][CHUNK][PANEL]: a panel of the rows, and decoded */
 	float *scale;			/* [CHUNK] */
 	double *inverse;		/* [CHUNK]: 1 / the root mean square */
 	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
@@ -519,7 +520,7 @@ static int quantize_lattice(struct work *w, int64_t rows, int factors, double *n
 static int encode_panels(struct work *w, int64_t rows)
 {
 	const int64_t size = (int64_t)hz_dtype_size(w->info.level_dtype), levels = w->info.levels;
-	float x[CHUNK * PANEL], p[CHUNK * PANEL];
+	float *const x = w->panel, *const p = w->panel + CHUNK * PANEL;
 
 	for (int64_t k = 0; k < w->in; k += PANEL) {
 		const int64_t n = w->in - k < PANEL ? w->in - k : PANEL, block = k / w->info.dim;
@@ -765,6 +766,7 @@ static void lay_out(struct work *w, int64_t rows, bool s8, bool matrix, char *ba
 	w->ones = take(base, used, 4 * w->in);
 	if (matrix) {
 		w->residual = take(base, used, 4 * rows * w->in);
+		w->panel = take(base, used, 8 * CHUNK * PANEL);
 		w->d = take(base, used, 8 * w->in);
 		w->u = take(base, used, 4 * w->in * ((w->in + PANEL - 1) / PANEL * PANEL));
 		w->square = take(base, used, 8 * w->in * w->in);

@@ -12,13 +12,11 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 						      const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
-	const char *const why = hzi_cuda_mhc_four_16bit_streams_unsupported(
-		ctx, &a->s, a->rule.m, a->phi, HZI_MHC_INPUT_FUSED_BYTES);
+	const char *const why = hzi_cuda_mhc_common_pre_unsupported(
+		ctx, a, HZI_MHC_INPUT_FUSED_BYTES);
 
 	if (why)
 		return why;
-	if (!hzi_mhc_is_common(&a->rule))
-		return hzi_cuda_mhc_rule_unsupported(&a->rule);
 	if (a->s.channels > HZI_MHC_INPUT_FUSED_CHANNELS * HZI_MHC_INPUT_FUSED_BLOCKS)
 		return "more than 4096 channels";
 	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)

@@ -12,13 +12,11 @@ const char *hzi_cuda_mhc_coef_splitk_unsupported(const struct hz_context *ctx, c
 {
 	const struct hzi_mhc_pre_args *a = args;
 	const struct hzi_mhc_array *x = hzi_cuda_mhc_coef_x(a);
-	const char *const why = hzi_cuda_mhc_four_16bit_streams_unsupported(
-		ctx, &a->s, a->rule.m, a->phi, HZI_MHC_SPLITK_BYTES);
+	const char *const why = hzi_cuda_mhc_common_pre_unsupported(
+		ctx, a, HZI_MHC_SPLITK_BYTES);
 
 	if (why)
 		return why;
-	if (!hzi_mhc_is_common(&a->rule))
-		return hzi_cuda_mhc_rule_unsupported(&a->rule);
 	if (a->s.channels >= INT32_MAX / 16)
 		return "offsets of channels exceed 32 bits";
 	if ((uintptr_t)a->phi % 16 != 0 || (uintptr_t)a->gain % 16 != 0)

@@ -103,6 +103,17 @@ const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context 
 	return s->dtype == HZ_F32 ? "streams are f32" : NULL;
 }
 
+const char *hzi_cuda_mhc_common_pre_unsupported(const struct hz_context *ctx,
+						const struct hzi_mhc_pre_args *a, int shared_bytes)
+{
+	const char *const why = hzi_cuda_mhc_four_16bit_streams_unsupported(
+		ctx, &a->s, a->rule.m, a->phi, shared_bytes);
+
+	if (why || hzi_mhc_is_common(&a->rule))
+		return why;
+	return hzi_cuda_mhc_rule_unsupported(&a->rule);
+}
+
 int hzi_cuda_mhc_vector_kernel(const struct hzi_mhc_shape *s)
 {
 	static const int index[HZI_MHC_STREAMS + 1] = {-1, 2, 1, 3, 0, 4, 5, 6, 7};

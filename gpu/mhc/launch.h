@@ -106,6 +106,10 @@ const char *hzi_cuda_mhc_four_16bit_streams_unsupported(const struct hz_context 
 							const struct hzi_mhc_shape *s, int m,
 							const float *phi, int shared_bytes);
 
+/* The same for coefficients by a common rule, which these kernels have as constants */
+const char *hzi_cuda_mhc_common_pre_unsupported(const struct hz_context *ctx,
+						const struct hzi_mhc_pre_args *a, int shared_bytes);
+
 /*
  * Offset of a vectorized kernel from the one for f32 and 4 streams; -1 if rows are not whole
  * vectors

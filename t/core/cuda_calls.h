@@ -107,7 +107,7 @@ static inline void stand_in_few(void (*all)(void))
 		fflush(stdout);
 		child = fork();
 		if (child == 0) {
-			setenv("FAKECUDA_MULTIPROCESSORS", sms[i], 1);
+			setenv("FAKECUDA_SMS", sms[i], 1);
 			if (!freopen("/dev/null", "w", stdout) ||
 			    !freopen("/dev/null", "w", stderr))
 				_exit(1);

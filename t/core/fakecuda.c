@@ -109,7 +109,7 @@ static int capturing;			/* streams capturing in any mode */
 static pid_t owner;			/* the process that called cuInit(); 0: none */
 static long time_now;
 static struct {
-	int devices, sm[DEVICES], multiprocessors, version, init, image;
+	int devices, sm[DEVICES], sms, version, init, image;
 	size_t memory;
 	bool stub, nowhere;
 	const char *missing;
@@ -163,7 +163,7 @@ static void read_settings(void)
 		}
 		setting.sm[i] = value;
 	}
-	setting.multiprocessors = number("FAKECUDA_MULTIPROCESSORS", 132);
+	setting.sms = number("FAKECUDA_SMS", 132);
 	setting.version = number("FAKECUDA_VERSION", 13000);
 	setting.init = number("FAKECUDA_INIT", 0);
 	setting.image = number("FAKECUDA_IMAGE", 0);
@@ -503,7 +503,7 @@ static CUresult fake_DeviceGetAttribute(int *value, int attribute, CUdevice devi
 	if (!is_device("cuDeviceGetAttribute", device))
 		return end(CUDA_ERROR_INVALID_DEVICE);
 	switch (attribute) {
-	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = setting.multiprocessors; break;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = setting.sms; break;
 	case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
 	case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
 	case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = 6144; break;
@@ -1197,7 +1197,7 @@ static CUresult check_launch(const struct fakecuda_launch *l, CUfunction f)
 		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u threads", name,
 				l->block[0], l->block[1], l->block[2]);
 	if (l->cooperative &&
-	    (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > (uint64_t)setting.multiprocessors)
+	    (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] > (uint64_t)setting.sms)
 		return complain(CUDA_ERROR_INVALID_VALUE, "%s: %u x %u x %u blocks at a time", name,
 				l->grid[0], l->grid[1], l->grid[2]);
 	if (l->shared_bytes > f->shared_bytes)

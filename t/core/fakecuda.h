@@ -8,7 +8,7 @@
  *
  *	FAKECUDA_DEVICES=N		number of devices, default 1; with 0 cuInit() fails
  *	FAKECUDA_SM=90,75		their compute capabilities; the last holds for all further
- *	FAKECUDA_MULTIPROCESSORS=132	SMs of each: 132 as an H200; MIG slices have fewer
+ *	FAKECUDA_SMS=132		SMs of each: 132 as an H200; MIG slices have fewer
  *	FAKECUDA_VERSION=13000		the driver's CUDA version: later entry points are missing
  *	FAKECUDA_MISSING=cuInit,...	entry points that are not found
  *	FAKECUDA_NOWHERE=1		accept and ignore fills of addresses without memory:

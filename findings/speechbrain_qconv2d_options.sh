@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
 # QConv2d takes stride and dilation as pairs, as torch.nn.Conv2d does. QLinear takes spinor=True, which
-# makes a rotation of the product, and autograd=False, which is said to save memory.
+# makes a rotation of the product, and autograd=False, which is said to save memory. Most people expect
+# that both numbers of a pair count, and that an option which does not work raises an error.
 #
 # What happens: QConv2d passes stride[0] and dilation[0] to both axes, so that the second numbers have
 # no effect, but pads each axis by its own dilation: padding="same" and dilation=(1, 3) make the output

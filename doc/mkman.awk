@@ -182,7 +182,7 @@ body { body = !/^}/; next }
 function one_line_description(page,	s)
 {
 	if (page == common[page_section[page]])
-		return "what calls have in common: " tolower(page_section[page])
+		return "conventions of all calls: " tolower(page_section[page])
 	s = page_text[page]
 	gsub(/\n/, " ", s)
 	sub(/[.:;] .*/, "", s)

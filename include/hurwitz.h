@@ -109,7 +109,7 @@ HZ_API const char *hz_dtype_name(int dtype);
 
 /*
  * Where calls run and memory is. HZ_CUDA + i is the i-th CUDA device. HZ_AUTO is for hz_open()
- * alone: views always say where they lie, so a view that was only zeroed is refused.
+ * alone: a view always names the device of its memory, so a zeroed view is refused.
  */
 enum hz_device {
 	HZ_AUTO = 0,		/* a GPU if one works, else the CPU */
@@ -376,9 +376,9 @@ HZ_API_CHECK int hz_copy(hz_context *ctx, const hz_tensor *src, hz_tensor *dst);
 /*
  * Sets the CUDA stream that later calls are put on. It is a CUstream, which is what a cudaStream_t
  * is; NULL is the default stream. The caller keeps it alive. No effect on a CPU context. A call may
- * read a packed matrix before the kernel ahead of it has ended: after a kernel of your own wrote
- * packed data, call hz_set_stream() again, even with the same stream, and the next call waits for
- * all of it.
+ * read a packed matrix before the previous kernel of the stream has ended: after a kernel of your
+ * own wrote packed data, call hz_set_stream() again, even with the same stream, and the next call
+ * waits for that kernel.
  * Errors: HZ_EINVAL, HZ_ECUDA, HZ_EFORK.
  */
 HZ_API int hz_set_stream(hz_context *ctx, void *stream);
@@ -507,7 +507,7 @@ typedef struct hz_hadamard_opts {
  * transforms are made from x 2^-e. On the GPU they are Inf or NaN if such a sum exceeds 3.4e38,
  * which |x pre| b < 3.4e38 excludes.
  * Lengths b: to 2^24 on the CPU, to 65536 on the GPU; opts->max_block cuts longer ones.
- * Workspace: by hz_record_begin(); none on the GPU.
+ * Workspace: see hz_record_begin(); none on the GPU.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_ECUDA, HZ_EFORK.
  * Source: Sylvester 1867; Paley 1933; Williamson 1944; scipy.linalg.hadamard for the order.
@@ -691,7 +691,7 @@ typedef struct hz_quantize_opts {
  * on the GPU those of some t as hz_hadamard_quantize() says. Values in scales are not checked: the
  * formula holds for all of them. For ranges of transformed data, give hz_choose_qparams() the
  * result of hz_hadamard().
- * Workspace: by hz_record_begin(); none without a transform or new_tensor_scale.
+ * Workspace: see hz_record_begin(); none without a transform or new_tensor_scale.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ECUDA, HZ_EFORK;
  * with a transform HZ_ENOTSUP, HZ_ENOMEM and HZ_EWORKSPACE too.
  * Source: ONNX QuantizeLinear; OCP Microscaling Formats 1.0; TransformerEngine's and torchao's
@@ -748,7 +748,7 @@ HZ_API_CHECK int hz_dequantize(hz_context *ctx, const hz_tensor *q, hz_tensor *y
  * stays. NaN is left out of the range. With an Inf the call is refused on the CPU; on the GPU,
  * which would have to be waited for, such a scale is Inf and its zero that of a symmetric range.
  * The same bits on every ISA, thread count and GPU.
- * Workspace: by hz_record_begin().
+ * Workspace: see hz_record_begin().
  * Errors: as hz_quantize().
  */
 HZ_API_CHECK int hz_choose_qparams(hz_context *ctx, const hz_tensor *x, hz_tensor *scale,
@@ -849,7 +849,7 @@ typedef struct hz_qgemm_opts {
  * A float C is fl(fl(fl(acc) b_scale) a_scale), plus an f32 bias if there is one, each rounded to
  * f32; then clamped, where NaN stays, then rounded to its dtype.
  * Every result has the same bits on every ISA, thread count and GPU, but for those of a NaN.
- * Workspace: by hz_record_begin(); large if b is not packed.
+ * Workspace: see hz_record_begin(); large if b is not packed.
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
@@ -965,7 +965,7 @@ typedef struct hz_qlinear_group_opts {
  * These have the same bits on every ISA, thread count and GPU, but for those of a NaN.
  * Then y + bias in f32, at least 0 with HZ_QGEMM_RELU, clamped where NaN stays, and one rounding.
  * Aliasing: y overlaps no other operand. k is at most 8388608 (2^23).
- * Workspace: by hz_record_begin(); on a GPU large if W is not packed.
+ * Workspace: see hz_record_begin(); on a GPU large if W is not packed.
  * Errors: as hz_qgemm().
  * Source: Frantar et al. 2022, "GPTQ"; Lin et al. 2023, "AWQ"; OCP Microscaling Formats 1.0.
  *
@@ -1073,7 +1073,7 @@ HZ_API_CHECK int hz_quat_mul(hz_context *ctx, const hz_tensor *a, const hz_tenso
  *   da, db  the shapes of a and b; either may be NULL: not wanted
  *
  * Aliasing: da and db overlap nothing.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
 				 const hz_tensor *dy, hz_tensor *da, hz_tensor *db, uint32_t flags);
@@ -1089,7 +1089,7 @@ HZ_API_CHECK int hz_quat_mul_bwd(hz_context *ctx, const hz_tensor *a, const hz_t
  *
  * Its gradients for y of quaternions are db = a dy and da = b conj(dy), by hz_quat_mul().
  * Aliasing: y overlaps nothing.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_quat_dot(hz_context *ctx, const hz_tensor *a, const hz_tensor *b, hz_tensor *y,
 			     uint32_t flags);
@@ -1182,7 +1182,7 @@ HZ_API_CHECK int hz_quat_rotate(hz_context *ctx, const hz_tensor *q, const hz_te
  *   dq, dv  the shapes of q and v; either may be NULL: not wanted. A real part of dv is 0.
  *
  * Aliasing: dq and dv overlap nothing.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_quat_rotate_bwd(hz_context *ctx, const hz_tensor *q, const hz_tensor *v,
 				    const hz_tensor *dy, hz_tensor *dq, hz_tensor *dv,
@@ -1376,7 +1376,7 @@ typedef struct hz_quat_gemm_opts {
  * 2^-9 S, HALF of 16-bit types that by the fast method alone: their own products are exact.
  * Subnormal elements of bf16 count as 0 on CPUs with AMX.
  * NaN and Inf stay in the rows of A and the columns of B that have them.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Howell and Lafon 1975, "The Complexity of the Quaternion Product", for eight products.
@@ -1470,7 +1470,7 @@ typedef struct hz_quat_linear_opts {
  * or one of the sizes is below 32; with opts->packed it is the method of that, which
  * hz_quat_gemm_pack() makes HZ_QUAT_DIRECT unless it is told HZ_QUAT_FAST. A product of rotations
  * is one of real 3N x 3M matrices.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", equations 6 to 8.
  */
 HZ_API_CHECK int hz_quat_linear(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
@@ -1547,7 +1547,7 @@ typedef struct hz_quat_conv_opts {
  * the largest finite one, in SPLIT than 2^-37, as neighbours have a scale in common. On a GPU
  * HZ_QUAT_AUTO may be HZ_QUAT_FAST from 8 channels on, and groups of few channels, and few outputs,
  * have f32 multiply-adds by the direct method, whatever the method and the precision.
- * Workspace: hz_record_begin() tells; it may have patches of x, for a limited number of pixels at
+ * Workspace: see hz_record_begin(); it may have patches of x, for a limited number of pixels at
  * a time.
  * Source: Gaudet, Maida 2018, "Deep Quaternion Networks", section 3.
  */
@@ -1603,7 +1603,7 @@ typedef struct hz_quat_batchnorm_opts {
  * Aliasing: no output overlaps another operand, but for y = x.
  * Arithmetic: sums over each of at most 256 parts of the batch in f32 at least, then in f64. The
  * same bits for any number of threads.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Source: Gaudet, Maida 2018, section 3.3; without HZ_QUAT_WHITEN Parcollet et al., speechbrain.
  */
 HZ_API_CHECK int hz_quat_batchnorm(hz_context *ctx, const hz_tensor *x, const hz_tensor *gamma,
@@ -1683,7 +1683,7 @@ typedef struct hz_quat_recurrent_opts {
  * Aliasing: no output overlaps another operand.
  * Arithmetic: products as hz_quat_linear(), of h rounded to the dtype of z; states, sums and gates
  * in f32. The same bits for any number of threads.
- * Workspace: hz_record_begin() tells; it may have a copy of u.
+ * Workspace: see hz_record_begin(); it may have a copy of u.
  * Source: Parcollet et al. 2019, "Quaternion Recurrent Neural Networks", section 3.3; Ravanelli et
  * al. 2018, "Light Gated Recurrent Units for Speech Recognition", section 3.
  *
@@ -1781,7 +1781,7 @@ enum hz_quat_distribution {
 };
 
 /*
- * Fills a tensor with random quaternions, to begin with as weights.
+ * Fills a tensor with random quaternions: initial weights.
  *
  *   y             f32 f16 bf16, f64 on the CPU: [..., 4], any strides
  *   distribution  enum hz_quat_distribution
@@ -1845,7 +1845,7 @@ enum hz_lattice_kind {
 	HZ_LATTICE_BASIS = 5	/* the caller's */
 };
 
-/* What becomes of blocks whose point the code does not hold: see hz_lattice_encode(). */
+/* How overload is handled: blocks whose point is not in the code. See hz_lattice_encode(). */
 enum hz_lattice_policy {
 	HZ_LATTICE_NONE = 0,	/* nothing: its digits mean another point */
 	HZ_LATTICE_T = 1,	/* scale beta 2^(alpha t), the first t = 0 .. 31 that fits */
@@ -1945,7 +1945,7 @@ typedef struct hz_lattice_opts {
 } hz_lattice_opts;
 
 /*
- * Makes a lattice quantizer of options, which need not outlive the call. It belongs to no device
+ * Opens a lattice quantizer. Options need not outlive the call. A quantizer belongs to no device
  * and is not changed any more: any number of contexts and threads may use it at once, until it is
  * closed. On failure *lattice is NULL.
  *
@@ -2044,7 +2044,7 @@ typedef struct hz_lattice_code_opts {
  * coordinates. The sum of squares of a row is in f64, of 256 sums of values a multiple of 256
  * apart; row_scale and the quotients are rounded to f32. All else is in integers.
  * The same bits on every ISA, thread count and GPU.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, algorithms 1 and 2; NestQuant (Savkin et al. 2025) for BANK.
@@ -2072,17 +2072,17 @@ HZ_API_CHECK int hz_lattice_encode(hz_context *ctx, const hz_lattice *lattice, c
  * DIGITS are the fields, POINTS v = twice the coordinates: v_i = 2 n_i + h - q, where h is the low
  * bit of f_7, n_i = f_i but for the low bit of n_7, which makes the sum of n even, and for the top
  * bit of n_0, which is 0 but in CUBE. D8STAR: if sum |2 n_i - q| > 4 q, the top bits of all n_i are
- * turned; the top bit of f_0 means nothing. E8: P is the top bit of f_0 and P' that bit plus the
+ * flipped; the top bit of f_0 means nothing. E8: P is the top bit of f_0 and P' that bit plus the
  * sum of the top bits of n, modulo 2; max and min are the largest and the least |v_i|, of equals
  * max that of the lowest i, min that of the highest. The label means v, whose coordinate of max
  * moves by 2 q to the other side of 0 if P is 1; but if
- * sum |v_i| + P (2 q - 2 max) > 4 q + 2 P' min it means v with all top bits turned, whose
+ * sum |v_i| + P (2 q - 2 max) > 4 q + 2 P' min it means v with all top bits flipped, whose
  * coordinate of min moves likewise if P' is 1.
  *
  * Aliasing: y overlaps nothing.
  * Arithmetic: fl(fl(p - o) - z) times the f32 scale, rounded; with T or a basis then a sum of
  * products as in encoding; one rounding to the dtype of y. The same bits everywhere.
- * Workspace: hz_record_begin() tells. Errors: as hz_lattice_encode().
+ * Workspace: see hz_record_begin(). Errors: as hz_lattice_encode().
  */
 HZ_API_CHECK int hz_lattice_decode(hz_context *ctx, const hz_lattice *lattice,
 				   const hz_tensor *codes, const hz_tensor *t, hz_tensor *y,
@@ -2191,7 +2191,7 @@ HZ_API_CHECK int hz_vlut_pack(hz_context *ctx, const hz_vlut *vlut, const hz_cod
  *
  * Aliasing: packed and row_scale overlap no other operand.
  * A CUDA graph of this call writes the same rows whenever it is launched.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  *
@@ -2266,7 +2266,7 @@ HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_t
  * instead, d = max |x_k| / 127 of each 32 k: sums of 32 k are exact integers, which are added in
  * f32 in the order of k. That is an error of 0.5 % of y for normal numbers. Both have the same bits
  * on every ISA level. Other codes, and a GPU, ignore x_format.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Kaplan and Ordentlich 2025, section IV.
@@ -2294,7 +2294,7 @@ HZ_API_CHECK int hz_vlut_gemm(hz_context *ctx, const hz_vlut *vlut, const hz_cod
  * unless w is packed, of D4 with q = 4, M = 2, and x has fewer than 512 rows. Else points there are
  * rounded to f16, which holds those up to 2048, and sums are in f32. All else, and route TABLE, as
  * hz_vlut_gemm() with x decoded, on a GPU to f16.
- * Workspace: hz_record_begin() tells. Errors: as hz_vlut_gemm().
+ * Workspace: see hz_record_begin(). Errors: as hz_vlut_gemm().
  */
 HZ_API_CHECK int hz_vlut_gemm2(hz_context *ctx, const hz_vlut *vlut, const hz_coded *w,
 			       const hz_coded *x, hz_tensor *y);
@@ -2403,7 +2403,7 @@ typedef struct hz_linear_open_opts {
 } hz_linear_open_opts;
 
 /*
- * Makes a linear layer of weights: quantizes them. It is used by one context at a time, of the
+ * Opens a linear layer: quantizes its weights. It is used by one context at a time, of the
  * device it was opened on, while that context is open. On failure *layer is NULL.
  *
  *   w     f32 f16 bf16 [out, in], any strides, neither size 0, all values at most 2^96 in magnitude
@@ -2531,7 +2531,7 @@ typedef struct hz_linear_opts {
  * The same bits for any number of threads; on the CPU those of S8_ROW and groups, and of lattices
  * for up to 8 rows of x whose largest |x_k|, as rotated, is within 2^-50 .. 2^50, are the same on
  * every ISA level.
- * Workspace: by hz_record_begin().
+ * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  * Source: Hendrycks and Gimpel 2016 (GELU, SiLU); Shazeer 2020 (gated units).
@@ -2552,7 +2552,7 @@ HZ_API_CHECK int hz_linear_forward(hz_context *ctx, const hz_linear *layer, cons
  * Arithmetic: W' is decoded to f32, sums are in f32 in ascending order of out, each product and sum
  * rounded or fused; then the transposed rotation and one rounding to the dtype of dx. The same bits
  * for any number of threads.
- * Workspace: by hz_record_begin(): up to 256 rows of W' as f32, and with a rotation or rounding dx
+ * Workspace: see hz_record_begin(): up to 256 rows of W' as f32, and with a rotation or rounding dx
  * as f32.
  * Errors: as hz_linear_forward().
  */
@@ -2567,7 +2567,7 @@ HZ_API_CHECK int hz_linear_bwd(hz_context *ctx, const hz_linear *layer, const hz
  *
  * Arithmetic: codes times scales in f32, then the transposed rotation; one rounding to the dtype of
  * w. f32 has the same bits on every ISA level, thread count and GPU.
- * Workspace: by hz_record_begin().
+ * Workspace: see hz_record_begin().
  * Errors: as hz_linear_forward().
  */
 HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, hz_tensor *w);
@@ -2811,7 +2811,7 @@ HZ_API_CHECK int hz_mhc_mix(hz_context *ctx, const hz_tensor *x, const hz_tensor
 /*
  * Its gradients: dX[j] = p_j du + sum_i A_ij dR[i], dp_j = <du, X[j]>, dA_ij = <dR[i], X[j]>,
  * summed over the tokens that share coefficients. du (with p) or dr (with a) may be NULL.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_mix_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *p,
 				const hz_tensor *a, const hz_tensor *du, const hz_tensor *dr,
@@ -2823,7 +2823,7 @@ HZ_API_CHECK int hz_mhc_add(hz_context *ctx, const hz_tensor *r, const hz_tensor
 
 /*
  * Its gradients: dR = dY (a copy: dy itself serves), df = sum_i q_i dY[i], dq_i = <dY[i], f>. dr
- * may be dy. Workspace: hz_record_begin() tells.
+ * may be dy. Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_add_bwd(hz_context *ctx, const hz_tensor *f, const hz_tensor *q,
 				const hz_tensor *dy, hz_tensor *dr, hz_tensor *df, hz_tensor *dq);
@@ -2842,7 +2842,7 @@ HZ_API_CHECK int hz_mhc_post(hz_context *ctx, const hz_tensor *x, const hz_tenso
 /*
  * Its gradients: dX[j] = sum_i A_ij dY[i], df = sum_i q_i dY[i], dq_i = <dY[i], f + branch_bias>,
  * dA_ij = <dY[i], X[j]>, dbranch_bias = the sum of df over tokens. What is not needed for the
- * gradients wanted may be NULL. Workspace: hz_record_begin() tells.
+ * gradients wanted may be NULL. Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_post_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
 				 const hz_tensor *q, const hz_tensor *a,
@@ -2885,7 +2885,7 @@ HZ_API_CHECK int hz_mhc_expand_bwd(hz_context *ctx, const hz_tensor *dx, hz_tens
  * within 2^-15 sum_j |phi_kj x_j| of the exact y; f32 likewise. Mean squares neither overflow nor
  * underflow for |x| from 1e-30 to 1e30; only hz_mhc_post_pre() on a GPU may sum squares of its y in
  * f32, which holds for 1e-18 to 1e18.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_weights(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 				const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p,
@@ -2911,7 +2911,7 @@ typedef struct hz_mhc_grads {
  *   x, phi, alpha, bias, opts  as there; with opts->saved x is read once less
  *   g     with HZ_MHC_ACCUMULATE dx and the gradients of weights are added to
  *
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 				const hz_tensor *alpha, const hz_tensor *bias,
@@ -2935,7 +2935,7 @@ HZ_API_CHECK int hz_mhc_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_te
  *           that of a stream whatever rms says. What else conventions say means nothing here
  *
  * Arithmetic: products take both operands as two parts of 8 bits or more each.
- * Workspace: hz_record_begin() tells; on a CPU 2 n C + 2 r numbers of f32 for each token. A GPU
+ * Workspace: see hz_record_begin(); on a CPU 2 n C + 2 r numbers of f32 for each token. A GPU
  * needs from n to 32 times r + n for each token, and of more than 128 tokens of 16 bits the size of
  * w_down and w_q in f32, if r is a multiple of 16 up to 256, C one of 8, channels and weights are
  * contiguous and aligned to 16 bytes, and w_q is f32 or of the dtype of w_down; otherwise it needs
@@ -2958,7 +2958,7 @@ typedef struct hz_mhc_gated_grads {
 
 /*
  * The gradients of hz_mhc_gated_pre(), from the same operands. HZ_MHC_ACCUMULATE: to dx and the
- * gradients of weights. Workspace: hz_record_begin() tells; 4 n C + 4 r numbers of f32 for each
+ * gradients of weights. Workspace: see hz_record_begin(); 4 n C + 4 r numbers of f32 for each
  * token, and the weights and their gradients in f32.
  */
 HZ_API_CHECK int hz_mhc_gated_pre_bwd(hz_context *ctx, const hz_tensor *x, const hz_tensor *w_down,
@@ -2971,7 +2971,7 @@ HZ_API_CHECK int hz_mhc_gated_pre_bwd(hz_context *ctx, const hz_tensor *x, const
  * HZ_MHC_PER_TOKEN in opts. A CPU makes both of some tokens at a time, while they are in its
  * caches; Hopper makes them in one pass over four streams of 16 bits, more than 112 tokens and up
  * to 4096 channels; other GPUs and sizes one after the other.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_tensor *f,
 				 const hz_tensor *q, const hz_tensor *a,
@@ -2985,7 +2985,7 @@ HZ_API_CHECK int hz_mhc_post_pre(hz_context *ctx, const hz_tensor *x, const hz_t
  * dY[i], dq_i = <dY[i], f + branch_bias> and dbranch_bias, as hz_mhc_post_bwd(). The gradients of x
  * and a are left to hz_mhc_pre_bwd() of x, with g->dx as its g->dy. HZ_MHC_ACCUMULATE: to dx and
  * the gradients of weights, dbranch_bias being one.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const hz_tensor *phi,
 				     const hz_tensor *alpha, const hz_tensor *bias,
@@ -3000,7 +3000,7 @@ HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const 
  * gradients are those of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the
  * mean of the streams, p = 1 / n, with HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias
  * are NULL.
- * Workspace: hz_record_begin() tells.
+ * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,
 			     const hz_tensor *alpha, const hz_tensor *bias, hz_tensor *p,
@@ -3046,7 +3046,7 @@ enum hz_mhc_init_kind {
 };
 
 /*
- * Makes weights to begin with: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of
+ * Makes initial weights: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of
  * hz_mhc_pre() with these opts, for the layer of that number; n is what m rows are of. alpha [1]:
  * those of hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
@@ -3066,7 +3066,7 @@ HZ_API_CHECK int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed
 HZ_API_CHECK int hz_mhc_diagnose(hz_context *ctx, const hz_tensor *a, hz_tensor *out);
 
 /*
- * A layer around a branch of the caller's own: begin, the branch, end; and backwards end_bwd, the
+ * A layer around the caller's branch: begin, the branch, end; and backwards end_bwd, the
  * branch's, begin_bwd.
  */
 typedef struct hz_mhc_layer {
@@ -3103,7 +3103,7 @@ HZ_API_CHECK int hz_mhc_layer_bind(hz_context *ctx, hz_mhc_layer *layer, int n, 
 				   void *data, size_t *bytes);
 
 /*
- * Calls around a branch of the caller's own: u = the branch input of x; y = the streams after the
+ * Calls around the caller's branch: u = the branch input of x; y = the streams after the
  * branch gave f; df = the gradient of f from dy, that of y; dx = the gradient of x from dy and du,
  * that of u. With HZ_MHC_ACCUMULATE in opts dx and the gradients of weights are added to.
  * hz_mhc_layer_end() and _end_bwd() of one layer and hz_mhc_layer_begin() of the next are

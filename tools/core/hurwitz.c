@@ -28,7 +28,7 @@ static const struct verb {
 	{"run", verb_run, "apply a primitive to arrays in files"},
 	{"inspect", verb_inspect, "list the tensors of a .safetensors, .gguf or .npy file"},
 	{"quantize", verb_quantize, "compress the matrices of a .safetensors file"},
-	{"dequantize", verb_dequantize, "the matrices of such a compressed file again"},
+	{"dequantize", verb_dequantize, "decompress the matrices of such a file"},
 };
 
 #define VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -498,11 +498,14 @@ static void help(void)
 	       "  -V, --version  print the version and exit\n"
 	       "\n"
 	       "Environment:\n"
-	       "  HURWITZ_DEVICE   cpu, cuda, cuda:N or auto: where to work unless -d says so\n"
-	       "  HURWITZ_THREADS  CPU threads to use\n"
-	       "  HURWITZ_ISA      c, avx2, avx512, ...: the highest instruction set to use\n"
-	       "  HURWITZ_QUAT     auto, direct or fast: products of quaternion matrices\n"
-	       "  NO_COLOR         if set, no colours on a terminal\n"
+	       "  HURWITZ_DEVICE     cpu, cuda, cuda:N or auto: the device, unless -d is given\n"
+	       "  HURWITZ_THREADS    CPU threads to use\n"
+	       "  HURWITZ_THREADING  pool or openmp: whose threads\n"
+	       "  HURWITZ_ISA        c, avx2, avx512, ...: the highest instruction set to use\n"
+	       "  HURWITZ_QUAT       auto, direct or fast: products of quaternion matrices\n"
+	       "  HURWITZ_ROUTE      OP:ROUTE,...: code paths to force, see 'info --routes'\n"
+	       "  HURWITZ_VERBOSE    1: a line on stderr for each call; 2: other routes, too\n"
+	       "  NO_COLOR           if set, no colours on a terminal\n"
 	       "\n"
 	       "Exit status: 0 if all went well, 1 for a failure, 2 for bad usage or input,\n"
 	       "3 if bench --compare found a case that became slower.\n"

@@ -124,11 +124,10 @@ static const struct op *const ops[] = {
 	&op_vlut_gemv, &op_vlut_gemm, &op_vlut_append, &op_vlut_gemm2,
 	&op_linear_forward, &op_linear_bwd, &op_linear_dequantize,
 	&op_mhc_presets, &op_mhc_sinkhorn, &op_mhc_sinkhorn_bwd, &op_mhc_mix, &op_mhc_mix_bwd,
-	&op_mhc_add,
-	&op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
+	&op_mhc_add, &op_mhc_add_bwd, &op_mhc_post, &op_mhc_post_bwd, &op_mhc_weights, &op_mhc_weights_bwd,
 	&op_mhc_pre, &op_mhc_pre_bwd, &op_mhc_post_pre, &op_mhc_post_pre_bwd,
-	&op_mhc_gated_pre, &op_mhc_gated_pre_bwd, &op_mhc_expand, &op_mhc_expand_bwd, &op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose,
-	&op_mhc_init,
+	&op_mhc_gated_pre, &op_mhc_gated_pre_bwd, &op_mhc_expand, &op_mhc_expand_bwd,
+	&op_mhc_head, &op_mhc_head_bwd, &op_mhc_recompute, &op_mhc_diagnose, &op_mhc_init,
 };
 
 #define OPS (sizeof(ops) / sizeof(*ops))
@@ -139,13 +138,16 @@ static void help_op(const struct op *op)
 {
 	const struct key *k;
 
-	printf("%s: %s\n"
+	printf("Usage: hurwitz run [-v] [-d DEVICE] [-t N] %s [KEY=VALUE]... OPERAND=FILE...\n"
+	       "'hurwitz run --help' describes options and files.\n"
+	       "\n"
+	       "%s: %s\n"
 	       "Its inputs (<), optional inputs (?), outputs (>) and keys:\n",
-	       op->name, op->summary);
+	       op->name, op->name, op->summary);
 	for (const struct operand *o = op->operands; o->name; o++) {
 		const char mark = o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<';
 
-		printf("  %c %-10s %-18s %s\n", mark, o->name, o->dtypes, o->shape);
+		printf("  %c %-16s %-18s %s\n", mark, o->name, o->dtypes, o->shape);
 	}
 	for (int i = 0; (k = key_at(op, i)) != NULL; i++) {
 		printf("  %s=%s\n      ", k->name, k->values);
@@ -155,7 +157,7 @@ static void help_op(const struct op *op)
 	}
 }
 
-static void help_usage(void)
+static void help_all(void)
 {
 	printf("Usage: hurwitz run [-v] [-d DEVICE] [-t N] OP [KEY=VALUE]... OPERAND=FILE...\n"
 	       "Apply a primitive to arrays in files: NumPy's FILE.npy, for inputs also\n"
@@ -171,13 +173,8 @@ static void help_usage(void)
 	       "A file may be '-': standard input or output. Output files appear only when\n"
 	       "they are complete, and may be input files at the same time. NumPy has no\n"
 	       "bfloat16, which travels as uint16: OPERAND:bf16=FILE says so, of inputs and\n"
-	       "of outputs. y:f32= and y:f16= choose the dtype of an output likewise.\n");
-}
-
-static void help_all(void)
-{
-	help_usage();
-	printf("\n"
+	       "of outputs. y:f32= and y:f16= choose the dtype of an output likewise.\n"
+	       "\n"
 	       "Primitives:\n\n");
 	for (size_t i = 0; i < OPS; i++)
 		printf("%s: %s\n", ops[i]->name, ops[i]->summary);
@@ -798,8 +795,6 @@ int verb_run(int argc, char **argv)
 				"run: there is no primitive '%s'; try 'hurwitz run --help'",
 				argv[optind]);
 	if (help) {
-		help_usage();
-		putchar('\n');
 		help_op(job.op);
 		return EXIT_SUCCESS;
 	}

@@ -203,7 +203,7 @@ static const struct chapter {
 	{"qgemm", "a classifier in 8 bits, its weights rotated and not", demo_qgemm},
 	{"quat", "a network of quaternions beside one of real numbers", demo_quat},
 	{"lattice", "a matrix at 2, 3 and 4 bits a value, and its products", demo_lattice},
-	{"mhc", "deep networks of four residual streams, held together or not", demo_mhc},
+	{"mhc", "deep networks of four residual streams, mixed by doubly stochastic matrices or not", demo_mhc},
 };
 
 #define CHAPTERS (sizeof(chapters) / sizeof(*chapters))

@@ -352,7 +352,7 @@ const struct op op_hadamard_quantize = {
 };
 
 const struct op op_dequantize_hadamard = {
-	"dequantize_hadamard", "its inverse: dequantization, then the transposed transform",
+	"dequantize_hadamard", "dequantization, then the transposed transform",
 	dequantize_hadamard_operands,
 	(const struct key *const[]){rotation_keys, axis_keys, code_keys, out_keys, NULL},
 	dequantize_hadamard_outputs, dequantize_hadamard_call,

@@ -60,7 +60,7 @@ const struct key lattice_keys[] = {
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
 	 "scales are beta 2^(alpha t); default 1/3, with policy=group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
-	 "what blocks do that the code does not hold; default as bank= or\n"
+	 "how blocks whose point is not in the code are coded; default as bank= or\n"
 	 "group= say, else that of preset=, else t if t= is given, else none"},
 	{"bank", KEY_TEXT, NULL, 0, 0, "B0,B1,..", "policy=bank: factors of beta, up to 16"},
 	{"first_fit", KEY_WORD, switch_words, 0, 0, "0|1",
@@ -69,7 +69,7 @@ const struct key lattice_keys[] = {
 	{"offset", KEY_TEXT, NULL, 0, 0, "none|center|Z0,Z1,..",
 	 "the point o: nearest to the code's centre, or its coordinates"},
 	{"dither", KEY_TEXT, NULL, 0, 0, "Z0,Z1,..",
-	 "added before, taken away after; one for each dimension"},
+	 "added to blocks before, subtracted after; one for each dimension"},
 	{"sphere", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "lattice=basis: 1: nearest points by search, not by nearest plane"},
 	END,

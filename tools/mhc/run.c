@@ -434,7 +434,7 @@ const struct op op_mhc_sinkhorn = {
 };
 
 const struct op op_mhc_sinkhorn_bwd = {
-	"mhc_sinkhorn_bwd", "its gradient", sinkhorn_bwd_operands, all_sinkhorn_keys,
+	"mhc_sinkhorn_bwd", "the gradient of mhc_sinkhorn", sinkhorn_bwd_operands, all_sinkhorn_keys,
 	sinkhorn_bwd_outputs, sinkhorn_bwd_call,
 };
 
@@ -691,7 +691,7 @@ const struct op op_mhc_mix = {
 };
 
 const struct op op_mhc_mix_bwd = {
-	"mhc_mix_bwd", "its gradients: those whose files are given",
+	"mhc_mix_bwd", "gradients of mhc_mix: those whose files are given",
 	mix_bwd_operands, nc_keys, mix_bwd_outputs, mix_bwd_call,
 };
 
@@ -701,7 +701,7 @@ const struct op op_mhc_add = {
 };
 
 const struct op op_mhc_add_bwd = {
-	"mhc_add_bwd", "its gradients: those whose files are given",
+	"mhc_add_bwd", "gradients of mhc_add: those whose files are given",
 	add_bwd_operands, nc_keys, add_bwd_outputs, add_bwd_call,
 };
 
@@ -711,7 +711,7 @@ const struct op op_mhc_post = {
 };
 
 const struct op op_mhc_post_bwd = {
-	"mhc_post_bwd", "its gradients: those whose files are given",
+	"mhc_post_bwd", "gradients of mhc_post: those whose files are given",
 	post_bwd_operands, nc_keys, post_bwd_outputs, post_bwd_call,
 };
 
@@ -721,7 +721,7 @@ const struct op op_mhc_expand = {
 };
 
 const struct op op_mhc_expand_bwd = {
-	"mhc_expand_bwd", "its gradient", expand_bwd_operands, nc_keys,
+	"mhc_expand_bwd", "the gradient of mhc_expand", expand_bwd_operands, nc_keys,
 	expand_bwd_outputs, expand_bwd_call,
 };
 
@@ -866,7 +866,7 @@ const struct op op_mhc_diagnose = {
 };
 
 const struct op op_mhc_init = {
-	"mhc_init", "weights to begin with", init_operands,
+	"mhc_init", "initial weights", init_operands,
 	(const struct key *const[]){init_keys, mhc_sinkhorn_keys, mhc_weights_keys, NULL},
 	init_outputs, init_call,
 };

@@ -546,7 +546,7 @@ const struct op op_mhc_weights = {
 };
 
 const struct op op_mhc_weights_bwd = {
-	"mhc_weights_bwd", "its gradients: those whose files are given",
+	"mhc_weights_bwd", "gradients of mhc_weights: those whose files are given",
 	pre_bwd_operands, backward_keys, pre_bwd_outputs, pre_bwd_call,
 };
 
@@ -556,7 +556,7 @@ const struct op op_mhc_pre = {
 };
 
 const struct op op_mhc_pre_bwd = {
-	"mhc_pre_bwd", "its gradients: those whose files are given",
+	"mhc_pre_bwd", "gradients of mhc_pre: those whose files are given",
 	pre_bwd_operands, backward_keys, pre_bwd_outputs, pre_bwd_call,
 };
 
@@ -566,7 +566,7 @@ const struct op op_mhc_head = {
 };
 
 const struct op op_mhc_head_bwd = {
-	"mhc_head_bwd", "its gradients: those whose files are given",
+	"mhc_head_bwd", "gradients of mhc_head: those whose files are given",
 	head_bwd_operands, backward_keys, pre_bwd_outputs, head_bwd_call,
 };
 
@@ -576,7 +576,7 @@ const struct op op_mhc_post_pre = {
 };
 
 const struct op op_mhc_post_pre_bwd = {
-	"mhc_post_pre_bwd", "its gradients: those whose files are given",
+	"mhc_post_pre_bwd", "gradients of mhc_post_pre: those whose files are given",
 	post_pre_bwd_operands, backward_keys, post_pre_bwd_outputs, post_pre_bwd_call,
 };
 
@@ -586,6 +586,6 @@ const struct op op_mhc_gated_pre = {
 };
 
 const struct op op_mhc_gated_pre_bwd = {
-	"mhc_gated_pre_bwd", "its gradients: those whose files are given",
+	"mhc_gated_pre_bwd", "gradients of mhc_gated_pre: those whose files are given",
 	gated_pre_bwd_operands, backward_keys, gated_pre_bwd_outputs, gated_pre_bwd_call,
 };

@@ -343,7 +343,7 @@ const struct op op_quat_linear = {
 };
 
 const struct op op_quat_linear_bwd = {
-	"quat_linear_bwd", "its gradients: those whose files are given",
+	"quat_linear_bwd", "gradients of quat_linear: those whose files are given",
 	linear_bwd_operands,
 	(const struct key *const[]){product_keys, spinor_keys, order_keys, NULL},
 	linear_bwd_outputs, linear_bwd_call,
@@ -503,21 +503,21 @@ const struct op op_quat_conv1d = {
 	conv_operands, all_conv_keys, conv_outputs, conv_call,
 };
 const struct op op_quat_conv2d = {
-	"quat_conv2d", "in two dimensions", conv_operands, all_conv_keys, conv_outputs, conv_call,
+	"quat_conv2d", "convolution of quaternions in two dimensions", conv_operands, all_conv_keys, conv_outputs, conv_call,
 };
 const struct op op_quat_conv3d = {
-	"quat_conv3d", "in three dimensions", conv_operands, all_conv_keys, conv_outputs, conv_call,
+	"quat_conv3d", "convolution of quaternions in three dimensions", conv_operands, all_conv_keys, conv_outputs, conv_call,
 };
 const struct op op_quat_conv1d_bwd = {
-	"quat_conv1d_bwd", "its gradients: those whose files are given",
+	"quat_conv1d_bwd", "gradients of quat_conv1d: those whose files are given",
 	conv_bwd_operands, all_conv_keys, conv_bwd_outputs, conv_bwd_call,
 };
 const struct op op_quat_conv2d_bwd = {
-	"quat_conv2d_bwd", "its gradients", conv_bwd_operands, all_conv_keys, conv_bwd_outputs,
+	"quat_conv2d_bwd", "gradients of quat_conv2d", conv_bwd_operands, all_conv_keys, conv_bwd_outputs,
 	conv_bwd_call,
 };
 const struct op op_quat_conv3d_bwd = {
-	"quat_conv3d_bwd", "its gradients", conv_bwd_operands, all_conv_keys, conv_bwd_outputs,
+	"quat_conv3d_bwd", "gradients of quat_conv3d", conv_bwd_operands, all_conv_keys, conv_bwd_outputs,
 	conv_bwd_call,
 };
 
@@ -674,7 +674,7 @@ const struct op op_quat_batchnorm = {
 };
 
 const struct op op_quat_batchnorm_bwd = {
-	"quat_batchnorm_bwd", "its gradients: those whose files are given",
+	"quat_batchnorm_bwd", "gradients of quat_batchnorm: those whose files are given",
 	norm_bwd_operands, (const struct key *const[]){norm_keys, order_keys, NULL},
 	norm_bwd_outputs, norm_bwd_call,
 };
@@ -800,7 +800,7 @@ const struct op op_quat_recurrent = {
 };
 
 const struct op op_quat_recurrent_bwd = {
-	"quat_recurrent_bwd", "its gradients, backward through time",
+	"quat_recurrent_bwd", "gradients of quat_recurrent, backward through time",
 	recurrent_bwd_operands, (const struct key *const[]){recurrent_keys, order_keys, NULL},
 	recurrent_bwd_outputs, recurrent_bwd_call,
 };
@@ -911,7 +911,7 @@ const struct op op_quat_pool = {
 };
 
 const struct op op_quat_pool_bwd = {
-	"quat_pool_bwd", "its gradient",
+	"quat_pool_bwd", "the gradient of quat_pool",
 	pool_bwd_operands, (const struct key *const[]){pool_keys, size_keys, order_keys, NULL},
 	pool_bwd_outputs, pool_bwd_call,
 };

@@ -119,9 +119,10 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 		sed 's/^x_//' | sort -u | while read -r name; do
 			grep -Eq "Cm.* (x_)?$name=|^[.]Cm (x_)?$name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
 		done)"
-	report "hurwitz(1) has every option" "$(for verb in info check bench demo run; do
+	report "hurwitz(1) has every option" "$(for verb in info check bench demo run quantize dequantize; do
 		"$HURWITZ" $verb --help | sed -n 's/^  -., --\([a-z-]*\).*/\1/p' | while read -r option; do
-			grep -q "^\.Fl -$option" "$top_srcdir/doc/hurwitz.1" || echo "$verb --$option"
+			grep -Eq "^\.(It Fl . , )?(Fl )?-$option( |\$)" "$top_srcdir/doc/hurwitz.1" ||
+				echo "$verb --$option"
 		done
 	done)"
 else

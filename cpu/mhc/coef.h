@@ -87,7 +87,7 @@ int hzi_cpu_mhc_coef_bwd_amx(struct hz_context *ctx, const void *args);
 size_t hzi_cpu_mhc_coef_bwd_vectors_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cpu_mhc_coef_bwd_vectors(struct hz_context *ctx, const void *args);
 
-/* The reason why AMX tiles do not support products of such streams and phi, or NULL */
+/* The reason why AMX tiles do not support products of these streams and phi, or NULL */
 const char *hzi_mhc_amx_unsupported(const struct hz_context *ctx, const struct hzi_mhc_shape *s,
 				    const struct hzi_mhc_rule *rule, const float *phi);
 

@@ -18,7 +18,7 @@
 
 /*
  * Grid: row tiles times splits of k, which are the blocks of a cluster; column tiles. x: rows of k
- * of 16-bit floats, in boxes of 64 values by the columns of the kernel.
+ * of 16-bit floats, in TMA tiles of 64 values by the columns of the kernel.
  */
 struct hzi_decoded_gemm {
 	struct hzi_tensor_map x;

@@ -13,7 +13,7 @@
 
 /*
  * A unit is a group of blocks that share T; when decoding, a block. block_bytes: the codes of a
- * block are one number of so many bytes; 0: one number per level or limb. In registers the codes of
+ * block are one number of this size; 0: one number per level or limb. In registers the codes of
  * all levels form a 64-bit number, in which each level has `weight` times the weight of the one
  * before.
  */

@@ -238,7 +238,7 @@ static inline const struct hzi_mhc_array *hzi_cuda_mhc_coef_x(const struct hzi_m
 
 /* ---- Single kernels -------------------------------------------------------------------------- */
 
-/* coef_wgmma.c; phi: workspace of so many floats */
+/* coef_wgmma.c; phi: a workspace of hzi_cuda_mhc_wgmma_phi_floats() floats */
 int64_t hzi_cuda_mhc_wgmma_phi_floats(const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_wgmma_project_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_wgmma_project(struct hz_context *ctx, const char *op,

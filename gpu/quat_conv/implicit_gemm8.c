@@ -16,9 +16,9 @@ HZI_LINK_IMAGES(quat_conv);
 
 #define ROWS_MAX ((int64_t)1 << 30)	/* rows of all slabs */
 #define IN_UNIT 8			/* channels: each tap of weights is 16-byte aligned */
-/* Patches win if less than one product in so many is of real data; the others are of padding. */
+/* Patches win if less than 1 / USE_LEAST of the products is of data; the rest is of padding. */
 #define USE_LEAST 16
-/* One tap: quat_gemm wins from so many input and output channels. */
+/* One tap: least number of input and of output channels at which quat_gemm wins */
 #define POINTS_LEAST 128
 /*
  * Cost model, real operations per SM and cycle (32 for a quaternion product): split precision;
@@ -26,7 +26,7 @@ HZI_LINK_IMAGES(quat_conv);
  */
 #define SPLIT_OPERATIONS 1071
 #define OPERATIONS 3252
-/* Fixed cost of a call, us; a group of fewer taps counts as so many. */
+/* Fixed cost of a call, us; the number of taps that a smaller group counts as */
 #define CALL_US 8
 #define GROUP_TAPS 8
 

@@ -28,8 +28,8 @@
 #define INPUTS HZI_CONV8_INPUTS
 #define PLANE_BYTES HZI_CONV8_PLANE_BYTES
 /*
- * Warpgroup 0 starts so many taps of the first group before warpgroup 1, so that one multiplies
- * while the other stores. Less than STAGES.
+ * Taps of the first group by which warpgroup 0 is ahead of warpgroup 1, so that one multiplies while
+ * the other stores. Less than STAGES.
  */
 #define LEAD 2
 #define WEIGHTS_BYTES (HZI_CONV8_TILE_M * HZI_CONV8_TILE_K * 2)

@@ -17,8 +17,8 @@ HZI_LINK_IMAGES(quat_conv);
 enum { DEPTHWISE, GROUPED, GEMM16, GEMM8, LAST = 8 };
 enum { WGRAD16 = 1, WGRAD16_ALONE = 3 };	/* gradient of w; 3: behind wgrad8 */
 
-#define GEMM16_LEAST 16		/* implicit_gemm16 wins from so many channels */
-#define GEMM16_POINTS 256	/* with one tap, up to so many input or output channels */
+#define GEMM16_LEAST 16		/* least channels at which implicit_gemm16 wins */
+#define GEMM16_POINTS 256	/* with one tap, most input or output channels */
 
 HZI_RANK(depthwise, void, hzi_cuda_quat_conv_depthwise_wins(a), DEPTHWISE, LAST)
 HZI_RANK(grouped, void, hzi_cuda_quat_conv_grouped_wins(a), GROUPED, LAST)

@@ -17,7 +17,7 @@ HZI_LINK_IMAGES(quat_conv);
 
 /* Pixels of all planes of an operand; floats of the partial sums of a tap */
 #define PIXELS_MAX ((int64_t)1 << 30)
-/* At least one product in so many is of real data; the others are of padding. */
+/* At least 1 / USE_LEAST of the products is of data; the rest is of padding. */
 #define USE_LEAST 64
 #define PLANES_BYTES ((int64_t)256 << 20)	/* of a launch's images; at least one image */
 #define PLANES_MOST ((int64_t)1 << 30)

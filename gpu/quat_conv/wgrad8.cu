@@ -265,7 +265,7 @@ HZ_DEVICE void load(const hzi_quat_wgrad8 &p, memory &s, const work &w)
 	}
 }
 
-/* Matrix descriptor, transposed; the next 64 columns begin so many pixels later. */
+/* Matrix descriptor, transposed; the next 64 columns begin `pixels` pixels later. */
 HZ_DEVICE uint64_t pixels_desc(uint32_t address, int pixels)
 {
 	return wgmma_desc_mn(address, 128 * pixels);

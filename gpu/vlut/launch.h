@@ -20,7 +20,7 @@ HZI_LINK_IMAGES(vlut);
 /*
  * d4_bitfield.c: packed D4 with q = 4, two levels, one scale and |o| <= 64. not_d4_bitfield() says
  * why w is not packed in this format, with all levels and sub = 0; NULL: it is.
- * d4_f16_unsupported() says why the call is not a product of such a w and x of f16 to floats,
+ * d4_f16_unsupported() says why the call is not a product of this w and x of f16 to floats,
  * without tables; NULL: it is. points() decodes p - o to s8, rows `pitch` bytes apart.
  */
 bool hzi_cuda_vlut_packs_as_d4_bitfield(const hz_lattice *l);

@@ -130,7 +130,7 @@ struct hzi_rotated {
 
 /*
  * Fills *r from floats v, codes q and parameters p (NULL: one for all), whose shapes agree, but that
- * with group > 0 the last dimension of p counts groups of so many elements and that of q packed
+ * with group > 0 the last dimension of p counts groups of `group` elements and that of q packed
  * codes; then r_stride is filled, too. dequantize: from codes to floats. op begins error messages.
  */
 int hzi_rotated_args(struct hz_context *ctx, const char *op, const char *v_name,

@@ -79,7 +79,7 @@ int hzi_mhc_operands(struct hz_context *ctx, const char *op, struct hzi_mhc_dims
 int hzi_mhc_rule_of(struct hz_context *ctx, const char *op, int64_t n, const hz_mhc_opts *opts,
 		    struct hzi_mhc_rule *rule);
 
-/* Makes a rule that of so many channels: rms_eps of HZ_MHC_RMS_EPS_FLOOR depends on them. */
+/* Adapts a rule to the number of channels, on which rms_eps of HZ_MHC_RMS_EPS_FLOOR depends. */
 void hzi_mhc_rule_for(struct hzi_mhc_rule *rule, int64_t channels);
 
 /* The name of one of enum hz_mhc_coefficients */

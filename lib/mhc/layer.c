@@ -381,7 +381,7 @@ static uint32_t rule_check(struct hzi_mhc_rule rule)
 	return h;
 }
 
-/* Whether streams x, of so many tokens, have the sets of coefficients of the bound layer */
+/* Whether streams x with this number of tokens have the sets of coefficients of the bound layer */
 static int check_sets(struct hz_context *ctx, const char *op, const hz_mhc_layer *l,
 		      const char *name, const hz_tensor *x, int64_t tokens)
 {

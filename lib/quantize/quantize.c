@@ -129,8 +129,8 @@ static void make_map(const hz_tensor *x, const hz_tensor *q, const hz_tensor *p,
 /*
  * Checks the shape of parameters for the data v, and sets *wide to a view of v's ndim: leading
  * dimensions that p lacks are 1, as in NumPy. One dimension stands for all of the last one of v: as
- * groups [m] could be meant for rows. group: so many elements of the last one share a parameter, 0:
- * the shape says.
+ * groups [m] could be meant for rows. group: elements of the last dimension that share a parameter;
+ * 0: as the shape of p says.
  */
 static int check_params(struct hz_context *ctx, const char *op, const char *v_name,
 			const hz_tensor *v, const char *p_name, const hz_tensor *p, int64_t group,

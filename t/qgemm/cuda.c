@@ -72,7 +72,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 	is_int(hz_qgemm(ctx, &x, &w, &y, &o), HZ_OK, "%s", name);
 	l = last();
 	is_str(l->kernel, kernel, "%s: the kernel", name);
-	is_int(l->early, 0, "%s: B was packed by the kernel ahead", name);
+	is_int(l->early, 0, "%s: B was packed by the previous kernel", name);
 	hz_qgemm_pack_bytes(ctx, &w, &bytes);
 	is_int(hz_qgemm_pack(ctx, &w, blob, bytes, &packed), HZ_OK, "%s: packs", name);
 	o.packed = &packed;
@@ -83,7 +83,7 @@ static void test_row(hz_context *ctx, int device, const struct row *r, const cha
 		is_int(hz_qgemm(ctx, &x, NULL, &y, &o), HZ_OK, "%s, packed", name);
 		l = last();
 		is_str(l->kernel, kernel, "%s, packed: the kernel", name);
-		is_int(l->early, early, "%s, packed: beside the kernel ahead", name);
+		is_int(l->early, early, "%s, packed: beside the previous kernel", name);
 	}
 }
 

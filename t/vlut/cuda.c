@@ -70,7 +70,7 @@ static const struct row {
 	{"a scale for each block", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 8192, 8192, 1, 0,
 	  "vlut_table_f16_skinny_d4_block_scaled_1", 132, 0},
-	{"by few rows", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
+	{"skinny GEMM", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 	  .policy = HZ_LATTICE_T}, 0, HZ_F16, 40, 8192, 1, 0,
 	  "vlut_table_f16_skinny_d4_block_scaled_1", 2, 0},
 	{"by 8 vectors", {.kind = HZ_LATTICE_E8, .q = 2, .levels = 4, .policy = HZ_LATTICE_T}, 0,
@@ -501,7 +501,7 @@ static void test_gemm2(void)
 	w = packed_as(v, 640, 1024, scales, &packed_w);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed");
 	is_str(taken(), "lattice_decode_d4_f16 vlut_d4_wgmma_f16_64x64",
-	       "by few rows: decoded on the way");
+	       "skinny GEMM: decoded in the kernel");
 	is_int(last()->grid[0] * 100 + last()->grid[1], 4002, "tiles");
 	for (int rows = 511; rows < 513; rows++) {
 		u.codes.shape[0] = rows;

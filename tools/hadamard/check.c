@@ -439,7 +439,7 @@ static bool check_quantization(const struct subject *s, const struct quantizatio
 				norm += want * want;
 			}
 			if (!(sqrt(error) <= bound * sqrt(norm)))
-				good = wrong("%s: %s, n %lld: the way back has the error %.3g, "
+				good = wrong("%s: %s, n %lld: the inverse has the error %.3g, "
 					     "allowed %.3g",
 					     s->name, hz_dtype_name(z->q_dtype), (long long)n,
 					     sqrt(error / norm), bound);

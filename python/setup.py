@@ -1,9 +1,10 @@
 # setup.py - generates the interface from hurwitz.h and, if there is no library, builds it
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# A shared library of the same version that is installed, or HURWITZ_LIBRARY, is used where it is.
-# Otherwise configure and make build one from the tree around, which takes minutes, and it becomes
-# part of the package, and so does the command hurwitz. HURWITZ_CONFIGURE has options of configure: "--without-cuda".
+# A shared library of the same version that is installed, or HURWITZ_LIBRARY, is used where it is, and
+# library.txt of the package says where. Otherwise configure and make build one from the tree around,
+# which takes minutes, and it becomes part of the package, and so does the command hurwitz.
+# HURWITZ_CONFIGURE has options of configure: "--without-cuda".
 import importlib.util
 import os
 import shlex
@@ -38,16 +39,16 @@ version = ".".join(str(constants["VERSION_" + part]) for part in ("MAJOR", "MINO
 
 
 def installed():
-    """Whether the package will find a library where it is."""
+    """The path of an installed library, or its name if the dynamic linker knows it; None: none."""
     try:
-        module(PACKAGE / "_library.py").load(constants["VERSION"])
+        return module(PACKAGE / "_library.py").load(constants["VERSION"])[1]
     except ImportError as error:
         print(error, file=sys.stderr)
-        return False
-    return True
+        return None
 
 
-bundled = not installed()
+found = installed()
+bundled = found is None
 
 
 def build_library(target):
@@ -82,9 +83,12 @@ def build_library(target):
 class Build(build_py):
     def run(self):
         target = PACKAGE if self.editable_mode else Path(self.build_lib) / "hurwitz"
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "library.txt").unlink(missing_ok=True)
         if bundled:
-            target.mkdir(parents=True, exist_ok=True)
             build_library(target)
+        elif os.path.isabs(found) and Path(found).parent != PACKAGE:
+            (target / "library.txt").write_text(found + "\n", encoding="utf-8")
         super().run()
 
 

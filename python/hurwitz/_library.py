@@ -21,6 +21,11 @@ def candidates():
         yield path
         return
     here = [Path(__file__).parent]
+    recorded = here[0] / "library.txt"      # where setup.py found one, which pip's shell knew of
+    if recorded.exists():
+        path = recorded.read_text(encoding="utf-8").strip()
+        if os.path.exists(path):
+            yield path
     if shutil.which("pkg-config"):
         found = subprocess.run(["pkg-config", "--variable=libdir", "hurwitz"],
                                capture_output=True, text=True, check=False).stdout.strip()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import copy
 import gc
+import importlib.util
 import os
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import weakref
 
 import numpy as np
@@ -275,6 +277,25 @@ class Words(Case):
                 del os.environ["HURWITZ_LIBRARY"]
                 if old is not None:
                     os.environ["HURWITZ_LIBRARY"] = old
+
+    def test_library_that_setup_found(self):
+        path = os.path.realpath(hz.library_path)
+        source = os.path.join(os.path.dirname(hz.__file__), "_library.py")
+        with tempfile.TemporaryDirectory() as directory:
+            shutil.copy(source, directory)
+            spec = importlib.util.spec_from_file_location(
+                "copied_library", os.path.join(directory, "_library.py"))
+            copied = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(copied)
+            recorded = os.path.join(directory, "library.txt")
+            with unittest.mock.patch.dict(os.environ):
+                os.environ.pop("HURWITZ_LIBRARY", None)
+                for text, first in (path, True), (path + "/none", False):
+                    with open(recorded, "w", encoding="utf-8") as file:
+                        file.write(text + "\n")
+                    self.assertEqual(next(copied.candidates(), None) == text, first)
+                os.environ["HURWITZ_LIBRARY"] = "other.so"
+                self.assertEqual(list(copied.candidates()), ["other.so"])
 
     def test_docstrings(self):
         for name in hz.ops.__all__:

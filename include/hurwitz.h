@@ -1870,18 +1870,18 @@ enum hz_lattice_shaping {
  * Named quantizers and their stored bits a value: PRESET_<lattice>_<stored bits a value>. Their
  * scales are for rows of the mean square 1: see row_scale of hz_lattice_code_opts, whose 32 bits a
  * row come on top. Which to take, by the mean squared error of Gaussian rows, and the speed of y =
- * W x by one vector on one core with AVX2, codes packed and in L2, x_format = s8, as a multiple of
- * GGUF's Q4_K (4.5 bits, -22.9 dB):
+ * W x by one vector on one core with AVX2, packed codes of 4096 x 14336 read from memory, x_format =
+ * s8, as a multiple of GGUF's Q4_K (4.5 bits, -22.9 dB):
  *
  *     preset        bits    error  speed
- *     e8-4.5-fast   4.50  -24.2 dB   1.3
- *     e8-4.5        4.50  -25.1 dB   0.5
- *     d4-4.5        4.50  -24.0 dB   0.9
- *     e8-4.25       4.25  -23.4 dB   0.9
- *     e8-4.25-best  4.25  -23.8 dB   0.5
- *     e8-3.25-fast  3.25  -17.3 dB
- *     e8-3.25       3.25  -17.8 dB
- *     e8-2.25       2.25  -11.6 dB
+ *     e8-4.5-fast   4.50  -24.2 dB  1.43
+ *     e8-4.5        4.50  -25.1 dB  0.74
+ *     d4-4.5        4.50  -24.0 dB  1.18
+ *     e8-4.25       4.25  -23.4 dB  1.22
+ *     e8-4.25-best  4.25  -23.8 dB  0.75
+ *     e8-3.25-fast  3.25  -17.3 dB  1.30
+ *     e8-3.25       3.25  -17.8 dB  0.68
+ *     e8-2.25       2.25  -11.6 dB  0.76
  */
 enum hz_lattice_preset {
 	HZ_LATTICE_PRESET_E8_4_50_FAST = 1,	/* E8 / 16 Z^8, 16 scales */

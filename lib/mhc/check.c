@@ -150,6 +150,25 @@ static int check_leading(struct hz_context *ctx, const char *op, struct hzi_mhc_
 	       agree_leading(ctx, op, o, "sets of coefficients", &d->groups, &d->groups_of);
 }
 
+static int64_t or_zero(int64_t size)
+{
+	return size < 0 ? 0 : size;
+}
+
+int hzi_mhc_check_scratch(struct hz_context *ctx, const char *op, const struct hzi_mhc_dims *d,
+			  int64_t each)
+{
+	const int64_t tokens = or_zero(d->tokens > d->groups ? d->tokens : d->groups);
+	int64_t row, all;
+
+	if (hzi_mul(or_zero(d->n) + 1, or_zero(d->channels), &row) && row < INT64_MAX / 2 &&
+	    each < INT64_MAX / 4 && hzi_mul(tokens + 1, row + each + 1024, &all) &&
+	    all <= INT64_MAX >> 8)
+		return HZ_OK;
+	return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: the size of the workspace overflows",
+			op, d->tokens_of ? d->tokens_of : d->groups_of ? d->groups_of : "n");
+}
+
 int hzi_mhc_check(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		  const struct hzi_mhc_operand *list, int count)
 {
@@ -161,12 +180,7 @@ int hzi_mhc_check(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d
 		if (o->t && has_leading(o->kind))
 			HZ_CHECK(check_leading(ctx, op, d, o));
 	}
-	return HZ_OK;
-}
-
-static int64_t or_zero(int64_t size)
-{
-	return size < 0 ? 0 : size;
+	return hzi_mhc_check_scratch(ctx, op, d, 0);
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */

@@ -59,6 +59,13 @@ struct hzi_mhc_dims {
 int hzi_mhc_check(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 		  const struct hzi_mhc_operand *list, int count);
 
+/*
+ * Checks that scratch of a few times the numbers of the streams, of 1024 and of `each` for a token
+ * fits 63 bits. hzi_mhc_check() does so with `each` 0.
+ */
+int hzi_mhc_check_scratch(struct hz_context *ctx, const char *op, const struct hzi_mhc_dims *d,
+			  int64_t each);
+
 /* Checks weights against the sizes and m in d; unknown sizes count as 0. */
 int hzi_mhc_check_weights(struct hz_context *ctx, const char *op, const struct hzi_mhc_dims *d,
 			  const struct hzi_mhc_operand *list, int count);

@@ -45,6 +45,7 @@ static int check_all(struct hz_context *ctx, struct gated *c, const struct hzi_m
 		     int count, bool inject)
 {
 	struct hzi_mhc_dims d = HZI_MHC_NO_DIMS;
+	int64_t numbers;
 
 	d.cn = hzi_mhc_is_cn(c->opts);
 	HZI_ENTER(ctx, c->op);
@@ -81,6 +82,11 @@ static int check_all(struct hz_context *ctx, struct gated *c, const struct hzi_m
 				      list[i].kind == HZI_MHC_DOWN ? c->rank : d.n,
 				      up ? c->rank : c->columns, list[i].flags & OUT));
 	}
+	HZ_CHECK(hzi_mhc_check_scratch(ctx, c->op, &d, c->rank));
+	if (!hzi_mul(c->columns, c->rank, &numbers) || numbers > INT64_MAX >> 8 ||
+	    !hzi_mul(d.tokens + 1, numbers, &numbers))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w_down is too large: the size of the "
+				"workspace or the number of products overflows", c->op);
 	HZ_CHECK(hzi_mhc_check_weights(ctx, c->op, &d, list, count));
 	HZ_CHECK(hzi_mhc_check_apart(ctx, c->op, list, count));
 	HZ_CHECK(hzi_mhc_fill(ctx, c->op, &d, list, count, &c->s));

@@ -405,6 +405,43 @@ static void test_gated(void)
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");
 }
 
+/* Sizes whose workspace would not fit 63 bits, in a recording, which needs no memory */
+static void test_overflow(void)
+{
+	static const struct {
+		int64_t T, C, r;
+		const char *message;
+	} list[] = {
+		{(int64_t)1 << 40, (int64_t)1 << 16, 8, ": x is too large: the size of the workspace"},
+		{(int64_t)1 << 40, 64, (int64_t)1 << 30, ": x is too large: the size of the work"},
+		{4, (int64_t)1 << 28, 1 << 27, ": w_down is too large: the size of the workspace"},
+	};
+	hz_context *const ctx = devs[0].ctx;
+	const int at = devs[0].device;
+
+	for (int i = 0; i < 3; i++) {
+		const int64_t T = list[i].T, C = list[i].C, r = list[i].r;
+		const hz_tensor x = hz_tensor_3d(NULL, HZ_F32, at, T, 4, C);
+		const hz_tensor down = hz_tensor_2d(NULL, HZ_F32, at, r, 4 * C);
+		const hz_tensor up = hz_tensor_2d(NULL, HZ_F32, at, 4 * C, r);
+		hz_tensor u = hz_tensor_2d(NULL, HZ_F32, at, T, C), dx = x;
+		const hz_mhc_gated_grads g = {.du = &u, .dx = &dx};
+		size_t bytes;
+
+		is_int(hz_record_begin(ctx), HZ_OK, "recording");
+		is_int(hz_mhc_gated_pre(ctx, &x, &down, &up, NULL, NULL, &u, NULL), HZ_ESHAPE,
+		       "refused:%s", list[i].message);
+		has_str(hz_errmsg(ctx), list[i].message, "its message");
+		is_int(hz_mhc_gated_pre_bwd(ctx, &x, &down, &up, NULL, &g, NULL), HZ_ESHAPE,
+		       "gradients refused:%s", list[i].message);
+		has_str(hz_errmsg(ctx), list[i].message, "its message");
+		if (i == 0)
+			is_int(hz_mhc_expand_bwd(ctx, &x, &u), HZ_ESHAPE, "without gates, too");
+		is_int(hz_record_end(ctx, &bytes), HZ_OK, "recorded");
+		is_int((long long)bytes, 0, "no bytes");
+	}
+}
+
 int main(void)
 {
 	quick = tap_quick();
@@ -413,6 +450,7 @@ int main(void)
 	dev_open_routes(HZI_OP_mhc_gated);
 	test_definition();
 	test_gated();
+	test_overflow();
 	dev_close_all();
 	diag("%ld cases", cases);
 	return done_testing();

@@ -2328,7 +2328,7 @@ typedef struct hz_lattice_report {
  *   rate    presets: counts stored bits; a search: log2(q) for each digit, and the entropy of t,
  *           not the bits of storage
  *   x       f32 on the host, at least 384 values, of which up to 49152 count, for presets 98304 in
- *           rows of at most 32768; NULL: Gaussian of sigma
+ *           rows of at most 32768; NULL: Gaussian of sigma, positive and normal in f32
  *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best; BANK:
  *           beta is 1; a preset: preset and flags alone
  *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL

@@ -8,6 +8,7 @@
  */
 #include <config.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -706,7 +707,7 @@ static int search_presets(struct search *s, const hz_tensor *x, double sigma)
 	r.x[1] = r.x[0] + r.count * n;
 	take_rows(&r, x, sigma);
 	status = r.power > 0 ? try_presets(s, &r, x != NULL) :
-		 hzi_fail(s->ctx, HZ_EINVAL, "%s: x is 0 everywhere", op);
+		 hzi_fail(s->ctx, HZ_EINVAL, "%s: x is 0, NaN or Inf everywhere", op);
 	if (status == HZ_OK && !s->found)
 		status = hzi_fail(s->ctx, HZ_ENOTSUP, "%s: rate is %g bits a value, which no preset "
 				  "reaches: give want->policy or want->kind for a search", op,
@@ -825,8 +826,9 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: rate is 0, which needs want->preset, or want->kind, q and "
 				"levels", op);
-	if (!x && !(sigma > 0 && isfinite(sigma)))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive", op, sigma);
+	if (!x && !(sigma >= (double)FLT_MIN && sigma <= (double)FLT_MAX))
+		return hzi_fail(ctx, HZ_EINVAL, "%s: sigma is %g, must be positive and a normal "
+				"number of f32", op, sigma);
 	if (x)
 		HZ_CHECK(check_data(ctx, x));
 	if (w->policy == HZ_LATTICE_BANK && (w->banks < 1 || w->banks > HZ_LATTICE_MAXBANKS))
@@ -881,7 +883,7 @@ int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want, double rate,
 		s.variance += isfinite(s.x[i]) ? (double)s.x[i] * (double)s.x[i] : 0;
 	s.variance /= (double)s.count;
 	if (!(s.variance > 0)) {
-		status = hzi_fail(ctx, HZ_EINVAL, "%s: x is 0 everywhere", op);
+		status = hzi_fail(ctx, HZ_EINVAL, "%s: x is 0, NaN or Inf everywhere", op);
 		goto out;
 	}
 	status = search(&s);

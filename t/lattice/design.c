@@ -256,7 +256,7 @@ static void test_candidates(void)
 /* Invalid input: status and message, and no result is written. */
 static void test_refusals(void)
 {
-	static float zeros[1024], few[8];
+	static float zeros[1024], few[8], infinities[1024];
 	hz_context *ctx = devs[0].ctx;
 	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
 	const hz_lattice_opts any = {.kind = 0}, ninth = {.preset = 9};
@@ -280,6 +280,7 @@ static void test_refusals(void)
 				      .flags = HZ_LATTICE_WIDE};
 	const hz_lattice_opts radix = {.kind = HZ_LATTICE_D, .q = 1, .levels = 2};
 	const hz_tensor zero = hz_tensor_1d(zeros, HZ_F32, HZ_CPU, 1024);
+	const hz_tensor infinite = hz_tensor_1d(infinities, HZ_F32, HZ_CPU, 1024);
 	const hz_tensor small = hz_tensor_1d(few, HZ_F32, HZ_CPU, 8);
 	const hz_tensor bytes = hz_tensor_1d(zeros, HZ_U8, HZ_CPU, 1024);
 	const hz_tensor far = hz_tensor_1d(zeros, HZ_F32, HZ_CUDA, 1024);
@@ -298,10 +299,13 @@ static void test_refusals(void)
 		{&d4, INFINITY, 1, NULL, HZ_EINVAL, "rate is inf"},
 		{&d4, 0, NAN, NULL, HZ_EINVAL, "sigma is"},
 		{&d4, 0, INFINITY, NULL, HZ_EINVAL, "sigma is inf"},
+		{&d4, 0, 1e-60, NULL, HZ_EINVAL, "sigma is 1e-60, must be positive and a normal"},
+		{&any, 4.5, 1e39, NULL, HZ_EINVAL, "sigma is 1e+39, must be positive and a normal"},
 		{&no_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 0, must be 1 to 16"},
 		{&many_banks, 0, 1, NULL, HZ_EINVAL, "want->banks is 17, must be 1 to 16"},
-		{&d4, 0, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
-		{&any, 4.5, 0, &zero, HZ_EINVAL, "x is 0 everywhere"},
+		{&d4, 0, 0, &zero, HZ_EINVAL, "x is 0, NaN or Inf everywhere"},
+		{&any, 4.5, 0, &zero, HZ_EINVAL, "x is 0, NaN or Inf everywhere"},
+		{&any, 4.5, 0, &infinite, HZ_EINVAL, "x is 0, NaN or Inf everywhere"},
 		{&any, 2, 1, NULL, HZ_ENOTSUP, "rate is 2 bits a value, which no preset reaches"},
 		{&ninth, 0, 1, NULL, HZ_EINVAL, "want->preset is 9, must be 0 to 8"},
 		{&cube, 4, 1, NULL, HZ_ENOTSUP, "want->shaping is 1: such codes are not searched"},
@@ -326,6 +330,8 @@ static void test_refusals(void)
 	hz_lattice_opts found, before;
 	double bank[16];
 
+	for (int i = 0; i < 1024; i++)
+		infinities[i] = INFINITY;
 	memset(&found, 0x5a, sizeof(found));
 	before = found;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

@@ -8,6 +8,7 @@
 #include <config.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/core/route.h"
@@ -518,11 +519,15 @@ static int make_weight(struct hz_context *ctx, const struct hzi_linear_header *h
 
 	for (int64_t k = 0; k < h->in; k++) {
 		const float m = from[k * each];
+		char column[24] = "";
 
-		if (!(m >= 0 && isfinite(m)))
-			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments[%lld] is %g, must be "
+		if (!(m >= 0 && isfinite(m))) {
+			if (each > 1)
+				snprintf(column, sizeof(column), "[%lld]", (long long)k);
+			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->moments[%lld]%s is %g, must be "
 					"0 or positive, and finite", open_name,
-					(long long)(k * each), (double)m);
+					(long long)k, column, (double)m);
+		}
 		most = m > most ? m : most;
 	}
 	if (!(most > 0))

@@ -638,6 +638,8 @@ static void test_refusals(void)
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "not positive semidefinite", "an indefinite matrix");
 	matrix[5][2] = NAN;
 	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[5][2] is nan", "NaN in a matrix of moments");
+	matrix[6][6] = -1;
+	refuse(OPEN(&o, &wt), HZ_EINVAL, "moments[6][6] is -1", "a negative mean square in it");
 	square.shape[0] = 7;
 	refuse(OPEN(&o, &wt), HZ_ESHAPE, "must be [in] or [in, in] of 8", "a matrix of 7 x 8");
 	w[2][1] = INFINITY;

@@ -114,7 +114,8 @@ static int fill_moments(const struct npy *a, int64_t n, struct moments *m, const
 					  "finite", path, (long long)i);
 	}
 	if (!status && !(all > 0))
-		status = complain(EXIT_BAD, "%s: all activations are 0", path);
+		status = complain(EXIT_BAD, "%s: the mean squares of all features are 0 in "
+				  "f32", path);
 	if (!status && products)
 		mean_products(x, rows, n, sum, to);
 	free(x);

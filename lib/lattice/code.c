@@ -190,6 +190,13 @@ static int check_row_scale(struct hz_context *ctx, const struct call *c)
 	return c->t ? hzi_check_apart(ctx, c->op, "t", c->t, row_scale_name, s) : HZ_OK;
 }
 
+/* Work is some hundred operations for each value, and scratch some bytes: both fit 63 bits. */
+static int check_size(struct hz_context *ctx, const char *op, const char *name, const hz_tensor *t)
+{
+	return hz_tensor_count(t) <= INT64_MAX >> 10 ? HZ_OK :
+	       hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows", op, name);
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* Merges the leading dimensions of three views where strides allow it, without those of size 1. */
@@ -400,6 +407,7 @@ static int encode_args(struct hz_context *ctx, struct call *c, const hz_tensor *
 	if (c->o->row_scale)
 		HZ_CHECK(check_factors(ctx, c, row_scale_name, c->o->row_scale));
 	HZ_CHECK(check_overload(ctx, c, overload));
+	HZ_CHECK(check_size(ctx, c->op, c->v_name, c->v));
 	c->empty = hz_tensor_count(c->v) == 0;
 	if (c->empty)
 		return HZ_OK;
@@ -546,6 +554,7 @@ static int decode_args(struct hz_context *ctx, struct call *c, struct hzi_lattic
 	if (c->t)
 		HZ_CHECK(hzi_check_apart(ctx, c->op, "t", c->t, "y", c->v));
 	HZ_CHECK(check_row_scale(ctx, c));
+	HZ_CHECK(check_size(ctx, c->op, c->v_name, c->v));
 	c->empty = hz_tensor_count(c->v) == 0;
 	if (c->empty)
 		return HZ_OK;
@@ -664,6 +673,7 @@ int hz_lattice_repack(hz_context *ctx, const hz_lattice *l, const hz_tensor *fro
 			return fail_shape(ctx, repack_name, "to", to, d, from->shape[d], "as from");
 	}
 	HZ_CHECK(hzi_check_apart(ctx, repack_name, "from", from, "to", to));
+	HZ_CHECK(check_size(ctx, repack_name, "from", from));
 	if (hz_tensor_count(from) == 0)
 		return HZ_OK;
 	canonical[0] = hzi_canonical_strides(from);

@@ -204,6 +204,22 @@ static void test_call_errors(void)
 	bad.device = dev->device == HZ_CPU ? HZ_CUDA : HZ_CPU;
 	refused("device", hz_lattice_encode(ctx, l, &bad, &p.ct, &p.tt, NULL, NULL), HZ_EDEVICE,
 		"x is on");
+	{
+		/* In a recording, which needs no memory: x in f32 is 2^64 bytes. */
+		const int64_t rows = INT64_C(1) << 58, blocks = p.ct.shape[1];
+		hz_tensor x = hz_tensor_2d(NULL, HZ_F32, dev->device, rows, p.xt.shape[1]);
+		hz_tensor codes = hz_tensor_3d(NULL, HZ_U8, dev->device, rows, blocks, 2);
+		hz_tensor t = hz_tensor_2d(NULL, HZ_U8, dev->device, rows, blocks);
+		hz_tensor scale = hz_tensor_1d(NULL, HZ_F32, dev->device, rows);
+		const hz_lattice_code_opts scaled = {.row_scale = &scale};
+		size_t bytes;
+
+		x.stride[0] = 0;
+		is_int(hz_record_begin(ctx), HZ_OK, "recording");
+		refused("x too large", hz_lattice_encode(ctx, l, &x, &codes, &t, NULL, &scaled),
+			HZ_ESHAPE, "lattice_encode: x is too large: its size overflows");
+		is_int(hz_record_end(ctx, &bytes), HZ_OK, "recorded");
+	}
 	c.pack = 3;
 	refused("pack", hz_lattice_encode(ctx, l, &p.xt, &p.ct, &p.tt, NULL, &c), HZ_EINVAL,
 		"opts->pack is 3, must be 0 to 2");

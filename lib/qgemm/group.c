@@ -417,9 +417,14 @@ int hz_qlinear_group(hz_context *ctx, const hz_tensor *x, const hz_tensor *w,
 	make_rows(x, y, &a);
 	if (hz_tensor_count(y) == 0)
 		return HZ_OK;
-	/* Padded rows of floats or codes, with a scale and a sum for each 16 values */
-	if (!hzi_mul(a.rows + 8, hzi_round_up(a.l.k, 128) * 8 + 256, &all))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: its copy overflows", op);
+	/*
+	 * Padded rows of floats or codes, with a scale and a sum for each 16 values; and the number
+	 * of products
+	 */
+	if (!hzi_mul(a.rows + 8, hzi_round_up(a.l.k, 128) * 8 + 256, &all) ||
+	    !hzi_mul(all, a.l.n + 16, &all))
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: the size of its copy or the "
+				"number of products overflows", op);
 	a.x = hzi_data(ctx, x);
 	a.y = hzi_data(ctx, y);
 	a.x_dtype = x->dtype;

@@ -596,6 +596,23 @@ static void test_refusals(struct dev *dev)
 	area_free(&s.area);
 }
 
+/* More products than 63 bits count, in a recording, which needs no memory */
+static void test_overflow(struct dev *dev)
+{
+	const int64_t m = 1 << 30, k = 1 << 20, n = 1 << 20;
+	const hz_tensor x = hz_tensor_2d(NULL, HZ_F32, dev->device, m, k);
+	const hz_tensor w = hz_tensor_2d(NULL, HZ_U8, dev->device, k, n);
+	const hz_tensor s = hz_tensor_2d(NULL, HZ_F32, dev->device, 1, n);
+	hz_tensor y = hz_tensor_2d(NULL, HZ_F32, dev->device, m, n);
+	size_t bytes;
+
+	is_int(hz_record_begin(dev->ctx), HZ_OK, "recording");
+	is_int(hz_qlinear_group(dev->ctx, &x, &w, &s, &y, NULL), HZ_ESHAPE, "too many products");
+	is_str(hz_errmsg(dev->ctx), "qlinear_group: x is too large: the size of its copy or the "
+	       "number of products overflows", "its message");
+	is_int(hz_record_end(dev->ctx, &bytes), HZ_OK, "recorded");
+}
+
 int main(void)
 {
 	rnd = tap_seed();
@@ -608,6 +625,7 @@ int main(void)
 		test_empty(&devs[d]);
 	}
 	test_refusals(&devs[0]);
+	test_overflow(&devs[0]);
 	dev_close_all();
 	return done_testing();
 }

@@ -965,6 +965,22 @@ static void set_batch(const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_ge
 		o->count *= o->shape[i];
 }
 
+/*
+ * Scratch is a few bytes for each number of either side, and work a few operations for each
+ * product: both must fit 63 bits.
+ */
+static int check_products(struct hz_context *ctx, const char *op, const struct hzi_coded *w, int d,
+			  int64_t vectors)
+{
+	int64_t row, side, all;
+
+	if (hzi_mul(w->blocks, d, &row) && row < INT64_MAX / 2 && w->rows < INT64_MAX / 2 &&
+	    vectors < INT64_MAX / 2 && hzi_mul(w->rows + 64, row + 1024, &side) &&
+	    hzi_mul(side, vectors + 64, &all) && all <= INT64_MAX >> 2)
+		return HZ_OK;
+	return hzi_fail(ctx, HZ_ESHAPE, "%s: x is too large: the number of products overflows", op);
+}
+
 static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, const hz_coded *w,
 		     const hz_tensor *x, const hz_tensor *y, struct hzi_vlut_gemm_args *a,
 		     struct outer *o)
@@ -994,6 +1010,7 @@ static int gemm_args(struct hz_context *ctx, const char *op, const hz_vlut *v, c
 	xt = hzi_canonical_strides(x);
 	yt = hzi_canonical_strides(y);
 	set_batch(&xt, &yt, a, o);
+	HZ_CHECK(check_products(ctx, op, &a->w, v->w->rule.d, a->batch));
 	a->vlut = v;
 	a->x = hzi_data(ctx, x);
 	a->y = hzi_data(ctx, y);
@@ -1143,6 +1160,7 @@ static int gemm2_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 				gemm2_name);
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "w", w, y));
 	HZ_CHECK(check_coded_apart(ctx, gemm2_name, "x", x, y));
+	HZ_CHECK(check_products(ctx, gemm2_name, &a->w, d, a->x.rows));
 	yt = hzi_canonical_strides(y);
 	a->vlut = v;
 	a->y = hzi_data(ctx, y);

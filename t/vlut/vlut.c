@@ -1177,6 +1177,17 @@ static void test_errors(struct dev *dev)
 	c.codes.shape[1] = INT64_C(1) << 62;
 	c.codes.stride[1] = 0;
 	REFUSED(HZ_ESHAPE, "too large", hz_vlut_pack_bytes(ctx, v, &c, &bytes));
+	/* More products than 63 bits count, in a recording, which needs no memory */
+	c = (hz_coded){.codes = hz_tensor_3d(NULL, HZ_U8, dev->device, 1 << 20, 1 << 20, 2)};
+	bad = hz_tensor_2d(NULL, HZ_F32, dev->device, 1 << 30, 1 << 22);
+	over = hz_tensor_2d(NULL, HZ_F32, dev->device, 1 << 30, 1 << 20);
+	is_int(hz_record_begin(ctx), HZ_OK, "recording");
+	REFUSED(HZ_ESHAPE, "vlut_gemm: x is too large: the number of products overflows",
+		hz_vlut_gemm(ctx, v, &c, &bad, &over));
+	over.shape[0] = 1 << 20;
+	REFUSED(HZ_ESHAPE, "vlut_gemm2: x is too large: the number of products overflows",
+		hz_vlut_gemm2(ctx, two, &c, &c, &over));
+	is_int(hz_record_end(ctx, &bytes), HZ_OK, "recorded");
 	c = (hz_coded){.codes = hz_tensor_3d(p, HZ_U8, dev->device, 8, 32, 2)};
 	bad = hz_tensor_1d(p + 16384, HZ_S32, dev->device, 8);
 	x.dtype = HZ_S8;

@@ -447,6 +447,10 @@ static int make_common(struct hz_context *ctx, const char *op, const char *v_nam
 	struct why why;
 	int status;
 
+	/* Scratch has a row in f32, more than once. */
+	if (n_row > INT64_MAX >> 8)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.shape[%d] is %lld, must be at most %lld", op,
+				v_name, axis, (long long)n_row, (long long)(INT64_MAX >> 8));
 	if (n_row % n)
 		return hzi_fail(ctx, HZ_ESHAPE,
 				"%s: opts->block is %lld, must divide %lld, the length of axis %d",

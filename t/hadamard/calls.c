@@ -39,6 +39,7 @@ static void test_refusals(struct dev *dev)
 {
 	const char *here = dev->device == HZ_CPU ? "the CPU" : "CUDA device 0";
 	int elsewhere = dev->device == HZ_CPU ? HZ_CUDA + 1 : HZ_CPU;
+	size_t bytes;
 	char message[200];
 	hz_tensor x, y, t, u, s;
 	void *p;
@@ -144,6 +145,14 @@ static void test_refusals(struct dev *dev)
 		"hadamard: opts->round_to is f32, must be f16, bf16 or 0");
 	refused(dev, &x, &y, OPTS(.block = 64), HZ_ESHAPE,
 		"hadamard: opts->block is 64, must divide 96, the length of axis 1");
+	/* In a recording, which needs no memory */
+	t = hz_tensor_2d(NULL, HZ_F16, dev->device, INT64_C(1) << 58, 2);
+	is_int(hz_record_begin(dev->ctx), HZ_OK, "recording");
+	is_int(hz_hadamard(dev->ctx, &t, &t, OPTS(.axis = HZ_AXIS(0), .max_block = 64)),
+	       HZ_ESHAPE, "an axis whose scratch overflows");
+	has_str(hz_errmsg(dev->ctx), "x.shape[0] is 288230376151711744, must be at most "
+		"36028797018963967", "its message");
+	is_int(hz_record_end(dev->ctx, &bytes), HZ_OK, "recorded");
 	refused(dev, &x, &y, OPTS(.plan = HZ_PLAN_SYLVESTER), HZ_ESHAPE,
 		"hadamard: x.shape[1] is 96, which the sylvester plan cannot make: must be a power "
 		"of two; the greedy plan makes any length");

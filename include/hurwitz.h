@@ -2020,7 +2020,8 @@ typedef struct hz_lattice_code_opts {
  *   opts      NULL: the defaults; with hadamard rows of x are transformed first, as hz_hadamard()
  *             does, to f32. With row_scale, of the leading dimensions of x, any strides, rows are
  *             then divided by the root of their mean square, which row_scale is set to: presets
- *             expect that. NaN and Inf are no part of the mean; where it is 0, row_scale is 1
+ *             expect that. NaN and Inf are no part of the mean; where it is 0, row_scale is 1.
+ *             It is not written if x has no elements
  *
  * Policies. T: the first of 32 scales that fits; CLIP: y times the first 2^(-j/16) that fits;
  * BANK: of those that fit the scale with the least s^2 |y - p|^2, the first of equals, with a

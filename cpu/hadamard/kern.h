@@ -35,6 +35,22 @@ struct hzi_head {
 };
 
 /*
+ * Transforms of 2^bits = 16, 32 or 64 contiguous bfloat16 numbers to bfloat16: count numbers, a
+ * multiple of 2^bits and of 2 * lanes. Results are rounded to nearest with `nearest`, else to odd:
+ * the lowest bit is set if any bit beyond it is. pre, if not NULL: element i is first multiplied by
+ * pre[i & pre_mask], 2 * lanes elements at a time.
+ */
+struct hzi_hadamard_pairs {
+	const uint16_t *x;
+	uint16_t *y;
+	const float *pre;
+	int64_t count, pre_mask;
+	int32_t bits;
+	bool nearest;
+	float scale;
+};
+
+/*
  * Butterflies between 2^bits rows of width elements, at row strides of 1, 2, .. 2^(bits - 1) times
  * ld. pre: row j is first multiplied by pre[j * pre_ld]. last: results are multiplied by scale,
  * then by post: row j by post[j * post_ld], or with post_by_column element c of row j by post[j *
@@ -97,6 +113,7 @@ struct hzi_hadamard_kern {
 	int32_t head_bits;	/* largest bits of head() */
 	int32_t pass_bits;	/* largest bits of pass() */
 	void (*head)(const struct hzi_head *a);
+	void (*pairs)(const struct hzi_hadamard_pairs *a);	/* or NULL */
 	void (*pass)(const struct hzi_pass *a);
 	/*
 	 * An e such that all |x| < 2^e; of f32 and bf16 the least one. x: rows of n elements, ld

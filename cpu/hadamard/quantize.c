@@ -36,6 +36,7 @@ struct code_job {
 	struct job j;
 	struct codes codes;
 	bool fetch;			/* prefetch lines of codes and values */
+	bool pairs;			/* rows may become codes as code_pairs() does it */
 	/* the row that all threads share */
 	struct rows run;
 	float *values;
@@ -168,15 +169,16 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	}
 }
 
-/* convert() to or from any format */
-static void convert_format(const struct code_job *job, int64_t item, float *values, int64_t begin,
-			   int64_t end)
+/* convert() to or from any format; see hzi_cpu_format_part() about `rounded`. */
+static bool convert_format(const struct code_job *job, int64_t item, float *values, int64_t begin,
+			   int64_t end, bool rounded)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const struct codes *c = &job->codes;
 	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
 	const struct hzi_format_row row = {
-		.x = (char *)values, .x_dtype = HZ_F32, .x_step = 1,
+		.x = (char *)values, .x_dtype = rounded ? HZ_BF16 : HZ_F32, .x_step = 1,
+		.rounded = rounded,
 		.q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				    (int64_t)hz_dtype_size(c->q_dtype),
 		.p = item_offset(a->ndim, a->shape, c->scale_stride, item),
@@ -184,12 +186,14 @@ static void convert_format(const struct code_job *job, int64_t item, float *valu
 	};
 	struct hzi_format_work w = *c->format;
 	uint32_t most = 0;
+	bool done;
 
 	if (w.most)
 		w.most = &most;
-	c->part(&w, &row, i, count);
+	done = c->part(&w, &row, i, count);
 	if (w.most)
 		hzi_cpu_format_most(c->format->most, most);
+	return done;
 }
 
 /*
@@ -205,7 +209,7 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 	char *q, *scale;
 
 	if (c->format) {
-		convert_format(job, item, values, begin, end);
+		convert_format(job, item, values, begin, end, false);
 		return;
 	}
 	if (c->given) {
@@ -275,6 +279,55 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 	}
 }
 
+/*
+ * Whether code_pairs() may support rows: short transforms of contiguous bfloat16 numbers, to a
+ * format that only needs results of 16 bits.
+ */
+static bool supports_pairs(const struct code_job *job)
+{
+	const struct hzi_hadamard_args *a = job->j.a;
+	const struct codes *c = &job->codes;
+	const struct hzi_segment *seg = a->plan.seg;
+	const int64_t step = max_i64(2 * job->j.kern->lanes, seg->length);
+
+	if (!job->j.kern->pairs || !c->format || c->dequantize || c->format->most ||
+	    !c->format->a->chosen || !hzi_format_in_blocks(c->format, false) ||
+	    c->format->a->round_to == HZ_F16)
+		return false;
+	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->k > 6 || a->post.data ||
+	    a->x_dtype != HZ_BF16 || a->x_step != 1 || (a->blocks > 1 && a->x_block != a->plan.n))
+		return false;
+	/* A factor that is NaN has no more bits than a bfloat16 number, unless it is f32. */
+	if (a->pre.data && a->pre.kind == HZ_F32)
+		return false;
+	/* Factors of a block that repeat have to be whole vectors. */
+	if (a->pre.data && a->blocks > 1 && !a->pre.block_step &&
+	    (a->plan.n < step || (a->plan.n & (a->plan.n - 1))))
+		return false;
+	return row_length(a) % step == 0 && row_length(a) % 32 == 0;
+}
+
+/*
+ * Transforms a row to bfloat16 and quantizes that; returns false, with some of the codes written,
+ * if sums overflow or exact values are needed.
+ */
+static bool code_pairs(const struct code_job *job, const struct rows *r, const char *x,
+		       int64_t item, float *values)
+{
+	const struct hzi_hadamard_args *a = job->j.a;
+	const bool repeats = a->blocks > 1 && !a->pre.block_step;
+	struct hzi_fp_watch w;
+
+	hzi_fp_watch_begin(&w);
+	job->j.kern->pairs(&(struct hzi_hadamard_pairs){
+		.x = (const uint16_t *)(const void *)x, .y = (uint16_t *)(void *)values,
+		.pre = r->pre, .pre_mask = repeats ? a->plan.n - 1 : -1, .count = row_length(a),
+		.bits = a->plan.seg->k, .scale = a->plan.seg->scale,
+		.nearest = job->codes.format->a->round_to == HZ_BF16,
+	});
+	return !hzi_fp_watch_end(&w) && convert_format(job, item, values, 0, pieces(job), true);
+}
+
 /* A unit is a row. */
 static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 {
@@ -294,6 +347,17 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 						min_i64(end - begin, most));
 
 		r.scratch = scratch;
+		if (job->pairs) {
+			const int64_t ld = a->blocks * r.x_ld * 2;
+			int64_t i = 0;
+
+			while (i < rows && code_pairs(job, &r, r.x + i * ld, begin + i, values))
+				i++;
+			if (i == rows) {
+				begin += rows;
+				continue;
+			}
+		}
 		for (int64_t i = 0; dequantize && i < rows; i++) {
 			const int64_t at = begin + i, after = at + rows;
 			const bool side = a->y_step == 1 && (a->blocks == 1 || r.y_ld == a->plan.n);
@@ -381,6 +445,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		    row_length(a) <= FETCH_TO;
 	job.j.areas = code_areas(job.j.kern, a, codes->dequantize, threads);
 	job.j.area_bytes = areas_bytes(&job.j.areas);
+	job.pairs = supports_pairs(&job);
 	if (is_long(a) || (threads > 1 && job.j.items < threads)) {
 		long_rows(&job, threads);
 	} else {

@@ -9,6 +9,7 @@
 #include "cpu/core/elements.inc"
 #include "cpu/core/formats.inc"
 #include "cpu/core/transpose.inc"
+#include "cpu/core/vec_i16.h"
 #include "cpu/hadamard/hadamard.inc"
 #include "cpu/hadamard/quantize.inc"
 
@@ -20,6 +21,9 @@ void HZI_FILL(hadamard)(void *table)
 	kern->head_bits = HEAD_BITS;
 	kern->pass_bits = REG_BITS;
 	kern->head = head;
+#if LANES > 4
+	kern->pairs = pairs;
+#endif
 	kern->pass = pass;
 	kern->exponent = exponent;
 	kern->base_mul = base_mul;

@@ -266,19 +266,17 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 			  int64_t i, int64_t n, struct batch *b)
 {
 	const struct hzi_format_args *a = w->a;
-	const bool mx = a->scale_dtype == HZ_E8M0 && a->group == 32;
-	const bool nv = (a->rule == HZ_SCALE_NV_TE || a->rule == HZ_SCALE_NV_TORCHAO) &&
-			a->group == 16 && (a->round_to == HZ_BF16 || is_bf16(a, row));
+	const bool exact = is_bf16(a, row);
+	const bool f32 = a->scale_dtype == HZ_E4M3 && row->x_dtype == HZ_F32 && !a->round_to;
 	const void *x = row->x + i * dtype_bytes(row->x_dtype);
 	struct hzi_format_blocks blocks = {
 		.q = row->q + i * hzi_format_bits(a->q_dtype) / 8,
 		.scales = (uint8_t *)a->scales + row->p + i / a->group, .groups = n / a->group,
-		.q_dtype = a->q_dtype, .rule = a->rule, .t = w->t};
+		.q_dtype = a->q_dtype, .rule = a->rule, .f32 = f32, .t = w->t};
 
-	if (!w->kern->mx || !(mx || nv) || n % 32 || row->x_step != 1 || a->q_step != 1 || a->stochastic ||
-	    !hzi_format_is_float(a->q_dtype))
+	if (!hzi_format_in_blocks(w, exact || f32) || n % 32 || row->x_step != 1)
 		return false;
-	if (!is_bf16(a, row)) {
+	if (!exact && !f32 && !row->rounded) {
 		w->kern->to_bf16(&(struct hzi_format_load){
 			.x = x, .count = n, .x_dtype = row->x_dtype, .round_to = a->round_to},
 			b->half);
@@ -286,17 +284,19 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 	}
 	blocks.x = x;
 	blocks.stream = w->stream && (uintptr_t)blocks.q % 64 == 0;
-	return mx ? w->kern->mx(&blocks) : w->kern->nv(&blocks);
+	return a->scale_dtype == HZ_E8M0 ? w->kern->mx(&blocks) : w->kern->nv(&blocks);
 }
 
-/* Groups that a batch holds */
-static void choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
+/* Groups that a batch holds; see hzi_cpu_format_part(). */
+static bool choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n, struct batch *b)
 {
 	struct hzi_format_codes c = {0};
 
 	if (choose_blocks(w, row, i, n, b))
-		return;
+		return true;
+	if (row->rounded)
+		return false;
 	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
 	if (reads_bf16(w->a, row, n)) {
 		c.x = (const uint16_t *)(const void *)row->x + i;
@@ -307,6 +307,7 @@ static void choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 	choose_scales(w, row, i, n, w->a->group, b);
 	chosen_factors(w, n, w->a->group, b, &c);
 	run_codes(w, row, i, n, b, &c);
+	return true;
 }
 
 /* A longer group is read twice. */
@@ -327,7 +328,7 @@ static void choose_long(const struct hzi_format_work *w, const struct hzi_format
 	}
 }
 
-void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n)
 {
 	const struct hzi_format_args *a = w->a;
@@ -344,9 +345,10 @@ void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 			load_batch(w, row, i + j, count, BATCH, w->most, &b);
 		else if (a->dequantize)
 			dequantize_batch(w, row, i + j, count, &b);
-		else if (a->chosen && count <= BATCH)
-			choose_batch(w, row, i + j, count, &b);
-		else if (a->chosen)
+		else if (a->chosen && count <= BATCH) {
+			if (!choose_batch(w, row, i + j, count, &b))
+				return false;
+		} else if (a->chosen)
 			choose_long(w, row, i + j, count, &b);
 		else {
 			struct hzi_format_codes c = {0};
@@ -356,6 +358,7 @@ void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 			run_codes(w, row, i + j, count, &b, &c);
 		}
 	}
+	return true;
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

@@ -92,7 +92,8 @@ struct hzi_format_codes {
 
 /*
  * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
- * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t. stream:
+ * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t; x is f32 then
+ * where `f32` is set. stream:
  * non-temporal stores to q, whose address is a multiple of 64; stream_end() orders them.
  */
 struct hzi_format_blocks {
@@ -101,7 +102,7 @@ struct hzi_format_blocks {
 	uint8_t *scales;
 	int64_t groups;
 	int32_t q_dtype, rule;
-	bool stream;
+	bool stream, f32;
 	struct hzi_tensor_factor t;
 };
 
@@ -139,19 +140,24 @@ static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_fo
 	return t;
 }
 
-/* A row: its first float and code, and the numbers of its first scale and random number */
+/*
+ * A row: its first float and code, and the numbers of its first scale and random number. rounded: x
+ * is what to_bf16() makes of the row.
+ */
 struct hzi_format_row {
 	char *x, *q;
 	int32_t x_dtype;
+	bool rounded;
 	int64_t x_step, p, r;
 };
 
 /*
  * Quantizes or dequantizes n elements of a row, from i on. i is a multiple of HZI_FORMAT_BATCH or,
- * where scales are chosen, of the group; n is that, too, or ends the row.
+ * where scales are chosen, of the group; n is that, too, or ends the row. Returns false if x is
+ * rounded, which hzi_format_in_blocks() allows, and the exact numbers are needed.
  */
 #define HZI_FORMAT_BATCH 1024
-void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n);
 
 struct hzi_quantize_kern {
@@ -173,5 +179,17 @@ struct hzi_quantize_kern {
 };
 
 HZI_KERN(quantize)
+
+/* Whether mx() or nv() may support numbers as to_bf16() makes them, or exact ones */
+static inline bool hzi_format_in_blocks(const struct hzi_format_work *w, bool exact)
+{
+	const struct hzi_format_args *a = w->a;
+	const bool mx = a->scale_dtype == HZ_E8M0 && a->group == 32;
+	const bool nv = (a->rule == HZ_SCALE_NV_TE || a->rule == HZ_SCALE_NV_TORCHAO) &&
+			a->group == 16 && (exact || a->round_to == HZ_BF16);
+
+	return w->kern->mx && (mx || nv) && a->q_step == 1 && !a->stochastic &&
+	       hzi_format_is_float(a->q_dtype);
+}
 
 #endif

@@ -826,6 +826,95 @@ static void test_rotated(void)
 	}
 }
 
+/*
+ * The same from bfloat16, by each ISA level in one call, and apart by plain C. Some rows have NaN,
+ * Inf, subnormals, or numbers whose sums exceed f32.
+ */
+static void test_rotated_bf16(void)
+{
+	static const struct {
+		int q_dtype, s_dtype, rule, round_to;
+		int64_t group;
+	} kind[] = {
+		{HZ_E2M1X2, HZ_E8M0, HZ_SCALE_AUTO, 0, 32},
+		{HZ_E4M3, HZ_E8M0, HZ_SCALE_FLOOR, 0, 32},
+		{HZ_E5M2, HZ_E8M0, HZ_SCALE_EVEN, HZ_BF16, 32},
+		{HZ_E2M1X2, HZ_E8M0, HZ_SCALE_CEIL, HZ_F16, 32},
+		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV_TE, 0, 16},
+		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV_TE, HZ_BF16, 16},
+		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV_TORCHAO, 0, 16},
+	};
+	static const uint16_t odd[] = {0x7fff, 0xff80, 0x7f7f, 0x0001, 0xff7f, 0x0080, 0x7f81};
+	enum { M = 9, N = 1056 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
+	static uint16_t x[M * N], half[M * N];
+	static float rotated[M * N];
+	static uint8_t signs[N / 8], q[2][M * N], s[2][M * N];
+	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C, .threads = 1};
+	hz_context *c;
+
+	if (hz_open(&c, &plain))
+		bail("%s", hz_open_errmsg());
+	for (int r = 0; r < 4 * KINDS; r++) {
+		const int k = r % KINDS, pack = kind[k].q_dtype == HZ_E2M1X2 ? 2 : 1;
+		const int64_t block = 8 << (r + r / KINDS) % 5, pad = r % 3 == 0 ? 7 : 0;
+		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 1056 / 128)) * 128 +
+				  (block <= 32 ? 32 : 0);
+		const int64_t groups = n / kind[k].group;
+		const float factor = 0.01f;
+		const hz_tensor t = hz_tensor_1d((void *)(uintptr_t)&factor, HZ_F32, HZ_CPU, 1);
+		const hz_tensor pre = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (r & 4 ? n : block) / 8);
+		hz_hadamard_opts h = {.block = block, .pre = r & 2 ? &pre : NULL};
+		hz_tensor tx = hz_tensor_2d(x, HZ_BF16, HZ_CPU, M, n), ty = tx;
+		int bad = 0;
+
+		tx.stride[0] = n + pad;
+		for (int64_t i = 0; i < M * (n + pad); i++) {
+			const float v = (float)rnd_normal(&rnd);
+			uint32_t bits;
+
+			memcpy(&bits, &v, 4);
+			x[i] = (uint16_t)(bits >> 16);
+		}
+		for (int64_t i = 0; i < M && r >= KINDS; i += 2)
+			x[i * (n + pad) + (int64_t)rnd_below(&rnd, (uint64_t)n)] =
+				odd[(size_t)(r + i) % (sizeof(odd) / sizeof(*odd))];
+		for (int64_t i = 0; i < n && r >= KINDS; i++)
+			x[5 * (n + pad) + i] = (uint16_t)(0x7f00 + rnd_below(&rnd, 0x80));
+		for (int64_t i = 0; i < N / 8; i++)
+			signs[i] = (uint8_t)rnd_below(&rnd, 256);
+		ty.data = kind[k].round_to ? (void *)half : rotated;
+		ty.dtype = kind[k].round_to ? kind[k].round_to : HZ_F32;
+		if (hz_hadamard(c, &tx, &ty, &h))
+			bail("%s", hz_errmsg(c));
+		h.round_to = kind[k].round_to;
+		for (int d = -1; d < ndevs && !bad; d++) {
+			hz_context *const ctx = d < 0 ? c : devs[d].ctx;
+			hz_tensor tq = hz_tensor_2d(q[d >= 0], kind[k].q_dtype, HZ_CPU, M, n / pack);
+			hz_tensor ts = hz_tensor_2d(s[d >= 0], kind[k].s_dtype, HZ_CPU, M, groups);
+			const hz_quantize_opts o = {
+				.new_scales = &ts, .scale_rule = kind[k].rule,
+				.group = kind[k].group, .hadamard = d < 0 ? NULL : &h,
+				.tensor_scale = kind[k].s_dtype == HZ_E4M3 ? &t : NULL,
+			};
+
+			if (d >= 0 && devs[d].device != HZ_CPU)
+				continue;
+			memset(q[d >= 0], 0x5a, sizeof(*q));
+			memset(s[d >= 0], 0x5a, sizeof(*s));
+			if (hz_quantize(ctx, d < 0 ? &ty : &tx, &tq, &o))
+				bail("%s", hz_errmsg(ctx));
+			bad = d >= 0 && (!same_bits(q[0], q[1], sizeof(*q), 1) ||
+					 !same_bits(s[0], s[1], sizeof(*s), 1));
+			if (bad)
+				diag("%s", devs[d].name);
+		}
+		ok(!bad, "bf16 to %s by %s, rule %d, blocks of %d, rows of %d",
+		   hz_dtype_name(kind[k].q_dtype), hz_dtype_name(kind[k].s_dtype), kind[k].rule,
+		   (int)block, (int)n);
+	}
+	hz_close(c);
+}
+
 /* ---- Values of other libraries --------------------------------------------------------------- */
 
 /*
@@ -944,6 +1033,7 @@ int main(void)
 	dev_open_routes(HZI_OP_quantize);
 	test_random_formats();
 	test_rotated();
+	test_rotated_bf16();
 	test_ml_dtypes();
 	if (devs[0].device == HZ_CPU && !quick)
 		test_large();

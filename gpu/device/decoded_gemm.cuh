@@ -227,21 +227,18 @@ private:
 				if (at > 0)
 					wgmma_commit();
 			};
-			auto all = [&](auto i) {
-				if (i.value == 0) {
-					step(std_int<0>());
-					step(std_int<1>());
-					step(std_int<2>());
-					step(std_int<3>());
-				}
-			};
-
-			if (j + K_GROUPS >= n)
-				all(std_int<0>());
-			else if (COLUMNS == 128)
-				decode(which ^ 1, all);
-			else
-				decode(which ^ 1, step);
+			if (COLUMNS == 128 || j + K_GROUPS >= n) {
+				step(std_int<0>());
+				step(std_int<1>());
+				step(std_int<2>());
+				step(std_int<3>());
+			}
+			if (j + K_GROUPS < n) {
+				if constexpr (COLUMNS == 128)
+					decode(which ^ 1, [](auto) {});
+				else
+					decode(which ^ 1, step);
+			}
 			wgmma_wait<1>();
 			release(stage);
 			wgmma_wait<0>();

@@ -215,7 +215,8 @@ HZ_DEVICE void splitk_project(const hzi_mhc_splitk &p)
 /* ---- Coefficients and branch inputs ---------------------------------------------------------- */
 
 #define ADDERS 32			/* per vector of sums; VECTORS ADDERS threads add */
-#define MAKERS 4			/* warps that make coefficients, at most */
+#define MAKERS 2			/* warps that make coefficients, at most */
+#define AHEAD 3				/* pieces of x that a thread requests at a time */
 
 template <int DT>
 HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
@@ -229,7 +230,7 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int i = threadIdx.x - makers * 32, mixers = THREADS - makers * 32;
 	float alpha = 0, bias = 0;
-	uint4 x[2][4];
+	uint4 x[AHEAD][4];
 
 	auto load = [&](uint4 *v, int at) {
 		const int64_t from = offset(p.x, first + at / eights, 0, at % eights * 8);
@@ -247,7 +248,7 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 		bias = p.bias[lane];
 	}
 #pragma unroll
-	for (int e = 0; e < 2; e++) {
+	for (int e = 0; e < AHEAD; e++) {
 		if (i >= 0 && i + e * mixers < all)
 			load(x[e], i + e * mixers);
 	}
@@ -297,9 +298,9 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 	}
 	bar_sync(1, THREADS);
 #pragma unroll 1
-	for (int at = i; at < all; at += 2 * mixers) {
+	for (int at = i; at < all; at += AHEAD * mixers) {
 #pragma unroll
-		for (int e = 0; e < 2; e++) {
+		for (int e = 0; e < AHEAD; e++) {
 			const int own = at + e * mixers;
 			float weight[4], u[8] = {};
 
@@ -323,8 +324,8 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 			*(uint4 *)((uint16_t *)p.u.data +
 				   offset(p.u, first + own / eights, 0, own % eights * 8)) =
 				pack_eight<DT>(u);
-			if (own + 2 * mixers < all)
-				load(x[e], own + 2 * mixers);
+			if (own + AHEAD * mixers < all)
+				load(x[e], own + AHEAD * mixers);
 		}
 	}
 }

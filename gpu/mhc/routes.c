@@ -14,7 +14,9 @@
  */
 
 #define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
-#define SPLITK 768	/* tokens: 27.6 us, coef_input_fused 29.2; for 1024 32.4 and 32.5 */
+
+/* Tokens: 30.8 us, coef_input_fused 32.2; 1280 44.1 and 34.7; with post, 768 39.8 and 39.7 */
+#define SPLITK(with_post) ((with_post) ? 512 : 1024)
 
 /*
  * Tokens from which on coef_persistent is the fastest route, since each cluster of two blocks reads
@@ -26,7 +28,8 @@
 #define MANY_BESIDE_MMA 1024
 
 HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 7)
-HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= SPLITK, 1, 7)
+HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= SPLITK(a->post.y.data != NULL), 1,
+	 7)
 HZI_RANK(input_fused, struct hzi_mhc_pre_args,
 	 (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a), 2, 5)
 

@@ -236,7 +236,7 @@ static void test_pre_all(int hopper)
 	test_pre(64, 64, 4, HZ_F32, hopper);
 	test_pre(113, 113, 4, HZ_F32, 0);
 	test_pre(113, 113, 4, HZ_F16, 0);
-	test_pre(769, 769, 4, HZ_F16, hopper);
+	test_pre(1025, 1025, 4, HZ_F16, hopper);
 	test_pre(64, 2, 4, HZ_BF16, 0);
 	test_pre(30, 30, 3, HZ_BF16, 0);
 	test_pre(0, 2, 4, HZ_BF16, 0);
@@ -257,15 +257,15 @@ static void test_weights(int hopper)
 		{"and u of more", 49, 64, HZ_BF16, 1, 0, "mhc_coef_small_batch_bf16", 64},
 		{"and u of some hundred", 113, 64, HZ_BF16, 1, 0,
 		 "mhc_coef_splitk_project_bf16 mhc_coef_splitk_finish_bf16", 113},
-		{"and u of more than those", 769, 64, HZ_F16, 1, 0,
+		{"and u of more than those", 1025, 64, HZ_F16, 1, 0,
 		 "mhc_coef_input_fused_f16", 132},
 		{"of more than one turn", 32768, 8, HZ_F16, 0, 0, "mhc_coef_persistent_f16", 128},
 		{"of fewer", 8191, 64, HZ_BF16, 0, 0, "mhc_coef_input_fused_bf16", 132},
 		{"and u", 8192, 64, HZ_BF16, 1, 0, "mhc_coef_input_fused_bf16", 132},
 		{"of an odd phi", 8192, 64, HZ_BF16, 0, 8, "mhc_coef_input_fused_bf16", 132},
-		{"of many channels", 1024, 4104, HZ_BF16, 0, 0, "mhc_coef_persistent_bf16", 32},
+		{"of many channels", 1025, 4104, HZ_BF16, 0, 0, "mhc_coef_persistent_bf16", 34},
 		{"of fewer of many channels", 1023, 4104, HZ_BF16, 0, 0,
-		 "mhc_coef_mma_project_bf16_24 mhc_coef_sum_rows mhc_coef_finish_4", 16},
+		 "mhc_coef_splitk_project_bf16 mhc_coef_splitk_finish_bf16", 256},
 	};
 	size_t i, bytes = 1;
 

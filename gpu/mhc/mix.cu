@@ -47,6 +47,7 @@ HZ_DEVICE void streams(const hzi_mhc_streams_job &p)
 	if (v >= p.vectors || t >= p.a.s.tokens)
 		return;
 	pdl_wait();
+	pdl_launch_dependents();
 #pragma unroll
 	for (int j = 0; j < N; j++)
 		x[j] = have_x ? load_stream<DT>(p.a.x, t, j, v) : vector16{};

@@ -238,10 +238,11 @@ static int run_any(struct hz_context *ctx, const struct hzi_hadamard_args *a)
 	struct hzi_hadamard_base_mma_any p = {
 		.x = a->x, .y = a->y, .m = seg->m, .factor = seg->scale,
 	};
-	const struct hzi_launch launch =
+	struct hzi_launch launch =
 		schedule(hzi_cuda_device(ctx), g, g->blocks[0],
 			 a->blocks * a->plan.n / seg->length, &p.s);
 
+	launch.early = hzi_hadamard_is_short(ctx, a->blocks * a->plan.n);
 	for (int i = 0; i < seg->m; i++) {
 		for (int j = 0; j < seg->m; j++) {
 			const uint32_t sign = sign_of(a, i, j);
@@ -291,7 +292,7 @@ int hzi_cuda_hadamard_base_mma(struct hz_context *ctx, const void *args)
 	if (order_index(a->plan.seg[0].m) < 0 || order_index(a->plan.seg[0].m) >= ORDERS)
 		return run_any(ctx, a);
 	kernel = make_mma(ctx, a, a->blocks * a->plan.n, a->x_dtype, TO_16BIT, &p, &launch);
-
+	launch.early = hzi_hadamard_is_short(ctx, a->blocks * a->plan.n);
 	return hzi_cuda_launch(ctx, "hadamard", MMA(m12_6) + kernel, &launch, &p, sizeof(p));
 }
 
@@ -409,12 +410,14 @@ int hzi_cuda_hadamard_base_f32(struct hz_context *ctx, const void *args)
 
 	if (g) {
 		launch = schedule(c->device, g, g->blocks[0], p.f.total / seg->length, &p.s);
+		launch.early = hzi_hadamard_is_short(ctx, a->blocks * a->plan.n);
 		return launch_f32(ctx, a, kernel, &launch, &p);
 	}
 	p.tile = (int32_t)tile_of(seg);
 	launch = (struct hzi_launch){.grid = {(unsigned)ceil_div(p.f.total, p.tile)},
 				     .block = {threads_for(p.tile / 1024, seg->m)},
-				     .shared_bytes = (unsigned)p.tile * sizeof(float)};
+				     .shared_bytes = (unsigned)p.tile * sizeof(float),
+				     .early = hzi_hadamard_is_short(ctx, p.f.total)};
 	return launch_f32(ctx, a, (is_paley2(seg) ? any_length : any_base)[order_index(seg->m)],
 			  &launch, &p);
 }

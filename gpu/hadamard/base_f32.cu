@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
+#include "gpu/device/pdl.cuh"
 #include "gpu/hadamard/base_f32.cuh"
 
 /*
@@ -420,6 +421,8 @@ HZ_DEVICE void base_ring(const P &p)
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_base_f32_##name(const __grid_constant__ params p) \
 	{ \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
 		__VA_ARGS__(p); \
 	}
 #define PALEY2(order, suffix, threads, blocks, ...) \

@@ -8,6 +8,7 @@
  * serves several orders. Each warp holds its 64 columns of X in registers and multiplies 16 rows of
  * the matrix at a time; an exchange through shared memory follows. The next X arrives meanwhile.
  */
+#include "gpu/device/pdl.cuh"
 #include "gpu/hadamard/base_mma.cuh"
 
 /*
@@ -139,6 +140,8 @@ HZ_DEVICE void padded_columns(const hzi_hadamard_base_mma_any &p)
 	hadamard_base_mma_any_##type##_##rows##_##k( \
 		const __grid_constant__ hzi_hadamard_base_mma_any p) \
 	{ \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
 		padded_columns<dtype, rows, d, warps, buffers>(p); \
 	}
 

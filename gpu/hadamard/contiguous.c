@@ -111,6 +111,8 @@ int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
 		.factor = seg->scale};
 	const int index = shape_of(a);
 	const struct shape *s = (a->x_dtype == HZ_F32 ? shapes_f32 : shapes_16bit) + index;
+	/* The kernel for signs, which can be launched early, serves short calls without, too. */
+	const bool early = p.pre || p.post || hzi_hadamard_is_short(ctx, p.total);
 	const int first = a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_contiguous_f16_10
 			  : a->x_dtype == HZ_BF16 ? HZI_KERNEL_hadamard_contiguous_bf16_10
 						  : HZI_KERNEL_hadamard_contiguous_f32_7;
@@ -118,8 +120,7 @@ int hzi_cuda_hadamard_contiguous(struct hz_context *ctx, const void *args)
 					  .block = {(unsigned)s->threads},
 					  .shared_bytes = (unsigned)s->shared_bytes,
 					  .cluster = (unsigned)s->cluster,
-					  .early = p.pre || p.post};
+					  .early = early};
 
-	return hzi_cuda_launch(ctx, c->op, first + 2 * index + (p.pre || p.post), &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, c->op, first + 2 * index + early, &launch, &p, sizeof(p));
 }

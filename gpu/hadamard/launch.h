@@ -81,6 +81,14 @@ const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_quantize *q, bool to_codes);
 
+#define HZI_HADAMARD_SHORT 16384	/* elements an SM */
+
+/* Whether a call takes about as long as a launch does, so that it is launched early. */
+static inline bool hzi_hadamard_is_short(const struct hz_context *ctx, int64_t elements)
+{
+	return elements <= (int64_t)HZI_HADAMARD_SHORT * hzi_cuda_device(ctx)->sms;
+}
+
 /* NULL if x and y are contiguous rows of one dtype in segments of one kind, else the reason. */
 static inline const char *hzi_hadamard_not_contiguous(const struct hzi_hadamard_args *a)
 {

@@ -124,7 +124,8 @@ static int launch(struct hz_context *ctx, const char *op, int kernel,
 	const struct hzi_launch l = {
 		.grid = {(unsigned)blocks_of(t)},
 		.block = {k > LOG2_SHORT ? 32u << (k - LOG2_SHORT) : 32 * WARPS_SHORT},
-		.shared_bytes = (unsigned)shared_bytes(k, warp_bytes)};
+		.shared_bytes = (unsigned)shared_bytes(k, warp_bytes),
+		.early = hzi_hadamard_is_short(ctx, total_of(t))};
 
 	return hzi_cuda_launch(ctx, op, kernel, &l, p, sizeof(*p));
 }

@@ -20,6 +20,7 @@
  */
 #include "gpu/hadamard/quantize.h"
 #include "gpu/device/mbarrier.cuh"
+#include "gpu/device/pdl.cuh"
 #include "gpu/hadamard/quantize_epilogue.cuh"
 #include "gpu/quantize/quantize.cuh"
 
@@ -891,6 +892,8 @@ struct dequantization : policy {
 	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 	hadamard_##name(const __grid_constant__ hzi_hadamard_quantize p) \
 	{ \
+		pdl_wait(); \
+		pdl_launch_dependents(); \
 		__VA_ARGS__(p); \
 	}
 

@@ -48,6 +48,8 @@ static_assert(sizeof(struct hzi_vlut_label_x) == 56, "the same layout for C and 
 #define HZI_VLUT_DECODED_64X32 32, 1, 3, 12, 3
 #define HZI_VLUT_DECODED_64X64 64, 1, 2, 8, 4
 #define HZI_VLUT_DECODED_64X128 128, 1, 2, 8, 3
+#define HZI_VLUT_DECODED_128X32 32, 2, 2, 8, 3
+#define HZI_VLUT_DECODED_128X64 64, 2, 1, 6, 4
 #define HZI_VLUT_DECODED_128X128 128, 2, 1, 6, 4
 #define HZI_VLUT_DECODED_128X256 256, 2, 1, 4, 3
 

@@ -130,7 +130,9 @@ static int first_kernel(const hz_lattice *l)
 
 int hzi_cuda_vlut_label_wgmma_kernel(const hz_lattice *l)
 {
-	return HZI_KERNEL_vlut_label_wgmma_cube_f16_64x16 + 12 * kind_of(l);
+	return HZI_KERNEL_vlut_label_wgmma_cube_f16_64x16 +
+	       (HZI_KERNEL_vlut_label_wgmma_d8star_f16_64x16 -
+		HZI_KERNEL_vlut_label_wgmma_cube_f16_64x16) * kind_of(l);
 }
 
 struct plan {

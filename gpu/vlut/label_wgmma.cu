@@ -84,6 +84,8 @@ vlut_label_x(const __grid_constant__ hzi_vlut_label_x p)
 	KERNEL(name##_64x32, HZI_VLUT_DECODED_64X32, __VA_ARGS__) \
 	KERNEL(name##_64x64, HZI_VLUT_DECODED_64X64, __VA_ARGS__) \
 	KERNEL(name##_64x128, HZI_VLUT_DECODED_64X128, __VA_ARGS__) \
+	KERNEL(name##_128x32, HZI_VLUT_DECODED_128X32, __VA_ARGS__) \
+	KERNEL(name##_128x64, HZI_VLUT_DECODED_128X64, __VA_ARGS__) \
 	KERNEL(name##_128x128, HZI_VLUT_DECODED_128X128, __VA_ARGS__) \
 	KERNEL(name##_128x256, HZI_VLUT_DECODED_128X256, __VA_ARGS__)
 #define CODES(name, ...) \

@@ -96,8 +96,8 @@ static void close_codes(void)
 
 /* What the first context found, and what it should have */
 static struct {
-	unsigned char y[1 << 19];
-	double sum[1 << 17], error[1 << 17];
+	unsigned char y[1 << 21];
+	double sum[1 << 19], error[1 << 19];
 } first;
 
 /* x is [batch][k]; y is [batch][rows], with guards of 3 elements between rows. */
@@ -259,6 +259,14 @@ static void test_products(void)
 					j.k = 14000;
 					j.batch = 40;
 					j.pad = 0;
+				}
+				/* More than 64 rows for each SM */
+				if (gpu && n == 0 && how == 1) {
+					j.rows = 8460;
+					j.k = 264;
+					j.batch = c % 2 ? 20 : 60;
+					j.pad = 0;
+					j.x_dtype = c % 3 ? HZ_BF16 : HZ_F16;
 				}
 				for (int d = 0; d < ndevs && good; d++)
 					good = run(&j, &devs[d], seed);

@@ -162,8 +162,5 @@ bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args
 
 	if (weights <= SMALL)
 		return a->n < LEAST_COLUMNS;
-	if (a->n <= HZI_GEMV_WIDE_COLUMNS || (a->n > 2 * HZI_GEMV_WIDE_COLUMNS &&
-	    a->n <= HZI_GEMV_WIDE_COLUMNS_MOST && weights < MIDDLE))
-		return true;
-	return a->n > (weights <= MIDDLE ? 512 : 256);
+	return a->n <= HZI_GEMV_WIDE_COLUMNS || a->n > (weights <= MIDDLE ? 512 : 256);
 }

@@ -14,7 +14,7 @@ libhz_la_SOURCES += \
 	gpu/qgemm/group.c gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
 	gpu/qgemm/pack.c gpu/qgemm/routes.c gpu/qgemm/skinny_splitk.c gpu/qgemm/wgmma.c \
 	gpu/quantize/contiguous.c gpu/quantize/dims.c gpu/quantize/formats.c gpu/quantize/hadamard_chunked.c \
-	gpu/quantize/images.c gpu/quantize/minmax.c gpu/quantize/routes.c gpu/quantize/strided.c \
+	gpu/quantize/images.c gpu/quantize/microscaling.c gpu/quantize/minmax.c gpu/quantize/routes.c gpu/quantize/strided.c \
 	gpu/quat/images.c gpu/quat/quat.c gpu/quat/routes.c gpu/quat_conv/common.c \
 	gpu/quat_conv/depthwise.c gpu/quat_conv/gemm16.c gpu/quat_conv/grouped.c \
 	gpu/quat_conv/images.c gpu/quat_conv/implicit_gemm8.c gpu/quat_conv/routes.c \
@@ -47,6 +47,7 @@ noinst_HEADERS += \
 	gpu/mhc/gated_fused.h \
 	gpu/mhc/gated_tile.cuh \
 	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/formats.h gpu/quantize/launch.h \
+	gpu/quantize/microscaling.h \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh \
 	gpu/quat/convert.h gpu/quat/launch.h \
@@ -84,7 +85,7 @@ HZ_CU = \
 	gpu/mhc/gated_fused.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
 	gpu/quat/convert.cu \
-	gpu/quantize/formats.cu \
+	gpu/quantize/formats.cu gpu/quantize/microscaling.cu \
 	gpu/quat/elementwise.cu gpu/quat/planar.cu gpu/quat/reduce.cu gpu/quat_conv/depthwise.cu \
 	gpu/quat_conv/grouped.cu gpu/quat_conv/im2col.cu gpu/quat_conv/implicit_gemm16.cu \
 	gpu/quat_conv/implicit_gemm8.cu gpu/quat_conv/implicit_gemm8_f32x3.cu \

@@ -225,8 +225,7 @@ static int quantize_chunk(struct hz_context *ctx, const struct hzi_codes_args *a
 		const struct hzi_format_args f = make_format(ctx, a, r, at);
 		uint32_t *most = (uint32_t *)((char *)ctx->workspace + most_at(a));
 
-		return measure ? hzi_cuda_formats_most(ctx, &f, most)
-			       : hzi_cuda_formats_codes(ctx, &f, most);
+		return hzi_cuda_formats_chunk(ctx, &f, most, measure);
 	}
 	return hzi_cuda_quantize_contiguous_unsupported(ctx, codes)
 		       ? hzi_cuda_quantize_strided(ctx, codes)

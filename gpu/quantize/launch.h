@@ -27,6 +27,11 @@ const char *hzi_cuda_quantize_formats_unsupported(const struct hz_context *ctx, 
 int hzi_cuda_quantize_formats(struct hz_context *ctx, const void *args);
 size_t hzi_cuda_quantize_formats_workspace(const struct hz_context *ctx, const void *args);
 
+const char *hzi_cuda_quantize_microscaling_unsupported(const struct hz_context *ctx,
+						       const void *args);
+int hzi_cuda_quantize_microscaling(struct hz_context *ctx, const void *args);
+size_t hzi_cuda_quantize_microscaling_workspace(const struct hz_context *ctx, const void *args);
+
 /*
  * The launches of any format without a transform: that which finds the largest magnitude of x, as
  * bits, where *most was 0 before; that which quantizes or dequantizes
@@ -34,6 +39,10 @@ size_t hzi_cuda_quantize_formats_workspace(const struct hz_context *ctx, const v
 #define HZI_FORMATS_WORKSPACE 64	/* bytes of *most */
 int hzi_cuda_formats_most(struct hz_context *ctx, const struct hzi_format_args *a, uint32_t *most);
 int hzi_cuda_formats_codes(struct hz_context *ctx, const struct hzi_format_args *a, uint32_t *most);
+
+/* Either of them, by the kernels of microscaling where they support it */
+int hzi_cuda_formats_chunk(struct hz_context *ctx, const struct hzi_format_args *f, uint32_t *most,
+			   bool measure);
 
 /* ---- Dimensions ------------------------------------------------------------------------------ */
 

@@ -23,6 +23,12 @@
 	WITH_TRANSFORM("hadamard_chunked", "with a transform: chunks of rows in two launches", \
 		       quantize_hadamard_chunked)
 #define STRIDED ROW("strided", "any strides, in tiles", quantize_strided)
+#define MICROSCALING \
+	{.name = "microscaling", .what = "MXFP4, MXFP8 and NVFP4 of contiguous floats, also with a " \
+					 "transform of 16 to 128", \
+	 .unsupported = hzi_cuda_quantize_microscaling_unsupported, \
+	 .workspace = hzi_cuda_quantize_microscaling_workspace, \
+	 .run = hzi_cuda_quantize_microscaling}
 #define FORMATS \
 	{.name = "formats", .what = "any format, given or chosen scales, any strides", \
 	 .unsupported = hzi_cuda_quantize_formats_unsupported, \
@@ -36,6 +42,7 @@ static const struct hzi_route quantize[] = {
 	WITH_TRANSFORM("hadamard_base_mma",
 		       "with one of contiguous 16-bit rows of m 2^k, tensor cores",
 		       quantize_hadamard_base_mma),
+	MICROSCALING,
 	CHUNKED,
 	STRIDED,
 	FORMATS,
@@ -49,6 +56,7 @@ static const struct hzi_route dequantize[] = {
 	WITH_TRANSFORM("hadamard_base_mma",
 		       "with one of contiguous 16-bit rows of m 2^k, tensor cores",
 		       dequantize_hadamard_base_mma),
+	MICROSCALING,
 	CHUNKED,
 	STRIDED,
 	FORMATS,

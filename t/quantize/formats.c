@@ -915,6 +915,121 @@ static void test_rotated_bf16(void)
 	hz_close(c);
 }
 
+/*
+ * Contiguous rows of one dtype, which a GPU quantizes in one launch: the same bits as plain C. With
+ * a transform x has integers, so that sums are exact.
+ */
+static void test_contiguous(void)
+{
+	static const int dtypes[][2] = {{HZ_E2M1X2, HZ_E8M0}, {HZ_E4M3, HZ_E8M0},
+					{HZ_E5M2, HZ_E8M0}, {HZ_E2M1X2, HZ_E4M3}};
+	enum { TOTAL = 9000 };
+	static float most;
+	static unsigned char x[4 * TOTAL], y[2][4 * TOTAL], q[2][TOTAL], s[2][TOTAL / 16], signs[16];
+	const int n = quick ? 40 : 400;
+	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C};
+	hz_context *c;
+	int bad = hz_open(&c, &plain) != HZ_OK;
+
+	for (int i = 0; i < n && !bad; i++) {
+		struct fcase f = random_fcase(HZ_E2M1X2, 1);
+		const int q_dtype = dtypes[i % 4][0], s_dtype = dtypes[i % 4][1];
+		const int log2 = rnd_below(&rnd, 3) ? 4 + (int)rnd_below(&rnd, 4) : 0;
+		const int pack = q_dtype == HZ_E2M1X2 ? 2 : 1, tensor = (int)rnd_below(&rnd, 3);
+		const int64_t group = 16 << rnd_below(&rnd, 2), unit = 32 << rnd_below(&rnd, 3);
+		const int64_t row = log2 ? 128 * (1 + rnd_below(&rnd, 10))
+					 : unit * (1 + rnd_below(&rnd, 20));
+		const int64_t rows = 1 + rnd_below(&rnd, TOTAL / row);
+		const int64_t count = rows * row;
+		hz_hadamard_opts h = {.block = (int64_t)1 << log2};
+
+		if (rnd_below(&rnd, 2)) {
+			for (size_t b = 0; b < sizeof(signs); b++)
+				signs[b] = (unsigned char)rnd_below(&rnd, 256);
+		}
+		h.round_to = (const int[]){0, HZ_F16, HZ_BF16}[rnd_below(&rnd, 3)];
+		for (int64_t j = 0; j < count; j++) {
+			double v = random_value(&(struct tcase){.wild = f.wild});
+
+			/* Not 0: a sum of zeros may be 0 or -0. */
+			if (log2)
+				v = ldexp((double)rnd_below(&rnd, 2) - 0.5, 1) *
+				    (double)(1 + rnd_below(&rnd, 15));
+			ref_put(f.x_dtype, x, j, !log2 && j / 16 % 5 == 1 && i % 3 ? 0 : v);
+		}
+		for (int d = -1; d < ndevs && !bad; d++) {
+			hz_context *ctx = d < 0 ? c : devs[d].ctx;
+			struct dev on = {.ctx = ctx, .device = hz_device(ctx), .name = "C"};
+			struct dev *dev = d < 0 ? &on : &devs[d];
+			const int k = d >= 0;
+			const hz_tensor shape = hz_tensor_2d(x, f.x_dtype, HZ_CPU, rows, row);
+			const hz_tensor diag_host = hz_tensor_1d(signs, HZ_U8, HZ_CPU,
+								 h.block / 8 + !log2);
+			const size_t bytes[] = {(size_t)(count / pack), (size_t)(count / group), 4,
+						(size_t)count * hz_dtype_size(f.x_dtype)};
+			struct area xa, sa, area[4];
+			hz_tensor tx = to_device(dev, &shape, &xa);
+			hz_tensor pre = to_device(dev, &diag_host, &sa);
+			hz_tensor tq, ts, tt, ty;
+			hz_quantize_opts o = {.group = group, .scale_rule = f.rule};
+			size_t work = 0;
+			int status;
+
+			for (int b = 0; b < 4; b++)
+				area[b] = area_new(dev, bytes[b], 0);
+			tq = hz_tensor_2d(area[0].data, q_dtype, dev->device, rows, row / pack);
+			ts = hz_tensor_2d(area[1].data, s_dtype, dev->device, rows, row / group);
+			tt = hz_tensor_1d(area[2].data, HZ_F32, dev->device, 1);
+			ty = hz_tensor_2d(area[3].data, f.x_dtype, dev->device, rows, row);
+			h.pre = i % 2 && log2 ? &pre : NULL;
+			o.hadamard = log2 ? &h : NULL;
+			o.new_scales = &ts;
+			o.scale_rule = s_dtype == HZ_E4M3 ? HZ_SCALE_NV_TE + i / 4 % 2
+							  : HZ_SCALE_FLOOR + i / 4 % 4;
+			o.new_tensor_scale = s_dtype == HZ_E4M3 && tensor == 2 ? &tt : NULL;
+			status = RECORD(ctx, hz_quantize(ctx, &tx, &tq, &o), &work);
+			status = status ? status : hz_reserve(ctx, work);
+			status = status ? status : hz_quantize(ctx, &tx, &tq, &o);
+			o = back_opts(&o);
+			status = status ? status : RECORD(ctx, hz_dequantize(ctx, &tq, &ty, &o), &work);
+			status = status ? status : hz_reserve(ctx, work);
+			status = status ? status : hz_dequantize(ctx, &tq, &ty, &o);
+			if (status)
+				diag("%s: %s", dev->name, hz_errmsg(ctx));
+			bad += status != 0;
+			for (int b = 0; b < 4; b++) {
+				unsigned char *const to[] = {q[k], s[k], (unsigned char *)&most,
+							     y[k]};
+				unsigned char *image = malloc(bytes[b] + 2 * GUARD);
+
+				area_read(&area[b], image);
+				memcpy(to[b], image + GUARD, bytes[b]);
+				for (int g = 0; g < GUARD; g++)
+					bad += 8 * (image[g] != GUARD_BYTE ||
+						    image[GUARD + bytes[b] + g] != GUARD_BYTE);
+				free(image);
+				area_free(&area[b]);
+			}
+			area_free(&xa);
+			area_free(&sa);
+			if (k && !bad) {
+				bad += memcmp(q[0], q[1], bytes[0]) != 0;
+				bad += 2 * (memcmp(s[0], s[1], bytes[1]) != 0);
+				if (!log2 || f.x_dtype == HZ_F32 || dev->device == HZ_CPU)
+					bad += 4 * !same_numbers(f.x_dtype, y[1], y[0], count);
+			}
+			if (bad)
+				diag("%s: %d, %s to %s, scales %s, rule %d, group %d, rows %d x %d, "
+				     "transform %d, signs %d, round to %d, tensor %d", dev->name, bad,
+				     hz_dtype_name(f.x_dtype), hz_dtype_name(q_dtype),
+				     hz_dtype_name(s_dtype), o.scale_rule, (int)group, (int)rows,
+				     (int)row, (int)h.block, h.pre != NULL, h.round_to, tensor);
+		}
+	}
+	hz_close(c);
+	ok(!bad, "contiguous rows, %d cases", n);
+}
+
 /* ---- Values of other libraries --------------------------------------------------------------- */
 
 /*
@@ -1034,6 +1149,7 @@ int main(void)
 	test_random_formats();
 	test_rotated();
 	test_rotated_bf16();
+	test_contiguous();
 	test_ml_dtypes();
 	if (devs[0].device == HZ_CPU && !quick)
 		test_large();

@@ -826,6 +826,20 @@ static void test_rotated(void)
 	}
 }
 
+/* ||a - b|| / ||b|| */
+static double distance(int dtype, const void *a, const void *b, int64_t n)
+{
+	double apart = 0, all = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		const double v = ref_get(dtype, b, i), d = ref_get(dtype, a, i) - v;
+
+		apart += d * d;
+		all += v * v;
+	}
+	return sqrt(apart / all);
+}
+
 /*
  * The same from bfloat16, by each ISA level in one call, and apart by plain C. Some rows have NaN,
  * Inf, subnormals, or numbers whose sums exceed f32.
@@ -1017,6 +1031,8 @@ static void test_contiguous(void)
 				bad += 2 * (memcmp(s[0], s[1], bytes[1]) != 0);
 				if (!log2 || f.x_dtype == HZ_F32 || dev->device == HZ_CPU)
 					bad += 4 * !same_numbers(f.x_dtype, y[1], y[0], count);
+				else
+					bad += 4 * !(distance(f.x_dtype, y[1], y[0], count) < 0x1p-7);
 			}
 			if (bad)
 				diag("%s: %d, %s to %s, scales %s, rule %d, group %d, rows %d x %d, "

@@ -14,7 +14,7 @@
 #include "lib/linear/linear.h"
 #include "tools/core/bench_grid.h"
 
-enum { QUICK = 1, ROTATE = 2, GELU = 4, BWD = 8, DEQUANTIZE = 16 };
+enum { QUICK = 1, ROTATE = 2, GELU = 4, BWD = 8, DEQUANTIZE = 16, FUSED = 32 };
 
 static const struct row {
 	int flags, format;
@@ -147,20 +147,25 @@ static int make_case(struct bench *b, struct linear_case *q)
 
 /*
  * One call is all products of two blocks of Llama-3-8B, of 122 MB each: more than a cache holds, so
- * that time is to be compared with a read of the stored bytes. Weights are random.
+ * that time is to be compared with a read of the stored bytes. Weights are random. FUSED: matrices
+ * of the same input are one, as inference engines store them: q, k and v, and gate and up.
  */
 #define BLOCKS 2
 #define MATRICES 7
 
-static const int64_t llama[MATRICES][2] = {
-	{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {14336, 4096},
-	{4096, 14336},
+static const int64_t llama[2][MATRICES][2] = {
+	{{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {14336, 4096},
+	 {4096, 14336}},
+	{{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}},
 };
 
 static const struct row decoders[] = {
 	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
+	{FUSED, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
 	{ROTATE, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
+	{FUSED | ROTATE, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
 	{0, HZ_LINEAR_E8_4_25, 14336, 14336, 1},
+	{FUSED, HZ_LINEAR_E8_4_25, 28672, 14336, 1},
 	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 2048},
 };
 
@@ -170,6 +175,12 @@ struct decoder_case {
 	hz_linear *layer[BLOCKS * MATRICES];
 };
 
+/* Matrix i of a case, [out, in]; absent ones have no layer. */
+static const int64_t *decoder_size(const struct decoder_case *q, int i)
+{
+	return llama[q->row->flags & FUSED ? 1 : 0][i % MATRICES];
+}
+
 static int call_decoder(struct bench *b, struct bench_case *c)
 {
 	const struct decoder_case *const q = (const struct decoder_case *)c;
@@ -177,11 +188,12 @@ static int call_decoder(struct bench *b, struct bench_case *c)
 	int status = 0;
 
 	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
-		const int64_t *const size = llama[i % MATRICES];
+		const int64_t *const size = decoder_size(q, i);
 		const hz_tensor x = hz_tensor_2d(b->x, HZ_BF16, device, q->row->rows, size[1]);
 		hz_tensor y = hz_tensor_2d(b->y, HZ_BF16, device, q->row->rows, size[0]);
 
-		status = hz_linear_forward(b->ctx, q->layer[i], &x, NULL, &y, NULL);
+		if (q->layer[i])
+			status = hz_linear_forward(b->ctx, q->layer[i], &x, NULL, &y, NULL);
 	}
 	return status;
 }
@@ -208,12 +220,12 @@ static int copy_layer(struct bench *b, const hz_linear *from, hz_linear **to)
 static int make_layer(struct bench *b, struct decoder_case *q, int i,
 		      const hz_linear_open_opts *o)
 {
-	const int64_t *const size = llama[i % MATRICES];
+	const int64_t *const size = decoder_size(q, i);
 	const hz_tensor w = hz_tensor_2d(b->y, HZ_F32, hz_device(b->ctx), size[0], size[1]);
 	int status;
 
 	for (int j = 0; j < i; j++) {
-		if (!memcmp(llama[j % MATRICES], size, sizeof(*llama)))
+		if (!memcmp(decoder_size(q, j), size, sizeof(llama[0][0])))
 			return copy_layer(b, q->layer[j], &q->layer[i]);
 	}
 	status = bench_fill(b, HZ_F32, size[0] * size[1], w);
@@ -230,9 +242,11 @@ static int make_decoder(struct bench *b, struct decoder_case *q)
 	int status = 0;
 
 	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
-		const int64_t *const size = llama[i % MATRICES];
+		const int64_t *const size = decoder_size(q, i);
 		hz_linear_info info = {0};
 
+		if (!size[0])
+			continue;
 		status = make_layer(b, q, i, &o);
 		if (!status)
 			status = hz_linear_get_info(q->layer[i], &info);
@@ -246,7 +260,8 @@ static int make_decoder(struct bench *b, struct decoder_case *q)
 		status = RESERVE_FOR(b->ctx, call_decoder(b, &q->c));
 	q->c.call = call_decoder;
 	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name), "llama-8b 2 blocks x%lld %s%s", (long long)r->rows,
+	snprintf(q->c.name, sizeof(q->c.name), "llama-8b 2 blocks%s x%lld %s%s",
+		 r->flags & FUSED ? " fused" : "", (long long)r->rows,
 		 hz_linear_format_name(r->format), r->flags & ROTATE ? " rotated" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "bf16");
 	bench_products_of(b, &q->c, HZ_F16, q->c.operations / 2);
@@ -261,7 +276,7 @@ static int bench_decoders(struct bench *b, void (*head)(struct bench *b))
 		struct decoder_case q = {.row = &decoders[i], .c.op = "linear_forward"};
 
 		if (!b->gpu || b->set->quick || !bench_wanted(b->set, q.c.op) ||
-		    llama[4][0] * llama[4][1] > b->elements)
+		    q.row->out * llama[0][0][1] > b->elements)
 			return status;
 		head(b);
 		progress("bench: %s", q.c.op);

@@ -103,6 +103,17 @@ static int prepare(struct hz_context *ctx, const struct hzi_qlinear_group_args *
 					 sizeof(*p)) : HZ_OK;
 }
 
+/* Whether rows of x are 16-byte aligned vectors of 16-bit floats */
+static bool rows_vectorized(const struct hzi_qlinear_group_args *a)
+{
+	bool vectorized = a->x_dtype != HZ_F32 && a->x_k == 1 && (uintptr_t)a->x % 16 == 0 &&
+			  a->l.k % 8 == 0;
+
+	for (int d = 0; d < a->ndim; d++)
+		vectorized &= a->shape[d] == 1 || a->x_stride[d] % 8 == 0;
+	return vectorized;
+}
+
 /* ---- Up to 8 rows ---------------------------------------------------------------------------- */
 
 #define SHARED_BYTES (110 * 1024)	/* of a block, of which an SM has two */
@@ -179,11 +190,67 @@ int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args)
 	parameters(a, ctx->workspace, a->integer, &p);
 	HZ_CHECK(prepare(ctx, a, &p));
 	split_k(ctx, &p, &launch);
-	p.vectorized = p.terms == 1 && a->x_k == 1 && (uintptr_t)a->x % 16 == 0 && a->l.k % 8 == 0;
-	for (int d = 0; d < a->ndim; d++)
-		p.vectorized &= a->shape[d] == 1 || a->x_stride[d] % 8 == 0;
+	p.vectorized = rows_vectorized(a);
 	return hzi_cuda_launch(ctx, op, (a->integer ? HZI_KERNEL_qgemm_group_skinny_s8_u4 :
 					  kernels[a->x_dtype]) + a->l.kind, &launch, &p, sizeof(p));
+}
+
+/* ---- Up to 8 rows of 16-bit floats by 4-bit weights in groups of 128 -------------------------- */
+
+static int gemv_columns(const struct hzi_qlinear_group_args *a)
+{
+	return a->rows > 1 ? HZI_GROUP_X_ROWS : 1;
+}
+
+/* Bytes of shared memory: sums of two panels, and x */
+static int64_t gemv_shared(const struct hzi_qlinear_group_args *a)
+{
+	return gemv_columns(a) * (2 * HZI_GROUP_WARPS * HZI_GROUP_COLUMNS * 4 +
+				  hzi_round_up(a->l.k, HZI_GROUP_UNIT) * 2);
+}
+
+const char *hzi_cuda_qlinear_group_gemv_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+
+	if (a->integer || !rows_vectorized(a))
+		return "x is not of aligned rows of 16-bit floats";
+	if (a->l.kind != HZI_GROUP_U4 || a->l.group != HZI_GROUP_UNIT)
+		return "W is not of 4-bit integers in groups of 128";
+	if (a->rows > HZI_GROUP_X_ROWS)
+		return "x has more than 8 rows";
+	return gemv_shared(a) > hzi_cuda_device(ctx)->shared_block_bytes ?
+		       "x does not fit shared memory" : NULL;
+}
+
+size_t hzi_cuda_qlinear_group_gemv_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_group_gemm p;
+
+	(void)ctx;
+	return parameters(args, (char *)&p, false, &p);
+}
+
+int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+	const struct hzi_cuda_device *const device = hzi_cuda_device(ctx);
+	/* Blocks that run at a time, and as many panels for each */
+	const int64_t at_once = device->sms *
+				(2 * gemv_shared(a) <= device->shared_block_bytes ? 2 : 1);
+	const int64_t rounds = ceil_div(a->l.panels, at_once);
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(a->l.panels, rounds)}, .block = {HZI_GROUP_THREADS},
+		.shared_bytes = (unsigned)gemv_shared(a), .early = a->packed != NULL,
+	};
+	struct hzi_group_gemm p;
+
+	parameters(a, ctx->workspace, false, &p);
+	HZ_CHECK(prepare(ctx, a, &p));
+	return hzi_cuda_launch(ctx, op, (a->x_dtype == HZ_BF16 ? HZI_KERNEL_qgemm_group_gemv_bf16_1 :
+					 HZI_KERNEL_qgemm_group_gemv_f16_1) +
+				       (a->l.zero_at ? 2 : 0) + (a->rows > 1), &launch, &p,
+			       sizeof(p));
 }
 
 /* ---- wgmma ----------------------------------------------------------------------------------- */

@@ -467,6 +467,35 @@ static void test_long(void)
 	ok(!bad, "k of 10250");
 }
 
+/* Few rows of aligned 16-bit floats and groups of 128; more panels of W than a GPU has blocks */
+static void test_gemv(void)
+{
+	static const int64_t ns[] = { 1, 16, 40, 2140, 4300 };
+	static const int64_t ks[] = { 8, 128, 200, 1152, 1280, 3336 };
+	const int count = tap_quick() ? 16 : 120;
+	int bad = 0;
+
+	for (int i = 0; i < count && bad < 5; i++) {
+		const struct shape s = {
+			.x_dtype = i % 2 ? HZ_F16 : HZ_BF16, .w_dtype = i % 3 ? HZ_S4X2 : HZ_U4X2,
+			.s_dtype = scale_dtypes[rnd_below(&rnd, 3)],
+			.y_dtype = floats[rnd_below(&rnd, 3)], .group = 128, .batch = 1,
+			.m = i % 4 < 2 ? 1 : 2 + rnd_below(&rnd, 7),
+			.n = ns[rnd_below(&rnd, tap_quick() ? 4 : 5)], .k = ks[rnd_below(&rnd, 6)],
+			.zeros = rnd_below(&rnd, 2), .packed = rnd_below(&rnd, 2),
+			.bias = rnd_below(&rnd, 2), .bounds = rnd_below(&rnd, 4) == 0,
+			.extreme = rnd_below(&rnd, 4) == 0, .gap = rnd_below(&rnd, 2) * 8,
+		};
+		struct scene c;
+
+		scene_new(&c, &s);
+		for (int d = 0; d < ndevs && bad < 5; d++)
+			bad += !group_case(&devs[d], &c);
+		scene_free(&c);
+	}
+	ok(!bad, "up to 8 rows, groups of 128");
+}
+
 /* ---- Special values, no elements, refusals --------------------------------------------------- */
 
 /* One call on host data of a CPU context, or copies of them on a GPU */
@@ -620,6 +649,7 @@ int main(void)
 	dev_open_routes(HZI_OP_qlinear_group);
 	test_definition();
 	test_long();
+	test_gemv();
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
 		test_empty(&devs[d]);

@@ -79,7 +79,7 @@ static void trace_groups(void)
 	static const int types[] = {HZ_F32, HZ_F16, HZ_BF16, HZ_S8};
 	static const int64_t sizes[][4] = {
 		{1, 4096, 4096, 32}, {8, 100, 1030 * 16, 16}, {30, 4096, 4096, 128},
-		{200, 300, 512, 128},
+		{200, 300, 512, 128}, {1, 4096, 4096, 128}, {5, 100, 1040, 128},
 	};
 
 	EACH(i, sizes) {

@@ -281,10 +281,16 @@ private:
 				most = stage_all<false>(c, first, sets, factor);
 			if (pass)
 				break;
-			most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-			most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-			for (int l = 4 << vectors_log2(); l < 32; l *= 2)
-				most = fmaxf(most, __shfl_xor_sync(~0u, most, l));
+			if (COLUMNS == 1) {
+				/* Bits of positive numbers have their order. */
+				most = __uint_as_float(
+					__reduce_max_sync(~0u, __float_as_uint(most)));
+			} else {
+				most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+				most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+				for (int l = 4 << vectors_log2(); l < 32; l *= 2)
+					most = fmaxf(most, __shfl_xor_sync(~0u, most, l));
+			}
 			if (most < INFINITY && most > 0 && !(most >= 0x1p-10f && most < 0x1p15f))
 				shift = max(-126,
 					    min(126, 127 - (int)(__float_as_uint(most) >> 23)));

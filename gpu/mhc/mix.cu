@@ -136,6 +136,7 @@ HZ_DEVICE void streams_by_rows(const hzi_mhc_streams_job &p)
 	float value[width][N], g[width], sum[width];
 
 	pdl_wait();
+	pdl_launch_dependents();
 #pragma unroll
 	for (int j = 0; j < N; j++)
 		x[j] = in ? load_stream<DT>(p.a.x, t, j, v) : vector16{};
@@ -231,6 +232,7 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 	float cp[N], cq[N], ca[N][N];
 
 	pdl_wait();
+	pdl_launch_dependents();
 	if (t >= a.s.tokens)
 		return;
 	if (a.u.data)
@@ -317,6 +319,7 @@ HZ_DEVICE void chain(const hzi_mhc_chain_job &p)
 	vector16 x[N], f, next = {}, u;
 
 	pdl_wait();
+	pdl_launch_dependents();
 	if (t >= p.s.tokens)
 		return;
 #pragma unroll
@@ -414,6 +417,7 @@ KERNEL(mhc_recompute_strided, HZI_MHC_THREADS, 1, hzi_mhc_chain_job)
 	float x[N], out[N], row[N];
 
 	pdl_wait();
+	pdl_launch_dependents();
 	if (t >= p.s.tokens)
 		return;
 #pragma unroll

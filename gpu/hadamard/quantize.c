@@ -432,12 +432,26 @@ int hzi_cuda_quantize_hadamard_base_mma(struct hz_context *ctx, const void *args
 	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, true);
 }
 
+/* NULL if there is a transform of codes e4m3 or e5m2 to 16-bit floats, else the reason */
+static const char *bad_scaled_format(const struct hzi_codes_args *a)
+{
+	const struct hzi_format_args *f = a->format;
+
+	if (!a->rotated)
+		return "there is no transform";
+	if (a->rotated->t.y_dtype == HZ_F32)
+		return "y is f32";
+	return (f->q_dtype != HZ_E4M3 && f->q_dtype != HZ_E5M2) || !f->scales ||
+			       f->scale_dtype == HZ_E4M3 || f->tensor_scale
+		       ? "not codes of 8 bits by given scales of f32 or e8m0" : NULL;
+}
+
 const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_context *ctx,
 							    const void *args)
 {
 	const struct hzi_codes_args *a = args;
 	const struct hzi_rotated *r = a->rotated;
-	const char *why = not_16bit(a);
+	const char *why = a->format ? bad_scaled_format(a) : not_16bit(a);
 
 	if (!why && a->zeros)
 		why = "there are zero points";
@@ -449,8 +463,8 @@ const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_cont
 		return why;
 	if (!is_single(r) && (!is_flat(r) || group_log2(r->group) < 0))
 		return "groups are not powers of two from 32 on with successive parameters";
-	return supports_scale(a) ? too_large(ctx, &r->t, 0)
-				 : "the product of scales is out of range";
+	return (a->format ? fabsf(r->t.plan.seg[0].scale) <= 1 : supports_scale(a))
+		       ? too_large(ctx, &r->t, 0) : "the product of scales is out of range";
 }
 
 int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args)
@@ -461,14 +475,14 @@ int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args
 	const int k = t->plan.seg[0].k;
 	struct hzi_hadamard_quantize p = params_of(ctx, t, a->q, a->x);
 
-	p.scales = (void *)(uintptr_t)a->scales;
-	p.q_dtype = HZ_S8;
-	p.scale_dtype = HZ_F32;
+	p.scales = a->format ? a->format->scales : (void *)(uintptr_t)a->scales;
+	p.q_dtype = a->format ? a->format->q_dtype : HZ_S8;
+	p.scale_dtype = a->format ? a->format->scale_dtype : HZ_F32;
 	p.round_to = t->y_dtype;
 	p.group_log2 = is_single(r) ? 62 : group_log2(r->group);
 	p.flip = a->q_dtype == HZ_S8 ? HZI_S8_FLIP : 0;
 	p.base = HZI_CODE_BASE(a->q_dtype == HZ_S8, a->scales ? 0 : a->zero);
-	if (!a->scales)
+	if (!p.scales)
 		p.f.factor *= a->scale;
 	return launch(ctx, "dequantize", dequantize_kernel(k, p.group_log2), t, 0, &p);
 }

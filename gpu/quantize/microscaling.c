@@ -15,7 +15,7 @@ static int64_t total_of(const struct hzi_rotated *r)
 	return (r->t.ndim ? r->t.shape[0] : 1) * r->t.blocks * r->t.plan.n;
 }
 
-/* NULL if the kernels transform such rows, whose codes and scales are contiguous; else the reason */
+/* NULL if the kernels transform such rows and codes and scales are contiguous; else the reason */
 static const char *bad_transform(const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;

@@ -348,13 +348,13 @@ HZ_DEVICE void store_codes(const float (&v)[UNITS][EACH], const float (&factor)[
 			   const uint32_t (&m)[UNITS], const params &p, int64_t tile, int lane)
 {
 	uint32_t word[UNITS];
-	bool tame = true;		/* all |t| are below 7 */
+	bool in_range = true;		/* all |t| are below 7 */
 
 	if constexpr (FORMAT == HZ_E2M1X2) {
 #pragma unroll
 		for (int u = 0; u < UNITS; u++)
-			tame &= __fmul_rn(__uint_as_float(m[u]), factor[u]) < 7.0f;
-		tame = __all_sync(~0u, tame);
+			in_range &= __fmul_rn(__uint_as_float(m[u]), factor[u]) < 7.0f;
+		in_range = __all_sync(~0u, in_range);
 	}
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
@@ -365,7 +365,7 @@ HZ_DEVICE void store_codes(const float (&v)[UNITS][EACH], const float (&factor)[
 		for (int e = 0; e < EACH; e++)
 			t[e] = __fmul_rn(v[u][e], factor[u]);
 		if constexpr (FORMAT == HZ_E2M1X2) {
-			if (tame) {
+			if (in_range) {
 				word[u] = encode_e2m1x8<false>(t);
 				continue;
 			}

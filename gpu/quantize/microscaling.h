@@ -20,7 +20,8 @@
  * Contiguous floats and codes, e2m1x2, e4m3 or e5m2; scales e8m0 or e4m3 of groups of 16 or 32
  * elements. total is a multiple of the group and of the transform's length 2^log2, which is 16 to
  * 128; log2 = 0: no transform. signs: packed signs before it, of 8 (sign_mask + 1) elements, or
- * NULL; factor: of the transform. measure: only *most is written, the bits of the largest magnitude.
+ * NULL; factor: of the transform. measure: only *most is written, the bits of the largest
+ * magnitude.
  */
 struct hzi_quantize_microscaling {
 	void *x, *q;

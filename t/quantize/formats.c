@@ -1005,7 +1005,8 @@ static void test_contiguous(void)
 			status = status ? status : hz_reserve(ctx, work);
 			status = status ? status : hz_quantize(ctx, &tx, &tq, &o);
 			o = back_opts(&o);
-			status = status ? status : RECORD(ctx, hz_dequantize(ctx, &tq, &ty, &o), &work);
+			if (!status)
+				status = RECORD(ctx, hz_dequantize(ctx, &tq, &ty, &o), &work);
 			status = status ? status : hz_reserve(ctx, work);
 			status = status ? status : hz_dequantize(ctx, &tq, &ty, &o);
 			if (status)

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "cpu/core/sizes.h"
+#include "cpu/quat_gemm/kern.h"
 #include "cpu/quat_gemm/quat_gemm.h"
 #include "lib/core/route.h"
 
@@ -18,10 +19,21 @@ HZI_RANK(bf16_tiles, struct hzi_quat_gemm_args, min_i64(a->m, a->n) > 4, BF16_TI
 /*
  * Each element of C has a cost of its own in a GEMV, which panels spread where there are enough of
  * them: 4096 x 4 columns with k = 4 take 654 us, and 374 in panels (AVX2; AVX-512: 513 and 178);
- * with k = 32 64 x 8 columns take 25 us, and 30 in panels.
+ * with k = 32 64 x 8 columns take 25 us, and 30 in panels. More than 8 columns are several GEMVs:
+ * 1568 x 32 with k = 288 take 6.9 ms, in panels by 8 real products 4.4 (AVX-512: 4.2 and 2.3); 256 x
+ * 16 with k = 1024 take 1.0 ms with AVX-512, in panels by 16 products 1.2, but with k = 72 0.13 and
+ * 0.08.
  */
-HZI_RANK(gemv, struct hzi_quat_gemm_args,
-	 a->k > 16 || min_i64(a->m, a->n) < 4 || max_i64(a->m, a->n) < 64, GEMV, LAST)
+static bool gemv_wins(const struct hzi_quat_gemm_args *a)
+{
+	const int64_t few = min_i64(a->m, a->n), many = max_i64(a->m, a->n);
+
+	if (few <= HZI_QUAT_GEMV_COLS)
+		return a->k > 16 || few < 4 || many < 64;
+	return a->k > 128 && (few < 12 || many < 32 || (few <= 16 && a->method != HZ_QUAT_FAST));
+}
+
+HZI_RANK(gemv, struct hzi_quat_gemm_args, gemv_wins(a), GEMV, LAST)
 
 HZI_RANK(gemv_packed, struct hzi_quat_gemm_args, hzi_cpu_quat_gemm_gemv_packed_wins(ctx, a),
 	 GEMV_PACKED, LAST)

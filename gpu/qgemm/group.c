@@ -223,14 +223,6 @@ const char *hzi_cuda_qlinear_group_gemv_unsupported(const struct hz_context *ctx
 		       "x does not fit shared memory" : NULL;
 }
 
-size_t hzi_cuda_qlinear_group_gemv_workspace(const struct hz_context *ctx, const void *args)
-{
-	struct hzi_group_gemm p;
-
-	(void)ctx;
-	return parameters(args, (char *)&p, false, &p);
-}
-
 int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_group_args *const a = args;

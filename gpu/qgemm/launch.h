@@ -134,7 +134,6 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 /* ---- qlinear_group --------------------------------------------------------------------------- */
 
 const char *hzi_cuda_qlinear_group_gemv_unsupported(const struct hz_context *ctx, const void *args);
-size_t hzi_cuda_qlinear_group_gemv_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args);
 bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,
 					const struct hzi_qlinear_group_args *a);

@@ -75,7 +75,7 @@ HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_ski
 static const struct hzi_route qlinear_group[] = {
 	[GROUP_GEMV] = {.name = "gemv", .what = "8 rows of 16-bit floats, 4 bits in groups of 128",
 			.unsupported = hzi_cuda_qlinear_group_gemv_unsupported,
-			.workspace = hzi_cuda_qlinear_group_gemv_workspace,
+			.workspace = hzi_cuda_qlinear_group_skinny_workspace,
 			.run = hzi_cuda_qlinear_group_gemv},
 	[GROUP_SKINNY] = {.name = "skinny", .what = "8 rows; warps share k, mma.sync",
 			  .unsupported = hzi_cuda_qlinear_group_skinny_unsupported,

@@ -421,6 +421,19 @@ static struct shape random_shape(int i)
 	return s;
 }
 
+/* On how many devices a layer of that shape is not as its definition */
+static int failures(const struct shape *s)
+{
+	struct scene c;
+	int bad = 0;
+
+	scene_new(&c, s);
+	for (int d = 0; d < ndevs; d++)
+		bad += !group_case(&devs[d], &c);
+	scene_free(&c);
+	return bad;
+}
+
 static void test_definition(void)
 {
 	const int count = tap_quick() ? 60 : 300;
@@ -428,12 +441,8 @@ static void test_definition(void)
 
 	for (int i = 0; i < count && bad < 5; i++) {
 		const struct shape s = random_shape(i);
-		struct scene c;
 
-		scene_new(&c, &s);
-		for (int d = 0; d < ndevs && bad < 5; d++)
-			bad += !group_case(&devs[d], &c);
-		scene_free(&c);
+		bad += failures(&s);
 	}
 	ok(!bad, "layers are as their definition, and integers have its bits");
 }
@@ -452,17 +461,13 @@ static void test_long(void)
 
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
 		struct shape s = shapes[i];
-		struct scene c;
 
 		s.s_dtype = s.y_dtype = HZ_F32;
 		s.batch = 1;
 		s.n = 17;
 		s.k = 10250;
 		s.packed = i % 2;
-		scene_new(&c, &s);
-		for (int d = 0; d < ndevs; d++)
-			bad += !group_case(&devs[d], &c);
-		scene_free(&c);
+		bad += failures(&s);
 	}
 	ok(!bad, "k of 10250");
 }
@@ -486,12 +491,8 @@ static void test_gemv(void)
 			.bias = rnd_below(&rnd, 2), .bounds = rnd_below(&rnd, 4) == 0,
 			.extreme = rnd_below(&rnd, 4) == 0, .gap = rnd_below(&rnd, 2) * 8,
 		};
-		struct scene c;
 
-		scene_new(&c, &s);
-		for (int d = 0; d < ndevs && bad < 5; d++)
-			bad += !group_case(&devs[d], &c);
-		scene_free(&c);
+		bad += failures(&s);
 	}
 	ok(!bad, "up to 8 rows, groups of 128");
 }

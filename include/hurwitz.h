@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define HZ_VERSION_MAJOR 0
-#define HZ_VERSION_MINOR 1
+#define HZ_VERSION_MINOR 2
 #define HZ_VERSION_PATCH 0
 
 /* The version of this header as one number that grows: 0.1.2 is 102, 1.2.3 is 10203. */
@@ -62,7 +62,7 @@ enum hz_status {
 /* The name and meaning of a status in English; never NULL. */
 HZ_API const char *hz_strerror(int status);
 
-/* The version of the library linked, as "0.1.0". */
+/* The version of the library linked, as "0.2.0". */
 HZ_API const char *hz_version(void);
 
 /*

@@ -6,7 +6,7 @@ HZ_TESTS_C = t/quantize/rotated t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/q
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
 	t/core/faults t/core/fuzz_args t/core/fuzz_codes t/core/fuzz_model t/core/fuzz_npy \
 	t/core/graphs t/core/grid t/core/large t/core/launches t/core/memory t/core/model \
-	t/core/oom t/core/pool t/core/rounding t/core/route t/core/supports t/core/tensor \
+	t/core/oom t/core/pool t/core/rounding t/core/route t/core/soak t/core/supports t/core/tensor \
 	t/core/thread_count t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
 	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \
 	t/lattice/calls t/lattice/cuda t/lattice/design t/lattice/errors t/lattice/lattice \
@@ -72,6 +72,7 @@ t_core_oom_SOURCES = t/core/oom.c t/core/calls.c t/core/scene.c
 t_core_pool_SOURCES = t/core/pool.c t/core/calls.c t/core/scene.c
 t_core_pool_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 t_core_rounding_SOURCES = t/core/rounding.c t/core/calls.c t/core/scene.c
+t_core_soak_SOURCES = t/core/soak.c t/core/calls.c t/core/scene.c
 t_core_thread_count_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(HWLOC_CFLAGS)
 t_core_route_SOURCES = t/core/route.c t/core/calls.c t/core/scene.c
 t_core_supports_SOURCES = t/core/supports.c t/core/calls.c t/core/scene.c

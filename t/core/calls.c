@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <string.h>
+
 #include "t/core/calls.h"
 
 /* ---- Memory and quantized matrices --------------------------------------------------------- */
@@ -1089,4 +1091,34 @@ bool call_writes(const struct call *c)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Calls whose operands have independent rows along the first dimension, and its size in calls.def
+ */
+static const struct {
+	const char *name;
+	int64_t rows;
+} batches[] = {
+	{"copy", 4}, {"hadamard", 3}, {"hadamard_quantize", 3}, {"dequantize_hadamard", 3},
+	{"quantize", 3}, {"dequantize", 3}, {"qgemm", 5}, {"qlinear", 5}, {"quat_mul", 5},
+	{"quat_dot", 5}, {"quat_conj", 5}, {"quat_axpy", 5}, {"quat_norm", 5},
+	{"quat_norm_bwd", 5}, {"quat_normalize", 5}, {"quat_normalize_bwd", 5},
+	{"quat_inverse", 5}, {"quat_inverse_bwd", 5}, {"quat_rotate", 5}, {"quat_gemm", 2},
+	{"quat_linear", 5}, {"quat_linear_bwd", 5}, {"quat_conv", 2}, {"quat_conv_bwd", 2},
+	{"quat_pool", 2}, {"quat_pool_bwd", 2}, {"lattice_encode", 3}, {"lattice_decode", 3},
+	{"lattice_repack", 3}, {"vlut_gemv", 3}, {"vlut_gemm", 5}, {"mhc_sinkhorn", 5},
+	{"mhc_sinkhorn_bwd", 5}, {"mhc_mix", 5}, {"mhc_mix_bwd", 5}, {"mhc_add", 5},
+	{"mhc_add_bwd", 5}, {"mhc_post", 5}, {"mhc_post_bwd", 5}, {"mhc_expand", 5},
+	{"mhc_expand_bwd", 5}, {"mhc_weights", 5}, {"mhc_pre", 5}, {"mhc_pre_bwd", 5},
+	{"mhc_post_pre", 5}, {"mhc_head", 5}, {"mhc_recompute", 5},
+};
+
+int64_t call_rows(const struct call *c)
+{
+	for (size_t i = 0; i < sizeof(batches) / sizeof(*batches); i++) {
+		if (strcmp(batches[i].name, c->name) == 0)
+			return batches[i].rows;
+	}
+	return 0;
 }

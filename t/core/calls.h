@@ -47,6 +47,7 @@ struct scene {
 	hz_context *ctx;
 	int device;
 	bool record;		/* scene_run() records the call instead of making it */
+	int64_t times;		/* operands of call_rows() have that many times the rows, if > 0 */
 	size_t bytes;		/* the workspace of the recorded call */
 	hz_lattice *lattice, *shaped;
 	hz_vlut *vlut, *vlut2, *vlut_shaped;
@@ -73,6 +74,9 @@ extern const int calls_count;
 /* Whether the call writes an operand */
 bool call_writes(const struct call *c);
 
+/* The size in calls.def of the first dimension of operands with independent rows; 0: there is none */
+int64_t call_rows(const struct call *c);
+
 /*
  * Loads the driver from that file beside the program; contexts opened afterwards use it. Ends the
  * program if the file is missing and this build has device code. Without device code it returns
@@ -81,13 +85,21 @@ bool call_writes(const struct call *c);
 struct fakecuda;
 const struct fakecuda *scene_driver(const char *file);
 
-/* Opens a context with these options and what the calls need; ends the program on failure. */
+/*
+ * Opens a context with these options and what the calls need; ends the program on failure.
+ * bytes: of the arena
+ */
+void scene_open_sized(struct scene *s, const hz_options *options, size_t bytes);
+/* The same with an arena for the calls as in calls.def */
 void scene_open(struct scene *s, const hz_options *options);
 void scene_close(struct scene *s);
 
 /* Views of the operands of a call. Each view is in the middle of a slot of four times its size,
  * with guards around the slot. *used: bytes of the arena in use. */
 int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_t *used);
+
+/* Bytes of the arena that the call needs */
+size_t scene_bytes(const struct scene *s, const struct call *c);
 
 /* Makes the call with these views, or records it if s->record; returns its status. */
 int scene_run(struct scene *s, const struct call *c, views t);

@@ -15,27 +15,6 @@
 
 #define ROWS_READ 64
 
-/*
- * Calls whose operands have independent rows along the first dimension, and its size in calls.def
- */
-static const struct {
-	const char *name;
-	int64_t rows;
-} batches[] = {
-	{"copy", 4}, {"hadamard", 3}, {"hadamard_quantize", 3}, {"dequantize_hadamard", 3},
-	{"quantize", 3}, {"dequantize", 3}, {"qgemm", 5}, {"qlinear", 5}, {"quat_mul", 5},
-	{"quat_dot", 5}, {"quat_conj", 5}, {"quat_axpy", 5}, {"quat_norm", 5},
-	{"quat_norm_bwd", 5}, {"quat_normalize", 5}, {"quat_normalize_bwd", 5},
-	{"quat_inverse", 5}, {"quat_inverse_bwd", 5}, {"quat_rotate", 5}, {"quat_gemm", 2},
-	{"quat_linear", 5}, {"quat_linear_bwd", 5}, {"quat_conv", 2}, {"quat_conv_bwd", 2},
-	{"quat_pool", 2}, {"quat_pool_bwd", 2}, {"lattice_encode", 3}, {"lattice_decode", 3},
-	{"lattice_repack", 3}, {"vlut_gemv", 3}, {"vlut_gemm", 3}, {"mhc_sinkhorn", 5},
-	{"mhc_sinkhorn_bwd", 5}, {"mhc_mix", 5}, {"mhc_mix_bwd", 5}, {"mhc_add", 5},
-	{"mhc_add_bwd", 5}, {"mhc_post", 5}, {"mhc_post_bwd", 5}, {"mhc_expand", 5},
-	{"mhc_expand_bwd", 5}, {"mhc_weights", 5}, {"mhc_pre", 5}, {"mhc_pre_bwd", 5},
-	{"mhc_post_pre", 5}, {"mhc_head", 5}, {"mhc_recompute", 5},
-};
-
 struct run {
 	struct scene *s;
 	const struct call *c;
@@ -175,8 +154,8 @@ static void large(struct scene *s, const struct call *c, int64_t small, int64_t 
 		if (long_one(&r, i) && row_elements(&r, i) > widest)
 			widest = row_elements(&r, i);
 	}
-	/* Not the calls where rows have another first dimension, or packed codes */
-	if (widest == 0 || (c->operand[0].flags & OBJECT && c->operand[0].name[0] == 'w'))
+	/* Not the calls where rows have another first dimension */
+	if (widest == 0)
 		return;
 	r.rows = (INT64_C(1) << 31) / widest + 37;
 	if (!make(&r, most_bytes)) {
@@ -220,10 +199,10 @@ int main(void)
 		skip_all("HZ_TEST_LARGE does not say how many GB there are");
 	scene_open(&s, &o);
 	for (int i = 0; i < calls_count; i++) {
-		for (size_t k = 0; k < sizeof(batches) / sizeof(*batches); k++) {
-			if (strcmp(batches[k].name, calls[i].name) == 0)
-				large(&s, &calls[i], batches[k].rows, most_bytes);
-		}
+		const int64_t rows = call_rows(&calls[i]);
+
+		if (rows > 0)
+			large(&s, &calls[i], rows, most_bytes);
 	}
 	scene_close(&s);
 	return done_testing();

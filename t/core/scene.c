@@ -78,7 +78,7 @@ const struct fakecuda *scene_driver(const char *file)
 	return driver;
 }
 
-void scene_open(struct scene *s, const hz_options *options)
+void scene_open_sized(struct scene *s, const hz_options *options, size_t arena_bytes)
 {
 	const hz_lattice_opts d4 = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2, .beta = 1,
 				    .policy = HZ_LATTICE_T};
@@ -86,7 +86,7 @@ void scene_open(struct scene *s, const hz_options *options)
 	hz_tensor zeros, there;
 
 	memset(s, 0, sizeof(*s));
-	s->arena_bytes = ARENA_BYTES;
+	s->arena_bytes = arena_bytes;
 	must(s, hz_open(&s->ctx, options), "hz_open");
 	s->device = hz_device(s->ctx);
 	must(s, hz_lattice_open(s->ctx, &s->lattice, &d4), "lattice_open");
@@ -94,18 +94,23 @@ void scene_open(struct scene *s, const hz_options *options)
 	must(s, hz_vlut_open(s->ctx, &s->vlut, s->lattice, NULL, NULL), "vlut_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut2, s->lattice, s->lattice, NULL), "vlut_open");
 	must(s, hz_vlut_open(s->ctx, &s->vlut_shaped, s->shaped, NULL, NULL), "vlut_open");
-	s->arena = device_memory(s, ARENA_BYTES);
-	s->host = calloc(1, ARENA_BYTES);
+	s->arena = device_memory(s, arena_bytes);
+	s->host = calloc(1, arena_bytes);
 	if (!s->host)
 		bail("no memory");
-	zeros = hz_tensor_1d(s->host, HZ_U8, HZ_CPU, (int64_t)ARENA_BYTES);
-	there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)ARENA_BYTES);
+	zeros = hz_tensor_1d(s->host, HZ_U8, HZ_CPU, (int64_t)arena_bytes);
+	there = hz_tensor_1d(s->arena, HZ_U8, s->device, (int64_t)arena_bytes);
 	must(s, hz_copy(s->ctx, &zeros, &there), "copy");
 	pack(s);
 	must(s, hz_sync(s->ctx), "sync");
 	if (s->device != HZ_CPU)
 		must(s, hz_reserve(s->ctx, WORKSPACE_BYTES), "reserve");
-	memset(s->host, 0x3f, ARENA_BYTES);	/* normal numbers, if read as f32 */
+	memset(s->host, 0x3f, arena_bytes);	/* normal numbers, if read as f32 */
+}
+
+void scene_open(struct scene *s, const hz_options *options)
+{
+	scene_open_sized(s, options, ARENA_BYTES);
 }
 
 void scene_close(struct scene *s)
@@ -127,18 +132,40 @@ void scene_close(struct scene *s)
 	free(s->host);
 }
 
-/* Bytes of an operand's slot; *middle: where the operand begins in it */
-static size_t slot_bytes(const struct operand *o, size_t *middle)
+/* The sizes of an operand */
+static void shape_of(const struct scene *s, const struct call *c, const struct operand *o,
+		     int64_t *shape)
 {
+	memcpy(shape, o->shape, sizeof(o->shape));
+	if (s->times > 0 && o->ndim > 0 && !(o->flags & (OBJECT | RAW)) &&
+	    shape[0] == call_rows(c))
+		shape[0] *= s->times;
+}
+
+/* Bytes of an operand's slot; *middle: where the operand begins in it */
+static size_t slot_bytes(const struct scene *s, const struct call *c, const struct operand *o,
+			 size_t *middle)
+{
+	int64_t shape[HZ_MAXDIM];
 	size_t count = 1;
 
+	shape_of(s, c, o, shape);
 	for (int d = 0; d < o->ndim; d++)
-		count *= (size_t)o->shape[d];
+		count *= (size_t)shape[d];
 	if (o->flags & RAW)
 		*middle = 64;
 	else
 		*middle = (16 * count + 127) / 64 * 64;
 	return o->flags & RAW ? count + 128 : 2 * *middle + 16 * count;
+}
+
+size_t scene_bytes(const struct scene *s, const struct call *c)
+{
+	size_t bytes = SCENE_GUARD, middle;
+
+	for (int i = 0; i < CALL_OPERANDS && c->operand[i].name; i++)
+		bytes += (slot_bytes(s, c, &c->operand[i], &middle) + 63) / 64 * 64 + SCENE_GUARD;
+	return bytes;
 }
 
 int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_t *used)
@@ -149,9 +176,11 @@ int scene_views(const struct scene *s, const struct call *c, hz_tensor *t, size_
 	for (; n < CALL_OPERANDS && c->operand[n].name; n++) {
 		const struct operand *const o = &c->operand[n];
 		unsigned char *const base = o->flags & HOST ? s->host : s->arena;
-		const size_t bytes = (slot_bytes(o, &middle) + 63) / 64 * 64;
+		const size_t bytes = (slot_bytes(s, c, o, &middle) + 63) / 64 * 64;
+		int64_t shape[HZ_MAXDIM];
 
-		t[n] = hz_tensor_nd(base + at + middle, o->dtype, s->device, o->ndim, o->shape);
+		shape_of(s, c, o, shape);
+		t[n] = hz_tensor_nd(base + at + middle, o->dtype, s->device, o->ndim, shape);
 		if (o->flags & HOST)
 			t[n].device = HZ_CPU;
 		at += bytes + SCENE_GUARD;
@@ -198,7 +227,7 @@ void scene_image(const struct scene *s, const struct call *c, uint64_t seed, uns
 	for (int i = 0; i < n; i++) {
 		const struct operand *const o = &c->operand[i];
 		unsigned char *at = (unsigned char *)t[i].data;
-		size_t middle, bytes = slot_bytes(o, &middle);
+		size_t middle, bytes = slot_bytes(s, c, o, &middle);
 		const int64_t count = (int64_t)(bytes / (o->dtype ? hz_dtype_size(o->dtype) : 1));
 
 		if (o->flags & (OBJECT | RAW | HOST))

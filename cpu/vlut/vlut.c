@@ -232,28 +232,65 @@ static void make_bitfield(const struct hzi_vlut_side *s, uint32_t *bitfield)
 			(f & 3) | (f >> 2 & 3) << 8 | (f >> 4 & 3) << 16 | (f >> 6) << 24;
 }
 
-/* Adds the rows of a panel that w has; their bits are 0. */
+/* Fields of both levels of a block of a row, a byte for each coordinate; 0 where w has none */
+static uint32_t fields_of(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t row,
+			  int64_t block)
+{
+	const struct hzi_coded *w = s->w;
+	const int64_t i = row_of(s, row);
+	const uint8_t *codes = (const uint8_t *)w->codes + i * w->row + block * w->block;
+	uint32_t all = 0;
+
+	if (i < 0 || i >= w->rows || block >= s->blocks)
+		return 0;
+	for (int l = 0; l < s->levels; l++)
+		all |= bitfield[codes[l * w->level]] << 2 * (s->first + l);
+	return all;
+}
+
+/*
+ * Adds the rows of a panel that w has; their bits are 0. Four blocks of rows i and i + 16 are a
+ * word for each coordinate. BLOCKS_AT_ONCE blocks of all rows keep the output in L1.
+ */
 static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfield, int64_t panel,
 			  uint8_t *to)
 {
-	const struct hzi_coded *w = s->w;
-	int64_t begin, end;
+	enum {
+		BLOCKS_AT_ONCE = 64
+	};
+	const uint32_t even = 0x00ff00ff, low = 0xffff;
 
-	panel_rows(s, panel, &begin, &end);
-	for (int64_t b = 0; b < s->blocks; b++) {
-		uint8_t *at = to + b / 4 * 256 + b % 4;
+	for (int64_t first = 0; first < s->blocks; first += BLOCKS_AT_ONCE) {
+		const int64_t end = hzi_vlut_min(first + BLOCKS_AT_ONCE, s->blocks);
 
-		for (int64_t row = begin; row < end; row++) {
-			const int64_t from = row_of(s, row) * w->row + b * w->block;
-			const int64_t i = row % HZI_VLUT_ROWS;
-			uint8_t *byte = at + i / 32 * s->half_bytes + i % 16 * 4;
-			uint32_t all = 0;
+		for (int i = 0; i < HZI_VLUT_ROWS / 2; i++) {
+			const int64_t row = panel * HZI_VLUT_ROWS + i / 16 * 32 + i % 16;
+			uint8_t *lane = to + i / 16 * s->half_bytes + i % 16 * 4;
 
-			for (int l = 0; l < s->levels; l++)
-				all |= bitfield[get_code(w->codes, s->bytes, from + l * w->level)]
-				       << 2 * (s->first + l);
-			for (int e = 0; e < 4; e++)
-				byte[e * 64] |= (uint8_t)((all >> 8 * e & 15) << i / 16 % 2 * 4);
+			for (int64_t b = first; b < end; b += 4) {
+				uint8_t *at = lane + b / 4 * 256;
+				uint32_t v[4], word[4], old;
+
+				for (int j = 0; j < 4; j++)
+					v[j] = fields_of(s, bitfield, row, b + j) |
+					       fields_of(s, bitfield, row + 16, b + j) << 4;
+				/* Byte e of v[j] becomes byte j of word[e]. */
+				for (int j = 0; j < 4; j += 2) {
+					const uint32_t p = v[j], q = v[j + 1];
+
+					v[j] = (p & even) | (q & even) << 8;
+					v[j + 1] = (p >> 8 & even) | (q & ~even);
+				}
+				for (int j = 0; j < 2; j++) {
+					word[j] = (v[j] & low) | v[j + 2] << 16;
+					word[j + 2] = v[j] >> 16 | (v[j + 2] & ~low);
+				}
+				for (int e = 0; e < 4; e++) {
+					memcpy(&old, at + e * 64, 4);
+					old |= word[e];
+					memcpy(at + e * 64, &old, 4);
+				}
+			}
 		}
 	}
 }

@@ -49,23 +49,21 @@ struct rows {
 	bool x_in_memory, y_in_memory;		/* in memory, beyond the caches */
 	int threads;			/* for each transform */
 	char *scratch;			/* of the worker that runs the blocks */
-	char *save;			/* gets the blocks of x, contiguous, by first passes; or NULL */
-	const int *most_exponent;	/* of values to transform, or NULL: see overflow.c */
+	bool in_place;			/* y is x, and sums might overflow: see overflow.c */
 };
 
 /*
  * Bytes of scratch of one worker, in this order: a column tile; the f32 values of one transform
  * between its passes, where y cannot hold them; a block gathered from x; a block to be scattered to
- * y; blocks of x as they were, where y is x: see overflow.c. If threads share a transform, there are
- * as many tiles as threads.
+ * y. If threads share a transform, there are as many tiles as threads.
  */
 struct areas {
-	size_t tile, values, gather, scatter, save;
+	size_t tile, values, gather, scatter;
 };
 
 static inline size_t areas_bytes(const struct areas *s)
 {
-	return s->tile + s->values + s->gather + s->scatter + s->save;
+	return s->tile + s->values + s->gather + s->scatter;
 }
 
 /* The scratch of one worker for rows of a plan */
@@ -104,7 +102,7 @@ int hzi_cpu_hadamard_threads(const struct hz_context *ctx, const struct hzi_hada
 
 /* ---- overflow.c ------------------------------------------------------------------------------ */
 
-#define HZI_STAGES_MOST 32		/* of a transform */
+#define HZI_HEAD_MOST 256		/* 2^head_bits, at most: no scratch needed */
 
 /* One transform: element i is at x + i x_step and y + i y_step. */
 struct hzi_scaled {
@@ -115,9 +113,8 @@ struct hzi_scaled {
 	int64_t x_step, y_step, post_step;
 	float scale;
 	const float *sign, *pre, *post;	/* pre[i], post[i * post_step] */
-	float *scratch;			/* as many floats; not if y is f32, or for 2^head_bits */
+	float *scratch;			/* as many floats, if y is not f32: see HZI_HEAD_MOST */
 	bool fresh;			/* y has no result yet, and may be x */
-	const int64_t *done;		/* NULL, or elements that have stage l behind them */
 };
 
 /* Transforms it, scaled if need be, if y has no result or a wrong one. */

@@ -15,10 +15,14 @@
  * converts.
  *
  * If ahead is not 0, x is prefetched that many elements ahead (f32: FLOATS_AHEAD, unless rows are
- * finished here); fetch_y: f32 y is prefetched too. Prefetched addresses need not exist. save, if
- * not NULL, gets x as it was, rows save_ld elements apart: y may be x. Members that are neighbours
- * here are not neighbours in struct hzi_hadamard_args: otherwise compilers copy them in pairs, and a
- * load of two values that were just stored one by one waits for both stores (4 ns).
+ * finished here); fetch_y: f32 y is prefetched too. Prefetched addresses need not exist.
+ *
+ * guard: stops before it stores a block whose sums overflow; y may be x. It starts after the first
+ * `first` elements, counted over all rows, and returns where it stopped, or rows * count.
+ *
+ * Members that are neighbours here are not neighbours in struct hzi_hadamard_args: otherwise
+ * compilers copy them in pairs, and a load of two values that were just stored one by one waits for
+ * both stores (4 ns).
  */
 struct hzi_head {
 	const void *x;
@@ -26,12 +30,10 @@ struct hzi_head {
 	void *y;
 	int64_t y_ld, rows, count;
 	int32_t x_dtype, bits, y_dtype;
-	bool last, fetch_y;
+	bool last, fetch_y, guard;
 	float scale;
 	const float *pre, *post;
-	int64_t pre_ld, post_ld, ahead;
-	void *save;
-	int64_t save_ld;
+	int64_t pre_ld, post_ld, ahead, first;
 };
 
 /*
@@ -57,6 +59,8 @@ struct hzi_hadamard_pairs {
  * post_ld + c]. There are `groups` groups of rows, x_group, y_group, pre_group and post_group
  * apart. If ahead is not 0, x is prefetched into L2 that many elements ahead; y_ahead: likewise
  * 16-bit y, whose lines are needed when they are stored to. Prefetched addresses need not exist.
+ * guard, for f32 y and whole vectors: stops before it stores a block whose sums overflow. It starts
+ * at column first % width of group first / width; returns where it stopped, or groups * width.
  */
 struct hzi_pass {
 	const void *x;
@@ -64,10 +68,10 @@ struct hzi_pass {
 	int64_t x_ld, y_ld, width;
 	int64_t groups, x_group, y_group, pre_group, post_group, ahead, y_ahead;
 	int32_t x_dtype, y_dtype, bits;
-	bool last, post_by_column;
+	bool last, post_by_column, guard;
 	float scale;
 	const float *pre, *post;
-	int64_t pre_ld, post_ld;
+	int64_t pre_ld, post_ld, first;
 };
 
 /*
@@ -112,9 +116,9 @@ struct hzi_hadamard_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* largest bits of head() */
 	int32_t pass_bits;	/* largest bits of pass() */
-	void (*head)(const struct hzi_head *a);
+	int64_t (*head)(const struct hzi_head *a);
 	void (*pairs)(const struct hzi_hadamard_pairs *a);	/* or NULL */
-	void (*pass)(const struct hzi_pass *a);
+	int64_t (*pass)(const struct hzi_pass *a);
 	/*
 	 * An e such that all |x| < 2^e; of f32 and bf16 the least one. x: rows of n elements, ld
 	 * apart

@@ -9,19 +9,19 @@
  * from its input times 2^-e, and its result is multiplied by 2^e. That is exact, save for inputs
  * near the smallest numbers.
  *
- * Where y is x, the first pass over short rows copies what it loads. Of longer rows it looks at the
- * exponents of what it loads next, a part that stays in L1; if with these sums could overflow, the
- * scalar code goes on: what is transformed already is multiplied by 2^-e, which gives the same bits
- * as if its input had been. Of columns it looks at the rows that a first pass loads next. Before
- * columns that take two steps, and rows that threads share, it reads all exponents.
+ * Where y is x, the flag is read before anything is overwritten that is needed to begin again.
+ * Transforms in registers: before each block is stored. Those with a scratch: before their last
+ * pass, when x is still there, and after it, when its operand is. Longer rows of f32, which have
+ * none: before each block is stored; then all of the row is multiplied by 2^-e, and passes go on
+ * where they were. Columns have no such order: where a first pass loads the next rows, it looks at
+ * their exponents, and the scalar code makes those with which sums could overflow. Before columns
+ * that take two steps, and rows that threads share, all exponents are read.
  */
 #include <config.h>
 
 #include <math.h>
 
 #include "cpu/hadamard/hadamard.h"
-
-#define SMALL 256			/* the longest transform without scratch: 2^head_bits */
 
 int hzi_hadamard_growth(int m, int k)
 {
@@ -101,16 +101,15 @@ static void multiply_base(const struct hzi_scaled *a, float *v, int64_t step)
 void hzi_hadamard_scaled(const struct hzi_scaled *a)
 {
 	const int64_t length = (int64_t)a->m << a->k;
-	float small[SMALL], *v = a->y_dtype == HZ_F32 ? (float *)a->y :
-				  length <= SMALL ? small : a->scratch;
+	float small[HZI_HEAD_MOST], *v = a->y_dtype == HZ_F32 ? (float *)a->y :
+				  length <= HZI_HEAD_MOST ? small : a->scratch;
 	const int64_t step = a->y_dtype == HZ_F32 ? a->y_step : 1;
-	const int64_t first = a->done ? a->done[0] : 0;	/* that is in x still */
 	double most = 0;
 	int e = 0;
 
 	if (!a->fresh && is_result_finite(a, length))
 		return;
-	for (int64_t i = first; i < length; i++) {
+	for (int64_t i = 0; i < length; i++) {
 		const double x = fabs(product(a, i));
 
 		if (!isfinite(x)) {
@@ -128,11 +127,11 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 	if (e == 0 && !a->fresh)
 		return;
 	for (int64_t i = 0; i < length; i++)
-		v[i * step] = (float)ldexp(i < first ? (double)v[i * step] : product(a, i), -e);
+		v[i * step] = (float)ldexp(product(a, i), -e);
 	for (int l = 0; l < a->k; l++) {
 		const int64_t h = (int64_t)1 << l;
 
-		for (int64_t i = a->done ? a->done[l] : 0; i < length; i++) {
+		for (int64_t i = 0; i < length; i++) {
 			if (!(i & h)) {
 				float *p = v + i * step, *q = p + h * step;
 				const float s = *p, t = *q;

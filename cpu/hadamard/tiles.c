@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <math.h>
+
 #include "cpu/hadamard/hadamard.h"
 
 /*
@@ -248,14 +250,12 @@ static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 	return k > BIG_BITS ? SUB_BITS : k;
 }
 
-/* Blocks that are saved at a time where y is x */
-static int64_t saved_blocks(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan)
+/* Whether values between passes are in scratch, and not in y */
+static bool needs_values(const struct hzi_hadamard_kern *kern, const struct hzi_segment *seg,
+			 int y_dtype, bool in_place)
 {
-	int64_t blocks = max_i64(1, L1_FLOATS / plan->n);
-
-	if (plan->nseg == 1 && is_batched(kern, plan->seg))
-		blocks = max_i64(blocks, batch_columns(plan->seg));
-	return blocks;
+	return seg->m > 1 || (seg->k > kern->head_bits &&
+			      (y_dtype != HZ_F32 || (in_place && seg->length < L1_FLOATS)));
 }
 
 struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
@@ -276,7 +276,7 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 				s.tile = tile > s.tile ? tile : s.tile;
 			}
 		}
-		if (seg->m > 1 || (seg->k > kern->head_bits && y_dtype != HZ_F32)) {
+		if (needs_values(kern, seg, y_dtype, in_place)) {
 			const size_t values = is_batched(kern, seg) ? batch_bytes(seg) :
 					      round_to_lines(max_i64(seg->length, L1_FLOATS) * 4);
 
@@ -287,8 +287,6 @@ struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hz
 		s.gather = round_to_lines(plan->n * dtype_bytes(x_dtype));
 	if (y_step != 1)
 		s.scatter = round_to_lines(plan->n * dtype_bytes(y_dtype));
-	if (in_place && x_step == 1 && y_step == 1 && plan->n <= L1_FLOATS)
-		s.save = round_to_lines(saved_blocks(kern, plan) * plan->n * dtype_bytes(x_dtype));
 	return s;
 }
 
@@ -301,14 +299,16 @@ struct transform {
 	float *t;
 	const float *pre, *post;
 	const float *sign;
-	char *save;			/* gets x; or NULL */
 	int64_t count;			/* contiguous transforms, 1 unless they are short */
 	int sub;
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
 	bool *overflow;			/* set by threads that share the transform */
-	const int *most_exponent;	/* of values of x, which sylvester() looks at; or NULL */
-	int64_t stopped;		/* where it found a larger one */
+	bool watched;			/* no last pass begins after an overflow */
+	bool stopped;			/* it did not */
+	bool guard;			/* passes stop at overflows: see rescale() */
+	int exponent;			/* values are divided by two to that */
+	struct hzi_fp_watch *w;
 };
 
 /* Around the work of one of several threads: see overflow.c. */
@@ -335,17 +335,53 @@ static int last_pass_bits(const struct hzi_hadamard_kern *kern, int k)
 	return (int)min_i64(most, (left + passes - 1) / passes);
 }
 
+/* Multiplies f32 values by 2^e. */
+static void multiply(const struct hzi_hadamard_kern *kern, float *v, int64_t count, int e)
+{
+	kern->head(&(struct hzi_head){
+		.x = v,
+		.y = v,
+		.rows = 1,
+		.count = count,
+		.x_dtype = HZ_F32,
+		.y_dtype = HZ_F32,
+		.last = true,
+		.scale = ldexpf(1, e),
+	});
+}
+
 /*
- * Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t. Returns
- * false before it loads values of x whose exponents are above *a->most_exponent.
+ * After an overflow in place, before which nothing was lost: divides the row by a power of two with
+ * which its sums do not overflow. Its values are x still, or have some of the stages behind them.
  */
-static bool sylvester(struct transform *a, int64_t offset, int64_t count, int k, bool last)
+static void rescale(struct transform *a)
+{
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+
+	hzi_fp_watch_end(a->w);
+	a->guard = false;
+	a->exponent = hzi_hadamard_growth(seg->m, seg->k) + 1;
+	if (a->pre)
+		a->exponent += max_i64(0, r->kern->exponent(a->pre, HZ_F32, 1, 0, seg->length));
+	if (seg->scale > 1)
+		a->exponent += ilogbf(seg->scale) + 1;
+	a->exponent = min_i64(a->exponent, 126);
+	multiply(r->kern, a->t, seg->length, -a->exponent);
+	hzi_fp_watch_begin(a->w);
+}
+
+/*
+ * Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t. Sets
+ * a->stopped instead of the last pass if a->watched and there was an overflow.
+ */
+static void sylvester(struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
 	const struct rows *r = a->r;
 	const struct hzi_hadamard_kern *kern = r->kern;
 
 	if (k <= kern->head_bits) {
-		const struct hzi_head h = {
+		struct hzi_head h = {
 			.x = a->x + offset * dtype_bytes(r->x_dtype),
 			.y = last ? a->y + offset * dtype_bytes(r->y_dtype) :
 				    (char *)(a->t + offset),
@@ -360,15 +396,13 @@ static bool sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.post = a->post ? a->post + offset : NULL,
 			.ahead = r->x_in_memory ? L1_FLOATS : 0,
 			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
-			.save = a->save ? a->save + offset * dtype_bytes(r->x_dtype) : NULL,
 		};
 
-		if (a->most_exponent &&
-		    kern->exponent(h.x, h.x_dtype, 1, 0, count) > *a->most_exponent) {
-			a->stopped = offset;
-			return false;
+		h.guard = a->guard;
+		while ((h.first = kern->head(&h)) < count) {
+			rescale(a);
+			h.guard = false;
 		}
-		kern->head(&h);
 	} else {
 		const int bits = last_pass_bits(kern, k);
 		const int64_t step = (int64_t)1 << (k - bits);
@@ -394,43 +428,32 @@ static bool sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 		for (int64_t i = offset, n; i < offset + count; i += n) {
 			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
 			for (int64_t j = i, each = k - bits <= kern->head_bits ? n : step;
-			     j < i + n; j += each) {
-				if (!sylvester(a, j, each, k - bits, false))
-					return false;
-			}
+			     j < i + n; j += each)
+				sylvester(a, j, each, k - bits, false);
 			p.groups = n >> k;
 			p.x = a->t + i;
 			p.y = last ? a->y + i * dtype_bytes(r->y_dtype) :
 				     (char *)(a->t + i);
 			p.post = a->post ? a->post + i : NULL;
-			kern->pass(&p);
+			if (last && a->watched && hzi_fp_overflowed()) {
+				a->stopped = true;
+				return;
+			}
+			p.ahead = r->x_in_memory && a->t == (const float *)a->x &&
+				  k - bits <= kern->head_bits ? n : 0;
+			p.guard = a->guard;
+			p.first = 0;
+			while ((p.first = kern->pass(&p)) < p.groups * step) {
+				rescale(a);
+				p.guard = false;
+			}
 		}
 	}
-	return true;
 }
 
-/*
- * done[l] = elements at the beginning of t that have stage l behind them, sylvester() having stopped
- * while it made transforms of 2^sub elements
- */
-static void stages_done(const struct transform *a, int sub, int64_t *done)
-{
-	const struct hzi_hadamard_kern *kern = a->r->kern;
-	int l = a->seg->k;
-
-	while (l > sub)
-		done[--l] = 0;
-	for (int k = sub; k > kern->head_bits; k = l) {
-		for (const int below = k - last_pass_bits(kern, k); l > below;)
-			done[--l] = a->stopped >> k << k;
-	}
-	while (l > 0)
-		done[--l] = a->stopped;
-}
-
-/* Makes transform i of segment s of block b, scaled, of which `done` is made already if not NULL. */
+/* Makes transform i of segment s of block b, scaled. */
 static void scale_one(const struct rows *r, const struct areas *areas, int64_t b, int s, int64_t i,
-		      bool fresh, const int64_t *done)
+		      bool fresh)
 {
 	const struct hzi_segment *seg = &r->plan->seg[s];
 	const int64_t e = seg->offset + i * seg->length;
@@ -452,7 +475,6 @@ static void scale_one(const struct rows *r, const struct areas *areas, int64_t b
 		.post = r->post ? r->post + b * r->post_ld + e : NULL,
 		.scratch = (float *)(r->scratch + (size_t)r->threads * areas->tile),
 		.fresh = fresh,
-		.done = done,
 	});
 }
 
@@ -474,9 +496,10 @@ static void do_sub_blocks(void *job, int thread, int64_t begin, int64_t end)
 /* Unit i is a tile of columns of the matrix whose rows are the sub-blocks of part i / tiles. */
 static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 {
-	const struct transform *a = job;
+	struct transform *a = job;
 	const struct rows *r = a->r;
 	const struct hzi_segment *seg = a->seg;
+	const int most = 127 - (seg->k - a->sub);
 	const int64_t step = (int64_t)1 << a->sub, tiles = (step + a->width - 1) / a->width;
 	struct columns c = {
 		.kern = r->kern,
@@ -492,6 +515,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.post_by_column = true,
 		.last = seg->m == 1,
 		.scale = seg->scale,
+		.most_exponent = a->guard ? &most : NULL,
 	};
 	struct hzi_fp_watch w = {0};
 
@@ -502,8 +526,12 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		c.x = (const char *)(a->t + offset);
 		c.y = seg->m == 1 ? a->y : (char *)(a->t + offset);
 		c.post = seg->m == 1 ? a->post : NULL;
-		column_tile(&c, i % tiles * a->width,
-			    (float *)(r->scratch + (size_t)thread * a->tile_bytes));
+		if (!column_tile(&c, i % tiles * a->width,
+				 (float *)(r->scratch + (size_t)thread * a->tile_bytes))) {
+			rescale(a);
+			c.most_exponent = NULL;
+			i--;
+		}
 	}
 	end_share(a, &w);
 }
@@ -537,7 +565,7 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 	end_share(a, &w);
 }
 
-/* Returns false if values of x are too large: see sylvester(). */
+/* Returns false instead of the last pass if a->watched and there was an overflow. */
 static bool one_transform(struct transform *a)
 {
 	const struct rows *r = a->r;
@@ -545,11 +573,14 @@ static bool one_transform(struct transform *a)
 	const int64_t step = (int64_t)1 << seg->k;
 
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
-	a->stopped = -1;
+	a->stopped = false;
 	hzi_parallel(r->ctx, r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
-	if (a->stopped >= 0)
+	if (a->stopped)
 		return false;
 	if (a->sub < seg->k) {
+		if (a->watched && seg->m == 1 && hzi_fp_overflowed())
+			return false;
+
 		const int64_t rows = (int64_t)1 << (seg->k - a->sub);
 		const int64_t columns = (int64_t)1 << a->sub;
 
@@ -557,13 +588,18 @@ static bool one_transform(struct transform *a)
 		hzi_parallel(r->ctx, r->threads, do_columns, a,
 			     seg->m * ((columns + a->width - 1) / a->width));
 	}
+	if (seg->m > 1 && a->watched && hzi_fp_overflowed())
+		return false;
 	if (seg->m > 1)
 		hzi_parallel(r->ctx, r->threads, do_base, a, (step + 15) / 16);
 	return true;
 }
 
-/* Runs the transforms of a segment in n <= batch_columns() blocks; t is that of the first. */
-static void batch(const struct transform *a, int64_t n)
+/*
+ * Runs the transforms of a segment in n <= batch_columns() blocks; t is that of the first. Returns
+ * false, and y is as it was, if sums overflow and a->watched.
+ */
+static bool batch(const struct transform *a, int64_t n)
 {
 	const struct rows *r = a->r;
 	const struct hzi_segment *seg = a->seg;
@@ -590,8 +626,6 @@ static void batch(const struct transform *a, int64_t n)
 		.bits = seg->k,
 		.pre = a->pre,
 		.pre_ld = r->pre_ld,
-		.save = a->save,
-		.save_ld = r->plan->n,
 	});
 	r->kern->transpose(p, length, q, ld, n, length);
 	for (int64_t i = 0; i < length && n < b.width; i++)
@@ -602,6 +636,8 @@ static void batch(const struct transform *a, int64_t n)
 		r->kern->base_mul(&b);
 	}
 	r->kern->transpose(p, ld, q, length, length, n);
+	if (a->watched && hzi_fp_overflowed())
+		return false;
 	r->kern->head(&(struct hzi_head){
 		.x = q,
 		.y = a->y,
@@ -616,34 +652,168 @@ static void batch(const struct transform *a, int64_t n)
 		.post = a->post,
 		.post_ld = r->post_ld,
 	});
+	return true;
 }
 
-/* Where element e of the b-th block is saved, or NULL */
-static char *saved_at(const struct rows *r, int64_t b, int64_t e)
-{
-	return r->save ? r->save + (b * r->plan->n + e) * dtype_bytes(r->x_dtype) : NULL;
-}
-
-/*
- * Makes a->count transforms, from i on, of segment s of block b. With r->most_exponent scalar code
- * makes those of larger values.
- */
-static void watched_transforms(struct transform *a, const struct areas *areas, int64_t b, int s,
-			       int64_t i)
+/* Makes the last pass of a->count transforms again, where results are not finite, from t. */
+static void scale_last_pass(const struct transform *a)
 {
 	const struct rows *r = a->r;
-	int64_t done[HZI_STAGES_MOST];
+	const struct hzi_segment *seg = a->seg;
+	const int k = seg->m > 1 ? 0 : a->sub < seg->k ? seg->k - a->sub :
+		      last_pass_bits(r->kern, seg->k);
+	const int64_t step = (int64_t)1 << (seg->k - k);
 
-	a->most_exponent = a->count > 1 ? NULL : r->most_exponent;
-	if (a->count > 1 && r->most_exponent &&
-	    r->kern->exponent(a->x, r->x_dtype, 1, 0, a->count * a->seg->length) >
-	    *r->most_exponent) {
-		for (int64_t end = i + a->count; i < end; i++)
-			scale_one(r, areas, b, s, i, true, NULL);
-	} else if (!one_transform(a)) {
-		stages_done(a, a->sub, done);
-		scale_one(r, areas, b, s, i, true, a->t == (float *)a->y ? done : NULL);
+	for (int64_t i = 0; i < a->count * seg->length; i++) {
+		if (i % seg->length < step)
+			hzi_hadamard_scaled(&(struct hzi_scaled){
+				.kern = r->kern,
+				.x = (const char *)(a->t + i),
+				.y = a->y + i * dtype_bytes(r->y_dtype),
+				.x_dtype = HZ_F32,
+				.y_dtype = r->y_dtype,
+				.m = seg->m,
+				.k = k,
+				.x_step = step,
+				.y_step = step,
+				.post_step = step,
+				.scale = seg->scale,
+				.sign = a->sign,
+				.post = a->post ? a->post + i : NULL,
+				.scratch = (float *)r->scratch,
+			});
 	}
+}
+
+/* Likewise the factors that batch() multiplies by last: transforms of one element each */
+static void scale_batch(const struct transform *a, int64_t n)
+{
+	const struct rows *r = a->r;
+	const int64_t length = a->seg->length;
+	const float *q = a->t + length * (batch_columns(a->seg) + TILE_PAD);
+
+	for (int64_t i = 0; i < n; i++) {
+		for (int64_t j = 0; j < length; j++)
+			hzi_hadamard_scaled(&(struct hzi_scaled){
+				.kern = r->kern,
+				.x = (const char *)(q + i * length + j),
+				.y = a->y + (i * r->y_ld + j) * dtype_bytes(r->y_dtype),
+				.x_dtype = HZ_F32,
+				.y_dtype = r->y_dtype,
+				.m = 1,
+				.scale = a->seg->scale,
+				.post = a->post ? a->post + i * r->post_ld + j : NULL,
+			});
+	}
+}
+
+/* batch() of blocks from b on, segment s */
+static void make_batch(struct transform *a, const struct areas *areas, int64_t b, int s, int64_t n)
+{
+	struct hzi_fp_watch w;
+
+	a->watched = a->r->in_place;
+	if (!a->watched) {
+		batch(a, n);
+		return;
+	}
+	hzi_fp_watch_begin(&w);
+	const bool made = batch(a, n);
+
+	if (hzi_fp_watch_end(&w) && made)
+		scale_batch(a, n);
+	for (int64_t i = 0; !made && i < n; i++)
+		scale_one(a->r, areas, b + i, s, 0, true);
+}
+
+/* Makes a->count transforms, from i on, of segment s of block b. */
+static void make_transforms(struct transform *a, const struct areas *areas, int64_t b, int s,
+			    int64_t i)
+{
+	const struct rows *r = a->r;
+	const struct hzi_segment *seg = a->seg;
+	const int64_t end = i + a->count;
+	struct hzi_fp_watch w;
+	bool made;
+
+	if (!r->in_place) {
+		one_transform(a);
+		return;
+	}
+	if (r->threads > 1) {
+		int most = 127 - hzi_hadamard_growth(seg->m, seg->k);
+
+		if (a->pre)
+			most -= r->kern->exponent(a->pre, HZ_F32, 1, 0, seg->length);
+		if (r->kern->exponent(a->x, r->x_dtype, 1, 0, seg->length) > most)
+			scale_one(r, areas, b, s, i, true);
+		else
+			one_transform(a);
+		return;
+	}
+	a->watched = a->t != (float *)a->y;
+	a->guard = !a->watched;
+	a->exponent = 0;
+	a->w = &w;
+	hzi_fp_watch_begin(&w);
+	made = one_transform(a);
+	if (hzi_fp_watch_end(&w) && made && a->watched)
+		scale_last_pass(a);
+	for (; !made && i < end; i++)
+		scale_one(r, areas, b, s, i, true);
+	if (a->exponent)
+		multiply(r->kern, a->t, seg->length, a->exponent);
+}
+
+/* Transforms that fit registers; those that overflow in place are made again from a copy. */
+static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
+{
+	const int64_t size = dtype_bytes(h->x_dtype), all = h->rows * h->count;
+	float copy[HZI_HEAD_MOST];
+	struct hzi_fp_watch w;
+
+	while (h->guard) {
+		hzi_fp_watch_begin(&w);
+		h->first = kern->head(h);
+		hzi_fp_watch_end(&w);
+		if (h->first == all)
+			return;
+
+		const int64_t row = h->first / h->count, i = h->first % h->count;
+		const int64_t count = min_i64((int64_t)1 << kern->head_bits, h->count - i);
+		struct hzi_head part = *h;
+
+		part.x = memcpy(copy, (const char *)h->x + (row * h->x_ld + i) * size,
+				(size_t)(count * size));
+		part.y = (char *)h->y + (row * h->y_ld + i) * size;
+		part.rows = 1;
+		part.count = count;
+		part.pre = h->pre ? h->pre + row * h->pre_ld + i : NULL;
+		part.post = h->post ? h->post + row * h->post_ld + i : NULL;
+		part.guard = false;
+		part.first = 0;
+		hzi_fp_watch_begin(&w);
+		kern->head(&part);
+		hzi_fp_watch_end(&w);
+		for (int64_t j = 0; j < count; j += (int64_t)1 << h->bits)
+			hzi_hadamard_scaled(&(struct hzi_scaled){
+				.kern = kern,
+				.x = (const char *)copy + j * size,
+				.y = (char *)part.y + j * size,
+				.x_dtype = h->x_dtype,
+				.y_dtype = h->y_dtype,
+				.m = 1,
+				.k = h->bits,
+				.x_step = 1,
+				.y_step = 1,
+				.post_step = 1,
+				.scale = h->scale,
+				.pre = part.pre ? part.pre + j : NULL,
+				.post = part.post ? part.post + j : NULL,
+			});
+		h->first += count;
+	}
+	kern->head(h);
 }
 
 /* Blocks begin .. end - 1 of rows whose elements are contiguous in x and y */
@@ -687,22 +857,14 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 					.ahead = STREAM_AHEAD,
-					.save = saved_at(r, b - begin, seg->offset),
-					.save_ld = n,
+					.guard = r->in_place,
 				};
 
 				if (flat) {
 					h.count *= blocks;
 					h.rows = 1;
 				}
-				if (r->most_exponent &&
-				    r->kern->exponent(h.x, h.x_dtype, blocks, h.x_ld, h.count) >
-				    *r->most_exponent) {
-					for (int64_t i = 0; i < seg->count; i++)
-						scale_one(r, areas, b, s, i, true, NULL);
-					continue;
-				}
-				r->kern->head(&h);
+				run_head(r->kern, &h);
 				continue;
 			}
 			for (int64_t i = 0, step; i < blocks * seg->count; i += step) {
@@ -718,14 +880,13 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre = r->pre ? r->pre + block * r->pre_ld + e : NULL,
 					.post = r->post ? r->post + block * r->post_ld + e : NULL,
 					.sign = r->sign[s],
-					.save = saved_at(r, block - begin, e),
 					.count = 1,
 					.tile_bytes = areas->tile,
 					.overflow = r->threads > 1 ? overflow : NULL,
 				};
 
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
-				if (seg->m == 1 && r->y_dtype == HZ_F32)
+				if (!needs_values(r->kern, seg, r->y_dtype, r->in_place))
 					a.t = (float *)a.y;
 				/*
 				 * Interleaving does not pay for fewer columns than one transform
@@ -733,27 +894,26 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 				 */
 				if (is_batched(r->kern, seg) && blocks - i > (int64_t)1 << seg->k) {
 					step = min_i64(blocks - i, batch_columns(seg));
-					batch(&a, step);
+					make_batch(&a, areas, block, s, step);
 					continue;
 				}
 				if (seg->m == 1 && r->threads == 1)
 					a.count = max_i64(1, min_i64(left,
 								     L1_FLOATS / seg->length));
 				step = a.count;
-				watched_transforms(&a, areas, block, s, i % seg->count);
+				make_transforms(&a, areas, block, s, i % seg->count);
 			}
 		}
 	}
 }
 
 /* Makes transforms of blocks begin .. end - 1 again: see hzi_hadamard_scaled(). */
-static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
-		       bool fresh)
+static void run_scaled(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end)
 {
 	for (int64_t b = begin; b < end; b++) {
 		for (int s = 0; s < r->plan->nseg; s++) {
 			for (int64_t i = 0; i < r->plan->seg[s].count; i++)
-				scale_one(r, areas, b, s, i, fresh, NULL);
+				scale_one(r, areas, b, s, i, false);
 		}
 	}
 }
@@ -773,75 +933,18 @@ static bool overflows(const struct rows *r, const struct areas *areas, int64_t b
 	return hzi_fp_watch_end(&w) || overflow;
 }
 
-/* The largest exponent of values of block b with which no sum overflows */
-static int largest_exponent(const struct rows *r, int64_t b)
-{
-	int growth = 0;
-
-	for (int s = 0; s < r->plan->nseg; s++) {
-		const struct hzi_segment *seg = &r->plan->seg[s];
-		const int bits = hzi_hadamard_growth(seg->m, seg->k);
-
-		growth = bits > growth ? bits : growth;
-	}
-	if (r->pre)
-		growth += r->kern->exponent(r->pre + b * r->pre_ld, HZ_F32, 1, 0, r->plan->n);
-	return 127 - growth;
-}
-
-/*
- * Runs blocks begin .. end - 1 by `run`, y being x; those that overflow are made again. Without save
- * a thread looks at exponents before it loads values, threads together look at all of a block first.
- */
-static void run_in_place(const struct rows *r, const struct areas *areas, int64_t begin,
-			 int64_t end, run_blocks run)
-{
-	const int64_t size = dtype_bytes(r->x_dtype), n = r->plan->n;
-	const int64_t step = saved_blocks(r->kern, r->plan);
-
-	for (int64_t b = begin; b < end; b += step) {
-		const int64_t blocks = min_i64(step, end - b);
-		struct rows s = *r;
-		bool unused;
-
-		if (r->save) {
-			if (!overflows(r, areas, b, b + blocks, run))
-				continue;
-			s.x = r->save;
-			s.x_ld = n;
-			s.y += b * r->y_ld * size;
-			s.pre = r->pre ? r->pre + b * r->pre_ld : NULL;
-			s.post = r->post ? r->post + b * r->post_ld : NULL;
-			run_scaled(&s, areas, 0, blocks, false);
-			continue;
-		}
-
-		const int most = largest_exponent(r, b);
-
-		if (r->threads == 1) {
-			s.most_exponent = &most;
-			run(&s, areas, b, b + 1, &unused);
-		} else if (r->kern->exponent(r->x + b * r->x_ld * size, r->x_dtype, 1, 0, n) >
-			   most) {
-			run_scaled(r, areas, b, b + 1, true);
-		} else {
-			run(r, areas, b, b + 1, &unused);
-		}
-	}
-}
-
 /* Runs blocks begin .. end - 1 by `run`; those that overflow then are made again. */
 static void run_watched(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
 			run_blocks run)
 {
+	struct rows s = *r;
 	bool overflow = false;
 
-	if (!hzi_may_overflow(r->x_dtype, r->pre))
-		run(r, areas, begin, end, &overflow);
-	else if (r->x == r->y)
-		run_in_place(r, areas, begin, end, run);
+	s.in_place = r->x == r->y && hzi_may_overflow(r->x_dtype, r->pre);
+	if (s.in_place || !hzi_may_overflow(r->x_dtype, r->pre))
+		run(&s, areas, begin, end, &overflow);
 	else if (overflows(r, areas, begin, end, run))
-		run_scaled(r, areas, begin, end, false);
+		run_scaled(r, areas, begin, end);
 }
 
 static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
@@ -857,7 +960,6 @@ void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, in
 	struct rows c = *r;
 
 	if (r->x_step == 1 && r->y_step == 1) {
-		c.save = s->save ? scatter + s->scatter : NULL;
 		run_contiguous(&c, s, begin, end);
 		return;
 	}
@@ -921,20 +1023,19 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		.x = r->x + begin * r->x_ld * dtype_bytes(r->x_dtype),
 		.y = y,
 		.t = (float *)y,
-		.save = r->save,
 	};
 
 	(void)overflow;
-	if (!r->most_exponent) {
+	if (!r->in_place) {
 		sylvester(&t, 0, (end - begin) * r->plan->n, seg->k, true);
 		return;
 	}
-	for (int64_t i = 0; i < seg->count; i += t.count) {
-		t.count = min_i64(max_i64(1, L1_FLOATS / seg->length), seg->count - i);
-		watched_transforms(&t, areas, begin, 0, i);
+	for (int64_t i = 0, count = (end - begin) * seg->count; i < count; i += t.count) {
+		t.t = (float *)(seg->length < L1_FLOATS ? r->scratch : t.y);
+		t.count = min_i64(max_i64(1, L1_FLOATS / seg->length), count - i);
+		make_transforms(&t, areas, begin, 0, i);
 		t.x += t.count * seg->length * 4;
 		t.y += t.count * seg->length * 4;
-		t.t = (float *)t.y;
 	}
 }
 
@@ -964,52 +1065,14 @@ static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_ha
 }
 
 static __attribute__((noinline)) void direct_in_place(const struct hz_context *ctx,
-						      const struct hzi_hadamard_args *a,
-						      run_blocks run)
+						      const struct hzi_hadamard_args *a)
 {
-	float save[L1_FLOATS] __attribute__((aligned(64)));
+	float values[L1_FLOATS] __attribute__((aligned(64)));
 	struct rows r = direct_rows(ctx, a);
 
-	r.save = a->plan.n <= L1_FLOATS ? (char *)save : NULL;
-	run_in_place(&r, &(struct areas){0}, 0, a->blocks, run);
-}
-
-/* Heads of blocks of at most L1_FLOATS by h, which has all of them; y is x. */
-static __attribute__((noinline)) void head_in_place(const struct hz_context *ctx,
-						    const struct hzi_hadamard_args *a,
-						    struct hzi_head *h)
-{
-	const int64_t n = a->plan.n, step = L1_FLOATS / n, size = dtype_bytes(a->x_dtype);
-	const bool flat = h->count > n;
-	float save[L1_FLOATS] __attribute__((aligned(64)));
-
-	h->save = save;
-	h->save_ld = n;
-	for (int64_t b = 0; b < a->blocks; b += step) {
-		const int64_t blocks = min_i64(step, a->blocks - b);
-		struct hzi_fp_watch w;
-
-		if (flat)
-			h->count = blocks * n;
-		else
-			h->rows = blocks;
-		hzi_fp_watch_begin(&w);
-		hzi_hadamard_kern[ctx->level].head(h);
-		if (hzi_fp_watch_end(&w)) {
-			struct rows r = direct_rows(ctx, a);
-
-			r.x = (const char *)save;
-			r.x_ld = n;
-			r.y = h->y;
-			r.pre = h->pre;
-			r.post = h->post;
-			run_scaled(&r, &(struct areas){0}, 0, blocks, false);
-		}
-		h->x = (const char *)h->x + step * h->x_ld * size;
-		h->y = (char *)h->y + step * h->y_ld * size;
-		h->pre = h->pre ? h->pre + step * h->pre_ld : NULL;
-		h->post = h->post ? h->post + step * h->post_ld : NULL;
-	}
+	r.in_place = true;
+	r.scratch = (char *)values;
+	run_passes(&r, &(struct areas){0}, 0, a->blocks, NULL);
 }
 
 static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_args *a)
@@ -1036,18 +1099,12 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
 		.ahead = STREAM_AHEAD,
+		.guard = hzi_is_lost(a),
 	};
 	struct hzi_fp_watch w;
 
-	if (!hzi_may_overflow(a->x_dtype, h.pre)) {
-		kern->head(&h);
-		return;
-	}
-	if (a->x == a->y) {
-		if (n > L1_FLOATS)
-			direct_in_place(ctx, a, run_unwatched);
-		else
-			head_in_place(ctx, a, &h);
+	if (h.guard || !hzi_may_overflow(a->x_dtype, h.pre)) {
+		run_head(kern, &h);
 		return;
 	}
 	hzi_fp_watch_begin(&w);
@@ -1055,7 +1112,7 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 	if (hzi_fp_watch_end(&w)) {
 		const struct rows r = direct_rows(ctx, a);
 
-		run_scaled(&r, &(struct areas){0}, 0, a->blocks, false);
+		run_scaled(&r, &(struct areas){0}, 0, a->blocks);
 	}
 }
 
@@ -1066,7 +1123,7 @@ int hzi_cpu_hadamard_direct(struct hz_context *ctx, const void *args)
 	if (a->plan.seg[0].k <= hzi_hadamard_kern[ctx->level].head_bits) {
 		direct_head(ctx, a);
 	} else if (hzi_is_lost(a)) {
-		direct_in_place(ctx, a, run_passes);
+		direct_in_place(ctx, a);
 	} else {
 		const struct rows r = direct_rows(ctx, a);
 

@@ -10,6 +10,7 @@
 #include "cpu/core/formats.inc"
 #include "cpu/core/transpose.inc"
 #include "cpu/core/vec_i16.h"
+#include "lib/core/fp.h"
 #include "cpu/hadamard/hadamard.inc"
 #include "cpu/hadamard/quantize.inc"
 

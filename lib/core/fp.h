@@ -94,7 +94,7 @@ static inline hzi_fp_modes hzi_fp_nearest(void)
  * If there was one, end returns true, and flags are as they were at begin, since the caller then
  * computes again. Silence: none of the three exceptions traps or leaves a flag, for code whose
  * intermediate results may be Inf or NaN while its results are not. Other code pays for two reads of
- * MXCSR.
+ * MXCSR. hzi_fp_overflowed(): whether there was an overflow since begin.
  */
 #if defined(__SSE__)
 #define HZI_FP_INVALID 0x1ul
@@ -135,6 +135,11 @@ static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
 	return overflow;
 }
 
+static inline bool hzi_fp_overflowed(void)
+{
+	return hzi_fp_get() & HZI_FP_OVERFLOW;
+}
+
 static inline void hzi_fp_silence_begin(struct hzi_fp_watch *w)
 {
 	w->before = hzi_fp_get();
@@ -169,6 +174,18 @@ static inline bool hzi_fp_watch_end(const struct hzi_fp_watch *w)
 	else
 		feupdateenv(&w->before);
 	return overflow;
+}
+
+static inline bool hzi_fp_overflowed(void)
+{
+#if defined(__aarch64__)
+	uint64_t status;
+
+	__asm__ volatile("mrs %0, fpsr" : "=r"(status) : : "memory");
+	return status & 4;
+#else
+	return fetestexcept(FE_OVERFLOW);
+#endif
 }
 
 static inline void hzi_fp_silence_begin(struct hzi_fp_watch *w)

@@ -24,6 +24,7 @@ struct tcase {
 	int in_place;
 	enum values values;
 	int64_t calm;			/* elements at the beginning with smaller values */
+	int below;			/* OVERFLOWS: the smaller, the earlier sums overflow */
 	hz_hadamard_opts o;		/* pre and post on the host */
 };
 
@@ -85,7 +86,7 @@ static double value_of(const struct tcase *c)
 	if (kind == TINY)
 		return ldexp(rnd_normal(&rnd), f16 ? -15 : -127);
 	if (kind == OVERFLOWS)
-		return fmin(fmax(ldexp(rnd_normal(&rnd), 126), -0x1p127), 0x1p127);
+		return fmin(fmax(ldexp(rnd_normal(&rnd), 126 - c->below), -0x1p127), 0x1p127);
 	if (kind == LARGE)
 		return ldexp(rnd_normal(&rnd), f16 ? 14 : 120);
 	return rnd_normal(&rnd);
@@ -885,6 +886,7 @@ static void test_overflow(void)
 			random_strides(&c, c.x_stride);
 		random_diags(&rnd, &c.o, c.shape[1 - c.o.axis], c.shape[1 - c.o.axis],
 			     &diags);
+		c.below = rnd_below(&rnd, 3 + ilogb((double)c.shape[1 - c.o.axis]) / 2);
 		good &= check_case(&c);
 		free_diags(&diags);
 	}
@@ -900,6 +902,7 @@ static void test_overflow(void)
 
 		c.values = OVERFLOWS;
 		c.in_place = 1;
+		c.below = rnd_below(&rnd, 3 + ilogb((double)c.shape[1]) / 2);
 		if (i % 3)
 			c.calm = rnd_below(&rnd, c.shape[1]);
 		c.o.plan = i % 4 == 3 && i < 12 ? HZ_PLAN_TRUE : 0;

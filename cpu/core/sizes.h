@@ -87,7 +87,9 @@ static inline void copy_strided(void *to, int64_t to_step, const void *from, int
 	char *y = to;
 	const char *x = from;
 
-	if (size == 4) {
+	if (to_step == 1 && from_step == 1) {
+		memcpy(y, x, (size_t)(n * size));
+	} else if (size == 4) {
 		for (int64_t i = 0; i < n; i++)
 			memcpy(y + 4 * i * to_step, x + 4 * i * from_step, 4);
 	} else if (size == 2) {

@@ -124,8 +124,6 @@ static void gather(const struct job *job, int64_t item, int64_t j, uint8_t *to)
 			memcpy(to + l, b + l / 64 * 64 * PANEL + l % 64 * 16, 4);
 	} else if (job->w_is_a) {
 		copy_strided(to, 1, (const char *)a->b + at + j * a->b_n, a->b_k, a->k, 1);
-	} else if (a->a_k == 1) {
-		memcpy(to, (const char *)a->a + at + j * a->a_m, (size_t)a->k);
 	} else {
 		copy_strided(to, 1, (const char *)a->a + at + j * a->a_m, a->a_k, a->k, 1);
 	}

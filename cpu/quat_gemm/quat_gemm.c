@@ -8,6 +8,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "cpu/core/cpu.h"
@@ -186,12 +187,13 @@ struct plan {
 	int64_t part_cols, nc;		/* most columns of a part; of S packed at once */
 	int64_t tile_cols, unit;	/* of a tile; accumulators are padded to this */
 	int threads;
-	struct step steps[16];
-	int step_count;
-	int add_mode[4]; /* modes of direct steps 0 .. 3 after the first block of k */
-	bool negative[4];		/* components that are accumulated with the opposite sign */
 	/* Scratch of a thread, bytes */
 	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
+	bool negative[4];		/* components that are accumulated with the opposite sign */
+	/* Of panels and tiles only: */
+	int step_count;
+	int add_mode[4];		/* modes of direct steps 0 .. 3 after the first block of k */
+	struct step steps[16];
 };
 
 /*
@@ -324,17 +326,21 @@ static void plan_gemv(struct plan *p, int64_t parts)
 static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			     enum path path)
 {
-	struct plan p = {
-		.a = a, .kern = kern_of(ctx, a->dtype), .path = path, .k = a->k,
-		.size = a->dtype == HZ_F64 ? 8 : 4,
-		/* bf16 products are exact and take a third of the time of the fast method. */
-		.fast = path == PANELS && a->method == HZ_QUAT_FAST,
-		.items = item_count(a->ndim, a->shape),
-	};
-	const double products = (double)a->m * (double)a->n * (double)p.items * (double)(a->k + 1);
+	struct plan p;
+	const int64_t items = item_count(a->ndim, a->shape);
+	const double products = (double)a->m * (double)a->n * (double)items * (double)(a->k + 1);
 	const bool half = path == BF16_TILES;
 	int64_t part_rows, planes;
 
+	memset(&p, 0, offsetof(struct plan, step_count));
+	p.a = a;
+	p.kern = kern_of(ctx, a->dtype);
+	p.path = path;
+	p.k = a->k;
+	p.size = a->dtype == HZ_F64 ? 8 : 4;
+	/* bf16 products are exact and take a third of the time of the fast method. */
+	p.fast = path == PANELS && a->method == HZ_QUAT_FAST;
+	p.items = items;
 	p.swap = path == GEMV ? a->m < a->n : should_swap(a, p.kern->lanes);
 	p.rows = p.swap ? a->n : a->m;
 	p.cols = p.swap ? a->m : a->n;
@@ -1188,14 +1194,14 @@ size_t hzi_cpu_quat_gemm_gemv_workspace(const struct hz_context *ctx, const void
 	const int64_t cols = min_i64(all->m, all->n);
 	size_t most = 0;
 
+	if (cols <= HZI_QUAT_GEMV_COLS)
+		return workspace(ctx, all, GEMV);
 	/* The plan depends on the number of columns, of which the last ones may be fewer. */
-	for (int64_t count = min_i64(cols, HZI_QUAT_GEMV_COLS); count > 0; count--) {
+	for (int64_t count = HZI_QUAT_GEMV_COLS; count > 0; count--) {
 		const struct hzi_quat_gemm_args a = few_of(all, 0, count);
 		const size_t bytes = workspace(ctx, &a, GEMV);
 
 		most = bytes > most ? bytes : most;
-		if (cols <= HZI_QUAT_GEMV_COLS)
-			break;
 	}
 	return most;
 }
@@ -1205,6 +1211,8 @@ int hzi_cpu_quat_gemm_gemv(struct hz_context *ctx, const void *args)
 	const struct hzi_quat_gemm_args *const all = args;
 	const int64_t cols = min_i64(all->m, all->n);
 
+	if (cols <= HZI_QUAT_GEMV_COLS)
+		return run(ctx, all, GEMV);
 	for (int64_t i = 0; i < cols; i += HZI_QUAT_GEMV_COLS) {
 		const struct hzi_quat_gemm_args a =
 			few_of(all, i, min_i64(HZI_QUAT_GEMV_COLS, cols - i));

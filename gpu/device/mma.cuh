@@ -122,6 +122,13 @@ HZ_DEVICE void stmatrix_x4(uint32_t dst, const uint32_t *r)
 	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
 		     :: "r"(dst), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
+
+/* The same, transposed */
+HZ_DEVICE void stmatrix_x4_trans(uint32_t dst, const uint32_t *r)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+		     :: "r"(dst), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 #endif
 
 #endif

@@ -68,6 +68,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 	"%30, %31"
 #define HZ_ACC_40 HZ_ACC_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define HZ_ACC_48 HZ_ACC_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define HZ_ACC_56 HZ_ACC_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define HZ_ACC_64 HZ_ACC_48 \
 	", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define HZ_ACC_80 HZ_ACC_64 \
@@ -86,6 +87,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 #define HZ_REGS_32(i) HZ_REGS_16(i), HZ_REGS_16(i + 16)
 #define HZ_REGS_40(i) HZ_REGS_32(i), HZ_REGS_8(i + 32)
 #define HZ_REGS_48(i) HZ_REGS_32(i), HZ_REGS_16(i + 32)
+#define HZ_REGS_56(i) HZ_REGS_48(i), HZ_REGS_8(i + 48)
 #define HZ_REGS_64(i) HZ_REGS_32(i), HZ_REGS_32(i + 32)
 #define HZ_REGS_80(i) HZ_REGS_64(i), HZ_REGS_16(i + 64)
 #define HZ_REGS_96(i) HZ_REGS_64(i), HZ_REGS_32(i + 64)
@@ -147,7 +149,8 @@ HZ_DEVICE void wgmma(int32_t (&d)[N], uint64_t a, uint64_t b, int add)
 		HZ_WGMMA_RS(columns, count, "u8.u8", __VA_ARGS__);
 
 /*
- * The same with A in registers, as wgmma_load_a() loads them. They must not change until the
+ * The same with A in registers, as wgmma_load_a() loads them; it takes 64 cycles at least, as with
+ * 128 columns. They must not change until the
  * product is complete. ptxas does not ensure that if there are branches between the products and
  * the wait for them: it may reuse the registers of A, and an empty asm statement that names them
  * does not prevent it. Either have no branches there or check the machine code: on no path may an
@@ -168,6 +171,14 @@ HZ_DEVICE void wgmma_rs_u8_s8(int32_t (&d)[N], const uint32_t *a, uint64_t b)
 
 	static_assert(N == 32, "not made");
 	HZ_WGMMA_RS("64", 32, "u8.s8", "%32", "%33", "%34", "%35", "%36", "%37");
+}
+
+/* D = A B, or D += A B with add, A of s8 in registers, B of s8 */
+template <int N>
+HZ_DEVICE void wgmma_rs_s8(int32_t (&d)[N], const uint32_t *a, uint64_t b, int add)
+{
+	static_assert(N == 56, "not made");
+	HZ_WGMMA_RS("112", 56, "s8.s8", "%56", "%57", "%58", "%59", "%60", "%61");
 }
 
 /*

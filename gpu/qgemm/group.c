@@ -12,6 +12,7 @@
 
 #include "gpu/qgemm/group.h"
 #include "gpu/qgemm/launch.h"
+#include "gpu/quantize/quantize.h"
 
 #define BLOCKS_MAX 65535
 
@@ -357,6 +358,128 @@ int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args)
 	launch.cluster = (unsigned)p.split;
 	launch.shared_bytes = (unsigned)HZI_GROUP_WGMMA_BYTES(rows);
 	return hzi_cuda_launch(ctx, op, wgmma_kernel(a) + (a->integer ? 0 : size), &launch, &p,
+			       sizeof(p));
+}
+
+/* ---- wgmma, many rows of codes --------------------------------------------------------------- */
+
+/* The kernel of units of 128, followed by those of 64 and 32; 0: none */
+static int codes_kernel(const struct hzi_qlinear_group_args *a)
+{
+	if (a->l.kind == HZI_GROUP_U4)
+		return a->l.zero == 8 && !a->l.zero_at ? HZI_KERNEL_qgemm_group_codes_s4_128
+						       : HZI_KERNEL_qgemm_group_codes_u4_128;
+	return a->l.kind == HZI_GROUP_U8 && a->l.zero == 128 && !a->l.zero_at
+		       ? HZI_KERNEL_qgemm_group_codes_s8_128 : 0;
+}
+
+const char *hzi_cuda_qlinear_group_codes_unsupported(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+
+	(void)ctx;
+	if (!a->integer || a->by_32)
+		return "x is not of codes with one scale a row";
+	if (!codes_kernel(a) || hzi_group_unit(a->l.group, false) < 32)
+		return "W is not of s4, u4 or s8, s8 without zero points, in groups of 32 or more";
+	if (a->l.k == 0)
+		return "k is 0";
+	if (a->x_dtype == HZ_S8 &&
+	    (a->ndim != 1 || a->x_k != 1 || (uintptr_t)a->x % 16 ||
+	     (a->rows > 1 && (a->x_stride[0] < a->l.k || a->x_stride[0] % 16))))
+		return "x is not of rows of codes with a stride, aligned to 16 bytes";
+	return a->l.n > INT32_MAX / 64 || a->rows > INT32_MAX / 2 ||
+			       ceil_div(a->rows, HZI_GROUP_CODES_ROWS) * ceil_div(a->l.n, 256) >
+				       INT32_MAX / 2 ? "the sizes do not fit 32 bits" : NULL;
+}
+
+/* Of floats x the workspace has codes, rows of k rounded up to 16, scales and zero points. */
+struct codes_layout {
+	int64_t pitch;
+	size_t codes, scales, zeros, bytes;
+};
+
+static struct codes_layout codes_layout(const struct hzi_qlinear_group_args *a)
+{
+	struct codes_layout r = {.pitch = hzi_round_up(a->l.k, 16)};
+
+	r.bytes = r.codes = a->packed ? 0 : hzi_qgemm_padded((size_t)a->l.bytes);
+	if (a->x_dtype != HZ_S8) {
+		r.scales = r.codes + hzi_qgemm_padded((size_t)(a->rows * r.pitch));
+		r.zeros = r.scales + hzi_qgemm_padded(4 * (size_t)a->rows);
+		r.bytes = r.zeros + hzi_qgemm_padded((size_t)a->rows);
+	}
+	return r;
+}
+
+size_t hzi_cuda_qlinear_group_codes_workspace(const struct hz_context *ctx, const void *args)
+{
+	(void)ctx;
+	return codes_layout(args).bytes;
+}
+
+static int quantize_rows(struct hz_context *ctx, const struct hzi_qlinear_group_args *a,
+			 const struct codes_layout *r)
+{
+	char *const workspace = ctx->workspace;
+	struct hzi_quantize_rows p = {
+		.x = a->x, .y = (uint8_t *)workspace + r->codes,
+		.scales = (float *)(void *)(workspace + r->scales),
+		.zeros = (uint8_t *)workspace + r->zeros, .rows = a->rows, .k = a->l.k,
+		.y_row = r->pitch, .x_k = a->x_k, .ndim = a->ndim, .q_dtype = HZ_S8, .symmetric = 1,
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)a->rows}, .block = {HZI_QUANT_ROWS_THREADS}, .early = true,
+	};
+
+	memcpy(p.shape, a->shape, sizeof(p.shape));
+	memcpy(p.x_stride, a->x_stride, sizeof(p.x_stride));
+	return hzi_cuda_launch(ctx, op, a->x_dtype == HZ_F32 ? HZI_KERNEL_quantize_rows_f32 :
+			       a->x_dtype == HZ_F16 ? HZI_KERNEL_quantize_rows_f16 :
+						      HZI_KERNEL_quantize_rows_bf16,
+			       &launch, &p, sizeof(p));
+}
+
+int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+	const struct codes_layout r = codes_layout(a);
+	const bool in_place = a->x_dtype == HZ_S8;
+	struct hzi_launch launch = {
+		.block = {HZI_GROUP_CODES_THREADS}, .cluster = 2, .early = true, .aligned = true,
+		.shared_bytes = (unsigned)HZI_GROUP_CODES_BYTES(
+			a->l.kind, hzi_group_unit(a->l.group, false)),
+	};
+	struct hzi_group_codes p = {.tiles_m = (int32_t)ceil_div(a->rows, HZI_GROUP_CODES_ROWS)};
+
+	parameters(a, ctx->workspace, false, &p.g);
+	HZ_CHECK(prepare(ctx, a, &p.g));
+	if (!in_place) {
+		p.g.x = (char *)ctx->workspace + r.codes;
+		p.g.x_given = (const float *)(const void *)((char *)ctx->workspace + r.scales);
+		HZ_CHECK(quantize_rows(ctx, a, &r));
+	}
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.x, p.g.x, a->l.k, a->rows,
+					in_place && a->rows > 1 ? a->x_stride[0] : r.pitch,
+					HZI_GROUP_UNIT, HZI_GROUP_CODES_ROWS / 2));
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, op, &p.w, p.g.packed, 128, a->l.panel_bytes / 128, 128,
+					(int)a->l.panels, a->l.panel_bytes, 128,
+					HZI_GROUP_PIECE_BYTES(a->l.kind) / 128,
+					HZI_GROUP_CODES_PANELS));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.scales, p.g.packed + a->l.scale_at,
+					a->l.groups * 64, a->l.panels, a->l.groups * 64,
+					p.g.unit == 128 ? 64 : 128, HZI_GROUP_CODES_PANELS));
+	if (a->l.zero_at)
+		HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.zeros, p.g.packed + a->l.zero_at,
+						a->l.groups * 32, a->l.panels, a->l.groups * 32,
+						32 * (HZI_GROUP_UNIT / p.g.unit),
+						HZI_GROUP_CODES_PANELS));
+	p.units = (int32_t)ceil_div(a->l.k, p.g.unit);
+	p.tiles = p.tiles_m * (int32_t)ceil_div(a->l.panels, 2 * HZI_GROUP_CODES_PANELS);
+	p.y_vectorized = a->y_dtype != HZ_F32 && a->y_n == 1 && (uintptr_t)a->y % 16 == 0 &&
+			 a->ndim == 1 && (a->rows == 1 || a->y_stride[0] % 8 == 0);
+	launch.grid[0] = 2 * (unsigned)min_of(p.tiles, hzi_cuda_device(ctx)->sms / 2);
+	return hzi_cuda_launch(ctx, op, codes_kernel(a) + 7 - p.g.unit_shift, &launch, &p,
 			       sizeof(p));
 }
 

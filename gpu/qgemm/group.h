@@ -86,4 +86,32 @@ struct hzi_group_wgmma {
 };
 static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 
+/*
+ * wgmma of many rows of codes: rows and panels of a block's tile; words of a row of y in shared
+ * memory, which has half of a tile's; stages of x, W, scales and zero points, whose number is that
+ * of one or two chunks
+ */
+#define HZI_GROUP_CODES_THREADS 384
+#define HZI_GROUP_CODES_ROWS 112
+#define HZI_GROUP_CODES_PANELS 8
+#define HZI_GROUP_CODES_PITCH 68
+#define HZI_GROUP_CODES_STAGE(kind, unit) \
+	(HZI_GROUP_CODES_ROWS * HZI_GROUP_UNIT + \
+	 HZI_GROUP_CODES_PANELS * HZI_GROUP_PIECE_BYTES(kind) + \
+	 ((unit) == 128 ? 1024 : (unit) == 64 ? 2048 : 3072))
+#define HZI_GROUP_CODES_STAGES(kind, unit) ((kind) == HZI_GROUP_U4 && (unit) > 32 ? 8 : 4)
+#define HZI_GROUP_CODES_BYTES(kind, unit) \
+	(2048 + HZI_GROUP_CODES_STAGES(kind, unit) * HZI_GROUP_CODES_STAGE(kind, unit) + \
+	 HZI_GROUP_CODES_ROWS * HZI_GROUP_CODES_PITCH * 4)
+
+struct hzi_group_codes {
+	struct hzi_tensor_map x, w, scales, zeros;
+	struct hzi_group_gemm g;
+	int32_t units;			/* of k */
+	int32_t tiles_m, tiles;		/* of a cluster: along the rows of x, and all */
+	int32_t y_vectorized;		/* y is of 16 bits, eight of its columns 16 aligned bytes */
+	int32_t pad_[6];
+};
+static_assert(sizeof(struct hzi_group_codes) == 960, "the same layout for C and CUDA");
+
 #endif

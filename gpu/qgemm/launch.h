@@ -145,6 +145,10 @@ const char *hzi_cuda_qlinear_group_wgmma_unsupported(const struct hz_context *ct
 						     const void *args);
 size_t hzi_cuda_qlinear_group_wgmma_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_wgmma(struct hz_context *ctx, const void *args);
+const char *hzi_cuda_qlinear_group_codes_unsupported(const struct hz_context *ctx,
+						     const void *args);
+size_t hzi_cuda_qlinear_group_codes_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args);
 size_t hzi_cuda_qlinear_group_tiled_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args);
 

@@ -67,7 +67,7 @@ static const struct hzi_route qlinear[] = {
 		       .workspace = two_steps_workspace, .run = two_steps},
 };
 
-enum {GROUP_GEMV, GROUP_SKINNY, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
+enum {GROUP_GEMV, GROUP_SKINNY, GROUP_CODES, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
 
 HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_skinny_wins(ctx, a),
 	 GROUP_SKINNY, GROUP_LAST)
@@ -82,6 +82,12 @@ static const struct hzi_route qlinear_group[] = {
 			  .cost = group_skinny_cost,
 			  .workspace = hzi_cuda_qlinear_group_skinny_workspace,
 			  .run = hzi_cuda_qlinear_group_skinny},
+	[GROUP_CODES] = {.name = "wgmma_codes",
+			 .what = "codes x with a scale a row, tiles of 112 rows, wgmma",
+			 .arch = HZI_SM_90A,
+			 .unsupported = hzi_cuda_qlinear_group_codes_unsupported,
+			 .workspace = hzi_cuda_qlinear_group_codes_workspace,
+			 .run = hzi_cuda_qlinear_group_codes},
 	[GROUP_WGMMA] = {.name = "wgmma", .what = "16-bit floats or codes x, wgmma and TMA",
 			 .arch = HZI_SM_90A,
 			 .unsupported = hzi_cuda_qlinear_group_wgmma_unsupported,

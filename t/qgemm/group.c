@@ -18,7 +18,7 @@ struct shape {
 	int x_dtype, w_dtype, s_dtype, y_dtype, mode;
 	int64_t group;			/* 0: one scale a column */
 	int64_t batch, m, n, k;
-	bool zeros, tensor_scale, transposed, packed, bias, bounds, extreme;
+	bool zeros, tensor_scale, transposed, packed, bias, bounds, extreme, tiny;
 	int64_t gap;			/* elements between rows of x and y */
 	bool columns;			/* x and y have their columns contiguous */
 };
@@ -196,7 +196,8 @@ static void random_values(struct scene *c)
 		if (s->s_dtype == HZ_E8M0)
 			((uint8_t *)c->scales.host)[i] = (uint8_t)(118 + rnd_below(&rnd, 10));
 		else
-			ref_put(s->s_dtype, c->scales.host, i, rnd_normal(&rnd) * 0.05);
+			ref_put(s->s_dtype, c->scales.host, i, rnd_normal(&rnd) *
+				(s->tiny && rnd_below(&rnd, 2) ? 0x1p-125 : 0.05));
 	}
 	for (i = 0; i < hz_tensor_count(&c->zeros.t); i++)
 		put_code(c->zeros.host, i, random_code(c->zeros.t.dtype, RANDOM));
@@ -497,6 +498,35 @@ static void test_gemv(void)
 	ok(!bad, "up to 8 rows, groups of 128");
 }
 
+/* Codes of more rows and columns than tiles have; the least scales, so that products underflow */
+static void test_many_codes(void)
+{
+	static const int64_t groups[] = { 32, 64, 128, 0 };
+	static const int kinds[] = { HZ_S4X2, HZ_U4X2, HZ_S8 };
+	const int count = tap_quick() ? 6 : 12;
+	int bad = 0;
+
+	for (int i = 0; i < count && bad < 5; i++) {
+		const int aligned = i % 4 < 3 ? 16 : 2;	/* sizes and gaps: rows are aligned or not */
+		const struct shape s = {
+			.w_dtype = kinds[i % 3], .x_dtype = i % 8 < 4 ? HZ_S8 : floats[i / 8 % 3],
+			.mode = i % 8 < 4 ? X_CODES : X_ROWS, .s_dtype = scale_dtypes[i / 3 % 5],
+			.y_dtype = floats[i / 2 % 3], .group = groups[(i + i / 4) % 4],
+			.batch = 1 + rnd_below(&rnd, 2), .m = 57 + rnd_below(&rnd, 60),
+			.n = 96 + rnd_below(&rnd, (i % 5 ? 64 : 200) / aligned) * aligned,
+			.k = i % 6 ? 96 + rnd_below(&rnd, 300 / aligned) * aligned : 1712,
+			.zeros = kinds[i % 3] != HZ_S8 && i / 3 % 2, .packed = rnd_below(&rnd, 2),
+			.bias = rnd_below(&rnd, 2), .bounds = rnd_below(&rnd, 4) == 0,
+			.extreme = rnd_below(&rnd, 4) == 0, .tiny = i / 3 % 5 == 0,
+			.transposed = rnd_below(&rnd, 2), .gap = rnd_below(&rnd, 2) * aligned,
+			.columns = i % 8 == 7,
+		};
+
+		bad += failures(&s);
+	}
+	ok(!bad, "tiles of codes");
+}
+
 /* ---- Special values, no elements, refusals --------------------------------------------------- */
 
 /* One call on host data of a CPU context, or copies of them on a GPU */
@@ -651,6 +681,7 @@ int main(void)
 	test_definition();
 	test_long();
 	test_gemv();
+	test_many_codes();
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
 		test_empty(&devs[d]);

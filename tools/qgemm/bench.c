@@ -21,7 +21,8 @@ enum kind { QUANTIZE, DEQUANTIZE, CHOOSE, QGEMM, QLINEAR, GROUPS };
 /* COLUMN_SCALES: a scale per column; PADDED: a gap of GAP elements after each row; TRANSPOSED: the
  * float operand is transposed; BASE: rotation by a base matrix; IN_F32: requant=float; MX: a scale
  * of e8m0 for each 32 elements; NV: of e4m3 for each 16, with one of the tensor; CODES: x becomes
- * codes by 32 values. GROUPS: weights with a scale of f16 for each 128 of k, MX: for each 32. */
+ * codes by 32 values, or by rows with ROW_SCALES. GROUPS: weights with a scale of f16 for each 128
+ * of k, MX: for each 32. */
 enum {
 	QUICK = 1, ROW_SCALES = 2, ROTATED = 4, COLUMN_SCALES = 8, PADDED = 16, TRANSPOSED = 32,
 	BASE = 64, IN_F32 = 128, MX = 256, NV = 512, CODES = 1024
@@ -87,6 +88,7 @@ static const struct row {
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 8, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 512, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S4X2, 1, 14336, 4096, 0},
+	{GROUPS, CODES | ROW_SCALES, HZ_BF16, HZ_S4X2, 1024, 4096, 4096, 0},
 	{GROUPS, CODES | MX, HZ_BF16, HZ_E2M1X2, 1, 4096, 4096, 0},
 	{GROUPS, CODES, HZ_BF16, HZ_S8, 1, 4096, 4096, 0},
 	{GROUPS, QUICK, HZ_BF16, HZ_S4X2, 1, 4096, 4096, 0},
@@ -316,7 +318,7 @@ static int make_weights(struct bench *b, struct qcase *q, const hz_tensor *w)
 	q->group = (hz_qlinear_group_opts){.packed = &q->packed};
 	if (r->flags & CODES) {
 		q->group.x_dtype = HZ_S8;
-		q->group.x_group = 32;
+		q->group.x_group = r->flags & ROW_SCALES ? 0 : 32;
 	}
 	return status;
 }
@@ -345,8 +347,9 @@ static int make_product(struct bench *b, struct qcase *q)
 		snprintf(items_text, sizeof(items_text), "%lld of ", (long long)r->items);
 	snprintf(q->c.name, sizeof(q->c.name), "%s%lldx%lldx%lld%s", items_text, (long long)r->m,
 		 (long long)r->n, (long long)r->k,
+		 r->flags & CODES ? r->flags & ROW_SCALES ? " x in s8 by rows" : " x in s8" :
 		 r->flags & ROW_SCALES ? " zeros of rows" : r->flags & PADDED ? " apart" :
-		 r->flags & IN_F32 ? " requant=float" : r->flags & CODES ? " x in s8" : "");
+		 r->flags & IN_F32 ? " requant=float" : "");
 	snprintf(q->c.dtype, sizeof(q->c.dtype), "%s:%s", hz_dtype_name(x_dtype),
 		 hz_dtype_name(r->kind == GROUPS ? r->q_dtype : r->x_dtype));
 	status = bench_fill(b, x_dtype, items * r->m * r->k, q->x);

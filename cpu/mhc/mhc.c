@@ -801,14 +801,14 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 	(void)ctx;
 	assert(a->a.data && n > 0 && n <= HZI_MHC_STREAMS);
 	for (int64_t s = 0; s < a->groups; s++) {
-		float product[HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0}, out[4] = {0};
+		float product[HZI_MHC_STREAMS * HZI_MHC_STREAMS], out[4] = {0};
 
-		for (int i = 0; i < n; i++)
-			product[i * n + i] = 1;
+		for (int i = 0; i < n * n; i++)
+			product[i] = i % (n + 1) ? 0 : 1;
 		for (int64_t l = 0; l < a->layers; l++) {
 			struct hzi_mhc_coef at = a->a;
 			float A[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
-			float next[HZI_MHC_STREAMS * HZI_MHC_STREAMS] = {0};
+			float next[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 
 			at.data += l * a->layer;
 			hzi_mhc_load_coefs(&at, s, n, n, A);
@@ -816,12 +816,14 @@ int hzi_cpu_mhc_diagnose(struct hz_context *ctx, const struct hzi_mhc_diagnose_a
 			out[1] = max_nan(largest(A, n, 1, n, false), out[1]);
 			for (int i = 0; i < n; i++) {
 				for (int j = 0; j < n; j++) {
+					float sum = 0;
+
 					for (int k = 0; k < n; k++)
-						next[i * n + j] +=
-							A[i * n + k] * product[k * n + j];
+						sum += A[i * n + k] * product[k * n + j];
+					next[i * n + j] = sum;
 				}
 			}
-			memcpy(product, next, sizeof(next));
+			memcpy(product, next, (size_t)(n * n) * sizeof(*next));
 		}
 		out[2] = largest(product, n, n, 1, true);
 		out[3] = largest(product, n, 1, n, true);

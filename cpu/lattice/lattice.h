@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cpu/core/cpu.h"
+#include "cpu/core/sizes.h"
 #include "cpu/lattice/kern.h"
 #include "lib/lattice/lattice.h"
 #include "lib/lattice/shaped.h"
@@ -22,11 +23,6 @@
 static inline int64_t min_of(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-	return a / b + (a % b != 0);
 }
 
 static inline int64_t size_of(int dtype)

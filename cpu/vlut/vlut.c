@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "cpu/core/sizes.h"
 #include "cpu/lattice/lattice.h"
 #include "cpu/vlut/vlut.h"
 
@@ -82,6 +83,17 @@ void hzi_vlut_side(struct hzi_vlut_side *s, const struct hz_vlut *vlut,
 static uint32_t reduce_code(uint32_t code, uint64_t size)
 {
 	return code >= size ? (uint32_t)(code % size) : code;
+}
+
+static void reduce_codes(void *codes, int bytes, int64_t count, uint64_t size)
+{
+	uint8_t *const u8 = codes;
+	uint16_t *const u16 = codes;
+
+	for (int64_t i = 0; bytes == 1 && size < 256 && i < count; i++)
+		u8[i] = (uint8_t)reduce_code(u8[i], size);
+	for (int64_t i = 0; bytes == 2 && size < 65536 && i < count; i++)
+		u16[i] = (uint16_t)reduce_code(u16[i], size);
 }
 
 static uint32_t get_code(const void *codes, int bytes, int64_t at)
@@ -202,13 +214,17 @@ static void pack_panel(const struct hz_context *ctx, const struct hzi_vlut_side 
 
 	panel_rows(s, panel, &begin, &end);
 	whole = end - begin == HZI_VLUT_ROWS;
-	if (s->bytes == 1 && below_levels == 0 && whole && w->level == 1 &&
+	if (s->bytes <= 2 && below_levels == 0 && whole && w->level == 1 &&
 	    w->block == s->levels) {
-		hzi_vlut_kern[ctx->level].transpose64((const uint8_t *)w->codes +
-						      row_of(s, begin) * w->row + first * w->block,
-						      w->row, count, codes);
-		for (int64_t i = 0; size < 256 && i < count * HZI_VLUT_ROWS; i++)
-			codes[i] = (uint8_t)reduce_code(codes[i], size);
+		const int64_t from = row_of(s, begin) * w->row + first * w->block;
+
+		if (s->bytes == 1)
+			hzi_vlut_kern[ctx->level].transpose64((const uint8_t *)w->codes + from,
+							      w->row, count, codes);
+		else
+			hzi_cpu_transpose(codes, HZI_VLUT_ROWS, (const uint16_t *)w->codes + from,
+					  w->row, HZI_VLUT_ROWS, count, 2);
+		reduce_codes(codes, s->bytes, count * HZI_VLUT_ROWS, size);
 	} else {
 		if (below_levels || (!whole && !keep))
 			memset(codes, 0, (size_t)(count * HZI_VLUT_ROWS * s->bytes));

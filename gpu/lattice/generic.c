@@ -69,8 +69,16 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
-	return launch(ctx, "lattice_encode", a->lattice->rule.shaping ?
-		      HZI_KERNEL_lattice_encode_shaped : HZI_KERNEL_lattice_encode_generic,
+	if (a->lattice->rule.shaping) {
+		const struct hzi_launch shaped = {
+			.grid = {hzi_cuda_lattice_grid(ctx, p.units, HZI_LATTICE_THREADS, 5)},
+			.block = {HZI_LATTICE_THREADS},
+		};
+
+		return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_cube - 1 +
+				       a->lattice->rule.shaping, &shaped, &p, sizeof(p));
+	}
+	return launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_generic,
 		      HZI_KERNEL_lattice_encode_generic_basis, &p, a->matrices);
 }
 

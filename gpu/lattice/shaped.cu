@@ -18,26 +18,39 @@
 #include "gpu/lattice/generic.cuh"
 #include "lib/lattice/shaped.h"
 
-#define WARPS (HZI_LATTICE_THREADS / 32)
-#define SLOTS 64		/* 31 blocks that wait, and 32 more */
+#define THREADS HZI_LATTICE_THREADS
 #define PAIRS (HZ_LATTICE_MAXBANKS / 2)
 #define ROUND_BIAS 12582912.0f	/* 1.5 2^23: adding it to y leaves rint(y) in the low bits. */
 #define FOUND (1u << 24)	/* of block_state.flags: there is a point and a label, */
 #define FITS (1u << 25)		/* which is the nearest one of its scale; */
-#define KNOWN (1u << 26)	/* without FITS the block counts as clipped. */
+#define ALONE (1u << 26)	/* all is left to choose_alone(). */
 
-/* What waits for a stage: turn and lane of the block, its least error, label, flags */
-struct queue {
-	uint32_t place[SLOTS], label[SLOTS], flags[SLOTS];
-	float least[SLOTS];
-};
+enum stage { TRIES, FILTER, SHRINK, STEP, QUEUES, FIRST = QUEUES };
 
-enum { TRIES, FILTER, CLIP, QUEUES };
+/*
+ * Each stage but FIRST has a queue. A stage runs when THREADS blocks wait for it, the last stage
+ * first; SHRINK and STEP, which give blocks to each other, have fewer than 3 THREADS together.
+ */
+#define SLOTS (2 * THREADS)
+#define CLIP_SLOTS (3 * THREADS)
+#define ALL_SLOTS(shaping) \
+	((shaping) == HZI_SHAPING_CUBE ? SLOTS : 2 * SLOTS + 2 * CLIP_SLOTS)
 
-struct warp_memory {
-	queue queues[QUEUES];
-	uint32_t waiting[PAIRS][SLOTS];	/* bounds of blocks in `tries`: see bounds_of() */
-	uint32_t bounds[PAIRS][32];	/* of the blocks in `first` */
+/*
+ * What waits: turn and thread of the block, its least error, label and flags; `extra`: of FILTER
+ * scales that passed, of SHRINK the exponent, of STEP the number of steps
+ */
+template <int SHAPING>
+struct queues {
+	static constexpr int slots = ALL_SLOTS(SHAPING);
+
+	uint32_t place[slots], label[slots], flags[slots], extra[slots];
+	float least[slots];
+	/* Of STEP: coordinates as bytes */
+	uint32_t point[2][SHAPING == HZI_SHAPING_CUBE ? 1 : CLIP_SLOTS];
+	uint32_t waiting[PAIRS][SLOTS];	/* of TRIES: bounds, see bounds_of() */
+	uint32_t bounds[PAIRS][THREADS];	/* of the blocks in FIRST */
+	int count[QUEUES];
 };
 
 /* The scales s; of pairs of them, in f16: the largest by these, and their squares by its square */
@@ -47,11 +60,11 @@ struct scale_table {
 	bool usable;
 };
 
-/* flags: the scales to be looked at, the scale t of the point << 16, FOUND, FITS */
+/* flags: the scales to be looked at, the scale t of the point << 16, FOUND, FITS, ALONE */
 struct block_state {
 	row_offsets at;
 	float v[8], least;
-	uint32_t label, flags;
+	uint32_t place, label, flags, extra;
 };
 
 /* Eight numbers by value, for functions that are not inlined */
@@ -167,14 +180,41 @@ HZ_DEVICE float beyond_of(float q, const float (&y)[8])
 	return far > 0 ? hzi_lmul(0.5f, hzi_lmul(far, far)) : 0;
 }
 
-static __device__ __noinline__ bool on_border(int log2q, eight p)
+/* hzi_label_has() for E8, without arrays that are indexed at run time */
+HZ_DEVICE bool on_border(int log2q, const eight &p)
 {
-	int32_t g[8];
+	const int32_t q = 1 << log2q, h = integer_of(p.v[0]) & 1;
+	int32_t n[8], key[8], most = 0, least = INT32_MAX, sum = 0, tops = 0, turns = 0, flip = 0;
+	int32_t differ = 0;
 
 #pragma unroll
-	for (int i = 0; i < 8; i++)
-		g[i] = integer_of(p.v[i]);
-	return hzi_label_has(HZI_SHAPING_E8, log2q, g);
+	for (int i = 0; i < 8; i++) {
+		const int32_t m = (integer_of(p.v[i]) - h + q) >> 1;
+
+		n[i] = m & (q - 1);
+		flip = i == 0 ? n[i] & q / 2 : flip;
+		n[i] ^= flip;
+		turns ^= (m - n[i] - flip) >> log2q;
+		key[i] = abs(2 * n[i] + h - q) * 8 + 7 - i;
+		most = max(most, key[i]);
+		least = min(least, key[i]);
+		sum += key[i] >> 3;
+		tops ^= n[i];
+	}
+	const int32_t free_bit = turns & 1, other = (turns ^ tops >> (log2q - 1)) & 1;
+	const bool flipped = sum + free_bit * (2 * q - 2 * (most >> 3)) >
+			     4 * q + 2 * other * (least >> 3);
+	const int32_t moved = flipped ? other ? least : -1 : free_bit ? most : -1;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		int32_t w = 2 * (n[i] ^ (flipped ? q / 2 : 0)) + h - q;
+
+		if (key[i] == moved)
+			w += w >= 0 ? -2 * q : 2 * q;
+		differ |= w ^ integer_of(p.v[i]);
+	}
+	return differ == 0;
 }
 
 /* hzi_shaped_inside() */
@@ -225,7 +265,7 @@ HZ_DEVICE void divide(const float (&v)[8], float inverse, float (&y)[8])
 {
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		y[i] = hzi_lclamp(hzi_lmul(v[i], inverse), FLT_MAX);
+		y[i] = hzi_lmul(v[i], inverse);
 }
 
 /* ---- Bounds ---------------------------------------------------------------------------------- */
@@ -325,6 +365,7 @@ HZ_DEVICE uint32_t bounds_of(const bound_input &b, float q, uint32_t ratio, uint
 template <int SHAPING>
 HZ_DEVICE void prepare_bounds(const float (&v)[8], float q, float inverse, bound_input &b)
 {
+	const uint32_t ends[2] = {both(1535 + 0.5f * q), both(1536 + 0.5f * q)};
 	float sum = 0;
 
 	b.signs = 0;
@@ -333,7 +374,7 @@ HZ_DEVICE void prepare_bounds(const float (&v)[8], float q, float inverse, bound
 		const float y = v[i] * inverse;
 
 		b.y[i] = both(SHAPING == HZI_SHAPING_E8 ? y : fabsf(y));
-		b.end[i] = both(y < 0 ? 1536 + 0.5f * q : 1535 + 0.5f * q);
+		b.end[i] = y < 0 ? ends[1] : ends[0];
 		b.signs ^= SHAPING == HZI_SHAPING_E8 ? 0 : __float_as_uint(y);
 		sum += fabsf(y);
 	}
@@ -360,6 +401,84 @@ struct vector {
 	uint32_t set, negative;
 };
 
+/*
+ * A set of minimal vectors, of each pair +-w one with its own bit: of words 0 and 1, bit 8 i + j is
+ * e_i + e_j, i < j; of words 2 and 3 e_i - e_j; of words 4 and 5, bit k is that with the signs
+ * hzi_shaped_signs(k)
+ */
+#define WORDS 6
+
+struct vector_set {
+	uint32_t word[WORDS];
+};
+
+/* The vectors whose product with vector `bit` is above 0; below 0 */
+struct vector_products {
+	uint32_t word[2][WORDS];
+};
+
+constexpr int make_sign(uint32_t bit, int i)
+{
+	if (bit < 128) {
+		const int a = (int)(bit & 63) >> 3, b = (int)bit & 7;
+
+		return i == a ? 2 : i == b ? bit < 64 ? 2 : -2 : 0;
+	}
+	const uint32_t k = bit - 128, x = k ^ k >> 4, y = x ^ x >> 2;
+	const uint32_t signs = k | ((y ^ y >> 1) & 1) << 7;
+
+	return signs >> i & 1 ? -1 : 1;
+}
+
+constexpr bool is_vector(uint32_t bit)
+{
+	return bit >= 128 || ((bit & 63) >> 3) < (bit & 7);
+}
+
+struct product_table {
+	vector_products of[32 * WORDS];
+};
+
+constexpr product_table make_products()
+{
+	product_table t = {};
+
+	for (uint32_t a = 0; a < 32 * WORDS; a++) {
+		for (uint32_t b = 0; b < 32 * WORDS && is_vector(a); b++) {
+			int sum = 0;
+
+			for (int i = 0; i < 8 && is_vector(b); i++)
+				sum += make_sign(a, i) * make_sign(b, i);
+			t.of[a].word[0][b / 32] |= sum > 0 ? 1u << b % 32 : 0;
+			t.of[a].word[1][b / 32] |= sum < 0 ? 1u << b % 32 : 0;
+		}
+	}
+	return t;
+}
+
+static __device__ const product_table products = make_products();
+
+HZ_DEVICE vector vector_of(int bit)
+{
+	const uint32_t i = 1u << (bit >> 3 & 7), j = 1u << (bit & 7);
+	vector w = {i | j, bit < 64 ? 0 : j};
+
+	if (bit >= 128)
+		w = {255, hzi_shaped_signs((uint32_t)bit - 128)};
+	return w;
+}
+
+/* <x, w>, rounded as in hzi_shaped_step() */
+HZ_DEVICE float product(const float (&x)[8], vector w)
+{
+	float s[8];
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		s[i] = w.set >> i & 1 ? w.negative >> i & 1 ? -x[i] : x[i] : 0;
+	return w.set == 255 ? hzi_lmul(0.5f, sum_of(s)) : sum_of(s);
+}
+
 HZ_DEVICE void move_point(const float (&p)[8], vector w, float (&to)[8])
 {
 	const float size = w.set == 255 ? 1.0f : 2.0f;
@@ -369,95 +488,231 @@ HZ_DEVICE void move_point(const float (&p)[8], vector w, float (&to)[8])
 		to[i] = p[i] + (w.set >> i & 1 ? w.negative >> i & 1 ? -size : size : 0);
 }
 
+/* For each vector w: f(word, bit, <x, w>), but twice that of (+-1/2)^8 */
+template <class F>
+HZ_DEVICE void for_products(const float (&x)[8], F f)
+{
+	float lower[16], upper[16];
+
+#pragma unroll
+	for (int i = 0; i < 7; i++) {
+#pragma unroll
+		for (int j = i + 1; j < 8; j++) {
+			f(i >> 2, 1u << ((8 * i + j) & 31), hzi_ladd(x[i], x[j]));
+			f(2 + (i >> 2), 1u << ((8 * i + j) & 31), hzi_ladd(x[i], -x[j]));
+		}
+	}
+#pragma unroll
+	for (uint32_t k = 0; k < 16; k++) {
+		lower[k] = hzi_shaped_four(x, k);
+		upper[k] = hzi_shaped_four(&x[4], k);
+	}
+#pragma unroll
+	for (uint32_t k = 0; k < 64; k++)
+		f(4 + (int)k / 32, 1u << (k & 31),
+		  hzi_ladd(lower[k & 15], upper[hzi_shaped_signs(k) >> 4]));
+}
+
+/* The first vector of a set, which is removed; -1: none is left. */
+HZ_DEVICE int next_vector(vector_set &s)
+{
+	int word = 0;
+	uint32_t mark = 0;
+
+#pragma unroll
+	for (int k = WORDS - 1; k >= 0; k--)
+		word = s.word[k] ? k : word;
+#pragma unroll
+	for (int k = 0; k < WORDS; k++) {
+		if (k == word) {
+			mark = s.word[k];
+			s.word[k] &= mark - 1;
+		}
+	}
+	return mark ? 32 * word + __ffs(mark) - 1 : -1;
+}
+
+HZ_DEVICE bool is_empty(const vector_set &s)
+{
+	return !(s.word[0] | s.word[1] | s.word[2] | s.word[3] | s.word[4] | s.word[5]);
+}
+
+HZ_DEVICE int contains(const vector_set &s, int bit)
+{
+	uint32_t word = 0;
+
+#pragma unroll
+	for (int k = 0; k < WORDS; k++)
+		word = bit >> 5 == k ? s.word[k] : word;
+	return (int)(word >> (bit & 31) & 1);
+}
+
+HZ_DEVICE int size_of(const vector_set &s)
+{
+	int n = 0;
+
+#pragma unroll
+	for (int k = 0; k < WORDS; k++)
+		n += __popc(s.word[k]);
+	return n;
+}
+
 /*
- * The minimal vector w of E8 that has the largest <error, w> above `most`, of those that lead from
- * `point` to one of the code, of equals the first in the order of hzi_shaped_step(); any: one of
- * them. If there is none, w.set is 0.
- *
- * First all products are computed, of +-w that which is positive. A bit of `marks` for each that is
- * large enough: 8 i + j of e_i + e_j and e_i - e_j, and the 64 of (+-1/2)^8 with a positive last
- * but one coordinate.
+ * E8: leaves those of moves +-w from p / 2 (minus: in the set `minus`) after which <p, f> <= 2 q
+ * for all minimal vectors f. Before, <p, f> is 2 q + 2 k; as <w, f> is -2 to 2, and 2 for f alone,
+ * the limit holds for k < -1.
+ */
+HZ_DEVICE void keep_inside(float q, const float (&p)[8], bool outside, const vector_set &minus,
+			   vector_set &moves)
+{
+	const float limit = 2 * q;
+	vector_set below = {}, facets = {}, negative = {};
+
+	if (reach_of(p) < limit - 2)
+		return;
+	for_products(p, [&](int word, uint32_t bit, float x) {
+		const float size = fabsf(word < 4 ? x : 0.5f * x);
+
+		below.word[word] |= size == limit - 2 ? bit : 0;
+		facets.word[word] |= size >= limit ? bit : 0;
+		negative.word[word] |= x < 0 ? bit : 0;
+	});
+#pragma unroll
+	for (int k = 0; k < WORDS; k++)
+		moves.word[k] &= ~(below.word[k] & ~(negative.word[k] ^ minus.word[k]));
+	/* The caller looks at what is left: few moves are sooner tested there. */
+	if (2 * size_of(moves) <= size_of(facets))
+		return;
+	for (int bit; !is_empty(moves) && (bit = next_vector(facets)) >= 0;) {
+		const vector_products &t = products.of[bit];
+		const int up = contains(negative, bit);
+		float over = 0;
+
+		if (outside)
+			over = fabsf(product(p, vector_of(bit))) - limit;
+#pragma unroll
+		for (int k = 0; k < WORDS; k++) {
+			const uint32_t above = (t.word[up][k] & ~minus.word[k]) |
+					       (t.word[!up][k] & minus.word[k]);
+			const uint32_t under = (t.word[!up][k] & ~minus.word[k]) |
+					       (t.word[up][k] & minus.word[k]);
+			const uint32_t own = bit >> 5 == k ? 1u << (bit & 31) : 0;
+
+			moves.word[k] &= over == 0 ? ~above : over == 2 ? under : over == 4 ?
+					 own & (up ? ~minus.word[k] : minus.word[k]) : 0;
+		}
+	}
+}
+
+/* Bits 8 i .. 8 i + 7 where bit i of 4 is set; bits 8 i + j where bit j of 8 is */
+HZ_DEVICE uint32_t rows_of(uint32_t x)
+{
+	return (x & 1 | (x & 2) << 7 | (x & 4) << 14 | (x & 8) << 21) * 255;
+}
+
+HZ_DEVICE uint32_t columns_of(uint32_t x)
+{
+	return x * 0x01010101;
+}
+
+/*
+ * D8STAR: leaves out moves +-w from p / 2 (minus: in the set `minus`) that leave the cube, and of
+ * those with two coordinates all that leave the code, but for points on its border. A coordinate
+ * p_i changes by 2, so |p_i - h| does, and their sum by 4, 0 or -4.
+ */
+HZ_DEVICE void keep_in_d8star(float q, const float (&p)[8], const vector_set &minus,
+			      vector_set &moves)
+{
+	const uint32_t pattern[5] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0, 0xff00ff00, 0xffff0000};
+	const float h = (float)(integer_of(p[0]) & 1);
+	uint32_t can[2] = {0, 0}, grows[2] = {0, 0};	/* up and down, bit i */
+	float room = 4 * q;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float d = p[i] - h;
+		const uint32_t negative = i < 5 ? pattern[i] : i < 7 ? 0 : 0x96696996;
+
+		room -= fabsf(d);
+		can[0] |= p[i] < q - 2 ? 1u << i : 0;
+		can[1] |= p[i] >= 2 - q ? 1u << i : 0;
+		grows[0] |= d >= 0 ? 1u << i : 0;
+		grows[1] |= d <= 0 ? 1u << i : 0;
+#pragma unroll
+		for (int k = 4; k < 6; k++) {
+			const bool other = k == 5 && (i == 5 || i == 7);
+			const uint32_t down = (other ? ~negative : negative) ^ minus.word[k];
+
+			if (p[i] >= q - 1)
+				moves.word[k] &= down;
+			if (p[i] < 1 - q)
+				moves.word[k] &= ~down;
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		uint32_t keep = 0;
+
+#pragma unroll
+		for (int down = 0; down < 2; down++) {
+			const int other = down ^ k >> 1;
+			const uint32_t i = grows[down] >> 4 * (k & 1), j = grows[other];
+			const uint32_t both_can = rows_of(can[down] >> 4 * (k & 1)) &
+						  columns_of(can[other]);
+			const uint32_t fits = room >= 4 ? ~0u :
+					      room >= 0 ? ~(rows_of(i) & columns_of(j)) :
+					      room >= -4 ? ~(rows_of(i) | columns_of(j)) : 0;
+
+			keep |= both_can & fits & (down ? minus.word[k] : ~minus.word[k]);
+		}
+		moves.word[k] &= keep;
+	}
+}
+
+/*
+ * The minimal vector w of E8 that has the largest <e, w> above `most`, of those that lead from p / 2
+ * to a point of the code, of equals the first in the order of hzi_shaped_step(); any: one of them.
+ * If there is none, w.set is 0.
  */
 template <int SHAPING>
-static __device__ __noinline__ vector step(const hzi_lattice_rule &r, eight error, eight point,
-					   float most, bool any)
+HZ_DEVICE vector best_move(const hzi_lattice_rule &r, const float (&e)[8], const float (&p)[8],
+			   float most, bool any)
 {
-	float (&e)[8] = error.v, (&p)[8] = point.v;
-	const float q = (float)r.q;
-	uint32_t marks[6] = {0, 0, 0, 0, 0, 0};
-	float lower[16], upper[16], twice = most + most;
+	const float q = (float)r.q, twice = most + most;
+	vector_set moves = {}, minus = {};
 	int best = INT32_MAX;
 	vector found = {0, 0};
 
 	if (!(1.0001f * reach_of(e) > most))
 		return found;
-#pragma unroll
-	for (int i = 0; i < 7; i++) {
-#pragma unroll
-		for (int j = i + 1; j < 8; j++) {
-			const int bit = (8 * i + j) & 31, word = i >> 2;
-
-			marks[word] |= fabsf(hzi_ladd(e[i], e[j])) > most ? 1u << bit : 0;
-			marks[2 + word] |= fabsf(hzi_ladd(e[i], -e[j])) > most ? 1u << bit : 0;
-		}
-	}
-#pragma unroll
-	for (uint32_t k = 0; k < 16; k++) {
-		lower[k] = hzi_shaped_four(e, k);
-		upper[k] = hzi_shaped_four(&e[4], k);
-	}
-#pragma unroll
-	for (uint32_t k = 0; k < 64; k++)
-		marks[4 + k / 32] |= fabsf(hzi_ladd(lower[k & 15], upper[hzi_shaped_signs(k) >> 4])) >
-				     twice ? 1u << (k & 31) : 0;
-	for (;;) {
-		int word = 0;
-
-#pragma unroll
-		for (int k = 5; k >= 0; k--)
-			word = marks[k] ? k : word;
-
-		uint32_t mark = 0;
-
-#pragma unroll
-		for (int k = 0; k < 6; k++) {
-			if (k == word) {
-				mark = marks[k];
-				marks[k] &= mark - 1;
-			}
-		}
-		if (!mark)
-			break;
-
-		const int bit = __ffs(mark) - 1 + 32 * (word & 1);
-		const int i = bit >> 3, j = bit & 7;
-		vector w;
-		float x[8], gain;
-		int order;
-
-		if (word < 4) {
-			w.set = 1u << i | 1u << j;
-			w.negative = word < 2 ? 0 : 1u << j;
-		} else {
-			w.set = 255;
-			w.negative = hzi_shaped_signs((uint32_t)bit);
-		}
-#pragma unroll
-		for (int l = 0; l < 8; l++)
-			x[l] = w.set >> l & 1 ? w.negative >> l & 1 ? -e[l] : e[l] : 0;
-		gain = sum_of(x);
-		if (gain < 0) {
-			gain = -gain;
-			w.negative ^= w.set;
-		}
-		if (word < 4)
-			order = 4 * bit + (int)(w.negative >> i & 1) +
-				2 * (int)(w.negative >> j & 1);
+	for_products(e, [&](int word, uint32_t bit, float x) {
+		moves.word[word] |= fabsf(x) > (word < 4 ? most : twice) ? bit : 0;
+		minus.word[word] |= x < 0 ? bit : 0;
+	});
+	/* A few moves are sooner tested below. */
+	if (size_of(moves) > (any ? 6 : 2)) {
+		if constexpr (SHAPING == HZI_SHAPING_E8)
+			keep_inside(q, p, any, minus, moves);
 		else
-			order = 256 + (int)(w.negative & 127);
-		gain = word < 4 ? gain : hzi_lmul(0.5f, gain);
-		if (!(gain > most || (gain == most && order < best && found.set)))
-			continue;
+			keep_in_d8star(q, p, minus, moves);
+	}
+	for (int bit; (bit = next_vector(moves)) >= 0;) {
+		vector w = vector_of(bit);
+		float x[8], gain = most;
+		int order = 0;
+
+		if (contains(minus, bit))
+			w.negative ^= w.set;
+		if (!any) {
+			gain = product(e, w);
+			if (bit < 128)
+				order = 4 * (bit & 63) + (int)(w.negative >> (bit >> 3 & 7) & 1) +
+					2 * (int)(w.negative >> (bit & 7) & 1);
+			else
+				order = 256 + (int)(w.negative & 127);
+			if (!(gain > most || (gain == most && order < best && found.set)))
+				continue;
+		}
 		move_point(p, w, x);
 		if (!inside<SHAPING>(r, q, x))
 			continue;
@@ -470,51 +725,10 @@ static __device__ __noinline__ vector step(const hzi_lattice_rule &r, eight erro
 	return found;
 }
 
-/* As hzi_shaped_clip() */
-template <int SHAPING>
-HZ_DEVICE float clip(const hzi_lattice_rule &r, const float (&y)[8], float (&p)[8])
-{
-	const float q = (float)r.q, reach = reach_of(y);
-	float z[8], e[8], size = 0, error;
-	int exponent, limit, j = 1;
-
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		size = fmaxf(size, fabsf(y[i]));
-	frexpf(size, &exponent);
-	frexpf(r.reach, &limit);
-	if (exponent - 1 - limit > 0)
-		j = 16 * (exponent - 1 - limit);
-	for (;; j++) {
-		const float factor = j < HZI_LATTICE_SHRINKS ? hzi_lattice_factor(&r, j) : 0;
-
-		/* Of points p of the code <p, w> <= q; of the nearest <z - p, w> <= 1. */
-		if (SHAPING == HZI_SHAPING_E8 && !(reach * factor < q + 1.001f))
-			continue;
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			z[i] = hzi_lmul(y[i], factor);
-		nearest<SHAPING>(q, z, p);
-		if (inside<SHAPING>(r, q, p))
-			break;
-	}
-	error = error_of(y, p, e);
-	for (int steps = 0; steps < 64; steps++) {
-		const vector w = step<SHAPING>(r, copy_of(e), copy_of(p), 1, false);
-
-		if (!w.set)
-			break;
-		move_point(p, w, p);
-		error = error_of(y, p, e);
-	}
-	return error;
-}
-
 /*
- * Whether a point of the code other than p, the nearest to y, may have an error below `least`,
- * all in units of s^2. From p it differs by minimal vectors w, or by a sum of n of them which has
- * the squared length 2 n at least, so if no <y - p, w> exceeds 1 the error is no less than with
- * n = 1.
+ * A lower bound of the squared distance of y from points other than p / 2, the nearest one. These
+ * differ from it by minimal vectors w, or by a sum of n of them of the squared length 2 n, so if no
+ * <y - p / 2, w> exceeds 1 the distance is no less than with n = 1.
  */
 HZ_DEVICE float other_bound(const float (&y)[8], const float (&p)[8], float error)
 {
@@ -547,28 +761,43 @@ static __device__ __noinline__ chosen choose_alone(const hzi_lattice_rule &r, ei
 	return c;
 }
 
+static __device__ __noinline__ void store_digits(const hzi_lattice_generic &p, int64_t element,
+						 uint32_t label)
+{
+	hzi_lattice_code code = code_at(p.codes, element, 0);
+	int32_t digits[HZI_LATTICE_DIMS];
+
+	hzi_lattice_unindex(&p.rule, label, digits);
+	hzi_lattice_put(&code, &p.rule, digits);
+	hzi_lattice_flush(&code);
+}
+
 /* The block of the lane is done: stores its code and scale; returns whether it was clipped. */
 template <int SHAPING>
-HZ_DEVICE uint32_t store_block(const hzi_lattice_generic &p, const block_state &b)
+HZ_DEVICE uint32_t store_block(const hzi_lattice_generic &p, block_state &b)
 {
 	const hzi_lattice_rule &r = p.rule;
-	const int t = (int)(b.flags >> 16 & 15);
-	hzi_lattice_code code = code_at(p.codes, b.at.codes, b.at.unit);
+	int t = (int)(b.flags >> 16 & 15);
+	const int64_t element = b.at.codes + b.at.unit * p.codes.block;
 	float size = 0, sum = 0;
 
-	if (code.pack == HZI_LATTICE_LEVEL) {
-		hzi_lattice_store(&code, 0, b.label);
-	} else {
-		int32_t digits[HZI_LATTICE_DIMS];
+	if (b.flags & ALONE) {
+		const chosen c = choose_alone(r, copy_of(b.v));
 
-		hzi_lattice_unindex(&r, b.label, digits);
-		hzi_lattice_put(&code, &r, digits);
-		hzi_lattice_flush(&code);
+		b.label = c.label;
+		b.flags |= c.clipped ? 0 : FITS;
+		t = c.t;
 	}
+	if (p.codes.pack != HZI_LATTICE_LEVEL)
+		store_digits(p, element, b.label);
+	else if (p.codes.bytes == 4)
+		((uint32_t *)p.codes.codes)[element] = b.label;
+	else
+		((uint16_t *)p.codes.codes)[element] = (uint16_t)b.label;
 	p.t[b.at.t + b.at.unit * p.t_step] = (uint8_t)t;
 	if (!p.overload)
 		return 0;
-	if (SHAPING == HZI_SHAPING_E8 || (b.flags & KNOWN))
+	if (SHAPING == HZI_SHAPING_E8 || (b.flags & ALONE))
 		return !(b.flags & FITS);
 
 	/* Rounding and a correction move coordinates by less than 1.5: none left the cube. */
@@ -589,11 +818,10 @@ HZ_DEVICE uint32_t store_block(const hzi_lattice_generic &p, const block_state &
 	return !fits_somewhere(r, copy_of(b.v));
 }
 
-/* What a warp works on: blocks first + lane + turn step */
-struct warp_place {
-	int64_t first, step;
-	uint32_t lane;
-};
+static __device__ __noinline__ row_offsets find_any_row(const hzi_lattice_generic &p, int64_t unit)
+{
+	return find_row(p, unit);
+}
 
 /* find_row(), mostly with 32-bit divisions */
 HZ_DEVICE row_offsets find_block(const hzi_lattice_generic &p, int64_t unit)
@@ -601,11 +829,12 @@ HZ_DEVICE row_offsets find_block(const hzi_lattice_generic &p, int64_t unit)
 	row_offsets at = {0, 0, 0, 0, unit};
 
 	if (p.units > UINT32_MAX)
-		return find_row(p, unit);
+		return find_any_row(p, unit);
 	if (p.ndim > 0) {
 		uint32_t row = (uint32_t)unit / (uint32_t)p.row_units;
 
 		at.unit = (uint32_t)unit - row * (uint32_t)p.row_units;
+#pragma unroll 1
 		for (int d = p.ndim - 1; d >= 0; d--) {
 			const uint32_t next = row / (uint32_t)p.shape[d];
 			const uint32_t i = row - next * (uint32_t)p.shape[d];
@@ -619,17 +848,6 @@ HZ_DEVICE row_offsets find_block(const hzi_lattice_generic &p, int64_t unit)
 	return at;
 }
 
-static __device__ __noinline__ eight load_strided(const hzi_lattice_generic &p, int64_t row,
-						  int64_t block)
-{
-	eight x;
-
-	for (int i = 0; i < 8; i++)
-		x.v[i] = block * 8 + i < p.n ? load_any(p.v_dtype, p.v, row + (block * 8 + i) *
-								       p.v_step) : 0;
-	return x;
-}
-
 /* Loads values; returns flags as hzi_lattice_map(). */
 HZ_DEVICE int load_values(const hzi_lattice_generic &p, bool vectors, const row_offsets &at,
 			  float (&v)[8])
@@ -638,11 +856,14 @@ HZ_DEVICE int load_values(const hzi_lattice_generic &p, bool vectors, const row_
 	int kind = 0;
 
 	if (!vectors) {
-		const eight x = load_strided(p, at.v, at.unit);
-
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = x.v[i];
+		for (int i = 0; i < 8; i++) {
+			const int64_t n = at.unit * 8 + i, from = at.v + n * p.v_step;
+
+			v[i] = n >= p.n ? 0 : p.v_dtype == HZ_F32 ? ((const float *)p.v)[from] :
+			       p.v_dtype == HZ_F16 ? f16_low(((const uint16_t *)p.v)[from]) :
+						     bf16_low(((const uint16_t *)p.v)[from]);
+		}
 	} else if (p.v_dtype == HZ_F32) {
 		const float4 *src = (const float4 *)((const float *)p.v + at.v + at.unit * 8);
 		const float4 a = src[0], b = src[1];
@@ -673,121 +894,32 @@ HZ_DEVICE int load_values(const hzi_lattice_generic &p, bool vectors, const row_
 	return kind;
 }
 
-/* Appends the blocks of lanes that want that; returns the slot of the lane. */
-HZ_DEVICE int append(queue &to, int &count, bool wants, uint32_t place, const block_state &b)
+HZ_DEVICE int first_slot(int stage)
 {
-	const uint32_t all = __ballot_sync(~0u, wants);
-	const int slot = count + __popc(all & ((1u << (threadIdx.x & 31)) - 1));
+	return stage < SHRINK ? stage * SLOTS : 2 * SLOTS + (stage - SHRINK) * CLIP_SLOTS;
+}
+
+/* Appends the blocks of lanes that want that to a queue; returns the slot of the lane in it. */
+template <int SHAPING>
+HZ_DEVICE int append(queues<SHAPING> &m, int stage, bool wants, const block_state &b)
+{
+	const uint32_t lane = threadIdx.x % 32, all = __ballot_sync(~0u, wants);
+	int first = 0;
+
+	if (lane == 0 && all)
+		first = atomicAdd(&m.count[stage], __popc(all));
+	first = __shfl_sync(~0u, first, 0) + __popc(all & ((1u << lane) - 1));
+
+	const int slot = first_slot(stage) + first;
 
 	if (wants) {
-		to.place[slot] = place;
-		to.label[slot] = b.label;
-		to.flags[slot] = b.flags;
-		to.least[slot] = b.least;
+		m.place[slot] = b.place;
+		m.label[slot] = b.label;
+		m.flags[slot] = b.flags;
+		m.extra[slot] = b.extra;
+		m.least[slot] = b.least;
 	}
-	count += __popc(all);
-	__syncwarp();
-	return slot;
-}
-
-HZ_DEVICE int64_t place_of(const warp_place &warp, uint32_t place)
-{
-	return warp.first + (place & 31) + (place >> 5) * warp.step;
-}
-
-/* Loads the block in a slot; returns its place. */
-HZ_DEVICE uint32_t take(const hzi_lattice_generic &p, bool vectors, const warp_place &warp,
-			const queue &from, int slot, block_state &b)
-{
-	b.label = from.label[slot];
-	b.flags = from.flags[slot];
-	b.least = from.least[slot];
-	b.at = find_block(p, place_of(warp, from.place[slot]));
-	load_values(p, vectors, b.at, b.v);
-	return from.place[slot];
-}
-
-/* Keeps p if it is nearer, at scale t; of equals the first scale. Outside: adds t to the flags. */
-template <int SHAPING>
-HZ_DEVICE void try_scale(const hzi_lattice_rule &r, const scale_table &table, int t, block_state &b)
-{
-	const float q = (float)r.q, square = hzi_lmul(table.scale[t], table.scale[t]);
-	float y[8], p[8], error;
-
-	divide(b.v, table.inverse[t], y);
-	error = nearest<SHAPING>(q, y, p);
-	if (SHAPING == HZI_SHAPING_CUBE || inside<SHAPING>(r, q, p)) {
-		error = hzi_lmul(error, square);
-		if ((b.flags & FOUND) && !(error < b.least || (error == b.least &&
-						t < (int)(b.flags >> 16 & 15))))
-			return;
-		b.least = error;
-		b.label = label_of<SHAPING>(r, p);
-		b.flags = (b.flags & 0xffff) | (uint32_t)t << 16 | FOUND | FITS;
-	} else if (!(b.flags & FOUND) ||
-		   0.9999f * square * other_bound(y, p, error) < b.least) {
-		b.flags |= 1u << t;
-	}
-}
-
-/* Whether the scales of the lane may give a nearer point */
-template <int SHAPING>
-HZ_DEVICE bool filter_scales(const hzi_lattice_rule &r, const scale_table &table, block_state &b)
-{
-	const float q = (float)r.q;
-	uint32_t near = 0;
-
-	if (!(b.flags & FOUND))
-		return true;
-	for (uint32_t left = b.flags & 0xffff; left; left &= left - 1) {
-		const int t = __ffs(left) - 1;
-		const float square = hzi_lmul(table.scale[t], table.scale[t]);
-		const float least = b.least / square;
-		float y[8], p[8], e[8], error, far;
-
-		divide(b.v, table.inverse[t], y);
-		nearest<SHAPING>(q, y, p);
-		error = error_of(y, p, e);
-		if (!(0.9999f * error < least))
-			continue;
-		/* Points that differ from p by a longer vector than the minimal ones */
-		far = 1.99f - sqrtf(error);
-		if (!(far > 0 && least < far * far) ||
-		    step<SHAPING>(r, copy_of(e), copy_of(p), 0.999f + 0.5f * (error - least),
-				  true).set)
-			near |= 1u << t;
-	}
-	b.flags = (b.flags & ~0xffffu) | near;
-	return near != 0;
-}
-
-/* The second half of hzi_shaped_choose() */
-template <int SHAPING>
-HZ_DEVICE void clip_scales(const hzi_lattice_rule &r, const scale_table &table, block_state &b)
-{
-	const float q = (float)r.q;
-	uint32_t left = b.flags & 0xffff;
-
-	while (left) {
-		const int t = 31 - __clz(left);
-		const float square = hzi_lmul(table.scale[t], table.scale[t]);
-		float y[8], p[8], error;
-
-		left ^= 1u << t;
-		divide(b.v, table.inverse[t], y);
-		error = nearest<SHAPING>(q, y, p);
-		if (SHAPING == HZI_SHAPING_E8)
-			error = fmaxf(error, beyond_of(q, y));
-		if ((b.flags & FOUND) && !(hzi_lmul(error, square) < b.least))
-			continue;
-		error = hzi_lmul(clip<SHAPING>(r, y, p), square);
-		if ((b.flags & FOUND) && !(error < b.least))
-			continue;
-		b.least = error;
-		b.label = label_of<SHAPING>(r, p);
-		b.flags = (uint32_t)t << 16 | FOUND |
-			  (SHAPING == HZI_SHAPING_E8 ? b.flags & FITS : 0);
-	}
+	return first;
 }
 
 /* Bounds of b.least in their units; see bounds_of() */
@@ -797,8 +929,8 @@ HZ_DEVICE float slack_of(const float (&v)[8], float inverse)
 
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		sum = fmaf(v[i] * inverse, v[i] * inverse, sum);
-	return 1.06e-4f * sum + 2e-7f;
+		sum = fmaf(v[i], v[i], sum);
+	return 1.06e-4f * sum * inverse * inverse + 2e-7f;
 }
 
 HZ_DEVICE float limit_of(const block_state &b, float inverse, float slack)
@@ -807,40 +939,31 @@ HZ_DEVICE float limit_of(const block_state &b, float inverse, float slack)
 }
 
 /*
- * Loads a block, computes its bounds, and the nearest point at the scale that has the least one.
- * Returns whether it must wait for other scales.
+ * Bounds of the errors of a block at all scales. Returns the scale that has about the least one, or
+ * -1: the block is not to be computed at one, as it is done or must wait for all (*waits).
  */
 template <int SHAPING>
-HZ_DEVICE bool first_scale(const hzi_lattice_generic &p, const scale_table &table,
-			   uint32_t (*bounds)[32], bool vectors, int pairs, bool active,
-			   uint32_t &nonfinite, block_state &b)
+HZ_DEVICE int first_scale(const hzi_lattice_rule &r, const scale_table &table,
+			  uint32_t (*bounds)[THREADS], int pairs, block_state &b, bool *waits)
 {
-	const hzi_lattice_rule &r = p.rule;
 	const float q = (float)r.q, inverse = r.inverse[r.largest];
-	const uint32_t lane = threadIdx.x % 32;
-	const int kind = active ? load_values(p, vectors, b.at, b.v) : 0;
-	uint32_t key = 0x7c007c00, most = 0x7c007c00;
+	const uint32_t own = threadIdx.x;
+	uint32_t key = 0x7c007c00;
 	bound_input input;
 	float size = 0;
 
-	nonfinite += kind != 0;
-	b.least = INFINITY;
-	if (kind & HZI_LATTICE_IS_NAN) {
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			b.v[i] = 0;
-	}
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		size = fmaxf(size, fabsf(b.v[i]));
 	const float largest = hzi_lmul(size, inverse);
 
 	prepare_bounds<SHAPING>(b.v, q, inverse, input);
+#pragma unroll 1
 	for (int k = 0; k < pairs; k++) {
 		uint32_t outside, low = bounds_of<SHAPING>(input, q, table.ratio[k],
 							   table.square[k], outside);
 
-		bounds[k][lane] = low;
+		bounds[k][own] = low;
 		if (SHAPING != HZI_SHAPING_CUBE)
 			low = add_f16x2(low, HZ_ASM_U32("fma.rn.sat.f16x2 %0, %1, %2, %3;",
 							"r"(outside), "r"(0x50005000), "r"(0)));
@@ -848,132 +971,305 @@ HZ_DEVICE bool first_scale(const hzi_lattice_generic &p, const scale_table &tabl
 	}
 	int t = (int)(least_of(key) & 15);
 
-	if (size == 0)
-		t = 0;
-	if (active && (largest > 4 * q || !table.usable)) {
-		const chosen c = choose_alone(r, copy_of(b.v));
-
-		b.label = c.label;
-		b.flags = (uint32_t)c.t << 16 | FOUND | KNOWN | (c.clipped ? 0 : FITS);
-		return false;
+	if (largest > 4 * q || !table.usable) {
+		b.flags = ALONE;
+		return -1;
 	}
 	if (size == 0 || !(largest <= q)) {
 		/* Of 0 the first scale is right; bounds are not made for what is so large. */
 		for (int k = 0; k < 2 * pairs; k++)
-			((uint16_t *)&bounds[k >> 1][lane])[k & 1] =
+			((uint16_t *)&bounds[k >> 1][own])[k & 1] =
 				size == 0 || k >= r.scales ? 0x7c00 : 0;
+		t = 0;
+		*waits = size != 0;
 		if (size != 0)
-			return active;
+			return -1;
 	}
-	((uint16_t *)&bounds[t >> 1][lane])[t & 1] = 0x7c00;
-	if (active)
-		try_scale<SHAPING>(r, table, t, b);
-	for (int k = 0; k < pairs; k++)
-		most = min_x2<HZ_F16>(most, bounds[k][lane]);
-	return active && (!(b.flags & FOUND) || f16_low(min_x2<HZ_F16>(most, most >> 16)) <
-						limit_of(b, inverse, slack_of(b.v, inverse)));
+	((uint16_t *)&bounds[t >> 1][own])[t & 1] = 0x7c00;
+	return t;
 }
 
-/* Tries scales in the order of their bounds; returns whether nearest points were outside. */
-template <int SHAPING>
-HZ_DEVICE bool try_scales(const hzi_lattice_rule &r, const scale_table &table,
-			  uint32_t (*bounds)[SLOTS], int pairs, int slot, block_state &b)
+/* Takes the scale with about the least bound that is below the limit; -1: that bound is not. */
+HZ_DEVICE int next_scale(uint32_t (*bounds)[SLOTS], int pairs, int slot, float limit)
 {
-	const float inverse = r.inverse[r.largest], slack = slack_of(b.v, inverse);
-	const uint16_t infinite = 0x7c00;
+	uint32_t key = 0x7c007c00;
 
-	for (;;) {
-		const float limit = limit_of(b, inverse, slack);
-		uint32_t key = 0x7c007c00;
+	for (int k = 0; k < pairs; k++)
+		key = min_x2<HZ_F16>(key, bound_key(bounds[k][slot], k));
+	key = least_of(key);
 
-		for (int k = 0; k < pairs; k++)
-			key = min_x2<HZ_F16>(key, bound_key(bounds[k][slot], k));
-		key = least_of(key);
+	const int t = (int)(key & 15);
+	uint16_t *const own = (uint16_t *)&bounds[t >> 1][slot] + (t & 1);
+	const float bound = f16_low(*own);
 
-		const int t = (int)(key & 15);
-		uint16_t *const own = (uint16_t *)&bounds[t >> 1][slot] + (t & 1);
-		const float bound = f16_low(*own);
+	*own = 0x7c00;
+	return bound < limit ? t : -1;
+}
 
-		if (!(f16_low(key & 0xfff0) < limit) || *own == infinite)
-			break;
-		*own = infinite;
-		if (bound < limit)
-			try_scale<SHAPING>(r, table, t, b);
-	}
-	return b.flags & 0xffff;
+/* The j at which hzi_shaped_clip() begins */
+HZ_DEVICE uint32_t first_exponent(const hzi_lattice_rule &r, const float (&y)[8])
+{
+	float size = 0;
+	int exponent, limit;
+
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		size = fmaxf(size, fabsf(y[i]));
+	frexpf(size, &exponent);
+	frexpf(r.reach, &limit);
+	return (uint32_t)max(1, 16 * (exponent - 1 - limit));
 }
 
 template <int SHAPING>
-HZ_DEVICE void encode_warp(const hzi_lattice_generic &p, const scale_table &table, warp_memory &m,
-			   bool vectors)
+HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &table,
+			     queues<SHAPING> &m, bool vectors)
 {
 	const hzi_lattice_rule &r = p.rule;
+	const float q = (float)r.q, inverse = r.inverse[r.largest];
 	const int pairs = (r.scales + 1) / 2;
-	const warp_place warp = {
-		(int64_t)blockIdx.x * blockDim.x + threadIdx.x - threadIdx.x % 32,
-		(int64_t)gridDim.x * blockDim.x, threadIdx.x % 32
-	};
+	const int64_t first = (int64_t)blockIdx.x * THREADS;
+	const int64_t turn_step = (int64_t)gridDim.x * THREADS;
 	uint32_t overloaded = 0, nonfinite = 0, turn = 0;
-	int count[QUEUES] = {0, 0, 0};
-	bool last = warp.first >= p.units;
 
 	for (;;) {
-		const int stage = count[CLIP] >= 32 ? CLIP : count[FILTER] >= 32 ? FILTER :
-				  count[TRIES] >= 32 ? TRIES : !last ? QUEUES :
-				  count[TRIES] ? TRIES : count[FILTER] ? FILTER : CLIP;
-		block_state b = {};
-		uint32_t place = 0;
-		int slot = 0, waits = QUEUES;
-		bool active;
+		__syncthreads();
 
-		if (stage < QUEUES) {
-			const int all = stage == TRIES ? count[TRIES] : stage == FILTER ?
-					count[FILTER] : count[CLIP];
-			const int begin = all > 32 ? all - 32 : 0;
+		const bool last = first + turn * turn_step >= p.units;
+		int stage = last ? QUEUES : FIRST, all = 0;
 
-			if (!all)
+		if (last) {
+			for (int k = QUEUES; k-- > 0;)
+				stage = m.count[k] ? k : stage;
+			if (stage == QUEUES)
 				break;
-			slot = begin + (int)warp.lane;
-			active = slot < all;
-			if (stage == TRIES)
-				count[TRIES] = begin;
-			else if (stage == FILTER)
-				count[FILTER] = begin;
-			else
-				count[CLIP] = begin;
-			if (active)
-				place = take(p, vectors, warp, m.queues[stage], slot, b);
-		} else {
-			active = warp.first + warp.lane + turn * warp.step < p.units;
-			place = turn++ << 5 | warp.lane;
-			last = warp.first + turn * warp.step >= p.units;
-			if (active)
-				b.at = find_block(p, place_of(warp, place));
-			if (first_scale<SHAPING>(p, table, m.bounds, vectors, pairs, active,
-						 nonfinite, b))
-				waits = TRIES;
+		}
+		for (int k = 0; k < QUEUES; k++)
+			stage = m.count[k] >= THREADS ? k : stage;
+		if (stage != FIRST || last)
+			all = m.count[stage];
+
+		const bool is_first = stage == FIRST;
+		const int begin = all > THREADS ? all - THREADS : 0;
+		int slot = begin + (int)threadIdx.x, t = -1, next = QUEUES;
+		bool active = slot < all, waits = false;
+		block_state b = {};
+		float y[8], z[8], x[8], e[8], error = 0, factor = 1;
+		uint32_t point[2] = {0, 0};
+
+		if (is_first) {
+			active = first + threadIdx.x + turn * turn_step < p.units;
+			b.place = turn++ * THREADS + threadIdx.x;
+			b.least = INFINITY;
+		} else if (active) {
+			const int at = first_slot(stage) + slot;
+
+			b.place = m.place[at];
+			b.label = m.label[at];
+			b.flags = m.flags[at];
+			b.extra = m.extra[at];
+			b.least = m.least[at];
+			if (SHAPING != HZI_SHAPING_CUBE && stage == STEP) {
+				point[0] = m.point[0][slot];
+				point[1] = m.point[1][slot];
+			}
+		}
+		if (active) {
+			b.at = find_block(p, first + b.place % THREADS +
+					     (b.place / THREADS) * turn_step);
+			const int kind = load_values(p, vectors, b.at, b.v);
+
+			if (kind & HZI_LATTICE_IS_NAN) {
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					b.v[i] = 0;
+			}
+			nonfinite += is_first && kind != 0;
+		}
+		const float slack = stage == TRIES || is_first ? slack_of(b.v, inverse) : 0;
+
+		if (is_first && active)
+			t = first_scale<SHAPING>(r, table, m.bounds, pairs, b, &waits);
+		if (stage == TRIES && active)
+			t = next_scale(m.waiting, pairs, slot, limit_of(b, inverse, slack));
+		if (stage == FILTER && active && (b.flags & FOUND))
+			t = __ffs(b.flags & 0xffff) - 1;
+		if (stage >= SHRINK && !is_first && active)
+			t = 31 - __clz(b.flags & 0xffff);
+
+		const float scale = table.scale[t < 0 ? 0 : t], square = hzi_lmul(scale, scale);
+
+		divide(b.v, table.inverse[t < 0 ? 0 : t], y);
+		if (SHAPING != HZI_SHAPING_CUBE && stage == SHRINK && b.extra) {
+			const float reach = reach_of(y);
+
+			/* Of points p of the code <p, w> <= q; of the nearest <z - p, w> <= 1. */
+			for (;; b.extra++) {
+				factor = b.extra < HZI_LATTICE_SHRINKS ?
+					 hzi_lattice_factor(&r, (int)b.extra) : 0;
+				if (SHAPING != HZI_SHAPING_E8 || reach * factor < q + 1.001f)
+					break;
+			}
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			z[i] = hzi_lmul(y[i], factor);
+
+		bool in = false, better = false;
+
+		if (stage != STEP && t >= 0) {
+			for (int tries = 0; ; tries++) {
+				error = nearest<SHAPING>(q, z, x);
+				in = stage != FILTER && inside<SHAPING>(r, q, x);
+				if (SHAPING == HZI_SHAPING_CUBE || stage != SHRINK || in ||
+				    !b.extra || tries == 3 || b.extra >= HZI_LATTICE_SHRINKS)
+					break;
+				b.extra++;
+				factor = b.extra < HZI_LATTICE_SHRINKS ?
+					 hzi_lattice_factor(&r, (int)b.extra) : 0;
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					z[i] = hzi_lmul(y[i], factor);
+			}
+		}
+		if ((is_first || stage == TRIES) && t >= 0) {
+			const float own = hzi_lmul(error, square);
+
+			better = in && (!(b.flags & FOUND) || own < b.least ||
+					(own == b.least && t < (int)(b.flags >> 16 & 15)));
+			if (better) {
+				b.least = own;
+				b.flags = (b.flags & 0xffff) | (uint32_t)t << 16 | FOUND | FITS;
+			} else if (!in && (!(b.flags & FOUND) || 0.9999f * square *
+					   other_bound(y, x, error) < b.least)) {
+				b.flags |= 1u << t;
+			}
 		}
 		if constexpr (SHAPING != HZI_SHAPING_CUBE) {
-			if (stage == CLIP && active)
-				clip_scales<SHAPING>(r, table, b);
-			if (stage == FILTER && active && filter_scales<SHAPING>(r, table, b))
-				waits = CLIP;
+			vector w = {0, 0};
+			float most = 1, far = 0;
+			bool moves = stage == STEP && active;
+
+			if (stage == STEP) {
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					x[i] = (float)(int8_t)(point[i >> 2] >> 8 * (i & 3));
+			}
+			if (stage == STEP || stage == FILTER)
+				error = error_of(y, x, e);
+			if (stage == FILTER && t >= 0) {
+				const float least = b.least / square;
+
+				/* Points that differ from x by longer vectors are as far as that. */
+				far = 1.99f - sqrtf(error);
+				far = far > 0 ? far * far : 0;
+				most = 0.999f + 0.5f * (error - least);
+				moves = 0.9999f * error < least && least < far;
+				b.flags &= b.flags - 1;
+				b.extra |= 0.9999f * error < least && !moves ? 1u << t : 0;
+			}
+			if (moves)
+				w = best_move<SHAPING>(r, e, x, most, stage == FILTER);
+			if (stage == FILTER && active) {
+				b.extra |= w.set ? 1u << t : 0;
+				if (!(b.flags & FOUND)) {
+					next = SHRINK;
+				} else if (b.flags & 0xffff) {
+					next = FILTER;
+				} else if (b.extra) {
+					b.flags |= b.extra;
+					next = SHRINK;
+				}
+				b.extra = next == SHRINK ? 0 : b.extra;
+			}
+			if (stage == SHRINK && active) {
+				next = SHRINK;
+				if (in && b.extra) {
+					next = STEP;
+					b.extra = 0;
+				} else if (b.extra) {
+					b.extra++;
+				} else {
+					if (SHAPING == HZI_SHAPING_E8)
+						error = fmaxf(error, beyond_of(q, y));
+					if ((b.flags & FOUND) &&
+					    !(hzi_lmul(error, square) < b.least)) {
+						b.flags ^= 1u << t;
+						next = b.flags & 0xffff ? SHRINK : QUEUES;
+					} else {
+						b.extra = first_exponent(r, y);
+					}
+				}
+			}
+			if (stage == STEP && active) {
+				if (w.set && b.extra < 64) {
+					move_point(x, w, x);
+					b.extra++;
+					next = STEP;
+				} else {
+					error = hzi_lmul(error, square);
+					better = !(b.flags & FOUND) || error < b.least;
+					b.flags ^= 1u << t;
+					b.extra = 0;
+					if (better) {
+						b.least = error;
+						b.flags = (b.flags & 0xffff) | (uint32_t)t << 16 |
+							  FOUND | (SHAPING == HZI_SHAPING_E8 ?
+								   b.flags & FITS : 0);
+					}
+					next = b.flags & 0xffff ? SHRINK : QUEUES;
+				}
+			}
+			if (next == STEP) {
+				point[0] = point[1] = 0;
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					point[i >> 2] |= (uint32_t)(integer_of(x[i]) & 255)
+							 << 8 * (i & 3);
+			}
 		}
-		if (stage == TRIES && active && try_scales<SHAPING>(r, table, m.waiting, pairs,
-								    slot, b))
-			waits = FILTER;
-		__syncwarp();
-		if (stage == QUEUES) {
-			slot = append(m.queues[TRIES], count[TRIES], waits == TRIES, place, b);
-			for (int k = 0; k < pairs && waits == TRIES; k++)
-				m.waiting[k][slot] = m.bounds[k][warp.lane];
-		} else if (stage == TRIES) {
-			append(m.queues[FILTER], count[FILTER], waits == FILTER, place, b);
-		} else if (stage == FILTER) {
-			append(m.queues[CLIP], count[CLIP], waits == CLIP, place, b);
+		if (better)
+			b.label = label_of<SHAPING>(r, x);
+
+		if (is_first || stage == TRIES) {
+			uint32_t least = 0x7c007c00;
+
+#pragma unroll 1
+			for (int k = 0; k < pairs; k++) {
+				if (!is_first)
+					m.bounds[k][threadIdx.x] = m.waiting[k][slot];
+				least = min_x2<HZ_F16>(least, m.bounds[k][threadIdx.x]);
+			}
+			const float bound = f16_low(min_x2<HZ_F16>(least, least >> 16));
+
+			if (active && !(b.flags & ALONE)) {
+				next = waits || bound < limit_of(b, inverse, slack) ? TRIES :
+				       b.flags & 0xffff ? FILTER : QUEUES;
+			}
 		}
-		__syncwarp();
-		if (active && waits == QUEUES)
+		__syncthreads();
+		if (threadIdx.x == 0 && !is_first)
+			m.count[stage] = begin;
+		__syncthreads();
+		if (is_first || stage == TRIES) {
+			slot = append(m, TRIES, next == TRIES, b);
+#pragma unroll 1
+			for (int k = 0; k < pairs && next == TRIES; k++)
+				m.waiting[k][slot] = m.bounds[k][threadIdx.x];
+		}
+		if constexpr (SHAPING != HZI_SHAPING_CUBE) {
+			if (is_first || stage == TRIES || stage == FILTER)
+				append(m, FILTER, next == FILTER, b);
+			if (!is_first && stage != TRIES)
+				append(m, SHRINK, next == SHRINK, b);
+			if (stage == SHRINK || stage == STEP) {
+				slot = append(m, STEP, next == STEP, b);
+				if (next == STEP) {
+					m.point[0][slot] = point[0];
+					m.point[1][slot] = point[1];
+				}
+			}
+		}
+		if (active && next == QUEUES)
 			overloaded += store_block<SHAPING>(p, b);
 	}
 	if (p.overload)
@@ -984,8 +1280,7 @@ HZ_DEVICE void encode_warp(const hzi_lattice_generic &p, const scale_table &tabl
 HZ_DEVICE bool has_vectors(const hzi_lattice_generic &p)
 {
 	const int bytes = p.v_dtype == HZ_F32 ? 4 : 2;
-	bool good = p.v_step == 1 && p.n % 8 == 0 && (uintptr_t)p.v % 16 == 0 &&
-		    (p.v_dtype == HZ_F32 || p.v_dtype == HZ_F16 || p.v_dtype == HZ_BF16);
+	bool good = p.v_step == 1 && p.n % 8 == 0 && (uintptr_t)p.v % 16 == 0;
 
 	for (int d = 0; d < p.ndim; d++)
 		good = good && p.v_stride[d] * bytes % 16 == 0;
@@ -1015,7 +1310,6 @@ HZ_DEVICE void make_table(const hzi_lattice_rule &r, scale_table &table)
 				 r.scale[r.largest] < 1000 * r.scale[i];
 		table.usable = usable;
 	}
-	__syncthreads();
 }
 
 #define ENCODE(name, shaping, blocks) \
@@ -1023,14 +1317,16 @@ HZ_DEVICE void make_table(const hzi_lattice_rule &r, scale_table &table)
 		__launch_bounds__(HZI_LATTICE_THREADS, HZ_BLOCKS(HZI_LATTICE_THREADS, blocks)) \
 		lattice_encode_##name(const __grid_constant__ hzi_lattice_generic p) \
 	{ \
-		__shared__ warp_memory memory[WARPS]; \
+		__shared__ queues<shaping> memory; \
 		__shared__ scale_table table; \
  \
 		make_table(p.rule, table); \
-		encode_warp<shaping>(p, table, memory[threadIdx.x / 32], has_vectors(p)); \
+		if (threadIdx.x < QUEUES) \
+			memory.count[threadIdx.x] = 0; \
+		encode_blocks<shaping>(p, table, memory, has_vectors(p)); \
 	}
 
 /* In the order of enum HZI_SHAPING_*; blocks an SM: see gpu/lattice/generic.c */
 ENCODE(cube, HZI_SHAPING_CUBE, 5)
-ENCODE(d8star, HZI_SHAPING_D8STAR, 5)
-ENCODE(e8_label, HZI_SHAPING_E8, 5)
+ENCODE(d8star, HZI_SHAPING_D8STAR, 4)
+ENCODE(e8_label, HZI_SHAPING_E8, 4)

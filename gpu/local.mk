@@ -39,7 +39,7 @@ noinst_HEADERS += \
 	gpu/lattice/closest_point.cuh \
 	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
-	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
+	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/lattice/shaped_points.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_lanes.cuh gpu/mhc/coef_persistent.h gpu/mhc/coef_rows.cuh gpu/mhc/coef_small_batch.h gpu/mhc/coef_splitk.h \
 	gpu/mhc/coef_wgmma.h \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/group_gemv.cuh gpu/qgemm/launch.h \

@@ -72,7 +72,7 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	if (a->lattice->rule.shaping) {
 		const struct hzi_launch shaped = {
 			.grid = {hzi_cuda_lattice_grid(ctx, p.units, HZI_LATTICE_THREADS,
-					       a->lattice->rule.shaping == HZI_SHAPING_CUBE ? 5 : 4)},
+					       a->lattice->rule.shaping == HZI_SHAPING_CUBE ? 6 : 4)},
 			.block = {HZI_LATTICE_THREADS},
 		};
 

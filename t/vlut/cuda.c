@@ -613,7 +613,7 @@ static void test_append(void)
 		{"whole tiles of bits", {.kind = HZ_LATTICE_E8, .q = 4, .levels = 2}, 16, 48,
 		 "lattice_encode_e8q4 vlut_e8_bitplane_pack"},
 		{"parts of three tiles", {.preset = HZ_LATTICE_PRESET_E8_4_25}, 15, 18,
-		 "lattice_encode_shaped vlut_label_pack vlut_append_merge vlut_label_pack "
+		 "lattice_encode_d8star vlut_label_pack vlut_append_merge vlut_label_pack "
 		 "vlut_label_pack vlut_append_merge"},
 		{"rows of codes", {.kind = HZ_LATTICE_D, .q = 4, .levels = 2,
 		  .policy = HZ_LATTICE_T}, 3, 20, "lattice_encode_d4q4 vlut_pack"},

@@ -60,6 +60,7 @@ int hzi_cuda_lattice_scale_rows(struct hz_context *ctx, const char *op,
 int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_lattice_encode_args *const a = args;
+	const int shaping = a->lattice->rule.shaping;
 	struct hzi_lattice_generic p = make_params(a->lattice, &a->map, a->lattice->rule.group,
 						   a->codes, a->code_dtype, a->pack);
 
@@ -69,15 +70,17 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.v_dtype = a->x_dtype;
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
-	if (a->lattice->rule.shaping) {
+	if (shaping) {
+		/* As in gpu/lattice/shaped.cu */
+		const int blocks_per_sm = shaping == HZI_SHAPING_CUBE ? 6 : 4;
 		const struct hzi_launch shaped = {
 			.grid = {hzi_cuda_lattice_grid(ctx, p.units, HZI_LATTICE_THREADS,
-					       a->lattice->rule.shaping == HZI_SHAPING_CUBE ? 6 : 4)},
+						       blocks_per_sm)},
 			.block = {HZI_LATTICE_THREADS},
 		};
 
-		return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_cube - 1 +
-				       a->lattice->rule.shaping, &shaped, &p, sizeof(p));
+		return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_cube +
+				       shaping - HZI_SHAPING_CUBE, &shaped, &p, sizeof(p));
 	}
 	return launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_generic,
 		      HZI_KERNEL_lattice_encode_generic_basis, &p, a->matrices);

@@ -29,7 +29,8 @@ enum stage { TRIES, FILTER, SHRINK, STEP, QUEUES, FIRST = QUEUES };
 
 /*
  * Each stage but FIRST has a queue. Of stages for which THREADS blocks wait the last one runs, and
- * FIRST if there is none; SHRINK and STEP, which give blocks to each other, have fewer than 3 THREADS together.
+ * FIRST if there is none. SHRINK and STEP, which give blocks to each other, have fewer than 3
+ * THREADS of them together.
  */
 #define SLOTS (2 * THREADS)
 #define CLIP_SLOTS (3 * THREADS)
@@ -130,7 +131,7 @@ static __device__ __noinline__ void store_digits(const hzi_lattice_generic &p, i
 	hzi_lattice_flush(&code);
 }
 
-/* The block of the lane is done: stores its code and scale; returns whether it was clipped. */
+/* The block of the thread is done: stores its code and scale; returns whether it was clipped. */
 template <int SHAPING>
 HZ_DEVICE uint32_t store_block(const hzi_lattice_generic &p, block_state &b)
 {
@@ -257,7 +258,7 @@ HZ_DEVICE int first_slot(int stage)
 	return stage < SHRINK ? stage * SLOTS : 2 * SLOTS + (stage - SHRINK) * CLIP_SLOTS;
 }
 
-/* Appends the blocks of lanes that want that to a queue; returns the slot of the lane in it. */
+/* Appends the blocks of threads that want that to a queue; returns the slot of the thread in it. */
 template <int SHAPING>
 HZ_DEVICE int append(queues<SHAPING> &m, int stage, bool wants, const block_state &b)
 {

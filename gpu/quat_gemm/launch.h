@@ -89,8 +89,10 @@ HZI_QUAT_ROUTE(quat_gemm, simt_f32)
 
 /* Whether another route that supports the call is faster */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a);
-bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a);
+bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a, bool packed);
 bool hzi_cuda_quat_gemm_wgmma_is_slower(const struct hzi_quat_gemm_args *a);
+/* Expected ns of a product of 16 bits by planes; packed: those of A exist */
+double hzi_cuda_quat_gemm_wgmma_ns(const struct hzi_quat_gemm_args *a, bool packed);
 
 /*
  * Whether an m x k matrix is packed as f16 planes, for wgmma, and 16 bits as a copy; otherwise

@@ -30,7 +30,7 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 enum { WGMMA_IN_PLACE, GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
 
 HZI_RANK(gemv_mma, void, hzi_cuda_quat_gemm_gemv_mma_is_slower(a), GEMV_TRANSPOSED, GEMV_MMA)
-HZI_RANK(wgmma_in_place, void, hzi_cuda_quat_gemm_wgmma_in_place_is_slower(a), LAST,
+HZI_RANK(wgmma_in_place, void, hzi_cuda_quat_gemm_wgmma_in_place_is_slower(a, false), LAST,
 	 WGMMA_IN_PLACE)
 HZI_RANK(wgmma, void, hzi_cuda_quat_gemm_wgmma_is_slower(a), LAST, WGMMA)
 

@@ -23,8 +23,6 @@ HZI_LINK_IMAGES(quat_gemm);
 #define LINES_MAX ((int64_t)1 << 26)	/* lines of all planes are counted in 32 bits */
 #define COLUMNS_STEP ((int64_t)1 << 22)	/* columns of B per launch beyond LINES_MAX */
 #define K_MAX ((int64_t)1 << 22)	/* blocks of 64, along a grid */
-#define COPY_COLUMNS 128 /* most columns of products with the copy of a large packed A */
-#define COPY_WEIGHTS ((int64_t)1 << 22)
 #define SMALL 32
 #define FEW_COLUMNS 8	/* for which others win; fewer than SMALL: also with a small A */
 #define SMALL_A ((int64_t)1 << 14)	/* m k */
@@ -121,10 +119,8 @@ bool hzi_cuda_quat_gemm_uses_copy(const struct hz_context *ctx, const struct hzi
 	if (a->n <= HZI_GEMV_WIDE_COLUMNS_MOST &&
 	    !hzi_cuda_quat_gemm_gemv_mma_unsupported(ctx, to))
 		return true;
-	if (a->n > COPY_COLUMNS && a->m > COPY_WEIGHTS / a->k)
-		return false;
-	return !hzi_cuda_quat_gemm_wgmma_in_place_is_slower(to) &&
-	       !hzi_cuda_quat_gemm_wgmma_in_place_unsupported(ctx, to);
+	return !hzi_cuda_quat_gemm_wgmma_in_place_unsupported(ctx, to) &&
+	       !hzi_cuda_quat_gemm_wgmma_in_place_is_slower(to, true);
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -300,6 +296,20 @@ static const struct kernel kernels_16bit[] = {
 }, kernel_one_tile = {160, HZI_KERNEL_quat_gemm_wgmma_256x160_single, 0},
 kernel_exact = {128, HZI_KERNEL_quat_gemm_wgmma_256x128_exact,
 		HZI_KERNEL_quat_gemm_wgmma_256x128_exact_transposed};
+
+/*
+ * Measured on an H200, where 32 clusters have a tile each: tiles, planes of B and of an A that is
+ * not packed
+ */
+double hzi_cuda_quat_gemm_wgmma_ns(const struct hzi_quat_gemm_args *a, bool packed)
+{
+	const int64_t tiles = ceil_div(a->m, 2 * HZI_QUAT_WGMMA_ROWS) *
+			      ceil_div(a->n, kernel_one_tile.columns);
+	const double k = (double)a->k, k_ns = a->method == HZ_QUAT_FAST ? 33 : 50;
+
+	return 8000 + (double)ceil_div(tiles, 32) * k_ns * k +
+	       (double)(a->n + (packed ? 0 : a->m)) * k / 150;
+}
 
 /* The kernel of least time, if `clusters` clusters run one tile each at a time */
 static const struct kernel *kernel_of(int64_t tiles_m, int64_t n, int clusters)

@@ -5,60 +5,67 @@
  */
 #include <config.h>
 
+#include <math.h>
+
 #include "gpu/quat_gemm/gemv.h"
 #include "gpu/quat_gemm/launch.h"
 #include "gpu/quat_gemm/wgmma_in_place.h"
 
 HZI_LINK_IMAGES(quat_gemm);
 
-#define SHARES_MAX 8
 #define LENGTH_MAX ((int64_t)1 << 28)
 #define COLUMNS_MAX ((int64_t)1 << 20)	/* tiles along a grid's y */
 #define LEAST_COLUMNS 4
-/* Weights, m k: up to SMALL all columns are faster in place, up to MIDDLE 512, of others 256. */
-#define SMALL ((int64_t)1 << 18)
-#define MIDDLE ((int64_t)1 << 21)
-#define L2_BYTES 4200		/* of all blocks, in a ns */
+#define SMALL ((int64_t)1 << 18)		/* m k, for which GEMV is slower */
+#define LONG_NS 1e5	/* beyond this time the clock falls, and a quarter more is needed */
 
-/* Measured on an H200, ns: a block without steps, a step. Shares of k depend on these alone. */
+/*
+ * Measured on an H200, ns: a block without steps; a step; adding up two shares of k. The clusters
+ * of a launch depend on these alone.
+ */
 struct tile {
-	int rows, columns, kernel, blocks_of_sm, block_ns, step_ns;
+	int rows, columns, kernel, block_ns, step_ns, share_ns;
 };
 
 static const struct tile tiles[] = {
-	{64, 32, HZI_KERNEL_quat_gemm_in_place_64x32_f16, 2, 3200, 290},
-	{64, 64, HZI_KERNEL_quat_gemm_in_place_64x64_f16, 1, 4400, 470},
-	{128, 64, HZI_KERNEL_quat_gemm_in_place_128x64_f16, 1, 6500, 700},
+	{64, 32, HZI_KERNEL_quat_gemm_in_place_64x32_f16, 2450, 234, 600},
+	{96, 32, HZI_KERNEL_quat_gemm_in_place_96x32_f16, 2930, 280, 730},
+	{128, 32, HZI_KERNEL_quat_gemm_in_place_128x32_f16, 2960, 344, 1060},
+	{96, 64, HZI_KERNEL_quat_gemm_in_place_96x64_f16, 3910, 535, 810},
+	{128, 64, HZI_KERNEL_quat_gemm_in_place_128x64_f16, 2980, 657, 2110},
+	{96, 96, HZI_KERNEL_quat_gemm_in_place_96x96_f16, 2810, 749, 1980},
 };
 
-/* By log2 of the shares: SMs that clusters use; the time that they take to add up their sums */
-static const int64_t cluster_sms[] = {132, 132, 120, 112}, cluster_ns[] = {0, 100, 300, 1200};
+/* Shares of k, the blocks of a cluster: SMs that they use, percent of share_ns */
+static const struct {
+	int count, sms, percent;
+} shares[] = {{1, 132, 0}, {2, 132, 100}, {4, 120, 170}, {8, 112, 210}};
 
 struct plan {
 	const struct tile *tile;
-	int64_t shares, ns;
+	int64_t shares;
+	double ns;
 };
 
 /* The tile and shares of k of least time */
 static struct plan plan_of(int64_t m, int64_t n, int64_t k)
 {
 	const int64_t steps = ceil_div(k, HZI_IN_PLACE_STEP);
-	struct plan best = {.ns = INT64_MAX};
+	struct plan best = {.ns = HUGE_VAL};
 
 	for (size_t i = 0; i < sizeof(tiles) / sizeof(*tiles); i++) {
 		const struct tile *t = &tiles[i];
-		const int64_t bytes = HZI_IN_PLACE_STAGE_BYTES(t->rows, t->columns);
 		const int64_t all = ceil_div(m, t->rows) * ceil_div(n, t->columns);
 
-		for (int s = 0; 1 << s <= SHARES_MAX && 1 << s <= steps; s++) {
-			const int64_t blocks = all << s, most = cluster_sms[s] * t->blocks_of_sm;
-			const int64_t load = bytes * min_of(blocks, most) / L2_BYTES;
-			const int64_t ns = ceil_div(blocks, most) *
-				(t->block_ns + cluster_ns[s] +
-				 ceil_div(steps, 1 << s) * max_of(t->step_ns, load));
+		for (size_t s = 0; s < sizeof(shares) / sizeof(*shares); s++) {
+			const int count = shares[s].count;
+			const int64_t ns = t->block_ns + t->share_ns * shares[s].percent / 100 +
+					   ceil_div(steps, count) * t->step_ns;
+			const double all_ns = (double)ns *
+					      (double)ceil_div(all * count, shares[s].sms);
 
-			if (ns < best.ns)
-				best = (struct plan){t, 1 << s, ns};
+			if (count <= steps && all_ns < best.ns)
+				best = (struct plan){t, count, all_ns};
 		}
 	}
 	return best;
@@ -135,7 +142,7 @@ int hzi_cuda_quat_gemm_wgmma_in_place(struct hz_context *ctx, const void *args)
 	const struct hzi_launch l = {
 		.grid = {(unsigned)(ceil_div(a->m, t->rows) * plan.shares),
 			 (unsigned)ceil_div(a->n, t->columns)},
-		.block = {(unsigned)HZI_IN_PLACE_THREADS(t->rows)},
+		.block = {(unsigned)HZI_IN_PLACE_THREADS(t->rows, t->columns)},
 		.shared_bytes = (unsigned)HZI_IN_PLACE_SHARED_BYTES(t->rows, t->columns),
 		.cluster = (unsigned)plan.shares, .early = true, .aligned = true,
 	};
@@ -152,15 +159,12 @@ int hzi_cuda_quat_gemm_wgmma_in_place(struct hz_context *ctx, const void *args)
 			       sizeof(p));
 }
 
-/*
- * For few columns mma.sync is faster, for large products 8 real products for each of quaternions,
- * which need planes of A.
- */
-bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a)
+/* For few columns mma.sync is faster, for large products the 8 products of planes of A. */
+bool hzi_cuda_quat_gemm_wgmma_in_place_is_slower(const struct hzi_quat_gemm_args *a, bool packed)
 {
-	const int64_t weights = a->m * a->k;
+	const double ns = plan_of(a->m, a->n, a->k).ns;
 
-	if (weights <= SMALL)
-		return a->n < LEAST_COLUMNS;
-	return a->n <= HZI_GEMV_WIDE_COLUMNS || a->n > (weights <= MIDDLE ? 512 : 256);
+	if (a->n < LEAST_COLUMNS || (a->n <= HZI_GEMV_WIDE_COLUMNS && a->m * a->k > SMALL))
+		return true;
+	return ns + fmax(ns - LONG_NS, 0) / 4 > hzi_cuda_quat_gemm_wgmma_ns(a, packed);
 }

@@ -11,9 +11,13 @@
  *   y = a g - b h + c e + d f     z = a h + b g - c f + d e
  *
  * A block multiplies ROWS rows of A by COLUMNS columns of B: ROWS are the columns of wgmma, from
- * shared memory as TMA loads them; the rows of wgmma are 16 columns of B for each component o, one
- * component a warp, in registers: a warp loads words of B in its order and flips signs. The blocks
- * of a cluster share k; each adds up a share of the sums in distributed shared memory.
+ * shared memory as TMA loads them; the rows of wgmma are columns of B, in registers. A warpgroup
+ * multiplies 32 columns: two warps compute components w and x of C, two y and z, of 16 columns
+ * each. A warp loads words of B in the order of w or y, swaps their halves for x or z and flips
+ * signs.
+ * With 32 columns per block two warpgroups take turns at pairs of steps of k, else each has columns
+ * of its own. The blocks of a cluster share k; each adds up a share of the sums in distributed
+ * shared memory.
  */
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
@@ -32,11 +36,17 @@ finish_one(const hzi_quat_out &o, int i, int j, quat q)
 
 template <int DTYPE, int ROWS, int COLUMNS>
 struct in_place {
-	static constexpr int TILES = COLUMNS / 32;	/* of 64 rows of wgmma, of a warpgroup */
-	static constexpr int STAGES = HZI_IN_PLACE_STAGES(ROWS, COLUMNS);
+	static constexpr int GROUPS = HZI_IN_PLACE_GROUPS(COLUMNS);
+	static constexpr int THREADS = 128 * GROUPS;	/* that multiply */
+	static constexpr int TURNS = 32 * GROUPS / COLUMNS;
+	/* Steps between waits; three warpgroups have registers for the words of one. */
+	static constexpr int STEPS = GROUPS == 3 ? 1 : 2;
+	static constexpr int STAGES = HZI_IN_PLACE_STAGES;
 	static constexpr int STAGE = HZI_IN_PLACE_STAGE_BYTES(ROWS, COLUMNS);
 	static constexpr int PITCH = ROWS + 8;	/* of sums: [component][column][row] */
-	static_assert(4 * COLUMNS * PITCH * 4 <= STAGES * STAGE, "sums take the place of stages");
+	static constexpr int PLANE = COLUMNS * PITCH * 4;
+	static_assert(4 * PLANE <= STAGES * STAGE, "sums take the place of stages");
+	static_assert(STAGES % (STEPS * TURNS) == 0, "the stages of a turn are successive");
 
 	const hzi_quat_in_place &p;
 	const uint32_t memory, full, empty;
@@ -65,77 +75,128 @@ struct in_place {
 		}
 	}
 
-	/* Fragments of a stage: lane 4 g + t has columns g, g + 8 of each tile, words t, t + 4 */
-	__device__ __forceinline__ void fragments(uint32_t (&a)[TILES][4][4], uint32_t src,
-						  uint32_t swap, uint32_t sign) const
+	/* Words of a stage: lane 4 g + t has columns g, g + 8 of its warp, words t, t + 4. */
+	__device__ __forceinline__ void fragments(uint32_t (&a)[2][4][4], uint32_t src,
+						  const uint32_t (&sign)[2]) const
 	{
 #pragma unroll
-		for (int tile = 0; tile < TILES; tile++)
+		for (int s = 0; s < 4; s++)
 #pragma unroll
-			for (int s = 0; s < 4; s++)
-#pragma unroll
-				for (int i = 0; i < 4; i++) {
-					/* Rows are 128 bytes, with the swizzle: 8 units of 16. */
-					const uint32_t at = src + (16 * tile + i % 2 * 8) * 128;
-					uint32_t v;
+			for (int i = 0; i < 4; i++) {
+				/* Rows are 128 bytes, with the swizzle: 8 units of 16. */
+				const uint32_t at = src + i % 2 * (8 * 128);
+				uint32_t v;
 
-					asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v)
-						     : "r"(at ^ ((2 * s + i / 2) * 16)) : "memory");
-					a[tile][s][i] = __byte_perm(v, 0, swap) ^ sign;
-				}
+				asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v)
+					     : "r"(at ^ ((2 * s + i / 2) * 16)) : "memory");
+				a[0][s][i] = v ^ sign[0];
+				a[1][s][i] = __byte_perm(v, 0, 0x1032) ^ sign[1];
+			}
 	}
 
-	__device__ __forceinline__ void multiply(float (&acc)[TILES][ROWS / 2]) const
+	/* N successive steps. src: the thread's first word of stage 0 */
+	template <int N>
+	__device__ __forceinline__ void multiply_steps(float (&acc)[2][ROWS / 2], int stage,
+						       uint32_t parity, uint32_t src,
+						       const uint32_t (&sign)[2]) const
 	{
-		const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-		const int group = threadIdx.x / 128, o = threadIdx.x / 32 % 4;
-		const uint32_t swap = o % 2 ? 0x1032 : 0x3210, sign = p.sign[o][t % 2];
-		const uint32_t src = memory + ROWS * 128 + (16 * TILES * group + g) * 128 +
-				     (g * 16) + (t ^ o / 2) * 4;
-		ring_position<STAGES> at;
+		uint32_t a[N][2][4][4];	/* [step][component][multiplication] */
 
 #pragma unroll
-		for (int tile = 0; tile < TILES; tile++)
+		for (int i = 0; i < N; i++) {
+			mbarrier_wait(full + 8 * (stage + i), parity);
+			fragments(a[i], src + (stage + i) * STAGE, sign);
+		}
+		wgmma_fence();
 #pragma unroll
-			for (int i = 0; i < ROWS / 2; i++)
-				acc[tile][i] = 0;
-		/* One warpgroup loads fragments while the other one multiplies. */
-		for (int s = 0; s < count; s++, at.next()) {
-			const uint64_t b = wgmma_desc_k(memory + at.at * STAGE);
-			uint32_t a[TILES][4][4];
+		for (int i = 0; i < N; i++) {
+			const uint64_t b = wgmma_desc_k(memory + (stage + i) * STAGE);
 
-			mbarrier_wait(full + 8 * at.at, at.parity);
-			fragments(a, src + at.at * STAGE, swap, sign);
-			wgmma_fence();
 #pragma unroll
 			for (int k = 0; k < 4; k++)
 #pragma unroll
-				for (int tile = 0; tile < TILES; tile++)
-					wgmma_rs_add<DTYPE>(acc[tile], a[tile][k], b + 2 * k, 1);
-			wgmma_commit();
-			wgmma_wait<0>();
+				for (int e = 0; e < 2; e++)
+					wgmma_rs_add<DTYPE>(acc[e], a[i][e][k], b + 2 * k, 1);
+		}
+		wgmma_commit();
+		wgmma_wait<0>();
 #pragma unroll
-			for (int tile = 0; tile < TILES; tile++)
-				wgmma_keep(acc[tile]);
-			if (lane == 0)
-				mbarrier_arrive(empty + 8 * at.at);
+		for (int e = 0; e < 2; e++)
+			wgmma_keep(acc[e]);
+		if (threadIdx.x % 32 < N)
+			mbarrier_arrive(empty + 8 * (stage + threadIdx.x % 32));
+	}
+
+	__device__ __forceinline__ void multiply(float (&acc)[2][ROWS / 2]) const
+	{
+		const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+		const int group = threadIdx.x / 128, o = threadIdx.x / 64 % 2 * 2;
+		const uint32_t sign[2] = {p.sign[o][t % 2], p.sign[o + 1][t % 2]};
+		const int column = (TURNS == 1 ? 32 * group : 0) + threadIdx.x / 32 % 2 * 16 + g;
+		const uint32_t src = memory + (ROWS + column) * 128 + g * 16 + (t ^ o / 2) * 4;
+		int stage = TURNS == 1 ? 0 : STEPS * group;
+		uint32_t parity = 0;
+
+#pragma unroll
+		for (int e = 0; e < 2; e++)
+#pragma unroll
+			for (int i = 0; i < ROWS / 2; i++)
+				acc[e][i] = 0;
+		/* One warpgroup loads fragments while another one multiplies. */
+		for (int s = stage; s < count; s += STEPS * TURNS) {
+			if (s + STEPS <= count)
+				multiply_steps<STEPS>(acc, stage, parity, src, sign);
+			else
+				multiply_steps<1>(acc, stage, parity, src, sign);
+			stage += STEPS * TURNS;
+			if (stage >= STAGES) {
+				stage -= STAGES;
+				parity ^= 1;
+			}
 		}
 	}
 
-	__device__ __forceinline__ void store(const float (&acc)[TILES][ROWS / 2]) const
+	/* Where a thread has its first sum */
+	__device__ __forceinline__ float *sums(void) const
 	{
-		const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
-		const int o = threadIdx.x / 32 % 4;
-		float *const to = (float *)shared_start() +
-				  (o * COLUMNS + 16 * TILES * group + lane / 4) * PITCH +
-				  lane % 4 * 2;
+		const int lane = threadIdx.x % 32, o = threadIdx.x / 64 % 2 * 2;
+		const int column = (TURNS == 1 ? threadIdx.x / 128 * 32 : 0) +
+				   threadIdx.x / 32 % 2 * 16 + lane / 4;
+
+		return (float *)shared_start() + o * (PLANE / 4) + column * PITCH + lane % 4 * 2;
+	}
+
+	__device__ __forceinline__ static int sum_at(int e, int i)
+	{
+		return e * (PLANE / 4) + i / 2 % 2 * 8 * PITCH + i / 4 * 8;
+	}
+
+	__device__ __forceinline__ void store(const float (&acc)[2][ROWS / 2]) const
+	{
+		float *const to = sums();
 
 #pragma unroll
-		for (int tile = 0; tile < TILES; tile++)
+		for (int e = 0; e < 2; e++)
 #pragma unroll
 			for (int i = 0; i < ROWS / 2; i += 2)
-				*(float2 *)(to + (16 * tile + i / 2 % 2 * 8) * PITCH + i / 4 * 8) =
-					make_float2(acc[tile][i], acc[tile][i + 1]);
+				*(float2 *)(to + sum_at(e, i)) =
+					make_float2(acc[e][i], acc[e][i + 1]);
+	}
+
+	/* Adds the sums that the other warpgroup stored. */
+	__device__ __forceinline__ void add_turn(float (&acc)[2][ROWS / 2]) const
+	{
+		const float *const from = sums();
+
+#pragma unroll
+		for (int e = 0; e < 2; e++)
+#pragma unroll
+			for (int i = 0; i < ROWS / 2; i += 2) {
+				const float2 f = *(const float2 *)(from + sum_at(e, i));
+
+				acc[e][i] += f.x;
+				acc[e][i + 1] += f.y;
+			}
 	}
 
 	/* Adds a block's sums of four rows of a column: [component][row] */
@@ -145,13 +206,12 @@ struct in_place {
 
 #pragma unroll
 		for (int o = 0; o < 4; o++) {
-			const uint32_t plane = o * (COLUMNS * PITCH * 4);
 			float4 f;
 
 			if (block == rank)
-				shared_load(&f.x, from + plane);
+				shared_load(&f.x, from + o * PLANE);
 			else
-				f = cluster_load4(at + plane);
+				f = cluster_load4(at + o * PLANE);
 			sum[o][0] += f.x;
 			sum[o][1] += f.y;
 			sum[o][2] += f.z;
@@ -163,10 +223,10 @@ struct in_place {
 	__device__ __forceinline__ void finish(void) const
 	{
 		constexpr int UNITS = COLUMNS * ROWS / 4;
-		const int share = UNITS / blocks, first = rank * share + threadIdx.x;
+		const int share = UNITS / blocks;
 
 #pragma unroll 2
-		for (int u = first; u < (rank + 1) * share; u += 256) {
+		for (int u = rank * share + threadIdx.x; u < (rank + 1) * share; u += THREADS) {
 			const int column = u / (ROWS / 4), row = u % (ROWS / 4) * 4;
 			const uint32_t from = memory + (column * PITCH + row) * 4;
 			float sum[4][4] = {};
@@ -210,33 +270,49 @@ struct in_place {
 
 	__device__ __forceinline__ void multiplier(void) const
 	{
-		float acc[TILES][ROWS / 2];
+		float acc[2][ROWS / 2];
 
-		if (ROWS == 128)
-			setmaxnreg_inc<232>();
+		if (ROWS > 64)
+			setmaxnreg_inc<GROUPS == 3 ? 160 : 232>();
 		multiply(acc);
-		/* Both warpgroups have read all stages when sums take their place. */
-		bar_sync(1, 256);
-		store(acc);
+		/* All warpgroups have read all stages when sums take their place. */
+		bar_sync(1, THREADS);
+		if (TURNS == 2) {
+			if (threadIdx.x >= 128)
+				store(acc);
+			bar_sync(1, THREADS);
+			if (threadIdx.x < 128)
+				add_turn(acc);
+		}
+		if (TURNS == 1 || threadIdx.x < 128)
+			store(acc);
 		pdl_wait();
-		cluster_arrive();
-		cluster_wait();
+		if (blocks == 1) {
+			bar_sync(1, THREADS);
+		} else {
+			cluster_arrive();
+			cluster_wait();
+		}
 		finish();
-		cluster_arrive_relaxed();
-		cluster_wait();
+		if (blocks > 1) {
+			cluster_arrive_relaxed();
+			cluster_wait();
+		}
 	}
 
 	__device__ __forceinline__ void loader(void) const
 	{
-		if (ROWS == 128)
-			setmaxnreg_dec<40>();
-		if (threadIdx.x == 256)
+		if (ROWS > 64)
+			setmaxnreg_dec<GROUPS == 3 ? 24 : 40>();
+		if (threadIdx.x == THREADS)
 			load();
 		__syncwarp();
-		cluster_arrive();
-		cluster_wait();
-		cluster_arrive_relaxed();
-		cluster_wait();
+		if (blocks > 1) {
+			cluster_arrive_relaxed();
+			cluster_wait();
+			cluster_arrive_relaxed();
+			cluster_wait();
+		}
 	}
 
 	__device__ __forceinline__ void run(void) const
@@ -244,13 +320,13 @@ struct in_place {
 		if (threadIdx.x == 0) {
 			for (int i = 0; i < STAGES; i++) {
 				mbarrier_init(full + 8 * i, 1);
-				mbarrier_init(empty + 8 * i, 8);
+				mbarrier_init(empty + 8 * i, 4 * GROUPS / TURNS);
 			}
 			mbarrier_init_fence();
 		}
 		__syncthreads();
 		pdl_launch_dependents();
-		if (threadIdx.x < 256)
+		if (threadIdx.x < THREADS)
 			multiplier();
 		else
 			loader();
@@ -260,14 +336,18 @@ struct in_place {
 #endif
 
 #define IN_PLACE(dtype, DTYPE, rows, columns) \
-	extern "C" __global__ void __launch_bounds__(HZI_IN_PLACE_THREADS(rows), 1) \
+	extern "C" __global__ void __launch_bounds__(HZI_IN_PLACE_THREADS(rows, columns), 1) \
 	quat_gemm_in_place_##rows##x##columns##_##dtype( \
 		const __grid_constant__ hzi_quat_in_place p) \
 	HZ_HOPPER_BODY((in_place<DTYPE, rows, columns>(p).run()))
 
-IN_PLACE(f16, HZ_F16, 64, 32)
-IN_PLACE(bf16, HZ_BF16, 64, 32)
-IN_PLACE(f16, HZ_F16, 64, 64)
-IN_PLACE(bf16, HZ_BF16, 64, 64)
-IN_PLACE(f16, HZ_F16, 128, 64)
-IN_PLACE(bf16, HZ_BF16, 128, 64)
+#define IN_PLACES(rows, columns) \
+	IN_PLACE(f16, HZ_F16, rows, columns) \
+	IN_PLACE(bf16, HZ_BF16, rows, columns)
+
+IN_PLACES(64, 32)
+IN_PLACES(96, 32)
+IN_PLACES(128, 32)
+IN_PLACES(96, 64)
+IN_PLACES(128, 64)
+IN_PLACES(96, 96)

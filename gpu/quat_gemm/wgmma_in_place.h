@@ -13,15 +13,17 @@
 #include "gpu/quat_gemm/quat_gemm.h"
 #include "gpu/runtime/tensor_map.h"
 
-/* Two multiplying warpgroups and a warp that loads, a warpgroup where registers are moved */
-#define HZI_IN_PLACE_THREADS(rows) ((rows) == 128 ? 384 : 288)
+/* Warpgroups that multiply, and a warp that loads, a warpgroup where registers are moved */
+#define HZI_IN_PLACE_GROUPS(columns) ((columns) == 96 ? 3 : 2)
+#define HZI_IN_PLACE_THREADS(rows, columns) \
+	(128 * HZI_IN_PLACE_GROUPS(columns) + ((rows) > 64 ? 128 : 32))
 #define HZI_IN_PLACE_STEP 16		/* k of a stage: rows of 128 bytes */
 
 /* Stages and bytes of shared memory of a block, by rows of A and columns of B */
 #define HZI_IN_PLACE_STAGE_BYTES(rows, columns) (((rows) + (columns)) * 128)
-#define HZI_IN_PLACE_STAGES(rows, columns) ((rows) == 128 ? 6 : 5)
+#define HZI_IN_PLACE_STAGES 8
 #define HZI_IN_PLACE_SHARED_BYTES(rows, columns) \
-	(HZI_IN_PLACE_STAGES(rows, columns) * HZI_IN_PLACE_STAGE_BYTES(rows, columns) + 2048)
+	(HZI_IN_PLACE_STAGES * HZI_IN_PLACE_STAGE_BYTES(rows, columns) + 2048)
 
 /*
  * Grid: x: blocks of a cluster, which share k, times tiles of rows; y: tiles of columns. Column j

@@ -414,6 +414,91 @@ static void test_gemv(void)
 	ok(good, "few columns or rows");
 }
 
+/* A layer of 16 bits, c^T = a b^T with contiguous rows, at some elements; the others are written */
+static int run_layer(struct dev *dev, int dtype, int64_t m, int64_t n, int64_t k)
+{
+	const size_t size[] = {(size_t)(m * k) * 8, (size_t)(k * n) * 8, (size_t)(m * n) * 8};
+	const hz_quat_gemm_opts o = {.method = HZ_QUAT_DIRECT};
+	const double unit = (12 + 3 * sqrt((double)k)) * 0x1p-24;
+	unsigned char *image[3];
+	struct area at[3];
+	void *data[3];
+	hz_tensor t[3];
+	size_t bytes = 0;
+	int good = 1;
+
+	for (int i = 0; i < 3; i++) {
+		at[i] = area_new(dev, size[i], 0);
+		image[i] = image_new(size[i], 0, &data[i]);
+		for (int64_t e = 0; i < 2 && e < (int64_t)(size[i] / 2); e++)
+			ref_put(dtype, data[i], e, rnd_below(&rnd, 512) * 0x1p-8 - 1);
+		area_write(&at[i], image[i]);
+	}
+	t[0] = hz_tensor_3d(at[0].data, dtype, dev->device, m, k, 4);
+	t[1] = hz_tensor_3d(at[1].data, dtype, dev->device, k, n, 4);
+	t[2] = hz_tensor_3d(at[2].data, dtype, dev->device, m, n, 4);
+	t[1].stride[0] = t[2].stride[0] = 4;
+	t[1].stride[1] = 4 * k;
+	t[2].stride[1] = 4 * m;
+	if (RECORD(dev->ctx, hz_quat_gemm(dev->ctx, &t[0], &t[1], &t[2], &o), &bytes) != HZ_OK ||
+	    hz_reserve(dev->ctx, bytes) != HZ_OK ||
+	    hz_quat_gemm(dev->ctx, &t[0], &t[1], &t[2], &o) != HZ_OK)
+		bail("%s", hz_errmsg(dev->ctx));
+	area_read(&at[2], image[2]);
+	for (size_t i = 0; i < at[2].total; i++)
+		good &= (i >= GUARD && i < GUARD + size[2]) || image[2][i] == GUARD_BYTE;
+	for (int64_t q = 0; q < m * n; q++)
+		good &= memcmp((char *)data[2] + 8 * q, image[2], 8) != 0;
+	for (int i = 0; i < 300 && good; i++) {
+		const int64_t row = i % 3 ? rnd_below(&rnd, m) : m - 1;
+		const int64_t col = i % 4 ? rnd_below(&rnd, n) : n - 1;
+		quat sum = {{0}};
+		real most = 0;
+
+		for (int64_t l = 0; l < k; l++) {
+			quat p, q;
+
+			for (int c = 0; c < 4; c++) {
+				p.c[c] = (real)ref_get(dtype, data[0], 4 * (row * k + l) + c);
+				q.c[c] = (real)ref_get(dtype, data[1], 4 * (col * k + l) + c);
+			}
+			sum = q_add(sum, q_mul(p, q));
+			most += q_norm(p) * q_norm(q);
+		}
+		for (int c = 0; c < 4; c++) {
+			const double e = (double)most * unit;
+			const real got = (real)ref_get(dtype, data[2], 4 * (col * m + row) + c);
+
+			good &= fabsl(got - sum.c[c]) <=
+				(real)(e + rounding(dtype, sum.c[c], e));
+		}
+	}
+	for (int i = 0; i < 3; i++) {
+		area_free(&at[i]);
+		free(image[i]);
+	}
+	return good;
+}
+
+/* The last ones are for wgmma_in_place: each of its tiles, and k in one share up to eight */
+static void test_layers(void)
+{
+	static const int64_t sizes[][3] = {
+		{60, 70, 100}, {60, 20, 200}, {200, 260, 100}, {500, 520, 24}, {130, 130, 800},
+		{700, 520, 24}, {300, 520, 500}, {700, 770, 136}, {516, 1000, 24}, {516, 1000, 136},
+	};
+	const int count = tap_cuda() ? (int)(sizeof(sizes) / sizeof(*sizes)) : 1;
+
+	for (int i = 0; i < count; i++) {
+		const int64_t *const s = sizes[i];
+
+		for (int d = 0; d < ndevs; d++)
+			ok(run_layer(&devs[d], i % 2 ? HZ_F16 : HZ_BF16, s[0], s[1], s[2]),
+			   "layer of %lld by %lld quaternions by %lld, %s", (long long)s[0],
+			   (long long)s[2], (long long)s[1], devs[d].name);
+	}
+}
+
 /* ---- Accuracy and NaN ------------------------------------------------------------------------ */
 
 /* C = A B of contiguous f32 matrices on one context */
@@ -836,6 +921,7 @@ int main(void)
 	test_ops();
 	test_edges();
 	test_gemv();
+	test_layers();
 	test_random();
 	test_accuracy();
 	test_nan();

@@ -28,9 +28,9 @@ struct tile {
 };
 
 static const struct tile tiles[] = {
-	{64, 32, HZI_KERNEL_quat_gemm_in_place_64x32_f16, 2450, 234, 600},
-	{96, 32, HZI_KERNEL_quat_gemm_in_place_96x32_f16, 2930, 280, 730},
-	{128, 32, HZI_KERNEL_quat_gemm_in_place_128x32_f16, 2960, 344, 1060},
+	{64, 32, HZI_KERNEL_quat_gemm_in_place_64x32_f16, 1950, 234, 1100},
+	{96, 32, HZI_KERNEL_quat_gemm_in_place_96x32_f16, 2430, 280, 1230},
+	{128, 32, HZI_KERNEL_quat_gemm_in_place_128x32_f16, 2000, 344, 2060},
 	{96, 64, HZI_KERNEL_quat_gemm_in_place_96x64_f16, 3910, 535, 810},
 	{128, 64, HZI_KERNEL_quat_gemm_in_place_128x64_f16, 2980, 657, 2110},
 	{96, 96, HZI_KERNEL_quat_gemm_in_place_96x96_f16, 2810, 749, 1980},
@@ -39,7 +39,7 @@ static const struct tile tiles[] = {
 /* Shares of k, the blocks of a cluster: SMs that they use, percent of share_ns */
 static const struct {
 	int count, sms, percent;
-} shares[] = {{1, 132, 0}, {2, 132, 100}, {4, 120, 170}, {8, 112, 210}};
+} shares[] = {{1, 132, 0}, {2, 132, 100}, {4, 120, 138}, {8, 112, 160}};
 
 struct plan {
 	const struct tile *tile;
@@ -151,6 +151,7 @@ int hzi_cuda_quat_gemm_wgmma_in_place(struct hz_context *ctx, const void *args)
 			p.out.alpha_real && p.out.alpha[0] == 1 && p.out.beta == 0 &&
 			!p.out.bias && !p.out.pre.data && p.out.activation == HZ_ACT_NONE;
 	p.quads = a->c.row == 4 && a->c.col % 8 == 0 && (uintptr_t)a->c.data % 16 == 0;
+	p.halves = p.no_epilogue && p.quads && a->m % 2 == 0 && plan.shares == 1;
 	p.share = (int32_t)ceil_div(p.steps, plan.shares);
 	set_signs(p.sign, a->conj_a, a->conj_b);
 	HZ_CHECK(map_rows(ctx, &p.rows, a->a.data, a->m, a->a.row, a->k, t->rows));

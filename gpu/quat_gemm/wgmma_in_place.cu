@@ -45,7 +45,12 @@ struct in_place {
 	static constexpr int STAGE = HZI_IN_PLACE_STAGE_BYTES(ROWS, COLUMNS);
 	static constexpr int PITCH = ROWS + 8;	/* of sums: [component][column][row] */
 	static constexpr int PLANE = COLUMNS * PITCH * 4;
-	static_assert(4 * PLANE <= STAGES * STAGE, "sums take the place of stages");
+	/* C in 16 bits is behind the sums that one warpgroup passes to the other one. */
+	static constexpr int HALVES = TURNS == 1 ? 0 : 4 * PLANE;
+	static constexpr int UNIT_PITCH = ROWS / 2 + 1;
+	static_assert(4 * PLANE <= STAGES * STAGE &&
+		      HALVES + COLUMNS * UNIT_PITCH * 16 <= STAGES * STAGE,
+		      "they take the place of stages");
 	static_assert(STAGES % (STEPS * TURNS) == 0, "the stages of a turn are successive");
 
 	const hzi_quat_in_place &p;
@@ -268,6 +273,47 @@ struct in_place {
 		}
 	}
 
+	/*
+	 * C in 16 bits, to shared memory: [column][unit of two rows], the four words of a unit
+	 * permuted by the number of its column. A thread has halves of quaternions.
+	 */
+	__device__ __forceinline__ void put_halves(const float (&acc)[2][ROWS / 2]) const
+	{
+		const int lane = threadIdx.x % 32, half = threadIdx.x / 64 % 2;
+		const int column = (TURNS == 1 ? threadIdx.x / 128 * 32 : 0) +
+				   threadIdx.x / 32 % 2 * 16 + lane / 4;
+		uint32_t *const to = (uint32_t *)(shared_start() + HALVES) +
+				     (column * UNIT_PITCH + lane % 4) * 4;
+
+#pragma unroll
+		for (int i = 0; i < ROWS / 2; i++)
+			to[(i / 2 % 2 * 8 * UNIT_PITCH + i / 4 * 4) * 4 +
+			   ((i % 2 * 2 + half) ^ column % 4)] =
+				DTYPE == HZ_F16 ? to_f16x2(acc[0][i], acc[1][i]) :
+						  to_bf16x2(acc[0][i], acc[1][i]);
+	}
+
+	/* From there to C, a unit at a time */
+	__device__ __forceinline__ void copy_halves(void) const
+	{
+		constexpr int UNITS = ROWS / 2;
+
+#pragma unroll 4
+		for (int u = threadIdx.x; u < COLUMNS * UNITS; u += THREADS) {
+			const int column = u / UNITS, row = u % UNITS * 2;
+			const int unit = column * UNIT_PITCH + u % UNITS;
+			uint4 v = shared_load(memory + HALVES + unit * 16);
+
+			if (column & 1)
+				v = make_uint4(v.y, v.x, v.w, v.z);
+			if (column & 2)
+				v = make_uint4(v.z, v.w, v.x, v.y);
+			if (j0 + column < p.out.n && i0 + row < p.out.m)
+				*(uint4 *)((uint16_t *)p.out.c.data + (i0 + row) * 4 +
+					   (j0 + column) * p.out.c.col) = v;
+		}
+	}
+
 	__device__ __forceinline__ void multiplier(void) const
 	{
 		float acc[2][ROWS / 2];
@@ -284,9 +330,16 @@ struct in_place {
 			if (threadIdx.x < 128)
 				add_turn(acc);
 		}
+		pdl_wait();
+		if (p.halves) {
+			if (TURNS == 1 || threadIdx.x < 128)
+				put_halves(acc);
+			bar_sync(1, THREADS);
+			copy_halves();
+			return;
+		}
 		if (TURNS == 1 || threadIdx.x < 128)
 			store(acc);
-		pdl_wait();
 		if (blocks == 1) {
 			bar_sync(1, THREADS);
 		} else {

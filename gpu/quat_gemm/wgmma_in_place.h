@@ -38,7 +38,8 @@ struct hzi_quat_in_place {
 	int32_t share;			/* steps of a block of the cluster */
 	int32_t no_epilogue;		/* C is the product, contiguous quaternions of its dtype */
 	int32_t quads;			/* four rows of it are contiguous and aligned to 16 bytes */
-	int32_t pad_[4];
+	int32_t halves;			/* both, an even number of rows, and k is not shared */
+	int32_t pad_[3];
 };
 
 static_assert(sizeof(struct hzi_quat_in_place) == 640, "the same layout for C and CUDA");

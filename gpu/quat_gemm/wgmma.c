@@ -12,6 +12,7 @@
  */
 #include <config.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "gpu/quat_gemm/gemv.h"
@@ -298,8 +299,8 @@ kernel_exact = {128, HZI_KERNEL_quat_gemm_wgmma_256x128_exact,
 		HZI_KERNEL_quat_gemm_wgmma_256x128_exact_transposed};
 
 /*
- * Measured on an H200, where 32 clusters have a tile each: tiles, planes of B and of an A that is
- * not packed
+ * Measured on an H200, where 32 clusters have a tile each: tiles, which take 30 us or more,
+ * planes of B and of an A that is not packed
  */
 double hzi_cuda_quat_gemm_wgmma_ns(const struct hzi_quat_gemm_args *a, bool packed)
 {
@@ -307,7 +308,7 @@ double hzi_cuda_quat_gemm_wgmma_ns(const struct hzi_quat_gemm_args *a, bool pack
 			      ceil_div(a->n, kernel_one_tile.columns);
 	const double k = (double)a->k, k_ns = a->method == HZ_QUAT_FAST ? 33 : 50;
 
-	return 8000 + (double)ceil_div(tiles, 32) * k_ns * k +
+	return 8000 + (double)ceil_div(tiles, 32) * fmax(k_ns * k, 30000) +
 	       (double)(a->n + (packed ? 0 : a->m)) * k / 150;
 }
 

@@ -22,8 +22,9 @@ HZ_DEVICE void convert_load(const hzi_quat_convert_job &p, int i, int64_t at, in
 	const int parts = p.parts[i], own = threadIdx.x;
 
 	if (p.staged[i]) {
+#pragma unroll 1
 		for (int e = own; e < n * parts; e += HZI_QUAT_THREADS)
-			tile[e] = load_any(p.dtype, o.data, begin * parts + e);
+			tile[e] = load_float(p.dtype, o.data, begin * parts + e);
 		__syncthreads();
 	}
 	if (own < n && parts == 4) {
@@ -35,7 +36,7 @@ HZ_DEVICE void convert_load(const hzi_quat_convert_job &p, int i, int64_t at, in
 		for (int c = 0; c < HZI_QUAT_CONVERT_PARTS; c++)
 			if (c < parts)
 				v[c] = p.staged[i] ? tile[own * parts + (int)p.comp[i][c]] :
-						     load_any(p.dtype, o.data, at + p.comp[i][c]);
+						     load_float(p.dtype, o.data, at + p.comp[i][c]);
 	}
 	if (p.staged[i])
 		__syncthreads();
@@ -64,18 +65,19 @@ HZ_DEVICE void convert_store(const hzi_quat_convert_job &p, int i, int64_t at, i
 				tile[own * parts + (int)p.comp[i][c]] = v[c];
 			else
 				store_any(p.dtype, o.data, to,
-					  v[c] + (p.accumulate ? load_any(p.dtype, o.data, to) :
+					  v[c] + (p.accumulate ? load_float(p.dtype, o.data, to) :
 								 0));
 		}
 	}
 	if (!p.staged[i])
 		return;
 	__syncthreads();
+#pragma unroll 1
 	for (int e = own; e < n * parts; e += HZI_QUAT_THREADS) {
 		const int64_t to = begin * parts + e;
 
 		store_any(p.dtype, o.data, to,
-			  tile[e] + (p.accumulate ? load_any(p.dtype, o.data, to) : 0));
+			  tile[e] + (p.accumulate ? load_float(p.dtype, o.data, to) : 0));
 	}
 	__syncthreads();
 }
@@ -94,6 +96,7 @@ HZ_DEVICE void run_convert(const hzi_quat_convert_job &p)
 		float in[HZI_QUAT_CONVERT_INPUTS][HZI_QUAT_CONVERT_PARTS], out[9];
 		int64_t at[IN + 1] = {}, i = begin + threadIdx.x;
 
+#pragma unroll 1
 		for (int d = p.ndim - 1; d >= 0; d--) {
 			const int64_t next = i / p.shape[d];
 

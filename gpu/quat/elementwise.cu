@@ -12,12 +12,13 @@
 /* ---- Strided operands: groups of 16 bytes of each component ---------------------------------- */
 
 /*
- * A group of 4 quaternions of f32, or 8 of 16 bits, by component. In memory operands are planar,
- * contiguous (interleaved), or have arbitrary strides.
+ * A group of 4 quaternions of f32 (SIZE = 4) or 8 of 16 bits (SIZE = 2), by component. In memory
+ * operands are planar, contiguous (interleaved), or have arbitrary strides. One or two quaternions
+ * at a time leave from word 0 and enter at word 3 of each component, so that a loop over them need
+ * not be unrolled.
  */
-template <int DTYPE>
+template <int SIZE>
 struct group {
-	static constexpr int SIZE = DTYPE == HZ_F32 ? 4 : 2, COUNT = 16 / SIZE;
 
 	uint32_t w[4][4];
 
@@ -194,29 +195,48 @@ struct group {
 		}
 	}
 
-	__device__ __forceinline__ quat get(int e) const
+	/* Quaternion e of word 0 */
+	__device__ __forceinline__ quat get(int dtype, int e) const
 	{
-		return {number_in<DTYPE>(w[0], e), number_in<DTYPE>(w[1], e),
-			number_in<DTYPE>(w[2], e), number_in<DTYPE>(w[3], e)};
+		float f[4];
+
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			f[c] = SIZE == 4 ? __uint_as_float(w[c][0])
+			       : dtype == HZ_F16 ? e ? f16_high(w[c][0]) : f16_low(w[c][0])
+						 : e ? bf16_high(w[c][0]) : bf16_low(w[c][0]);
+		return {f[0], f[1], f[2], f[3]};
 	}
 
-	/* Word i of quaternion a, or of 16-bit quaternions a and b */
-	__device__ __forceinline__ void put(int i, quat a, quat b)
+	/* Appends quaternion a, or with 16 bits a and b. */
+	__device__ __forceinline__ void put(int dtype, quat a, quat b)
 	{
-		w[0][i] = word_of<DTYPE>(a.w, b.w);
-		w[1][i] = word_of<DTYPE>(a.x, b.x);
-		w[2][i] = word_of<DTYPE>(a.y, b.y);
-		w[3][i] = word_of<DTYPE>(a.z, b.z);
+		const float low[4] = {a.w, a.x, a.y, a.z}, high[4] = {b.w, b.x, b.y, b.z};
+
+#pragma unroll
+		for (int c = 0; c < 4; c++) {
+			next(c);
+			w[c][3] = SIZE == 4 ? __float_as_uint(low[c])
+				  : dtype == HZ_F16 ? to_f16x2(low[c], high[c])
+						    : to_bf16x2(low[c], high[c]);
+		}
+	}
+
+	__device__ __forceinline__ void next(int c)
+	{
+#pragma unroll
+		for (int i = 0; i < 3; i++)
+			w[c][i] = w[c][i + 1];
 	}
 };
 
-template <class OP, int DTYPE>
+template <class OP, int SIZE>
 HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs + OP::outputs],
 			 bool adjacent)
 {
-	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = group<DTYPE>::COUNT / 4;
+	constexpr int IN = OP::inputs, OUT = OP::outputs, EACH = 4 / SIZE;
 	const int last = p.ndim - 1;
-	group<DTYPE> in[IN], out[OUT];
+	group<SIZE> in[IN], out[OUT];
 	OP op;
 
 #pragma unroll
@@ -234,7 +254,7 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 	for (int n = 0; n < OUT; n++)
 		if (op.adds(p) && p.at[IN + n].data)
 			out[n].unpack(p.at[IN + n], OP::kind(IN + n), adjacent);
-#pragma unroll
+#pragma unroll 1
 	for (int i = 0; i < 4; i++) {
 		quat results[EACH][OUT];
 
@@ -244,17 +264,22 @@ HZ_DEVICE void run_group(const hzi_quat_job &p, const int64_t (&at)[OP::inputs +
 
 #pragma unroll
 			for (int n = 0; n < IN; n++)
-				one[n] = in[n].get(EACH * i + e);
+				one[n] = in[n].get(p.dtype, e);
 			op.run(p, one, results[e]);
 		}
+#pragma unroll
+		for (int n = 0; n < IN; n++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				in[n].next(c);
 #pragma unroll
 		for (int n = 0; op.adds(p) && n < OUT; n++)
 #pragma unroll
 			for (int e = 0; e < EACH; e++)
-				results[e][n] = quat_add(results[e][n], out[n].get(EACH * i + e));
+				results[e][n] = quat_add(results[e][n], out[n].get(p.dtype, e));
 #pragma unroll
 		for (int n = 0; n < OUT; n++)
-			out[n].put(i, results[0][n], results[EACH - 1][n]);
+			out[n].put(p.dtype, results[0][n], results[EACH - 1][n]);
 	}
 #pragma unroll
 	for (int n = 0; n < OUT; n++)
@@ -269,42 +294,39 @@ HZ_DEVICE void run_strided(const hzi_quat_job &p)
 {
 	constexpr int N = OP::inputs + OP::outputs;
 	const int64_t all = (int64_t)gridDim.x * HZI_QUAT_THREADS;
+	const int lane = threadIdx.x % 32, last = p.ndim - 1;
+	const int count = !p.groups ? 1 : p.dtype == HZ_F32 ? 4 : 8;
 	int64_t i = (int64_t)blockIdx.x * HZI_QUAT_THREADS + threadIdx.x;
 
-	for (; !p.groups && i < p.count; i += all) {
-		int64_t at[N] = {};
-
-		add_offsets<N>(p, 0, p.ndim, i, at);
-		run_one<OP>(p, at);
-	}
 	/* Whole warps, because lanes exchange what they store */
-	for (const int lane = threadIdx.x % 32; p.groups && i - lane < p.count; i += all) {
-		const int last = p.ndim - 1;
-		const int64_t row = i >> 31 ? i / p.groups : (uint32_t)i / (uint32_t)p.groups;
-		const int count = p.dtype == HZ_F32 ? 4 : 8;
-		const int64_t begin = count * (i - row * p.groups);
-		const bool full = i < p.count && begin + count <= p.shape[last];
+	for (; i - lane < p.count; i += all) {
+		const int64_t row = !p.groups ? i : i >> 31 ? i / p.groups
+						   : (uint32_t)i / (uint32_t)p.groups;
+		const int64_t begin = p.groups ? count * (i - row * p.groups) : 0;
+		const int64_t end = p.groups ? p.shape[last] : 1;
+		const bool full = p.groups && i < p.count && begin + count <= end;
 		const bool adjacent = __all_sync(~0u, full && begin >= count * (lane % 4));
 		int64_t at[N] = {};
 
 		if (i >= p.count)
 			continue;
 
-		add_offsets<N>(p, 0, last, row, at);
+		add_offsets<N>(p, 0, p.groups ? last : p.ndim, row, at);
 #pragma unroll
-		for (int n = 0; n < N; n++)
+		for (int n = 0; p.groups && n < N; n++)
 			at[n] += begin * p.at[n].stride[last];
 		if (full) {
 			if (p.dtype == HZ_F32)
-				run_group<OP, HZ_F32>(p, at, adjacent);
-			else if (p.dtype == HZ_F16)
-				run_group<OP, HZ_F16>(p, at, adjacent);
+				run_group<OP, 4>(p, at, adjacent);
 			else
-				run_group<OP, HZ_BF16>(p, at, adjacent);
+				run_group<OP, 2>(p, at, adjacent);
 			continue;
 		}
-		for (int64_t l = begin; l < p.shape[last]; l++) {
+#pragma unroll 1
+		for (int64_t l = begin;;) {
 			run_one<OP>(p, at);
+			if (++l >= end)
+				break;
 #pragma unroll
 			for (int n = 0; n < N; n++)
 				at[n] += p.at[n].stride[last];

@@ -177,7 +177,8 @@ HZ_DEVICE void run_planar(const hzi_quat_job &p)
 					 mine + n * T::PIECES);
 		cp_async_wait_all();
 		__syncwarp();
-#pragma unroll
+		/* Not unrolled: the pieces are in shared memory. */
+#pragma unroll 1
 		for (int u = 0; u < COUNT; u++) {
 			quat in[IN][EACH], out[N - IN][EACH];
 

@@ -106,6 +106,7 @@ HZ_DEVICE quat operand_old(const hzi_quat_operand &o, operand_kind kind, int dty
 template <int N, typename INDEX>
 HZ_DEVICE void add_offsets_as(const hzi_quat_job &p, int first, int last, INDEX i, int64_t (&at)[N])
 {
+#pragma unroll 1
 	for (int d = last - 1; d >= first; d--) {
 		const INDEX size = (INDEX)p.shape[d], next = i / size;
 		const int64_t here = (int64_t)(i - next * size);

@@ -33,6 +33,7 @@ HZ_DEVICE row_offsets find_row(const hzi_lattice_closest &p, uint32_t unit)
 		uint32_t row = unit / p.row_units;
 
 		at.unit = unit - row * p.row_units;
+#pragma unroll 1
 		for (int d = p.ndim - 1; d >= 0; d--) {
 			const uint32_t next = row / p.shape[d], i = row - next * p.shape[d];
 
@@ -108,7 +109,7 @@ HZ_DEVICE void load_values(const hzi_lattice_closest &p, int64_t row, uint32_t b
 	}
 #pragma unroll
 	for (int i = 0; i < D; i++)
-		f[i] = at + i < p.n ? load_any(p.v_dtype, p.v, row + (at + i) * p.v_step) : 0;
+		f[i] = at + i < p.n ? load_float(p.v_dtype, p.v, row + (at + i) * p.v_step) : 0;
 }
 
 template <int D>
@@ -187,15 +188,12 @@ HZ_DEVICE uint32_t divide(uint32_t x, uint32_t q, int log2q, uint32_t magic, uin
  * Stores the codes of all levels. For LIMBS, the index of each level is in its own bits of `codes`,
  * and is split into digits.
  */
-HZ_DEVICE void store_codes(const hzi_lattice_closest &p, char *dst, uint64_t codes)
+static __device__ __noinline__ void store_levels(const hzi_lattice_closest &p, char *dst,
+						 uint64_t codes)
 {
 	const hzi_lattice_rule &r = p.rule;
 	const int64_t step = p.codes.level * p.codes.bytes;
 
-	if (p.block_bytes) {
-		store_number(dst, p.block_bytes, codes);
-		return;
-	}
 	if (p.codes.pack == HZI_LATTICE_LEVEL) {
 		for (int m = 0; m < r.levels; m++, dst += step, codes >>= 8 * p.codes.bytes)
 			store_number(dst, p.codes.bytes, codes);
@@ -225,6 +223,14 @@ HZ_DEVICE void store_codes(const hzi_lattice_closest &p, char *dst, uint64_t cod
 	}
 	if (filled)
 		*(uint32_t *)dst = word;
+}
+
+HZ_DEVICE void store_codes(const hzi_lattice_closest &p, char *dst, uint64_t codes)
+{
+	if (p.block_bytes)
+		store_number(dst, p.block_bytes, codes);
+	else
+		store_levels(p, dst, codes);
 }
 
 /* ---- Points, for encode() -------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ struct element {
 
 static __device__ __noinline__ quat load_strided(const hzi_quat_matrix &m, int64_t at)
 {
-	return quat_load(m, at);
+	return quat_load<true>(m, at);
 }
 
 template <>
@@ -101,10 +101,17 @@ HZ_DEVICE void put(const hzi_quat_conv_direct &p, const pixels &o, int pixel, in
 		pre += at * p.pre_stride[1 + d];
 	}
 	if (p.no_epilogue)
-		quat_store(p.out.c, dst + row * p.out.c.row,
+		quat_store<true>(p.out.c, dst + row * p.out.c.row,
 			   quat_flip_signs(q, conj_mask(p.out.c)));
 	else
-		quat_finish_row(p.out, dst, pre, row, q);
+		quat_finish_compact(p.out, dst, pre, row, 0, q);
+}
+
+/* The same, not inlined: for kernels that store many pixels at once */
+static __device__ __noinline__ void put_call(const hzi_quat_conv_direct &p, pixels o, int pixel,
+					     int row, quat q)
+{
+	put(p, o, pixel, row, q);
 }
 
 /*
@@ -189,7 +196,7 @@ HZ_DEVICE void depthwise_direct(const hzi_quat_conv_direct &p)
 		add_taps<DTYPE, 1, 1>(p, o, group, row - group * s.outs, 1, 0, sum);
 #pragma unroll
 		for (int j = 0; j < PIXELS; j++)
-			put(p, o, j, row, sum[0][j]);
+			put_call(p, o, j, row, sum[0][j]);
 	}
 }
 
@@ -341,7 +348,7 @@ HZ_DEVICE void few_outputs(const hzi_quat_conv_direct &p)
 				const quat q = warp_quat_sum(sum[m][j]);
 
 				if (lane == PIXELS * m + j)
-					put(p, o, j, group * s.outs + m, q);
+					put_call(p, o, j, group * s.outs + m, q);
 			}
 		}
 	}

@@ -64,7 +64,34 @@ HZ_DEVICE uint2 quat_pack(int dtype, quat q)
 	return {to_bf16x2(q.w, q.x), to_bf16x2(q.y, q.z)};
 }
 
-/* The quaternion at offset `at`, not conjugated */
+/* The components at offsets `at` + comp: one test of the dtype, so that all loads are in flight */
+HZ_DEVICE quat quat_load_parts(int dtype, const void *data, const int64_t (&comp)[4], int64_t at)
+{
+	const float *const f = (const float *)data + at;
+	const uint16_t *const h = (const uint16_t *)data + at;
+
+	if (dtype == HZ_F32)
+		return {f[comp[0]], f[comp[1]], f[comp[2]], f[comp[3]]};
+	return quat_unpack(dtype, {h[comp[0]] | (uint32_t)h[comp[1]] << 16,
+				   h[comp[2]] | (uint32_t)h[comp[3]] << 16});
+}
+
+HZ_DEVICE void quat_store_parts(int dtype, void *data, const int64_t (&comp)[4], int64_t at, quat q)
+{
+	float *const f = (float *)data + at;
+	uint16_t *const h = (uint16_t *)data + at;
+	const uint2 u = quat_pack(dtype, q);
+
+	if (dtype == HZ_F32) {
+		f[comp[0]] = q.w, f[comp[1]] = q.x, f[comp[2]] = q.y, f[comp[3]] = q.z;
+	} else {
+		h[comp[0]] = (uint16_t)u.x, h[comp[1]] = (uint16_t)(u.x >> 16);
+		h[comp[2]] = (uint16_t)u.y, h[comp[3]] = (uint16_t)(u.y >> 16);
+	}
+}
+
+/* The quaternion at offset `at`, not conjugated. COMPACT: less code for other layouts */
+template <bool COMPACT = false>
 HZ_DEVICE quat quat_load(const hzi_quat_matrix &m, int64_t at)
 {
 	if (m.whole && m.dtype == HZ_F32) {
@@ -74,18 +101,23 @@ HZ_DEVICE quat quat_load(const hzi_quat_matrix &m, int64_t at)
 	}
 	if (m.whole)
 		return quat_unpack(m.dtype, *(const uint2 *)((const uint16_t *)m.data + at));
+	if (COMPACT)
+		return quat_load_parts(m.dtype, m.data, m.comp, at);
 	return {load_any(m.dtype, m.data, at + m.comp[0]),
 		load_any(m.dtype, m.data, at + m.comp[1]),
 		load_any(m.dtype, m.data, at + m.comp[2]),
 		load_any(m.dtype, m.data, at + m.comp[3])};
 }
 
+template <bool COMPACT = false>
 HZ_DEVICE void quat_store(const hzi_quat_matrix &m, int64_t at, quat q)
 {
 	if (m.whole && m.dtype == HZ_F32) {
 		*(float4 *)((float *)m.data + at) = make_float4(q.w, q.x, q.y, q.z);
 	} else if (m.whole) {
 		*(uint2 *)((uint16_t *)m.data + at) = quat_pack(m.dtype, q);
+	} else if (COMPACT) {
+		quat_store_parts(m.dtype, m.data, m.comp, at, q);
 	} else {
 		store_any(m.dtype, m.data, at + m.comp[0], q.w);
 		store_any(m.dtype, m.data, at + m.comp[1], q.x);
@@ -193,8 +225,18 @@ HZ_DEVICE float quat_activate(int activation, float slope, float x)
 	}
 }
 
+[[maybe_unused]] static __device__ __noinline__ float
+quat_activate_call(int activation, float slope, float x)
+{
+	return quat_activate(activation, slope, x);
+}
+
+/* COMPACT: by calls, since the code of four components is most of a small kernel */
+template <bool COMPACT = false>
 HZ_DEVICE quat quat_act(int activation, float slope, quat q)
 {
+	const auto act = COMPACT ? quat_activate_call : quat_activate;
+
 	if (activation == HZ_ACT_NONE)
 		return q;
 	if (activation == HZ_ACT_MODRELU || activation == HZ_ACT_NORMCLIP) {
@@ -207,14 +249,15 @@ HZ_DEVICE quat quat_act(int activation, float slope, quat q)
 			f = norm == 0 || norm + slope <= 0 ? 0 : (norm + slope) / norm;
 		return quat_scale(f, q);
 	}
-	return {quat_activate(activation, slope, q.w), quat_activate(activation, slope, q.x),
-		quat_activate(activation, slope, q.y), quat_activate(activation, slope, q.z)};
+	return {act(activation, slope, q.w), act(activation, slope, q.x),
+		act(activation, slope, q.y), act(activation, slope, q.z)};
 }
 
 /*
  * Stores C[i, j] of the sum t; c and pre: offsets of the item, by quat_item(). For i < m and j < n
  * alone.
  */
+template <bool COMPACT = false>
 HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_t i, int64_t j,
 			   quat t)
 {
@@ -227,7 +270,7 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 	else
 		t = quat_mul({o.alpha[0], o.alpha[1], o.alpha[2], o.alpha[3]}, t);
 	if (o.beta != 0) {
-		const quat old = quat_load(o.c, at);
+		const quat old = quat_load<COMPACT>(o.c, at);
 
 		t = {fmaf(o.beta, old.w, t.w), fmaf(o.beta, old.x, t.x), fmaf(o.beta, old.y, t.y),
 		     fmaf(o.beta, old.z, t.z)};
@@ -235,14 +278,20 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 	if (o.bias) {
 		const int64_t b = i * o.bias_row + j * o.bias_col;
 
-		t.w += load_any(o.bias_dtype, o.bias, b + o.bias_comp[0]);
-		t.x += load_any(o.bias_dtype, o.bias, b + o.bias_comp[1]);
-		t.y += load_any(o.bias_dtype, o.bias, b + o.bias_comp[2]);
-		t.z += load_any(o.bias_dtype, o.bias, b + o.bias_comp[3]);
+		if (COMPACT) {
+			const quat bias = quat_load_parts(o.bias_dtype, o.bias, o.bias_comp, b);
+
+			t = {t.w + bias.w, t.x + bias.x, t.y + bias.y, t.z + bias.z};
+		} else {
+			t.w += load_any(o.bias_dtype, o.bias, b + o.bias_comp[0]);
+			t.x += load_any(o.bias_dtype, o.bias, b + o.bias_comp[1]);
+			t.y += load_any(o.bias_dtype, o.bias, b + o.bias_comp[2]);
+			t.z += load_any(o.bias_dtype, o.bias, b + o.bias_comp[3]);
+		}
 	}
 	if (o.pre.data)
-		quat_store(o.pre, pre + i * o.pre.row + j * o.pre.col, t);
-	quat_store(o.c, at, quat_act(o.activation, o.slope, t));
+		quat_store<COMPACT>(o.pre, pre + i * o.pre.row + j * o.pre.col, t);
+	quat_store<COMPACT>(o.c, at, quat_act<COMPACT>(o.activation, o.slope, t));
 }
 
 /* The same for column 0. Not inlined: many copies would take time to fetch. */
@@ -250,6 +299,13 @@ HZ_DEVICE void quat_finish(const hzi_quat_out &o, int64_t c, int64_t pre, int64_
 quat_finish_row(const hzi_quat_out &o, int64_t c, int64_t pre, int row, quat t)
 {
 	quat_finish(o, c, pre, row, 0, t);
+}
+
+/* The same by little code, for kernels that are much shorter than their epilogue */
+[[maybe_unused]] static __device__ __noinline__ void
+quat_finish_compact(const hzi_quat_out &o, int64_t c, int64_t pre, int i, int j, quat t)
+{
+	quat_finish<true>(o, c, pre, i, j, t);
 }
 
 #endif

@@ -28,7 +28,7 @@ quat_gemv_finish(const __grid_constant__ hzi_quat_gemv p)
 
 		sum = quat_add(sum, {f.x, f.y, f.z, f.w});
 	}
-	quat_finish(p.out, item.c, item.pre, i, j, sum);
+	quat_finish_compact(p.out, item.c, item.pre, i, j, sum);
 }
 
 /* ---- Row-major A, f32 ------------------------------------------------------------------------ */

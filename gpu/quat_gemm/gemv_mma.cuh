@@ -46,7 +46,7 @@ HZ_DEVICE void gemv_store(const hzi_quat_gemv &p, const gemv_item &item, int i, 
 
 		((float4 *)p.partial)[row * p.out.m + i] = make_float4(q.w, q.x, q.y, q.z);
 	} else {
-		quat_finish(p.out, item.c, item.pre, i, j, q);
+		quat_finish_compact(p.out, item.c, item.pre, i, j, q);
 	}
 }
 

@@ -27,9 +27,15 @@ HZ_DEVICE void begin(void)
 /* Scaled by k_scales */
 HZ_DEVICE quat load_one(const hzi_quat_planar_f16 &p, int64_t line, int64_t k)
 {
-	const quat q = quat_load(p.x, line * p.x.row + k * p.x.col);
+	const quat q = quat_load<true>(p.x, line * p.x.row + k * p.x.col);
 
 	return p.k_scales ? quat_scale(p.k_scales[k], q) : q;
+}
+
+/* The same, not inlined: for the end of a line, where there would be eight copies */
+static __device__ __noinline__ quat load_last(const hzi_quat_planar_f16 &p, int64_t line, int64_t k)
+{
+	return load_one(p, line, k);
 }
 
 HZ_DEVICE quat scaled(const hzi_quat_planar_f16 &p, float by, quat q)
@@ -143,7 +149,7 @@ HZ_DEVICE void load_eight(const hzi_quat_planar_f16 &p, int64_t line, int64_t k,
 	for (int i = 0; i < 8; i++) {
 		q[i] = {};
 		if (k + i < p.k)
-			q[i] = load_one(p, line, k + i);
+			q[i] = VECTORIZED ? load_last(p, line, k + i) : load_one(p, line, k + i);
 	}
 }
 

@@ -38,6 +38,7 @@ HZ_DEVICE item make_item(const hzi_quantize_formats &p)
 	m.begin = (number - row * p.row_items) * p.work;
 	m.end = m.begin + p.work < p.n ? m.begin + p.work : p.n;
 	m.x = m.q = m.p = m.r = 0;
+#pragma unroll 1
 	for (int d = p.ndim - 1; d >= 0; d--) {
 		const int64_t at = row % p.shape[d];
 
@@ -122,15 +123,25 @@ HZ_DEVICE uint32_t encode_e2m1(float t)
 	return (bits & 0x7fffffff) > 0x7f800000 ? 0 : code;
 }
 
-/* FORMAT: a float format, or HZ_S8 for all integers. u < 0: to nearest */
+/* A code by stochastic rounding of element i. Not inlined: there would be a copy per element. */
+static __device__ __noinline__ uint32_t encode_stochastic(const hzi_quantize_formats &p, int format,
+							  float t, int32_t zero, int64_t i)
+{
+	const float u = hzi_uniform(p.seed, (uint64_t)i);
+
+	if (format == HZ_S8)
+		return (uint32_t)(hzi_encode_integer(t, (float)(p.low - zero),
+						     (float)(p.high - zero), u) + zero);
+	return hzi_encode_float(t, format, u);
+}
+
+/* The code nearest to t. FORMAT: a float format, or HZ_S8 for all integers */
 template <int FORMAT>
-HZ_DEVICE uint32_t encode_one(const hzi_quantize_formats &p, float t, int32_t zero, float u)
+HZ_DEVICE uint32_t encode_one(const hzi_quantize_formats &p, float t, int32_t zero)
 {
 	if (FORMAT == HZ_S8)
 		return (uint32_t)(hzi_encode_integer(t, (float)(p.low - zero),
-						     (float)(p.high - zero), u) + zero);
-	if (u >= 0)
-		return hzi_encode_float(t, FORMAT, u);
+						     (float)(p.high - zero), -1) + zero);
 	return FORMAT == HZ_E2M1X2 ? encode_e2m1(t)
 	       : FORMAT == HZ_E4M3 ? to_e4m3x2(t, 0) & 0xff
 				   : to_e5m2x2(t, 0) & 0xff;
@@ -144,8 +155,8 @@ HZ_DEVICE int64_t scale_of(const hzi_quantize_formats &p, const item &m, int64_t
 	return m.p + (p.n <= INT32_MAX ? (int64_t)((uint32_t)i / (uint32_t)p.group) : i / p.group);
 }
 
-/* A given scale, and its zero point */
-HZ_DEVICE float scale_at(const hzi_quantize_formats &p, int64_t i)
+/* A given scale, and its zero point; not inlined: as encode_stochastic() */
+static __device__ __noinline__ float scale_at(const hzi_quantize_formats &p, int64_t i)
 {
 	if (!p.scales)
 		return p.scale;
@@ -155,7 +166,7 @@ HZ_DEVICE float scale_at(const hzi_quantize_formats &p, int64_t i)
 					: hzi_decode_float(((const uint8_t *)p.scales)[i], HZ_E4M3);
 }
 
-HZ_DEVICE int32_t zero_at(const hzi_quantize_formats &p, int64_t i)
+static __device__ __noinline__ int32_t zero_at(const hzi_quantize_formats &p, int64_t i)
 {
 	if (!p.scales)
 		return p.zero;
@@ -316,6 +327,11 @@ HZ_DEVICE hzi_scale choose_scale(const hzi_quantize_formats &p, const float (&v)
 	return s;
 }
 
+static __device__ __noinline__ float divide(float a, float b)
+{
+	return __fdiv_rn(a, b);
+}
+
 template <int DTYPE, int FORMAT>
 HZ_DEVICE void quantize_items(const hzi_quantize_formats &p)
 {
@@ -357,10 +373,13 @@ HZ_DEVICE void quantize_items(const hzi_quantize_formats &p)
 					s.factor = __fmul_rn(s.factor, *p.tensor_scale);
 				zero = zero_at(p, at);
 			}
-			code[e] = encode_one<FORMAT>(
-				p, s.divide ? __fdiv_rn(v[e], s.factor) : __fmul_rn(v[e], s.factor),
-				zero,
-				p.stochastic ? hzi_uniform(p.seed, (uint64_t)(m.r + i + e)) : -1.0f);
+
+			const float t = s.divide ? divide(v[e], s.factor)
+						 : __fmul_rn(v[e], s.factor);
+
+			code[e] = p.stochastic
+					  ? encode_stochastic(p, FORMAT, t, zero, m.r + i + e)
+					  : encode_one<FORMAT>(p, t, zero);
 		}
 		store_codes(p, m, i, count, code);
 	}

@@ -75,7 +75,8 @@ HZ_DEVICE void minmax_contiguous(const hzi_minmax_contiguous &p)
 		range_store_max(p.range, 0, r);
 }
 
-HZ_DEVICE void store_qparams(const hzi_minmax_strided &p, int64_t n, const range &r)
+/* Not inlined, like find_row(): several callers, and divisions */
+static __device__ __noinline__ void store_qparams(const hzi_minmax_strided &p, int64_t n, range r)
 {
 	int32_t zero;
 
@@ -89,10 +90,11 @@ struct row_index {
 	int count;
 };
 
-HZ_DEVICE row_index find_row(const hzi_minmax_strided &a, uint32_t n)
+static __device__ __noinline__ row_index find_row(const hzi_minmax_strided &a, uint32_t n)
 {
 	row_index at = {0, 0, a.size_i};
 
+#pragma unroll 1
 	for (int d = a.ndim - 1; d >= 0; d--) {
 		const uint32_t up = fastdiv(n, a.shape[d]);
 		const int64_t index = n - up * a.shape[d].divisor;

@@ -52,13 +52,22 @@ HZ_DEVICE uint32_t encode(const divisor &d, float x)
 	return code_of(d, isnan(t) ? 0.0f : t);
 }
 
+/* x / scale by a call, since most of the code of kernels with many elements would be divisions */
+[[maybe_unused]] static __device__ __noinline__ float divide_call(float x, float scale)
+{
+	return __fdiv_rn(x, scale);
+}
+
 /* The same, with a fast path for scales and quotients of moderate size */
 HZ_DEVICE uint32_t encode_fast(const divisor &d, float x)
 {
 	const float q = __fmul_rn(x, d.inverse);
 
-	if (!d.fast || isnan(__fmul_rn(q, 0.0f)))
-		return encode(d, x);
+	if (!d.fast || isnan(__fmul_rn(q, 0.0f))) {
+		const float t = divide_call(x, d.scale);
+
+		return code_of(d, isnan(t) ? 0.0f : t);
+	}
 	return code_of(d, __fmaf_rn(__fmaf_rn(-q, d.scale, x), d.inverse, q));
 }
 

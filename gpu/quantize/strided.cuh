@@ -77,6 +77,7 @@ HZ_DEVICE tile_index find_tile(const hzi_quantize_strided &a)
 	       (int32_t)(threadIdx.x >> a.log_i);
 	at.x = at.i * a.x_i + at.j * a.x_j;
 	at.q = at.i * a.q_i + at.j * a.q_j;
+#pragma unroll 1
 	for (int d = a.ndim - 1; d >= 0; d--) {
 		const uint32_t up = fastdiv(outer, a.shape[d]);
 		const int64_t index = outer - up * a.shape[d].divisor;
@@ -127,15 +128,19 @@ struct qparam {
 	int32_t zero;
 };
 
-/* The parameters of element (i, j); indices outside the tensor are clamped. */
-HZ_DEVICE qparam qparam_of(const hzi_quantize_strided &a, const tile_index &at, int i, int j)
+/*
+ * The parameters of element (i, j), of those from p on; indices outside the tensor are clamped. Not
+ * inlined: loops over the elements of a thread are unrolled.
+ */
+static __device__ __noinline__ qparam qparam_at(const hzi_quantize_strided &a, int64_t p, int i,
+						int j)
 {
 	if (!a.scales)
 		return {a.scale, a.zero};
 	j = min(j, a.size_j - 1);
 	i = min(i, row_elements(a, j) - 1);
 
-	const int64_t n = at.p + fastdiv((uint32_t)i, a.group_i) * a.p_i +
+	const int64_t n = p + fastdiv((uint32_t)i, a.group_i) * a.p_i +
 			  fastdiv((uint32_t)j, a.group_j) * a.p_j;
 
 	return {a.scales[n], a.zeros ? read_zero(a.zeros, n, a.is_signed) : 0};
@@ -143,7 +148,7 @@ HZ_DEVICE qparam qparam_of(const hzi_quantize_strided &a, const tile_index &at, 
 
 HZ_DEVICE divisor divisor_of(const hzi_quantize_strided &a, const tile_index &at, int i, int j)
 {
-	const qparam of = qparam_of(a, at, i, j);
+	const qparam of = qparam_at(a, at.p, i, j);
 
 	return make_divisor(of.scale, of.zero, a.is_signed);
 }
@@ -386,7 +391,7 @@ struct decoder {
 
 HZ_DEVICE decoder decoder_of(const hzi_quantize_strided &p, const tile_index &at, int i, int j)
 {
-	const qparam of = qparam_of(p, at, i, j);
+	const qparam of = qparam_at(p, at.p, i, j);
 
 	return {of.scale, 8388608.0f + (p.is_signed ? 128 : 0) + of.zero};
 }

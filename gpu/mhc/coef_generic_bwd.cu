@@ -411,11 +411,48 @@ HZ_DEVICE void sum_numbers(const float *mine, float (*memory)[NUMBERS])
 	__syncthreads();
 }
 
+/* Eight contiguous values, 16-byte aligned, of f32 or of 16 bits by the dtype of a call */
+template <bool F32>
+HZ_DEVICE void load_eight(float *v, int dtype, const hzi_mhc_array &x, int64_t at)
+{
+	if constexpr (F32) {
+		load_vector<HZ_F32, 8>(v, x, at);
+	} else {
+		const uint4 a = *(const uint4 *)((const uint16_t *)x.data + at);
+		const uint32_t w[4] = {a.x, a.y, a.z, a.w};
+
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			v[2 * i] = dtype == HZ_F16 ? f16_low(w[i]) : bf16_low(w[i]);
+			v[2 * i + 1] = dtype == HZ_F16 ? f16_high(w[i]) : bf16_high(w[i]);
+		}
+	}
+}
+
+/* dp of token t from dv, which this block has stored: where sums of v X[i] may have overflowed */
+static __device__ __noinline__ void norm_bwd_far(const hzi_mhc_norm_bwd &p, int64_t t,
+						 float *memory)
+{
+	const hzi_mhc_norm &of = p.of;
+
+	__syncthreads();
+	for (int i = 0; i < of.n; i++) {
+		float sum = 0;
+
+		for (int64_t c = threadIdx.x; c < of.channels; c += HZI_MHC_NORM_THREADS)
+			sum = fmaf(p.du[t * of.channels + c],
+				   load_value(of.dtype, of.x.data, offset(of.x, t, i, c)), sum);
+		sum = sum_block(sum, memory);
+		if (p.dp && threadIdx.x == 0)
+			p.dp[t * of.n + i] = sum;
+	}
+}
+
 /*
  * The same for aligned rows; v and g stay in registers, x is read once:
  * dp_i = rho (sum(g X[i]) - rho^2 mean(g v) sum(v X[i])).
  */
-template <int N, int DT>
+template <int N, bool F32>
 HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 				float (*memory)[HZI_MHC_NORM_THREADS / 32][NUMBERS], float *wide)
 {
@@ -445,8 +482,8 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 				break;
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				load_vector<DT, 8>(x[i], of.x, offset(of.x, t, i, c));
-			load_vector<DT, 8>(du[k], of.u, offset(of.u, t, 0, c));
+				load_eight<F32>(x[i], of.dtype, of.x, offset(of.x, t, i, c));
+			load_eight<F32>(du[k], of.dtype, of.u, offset(of.u, t, 0, c));
 #pragma unroll
 			for (int e = 0; e < 8; e++) {
 				const float g = du[k][e] * of.norm[c + e];
@@ -488,9 +525,6 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 			}
 			rho = norm_rho(sum_block(squares, wide) * inverse, of.eps, scale);
 			dot = dot * inverse * rho * rho;
-#pragma unroll
-			for (int i = 0; i < 2 * N + 2; i++)
-				mine[i] = 0;
 		} else {
 			dot *= inverse * rho * rho;
 		}
@@ -518,28 +552,9 @@ HZ_DEVICE void norm_bwd_aligned(const hzi_mhc_norm_bwd &p,
 			}
 			dst[0] = {dv[0], dv[1], dv[2], dv[3]};
 			dst[1] = {dv[4], dv[5], dv[6], dv[7]};
-#pragma unroll
-			for (int i = 0; i < N && far; i++) {
-				float x[8];
-
-				load_vector<DT, 8>(x, of.x, offset(of.x, t, i, c));
-#pragma unroll
-				for (int e = 0; e < 8; e++)
-					mine[i] = fmaf(dv[e], x[e], mine[i]);
-			}
 		}
-		if (!far || !p.dp)
-			continue;
-		/* The sums of v X[i] may have overflowed: dp from dv. */
-		slot ^= 1;
-		sum_numbers<N>(mine, memory[slot]);
-		if (threadIdx.x < N) {
-			float sum = 0;
-
-			for (int w = 0; w < warps; w++)
-				sum += memory[slot][w][threadIdx.x];
-			p.dp[t * N + threadIdx.x] = sum;
-		}
+		if (far && p.dp)
+			norm_bwd_far(p, t, wide);
 	}
 #pragma unroll
 	for (int k = 0; k < pieces; k++) {
@@ -562,9 +577,10 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_NORM_THREADS)
 	pdl_wait();
 	if (!p.of.aligned)
 		norm_bwd_strided(p, memory[0][0]);
+	else if (p.of.dtype == HZ_F32)
+		SWITCH_COMMON_STREAMS(p.of.n, norm_bwd_aligned<N, true>(p, memory, wide))
 	else
-		SWITCH_DTYPE(p.of.dtype, SWITCH_COMMON_STREAMS(p.of.n,
-			     norm_bwd_aligned<N, DT>(p, memory, wide)))
+		SWITCH_COMMON_STREAMS(p.of.n, norm_bwd_aligned<N, false>(p, memory, wide))
 }
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */

@@ -34,6 +34,17 @@ HZ_DEVICE void store_vector16(void *p, const vector16 &v)
 		     :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
 
+/*
+ * Moves the next word to the front and makes room at the end: a loop over the words of vectors in
+ * registers that takes word 0 and writes word 3 need not be unrolled.
+ */
+HZ_DEVICE void next_word(vector16 &v)
+{
+	v.w[0] = v.w[1];
+	v.w[1] = v.w[2];
+	v.w[2] = v.w[3];
+}
+
 /* Converts a 32-bit word of a vector to floats, and floats to it. */
 template <int DT>
 struct word_format {
@@ -84,9 +95,10 @@ HZ_DEVICE int64_t mhc_divide(int64_t i, int64_t n)
 	return ((uint64_t)i | (uint64_t)n) >> 32 ? i / n : (uint32_t)i / (uint32_t)n;
 }
 
-/* Loads p or q of group s; `missing` if c has no data. */
+/* Loads p or q of group s, of n <= N streams; `missing` if c has no data. */
 template <int N>
-HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool float4s, float missing, float *dst)
+HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool float4s, float missing, float *dst,
+			int n = N)
 {
 	const float *src = c.data + s * c.group;
 
@@ -98,11 +110,12 @@ HZ_DEVICE void load_row(const hzi_mhc_coef &c, int64_t s, bool float4s, float mi
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		dst[i] = c.data ? src[i * c.row] : missing;
+		dst[i] = i >= n ? 0 : c.data ? src[i * c.row] : missing;
 }
 
 template <int N>
-HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool float4s, float (*dst)[N])
+HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool float4s, float (*dst)[N],
+			   int n = N)
 {
 	const float *src = c.data + s * c.group;
 
@@ -117,7 +130,7 @@ HZ_DEVICE void load_matrix(const hzi_mhc_coef &c, int64_t s, bool float4s, float
 		}
 #pragma unroll
 		for (int j = 0; j < N; j++)
-			dst[i][j] = src[i * c.row + j * c.column];
+			dst[i][j] = i < n && j < n ? src[i * c.row + j * c.column] : 0;
 	}
 }
 
@@ -155,99 +168,114 @@ HZ_DEVICE void store_at(const hzi_mhc_shape &s, const hzi_mhc_array &a, int64_t 
 
 /* ---- Any strides ----------------------------------------------------------------------------- */
 
-template <int DT>
+/* A number of f32, or of 16 bits, then f16 or bf16 by the dtype of a call */
+template <bool F32>
 struct element {
 	typedef uint16_t type;
 };
 
 template <>
-struct element<HZ_F32> {
+struct element<true> {
 	typedef float type;
 };
 
-template <int DT>
-HZ_DEVICE float float_of(typename element<DT>::type v)
+template <bool F32>
+HZ_DEVICE float float_of(int dtype, typename element<F32>::type v)
 {
-	if constexpr (DT == HZ_F32)
+	if constexpr (F32)
 		return v;
 	else
-		return DT == HZ_F16 ? f16_low(v) : bf16_low(v);
+		return dtype == HZ_F16 ? f16_low(v) : bf16_low(v);
 }
 
-template <int DT>
-HZ_DEVICE typename element<DT>::type element_of(float v)
+template <bool F32>
+HZ_DEVICE typename element<F32>::type element_of(int dtype, float v)
 {
-	if constexpr (DT == HZ_F32)
+	if constexpr (F32)
 		return v;
 	else
-		return (uint16_t)(DT == HZ_F16 ? to_f16x2(v, v) : to_bf16x2(v, v));
+		return (uint16_t)(dtype == HZ_F16 ? to_f16x2(v, v) : to_bf16x2(v, v));
 }
 
 /* A token of streams or of branch values: address and strides */
-template <int DT>
+template <bool F32>
 struct token_row {
-	typename element<DT>::type *data;
+	typename element<F32>::type *data;
 	int64_t stream, channel;
+	int dtype;
 
-	__device__ token_row(const hzi_mhc_array &a, int64_t t) :
-		data((typename element<DT>::type *)a.data + t * a.token), stream(a.stream),
-		channel(a.channel)
+	__device__ token_row(const hzi_mhc_array &a, int64_t t, int dtype) :
+		data((typename element<F32>::type *)a.data + t * a.token), stream(a.stream),
+		channel(a.channel), dtype(dtype)
 	{
 	}
 
 	__device__ float load(int64_t c) const
 	{
-		return float_of<DT>(data[c * channel]);
+		return float_of<F32>(dtype, data[c * channel]);
 	}
 
 	__device__ void store(int64_t c, float v) const
 	{
-		data[c * channel] = element_of<DT>(v);
+		data[c * channel] = element_of<F32>(dtype, v);
 	}
 };
 
-/* All streams of a channel; INNERMOST: they are contiguous, as one or two aligned vectors */
-template <int DT, int N, bool INNERMOST>
+/*
+ * All n <= N streams of a channel; innermost: n is 2, 4 or 8, and they are contiguous, one or two
+ * aligned vectors.
+ */
+template <bool F32, int N>
 struct channel_of {
-	typedef typename element<DT>::type type;
+	typedef typename element<F32>::type type;
+	static constexpr bool vectors = N == 2 || N == 4 || N == 8;
 
-	struct __align__(N * sizeof(type) > 16 ? 16 : INNERMOST ? N * sizeof(type) : sizeof(type))
+	struct __align__(N * sizeof(type) > 16 ? 16 : vectors ? N * sizeof(type) : sizeof(type))
 		pack {
 		type v[N];
 	};
 
-	static __device__ __forceinline__ void load(const token_row<DT> &src, int64_t c, float *dst)
+	/* Unconverted, so that several loads are in flight */
+	static __device__ __forceinline__ pack load(const token_row<F32> &src, int64_t c, int n,
+						    bool innermost)
 	{
 		const type *const at = src.data + c * src.channel;
-		pack all;
+		pack all = {};
 
-		if constexpr (INNERMOST) {
+		if (vectors && innermost) {
 			all = *(const pack *)at;
 		} else {
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				all.v[i] = at[i * src.stream];
+				if (i < n)
+					all.v[i] = at[i * src.stream];
 		}
-#pragma unroll
-		for (int i = 0; i < N; i++)
-			dst[i] = float_of<DT>(all.v[i]);
+		return all;
 	}
 
-	static __device__ __forceinline__ void store(const token_row<DT> &dst, int64_t c,
-						     const float *src)
+	static __device__ __forceinline__ void convert(int dtype, const pack &all, float *dst)
+	{
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			dst[i] = float_of<F32>(dtype, all.v[i]);
+	}
+
+	static __device__ __forceinline__ void store(const token_row<F32> &dst, int64_t c, int n,
+						     bool innermost, const float *src)
 	{
 		type *const at = dst.data + c * dst.channel;
 		pack all;
 
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			all.v[i] = element_of<DT>(src[i]);
-		if constexpr (INNERMOST) {
+			all.v[i] = element_of<F32>(dst.dtype, src[i]);
+		if (vectors && innermost) {
 			*(pack *)at = all;
 		} else {
 #pragma unroll
 			for (int i = 0; i < N; i++)
-				at[i * dst.stream] = all.v[i];
+				if (i < n)
+					at[i * dst.stream] = all.v[i];
 		}
 	}
 };
@@ -293,13 +321,12 @@ struct channel_of {
 	STREAMS_CASE(default, 0, __VA_ARGS__) \
 	}
 
-/* body<dtype, n, innermost>(...); innermost only for 2, 4 or 8 streams */
-#define STRIDED_STREAMS(body, s, innermost, ...) \
-	SWITCH_DTYPE((s).dtype, SWITCH_STREAMS((s).n, \
-		if constexpr (N == 2 || N == 4 || N == 8) { \
-			if (innermost) \
-				return body<DT, N, true>(__VA_ARGS__); \
-		} \
-		return body<DT, N, false>(__VA_ARGS__)))
+/* body<whether f32, n or 8>(...) */
+#define STRIDED_STREAMS(body, s, ...) \
+	if ((s).dtype == HZ_F32) { \
+		SWITCH_COMMON_STREAMS((s).n, body<true, N>(__VA_ARGS__)) \
+	} else { \
+		SWITCH_COMMON_STREAMS((s).n, body<false, N>(__VA_ARGS__)) \
+	}
 
 #endif

@@ -213,12 +213,14 @@ VECTORS(matrix, 6)
 
 /* ---- Any strides ----------------------------------------------------------------------------- */
 
-template <int DT, int N, bool INNERMOST>
+/* N = 8: up to 8 streams */
+template <bool F32, int N>
 HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 {
-	typedef channel_of<DT, N, INNERMOST> channel;
+	typedef channel_of<F32, N> channel;
 	constexpr int K = N > 4 ? 1 : N > 2 ? 2 : 4;	/* loads in flight, channels */
 	const hzi_mhc_streams_args &a = p.a;
+	const int n = N == 8 ? a.s.n : N, dtype = a.s.dtype;
 	const int64_t row = p.tiles == 1 ? blockIdx.x : blockIdx.x / (uint32_t)p.tiles;
 	const int64_t t = row * (HZI_MHC_THREADS >> p.lanes_log2) +
 			  ((int)threadIdx.x >> p.lanes_log2);
@@ -228,7 +230,8 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 	const int64_t end = first + HZI_MHC_STRIDED_CHANNELS * lanes < a.s.channels ?
 				    first + HZI_MHC_STRIDED_CHANNELS * lanes : a.s.channels;
 	const int64_t s = mhc_divide(t, p.per);
-	const token_row<DT> of_x(a.x, t), of_f(a.f, t), of_u(a.u, t), of_y(a.y, t);
+	const token_row<F32> of_x(a.x, t, dtype), of_f(a.f, t, dtype);
+	const token_row<F32> of_u(a.u, t, dtype), of_y(a.y, t, dtype);
 	float cp[N], cq[N], ca[N][N];
 
 	pdl_wait();
@@ -236,13 +239,14 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 	if (t >= a.s.tokens)
 		return;
 	if (a.u.data)
-		load_row<N>(a.p, s, false, 1, cp);
+		load_row<N>(a.p, s, false, 1, cp, n);
 	if (a.y.data && a.f.data)
-		load_row<N>(a.q, s, false, 1, cq);
+		load_row<N>(a.q, s, false, 1, cq, n);
 	if (a.y.data && a.a.data)
-		load_matrix<N>(a.a, s, false, ca);
+		load_matrix<N>(a.a, s, false, ca, n);
 	for (int64_t c = first; c < end; c += K * lanes) {
-		float x[K][N] = {}, f[K] = {};
+		typename channel::pack raw[K] = {};
+		float x[K][N], f[K] = {};
 
 #pragma unroll
 		for (int k = 0; k < K; k++) {
@@ -251,10 +255,13 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 			if (at >= end)
 				break;
 			if (a.x.data)
-				channel::load(of_x, at, x[k]);
+				raw[k] = channel::load(of_x, at, n, p.layout);
 			if (a.f.data)
 				f[k] = of_f.load(at) + (a.bias ? a.bias[at] : 0);
 		}
+#pragma unroll
+		for (int k = 0; k < K; k++)
+			channel::convert(dtype, raw[k], x[k]);
 #pragma unroll
 		for (int k = 0; k < K; k++) {
 			const int64_t at = c + k * lanes;
@@ -263,23 +270,23 @@ HZ_DEVICE void streams_strided(const hzi_mhc_streams_job &p)
 			if (at >= end)
 				break;
 			if (a.u.data)
-				of_u.store(at, mix_row<N>(cp, x[k]));
+				of_u.store(at, mix_row<N>(cp, x[k], n));
 			if (!a.y.data)
 				continue;
 #pragma unroll
 			for (int i = 0; i < N; i++) {
-				y[i] = a.a.data ? mix_row<N>(ca[i], x[k]) : x[k][i];
+				y[i] = a.a.data ? mix_row<N>(ca[i], x[k], n) : x[k][i];
 				if (a.f.data)
 					y[i] = fmaf(cq[i], f[k], y[i]);
 			}
-			channel::store(of_y, at, y);
+			channel::store(of_y, at, n, p.layout, y);
 		}
 	}
 }
 
 KERNEL(mhc_mix_strided, HZI_MHC_THREADS, 4, hzi_mhc_streams_job)
 {
-	STRIDED_STREAMS(streams_strided, p.a.s, p.layout, p)
+	STRIDED_STREAMS(streams_strided, p.a.s, p)
 }
 
 /* ---- Chains of layers ------------------------------------------------------------------------ */

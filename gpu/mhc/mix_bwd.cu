@@ -84,7 +84,10 @@ HZ_DEVICE float transposed_sums(const float *value, const int count)
 	return v[0];
 }
 
-/* One or more warps per token; lanes stride over its vectors of channels. */
+/*
+ * One or more warps per token; lanes stride over its vectors of channels. With more than four
+ * streams the loop over the words of vectors is not unrolled, which would make 96 KB of code.
+ */
 template <int DT, int N, int KIND>
 HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 {
@@ -95,6 +98,7 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 	constexpr int count = at_a + (mixed ? N * N : 0);
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32;
 	constexpr int rounds = (count + 31) / 32;	/* of 32 sums, one per lane */
+	constexpr bool rolled = N > 4;
 	__shared__ float part[rounds][warps][32];
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const int lanes = 1 << p.lanes_log2, lane = (int)threadIdx.x & (lanes - 1);
@@ -133,8 +137,9 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 				f = load_stream<DT>(a.f, t, 0, v);
 			if (have_u)
 				du = load_stream<DT>(a.du, t, 0, v);
-#pragma unroll
+#pragma unroll(rolled ? 1 : 4)
 			for (int e = 0; e < 4; e++) {
+				const int at = rolled ? 0 : e, to = rolled ? 3 : e;
 				float df[word::count], dx[N][word::count];
 
 #pragma unroll
@@ -144,14 +149,14 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 #pragma unroll
 					for (int j = 0; j < N; j++) {
 						if (mixed || added)
-							g[j] = word::get(dy[j].w[e], c);
+							g[j] = word::get(dy[j].w[at], c);
 						if (mixed || have_u)
-							h[j] = word::get(x[j].w[e], c);
+							h[j] = word::get(x[j].w[at], c);
 					}
 					if (have_u)
-						d = word::get(du.w[e], c);
+						d = word::get(du.w[at], c);
 					if (have_f) {
-						b = word::get(f.w[e], c);
+						b = word::get(f.w[at], c);
 						if (a.bias)
 							b += a.bias[(v * 4 + e) * word::count + c];
 					}
@@ -181,12 +186,23 @@ HZ_DEVICE void streams_bwd(const hzi_mhc_streams_bwd_job &p)
 						}
 					}
 				}
+#pragma unroll
+				for (int j = 0; rolled && j < N; j++) {
+					if (mixed || added)
+						next_word(dy[j]);
+					if (mixed || have_u)
+						next_word(x[j]);
+				}
+				if (rolled) {
+					next_word(f);
+					next_word(du);
+				}
 				if (want_df)
-					f.w[e] = word::put(df);
+					f.w[to] = word::put(df);
 				if (want_dx) {
 #pragma unroll
 					for (int j = 0; j < N; j++)
-						(added ? dy : x)[j].w[e] = word::put(dx[j]);
+						(added ? dy : x)[j].w[to] = word::put(dx[j]);
 				}
 			}
 			if (want_df)
@@ -254,40 +270,45 @@ VECTORS(f32, HZ_F32)
 VECTORS(f16, HZ_F16)
 VECTORS(bf16, HZ_BF16)
 
-/* Any strides. part: 32 sums per warp */
-template <int DT, int N, bool INNERMOST>
+/* Any strides. N = 8: up to 8 streams. part: 32 sums per warp */
+template <bool F32, int N>
 HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 				   float (*part)[HZI_MHC_BWD_THREADS / 32][32])
 {
-	typedef channel_of<DT, N, INNERMOST> channel;
+	typedef channel_of<F32, N> channel;
 	constexpr int warps = HZI_MHC_BWD_THREADS / 32, count = 2 * N + N * N;
 	constexpr int rounds = (count + 31) / 32;
 	constexpr int64_t threads = HZI_MHC_BWD_THREADS;
 	const hzi_mhc_streams_bwd_args &a = p.a;
 	const tokens own = tokens_of(p, 1);
+	const int n = N == 8 ? a.s.n : N, dtype = a.s.dtype;
 	const int warp = (int)threadIdx.x / 32;
 	const bool u = (p.terms & HZI_TERM_U) != 0, with_f = (p.terms & HZI_TERM_F) != 0;
 	const bool mixes = (p.terms & HZI_TERM_MIX) != 0;
 	float cp[N], cq[N], sum[count] = {};
 
 	pdl_wait();
-	load_row<N>(a.p, own.s, false, 1, cp);
-	load_row<N>(a.q, own.s, false, 1, cq);
+	load_row<N>(a.p, own.s, false, 1, cp, n);
+	load_row<N>(a.q, own.s, false, 1, cq, n);
 	for (int64_t t = own.first; t < own.end; t++) {
-		const token_row<DT> of_x(a.x, t), of_dy(a.dy, t), of_f(a.f, t), of_du(a.du, t);
-		const token_row<DT> of_dx(a.dx, t), of_df(a.df, t);
+		const token_row<F32> of_x(a.x, t, dtype), of_dy(a.dy, t, dtype);
+		const token_row<F32> of_f(a.f, t, dtype), of_du(a.du, t, dtype);
+		const token_row<F32> of_dx(a.dx, t, dtype), of_df(a.df, t, dtype);
 
 		for (int64_t c = threadIdx.x; c < a.s.channels; c += threads) {
-			float x[N] = {}, g[N] = {}, f = 0, du = 0;
+			typename channel::pack raw_x = {}, raw_g = {};
+			float x[N], g[N], f = 0, du = 0;
 
 			if (a.x.data)
-				channel::load(of_x, c, x);
+				raw_x = channel::load(of_x, c, n, p.layout);
 			if (a.dy.data)
-				channel::load(of_dy, c, g);
+				raw_g = channel::load(of_dy, c, n, p.layout);
 			if (a.f.data)
 				f = of_f.load(c) + (a.bias ? a.bias[c] : 0);
 			if (a.du.data)
 				du = of_du.load(c);
+			channel::convert(dtype, raw_x, x);
+			channel::convert(dtype, raw_g, g);
 #pragma unroll
 			for (int j = 0; j < N; j++) {
 				if (u)
@@ -301,7 +322,7 @@ HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 					sum[2 * N + i] = fmaf(g[i / N], x[i % N], sum[2 * N + i]);
 			}
 			if (a.df.data)
-				of_df.store(c, mix_row<N>(cq, g));
+				of_df.store(c, mix_row<N>(cq, g, n));
 			if (!a.dx.data)
 				continue;
 			if (a.a.data) {
@@ -310,9 +331,12 @@ HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 				/* Rows come from L1 again: registers hold the sums. */
 #pragma unroll
 				for (int i = 0; i < N; i++) {
+					if (i >= n)
+						break;
 #pragma unroll
 					for (int j = 0; j < N; j++)
-						row[j] = a.a.data[own.s * a.a.group + i * a.a.row +
+						row[j] = j >= n ? 0 :
+							 a.a.data[own.s * a.a.group + i * a.a.row +
 								  j * a.a.column];
 #pragma unroll
 					for (int j = 0; j < N; j++)
@@ -328,12 +352,12 @@ HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 					g[j] = fmaf(cp[j], du, g[j]);
 			}
 			if (a.accumulate) {
-				channel::load(of_dx, c, x);
+				channel::convert(dtype, channel::load(of_dx, c, n, p.layout), x);
 #pragma unroll
 				for (int j = 0; j < N; j++)
 					g[j] += x[j];
 			}
-			channel::store(of_dx, c, g);
+			channel::store(of_dx, c, n, p.layout, g);
 		}
 	}
 #pragma unroll
@@ -345,11 +369,12 @@ HZ_DEVICE void streams_bwd_strided(const hzi_mhc_streams_bwd_job &p,
 	/* dst: index of the sum among those that `terms` contains */
 	for (int l = (int)threadIdx.x; l < count; l += HZI_MHC_BWD_THREADS) {
 		const int term = l < N ? HZI_TERM_U : l < 2 * N ? HZI_TERM_F : HZI_TERM_MIX;
-		const int dst = l - (l >= N && !u ? N : 0) - (l >= 2 * N && !with_f ? N : 0);
-		const int wanted = sums_of(p.terms, N);
+		const int i = l / N - 2, j = l % N, wanted = sums_of(p.terms, n);
+		const int dst = j + (l >= N && u ? n : 0) + (l >= 2 * N && with_f ? n : 0) +
+				(i > 0 ? i * n : 0);
 		float all = part[l / 32][0][l % 32];
 
-		if (!(p.terms & term))
+		if (!(p.terms & term) || i >= n || j >= n)
 			continue;
 		for (int w = 1; w < warps; w++)
 			all += part[l / 32][w][l % 32];
@@ -364,7 +389,7 @@ KERNEL(mhc_mix_bwd_strided, HZI_MHC_BWD_THREADS, 3, hzi_mhc_streams_bwd_job)
 {
 	__shared__ float part[3][HZI_MHC_BWD_THREADS / 32][32];
 
-	STRIDED_STREAMS(streams_bwd_strided, p.a.s, p.layout, p, part)
+	STRIDED_STREAMS(streams_bwd_strided, p.a.s, p, part)
 }
 
 /* Adds up chunks: one block for each group and sum. */

@@ -9,12 +9,24 @@
 #include "gpu/mhc/mhc.h"
 #include "lib/mhc/mhc_math.h"
 
+#define WARPS HZI_MHC_COEF_ROW_GROUPS
+
+/* Whether a warp has a matrix, not a thread */
+static bool uses_warps(int n)
+{
+	return n > 4 && n < HZI_MHC_STREAMS;
+}
+
 HZI_NO_WORKSPACE(cuda, mhc_sinkhorn)
 
 int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_args *a)
 {
 	if (a->count == 0)
 		return HZ_OK;
+	if (uses_warps(a->rule.n))
+		return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn", HZI_KERNEL_mhc_sinkhorn_warp,
+					   ceil_div(a->count, WARPS), 1, WARPS * 32, 0, a,
+					   sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn",
 				   a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
 						    HZI_KERNEL_mhc_sinkhorn_generic,
@@ -33,6 +45,12 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 
 	if (a->count == 0)
 		return HZ_OK;
+	if (uses_warps(n))
+		return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
+					   HZI_KERNEL_mhc_sinkhorn_bwd_warp,
+					   ceil_div(a->count, WARPS), 1, WARPS * 32,
+					   sizeof(float) * (size_t)(2 * HZI_MHC_STREAMS * kept *
+								    WARPS), a, sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
 				   n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
 				   HZI_KERNEL_mhc_sinkhorn_bwd_generic,

@@ -4,11 +4,10 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * One thread iterates on a matrix in registers. The latency of its chain of divisions is hidden by
- * other threads.
+ * other threads. Matrices of five to seven streams have a warp each: rarer, and much less code.
  */
 #include "gpu/device/pdl.cuh"
-#include "gpu/mhc/mhc.cuh"
-#include "lib/mhc/mhc_math.h"
+#include "gpu/mhc/coef_rows.cuh"
 #include "lib/quat_layer/step_math.h"
 
 #define THREADS HZI_MHC_SINKHORN_THREADS
@@ -142,16 +141,85 @@ HZ_DEVICE void sinkhorn_bwd(const hzi_mhc_sinkhorn_bwd_args &p, bool staged)
 KERNEL(mhc_sinkhorn_4, hzi_mhc_sinkhorn_args) { sinkhorn<4>(p, NULL); }
 KERNEL(mhc_sinkhorn_bwd_4, hzi_mhc_sinkhorn_bwd_args) { sinkhorn_bwd<4>(p, false); }
 
+#define SWITCH_THREAD_STREAMS(n, ...) /* 1, 2, 3 or 8 */ \
+	switch (n) { CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(default, 8, __VA_ARGS__) }
+
 KERNEL(mhc_sinkhorn_generic, hzi_mhc_sinkhorn_args)
 {
 	__shared__ float shared[THREADS * PITCH<HZI_MHC_STREAMS>];
 
-	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn<N>(p, shared))
+	SWITCH_THREAD_STREAMS(p.rule.n, sinkhorn<N>(p, shared))
 }
 
 KERNEL(mhc_sinkhorn_bwd_generic, hzi_mhc_sinkhorn_bwd_args)
 {
-	SWITCH_OTHER_STREAMS(p.rule.n, sinkhorn_bwd<N>(p, true))
+	SWITCH_THREAD_STREAMS(p.rule.n, sinkhorn_bwd<N>(p, true))
+}
+
+/* ---- A warp per matrix ----------------------------------------------------------------------- */
+
+#define WARPS HZI_MHC_COEF_ROW_GROUPS
+#define WARP_KERNEL(name, type) \
+	extern "C" __global__ void __launch_bounds__(WARPS * 32) \
+		name(const __grid_constant__ type p)
+
+/* Element e of this lane of matrix m, which is in the order of k after load_lane() */
+HZ_DEVICE float *lane_at(const hzi_mhc_rule &rule, const hzi_mhc_coef &c, const place &at,
+			 int64_t m, int e)
+{
+	const bool transposed = rule.order == HZ_MHC_ROWS;
+
+	return coef_at(c, m, transposed ? at.j(e) : at.i, transposed ? at.i : at.j(e));
+}
+
+HZ_DEVICE void load_lane(const hzi_mhc_rule &rule, const hzi_mhc_coef &c, const place &at,
+			 int64_t m, float *v)
+{
+#pragma unroll
+	for (int e = 0; e < PAIR; e++)
+		v[e] = at.in(rule.n, e) ? *lane_at(rule, c, at, m, e) : 0;
+}
+
+HZ_DEVICE void store_lane(const hzi_mhc_rule &rule, const hzi_mhc_coef &c, const place &at,
+			  int64_t m, const float *v)
+{
+#pragma unroll
+	for (int e = 0; e < PAIR; e++)
+		if (at.in(rule.n, e))
+			*lane_at(rule, c, at, m, e) = v[e];
+}
+
+WARP_KERNEL(mhc_sinkhorn_warp, hzi_mhc_sinkhorn_args)
+{
+	const int64_t m = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+	const place at;
+	hzi_mhc_rule rule = p.rule;
+	float v[PAIR];
+
+	rule.residual = HZ_MHC_SINKHORN;
+	pdl_wait();
+	if (m >= p.count)
+		return;
+	load_lane(rule, p.m, at, m, v);
+	residual_of_lane(rule, at, v, v);
+	store_lane(rule, p.p, at, m, v);
+}
+
+WARP_KERNEL(mhc_sinkhorn_bwd_warp, hzi_mhc_sinkhorn_bwd_args)
+{
+	extern __shared__ float history[];	/* [WARPS][min(iterations, 32)][KEPT] */
+	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY), warp = threadIdx.x / 32;
+	const int64_t m = (int64_t)blockIdx.x * WARPS + warp;
+	const place at;
+	float z[PAIR], dp[PAIR], dz[PAIR], result[PAIR];
+
+	pdl_wait();
+	if (m >= p.count)
+		return;
+	load_lane(p.rule, p.m, at, m, z);
+	load_lane(p.rule, p.dp, at, m, dp);
+	sinkhorn_bwd_of_lane(p.rule, at, z, dp, history + warp * (kept * KEPT), kept, result, dz);
+	store_lane(p.rule, p.dm, at, m, dz);
 }
 
 /* ---- Diagnostics ----------------------------------------------------------------------------- */

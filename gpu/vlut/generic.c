@@ -146,28 +146,39 @@ int hzi_cuda_vlut_table(struct hz_context *ctx, const void *args)
 
 /* ---- One-sided: decoding --------------------------------------------------------------------- */
 
+static int launch_generic(struct hz_context *ctx, const char *op, bool mapped,
+			  const struct hzi_vlut_generic2_mapped *p)
+{
+	const struct hzi_vlut_generic2 *const g = &p->generic;
+
+	return launch(ctx, op,
+		      mapped ? HZI_KERNEL_vlut_generic_mapped_f32 :
+		      g->d.y_dtype == HZ_S32 ? HZI_KERNEL_vlut_generic_s32 :
+					       HZI_KERNEL_vlut_generic_f32,
+		      ceil_div(g->w.rows, HZI_VLUT_TILE), ceil_div(g->d.columns, HZI_VLUT_TILE), p,
+		      mapped ? sizeof(*p) : sizeof(*g));
+}
+
 int hzi_cuda_vlut_generic(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
 	const hz_lattice *l = a->vlut->w;
 	const bool mapped = l->rule.flags & HZI_LATTICE_MAPPED;
 	const int64_t step = (int64_t)GRID_MAX * HZI_VLUT_TILE;
-	struct hzi_vlut_generic_mapped p = {0};
-	struct hzi_vlut_generic *generic = &p.generic;
+	struct hzi_vlut_generic2_mapped p = {0};
+	struct hzi_vlut_dense *const d = &p.generic.d;
+	struct hzi_vlut_generic one;
 
 	if (mapped)
 		p.w = l->matrices;
-	fill_generic(generic, a);
+	fill_generic(&one, a);
+	p.generic.w = one.w;
+	*d = one.d;
 	for (int64_t c = 0; c < a->batch; c += step) {
-		generic->d.columns = min_of(a->batch - c, step);
-		HZ_CHECK(launch(ctx, gemm_name, mapped ? HZI_KERNEL_vlut_generic_mapped_f32 :
-				a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_generic_s32 :
-					HZI_KERNEL_vlut_generic_f32,
-				ceil_div(a->w.rows, HZI_VLUT_TILE),
-				ceil_div(generic->d.columns, HZI_VLUT_TILE), &p,
-				mapped ? sizeof(p) : sizeof(*generic)));
-		generic->d.x = (const char *)generic->d.x + step * a->x_b * element(a->x_dtype);
-		generic->d.y = (char *)generic->d.y + step * a->y_b * element(a->y_dtype);
+		d->columns = min_of(a->batch - c, step);
+		HZ_CHECK(launch_generic(ctx, gemm_name, mapped, &p));
+		d->x = (const char *)d->x + step * a->x_b * element(a->x_dtype);
+		d->y = (char *)d->y + step * a->y_b * element(a->y_dtype);
 	}
 	return HZ_OK;
 }
@@ -248,10 +259,5 @@ int hzi_cuda_vlut2_generic(struct hz_context *ctx, const void *args)
 	if (ceil_div(a->x.rows, HZI_VLUT_TILE) > GRID_MAX)
 		return hzi_fail(ctx, HZ_ENOTSUP, "%s: x has %lld rows, more than a GPU takes",
 				gemm2_name, (long long)a->x.rows);
-	return launch(ctx, gemm2_name,
-		      mapped		   ? HZI_KERNEL_vlut_generic2_mapped_f32 :
-		      a->y_dtype == HZ_S32 ? HZI_KERNEL_vlut_generic2_s32 :
-					     HZI_KERNEL_vlut_generic2_f32,
-		      ceil_div(a->w.rows, HZI_VLUT_TILE), ceil_div(a->x.rows, HZI_VLUT_TILE), &p,
-		      mapped ? sizeof(p) : sizeof(p.generic));
+	return launch_generic(ctx, gemm2_name, mapped, &p);
 }

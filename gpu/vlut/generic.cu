@@ -8,6 +8,9 @@
  * The kernels with tables follow the definition: lane l of a warp adds the entries of blocks l, l +
  * 32, ... in order.
  */
+/* For functions with several callers: the code of a kernel would be twice as long. */
+#define NOINLINE static __device__ __noinline__
+
 #include "gpu/device/reduce.cuh"
 #include "gpu/vlut/vlut.h"
 #include "gpu/vlut/d4_bitfield.cuh"
@@ -27,20 +30,25 @@ HZ_DEVICE label_code coded_label(const hzi_vlut_coded &c, int64_t row, int64_t b
 			c.rule.shaping, c.bits, row, block);
 }
 
+/* coded_index() of codes that are packed by bits */
+NOINLINE uint32_t packed_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
+{
+	int32_t leader[8], b[8];
+
+	if (c.rule.shaping)
+		return coded_label(c, row, block).code;
+	if (c.rule.d == 4)
+		d4_leader(c.codes, c.bits, row, block, m, leader);
+	else
+		e8_leader(c.codes, c.bits, row, block, m, leader);
+	hzi_lattice_digits(&c.rule, leader, b);
+	return hzi_lattice_index(&c.rule, b);
+}
+
 HZ_DEVICE uint32_t coded_index(const hzi_vlut_coded &c, int64_t row, int64_t block, int m)
 {
-	if (c.bits && c.rule.shaping)
-		return coded_label(c, row, block).code;
-	if (c.bits) {
-		int32_t leader[8], b[8];
-
-		if (c.rule.d == 4)
-			d4_leader(c.codes, c.bits, row, block, m, leader);
-		else
-			e8_leader(c.codes, c.bits, row, block, m, leader);
-		hzi_lattice_digits(&c.rule, leader, b);
-		return hzi_lattice_index(&c.rule, b);
-	}
+	if (c.bits)
+		return packed_index(c, row, block, m);
 
 	const int64_t at = row * c.row + block * c.block + (m - c.first) * c.level;
 
@@ -90,7 +98,7 @@ HZ_DEVICE void coded_point(const hzi_vlut_coded &c, const hzi_lattice_matrices *
 /* ---- Any lattice ----------------------------------------------------------------------------- */
 
 /* Elements of a tile: values, or the integers p - o. */
-HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
+NOINLINE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			    int64_t block, float *out)
 {
 	int32_t p[DIMS];
@@ -99,10 +107,11 @@ HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices 
 	hzi_lattice_value(&c.rule, m, p, c.sub, coded_t(c, row, block), out);
 }
 
-HZ_DEVICE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
+NOINLINE void block_values(const hzi_vlut_coded &c, const hzi_lattice_matrices *m, int64_t row,
 			    int64_t block, int32_t *out)
 {
 	coded_point(c, m, row, block, out);
+#pragma unroll 1
 	for (int i = 0; i < c.rule.embed; i++)
 		out[i] -= c.rule.offset[i];
 }
@@ -132,6 +141,7 @@ HZ_DEVICE void decode_tile(S (*dst)[TILE + 1], const hzi_vlut_coded &c,
 
 		if (in)
 			block_values(c, m, row, block, v);
+#pragma unroll 1
 		for (int j = 0; j < d; j++)
 			dst[i / TILE * d + j][i % TILE] =
 				in && (d != c.rule.d || block * d + j < k) ? v[j] : S(0);
@@ -143,7 +153,8 @@ HZ_DEVICE S load_dense(const hzi_vlut_dense &d, int64_t k, int64_t column)
 {
 	const int64_t at = k * d.x_k + column * d.x_b;
 
-	return d.x_dtype == HZ_S8 ? S(((const int8_t *)d.x)[at]) : S(load_any(d.x_dtype, d.x, at));
+	return d.x_dtype == HZ_S8 ? S(((const int8_t *)d.x)[at])
+				  : S(load_float(d.x_dtype, d.x, at));
 }
 
 HZ_DEVICE void store_sum(const hzi_vlut_dense &d, int64_t row, int64_t column, float s, float scale)
@@ -188,6 +199,7 @@ HZ_DEVICE void generic(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm,
 					if (column0 + i >= x->rows)
 						continue;
 					block_values(*x, xm, column0 + i, k, v);
+#pragma unroll 1
 					for (int j = 0; j < dx; j++) {
 						const int64_t at = k * dx + j - first * d;
 
@@ -230,34 +242,25 @@ HZ_DEVICE void generic(const hzi_vlut_coded &w, const hzi_lattice_matrices *wm,
 #define KERNEL(name, params) \
 	extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ params p)
 
-KERNEL(vlut_generic_f32, hzi_vlut_generic)
+/* The other side of a product is coded if it has rows, else dense. */
+HZ_DEVICE const hzi_vlut_coded *other_side(const hzi_vlut_generic2 &p)
 {
-	generic<float>(p.w, nullptr, nullptr, nullptr, p.d);
+	return p.x.rows > 0 ? &p.x : nullptr;
 }
 
-KERNEL(vlut_generic_s32, hzi_vlut_generic)
+KERNEL(vlut_generic_f32, hzi_vlut_generic2)
 {
-	generic<int32_t>(p.w, nullptr, nullptr, nullptr, p.d);
+	generic<float>(p.w, nullptr, other_side(p), nullptr, p.d);
 }
 
-KERNEL(vlut_generic_mapped_f32, hzi_vlut_generic_mapped)
+KERNEL(vlut_generic_s32, hzi_vlut_generic2)
 {
-	generic<float>(p.generic.w, &p.w, nullptr, nullptr, p.generic.d);
+	generic<int32_t>(p.w, nullptr, other_side(p), nullptr, p.d);
 }
 
-KERNEL(vlut_generic2_f32, hzi_vlut_generic2)
+KERNEL(vlut_generic_mapped_f32, hzi_vlut_generic2_mapped)
 {
-	generic<float>(p.w, nullptr, &p.x, nullptr, p.d);
-}
-
-KERNEL(vlut_generic2_s32, hzi_vlut_generic2)
-{
-	generic<int32_t>(p.w, nullptr, &p.x, nullptr, p.d);
-}
-
-KERNEL(vlut_generic2_mapped_f32, hzi_vlut_generic2_mapped)
-{
-	generic<float>(p.generic.w, &p.w, &p.generic.x, &p.x, p.generic.d);
+	generic<float>(p.generic.w, &p.w, other_side(p.generic), &p.x, p.generic.d);
 }
 
 /* ---- One-sided tables ------------------------------------------------------------------------ */
@@ -380,7 +383,7 @@ HZ_DEVICE float table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t inde
 	if (p.table_dtype == HZ_U16)
 		return ((const uint16_t *)p.table)[at] * p.factor[2 * slot] +
 		       p.factor[2 * slot + 1];
-	return load_any(p.table_dtype, p.table, at);
+	return load_float(p.table_dtype, p.table, at);
 }
 
 HZ_DEVICE int32_t table_entry(const hzi_vlut_table &p, int64_t slot, uint32_t index, int32_t)
@@ -494,7 +497,7 @@ KERNEL(vlut_table_lookup_s32, hzi_vlut_table)
 
 /* ---- Two-sided tables ------------------------------------------------------------------------ */
 
-HZ_DEVICE void make_dots(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
+NOINLINE void make_dots(const hzi_vlut_coded &c, const hzi_vlut_coded &other, int64_t index,
 			 int64_t *dot_offset, float *dot_sub)
 {
 	int32_t p[DIMS];
@@ -523,7 +526,7 @@ KERNEL(vlut_table2_dots, hzi_vlut_table2)
 }
 
 /* Terms of one side only: <p, o'> and <p, sub'>, with o' and sub' of the other side */
-HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
+NOINLINE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, int64_t entries,
 			  const int64_t *dot_offset, const float *dot_sub, int64_t &integer,
 			  float &real)
 {
@@ -541,7 +544,7 @@ HZ_DEVICE void side_terms(const hzi_vlut_coded &c, int64_t row, int64_t block, i
 }
 
 /* <-o, sub'> */
-HZ_DEVICE float side_constant(const hzi_vlut_coded &c, const hzi_vlut_coded &other)
+NOINLINE float side_constant(const hzi_vlut_coded &c, const hzi_vlut_coded &other)
 {
 	const int32_t none[DIMS] = {};
 	const float zero[DIMS] = {};

@@ -60,18 +60,16 @@ struct hzi_vlut_bit_pack {
 	int64_t row_scale_step, x_k, x_b, y_i, y_b; \
 	int32_t rows, k;
 
-/* vlut_generic: y = W x. Grid: tiles of rows, tiles of columns. */
+/* y = W x */
 struct hzi_vlut_generic {
 	struct hzi_vlut_coded w;
 	struct hzi_vlut_dense d;
 };
 
-struct hzi_vlut_generic_mapped {
-	struct hzi_vlut_generic generic;
-	struct hzi_lattice_matrices w;
-};
-
-/* vlut_generic2: y = W X^T, both coded. */
+/*
+ * vlut_generic: y = W X^T, both coded, or with no rows of x: y = W x. Grid: tiles of rows, tiles of
+ * columns.
+ */
 struct hzi_vlut_generic2 {
 	struct hzi_vlut_coded w, x;
 	struct hzi_vlut_dense d;

@@ -303,22 +303,11 @@ struct channel_of {
 #define CASES_5_TO_8(...) \
 	STREAMS_CASE(case 5, 5, __VA_ARGS__) STREAMS_CASE(case 6, 6, __VA_ARGS__) \
 	STREAMS_CASE(case 7, 7, __VA_ARGS__) STREAMS_CASE(default, 8, __VA_ARGS__)
-#define SWITCH_STREAMS(n, ...) \
-	switch (n) { \
-	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(case 4, 4, __VA_ARGS__) CASES_5_TO_8(__VA_ARGS__) \
-	}
 /* Where 5 to 7 streams would double the code of a kernel that is seldom used with them */
 #define SWITCH_COMMON_STREAMS(n, ...) /* 1, 2, 3, 4 or 8 */ \
 	switch (n) { \
 	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(case 4, 4, __VA_ARGS__) \
 	STREAMS_CASE(default, 8, __VA_ARGS__) \
-	}
-#define SWITCH_OTHER_STREAMS(n, ...) /* other than 4 */ \
-	switch (n) { CASES_1_TO_3(__VA_ARGS__) CASES_5_TO_8(__VA_ARGS__) }
-#define SWITCH_UNROLLED_STREAMS(n, ...) /* other than 4; N = 0, a variable n, for 5 to 7 */ \
-	switch (n) { \
-	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(case 8, 8, __VA_ARGS__) \
-	STREAMS_CASE(default, 0, __VA_ARGS__) \
 	}
 
 /* body<whether f32, n or 8>(...) */

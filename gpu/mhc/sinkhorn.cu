@@ -207,7 +207,7 @@ WARP_KERNEL(mhc_sinkhorn_warp, hzi_mhc_sinkhorn_args)
 
 WARP_KERNEL(mhc_sinkhorn_bwd_warp, hzi_mhc_sinkhorn_bwd_args)
 {
-	extern __shared__ float history[];	/* [WARPS][min(iterations, 32)][KEPT] */
+	extern __shared__ float of_warps[];	/* [WARPS][min(iterations, 32)][KEPT] */
 	const int kept = min(p.rule.iterations, HZI_MHC_HISTORY), warp = threadIdx.x / 32;
 	const int64_t m = (int64_t)blockIdx.x * WARPS + warp;
 	const place at;
@@ -218,7 +218,7 @@ WARP_KERNEL(mhc_sinkhorn_bwd_warp, hzi_mhc_sinkhorn_bwd_args)
 		return;
 	load_lane(p.rule, p.m, at, m, z);
 	load_lane(p.rule, p.dp, at, m, dp);
-	sinkhorn_bwd_of_lane(p.rule, at, z, dp, history + warp * (kept * KEPT), kept, result, dz);
+	sinkhorn_bwd_of_lane(p.rule, at, z, dp, of_warps + warp * (kept * KEPT), kept, result, dz);
 	store_lane(p.rule, p.dm, at, m, dz);
 }
 

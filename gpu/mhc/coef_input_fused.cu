@@ -543,6 +543,14 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 		float4 sum[2], own;
 		float weight[4], rho;
 
+		/* Before the wait, since a load takes as long as a tile */
+		if (p.p_in.data) {
+			const int64_t row = min(tile_token(b, t) + token, (int)p.tokens - 1);
+
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				weight[i] = *coef_at(p.p_in, row, i, 0);
+		}
 		if (lane == 0)
 			mbarrier_expect_tx(arrived, b.ranks * TILE * ROW * 4);
 		mbarrier_wait(arrived, count / slots_per_rank & 1);
@@ -555,21 +563,16 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			if (e % (ROW / 4) == ROW / 4 - 1)
 				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
-		rho = shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x;
-		if (!POST && tile_token(b, t) + token < (int)p.tokens)
-			rho = square_of(p, rho, tile_token(b, t) + token);
-		rho = root_of_square(p.rule, rho);
-		own = shuffle_vectors(sum, token * (ROW / 4));
+		if (!p.p_in.data) {
+			rho = shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x;
+			if (!POST && tile_token(b, t) + token < (int)p.tokens)
+				rho = square_of(p, rho, tile_token(b, t) + token);
+			rho = root_of_square(p.rule, rho);
+			own = shuffle_vectors(sum, token * (ROW / 4));
 
-		const float y[4] = {rho * own.x, rho * own.y, rho * own.z, rho * own.w};
+			const float y[4] = {rho * own.x, rho * own.y, rho * own.z, rho * own.w};
 
-		hzi_mhc_coefs(4, &p.rule, false, y, alphas, bias, weight, NULL, NULL);
-		if (p.p_in.data) {
-			const int64_t at = min(tile_token(b, t) + token, (int)p.tokens - 1);
-
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				weight[i] = *coef_at(p.p_in, at, i, 0);
+			hzi_mhc_coefs(4, &p.rule, false, y, alphas, bias, weight, NULL, NULL);
 		}
 #pragma unroll
 		for (int i = 0; i < TILE / 2; i++) {

@@ -494,6 +494,31 @@ for _name, _backward in (("mhc_layer_end", (_layer_end_setup, _layer_end_back)),
                 x, memory_format=torch.contiguous_format), *_backward)
 
 
+def _eager(name, run, setup, back):
+    """An operator as a function of autograd's alone. Its setup_context() would take longer."""
+    def forward(ctx, *inputs):
+        output = run(*inputs)
+        setup(ctx, inputs, output)
+        return output
+
+    return type(name, (torch.autograd.Function,), {
+        "forward": staticmethod(forward), "backward": staticmethod(back)}).apply
+
+
+_begin = _eager("mhc_layer_begin", _layer_begin, _layer_begin_setup, _layer_begin_back)
+_end = _eager("mhc_layer_end", _layer_end, _layer_end_setup, _layer_end_back)
+
+
+def _layer(x):
+    """Both operators of a layer, without the dispatcher where nothing traces or transforms calls:
+    that is a third of the host's time."""
+    if (type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+            and not torch._C._len_torch_dispatch_stack()
+            and torch._C._functorch.peek_interpreter_stack() is None):
+        return _begin, _end
+    return torch.ops.hurwitz.mhc_layer_begin.default, torch.ops.hurwitz.mhc_layer_end.default
+
+
 # ---- Functions -----------------------------------------------------------------------------------
 
 def _function(name):
@@ -739,8 +764,9 @@ class HyperConnection(nn.Module):
         self._check(H)
         tensors = H, *self._weights(), p_in
         text = _text(self.options)
+        begin, end = _layer(H)
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            _, q, a, u, _, link = torch.ops.hurwitz.mhc_layer_begin(*tensors, text)
+            _, q, a, u, _, link = begin(*tensors, text)
         else:
             *four, norm, p_in = tensors
             _, q, a, u = _operators["mhc_pre"].without(*four, None, norm, p_in, text)
@@ -749,9 +775,8 @@ class HyperConnection(nn.Module):
         def add_residual(branch_output: Tensor) -> Tensor:
             f = branch_output.to(H.dtype)
             wanted = torch.is_grad_enabled() and (f.requires_grad or q.requires_grad)
-            end = torch.ops.hurwitz.mhc_layer_end
-            return (end.default if wanted else end.no_grad)(H.detach(), f, q, _given(a), link,
-                                                            self.swap)
+            return (end if wanted else torch.ops.hurwitz.mhc_layer_end.no_grad)(
+                H.detach(), f, q, _given(a), link, self.swap)
 
         return u, add_residual
 

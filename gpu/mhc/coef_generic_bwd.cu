@@ -656,16 +656,13 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
 	}
 }
 
-/* Loads 8 channels of a branch value, or of stream i, of a token. */
 template <int DTYPE>
-HZ_DEVICE void load_eight_16bit(float *v, const hzi_mhc_array &x, int64_t t, int i, int64_t c)
+HZ_DEVICE void unpack_eight(float *v, const uint4 &x)
 {
-	const uint4 a = *(const uint4 *)((const uint16_t *)x.data + offset(x, t, i, c));
-
-	unpack(DTYPE, a.x, v[0], v[1]);
-	unpack(DTYPE, a.y, v[2], v[3]);
-	unpack(DTYPE, a.z, v[4], v[5]);
-	unpack(DTYPE, a.w, v[6], v[7]);
+	unpack(DTYPE, x.x, v[0], v[1]);
+	unpack(DTYPE, x.y, v[2], v[3]);
+	unpack(DTYPE, x.z, v[4], v[5]);
+	unpack(DTYPE, x.w, v[6], v[7]);
 }
 
 /*
@@ -702,54 +699,63 @@ HZ_DEVICE void dx_groups(const hzi_mhc_dx &p)
 				shared[i][e] = p.shared[(s * 4 + i) * p.channels + c + e];
 		}
 	}
+
+	/* du and dy of a token: those of the next are requested before dx of this one is stored */
+	uint4 next[5] = {};
+	const auto request = [&](int64_t t) {
+		if (p.du.data)
+			next[0] = *(const uint4 *)((const uint16_t *)p.du.data +
+						   offset(p.du, t, 0, c));
+#pragma unroll
+		for (int i = 0; p.dy.data && i < 4; i++)
+			next[1 + i] = *(const uint4 *)((const uint16_t *)p.dy.data +
+						       offset(p.dy, t, i, c));
+	};
+
+	if (begin < end)
+		request(begin);
 	for (int64_t t = begin; t < end; t++) {
-		float sum[4][8], v[8];
+		uint4 now[5];
 
 #pragma unroll
-		for (int j = 0; j < 4; j++) {
-#pragma unroll
-			for (int e = 0; e < 8; e++)
-				sum[j][e] = shared[j][e];
-		}
-		if (p.du.data) {
-			load_eight_16bit<DTYPE>(v, p.du, t, 0, c);
-#pragma unroll
-			for (int e = 0; e < 32; e++)
-				sum[e / 8][e % 8] =
-					fmaf(weight[e / 8], v[e % 8], sum[e / 8][e % 8]);
-		}
-		if (p.dy.data) {
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				load_eight_16bit<DTYPE>(v, p.dy, t, i, c);
-#pragma unroll
-				for (int e = 0; e < 32; e++)
-					sum[e / 8][e % 8] = fmaf(mix[i * 4 + e / 8], v[e % 8],
-								 sum[e / 8][e % 8]);
-			}
-		}
+		for (int i = 0; i < 5; i++)
+			now[i] = next[i];
+		if (t + 1 < end)
+			request(t + 1);
 #pragma unroll
 		for (int j = 0; j < 4; j++) {
 			uint4 *dst = (uint4 *)((uint16_t *)p.dx.data + offset(p.dx, t, j, c));
+			float sum[8], v[8];
 
-			if (p.accumulate) {
-				load_eight_16bit<DTYPE>(v, p.dx, t, j, c);
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				sum[e] = shared[j][e];
+#pragma unroll
+			for (int i = 0; i < 5; i++) {
+				unpack_eight<DTYPE>(v, now[i]);
 #pragma unroll
 				for (int e = 0; e < 8; e++)
-					sum[j][e] += v[e];
+					sum[e] = fmaf(i ? mix[(i - 1) * 4 + j] : weight[j], v[e],
+						      sum[e]);
 			}
-			*dst = pack_eight<DTYPE>(sum[j]);
+			if (p.accumulate) {
+				unpack_eight<DTYPE>(v, *dst);
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum[e] += v[e];
+			}
+			*dst = pack_eight<DTYPE>(sum);
 		}
 	}
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 4)
 	mhc_coef_dx_groups_f16(const __grid_constant__ hzi_mhc_dx p)
 {
 	dx_groups<HZ_F16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 4)
 	mhc_coef_dx_groups_bf16(const __grid_constant__ hzi_mhc_dx p)
 {
 	dx_groups<HZ_BF16>(p);

@@ -78,6 +78,11 @@ static void plan_down(const struct hzi_cuda_device *gpu, struct plan *p, int ind
 	splits = splits < HZI_MHC_GATED_SLICES / n ? splits : HZI_MHC_GATED_SLICES / n;
 	splits = splits < pieces ? splits : pieces;
 	j->slice = ceil_div(pieces, splits) * d->piece;
+	/* Two stages of few tokens may not fit: rather a slice of one piece than the other kernel */
+	if (index == TILES_FEW && n * pieces <= HZI_MHC_GATED_AHEAD &&
+	    8 * HZI_MHC_PITCH(d->piece) * (j->x_terms * d->tokens + j->w_terms * d->rows) >
+		    gpu->shared_block_bytes - 4096)
+		j->slice = d->piece;
 	j->stream_slices = (int)ceil_div(a->s.channels, j->slice);
 	j->slices = (int)n * j->stream_slices;
 	p->down = d;

@@ -71,6 +71,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 #define HZ_ACC_56 HZ_ACC_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define HZ_ACC_64 HZ_ACC_48 \
 	", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define HZ_ACC_68 HZ_ACC_64 ", %64, %65, %66, %67"
 #define HZ_ACC_80 HZ_ACC_64 \
 	", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define HZ_ACC_96 HZ_ACC_80 \
@@ -89,6 +90,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 #define HZ_REGS_48(i) HZ_REGS_32(i), HZ_REGS_16(i + 32)
 #define HZ_REGS_56(i) HZ_REGS_48(i), HZ_REGS_8(i + 48)
 #define HZ_REGS_64(i) HZ_REGS_32(i), HZ_REGS_32(i + 32)
+#define HZ_REGS_68(i) HZ_REGS_64(i), HZ_REGS_4(i + 64)
 #define HZ_REGS_80(i) HZ_REGS_64(i), HZ_REGS_16(i + 64)
 #define HZ_REGS_96(i) HZ_REGS_64(i), HZ_REGS_32(i + 64)
 #define HZ_REGS_128(i) HZ_REGS_64(i), HZ_REGS_64(i + 64)
@@ -111,6 +113,7 @@ HZ_DEVICE void wgmma_keep(int32_t (&acc)[N])
 	X("80", 40, "%40", "%41", "%42", "%43", "%44", "%45") \
 	X("96", 48, "%48", "%49", "%50", "%51", "%52", "%53") \
 	X("128", 64, "%64", "%65", "%66", "%67", "%68", "%69") \
+	X("136", 68, "%68", "%69", "%70", "%71", "%72", "%73") \
 	X("160", 80, "%80", "%81", "%82", "%83", "%84", "%85") \
 	X("192", 96, "%96", "%97", "%98", "%99", "%100", "%101") \
 	X("256", 128, "%128", "%129", "%130", "%131", "%132", "%133")

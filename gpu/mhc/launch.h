@@ -5,9 +5,9 @@
  *
  * Calls go down: routes.c lists the routes of mhc_streams, mhc_streams_bwd, mhc_recompute (mix.c,
  * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_splitk.c, coef_input_fused.c, coef_persistent.c,
- * coef_wgmma.c, coef.c) and mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_fused.c). These call
- * launchers of single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c;
- * then common.c.
+ * coef_wgmma.c, coef.c) and mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_wgmma.c, gated_fused.c).
+ * These call launchers of single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c,
+ * coef_bwd_fused.c; then common.c.
  */
 #ifndef HZI_GPU_MHC_LAUNCH_H
 #define HZI_GPU_MHC_LAUNCH_H
@@ -33,6 +33,7 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_coef_generic,
 	hzi_cuda_mhc_coef_bwd_fused,
 	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused,
+	hzi_cuda_mhc_gated_wgmma,
 	hzi_cuda_mhc_gated_chain;
 
 hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
@@ -42,7 +43,7 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_coef_wgmma_unsupported,
 	hzi_cuda_mhc_coef_mma_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_mma_unsupported,
-	hzi_cuda_mhc_gated_fused_unsupported;
+	hzi_cuda_mhc_gated_fused_unsupported, hzi_cuda_mhc_gated_wgmma_unsupported;
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
 	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
@@ -51,6 +52,7 @@ hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_smal
 	hzi_cuda_mhc_coef_generic_workspace,
 	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace, hzi_cuda_mhc_gated_fused_workspace,
+	hzi_cuda_mhc_gated_wgmma_workspace,
 	hzi_cuda_mhc_gated_chain_workspace;
 
 /* True if coef_input_fused, where it supports the call, also makes the streams of a->post. */

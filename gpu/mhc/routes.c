@@ -36,6 +36,11 @@ HZI_RANK(input_fused, struct hzi_mhc_pre_args,
 /* coef_wgmma computes 80 rows in any case. */
 HZI_RANK(wgmma, struct hzi_mhc_pre_args, a->rule.m > 32, 4, 7)
 
+/* Tokens from which on gated_wgmma is the faster route */
+#define GATED_WGMMA 129
+
+HZI_RANK(gated_wgmma, struct hzi_mhc_gated_args, a->s.tokens >= GATED_WGMMA, 0, 3)
+
 static int64_t persistent_cost(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_pre_args *a = args;
@@ -89,6 +94,8 @@ static const struct hzi_route pre_bwd[] = {
 };
 
 static const struct hzi_route gated[] = {
+	{"gated_wgmma", "16-bit streams, bf16 w_up: products by wgmma, for many tokens", HZI_SM_90A,
+	 FUNCTIONS(gated_wgmma), WORKSPACE(gated_wgmma), .cost = gated_wgmma_cost},
 	{"gated_fused", "three launches, products of streams on tensor cores, aligned rows", HZI_SM_80,
 	 FUNCTIONS(gated_fused), WORKSPACE(gated_fused)},
 	{"gated_chain", "any strides, streams over their roots in memory", HZI_ANY_ARCH,
@@ -103,7 +110,7 @@ const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[RECOMPUTE] = HZI_ROUTES(mhc_recompute, recompute),
 	[PRE] = HZI_RANKED_ROUTES(mhc_pre, pre),
 	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
-	[GATED] = HZI_ROUTES(mhc_gated, gated),
+	[GATED] = HZI_RANKED_ROUTES(mhc_gated, gated),
 	[END] = {0},
 };
 

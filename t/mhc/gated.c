@@ -220,7 +220,7 @@ static int call_gated_bwd(hz_context *ctx, struct tcase *c)
 
 enum {
 	CN = 1, GAIN_TOO = 2, NO_Q = 4, ADDS = 8, SIZES = 16, LAYOUT = 32, PEAK = 64,
-	DEFAULT = 128, EXTREMES = 256, INFINITE = 512
+	DEFAULT = 128, EXTREMES = 256, INFINITE = 512, UP_BF16 = 1024
 };
 
 static void weight(struct tcase *c, int slot, int dtype, int64_t rows, int64_t columns, double sd)
@@ -252,8 +252,8 @@ static void make_gated(struct tcase *c, struct gated *g, int dtype, int how)
 						 pow(how & SIZES ? 1e15 : 1e28,
 						     i / g->C % 3 == 0 ? 1 : -1)));
 	weight(c, W_DOWN, dtype, g->r, K, n * sd / sqrt((double)K + 1));
-	weight(c, W_UP, how & CN ? HZ_F32 : dtype, K, g->r, 2 * (how & PEAK ? 1 : sd) /
-	       sqrt((double)g->r));
+	weight(c, W_UP, how & CN ? HZ_F32 : how & UP_BF16 ? HZ_BF16 : dtype, K, g->r,
+	       2 * (how & PEAK ? 1 : sd) / sqrt((double)g->r));
 	/* Gates of 0 or 1: one weight of some rows is infinite. */
 	for (i = 0; how & INFINITE && i < K; i += 3)
 		set(c->o[W_UP], i * g->r + i % g->r, i % 2 ? INFINITY : -INFINITY);
@@ -368,7 +368,7 @@ static void test_gated(void)
 		{4, HZ_F32, NO_Q, 0, 16, 4}, {4, HZ_BF16, CN, 0, 8, 4},
 		{4, HZ_F32, DEFAULT | ADDS, 0, 8, 4}, {4, HZ_BF16, GAIN_TOO | ADDS, 140, 136, 144},
 	};
-	/* Tiles of the fused kernels: 16, 64 and 128 tokens, 32 and 64 channels, slices, their edges */
+	/* Tiles of the fused kernels: 16 to 256 tokens, 32 and 64 channels, slices, their edges */
 	static const struct {
 		int n, dtype, how;
 		int64_t T, C, r;
@@ -380,6 +380,9 @@ static void test_gated(void)
 		{4, HZ_BF16, 0, 140, 136, 128}, {4, HZ_BF16, GAIN_TOO, 300, 72, 64},
 		{1, HZ_F32, GAIN_TOO, 129, 200, 112}, {4, HZ_F16, 0, 150, 64, 144},
 		{4, HZ_BF16, NO_Q, 131, 192, 64}, {2, HZ_F32, 0, 140, 64, 256},
+		{3, HZ_BF16, GAIN_TOO, 530, 200, 128},
+		{4, HZ_F16, GAIN_TOO | UP_BF16, 290, 136, 80},
+		{8, HZ_F16, UP_BF16, 100, 72, 128}, {1, HZ_BF16, NO_Q, 258, 64, 16},
 	};
 	int good = 1;
 	size_t i;
@@ -401,7 +404,8 @@ static void test_gated(void)
 	ok(forward(4, HZ_F32, 9, 48, 16, EXTREMES) &
 	   forward(4, HZ_BF16, 20, 48, 16, EXTREMES | GAIN_TOO), "streams of 1e28 and 1e-28");
 	ok(forward(4, HZ_F32, 9, 48, 16, INFINITE) & forward(4, HZ_BF16, 20, 72, 32, INFINITE) &
-	   forward(4, HZ_F16, 20, 72, 32, INFINITE), "infinite weights");
+	   forward(4, HZ_F16, 20, 72, 32, INFINITE) &
+	   forward(3, HZ_F16, 150, 72, 112, INFINITE | UP_BF16), "infinite weights");
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");
 }
 

@@ -101,6 +101,15 @@ HZ_DEVICE void store_vector(const hzi_mhc_array &x, int64_t at, const float *v)
 				       uint2{to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3])};
 }
 
+template <int DTYPE>
+HZ_DEVICE void unpack_eight(float *v, uint4 x)
+{
+	unpack(DTYPE, x.x, v[0], v[1]);
+	unpack(DTYPE, x.y, v[2], v[3]);
+	unpack(DTYPE, x.z, v[4], v[5]);
+	unpack(DTYPE, x.w, v[6], v[7]);
+}
+
 /* 8 values as 16-bit floats */
 template <int DTYPE>
 HZ_DEVICE uint4 pack_eight(const float *v)

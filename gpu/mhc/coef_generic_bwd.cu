@@ -656,15 +656,6 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS)
 	}
 }
 
-template <int DTYPE>
-HZ_DEVICE void unpack_eight(float *v, const uint4 &x)
-{
-	unpack(DTYPE, x.x, v[0], v[1]);
-	unpack(DTYPE, x.y, v[2], v[3]);
-	unpack(DTYPE, x.z, v[4], v[5]);
-	unpack(DTYPE, x.w, v[6], v[7]);
-}
-
 /*
  * Four aligned 16-bit streams whose tokens share coefficients: 8 channels per thread. Grid:
  * channels times groups, splits of the tokens of a group.

@@ -384,15 +384,6 @@ HZ_DEVICE void load(const hzi_mhc_input_fused &p, const block_work &b, memory<PO
 	}
 }
 
-template <int DTYPE>
-HZ_DEVICE void unpack_eight(float *v, uint4 x)
-{
-	unpack(DTYPE, x.x, v[0], v[1]);
-	unpack(DTYPE, x.y, v[2], v[3]);
-	unpack(DTYPE, x.z, v[4], v[5]);
-	unpack(DTYPE, x.w, v[6], v[7]);
-}
-
 /* v[i]: 8 channels of stream i of a token */
 template <int DTYPE>
 HZ_DEVICE void load_lane(float v[4][8], const uint8_t (*x)[4][BOX_BYTES], int token)

@@ -572,16 +572,6 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 
 /* ---- Gates and their sums -------------------------------------------------------------------- */
 
-/* 1 / (1 + exp(-z)), to some 2^-22 */
-HZ_DEVICE float gate_of(float z)
-{
-	float e, gate;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * -1.442695041f));
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1 + e));
-	return gate;
-}
-
 /* Inf would be NaN times the second term of a hidden number: its largest finite value instead */
 HZ_DEVICE uint32_t finite_pair(uint32_t pair)
 {

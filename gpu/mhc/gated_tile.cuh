@@ -63,6 +63,16 @@ HZ_DEVICE void widen_raw(float *v, const raw8 &r)
 				      (e % 2 ? bf16_high(r.w[e / 2]) : bf16_low(r.w[e / 2]));
 }
 
+/* 1 / (1 + exp(-z)), to some 2^-22 */
+HZ_DEVICE float gate_of(float z)
+{
+	float e, gate;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * -1.442695041f));
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1 + e));
+	return gate;
+}
+
 /* Stores eight values as two terms of bf16, `plane` words apart. */
 HZ_DEVICE void store_terms(uint32_t *to, int plane, const float *v)
 {

@@ -329,16 +329,6 @@ HZ_DEVICE void load_up(const hzi_mhc_gated_wgmma &p, const up_work &b, up_memory
 	}
 }
 
-/* 1 / (1 + exp(-z)), to some 2^-22 */
-HZ_DEVICE float gate_of(float z)
-{
-	float e, gate;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * -1.442695041f));
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1 + e));
-	return gate;
-}
-
 /*
  * One element of u, without tensor cores: infinite weights times second terms of hidden numbers,
  * which are small or 0, are taken as finite.

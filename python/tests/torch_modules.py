@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 import os
 import unittest
+import unittest.mock
 
 import torch
 
@@ -101,6 +102,26 @@ class HyperConnections(unittest.TestCase):
             grad, = torch.autograd.grad(out, [f], torch.ones_like(out))
             q = hc.coefficients(H)[1].expand(3, 4)
             torch.testing.assert_close(grad, q.sum(-1)[:, None, None].expand_as(f))
+
+    def test_dispatcher(self):
+        """The module's own functions and the operators have the same bits, also of any strides."""
+        operators = (torch.ops.hurwitz.mhc_layer_begin.default,
+                     torch.ops.hurwitz.mhc_layer_end.default)
+        hc = hzt.HyperConnection(32, preset="deepseek_v4")
+
+        def results(H):
+            H = H.detach().requires_grad_()
+            u, add_residual = hc(H)
+            y = add_residual(u * u + u)
+            return y, *torch.autograd.grad(y, [H, *hc.parameters()], torch.ones_like(y))
+
+        for H in (torch.randn(3, 4, 32), torch.randn(3, 32, 4).mT,
+                  torch.randn(1, 1, 32).expand(3, 4, 32)):
+            self.assertNotEqual(hzt._layer(H), operators)
+            found = results(H)
+            with unittest.mock.patch.object(hzt, "_layer", lambda x: operators):
+                for a, b in zip(found, results(H)):
+                    torch.testing.assert_close(a, b, rtol=0, atol=0)
 
     def test_state_of_triton(self):
         hc = hzt.HyperConnection(6, layer_idx=3)

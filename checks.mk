@@ -203,4 +203,4 @@ same-code/list: $(SAME_CODE_KERNELS) $(SAME_CODE_OBJECTS)
 	$(AM_V_at)mv $@.tmp $@
 check-same-code: same-code/list
 	$(top_srcdir)/tools/same-code --compare $(BEFORE) same-code/list
-EXTRA_DIST += tools/same-code
+EXTRA_DIST += tools/same-code tools/check-wgmma

@@ -116,6 +116,12 @@ class Header:
                 if kind == "int32_t" and field in known:
                     self.field_enums.setdefault((name, field), known[field])
 
+    def enum_of(self, function, word):
+        """The enum of a parameter: its name has those of both, or the comment names it."""
+        named = f"{function}_{word}"
+        found = re.search(rf"^\s*{word}  +enum (hz_\w+)", self.docs[function], flags=re.M)
+        return named if named in self.enums else found and found[1]
+
     def ctype(self, kind, length=""):
         if kind in CTYPES:
             result = CTYPES[kind]
@@ -243,7 +249,7 @@ def write_function(header, name, out):
     words = {word for word, kind, _ in parameters if not is_options(header, kind)}
     positional, options, plan, fields = [], [], [], []
     optional = False
-    for word, kind, _ in parameters:
+    for word, kind, length in parameters:
         if is_options(header, kind):
             struct = kind.removeprefix("const ").removesuffix(" *")
             plan.append(("options", word, struct))
@@ -269,8 +275,11 @@ def write_function(header, name, out):
             plan.append(("object", word, kind.split()[-2]))
             positional.append(f"{word}: Any")
         elif kind.startswith("const double"):
-            plan.append(("array", word, ""))
+            plan.append(("array", word, length.strip("[]")))
             positional.append(f"{word}: Sequence[float]")
+        elif enum := header.enum_of(name, word):
+            plan.append(("enum", word, enum))
+            positional.append(f"{word}: int | str" + (" = 0" if optional else ""))
         else:
             plan.append(("number", word, kind))
             default = "" if not optional else " = 0"

@@ -16,6 +16,7 @@ keywords with the names of their fields, and the header's text as the docstring.
   Outputs of structs (saved, pre, new_scales) are made by True and returned behind the others.
 - Enumerators are numbers (hz.PLAN_TRUE) or short names (plan="true"); flags are numbers. A number
   of which a member `given` says that it holds is set by giving it; axis counts as NumPy's do.
+  One number for stride, pad, dilation or window is that of every spatial dimension.
 - Dtypes that NumPy lacks are View objects, without ml_dtypes bf16 and 8-bit floats too.
 - What the library refuses raises hz.Error, which is also a ValueError, a TypeError and so on, with
   its sentence; outputs are as they were.

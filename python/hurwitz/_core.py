@@ -238,7 +238,7 @@ class Fields:
             struct_name = kind.removeprefix("const ").removesuffix(" *")
             setattr(target, key, views.keep(build(struct_name, value, views)))
         elif kind in ("const double *", "const int64_t *"):
-            setattr(target, key, views.numbers(value, "f8" if "double" in kind else "i8"))
+            setattr(target, key, views.numbers(value, "f8" if "double" in kind else "i8", key))
         elif length:
             array = getattr(target, key)
             convert = number if kind == "double" else integer
@@ -339,8 +339,11 @@ class Views:
         self.kept.append(value)
         return ctypes.addressof(value)
 
-    def numbers(self, value, dtype):
+    def numbers(self, value, dtype, word, count=None):
+        """The address of an array of numbers, of which there must be count; None: any."""
         array = np.ascontiguousarray(value, dtype)
+        if count is not None and array.size != count:
+            raise ValueError(f"{word} has {array.size} numbers, not {count}")
         self.kept.append(array)
         return array.ctypes.data
 
@@ -640,6 +643,9 @@ for _name in ("quat_linear_bwd", "quat_conv_bwd", "quat_batchnorm_bwd", "quat_re
     _READ[_name] = ("pre", "saved", "running_mean", "running_var")
 
 
+_SPATIAL = frozenset(("stride", "pad", "dilation", "window"))
+
+
 class Operation:
     """A call: plan says what its parameters are, fields which keywords its structs have."""
 
@@ -745,12 +751,15 @@ class Operation:
                         raise ValueError(f"{word} is {value}, out of the range of {detail}")
                 arguments.append(value)
                 seen[word] = value
+            elif kind == "enum":
+                seen[word] = enum_value(detail, value, word)
+                arguments.append(seen[word])
             elif kind == "object":
                 ctx = self._owner(word, detail, value, ctx)
                 arguments.append(value.pointer(views))
                 seen[word] = value
             else:
-                arguments.append(views.numbers(value, "f8"))
+                arguments.append(views.numbers(value, "f8", word, int(detail)))
         results = {}
         if given:
             given = self._options(given, seen, views)
@@ -784,6 +793,11 @@ class Operation:
             struct_name, field = self.fields[key]
             fields = _fields[struct_name]
             value = fields.normal(field, value)
+            if field in _SPATIAL and isinstance(value, (int, np.integer)):
+                # One number is that of each spatial dimension of [n, spatial..., channels, 4]
+                given = Operands(seen)
+                dimensions = len((given.x or given.dy).shape) - 3 if given.x or given.dy else 1
+                value = (value,) * min(max(dimensions, 1), 3)
             kind = fields.fields.get(field, ("bool",))[0]
             if kind == "const hz_tensor *" or (kind == "hz_tensor *" and key in self.reads):
                 address, seen[key] = views.put(value, False, key)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from typing import Any
 
@@ -144,6 +145,26 @@ class _Handle(NotCopied):
         return handle.address
 
 
+def _lattice_opts(options, views):
+    """hz_lattice_opts of keywords. Its arrays must have as many numbers as the library reads, which
+    sees addresses alone; a bank and a basis say how many banks and dimensions there are."""
+    count = {key: np.size(value) for key, value in options.items()
+             if value is not None and STRUCTS["hz_lattice_opts"][1].get(key, "")[0] in
+             ("const double *", "const int64_t *")}
+    found = {"banks": count.get("bank"), "dim": count and math.isqrt(count.get("basis", 0)) or None}
+    target = build("hz_lattice_opts", {**found, **options}, views)
+    d = target.dim or _DIMENSIONS.get(target.kind) or (
+        4 if target.preset == CONSTANTS["LATTICE_PRESET_D4_4_50"] else 8)
+    for key, size in count.items():
+        wanted = {"bank": target.banks, "dither": d, "offset": d}.get(key, d * d)
+        if size != wanted:
+            raise ValueError(f"{key} has {size} numbers, not {wanted}")
+    return target
+
+
+_DIMENSIONS = {CONSTANTS["LATTICE_Z"]: 1, CONSTANTS["LATTICE_A2"]: 2, CONSTANTS["LATTICE_D"]: 4}
+
+
 class LatticeInfo:
     """hz_lattice_info: its numbers, and matrices as NumPy arrays."""
 
@@ -169,12 +190,13 @@ class LatticeInfo:
 class Lattice(_Handle):
     """A quantizer: Lattice(preset="e8_4_50"), Lattice(kind="d", q=4, levels=2, beta=0.5).
 
-    Keywords are the fields of hz_lattice_opts. info has what hz_lattice_get_info() says.
+    Keywords are the fields of hz_lattice_opts; banks and dim may be left out where a bank and a
+    basis are given. info has what hz_lattice_get_info() says.
     """
 
     def __init__(self, *, ctx: Context | None = None, **options: Any):
         views = Views()
-        self._open(ctx or context(), build("hz_lattice_opts", options, views))
+        self._open(ctx or context(), _lattice_opts(options, views))
 
     def _open(self, ctx, options):
         self.handle = ctx.open_object("lattice_open", "hz_lattice_close", ctypes.byref(options))
@@ -206,7 +228,7 @@ def lattice_design(rate: float, sigma: float = 1.0, x: Array | None = None, *,
     """
     views, bank = Views(), (ctypes.c_double * 16)()
     found, report = hz_lattice_opts(), STRUCTS["hz_lattice_report"][0]()
-    target = build("hz_lattice_opts", want, views)
+    target = _lattice_opts(want, views)
     is_bank = target.policy == CONSTANTS["LATTICE_BANK"]
     ctx = ctx or context()
     ctx.call("lattice_design", ctypes.byref(target), rate, sigma,

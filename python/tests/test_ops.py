@@ -189,6 +189,9 @@ class Quaternions(Case):
         expected = y + ref.mul(np.array(alpha), b)
         self.near(hz.quat_axpy(alpha, b, y), expected)
         self.near(y, expected)
+        for wrong in ([1, 2], [1, 2, 3, 4, 5], 2.0):
+            self.assertRaisesRegex(ValueError, "alpha has . numbers, not 4", hz.quat_axpy, wrong, b,
+                                   y)
 
     def test_gemm(self):
         a, b = self.normal(2, 3, 5, 4, dtype="f8"), self.normal(5, 7, 4, dtype="f8")
@@ -277,6 +280,15 @@ class Quaternions(Case):
         self.near(y, np.where(larger[..., None], pairs[:, :, 1], pairs[:, :, 0]))
         dx = hz.quat_pool_bwd(index, y, x.shape, window=2)
         self.near(dx.sum(), y.sum(), 1e-4)
+        # One number is that of every spatial dimension
+        image, taps = self.normal(2, 5, 6, 3, 4), self.normal(4, 2, 3, 3, 4)
+        near = hz.quat_conv(image, taps, stride=2, pad=np.int64(1), dilation=1)
+        np.testing.assert_array_equal(near, hz.quat_conv(image, taps, stride=(2, 2), pad=(1, 1)))
+        np.testing.assert_array_equal(
+            hz.quat_conv_bwd(image, taps, None, near, stride=2, pad=1)[0],
+            hz.quat_conv_bwd(image, taps, None, near, stride=(2, 2), pad=(1, 1))[0])
+        np.testing.assert_array_equal(hz.quat_pool(image, window=2)[0],
+                                      hz.quat_pool(image, window=(2, 2))[0])
         y, none = hz.quat_pool(x, window=2, kind="average")
         self.assertIsNone(none)
         self.near(y, pairs.mean(2))
@@ -286,10 +298,30 @@ class Quaternions(Case):
         self.assertTrue(0 < kept.sum() < kept.size)
         w = hz.quat_init(((50, 4), "f4"), hz.QUAT_UNITARY, 2.0, 1)
         self.near(ref.norm(w), np.full(50, 2.0))
+        np.testing.assert_array_equal(hz.quat_init(((50, 4), "f4"), "unitary", 2.0, 1), w)
+        self.assertRaisesRegex(ValueError, "none of polar, unitary, normal", hz.quat_init,
+                               ((50, 4), "f4"), "uniform", 2.0)
         self.near(np.array(hz.quat_init_scale(8)), 0.25)
 
 
 class Lattices(Case):
+    def test_arrays_of_options(self):
+        """The library reads arrays of options by their addresses, as many numbers as it needs."""
+        code = {"q": 4, "levels": 1, "beta": 1}
+        for key, size, wanted, options in (
+                ("basis", 4, 9, {"kind": "basis", "dim": 3}), ("dither", 2, 8, {"kind": "e8"}),
+                ("dither", 8, 4, {"kind": "d"}), ("transform", 9, 64, {"kind": "e8"}),
+                ("offset", 3, 2, {"kind": "a2"}), ("dither", 2, 1, {"kind": "z"}),
+                ("bank", 2, 3, {"kind": "z", "policy": "bank", "banks": 3})):
+            self.assertRaisesRegex(ValueError, f"{key} has {size} numbers, not {wanted}",
+                                   hz.Lattice, **code, **options, **{key: np.ones(size)})
+        with hz.Lattice(kind="basis", basis=np.eye(3), **code) as lattice:
+            self.assertEqual(lattice.info.dim, 3)
+        with hz.Lattice(kind="e8", policy="bank", bank=[1, 2], **code) as lattice:
+            self.assertEqual(lattice.info.scales, 2)
+        self.assertRaisesRegex(hz.Error, "opts->banks is 2, must be 0 unless opts->policy",
+                               hz.Lattice, kind="e8", bank=[1, 2], **code)
+
     def test_codes(self):
         x = self.normal(6, 50)
         with hz.Lattice(kind="d", dim=4, q=4, levels=2, beta=0.5, policy="t") as lattice:
@@ -498,7 +530,7 @@ class HyperConnections(Case):
     def test_init_and_layer(self):
         n, c = self.n, self.c
         m = hz.mhc_rows(n)
-        phi, alpha, bias = hz.mhc_init(hz.MHC_INIT_IDENTITY, 0, 1, ((m, n * c), "f4"),
+        phi, alpha, bias = hz.mhc_init("identity", 0, 1, ((m, n * c), "f4"),
                                        ((3,), "f4"), ((m,), "f4"))
         x, f, dy = self.normal(7, n, c), self.normal(7, c), self.normal(7, n, c)
         grads = {"dphi": np.zeros_like(phi), "dalpha": np.zeros_like(alpha),

@@ -436,7 +436,7 @@ HZ_API_CHECK int hz_prepare(hz_context *ctx);
 
 /* How a length is made of Hadamard matrices. */
 enum hz_plan {
-	HZ_PLAN_AUTO = 0,	/* SYLVESTER for powers of two, else GREEDY */
+	HZ_PLAN_AUTO = 0,	/* SYLVESTER for powers of two up to max_block, else GREEDY */
 	HZ_PLAN_SYLVESTER = 1,	/* one block: n is a power of two */
 	HZ_PLAN_GREEDY = 2,	/* powers of two, largest first: 96 = 64 + 32, 21 = 16 + 4 + 1 */
 	HZ_PLAN_UNIFORM = 3,	/* the largest power of two that divides n, repeated: 96 = 3 x 32 */

@@ -202,6 +202,12 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 		if (value < range[i].low || value > range[i].high)
 			return fail_range(&range[i], value, why);
 	}
+	if ((o->base || o->order) && o->plan != HZ_PLAN_TRUE) {
+		snprintf(why->text, sizeof(why->text),
+			 "opts->%s is %d, must be 0 unless opts->plan is HZ_PLAN_TRUE",
+			 o->base ? "base" : "order", o->base ? o->base : o->order);
+		return HZ_EINVAL;
+	}
 	if (o->flags & ~(HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW)) {
 		snprintf(why->text, sizeof(why->text),
 			 "opts->flags has unknown bits %#x (valid: HZ_HADAMARD_TRANSPOSE, "

@@ -161,6 +161,8 @@ static void test_refusals(void)
 		{ INT64_MAX, { .plan = HZ_PLAN_TRUE }, HZ_ESHAPE, "true of 2^63 - 1" },
 		{ 192, { .block = 100 }, HZ_ESHAPE, "a block that does not divide" },
 		{ 192, { .block = 384 }, HZ_ESHAPE, "a block that is too long" },
+		{ 96, { .base = HZ_BASE_DAO }, HZ_EINVAL, "a base matrix of another plan" },
+		{ 96, { .plan = HZ_PLAN_GREEDY, .order = 12 }, HZ_EINVAL, "its order" },
 		{ 192, { .plan = 5 }, HZ_EINVAL, "plan 5" },
 		{ 192, { .plan = -1 }, HZ_EINVAL, "plan -1" },
 		{ 192, { .block = -1 }, HZ_EINVAL, "block -1" },

@@ -736,7 +736,7 @@ static int check_data(struct hz_context *ctx, const hz_tensor *x)
 		return hzi_fail(ctx, HZ_EDEVICE, "%s: x is on the GPU, must be on the host", op);
 	HZ_CHECK(hzi_check(ctx, op, "x", &here, (int[]){HZ_F32, 0}, false));
 	if (x->ndim < 1 || hz_tensor_count(x) < HZ_LATTICE_MAXDIM * 16)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: x is of %lld values, must be of %d at least",
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: x has %lld values, must have %d at least",
 				op, (long long)hz_tensor_count(x), HZ_LATTICE_MAXDIM * 16);
 	return HZ_OK;
 }

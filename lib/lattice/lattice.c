@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,10 +161,9 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 					"%s: opts->bank is NULL, must hold %d scales", op,
 					o->banks);
 		for (int i = 0; i < o->banks; i++) {
-			char name[16] = "bank[  ]";
+			char name[24];
 
-			name[5] = (char)(i < 10 ? ' ' : '1');
-			name[6] = (char)('0' + i % 10);
+			snprintf(name, sizeof(name), "bank[%d]", i);
 			HZ_CHECK(check_positive(ctx, name, o->bank[i]));
 		}
 	} else if (o->banks) {

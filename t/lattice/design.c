@@ -323,7 +323,7 @@ static void test_refusals(void)
 		{&ungrouped, 0, 1, NULL, HZ_EINVAL, "want->group is 8, must be 0 unless"},
 		{&wide, 0, 1, NULL, HZ_EINVAL, "lattice_design: HZ_LATTICE_WIDE is set, but want->"},
 		{&radix, 0, 1, NULL, HZ_EINVAL, "lattice_design: want->q is 1, must be 2 to"},
-		{&d4, 0, 0, &small, HZ_ESHAPE, "x is of 8 values, must be of"},
+		{&d4, 0, 0, &small, HZ_ESHAPE, "x has 8 values, must have"},
 		{&d4, 0, 0, &bytes, HZ_EDTYPE, "x"},
 		{&d4, 0, 0, &far, HZ_EDEVICE, "x is on"},
 	};

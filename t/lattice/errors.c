@@ -67,7 +67,7 @@ static void test_open_errors(void)
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK});
 	refused_open("bank NULL", HZ_EINVAL, "opts->bank is NULL",
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2});
-	refused_open("bank", HZ_EINVAL, "is -1, must be positive",
+	refused_open("bank", HZ_EINVAL, "opts->bank[1] is -1, must be positive",
 		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_BANK, .banks = 2, .bank = bank});
 	refused_open("flags", HZ_EINVAL, "opts->flags has unknown bits 0x40 (valid: "
 		     "HZ_LATTICE_CENTER, HZ_LATTICE_SPHERE, HZ_LATTICE_FIRST_FIT, HZ_LATTICE_WIDE)",

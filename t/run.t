@@ -25,6 +25,9 @@ for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999
 	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
 done
 bad 2 'axis' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
+for key in base=dao order=12; do
+	bad 2 'base= and order= are for plan=true' "run: $key of another plan" run hadamard $key x=x.npy y=y.npy
+done
 bad 2 'pre= and seed=' "run: signs twice" run hadamard seed=1 pre=packed.npy x=row.npy y=y.npy
 bad 2 'disagree' "run: out= against y:DTYPE=" run hadamard out=f16 y:bf16=y.npy x=x.npy
 bad 2 'cannot be said' "run: a dtype that the operand never has" run hadamard x:e4m3=x.npy y=y.npy
@@ -313,6 +316,8 @@ is "$(header_of c.npy)" "$(header "${e}i4" '2, 2, 2')" "c is a batch"
 is "$(tail_of c.npy 16 d4)" "43921 -25500 -19277 12500" "of the same"
 good "out=f32 b_scales=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros b_scales=qscale.npy a_scale=.5 out=f32
 is "$(tail_of c.npy 16 f4)" "21960.5 -25500 -9638.5 12500" "a scale for each column"
+bad 2 '^hurwitz: qgemm: multiplier excludes scales and sigma$' "keys, not members of structs" run qgemm \
+	a=a.npy b=b.npy c=n.npy multiplier=3 shift=2 sigma=1
 good "multiplier= shift=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros multiplier=1099511552 shift=38 c_zero=7
 is "$(tail_of c.npy 4 u1)" "183 0 0 57" "the same sigma"
 good "min= max=" $cpu qgemm a=a.npy b=b.npy c=c.npy $zeros $scales min=20 max=100.5 requant=gemmlowp
@@ -484,6 +489,8 @@ good "eps=0 momentum=0" $cpu quat_batchnorm x=q121.npy y=qy.npy new_mean=q0.npy 
 is "$(tail_of q0.npy 16 f4)" "0 0 0 0" "no part of the batch"
 bad 2 "quat_batchnorm: running_mean.ndim" "running values of another shape" run -d cpu quat_batchnorm \
 	x=q121.npy y=n.npy running_mean=row.npy running_var=row.npy new_mean=n2.npy new_var=n3.npy
+bad 2 'running_mean= is not read without eval=1 or new_mean=' "running values that do not count" \
+	run quat_batchnorm x=q121.npy y=n.npy running_mean=qm.npy
 good "quat_batchnorm_bwd" $cpu quat_batchnorm_bwd x=q121.npy dy=q121.npy saved=qs.npy dbeta=qd.npy
 is "$(tail_of qd.npy 16 f4)" "5 5 5 5" "sums"
 npy qr.npy "$(header '<f4' '2, 1, 1, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
@@ -501,7 +508,7 @@ is "$(tail_of qy.npy 16 f4)" "0 0 0 0" "nothing is left"
 good "quat_init" $cpu quat_init y=qy.npy shape=3,5 seed=1 out=f16
 is "$(header_of qy.npy)" "$(header "${e}f2" '3, 5, 4')" "the shape, and components"
 bad 2 'window= is missing' "a pool without a window" run quat_pool x=q121.npy y=n.npy
-bad 2 'has 2 numbers, must have 1 or 1' "strides of two dimensions" run quat_conv1d x=q121.npy \
+bad 2 'has 2 numbers, must have 1$' "strides of two dimensions" run quat_conv1d x=q121.npy \
 	w=q121.npy y=n.npy stride=1,1
 bad 2 'window= is 3 in dimension 1' "a window larger than x" run quat_pool x=q121.npy y=n.npy \
 	window=3
@@ -582,7 +589,7 @@ is "$(grep -v -e beta -e offset ../out | paste -sd' ' -)" \
 	"lattice=Z1 q=4 levels=1 policy=group alpha=0.5 group=16 dither=0.25" "as wanted"
 bad 2 'give x= or sigma=' "nothing to design for" run lattice_design rate=3
 bad 2 'give rate=, or lattice=, q= and levels=' "no rate" run lattice_design x=samples.npy
-bad 2 'must be of 384 at least' "few samples" run lattice_design x=x.npy rate=3
+bad 2 'must have 384 at least' "few samples" run lattice_design x=x.npy rate=3
 bad 2 'rate is 0.5 bits a value, which no' "a rate below all" run lattice_design x=samples.npy rate=0.5
 bad 2 'needs banks=' "no number of scales" run lattice_design x=samples.npy rate=3 policy=bank
 bad 2 'needs group=' "no group" run lattice_design x=samples.npy rate=3 policy=group
@@ -600,15 +607,25 @@ bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy
 bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 levels=1 beta=1 x=x.npy codes=n.npy
 bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=bank x=x.npy codes=n.npy
 bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=group x=x.npy codes=n.npy
+bad 2 'group= is for policy=group or bank' "a group of policy=t" run lattice_encode lattice=D4 q=4 levels=1 \
+	beta=1 policy=t group=8 x=x.npy codes=n.npy t=n2.npy
+bad 2 'bank= is for policy=bank' "a bank of policy=t" run lattice_encode lattice=D4 q=4 levels=1 \
+	beta=1 policy=t bank=1,2 x=x.npy codes=n.npy t=n2.npy
+bad 2 'bank\[1\] is -2' "a scale below 0" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,-2 x=x.npy \
+	codes=n.npy t=n2.npy
+bad 2 'out= is the dtype of values' "points in f32" run lattice_decode lattice=D4 q=4 levels=2 beta=1 codes=lc.npy \
+	y=n.npy to=points out=f32
+bad 2 '^hurwitz: vlut_gemv: the operand t= is missing$' "w->t in the command's terms" run vlut_gemv \
+	lattice=D4 q=4 levels=2 beta=1 policy=t w=lc.npy x=v4.npy y=n.npy
 bad 2 't= is missing' "a policy without t" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=t x=x.npy codes=n.npy
 bad 2 'say pack=limbs' "a level beyond 32 bits" run lattice_encode lattice=D24 q=3 levels=1 beta=1 x=x.npy codes=n.npy
-bad 2 'dither= is of 1' "a dither of one dimension" run lattice_encode lattice=D4 q=4 levels=1 beta=1 dither=0.1 \
+bad 2 'dither= has 1 numbers, must have 4' "a dither of one dimension" run lattice_encode lattice=D4 q=4 levels=1 beta=1 dither=0.1 \
 	x=x.npy codes=n.npy
-bad 2 'offset= is of 5' "an offset of five" run lattice_encode lattice=D4 q=4 levels=1 beta=1 offset=1,0,0,0,0 \
+bad 2 'offset= has 5 numbers' "an offset of five" run lattice_encode lattice=D4 q=4 levels=1 beta=1 offset=1,0,0,0,0 \
 	x=x.npy codes=n.npy
 bad 2 'must be integers' "an offset beyond integers" run lattice_encode lattice=Z q=4 levels=1 beta=1 offset=1e30 \
 	x=x.npy codes=n.npy
-bad 2 'transform is of 2' "a transform of two" run lattice_encode lattice=D4 q=4 levels=1 beta=1 transform=sq2.npy \
+bad 2 'transform has 2 rows' "a transform of two" run lattice_encode lattice=D4 q=4 levels=1 beta=1 transform=sq2.npy \
 	x=x.npy codes=n.npy
 bad 2 'bank=1,x: the value must be' "scales that are none" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,x x=x.npy \
 	codes=n.npy t=n2.npy
@@ -687,6 +704,8 @@ is "$(header_of mr.npy) $(tail_of mr.npy 32 f4)" "$(header "${e}f4" '4, 2') 1 1 
 	"channels, then streams"
 good "mhc_expand_bwd streams=cn" $cpu mhc_expand_bwd dx=mr.npy de=mu.npy streams=cn
 is "$(tail_of mu.npy 16 f4)" "2 4 6 8" "their sum"
+bad 2 'u_codes= and u_scales= need each other' "codes without scales" run mhc_pre x=x.npy phi=z88.npy \
+	alpha=z3.npy bias=z8.npy preset=paper u_codes=n.npy
 good "mhc_pre u_codes=" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
 	u_codes=mc.npy u_scales=mq.npy
 is "$(tail_of mc.npy 4 d1)" "127 127 127 127" "u quantized"

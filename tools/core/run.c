@@ -8,8 +8,10 @@
  */
 #include <config.h>
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -666,16 +668,42 @@ static bool device_open(int32_t device)
 	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
 }
 
-/* Prints the library's error message in the command's terms: without opts->, and an operand that is
- * missing, or has another name there. */
-static int refused(const struct job *job, int status, const char *sentence)
+/* Writes an error message with members of structs as keys: without opts->, which the command has
+ * not, and so on; what belongs to x of two coded matrices has x_ before its name. */
+static void without_structs(char *to, size_t bytes, const char *from)
+{
+	static const struct {
+		const char *member, *key;
+	} prefixes[] = {{"opts->", ""}, {"want->", ""}, {"w->", ""}, {"x->", "x_"}};
+	size_t n = 0;
+	bool begins = true;
+
+	while (*from && n + 3 < bytes) {
+		for (size_t i = 0; begins && i < sizeof(prefixes) / sizeof(*prefixes); i++) {
+			const size_t length = strlen(prefixes[i].member);
+
+			if (strncmp(from, prefixes[i].member, length) != 0)
+				continue;
+			n += (size_t)sprintf(to + n, "%s", prefixes[i].key);
+			from += length;
+			break;
+		}
+		begins = !isalnum((unsigned char)*from);
+		to[n++] = *from++;
+	}
+	to[n] = '\0';
+}
+
+/* Prints the library's error message in the command's terms: keys, and an operand that is missing,
+ * or has another name there. */
+static int refused(const struct job *job, int status, const char *message)
 {
 	const struct operand *o = job->op->operands;
-	const char *what = strstr(sentence, ": ");
-	const char *const op = what;
+	char sentence[1024];
+	const char *what, *op;
 
-	if (what && strncmp(what + 2, "opts->", 6) == 0)
-		what += 6;
+	without_structs(sentence, sizeof(sentence), message);
+	op = what = strstr(sentence, ": ");
 	for (int i = 0; what && o[i].name; i++) {
 		const char *name = o[i].other ? o[i].other : o[i].name;
 		const size_t length = strlen(name);

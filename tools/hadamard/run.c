@@ -45,7 +45,7 @@ const struct key rotation_keys[] = {
 	 "the plan is for blocks of this length; 0, the default: the whole axis"},
 	{"plan", KEY_WORD, plan_words, 0, 0, "auto|sylvester|greedy|uniform|true",
 	 "how a length is made of Hadamard matrices; auto: sylvester for powers of\n"
-	 "two, else greedy"},
+	 "two up to max_block=, else greedy"},
 	{"max_block", KEY_INT, NULL, 0, INT64_MAX, "N",
 	 "greedy, uniform: largest power of two to use; 0, the default: no limit"},
 	{"min_block", KEY_INT, NULL, 0, INT64_MAX, "N",
@@ -146,6 +146,9 @@ int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 	if ((axis >= ndim || axis < -ndim) && ndim > 0)
 		return complain(EXIT_BAD, "%s: axis=%lld is none of %d dimensions", job->op->name,
 				(long long)axis, ndim);
+	if (value_or(job, "plan", HZ_PLAN_AUTO) != HZ_PLAN_TRUE &&
+	    (value_or(job, "base", HZ_BASE_AUTO) || value_or(job, "order", 0)))
+		return complain(EXIT_BAD, "%s: base= and order= are for plan=true", job->op->name);
 	if (!seed->given)
 		return 0;
 	if (s->path)

@@ -244,8 +244,9 @@ static int check_sizes(const struct job *job, const hz_lattice_opts *o, const st
 
 	for (int i = 0; i < 3; i++) {
 		if (lists[i].count && lists[i].count != d)
-			return complain(EXIT_BAD, "%s: %s is of %d dimensions, must be of %d",
-					job->op->name, lists[i].name, lists[i].count, d);
+			return complain(EXIT_BAD, "%s: %s has %d %s, must have %d", job->op->name,
+					lists[i].name, lists[i].count,
+					i < 2 ? "numbers" : "rows", d);
 	}
 	return 0;
 }
@@ -317,8 +318,11 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
 	if (o.policy == HZ_LATTICE_BANK && !preset && !prefixed(job, prefix, "bank")->given)
 		return complain(EXIT_BAD, "%s: policy=bank needs bank=", job->op->name);
-	if (o.policy == HZ_LATTICE_GROUP || o.policy == HZ_LATTICE_BANK || preset)
-		o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
+	o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
+	if (o.group && o.policy != HZ_LATTICE_GROUP && o.policy != HZ_LATTICE_BANK && !preset)
+		return complain(EXIT_BAD, "%s: group= is for policy=group or bank", job->op->name);
+	if (prefixed(job, prefix, "bank")->given && o.policy != HZ_LATTICE_BANK)
+		return complain(EXIT_BAD, "%s: bank= is for policy=bank", job->op->name);
 	if (prefixed_or(job, prefix, "wide", 0))
 		o.flags |= HZ_LATTICE_WIDE;
 	if (prefixed_or(job, prefix, "sphere", 0))
@@ -712,6 +716,9 @@ static int decode_outputs(struct job *job)
 	status = check_t(job, &info, to == HZ_LATTICE_VALUES);
 	if (status)
 		return status;
+	if (to != HZ_LATTICE_VALUES && value_of(job, "out")->given)
+		return complain(EXIT_BAD, "%s: out= is the dtype of values: points are int32, digits "
+				"uint8 or uint32", job->op->name);
 	if (rows < 0)
 		return complain(EXIT_BAD, "%s: codes have %d dimensions, must have %d at least",
 				job->op->name, codes->ndim, codes->ndim - rows);

@@ -279,7 +279,7 @@ static void shape_sets(struct job *job, const struct sets *s, const char *p, con
 		mhc_shape(job, a, HZ_F32, s->ndim, s->leading, s->n, s->n);
 }
 
-static void shape_codes(struct job *job, const struct npy *x)
+static int shape_codes(struct job *job, const struct npy *x)
 {
 	const struct format *const f = &formats[value_or(job, "u_format", 0)];
 	const int64_t C = mhc_channels_of(job, x);
@@ -288,6 +288,9 @@ static void shape_codes(struct job *job, const struct npy *x)
 	mhc_shape(job, "u_codes", f->codes, x->ndim - 2, x->shape, C / f->per_byte, -1);
 	mhc_shape(job, "u_scales", f->scales, x->ndim - 2, x->shape, groups, -1);
 	mhc_shape(job, "u_tensor_scale", HZ_F32, 0, NULL, 1, -1);
+	if (!slot_of(job, "u_codes")->path != !slot_of(job, "u_scales")->path)
+		return complain(EXIT_BAD, "%s: u_codes= and u_scales= need each other", job->op->name);
+	return 0;
 }
 
 static int forward_outputs(struct job *job, const char *x_name, const char *p, const char *q,
@@ -303,8 +306,7 @@ static int forward_outputs(struct job *job, const char *x_name, const char *p, c
 	if (!u)
 		return 0;
 	mhc_shape_branch(job, u, mhc_array_of(job, x_name));
-	shape_codes(job, mhc_array_of(job, x_name));
-	return 0;
+	return shape_codes(job, mhc_array_of(job, x_name));
 }
 
 /* Outputs that accumulate=1 adds to: reads their old values. */

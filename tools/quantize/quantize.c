@@ -169,8 +169,8 @@ static int calibrate(struct work *k, const char *option, struct moments *m)
 		found = true;
 	}
 	if (!status && !found)
-		status = complain(EXIT_BAD, "%s: has %lld features, and no tensor to quantize"
-				  "%s%s%s as many in-features", path,
+		status = complain(EXIT_BAD, "%s: has %lld features, but no tensor to quantize"
+				  "%s%s%s has as many in-features", path,
 				  (long long)m->squares.shape[0], glob ? " that matches '" : "",
 				  glob ? glob : "", glob ? "'" : "");
 	free(glob);

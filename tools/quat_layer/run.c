@@ -180,8 +180,8 @@ static int read_list(struct job *job, const char *key, int n, int64_t absent, in
 	const struct value *v = value_of(job, key);
 
 	if (v->given && v->count != 1 && v->count != n)
-		return complain(EXIT_BAD, "%s: %s= has %d numbers, must have 1 or %d",
-				job->op->name, key, v->count, n);
+		return complain(EXIT_BAD, "%s: %s= has %d numbers, must have 1%s", job->op->name,
+				key, v->count, n == 1 ? "" : n == 2 ? " or 2" : " or 3");
 	for (int d = 0; d < n; d++)
 		to[d] = !v->given ? absent : v->list[v->count == 1 ? 0 : d];
 	return 0;
@@ -591,6 +591,14 @@ static int norm_outputs(struct job *job)
 	shape_statistics(job, "new_mean", x, 4);
 	shape_statistics(job, "new_var", x, columns);
 	shape_statistics(job, "saved", x, 14);
+	for (int i = 0; i < 2 && !value_or(job, "eval", 0); i++) {
+		static const char *const pair[2][2] = {{"running_mean", "new_mean"},
+						       {"running_var", "new_var"}};
+
+		if (slot_of(job, pair[i][0])->path && !slot_of(job, pair[i][1])->path)
+			return complain(EXIT_BAD, "%s: %s= is not read without eval=1 or %s=",
+					job->op->name, pair[i][0], pair[i][1]);
+	}
 	if (value_or(job, "eval", 0) &&
 	    (slot_of(job, "new_mean")->path || slot_of(job, "new_var")->path))
 		return complain(EXIT_BAD, "%s: with eval=1 running values stay as they are",

@@ -132,7 +132,8 @@ def check(status, context=None):
 
 def described(value):
     """A value as error messages say it: arrays by their type."""
-    return repr(value) if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
+    plain = isinstance(value, (str, int, float, type(None)))
+    return repr(value) if plain else f"a {type(value).__name__}"
 
 
 def number(value, name):
@@ -205,6 +206,10 @@ class Fields:
     def normal(self, key, value):
         """An option as rules see it: enumerators as numbers."""
         kind, length, enum = self.fields.get(key, ("bool", "", None))
+        if kind == "const hz_packed *" and not isinstance(value, Packed):
+            raise TypeError(f"{key} is {described(value)}, not a Packed")
+        if kind.endswith("_opts *") and not isinstance(value, (dict, ctypes.Structure)):
+            raise TypeError(f"{key} is {described(value)}, not a dictionary of options")
         if type(value) is int or length or kind not in _INTEGERS:
             return value
         if isinstance(value, str) and (enum or key.endswith(_DTYPES)):
@@ -228,6 +233,7 @@ class Fields:
                 target.flags |= self.flags[key]
             return
         kind, length, enum = self.fields[key]
+        value = self.normal(key, value)
         if kind in ("const hz_tensor *", "hz_tensor *"):
             setattr(target, key, views.address(value, key))
         elif kind == "hz_tensor":
@@ -250,7 +256,6 @@ class Fields:
         elif kind == "double":
             setattr(target, key, self.scalar(number, key, value))
         else:
-            value = self.normal(key, value)
             if key == "axis" and self.name == "hz_hadamard_opts":
                 value += value >= 0
             setattr(target, key, value)
@@ -798,6 +803,8 @@ class Operation:
                 given = Operands(seen)
                 dimensions = len((given.x or given.dy).shape) - 3 if given.x or given.dy else 1
                 value = (value,) * min(max(dimensions, 1), 3)
+            elif field in _SPATIAL and _arrays.is_array(value):
+                value = tuple(value)
             kind = fields.fields.get(field, ("bool",))[0]
             if kind == "const hz_tensor *" or (kind == "hz_tensor *" and key in self.reads):
                 address, seen[key] = views.put(value, False, key)

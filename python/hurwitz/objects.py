@@ -13,7 +13,7 @@ import numpy as np
 from . import _arrays, ops
 from ._api import CONSTANTS, STRUCTS, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
 from ._core import (SIZE, Array, Context, Error, InvalidError, NotCopied, Output, Packed, Views,
-                    aligned, build, check, context, enum_value, lib)
+                    aligned, build, check, context, described, enum_value, lib)
 
 __all__ = ["Coded", "Lattice", "Linear", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
            "hadamard_signs", "lattice_design", "mhc_recompute", "mhc_rows", "qgemm_multiplier",
@@ -250,6 +250,8 @@ class Coded:
         self.codes, self.t, self.row_scale, self.packed = codes, t, row_scale, packed
         self.k, self.use_levels = k, use_levels
         self.bias, self.activation, self.hadamard = bias, activation, hadamard
+        if packed is None and not _arrays.is_array(codes):
+            raise TypeError(f"codes is {described(codes)}, not an array, and packed is not given")
         self.rows = rows if rows is not None else (packed or codes).shape[0]
 
     def pointer(self, views):
@@ -271,6 +273,9 @@ class Vlut(_Handle):
                  **options: Any):
         self.context = ctx or context()
         views = Views()
+        for word, lattice in {"w": w, **({"x": x} if x is not None else {})}.items():
+            if not isinstance(lattice, Lattice):
+                raise TypeError(f"{word} is {described(lattice)}, not a Lattice")
         self.lattices = w.opened(), x.opened() if x else None       # which live as long
         self.handle = self.context.open_object(
             "vlut_open", "hz_vlut_close", w.pointer(views), x.pointer(views) if x else None,

@@ -282,7 +282,7 @@ class Quaternions(Case):
         self.near(dx.sum(), y.sum(), 1e-4)
         # One number is that of every spatial dimension
         image, taps = self.normal(2, 5, 6, 3, 4), self.normal(4, 2, 3, 3, 4)
-        near = hz.quat_conv(image, taps, stride=2, pad=np.int64(1), dilation=1)
+        near = hz.quat_conv(image, taps, stride=2, pad=np.int64(1), dilation=np.array([1, 1]))
         np.testing.assert_array_equal(near, hz.quat_conv(image, taps, stride=(2, 2), pad=(1, 1)))
         np.testing.assert_array_equal(
             hz.quat_conv_bwd(image, taps, None, near, stride=2, pad=1)[0],
@@ -319,6 +319,13 @@ class Lattices(Case):
             self.assertEqual(lattice.info.dim, 3)
         with hz.Lattice(kind="e8", policy="bank", bank=[1, 2], **code) as lattice:
             self.assertEqual(lattice.info.scales, 2)
+        for message, call, options in (
+                ("hadamard is 3, not a dictionary", hz.quantize, {"hadamard": 3, "scale": 1}),
+                ("packed is 'x', not a Packed", hz.qlinear, {"packed": "x"}),
+                ("codes is None, not an array", hz.Coded, None),
+                ("w is None, not a Lattice", hz.Vlut, None)):
+            self.assertRaisesRegex(TypeError, message, call, *(
+                [None] if options is None else [np.ones((2, 4), "f4")]), **(options or {}))
         self.assertRaisesRegex(hz.Error, "opts->banks is 2, must be 0 unless opts->policy",
                                hz.Lattice, kind="e8", bank=[1, 2], **code)
 

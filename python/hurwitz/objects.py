@@ -74,7 +74,8 @@ def mhc_rows(n: int, **options: Any) -> int:
     """The rows of phi for n streams: hz_mhc_rows()."""
     rows = lib.hz_mhc_rows(n, _filled("hz_mhc_opts", options, Views()))
     if rows < 0:
-        raise ValueError(f"no rows for {n} streams with {options}")
+        raise ValueError(f"no rows for {n} streams with {options}: there are 1 to 8, with residual "
+                         "lite 1 to 4")
     return rows
 
 

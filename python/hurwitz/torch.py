@@ -883,9 +883,13 @@ class _Conv(_Layer):
                  scale: bool = False, layout: str = "last", **options: Any):
         super().__init__(layout, options)
         d = self.dimensions
-        stride, padding, dilation, taps = (
-            [n] * d if isinstance(n, int) else list(n)
-            for n in (stride, padding, dilation, kernel_size))
+        sizes = {"stride": stride, "padding": padding, "dilation": dilation,
+                 "kernel_size": kernel_size}
+        for word, n in sizes.items():
+            sizes[word] = [n] * d if isinstance(n, int) else list(n)
+            if len(sizes[word]) != d or not all(isinstance(one, int) for one in sizes[word]):
+                raise ValueError(f"{word} is {n!r}, not a number or {d} of them")
+        stride, padding, dilation, taps = sizes.values()
         padding_mode = {"zeros": "zero"}.get(padding_mode, padding_mode)
         self.copied = None              # padding_mode and padding, where x is padded by a copy
         if padding_mode in ("circular", "replicate"):
@@ -936,6 +940,15 @@ class QuaternionConv2d(_Conv):
 class QuaternionConv3d(_Conv):
     __doc__ = QuaternionConv1d.__doc__.replace("length", "depth, height, width")
     dimensions = 3
+
+
+def _in_f32(fn):
+    """fn of Module._apply() for what is f32 beside 16-bit x: half() and bfloat16() leave it f32."""
+    def kept(t):
+        found = fn(t)
+        is_half = found.dtype in (torch.float16, torch.bfloat16)
+        return t.to(found.device, torch.float32) if is_half else found
+    return kept
 
 
 class QuaternionBatchNorm(_Layer):
@@ -998,6 +1011,9 @@ class QuaternionBatchNorm(_Layer):
             y = y.unflatten(1, dimensions)
         return _join(y, self.layout)
 
+    def _apply(self, fn, recurse=True):
+        return super()._apply(_in_f32(fn), recurse)
+
     def _take_steps(self, dimensions):
         """Statistics of each step, if there are some; running values are theirs from now on."""
         per_step = CONSTANTS["QUAT_PER_STEP"]
@@ -1036,11 +1052,13 @@ class _Recurrent(_Layer):
     def _normalized(self, z, k):
         return z
 
-    def forward(self, x: Tensor, state: Any = None, lengths: Tensor | None = None):
+    def forward(self, x: Tensor, state: Any = None, lengths: Any = None):
         h, c = state if isinstance(state, tuple) else (state, None)
         lstm, d = self.cell == "lstm", self.directions
         blocks = 1 if self.speechbrain else None        # where gates are contiguous
         finals: list[list[Tensor]] = [[], []]
+        if lengths is not None:
+            lengths = torch.as_tensor(lengths, dtype=torch.int32, device=x.device)
         for k in range(self.num_layers):
             w, u, b = (getattr(self, f"{name}_l{k}") for name in ("weight_ih", "weight_hh", "bias"))
             x = _split(x, self.layout)
@@ -1070,7 +1088,7 @@ class _Recurrent(_Layer):
 _RECURRENT = """{} of quaternions, hz_quat_recurrent(): y, {} = layer(x, state, lengths).
 
     x is [steps, batch, input_size, 4], y [steps, batch, directions hidden_size, 4], states are
-    [num_layers directions, batch, hidden_size, 4], and lengths, of type int32, the steps of each
+    [num_layers directions, batch, hidden_size, 4], and lengths, integers, the steps of each
     sequence. With speechbrain gates are components, and both directions have the same weights.{}
     Further keywords are fields of hz_quat_recurrent_opts.
     """
@@ -1192,6 +1210,9 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.hurwitz.quantized_linear(self.data, x, self.bias, self.out_features)
+
+    def _apply(self, fn, recurse=True):
+        return super()._apply(_in_f32(fn), recurse)
 
     def extra_repr(self):
         return f"{self.in_features}, {self.out_features}, format={self.format!r}"

@@ -198,6 +198,7 @@ class Quantized(unittest.TestCase):
             torch.testing.assert_close(other(x), y)
             compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
             torch.testing.assert_close(compiled(x), y)
+            torch.testing.assert_close(other.half()(x.half()), y.half(), atol=5e-3, rtol=5e-3)
 
     def test_layers_go(self):
         x = torch.randn(3, 64)
@@ -237,20 +238,43 @@ class Quaternions(unittest.TestCase):
             3, 2, 3, padding=6, padding_mode="circular"), x[0])
         self.assertRaisesRegex(ValueError, "padding_mode is 'mirror'", hzt.QuaternionConv1d,
                                3, 2, 3, padding_mode="mirror")
+        for wrong in ("same", (1, 2), 1.5):
+            self.assertRaisesRegex((ValueError, TypeError), "padding is|not iterable",
+                                   hzt.QuaternionConv1d, 3, 2, 3, padding=wrong)
         norm = hzt.QuaternionBatchNorm(3, layout="blocks")
         self.assertEqual(norm(flat).shape, flat.shape)
         norm.eval()
         self.assertEqual(norm(flat).shape, flat.shape)
         self.assertEqual(int(norm.num_batches_tracked), 1)
 
+    def test_half(self):
+        """Modules in 16 bits have the results of f32, rounded; statistics stay f32."""
+        x = torch.randn(40, 3, 4)
+        for dtype, limit in ((torch.float16, 5e-3), (torch.bfloat16, 5e-2)):
+            for layer, data in ((hzt.QuaternionBatchNorm(3), x), (hzt.QuaternionLinear(3, 5), x),
+                                (hzt.QuaternionLiGRU(3, 2), x.unflatten(0, (5, 8)))):
+                found = layer(data)
+                half = layer.to(dtype)(data.to(dtype))
+                for y, expected in zip(half if isinstance(half, tuple) else (half,),
+                                       found if isinstance(found, tuple) else (found,)):
+                    self.assertEqual(y.dtype, dtype)
+                    torch.testing.assert_close(y.float(), expected, atol=limit, rtol=limit)
+            norm = hzt.QuaternionBatchNorm(3).to(dtype)
+            norm(x.to(dtype)).float().square().sum().backward()
+            self.assertEqual((norm.running_var.dtype, norm.weight.grad.dtype), (torch.float32,) * 2)
+            self.assertEqual(norm.double().weight.dtype, torch.float64)
+
     def test_recurrent(self):
-        x, lengths = torch.randn(5, 3, 2, 4), torch.tensor([5, 2, 0], dtype=torch.int32)
+        x, lengths = torch.randn(5, 3, 2, 4), torch.tensor([5, 2, 0])
         for cls in (hzt.QuaternionRNN, hzt.QuaternionLSTM, hzt.QuaternionLiGRU):
             layer = cls(2, 3, num_layers=2, bidirectional=True)
             y, state = layer(x, lengths=lengths)
             h = state[0] if isinstance(state, tuple) else state
             self.assertEqual((y.shape, h.shape), ((5, 3, 6, 4), (4, 3, 3, 4)))
             self.assertEqual(int(y[2:, 1].count_nonzero()), 0)
+            torch.testing.assert_close(layer.eval()(x, lengths=lengths.int())[0],
+                                       layer(x, lengths=[5, 2, 0])[0])
+            layer.train()
             torch.testing.assert_close(h[2, :2], torch.stack([y[4, 0, :3], y[1, 1, :3]]))
             torch.testing.assert_close(h[3], y[0, :, 3:])
             (y.square().sum() + h.sum()).backward()

@@ -198,6 +198,7 @@ bad 2 'No such' "bench --compare with nothing" bench -c nowhere.json
 bad 2 'directory' "bench --compare with a directory" bench -c ../bad
 bad 2 'none of the' "bench --compare: no case in common" bench -c old.json -n bench.json
 bad 2 'is for --compare' "bench --new alone" bench -n new.json
+bad 2 'is for --compare' "bench --threshold alone" bench --threshold 5
 bad 2 'standard output' "bench --compare with --json -" bench -c old.json -j -
 bad 2 'quality' "bench --compare with --quality" bench -c old.json -Q
 for t in x -1 nan 1e9 ''; do

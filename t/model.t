@@ -247,8 +247,8 @@ bad 2 'standard output' "quantize: standard output" $q w.safetensors -o -
 bad 2 'is a .gguf file' "quantize: a .gguf file" $q f.gguf -o no
 bad 2 'no tensor of two' "quantize: no matrix" $q d.safetensors -o no
 bad 2 'no compressed layer' "dequantize: no layer" dequantize w.safetensors -o no
-bad 2 'has 4 features' "quantize: activations of another model" $q -c row.npy w.safetensors -o no
-bad 2 "that matches 'z\*' as many" "quantize: activations of no tensor" $q -c 'z*=w.safetensors:w' w.safetensors -o no
+bad 2 'has 4 features, but no tensor to quantize has as many in-features' "quantize: activations of another model" $q -c row.npy w.safetensors -o no
+bad 2 "that matches 'z\*' has as many" "quantize: activations of no tensor" $q -c 'z*=w.safetensors:w' w.safetensors -o no
 bad 2 'activations are' "quantize: activations of integers" $q -c packed.npy w.safetensors -o no
 bad 2 'No such file' "quantize: no such directory" $q w.safetensors -o none/no
 safetensors nan.safetensors "{$(row w F32 1,64 0 256)}" "$(printf %s "$line" | sed 's/\\200\\077/\\300\\177/')"

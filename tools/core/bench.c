@@ -644,7 +644,7 @@ static void help(void)
 struct request {
 	int32_t device;
 	const char *json, *compare, *new;	/* file names */
-	double threshold;			/* in percent */
+	double threshold;			/* in percent; -1: not given */
 	int busy;				/* processes, -1: no --busy */
 	bool done;
 };
@@ -744,6 +744,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 	}
 	if (request->new && !request->compare)
 		return complain(EXIT_BAD, "bench: --new is for --compare");
+	if (request->threshold >= 0 && !request->compare)
+		return complain(EXIT_BAD, "bench: --threshold is for --compare");
 	if (request->compare && set->quality)
 		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
 	if (set->budget > 0 && !set->grid)
@@ -773,7 +775,8 @@ static int compare(const struct settings *set, const struct request *request,
 		return status;
 	if (!request->new)
 		printf("\n");
-	return bench_compare(old, new, request->compare, request->threshold / 100);
+	return bench_compare(old, new, request->compare,
+			     (request->threshold >= 0 ? request->threshold : 10) / 100);
 }
 
 /* Whether a regular file is there and not empty */
@@ -807,7 +810,7 @@ static int drop_unfinished_line(const char *name)
 int verb_bench(int argc, char **argv)
 {
 	struct settings set = {.table = true};
-	struct request request = {.device = HZ_AUTO, .threshold = 10, .busy = -1};
+	struct request request = {.device = HZ_AUTO, .threshold = -1, .busy = -1};
 	struct bench_rows old = {0}, new = {0};
 	int status = parse(argc, argv, &set, &request);
 

@@ -613,6 +613,17 @@ bad 2 'bank= is for policy=bank' "a bank of policy=t" run lattice_encode lattice
 	beta=1 policy=t bank=1,2 x=x.npy codes=n.npy t=n2.npy
 bad 2 'bank\[1\] is -2' "a scale below 0" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,-2 x=x.npy \
 	codes=n.npy t=n2.npy
+f1234=$f1$f2$f3$f4
+npy wide.npy "$(header '<f4' '2, 8')" "$f1234$f1234$f1234$f1234"
+good "policy=group" $cpu lattice_encode lattice=D4 q=4 levels=2 beta=1 group=8 x=wide.npy codes=lg.npy t=lh.npy
+good "policy=bank" $cpu lattice_encode lattice=D4 q=4 levels=2 beta=1 bank=1,2 x=wide.npy codes=lb.npy t=li.npy
+good "a group and a bank without one" $cpu vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 group=8 w=lg.npy t=lh.npy \
+	x=lb.npy x_policy=bank x_bank=1,2 x_t=li.npy y=ly.npy
+is "$(tail_of ly.npy 16 f4)" "60 60 60 60" "products of points that are exact"
+bad 2 'policy=group needs x_group=' "the group of another policy" run vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 \
+	bank=1,2 group=8 w=lg.npy t=lh.npy x=lg.npy x_policy=group x_t=lh.npy y=n.npy
+bad 2 'x_bank= is for policy=bank' "a bank of x_policy=none" run vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 \
+	w=lc.npy x=lc.npy x_policy=none x_bank=1,2 y=n.npy
 bad 2 'out= is the dtype of values' "points in f32" run lattice_decode lattice=D4 q=4 levels=2 beta=1 codes=lc.npy \
 	y=n.npy to=points out=f32
 bad 2 '^hurwitz: vlut_gemv: the operand t= is missing$' "w->t in the command's terms" run vlut_gemv \

@@ -140,6 +140,14 @@ static int64_t prefixed_or(const struct job *job, const char *prefix, const char
 	return v->given ? v->n : absent;
 }
 
+/* Whether a key is given with this prefix, not one that the second matrix has from the first */
+static bool is_own(const struct job *job, const char *prefix, const char *key)
+{
+	const struct value *v = prefixed(job, prefix, key);
+
+	return v->given && (!*prefix || v != value_of(job, key));
+}
+
 /* A square matrix of doubles from an operand; *d: its size */
 static int matrix(struct job *job, const char *name, double *m, int *d)
 {
@@ -300,6 +308,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 	};
 	hz_context *ctx;
 	int32_t dim;
+	bool has_group;
 	int status;
 
 	if (name->given && !kind_of(name->text, &o))
@@ -314,15 +323,22 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 				job->op->name, name->text, dim);
 	if (!o.dim)
 		o.dim = dim;
-	if (o.policy == HZ_LATTICE_GROUP && !prefixed(job, prefix, "group")->given)
-		return complain(EXIT_BAD, "%s: policy=group needs group=", job->op->name);
+	/* The group of the first matrix is also that of a second one with the same policy. */
+	has_group = is_own(job, prefix, "group") ||
+		    (value_of(job, "group")->given &&
+		     (preset || o.policy == value_or(job, "policy", value_of(job, "bank")->given ?
+						     HZ_LATTICE_BANK : HZ_LATTICE_GROUP)));
+	if (o.policy == HZ_LATTICE_GROUP && !has_group)
+		return complain(EXIT_BAD, "%s: policy=group needs %sgroup=", job->op->name, prefix);
 	if (o.policy == HZ_LATTICE_BANK && !preset && !prefixed(job, prefix, "bank")->given)
 		return complain(EXIT_BAD, "%s: policy=bank needs bank=", job->op->name);
-	o.group = (int32_t)prefixed_or(job, prefix, "group", 0);
-	if (o.group && o.policy != HZ_LATTICE_GROUP && o.policy != HZ_LATTICE_BANK && !preset)
-		return complain(EXIT_BAD, "%s: group= is for policy=group or bank", job->op->name);
-	if (prefixed(job, prefix, "bank")->given && o.policy != HZ_LATTICE_BANK)
-		return complain(EXIT_BAD, "%s: bank= is for policy=bank", job->op->name);
+	if (o.policy == HZ_LATTICE_GROUP || o.policy == HZ_LATTICE_BANK || preset)
+		o.group = has_group ? (int32_t)prefixed_or(job, prefix, "group", 0) : 0;
+	else if (is_own(job, prefix, "group"))
+		return complain(EXIT_BAD, "%s: %sgroup= is for policy=group or bank", job->op->name,
+				prefix);
+	if (o.policy != HZ_LATTICE_BANK && is_own(job, prefix, "bank"))
+		return complain(EXIT_BAD, "%s: %sbank= is for policy=bank", job->op->name, prefix);
 	if (prefixed_or(job, prefix, "wide", 0))
 		o.flags |= HZ_LATTICE_WIDE;
 	if (prefixed_or(job, prefix, "sphere", 0))

@@ -611,7 +611,7 @@ bad 2 'group= is for policy=group or bank' "a group of policy=t" run lattice_enc
 	beta=1 policy=t group=8 x=x.npy codes=n.npy t=n2.npy
 bad 2 'bank= is for policy=bank' "a bank of policy=t" run lattice_encode lattice=D4 q=4 levels=1 \
 	beta=1 policy=t bank=1,2 x=x.npy codes=n.npy t=n2.npy
-bad 2 'bank\[1\] is -2' "a scale below 0" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,-2 x=x.npy \
+bad 2 '^hurwitz: lattice_open: bank\[1\] is -2' "a scale below 0" run lattice_encode lattice=D4 q=4 levels=1 beta=1 bank=1,-2 x=x.npy \
 	codes=n.npy t=n2.npy
 f1234=$f1$f2$f3$f4
 npy wide.npy "$(header '<f4' '2, 8')" "$f1234$f1234$f1234$f1234"

@@ -694,6 +694,14 @@ static void without_structs(char *to, size_t bytes, const char *from)
 	to[n] = '\0';
 }
 
+int complain_library(int status, const char *message)
+{
+	char sentence[1024];
+
+	without_structs(sentence, sizeof(sentence), message);
+	return complain(exit_status(status), "%s", sentence);
+}
+
 /* Prints the library's error message in the command's terms: keys, and an operand that is missing,
  * or has another name there. */
 static int refused(const struct job *job, int status, const char *message)

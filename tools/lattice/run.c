@@ -368,7 +368,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_FAILURE, "%s", open_reason());
 	status = hz_lattice_open(ctx, lattice, &o);
 	if (status)
-		status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+		status = complain_library(status, hz_errmsg(ctx));
 	hz_close(ctx);
 	return status;
 }
@@ -508,7 +508,7 @@ static int design_outputs(struct job *job)
 				   value_of(job, "sigma")->number, memory ? &x : NULL,
 				   &designed.found, designed.bank, &designed.report);
 	if (status)
-		status = complain(exit_status(status), "%s", hz_errmsg(ctx));
+		status = complain_library(status, hz_errmsg(ctx));
 	hz_close(ctx);
 	free(memory);
 	return status;

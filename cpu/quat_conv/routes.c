@@ -14,11 +14,15 @@
 
 /* ---- Patches --------------------------------------------------------------------------------- */
 
-/* Copies the channels of one pixel, components of `size` bytes, or zeros if from is NULL. */
-static void patch_copy(const struct hzi_quat_patch_step *a, const char *from, char *to, size_t size)
+/*
+ * Copies the channels of `pixels` neighbours, components of `size` bytes, or zeros if from is NULL;
+ * more than one only if pixels are contiguous.
+ */
+static void patch_copy(const struct hzi_quat_patch_step *a, const char *from, char *to, size_t size,
+		       int64_t pixels)
 {
 	const int64_t step = a->x.stride[4];
-	const size_t all = (size_t)a->channels * 4 * size;
+	const size_t all = (size_t)(pixels * a->channels * 4) * size;
 
 	if (!from) {
 		memset(to, 0, all);
@@ -34,36 +38,59 @@ static void patch_copy(const struct hzi_quat_patch_step *a, const char *from, ch
 	}
 }
 
+static bool is_inside(const struct hzi_quat_patch_step *a, int d, int64_t p)
+{
+	return p >= 0 && p < a->size[d];
+}
+
+/* The taps of a line, from pixel `from` on; inside: whether that is within the other dimensions. */
+static void patch_line(const struct hzi_quat_patch_step *a, struct hzi_quat_position from,
+		       bool inside, char *to, size_t size)
+{
+	const int64_t taps = a->taps[2], all = taps * a->taps[1] * a->taps[0];
+	const size_t piece = (size_t)a->channels * 4 * size;
+	const bool contiguous = a->groups == 1 && a->each[2] == 1 && a->x.whole &&
+				a->x.stride[3] == 4 * a->channels &&
+				(a->x.stride[4] == 4 || a->channels == 1);
+
+	for (int64_t t = 0, n; t < taps; t += n, from.p[2] += n * a->each[2]) {
+		const bool copied = inside && is_inside(a, 2, from.p[2]);
+
+		n = 1;
+		if (contiguous && copied)
+			n = a->size[2] - from.p[2] < taps - t ? a->size[2] - from.p[2] : taps - t;
+		for (int64_t g = 0; g < a->groups; g++) {
+			from.c = g * a->channels;
+			patch_copy(a, copied ? (const char *)a->x.data +
+				   hzi_quat_position_offset(a->x.stride, from) * (int64_t)size :
+				   NULL,
+				   to + (size_t)(g * all + t) * piece, size, n);
+		}
+	}
+}
+
 static void patch_work(void *job, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_quat_patch_step *a = job;
 	const size_t size = hz_dtype_size(a->x.dtype);
-	const int64_t taps = a->taps[0] * a->taps[1] * a->taps[2];
-	const size_t piece = (size_t)a->channels * 4 * size;
+	const size_t line = (size_t)(a->taps[2] * a->channels * 4) * size;
+	char *to = (char *)a->out + (size_t)(begin * a->groups * a->taps[0] * a->taps[1]) * line;
 
 	(void)thread;
 	for (int64_t r = begin; r < end; r++) {
 		const struct hzi_quat_position u = hzi_quat_position(r + a->first, a->count, 1);
-		char *to = (char *)a->out + (size_t)r * (size_t)(a->groups * taps) * piece;
+		struct hzi_quat_position from = {.image = u.image};
 
-		for (int64_t t = 0; t < taps; t++) {
-			const struct hzi_quat_position e = hzi_quat_position(t, a->taps, 1);
-			struct hzi_quat_position from = {.image = u.image};
-			bool inside = true;
-
-			for (int d = 0; d < 3; d++) {
-				from.p[d] = u.p[d] * a->step[d] + e.p[d] * a->each[d] + a->base[d];
-				inside &= from.p[d] >= 0 && from.p[d] < a->size[d];
-			}
-			for (int64_t g = 0; g < a->groups; g++) {
-				from.c = g * a->channels;
-				patch_copy(a, inside ? (const char *)a->x.data +
-					   hzi_quat_position_offset(a->x.stride, from) *
-					   (int64_t)size :
-					   NULL,
-					   to + (size_t)(g * taps + t) * piece, size);
+		from.p[2] = u.p[2] * a->step[2] + a->base[2];
+		for (int64_t i = 0; i < a->taps[0]; i++) {
+			from.p[0] = u.p[0] * a->step[0] + i * a->each[0] + a->base[0];
+			for (int64_t j = 0; j < a->taps[1]; j++, to += line) {
+				from.p[1] = u.p[1] * a->step[1] + j * a->each[1] + a->base[1];
+				patch_line(a, from, is_inside(a, 0, from.p[0]) &&
+					   is_inside(a, 1, from.p[1]), to, size);
 			}
 		}
+		to += (size_t)((a->groups - 1) * a->taps[0] * a->taps[1]) * line;
 	}
 }
 

@@ -544,6 +544,18 @@ static bool is_read_in_place(const struct plan *p, const struct operand *o)
 	       p->a->dtype == HZ_F32;
 }
 
+/* Planes 4 to 7 of V: H4 / 2 times planes 0 to 3, `count` columns from offset `at` on */
+static void transform_v(const struct part *t, int64_t at, int64_t rows, int64_t count)
+{
+	const struct plan *p = t->p;
+	const int64_t ld = p->kern->rows, plane = t->v_plane;
+	const int64_t written = round_up(rows, p->kern->lanes), each = written < ld ? 1 : count;
+
+	for (int64_t l = 0; l < count; l += each, at += ld * p->size)
+		p->kern->h4_half(t->v_raw + at, t->v_planes + 4 * plane * p->size + at, plane,
+				 plane, each * written);
+}
+
 /* Packs a panel of V: rows i .., columns l .. l + kb - 1. */
 static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t kb)
 {
@@ -565,8 +577,7 @@ static void pack_v(struct part *t, int64_t i, int64_t rows, int64_t l, int64_t k
 		if (!ready)
 			load(t, &t->v, &b, i, l + l0);
 		if (p->fast)
-			p->kern->h4_half(t->v_raw + at, t->v_planes + 4 * plane * p->size + at,
-					 plane, plane, b.count * ld);
+			transform_v(t, at, rows, b.count);
 	}
 }
 
@@ -607,7 +618,8 @@ static void load_bias(const struct part *t, int64_t step, int64_t at, int64_t co
 
 	memcpy(b.comp, a->bias_comp, sizeof(b.comp));
 	if (a->dtype == HZ_F64 && a->bias_dtype == HZ_F32) {
-		/* f64 kernels load only f64. */
+		/* f64 kernels load only f64. Whole vectors are read. */
+		memset(t->bias, 0, (size_t)(4 * ld) * 8);
 		for (int64_t i = 0; i < 4 * count; i++)
 			((double *)(void *)t->bias)[i % 4 * ld + i / 4] =
 				(double)((const float *)b.x)[i / 4 * step + b.comp[i % 4]];
@@ -971,6 +983,9 @@ static void gemv_part(struct part *t, int64_t i_begin, int64_t i_end)
 	/* Multiples of the 6 rows that gemv() processes at a time */
 	const int64_t ld = p->kern->rows, step = ld / 6 * 6, sums_ld = ld * p->cols * 16;
 
+	/* Lanes behind the rows of a tile, which add_signs() leaves alone: see run_parts(). */
+	if (min_i64(step, p->rows) % p->kern->lanes)
+		memset(t->tile, 0, (size_t)p->t_bytes);
 	for (int64_t l = 0; l < p->k || l == 0; l += p->gemv_block) {
 		const int64_t kb = min_i64(p->gemv_block, p->k - l);
 		const int64_t e_ld = p->cols > p->kern->column_major ? gemv_ld(p, 1)
@@ -1090,17 +1105,9 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	const struct job *job = data;
 	const struct plan *p = job->p;
 	const int64_t panels = ceil_div(p->rows, p->kern->rows), parts = p->grid_v * p->grid_s;
-	/* pack_quads() makes S whole. */
-	const int64_t kept = p->path == GEMV ? round_up(p->s_bytes, 64) : 0;
 	char *scratch = job->scratch + thread * p->each;
 	struct part t = {.p = p};
 
-	/*
-	 * Vectors with fewer rows or columns than lanes compute on zeros, later on old values: on
-	 * whatever the memory holds they might raise floating-point exceptions.
-	 */
-	if (p->rows % p->kern->rows || p->cols % p->kern->rows)
-		memset(scratch + kept, 0, (size_t)(p->each - kept));
 	t.s_planes = take(&scratch, p->s_bytes);
 	t.v_planes = take(&scratch, p->v_bytes);
 	t.sums = take(&scratch, p->p_bytes);
@@ -1109,6 +1116,12 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 	t.bias = take(&scratch, p->t_bytes);
 	t.chunk = take(&scratch, p->chunk_bytes);
 	t.acc = take(&scratch, p->acc_bytes);
+	/*
+	 * pack_panels() reads more columns of a chunk than it has. It computes on zeros there, later
+	 * on old values: whatever the memory holds might raise floating-point exceptions.
+	 */
+	if (p->fast)
+		memset(t.chunk, 0, (size_t)p->chunk_bytes);
 	for (int64_t u = begin; u < end; u++) {
 		const int64_t v = u % parts / p->grid_s, s = u % parts % p->grid_s;
 		const int64_t i0 = panels * v / p->grid_v * p->kern->rows;

@@ -204,25 +204,21 @@ static void watched_columns(const struct columns *c, int64_t i, float *scratch)
 {
 	const int64_t end = min_i64(i + c->width, c->columns);
 	struct hzi_fp_watch w;
+	int64_t made;
+	bool overflow;
 
 	if (!hzi_may_overflow(c->x_dtype, c->pre)) {
 		hzi_run_columns(c, i, scratch);
 		return;
 	}
-	if (c->x == c->y) {
-		const int pre = c->pre ? c->kern->exponent(c->pre, HZ_F32, 1, 0,
-							   (int64_t)c->m << c->k) : 0;
-		const int most = 127 - hzi_hadamard_growth(c->m, c->k) - pre;
-		struct columns in_place = *c;
-
-		in_place.most_exponent = &most;
-		if (!hzi_run_columns(&in_place, i, scratch))
-			scaled_columns(c, i, end, scratch, true);
-		return;
-	}
 	hzi_fp_watch_begin(&w);
-	hzi_run_columns(c, i, scratch);
-	if (hzi_fp_watch_end(&w))
+	made = i + hzi_run_columns(c, i, scratch);
+	overflow = hzi_fp_watch_end(&w);
+	if (made < end)
+		scaled_columns(c, made, end, scratch, true);
+	else if (overflow && c->in_place)
+		hzi_scale_columns(c, i, scratch);
+	else if (overflow)
 		scaled_columns(c, i, end, scratch, false);
 }
 
@@ -243,6 +239,7 @@ static void do_column_tiles(void *work_job, int thread, int64_t begin, int64_t e
 		.width = job->width,
 		.post_ld = 1,
 		.last = true,
+		.in_place = hzi_is_lost(a),
 	};
 	float *scratch = (float *)(job->scratch + (size_t)thread * job->area_bytes);
 

@@ -26,6 +26,7 @@ struct columns {
 	const float *pre, *post;	/* row j: pre[j]; post[j] or post[j * post_ld + c] */
 	int64_t post_ld;
 	bool post_by_column, last;
+	bool in_place;			/* y is x, and sums might overflow: see overflow.c */
 	float scale;
 	const float *sign;
 	const int *most_exponent;	/* of values that are transformed; or NULL */
@@ -81,8 +82,14 @@ void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, in
 int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
 			  size_t *bytes);
 
-/* Transforms the tile from column c on, or returns false: see most_exponent. */
-bool hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
+/*
+ * Transforms the tile from column c on. Returns how many columns it made; in place, fewer than the
+ * tile has if sums overflow before x is lost.
+ */
+int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
+
+/* After sums of hzi_run_columns() in place overflowed: makes its last pass again from scratch. */
+void hzi_scale_columns(const struct columns *a, int64_t c, const float *scratch);
 
 /*
  * Routes of hadamard: see struct hzi_route. direct: one thread transforms rows in registers, or f32

@@ -59,8 +59,8 @@ struct hzi_hadamard_pairs {
  * post_ld + c]. There are `groups` groups of rows, x_group, y_group, pre_group and post_group
  * apart. If ahead is not 0, x is prefetched into L2 that many elements ahead; y_ahead: likewise
  * 16-bit y, whose lines are needed when they are stored to. Prefetched addresses need not exist.
- * guard, for f32 y and whole vectors: stops before it stores a block whose sums overflow. It starts
- * at column first % width of group first / width; returns where it stopped, or groups * width.
+ * guard, if x and y have one dtype: stops before it stores a block whose sums overflow. It starts at
+ * column first % width of group first / width; returns where it stopped, or groups * width.
  */
 struct hzi_pass {
 	const void *x;

@@ -68,8 +68,11 @@ static size_t tile_bytes(const struct hzi_hadamard_kern *kern, int m, int k, int
 	return round_to_lines(length * (tile_width(length, columns) + TILE_PAD) * 4);
 }
 
-/* Returns false, and y is as it was, if values of x are larger than a->most_exponent allows. */
-static bool column_tile(const struct columns *a, int64_t c, float *scratch)
+/*
+ * Returns how many columns it transformed. y is as it was in the others: those from the first
+ * overflow on with a->in_place, or all, if values of x are larger than a->most_exponent allows.
+ */
+static int64_t column_tile(const struct columns *a, int64_t c, float *scratch)
 {
 	const int64_t width = min_i64(a->width, a->columns - c), ld = a->width + TILE_PAD;
 	const int64_t x_size = dtype_bytes(a->x_dtype);
@@ -98,6 +101,9 @@ static bool column_tile(const struct columns *a, int64_t c, float *scratch)
 		p.last = to_y && a->last;
 		p.post_ld = a->post_ld * step;
 		p.y_ahead = to_y && a->y != a->x ? width : 0;
+		p.guard = a->in_place && from_x && to_y;
+		if (a->in_place && to_y && !from_x && hzi_fp_overflowed())
+			return 0;
 		for (int64_t j = 0; j < rows; j += step << bits) {
 			for (int64_t l = j; l < j + step; l++) {
 				p.x = from_x ? a->x + (l * a->x_ld + c) * x_size :
@@ -117,13 +123,20 @@ static bool column_tile(const struct columns *a, int64_t c, float *scratch)
 				if (from_x && a->most_exponent &&
 				    a->kern->exponent(p.x, p.x_dtype, (int64_t)1 << bits, a->x_ld,
 						      width) > *a->most_exponent)
-					return false;
-				a->kern->pass(&p);
+					return 0;
+
+				const int64_t made = a->kern->pass(&p);
+
+				if (made < width)
+					return made;
 			}
 		}
 		done += bits;
 	}
 	if (a->m > 1) {
+		if (a->in_place && hzi_fp_overflowed())
+			return 0;
+
 		struct hzi_base_mul b = {
 			.sign = a->sign,
 			.x_ld = ld * ((int64_t)1 << a->k),
@@ -146,7 +159,7 @@ static bool column_tile(const struct columns *a, int64_t c, float *scratch)
 			a->kern->base_mul(&b);
 		}
 	}
-	return true;
+	return width;
 }
 
 /* Whether columns are split into groups of 2^(k / 2) rows */
@@ -158,16 +171,20 @@ static bool is_split(int m, int k, int y_dtype)
 /*
  * column_tile() in two steps; y holds the values between them. All exponents are looked at before.
  */
-static bool split_tile(const struct columns *a, int64_t c, float *scratch)
+static int64_t split_tile(const struct columns *a, int64_t c, float *scratch)
 {
+	const int64_t width = min_i64(a->width, a->columns - c);
 	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
 	struct columns s = *a;
 
-	if (a->most_exponent &&
-	    a->kern->exponent(a->x + c * dtype_bytes(a->x_dtype), a->x_dtype, groups * group,
-			      a->x_ld, min_i64(a->width, a->columns - c)) > *a->most_exponent)
-		return false;
-	s.most_exponent = NULL;
+	if (a->in_place) {
+		const int pre = a->pre ? a->kern->exponent(a->pre, HZ_F32, 1, 0, groups * group) : 0;
+
+		if (a->kern->exponent(a->x + c * dtype_bytes(a->x_dtype), a->x_dtype,
+				      groups * group, a->x_ld, width) > 127 - a->k - pre)
+			return 0;
+	}
+	s.in_place = false;
 	s.k = a->k / 2;
 	s.last = false;
 	s.post = NULL;
@@ -178,7 +195,7 @@ static bool split_tile(const struct columns *a, int64_t c, float *scratch)
 		column_tile(&s, c, scratch);
 	}
 	s = *a;
-	s.most_exponent = NULL;
+	s.in_place = false;
 	s.k = a->k - a->k / 2;
 	s.x_dtype = HZ_F32;
 	s.x_ld = a->y_ld * group;
@@ -191,7 +208,7 @@ static bool split_tile(const struct columns *a, int64_t c, float *scratch)
 		s.post = a->post ? a->post + i * a->post_ld : NULL;
 		column_tile(&s, c, scratch);
 	}
-	return true;
+	return width;
 }
 
 int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi_hadamard_args *a,
@@ -213,9 +230,39 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 	return width;
 }
 
-bool hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
+int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
 {
 	return (is_split(a->m, a->k, a->y_dtype) ? split_tile : column_tile)(a, c, scratch);
+}
+
+void hzi_scale_columns(const struct columns *a, int64_t c, const float *scratch)
+{
+	const int64_t width = min_i64(a->width, a->columns - c), ld = a->width + TILE_PAD;
+	const int passes = (a->k + a->kern->pass_bits - 1) / a->kern->pass_bits;
+	const int k = a->m == 1 && passes ? a->k / passes : 0;
+	const int64_t step = (int64_t)1 << (a->k - k);
+
+	/* Others overflow in the conversion of results only, or not at all. */
+	if (one_pass(a->kern, a->m, a->k) || is_split(a->m, a->k, a->y_dtype))
+		return;
+	for (int64_t l = 0; l < step; l++) {
+		for (int64_t i = 0; i < width; i++)
+			hzi_hadamard_scaled(&(struct hzi_scaled){
+				.kern = a->kern,
+				.x = (const char *)(scratch + l * ld + i),
+				.y = a->y + (l * a->y_ld + c + i) * dtype_bytes(a->y_dtype),
+				.x_dtype = HZ_F32,
+				.y_dtype = a->y_dtype,
+				.m = a->m,
+				.k = k,
+				.x_step = ld * step,
+				.y_step = a->y_ld * step,
+				.post_step = a->post_ld * step,
+				.scale = a->scale,
+				.sign = a->sign,
+				.post = a->post ? a->post + l * a->post_ld : NULL,
+			});
+	}
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -373,7 +420,8 @@ static void rescale(struct transform *a)
 
 /*
  * Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t. Sets
- * a->stopped instead of the last pass if a->watched and there was an overflow.
+ * a->stopped instead of the last pass if a->watched and there was an overflow. Initializers name
+ * all members: GCC clears a struct first otherwise, by rep stos, which is slow to start.
  */
 static void sylvester(struct transform *a, int64_t offset, int64_t count, int k, bool last)
 {
@@ -385,6 +433,8 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.x = a->x + offset * dtype_bytes(r->x_dtype),
 			.y = last ? a->y + offset * dtype_bytes(r->y_dtype) :
 				    (char *)(a->t + offset),
+			.x_ld = 0,
+			.y_ld = 0,
 			.rows = 1,
 			.count = count,
 			.x_dtype = r->x_dtype,
@@ -396,9 +446,12 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.post = a->post ? a->post + offset : NULL,
 			.ahead = r->x_in_memory ? L1_FLOATS : 0,
 			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
+			.guard = a->guard,
+			.pre_ld = 0,
+			.post_ld = 0,
+			.first = 0,
 		};
 
-		h.guard = a->guard;
 		while ((h.first = kern->head(&h)) < count) {
 			rescale(a);
 			h.guard = false;
@@ -407,19 +460,30 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 		const int bits = last_pass_bits(kern, k);
 		const int64_t step = (int64_t)1 << (k - bits);
 		struct hzi_pass p = {
+			.x = NULL,
+			.y = NULL,
 			.x_ld = step,
 			.y_ld = step,
 			.width = step,
+			.groups = 0,
 			.x_group = step << bits,
 			.y_group = step << bits,
+			.pre_group = 0,
 			.post_group = step << bits,
+			.ahead = 0,
+			.y_ahead = 0,
 			.x_dtype = HZ_F32,
 			.y_dtype = last ? r->y_dtype : HZ_F32,
 			.bits = bits,
 			.last = last,
 			.post_by_column = true,
+			.guard = false,
 			.scale = a->seg->scale,
+			.pre = NULL,
+			.post = NULL,
+			.pre_ld = 0,
 			.post_ld = step,
+			.first = 0,
 		};
 
 		if (last && r->y_in_memory && a->y != a->x)
@@ -427,9 +491,7 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 		/* As many transforms at a time as fit in L1, at least one */
 		for (int64_t i = offset, n; i < offset + count; i += n) {
 			n = min_i64(max_i64(step << bits, L1_FLOATS), offset + count - i);
-			for (int64_t j = i, each = k - bits <= kern->head_bits ? n : step;
-			     j < i + n; j += each)
-				sylvester(a, j, each, k - bits, false);
+			sylvester(a, i, n, k - bits, false);
 			p.groups = n >> k;
 			p.x = a->t + i;
 			p.y = last ? a->y + i * dtype_bytes(r->y_dtype) :
@@ -880,9 +942,17 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre = r->pre ? r->pre + block * r->pre_ld + e : NULL,
 					.post = r->post ? r->post + block * r->post_ld + e : NULL,
 					.sign = r->sign[s],
+					.t = NULL,
 					.count = 1,
+					.sub = 0,
+					.width = 0,
 					.tile_bytes = areas->tile,
 					.overflow = r->threads > 1 ? overflow : NULL,
+					.watched = false,
+					.stopped = false,
+					.guard = false,
+					.exponent = 0,
+					.w = NULL,
 				};
 
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
@@ -937,14 +1007,18 @@ static bool overflows(const struct rows *r, const struct areas *areas, int64_t b
 static void run_watched(const struct rows *r, const struct areas *areas, int64_t begin, int64_t end,
 			run_blocks run)
 {
-	struct rows s = *r;
 	bool overflow = false;
 
-	s.in_place = r->x == r->y && hzi_may_overflow(r->x_dtype, r->pre);
-	if (s.in_place || !hzi_may_overflow(r->x_dtype, r->pre))
+	if (!hzi_may_overflow(r->x_dtype, r->pre)) {
+		run(r, areas, begin, end, &overflow);
+	} else if (r->x == r->y) {
+		struct rows s = *r;
+
+		s.in_place = true;
 		run(&s, areas, begin, end, &overflow);
-	else if (overflows(r, areas, begin, end, run))
+	} else if (overflows(r, areas, begin, end, run)) {
 		run_scaled(r, areas, begin, end);
+	}
 }
 
 static void run_contiguous(const struct rows *r, const struct areas *areas, int64_t begin,
@@ -955,14 +1029,16 @@ static void run_contiguous(const struct rows *r, const struct areas *areas, int6
 
 void hzi_run_rows(const struct rows *r, const struct areas *s, int64_t begin, int64_t end)
 {
-	char *gather = r->scratch + (size_t)r->threads * s->tile + s->values;
-	char *scatter = gather + s->gather;
-	struct rows c = *r;
+	char *gather, *scatter;
+	struct rows c;
 
 	if (r->x_step == 1 && r->y_step == 1) {
-		run_contiguous(&c, s, begin, end);
+		run_contiguous(r, s, begin, end);
 		return;
 	}
+	c = *r;
+	gather = r->scratch + (size_t)r->threads * s->tile + s->values;
+	scatter = gather + s->gather;
 	for (int64_t b = begin; b < end; b++) {
 		c.x = r->x + b * r->x_ld * dtype_bytes(r->x_dtype);
 		c.y = r->y + b * r->y_ld * dtype_bytes(r->y_dtype);

@@ -13,9 +13,10 @@
  * Transforms in registers: before each block is stored. Those with a scratch: before their last
  * pass, when x is still there, and after it, when its operand is. Longer rows of f32, which have
  * none: before each block is stored; then all of the row is multiplied by 2^-e, and passes go on
- * where they were. Others have no such order. In rows above 2^17, where a first pass loads the next
- * part, it looks at its exponents. Before columns that take two steps, and rows that threads share,
- * all exponents are read; those with which sums could overflow are made by the scalar code.
+ * where they were. Others have no such order. Where sub-blocks of the longest rows take two passes,
+ * the first one looks at the exponents that it will load. Before columns that take two steps, and
+ * rows that threads share, all exponents are read; those with which sums could overflow are made by
+ * the scalar code.
  */
 #include <config.h>
 

@@ -563,6 +563,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 	const struct hzi_segment *seg = a->seg;
 	const int most = 127 - (seg->k - a->sub);
 	const int64_t step = (int64_t)1 << a->sub, tiles = (step + a->width - 1) / a->width;
+	const bool in_registers = one_pass(r->kern, 1, seg->k - a->sub);
 	struct columns c = {
 		.kern = r->kern,
 		.x_dtype = HZ_F32,
@@ -571,28 +572,32 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.k = seg->k - a->sub,
 		.x_ld = step,
 		.y_ld = step,
-		.columns = step,
 		.width = a->width,
 		.post_ld = step,
 		.post_by_column = true,
 		.last = seg->m == 1,
+		.in_place = a->guard && in_registers,
 		.scale = seg->scale,
-		.most_exponent = a->guard ? &most : NULL,
+		.most_exponent = a->guard && !in_registers ? &most : NULL,
 	};
 	struct hzi_fp_watch w = {0};
 
 	begin_share(a, &w);
 	for (int64_t i = begin; i < end; i++) {
 		const int64_t offset = i / tiles << seg->k;
+		int64_t column = i % tiles * a->width;
 
 		c.x = (const char *)(a->t + offset);
 		c.y = seg->m == 1 ? a->y : (char *)(a->t + offset);
 		c.post = seg->m == 1 ? a->post : NULL;
-		if (!column_tile(&c, i % tiles * a->width,
-				 (float *)(r->scratch + (size_t)thread * a->tile_bytes))) {
+		c.columns = min_i64(step, column + a->width);
+		while ((column += column_tile(&c, column,
+					      (float *)(r->scratch +
+							(size_t)thread * a->tile_bytes))) <
+		       c.columns) {
 			rescale(a);
+			c.in_place = false;
 			c.most_exponent = NULL;
-			i--;
 		}
 	}
 	end_share(a, &w);

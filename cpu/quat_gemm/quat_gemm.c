@@ -190,7 +190,7 @@ struct plan {
 	/* Scratch of a thread, bytes */
 	int64_t s_bytes, v_bytes, p_bytes, t_bytes, chunk_bytes, acc_bytes, each;
 	bool negative[4];		/* components that are accumulated with the opposite sign */
-	/* Of panels and tiles only: */
+	/* Of panels only, by plan_steps(): */
 	int step_count;
 	int add_mode[4];		/* modes of direct steps 0 .. 3 after the first block of k */
 	struct step steps[16];
@@ -267,6 +267,8 @@ static void plan_grid(struct plan *p, int64_t parts)
 	double best = 0;
 
 	p->grid_v = p->grid_s = 1;
+	if (parts <= 1)
+		return;
 	for (int64_t v = 1; v <= min_i64(parts, panels); v++) {
 		const int64_t s = max_i64(1, min_i64(parts / v, ceil_div(p->cols, HZI_QUAT_COLS)));
 		const double rows = (double)(ceil_div(panels, v) * p->kern->rows);
@@ -323,63 +325,60 @@ static void plan_gemv(struct plan *p, int64_t parts)
 		  round_up(p->chunk_bytes, 64) + round_up(p->acc_bytes, 64);
 }
 
-static struct plan make_plan(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
-			     enum path path)
+/* Plans a call, but for the steps of panels. */
+static void make_plan(struct plan *p, const struct hz_context *ctx,
+		      const struct hzi_quat_gemm_args *a, enum path path)
 {
-	struct plan p;
 	const int64_t items = item_count(a->ndim, a->shape);
 	const double products = (double)a->m * (double)a->n * (double)items * (double)(a->k + 1);
 	const bool half = path == BF16_TILES;
 	int64_t part_rows, planes;
 
-	memset(&p, 0, offsetof(struct plan, step_count));
-	p.a = a;
-	p.kern = kern_of(ctx, a->dtype);
-	p.path = path;
-	p.k = a->k;
-	p.size = a->dtype == HZ_F64 ? 8 : 4;
+	memset(p, 0, offsetof(struct plan, step_count));
+	p->a = a;
+	p->kern = kern_of(ctx, a->dtype);
+	p->path = path;
+	p->k = a->k;
+	p->size = a->dtype == HZ_F64 ? 8 : 4;
 	/* bf16 products are exact and take a third of the time of the fast method. */
-	p.fast = path == PANELS && a->method == HZ_QUAT_FAST;
-	p.items = items;
-	p.swap = path == GEMV ? a->m < a->n : should_swap(a, p.kern->lanes);
-	p.rows = p.swap ? a->n : a->m;
-	p.cols = p.swap ? a->m : a->n;
-	p.tile_cols = half ? BF16_TILE_COLS : TILE_COLS;
-	p.unit = half ? 16 : 1;
-	planes = p.fast ? 8 : 4;
-	p.threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
+	p->fast = path == PANELS && a->method == HZ_QUAT_FAST;
+	p->items = items;
+	p->swap = path == GEMV ? a->m < a->n : should_swap(a, p->kern->lanes);
+	p->rows = p->swap ? a->n : a->m;
+	p->cols = p->swap ? a->m : a->n;
+	p->tile_cols = half ? BF16_TILE_COLS : TILE_COLS;
+	p->unit = half ? 16 : 1;
+	planes = p->fast ? 8 : 4;
+	p->threads = hzi_threads(ctx, products > 1e15 ? INT64_MAX / 4 :
 				(int64_t)(BYTES_PER_PRODUCT * products));
 	if (path == GEMV || path == GEMV_PACKED) {
-		plan_gemv(&p, ceil_div(p.threads, p.items));
-		return p;
+		plan_gemv(p, ceil_div(p->threads, p->items));
+		return;
 	}
-	plan_steps(&p);
-	plan_grid(&p, ceil_div(p.threads, p.items));
-	p.part_cols = ceil_div(p.cols, p.grid_s);
-	p.nc = ceil_div(p.part_cols, ceil_div(p.part_cols, half ? BF16_COLS : S_COLS));
-	part_rows = ceil_div(ceil_div(p.rows, p.kern->rows), p.grid_v) * p.kern->rows;
-	p.s_bytes = planes * ceil_div(p.nc, HZI_QUAT_COLS) *
-		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD) * p.size;
-	p.v_bytes = planes * p.kern->rows * min_i64(a->k, K_BLOCK) * p.size;
+	plan_grid(p, ceil_div(p->threads, p->items));
+	p->part_cols = ceil_div(p->cols, p->grid_s);
+	p->nc = ceil_div(p->part_cols, ceil_div(p->part_cols, half ? BF16_COLS : S_COLS));
+	part_rows = ceil_div(ceil_div(p->rows, p->kern->rows), p->grid_v) * p->kern->rows;
+	p->s_bytes = planes * ceil_div(p->nc, HZI_QUAT_COLS) *
+		    (min_i64(a->k, K_BLOCK) * HZI_QUAT_COLS + HZI_QUAT_PANEL_PAD) * p->size;
+	p->v_bytes = planes * p->kern->rows * min_i64(a->k, K_BLOCK) * p->size;
 	if (!half)
-		p.tile_cols = min_i64(TILE_COLS, round_up(p.nc, HZI_QUAT_COLS));
-	p.p_bytes = p.fast ? 4 * p.kern->rows * p.tile_cols * p.size : 0;
-	p.t_bytes = tile_bytes(&p, p.tile_cols);
+		p->tile_cols = min_i64(TILE_COLS, round_up(p->nc, HZI_QUAT_COLS));
+	p->p_bytes = p->fast ? 4 * p->kern->rows * p->tile_cols * p->size : 0;
+	p->t_bytes = tile_bytes(p, p->tile_cols);
 	/* The last whole vector may be read beyond the end. */
-	p.chunk_bytes = 4 * min_i64(a->k, CHUNK_K) * CHUNK_COLS * p.size + 64;
-	p.acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p.nc, p.unit) * p.size : 0;
+	p->chunk_bytes = 4 * min_i64(a->k, CHUNK_K) * CHUNK_COLS * p->size + 64;
+	p->acc_bytes = a->k > K_BLOCK ? 4 * part_rows * round_up(p->nc, p->unit) * p->size : 0;
 	if (half) {
 		const int64_t steps = ceil_div(min_i64(a->k, K_BLOCK), 32);
 
-		memset(p.negative, 0, sizeof(p.negative));
-		p.s_bytes = 8 * round_up(p.nc, 16) * steps * 64;
-		p.v_bytes = 4 * p.kern->rows * steps * 64;
-		p.chunk_bytes = 4 * 32 * max_i64(p.kern->rows, CHUNK_COLS) * p.size;
+		p->s_bytes = 8 * round_up(p->nc, 16) * steps * 64;
+		p->v_bytes = 4 * p->kern->rows * steps * 64;
+		p->chunk_bytes = 4 * 32 * max_i64(p->kern->rows, CHUNK_COLS) * p->size;
 	}
-	p.each = round_up(p.s_bytes, 64) + round_up(p.v_bytes, 64) + round_up(p.p_bytes, 64) +
-		 3 * round_up(p.t_bytes, 64) + round_up(p.chunk_bytes, 64) +
-		 round_up(p.acc_bytes, 64);
-	return p;
+	p->each = round_up(p->s_bytes, 64) + round_up(p->v_bytes, 64) + round_up(p->p_bytes, 64) +
+		 3 * round_up(p->t_bytes, 64) + round_up(p->chunk_bytes, 64) +
+		 round_up(p->acc_bytes, 64);
 }
 
 /* ---- Parts ----------------------------------------------------------------------------------- */
@@ -1144,16 +1143,20 @@ static void run_parts(void *data, int thread, int64_t begin, int64_t end)
 static size_t workspace(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a,
 			enum path path)
 {
-	const struct plan p = make_plan(ctx, a, path);
+	struct plan p;
 
+	make_plan(&p, ctx, a, path);
 	return (size_t)(p.threads * p.each);
 }
 
 static int run(struct hz_context *ctx, const struct hzi_quat_gemm_args *a, enum path path)
 {
-	const struct plan p = make_plan(ctx, a, path);
+	struct plan p;
 	struct job job = {.p = &p, .scratch = ctx->workspace};
 
+	make_plan(&p, ctx, a, path);
+	if (path == PANELS)
+		plan_steps(&p);
 	assert(ctx->workspace_bytes >= (size_t)(p.threads * p.each));
 	hzi_parallel(ctx, p.threads, run_parts, &job, p.items * p.grid_v * p.grid_s);
 	return HZ_OK;

@@ -18,10 +18,12 @@ HZI_RANK(bf16_tiles, struct hzi_quat_gemm_args, min_i64(a->m, a->n) > 4, BF16_TI
 
 /*
  * Each element of C has a cost of its own in a GEMV, which panels spread where there are enough of
- * them: 4096 x 4 columns with k = 4 take 654 us, and 374 in panels (AVX2; AVX-512: 513 and 178);
- * with k = 32 64 x 8 columns take 25 us, and 30 in panels. More than 8 columns are several GEMVs:
- * 1568 x 32 with k = 288 take 6.9 ms, in panels by 8 real products 4.4 (AVX-512: 4.2 and 2.3); 256 x
- * 16 with k = 1024 take 1.0 ms with AVX-512, in panels by 16 products 1.2, but with k = 72 0.13 and
+ * them. Time of panels by that of a GEMV, f32, AVX-512 and AVX2: 8 x 8 with k = 8, 16, 32 and 48:
+ * 0.70, 0.80, 1.11, 1.36 and 0.66, 0.80, 0.96, 1.12; 64 x 4 with k = 8, 32, 48: 0.39, 0.64, 0.76 and
+ * 0.60, 0.98, 1.15; 64 x 3 with k = 8, 24, 32: 0.55, 0.72, 0.82 and 0.63, 0.91, 1.00; 64 x 2 with k
+ * = 8, 16, 24: 0.60, 0.69, 0.89 and 0.78, 1.03, 1.19. More than 8 columns are several GEMVs: 1568 x
+ * 32 with k = 288 take 6.9 ms, in panels by 8 real products 4.4 (AVX-512: 4.2 and 2.3); 256 x 16
+ * with k = 1024 take 1.0 ms with AVX-512, in panels by 16 products 1.2, but with k = 72 0.13 and
  * 0.08.
  */
 static bool gemv_wins(const struct hzi_quat_gemm_args *a)
@@ -29,7 +31,7 @@ static bool gemv_wins(const struct hzi_quat_gemm_args *a)
 	const int64_t few = min_i64(a->m, a->n), many = max_i64(a->m, a->n);
 
 	if (few <= HZI_QUAT_GEMV_COLS)
-		return a->k > 16 || few < 4 || many < 64;
+		return few == 1 || a->k > min_i64(8 * few, 32) || few * many <= 32;
 	return a->k > 128 && (few < 12 || many < 32 || (few <= 16 && a->method != HZ_QUAT_FAST));
 }
 

@@ -641,6 +641,10 @@ static bool one_transform(struct transform *a)
 
 	a->sub = sub_bits(r->kern, seg->k, r->threads);
 	a->stopped = false;
+	if (r->threads == 1 && seg->m == 1 && a->sub == seg->k) {
+		sylvester(a, 0, a->count * seg->length, seg->k, true);
+		return !a->stopped;
+	}
 	hzi_parallel(r->ctx, r->threads, do_sub_blocks, a, a->count * seg->length >> a->sub);
 	if (a->stopped)
 		return false;

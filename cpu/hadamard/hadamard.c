@@ -176,7 +176,7 @@ const char *hzi_cpu_hadamard_columns_unsupported(const struct hz_context *ctx, c
 
 /* Transforms columns begin .. end - 1 one by one: see hzi_hadamard_scaled(). */
 static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, float *scratch,
-			   bool fresh)
+			   bool fresh, int64_t done)
 {
 	for (int64_t i = begin; i < end; i++)
 		hzi_hadamard_scaled(&(struct hzi_scaled){
@@ -196,6 +196,8 @@ static void scaled_columns(const struct columns *c, int64_t begin, int64_t end, 
 			.post = c->post,
 			.scratch = scratch,
 			.fresh = fresh,
+			.done = done,
+			.done_bits = c->k / 2,
 		});
 }
 
@@ -204,22 +206,22 @@ static void watched_columns(const struct columns *c, int64_t i, float *scratch)
 {
 	const int64_t end = min_i64(i + c->width, c->columns);
 	struct hzi_fp_watch w;
-	int64_t made;
+	int64_t made, done;
 	bool overflow;
 
 	if (!hzi_may_overflow(c->x_dtype, c->pre)) {
-		hzi_run_columns(c, i, scratch);
+		hzi_run_columns(c, i, scratch, &done);
 		return;
 	}
 	hzi_fp_watch_begin(&w);
-	made = i + hzi_run_columns(c, i, scratch);
+	made = i + hzi_run_columns(c, i, scratch, &done);
 	overflow = hzi_fp_watch_end(&w);
 	if (made < end)
-		scaled_columns(c, made, end, scratch, true);
+		scaled_columns(c, made, end, scratch, true, done);
 	else if (overflow && c->in_place)
 		hzi_scale_columns(c, i, scratch);
 	else if (overflow)
-		scaled_columns(c, i, end, scratch, false);
+		scaled_columns(c, i, end, scratch, false, 0);
 }
 
 /* A unit is a tile of columns of a block of an item of the outer dimensions but the last. */

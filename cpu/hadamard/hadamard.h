@@ -84,9 +84,10 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 
 /*
  * Transforms the tile from column c on. Returns how many columns it made; in place, fewer than the
- * tile has if sums overflow before x is lost.
+ * tile has if sums overflow before x is lost. Then the first *done rows, which is 0 unless there are
+ * two steps, have the first k / 2 stages behind them.
  */
-int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch);
+int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch, int64_t *done);
 
 /* After sums of hzi_run_columns() in place overflowed: makes its last pass again from scratch. */
 void hzi_scale_columns(const struct columns *a, int64_t c, const float *scratch);
@@ -122,6 +123,8 @@ struct hzi_scaled {
 	const float *sign, *pre, *post;	/* pre[i], post[i * post_step] */
 	float *scratch;			/* as many floats, if y is not f32: see HZI_HEAD_MOST */
 	bool fresh;			/* y has no result yet, and may be x */
+	int64_t done;			/* elements that have pre and done_bits stages behind them */
+	int32_t done_bits;
 };
 
 /* Transforms it, scaled if need be, if y has no result or a wrong one. */

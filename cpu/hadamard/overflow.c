@@ -14,9 +14,8 @@
  * pass, when x is still there, and after it, when its operand is. Longer rows of f32, which have
  * none: before each block is stored; then all of the row is multiplied by 2^-e, and passes go on
  * where they were. Others have no such order. Where sub-blocks of the longest rows take two passes,
- * the first one looks at the exponents that it will load. Before columns that take two steps, and
- * rows that threads share, all exponents are read; those with which sums could overflow are made by
- * the scalar code.
+ * the first one looks at the exponents that it will load, and so does the first of the two steps of
+ * columns, which the scalar code resumes. Before rows that threads share, all exponents are read.
  */
 #include <config.h>
 
@@ -63,7 +62,7 @@ static void store(const struct hzi_scaled *a, int64_t i, float v)
 /* An element of the input, exact */
 static double product(const struct hzi_scaled *a, int64_t i)
 {
-	return (double)load(a, i) * (a->pre ? (double)a->pre[i] : 1);
+	return (double)load(a, i) * (a->pre && i >= a->done ? (double)a->pre[i] : 1);
 }
 
 static bool is_result_finite(const struct hzi_scaled *a, int64_t length)
@@ -133,7 +132,7 @@ void hzi_hadamard_scaled(const struct hzi_scaled *a)
 		const int64_t h = (int64_t)1 << l;
 
 		for (int64_t i = 0; i < length; i++) {
-			if (!(i & h)) {
+			if (!(i & h) && (i >= a->done || l >= a->done_bits)) {
 				float *p = v + i * step, *q = p + h * step;
 				const float s = *p, t = *q;
 

@@ -169,22 +169,19 @@ static bool is_split(int m, int k, int y_dtype)
 }
 
 /*
- * column_tile() in two steps; y holds the values between them. All exponents are looked at before.
+ * column_tile() in two steps; y holds the values between them. In place the first step looks at
+ * exponents. If it returns 0, it has made *done rows.
  */
-static int64_t split_tile(const struct columns *a, int64_t c, float *scratch)
+static int64_t split_tile(const struct columns *a, int64_t c, float *scratch, int64_t *done)
 {
 	const int64_t width = min_i64(a->width, a->columns - c);
 	const int64_t group = (int64_t)1 << (a->k / 2), groups = (int64_t)1 << (a->k - a->k / 2);
+	const int most = 127 - a->k - (a->in_place && a->pre ?
+			 a->kern->exponent(a->pre, HZ_F32, 1, 0, groups * group) : 0);
 	struct columns s = *a;
 
-	if (a->in_place) {
-		const int pre = a->pre ? a->kern->exponent(a->pre, HZ_F32, 1, 0, groups * group) : 0;
-
-		if (a->kern->exponent(a->x + c * dtype_bytes(a->x_dtype), a->x_dtype,
-				      groups * group, a->x_ld, width) > 127 - a->k - pre)
-			return 0;
-	}
 	s.in_place = false;
+	s.most_exponent = a->in_place ? &most : NULL;
 	s.k = a->k / 2;
 	s.last = false;
 	s.post = NULL;
@@ -192,7 +189,10 @@ static int64_t split_tile(const struct columns *a, int64_t c, float *scratch)
 		s.x = a->x + i * group * a->x_ld * dtype_bytes(a->x_dtype);
 		s.y = a->y + i * group * a->y_ld * 4;
 		s.pre = a->pre ? a->pre + i * group : NULL;
-		column_tile(&s, c, scratch);
+		if (column_tile(&s, c, scratch) < width) {
+			*done = i * group;
+			return 0;
+		}
 	}
 	s = *a;
 	s.in_place = false;
@@ -230,9 +230,11 @@ int64_t hzi_columns_width(const struct hzi_hadamard_kern *kern, const struct hzi
 	return width;
 }
 
-int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch)
+int64_t hzi_run_columns(const struct columns *a, int64_t c, float *scratch, int64_t *done)
 {
-	return (is_split(a->m, a->k, a->y_dtype) ? split_tile : column_tile)(a, c, scratch);
+	*done = 0;
+	return is_split(a->m, a->k, a->y_dtype) ? split_tile(a, c, scratch, done) :
+						  column_tile(a, c, scratch);
 }
 
 void hzi_scale_columns(const struct columns *a, int64_t c, const float *scratch)

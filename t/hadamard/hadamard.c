@@ -873,6 +873,8 @@ static void test_overflow(void)
 		if (c.o.axis) {
 			c.shape[0] = c.shape[1];
 			c.shape[1] = 1 + rnd_below(&rnd, 40);
+			if (i % 2)
+				c.calm = rnd_below(&rnd, c.shape[0]) * c.shape[1];
 		}
 		if (rnd_below(&rnd, 2)) {
 			c.in_place = 1;

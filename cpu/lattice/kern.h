@@ -153,15 +153,38 @@ struct hzi_lattice_scales {
 #define HZI_LATTICE_SHAPED 256	/* most blocks of a call of lattice_shaped() */
 
 /*
+ * What values v of blocks add to bounds of the error at each of 16 scales, see cells.inc: cell i <=
+ * HZI_LATTICE_CELLS is for -v and v near i / density, those behind for v above `first` near
+ * (i - skip) / density.
+ */
+#define HZI_LATTICE_CELLS 1024
+
+struct hzi_lattice_cell {
+	uint16_t distance[2][16];
+	uint8_t change[32];
+};
+
+struct hzi_lattice_cells {
+	struct hzi_lattice_cell cell[2 * HZI_LATTICE_CELLS + 2];
+	uint16_t factor[16];		/* of `change` */
+	float density, first;
+	int32_t skip;
+};
+
+/*
  * Encodes count blocks v to codes with a shaping other than NESTED: labels and t. redo[i]: 1 where
  * hzi_shaped_choose() must do it, 2 where hzi_shaped_fits() tells whether the block was clipped, 3
- * where it was, else 0. Arrays are padded to LANES.
+ * where it was, else 0; *any: any is 1. Arrays are padded to LANES. cells: NULL, or those of a
+ * rule whose shaping is CUBE.
  */
 struct hzi_lattice_shaped {
 	const struct hzi_lattice_rule *rule;
+	const struct hzi_lattice_cells *cells;
 	const float *v;
 	uint32_t *label;
 	float *t, *redo;
+	uint8_t *t8;			/* t */
+	bool *any;
 	int64_t count;
 };
 
@@ -176,6 +199,8 @@ struct hzi_lattice_kern {
 	void (*norms)(const struct hzi_lattice_norms *a);
 	void (*shaped)(const struct hzi_lattice_shaped *a);
 	void (*convert)(const struct hzi_convert *a);
+	/* NULL: the level does not have it. */
+	void (*cells)(const struct hzi_lattice_rule *r, struct hzi_lattice_cells *t);
 };
 
 HZI_KERN(lattice)

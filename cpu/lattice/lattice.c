@@ -30,6 +30,7 @@ struct encode_job {
 	int64_t run, runs;		/* blocks of a run, runs of a row */
 	int64_t overload[2];		/* sums over all threads */
 	struct scratch *scratches;		/* one per thread, with by_simd */
+	struct hzi_lattice_cells *cells;	/* of codes with a shaping; NULL: not used */
 };
 
 #define RUN_VALUES 8192			/* of a run, at most */
@@ -742,7 +743,7 @@ static const float *shaped_values(const struct encode_job *job, const struct run
 
 /* Stores codes, which every packing holds as one number, and t. */
 static void store_labels(const struct encode_job *job, const struct run *run, int64_t i,
-			 int64_t count, const uint32_t *label, const float *t)
+			 int64_t count, const uint32_t *label, const uint8_t *t)
 {
 	const int bytes = (int)size_of(job->a->code_dtype);
 	void *const codes = offset(run->codes, i * job->map.code_block, bytes);
@@ -755,8 +756,12 @@ static void store_labels(const struct encode_job *job, const struct run *run, in
 		for (int64_t j = 0; j < count; j++)
 			hzi_lattice_store(&c, j, label[j]);
 	}
+	if (job->map.t_step == 1) {
+		memcpy(run->t + i, t, (size_t)count);
+		return;
+	}
 	for (int64_t j = 0; j < count; j++)
-		run->t[(i + j) * job->map.t_step] = (uint8_t)t[j];
+		run->t[(i + j) * job->map.t_step] = t[j];
 }
 
 static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
@@ -766,6 +771,8 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 	int64_t overload[2] = {0, 0};
 	uint32_t label[SHAPED + PADDING];
 	float values[8 * SHAPED], t[SHAPED + PADDING], redo[SHAPED + PADDING];
+	uint8_t t8[SHAPED + PADDING];
+	bool any;
 
 	(void)thread;
 	for (int64_t u = begin; u < end; u++) {
@@ -776,10 +783,10 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 			const float *const v = shaped_values(job, &run, i, count, values);
 
 			job->kern->shaped(&(struct hzi_lattice_shaped){
-				.rule = r, .v = v, .label = label, .t = t, .redo = redo,
-				.count = count,
+				.rule = r, .cells = job->cells, .v = v, .label = label, .t = t,
+				.redo = redo, .t8 = t8, .any = &any, .count = count,
 			});
-			for (int64_t j = 0; j < count; j++) {
+			for (int64_t j = 0; j < count && (any || job->a->overload); j++) {
 				if (redo[j] == 1) {
 					struct group group;
 					int32_t p[DIMS];
@@ -788,13 +795,13 @@ static void encode_shaped(void *data, int thread, int64_t begin, int64_t end)
 					map_group(job, 1, overload, &group);
 					point_of(job, &group, 0, overload, p);
 					label[j] = hzi_label_of(r->shaping, r->log2q, p);
-					t[j] = (float)group.t;
+					t8[j] = (uint8_t)group.t;
 				} else if (redo[j] != 0 && job->a->overload) {
 					overload[0] += redo[j] == 3 ||
 						       !hzi_shaped_fits(r, v + 8 * j);
 				}
 			}
-			store_labels(job, &run, i, count, label, t);
+			store_labels(job, &run, i, count, label, t8);
 		}
 	}
 	add_overload(job, overload);
@@ -888,10 +895,30 @@ int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_c
 	return HZ_OK;
 }
 
+/*
+ * A table takes as much time as some 2000 blocks save. Its numbers and squares of scales are normal
+ * f32 numbers.
+ */
+size_t hzi_lattice_encode_shaped_workspace(const struct hz_context *ctx,
+					   const struct hzi_lattice_encode_call *c)
+{
+	const struct encode_job job = make_job(ctx, c, false);
+	const float largest = job.rule->scale[job.rule->largest];
+
+	if (!job.kern->cells || job.rule->shaping != HZI_SHAPING_CUBE ||
+	    rows_of(&job.map) * job.map.blocks < 2048 || largest < 0x1p-50f || largest > 0x1p50f)
+		return 0;
+	return sizeof(*job.cells);
+}
+
 int hzi_lattice_encode_shaped(struct hz_context *ctx, const struct hzi_lattice_encode_call *c)
 {
 	struct encode_job job = make_job(ctx, c, false);
 
+	if (hzi_lattice_encode_shaped_workspace(ctx, c)) {
+		job.cells = ctx->workspace;
+		job.kern->cells(job.rule, job.cells);
+	}
 	hzi_parallel(ctx, threads_of(ctx, &job), encode_shaped, &job,
 		     rows_of(&job.map) * job.runs);
 	if (c->a->overload)

@@ -173,6 +173,8 @@ struct hzi_lattice_encode_call {
 int hzi_lattice_encode(struct hz_context *ctx, const struct hzi_lattice_encode_call *c,
 		       bool by_simd);
 int hzi_lattice_encode_shaped(struct hz_context *ctx, const struct hzi_lattice_encode_call *c);
+size_t hzi_lattice_encode_shaped_workspace(const struct hz_context *ctx,
+					   const struct hzi_lattice_encode_call *c);
 size_t hzi_lattice_encode_workspace(const struct hz_context *ctx,	/* with by_simd */
 				    const struct hzi_lattice_encode_call *c);
 

@@ -40,6 +40,11 @@ static const char *encode_shaped_unsupported(const struct hz_context *ctx, const
 	return c->a->lattice->rule.shaping ? NULL : "the code is a nested one";
 }
 
+static size_t encode_shaped_workspace(const struct hz_context *ctx, const void *args)
+{
+	return hzi_lattice_encode_shaped_workspace(ctx, args);
+}
+
 static int encode_shaped(struct hz_context *ctx, const void *args)
 {
 	return hzi_lattice_encode_shaped(ctx, args);
@@ -55,7 +60,8 @@ static const struct hzi_route encode_routes[] = {
 	 .unsupported = encode_simd_unsupported, .workspace = encode_simd_workspace,
 	 .run = encode_simd},
 	{"shaped", "codes with a shaping other than nested: a block in each lane",
-	 .unsupported = encode_shaped_unsupported, .run = encode_shaped},
+	 .unsupported = encode_shaped_unsupported, .workspace = encode_shaped_workspace,
+	 .run = encode_shaped},
 	{"generic", "any call: block by block", .run = encode_generic},
 };
 

@@ -25,5 +25,6 @@ void HZI_FILL(lattice)(void *table)
 	kern->scales = lattice_scales;
 	kern->norms = lattice_norms;
 	kern->shaped = lattice_shaped;
+	kern->cells = lattice_cells;
 	kern->convert = convert;
 }

@@ -547,7 +547,7 @@ static void test_devices(uint64_t *rnd)
 		hz_lattice *l = rnd_below(rnd, 2) ? open_code(c, bank, banks) :
 				lattice_new(devs[0].ctx, &named);
 		struct job j = {.l = l, .rows = 1 + rnd_below(rnd, 4),
-				.n = 1 + rnd_below(rnd, n % 4 ? 300 : 5000),
+				.n = 1 + rnd_below(rnd, rnd_below(rnd, 4) ? 300 : 16000),
 				.dtype = floats[rnd_below(rnd, 3)], .scaled = (int)rnd_below(rnd, 2),
 				.pack = (int)rnd_below(rnd, 3)};
 		const size_t values = (size_t)(j.rows * j.n), size = hz_dtype_size(j.dtype);

@@ -23,7 +23,7 @@ libhz_la_SOURCES += \
 	gpu/quat_gemm/routes.c gpu/quat_gemm/simt_f32.c gpu/quat_gemm/wgmma.c \
 	gpu/quat_gemm/wgmma_in_place.c \
 	gpu/quat_layer/images.c gpu/quat_layer/pool.c gpu/quat_layer/recurrent.c gpu/quat_layer/routes.c \
-	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/vlut/append.c gpu/vlut/bias_act.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
+	gpu/quat_layer/steps.c gpu/runtime/cuda.c gpu/runtime/unpack.c gpu/vlut/append.c gpu/vlut/bias_act.c gpu/vlut/common.c gpu/vlut/d4_bitfield.c \
 	gpu/vlut/d4_f16_skinny.c gpu/vlut/d4_f16_wgmma.c gpu/vlut/decoded_wgmma.c gpu/vlut/e8_bitplane.c gpu/vlut/generic.c \
 	gpu/vlut/images.c gpu/vlut/label.c gpu/vlut/pack.c gpu/vlut/routes.c gpu/vlut/table_f16_skinny.c \
 	gpu/vlut/table_s8_skinny.c gpu/vlut/table_wgmma.c gpu/vlut/via_f16.c gpu/vlut/via_qgemm.c
@@ -62,7 +62,7 @@ noinst_HEADERS += \
 	gpu/quat_gemm/wgmma.h gpu/quat_gemm/wgmma_in_place.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/quat_layer/recurrent.cuh \
 	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
-	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h \
+	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h gpu/runtime/unpack.h \
 	gpu/vlut/append.h gpu/vlut/bias_act.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
 	gpu/vlut/d4_f16_wgmma.h gpu/vlut/d4_wgmma.cuh gpu/vlut/decoded_wgmma.h gpu/vlut/e8_bitplane.cuh \
 	gpu/vlut/e8_bitplane.h gpu/vlut/label.cuh gpu/vlut/label.h \
@@ -102,7 +102,7 @@ HZ_CU = \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \
 	 gpu/vlut/table_f16_skinny.cu gpu/vlut/table_s8_skinny.cu gpu/vlut/table_wgmma.cu \
 	tools/core/peak.cu
-EXTRA_DIST += $(HZ_CU)
+EXTRA_DIST += $(HZ_CU) tools/pack-fatbin
 
 if HAVE_CUDA
 HZ_FATBINS = $(HZ_CU:.cu=.fatbin)
@@ -124,18 +124,24 @@ gpu/vlut/$(HZ_IMAGES): $(filter gpu/vlut/%,$(HZ_FATBINS))
 # Of hurwitz and of t/core/cuda
 HZ_PEAK = tools/core/hurwitz-peak.o tools/core/peak.o
 $(HZ_PEAK): tools/core/peak.fatbin
+if HAVE_LZMA
+HZ_PACK = $(top_srcdir)/tools/pack-fatbin
+endif
 # What a fatbin is made of, nvcc writes beside it. gpu/flags is new only if it says something else.
 -include $(HZ_FATBINS:=.d)
-$(HZ_FATBINS): gpu/flags
+$(HZ_FATBINS): gpu/flags $(HZ_PACK)
 gpu/flags: Makefile
 	@$(MKDIR_P) gpu
-	@echo '$(NVCC) $(HZ_NVCC_ARCH) $(NVCCFLAGS)' >$@.tmp
+	@echo '$(NVCC) $(HZ_NVCC_ARCH) $(HZ_NVCC_COMPRESS) $(NVCCFLAGS)' >$@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 %.fatbin: %.cu
 	@$(MKDIR_P) $(@D)
-	$(AM_V_GEN)$(NVCC) --fatbin -std=c++17 $(HZ_NVCC_ARCH) -I$(top_srcdir)/include \
-		-I$(top_srcdir) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ \
+	$(AM_V_GEN)$(NVCC) --fatbin -std=c++17 $(HZ_NVCC_ARCH) $(HZ_NVCC_COMPRESS) \
+		-I$(top_srcdir)/include -I$(top_srcdir) $(NVCCFLAGS) -MMD -MP -MF $@.d -MT $@ \
 		-o $@.tmp $<
+if HAVE_LZMA
+	$(AM_V_at)$(HZ_PACK) $@.tmp $@.packed && mv $@.packed $@.tmp
+endif
 	$(AM_V_at)mv $@.tmp $@
 endif
 EXTRA_DIST += \

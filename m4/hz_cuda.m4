@@ -4,7 +4,8 @@
 # The default of --with-cuda-arch
 m4_define([HZ_CUDA_ARCH_DEFAULT], [80 90a 100 120 90+ptx])
 
-# HZ_CUDA: --with-cuda[=DIR], --with-cuda-arch=LIST; sets NVCC, HZ_NVCC_ARCH, hz_cuda, HZ_HAVE_CUDA.
+# HZ_CUDA: --with-cuda[=DIR], --with-cuda-arch=LIST; sets NVCC, HZ_NVCC_ARCH, HZ_NVCC_COMPRESS,
+# hz_cuda, HZ_HAVE_CUDA.
 # An arch N gives machine code for sm_N, N+ptx gives PTX that later GPUs compile at load time, native
 # machine code for the GPUs of this machine. Code for 10.x is made of the PTX for 9.0, since nothing
 # is in it that only 10.x has: for both the compiler runs once, the assembler alone twice.
@@ -26,6 +27,7 @@ AC_DEFUN([HZ_CUDA], [
 	hz_cuda=no
 	hz_cuda_summary="no (--without-cuda)"
 	HZ_NVCC_ARCH=
+	HZ_NVCC_COMPRESS=
 	AS_IF([test "$with_cuda" = no], [], [
 		hz_cuda_path=$PATH:/usr/local/cuda/bin:/opt/cuda/bin:/usr/lib/nvidia-cuda-toolkit/bin
 		AS_CASE([$with_cuda], [auto|yes], [], [hz_cuda_path=$with_cuda/bin:$with_cuda])
@@ -81,9 +83,11 @@ AC_DEFUN([HZ_CUDA], [
 		AS_ECHO(['extern "C" __global__ void k(float *x) { x@<:@threadIdx.x@:>@ = 0; }']) > conftest.cu
 		AS_IF([$NVCC --fatbin --threads 0 --compress-mode=size -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
 			[AC_MSG_RESULT([yes])
-			 HZ_NVCC_ARCH="$HZ_NVCC_ARCH --threads 0 --compress-mode=size"],
+			 HZ_NVCC_ARCH="$HZ_NVCC_ARCH --threads 0"
+			 HZ_NVCC_COMPRESS=--compress-mode=size],
 			[AC_MSG_RESULT([no])])
 		rm -f conftest.cu conftest.fatbin
 	])
 	AC_SUBST([HZ_NVCC_ARCH])
+	AC_SUBST([HZ_NVCC_COMPRESS])
 ])

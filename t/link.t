@@ -85,6 +85,11 @@ END
 					print $1 ": " $3
 			}' "$work/names" "$work/symbols" | head -n 20)"
 	report "it runs" "$("$work/app" 2>&1 || echo "status $?")"
+	if grep -q '^hzi_code_' "$work/names"; then
+		report "it loads its device code" "$(HURWITZ_DEVICE=cuda FAKECUDA_UNPACK=1 \
+			HURWITZ_LIBCUDA=$(cd "$top_builddir" && pwd)/t/core/fakecuda.so \
+			"$work/app" 2>&1 || echo "status $?")"
+	fi
 	[ $# -lt 4 ] || report "it has at most $4 bytes" "$(too_large "$4")"
 }
 

@@ -5,7 +5,7 @@
 HZ_TESTS_C = t/quantize/rotated t/vlut/vlut t/quat_layer/batchnorm t/quat_conv/quat_conv \
 	t/core/args t/core/context t/core/cuda t/core/cuda_open t/core/dlpack t/core/exceptions \
 	t/core/faults t/core/fuzz_args t/core/fuzz_codes t/core/fuzz_model t/core/fuzz_npy \
-	t/core/graphs t/core/grid t/core/large t/core/launches t/core/memory t/core/model \
+	t/core/graphs t/core/grid t/core/images t/core/large t/core/launches t/core/memory t/core/model \
 	t/core/oom t/core/pool t/core/rounding t/core/route t/core/soak t/core/supports t/core/tensor \
 	t/core/thread_count t/core/threads t/hadamard/base t/hadamard/calls t/hadamard/cuda \
 	t/hadamard/hadamard t/hadamard/plan t/hadamard/properties t/hadamard/quantize \

@@ -23,6 +23,7 @@
 
 #include "gpu/runtime/cuabi.h"
 #include "gpu/runtime/cuda.h"
+#include "gpu/runtime/unpack.h"
 
 #ifndef HZ_HAVE_CUDA
 #define HZ_HAVE_CUDA 0
@@ -40,6 +41,7 @@ static struct {
 	int status;		/* HZ_OK, or why nothing below can be used */
 	int version, devices;
 	unsigned fork_generation;
+	bool takes_packed;	/* images as they are: a stand-in for tests */
 	char reason[HZI_ERRMSG_BYTES];
 } driver;
 
@@ -111,6 +113,7 @@ static bool find_functions(const char *path)
 {
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	cu_get_proc_address *get = NULL;
+	int (*takes_packed)(void) = NULL;
 	void *symbol, *functions[] = {
 #define CU_NEED(name, params) &cu.name,
 #define CU_MAY(version, name, params) &cu.name,
@@ -157,6 +160,8 @@ static bool find_functions(const char *path)
 		}
 		memcpy(functions[i], &symbol, sizeof(symbol));
 	}
+	find_symbol(library, "fakecuda_takes_packed", &takes_packed);
+	driver.takes_packed = takes_packed && takes_packed();
 	return true;
 }
 
@@ -371,19 +376,29 @@ static int load_image(struct hz_context *ctx, const char *op, const struct hzi_i
 		      int image)
 {
 	struct hzi_cuda *g = ctx->cuda;
+	const struct hzi_image *packed = &family->image[image - family->first_image];
 	int preserved = CU_LIBRARY_BINARY_IS_PRESERVED, mode;
-	void *yes = (void *)1;
+	void *yes = (void *)1, *code = (void *)packed->code;
 	char what[64];
+	size_t bytes = 0;
 	bool relaxed;
 	CUresult r;
 
 	if (g->library[image])
 		return HZ_OK;
+	if (!driver.takes_packed)
+		HZ_CHECK(hzi_cuda_unpack(ctx, op, image_names[image], packed, g->info.sm, &code,
+					 &bytes));
 	relaxed = relax(&mode);
-	/* The image is constant data of this library, so the driver need not copy it. */
-	r = cu.LibraryLoadData(&g->library[image], family->image[image - family->first_image].code,
-			       NULL, NULL, 0, &preserved, &yes, 1);
+	/*
+	 * An image is constant data of this library, so the driver need not copy it. It copies what
+	 * was unpacked.
+	 */
+	r = cu.LibraryLoadData(&g->library[image], code, NULL, NULL, 0, &preserved, &yes,
+			       bytes == 0);
 	restore(relaxed, &mode);
+	if (bytes)
+		hzi_mfree(ctx, code, bytes);
 	if (r != CUDA_SUCCESS)
 		g->library[image] = NULL;
 	snprintf(what, sizeof(what), "loading the %s device code for SM %d.%d", image_names[image],

@@ -20,11 +20,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define DEVICES 8
+#define DEVICES 16
 #define STACK 32
 #define SHARED_FREE 49152
 #define SHARED_OPTIN 232448	/* 227 KiB, as compute capability 9.0 */
 #define FATBIN_MAGIC 0xba55ed50u
+#define ELF_MAGIC 0x464c457fu
 
 enum kind { STREAM = 0x5354, EVENT, LIBRARY, KERNEL, FUNCTION, GRAPH, EXEC };
 
@@ -111,7 +112,7 @@ static long time_now;
 static struct {
 	int devices, sm[DEVICES], sms, version, init, image;
 	size_t memory;
-	bool stub, nowhere;
+	bool stub, nowhere, unpack;
 	const char *missing;
 	bool read;
 } setting;
@@ -124,7 +125,7 @@ static struct {
 	long launches_count, launches_capacity;
 	int complaints, dropped;
 	const char *failed;
-	char first[256];
+	char first[256], image[64];
 	void (*run)(const struct fakecuda_launch *l, void *user);
 	void *user;
 } state;
@@ -170,6 +171,7 @@ static void read_settings(void)
 	setting.memory = (size_t)number("FAKECUDA_MEMORY", 1 << 30);
 	setting.stub = number("FAKECUDA_STUB", 0);
 	setting.nowhere = number("FAKECUDA_NOWHERE", 0);
+	setting.unpack = number("FAKECUDA_UNPACK", 0);
 	setting.missing = getenv("FAKECUDA_MISSING");
 	state.fail_at = number("FAKECUDA_FAIL_AT", 0);
 	state.fail_code = number("FAKECUDA_FAIL_CODE", CUDA_ERROR_UNKNOWN);
@@ -1042,8 +1044,15 @@ static CUresult fake_LibraryLoadData(CUlibrary *library, const void *code, int *
 	BEGIN("cuLibraryLoadData", CONTEXT | UNSAFE);
 	if (code)
 		memcpy(&magic, code, sizeof(magic));
-	if (magic != FATBIN_MAGIC || jit_count || count > 1)
-		return end(complain(CUDA_ERROR_INVALID_IMAGE, "cuLibraryLoadData: not a fatbin"));
+	/*
+	 * A fatbin, a cubin or PTX, which begins with a comment, a directive or an empty line; or a
+	 * packed image, which begins with sm_ or compute_.
+	 */
+	if ((magic != FATBIN_MAGIC && magic != ELF_MAGIC &&
+	     (!(char)magic || !strchr(setting.unpack ? "/.\n" : "sc", (char)magic))) ||
+	    jit_count || count > 1)
+		return end(complain(CUDA_ERROR_INVALID_IMAGE, "cuLibraryLoadData: not an image"));
+	snprintf(state.image, sizeof(state.image), "%s", magic == FATBIN_MAGIC ? "" : (const char *)code);
 	if (setting.image)
 		return end(setting.image);
 	*library = make(LIBRARY, sizeof(**library));
@@ -1286,6 +1295,16 @@ static int born(const char *name)
 	return 2000;
 }
 
+EXPORT int fakecuda_takes_packed(void);
+
+EXPORT int fakecuda_takes_packed(void)
+{
+	pthread_mutex_lock(&lock);
+	read_settings();
+	pthread_mutex_unlock(&lock);
+	return !setting.unpack;
+}
+
 EXPORT cu_get_proc_address cuGetProcAddress_v2;
 
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
@@ -1412,6 +1431,11 @@ static struct fakecuda_live live(void)
 	return n;
 }
 
+static const char *image(void)
+{
+	return state.image;
+}
+
 static int complaints(char *first, size_t size)
 {
 	if (first)
@@ -1434,6 +1458,7 @@ EXPORT const struct fakecuda *fakecuda(void)
 		.launch = launch,
 		.hook = hook,
 		.live = live,
+		.image = image,
 		.complaints = complaints,
 		.cu = &table,
 	};

@@ -16,6 +16,9 @@
  *	FAKECUDA_STUB=1			behave like the toolkit's stub library
  *	FAKECUDA_INIT=CODE		result of cuInit()
  *	FAKECUDA_IMAGE=CODE		result of loading an image or a kernel
+ *	FAKECUDA_UNPACK=1		take no packed image: the library unpacks, which takes tests
+ *					that open thousands of contexts minutes, and only works
+ *					for GPUs that there is code for
  *	FAKECUDA_MEMORY=BYTES		of each device
  *	FAKECUDA_FAIL_AT=K FAKECUDA_FAIL_CODE=CODE FAKECUDA_FAIL_EVER=1
  *					the K-th call fails, or all from the K-th on
@@ -69,6 +72,8 @@ struct fakecuda {
 	/* run() is called for each kernel that runs; it may compute what the kernel would. */
 	void (*hook)(void (*run)(const struct fakecuda_launch *l, void *user), void *user);
 	struct fakecuda_live (*live)(void);
+	/* How the image that was loaded last begins, as text; "" for a fatbin */
+	const char *(*image)(void);
 	/* Misuse that a driver might not notice: the count, and the first one as text */
 	int (*complaints)(char *first, size_t size);
 	const struct cu_functions *cu;

@@ -726,21 +726,41 @@ static int read_device(struct hzi_cuda *g)
 	return r;
 }
 
+/* A kernel of the smallest image; -1: this program has no image */
+static int kernel_to_try(void)
+{
+	ptrdiff_t least = PTRDIFF_MAX;
+	int kernel = -1;
+
+	for (size_t f = 0; f < FAMILIES; f++) {
+		for (int i = 0; families[f] && i < families[f]->kernels; i++) {
+			const int k = families[f]->first_kernel + i;
+			const struct hzi_image *image =
+				&families[f]->image[image_of[k] - families[f]->first_image];
+
+			if (image->end - image->code < least) {
+				least = image->end - image->code;
+				kernel = k;
+			}
+		}
+	}
+	return kernel;
+}
+
 /*
  * Loads one kernel, since only loading shows whether the image has code for this GPU that the
- * driver accepts. A context that opens can compute.
+ * driver accepts. A context that opens can compute. Unpacking a large image takes 20 ms, and the
+ * driver's compiler half a minute for its PTX.
  */
 static int try_code(struct hz_context *ctx)
 {
 	const char *op = ctx->cuda->info.name;
+	const int kernel = kernel_to_try();
 	int status = enter(ctx, op);
-	size_t f = 0;
 
 	if (status == HZ_OK) {
-		while (f < FAMILIES && !families[f])
-			f++;
-		if (f < FAMILIES)
-			status = load_kernel(ctx, op, families[f]->first_kernel);
+		if (kernel >= 0)
+			status = load_kernel(ctx, op, kernel);
 		leave();
 	}
 	if (status == HZ_OK)

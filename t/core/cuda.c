@@ -688,6 +688,7 @@ static void lost_device(void)
 	/* A launch reports the error of earlier work. */
 	fake->reset();
 	ctx = open_cuda(0);
+	is_int(launch(ctx, 1, 32, 0, 0), HZ_OK, "a launch that loads the kernel");
 	fake->break_device(0, CUDA_ERROR_LAUNCH_FAILED);
 	is_int(launch(ctx, 1, 32, 0, 0), HZ_ECUDA, "a launch on a broken device");
 	has_str(hz_errmsg(ctx), "or earlier work: unspecified launch failure",

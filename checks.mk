@@ -76,7 +76,7 @@ check-malloc:
 check-all-arch:
 	+$(check_at) && ../src/configure --quiet --with-cuda --with-isa=c NVCC="$(NVCC)" \
 		--with-cuda-arch="$(HZ_CUDA_ARCH_ALL)" && \
-		$(check_make) check TESTS="$(filter %/cuda t/core/cuda% t/core/launches,$(HZ_TESTS_C))"
+		$(check_make) check TESTS="$(filter %/cuda t/core/cuda% t/core/images t/core/launches,$(HZ_TESTS_C))"
 check-o0:
 	+$(check_build) CFLAGS=-O0 && $(check_make) check
 check-lto:

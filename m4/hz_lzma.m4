@@ -3,7 +3,7 @@
 
 # HZ_LZMA, after HZ_CUDA: --with-lzma; sets LZMA_CFLAGS, LZMA_LIBS, hz_lzma, HZ_HAVE_LZMA, and
 # HZ_NVCC_COMPRESS, since xz compresses then. It is for device code alone. A link test follows
-# pkg-config, as for hwloc, and a test of tools/pack-fatbin, for which xz and nvcc must be as it expects.
+# pkg-config, as for hwloc, and a test of tools/pack-fatbin, which expects certain headers of nvcc's.
 AC_DEFUN([HZ_LZMA], [
 	AC_ARG_WITH([lzma],
 		[AS_HELP_STRING([--without-lzma], [nvcc compresses device code, not xz])],

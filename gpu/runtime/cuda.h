@@ -34,7 +34,7 @@ enum hzi_kernel {
 };
 
 struct hzi_image {
-	const unsigned char *code;	/* NULL: this build has no device code */
+	const unsigned char *code;	/* a fatbin, packed or not; NULL: no device code is built */
 	const unsigned char *end;
 };
 
@@ -88,8 +88,8 @@ struct hzi_launch {
 /*
  * Launches a kernel on the context's stream. params is its one argument, a struct passed by value.
  * The CUDA context is current only during this call. The first launch loads the kernel and its
- * image. Fails with HZ_ECUDA, or HZ_ENOTSUP if there is no code for this GPU or in this program; op
- * names the call in the message.
+ * image. Fails with HZ_ECUDA, HZ_ENOMEM, or HZ_ENOTSUP if there is no code for this GPU or in this
+ * program; op names the call in the message.
  */
 int hzi_cuda_launch(struct hz_context *ctx, const char *op, int kernel,
 		    const struct hzi_launch *launch, const void *params, size_t params_bytes);

@@ -3,9 +3,9 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * The driver chooses from a fatbin itself, and unpacks what nvcc has compressed. xz makes device code
- * smaller, but then the choice is made here. Each target is compressed alone, so that a GPU's alone is
- * unpacked.
+ * The driver chooses from a fatbin itself, and unpacks what nvcc has compressed. xz makes device
+ * code smaller, but then the choice is made here. Each target is compressed alone, so that only the
+ * GPU's is unpacked.
  */
 #include <config.h>
 
@@ -46,9 +46,9 @@ static const unsigned char *read_target(const unsigned char *p, const unsigned c
 
 /*
  * How well a target fits compute capability sm, as the driver chooses from a fatbin; 0: not at all.
- * Machine code runs on GPUs of the same major version and no lower minor version, PTX on all that are
- * not older; with a suffix a on the GPU of that number alone, and PTX with a suffix f on GPUs of the
- * same major version. Machine code is better than PTX, then the highest number is best.
+ * Machine code runs on GPUs of the same major version and no lower minor version, PTX on all that
+ * are not older; with a suffix a on the GPU of that number alone, and PTX with a suffix f on GPUs of
+ * the same major version. Machine code is better than PTX, then the highest number is best.
  */
 static int fit(const char *name, int sm)
 {

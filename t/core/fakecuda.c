@@ -1052,7 +1052,8 @@ static CUresult fake_LibraryLoadData(CUlibrary *library, const void *code, int *
 	     (!(char)magic || !strchr(setting.unpack ? "/.\n" : "sc", (char)magic))) ||
 	    jit_count || count > 1)
 		return end(complain(CUDA_ERROR_INVALID_IMAGE, "cuLibraryLoadData: not an image"));
-	snprintf(state.image, sizeof(state.image), "%s", magic == FATBIN_MAGIC ? "" : (const char *)code);
+	snprintf(state.image, sizeof(state.image), "%s",
+		 magic == FATBIN_MAGIC ? "" : (const char *)code);
 	if (setting.image)
 		return end(setting.image);
 	*library = make(LIBRARY, sizeof(**library));

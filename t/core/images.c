@@ -39,7 +39,7 @@ const struct hzi_images hzi_images_tools = {
 	.first_image = HZI_IMAGES_tools, .first_kernel = HZI_KERNELS_tools,
 };
 
-/* A cubin begins as an ELF file. The stand-in for the driver tells what it got up to a zero byte. */
+/* A cubin begins as an ELF file. The stand-in for the driver tells what it got, as text. */
 static void text_of(const char *target, char *text, size_t size)
 {
 	snprintf(text, size, "%s %s", strncmp(target, "sm_", 3) ? ".version 9.0" : "\177ELF", target);
@@ -113,7 +113,8 @@ static void choices(void)
 		{"compute_90a", {[3] = "compute_90a"}},
 		{"compute_90", {[3] = "compute_90", "compute_90", "compute_90", "compute_90",
 				"compute_90", "compute_90"}},
-		{"compute_100f sm_120f", {[4] = "compute_100f", "compute_100f", [7] = "sm_120f", "sm_120f"}},
+		{"compute_100f sm_120f", {[4] = "compute_100f", "compute_100f",
+					  [7] = "sm_120f", "sm_120f"}},
 		{"compute_80 sm_75", {"compute_80", "compute_80", "compute_80", "compute_80",
 				      "compute_80", "compute_80", "compute_80", "compute_80",
 				      "compute_80"}},

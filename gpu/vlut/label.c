@@ -143,8 +143,10 @@ struct plan {
 
 static size_t shared_of(int64_t chunks, int columns)
 {
-	return (size_t)columns * (2 * HZI_VLUT_LABEL_WARPS(columns) * HZI_VLUT_LABEL_ROWS * 4 +
-				  (size_t)chunks * HZI_VLUT_LABEL_CHUNK * 2);
+	const size_t warps = HZI_VLUT_LABEL_GROUPS * HZI_VLUT_LABEL_WARPS;
+
+	return warps * 32 * 4 + (size_t)columns * (2 * warps * HZI_VLUT_LABEL_ROWS * 4 +
+						   (size_t)chunks * HZI_VLUT_LABEL_CHUNK * 2);
 }
 
 static const char *plan_of(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
@@ -199,13 +201,10 @@ int hzi_cuda_vlut_label_skinny(struct hz_context *ctx, const void *args)
 	p.parts = plan.parts;
 	p.x_vectorized = hzi_cuda_vlut_x_vectorized(a);
 
-	/* Blocks that fit at a time, as many tiles for each */
-	const int64_t at_once = sms * (plan.columns == HZI_VLUT_LABEL_COLUMNS ? 1 : 2);
-	const int64_t rounds = ceil_div(tiles, at_once);
 	const bool is_16bit = a->x_dtype != HZ_F32 && p.x_vectorized;
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(tiles, rounds)},
-		.block = {32 * (unsigned)HZI_VLUT_LABEL_WARPS(plan.columns)},
+		.grid = {(unsigned)min_of(tiles, sms)},
+		.block = {HZI_VLUT_LABEL_GROUPS * HZI_VLUT_LABEL_WARPS * 32},
 		.shared_bytes = (unsigned)plan.shared, .early = true,
 	};
 	const int64_t step = plan.columns / plan.parts;

@@ -12,7 +12,8 @@
 #define HZI_VLUT_LABEL_ROWS 16		/* rows of a tile */
 #define HZI_VLUT_LABEL_CHUNK 128	/* values of k: 16 blocks */
 #define HZI_VLUT_LABEL_COLUMNS 8	/* columns per launch, at most */
-#define HZI_VLUT_LABEL_WARPS(columns) ((columns) == 8 ? 16 : 8)
+#define HZI_VLUT_LABEL_WARPS 8		/* of a group, which multiplies a tile */
+#define HZI_VLUT_LABEL_GROUPS 2		/* of a block */
 
 /* Bits of T of a packed block */
 #define HZI_VLUT_LABEL_T_BITS(shaping, scales) \
@@ -54,8 +55,8 @@ struct hzi_vlut_label_values {
 };
 
 /*
- * y = W x for a few columns. Grid: row tiles, or fewer. `parts` columns of the kernel stand for one
- * of x: two for f32.
+ * y = W x for a few columns. Grid: row tiles, or SMs if these are fewer. `parts` columns of the
+ * kernel stand for one of x: two for f32.
  */
 struct hzi_vlut_label_skinny {
 	const uint8_t *packed;

@@ -5,20 +5,18 @@
  */
 #include "gpu/vlut/label_skinny.cuh"
 
-/*
- * Columns, warps, chunks ahead, blocks per SM. With one block per SM x of 8 columns is converted
- * once for all row tiles of a block.
- */
-#define KERNEL(name, columns, warps, ahead, blocks, ...) \
-	extern "C" __global__ void __launch_bounds__(warps * 32, blocks) \
+/* Columns; two chunks ahead: three are slower */
+#define KERNEL(name, columns, ...) \
+	extern "C" __global__ void \
+	__launch_bounds__(HZI_VLUT_LABEL_GROUPS * HZI_VLUT_LABEL_WARPS * 32, 1) \
 	name##_##columns(const __grid_constant__ hzi_vlut_label_skinny p) \
 	{ \
-		label_skinny_block<__VA_ARGS__, columns, warps, ahead>(p).run(); \
+		label_skinny_block<__VA_ARGS__, columns, HZI_VLUT_LABEL_WARPS, 2>(p).run(); \
 	}
 #define KERNELS(name, ...) \
-	KERNEL(name, 1, HZI_VLUT_LABEL_WARPS(1), 2, 2, __VA_ARGS__) \
-	KERNEL(name, 2, HZI_VLUT_LABEL_WARPS(2), 2, 2, __VA_ARGS__) \
-	KERNEL(name, 8, HZI_VLUT_LABEL_WARPS(8), 2, 1, __VA_ARGS__)
+	KERNEL(name, 1, __VA_ARGS__) \
+	KERNEL(name, 2, __VA_ARGS__) \
+	KERNEL(name, 8, __VA_ARGS__)
 #define CODES(name, ...) \
 	KERNELS(name##_16bit, __VA_ARGS__, true) \
 	KERNELS(name##_any, __VA_ARGS__, false)

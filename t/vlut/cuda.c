@@ -437,10 +437,10 @@ static void test_e8_bitplane(void)
 }
 
 static const struct packed_row label_table[] = {
-	{"labels, a vector", 0, HZ_BF16, HZ_F16, 4096, 1, "vlut_label_skinny_cube_16bit_1", 256, 0,
+	{"labels, a vector", 0, HZ_BF16, HZ_F16, 4096, 1, "vlut_label_skinny_cube_16bit_1", 132, 0,
 	 4096},
 	{"labels, 4 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 4, "vlut_label_skinny_cube_any_8",
-	 128, 0, 4096},
+	 132, 0, 4096},
 	{"labels, 5 vectors of f32", 0, HZ_F32, HZ_F32, 4096, 5,
 	 "vlut_label_x vlut_label_wgmma_cube_f16_64x16", 128, 2, 4096},
 	{"labels, a batch", 0, HZ_F16, HZ_F16, 768, 32,

@@ -203,10 +203,19 @@ static int gemv_columns(const struct hzi_qlinear_group_args *a)
 	return a->rows > 1 ? HZI_GROUP_X_ROWS : 1;
 }
 
-/* Bytes of shared memory: sums of two panels, and x */
-static int64_t gemv_shared(const struct hzi_qlinear_group_args *a)
+/*
+ * Warps of a block; an SM has 16. One block copies x once and multiplies each panel by all 16
+ * warps. Two blocks wait less at the ends of panels: they are faster from four panels an SM on.
+ */
+static int gemv_warps(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
 {
-	return gemv_columns(a) * (2 * HZI_GROUP_WARPS * HZI_GROUP_COLUMNS * 4 +
+	return a->rows > 1 || a->l.panels <= 4 * hzi_cuda_device(ctx)->sms ? 16 : 8;
+}
+
+/* Bytes of shared memory: sums of two panels, and x */
+static int64_t gemv_shared(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
+{
+	return gemv_columns(a) * (2 * gemv_warps(ctx, a) * HZI_GROUP_COLUMNS * 4 +
 				  hzi_round_up(a->l.k, HZI_GROUP_UNIT) * 2);
 }
 
@@ -220,7 +229,7 @@ const char *hzi_cuda_qlinear_group_gemv_unsupported(const struct hz_context *ctx
 		return "W is not of 4-bit integers in groups of 128";
 	if (a->rows > HZI_GROUP_X_ROWS)
 		return "x has more than 8 rows";
-	return gemv_shared(a) > hzi_cuda_device(ctx)->shared_block_bytes ?
+	return gemv_shared(ctx, a) > hzi_cuda_device(ctx)->shared_block_bytes ?
 		       "x does not fit shared memory" : NULL;
 }
 
@@ -228,22 +237,25 @@ int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_group_args *const a = args;
 	const struct hzi_cuda_device *const device = hzi_cuda_device(ctx);
+	const int warps = gemv_warps(ctx, a);
+	const int64_t shared = gemv_shared(ctx, a);
 	/* Blocks that run at a time, and as many panels for each */
-	const int64_t at_once = device->sms *
-				(2 * gemv_shared(a) <= device->shared_block_bytes ? 2 : 1);
+	const int64_t at_once =
+		device->sms * (warps == 8 && 2 * shared <= device->shared_block_bytes ? 2 : 1);
 	const int64_t rounds = ceil_div(a->l.panels, at_once);
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(a->l.panels, rounds)}, .block = {HZI_GROUP_THREADS},
-		.shared_bytes = (unsigned)gemv_shared(a), .early = a->packed != NULL,
+		.grid = {(unsigned)ceil_div(a->l.panels, rounds)}, .block = {32 * (unsigned)warps},
+		.shared_bytes = (unsigned)shared, .early = a->packed != NULL,
 	};
 	struct hzi_group_gemm p;
 
 	parameters(a, ctx->workspace, false, &p);
 	HZ_CHECK(prepare(ctx, a, &p));
-	return hzi_cuda_launch(ctx, op, (a->x_dtype == HZ_BF16 ? HZI_KERNEL_qgemm_group_gemv_bf16_1 :
-					 HZI_KERNEL_qgemm_group_gemv_f16_1) +
-				       (a->l.zero_at ? 2 : 0) + (a->rows > 1), &launch, &p,
-			       sizeof(p));
+	return hzi_cuda_launch(ctx, op, (a->x_dtype == HZ_BF16 ?
+					 HZI_KERNEL_qgemm_group_gemv_bf16_1x8 :
+					 HZI_KERNEL_qgemm_group_gemv_f16_1x8) +
+				       (a->l.zero_at ? 3 : 0) + (warps == 16) + (a->rows > 1),
+			       &launch, &p, sizeof(p));
 }
 
 /* ---- wgmma ----------------------------------------------------------------------------------- */

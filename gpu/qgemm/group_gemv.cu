@@ -5,16 +5,17 @@
  */
 #include "gpu/qgemm/group_gemv.cuh"
 
-/* Two blocks an SM; four pieces ahead (two: a third slower) */
-#define KERNEL(name, rows, ...) \
-	extern "C" __global__ void __launch_bounds__(HZI_GROUP_THREADS, 2) \
-	name##_##rows(const __grid_constant__ hzi_group_gemm p) \
+/* 16 warps an SM, as one block or two; four pieces ahead (two: a third slower) */
+#define KERNEL(name, rows, warps, ...) \
+	extern "C" __global__ void __launch_bounds__(32 * warps, 16 / warps) \
+	name##_##rows##x##warps(const __grid_constant__ hzi_group_gemm p) \
 	{ \
-		group_gemv_block<__VA_ARGS__, rows, HZI_GROUP_WARPS, 4>(p).run(); \
+		group_gemv_block<__VA_ARGS__, rows, warps, 4>(p).run(); \
 	}
 #define KERNELS(name, ...) \
-	KERNEL(name, 1, __VA_ARGS__) \
-	KERNEL(name, 8, __VA_ARGS__)
+	KERNEL(name, 1, 8, __VA_ARGS__) \
+	KERNEL(name, 1, 16, __VA_ARGS__) \
+	KERNEL(name, 8, 16, __VA_ARGS__)
 #define ZEROS(name, dtype) \
 	KERNELS(name, dtype, false) \
 	KERNELS(name##_zeros, dtype, true)

@@ -4,9 +4,11 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Of 64 columns a thread holds 16 successive ones of rows r and r + 8. store_codes() requantizes
- * them to 8-bit codes in 3.5 instructions each and stores 16 at once. Otherwise the rows of a warp
- * go through shared memory and are stored as longer vectors: store_rows() stores floats and s32 on
- * the fast path, general_rows() stores anything, one column per lane.
+ * them to 8-bit codes in 3.5 instructions each and stores 16 at once. store_values() makes floats
+ * or s32 of them in 5 to 9 instructions each, which a warp stores as whole lines through shared
+ * memory. In kernels with fewer registers the accumulators go through shared memory, and
+ * store_rows() does the same, four columns a lane. general_rows() stores anything, one column a
+ * lane.
  */
 #ifndef HZI_GPU_QGEMM_EPILOGUE_CUH
 #define HZI_GPU_QGEMM_EPILOGUE_CUH
@@ -164,11 +166,11 @@ struct out_rows {
 	int left[2];
 };
 
-HZ_DEVICE out_rows output_rows(const hzi_qgemm_out &o, int r, int n)
+HZ_DEVICE out_rows output_rows(const hzi_qgemm_out &o, int r, int n, int bytes = 1)
 {
-	uint8_t *c = (uint8_t *)o.c + r * o.c_m + n;
+	uint8_t *c = (uint8_t *)o.c + (r * o.c_m + n) * bytes;
 
-	return {{c, c + 8 * o.c_m}, {r < o.m ? o.n - n : 0, r + 8 < o.m ? o.n - n : 0}};
+	return {{c, c + 8 * o.c_m * bytes}, {r < o.m ? o.n - n : 0, r + 8 < o.m ? o.n - n : 0}};
 }
 
 /*
@@ -402,23 +404,12 @@ HZ_DEVICE void stage_row(T *stage, const T (&v)[W], const out_row &of, int part 
 	}
 }
 
-/* The columns, out of 64, that a warp stores: all, or 8 of each 16 */
-struct column_subset {
-	int mask, part;
-
-	__device__ __forceinline__ bool has(int n) const
-	{
-		return (n & mask) == part;
-	}
-};
-
 /*
  * A warp stores its 8 staged rows, from r0 on, by 64 columns from n0 on; columns: the terms of the
  * lane
  */
 HZ_DEVICE void store_rows(const hzi_qgemm_out &o, const int32_t *stage,
-			  const four_columns &columns, int r0, int n0,
-			  const column_subset &part = {})
+			  const four_columns &columns, int r0, int n0)
 {
 	const int at = threadIdx.x % 16 * 4;
 
@@ -429,11 +420,157 @@ HZ_DEVICE void store_rows(const hzi_qgemm_out &o, const int32_t *stage,
 		const int32_t *row = stage + r * HZI_QGEMM_STAGE_PITCH;
 		const int4 of = *(const int4 *)(row + HZI_QGEMM_N_GROUP);
 
-		if (part.has(at))
-			store_four(o, *(const int4 *)(row + stage_column(at)),
-				   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
+		store_four(o, *(const int4 *)(row + stage_column(at)),
+			   {of.x, of.y, __int_as_float(of.z)}, columns, r0 + r, n0 + at);
 	}
 	__syncwarp();
+}
+
+/* ---- Fast path of floats and s32, from registers --------------------------------------------- */
+
+/*
+ * The place of 16-byte piece c of a row in a tile of 2 KiB in shared memory, whose rows are 64
+ * values: groups of eight lanes read or write all banks.
+ */
+template <int BYTES>
+HZ_DEVICE int piece_at(int row, int c)
+{
+	return BYTES == 2 ? row * 8 + (c ^ (row & 7)) : row * 16 + (c ^ (c >> 2 & 2) ^ (row & 1));
+}
+
+/*
+ * The part of C that a lane stores of a tile: 16 bytes of each `rows_apart`-th row; left: rows and
+ * columns from its first on
+ */
+template <int BYTES>
+struct tile_part {
+	static constexpr int pieces = 4 * BYTES, rows = 128 / pieces, rows_apart = 32 / pieces;
+	char *c;
+	int rows_left, columns_left;
+
+	__device__ __forceinline__ tile_part(const hzi_qgemm_out &o, int r0, int n)
+	{
+		const int r = r0 + threadIdx.x % 32 / pieces;
+
+		n += threadIdx.x % pieces * (16 / BYTES);
+		c = (char *)o.c + (r * o.c_m + n) * BYTES;
+		rows_left = o.m - r;
+		columns_left = o.n - n;
+	}
+};
+
+/* A warp stores its tile of 2 KiB to C, from `column` of `part` on. */
+template <int BYTES>
+HZ_DEVICE void store_tile(const hzi_qgemm_out &o, const uint4 *tile, const tile_part<BYTES> &part,
+			  int r0, int column)
+{
+	constexpr int apart = tile_part<BYTES>::rows_apart;
+	const int first = threadIdx.x % 32 / tile_part<BYTES>::pieces;
+	char *to = part.c + column * BYTES + r0 * o.c_m * BYTES;
+
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < tile_part<BYTES>::rows; i += apart) {
+		if (r0 + i < part.rows_left && column < part.columns_left)
+			*(uint4 *)to = tile[piece_at<BYTES>(
+				first + i, threadIdx.x % tile_part<BYTES>::pieces)];
+		to += apart * BYTES * o.c_m;
+	}
+	__syncwarp();
+}
+
+/* Calls f with the compile-time parameter DTYPE of store_values(). */
+template <typename F>
+HZ_DEVICE void dispatch_values(const hzi_qgemm_out &o, F f)
+{
+	if (o.c_dtype == HZ_BF16)
+		f(std_int<HZ_BF16>());
+	else if (o.c_dtype == HZ_F16)
+		f(std_int<HZ_F16>());
+	else
+		f(std_int<HZ_F32>());
+}
+
+/*
+ * Stores the W columns, 8 or 16, that a thread holds of rows r and r + 8. DTYPE: HZ_F32 stands for
+ * s32, too. columns[first]: terms of the columns; at: the position of the first among the 64 that
+ * begin at column `from` of part. 16 columns go through 2 KiB of shared memory of the warp, so that
+ * it stores whole lines.
+ */
+template <int DTYPE, int W, int N, typename PART>
+HZ_DEVICE void store_values(const hzi_qgemm_out &o, const int32_t (&raw)[2][W],
+			    const out_columns<N> &columns, int first, int at,
+			    const out_row (&of)[2], const PART &part, int from, uint4 *tile)
+{
+	constexpr int bytes = DTYPE == HZ_F32 ? 4 : 2;
+	const bool is_s32 = DTYPE == HZ_F32 && o.c_dtype == HZ_S32;
+	const int g = threadIdx.x % 32 / 4;
+	int32_t zeros[2], v[2][W];
+	auto each = [&](bool wanted, const int32_t *terms, auto f) {
+#pragma unroll
+		for (int i = 0; wanted && i < W; i += 4) {
+			const int4 term = *(const int4 *)&terms[first + i];
+
+#pragma unroll
+			for (int e = 0; e < 8; e++)
+				v[e / 4][i + e % 4] = f(v[e / 4][i + e % 4], e / 4,
+							element(term, e % 4));
+		}
+	};
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		zeros[h] = o.b_zeros ? 0 : columns.zero[0] * of[h].sum;
+		asm("" : "+r"(zeros[h]));
+#pragma unroll
+		for (int i = 0; i < W; i++)
+			v[h][i] = raw[h][i];
+	}
+	each(true, columns.add, [&](int32_t x, int h, int32_t add) { return x + add + zeros[h]; });
+	each(o.b_zeros, columns.zero,
+	     [&](int32_t x, int h, int32_t zero) { return x + zero * of[h].sum; });
+	each(o.a_zeros, columns.more,
+	     [&](int32_t x, int h, int32_t more) { return x + more * of[h].zero; });
+	each(!is_s32, columns.factor, [&](int32_t x, int h, int32_t factor) {
+		return __float_as_int(__fmul_rn(
+			__fmul_rn(__int2float_rn(x), __int_as_float(factor)), of[h].scale));
+	});
+	each(o.bias_dtype == HZ_F32, columns.round, [&](int32_t x, int, int32_t bias) {
+		return __float_as_int(__fadd_rn(__int_as_float(x), __int_as_float(bias)));
+	});
+#pragma unroll
+	for (int e = 0; (is_s32 || o.bounded) && e < 2 * W; e++) {
+		int32_t &value = v[e / W][e % W];
+		float t = __int_as_float(value);
+
+		t = t < o.fmin ? o.fmin : t;
+		t = t > o.fmax ? o.fmax : t;
+		value = is_s32 ? max(o.min, min(o.max, value)) : __float_as_int(t);
+	}
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+#pragma unroll
+		for (int i = 0; i < W; i += 16 / bytes) {
+			uint4 w;
+
+			if (bytes == 2)
+				w = make_uint4(to_pair(DTYPE, v[h][i], v[h][i + 1]),
+					       to_pair(DTYPE, v[h][i + 2], v[h][i + 3]),
+					       to_pair(DTYPE, v[h][i + 4], v[h][i + 5]),
+					       to_pair(DTYPE, v[h][i + 6], v[h][i + 7]));
+			else
+				w = make_uint4(v[h][i], v[h][i + 1], v[h][i + 2], v[h][i + 3]);
+			if constexpr (W == 16)
+				tile[piece_at<bytes>(bytes == 2 ? g + 8 * h : g,
+						     (at + i) * bytes / 16)] = w;
+			else if (at < part.left[h])
+				*(uint4 *)(part.c[h] + (at + i) * bytes) = w;
+		}
+		if constexpr (W == 16) {
+			if (bytes == 4 || h == 1)
+				store_tile<bytes>(o, tile, part, bytes == 4 ? 8 * h : 0, from);
+		}
+	}
 }
 
 /* ---- General epilogue ------------------------------------------------------------------------ */
@@ -522,6 +659,16 @@ HZ_DEVICE void general_put(const hzi_qgemm_out &o, const out_column &c, T raw, i
 	of.sum = row_sum;
 	general_put_row(o, c, raw, of, r, n);
 }
+
+/* The columns, out of 64, that a warp stores: all, or 8 of each 16 */
+struct column_subset {
+	int mask, part;
+
+	__device__ __forceinline__ bool has(int n) const
+	{
+		return (n & mask) == part;
+	}
+};
 
 /* A warp stores its 8 staged rows, from r0 on, by 64 columns from n0 on. */
 template <typename T>

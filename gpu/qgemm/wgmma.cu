@@ -205,6 +205,15 @@ HZ_DEVICE column_subset subset_of(int packed_row)
 	return {8, packed_row >> 2 & 8};
 }
 
+/* The accumulators of a thread in the unit from column c of the tile on: two rows of W columns */
+template <int W, int N>
+HZ_DEVICE void own_columns(int32_t (&v)[2][W], const int32_t (&acc)[N], int c)
+{
+#pragma unroll
+	for (int e = 0; e < 2 * W; e++)
+		v[e / W][e % W] = acc[c / 2 + e % W / 2 * 4 + e / W * 2 + e % 2];
+}
+
 /*
  * The two warps that prepare the epilogue of a tile: parameters of columns, and sums of the rows of
  * A, two rows per thread.
@@ -372,11 +381,7 @@ HZ_DEVICE void consume(const hzi_qgemm_wgmma &p, wgmma_memory<COLUMNS, STAGES> &
 				for (int c = 0; c < COLUMNS; c += b_rows) {
 					int32_t v[2][per_thread];
 
-#pragma unroll
-					for (int e = 0; e < 2 * per_thread; e++)
-						v[e / per_thread][e % per_thread] =
-							acc[c / 2 + e % per_thread / 2 * 4 +
-							    e / per_thread * 2 + e % 2];
+					own_columns(v, acc, c);
 					store_codes<decltype(uniform)::value,
 						  decltype(bounded)::value>(
 						p.out, v, s.column[tile.at], c + per_thread * q,
@@ -386,23 +391,28 @@ HZ_DEVICE void consume(const hzi_qgemm_wgmma &p, wgmma_memory<COLUMNS, STAGES> &
 				}
 			});
 		} else if (s.fast_path[tile.at]) {
-#pragma unroll
-			for (int c = 0; c < COLUMNS / b_rows * 2; c++) {
-				const int first = c / 2 * b_rows, h = c % 2;
-				const int packed_row = n0 + first;
-				const column_subset part = subset_of<COLUMNS>(packed_row);
-				const int n = lane % 16 * 4;
-				const int at_n = b_rows == 64 ? n : n / 16 * 8 + n % 8;
-				int32_t v[per_thread];
+			dispatch_values(p.out, [&](auto dtype) {
+				constexpr int type = decltype(dtype)::value;
+				constexpr int bytes = type == HZ_F32 ? 4 : 2;
+				const int from = n0 & ~63;
+				const auto part = [&] {
+					if constexpr (b_rows == 64)
+						return tile_part<bytes>(p.out, m0, n0);
+					else
+						return output_rows(p.out, m0 + g, from, bytes);
+				}();
 
 #pragma unroll
-				for (int e = 0; e < per_thread; e++)
-					v[e] = acc[first / 2 + e / 2 * 4 + h * 2 + e % 2];
-				stage_row(s.stage[warp], v, of[h], part.part);
-				store_rows(p.out, s.stage[warp],
-					   load_four(s.column[tile.at], first + at_n),
-					   m0 + 8 * h, packed_row & ~63, part);
-			}
+				for (int c = 0; c < COLUMNS; c += b_rows) {
+					int32_t v[2][per_thread];
+
+					own_columns(v, acc, c);
+					store_values<type>(
+						p.out, v, s.column[tile.at], c + per_thread * q,
+						b_rows == 64 ? 16 * q : unit_column(n0 + c, q) - from,
+						of, part, c, (uint4 *)s.stage[warp]);
+				}
+			});
 		} else {
 			/* The loop is not unrolled, but for the selection of accumulators. */
 #pragma unroll 1

@@ -74,11 +74,11 @@ int hzi_cuda_qlinear_gemv(struct hz_context *ctx, const void *args)
 #define ROWS_MANY 8		/* rows per SM */
 
 /*
- * Offsets in the workspace: codes of the rows of x come first, then scales, zero points, and the
- * workspace of qgemm.
+ * Offsets in the workspace: codes of the rows of x come first, then scales, sums of codes, zero
+ * points, and the workspace of qgemm.
  */
 struct layout {
-	size_t scales, zeros, qgemm_offset;
+	size_t scales, sums, zeros, qgemm_offset;
 };
 
 static struct layout layout_of(const struct hzi_qlinear_args *a)
@@ -87,7 +87,8 @@ static struct layout layout_of(const struct hzi_qlinear_args *a)
 	struct layout r;
 
 	r.scales = hzi_qgemm_padded(codes);
-	r.zeros = r.scales + hzi_qgemm_padded(4 * (size_t)a->g.rows);
+	r.sums = r.scales + hzi_qgemm_padded(4 * (size_t)a->g.rows);
+	r.zeros = r.sums + hzi_qgemm_padded(4 * (size_t)a->g.rows);
 	r.qgemm_offset = r.zeros + hzi_qgemm_padded((size_t)a->g.rows);
 	return r;
 }
@@ -102,6 +103,7 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 	g.a = workspace;
 	g.a_m = hzi_round_up(g.k, 16);
 	g.a_k = 1;
+	g.a_sums = (const int32_t *)(const void *)(workspace + r.sums);
 	for (int d = g.ndim - 1; d >= 0; d--) {
 		g.row_stride[d] = rows;
 		g.a_stride[d] = rows * g.a_m;
@@ -109,9 +111,13 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 	}
 	if (!a->fixed) {
 		g.a_scales = (const float *)(const void *)(workspace + r.scales);
-		g.a_zeros = workspace + r.zeros;
 		g.zero_step = g.scale_step = 1;
 	}
+	/* Symmetric rows have one zero point. */
+	if (!a->fixed && a->symmetric)
+		g.a_zero = g.a_dtype == HZ_U8 ? 128 : 0;
+	else if (!a->fixed)
+		g.a_zeros = workspace + r.zeros;
 	*qgemm_offset = r.qgemm_offset;
 	return g;
 }
@@ -125,6 +131,7 @@ int hzi_qlinear_quantize(struct hz_context *ctx, const struct hzi_qlinear_args *
 		.x = a->x, .y = (uint8_t *)workspace,
 		.scales = a->fixed ? NULL : (float *)(void *)(workspace + r.scales),
 		.zeros = (uint8_t *)workspace + r.zeros,
+		.sums = (int32_t *)(void *)(workspace + r.sums),
 		.rows = g->rows, .k = g->k, .y_row = g->a_m, .x_k = a->g.a_k,
 		.ndim = g->ndim + 1, .q_dtype = g->a_dtype, .symmetric = a->symmetric,
 		.scale = g->a_scale, .zero = g->a_zero,

@@ -147,6 +147,7 @@ static int multiply(struct hz_context *ctx, struct hzi_qgemm_args *t, const uint
 
 		part.m = min_of(HZI_QGEMM_ROWS_MAX, t->m - row);
 		part.a = (const char *)t->a + row * t->a_m;
+		part.row_stride[HZ_MAXDIM - 1] += row;
 		out.m = (int32_t)part.m;
 		out.c = (char *)t->c + row * t->c_m * (int64_t)hz_dtype_size(t->c_dtype);
 		out.zero_row = out.scale_row = t->row_stride[HZ_MAXDIM - 1] + row;

@@ -93,6 +93,7 @@ struct hzi_qgemm_wgmma {
 	struct hzi_tensor_map a;	/* k x m */
 	const uint8_t *b;
 	struct hzi_qgemm_out out;
+	const int32_t *row_sums;	/* of A; NULL: the kernel adds them up if out.a_sums */
 	int32_t width;			/* columns of packed B */
 	int32_t blocks;			/* of k */
 	int32_t tiles_m, tiles_n;	/* numbers of cluster tiles */

@@ -81,7 +81,9 @@ static int launch_matrix(struct hz_context *ctx, const struct hzi_qgemm_args *t,
 {
 	const int64_t sms = hzi_cuda_device(ctx)->sms;
 	struct hzi_qgemm_wgmma p = {
-		.b = b, .out = *out, .width = hzi_qgemm_width(t),
+		.b = b, .out = *out,
+		.row_sums = t->a_sums ? t->a_sums + t->row_stride[HZ_MAXDIM - 1] : NULL,
+		.width = hzi_qgemm_width(t),
 		.blocks = (int32_t)hzi_qgemm_blocks(t),
 	};
 	struct hzi_launch launch = {.block = {HZI_WGMMA_THREADS}, .early = early, .aligned = true};

@@ -87,6 +87,13 @@ HZ_DEVICE void tile_of(const hzi_qgemm_wgmma &p, uint32_t t, int &i, int &j)
 	i = (int)(band * p.band + in_band - j * rows);
 }
 
+/* Whether the two warps that prepare the epilogue read A to add up its rows */
+template <int COLUMNS>
+HZ_DEVICE bool adds_rows(const hzi_qgemm_wgmma &p)
+{
+	return tile_traits<COLUMNS>::sums && p.out.a_sums && !p.row_sums;
+}
+
 /* Advances to the next tile of this cluster; false after the last. */
 template <int CLUSTER>
 HZ_DEVICE bool next_tile(const hzi_qgemm_wgmma &p, int &t, int &i, int &j)
@@ -225,12 +232,13 @@ HZ_DEVICE void prepare(const hzi_qgemm_wgmma &p, wgmma_memory<COLUMNS, STAGES> &
 {
 	constexpr int per_thread = unit<COLUMNS>::per_thread;
 	const int thread = threadIdx.x % 64, lane = threadIdx.x % 32;
+	const bool adds = adds_rows<COLUMNS>(p);
 	ring_position<STAGES> ring;
 	ring_position<2> tile;
 
 	pdl_wait();
 	do {
-		const int n0 = at.column(j);
+		const int n0 = at.column(j), m0 = at.row(i) + thread;
 		int32_t sum[2] = {};
 		bool fits = p.out.fast_path;
 
@@ -243,7 +251,7 @@ HZ_DEVICE void prepare(const hzi_qgemm_wgmma &p, wgmma_memory<COLUMNS, STAGES> &
 			fits &= prepare_column(p.out, column, s.column[tile.at], n);
 		}
 		fits = barrier_and(1, 64, fits);
-		for (int k = 0; p.out.a_sums && tile_traits<COLUMNS>::sums && k < p.blocks; k++) {
+		for (int k = 0; adds && k < p.blocks; k++) {
 			const uint32_t a_row =
 				shared_address(s.a[ring.at]) + thread * HZI_QGEMM_K_BLOCK;
 
@@ -263,6 +271,8 @@ HZ_DEVICE void prepare(const hzi_qgemm_wgmma &p, wgmma_memory<COLUMNS, STAGES> &
 				mbarrier_arrive(shared_address(&s.empty[ring.at]));
 			ring.next();
 		}
+		for (int h = 0; p.row_sums && h < 2; h++)
+			sum[h] = m0 + 64 * h < p.out.m ? p.row_sums[m0 + 64 * h] : 0;
 		s.row_sum[tile.at][thread] = sum[0];
 		s.row_sum[tile.at][thread + 64] = sum[1];
 		if (thread == 0)
@@ -458,7 +468,7 @@ HZ_DEVICE void wgmma_kernel(const hzi_qgemm_wgmma &p)
 			mbarrier_init(shared_address(&s.full[i]), 1);
 			mbarrier_init(shared_address(&s.empty[i]),
 				      8 * (CM + CN - 1) +
-					      (p.out.a_sums && tile_traits<COLUMNS>::sums ? 2 : 0));
+					      (adds_rows<COLUMNS>(p) ? 2 : 0));
 		}
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(shared_address(&s.ready[i]), 64);

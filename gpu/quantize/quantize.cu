@@ -180,11 +180,119 @@ HZ_DEVICE void narrow(const hzi_quantize_convert &p)
 
 /* ---- Rows for qlinear ------------------------------------------------------------------------ */
 
-/* A block or a warp quantizes one row: it finds the range, then stores the codes. */
+/* The range of 16-byte vectors; of 16-bit floats two at a time */
+template <int DTYPE>
+struct vector_range {
+	uint32_t least, most;
+
+	__device__ __forceinline__ void add(uint32_t pair)
+	{
+		if (DTYPE == HZ_F16) {
+			asm("min.f16x2 %0, %0, %1;" : "+r"(least) : "r"(pair));
+			asm("max.f16x2 %0, %0, %1;" : "+r"(most) : "r"(pair));
+		} else {
+			asm("min.bf16x2 %0, %0, %1;" : "+r"(least) : "r"(pair));
+			asm("max.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(pair));
+		}
+	}
+
+	__device__ __forceinline__ void add(const uint4 &v)
+	{
+		add(v.x);
+		add(v.y);
+		add(v.z);
+		add(v.w);
+	}
+
+	__device__ __forceinline__ void add_to(range &r) const
+	{
+		range_add(r, DTYPE == HZ_F16 ? f16_low(least) : bf16_low(least));
+		range_add(r, DTYPE == HZ_F16 ? f16_high(least) : bf16_high(least));
+		range_add(r, DTYPE == HZ_F16 ? f16_low(most) : bf16_low(most));
+		range_add(r, DTYPE == HZ_F16 ? f16_high(most) : bf16_high(most));
+	}
+};
+
+template <>
+struct vector_range<HZ_F32> {
+	range all;
+
+	__device__ __forceinline__ void add(const uint4 &v)
+	{
+		range_add_vector<HZ_F32>(all, v);
+	}
+
+	__device__ __forceinline__ void add_to(range &r) const
+	{
+		r = range_join(r, all);
+	}
+};
+
+/* The scale and zero point of the range of a row, computed by one of its warps for all of them */
+HZ_DEVICE void row_params(const hzi_quantize_rows &p, int64_t row, const range &r, float &scale,
+			  int32_t &zero)
+{
+	constexpr int warps = HZI_QUANT_ROWS_THREADS / 32;
+	__shared__ range part[warps];
+	__shared__ float shared_scale;
+	__shared__ int32_t shared_zero;
+	const int warp = threadIdx.x / 32;
+	/* Floats >= 0 compare like their bits. */
+	range all = {__int_as_float(__reduce_max_sync(~0u, __float_as_int(r.below))),
+		     __int_as_float(__reduce_max_sync(~0u, __float_as_int(r.above)))};
+
+	if (!p.warp_per_row) {
+		part[warp] = all;
+		__syncthreads();
+	}
+	if (p.warp_per_row || warp == 0) {
+#pragma unroll
+		for (int i = 1; !p.warp_per_row && i < warps; i++)
+			all = range_join(all, part[i]);
+		hzi_quant_params(-all.below, all.above, p.q_dtype,
+				 p.symmetric & HZ_QPARAMS_SYMMETRIC, &scale, &zero);
+		if (threadIdx.x % 32 == 0) {
+			p.scales[row] = scale;
+			p.zeros[row] = (uint8_t)zero;
+		}
+	}
+	if (!p.warp_per_row) {
+		if (threadIdx.x == 0) {
+			shared_scale = scale;
+			shared_zero = zero;
+		}
+		__syncthreads();
+		scale = shared_scale;
+		zero = shared_zero;
+	}
+}
+
+/* Stores the sum over the threads of a row. */
+HZ_DEVICE void store_row_sum(const hzi_quantize_rows &p, int64_t row, int32_t sum)
+{
+	constexpr int warps = HZI_QUANT_ROWS_THREADS / 32;
+	__shared__ int32_t part[warps];
+
+	sum = __reduce_add_sync(~0u, sum);
+	if (!p.warp_per_row) {
+		part[threadIdx.x / 32] = sum;
+		__syncthreads();
+#pragma unroll
+		for (int i = 1; i < warps; i++)
+			sum += part[i];
+	}
+	if (threadIdx.x == 0 || (p.warp_per_row && threadIdx.x % 32 == 0))
+		p.sums[row] = sum;
+}
+
+/*
+ * A block or a warp quantizes one row, chunk by chunk: it finds the range, then stores the codes.
+ * The first chunk, 4096 values of a block's row, stays in registers; the others are read twice.
+ */
 template <int DTYPE>
 HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 {
-	constexpr int count = vec16<DTYPE>::count;
+	constexpr int count = vec16<DTYPE>::count, held = 32 / count;
 	const int threads = p.warp_per_row ? 32 : HZI_QUANT_ROWS_THREADS;
 	const int thread = threadIdx.x % threads;
 	const int64_t row = p.warp_per_row ? (int64_t)blockIdx.x * (HZI_QUANT_ROWS_THREADS / 32) +
@@ -193,49 +301,85 @@ HZ_DEVICE void quantize_rows(const hzi_quantize_rows &p)
 	int64_t at = 0, remainder = row;
 	float scale = p.scale;
 	int32_t zero = p.zero;
+	uint4 v[held];
 
-	for (int d = p.ndim - 1; d >= 0; d--) {
+	for (int d = p.ndim - 1; d > 0; d--) {
 		at += remainder % p.shape[d] * p.x_stride[d];
 		remainder /= p.shape[d];
 	}
+	at += remainder * p.x_stride[0];
 	pdl_launch_dependents();
 	pdl_wait();
 	if (row >= p.rows)
 		return;
 
 	const char *x = (const char *)p.x + at * (DTYPE == HZ_F32 ? 4 : 2);
-	const int64_t vectors = p.x_k == 1 && (uintptr_t)x % 16 == 0 ? p.k / count : 0;
+	const int k = (int)p.k, chunk = held * threads;	/* k is at most 2^23 */
+	const int vectors = p.x_k == 1 && (uintptr_t)x % 16 == 0 ? k / count : 0;
+	const int last = max(0, (vectors - 1) & -chunk);
 	uint8_t *y = p.y + row * p.y_row;
+	auto load = [&](int from) {
+#pragma unroll
+		for (int j = 0; j < held; j++) {
+			if (from + thread + j * threads < vectors)
+				v[j] = ((const uint4 *)x)[from + thread + j * threads];
+		}
+	};
 
 	if (p.scales) {
+		vector_range<DTYPE> some = {};
 		range r = {0, 0};
-		float f[8];
 
-#pragma unroll 4
-		for (int64_t i = thread; i < vectors; i += threads) {
-			unpack<DTYPE>(f, ((const uint4 *)x)[i]);
+#pragma unroll 1
+		for (int from = last; from >= 0; from -= chunk) {
+			load(from);
 #pragma unroll
-			for (int e = 0; e < count; e++)
-				range_add(r, f[e]);
+			for (int j = 0; j < held; j++) {
+				if (from + thread + j * threads < vectors)
+					some.add(v[j]);
+			}
 		}
-		for (int64_t i = vectors * count + thread; i < p.k; i += threads)
+		some.add_to(r);
+		for (int i = vectors * count + thread; i < k; i += threads)
 			range_add(r, load_any(DTYPE, x, i * p.x_k));
-		r = p.warp_per_row ? range_join_warp(r) : range_join_block(r);
-		hzi_quant_params(-r.below, r.above, p.q_dtype, p.symmetric & HZ_QPARAMS_SYMMETRIC,
-				 &scale, &zero);
-		if (thread == 0) {
-			p.scales[row] = scale;
-			p.zeros[row] = (uint8_t)zero;
-		}
+		row_params(p, row, r, scale, zero);
+	} else {
+		load(0);
 	}
 
 	const divisor d = make_divisor(scale, zero, p.q_dtype == HZ_S8);
+	const uint32_t flip = p.q_dtype == HZ_S8 ? 0 : 0x80808080;
+	int32_t sum = 0;	/* of codes - 128 if they are u8 */
 
-#pragma unroll 4
-	for (int64_t i = thread; i < vectors; i += threads)
-		store_code_vector<DTYPE>(y, i, ((const uint4 *)x)[i], d);
-	for (int64_t i = vectors * count + thread; i < p.y_row; i += threads)
-		y[i] = i < p.k ? (uint8_t)encode(d, load_any(DTYPE, x, i * p.x_k)) : 0;
+#pragma unroll 1
+	for (int from = 0; from <= last; from += chunk) {
+		if (from > 0)
+			load(from);
+		/* Not unrolled: warps wait for code that they run once. */
+#pragma unroll 1
+		for (int i = from + thread; i < min(vectors, from + chunk); i += threads) {
+			const uint2 codes = encode_vector<DTYPE>(v[0], d);
+
+			sum = __dp4a((int)(codes.x ^ flip), 0x01010101, sum);
+			if (DTYPE != HZ_F32)
+				sum = __dp4a((int)(codes.y ^ flip), 0x01010101, sum);
+			/* The product reads them next: not with evict-first priority */
+			if (DTYPE == HZ_F32)
+				((uint32_t *)y)[i] = codes.x;
+			else
+				((uint2 *)y)[i] = codes;
+#pragma unroll
+			for (int j = 1; j < held; j++)
+				v[j - 1] = v[j];
+		}
+	}
+	for (int i = vectors * count + thread; i < p.y_row; i += threads) {
+		y[i] = i < k ? (uint8_t)encode(d, load_any(DTYPE, x, i * p.x_k)) : 0;
+		if (i < k)
+			sum += (int8_t)(y[i] ^ flip);
+	}
+	if (p.sums)
+		store_row_sum(p, row, sum + (flip && thread == 0 ? 128 * k : 0));
 }
 
 #define KERNEL(name, dtype, DTYPE, function, struct_name, ...) \
@@ -255,7 +399,7 @@ KERNELS(quantize_minmax_columns, minmax_columns, hzi_minmax_strided, HZI_QUANT_T
 KERNELS(quantize_minmax_cluster, minmax_cluster, hzi_minmax_strided,
 	2 * HZI_MINMAX_CLUSTER_THREADS, 1)
 KERNELS(quantize_minmax_groups, minmax_groups, hzi_minmax_groups, HZI_QUANT_THREADS)
-KERNELS(quantize_rows, quantize_rows, hzi_quantize_rows, HZI_QUANT_THREADS)
+KERNELS(quantize_rows, quantize_rows, hzi_quantize_rows, HZI_QUANT_ROWS_THREADS, 7)
 
 #define CONVERT(dtype, DTYPE) \
 	KERNEL(quantize_widen, dtype, DTYPE, widen, hzi_quantize_convert, HZI_QUANT_THREADS) \

@@ -21,7 +21,7 @@
 #define HZI_QUANTIZE_VECTORS(dtype) ((dtype) == HZ_F32 ? 4 : 8)
 #define HZI_DEQUANTIZE_VECTORS 2	/* the same for dequantization, for all types */
 #define HZI_MINMAX_VECTORS 8
-#define HZI_QUANT_ROWS_THREADS 256
+#define HZI_QUANT_ROWS_THREADS 128
 #define HZI_MINMAX_CLUSTER_THREADS 256	/* or twice as many */
 
 /* Division by a constant, for x < 2^31: x / divisor = (mulhi(x, magic) + x) >> shift */
@@ -178,8 +178,8 @@ struct hzi_quantize_rows {
 	uint8_t *y;
 	float *scales;			/* written, one per row; NULL: use scale and zero */
 	uint8_t *zeros;
-	int64_t rows, k,
-	y_row;		/* y_row: bytes, a multiple of 16; those from k on become 0 */
+	int32_t *sums;			/* written, sums of the codes of rows; NULL: none */
+	int64_t rows, k, y_row;	/* y_row: bytes, a multiple of 16; those from k on become 0 */
 	int64_t x_k;
 	int32_t ndim, q_dtype;
 	int64_t shape[HZ_MAXDIM], x_stride[HZ_MAXDIM];	/* of the batch and m */
@@ -188,6 +188,6 @@ struct hzi_quantize_rows {
 	int32_t zero;
 	int32_t warp_per_row;		/* a row per warp; 0: a row per block */
 };
-static_assert(sizeof(struct hzi_quantize_rows) == 184, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quantize_rows) == 192, "the same layout for C and CUDA");
 
 #endif

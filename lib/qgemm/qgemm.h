@@ -127,6 +127,7 @@ struct hzi_qgemm_args {
 	int64_t rows;			/* of the whole batch */
 
 	const void *a_zeros, *b_zeros;	/* zero points, of the types of A and B */
+	const int32_t *a_sums;		/* on a GPU, sums of the rows of A; NULL: not known */
 	int64_t zero_step, scale_step;	/* the row_step of a_zeros, of a_scales */
 	int32_t a_zero, b_zero, c_zero;
 	int32_t sum64;			/* reach > 2^31 - 1 */

@@ -209,6 +209,12 @@ HZ_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
 	return HZ_ASM_U32("mul.rn.f16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
+/* Compute capability 9.0 or later */
+HZ_DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+	return HZ_ASM_U32("mul.rn.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
+}
+
 /* a b + c; subnormals are kept */
 HZ_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 {

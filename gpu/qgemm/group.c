@@ -452,6 +452,27 @@ static int quantize_rows(struct hz_context *ctx, const struct hzi_qlinear_group_
 			       &launch, &p, sizeof(p));
 }
 
+/*
+ * Describes eight panels of packed W: so many bytes of codes of each; scales and zero points of
+ * HZI_GROUP_UNIT of k
+ */
+static int weight_maps(struct hz_context *ctx, const struct hzi_qlinear_group_args *a,
+		       const struct hzi_group_gemm *g, int bytes, struct hzi_tensor_map *w,
+		       struct hzi_tensor_map *scales, struct hzi_tensor_map *zeros)
+{
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, op, w, g->packed, 128, a->l.panel_bytes / 128, 128,
+					(int)a->l.panels, a->l.panel_bytes, 128,
+					bytes / 128, HZI_GROUP_CODES_PANELS));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, scales, g->packed + a->l.scale_at,
+					a->l.groups * 64, a->l.panels, a->l.groups * 64,
+					g->unit == 128 ? 64 : 128, HZI_GROUP_CODES_PANELS));
+	return a->l.zero_at ?
+		hzi_cuda_tensor_map_2d(ctx, op, zeros, g->packed + a->l.zero_at, a->l.groups * 32,
+				       a->l.panels, a->l.groups * 32,
+				       32 * (HZI_GROUP_UNIT / g->unit), HZI_GROUP_CODES_PANELS) :
+		HZ_OK;
+}
+
 int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_qlinear_group_args *const a = args;
@@ -474,18 +495,8 @@ int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args)
 	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.x, p.g.x, a->l.k, a->rows,
 					in_place && a->rows > 1 ? a->x_stride[0] : r.pitch,
 					HZI_GROUP_UNIT, HZI_GROUP_CODES_ROWS / 2));
-	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, op, &p.w, p.g.packed, 128, a->l.panel_bytes / 128, 128,
-					(int)a->l.panels, a->l.panel_bytes, 128,
-					HZI_GROUP_PIECE_BYTES(a->l.kind) / 128,
-					HZI_GROUP_CODES_PANELS));
-	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.scales, p.g.packed + a->l.scale_at,
-					a->l.groups * 64, a->l.panels, a->l.groups * 64,
-					p.g.unit == 128 ? 64 : 128, HZI_GROUP_CODES_PANELS));
-	if (a->l.zero_at)
-		HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.zeros, p.g.packed + a->l.zero_at,
-						a->l.groups * 32, a->l.panels, a->l.groups * 32,
-						32 * (HZI_GROUP_UNIT / p.g.unit),
-						HZI_GROUP_CODES_PANELS));
+	HZ_CHECK(weight_maps(ctx, a, &p.g, HZI_GROUP_PIECE_BYTES(a->l.kind), &p.w, &p.scales,
+			     &p.zeros));
 	p.units = (int32_t)ceil_div(a->l.k, p.g.unit);
 	p.tiles = p.tiles_m * (int32_t)ceil_div(a->l.panels, 2 * HZI_GROUP_CODES_PANELS);
 	p.y_vectorized = a->y_dtype != HZ_F32 && a->y_n == 1 && (uintptr_t)a->y % 16 == 0 &&
@@ -493,6 +504,124 @@ int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args)
 	launch.grid[0] = 2 * (unsigned)min_of(p.tiles, hzi_cuda_device(ctx)->sms / 2);
 	return hzi_cuda_launch(ctx, op, codes_kernel(a) + 7 - p.g.unit_shift, &launch, &p,
 			       sizeof(p));
+}
+
+/* ---- wgmma, many rows of floats -------------------------------------------------------------- */
+
+const char *hzi_cuda_qlinear_group_floats_unsupported(const struct hz_context *ctx,
+						       const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+
+	(void)ctx;
+	if (a->integer || a->x_dtype != HZ_BF16)
+		return "x is not of bf16";
+	if (a->l.kind != HZI_GROUP_U4 || a->l.group < HZI_GROUP_UNIT)
+		return "W is not of 4-bit integers in groups of 128";
+	if (a->l.k == 0)
+		return "k is 0";
+	return a->l.n > INT32_MAX / 64 || a->rows > INT32_MAX / 2 ||
+			       ceil_div(a->rows, HZI_GROUP_FLOATS_ROWS) * ceil_div(a->l.n, 256) >
+				       INT32_MAX / 2 ?
+		       "the sizes do not fit 32 bits" : NULL;
+}
+
+/*
+ * Fills what says how tiles are shared out. Those that are left for fewer than all clusters are
+ * split along k if that saves time. Returns the expected time in ns.
+ */
+static int64_t floats_plan(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a,
+			   struct hzi_group_floats *p)
+{
+	/* Of a group, of the rest of a tile, and of storing and adding parts: fitted on an H200 */
+	const int64_t group_ns = 1560, tile_ns = 5000, parts_ns = 6500;
+	const int64_t clusters = hzi_cuda_device(ctx)->sms / 2, pieces = p->g.pieces;
+	const int64_t whole_ns = pieces * group_ns + tile_ns;
+	int64_t rest, parts, split_ns;
+
+	p->tiles_m = (int32_t)ceil_div(a->rows, HZI_GROUP_FLOATS_ROWS);
+	p->tiles = p->tiles_m * (int32_t)ceil_div(a->l.panels, 2 * HZI_GROUP_FLOATS_PANELS);
+	p->whole = p->tiles;
+	p->parts = 1;
+	rest = p->tiles % clusters;
+	if (!rest)
+		return p->tiles / clusters * whole_ns;
+	parts = min_of(min_of(clusters / rest, HZI_GROUP_FLOATS_PARTS), pieces);
+	split_ns = ceil_div(pieces, parts) * group_ns + tile_ns + parts_ns;
+	if (split_ns >= whole_ns)
+		return (p->tiles / clusters + 1) * whole_ns;
+	p->parts = (int32_t)parts;
+	p->whole = p->tiles - (int32_t)rest;
+	return p->tiles / clusters * whole_ns + split_ns;
+}
+
+/* Whether it is expected to be faster than `wgmma`, whose tiles are of 128 columns and rows */
+bool hzi_cuda_qlinear_group_floats_wins(const struct hz_context *ctx,
+					const struct hzi_qlinear_group_args *a)
+{
+	const int64_t sms = hzi_cuda_device(ctx)->sms, pieces = ceil_div(a->l.k, HZI_GROUP_UNIT);
+	const int64_t tiles = ceil_div(a->rows, 128) * ceil_div(a->l.panels, 8);
+	const int64_t split = tiles * 3 <= sms - 12 ? 3 : tiles * 2 <= sms ? 2 : 1;
+	struct hzi_group_floats p = {.g.pieces = (int32_t)pieces};
+
+	return a->rows > 128 &&
+	       floats_plan(ctx, a, &p) < ceil_div(tiles * split, sms) *
+						 (ceil_div(pieces, split) * 900 + 7000);
+}
+
+static size_t floats_parts_bytes(const struct hzi_group_floats *p)
+{
+	return (size_t)(p->tiles - p->whole) * (size_t)p->parts * HZI_GROUP_FLOATS_PART_BYTES;
+}
+
+size_t hzi_cuda_qlinear_group_floats_workspace(const struct hz_context *ctx, const void *args)
+{
+	struct hzi_group_floats p;
+	const size_t used = parameters(args, (char *)&p, !x_in_place(args), &p.g);
+
+	floats_plan(ctx, args, &p);
+	return used + floats_parts_bytes(&p);
+}
+
+int hzi_cuda_qlinear_group_floats(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+	const bool in_place = x_in_place(a);
+	struct hzi_launch launch = {
+		.block = {HZI_GROUP_FLOATS_THREADS}, .cluster = 2, .early = a->packed != NULL,
+		.aligned = true, .shared_bytes = HZI_GROUP_FLOATS_BYTES,
+	};
+	struct hzi_group_floats p = {0};
+	const size_t used = parameters(a, ctx->workspace, !in_place, &p.g);
+	int64_t work;
+
+	floats_plan(ctx, a, &p);
+	p.parts_at = (float *)(void *)((char *)ctx->workspace + used);
+	p.y_vectorized = a->y_dtype != HZ_F32 && a->y_n == 1 && (uintptr_t)a->y % 16 == 0 &&
+			 a->ndim == 1 && (a->rows == 1 || a->y_stride[0] % 8 == 0);
+	HZ_CHECK(prepare(ctx, a, &p.g));
+	HZ_CHECK(hzi_cuda_tensor_map_2d(ctx, op, &p.x, in_place ? a->x : p.g.copy,
+					2 * (in_place ? a->l.k : p.g.k_padded), a->rows,
+					2 * (!in_place ? p.g.k_padded : a->rows > 1 ?
+					     a->x_stride[0] : hzi_round_up(a->l.k, 8)), 128,
+					HZI_GROUP_FLOATS_ROWS / 2));
+	HZ_CHECK(weight_maps(ctx, a, &p.g, HZI_GROUP_PIECE_BYTES(a->l.kind) / 2, &p.w, &p.scales,
+			     &p.zeros));
+	work = p.whole + (int64_t)(p.tiles - p.whole) * p.parts;
+	launch.grid[0] = 2 * (unsigned)min_of(work, hzi_cuda_device(ctx)->sms / 2);
+	HZ_CHECK(hzi_cuda_launch(ctx, op, a->l.zero_at ? HZI_KERNEL_qgemm_group_floats_u4 :
+						HZI_KERNEL_qgemm_group_floats_s4,
+				 &launch, &p, sizeof(p)));
+	if (p.whole == p.tiles)
+		return HZ_OK;
+
+	const struct hzi_launch sum = {
+		.grid = {4 * (unsigned)(p.tiles - p.whole),
+			 HZI_GROUP_FLOATS_ROWS / HZI_GROUP_FLOATS_SUM_ROWS},
+		.block = {128}, .early = true, .aligned = true,
+	};
+
+	return hzi_cuda_launch(ctx, op, HZI_KERNEL_qgemm_group_floats_sum, &sum, &p, sizeof(p));
 }
 
 /* ---- Tiles of 64 rows ------------------------------------------------------------------------ */

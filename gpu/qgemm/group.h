@@ -87,14 +87,21 @@ struct hzi_group_wgmma {
 static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 
 /*
- * wgmma of many rows of codes: rows and panels of a block's tile; words of a row of y in shared
- * memory, which has half of a tile's; stages of x, W, scales and zero points, whose number is that
- * of one or two chunks
+ * Bytes of shared memory through which a warpgroup stores its 64 columns of so many rows of x: as
+ * 16 bits, or f32 of some of the rows, so many words each
+ */
+#define HZI_GROUP_RESULTS_PITCH 68
+#define HZI_GROUP_RESULTS_ROWS(rows) ((rows) > 64 ? (rows) / 2 : (rows))
+#define HZI_GROUP_RESULTS_BYTES(rows) \
+	((HZI_GROUP_RESULTS_ROWS(rows) * HZI_GROUP_RESULTS_PITCH * 4 + 1023) / 1024 * 1024)
+
+/*
+ * wgmma of many rows of codes: rows and panels of a block's tile; stages of x, W, scales and zero
+ * points, whose number is that of one or two chunks
  */
 #define HZI_GROUP_CODES_THREADS 384
 #define HZI_GROUP_CODES_ROWS 112
 #define HZI_GROUP_CODES_PANELS 8
-#define HZI_GROUP_CODES_PITCH 68
 #define HZI_GROUP_CODES_STAGE(kind, unit) \
 	(HZI_GROUP_CODES_ROWS * HZI_GROUP_UNIT + \
 	 HZI_GROUP_CODES_PANELS * HZI_GROUP_PIECE_BYTES(kind) + \
@@ -102,7 +109,7 @@ static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and 
 #define HZI_GROUP_CODES_STAGES(kind, unit) ((kind) == HZI_GROUP_U4 && (unit) > 32 ? 8 : 4)
 #define HZI_GROUP_CODES_BYTES(kind, unit) \
 	(2048 + HZI_GROUP_CODES_STAGES(kind, unit) * HZI_GROUP_CODES_STAGE(kind, unit) + \
-	 HZI_GROUP_CODES_ROWS * HZI_GROUP_CODES_PITCH * 4)
+	 2 * HZI_GROUP_RESULTS_BYTES(HZI_GROUP_CODES_ROWS))
 
 struct hzi_group_codes {
 	struct hzi_tensor_map x, w, scales, zeros;
@@ -113,5 +120,34 @@ struct hzi_group_codes {
 	int32_t pad_[6];
 };
 static_assert(sizeof(struct hzi_group_codes) == 960, "the same layout for C and CUDA");
+
+/*
+ * wgmma of many rows of bf16: rows and panels of a block's tile; stages of 64 of k of x and W, with
+ * the scales and zero points of the group; rows that a block of group_floats_sum adds; the most
+ * parts of a tile, and bytes of the sums of one
+ */
+#define HZI_GROUP_FLOATS_THREADS 384
+#define HZI_GROUP_FLOATS_ROWS 256
+#define HZI_GROUP_FLOATS_PANELS 8
+#define HZI_GROUP_FLOATS_STAGES 5
+#define HZI_GROUP_FLOATS_STAGE (37 * 1024)
+#define HZI_GROUP_FLOATS_BYTES \
+	(2048 + HZI_GROUP_FLOATS_STAGES * HZI_GROUP_FLOATS_STAGE + \
+	 2 * HZI_GROUP_RESULTS_BYTES(128))
+#define HZI_GROUP_FLOATS_SUM_ROWS 16
+#define HZI_GROUP_FLOATS_PARTS 8
+#define HZI_GROUP_FLOATS_PART_BYTES (2 * 128 * HZI_GROUP_FLOATS_ROWS * 4)
+
+struct hzi_group_floats {
+	struct hzi_tensor_map x, w, scales, zeros;
+	struct hzi_group_gemm g;
+	float *parts_at;		/* sums of split tiles */
+	int32_t tiles_m, tiles;		/* of a cluster: along the rows of x, and all */
+	int32_t whole;			/* tiles that are not split */
+	int32_t parts;			/* of k of the others */
+	int32_t y_vectorized;		/* y is of 16 bits, eight of its columns 16 aligned bytes */
+	int32_t pad_[3];
+};
+static_assert(sizeof(struct hzi_group_floats) == 960, "the same layout for C and CUDA");
 
 #endif

@@ -13,16 +13,14 @@
  * Codes of s4 are multiplied as 16 (w - zero), which decodes fastest, if s / 16 and products with
  * it are normal numbers: both scalings are exact then.
  */
-#include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
 #include "gpu/device/wgmma_s8.cuh"
-#include "gpu/qgemm/group.cuh"
+#include "gpu/qgemm/group_results.cuh"
 
 #if HAVE_WGMMA
 
 #define ROWS HZI_GROUP_CODES_ROWS
 #define PANELS HZI_GROUP_CODES_PANELS
-#define PITCH HZI_GROUP_CODES_PITCH
 
 /* Bounds of scales whose sixteenth and products are exact: 2^-100 */
 #define NORMAL 0x1p-100f
@@ -39,7 +37,6 @@ struct group_codes_block {
 	static constexpr int SCALES = X + PANELS * W, ZEROS = SCALES + PANELS * UNITS * 64;
 	static constexpr int SCALES_ROW = UNITS == 1 ? 64 : 128, ZEROS_ROW = UNITS * 32;
 	static constexpr int STEPS = UNIT / 32, WORDS = group_step_words<KIND>;
-	static constexpr int COLUMNS = 4 * HZI_GROUP_COLUMNS;	/* of a warpgroup */
 	static constexpr int CHUNK = HZI_GROUP_CHUNK / UNIT;
 
 	const hzi_group_codes &p;
@@ -166,6 +163,7 @@ private:
 
 	__device__ __forceinline__ void consume(void) const
 	{
+		const group_results<ROWS> results(l, p.y_vectorized);
 		uint32_t parities = 0;		/* of the phase of each stage that comes next */
 		int begin = 0;			/* the stage in which a chunk begins */
 		stored ahead;
@@ -199,7 +197,10 @@ private:
 			}
 			if (more)
 				load_scales(s, (t + gridDim.x / 2) % p.tiles_m * ROWS);
-			put(s, row0, (t / p.tiles_m * 2 + rank) * PANELS * HZI_GROUP_COLUMNS);
+			results.put(s.y, shared_start() + STAGES * STAGE + 1024 +
+					 warp / 4 * HZI_GROUP_RESULTS_BYTES(ROWS), row0,
+				    ((t / p.tiles_m * 2 + rank) * PANELS + warp / 4 * 4) *
+					    HZI_GROUP_COLUMNS);
 		}
 	}
 
@@ -408,86 +409,6 @@ private:
 
 		asm("lop3.b32 %0, %1, 0xf0f0f0f0, 0x80808080, 0x6a;" : "=r"(r) : "r"(w));
 		return r;
-	}
-
-	/* ---- y ------------------------------------------------------------------------------- */
-
-	__device__ __forceinline__ void put(sums &s, int row0, int64_t column0) const
-	{
-		const int64_t j = column0 + warp / 4 * COLUMNS;
-
-		if (p.y_vectorized && j + COLUMNS <= l.l.n)
-			put_vectors(s, row0, j);
-		else
-			put_floats(s, row0, j);
-	}
-
-	/* Through shared memory, rows of 128 bytes whose vectors are permuted as by TMA */
-	__device__ __forceinline__ void put_vectors(sums &s, int row0, int64_t j) const
-	{
-		constexpr int rows_at_once = 16;
-		const int thread = threadIdx.x % 128, row = thread / 8, vector = thread % 8;
-		const uint32_t to = memory + STAGES * STAGE + 1024 + warp / 4 * (ROWS * 128);
-		const uint32_t from = to + row * 128 + (vector ^ row % 8) * 16;
-		uint16_t *y = (uint16_t *)l.y + (row0 + row) * l.y_stride[0] + j + vector * 8;
-
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			const int64_t column = j + warp % 4 * 16 + g + h * 8;
-
-#pragma unroll
-			for (int i = 0; i < ROWS / 8 && l.bias; i++) {
-				s.y[4 * i + 2 * h] = __fadd_rn(s.y[4 * i + 2 * h], l.bias[column]);
-				s.y[4 * i + 2 * h + 1] =
-					__fadd_rn(s.y[4 * i + 2 * h + 1], l.bias[column]);
-			}
-		}
-#pragma unroll
-		for (int i = 0; i < ROWS / 2 && (l.low > -INFINITY || l.high < INFINITY); i++)
-			s.y[i] = s.y[i] < l.low ? l.low : s.y[i] > l.high ? l.high : s.y[i];
-#pragma unroll
-		for (int i = 0; i < ROWS / 8; i += 2) {
-			uint32_t v[4];
-
-#pragma unroll
-			for (int e = 0; e < 4; e++) {
-				const float low = s.y[4 * i + 2 * e], high = s.y[4 * i + 2 * e + 1];
-
-				v[e] = l.y_dtype == HZ_F16 ? to_f16x2(low, high) :
-							     to_bf16x2(low, high);
-			}
-			stmatrix_x4_trans(to + (i + lane / 16) * 1024 + lane % 8 * 128 +
-					    (warp % 4 * 2 + lane / 8 % 2 ^ lane % 8) * 16, v);
-		}
-		bar_sync(1 + warp / 4, 128);
-#pragma unroll
-		for (int i = 0; i < ROWS / rows_at_once; i++) {
-			if (row0 + row + i * rows_at_once < l.rows)
-				*(uint4 *)(y + i * rows_at_once * l.y_stride[0]) =
-					shared_load(from + i * rows_at_once * 128);
-		}
-		bar_sync(1 + warp / 4, 128);
-	}
-
-	__device__ __forceinline__ void put_floats(const sums &s, int row0, int64_t j) const
-	{
-		constexpr int half = ROWS / 2;
-		float *const to = (float *)(shared_start() + STAGES * STAGE + 1024) +
-				  warp / 4 * (half * PITCH);
-
-#pragma unroll
-		for (int first = 0; first < ROWS; first += half) {
-#pragma unroll
-			for (int i = 0; i < half / 2; i++)
-				to[(i / 4 * 8 + 2 * q + i % 2) * PITCH + warp % 4 * 16 + g +
-				   i / 2 % 2 * 8] = s.y[first / 2 + i];
-			bar_sync(1 + warp / 4, 128);
-#pragma unroll 1
-			for (int i = threadIdx.x % 128; i < half * COLUMNS; i += 128)
-				group_put(l, row0 + first + i / COLUMNS, j + i % COLUMNS,
-					  to[i / COLUMNS * PITCH + i % COLUMNS]);
-			bar_sync(1 + warp / 4, 128);
-		}
 	}
 };
 

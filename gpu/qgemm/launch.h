@@ -149,6 +149,12 @@ const char *hzi_cuda_qlinear_group_codes_unsupported(const struct hz_context *ct
 						     const void *args);
 size_t hzi_cuda_qlinear_group_codes_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_codes(struct hz_context *ctx, const void *args);
+bool hzi_cuda_qlinear_group_floats_wins(const struct hz_context *ctx,
+					const struct hzi_qlinear_group_args *a);
+const char *hzi_cuda_qlinear_group_floats_unsupported(const struct hz_context *ctx,
+						       const void *args);
+size_t hzi_cuda_qlinear_group_floats_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cuda_qlinear_group_floats(struct hz_context *ctx, const void *args);
 size_t hzi_cuda_qlinear_group_tiled_workspace(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_tiled(struct hz_context *ctx, const void *args);
 

@@ -67,10 +67,12 @@ static const struct hzi_route qlinear[] = {
 		       .workspace = two_steps_workspace, .run = two_steps},
 };
 
-enum {GROUP_GEMV, GROUP_SKINNY, GROUP_CODES, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
+enum {GROUP_GEMV, GROUP_SKINNY, GROUP_CODES, GROUP_FLOATS, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
 
 HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_skinny_wins(ctx, a),
 	 GROUP_SKINNY, GROUP_LAST)
+HZI_RANK(group_floats, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_floats_wins(ctx, a),
+	 GROUP_FLOATS, GROUP_LAST)
 
 static const struct hzi_route qlinear_group[] = {
 	[GROUP_GEMV] = {.name = "gemv", .what = "8 rows of 16-bit floats, 4 bits in groups of 128",
@@ -88,6 +90,13 @@ static const struct hzi_route qlinear_group[] = {
 			 .unsupported = hzi_cuda_qlinear_group_codes_unsupported,
 			 .workspace = hzi_cuda_qlinear_group_codes_workspace,
 			 .run = hzi_cuda_qlinear_group_codes},
+	[GROUP_FLOATS] = {.name = "wgmma_floats",
+			  .what = "bf16, 4 bits in groups of 128, tiles of 256 rows, wgmma",
+			  .arch = HZI_SM_90A,
+			  .unsupported = hzi_cuda_qlinear_group_floats_unsupported,
+			  .cost = group_floats_cost,
+			  .workspace = hzi_cuda_qlinear_group_floats_workspace,
+			  .run = hzi_cuda_qlinear_group_floats},
 	[GROUP_WGMMA] = {.name = "wgmma", .what = "16-bit floats or codes x, wgmma and TMA",
 			 .arch = HZI_SM_90A,
 			 .unsupported = hzi_cuda_qlinear_group_wgmma_unsupported,

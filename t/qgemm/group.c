@@ -527,6 +527,37 @@ static void test_many_codes(void)
 	ok(!bad, "tiles of codes");
 }
 
+/*
+ * 16-bit floats of more rows and columns than tiles have, of which tiles are split along k if k has
+ * enough groups; the last one has more tiles than a GPU has blocks
+ */
+static void test_many_floats(void)
+{
+	static const int64_t ks[] = { 130, 1290, 640, 1152 };
+	const int count = tap_quick() ? 5 : 12;
+	int bad = 0;
+
+	for (int i = 0; i < count && bad < 5; i++) {
+		const int aligned = i % 4 < 3 ? 8 : 2;	/* sizes and gaps: rows are aligned or not */
+		const bool last = i == count - 1;
+		const struct shape s = {
+			.w_dtype = i % 3 ? HZ_S4X2 : HZ_U4X2, .x_dtype = i % 2 ? HZ_F16 : HZ_BF16,
+			.s_dtype = scale_dtypes[i % 3], .y_dtype = floats[i / 2 % 3],
+			.group = i % 5 == 4 ? 0 : 128, .batch = 1 + rnd_below(&rnd, 2),
+			.m = last ? 3 : 65 + rnd_below(&rnd, 80),
+			.n = last ? 17200 : 56 + rnd_below(&rnd, 240 / aligned) * aligned,
+			.k = ks[i % 4], .zeros = i % 3 == 0, .packed = rnd_below(&rnd, 2),
+			.bias = rnd_below(&rnd, 2), .bounds = rnd_below(&rnd, 4) == 0,
+			.extreme = rnd_below(&rnd, 4) == 0, .tiny = i % 4 == 1,
+			.transposed = rnd_below(&rnd, 2),
+			.gap = rnd_below(&rnd, 2) * aligned,
+		};
+
+		bad += failures(&s);
+	}
+	ok(!bad, "tiles of floats");
+}
+
 /* ---- Special values, no elements, refusals --------------------------------------------------- */
 
 /* One call on host data of a CPU context, or copies of them on a GPU */
@@ -591,6 +622,58 @@ static void test_special(struct dev *dev)
 		area_free(&s.area);
 	}
 	ok(good, "%s: NaN and Inf in x and in scales", dev->name);
+}
+
+/* Scales of a column that are 0, Inf or NaN, or far from each other; all codes are 1 */
+static void test_scales(struct dev *dev)
+{
+	static const float columns[][3] = {
+		{ 1, 2, 3 }, { 0, 2, 3 }, { 2, 0, 3 }, { 2, 3, 0 }, { 0, 0, 0 }, { INFINITY, 1, 1 },
+		{ 1, -INFINITY, 0 }, { 1, NAN, 1 }, { 0x1p-140f, 1, 0x1p-140f }, { 1, 0x1p100f, 1 },
+		{ 0x1p100f, 0x1p-100f, 1 }, { -1, 2, -3 }, { 0x1p-120f, 0x1p-121f, 0x1p-120f },
+		{ 0x1p-140f, 0x1p-141f, 0 }, { 0, INFINITY, 0 }, { 0x1p102f, 0x1p101f, 1 },
+	};
+	struct {
+		uint16_t x[2][384];
+		uint8_t w[16][192];
+		float scales[3][16], y[2][16];
+		struct area area;
+	} s = { 0 };
+	const hz_qlinear_group_opts o = { .group = 128 };
+	const hz_tensor all = hz_tensor_1d(&s, HZ_U8, HZ_CPU, (char *)&s.area - (char *)&s);
+	hz_tensor x, w, scales, y, host = hz_tensor_2d(s.y, HZ_F32, HZ_CPU, 2, 16);
+	size_t bytes;
+	bool good;
+	char *data;
+
+	for (int i = 0; i < 2 * 384; i++)
+		s.x[i / 384][i % 384] = i < 384 ? 0x3f80 : 0xc000;	/* 1 and -2 */
+	memset(s.w, 0x11, sizeof(s.w));
+	for (int i = 0; i < 3 * 16; i++)
+		s.scales[i / 16][i % 16] = columns[i % 16][i / 16];
+	data = to_device(dev, &all, &s.area).data;
+	x = hz_tensor_2d(data, HZ_BF16, dev->device, 2, 384);
+	w = hz_tensor_2d(data + ((char *)s.w - (char *)&s), HZ_S4X2, dev->device, 16, 192);
+	w = hz_view_transpose(&w, 0, 1);
+	scales = hz_tensor_2d(data + ((char *)s.scales - (char *)&s), HZ_F32, dev->device, 3, 16);
+	y = hz_tensor_2d(data + ((char *)s.y - (char *)&s), HZ_F32, dev->device, 2, 16);
+	good = RECORD(dev->ctx, hz_qlinear_group(dev->ctx, &x, &w, &scales, &y, &o), &bytes) == 0 &&
+	       hz_reserve(dev->ctx, bytes) == HZ_OK &&
+	       hz_qlinear_group(dev->ctx, &x, &w, &scales, &y, &o) == HZ_OK &&
+	       hz_copy(dev->ctx, &y, &host) == HZ_OK && hz_sync(dev->ctx) == HZ_OK;
+	for (int i = 0; i < 2 * 16; i++) {
+		const float *const c = columns[i % 16];
+		const double factor = i < 16 ? 128 : -256, got = s.y[i / 16][i % 16];
+		const double want = factor * ((double)c[0] + c[1] + c[2]);
+		const double sum = fabs(factor) * (fabs(c[0]) + fabs(c[1]) + fabs(c[2]));
+
+		if (isfinite(want))
+			good &= fabs(got - want) <= 1e-5 * sum + 0x1p-149;
+		else
+			good &= isnan(want) ? isnan(got) : got == want;
+	}
+	ok(good, "%s: scales far from each other", dev->name);
+	area_free(&s.area);
 }
 
 static void test_empty(struct dev *dev)
@@ -682,8 +765,10 @@ int main(void)
 	test_long();
 	test_gemv();
 	test_many_codes();
+	test_many_floats();
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
+		test_scales(&devs[d]);
 		test_empty(&devs[d]);
 	}
 	test_refusals(&devs[0]);

@@ -48,7 +48,7 @@ noinst_HEADERS += \
 	gpu/mhc/gated_tile.cuh \
 	gpu/mhc/gated_wgmma.h \
 	gpu/qgemm/qgemm.h gpu/qgemm/skinny_splitk.cuh gpu/quantize/formats.h gpu/quantize/launch.h \
-	gpu/quantize/microscaling.h \
+	gpu/quantize/microscaling.cuh gpu/quantize/microscaling.h \
 	gpu/quantize/minmax.cuh gpu/quantize/prologue.cuh gpu/quantize/quantize.cuh \
 	gpu/quantize/quantize.h gpu/quantize/strided.cuh gpu/quat/contiguous.cuh \
 	gpu/quat/convert.h gpu/quat/launch.h \

@@ -243,4 +243,21 @@ HZ_DEVICE uint32_t max_x2(uint32_t a, uint32_t b)
 	return HZ_ASM_U32("max.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
 }
 
+/* Maximum of the magnitudes in both halves, with any sign; NaN if either operand is NaN */
+template <int DTYPE>
+HZ_DEVICE uint32_t max_abs_x2(uint32_t a, uint32_t b)
+{
+#if __CUDA_ARCH__ >= 860
+	if (DTYPE == HZ_F16)
+		return HZ_ASM_U32("max.NaN.xorsign.abs.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+	return HZ_ASM_U32("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
+#else
+	a &= 0x7fff7fff;
+	b &= 0x7fff7fff;
+	if (DTYPE == HZ_F16)
+		return HZ_ASM_U32("max.NaN.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+	return HZ_ASM_U32("max.NaN.bf16x2 %0, %1, %2;", "r"(a), "r"(b));
+#endif
+}
+
 #endif

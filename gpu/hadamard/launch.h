@@ -70,6 +70,14 @@ HZI_HADAMARD_ROUTE(quantize_hadamard_base_mma);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_scaled);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_base_mma);
 
+/*
+ * Contiguous 16-bit rows of 2^11 to 2^13 elements to MXFP4, MXFP8 or NVFP4; measure: only *most is
+ * written, the bits of the largest magnitude
+ */
+#define HZI_HADAMARD_MICROSCALING_MAX 13
+int hzi_hadamard_microscaling(struct hz_context *ctx, const struct hzi_codes_args *a,
+			      uint32_t *most, bool measure);
+
 struct hzi_hadamard_quantize;
 
 /*

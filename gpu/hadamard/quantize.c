@@ -15,6 +15,7 @@
 #define LOG2_SHORT 10		/* up to here a warp has whole rows, above it a block has one */
 #define LOG2_GROUPS 13		/* the longest row with several groups, dynamic scales */
 #define LOG2_MAX 14
+#define LOG2_UNITS 7		/* up to here kernels of microscaling exchange no values of lanes */
 #define GROUP_MAX 7		/* log2 of the largest of several groups in a row from 2^11 */
 #define THREAD_LOG2(k) ((k) > LOG2_SHORT ? 8 : 7)	/* of the elements that a thread's are in */
 #define WARPS_SHORT 4		/* per block of short rows, 1024 elements each */
@@ -202,6 +203,30 @@ int hzi_cuda_hadamard_quantize_contiguous(struct hz_context *ctx, const void *ar
 		      t, row ? MAXIMUM_BYTES : 0, &p);
 }
 
+int hzi_hadamard_microscaling(struct hz_context *ctx, const struct hzi_codes_args *a,
+			      uint32_t *most, bool measure)
+{
+	const struct hzi_format_args *f = a->format;
+	const struct hzi_hadamard_args *t = &a->rotated->t;
+	struct hzi_hadamard_quantize p = params_of(ctx, t, a->x, a->q);
+
+	p.scales = f->scales;
+	p.q_dtype = f->q_dtype;
+	p.scale_dtype = f->scale_dtype;
+	p.rule = f->rule;
+	p.round_to = f->round_to;
+	p.group_log2 = a->rotated->group == 16 ? 4 : 5;
+	p.tensor_scale = f->tensor_scale;
+	p.new_tensor_scale = f->new_tensor_scale;
+	p.most = most;
+	p.measure = measure;
+	return launch(ctx, "quantize",
+		      (a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_quantize_microscaling_f16_11
+					    : HZI_KERNEL_hadamard_quantize_microscaling_bf16_11) +
+			      t->plan.seg[0].k - LOG2_SHORT - 1,
+		      t, 0, &p);
+}
+
 /* ---- Dequantization with scales of groups ---------------------------------------------------- */
 
 /* The kernel from codes to rows of 2^k elements, in groups of 2^group */
@@ -279,7 +304,8 @@ static const char *not_contiguous_rotated(const struct hzi_codes_args *a)
 	if (t->plan.nseg != 1)
 		return "a row has transforms of several lengths";
 	if (step != 1 || block != t->plan.n || r->q_step != 1 ||
-	    (t->ndim != 0 && (t->ndim != 1 || stride != row || r->q_stride[0] != row)))
+	    (t->ndim != 0 && (t->ndim != 1 || stride != row ||
+			      r->q_stride[0] != row / hzi_format_pack(a->q_dtype))))
 		return "rows or codes are not contiguous";
 	return (uintptr_t)a->x % 16 || (uintptr_t)a->q % 8
 		       ? "floats are not 16-byte aligned, or codes not 8-byte" : NULL;
@@ -441,9 +467,11 @@ static const char *bad_scaled_format(const struct hzi_codes_args *a)
 		return "there is no transform";
 	if (a->rotated->t.y_dtype == HZ_F32)
 		return "y is f32";
-	return (f->q_dtype != HZ_E4M3 && f->q_dtype != HZ_E5M2) || !f->scales ||
-			       f->scale_dtype == HZ_E4M3 || f->tensor_scale
-		       ? "not codes of 8 bits by given scales of f32 or e8m0" : NULL;
+	if (!hzi_format_is_float(f->q_dtype) || !f->scales || f->scale_dtype == HZ_E4M3 ||
+	    f->tensor_scale)
+		return "not a float format by given scales of f32 or e8m0";
+	return f->q_dtype == HZ_E2M1X2 && a->rotated->t.plan.seg[0].k <= LOG2_UNITS
+		       ? "e2m1x2 in transforms of up to 2^7 elements" : NULL;
 }
 
 const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_context *ctx,

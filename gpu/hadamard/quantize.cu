@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * One kernel is for rows of up to 2^10 elements and one for longer rows. Their template parameter
- * is a policy: dynamic_scale, static_scale or dequantization. A policy loads 16-bit operands of the
- * transform, may multiply the results of its first stages by scales, and stores the final results.
+ * is a policy: dynamic_scale, microscaling, static_scale or dequantization. A policy loads 16-bit
+ * operands of the transform, may multiply the results of its first stages by scales, and stores the
+ * final results.
  *
  * 16 bits in and 8 bits out leave time for 23 instructions per element on Hopper. Quantizing, a
  * value t = v factor and its quotient t / s are therefore not computed: the code of v, a result of
@@ -22,6 +23,7 @@
 #include "gpu/device/mbarrier.cuh"
 #include "gpu/device/pdl.cuh"
 #include "gpu/hadamard/quantize_epilogue.cuh"
+#include "gpu/quantize/microscaling.cuh"
 #include "gpu/quantize/quantize.cuh"
 
 /* ---- Prefetches ------------------------------------------------------------------------------ */
@@ -512,6 +514,91 @@ struct dynamic_scale : quantization<X_DTYPE> {
 	}
 };
 
+/* ---- Scales of MXFP4, MXFP8 and NVFP4 -------------------------------------------------------- */
+
+/* Rows from 2^11, groups of 16 or 32; scales are those of lib/quantize/format.h. */
+template <int X_DTYPE>
+struct microscaling : quantization<X_DTYPE> {
+	template <int WARPS, int C>
+	HZ_MEMBER void store_long(float *v, const hzi_hadamard_quantize &p, int64_t e0)
+	{
+		constexpr int SPAN = 32 * WARPS * C, PIECES = 32 / C;
+		const uint32_t t = threadIdx.x, lane = t % 32;
+		float m[PIECES], r[PIECES];
+
+#pragma unroll
+		for (int i = 0; i < 32; i++)
+			v[i] = __fmul_rn(v[i], p.f.factor);
+		if (p.round_to) {
+#pragma unroll
+			for (int i = 0; i < 32; i++)
+				v[i] = round_to(p.round_to, v[i]);
+		}
+#pragma unroll
+		for (int i = 0; i < PIECES; i++)
+			m[i] = max_abs<C>(&v[C * i]);
+		if (p.measure) {
+			const uint32_t most = __float_as_uint(warp_max(max_abs<PIECES>(m)));
+
+			if (lane == 0 && most > *(volatile uint32_t *)p.most)
+				atomicMax(p.most, most);
+			return;
+		}
+
+		const hzi_tensor_factor tensor = hzi_format_tensor(
+			p.tensor_scale, p.new_tensor_scale != NULL, p.rule,
+			p.new_tensor_scale ? *p.most : 0);
+		uint8_t *const scales = (uint8_t *)p.scales;
+
+		if (p.new_tensor_scale && e0 == 0 && t == 0)
+			*p.new_tensor_scale = tensor.p;
+		/* Of a group's lanes, lane i computes the scale of piece i, and of piece i + 4. */
+		if (p.group_log2 == 5) {
+			const hzi_scale s = scale_of(
+				__float_as_uint(transpose_max<8>(m, lane)), p, tensor);
+
+			scales[(e0 + (lane & 7) * SPAN + t * C) >> 5] = (uint8_t)s.bits;
+#pragma unroll
+			for (int i = 0; i < PIECES; i++)
+				r[i] = __shfl_sync(~0u, s.factor, i, 8);
+		} else {
+			float own[2];
+
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				const hzi_scale s = scale_of(
+					__float_as_uint(transpose_max<4>(m + 4 * j, lane)), p,
+					tensor);
+
+				scales[(e0 + ((lane & 3) + 4 * j) * SPAN + t * C) >> 4] =
+					(uint8_t)s.bits;
+				own[j] = s.factor;
+			}
+#pragma unroll
+			for (int i = 0; i < PIECES; i++)
+				r[i] = __shfl_sync(~0u, own[i / 4], i % 4, 4);
+		}
+		with_one_of<HZ_E2M1X2, HZ_E4M3, HZ_E5M2>(p.q_dtype, [&](auto dtype) {
+			constexpr int CODE = decltype(dtype)::value;
+			uint8_t *y = (uint8_t *)p.f.y + code_bytes<CODE>(e0 + t * C);
+
+#pragma unroll
+			for (int i = 0; i < PIECES; i++) {
+				float *const q = &v[C * i];
+
+#pragma unroll
+				for (int c = 0; c < C; c++)
+					q[c] = __fmul_rn(q[c], r[i]);
+				if constexpr (CODE == HZ_E2M1X2)
+					*(uint16_t *)(y + i * SPAN / 2) =
+						(uint16_t)encode_e2m1<C>(q);
+				else
+					*(uint32_t *)(y + i * SPAN) = encode_fp8x4<CODE>(q);
+			}
+		});
+	}
+};
+
 /* ---- Static scales --------------------------------------------------------------------------- */
 
 /*
@@ -724,6 +811,10 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_quantize &p)
 			const uint32_t pair = (byte & 0x00f0000f) | 0x64006400;
 
 			f[i] = fma_f16x2(pair, 0x2c003c00, 0xd480e408);
+		} else if constexpr (CODE == HZ_E2M1X2) {
+			const uint32_t upper = upper_bytes(codes.x >> (i < 2 ? 0 : 16));
+
+			f[i] = __byte_perm(upper, 0, i & 1 ? 0x3424 : 0x1404);
 		} else if constexpr (CODE == HZ_E4M3) {
 #if __CUDA_ARCH__ >= 890
 			asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
@@ -747,8 +838,9 @@ template <int STEP>
 HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, int e, int count,
 			  uint32_t ahead)
 {
-	with_code_dtype(p.q_dtype, [&](auto dtype) {
+	with_one_of<HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, HZ_E2M1X2>(p.q_dtype, [&](auto dtype) {
 		constexpr int CODE = decltype(dtype)::value;
+		constexpr bool NIBBLES = CODE == HZ_S4X2 || CODE == HZ_E2M1X2;
 		const uint8_t *x = (const uint8_t *)p.f.x + code_bytes<CODE>(e0);
 		uint2 codes[4];
 
@@ -756,14 +848,14 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, 
 		for (int i = 0; i < 4; i++) {
 			codes[i] = make_uint2(0, 0);
 			if (e + STEP * i < count) {
-				if constexpr (CODE == HZ_S4X2)
+				if constexpr (NIBBLES)
 					codes[i].x = *(const uint32_t *)(x + e / 2 + STEP / 2 * i);
 				else
 					codes[i] = *(const uint2 *)(x + e + STEP * i);
 			}
 		}
 		if (ahead)
-			prefetch_warp<CODE == HZ_S4X2 ? 9 : 10>(x + code_bytes<CODE>(ahead));
+			prefetch_warp<NIBBLES ? 9 : 10>(x + code_bytes<CODE>(ahead));
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			w[i] = operands_of<CODE>(codes[i], p);
@@ -917,6 +1009,12 @@ struct dequantization : policy {
 	       long_rows<dynamic_scale<DTYPE, true>, 4, 4, 1>) \
 	KERNEL(quantize_##name##_13_groups, 256, 4, \
 	       long_rows<dynamic_scale<DTYPE, true>, 8, 4, 2>) \
+	KERNEL(quantize_microscaling_##name##_11, 64, 16, \
+	       long_rows<microscaling<DTYPE>, 2, 4, 0>) \
+	KERNEL(quantize_microscaling_##name##_12, 128, 8, \
+	       long_rows<microscaling<DTYPE>, 4, 4, 1>) \
+	KERNEL(quantize_microscaling_##name##_13, 256, 4, \
+	       long_rows<microscaling<DTYPE>, 8, 4, 2>) \
 	KERNELS(quantize_static_##name, , 9, static_scale<DTYPE>)
 
 QUANTIZE_16BIT(f16, HZ_F16)

@@ -45,7 +45,11 @@ struct hzi_hadamard_quantize {
 	int32_t has_pre, post_or_round;	/* f.pre; f.post or round_to, dynamic scales alone */
 	uint32_t flip, base;		/* dequantization of HZ_S8, see above */
 	uint32_t prefetch_distance;	/* in blocks: to the one that starts when this one ends */
-	int32_t pad_;
+	/* Microscaling: as in gpu/quantize/microscaling.h */
+	int32_t rule, measure, pad_;
+	const float *tensor_scale;
+	float *new_tensor_scale;
+	uint32_t *most;
 };
 
 /*
@@ -57,8 +61,8 @@ struct hzi_hadamard_base_mma_quantize {
 	struct hzi_hadamard_quantize q;
 };
 
-static_assert(sizeof(struct hzi_hadamard_quantize) == 144, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_hadamard_base_mma_quantize) == 312,
+static_assert(sizeof(struct hzi_hadamard_quantize) == 176, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_hadamard_base_mma_quantize) == 344,
 	      "the same layout for C and CUDA");
 
 #endif

@@ -7,13 +7,18 @@
  * 4 g to 4 g + 3, which are its units 0 to 3. So the 16 bytes that a lane loads of a 16-bit row are
  * half of two operands of mma.sync, whose other operand is H_32 or, for transforms of 16, two H_16;
  * its columns are ordered so that results are again those 8 elements of the lane. Entries are +-1
- * and sums f32. Transforms of 64 and 128 add and subtract units. Scales are those of
- * lib/quantize/format.h, one lane for each; shuffles bring maxima to it and factors back.
+ * and sums f32. Transforms of 64 and 128 add and subtract units, longer ones, up to 1024, lanes.
+ * Scales are those of lib/quantize/format.h, one lane for each; shuffles bring maxima to it and
+ * factors back.
+ *
+ * To e2m1 or with a transform, where the arithmetic takes as long as the memory, a warp loops over
+ * tiles and loads the next one before it encodes one. Dequantization without a transform needs no
+ * rows; there, all stores of a warp are of 512 successive bytes.
  */
 #include "gpu/device/dtype.cuh"
 #include "gpu/device/mma.cuh"
+#include "gpu/quantize/microscaling.cuh"
 #include "gpu/quantize/microscaling.h"
-#include "lib/quantize/format.h"
 
 #define UNITS 4
 #define EACH 8			/* successive elements of a lane and unit */
@@ -34,32 +39,66 @@ HZ_DEVICE uint32_t sign_pair(uint32_t bits, int j)
 	return (bits << (15 - 2 * j) & 0x8000) | (bits << (30 - 2 * j) & 0x80000000);
 }
 
-template <int DTYPE>
-HZ_DEVICE void load_values(float (&v)[UNITS][EACH], uint4 (&w)[UNITS], const params &p,
-			   int64_t tile, int lane)
+/* The 16 bytes of each unit; of f32 those of its first half, or with HIGH of its second half */
+template <int DTYPE, bool HIGH = false>
+HZ_DEVICE void load_words(uint4 (&w)[UNITS], const params &p, int64_t tile, int lane)
 {
-	float4 high[UNITS];
-
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		const int64_t e = element_of(tile, lane, u);
 		const uint4 *const at = (const uint4 *)((const char *)p.x +
 							e * (DTYPE == HZ_F32 ? 4 : 2));
 
-		w[u] = e < p.total ? at[0] : make_uint4(0, 0, 0, 0);
-		if constexpr (DTYPE == HZ_F32)
-			high[u] = e < p.total ? ((const float4 *)at)[1] : make_float4(0, 0, 0, 0);
+		w[u] = e < p.total ? at[HIGH] : make_uint4(0, 0, 0, 0);
 	}
+}
+
+/* The bits of the largest magnitude of a lane's elements in each unit; w: those of 16 bits */
+template <int DTYPE>
+HZ_DEVICE void find_largest(uint32_t (&m)[UNITS], const float (&v)[UNITS][EACH],
+			    const uint4 (&w)[UNITS])
+{
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
+		if constexpr (DTYPE == HZ_F32) {
+			float largest = 0;
+
+#pragma unroll
+			for (int e = 0; e < EACH; e++)
+				largest = max_nan(largest, fabsf(v[u][e]));
+			m[u] = __float_as_uint(largest);
+		} else {
+			const uint32_t pair = 0x7fff7fff &
+				max_abs_x2<DTYPE>(max_abs_x2<DTYPE>(w[u].x, w[u].y),
+						  max_abs_x2<DTYPE>(w[u].z, w[u].w));
+
+			m[u] = DTYPE == HZ_BF16 ? max(pair << 16, pair & 0xffff0000)
+						: max(__float_as_uint(f16_low(pair)),
+						      __float_as_uint(f16_high(pair)));
+		}
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void convert_words(float (&v)[UNITS][EACH], const uint4 (&w)[UNITS], const params &p,
+			     int64_t tile, int lane)
+{
+	uint4 high[UNITS];
+
+	if constexpr (DTYPE == HZ_F32)
+		load_words<DTYPE, true>(high, p, tile, lane);
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
 
 		if constexpr (DTYPE == HZ_F32) {
+			const uint32_t upper[4] = {high[u].x, high[u].y, high[u].z, high[u].w};
+
 #pragma unroll
-			for (int j = 0; j < 4; j++)
+			for (int j = 0; j < 4; j++) {
 				v[u][j] = __uint_as_float(words[j]);
-			v[u][4] = high[u].x, v[u][5] = high[u].y;
-			v[u][6] = high[u].z, v[u][7] = high[u].w;
+				v[u][4 + j] = __uint_as_float(upper[j]);
+			}
 		} else {
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
@@ -106,6 +145,20 @@ HZ_DEVICE void add_units(float (&v)[UNITS][EACH], int distance)
 	}
 }
 
+/* Sums and differences between lanes, `distance` apart */
+HZ_DEVICE void add_lanes(float (&v)[UNITS][EACH], int distance, int lane)
+{
+	const float sign = lane & distance ? -1 : 1;
+
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
+#pragma unroll
+		for (int e = 0; e < EACH; e++)
+			v[u][e] = __fmaf_rn(v[u][e], sign,
+					    __shfl_xor_sync(~0u, v[u][e], distance));
+	}
+}
+
 /* Turns the signs of pairs of 16-bit floats that p.signs has set. */
 HZ_DEVICE void flip_signs(uint4 (&w)[UNITS], const params &p, int64_t tile, int lane)
 {
@@ -144,12 +197,15 @@ HZ_DEVICE void multiply(float (&v)[UNITS][EACH], const uint4 (&w)[UNITS], int lo
 }
 
 /* Completes transforms of more than a row, and multiplies them by their factor. */
-HZ_DEVICE void add_and_scale(float (&v)[UNITS][EACH], const params &p)
+HZ_DEVICE void add_and_scale(float (&v)[UNITS][EACH], const params &p, int lane)
 {
 	if (p.log2 > 5)
 		add_units(v, 1);
 	if (p.log2 > 6)
 		add_units(v, 2);
+#pragma unroll 1
+	for (int k = 7; k < p.log2; k++)
+		add_lanes(v, 4 << (k - 7), lane);
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 #pragma unroll
@@ -165,7 +221,7 @@ HZ_DEVICE void transform(float (&v)[UNITS][EACH], uint4 (&w)[UNITS], const param
 	if (p.signs)
 		flip_signs(w, p, tile, lane);
 	multiply<DTYPE>(v, w, p.log2, lane);
-	add_and_scale(v, p);
+	add_and_scale(v, p, lane);
 	if (p.round_to) {
 #pragma unroll
 		for (int u = 0; u < UNITS; u++) {
@@ -181,39 +237,6 @@ HZ_DEVICE void transform(float (&v)[UNITS][EACH], uint4 (&w)[UNITS], const param
 HZ_DEVICE void exchange_max(uint32_t &keep, uint32_t give, int distance)
 {
 	keep = max(keep, __shfl_xor_sync(~0u, give, distance));
-}
-
-/*
- * hzi_scale_of() in fewer instructions. Of e8m0: exponents and, for amax from 2^-100 on, a carry of
- * the mantissa, for amax / F > 2^k exactly where fl(amax / F) is; F is 1.5 or 1.75 times a power.
- */
-HZ_DEVICE hzi_scale scale_of(uint32_t amax, const params &p, const hzi_tensor_factor &tensor)
-{
-	hzi_scale s = {0, 0, false};
-
-	if (p.scale_dtype == HZ_E8M0) {
-		const bool four_bits = p.q_dtype == HZ_E2M1X2;
-		const int top = four_bits ? 2 : p.q_dtype == HZ_E4M3 ? 8 : 15;
-		const uint32_t carry = p.rule == HZ_SCALE_FLOOR ? 0 :
-				       p.rule == HZ_SCALE_CEIL	? 0x7fffff :
-				       p.rule == HZ_SCALE_EVEN ?
-				       1u << (four_bits ? 21 : p.q_dtype == HZ_E4M3 ? 19 : 20) :
-				       four_bits ? 0x3fffff : 0x1fffff;
-
-		if (amax - (27u << 23) < (228u << 23)) {	/* 2^-100 to Inf */
-			s.bits = ((amax + carry) >> 23) - top;
-			s.factor = __uint_as_float((254 - s.bits) << 23);
-			return s;
-		}
-	} else if (p.rule == HZ_SCALE_NV_TE) {
-		const float base = __fmul_rn(__uint_as_float(amax),
-					     __fmul_rn(tensor.s, 1.0f / 6.0f));
-
-		s.bits = to_e4m3x2(base, 0) & 0xff;
-		s.factor = hzi_f32_inverse(__fmul_rn(from_e4m3(s.bits), tensor.p));
-		return s;
-	}
-	return hzi_scale_of(amax, p.q_dtype, p.rule, tensor);
 }
 
 /* Writes the scales for the largest magnitudes m[u] of this lane's units; factor[u]: of unit u */
@@ -240,7 +263,7 @@ HZ_DEVICE void choose_scales(float (&factor)[UNITS], uint32_t (&m)[UNITS], const
 		const int64_t at = tile / GROUP + lane;
 
 		if (at < groups)
-			p.scales[at] = (uint8_t)s.bits;
+			((uint8_t *)p.scales)[at] = (uint8_t)s.bits;
 #pragma unroll
 		for (int u = 0; u < UNITS; u++)
 			factor[u] = __shfl_sync(~0u, s.factor, u, 4);
@@ -258,7 +281,7 @@ HZ_DEVICE void choose_scales(float (&factor)[UNITS], uint32_t (&m)[UNITS], const
 			const int64_t at = tile / GROUP + 2 * row + (t >> 1);
 
 			if (at < groups)
-				p.scales[at] = (uint8_t)s.bits;
+				((uint8_t *)p.scales)[at] = (uint8_t)s.bits;
 			mine[i] = s.factor;
 		}
 #pragma unroll
@@ -268,60 +291,6 @@ HZ_DEVICE void choose_scales(float (&factor)[UNITS], uint32_t (&m)[UNITS], const
 }
 
 /* ---- Codes ----------------------------------------------------------------------------------- */
-
-/* The upper bytes of four numbers */
-HZ_DEVICE uint32_t top_bytes(float a, float b, float c, float d)
-{
-	return __byte_perm(__byte_perm(__float_as_uint(a), __float_as_uint(b), 0x73),
-			   __byte_perm(__float_as_uint(c), __float_as_uint(d), 0x73), 0x5410);
-}
-
-/* Bits 0 to 15 are four numbers of 4 bits. The multiplier does what shifts would. */
-HZ_DEVICE uint32_t pack_nibbles(const uint32_t *c)
-{
-	uint32_t w;
-
-	asm("mad.lo.u32 %0, %1, 16, %2;" : "=r"(w) : "r"(c[1]), "r"(c[0]));
-	asm("mad.lo.u32 %0, %1, 256, %0;" : "+r"(w) : "r"(c[2]));
-	asm("mad.lo.u32 %0, %1, 4096, %0;" : "+r"(w) : "r"(c[3]));
-	return w;
-}
-
-/*
- * Eight codes of e2m1. |t| plus 2^22 times its power of two, at least 1, is rounded to half of that
- * power: bits 0 to 2 of the sum are |t| in halves of it, bits 22 and up 298 + 2 e. t is not NaN, and
- * below 7 unless CLAMP.
- */
-template <bool CLAMP>
-HZ_DEVICE uint32_t encode_e2m1x8(const float (&t)[EACH])
-{
-	uint32_t c[EACH];
-
-#pragma unroll
-	for (int e = 0; e < EACH; e++) {
-		const float a = CLAMP ? fminf(fabsf(t[e]), 6.0f) : fabsf(t[e]);
-		const uint32_t power = __float_as_uint(fmaxf(a, 1.0f)) & 0x7f800000;
-		const uint32_t sum = __float_as_uint(__fmaf_rn(__uint_as_float(power), 0x1p22f, a));
-
-		c[e] = sum + (sum >> 22);
-	}
-
-	/* The number 298 of each code is taken away from all four of a word. */
-	const uint32_t codes = __byte_perm(pack_nibbles(c) - 298 * 0x1111,
-					   pack_nibbles(c + 4) - 298 * 0x1111, 0x5410);
-
-	return codes | (top_bytes(t[0], t[2], t[4], t[6]) >> 4 & 0x08080808) |
-	       (top_bytes(t[1], t[3], t[5], t[7]) & 0x80808080);
-}
-
-template <int FORMAT>
-HZ_DEVICE uint32_t encode_fp8x4(const float *t)
-{
-	const uint32_t low = FORMAT == HZ_E4M3 ? to_e4m3x2(t[0], t[1]) : to_e5m2x2(t[0], t[1]);
-	const uint32_t high = FORMAT == HZ_E4M3 ? to_e4m3x2(t[2], t[3]) : to_e5m2x2(t[2], t[3]);
-
-	return __byte_perm(low, high, 0x5410);
-}
 
 /* Lane t of four gives word u of its four to lane u, and gets that one's word t. */
 HZ_DEVICE void transpose_words(uint32_t (&w)[4], int t)
@@ -345,17 +314,10 @@ HZ_DEVICE void transpose_words(uint32_t (&w)[4], int t)
 
 template <int FORMAT>
 HZ_DEVICE void store_codes(const float (&v)[UNITS][EACH], const float (&factor)[UNITS],
-			   const uint32_t (&m)[UNITS], const params &p, int64_t tile, int lane)
+			   const params &p, int64_t tile, int lane)
 {
 	uint32_t word[UNITS];
-	bool in_range = true;		/* all |t| are below 7 */
 
-	if constexpr (FORMAT == HZ_E2M1X2) {
-#pragma unroll
-		for (int u = 0; u < UNITS; u++)
-			in_range &= __fmul_rn(__uint_as_float(m[u]), factor[u]) < 7.0f;
-		in_range = __all_sync(~0u, in_range);
-	}
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		const int64_t at = element_of(tile, lane, u);
@@ -365,17 +327,7 @@ HZ_DEVICE void store_codes(const float (&v)[UNITS][EACH], const float (&factor)[
 		for (int e = 0; e < EACH; e++)
 			t[e] = __fmul_rn(v[u][e], factor[u]);
 		if constexpr (FORMAT == HZ_E2M1X2) {
-			if (in_range) {
-				word[u] = encode_e2m1x8<false>(t);
-				continue;
-			}
-			/* NaN, which Inf times 0 gives too, becomes 0. */
-			if (m[u] >= 0x7f800000 || !(factor[u] <= HZI_FORMAT_F32_MAX)) {
-#pragma unroll
-				for (int e = 0; e < EACH; e++)
-					t[e] = t[e] == t[e] ? t[e] : 0;
-			}
-			word[u] = encode_e2m1x8<true>(t);
+			word[u] = encode_e2m1<EACH>(t);
 		} else if (at < p.total) {
 			*(uint2 *)((char *)p.q + at) =
 				make_uint2(encode_fp8x4<FORMAT>(t), encode_fp8x4<FORMAT>(t + 4));
@@ -399,29 +351,6 @@ HZ_DEVICE void store_codes(const float (&v)[UNITS][EACH], const float (&factor)[
 }
 
 /* ---- Dequantization -------------------------------------------------------------------------- */
-
-/* Four codes of e2m1 as the upper bytes of f16, whose lower bytes are 0 */
-HZ_DEVICE uint32_t upper_bytes(uint32_t codes)
-{
-	const uint32_t magnitude = __byte_perm(0x3e3c3800, 0x46444240, codes & 0x7777);
-	/* A selector with bit 3 set gives copies of the top bit, 0xff, else the byte, 0x80. */
-	const uint32_t minus = HZ_ASM_U32("prmt.b32 %0, %1, %1, %2;", "r"(0x80808080), "r"(codes));
-
-	return magnitude | (minus << 7 & 0x80808080);
-}
-
-/* Two codes of 8 bits as f16 */
-template <int FORMAT>
-HZ_DEVICE uint32_t fp8_to_f16x2(uint32_t codes)
-{
-	if constexpr (FORMAT == HZ_E5M2)
-		return (codes & 0xff) << 8 | (codes & 0xff00) << 16;
-#if __CUDA_ARCH__ >= 890
-	return HZ_ASM_U32("cvt.rn.f16x2.e4m3x2 %0, %1;", "h"((uint16_t)codes));
-#else
-	return to_f16x2(from_e4m3(codes), from_e4m3(codes >> 8));
-#endif
-}
 
 template <int FORMAT>
 HZ_DEVICE void load_codes(uint4 (&w)[UNITS], const params &p, int64_t tile, int lane)
@@ -471,7 +400,7 @@ HZ_DEVICE void load_codes(uint4 (&w)[UNITS], const params &p, int64_t tile, int 
 
 HZ_DEVICE float load_scale(const params &p, int64_t at)
 {
-	const uint32_t code = at < p.total / p.group ? p.scales[at] : 0;
+	const uint32_t code = at < p.total / p.group ? ((const uint8_t *)p.scales)[at] : 0;
 
 	return p.scale_dtype == HZ_E8M0 ? from_e8m0(code) : from_e4m3(code);
 }
@@ -507,50 +436,28 @@ HZ_DEVICE void store_values(const float (&v)[UNITS][EACH], const params &p, int6
 
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
+		uint32_t word[4];
+
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			word[j] = DTYPE == HZ_F16 ? to_f16x2(v[u][2 * j], v[u][2 * j + 1])
+						  : to_bf16x2(v[u][2 * j], v[u][2 * j + 1]);
+		w[u] = make_uint4(word[0], word[1], word[2], word[3]);
+	}
+	if (p.signs)
+		flip_signs(w, p, tile, lane);
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
 		const int64_t e = element_of(tile, lane, u);
 
-		if constexpr (DTYPE == HZ_F32) {
-			/* Two lanes store the 32 bytes of one, then those of the other. */
-			float4 low = make_float4(v[u][0], v[u][1], v[u][2], v[u][3]);
-			float4 high = make_float4(v[u][4], v[u][5], v[u][6], v[u][7]);
-			const bool odd = lane & 1;
-			float4 give = odd ? low : high, *const at = (float4 *)p.x + e / 4;
-
-			give.x = __shfl_xor_sync(~0u, give.x, 1);
-			give.y = __shfl_xor_sync(~0u, give.y, 1);
-			give.z = __shfl_xor_sync(~0u, give.z, 1);
-			give.w = __shfl_xor_sync(~0u, give.w, 1);
-			/* Pairs of lanes are in one group of 16. */
-			if (e < p.total) {
-				at[odd ? -1 : 0] = odd ? give : low;
-				at[odd ? 1 : 2] = odd ? high : give;
-			}
-		} else {
-			uint32_t word[4];
-
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-				word[j] = DTYPE == HZ_F16 ? to_f16x2(v[u][2 * j], v[u][2 * j + 1])
-							  : to_bf16x2(v[u][2 * j], v[u][2 * j + 1]);
-			w[u] = make_uint4(word[0], word[1], word[2], word[3]);
-		}
-	}
-	if constexpr (DTYPE != HZ_F32) {
-		if (p.signs)
-			flip_signs(w, p, tile, lane);
-#pragma unroll
-		for (int u = 0; u < UNITS; u++) {
-			const int64_t e = element_of(tile, lane, u);
-
-			if (e < p.total)
-				((uint4 *)p.x)[e / 8] = w[u];
-		}
+		if (e < p.total)
+			((uint4 *)p.x)[e / 8] = w[u];
 	}
 }
 
-/* The product is of bare codes, which are exact in f16, where they share a scale. */
-template <int DTYPE, bool ROTATED>
-HZ_DEVICE void dequantize(const params &p)
+/* Transforms back. The product is of bare codes, which are exact in f16, where they share a scale. */
+template <int DTYPE>
+HZ_DEVICE void dequantize_rotated(const params &p)
 {
 	const int lane = threadIdx.x % 32;
 	const int64_t tile = ((int64_t)blockIdx.x * (HZI_MICROSCALING_THREADS / 32) +
@@ -567,21 +474,13 @@ HZ_DEVICE void dequantize(const params &p)
 	else
 		load_codes<HZ_E5M2>(w, p, tile, lane);
 	load_scales(scale, p, tile, lane);
-	if constexpr (ROTATED)
-		multiply<HZ_F16>(v, w, halves ? 4 : p.log2, lane);
+	multiply<HZ_F16>(v, w, halves ? 4 : p.log2, lane);
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
-		if constexpr (!ROTATED) {
-			const uint32_t words[4] = {w[u].x, w[u].y, w[u].z, w[u].w};
-
-#pragma unroll
-			for (int e = 0; e < EACH; e++)
-				v[u][e] = e % 2 ? f16_high(words[e / 2]) : f16_low(words[e / 2]);
-		}
 #pragma unroll
 		for (int e = 0; e < EACH; e++)
 			v[u][e] = __fmul_rn(__fmul_rn(v[u][e], scale[u]), tensor);
-		if (ROTATED && halves) {
+		if (halves) {
 #pragma unroll
 			for (int e = 0; e < EACH; e++) {
 				const float other = __shfl_xor_sync(~0u, v[u][e], 2);
@@ -590,67 +489,212 @@ HZ_DEVICE void dequantize(const params &p)
 			}
 		}
 	}
-	if constexpr (ROTATED)
-		add_and_scale(v, p);
+	add_and_scale(v, p, lane);
 	store_values<DTYPE>(v, p, tile, lane);
+}
+
+/* ---- Dequantization without a transform ------------------------------------------------------ */
+
+/* N = 4 or 8 successive codes of BITS bits */
+template <int BITS, int N>
+HZ_DEVICE uint2 load_code_words(const params &p, int64_t e)
+{
+	const void *const at = (const char *)p.q + e * BITS / 8;
+
+	if constexpr (BITS * N == 64)
+		return *(const uint2 *)at;
+	else if constexpr (BITS * N == 32)
+		return make_uint2(*(const uint32_t *)at, 0);
+	else
+		return make_uint2(*(const uint16_t *)at, 0);
+}
+
+/* What four codes stand for; of integers less the zero point. The first is in the low bits. */
+template <int FORMAT>
+HZ_DEVICE void decode4(float *v, uint32_t codes, int32_t zero)
+{
+	if constexpr (FORMAT == HZ_U4X2 || FORMAT == HZ_S4X2) {
+		const uint32_t c = FORMAT == HZ_S4X2 ? codes ^ 0x8888 : codes;
+		const float base = (float)((1 << 23) + zero + (FORMAT == HZ_S4X2 ? 8 : 0));
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = __fadd_rn(__uint_as_float(0x4b000000 | (c >> 4 * i & 15)), -base);
+	} else {
+		uint32_t pair[2];
+
+		if constexpr (FORMAT == HZ_E2M1X2) {
+			const uint32_t upper = upper_bytes(codes);
+
+			pair[0] = __byte_perm(upper, 0, 0x1404);
+			pair[1] = __byte_perm(upper, 0, 0x3424);
+		} else {
+			pair[0] = fp8_to_f16x2<FORMAT>(codes);
+			pair[1] = fp8_to_f16x2<FORMAT>(codes >> 16);
+		}
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = i % 2 ? f16_high(pair[i / 2]) : f16_low(pair[i / 2]);
+	}
+}
+
+/* Stores N = 4 or 8 successive values, 16 bytes. */
+template <int DTYPE, int N>
+HZ_DEVICE void store_floats(const params &p, int64_t e, const float *v)
+{
+	uint4 w;
+
+	if constexpr (DTYPE == HZ_F32)
+		w = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]),
+			       __float_as_uint(v[2]), __float_as_uint(v[3]));
+	else if constexpr (DTYPE == HZ_F16)
+		w = make_uint4(to_f16x2(v[0], v[1]), to_f16x2(v[2], v[3]),
+			       to_f16x2(v[4 % N], v[5 % N]), to_f16x2(v[6 % N], v[7 % N]));
+	else
+		w = make_uint4(to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]),
+			       to_bf16x2(v[4 % N], v[5 % N]), to_bf16x2(v[6 % N], v[7 % N]));
+	__stcs((uint4 *)p.x + e / N, w);
+}
+
+template <int DTYPE, int FORMAT>
+HZ_DEVICE void dequantize_tile(const params &p)
+{
+	constexpr int N = DTYPE == HZ_F32 ? 4 : 8, STEPS = HZI_MICROSCALING_TILE / 32 / N;
+	constexpr int BITS = FORMAT == HZ_E4M3 || FORMAT == HZ_E5M2 ? 8 : 4;
+	const int64_t first = ((int64_t)blockIdx.x * HZI_MICROSCALING_THREADS / 32 +
+			       threadIdx.x / 32) * HZI_MICROSCALING_TILE + threadIdx.x % 32 * N;
+	const float tensor = p.tensor_scale ? *p.tensor_scale : 1;
+	uint2 codes[STEPS];
+	float scale[STEPS];
+	int32_t zero[STEPS];
+
+#pragma unroll
+	for (int s = 0; s < STEPS; s++) {
+		const int64_t e = first + 32 * N * s, at = e >> p.log2;
+
+		codes[s] = make_uint2(0, 0);
+		scale[s] = 0;
+		zero[s] = 0;
+		if (e >= p.total)
+			continue;
+		codes[s] = load_code_words<BITS, N>(p, e);
+		scale[s] = load_any(p.scale_dtype, p.scales, at);
+		if (BITS == 4 && FORMAT != HZ_E2M1X2 && p.zeros)
+			zero[s] = FORMAT == HZ_S4X2 ? (int8_t)p.zeros[at] : p.zeros[at];
+	}
+#pragma unroll
+	for (int s = 0; s < STEPS; s++) {
+		const int64_t e = first + 32 * N * s;
+		float v[N];
+
+		decode4<FORMAT>(v, codes[s].x, zero[s]);
+		if constexpr (N == 8)
+			decode4<FORMAT>(v + 4, BITS == 4 ? codes[s].x >> 16 : codes[s].y, zero[s]);
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = __fmul_rn(__fmul_rn(v[i], scale[s]), tensor);
+		if (e < p.total)
+			store_floats<DTYPE, N>(p, e, v);
+	}
+}
+
+template <int DTYPE>
+HZ_DEVICE void dequantize(const params &p)
+{
+	with_one_of<HZ_E2M1X2, HZ_E4M3, HZ_E5M2, HZ_S4X2, HZ_U4X2>(p.q_dtype, [&](auto format) {
+		dequantize_tile<DTYPE, decltype(format)::value>(p);
+	});
 }
 
 /* ---- Quantization ---------------------------------------------------------------------------- */
 
-template <int DTYPE, bool ROTATED>
-HZ_DEVICE void quantize(const params &p)
+/* Scales and codes of a tile; m: the bits of the largest magnitude of each unit of this lane */
+HZ_DEVICE void encode_tile(const float (&v)[UNITS][EACH], uint32_t (&m)[UNITS], const params &p,
+			   const hzi_tensor_factor &tensor, int64_t tile, int lane)
 {
-	const int lane = threadIdx.x % 32;
-	const int64_t tile = ((int64_t)blockIdx.x * (HZI_MICROSCALING_THREADS / 32) +
-			      threadIdx.x / 32) * HZI_MICROSCALING_TILE;
-	float v[UNITS][EACH], factor[UNITS];
-	uint32_t m[UNITS];
-	uint4 w[UNITS];
+	float factor[UNITS];
 
-	load_values<DTYPE>(v, w, p, tile, lane);
-	if constexpr (ROTATED)
-		transform<DTYPE>(v, w, p, tile, lane);
-#pragma unroll
-	for (int u = 0; u < UNITS; u++) {
-		float most = 0;
-
-#pragma unroll
-		for (int e = 0; e < EACH; e++)
-			most = max_nan(most, fabsf(v[u][e]));
-		m[u] = __float_as_uint(most);
-	}
-	if (p.measure) {
-		const uint32_t most = __reduce_max_sync(~0u, max(max(m[0], m[1]), max(m[2], m[3])));
-
-		if (lane == 0 && most > *(volatile uint32_t *)p.most)
-			atomicMax(p.most, most);
-		return;
-	}
-
-	const hzi_tensor_factor tensor = hzi_format_tensor(
-		p.tensor_scale, p.new_tensor_scale != NULL, p.rule,
-		p.new_tensor_scale ? *p.most : 0);
-
-	if (p.new_tensor_scale && tile == 0 && lane == 0)
-		*p.new_tensor_scale = tensor.p;
 	if (p.group == 32)
 		choose_scales<32>(factor, m, p, tensor, tile, lane);
 	else
 		choose_scales<16>(factor, m, p, tensor, tile, lane);
 	if (p.q_dtype == HZ_E2M1X2)
-		store_codes<HZ_E2M1X2>(v, factor, m, p, tile, lane);
+		store_codes<HZ_E2M1X2>(v, factor, p, tile, lane);
 	else if (p.q_dtype == HZ_E4M3)
-		store_codes<HZ_E4M3>(v, factor, m, p, tile, lane);
+		store_codes<HZ_E4M3>(v, factor, p, tile, lane);
 	else
-		store_codes<HZ_E5M2>(v, factor, m, p, tile, lane);
+		store_codes<HZ_E5M2>(v, factor, p, tile, lane);
 }
 
-#define KERNEL(name, function, rotated, dtype, DTYPE) \
-	HZ_KERNEL(name##_##dtype, hzi_quantize_microscaling, (HZI_MICROSCALING_THREADS, 3), \
-		  function<DTYPE, rotated>(p))
-HZ_FLOAT_DTYPES(KERNEL, quantize_microscaling, quantize, false)
-KERNEL(quantize_microscaling_rotated, quantize, true, f16, HZ_F16)
-KERNEL(quantize_microscaling_rotated, quantize, true, bf16, HZ_BF16)
-HZ_FLOAT_DTYPES(KERNEL, dequantize_microscaling, dequantize, false)
-KERNEL(dequantize_microscaling_rotated, dequantize, true, f16, HZ_F16)
-KERNEL(dequantize_microscaling_rotated, dequantize, true, bf16, HZ_BF16)
+/*
+ * After a launch that measured, the last tiles come first: they are what the L2 cache still has
+ * of x.
+ */
+template <int DTYPE, bool ROTATED>
+HZ_DEVICE void quantize(const params &p)
+{
+	const int lane = threadIdx.x % 32;
+	const int64_t step = (int64_t)gridDim.x * (HZI_MICROSCALING_THREADS / 32);
+	const int64_t tiles = (p.total + HZI_MICROSCALING_TILE - 1) / HZI_MICROSCALING_TILE;
+	const bool backwards = p.new_tensor_scale && !p.measure;
+	const hzi_tensor_factor tensor = hzi_format_tensor(p.tensor_scale, backwards, p.rule,
+							   backwards ? *p.most : 0);
+	auto tile_of = [&](int64_t i) {
+		return (backwards ? tiles - 1 - i : i) * HZI_MICROSCALING_TILE;
+	};
+	/* Others would spill registers. */
+	constexpr bool AHEAD = DTYPE == HZ_BF16 || ROTATED;
+	int64_t i = (int64_t)blockIdx.x * (HZI_MICROSCALING_THREADS / 32) + threadIdx.x / 32;
+	uint32_t most = 0;
+	uint4 w[UNITS], next[UNITS];
+
+	if (backwards && i == 0 && lane == 0)
+		*p.new_tensor_scale = tensor.p;
+	if (AHEAD && i < tiles)
+		load_words<DTYPE>(next, p, tile_of(i), lane);
+	for (; i < tiles; i += step) {
+		const int64_t tile = tile_of(i);
+		float v[UNITS][EACH];
+		uint32_t m[UNITS];
+
+		if constexpr (!AHEAD) {
+			load_words<DTYPE>(w, p, tile, lane);
+		} else {
+#pragma unroll
+			for (int u = 0; u < UNITS; u++)
+				w[u] = next[u];
+			if (i + step < tiles)
+				load_words<DTYPE>(next, p, tile_of(i + step), lane);
+		}
+		if constexpr (ROTATED)
+			transform<DTYPE>(v, w, p, tile, lane);
+		else
+			convert_words<DTYPE>(v, w, p, tile, lane);
+		/* After a transform values are f32. */
+		find_largest<ROTATED ? HZ_F32 : DTYPE>(m, v, w);
+#pragma unroll
+		for (int u = 0; u < UNITS; u++)
+			most = max(most, m[u]);
+		if (!p.measure)
+			encode_tile(v, m, p, tensor, tile, lane);
+	}
+	if (p.measure) {
+		most = __reduce_max_sync(~0u, most);
+		if (lane == 0 && most > *(volatile uint32_t *)p.most)
+			atomicMax(p.most, most);
+	}
+}
+
+#define KERNEL(name, blocks, ...) \
+	HZ_KERNEL(name, hzi_quantize_microscaling, (HZI_MICROSCALING_THREADS, blocks), \
+		  __VA_ARGS__(p))
+KERNEL(quantize_microscaling_f32, HZI_MICROSCALING_BLOCKS, quantize<HZ_F32, false>)
+KERNEL(quantize_microscaling_f16, HZI_MICROSCALING_BLOCKS, quantize<HZ_F16, false>)
+KERNEL(quantize_microscaling_bf16, HZI_MICROSCALING_BLOCKS, quantize<HZ_BF16, false>)
+KERNEL(quantize_microscaling_rotated_f16, HZI_MICROSCALING_ROTATED_BLOCKS, quantize<HZ_F16, true>)
+KERNEL(quantize_microscaling_rotated_bf16, HZI_MICROSCALING_ROTATED_BLOCKS, quantize<HZ_BF16, true>)
+KERNEL(dequantize_groups_f32, 5, dequantize<HZ_F32>)
+KERNEL(dequantize_groups_f16, 4, dequantize<HZ_F16>)
+KERNEL(dequantize_groups_bf16, 4, dequantize<HZ_BF16>)
+KERNEL(dequantize_microscaling_rotated_f16, 3, dequantize_rotated<HZ_F16>)
+KERNEL(dequantize_microscaling_rotated_bf16, 3, dequantize_rotated<HZ_BF16>)

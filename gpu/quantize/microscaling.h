@@ -15,17 +15,23 @@
 
 #define HZI_MICROSCALING_THREADS 256
 #define HZI_MICROSCALING_TILE 1024	/* elements of a warp */
+#define HZI_MICROSCALING_BLOCKS 4	/* of an SM, where they loop over tiles */
+#define HZI_MICROSCALING_ROTATED_BLOCKS 3	/* the same with a transform */
 
 /*
  * Contiguous floats and codes, e2m1x2, e4m3 or e5m2; scales e8m0 or e4m3 of groups of 16 or 32
  * elements. total is a multiple of the group and of the transform's length 2^log2, which is 16 to
- * 128; log2 = 0: no transform. signs: packed signs before it, of 8 (sign_mask + 1) elements, or
+ * 1024; log2 = 0: no transform. signs: packed signs before it, of 8 (sign_mask + 1) elements, or
  * NULL; factor: of the transform. measure: only *most is written, the bits of the largest
  * magnitude.
+ *
+ * Dequantization without a transform: groups of 2^log2 elements from 8 on, scales also f32, codes
+ * also u4x2 and s4x2, with zero points or NULL
  */
 struct hzi_quantize_microscaling {
 	void *x, *q;
-	uint8_t *scales;
+	void *scales;
+	const uint8_t *zeros;
 	const float *tensor_scale;
 	float *new_tensor_scale;
 	uint32_t *most;
@@ -36,6 +42,6 @@ struct hzi_quantize_microscaling {
 	float factor;
 	int32_t pad_;
 };
-static_assert(sizeof(struct hzi_quantize_microscaling) == 104, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quantize_microscaling) == 112, "the same layout for C and CUDA");
 
 #endif

@@ -157,7 +157,7 @@ HZ_DEVICE uint32_t encode(const float *v, const quantizer &z)
 template <int DTYPE>
 HZ_DEVICE int64_t code_bytes(int64_t i)
 {
-	return DTYPE == HZ_S4X2 ? i >> 1 : i;
+	return DTYPE == HZ_S4X2 || DTYPE == HZ_E2M1X2 ? i >> 1 : i;
 }
 
 /* Stores N = 1, 2 or 4 codes; s4x2 needs N >= 2. */

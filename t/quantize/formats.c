@@ -675,48 +675,83 @@ static void test_random_formats(void)
 	}
 }
 
-/* Calls of more than 32 MiB store codes past the caches: they are those of four smaller calls. */
+/*
+ * Calls of more than 32 MiB store codes past the caches, and blocks of a GPU process several tiles:
+ * they are those of smaller calls on a CPU.
+ */
 static void test_large(void)
 {
 	static const struct {
-		int q_dtype, s_dtype, group;
-	} kind[] = {{HZ_E2M1X2, HZ_E8M0, 32}, {HZ_E4M3, HZ_E8M0, 32}, {HZ_E2M1X2, HZ_E4M3, 16}};
+		int q_dtype, s_dtype, group, tensor;
+	} kind[] = {{HZ_E2M1X2, HZ_E8M0, 32, 0}, {HZ_E4M3, HZ_E8M0, 32, 0},
+		    {HZ_E2M1X2, HZ_E4M3, 16, 0}, {HZ_E2M1X2, HZ_E4M3, 16, 1}};
 	enum { ROWS = 2816, LENGTH = 4096, PATTERN = 1 << 16 };
 	const size_t n = (size_t)ROWS * LENGTH;
+	const hz_options cpu = {.device = HZ_CPU};
 	uint16_t *data = aligned_alloc(64, n * 2);
 	unsigned char *codes[2], *scales[2];
+	struct dev *dev = &devs[0];
+	struct area xa;
+	hz_context *c;
+	hz_tensor tx = hz_tensor_2d(data, HZ_BF16, HZ_CPU, ROWS, LENGTH);
 
+	if (hz_open(&c, &cpu))
+		bail("%s", hz_open_errmsg());
 	for (int i = 0; i < 2; i++) {
-		codes[i] = aligned_alloc(64, n);
-		scales[i] = aligned_alloc(64, n / 16);
+		codes[i] = aligned_alloc(64, n + 2 * GUARD);
+		scales[i] = aligned_alloc(64, n / 16 + 2 * GUARD);
 	}
 	for (size_t i = 0; i < PATTERN; i++)
 		data[i] = (uint16_t)(bits32((float)rnd_normal(&rnd)) >> 16);
-	data[PATTERN / 2] = 0x7fc0;
 	for (size_t i = PATTERN; i < n; i += PATTERN)
 		memcpy(data + i, data, PATTERN * 2);
-	for (int k = 0; k < 3; k++) {
+	data[n / 2 + rnd_below(&rnd, PATTERN)] = 0x42c8;
+	tx = to_device(dev, &tx, &xa);
+	for (int k = 0; k < 4; k++) {
 		const int64_t width = LENGTH / (kind[k].q_dtype == HZ_E2M1X2 ? 2 : 1);
-		const int64_t groups = LENGTH / kind[k].group;
+		const int64_t groups = LENGTH / kind[k].group, parts = kind[k].tensor ? 1 : 4;
+		struct area qa = area_new(dev, (size_t)(ROWS * width), 0);
+		struct area sa = area_new(dev, (size_t)(ROWS * groups), 0);
+		struct area ta = area_new(dev, 4, 0);
+		float most[2] = {0};
+		unsigned char image[4 + 2 * GUARD];
+		size_t bytes = 0;
 		int st = 0;
 
-		for (int i = 0; i < 5 && !st; i++) {
-			const int64_t rows = i ? ROWS / 4 : ROWS, row = i ? (i - 1) * rows : 0;
-			const hz_tensor x = hz_tensor_2d(data + row * LENGTH, HZ_BF16, HZ_CPU, rows,
-							 LENGTH);
-			hz_tensor q = hz_tensor_2d(codes[!i] + row * width, kind[k].q_dtype, HZ_CPU,
-						   rows, width);
-			hz_tensor s = hz_tensor_2d(scales[!i] + row * groups, kind[k].s_dtype,
-						   HZ_CPU, rows, groups);
+		for (int64_t i = 0; i <= parts && !st; i++) {
+			const int64_t rows = i ? ROWS / parts : ROWS, row = i ? (i - 1) * rows : 0;
+			hz_context *const ctx = i ? c : dev->ctx;
+			const int on = hz_device(ctx);
+			hz_tensor x = hz_tensor_2d(i ? data + row * LENGTH : tx.data, HZ_BF16, on,
+						   rows, LENGTH);
+			hz_tensor q = hz_tensor_2d(i ? codes[1] + row * width : qa.data,
+						   kind[k].q_dtype, on, rows, width);
+			hz_tensor s = hz_tensor_2d(i ? scales[1] + row * groups : sa.data,
+						   kind[k].s_dtype, on, rows, groups);
+			hz_tensor t = hz_tensor_1d(i ? (void *)&most[1] : ta.data, HZ_F32, on, 1);
+			const hz_quantize_opts o = {.new_scales = &s, .group = kind[k].group,
+						    .new_tensor_scale = kind[k].tensor ? &t : NULL};
 
-			st = hz_quantize(devs[0].ctx, &x, &q, &(hz_quantize_opts){
-				.new_scales = &s, .group = kind[k].group});
+			st = RECORD(ctx, hz_quantize(ctx, &x, &q, &o), &bytes);
+			st = st ? st : hz_reserve(ctx, bytes);
+			st = st ? st : hz_quantize(ctx, &x, &q, &o);
 		}
-		ok(!st && !memcmp(codes[0], codes[1], (size_t)(ROWS * width)) &&
-		   !memcmp(scales[0], scales[1], (size_t)(ROWS * groups)),
-		   "large, %s by %s", hz_dtype_name(kind[k].q_dtype),
-		   hz_dtype_name(kind[k].s_dtype));
+		area_read(&qa, codes[0]);
+		area_read(&sa, scales[0]);
+		area_read(&ta, image);
+		if (kind[k].tensor)
+			memcpy(&most[0], image + GUARD, 4);
+		ok(!st && same_bits(codes[0] + GUARD, codes[1], (size_t)(ROWS * width), 1) &&
+		   same_bits(scales[0] + GUARD, scales[1], (size_t)(ROWS * groups), 1) &&
+		   most[0] == most[1],
+		   "large, %s by %s%s", hz_dtype_name(kind[k].q_dtype),
+		   hz_dtype_name(kind[k].s_dtype), kind[k].tensor ? " and a new factor" : "");
+		area_free(&qa);
+		area_free(&sa);
+		area_free(&ta);
 	}
+	area_free(&xa);
+	hz_close(c);
 	for (int i = 0; i < 2; i++) {
 		free(codes[i]);
 		free(scales[i]);
@@ -939,7 +974,7 @@ static void test_contiguous(void)
 	enum { TOTAL = 9000 };
 	static float most;
 	static unsigned char x[4 * TOTAL], y[2][4 * TOTAL], q[2][TOTAL], s[2][TOTAL / 16];
-	static unsigned char signs[512];
+	static unsigned char signs[TOTAL / 8];
 	const int n = quick ? 40 : 400;
 	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C};
 	hz_context *c;
@@ -948,11 +983,14 @@ static void test_contiguous(void)
 	for (int i = 0; i < n && !bad; i++) {
 		struct fcase f = random_fcase(HZ_E2M1X2, 1);
 		const int q_dtype = dtypes[i % 4][0], s_dtype = dtypes[i % 4][1];
-		const int log2 = (const int[]){0, 0, 4, 5, 6, 7, 12}[rnd_below(&rnd, 7)];
+		const int log2 = rnd_below(&rnd, 3) ?
+					 (const int[]){0, 0, 4, 5, 6, 7}[rnd_below(&rnd, 6)] :
+					 (const int[]){8, 9, 10, 11, 12, 13}[rnd_below(&rnd, 6)];
 		const int pack = q_dtype == HZ_E2M1X2 ? 2 : 1, tensor = (int)rnd_below(&rnd, 3);
 		const int64_t group = 16 << rnd_below(&rnd, 2), unit = 32 << rnd_below(&rnd, 3);
-		const int64_t row = log2 == 12 ? 4096 : log2 ? 128 * (1 + rnd_below(&rnd, 10))
-							     : unit * (1 + rnd_below(&rnd, 20));
+		const int64_t row = log2 > 7 ? (1 + rnd_below(&rnd, TOTAL >> log2)) << log2
+				    : log2   ? 128 * (1 + rnd_below(&rnd, 10))
+					     : unit * (1 + rnd_below(&rnd, 20));
 		const int64_t rows = 1 + rnd_below(&rnd, TOTAL / row);
 		const int64_t count = rows * row;
 		hz_hadamard_opts h = {.block = (int64_t)1 << log2};
@@ -1168,7 +1206,7 @@ int main(void)
 	test_rotated_bf16();
 	test_contiguous();
 	test_ml_dtypes();
-	if (devs[0].device == HZ_CPU && !quick)
+	if (devs[0].device != HZ_CPU || !quick)
 		test_large();
 	if (devs[0].device == HZ_CPU)
 		test_errors();

@@ -260,16 +260,16 @@ private:
 	}
 
 	/*
-	 * The scale of a column is unit 2^e, unit 2^-16 to 2^-15 but for the largest and least
-	 * scales. The A operand has the factor 2^e, exactly, so that one accumulator has the sums
+	 * The scale of a column is unit 2^e, unit 1 to 2 but for scales from 2^111 on and below
+	 * 2^-126. The A operand has the factor 2^e, exactly, so that one accumulator has the sums
 	 * of all groups: at the beginning of each group it is multiplied by the ratio of units.
 	 * Where a scale is 0, Inf or NaN, the A operand has it, and the unit stays.
 	 */
 	__device__ __forceinline__ static uint32_t unit_of(weights &w, float scale, int h,
 							   bool begins)
 	{
-		const int field = __float_as_uint(scale) >> 23 & 255, e = min(field, 221) + 16;
-		const float before = begins ? 0x1p-16f : w.unit[h];
+		const int field = __float_as_uint(scale) >> 23 & 255, e = min(max(field, 1), 237);
+		const float before = begins ? 1 : w.unit[h];
 
 		w.unit[h] = field == 255 || scale == 0 ? before :
 							 scale * __int_as_float((254 - e) << 23);

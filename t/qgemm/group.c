@@ -631,7 +631,7 @@ static void test_scales(struct dev *dev)
 		{ 1, 2, 3 }, { 0, 2, 3 }, { 2, 0, 3 }, { 2, 3, 0 }, { 0, 0, 0 }, { INFINITY, 1, 1 },
 		{ 1, -INFINITY, 0 }, { 1, NAN, 1 }, { 0x1p-140f, 1, 0x1p-140f }, { 1, 0x1p100f, 1 },
 		{ 0x1p100f, 0x1p-100f, 1 }, { -1, 2, -3 }, { 0x1p-120f, 0x1p-121f, 0x1p-120f },
-		{ 0x1p-140f, 0x1p-141f, 0 }, { 0, INFINITY, 0 }, { 0x1p102f, 0x1p101f, 1 },
+		{ 0x1p-140f, 0x1p-141f, 0 }, { 0, INFINITY, 0 }, { 0x1p118f, 0x1p117f, 1 },
 	};
 	struct {
 		uint16_t x[2][384];

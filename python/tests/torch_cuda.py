@@ -55,7 +55,7 @@ class Layer(torch.nn.Module):
 class Cuda(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(SEED)
-        self.device = torch.device("cuda")
+        self.device = torch.device("cuda", 0)
 
     def normal(self, *shape, dtype=torch.float32):
         return torch.randn(*shape, device=self.device, dtype=dtype)
@@ -204,6 +204,8 @@ class Cuda(unittest.TestCase):
             import jax
         except ImportError:
             return
+        jax.devices()                   # whose start may leave another GPU current
+        torch.cuda.set_device(self.device)
         y = torch.empty_like(x)
         hz.quat_conj(jax.dlpack.from_dlpack(x), y)
         self.same([y], [expected])

@@ -165,7 +165,7 @@ static bool find_functions(const char *path)
 	return true;
 }
 
-static void load_driver(void)
+static __attribute__((cold)) void load_driver(void)
 {
 	char text[160];
 	CUresult r;
@@ -773,7 +773,7 @@ static int try_code(struct hz_context *ctx)
 
 static void cuda_close(struct hz_context *ctx);
 
-static int open_ordinal(struct hz_context *ctx, int ordinal)
+static __attribute__((cold)) int open_ordinal(struct hz_context *ctx, int ordinal)
 {
 	struct hzi_cuda *g = hzi_malloc(ctx, sizeof(*g), _Alignof(struct hzi_cuda));
 	char text[160];
@@ -820,7 +820,7 @@ out:
 	return status;
 }
 
-static int cuda_open(struct hz_context *ctx, int ordinal)
+static __attribute__((cold)) int cuda_open(struct hz_context *ctx, int ordinal)
 {
 	char reason[HZI_ERRMSG_BYTES];
 	int first_status = HZ_OK, status;

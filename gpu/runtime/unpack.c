@@ -89,6 +89,7 @@ static void lzma_mfree(void *ctx, void *p)
 	hzi_mfree(ctx, p, bytes);
 }
 
+__attribute__((cold))
 int hzi_cuda_unpack(struct hz_context *ctx, const char *op, const char *what,
 		    const struct hzi_image *image, int sm, void **code, size_t *bytes)
 {

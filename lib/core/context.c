@@ -304,6 +304,7 @@ static void open_threads(struct hz_context *ctx, const hz_options *o)
 	ctx->pool = hzi_pool_open(&cpus);
 }
 
+__attribute__((cold))
 int hz_open(hz_context **out, const hz_options *options)
 {
 	hz_options o = {.device = HZ_AUTO};

@@ -99,7 +99,7 @@ static int quota_cpus(int64_t quota, int64_t period)
 	return cpus < 1 ? 1 : cpus > HZI_CPUS_MAX ? HZI_CPUS_MAX : (int)cpus;
 }
 
-static int group_quota(const char *directory, int version)
+static __attribute__((cold)) int group_quota(const char *directory, int version)
 {
 	char path[PATH_BYTES + 32], line[64];
 	long long quota = 0, period = 0;
@@ -220,7 +220,7 @@ static bool group_mount(const char *root, int version, char *mount, char *top)
 	return found;
 }
 
-static int hierarchy_cpus(const char *root, int version)
+static __attribute__((cold)) int hierarchy_cpus(const char *root, int version)
 {
 	char path[PATH_BYTES], mount[LINE_BYTES] = "", top[LINE_BYTES] = "";
 	char directory[2 * PATH_BYTES];
@@ -264,6 +264,7 @@ static int first_number(const char *name)
 	return n < 0 ? 0 : n > HZI_THREADS_MAX ? HZI_THREADS_MAX : (int)n;
 }
 
+__attribute__((cold))
 int hzi_threads_auto(const char *root, int machine_cores, int cores, const char **source)
 {
 	const struct {

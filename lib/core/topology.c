@@ -41,7 +41,8 @@ static int64_t cache_bytes(hwloc_topology_t t, hwloc_const_cpuset_t allowed, hwl
  * Counts cores, not hardware threads: a second thread of a core adds nothing to bandwidth or to
  * multiplication throughput.
  */
-static void read_hwloc(struct hzi_topology *out, hwloc_topology_t t, const struct hzi_cpus *cpus)
+static __attribute__((cold))
+void read_hwloc(struct hzi_topology *out, hwloc_topology_t t, const struct hzi_cpus *cpus)
 {
 	hwloc_bitmap_t allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(t));
 	hwloc_bitmap_t bound = hwloc_bitmap_alloc();
@@ -178,6 +179,7 @@ static void count_machine(void)
 	machine_cores = hzi_cores_of("", NULL);
 }
 
+__attribute__((cold))
 void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc,
 		       const struct hzi_cpus *cpus)
 {

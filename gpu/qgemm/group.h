@@ -87,8 +87,9 @@ struct hzi_group_wgmma {
 static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 
 /*
- * Bytes of shared memory through which a warpgroup stores its 64 columns of so many rows of x: as
- * 16 bits, or f32 of some of the rows, so many words each
+ * Bytes of shared memory for the y of a warpgroup, 64 columns and `rows` rows, before it is stored:
+ * 16-bit values of all rows, or f32 values of HZI_GROUP_RESULTS_ROWS() rows at a time. The pitch of
+ * f32 rows is in words, four more than columns, so that rows begin in different banks.
  */
 #define HZI_GROUP_RESULTS_PITCH 68
 #define HZI_GROUP_RESULTS_ROWS(rows) ((rows) > 64 ? (rows) / 2 : (rows))

@@ -23,7 +23,7 @@ check_PROGRAMS = $(HZ_TESTS_C) $(HZ_EXAMPLES) doc/examples/encoder/encode
 dist_check_SCRIPTS = $(HZ_TESTS_SH)
 noinst_HEADERS += \
 	t/core/calls.def t/core/calls.h t/core/cuda_calls.h t/core/dev.h t/core/fakecuda.h \
-	t/core/fuzz.h t/core/isa.h t/core/launches.h t/core/record.h t/core/ref.h t/core/tap.h t/lattice/lattice.h \
+	t/core/fuzz.h t/core/isa.h t/core/launches.h t/core/meter.h t/core/record.h t/core/ref.h t/core/tap.h t/lattice/lattice.h \
 	t/lattice/open.h t/lattice/pair.h t/lattice/ref.h t/lattice/vectors.h t/mhc/mhc.h \
 	t/mhc/ref.h t/qgemm/qgemm.h t/qgemm/ref.h \
 	t/quantize/quantize.h t/quat/quat.h t/quat_layer/quat_layer.h t/vlut/vlut.h

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/core/internal.h"
+#include "t/core/meter.h"
 #include "t/core/tap.h"
 
 static const char *const variables[] = {"HURWITZ_DEVICE", "HURWITZ_THREADS", "HURWITZ_ISA",
@@ -409,55 +410,6 @@ static void fill(float *x, int seed)
 {
 	for (int i = 0; i < ROWS * LENGTH; i++)
 		x[i] = (float)((i * 37 + seed * 101) % 1009) - 500;
-}
-
-/* An allocator that counts, checks what it is asked to free, and fails the k-th allocation */
-struct meter {
-	long calls, fail_at, live, bad;
-	int ever;
-};
-
-struct block {
-	size_t bytes, align;
-	char *base;
-	unsigned magic;
-};
-
-static void *meter_alloc(void *user, size_t bytes, size_t align)
-{
-	struct meter *m = user;
-	struct block b = {.bytes = bytes, .align = align, .magic = 0x600d};
-	char *p;
-
-	m->calls++;
-	m->bad += bytes == 0 || align == 0 || (align & (align - 1)) || align < sizeof(void *);
-	if (m->fail_at && (m->calls == m->fail_at || (m->ever && m->calls > m->fail_at)))
-		return NULL;
-	b.base = malloc(bytes + 2 * align + sizeof(b));
-	if (!b.base)
-		return NULL;
-	p = b.base + sizeof(b);
-	p += align - (uintptr_t)p % align;
-	memcpy(p - sizeof(b), &b, sizeof(b));
-	memset(p, 0xee, bytes);
-	m->live++;
-	return p;
-}
-
-static void meter_free(void *user, void *p, size_t bytes)
-{
-	struct meter *m = user;
-	struct block b;
-
-	memcpy(&b, (char *)p - sizeof(b), sizeof(b));
-	if (b.magic != 0x600d || b.bytes != bytes) {
-		m->bad++;
-		return;
-	}
-	b.magic = 0;
-	memcpy((char *)p - sizeof(b), &b, sizeof(b));
-	m->live--;
-	free(b.base);
 }
 
 /* Makes every call that allocates; returns an error status if any call did. */

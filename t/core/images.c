@@ -11,6 +11,7 @@
 #include "gpu/runtime/cuda.h"
 #include "t/core/fakecuda.h"
 #include "hurwitz.h"
+#include "t/core/meter.h"
 #include "t/core/tap.h"
 
 #if !HZ_HAVE_CUDA || !defined(HZ_HAVE_LZMA)
@@ -180,34 +181,10 @@ static void damage(void)
 	is_int(open_device(0, NULL), HZ_ENODEV, "an image that needs too much memory");
 }
 
-static struct {
-	long calls, fail_at, live;
-	size_t bytes, most;
-} meter;
-
-static void *meter_alloc(void *user, size_t bytes, size_t align)
-{
-	(void)user;
-	if (++meter.calls == meter.fail_at)
-		return NULL;
-	meter.live++;
-	meter.bytes += bytes;
-	if (meter.bytes > meter.most)
-		meter.most = meter.bytes;
-	return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void meter_free(void *user, void *p, size_t bytes)
-{
-	(void)user;
-	meter.live--;
-	meter.bytes -= bytes;
-	free(p);
-}
-
 static void memory(void)
 {
-	const hz_allocator a = {.alloc = meter_alloc, .free = meter_free};
+	struct meter meter = {0};
+	const hz_allocator a = {.alloc = meter_alloc, .free = meter_free, .user = &meter};
 	const hz_options o = {.device = HZ_CUDA, .threads = 1, .allocator = &a};
 	int status, all = 1, unpacking = 0;
 	size_t held;
@@ -226,7 +203,7 @@ static void memory(void)
 		meter.fail_at = k;
 		status = open_device(0, &a);
 		if (meter.calls >= k) {
-			all &= status == HZ_ENOMEM && !meter.live && !meter.bytes;
+			all &= status == HZ_ENOMEM && !meter.live && !meter.bytes && !meter.bad;
 			unpacking += strstr(hz_open_errmsg(), "no memory to unpack 10 bytes of "
 					    "tools/peak device code") != NULL;
 		}

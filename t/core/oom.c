@@ -12,6 +12,7 @@
 
 #include "t/core/calls.h"
 #include "t/core/fakecuda.h"
+#include "t/core/meter.h"
 #include "t/core/tap.h"
 
 #define POINTS 40	/* limit of failures tried per call */
@@ -20,33 +21,7 @@ static const struct fakecuda *fake;
 
 /* ---- An allocator that fails ----------------------------------------------------------------- */
 
-static struct {
-	long calls, fail_at, live;
-	size_t bytes;
-	bool ever, failed;
-} meter;
-
-static void *meter_alloc(void *user, size_t bytes, size_t align)
-{
-	(void)user;
-	meter.calls++;
-	if (meter.fail_at && (meter.calls == meter.fail_at ||
-			      (meter.ever && meter.calls > meter.fail_at))) {
-		meter.failed = true;
-		return NULL;
-	}
-	meter.live++;
-	meter.bytes += bytes;
-	return aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-
-static void meter_free(void *user, void *p, size_t bytes)
-{
-	(void)user;
-	meter.live--;
-	meter.bytes -= bytes;
-	free(p);
-}
+static struct meter meter;
 
 static void meter_fail(long k, bool ever)
 {
@@ -84,7 +59,7 @@ static void complain(const struct call *c, const struct fault *f, const char *wh
 
 static void open_scene(struct scene *s, int device)
 {
-	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free};
+	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free, .user = &meter};
 	const hz_options o = {.device = device, .threads = 1, .flags = HZ_NO_TOPOLOGY,
 			      .allocator = &allocator};
 
@@ -175,10 +150,13 @@ static bool one_fault(int device, const struct call *c, const struct fault *f)
 		complain(c, f, first, 0, "");
 	if (meter.live || meter.bytes)
 		complain(c, f, "host memory is left over", (int)meter.live, "");
+	if (meter.bad)
+		complain(c, f, "a request that an allocator need not take", (int)meter.bad, "");
 	if (device != HZ_CPU && fakecuda_leaked(fake))
 		complain(c, f, "something is left over on the GPU", fakecuda_leaked(fake), "");
 	meter.live = 0;
 	meter.bytes = 0;
+	meter.bad = 0;
 	return failed;
 }
 
@@ -239,7 +217,7 @@ static void rows(int device, enum what what, const char *name)
 
 static void opening(int device, const char *name)
 {
-	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free};
+	static const hz_allocator allocator = {.alloc = meter_alloc, .free = meter_free, .user = &meter};
 	const hz_options o = {.device = device, .threads = 1, .flags = HZ_NO_TOPOLOGY,
 			      .allocator = &allocator};
 	hz_context *ctx;
@@ -255,7 +233,7 @@ static void opening(int device, const char *name)
 			       !strstr(hz_open_errmsg(), "memory");
 		else
 			hz_close(ctx);
-		bad += meter.live != 0;
+		bad += meter.live != 0 || meter.bad != 0;
 	} while (meter.failed);
 	meter_fail(0, false);
 	is_int(bad, 0, "%s: opening, with each of %ld allocations failing", name, k - 1);

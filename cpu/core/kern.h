@@ -104,6 +104,16 @@ struct hzi_kern_family {
 #define HZI_FILL_OF(family, level) HZI_FILL_AT(family, level)
 #define HZI_FILL_AT(family, level) hzi_##family##_kern_##level
 
+/*
+ * Whether this is a unit of VNNI. Its table begins with AVX-512's kernels, so it leaves out those
+ * that would be the same code.
+ */
+#ifdef HZ_VNNI
+#define HZI_IN_VNNI true
+#else
+#define HZI_IN_VNNI false
+#endif
+
 /* ---- Kernels that several families have ------------------------------------------------------ */
 
 /* y[j * y_ld + i] = x[i * x_ld + j], i < rows, j < cols; x and y do not overlap. */

@@ -15,13 +15,16 @@ void HZI_FILL(quantize)(void *table)
 {
 	struct hzi_quantize_kern *const kern = table;
 
-	kern->quantize = quantize;
 	kern->dequantize = dequantize;
+	kern->to_bf16 = to_bf16;
+	/* The others have no use for what VNNI adds to AVX-512. */
+	if (HZI_IN_VNNI)
+		return;
+	kern->quantize = quantize;
 	kern->range = range;
 	kern->params = params;
 	kern->load = load;
 	kern->store = store;
-	kern->to_bf16 = to_bf16;
 	/* Without vectors of 16-bit lanes these are a lot of code for little. */
 	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
 	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;

@@ -15,7 +15,10 @@ void HZI_FILL(quat)(void *table)
 	struct hzi_quat_kern *const kern = table;
 
 	kern->row = quat_row;
-	kern->total = quat_total;
 	kern->put = quat_put;
+	/* The others have no use for what VNNI adds to AVX-512. */
+	if (HZI_IN_VNNI)
+		return;
+	kern->total = quat_total;
 	kern->convert = quat_convert;
 }

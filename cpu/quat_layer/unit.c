@@ -14,11 +14,14 @@ void HZI_FILL(quat_layer)(void *table)
 {
 	struct hzi_quat_layer_kern *const kern = table;
 
-	kern->map = quat_map;
 	kern->affine = quat_affine;
-	kern->sums = quat_sums;
 	kern->drop = quat_drop;
 	kern->cell = quat_cell;
 	kern->pool = quat_pool;
 	kern->pool_bwd = quat_pool_bwd;
+	/* The others have no use for what VNNI adds to AVX-512. */
+	if (HZI_IN_VNNI)
+		return;
+	kern->map = quat_map;
+	kern->sums = quat_sums;
 }

@@ -467,12 +467,13 @@ typedef struct hz_hadamard_opts {
 	int32_t plan;		/* enum hz_plan */
 	int32_t axis;		/* HZ_AXIS(i), the dimension to transform; 0: the last one */
 	int64_t block;		/* the plan is for this length, repeated; 0: the whole axis */
-	int64_t max_block;	/* GREEDY, UNIFORM: largest power of two to use; 0: no limit */
-	int64_t min_block;	/* GREEDY: a length that needs a smaller one is refused; 0: 1 */
+	int64_t max_block;	/* AUTO, GREEDY, UNIFORM: largest power of two to use; 0: no limit */
+	int64_t min_block;	/* AUTO, GREEDY: a length that needs a smaller one is refused */
 	int32_t base;		/* TRUE: enum hz_base */
 	int32_t order;		/* TRUE: the order m of the base matrix; 0: 4 x the odd part of n */
 	uint32_t flags;		/* HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW */
-	int32_t round_to;	/* hadamard_quantize: HZ_F16 or HZ_BF16 rounds before; 0: no */
+	int32_t round_to;	/* HZ_F16 or HZ_BF16: calls that choose scales round to it before
+				 * they quantize, others ignore it; 0: no */
 	double factor;		/* a further factor of the result, not 0; 0: 1 */
 	const hz_tensor *pre;	/* signs or factors before the transform; NULL: none */
 	const hz_tensor *post;	/* signs or factors after it; NULL: none */
@@ -1345,7 +1346,7 @@ typedef struct hz_quat_gemm_opts {
 	int32_t reserved32;		/* 0 */
 	double alpha[4];		/* w, x, y, z: a factor from the left; default 1 */
 	double beta;			/* 0: C is not read */
-	double slope;			/* of the activation, finite; NORMCLIP: > 0 */
+	double slope;			/* LEAKY, MODRELU: finite; NORMCLIP: > 0; others: 0 */
 	const hz_tensor *bias;		/* [m, 4] (or [n, 4]), the dtype of C or f32; NULL: none */
 	hz_tensor *pre;			/* gets the input of the activation, as C; NULL: no */
 	const hz_packed *packed;	/* A, instead of the operand a, which is then NULL */
@@ -1435,7 +1436,7 @@ typedef struct hz_quat_linear_opts {
 	int32_t precision;		/* enum hz_precision */
 	int32_t activation;		/* enum hz_activation */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | ROTATION */
-	double slope;			/* of the activation, finite; NORMCLIP: > 0 */
+	double slope;			/* LEAKY, MODRELU: finite; NORMCLIP: > 0; others: 0 */
 	hz_tensor *pre;			/* as y: the input of the activation, which the forward
 					   call writes and the backward call reads; NULL: none */
 	const hz_packed *packed;	/* w by hz_quat_gemm_pack(), instead of it */
@@ -1567,7 +1568,8 @@ typedef struct hz_quat_batchnorm_opts {
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE | WHITEN | EVAL | PER_STEP */
 	uint32_t given;			/* HZ_QUAT_BATCHNORM_GIVEN_EPS | _MOMENTUM */
 	double eps;			/* 0 or more; default 1e-5 */
-	double momentum;		/* 0 to 1; default 0.1 */
+	double momentum;		/* 0 to 1; default 0.1; not read with EVAL, or without
+					 * running values */
 	hz_tensor *running_mean;	/* [C, 4]; NULL: none */
 	hz_tensor *running_var;		/* [C], with WHITEN [C, 10] */
 	hz_tensor *saved;		/* [C, 14], written for the backward call; NULL: none */
@@ -1644,7 +1646,7 @@ typedef struct hz_quat_recurrent_opts {
 	int32_t method;			/* enum hz_quat_method */
 	int32_t precision;		/* enum hz_precision */
 	uint32_t flags;			/* HZ_QUAT_XYZW | ACCUMULATE */
-	double slope;			/* of HZ_ACT_LEAKY: > 0 */
+	double slope;			/* HZ_ACT_LEAKY: > 0; others: 0 */
 	const hz_tensor *lengths;	/* s32 [B]: steps of each sequence; NULL: T of all */
 	hz_tensor *saved;		/* f32 [T, B, D, S, H, 4], contiguous, which the forward call
 					   writes and the backward call reads; NULL: none */
@@ -2607,15 +2609,16 @@ HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, h
 
 /*
  * The conventions of a model, paper or library, which an option that is not set has. What a preset
- * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, STREAMS_NC, q_scale 2, q_eps 0, 20
- * iterations, no bounds of z, norm_eps 0. `hurwitz run mhc_presets` prints them, with the names of
+ * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, STREAMS_NC, q_scale 2, 20 iterations, no
+ * bounds of z, and every other eps 0. `hurwitz run mhc_presets` prints them, with the names of
  * tensors.
  */
 enum hz_mhc_presets {
 	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps
-					   1e-6 */
+					   but q_eps 1e-6 */
 	HZ_MHC_PRESET_PAPER = 2,	/* arXiv 2512.24880: SINKHORN, EXP, COLS, every eps 0 */
-	HZ_MHC_PRESET_TRITON = 3,	/* mHC-triton: SINKHORN, ABS, ROWS, NORMALIZE, eps 1e-6 */
+	HZ_MHC_PRESET_TRITON = 3,	/* mHC-triton: SINKHORN, ABS, ROWS, NORMALIZE, eps, p_eps
+					   and rms_eps 1e-6 */
 	HZ_MHC_PRESET_TRITON_STATIC = 4, /* its static coefficients: eps 1e-8, p_eps and rms_eps
 					   1e-6, q_scale 1, else as TRITON */
 	HZ_MHC_PRESET_HC = 5,		/* hyper-connections, arXiv 2409.19606: TANH, rms_eps 1e-6;
@@ -2737,6 +2740,8 @@ enum hz_mhc_coefficients {
  *
  * A number holds, 0 too, if its bit in given is set; without the bit it must be 0, and the preset's
  * holds. A flag that is set holds; if its bit in given is set, a flag that is clear holds, too.
+ * One struct serves all calls of a model: each reads what its formula has and ignores the other
+ * conventions, such as map where residual is not SINKHORN, or norm_eps without norm.
  */
 typedef struct hz_mhc_opts {
 	int32_t preset;			/* enum hz_mhc_presets; 0: the default */
@@ -2997,10 +3002,10 @@ HZ_API_CHECK int hz_mhc_post_pre_bwd(hz_context *ctx, const hz_tensor *y, const 
 
 /*
  * Merges the streams at the end of the network: h = sum_i p_i X[i] with p = sigma(alpha y + bias) +
- * p_eps of weights phi [n, n C], alpha [1], bias [n]: hz_mhc_pre() with p alone. p may be NULL. Its
- * gradients are those of hz_mhc_pre_bwd(), without dq, da and dy. With HZ_MHC_HEAD_MEAN h is the
- * mean of the streams, p = 1 / n, with HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias
- * are NULL.
+ * p_eps, or what NORMALIZE or HZ_MHC_TANH make of it, of weights phi [n, n C], alpha [1], bias [n]:
+ * hz_mhc_pre() with p alone. p may be NULL. Its gradients are those of hz_mhc_pre_bwd(), without
+ * dq, da and dy. With HZ_MHC_HEAD_MEAN h is the mean of the streams, p = 1 / n, with
+ * HZ_MHC_HEAD_SUM their sum, p = 1, and phi, alpha and bias are NULL.
  * Workspace: see hz_record_begin().
  */
 HZ_API_CHECK int hz_mhc_head(hz_context *ctx, const hz_tensor *x, const hz_tensor *phi,

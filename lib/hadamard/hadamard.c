@@ -131,9 +131,10 @@ static int make_plan(int64_t n, const hz_hadamard_opts *o, struct hzi_plan *plan
 
 	plan->n = 0;
 	plan->nseg = 0;
+	/* GREEDY refuses a power of two below min_block. */
 	if (kind == HZ_PLAN_AUTO)
-		kind = is_power_of_two(n) && !(o->max_block && o->max_block < n) ? HZ_PLAN_SYLVESTER
-										 : HZ_PLAN_GREEDY;
+		kind = is_power_of_two(n) && !(o->max_block && o->max_block < n) &&
+		       n >= o->min_block ? HZ_PLAN_SYLVESTER : HZ_PLAN_GREEDY;
 	switch (kind) {
 	case HZ_PLAN_SYLVESTER:
 		if (!is_power_of_two(n)) {
@@ -206,6 +207,18 @@ static int check_opts(const hz_hadamard_opts *o, struct why *why)
 		snprintf(why->text, sizeof(why->text),
 			 "opts->%s is %d, must be 0 unless opts->plan is HZ_PLAN_TRUE",
 			 o->base ? "base" : "order", o->base ? o->base : o->order);
+		return HZ_EINVAL;
+	}
+	if (o->min_block && o->plan != HZ_PLAN_AUTO && o->plan != HZ_PLAN_GREEDY) {
+		snprintf(why->text, sizeof(why->text),
+			 "opts->min_block is %lld, must be 0 unless opts->plan is HZ_PLAN_AUTO or "
+			 "HZ_PLAN_GREEDY", (long long)o->min_block);
+		return HZ_EINVAL;
+	}
+	if (o->max_block && (o->plan == HZ_PLAN_SYLVESTER || o->plan == HZ_PLAN_TRUE)) {
+		snprintf(why->text, sizeof(why->text),
+			 "opts->max_block is %lld, must be 0 unless opts->plan is HZ_PLAN_AUTO, "
+			 "HZ_PLAN_GREEDY or HZ_PLAN_UNIFORM", (long long)o->max_block);
 		return HZ_EINVAL;
 	}
 	if (o->flags & ~(HZ_HADAMARD_TRANSPOSE | HZ_HADAMARD_RAW)) {

@@ -822,6 +822,7 @@ static int check_want(struct hz_context *ctx, const hz_lattice_opts *w, double r
 		HZ_CHECK(check_preset(ctx, w));
 	else
 		HZ_CHECK(check_group(ctx, w));
+	HZ_CHECK(hzi_lattice_check_policy(ctx, op, "want", w));
 	if (rate == 0 && !w->preset && (!w->kind || !w->q || !w->levels))
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: rate is 0, which needs want->preset, or want->kind, q and "

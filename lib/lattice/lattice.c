@@ -108,6 +108,21 @@ static int check_shaping(struct hz_context *ctx, const hz_lattice_opts *o)
 		       HZ_OK;
 }
 
+int hzi_lattice_check_policy(struct hz_context *ctx, const char *of, const char *name,
+			     const hz_lattice_opts *o)
+{
+	if (o->alpha != 0 && o->policy != HZ_LATTICE_T && o->policy != HZ_LATTICE_GROUP)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: %s->alpha is %g, must be 0 unless %s->policy is "
+				"HZ_LATTICE_T or HZ_LATTICE_GROUP", of, name, o->alpha, name);
+	if ((o->flags & HZ_LATTICE_FIRST_FIT) && o->policy != HZ_LATTICE_BANK &&
+	    o->policy != HZ_LATTICE_GROUP)
+		return hzi_fail(ctx, HZ_EINVAL,
+				"%s: HZ_LATTICE_FIRST_FIT is set, but %s->policy is not "
+				"HZ_LATTICE_BANK or HZ_LATTICE_GROUP", of, name);
+	return HZ_OK;
+}
+
 static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 {
 	static const struct hzi_flag flags[] = {
@@ -142,6 +157,7 @@ static int check_opts(struct hz_context *ctx, const hz_lattice_opts *o, int d)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_LATTICE_WIDE is set, but opts->preset is 0: it selects the "
 				"bank of a preset", op);
+	HZ_CHECK(hzi_lattice_check_policy(ctx, op, "opts", o));
 	HZ_CHECK(check_shaping(ctx, o));
 	if (o->policy == HZ_LATTICE_GROUP || (o->policy == HZ_LATTICE_BANK && o->group)) {
 		HZ_CHECK(check_int(ctx, "group", o->group, 8, 128));

@@ -13,6 +13,10 @@
 /* Replaces fields that are 0 by those of opts->preset. */
 void hzi_lattice_apply_preset(hz_lattice_opts *o);
 
+/* Refuses alpha and HZ_LATTICE_FIRST_FIT with a policy that does not read them. */
+int hzi_lattice_check_policy(struct hz_context *ctx, const char *op, const char *name,
+			     const hz_lattice_opts *o);
+
 #define HZI_LATTICE_LEADERS 65536	/* most leaders that a table holds */
 
 /* A quantizer: `rule`, which kernels take by value, and members for the host */

@@ -10,12 +10,19 @@
 
 #include "lib/core/internal.h"
 
-/* The slope of an activation; 0, what a zeroed struct has, would make everything 0 by NORMCLIP. */
+/*
+ * The slope of an activation: 0 where the activation has none, since nothing would read it. 0, what
+ * a zeroed struct has, would make everything 0 by NORMCLIP.
+ */
 static inline int hzi_quat_check_slope(struct hz_context *ctx, const char *op, int activation,
 				       double slope)
 {
 	const bool clips = activation == HZ_ACT_NORMCLIP;
 
+	if (slope != 0 && !clips && activation != HZ_ACT_LEAKY && activation != HZ_ACT_MODRELU)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->slope is %g, must be 0 unless "
+				"opts->activation is HZ_ACT_LEAKY, HZ_ACT_MODRELU or "
+				"HZ_ACT_NORMCLIP", op, slope);
 	if (!isfinite((float)slope) || (clips && !((float)slope > 0)))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->slope is %g, must be %s", op, slope,
 				clips ? "positive and finite for HZ_ACT_NORMCLIP" : "finite");

@@ -404,10 +404,11 @@ static int check_cell(struct hz_context *ctx, const struct call *q,
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->activation is %d, must be HZ_ACT_TANH "
 				"or 0 for HZ_QUAT_CELL_LSTM", q->op, o->activation);
 	if (o->activation == HZ_ACT_LEAKY ? !((float)o->slope > 0) || !isfinite((float)o->slope) :
-					    !isfinite(o->slope))
+					    o->slope != 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->slope is %g, must be %s", q->op,
 				o->slope, o->activation == HZ_ACT_LEAKY ?
-				"positive and finite for HZ_ACT_LEAKY" : "finite");
+				"positive and finite for HZ_ACT_LEAKY" :
+				"0 unless opts->activation is HZ_ACT_LEAKY");
 	if ((o->flags & HZ_QUAT_ACCUMULATE) && !q->backward)
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: HZ_QUAT_ACCUMULATE is for the backward call", q->op);

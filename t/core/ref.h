@@ -413,4 +413,11 @@ static inline double ref_act(int activation, double v)
 	}
 }
 
+/* The slope of those activations that have one, else 0 */
+static inline double ref_slope(int activation, double slope)
+{
+	return activation == HZ_ACT_LEAKY || activation == HZ_ACT_MODRELU ||
+	       activation == HZ_ACT_NORMCLIP ? slope : 0;
+}
+
 #endif

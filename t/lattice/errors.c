@@ -50,6 +50,14 @@ static void test_open_errors(void)
 		  "lattice_design() for the data") == 0, "refused: beta unset");
 	refused_open("alpha", HZ_EINVAL, "opts->alpha is -1, must be positive",
 		     (hz_lattice_opts){D4, .alpha = -1});
+	refused_open("alpha without T", HZ_EINVAL, "opts->alpha is 0.5, must be 0 unless "
+		     "opts->policy is HZ_LATTICE_T or HZ_LATTICE_GROUP",
+		     (hz_lattice_opts){D4, .alpha = 0.5, .policy = HZ_LATTICE_CLIP});
+	refused_open("alpha of a preset", HZ_EINVAL, "opts->alpha is 0.5, must be 0 unless",
+		     (hz_lattice_opts){.preset = HZ_LATTICE_PRESET_E8_4_50, .alpha = 0.5});
+	refused_open("FIRST_FIT without a choice", HZ_EINVAL, "HZ_LATTICE_FIRST_FIT is set, but "
+		     "opts->policy is not HZ_LATTICE_BANK or HZ_LATTICE_GROUP",
+		     (hz_lattice_opts){D4, .policy = HZ_LATTICE_T, .flags = HZ_LATTICE_FIRST_FIT});
 	refused_open("scales beyond f32", HZ_EINVAL, "the scale of t = 4 is",
 		     (hz_lattice_opts){D4, .alpha = 32, .policy = HZ_LATTICE_T});
 	refused_open("policy", HZ_EINVAL, "opts->policy is 5, must be 0 to 4",

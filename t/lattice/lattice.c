@@ -303,7 +303,8 @@ static void random_opts(uint64_t *rnd, const struct config *f, struct encode_cas
 	c->o.policy = (int)rnd_below(rnd, 5);
 	c->o.beta = rnd_below(rnd, 2) ? exp2((double)(rnd_below(rnd, 7) - 3)) :
 				       0.1 + fabs(rnd_uniform(rnd));
-	c->o.alpha = alphas[rnd_below(rnd, 5)];
+	if (c->o.policy == HZ_LATTICE_T || c->o.policy == HZ_LATTICE_GROUP)
+		c->o.alpha = alphas[rnd_below(rnd, 5)];
 	c->o.flags = rnd_below(rnd, 2) ? HZ_LATTICE_CENTER : 0;
 	if (c->o.policy == HZ_LATTICE_GROUP ||
 	    (c->o.policy == HZ_LATTICE_BANK && rnd_below(rnd, 2))) {

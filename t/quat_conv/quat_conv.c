@@ -189,13 +189,14 @@ static int random_conv(struct dev *dev, int dtype, int nd)
 {
 	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = (int)rnd_below(&rnd, 3),
 				.activation = rnd_below(&rnd, 3) ? 0 : (int)rnd_below(&rnd, 9),
-				.slope = 0.5, .flags = rnd_below(&rnd, 2) ? HZ_QUAT_XYZW : 0 };
+				.flags = rnd_below(&rnd, 2) ? HZ_QUAT_XYZW : 0 };
 	struct model g = { .batch = 1 + rnd_below(&rnd, 3), .groups = 1 + rnd_below(&rnd, 3),
 			   .taps = { 1, 1, 1 }, .step = { 1, 1, 1 }, .dil = { 1, 1, 1 },
 			   .big = { 1, 1, 1 }, .small = { 1, 1, 1 } };
 	const double epses[] = { 0, 1e-4, 0.3 };
 	int plain = rnd_below(&rnd, 5) == 0, many = 0, d;
 
+	o.slope = ref_slope(o.activation, 0.5);
 	g.ci = g.groups * (1 + rnd_below(&rnd, 3));
 	g.co = g.groups * (1 + rnd_below(&rnd, 3));
 	if (rnd_below(&rnd, 4) == 0) {	/* depthwise */
@@ -344,7 +345,7 @@ static int random_many(struct dev *dev, int dtype, int nd, int in, int unit)
 {
 	hz_quat_conv_opts o = { .side = (int)rnd_below(&rnd, 2), .method = HZ_QUAT_FAST,
 				.activation = rnd_below(&rnd, 2) ? 0 : (int)rnd_below(&rnd, 9),
-				.slope = 0.5, .flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
+				.flags = rnd_below(&rnd, 4) ? 0 : HZ_QUAT_XYZW };
 	struct model g = { .batch = 1 + (in == BACKWARDS) + rnd_below(&rnd, 3),
 			   .groups = 1 + rnd_below(&rnd, 2), .taps = { 1, 1, 1 },
 			   .step = { 1, 1, 1 }, .dil = { 1, 1, 1 }, .big = { 1, 1, 1 },
@@ -353,6 +354,7 @@ static int random_many(struct dev *dev, int dtype, int nd, int in, int unit)
 	const int points = rnd_below(&rnd, 4) == 0;
 	int d;
 
+	o.slope = ref_slope(o.activation, 0.5);
 	g.ci = g.groups * ((30 + rnd_below(&rnd, 40)) / unit * unit);
 	g.co = g.groups * ((32 + rnd_below(&rnd, 40)) / unit * unit);
 	if (rnd_below(&rnd, 4) == 0) {	/* few channels, as in a first layer */

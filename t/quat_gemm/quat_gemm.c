@@ -305,7 +305,7 @@ static struct gemm random_gemm(int64_t most)
 	o->flags = (uint32_t)rnd_u64(&rnd) & (HZ_QUAT_XYZW | HZ_QUAT_REVERSED);
 	o->given = (uint32_t)rnd_below(&rnd, 2) * HZ_QUAT_GEMM_GIVEN_ALPHA;
 	o->activation = rnd_below(&rnd, 2) ? 0 : (int32_t)rnd_below(&rnd, 9);
-	o->slope = o->activation == HZ_ACT_NORMCLIP ? 1.5 : rnd_uniform(&rnd);
+	o->slope = ref_slope(o->activation, o->activation == HZ_ACT_NORMCLIP ? 1.5 : rnd_uniform(&rnd));
 	o->beta = rnd_below(&rnd, 2) ? 0 : rnd_normal(&rnd);
 	for (int c = 0; c < 4 && o->given; c++)
 		o->alpha[c] = c == 0 || rnd_below(&rnd, 2) ? (double)(float)rnd_normal(&rnd) : 0;
@@ -829,7 +829,10 @@ static void test_errors(void)
 	WRONG(O.activation = 9, HZ_EINVAL, "quat_gemm: opts->activation is 9, must be 0 to 8");
 	WRONG(O.activation = HZ_ACT_NORMCLIP, HZ_EINVAL, "quat_gemm: opts->slope is 0, must be positive "
 	      "and finite for HZ_ACT_NORMCLIP");
-	WRONG(O.slope = NAN, HZ_EINVAL, "quat_gemm: opts->slope is nan, must be finite");
+	WRONG((O.activation = HZ_ACT_LEAKY, O.slope = NAN), HZ_EINVAL,
+	      "quat_gemm: opts->slope is nan, must be finite");
+	WRONG((O.activation = HZ_ACT_RELU, O.slope = 0.5), HZ_EINVAL, "quat_gemm: opts->slope is 0.5, must "
+	      "be 0 unless opts->activation is HZ_ACT_LEAKY, HZ_ACT_MODRELU or HZ_ACT_NORMCLIP");
 	WRONG(O.flags = HZ_QUAT_CONJ_A, HZ_EINVAL,
 	      "quat_gemm: opts->flags has unknown bits 0x2 (valid: HZ_QUAT_XYZW, HZ_QUAT_REVERSED, "
 	      "HZ_QUAT_BIAS_COLUMNS)");

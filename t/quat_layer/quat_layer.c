@@ -162,11 +162,11 @@ static void test_linear(struct dev *dev)
 			hz_quat_linear_opts o = {
 				.side = (int)rnd_below(&rnd, 2), .method = (int)rnd_below(&rnd, 3),
 				.activation = rnd_below(&rnd, 2) ? (int)rnd_below(&rnd, 9) : 0,
-				.slope = 0.5,
 				.flags = rnd_below(&rnd, 2) ? HZ_QUAT_XYZW : 0,
 			};
 			int ndim = (int)rnd_below(&rnd, 5), packed = i % 5 == 4;
 
+			o.slope = ref_slope(o.activation, 0.5);
 			for (d = 0; d < ndim; d++)
 				lead[d] = 1 + rnd_below(&rnd, 3);
 			if (ndim == 1)
@@ -529,6 +529,10 @@ static void test_errors(struct dev *dev)
 	o = (hz_quat_linear_opts){ .activation = HZ_ACT_NORMCLIP };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: opts->slope is 0, must be positive and finite for HZ_ACT_NORMCLIP");
+	o = (hz_quat_linear_opts){ .slope = 0.5 };
+	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
+		"quat_linear: opts->slope is 0.5, must be 0 unless opts->activation is "
+		"HZ_ACT_LEAKY, HZ_ACT_MODRELU or HZ_ACT_NORMCLIP");
 	o = (hz_quat_linear_opts){ .flags = HZ_QUAT_ACCUMULATE };
 	refuses(dev, hz_quat_linear(c, &x, &w, &b, &y, &o), HZ_EINVAL,
 		"quat_linear: HZ_QUAT_ACCUMULATE is for the backward call");

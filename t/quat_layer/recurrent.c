@@ -377,7 +377,7 @@ static void test_kinks(struct dev *dev)
 		struct layer l = new_layer(i % 2 * HZ_QUAT_CELL_LIGRU, 2, 2, 2);
 
 		l.o.activation = i < 2 ? HZ_ACT_RELU : HZ_ACT_LEAKY;
-		l.o.slope = 0.25;
+		l.o.slope = ref_slope(l.o.activation, 0.25);
 		good &= layer_case(dev, HZ_F32, &l, -1, 1);
 	}
 	ok(good, "%s: relu and leaky", dev->name);
@@ -512,6 +512,10 @@ static void test_errors(struct dev *dev)
 	p = (hz_quat_recurrent_opts){.cell = HZ_QUAT_CELL_RNN, .activation = HZ_ACT_LEAKY};
 	refuses(dev, hz_quat_recurrent(c, &z, &u, NULL, NULL, &y, NULL, NULL, &p), HZ_EINVAL,
 		"quat_recurrent: opts->slope is 0, must be positive and finite for HZ_ACT_LEAKY");
+	p = (hz_quat_recurrent_opts){.cell = HZ_QUAT_CELL_LIGRU, .slope = 0.01};
+	refuses(dev, hz_quat_recurrent(c, &z, &u, NULL, NULL, &y, NULL, NULL, &p), HZ_EINVAL,
+		"quat_recurrent: opts->slope is 0.01, must be 0 unless opts->activation is "
+		"HZ_ACT_LEAKY");
 	p = (hz_quat_recurrent_opts){.cell = HZ_QUAT_CELL_LIGRU};
 	refuses(dev, hz_quat_recurrent(c, &z, &u, NULL, &h, &y, NULL, NULL, &p), HZ_EINVAL,
 		"quat_recurrent: c0 is for HZ_QUAT_CELL_LSTM, must be NULL");

@@ -405,6 +405,12 @@ bad 2 'q holds int8, format=e2m1 wants' "int8 said to be e2m1" \
 	run dequantize q=z.npy y=n.npy scale=1 format=e2m1
 bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none" \
 	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
+bad 2 'round_to= needs new_scales=' "rounding of what is not chosen" \
+	run quantize x=x.npy q=n.npy scale=1 rotate=1 round_to=f16
+bad 2 'scale_type= is for scales in a file' "the type of a number" \
+	run quantize x=x.npy q=n.npy scale=1 scale_type=e8m0
+bad 2 'min_block is 2, must be 0 unless plan is auto or greedy' "min_block of a uniform plan" \
+	run hadamard x=x.npy y=n.npy plan=uniform min_block=2
 bad 2 'zero is 300' "a zero that is none" run quantize x=x.npy q=n.npy scale=1 zero=300
 bad 2 'quantize: scale= or scales= is missing: give' "quantize without a scale" run quantize x=x.npy q=n.npy
 bad 2 'quantize: scale= or scales= is missing: give' "a zero without a scale" run quantize x=x.npy q=n.npy zero=3
@@ -501,6 +507,10 @@ is "$(tail_of qy.npy 32 f4) $(tail_of qd.npy 16 f4)" "1 2 3 4 0 7 8 9 0 7 8 9" "
 good "quat_recurrent_bwd" $cpu quat_recurrent_bwd u=qu.npy activation=relu dy=qr.npy saved=qs.npy \
 	dz=qy.npy
 is "$(tail_of qy.npy 32 f4)" "17 10 -5 10 0 3 2 1" "and back"
+bad 2 'activation is relu, must be tanh or 0 for lstm$' "another activation of an LSTM" run quat_recurrent \
+	z=qr.npy u=qu.npy cell=lstm activation=relu y=n.npy
+bad 2 'slope is 0.2, must be 0 unless activation is leaky$' "a slope of tanh" run quat_recurrent z=qr.npy u=qu.npy \
+	slope=0.2 y=n.npy
 bad 2 'is 1, must be 4, u' "an LSTM with one gate" run quat_recurrent z=qr.npy u=qu.npy \
 	cell=lstm y=n.npy
 good "quat_dropout p=1" $cpu quat_dropout x=q1.npy y=qy.npy p=1
@@ -546,6 +556,8 @@ is "$(header_of ly.npy) $(tail_of ly.npy 16 f4)" "$(header "${e}f4" '2, 2') 30 2
 good "vlut_append" $cpu vlut_append preset=e8-4.5-fast x=x.npy v=x.npy y=ly.npy row_scale=ls.npy step=2
 is "$(header_of ly.npy) $(header_of ls.npy)" "$(header "${e}f4" '2, 2') $(header "${e}f4" '2,')" "v by rows of x"
 npy x3.npy "$(header '<f4' '2, 1, 4')" "$f1$f2$f3$f4$f4$f3$f2$f1"
+bad 2 'must be 3, the values of a row' "a packed matrix of k=3" run vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x.npy y=n.npy \
+	pack_w=1 k=3
 good "vlut_gemm of three dimensions" $cpu vlut_gemm lattice=D4 q=4 levels=2 beta=1 w=lc.npy x=x3.npy y=ly.npy
 is "$(header_of ly.npy)" "$(header "${e}f4" '2, 1, 2')" "those of x before k, then rows"
 bad 2 'x has 2 dimensions, must be \[k\]' "two dimensions" run vlut_gemv lattice=D4 q=4 levels=2 beta=1 \
@@ -607,6 +619,25 @@ bad 2 'basis is of 2' "three dimensions of two" run lattice_encode basis=sq2.npy
 bad 2 'is for lattice=basis' "two lattices" run lattice_encode lattice=Z2 basis=sq2.npy q=4 levels=1 beta=1 x=x.npy codes=n.npy
 bad 2 'policy=bank needs bank=' "no bank" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=bank x=x.npy codes=n.npy
 bad 2 'policy=group needs group=' "no group" run lattice_encode lattice=D4 q=4 levels=1 beta=1 policy=group x=x.npy codes=n.npy
+bad 2 'policy=none does not go with preset=' "a policy that a preset replaces" run lattice_encode \
+	preset=e8-4.5 policy=none x=x.npy codes=n.npy t=n2.npy
+bad 2 'shaping=nested does not go with preset=' "a shaping that it replaces" run lattice_encode \
+	preset=e8-4.5 shaping=nested x=x.npy codes=n.npy t=n2.npy
+bad 2 'offset=none does not go with preset=' "an offset that it replaces" run lattice_encode \
+	preset=d4-4.5 offset=none x=x.npy codes=n.npy t=n2.npy
+bad 2 'policy is t, must be bank with shaping 3' "another policy, by its word" run lattice_encode \
+	preset=e8-4.5 policy=t x=x.npy codes=n.npy t=n2.npy
+bad 2 'alpha is 0.5, must be 0 unless policy is t or group' "alpha without t" run lattice_encode \
+	lattice=D4 q=4 levels=1 beta=1 policy=clip alpha=0.5 x=x.npy codes=n.npy
+bad 2 'first_fit=1 is set, but policy is not bank or group' "a first of none" run lattice_encode \
+	lattice=D4 q=4 levels=1 beta=1 policy=t first_fit=1 x=x.npy codes=n.npy t=n2.npy
+npy zt.npy "$(header '|u1' '2, 1')" '\000\000'
+good "a second matrix without the alpha of the first" $cpu vlut_gemm2 lattice=D4 q=4 levels=2 beta=1 \
+	policy=t alpha=0.5 w=lc.npy t=zt.npy x=lc.npy x_policy=none y=ly.npy
+bad 2 'n= is how many values' "values of digits" run lattice_decode lattice=D4 q=4 levels=2 beta=1 \
+	codes=lc.npy y=n.npy to=digits n=2
+bad 2 "no key or operand 'pack_w'" "a key that vlut_append does not read" run vlut_append pack_w=1 \
+	x=x.npy v=v4.npy y=n.npy
 bad 2 'group= is for policy=group or bank' "a group of policy=t" run lattice_encode lattice=D4 q=4 levels=1 \
 	beta=1 policy=t group=8 x=x.npy codes=n.npy t=n2.npy
 bad 2 'bank= is for policy=bank' "a bank of policy=t" run lattice_encode lattice=D4 q=4 levels=1 \
@@ -717,6 +748,8 @@ good "mhc_expand_bwd streams=cn" $cpu mhc_expand_bwd dx=mr.npy de=mu.npy streams
 is "$(tail_of mu.npy 16 f4)" "2 4 6 8" "their sum"
 bad 2 'u_codes= and u_scales= need each other' "codes without scales" run mhc_pre x=x.npy phi=z88.npy \
 	alpha=z3.npy bias=z8.npy preset=paper u_codes=n.npy
+bad 2 'u_format= needs u_codes=' "a format of nothing" run mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy \
+	u_format=e4m3 u=n.npy
 good "mhc_pre u_codes=" $cpu mhc_pre x=x.npy phi=z88.npy alpha=z3.npy bias=z8.npy preset=paper \
 	u_codes=mc.npy u_scales=mq.npy
 is "$(tail_of mc.npy 4 d1)" "127 127 127 127" "u quantized"
@@ -741,7 +774,7 @@ good "mhc_diagnose" $cpu mhc_diagnose a=sq2.npy out=mo.npy
 is "$(tail_of mo.npy 16 f4)" "6 5 7 6" "deviations and gains"
 good "mhc_init" $cpu mhc_init n=2 kind=triton layer=3 alpha=mal.npy bias=mb.npy
 is "$(tail_of mb.npy 32 f4)" "0 1 1 1 1 0 0 1" "one-hot, 1, I"
-bad 2 'coefficients is HZ_MHC_STATIC' "static ones of phi" run mhc_pre x=x.npy phi=z88.npy \
+bad 2 'coefficients is static: those of bias' "static ones of phi" run mhc_pre x=x.npy phi=z88.npy \
 	alpha=z3.npy bias=z8.npy coefficients=static u=n.npy
 bad 2 'x.ndim is 2, must be 4 at least' "sequences without a dimension" run mhc_pre x=x.npy \
 	phi=z88.npy alpha=z3.npy bias=z8.npy coefficients=per_sequence u=n.npy

@@ -668,37 +668,127 @@ static bool device_open(int32_t device)
 	return device == HZ_AUTO && (!name || !*name || strcmp(name, "auto") == 0);
 }
 
-/* Writes an error message with members of structs as keys: without opts->, which the command has
- * not, and so on; what belongs to x of two coded matrices has x_ before its name. */
-static void without_structs(char *to, size_t bytes, const char *from)
+/* What members of structs are called here: the command has no opts->, and what belongs to x of two
+ * coded matrices has x_ before its name. */
+static const struct rename {
+	const char *from, *to;
+} members[] = {
+	{"opts->", ""}, {"want->", ""}, {"w->", ""}, {"x->", "x_"}, {NULL, NULL},
+}, enumerators[] = {		/* those that are no word and no key by a part of their name */
+	{"HZ_QUAT_NOCONJ", "conj=0"}, {"HZ_QUAT_BIAS_COLUMNS", "bias_of=columns"},
+	{"HZ_LATTICE_CENTER", "offset=center"}, {NULL, NULL},
+};
+
+static const struct rename *renamed(const struct rename *r, const char *text, size_t length)
 {
-	static const struct {
-		const char *member, *key;
-	} prefixes[] = {{"opts->", ""}, {"want->", ""}, {"w->", ""}, {"x->", "x_"}};
+	for (; r->from; r++) {
+		if (strncmp(r->from, text, length ? length : strlen(r->from)) == 0 &&
+		    (!length || !r->from[length]))
+			return r;
+	}
+	return NULL;
+}
+
+/* The word of a key for a value, or its word that is a name; NULL: none */
+static const char *word_of(const struct key *k, const char *name, int64_t value)
+{
+	for (const struct word *w = k->kind == KEY_WORD ? k->words : NULL; w && w->name; w++) {
+		if (name ? strcmp(w->name, name) == 0 : w->value == value)
+			return w->name;
+	}
+	return NULL;
+}
+
+/* Writes an enumerator as the word or the key that the end of its name is: leaky, rotation=1. */
+static bool put_enumerator(const struct op *op, const char *from, size_t length, char *to,
+			   size_t bytes)
+{
+	const struct rename *const r = renamed(enumerators, from, length);
+	char name[64];
+
+	if (r)
+		return snprintf(to, bytes, "%s", r->to) > 0;
+	if (length >= sizeof(name))
+		return false;
+	for (size_t i = 0; i < length; i++)
+		name[i] = (char)tolower((unsigned char)from[i]);
+	name[length] = '\0';
+	for (const char *end = strchr(name, '_'); end; end = strchr(end, '_')) {
+		const struct key *k;
+
+		end++;
+		for (int i = 0; (k = key_at(op, i)) != NULL; i++) {
+			if (word_of(k, end, 0))
+				return snprintf(to, bytes, "%s", end) > 0;
+			if (k->words == switch_words && strcmp(k->name, end) == 0)
+				return snprintf(to, bytes, "%s=1", end) > 0;
+		}
+	}
+	return false;
+}
+
+/* Writes "KEY is N" as "KEY is WORD", where from is at KEY; its length, 0: it is not that */
+static size_t put_value(const struct op *op, const char *from, char *to, size_t bytes)
+{
+	const size_t length = strspn(from, "abcdefghijklmnopqrstuvwxyz_0123456789");
+	char name[64], *end;
+	const char *word;
+	long long value;
+	int i;
+
+	if (!length || length >= sizeof(name) || strncmp(from + length, " is ", 4) != 0)
+		return 0;
+	memcpy(name, from, length);
+	name[length] = '\0';
+	value = strtoll(from + length + 4, &end, 10);
+	i = end > from + length + 4 ? key_index(op, name) : -1;
+	word = i >= 0 ? word_of(key_at(op, i), NULL, value) : NULL;
+	if (!word)
+		return 0;
+	snprintf(to, bytes, "%s is %s", name, word);
+	return (size_t)(end - from);
+}
+
+/* Writes an error message of the library in the command's terms: keys for members of structs,
+ * words for enumerators and their numbers. */
+static void in_terms(const struct op *op, char *to, size_t bytes, const char *from)
+{
 	size_t n = 0;
 	bool begins = true;
 
+	to[0] = '\0';
 	while (*from && n + 3 < bytes) {
-		for (size_t i = 0; begins && i < sizeof(prefixes) / sizeof(*prefixes); i++) {
-			const size_t length = strlen(prefixes[i].member);
+		const struct rename *const r = begins ? renamed(members, from, 0) : NULL;
+		const size_t length = strspn(from, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
+		size_t used = 0;
 
-			if (strncmp(from, prefixes[i].member, length) != 0)
-				continue;
-			n += (size_t)sprintf(to + n, "%s", prefixes[i].key);
-			from += length;
-			break;
+		if (r) {
+			snprintf(to + n, bytes - n, "%s", r->to);
+			from += strlen(r->from);
+			n += strlen(to + n);
 		}
-		begins = !isalnum((unsigned char)*from);
+		if (begins && !r && strncmp(from, "HZ_", 3) == 0 &&
+		    put_enumerator(op, from, length, to + n, bytes - n))
+			used = length;
+		else if (begins)
+			used = put_value(op, from, to + n, bytes - n);
+		if (used) {
+			from += used;
+			n += strlen(to + n);
+			begins = false;
+			continue;
+		}
+		begins = !isalnum((unsigned char)*from) && *from != '_';
 		to[n++] = *from++;
+		to[n] = '\0';
 	}
-	to[n] = '\0';
 }
 
-int complain_library(int status, const char *message)
+int complain_library(const struct job *job, int status, const char *message)
 {
 	char sentence[1024];
 
-	without_structs(sentence, sizeof(sentence), message);
+	in_terms(job->op, sentence, sizeof(sentence), message);
 	return complain(exit_status(status), "%s", sentence);
 }
 
@@ -710,7 +800,7 @@ static int refused(const struct job *job, int status, const char *message)
 	char sentence[1024];
 	const char *what, *op;
 
-	without_structs(sentence, sizeof(sentence), message);
+	in_terms(job->op, sentence, sizeof(sentence), message);
 	op = what = strstr(sentence, ": ");
 	for (int i = 0; what && o[i].name; i++) {
 		const char *name = o[i].other ? o[i].other : o[i].name;

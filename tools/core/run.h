@@ -105,8 +105,8 @@ hz_tensor *view_of(struct job *job, const char *name);
 /* What a file holds, in NumPy's words: "uint8", "raw bytes ('V1')" */
 const char *held(const struct npy *a);
 
-/* complain() of an error message of the library, with keys for members of structs */
-int complain_library(int status, const char *message);
+/* complain() of an error message of the library, in the command's terms */
+int complain_library(const struct job *job, int status, const char *message);
 
 /* The dtype of an output, which messages call name: from out=, y:DTYPE=, or `absent` */
 int output_dtype(struct job *job, struct slot *y, const char *name, int absent);

@@ -58,7 +58,7 @@ const struct key lattice_keys[] = {
 	 "which points a code has; default nested"},
 	{"beta", KEY_NUMBER, NULL, 0, 0, "NUMBER", "the scale: must be given"},
 	{"alpha", KEY_NUMBER, NULL, 0, 0, "NUMBER",
-	 "scales are beta 2^(alpha t); default 1/3, with policy=group 1/8"},
+	 "policy=t, group: scales are beta 2^(alpha t); default 1/3, of group 1/8"},
 	{"policy", KEY_WORD, policy_words, 0, 0, "none|t|clip|bank|group",
 	 "how blocks whose point is not in the code are coded; default as bank= or\n"
 	 "group= say, else that of preset=, else t if t= is given, else none"},
@@ -283,6 +283,19 @@ static bool kind_of(const char *name, hz_lattice_opts *o)
 	return true;
 }
 
+/* A key whose value is the 0 that a preset replaces; NULL: none */
+static const char *lost_to_preset(const struct job *job, const char *prefix, int32_t preset)
+{
+	const bool d4 = preset == HZ_LATTICE_PRESET_D4_4_50;
+	const struct value *offset = prefixed(job, prefix, "offset");
+
+	if (prefixed_or(job, prefix, "policy", HZ_LATTICE_BANK) == HZ_LATTICE_NONE)
+		return is_own(job, prefix, "policy") && *prefix ? "x_policy=none" : "policy=none";
+	if (!d4 && prefixed_or(job, prefix, "shaping", -1) == HZ_LATTICE_SHAPING_NESTED)
+		return "shaping=nested";
+	return d4 && offset->given && strcmp(offset->text, "none") == 0 ? "offset=none" : NULL;
+}
+
 int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lattice)
 {
 	const hz_options host = {.device = HZ_CPU, .threads = 1};
@@ -307,6 +320,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 								HZ_LATTICE_NONE),
 	};
 	hz_context *ctx;
+	const char *lost;
 	int32_t dim;
 	bool has_group;
 	int status;
@@ -323,6 +337,13 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 				job->op->name, name->text, dim);
 	if (!o.dim)
 		o.dim = dim;
+	lost = preset ? lost_to_preset(job, prefix, preset) : NULL;
+	if (lost)
+		return complain(EXIT_BAD, "%s: %s does not go with preset=, which sets another",
+				job->op->name, lost);
+	/* Those of the first matrix do not count for a second one whose policy does not read them. */
+	if (!is_own(job, prefix, "alpha") && o.policy != HZ_LATTICE_T && o.policy != HZ_LATTICE_GROUP)
+		o.alpha = 0;
 	/* The group of the first matrix is also that of a second one with the same policy. */
 	has_group = is_own(job, prefix, "group") ||
 		    (value_of(job, "group")->given &&
@@ -343,7 +364,8 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		o.flags |= HZ_LATTICE_WIDE;
 	if (prefixed_or(job, prefix, "sphere", 0))
 		o.flags |= HZ_LATTICE_SPHERE;
-	if (prefixed_or(job, prefix, "first_fit", 0))
+	if (prefixed_or(job, prefix, "first_fit", 0) && (!*prefix || o.policy == HZ_LATTICE_BANK ||
+							 o.policy == HZ_LATTICE_GROUP))
 		o.flags |= HZ_LATTICE_FIRST_FIT;
 	memset(&parts, 0, sizeof(parts));
 	status = lists(job, prefix, &o, &parts);
@@ -368,7 +390,7 @@ int lattice_of(struct job *job, const char *prefix, bool has_t, hz_lattice **lat
 		return complain(EXIT_FAILURE, "%s", open_reason());
 	status = hz_lattice_open(ctx, lattice, &o);
 	if (status)
-		status = complain_library(status, hz_errmsg(ctx));
+		status = complain_library(job, status, hz_errmsg(ctx));
 	hz_close(ctx);
 	return status;
 }
@@ -508,7 +530,7 @@ static int design_outputs(struct job *job)
 				   value_of(job, "sigma")->number, memory ? &x : NULL,
 				   &designed.found, designed.bank, &designed.report);
 	if (status)
-		status = complain_library(status, hz_errmsg(ctx));
+		status = complain_library(job, status, hz_errmsg(ctx));
 	hz_close(ctx);
 	free(memory);
 	return status;
@@ -735,6 +757,9 @@ static int decode_outputs(struct job *job)
 	if (to != HZ_LATTICE_VALUES && value_of(job, "out")->given)
 		return complain(EXIT_BAD, "%s: out= is the dtype of values: points are int32, digits "
 				"uint8 or uint32", job->op->name);
+	if (to != HZ_LATTICE_VALUES && value_of(job, "n")->given)
+		return complain(EXIT_BAD, "%s: n= is how many values a row has: points and digits are "
+				"those of whole blocks", job->op->name);
 	if (rows < 0)
 		return complain(EXIT_BAD, "%s: codes have %d dimensions, must have %d at least",
 				job->op->name, codes->ndim, codes->ndim - rows);

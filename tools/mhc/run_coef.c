@@ -288,6 +288,8 @@ static int shape_codes(struct job *job, const struct npy *x)
 	mhc_shape(job, "u_codes", f->codes, x->ndim - 2, x->shape, C / f->per_byte, -1);
 	mhc_shape(job, "u_scales", f->scales, x->ndim - 2, x->shape, groups, -1);
 	mhc_shape(job, "u_tensor_scale", HZ_F32, 0, NULL, 1, -1);
+	if (value_of(job, "u_format")->given && !slot_of(job, "u_codes")->path)
+		return complain(EXIT_BAD, "%s: u_format= needs u_codes=FILE", job->op->name);
 	if (!slot_of(job, "u_codes")->path != !slot_of(job, "u_scales")->path)
 		return complain(EXIT_BAD, "%s: u_codes= and u_scales= need each other", job->op->name);
 	return 0;

@@ -166,6 +166,9 @@ static int need_scale(struct job *job)
 				type == HZ_F32 ? "float32" : "uint8 or 'V1'");
 	if (type != HZ_F32)
 		scale->dtype = (int)type;
+	if (!slot_of(job, "scales")->path && type != HZ_F32)
+		return complain(EXIT_BAD, "%s: scale_type= is for scales in a file: scale= is a number",
+				job->op->name);
 	if (slot_of(job, "scales")->path || value_of(job, "scale")->given)
 		return check_scales(job, "scales");
 	return complain(EXIT_BAD, "%s: scale= or scales= is missing: give a number or a file, for "
@@ -290,8 +293,13 @@ static int quantize_outputs(struct job *job)
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zeros");
 	const int last = x->ndim - 1;
-	int status = take_preset(job), format;
+	int status, format;
 
+	if (value_or(job, "round_to", 0) && !value_of(job, "preset")->given &&
+	    !(slot_of(job, "new_scales")->path && is_rotated(job)))
+		return complain(EXIT_BAD, "%s: round_to= needs new_scales=FILE and a transform, such as "
+				"rotate=1", job->op->name);
+	status = take_preset(job);
 	if (!status)
 		status = new_scales_shape(job, x);
 	format = (int)value_or(job, "format", zero->path ? zero->array.dtype : HZ_U8);

@@ -41,14 +41,19 @@ static const struct key vlut_keys[] = {
 	 "s8: x may be rounded to 8 bits with a scale for 32 values; default exact"},
 	{"compensated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: sums in f32 with compensation, through tables"},
+	{"out", KEY_WORD, y_words, 0, 0, "f32|f16|bf16|s32",
+	 "the dtype of y; default f32; s32: products of integers, without scales"},
+	END,
+};
+
+/* Of codes that are an operand */
+static const struct key coded_keys[] = {
 	{"pack_w", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: pack w first, which gives the same results"},
 	{"use_levels", KEY_INT, NULL, 0, HZ_LATTICE_MAXLEVELS, "N",
 	 "the coarsest levels to use, or those that codes have; 0, the default: all"},
 	{"k", KEY_INT, NULL, 1, INT64_MAX, "N",
 	 "values of a row; default as x, or all of all blocks"},
-	{"out", KEY_WORD, y_words, 0, 0, "f32|f16|bf16|s32",
-	 "the dtype of y; default f32; s32: products of integers, without scales"},
 	END,
 };
 
@@ -260,7 +265,7 @@ static int gemm_call(hz_context *ctx, struct job *job)
 	memcpy(shape, x->shape, sizeof(shape));
 	shape[x->ndim - 1] = w.c.codes.shape[0];
 	y = hz_tensor_nd(y.data, y.dtype, y.device, x->ndim, shape);
-	status = pack_w(ctx, job, v, &w.c, x->shape[x->ndim - 1], &packed);
+	status = pack_w(ctx, job, v, &w.c, value_or(job, "k", x->shape[x->ndim - 1]), &packed);
 	if (status == HZ_OK)
 		status = WITH_WORKSPACE(ctx, job->op == &op_vlut_gemv ?
 						     hz_vlut_gemv(ctx, v, &w.c, x, &y) :
@@ -456,15 +461,15 @@ static int gemm2_outputs(struct job *job)
 
 const struct op op_vlut_gemv = {
 	"vlut_gemv", "y = W x with lattice codes of W",
-	gemv_operands, (const struct key *const[]){lattice_keys, vlut_keys, activation_keys,
-						   rotation_keys, NULL},
+	gemv_operands, (const struct key *const[]){lattice_keys, vlut_keys, coded_keys,
+						   activation_keys, rotation_keys, NULL},
 	gemm_outputs, gemm_call,
 };
 
 const struct op op_vlut_gemm = {
 	"vlut_gemm", "y = x W^T with lattice codes of W",
-	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, activation_keys,
-						   rotation_keys, NULL},
+	gemm_operands, (const struct key *const[]){lattice_keys, vlut_keys, coded_keys,
+						   activation_keys, rotation_keys, NULL},
 	gemm_outputs, gemm_call,
 };
 
@@ -477,6 +482,7 @@ const struct op op_vlut_append = {
 
 const struct op op_vlut_gemm2 = {
 	"vlut_gemm2", "y = X W^T with lattice codes of both",
-	gemm2_operands, (const struct key *const[]){lattice_keys, vlut_keys, second_keys, NULL},
+	gemm2_operands, (const struct key *const[]){lattice_keys, vlut_keys, coded_keys,
+						    second_keys, NULL},
 	gemm2_outputs, gemm2_call,
 };

@@ -14,6 +14,7 @@ from . import _arrays, ops
 from ._api import CONSTANTS, STRUCTS, hz_lattice_opts, hz_mhc_block, hz_mhc_layer
 from ._core import (SIZE, Array, Context, Error, InvalidError, NotCopied, Output, Packed, Views,
                     aligned, build, check, context, described, enum_value, lib)
+from ._rules import is_cn
 
 __all__ = ["Coded", "Lattice", "Linear", "MhcLayer", "Vlut", "hadamard_base", "hadamard_plan",
            "hadamard_signs", "lattice_design", "mhc_recompute", "mhc_rows", "qgemm_multiplier",
@@ -542,6 +543,8 @@ class MhcLayer(NotCopied):
 
     def begin(self, x: Array, u: Output = True) -> Any:
         """mhc_layer_begin(): the branch input."""
+        if u is True and is_cn(self.struct.opts):       # the rule of the call sees no options
+            u = tuple(x.shape[:-1])
         return ops.mhc_layer_begin(self, x, u, ctx=self.context)
 
     def end(self, x: Array, f: Array, y: Output = True) -> Any:

@@ -555,6 +555,10 @@ class HyperConnections(Case):
             found = hz.mhc_pre_bwd(x, phi, alpha, bias, du=df, dq=dq, dy=dy)
             for grad, other in zip((dx, *grads.values()), found):
                 self.near(grad, other, 1e-4)
+        opts = {"preset": "transformer_engine"}         # streams are [..., C, n]
+        with hz.MhcLayer(n, 7, opts=opts, phi=phi, alpha=alpha, bias=bias) as layer:
+            x = self.normal(7, c, n)
+            self.near(layer.begin(x), hz.mhc_pre(x, phi, alpha, bias, **opts)[3])
 
 
 class Names(Case):

@@ -407,6 +407,8 @@ bad 2 'x.shape.1. is 4, which the greedy plan cannot make' "a plan that is none"
 	run quantize x=x.npy q=n.npy scale=1 plan=greedy min_block=8
 bad 2 'round_to= needs new_scales=' "rounding of what is not chosen" \
 	run quantize x=x.npy q=n.npy scale=1 rotate=1 round_to=f16
+bad 2 'preset= needs new_scales=' "a recipe without scales to choose" \
+	run quantize x=x.npy q=n.npy scale=1 preset=te_nvfp4
 bad 2 'scale_type= is for scales in a file' "the type of a number" \
 	run quantize x=x.npy q=n.npy scale=1 scale_type=e8m0
 bad 2 'min_block is 2, must be 0 unless plan is auto or greedy' "min_block of a uniform plan" \

@@ -293,10 +293,13 @@ static int quantize_outputs(struct job *job)
 	const struct npy *x = &slot_of(job, "x")->array;
 	struct slot *q = slot_of(job, "q"), *zero = slot_of(job, "zeros");
 	const int last = x->ndim - 1;
+	const bool preset = value_of(job, "preset")->given, given = slot_of(job, "new_scales")->path;
 	int status, format;
 
-	if (value_or(job, "round_to", 0) && !value_of(job, "preset")->given &&
-	    !(slot_of(job, "new_scales")->path && is_rotated(job)))
+	/* Quotients by scales that are given are of values that are not rounded. */
+	if (preset && !given)
+		return complain(EXIT_BAD, "%s: preset= needs new_scales=FILE", job->op->name);
+	if (value_or(job, "round_to", 0) && !(given && (preset || is_rotated(job))))
 		return complain(EXIT_BAD, "%s: round_to= needs new_scales=FILE and a transform, such as "
 				"rotate=1", job->op->name);
 	status = take_preset(job);

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /*
- * HZ_API_CHECK: of calls that give results or memory, whose status has to be looked at. HZ_API: of
- * those, too, that programs make while they clean up.
+ * HZ_API_CHECK is for calls that give results or memory: compilers warn where their status is not
+ * used. HZ_API is for all others, such as those that free what a program holds.
  */
 #if defined(__GNUC__)
 #define HZ_API __attribute__((visibility("default")))
@@ -407,8 +407,8 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  * check their arguments as usual, but read and write no operand, launch nothing and return HZ_OK,
  * whatever the workspace is. hz_record_end() sets *bytes to the most that any of them needs.
  *
- * The data of a view may be NULL meanwhile: then *bytes covers every alignment of it, and it is
- * apart from all other operands. Where NULL means that an operand is not given, in the structs
+ * The data of a view may be NULL meanwhile: then *bytes covers every alignment of it, and it
+ * overlaps no other operand. Where NULL means that an operand is not given, in the structs
  * hz_mhc_block and hz_mhc_layer, it does so here, too. A packed matrix whose pack call was recorded
  * may be used in recorded calls. Results depend on shapes, strides, dtypes, options and the number
  * of threads. Calls that manage memory, contexts and objects do what they always do.

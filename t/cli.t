@@ -166,6 +166,14 @@ is "$(awk '$1 == "hadamard" { print $3, $7, $8, $9, $10 }' ../out | paste -sd, -
 is "$(tail -n 2 ../out | paste -sd' ' -)" "2 cases of both: 1 slower and 0 faster by more than 10 %; \
 the median of net is 2.000, of ceilings 2.000 1 cases only in old.json, 2 that are not in it" "the sum of it"
 good "bench --threshold" bench -c old.json -n new.json -T 250
+cp new.json kept.json
+bad 2 'new measures nothing' "bench --new does not write --json" bench -c old.json -n new.json -j new.json
+cmp -s new.json kept.json
+ok $? "and leaves the file as it was"
+rm kept.json
+bad 2 'new measures nothing' "bench --new measures no primitive" bench -c old.json -n new.json hadamard
+bad 2 'seconds is of times' "bench --quality takes no time" bench --quality --seconds 1
+bad 2 'goes with' "bench --busy for no given time" bench --busy 1 --seconds 1
 good "the other way round it is faster" bench -c new.json -n old.json
 grep -q ' 0.333  faster$' ../out
 ok $? "and says so"

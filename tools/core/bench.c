@@ -744,10 +744,16 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 	}
 	if (request->new && !request->compare)
 		return complain(EXIT_BAD, "bench: --new is for --compare");
+	if (request->new && (request->json || request->device != HZ_AUTO || set->wanted_count ||
+			     set->quick || set->seconds > 0 || set->threads))
+		return complain(EXIT_BAD, "bench: --new measures nothing: it goes with --compare and "
+				"--threshold only");
 	if (request->threshold >= 0 && !request->compare)
 		return complain(EXIT_BAD, "bench: --threshold is for --compare");
 	if (request->compare && set->quality)
 		return complain(EXIT_BAD, "bench: --compare is of times, --quality has none");
+	if (set->quality && set->seconds > 0)
+		return complain(EXIT_BAD, "bench: --seconds is of times, --quality has none");
 	if (set->budget > 0 && !set->grid)
 		return complain(EXIT_BAD, "bench: --budget is for --grid");
 	if (set->grid && (request->compare || set->quality || set->quick || set->seconds > 0))
@@ -755,7 +761,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 				"bench: --grid goes with --budget, --device, --threads and --json "
 				"only");
 	if (request->busy >= 0 && (set->wanted_count || request->json || request->compare ||
-				   set->quality || set->grid || request->device > HZ_CPU))
+				   set->quality || set->grid || set->seconds > 0 ||
+				   request->device > HZ_CPU))
 		return complain(EXIT_BAD,
 				"bench: --busy goes with --threads and --quick only, on the CPU");
 	if (request->compare && request->json && strcmp(request->json, "-") == 0)

@@ -47,9 +47,9 @@ const struct key rotation_keys[] = {
 	 "how a length is made of Hadamard matrices; auto: sylvester for powers of\n"
 	 "two up to max_block=, else greedy"},
 	{"max_block", KEY_INT, NULL, 0, INT64_MAX, "N",
-	 "greedy, uniform: largest power of two to use; 0, the default: no limit"},
+	 "auto, greedy, uniform: largest power of two; 0, the default: no limit"},
 	{"min_block", KEY_INT, NULL, 0, INT64_MAX, "N",
-	 "greedy: a length that needs a smaller block is refused; default 1"},
+	 "auto, greedy: a length that needs a smaller block is refused; default 1"},
 	{"base", KEY_WORD, base_words, 0, 0, "auto|paley1|paley2|williamson|dao|quip",
 	 "true: the family of the base matrix"},
 	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",

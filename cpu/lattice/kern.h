@@ -68,6 +68,18 @@ struct hzi_lattice_codes {
 };
 
 /*
+ * A limb of count blocks: the sum of index arrays, `step` apart, array n times power[0] ...
+ * power[n - 1]. Limbs are `block` apart; the arrays are padded by LANES.
+ */
+struct hzi_lattice_limb {
+	const uint16_t *index;
+	uint32_t *to;
+	int64_t count, step, block;
+	int32_t arrays;
+	uint32_t power[HZI_LATTICE_ARRAYS];
+};
+
+/*
  * Decodes count contiguous blocks of LEVEL codes, whose levels have `bytes` bytes each and begin at
  * weight q^first: ((p - o) unit - sub[j]) times scale, or scales[i] for block i. D_4 and E8 in
  * 8-bit lanes. scales is padded by LANES; sub is NULL if all 0. stream: non-temporal stores, see
@@ -191,6 +203,7 @@ struct hzi_lattice_shaped {
 struct hzi_lattice_kern {
 	void (*points)(const struct hzi_lattice_points *a);
 	void (*codes)(const struct hzi_lattice_codes *a);
+	void (*limb)(const struct hzi_lattice_limb *a);
 	void (*values)(const struct hzi_lattice_values *a);
 	void (*index)(const struct hzi_lattice_index *a);
 	void (*leaders)(const struct hzi_lattice_leaders *a);

@@ -190,25 +190,42 @@ static inline void store_levels(const struct hzi_lattice_codec *c, const uint16_
 	}
 }
 
-/* Numbers that hold whole arrays: FULL64, of 8 bytes, or limbs */
-static inline void store_arrays(const struct hzi_lattice_codec *c, const uint16_t *index,
-				int64_t count, int64_t step, void *codes, const int64_t bytes)
+/* FULL64, which has one number a block */
+static void store_full64(const struct hzi_lattice_codec *c, const uint16_t *index, int64_t count,
+			 int64_t step, uint64_t *codes)
 {
 	for (int n = c->layout.arrays - 1; n >= 0; n--) {
 		const uint64_t power = c->layout.power[hzi_lattice_array_digits(&c->layout, n)];
 		const uint16_t *const from = index + n * step;
-		const bool more = n + 1 < c->layout.arrays && c->limb[n + 1] == c->limb[n];
+		const bool more = n + 1 < c->layout.arrays;
 
 		for (int64_t i = 0; i < count; i++) {
-			const int64_t at = i * c->block + c->limb[n] * c->level;
-			uint64_t *const wide = (uint64_t *)codes + at;
-			uint32_t *const limb = (uint32_t *)codes + at;
+			uint64_t *const to = codes + i * c->block;
 
-			if (bytes == 8)
-				*wide = (more ? *wide * power : 0) + from[i];
-			else
-				*limb = (more ? *limb * (uint32_t)power : 0) + from[i];
+			*to = (more ? *to * power : 0) + from[i];
 		}
+	}
+}
+
+/* Limbs that hold whole arrays */
+static void store_aligned_limbs(const struct hzi_lattice_codec *c, const uint16_t *index,
+				int64_t count, int64_t step, uint32_t *codes)
+{
+	for (int n = 0, arrays; n < c->layout.arrays; n += arrays) {
+		struct hzi_lattice_limb limb = {
+			.index = index + n * step,
+			.to = codes + c->limb[n] * c->level,
+			.count = count,
+			.step = step,
+			.block = c->block,
+		};
+
+		for (arrays = 0; n + arrays < c->layout.arrays &&
+		     c->limb[n + arrays] == c->limb[n]; arrays++)
+			limb.power[arrays] = c->layout.power[
+				hzi_lattice_array_digits(&c->layout, n + arrays)];
+		limb.arrays = arrays;
+		c->kern->limb(&limb);
 	}
 }
 
@@ -257,12 +274,12 @@ void hzi_lattice_pack_codes(const struct hzi_lattice_codec *c, const uint16_t *i
 	const struct hzi_lattice_rule *r = c->rule;
 
 	if (c->pack == HZ_LATTICE_LIMBS && c->aligned) {
-		store_arrays(c, index, count, step, codes, 4);
+		store_aligned_limbs(c, index, count, step, codes);
 	} else if (c->pack == HZ_LATTICE_LIMBS) {
 		for (int64_t i = 0; i < count; i++)
 			store_limbs(c, index + i, step, (uint32_t *)codes + i * c->block);
 	} else if (c->pack == HZ_LATTICE_FULL64) {
-		store_arrays(c, index, count, step, codes, 8);
+		store_full64(c, index, count, step, codes);
 	} else if ((c->level == 1 || r->levels == 1) && c->block == r->levels &&
 		   c->layout.per_level == 1 && c->bytes <= 2 && step == RUN) {
 		c->kern->codes(&(struct hzi_lattice_codes){

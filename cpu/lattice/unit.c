@@ -18,6 +18,7 @@ void HZI_FILL(lattice)(void *table)
 
 	kern->points = lattice_points;
 	kern->codes = lattice_codes;
+	kern->limb = lattice_limb;
 	kern->values = lattice_values;
 	kern->index = lattice_index;
 	kern->leaders = lattice_leaders;

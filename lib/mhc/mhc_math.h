@@ -12,9 +12,6 @@
 #define HZI_MHC_MATH_H
 
 #include <float.h>
-#ifndef __CUDACC__
-#include <fenv.h>
-#endif
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -518,58 +515,18 @@ HZI_MHC_RARE void hzi_mhc_sinkhorn_balanced(const int n, const struct hzi_mhc_ru
 /* ---- Sinkhorn-Knopp iteration: result and gradient -------------------------------------------- */
 
 /*
- * Holds back floating-point exceptions of a matrix whose sums may underflow: the result is looked
- * at and computed again. Without HZ_MHC_ABS and with |z| up to 20 elements of k are above e^-40.
+ * p = sinkhorn(z), z as it is given, before z_min and z_max; p may be z. A matrix whose sums
+ * underflow is computed again: the first result raises floating-point exceptions although the
+ * second is finite. C callers silence them, see hzi_fp_silence_begin().
  */
-#ifdef __CUDACC__
-struct hzi_mhc_hold {
-};
-
-HZI_MHC_FN void hzi_mhc_hold_begin(const int n, const struct hzi_mhc_rule *rule,
-				   const hzi_mreal *z, struct hzi_mhc_hold *h)
-{
-}
-
-HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
-{
-}
-#else
-struct hzi_mhc_hold {
-	bool held;
-	fenv_t env;
-};
-
-HZI_MHC_FN void hzi_mhc_hold_begin(const int n, const struct hzi_mhc_rule *rule,
-				   const hzi_mreal *z, struct hzi_mhc_hold *h)
-{
-	hzi_mreal most = hzi_m_set(0);
-
-	HZI_MHC_UNROLL
-	for (int i = 0; i < n * n; i++)
-		most = hzi_m_max(most, hzi_m_abs(z[i]));
-	h->held = rule->map == HZ_MHC_ABS || hzi_m_any_beyond(most, 20);
-	if (h->held)
-		feholdexcept(&h->env);
-}
-
-HZI_MHC_FN void hzi_mhc_hold_end(const struct hzi_mhc_hold *h)
-{
-	if (h->held)
-		fesetenv(&h->env);
-}
-#endif
-
-/* p = sinkhorn(z), z as it is given, before z_min and z_max; p may be z. */
 HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule,
 				 const hzi_mreal *given, hzi_mreal *p)
 {
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	hzi_mreal k[HZI_MHC_SQUARE], z[HZI_MHC_SQUARE], total = hzi_m_set(0);
-	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 
 	hzi_mhc_clamp(n * n, rule, given, z);
-	hzi_mhc_hold_begin(n, rule, z, &hold);
 	hzi_mhc_map(n, rule, z, k);
 	hzi_mhc_kernel_of(n, rule, k, k);
 	hzi_mhc_sinkhorn_begin(n, rule, z, k, &s);
@@ -593,7 +550,6 @@ HZI_MHC_FN void hzi_mhc_sinkhorn(const int n, const struct hzi_mhc_rule *rule,
 		for (int i = 0; i < n * n; i++)
 			k[i] = hzi_m_if_infinite(total, out[i], k[i]);
 	}
-	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++) {
 		HZI_MHC_UNROLL
@@ -835,11 +791,9 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 	const bool transposed = rule->order == HZ_MHC_ROWS;
 	hzi_mreal k[HZI_MHC_SQUARE], dk[HZI_MHC_SQUARE], total = hzi_m_set(0);
 	hzi_mreal z[HZI_MHC_SQUARE], dr[HZI_MHC_STREAMS], dc[HZI_MHC_STREAMS];
-	struct hzi_mhc_hold hold;
 	struct hzi_mhc_state s;
 
 	hzi_mhc_clamp(n * n, rule, given, z);
-	hzi_mhc_hold_begin(n, rule, z, &hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n; i++)
 		dr[i] = dc[i] = hzi_m_set(0);
@@ -902,7 +856,6 @@ HZI_MHC_FN void hzi_mhc_sinkhorn_bwd(const int n, const struct hzi_mhc_rule *rul
 		for (int i = 0; i < n * n; i++)
 			dk[i] = hzi_m_if_infinite(total, out[i], dk[i]);
 	}
-	hzi_mhc_hold_end(&hold);
 	HZI_MHC_UNROLL
 	for (int i = 0; i < n * n; i++) {
 		const hzi_mreal low = hzi_m_set(rule->z_min), high = hzi_m_set(rule->z_max);

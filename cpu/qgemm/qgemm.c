@@ -106,6 +106,12 @@ struct job {
 	size_t scratch_each;
 };
 
+/* ceil(n / each), n > 0. A small call has one part of everything, and divisions take time. */
+static int64_t parts_of(int64_t n, int64_t each)
+{
+	return n <= each ? 1 : ceil_div(n, each);
+}
+
 static int64_t columns_bytes(int64_t n)
 {
 	return (int64_t)round_to_lines(4 * hzi_round_up(n, PANEL));
@@ -180,54 +186,59 @@ static bool make_multipliers(const struct hzi_qgemm_args *a, int64_t j, int64_t 
  * sum: column sums of B. Fills all terms of acc = sum' - bz row' - az' b_sum + k az' bz + bias but
  * the products; a prime means that offset is subtracted from the codes and zero points of A.
  */
-struct hzi_cpu_qgemm_columns hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_kern *kern,
-							const struct hzi_qgemm_args *a,
-							int32_t offset, int64_t j, int64_t n,
-							const int32_t *sum, char **scratch)
+void hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_kern *kern, const struct hzi_qgemm_args *a,
+				int32_t offset, int64_t j, int64_t n, const int32_t *sum,
+				char **scratch, struct hzi_cpu_qgemm_columns *c)
 {
 	const int64_t padded = hzi_round_up(n, PANEL), bytes = columns_bytes(n);
 	const uint32_t zero = (uint32_t)(a->a_zero - offset), k = (uint32_t)a->k;
 	const int32_t *bias = a->bias && a->bias_dtype == HZ_S32 ?
 			      (const int32_t *)a->bias + j : NULL;
-	struct hzi_cpu_qgemm_columns c = {.sum = sum, .bias = a->bias};
 	int64_t most = 0;
 
-	c.col = take(scratch, bytes);
-	c.b_zero = take(scratch, bytes);
-	c.u = take(scratch, bytes);
-	c.shift = take(scratch, bytes);
-	c.b_scale = take(scratch, bytes);
+	c->sum = sum;
+	c->bias = a->bias;
+	c->col = take(scratch, bytes);
+	c->b_zero = take(scratch, bytes);
+	c->u = take(scratch, bytes);
+	c->shift = take(scratch, bytes);
+	c->b_scale = take(scratch, bytes);
 	for (int64_t l = 0; bias && l < n; l++)
 		most = max_i64(most, bias[l] < 0 ? -(int64_t)bias[l] : bias[l]);
-	c.folded = bias && a->reach + most <= INT32_MAX;
+	c->folded = bias && a->reach + most <= INT32_MAX;
 	if (a->bias)
-		c.bias = (const char *)a->bias + 4 * j;
-	hzi_cpu_qgemm_fill(c.b_zero, a->b_zero, padded);
+		c->bias = (const char *)a->bias + 4 * j;
+	hzi_cpu_qgemm_fill(c->b_zero, a->b_zero, padded);
 	for (int64_t l = 0; a->b_zeros && l < n; l++)
-		c.b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
+		c->b_zero[l] = code_at(a->b_zeros, a->b_dtype, j + l);
 	if (a->a_zeros)
-		memset(c.col, 0, (size_t)padded * 4);
-	for (int64_t l = 0; !a->a_zeros && l < padded; l++)
-		c.col[l] = (int32_t)(zero * (k * (uint32_t)c.b_zero[l] - (uint32_t)sum[l]));
-	for (int64_t l = 0; c.folded && l < n; l++)
-		c.col[l] = (int32_t)((uint32_t)c.col[l] + (uint32_t)bias[l]);
+		memset(c->col, 0, (size_t)padded * 4);
+	/* Arrays of known length that alias nothing become vector code. */
+	for (int64_t l = 0; !a->a_zeros && l < padded; l += PANEL) {
+		uint32_t col[PANEL];
+
+		for (int i = 0; i < PANEL; i++)
+			col[i] = zero * (k * (uint32_t)c->b_zero[l + i] - (uint32_t)sum[l + i]);
+		memcpy(c->col + l, col, sizeof(col));
+	}
+	for (int64_t l = 0; c->folded && l < n; l++)
+		c->col[l] = (int32_t)((uint32_t)c->col[l] + (uint32_t)bias[l]);
 	if (is_float(a->c_dtype)) {
 		int32_t scale = 0;
 
 		if (!a->b_scales)
 			memcpy(&scale, &a->b_scale, sizeof(scale));
-		hzi_cpu_qgemm_fill((int32_t *)(void *)c.b_scale, scale, padded);
+		hzi_cpu_qgemm_fill((int32_t *)(void *)c->b_scale, scale, padded);
 		for (int64_t l = 0; a->b_scales && l < n; l++)
-			c.b_scale[l] = a->b_scales[(j + l) * a->b_scale_step];
-		c.fast = kern->float_epilogue;
+			c->b_scale[l] = a->b_scales[(j + l) * a->b_scale_step];
+		c->fast = kern->float_epilogue;
 	} else if (a->identity) {
-		c.fast = kern->float_epilogue && a->c_dtype == HZ_S32;
+		c->fast = kern->float_epilogue && a->c_dtype == HZ_S32;
 	} else {
-		c.fast = make_multipliers(a, j, n, &c) && a->c_dtype != HZ_S32 &&
+		c->fast = make_multipliers(a, j, n, c) && a->c_dtype != HZ_S32 &&
 			 (!a->a_zeros || kern->float_epilogue);
 	}
-	c.fast &= !bias || c.folded;
-	return c;
+	c->fast &= !bias || c->folded;
 }
 
 struct hzi_qgemm_epilogue hzi_cpu_qgemm_make_out(const struct hzi_qgemm_args *a,
@@ -298,11 +309,12 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct job *job = data;
 	const struct hzi_qgemm_args *a = job->a;
-	const int64_t q_rows = job->kern->rows, per_item = ceil_div(job->rows, q_rows);
+	const int64_t q_rows = job->kern->rows, per_item = parts_of(job->rows, q_rows);
 
 	for (int64_t u = begin, blocks; u < end; u += blocks) {
-		const int64_t slot = u / per_item, i = u % per_item * q_rows,
-			      item = job->item + slot;
+		const int64_t slot = u < per_item ? 0 : u / per_item;
+		const int64_t block = u - slot * per_item, i = block * q_rows;
+		const int64_t item = job->item + slot;
 		int32_t *row = job->row ? job->row + slot * job->step_rows + i : NULL;
 		struct hzi_qgemm_pack_a p = {
 			.a = bytes_at(a->a, item_offset(a->ndim, a->shape, a->a_stride, item) +
@@ -318,7 +330,7 @@ static void pack_rows(void *data, int thread, int64_t begin, int64_t end)
 			.split = a->n >= SPLIT_COLS && a->k >= SPLIT_K,
 		};
 
-		blocks = min_i64(end - u, per_item - u % per_item);
+		blocks = min_i64(end - u, per_item - block);
 		p.m = min_i64(blocks * q_rows, job->rows - i);
 		if (is_transposed(a))
 			pack_transposed(job, p, job->scratch + (size_t)thread * job->scratch_each);
@@ -520,10 +532,14 @@ struct unit {
 
 static struct unit unit_at(const struct job *job, int64_t u)
 {
-	const int64_t across = ceil_div(job->a->n, job->unit_cols);
-	const int64_t down = ceil_div(job->rows, job->unit_rows);
-	const int64_t i = u / across % down * job->unit_rows, j = u % across * job->unit_cols;
+	const int64_t across = parts_of(job->a->n, job->unit_cols);
+	const int64_t down = parts_of(job->rows, job->unit_rows);
+	int64_t i, j;
 
+	if (across * down == 1)
+		return (struct unit){u, 0, job->rows, 0, job->a->n};
+	i = u / across % down * job->unit_rows;
+	j = u % across * job->unit_cols;
 	return (struct unit){
 		u / across / down, i, min_i64(job->unit_rows, job->rows - i),
 		j, min_i64(job->unit_cols, job->a->n - j),
@@ -552,8 +568,8 @@ static void multiply_units(void *data, int thread, int64_t begin, int64_t end)
 
 			b = a->packed ? packed_b(a, item, u.j + j, &sum) :
 					pack_b(job, item, u.j + j, cols, &sum, &scratch);
-			c = hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u.j + j, cols,
-						       sum, &scratch);
+			hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u.j + j, cols, sum,
+						   &scratch, &c);
 			multiply(job, u.slot, u.i, u.rows, u.j + j, cols, b, &c, tile,
 				 sums);
 		}
@@ -584,8 +600,7 @@ static void multiply_sum64(const struct job *job, const struct unit *u, char *sc
 
 	b = a->packed ? packed_b(a, item, u->j, &sum) :
 			pack_b(job, item, u->j, u->cols, &sum, &scratch);
-	c = hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u->j, u->cols, sum,
-				       &scratch);
+	hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, u->j, u->cols, sum, &scratch, &c);
 	memset(total, 0, (size_t)(u->rows * SUM64_COLS) * 8);
 	for (int64_t k = 0; k < a->k; k += HZI_QGEMM_K_CHUNK) {
 		const int64_t length = min_i64(HZI_QGEMM_K_CHUNK, a->k - k);
@@ -678,18 +693,23 @@ static int64_t make_steps(const struct hz_context *ctx, const struct hzi_qgemm_a
 {
 	const int64_t q_rows = hzi_qgemm_kern[ctx->level].rows;
 	const int64_t k_padded = hzi_round_up(max_i64(a->k, 1), 64);
+	double bytes;
 
 	job->items = 1;
 	for (int d = 0; d < a->ndim; d++)
 		job->items *= a->shape[d];
-	job->threads = hzi_threads(ctx, (int64_t)fmin(0x1p60, (double)job->items *
-		((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
-		 (double)a->n * (double)a->k)));
-	job->step_rows = min_i64(a->m, hzi_round_up(max_i64(A_BYTES / k_padded, 1), q_rows));
-	job->step_items = min_i64(
-		job->items,
-		max_i64(A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
-	return ceil_div(job->threads, job->step_items);
+	bytes = (double)job->items * ((double)a->m * (double)a->n * (double)a->k / MACS_PER_BYTE +
+				      (double)a->n * (double)a->k);
+	job->threads = hzi_threads(ctx, (int64_t)(bytes < 0x1p60 ? bytes : 0x1p60));
+	job->step_rows = a->m;
+	if (a->m > A_BYTES || a->m * k_padded > A_BYTES)
+		job->step_rows = min_i64(a->m, hzi_round_up(max_i64(A_BYTES / k_padded, 1),
+							    q_rows));
+	job->step_items = 1;
+	if (job->items > 1)
+		job->step_items = min_i64(job->items, max_i64(
+			A_BYTES / (k_padded * hzi_round_up(job->step_rows, q_rows)), 1));
+	return parts_of(job->threads, job->step_items);
 }
 
 enum how {
@@ -709,7 +729,6 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 	int64_t parts, across;
 	size_t bytes;
 
-	memset(job, 0, sizeof(*job));
 	job->kern = kern;
 	job->a = a;
 	job->offset = kern->pack_a_offset(a->a_dtype, a->b_dtype);
@@ -733,11 +752,17 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 				kern->pack_a_bytes(SUM64_ROWS, min_i64(HZI_QGEMM_K_CHUNK, a->k)));
 	} else {
 		across = job->pack_inline ? 1 : min_i64(parts, padded / PANEL);
-		job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
-		job->unit_rows = hzi_round_up(ceil_div(job->step_rows, ceil_div(parts, across)),
-					      q_rows);
-		job->panel_cols = min_i64(job->unit_cols,
-					  max_i64(B_BYTES / k_padded / PANEL, 1) * PANEL);
+		job->unit_cols = padded;
+		job->unit_rows = job->step_rows;
+		if (parts > 1) {
+			job->unit_cols = hzi_round_up(ceil_div(a->n, across), PANEL);
+			job->unit_rows = hzi_round_up(
+				ceil_div(job->step_rows, ceil_div(parts, across)), q_rows);
+		}
+		job->panel_cols = job->unit_cols;
+		if (job->unit_cols > B_BYTES || job->unit_cols * k_padded > B_BYTES)
+			job->panel_cols = min_i64(job->unit_cols, max_i64(
+				B_BYTES / k_padded / PANEL, 1) * PANEL);
 		bytes = round_to_lines(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
 	if (is_transposed(a)) {
@@ -754,6 +779,9 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 			 round_to_lines(4 * job->panel_cols);
 	job->scratch_each = bytes;
 	bytes *= (size_t)job->threads;
+	job->a_bytes = 0;
+	job->packed_a = NULL;
+	job->row = job->a_zero = NULL;
 	if (!job->sum64) {
 		job->a_bytes = (int64_t)round_to_lines(kern->pack_a_bytes(job->step_rows, a->k));
 		bytes += (size_t)(job->a_bytes * job->step_items) +
@@ -792,9 +820,9 @@ static int multiply_all(struct hz_context *ctx, const void *args, enum how how)
 			job.rows = min_i64(job.step_rows, a->m - job.first);
 			if (!job.sum64 && !job.pack_inline)
 				hzi_parallel(ctx, job.threads, pack_rows, &job,
-					     job.count * ceil_div(job.rows, job.kern->rows));
-			units = job.count * ceil_div(job.rows, job.unit_rows) *
-				ceil_div(a->n, job.unit_cols);
+					     job.count * parts_of(job.rows, job.kern->rows));
+			units = job.count * parts_of(job.rows, job.unit_rows) *
+				parts_of(a->n, job.unit_cols);
 			hzi_parallel(ctx, job.threads, job.sum64 ? sum64_units : multiply_units,
 				     &job, units);
 		}

@@ -59,10 +59,9 @@ struct hzi_cpu_qgemm_columns {
 };
 
 size_t hzi_cpu_qgemm_columns_bytes(int64_t n);
-struct hzi_cpu_qgemm_columns hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_kern *kern,
-							const struct hzi_qgemm_args *a,
-							int32_t offset, int64_t j, int64_t n,
-							const int32_t *sum, char **scratch);
+void hzi_cpu_qgemm_make_columns(const struct hzi_qgemm_kern *kern, const struct hzi_qgemm_args *a,
+				int32_t offset, int64_t j, int64_t n, const int32_t *sum,
+				char **scratch, struct hzi_cpu_qgemm_columns *c);
 struct hzi_qgemm_epilogue hzi_cpu_qgemm_make_out(const struct hzi_qgemm_args *a,
 						 const struct hzi_cpu_qgemm_columns *c);
 /* Sets n elements, a multiple of PANEL. */

@@ -163,11 +163,12 @@ static void finish_rows(const struct job *job, int64_t item, int64_t j, int64_t 
 {
 	const struct hzi_qgemm_args *a = job->a;
 	const int32_t *total = s->sum + job->v * s->sum_ld;
-	const struct hzi_cpu_qgemm_columns c = hzi_cpu_qgemm_make_columns(
-		job->kern, a, job->offset, j, count, total, &scratch);
-	struct hzi_qgemm_epilogue out = hzi_cpu_qgemm_make_out(a, &c);
 	int32_t row[VECTORS], a_zero[VECTORS];
+	struct hzi_cpu_qgemm_columns c;
+	struct hzi_qgemm_epilogue out;
 
+	hzi_cpu_qgemm_make_columns(job->kern, a, job->offset, j, count, total, &scratch, &c);
+	out = hzi_cpu_qgemm_make_out(a, &c);
 	for (int32_t i = 0; i < job->v; i++) {
 		a_zero[i] = a->a_zeros ? row_zero(a, item, i) : 0;
 		row[i] = (int32_t)((uint32_t)x_sum[i] - (uint32_t)a->k * (uint32_t)
@@ -213,16 +214,18 @@ static void finish_columns(const struct job *job, int64_t item, int64_t i, int64
 			   const struct hzi_qgemm_skinny *s, const int32_t *x_sum, char *scratch)
 {
 	const struct hzi_qgemm_args *a = job->a;
-	const struct hzi_cpu_qgemm_columns c =
-		hzi_cpu_qgemm_make_columns(job->kern, a, 0, 0, job->v, x_sum, &scratch);
 	const int64_t size = dtype_bytes(a->c_dtype), padded = hzi_round_up(count, PANEL);
 	const bool tiled = a->c_m != 1 && a->c_n == 1 && job->v > 1;
 	const float one_scale = a->a_scales ? *a->a_scales : a->a_scale;
 	int32_t *const u = take(&scratch, 4 * padded), *const shift = take(&scratch, 4 * padded);
 	int32_t *const scale = take(&scratch, 4 * padded), *const bias = take(&scratch, 4 * padded);
-	char *const tile = scratch, *const to = c_at(a, item, i, 0);
-	struct hzi_qgemm_epilogue out = hzi_cpu_qgemm_make_out(a, &c);
+	char *tile, *const to = c_at(a, item, i, 0);
+	struct hzi_cpu_qgemm_columns c;
+	struct hzi_qgemm_epilogue out;
 
+	hzi_cpu_qgemm_make_columns(job->kern, a, 0, 0, job->v, x_sum, &scratch, &c);
+	tile = scratch;
+	out = hzi_cpu_qgemm_make_out(a, &c);
 	/* The columns of C are the rows of the epilogue, one at a time. */
 	out.rows = 1;
 	out.cols = count;

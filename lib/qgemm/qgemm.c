@@ -375,50 +375,53 @@ static int check_combination(struct hz_context *ctx, const struct call *q)
 	const bool a_scale = o->a_scale != 0 || o->a_scales,
 		   b_scale = o->b_scale != 0 || o->b_scales;
 	const bool scales = a_scale || b_scale || o->c_scale != 0;
-	const struct rule {
-		bool wrong;
-		const char *what;
-	} rule[] = {
-		{o->a_zero && o->a_zeros, "opts->a_zeros excludes opts->a_zero"},
-		{o->b_zero && o->b_zeros, "opts->b_zeros excludes opts->b_zero"},
-		{o->a_scale != 0 && o->a_scales, "opts->a_scales excludes opts->a_scale"},
-		{o->b_scale != 0 && o->b_scales, "opts->b_scales excludes opts->b_scale"},
-		{o->sigma != 0 && scales, "opts->sigma excludes scales"},
-		{pair && (scales || o->sigma != 0),
-		 "opts->multiplier excludes scales and opts->sigma"},
-		{pairs && (scales || pair || o->sigma != 0),
-		 "opts->multipliers excludes scales, opts->sigma and opts->multiplier"},
-		{pairs && !(o->multipliers && o->shifts),
-		 "opts->multipliers and opts->shifts need each other"},
-		{in_floats(o->requant) && (pair || pairs),
-		 "opts->multiplier and multipliers exclude HZ_REQUANT_FLOAT and _LITERT_REF"},
-		{q->linear && (o->a_zeros || o->a_scales),
-		 "opts->a_zeros and opts->a_scales are not for x, which is quantized here"},
-		{q->linear && o->a_scale == 0 && o->a_zero, "opts->a_zero needs opts->a_scale"},
-		{q->linear && o->a_scale != 0 && o->flags & HZ_QLINEAR_SYMMETRIC,
-		 "HZ_QLINEAR_SYMMETRIC excludes opts->a_scale"},
-		{!q->linear && o->x_dtype, "opts->x_dtype is for qlinear alone"},
+	static const char *const what[] = {
+		"opts->a_zeros excludes opts->a_zero",
+		"opts->b_zeros excludes opts->b_zero",
+		"opts->a_scales excludes opts->a_scale",
+		"opts->b_scales excludes opts->b_scale",
+		"opts->sigma excludes scales",
+		"opts->multiplier excludes scales and opts->sigma",
+		"opts->multipliers excludes scales, opts->sigma and opts->multiplier",
+		"opts->multipliers and opts->shifts need each other",
+		"opts->multiplier and multipliers exclude HZ_REQUANT_FLOAT and _LITERT_REF",
+		"opts->a_zeros and opts->a_scales are not for x, which is quantized here",
+		"opts->a_zero needs opts->a_scale",
+		"HZ_QLINEAR_SYMMETRIC excludes opts->a_scale",
+		"opts->x_dtype is for qlinear alone",
 	};
+	const uint32_t wrong =
+		(uint32_t)(o->a_zero && o->a_zeros) |
+		(uint32_t)(o->b_zero && o->b_zeros) << 1 |
+		(uint32_t)(o->a_scale != 0 && o->a_scales) << 2 |
+		(uint32_t)(o->b_scale != 0 && o->b_scales) << 3 |
+		(uint32_t)(o->sigma != 0 && scales) << 4 |
+		(uint32_t)(pair && (scales || o->sigma != 0)) << 5 |
+		(uint32_t)(pairs && (scales || pair || o->sigma != 0)) << 6 |
+		(uint32_t)(pairs && !(o->multipliers && o->shifts)) << 7 |
+		(uint32_t)(in_floats(o->requant) && (pair || pairs)) << 8 |
+		(uint32_t)(q->linear && (o->a_zeros || o->a_scales)) << 9 |
+		(uint32_t)(q->linear && o->a_scale == 0 && o->a_zero) << 10 |
+		(uint32_t)(q->linear && o->a_scale != 0 &&
+			   o->flags & HZ_QLINEAR_SYMMETRIC) << 11 |
+		(uint32_t)(!q->linear && o->x_dtype) << 12;
 	/* What the type of the result excludes */
-	const struct rule of_c[] = {
-		{floating && (pair || pairs || o->sigma != 0),
-		 "opts->sigma, multiplier and multipliers are for integer results: leave them unset"},
-		{floating && (o->c_scale != 0 || o->c_zero),
-		 "opts->c_scale and opts->c_zero are for integer results: leave them unset"},
-		{floating && o->requant, "opts->requant is for integer results: leave it unset"},
-		{!floating && o->a_scales,
-		 "opts->a_scales is for floating-point results: leave it unset"},
+	static const char *const what_of_c[] = {
+		"opts->sigma, multiplier and multipliers are for integer results: leave them unset",
+		"opts->c_scale and opts->c_zero are for integer results: leave them unset",
+		"opts->requant is for integer results: leave it unset",
+		"opts->a_scales is for floating-point results: leave it unset",
 	};
+	const uint32_t of_c = (uint32_t)(floating && (pair || pairs || o->sigma != 0)) |
+			      (uint32_t)(floating && (o->c_scale != 0 || o->c_zero)) << 1 |
+			      (uint32_t)(floating && o->requant) << 2 |
+			      (uint32_t)(!floating && o->a_scales) << 3;
 
-	for (size_t i = 0; i < sizeof(rule) / sizeof(*rule); i++) {
-		if (rule[i].wrong)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: %s", q->op, rule[i].what);
-	}
-	for (size_t i = 0; i < sizeof(of_c) / sizeof(*of_c); i++) {
-		if (of_c[i].wrong)
-			return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %s, and %s", q->op, q->c_name,
-					hz_dtype_name(q->c->dtype), of_c[i].what);
-	}
+	if (wrong)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s", q->op, what[__builtin_ctz(wrong)]);
+	if (of_c)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is %s, and %s", q->op, q->c_name,
+				hz_dtype_name(q->c->dtype), what_of_c[__builtin_ctz(of_c)]);
 	return HZ_OK;
 }
 

@@ -15,7 +15,8 @@
  * need not fill panels; nothing beyond them is written. Accumulation is mod 2^32. c_ld counts
  * elements.
  *
- * raw: c is s32 and gets the sums of products of a (as packed) and b, without zero points.
+ * raw: c is s32 and gets the sums of products of a (as packed) and b, without zero points; its rows
+ * have space for whole panels, which may be written.
  * Otherwise c of u8 or s8 gets clamp(c_zero + y, min, max) with
  *   acc = sum + col[j] - (row ? b_zero[j] * row[i] : 0)	(mod 2^32; the true value fits)
  *   y = floor((acc * u[j] + 2^(shift[j] - 1)) / 2^shift[j]), 33 <= shift[j] <= 62

@@ -138,13 +138,13 @@ INLINE int64_t transpose_short(char *to, const char *from, int64_t from_ld, int6
 
 /*
  * Leading dimensions are in bytes. Columns are visited 64 bytes at a time, so that each cache line
- * of from is used up.
+ * of from is used up. The last squares end with the matrix, and repeat some of what is done.
  */
 INLINE void transpose(char *to, int64_t to_ld, const char *from, int64_t from_ld, int64_t rows,
 		      int64_t cols, const int size)
 {
 	const int n = 16 / size;
-	int64_t whole_rows, whole_cols, done;
+	int64_t done;
 
 	if (from_ld == cols * size && (cols == 2 || cols == 4 || cols == 8)) {
 		done = cols == 2 ? transpose_narrow(to, to_ld, from, rows, 1, size) :
@@ -161,20 +161,27 @@ INLINE void transpose(char *to, int64_t to_ld, const char *from, int64_t from_ld
 		from += done * size;
 		cols -= done;
 	}
-	whole_rows = rows / n * n;
-	whole_cols = cols / n * n;
-	for (int64_t j0 = 0; j0 < whole_cols; j0 += 4 * n) {
-		const int64_t end = j0 + 4 * n < whole_cols ? j0 + 4 * n : whole_cols;
-
-		for (int64_t i = 0; i < whole_rows; i += n) {
-			for (int64_t j = j0; j < end; j += n)
-				transpose_square(to + j * to_ld + i * size, to_ld,
-						 from + i * from_ld + j * size, from_ld, size);
+	if (rows < n || cols < n) {
+		for (int64_t j = 0; j < cols; j++) {
+			for (int64_t i = 0; i < rows; i++)
+				memcpy(to + j * to_ld + i * size, from + i * from_ld + j * size,
+				       size);
 		}
+		return;
 	}
-	for (int64_t j = 0; j < cols; j++) {
-		for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
-			memcpy(to + j * to_ld + i * size, from + i * from_ld + j * size, size);
+	for (int64_t j0 = 0; j0 < cols; j0 += 4 * n) {
+		const int64_t end = min_i64(j0 + 4 * n, cols);
+
+		for (int64_t i0 = 0; i0 < rows; i0 += n) {
+			const int64_t i = min_i64(i0, rows - n);
+
+			for (int64_t j = j0; j < end; j += n) {
+				const int64_t at = min_i64(j, cols - n);
+
+				transpose_square(to + at * to_ld + i * size, to_ld,
+						 from + i * from_ld + at * size, from_ld, size);
+			}
+		}
 	}
 }
 

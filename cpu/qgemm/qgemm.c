@@ -278,6 +278,12 @@ static bool is_transposed(const struct hzi_qgemm_args *a)
 	return a->a_k != 1 && a->a_m == 1 && a->m >= 8;
 }
 
+/* Bytes between rows of a transposed block: not a power of 2, so that they share no cache sets */
+static int64_t transposed_ld(int64_t k)
+{
+	return hzi_round_up(k, 128) + 64;
+}
+
 /*
  * Rows of a transposed block: a cache line of each column, or as many as the scratch of tiles holds
  */
@@ -290,16 +296,16 @@ static int64_t transposed_rows(int64_t q_rows, int64_t k)
 
 static void pack_transposed(const struct job *job, struct hzi_qgemm_pack_a p, char *scratch)
 {
-	const int64_t most = transposed_rows(job->kern->rows, p.k), m = p.m;
+	const int64_t most = transposed_rows(job->kern->rows, p.k), m = p.m, ld = transposed_ld(p.k);
 	const char *from = p.a;
 	char *to = p.packed;
 
 	for (int64_t i = 0; i < m; i += p.m) {
 		p.m = min_i64(most, m - i);
-		hzi_cpu_transpose(scratch, p.k, from + i, p.a_k, p.k, p.m, 1);
+		hzi_cpu_transpose(scratch, ld, from + i, p.a_k, p.k, p.m, 1);
 		job->kern->pack_a(&(struct hzi_qgemm_pack_a){
 			.a = scratch, .packed = to + job->kern->pack_a_bytes(i, p.k),
-			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = p.k, .a_k = 1,
+			.row = p.row ? p.row + i : NULL, .m = p.m, .k = p.k, .a_m = ld, .a_k = 1,
 			.a_dtype = p.a_dtype, .b_dtype = p.b_dtype, .split = p.split,
 		});
 	}
@@ -766,7 +772,7 @@ static size_t make_job(const struct hz_context *ctx, const struct hzi_qgemm_args
 		bytes = round_to_lines(4 * hzi_round_up(TILE_ROWS, q_rows) * TILE_COLS);
 	}
 	if (is_transposed(a)) {
-		const int64_t transposed = transposed_rows(q_rows, a->k) * a->k;
+		const int64_t transposed = transposed_rows(q_rows, a->k) * transposed_ld(a->k);
 
 		bytes = bytes < round_to_lines(transposed) ? round_to_lines(transposed) : bytes;
 	}

@@ -15,7 +15,7 @@ HZI_RANK(skinny, struct hzi_cpu_qgemm_call, hzi_cpu_qgemm_skinny_wins(ctx, a), S
 HZI_RANK(pack_inline, void, hzi_cpu_qgemm_pack_inline_wins(ctx, a), PACK_INLINE, LAST)
 
 static const struct hzi_route routes[] = {
-	[SKINNY] = {.name = "skinny", .what = "up to 8 rows or columns; the other matrix in place",
+	[SKINNY] = {.name = "skinny", .what = "up to 8 rows or 32 columns; the other matrix in place",
 		    .unsupported = hzi_cpu_qgemm_skinny_unsupported, .cost = skinny_cost,
 		    .workspace = hzi_cpu_qgemm_skinny_workspace, .run = hzi_cpu_qgemm_skinny},
 	[PACK_INLINE] = {.name = "pack_inline", .what = "who multiplies rows of A packs them",

@@ -88,7 +88,8 @@ static bool by_panels(const struct hzi_qgemm_kern *kern, const struct hzi_qgemm_
 
 /*
  * With VNNI or AMX a small W is packed in less time than it is multiplied by more than 2 vectors:
- * 128 x 128 by 8 takes 2.9 us packed and 4.5 in place, 1024 x 1024 by 8 274 and 102.
+ * 128 x 128 by 8 takes 2.9 us packed and 4.5 in place, 1024 x 1024 by 8 274 and 102. A B of 384 x
+ * 384 or 512 x 512 with contiguous columns, by 8 rows of A: 9.6 and 15.1, 16.1 and 22.1.
  */
 bool hzi_cpu_qgemm_skinny_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c)
 {
@@ -104,7 +105,8 @@ bool hzi_cpu_qgemm_skinny_wins(const struct hz_context *ctx, const struct hzi_cp
 
 		return !kern->packs_a && rows >= 4 * v && rows * a->k > least;
 	}
-	return !kern->flips_x || v <= 2 || rows * a->k > SMALL_W;
+	return !kern->flips_x || v <= 2 ||
+	       rows * a->k > (is_a || v <= VECTORS_VNNI ? SMALL_W : 4 * SMALL_W);
 }
 
 /* Bytes of an operand of the epilogue for the rows of a unit */

@@ -511,6 +511,13 @@ INLINE vf bf16_to_f32(vh h)
 #define WORD(i) (i) << 16
 	return (vf)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)(vi){EACH(WORD)},
 						  _mm512_castsi256_si512((__m256i)h));
+#elif HZ_VEC == HZ_VEC_AVX2
+	/* Loads go to both halves, which leaves one instruction. */
+	const __m256i to_high = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,
+						 -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13,
+						 -1, -1, 14, 15);
+
+	return (vf)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)h), to_high);
 #else
 	return (vf)(__builtin_convertvector(h, vu) << 16);
 #endif

@@ -43,7 +43,7 @@ static const struct hzi_quat_gemm_typed *kern_of(const struct hz_context *ctx, i
 #define GEMV_ROW_MAJOR_BLOCK 2048	/* of columns that are not contiguous: 32 KiB each */
 #define GEMV_PACKED_K 32768	/* most k: 64 bytes of scratch for each, per column */
 /* Of k of a panel, for all columns: longer ones wait for memory, shorter ones for sums. */
-#define GEMV_PACKED_BLOCK(cols, size) (((cols) > 1 ? 64 : 32) / (size))
+#define GEMV_PACKED_BLOCK(cols, size) ((cols) > 1 ? HZI_QUAT_PACKED_DEPTH : 32 / (size))
 #define GEMV_CHUNK 256
 #define GEMV_COLS 32		/* in groups of HZI_QUAT_GEMV_COLS: panels take longer */
 #define GEMV_PLANE 16		/* columns in memory of a chunk of several */
@@ -923,7 +923,7 @@ typedef int32_t quad_bits __attribute__((vector_size(16)));
 #define SHUFFLE_QUADS(a, b, ...) __builtin_shuffle(a, b, (quad_bits){__VA_ARGS__})
 #endif
 
-/* column[v]: the products of component v of V by the four of S */
+/* column[v]: the products of component v of V by the four of S, from columns of these */
 static void transpose_products(const float *from, const int64_t *comp, quad *column)
 {
 	quad row[4], half[4], whole[4];
@@ -962,9 +962,15 @@ static void add_signs(const struct part *t, const float *sums, int64_t rows)
 	}
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t j = 0; j < p->cols; j++) {
+			const float *from = sums + (i * p->cols + j) * 16;
 			quad x[4], y = {0};
 
-			transpose_products(sums + (i * p->cols + j) * 16, t->v.view.comp, x);
+			if (p->cols > p->kern->column_major) {
+				for (int v = 0; v < 4; v++)
+					memcpy(&x[v], from + 4 * t->v.view.comp[v], sizeof(x[v]));
+			} else {
+				transpose_products(from, t->v.view.comp, x);
+			}
 			x[1] = SHUFFLE_QUADS(x[1], x[1], 1, 0, 3, 2);
 			x[2] = SHUFFLE_QUADS(x[2], x[2], 2, 3, 0, 1);
 			x[3] = SHUFFLE_QUADS(x[3], x[3], 3, 2, 1, 0);
@@ -1254,12 +1260,14 @@ const char *hzi_cpu_quat_gemm_gemv_packed_unsupported(const struct hz_context *c
 
 /*
  * Panels multiply 6 or 12 columns. With 32 registers they do so 1.5 times as fast: 256 x 256 by 6
- * and 8 columns take 99 and 133 us there, 109 and 139 here (AVX2: 237 and 316, 214 and 276).
+ * and 8 columns take 99 and 133 us there, 109 and 139 here (AVX2: 237 and 316, 214 and 276). They
+ * read packed f32 in place, but 16 bits through a copy: f16 by 6 and 8 columns 102 and 122, 93 and
+ * 119.
  */
 bool hzi_cpu_quat_gemm_gemv_packed_wins(const struct hz_context *ctx,
 					const struct hzi_quat_gemm_args *a)
 {
-	return a->n <= 4 || kern_of(ctx, a->dtype)->lanes < 16 ||
+	return a->n <= 4 || kern_of(ctx, a->dtype)->lanes < 16 || a->dtype != HZ_F32 ||
 	       (a->n > HZI_QUAT_COLS && a->method != HZ_QUAT_FAST);
 }
 

@@ -19,7 +19,8 @@ noinst_HEADERS += \
 	cpu/core/convert.inc cpu/core/cpu.h cpu/core/elements.inc cpu/core/formats.inc \
 	cpu/core/inline.h \
 	cpu/core/kern.h cpu/core/pool.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
-	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/core/vec_w16.h cpu/hadamard/hadamard.h \
+	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/core/vec_w16.h cpu/core/vec_w8.h \
+	cpu/hadamard/hadamard.h \
 	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/cells.inc \
 	cpu/lattice/e8.inc cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc \
 	cpu/lattice/shaped.inc cpu/lattice/simd.inc \

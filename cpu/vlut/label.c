@@ -62,6 +62,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 
 			memset(digits + k, 0, (size_t)(all - k));
 			kern->label_order(digits, 4 * j->units, j->w->label->bias,
+					  j->w->label->paired,
 					  j->x + (c * j->parts + p) * row_bytes(j));
 		}
 	}
@@ -93,7 +94,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	float y[LABEL_BATCH * HZI_VLUT_ROWS] __attribute__((aligned(64)));
 	struct hzi_vlut_label a = {
 		.scale = w->label->scale, .y = y, .x_ld = row_bytes(j), .x_scale_ld = j->units,
-		.shaping = w->rule->shaping, .bits = w->label->bits, .t_bits = w->label->t_bits,
+		.shaping = hzi_vlut_shaping(w), .bits = w->label->bits, .t_bits = w->label->t_bits,
 	};
 
 	for (int64_t panel = begin; panel < end; panel++) {

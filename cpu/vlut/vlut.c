@@ -312,15 +312,78 @@ static void pack_bitfield(const struct hzi_vlut_side *s, const uint32_t *bitfiel
 }
 
 /*
- * Clears a row of a panel of bit-fields or labels. All bytes at 64 n + hzi_vlut_row_at() belong to
- * a row of labels; of bit-fields the nibbles that pack_bitfield() fills.
+ * Where a row's block of a panel of labels is: its first plane; its T, of which it has the bits
+ * from t_shift on; of D4 its nibble's first bit in the planes
  */
+struct label_at {
+	int64_t planes, t;
+	int t_shift, nibble;
+};
+
+static struct label_at label_at(const struct hzi_vlut_side *s, int64_t block, int row)
+{
+	const struct hzi_vlut_label_layout *l = s->label;
+	const int64_t unit = block / s->unit_blocks * s->unit_bytes;
+	const int b = (int)(block % s->unit_blocks), eight = b * 4 / s->unit_blocks;
+	const int64_t at = unit + hzi_vlut_row_at(row);
+
+	if (s->label->paired)
+		return (struct label_at){
+			.planes = unit + b / 2 * 8 * HZI_VLUT_ROWS + row * 4 + b % 2 * 2,
+			.t = unit + 16 * HZI_VLUT_ROWS + (row / 32 * 16 + row % 16) * 4 +
+			     b % 2 * 2 + row / 16 % 2,
+			.t_shift = b / 2 * 4,
+		};
+	return (struct label_at){
+		.planes = at + eight * l->bits * HZI_VLUT_ROWS,
+		.t = at + (4 * l->bits + eight * l->t_bits / 8) * HZI_VLUT_ROWS,
+		.t_shift = eight * l->t_bits % 8,
+		.nibble = s->unit_blocks == 8 ? b % 2 * 4 : 0,
+	};
+}
+
+/* The byte of field i of E8 behind a block's first; of 3 bits the lowest two. *shift: its bit */
+static int64_t field_at(const struct hzi_vlut_side *s, int i, int *shift)
+{
+	const int bits = s->label->bits;
+
+	if (s->label->paired) {
+		*shift = i / 2 % 2 * 4;
+		return i / 4 * 4 * HZI_VLUT_ROWS + i % 2;
+	}
+	*shift = bits == 4 ? i % 2 * 4 : i % 4 * 2;
+	return (bits == 4 ? i / 2 : i / 4) * HZI_VLUT_ROWS;
+}
+
+static void clear_label(const struct hzi_vlut_side *s, int64_t block, int row, uint8_t *to)
+{
+	const struct label_at a = label_at(s, block, row);
+
+	to[a.t] = 0;
+	for (int e = 0; e < 8; e++) {
+		int shift;
+
+		to[a.planes + field_at(s, e, &shift)] = 0;
+	}
+	if (s->label->bits == 3)
+		to[a.planes + 2 * HZI_VLUT_ROWS] = 0;
+}
+
+/* The code of a paired label; the same function is its inverse. */
+static uint32_t paired_label(uint32_t code)
+{
+	const uint32_t low = code & 0x11111111;
+
+	return (code & 0xefffffff) | (uint32_t)__builtin_parity(low) << 28;
+}
+
+/* Clears a row of a panel of bit-fields, the nibbles that pack_bitfield() fills, or labels. */
 static void clear_row(const struct hzi_vlut_side *s, int64_t row, uint8_t *to)
 {
 	const int64_t i = row % HZI_VLUT_ROWS;
 
-	for (int64_t at = 0; s->label && at < s->panel_bytes; at += HZI_VLUT_ROWS)
-		to[at + hzi_vlut_row_at((int)i)] = 0;
+	for (int64_t b = 0; s->label && b < s->units * s->unit_blocks; b++)
+		clear_label(s, b, (int)i, to);
 	if (!s->bitfield)
 		return;
 	to += i / 32 * s->half_bytes + i % 16 * 4;
@@ -330,42 +393,22 @@ static void clear_row(const struct hzi_vlut_side *s, int64_t row, uint8_t *to)
 	}
 }
 
-/*
- * Where a block of a panel of labels is: its planes; the plane of its T, of which it has the bits
- * from t_shift on; of D4 its nibble's first bit in the planes
- */
-struct label_at {
-	int64_t planes, t;
-	int t_shift, nibble;
-};
-
-static struct label_at label_at(const struct hzi_vlut_side *s, int64_t block)
+static void pack_fields(const struct hzi_vlut_side *s, uint32_t code, uint8_t *planes)
 {
-	const struct hzi_vlut_label_layout *l = s->label;
-	const int64_t unit = block / s->unit_blocks * s->unit_bytes;
-	const int b = (int)(block % s->unit_blocks), eight = b * 4 / s->unit_blocks;
+	const int bits = s->label->bits;
 
-	return (struct label_at){
-		.planes = unit + eight * l->bits * HZI_VLUT_ROWS,
-		.t = unit + (4 * l->bits + eight * l->t_bits / 8) * HZI_VLUT_ROWS,
-		.t_shift = eight * l->t_bits % 8,
-		.nibble = s->unit_blocks == 8 ? b % 2 * 4 : 0,
-	};
-}
-
-/* The planes of field i of E8: of its lowest two bits, or all four; *shift: its first bit there */
-static int64_t field_at(int bits, int i, int *shift)
-{
-	*shift = bits == 4 ? i % 2 * 4 : i % 4 * 2;
-	return (bits == 4 ? i / 2 : i / 4) * HZI_VLUT_ROWS;
-}
-
-static void pack_fields(int bits, uint32_t code, uint8_t *planes)
-{
+	if (s->label->paired) {
+		/* Fields 1 and 2 change places, and 5 and 6. */
+		code = paired_label(code);
+		code = (code & 0xf00ff00f) | (code & 0x0f000f00) >> 4 | (code & 0x00f000f0) << 4;
+		for (int h = 0; h < 4; h++)
+			planes[h / 2 * 4 * HZI_VLUT_ROWS + h % 2] = (uint8_t)(code >> 8 * h);
+		return;
+	}
 	for (int e = 0; e < 8; e++) {
 		const uint32_t n = code >> e * bits;
 		int shift;
-		const int64_t at = field_at(bits, e, &shift);
+		const int64_t at = field_at(s, e, &shift);
 
 		planes[at] |= (uint8_t)((n & (bits == 4 ? 15 : 3)) << shift);
 		if (bits == 3)
@@ -384,10 +427,8 @@ static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, 
 
 	panel_rows(s, panel, &begin, &end);
 	for (int64_t b = 0; b < s->blocks; b++) {
-		const struct label_at a = label_at(s, b);
-
 		for (int64_t row = begin; row < end; row++) {
-			uint8_t *at = to + hzi_vlut_row_at((int)(row % HZI_VLUT_ROWS));
+			const struct label_at a = label_at(s, b, (int)(row % HZI_VLUT_ROWS));
 			const int64_t i = row_of(s, row), from = i * w->row + b * w->block;
 			uint32_t t = w->t[i * w->t_row + b / s->group * w->t_step];
 			uint32_t code = 0;
@@ -396,16 +437,16 @@ static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, 
 			for (int m = 0; m < s->levels; m++) {
 				code = get_code(w->codes, s->bytes, from + m * w->level);
 				for (int e = 0; e < 4 && !s->rule->shaping; e++)
-					at[a.planes + e * HZI_VLUT_ROWS] |= (uint8_t)
+					to[a.planes + e * HZI_VLUT_ROWS] |= (uint8_t)
 						((bitfield[code] >> 8 * e & 3)
 						 << (a.nibble + 2 * (s->first + m)));
 			}
 			if (s->rule->shaping == HZI_SHAPING_D8STAR)
 				code = (code & ~top) | (t >> l->t_bits ? top : 0);
 			if (s->rule->shaping)
-				pack_fields(l->bits, code, at + a.planes);
+				pack_fields(s, code, to + a.planes);
 			if (!a.nibble)
-				at[a.t] |= (uint8_t)((t & ((1u << l->t_bits) - 1)) << a.t_shift);
+				to[a.t] |= (uint8_t)((t & ((1u << l->t_bits) - 1)) << a.t_shift);
 		}
 	}
 }
@@ -415,8 +456,8 @@ static uint32_t label_of(const struct hzi_vlut_side *s, const struct hzi_vlut_vi
 			 int64_t block, int level)
 {
 	const int bits = s->label->bits;
-	const struct label_at a = label_at(s, v->first + block);
-	const uint8_t *planes = v->units + a.planes + hzi_vlut_row_at(row);
+	const struct label_at a = label_at(s, v->first + block, row);
+	const uint8_t *planes = v->units + a.planes;
 	uint32_t code = 0;
 
 	if (!s->rule->shaping) {
@@ -427,13 +468,14 @@ static uint32_t label_of(const struct hzi_vlut_side *s, const struct hzi_vlut_vi
 	}
 	for (int e = 0; e < 8; e++) {
 		int shift;
-		uint32_t n = planes[field_at(bits, e, &shift)];
+		uint32_t n = planes[field_at(s, e, &shift)];
 
 		n = n >> shift & (bits == 4 ? 15 : 3);
 		if (bits == 3)
 			n |= (uint32_t)(planes[2 * HZI_VLUT_ROWS] >> e & 1) << 2;
 		code |= n << e * bits;
 	}
+	code = s->label->paired ? paired_label(code) : code;
 	return s->rule->shaping == HZI_SHAPING_D8STAR ? code & ~(1u << (bits - 1)) : code;
 }
 
@@ -450,12 +492,15 @@ static struct hzi_vlut_view view_label(const struct hzi_vlut_side *s, int64_t pa
 	uint8_t *t = scratch;
 
 	for (int64_t b = first; b < first + blocks; b += s->group, t += HZI_VLUT_ROWS) {
-		const struct label_at a = label_at(s, b);
-		const uint8_t *plane = units + a.planes + (l->bits == 3 ? 2 * HZI_VLUT_ROWS : 0);
+		for (int i = 0; i < HZI_VLUT_ROWS; i++) {
+			const struct label_at a = label_at(s, b, i);
+			const uint8_t upper = units[a.planes +
+						    (l->bits == 3 ? 2 * HZI_VLUT_ROWS : 0)];
 
-		for (int i = 0; i < HZI_VLUT_ROWS; i++)
-			t[i] = (uint8_t)((units[a.t + i] >> a.t_shift & mask) |
-					 (free_bit ? (plane[i] >> top & 1) << 2 : 0));
+			t[hzi_vlut_row_at(i)] = (uint8_t)
+				((units[a.t] >> a.t_shift & mask) |
+				 (free_bit ? (upper >> top & 1) << 2 : 0));
+		}
 	}
 	return (struct hzi_vlut_view){.units = units, .first = first, .t = scratch};
 }
@@ -810,7 +855,7 @@ void hzi_vlut_bytes(const struct hz_context *ctx, const struct hzi_vlut_side *s,
 		hzi_vlut_kern[ctx->level].label_points(&(struct hzi_vlut_label_points){
 			.codes = v->units + v->first / s->unit_blocks * s->unit_bytes,
 			.bias = s->label->bias, .b = b, .blocks = (count + 7) / 8,
-			.b_panel = b_panel, .shaping = s->rule->shaping, .bits = s->label->bits,
+			.b_panel = b_panel, .shaping = hzi_vlut_shaping(s), .bits = s->label->bits,
 			.t_bits = s->label->t_bits,
 		});
 		/* Of an odd number of blocks of D4 */

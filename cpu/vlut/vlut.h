@@ -247,6 +247,12 @@ void hzi_vlut_d4_bitfield_init(struct hzi_vlut_d4_bitfield *j, char *base, size_
 int8_t *hzi_vlut_d4_bitfield_row(const struct hzi_vlut_d4_bitfield *j, int64_t col);
 void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j);
 
+/* For kernels of labels */
+static inline int hzi_vlut_shaping(const struct hzi_vlut_side *s)
+{
+	return s->label->paired ? HZI_VLUT_PAIRED : s->rule->shaping;
+}
+
 /* Packed labels by rows of s8; the caller stores digits at _row(), or sets by_32 and v */
 struct hzi_vlut_label_path {
 	struct hz_context *ctx;

@@ -109,8 +109,10 @@ int hzi_linear_open_lattice(struct hz_context *ctx, const struct hzi_linear_head
 	if (status != HZ_OK) {
 		hz_lattice_close(*lattice);
 		*lattice = NULL;
+		return status;
 	}
-	return status;
+	hzi_vlut_use_planes(*vlut);
+	return HZ_OK;
 }
 
 void hzi_linear_make_layout(const struct hzi_linear_header *h, const hz_lattice *lattice,

@@ -278,6 +278,7 @@ static void make_label(hz_vlut *v, bool d4)
 			return;
 		l.scale[t] = (uint8_t)n;
 	}
+	l.paired = r->shaping == HZI_SHAPING_CUBE && l.bits == 4 && l.t_bits == 4;
 	v->label = l;
 }
 
@@ -336,7 +337,7 @@ static int64_t bits_of(float f)
 }
 
 /* What hz_packed says of packed codes: the lattice and how they are laid out, in one number */
-static uint32_t layout_of(const hz_lattice *l, bool special)
+static uint32_t layout_of(const hz_lattice *l, int special)
 {
 	const struct hzi_lattice_rule *r = &l->rule;
 	const int64_t number[] = {
@@ -394,8 +395,8 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 		status = make_two_sided(ctx, v, o);
 	make_label(v, make_bitfield(v));
 	v->x_by_32 = o->x_format != 0;
-	v->layout[0] = layout_of(w, v->bitfield || v->label.bits);
-	v->layout[1] = x ? layout_of(x, false) : 0;
+	v->layout[0] = layout_of(w, v->label.paired ? 2 : v->bitfield || v->label.bits);
+	v->layout[1] = x ? layout_of(x, 0) : 0;
 	if (status == HZ_OK)
 		status = make_words(ctx, w, &v->words[0]);
 	if (status == HZ_OK && x && x != w)
@@ -406,6 +407,13 @@ int hz_vlut_open(hz_context *ctx, hz_vlut **vlut, const hz_lattice *w, const hz_
 	}
 	*vlut = v;
 	return HZ_OK;
+}
+
+void hzi_vlut_use_planes(hz_vlut *v)
+{
+	if (v->label.paired)
+		v->layout[0] = layout_of(v->w, 1);
+	v->label.paired = false;
 }
 
 void hz_vlut_close(hz_vlut *v)

@@ -38,13 +38,14 @@ struct hzi_coded {
  * Packed labels of E8 (lib/lattice/label.h), or pairs of blocks of D4 with q = 4 and two levels, on
  * the CPU, where all scales are unit r_T with integers r_T of 8 bits. bits: of a value, 0: w is not
  * packed so; t_bits: stored for a T, 2 or 4. bias: what decoding (cpu/vlut/label.inc) adds to
- * p - o.
+ * p - o. paired: numbers that products add are neighbours, see struct hzi_vlut_label.
  */
 struct hzi_vlut_label_layout {
 	int32_t bits, t_bits;
 	double unit;
 	uint8_t scale[16];		/* r_T */
 	int8_t bias[8];
+	bool paired;
 };
 
 struct hz_vlut {
@@ -146,5 +147,8 @@ struct hzi_vlut_append_args {
 	void *packed;
 	int64_t row;
 };
+
+/* Packs without pairs, as layers are stored. */
+void hzi_vlut_use_planes(hz_vlut *v);
 
 #endif

@@ -34,7 +34,7 @@ static inline hzi_fp_modes hzi_fp_to_nearest(hzi_fp_modes modes)
 static inline hzi_fp_modes hzi_fp_get(void)
 {
 #if defined(__SSE__)
-	unsigned modes;
+	unsigned modes = 0;	/* MemorySanitizer does not see that assembly stores */
 
 	__asm__ volatile("stmxcsr %0" : "=m"(modes));
 	return modes;

@@ -33,7 +33,6 @@
 #include <sched.h>
 #endif
 #ifdef __linux__
-#include <linux/futex.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -91,6 +90,10 @@ static unsigned generation;		/* of fork(), to which the workers belong */
 /* ---- Sleeping and waking --------------------------------------------------------------------- */
 
 #ifdef __linux__
+
+/* As in linux/futex.h: not every C library (musl) comes with the kernel's headers. */
+#define FUTEX_WAIT_PRIVATE 128
+#define FUTEX_WAKE_PRIVATE 129
 
 static void sleep_while(atomic_uint *word, unsigned value)
 {

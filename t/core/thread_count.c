@@ -12,7 +12,8 @@
 #ifdef HAVE_SCHED_GETAFFINITY
 #include <sched.h>
 #endif
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__)) && \
+	__has_include(<linux/seccomp.h>)
 #define HAVE_SECCOMP 1
 #include <errno.h>
 #include <linux/filter.h>

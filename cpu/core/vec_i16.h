@@ -838,10 +838,16 @@ INLINE vs lower_in_turn(vi a, vi b)
 
 INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
 {
+#ifdef __AVX512VBMI__
+	const __m512i t = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)table));
+
+	return (vc)_mm512_permutexvar_epi8((__m512i)pack_bytes(a, b), t);
+#else
 	const __m512i t = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)table));
 
 	return pack_bytes((vs)_mm512_permutexvar_epi16((__m512i)a, t),
 			  (vs)_mm512_permutexvar_epi16((__m512i)b, t));
+#endif
 }
 #elif HZ_VEC == HZ_VEC_AVX2
 #define LOOKUP_32 1

@@ -175,6 +175,29 @@ static void dequantize_batch(const struct hzi_format_work *w, const struct hzi_f
 		copy_strided(x, row->x_step, b->gather, 1, n, size);
 }
 
+/*
+ * Dequantizes MXFP4, MXFP8 or NVFP4 without a pass through f32; returns false where that cannot be
+ * done, with nothing or some of it done.
+ */
+static bool dequantize_blocks(const struct hzi_format_work *w, const struct hzi_format_row *row,
+			      int64_t i, int64_t n)
+{
+	const struct hzi_format_args *a = w->a;
+	const bool mx = a->scale_dtype == HZ_E8M0 && a->group == 32;
+	const bool nv = a->scale_dtype == HZ_E4M3 && a->group == 16 && a->q_dtype == HZ_E2M1X2;
+	char *x = row->x + i * dtype_bytes(row->x_dtype);
+
+	if (!w->kern->values || !a->scales || !(mx || nv) || !hzi_format_is_float(a->q_dtype) ||
+	    row->x_step != 1 || a->q_step != 1 || n % 32)
+		return false;
+	return w->kern->values(&(struct hzi_format_values){
+		.q = (const int8_t *)row->q + i * hzi_format_bits(a->q_dtype) / 8,
+		.scales = (const uint8_t *)a->scales + row->p + i / a->group, .x = x,
+		.groups = n / a->group, .q_dtype = a->q_dtype, .x_dtype = row->x_dtype,
+		.tensor = a->tensor_scale ? *a->tensor_scale : 1, .nv = nv,
+		.stream = w->stream && (uintptr_t)x % 64 == 0});
+}
+
 /* HZ_SCALE_NV46: replaces the scale of 6 by that of 4 if the squared error of that is less. */
 static void choose_nv46(const struct hzi_format_work *w, int64_t n, int64_t group, struct batch *b)
 {
@@ -258,28 +281,39 @@ static bool reads_bf16(const struct hzi_format_args *a, const struct hzi_format_
 	       group_shift(a->group) && n % a->group == 0 && n % HZI_FORMAT_STEP == 0;
 }
 
+/* Whether mx() or nv(), if they support the call, read x itself and not a batch of its numbers */
+static bool in_place(const struct hzi_format_args *a, const struct hzi_format_row *row)
+{
+	return row->x_step == 1 && (is_bf16(a, row) || (a->scale_dtype == HZ_E4M3 &&
+							row->x_dtype == HZ_F32 && !a->round_to));
+}
+
 /*
- * MXFP4, MXFP8 and NVFP4 in 16-bit lanes, from x itself if that is bfloat16; returns false where
- * that cannot be done, with nothing or some of it done.
+ * MXFP4, MXFP8 and NVFP4 in 16-bit lanes, from x itself if that is possible, else from a batch;
+ * returns false where that cannot be done, with nothing or some of it done.
  */
 static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			  int64_t i, int64_t n, struct batch *b)
 {
 	const struct hzi_format_args *a = w->a;
-	const bool exact = is_bf16(a, row);
-	const bool f32 = a->scale_dtype == HZ_E4M3 && row->x_dtype == HZ_F32 && !a->round_to;
+	const bool bf16 = is_bf16(a, row);
+	const bool f32 = a->scale_dtype == HZ_E4M3 && !bf16 && a->round_to != HZ_BF16;
 	const void *x = row->x + i * dtype_bytes(row->x_dtype);
 	struct hzi_format_blocks blocks = {
 		.q = row->q + i * hzi_format_bits(a->q_dtype) / 8,
 		.scales = (uint8_t *)a->scales + row->p + i / a->group, .groups = n / a->group,
-		.q_dtype = a->q_dtype, .rule = a->rule, .f32 = f32, .t = w->t};
+		.q_dtype = a->q_dtype, .rule = a->rule, .f32 = f32,
+		.fetch = in_place(a, row) && !row->cached, .t = w->t};
 
-	if (!hzi_format_in_blocks(w, exact || f32) || n % 32 || row->x_step != 1)
+	if (!hzi_format_in_blocks(w, bf16 || f32) || n % 32 || row->x_step != 1)
 		return false;
-	if (!exact && !f32 && !row->rounded) {
+	if (f32 && !in_place(a, row)) {
+		load_batch(w, row, i, n, BATCH, NULL, b);
+		x = b->t;
+	} else if (!in_place(a, row)) {
 		w->kern->to_bf16(&(struct hzi_format_load){
-			.x = x, .count = n, .x_dtype = row->x_dtype, .round_to = a->round_to},
-			b->half);
+			.x = x, .count = n, .x_dtype = row->x_dtype, .round_to = a->round_to,
+			.fetch = !row->cached}, b->half);
 		x = b->half;
 	}
 	blocks.x = x;
@@ -336,6 +370,10 @@ bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 			      a->group > BATCH ? a->group : BATCH / a->group * a->group;
 	struct batch b;
 
+	if (a->dequantize && dequantize_blocks(w, row, i, n))
+		return true;
+	if (a->chosen && !w->most && in_place(a, row) && choose_blocks(w, row, i, n, &b))
+		return true;
 	for (int64_t j = 0; j < n; j += batch) {
 		const int64_t count = min_i64(batch, n - j);
 

@@ -54,6 +54,7 @@ struct hzi_format_load {
 	uint32_t *amax;
 	int64_t count, group;
 	int32_t x_dtype, round_to;
+	bool fetch;			/* x is in memory, and prefetched by to_bf16() */
 };
 
 /* Scales of count groups with these largest magnitudes: see struct hzi_scale */
@@ -93,8 +94,8 @@ struct hzi_format_codes {
 /*
  * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
  * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t; x is f32 then
- * where `f32` is set. stream:
- * non-temporal stores to q, whose address is a multiple of 64; stream_end() orders them.
+ * where `f32` is set. stream: non-temporal stores to q, whose address is a multiple of 64;
+ * stream_end() orders them. fetch: x is in memory, and prefetched.
  */
 struct hzi_format_blocks {
 	const void *x;
@@ -102,8 +103,23 @@ struct hzi_format_blocks {
 	uint8_t *scales;
 	int64_t groups;
 	int32_t q_dtype, rule;
-	bool stream, f32;
+	bool stream, f32, fetch;
 	struct hzi_tensor_factor t;
+};
+
+/*
+ * Contiguous codes of a float format to contiguous x: x = fl(code * scale) * tensor. The scales are
+ * e8m0 of groups of 32 or, where q is e2m1 and `nv` is set, e4m3 of groups of 16; `groups` have a
+ * multiple of 32 elements. stream: non-temporal stores to x, whose address is a multiple of 64.
+ */
+struct hzi_format_values {
+	const int8_t *q;
+	const uint8_t *scales;
+	void *x;
+	int64_t groups;
+	int32_t q_dtype, x_dtype;
+	float tensor;
+	bool nv, stream;
 };
 
 /*
@@ -142,12 +158,12 @@ static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_fo
 
 /*
  * A row: its first float and code, and the numbers of its first scale and random number. rounded: x
- * is what to_bf16() makes of the row.
+ * is what to_bf16() makes of the row; cached: x is in L1.
  */
 struct hzi_format_row {
 	char *x, *q;
 	int32_t x_dtype;
-	bool rounded;
+	bool rounded, cached;
 	int64_t x_step, p, r;
 };
 
@@ -172,6 +188,8 @@ struct hzi_quantize_kern {
 	/* false: not all; there are NaN or Inf, also in factors, or, of MX, a scale below 2^-111 */
 	bool (*mx)(const struct hzi_format_blocks *a);
 	bool (*nv)(const struct hzi_format_blocks *a);
+	/* or NULL; false: not all, a scale is NaN or a product may be */
+	bool (*values)(const struct hzi_format_values *a);
 	void (*stream_end)(void);
 	void (*scales)(const struct hzi_format_scales *a);
 	void (*encode)(const struct hzi_format_codes *a);

@@ -28,6 +28,9 @@ void HZI_FILL(quantize)(void *table)
 	/* Without vectors of 16-bit lanes these are a lot of code for little. */
 	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
 	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;
+#if LANES > 4
+	kern->values = values;
+#endif
 	kern->stream_end = end_of_stream;
 	kern->scales = scales;
 	kern->encode = encode;

@@ -37,14 +37,16 @@ struct hzi_head {
 };
 
 /*
- * Transforms of 2^bits = 16, 32 or 64 contiguous bfloat16 numbers to bfloat16: count numbers, a
+ * Transforms of 2^bits = 16 to 128 contiguous bfloat16 numbers to bfloat16: count numbers, a
  * multiple of 2^bits and of 2 * lanes. Results are rounded to nearest with `nearest`, else to odd:
  * the lowest bit is set if any bit beyond it is. pre, if not NULL: element i is first multiplied by
- * pre[i & pre_mask], 2 * lanes elements at a time.
+ * pre[i & pre_mask], 2 * lanes elements at a time. most, if not NULL: gets the bits of the largest
+ * magnitude of f32, or with `nearest` of bfloat16, and y is not written.
  */
 struct hzi_hadamard_pairs {
 	const uint16_t *x;
 	uint16_t *y;
+	uint32_t *most;
 	const float *pre;
 	int64_t count, pre_mask;
 	int32_t bits;

@@ -178,7 +178,7 @@ static bool convert_format(const struct code_job *job, int64_t item, float *valu
 	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
 	const struct hzi_format_row row = {
 		.x = (char *)values, .x_dtype = rounded ? HZ_BF16 : HZ_F32, .x_step = 1,
-		.rounded = rounded,
+		.rounded = rounded, .cached = true,
 		.q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				    (int64_t)hz_dtype_size(c->q_dtype),
 		.p = item_offset(a->ndim, a->shape, c->scale_stride, item),
@@ -281,7 +281,7 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 
 /*
  * Whether code_pairs() may support rows: short transforms of contiguous bfloat16 numbers, to a
- * format that only needs results of 16 bits.
+ * format that only needs results of 16 bits, or to find the largest of all.
  */
 static bool supports_pairs(const struct code_job *job)
 {
@@ -290,11 +290,12 @@ static bool supports_pairs(const struct code_job *job)
 	const struct hzi_segment *seg = a->plan.seg;
 	const int64_t step = max_i64(2 * job->j.kern->lanes, seg->length);
 
-	if (!job->j.kern->pairs || !c->format || c->dequantize || c->format->most ||
-	    !c->format->a->chosen || !hzi_format_in_blocks(c->format, false) ||
+	if (!job->j.kern->pairs || !c->format || c->dequantize || !c->format->a->chosen ||
 	    c->format->a->round_to == HZ_F16)
 		return false;
-	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->k > 6 || a->post.data ||
+	if (!c->format->most && !hzi_format_in_blocks(c->format, false))
+		return false;
+	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->k > 7 || a->post.data ||
 	    a->x_dtype != HZ_BF16 || a->x_step != 1 || (a->blocks > 1 && a->x_block != a->plan.n))
 		return false;
 	/* A factor that is NaN has no more bits than a bfloat16 number, unless it is f32. */
@@ -308,14 +309,16 @@ static bool supports_pairs(const struct code_job *job)
 }
 
 /*
- * Transforms a row to bfloat16 and quantizes that; returns false, with some of the codes written,
- * if sums overflow or exact values are needed.
+ * Transforms a row to bfloat16 and quantizes that, or finds its largest magnitude; returns false,
+ * with some of the codes written, if sums overflow or exact values are needed.
  */
 static bool code_pairs(const struct code_job *job, const struct rows *r, const char *x,
 		       int64_t item, float *values)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const bool repeats = a->blocks > 1 && !a->pre.block_step;
+	const struct hzi_format_work *format = job->codes.format;
+	uint32_t most = 0;
 	struct hzi_fp_watch w;
 
 	hzi_fp_watch_begin(&w);
@@ -323,9 +326,23 @@ static bool code_pairs(const struct code_job *job, const struct rows *r, const c
 		.x = (const uint16_t *)(const void *)x, .y = (uint16_t *)(void *)values,
 		.pre = r->pre, .pre_mask = repeats ? a->plan.n - 1 : -1, .count = row_length(a),
 		.bits = a->plan.seg->k, .scale = a->plan.seg->scale,
-		.nearest = job->codes.format->a->round_to == HZ_BF16,
+		.nearest = format->a->round_to == HZ_BF16, .most = format->most ? &most : NULL,
 	});
-	return !hzi_fp_watch_end(&w) && convert_format(job, item, values, 0, pieces(job), true);
+	if (hzi_fp_watch_end(&w))
+		return false;
+	if (!format->most)
+		return convert_format(job, item, values, 0, pieces(job), true);
+	hzi_cpu_format_most(format->most, most);
+	return true;
+}
+
+/* Orders codes that were stored non-temporally. */
+static void end_of_codes(const struct code_job *job)
+{
+	const struct hzi_format_work *format = job->codes.format;
+
+	if (format && format->stream)
+		format->kern->stream_end();
 }
 
 /* A unit is a row. */
@@ -381,6 +398,7 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 		}
 		begin += rows;
 	}
+	end_of_codes(job);
 }
 
 /* A unit is a block of the row of job->run. */
@@ -401,6 +419,7 @@ static void do_groups(void *work_job, int thread, int64_t begin, int64_t end)
 	(void)thread;
 	convert(job, job->item, job->values, begin, end, NULL,
 		(char *)job->values + values_bytes(job->j.a));
+	end_of_codes(job);
 }
 
 /* Row by row: all threads share its blocks, or each of its blocks, and its groups. */
@@ -531,7 +550,10 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 {
 	const struct hzi_format_args *f = a->format;
 	const struct hzi_rotated *r = a->rotated;
-	struct hzi_format_work w = {.kern = kern, .a = f};
+	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
+			      (1 + dtype_bytes(r->t.x_dtype));
+	struct hzi_format_work w = {.kern = kern, .a = f,
+				    .stream = !f->dequantize && bytes > STREAM_BYTES};
 	const struct codes codes = {
 		.q = f->q,
 		.q_dtype = f->q_dtype,

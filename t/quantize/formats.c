@@ -908,8 +908,8 @@ static void test_rotated_bf16(void)
 		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 1056 / 128)) * 128 +
 				  (block <= 32 ? 32 : 0);
 		const int64_t groups = n / kind[k].group;
-		const float factor = 0.01f;
-		const hz_tensor t = hz_tensor_1d((void *)(uintptr_t)&factor, HZ_F32, HZ_CPU, 1);
+		const int found = kind[k].s_dtype == HZ_E4M3 && rnd_below(&rnd, 2);
+		float factor[2] = {0.01f, 0.01f};
 		const hz_tensor pre = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (r & 4 ? n : block) / 8);
 		hz_hadamard_opts h = {.block = block, .pre = r & 2 ? &pre : NULL};
 		hz_tensor tx = hz_tensor_2d(x, HZ_BF16, HZ_CPU, M, n), ty = tx;
@@ -939,10 +939,12 @@ static void test_rotated_bf16(void)
 			hz_context *const ctx = d < 0 ? c : devs[d].ctx;
 			hz_tensor tq = hz_tensor_2d(q[d >= 0], kind[k].q_dtype, HZ_CPU, M, n / pack);
 			hz_tensor ts = hz_tensor_2d(s[d >= 0], kind[k].s_dtype, HZ_CPU, M, groups);
+			hz_tensor t = hz_tensor_1d(&factor[d >= 0], HZ_F32, HZ_CPU, 1);
 			const hz_quantize_opts o = {
 				.new_scales = &ts, .scale_rule = kind[k].rule,
 				.group = kind[k].group, .hadamard = d < 0 ? NULL : &h,
-				.tensor_scale = kind[k].s_dtype == HZ_E4M3 ? &t : NULL,
+				.tensor_scale = kind[k].s_dtype == HZ_E4M3 && !found ? &t : NULL,
+				.new_tensor_scale = found ? &t : NULL,
 			};
 
 			if (d >= 0 && devs[d].device != HZ_CPU)
@@ -952,7 +954,8 @@ static void test_rotated_bf16(void)
 			if (hz_quantize(ctx, d < 0 ? &ty : &tx, &tq, &o))
 				bail("%s", hz_errmsg(ctx));
 			bad = d >= 0 && (!same_bits(q[0], q[1], sizeof(*q), 1) ||
-					 !same_bits(s[0], s[1], sizeof(*s), 1));
+					 !same_bits(s[0], s[1], sizeof(*s), 1) ||
+					 !same_bits(&factor[0], &factor[1], 1, 4));
 			if (bad)
 				diag("%s", devs[d].name);
 		}
@@ -961,6 +964,75 @@ static void test_rotated_bf16(void)
 		   (int)block, (int)n);
 	}
 	hz_close(c);
+}
+
+/* Dequantizes contiguous groups of any codes by any scales and factor of the tensor. */
+static void test_values(void)
+{
+	static const int kind[][3] = {{HZ_E2M1X2, HZ_E8M0, 32}, {HZ_E4M3, HZ_E8M0, 32},
+				      {HZ_E5M2, HZ_E8M0, 32}, {HZ_E2M1X2, HZ_E4M3, 16}};
+	static const int dtypes[] = {HZ_F32, HZ_F16, HZ_BF16};
+	const float factors[] = {1, 0.7f, -3e-5f, 0, -1e-35f, 3e38f, INFINITY, NAN};
+	enum { MOST = 32 * 40, TAIL = 64 };
+	static uint8_t q[MOST], s[MOST / 16];
+	static float y[MOST + TAIL], want[MOST + TAIL];
+
+	for (int r = 0; r < 12 * (quick ? 8 : 64); r++) {
+		const int q_dtype = kind[r % 4][0], s_dtype = kind[r % 4][1], group = kind[r % 4][2];
+		const int dtype = dtypes[r / 4 % 3], pack = q_dtype == HZ_E2M1X2 ? 2 : 1;
+		const int64_t n = 32 * (1 + (int64_t)rnd_below(&rnd, MOST / 32));
+		const int64_t off = (int64_t)rnd_below(&rnd, 2);
+		const int form = (int)rnd_below(&rnd, 4);
+		float factor = factors[rnd_below(&rnd, 8)];
+		hz_tensor tq = hz_tensor_1d(q, q_dtype, HZ_CPU, n / pack);
+		hz_tensor ts = hz_tensor_1d(s, s_dtype, HZ_CPU, n / group);
+		hz_tensor tt = hz_tensor_1d(&factor, HZ_F32, HZ_CPU, 1);
+		const hz_quantize_opts o = {.scales = &ts, .group = group,
+					    .tensor_scale = form ? &tt : NULL};
+		int bad = 0;
+
+		factor = form == 1 ? 1 : factor;
+		for (int64_t i = 0; i < n; i++)
+			q[i] = (uint8_t)rnd_below(&rnd, 256);
+		/* Few groups with NaN, so that most calls begin with groups of numbers */
+		for (int64_t i = 0; i < n / group; i++)
+			s[i] = (uint8_t)(s_dtype == HZ_E8M0 && rnd_below(&rnd, 2) ?
+						 100 + rnd_below(&rnd, 50) :
+						 rnd_below(&rnd, rnd_below(&rnd, 64) ? 127 : 256));
+		for (int64_t i = 0; i < n && q_dtype == HZ_E4M3 && form < 2; i++)
+			q[i] ^= (q[i] & 0x7f) == 0x7f;
+		memset(want, 0x5a, sizeof(want));
+		for (int64_t i = 0; i < n; i++) {
+			const unsigned e = s[i / group];
+			const double scale = s_dtype == HZ_E4M3 ? value_of(HZ_E4M3, e) :
+					     e == 255 ? NAN : ldexp(1, (int)e - 127);
+			const float v = (float)(value_of(q_dtype, get_code(q_dtype, q, i)) * scale);
+
+			ref_put(dtype, want, i + off, o.tensor_scale ?
+				(double)(float)((double)v * (double)factor) : (double)v);
+		}
+		for (int d = 0; d < ndevs && !bad; d++) {
+			const size_t size = hz_dtype_size(dtype);
+			hz_tensor ty = hz_tensor_1d((char *)y + (size_t)off * size, dtype, HZ_CPU,
+						    n);
+
+			if (devs[d].device != HZ_CPU)
+				continue;
+			memset(y, 0x5a, sizeof(y));
+			if (hz_dequantize(devs[d].ctx, &tq, &ty, &o))
+				bail("%s", hz_errmsg(devs[d].ctx));
+			bad = !same_numbers(dtype, y, want, (int64_t)(sizeof(y) / size));
+			if (bad)
+				diag("%s", devs[d].name);
+		}
+		if (bad) {
+			ok(0, "%s by %s to %s, %d codes, factor %g", hz_dtype_name(q_dtype),
+			   hz_dtype_name(s_dtype), hz_dtype_name(dtype), (int)n,
+			   o.tensor_scale ? (double)factor : 1);
+			return;
+		}
+	}
+	ok(1, "dequantize contiguous groups of any codes, scales and factors");
 }
 
 /*
@@ -1204,6 +1276,7 @@ int main(void)
 	test_random_formats();
 	test_rotated();
 	test_rotated_bf16();
+	test_values();
 	test_contiguous();
 	test_ml_dtypes();
 	if (devs[0].device != HZ_CPU || !quick)

@@ -17,6 +17,9 @@ void HZI_FILL(quantize)(void *table)
 
 	kern->dequantize = dequantize;
 	kern->to_bf16 = to_bf16;
+	/* Without vectors of 16-bit lanes these are a lot of code for little. */
+	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
+	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;
 	/* The others have no use for what VNNI adds to AVX-512. */
 	if (HZI_IN_VNNI)
 		return;
@@ -25,9 +28,6 @@ void HZI_FILL(quantize)(void *table)
 	kern->params = params;
 	kern->load = load;
 	kern->store = store;
-	/* Without vectors of 16-bit lanes these are a lot of code for little. */
-	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
-	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;
 #if LANES > 4
 	kern->values = values;
 #endif

@@ -577,6 +577,8 @@ int main(int argc, char **argv)
 		return with_few(atoi(argv[1]), atoi(argv[2]));
 	if (argc == 2)
 		return second_calls_counted();
+	if (!dlsym(RTLD_NEXT, "pthread_create"))
+		skip_all("a static program has no pthread_create() but this one");
 	refused(argv[0]);
 	signals(0);
 	many_contexts();

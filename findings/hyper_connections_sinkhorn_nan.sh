@@ -16,7 +16,7 @@
 # Why it matters: alpha and bias are trained without bounds, and one token with such logits ends a run.
 # Use log_domain_sinkhorn=True.
 #
-# Seen with hyper-connections 0.4.11 and torch 2.11.0 (PyPI), 2026-11-29, x86_64 Linux.
+# Seen with hyper-connections 0.4.11, torch 2.11.0 and NumPy 2.4.6 (PyPI), 2026-11-30, x86_64 Linux.
 set -eu
 
 directory=$(mktemp -d)
@@ -24,7 +24,7 @@ trap 'rm -rf "$directory"' EXIT
 trap 'exit 1' HUP INT TERM
 cd "$directory"
 python3 -m venv venv
-venv/bin/pip install --quiet hyper-connections==0.4.11 torch==2.11.0
+venv/bin/pip install --quiet hyper-connections==0.4.11 torch==2.11.0 numpy==2.4.6
 cat >sinkhorn.py <<'END'
 import torch
 from hyper_connections.mHCv2 import log_domain_sinkhorn_knopps, sinkhorn_knopps

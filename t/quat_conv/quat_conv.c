@@ -305,6 +305,7 @@ static int large_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qu
 	conv_ref(&ref);
 	good = good && near(&y, ref.y, "y") && (!with_pre || near(&pre, ref.pre, "pre"));
 	o.activation = HZ_ACT_NONE;
+	o.slope = 0;
 	o.pre = NULL;
 	good = good && RUN(conv_bwd, &x.view, &w.view, NULL, &dy.view, &dx.view, &dw.view, NULL,
 			   &o);

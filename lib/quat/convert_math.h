@@ -335,11 +335,15 @@ HZI_CONVERT void hzi_quat_to_axis_angle(const HZI_NUMBER *q, HZI_NUMBER *r)
 		r[c] = sign * r[c] + zero;
 }
 
-/* (b conj(a))^t a of unit quaternions; keep: not by the shorter way */
+/*
+ * (b conj(a))^t a of unit quaternions; keep: not by the shorter way. Where b is -a only rounding
+ * makes b conj(a) differ from -1, so that its axis would be any: it is x.
+ */
 HZI_CONVERT void hzi_quat_slerp(const HZI_NUMBER *a, const HZI_NUMBER *b, HZI_NUMBER t, bool keep,
 				HZI_NUMBER *y)
 {
-	HZI_NUMBER u[4], v[4], r[4], power[4], s;
+	const HZI_NUMBER least = (HZI_NUMBER)2 / ((int64_t)1 << HZI_MANTISSA);
+	HZI_NUMBER u[4], v[4], r[4], power[4], s, n;
 
 	hzi_quat_unit(a, u, &s);
 	hzi_quat_unit(b, v, &s);
@@ -351,7 +355,10 @@ HZI_CONVERT void hzi_quat_slerp(const HZI_NUMBER *a, const HZI_NUMBER *b, HZI_NU
 		for (int c = 0; c < 4; c++)
 			r[c] = -r[c];
 	}
-	hzi_quat_angle(r[0], hzi_vector_norm(r + 1), r + 1, v);
+	n = hzi_vector_norm(r + 1);
+	if (r[0] < 0 && n <= least)
+		n = r[1] = r[2] = r[3] = 0;
+	hzi_quat_angle(r[0], n, r + 1, v);
 	hzi_quat_from_vector(t, v, power);
 	hzi_quat_product(power, u, y);
 }

@@ -465,6 +465,11 @@ static const struct value {
 	{SLERP, 0, {V(1, 0, 0, 0), V(-1, 0, 0, -1), V(2)}, {0, 0, 0, 1}, "beyond b"},
 	{SLERP, HZ_QUAT_KEEP_SIGN, {V(1, 0, 0, 0), V(-1, 0, 0, -1), V(0.5f)},
 	 {0.38268343f, 0, 0, -0.92387953f}, "the long way to b"},
+	{SLERP, HZ_QUAT_KEEP_SIGN, {V(0.1f, 0.7f, -0.5f, 0.3f), V(-0.1f, -0.7f, 0.5f, -0.3f),
+	 V(0.5f)}, {-0.76376262f, 0.10910895f, -0.32732684f, -0.54554473f}, "from q to -q"},
+	{SLERP, HZ_QUAT_KEEP_SIGN | HZ_QUAT_XYZW,
+	 {V(3, -5, 7, 2), V(-9, 15, -21, -6), V(-0.5f)},
+	 {-0.21442251f, 0.75047877f, 0.53605627f, 0.32163376f}, "from q to -3 q, backwards"},
 	{SLERP, 0, {V(0, 0, 0, 0), V(1, 0, 0, 0), V(0.5f)}, {NAN, NAN, NAN, NAN}, "from 0"},
 };
 

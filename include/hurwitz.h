@@ -39,20 +39,20 @@ extern "C" {
 
 /*
  * Status codes. Every function that can fail returns one of these. HZ_OK is 0, errors are negative
- * and never renumbered. A call that is refused leaves every output as it was; one that the CUDA
- * driver lets down on the way (HZ_ECUDA, or HZ_ENOMEM of the driver's) may have written some.
- * hz_errmsg() has the sentence.
+ * and never renumbered. A call that is refused leaves every output as it was; one in which the CUDA
+ * driver fails (HZ_ECUDA, or HZ_ENOMEM from the driver) may have written some. hz_errmsg() has the
+ * sentence.
  */
 enum hz_status {
 	HZ_OK = 0,
 	HZ_EINVAL = -1,		/* a NULL, an option or a value out of its range */
-	HZ_EDTYPE = -2,		/* an operand has a dtype that the call does not take */
+	HZ_EDTYPE = -2,		/* an operand has a dtype that the call does not support */
 	HZ_ESHAPE = -3,		/* an operand has the wrong ndim or shape, or a size overflows */
-	HZ_ESTRIDE = -4,	/* an operand has strides that the call does not take */
+	HZ_ESTRIDE = -4,	/* an operand has strides that the call does not support */
 	HZ_EALIAS = -5,		/* operands overlap where the contract does not allow it */
 	HZ_EDEVICE = -6,	/* an operand lies on another device than the context's */
 	HZ_ENODEV = -7,		/* the device asked for is not there, or cannot be used */
-	HZ_ENOMEM = -8,		/* memory could not be had */
+	HZ_ENOMEM = -8,		/* there is not enough memory */
 	HZ_EWORKSPACE = -9,	/* the workspace is too small: see hz_reserve() */
 	HZ_ENOTSUP = -10,	/* a valid request that this build or device cannot do */
 	HZ_ECUDA = -11,		/* the CUDA driver reported an error */
@@ -66,8 +66,8 @@ HZ_API const char *hz_strerror(int status);
 HZ_API const char *hz_version(void);
 
 /*
- * The version of the library linked as a number: its HZ_VERSION. Another one than the header's says
- * that they do not belong together.
+ * The version of the library linked as a number: its HZ_VERSION. If it is not that of the header, a
+ * program was compiled for another version.
  */
 HZ_API int hz_version_number(void);
 
@@ -208,7 +208,7 @@ typedef struct hz_allocator {
 
 enum hz_log_level { HZ_LOG_WARNING = 1, HZ_LOG_INFO = 2, HZ_LOG_DEBUG = 3 };
 
-/* Which threads run CPU work. Results have the same bits by each of them. */
+/* Which threads run CPU work. The results have the same bits with all of them. */
 enum hz_threading {
 	HZ_THREADING_AUTO = 0,	/* CALLBACK if options.parallel_for is set, else HURWITZ_THREADING,
 				 * else OPENMP if a variable OMP_... is set, else POOL */
@@ -1029,7 +1029,7 @@ HZ_API_CHECK int hz_qlinear_group_pack_bytes(hz_context *ctx, const hz_tensor *w
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP (f64 on a
  * GPU), HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.
  */
-#define HZ_QUAT_XYZW 1u			/* components lie as x, y, z, w */
+#define HZ_QUAT_XYZW 1u			/* components are in the order x, y, z, w */
 #define HZ_QUAT_CONJ_A 2u		/* quat_mul, quat_dot: the conjugate of a, of b */
 #define HZ_QUAT_CONJ_B 4u
 #define HZ_QUAT_REVERSED 8u		/* factors in the other order: b a instead of a b */
@@ -1163,10 +1163,10 @@ HZ_API_CHECK int hz_quat_inverse_bwd(hz_context *ctx, const hz_tensor *x, const 
  * a rotation for a q of norm 1; else |y| = |q|^2 |v|, unless HZ_QUAT_NORMALIZE divides by |q|^2
  * (NaN where q is 0). With HZ_QUAT_INVERSE y = conj(q) v q.
  *
- *   q      [..., 4], broadcast to the shape of y: one q may turn many v
+ *   q      [..., 4], broadcast to the shape of y: one q may rotate many v
  *   v      [..., 3], or [..., 4] with a real part that is not read; broadcast likewise
  *   y      [..., 3], or [..., 4] with a real part of 0
- *   flags  HZ_QUAT_XYZW | NORMALIZE | INVERSE; a [..., 3] lies as x, y, z
+ *   flags  HZ_QUAT_XYZW | NORMALIZE | INVERSE; a [..., 3] is x, y, z
  *
  * Aliasing: y may be v exactly. Workspace: none.
  */
@@ -1237,7 +1237,7 @@ HZ_API_CHECK int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, co
  *
  *   q      [..., 4]
  *   r      [..., 3]
- *   flags  HZ_QUAT_XYZW; r lies as x, y, z
+ *   flags  HZ_QUAT_XYZW; r is x, y, z
  *
  * Aliasing: the output overlaps nothing. Workspace: none.
  * Arithmetic: as norms, near the angles 0 and pi too.
@@ -1276,8 +1276,8 @@ HZ_API_CHECK int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, 
 /*
  * Spherical linear interpolation of rotations: y = (b conj(a))^t a of a / |a| and b / |b|, from a
  * at t = 0 to b at t = 1, beyond them too, at a constant rate of rotation. Of b and -b, the same
- * rotation, it goes to the nearer one, unless HZ_QUAT_KEEP_SIGN keeps b; where b is -a then, by way
- * of i a. NaN where a or b is 0.
+ * rotation, it goes to the nearer one, unless HZ_QUAT_KEEP_SIGN keeps b. It then goes by way of i a
+ * where b / |b| is -a / |a| up to rounding. NaN where a or b is 0.
  *
  *   a, b   [..., 4], broadcast to the shape of y
  *   t      [...], numbers, broadcast likewise: its dimensions are those of y without the 4
@@ -1528,12 +1528,12 @@ typedef struct hz_quat_conv_opts {
  *         + 1, rounded down; with HZ_PAD_CAUSAL pad instead of 2 pad
  *   opts  NULL: all defaults
  *
- * Output channels o Co / groups and following, of group o, see input channels o Ci / groups and
- * following: a quaternion is never divided.
+ * Group j has Co / groups output channels, from j Co / groups on, and sees Ci / groups input
+ * channels, from j Ci / groups on: a quaternion is never divided.
  *
- * HZ_QUAT_TRANSPOSED gives the adjoint of the convolution with the same w, which has the conjugates
- * of its weights, or with HZ_QUAT_NOCONJ the transpose, which has not: x is [n, spatial'..., Co,
- * 4], y any [n, spatial..., Ci, 4] that the convolution would take to the shape of x, b [Ci, 4].
+ * HZ_QUAT_TRANSPOSED gives the adjoint of the convolution with the same w, which multiplies by the
+ * conjugates of weights; with HZ_QUAT_NOCONJ the transpose, by the weights: x is [n, spatial'...,
+ * Co, 4], y any [n, spatial..., Ci, 4] that the convolution maps to the shape of x, b [Ci, 4].
  *
  * With HZ_QUAT_ROTATION weights rotate vectors, as in hz_quat_linear(): a convolution of 3 Co by
  * 3 Ci real channels, in f32 (f64), whose four-fold images are the components of quaternions. It
@@ -1592,10 +1592,10 @@ typedef struct hz_quat_batchnorm_opts {
  *   opts   NULL: all defaults
  *
  * gamma, beta and the tensors of opts are contiguous and f32, or f64 if x is. Means and variances
- * are divided by the number of quaternions, of which there must be one at least. Unless
- * HZ_QUAT_EVAL is set, running values become (1 - momentum) of themselves and momentum of the
- * batch's, with a momentum of 1 the batch's whatever they were; with it they are used instead, and
- * must be given. running_var has V as gamma has its matrix.
+ * are divided by the number of quaternions, of which there must be one at least. Without
+ * HZ_QUAT_EVAL running values become (1 - momentum) times themselves plus momentum times the
+ * batch's; with a momentum of 1 they are not read. With HZ_QUAT_EVAL they take the place of the
+ * batch's, and must be given. With HZ_QUAT_WHITEN running_var has V in the layout of gamma.
  *
  * HZ_QUAT_PER_STEP takes means and variances over the first dimension alone: x is [batch, steps...,
  * C, 4], all statistics of opts begin with [steps..., C], gamma and beta are shared by the steps.
@@ -1819,8 +1819,8 @@ HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
  *
  *   p = sum_{m < M} q^m c(b_m)
  *
- * so that one table of q^d leaders serves all levels, and the coarsest levels alone are the same
- * vector more roughly. Level 0 is the finest. Blocks of d successive values are points.
+ * so that one table of q^d leaders serves all levels, and the coarsest levels alone approximate the
+ * same vector. Level 0 is the finest. Blocks of d successive values are points.
  *
  * Nearest points Q. At level 0, of real numbers y: each coordinate to the nearest integer, halves
  * to even; D_n: if their sum is odd, the first with the largest error moves to its other
@@ -1828,7 +1828,7 @@ HZ_API double hz_quat_init_scale(int64_t fan_in, int64_t fan_out);
  * coordinate; A2: of t = (y_0 + y_1 / sqrt 3, -2 y_1 / sqrt 3, y_1 / sqrt 3 - y_0), if the rounded
  * sum is not 0, the first that was moved most the other way. At the levels above, of points
  * divided by q: the same in integers, with halves up, which makes Q(y + p) = Q(y) + p for every
- * point p: every point that fits comes back. Any other basis is reduced (LLL) and rounded by
+ * point p: every point that fits decodes exactly. Any other basis is reduced (LLL) and rounded by
  * Babai's nearest plane, or at level 0 with HZ_LATTICE_SPHERE by the search of Schnorr and
  * Euchner.
  *
@@ -1948,10 +1948,10 @@ typedef struct hz_lattice_opts {
 
 /*
  * Opens a lattice quantizer. Options need not outlive the call. A quantizer belongs to no device
- * and is not changed any more: any number of contexts and threads may use it at once, until it is
+ * and does not change: any number of contexts and threads may use it at once, until it is
  * closed. On failure *lattice is NULL.
  *
- * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only NONE takes),
+ * Errors: HZ_EINVAL (also if o and z leave 0 outside of the code, which only NONE allows),
  * HZ_ENOTSUP (points too large), HZ_ENOMEM, HZ_EFORK.
  */
 typedef struct hz_lattice hz_lattice;
@@ -2127,12 +2127,12 @@ typedef struct hz_vlut_opts {
 
 /*
  * Prepares products with lattice codes of w on the context's device: by dense vectors (x NULL), or
- * by codes of x, a quantizer of the same d. Both must live as long. For two sides HZ_VLUT_TABLE
- * allocates the table of <c, c'>, which named lattices without a transform have where q^(2d) is at
- * most 2^26; one-sided tables are made by each call, of its x. A table is used by one context at a
- * time, of the device it was opened on, while that context is open. On failure *vlut is NULL.
+ * by codes of x, a quantizer of the same d. Both must outlive the vlut. HZ_VLUT_TABLE with two
+ * sides allocates the table of <c, c'>, which named lattices without a transform have for q^(2d) up
+ * to 2^26; with one side each call makes tables of its x. A vlut is used by one context at a time, of
+ * the device it was opened on, while that context is open. On failure *vlut is NULL.
  *
- * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that there cannot be), HZ_ENOMEM, HZ_ECUDA,
+ * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ENOTSUP (a table that is not supported), HZ_ENOMEM, HZ_ECUDA,
  * HZ_EFORK.
  */
 typedef struct hz_vlut hz_vlut;
@@ -2251,16 +2251,16 @@ HZ_API_CHECK int hz_vlut_append(hz_context *ctx, const hz_vlut *vlut, const hz_t
  * AUTO takes fixed-point numbers: for few rows of x 16-bit tables in registers (q^d <= 256), in
  * units of 2^-15 of what a group of up to 32 blocks can reach, 4e-5 of |y| for normal numbers with
  * t and 1.2e-4 without; without t, for more rows of x or packed D4 with q = 4, M = 2, x itself, in
- * units of 2^-22 of a row's most |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). sum = HZ_F32
- * keeps all in f32, as if x has NaN or Inf, or its largest |x_k| is not within 2^-50 .. 2^50. On a
+ * units of 2^-22 of a row's most |x_k| (2^-15 for a y of 16 bits, or errors of 4e-5). All is in f32
+ * with sum = HZ_F32, or if x has NaN or Inf, or a largest |x_k| outside of 2^-50 .. 2^50. On a
  * GPU products are of f16, to which values with t and those of A2 and of bases are rounded and
  * points beyond 2048, and x in one or two parts; or of integers, x in units of 2^-14 of its most or
  * finer: errors are at most 2^-9 sum_k |w_ik x_k| + 2^-15 max_k |x_k| sum_k |w_ik|, w being what
  * decoding gives; 2^-8 in the first for three or more rows of x of bf16 by packed codes with a
  * shaping, whose values are rounded to bf16. Tables of f16 and bf16 add the roundings of their
  * entries; those of u8, 0.6 % for normal numbers, are taken for up to 8 rows of x, and for more
- * with route TABLE. A row of x with NaN or Inf has there what sums in f32 would be, or NaN in all
- * of y's row. Then one rounding to the dtype of y. With a bias or an activation the product is
+ * with route TABLE. On a GPU a row of x with NaN or Inf gives what sums in f32 would, or a row of
+ * NaN. Then one rounding to the dtype of y. With a bias or an activation the product is
  * rounded to f32, then the sum with bias, then the activation, which is as exact as that of
  * hz_linear_forward(). x that w->hadamard transforms is rounded to f32.
  * Packed codes with a shaping, and those of D4 with q = 4, M = 2 and BANK groups of 8, with a bank
@@ -2353,9 +2353,9 @@ HZ_API_CHECK int hz_lattice_design(hz_context *ctx, const hz_lattice_opts *want,
  * Formats of linear layers with compressed weights: y = activation(x W'^T + bias), W' [out, in]:
  * one object from weights, or from bytes in a file, to products. doc/linear.md describes the bytes.
  *
- * Values are never renumbered. Bits are those of codes and their scales a weight, without the 32 of
- * the scale of a row; errors are those of Gaussian weights; of lattices both are with enum
- * hz_lattice_preset:
+ * Values are never renumbered. Bits are stored bits a weight, of codes and their scales without the
+ * 32 of the scale of a row; errors are those of Gaussian weights. Both are with enum
+ * hz_lattice_preset for lattices:
  *
  *     format            bits     error    products
  *     s8-row            8      -41   dB   hz_qlinear(), x as u8 by the range of each row
@@ -2717,7 +2717,7 @@ enum hz_mhc_coefficients {
 				   TANH make of z is transposed, too */
 #define HZ_MHC_NORMALIZE 2u	/* p is divided by its sum + p_eps, instead of adding p_eps */
 #define HZ_MHC_ACCUMULATE 4u	/* gradients of streams and weights are added to what is there; in
-				   other calls it means nothing */
+				   other calls it is ignored */
 
 #define HZ_MHC_GIVEN_EPS 1u
 #define HZ_MHC_GIVEN_P_EPS 2u
@@ -3053,7 +3053,7 @@ enum hz_mhc_init_kind {
 
 /*
  * Makes initial weights: phi [m, n C] (NULL: static), alpha [3] and bias [m] as of
- * hz_mhc_pre() with these opts, for the layer of that number; n is what m rows are of. alpha [1]:
+ * hz_mhc_pre() with these opts, for the layer of that number; n follows from m. alpha [1]:
  * those of hz_mhc_head(), m = n. Random numbers are those of the seed, the same on every device.
  */
 HZ_API_CHECK int hz_mhc_init(hz_context *ctx, int kind, int layer, uint64_t seed, hz_tensor *phi,

@@ -43,7 +43,7 @@ struct hzi_mhc_scratch {
 	float *add;			/* [n][TOKENS][HZI_MHC_ADD_LD] */
 	uint16_t *interleaved;		/* [2 terms][HZI_MHC_AMX_L2_TOKENS][HZI_MHC_AMX_CHANNELS] */
 	uint16_t *d_dx, *d_dphi;	/* d packed for amx_dx and for amx_dphi */
-	/* [block][m], [block]: dx = sum_k d_k phi_k + factor x, far 0; else factor far x */
+	/* [block][m], [block]: dx = sum_k d_k phi_k + factor x if far is 0, else + factor far x */
 	float *d, *factor, *far;
 	float *token;			/* [block][n + n n]: p and a */
 	/*
@@ -60,7 +60,7 @@ struct hzi_mhc_coef_plan {
 	int n, m;
 	bool all;			/* q and a too, not only p */
 	bool backwards, norm;
-	float least;			/* mean square that is not computed again */
+	float least;			/* mean squares below this are computed again */
 	const struct hzi_mhc_rule *divided;	/* of HZ_MHC_RMS_STREAM; NULL: other rules */
 	bool pack;			/* phi is copied */
 	size_t phi;			/* floats of the copy */

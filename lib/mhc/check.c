@@ -325,8 +325,8 @@ int hzi_mhc_fill(struct hz_context *ctx, const char *op, struct hzi_mhc_dims *d,
 	}
 	if (d->groups ? d->tokens % d->groups : d->tokens)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s is of %lld sets of coefficients, which do not divide the "
-				"%lld tokens of %s",
+				"%s: the number of sets of coefficients of %s is %lld, which does "
+				"not divide the %lld tokens of %s",
 				op, d->groups_of, (long long)d->groups, (long long)d->tokens,
 				d->tokens_of);
 	for (int i = 0; i < count; i++) {

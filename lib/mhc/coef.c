@@ -73,11 +73,11 @@ static int check_sets(struct hz_context *ctx, const struct call *c, const hz_ten
 				c->op, name);
 	if (sets >= 0 && d->groups >= 0 && d->groups != sets)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s is of %lld sets of coefficients, must be of %lld%s: "
-				"opts->coefficients is %s",
+				"%s: the number of sets of coefficients of %s is %lld, must be "
+				"%lld%s: opts->coefficients is %s",
 				c->op, d->groups_of, (long long)d->groups, (long long)sets,
 				counted ? ", the first dimension of streams" :
-				mode == HZ_MHC_PER_TOKEN ? ", one of each token" : "", name);
+				mode == HZ_MHC_PER_TOKEN ? ", one for each token" : "", name);
 	if (d->groups < 0) {
 		d->groups = sets;
 		d->groups_of = "opts->coefficients";

@@ -63,8 +63,8 @@ static int check_all(struct hz_context *ctx, struct gated *c, const struct hzi_m
 				c->op);
 	if (d.groups >= 0 && d.groups != d.tokens)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s is of %lld sets of coefficients, must be of %lld, one of "
-				"each token",
+				"%s: the number of sets of coefficients of %s is %lld, must be "
+				"%lld, one for each token",
 				c->op, d.groups_of, (long long)d.groups, (long long)d.tokens);
 	d.groups = d.tokens;
 	c->columns = d.n * d.channels;

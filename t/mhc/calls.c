@@ -991,9 +991,9 @@ static void test_wrong_sets(hz_context *ctx, struct valid *r)
 
 #define WEIGHTS(x, p, o) hz_mhc_weights(ctx, x, &r->PHI, &r->ALPHA, &r->BIAS, p, NULL, NULL, o)
 	refused(ctx, WEIGHTS(&r->X, &p2, NULL), HZ_ESHAPE,
-		"mhc_weights: p is of 2 sets of coefficients, must be of 6, one of each token: "
+		"mhc_weights: the number of sets of coefficients of p is 2, must be 6, one for each token: "
 		"opts->coefficients is HZ_MHC_PER_TOKEN");
-	refused(ctx, WEIGHTS(&r->X, &one, NULL), HZ_ESHAPE, "p is of 1 sets");
+	refused(ctx, WEIGHTS(&r->X, &one, NULL), HZ_ESHAPE, "coefficients of p is 1");
 	refused(ctx, WEIGHTS(&x4, &p2, &sequences), HZ_ESHAPE,
 		"must be of 3, the first dimension of streams: opts->coefficients is "
 		"HZ_MHC_PER_SEQUENCE");

@@ -282,7 +282,7 @@ done
 good "an empty array" $cpu hadamard_quantize x=empty.npy q=0.npy scale=1.npy
 bad 2 'group=' "a group that does not divide" run hadamard_quantize group=128 x=w.npy q=n.npy scale=m.npy
 bad 2 'group' "a group that is none" run hadamard_quantize group=48 x=w.npy q=n.npy scale=m.npy
-bad 2 'axis' "quantization of columns" run -d cpu hadamard_quantize axis=0 x=w.npy q=n.npy scale=m.npy
+bad 2 'axis=0 is not the last' "quantization of columns" run -d cpu hadamard_quantize axis=0 x=w.npy q=n.npy scale=m.npy
 bad 2 'uint8' "uint8 without format=" run dequantize_hadamard q=q.npy scale=s.npy y=n.npy
 bad 2 'wants int8' "uint8 with format=s8" run dequantize_hadamard format=s8 q=q.npy scale=s.npy y=n.npy
 bad 2 'scale_type=' "float32 with scale_type=e8m0" \

@@ -27,9 +27,9 @@
 #include "lib/core/internal.h"
 
 static const struct {
-	const char *name, *family;
+	const char *name, *family, *summary;
 } primitives[] = {
-#define HZ_OP(name, family, dtypes, summary) {#name, #family},
+#define HZ_OP(name, family, dtypes, summary) {#name, #family, summary},
 #include "lib/core/ops.def"
 };
 
@@ -636,8 +636,10 @@ static void help(void)
 	       "  -h, --help           this\n"
 	       "\n"
 	       "Families and their primitives:\n");
-	for (size_t i = 0; i < PRIMITIVES; i++)
-		printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
+	for (size_t i = 0; i < PRIMITIVES; i++) {
+		if (!is_part(primitives[i].summary))
+			printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
+	}
 }
 
 /* Options of the whole run */
@@ -733,7 +735,8 @@ static int parse(int argc, char **argv, struct settings *set, struct request *re
 		bool known = false;
 
 		for (size_t p = 0; p < PRIMITIVES; p++)
-			known |= strcmp(argv[i], primitives[p].name) == 0 ||
+			known |= (strcmp(argv[i], primitives[p].name) == 0 &&
+				  !is_part(primitives[p].summary)) ||
 				 strcmp(argv[i], primitives[p].family) == 0;
 		if (!known)
 			return complain(

@@ -120,7 +120,7 @@ static int check_gpu(int32_t device)
 
 static void help(void)
 {
-	printf("Usage: hurwitz check [-d cpu|cuda|auto]\n"
+	printf("Usage: hurwitz check [-d DEVICE]\n"
 	       "Test the library on this machine: every primitive, on every instruction set\n"
 	       "and device here, against its definition in double precision, and the bits of\n"
 	       "every instruction set against those of plain C. Prints TAP.\n"
@@ -154,7 +154,7 @@ int verb_check(int argc, char **argv)
 		}
 	}
 	if (optind < argc)
-		return complain(EXIT_BAD, "check: it takes no argument such as '%s'", argv[optind]);
+		return complain(EXIT_BAD, "check: there is one argument too many: '%s'", argv[optind]);
 	check_bases();
 	if (device == HZ_AUTO || device == HZ_CPU)
 		status = check_cpu();

@@ -24,7 +24,7 @@ static const struct verb {
 	{"info", verb_info, "what the library found on this machine, and what it will use"},
 	{"check", verb_check, "test the library here and now against definitions"},
 	{"bench", verb_bench, "measure each primitive against this machine's own ceilings"},
-	{"demo", verb_demo, "train a network, quantize it and ask it; or a chapter on a family"},
+	{"demo", verb_demo, "train a network, quantize it and test it; or a chapter on a family"},
 	{"run", verb_run, "apply a primitive to arrays in files"},
 	{"inspect", verb_inspect, "list the tensors of a .safetensors, .gguf or .npy file"},
 	{"quantize", verb_quantize, "compress the matrices of a .safetensors file"},

@@ -30,10 +30,9 @@ static bool is_backward(size_t i)
 	       strcmp(primitives[i].name + n, "_bwd") == 0;
 }
 
-/* Whether it is a part of calls that other primitives stand for, which have their own lines */
-static bool is_part(size_t i)
+bool is_part(const char *summary)
 {
-	return strncmp(primitives[i].summary, "part of others", 14) == 0;
+	return strncmp(summary, "part of others", 14) == 0;
 }
 
 struct facts {
@@ -122,7 +121,7 @@ static void print_text(const struct facts *f)
 	for (size_t i = 0; i < PRIMITIVES; i++) {
 		char name[40];
 
-		if (is_backward(i) || is_part(i))
+		if (is_backward(i) || is_part(primitives[i].summary))
 			continue;
 		snprintf(name, sizeof(name), "%s%s", primitives[i].name,
 			 i + 1 < PRIMITIVES && is_backward(i + 1) ? ", _bwd" : "");
@@ -257,7 +256,7 @@ int verb_info(int argc, char **argv)
 		routes |= c == 'r';
 	}
 	if (optind < argc)
-		return complain(EXIT_BAD, "info: it takes no argument such as '%s'", argv[optind]);
+		return complain(EXIT_BAD, "info: there is one argument too many: '%s'", argv[optind]);
 	if (json && routes)
 		return complain(EXIT_BAD, "info: give --json or --routes, not both");
 	if (routes) {

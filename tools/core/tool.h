@@ -30,6 +30,9 @@ int verb_inspect(int argc, char **argv);
 int verb_quantize(int argc, char **argv);
 int verb_dequantize(int argc, char **argv);
 
+/* Whether the summary of ops.def is that of a part of calls that other primitives stand for */
+bool is_part(const char *summary);
+
 /* ---- Messages (hurwitz.c) -------------------------------------------------------------------- */
 
 /* Prints "hurwitz: <message>" to stderr; returns status, for return complain(...). */

@@ -305,7 +305,7 @@ static int open_devices(struct demo *d, int32_t device)
 
 static void help(void)
 {
-	printf("Usage: hurwitz demo [-q] [-d cpu|cuda|auto] [-p FILE] [CHAPTER] [FILE.npy]\n"
+	printf("Usage: hurwitz demo [-q] [-d DEVICE] [-p FILE] [CHAPTER] [FILE.npy]\n"
 	       "The weights of a linear layer in 8 to 2 bits: size, error, time of a token.\n"
 	       "Quaternions against real numbers with as many weights, on heights of a volcano.\n"
 	       "Hyper-connections in 1 to 64 layers: what they enlarge a signal by. Then a\n"

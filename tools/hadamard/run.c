@@ -54,7 +54,8 @@ const struct key rotation_keys[] = {
 	 "true: the family of the base matrix"},
 	{"order", KEY_INT, NULL, 0, INT32_MAX, "M",
 	 "true: order of the base matrix; default 4 times the odd part of the length"},
-	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1", "1: the transpose, which undoes raw=0"},
+	{"transpose", KEY_WORD, switch_words, 0, 0, "0|1",
+	 "1: the transpose, which is the inverse if raw=0"},
 	{"raw", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: entries +-1, without the factor 1/sqrt(length) of each block"},
 	{"factor", KEY_NUMBER, NULL, 0, 0, "NUMBER", "a further factor of the result; default 1"},
@@ -64,7 +65,8 @@ const struct key rotation_keys[] = {
 
 static const struct key axis_keys[] = {
 	{"axis", KEY_INT, NULL, -HZ_MAXDIM, HZ_MAXDIM - 1, "I",
-	 "the dimension, as in NumPy: 0 the first, -1 the last, the default"},
+	 "the dimension, as in NumPy: 0 the first, -1, the default, the last, which is\n"
+	 "the only one with quantization"},
 	{NULL, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -146,6 +148,9 @@ int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 	if ((axis >= ndim || axis < -ndim) && ndim > 0)
 		return complain(EXIT_BAD, "%s: axis=%lld is none of %d dimensions", job->op->name,
 				(long long)axis, ndim);
+	if (job->op != &op_hadamard && axis != -1 && axis != ndim - 1)
+		return complain(EXIT_BAD, "%s: axis=%lld is not the last dimension; hadamard takes "
+				"every axis", job->op->name, (long long)axis);
 	if (value_or(job, "plan", HZ_PLAN_AUTO) != HZ_PLAN_TRUE &&
 	    (value_or(job, "base", HZ_BASE_AUTO) || value_or(job, "order", 0)))
 		return complain(EXIT_BAD, "%s: base= and order= are for plan=true", job->op->name);

@@ -47,7 +47,7 @@ const struct key lattice_keys[] = {
 	 "e8-4.5-fast|e8-4.5|e8-4.25|e8-4.25-best|e8-3.25-fast|e8-3.25|e8-2.25|d4-4.5",
 	 "a named quantizer, by its stored bits: sets the keys that are not given"},
 	{"wide", KEY_WORD, switch_words, 0, 0, "0|1",
-	 "preset=: 1: its scales for rows with outliers"},
+	 "1: with preset=, its scales for rows with outliers"},
 	{"lattice", KEY_TEXT, NULL, 0, 0, "Z|Z2..Z24|A2|D2..D24|E8|Zn|Dn|basis",
 	 "Zn, Dn: of dim= dimensions, 1 or 4 by default, like Z and D; basis: that of\n"
 	 "basis="},

@@ -34,7 +34,7 @@ static const struct key linear_keys[] = {
 	 "what w is quantized to; default s8-row"},
 	{"rotate", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: in-features are rotated by a randomized Hadamard transform"},
-	{"seed", KEY_SEED, NULL, 0, 0, "N", "with rotate=1: of its signs; default 0"},
+	{"seed", KEY_SEED, NULL, 0, 0, "N", "with rotate=1: the seed of its signs; default 0"},
 	{"out", KEY_WORD, float_words, 0, 0, "f32|f16|bf16",
 	 "the dtype of the output; default f32"},
 	END,

@@ -174,7 +174,7 @@ static const struct operand post_pre_operands[] = {
 	{"x", NULL, 0, TYPES, STREAMS},
 	{"f", NULL, 0, TYPES, BRANCH},
 	{"q", NULL, 0, "f32", "[..., n], of each token"},
-	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: 1"},
+	{"a", NULL, OPTIONAL, "f32", MATRIX "; absent: the identity"},
 	{"branch_bias", NULL, OPTIONAL, "f32", "[C], added to f"},
 	WEIGHTS, NORM, P_IN,
 	{"y", NULL, OUTPUT, TYPES, "as x: mhc_post of x, f, q, a"},

@@ -695,9 +695,9 @@ static const struct key gemm_keys[] = {
 	{"beta", KEY_REAL, NULL, 0, 0, "NUMBER",
 	 "that much of what the file of c holds is added; default 0"},
 	{"method", KEY_WORD, method_words, 0, 0, "direct|fast|auto",
-	 "products of 16 or of 8 real products; default auto"},
+	 "direct: a product of quaternions by 16 real ones, fast: by 8; default auto"},
 	{"precision", KEY_WORD, precision_words, 0, 0, "auto|f32|split|tf32|half",
-	 "what real products are made of; 3xtf32 and bf16x3 are split, f16 and\n"
+	 "the arithmetic of real products; 3xtf32 and bf16x3 are split, f16 and\n"
 	 "bf16 half; default auto"},
 	{"activation", KEY_WORD, activation_words, 0, 0,
 	 "none|relu|leaky|tanh|sigmoid|gelu|silu|modrelu|normclip", "default none"},

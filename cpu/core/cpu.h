@@ -29,7 +29,7 @@ struct hzi_quantize_kern;
 struct hzi_rotated;
 struct hzi_format_work;
 struct hzi_format_row;
-typedef bool (*hzi_format_part)(const struct hzi_format_work *w, const struct hzi_format_row *row,
+typedef void (*hzi_format_part)(const struct hzi_format_work *w, const struct hzi_format_row *row,
 				int64_t i, int64_t n);	/* hzi_cpu_format_part() */
 int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
 			   hzi_format_part part, const struct hzi_codes_args *a);

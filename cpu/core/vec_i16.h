@@ -830,42 +830,116 @@ INLINE vs lower_in_turn(vi a, vi b)
 }
 
 /*
- * table[i] of a table of 32 codes for lanes i of a and b, as bytes in the order of pack_bytes();
- * LOOKUP_32: whether there is such an instruction, or two
+ * table[i] of a table of 32 codes, i < 32; AVX-512 ignores higher bits. LOOKUP_32: whether there is
+ * such an instruction, or two
  */
 #if HZ_VEC == HZ_VEC_AVX512
 #define LOOKUP_32 1
 
-INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
+INLINE vc lookup_32(const uint8_t *table, vc i)
 {
 #ifdef __AVX512VBMI__
-	const __m512i t = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)table));
-
-	return (vc)_mm512_permutexvar_epi8((__m512i)pack_bytes(a, b), t);
+	return (vc)_mm512_permutexvar_epi8((__m512i)i, _mm512_broadcast_i64x4(
+		_mm256_loadu_si256((const void *)table)));
 #else
-	const __m512i t = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)table));
+	const __m512i index = _mm512_and_si512((__m512i)i, _mm512_set1_epi8(31));
+	const __m512i low = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
+	const __m512i high = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(table + 16)));
 
-	return pack_bytes((vs)_mm512_permutexvar_epi16((__m512i)a, t),
-			  (vs)_mm512_permutexvar_epi16((__m512i)b, t));
+	return (vc)_mm512_mask_shuffle_epi8(
+		_mm512_shuffle_epi8(low, index),
+		_mm512_test_epi8_mask(index, _mm512_set1_epi8(16)), high, index);
 #endif
 }
 #elif HZ_VEC == HZ_VEC_AVX2
 #define LOOKUP_32 1
 
-INLINE vc lookup_32(const uint8_t *table, vs a, vs b)
+INLINE vc lookup_32(const uint8_t *table, vc i)
 {
 	/* A byte of which bit 7 is set selects 0. */
-	const __m256i i = (__m256i)pack_bytes(a, b);
 	const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
 	const __m256i high =
 		_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(table + 16)));
 
 	return (vc)_mm256_or_si256(
-		_mm256_shuffle_epi8(low, _mm256_adds_epu8(i, _mm256_set1_epi8(0x70))),
-		_mm256_shuffle_epi8(high, _mm256_sub_epi8(i, _mm256_set1_epi8(16))));
+		_mm256_shuffle_epi8(low, _mm256_adds_epu8((__m256i)i, _mm256_set1_epi8(0x70))),
+		_mm256_shuffle_epi8(high, _mm256_sub_epi8((__m256i)i, _mm256_set1_epi8(16))));
 }
 #else
 #define LOOKUP_32 0
+#endif
+
+#if LANES > 4
+/* Within each 128-bit part, 32-bit lane i of v[j] becomes lane j of v[i]. */
+INLINE void transpose_parts(vc *v)
+{
+	const vc a = unpack32_low(v[0], v[1]), b = unpack32_high(v[0], v[1]);
+	const vc c = unpack32_low(v[2], v[3]), d = unpack32_high(v[2], v[3]);
+
+	v[0] = unpack64_low(a, c);
+	v[1] = unpack64_high(a, c);
+	v[2] = unpack64_low(b, d);
+	v[3] = unpack64_high(b, d);
+}
+
+/* Byte 4 i + j of each 128-bit part becomes byte 4 j + i. */
+INLINE vc transpose_bytes(vc v)
+{
+	const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vc)_mm512_shuffle_epi8((__m512i)v, _mm512_broadcast_i32x4(order));
+#else
+	return (vc)_mm256_shuffle_epi8((__m256i)v, _mm256_broadcastsi128_si256(order));
+#endif
+}
+
+/* A vector of 128-bit parts, of which part i is at p + i * step bytes */
+INLINE vc load_parts(const void *p, int64_t step)
+{
+	const char *const c = p;
+	const __m128i first = _mm_loadu_si128((const void *)c);
+	const __m128i second = _mm_loadu_si128((const void *)(c + step));
+#if HZ_VEC == HZ_VEC_AVX512
+	const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+	const __m512i v = _mm512_inserti32x4(_mm512_castsi256_si512(low),
+					     _mm_loadu_si128((const void *)(c + 2 * step)), 2);
+
+	return (vc)_mm512_inserti32x4(v, _mm_loadu_si128((const void *)(c + 3 * step)), 3);
+#else
+	return (vc)_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+#endif
+}
+
+/* 128-bit parts of a and b in turn: v[0] has those of their lower halves. */
+INLINE void parts_in_turn(vc a, vc b, vc *v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	v[0] = (vc)_mm512_permutex2var_epi64(
+		(__m512i)a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), (__m512i)b);
+	v[1] = (vc)_mm512_permutex2var_epi64(
+		(__m512i)a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), (__m512i)b);
+#else
+	v[0] = (vc)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x20);
+	v[1] = (vc)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x31);
+#endif
+}
+
+/* What most_magnitude() starts with */
+INLINE vf no_magnitude(void)
+{
+	return (vf)set_i(HZ_VEC == HZ_VEC_AVX512 ? 0x7fc00000 : 0);
+}
+
+/* The larger magnitude; NaN if both are NaN, or with AVX2 if one is */
+INLINE vf most_magnitude(vf a, vf b)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vf)_mm512_range_ps((__m512)a, (__m512)b, 0xb);
+#else
+	return (vf)max_i((vi)a & INT32_MAX, (vi)b & INT32_MAX);
+#endif
+}
 #endif
 
 #undef BINARY

@@ -37,18 +37,18 @@ struct hzi_head {
 };
 
 /*
- * Transforms of 2^bits = 16 to 128 contiguous bfloat16 numbers to bfloat16: count numbers, a
- * multiple of 2^bits and of 2 * lanes. Results are rounded to nearest with `nearest`, else to odd:
- * the lowest bit is set if any bit beyond it is. pre, if not NULL: element i is first multiplied by
- * pre[i & pre_mask], 2 * lanes elements at a time. most, if not NULL: gets the bits of the largest
- * magnitude of f32, or with `nearest` of bfloat16, and y is not written.
+ * Transforms of 2^bits contiguous bfloat16 numbers, from 16 to 32 * lanes, `count` numbers in all, a
+ * multiple of 2^bits and of 32. y and amax: rows of 32 results and their largest magnitudes as
+ * struct hzi_format_transposed has them, to a whole vector of rows; before the multiplication by
+ * scale, or with `nearest` behind it and rounded to bfloat16. pre, if not NULL: number i is first
+ * multiplied by pre[(first + i) & pre_mask]; pre_mask is 15 or more or, for all bits, -1.
  */
-struct hzi_hadamard_pairs {
+struct hzi_hadamard_transposed {
 	const uint16_t *x;
-	uint16_t *y;
-	uint32_t *most;
+	float *y;
+	uint32_t *amax;
 	const float *pre;
-	int64_t count, pre_mask;
+	int64_t count, first, pre_mask;
 	int32_t bits;
 	bool nearest;
 	float scale;
@@ -119,7 +119,7 @@ struct hzi_hadamard_kern {
 	int32_t head_bits;	/* largest bits of head() */
 	int32_t pass_bits;	/* largest bits of pass() */
 	int64_t (*head)(const struct hzi_head *a);
-	void (*pairs)(const struct hzi_hadamard_pairs *a);	/* or NULL */
+	void (*transposed)(const struct hzi_hadamard_transposed *a);	/* or NULL */
 	int64_t (*pass)(const struct hzi_pass *a);
 	/*
 	 * An e such that all |x| < 2^e; of f32 and bf16 the least one. x: rows of n elements, ld

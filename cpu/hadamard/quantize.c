@@ -36,7 +36,7 @@ struct code_job {
 	struct job j;
 	struct codes codes;
 	bool fetch;			/* prefetch lines of codes and values */
-	bool pairs;			/* rows may become codes as code_pairs() does it */
+	bool transposed;		/* rows may become codes as code_transposed() does it */
 	/* the row that all threads share */
 	struct rows run;
 	float *values;
@@ -169,16 +169,15 @@ static void convert_given(const struct code_job *job, int64_t item, float *value
 	}
 }
 
-/* convert() to or from any format; see hzi_cpu_format_part() about `rounded`. */
-static bool convert_format(const struct code_job *job, int64_t item, float *values, int64_t begin,
-			   int64_t end, bool rounded)
+/* convert() to or from any format */
+static void convert_format(const struct code_job *job, int64_t item, float *values, int64_t begin,
+			   int64_t end)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const struct codes *c = &job->codes;
 	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
 	const struct hzi_format_row row = {
-		.x = (char *)values, .x_dtype = rounded ? HZ_BF16 : HZ_F32, .x_step = 1,
-		.rounded = rounded, .cached = true,
+		.x = (char *)values, .x_dtype = HZ_F32, .x_step = 1, .cached = true,
 		.q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				    (int64_t)hz_dtype_size(c->q_dtype),
 		.p = item_offset(a->ndim, a->shape, c->scale_stride, item),
@@ -186,14 +185,12 @@ static bool convert_format(const struct code_job *job, int64_t item, float *valu
 	};
 	struct hzi_format_work w = *c->format;
 	uint32_t most = 0;
-	bool done;
 
 	if (w.most)
 		w.most = &most;
-	done = c->part(&w, &row, i, count);
+	c->part(&w, &row, i, count);
 	if (w.most)
 		hzi_cpu_format_most(c->format->most, most);
-	return done;
 }
 
 /*
@@ -209,7 +206,7 @@ static void convert(const struct code_job *job, int64_t item, float *values, int
 	char *q, *scale;
 
 	if (c->format) {
-		convert_format(job, item, values, begin, end, false);
+		convert_format(job, item, values, begin, end);
 		return;
 	}
 	if (c->given) {
@@ -280,59 +277,80 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 }
 
 /*
- * Whether code_pairs() may support rows: short transforms of contiguous bfloat16 numbers, to a
- * format that only needs results of 16 bits, or to find the largest of all.
+ * Whether code_transposed() may support rows: short transforms of contiguous bfloat16 numbers, to a
+ * format of blocks, or to find the largest of all.
  */
-static bool supports_pairs(const struct code_job *job)
+static bool supports_transposed(const struct code_job *job)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const struct codes *c = &job->codes;
 	const struct hzi_segment *seg = a->plan.seg;
-	const int64_t step = max_i64(2 * job->j.kern->lanes, seg->length);
 
-	if (!job->j.kern->pairs || !c->format || c->dequantize || !c->format->a->chosen ||
+	if (!job->j.kern->transposed || !c->format || c->dequantize || !c->format->a->chosen ||
 	    c->format->a->round_to == HZ_F16)
 		return false;
-	if (!c->format->most && !hzi_format_in_blocks(c->format, false))
+	if (!c->format->most && !hzi_format_in_blocks(c->format, true))
 		return false;
-	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->k > 7 || a->post.data ||
-	    a->x_dtype != HZ_BF16 || a->x_step != 1 || (a->blocks > 1 && a->x_block != a->plan.n))
+	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || 1 << seg->k > 32 * job->j.kern->lanes ||
+	    a->post.data || a->x_dtype != HZ_BF16 || a->x_step != 1 ||
+	    (a->blocks > 1 && a->x_block != a->plan.n))
 		return false;
-	/* A factor that is NaN has no more bits than a bfloat16 number, unless it is f32. */
+	/* A NaN of f32 may have bits that rounding turns into a number. */
 	if (a->pre.data && a->pre.kind == HZ_F32)
 		return false;
-	/* Factors of a block that repeat have to be whole vectors. */
-	if (a->pre.data && a->blocks > 1 && !a->pre.block_step &&
-	    (a->plan.n < step || (a->plan.n & (a->plan.n - 1))))
+	/* Factors of a block that repeat are found by a mask. */
+	if (a->pre.data && a->blocks > 1 && !a->pre.block_step && (a->plan.n & (a->plan.n - 1)))
 		return false;
-	return row_length(a) % step == 0 && row_length(a) % 32 == 0;
+	return row_length(a) % seg->length == 0 && row_length(a) % 32 == 0;
 }
 
+/* The most rows of 32 numbers between transform and codes */
+#define TRANSPOSED_ROWS 64
+
 /*
- * Transforms a row to bfloat16 and quantizes that, or finds its largest magnitude; returns false,
- * with some of the codes written, if sums overflow or exact values are needed.
+ * Transforms a row and quantizes it, or finds its largest magnitude; returns false, with some of the
+ * codes written, if sums overflow or a group is unsupported.
  */
-static bool code_pairs(const struct code_job *job, const struct rows *r, const char *x,
-		       int64_t item, float *values)
+static bool code_transposed(const struct code_job *job, const struct rows *r, const char *x,
+			    int64_t item, float *values)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
-	const bool repeats = a->blocks > 1 && !a->pre.block_step;
-	const struct hzi_format_work *format = job->codes.format;
+	const struct codes *c = &job->codes;
+	const struct hzi_format_work *w = c->format;
+	const struct hzi_format_args *f = w->a;
+	const bool repeats = a->blocks > 1 && !a->pre.block_step, nearest = f->round_to == HZ_BF16;
+	const int64_t length = row_length(a), step = 32 * TRANSPOSED_ROWS;
+	const float scale = nearest ? 1 : a->plan.seg->scale;
+	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
+				 (int64_t)hz_dtype_size(c->q_dtype);
+	uint8_t *scales = (uint8_t *)f->scales + item_offset(a->ndim, a->shape, c->scale_stride, item);
 	uint32_t most = 0;
-	struct hzi_fp_watch w;
 
-	hzi_fp_watch_begin(&w);
-	job->j.kern->pairs(&(struct hzi_hadamard_pairs){
-		.x = (const uint16_t *)(const void *)x, .y = (uint16_t *)(void *)values,
-		.pre = r->pre, .pre_mask = repeats ? a->plan.n - 1 : -1, .count = row_length(a),
-		.bits = a->plan.seg->k, .scale = a->plan.seg->scale,
-		.nearest = format->a->round_to == HZ_BF16, .most = format->most ? &most : NULL,
-	});
-	if (hzi_fp_watch_end(&w))
-		return false;
-	if (!format->most)
-		return convert_format(job, item, values, 0, pieces(job), true);
-	hzi_cpu_format_most(format->most, most);
+	for (int64_t i = 0; i < length; i += step) {
+		const int64_t count = min_i64(step, length - i);
+		uint32_t amax[2 * TRANSPOSED_ROWS];
+		struct hzi_fp_watch watch;
+		char *to = q + i * hzi_format_bits(c->q_dtype) / 8;
+
+		hzi_fp_watch_begin(&watch);
+		job->j.kern->transposed(&(struct hzi_hadamard_transposed){
+			.x = (const uint16_t *)(const void *)x + i, .y = values, .amax = amax,
+			.pre = r->pre, .pre_mask = repeats ? a->plan.n - 1 : -1, .count = count,
+			.first = i, .bits = a->plan.seg->k, .scale = a->plan.seg->scale,
+			.nearest = nearest});
+		if (hzi_fp_watch_end(&watch))
+			return false;
+		for (int64_t g = 0; w->most && g < ceil_div(count, 32 * job->j.kern->lanes) *
+						     2 * job->j.kern->lanes; g++)
+			most = amax[g] > most ? amax[g] : most;
+		if (!w->most && !w->kern->transposed(&(struct hzi_format_transposed){
+			.t_rows = values, .amax = amax, .q = to, .scales = scales + i / f->group,
+			.rows = count / 32, .q_dtype = c->q_dtype, .rule = f->rule,
+			.stream = w->stream && (uintptr_t)to % 64 == 0, .scale = scale, .t = w->t}))
+			return false;
+	}
+	if (w->most)
+		hzi_cpu_format_most(w->most, hzi_float_bits(hzi_bits_float(most) * scale));
 	return true;
 }
 
@@ -364,11 +382,12 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 						min_i64(end - begin, most));
 
 		r.scratch = scratch;
-		if (job->pairs) {
+		if (job->transposed) {
 			const int64_t ld = a->blocks * r.x_ld * 2;
 			int64_t i = 0;
 
-			while (i < rows && code_pairs(job, &r, r.x + i * ld, begin + i, values))
+			while (i < rows && code_transposed(job, &r, r.x + i * ld, begin + i,
+							   values))
 				i++;
 			if (i == rows) {
 				begin += rows;
@@ -464,7 +483,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 		    row_length(a) <= FETCH_TO;
 	job.j.areas = code_areas(job.j.kern, a, codes->dequantize, threads);
 	job.j.area_bytes = areas_bytes(&job.j.areas);
-	job.pairs = supports_pairs(&job);
+	job.transposed = supports_transposed(&job);
 	if (is_long(a) || (threads > 1 && job.j.items < threads)) {
 		long_rows(&job, threads);
 	} else {

@@ -23,7 +23,7 @@ void HZI_FILL(hadamard)(void *table)
 	kern->pass_bits = REG_BITS;
 	kern->head = head;
 #if LANES > 4
-	kern->pairs = pairs;
+	kern->transposed = transposed;
 #endif
 	kern->pass = pass;
 	kern->exponent = exponent;

@@ -322,15 +322,13 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 }
 
 /* Groups that a batch holds; see hzi_cpu_format_part(). */
-static bool choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
+static void choose_batch(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n, struct batch *b)
 {
 	struct hzi_format_codes c = {0};
 
 	if (choose_blocks(w, row, i, n, b))
-		return true;
-	if (row->rounded)
-		return false;
+		return;
 	memset(b->amax, 0, sizeof(*b->amax) * (size_t)ceil_div(n, w->a->group));
 	if (reads_bf16(w->a, row, n)) {
 		c.x = (const uint16_t *)(const void *)row->x + i;
@@ -341,7 +339,6 @@ static bool choose_batch(const struct hzi_format_work *w, const struct hzi_forma
 	choose_scales(w, row, i, n, w->a->group, b);
 	chosen_factors(w, n, w->a->group, b, &c);
 	run_codes(w, row, i, n, b, &c);
-	return true;
 }
 
 /* A longer group is read twice. */
@@ -362,7 +359,7 @@ static void choose_long(const struct hzi_format_work *w, const struct hzi_format
 	}
 }
 
-bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n)
 {
 	const struct hzi_format_args *a = w->a;
@@ -371,9 +368,9 @@ bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 	struct batch b;
 
 	if (a->dequantize && dequantize_blocks(w, row, i, n))
-		return true;
+		return;
 	if (a->chosen && !w->most && in_place(a, row) && choose_blocks(w, row, i, n, &b))
-		return true;
+		return;
 	for (int64_t j = 0; j < n; j += batch) {
 		const int64_t count = min_i64(batch, n - j);
 
@@ -383,10 +380,9 @@ bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 			load_batch(w, row, i + j, count, BATCH, w->most, &b);
 		else if (a->dequantize)
 			dequantize_batch(w, row, i + j, count, &b);
-		else if (a->chosen && count <= BATCH) {
-			if (!choose_batch(w, row, i + j, count, &b))
-				return false;
-		} else if (a->chosen)
+		else if (a->chosen && count <= BATCH)
+			choose_batch(w, row, i + j, count, &b);
+		else if (a->chosen)
 			choose_long(w, row, i + j, count, &b);
 		else {
 			struct hzi_format_codes c = {0};
@@ -396,7 +392,6 @@ bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 			run_codes(w, row, i + j, count, &b, &c);
 		}
 	}
-	return true;
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

@@ -108,6 +108,25 @@ struct hzi_format_blocks {
 };
 
 /*
+ * Rows of 32 floats, `lanes` of which are transposed at a time, to codes of a float format, contiguous
+ * by rows, and scales of a byte: of each row by a rule of MX, or of each half by NV_TE or NV_TORCHAO
+ * and t. Element e of lane l is t_rows[e * lanes + l] * scale, and amax[h * lanes + l] has the bits
+ * of the largest magnitude of half h of t_rows; lane 4 p + r is row r * lanes / 4 + p. Behind
+ * the last row there are others to a whole vector. stream: as above
+ */
+struct hzi_format_transposed {
+	const float *t_rows;
+	const uint32_t *amax;
+	void *q;
+	uint8_t *scales;
+	int64_t rows;
+	int32_t q_dtype, rule;
+	bool stream;
+	float scale;
+	struct hzi_tensor_factor t;
+};
+
+/*
  * Contiguous codes of a float format to contiguous x: x = fl(code * scale) * tensor. The scales are
  * e8m0 of groups of 32 or, where q is e2m1 and `nv` is set, e4m3 of groups of 16; `groups` have a
  * multiple of 32 elements. stream: non-temporal stores to x, whose address is a multiple of 64.
@@ -157,23 +176,22 @@ static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_fo
 }
 
 /*
- * A row: its first float and code, and the numbers of its first scale and random number. rounded: x
- * is what to_bf16() makes of the row; cached: x is in L1.
+ * A row: its first float and code, and the numbers of its first scale and random number. cached: x is
+ * in L1.
  */
 struct hzi_format_row {
 	char *x, *q;
 	int32_t x_dtype;
-	bool rounded, cached;
+	bool cached;
 	int64_t x_step, p, r;
 };
 
 /*
  * Quantizes or dequantizes n elements of a row, from i on. i is a multiple of HZI_FORMAT_BATCH or,
- * where scales are chosen, of the group; n is that, too, or ends the row. Returns false if x is
- * rounded, which hzi_format_in_blocks() allows, and the exact numbers are needed.
+ * where scales are chosen, of the group; n is that, too, or ends the row.
  */
 #define HZI_FORMAT_BATCH 1024
-bool hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
+void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_format_row *row,
 			 int64_t i, int64_t n);
 
 struct hzi_quantize_kern {
@@ -188,6 +206,8 @@ struct hzi_quantize_kern {
 	/* false: not all; there are NaN or Inf, also in factors, or, of MX, a scale below 2^-111 */
 	bool (*mx)(const struct hzi_format_blocks *a);
 	bool (*nv)(const struct hzi_format_blocks *a);
+	/* or NULL; false: not all, as of mx() and nv(), or of MX a scale beyond 2^-95 .. 2^113 */
+	bool (*transposed)(const struct hzi_format_transposed *a);
 	/* or NULL; false: not all, a scale is NaN or a product may be */
 	bool (*values)(const struct hzi_format_values *a);
 	void (*stream_end)(void);

@@ -876,7 +876,7 @@ static double distance(int dtype, const void *a, const void *b, int64_t n)
 
 /*
  * The same from bfloat16, by each ISA level in one call, and apart by plain C. Some rows have NaN,
- * Inf, subnormals, or numbers whose sums exceed f32.
+ * Inf, subnormals, numbers whose sums exceed f32, or only large or small ones.
  */
 static void test_rotated_bf16(void)
 {
@@ -893,7 +893,7 @@ static void test_rotated_bf16(void)
 		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV_TORCHAO, 0, 16},
 	};
 	static const uint16_t odd[] = {0x7fff, 0xff80, 0x7f7f, 0x0001, 0xff7f, 0x0080, 0x7f81};
-	enum { M = 9, N = 1056 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
+	enum { M = 9, N = 2560 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
 	static uint16_t x[M * N], half[M * N];
 	static float rotated[M * N];
 	static uint8_t signs[N / 8], q[2][M * N], s[2][M * N];
@@ -904,12 +904,14 @@ static void test_rotated_bf16(void)
 		bail("%s", hz_open_errmsg());
 	for (int r = 0; r < 4 * KINDS; r++) {
 		const int k = r % KINDS, pack = kind[k].q_dtype == HZ_E2M1X2 ? 2 : 1;
-		const int64_t block = 8 << (r + r / KINDS) % 5, pad = r % 3 == 0 ? 7 : 0;
-		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 1056 / 128)) * 128 +
+		const int64_t block = 8 << (r + r / KINDS * 2) % 7, pad = r % 3 == 0 ? 7 : 0;
+		const int64_t step = block < 128 ? 128 : block;
+		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 2560 / (uint64_t)step)) * step +
 				  (block <= 32 ? 32 : 0);
 		const int64_t groups = n / kind[k].group;
 		const int found = kind[k].s_dtype == HZ_E4M3 && rnd_below(&rnd, 2);
-		float factor[2] = {0.01f, 0.01f};
+		const float given = r % 4 == 3 ? 0.001f : 0.01f;
+		float factor[2] = {given, given};
 		const hz_tensor pre = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (r & 4 ? n : block) / 8);
 		hz_hadamard_opts h = {.block = block, .pre = r & 2 ? &pre : NULL};
 		hz_tensor tx = hz_tensor_2d(x, HZ_BF16, HZ_CPU, M, n), ty = tx;
@@ -917,7 +919,8 @@ static void test_rotated_bf16(void)
 
 		tx.stride[0] = n + pad;
 		for (int64_t i = 0; i < M * (n + pad); i++) {
-			const float v = (float)rnd_normal(&rnd);
+			const float far = r % 2 ? 0x1p-90f : 0x1p100f;
+			const float v = (float)rnd_normal(&rnd) * (i / (n + pad) == 7 ? far : 1);
 			uint32_t bits;
 
 			memcpy(&bits, &v, 4);

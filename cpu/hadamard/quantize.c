@@ -277,8 +277,8 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 }
 
 /*
- * Whether code_transposed() may support rows: short transforms of contiguous bfloat16 numbers, to a
- * format of blocks, or to find the largest of all.
+ * Whether code_transposed() may support rows: transforms of up to TOGETHER_FLOATS contiguous bfloat16
+ * numbers, to a format of blocks, or to find the largest of all.
  */
 static bool supports_transposed(const struct code_job *job)
 {
@@ -291,7 +291,7 @@ static bool supports_transposed(const struct code_job *job)
 		return false;
 	if (!c->format->most && !hzi_format_in_blocks(c->format, true))
 		return false;
-	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || 1 << seg->k > 32 * job->j.kern->lanes ||
+	if (a->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->length > TOGETHER_FLOATS ||
 	    a->post.data || a->x_dtype != HZ_BF16 || a->x_step != 1 ||
 	    (a->blocks > 1 && a->x_block != a->plan.n))
 		return false;
@@ -304,8 +304,8 @@ static bool supports_transposed(const struct code_job *job)
 	return row_length(a) % seg->length == 0 && row_length(a) % 32 == 0;
 }
 
-/* The most rows of 32 numbers between transform and codes */
-#define TRANSPOSED_ROWS 64
+/* Numbers between transform and codes, or one transform */
+#define TRANSPOSED_FLOATS 2048
 
 /*
  * Transforms a row and quantizes it, or finds its largest magnitude; returns false, with some of the
@@ -319,7 +319,8 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 	const struct hzi_format_work *w = c->format;
 	const struct hzi_format_args *f = w->a;
 	const bool repeats = a->blocks > 1 && !a->pre.block_step, nearest = f->round_to == HZ_BF16;
-	const int64_t length = row_length(a), step = 32 * TRANSPOSED_ROWS;
+	const int64_t length = row_length(a);
+	const int64_t step = max_i64(TRANSPOSED_FLOATS, a->plan.seg->length);
 	const float scale = nearest ? 1 : a->plan.seg->scale;
 	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				 (int64_t)hz_dtype_size(c->q_dtype);
@@ -328,7 +329,7 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 
 	for (int64_t i = 0; i < length; i += step) {
 		const int64_t count = min_i64(step, length - i);
-		uint32_t amax[2 * TRANSPOSED_ROWS];
+		uint32_t amax[TOGETHER_FLOATS / 16];
 		struct hzi_fp_watch watch;
 		char *to = q + i * hzi_format_bits(c->q_dtype) / 8;
 

@@ -893,7 +893,7 @@ static void test_rotated_bf16(void)
 		{HZ_E2M1X2, HZ_E4M3, HZ_SCALE_NV_TORCHAO, 0, 16},
 	};
 	static const uint16_t odd[] = {0x7fff, 0xff80, 0x7f7f, 0x0001, 0xff7f, 0x0080, 0x7f81};
-	enum { M = 9, N = 2560 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
+	enum { M = 9, N = 8192 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
 	static uint16_t x[M * N], half[M * N];
 	static float rotated[M * N];
 	static uint8_t signs[N / 8], q[2][M * N], s[2][M * N];
@@ -904,9 +904,9 @@ static void test_rotated_bf16(void)
 		bail("%s", hz_open_errmsg());
 	for (int r = 0; r < 4 * KINDS; r++) {
 		const int k = r % KINDS, pack = kind[k].q_dtype == HZ_E2M1X2 ? 2 : 1;
-		const int64_t block = 8 << (r + r / KINDS * 2) % 7, pad = r % 3 == 0 ? 7 : 0;
+		const int64_t block = 8 << 5 * r % 11, pad = r % 3 == 0 ? 7 : 0;
 		const int64_t step = block < 128 ? 128 : block;
-		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 2560 / (uint64_t)step)) * step +
+		const int64_t n = (1 + (int64_t)rnd_below(&rnd, 1 + 2432 / (uint64_t)step)) * step +
 				  (block <= 32 ? 32 : 0);
 		const int64_t groups = n / kind[k].group;
 		const int found = kind[k].s_dtype == HZ_E4M3 && rnd_below(&rnd, 2);

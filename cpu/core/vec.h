@@ -596,6 +596,34 @@ INLINE int has_subnormal(const vf *v, const int n)
 #endif
 }
 
+/* Whether v[] holds a NaN; n is even */
+INLINE int has_nan(const vf *v, const int n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	__mmask16 any = 0;
+
+	UNROLL
+	for (int i = 0; i < n; i += 2)
+		any |= _mm512_cmp_ps_mask((__m512)v[i], (__m512)v[i + 1], _CMP_UNORD_Q);
+	return any != 0;
+#elif HZ_VEC == HZ_VEC_AVX2
+	__m256 any = _mm256_setzero_ps();
+
+	UNROLL
+	for (int i = 0; i < n; i += 2)
+		any = _mm256_or_ps(any, _mm256_cmp_ps((__m256)v[i], (__m256)v[i + 1],
+						      _CMP_UNORD_Q));
+	return _mm256_movemask_ps(any);
+#else
+	vi most = {0};
+
+	UNROLL
+	for (int i = 0; i < n; i++)
+		most = max_i(most, (vi)v[i] & INT32_MAX);
+	return any_gt(most, set_i(0x7f800000));
+#endif
+}
+
 /* f32_to_bf16() of numbers that are not subnormal */
 INLINE void store_bf16_normal(uint16_t *p, vf v)
 {

@@ -277,8 +277,8 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 }
 
 /*
- * Whether code_transposed() may support rows: transforms of up to TOGETHER_FLOATS contiguous bfloat16
- * numbers, to a format of blocks, or to find the largest of all.
+ * Whether code_transposed() may support rows: transforms of up to TOGETHER_FLOATS contiguous
+ * bfloat16 numbers, to a format of blocks, or to find the largest of all.
  */
 static bool supports_transposed(const struct code_job *job)
 {
@@ -308,8 +308,8 @@ static bool supports_transposed(const struct code_job *job)
 #define TRANSPOSED_FLOATS 2048
 
 /*
- * Transforms a row and quantizes it, or finds its largest magnitude; returns false, with some of the
- * codes written, if sums overflow or a group is unsupported.
+ * Transforms a row and quantizes it, or finds its largest magnitude; returns false, with some of
+ * the codes written, if sums overflow or a group is unsupported.
  */
 static bool code_transposed(const struct code_job *job, const struct rows *r, const char *x,
 			    int64_t item, float *values)
@@ -324,7 +324,8 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 	const float scale = nearest ? 1 : a->plan.seg->scale;
 	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				 (int64_t)hz_dtype_size(c->q_dtype);
-	uint8_t *scales = (uint8_t *)f->scales + item_offset(a->ndim, a->shape, c->scale_stride, item);
+	uint8_t *scales = (uint8_t *)f->scales +
+			  item_offset(a->ndim, a->shape, c->scale_stride, item);
 	uint32_t most = 0;
 
 	for (int64_t i = 0; i < length; i += step) {

@@ -108,11 +108,12 @@ struct hzi_format_blocks {
 };
 
 /*
- * Rows of 32 floats, `lanes` of which are transposed at a time, to codes of a float format, contiguous
- * by rows, and scales of a byte: of each row by a rule of MX, or of each half by NV_TE or NV_TORCHAO
- * and t. Element e of lane l is t_rows[e * lanes + l] * scale, and amax[h * lanes + l] has the bits
- * of the largest magnitude of half h of t_rows; lane 4 p + r is row r * lanes / 4 + p. Behind
- * the last row there are others to a whole vector. stream: as above
+ * Rows of 32 floats to contiguous codes of a float format and scales of a byte: of each row by a
+ * rule of MX, or of each half of a row by NV_TE or NV_TORCHAO and t. Rows are transposed, `lanes`
+ * at a time (hzi_hadamard_kern): element e of lane l is t_rows[e * lanes + l] * scale, and
+ * amax[h * lanes + l] has the bits of the largest magnitude of half h before the multiplication.
+ * Lane 4 p + r is row r * lanes / 4 + p. Behind the last row there are others up to a multiple of
+ * lanes. stream: as above
  */
 struct hzi_format_transposed {
 	const float *t_rows;
@@ -176,8 +177,8 @@ static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_fo
 }
 
 /*
- * A row: its first float and code, and the numbers of its first scale and random number. cached: x is
- * in L1.
+ * A row: its first float and code, and the numbers of its first scale and random number. cached: x
+ * is in L1.
  */
 struct hzi_format_row {
 	char *x, *q;

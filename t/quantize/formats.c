@@ -875,10 +875,10 @@ static double distance(int dtype, const void *a, const void *b, int64_t n)
 }
 
 /*
- * The same from bfloat16, by each ISA level in one call, and apart by plain C. Some rows have NaN,
- * Inf, subnormals, numbers whose sums exceed f32, or only large or small ones.
+ * The same from any floats, by each ISA level in one call, and apart by plain C. Some rows have
+ * NaN, Inf, subnormals, numbers whose sums exceed f32, or only large or small ones.
  */
-static void test_rotated_bf16(void)
+static void test_rotated_levels(void)
 {
 	static const struct {
 		int q_dtype, s_dtype, rule, round_to;
@@ -895,7 +895,7 @@ static void test_rotated_bf16(void)
 	static const uint16_t odd[] = {0x7fff, 0xff80, 0x7f7f, 0x0001, 0xff7f, 0x0080, 0x7f81};
 	enum { M = 9, N = 8192 + 64, KINDS = sizeof(kind) / sizeof(*kind) };
 	static uint16_t x[M * N], half[M * N];
-	static float rotated[M * N];
+	static float x32[M * N], rotated[M * N];
 	static uint8_t signs[N / 8], q[2][M * N], s[2][M * N];
 	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C, .threads = 1};
 	hz_context *c;
@@ -914,7 +914,9 @@ static void test_rotated_bf16(void)
 		float factor[2] = {given, given};
 		const hz_tensor pre = hz_tensor_1d(signs, HZ_U8, HZ_CPU, (r & 4 ? n : block) / 8);
 		hz_hadamard_opts h = {.block = block, .pre = r & 2 ? &pre : NULL};
-		hz_tensor tx = hz_tensor_2d(x, HZ_BF16, HZ_CPU, M, n), ty = tx;
+		const int dtype = r % 4 == 1 ? HZ_F32 : r % 4 == 2 ? HZ_F16 : HZ_BF16;
+		void *const from = dtype == HZ_F32 ? (void *)x32 : x;
+		hz_tensor tx = hz_tensor_2d(from, dtype, HZ_CPU, M, n), ty = tx;
 		int bad = 0;
 
 		tx.stride[0] = n + pad;
@@ -925,12 +927,20 @@ static void test_rotated_bf16(void)
 
 			memcpy(&bits, &v, 4);
 			x[i] = (uint16_t)(bits >> 16);
+			if (dtype != HZ_BF16)
+				ref_put(dtype, from, i, v);
 		}
 		for (int64_t i = 0; i < M && r >= KINDS; i += 2)
 			x[i * (n + pad) + (int64_t)rnd_below(&rnd, (uint64_t)n)] =
 				odd[(size_t)(r + i) % (sizeof(odd) / sizeof(*odd))];
 		for (int64_t i = 0; i < n && r >= KINDS; i++)
 			x[5 * (n + pad) + i] = (uint16_t)(0x7f00 + rnd_below(&rnd, 0x80));
+		for (int64_t i = 0; i < M * (n + pad) && dtype == HZ_F32 && r >= KINDS; i++) {
+			const uint32_t low = (uint32_t)rnd_u64(&rnd) & 0xffff;
+			const uint32_t bits = (uint32_t)x[i] << 16 | low;
+
+			memcpy(&x32[i], &bits, 4);
+		}
 		for (int64_t i = 0; i < N / 8; i++)
 			signs[i] = (uint8_t)rnd_below(&rnd, 256);
 		ty.data = kind[k].round_to ? (void *)half : rotated;
@@ -962,7 +972,7 @@ static void test_rotated_bf16(void)
 			if (bad)
 				diag("%s", devs[d].name);
 		}
-		ok(!bad, "bf16 to %s by %s, rule %d, blocks of %d, rows of %d",
+		ok(!bad, "%s to %s by %s, rule %d, blocks of %d, rows of %d", hz_dtype_name(dtype),
 		   hz_dtype_name(kind[k].q_dtype), hz_dtype_name(kind[k].s_dtype), kind[k].rule,
 		   (int)block, (int)n);
 	}
@@ -1278,7 +1288,7 @@ int main(void)
 	dev_open_routes(HZI_OP_quantize);
 	test_random_formats();
 	test_rotated();
-	test_rotated_bf16();
+	test_rotated_levels();
 	test_values();
 	test_contiguous();
 	test_ml_dtypes();

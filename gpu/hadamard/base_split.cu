@@ -6,38 +6,14 @@
  * A block loads a whole row, k >= 3, and does its 2^k part in shared memory, as all blocks of this
  * row do; it then computes some rows of the base matrix, a sum in ascending order, by fused
  * multiply-adds with +-1. A thread has four of them and two columns.
- *
- * In shared memory 4 words of padding follow each 32 elements, or each 2^k if that is less: 16-byte
- * accesses of 8 threads, 32 bytes apart, and accesses at strides of 64 have two-way bank conflicts.
  */
 #include "gpu/device/pdl.cuh"
-#include "gpu/hadamard/butterflies.cuh"
-#include "gpu/hadamard/factors.cuh"
-#include "gpu/hadamard/hadamard.h"
+#include "gpu/hadamard/shared_rows.cuh"
 
 #define ROWS 4			/* of the base matrix */
 #define COLUMNS 2
 
 extern __shared__ float4 shared[];
-
-/* Eight contiguous elements */
-HZ_DEVICE void load_8(float *v, int dtype, const void *x, int64_t i)
-{
-	if (dtype == HZ_F32) {
-		load_piece<4>(v, (const float *)x + i);
-		load_piece<4>(v + 4, (const float *)x + i + 4);
-		return;
-	}
-
-	const uint4 u = *(const uint4 *)((const uint16_t *)x + i);
-	const uint32_t w[4] = {u.x, u.y, u.z, u.w};
-
-#pragma unroll
-	for (int j = 0; j < 4; j++) {
-		v[2 * j] = dtype == HZ_F16 ? f16_low(w[j]) : bf16_low(w[j]);
-		v[2 * j + 1] = dtype == HZ_F16 ? f16_high(w[j]) : bf16_high(w[j]);
-	}
-}
 
 HZ_DEVICE float plus_or_minus(uint32_t bits, int i)
 {
@@ -64,15 +40,12 @@ HZ_DEVICE void store(const hzi_hadamard_job &job, int64_t y, int64_t post, int e
 HZ_DEVICE void base_split(const hzi_hadamard_base_split &p, const uint32_t *signs_of)
 {
 	const hzi_hadamard_job &job = p.job;
-	const int m = job.m, k = job.k, n = m << k, shift = k < 5 ? k : 5;
-	const int step = (1 << k) + (4 << (k - shift));	/* of an index of the base matrix */
+	const int m = job.m, k = job.k, n = m << k;
 	const int quad0 = blockIdx.y * p.quads, quads = min(m / ROWS - quad0, p.quads);
 	float4 *const signs = shared;
-	float *const buffer = (float *)(shared + p.quads * m);
+	const padded_row row((float *)(shared + p.quads * m), k);
+	const int step = (1 << k) + (4 << (k - row.shift));	/* of an index of the base matrix */
 
-	auto at = [&](int e) {
-		return buffer + e + (e >> shift) * 4;
-	};
 	pdl_launch_dependents();
 	for (int i = threadIdx.x; i < quads * m; i += blockDim.x) {
 		const int q = i / m, j = i - q * m;
@@ -89,40 +62,11 @@ HZ_DEVICE void base_split(const hzi_hadamard_base_split &p, const uint32_t *sign
 		const int64_t pre = job.offset + hi * p.dim[0].pre + lo * p.dim[1].pre,
 			      post = job.offset + hi * p.dim[0].post + lo * p.dim[1].post;
 
-		for (int i = threadIdx.x; i < n / 8; i += blockDim.x) {
-			float v[8];
-
-			load_8(v, job.x_dtype, job.x, x + 8 * i);
-			if (job.pre_kind)
-				multiply_factors<8>(v, job.pre_kind, job.pre, pre + 8 * i);
-			stages<8, 0, 3>(v, 3);
-			store_piece<4>(at(8 * i), v);
-			store_piece<4>(at(8 * i) + 4, v + 4);
-		}
-		__syncthreads();
-		for (int b = 3; b < k; b += 3) {
-			const int radix = k - b < 3 ? k - b : 3;
-
-			for (int i = threadIdx.x; i < n >> radix; i += blockDim.x) {
-				const int e = (i >> b << (b + radix)) | (i & ((1 << b) - 1));
-				float v[8];
-
-#pragma unroll
-				for (int j = 0; j < 8; j++)
-					v[j] = j < 1 << radix ? *at(e + (j << b)) : 0.0f;
-				stages<8, 0, 3>(v, radix);
-#pragma unroll
-				for (int j = 0; j < 8; j++) {
-					if (j < 1 << radix)
-						*at(e + (j << b)) = v[j];
-				}
-			}
-			__syncthreads();
-		}
+		transform_rows(row, job, x, pre, n, k);
 		for (int i = threadIdx.x; i < quads << (k - 1); i += blockDim.x) {
 			const int q = i >> (k - 1), c = (i & ((1 << (k - 1)) - 1)) * COLUMNS;
 			const float4 *sign = signs + q * m;
-			const float *from = at(c);
+			const float *from = row.at(c);
 			float sum[ROWS][COLUMNS];
 
 #pragma unroll 4

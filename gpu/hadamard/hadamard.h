@@ -105,6 +105,18 @@ struct hzi_hadamard_segment {
 	int32_t pad_;
 };
 
+/*
+ * Rows whose segments, of several lengths, share a launch; job.m, k and factor are not used.
+ * Blocks: rows, then segments; or, to codes, of a cluster, then rows
+ */
+struct hzi_hadamard_row_segments {
+	struct hzi_hadamard_job job;
+	struct hzi_hadamard_dim dim[2];
+	int32_t nseg, pad_;
+	struct hzi_hadamard_segment seg[HZI_STRIDED_SEGMENTS];
+};
+static_assert(sizeof(struct hzi_hadamard_row_segments) == 776, "the same layout for C and CUDA");
+
 struct hzi_hadamard_strided {
 	struct hzi_hadamard_job job;
 	int32_t ndim, nseg;

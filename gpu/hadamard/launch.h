@@ -22,6 +22,7 @@ struct hzi_hadamard_launch {
 		struct hzi_hadamard_rows rows;
 		struct hzi_hadamard_base_rows base;
 		struct hzi_hadamard_base_split_big split;
+		struct hzi_hadamard_row_segments segments;
 	} p;
 };
 
@@ -59,6 +60,7 @@ HZI_HADAMARD_ROUTE(hadamard_rows);
 HZI_HADAMARD_ROUTE(hadamard_base_rows);
 HZI_HADAMARD_ROUTE(hadamard_columns_16bit);
 HZI_HADAMARD_ROUTE(hadamard_columns);
+HZI_HADAMARD_ROUTE(hadamard_row_segments);
 HZI_HADAMARD_ROUTE(hadamard_by_segment);
 int hzi_cuda_hadamard_strided(struct hz_context *ctx, const void *args);
 HZI_HADAMARD_ROUTE(hadamard_quantize_contiguous);

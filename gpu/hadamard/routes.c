@@ -16,6 +16,9 @@
 	 .run = hzi_cuda_##function}
 
 #define ROWS ROW("rows", "rows of 2^4 to 2^16 elements, any dtypes", hadamard_rows)
+#define ROW_SEGMENTS \
+	ROW("row_segments", "rows of segments of several lengths 2^k, one launch", \
+	    hadamard_row_segments)
 #define BY_SEGMENT \
 	ROW("by_segment", "segments of several lengths, each by its own route", hadamard_by_segment)
 #define STRIDED \
@@ -27,6 +30,7 @@ static const struct hzi_route hadamard[] = {
 	ROW("base_mma", "contiguous 16-bit rows of m 2^k elements, tensor cores",
 	    hadamard_base_mma),
 	ROW("base_f32", "contiguous f32 rows of m 2^k elements", hadamard_base_f32),
+	ROW_SEGMENTS,
 	ROWS,
 	ROW("base_rows", "rows of m 2^k elements, any dtypes", hadamard_base_rows),
 	ROW("columns_16bit", "columns of 2^k elements of one 16-bit dtype", hadamard_columns_16bit),
@@ -38,6 +42,7 @@ static const struct hzi_route hadamard[] = {
 static const struct hzi_route hadamard_quantize[] = {
 	ROW("contiguous", "contiguous 16-bit rows of 2^k elements",
 	    hadamard_quantize_contiguous),
+	ROW_SEGMENTS,
 	ROWS,
 	STRIDED,
 };

@@ -7,13 +7,10 @@
  * but for 16-bit results with a base matrix, which tensor cores compute. Products are written as
  * __fmul_rn(), so that none is contracted with an addition.
  */
-#include "gpu/device/cluster.cuh"
 #include "gpu/device/cp_async.cuh"
 #include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
-#include "gpu/hadamard/butterflies.cuh"
-#include "gpu/hadamard/factors.cuh"
-#include "gpu/hadamard/hadamard.h"
+#include "gpu/hadamard/shared_rows.cuh"
 #include "gpu/quantize/quantize.cuh"
 
 extern __shared__ float4 shared[];

@@ -136,6 +136,112 @@ bool hzi_hadamard_aligned(const void *p, int64_t offset, int dtype, const int64_
 	return offset % (8 * bytes / bits) == 0 && (uintptr_t)p % (uintptr_t)bytes == 0;
 }
 
+/* ---- Rows of several segments in one launch -------------------------------------------------- */
+
+#define SM_CLUSTERS 90		/* the first compute capability with clusters */
+#define ROW_SEGMENTS_BLOCKS 4	/* per SM; with more a launch for each length is faster */
+#define ROW_SEGMENTS_CLUSTER 8	/* most blocks of a row to codes */
+#define ROW_SEGMENTS_THREADS 1024
+#define ROW_SEGMENTS_LOG2_MIN 3
+#define SCRATCH_FLOATS 32		/* of a reduction over warps */
+#define GRID_Y_MAX 65535
+
+/* Floats of shared memory, with the padding of shared_rows.cuh */
+static int64_t padded_floats(const struct hzi_segment *seg)
+{
+	const int64_t n = seg->count * seg->length;
+
+	return n + 4 * (n >> (seg->k < 5 ? seg->k : 5));
+}
+
+/* NULL if groups are whole rows, or of 32 to 256 elements within segments; else the reason */
+static const char *bad_row_groups(const struct hzi_hadamard_call *c)
+{
+	if (c->t->blocks > 1)
+		return "a row has several blocks";
+	if (c->group == c->t->plan.n)
+		return NULL;
+	if (c->group < 32 || c->group > 256)
+		return "groups are not of 32 to 256 elements";
+	for (int s = 0; s < c->t->plan.nseg; s++) {
+		if (c->t->plan.seg[s].length % c->group)
+			return "groups straddle transforms";
+	}
+	return NULL;
+}
+
+static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
+					struct hzi_hadamard_launch *l)
+{
+	const struct hzi_hadamard_args *t = c->t;
+	const struct hzi_plan *plan = &t->plan;
+	const struct hzi_segment whole = {.count = 1, .length = plan->n, .m = 1};
+	struct hzi_hadamard_row_segments *const p = &l->p.segments;
+	int64_t floats[ROW_SEGMENTS_CLUSTER] = {0}, most = 0, threads = 32;
+	int cluster = 1;
+	struct hzi_hadamard_dims dims;
+	const char *why;
+
+	if (plan->nseg == 1)
+		return "the plan has segments of one length";
+	if (c->scale_stride && !c->quantize)
+		return "x is codes";
+	if (c->job.x_step != 1 || c->job.y_step != 1)
+		return "elements of a row are not contiguous";
+	why = c->quantize ? bad_row_groups(c) : NULL;
+	if (why)
+		return why;
+	dims = hzi_hadamard_make_dims(c, c->quantize ? NULL : &whole);
+	if (dims.n > 2)
+		return "rows have more than two dimensions";
+	*p = (struct hzi_hadamard_row_segments){
+		.job = hzi_hadamard_make_job(c, &whole, &dims), .nseg = plan->nseg};
+	p->dim[1] = dims.n ? dims.d[dims.n - 1] : (struct hzi_hadamard_dim){.size = 1};
+	if (dims.n == 2)
+		p->dim[0] = dims.d[0];
+	if (!hzi_hadamard_aligned(p->job.x, 0, p->job.x_dtype,
+				  (int64_t[]){p->dim[0].x, p->dim[1].x}, 2, 16) ||
+	    !hzi_hadamard_aligned(p->job.y, 0, p->job.y_dtype,
+				  (int64_t[]){p->dim[0].y, p->dim[1].y}, 2, c->quantize ? 4 : 16))
+		return "rows are not 16-byte aligned";
+	if (!hzi_hadamard_whole_bytes(&t->pre, 0, p->dim[0].pre, p->dim[1].pre) ||
+	    !hzi_hadamard_whole_bytes(&t->post, 0, p->dim[0].post, p->dim[1].post))
+		return "packed signs of a row do not begin at a byte";
+	/* There is no such launch with one scale for a row. */
+	if (c->group != plan->n && p->job.vectors * plan->nseg > ROW_SEGMENTS_BLOCKS * c->device->sms)
+		return "there are so many rows that a launch for each length is faster";
+	while (c->quantize && c->device->sm >= SM_CLUSTERS && cluster < ROW_SEGMENTS_CLUSTER &&
+	       cluster < plan->nseg)
+		cluster *= 2;
+	for (int s = 0; s < plan->nseg; s++) {
+		const struct hzi_segment *seg = &plan->seg[s];
+		const int64_t n = seg->count * seg->length;
+		int64_t *const own = &floats[c->quantize ? s % cluster : 0];
+
+		if (seg->m > 1 || seg->k < ROW_SEGMENTS_LOG2_MIN)
+			return "segments are not of 2^3 elements or more, without a base matrix";
+		p->seg[s] = (struct hzi_hadamard_segment){
+			.offset = seg->offset, .count = seg->count, .m = 1, .k = seg->k,
+			.factor = seg->scale};
+		*own = (c->quantize ? *own : 0) + padded_floats(seg);
+		most = max_of(most, *own);
+		threads = max_of(threads, min_of(round_up(n / 8, 32), ROW_SEGMENTS_THREADS));
+	}
+	most = 4 * (most + (c->quantize ? SCRATCH_FLOATS : 0));
+	if (most > c->device->shared_block_bytes)
+		return "rows exceed the shared memory of a block";
+	l->kernel = c->quantize ? HZI_KERNEL_hadamard_row_segments_quantize
+				: HZI_KERNEL_hadamard_row_segments;
+	l->bytes = sizeof(*p);
+	l->launch = (struct hzi_launch){
+		.grid = {(unsigned)(c->quantize ? cluster : p->job.vectors),
+			 (unsigned)(c->quantize ? min_of(p->job.vectors, GRID_Y_MAX) :
+						  plan->nseg)},
+		.block = {(unsigned)threads}, .shared_bytes = (unsigned)most,
+		.cluster = (unsigned)cluster, .early = true};
+	return NULL;
+}
+
 /* ---- Routes ---------------------------------------------------------------------------------- */
 
 /* NULL if the kernels of prepare() support every segment, else the reason */
@@ -184,6 +290,20 @@ SEGMENT_ROUTE(rows)
 SEGMENT_ROUTE(base_rows)
 SEGMENT_ROUTE(columns_16bit)
 SEGMENT_ROUTE(columns)
+
+const char *hzi_cuda_hadamard_row_segments_unsupported(const struct hz_context *ctx,
+						       const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+
+	(void)ctx;
+	return prepare_row_segments(c, c->prepared);
+}
+
+int hzi_cuda_hadamard_row_segments(struct hz_context *ctx, const void *args)
+{
+	return launch(ctx, args);
+}
 
 /* Unsupported for quantization: groups may extend over several segments. */
 const char *hzi_cuda_hadamard_by_segment_unsupported(const struct hz_context *ctx, const void *args)

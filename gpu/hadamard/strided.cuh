@@ -532,32 +532,6 @@ HZ_DEVICE void strided(const hzi_hadamard_strided &p, const uint32_t *bits)
 	}
 }
 
-/* The maximum over all threads of a block or cluster; NaN if one is NaN */
-HZ_DEVICE float max_block(float most, float *scratch, int cluster_log2)
-{
-	for (int b = 16; b; b >>= 1)
-		most = max_nan(most, __shfl_xor_sync(0xffffffff, most, b));
-	__syncthreads();
-	if (threadIdx.x % 32 == 0)
-		scratch[threadIdx.x / 32] = most;
-	__syncthreads();
-	for (int w = 0; w < blockDim.x / 32; w++)
-		most = max_nan(most, scratch[w]);
-	if (cluster_log2) {
-		__syncthreads();
-		if (threadIdx.x == 0)
-			scratch[0] = most;
-		cluster_arrive();
-		cluster_wait();
-		for (int r = 0; r < 1 << cluster_log2; r++)
-			most = max_nan(most, cluster_load(cluster_map(shared_address(scratch), r)));
-		cluster_arrive();
-		cluster_wait();
-	}
-	__syncthreads();
-	return most;
-}
-
 /* Quantizes count elements of buffer with one scale; of 4-bit codes, count is even. */
 HZ_DEVICE void store_group(const hzi_hadamard_job &job, const float *buffer, int e, int count,
 			   int step, int64_t y, const quantizer &z)

@@ -14,6 +14,9 @@
 #define HZI_GEMV_WIDE_THREADS 256
 #define HZI_GEMV_THREADS 256	/* of a block of rows and transposed kernels */
 #define HZI_GEMV_ROWS 4		/* rows kernels: rows of A per block */
+#define HZI_GEMV_PLANAR_ROWS 2	/* planar kernels: rows of A per warp */
+#define HZI_GEMV_PLANAR_U(columns) (4 / (columns))	/* steps of 64 of k at a time */
+#define HZI_GEMV_PLANAR_COLUMNS 4	/* most of a block */
 #define HZI_GEMV_TRANSPOSED_ROWS 64	/* transposed kernels: rows of A per block */
 #define HZI_GEMV_MMA_ROWS 32	/* mma kernels: rows of A per block */
 #define HZI_GEMV_MMA_THREADS 512
@@ -34,6 +37,20 @@ struct hzi_quat_gemv {
 	int32_t shares, stages;
 };
 
+/*
+ * A is planes of f16, w first, of which g.a.row and g.a.batch are strides. Grid: as above, with
+ * slices of the columns.
+ */
+struct hzi_quat_gemv_planar {
+	struct hzi_quat_gemv g;
+	int64_t plane, low;	/* pairs from one component to the next, from high to low parts */
+	int64_t scales;		/* of lines, behind an item's planes: at this element */
+	float factor;		/* of A */
+	int32_t parts;		/* warps of a block that share k of the same rows */
+	int32_t slices, pad_;
+};
+
 static_assert(sizeof(struct hzi_quat_gemv) == 544, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_quat_gemv_planar) == 584, "the same layout for C and CUDA");
 
 #endif

@@ -47,6 +47,9 @@ bool hzi_quat_uses_planar_f16(const struct hz_context *ctx, int dtype, int preci
 
 struct hzi_quat_planar hzi_quat_planar_of(int64_t lines, int64_t k, int count, int split);
 
+/* The planes of a packed m x k matrix; by the fast method those of w, x, y, z are the last four. */
+struct hzi_quat_planar hzi_quat_packed_planes(int64_t m, int64_t k, int method, int split);
+
 /*
  * Packed 16-bit matrices also hold a copy of the matrix, behind planes and scales: rows of
  * contiguous quaternions, each aligned to 16 bytes. Elements of a row
@@ -83,6 +86,7 @@ int hzi_quat_planar_map(struct hz_context *ctx, const char *op, struct hzi_tenso
 HZI_QUAT_ROUTE(quat_gemm, gemv_rows)
 HZI_QUAT_ROUTE(quat_gemm, gemv_mma)
 HZI_QUAT_ROUTE(quat_gemm, gemv_transposed)
+HZI_QUAT_ROUTE(quat_gemm, gemv_planar)
 HZI_QUAT_ROUTE(quat_gemm, wgmma)
 HZI_QUAT_ROUTE(quat_gemm, wgmma_in_place)
 HZI_QUAT_ROUTE(quat_gemm, simt_f32)

@@ -27,7 +27,8 @@ int hzi_cuda_quat_gemm_pack(struct hz_context *ctx, const struct hzi_quat_gemm_p
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Costs are ranks; rows without a cost have their index. */
-enum { WGMMA_IN_PLACE, GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, WGMMA, SIMT_F32, LAST };
+enum { WGMMA_IN_PLACE, GEMV_MMA, GEMV_ROWS, GEMV_TRANSPOSED, GEMV_PLANAR, WGMMA, SIMT_F32,
+       LAST };
 
 HZI_RANK(gemv_mma, void, hzi_cuda_quat_gemm_gemv_mma_is_slower(a), GEMV_TRANSPOSED, GEMV_MMA)
 HZI_RANK(wgmma_in_place, void, hzi_cuda_quat_gemm_wgmma_in_place_is_slower(a, false), LAST,
@@ -44,10 +45,12 @@ static const struct hzi_route gemm_routes[] = {
 			    .cost = wgmma_in_place_cost},
 	[GEMV_MMA] = {"gemv_mma", "up to 64 columns, rows of A contiguous, mma.sync",
 		      FUNCTIONS(gemv_mma), .cost = gemv_mma_cost},
-	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, f32, rows of A contiguous",
+	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, of 16 bits 4, rows of A contiguous",
 		       FUNCTIONS(gemv_rows)},
 	[GEMV_TRANSPOSED] = {"gemv_transposed", "up to 8 columns, columns of A contiguous",
 			     FUNCTIONS(gemv_transposed)},
+	[GEMV_PLANAR] = {"gemv_planar", "up to 16 columns, A packed as high and low planes of f16",
+			 FUNCTIONS(gemv_planar)},
 	[WGMMA] = {"wgmma", "operands as planes of f16, TMA and wgmma", HZI_SM_90A,
 		   FUNCTIONS(wgmma), .cost = wgmma_cost},
 	[SIMT_F32] = {"simt_f32", "any operands, as planes of f32, multiply-adds",

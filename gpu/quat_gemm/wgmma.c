@@ -32,7 +32,7 @@ HZI_LINK_IMAGES(quat_gemm);
 
 /* ---- Packing --------------------------------------------------------------------------------- */
 
-static struct hzi_quat_planar packed_planes(int64_t m, int64_t k, int method, int split)
+struct hzi_quat_planar hzi_quat_packed_planes(int64_t m, int64_t k, int method, int split)
 {
 	return hzi_quat_planar_of(m, k, method == HZ_QUAT_FAST ? 8 : 4, split);
 }
@@ -76,7 +76,7 @@ int hzi_cuda_quat_gemm_wgmma_pack(struct hz_context *ctx, const struct hzi_quat_
 	int split;
 
 	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
-	p = packed_planes(a->m, a->k, a->method, split);
+	p = hzi_quat_packed_planes(a->m, a->k, a->method, split);
 	do {
 		const struct hzi_quat_matrix x =
 			item_of(&a->a, a->dtype, 0, offset_of(index, a->a_stride, a->ndim));
@@ -103,7 +103,7 @@ bool hzi_cuda_quat_gemm_uses_copy(const struct hz_context *ctx, const struct hzi
 	hzi_quat_uses_planar_f16(ctx, a->dtype, a->precision, &split);
 	if (!has_copy(a->dtype, split))
 		return false;
-	p = packed_planes(m, k, a->method, split);
+	p = hzi_quat_packed_planes(m, k, a->method, split);
 	*to = *a;
 	to->packed = NULL;
 	to->packed_t = 0;
@@ -180,9 +180,9 @@ static struct plan plan_of(const struct hzi_quat_gemm_args *a, int split)
 	struct plan p;
 
 	if (a->packed && a->packed_t)
-		p.a = packed_planes(a->k, a->m, a->method, split);
+		p.a = hzi_quat_packed_planes(a->k, a->m, a->method, split);
 	else
-		p.a = packed_planes(a->m, a->k, a->method, split);
+		p.a = hzi_quat_packed_planes(a->m, a->k, a->method, split);
 	p.b = hzi_quat_planar_of(a->n, a->k, a->method == HZ_QUAT_FAST ? 8 : 7, split);
 	p.a_left = !a->packed || !a->conj_a;
 	/* Tiles have the contiguous dimension of C as columns where possible. */

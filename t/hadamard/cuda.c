@@ -92,9 +92,9 @@ static const struct row table[] = {
 	{.x = HZ_F32, .y = HZ_F16, .rows = 7, .n = 8,
 	 .kernel = "strided", .launches = 1, .threads = 256, .grid = 1},
 	/* A launch for each length of a block */
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 96,
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 1000, .n = 96,
 	 .kernel = "rows_10 rows_10", .launches = 2, .threads = 128},
-	{.x = HZ_BF16, .y = HZ_F32, .rows = 100, .n = 112,
+	{.x = HZ_BF16, .y = HZ_F32, .rows = 1000, .n = 112,
 	 .kernel = "rows_10 rows_10 rows_10", .launches = 3, .threads = 128},
 	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 387,
 	 .kernel = "strided strided strided strided", .launches = 4, .threads = 256},
@@ -188,8 +188,13 @@ static const struct row table[] = {
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 100, .n = 512, .group = 128,
 	 .o = BLOCK(128), .kernel = "rows_quantize_10", .launches = 1, .threads = 128, .grid = 7},
 	{.op = QUANTIZE, .x = HZ_BF16, .y = HZ_S8, .rows = 9, .n = 96, .group = 32,
-	 .kernel = "strided_quantize", .launches = 1,
-	 .threads = 128, .grid = 9},
+	 .kernel = "row_segments_quantize", .launches = 1,
+	 .threads = 32, .cluster = 2, .grid = 2, .split = 9},
+	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 3, .n = 11008,
+	 .kernel = "row_segments_quantize", .launches = 1,
+	 .threads = 1024, .cluster = 4, .grid = 4, .split = 3},
+	{.op = HADAMARD, .x = HZ_BF16, .y = HZ_BF16, .rows = 3, .n = 11008,
+	 .kernel = "row_segments", .launches = 1, .threads = 1024, .grid = 3, .split = 4},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 9, .n = 387,
 	 .kernel = "strided_quantize", .launches = 1, .threads = 128, .grid = 9},
 	{.op = QUANTIZE, .x = HZ_F32, .y = HZ_S8, .rows = 2, .n = 156 * 4, .o = TRUE_ORDER(156),
@@ -335,7 +340,8 @@ static void test_row(const struct row *r)
 		const struct fakecuda_launch *l = fake->launch(i);
 		const struct hzi_hadamard_job job = job_of(l);
 		const int is_strided = !strncmp(l->kernel, "hadamard_strided", 16);
-		const int is_quantize = !strncmp(l->kernel, "hadamard_strided_quantize", 25);
+		const int is_whole_row = !strncmp(l->kernel, "hadamard_strided_quantize", 25) ||
+					 !strncmp(l->kernel, "hadamard_row_segments", 21);
 
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? " " : "",
 			 l->kernel + strlen("hadamard_"));
@@ -354,7 +360,7 @@ static void test_row(const struct row *r)
 		good &= (job.scale != NULL) == (r->op != HADAMARD) &&
 			(!job.scale || job.scale == scale);
 		if (strncmp(l->kernel, "hadamard_columns", 16))
-			covered += is_quantize ? job.vectors * r->n
+			covered += is_whole_row ? job.vectors * r->n
 						 : job.vectors * ((int64_t)job.m << job.k);
 		else
 			covered += job.vectors * ((int64_t)1 << job.k) * r->n;
@@ -676,7 +682,8 @@ static void test_base_rows(void)
 /* Unsupported calls and a failing driver: the status, the message, no launches */
 static void test_errors(void)
 {
-	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 3, .n = 96};
+	/* So many rows that each length has its own launch */
+	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 300, .n = 96};
 	struct row r = good;
 	void *x = device_memory(1 << 20), *y = device_memory(1 << 20);
 	void *scale = device_memory(1 << 15);

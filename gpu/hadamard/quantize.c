@@ -458,7 +458,14 @@ int hzi_cuda_quantize_hadamard_base_mma(struct hz_context *ctx, const void *args
 	return hzi_hadamard_base_mma_codes(ctx, &a->rotated->t, &p, true);
 }
 
-/* NULL if there is a transform of codes e4m3 or e5m2 to 16-bit floats, else the reason */
+/* Whether codes are e2m1x2 with a scale of e4m3 for each 16 */
+static bool is_nvfp4(const struct hzi_codes_args *a)
+{
+	return a->format && a->q_dtype == HZ_E2M1X2 && a->format->scale_dtype == HZ_E4M3 &&
+	       a->rotated->group == 16 && is_flat(a->rotated);
+}
+
+/* NULL if there is a transform of codes of floats to 16-bit floats, else the reason */
 static const char *bad_scaled_format(const struct hzi_codes_args *a)
 {
 	const struct hzi_format_args *f = a->format;
@@ -467,9 +474,10 @@ static const char *bad_scaled_format(const struct hzi_codes_args *a)
 		return "there is no transform";
 	if (a->rotated->t.y_dtype == HZ_F32)
 		return "y is f32";
-	if (!hzi_format_is_float(f->q_dtype) || !f->scales || f->scale_dtype == HZ_E4M3 ||
-	    f->tensor_scale)
-		return "not a float format by given scales of f32 or e8m0";
+	if (!hzi_format_is_float(f->q_dtype) || !f->scales)
+		return "not a float format by given scales";
+	if (f->scale_dtype == HZ_E4M3 ? !is_nvfp4(a) : f->tensor_scale != NULL)
+		return "a scale of the tensor, or scales of e4m3, but not NVFP4";
 	return f->q_dtype == HZ_E2M1X2 && a->rotated->t.plan.seg[0].k <= LOG2_UNITS
 		       ? "e2m1x2 in transforms of up to 2^7 elements" : NULL;
 }
@@ -489,7 +497,7 @@ const char *hzi_cuda_dequantize_hadamard_scaled_unsupported(const struct hz_cont
 		why = bad_length_or_signs(&r->t);
 	if (why)
 		return why;
-	if (!is_single(r) && (!is_flat(r) || group_log2(r->group) < 0))
+	if (!is_nvfp4(a) && !is_single(r) && (!is_flat(r) || group_log2(r->group) < 0))
 		return "groups are not powers of two from 32 on with successive parameters";
 	return (a->format ? fabsf(r->t.plan.seg[0].scale) <= 1 : supports_scale(a))
 		       ? too_large(ctx, &r->t, 0) : "the product of scales is out of range";
@@ -507,7 +515,8 @@ int hzi_cuda_dequantize_hadamard_scaled(struct hz_context *ctx, const void *args
 	p.q_dtype = a->format ? a->format->q_dtype : HZ_S8;
 	p.scale_dtype = a->format ? a->format->scale_dtype : HZ_F32;
 	p.round_to = t->y_dtype;
-	p.group_log2 = is_single(r) ? 62 : group_log2(r->group);
+	p.group_log2 = is_single(r) || is_nvfp4(a) ? 62 : group_log2(r->group);
+	p.tensor_scale = a->format ? a->format->tensor_scale : NULL;
 	p.flip = a->q_dtype == HZ_S8 ? HZI_S8_FLIP : 0;
 	p.base = HZI_CODE_BASE(a->q_dtype == HZ_S8, a->scales ? 0 : a->zero);
 	if (!p.scales)

@@ -830,20 +830,38 @@ HZ_DEVICE uint4 operands_of(uint2 codes, const hzi_hadamard_quantize &p)
 	return make_uint4(f[0], f[1], f[2], f[3]);
 }
 
+/* Multiplies the operands of 8 codes by a scale of e4m3. */
+HZ_DEVICE uint4 multiply_scale(uint4 w, uint32_t scale)
+{
+	const uint32_t both = fp8_to_f16x2<HZ_E4M3>(scale * 0x101);
+
+	return make_uint4(mul_f16x2(w.x, both), mul_f16x2(w.y, both), mul_f16x2(w.z, both),
+			  mul_f16x2(w.w, both));
+}
+
 /*
  * Loads 4 times 8 codes, STEP elements apart, from element e on of a warp's that begin at e0, and
- * zeros from element count on. Prefetches the codes `ahead` elements further, unless that is 0.
+ * zeros from element count on. Prefetches the codes `ahead` elements further, unless that is 0. With
+ * SCALED also NVFP4's, whose products with scales of e4m3 are exact in f16: 6 bits or fewer.
  */
-template <int STEP>
+template <int STEP, bool SCALED>
 HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, int e, int count,
 			  uint32_t ahead)
 {
 	with_one_of<HZ_S8, HZ_S4X2, HZ_E4M3, HZ_E5M2, HZ_E2M1X2>(p.q_dtype, [&](auto dtype) {
 		constexpr int CODE = decltype(dtype)::value;
 		constexpr bool NIBBLES = CODE == HZ_S4X2 || CODE == HZ_E2M1X2;
+		const bool scaled = SCALED && CODE == HZ_E2M1X2 && p.scale_dtype == HZ_E4M3;
 		const uint8_t *x = (const uint8_t *)p.f.x + code_bytes<CODE>(e0);
+		const uint8_t *scales = (const uint8_t *)p.scales + (e0 >> 4);
+		uint32_t s[4] = {};
 		uint2 codes[4];
 
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (scaled && e + STEP * i < count)
+				s[i] = scales[(e + STEP * i) >> 4];
+		}
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			codes[i] = make_uint2(0, 0);
@@ -859,6 +877,11 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			w[i] = operands_of<CODE>(codes[i], p);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (scaled)
+				w[i] = multiply_scale(w[i], s[i]);
+		}
 	});
 }
 
@@ -905,7 +928,8 @@ HZ_DEVICE void store_16bit(void *y, const float *v, int dtype)
 
 /*
  * GROUPS: a scale for 32, 64 or 128 elements, which are whole chunks of 32, so that scales can be
- * multiplied in after the first stages. Else the chunks of a thread have one scale.
+ * multiplied in after the first stages. Else the chunks of a thread have one scale, or are NVFP4,
+ * whose scales are multiplied into the operands.
  */
 template <bool GROUPS>
 struct dequantization : policy {
@@ -916,6 +940,15 @@ struct dequantization : policy {
 	template <int N>
 	HZ_MEMBER void load_scales(const hzi_hadamard_quantize &p, int64_t e)
 	{
+		if (!GROUPS && p.scale_dtype == HZ_E4M3) {
+			const float factor =
+				__fmul_rn(p.f.factor, p.tensor_scale ? *p.tensor_scale : 1);
+
+#pragma unroll
+			for (int c = 0; c < N; c++)
+				r[c] = factor;
+			return;
+		}
 		if constexpr (!GROUPS)
 			load_factors<N, 3>(r, p, e);
 		else if (p.group_log2 == 5)
@@ -928,7 +961,7 @@ struct dequantization : policy {
 	template <int K>
 	HZ_MEMBER void load_short(uint4 *w, const hzi_hadamard_quantize &p, const short_tile &tile)
 	{
-		load_codes<32>(w, p, tile.e0, tile.e1, tile.left,
+		load_codes<32, !GROUPS>(w, p, tile.e0, tile.e1, tile.left,
 			       blockIdx.x + p.prefetch_distance + 1 < gridDim.x
 				       ? p.prefetch_distance * 32 * blockDim.x
 				       : 0);
@@ -939,7 +972,7 @@ struct dequantization : policy {
 	{
 		const uint32_t t = threadIdx.x;
 
-		load_codes<64>(w, p, e0 + t / 32 * 1024, operand_index(t % 32), 1024,
+		load_codes<64, !GROUPS>(w, p, e0 + t / 32 * 1024, operand_index(t % 32), 1024,
 			       blockIdx.x + p.prefetch_distance < gridDim.x
 				       ? p.prefetch_distance * 1024 * WARPS
 				       : 0);

@@ -310,6 +310,22 @@ int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamar
 			       &p, sizeof(p));
 }
 
+int hzi_hadamard_base_mma_microscaling(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+				       const struct hzi_hadamard_quantize *q)
+{
+	const int first = a->x_dtype == HZ_BF16
+				  ? HZI_KERNEL_hadamard_base_mma_microscaling_bf16_m12_7
+				  : HZI_KERNEL_hadamard_base_mma_microscaling_f16_m12_7;
+	const struct hzi_segment *seg = &a->plan.seg[0];
+	struct hzi_hadamard_base_mma_quantize p = {.m = {.x = q->f.x, .y = q->f.y}, .q = *q};
+	struct hzi_launch launch;
+	/* There are none for rows of m 2^6. */
+	const int kernel = make_mma(ctx, a, q->f.total, HZ_F16, TO_CODES, &p.m, &launch) - 1 -
+			   order_index(seg->m);
+
+	return hzi_cuda_launch(ctx, "quantize", first + kernel, &launch, &p, sizeof(p));
+}
+
 /* ---- Rows of f32 ----------------------------------------------------------------------------- */
 
 static bool is_paley2(const struct hzi_segment *seg)

@@ -73,8 +73,9 @@ HZI_HADAMARD_ROUTE(dequantize_hadamard_scaled);
 HZI_HADAMARD_ROUTE(dequantize_hadamard_base_mma);
 
 /*
- * Contiguous 16-bit rows of 2^11 to 2^13 elements to MXFP4, MXFP8 or NVFP4; measure: only *most is
- * written, the bits of the largest magnitude
+ * Contiguous 16-bit rows to MXFP4, MXFP8 or NVFP4, of 2^11 to 2^13 elements, or of m 2^k which
+ * hzi_hadamard_no_base_mma() accepts, k from 7 on; measure: only *most is written, the bits of the
+ * largest magnitude
  */
 #define HZI_HADAMARD_MICROSCALING_MAX 13
 int hzi_hadamard_microscaling(struct hz_context *ctx, const struct hzi_codes_args *a,
@@ -90,6 +91,10 @@ const char *hzi_hadamard_no_base_mma(const struct hz_context *ctx,
 				     const struct hzi_hadamard_args *a, int64_t total);
 int hzi_hadamard_base_mma_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 			    const struct hzi_hadamard_quantize *q, bool to_codes);
+
+/* The same to MXFP4, MXFP8 or NVFP4, from k = 7 on */
+int hzi_hadamard_base_mma_microscaling(struct hz_context *ctx, const struct hzi_hadamard_args *a,
+				       const struct hzi_hadamard_quantize *q);
 
 #define HZI_HADAMARD_SHORT 16384	/* elements an SM */
 

@@ -220,6 +220,8 @@ int hzi_hadamard_microscaling(struct hz_context *ctx, const struct hzi_codes_arg
 	p.new_tensor_scale = f->new_tensor_scale;
 	p.most = most;
 	p.measure = measure;
+	if (t->plan.seg[0].m > 1)
+		return hzi_hadamard_base_mma_microscaling(ctx, t, &p);
 	return launch(ctx, "quantize",
 		      (a->x_dtype == HZ_F16 ? HZI_KERNEL_hadamard_quantize_microscaling_f16_11
 					    : HZI_KERNEL_hadamard_quantize_microscaling_bf16_11) +

@@ -10,6 +10,7 @@
 #include "gpu/quantize/microscaling.h"
 
 #define WARPS (HZI_MICROSCALING_THREADS / 32)
+#define BASE_LOG2_MIN 7		/* shortest rows of m 2^k */
 #define LOG2_WARP 10		/* the longest transform of a warp; longer rows are a block's */
 
 static int64_t total_of(const struct hzi_rotated *r)
@@ -18,7 +19,7 @@ static int64_t total_of(const struct hzi_rotated *r)
 }
 
 /* NULL if the kernels transform such rows and codes and scales are contiguous; else the reason */
-static const char *bad_transform(const struct hzi_codes_args *a)
+static const char *bad_transform(const struct hz_context *ctx, const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const struct hzi_hadamard_args *t = &r->t;
@@ -34,7 +35,11 @@ static const char *bad_transform(const struct hzi_codes_args *a)
 
 	if (total_of(r) / HZI_MICROSCALING_TILE >= INT32_MAX)
 		return "there are too many elements";
-	if (t->plan.nseg != 1 || seg->m != 1 || seg->k < 4 || seg->k > longest)
+	if (t->plan.nseg != 1)
+		return "a row has transforms of several lengths";
+	if (seg->m > 1 && (a->dequantize || seg->k < BASE_LOG2_MIN))
+		return "transforms are of m 2^k elements, and codes dequantized or k below 7";
+	if (seg->m == 1 && (seg->k < 4 || seg->k > longest))
 		return "transforms are not of 2^4 to 2^13 elements, or 2^10 to dequantize";
 	if (a->x_dtype == HZ_F32)
 		return a->dequantize ? "y is f32" : "x is f32";
@@ -46,7 +51,7 @@ static const char *bad_transform(const struct hzi_codes_args *a)
 	if (none->kind || (signs->kind && (signs->kind != HZ_U8 || signs->block_step != 0 ||
 					   seg->count != 1)))
 		return "factors are not packed signs of x, the same for every transform";
-	return NULL;
+	return seg->m > 1 ? hzi_hadamard_no_base_mma(ctx, t, total_of(r)) : NULL;
 }
 
 /* NULL if the kernels support the formats, and without a transform the layout; else the reason */
@@ -85,11 +90,10 @@ const char *hzi_cuda_quantize_microscaling_unsupported(const struct hz_context *
 	const struct hzi_codes_args *a = args;
 	const char *why;
 
-	(void)ctx;
 	if (!a->format)
 		return "u8 or s8 by given scales";
 	why = bad_format(a->format, a->rotated);
-	return why || !a->rotated ? why : bad_transform(a);
+	return why || !a->rotated ? why : bad_transform(ctx, a);
 }
 
 size_t hzi_cuda_quantize_microscaling_workspace(const struct hz_context *ctx, const void *args)
@@ -145,7 +149,7 @@ static int launch_rotated(struct hz_context *ctx, const struct hzi_codes_args *a
 {
 	const struct hzi_rotated *r = a->rotated;
 
-	return r && r->t.plan.seg[0].k > LOG2_WARP
+	return r && (r->t.plan.seg[0].m > 1 || r->t.plan.seg[0].k > LOG2_WARP)
 		       ? hzi_hadamard_microscaling(ctx, a, ctx->workspace, measure)
 		       : launch_microscaling(ctx, a->format, r, ctx->workspace, measure);
 }

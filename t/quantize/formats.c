@@ -1056,7 +1056,9 @@ static void test_contiguous(void)
 {
 	static const int dtypes[][2] = {{HZ_E2M1X2, HZ_E8M0}, {HZ_E4M3, HZ_E8M0},
 					{HZ_E5M2, HZ_E8M0}, {HZ_E2M1X2, HZ_E4M3}};
-	enum { TOTAL = 9000 };
+	/* m 2^k: of each kind of kernel with a base matrix */
+	static const int base[][2] = {{12, 7}, {20, 8}, {12, 8}, {12, 9}, {28, 7}, {12, 10}, {12, 11}};
+	enum { TOTAL = 25000, USUAL = 9000 };
 	static float most;
 	static unsigned char x[4 * TOTAL], y[2][4 * TOTAL], q[2][TOTAL], s[2][TOTAL / 16];
 	static unsigned char signs[TOTAL / 8];
@@ -1070,15 +1072,18 @@ static void test_contiguous(void)
 		const int q_dtype = dtypes[i % 4][0], s_dtype = dtypes[i % 4][1];
 		const int log2 = rnd_below(&rnd, 3) ?
 					 (const int[]){0, 0, 4, 5, 6, 7}[rnd_below(&rnd, 6)] :
-					 (const int[]){8, 9, 10, 11, 12, 13}[rnd_below(&rnd, 6)];
+					 (const int[]){8, 9, 10, 11, 11, 12, 13}[rnd_below(&rnd, 7)];
 		const int pack = q_dtype == HZ_E2M1X2 ? 2 : 1, tensor = (int)rnd_below(&rnd, 3);
 		const int64_t group = 16 << rnd_below(&rnd, 2), unit = 32 << rnd_below(&rnd, 3);
-		const int64_t row = log2 > 7 ? (1 + rnd_below(&rnd, TOTAL >> log2)) << log2
-				    : log2   ? 128 * (1 + rnd_below(&rnd, 10))
-					     : unit * (1 + rnd_below(&rnd, 20));
-		const int64_t rows = 1 + rnd_below(&rnd, TOTAL / row);
+		const int *of = log2 == 11 && rnd_below(&rnd, 2) ? base[rnd_below(&rnd, 7)] : NULL;
+		const int64_t row = of	       ? (int64_t)of[0] << of[1]
+				    : log2 > 7 ? (1 + rnd_below(&rnd, USUAL >> log2)) << log2
+				    : log2     ? 128 * (1 + rnd_below(&rnd, 10))
+					       : unit * (1 + rnd_below(&rnd, 20));
+		const int64_t rows = 1 + rnd_below(&rnd, row < USUAL ? USUAL / row : 1);
 		const int64_t count = rows * row;
-		hz_hadamard_opts h = {.block = (int64_t)1 << log2};
+		hz_hadamard_opts h = {.block = of ? row : (int64_t)1 << log2,
+				      .plan = of ? HZ_PLAN_TRUE : 0, .order = of ? of[0] : 0};
 
 		if (rnd_below(&rnd, 2)) {
 			for (size_t b = 0; b < sizeof(signs); b++)
@@ -1118,7 +1123,7 @@ static void test_contiguous(void)
 			ts = hz_tensor_2d(area[1].data, s_dtype, dev->device, rows, row / group);
 			tt = hz_tensor_1d(area[2].data, HZ_F32, dev->device, 1);
 			ty = hz_tensor_2d(area[3].data, f.x_dtype, dev->device, rows, row);
-			h.pre = i % 2 && log2 ? &pre : NULL;
+			h.pre = i % 2 && log2 && (!of || i % 10 == 1) ? &pre : NULL;
 			o.hadamard = log2 ? &h : NULL;
 			o.new_scales = &ts;
 			o.scale_rule = s_dtype == HZ_E4M3 ? HZ_SCALE_NV_TE + i / 4 % 2

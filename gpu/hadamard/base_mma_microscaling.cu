@@ -112,7 +112,8 @@ struct store_microscaling {
 				}
 			}
 			__syncwarp();
-#pragma unroll
+			/* One copy of store(), whose code is long, instead of CHUNKS / 2 */
+#pragma unroll 1
 			for (int n = 0; n < CHUNKS / 2; n++) {
 				const int i = 32 * n + lane, row = i / CHUNKS, chunk = i % CHUNKS;
 				const char *const src = own + row * HALF * 4;

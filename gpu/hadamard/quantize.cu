@@ -862,6 +862,9 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, 
 			if (scaled && e + STEP * i < count)
 				s[i] = scales[(e + STEP * i) >> 4];
 		}
+		/* Scales come from memory, codes from L2: without this the loads of scales are last. */
+		if constexpr (SCALED && CODE == HZ_E2M1X2)
+			asm volatile("" ::: "memory");
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			codes[i] = make_uint2(0, 0);

@@ -207,7 +207,11 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_quat_g
 		p.kernel = HZI_KERNEL_quat_gemv_planar_1 + (size < 2 ? size : 2);
 		p.slices = ceil_div(a->n, HZI_GEMV_PLANAR_COLUMNS);
 		least = 64 * HZI_GEMV_PLANAR_U(size < 2 ? size + 1 : HZI_GEMV_PLANAR_COLUMNS);
-		while (p.parts < PLANAR_WARPS && 2 * least <= a->k) {
+		/* Warps loop over k, unless blocks are too few. */
+		while (p.parts < PLANAR_WARPS && 2 * least <= a->k &&
+		       (4 * least <= a->k || a->m * p.slices * p.items * p.parts <
+						     PLANAR_BLOCKS * PLANAR_WARPS *
+							     HZI_GEMV_PLANAR_ROWS)) {
 			p.parts *= 2;
 			least *= 2;
 		}

@@ -15,7 +15,7 @@
 #define HZI_GEMV_THREADS 256	/* of a block of rows and transposed kernels */
 #define HZI_GEMV_ROWS 4		/* rows kernels: rows of A per block */
 #define HZI_GEMV_PLANAR_ROWS 2	/* planar kernels: rows of A per warp */
-#define HZI_GEMV_PLANAR_U(columns) (4 / (columns))	/* steps of 64 of k at a time */
+#define HZI_GEMV_PLANAR_U(columns) ((columns) > 2 ? 1 : 2)	/* steps of 64 of k at a time */
 #define HZI_GEMV_PLANAR_COLUMNS 4	/* most of a block */
 #define HZI_GEMV_TRANSPOSED_ROWS 64	/* transposed kernels: rows of A per block */
 #define HZI_GEMV_MMA_ROWS 32	/* mma kernels: rows of A per block */

@@ -857,14 +857,19 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, 
 		uint32_t s[4] = {};
 		uint2 codes[4];
 
+		/*
+		 * Scales come from memory, codes from L2. A branch here would have the compiler load
+		 * scales behind all that needs codes alone, so without scales a code is loaded.
+		 */
+		if constexpr (SCALED && CODE == HZ_E2M1X2) {
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			if (scaled && e + STEP * i < count)
-				s[i] = scales[(e + STEP * i) >> 4];
+			for (int i = 0; i < 4; i++) {
+				const int at = e + STEP * i;
+
+				if (at < count)
+					s[i] = *(scaled ? scales + (at >> 4) : x + at / 2);
+			}
 		}
-		/* Scales come from memory, codes from L2: without this the loads of scales are last. */
-		if constexpr (SCALED && CODE == HZ_E2M1X2)
-			asm volatile("" ::: "memory");
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			codes[i] = make_uint2(0, 0);

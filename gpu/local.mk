@@ -35,7 +35,8 @@ noinst_HEADERS += \
 	gpu/hadamard/base_f32.cuh gpu/hadamard/base_mma.cuh gpu/hadamard/butterflies.cuh \
 	gpu/hadamard/contiguous.cuh gpu/hadamard/contiguous.h gpu/hadamard/factors.cuh gpu/hadamard/hadamard.h \
 	gpu/hadamard/launch.h gpu/hadamard/quantize.h gpu/hadamard/quantize_epilogue.cuh \
-	gpu/hadamard/segments.h gpu/hadamard/shared_rows.cuh gpu/hadamard/strided.cuh gpu/kernels.def \
+	gpu/hadamard/segments.h gpu/hadamard/shared_rows.cuh gpu/hadamard/strided.cuh \
+	gpu/kernels.def \
 	gpu/lattice/closest_point.cuh \
 	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \

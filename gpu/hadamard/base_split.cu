@@ -44,7 +44,8 @@ HZ_DEVICE void base_split(const hzi_hadamard_base_split &p, const uint32_t *sign
 	const int quad0 = blockIdx.y * p.quads, quads = min(m / ROWS - quad0, p.quads);
 	float4 *const signs = shared;
 	const padded_row row((float *)(shared + p.quads * m), k);
-	const int step = (1 << k) + (4 << (k - row.shift));	/* of an index of the base matrix */
+	/* Of an index of the base matrix */
+	const int step = (1 << k) + (4 << (k - row.shift));
 
 	pdl_launch_dependents();
 	for (int i = threadIdx.x; i < quads * m; i += blockDim.x) {

@@ -841,8 +841,8 @@ HZ_DEVICE uint4 multiply_scale(uint4 w, uint32_t scale)
 
 /*
  * Loads 4 times 8 codes, STEP elements apart, from element e on of a warp's that begin at e0, and
- * zeros from element count on. Prefetches the codes `ahead` elements further, unless that is 0. With
- * SCALED also NVFP4's, whose products with scales of e4m3 are exact in f16: 6 bits or fewer.
+ * zeros from element count on. Prefetches the codes `ahead` elements further, unless that is 0.
+ * With SCALED also NVFP4's, whose products with scales of e4m3 are exact in f16: at most 6 bits.
  */
 template <int STEP, bool SCALED>
 HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, int e, int count,
@@ -858,8 +858,9 @@ HZ_DEVICE void load_codes(uint4 *w, const hzi_hadamard_quantize &p, int64_t e0, 
 		uint2 codes[4];
 
 		/*
-		 * Scales come from memory, codes from L2. A branch here would have the compiler load
-		 * scales behind all that needs codes alone, so without scales a code is loaded.
+		 * Scales come from memory, codes from L2. With a branch here the compiler would
+		 * load scales behind all that needs codes alone; so without scales, codes are
+		 * loaded instead of them.
 		 */
 		if constexpr (SCALED && CODE == HZ_E2M1X2) {
 #pragma unroll

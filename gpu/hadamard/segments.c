@@ -208,7 +208,8 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 	    !hzi_hadamard_whole_bytes(&t->post, 0, p->dim[0].post, p->dim[1].post))
 		return "packed signs of a row do not begin at a byte";
 	/* There is no such launch with one scale for a row. */
-	if (c->group != plan->n && p->job.vectors * plan->nseg > ROW_SEGMENTS_BLOCKS * c->device->sms)
+	if (c->group != plan->n &&
+	    p->job.vectors * plan->nseg > ROW_SEGMENTS_BLOCKS * c->device->sms)
 		return "there are so many rows that a launch for each length is faster";
 	while (c->quantize && c->device->sm >= SM_CLUSTERS && cluster < ROW_SEGMENTS_CLUSTER &&
 	       cluster < plan->nseg)

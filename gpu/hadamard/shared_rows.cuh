@@ -38,7 +38,8 @@ struct padded_row {
 	float *buffer;
 	int shift;
 
-	__device__ __forceinline__ padded_row(float *buffer, int k) : buffer(buffer), shift(k < 5 ? k : 5)
+	__device__ __forceinline__ padded_row(float *buffer, int k)
+		: buffer(buffer), shift(k < 5 ? k : 5)
 	{
 	}
 	__device__ __forceinline__ float *at(int e) const

@@ -230,7 +230,8 @@ struct gemv_planar {
 	}
 
 	/* Exact, since scales are powers of two, but where an element is subnormal */
-	static __device__ __forceinline__ float element(uint32_t high, uint32_t low, int e, float by)
+	static __device__ __forceinline__ float
+	element(uint32_t high, uint32_t low, int e, float by)
 	{
 		return fmaf(e ? f16_high(low) : f16_low(low), by,
 			    (e ? f16_high(high) : f16_low(high)) * by);

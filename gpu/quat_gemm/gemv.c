@@ -18,9 +18,8 @@ HZI_LINK_IMAGES(quat_gemm);
 #define MMA_TERMS 32 /* least k of f32: errors of 2^-17 per term do not show in the sum */
 #define TRANSPOSED_BLOCKS 1024
 
-#define MMA_LARGE ((int64_t)1 << 24)	/* m k, from which tensor cores are faster than ROWS */
-#define MMA_LARGE_16BIT ((int64_t)1 << 21)	/* the same of 16 bits by 3 and 4 columns */
-#define ROWS_COLUMNS_16BIT 4
+#define ROWS_SMALL ((int64_t)1 << 20)	/* m k up to which they are faster than tensor cores */
+#define ROWS_COLUMNS_16BIT 2
 #define PLANAR_COLUMNS_MOST 16
 #define PLANAR_BLOCKS 256		/* two per SM */
 #define PLANAR_WARPS (HZI_GEMV_THREADS / 32)
@@ -73,7 +72,7 @@ const char *hzi_cuda_quat_gemm_gemv_rows_unsupported(const struct hz_context *ct
 	if (a->dtype != HZ_F32 && !has_pairs(a))
 		return "rows of a are not pairs of quaternions aligned to 16 bytes";
 	if (a->n > (a->dtype == HZ_F32 ? HZI_GEMV_COLUMNS : ROWS_COLUMNS_16BIT))
-		return "more than 8 columns, or 4 of 16 bits";
+		return "more than 8 columns, or 2 of 16 bits";
 	return operands_unsupported(a);
 }
 
@@ -97,16 +96,16 @@ const char *hzi_cuda_quat_gemm_gemv_mma_unsupported(const struct hz_context *ctx
 }
 
 /*
- * Than ROWS, which has shorter code and more blocks, unless multiply-adds take longer than reading
- * A. Up to 2 columns of f32: splitting into 16-bit terms takes longer than f32 multiply-adds.
+ * Than ROWS, which has shorter code and more blocks. Up to 2 columns of f32: splitting into 16-bit
+ * terms takes longer than f32 multiply-adds.
  */
 bool hzi_cuda_quat_gemm_gemv_mma_is_slower(const struct hzi_quat_gemm_args *a)
 {
-	const int64_t size = a->m * a->k;
+	const bool small = a->m * a->k <= ROWS_SMALL;
 
-	if (a->n <= 2)
-		return a->dtype == HZ_F32 || size < MMA_LARGE;
-	return a->n <= 4 && size < (a->dtype == HZ_F32 ? MMA_LARGE : MMA_LARGE_16BIT);
+	if (a->dtype != HZ_F32)
+		return a->n <= ROWS_COLUMNS_16BIT && small;
+	return a->n <= 2 || (a->n <= 4 && small);
 }
 
 /* Whether packed A is planes of high and low parts; *planes becomes them, without data */

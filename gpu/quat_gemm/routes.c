@@ -45,7 +45,7 @@ static const struct hzi_route gemm_routes[] = {
 			    .cost = wgmma_in_place_cost},
 	[GEMV_MMA] = {"gemv_mma", "up to 64 columns, rows of A contiguous, mma.sync",
 		      FUNCTIONS(gemv_mma), .cost = gemv_mma_cost},
-	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, of 16 bits 4, rows of A contiguous",
+	[GEMV_ROWS] = {"gemv_rows", "up to 8 columns, of 16 bits 2, rows of A contiguous",
 		       FUNCTIONS(gemv_rows)},
 	[GEMV_TRANSPOSED] = {"gemv_transposed", "up to 8 columns, columns of A contiguous",
 			     FUNCTIONS(gemv_transposed)},

@@ -187,10 +187,10 @@ static const struct row {
 	 "quat_gemv_transposed_bf16_8 quat_gemv_finish"},
 	{4096, 8, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_bf16"},
 	{4096, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16"},
-	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_f16_1 quat_gemv_finish"},
-	{512, 5, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
+	{512, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma_f16 quat_gemv_finish"},
+	{256, 1, 4096, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_rows_f16_1 quat_gemv_finish"},
 	{512, 3, 4096, HZ_BF16, HZ_QUAT_C, HZ_QUAT_DIRECT, "quat_gemv_mma_bf16 quat_gemv_finish"},
-	{256, 3, 1024, HZ_BF16, HZ_QUAT_C, HZ_QUAT_DIRECT, "quat_gemv_rows_bf16_4"},
+	{256, 2, 1024, HZ_BF16, HZ_QUAT_C, HZ_QUAT_DIRECT, "quat_gemv_rows_bf16_2"},
 	{4096, 16, 4096, HZ_BF16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma16_bf16"},
 	{1024, 9, 1024, HZ_BF16, HZ_QUAT_C, HZ_QUAT_FAST, "quat_gemv_mma16_bf16 quat_gemv_finish"},
 	{1024, 64, 1024, HZ_F16, HZ_QUAT_N, HZ_QUAT_DIRECT, "quat_gemv_mma16_f16"},
@@ -274,8 +274,9 @@ static void test_packed_few(void)
 		unsigned blocks, shares;
 		const char *kernel;
 	} rows[] = {
-		{1, 256, 1, "quat_gemv_rows_bf16_1"}, {5, 32, 2, "quat_gemv_mma_bf16"}, {16, 32, 4, "quat_gemv_mma16_bf16"},
-		{17, 64, 2, "quat_gemv_mma16_bf16"}, {64, 128, 1, "quat_gemv_mma16_bf16"},
+		{1, 256, 1, "quat_gemv_rows_bf16_1"}, {5, 32, 2, "quat_gemv_mma_bf16"},
+		{16, 32, 4, "quat_gemv_mma16_bf16"}, {17, 64, 2, "quat_gemv_mma16_bf16"},
+		{64, 128, 1, "quat_gemv_mma16_bf16"},
 	};
 	const hz_tensor x = hz_tensor_3d(a, HZ_BF16, HZ_CUDA, 1024, 1000, 4);
 	hz_packed packed;

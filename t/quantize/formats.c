@@ -1056,26 +1056,30 @@ static void test_contiguous(void)
 {
 	static const int dtypes[][2] = {{HZ_E2M1X2, HZ_E8M0}, {HZ_E4M3, HZ_E8M0},
 					{HZ_E5M2, HZ_E8M0}, {HZ_E2M1X2, HZ_E4M3}};
-	/* m 2^k: of each kind of kernel with a base matrix */
-	static const int base[][2] = {{12, 7}, {20, 8}, {12, 8}, {12, 9}, {28, 7}, {12, 10}, {12, 11}};
-	enum { TOTAL = 25000, USUAL = 9000 };
+	/* m 2^k: each has a kernel */
+	static const int base[][2] = {
+		{12, 7}, {12, 8}, {12, 9}, {12, 10}, {12, 11}, {12, 12}, {20, 7}, {20, 8},
+		{20, 9}, {20, 10}, {20, 11}, {28, 7}, {28, 8}, {28, 9}, {28, 10}, {28, 11},
+	};
+	enum { TOTAL = 58000, USUAL = 9000, BASES = sizeof(base) / sizeof(*base) };
 	static float most;
 	static unsigned char x[4 * TOTAL], y[2][4 * TOTAL], q[2][TOTAL], s[2][TOTAL / 16];
 	static unsigned char signs[TOTAL / 8];
-	const int n = quick ? 40 : 400;
+	const int n = quick ? 40 : 400, each = quick ? 1 : 5;
 	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C};
 	hz_context *c;
 	int bad = hz_open(&c, &plain) != HZ_OK;
 
-	for (int i = 0; i < n && !bad; i++) {
+	for (int i = 0; i < n + each * BASES && !bad; i++) {
+		const int *of = i < n ? NULL : base[(i - n) / each];
 		struct fcase f = random_fcase(HZ_E2M1X2, 1);
 		const int q_dtype = dtypes[i % 4][0], s_dtype = dtypes[i % 4][1];
-		const int log2 = rnd_below(&rnd, 3) ?
+		const int log2 = of ? 11 :
+				 rnd_below(&rnd, 3) ?
 					 (const int[]){0, 0, 4, 5, 6, 7}[rnd_below(&rnd, 6)] :
-					 (const int[]){8, 9, 10, 11, 11, 12, 13}[rnd_below(&rnd, 7)];
+					 (const int[]){8, 9, 10, 11, 12, 13}[rnd_below(&rnd, 6)];
 		const int pack = q_dtype == HZ_E2M1X2 ? 2 : 1, tensor = (int)rnd_below(&rnd, 3);
 		const int64_t group = 16 << rnd_below(&rnd, 2), unit = 32 << rnd_below(&rnd, 3);
-		const int *of = log2 == 11 && rnd_below(&rnd, 2) ? base[rnd_below(&rnd, 7)] : NULL;
 		const int64_t row = of	       ? (int64_t)of[0] << of[1]
 				    : log2 > 7 ? (1 + rnd_below(&rnd, USUAL >> log2)) << log2
 				    : log2     ? 128 * (1 + rnd_below(&rnd, 10))
@@ -1085,6 +1089,8 @@ static void test_contiguous(void)
 		hz_hadamard_opts h = {.block = of ? row : (int64_t)1 << log2,
 				      .plan = of ? HZ_PLAN_TRUE : 0, .order = of ? of[0] : 0};
 
+		if (of)
+			f.x_dtype = rnd_below(&rnd, 2) ? HZ_F16 : HZ_BF16;
 		if (rnd_below(&rnd, 2)) {
 			for (size_t b = 0; b < sizeof(signs); b++)
 				signs[b] = (unsigned char)rnd_below(&rnd, 256);

@@ -141,7 +141,6 @@ bool hzi_hadamard_aligned(const void *p, int64_t offset, int dtype, const int64_
 #define SM_CLUSTERS 90		/* the first compute capability with clusters */
 #define ROW_SEGMENTS_BLOCKS 4	/* per SM; with more a launch for each length is faster */
 #define ROW_SEGMENTS_CLUSTER 8	/* most blocks of a row to codes */
-#define ROW_SEGMENTS_THREADS 1024
 #define ROW_SEGMENTS_LOG2_MIN 3
 #define SCRATCH_FLOATS 32		/* of a reduction over warps */
 #define GRID_Y_MAX 65535
@@ -170,6 +169,12 @@ static const char *bad_row_groups(const struct hzi_hadamard_call *c)
 	return NULL;
 }
 
+/* Most threads of a block: fewer where others wait for an SM, of which a block of 1024 is alone */
+static int64_t row_segments_threads(int64_t blocks, int sms, bool quantize)
+{
+	return blocks <= (quantize ? 1 : 2) * sms ? 1024 : blocks <= 4 * sms ? 512 : 256;
+}
+
 static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 					struct hzi_hadamard_launch *l)
 {
@@ -177,7 +182,7 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 	const struct hzi_plan *plan = &t->plan;
 	const struct hzi_segment whole = {.count = 1, .length = plan->n, .m = 1};
 	struct hzi_hadamard_row_segments *const p = &l->p.segments;
-	int64_t floats[ROW_SEGMENTS_CLUSTER] = {0}, most = 0, threads = 32;
+	int64_t floats[ROW_SEGMENTS_CLUSTER] = {0}, most = 0, threads = 32, threads_most;
 	int cluster = 1;
 	struct hzi_hadamard_dims dims;
 	const char *why;
@@ -214,6 +219,8 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 	while (c->quantize && c->device->sm >= SM_CLUSTERS && cluster < ROW_SEGMENTS_CLUSTER &&
 	       cluster < plan->nseg)
 		cluster *= 2;
+	threads_most = row_segments_threads(p->job.vectors * (c->quantize ? cluster : plan->nseg),
+					    c->device->sms, c->quantize);
 	for (int s = 0; s < plan->nseg; s++) {
 		const struct hzi_segment *seg = &plan->seg[s];
 		const int64_t n = seg->count * seg->length;
@@ -226,7 +233,7 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 			.factor = seg->scale};
 		*own = (c->quantize ? *own : 0) + padded_floats(seg);
 		most = max_of(most, *own);
-		threads = max_of(threads, min_of(round_up(n / 8, 32), ROW_SEGMENTS_THREADS));
+		threads = max_of(threads, min_of(round_up(n / 8, 32), threads_most));
 	}
 	most = 4 * (most + (c->quantize ? SCRATCH_FLOATS : 0));
 	if (most > c->device->shared_block_bytes)

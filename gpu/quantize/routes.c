@@ -25,7 +25,8 @@
 #define STRIDED ROW("strided", "any strides, in tiles", quantize_strided)
 #define MICROSCALING \
 	{.name = "microscaling", .what = "MXFP4, MXFP8 and NVFP4 of contiguous floats, also with a " \
-					 "transform of 2^k; dequantization of 4 bits in groups", \
+					 "transform of 2^k or m 2^k; dequantization of 4 bits in " \
+					 "groups", \
 	 .unsupported = hzi_cuda_quantize_microscaling_unsupported, \
 	 .workspace = hzi_cuda_quantize_microscaling_workspace, \
 	 .run = hzi_cuda_quantize_microscaling}

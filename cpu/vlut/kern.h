@@ -154,14 +154,20 @@ struct hzi_vlut_widen {
  * With HZI_VLUT_PAIRED numbers that a product adds are neighbours instead. Row i has four
  * bytes at 4 i of each 256: two of a block, then two of the next, in the lower halves fields 0 and
  * 1, in the upper ones 2 and 3; in the next 256 bytes fields 4 to 7. The low bit of field 7 is
- * the parity of the low bits of the code's fields, so that their parity is h. T of blocks 0 and 2
- * in the halves of a byte, of 1 and 3 two bytes behind: those of row i are four bytes at
- * 4 (i / 32 16 + i mod 16), the first and the third one, or the others if i / 16 is odd.
+ * the parity of the low bits of the code's fields, so that their parity is h. NESTED, each of the
+ * four 256 bytes has a field: the four bytes of row i are the two blocks of D4 of block 0 and those
+ * of block 1 in the lower halves, blocks 2 and 3 in the upper ones.
  *
- * x: `rows` rows, 1 or a multiple of LABEL_ROWS up to LABEL_BATCH, x_ld bytes apart, with LABEL_X
- * bytes for a block: each pair of numbers twice, then twice minus the sum of all eight times their
- * bias, mod 2^16. Paired, 2 LABEL_X bytes for two blocks: four times two numbers of each, then for
- * each that term, then for each the sum of its numbers.
+ * T of paired blocks 0 and 2 share a byte, T of 1 and 3 are two bytes behind. t_bits = 4: the byte
+ * of row i is at 4 (i / 32 16 + i mod 16), plus 1 if i / 16 is odd, and has the first block in the
+ * lower half. t_bits = 2: at 4 (i mod 16), plus 1 if i / 16 is odd, from bit 4 (i / 32) on, the
+ * first block lowest.
+ *
+ * x: `rows` rows, 1 or a multiple of LABEL_ROWS up to LABEL_BATCH, x_ld bytes apart, with
+ * LABEL_X bytes for a block: each pair of numbers twice, then twice minus the sum of all eight
+ * times their bias, mod 2^16. Paired, 2 LABEL_X bytes for two blocks: four times two numbers of
+ * each, then for each that term, then for each the sum of its numbers. NESTED, two numbers belong
+ * to the same field of both blocks of D4, and the sums of the numbers are not used.
  *
  * y[r][64] += x_scale[r][unit] sum_k r_T <p - o, x> over units, each step rounded to f32; with
  * x_scale NULL y are s32, sums without it, of up to 128 units.
@@ -171,7 +177,7 @@ struct hzi_vlut_widen {
 #define LABEL_X 20
 #define LABEL_LEAST 1e-30f	/* x by 32: smaller ones count as 0 */
 
-#define HZI_VLUT_PAIRED 4	/* instead of CUBE: paired, with bits = 4 and t_bits = 4 */
+#define HZI_VLUT_PAIRED 4	/* added to a shaping other than E8, with bits = 4 */
 
 struct hzi_vlut_label {
 	const uint8_t *codes, *scale;	/* scale: r_T, 16 bytes */
@@ -234,7 +240,7 @@ struct hzi_vlut_kern {
 	void (*label)(const struct hzi_vlut_label *a);
 	/* Its x: of f32, to s8 with scales of 32; from s8 of blocks that fill units to its order */
 	void (*label_quantize)(const float *x, int64_t count, int8_t *to, float *scale);
-	void (*label_order)(const int8_t *x, int64_t blocks, const int8_t *bias, bool paired,
+	void (*label_order)(const int8_t *x, int64_t blocks, const int8_t *bias, int shaping,
 			    int8_t *to);
 	void (*label_points)(const struct hzi_vlut_label_points *a);
 	hzi_transpose transpose;

@@ -62,7 +62,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 
 			memset(digits + k, 0, (size_t)(all - k));
 			kern->label_order(digits, 4 * j->units, j->w->label->bias,
-					  j->w->label->paired,
+					  hzi_vlut_shaping(j->w),
 					  j->x + (c * j->parts + p) * row_bytes(j));
 		}
 	}

@@ -327,19 +327,30 @@ static struct label_at label_at(const struct hzi_vlut_side *s, int64_t block, in
 	const int b = (int)(block % s->unit_blocks), eight = b * 4 / s->unit_blocks;
 	const int64_t at = unit + hzi_vlut_row_at(row);
 
-	if (s->label->paired)
+	if (s->label->paired) {
+		const bool d4 = s->unit_blocks == 8, four = l->t_bits == 4;
+
 		return (struct label_at){
-			.planes = unit + b / 2 * 8 * HZI_VLUT_ROWS + row * 4 + b % 2 * 2,
-			.t = unit + 16 * HZI_VLUT_ROWS + (row / 32 * 16 + row % 16) * 4 +
-			     b % 2 * 2 + row / 16 % 2,
-			.t_shift = b / 2 * 4,
+			.planes = unit + row * 4 + eight % 2 * 2 +
+				  (d4 ? b % 2 : eight / 2 * 8 * HZI_VLUT_ROWS),
+			.t = unit + 16 * HZI_VLUT_ROWS + row % 16 * 4 + eight % 2 * 2 +
+			     row / 16 % 2 + (four ? row / 32 * 64 : 0),
+			.t_shift = four ? eight / 2 * 4 : row / 32 * 4 + eight / 2 * 2,
+			.nibble = d4 ? eight / 2 * 4 : 0,
 		};
+	}
 	return (struct label_at){
 		.planes = at + eight * l->bits * HZI_VLUT_ROWS,
 		.t = at + (4 * l->bits + eight * l->t_bits / 8) * HZI_VLUT_ROWS,
 		.t_shift = eight * l->t_bits % 8,
 		.nibble = s->unit_blocks == 8 ? b % 2 * 4 : 0,
 	};
+}
+
+/* The byte of coordinate e of D4 behind a block's first */
+static int64_t coordinate_at(const struct hzi_vlut_side *s, int e)
+{
+	return e * (s->label->paired ? 4 : 1) * HZI_VLUT_ROWS;
 }
 
 /* The byte of field i of E8 behind a block's first; of 3 bits the lowest two. *shift: its bit */
@@ -359,8 +370,10 @@ static void clear_label(const struct hzi_vlut_side *s, int64_t block, int row, u
 {
 	const struct label_at a = label_at(s, block, row);
 
-	to[a.t] = 0;
-	for (int e = 0; e < 8; e++) {
+	to[a.t] &= (uint8_t)~(((1 << s->label->t_bits) - 1) << a.t_shift);
+	for (int e = 0; e < 4 && !s->rule->shaping; e++)
+		to[a.planes + coordinate_at(s, e)] = 0;
+	for (int e = 0; e < 8 && s->rule->shaping; e++) {
 		int shift;
 
 		to[a.planes + field_at(s, e, &shift)] = 0;
@@ -437,7 +450,7 @@ static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, 
 			for (int m = 0; m < s->levels; m++) {
 				code = get_code(w->codes, s->bytes, from + m * w->level);
 				for (int e = 0; e < 4 && !s->rule->shaping; e++)
-					to[a.planes + e * HZI_VLUT_ROWS] |= (uint8_t)
+					to[a.planes + coordinate_at(s, e)] |= (uint8_t)
 						((bitfield[code] >> 8 * e & 3)
 						 << (a.nibble + 2 * (s->first + m)));
 			}
@@ -445,8 +458,7 @@ static void pack_label(const struct hzi_vlut_side *s, const uint32_t *bitfield, 
 				code = (code & ~top) | (t >> l->t_bits ? top : 0);
 			if (s->rule->shaping)
 				pack_fields(s, code, to + a.planes);
-			if (!a.nibble)
-				to[a.t] |= (uint8_t)((t & ((1u << l->t_bits) - 1)) << a.t_shift);
+			to[a.t] |= (uint8_t)((t & ((1u << l->t_bits) - 1)) << a.t_shift);
 		}
 	}
 }
@@ -462,8 +474,8 @@ static uint32_t label_of(const struct hzi_vlut_side *s, const struct hzi_vlut_vi
 
 	if (!s->rule->shaping) {
 		for (int e = 0; e < 4; e++)
-			code |= (uint32_t)(planes[e * HZI_VLUT_ROWS] >> (a.nibble + 2 * level) & 3)
-				<< 2 * e;
+			code |= (uint32_t)(planes[coordinate_at(s, e)] >> (a.nibble + 2 * level) &
+					   3) << 2 * e;
 		return s->bitfield_code_table[code];
 	}
 	for (int e = 0; e < 8; e++) {

@@ -250,7 +250,7 @@ void hzi_vlut_d4_bitfield_run(struct hzi_vlut_d4_bitfield *j);
 /* For kernels of labels */
 static inline int hzi_vlut_shaping(const struct hzi_vlut_side *s)
 {
-	return s->label->paired ? HZI_VLUT_PAIRED : s->rule->shaping;
+	return s->rule->shaping + (s->label->paired ? HZI_VLUT_PAIRED : 0);
 }
 
 /* Packed labels by rows of s8; the caller stores digits at _row(), or sets by_32 and v */

@@ -278,7 +278,10 @@ static void make_label(hz_vlut *v, bool d4)
 			return;
 		l.scale[t] = (uint8_t)n;
 	}
-	l.paired = r->shaping == HZI_SHAPING_CUBE && l.bits == 4 && l.t_bits == 4;
+	/* Paired, bit 3 of an index is bit 2 of T of D8STAR. */
+	if (r->shaping == HZI_SHAPING_D8STAR && l.t_bits == 2)
+		memcpy(l.scale + 8, l.scale + 4, 4);
+	l.paired = l.bits == 4 && r->shaping != HZI_SHAPING_E8;
 	v->label = l;
 }
 

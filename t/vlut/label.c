@@ -23,6 +23,7 @@ static const struct {
 	bool label;			/* code path `label` supports it */
 } codes[] = {
 	{"cube 16, 16 scales", SHAPED(CUBE, 16, r16), true},
+	{"cube 16, 4 scales", SHAPED(CUBE, 16, r4), true},
 	{"d8star 16, 8 scales", SHAPED(D8STAR, 16, r8), true},
 	{"e8 16, 16 scales", SHAPED(E8, 16, r16), true},
 	{"e8 16, 4 scales", SHAPED(E8, 16, r4), true},

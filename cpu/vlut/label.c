@@ -90,7 +90,6 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	const struct hzi_vlut_label_path *j = data;
 	const struct hzi_vlut_side *w = j->w;
 	int64_t *sums = (int64_t *)(void *)(j->scratch + thread * j->scratch_each);
-	const int64_t some = j->by_32 ? LABEL_BATCH : LABEL_ROWS;
 	float y[LABEL_BATCH * HZI_VLUT_ROWS] __attribute__((aligned(64)));
 	struct hzi_vlut_label a = {
 		.scale = w->label->scale, .y = y, .x_ld = row_bytes(j), .x_scale_ld = j->units,
@@ -102,11 +101,11 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 
 		if (!j->by_32)
 			memset(sums, 0, (size_t)j->scratch_each);
-		for (int64_t row = 0; row < j->rows; row += some) {
-			const int64_t rows = hzi_vlut_min(some, j->rows - row);
+		for (int64_t row = 0; row < j->rows; row += LABEL_BATCH) {
+			const int64_t rows = hzi_vlut_min(LABEL_BATCH, j->rows - row);
 			const int64_t step = j->by_32 ? j->units : UNITS;
 
-			a.rows = rows == 1 ? 1 : hzi_round_up(rows, LABEL_ROWS);
+			a.rows = rows < LABEL_ROWS ? rows : hzi_round_up(rows, LABEL_ROWS);
 			for (int64_t unit = 0; unit < j->units; unit += step) {
 				a.units = hzi_vlut_min(step, j->units - unit);
 				a.codes = codes + unit * w->unit_bytes;

@@ -11,7 +11,7 @@ libhz_la_SOURCES += \
 	cpu/quantize/formats.c \
 	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
-	cpu/quat_gemm/routes.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
+	cpu/quat_gemm/routes.c cpu/quat_gemm/small.c cpu/quat_layer/kern.c cpu/quat_layer/quat_layer.c \
 	cpu/quat_layer/routes.c cpu/vlut/bias_act.c cpu/vlut/d4_bitfield.c cpu/vlut/f32.c cpu/vlut/gemm.c \
 	cpu/vlut/gemm2.c cpu/vlut/kern.c cpu/vlut/label.c cpu/vlut/regtable.c cpu/vlut/routes.c cpu/vlut/s8.c \
 	cpu/vlut/table.c cpu/vlut/vlut.c
@@ -33,7 +33,7 @@ noinst_HEADERS += \
 	cpu/quat/convert.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \
 	cpu/quat_conv/kern.h cpu/quat_gemm/activation.inc cpu/quat_gemm/gemv.inc \
-	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc \
+	cpu/quat_gemm/kern.h cpu/quat_gemm/quat_gemm.h cpu/quat_gemm/quat_gemm.inc cpu/quat_gemm/small.inc \
 	cpu/quat_layer/gather.h cpu/quat_layer/gather.inc cpu/quat_layer/kern.h \
 	cpu/quat_layer/pool.inc cpu/quat_layer/quads.inc cpu/quat_layer/quat_layer.h \
 	cpu/quat_layer/quat_layer.inc cpu/quat_layer/recurrent.inc cpu/vlut/bias_act.inc cpu/vlut/d4_bitfield.inc cpu/vlut/d4_bitfield512.inc \

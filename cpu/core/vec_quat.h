@@ -123,6 +123,27 @@ INLINE vf load_quad_steps(const float *p, int64_t step)
 #endif
 }
 
+/* n quads; behind them the first one again */
+INLINE vf load_quad_steps_part(const float *p, int64_t step, int64_t n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	const float *q[4];
+
+	UNROLL
+	for (int i = 0; i < 4; i++)
+		q[i] = i < n ? p + i * step : p;
+
+	const __m256 low = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[0])),
+						_mm_loadu_ps(q[1]), 1);
+	const __m256 high = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(q[2])),
+						 _mm_loadu_ps(q[3]), 1);
+
+	return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+#else
+	return load_quad_steps(p, n > 1 ? step : 0);
+#endif
+}
+
 INLINE void store_quad_steps(float *p, int64_t step, vf v)
 {
 #if HZ_VEC == HZ_VEC_AVX512
@@ -159,6 +180,26 @@ INLINE vh load_quad_steps_u16(const uint16_t *p, int64_t step)
 	(void)step;
 	memcpy(&v, p, sizeof(v));
 	return v;
+#endif
+}
+
+/* n quads; behind them the first one again */
+INLINE vh load_quad_steps_u16_part(const uint16_t *p, int64_t step, int64_t n)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	typedef uint64_t quads __attribute__((vector_size(2 * LANES)));
+	quads q = {0};
+
+	UNROLL
+	for (int i = 0; i < LANES / 4; i++) {
+		uint64_t quad;
+
+		memcpy(&quad, p + (i < n ? i * step : 0), 8);
+		q[i] = quad;
+	}
+	return (vh)q;
+#else
+	return load_quad_steps_u16(p, n > 1 ? step : 0);
 #endif
 }
 
@@ -341,6 +382,20 @@ INLINE void transpose_quads_d(vd *v)
 	v[1] = (vd)_mm256_permute2f128_pd(b, d, 0x20);
 	v[2] = (vd)_mm256_permute2f128_pd(a, c, 0x31);
 	v[3] = (vd)_mm256_permute2f128_pd(b, d, 0x31);
+}
+#endif
+
+#if LANES_D >= 4
+/* n of LANES_D / 4 quads, step elements apart; behind them the first one again */
+INLINE vd load_quad_steps_d(const double *p, int64_t step, int64_t n)
+{
+#if LANES_D == 8
+	return (vd)_mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(p)),
+				      _mm256_loadu_pd(n > 1 ? p + step : p), 1);
+#else
+	(void)step, (void)n;
+	return load_f64(p);
+#endif
 }
 #endif
 

@@ -148,6 +148,28 @@ struct hzi_quat_bf16_mul {
 	bool add;
 };
 
+/*
+ * Operands in place, as quads: rows of S, each component of which is broadcast, by vectors of the
+ * quads of V, columns of C. Element (i, l) of S is at i * s_row + l * s_col, (l, j) of V at l *
+ * v_row + j * v_col, (i, j) of C and of a bias likewise; the order of components of V, C and bias
+ * is the same:
+ *
+ *   c[i, j][p] = bias[i, j][p] + sum_{e < 4} sign[e][p] sum_{l < k} s[i, l][s_comp[e]] v[l, j][p ^ e]
+ *
+ * dtypes are 16 bits or that of sign. S of 16 bits: s_comp is in 0 .. 3, k at most
+ * HZI_QUAT_SMALL_K.
+ */
+#define HZI_QUAT_SMALL_K 64
+
+struct hzi_quat_small {
+	const void *s, *v, *bias;	/* bias NULL: none */
+	void *c;
+	const void *sign;		/* [4][4], 1 or -1, in f32 or f64 */
+	int64_t rows, cols, k;
+	int64_t s_row, s_col, s_comp[4], v_row, v_col, c_row, c_col, bias_row, bias_col;
+	int32_t s_dtype, v_dtype, c_dtype, bias_dtype;
+};
+
 struct hzi_quat_gemm_typed {
 	int32_t rows, lanes;		/* of a panel of V (R); of a vector */
 	int32_t column_major;		/* most columns of gemv(), each of which is contiguous */
@@ -171,6 +193,7 @@ struct hzi_quat_gemm_typed {
 	void (*h4_half)(const void *from, void *to, int64_t from_plane, int64_t to_plane,
 		    int64_t count);
 	void (*pack_panels)(const struct hzi_quat_pack_panels *a);
+	void (*small)(const struct hzi_quat_small *a);	/* NULL: a quad is more than a vector */
 };
 
 struct hzi_quat_gemm_kern {

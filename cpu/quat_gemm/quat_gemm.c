@@ -146,18 +146,6 @@ struct step {
 	int v, s, p, mode;
 };
 
-/*
- * The Hamilton product: left[l] * right[r] * product_sign[l][r] is added to component l ^ r.
- *
- *   r = ae - bf - cg - dh,  i = af + be + ch - dg,  j = ag - bh + ce + df,  k = ah + bg - cf + de
- */
-static const int product_sign[4][4] = {
-	{1, 1, 1, 1},
-	{1, -1, 1, -1},
-	{1, -1, -1, 1},
-	{1, 1, -1, -1},
-};
-
 /* The last four products of the fast method: 2ae, 2dg, 2bh, 2cf */
 static const int fast_left[4] = {0, 3, 1, 2}, fast_right[4] = {0, 2, 3, 1};
 

@@ -11,7 +11,9 @@
 #include "lib/core/route.h"
 
 /* Costs are ranks; rows without a cost have the rank of their index. */
-enum { BF16_TILES, GEMV, GEMV_PACKED, PANELS, LAST };
+enum { SMALL, BF16_TILES, GEMV, GEMV_PACKED, PANELS, LAST };
+
+HZI_RANK(small, struct hzi_quat_gemm_args, hzi_cpu_quat_gemm_small_wins(ctx, a), SMALL, LAST)
 
 /* Tiles are faster than GEMV from five columns on. */
 HZI_RANK(bf16_tiles, struct hzi_quat_gemm_args, min_i64(a->m, a->n) > 4, BF16_TILES, PANELS)
@@ -41,6 +43,11 @@ HZI_RANK(gemv_packed, struct hzi_quat_gemm_args, hzi_cpu_quat_gemm_gemv_packed_w
 	 GEMV_PACKED, LAST)
 
 static const struct hzi_route routes[] = {
+	[SMALL] = {
+		"small", "small k; quads of both operands in place", HZI_ANY_ARCH,
+		.unsupported = hzi_cpu_quat_gemm_small_unsupported, .cost = small_cost,
+		.workspace = hzi_cpu_quat_gemm_small_workspace, .run = hzi_cpu_quat_gemm_small,
+	},
 	[BF16_TILES] = {
 		"bf16_tiles", "bf16 in AMX tiles", HZ_ISA_AMX,
 		.unsupported = hzi_cpu_quat_gemm_bf16_tiles_unsupported, .cost = bf16_tiles_cost,

@@ -7,6 +7,7 @@
 
 #include "cpu/quat_gemm/kern.h"
 #include "cpu/core/elements.inc"
+#include "cpu/core/vec_quat.h"
 #include "cpu/quat_gemm/activation.inc"
 #define QBITS 32
 #include "cpu/quat_gemm/quat_gemm.inc"

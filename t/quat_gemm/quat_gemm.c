@@ -414,6 +414,27 @@ static void test_gemv(void)
 	ok(good, "few columns or rows");
 }
 
+/* Sums alone, with a bias or not: what quads in place support, around whole vectors and limits of k */
+static void test_small(void)
+{
+	static const int64_t ks[] = {0, 1, 2, 3, 4, 7, 8, 15, 33, 64, 65};
+	int good = 1;
+
+	for (int i = 0; i < (quick ? 60 : 400) && good; i++) {
+		struct gemm g = random_gemm(i % 4 ? 9 : 36);
+
+		g.k = ks[rnd_below(&rnd, 11)];
+		g.o.beta = g.o.activation = g.pre = 0;
+		g.o.slope = 0;
+		g.o.given = 0;
+		memset(g.o.alpha, 0, sizeof(g.o.alpha));
+		if (g.pack)
+			g.ndim = g.a_ndim = g.b_ndim = 0;
+		good = run(&g);
+	}
+	ok(good, "small products");
+}
+
 /* A layer of 16 bits, c^T = a b^T with contiguous rows, at some elements; the others are written */
 static int run_layer(struct dev *dev, int dtype, int64_t m, int64_t n, int64_t k)
 {
@@ -925,6 +946,7 @@ int main(void)
 	test_ops();
 	test_edges();
 	test_gemv();
+	test_small();
 	test_layers();
 	test_random();
 	test_accuracy();

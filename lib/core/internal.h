@@ -393,6 +393,9 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
  */
 hz_tensor hzi_canonical_strides(const hz_tensor *t);
 
+/* t if its strides are canonical, as most are, else *copy, which then is hzi_canonical_strides(t) */
+const hz_tensor *hzi_canonical_view(const hz_tensor *t, hz_tensor *copy);
+
 /* HZ_OK if the memory ranges of a and b are disjoint, else HZ_EALIAS with a message */
 int hzi_check_apart(struct hz_context *ctx, const char *op, const char *a_name, const hz_tensor *a,
 		    const char *b_name, const hz_tensor *b);

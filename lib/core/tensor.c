@@ -427,19 +427,37 @@ int hzi_check(struct hz_context *ctx, const char *op, const char *name, const hz
 		       ? HZ_OK : check_other(ctx, op, name, t, dtypes, output);
 }
 
-hz_tensor hzi_canonical_strides(const hz_tensor *t)
+/* Whether dimension d, with no index to step along, has a stride whose products could overflow */
+static inline bool is_far(const hz_tensor *t, int d)
 {
 	const int64_t far = (int64_t)1 << 28;
+
+	return t->shape[d] == 1 && (t->stride[d] > far || t->stride[d] < -far);
+}
+
+hz_tensor hzi_canonical_strides(const hz_tensor *t)
+{
 	bool empty = false;
 	hz_tensor canonical = *t;
 
 	for (int d = 0; d < t->ndim; d++)
 		empty |= t->shape[d] == 0;
 	for (int d = 0; d < t->ndim; d++) {
-		if (empty || (t->shape[d] == 1 && (t->stride[d] > far || t->stride[d] < -far)))
+		if (empty || is_far(t, d))
 			canonical.stride[d] = 0;
 	}
 	return canonical;
+}
+
+const hz_tensor *hzi_canonical_view(const hz_tensor *t, hz_tensor *copy)
+{
+	for (int d = 0; d < t->ndim; d++) {
+		if (t->shape[d] == 0 || is_far(t, d)) {
+			*copy = hzi_canonical_strides(t);
+			return copy;
+		}
+	}
+	return t;
 }
 
 /*

@@ -96,7 +96,8 @@ static void set_comp(int64_t *comp, int64_t stride, uint32_t flags)
 static struct hzi_quat_view view_of(struct hz_context *ctx, const hz_tensor *from, int op,
 				    uint32_t flags, int64_t *rows, int64_t *cols)
 {
-	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
+	hz_tensor copy;
+	const hz_tensor *const t = hzi_canonical_view(from, &copy);
 	const int row = t->ndim - 3 + transposes(op), col = t->ndim - 2 - transposes(op);
 	struct hzi_quat_view v = {.data = hzi_data(ctx, t), .row = t->stride[row],
 				  .col = t->stride[col]};
@@ -429,9 +430,9 @@ static void reverse(int64_t *list, int n)
 static void make_batch(const struct call *q, struct hzi_quat_gemm_args *g)
 {
 	const hz_packed *p = q->o->packed;
-	const hz_tensor none = {.ndim = 0}, canonical_a = p ? none : hzi_canonical_strides(q->a);
-	const hz_tensor canonical_b = hzi_canonical_strides(q->b), *const a = &canonical_a,
-			*const b = &canonical_b;
+	hz_tensor copy_a, copy_b;
+	const hz_tensor *const a = p ? NULL : hzi_canonical_view(q->a, &copy_a);
+	const hz_tensor *const b = hzi_canonical_view(q->b, &copy_b);
 	const hz_tensor *c = q->c, *pre = q->o->pre;
 	const int nc = c->ndim, na = p ? p->ndim : a->ndim;
 	int64_t matrices = 1;

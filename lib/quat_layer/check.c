@@ -11,25 +11,27 @@
 
 #include "lib/quat_layer/quat_layer.h"
 
-/* A view as quaternions; its last dimension holds the components. */
-static struct hzi_quat_tensor quaternions_of(struct hz_context *ctx, const hz_tensor *from,
-					     uint32_t flags)
+/* Fills *q with a view as quaternions; its last dimension holds the components. */
+static void set_quaternions(struct hz_context *ctx, const hz_tensor *from, uint32_t flags,
+			    struct hzi_quat_tensor *q)
 {
-	const hz_tensor canonical = hzi_canonical_strides(from), *const t = &canonical;
-	struct hzi_quat_tensor q = {.a = {.data = hzi_data(ctx, t), .dtype = t->dtype},
-				   .ndim = t->ndim - 1};
+	hz_tensor copy;
+	const hz_tensor *const t = hzi_canonical_view(from, &copy);
 	const int64_t step = t->stride[t->ndim - 1];
 	const uintptr_t size = 4 * hz_dtype_size(t->dtype);
 
+	memset(q, 0, sizeof(*q));
+	q->a.data = hzi_data(ctx, t);
+	q->a.dtype = t->dtype;
+	q->ndim = t->ndim - 1;
 	for (int c = 0; c < 4; c++)
-		q.a.comp[c] = step * (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c);
-	q.a.whole = step == 1 && !(flags & HZ_QUAT_XYZW) && (uintptr_t)q.a.data % size == 0;
-	for (int d = 0; d < q.ndim; d++) {
-		q.shape[d] = t->shape[d];
-		q.a.stride[d] = t->stride[d];
-		q.a.whole = q.a.whole && (t->shape[d] == 1 || t->stride[d] % 4 == 0);
+		q->a.comp[c] = step * (flags & HZ_QUAT_XYZW ? (c + 3) % 4 : c);
+	q->a.whole = step == 1 && !(flags & HZ_QUAT_XYZW) && (uintptr_t)q->a.data % size == 0;
+	for (int d = 0; d < q->ndim; d++) {
+		q->shape[d] = t->shape[d];
+		q->a.stride[d] = t->stride[d];
+		q->a.whole = q->a.whole && (t->shape[d] == 1 || t->stride[d] % 4 == 0);
 	}
-	return q;
 }
 
 bool hzi_quat_misalign(const struct hz_context *ctx, struct hzi_quat_layer *l)
@@ -84,7 +86,7 @@ int hzi_quat_check(struct hz_context *ctx, const char *op, const char *name, con
 			return hzi_fail(ctx, HZ_ESHAPE, "%s: %s is too large: its size overflows",
 					op, name);
 	}
-	*q = quaternions_of(ctx, t, flags);
+	set_quaternions(ctx, t, flags, q);
 	return HZ_OK;
 }
 

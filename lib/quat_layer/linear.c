@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/quat_layer/plan.h"
@@ -408,14 +409,17 @@ static int check_rows(struct hz_context *ctx, const struct call *q, const char *
 		      const hz_tensor *t, const char *as_name, const hz_tensor *as,
 		      int64_t channels, const char *what)
 {
-	char text[32] = ", as ";
-
-	strncat(text, as_name, sizeof(text) - strlen(text) - 1);
 	if (t->ndim != as->ndim)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: %s.ndim is %d, must be %d, as %s", q->op, name,
 				t->ndim, as->ndim, as_name);
-	for (int d = 0; d < t->ndim - 2; d++)
-		HZ_CHECK(hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], as->shape[d], text));
+	for (int d = 0; d < t->ndim - 2; d++) {
+		char text[32];
+
+		if (t->shape[d] == as->shape[d])
+			continue;
+		snprintf(text, sizeof(text), ", as %s", as_name);
+		return hzi_quat_check_size(ctx, q->op, name, d, t->shape[d], as->shape[d], text);
+	}
 	return hzi_quat_check_size(ctx, q->op, name, t->ndim - 2, t->shape[t->ndim - 2], channels,
 				   what);
 }

@@ -160,18 +160,6 @@ int hzi_quat_plan_multiply_split(struct hzi_quat_plan *r, const struct hzi_quat_
 	return last.k > 0 ? hzi_quat_plan_multiply(r, &last, reversed) : HZ_OK;
 }
 
-struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a, int64_t offset,
-					   int64_t row, int64_t col)
-{
-	struct hzi_quat_view v = {
-		.data = (char *)a->data + offset * (int64_t)hz_dtype_size(a->dtype),
-		.row = row, .col = col,
-	};
-
-	memcpy(v.comp, a->comp, sizeof(v.comp));
-	return v;
-}
-
 void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_quat_array *b, int64_t first)
 {
 	if (!b->data)

@@ -56,8 +56,14 @@ int hzi_quat_plan_copy(struct hzi_quat_plan *r, const struct hzi_quat_array *fro
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* A matrix in the array, `offset` elements from its first element */
-struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a, int64_t offset,
-					   int64_t row, int64_t col);
+static inline struct hzi_quat_view hzi_quat_array_matrix(const struct hzi_quat_array *a,
+							 int64_t offset, int64_t row, int64_t col)
+{
+	return (struct hzi_quat_view){
+		.data = (char *)a->data + offset * (int64_t)hz_dtype_size(a->dtype),
+		.row = row, .col = col, .comp = {a->comp[0], a->comp[1], a->comp[2], a->comp[3]},
+	};
+}
 
 /* Adds the bias b from element `first` on, if there is one. */
 void hzi_quat_gemm_bias(struct hzi_quat_gemm_args *g, const struct hzi_quat_array *b,

@@ -131,8 +131,8 @@ const char *hzi_cpu_quat_gemm_small_unsupported(const struct hz_context *ctx, co
 	const struct hzi_quat_gemm_args *a = args;
 	const int order = order_of(a->c.comp);
 
-	if (a->k > HZI_QUAT_SMALL_K)
-		return "k is above 64";
+	if (a->k == 0 || a->k > HZI_QUAT_SMALL_K)
+		return "k is 0 or above 64";
 	if (order < 0 || order != order_of(a->b.comp) ||
 	    (a->packed ? order != 0 : order != order_of(a->a.comp)))
 		return "components are not contiguous, or A is packed and its order is not that of C";
@@ -148,9 +148,10 @@ const char *hzi_cpu_quat_gemm_small_unsupported(const struct hz_context *ctx, co
 }
 
 /*
- * With more rows and columns than 16 packed panels are read often enough. To restore the quads of a
- * packed A takes as long as 2 to 4 columns; with 32 registers panels and GEMVs read it in place as
- * fast as quads. Beside AMX tiles only calls are taken that are shorter than their packing.
+ * With more rows and columns than 16 panels are read often enough to pay for packing, with 32
+ * registers from 16 by 512 on, which takes 1.9 times as long here. To restore the quads of a packed
+ * A takes as long as 2 to 4 columns; with 32 registers panels and GEMVs read it in place as fast as
+ * quads. Tiles of bf16, which were not measured, keep what is longer than their packing.
  */
 bool hzi_cpu_quat_gemm_small_wins(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
@@ -158,12 +159,14 @@ bool hzi_cpu_quat_gemm_small_wins(const struct hz_context *ctx, const struct hzi
 	const int64_t few = min_i64(a->m, a->n), most = a->n == 1 ? 256 : !wide ? MOST_PACKED :
 							 a->n > 8 ? 512 : 256;
 
+	if (few > 16 || a->m * a->n > (INT64_C(1) << 17) / max_i64(a->k, 1))
+		return false;
+	if (wide && few * a->m * a->n > INT64_C(1) << 15)
+		return false;
 	if (a->packed && a->m * a->k > most)
 		return false;
-	if (few > 4 && a->m * a->n * a->k > 1024 &&
-	    !hzi_cpu_quat_gemm_bf16_tiles_unsupported(ctx, a))
-		return false;
-	return few <= 16 && a->m * a->n <= (INT64_C(1) << 17) / max_i64(a->k, 1);
+	return few <= 4 || a->m * a->n * a->k <= 1024 ||
+	       hzi_cpu_quat_gemm_bf16_tiles_unsupported(ctx, a) != NULL;
 }
 
 size_t hzi_cpu_quat_gemm_small_workspace(const struct hz_context *ctx, const void *args)

@@ -154,7 +154,8 @@ struct hzi_quat_bf16_mul {
  * v_row + j * v_col, (i, j) of C and of a bias likewise; the order of components of V, C and bias
  * is the same:
  *
- *   c[i, j][p] = bias[i, j][p] + sum_{e < 4} sign[e][p] sum_{l < k} s[i, l][s_comp[e]] v[l, j][p ^ e]
+ *   c[i, j][p] = bias[i, j][p] +
+ * 	sum_{e < 4} sign[e][p] sum_{l < k} s[i, l][s_comp[e]] v[l, j][p ^ e]
  *
  * dtypes are 16 bits or that of sign. S of 16 bits: s_comp is in 0 .. 3, k at most
  * HZI_QUAT_SMALL_K.

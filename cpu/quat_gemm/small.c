@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Packing, plans and transposed results take longer than such products. Here a vector holds quads
- * of V, A or B, and of C; components of the other operand, S, are broadcast. Of a packed A the quads
- * are restored first.
+ * of V, A or B, and of C; components of the other operand, S, are broadcast. A packed A is made
+ * quads again first.
  */
 #include <config.h>
 
@@ -19,7 +19,7 @@
 
 /* ---- Packed A -------------------------------------------------------------------------------- */
 
-/* As quads of f32 or f64, columns contiguous: element (i, l) of what was packed at 4 (l rows + i) */
+/* As quads of f32 or f64: element (i, l) of what was packed, of `rows` rows, at 4 (l rows + i) */
 static struct hzi_quat_view unpack(const struct hzi_quat_gemm_typed *kern,
 				   const struct hzi_quat_gemm_args *a, char *to)
 {
@@ -135,7 +135,7 @@ const char *hzi_cpu_quat_gemm_small_unsupported(const struct hz_context *ctx, co
 		return "k is 0 or above 64";
 	if (order < 0 || order != order_of(a->b.comp) ||
 	    (a->packed ? order != 0 : order != order_of(a->a.comp)))
-		return "components are not contiguous, or A is packed and its order is not that of C";
+		return "components are not contiguous, or a is packed and c has another order";
 	if (a->packed && (a->ndim || a->m * a->k > MOST_PACKED))
 		return "a is packed, and has more than 1024 quaternions, or there is a batch";
 	if (a->beta != 0 || !a->alpha_real || a->alpha[0] != 1 || a->pre.data || a->activation)

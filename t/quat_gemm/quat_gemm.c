@@ -414,7 +414,7 @@ static void test_gemv(void)
 	ok(good, "few columns or rows");
 }
 
-/* Sums alone, with a bias or not: what quads in place support, around whole vectors and limits of k */
+/* Sums alone, with a bias or not, around whole vectors and the largest k of quads in place */
 static void test_small(void)
 {
 	static const int64_t ks[] = {0, 1, 2, 3, 4, 7, 8, 15, 33, 64, 65};

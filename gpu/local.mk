@@ -73,7 +73,8 @@ noinst_HEADERS += \
 
 # The images of device code, as in gpu/kernels.def
 HZ_CU = \
-	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_any.cu gpu/hadamard/base_mma_dequantize.cu gpu/hadamard/base_mma_microscaling.cu \
+	gpu/hadamard/base_f32.cu gpu/hadamard/base_mma.cu gpu/hadamard/base_mma_any.cu \
+	gpu/hadamard/base_mma_dequantize.cu gpu/hadamard/base_mma_microscaling.cu \
 	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/base_split.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
 	gpu/hadamard/row_segments.cu \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \

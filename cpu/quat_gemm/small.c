@@ -156,9 +156,11 @@ const char *hzi_cpu_quat_gemm_small_unsupported(const struct hz_context *ctx, co
 bool hzi_cpu_quat_gemm_small_wins(const struct hz_context *ctx, const struct hzi_quat_gemm_args *a)
 {
 	const bool wide = hzi_quat_gemm_kern[ctx->level].type[0].lanes == 16;
-	const int64_t few = min_i64(a->m, a->n), most = a->n == 1 ? 256 : !wide ? MOST_PACKED :
-							 a->n > 8 ? 512 : 256;
+	const int64_t few = min_i64(a->m, a->n);
+	int64_t most = a->n == 1 ? 256 : !wide ? MOST_PACKED : a->n > 8 ? 512 : 256;
 
+	if (a->dtype == HZ_F64)		/* has no GEMV */
+		most = MOST_PACKED;
 	if (few > 16 || a->m * a->n > (INT64_C(1) << 17) / max_i64(a->k, 1))
 		return false;
 	if (wide && few * a->m * a->n > INT64_C(1) << 15)

@@ -319,11 +319,11 @@ int hzi_hadamard_base_mma_microscaling(struct hz_context *ctx, const struct hzi_
 	const struct hzi_segment *seg = &a->plan.seg[0];
 	struct hzi_hadamard_base_mma_quantize p = {.m = {.x = q->f.x, .y = q->f.y}, .q = *q};
 	struct hzi_launch launch;
-	/* There are none for rows of m 2^6. */
-	const int kernel = make_mma(ctx, a, q->f.total, HZ_F16, TO_CODES, &p.m, &launch) - 1 -
-			   order_index(seg->m);
+	/* Four kernels for each m, of k 7 to 10 */
+	const int kernel = first + 4 * order_index(seg->m) + seg->k - 7;
 
-	return hzi_cuda_launch(ctx, "quantize", first + kernel, &launch, &p, sizeof(p));
+	make_mma(ctx, a, q->f.total, HZ_F16, TO_CODES, &p.m, &launch);
+	return hzi_cuda_launch(ctx, "quantize", kernel, &launch, &p, sizeof(p));
 }
 
 /* ---- Rows of f32 ----------------------------------------------------------------------------- */

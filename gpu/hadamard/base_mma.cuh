@@ -658,36 +658,36 @@ HZ_DEVICE void register_columns(const hzi_hadamard_base_mma &p, OPERANDS in, RES
  * codes, function, its template arguments but DTYPE). m12_6 is for rows of 12 2^6 elements. base.c
  * has the same numbers.
  */
-#define BASE_MMA_LONG_12(KERNEL) \
+#define BASE_MMA_MIDDLE_12(KERNEL) \
 	KERNEL(m12_7, 64, 14, 10, 14, warp_columns, 12, 0, 2) \
 	KERNEL(m12_8, 96, 10, 8, 8, warp_rows, 12 * 4, 64, 3) \
 	KERNEL(m12_9, 96, 6, 5, 5, warp_rows, 12 * 4, 128, 4) \
-	KERNEL(m12_10, 192, 3, 3, 2, group_rows, 12 * 4, 2, 3) \
-	KERNEL(m12_11, 384, 1, 1, 1, register_columns, 12 * 4) \
-	KERNEL(m12_12, 512, 1, 1, 1, group_rows, 12 * 4, 8, 2)
-#define BASE_MMA_LONG_20(KERNEL) \
+	KERNEL(m12_10, 192, 3, 3, 2, group_rows, 12 * 4, 2, 3)
+#define BASE_MMA_MIDDLE_20(KERNEL) \
 	KERNEL(m20_7, 64, 8, 8, 8, warp_columns, 20, 0, 2) \
 	KERNEL(m20_8, 128, 5, 5, 4, warp_columns, 20, 0, 4) \
 	KERNEL(m20_9, 160, 3, 3, 3, warp_rows, 20 * 4, 128, 4) \
-	KERNEL(m20_10, 320, 2, 2, 2, group_rows, 20 * 4, 2, 5) \
-	KERNEL(m20_11, 384, 1, 1, 1, register_columns, 20 * 4)
-#define BASE_MMA_LONG_28(KERNEL) \
+	KERNEL(m20_10, 320, 2, 2, 2, group_rows, 20 * 4, 2, 5)
+#define BASE_MMA_MIDDLE_28(KERNEL) \
 	KERNEL(m28_7, 64, 7, 7, 7, warp_columns, 28, 0, 2) \
 	KERNEL(m28_8, 128, 4, 4, 4, warp_columns, 28, 0, 4) \
 	KERNEL(m28_9, 256, 2, 2, 2, warp_columns, 28, 0, 8) \
-	KERNEL(m28_10, 448, 1, 1, 1, group_rows, 28 * 4, 2, 7) \
-	KERNEL(m28_11, 384, 1, 1, 1, register_columns, 28 * 4)
+	KERNEL(m28_10, 448, 1, 1, 1, group_rows, 28 * 4, 2, 7)
 #define BASE_MMA_KERNELS(KERNEL) \
 	KERNEL(m12_6, 96, 10, 8, 8, warp_rows, 12 * 4, 64, -1) \
-	BASE_MMA_LONG_12(KERNEL) \
+	BASE_MMA_MIDDLE_12(KERNEL) \
+	KERNEL(m12_11, 384, 1, 1, 1, register_columns, 12 * 4) \
+	KERNEL(m12_12, 512, 1, 1, 1, group_rows, 12 * 4, 8, 2) \
 	KERNEL(m20_6, 160, 6, 5, 4, warp_rows, 20 * 4, 64, -1) \
-	BASE_MMA_LONG_20(KERNEL) \
+	BASE_MMA_MIDDLE_20(KERNEL) \
+	KERNEL(m20_11, 384, 1, 1, 1, register_columns, 20 * 4) \
 	KERNEL(m28_6, 224, 4, 4, 4, warp_rows, 28 * 4, 64, -1) \
-	BASE_MMA_LONG_28(KERNEL)
+	BASE_MMA_MIDDLE_28(KERNEL) \
+	KERNEL(m28_11, 384, 1, 1, 1, register_columns, 28 * 4)
 
-/* Those without rows of X of less than 32 columns */
-#define BASE_MMA_LONG_KERNELS(KERNEL) \
-	BASE_MMA_LONG_12(KERNEL) BASE_MMA_LONG_20(KERNEL) BASE_MMA_LONG_28(KERNEL)
+/* Those of m 2^7 to m 2^10 elements */
+#define BASE_MMA_MIDDLE_KERNELS(KERNEL) \
+	BASE_MMA_MIDDLE_12(KERNEL) BASE_MMA_MIDDLE_20(KERNEL) BASE_MMA_MIDDLE_28(KERNEL)
 
 /* ---- Operands of 16 bits --------------------------------------------------------------------- */
 

@@ -142,4 +142,4 @@ struct store_microscaling {
 		function<HZ_BF16, __VA_ARGS__>(p.m, copy_operands(p.m), store_microscaling(p.q)); \
 	}
 
-BASE_MMA_LONG_KERNELS(QUANTIZE)
+BASE_MMA_MIDDLE_KERNELS(QUANTIZE)

@@ -10,7 +10,8 @@
 #include "gpu/quantize/microscaling.h"
 
 #define WARPS (HZI_MICROSCALING_THREADS / 32)
-#define BASE_LOG2_MIN 7		/* shortest rows of m 2^k */
+#define BASE_LOG2_MIN 7		/* k of rows of m 2^k */
+#define BASE_LOG2_MAX 10
 #define LOG2_WARP 10		/* the longest transform of a warp; longer rows are a block's */
 
 static int64_t total_of(const struct hzi_rotated *r)
@@ -37,8 +38,8 @@ static const char *bad_transform(const struct hz_context *ctx, const struct hzi_
 		return "there are too many elements";
 	if (t->plan.nseg != 1)
 		return "a row has transforms of several lengths";
-	if (seg->m > 1 && (a->dequantize || seg->k < BASE_LOG2_MIN))
-		return "transforms are of m 2^k elements, and codes dequantized or k below 7";
+	if (seg->m > 1 && (a->dequantize || seg->k < BASE_LOG2_MIN || seg->k > BASE_LOG2_MAX))
+		return "transforms are of m 2^k elements, and codes dequantized or k not 7 to 10";
 	if (seg->m == 1 && (seg->k < 4 || seg->k > longest))
 		return "transforms are not of 2^4 to 2^13 elements, or 2^10 to dequantize";
 	if (a->x_dtype == HZ_F32)

@@ -1056,7 +1056,7 @@ static void test_contiguous(void)
 {
 	static const int dtypes[][2] = {{HZ_E2M1X2, HZ_E8M0}, {HZ_E4M3, HZ_E8M0},
 					{HZ_E5M2, HZ_E8M0}, {HZ_E2M1X2, HZ_E4M3}};
-	/* m 2^k: each has a kernel */
+	/* m 2^k: up to k = 10 each has a kernel */
 	static const int base[][2] = {
 		{12, 7}, {12, 8}, {12, 9}, {12, 10}, {12, 11}, {12, 12}, {20, 7}, {20, 8},
 		{20, 9}, {20, 10}, {20, 11}, {28, 7}, {28, 8}, {28, 9}, {28, 10}, {28, 11},

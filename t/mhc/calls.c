@@ -730,7 +730,7 @@ static void test_wrong_operands(hz_context *ctx, struct valid *r)
 		"mhc_mix: p.shape[1] is 3");
 	t = shaped(r->P, 0, 4);
 	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, NULL, &r->U, NULL), HZ_ESHAPE,
-		"do not divide the 6 tokens");
+		"does not divide the 6 tokens");
 	refused(ctx, hz_mhc_mix(ctx, &r->X, &t, &r->A, &r->U, &r->Y), HZ_ESHAPE,
 		"sets of coefficients");
 	refused(ctx, hz_mhc_mix(ctx, &r->X, NULL, &r->A, &r->U, &r->Y), HZ_EINVAL, "p");
@@ -991,17 +991,17 @@ static void test_wrong_sets(hz_context *ctx, struct valid *r)
 
 #define WEIGHTS(x, p, o) hz_mhc_weights(ctx, x, &r->PHI, &r->ALPHA, &r->BIAS, p, NULL, NULL, o)
 	refused(ctx, WEIGHTS(&r->X, &p2, NULL), HZ_ESHAPE,
-		"mhc_weights: the number of sets of coefficients of p is 2, must be 6, one for each token: "
-		"opts->coefficients is HZ_MHC_PER_TOKEN");
+		"mhc_weights: the number of sets of coefficients of p is 2, must be 6, one for each "
+		"token: opts->coefficients is HZ_MHC_PER_TOKEN");
 	refused(ctx, WEIGHTS(&r->X, &one, NULL), HZ_ESHAPE, "coefficients of p is 1");
 	refused(ctx, WEIGHTS(&x4, &p2, &sequences), HZ_ESHAPE,
-		"must be of 3, the first dimension of streams: opts->coefficients is "
+		"must be 3, the first dimension of streams: opts->coefficients is "
 		"HZ_MHC_PER_SEQUENCE");
-	refused(ctx, WEIGHTS(&r->X, &p4, &sequences), HZ_ESHAPE, "do not divide the 6 tokens");
+	refused(ctx, WEIGHTS(&r->X, &p4, &sequences), HZ_ESHAPE, "does not divide the 6 tokens");
 	refused(ctx, WEIGHTS(&r->X, &one, &fixed), HZ_EINVAL,
 		"phi is given, and opts->coefficients is HZ_MHC_STATIC");
 	refused(ctx, hz_mhc_pre(ctx, &r->X, NULL, NULL, &r->BIAS, &p2, NULL, NULL, &r->U, &fixed),
-		HZ_ESHAPE, "must be of 1: opts->coefficients is HZ_MHC_STATIC");
+		HZ_ESHAPE, "must be 1: opts->coefficients is HZ_MHC_STATIC");
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &sequences),
 		HZ_ESHAPE, "the number of sequences is unknown");
 	refused(ctx, hz_mhc_post_pre(ctx, &r->X, &r->F, &r->Q, &r->A, NULL, &r->PHI, &r->ALPHA,

@@ -138,7 +138,7 @@ static const struct rotated {
 	 BASE_D("bf16_m20_8"), 1, 20},
 	{HZ_F32, 313, 32768, 0, 0, NULL, "quantize_contiguous_f32", 6, NULL, 6, 0},
 	{HZ_BF16, 8, 4096, 0, 1, NULL, "quantize_strided_f32", 2, NULL, 2, 0},
-	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_contiguous_f32", 3, NULL, 3, 0},
+	{HZ_F16, 8, 96, 0, 0, NULL, "quantize_contiguous_f32", 2, NULL, 2, 0},
 };
 
 static void test_rotated(hz_context *ctx, int device, const struct rotated *r)

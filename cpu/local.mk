@@ -28,7 +28,7 @@ noinst_HEADERS += \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/group.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
 	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
-	cpu/quantize/formats.inc \
+	cpu/quantize/codes.inc cpu/quantize/formats.inc cpu/quantize/transposed.inc \
 	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
 	cpu/quat/convert.inc \
 	cpu/quat/quat.inc cpu/quat/vec.inc cpu/quat_conv/depthwise.h cpu/quat_conv/depthwise.inc \

@@ -36,6 +36,8 @@ struct hzi_head {
 	int64_t pre_ld, post_ld, ahead, first;
 };
 
+struct hzi_format_transposed;
+
 /*
  * Transforms of 2^bits contiguous bfloat16 numbers, from 16 on; count, a multiple of 2^bits and of
  * 32, is the sum of their lengths. y and amax: rows of 32 results and their largest magnitudes as
@@ -119,7 +121,10 @@ struct hzi_hadamard_kern {
 	int32_t head_bits;	/* largest bits of head() */
 	int32_t pass_bits;	/* largest bits of pass() */
 	int64_t (*head)(const struct hzi_head *a);
-	void (*transposed)(const struct hzi_hadamard_transposed *a);	/* or NULL */
+	/* Both or neither NULL. encode_transposed(): see cpu/quantize/kern.h; false: not all, as of
+	 * mx() and nv() there, or of MX a scale beyond 2^-95 .. 2^113 */
+	void (*transposed)(const struct hzi_hadamard_transposed *a);
+	bool (*encode_transposed)(const struct hzi_format_transposed *a);
 	int64_t (*pass)(const struct hzi_pass *a);
 	/*
 	 * An e such that all |x| < 2^e; of f32 and bf16 the least one. x: rows of n elements, ld

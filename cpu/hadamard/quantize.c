@@ -345,7 +345,7 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 		for (int64_t g = 0; w->most && g < ceil_div(count, 32 * job->j.kern->lanes) *
 						     2 * job->j.kern->lanes; g++)
 			most = amax[g] > most ? amax[g] : most;
-		if (!w->most && !w->kern->transposed(&(struct hzi_format_transposed){
+		if (!w->most && !job->j.kern->encode_transposed(&(struct hzi_format_transposed){
 			.t_rows = values, .amax = amax, .q = to, .scales = scales + i / f->group,
 			.rows = count / 32, .q_dtype = c->q_dtype, .rule = f->rule,
 			.stream = w->stream && (uintptr_t)to % 64 == 0, .scale = scale, .t = w->t}))

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "cpu/hadamard/kern.h"
+#include "cpu/quantize/kern.h"
 #include "cpu/core/elements.inc"
 #include "cpu/core/formats.inc"
 #include "cpu/core/transpose.inc"
@@ -13,6 +14,10 @@
 #include "lib/core/fp.h"
 #include "cpu/hadamard/hadamard.inc"
 #include "cpu/hadamard/quantize.inc"
+#if LANES > 4
+#include "cpu/quantize/codes.inc"
+#include "cpu/quantize/transposed.inc"
+#endif
 
 void HZI_FILL(hadamard)(void *table)
 {
@@ -24,6 +29,7 @@ void HZI_FILL(hadamard)(void *table)
 	kern->head = head;
 #if LANES > 4
 	kern->transposed = transposed;
+	kern->encode_transposed = encode_transposed;
 #endif
 	kern->pass = pass;
 	kern->exponent = exponent;

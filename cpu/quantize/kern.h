@@ -207,8 +207,6 @@ struct hzi_quantize_kern {
 	/* false: not all; there are NaN or Inf, also in factors, or, of MX, a scale below 2^-111 */
 	bool (*mx)(const struct hzi_format_blocks *a);
 	bool (*nv)(const struct hzi_format_blocks *a);
-	/* or NULL; false: not all, as of mx() and nv(), or of MX a scale beyond 2^-95 .. 2^113 */
-	bool (*transposed)(const struct hzi_format_transposed *a);
 	/* or NULL; false: not all, a scale is NaN or a product may be */
 	bool (*values)(const struct hzi_format_values *a);
 	void (*stream_end)(void);

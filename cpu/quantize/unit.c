@@ -20,9 +20,6 @@ void HZI_FILL(quantize)(void *table)
 	/* Without vectors of 16-bit lanes these are a lot of code for little. */
 	kern->mx = HZ_VEC == HZ_VEC_C ? NULL : mx;
 	kern->nv = HZ_VEC == HZ_VEC_C ? NULL : nv;
-#if LANES > 4
-	kern->transposed = transposed;
-#endif
 	/* The others have no use for what VNNI adds to AVX-512. */
 	if (HZI_IN_VNNI)
 		return;

@@ -205,11 +205,17 @@ static int gemv_columns(const struct hzi_qlinear_group_args *a)
 
 /*
  * Warps of a block; an SM has 16. One block copies x once and multiplies each panel by all 16
- * warps. Two blocks wait less at the ends of panels: they are faster from four panels an SM on.
+ * warps. Two blocks are faster where as many panels for each block leave SMs without one: an
+ * eighth of them, of up to four panels an SM a quarter.
  */
 static int gemv_warps(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
 {
-	return a->rows > 1 || a->l.panels <= 4 * hzi_cuda_device(ctx)->sms ? 16 : 8;
+	const int64_t sms = hzi_cuda_device(ctx)->sms, panels = a->l.panels;
+	const int64_t blocks = ceil_div(panels, ceil_div(panels, sms));
+
+	if (a->rows > 1 || panels <= sms)
+		return 16;
+	return blocks * 8 >= sms * (panels > 4 * sms ? 7 : 6) ? 16 : 8;
 }
 
 /* Bytes of shared memory: sums of two panels, and x */

@@ -23,17 +23,22 @@ void HZI_FILL(hadamard)(void *table)
 {
 	struct hzi_hadamard_kern *const kern = table;
 
+	kern->head = head;
+	kern->pass = pass;
+	kern->base_mul = base_mul;
+#if LANES > 4
+	kern->encode_transposed = encode_transposed;
+#endif
+	/* The others have no use for what VNNI adds to AVX-512. */
+	if (HZI_IN_VNNI)
+		return;
 	kern->lanes = LANES;
 	kern->head_bits = HEAD_BITS;
 	kern->pass_bits = REG_BITS;
-	kern->head = head;
 #if LANES > 4
 	kern->transposed = transposed;
-	kern->encode_transposed = encode_transposed;
 #endif
-	kern->pass = pass;
 	kern->exponent = exponent;
-	kern->base_mul = base_mul;
 	kern->transpose = transpose;
 	kern->quant = quant;
 	kern->dequant = dequant;

@@ -163,8 +163,14 @@ static int conv_case(struct dev *dev, int dtype, int nd, struct model *g, hz_qua
 	       is_gradient(&ref, &dy, &w, sum ? old_w : NULL, bound, &dw, "dw");
 	if (with_bias)
 		good = good && is_gradient(&ref, &dy, &b, sum ? old_b : NULL, bound, &db, "db");
-	if (s.v)
-		good = good && is_gradient(&ref, &dy, &s, sum ? old_s : NULL, bound, &ds, "dscale");
+	/* A gradient of a scale is a sum of products of dy and x, with terms of both signs. */
+	if (s.v) {
+		const double usual = norm(dy.v, dy.n) * norm(x.v, x.n) *
+				     sqrt((double)s.n / (double)(x.n + 1));
+
+		good = good && is_gradient_of_sums(&ref, &dy, &s, sum ? old_s : NULL, bound,
+						   usual, &ds, "dscale");
+	}
 out:
 	if (!good)
 		diag("%s: %s, %d dimensions, images %lld, big %lld %lld %lld, taps %lld %lld %lld, "

@@ -215,7 +215,7 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 	/* There is no such launch with one scale for a row. */
 	if (c->group != plan->n &&
 	    p->job.vectors * plan->nseg > ROW_SEGMENTS_BLOCKS * c->device->sms)
-		return "there are so many rows that a launch for each length is faster";
+		return "with this number of rows a launch for each length is faster";
 	while (c->quantize && c->device->sm >= SM_CLUSTERS && cluster < ROW_SEGMENTS_CLUSTER &&
 	       cluster < plan->nseg)
 		cluster *= 2;

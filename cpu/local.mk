@@ -21,7 +21,8 @@ noinst_HEADERS += \
 	cpu/core/kern.h cpu/core/pool.h cpu/core/sizes.h cpu/core/tiles.h cpu/core/transpose.inc cpu/core/vec.h \
 	cpu/core/vec_i16.h cpu/core/vec_quat.h cpu/core/vec_u8.h cpu/core/vec_w16.h cpu/core/vec_w8.h \
 	cpu/hadamard/hadamard.h \
-	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc cpu/lattice/cells.inc \
+	cpu/hadamard/hadamard.inc cpu/hadamard/kern.h cpu/hadamard/quantize.inc \
+	cpu/hadamard/stages.inc cpu/hadamard/transposed.inc cpu/lattice/cells.inc \
 	cpu/lattice/e8.inc cpu/lattice/kern.h cpu/lattice/lattice.h cpu/lattice/lattice.inc \
 	cpu/lattice/shaped.inc cpu/lattice/simd.inc \
 	cpu/lattice/soa.inc cpu/linear/kern.h cpu/linear/bwd.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
@@ -42,7 +43,8 @@ noinst_HEADERS += \
 # cpu/<family>/unit.c is one family's micro-kernels, compiled once for each ISA level. VNNI and AMX
 # have units of those families alone that gain by them; other kernels stay those of the level below.
 cpu_vnni_units = \
-	cpu/hadamard/unit.c cpu/lattice/unit.c cpu/peak/unit.c cpu/qgemm/unit.c \
+	cpu/hadamard/unit.c cpu/hadamard/unit_transposed.c cpu/lattice/unit.c cpu/peak/unit.c \
+	cpu/qgemm/unit.c \
 	cpu/quantize/unit.c cpu/quat/unit.c cpu/quat_conv/unit.c cpu/quat_layer/unit.c \
 	cpu/vlut/unit.c
 cpu_units = \
@@ -54,7 +56,7 @@ cpu_amx_units = \
 # optimiser, lanes that wrap around, and no LTO, which would let wide instructions leak into
 # baseline code.
 KERNEL_OPT ?= -O3
-cpu/%-unit.lo cpu/%-unit_general.lo cpu/%-amx.lo: override CFLAGS += \
+cpu/%-unit.lo cpu/%-unit_general.lo cpu/%-unit_transposed.lo cpu/%-amx.lo: override CFLAGS += \
 	$(KERNEL_OPT) $(HZ_KERNEL_CFLAGS) -fwrapv -fno-lto
 
 noinst_LTLIBRARIES += libhz_c.la

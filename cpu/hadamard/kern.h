@@ -138,5 +138,7 @@ struct hzi_hadamard_kern {
 };
 
 HZI_KERN(hadamard)
+/* Defined by unit_transposed.c: called by hzi_hadamard_kern_<level>() */
+HZI_FILLS(hadamard_transposed)
 
 #endif

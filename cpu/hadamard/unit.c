@@ -12,12 +12,9 @@
 #include "cpu/core/transpose.inc"
 #include "cpu/core/vec_i16.h"
 #include "lib/core/fp.h"
+#include "cpu/hadamard/stages.inc"
 #include "cpu/hadamard/hadamard.inc"
 #include "cpu/hadamard/quantize.inc"
-#if LANES > 4
-#include "cpu/quantize/codes.inc"
-#include "cpu/quantize/transposed.inc"
-#endif
 
 void HZI_FILL(hadamard)(void *table)
 {
@@ -26,18 +23,13 @@ void HZI_FILL(hadamard)(void *table)
 	kern->head = head;
 	kern->pass = pass;
 	kern->base_mul = base_mul;
-#if LANES > 4
-	kern->encode_transposed = encode_transposed;
-#endif
+	HZI_FILL(hadamard_transposed)(table);
 	/* The others have no use for what VNNI adds to AVX-512. */
 	if (HZI_IN_VNNI)
 		return;
 	kern->lanes = LANES;
 	kern->head_bits = HEAD_BITS;
 	kern->pass_bits = REG_BITS;
-#if LANES > 4
-	kern->transposed = transposed;
-#endif
 	kern->exponent = exponent;
 	kern->transpose = transpose;
 	kern->quant = quant;

@@ -38,10 +38,14 @@ static bool converts_sums(const struct hzi_vlut_gemm_args *g)
 	return g->vlut->x && g->y_dtype != HZ_S32;
 }
 
-/* Bytes of a row of accumulators in the workspace; 0: y itself holds them */
+/*
+ * Bytes of a row of accumulators in the workspace; 0: y itself holds them. The GEMM is slow for sums
+ * that are not contiguous along its columns.
+ */
 static int64_t acc_pitch(const struct hzi_vlut_gemm_args *g)
 {
-	return converts_sums(g) && g->y_dtype != HZ_F32 ? round_up(4 * g->batch, 16) : 0;
+	return converts_sums(g) && (g->y_dtype != HZ_F32 || g->y_b != 1) ?
+		       round_up(4 * g->batch, 16) : 0;
 }
 
 /* Rows of W per slab */

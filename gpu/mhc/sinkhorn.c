@@ -11,6 +11,12 @@
 
 #define WARPS HZI_MHC_COEF_ROW_GROUPS
 
+/* Whether kernels of four streams support a rule; others are generic. */
+static bool has_kernel_of_4(const struct hzi_mhc_rule *r)
+{
+	return r->n == 4 && hzi_mhc_is_common(r);
+}
+
 /* Whether a warp has a matrix, not a thread */
 static bool uses_warps(int n)
 {
@@ -28,8 +34,8 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 					   ceil_div(a->count, WARPS), 1, WARPS * 32, 0, a,
 					   sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn",
-				   a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
-						    HZI_KERNEL_mhc_sinkhorn_generic,
+				   has_kernel_of_4(&a->rule) ? HZI_KERNEL_mhc_sinkhorn_4 :
+							       HZI_KERNEL_mhc_sinkhorn_generic,
 				   ceil_div(a->count, HZI_MHC_SINKHORN_THREADS), 1,
 				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
@@ -41,7 +47,8 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 	const int n = a->rule.n, threads = HZI_MHC_SINKHORN_BWD_THREADS(n);
 	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
 								HZI_MHC_HISTORY;
-	const int staged = n == 4 ? 0 : HZI_MHC_SINKHORN_PITCH(n);
+	const bool of_4 = has_kernel_of_4(&a->rule);
+	const int staged = of_4 ? 0 : HZI_MHC_SINKHORN_PITCH(n);
 
 	if (a->count == 0)
 		return HZ_OK;
@@ -52,8 +59,8 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 					   sizeof(float) * (size_t)(2 * HZI_MHC_STREAMS * kept *
 								    WARPS), a, sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
-				   n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
-				   HZI_KERNEL_mhc_sinkhorn_bwd_generic,
+				   of_4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
+					  HZI_KERNEL_mhc_sinkhorn_bwd_generic,
 				   ceil_div(a->count, threads), 1, threads,
 				   sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
 				   sizeof(*a));

@@ -156,7 +156,7 @@ HZ_DEVICE void load_eight(const hzi_quat_planar_f16 &p, int64_t line, int64_t k,
 /* Copies a quaternion that is neither scaled nor conjugated. */
 HZ_DEVICE void copy_one(const hzi_quat_planar_f16 &p, int64_t line, int64_t k, quat q)
 {
-	if (p.copy && line < p.lines && k < p.k)
+	if (line < p.lines && k < p.k)
 		*(uint2 *)(p.copy + line * p.copy_line + 4 * k) = quat_pack(p.x.dtype, q);
 }
 
@@ -173,10 +173,11 @@ HZ_DEVICE void pack(const hzi_quat_planar_f16 &p)
 		for (int64_t k = 8 * threadIdx.x; k < p.k; k += 8 * blockDim.x) {
 			load_eight<DTYPE, VECTORIZED>(p, line, k, q);
 #pragma unroll
-			for (int i = 0; i < 8; i++) {
+			for (int i = 0; i < 8; i++)
 				most = fmaxf(most, magnitude(q[i]));
+#pragma unroll
+			for (int i = 0; p.copy && i < 8; i++)
 				copy_one(p, line, k + i, q[i]);
-			}
 		}
 	}
 	most = warp_max(most);
@@ -257,10 +258,11 @@ HZ_DEVICE void pack_transposed(const hzi_quat_planar_f16 &p)
 	for (int64_t k0 = first + (p.k - 1 - first) / step * step; k0 >= first; k0 -= step) {
 		load_transposed<DTYPE, CONTIGUOUS>(p, line0 + column, k0, q);
 #pragma unroll
-		for (int h = 0; h < 8; h++) {
+		for (int h = 0; h < 8; h++)
 			most = fmaxf(most, magnitude(q[h]));
+#pragma unroll
+		for (int h = 0; p.copy && h < 8; h++)
 			copy_one(p, line0 + column, k0 + thread / LINES + 16 * h, q[h]);
-		}
 	}
 	most = fmaxf(most, __shfl_xor_sync(~0u, most, LINES));
 	if (thread % 32 < LINES)

@@ -196,6 +196,8 @@ INLINE vc blend_c(vmc mask, vc a, vc b)
 {
 #if HZ_VEC == HZ_VEC_AVX512
 	return (vc)_mm512_mask_mov_epi8((__m512i)b, mask, (__m512i)a);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)mask);
 #else
 	return (mask & a) | (~mask & b);
 #endif
@@ -232,6 +234,22 @@ INLINE vc max_c(vc a, vc b)
 INLINE vc min_c(vc a, vc b)
 {
 	return BINARY(vc, min_epi8, vminq_s8, int8x16_t, blend_c(a < b, a, b));
+}
+
+/* Unsigned bytes: the larger, the smaller, and (a + b + 1) / 2 */
+INLINE vu8 max_b(vu8 a, vu8 b)
+{
+	return BINARY(vu8, max_epu8, vmaxq_u8, uint8x16_t, a + ((b - a) & (vu8)(a < b)));
+}
+
+INLINE vu8 min_b(vu8 a, vu8 b)
+{
+	return BINARY(vu8, min_epu8, vminq_u8, uint8x16_t, a + ((b - a) & (vu8)(a > b)));
+}
+
+INLINE vu8 average_b(vu8 a, vu8 b)
+{
+	return BINARY(vu8, avg_epu8, vrhaddq_u8, uint8x16_t, (a | b) - ((a ^ b) >> 1));
 }
 
 INLINE vs abs_s(vs a)

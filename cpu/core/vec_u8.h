@@ -127,6 +127,24 @@ INLINE void lookup(const uint8_t *table, const int size, vu8 *v, const int n)
 #endif
 }
 
+/* table[index] in each 16 bytes, for an index below 16 */
+INLINE vu8 shuffle_bytes(vu8 table, vu8 index)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vu8)_mm512_shuffle_epi8((__m512i)table, (__m512i)index);
+#elif HZ_VEC == HZ_VEC_AVX2
+	return (vu8)_mm256_shuffle_epi8((__m256i)table, (__m256i)index);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vu8)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
+#else
+	vu8 r;
+
+	for (int i = 0; i < 16; i++)
+		r[i] = table[index[i]];
+	return r;
+#endif
+}
+
 /* Broadcasts four bytes to every lane. */
 INLINE vu8 four_bytes(const int8_t *p)
 {

@@ -41,8 +41,8 @@ struct hzi_hadamard_call {
 	int64_t group;
 	int64_t code_stride[HZ_MAXDIM];		/* storage of x_stride or y_stride */
 	/*
-	 * The launch that unsupported() of a route by segments has prepared last. The tables have
-	 * no costs, so run() of a route follows its unsupported() at once.
+	 * The launch that unsupported() of a route by segments has prepared last. Costs are ranks,
+	 * so that run() of a route that is taken follows its unsupported() at once.
 	 */
 	struct hzi_hadamard_launch *prepared;
 };
@@ -61,6 +61,8 @@ HZI_HADAMARD_ROUTE(hadamard_base_rows);
 HZI_HADAMARD_ROUTE(hadamard_columns_16bit);
 HZI_HADAMARD_ROUTE(hadamard_columns);
 HZI_HADAMARD_ROUTE(hadamard_row_segments);
+#define HZI_HADAMARD_LAST 100	/* a rank behind those of all routes */
+int64_t hzi_cuda_hadamard_row_segments_cost(const struct hz_context *ctx, const void *args);
 HZI_HADAMARD_ROUTE(hadamard_by_segment);
 int hzi_cuda_hadamard_strided(struct hz_context *ctx, const void *args);
 HZI_HADAMARD_ROUTE(hadamard_quantize_contiguous);

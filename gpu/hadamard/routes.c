@@ -15,10 +15,15 @@
 	{.name = name_, .what = what_, .unsupported = hzi_cuda_##function##_unsupported, \
 	 .run = hzi_cuda_##function}
 
+/* Costs are ranks: the index of the row, or of a route that is not preferred one behind all. */
+#define RANKED(name_, what_, function) \
+	{.name = name_, .what = what_, .unsupported = hzi_cuda_##function##_unsupported, \
+	 .cost = hzi_cuda_##function##_cost, .run = hzi_cuda_##function}
+
 #define ROWS ROW("rows", "rows of 2^4 to 2^16 elements, any dtypes", hadamard_rows)
 #define ROW_SEGMENTS \
-	ROW("row_segments", "rows of segments of several lengths 2^k, one launch", \
-	    hadamard_row_segments)
+	RANKED("row_segments", "rows of segments of several lengths 2^k, one launch", \
+	       hadamard_row_segments)
 #define BY_SEGMENT \
 	ROW("by_segment", "segments of several lengths, each by its own route", hadamard_by_segment)
 #define STRIDED \
@@ -26,11 +31,11 @@
 	 .run = hzi_cuda_hadamard_strided}
 
 static const struct hzi_route hadamard[] = {
+	ROW_SEGMENTS,
 	ROW("contiguous", "contiguous rows of 2^k elements of one dtype", hadamard_contiguous),
 	ROW("base_mma", "contiguous 16-bit rows of m 2^k elements, tensor cores",
 	    hadamard_base_mma),
 	ROW("base_f32", "contiguous f32 rows of m 2^k elements", hadamard_base_f32),
-	ROW_SEGMENTS,
 	ROWS,
 	ROW("base_rows", "rows of m 2^k elements, any dtypes", hadamard_base_rows),
 	ROW("columns_16bit", "columns of 2^k elements of one 16-bit dtype", hadamard_columns_16bit),
@@ -40,9 +45,9 @@ static const struct hzi_route hadamard[] = {
 };
 
 static const struct hzi_route hadamard_quantize[] = {
+	ROW_SEGMENTS,
 	ROW("contiguous", "contiguous 16-bit rows of 2^k elements",
 	    hadamard_quantize_contiguous),
-	ROW_SEGMENTS,
 	ROWS,
 	STRIDED,
 };
@@ -58,8 +63,8 @@ static const struct hzi_route dequantize_hadamard[] = {
 enum {HADAMARD, QUANTIZE, DEQUANTIZE};
 
 const struct hzi_op_routes hzi_cuda_hadamard_routes[] = {
-	[HADAMARD] = HZI_ROUTES(hadamard, hadamard),
-	[QUANTIZE] = HZI_ROUTES(hadamard_quantize, hadamard_quantize),
+	[HADAMARD] = HZI_RANKED_ROUTES(hadamard, hadamard),
+	[QUANTIZE] = HZI_RANKED_ROUTES(hadamard_quantize, hadamard_quantize),
 	[DEQUANTIZE] = HZI_ROUTES(dequantize_hadamard, dequantize_hadamard),
 	{0},
 };

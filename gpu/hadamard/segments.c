@@ -139,7 +139,7 @@ bool hzi_hadamard_aligned(const void *p, int64_t offset, int dtype, const int64_
 /* ---- Rows of several segments in one launch -------------------------------------------------- */
 
 #define SM_CLUSTERS 90		/* the first compute capability with clusters */
-#define ROW_SEGMENTS_BLOCKS 4	/* per SM; with more a launch for each length is faster */
+#define ROW_SEGMENTS_BLOCKS 4	/* per SM, to codes: with more a launch for each length is faster */
 #define ROW_SEGMENTS_CLUSTER 8	/* most blocks of a row to codes */
 #define ROW_SEGMENTS_LOG2_MIN 3
 #define SCRATCH_FLOATS 32		/* of a reduction over warps */
@@ -212,10 +212,6 @@ static const char *prepare_row_segments(const struct hzi_hadamard_call *c,
 	if (!hzi_hadamard_whole_bytes(&t->pre, 0, p->dim[0].pre, p->dim[1].pre) ||
 	    !hzi_hadamard_whole_bytes(&t->post, 0, p->dim[0].post, p->dim[1].post))
 		return "packed signs of a row do not begin at a byte";
-	/* There is no such launch with one scale for a row. */
-	if (c->group != plan->n &&
-	    p->job.vectors * plan->nseg > ROW_SEGMENTS_BLOCKS * c->device->sms)
-		return "with this number of rows a launch for each length is faster";
 	while (c->quantize && c->device->sm >= SM_CLUSTERS && cluster < ROW_SEGMENTS_CLUSTER &&
 	       cluster < plan->nseg)
 		cluster *= 2;
@@ -306,6 +302,40 @@ const char *hzi_cuda_hadamard_row_segments_unsupported(const struct hz_context *
 
 	(void)ctx;
 	return prepare_row_segments(c, c->prepared);
+}
+
+/*
+ * Blocks an SM up to which one launch is the faster one, 0 if never. A block takes long for more
+ * than 4096 elements; two launches are fast where both segments are long, and each further one
+ * adds about 6 us.
+ */
+static int64_t row_segments_per_sm(const struct hzi_plan *plan)
+{
+	int64_t longest = 0, shortest = INT64_MAX;
+	bool halves;
+
+	for (int s = 0; s < plan->nseg; s++) {
+		longest = max_of(longest, plan->seg[s].count * plan->seg[s].length);
+		shortest = min_of(shortest, plan->seg[s].length);
+	}
+	halves = plan->nseg == 2 && 2 * shortest >= longest;
+	if (longest > 8192 || (halves && longest > 2048))
+		return 0;
+	if (longest > 4096)
+		return min_of(2 * (plan->nseg - 2), 4);
+	return halves && longest > 1024 ? 1 : longest > 512 ? 4 : 8;
+}
+
+int64_t hzi_cuda_hadamard_row_segments_cost(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_hadamard_call *c = args;
+	const struct hzi_plan *plan = &c->t->plan;
+	const int64_t blocks = c->prepared->p.segments.job.vectors * plan->nseg;
+	const int64_t per_sm = c->quantize ? ROW_SEGMENTS_BLOCKS : row_segments_per_sm(plan);
+
+	(void)ctx;
+	/* There is no launch for each length with one scale for a row. */
+	return c->group == plan->n || blocks <= per_sm * c->device->sms ? 0 : HZI_HADAMARD_LAST;
 }
 
 int hzi_cuda_hadamard_row_segments(struct hz_context *ctx, const void *args)

@@ -106,6 +106,14 @@ static const struct row table[] = {
 	{.x = HZ_BF16, .y = HZ_F32, .rows = 10, .n = 512, .o = BLOCK(128),
 	 .kernel = "rows_10", .launches = 1, .threads = 128,
 	 .grid = 1},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 3, .n = 10240,
+	 .kernel = "rows_13 rows_11", .launches = 2, .threads = 128},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 88, .n = 14336,
+	 .kernel = "row_segments", .launches = 1, .threads = 1024, .grid = 88, .split = 3},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 528, .n = 96,
+	 .kernel = "row_segments", .launches = 1, .threads = 32, .grid = 528, .split = 2},
+	{.x = HZ_BF16, .y = HZ_BF16, .rows = 529, .n = 96,
+	 .kernel = "rows_10 rows_10", .launches = 2, .threads = 128},
 	/* Columns */
 	{.x = HZ_F32, .y = HZ_F32, .rows = 256, .n = 100, .o = COLUMNS(32),
 	 .kernel = "columns", .launches = 1, .threads = 64,
@@ -683,7 +691,7 @@ static void test_base_rows(void)
 static void test_errors(void)
 {
 	/* So many rows that each length has its own launch */
-	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 300, .n = 96};
+	static const struct row good = {.x = HZ_F32, .y = HZ_F16, .rows = 600, .n = 96};
 	struct row r = good;
 	void *x = device_memory(1 << 20), *y = device_memory(1 << 20);
 	void *scale = device_memory(1 << 15);

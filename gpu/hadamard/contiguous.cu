@@ -175,7 +175,23 @@ HZ_DEVICE void rows_2_16(const hzi_hadamard_contiguous &p)
 	}
 }
 
-/* ---- f32 ------------------------------------------------------------------------------------- */
+/* ---- f32 and short 16-bit calls -------------------------------------------------------------- */
+
+/* Elements e to e + 3 of x */
+template <int DTYPE>
+HZ_DEVICE void load_4(float *v, const hzi_hadamard_contiguous &p, int64_t e)
+{
+	if constexpr (DTYPE == HZ_F32) {
+		load_piece<4>(v, (const float *)p.x + e);
+	} else {
+		const uint2 w = *(const uint2 *)((const uint16_t *)p.x + e);
+
+		v[0] = DTYPE == HZ_F16 ? f16_low(w.x) : bf16_low(w.x);
+		v[1] = DTYPE == HZ_F16 ? f16_high(w.x) : bf16_high(w.x);
+		v[2] = DTYPE == HZ_F16 ? f16_low(w.y) : bf16_low(w.y);
+		v[3] = DTYPE == HZ_F16 ? f16_high(w.y) : bf16_high(w.y);
+	}
+}
 
 template <bool SIGNS>
 HZ_DEVICE void f32_rows_of_warp(const hzi_hadamard_contiguous &p)
@@ -198,23 +214,23 @@ HZ_DEVICE void f32_rows_of_warp(const hzi_hadamard_contiguous &p)
 
 /*
  * Rows of up to 2^9 elements, without shared memory: a warp has 128 C elements, a thread four
- * successive ones of each 128. A block has 2 KiB. Throughput on an H200 relative to a copy, rows of
- * 128: blocks of 2 KiB 1.008, of 8 KiB 0.99; with a thread's 32 values through shared memory 0.993.
+ * successive ones of each 128. A block has 512. Throughput on an H200 relative to a copy, f32 rows
+ * of 128: blocks of 2 KiB 1.008, of 8 KiB 0.99; with a thread's 32 values through shared memory
+ * 0.993. A few 16-bit rows take 0.97 us where products on tensor cores take 1.37 (256 elements).
  */
-template <int C, bool SIGNS>
-HZ_DEVICE void f32_rows_in_registers(const hzi_hadamard_contiguous &p)
+template <int DTYPE, int C, bool SIGNS>
+HZ_DEVICE void rows_in_registers(const hzi_hadamard_contiguous &p)
 {
 	const int lane = threadIdx.x % 32;
 	const int64_t e0 = ((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) *
 			   (128 * C) + 4 * lane;
-	const float *x = (const float *)p.x + e0;
 	const bool there = e0 < p.total;	/* and the whole row exists */
 	float v[4 * C] = {};
 
 	if (there) {
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			load_piece<4>(&v[4 * c], (const char *)(x + 128 * c));
+			load_4<DTYPE>(&v[4 * c], p, e0 + 128 * c);
 	}
 	auto element = [&](int i) {
 		return e0 + 128 * i;
@@ -232,7 +248,7 @@ HZ_DEVICE void f32_rows_in_registers(const hzi_hadamard_contiguous &p)
 	if (there) {
 #pragma unroll
 		for (int c = 0; c < C; c++)
-			store_at<HZ_F32, 4>(y_at<HZ_F32>(p, e0), 128 * c, &v[4 * c]);
+			store_at<DTYPE, 4>(y_at<DTYPE>(p, e0), 128 * c, &v[4 * c]);
 	}
 }
 
@@ -345,9 +361,21 @@ HZ_DEVICE void f32_row_of_cluster(const hzi_hadamard_contiguous &p)
 
 CONTIGUOUS_16BIT(f16, HZ_F16)
 CONTIGUOUS_16BIT(bf16, HZ_BF16)
-CONTIGUOUS(f32_7, 128, 16, f32_rows_in_registers, 1)
-CONTIGUOUS(f32_8, 64, 32, f32_rows_in_registers, 2)
-CONTIGUOUS(f32_9, 32, 32, f32_rows_in_registers, 4)
+
+/* Short calls, launched early, with signs and without */
+#define SHORT(name, threads, ...) \
+	BOUNDS(threads, 1) KERNEL_SIGNS(name, rows_in_registers<__VA_ARGS__, true>)
+
+SHORT(short_f16_7, 128, HZ_F16, 1)
+SHORT(short_f16_8, 64, HZ_F16, 2)
+SHORT(short_f16_9, 32, HZ_F16, 4)
+SHORT(short_bf16_7, 128, HZ_BF16, 1)
+SHORT(short_bf16_8, 64, HZ_BF16, 2)
+SHORT(short_bf16_9, 32, HZ_BF16, 4)
+
+CONTIGUOUS(f32_7, 128, 16, rows_in_registers, HZ_F32, 1)
+CONTIGUOUS(f32_8, 64, 32, rows_in_registers, HZ_F32, 2)
+CONTIGUOUS(f32_9, 32, 32, rows_in_registers, HZ_F32, 4)
 CONTIGUOUS(f32_10, 32, 24, f32_rows_of_warp)
 CONTIGUOUS(f32_11, 64, 12, f32_row_of_block, 2)
 CONTIGUOUS(f32_12, 128, 6, f32_row_of_block, 4)

@@ -53,6 +53,7 @@ struct hzi_hadamard_call {
 	int hzi_cuda_##name(struct hz_context *ctx, const void *args)
 
 /* Arguments: struct hzi_hadamard_call */
+HZI_HADAMARD_ROUTE(hadamard_in_registers);
 HZI_HADAMARD_ROUTE(hadamard_contiguous);
 HZI_HADAMARD_ROUTE(hadamard_base_mma);
 HZI_HADAMARD_ROUTE(hadamard_base_f32);
@@ -62,6 +63,7 @@ HZI_HADAMARD_ROUTE(hadamard_columns_16bit);
 HZI_HADAMARD_ROUTE(hadamard_columns);
 HZI_HADAMARD_ROUTE(hadamard_row_segments);
 #define HZI_HADAMARD_LAST 100	/* a rank behind those of all routes */
+int64_t hzi_cuda_hadamard_in_registers_cost(const struct hz_context *ctx, const void *args);
 int64_t hzi_cuda_hadamard_row_segments_cost(const struct hz_context *ctx, const void *args);
 HZI_HADAMARD_ROUTE(hadamard_by_segment);
 int hzi_cuda_hadamard_strided(struct hz_context *ctx, const void *args);

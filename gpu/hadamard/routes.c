@@ -32,6 +32,8 @@
 
 static const struct hzi_route hadamard[] = {
 	ROW_SEGMENTS,
+	RANKED("in_registers", "contiguous 16-bit rows of 2^5 to 2^9 elements, for few rows",
+	       hadamard_in_registers),
 	ROW("contiguous", "contiguous rows of 2^k elements of one dtype", hadamard_contiguous),
 	ROW("base_mma", "contiguous 16-bit rows of m 2^k elements, tensor cores",
 	    hadamard_base_mma),

@@ -244,7 +244,11 @@ static void test_contiguous(void)
 		unsigned threads, cluster;
 		int64_t grid;
 	} t[] = {
-		{HZ_F16, 1000, 32, "f16_10", 32, 0, 32},
+		{HZ_F16, 1000, 32, "short_f16_7", 128, 0, 63},
+		{HZ_F16, 5, 256, "short_f16_8", 64, 0, 3},
+		{HZ_BF16, 5, 128, "short_bf16_7", 128, 0, 2},
+		{HZ_BF16, 1056, 512, "short_bf16_9", 32, 0, 1056},
+		{HZ_BF16, 1057, 512, "bf16_10", 32, 0, 529},
 		{HZ_F16, 7, 1024, "f16_10", 32, 0, 7},
 		{HZ_BF16, 2112, 1024, "bf16_10", 32, 0, 2112},
 		{HZ_BF16, 2113, 1024, "bf16_10", 32, 0, 2113},
@@ -278,7 +282,8 @@ static void test_contiguous(void)
 
 			fake->reset();
 			snprintf(name, sizeof(name), "hadamard_contiguous_%s%s", t[i].kernel,
-				 with || t[i].rows * t[i].n <= 132 * 16384 ? "_signs" : "");
+				 t[i].kernel[0] != 's' &&
+				 (with || t[i].rows * t[i].n <= 132 * 16384) ? "_signs" : "");
 			is_int(hz_hadamard(ctx, &tx, &tx, &o), HZ_OK, "%d rows of %d, %s%s",
 			       (int)t[i].rows, (int)t[i].n, hz_dtype_name(t[i].dtype),
 			       with ? ", signs" : "");

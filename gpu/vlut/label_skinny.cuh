@@ -5,10 +5,11 @@
  *
  * A block has an SM. Its two groups of WARPS warps multiply tiles of 16 rows in turns by all of x.
  * The warps of a group split k. Each warp keeps the next AHEAD chunks of codes in registers, of
- * which it loads the first ones before the previous kernel has ended. Warp i of both groups, a
- * pair, has the same part of k and converts half of its x each to f16 in shared memory, in the
- * order in which lanes use it as the B operand of mma.m16n8k16. A warp then decodes chunk by chunk
- * to A operands. Accumulators of the warps are added in order.
+ * which it loads the first ones before the previous kernel has ended. With EARLY it then also
+ * decodes these and loads those that follow. Warp i of both groups, a pair, has the same part of k
+ * and converts half of its x each to f16 in shared memory, in the order in which lanes use it as
+ * the B operand of mma.m16n8k16. A warp then decodes chunk by chunk to A operands. Accumulators of
+ * the warps are added in order.
  *
  * x of bf16 and f32 is multiplied by a power of two, which is 1 unless a pair's part of a column
  * has numbers too large for f16, or none above 2^-10. f32 is two columns, f16(x) and what that
@@ -35,12 +36,19 @@ struct label_skinny_block {
 			     CHUNK = HZI_VLUT_LABEL_CHUNK;
 	static constexpr int SUMS = ROWS * COLUMNS;	/* of a warp and tile */
 	static constexpr int APART = 2;			/* accumulators that do not wait */
+	/* Worth it where decoding takes long: 4096 x 4096 of CUBE takes 4.8 us so, not 4.6. */
+	static constexpr bool EARLY = SHAPING == HZI_SHAPING_D8STAR && BITS_16 && COLUMNS == 1;
 	static constexpr int GROUPS = HZI_VLUT_LABEL_GROUPS, GROUP_THREADS = 32 * WARPS;
 	static constexpr int GROUP_SUMS = 2 * WARPS * SUMS;	/* of two tiles */
 
 	/* Codes of a lane: rows g and g + 8 */
 	struct codes {
 		uint32_t low[4], high[4], t;
+	};
+
+	/* A operands of a chunk: blocks 0 and 2 of a lane, then 1 and 3 */
+	struct values {
+		uint32_t low[2][8], high[2][8];
 	};
 
 	const hzi_vlut_label_skinny &p;
@@ -80,17 +88,37 @@ struct label_skinny_block {
 		const uint16_t *x = (const uint16_t *)p.x +
 				    (COLUMNS == 8 ? lane / 8 : vector()) * p.x_b + k;
 		codes ring[AHEAD] = {};
+		values early[AHEAD];
+		const bool is_early = EARLY && n >= AHEAD && first < p.tiles;
 		int shift, slot = 0;
 
 		pdl_launch_dependents();
 #pragma unroll
 		for (int i = 0; i < AHEAD; i++)
 			load(ring[i], chunk + i * BYTES, i < n && first < p.tiles);
+		if constexpr (EARLY) {
+			const uint8_t *const next =
+				first + step < p.tiles ? chunk + step * tile_bytes : NULL;
+
+#pragma unroll
+			for (int i = 0; i < AHEAD && is_early; i++) {
+				decode(early[i], ring[i]);
+				refill(ring[i], i, n, chunk + AHEAD * BYTES, next);
+			}
+		}
 		/* Computed here, not when the previous kernel has ended */
 		asm volatile("" : "+l"(y), "+l"(row_scale), "+l"(x), "+r"(k));
 		pdl_wait();
 		shift = stage_x(x, k);
 		pair_sync();
+		float acc[APART][4] = {};
+		int done = is_early ? AHEAD : 0;	/* chunks of the tile */
+
+		if constexpr (EARLY) {
+#pragma unroll
+			for (int i = 0; i < AHEAD && is_early; i++)
+				multiply_values(acc, early[i], x_of_lane() + i * 16 * COLUMNS);
+		}
 #pragma unroll 1
 		for (int tile = first; tile < p.tiles; tile += step) {
 			const uint8_t *const next =
@@ -98,10 +126,13 @@ struct label_skinny_block {
 			const bool stored = stores && row < p.rows;
 			/* Loaded long before it is needed */
 			const float scale = stored && p.row_scale ? *row_scale : 1;
-			float acc[APART][4] = {};
 
-			multiply(acc, ring, chunk, next);
+			multiply(acc, ring, chunk, next, done);
 			store_partials(acc, shift, slot);
+			done = 0;
+#pragma unroll
+			for (int i = 0; i < 4 * APART; i++)
+				acc[i / 4][i % 4] = 0;
 			bar_sync(1 + WARPS + group, GROUP_THREADS);
 			if (stored)
 				store_any(p.y_dtype, p.y, y,
@@ -163,11 +194,13 @@ private:
 
 	/* Leaves the first chunks of the next tile in the ring, if there is one. */
 	__device__ __forceinline__ void multiply(float (&acc)[APART][4], codes (&ring)[AHEAD],
-						 const uint8_t *chunk, const uint8_t *next) const
+						 const uint8_t *chunk, const uint8_t *next,
+						 int done) const
 	{
-		const uint4 *x = x_memory + (COLUMNS == 8 ? lane : g % COLUMNS * 4 + t);
-		int left = n;
+		const uint4 *x = x_of_lane() + done * 16 * COLUMNS;
+		int left = n - done;
 
+		chunk += done * BYTES;
 		/* As long as all chunks that are loaded are of this tile: without selections */
 #pragma unroll 1
 		for (; left >= 2 * AHEAD; left -= AHEAD) {
@@ -201,10 +234,26 @@ private:
 		load(c, (inside ? chunk : next) + i * BYTES, inside || next);
 	}
 
+	__device__ __forceinline__ const uint4 *x_of_lane(void) const
+	{
+		return x_memory + (COLUMNS == 8 ? lane : g % COLUMNS * 4 + t);
+	}
+
+	__device__ __forceinline__ void decode(values &v, const codes &c) const
+	{
+		const label_row<SHAPING> low(c.low, label_t<T_BITS>(c.t, 0), p.scales),
+			high(c.high, label_t<T_BITS>(c.t, 1), p.scales);
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			low.points(i, v.low[i]);
+			high.points(i, v.high[i]);
+		}
+	}
+
 	__device__ __forceinline__ void multiply_chunk(float (&acc)[APART][4], const codes &c,
 						       const uint4 *x) const
 	{
-		const int exchange = COLUMNS == 8 ? 4 - 2 * (lane & 4) : 0;
 		const label_row<SHAPING> low(c.low, label_t<T_BITS>(c.t, 0), p.scales),
 			high(c.high, label_t<T_BITS>(c.t, 1), p.scales);
 
@@ -214,15 +263,33 @@ private:
 
 			low.points(i, a);
 			high.points(i, b);
-#pragma unroll
-			for (int j = 0; j < 2; j++) {
-				const uint4 v = x[(2 * i + j) * (4 * COLUMNS) + i * exchange];
+			multiply_half(acc, a, b, x, i);
+		}
+	}
 
-				mma_m16n8k16<HZ_F16>(acc[0], a[4 * j], b[4 * j], a[4 * j + 1],
-						     b[4 * j + 1], v.x, v.y);
-				mma_m16n8k16<HZ_F16>(acc[1], a[4 * j + 2], b[4 * j + 2],
-						     a[4 * j + 3], b[4 * j + 3], v.z, v.w);
-			}
+	__device__ __forceinline__ void multiply_values(float (&acc)[APART][4], const values &v,
+							const uint4 *x) const
+	{
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			multiply_half(acc, v.low[i], v.high[i], x, i);
+	}
+
+	__device__ __forceinline__ void multiply_half(float (&acc)[APART][4],
+						      const uint32_t (&a)[8],
+						      const uint32_t (&b)[8], const uint4 *x,
+						      int i) const
+	{
+		const int exchange = COLUMNS == 8 ? 4 - 2 * (lane & 4) : 0;
+
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			const uint4 v = x[(2 * i + j) * (4 * COLUMNS) + i * exchange];
+
+			mma_m16n8k16<HZ_F16>(acc[0], a[4 * j], b[4 * j], a[4 * j + 1],
+					     b[4 * j + 1], v.x, v.y);
+			mma_m16n8k16<HZ_F16>(acc[1], a[4 * j + 2], b[4 * j + 2], a[4 * j + 3],
+					     b[4 * j + 3], v.z, v.w);
 		}
 	}
 

@@ -146,8 +146,8 @@ static int check_params(struct hz_context *ctx, const char *op, const char *v_na
 		return HZ_OK;
 	if (more < 0 || more == v->ndim)
 		return hzi_fail(ctx, HZ_ESHAPE,
-				"%s: %s.ndim is %d, must be 1 to %d, as %s, or it have one element",
-				op, p_name, p->ndim, v->ndim, v_name);
+				"%s: %s.ndim is %d, must be 1 to %d, as %s, unless it has one "
+				"element", op, p_name, p->ndim, v->ndim, v_name);
 	for (int d = 0; d < v->ndim; d++) {
 		const bool counted = d == v->ndim - 1 && group > 0;
 		const int64_t size = counted ? v->shape[d] / group + (v->shape[d] % group != 0)
@@ -241,18 +241,19 @@ static int check_bounds(struct hz_context *ctx, const char *op, const hz_quantiz
 	const struct {
 		const char *name;
 		int32_t value, *bound;
-		uint32_t bit;
-	} bound[] = {{"min", o->min, low, HZ_QUANTIZE_GIVEN_MIN},
-		     {"max", o->max, high, HZ_QUANTIZE_GIVEN_MAX}};
+		struct hzi_flag bit;
+	} bound[] = {{"min", o->min, low, HZI_FLAG(HZ_QUANTIZE_GIVEN_MIN)},
+		     {"max", o->max, high, HZI_FLAG(HZ_QUANTIZE_GIVEN_MAX)}};
 
 	*low = hzi_format_low(dtype);
 	*high = hzi_format_high(dtype);
 	for (int i = 0; i < 2; i++) {
-		if (!(o->given & bound[i].bit)) {
+		if (!(o->given & bound[i].bit.bit)) {
 			if (bound[i].value)
 				return hzi_fail(ctx, HZ_EINVAL,
-						"%s: opts->%s is %d without its bit in opts->given",
-						op, bound[i].name, bound[i].value);
+						"%s: opts->%s is %d, but opts->given lacks %s: set "
+						"it, or %s to 0", op, bound[i].name, bound[i].value,
+						bound[i].bit.name, bound[i].name);
 			continue;
 		}
 		if (hzi_format_is_float(dtype))
@@ -393,8 +394,9 @@ static int check_format(struct hz_context *ctx, const char *op, bool to_codes,
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->%s needs opts->new_scales", op,
 				o->scale_rule ? "scale_rule" : "new_tensor_scale");
 	if (o->stochastic && !(o->given & HZ_QUANTIZE_GIVEN_STOCHASTIC))
-		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->stochastic is %llu without its bit in "
-				"opts->given", op, (unsigned long long)o->stochastic);
+		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->stochastic is %llu, but opts->given "
+				"lacks HZ_QUANTIZE_GIVEN_STOCHASTIC: set it, or stochastic to 0",
+				op, (unsigned long long)o->stochastic);
 	if (o->group < 0)
 		return hzi_fail(ctx, HZ_EINVAL, "%s: opts->group is %lld, must not be negative", op,
 				(long long)o->group);

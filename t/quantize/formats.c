@@ -1273,13 +1273,15 @@ static void test_errors(void)
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .zero = 1}, HZ_EINVAL,
 		"quantize: opts->zero must not be set: the zero of e2m1x2 is 0");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .stochastic = 3}, HZ_EINVAL,
-		"quantize: opts->stochastic is 3 without its bit in opts->given");
+		"quantize: opts->stochastic is 3, but opts->given lacks "
+		"HZ_QUANTIZE_GIVEN_STOCHASTIC: set it, or stochastic to 0");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.scale = 1, .min = -1, .given = 1}, HZ_EINVAL,
 		"quantize: opts->min is for integers, q is e2m1x2");
 	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.scale = 1, .min = 9, .max = 3, .given = 3},
 		HZ_EINVAL, "quantize: opts->min is 9, above opts->max, 3");
 	refused(ctx, &tx, &bytes, &(hz_quantize_opts){.scale = 1, .max = 3}, HZ_EINVAL,
-		"quantize: opts->max is 3 without its bit in opts->given");
+		"quantize: opts->max is 3, but opts->given lacks HZ_QUANTIZE_GIVEN_MAX: set it, or "
+		"max to 0");
 	refused(ctx, &tx, &tq, &(hz_quantize_opts){.new_scales = &e8m0, .new_tensor_scale = &one},
 		HZ_EDTYPE,
 		"quantize: opts->new_tensor_scale needs new_scales of e4m3, which are e8m0");

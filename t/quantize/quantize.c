@@ -540,7 +540,7 @@ static void test_errors(void)
 	      "quantize: opts->scales.shape[0] is 4, must be 12, as x.shape[1]: scales of rows have "
 	      "the shape [rows, 1]");
 	WRONG((o.scales = &s, s = hz_tensor_3d(ps, HZ_F32, device, 1, 4, 1)), QUANTIZE, HZ_ESHAPE,
-	      "quantize: opts->scales.ndim is 3, must be 1 to 2, as x, or it have one element");
+	      "quantize: opts->scales.ndim is 3, must be 1 to 2, as x, unless it has one element");
 	WRONG((o.scales = &s, s.stride[0] = 2), QUANTIZE, HZ_ESTRIDE,
 	      "quantize: opts->scales must be contiguous");
 	WRONG((o.scales = &s, o.zeros = &z, z.dtype = HZ_S8), QUANTIZE, HZ_EDTYPE,

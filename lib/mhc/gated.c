@@ -68,8 +68,12 @@ static int check_all(struct hz_context *ctx, struct gated *c, const struct hzi_m
 				c->op, d.groups_of, (long long)d.groups, (long long)d.tokens);
 	d.groups = d.tokens;
 	c->columns = d.n * d.channels;
-	if (c->w_down->ndim != 2 || c->w_down->shape[0] < 1)
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: w_down must be [r, n C], r at least 1", c->op);
+	if (c->w_down->ndim != 2)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w_down.ndim is %d, must be 2", c->op,
+				c->w_down->ndim);
+	if (c->w_down->shape[0] < 1)
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w_down.shape[0] is %lld, must be at least 1",
+				c->op, (long long)c->w_down->shape[0]);
 	c->rank = c->w_down->shape[0];
 	for (int i = 0; i < count; i++) {
 		const bool up = list[i].kind == HZI_MHC_UP;

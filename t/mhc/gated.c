@@ -409,7 +409,7 @@ static void test_gated(void)
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");
 }
 
-/* Sizes whose workspace would not fit 63 bits, in a recording, which needs no memory */
+/* A rank of 0, and sizes whose workspace would not fit 63 bits: in a recording, without memory */
 static void test_overflow(void)
 {
 	static const struct {
@@ -419,11 +419,12 @@ static void test_overflow(void)
 		{(int64_t)1 << 40, (int64_t)1 << 16, 8, ": x is too large: the size of the workspace"},
 		{(int64_t)1 << 40, 64, (int64_t)1 << 30, ": x is too large: the size of the work"},
 		{4, (int64_t)1 << 28, 1 << 27, ": w_down is too large: the size of the workspace"},
+		{4, 64, 0, ": w_down.shape[0] is 0, must be at least 1"},
 	};
 	hz_context *const ctx = devs[0].ctx;
 	const int at = devs[0].device;
 
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 4; i++) {
 		const int64_t T = list[i].T, C = list[i].C, r = list[i].r;
 		const hz_tensor x = hz_tensor_3d(NULL, HZ_F32, at, T, 4, C);
 		const hz_tensor down = hz_tensor_2d(NULL, HZ_F32, at, r, 4 * C);

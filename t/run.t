@@ -24,7 +24,7 @@ for value in plan=fast plan= block=-1 block=two block=1.5 'block= 4' block=99999
 	out=f64 order=-1 seed=x; do
 	bad 2 "${value%%=*}" "run: $value" run hadamard "$value" x=x.npy y=y.npy
 done
-bad 2 'axis' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
+bad 2 'axis=2: the value must be -2 to 1' "run: an axis beyond the array" run hadamard axis=2 x=x.npy y=y.npy
 for key in base=dao order=12; do
 	bad 2 'base= and order= are for plan=true' "run: $key of another plan" run hadamard $key x=x.npy y=y.npy
 done

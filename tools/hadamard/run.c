@@ -146,8 +146,8 @@ int hadamard_common(struct job *job, int ndim, const int64_t *shape)
 	int64_t n;
 
 	if ((axis >= ndim || axis < -ndim) && ndim > 0)
-		return complain(EXIT_BAD, "%s: axis=%lld is none of %d dimensions", job->op->name,
-				(long long)axis, ndim);
+		return complain(EXIT_BAD, "%s: axis=%lld: the value must be %d to %d", job->op->name,
+				(long long)axis, -ndim, ndim - 1);
 	if (job->op != &op_hadamard && axis != -1 && axis != ndim - 1)
 		return complain(EXIT_BAD, "%s: axis=%lld is not the last dimension; hadamard takes "
 				"every axis", job->op->name, (long long)axis);

@@ -617,8 +617,9 @@ enum hz_scale_rule {
 	HZ_SCALE_RCEIL = 5,	/* e8m0: 2^ceil(log2(amax / F)), as cuBLAS does; Inf: 2^127 */
 	HZ_SCALE_NV_TE = 6,	/* e4m3, e2m1 alone: e4m3(b (S (1 / 6))), as TransformerEngine */
 	HZ_SCALE_NV_TORCHAO = 7, /* the same: e4m3(max(b / 6 / p, 2^-6)), p = G / 2688: torchao */
-	HZ_SCALE_NV46 = 8	/* e4m3(b / 6 S), or 1.5 times that before the rounding where the
-				 * squared error of the group is less (arXiv 2512.02010) */
+	HZ_SCALE_NV46 = 8	/* groups of 16: e4m3(b / 6 S), or 1.5 times that before the
+				 * rounding where the squared error of the group is less (arXiv
+				 * 2512.02010) */
 };
 
 /* hz_quantize_opts.given: a number whose bit is set holds, 0 too; without its bit it must be 0. */
@@ -677,7 +678,7 @@ typedef struct hz_quantize_opts {
  * also for amax = 0, and log2 of Inf counts as 128. Values become quotients as their engines do it:
  * t 2^-e for e8m0; t r, r = min(1 / (d p), FLT_MAX) with d the e4m3 scale, or r = 1 / p / d by
  * NV_TORCHAO. By NV46 an error is the sum of (v - t)^2 in ascending order, v = code d G / 2688; a
- * tie keeps the scale of 6.
+ * tie keeps the scale of 6, and so does a G of Inf or NaN.
  * TransformerEngine's recipe is new_scales e4m3 and new_tensor_scale with group = 16, and a
  * transform with block = 16, round_to = HZ_BF16 and pre = signs of bytes e8 d7. Stochastic rounding
  * (opts->given has HZ_QUANTIZE_GIVEN_STOCHASTIC): a quotient between two codes becomes the upper
@@ -1374,7 +1375,9 @@ typedef struct hz_quat_gemm_opts {
  * direct method's where components are of one size, but where one is much larger than the others,
  * these lose digits to it, and a NaN or Inf in one component of an element is in all components of
  * what it is multiplied into. SPLIT is within four times that; TF32, and HALF of f32, add
- * 2^-9 S, HALF of 16-bit types that by the fast method alone: their own products are exact.
+ * 2^-9 S, HALF of 16-bit types that by the fast method alone: their own products are exact. The
+ * fast method adds the four components of an element and halves the sums: beyond the largest finite
+ * number they are Inf, and subnormal ones are rounded, which these bounds leave out.
  * Subnormal elements of bf16 count as 0 on CPUs with AMX.
  * NaN and Inf stay in the rows of A and the columns of B that have them.
  * Workspace: see hz_record_begin().

@@ -40,7 +40,7 @@ noinst_HEADERS += \
 	gpu/lattice/closest_point.cuh \
 	gpu/lattice/closest_point.h gpu/lattice/contiguous_d4_e8.h gpu/lattice/e8_tables.cuh \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
-	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/lattice/shaped_points.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
+	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/lattice/shaped_blocks.cuh gpu/lattice/shaped_points.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_lanes.cuh gpu/mhc/coef_persistent.h gpu/mhc/coef_rows.cuh gpu/mhc/sinkhorn.cuh gpu/mhc/coef_small_batch.h gpu/mhc/coef_splitk.h \
 	gpu/mhc/coef_wgmma.h \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/group_gemv.cuh gpu/qgemm/group_results.cuh gpu/qgemm/launch.h \
@@ -78,7 +78,7 @@ HZ_CU = \
 	gpu/hadamard/base_mma_quantize.cu gpu/hadamard/base_split.cu gpu/hadamard/columns_16bit.cu gpu/hadamard/contiguous.cu \
 	gpu/hadamard/row_segments.cu \
 	gpu/hadamard/quantize.cu gpu/hadamard/rows.cu gpu/lattice/closest_point.cu \
-	gpu/lattice/contiguous_d4_e8.cu \
+	gpu/lattice/contiguous_d4_e8.cu gpu/lattice/cube.cu \
 	gpu/lattice/generic.cu gpu/lattice/generic_basis.cu gpu/lattice/rows.cu gpu/lattice/shaped.cu \
 	gpu/linear/decode.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \

@@ -28,6 +28,19 @@ static struct hzi_lattice_generic make_params(const struct hz_lattice *l,
 	return p;
 }
 
+/* Joins rows of whole blocks that follow each other in values, codes and scales. */
+static void join_rows(struct hzi_lattice_generic *p)
+{
+	for (int d = p->ndim - 1; d >= 0 && p->n % 8 == 0 && p->v_stride[d] == p->n * p->v_step &&
+	     p->codes.stride[d] == p->blocks * p->codes.block &&
+	     p->t_stride[d] == p->row_units * p->t_step; d--) {
+		p->n *= p->shape[d];
+		p->blocks *= p->shape[d];
+		p->row_units *= p->shape[d];
+		p->ndim--;
+	}
+}
+
 static int launch(struct hz_context *ctx, const char *op, int kernel, int basis_kernel,
 		  const struct hzi_lattice_generic *p, const struct hzi_lattice_matrices *m)
 {
@@ -71,7 +84,7 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
 	if (shaping) {
-		/* As in gpu/lattice/shaped.cu */
+		/* As in gpu/lattice/cube.cu and shaped.cu */
 		const int blocks_per_sm = shaping == HZI_SHAPING_CUBE ? 6 : 4;
 		const struct hzi_launch shaped = {
 			.grid = {hzi_cuda_lattice_grid(ctx, p.units, HZI_LATTICE_THREADS,
@@ -79,6 +92,7 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 			.block = {HZI_LATTICE_THREADS},
 		};
 
+		join_rows(&p);
 		return hzi_cuda_launch(ctx, "lattice_encode", HZI_KERNEL_lattice_encode_cube +
 				       shaping - HZI_SHAPING_CUBE, &shaped, &p, sizeof(p));
 	}

@@ -220,6 +220,22 @@ HZ_DEVICE uint32_t extreme_x2(uint32_t a, uint32_t b)
 #endif
 }
 
+HZ_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b)
+{
+	return HZ_ASM_U32("sub.rn.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+}
+
+HZ_DEVICE uint32_t abs_f16x2(uint32_t a)
+{
+	return HZ_ASM_U32("abs.f16x2 %0, %1;", "r"(a));
+}
+
+/* NaN if either operand is */
+HZ_DEVICE uint32_t max_nan_x2(uint32_t a, uint32_t b)
+{
+	return HZ_ASM_U32("max.NaN.f16x2 %0, %1, %2;", "r"(a), "r"(b));
+}
+
 HZ_DEVICE uint32_t both(float f)
 {
 	return to_f16x2(f, f);
@@ -236,7 +252,7 @@ struct bound_input {
 
 /*
  * Lower bounds of the errors at two scales, in units of s^2 of the largest s, less `slack` and the
- * errors of f16.
+ * errors of f16. halves: ones where the half-integers are nearer.
  *
  * a = y - rint(y), |a| <= 1/2; the squared distance from Z^8 is S = sum a^2, from Z^8 + 1/2 it is
  * sum (1/2 - |a|)^2 = S - sum |a| + 2. If the sum of rint(y) is odd, S grows by 1 - 2 max |a|; the
@@ -246,14 +262,18 @@ struct bound_input {
  * that by is a distance too.
  *
  * f16 rounds y and the ratio of the scales: y is off by d = 2^-10 |y| at most, and with that the
- * error by 2 d sqrt(error) <= error / 100 + 100 d^2; 100 d^2 is in `slack`. Sums are off by .0125.
+ * error by 2 d sqrt(error) <= error / 64 + 64 d^2; 64 d^2 is in `slack`. Sums are off by .0115.
  */
+#define SLACK 6.3e-5f	/* times the sum of y^2 */
+
 template <int SHAPING>
 HZ_DEVICE uint32_t bounds_of(const bound_input &b, float q, uint32_t ratio, uint32_t square,
-			     uint32_t &outside)
+			     uint32_t &outside, uint32_t &halves)
 {
 	const uint32_t bias = 0x66006600;	/* 1536 */
-	uint32_t squares = both(-0.0125f), sizes = 0, parity = 0, most = 0, least = 0;
+	const uint32_t minus_two = 0xc000c000, one = 0x3c003c00, two = 0x40004000;
+	/* difference: the half-integers' sum less that of the integers */
+	uint32_t squares = both(-0.0115f), difference = two, parity = 0, most = 0, least = 0;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
@@ -261,26 +281,24 @@ HZ_DEVICE uint32_t bounds_of(const bound_input &b, float q, uint32_t ratio, uint
 
 		if (SHAPING != HZI_SHAPING_E8)
 			u = min_x2<HZ_F16>(u, b.end[i]);
-		a = fma_f16x2(b.y[i], ratio, HZ_ASM_U32("sub.rn.f16x2 %0, %1, %2;", "r"(bias),
-							"r"(u)));
+		a = fma_f16x2(b.y[i], ratio, sub_f16x2(bias, u));
 		squares = fma_f16x2(a, a, squares);
-		sizes = add_f16x2(sizes, HZ_ASM_U32("abs.f16x2 %0, %1;", "r"(a)));
+		difference = sub_f16x2(difference, abs_f16x2(a));
 		parity ^= u;
 		most = i ? extreme_x2<true>(most, a) : a;
 		least = i ? extreme_x2<false>(least, a) : a;
 	}
-	const uint32_t minus_two = 0xc000c000, one = 0x3c003c00, two = 0x40004000;
-	const uint32_t odd = (parity & 0x00010001) * 0xffff;
-	const uint32_t odd_half = ((parity ^ most >> 15 ^ b.signs) & 0x00010001) * 0xffff;
-	uint32_t cost = HZ_ASM_U32("fma.rn.relu.f16x2 %0, %1, %2, %3;",
-				   "r"(HZ_ASM_U32("abs.f16x2 %0, %1;", "r"(most))),
-				   "r"(minus_two), "r"(one));
-	uint32_t low = add_f16x2(squares, cost & odd), high;
+	/* 1 and 2 where the sums are odd */
+	const uint32_t odd = (parity & 0x00010001) * 0x3c00;
+	const uint32_t odd_half = ((parity ^ most >> 15 ^ b.signs) & 0x00010001) * 0x4000;
+	const uint32_t cost = HZ_ASM_U32("fma.rn.relu.f16x2 %0, %1, %2, %3;",
+					 "r"(abs_f16x2(most)), "r"(minus_two), "r"(one));
+	const uint32_t whole = fma_f16x2(cost, odd, squares);
+	const uint32_t half = fma_f16x2(abs_f16x2(least), odd_half,
+					add_f16x2(squares, difference));
+	uint32_t low = mul_f16x2(min_x2<HZ_F16>(whole, half), square);
 
-	sizes = HZ_ASM_U32("sub.rn.f16x2 %0, %1, %2;", "r"(two), "r"(sizes));
-	cost = add_f16x2(least, least) & 0x7fff7fff;
-	high = add_f16x2(add_f16x2(squares, sizes), cost & odd_half);
-	low = mul_f16x2(min_x2<HZ_F16>(low, high), square);
+	halves = HZ_ASM_U32("set.lt.u32.f16x2 %0, %1, %2;", "r"(half), "r"(whole));
 	outside = 0;
 	if (SHAPING != HZI_SHAPING_CUBE) {
 		const float root = SHAPING == HZI_SHAPING_E8 ? 0.7075f : 0.354f;
@@ -300,7 +318,7 @@ HZ_DEVICE uint32_t bounds_of(const bound_input &b, float q, uint32_t ratio, uint
 template <int SHAPING>
 HZ_DEVICE void prepare_bounds(const float (&v)[8], float q, float inverse, bound_input &b)
 {
-	const uint32_t ends[2] = {both(1535 + 0.5f * q), both(1536 + 0.5f * q)};
+	const uint32_t end = both(1535 + 0.5f * q);
 	float sum = 0;
 
 	b.signs = 0;
@@ -309,7 +327,8 @@ HZ_DEVICE void prepare_bounds(const float (&v)[8], float q, float inverse, bound
 		const float y = v[i] * inverse;
 
 		b.y[i] = both(SHAPING == HZI_SHAPING_E8 ? y : fabsf(y));
-		b.end[i] = y < 0 ? ends[1] : ends[0];
+		/* One more for those below 0, in the last bit */
+		b.end[i] = end + (__float_as_uint(y) >> 31) * 0x00010001;
 		b.signs ^= SHAPING == HZI_SHAPING_E8 ? 0 : __float_as_uint(y);
 		sum += fabsf(y);
 	}

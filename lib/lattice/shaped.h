@@ -305,7 +305,8 @@ HZI_LATTICE_FN int hzi_shaped_choose(const struct hzi_lattice_rule *r, const flo
 			g[i] = p[i];
 	}
 	fits = found;
-	for (int k = far ? r->largest : r->scales - 1; k >= (far ? r->largest : 0); k--) {
+	for (int k = far ? r->largest : r->scales - 1;
+	     r->shaping != HZI_SHAPING_CUBE && k >= (far ? r->largest : 0); k--) {
 		float error;
 
 		if (bound[k] < 0 || (found && !(bound[k] < least)))

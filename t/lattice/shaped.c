@@ -540,9 +540,13 @@ static void test_devices(uint64_t *rnd)
 		double bank[16], block = 1;
 		const int banks = 1 + (int)rnd_below(rnd, 16);
 
-		/* Of the scales some are equal, and powers of two make ties with mode 0. */
+		/*
+		 * Of the scales some are equal, and powers of two make ties with mode 0; a ratio of
+		 * 1000 is beyond what bounds in f16 are for.
+		 */
 		for (int k = 0; k < banks; k++)
-			bank[k] = exp2(n / CODES % 2 ? rnd_below(rnd, 3) : 2 * rnd_uniform(rnd));
+			bank[k] = exp2(n / CODES % 2 ? rnd_below(rnd, 3) :
+				       (n / CODES % 4 ? 10 : 2) * rnd_uniform(rnd));
 
 		hz_lattice *l = rnd_below(rnd, 2) ? open_code(c, bank, banks) :
 				lattice_new(devs[0].ctx, &named);
@@ -550,6 +554,9 @@ static void test_devices(uint64_t *rnd)
 				.n = 1 + rnd_below(rnd, rnd_below(rnd, 4) ? 300 : 16000),
 				.dtype = floats[rnd_below(rnd, 3)], .scaled = (int)rnd_below(rnd, 2),
 				.pack = (int)rnd_below(rnd, 3)};
+		/* Rows of whole blocks are joined where they are contiguous. */
+		j.n = rnd_below(rnd, 2) ? j.n : (j.n + 7) / 8 * 8;
+
 		const size_t values = (size_t)(j.rows * j.n), size = hz_dtype_size(j.dtype);
 		void *const x = malloc(values * size), *const y = malloc(values * size);
 		void *const y_want = malloc(values * size);
@@ -593,6 +600,39 @@ static void test_devices(uint64_t *rnd)
 		hz_lattice_close(l);
 	}
 	ok(good, "the same codes and values everywhere");
+}
+
+/* More blocks than a GPU has threads, many of them with NaN, Inf and outliers */
+static void test_many(uint64_t *rnd)
+{
+	static const int presets[] = {HZ_LATTICE_PRESET_E8_4_50_FAST, HZ_LATTICE_PRESET_E8_4_25};
+	static const float special[] = {NAN, INFINITY, -3e38f, 1e4f, 12, -9, 7, 0};
+	const int64_t n = 8 * (tap_quick() ? 3000 : 300000);
+	float *x = malloc((size_t)n * 4);
+
+	for (int k = 0; k < 2; k++) {
+		const hz_lattice_opts o = {.preset = presets[k]};
+		hz_lattice *l = lattice_new(devs[0].ctx, &o);
+		struct job j = {.l = l, .rows = 1, .n = n, .dtype = HZ_F32, .x = x};
+		struct result want, r;
+		int good = 1;
+
+		for (int64_t i = 0; i < n; i++)
+			x[i] = rnd_below(rnd, 16) ? (float)rnd_normal(rnd) :
+			       special[rnd_below(rnd, 8)];
+		good &= encode_on(&devs[0], rnd, &j, &want);
+		for (int d = 1; d < ndevs; d++) {
+			good &= encode_on(&devs[d], rnd, &j, &r);
+			good &= memcmp(r.codes, want.codes, want.bytes) == 0;
+			good &= memcmp(r.t, want.t, (size_t)want.ts) == 0;
+			good &= memcmp(r.overload, want.overload, 16) == 0;
+			result_free(&r);
+		}
+		ok(good, "%lld blocks: the same codes everywhere", (long long)n / 8);
+		result_free(&want);
+		hz_lattice_close(l);
+	}
+	free(x);
 }
 
 /* ---- Presets --------------------------------------------------------------------------------- */
@@ -836,11 +876,15 @@ int main(void)
 	uint64_t rnd = tap_seed();
 
 	dev_open_all();
+	if (tap_cuda())		/* codes of a GPU are those of the CPU */
+		dev_open(HZ_CPU, HZ_ISA_AUTO, 0);
 	dev_open_routes(HZI_OP_lattice_encode);
 	dev_open_routes(HZI_OP_lattice_decode);
 	test_labels(&rnd);
 	test_encode(&rnd);
 	test_devices(&rnd);
+	if (tap_cuda() || tap_quick())
+		test_many(&rnd);
 	test_presets(&rnd);
 	test_row_scale(&rnd);
 	test_rotated(&rnd);

@@ -7,7 +7,7 @@ libhz_la_SOURCES += \
 	cpu/lattice/kern.c cpu/lattice/lattice.c cpu/lattice/packing.c cpu/lattice/routes.c cpu/lattice/rows.c \
 	cpu/lattice/simd.c cpu/linear/kern.c cpu/linear/linear.c cpu/mhc/coef.c cpu/mhc/coef_bwd.c cpu/mhc/gated.c cpu/mhc/kern.c cpu/mhc/mhc.c \
 	cpu/mhc/project.c cpu/mhc/routes.c cpu/peak/kern.c cpu/qgemm/group.c cpu/qgemm/kern.c cpu/qgemm/linear.c \
-	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/quantize/kern.c cpu/quantize/quantize.c \
+	cpu/qgemm/qgemm.c cpu/qgemm/routes.c cpu/qgemm/skinny.c cpu/qgemm/small.c cpu/quantize/kern.c cpu/quantize/quantize.c \
 	cpu/quantize/formats.c \
 	cpu/quantize/routes.c cpu/quat/kern.c cpu/quat/quat.c cpu/quat_conv/depthwise.c \
 	cpu/quat_conv/kern.c cpu/quat_conv/routes.c cpu/quat_gemm/kern.c cpu/quat_gemm/quat_gemm.c \
@@ -28,7 +28,7 @@ noinst_HEADERS += \
 	cpu/lattice/soa.inc cpu/linear/kern.h cpu/linear/bwd.inc cpu/mhc/bwd.inc cpu/mhc/coef.h cpu/mhc/coef.inc cpu/mhc/kern.h \
 	cpu/mhc/mhc.h cpu/mhc/mhc.inc cpu/mhc/pairs.inc cpu/mhc/project.inc cpu/peak/kern.h \
 	cpu/qgemm/epilogue512.inc cpu/qgemm/group.inc cpu/qgemm/kern.h cpu/qgemm/qgemm.h cpu/qgemm/qgemm.inc \
-	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
+	cpu/qgemm/skinny.inc cpu/qgemm/skinny_amx.inc cpu/qgemm/small.inc cpu/qgemm/vnni.inc cpu/quantize/kern.h cpu/quantize/quantize.h \
 	cpu/quantize/codes.inc cpu/quantize/formats.inc cpu/quantize/transposed.inc \
 	cpu/quantize/quantize.inc cpu/quat/f64.inc cpu/quat/kern.h cpu/quat/math.inc \
 	cpu/quat/convert.inc \

@@ -122,6 +122,21 @@ struct hzi_qgemm_skinny_pack {
 };
 
 /*
+ * c[i][j] = the sum over l < k of (A(i, l) - a_zero) (B(l, j) - b_zero), mod 2^32; A(i, l) is at a +
+ * i * a_m + l * a_k, B(l, j) at b + l * b_k + j with b_k >= 0. 0 < k <= HZI_QGEMM_SMALL_K. codes is
+ * scratch for m rows of k numbers, rounded up to 8.
+ */
+#define HZI_QGEMM_SMALL_K 256
+
+struct hzi_qgemm_small {
+	const void *a, *b;
+	int32_t *c;
+	int16_t *codes;
+	int64_t m, n, k, a_m, a_k, b_k, c_ld;
+	int32_t a_zero, b_zero, a_dtype, b_dtype;
+};
+
+/*
  * y[r][16] += the sum of a chunk for a panel of group-wise quantized weights and row r of x, by the
  * formula of hz_qlinear_group(); rows is 1 or HZI_GROUP_ROWS. codes and x begin at the chunk,
  * scale and zero at its first group; they are as lib/qgemm/group.h has them, zero NULL where all of u
@@ -176,6 +191,7 @@ struct hzi_qgemm_kern {
 	void (*skinny)(const struct hzi_qgemm_skinny *a);
 	void (*group)(const struct hzi_group_mul *a);
 	void (*group_pack)(const struct hzi_group_pack *a);
+	void (*small)(const struct hzi_qgemm_small *a);
 };
 
 HZI_KERN(qgemm)

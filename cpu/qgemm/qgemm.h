@@ -76,6 +76,10 @@ struct hzi_cpu_qgemm_call {
 	char *workspace;
 };
 
+const char *hzi_cpu_qgemm_small_unsupported(const struct hz_context *ctx, const void *args);
+bool hzi_cpu_qgemm_small_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c);
+size_t hzi_cpu_qgemm_small_workspace(const struct hz_context *ctx, const void *args);
+int hzi_cpu_qgemm_small(struct hz_context *ctx, const void *args);
 const char *hzi_cpu_qgemm_skinny_unsupported(const struct hz_context *ctx, const void *args);
 bool hzi_cpu_qgemm_skinny_wins(const struct hz_context *ctx, const struct hzi_cpu_qgemm_call *c);
 size_t hzi_cpu_qgemm_skinny_workspace(const struct hz_context *ctx, const void *args);

@@ -9,12 +9,16 @@
 #include "lib/core/route.h"
 
 /* Costs are ranks. */
-enum {SKINNY, PACK_INLINE, PACK_FIRST, SUM64, LAST};
+enum {SMALL, SKINNY, PACK_INLINE, PACK_FIRST, SUM64, LAST};
 
+HZI_RANK(small, struct hzi_cpu_qgemm_call, hzi_cpu_qgemm_small_wins(ctx, a), SMALL, LAST)
 HZI_RANK(skinny, struct hzi_cpu_qgemm_call, hzi_cpu_qgemm_skinny_wins(ctx, a), SKINNY, LAST)
 HZI_RANK(pack_inline, void, hzi_cpu_qgemm_pack_inline_wins(ctx, a), PACK_INLINE, LAST)
 
 static const struct hzi_route routes[] = {
+	[SMALL] = {.name = "small", .what = "k up to 256; both matrices in place",
+		   .unsupported = hzi_cpu_qgemm_small_unsupported, .cost = small_cost,
+		   .workspace = hzi_cpu_qgemm_small_workspace, .run = hzi_cpu_qgemm_small},
 	[SKINNY] = {.name = "skinny", .what = "up to 8 rows or 32 columns; the other matrix in place",
 		    .unsupported = hzi_cpu_qgemm_skinny_unsupported, .cost = skinny_cost,
 		    .workspace = hzi_cpu_qgemm_skinny_workspace, .run = hzi_cpu_qgemm_skinny},

@@ -14,6 +14,7 @@
 #ifdef HZ_VNNI
 #include "cpu/qgemm/vnni.inc"
 #endif
+#include "cpu/qgemm/small.inc"
 #include "cpu/qgemm/skinny.inc"
 #include "cpu/qgemm/group.inc"
 
@@ -30,6 +31,7 @@ void HZI_FILL(qgemm)(void *table)
 	kern->epilogue = qgemm_epilogue;
 	kern->skinny_pack = skinny_pack;
 	kern->skinny = qgemm_skinny;
+	kern->small = qgemm_small;
 	kern->group = qgemm_group;
 	kern->group_pack = qgemm_group_pack;
 #ifdef HZ_VNNI

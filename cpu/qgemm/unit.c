@@ -13,8 +13,9 @@
 #include "cpu/qgemm/qgemm.inc"
 #ifdef HZ_VNNI
 #include "cpu/qgemm/vnni.inc"
-#endif
+#else
 #include "cpu/qgemm/small.inc"
+#endif
 #include "cpu/qgemm/skinny.inc"
 #include "cpu/qgemm/group.inc"
 
@@ -31,7 +32,6 @@ void HZI_FILL(qgemm)(void *table)
 	kern->epilogue = qgemm_epilogue;
 	kern->skinny_pack = skinny_pack;
 	kern->skinny = qgemm_skinny;
-	kern->small = qgemm_small;
 	kern->group = qgemm_group;
 	kern->group_pack = qgemm_group_pack;
 #ifdef HZ_VNNI
@@ -42,5 +42,7 @@ void HZI_FILL(qgemm)(void *table)
 	kern->pack_a = vnni_pack_a;
 	kern->pack_b = vnni_pack_b;
 	kern->mul = vnni_mul;
+#else
+	kern->small = qgemm_small;
 #endif
 }

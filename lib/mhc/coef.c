@@ -412,7 +412,7 @@ static int pre(struct hz_context *ctx, struct call c, const hz_tensor *x, const 
 	u = coded.u;
 
 	const struct hzi_mhc_operand list[] = {
-		{"x", x, HZI_MHC_X, c.phi || u ? NEED : 0, &g.x, NULL},
+		{"x", x, HZI_MHC_X, c.phi || u || o->u_codes ? NEED : 0, &g.x, NULL},
 		{WEIGHT(&c, p), p, HZI_MHC_P, OUT, &g.p, NULL},
 		{WEIGHT(&c, q), q, HZI_MHC_P, OUT, &g.q, NULL},
 		{WEIGHT(&c, a), a, HZI_MHC_A, OUT, &g.a, NULL},

@@ -889,7 +889,7 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 /* Operands of conventions that few models have */
 static void test_wrong_conventions(hz_context *ctx, struct valid *r)
 {
-	hz_tensor one = hz_tensor_1d(r->alpha, HZ_F32, HZ_CPU, 1), gaps = r->M;
+	hz_tensor one = hz_tensor_1d(r->alpha, HZ_F32, HZ_CPU, 1), gaps = r->M, bad = r->M;
 	const hz_mhc_opts mean = {.preset = HZ_MHC_PRESET_XING4}, alone = {.alpha_q = &one};
 	const hz_mhc_opts no_p_in = {.dp_in = &r->P}, strided = {.p_in = &r->OUT, .dp_in = &gaps};
 	const hz_mhc_opts both = {.alpha_q = &one, .alpha_a = &one};
@@ -912,6 +912,11 @@ static void test_wrong_conventions(hz_context *ctx, struct valid *r)
 				&(hz_mhc_opts){.u_codes = &one,
 					       .u_quantize = &(hz_quantize_opts){.scale = 1}}),
 		HZ_EDTYPE, "mhc_pre: opts->u_codes, opts->u_quantize: quantize: q");
+	bad.dtype = 89;
+	refused(ctx, hz_mhc_pre(ctx, NULL, NULL, NULL, &r->BIAS, &r->P, NULL, NULL, NULL,
+				&(hz_mhc_opts){.u_codes = &one,
+					       .u_quantize = &(hz_quantize_opts){.new_scales = &bad}}),
+		HZ_EINVAL, "mhc_pre: x is NULL");
 	gaps = hz_tensor_2d(r->m, HZ_F32, HZ_CPU, 6, 4);
 	gaps.stride[0] = 5;
 	refused(ctx, hz_mhc_pre_bwd(ctx, &r->X, &r->PHI, &r->ALPHA, &r->BIAS, &g, &strided),

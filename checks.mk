@@ -52,7 +52,7 @@ ARCHER = /usr/lib/llvm-14/lib/libarcher.so
 # none.
 FUZZ_RUNS = 100000
 FUZZ_TARGETS = args codes model npy
-FUZZ_CFLAGS = -O1 -g -fsanitize=fuzzer-no-link,address,undefined \
+FUZZ_CFLAGS = -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
 	-fno-sanitize=pointer-overflow,null,object-size,alignment
 check-fuzz:
 	+$(check_build) --without-hwloc --disable-openmp CC=clang $(level_c) \

@@ -62,7 +62,7 @@ noinst_HEADERS += \
 	gpu/quat_gemm/pack_planar.cuh gpu/quat_gemm/quat_gemm.h gpu/quat_gemm/simt_f32.h \
 	gpu/quat_gemm/wgmma.h gpu/quat_gemm/wgmma_in_place.h gpu/quat_layer/launch.h gpu/quat_layer/pool.h \
 	gpu/quat_layer/quat_layer.cuh gpu/quat_layer/quat_layer.h gpu/quat_layer/recurrent.cuh \
-	gpu/quat_layer/recurrent.h gpu/runtime/cuabi.h \
+	gpu/quat_layer/recurrent.h gpu/quat_layer/recurrent_cells.cuh gpu/runtime/cuabi.h \
 	gpu/runtime/cuda.h gpu/runtime/images.inc gpu/runtime/tensor_map.h gpu/runtime/unpack.h \
 	gpu/vlut/append.h gpu/vlut/bias_act.h gpu/vlut/d4_bitfield.cuh gpu/vlut/d4_bitfield.h gpu/vlut/d4_f16_skinny.h \
 	gpu/vlut/d4_f16_wgmma.h gpu/vlut/d4_wgmma.cuh gpu/vlut/decoded_wgmma.h gpu/vlut/e8_bitplane.cuh \

@@ -99,7 +99,7 @@ HZ_CU = \
 	gpu/quat_gemm/wgmma_in_place.cu \
 	gpu/quat_layer/batchnorm_contiguous.cu gpu/quat_layer/pool.cu gpu/quat_layer/quat_layer.cu \
 	gpu/quat_layer/recurrent.cu gpu/quat_layer/recurrent_fused.cu \
-	gpu/quat_layer/recurrent_persistent.cu \
+	gpu/quat_layer/recurrent_persistent.cu gpu/quat_layer/recurrent_wgmma.cu \
 	gpu/vlut/append.cu gpu/vlut/bias_act.cu gpu/vlut/closest_point_skinny.cu gpu/vlut/d4_bitfield.cu gpu/vlut/d4_f16_skinny.cu \
 	gpu/vlut/d4_f16_wgmma.cu gpu/vlut/d4_wgmma.cu gpu/vlut/e8_bitplane.cu gpu/vlut/generic.cu \
 	gpu/vlut/label_pack.cu gpu/vlut/label_skinny.cu gpu/vlut/label_wgmma.cu \

@@ -78,8 +78,23 @@ int hzi_cuda_quat_cell_fused(struct hz_context *ctx, const char *op,
 struct persistent {
 	struct hzi_launch launch;	/* its grid: most slices and directions at a time */
 	int64_t slices, launches;	/* 0: unsupported */
-	int32_t groups, units, streamed;	/* of 8 sequences; of a warp */
+	int32_t groups, units, streamed;	/* of 8 sequences; of a warp, or tiles with wgmma */
+	int kernel;			/* the one for f16 */
 };
+
+/*
+ * The tiles of U that stay in shared memory with wgmma, for the 32 sequences of a slice; 0: it does
+ * not support the layer. A block has the columns of every other 16 quaternions.
+ */
+static int64_t wgmma_tiles(const struct hz_context *ctx, int64_t hidden, int64_t blocks)
+{
+	const int64_t bytes = hzi_cuda_device(ctx)->shared_block_bytes - HZI_QUAT_WGMMA_BYTES(0);
+	const int64_t tiles = hidden / 32, most = bytes / HZI_QUAT_WGMMA_U_TILE;
+
+	if (!ctx->sm_90a || hidden % 32 || blocks % 2 || tiles > most + HZI_QUAT_WGMMA_HELD)
+		return 0;
+	return min_of(tiles, most);
+}
 
 static struct persistent persistent_of(const struct hz_context *ctx,
 				       const struct hzi_quat_cell_step *a)
@@ -98,15 +113,26 @@ static struct persistent persistent_of(const struct hz_context *ctx,
 	    a->batch <= 0 || a->hidden % neurons || blocks == 0 || blocks > d->sms)
 		return p;
 	p.groups = a->batch <= 8 ? 1 : a->batch <= 16 ? 2 : 4;
-	p.units = (int32_t)ceil_div(a->hidden, 4 * warps);
-	shared = max_of(p.units - HZI_QUAT_PERSISTENT_KEPT(p.groups), 0);
-	most = (d->shared_block_bytes / warps - HZI_QUAT_PERSISTENT_RING(p.groups)) /
-	       HZI_QUAT_PERSISTENT_UNIT;
-	p.streamed = (int32_t)max_of(shared - most, 0);
-	if (p.streamed > (p.groups == 4 ? STREAMED_MOST : 0))
-		return p;
-	bytes = warps * (HZI_QUAT_PERSISTENT_RING(p.groups) +
-			 (shared - p.streamed) * HZI_QUAT_PERSISTENT_UNIT);
+	p.units = p.groups == 4 ? (int32_t)wgmma_tiles(ctx, a->hidden, blocks) : 0;
+	if (p.units) {
+		p.kernel = HZI_KERNEL_quat_layer_wgmma_32_f16;
+		p.launch.block[0] = HZI_QUAT_WGMMA_THREADS;
+		p.launch.cluster = 2;
+		bytes = HZI_QUAT_WGMMA_BYTES(p.units);
+	} else {
+		p.kernel = p.groups == 1 ? HZI_KERNEL_quat_layer_persistent_8_f16 :
+			   p.groups == 2 ? HZI_KERNEL_quat_layer_persistent_16_f16 :
+			   HZI_KERNEL_quat_layer_persistent_32_f16;
+		p.units = (int32_t)ceil_div(a->hidden, 4 * warps);
+		shared = max_of(p.units - HZI_QUAT_PERSISTENT_KEPT(p.groups), 0);
+		most = (d->shared_block_bytes / warps - HZI_QUAT_PERSISTENT_RING(p.groups)) /
+		       HZI_QUAT_PERSISTENT_UNIT;
+		p.streamed = (int32_t)max_of(shared - most, 0);
+		if (p.streamed > (p.groups == 4 ? STREAMED_MOST : 0))
+			return p;
+		bytes = warps * (HZI_QUAT_PERSISTENT_RING(p.groups) +
+				 (shared - p.streamed) * HZI_QUAT_PERSISTENT_UNIT);
+	}
 	p.slices = ceil_div(a->batch, 8 * p.groups);
 	at_a_time = d->sms / blocks;
 	p.launch.grid[0] = (unsigned)blocks;
@@ -131,9 +157,7 @@ int hzi_cuda_quat_cell_all_steps(struct hz_context *ctx, const char *op,
 				 const struct hzi_quat_all_steps *a)
 {
 	const struct persistent s = persistent_of(ctx, &a->cell);
-	const int kernel = (s.groups == 1 ? HZI_KERNEL_quat_layer_persistent_8_f16 :
-			    s.groups == 2 ? HZI_KERNEL_quat_layer_persistent_16_f16 :
-			    HZI_KERNEL_quat_layer_persistent_32_f16) + (a->u.dtype == HZ_BF16);
+	const int kernel = s.kernel + (a->u.dtype == HZ_BF16);
 	struct hzi_quat_persistent p = {
 		.u = a->u.data, .u_direction = a->u.stride[0], .u_row = a->u.stride[1],
 		.state = {a->cell.operand.data, a->other}, .done = a->done, .units = s.units,

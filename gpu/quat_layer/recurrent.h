@@ -28,13 +28,32 @@ struct hzi_quat_fused_step {
  */
 #define HZI_QUAT_PERSISTENT_KEPT(groups) ((groups) == 4 ? 0 : (groups) == 2 ? 8 : 16)
 
-/* All steps. States: [direction][neuron][sequence] quaternions, slices padded. */
+/* The same with wgmma (recurrent_wgmma.cu): sequences, bytes of tiles of U and of states */
+#define HZI_QUAT_WGMMA_COLUMNS 32
+#define HZI_QUAT_WGMMA_THREADS (HZI_QUAT_PERSISTENT_THREADS + 128)
+#define HZI_QUAT_WGMMA_U_TILE (64 * 128)
+#define HZI_QUAT_WGMMA_H_TILE (HZI_QUAT_WGMMA_COLUMNS * 128)
+#define HZI_QUAT_WGMMA_STAGES 5		/* of states */
+#define HZI_QUAT_WGMMA_HELD 11		/* most tiles of U in registers */
+/* The sums: numbers of a sequence, against bank conflicts; bytes of both blocks */
+#define HZI_QUAT_WGMMA_PITCH (4 * HZI_QUAT_CELL_ROWS + 16)
+#define HZI_QUAT_WGMMA_SUMS (2 * HZI_QUAT_WGMMA_COLUMNS * HZI_QUAT_WGMMA_PITCH * 4)
+/* Bytes of shared memory: beginning at a multiple of 1024 */
+#define HZI_QUAT_WGMMA_BYTES(units) \
+	((units) * HZI_QUAT_WGMMA_U_TILE + HZI_QUAT_WGMMA_SUMS + \
+	 HZI_QUAT_WGMMA_STAGES * HZI_QUAT_WGMMA_H_TILE + 1024 + 256)
+
+/*
+ * All steps. States: [direction][neuron][sequence] quaternions, slices padded; with wgmma
+ * [direction][slice][16 neurons] tiles.
+ */
 struct hzi_quat_persistent {
 	const void *u;			/* rows of contiguous quaternions */
 	int64_t u_direction, u_row;	/* strides in numbers */
 	void *state[2];			/* of even and odd steps */
 	uint32_t *done;			/* [direction][slice][block]: steps; 0 at first */
-	int32_t units, pitch;		/* of a warp; bytes from neuron to neuron */
+	/* Of a warp; with wgmma tiles in shared memory. Bytes from neuron to neuron */
+	int32_t units, pitch;
 	int32_t slices;			/* of up to 32 sequences */
 	int32_t slice, direction;	/* the first ones of this launch */
 	int32_t streamed;		/* units of a warp that each step reads again */

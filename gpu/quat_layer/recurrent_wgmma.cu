@@ -7,7 +7,7 @@
  * a half of the columns. A block's U is the B operand of wgmma, 64 columns, in tiles of 16
  * quaternions: p.units tiles stay in shared memory, the others in registers of a third warpgroup,
  * which copies them at each step to slots that the sums replace. It also copies the states, by bulk
- * copies as soon as the blocks that make them have stored them.
+ * copies when all blocks that make them have stored them.
  *
  * The A operand is the states of 32 sequences, as 4 x 4 real numbers each, of which the first two
  * warpgroups make two rows: with (e, f, g, h) of a state,
@@ -33,6 +33,11 @@
 #define SENT (COLUMNS * 4 * ROWS * 4)
 
 #if HAVE_WGMMA
+HZ_DEVICE void add_release(uint32_t *p)
+{
+	asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(p) : "memory");
+}
+
 static_assert(SLOTS * U_TILE <= HZI_QUAT_WGMMA_SUMS, "slots replace the sums");
 static_assert(STAGES > SLOTS, "a stage's tile of U has been read before its slot is filled again");
 
@@ -40,7 +45,7 @@ static_assert(STAGES > SLOTS, "a stage's tile of U has been read before its slot
 struct wgmma_block {
 	const hzi_quat_persistent &p;
 	const int slice, direction, neurons, rank, tiles, held, first;
-	const uint32_t resident, sums, ring, full, empty, staged, unused, arrived;
+	const uint32_t resident, sums, ring, full, empty, staged, unused, arrived, read;
 
 	__device__ __forceinline__ explicit wgmma_block(const hzi_quat_persistent &p_)
 		: p(p_), slice(p.slice + blockIdx.y), direction(p.direction + blockIdx.z),
@@ -50,8 +55,16 @@ struct wgmma_block {
 		  first(blockIdx.x / 2 % tiles), resident(shared_address(shared_start())),
 		  sums(resident + p.units * U_TILE), ring(sums + HZI_QUAT_WGMMA_SUMS),
 		  full(ring + STAGES * H_TILE), empty(full + 8 * STAGES),
-		  staged(empty + 8 * STAGES), unused(staged + 8 * SLOTS), arrived(unused + 8)
+		  staged(empty + 8 * STAGES), unused(staged + 8 * SLOTS), arrived(unused + 8),
+		  read(arrived + 8)
 	{
+	}
+
+	/* How many states the blocks of a half of the columns have stored, over all steps */
+	__device__ __forceinline__ uint32_t *stored(int half) const
+	{
+		return p.done + ((int64_t)direction * p.slices + slice) * gridDim.x +
+		       half * (gridDim.x / 2);
 	}
 
 	/* The j-th tile of a step, in quaternions; clusters begin at different ones. */
@@ -85,12 +98,13 @@ struct wgmma_block {
 		if (threadIdx.x == 0) {
 			for (int i = 0; i < STAGES; i++) {
 				mbarrier_init(full + 8 * i, 1);
-				mbarrier_init(empty + 8 * i, CONSUMERS / 32);
+				mbarrier_init(empty + 8 * i, CONSUMERS);
 			}
 			for (int i = 0; i < SLOTS; i++)
 				mbarrier_init(staged + 8 * i, 128);
 			mbarrier_init(unused, 2 * CONSUMERS / 32);
 			mbarrier_init(arrived, 1);
+			mbarrier_init(read, CONSUMERS);
 			mbarrier_init_fence();
 		}
 		for (int i = threadIdx.x; i < p.units * (U_TILE / 16); i += blockDim.x) {
@@ -108,11 +122,8 @@ struct wgmma_block {
 
 	__device__ __forceinline__ void copy(void) const
 	{
-		const int thread = threadIdx.x - CONSUMERS, lane = thread % 32;
-		const uint32_t *const done = p.done + ((int64_t)direction * p.slices + slice) *
-						      gridDim.x;
-		/* The blocks that make the lane-th tile */
-		const int begin = tile_at(lane) / neurons, end = (tile_at(lane) + 15) / neurons;
+		const int thread = threadIdx.x - CONSUMERS;
+		const uint32_t *const done = stored(rank);
 		ring_position<STAGES> at;
 		ring_position<SLOTS> slot;
 		uint4 u[HELD][4];
@@ -136,33 +147,23 @@ struct wgmma_block {
 			slot.next();
 		};
 
+		if (thread >= 32 && !held)
+			return;
 		for (int step = 0; step < p.cell.steps; step++) {
 			const char *const states = (const char *)p.state[step % 2] +
 				((int64_t)direction * p.slices + slice) *
 				(p.cell.hidden / 16) * H_TILE;
-			uint32_t ready = 0;
-			bool mine = lane >= tiles;
+			const uint32_t all = gridDim.x / 2 * (uint32_t)(step + 1);
 
 			/*
-			 * Copies the states of tile j when the tile STAGES ahead was read. Warps that
+			 * Copies the states of tile j when the tile STAGES ahead was read. Threads that
 			 * store no tile of U do not wait, since nobody waits for them: the mbarrier
 			 * could be two phases further on.
 			 */
 			auto feed = [&](int j, bool stages) {
-				if (thread < 32) {
-					while (!(ready >> j & 1)) {
-						if (!mine && load_acquire(done + begin) > step &&
-						    load_acquire(done + end) > step) {
-							asm volatile("fence.proxy.async.global;"
-								     ::: "memory");
-							mine = true;
-						}
-						ready = __ballot_sync(~0u, mine);
-					}
-				}
-				if (stages || thread < 32)
+				if (stages || thread == 0)
 					mbarrier_wait(empty + 8 * at.at, at.parity ^ 1);
-				if (thread == j) {
+				if (thread == 0) {
 					mbarrier_expect_tx(full + 8 * at.at, H_TILE);
 					bulk_copy(ring + at.at * H_TILE,
 						  states + tile_at(j) / 16 * H_TILE, H_TILE,
@@ -176,6 +177,11 @@ struct wgmma_block {
 			for (int i = 0; i < SLOTS; i++)
 				if (i < held)
 					stage(u[i]);
+			if (thread == 0) {
+				while ((int32_t)(load_acquire(done) - all) < 0) {}
+				asm volatile("fence.proxy.async.global;" ::: "memory");
+			}
+			__syncwarp();
 #pragma unroll
 			for (int j = 0; j <= HELD; j++) {
 				if (j >= tiles)
@@ -190,7 +196,7 @@ struct wgmma_block {
 			for (int j = HELD + 1; j < tiles; j++)
 				feed(j, false);
 			/* The sums have been read. */
-			bar_sync(2, CONSUMERS + 128);
+			mbarrier_wait(read, step & 1);
 		}
 	}
 };
@@ -213,13 +219,10 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 	{
 	}
 
-	/* By one lane of each warp; all instructions of wgmma need whole warps. */
+	/* All lanes arrive: racecheck sees no order of their reads otherwise. */
 	__device__ __forceinline__ void release(int stage) const
 	{
-		__syncwarp();
-		if (lane == 0)
-			mbarrier_arrive(b.empty + 8 * stage);
-		__syncwarp();
+		mbarrier_arrive(b.empty + 8 * stage);
 	}
 
 	/* This warp does not read the slots, or the sums that they replace, until the next step. */
@@ -372,7 +375,7 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 
 	__device__ __forceinline__ void run(void)
 	{
-		uint32_t *const done = cells::flags() + blockIdx.x;
+		uint32_t *const done = b.stored(2 * blockIdx.x >= gridDim.x);
 
 #pragma unroll
 		for (int i = 0; i < QUATS; i++) {
@@ -385,7 +388,7 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 		}
 		bar_sync(1, CONSUMERS);
 		if (threadIdx.x == 0)
-			store_release(done, 1);
+			add_release(done);
 #pragma unroll 1
 		for (int step = 0; step < p.cell.steps; step++) {
 			/* Offsets are computed at each step: there are no registers to keep them. */
@@ -418,10 +421,10 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 					cells::load_state(h[i], p.cell.h, i);
 				put_state(p.state[(step + 1) % 2], i, h[i]);
 			}
-			bar_arrive(2, CONSUMERS + 128);
+			mbarrier_arrive(b.read);
 			bar_sync(1, CONSUMERS);
 			if (threadIdx.x == 0)
-				store_release(done, (uint32_t)(step + 2));
+				add_release(done);
 #pragma unroll
 			for (int i = 0; i < QUATS; i++) {
 				if (!has(i))

@@ -120,6 +120,7 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 				o->lattice->rule.d;
 	size_t bytes;
 	bool good = true, label, by_32;
+	double largest = 0;		/* |weight| */
 
 	rnd = seed;
 	w = coded_new(dev, o->lattice, v, j->rows, j->k, j->how);
@@ -150,12 +151,14 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 		bound.part = 0x1p-8;
 	/* On a GPU x is exact whatever the format. */
 	by_32 = dev->device == HZ_CPU && label && j->x_format && j->x_dtype != HZ_S8;
+	for (int64_t i = 0; i < j->rows * j->k; i++)
+		largest = fmax(largest, fabs(w.values[i]));
 	for (int64_t b = 0; b < j->batch && good; b++) {
 		const double *row = x + b * x_ld;
-		double most = 0;
+		double most = 0, reach = 0;
 
 		for (int64_t i = 0; i < j->k; i++)
-			most = fmax(most, fabs(row[i]));
+			most = fmax(most, fabs(row[i])), reach += largest * fabs(row[i]);
 		if (by_32) {
 			quantize(row, j->k, q);
 			row = q;
@@ -175,6 +178,10 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 			}
 			error = (dev->device == HZ_CPU ? 0x1p-19 : bound.part) * size +
 				(by_32 ? 0 : bound.unit * most * weight);
+			/* Half a unit of what a group reaches for each of its blocks */
+			if (dev->device == HZ_CPU && !label)
+				error += 0x1p-16 * reach *
+					 fmin(32, (double)per_row / o->lattice->rule.d);
 			if (j->y_dtype == HZ_S32)
 				sum = (double)exact;
 			else

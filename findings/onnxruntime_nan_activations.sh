@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
 # Two operators of onnxruntime quantize activations to 8 bits before they multiply: MatMulNBits with
-# accuracy_level 4, which most published 4-bit models ask for, and DynamicQuantizeLinear in front of
+# accuracy_level 4 (int8), an option of models, and DynamicQuantizeLinear in front of
 # MatMulInteger. Most people expect that a NaN among the activations makes the outputs that depend on it
 # NaN, as in float, so that a broken layer is seen.
 #

@@ -158,18 +158,18 @@ HZ_DEVICE void load_contiguous(const hzi_lattice_generic &p, int64_t unit, float
 }
 
 HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &table,
-			     waiting_blocks &w)
+			     waiting_blocks &w, uint32_t *turns)
 {
 	const hzi_lattice_rule &r = p.rule;
 	const float q = (float)r.q, inverse = r.inverse[r.largest];
 	const uint32_t lane = threadIdx.x % 32;
 	const float safe = safe_size(r);
-	int64_t next_unit = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	uint32_t overloaded = 0, nonfinite = 0, count = 0, laters = 0;
+	bool more = true;
 
 	for (;;) {
 		/* Few registers are in use here: calls are cheap. */
-		if (laters >= 32 || (laters && !count && next_unit - lane >= p.units)) {
+		if (laters >= 32 || (laters && !count && !more)) {
 			const uint32_t taken = min(laters, 32u);
 
 			laters -= taken;
@@ -183,16 +183,21 @@ HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &ta
 			}
 			__syncwarp();
 		}
-		const bool fresh = count < 32 && next_unit - lane < p.units;
-		int64_t unit = next_unit;
+		int64_t unit = 0;
 		uint32_t label = 0, best = 63, visited = 0;
 		uint32_t key = INFINITIES, second = INFINITIES;
 		float v[8] = {}, nearest = INFINITY, size = 0;
-		bool active;
+		bool fresh = false, active;
 
+		/* Warps take turns as they come, so that those of a thread block end together. */
+		if (more && count < 32) {
+			const uint32_t turn = __shfl_sync(~0u, lane ? 0 : atomicAdd(turns, 1u), 0);
+
+			unit = ((int64_t)turn * gridDim.x + blockIdx.x) * 32 + lane;
+			fresh = more = unit - lane < p.units;
+		}
 		if (fresh) {
 			active = unit < p.units;
-			next_unit += (int64_t)gridDim.x * THREADS;
 		} else {
 			if (!count) {
 				if (laters)
@@ -338,14 +343,19 @@ HZ_DEVICE void encode_blocks(const hzi_lattice_generic &p, const scale_table &ta
 		count_overload(p.overload, overloaded, nonfinite);
 }
 
-/* Blocks an SM: as in gpu/lattice/generic.c */
-extern "C" __global__ void __launch_bounds__(THREADS, HZ_BLOCKS(THREADS, 6))
+#define CUBE_THREADS HZI_LATTICE_CUBE_THREADS
+
+extern "C" __global__ void
+__launch_bounds__(CUBE_THREADS, HZ_BLOCKS(CUBE_THREADS, HZI_LATTICE_CUBE_BLOCKS))
 lattice_encode_cube(const __grid_constant__ hzi_lattice_generic p)
 {
-	__shared__ waiting_blocks waiting[THREADS / 32];
+	__shared__ waiting_blocks waiting[CUBE_THREADS / 32];
 	__shared__ scale_table table;
+	__shared__ uint32_t turns;
 
 	make_table(p, table);
+	if (threadIdx.x == 0)
+		turns = 0;
 	__syncthreads();
-	encode_blocks(p, table, waiting[threadIdx.x / 32]);
+	encode_blocks(p, table, waiting[threadIdx.x / 32], &turns);
 }

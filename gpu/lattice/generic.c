@@ -84,12 +84,12 @@ int hzi_cuda_lattice_encode_generic(struct hz_context *ctx, const void *args)
 	p.t = a->t;
 	p.overload = (uint64_t *)a->overload;
 	if (shaping) {
-		/* As in gpu/lattice/cube.cu and shaped.cu */
-		const int blocks_per_sm = shaping == HZI_SHAPING_CUBE ? 6 : 4;
+		const bool cube = shaping == HZI_SHAPING_CUBE;
+		/* 4: as in gpu/lattice/shaped.cu */
 		const struct hzi_launch shaped = {
 			.grid = {hzi_cuda_lattice_grid(ctx, p.units, HZI_LATTICE_THREADS,
-						       blocks_per_sm)},
-			.block = {HZI_LATTICE_THREADS},
+						       cube ? HZI_LATTICE_CUBE_BLOCKS : 4)},
+			.block = {cube ? HZI_LATTICE_CUBE_THREADS : HZI_LATTICE_THREADS},
 		};
 
 		join_rows(&p);

@@ -15,6 +15,8 @@
 #include "lib/lattice/rows.h"
 
 #define HZI_LATTICE_THREADS 128
+#define HZI_LATTICE_CUBE_THREADS 384	/* of lattice_encode_cube, and thread blocks an SM */
+#define HZI_LATTICE_CUBE_BLOCKS 2
 
 /* Codes in memory, see struct hzi_lattice_map */
 struct hzi_lattice_codes {

@@ -605,7 +605,7 @@ HZ_API int hz_hadamard_signs(uint8_t *bits, int64_t n, uint64_t seed);
  * How hz_quantize() chooses scales: that of a group from amax, its largest magnitude, for a format
  * whose largest number is F = m 2^P, 1 <= m < 2: e2m1 6, e4m3 448, e5m2 57344; s2 s4 s8 s16: 1, 7,
  * 127, 32767. Every step rounds to f32. b is amax, S = min(2688 / G, FLT_MAX) and G the largest
- * magnitude of all of x after the transform; S is 1 if G is 0, Inf or NaN, or if that is 0.
+ * magnitude of all of x after the transform; S is 1 if G is 0, Inf or NaN, or if the quotient is 0.
  */
 enum hz_scale_rule {
 	HZ_SCALE_AUTO = 0,	/* f32: AMAX; e8m0: RCEIL; e4m3: NV_TE */

@@ -244,7 +244,10 @@ bad 2 'output is missing' "quantize: no output" $q w.safetensors
 bad 2 'output is missing' "dequantize: no output" dequantize w.safetensors
 bad 2 'is needed' "quantize: no input" $q -o no
 bad 2 'standard output' "quantize: standard output" $q w.safetensors -o -
-bad 2 'is a .gguf file' "quantize: a .gguf file" $q f.gguf -o no
+for verb in "$q" dequantize; do
+	bad 2 '^hurwitz: f.gguf: is a .gguf file; a .safetensors file is needed$' "$verb: a .gguf file" $verb f.gguf -o no
+	bad 2 '^hurwitz: x.npy: is another file; a .safetensors file is needed$' "$verb: a .npy file" $verb x.npy -o no
+done
 bad 2 'no tensor of two' "quantize: no matrix" $q d.safetensors -o no
 bad 2 'no compressed layer' "dequantize: no layer" dequantize w.safetensors -o no
 bad 2 'has 4 features, but no tensor to quantize has as many in-features' "quantize: activations of another model" $q -c row.npy w.safetensors -o no

@@ -138,7 +138,7 @@ int verb_inspect(int argc, char **argv)
 				"--help'");
 	if (is_npy(argv[optind]))
 		return print_npy(argv[optind]);
-	status = model_open(&m, argv[optind], why);
+	status = model_open(&m, argv[optind], true, why);
 	if (status)
 		return complain(status, "%s: %s", argv[optind], why);
 	print_model(&m);

@@ -142,6 +142,16 @@ void model_close(struct model *m)
 	memset(m, 0, sizeof(*m));
 }
 
+static bool is_gguf(const void *p, size_t bytes)
+{
+	return bytes >= 4 && memcmp(p, "GGUF", 4) == 0;
+}
+
+static bool is_safetensors(const void *p, size_t bytes)
+{
+	return bytes > 8 && ((const char *)p)[8] == '{' && !is_gguf(p, bytes);
+}
+
 int model_parse(struct model *m, const void *p, size_t bytes, char why[NPY_WHY])
 {
 	int status;
@@ -149,14 +159,16 @@ int model_parse(struct model *m, const void *p, size_t bytes, char why[NPY_WHY])
 	memset(m, 0, sizeof(*m));
 	if (bytes == 0)
 		return model_refuse(why, "is empty");
-	m->gguf = bytes >= 4 && memcmp(p, "GGUF", 4) == 0;
+	m->gguf = is_gguf(p, bytes);
+	if (!m->gguf && !is_safetensors(p, bytes))
+		return model_refuse(why, "is neither a .safetensors nor a .gguf file");
 	status = (m->gguf ? gguf_parse : safetensors_parse)(m, p, bytes, why);
 	if (status)
 		model_close(m);
 	return status;
 }
 
-int model_open(struct model *m, const char *path, char why[NPY_WHY])
+int model_open(struct model *m, const char *path, bool gguf, char why[NPY_WHY])
 {
 	/* Without O_NONBLOCK a pipe without a writer would be waited for. */
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -182,7 +194,11 @@ int model_open(struct model *m, const char *path, char why[NPY_WHY])
 	close(fd);
 	if (status || !map)
 		return status;
-	status = model_parse(m, map, (size_t)st.st_size, why);
+	if (!gguf && !is_safetensors(map, (size_t)st.st_size))
+		status = model_refuse(why, "is %s file; a .safetensors file is needed",
+				      is_gguf(map, (size_t)st.st_size) ? "a .gguf" : "another");
+	else
+		status = model_parse(m, map, (size_t)st.st_size, why);
 	if (status) {
 		munmap(map, (size_t)st.st_size);
 		return status;
@@ -275,7 +291,7 @@ int array_read(struct npy *a, const char *path, char why[NPY_WHY])
 	file = strndup(path, length);
 	if (!file)
 		return model_no_memory(why);
-	status = model_open(&m, file, why);
+	status = model_open(&m, file, true, why);
 	free(file);
 	if (status)
 		return status;

@@ -43,13 +43,14 @@ struct model {
 };
 
 /*
- * Maps a file and reads its table: .gguf if it begins with "GGUF", otherwise .safetensors. Every
- * tensor lies inside the file, none overlaps another, and no two have one name. Returns 0, or an
- * exit status with a message in why, which continues "FILE: "; *m is then empty.
+ * Maps a file and reads its table: .gguf, if that is allowed and the file begins with "GGUF",
+ * otherwise .safetensors. Every tensor lies inside the file, none overlaps another, and no two have
+ * one name. Returns 0, or an exit status with a message in why, which continues "FILE: "; *m is
+ * then empty.
  */
-int model_open(struct model *m, const char *path, char why[NPY_WHY]);
+int model_open(struct model *m, const char *path, bool gguf, char why[NPY_WHY]);
 
-/* The same from memory, which stays in use until model_close() */
+/* The same, of either kind, from memory, which stays in use until model_close() */
 int model_parse(struct model *m, const void *p, size_t bytes, char why[NPY_WHY]);
 
 void model_close(struct model *m);

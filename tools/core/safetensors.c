@@ -218,10 +218,8 @@ int safetensors_parse(struct model *m, const unsigned char *p, size_t bytes, cha
 	json_t *header;
 	int status;
 
-	for (int i = 7; i >= 0 && bytes > 8; i--)
+	for (int i = 7; i >= 0; i--)
 		length = length << 8 | p[i];
-	if (bytes <= 8 || p[8] != '{')
-		return model_refuse(why, "is neither a .safetensors nor a .gguf file");
 	if (length > bytes - 8)
 		return model_refuse(why, "is truncated: a header of %llu bytes is announced, %zu "
 				    "follow", (unsigned long long)length, bytes - 8);
@@ -242,9 +240,7 @@ int safetensors_parse(struct model *m, const unsigned char *p, size_t bytes, cha
 
 int safetensors_parse(struct model *m, const unsigned char *p, size_t bytes, char why[NPY_WHY])
 {
-	(void)m;
-	if (bytes <= 8 || p[8] != '{')
-		return model_refuse(why, "is neither a .safetensors nor a .gguf file");
+	(void)m, (void)p, (void)bytes;
 	model_refuse(why, "this hurwitz was built without jansson: .safetensors files cannot be "
 		     "read; install jansson and configure again");
 	return EXIT_FAILURE;

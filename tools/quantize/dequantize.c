@@ -209,7 +209,7 @@ int verb_dequantize(int argc, char **argv)
 	if (!output)
 		return complain(EXIT_BAD, "dequantize: --output is missing");
 	path = argv[optind];
-	status = model_open(&m, path, why);
+	status = model_open(&m, path, false, why);
 	if (status)
 		return complain(status, "%s: %s", path, why);
 	to = m;

@@ -574,14 +574,10 @@ int verb_quantize(int argc, char **argv)
 
 	if (status)
 		return status < 0 ? EXIT_SUCCESS : status;
-	status = model_open(&k.m, r.input, why);
+	status = model_open(&k.m, r.input, false, why);
 	if (status)
 		return complain(status, "%s: %s", r.input, why);
-	if (k.m.gguf)
-		status = complain(EXIT_BAD, "%s: is a .gguf file; a .safetensors file is needed",
-				  r.input);
-	if (!status)
-		status = quantize(&k);
+	status = quantize(&k);
 	outputs_drop();
 	hz_close(k.ctx);
 	for (int i = 0; i < r.calibrations; i++)

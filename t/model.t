@@ -320,6 +320,23 @@ good "quantize with them" $q -b 2.813 rows.safetensors -o q.safetensors
 grep -q '^total: 16384 weights in 5760 bytes' ../out
 ok $? "takes all of the budget"
 
+# One row more than a sample: 128 + 320 + 2 (2 * 9 * 64) bytes; of s8-g128 128 + 192 + 65 * 64
+safetensors odd.safetensors "{$(row w F32 65,64 0 16640)}" "$all$line"
+bad 2 'less than 5.293,' "quantize --bits: a last panel of one row" $q -b 1 odd.safetensors -o no
+good "quantize with less than s8-g128 takes" $q -b 8.615 odd.safetensors -o q.safetensors
+grep -q '^w .* e8-3.25 ' ../out
+ok $? "has the next format"
+good "quantize with what it takes" $q -b 8.616 odd.safetensors -o q.safetensors
+grep -q '^w .* s8-g128 *4480 ' ../out
+ok $? "takes all of the budget, too"
+# Of two rows s8-g128 takes the least, 128 + 64 + 1024; others have panels of 32 or 64 rows.
+few="$line$line$line$line"
+safetensors few.safetensors "{$(row w F32 2,512 0 4096)}" "$few$few$few$few"
+bad 2 'less than 9.500,' "quantize --bits: few rows" $q -b 9 few.safetensors -o no
+good "quantize them with what they take" $q -b 9.5 few.safetensors -o q.safetensors
+grep -q '^w .* s8-g128 *1216 ' ../out
+ok $? "has the smallest format"
+
 # Rows whose second half is small, 2^-7, as which 8 bits with a scale for a row hold 0
 small='\000\000\000\074'
 for i in 1 2 3 4 5 6 7; do small="$small$small"; done

@@ -19,8 +19,8 @@
 /* Rows that are tried; lattice codes are stored in panels of as many */
 #define SAMPLE_ROWS 64
 
-/* Formats with less error than any other of as many bits, in ascending order of bits; of short rows
- * S8_G128 takes less than S8_ROW. */
+/* Formats with less error than any other of as many bits, in ascending order of bits; of short or
+ * few rows the last ones take less. */
 static const int ladder[] = {
 	HZ_LINEAR_E8_2_25, HZ_LINEAR_E8_3_25, HZ_LINEAR_E8_4_25, HZ_LINEAR_E8_4_50,
 	HZ_LINEAR_S8_ROW, HZ_LINEAR_S8_G128,
@@ -95,17 +95,32 @@ int layer_refused(const hz_context *ctx, int status, struct layer_plan *plan)
 			hz_errmsg(ctx));
 }
 
-/* A tensor's bytes and error in each format of the ladder */
+/* A tensor's bytes and error in each format of the ladder; INFINITY: not less than the tensor's */
 struct points {
 	double bytes[STEPS], error[STEPS];
 	int at;
 };
 
+/* The bytes in a file of a layer with `out` rows, from those of one with SAMPLE_ROWS, or all, of
+ * them: scales grow by the row, codes by the panel of rows, see doc/linear.md. */
+static size_t whole_bytes(const hz_linear_info *part, int64_t out)
+{
+	const bool groups = part->format == HZ_LINEAR_S8_G128;
+	const int64_t scales = groups ? 2 * ((part->in + 127) / 128) : 4;	/* of a row */
+	const int64_t panel = groups ? 1 : part->format == HZ_LINEAR_S8_ROW ? 32 : 64;
+	const size_t codes = (size_t)part->bytes - HEADER_BYTES -
+			     layer_file_bytes((size_t)(scales * part->out));
+
+	if (out == part->out)
+		return layer_file_bytes((size_t)part->bytes);
+	return layer_file_bytes(HEADER_BYTES + layer_file_bytes((size_t)(scales * out)) +
+				codes / SAMPLE_ROWS * (size_t)((out + panel - 1) / panel * panel));
+}
+
 static int measure(hz_context *ctx, const struct model *m, struct layer_plan *plan, uint32_t flags,
 		   struct points *p)
 {
 	const int64_t out = plan->t->shape[0], rows = out < SAMPLE_ROWS ? out : SAMPLE_ROWS;
-	const int64_t parts = (out + rows - 1) / rows;
 
 	for (int i = 0; i < STEPS; i++) {
 		hz_linear_open_opts opts = {.format = ladder[i], .flags = flags,
@@ -119,12 +134,20 @@ static int measure(hz_context *ctx, const struct model *m, struct layer_plan *pl
 		hz_linear_close(layer);
 		if (status)
 			return layer_refused(ctx, status, plan);
-		/* Not less than it will be: the last part counts as a whole one. */
-		p->bytes[i] = (double)layer_file_bytes(
-			(size_t)(HEADER_BYTES + parts * (info.bytes - HEADER_BYTES)));
+		p->bytes[i] = whole_bytes(&info, out) < plan->t->bytes ?
+			      (double)whole_bytes(&info, out) : INFINITY;
 		p->error[i] = info.error * plan->weights;
 	}
 	return 0;
+}
+
+static int smallest(const struct points *p)
+{
+	int at = 0;
+
+	for (int k = 1; k < STEPS; k++)
+		at = p->bytes[k] < p->bytes[at] ? k : at;
+	return at;
 }
 
 /* The tensor and the format by which the error decreases most per byte, of those that fit; false if
@@ -134,7 +157,7 @@ static bool best_step(const struct points *p, int64_t count, double left, int64_
 	double best = 0;
 
 	for (int64_t i = 0; i < count; i++) {
-		for (int k = p[i].at + 1; k < STEPS; k++) {
+		for (int k = 0; k < STEPS && p[i].at < STEPS; k++) {
 			const double bytes = p[i].bytes[k] - p[i].bytes[p[i].at];
 			const double gain = p[i].error[p[i].at] - p[i].error[k];
 
@@ -166,11 +189,11 @@ int choose_formats(hz_context *ctx, const struct model *m, struct layer_plan *pl
 			 plan[i].t->name);
 		status = measure(ctx, m, &plan[i], flags, &p[i]);
 		model_release(m, plan[i].t);
-		if (status || plan[i].refused || p[i].bytes[0] >= (double)plan[i].t->bytes)
+		if (status || plan[i].refused || p[i].bytes[smallest(&p[i])] == INFINITY)
 			continue;
-		p[i].at = 0;
+		p[i].at = smallest(&p[i]);
 		weights += plan[i].weights;
-		left += bits * plan[i].weights / 8 - p[i].bytes[0];
+		left += bits * plan[i].weights / 8 - p[i].bytes[p[i].at];
 	}
 	progress_clear();
 	if (!status && left < -0.5)	/* bytes: more than what rounding makes */

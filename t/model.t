@@ -336,6 +336,12 @@ bad 2 'less than 9.500,' "quantize --bits: few rows" $q -b 9 few.safetensors -o 
 good "quantize them with what they take" $q -b 9.5 few.safetensors -o q.safetensors
 grep -q '^w .* s8-g128 *1216 ' ../out
 ok $? "has the smallest format"
+safetensors tiny.safetensors "{$(row w F32 2,4 0 32)}" "$x8"
+for options in '-f s8-row' '-b 8'; do
+	hurwitz $q $options tiny.safetensors -o no
+	[ $rc -eq 2 ] && grep -q 'no matrix can be quantized and made smaller' ../err && [ ! -e no ]
+	ok $? "quantize $options: nothing is written if nothing is smaller"
+done
 
 # Rows whose second half is small, 2^-7, as which 8 bits with a scale for a row hold 0
 small='\000\000\000\074'

@@ -355,7 +355,6 @@ static int write_layer(struct work *k, const struct layer_plan *plan, const hz_l
 
 static int write_layers(struct work *k)
 {
-	bool refused = false;
 	int status = 0;
 
 	printf("%-*s %-16s %-14s %12s %7s %8s %8s\n", k->name_width, "tensor", "shape", "format",
@@ -382,10 +381,10 @@ static int write_layers(struct work *k)
 		else if (!status)
 			status = write_layer(k, plan, layer, start);
 		hz_linear_close(layer);
-		refused |= plan->refused != NULL;
 	}
-	if (!status && refused && !k->out.count)
-		status = complain(EXIT_BAD, "%s: no matrix could be quantized", k->r->input);
+	if (!status && !k->out.count)
+		status = complain(EXIT_BAD, "%s: no matrix can be quantized and made smaller",
+				  k->r->input);
 	return status;
 }
 

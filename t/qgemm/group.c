@@ -676,6 +676,81 @@ static void test_scales(struct dev *dev)
 	area_free(&s.area);
 }
 
+/*
+ * More tiles of bf16 than a GPU has blocks, with k long enough that the last ones are split. Codes
+ * are sign(l) (1 + j % 7), so that the definition is cheap.
+ */
+static void test_many_tiles(struct dev *dev)
+{
+	enum { M = 130, N = 17200, K = 1152, GROUPS = K / 128 };
+	uint16_t *const x = calloc(M * K, 2);
+	uint8_t *const w = calloc(N, K / 2);
+	float *const scales = calloc(N * GROUPS, 4), *const got = calloc(M * N, 4);
+	int sums[M][GROUPS] = { 0 }, sizes[M][GROUPS] = { 0 };
+	int8_t sign[K];
+	const hz_tensor from[] = {
+		hz_tensor_2d(x, HZ_BF16, HZ_CPU, M, K), hz_tensor_2d(w, HZ_S4X2, HZ_CPU, N, K / 2),
+		hz_tensor_2d(scales, HZ_F32, HZ_CPU, N, GROUPS),
+	};
+	hz_tensor host = hz_tensor_2d(got, HZ_F32, HZ_CPU, M, N), wt, st;
+	hz_tensor t[] = { from[0], from[1], from[2], host };
+	const hz_qlinear_group_opts o = { .group = 128 };
+	void *data[4] = { 0 };
+	size_t bytes;
+	bool good = x && w && scales && got;
+	int bad = 0;
+
+	for (int l = 0; l < K; l++)
+		sign[l] = (int8_t)(rnd_below(&rnd, 2) ? 1 : -1);
+	for (int i = 0; i < M * K && good; i++) {
+		const int v = (int)rnd_below(&rnd, 7) - 3, g = i % K / 128;
+
+		ref_put(HZ_BF16, x, i, v);
+		sums[i / K][g] += v * sign[i % K];
+		sizes[i / K][g] += abs(v);
+	}
+	for (int i = 0; i < N * (K / 2) && good; i++) {
+		const int l = i % (K / 2) * 2, code = 1 + i / (K / 2) % 7;
+
+		w[i] = (uint8_t)((sign[l] * code & 15) | (sign[l + 1] * code & 15) << 4);
+	}
+	for (int i = 0; i < N * GROUPS && good; i++)
+		scales[i] = (float)(1 + rnd_below(&rnd, 5));
+	for (int i = 0; i < 4 && good; i++) {
+		good = hz_alloc(dev->ctx, &data[i], (size_t)hz_tensor_bytes(&t[i]),
+				dev->device) == HZ_OK;
+		t[i].data = data[i];
+		t[i].device = dev->device;
+		good = good && (i == 3 || hz_copy(dev->ctx, &from[i], &t[i]) == HZ_OK);
+	}
+	wt = hz_view_transpose(&t[1], 0, 1);
+	st = hz_view_transpose(&t[2], 0, 1);
+	good = good &&
+	       RECORD(dev->ctx, hz_qlinear_group(dev->ctx, &t[0], &wt, &st, &t[3], &o),
+		      &bytes) == 0 && hz_reserve(dev->ctx, bytes) == HZ_OK &&
+	       hz_qlinear_group(dev->ctx, &t[0], &wt, &st, &t[3], &o) == HZ_OK &&
+	       hz_copy(dev->ctx, &t[3], &host) == HZ_OK && hz_sync(dev->ctx) == HZ_OK;
+	for (int i = 0; i < M * N && good; i++) {
+		const int r = i / N, j = i % N;
+		double y = 0, size = 0;
+
+		for (int g = 0; g < GROUPS; g++) {
+			const double s = (double)scales[j * GROUPS + g] * (1 + j % 7);
+
+			y += s * sums[r][g];
+			size += s * sizes[r][g];
+		}
+		bad += !(fabs(got[i] - y) <= size * K * 0x1p-22);
+	}
+	ok(good && !bad, "%s: more tiles than blocks", dev->name);
+	for (int i = 0; i < 4; i++)
+		hz_free(dev->ctx, data[i], dev->device);
+	free(x);
+	free(w);
+	free(scales);
+	free(got);
+}
+
 static void test_empty(struct dev *dev)
 {
 	struct small s = { .bias = { 1, 2, 3, 4, 5 } };
@@ -769,6 +844,8 @@ int main(void)
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
 		test_scales(&devs[d]);
+		if (devs[d].device != HZ_CPU)
+			test_many_tiles(&devs[d]);
 		test_empty(&devs[d]);
 	}
 	test_refusals(&devs[0]);

@@ -129,11 +129,10 @@ struct qparam {
 };
 
 /*
- * The parameters of element (i, j), of those from p on; indices outside the tensor are clamped. Not
- * inlined: loops over the elements of a thread are unrolled.
+ * The parameters of element (i, j), of those from p on; indices outside the tensor are clamped.
+ * Inlined: the loads of a thread's elements wait for each other at the return of a function.
  */
-static __device__ __noinline__ qparam qparam_at(const hzi_quantize_strided &a, int64_t p, int i,
-						int j)
+HZ_DEVICE qparam qparam_at(const hzi_quantize_strided &a, int64_t p, int i, int j)
 {
 	if (!a.scales)
 		return {a.scale, a.zero};

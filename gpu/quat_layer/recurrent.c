@@ -91,7 +91,9 @@ static int64_t wgmma_tiles(const struct hz_context *ctx, int64_t hidden, int64_t
 	const int64_t bytes = hzi_cuda_device(ctx)->shared_block_bytes - HZI_QUAT_WGMMA_BYTES(0);
 	const int64_t tiles = hidden / 32, most = bytes / HZI_QUAT_WGMMA_U_TILE;
 
-	if (!ctx->sm_90a || hidden % 32 || blocks % 2 || tiles > most + HZI_QUAT_WGMMA_HELD)
+	/* The kernel multiplies by a tile from shared memory after each one from registers. */
+	if (!ctx->sm_90a || hidden % 32 || blocks % 2 ||
+	    tiles > most + min_of(most, HZI_QUAT_WGMMA_HELD))
 		return 0;
 	return min_of(tiles, most);
 }

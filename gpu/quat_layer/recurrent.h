@@ -28,30 +28,32 @@ struct hzi_quat_fused_step {
  */
 #define HZI_QUAT_PERSISTENT_KEPT(groups) ((groups) == 4 ? 0 : (groups) == 2 ? 8 : 16)
 
-/* The same with wgmma (recurrent_wgmma.cu): sequences, bytes of tiles of U and of states */
+/*
+ * The same with wgmma (recurrent_wgmma.cu): sequences, of both groups; bytes of tiles of U and of
+ * states of a group; of a group, its slot of U and its states
+ */
 #define HZI_QUAT_WGMMA_COLUMNS 32
-#define HZI_QUAT_WGMMA_THREADS (HZI_QUAT_PERSISTENT_THREADS + 128)
+#define HZI_QUAT_WGMMA_THREADS (HZI_QUAT_PERSISTENT_THREADS + 256)
 #define HZI_QUAT_WGMMA_U_TILE (64 * 128)
-#define HZI_QUAT_WGMMA_H_TILE (HZI_QUAT_WGMMA_COLUMNS * 128)
-#define HZI_QUAT_WGMMA_STAGES 5		/* of states */
-#define HZI_QUAT_WGMMA_HELD 11		/* most tiles of U in registers */
-/* The sums: numbers of a sequence, against bank conflicts; bytes of both blocks */
-#define HZI_QUAT_WGMMA_PITCH (4 * HZI_QUAT_CELL_ROWS + 16)
-#define HZI_QUAT_WGMMA_SUMS (2 * HZI_QUAT_WGMMA_COLUMNS * HZI_QUAT_WGMMA_PITCH * 4)
+#define HZI_QUAT_WGMMA_H_TILE (HZI_QUAT_WGMMA_COLUMNS / 2 * 128)
+#define HZI_QUAT_WGMMA_STAGES 8		/* of states */
+#define HZI_QUAT_WGMMA_HELD 10		/* most tiles of U in registers */
+#define HZI_QUAT_WGMMA_GROUP \
+	(HZI_QUAT_WGMMA_U_TILE + HZI_QUAT_WGMMA_STAGES * HZI_QUAT_WGMMA_H_TILE)
 /* Bytes of shared memory: beginning at a multiple of 1024 */
 #define HZI_QUAT_WGMMA_BYTES(units) \
-	((units) * HZI_QUAT_WGMMA_U_TILE + HZI_QUAT_WGMMA_SUMS + \
-	 HZI_QUAT_WGMMA_STAGES * HZI_QUAT_WGMMA_H_TILE + 1024 + 256)
+	((units) * HZI_QUAT_WGMMA_U_TILE + 2 * HZI_QUAT_WGMMA_GROUP + 1024 + 384)
 
 /*
  * All steps. States: [direction][neuron][sequence] quaternions, slices padded; with wgmma
- * [direction][slice][16 neurons] tiles.
+ * [direction][slice][16 neurons][group] tiles.
  */
 struct hzi_quat_persistent {
 	const void *u;			/* rows of contiguous quaternions */
 	int64_t u_direction, u_row;	/* strides in numbers */
 	void *state[2];			/* of even and odd steps */
-	uint32_t *done;			/* [direction][slice][block]: steps; 0 at first */
+	/* [direction][slice][block]: steps; with wgmma see stored(). 0 at first */
+	uint32_t *done;
 	/* Of a warp; with wgmma tiles in shared memory. Bytes from neuron to neuron */
 	int32_t units, pitch;
 	int32_t slices;			/* of up to 32 sequences */

@@ -5,16 +5,19 @@
  *
  * The two blocks of a cluster have the 64 rows of U of both (recurrent_cells.cuh), and each of them
  * a half of the columns. A block's U is the B operand of wgmma, 64 columns, in tiles of 16
- * quaternions: p.units tiles stay in shared memory, the others in registers of a third warpgroup,
- * which copies them at each step to slots that the sums replace. It also copies the states, by bulk
- * copies when all blocks that make them have stored them.
+ * quaternions: p.units tiles stay in shared memory, the others in registers of the third
+ * warpgroup, which copies them at each step, one after the other, to a slot of each group.
  *
- * The A operand is the states of 32 sequences, as 4 x 4 real numbers each, of which the first two
- * warpgroups make two rows: with (e, f, g, h) of a state,
+ * The first two warpgroups have a group of 16 sequences each. Groups do not wait for each other:
+ * while one exchanges sums, makes its cells and waits for the states of other blocks, the other
+ * one has the tensor cores. The A operand is the states of a group, as 4 x 4 real numbers each, of
+ * which even warps make the first two rows and odd warps the others: with (e, f, g, h) of a state,
  *
  *   w  e -f -g -h     x  f e h -g     y  g -h e f     z  h g -f e
  *
- * Each block sends the sums of the other one's rows to it.
+ * A thread of the fourth warpgroup copies the states of a group, by bulk copies, when all blocks
+ * that make them have stored them. Each block sends the sums of the other one's rows to it; they
+ * replace the slot.
  */
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
@@ -24,13 +27,13 @@
 #define COLUMNS HZI_QUAT_WGMMA_COLUMNS
 #define U_TILE HZI_QUAT_WGMMA_U_TILE
 #define H_TILE HZI_QUAT_WGMMA_H_TILE
-#define STAGES HZI_QUAT_WGMMA_STAGES
+#define GROUP HZI_QUAT_WGMMA_GROUP
 #define HELD HZI_QUAT_WGMMA_HELD
-#define SLOTS 4				/* of tiles of U from registers */
+#define STAGES HZI_QUAT_WGMMA_STAGES
+/* Bytes of the sums that a group gets from the other block */
+#define SENT (COLUMNS / 2 * 4 * ROWS * 4)
+#define PITCH (4 * ROWS + 16)			/* numbers of a sequence: no bank conflicts */
 #define CONSUMERS HZI_QUAT_PERSISTENT_THREADS
-#define PITCH HZI_QUAT_WGMMA_PITCH
-/* Bytes of the sums that a block gets from the other one */
-#define SENT (COLUMNS * 4 * ROWS * 4)
 
 #if HAVE_WGMMA
 HZ_DEVICE void add_release(uint32_t *p)
@@ -38,41 +41,75 @@ HZ_DEVICE void add_release(uint32_t *p)
 	asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(p) : "memory");
 }
 
-static_assert(SLOTS * U_TILE <= HZI_QUAT_WGMMA_SUMS, "slots replace the sums");
-static_assert(STAGES > SLOTS, "a stage's tile of U has been read before its slot is filled again");
+static_assert(SENT <= U_TILE && COLUMNS / 2 * PITCH * 4 <= GROUP, "sums replace the slot");
+
+/* A group of sequences in shared memory */
+struct wgmma_group {
+	/* The slot of a tile of U, and the sums; states; mbarriers */
+	uint32_t slot, ring, full, empty, staged, freed, unused, arrived, read;
+
+	__device__ __forceinline__ wgmma_group(uint32_t memory, uint32_t barriers)
+		: slot(memory), ring(slot + U_TILE), full(barriers), empty(full + 8 * STAGES),
+		  staged(empty + 8 * STAGES), freed(staged + 8), unused(freed + 8),
+		  arrived(unused + 8), read(arrived + 8)
+	{
+	}
+};
 
 /* What the roles of a block share */
 struct wgmma_block {
 	const hzi_quat_persistent &p;
-	const int slice, direction, neurons, rank, tiles, held, first;
-	const uint32_t resident, sums, ring, full, empty, staged, unused, arrived, read;
+	const int slice, direction, neurons, rank, tiles, held, every, first;
+	const uint32_t resident;
 
 	__device__ __forceinline__ explicit wgmma_block(const hzi_quat_persistent &p_)
 		: p(p_), slice(p.slice + blockIdx.y), direction(p.direction + blockIdx.z),
 		  neurons(ROWS / (p.cell.cell == HZ_QUAT_CELL_LSTM ? 4 :
 				  p.cell.cell == HZ_QUAT_CELL_LIGRU ? 2 : 1)),
-		  rank(blockIdx.x % 2), tiles((int)p.cell.hidden / 32), held(tiles - p.units),
-		  first(blockIdx.x / 2 % tiles), resident(shared_address(shared_start())),
-		  sums(resident + p.units * U_TILE), ring(sums + HZI_QUAT_WGMMA_SUMS),
-		  full(ring + STAGES * H_TILE), empty(full + 8 * STAGES),
-		  staged(empty + 8 * STAGES), unused(staged + 8 * SLOTS), arrived(unused + 8),
-		  read(arrived + 8)
+		  rank(blockIdx.x % 2), tiles((int)p.cell.hidden / 32),
+		  held(tiles - p.units), every(held ? tiles / held : 1),
+		  first(blockIdx.x / 2 % tiles), resident(shared_address(shared_start()))
 	{
 	}
 
-	/* How many states the blocks of a half of the columns have stored, over all steps */
-	__device__ __forceinline__ uint32_t *stored(int half) const
+	__device__ __forceinline__ wgmma_group group(int g) const
 	{
-		return p.done + ((int64_t)direction * p.slices + slice) * gridDim.x +
-		       half * (gridDim.x / 2);
+		const uint32_t memory = resident + p.units * U_TILE;
+
+		return wgmma_group(memory + g * GROUP, memory + 2 * GROUP + g * 192);
 	}
 
-	/* The j-th tile of a step, in quaternions; clusters begin at different ones. */
+	/* How many states of group g the blocks of a half of the columns have stored */
+	__device__ __forceinline__ uint32_t *stored(int half, int g) const
+	{
+		const int64_t at = (int64_t)direction * p.slices + slice;
+
+		return p.done + at * 4 * p.cell.hidden + (2 * half + g) * 32;
+	}
+
+	/* The states of group g: tiles, of which every other one is the group's */
+	__device__ __forceinline__ char *states(int buffer, int g) const
+	{
+		const int64_t at = (int64_t)direction * p.slices + slice;
+
+		return (char *)p.state[buffer] + (at * 4 * tiles + g) * H_TILE;
+	}
+
+	/* The j-th tile of a step; clusters begin at different ones. */
 	__device__ __forceinline__ int tile_at(int j) const
 	{
 		const int tile = first + j;
 
-		return rank * ((int)p.cell.hidden / 2) + 16 * (tile < tiles ? tile : tile - tiles);
+		return rank * tiles + (tile < tiles ? tile : tile - tiles);
+	}
+
+	/*
+	 * Which tile of a step the i-th in registers is. Others are between them: multiply() frees
+	 * the slot one tile later.
+	 */
+	__device__ __forceinline__ int held_at(int i) const
+	{
+		return i < held ? i * every : tiles;
 	}
 
 	/* Two quaternions of row n of the j-th tile of U */
@@ -82,7 +119,7 @@ struct wgmma_block {
 		const int64_t row = r / neurons * p.cell.hidden + block * neurons + r % neurons;
 		const uint2 *const u = (const uint2 *)((const uint16_t *)p.u +
 						       direction * p.u_direction + row * p.u_row) +
-				       tile_at(j) + 2 * pair;
+				       16 * tile_at(j) + 2 * pair;
 
 		return make_uint4(u[0].x, u[0].y, u[1].x, u[1].y);
 	}
@@ -95,22 +132,29 @@ struct wgmma_block {
 
 	__device__ __forceinline__ void begin(void) const
 	{
-		if (threadIdx.x == 0) {
+		if (threadIdx.x < 2) {
+			const wgmma_group s = group(threadIdx.x);
+
 			for (int i = 0; i < STAGES; i++) {
-				mbarrier_init(full + 8 * i, 1);
-				mbarrier_init(empty + 8 * i, CONSUMERS);
+				mbarrier_init(s.full + 8 * i, 1);
+				mbarrier_init(s.empty + 8 * i, 128);
 			}
-			for (int i = 0; i < SLOTS; i++)
-				mbarrier_init(staged + 8 * i, 128);
-			mbarrier_init(unused, 2 * CONSUMERS / 32);
-			mbarrier_init(arrived, 1);
-			mbarrier_init(read, CONSUMERS);
+			mbarrier_init(s.staged, 128);
+			mbarrier_init(s.freed, 128);
+			mbarrier_init(s.unused, 2 * 4);
+			mbarrier_init(s.arrived, 1);
+			mbarrier_init(s.read, 128);
 			mbarrier_init_fence();
 		}
-		for (int i = threadIdx.x; i < p.units * (U_TILE / 16); i += blockDim.x) {
-			const int tile = i / (U_TILE / 16), n = i / 8 % 64;
+		for (int j = 0, i = 0; j < tiles; j++) {
+			const uint32_t to = resident + (j - i) * U_TILE;
 
-			put_u(resident + tile * U_TILE, n, i % 8, load_u(held + tile, n, i % 8));
+			if (j == held_at(i)) {
+				i++;
+				continue;
+			}
+			for (int k = threadIdx.x; k < U_TILE / 16; k += blockDim.x)
+				put_u(to, k / 8, k % 8, load_u(j, k / 8, k % 8));
 		}
 		fence_proxy_async();
 		__syncthreads();
@@ -118,85 +162,73 @@ struct wgmma_block {
 		cluster_wait();
 	}
 
-	/* ---- The third warpgroup ------------------------------------------------------------- */
+	/* ---- The third warpgroup: tiles of U ------------------------------------------------- */
 
-	__device__ __forceinline__ void copy(void) const
+	__device__ __forceinline__ void copy_u(void) const
 	{
 		const int thread = threadIdx.x - CONSUMERS;
-		const uint32_t *const done = stored(rank);
-		ring_position<STAGES> at;
-		ring_position<SLOTS> slot;
-		uint4 u[HELD][4];
+		uint4 u[HELD][U_TILE / 2048];
+		uint32_t parity[2] = {1, 1};
 
+		if (!held)
+			return;
 #pragma unroll
 		for (int i = 0; i < HELD; i++) {
 			if (i >= held)
 				break;
 #pragma unroll
-			for (int k = 0; k < 4; k++)
-				u[i][k] = load_u(i, 16 * k + thread / 8, thread % 8);
+			for (int k = 0; k < U_TILE / 2048; k++)
+				u[i][k] = load_u(held_at(i), 16 * k + thread / 8, thread % 8);
 		}
-
-		auto stage = [&](const uint4 (&v)[4]) {
-#pragma unroll
-			for (int k = 0; k < 4; k++)
-				put_u(sums + slot.at * U_TILE, 16 * k + thread / 8, thread % 8,
-				      v[k]);
-			fence_proxy_async();
-			mbarrier_arrive(staged + 8 * slot.at);
-			slot.next();
-		};
-
-		if (thread >= 32 && !held)
-			return;
-		for (int step = 0; step < p.cell.steps; step++) {
-			const char *const states = (const char *)p.state[step % 2] +
-				((int64_t)direction * p.slices + slice) *
-				(p.cell.hidden / 16) * H_TILE;
-			const uint32_t all = gridDim.x / 2 * (uint32_t)(step + 1);
-
-			/*
-			 * Copies the states of tile j when the tile STAGES ahead was read. Threads that
-			 * store no tile of U do not wait, since nobody waits for them: the mbarrier
-			 * could be two phases further on.
-			 */
-			auto feed = [&](int j, bool stages) {
-				if (stages || thread == 0)
-					mbarrier_wait(empty + 8 * at.at, at.parity ^ 1);
-				if (thread == 0) {
-					mbarrier_expect_tx(full + 8 * at.at, H_TILE);
-					bulk_copy(ring + at.at * H_TILE,
-						  states + tile_at(j) / 16 * H_TILE, H_TILE,
-						  full + 8 * at.at);
-				}
-				__syncwarp();
-				at.next();
-			};
-
-#pragma unroll
-			for (int i = 0; i < SLOTS; i++)
-				if (i < held)
-					stage(u[i]);
-			if (thread == 0) {
-				while ((int32_t)(load_acquire(done) - all) < 0) {}
-				asm volatile("fence.proxy.async.global;" ::: "memory");
-			}
-			__syncwarp();
-#pragma unroll
-			for (int j = 0; j <= HELD; j++) {
-				if (j >= tiles)
-					break;
-				const bool stages = j > SLOTS && j - 1 < held;
-
-				feed(j, stages);
-				if (stages)
-					stage(u[j > 0 ? j - 1 : 0]);
-			}
 #pragma unroll 1
-			for (int j = HELD + 1; j < tiles; j++)
-				feed(j, false);
-			/* The sums have been read. */
-			mbarrier_wait(read, step & 1);
+		for (int step = 0; step < p.cell.steps; step++) {
+#pragma unroll
+			for (int g = 0; g < 2; g++) {
+				const wgmma_group s = group(g);
+
+				/* The sums of the step before have been read. */
+				mbarrier_wait(s.read, ~step & 1);
+#pragma unroll
+				for (int i = 0; i < HELD; i++) {
+					if (i >= held)
+						break;
+					mbarrier_wait(s.freed, parity[g]);
+					parity[g] ^= 1;
+#pragma unroll
+					for (int k = 0; k < U_TILE / 2048; k++)
+						put_u(s.slot, 16 * k + thread / 8, thread % 8,
+						      u[i][k]);
+					fence_proxy_async();
+					mbarrier_arrive(s.staged);
+				}
+			}
+		}
+	}
+
+	/* ---- The fourth warpgroup: states, a thread for each group --------------------------- */
+
+	__device__ __forceinline__ void copy_states(int g) const
+	{
+		const wgmma_group s = group(g);
+		const uint32_t *const done = stored(rank, g);
+		ring_position<STAGES> at;
+
+#pragma unroll 1
+		for (int step = 0; step < p.cell.steps; step++) {
+			const char *const from = states(step % 2, g);
+
+			mbarrier_wait(s.read, ~step & 1);
+			while ((int32_t)(load_acquire(done) - gridDim.x / 2 * (step + 1)) < 0) {}
+			asm volatile("fence.proxy.async.global;" ::: "memory");
+#pragma unroll 1
+			for (int j = 0; j < tiles; j++) {
+				mbarrier_wait(s.empty + 8 * at.at, at.parity ^ 1);
+				mbarrier_expect_tx(s.full + 8 * at.at, H_TILE);
+				bulk_copy(s.ring + at.at * H_TILE,
+					  from + (int64_t)tile_at(j) * (2 * H_TILE), H_TILE,
+					  s.full + 8 * at.at);
+				at.next();
+			}
 		}
 	}
 };
@@ -208,48 +240,40 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 	      cells::item, cells::neuron, cells::p, cells::QUATS, cells::slice;
 
 	const wgmma_block &b;
-	const int lane, warp, group;		/* warp of its warpgroup */
+	const int lane, warp, g;		/* warp of its warpgroup; group */
+	const wgmma_group s;
 	ring_position<STAGES> at;
-	ring_position<SLOTS> slot;
+	uint32_t staged;			/* parity */
 
 	__device__ __forceinline__ wgmma_cells(const hzi_quat_persistent &p_, const wgmma_block &b_)
 		: cells(p_), b(b_), lane(threadIdx.x % 32),
 		  warp(__shfl_sync(~0u, threadIdx.x / 32 % 4, 0)),
-		  group(__shfl_sync(~0u, threadIdx.x / 128, 0))
+		  g(__shfl_sync(~0u, threadIdx.x / 128, 0)), s(b.group(g)), staged(0)
 	{
 	}
 
-	/* All lanes arrive: racecheck sees no order of their reads otherwise. */
-	__device__ __forceinline__ void release(int stage) const
+	/* Index of the sequence of this thread's quaternion i in its group */
+	__device__ __forceinline__ int sequence(int i) const
 	{
-		mbarrier_arrive(b.empty + 8 * stage);
-	}
-
-	/* This warp does not read the slots, or the sums that they replace, until the next step. */
-	__device__ __forceinline__ void release_slots(void) const
-	{
-		if (lane < 2)
-			mbarrier_arrive_cluster(cluster_map(b.unused, lane));
-		__syncwarp();
+		return column % (COLUMNS_STEP / 2) + i * (COLUMNS_STEP / 2);
 	}
 
 	/*
-	 * Products of tile j. A lane has (w, x) or (y, z) of two states in each 16 real columns:
-	 * those whose position in U its registers of A have.
+	 * The A operand of the next tile of states. A lane has (w, x) or (y, z) of two states in
+	 * each 16 real columns: those whose position in U its registers of A have. All lanes
+	 * arrive: racecheck sees no order of their reads otherwise.
 	 */
-	__device__ __forceinline__ void tile(float (&acc)[32], uint32_t (&a)[4][4], int j)
+	__device__ __forceinline__ void load_a(uint32_t (&a)[4][4])
 	{
-		const int odd = lane % 2;
-		const uint32_t first = group ? (odd ? 0 : 0x80000000) : odd ? 0x80008000 :
-									      0x80000000;
-		const uint32_t second = group ? (odd ? 0x8000 : 0) : odd ? 0x80000000 : 0;
-		const uint32_t from = b.ring + at.at * H_TILE + 512 * warp + 16 * (lane ^ group);
-		uint32_t u = b.resident + (j - b.held) * U_TILE;
+		const int odd = lane % 2, yz = warp % 2;
+		const uint32_t first = yz ? (odd ? 0 : 0x80000000) : odd ? 0x80008000 : 0x80000000;
+		const uint32_t second = yz ? (odd ? 0x8000 : 0) : odd ? 0x80000000 : 0;
+		const uint32_t from = s.ring + at.at * H_TILE + 512 * (warp / 2) + 16 * (lane ^ yz);
 
-		mbarrier_wait(b.full + 8 * at.at, at.parity);
+		mbarrier_wait(s.full + 8 * at.at, at.parity);
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
-			const uint4 v = shared_load(from + 2048 * h);
+			const uint4 v = shared_load(from + H_TILE / 2 * h);
 			const uint32_t x[4] = {v.x, v.y, v.z, v.w};
 
 #pragma unroll
@@ -260,123 +284,168 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 				to[1] = __byte_perm(x[i], 0, 0x1032) ^ second;
 			}
 		}
-		if (j < b.held) {
-			mbarrier_wait(b.staged + 8 * slot.at, slot.parity);
-			u = b.sums + slot.at * U_TILE;
-			slot.next();
-		}
-		const uint64_t desc = wgmma_desc_k(u);
-
-		wgmma_fence();
-#pragma unroll
-		for (int s = 0; s < 4; s++)
-			wgmma_rs_add<DTYPE>(acc, a[s], desc + 2 * s, j | s);
-		wgmma_commit();
-		wgmma_wait<1>();
-		if (j > 0)
-			release(at.at ? at.at - 1 : STAGES - 1);
-		if (j == b.held)
-			release_slots();
+		mbarrier_arrive(s.empty + 8 * at.at);
 		at.next();
+		/* A is written before the fence of its products: ptxas adds fences otherwise. */
+#pragma unroll
+		for (int i = 0; i < 16; i++)
+			asm volatile("" : "+r"(a[i / 4][i % 4]) :: "memory");
+	}
+
+	/* This warp does not read the slot, or the sums that replace it, until the next step. */
+	__device__ __forceinline__ void release_slot(void) const
+	{
+		if (lane < 2)
+			mbarrier_arrive_cluster(cluster_map(s.unused, lane));
+		__syncwarp();
+	}
+
+	/* The slot has been read `times` times in this step. */
+	__device__ __forceinline__ void free_slot(int times) const
+	{
+		mbarrier_arrive(s.freed);
+		if (times == b.held)
+			release_slot();
 	}
 
 	__device__ __forceinline__ void multiply(float (&acc)[32])
 	{
-		uint32_t a[2][4][4];
-		int j = 0;
+		uint32_t a[2][4][4], u = b.resident;
+		int held = 0;
+		bool slot = false;
 
+		if (!b.held)
+			release_slot();
+
+		auto tile = [&](uint32_t (&a)[4][4], int j) {
+			const bool was = slot;
+
+			load_a(a);
+			slot = j == b.held_at(held);
+			if (slot) {
+				mbarrier_wait(s.staged, staged);
+				staged ^= 1;
+				held++;
+			}
+			const uint64_t desc = wgmma_desc_k(slot ? s.slot : u);
+
+			wgmma_fence();
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				wgmma_rs_add<DTYPE>(acc, a[k], desc + 2 * k, j | k);
+			wgmma_commit();
+			wgmma_wait<1>();
+			if (was)
+				free_slot(held - slot);
+			if (!slot)
+				u += U_TILE;
+		};
 #pragma unroll 1
-		for (; j + 1 < b.tiles; j += 2) {
-			tile(acc, a[0], j);
-			tile(acc, a[1], j + 1);
+		for (int j = 0; j < b.tiles; j += 2) {
+			tile(a[0], j);
+			if (j + 1 == b.tiles)
+				break;
+			tile(a[1], j + 1);
 		}
-		if (j < b.tiles)
-			tile(acc, a[0], j);
 		wgmma_wait<0>();
-		release(at.at ? at.at - 1 : STAGES - 1);
+		if (slot)
+			free_slot(held);
 	}
 
-	/* The sums of this block's columns: [sequence][two components][row][component] */
-	__device__ __forceinline__ uint32_t sums_of(int rank, int sequence) const
-	{
-		return b.sums + (rank * COLUMNS + sequence) * (4 * PITCH);
-	}
-
-	/* Shares the sums with the other block. */
+	/*
+	 * Sends sums to the other block, adds its sums, and stores those of this block's rows:
+	 * [sequence][two components][row][component]
+	 */
 	__device__ __forceinline__ void exchange(const float (&acc)[32], int step) const
 	{
-		const uint32_t to = sums_of(b.rank, 8 * warp + lane / 4) + group * (8 * ROWS) +
-				    lane % 4 * 16;
-		const uint32_t other = cluster_map(to, b.rank ^ 1);
-		const uint32_t arrived = cluster_map(b.arrived, b.rank ^ 1);
+		const uint32_t at = s.slot + threadIdx.x % 128 * 16;
+		const uint32_t other = cluster_map(at, b.rank ^ 1);
+		const uint32_t arrived = cluster_map(s.arrived, b.rank ^ 1);
+		float sum[16];
 
-		mbarrier_wait_acquire_cluster(b.unused, step & 1);
+		mbarrier_wait_acquire_cluster(s.unused, step & 1);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float mine[4], sent[4];
+			float sent[4];
 
 #pragma unroll
 			for (int k = 0; k < 4; k++) {
-				const float low = acc[4 * i + k], high = acc[16 + 4 * i + k];
+				const float low = acc[4 * i + k % 2 * 2 + k / 2];
+				const float high = acc[16 + 4 * i + k % 2 * 2 + k / 2];
 
-				mine[k % 2 * 2 + k / 2] = b.rank ? high : low;
-				sent[k % 2 * 2 + k / 2] = b.rank ? low : high;
+				sum[4 * i + k] = b.rank ? high : low;
+				sent[k] = b.rank ? low : high;
 			}
-			store_async(other + 64 * i, sent[0], sent[1], sent[2], sent[3], arrived);
-			shared_store(to + 64 * i, mine);
+			store_async(other + 2048 * i, sent[0], sent[1], sent[2], sent[3], arrived);
 		}
-		bar_sync(1, CONSUMERS);
-		mbarrier_wait_acquire_cluster(b.arrived, step & 1);
+		mbarrier_wait_acquire_cluster(s.arrived, step & 1);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float v[4];
+
+			shared_load(v, at + 2048 * i);
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				sum[4 * i + k] += v[k];
+		}
+		bar_sync(1 + g, 128);
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			shared_store(s.slot + (8 * (warp / 2) + lane / 4) * (4 * PITCH) +
+				     warp % 2 * (8 * ROWS) + lane % 4 * 16 + 64 * i, sum + 4 * i);
+		bar_sync(1 + g, 128);
 	}
 
 	/* U h of quaternion i */
 	__device__ __forceinline__ void load_sums(float (&x)[GATES + 1][4], int i) const
 	{
-		const float *const sums = (const float *)(shared_start() + p.units * U_TILE) +
-					  (column + i * COLUMNS_STEP) * PITCH;
+		const float *const sums = (const float *)(shared_start() +
+							  (s.slot - b.resident)) +
+					  sequence(i) * PITCH;
 
-		auto add = [&](int k, int c) {
-			const int n = cells::sum_at(k, c);
-			const float *const from = sums + n % 4 / 2 * (2 * ROWS) + n / 4 * 2 + n % 2;
-
-			return from[0] + from[COLUMNS * PITCH];
-		};
 		if (p.cell.planar) {
 #pragma unroll
-			for (int n = 0; n < 4 * GATES; n++)
-				x[n / 4][n % 4] = add(n / 4, n % 4);
+			for (int n = 0; n < 4 * GATES; n++) {
+				const int at = cells::sum_at(n / 4, n % 4);
+
+				x[n / 4][n % 4] = sums[at % 4 / 2 * (2 * ROWS) + at / 4 * 2 +
+						       at % 2];
+			}
 			return;
 		}
 #pragma unroll
 		for (int n = 0; n < 2 * GATES; n++) {
-			const float *const from = sums + n % 2 * (2 * ROWS) +
-						  cells::sum_at(n / 2, 0) / 2;
-			const float2 v = *(const float2 *)from;
-			const float2 w = *(const float2 *)(from + COLUMNS * PITCH);
+			const float2 v = *(const float2 *)(sums + n % 2 * (2 * ROWS) +
+							   cells::sum_at(n / 2, 0) / 2);
 
-			x[n / 2][n % 2 * 2] = v.x + w.x;
-			x[n / 2][n % 2 * 2 + 1] = v.y + w.y;
+			x[n / 2][n % 2 * 2] = v.x;
+			x[n / 2][n % 2 * 2 + 1] = v.y;
 		}
 	}
 
-	/* Stores a state for the bulk copies: halves of quaternions in the order of tile(). */
-	__device__ __forceinline__ void put_state(void *states, int i, const float (&h)[4]) const
+	/* Stores a state for the bulk copies: halves of quaternions in the order of load_a(). */
+	__device__ __forceinline__ void put_state(int buffer, int i, const float (&h)[4]) const
 	{
-		const int n = neuron % 16, sequence = column + i * COLUMNS_STEP;
-		const int64_t tile = ((int64_t)direction * p.slices + slice) *
-				     (p.cell.hidden / 16) + neuron / 16;
-		uint32_t *const to = (uint32_t *)((char *)states + tile * H_TILE) +
-				     n / 8 * 512 + sequence * 16 + n % 2 * 8 + n / 2 % 4;
+		const int n = neuron % 16;
+		char *const tile = b.states(buffer, g) + neuron / 16 * (2 * H_TILE);
+		uint32_t *const to = (uint32_t *)tile + n / 8 * 256 + sequence(i) * 16 +
+				     n % 2 * 8 + n / 2 % 4;
 		const uint2 v = cells::to_16(h);
 
 		to[0] = v.x;
 		to[4] = v.y;
 	}
 
+	/* The states of a step are stored. */
+	__device__ __forceinline__ void release(void) const
+	{
+		bar_sync(1 + g, 128);
+		if (threadIdx.x % 128 == 0)
+			add_release(b.stored(2 * blockIdx.x >= gridDim.x, g));
+	}
+
 	__device__ __forceinline__ void run(void)
 	{
-		uint32_t *const done = b.stored(2 * blockIdx.x >= gridDim.x);
-
 #pragma unroll
 		for (int i = 0; i < QUATS; i++) {
 			float h[4];
@@ -384,22 +453,20 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 			if (!has(i))
 				break;
 			cells::load_state(h, p.cell.h, i);
-			put_state(p.state[0], i, h);
+			put_state(0, i, h);
 		}
-		bar_sync(1, CONSUMERS);
-		if (threadIdx.x == 0)
-			add_release(done);
+		release();
 #pragma unroll 1
 		for (int step = 0; step < p.cell.steps; step++) {
-			/* Offsets are computed at each step: there are no registers to keep them. */
+			/* Offsets are made new at each step: no registers are left for them. */
 			asm volatile("" : "+r"(neuron), "+l"(item));
 			const int64_t time = direction ? p.cell.steps - 1 - step : step;
 			float gate[QUATS][GATES + 1][4], h[QUATS][4];
 			typename cells::inputs in;
 			float acc[32];
 
-			if (threadIdx.x == 0)
-				mbarrier_expect_tx(b.arrived, SENT);
+			if (threadIdx.x % 128 == 0)
+				mbarrier_expect_tx(s.arrived, SENT);
 			__syncwarp();
 			cells::load_inputs(in, time);
 #pragma unroll
@@ -410,21 +477,23 @@ struct wgmma_cells : block_cells<DTYPE, CELL, COLUMNS> {
 			wgmma_keep(acc);
 			exchange(acc, step);
 #pragma unroll
+			for (int i = 0; i < QUATS; i++)
+				load_sums(gate[i], i);
+			/* The slot and the states may replace the sums. */
+			fence_proxy_async();
+			mbarrier_arrive(s.read);
+#pragma unroll
 			for (int i = 0; i < QUATS; i++) {
 				if (!has(i))
 					break;
-				load_sums(gate[i], i);
 				cells::step_cell(gate[i], h[i], in, i,
 						 [&](int k, int c) { return gate[i][k][c]; });
 				/* The other buffer gets all states, also of ended sequences. */
 				if (time >= in.length[i])
 					cells::load_state(h[i], p.cell.h, i);
-				put_state(p.state[(step + 1) % 2], i, h[i]);
+				put_state((step + 1) % 2, i, h[i]);
 			}
-			mbarrier_arrive(b.read);
-			bar_sync(1, CONSUMERS);
-			if (threadIdx.x == 0)
-				add_release(done);
+			release();
 #pragma unroll
 			for (int i = 0; i < QUATS; i++) {
 				if (!has(i))
@@ -439,13 +508,18 @@ template <int DTYPE>
 HZ_DEVICE void run_block(const hzi_quat_persistent &p)
 {
 	const wgmma_block b(p);
+	const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
 
 	b.begin();
-	if (threadIdx.x >= CONSUMERS) {
-		setmaxnreg_inc<200>();
-		b.copy();
+	if (warp >= CONSUMERS / 32 + 4) {
+		setmaxnreg_dec<24>();
+		if (warp < CONSUMERS / 32 + 6 && threadIdx.x % 32 == 0)
+			b.copy_states(warp % 2);
+	} else if (warp >= CONSUMERS / 32) {
+		setmaxnreg_inc<184>();
+		b.copy_u();
 	} else {
-		setmaxnreg_dec<152>();
+		setmaxnreg_inc<152>();
 		if (p.cell.cell == HZ_QUAT_CELL_LSTM)
 			wgmma_cells<DTYPE, HZ_QUAT_CELL_LSTM>(p, b).run();
 		else if (p.cell.cell == HZ_QUAT_CELL_LIGRU)

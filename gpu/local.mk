@@ -6,7 +6,7 @@ libhz_la_SOURCES += \
 	gpu/hadamard/quantize.c gpu/hadamard/routes.c gpu/hadamard/rows.c gpu/hadamard/segments.c \
 	gpu/hadamard/strided.c gpu/lattice/closest_point.c gpu/lattice/common.c \
 	gpu/lattice/contiguous_d4_e8.c gpu/lattice/generic.c gpu/lattice/images.c \
-	gpu/lattice/routes.c gpu/linear/images.c gpu/linear/linear.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c \
+	gpu/lattice/routes.c gpu/linear/images.c gpu/linear/linear.c gpu/mhc/coef.c gpu/mhc/coef_bwd.c gpu/mhc/coef_bwd_fused.c gpu/mhc/coef_bwd_wgmma.c \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
 	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/coef_splitk.c gpu/mhc/coef_wgmma.c \
 	gpu/mhc/common.c \
@@ -42,7 +42,7 @@ noinst_HEADERS += \
 	gpu/lattice/generic.cuh gpu/lattice/lattice.h gpu/lattice/launch.h \
 	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/lattice/shaped_blocks.cuh gpu/lattice/shaped_points.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_lanes.cuh gpu/mhc/coef_persistent.h gpu/mhc/coef_rows.cuh gpu/mhc/sinkhorn.cuh gpu/mhc/coef_small_batch.h gpu/mhc/coef_splitk.h \
-	gpu/mhc/coef_wgmma.h \
+	gpu/mhc/coef_wgmma.h gpu/mhc/coef_bwd_wgmma.h \
 	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/group_gemv.cuh gpu/qgemm/group_results.cuh gpu/qgemm/launch.h \
 	gpu/mhc/gated.h \
 	gpu/mhc/gated_fused.h \
@@ -83,7 +83,7 @@ HZ_CU = \
 	gpu/linear/decode.cu gpu/mhc/coef_bwd_fused.cu \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/coef_splitk.cu \
-	gpu/mhc/coef_wgmma.cu gpu/mhc/mix.cu \
+	gpu/mhc/coef_wgmma.cu gpu/mhc/coef_bwd_wgmma.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/mhc/sinkhorn_4.cu gpu/qgemm/group.cu gpu/qgemm/group_codes.cu gpu/qgemm/group_floats.cu gpu/qgemm/group_gemv.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/mhc/gated.cu \
 	gpu/mhc/gated_fused.cu gpu/mhc/gated_wgmma.cu \

@@ -49,6 +49,8 @@ HZ_DEVICE void wgmma_keep(float (&acc)[N])
 #define HZ_WGMMA_F16_IF(columns, count, o0, o1, o2, ...) \
 	if constexpr (N == count && DTYPE == HZ_BF16 && A_MN) \
 		HZ_WGMMA_F16(columns, count, "bf16", "1, 1", o0, o1, o2); \
+	else if constexpr (N == count && DTYPE == HZ_BF16 && B_MN) \
+		HZ_WGMMA_F16(columns, count, "bf16", "0, 1", o0, o1, o2); \
 	else if constexpr (N == count && DTYPE == HZ_BF16) \
 		HZ_WGMMA_F16(columns, count, "bf16", "0, 0", o0, o1, o2); \
 	else if constexpr (N == count && A_MN) \
@@ -62,7 +64,7 @@ HZ_DEVICE void wgmma_keep(float (&acc)[N])
 template <bool B_MN, bool A_MN = false, int DTYPE = HZ_F16, int N>
 HZ_DEVICE void wgmma(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
-	static_assert(DTYPE == HZ_BF16 ? B_MN == A_MN : B_MN || !A_MN, "not made");
+	static_assert(B_MN || !A_MN, "not made");
 	HZ_WGMMA_WIDTHS(HZ_WGMMA_F16_IF)
 }
 

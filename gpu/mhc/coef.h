@@ -99,11 +99,25 @@ struct hzi_mhc_norm_bwd {
 };
 
 /*
+ * to [strips][4][160][64]: phi times gain in two terms of bf16, rows m to 79 of each 0. Column 32
+ * (i % 2) + 8 g + 2 q + e of part i / 2 is channel 8 q + 2 g + e of the strip, of stream i; streams
+ * from n on and channels beyond the last are 0.
+ */
+struct hzi_mhc_phi_strips {
+	const float *phi, *gain;
+	uint16_t *to;
+	int64_t channels, strips;
+	int32_t n, m;
+};
+
+/*
  * For each group: draw [S][m], the gradients of its sums, and own [S][2], with which dx = sum_k
  * draw_k phi_k + own_0 (own_1 x), own_1 a power of two, 1 unless the mean square of x is extreme;
  * and the coefficients p [S][n], a [S][n][n]. dp_own and da_own are added to the
  * given gradients. scalars [blocks][3 + m]: dalpha and dbias summed over the groups of a block.
- * records: see gpu/mhc/coef_bwd_fused.h; p and a are in them only if coefs. NULL: not wanted.
+ * records: see gpu/mhc/coef_bwd_fused.h; p and a are in them only if coefs. tokens and terms, of
+ * more than 4 streams: what gpu/mhc/coef_bwd_wgmma.h calls records, and draw; strips: phi, made by
+ * blocks of their own. NULL: not wanted.
  */
 struct hzi_mhc_gradients {
 	struct hzi_mhc_sums sums;
@@ -113,6 +127,9 @@ struct hzi_mhc_gradients {
 	const float *dp_own, *da_own;
 	float *draw, *own, *p, *a, *scalars;
 	uint32_t *records;
+	float *tokens;
+	uint16_t *terms;
+	struct hzi_mhc_phi_strips strips;
 	int32_t coefs, common;		/* common: see hzi_mhc_is_common() */
 	int32_t kept, pad;		/* more than 4 streams: iterations in the history */
 };
@@ -129,6 +146,14 @@ struct hzi_mhc_dx {
 	int32_t n, m, dtype, du_dtype, dx_dtype, accumulate;
 	int32_t channel_groups;			/* mhc_coef_mma_dx: 16-channel groups of a block */
 	float scale;};
+
+/* da_ij = <dy[i], x[j]> and dp_j = <du, x[j]> of each token; 16 bits, du or dp may be missing */
+struct hzi_mhc_token_products {
+	struct hzi_mhc_array x, dy, du;
+	struct hzi_mhc_coef dp, da;
+	int64_t channels;
+	int32_t n, pad;
+};
 
 /* partial[(split m + k) n C + j] = sum of draw_k x_j over a split of the tokens */
 struct hzi_mhc_dphi {

@@ -9,6 +9,7 @@
  */
 #include <config.h>
 
+#include "gpu/mhc/coef_bwd_wgmma.h"
 #include "gpu/mhc/launch.h"
 
 #define OP "mhc_pre_bwd"
@@ -72,11 +73,16 @@ static int mma_products(const struct hzi_mhc_pre_bwd_args *a, const struct needs
 
 struct plan {
 	struct needs needs;
-	bool fused;			/* dx and dphi in one pass */
+	bool fused;			/* dx and dphi in one pass, by coef_bwd_fused.c */
+	bool wgmma;			/* dx and dphi by coef_bwd_wgmma.c */
+	bool direct;			/* dphi itself instead of partial sums */
 	int mma;			/* products on tensor cores */
 	struct hzi_mhc_projection projection;
 	float *p, *a, *dp, *dp_tokens, *da, *draw, *own, *scalars, *shared, *partial, *dnorm;
 	uint32_t *records;
+	float *tokens;			/* of coef_bwd_wgmma.c, and terms: coefficients, draw */
+	uint16_t *terms;
+	struct hzi_mhc_phi_strips strips;
 	float *du;
 	int64_t blocks, norm_blocks;	/* of kernels that leave sums per block */
 	int splits;
@@ -85,21 +91,21 @@ struct plan {
 };
 
 static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
-			   bool fused, bool mma)
+			   bool fused, enum hzi_mhc_products by)
 {
 	const int64_t T = a->s.tokens, S = a->s.groups, n = a->s.n, m = a->rule.m;
 	const int64_t columns = n * a->s.channels;
-	struct plan p = {.needs = needs_of(a), .fused = fused};
+	struct plan p = {.needs = needs_of(a), .fused = fused, .wgmma = by == HZI_MHC_WGMMA};
 	const struct needs *const needs = &p.needs;
+	const bool apart = !fused && !p.wgmma;
 
-	p.mma = mma ? mma_products(a, needs) : 0;
+	p.mma = by != HZI_MHC_GENERIC ? mma_products(a, needs) : 0;
 	p.projection = hzi_cuda_mhc_plan_projection(ctx, &(struct hzi_mhc_shape){
 		.tokens = needs->means ? T : S, .groups = S, .channels = a->s.channels, .n = a->s.n,
-	}, &a->rule, p.mma & MMA_PROJECT ? HZI_MHC_MMA : HZI_MHC_GENERIC, needs->projects,
-			&p.bytes);
-	if ((needs->coefs && !fused) || needs->norm)
+	}, &a->rule, p.mma & MMA_PROJECT ? by : HZI_MHC_GENERIC, needs->projects, &p.bytes);
+	if ((needs->coefs && apart) || needs->norm)
 		p.p = hzi_cuda_mhc_take(ctx, &p.bytes, S * n);
-	if (needs->coefs && !fused)
+	if (needs->coefs && apart)
 		p.a = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
 	if (needs->norm) {
 		p.norm_blocks = min_of(T, 2 * hzi_cuda_device(ctx)->sms);
@@ -117,19 +123,36 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_mhc_pr
 			p.dp_tokens = S < T ? hzi_cuda_mhc_take(ctx, &p.bytes, T * n) : p.dp;
 		if (a->dy.data)
 			p.da = hzi_cuda_mhc_take(ctx, &p.bytes, S * n * n);
-		if (a->phi && !fused) {
+		if (a->phi && apart) {
 			p.draw = hzi_cuda_mhc_take(ctx, &p.bytes, S * m);
 			p.own = hzi_cuda_mhc_take(ctx, &p.bytes, 2 * S);
 		}
 		p.scalars = hzi_cuda_mhc_take(ctx, &p.bytes, p.blocks * (m + 3));
 	}
+	if (p.wgmma) {
+		p.terms = (void *)hzi_cuda_mhc_take(ctx, &p.bytes,
+						    T * HZI_MHC_BWD_WGMMA_TERMS / 2);
+		if (a->dx.data) {
+			p.tokens = hzi_cuda_mhc_take(ctx, &p.bytes, T * HZI_MHC_BWD_WGMMA_RECORD);
+			p.strips = (struct hzi_mhc_phi_strips){
+				.phi = a->phi, .gain = a->gain, .channels = a->s.channels,
+				.strips = hzi_cuda_mhc_bwd_wgmma_strips(&a->s), .n = a->s.n, .m = m,
+			};
+			p.strips.to = (void *)hzi_cuda_mhc_take(
+				ctx, &p.bytes, p.strips.strips * (HZI_MHC_STREAMS / 2) *
+				HZI_MHC_BWD_WGMMA_TERMS * 64 / 2);
+		}
+	}
 	if (needs->shared_dx)
 		p.shared = hzi_cuda_mhc_take(ctx, &p.bytes, S * columns);
 	if (needs->dphi) {
 		p.splits = fused ? hzi_cuda_mhc_bwd_fused_splits(ctx, &a->s) :
+			   p.wgmma ? hzi_cuda_mhc_bwd_wgmma_splits(ctx, &a->s) :
 			   p.mma & MMA_DPHI ? hzi_cuda_mhc_mma_dphi_splits(ctx, &a->s) :
 					      hzi_cuda_mhc_generic_dphi_splits(ctx, &a->s);
-		p.partial = hzi_cuda_mhc_take(ctx, &p.bytes, p.splits * m * columns);
+		p.direct = p.wgmma && p.splits == 1 && !a->gain && !a->dgain && !a->accumulate;
+		if (!p.direct)
+			p.partial = hzi_cuda_mhc_take(ctx, &p.bytes, p.splits * m * columns);
 	}
 	if (fused)
 		p.records = (void *)hzi_cuda_mhc_take(ctx, &p.bytes,
@@ -215,7 +238,8 @@ static int gradient_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_ar
 		.bias = a->bias, .dp = a->dp, .dq = a->dq, .da = a->da, .p_in = a->p_in,
 		.dp_own = a->p_in.data ? NULL : plan->dp, .da_own = plan->da,
 		.draw = plan->draw, .own = plan->own, .p = coefs ? plan->p : NULL, .a = plan->a,
-		.scalars = plan->scalars, .records = plan->records, .coefs = coefs,
+		.scalars = plan->scalars, .records = plan->records, .tokens = plan->tokens,
+		.terms = plan->terms, .strips = plan->strips, .coefs = coefs,
 		.common = hzi_mhc_is_common(&a->rule),
 	});
 }
@@ -287,9 +311,10 @@ static int dphi_pass(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *
 				      hzi_cuda_mhc_generic_dphi(ctx, &p);
 }
 
-static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool fused, bool mma)
+static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, bool fused,
+	       enum hzi_mhc_products by)
 {
-	const struct plan plan = plan_of(ctx, a, fused, mma);
+	const struct plan plan = plan_of(ctx, a, fused, by);
 	struct hzi_mhc_finish finish = {
 		.sums = {.groups = a->s.groups, .splits = 1,
 			 .columns = (float)(a->s.n * a->s.channels)},
@@ -317,6 +342,13 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 	HZ_CHECK(gradient_pass(ctx, a, &plan, &finish.sums));
 	if (fused) {
 		HZ_CHECK(hzi_cuda_mhc_bwd_fused(ctx, a, plan.records, plan.partial));
+	} else if (plan.wgmma) {
+		if (a->dx.data)
+			HZ_CHECK(hzi_cuda_mhc_wgmma_dx(ctx, a, plan.tokens, plan.terms,
+						       plan.strips.to));
+		if (plan.needs.dphi)
+			HZ_CHECK(hzi_cuda_mhc_wgmma_dphi(ctx, a, plan.terms, plan.direct ? a->dphi :
+							 plan.partial, plan.splits));
 	} else {
 		HZ_CHECK(dx_pass(ctx, a, &plan, &input, input_dtype));
 		HZ_CHECK(dphi_pass(ctx, a, &plan, &input, input_dtype));
@@ -335,12 +367,22 @@ static int run(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a, boo
 
 size_t hzi_cuda_mhc_coef_bwd_fused_workspace(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, args, true, true).bytes;
+	return plan_of(ctx, args, true, HZI_MHC_MMA).bytes;
 }
 
 int hzi_cuda_mhc_coef_bwd_fused(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, true, true);
+	return run(ctx, args, true, HZI_MHC_MMA);
+}
+
+size_t hzi_cuda_mhc_coef_bwd_wgmma_workspace(const struct hz_context *ctx, const void *args)
+{
+	return plan_of(ctx, args, false, HZI_MHC_WGMMA).bytes;
+}
+
+int hzi_cuda_mhc_coef_bwd_wgmma(struct hz_context *ctx, const void *args)
+{
+	return run(ctx, args, false, HZI_MHC_WGMMA);
 }
 
 /* Products that coef_mma.c does not support run on the kernels of coef_generic_bwd.cu. */
@@ -355,20 +397,20 @@ const char *hzi_cuda_mhc_coef_bwd_mma_unsupported(const struct hz_context *ctx, 
 
 size_t hzi_cuda_mhc_coef_bwd_mma_workspace(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, args, false, true).bytes;
+	return plan_of(ctx, args, false, HZI_MHC_MMA).bytes;
 }
 
 int hzi_cuda_mhc_coef_bwd_mma(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, false, true);
+	return run(ctx, args, false, HZI_MHC_MMA);
 }
 
 size_t hzi_cuda_mhc_coef_bwd_generic_workspace(const struct hz_context *ctx, const void *args)
 {
-	return plan_of(ctx, args, false, false).bytes;
+	return plan_of(ctx, args, false, HZI_MHC_GENERIC).bytes;
 }
 
 int hzi_cuda_mhc_coef_bwd_generic(struct hz_context *ctx, const void *args)
 {
-	return run(ctx, args, false, false);
+	return run(ctx, args, false, HZI_MHC_GENERIC);
 }

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 
+#include "gpu/mhc/coef_bwd_wgmma.h"
 #include "gpu/mhc/launch.h"
 #include "lib/mhc/mhc_math.h"
 
@@ -39,10 +40,26 @@ int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradient
 					   n == 4 ? HZI_MHC_COEF_GRADIENTS_BYTES(history) : 0,
 					   &p, sizeof(p));
 	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_coef_gradients_8,
-				   hzi_cuda_mhc_gradient_blocks(&s), 1,
+				   hzi_cuda_mhc_gradient_blocks(&s) +
+				   ceil_div(of->strips.strips * (4 * HZI_MHC_STREAMS *
+								 HZI_MHC_BWD_WGMMA_TERMS / 2),
+					    HZI_MHC_COEF_ROW_GROUPS * 32), 1,
 				   HZI_MHC_COEF_ROW_GROUPS * 32,
 				   (size_t)p.kept * HZI_MHC_COEF_ROW_GROUPS * 2 * HZI_MHC_STREAMS *
 					   sizeof(float), &p, sizeof(p));
+}
+
+int hzi_cuda_mhc_token_products(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a)
+{
+	const struct hzi_mhc_token_products p = {
+		.x = a->x, .dy = a->dy, .du = a->du, .dp = a->dp, .da = a->da,
+		.channels = a->s.channels, .n = a->s.n,
+	};
+
+	return hzi_cuda_mhc_launch(ctx, "mhc_streams_bwd",
+				   a->s.dtype == HZ_F16 ? HZI_KERNEL_mhc_token_products_f16 :
+							  HZI_KERNEL_mhc_token_products_bf16,
+				   a->s.tokens, 1, HZI_MHC_COEF_THREADS, 0, &p, sizeof(p));
 }
 
 int hzi_cuda_mhc_generic_dx(struct hz_context *ctx, const struct hzi_mhc_dx *p)
@@ -100,8 +117,9 @@ int hzi_cuda_mhc_generic_dphi(struct hz_context *ctx, const struct hzi_mhc_dphi 
 
 int hzi_cuda_mhc_sum_weights(struct hz_context *ctx, const struct hzi_mhc_sum_weights *p)
 {
+	const bool scalars = p->dalpha[0] || p->dalpha[1] || p->dalpha[2] || p->dbias;
 	const int64_t blocks = ceil_div(p->columns, HZI_MHC_COEF_SUM_COLUMNS) +
-		(p->dalpha[0] || p->dalpha[1] || p->dalpha[2] || p->dbias);
+			       (scalars ? ceil_div(p->m + 3, HZI_MHC_COEF_SUM_COLUMNS) : 0);
 
 	if (blocks == 0)
 		return HZ_OK;

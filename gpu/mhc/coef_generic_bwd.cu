@@ -5,6 +5,8 @@
  */
 #include "gpu/mhc/coef_rows.cuh"
 #include "gpu/mhc/coef_bwd_fused.h"
+#include "gpu/mhc/coef_bwd_wgmma.h"
+#include "gpu/device/mma.cuh"
 #include "gpu/device/pdl.cuh"
 
 /* ---- Gradients of sums, alpha and bias ------------------------------------------------------- */
@@ -211,15 +213,58 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_GROUPS)
 	switch (p.rule.n) { CASES_1_TO_3(gradients_other<N>(p, memory)) }
 }
 
+/* Element k of draw of a token as two terms of bf16 */
+HZ_DEVICE void store_terms(uint16_t *terms, int64_t s, int k, float v)
+{
+	uint16_t *const dst = terms + s * HZI_MHC_BWD_WGMMA_TERMS + k;
+	uint32_t remainder;
+
+	dst[0] = (uint16_t)split_pair(v, 0, remainder);
+	dst[HZI_MHC_BWD_WGMMA_TERMS / 2] = (uint16_t)remainder;
+}
+
 /* The same of more streams, a warp a group; p.kept iterations in the history of a group */
 #define ROW_GROUPS HZI_MHC_COEF_ROW_GROUPS
 
-extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
+/* A thread has 8 columns of a row, of a strip and a stream. */
+HZ_DEVICE void split_strips(const hzi_mhc_phi_strips &p, int64_t block)
+{
+	const int64_t at = block * (ROW_GROUPS * 32) + threadIdx.x, rest = at / 4;
+	const int64_t strip = rest % p.strips;
+	const int g = at % 4, row = (int)(rest / p.strips), i = row % HZI_MHC_STREAMS;
+	const int k = row / HZI_MHC_STREAMS;
+	uint16_t *const to = p.to + ((strip * 4 + i / 2) * HZI_MHC_BWD_WGMMA_TERMS + k) * 64 +
+			     i % 2 * HZI_MHC_BWD_WGMMA_STRIP + g * 8;
+	uint32_t high[4], low[4];
+
+	if (k >= HZI_MHC_BWD_WGMMA_TERMS / 2)
+		return;
+#pragma unroll
+	for (int q = 0; q < 4; q++) {
+		const int64_t c = strip * HZI_MHC_BWD_WGMMA_STRIP + q * 8 + g * 2;
+		const int64_t column = i * p.channels + c;
+		float2 v = {};
+
+		if (k < p.m && i < p.n && c < p.channels) {
+			v = *(const float2 *)(p.phi + k * p.n * p.channels + column);
+			if (p.gain) {
+				v.x *= p.gain[column];
+				v.y *= p.gain[column + 1];
+			}
+		}
+		high[q] = split_weights(v.x, v.y, low[q]);
+	}
+	*(uint4 *)to = {high[0], high[1], high[2], high[3]};
+	*(uint4 *)(to + HZI_MHC_BWD_WGMMA_TERMS / 2 * 64) = {low[0], low[1], low[2], low[3]};
+}
+
+extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32, 4)
 	mhc_coef_gradients_8(const __grid_constant__ hzi_mhc_gradients p)
 {
 	extern __shared__ float memory[];
 	__shared__ float sums[ROW_GROUPS][ROWS<HZI_MHC_STREAMS> + 3];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = p.rule.n, m = p.rule.m;
+	const int64_t group_blocks = (p.sums.groups + ROW_GROUPS - 1) / ROW_GROUPS;
 	const int64_t own = (int64_t)blockIdx.x * ROW_GROUPS + warp;
 	const int64_t s = own < p.sums.groups ? own : p.sums.groups - 1;
 	const bool stores = own < p.sums.groups, is_tanh = p.rule.residual == HZ_MHC_TANH;
@@ -230,14 +275,23 @@ extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
 
 	pdl_launch_dependents();
 	pdl_wait();
+	if (blockIdx.x >= group_blocks) {
+		split_strips(p.strips, blockIdx.x - group_blocks);
+		return;
+	}
 	rho = roots_of(p.rule, rows.load(p.sums, p.rule, s, y), of_rho);
 #pragma unroll
 	for (int e = 0; e < ENTRIES; e++)
 		y[e] *= rho;
 	rows.affine(p.rule, y, p.alpha, p.bias, input, slopes, z);
 	gate = gate_of_lane(p.rule, at, z[0]);
+	if (p.p_in.data && rows.k[0] >= 0 && at.q == 0)
+		gate = *coef_at(p.p_in, s, at.i, 0);
 	if (p.p && stores && rows.k[0] >= 0 && at.q == 0)
-		p.p[s * n + at.i] = p.p_in.data ? *coef_at(p.p_in, s, at.i, 0) : gate;
+		p.p[s * n + at.i] = gate;
+	if (p.tokens && stores && at.q == 0)
+		p.tokens[s * HZI_MHC_BWD_WGMMA_RECORD + HZI_MHC_BWD_WGMMA_P + at.i] =
+			rows.k[0] >= 0 ? gate : 0;
 	/* Incoming gradients; those of a in the order of k */
 #pragma unroll
 	for (int e = 0; e < PAIR; e++) {
@@ -280,6 +334,9 @@ extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
 
 		if (p.a && stores && at.in(n, e))
 			p.a[(s * n + i) * n + j] = a[e];
+		if (p.tokens && stores)
+			p.tokens[s * HZI_MHC_BWD_WGMMA_RECORD + i * HZI_MHC_STREAMS + j] =
+				at.in(n, e) ? a[e] : 0;
 	}
 	dalpha[0] = dalpha[1] = dalpha[2] = 0;
 #pragma unroll
@@ -295,14 +352,21 @@ extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
 			dalpha[at.q == 1] = dz[e] * input[e];
 		if (p.draw && stores && rows.k[e] >= 0)
 			p.draw[s * m + rows.k[e]] = rho * dy;
+		if (p.terms && stores && rows.k[e] >= 0)
+			store_terms(p.terms, s, rows.k[e], rho * dy);
 	}
+	for (int k = m + lane; p.terms && stores && k < HZI_MHC_BWD_WGMMA_TERMS / 2; k += 32)
+		store_terms(p.terms, s, k, 0);
 	sum = sum_column(sum_row(sum));
-	if (p.own && stores && lane == 0) {
+	if ((p.own || p.tokens) && stores && lane == 0) {
 		const float power = far_power(of_rho);
+		float *const dst = p.own ? p.own + s * 2 :
+				   p.tokens + s * HZI_MHC_BWD_WGMMA_RECORD +
+				   HZI_MHC_BWD_WGMMA_OWN;
 
-		p.own[s * 2] = p.sums.columns > 0 ? -rho * (of_rho * (1 / power)) * sum /
-						    p.sums.columns : 0;
-		p.own[s * 2 + 1] = power;
+		dst[0] = p.sums.columns > 0 ? -rho * (of_rho * (1 / power)) * sum /
+					      p.sums.columns : 0;
+		dst[1] = power;
 	}
 	if (!p.scalars)
 		return;
@@ -323,6 +387,88 @@ extern "C" __global__ void __launch_bounds__(ROW_GROUPS * 32)
 			all += sums[w][k];
 		p.scalars[blockIdx.x * (m + 3) + k] = all;
 	}
+}
+
+/* ---- Products of streams and their gradients ------------------------------------------------- */
+
+#define PRODUCT_WARPS (HZI_MHC_COEF_THREADS / 32)
+
+/*
+ * A block has a token. A warp multiplies 32 channels at a time: A has dy[i] as row i and du as row
+ * 8, B has x[j] as column j; a lane has 8 contiguous channels of row and column lane / 4.
+ */
+template <int DTYPE>
+HZ_DEVICE void token_products(const hzi_mhc_token_products &p)
+{
+	__shared__ float part[PRODUCT_WARPS][4][32];
+	constexpr int STEPS = 4;	/* of 32 channels, in flight */
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 4;
+	const int64_t t = blockIdx.x;
+	float sum[4] = {};
+
+	pdl_launch_dependents();
+	pdl_wait();
+	for (int64_t first = warp * (STEPS * 32); first < p.channels;
+	     first += PRODUCT_WARPS * STEPS * 32) {
+		uint4 x[STEPS] = {}, dy[STEPS] = {}, du[STEPS] = {};
+
+#pragma unroll
+		for (int k = 0; k < STEPS; k++) {
+			const int64_t c = first + k * 32 + lane % 4 * 8;
+
+			if (c >= p.channels)
+				break;
+			if (i < p.n) {
+				x[k] = *(const uint4 *)((const uint16_t *)p.x.data +
+							offset(p.x, t, i, c));
+				dy[k] = *(const uint4 *)((const uint16_t *)p.dy.data +
+							 offset(p.dy, t, i, c));
+			}
+			if (i == 0 && p.du.data)
+				du[k] = *(const uint4 *)((const uint16_t *)p.du.data +
+							 offset(p.du, t, 0, c));
+		}
+#pragma unroll
+		for (int k = 0; k < STEPS; k++) {
+			mma_m16n8k16<DTYPE>(sum, dy[k].x, du[k].x, dy[k].y, du[k].y, x[k].x,
+					    x[k].y);
+			mma_m16n8k16<DTYPE>(sum, dy[k].z, du[k].z, dy[k].w, du[k].w, x[k].z,
+					    x[k].w);
+		}
+	}
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		part[warp][e][lane] = sum[e];
+	__syncthreads();
+	if (warp != 0)
+		return;
+#pragma unroll
+	for (int e = 0; e < 4; e++) {
+		const int j = lane % 4 * 2 + e % 2;
+		float all = sum[e];
+
+#pragma unroll
+		for (int w = 1; w < PRODUCT_WARPS; w++)
+			all += part[w][e][lane];
+		if (j >= p.n)
+			continue;
+		if (e < 2 && i < p.n)
+			*coef_at(p.da, t, i, j) = all;
+		if (e >= 2 && i == 0 && p.dp.data)
+			*coef_at(p.dp, t, j, 0) = all;
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 6)
+	mhc_token_products_f16(const __grid_constant__ hzi_mhc_token_products p)
+{
+	token_products<HZ_F16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(HZI_MHC_COEF_THREADS, 6)
+	mhc_token_products_bf16(const __grid_constant__ hzi_mhc_token_products p)
+{
+	token_products<HZ_BF16>(p);
 }
 
 /* ---- Normalized branch inputs ---------------------------------------------------------------- */
@@ -816,36 +962,31 @@ DPHI(mhc_coef_generic_dphi_80, 80)
 
 /* ---- Sums of blocks -------------------------------------------------------------------------- */
 
-/* dalpha and dbias: 32 values at a time, the blocks in 8 parts */
-HZ_DEVICE void sum_scalars(const hzi_mhc_sum_weights &p, float (*memory)[HZI_MHC_COEF_SUM_COLUMNS])
+/* Value k of dalpha and dbias, the blocks in 8 parts */
+HZ_DEVICE void sum_scalars(const hzi_mhc_sum_weights &p, int64_t k,
+			   float (*memory)[HZI_MHC_COEF_SUM_COLUMNS])
 {
 	const int column = threadIdx.x % HZI_MHC_COEF_SUM_COLUMNS;
 	const int part = threadIdx.x / HZI_MHC_COEF_SUM_COLUMNS;
+	float *const dst = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) : p.dalpha[k];
+	float sum = 0;
 
-	for (int first = 0; first < p.m + 3; first += HZI_MHC_COEF_SUM_COLUMNS) {
-		const int k = first + column;
-		float *const dst = k >= 3 ? (p.dbias && k < p.m + 3 ? p.dbias + k - 3 : NULL) :
-				   p.dalpha[k];
-		float sum = 0;
-
-		if (dst) {
+	if (dst) {
 #pragma unroll 16
-			for (int64_t r = part; r < p.blocks; r += 8)
-				sum += p.scalars[r * (p.m + 3) + k];
-		}
-		memory[part][column] = sum;
-		__syncthreads();
-		if (dst && part == 0) {
+		for (int64_t r = part; r < p.blocks; r += 8)
+			sum += p.scalars[r * (p.m + 3) + k];
+	}
+	memory[part][column] = sum;
+	__syncthreads();
+	if (dst && part == 0) {
 #pragma unroll
-			for (int i = 1; i < 8; i++)
-				sum += memory[i][column];
-			*dst = p.accumulate ? *dst + sum : sum;
-		}
-		__syncthreads();
+		for (int i = 1; i < 8; i++)
+			sum += memory[i][column];
+		*dst = p.accumulate ? *dst + sum : sum;
 	}
 }
 
-/* A block has 32 columns, 8 rows at a time; the last block makes dalpha and dbias. */
+/* A block has 32 columns, 8 rows at a time; the last blocks make 32 of dalpha and dbias each. */
 extern "C" __global__ void __launch_bounds__(256)
 	mhc_coef_sum_weights(const __grid_constant__ hzi_mhc_sum_weights p)
 {
@@ -858,7 +999,10 @@ extern "C" __global__ void __launch_bounds__(256)
 	pdl_launch_dependents();
 	pdl_wait();
 	if (first >= p.columns) {
-		sum_scalars(p, gains);
+		const int64_t of_columns = (p.columns + HZI_MHC_COEF_SUM_COLUMNS - 1) /
+					   HZI_MHC_COEF_SUM_COLUMNS;
+
+		sum_scalars(p, j - of_columns * HZI_MHC_COEF_SUM_COLUMNS, gains);
 		return;
 	}
 	if (j < p.columns) {

@@ -7,7 +7,7 @@
  * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_splitk.c, coef_input_fused.c, coef_persistent.c,
  * coef_wgmma.c, coef.c) and mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_wgmma.c, gated_fused.c).
  * These call launchers of single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c,
- * coef_bwd_fused.c; then common.c.
+ * coef_bwd_fused.c, coef_bwd_wgmma.c; then common.c.
  */
 #ifndef HZI_GPU_MHC_LAUNCH_H
 #define HZI_GPU_MHC_LAUNCH_H
@@ -31,7 +31,7 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
 	hzi_cuda_mhc_coef_splitk, hzi_cuda_mhc_coef_wgmma, hzi_cuda_mhc_coef_mma,
 	hzi_cuda_mhc_coef_generic,
-	hzi_cuda_mhc_coef_bwd_fused,
+	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma,
 	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused,
 	hzi_cuda_mhc_gated_wgmma,
 	hzi_cuda_mhc_gated_chain;
@@ -42,7 +42,8 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_coef_persistent_unsupported, hzi_cuda_mhc_coef_splitk_unsupported,
 	hzi_cuda_mhc_coef_wgmma_unsupported,
 	hzi_cuda_mhc_coef_mma_unsupported,
-	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_mma_unsupported,
+	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_wgmma_unsupported,
+	hzi_cuda_mhc_coef_bwd_mma_unsupported,
 	hzi_cuda_mhc_gated_fused_unsupported, hzi_cuda_mhc_gated_wgmma_unsupported;
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
@@ -50,7 +51,8 @@ hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_smal
 	hzi_cuda_mhc_coef_splitk_workspace, hzi_cuda_mhc_coef_wgmma_workspace,
 	hzi_cuda_mhc_coef_mma_workspace,
 	hzi_cuda_mhc_coef_generic_workspace,
-	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_mma_workspace,
+	hzi_cuda_mhc_coef_bwd_fused_workspace, hzi_cuda_mhc_coef_bwd_wgmma_workspace,
+	hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace, hzi_cuda_mhc_gated_fused_workspace,
 	hzi_cuda_mhc_gated_wgmma_workspace,
 	hzi_cuda_mhc_gated_chain_workspace;
@@ -267,6 +269,7 @@ bool hzi_cuda_mhc_norm_is_aligned(const struct hzi_mhc_array *x, const struct hz
 				  const struct hzi_mhc_shape *s);
 
 /* coef_generic_bwd.c */
+int hzi_cuda_mhc_token_products(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a);
 int hzi_cuda_mhc_norm_bwd(struct hz_context *ctx, const struct hzi_mhc_norm_bwd *p, int64_t blocks);
 int64_t hzi_cuda_mhc_gradient_blocks(const struct hzi_mhc_shape *s);
 int hzi_cuda_mhc_gradients(struct hz_context *ctx, const struct hzi_mhc_gradients *p);
@@ -294,5 +297,13 @@ int hzi_cuda_mhc_bwd_fused_splits(const struct hz_context *ctx, const struct hzi
 int64_t hzi_cuda_mhc_bwd_fused_records(const struct hzi_mhc_shape *s);	/* in 32-bit words */
 int hzi_cuda_mhc_bwd_fused(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
 			   const uint32_t *records, float *partial);
+
+/* coef_bwd_wgmma.c: dx, and partial sums of dphi, of 5 to 8 streams of bf16 */
+int64_t hzi_cuda_mhc_bwd_wgmma_strips(const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_bwd_wgmma_splits(const struct hz_context *ctx, const struct hzi_mhc_shape *s);
+int hzi_cuda_mhc_wgmma_dx(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			  const float *records, const uint16_t *terms, const uint16_t *phi);
+int hzi_cuda_mhc_wgmma_dphi(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_args *a,
+			    const uint16_t *terms, float *partial, int splits);
 
 #endif

@@ -138,6 +138,13 @@ const char *hzi_cuda_mhc_mix_bwd_vectorized_unsupported(const struct hz_context 
 	return NULL;
 }
 
+/* Whether the gradients of a and p of more than 4 streams of 16 bits are all that is wanted */
+static bool is_products(const struct hzi_mhc_streams_bwd_args *a)
+{
+	return a->da.data && !a->dx.data && !a->df.data && !a->dq.data && a->s.n > 4 &&
+	       a->s.dtype != HZ_F32 && a->s.groups == a->s.tokens;
+}
+
 static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_args *a, bool vectors)
 {
 	struct hzi_mhc_streams_bwd_job p = {
@@ -174,6 +181,8 @@ static int gradients(struct hz_context *ctx, const struct hzi_mhc_streams_bwd_ar
 		HZ_CHECK(bias_gradient(ctx, a));
 	if (!any)
 		return HZ_OK;
+	if (vectors && is_products(&p.a))
+		return hzi_cuda_mhc_token_products(ctx, &p.a);
 	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, kernel, blocks, 1, HZI_MHC_BWD_THREADS, 0, &p,
 				     sizeof(p)));
 	if (!p.sums || p.chunks == 1)

@@ -87,6 +87,8 @@ static const struct hzi_route pre[] = {
 static const struct hzi_route pre_bwd[] = {
 	{"coef_bwd_fused", "4 streams of 16 bits, one pass for dx and dphi", HZI_SM_90A,
 	 FUNCTIONS(coef_bwd_fused), WORKSPACE(coef_bwd_fused)},
+	{"coef_wgmma", "5 to 8 bf16 streams, dx and dphi by wgmma", HZI_SM_90A,
+	 FUNCTIONS(coef_bwd_wgmma), WORKSPACE(coef_bwd_wgmma)},
 	{"coef_mma", "products on tensor cores where rows are aligned", HZI_SM_80,
 	 FUNCTIONS(coef_bwd_mma), WORKSPACE(coef_bwd_mma)},
 	{"coef_generic", "any strides", HZI_ANY_ARCH, WORKSPACE(coef_bwd_generic),

@@ -659,6 +659,10 @@ static void test_sizes(void)
 		{1, 8, HZ_BF16, INTERLEAVED | WITH_DY | ACCUMULATE, 70, 70, 24, 0},
 		{1, 4, HZ_F32, INTERLEAVED | WITH_GAIN | WITH_DY, 37, 37, 104, 0},
 		{1, 4, HZ_BF16, INTERLEAVED, 1, 1, 264, 0},
+		{1, 8, HZ_BF16, WITH_DY | WITH_SAVED, 200, 200, 328, 0},
+		{18, 8, HZ_BF16, WITH_P_IN | WITH_DY | WITH_GAIN | ACCUMULATE, 65, 65, 264, 0},
+		{1, 5, HZ_BF16, NO_U | WITH_DY, 129, 129, 40, 0},
+		{1, 7, HZ_BF16, HEAD | WITH_GAIN, 64, 64, 72, 0},
 		{1, 5, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
 		{1, 8, HZ_BF16, WITH_SAVED, 300, 300, 32, 0},
 		{1, 3, HZ_BF16, NO_U | WITH_SAVED, 300, 300, 32, 0},
@@ -759,7 +763,8 @@ static void test_special(void)
 		good = 1;
 		for (i = 0; i < 10; i++) {
 			struct pre s = {
-				.convention = convention[k], .n = i % 3 ? 4 : 3,
+				.convention = convention[k],
+				.n = i == 1 || i == 7 ? 8 : i % 3 ? 4 : 3,
 				.dtype = i % 2 ? HZ_BF16 : HZ_F32, .how = how[i % 5] | EXTREME,
 				.T = i < 6 ? 9 : 150, .C = i % 4 ? 64 : 21,
 			};

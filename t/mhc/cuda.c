@@ -297,30 +297,40 @@ static void test_weights(int hopper)
 }
 
 /* Gradients that coef_bwd_fused does not support, of aligned and unaligned rows */
-static void test_gradients(void)
+static void test_gradients(int hopper)
 {
 	static const struct {
 		const char *name;
 		int dtype, n, moved;		/* bytes, of the address of dx */
 		int64_t T, C;
-		const char *kernels;
+		const char *kernels, *of_hopper;	/* NULL: the same */
 	} rows_of[] = {
 		{"of f32", HZ_F32, 4, 0, 64, 512,
 		 "mhc_mix_bwd_matrix_f32_4 mhc_coef_gradients_4 mhc_coef_mma_dx_f32_4 "
-		 "mhc_coef_mma_dphi_f32_32 mhc_coef_sum_weights"},
+		 "mhc_coef_mma_dphi_f32_32 mhc_coef_sum_weights", NULL},
 		{"of eight streams", HZ_BF16, 8, 0, 64, 256,
-		 "mhc_mix_bwd_matrix_bf16_8 mhc_coef_gradients_8 mhc_coef_mma_dx_bf16_8 "
-		 "mhc_coef_mma_dphi_bf16_80 mhc_coef_sum_weights"},
+		 "mhc_token_products_bf16 mhc_coef_gradients_8 mhc_coef_mma_dx_bf16_8 "
+		 "mhc_coef_mma_dphi_bf16_80 mhc_coef_sum_weights",
+		 "mhc_token_products_bf16 mhc_coef_gradients_8 mhc_coef_wgmma_dx "
+		 "mhc_coef_wgmma_dphi"},
+		{"of eight streams of splits", HZ_BF16, 8, 0, 65, 256,
+		 "mhc_token_products_bf16 mhc_coef_gradients_8 mhc_coef_mma_dx_bf16_8 "
+		 "mhc_coef_mma_dphi_bf16_80 mhc_coef_sum_weights",
+		 "mhc_token_products_bf16 mhc_coef_gradients_8 mhc_coef_wgmma_dx "
+		 "mhc_coef_wgmma_dphi mhc_coef_sum_weights"},
+		{"of five streams of f16", HZ_F16, 5, 0, 64, 256,
+		 "mhc_token_products_f16 mhc_coef_gradients_8 mhc_coef_mma_dx_f16_8 "
+		 "mhc_coef_mma_dphi_f16_80 mhc_coef_sum_weights", NULL},
 		{"of two streams", HZ_F16, 2, 0, 3, 8,
 		 "mhc_mix_bwd_matrix_f16_2 mhc_coef_gradients_3 mhc_coef_mma_dx_f16_4 "
-		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights"},
+		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights", NULL},
 		{"of an odd dx", HZ_F16, 2, 2, 3, 8,
 		 "mhc_mix_bwd_matrix_f16_2 mhc_coef_gradients_3 mhc_coef_generic_dx "
-		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights"},
+		 "mhc_coef_mma_dphi_f16_32 mhc_coef_sum_weights", NULL},
 		{"of odd channels", HZ_F32, 3, 0, 64, 33,
 		 "mhc_mix_bwd_strided mhc_coef_gradients_3 mhc_coef_generic_dx "
 		 "mhc_coef_generic_dphi_24 "
-		 "mhc_coef_sum_weights"},
+		 "mhc_coef_sum_weights", NULL},
 	};
 
 	for (size_t i = 0; i < sizeof(rows_of) / sizeof(*rows_of); i++) {
@@ -333,7 +343,8 @@ static void test_gradients(void)
 		o.dx.data = (char *)o.dx.data + rows_of[i].moved;
 		is_int(hz_mhc_pre_bwd(ctx, &o.x, &o.phi, &o.alpha, &o.bias, &g, &opts), HZ_OK,
 		       "gradients %s: %s", rows_of[i].name, hz_errmsg(ctx));
-		is_str(taken(), rows_of[i].kernels, "gradients %s: kernels", rows_of[i].name);
+		is_str(taken(), hopper && rows_of[i].of_hopper ? rows_of[i].of_hopper :
+				rows_of[i].kernels, "gradients %s: kernels", rows_of[i].name);
 	}
 }
 
@@ -440,7 +451,7 @@ static void test_all(void)
 		test_small();
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
 		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
-		test_gradients();
+		test_gradients(HZ_CUDA_90A && device == HZ_CUDA);
 		test_unaligned_x();
 		test_layer(2);
 		test_layer(64);

@@ -152,6 +152,14 @@ static int detect(void)
 	return HZ_ISA_AMX;
 }
 
+bool hzi_cpu_reads_flags_slowly(void)
+{
+	unsigned max, ebx, ecx, edx;
+
+	__cpuid(0, max, ebx, ecx, edx);
+	return ebx == signature_AMD_ebx;
+}
+
 #elif defined(__aarch64__)
 
 #include <sys/auxv.h>
@@ -171,6 +179,13 @@ static int detect(void)
 	return HZ_ISA_C;
 }
 
+#endif
+
+#if !defined(__x86_64__) && !defined(__i386__)
+bool hzi_cpu_reads_flags_slowly(void)
+{
+	return false;
+}
 #endif
 
 /*

@@ -46,6 +46,9 @@ struct hzi_kern_family {
 	void (*fill[HZI_LEVELS])(void *kern);
 };
 
+/* Whether a read of MXCSR waits for the arithmetic before it, so that other work waits too */
+bool hzi_cpu_reads_flags_slowly(void);
+
 /* Declared by cpu/<family>/kern.h, defined by cpu/<family>/kern.c and the units */
 #define HZI_KERN(family) \
 	extern struct hzi_##family##_kern hzi_##family##_kern[HZI_LEVELS]; \

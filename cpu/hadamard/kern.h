@@ -9,6 +9,13 @@
 #include "cpu/core/kern.h"
 
 /*
+ * How a kernel finds out that sums overflow before it stores them: by the flag of the processor, or
+ * by a sum of the results, which is not finite then. The latter also stops if x has Inf or NaN, or
+ * if only the sum overflows.
+ */
+enum { HZI_GUARD_FLAG = 1, HZI_GUARD_SUM };
+
+/*
  * Butterflies of strides 1, 2, .. 2^(bits - 1) on rows of count contiguous elements, a multiple of
  * 2^bits. pre: element i of row r is first multiplied by pre[r * pre_ld + i]. last: results are
  * multiplied by scale, then by post; otherwise y is f32 and gets them unscaled. With bits 0 it
@@ -30,7 +37,8 @@ struct hzi_head {
 	void *y;
 	int64_t y_ld, rows, count;
 	int32_t x_dtype, bits, y_dtype;
-	bool last, fetch_y, guard;
+	bool last, fetch_y;
+	uint8_t guard;			/* 0: none */
 	float scale;
 	const float *pre, *post;
 	int64_t pre_ld, post_ld, ahead, first;
@@ -72,7 +80,8 @@ struct hzi_pass {
 	int64_t x_ld, y_ld, width;
 	int64_t groups, x_group, y_group, pre_group, post_group, ahead, y_ahead;
 	int32_t x_dtype, y_dtype, bits;
-	bool last, post_by_column, guard;
+	bool last, post_by_column;
+	uint8_t guard;			/* 0: none */
 	float scale;
 	const float *pre, *post;
 	int64_t pre_ld, post_ld, first;
@@ -120,6 +129,7 @@ struct hzi_hadamard_kern {
 	int32_t lanes;		/* f32 elements of a vector */
 	int32_t head_bits;	/* largest bits of head() */
 	int32_t pass_bits;	/* largest bits of pass() */
+	uint8_t guard;		/* the faster one on this CPU */
 	int64_t (*head)(const struct hzi_head *a);
 	/* Both or neither NULL. encode_transposed(): see cpu/quantize/kern.h; false: not all, as of
 	 * mx() and nv() there, or of MX a scale beyond 2^-95 .. 2^113 */

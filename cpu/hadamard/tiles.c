@@ -101,7 +101,7 @@ static int64_t column_tile(const struct columns *a, int64_t c, float *scratch)
 		p.last = to_y && a->last;
 		p.post_ld = a->post_ld * step;
 		p.y_ahead = to_y && a->y != a->x ? width : 0;
-		p.guard = a->in_place && from_x && to_y;
+		p.guard = a->in_place && from_x && to_y ? HZI_GUARD_FLAG : 0;
 		if (a->in_place && to_y && !from_x && hzi_fp_overflowed())
 			return 0;
 		for (int64_t j = 0; j < rows; j += step << bits) {
@@ -420,6 +420,17 @@ static void rescale(struct transform *a)
 	hzi_fp_watch_begin(a->w);
 }
 
+/* After a stop: whether to go on by the flag, since HZI_GUARD_SUM also stops in vain */
+static bool stopped_by_sum(uint8_t *guard, struct hzi_fp_watch *w)
+{
+	if (*guard != HZI_GUARD_SUM)
+		return false;
+	*guard = HZI_GUARD_FLAG;
+	hzi_fp_watch_end(w);
+	hzi_fp_watch_begin(w);
+	return true;
+}
+
 /*
  * Butterflies of 2^k elements at offset. last: to y with scale and post, otherwise to t. Sets
  * a->stopped instead of the last pass if a->watched and there was an overflow. Initializers name
@@ -448,15 +459,17 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.post = a->post ? a->post + offset : NULL,
 			.ahead = r->x_in_memory ? L1_FLOATS : 0,
 			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
-			.guard = a->guard,
+			.guard = a->guard ? kern->guard : 0,
 			.pre_ld = 0,
 			.post_ld = 0,
 			.first = 0,
 		};
 
 		while ((h.first = kern->head(&h)) < count) {
+			if (stopped_by_sum(&h.guard, a->w))
+				continue;
 			rescale(a);
-			h.guard = false;
+			h.guard = 0;
 		}
 	} else {
 		const int bits = last_pass_bits(kern, k);
@@ -479,7 +492,7 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.bits = bits,
 			.last = last,
 			.post_by_column = true,
-			.guard = false,
+			.guard = 0,
 			.scale = a->seg->scale,
 			.pre = NULL,
 			.post = NULL,
@@ -505,11 +518,13 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			}
 			p.ahead = r->x_in_memory && a->t == (const float *)a->x &&
 				  k - bits <= kern->head_bits ? n : 0;
-			p.guard = a->guard;
+			p.guard = a->guard ? kern->guard : 0;
 			p.first = 0;
 			while ((p.first = kern->pass(&p)) < p.groups * step) {
+				if (stopped_by_sum(&p.guard, a->w))
+					continue;
 				rescale(a);
-				p.guard = false;
+				p.guard = 0;
 			}
 		}
 	}
@@ -851,6 +866,10 @@ static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
 		hzi_fp_watch_end(&w);
 		if (h->first == all)
 			return;
+		if (h->guard == HZI_GUARD_SUM) {
+			h->guard = HZI_GUARD_FLAG;
+			continue;
+		}
 
 		const int64_t row = h->first / h->count, i = h->first % h->count;
 		const int64_t count = min_i64((int64_t)1 << kern->head_bits, h->count - i);
@@ -863,7 +882,7 @@ static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
 		part.count = count;
 		part.pre = h->pre ? h->pre + row * h->pre_ld + i : NULL;
 		part.post = h->post ? h->post + row * h->post_ld + i : NULL;
-		part.guard = false;
+		part.guard = 0;
 		part.first = 0;
 		hzi_fp_watch_begin(&w);
 		kern->head(&part);
@@ -885,6 +904,7 @@ static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
 				.post = part.post ? part.post + j : NULL,
 			});
 		h->first += count;
+		h->guard = kern->guard;
 	}
 	kern->head(h);
 }
@@ -930,7 +950,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 					.ahead = STREAM_AHEAD,
-					.guard = r->in_place,
+					.guard = r->in_place ? r->kern->guard : 0,
 				};
 
 				if (flat) {
@@ -961,7 +981,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.overflow = r->threads > 1 ? overflow : NULL,
 					.watched = false,
 					.stopped = false,
-					.guard = false,
+					.guard = 0,
 					.exponent = 0,
 					.w = NULL,
 				};
@@ -1186,7 +1206,7 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
 		.ahead = STREAM_AHEAD,
-		.guard = hzi_is_lost(a),
+		.guard = hzi_is_lost(a) ? kern->guard : 0,
 	};
 	struct hzi_fp_watch w;
 

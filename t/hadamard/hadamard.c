@@ -5,6 +5,9 @@
  */
 #include <config.h>
 
+#include <fenv.h>
+
+#include "cpu/hadamard/kern.h"
 #include "hurwitz.h"
 #include "t/core/tap.h"
 #include "t/core/dev.h"
@@ -830,6 +833,19 @@ static void test_workspaces(void)
 	ok(good, "a workspace of the size said is enough");
 }
 
+/* Calls on CPUs look for overflows by that guard from now on, or by the faster one if it is 0. */
+static void force_guard(int guard)
+{
+	static uint8_t faster[HZI_LEVELS];
+	int l;
+
+	for (l = 0; l < HZI_LEVELS; l++) {
+		if (!faster[l])
+			faster[l] = hzi_hadamard_kern[l].guard;
+		hzi_hadamard_kern[l].guard = (uint8_t)(guard ? guard : faster[l]);
+	}
+}
+
 /* With NaN and Inf in x, the same elements of y are NaN or Inf on every context. */
 static void test_specials(void)
 {
@@ -840,6 +856,8 @@ static void test_specials(void)
 					   floats[i / 3 % 3]);
 
 		c.values = SPARSE_NAN;
+		c.in_place = c.x_dtype == c.y_dtype && i % 2;
+		force_guard(i % 5 ? HZI_GUARD_SUM : HZI_GUARD_FLAG);
 		if (i % 4 == 3) {
 			c.o.plan = HZ_PLAN_TRUE;
 			c.shape[1] = 24;
@@ -849,6 +867,48 @@ static void test_specials(void)
 		good &= check_case(&c);
 	}
 	ok(good, "rows with NaN and Inf");
+	force_guard(0);
+}
+
+/*
+ * In place, one element that is not 0: all sums are plus or minus it, and finite. Sums of these,
+ * which are not, do not change results or flags.
+ */
+static void test_guards(void)
+{
+	static float x[2 << 14];
+	const float large = 0x1.8p127f;
+	int guard, d, k, good = 1;
+
+	for (guard = HZI_GUARD_FLAG; guard <= HZI_GUARD_SUM; guard++) {
+		force_guard(guard);
+		for (k = 0; k <= 14; k++) {
+			const int64_t n = INT64_C(1) << k, rows = k < 8 ? 5 : 2;
+			int64_t i;
+
+			for (d = 0; d < ndevs; d++) {
+				hz_tensor t = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, n);
+				int raised;
+
+				if (devs[d].device != HZ_CPU)
+					continue;
+				for (i = 0; i < rows * n; i++)
+					x[i] = i % n == 8 % n ? large : 0;
+				feclearexcept(FE_ALL_EXCEPT);
+				if (hz_hadamard(devs[d].ctx, &t, &t, NULL) != HZ_OK) {
+					good &= d > 0;	/* a route that does not support it */
+					continue;
+				}
+				raised = fetestexcept(FE_INVALID | FE_OVERFLOW);
+				good &= !raised;
+				for (i = 0; i < rows * n; i++)
+					good &= fabs(fabs((double)x[i]) * sqrt((double)n) / large -
+						     1) < 0x1p-22;
+			}
+		}
+	}
+	force_guard(0);
+	ok(good, "sums of results that overflow alone, in place");
 }
 
 static void test_overflow(void)
@@ -889,6 +949,7 @@ static void test_overflow(void)
 		random_diags(&rnd, &c.o, c.shape[1 - c.o.axis], c.shape[1 - c.o.axis],
 			     &diags);
 		c.below = rnd_below(&rnd, 3 + ilogb((double)c.shape[1 - c.o.axis]) / 2);
+		force_guard(i % 2 ? HZI_GUARD_SUM : HZI_GUARD_FLAG);
 		good &= check_case(&c);
 		free_diags(&diags);
 	}
@@ -917,8 +978,12 @@ static void test_overflow(void)
 			lay_out(2, c.shape, 0, c.y_stride);
 			lay_out(2, c.shape, 0, c.x_stride);
 		}
+		force_guard(HZI_GUARD_SUM);
+		good &= check_case_on(&c, i % 4 == 2 ? ndevs - 2 : 0, ndevs);
+		force_guard(HZI_GUARD_FLAG);
 		good &= check_case_on(&c, i % 4 == 2 ? ndevs - 2 : 0, ndevs);
 	}
+	force_guard(0);
 	ok(good, "likewise in place, in long rows and columns");
 }
 
@@ -936,6 +1001,7 @@ int main(void)
 	test_random(quick ? 100 : 1500);
 	test_orders();
 	test_specials();
+	test_guards();
 	test_overflow();
 	test_large();
 	test_base_rows();

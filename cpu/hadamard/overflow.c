@@ -9,13 +9,14 @@
  * from its input times 2^-e, and its result is multiplied by 2^e. That is exact, save for inputs
  * near the smallest numbers.
  *
- * Where y is x, the flag is read before anything is overwritten that is needed to begin again.
- * Transforms in registers: before each block is stored. Those with a scratch: before their last
- * pass, when x is still there, and after it, when its operand is. Longer rows of f32, which have
- * none: before each block is stored; then all of the row is multiplied by 2^-e, and passes go on
- * where they were. Others have no such order. Where sub-blocks of the longest rows take two passes,
- * the first one looks at the exponents that it will load, and so does the first of the two steps of
- * columns, which the scalar code resumes. Before rows that threads share, all exponents are read.
+ * Where y is x, blocks and passes look for overflows before anything is overwritten that is needed
+ * to begin again. Transforms in registers: before each block is stored, by the flag or by a sum of
+ * its results (HZI_GUARD_SUM). Those with a scratch: before their last pass, when x is still there,
+ * and after it, when its operand is. Other rows of f32: before each block is stored; then all of the
+ * row is multiplied by 2^-e, and passes go on where they were. Where sub-blocks of the longest rows
+ * take two passes, the first one looks at the exponents that it will load, and so does the first of
+ * the two steps of columns, which the scalar code resumes. Before rows that threads share, all
+ * exponents are read.
  */
 #include <config.h>
 

@@ -299,12 +299,21 @@ static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 	return k > BIG_BITS ? SUB_BITS : k;
 }
 
+/*
+ * Whether f32 rows of that length in place have values between passes in scratch, with one look for
+ * overflows before the last pass. With 16 lanes a look before each block is stored takes less time.
+ */
+static bool is_copied(const struct hzi_hadamard_kern *kern, int64_t length)
+{
+	return kern->lanes < 16 && length < L1_FLOATS;
+}
+
 /* Whether values between passes are in scratch, and not in y */
 static bool needs_values(const struct hzi_hadamard_kern *kern, const struct hzi_segment *seg,
 			 int y_dtype, bool in_place)
 {
 	return seg->m > 1 || (seg->k > kern->head_bits &&
-			      (y_dtype != HZ_F32 || (in_place && seg->length < L1_FLOATS)));
+			      (y_dtype != HZ_F32 || (in_place && is_copied(kern, seg->length))));
 }
 
 struct areas hzi_row_areas(const struct hzi_hadamard_kern *kern, const struct hzi_plan *plan,
@@ -355,8 +364,8 @@ struct transform {
 	bool *overflow;			/* set by threads that share the transform */
 	bool watched;			/* no last pass begins after an overflow */
 	bool stopped;			/* it did not */
-	bool guard;			/* passes stop at overflows: see rescale() */
-	int exponent;			/* values are divided by two to that */
+	bool guard;			/* passes stop at overflows: see resume() */
+	uint64_t scaled;		/* bit i: transform i is divided by 2^scaled_by() */
 	struct hzi_fp_watch *w;
 };
 
@@ -399,36 +408,39 @@ static void multiply(const struct hzi_hadamard_kern *kern, float *v, int64_t cou
 	});
 }
 
-/*
- * After an overflow in place, before which nothing was lost: divides the row by a power of two with
- * which its sums do not overflow. Its values are x still, or have some of the stages behind them.
- */
-static void rescale(struct transform *a)
+/* The exponent of a power of two divided by which sums of transform i do not overflow */
+static int scaled_by(const struct transform *a, int64_t i)
 {
-	const struct rows *r = a->r;
 	const struct hzi_segment *seg = a->seg;
+	int e = hzi_hadamard_growth(seg->m, seg->k) + 1;
 
-	hzi_fp_watch_end(a->w);
-	a->guard = false;
-	a->exponent = hzi_hadamard_growth(seg->m, seg->k) + 1;
 	if (a->pre)
-		a->exponent += max_i64(0, r->kern->exponent(a->pre, HZ_F32, 1, 0, seg->length));
+		e += max_i64(0, a->r->kern->exponent(a->pre + i * seg->length, HZ_F32, 1, 0,
+						     seg->length));
 	if (seg->scale > 1)
-		a->exponent += ilogbf(seg->scale) + 1;
-	a->exponent = min_i64(a->exponent, 126);
-	multiply(r->kern, a->t, seg->length, -a->exponent);
-	hzi_fp_watch_begin(a->w);
+		e += ilogbf(seg->scale) + 1;
+	return min_i64(e, 126);
 }
 
-/* After a stop: whether to go on by the flag, since HZI_GUARD_SUM also stops in vain */
-static bool stopped_by_sum(uint8_t *guard, struct hzi_fp_watch *w)
+/*
+ * After a pass in place stopped at an element, before which nothing was lost: the flag decides if
+ * the sum of results may have stopped it in vain; otherwise the transform is divided, whose values
+ * are x still or have some of the stages behind them. If its results overflow then, they are Inf.
+ */
+static void resume(struct transform *a, int64_t element, uint8_t *guard)
 {
-	if (*guard != HZI_GUARD_SUM)
-		return false;
-	*guard = HZI_GUARD_FLAG;
-	hzi_fp_watch_end(w);
-	hzi_fp_watch_begin(w);
-	return true;
+	const int64_t length = a->seg->length, i = element / length;
+
+	hzi_fp_watch_end(a->w);
+	if (*guard == HZI_GUARD_SUM) {
+		*guard = HZI_GUARD_FLAG;
+	} else if (a->scaled >> i & 1) {
+		*guard = 0;
+	} else {
+		multiply(a->r->kern, a->t + i * length, length, -scaled_by(a, i));
+		a->scaled |= (uint64_t)1 << i;
+	}
+	hzi_fp_watch_begin(a->w);
 }
 
 /*
@@ -465,12 +477,8 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.first = 0,
 		};
 
-		while ((h.first = kern->head(&h)) < count) {
-			if (stopped_by_sum(&h.guard, a->w))
-				continue;
-			rescale(a);
-			h.guard = 0;
-		}
+		while ((h.first = kern->head(&h)) < count)
+			resume(a, offset + h.first, &h.guard);
 	} else {
 		const int bits = last_pass_bits(kern, k);
 		const int64_t step = (int64_t)1 << (k - bits);
@@ -520,12 +528,8 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 				  k - bits <= kern->head_bits ? n : 0;
 			p.guard = a->guard ? kern->guard : 0;
 			p.first = 0;
-			while ((p.first = kern->pass(&p)) < p.groups * step) {
-				if (stopped_by_sum(&p.guard, a->w))
-					continue;
-				rescale(a);
-				p.guard = 0;
-			}
+			while ((p.first = kern->pass(&p)) < p.groups * step)
+				resume(a, i + p.first / step * (step << bits), &p.guard);
 		}
 	}
 }
@@ -612,7 +616,7 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 					      (float *)(r->scratch +
 							(size_t)thread * a->tile_bytes))) <
 		       c.columns) {
-			rescale(a);
+			resume(a, offset, &(uint8_t){HZI_GUARD_FLAG});
 			c.in_place = false;
 			c.most_exponent = NULL;
 		}
@@ -841,7 +845,7 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 	}
 	a->watched = a->t != (float *)a->y;
 	a->guard = !a->watched;
-	a->exponent = 0;
+	a->scaled = 0;
 	a->w = &w;
 	hzi_fp_watch_begin(&w);
 	made = one_transform(a);
@@ -849,8 +853,10 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 		scale_last_pass(a);
 	for (; !made && i < end; i++)
 		scale_one(r, areas, b, s, i, true);
-	if (a->exponent)
-		multiply(r->kern, a->t, seg->length, a->exponent);
+	for (i = 0; a->scaled; i++, a->scaled >>= 1) {
+		if (a->scaled & 1)
+			multiply(r->kern, a->t + i * seg->length, seg->length, scaled_by(a, i));
+	}
 }
 
 /* Transforms that fit registers; those that overflow in place are made again from a copy. */
@@ -981,8 +987,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.overflow = r->threads > 1 ? overflow : NULL,
 					.watched = false,
 					.stopped = false,
-					.guard = 0,
-					.exponent = 0,
+					.guard = false,
+					.scaled = 0,
 					.w = NULL,
 				};
 
@@ -998,7 +1004,9 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					make_batch(&a, areas, block, s, step);
 					continue;
 				}
-				if (seg->m == 1 && r->threads == 1)
+				/* resume() takes one with factors: see scaled_by(). */
+				if (seg->m == 1 && r->threads == 1 &&
+				    !(r->in_place && a.t == (float *)a.y && (r->pre || r->post)))
 					a.count = max_i64(1, min_i64(left,
 								     L1_FLOATS / seg->length));
 				step = a.count;
@@ -1138,7 +1146,7 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		return;
 	}
 	for (int64_t i = 0, count = (end - begin) * seg->count; i < count; i += t.count) {
-		t.t = (float *)(seg->length < L1_FLOATS ? r->scratch : t.y);
+		t.t = (float *)(is_copied(r->kern, seg->length) ? r->scratch : t.y);
 		t.count = min_i64(max_i64(1, L1_FLOATS / seg->length), count - i);
 		make_transforms(&t, areas, begin, 0, i);
 		t.x += t.count * seg->length * 4;

@@ -24,9 +24,9 @@ HZ_DEVICE float z_of_lanes(const PARAMS &p, float sum, float kept, float alpha, 
 	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, sum, &slope), bias);
 }
 
-/* Stores p and q of a token; returns what u is mixed by. */
-template <class PARAMS>
-HZ_DEVICE float4 gates_of_lanes(const PARAMS &p, int64_t token, float z)
+/* Calls send() with what u is mixed by, then stores p and q of a token. */
+template <class PARAMS, class SEND>
+HZ_DEVICE void gates_of_lanes(const PARAMS &p, int64_t token, float z, SEND send)
 {
 	const int lane = threadIdx.x % 32;
 	float of_p[4], gate[4], mixing[4], post;
@@ -38,6 +38,7 @@ HZ_DEVICE float4 gates_of_lanes(const PARAMS &p, int64_t token, float z)
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		mixing[i] = p.p_in.data ? *coef_at(p.p_in, token, i, 0) : gate[i];
+	send(mixing[0], mixing[1], mixing[2], mixing[3]);
 	if (p.p.data && lane == 0) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
@@ -46,7 +47,6 @@ HZ_DEVICE float4 gates_of_lanes(const PARAMS &p, int64_t token, float z)
 	hzi_mhc_post_gates(1, &p.rule, &z, &post);
 	if (p.q.data && lane / 4 == 1)
 		*coef_at(p.q, token, lane % 4, 0) = post;
-	return {mixing[0], mixing[1], mixing[2], mixing[3]};
 }
 
 /*
@@ -85,19 +85,40 @@ HZ_DEVICE void divide(const float *k, float eps, const float *src, float *sums, 
 	h[1] = all * inverse;
 }
 
+/* Element (i, j) of hzi_mhc_sinkhorn() in lane i * 4 + j of 16, which has that of z */
+HZI_MHC_RARE float any_sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
+{
+	hzi_mhc_rule by_columns = rule;
+	float k[16], result = 0;
+
+	by_columns.order = HZ_MHC_COLS;
+#pragma unroll
+	for (int e = 0; e < 16; e++)
+		k[e] = __shfl_sync(0xffffffff, z, e);
+	hzi_mhc_sinkhorn(4, &by_columns, k, k);
+#pragma unroll
+	for (int e = 0; e < 16; e++) {
+		float v = k[e];
+
+		asm volatile("" : "+f"(v));	/* keeps v in a register: no indexed local memory */
+		result = threadIdx.x % 16 == e ? v : result;
+	}
+	return result;
+}
+
 /*
  * hzi_mhc_sinkhorn() with lower latency. Lane i * 4 + j of 16 has element (i, j) of z, and returns
  * that of the result. Every lane iterates on the whole matrix: a half iteration is a chain of
  * dependent operations, and four products have less latency than reciprocals or shuffles. Inputs
- * that might overflow, and infinities, take hzi_mhc_sinkhorn().
+ * that might overflow, and infinities, take hzi_mhc_sinkhorn(), in a function of its own: inlined,
+ * its copy of the rule precedes the test.
  */
 HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 {
 	const int i = threadIdx.x / 4 % 4, j = threadIdx.x % 4;
 	float k[16], r[4] = {1, 1, 1, 1}, c[4] = {1, 1, 1, 1}, h[2] = {1, 1};
 	float of_r[4] = {1, 1, 1, 1}, of_c[4] = {1, 1, 1, 1};
-	float own = fabsf(z) + rule.eps, result = 0;
-	hzi_mhc_rule by_columns = rule;
+	float own = fabsf(z) + rule.eps;
 
 	if (rule.map != HZ_MHC_ABS) {
 		float most = hzi_m_max(z, __shfl_xor_sync(0xffffffff, z, 4));
@@ -128,19 +149,7 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 		}
 		return hzi_m_inverse(of_r[0]) * own * c[0];
 	}
-	by_columns.order = HZ_MHC_COLS;
-#pragma unroll
-	for (int e = 0; e < 16; e++)
-		k[e] = __shfl_sync(0xffffffff, z, e);
-	hzi_mhc_sinkhorn(4, &by_columns, k, k);
-#pragma unroll
-	for (int e = 0; e < 16; e++) {
-		float v = k[e];
-
-		asm volatile("" : "+f"(v));	/* keeps v in a register: no indexed local memory */
-		result = i * 4 + j == e ? v : result;
-	}
-	return result;
+	return any_sinkhorn_of_lanes(rule, z);
 }
 
 /* Stores the matrix of a token, one element per lane, from z of row k of phi in lane k. */

@@ -262,34 +262,39 @@ HZ_DEVICE float receive(const hzi_mhc_small_batch &p, const block_work &b, memor
 {
 	const int lane = threadIdx.x % 32;
 	const bool has = ROWS::has(lane), square = lane == MAX_ROWS;
-	const float part = 1 / (float)(4 * p.channels);
-	float sum = 0;
+	float part = 1 / (float)(4 * p.channels);
+	float sum = 0, y, kept, mean, slope;
 
+	asm volatile("" : "+f"(part));	/* before the wait */
 	mbarrier_wait(shared_address(&m.arrived), 0);
 #pragma unroll
 	for (int r = 0; r < HZI_MHC_SMALL_BATCH_BLOCKS; r++)
 		sum += has || square ? m.received[r][lane] : 0;
-	if (square) {
-		sum *= part;
-		if (hzi_mhc_leaves_f32(sum, hzi_mhc_least_square(&p.rule)))
-			sum = wide_root(p.x, DTYPE, b.token + b.rank, 4, p.channels, sum);
+	kept = __shfl_sync(0xffffffff, sum, MAX_ROWS) * part;
+	mean = kept + p.rule.rms_eps;
+	y = mean == 0 ? 0 : sum * rsqrtf(mean);
+	if (__any_sync(0xffffffff, hzi_mhc_leaves_f32(kept, hzi_mhc_least_square(&p.rule)))) {
+		kept = wide_root(p.x, DTYPE, b.token + b.rank, 4, p.channels, kept);
+		if (kept < 0)
+			y = sum * wide_inverse(kept, p.rule.rms_eps);
 	}
 	if (saved && has && lane < p.rule.m)
 		saved[lane] = sum;
 	if (saved && square && ROWS::gates)
-		saved[p.rule.m] = sum;
-	return z_of_lanes(p, sum, __shfl_sync(0xffffffff, sum, MAX_ROWS), alpha, bias);
+		saved[p.rule.m] = kept;
+	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, y, &slope), bias);
 }
 
 /* Makes p, sent to all blocks if u is wanted, and q. */
 HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const block_work &b, memory &m, float z)
 {
 	const int lane = threadIdx.x % 32;
-	const float4 mixing = gates_of_lanes(p, b.token + b.rank, z);
 
-	if (p.u.data && lane < HZI_MHC_SMALL_BATCH_BLOCKS)
-		store_async(cluster_map(shared_address(m.p[b.rank]), lane), mixing.x, mixing.y,
-			    mixing.z, mixing.w, cluster_map(shared_address(&m.weights), lane));
+	gates_of_lanes(p, b.token + b.rank, z, [&](float p0, float p1, float p2, float p3) {
+		if (p.u.data && lane < HZI_MHC_SMALL_BATCH_BLOCKS)
+			store_async(cluster_map(shared_address(m.p[b.rank]), lane), p0, p1, p2, p3,
+				    cluster_map(shared_address(&m.weights), lane));
+	});
 }
 
 template <int DTYPE>
@@ -344,6 +349,7 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const bool matrix = ROWS::matrix && p.a.data;
 	sources<ROWS> src;
+	const float *of_alpha = NULL;
 	float alpha = 0, bias = 0;
 
 	if (threadIdx.x == 0) {
@@ -353,6 +359,9 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 	}
 	cluster_arrive_relaxed();
 	src = find_sources<DTYPE, ROWS>(p, b);
+	if (warp < 2 && lane < p.rule.m)
+		of_alpha = p.alpha[hzi_mhc_part(4, lane)];
+	asm volatile("" : "+l"(of_alpha));
 	cluster_wait();			/* The barriers of all blocks are initialized. */
 	if (threadIdx.x == 0) {
 		mbarrier_expect_tx(shared_address(&m.arrived),
@@ -361,10 +370,10 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 	}
 	pdl_launch_dependents();
 	pdl_wait();
-	if (warp < 2 && lane < p.rule.m) {
-		alpha = hzi_mhc_alpha(p.alpha, hzi_mhc_part(4, lane));
+	if (of_alpha)
+		alpha = *of_alpha;
+	if (warp < 2 && lane < p.rule.m)
 		bias = p.bias[lane];
-	}
 	project<DTYPE>(src, b, m);
 	__syncthreads();
 	send_sums<ROWS>(b, m);

@@ -286,7 +286,9 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 			const float z = z_of_lanes(p, lane < HZI_MHC_FOUR_ROWS ? sums[t][lane] : 0,
 						   square, alpha, bias);
 
-			gates[t] = gates_of_lanes(p, first + t, z);
+			gates_of_lanes(p, first + t, z, [&](float a, float b, float c, float d) {
+				gates[t] = {a, b, c, d};
+			});
 			if (lane < HZI_MHC_FOUR_ROWS)
 				sums[t][lane] = z;
 		}

@@ -55,7 +55,8 @@ static int64_t x_load_ns(const struct hzi_vlut_gemm_args *a, const struct kernel
 {
 	const int box_columns = k->columns < 64 ? k->columns : 64;
 
-	return (a->batch % box_columns ? 450 : 230) + (a->x_k % 16 ? 150 : 0);
+	return !hzi_cuda_vlut_d4_f16_in_place(a) ? 230 :
+	       (a->batch % box_columns ? 450 : 230) + (a->x_k % 16 ? 150 : 0);
 }
 
 /*
@@ -92,6 +93,42 @@ static struct plan plan_of(const struct hz_context *ctx, const struct hzi_vlut_g
 	return best;
 }
 
+bool hzi_cuda_vlut_d4_f16_in_place(const struct hzi_vlut_gemm_args *a)
+{
+	return (uintptr_t)a->x % 16 == 0 && a->x_b == 1 && a->x_k % 8 == 0 &&
+	       a->x_k >= a->batch && a->x_k < INT32_MAX;
+}
+
+/* Columns of a row of copied x: whole boxes */
+static int64_t pitch_of(const struct hzi_vlut_gemm_args *a)
+{
+	return round_up(a->batch, a->batch <= 16 ? 16 : a->batch <= 32 ? 32 : 64);
+}
+
+size_t hzi_cuda_vlut_d4_f16_wgmma_workspace(const struct hz_context *ctx, const void *args)
+{
+	const struct hzi_vlut_gemm_args *const a = args;
+
+	(void)ctx;
+	return hzi_cuda_vlut_d4_f16_in_place(a) ? 0 : (size_t)(a->w.k * pitch_of(a)) * 2;
+}
+
+/* Copies x to the workspace. */
+static int copy_x(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+{
+	const struct hzi_vlut_d4_x p = {
+		.x = a->x, .rows = ctx->workspace, .x_k = a->x_k, .x_b = a->x_b,
+		.pitch = pitch_of(a), .k = (int32_t)a->w.k, .batch = (int32_t)a->batch,
+	};
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(a->w.k, HZI_VLUT_D4_X_TILE),
+			 (unsigned)ceil_div(p.pitch, HZI_VLUT_D4_X_TILE)},
+		.block = {HZI_VLUT_D4_X_THREADS}, .early = true,
+	};
+
+	return hzi_cuda_launch(ctx, name, HZI_KERNEL_vlut_d4_x, &launch, &p, sizeof(p));
+}
+
 const char *hzi_cuda_vlut_d4_f16_wgmma_unsupported(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_vlut_gemm_args *const a = args;
@@ -100,9 +137,6 @@ const char *hzi_cuda_vlut_d4_f16_wgmma_unsupported(const struct hz_context *ctx,
 	(void)ctx;
 	if (why)
 		return why;
-	if ((uintptr_t)a->x % 16 || a->x_b != 1 || a->x_k % 8 || a->x_k < a->batch ||
-	    a->x_k >= INT32_MAX)
-		return "the rows of x are not contiguous and 16-byte aligned";
 	return a->w.k % 8 ? "k is not a multiple of 8" :
 	       a->batch > 1 << 20 ? "more than 2^20 columns" : NULL;
 }
@@ -115,6 +149,8 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 	const struct kernel *k = plan.kernel;
 	const int64_t chunks = ceil_div(a->w.k, HZI_VLUT_D4_WGMMA_CHUNK);
 	const int64_t bitfield_chunks = hzi_cuda_vlut_d4_bitfield_chunks(&a->w);
+	const bool in_place = hzi_cuda_vlut_d4_f16_in_place(a);
+	const int64_t x_k = in_place ? a->x_k : pitch_of(a);
 	const int ring_bytes = k->stages * (k->stage_bytes + 16);
 	struct hzi_vlut_d4_f16_wgmma p = {
 		.row_scale = a->w.row_scale, .y = a->y, .row_scale_step = a->w.row_scale_step,
@@ -122,6 +158,7 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 		.batch = (int32_t)a->batch, .y_dtype = a->y_dtype, .split = plan.split,
 		.scale = l->rule.scale[0],
 		.y_vectorized = a->y_b == 1 && a->y_i % 4 == 0 && (uintptr_t)a->y % 8 == 0,
+		.rows_first = a->y_b != 1,
 	};
 	const struct hzi_launch launch = {
 		.grid = {(unsigned)(plan.row_tiles * plan.split), (unsigned)plan.column_tiles},
@@ -137,8 +174,11 @@ int hzi_cuda_vlut_d4_f16_wgmma(struct hz_context *ctx, const void *args)
 		p.minus_offset[i] = (uint32_t)(o > 0 ? 0x8000 | o : -o) * 0x10001u;
 		p.has_offset |= o != 0;
 	}
-	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.x, a->x, 2 * a->batch, a->w.k / 8,
-					16 * a->x_k, 8, 2 * a->x_k,
+	if (!in_place)
+		HZ_CHECK(copy_x(ctx, a));
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.x, in_place ? a->x : ctx->workspace,
+					2 * (in_place ? a->batch : x_k), a->w.k / 8,
+					16 * x_k, 8, 2 * x_k,
 					k->columns < 64 ? 2 * k->columns : 128,
 					HZI_VLUT_D4_WGMMA_CHUNK / 8, 8));
 	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, name, &p.codes, a->w.packed, 128,

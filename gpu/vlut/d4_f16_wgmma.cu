@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Codes are decoded by bitwise logic (d4_bitfield.cuh) to f16 in registers, the A operand of wgmma.
- * x, row-major in k, is the B operand as TMA stores it. Step i of a chunk multiplies coordinate i
+ * x, row-major in k, which vlut_d4_x copies it to, is the B operand as TMA stores it. Step i of a chunk multiplies coordinate i
  * of all its lattice blocks, that is rows i and 4 + i of every 8 of k; TMA therefore loads x as
  * planes of rows that are 8 apart. One warp issues TMA loads, the others multiply; warpgroups have
  * different rows, or different chunks of k. Splits of k are the blocks of a cluster, which add
@@ -267,10 +267,12 @@ struct d4_f16_wgmma_block {
 			cluster_release(warp);
 		}
 
-		const int begin_row = ROWS * part / p.split, end_row = ROWS * (part + 1) / p.split;
+		const int begin_row = ROWS * part / p.split;
+		const int rows = ROWS * (part + 1) / p.split - begin_row;
 
-		for (int i = threadIdx.x; i < (end_row - begin_row) * VECTORS; i += WARPS * 32) {
-			const int row = begin_row + i / VECTORS, column = i % VECTORS * 4;
+		for (int i = threadIdx.x; i < rows * VECTORS; i += WARPS * 32) {
+			const int row = begin_row + (p.rows_first ? i % rows : i / VECTORS);
+			const int column = (p.rows_first ? i / rows : i % VECTORS) * 4;
 			const int b = blockIdx.y * COLUMNS + column;
 			const float *const at = partials + row * ACC_PITCH + column;
 			float s[4] = {};
@@ -337,6 +339,33 @@ struct d4_f16_wgmma_block {
 #else
 #define BODY(...) { }
 #endif
+
+/* A tile goes through shared memory, since one side is contiguous along k, the other along columns. */
+extern "C" __global__ void __launch_bounds__(HZI_VLUT_D4_X_THREADS)
+vlut_d4_x(const __grid_constant__ hzi_vlut_d4_x p)
+{
+#if HAVE_WGMMA
+	constexpr int SIDE = HZI_VLUT_D4_X_TILE, STEP = HZI_VLUT_D4_X_THREADS / SIDE;
+	__shared__ uint16_t tile[SIDE][SIDE + 2];
+	const int lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+	const int64_t k0 = (int64_t)blockIdx.x * SIDE, b0 = (int64_t)blockIdx.y * SIDE;
+
+	pdl_launch_dependents();
+	pdl_wait();
+#pragma unroll
+	for (int i = 0; i < SIDE; i += STEP) {
+		const int64_t k = k0 + lane, b = b0 + i + first;
+
+		tile[i + first][lane] = k < p.k && b < p.batch ? p.x[k * p.x_k + b * p.x_b] : 0;
+	}
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < SIDE; i += STEP) {
+		if (k0 + i + first < p.k && b0 + lane < p.pitch)
+			p.rows[(k0 + i + first) * p.pitch + b0 + lane] = tile[lane][i + first];
+	}
+#endif
+}
 
 #define THREADS_OF(columns, row_groups, warpgroups, k_warpgroups, stages, registers) \
 	HZI_VLUT_D4_WGMMA_THREADS(warpgroups, k_warpgroups, registers)

@@ -28,10 +28,24 @@ struct hzi_vlut_d4_f16_wgmma {
 	uint32_t minus_offset[8];
 	float scale;
 	int32_t y_vectorized;		/* y is f16, and four columns are 8 aligned bytes */
-	int32_t pad_[4];
+	int32_t rows_first;		/* of y are contiguous, not columns */
+	int32_t pad_[3];
 };
 
 static_assert(sizeof(struct hzi_vlut_d4_f16_wgmma) == 384, "the same layout for C and CUDA");
+
+/* vlut_d4_x: x of any strides as rows of k, `pitch` columns each, those beyond `batch` 0 */
+#define HZI_VLUT_D4_X_TILE 64		/* k and columns of a block */
+#define HZI_VLUT_D4_X_THREADS 256
+
+struct hzi_vlut_d4_x {
+	const uint16_t *x;
+	uint16_t *rows;
+	int64_t x_k, x_b, pitch;
+	int32_t k, batch;
+};
+
+static_assert(sizeof(struct hzi_vlut_d4_x) == 48, "the same layout for C and CUDA");
 
 /*
  * Tile of a kernel: columns; groups of 64 rows that a warpgroup processes one after another;

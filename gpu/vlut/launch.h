@@ -166,6 +166,9 @@ HZI_VLUT_ROUTE(vlut_via_f16);
 HZI_VLUT_ROUTE(vlut_via_qgemm);
 HZI_VLUT_ROUTE(vlut_generic);
 
+/* d4_f16_wgmma.c: x is read without a copy. */
+bool hzi_cuda_vlut_d4_f16_in_place(const struct hzi_vlut_gemm_args *a);
+
 /* Routes of vlut_gemm2; args: struct hzi_vlut_gemm2_args */
 HZI_VLUT_ROUTE(vlut2_table);
 HZI_VLUT_ROUTE(vlut2_via_f16);

@@ -370,6 +370,16 @@ static const struct packed_row packed_table[] = {	/* D4 */
 	{"the coarser level", 1, HZ_F16, HZ_F32, 64, 1, "vlut_generic_f32", 1, 0, 1008},
 };
 
+/* x by rows: copied for the kernels of columns where there are many products */
+static const struct packed_row row_table[] = {
+	{"32 rows", 0, HZ_F16, HZ_F16, 4096, 32, "vlut_d4_wgmma_f16_64x32", 128, 2, 4096},
+	{"64 rows by more", 0, HZ_F16, HZ_F16, 11008, 64, "vlut_d4_x vlut_d4_f16_wgmma_192x64", 116, 2,
+	 4096},
+	{"9 rows by more", 0, HZ_F16, HZ_F32, 8192, 9, "vlut_d4_x vlut_d4_f16_wgmma_128x16", 128,
+	 2, 4096},
+	{"200 rows by more", 0, HZ_F16, HZ_F16, 11008, 200, "vlut_d4_wgmma_f16_128x256", 86, 0, 4096},
+};
+
 static void test_packed(void)
 {
 	const hz_lattice_opts o = {.kind = HZ_LATTICE_D, .q = 4, .levels = 2};
@@ -379,6 +389,8 @@ static void test_packed(void)
 	w.codes.stride[1] = 2 * 60;
 	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_d4_bitfield_pack", packed_table,
 		     sizeof(packed_table) / sizeof(*packed_table), false);
+	test_packing("D4 by columns", &o, &w, 64 * 512, "vlut_d4_bitfield_pack", row_table,
+		     sizeof(row_table) / sizeof(*row_table), true);
 }
 
 /* Of points too far from 0 for bit fields: rows of codes */

@@ -628,44 +628,44 @@ KERNEL(vlut_table2_lookup_s32, hzi_vlut_table2)
 
 /* ---- Conversion of s32 accumulators ---------------------------------------------------------- */
 
+/* A tile goes through shared memory, so that y is stored along its contiguous dimension. */
 KERNEL(vlut_epilogue_s32, hzi_vlut_epilogue)
 {
-	constexpr int EACH = HZI_VLUT_EPILOGUE_TILE * HZI_VLUT_EPILOGUE_TILE / THREADS;
-	const int64_t x =
-		(int64_t)blockIdx.x * HZI_VLUT_EPILOGUE_TILE + threadIdx.x % HZI_VLUT_EPILOGUE_TILE;
-	const int64_t y0 =
-		(int64_t)blockIdx.y * HZI_VLUT_EPILOGUE_TILE + threadIdx.x / HZI_VLUT_EPILOGUE_TILE;
-	const int64_t step = (int64_t)gridDim.y * HZI_VLUT_EPILOGUE_TILE;
-	const int64_t width = p.columns_fastest ? p.columns : p.rows,
-		      height = p.columns_fastest ? p.rows : p.columns;
+	constexpr int SIDE = HZI_VLUT_EPILOGUE_TILE;
+	__shared__ int32_t sums[SIDE][SIDE + 1];
+	const int lane = threadIdx.x % SIDE, warp = threadIdx.x / SIDE;
+	const int64_t j0 = (int64_t)blockIdx.x * SIDE;
 
-	for (int64_t first = y0; x < width && first < height; first += step) {
-		int32_t sum[EACH];
-
+	for (int64_t i0 = (int64_t)blockIdx.y * SIDE; i0 < p.rows;
+	     i0 += (int64_t)gridDim.y * SIDE) {
 #pragma unroll
-		for (int e = 0; e < EACH; e++) {
-			const int64_t y = first + e * (HZI_VLUT_EPILOGUE_TILE / EACH);
-			const int64_t i = p.columns_fastest ? y : x, j = p.columns_fastest ? x : y;
+		for (int k = 0; k < SIDE * SIDE / THREADS; k++) {
+			const int e = k * (THREADS / SIDE) + warp;
 
-			sum[e] = y < height ? p.sums[i * p.sums_i + j * p.sums_j] : 0;
+			if (i0 + e < p.rows && j0 + lane < p.columns)
+				sums[e][lane] = p.sums[(i0 + e) * p.sums_i + j0 + lane];
 		}
+		__syncthreads();
 #pragma unroll
-		for (int e = 0; e < EACH; e++) {
-			const int64_t y = first + e * (HZI_VLUT_EPILOGUE_TILE / EACH);
-			const int64_t i = p.columns_fastest ? y : x, j = p.columns_fastest ? x : y;
+		for (int k = 0; k < SIDE * SIDE / THREADS; k++) {
+			const int e = k * (THREADS / SIDE) + warp;
+			const int row = p.columns_fastest ? e : lane;
+			const int column = p.columns_fastest ? lane : e;
+			const int64_t i = i0 + row, j = j0 + column;
 			double f = p.factor;
 			float v;
 
-			if (y >= height)
-				break;
+			if (i >= p.rows || j >= p.columns)
+				continue;
 			if (p.column_scale)
 				f = __dmul_rn(f, p.column_scale[j * p.column_scale_step]);
 			/* Adding 0.0 makes -0 a 0, as on the CPU. */
-			v = __double2float_rn(__fma_rn(sum[e], f, 0.0));
+			v = __double2float_rn(__fma_rn(sums[row][column], f, 0.0));
 			if (p.row_scale)
 				v = __fmul_rn(v, p.row_scale[i * p.row_scale_step]);
 			store_any(p.y_dtype, p.y, i * p.y_i + j * p.y_j, v);
 		}
+		__syncthreads();
 	}
 }
 

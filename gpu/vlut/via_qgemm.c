@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "gpu/runtime/cuda.h"
 #include "gpu/lattice/launch.h"
@@ -17,6 +18,7 @@
 #include "lib/qgemm/qgemm.h"
 
 #define SLAB_BYTES ((int64_t)128 << 20)	/* of points per slab */
+#define LAUNCH_BYTES 12000000		/* moved in the time of a launch: fitted on an H200 */
 #define MAX_K (INT32_MAX / (128 * 128))	/* accumulators fit s32 */
 
 /* Integers of a row; bytes from row to row, for whole lattice blocks */
@@ -30,29 +32,63 @@ static int64_t pitch_of(const hz_lattice *l, const struct hzi_coded *w)
 	return round_up(w->blocks * l->rule.embed, 16);
 }
 
+/* The largest |p - o| */
+static int64_t reach_of(const hz_lattice *l)
+{
+	int32_t offset = 0;
+
+	for (int i = 0; i < l->rule.embed; i++)
+		offset = (int32_t)max_of(offset, abs(l->rule.offset[i]));
+	return l->point_max + offset;
+}
+
+/* What a product of p - o of both sides is multiplied by */
+static double factor_of(const struct hz_vlut *v)
+{
+	return (double)v->w->rule.scale[0] * v->x->rule.scale[0] / v->unit;
+}
+
+/*
+ * Whether x by W is one GEMM, to y whose rows are those of x: its epilogue rounds once, as
+ * vlut_epilogue_s32 does, if f32 holds all sums and there is one factor. It packs W, and not x: it
+ * moves more bytes of points, and none of sums.
+ */
+static bool is_direct(const struct hzi_vlut_gemm_args *g, const struct hzi_coded *x)
+{
+	const struct hz_vlut *v = g->vlut;
+
+	if (!x || g->y_dtype == HZ_S32 || g->y_i != 1 || g->w.row_scale || x->row_scale)
+		return false;
+	return factor_of(v) > 0 && (float)factor_of(v) == factor_of(v) &&
+	       integers_of(v->w, &g->w) * reach_of(v->w) * reach_of(v->x) <= 1 << 24 &&
+	       2 * integers_of(v->w, &g->w) * (g->w.rows - g->batch) <=
+		       8 * g->w.rows * g->batch + LAUNCH_BYTES;
+}
+
 /*
  * True if vlut_epilogue_s32 converts the accumulators; with a dense x the epilogue of qgemm does.
+ * x: the coded x, or NULL
  */
-static bool converts_sums(const struct hzi_vlut_gemm_args *g)
+static bool converts_sums(const struct hzi_vlut_gemm_args *g, const struct hzi_coded *x)
 {
-	return g->vlut->x && g->y_dtype != HZ_S32;
+	return x && g->y_dtype != HZ_S32 && !is_direct(g, x);
 }
 
 /*
  * Bytes of a row of accumulators in the workspace; 0: y itself holds them. The GEMM is slow for sums
  * that are not contiguous along its columns.
  */
-static int64_t acc_pitch(const struct hzi_vlut_gemm_args *g)
+static int64_t acc_pitch(const struct hzi_vlut_gemm_args *g, const struct hzi_coded *x)
 {
-	return converts_sums(g) && (g->y_dtype != HZ_F32 || g->y_b != 1) ?
+	return converts_sums(g, x) && (g->y_dtype != HZ_F32 || g->y_b != 1) ?
 		       round_up(4 * g->batch, 16) : 0;
 }
 
 /* Rows of W per slab */
-static int64_t slab_of(const struct hzi_vlut_gemm_args *g)
+static int64_t slab_of(const struct hzi_vlut_gemm_args *g, const struct hzi_coded *x)
 {
 	const hz_lattice *l = g->vlut->w;
-	const int64_t pitch = max_of(pitch_of(l, &g->w), acc_pitch(g));
+	const int64_t pitch = max_of(pitch_of(l, &g->w), acc_pitch(g, x));
 	const int64_t rows = SLAB_BYTES / pitch / 256 * 256;
 
 	/* Packed bits are tiles of rows, decoded in one slab. */
@@ -103,64 +139,73 @@ static bool is_point(const hz_lattice *l, const struct hzi_coded *w)
 	return !hzi_lattice_has_t(l);
 }
 
-/* The product of `a`, `rows` decoded rows of w, and x of s8 */
-static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const void *a,
-				     int64_t rows, int64_t k)
+/* The product of `a`, `rows` decoded rows of w, and x of s8; is_direct(): of x and `a` */
+static struct hzi_qgemm_args product(const struct hzi_vlut_gemm_args *g, const struct hzi_coded *x,
+				     const void *a, int64_t rows, int64_t k)
 {
 	const hz_lattice *l = g->vlut->w;
-	const bool is_s32 = g->y_dtype == HZ_S32 || converts_sums(g);
-
-	return (struct hzi_qgemm_args){
+	const bool is_s32 = g->y_dtype == HZ_S32 || converts_sums(g, x);
+	struct hzi_qgemm_args t = {
 		.a = a, .b = g->x, .c = g->y, .a_dtype = HZ_S8, .b_dtype = HZ_S8,
 		.c_dtype = is_s32 ? HZ_S32 : g->y_dtype, .layout = HZI_QGEMM_LAYOUT_CUDA, .m = rows,
 		.n = g->batch,
 		.k = k, .a_m = pitch_of(l, &g->w), .a_k = 1, .b_k = g->x_k, .b_n = g->x_b,
 		.c_m = g->y_i, .c_n = g->y_b, .rows = rows, .reach = k * 128 * 128,
 		.identity = is_s32, .mult = {1 << 30, 30}, .a_scale = 1,
-		.b_scale = (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) * l->rule.scale[0],
+		.b_scale = x ? (float)factor_of(g->vlut) :
+			   (l->rule.kind == HZ_LATTICE_E8 ? 0.5f : 1.0f) * l->rule.scale[0],
 		.c_scale = 1, .a_scales = is_s32 ? NULL : g->w.row_scale,
 		.scale_step = 1, .min = INT32_MIN, .max = INT32_MAX, .fmin = -INFINITY,
 		.fmax = INFINITY,
 	};
+
+	if (!is_direct(g, x))
+		return t;
+	t.a = g->x;
+	t.b = a;
+	t.m = t.rows = g->batch;
+	t.n = rows;
+	t.a_m = g->x_b;
+	t.b_k = 1;
+	t.b_n = pitch_of(l, &g->w);
+	t.c_m = g->y_b;
+	t.c_n = 1;
+	return t;
 }
 
-static size_t product_bytes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a)
+static size_t product_bytes(const struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
+			    const struct hzi_coded *x)
 {
 	const hz_lattice *l = a->vlut->w;
-	const struct hzi_qgemm_args g = product(a, NULL, slab_of(a), integers_of(l, &a->w));
+	const struct hzi_qgemm_args g = product(a, x, NULL, slab_of(a, x), integers_of(l, &a->w));
 
 	return (size_t)round_up((int64_t)hzi_cuda_qgemm_workspace(ctx, &g), 256);
 }
 
-static size_t points_bytes(const struct hzi_vlut_gemm_args *a)
+static size_t points_bytes(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *x)
 {
-	return (size_t)round_up(slab_of(a) * pitch_of(a->vlut->w, &a->w), 256);
+	return (size_t)round_up(slab_of(a, x) * pitch_of(a->vlut->w, &a->w), 256);
 }
 
-static size_t acc_bytes(const struct hzi_vlut_gemm_args *a)
+static size_t acc_bytes(const struct hzi_vlut_gemm_args *a, const struct hzi_coded *x)
 {
-	return (size_t)round_up(slab_of(a) * acc_pitch(a), 256);
+	return (size_t)round_up(slab_of(a, x) * acc_pitch(a, x), 256);
 }
 
 /* Converts the accumulators of product g to y. */
 static int convert_sums(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 			const struct hzi_coded *x, const struct hzi_qgemm_args *g)
 {
-	const struct hz_vlut *v = a->vlut;
 	const struct hzi_vlut_epilogue s = {
 		.sums = g->c, .y = a->y, .row_scale = a->w.row_scale, .column_scale = x->row_scale,
-		.rows = g->m, .columns = g->n, .sums_i = g->c_m, .sums_j = g->c_n, .y_i = a->y_i,
-		.y_j = a->y_b, .row_scale_step = a->w.row_scale_step,
-		.column_scale_step = x->row_scale_step,
-		.factor = (double)v->w->rule.scale[0] * v->x->rule.scale[0] / v->unit,
+		.rows = g->m, .columns = g->n, .sums_i = g->c_m, .y_i = a->y_i, .y_j = a->y_b,
+		.row_scale_step = a->w.row_scale_step, .column_scale_step = x->row_scale_step,
+		.factor = factor_of(a->vlut),
 		.y_dtype = a->y_dtype, .columns_fastest = a->y_b < a->y_i,
 	};
-
-	const int64_t width = s.columns_fastest ? s.columns : s.rows,
-		      down = s.columns_fastest ? s.rows : s.columns;
 	const struct hzi_launch launch = {
-		.grid = {(unsigned)ceil_div(width, HZI_VLUT_EPILOGUE_TILE),
-			 (unsigned)min_of(ceil_div(down, HZI_VLUT_EPILOGUE_TILE), 65535)},
+		.grid = {(unsigned)ceil_div(s.columns, HZI_VLUT_EPILOGUE_TILE),
+			 (unsigned)min_of(ceil_div(s.rows, HZI_VLUT_EPILOGUE_TILE), 65535)},
 		.block = {HZI_VLUT_THREADS},
 	};
 
@@ -174,8 +219,8 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 {
 	const hz_lattice *l = a->vlut->w;
 	const struct hzi_coded w = hzi_cuda_vlut_code_view(l, &a->w);
-	const int64_t step = slab_of(a), size = (int64_t)hz_dtype_size(w.code_dtype);
-	char *workspace = (char *)ctx->workspace + product_bytes(ctx, a);
+	const int64_t step = slab_of(a, x), size = (int64_t)hz_dtype_size(w.code_dtype);
+	char *workspace = (char *)ctx->workspace + product_bytes(ctx, a, x);
 	struct hzi_vlut_gemm_args part = *a;
 
 	part.w = w;
@@ -187,14 +232,17 @@ static int multiply(struct hz_context *ctx, const struct hzi_vlut_gemm_args *a,
 		part.w.row_scale = w.row_scale ? w.row_scale + row * w.row_scale_step : NULL;
 		part.y = (char *)a->y + row * a->y_i * (int64_t)hz_dtype_size(a->y_dtype);
 		HZ_CHECK(decode(ctx, l, &part.w, workspace));
-		g = product(&part, workspace, part.w.rows, integers_of(l, &w));
-		if (acc_pitch(a)) {
-			g.c = workspace + points_bytes(a);
-			g.c_m = acc_pitch(a) / 4;
+		g = product(a, x, workspace, part.w.rows, integers_of(l, &w));
+		g.c = part.y;
+		if (g.a_scales)
+			g.a_scales = part.w.row_scale;
+		if (acc_pitch(a, x)) {
+			g.c = workspace + points_bytes(a, x);
+			g.c_m = acc_pitch(a, x) / 4;
 			g.c_n = 1;
 		}
 		HZ_CHECK(hzi_cuda_qgemm(ctx, &g));
-		if (converts_sums(a))
+		if (converts_sums(a, x))
 			HZ_CHECK(convert_sums(ctx, &part, x, &g));
 	}
 	return HZ_OK;
@@ -225,7 +273,7 @@ const char *hzi_cuda_vlut_via_qgemm_unsupported(const struct hz_context *ctx, co
 
 size_t hzi_cuda_vlut_via_qgemm_workspace(const struct hz_context *ctx, const void *args)
 {
-	return product_bytes(ctx, args) + points_bytes(args);
+	return product_bytes(ctx, args, NULL) + points_bytes(args, NULL);
 }
 
 int hzi_cuda_vlut_via_qgemm(struct hz_context *ctx, const void *args)
@@ -273,7 +321,8 @@ size_t hzi_cuda_vlut2_via_qgemm_workspace(const struct hz_context *ctx, const vo
 	const struct hzi_vlut_gemm2_args *const a = args;
 	const struct hzi_vlut_gemm_args one = one_sided(a, NULL);
 
-	return product_bytes(ctx, &one) + points_bytes(&one) + acc_bytes(&one) +
+	return product_bytes(ctx, &one, &a->x) + points_bytes(&one, &a->x) +
+	       acc_bytes(&one, &a->x) +
 	       (size_t)(a->x.rows * pitch_of(a->vlut->x, &a->x));
 }
 
@@ -283,8 +332,8 @@ int hzi_cuda_vlut2_via_qgemm(struct hz_context *ctx, const void *args)
 	const hz_lattice *l = a->vlut->x;
 	const struct hzi_coded x = hzi_cuda_vlut_code_view(l, &a->x);
 	struct hzi_vlut_gemm_args one = one_sided(a, NULL);
-	char *points = (char *)ctx->workspace + product_bytes(ctx, &one) + points_bytes(&one) +
-		       acc_bytes(&one);
+	char *points = (char *)ctx->workspace + product_bytes(ctx, &one, &a->x) +
+		       points_bytes(&one, &a->x) + acc_bytes(&one, &a->x);
 
 	one.x = points;
 	HZ_CHECK(decode(ctx, l, &x, points));

@@ -122,13 +122,13 @@ struct hzi_vlut_table2 {
  */
 #define HZI_VLUT_EPILOGUE_TILE 32	/* rows and columns of a block's tile */
 struct hzi_vlut_epilogue {
-	const int32_t *sums;		/* element i * sums_i + j * sums_j */
+	const int32_t *sums;		/* element i * sums_i + j */
 	void *y;
 	const float *row_scale, *column_scale;	/* or NULL */
 	int64_t rows, columns;
-	int64_t sums_i, sums_j, y_i, y_j, row_scale_step, column_scale_step;
+	int64_t sums_i, y_i, y_j, row_scale_step, column_scale_step;
 	double factor;
-	int32_t y_dtype, columns_fastest;	/* grid x: tiles of columns, else of rows */
+	int32_t y_dtype, columns_fastest;	/* of y; grid x: tiles of columns, y: of rows */
 };
 
 /* vlut_pack: copies codes to rows of row_bytes, then T to rows of t_bytes. */
@@ -143,7 +143,7 @@ struct hzi_vlut_pack {
 
 static_assert(sizeof(struct hzi_vlut_coded) == 1032, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_table2) == 2208, "the same layout for C and CUDA");
-static_assert(sizeof(struct hzi_vlut_epilogue) == 112, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_vlut_epilogue) == 104, "the same layout for C and CUDA");
 static_assert(sizeof(struct hzi_vlut_generic2_mapped) == 20952, "the same layout for C and CUDA");
 
 #endif

@@ -501,6 +501,7 @@ static void test_gemm2(void)
 	hz_coded w = {.k = 1024}, u = {.k = 1024};
 	hz_tensor whole = by_columns(y, HZ_S32, 640, 100);
 	hz_tensor real = by_columns(y, HZ_F32, 640, 100);
+	const hz_tensor row_scale = hz_tensor_1d(scales, HZ_F32, HZ_CUDA, 640);
 	struct hzi_vlut_table2 p;
 	hz_packed packed_w, packed_u;
 
@@ -519,13 +520,22 @@ static void test_gemm2(void)
 	is_str(taken(), "lattice_decode_d4_f16 vlut_d4_wgmma_f16_64x64",
 	       "skinny GEMM: decoded in the kernel");
 	is_int(last()->grid[0] * 100 + last()->grid[1], 4002, "tiles");
-	for (int rows = 511; rows < 513; rows++) {
+	for (int rows = 639; rows < 641; rows++) {
 		u.codes.shape[0] = rows;
 		real = by_columns(y, HZ_F32, 640, rows);
 		is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "packed, by %d rows", rows);
-		is_int(strstr(taken(), "vlut_epilogue_s32") != NULL, rows == 512,
-		       "by bytes from 512 on");
+		is_int(strstr(taken(), "vlut_epilogue_s32") != NULL, rows == 640,
+		       "by bytes from 640 on");
 	}
+	real = hz_tensor_2d(y, HZ_BF16, HZ_CUDA, 640, 640);
+	u.codes.shape[0] = 640;
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "rows of y");
+	is_str(taken(), "lattice_decode_d4_s8 vlut_d4_bitfield_points_s8 qgemm_pack_rows "
+	       "qgemm_skinny_64_s8", "x by W, floats by its epilogue");
+	w.row_scale = &row_scale;
+	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "rows of y, scales of W");
+	has_str(taken(), "qgemm_skinny_64_s8 vlut_epilogue_s32", "W by x");
+	w = packed_as(v, 640, 1024, scales, &packed_w);
 	u = packed_as(v, 100, 1024, x, &packed_u);
 	real = by_columns(y, HZ_F32, 640, 100);
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &real), HZ_OK, "both packed");
@@ -586,8 +596,10 @@ static void test_a2(void)
 	turned.stride[0] = 640;
 	turned.stride[1] = 1;
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &turned), HZ_OK, "y by rows");
-	taken();
-	is_int(last()->grid[0] * 1000 + last()->grid[1], 20004, "blocks of rows and of columns");
+	is_str(taken(),
+	       "lattice_decode_a2 lattice_decode_a2 qgemm_pack_rows qgemm_skinny_64_s8",
+	       "floats by its epilogue");
+	is_int(last()->grid[0], 10, "blocks of columns of y");
 	w.codes.shape[0] = 500;
 	u.codes.shape[0] = 65660;
 	is_int(hz_vlut_gemm2(ctx, v, &w, &u, &y16), HZ_OK, "y of 16 bits: %s", hz_errmsg(ctx));

@@ -286,7 +286,7 @@ HZI_BOTH void hzi_quant_params(float lo, float hi, int32_t q_dtype, uint32_t fla
 	}
 	/* The code that is farthest from the zero point dequantizes to a finite number. */
 	steps = *zero - qmin > codes / 2 ? *zero - qmin : qmin + codes - *zero;
-	if ((double)*scale * steps > most)
+	if (*scale > 0x1p119f && (double)*scale * steps > most)	/* steps < 2^8 */
 		*scale = (float)hzi_divide(0x1.fffffcp127, steps);	/* FLT_MAX - 2^104 */
 }
 

@@ -4,11 +4,11 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Codes are decoded by bitwise logic (d4_bitfield.cuh) to f16 in registers, the A operand of wgmma.
- * x, row-major in k, which vlut_d4_x copies it to, is the B operand as TMA stores it. Step i of a chunk multiplies coordinate i
- * of all its lattice blocks, that is rows i and 4 + i of every 8 of k; TMA therefore loads x as
- * planes of rows that are 8 apart. One warp issues TMA loads, the others multiply; warpgroups have
- * different rows, or different chunks of k. Splits of k are the blocks of a cluster, which add
- * their accumulators in a fixed order.
+ * x, row-major in k, is the B operand as TMA stores it; other x is copied by vlut_d4_x first. Step i
+ * of a chunk multiplies coordinate i of all its lattice blocks, that is rows i and 4 + i of every 8
+ * of k; TMA therefore loads x as planes of rows that are 8 apart. One warp issues TMA loads, the
+ * others multiply; warpgroups have different rows, or different chunks of k. Splits of k are the
+ * blocks of a cluster, which add their accumulators in a fixed order.
  */
 #include "gpu/device/shared.cuh"
 #include "gpu/device/tma.cuh"
@@ -340,7 +340,7 @@ struct d4_f16_wgmma_block {
 #define BODY(...) { }
 #endif
 
-/* A tile goes through shared memory, since one side is contiguous along k, the other along columns. */
+/* A tile goes through shared memory: one side is contiguous along k, the other along columns. */
 extern "C" __global__ void __launch_bounds__(HZI_VLUT_D4_X_THREADS)
 vlut_d4_x(const __grid_constant__ hzi_vlut_d4_x p)
 {

@@ -134,8 +134,8 @@ enum { TABLE2, VIA_QGEMM2, VIA_F16_2, GENERIC2 };
 /*
  * From this many rows of x on, s8 is faster than f16 for packed D4, which the f16 GEMM decodes
  * itself. Microseconds of s8 and f16 on an H200: W 4096 x 4096 by 16 rows: 28, 13; by 256: 38, 27;
- * by 512: 45, 42; by 1024: 56, 67; W 2048 x 4096 by 512 rows: 30, 27; by 1024: 34, 42. For all other
- * codes s8 is at least as fast with any number of rows.
+ * by 512: 45, 42; by 1024: 56, 67; W 2048 x 4096 by 512 rows: 30, 27; by 1024: 34, 42. For all
+ * other codes s8 is at least as fast with any number of rows.
  */
 #define VIA_QGEMM_ROWS 640
 

@@ -19,8 +19,6 @@ const char *hzi_cuda_mhc_coef_input_fused_unsupported(const struct hz_context *c
 		return why;
 	if (a->s.channels > HZI_MHC_INPUT_FUSED_CHANNELS * HZI_MHC_INPUT_FUSED_BLOCKS)
 		return "more than 4096 channels";
-	if ((uintptr_t)a->phi % 8 != 0 || (uintptr_t)a->gain % 8 != 0)
-		return "phi or gain is not 8-byte aligned";
 	if (!hzi_cuda_mhc_has_tensor_map(hzi_cuda_mhc_coef_x(a), &a->s, 4))
 		return "x has no tensor map: rows overlap, are unaligned or too far apart";
 	if (!hzi_cuda_mhc_is_aligned(&a->u, a->s.dtype) ||
@@ -62,7 +60,7 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 		.alpha = {a->alpha[0], a->alpha[1], a->alpha[2]}, .bias = a->bias,
 		.saved = a->saved, .rule = a->rule, .tokens = a->s.tokens,
 		.channels = a->s.channels, .ranks = 2,	/* st.async needs a cluster */
-		.dtype = a->s.dtype,
+		.dtype = a->s.dtype, .phi_by_tma = (uintptr_t)a->phi % 16 == 0,
 	};
 	const struct hzi_mhc_array *x = posts ? &post->x : &a->x;
 	struct hzi_launch how = {
@@ -77,6 +75,10 @@ static int launch(struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
 			    HZI_MHC_INPUT_FUSED_BOX);
 	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.x_map, x, &a->s, 4,
 					      HZI_MHC_INPUT_FUSED_TILE, 4));
+	if (p.phi_by_tma)
+		HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, "mhc_pre", &p.phi_map, a->phi,
+						4 * p.channels, a->rule.m, 16 * p.channels, 4,
+						4 * p.channels, 128, HZI_MHC_FOUR_ROWS, 4));
 	if (posts) {
 		p.x.data = NULL;
 		HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, "mhc_pre", &p.f_map, &post->f, &a->s, 1,

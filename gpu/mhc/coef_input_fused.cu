@@ -4,8 +4,9 @@
  * SPDX-License-Identifier: BSD-2-Clause
  *
  * Clusters stride over tiles of 8 tokens; each block of a cluster has a slice of the channels of
- * all four streams. phi of the slice, in two terms of bf16, stays in registers of the warps that
- * project. A tile passes through the specialized warps of a block, synchronized by mbarriers:
+ * all four streams. phi of the slice comes by TMA, before x since all wait for it, and stays in
+ * registers of the warps that project, in two terms of bf16. A tile passes through the specialized
+ * warps of a block, synchronized by mbarriers:
  *
  *     load (1 warp)      TMA of all streams
  *     mix (4)            streams after a branch, if the call has to make them, in place
@@ -13,12 +14,13 @@
  *     reduce (1)         adds these and sends them to the block that owns the tile
  *     make p (1)         p of the tiles that this block owns, sent to all blocks
  *     mix                u of the tile, which is still in shared memory: x is read once
- *     make the rest (1)  the other coefficients, one token a lane, off the critical path
+ *     make the rest (1)  the other coefficients, one token a lane, off the critical path; those of
+ *                        the last tiles by the warps that project
  *
  * The order of summation is fixed: channels of a warp, warps, blocks.
  */
 #define HZI_MHC_COMMON_RULES
-#include "gpu/mhc/coef.cuh"
+#include "gpu/mhc/coef_lanes.cuh"
 #include "gpu/mhc/coef_input_fused.h"
 
 /* Only sm_90a has this code. */
@@ -35,6 +37,7 @@
 #define BOX_BYTES (TILE * 2 * HZI_MHC_INPUT_FUSED_BOX)	/* bytes of a box, one stream */
 #define ROW 28				/* sums of a token, and 4 partial sums of squares */
 #define BATCH 32			/* tokens in a batch of the other coefficients */
+#define PHI_BYTES (4 * HZI_MHC_FOUR_ROWS * 128)		/* of a warp: 32 channels of four streams */
 
 /* A stage: streams (those before the branch if POST), branch values, coefficients */
 template <bool POST>
@@ -57,12 +60,15 @@ struct __align__(1024) stage<true> {
 template <bool POST>
 struct memory {
 	static constexpr int stages = POST ? 9 : 11, slots = POST ? 2 : 3;
+	static constexpr int phi_stages = /* that hold phi first */
+		(PROJECTORS * PHI_BYTES + sizeof(stage<POST>) - 1) / sizeof(stage<POST>);
 
 	stage<POST> tile[stages];
 	float sums[slots][PROJECTORS][TILE][ROW];
 	float received[HZI_MHC_INPUT_FUSED_BLOCKS][TILE][ROW];	/* of several tiles */
 	float4 p[stages][TILE];
 	float batch[2][BATCH][ROW];
+	uint64_t phi, phi_read;		/* phi has come, has been read from the last stages */
 	uint64_t full[stages], made[stages], weights[stages], empty[stages];
 	uint64_t summed[slots], drained[slots], arrived[HZI_MHC_INPUT_FUSED_BLOCKS / 2];
 };
@@ -71,7 +77,7 @@ static_assert(memory<false>::stages <= HZI_MHC_INPUT_FUSED_BLOCKS, "room for sum
 static_assert(sizeof(memory<false>) + 1024 <= HZI_MHC_INPUT_FUSED_BYTES, "shared memory");
 static_assert(sizeof(memory<true>) + 1024 <= HZI_MHC_INPUT_FUSED_BYTES, "shared memory");
 
-enum { FULL = 2, EMPTY = 4 };		/* named barriers, two for each purpose */
+enum { LAST = 1, FULL = 2, EMPTY = 4 };	/* named barriers; of FULL and EMPTY two */
 
 /* Whether the phase of this parity has completed, for all lanes */
 HZ_DEVICE bool is_complete(uint32_t barrier, uint32_t parity)
@@ -146,43 +152,70 @@ struct slice {
 	float unscale[3];
 };
 
-template <int DTYPE>
-HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, slice &phi)
+/*
+ * Multiplies the phi of a warp by the gain, in shared memory, where TMA has not stored it if it is
+ * unaligned; 0 beyond the block's channels
+ */
+HZ_DEVICE void fix_phi(const hzi_mhc_input_fused &p, const block_work &b, float *box)
 {
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const int lane = threadIdx.x % 32, c = threadIdx.x / 32 * 32 + lane;
+
+#pragma unroll 1
+	for (int row = 0; row < 4 * HZI_MHC_FOUR_ROWS; row++) {
+		const int stream = row / HZI_MHC_FOUR_ROWS, k = row % HZI_MHC_FOUR_ROWS;
+		const int64_t from = stream * p.channels + b.channel + c;
+		float *const at = box + row * 32 + (lane / 4 ^ row % 8) * 4 + lane % 4;
+		float v = 0;
+
+		if (c < b.channels && k < p.rule.m)
+			v = p.phi_by_tma ? *at : p.phi[k * 4 * p.channels + from];
+		if (c < b.channels && p.gain)
+			v *= p.gain[from];
+		*at = v;
+	}
+	__syncwarp();
+	fence_proxy_async();
+}
+
+/*
+ * Reads the phi of a warp from the box that TMA has stored. The code is as short as it can be: it
+ * is fetched while all wait.
+ */
+template <int DTYPE>
+HZ_DEVICE void load_phi(const hzi_mhc_input_fused &p, const block_work &b, uint8_t *box, slice &phi)
+{
+	const int lane = threadIdx.x % 32, row = lane / 4;
+	const uint32_t src = shared_address(box) + row * 128 + lane % 2 * 8;
 	float absmax[3] = {};
 
+	if (p.gain || !p.phi_by_tma || (int)threadIdx.x / 32 * 32 + 32 > b.channels)
+		fix_phi(p, b, (float *)box);
 #pragma unroll
-	for (int pass = DTYPE != HZ_F16; pass < 2; pass++) {
-#pragma unroll
-		for (int i = 0; i < 3 && DTYPE == HZ_F16 && pass; i++) {
-			absmax[i] = row_scale(absmax[i]);
-			phi.unscale[i] = inverse_power(absmax[i]);
-		}
-#pragma unroll
-		for (int e = 0; e < 48; e++) {
-			const int i = e / 12, tile = e % 3, step = e / 6 % 2, half = e / 3 % 2;
-			const int k = tile * 8 + lane / 4;
-			const int c = warp * 32 + step * 16 + half * 8 + lane % 4 * 2;
-			const int64_t at = i * p.channels + b.channel + c;
-			uint32_t *part = &phi.part[i][step][tile][half * 2];
-			float2 v = {}, gain = {1, 1};
+	for (int e = 0; e < 48; e++) {
+		const int i = e / 12, tile = e / 4 % 3, part = e % 4;
+		uint32_t *const to = &phi.part[i][part / 2][tile][part % 2 * 2];
 
-			if (k < p.rule.m && c < b.channels) {
-				v = *(const float2 *)(p.phi + k * 4 * p.channels + at);
-				if (p.gain)
-					gain = *(const float2 *)(p.gain + at);
-			}
-			v.x *= gain.x;
-			v.y *= gain.y;
-			if (pass == 0)
-				absmax[tile] = fmaxf(absmax[tile], fmaxf(fabsf(v.x), fabsf(v.y)));
-			else if (DTYPE == HZ_F16)
-				part[0] = split_scaled(v.x * absmax[tile], v.y * absmax[tile],
-						       part[1]);
-			else
-				part[0] = split_weights(v.x, v.y, part[1]);
-		}
+		asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1])
+			     : "r"(src + ((part * 2 + lane % 4 / 2) ^ row) * 16 +
+				   (i * HZI_MHC_FOUR_ROWS + tile * 8) * 128));
+		absmax[tile] = fmaxf(absmax[tile], fmaxf(fabsf(__uint_as_float(to[0])),
+							 fabsf(__uint_as_float(to[1]))));
+	}
+#pragma unroll
+	for (int i = 0; i < 3 && DTYPE == HZ_F16; i++) {
+		absmax[i] = row_scale(absmax[i]);
+		phi.unscale[i] = inverse_power(absmax[i]);
+	}
+#pragma unroll
+	for (int e = 0; e < 48; e++) {
+		const int tile = e / 4 % 3;
+		uint32_t *const to = &phi.part[e / 12][e % 4 / 2][tile][e % 2 * 2];
+		const float x = __uint_as_float(to[0]), y = __uint_as_float(to[1]);
+
+		if (DTYPE == HZ_F16)
+			to[0] = split_scaled(x * absmax[tile], y * absmax[tile], to[1]);
+		else
+			to[0] = split_weights(x, y, to[1]);
 	}
 }
 
@@ -271,6 +304,59 @@ HZ_DEVICE float project_tile(float sum[3][4], const uint32_t x[4][4], const slic
 }
 
 /* Projects all tiles: one warp's share of the channels. */
+/*
+ * The other coefficients of the last tiles of this block, fewer than a batch, by the warps that
+ * have projected: two tokens per warp, 16 lanes each, have less latency than a token per lane.
+ */
+template <bool POST>
+HZ_DEVICE void make_last_coefs(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
+{
+	constexpr int batch = BATCH / TILE;
+	const int lane = threadIdx.x % 32, own = (b.tiles - b.rank + b.ranks - 1) / b.ranks;
+	const int left = own > 0 ? own % batch : 0, row = min(lane, HZI_MHC_FOUR_ROWS - 1);
+	const float *const sums = m.batch[own / batch % 2][0];
+	float alpha = 0, bias = 0;
+
+	if (left == 0)
+		return;
+	if (row < p.rule.m) {
+		alpha = hzi_mhc_alpha(p.alpha, hzi_mhc_part(4, row));
+		bias = p.bias[row];
+	}
+	barrier_sync(LAST, (PROJECTORS + 1) * 32);
+	for (int first = threadIdx.x / 32 * 2; first < left * TILE; first += PROJECTORS * 2) {
+		const int tile = b.rank + (own - left + first / TILE) * b.ranks;
+		const int token = tile_token(b, tile) + first % TILE;
+		float z[2];
+
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			const float sum = sums[(first + i) * ROW + row];
+			float kept = sums[(first + i) * ROW + HZI_MHC_FOUR_ROWS];
+
+			z[i] = 0;
+			if (token + i >= (int)p.tokens)
+				continue;
+			kept = square_of(p, kept, token + i);
+			z[i] = z_of_lanes(p, sum, kept, alpha, bias);
+			if (p.saved && lane <= p.rule.m)
+				p.saved[(int64_t)(token + i) * (p.rule.m + 1) + lane] =
+					lane < p.rule.m ? sum : kept;
+		}
+
+		const int own_token = token + lane / 16;
+		const bool stores = own_token < (int)p.tokens;
+		const float second = __shfl_sync(0xffffffff, z[1], lane % 16);
+		const float of_a[2] = {__shfl_sync(0xffffffff, z[0], row_of_lane(p.rule)),
+				       __shfl_sync(0xffffffff, z[1], row_of_lane(p.rule))};
+
+		gates_of_lanes<16>(p, own_token, stores, lane < 16 ? z[0] : second,
+			       [](float, float, float, float) {});
+		if (p.a.data && p.rule.m > 4)
+			matrix_of_lanes(p, own_token, stores, lane < 16 ? of_a[0] : of_a[1]);
+	}
+}
+
 template <int DTYPE, bool POST>
 HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
@@ -287,11 +373,15 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory
 							       lane % 4]));
 	ring_position<all::stages> now;
 	ring_position<all::slots> slot;
+	const bool is_used = warp * 32 < b.channels;	/* Otherwise x is 0. */
 	bool loaded = false;
-	uint32_t x[4][4];
+	uint32_t x[4][4] = {};
 	slice phi;
 
-	load_phi<DTYPE>(p, b, phi);
+	mbarrier_wait(shared_address(&m.phi), 0);
+	load_phi<DTYPE>(p, b, (uint8_t *)&m.tile[all::stages - all::phi_stages] + warp * PHI_BYTES,
+			phi);
+	mbarrier_arrive(shared_address(&m.phi_read));
 	for (int t = 0; t < b.tiles; t++) {
 		const uint32_t dst = slot.at * (PROJECTORS * TILE * ROW * 4);
 		const bool free =
@@ -300,13 +390,14 @@ HZ_DEVICE void project(const hzi_mhc_input_fused &p, const block_work &b, memory
 
 		if (!loaded) {
 			mbarrier_wait(made + now.at * 8, now.parity);
-			load_x(x, first + now.at * sizeof(stage<POST>));
+			if (is_used)
+				load_x(x, first + now.at * sizeof(stage<POST>));
 		}
 		square = project_tile<DTYPE>(sum, x, phi);
 		now.next();
 		/* Polls for the next tile while the mma of this one complete. */
 		loaded = t + 1 < b.tiles && is_complete(made + now.at * 8, now.parity);
-		if (loaded)
+		if (loaded && is_used)
 			load_x(x, first + now.at * sizeof(stage<POST>));
 		if (!free)
 			mbarrier_wait(drained + slot.at * 8, slot.parity ^ 1);
@@ -361,11 +452,21 @@ HZ_DEVICE void load(const hzi_mhc_input_fused &p, const block_work &b, memory<PO
 	constexpr int stages = memory<POST>::stages;
 
 	tma_prefetch_map(p.x_map);
+	if (p.phi_by_tma)
+		mbarrier_expect_tx(shared_address(&m.phi), PROJECTORS * PHI_BYTES);
+	else
+		mbarrier_arrive(shared_address(&m.phi));
+	for (int w = 0; p.phi_by_tma && w < PROJECTORS; w++)
+		tma_load_3d(shared_address(&m.tile[stages - memory<POST>::phi_stages]) +
+				    w * PHI_BYTES,
+			    p.phi_map, (b.channel + w * 32) * 4, 0, 0, shared_address(&m.phi));
 	for (int t = 0; t < b.tiles; t++) {
 		const int first = tile_token(b, t), count = min(TILE, (int)p.tokens - first);
 		const uint32_t full = shared_address(&m.full[t % stages]);
 		stage<POST> &dst = m.tile[t % stages];
 
+		if (t == stages - memory<POST>::phi_stages)
+			mbarrier_wait(shared_address(&m.phi_read), 0);
 		if (t >= stages)
 			wait_slot<stages>(m.empty, t - stages);
 		mbarrier_expect_tx(full,
@@ -554,6 +655,18 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			if (e % (ROW / 4) == ROW / 4 - 1)
 				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
+		/* Before p, since those who wait for these sums take longer. */
+		if (part == 0 && count >= 2 * batch)
+			barrier_sync(EMPTY + buffer, 64);
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			if (i * 32 + lane < VECTORS)
+				((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] = sum[i];
+		}
+		if (part == batch - 1)
+			barrier_arrive(FULL + buffer, 64);
+		else if (t + b.ranks >= b.tiles)
+			barrier_arrive(LAST, (PROJECTORS + 1) * 32);
 		if (!p.p_in.data) {
 			rho = shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x;
 			if (!POST && tile_token(b, t) + token < (int)p.tokens)
@@ -578,37 +691,23 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 					    w[0], w[1], w[2], w[3],
 					    cluster_map(weights, lane % 16));
 		}
-		if (part == 0 && count >= 2 * batch)
-			barrier_sync(EMPTY + buffer, 64);
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			if (i * 32 + lane < VECTORS)
-				((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] = sum[i];
-		}
-		if (part == batch - 1)
-			barrier_arrive(FULL + buffer, 64);
 	}
-	if (count % batch)
-		barrier_arrive(FULL + count / batch % 2, 64);
 }
 
-/* One warp: one token of a batch per lane */
+/* One warp: one token of a whole batch per lane */
 template <bool POST>
 HZ_DEVICE void make_other_coefs(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
 	const int lane = threadIdx.x % 32, step = batch * b.ranks;
 
-	for (int first = b.rank, buffer = 0; first < b.tiles; first += step, buffer ^= 1) {
-		const int t = first + lane / TILE * b.ranks;
+	for (int first = b.rank, buffer = 0; first + step - b.ranks < b.tiles;
+	     first += step, buffer ^= 1) {
+		const int token = tile_token(b, first + lane / TILE * b.ranks) + lane % TILE;
 
 		barrier_sync(FULL + buffer, 64);
-		if (t < b.tiles) {
-			const int token = tile_token(b, t) + lane % TILE;
-
-			if (token < (int)p.tokens)
-				finish_token(p, m.batch[buffer][lane], token);
-		}
+		if (token < (int)p.tokens)
+			finish_token(p, m.batch[buffer][lane], token);
 		__syncwarp();
 		if (first + 2 * step < b.tiles)
 			barrier_arrive(EMPTY + buffer, 64);
@@ -626,6 +725,10 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 	const int warp = threadIdx.x / 32;
 
 	pdl_launch_dependents();
+	if (threadIdx.x == 0) {
+		mbarrier_init(shared_address(&m.phi), 1);
+		mbarrier_init(shared_address(&m.phi_read), PROJECTORS * 32);
+	}
 	if (threadIdx.x < stages) {
 		mbarrier_init(shared_address(&m.full[threadIdx.x]), 1);
 		mbarrier_init(shared_address(&m.made[threadIdx.x]), MIXERS * 32);
@@ -639,12 +742,6 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 	if (threadIdx.x < HZI_MHC_INPUT_FUSED_BLOCKS / 2)
 		mbarrier_init(shared_address(&m.arrived[threadIdx.x]), 1);
 	mbarrier_init_fence();
-	/* Zeroes boxes beyond the last channel. */
-	if (b.boxes < BOXES) {
-		for (int e = threadIdx.x; e < (int)sizeof(m.tile) / 16; e += THREADS)
-			((uint4 *)m.tile)[e] = {};
-		fence_proxy_async();
-	}
 	__syncthreads();
 	cluster_arrive();
 	cluster_wait();
@@ -666,6 +763,8 @@ HZ_DEVICE void fused(const hzi_mhc_input_fused &p)
 		else if (threadIdx.x % 32 == 0)
 			load<POST>(p, b, m);
 	}
+	if (warp < PROJECTORS)
+		make_last_coefs(p, b, m);
 	__syncwarp();
 	/* No block exits while another may send to it. */
 	cluster_arrive();

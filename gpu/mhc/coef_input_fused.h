@@ -23,6 +23,7 @@
  */
 struct hzi_mhc_input_fused {
 	struct hzi_tensor_map x_map, f_map;	/* boxes of channels, TILE tokens, streams */
+	struct hzi_tensor_map phi_map;		/* boxes of 32 channels, rows, streams */
 	struct hzi_mhc_array x, y, u;		/* x.data NULL with y.data */
 	struct hzi_mhc_coef p, q, a, p_in;
 	const float *post_a, *post_q, *post_bias;
@@ -32,7 +33,7 @@ struct hzi_mhc_input_fused {
 	int64_t tokens, channels;
 	int32_t width;				/* channels of a block */
 	int32_t ranks;				/* blocks of a cluster */
-	int32_t dtype, pad;
+	int32_t dtype, phi_by_tma;		/* phi is 16-byte aligned */
 };
 
 #endif

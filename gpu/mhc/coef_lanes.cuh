@@ -24,28 +24,31 @@ HZ_DEVICE float z_of_lanes(const PARAMS &p, float sum, float kept, float alpha, 
 	return hzi_m_fma(alpha, hzi_mhc_input(&p.rule, sum, &slope), bias);
 }
 
-/* Calls send() with what u is mixed by, then stores p and q of a token. */
-template <class PARAMS, class SEND>
-HZ_DEVICE void gates_of_lanes(const PARAMS &p, int64_t token, float z, SEND send)
+/*
+ * Calls send() with what u is mixed by, then stores p and q of a token, if there is one: that of
+ * each LANES lanes, whose lane k has z of row k.
+ */
+template <int LANES, class PARAMS, class SEND>
+HZ_DEVICE void gates_of_lanes(const PARAMS &p, int64_t token, bool stores, float z, SEND send)
 {
-	const int lane = threadIdx.x % 32;
+	const int lane = threadIdx.x % LANES;
 	float of_p[4], gate[4], mixing[4], post;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		of_p[i] = __shfl_sync(0xffffffff, z, i);
+		of_p[i] = __shfl_sync(0xffffffff, z, i, LANES);
 	hzi_mhc_gates(4, &p.rule, of_p, gate);
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		mixing[i] = p.p_in.data ? *coef_at(p.p_in, token, i, 0) : gate[i];
+		mixing[i] = p.p_in.data && stores ? *coef_at(p.p_in, token, i, 0) : gate[i];
 	send(mixing[0], mixing[1], mixing[2], mixing[3]);
-	if (p.p.data && lane == 0) {
+	if (p.p.data && stores && lane == 0) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			*coef_at(p.p, token, i, 0) = gate[i];
 	}
 	hzi_mhc_post_gates(1, &p.rule, &z, &post);
-	if (p.q.data && lane / 4 == 1)
+	if (p.q.data && stores && lane / 4 == 1)
 		*coef_at(p.q, token, lane % 4, 0) = post;
 }
 
@@ -85,7 +88,7 @@ HZ_DEVICE void divide(const float *k, float eps, const float *src, float *sums, 
 	h[1] = all * inverse;
 }
 
-/* Element (i, j) of hzi_mhc_sinkhorn() in lane i * 4 + j of 16, which has that of z */
+/* Element (i, j) of hzi_mhc_sinkhorn() in lane i * 4 + j of each 16, which has that of z */
 HZI_MHC_RARE float any_sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 {
 	hzi_mhc_rule by_columns = rule;
@@ -94,7 +97,7 @@ HZI_MHC_RARE float any_sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	by_columns.order = HZ_MHC_COLS;
 #pragma unroll
 	for (int e = 0; e < 16; e++)
-		k[e] = __shfl_sync(0xffffffff, z, e);
+		k[e] = __shfl_sync(0xffffffff, z, e, 16);
 	hzi_mhc_sinkhorn(4, &by_columns, k, k);
 #pragma unroll
 	for (int e = 0; e < 16; e++) {
@@ -107,8 +110,8 @@ HZI_MHC_RARE float any_sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 }
 
 /*
- * hzi_mhc_sinkhorn() with lower latency. Lane i * 4 + j of 16 has element (i, j) of z, and returns
- * that of the result. Every lane iterates on the whole matrix: a half iteration is a chain of
+ * hzi_mhc_sinkhorn() with lower latency. Lane i * 4 + j of each 16 has element (i, j) of z, and
+ * returns that of the result. Every lane iterates on the whole matrix: a half iteration is a chain of
  * dependent operations, and four products have less latency than reciprocals or shuffles. Inputs
  * that might overflow, and infinities, take hzi_mhc_sinkhorn(), in a function of its own: inlined,
  * its copy of the rule precedes the test.
@@ -136,7 +139,7 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	    rule.iterations <= 64) {
 #pragma unroll
 		for (int e = 0; e < 16; e++)
-			k[e] = __shfl_sync(0xffffffff, own, e);
+			k[e] = __shfl_sync(0xffffffff, own, e, 16);
 		for (int t = 0; t < rule.iterations; t++) {
 			if (t > 0 || rule.map != HZ_MHC_SOFTMAX)
 				divide<false>(k, rule.eps, r, of_c, c, h);
@@ -152,22 +155,32 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 	return any_sinkhorn_of_lanes(rule, z);
 }
 
-/* Stores the matrix of a token, one element per lane, from z of row k of phi in lane k. */
-template <class PARAMS>
-HZ_DEVICE void matrix_of_lanes(const PARAMS &p, int64_t token, float z)
+/* Whether k of the iteration is the transpose of z */
+HZ_DEVICE bool is_transposed(const hzi_mhc_rule &rule)
 {
-	const int lane = threadIdx.x % 32, i = lane / 4 % 4, j = lane % 4;
-	const bool sinkhorn = p.rule.residual == HZ_MHC_SINKHORN;
-	/* k of the iteration is z or its transpose. */
-	const bool transposed = sinkhorn && p.rule.order == HZ_MHC_ROWS;
-	const bool swapped = transposed != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
-	float a = __shfl_sync(0xffffffff, z, 8 + (transposed ? j * 4 + i : i * 4 + j));
+	return rule.residual == HZ_MHC_SINKHORN && rule.order == HZ_MHC_ROWS;
+}
 
-	if (sinkhorn)
+/* The row of phi that makes the element of the matrix that a lane of 16 has */
+HZ_DEVICE int row_of_lane(const hzi_mhc_rule &rule)
+{
+	const int i = threadIdx.x / 4 % 4, j = threadIdx.x % 4;
+
+	return 8 + (is_transposed(rule) ? j * 4 + i : i * 4 + j);
+}
+
+/* Stores the matrix of a token of each 16 lanes, if there is one, from z of row_of_lane() */
+template <class PARAMS>
+HZ_DEVICE void matrix_of_lanes(const PARAMS &p, int64_t token, bool stores, float a)
+{
+	const int i = threadIdx.x / 4 % 4, j = threadIdx.x % 4;
+	const bool swapped = is_transposed(p.rule) != ((p.rule.flags & HZ_MHC_OLD_NEW) != 0);
+
+	if (p.rule.residual == HZ_MHC_SINKHORN)
 		a = sinkhorn_of_lanes(p.rule, a);
 	else if (p.rule.residual == HZ_MHC_IDENTITY)
 		a = i == j;
-	if (lane < 16)
+	if (stores)
 		*coef_at(p.a, token, swapped ? j : i, swapped ? i : j) = a;
 }
 

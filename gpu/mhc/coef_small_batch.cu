@@ -290,7 +290,7 @@ HZ_DEVICE void make_gates(const hzi_mhc_small_batch &p, const block_work &b, mem
 {
 	const int lane = threadIdx.x % 32;
 
-	gates_of_lanes(p, b.token + b.rank, z, [&](float p0, float p1, float p2, float p3) {
+	gates_of_lanes<32>(p, b.token + b.rank, true, z, [&](float p0, float p1, float p2, float p3) {
 		if (p.u.data && lane < HZI_MHC_SMALL_BATCH_BLOCKS)
 			store_async(cluster_map(shared_address(m.p[b.rank]), lane), p0, p1, p2, p3,
 				    cluster_map(shared_address(&m.weights), lane));
@@ -388,7 +388,8 @@ HZ_DEVICE void make(const hzi_mhc_small_batch &p, const block_work &b, memory &m
 		if (warp == 0)
 			make_gates(p, b, m, z);
 		else
-			matrix_of_lanes(p, b.token + b.rank, z);
+			matrix_of_lanes(p, b.token + b.rank, lane < 16,
+					__shfl_sync(0xffffffff, z, row_of_lane(p.rule)));
 	}
 }
 

@@ -286,7 +286,7 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 			const float z = z_of_lanes(p, lane < HZI_MHC_FOUR_ROWS ? sums[t][lane] : 0,
 						   square, alpha, bias);
 
-			gates_of_lanes(p, first + t, z, [&](float a, float b, float c, float d) {
+			gates_of_lanes<32>(p, first + t, true, z, [&](float a, float b, float c, float d) {
 				gates[t] = {a, b, c, d};
 			});
 			if (lane < HZI_MHC_FOUR_ROWS)
@@ -295,7 +295,10 @@ HZ_DEVICE void splitk_finish(const hzi_mhc_splitk &p)
 		bar_arrive(1, THREADS);
 #pragma unroll 1
 		for (int t = warp; p.a.data && p.rule.m > 4 && t < tokens; t += MAKERS)
-			matrix_of_lanes(p, first + t, lane < HZI_MHC_FOUR_ROWS ? sums[t][lane] : 0);
+			matrix_of_lanes(p, first + t, lane < 16,
+					__shfl_sync(0xffffffff,
+						    lane < HZI_MHC_FOUR_ROWS ? sums[t][lane] : 0,
+						    row_of_lane(p.rule)));
 		return;
 	}
 	bar_sync(1, THREADS);

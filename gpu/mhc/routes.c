@@ -15,8 +15,24 @@
 
 #define SMALL_BATCH 112			/* tokens: 7 clusters of 16 run at a time on an H200 */
 
-/* Tokens: 30.8 us, coef_input_fused 32.2; 1280 44.1 and 34.7; with post, 768 39.8 and 39.7 */
-#define SPLITK(with_post) ((with_post) ? 512 : 1024)
+static bool input_fused_makes_all(const struct hzi_mhc_pre_args *a)
+{
+	return (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a);
+}
+
+/*
+ * The most tokens for which coef_splitk is faster than coef_input_fused, of which x may be in L2 or
+ * not: us on an H200, cold, of 256 tokens 12.5 and 14.4, of 512 17.7 and 17.0, warm 15.1 and about
+ * 17, of 640 cold 24.0 and 18.5; with post, of 120 13.7 and 13.6, of 512 26.5 and 23.9. Or, where
+ * that is not the alternative, than the routes behind it.
+ */
+static int64_t splitk_tokens(const struct hz_context *ctx, const struct hzi_mhc_pre_args *a)
+{
+	if (ctx->sm_90a && input_fused_makes_all(a) &&
+	    !hzi_cuda_mhc_coef_input_fused_unsupported(ctx, a))
+		return hzi_cuda_mhc_coef_input_fused_makes_y(a) ? 128 : 512;
+	return a->post.y.data ? 512 : 1024;
+}
 
 /*
  * Tokens from which on coef_persistent is the fastest route, since each cluster of two blocks reads
@@ -28,10 +44,8 @@
 #define MANY_BESIDE_MMA 1024
 
 HZI_RANK(small_batch, struct hzi_mhc_pre_args, a->s.tokens <= SMALL_BATCH, 0, 7)
-HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= SPLITK(a->post.y.data != NULL), 1,
-	 7)
-HZI_RANK(input_fused, struct hzi_mhc_pre_args,
-	 (a->u.data && !a->norm) || hzi_cuda_mhc_coef_input_fused_makes_y(a), 2, 5)
+HZI_RANK(splitk, struct hzi_mhc_pre_args, a->s.tokens <= splitk_tokens(ctx, a), 1, 7)
+HZI_RANK(input_fused, struct hzi_mhc_pre_args, input_fused_makes_all(a), 2, 5)
 
 /* coef_wgmma computes 80 rows in any case. */
 HZI_RANK(wgmma, struct hzi_mhc_pre_args, a->rule.m > 32, 4, 7)

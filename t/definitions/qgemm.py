@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from . import hadamard
-from .common import Floats, f32, rounded
+from .common import Floats, f32, half_ulp, rounded
 
 LIMITS = {"u8": (0, 255), "s8": (-128, 127), "s32": (-2**31, 2**31 - 1)}
 CODES = {"u8": np.uint8, "s8": np.int8, "s32": np.int32}
@@ -469,10 +469,161 @@ def run_qlinear(case):
               float_of(acc, a_scale, b_scale, float_bias, low, high, out or dtype))
 
 
+# ---- Weights in groups ---------------------------------------------------------------------------
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+PACKED = {"u4": np.arange(16.0), "s4": np.r_[0.0:8, -8.0:0], "e2m1": E2M1}
+
+
+def draw_weights(case, form, k, n):
+    """The file of w [k, n], or of [k / 2, n] bytes of two codes, and its values."""
+    if form in ("u8", "s8"):
+        raw = case.codes((k, n), CODES[form])
+        return raw, raw.astype(np.float64)
+    if form == "e4m3":
+        raw = case.codes((k, n), np.uint8)
+        raw[raw % 128 == 127] = 0       # without NaN
+        return raw, hadamard.E4M3[raw]
+    nibbles = case.rng.integers(0, 16, (k, n)).astype(np.uint8)
+    return nibbles[::2] | nibbles[1::2] << 4, PACKED[form][nibbles]
+
+
+def draw_scales(case, kind, shape):
+    """Keys, the file of scales and their values, some of which are special."""
+    special = case.chance(0.3)
+    if kind in ("e8m0", "e4m3"):
+        raw = case.rng.integers(*((100, 140) if kind == "e8m0" else (8, 100)), shape)
+        if special:
+            raw = np.where(case.rng.random(shape) < 0.1, case.rng.integers(0, 256, shape), raw)
+        raw = raw.astype(np.uint8)
+        if kind == "e4m3":
+            return {"scale_type": kind}, raw, hadamard.E4M3[raw]
+        return {"scale_type": kind}, raw, np.where(raw == 255, np.nan, np.exp2(raw - 127.0))
+    x = (case.rng.random(shape) + 0.1) * 0.1
+    if special:
+        odd = case.rng.choice([0.0, -1.0, 1e-44, 1e-30, 3e38, np.inf, -np.inf, np.nan], shape)
+        x = np.where(case.rng.random(shape) < 0.1, odd, x)
+    scale = Floats(x, kind)
+    return {}, scale, scale.values
+
+
+def run_qlinear_group(case):
+    form = case.pick("u4", "s4", "e2m1", "u8", "s8", "e4m3")
+    m, n = case.size(20, zero=False), case.size(40, zero=False)
+    group = case.pick(16, 32, 64, 128)
+    k = case.pick(group * int(case.rng.integers(1, 5)), case.size(300, zero=False), 1100)
+    if case.large():
+        m, n, k = case.pick(1, 3, 16, 130), case.pick(64, 128, 200), case.pick(512, 1024, 4096)
+    if form in PACKED:
+        k += k % 2
+    how = "float" if form == "e4m3" else case.pick("float", "row", "32", "codes")
+    if how == "codes" and case.chance() and k % 32 == 0:
+        how = "codes32"
+    keys, inputs = {"format": form, "group": group}, {}
+    if k % group == 0 and case.chance():
+        del keys["group"]
+        if case.chance(0.2):
+            group = k
+    raw, w = draw_weights(case, form, k, n)
+    groups = -(-k // group)
+    # One group: the shape [1, n] says a column, as does no group=.
+    if groups == 1 and "group" not in keys:
+        group = k
+    more, scales, s = draw_scales(case, case.pick("f32", "f16", "bf16", "e8m0", "e4m3"), (groups, n))
+    keys.update(more)
+    if form in ("u4", "s4", "u8", "s8") and case.chance():
+        inputs["zeros"] = case.codes((groups, n), CODES["u8" if form[0] == "u" else "s8"])
+        w = w - np.repeat(inputs["zeros"].astype(np.float64), group, 0)[:k]
+    if case.chance(0.3):
+        inputs["tensor_scale"] = np.float32(case.rng.random(1) + 0.5)
+        s = s * inputs["tensor_scale"].astype(np.float64)
+    batch = case.shape(case.pick(0, 0, 1, 2), 3, zero=False)
+    bias = low = high = None
+    if case.chance(0.3):
+        inputs["bias"] = (case.rng.standard_normal(n) * 10).astype(np.float32)
+        bias = inputs["bias"].astype(np.float64)
+    if case.chance(0.2):
+        keys["relu"], low = 1, 0.0
+    elif case.chance(0.2):
+        low, keys["min"] = -0.5, "-0.5"
+    if case.chance(0.2):
+        high, keys["max"] = 1.5, "1.5"
+    if case.chance(0.4):
+        keys["pack"] = 1
+    if case.chance(0.4):
+        keys["trans_w"], raw = 1, raw.T
+        inputs = {a: b.T if a == "zeros" else b for a, b in inputs.items()}
+        if isinstance(scales, Floats):
+            scales.raw = scales.raw.T
+        else:
+            scales = scales.T
+    if how[:5] == "codes":
+        dtype, x = "f32", case.codes((*batch, m, k), np.int8)
+        q, x_scale = x.astype(np.float64), np.ones((*batch, m, 1))
+        if how == "codes32" or case.chance(0.7):
+            inputs["x_scales"] = case.rng.random(
+                (*batch, m, k // 32 if how == "codes32" else 1)).astype(np.float32)
+            x_scale = inputs["x_scales"].astype(np.float64)
+    else:
+        dtype = case.pick("f32", "f16", "bf16")
+        x = case.floats((*batch, m, k), dtype, scale=case.pick(1, 5))
+        if how != "float":
+            keys["x_dtype"] = "s8"
+            if case.chance(0.2):
+                x = Floats(np.where(case.rng.random(x.shape) < 0.01, case.pick(np.nan, np.inf),
+                                    x.values), dtype)
+            if how == "32" or case.chance():
+                keys["x_group"] = how
+            step = 32 if how == "32" else k
+            parts = -(-k // step)
+            q, x_scale = np.empty(x.shape), np.empty((*batch, m, parts))
+            for i in np.ndindex(*batch, m, parts):
+                at = (*i[:-1], slice(i[-1] * step, (i[-1] + 1) * step))
+                v = x.values[at]
+                x_scale[i] = np.inf if np.isinf(v).any() else choose_qparams(
+                    np.nanmin(v, initial=0), np.nanmax(v, initial=0), "s8", 127)[0]
+                q[at] = 0 if np.isinf(v).any() else quantize(v, x_scale[i], 0, "s8")
+    out = keys["out"] = case.pick(None, "f32", "f16", "bf16")
+    got = case.run("qlinear_group", keys, {"x": x, "w": raw, "scales": scales, **inputs}, ["y"])["y"]
+    if how == "float":
+        terms = np.repeat(s, group, 0)[:k] * w
+        y = np.matmul(x.values, terms)
+        bound = (k + 8) * 2.0**-22 * np.matmul(np.abs(x.values), np.abs(terms))
+        sums = np.matmul(np.abs(x.values), np.abs(w)).max(initial=0)
+        where = np.isfinite(bound) & (bound * 2.0**22 < 1e38) & (sums < 1e38)
+        if bias is not None:
+            y = y + bias
+            bound = bound + half_ulp(y, "f32")
+        for limit, choose in ((low, np.fmax), (high, np.fmin)):
+            y = y if limit is None else np.where(np.isnan(y), y, choose(y, limit))
+        case.near("y", got, out or dtype, y, bound, where)
+        return
+    s = f32(s)
+    unit = min(group, 128) if x_scale.shape[-1] == 1 else min(group, 32)
+    step = k if x_scale.shape[-1] == 1 else 32
+    y = 0
+    for chunk in range(0, k, 512):
+        c = 0
+        for l in range(chunk, min(chunk + 512, k)):
+            begin = l // group * group
+            if (l - begin) % unit and l % 512:
+                continue
+            end = min(l + unit, begin + group, chunk + 512, k)
+            exact = np.matmul(q[..., l:end], w[l:end])
+            c = f32(c + f32(exact * f32(x_scale[..., l // step, None] * s[l // group])))
+        y = f32(y + c)
+    if bias is not None:
+        y = f32(y + bias)
+    for limit, choose in ((low, np.fmax), (high, np.fmin)):
+        y = y if limit is None else np.where(np.isnan(y), y, choose(y, limit))
+    case.same("y", got, out or dtype, rounded(y, out or dtype))
+
+
 CASES = {
     "choose_qparams": (run_choose_qparams, 32),
     "quantize": (run_quantize, 40),
     "dequantize": (run_dequantize, 32),
     "qgemm": (run_qgemm, 64),
     "qlinear": (run_qlinear, 40),
+    "qlinear_group": (run_qlinear_group, 64),
 }

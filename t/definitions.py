@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 
 import numpy as np  # noqa: E402
 
-from definitions import (hadamard, lattice, mhc, qgemm, quat, quat_layer,  # noqa: E402
+from definitions import (hadamard, lattice, linear, mhc, qgemm, quat, quat_layer,  # noqa: E402
                          refusals, vlut)
 from definitions.common import Case, Failure, Tool  # noqa: E402
 
@@ -36,6 +36,7 @@ FAMILIES = {
     "quat_layer": quat_layer,
     "lattice": lattice,
     "vlut": vlut,
+    "linear": linear,
     "mhc": mhc,
 }
 LADDER = ["c", "avx2", "avx512", "vnni", "amx"], ["c", "neon", "dotprod"]

@@ -30,7 +30,7 @@ noinst_HEADERS += \
 EXTRA_DIST += t/core/fakecuda.c t/core/proxycuda.c t/core/malloc.c t/cli.sh t/tap.sh \
 	t/corpus/args t/corpus/codes t/corpus/model t/corpus/npy t/definitions.py t/definitions/__init__.py \
 	t/definitions/common.py t/definitions/hadamard.py t/definitions/lattice.py \
-	t/definitions/mhc.py t/definitions/qgemm.py t/definitions/quat.py \
+	t/definitions/linear.py t/definitions/mhc.py t/definitions/qgemm.py t/definitions/quat.py \
 	t/definitions/quat_layer.py t/definitions/refusals.py t/definitions/vlut.py \
 	t/core/launches.golden
 LDADD = libhz.la

@@ -529,7 +529,8 @@ def run_qlinear_group(case):
     # One group: the shape [1, n] says a column, as does no group=.
     if groups == 1 and "group" not in keys:
         group = k
-    more, scales, s = draw_scales(case, case.pick("f32", "f16", "bf16", "e8m0", "e4m3"), (groups, n))
+    kind = case.pick("f32", "f16", "bf16", "e8m0", "e4m3")
+    more, scales, s = draw_scales(case, kind, (groups, n))
     keys.update(more)
     if form in ("u4", "s4", "u8", "s8") and case.chance():
         inputs["zeros"] = case.codes((groups, n), CODES["u8" if form[0] == "u" else "s8"])
@@ -584,7 +585,8 @@ def run_qlinear_group(case):
                     np.nanmin(v, initial=0), np.nanmax(v, initial=0), "s8", 127)[0]
                 q[at] = 0 if np.isinf(v).any() else quantize(v, x_scale[i], 0, "s8")
     out = keys["out"] = case.pick(None, "f32", "f16", "bf16")
-    got = case.run("qlinear_group", keys, {"x": x, "w": raw, "scales": scales, **inputs}, ["y"])["y"]
+    inputs.update(x=x, w=raw, scales=scales)
+    got = case.run("qlinear_group", keys, inputs, ["y"])["y"]
     if how == "float":
         terms = np.repeat(s, group, 0)[:k] * w
         y = np.matmul(x.values, terms)

@@ -2425,7 +2425,8 @@ typedef struct hz_linear_open_opts {
  * 1 - j / 32 times that of the largest weight; lattice codes try 5, 15 where a weight exceeds 5
  * times the row's root mean square, and the better bank (HZ_LATTICE_WIDE) for 2^20 weights. The
  * scale is then that of least squares for the codes. Groups of s8, s4 and u4 are treated as rows of
- * S8_ROW, and codes are those of the scale as stored; mxfp4 and nvfp4 are what hz_quantize() makes.
+ * S8_ROW, and codes are those of the scale as stored; mxfp4 and nvfp4 are what hz_quantize() makes,
+ * of nvfp4 with the tensor_scale max |W| / 2688, at least FLT_MIN, or 1 if all of W is 0.
  *
  * With a matrix of moments M scales are chosen by its diagonal, and columns are then rounded one
  * after the other, those of lattice codes eight at a time: each makes up for the errors of the ones

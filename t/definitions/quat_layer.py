@@ -589,6 +589,143 @@ def run_init(case):
     case.near("y", got, dtype, want, 2.0**-48)
 
 
+# ---- Recurrent layers ----------------------------------------------------------------------------
+
+GATES = {"rnn": 1, "lstm": 4, "ligru": 2}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Recurrent:
+    """A layer and its operands, with the components of files in one order."""
+
+    def __init__(self, case):
+        self.case, self.order = case, Order(case)
+        self.dtype = case.pick("f32", "f32", "f16", "bf16")
+        self.keys, self.u, self.loose = draw_products(case, self.dtype)
+        self.keys.update(self.order.keys)
+        self.cell = self.keys["cell"] = case.pick(*GATES)
+        self.components = case.chance()
+        if self.components or case.chance():
+            self.keys["gates"] = "components" if self.components else "neurons"
+        self.act = "relu" if self.cell == "ligru" else "tanh"
+        if self.cell != "lstm" and case.chance():
+            self.act = self.keys["activation"] = case.pick("relu", "leaky", "tanh")
+        self.slope = 0.0
+        if self.act == "leaky":
+            self.slope = self.keys["slope"] = case.pick(0.01, 0.5)
+        self.h = h = case.pick(1, 2, 3, 5, 16, 33)
+        self.steps, self.batch = case.size(9, zero=False), case.size(5, zero=False)
+        self.directions = case.pick(1, 2)
+        if case.large():
+            self.h = h = case.pick(64, 128)
+        gates, lead = GATES[self.cell] * h, (self.directions, self.batch)
+        self.inputs = {
+            "z": case.floats((self.steps, self.batch, self.directions, gates, 4), self.dtype),
+            "u": case.floats((self.directions, gates, h, 4), self.dtype, scale=0.4 / np.sqrt(h)),
+        }
+        for name in ("h0", "c0") if self.cell == "lstm" else ("h0",):
+            if case.chance():
+                self.inputs[name] = case.floats((*lead, h, 4), self.dtype, scale=0.5)
+        self.lengths = np.full(self.batch, self.steps)
+        if case.chance():
+            given = case.rng.integers(-1, self.steps + 2, self.batch).astype(np.int32)
+            self.inputs["lengths"], self.lengths = given, np.clip(given, 0, self.steps)
+
+    def gate(self, a, k):
+        """Gate k of all gates [.., K H, 4]."""
+        if not self.components:
+            return a[..., k * self.h:(k + 1) * self.h, :]
+        flat = np.concatenate([a[..., c] for c in range(4)], -1)
+        return np.stack([flat[..., (4 * k + c) * self.h:][..., :self.h] for c in range(4)], -1)
+
+    def activate(self, v):
+        if self.act == "tanh":
+            return np.tanh(v)
+        return np.where(np.real(v) > 0, v, self.slope * v)
+
+    def forward(self, values, rounds):
+        """y, hn and cn in files' order, of operands in that order; rounds: h to the dtype of z."""
+        of = {k: self.order.wxyz(v) for k, v in values.items()}
+        z, u = of["z"], of["u"]
+        kind = complex if any(np.iscomplexobj(v) for v in values.values()) else float
+        y = np.zeros((*z.shape[:3], self.h, 4), dtype=kind)
+        shape = (self.directions, self.batch, self.h, 4)
+        state = {k: np.zeros(shape, dtype=kind) + of.get(k + "0", 0) for k in "hc"}
+        for d, b in np.ndindex(shape[:2]):
+            h, c = state["h"][d, b], state["c"][d, b]
+            steps = range(self.lengths[b])
+            for t in reversed(steps) if d else steps:
+                before = rounded(h, self.dtype) if rounds else h
+                a = z[t, b, d] + matmul(u[d], before[:, None], False)[:, 0]
+                if self.cell == "rnn":
+                    h = self.activate(a)
+                elif self.cell == "lstm":
+                    i, f, o, g = (self.gate(a, k) for k in range(4))
+                    c = sigmoid(i) * np.tanh(g) + sigmoid(f) * c
+                    h = sigmoid(o) * np.tanh(c)
+                else:
+                    r = sigmoid(self.gate(a, 1))
+                    h = r * h + (1 - r) * self.activate(self.gate(a, 0))
+                if self.cell == "rnn":
+                    h = self.gate(h, 0)
+                y[t, b, d] = h
+            state["h"][d, b], state["c"][d, b] = h, c
+        return [self.order.file(v) for v in (y, state["h"], state["c"])]
+
+    def outputs(self):
+        return ["y", "hn", "cn"] if self.cell == "lstm" else ["y", "hn"]
+
+    def values(self):
+        return {k: v.values for k, v in self.inputs.items() if k != "lengths"}
+
+
+def run_recurrent(case):
+    layer = Recurrent(case)
+    want = layer.forward(layer.values(), True)
+    got = case.run("quat_recurrent", layer.keys, layer.inputs, layer.outputs())
+    size = max(1.0, *(np.abs(w).max(initial=0) for w in want))
+    bound = size * layer.steps * (8 * ((4 * layer.h + 32) * layer.u + layer.loose) +
+                                  (4 * unit(layer.dtype) if layer.dtype != "f32" else 2.0**-20))
+    for name, w in zip(layer.outputs(), want):
+        case.near(name, got[name], layer.dtype, w, bound)
+    for b, n in enumerate(layer.lengths):
+        case.exact("y behind the last step", got["y"][n:, b].astype(float),
+                   np.zeros(got["y"][n:, b].shape))
+
+
+def run_recurrent_bwd(case):
+    layer = Recurrent(case)
+    saved = case.run("quat_recurrent", layer.keys, layer.inputs, ["y", "saved"])["saved"]
+    values = layer.values()
+    shape = (layer.steps, layer.batch, layer.directions, layer.h, 4)
+    given = {"dy": case.floats(shape, layer.dtype)}
+    for name in ("dhn", "dcn") if layer.cell == "lstm" else ("dhn",):
+        if case.chance():
+            given[name] = case.floats((*shape[2:0:-1], *shape[3:]), layer.dtype)
+    inputs = {k: v for k, v in layer.inputs.items() if k != "z"}
+    wanted = ["d" + k for k in values]
+    got = case.run("quat_recurrent_bwd", layer.keys, {**inputs, **given, "saved": saved}, wanted)
+
+    def loss_of(name):
+        def loss(x):
+            y = layer.forward({**values, name: x}, False)
+            return sum(np.sum(given[d].values * v) for d, v in zip(("dy", "dhn", "dcn"), y)
+                       if d in given)
+        return loss
+
+    relative = layer.steps * (16 * ((4 * layer.h + 32) * layer.u + layer.loose) + 2.0**-18)
+    if layer.dtype != "f32":
+        relative += layer.steps * 32 * unit(layer.dtype)
+        if layer.act != "tanh":
+            return      # kinks
+    for name in values:
+        case.gradients("d" + name, got["d" + name], layer.dtype, loss_of(name), values[name],
+                       relative, most=8)
+
+
 CASES = {
     "quat_linear": (run_linear, 48),
     "quat_linear_bwd": (run_linear_bwd, 32),
@@ -598,6 +735,8 @@ CASES = {
     "quat_conv2d_bwd": (run_conv_bwd(2), 24),
     "quat_conv3d": (run_conv(3), 20),
     "quat_conv3d_bwd": (run_conv_bwd(3), 12),
+    "quat_recurrent": (run_recurrent, 40),
+    "quat_recurrent_bwd": (run_recurrent_bwd, 24),
     "quat_batchnorm": (run_batchnorm, 24),
     "quat_batchnorm_bwd": (run_batchnorm_bwd, 24),
     "quat_pool": (run_pool, 24),

@@ -121,8 +121,10 @@ static void run_openmp(struct hzi_job *job)
 		{
 			struct hzi_job own = *job;
 
-			/* The runtime may start fewer threads than were asked for. */
+			/* May be fewer than were asked for: libgomp's OMP_DYNAMIC looks at the load. */
 			own.n = omp_get_num_threads();
+			if (omp_get_thread_num() == 0)
+				last = own.n;
 			hzi_run_shares(&own, omp_get_thread_num(), omp_get_thread_num() + 1);
 		}
 	}

@@ -136,6 +136,7 @@ static void run_openmp(struct hzi_job *job)
 static bool add_place(int place, struct hzi_cpus *cpus, const struct hzi_cpus *old)
 {
 	const int n = omp_get_place_num_procs(place);
+	const long machine = sysconf(_SC_NPROCESSORS_CONF);
 	int *const id = n > 0 ? malloc((size_t)n * sizeof(*id)) : NULL;
 	bool whole = n == old->count && id;
 
@@ -143,7 +144,9 @@ static bool add_place(int place, struct hzi_cpus *cpus, const struct hzi_cpus *o
 		omp_get_place_proc_ids(place, id);
 	for (int i = 0; id && i < n; i++) {
 		whole &= hzi_cpus_have(old, id[i]);
-		hzi_cpus_add(cpus, id[i]);
+		/* GOMP_CPU_AFFINITY=0-63 has 64 places, however few CPUs there are. */
+		if (machine < 1 || id[i] < machine)
+			hzi_cpus_add(cpus, id[i]);
 	}
 	free(id);
 	return whole;

@@ -358,6 +358,16 @@ def run_to_matrix(case):
     case.near("m", got, dtype, want, roundoff(np.ones_like(want), dtype))
 
 
+def run_to_matrix_bwd(case):
+    dtype, order, q = draw_quaternions(case)
+    dm = case.floats((*q.shape[:-1], 3, 3), dtype)
+
+    def loss(q):
+        return np.sum(dm.values * matrix_of(order.wxyz(q)))
+
+    bwd_of(case, "quat_to_matrix_bwd", loss, {"q": q}, {"q": q, "dm": dm}, order.keys, dtype, 256)
+
+
 def run_from_matrix(case):
     """Twice the matrix of a quaternion, with its sign by the largest component."""
     dtype, order, q = draw_quaternions(case)
@@ -579,6 +589,7 @@ CASES = {
     "quat_rotate": (run_rotate, 24),
     "quat_rotate_bwd": (run_rotate_bwd, 20),
     "quat_to_matrix": (run_to_matrix, 12),
+    "quat_to_matrix_bwd": (run_to_matrix_bwd, 12),
     "quat_from_matrix": (run_from_matrix, 12),
     "quat_to_axis_angle": (run_axis_angle, 12),
     "quat_from_axis_angle": (run_from_axis_angle, 12),

@@ -158,8 +158,41 @@ def run_gemm2(case):
     case.near("y", got, out or "f32", want, 2.0**-9 * size)
 
 
+PRESETS = ("e8-4.5-fast", "e8-4.5", "e8-4.25", "e8-4.25-best", "e8-3.25-fast", "e8-3.25", "e8-2.25",
+           "d4-4.5")
+
+
+def run_append(case):
+    """Rows appended to a packed matrix, any number at a time, are those packed of their codes."""
+    keys = {"preset": case.pick(*PRESETS)}
+    rows = case.size(70, zero=False)
+    k = case.pick(8 * case.size(40, zero=False), case.size(300, zero=False))
+    if case.chance(0.3):
+        keys["wide"] = 1
+    dtype = case.pick("f32", "f16", "bf16")
+    x = case.floats((rows, k), dtype, scale=case.pick(1, 1, 0.01, 30))
+    x.raw[case.rng.random(rows) < 0.05] = 0
+    encoded = case.run("lattice_encode", keys, {"x": x}, ["codes", "t", "row_scale"])
+    outputs = ["y", "row_scale"]
+    v = case.floats(case.pick((k,), (case.size(9, zero=False), k)), case.pick("f32", "f16", "bf16"))
+    keys["out"] = case.pick(None, "f32", "f16", "bf16")
+    for name, choices in (("x_format", (None, "s8")), ("activation", (None, None, "relu", "gelu"))):
+        if (choice := case.pick(*choices)) is not None:
+            keys[name] = choice
+    step = case.pick(None, int(case.rng.integers(1, rows + 1)), rows)
+    got = case.run("vlut_append", {**keys, "step": step}, {"x": x, "v": v}, outputs)
+    want = case.run("vlut_gemm", {**keys, "pack_w": 1, "k": k}, {
+        "w": encoded["codes"], "t": encoded["t"], "row_scale": encoded["row_scale"], "x": v}, ["y"])
+    case.exact("row_scale", got["row_scale"], encoded["row_scale"])
+    case.exact("y", got["y"], want["y"])
+    mean = np.sqrt(np.mean(x.values**2, 1)) * x.raw.any(1)
+    mean = np.where(mean == 0, encoded["row_scale"], mean)
+    case.near("row_scale", got["row_scale"], "f32", mean, 2.0**-21 * mean)
+
+
 CASES = {
     "vlut_gemv": (run_dense("vlut_gemv"), 48),
     "vlut_gemm": (run_dense("vlut_gemm"), 48),
     "vlut_gemm2": (run_gemm2, 40),
+    "vlut_append": (run_append, 40),
 }

@@ -778,6 +778,104 @@ def run_init(case):
         case.near("a", a.astype(np.float32), "f32", near[None], 1e-5)
 
 
+# ---- Gates for each element ----------------------------------------------------------------------
+
+class Gated:
+    """Operands of mhc_gated_pre, in the order of files, and its results."""
+
+    def __init__(self, case):
+        self.case = case
+        self.dtype = case.pick("f32", "f16", "bf16")
+        tokens, r = case.size(9, zero=False), case.size(20, zero=False)
+        n = int(case.rng.integers(1, 9))
+        width = case.pick(case.size(70, zero=False), 64, 128)
+        if case.large():
+            tokens, width, r = case.pick(1, 130), 256, case.pick(16, 64)
+        self.n, self.width, self.cn = n, width, case.chance(0.3)
+        self.keys, c = {"streams": "cn"} if self.cn else {}, Conventions()
+        for name, value in ("rms_eps", 0.1), ("q_scale", 0.5), ("q_eps", 0.01):
+            if case.chance(0.3):
+                self.keys[name] = value
+                setattr(c, name, self.keys[name])
+        if case.chance(0.3):
+            c.rms_eps_rule = self.keys["rms_eps_rule"] = case.pick("inside", "root", "floor")
+        self.c, size = c, 1 / np.sqrt(n * width)
+        kind = case.pick(self.dtype, "f32")
+        self.inputs = {
+            "x": case.floats((tokens, width, n) if self.cn else (tokens, n, width), self.dtype),
+            "w_down": case.floats((r, n * width), kind, scale=2 * n * size),
+            "w_up": case.floats((n * width, r), kind, scale=2 / np.sqrt(r)),
+        }
+        if case.chance(0.7):
+            self.inputs["w_q"] = case.floats((n, n * width), kind, scale=2 * n * size)
+        if case.chance(0.5):
+            gain = 1 + 0.3 * case.rng.standard_normal(n * width)
+            self.inputs["gain"] = Floats(gain, "f32")
+
+    def streams(self, v):
+        """The last dimension, n C numbers in the order of files, as [n, C]."""
+        if self.cn:
+            return np.swapaxes(v.reshape(*v.shape[:-1], self.width, self.n), -1, -2)
+        return v.reshape(*v.shape[:-1], self.n, self.width)
+
+    def __call__(self, x, w_down, w_up, w_q=None, gain=None):
+        """u and q, and the same with the magnitudes of the terms of gates and of q."""
+        c, n = self.c, self.n
+        x = np.swapaxes(x, -1, -2) if self.cn else x
+        mean = np.mean(x * x, -1, keepdims=True)
+        root = np.sqrt(mean + c.rms_eps) if c.rms_eps_rule == "inside" else \
+            np.sqrt(mean) + c.rms_eps if c.rms_eps_rule == "root" else \
+            np.where(np.sqrt(np.real(mean)) < c.rms_eps, c.rms_eps, np.sqrt(mean))
+        hat = x / root * (1 if gain is None else self.streams(gain))
+        flat = hat.reshape(len(x), -1)
+        down, up = self.streams(w_down).reshape(len(w_down), -1), self.streams(w_up.T)
+        z = np.matmul(flat, down.T) / n
+        h = z * sigma(z)
+        gates = sigma(np.einsum("tr,rnc->tnc", h, up))
+        u = np.mean(gates * hat, 1)
+        around = np.matmul(np.abs(flat), np.abs(down).T) / n
+        terms = np.einsum("tr,rnc->tnc", np.abs(h) + 1.2 * around, np.abs(up))
+        sizes = [np.mean((0.25 * terms + 1) * np.abs(hat), 1)]
+        if w_q is None:
+            return [u], sizes
+        q = self.streams(w_q).reshape(n, -1)
+        sizes.append(c.q_scale * np.matmul(np.abs(flat), np.abs(q).T) / n / 4 + 1)
+        return [u, c.q_scale * sigma(np.matmul(flat, q.T) / n) + c.q_eps], sizes
+
+    def values(self):
+        return {k: v.values for k, v in self.inputs.items()}
+
+
+def run_gated_pre(case):
+    call = Gated(case)
+    outputs = ["u", "q"] if "w_q" in call.inputs else ["u"]
+    got = case.run("mhc_gated_pre", call.keys, call.inputs, outputs)
+    for name, want, size in zip(outputs, *call(**call.values())):
+        case.near(name, got[name], "f32" if name == "q" else call.dtype, want, 2.0**-14 * size)
+
+
+def run_gated_pre_bwd(case):
+    call = Gated(case)
+    tokens, more = len(call.inputs["x"].raw), {}
+    if "w_q" not in call.inputs or case.chance(0.8):
+        more["du"] = case.floats((tokens, call.width), call.dtype)
+    if "w_q" in call.inputs and ("du" not in more or case.chance(0.8)):
+        more["dq"] = case.floats((tokens, call.n), "f32")
+    wanted = ["d" + k for k in call.inputs if case.chance(0.8) and
+              (k != "w_q" or "dq" in more) and (k not in ("w_down", "w_up") or "du" in more)]
+    if not wanted:
+        wanted = ["dx"]
+    got = case.run("mhc_gated_pre_bwd", call.keys, {**call.inputs, **more}, wanted)
+    for name in wanted:
+        def loss(v, name=name):
+            results, _ = call(**{**call.values(), name[1:]: v})
+            return sum(np.sum(more[d].values * y) for d, y in zip(("du", "dq"), results)
+                       if d in more)
+
+        case.gradients(name, got[name], call.dtype if name == "dx" else "f32", loss,
+                       call.inputs[name[1:]].values, 2.0**-11, most=12)
+
+
 CASES = {
     "mhc_sinkhorn": (run_sinkhorn, 32),
     "mhc_sinkhorn_bwd": (run_sinkhorn_bwd, 32),
@@ -793,6 +891,8 @@ CASES = {
     "mhc_pre_bwd": (run_pre_bwd_like("mhc_pre_bwd"), 40),
     "mhc_post_pre": (run_post_pre, 32),
     "mhc_post_pre_bwd": (run_post_pre_bwd, 24),
+    "mhc_gated_pre": (run_gated_pre, 32),
+    "mhc_gated_pre_bwd": (run_gated_pre_bwd, 24),
     "mhc_expand": (run_expand, 12),
     "mhc_expand_bwd": (run_expand_bwd, 12),
     "mhc_head": (run_head, 24),

@@ -75,6 +75,8 @@ def draw_layer(case):
     dtype = case.pick("f32", "f16", "bf16")
     extreme = case.pick(1e-30, 1e-20, 1e25) if dtype == "f32" else 1
     w = case.floats((out, inner), dtype, scale=case.pick(1, 1, 0.02, 30, extreme))
+    if case.chance(0.2):
+        w = Floats(np.where(case.rng.random((out, 1)) < 0.3, 0, w.values), dtype)
     keys, inputs = {"format": form}, {"w": w}
     if case.chance(0.4):
         keys["rotate"] = 1
@@ -97,6 +99,8 @@ def run_linear_dequantize(case):
         return
     got = Floats(got if out != "bf16" else values_of(got), "f64").values
     error = got - w
+    zero = ~w.any(1)
+    case.report("a row of zeros", got.any(1) & zero, np.abs(got).max(1), np.zeros(len(w)), None)
     if form in GROUPS and "rotate" not in keys and inputs.get("moments", w[0]).ndim == 1:
         # No worse than codes of the largest magnitude of each group, by the measure it minimises
         group, most = GROUPS[form]
@@ -111,7 +115,7 @@ def run_linear_dequantize(case):
             sums = (weight[at] * error[:, at]**2).sum(1)
             case.near("error", sums.astype(np.float32), "f32", np.zeros(len(sums)), bound)
         return
-    if w.shape[1] < 64 or "moments" in inputs:
+    if w.shape[1] < 64 or "moments" in inputs or not w.any():
         return
     if out == "f16" and not 0.01 < np.abs(w).max() < 1e3:
         return

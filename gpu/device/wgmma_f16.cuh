@@ -31,6 +31,18 @@ HZ_DEVICE void wgmma_keep(float (&acc)[N])
 		asm volatile("" : "+f"(acc[i]) :: "memory");
 }
 
+/*
+ * Copies accumulators, before wgmma_fence() of the next products into them. The compiler moves
+ * other copies behind it, and ptxas then waits for each product.
+ */
+template <int N>
+HZ_DEVICE void wgmma_copy(float (&to)[N], const float (&from)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("mov.b32 %0, %1;" : "=f"(to[i]) : "f"(from[i]));
+}
+
 #define HZ_FLOATS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HZ_FLOATS_8(i) HZ_FLOATS_4(i), HZ_FLOATS_4(i + 4)
 #define HZ_FLOATS_16(i) HZ_FLOATS_8(i), HZ_FLOATS_8(i + 8)
@@ -91,15 +103,18 @@ HZ_DEVICE void wgmma_rs(float (&d)[N], const uint32_t *a, uint64_t b)
 		     "{" o0 ", " o1 ", " o2 ", " o3 "}", o4, o5, ", 1, 1, " major, \
 		     HZ_WGMMA_A_REGS, "l"(b), "r"(add))
 #define HZ_WGMMA_F16_RS_ADD_IF(columns, count, ...) \
-	if constexpr (N == count && DTYPE == HZ_BF16) \
+	if constexpr (N == count && DTYPE == HZ_BF16 && B_MN) \
+		HZ_WGMMA_F16_RS_ADD(columns, count, "bf16", "1", __VA_ARGS__); \
+	else if constexpr (N == count && DTYPE == HZ_BF16) \
 		HZ_WGMMA_F16_RS_ADD(columns, count, "bf16", "0", __VA_ARGS__); \
 	else if constexpr (N == count) \
 		HZ_WGMMA_F16_RS_ADD(columns, count, "f16", "0", __VA_ARGS__);
 
-/* A in registers, B K-major; add = 0: D = A B. DTYPE is that of A and B. */
-template <int DTYPE, int N>
+/* A in registers, B K-major or MN-major; add = 0: D = A B. DTYPE is that of A and B. */
+template <int DTYPE, bool B_MN = false, int N>
 HZ_DEVICE void wgmma_rs_add(float (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
+	static_assert(DTYPE == HZ_BF16 || !B_MN, "not made");
 	HZ_WGMMA_WIDTHS(HZ_WGMMA_F16_RS_ADD_IF)
 }
 

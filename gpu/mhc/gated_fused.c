@@ -235,13 +235,12 @@ int hzi_cuda_mhc_gated_chain(struct hz_context *ctx, const void *args)
 	return hzi_mhc_gated_chain(ctx, args);
 }
 
-size_t hzi_cuda_mhc_gated_bwd_workspace(const struct hz_context *ctx,
-					const struct hzi_mhc_gated_bwd_args *a)
+size_t hzi_cuda_mhc_gated_bwd_chain_workspace(const struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_gated_bwd_chain_workspace(ctx, a);
+	return hzi_mhc_gated_bwd_chain_workspace(ctx, args);
 }
 
-int hzi_cuda_mhc_gated_bwd(struct hz_context *ctx, const struct hzi_mhc_gated_bwd_args *a)
+int hzi_cuda_mhc_gated_bwd_chain(struct hz_context *ctx, const void *args)
 {
-	return hzi_mhc_gated_bwd_chain(ctx, a);
+	return hzi_mhc_gated_bwd_chain(ctx, args);
 }

@@ -502,7 +502,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 	const hzi_mhc_gated_args &a = p.a;
 	const int n = a.s.n, row = threadIdx.x, stream = row - p.rows;
 	const int64_t t = blockIdx.x, T = a.s.tokens;
-	const float channels = (float)a.s.channels, share = 1.0f / (float)n;
+	const float share = 1.0f / (float)n;
 	const int64_t step = T * p.pitch;
 	const float *const src = p.partial + t * p.pitch + row;
 	float ahead[HZI_MHC_GATED_AHEAD], z = 0, slope;
@@ -519,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 #pragma unroll 8
 		for (int s = 0; s < p.stream_slices; s++)
 			sum += squares[s * T];
-		kept[stream] = sum / channels;
+		kept[stream] = sum / (float)a.s.channels;
 	}
 	__syncthreads();
 	for (int i = 0; i < n; i++) {
@@ -528,16 +528,8 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 		if (!hzi_mhc_leaves_f32(square, hzi_mhc_least_square(&a.rule)))
 			continue;
 
-		const float scale = square_scale(square);
-		float squares = 0;
+		const float squares = wide_square(a, t, i, square, memory);
 
-		for (int64_t c = threadIdx.x; c < a.s.channels; c += blockDim.x) {
-			const float v = load_value(a.s.dtype, a.x.data, offset(a.x, t, i, c)) *
-					scale;
-
-			squares = fmaf(v, v, squares);
-		}
-		squares = -sqrtf(sum_block(squares, memory) / channels) / scale;
 		if (threadIdx.x == 0)
 			kept[i] = squares;
 		__syncthreads();
@@ -571,12 +563,6 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_RANK + 32)
 }
 
 /* ---- Gates and their sums -------------------------------------------------------------------- */
-
-/* Inf would be NaN times the second term of a hidden number: its largest finite value instead */
-HZ_DEVICE uint32_t finite_pair(uint32_t pair)
-{
-	return max_x2<HZ_BF16>(min_x2<HZ_BF16>(pair, 0x7f7f7f7f), 0xff7fff7f);
-}
 
 /* COUNT contiguous values, 2 or 8, aligned to as many */
 template <int DT, int COUNT>

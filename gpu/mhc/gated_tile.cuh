@@ -73,6 +73,30 @@ HZ_DEVICE float gate_of(float z)
 	return gate;
 }
 
+/* Inf would be NaN times the second term of a hidden number: its largest finite value instead */
+HZ_DEVICE uint32_t finite_pair(uint32_t pair)
+{
+	return max_x2<HZ_BF16>(min_x2<HZ_BF16>(pair, 0x7f7f7f7f), 0xff7fff7f);
+}
+
+/*
+ * A stream's mean square that leaves f32, from x: minus its root, as roots_of() takes it. All
+ * threads of a block; memory: 32 floats
+ */
+HZ_DEVICE float wide_square(const hzi_mhc_gated_args &a, int64_t t, int i, float square,
+			    float *memory)
+{
+	const float scale = square_scale(square);
+	float squares = 0;
+
+	for (int64_t c = threadIdx.x; c < a.s.channels; c += blockDim.x) {
+		const float v = load_value(a.s.dtype, a.x.data, offset(a.x, t, i, c)) * scale;
+
+		squares = fmaf(v, v, squares);
+	}
+	return -sqrtf(sum_block(squares, memory) / (float)a.s.channels) / scale;
+}
+
 /* Stores eight values as two terms of bf16, `plane` words apart. */
 HZ_DEVICE void store_terms(uint32_t *to, int plane, const float *v)
 {

@@ -58,16 +58,16 @@ static int64_t plan_up(const struct hz_context *ctx, struct hzi_mhc_gated_job *j
 	return tiles * j->splits;
 }
 
-/* Also takes the parts of the workspace. down_tiles may be NULL. */
-static size_t plan_of(const struct hz_context *ctx, const struct hzi_mhc_gated_args *a,
-		      struct hzi_mhc_gated_wgmma *p, int64_t *down_tiles)
+size_t hzi_cuda_mhc_gated_wgmma_plan(const struct hz_context *ctx,
+				     const struct hzi_mhc_gated_args *a,
+				     struct hzi_mhc_gated_wgmma *p, int64_t *down_tiles)
 {
 	const int64_t T = a->s.tokens, K = a->s.n * a->s.channels;
 	struct hzi_mhc_gated_job *const j = &p->job;
 	size_t used = 0;
 
 	*p = (struct hzi_mhc_gated_wgmma){.job.a = *a};
-	j->rows = (int)(a->rank + (a->q.data ? a->s.n : 0));
+	j->rows = (int)(a->rank + (a->w_q ? a->s.n : 0));
 	j->pitch = (int)ceil_div(j->rows, 8) * 8;
 	*down_tiles = plan_down(ctx, p);
 	j->partial = hzi_cuda_mhc_take(ctx, &used, j->slices * T * j->pitch);
@@ -84,14 +84,14 @@ size_t hzi_cuda_mhc_gated_wgmma_workspace(const struct hz_context *ctx, const vo
 	struct hzi_mhc_gated_wgmma p;
 	int64_t tiles;
 
-	return plan_of(ctx, args, &p, &tiles);
+	return hzi_cuda_mhc_gated_wgmma_plan(ctx, args, &p, &tiles);
 }
 
 static int launch(struct hz_context *ctx, int kernel, int64_t x, int64_t y, int cluster,
 		  const struct hzi_mhc_gated_wgmma *p)
 {
 	const struct hzi_launch how = {
-		.grid = {(unsigned)x, (unsigned)y}, .block = {HZI_MHC_GATED_THREADS},
+		.grid = {(unsigned)x, (unsigned)y}, .block = {HZI_MHC_GATED_WGMMA_THREADS},
 		.shared_bytes = HZI_MHC_GATED_BYTES, .cluster = (unsigned)cluster, .early = true,
 		.aligned = true,
 	};
@@ -101,33 +101,42 @@ static int launch(struct hz_context *ctx, int kernel, int64_t x, int64_t y, int 
 			       sizeof(*p));
 }
 
+int hzi_cuda_mhc_gated_wgmma_hidden(struct hz_context *ctx, struct hzi_mhc_gated_wgmma *p,
+				    int64_t tiles)
+{
+	const struct hzi_mhc_gated_job *const j = &p->job;
+	const struct hzi_mhc_gated_args *const a = &j->a;
+	const int64_t C = a->s.channels;
+
+	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_gated_weights, j->rows, 1,
+				     HZI_MHC_WEIGHTS_THREADS, 0, j, sizeof(*j)));
+	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p->x, &a->x, &a->s, a->s.n,
+					      HZI_MHC_GATED_DOWN_TOKENS, 1));
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, OP, &p->w, j->terms, 2 * C, 2 * j->rows,
+					2 * C * a->s.n, a->s.n, 2 * C, 128,
+					HZI_MHC_GATED_DOWN_ROWS, 1));
+	HZ_CHECK(launch(ctx, HZI_KERNEL_mhc_gated_down_wgmma_f16, tiles, j->slices, p->cluster, p));
+	return hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_gated_hidden_warps,
+				   ceil_div(a->s.tokens, HZI_MHC_WARPS_TOKENS), 1,
+				   HZI_MHC_WARPS_TOKENS * 32, 0, j, sizeof(*j));
+}
+
 int hzi_cuda_mhc_gated_wgmma(struct hz_context *ctx, const void *args)
 {
 	const struct hzi_mhc_gated_args *const a = args;
-	const int64_t C = a->s.channels;
 	struct hzi_mhc_gated_wgmma p;
-	const struct hzi_mhc_gated_job *const j = &p.job;
 	int64_t tiles;
 
-	plan_of(ctx, a, &p, &tiles);
-	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_gated_weights, j->rows, 1,
-				     HZI_MHC_WEIGHTS_THREADS, 0, j, sizeof(*j)));
-	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.x, &a->x, &a->s, a->s.n,
-					      HZI_MHC_GATED_DOWN_TOKENS, 1));
-	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, OP, &p.w, j->terms, 2 * C, 2 * j->rows,
-					2 * C * a->s.n, a->s.n, 2 * C, 128,
-					HZI_MHC_GATED_DOWN_ROWS, 1));
-	HZ_CHECK(launch(ctx, HZI_KERNEL_mhc_gated_down_wgmma_f16, tiles, j->slices, p.cluster, &p));
-	HZ_CHECK(hzi_cuda_mhc_launch(ctx, OP, HZI_KERNEL_mhc_gated_hidden_warps,
-				     ceil_div(a->s.tokens, HZI_MHC_WARPS_TOKENS), 1,
-				     HZI_MHC_WARPS_TOKENS * 32, 0, j, sizeof(*j)));
+	hzi_cuda_mhc_gated_wgmma_plan(ctx, a, &p, &tiles);
+	HZ_CHECK(hzi_cuda_mhc_gated_wgmma_hidden(ctx, &p, tiles));
 	if (!a->u.data)
 		return HZ_OK;
 	tiles = plan_up(ctx, &p.job);
 	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.x, &a->x, &a->s, a->s.n,
 					      HZI_MHC_GATED_UP_TOKENS, HZI_MHC_GATED_UP_STREAMS));
-	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, OP, &p.w, a->w_up, 2 * a->rank, C, 2 * a->rank,
-					a->s.n, 2 * a->rank * C, 128, HZI_MHC_GATED_CHUNK,
+	HZ_CHECK(hzi_cuda_tensor_map_3d(ctx, OP, &p.w, a->w_up, 2 * a->rank,
+					a->s.channels, 2 * a->rank, a->s.n,
+					2 * a->rank * a->s.channels, 128, HZI_MHC_GATED_CHUNK,
 					HZI_MHC_GATED_UP_STREAMS));
 	HZ_CHECK(hzi_cuda_mhc_make_tensor_map(ctx, OP, &p.u, &a->u, &a->s, 1,
 					      HZI_MHC_GATED_UP_WARP_TOKENS, 1));

@@ -7,56 +7,12 @@
  * kernels run before and between. One thread loads tiles by TMA; two warpgroups multiply, with the
  * A operand in registers: reads of shared memory would be the limit.
  */
-#include "gpu/mhc/gated_tile.cuh"
-#include "gpu/mhc/gated_wgmma.h"
+#include "gpu/mhc/gated_hidden.cuh"
 #include "gpu/device/wgmma_f16.cuh"
 
 /* ---- Hidden numbers -------------------------------------------------------------------------- */
 
 #define AHEAD HZI_MHC_WARPS_AHEAD
-
-/*
- * The root of stream `lane` of a token; a warp. Where its mean square leaves f32, from x: see
- * square_scale().
- */
-HZ_DEVICE float root_of_lane(const hzi_mhc_gated_job &p, int64_t t, float *squares)
-{
-	const hzi_mhc_gated_args &a = p.a;
-	const int lane = threadIdx.x % 32;
-	float own = 0, slope;
-
-	for (int s = lane; s < p.slices; s += 32)
-		squares[s] = p.squares[s * a.s.tokens + t];
-	__syncwarp();
-	for (int s = 0; lane < a.s.n && s < p.stream_slices; s++)
-		own += squares[lane * p.stream_slices + s];
-	own /= (float)a.s.channels;
-
-	uint32_t wide = __ballot_sync(0xffffffff, lane < a.s.n &&
-				      hzi_mhc_leaves_f32(own, hzi_mhc_least_square(&a.rule)));
-
-	for (; wide; wide &= wide - 1) {
-		const int i = __ffs(wide) - 1;
-		const float scale = square_scale(__shfl_sync(0xffffffff, own, i));
-		float sum = 0;
-
-		for (int64_t c = lane; c < a.s.channels; c += 32) {
-			const float v = scale *
-					load_value(a.s.dtype, a.x.data, offset(a.x, t, i, c));
-
-			sum = fmaf(v, v, sum);
-		}
-		sum = -sqrtf(warp_sum(sum) / (float)a.s.channels) / scale;
-		own = lane == i ? sum : own;
-	}
-	return roots_of(a.rule, own, slope);
-}
-
-HZ_DEVICE float4 add_scaled(const float4 &to, float factor, const float4 &v)
-{
-	return {fmaf(factor, v.x, to.x), fmaf(factor, v.y, to.y), fmaf(factor, v.z, to.z),
-		fmaf(factor, v.w, to.w)};
-}
 
 /*
  * What mhc_gated_hidden does, for more tokens and fewer slices: a warp has a token, a lane four
@@ -74,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_WARPS_TOKENS * 32)
 	const float4 *const src = (const float4 *)(p.partial + t * p.pitch);
 	const float share = 1.0f / (float)n;
 	float4 ahead[AHEAD], q[2] = {}, sum = {};
-	float rho, slope;
+	float rho, slope, unused;
 
 	pdl_launch_dependents();
 	pdl_wait();
@@ -89,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_WARPS_TOKENS * 32)
 	};
 
 	load(0);
-	rho = root_of_lane(p, t, squares[warp]);
+	rho = root_of_lane(p, t, squares[warp], unused);
 	if (lane < n)
 		p.roots[t * n + lane] = rho;
 	for (int first = 0; of_q && first < p.slices; first += 32) {
@@ -565,12 +521,12 @@ HZ_DEVICE void gated_up_wgmma(const hzi_mhc_gated_wgmma &p)
 	if (threadIdx.x < 32)
 		mbarrier_init_fence();
 	/* Without gain, and for channels beyond the last */
-	for (int e = threadIdx.x; e < UP_STAGES * UP_STREAMS * CHUNK; e += HZI_MHC_GATED_THREADS)
+	for (int e = threadIdx.x; e < UP_STAGES * UP_STREAMS * CHUNK; e += HZI_MHC_GATED_WGMMA_THREADS)
 		m.gain[0][0][e] = 1;
 	fence_proxy_async();
 	pdl_launch_dependents();
 	pdl_wait();
-	for (int e = threadIdx.x; e < UP_TOKENS * n; e += HZI_MHC_GATED_THREADS) {
+	for (int e = threadIdx.x; e < UP_TOKENS * n; e += HZI_MHC_GATED_WGMMA_THREADS) {
 		const int64_t t = b.token + e / n;
 
 		m.roots[e / n][e % n] = t < p.job.a.s.tokens ? p.job.roots[t * n + e % n] : 0;
@@ -592,7 +548,7 @@ HZ_DEVICE void gated_up_wgmma(const hzi_mhc_gated_wgmma &p)
 #endif
 
 #define KERNEL(name, call) \
-	extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_THREADS, 1) \
+	extern "C" __global__ void __launch_bounds__(HZI_MHC_GATED_WGMMA_THREADS, 1) \
 		name(const __grid_constant__ hzi_mhc_gated_wgmma p) \
 	{ \
 		HZ_HOPPER_BODY(call) \

@@ -10,7 +10,7 @@
 #include "gpu/runtime/tensor_map.h"
 
 #define HZI_MHC_GATED_CHUNK 64		/* channels of a tile */
-#define HZI_MHC_GATED_THREADS 384	/* a warpgroup loads, two compute */
+#define HZI_MHC_GATED_WGMMA_THREADS 384	/* a warpgroup loads, two compute */
 #define HZI_MHC_GATED_BYTES (227 * 1024)
 #define HZI_MHC_GATED_CLUSTER 2		/* blocks, at most: weights are multicast to them */
 

@@ -5,9 +5,10 @@
  *
  * Calls go down: routes.c lists the routes of mhc_streams, mhc_streams_bwd, mhc_recompute (mix.c,
  * mix_bwd.c), mhc_pre (coef_small_batch.c, coef_splitk.c, coef_input_fused.c, coef_persistent.c,
- * coef_wgmma.c, coef.c) and mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_wgmma.c, gated_fused.c).
- * These call launchers of single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c,
- * coef_bwd_fused.c, coef_bwd_wgmma.c; then common.c.
+ * coef_wgmma.c, coef.c), mhc_pre_bwd (coef_bwd.c), mhc_gated (gated_gemv.c, gated_wgmma.c,
+ * gated_fused.c) and mhc_gated_bwd (gated_bwd_wgmma.c, gated_fused.c). These call launchers of
+ * single kernels: coef_generic.c, coef_generic_bwd.c, coef_mma.c, coef_bwd_fused.c,
+ * coef_bwd_wgmma.c; then common.c.
  */
 #ifndef HZI_GPU_MHC_LAUNCH_H
 #define HZI_GPU_MHC_LAUNCH_H
@@ -31,10 +32,9 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_coef_small_batch, hzi_cuda_mhc_coef_input_fused, hzi_cuda_mhc_coef_persistent,
 	hzi_cuda_mhc_coef_splitk, hzi_cuda_mhc_coef_wgmma, hzi_cuda_mhc_coef_mma,
 	hzi_cuda_mhc_coef_generic,
-	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma,
-	hzi_cuda_mhc_coef_bwd_mma, hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused,
-	hzi_cuda_mhc_gated_wgmma,
-	hzi_cuda_mhc_gated_chain;
+	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma, hzi_cuda_mhc_coef_bwd_mma,
+	hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused, hzi_cuda_mhc_gated_wgmma,
+	hzi_cuda_mhc_gated_gemv, hzi_cuda_mhc_gated_chain, hzi_cuda_mhc_gated_bwd_wgmma, hzi_cuda_mhc_gated_bwd_chain;
 
 hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,
@@ -43,8 +43,9 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_coef_wgmma_unsupported,
 	hzi_cuda_mhc_coef_mma_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_wgmma_unsupported,
-	hzi_cuda_mhc_coef_bwd_mma_unsupported,
-	hzi_cuda_mhc_gated_fused_unsupported, hzi_cuda_mhc_gated_wgmma_unsupported;
+	hzi_cuda_mhc_coef_bwd_mma_unsupported, hzi_cuda_mhc_gated_fused_unsupported,
+	hzi_cuda_mhc_gated_wgmma_unsupported, hzi_cuda_mhc_gated_gemv_unsupported,
+	hzi_cuda_mhc_gated_bwd_wgmma_unsupported;
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
 	hzi_cuda_mhc_coef_input_fused_workspace, hzi_cuda_mhc_coef_persistent_workspace,
@@ -55,10 +56,25 @@ hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_smal
 	hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace, hzi_cuda_mhc_gated_fused_workspace,
 	hzi_cuda_mhc_gated_wgmma_workspace,
-	hzi_cuda_mhc_gated_chain_workspace;
+	hzi_cuda_mhc_gated_gemv_workspace,
+	hzi_cuda_mhc_gated_chain_workspace, hzi_cuda_mhc_gated_bwd_wgmma_workspace,
+	hzi_cuda_mhc_gated_bwd_chain_workspace;
 
 /* True if coef_input_fused, where it supports the call, also makes the streams of a->post. */
 bool hzi_cuda_mhc_coef_input_fused_makes_y(const struct hzi_mhc_pre_args *a);
+
+/* ---- The first launches of gated_wgmma.c, and of gated_bwd_wgmma.c --------------------------- */
+
+struct hzi_mhc_gated_wgmma;
+
+/* Returns the bytes of the workspace, whose parts it takes; tiles: of tokens. */
+size_t hzi_cuda_mhc_gated_wgmma_plan(const struct hz_context *ctx,
+				     const struct hzi_mhc_gated_args *a,
+				     struct hzi_mhc_gated_wgmma *p, int64_t *tiles);
+
+/* Makes partial sums, roots, hidden numbers and q. */
+int hzi_cuda_mhc_gated_wgmma_hidden(struct hz_context *ctx, struct hzi_mhc_gated_wgmma *p,
+				    int64_t tiles);
 
 /* ---- Streams inside other operations (mix.c, mix_bwd.c) -------------------------------------- */
 

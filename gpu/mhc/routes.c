@@ -110,6 +110,8 @@ static const struct hzi_route pre_bwd[] = {
 };
 
 static const struct hzi_route gated[] = {
+	{"gated_gemv", "bf16, two launches, up to 8 tokens", HZI_SM_90A, FUNCTIONS(gated_gemv),
+	 WORKSPACE(gated_gemv)},
 	{"gated_wgmma", "16-bit streams, bf16 w_up: products by wgmma, for many tokens", HZI_SM_90A,
 	 FUNCTIONS(gated_wgmma), WORKSPACE(gated_wgmma), .cost = gated_wgmma_cost},
 	{"gated_fused", "three launches, products of streams on tensor cores, aligned rows", HZI_SM_80,
@@ -118,7 +120,14 @@ static const struct hzi_route gated[] = {
 	 WORKSPACE(gated_chain), .run = hzi_cuda_mhc_gated_chain},
 };
 
-enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, GATED, END };
+static const struct hzi_route gated_bwd[] = {
+	{"gated_bwd_wgmma", "bf16 streams and w_up: products by wgmma, gates beside them",
+	 HZI_SM_90A, FUNCTIONS(gated_bwd_wgmma), WORKSPACE(gated_bwd_wgmma)},
+	{"gated_bwd_chain", "any strides, streams over their roots in memory", HZI_ANY_ARCH,
+	 WORKSPACE(gated_bwd_chain), .run = hzi_cuda_mhc_gated_bwd_chain},
+};
+
+enum { STREAMS, STREAMS_BWD, RECOMPUTE, PRE, PRE_BWD, GATED, GATED_BWD, END };
 
 const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[STREAMS] = HZI_ROUTES(mhc_streams, streams),
@@ -127,6 +136,7 @@ const struct hzi_op_routes hzi_cuda_mhc_routes[] = {
 	[PRE] = HZI_RANKED_ROUTES(mhc_pre, pre),
 	[PRE_BWD] = HZI_ROUTES(mhc_pre_bwd, pre_bwd),
 	[GATED] = HZI_RANKED_ROUTES(mhc_gated, gated),
+	[GATED_BWD] = HZI_ROUTES(mhc_gated_bwd, gated_bwd),
 	[END] = {0},
 };
 
@@ -143,3 +153,4 @@ ROUTED(mhc_recompute, RECOMPUTE)
 ROUTED(mhc_pre, PRE)
 ROUTED(mhc_pre_bwd, PRE_BWD)
 ROUTED(mhc_gated, GATED)
+ROUTED(mhc_gated_bwd, GATED_BWD)

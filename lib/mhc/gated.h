@@ -3,7 +3,8 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * That is what a CPU does, and a GPU where operands are not aligned and for gradients.
+ * That is what a CPU does, and a GPU where operands are not aligned, and for gradients where streams
+ * or w_up are not bf16 either.
  */
 #ifndef HZI_MHC_GATED_H
 #define HZI_MHC_GATED_H

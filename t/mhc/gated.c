@@ -220,7 +220,8 @@ static int call_gated_bwd(hz_context *ctx, struct tcase *c)
 
 enum {
 	CN = 1, GAIN_TOO = 2, NO_Q = 4, ADDS = 8, SIZES = 16, LAYOUT = 32, PEAK = 64,
-	DEFAULT = 128, EXTREMES = 256, INFINITE = 512, UP_BF16 = 1024
+	DEFAULT = 128, EXTREMES = 256, INFINITE = 512, UP_BF16 = 1024, DY_TOO = 2048, NO_DX = 4096,
+	NO_DW = 8192, Q_BF16 = 16384
 };
 
 static void weight(struct tcase *c, int slot, int dtype, int64_t rows, int64_t columns, double sd)
@@ -258,7 +259,7 @@ static void make_gated(struct tcase *c, struct gated *g, int dtype, int how)
 	for (i = 0; how & INFINITE && i < K; i += 3)
 		set(c->o[W_UP], i * g->r + i % g->r, i % 2 ? INFINITY : -INFINITY);
 	if (!(how & NO_Q))
-		weight(c, W_Q, HZ_F32, n, K, n / sqrt((double)K + 1));
+		weight(c, W_Q, how & Q_BF16 ? HZ_BF16 : HZ_F32, n, K, n / sqrt((double)K + 1));
 	if (how & GAIN_TOO)
 		vector(c, GAIN, K, 1, 0.3, 0);
 	g->cn = how & CN;
@@ -325,12 +326,15 @@ static int backward(int n, int dtype, int64_t T, int64_t C, int64_t r, int how)
 	streams(&c, DU, dtype, T, 0, C, layout, 1);
 	if (!(how & NO_Q))
 		coefs(&c, DQ, T, n, 0, layout, 1);
-	if (how & LAYOUT)
+	if (how & (LAYOUT | DY_TOO))
 		streams(&c, DY, dtype, T, n, C, layout, 1);
-	gradient_of(make(&c, DX, dtype, SPLIT, 3, (int64_t[]){T, n, C}, layout), how);
-	gradient_of(make(&c, DW_DOWN, HZ_F32, WHOLE, 2, (int64_t[]){r, K}, 0), how);
-	gradient_of(make(&c, DW_UP, HZ_F32, WHOLE, 2, (int64_t[]){K, r}, 0), how);
-	if (!(how & NO_Q))
+	if (!(how & NO_DX))
+		gradient_of(make(&c, DX, dtype, SPLIT, 3, (int64_t[]){T, n, C}, layout), how);
+	if (!(how & NO_DW)) {
+		gradient_of(make(&c, DW_DOWN, HZ_F32, WHOLE, 2, (int64_t[]){r, K}, 0), how);
+		gradient_of(make(&c, DW_UP, HZ_F32, WHOLE, 2, (int64_t[]){K, r}, 0), how);
+	}
+	if (!(how & (NO_Q | NO_DW)))
 		gradient_of(make(&c, DW_Q, HZ_F32, WHOLE, 2, (int64_t[]){n, K}, 0), how);
 	if (how & GAIN_TOO)
 		gradient_of(vector(&c, DGAIN, K, 0, 0.5, 0), how);
@@ -338,7 +342,7 @@ static int backward(int n, int dtype, int64_t T, int64_t C, int64_t r, int how)
 		const struct token o = {
 			.du = values(&c, DU) + t * C, .dq = c.o[DQ] ? values(&c, DQ) + t * n : NULL,
 			.dy = c.o[DY] ? values(&c, DY) + t * K : NULL,
-			.dx = wanted(&c, DX) + t * K, .ddown = wanted(&c, DW_DOWN),
+			.dx = c.o[DX] ? wanted(&c, DX) + t * K : NULL, .ddown = wanted(&c, DW_DOWN),
 			.dup = wanted(&c, DW_UP), .dw_q = wanted(&c, DW_Q),
 			.dgain = wanted(&c, DGAIN),
 		};
@@ -383,6 +387,20 @@ static void test_gated(void)
 		{3, HZ_BF16, GAIN_TOO, 530, 200, 128},
 		{4, HZ_F16, GAIN_TOO | UP_BF16, 290, 136, 80},
 		{8, HZ_F16, UP_BF16, 100, 72, 128}, {1, HZ_BF16, NO_Q, 258, 64, 16},
+		{4, HZ_BF16, GAIN_TOO, 65, 72, 128}, {2, HZ_BF16, 0, 33, 2056, 48},
+		{3, HZ_BF16, GAIN_TOO | Q_BF16, 12, 136, 112}, {1, HZ_BF16, NO_Q, 128, 32, 16},
+		{4, HZ_BF16, Q_BF16, 5, 1096, 96},
+		{4, HZ_BF16, GAIN_TOO | Q_BF16, 1, 1032, 128}, {2, HZ_BF16, Q_BF16, 8, 2056, 48},
+	};
+	/* Gradients by wgmma: tiles of 128 tokens, 64 and 256 channels, sums of 32 tokens */
+	static const struct {
+		int n, how;
+		int64_t T, C, r;
+	} wgmma[] = {
+		{4, GAIN_TOO | ADDS | DY_TOO, 300, 200, 128}, {4, NO_Q, 1, 1032, 64},
+		{3, GAIN_TOO | Q_BF16, 70, 72, 112}, {8, ADDS, 140, 64, 128},
+		{1, NO_DX | GAIN_TOO, 33, 320, 16}, {2, NO_DW | DY_TOO | Q_BF16, 129, 8, 48},
+		{5, NO_DX | NO_DW | GAIN_TOO, 260, 136, 80}, {4, NO_DX | ADDS, 20, 264, 96},
 	};
 	int good = 1;
 	size_t i;
@@ -399,11 +417,20 @@ static void test_gated(void)
 			backward(list[i].n, list[i].dtype, list[i].T, list[i].C, list[i].r,
 				 list[i].how & ~DEFAULT);
 	ok(good, "gated branch inputs, and their gradients");
+	good = 1;
+	for (i = 0; i < sizeof(wgmma) / sizeof(*wgmma); i++)
+		good &= (quick && i % 3 == 1) ||
+			backward(wgmma[i].n, HZ_BF16, wgmma[i].T, wgmma[i].C, wgmma[i].r,
+				 wgmma[i].how);
+	ok(good, "gradients of aligned operands");
 	ok(forward(4, HZ_F32, 9, 48, 16, SIZES) & forward(4, HZ_BF16, 9, 48, 16, SIZES | CN),
 	   "streams of 1e15 and 1e-15");
 	ok(forward(4, HZ_F32, 9, 48, 16, EXTREMES) &
-	   forward(4, HZ_BF16, 20, 48, 16, EXTREMES | GAIN_TOO), "streams of 1e28 and 1e-28");
+	   forward(4, HZ_BF16, 20, 48, 16, EXTREMES | GAIN_TOO) &
+	   forward(3, HZ_BF16, 5, 48, 16, EXTREMES | GAIN_TOO | Q_BF16),
+	   "streams of 1e28 and 1e-28");
 	ok(forward(4, HZ_F32, 9, 48, 16, INFINITE) & forward(4, HZ_BF16, 20, 72, 32, INFINITE) &
+	   forward(2, HZ_BF16, 7, 40, 64, INFINITE | Q_BF16) &
 	   forward(4, HZ_F16, 20, 72, 32, INFINITE) &
 	   forward(3, HZ_F16, 150, 72, 112, INFINITE | UP_BF16), "infinite weights");
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");
@@ -453,6 +480,7 @@ int main(void)
 	rnd = tap_seed();
 	dev_open_all();
 	dev_open_routes(HZI_OP_mhc_gated);
+	dev_open_routes(HZI_OP_mhc_gated_bwd);
 	test_definition();
 	test_gated();
 	test_overflow();

@@ -93,11 +93,36 @@ static int run_mhc_gated(const void *row)
 	const hz_tensor x = V(r->dtype, r->tokens, 4, r->channels);
 	const hz_tensor down = V(r->weights, r->rank, 4 * r->channels);
 	const hz_tensor up = V(r->weights, 4 * r->channels, r->rank);
-	const hz_tensor w_q = V(HZ_F32, 4, 4 * r->channels);
+	const hz_tensor w_q = V(r->weights, 4, 4 * r->channels);
 	hz_tensor q = V(HZ_F32, r->tokens, 4), u = V(r->dtype, r->tokens, r->channels);
 
 	RECORD(ctx, hz_mhc_gated_pre(ctx, &x, &down, &up, &w_q, &q, &u, &opts), &workspace);
 	return hz_mhc_gated_pre(ctx, &x, &down, &up, &w_q, &q, &u, &opts);
+}
+
+static int run_mhc_gated_bwd(const void *row)
+{
+	const struct gated_row *const r = row;
+	const hz_tensor x = V(r->dtype, r->tokens, 4, r->channels);
+	const hz_tensor gain = V(HZ_F32, 4 * r->channels);
+	const hz_tensor down = V(r->weights, r->rank, 4 * r->channels);
+	const hz_tensor up = V(r->weights, 4 * r->channels, r->rank);
+	const hz_tensor w_q = V(r->weights, 4, 4 * r->channels);
+	const hz_tensor du = V(r->dtype, r->tokens, r->channels), dq = V(HZ_F32, r->tokens, 4);
+	hz_tensor dx = V(r->dtype, r->tokens, 4, r->channels), dgain = gain;
+	hz_tensor dw_down = V(HZ_F32, r->rank, 4 * r->channels);
+	hz_tensor dw_up = V(HZ_F32, 4 * r->channels, r->rank);
+	hz_tensor dw_q = V(HZ_F32, 4, 4 * r->channels);
+	const hz_mhc_opts opts = {.preset = HZ_MHC_PRESET_QWEN4_EXP, .gain = &gain,
+				  .dgain = &dgain};
+	const hz_mhc_gated_grads g = {.du = &du, .dq = &dq, .dx = &dx, .dw_down = &dw_down,
+				      .dw_up = &dw_up, .dw_q = &dw_q};
+	hz_tensor *const moved[] = {&dx, &dw_down, &dw_up, &dw_q, &dgain};
+
+	for (int i = 0; i < 5; i++)
+		moved[i]->data = operand_at(20 + i);
+	RECORD(ctx, hz_mhc_gated_pre_bwd(ctx, &x, &down, &up, &w_q, &g, &opts), &workspace);
+	return hz_mhc_gated_pre_bwd(ctx, &x, &down, &up, &w_q, &g, &opts);
 }
 
 /* Each tile of the fused kernels, and operands that they do not support */
@@ -105,7 +130,7 @@ static void trace_gated(void)
 {
 	static const int64_t sizes[][3] = {	/* tokens, channels, rank */
 		{1, 4096, 128}, {64, 4096, 128}, {300, 1024, 64}, {4096, 4096, 128},
-		{2048, 7168, 256}, {8, 40, 24},
+		{2048, 7168, 256}, {8, 40, 24}, {16, 4096, 128},
 	};
 
 	EACH(i, sizes) {
@@ -114,6 +139,9 @@ static void trace_gated(void)
 				trace("mhc_gated_pre", run_mhc_gated,
 				      &(struct gated_row){sizes[i][0], sizes[i][1], sizes[i][2],
 							  floats[d], floats[w]});
+			trace("mhc_gated_pre_bwd", run_mhc_gated_bwd,
+			      &(struct gated_row){sizes[i][0], sizes[i][1], sizes[i][2], floats[d],
+						  floats[d]});
 		}
 	}
 }

@@ -90,9 +90,12 @@ static void pre_tile(const struct pre_job *job, int64_t t, int tokens, const flo
 	const struct hzi_mhc_batch b = hzi_mhc_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
 	const int n = p->n;
 	struct hzi_mhc_roots roots;
+	struct hzi_fp_watch w;
 
 	hzi_mhc_normalize(p, &a->rule, job->x.data ? raw : NULL, tokens, r->y, &roots);
+	hzi_fp_silence_begin(&w);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
+	hzi_fp_silence_end(&w);
 	for (int i = 0; i < tokens; i++) {
 		float out[HZI_MHC_STREAMS * HZI_MHC_STREAMS];
 

@@ -142,9 +142,12 @@ static void make_coefs(const struct bwd_job *job, const float *raw, int at, int 
 	const struct hzi_mhc_pre_bwd_args *const a = job->a;
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const struct hzi_mhc_batch b = hzi_mhc_batch_of(p, &a->rule, a->alpha, a->bias, tokens, r);
+	struct hzi_fp_watch w;
 
 	hzi_mhc_normalize(p, &a->rule, raw ? raw + at * (p->m + 1) : NULL, tokens, r->y, roots);
+	hzi_fp_silence_begin(&w);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs(&b);
+	hzi_fp_silence_end(&w);
 }
 
 /* dp and da of a tile: <du, X[j]> and <dY[i], X[j]>, plus the given gradients */
@@ -252,11 +255,14 @@ static void coefs_bwd_tile(const struct bwd_job *job, int tokens, const struct h
 	const struct hzi_mhc_coef_plan *const p = &job->plan->p;
 	const struct hzi_mhc_batch b =
 		hzi_mhc_batch_of(p, &job->a->rule, job->a->alpha, job->a->bias, tokens, r);
+	struct hzi_fp_watch w;
 
 	clear_lanes(r->dp, p->n, tokens);
 	clear_lanes(r->dq, p->n, tokens);
 	clear_lanes(r->da, p->n * p->n, tokens);
+	hzi_fp_silence_begin(&w);
 	hzi_mhc_kern_of(job->ctx->level, b.rule->n)->coefs_bwd(&b);
+	hzi_fp_silence_end(&w);
 	for (int i = 0; i < tokens; i++) {
 		const float rho = roots->rho[i], slope = roots->slope[i];
 		double dot = 0;

@@ -63,7 +63,7 @@ struct hzi_mhc_scale {
  *   sinkhorn      y [n n] to a
  *   sinkhorn_bwd  y, da to dz
  *
- * all: q and a too, not only p
+ * all: q and a too, not only p. Callers silence floating-point exceptions: hzi_fp_silence_begin().
  */
 struct hzi_mhc_batch {
 	const struct hzi_mhc_rule *rule;

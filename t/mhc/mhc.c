@@ -107,6 +107,44 @@ static int sinkhorn_case(const struct sinkhorn *s)
 	return run_case(&c);
 }
 
+/* Bounds of z: the bits of the result for z within the bounds */
+static void test_bounded(void)
+{
+	enum { COUNT = 37, MOST = COUNT * 64 };
+	static float z[MOST], within[MOST], p[MOST], want[MOST];
+
+	for (int d = 0; d < ndevs && !tap_cuda(); d++) {
+		hz_context *const ctx = devs[d].ctx;
+		uint64_t seed = 1;
+		long wrong = 0;
+
+		for (int k = 0; k < 8 * 8; k++) {
+			const int n = 1 + k / 8;
+			const hz_mhc_opts o = {
+				REF_EXACT, .map = HZ_MHC_EXP + k % 3, .iterations = 3, .eps = 1e-6};
+			hz_mhc_opts bounds = o;
+			const hz_tensor m = hz_tensor_3d(z, HZ_F32, HZ_CPU, COUNT, n, n);
+			const hz_tensor b = hz_tensor_3d(within, HZ_F32, HZ_CPU, COUNT, n, n);
+			hz_tensor y = hz_tensor_3d(p, HZ_F32, HZ_CPU, COUNT, n, n);
+			hz_tensor v = hz_tensor_3d(want, HZ_F32, HZ_CPU, COUNT, n, n);
+
+			bounds.given |= k & 1 ? HZ_MHC_GIVEN_Z_MIN : 0;
+			bounds.given |= k & 2 ? HZ_MHC_GIVEN_Z_MAX : 0;
+			bounds.z_min = k & 1 ? -0.5 : 0;
+			bounds.z_max = k & 2 ? 0.75 : 0;
+			for (int i = 0; i < COUNT * n * n; i++) {
+				z[i] = (float)(2 * rnd_normal(&seed));
+				within[i] = k & 1 ? fmaxf(z[i], -0.5f) : z[i];
+				within[i] = k & 2 ? fminf(within[i], 0.75f) : within[i];
+			}
+			wrong += hz_mhc_sinkhorn(ctx, &m, &y, &bounds) != HZ_OK;
+			wrong += hz_mhc_sinkhorn(ctx, &b, &v, &o) != HZ_OK;
+			wrong += memcmp(p, want, sizeof(float) * (size_t)(COUNT * n * n)) != 0;
+		}
+		is_int(wrong, 0, "sinkhorn: bounds of z, %s", devs[d].name);
+	}
+}
+
 /*
  * Logits whose exp() underflows in whole rows: the result and the gradient are finite, and the
  * result is that of the definition. TransformerEngine, which computes with logarithms, gives .5 for
@@ -611,6 +649,7 @@ int main(void)
 	dev_open_routes(HZI_OP_mhc_streams);
 	dev_open_routes(HZI_OP_mhc_streams_bwd);
 	test_sinkhorn();
+	test_bounded();
 	test_large_logits();
 	test_sinkhorn_special();
 	test_streams();

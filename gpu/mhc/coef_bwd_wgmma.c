@@ -22,7 +22,7 @@ static int64_t dphi_blocks(const struct hzi_mhc_shape *s)
 	return s->n * ceil_div(s->channels, HZI_MHC_BWD_WGMMA_COLUMNS);
 }
 
-/* Splits of the tiles of tokens for so many blocks each: the fewest tiles of the busiest SM */
+/* Splits of the tiles of tokens, each of `blocks` blocks: the fewest tiles for the busiest SM */
 static int splits_of(const struct hz_context *ctx, const struct hzi_mhc_shape *s, int64_t blocks)
 {
 	const int64_t sms = hzi_cuda_device(ctx)->sms, tiles = ceil_div(s->tokens, TOKENS);

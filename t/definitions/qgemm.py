@@ -406,6 +406,18 @@ def run_qgemm(case):
     case.exact("c", got, want)
 
 
+def draw_limits(case, keys):
+    """Of results of a layer: the least and the largest, or None"""
+    low = high = None
+    if case.chance(0.2):
+        keys["relu"], low = 1, 0.0
+    elif case.chance(0.2):
+        low, keys["min"] = -0.5, "-0.5"
+    if case.chance(0.2):
+        high, keys["max"] = 1.5, "1.5"
+    return low, high
+
+
 def run_qlinear(case):
     m, k, n, batch, batch_b = draw_matrices(case)
     dtype = case.pick("f32", "f16", "bf16")
@@ -449,13 +461,7 @@ def run_qlinear(case):
         float_bias = inputs["bias"].astype(np.float64)
     elif case.chance(0.3):
         inputs["bias"] = bias = case.rng.integers(-10**6, 10**6, n).astype(np.int32)
-    low = high = None
-    if case.chance(0.2):
-        keys["relu"], low = 1, 0.0
-    elif case.chance(0.2):
-        low, keys["min"] = -0.5, "-0.5"
-    if case.chance(0.2):
-        high, keys["max"] = 1.5, "1.5"
+    low, high = draw_limits(case, keys)
     if case.chance(0.3):
         keys["pack"] = 1
     file = b
@@ -539,16 +545,11 @@ def run_qlinear_group(case):
         inputs["tensor_scale"] = np.float32(case.rng.random(1) + 0.5)
         s = s * inputs["tensor_scale"].astype(np.float64)
     batch = case.shape(case.pick(0, 0, 1, 2), 3, zero=False)
-    bias = low = high = None
+    bias = None
     if case.chance(0.3):
         inputs["bias"] = (case.rng.standard_normal(n) * 10).astype(np.float32)
         bias = inputs["bias"].astype(np.float64)
-    if case.chance(0.2):
-        keys["relu"], low = 1, 0.0
-    elif case.chance(0.2):
-        low, keys["min"] = -0.5, "-0.5"
-    if case.chance(0.2):
-        high, keys["max"] = 1.5, "1.5"
+    low, high = draw_limits(case, keys)
     if case.chance(0.4):
         keys["pack"] = 1
     if case.chance(0.4):

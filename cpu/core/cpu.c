@@ -152,7 +152,7 @@ static int detect(void)
 	return HZ_ISA_AMX;
 }
 
-bool hzi_cpu_reads_flags_slowly(void)
+bool hzi_cpu_is_amd(void)
 {
 	unsigned max, ebx, ecx, edx;
 
@@ -182,7 +182,7 @@ static int detect(void)
 #endif
 
 #if !defined(__x86_64__) && !defined(__i386__)
-bool hzi_cpu_reads_flags_slowly(void)
+bool hzi_cpu_is_amd(void)
 {
 	return false;
 }

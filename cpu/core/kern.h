@@ -46,8 +46,11 @@ struct hzi_kern_family {
 	void (*fill[HZI_LEVELS])(void *kern);
 };
 
-/* Whether a read of MXCSR waits for the arithmetic before it, so that other work waits too */
-bool hzi_cpu_reads_flags_slowly(void);
+/*
+ * Whether the processor is one of AMD's: a read of MXCSR waits for the arithmetic before it there,
+ * and loads that alternate between two places of a page are prefetched badly.
+ */
+bool hzi_cpu_is_amd(void);
 
 /* Declared by cpu/<family>/kern.h, defined by cpu/<family>/kern.c and the units */
 #define HZI_KERN(family) \

@@ -32,7 +32,7 @@ void HZI_FILL(hadamard)(void *table)
 	kern->lanes = LANES;
 	kern->head_bits = HEAD_BITS;
 	kern->pass_bits = REG_BITS;
-	kern->guard = hzi_cpu_reads_flags_slowly() ? HZI_GUARD_SUM : HZI_GUARD_FLAG;
+	kern->guard = hzi_cpu_is_amd() ? HZI_GUARD_SUM : HZI_GUARD_FLAG;
 	kern->exponent = exponent;
 	kern->transpose = transpose;
 	kern->quant = quant;

@@ -42,6 +42,7 @@ void HZI_FILL(qgemm)(void *table)
 	kern->pack_a = vnni_pack_a;
 	kern->pack_b = vnni_pack_b;
 	kern->mul = vnni_mul;
+	prefetch_to_l2 = hzi_cpu_is_amd();
 #else
 	kern->small = qgemm_small;
 #endif

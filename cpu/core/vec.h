@@ -331,6 +331,16 @@ INLINE vi max_i(vi a, vi b)
 #endif
 }
 
+/* The larger one of `most` and the bits of |v|; a NaN may be left out. */
+INLINE vi max_magnitude(vi most, vf v)
+{
+#if HZ_VEC == HZ_VEC_AVX512
+	return (vi)_mm512_range_ps((__m512)most, (__m512)v, 0xb);
+#else
+	return max_i(most, (vi)v & INT32_MAX);
+#endif
+}
+
 /* Whether a > b in any lane; signed comparison */
 INLINE int any_gt(vi a, vi b)
 {

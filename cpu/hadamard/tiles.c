@@ -301,11 +301,12 @@ static int sub_bits(const struct hzi_hadamard_kern *kern, int k, int threads)
 
 /*
  * Whether f32 rows of that length in place have values between passes in scratch, with one look for
- * overflows before the last pass. With 16 lanes a look before each block is stored takes less time.
+ * overflows before the last pass. With 16 lanes a look before each block is stored takes less time,
+ * and so does HZI_GUARD_RANGE.
  */
 static bool is_copied(const struct hzi_hadamard_kern *kern, int64_t length)
 {
-	return kern->lanes < 16 && length < L1_FLOATS;
+	return kern->guard == HZI_GUARD_FLAG && kern->lanes < 16 && length < L1_FLOATS;
 }
 
 /* Whether values between passes are in scratch, and not in y */
@@ -365,9 +366,23 @@ struct transform {
 	bool watched;			/* no last pass begins after an overflow */
 	bool stopped;			/* it did not */
 	bool guard;			/* passes stop at overflows: see resume() */
+	bool ranged;			/* no value is large: see HZI_GUARD_RANGE */
 	uint64_t scaled;		/* bit i: transform i is divided by 2^scaled_by() */
 	struct hzi_fp_watch *w;
 };
+
+/* Whether HZI_GUARD_RANGE serves for rows */
+static bool is_ranged(const struct hzi_hadamard_kern *kern, float scale, const float *post)
+{
+	return kern->guard == HZI_GUARD_RANGE && !post && fabsf(scale) <= 1;
+}
+
+/* The guard of head() in rows in place */
+static uint8_t head_guard(const struct hzi_hadamard_kern *kern, float scale, const float *post)
+{
+	return HZI_RANGE_IN_HEAD(kern->lanes) && is_ranged(kern, scale, post) ? HZI_GUARD_RANGE :
+										HZI_GUARD_FLAG;
+}
 
 /* Around the work of one of several threads: see overflow.c. */
 static void begin_share(const struct transform *a, struct hzi_fp_watch *w)
@@ -424,15 +439,16 @@ static int scaled_by(const struct transform *a, int64_t i)
 
 /*
  * After a pass in place stopped at an element, before which nothing was lost: the flag decides if
- * the sum of results may have stopped it in vain; otherwise the transform is divided, whose values
- * are x still or have some of the stages behind them. If its results overflow then, they are Inf.
+ * large values may have stopped it in vain; otherwise the transform is divided, whose values are
+ * x still or have some of the stages behind them. If its results overflow then, they are Inf.
  */
 static void resume(struct transform *a, int64_t element, uint8_t *guard)
 {
 	const int64_t length = a->seg->length, i = element / length;
 
 	hzi_fp_watch_end(a->w);
-	if (*guard == HZI_GUARD_SUM) {
+	a->ranged = false;
+	if (*guard == HZI_GUARD_RANGE) {
 		*guard = HZI_GUARD_FLAG;
 	} else if (a->scaled >> i & 1) {
 		*guard = 0;
@@ -471,7 +487,8 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			.post = a->post ? a->post + offset : NULL,
 			.ahead = r->x_in_memory ? L1_FLOATS : 0,
 			.fetch_y = r->y_in_memory && !last && a->t == (float *)a->y && a->y != a->x,
-			.guard = a->guard ? kern->guard : 0,
+			.guard = !a->guard ? 0 : a->ranged && HZI_RANGE_IN_HEAD(kern->lanes) ?
+				 HZI_GUARD_RANGE : HZI_GUARD_FLAG,
 			.pre_ld = 0,
 			.post_ld = 0,
 			.first = 0,
@@ -526,7 +543,9 @@ static void sylvester(struct transform *a, int64_t offset, int64_t count, int k,
 			}
 			p.ahead = r->x_in_memory && a->t == (const float *)a->x &&
 				  k - bits <= kern->head_bits ? n : 0;
-			p.guard = a->guard ? kern->guard : 0;
+			p.guard = !a->guard ? 0 : !a->ranged ? HZI_GUARD_FLAG :
+				  k - bits <= kern->head_bits && !HZI_RANGE_IN_HEAD(kern->lanes) ?
+				  HZI_GUARD_RANGE : 0;
 			p.first = 0;
 			while ((p.first = kern->pass(&p)) < p.groups * step)
 				resume(a, i + p.first / step * (step << bits), &p.guard);
@@ -597,9 +616,9 @@ static void do_columns(void *job, int thread, int64_t begin, int64_t end)
 		.post_ld = step,
 		.post_by_column = true,
 		.last = seg->m == 1,
-		.in_place = a->guard && in_registers,
+		.in_place = a->guard && !a->ranged && in_registers,
 		.scale = seg->scale,
-		.most_exponent = a->guard && !in_registers ? &most : NULL,
+		.most_exponent = a->guard && !a->ranged && !in_registers ? &most : NULL,
 	};
 	struct hzi_fp_watch w = {0};
 
@@ -845,6 +864,7 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 	}
 	a->watched = a->t != (float *)a->y;
 	a->guard = !a->watched;
+	a->ranged = is_ranged(r->kern, seg->scale, a->post);
 	a->scaled = 0;
 	a->w = &w;
 	hzi_fp_watch_begin(&w);
@@ -872,7 +892,7 @@ static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
 		hzi_fp_watch_end(&w);
 		if (h->first == all)
 			return;
-		if (h->guard == HZI_GUARD_SUM) {
+		if (h->guard == HZI_GUARD_RANGE) {
 			h->guard = HZI_GUARD_FLAG;
 			continue;
 		}
@@ -910,7 +930,7 @@ static void run_head(const struct hzi_hadamard_kern *kern, struct hzi_head *h)
 				.post = part.post ? part.post + j : NULL,
 			});
 		h->first += count;
-		h->guard = kern->guard;
+		h->guard = HZI_GUARD_FLAG;
 	}
 	kern->head(h);
 }
@@ -956,7 +976,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 					.ahead = STREAM_AHEAD,
-					.guard = r->in_place ? r->kern->guard : 0,
+					.guard = r->in_place ? head_guard(r->kern, seg->scale, r->post) :
+							       0,
 				};
 
 				if (flat) {
@@ -988,6 +1009,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.watched = false,
 					.stopped = false,
 					.guard = false,
+					.ranged = false,
 					.scaled = 0,
 					.w = NULL,
 				};
@@ -1214,10 +1236,12 @@ static void direct_head(const struct hz_context *ctx, const struct hzi_hadamard_
 		.pre_ld = a->pre.block_step,
 		.post_ld = a->post.block_step,
 		.ahead = STREAM_AHEAD,
-		.guard = hzi_is_lost(a) ? kern->guard : 0,
+		.guard = 0,
 	};
 	struct hzi_fp_watch w;
 
+	if (hzi_is_lost(a))
+		h.guard = head_guard(kern, h.scale, h.post);
 	if (h.guard || !hzi_may_overflow(a->x_dtype, h.pre)) {
 		run_head(kern, &h);
 		return;

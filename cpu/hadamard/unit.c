@@ -22,7 +22,11 @@ void HZI_FILL(hadamard)(void *table)
 {
 	struct hzi_hadamard_kern *const kern = table;
 
-	kern->head = head;
+	kern->head = head_swapping;
+#if HZ_VEC == HZ_VEC_AVX512 || HZ_VEC == HZ_VEC_AVX2
+	if (!hzi_cpu_is_amd())
+		kern->head = head_duplicating;
+#endif
 	kern->pass = pass;
 	kern->base_mul = base_mul;
 	HZI_FILL(hadamard_transposed)(table);
@@ -32,7 +36,7 @@ void HZI_FILL(hadamard)(void *table)
 	kern->lanes = LANES;
 	kern->head_bits = HEAD_BITS;
 	kern->pass_bits = REG_BITS;
-	kern->guard = hzi_cpu_is_amd() ? HZI_GUARD_SUM : HZI_GUARD_FLAG;
+	kern->guard = hzi_cpu_is_amd() ? HZI_GUARD_RANGE : HZI_GUARD_FLAG;
 	kern->exponent = exponent;
 	kern->transpose = transpose;
 	kern->quant = quant;

@@ -857,7 +857,7 @@ static void test_specials(void)
 
 		c.values = SPARSE_NAN;
 		c.in_place = c.x_dtype == c.y_dtype && i % 2;
-		force_guard(i % 5 ? HZI_GUARD_SUM : HZI_GUARD_FLAG);
+		force_guard(i % 5 ? HZI_GUARD_RANGE : HZI_GUARD_FLAG);
 		if (i % 4 == 3) {
 			c.o.plan = HZ_PLAN_TRUE;
 			c.shape[1] = 24;
@@ -871,8 +871,8 @@ static void test_specials(void)
 }
 
 /*
- * In place, one element that is not 0: all sums are plus or minus it, and finite. Sums of these,
- * which are not, do not change results or flags.
+ * In place, one element that is not 0: all sums are plus or minus it, and finite. That it is large
+ * does not change results or flags.
  */
 static void test_guards(void)
 {
@@ -880,7 +880,7 @@ static void test_guards(void)
 	const float large = 0x1.8p127f;
 	int guard, d, k, good = 1;
 
-	for (guard = HZI_GUARD_FLAG; guard <= HZI_GUARD_SUM; guard++) {
+	for (guard = HZI_GUARD_FLAG; guard <= HZI_GUARD_RANGE; guard++) {
 		force_guard(guard);
 		for (k = 0; k <= 14; k++) {
 			const int64_t n = INT64_C(1) << k, rows = k < 8 ? 5 : 2;
@@ -908,7 +908,78 @@ static void test_guards(void)
 		}
 	}
 	force_guard(0);
-	ok(good, "sums of results that overflow alone, in place");
+	ok(good, "sums that are large, in place");
+}
+
+/* Fills n elements with normal numbers and `large` or, if all, numbers up to that magnitude. */
+static void fill_near(float *x, int64_t n, float large, int all)
+{
+	int64_t i;
+
+	for (i = 0; i < n; i++)
+		x[i] = (float)rnd_normal(&rnd);
+	for (i = 0; all && i < n; i++)
+		x[i] = large * (1 - ldexpf((float)rnd_below(&rnd, 1 << 10), -11));
+	x[rnd_below(&rnd, n)] = large;
+}
+
+static int same_numbers(const float *a, const float *b, int64_t n)
+{
+	int64_t i;
+
+	for (i = 0; i < n; i++) {
+		if (isnan(a[i]) ? !isnan(b[i]) : memcmp(a + i, b + i, 4) != 0)
+			return 0;
+	}
+	return 1;
+}
+
+/*
+ * Numbers around those from which on guards stop, and around those whose sums overflow: in place, by
+ * each guard, results are those of a call out of place.
+ */
+static void test_guard_limits(void)
+{
+	static float x[3 << 18], y[3 << 18], want[3 << 18];
+	int d, k, e, guard, good = 1;
+
+	for (k = 0; k <= 18; k += quick ? 2 : 1) {
+		const int64_t n = INT64_C(1) << k, rows = k < 9 ? 37 : 3;
+		const float large[] = {
+			0x1p63f, 0x1.fffffep63f, 0x1p64f, 0x1p65f, -0x1.fffffep63f, -0x1p64f,
+			ldexpf(1, 126 - k), ldexpf(1, 127 - k), ldexpf(-1, k ? 128 - k : 127),
+			ldexpf(1.5f, k > 1 ? 129 - k : 127), FLT_MAX, INFINITY, NAN,
+		};
+
+		for (e = 0; e < 2 * (int)(sizeof(large) / sizeof(large[0])); e++) {
+			const hz_hadamard_opts opts = {
+				.factor = e % 3 == 2 ? 2 : 0,
+				.flags = e % 3 ? HZ_HADAMARD_RAW : 0,
+			};
+			hz_tensor from = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, n), to = from;
+
+			fill_near(x, rows * n, 1, 1);
+			fill_near(x + rnd_below(&rnd, rows) * n, n, large[e / 2], e % 2);
+			for (d = 0; d < ndevs; d++) {
+				if (devs[d].device != HZ_CPU)
+					continue;
+				to.data = want;
+				if (hz_hadamard(devs[d].ctx, &from, &to, &opts) != HZ_OK) {
+					good &= d > 0;	/* a route that does not support it */
+					continue;
+				}
+				to.data = y;
+				for (guard = HZI_GUARD_FLAG; guard <= HZI_GUARD_RANGE; guard++) {
+					force_guard(guard);
+					memcpy(y, x, (size_t)(rows * n) * 4);
+					good &= hz_hadamard(devs[d].ctx, &to, &to, &opts) == HZ_OK &&
+						same_numbers(y, want, rows * n);
+				}
+				force_guard(0);
+			}
+		}
+	}
+	ok(good, "numbers around the limits of guards, in place as apart");
 }
 
 static void test_overflow(void)
@@ -949,7 +1020,7 @@ static void test_overflow(void)
 		random_diags(&rnd, &c.o, c.shape[1 - c.o.axis], c.shape[1 - c.o.axis],
 			     &diags);
 		c.below = rnd_below(&rnd, 3 + ilogb((double)c.shape[1 - c.o.axis]) / 2);
-		force_guard(i % 2 ? HZI_GUARD_SUM : HZI_GUARD_FLAG);
+		force_guard(i % 2 ? HZI_GUARD_RANGE : HZI_GUARD_FLAG);
 		good &= check_case(&c);
 		free_diags(&diags);
 	}
@@ -978,7 +1049,7 @@ static void test_overflow(void)
 			lay_out(2, c.shape, 0, c.y_stride);
 			lay_out(2, c.shape, 0, c.x_stride);
 		}
-		force_guard(HZI_GUARD_SUM);
+		force_guard(HZI_GUARD_RANGE);
 		good &= check_case_on(&c, i % 4 == 2 ? ndevs - 2 : 0, ndevs);
 		force_guard(HZI_GUARD_FLAG);
 		good &= check_case_on(&c, i % 4 == 2 ? ndevs - 2 : 0, ndevs);
@@ -1002,6 +1073,7 @@ int main(void)
 	test_orders();
 	test_specials();
 	test_guards();
+	test_guard_limits();
 	test_overflow();
 	test_large();
 	test_base_rows();

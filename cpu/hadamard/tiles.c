@@ -359,6 +359,7 @@ struct transform {
 	const float *pre, *post;
 	const float *sign;
 	int64_t count;			/* contiguous transforms, 1 unless they are short */
+	int64_t base;			/* the one that do_base() multiplies */
 	int sub;
 	int64_t width;			/* columns of a tile */
 	size_t tile_bytes;		/* from one worker's tile to the next one's */
@@ -649,9 +650,10 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 	const struct transform *a = job;
 	const struct rows *r = a->r;
 	const int64_t step = (int64_t)1 << a->seg->k, c = begin * 16;
+	const int64_t at = a->base * a->seg->length + c;
 	const struct hzi_base_mul b = {
-		.x = a->t + c,
-		.y = a->y + c * dtype_bytes(r->y_dtype),
+		.x = a->t + at,
+		.y = a->y + at * dtype_bytes(r->y_dtype),
 		.sign = a->sign,
 		.x_ld = step,
 		.y_ld = step,
@@ -661,7 +663,7 @@ static void do_base(void *job, int thread, int64_t begin, int64_t end)
 		.last = true,
 		.post_by_column = true,
 		.scale = a->seg->scale,
-		.post = a->post ? a->post + c : NULL,
+		.post = a->post ? a->post + at : NULL,
 		.post_ld = step,
 	};
 	struct hzi_fp_watch w = {0};
@@ -701,7 +703,7 @@ static bool one_transform(struct transform *a)
 	}
 	if (seg->m > 1 && a->watched && hzi_fp_overflowed())
 		return false;
-	if (seg->m > 1)
+	for (a->base = 0; seg->m > 1 && a->base < a->count; a->base++)
 		hzi_parallel(r->ctx, r->threads, do_base, a, (step + 15) / 16);
 	return true;
 }
@@ -1002,6 +1004,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.sign = r->sign[s],
 					.t = NULL,
 					.count = 1,
+					.base = 0,
 					.sub = 0,
 					.width = 0,
 					.tile_bytes = areas->tile,
@@ -1027,7 +1030,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					continue;
 				}
 				/* resume() takes one with factors: see scaled_by(). */
-				if (seg->m == 1 && r->threads == 1 &&
+				if (r->threads == 1 &&
 				    !(r->in_place && a.t == (float *)a.y && (r->pre || r->post)))
 					a.count = max_i64(1, min_i64(left,
 								     L1_FLOATS / seg->length));

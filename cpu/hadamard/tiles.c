@@ -369,7 +369,7 @@ struct transform {
 	bool guard;			/* passes stop at overflows: see resume() */
 	bool ranged;			/* no value is large: see HZI_GUARD_RANGE */
 	uint64_t scaled;		/* bit i: transform i is divided by 2^scaled_by() */
-	struct hzi_fp_watch *w;
+	struct hzi_fp_watch *w;		/* in place, around several transforms */
 };
 
 /* Whether HZI_GUARD_RANGE serves for rows */
@@ -831,12 +831,16 @@ static void make_batch(struct transform *a, const struct areas *areas, int64_t b
 		return;
 	}
 	hzi_fp_watch_begin(&w);
-	const bool made = batch(a, n);
+	const bool made = batch(a, n), overflow = hzi_fp_watch_end(&w);
 
-	if (hzi_fp_watch_end(&w) && made)
+	if (made && !overflow)
+		return;
+	hzi_fp_watch_end(a->w);
+	if (made)
 		scale_batch(a, n);
 	for (int64_t i = 0; !made && i < n; i++)
 		scale_one(a->r, areas, b + i, s, 0, true);
+	hzi_fp_watch_begin(a->w);
 }
 
 /* Makes a->count transforms, from i on, of segment s of block b. */
@@ -846,8 +850,8 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 	const struct rows *r = a->r;
 	const struct hzi_segment *seg = a->seg;
 	const int64_t end = i + a->count;
-	struct hzi_fp_watch w;
-	bool made;
+	struct hzi_fp_watch w = {0};
+	bool made, overflow;
 
 	if (!r->in_place) {
 		one_transform(a);
@@ -858,20 +862,27 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 
 		if (a->pre)
 			most -= r->kern->exponent(a->pre, HZ_F32, 1, 0, seg->length);
-		if (r->kern->exponent(a->x, r->x_dtype, 1, 0, seg->length) > most)
-			scale_one(r, areas, b, s, i, true);
-		else
+		if (r->kern->exponent(a->x, r->x_dtype, 1, 0, seg->length) <= most) {
 			one_transform(a);
+			return;
+		}
+		hzi_fp_watch_end(a->w);
+		scale_one(r, areas, b, s, i, true);
+		hzi_fp_watch_begin(a->w);
 		return;
 	}
 	a->watched = a->t != (float *)a->y;
 	a->guard = !a->watched;
 	a->ranged = is_ranged(r->kern, seg->scale, a->post);
 	a->scaled = 0;
-	a->w = &w;
-	hzi_fp_watch_begin(&w);
+	if (a->watched)
+		hzi_fp_watch_begin(&w);
 	made = one_transform(a);
-	if (hzi_fp_watch_end(&w) && made && a->watched)
+	overflow = a->watched && hzi_fp_watch_end(&w);
+	if (made && !overflow && !a->scaled)
+		return;
+	hzi_fp_watch_end(a->w);
+	if (made && overflow)
 		scale_last_pass(a);
 	for (; !made && i < end; i++)
 		scale_one(r, areas, b, s, i, true);
@@ -879,6 +890,7 @@ static void make_transforms(struct transform *a, const struct areas *areas, int6
 		if (a->scaled & 1)
 			multiply(r->kern, a->t + i * seg->length, seg->length, scaled_by(a, i));
 	}
+	hzi_fp_watch_begin(a->w);
 }
 
 /* Transforms that fit registers; those that overflow in place are made again from a copy. */
@@ -949,6 +961,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 	const bool flat = plan->nseg == 1 && r->x_ld == n && r->y_ld == n &&
 			  (!r->pre || r->pre_ld == n) && (!r->post || r->post_ld == n);
 	int64_t together = end - begin;
+	struct hzi_fp_watch w;
 
 	/* Rows of more than one segment pass through L1 a few at a time. */
 	if (plan->nseg > 1)
@@ -989,6 +1002,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 				run_head(r->kern, &h);
 				continue;
 			}
+			if (r->in_place)
+				hzi_fp_watch_begin(&w);
 			for (int64_t i = 0, step; i < blocks * seg->count; i += step) {
 				const int64_t left = flat ? blocks * seg->count - i :
 							    seg->count - i % seg->count;
@@ -1014,7 +1029,7 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.guard = false,
 					.ranged = false,
 					.scaled = 0,
-					.w = NULL,
+					.w = &w,
 				};
 
 				a.t = (float *)(r->scratch + (size_t)r->threads * areas->tile);
@@ -1037,6 +1052,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 				step = a.count;
 				make_transforms(&a, areas, block, s, i % seg->count);
 			}
+			if (r->in_place)
+				hzi_fp_watch_end(&w);
 		}
 	}
 }
@@ -1164,12 +1181,15 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		.y = y,
 		.t = (float *)y,
 	};
+	struct hzi_fp_watch w;
 
 	(void)overflow;
 	if (!r->in_place) {
 		sylvester(&t, 0, (end - begin) * r->plan->n, seg->k, true);
 		return;
 	}
+	t.w = &w;
+	hzi_fp_watch_begin(&w);
 	for (int64_t i = 0, count = (end - begin) * seg->count; i < count; i += t.count) {
 		t.t = (float *)(is_copied(r->kern, seg->length) ? r->scratch : t.y);
 		t.count = min_i64(max_i64(1, L1_FLOATS / seg->length), count - i);
@@ -1177,6 +1197,7 @@ static void run_passes(const struct rows *r, const struct areas *areas, int64_t 
 		t.x += t.count * seg->length * 4;
 		t.y += t.count * seg->length * 4;
 	}
+	hzi_fp_watch_end(&w);
 }
 
 static struct rows direct_rows(const struct hz_context *ctx, const struct hzi_hadamard_args *a)

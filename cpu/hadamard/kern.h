@@ -12,8 +12,8 @@
  * How a block finds out that sums may overflow, before it stores any: by the flag of the processor,
  * or because it loaded values of 2^HZI_RANGE_BITS or more. The latter stops earlier than sums
  * overflow. If it does not stop, neither this pass nor later ones overflow, and later ones need no
- * guard, unless they multiply by post or by a scale above 1. head() has it with fewer than 16 lanes,
- * pass() with 16, where it costs head() more time than the flag does.
+ * guard, unless they multiply by post or by a scale above 1. head() has it with fewer than 16
+ * lanes, pass() with 16, where it costs head() more time than the flag does.
  */
 enum { HZI_GUARD_FLAG = 1, HZI_GUARD_RANGE };
 #define HZI_RANGE_BITS 64

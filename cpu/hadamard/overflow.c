@@ -10,14 +10,14 @@
  * near the smallest numbers.
  *
  * Where y is x, blocks and passes look for overflows before anything is overwritten that is needed
- * to begin again. Transforms in registers: before each block is stored, by the flag or, on CPUs that
- * read it slowly, by the magnitudes that were loaded (HZI_GUARD_RANGE). Those with a scratch: before
- * their last pass, when x is still there, and after it, when its operand is. Other rows of f32:
- * before each block is stored, unless magnitudes show that none overflows; then all of the row is
- * multiplied by 2^-e, and passes go on where they were. Where sub-blocks of the longest rows take two
- * passes, the first one looks at the exponents that it will load, and so does the first of the two
- * steps of columns, which the scalar code resumes. Before rows that threads share, all exponents are
- * read.
+ * to begin again. Transforms in registers: before each block is stored, by the flag or, on CPUs
+ * that read it slowly, by the magnitudes that were loaded (HZI_GUARD_RANGE). Those with a scratch:
+ * before their last pass, when x is still there, and after it, when its operand is. Other rows of
+ * f32: before each block is stored, unless magnitudes show that none overflows; then all of the
+ * row is multiplied by 2^-e, and passes go on where they were. Where sub-blocks of the longest
+ * rows take two passes, the first one looks at the exponents that it will load, and so does the
+ * first of the two steps of columns, which the scalar code resumes. Before rows that threads
+ * share, all exponents are read.
  */
 #include <config.h>
 

@@ -991,8 +991,8 @@ static void run_unwatched(const struct rows *r, const struct areas *areas, int64
 					.pre_ld = r->pre_ld,
 					.post_ld = r->post_ld,
 					.ahead = STREAM_AHEAD,
-					.guard = r->in_place ? head_guard(r->kern, seg->scale, r->post) :
-							       0,
+					.guard = !r->in_place ? 0 :
+						 head_guard(r->kern, seg->scale, r->post),
 				};
 
 				if (flat) {

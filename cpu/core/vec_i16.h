@@ -964,6 +964,48 @@ INLINE vf most_magnitude(vf a, vf b)
 #undef COMPARE
 #undef SHUFFLE_LANES
 
+#if HZ_VEC != HZ_VEC_AVX512
+/* The 128-bit part at p or, with AVX2, those at p and at q */
+INLINE vc both_parts(const void *p, const void *q)
+{
+#if HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(p)),
+					   _mm_loadu_si128(q), 1);
+#else
+	(void)q;
+	return *(const vc_any *)p;
+#endif
+}
+
+/* Parts of 32-bit lanes a and, with AVX2, b */
+INLINE vc both_words(uint32_t a, uint32_t b)
+{
+#if HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_blend_epi32(_mm256_set1_epi32((int32_t)a), _mm256_set1_epi32((int32_t)b),
+				      0xf0);
+#else
+	(void)b;
+	return (vc)set_i((int32_t)a);
+#endif
+}
+
+/* table[i] of each 128-bit part, for i < 16 */
+INLINE vc lookup_parts(vc table, vc i)
+{
+#if HZ_VEC == HZ_VEC_AVX2
+	return (vc)_mm256_shuffle_epi8((__m256i)table, (__m256i)i);
+#elif HZ_VEC == HZ_VEC_NEON
+	return (vc)vqtbl1q_s8((int8x16_t)table, (uint8x16_t)i);
+#else
+	vc r;
+
+	for (int j = 0; j < 16; j++)
+		r[j] = table[i[j]];
+	return r;
+#endif
+}
+#endif
+
 /* LOOKUP_64: whether there is a 64-entry byte table lookup, table[i & 63] */
 #if HZ_VEC == HZ_VEC_AVX512 && defined(__AVX512VBMI__)
 #define LOOKUP_64 1

@@ -589,6 +589,7 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 		.part = part,
 		.r_stride = r->r_stride,
 	};
+	struct hzi_nv_cells cells;
 	uint32_t most = 0;
 
 	if (f->new_tensor_scale) {
@@ -596,7 +597,7 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 		HZ_CHECK(run_codes(ctx, &r->t, &codes));
 		w.most = NULL;
 	}
-	w.t = hzi_cpu_format_tensor(f, most);
+	hzi_cpu_format_tensor(&w, most, &cells);
 	return run_codes(ctx, &r->t, &codes);
 }
 

@@ -303,7 +303,7 @@ static bool choose_blocks(const struct hzi_format_work *w, const struct hzi_form
 		.q = row->q + i * hzi_format_bits(a->q_dtype) / 8,
 		.scales = (uint8_t *)a->scales + row->p + i / a->group, .groups = n / a->group,
 		.q_dtype = a->q_dtype, .rule = a->rule, .f32 = f32,
-		.fetch = in_place(a, row) && !row->cached, .t = w->t};
+		.fetch = in_place(a, row) && !row->cached, .t = w->t, .cells = w->cells};
 
 	if (!hzi_format_in_blocks(w, bf16 || f32) || n % 32 || row->x_step != 1)
 		return false;
@@ -394,6 +394,64 @@ void hzi_cpu_format_part(const struct hzi_format_work *w, const struct hzi_forma
 	}
 }
 
+/*
+ * The bits of the largest bfloat16 number whose product with the factor rounds to a code below that
+ * one, 1 .. 7
+ */
+static int nv_limit(float factor, int code)
+{
+	static const float bound[] = {0, 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};
+	int m = (int)(hzi_float_bits(bound[code] / factor) >> 16) + 1;
+
+	/* A tie is rounded to the even code. */
+	for (;; m--) {
+		const float t = hzi_bits_float((uint32_t)m << 16) * factor;
+
+		if (code % 2 ? t <= bound[code] : t < bound[code])
+			return m;
+	}
+}
+
+/* Returns false if there are none: factors or numbers might be subnormal or Inf. */
+static bool nv_cells(int32_t rule, float p, struct hzi_nv_cells *c)
+{
+	static const int cell_of_code[] = {0, 0, 3, 4, 5, 6, 7, 8};
+	int base[8];
+
+	if (!(p >= 0x1p-100f && p <= 0x1p100f))
+		return false;
+	memset(c->limit, 63, sizeof(c->limit));
+	for (int r = 0; r < 8; r++) {
+		const float d = 1 + (float)r / 8;
+		const float factor = rule == HZ_SCALE_NV_TORCHAO ? 1 / p / d : 1 / (d * p);
+
+		base[r] = nv_limit(factor, 3) - 308;
+		for (int code = 1; code < 8; code++)
+			c->limit[16 * r + cell_of_code[code]] =
+				(uint8_t)((nv_limit(factor, code) - base[r]) % 64);
+	}
+	c->base[0] = 0x7fff7fff;	/* No number of such a group is beyond it but has code 0. */
+	c->row[0] = 0;
+	for (uint32_t s = 1; s < 128; s++) {
+		const uint32_t bits = hzi_float_bits(hzi_decode_float(s, HZ_E4M3));
+
+		c->row[s] = bits >> 16 & 0x70;
+		c->base[s] = (uint32_t)(base[c->row[s] / 16] + ((int)(bits >> 23) - 127) * 128) *
+			     0x10001;
+	}
+	return true;
+}
+
+void hzi_cpu_format_tensor(struct hzi_format_work *w, uint32_t most, struct hzi_nv_cells *cells)
+{
+	const struct hzi_format_args *a = w->a;
+
+	w->t = hzi_format_tensor(a->tensor_scale, a->new_tensor_scale != NULL, a->rule, most);
+	if (a->new_tensor_scale)
+		*a->new_tensor_scale = w->t.p;
+	w->cells = a->scale_dtype == HZ_E4M3 && nv_cells(a->rule, w->t.p, cells) ? cells : NULL;
+}
+
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 struct job {
@@ -451,6 +509,7 @@ int hzi_cpu_formats(struct hz_context *ctx, const void *args)
 		.piece = !a->chosen ? PIECE :
 			 a->group > PIECE ? a->group : PIECE / a->group * a->group,
 	};
+	struct hzi_nv_cells cells;
 	uint32_t most = 0;
 
 	if (a->new_tensor_scale) {
@@ -459,7 +518,7 @@ int hzi_cpu_formats(struct hz_context *ctx, const void *args)
 		hzi_parallel(ctx, threads, units, &job, rows * job.per_row);
 		job.w.most = NULL;
 	}
-	job.w.t = hzi_cpu_format_tensor(a, most);
+	hzi_cpu_format_tensor(&job.w, most, &cells);
 	job.per_row = ceil_div(a->n, job.piece);
 	hzi_parallel(ctx, threads, units, &job, rows * job.per_row);
 	return HZ_OK;

@@ -92,9 +92,21 @@ struct hzi_format_codes {
 };
 
 /*
+ * How magnitudes of bfloat16, as bits, become codes of e2m1 under a scale of e4m3 and the factor p
+ * of a call, without products: the distance from base[scale], or 0, is a cell, from bit 6 on, and a
+ * place in it. A cell has a code, the same for all scales, and numbers whose place is beyond
+ * limit[row[scale] + cell] have the next one. Scales that are a power of two apart share a row. This
+ * base leaves no cell with two limits, for any p.
+ */
+struct hzi_nv_cells {
+	uint32_t base[128];		/* twice, in each half */
+	uint8_t row[128], limit[128];
+};
+
+/*
  * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
  * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t; x is f32 then
- * where `f32` is set. stream: non-temporal stores to q, whose address is a multiple of 64;
+ * where `f32` is set, else `cells` are those of t, or NULL. stream: non-temporal stores to q, whose address is a multiple of 64;
  * stream_end() orders them. fetch: x is in memory, and prefetched.
  */
 struct hzi_format_blocks {
@@ -105,6 +117,7 @@ struct hzi_format_blocks {
 	int32_t q_dtype, rule;
 	bool stream, f32, fetch;
 	struct hzi_tensor_factor t;
+	const struct hzi_nv_cells *cells;
 };
 
 /*
@@ -150,6 +163,7 @@ struct hzi_format_work {
 	const struct hzi_quantize_kern *kern;
 	const struct hzi_format_args *a;
 	struct hzi_tensor_factor t;
+	const struct hzi_nv_cells *cells;	/* or NULL */
 	uint32_t *most;
 	bool stream;
 };
@@ -164,17 +178,11 @@ static inline void hzi_cpu_format_most(uint32_t *most, uint32_t amax)
 		;
 }
 
-/* The factor of a tensor with that largest magnitude, as bits; stores it if it is an output. */
-static inline struct hzi_tensor_factor hzi_cpu_format_tensor(const struct hzi_format_args *a,
-							     uint32_t most)
-{
-	const struct hzi_tensor_factor t =
-		hzi_format_tensor(a->tensor_scale, a->new_tensor_scale != NULL, a->rule, most);
-
-	if (a->new_tensor_scale)
-		*a->new_tensor_scale = t.p;
-	return t;
-}
+/*
+ * Sets the factor of a tensor with that largest magnitude, as bits, and stores it if it is an
+ * output; cells: scratch until the end of the call
+ */
+void hzi_cpu_format_tensor(struct hzi_format_work *w, uint32_t most, struct hzi_nv_cells *cells);
 
 /*
  * A row: its first float and code, and the numbers of its first scale and random number. cached: x

@@ -276,6 +276,12 @@ static void dequantize_row(const struct code_job *job, int64_t item, float *valu
 	}
 }
 
+/* Whether the factors before the transform are those of one block */
+static bool repeats(const struct hzi_hadamard_args *a)
+{
+	return a->blocks > 1 && !a->pre.block_step;
+}
+
 /*
  * Whether code_transposed() may support rows: transforms of up to TOGETHER_FLOATS contiguous
  * bfloat16 numbers, to a format of blocks, or to find the largest of all.
@@ -299,7 +305,7 @@ static bool supports_transposed(const struct code_job *job)
 	if (a->pre.data && a->pre.kind == HZ_F32)
 		return false;
 	/* Factors of a block that repeat are found by a mask. */
-	if (a->pre.data && a->blocks > 1 && !a->pre.block_step && (a->plan.n & (a->plan.n - 1)))
+	if (a->pre.data && repeats(a) && (a->plan.n & (a->plan.n - 1)))
 		return false;
 	return row_length(a) % seg->length == 0 && row_length(a) % 32 == 0;
 }
@@ -308,18 +314,39 @@ static bool supports_transposed(const struct code_job *job)
 #define TRANSPOSED_FLOATS 2048
 
 /*
- * Transforms a row and quantizes it, or finds its largest magnitude; returns false, with some of
- * the codes written, if sums overflow or a group is unsupported.
+ * How many of these rows are one for code_transposed(): all or 1. Short ones would leave most lanes
+ * without a number. x_ld: elements between rows
+ */
+static int64_t rows_as_one(const struct code_job *job, int64_t x_ld, int64_t rows)
+{
+	const struct hzi_hadamard_args *a = job->j.a;
+	const struct codes *c = &job->codes;
+	const int64_t length = row_length(a), period = repeats(a) ? a->plan.n : length;
+	const int last = a->ndim - 1;
+
+	if (rows == 1 || x_ld != length || (a->pre.data && (period & (period - 1))))
+		return 1;
+	if (c->format->most)
+		return rows;
+	return c->q_stride[last] * (int64_t)hz_dtype_size(c->q_dtype) * 8 ==
+			       length * hzi_format_bits(c->q_dtype) &&
+	       c->scale_stride[last] * c->format->a->group == length ? rows : 1;
+}
+
+/*
+ * Transforms contiguous rows and quantizes them, or finds their largest magnitude; returns false,
+ * with some of the codes written, if sums overflow or a group is unsupported.
  */
 static bool code_transposed(const struct code_job *job, const struct rows *r, const char *x,
-			    int64_t item, float *values)
+			    int64_t item, int64_t rows, float *values)
 {
 	const struct hzi_hadamard_args *a = job->j.a;
 	const struct codes *c = &job->codes;
 	const struct hzi_format_work *w = c->format;
 	const struct hzi_format_args *f = w->a;
-	const bool repeats = a->blocks > 1 && !a->pre.block_step, nearest = f->round_to == HZ_BF16;
-	const int64_t length = row_length(a);
+	const bool nearest = f->round_to == HZ_BF16;
+	const int64_t length = rows * row_length(a);
+	const int64_t mask = repeats(a) ? a->plan.n - 1 : rows > 1 ? row_length(a) - 1 : -1;
 	const int64_t step = max_i64(TRANSPOSED_FLOATS, a->plan.seg->length);
 	const float scale = nearest ? 1 : a->plan.seg->scale;
 	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
@@ -337,7 +364,7 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 		hzi_fp_watch_begin(&watch);
 		job->j.kern->transposed(&(struct hzi_hadamard_transposed){
 			.x = (const uint16_t *)(const void *)x + i, .y = values, .amax = amax,
-			.pre = r->pre, .pre_mask = repeats ? a->plan.n - 1 : -1, .count = count,
+			.pre = r->pre, .pre_mask = mask, .count = count,
 			.first = i, .bits = a->plan.seg->k, .scale = a->plan.seg->scale,
 			.nearest = nearest});
 		if (hzi_fp_watch_end(&watch))
@@ -385,12 +412,12 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 
 		r.scratch = scratch;
 		if (job->transposed) {
-			const int64_t ld = a->blocks * r.x_ld * 2;
+			const int64_t ld = a->blocks * r.x_ld, step = rows_as_one(job, ld, rows);
 			int64_t i = 0;
 
-			while (i < rows && code_transposed(job, &r, r.x + i * ld, begin + i,
-							   values))
-				i++;
+			while (i < rows && code_transposed(job, &r, r.x + i * ld * 2, begin + i,
+							   step, values))
+				i += step;
 			if (i == rows) {
 				begin += rows;
 				continue;

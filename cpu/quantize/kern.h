@@ -93,10 +93,10 @@ struct hzi_format_codes {
 
 /*
  * How magnitudes of bfloat16, as bits, become codes of e2m1 under a scale of e4m3 and the factor p
- * of a call, without products: the distance from base[scale], or 0, is a cell, from bit 6 on, and a
- * place in it. A cell has a code, the same for all scales, and numbers whose place is beyond
- * limit[row[scale] + cell] have the next one. Scales that are a power of two apart share a row. This
- * base leaves no cell with two limits, for any p.
+ * of a call, without products: the distance from base[scale], or 0, is a cell, from bit 6 on, and
+ * a place in it. A cell has a code, the same for all scales, and numbers whose place is beyond
+ * limit[row[scale] + cell] have the next one. Scales that are a power of two apart share a row.
+ * The base is such that no cell has two limits, for any p.
  */
 struct hzi_nv_cells {
 	uint32_t base[128];		/* twice, in each half */
@@ -106,8 +106,8 @@ struct hzi_nv_cells {
 /*
  * Groups of contiguous bfloat16 numbers x to codes of a float format and scales of a byte: of 32 by
  * a rule of MX, where x may be rounded to odd, or of 16 by NV_TE or NV_TORCHAO and t; x is f32 then
- * where `f32` is set, else `cells` are those of t, or NULL. stream: non-temporal stores to q, whose address is a multiple of 64;
- * stream_end() orders them. fetch: x is in memory, and prefetched.
+ * where `f32` is set, else `cells` are those of t, or NULL. stream: non-temporal stores to q, whose
+ * address is a multiple of 64; stream_end() orders them. fetch: x is in memory, and prefetched.
  */
 struct hzi_format_blocks {
 	const void *x;

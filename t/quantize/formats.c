@@ -1181,6 +1181,70 @@ static void test_contiguous(void)
 	ok(!bad, "contiguous rows, %d cases", n);
 }
 
+/*
+ * NVFP4 of bfloat16 by each ISA level and by plain C: each scale of e4m3 with the numbers on both
+ * sides of each bound between codes; then numbers beyond the largest scale, and below the smallest
+ */
+static void test_nv_bounds(void)
+{
+	static const float bound[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 28};
+	enum { GROUPS = 126 + 4 };
+	static uint16_t x[16 * GROUPS];
+	static uint8_t q[2][8 * GROUPS], s[2][GROUPS];
+	const hz_options plain = {.device = HZ_CPU, .isa = HZ_ISA_C, .threads = 1};
+	const int n = quick ? 40 : 400;
+	hz_context *c;
+	int bad = hz_open(&c, &plain) != HZ_OK;
+
+	for (int i = 0; i < n && !bad; i++) {
+		/* Powers of two have ties; beyond 2^100 there is another kernel. */
+		const double p = ldexp(i % 3 ? 1 + rnd_uniform(&rnd) : 1,
+				       i % 8 ? (int)rnd_below(&rnd, 30) - 20 :
+					       (int)rnd_below(&rnd, 220) - 115);
+		float factor = (float)p;
+		const hz_tensor t = hz_tensor_1d(&factor, HZ_F32, HZ_CPU, 1);
+
+		for (int g = 0; g < GROUPS; g++) {
+			const double scale = g < 126 ? ref_small_decode(HZ_E4M3, (unsigned)g + 1) :
+					     g < 128 ? 448 * 64 : ldexp(1, -14);
+
+			for (int j = 0; j < 16; j++) {
+				const float v = (float)(scale * factor * bound[j / 2]);
+				uint32_t bits;
+
+				memcpy(&bits, &v, 4);
+				bits = (bits >> 16) + (uint32_t)(j % 2);
+				if (j >= 14 && g < 126) {
+					const float most = (float)(scale * factor * 6);
+
+					memcpy(&bits, &most, 4);
+					bits >>= 16;
+				}
+				x[16 * g + j] = (uint16_t)(bits | rnd_below(&rnd, 2) << 15);
+			}
+		}
+		for (int d = -1; d < ndevs && !bad; d++) {
+			const int k = d >= 0;
+			const hz_tensor tx = hz_tensor_1d(x, HZ_BF16, HZ_CPU, 16 * GROUPS);
+			hz_tensor tq = hz_tensor_1d(q[k], HZ_E2M1X2, HZ_CPU, 8 * GROUPS);
+			hz_tensor ts = hz_tensor_1d(s[k], HZ_E4M3, HZ_CPU, GROUPS);
+			const hz_quantize_opts o = {
+				.new_scales = &ts, .group = 16, .tensor_scale = &t,
+				.scale_rule = i % 2 ? HZ_SCALE_NV_TE : HZ_SCALE_NV_TORCHAO,
+			};
+
+			if (k && devs[d].device != HZ_CPU)
+				continue;
+			bad = hz_quantize(k ? devs[d].ctx : c, &tx, &tq, &o) != HZ_OK ||
+			      (k && (memcmp(q[0], q[1], sizeof(*q)) || memcmp(s[0], s[1], sizeof(*s))));
+			if (bad)
+				diag("factor %a, rule %d", p, o.scale_rule);
+		}
+	}
+	hz_close(c);
+	ok(!bad, "bounds between codes of NVFP4, %d factors", n);
+}
+
 /* ---- Values of other libraries --------------------------------------------------------------- */
 
 /*
@@ -1304,6 +1368,7 @@ int main(void)
 	test_rotated_levels();
 	test_values();
 	test_contiguous();
+	test_nv_bounds();
 	test_ml_dtypes();
 	if (devs[0].device != HZ_CPU || !quick)
 		test_large();

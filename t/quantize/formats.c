@@ -1236,7 +1236,8 @@ static void test_nv_bounds(void)
 			if (k && devs[d].device != HZ_CPU)
 				continue;
 			bad = hz_quantize(k ? devs[d].ctx : c, &tx, &tq, &o) != HZ_OK ||
-			      (k && (memcmp(q[0], q[1], sizeof(*q)) || memcmp(s[0], s[1], sizeof(*s))));
+			      (k && (memcmp(q[0], q[1], sizeof(*q)) ||
+				     memcmp(s[0], s[1], sizeof(*s))));
 			if (bad)
 				diag("factor %a, rule %d", p, o.scale_rule);
 		}

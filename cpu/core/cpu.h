@@ -26,14 +26,13 @@ void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void
  */
 struct hzi_codes_args;
 struct hzi_quantize_kern;
-struct hzi_rotated;
 struct hzi_format_work;
 struct hzi_format_row;
 typedef void (*hzi_format_part)(const struct hzi_format_work *w, const struct hzi_format_row *row,
 				int64_t i, int64_t n);	/* hzi_cpu_format_part() */
 int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
 			   hzi_format_part part, const struct hzi_codes_args *a);
-size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
-				 bool back);
+size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx,
+					const struct hzi_codes_args *a);
 
 #endif

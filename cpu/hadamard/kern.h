@@ -53,9 +53,9 @@ struct hzi_format_transposed;
 /*
  * Transforms of 2^bits contiguous bfloat16 numbers, from 16 on; count, a multiple of 2^bits and of
  * 32, is the sum of their lengths. y and amax: rows of 32 results and their largest magnitudes as
- * struct hzi_format_transposed has them, to a whole vector of rows; before the multiplication by
- * scale, or with `nearest` behind it and rounded to bfloat16. pre, if not NULL: number i is first
- * multiplied by pre[(first + i) & pre_mask]; pre_mask is 15 or more or, for all bits, -1.
+ * struct hzi_format_transposed has them, to a whole vector of rows, not scaled. pre, if not NULL:
+ * number i is first multiplied by pre[(first + i) & pre_mask]; pre_mask is 15 or more or, for all
+ * bits, -1.
  */
 struct hzi_hadamard_transposed {
 	const uint16_t *x;
@@ -64,8 +64,6 @@ struct hzi_hadamard_transposed {
 	const float *pre;
 	int64_t count, first, pre_mask;
 	int32_t bits;
-	bool nearest;
-	float scale;
 };
 
 /*

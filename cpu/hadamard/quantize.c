@@ -25,6 +25,7 @@ struct codes {
 	const float *scales;
 	const char *zeros;
 	int64_t q_step, param_group;
+	bool bf16;		/* transforms are rounded to bfloat16 and held as such */
 	/* any format: part() converts, with the rows' numbers in C order by r_stride */
 	const struct hzi_format_work *format;
 	hzi_format_part part;
@@ -103,6 +104,11 @@ static int64_t run_length(const struct hzi_hadamard_args *a, const int64_t *stri
 	return min_i64(count, last - item % last);
 }
 
+static int values_dtype(const struct codes *c)
+{
+	return c->bf16 ? HZ_BF16 : HZ_F32;
+}
+
 /* The rows from item on, with contiguous values at `values` */
 static struct rows rows_run(const struct code_job *job, int64_t item, float *values)
 {
@@ -120,7 +126,7 @@ static struct rows rows_run(const struct code_job *job, int64_t item, float *val
 			r.y_ld = a->y_stride[a->ndim - 1];
 	} else {
 		r.y = (char *)values;
-		r.y_dtype = HZ_F32;
+		r.y_dtype = values_dtype(&job->codes);
 		r.y_ld = a->plan.n;
 		r.y_step = 1;
 		r.y_in_memory = false;
@@ -177,7 +183,7 @@ static void convert_format(const struct code_job *job, int64_t item, float *valu
 	const struct codes *c = &job->codes;
 	const int64_t i = begin * c->group, count = min_i64(end * c->group, row_length(a)) - i;
 	const struct hzi_format_row row = {
-		.x = (char *)values, .x_dtype = HZ_F32, .x_step = 1, .cached = true,
+		.x = (char *)values, .x_dtype = values_dtype(c), .x_step = 1, .cached = true,
 		.q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				    (int64_t)hz_dtype_size(c->q_dtype),
 		.p = item_offset(a->ndim, a->shape, c->scale_stride, item),
@@ -293,7 +299,7 @@ static bool supports_transposed(const struct code_job *job)
 	const struct hzi_segment *seg = a->plan.seg;
 
 	if (!job->j.kern->transposed || !c->format || c->dequantize || !c->format->a->chosen ||
-	    c->format->a->round_to == HZ_F16)
+	    c->format->a->round_to)
 		return false;
 	if (!c->format->most && !hzi_format_in_blocks(c->format, true))
 		return false;
@@ -344,11 +350,10 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 	const struct codes *c = &job->codes;
 	const struct hzi_format_work *w = c->format;
 	const struct hzi_format_args *f = w->a;
-	const bool nearest = f->round_to == HZ_BF16;
 	const int64_t length = rows * row_length(a);
 	const int64_t mask = repeats(a) ? a->plan.n - 1 : rows > 1 ? row_length(a) - 1 : -1;
 	const int64_t step = max_i64(TRANSPOSED_FLOATS, a->plan.seg->length);
-	const float scale = nearest ? 1 : a->plan.seg->scale;
+	const float scale = a->plan.seg->scale;
 	char *q = c->q + item_offset(a->ndim, a->shape, c->q_stride, item) *
 				 (int64_t)hz_dtype_size(c->q_dtype);
 	uint8_t *scales = (uint8_t *)f->scales +
@@ -365,8 +370,7 @@ static bool code_transposed(const struct code_job *job, const struct rows *r, co
 		job->j.kern->transposed(&(struct hzi_hadamard_transposed){
 			.x = (const uint16_t *)(const void *)x + i, .y = values, .amax = amax,
 			.pre = r->pre, .pre_mask = mask, .count = count,
-			.first = i, .bits = a->plan.seg->k, .scale = a->plan.seg->scale,
-			.nearest = nearest});
+			.first = i, .bits = a->plan.seg->k});
 		if (hzi_fp_watch_end(&watch))
 			return false;
 		for (int64_t g = 0; w->most && g < ceil_div(count, 32 * job->j.kern->lanes) *
@@ -441,8 +445,8 @@ static void do_code_rows(void *work_job, int thread, int64_t begin, int64_t end)
 			const char *next = r.x + rows * a->blocks * r.x_ld * size;
 
 			for (int64_t i = 0; i < rows; i++)
-				convert(job, begin + i, values + i * length, 0, groups,
-					next + i * row_bytes, aside);
+				convert(job, begin + i, values + (i * length >> job->codes.bf16), 0,
+					groups, next + i * row_bytes, aside);
 		}
 		begin += rows;
 	}
@@ -491,11 +495,14 @@ static void long_rows(struct code_job *job, int threads)
 }
 
 static struct areas code_areas(const struct hzi_hadamard_kern *kern,
-			       const struct hzi_hadamard_args *a, bool dequantize, int threads)
+			       const struct hzi_hadamard_args *a, const struct codes *c,
+			       int threads)
 {
-	return hzi_row_areas(kern, &a->plan, dequantize ? HZ_F32 : a->x_dtype,
-			     dequantize ? a->y_dtype : HZ_F32, dequantize ? 1 : a->x_step,
-			     dequantize ? a->y_step : 1, threads, false);
+	if (c->dequantize)
+		return hzi_row_areas(kern, &a->plan, HZ_F32, a->y_dtype, 1, a->y_step, threads,
+				     false);
+	return hzi_row_areas(kern, &a->plan, a->x_dtype, values_dtype(c), a->x_step, 1, threads,
+			     false);
 }
 
 static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
@@ -510,7 +517,7 @@ static int run_codes(struct hz_context *ctx, const struct hzi_hadamard_args *a,
 	job.codes = *codes;
 	job.fetch = codes->dequantize && bytes > FETCH_BYTES && row_length(a) >= FETCH_FROM &&
 		    row_length(a) <= FETCH_TO;
-	job.j.areas = code_areas(job.j.kern, a, codes->dequantize, threads);
+	job.j.areas = code_areas(job.j.kern, a, codes, threads);
 	job.j.area_bytes = areas_bytes(&job.j.areas);
 	job.transposed = supports_transposed(&job);
 	if (is_long(a) || (threads > 1 && job.j.items < threads)) {
@@ -526,7 +533,7 @@ static size_t codes_workspace(const struct hz_context *ctx, const struct hzi_had
 			      const struct codes *c)
 {
 	const struct areas areas =
-		code_areas(hzi_hadamard_kern + ctx->level, a, c->dequantize, ctx->threads);
+		code_areas(hzi_hadamard_kern + ctx->level, a, c, ctx->threads);
 	const int64_t items = item_count(a->ndim, a->shape);
 	const size_t values = values_bytes(a) + aside_bytes(a, c);
 	const size_t apart = (areas_bytes(&areas) + values) *
@@ -612,6 +619,7 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 		.q_stride = r->q_stride,
 		.scale_stride = r->p_stride,
 		.q_step = r->q_step,
+		.bf16 = f->round_to == HZ_BF16,
 		.format = &w,
 		.part = part,
 		.r_stride = r->r_stride,
@@ -658,10 +666,10 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 	return run_codes(ctx, &r->t, &codes);
 }
 
-size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx, const struct hzi_rotated *r,
-					bool dequantize)
+size_t hzi_cpu_hadamard_codes_workspace(const struct hz_context *ctx,
+					const struct hzi_codes_args *a)
 {
-	return codes_workspace(
-		ctx, &r->t,
-		&(struct codes){.dequantize = dequantize, .given = true, .q_step = r->q_step});
+	return codes_workspace(ctx, &a->rotated->t, &(struct codes){
+		.dequantize = a->dequantize, .given = true, .q_step = a->rotated->q_step,
+		.bf16 = a->format && a->format->round_to == HZ_BF16});
 }

@@ -20,7 +20,7 @@ static size_t hadamard_workspace(const struct hz_context *ctx, const void *args)
 {
 	const struct hzi_codes_args *a = args;
 
-	return hzi_cpu_hadamard_codes_workspace(ctx, a->rotated, a->dequantize);
+	return hzi_cpu_hadamard_codes_workspace(ctx, a);
 }
 
 static int hadamard(struct hz_context *ctx, const void *args)

@@ -167,7 +167,8 @@ struct hzi_vlut_widen {
  * LABEL_X bytes for a block: each pair of numbers twice, then twice minus the sum of all eight
  * times their bias, mod 2^16. Paired, 2 LABEL_X bytes for two blocks: four times two numbers of
  * each, then for each that term, then for each the sum of its numbers. NESTED, two numbers belong
- * to the same field of both blocks of D4, and the sums of the numbers are not used.
+ * to the same field of both blocks of D4, and the sums of the numbers are not used. With x_pairs, or
+ * on level c, as paired codes of D4 but for the order of the numbers, whatever the codes.
  *
  * y[r][64] += x_scale[r][unit] sum_k r_T <p - o, x> over units, each step rounded to f32; with
  * x_scale NULL y are s32, sums without it, of up to 128 units.
@@ -186,6 +187,7 @@ struct hzi_vlut_label {
 	float *y;
 	int64_t units, x_ld, x_scale_ld;
 	int32_t rows, shaping, bits, t_bits;
+	bool x_pairs;			/* if rows are not 1 */
 };
 
 /*
@@ -241,7 +243,7 @@ struct hzi_vlut_kern {
 	/* Its x: of f32, to s8 with scales of 32; from s8 of blocks that fill units to its order */
 	void (*label_quantize)(const float *x, int64_t count, int8_t *to, float *scale);
 	void (*label_order)(const int8_t *x, int64_t blocks, const int8_t *bias, int shaping,
-			    int8_t *to);
+			    bool x_pairs, int8_t *to);
 	void (*label_points)(const struct hzi_vlut_label_points *a);
 	hzi_transpose transpose;
 	void (*convert)(const struct hzi_convert *a);

@@ -29,6 +29,8 @@ void hzi_vlut_label_init(struct hzi_vlut_label_path *j, char *base, size_t *used
 	j->units = w->units;
 	j->rows = j->cols * j->parts;
 	j->padded = j->rows == 1 ? 1 : hzi_round_up(j->rows, LABEL_ROWS);
+	/* One row of E8's is for numbers above -128, which digits are not. */
+	j->x_pairs = j->rows > 1 || (w->rule->shaping == HZI_SHAPING_E8 && !j->by_32);
 	j->threads = hzi_threads(j->ctx, w->panels * HZI_VLUT_ROWS * j->units * 2 * (j->rows + 2));
 	j->factor = hzi_vlut_workspace_take(base, used, 8 * j->cols);
 	j->shift = hzi_vlut_workspace_take(base, used, 8 * j->cols);
@@ -62,7 +64,7 @@ static void order_columns(void *data, int thread, int64_t begin, int64_t end)
 
 			memset(digits + k, 0, (size_t)(all - k));
 			kern->label_order(digits, 4 * j->units, j->w->label->bias,
-					  hzi_vlut_shaping(j->w),
+					  hzi_vlut_shaping(j->w), j->x_pairs,
 					  j->x + (c * j->parts + p) * row_bytes(j));
 		}
 	}
@@ -94,6 +96,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 	struct hzi_vlut_label a = {
 		.scale = w->label->scale, .y = y, .x_ld = row_bytes(j), .x_scale_ld = j->units,
 		.shaping = hzi_vlut_shaping(w), .bits = w->label->bits, .t_bits = w->label->t_bits,
+		.x_pairs = j->x_pairs,
 	};
 
 	for (int64_t panel = begin; panel < end; panel++) {

@@ -263,6 +263,7 @@ struct hzi_vlut_label_path {
 	int32_t parts;			/* see struct hzi_vlut_s8 */
 	bool by_32;			/* x is quantized by 32 values; parts is 1 */
 	/* set by _init() */
+	bool x_pairs;			/* as of struct hzi_vlut_label */
 	double *factor, *shift;		/* of digits; shift is 0 */
 	int64_t units, rows, padded;	/* rows of x, and of its storage */
 	int8_t *digits, *x;		/* [rows][32 units], [padded][4 units] blocks of kern.h */

@@ -25,6 +25,7 @@ void HZI_FILL(lattice)(void *table)
 	kern->scale = lattice_scale;
 	kern->scales = lattice_scales;
 	kern->norms = lattice_norms;
+	shaped_make_vectors();
 	kern->shaped = lattice_shaped;
 	kern->cells = lattice_cells;
 	kern->convert = convert;

@@ -76,12 +76,13 @@ static void map_column(const struct hzi_vlut_gemm_job *j, int64_t c, const float
 	j->most[c] = hzi_vlut_kern[j->ctx->level].abs_max(to, j->v.k);
 }
 
-/* Transforms groups of columns. Rows of x are read in place where columns are contiguous. */
+/* Transforms groups of columns, in place those of f32 that are contiguous and fill blocks. */
 static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 {
 	const struct hzi_vlut_gemm_job *j = data;
 	const struct hzi_vlut_gemm_args *a = j->a;
 	const int64_t padded = j->w.blocks * j->w.rule->d, ld = padded + PAD;
+	const bool in_place = a->x_dtype == HZ_F32 && a->x_k == 1 && a->w.k == padded;
 	float *x = (float *)(void *)(j->scratch + thread * j->scratch_each);
 	uint16_t *some = (uint16_t *)(void *)(x + HZI_VLUT_COLUMNS * ld);
 
@@ -89,6 +90,11 @@ static void map_columns(void *data, int thread, int64_t begin, int64_t end)
 		const int64_t cols =
 			hzi_vlut_min(HZI_VLUT_COLUMNS, a->batch - g * HZI_VLUT_COLUMNS);
 
+		for (int64_t c = 0; c < cols && in_place; c++)
+			map_column(j, g * HZI_VLUT_COLUMNS + c,
+				   (const float *)a->x + (g * HZI_VLUT_COLUMNS + c) * a->x_b);
+		if (in_place)
+			continue;
 		hzi_vlut_load(j->ctx, a->x, a->x_dtype, a->w.k, a->x_k,
 			      g * HZI_VLUT_COLUMNS * a->x_b, cols, a->x_b, some, x, ld);
 		for (int64_t c = 0; c < cols; c++) {

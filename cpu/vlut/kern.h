@@ -163,7 +163,7 @@ struct hzi_vlut_widen {
  * lower half. t_bits = 2: at 4 (i mod 16), plus 1 if i / 16 is odd, from bit 4 (i / 32) on, the
  * first block lowest.
  *
- * x: `rows` rows, below LABEL_ROWS or a multiple of it up to LABEL_BATCH, x_ld bytes apart, with
+ * x: `rows` rows, 1, 3 or a multiple of LABEL_ROWS up to LABEL_BATCH, x_ld bytes apart, with
  * LABEL_X bytes for a block: each pair of numbers twice, then twice minus the sum of all eight
  * times their bias, mod 2^16. Paired, 2 LABEL_X bytes for two blocks: four times two numbers of
  * each, then for each that term, then for each the sum of its numbers. NESTED, two numbers belong
@@ -173,7 +173,7 @@ struct hzi_vlut_widen {
  * y[r][64] += x_scale[r][unit] sum_k r_T <p - o, x> over units, each step rounded to f32; with
  * x_scale NULL y are s32, sums without it, of up to 128 units.
  */
-#define LABEL_ROWS 4
+#define LABEL_ROWS 2
 #define LABEL_BATCH 64		/* y of them is 16 KiB */
 #define LABEL_X 20
 #define LABEL_LEAST 1e-30f	/* x by 32: smaller ones count as 0 */

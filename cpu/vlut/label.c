@@ -108,7 +108,7 @@ static void multiply_panels(void *data, int thread, int64_t begin, int64_t end)
 			const int64_t rows = hzi_vlut_min(LABEL_BATCH, j->rows - row);
 			const int64_t step = j->by_32 ? j->units : UNITS;
 
-			a.rows = rows < LABEL_ROWS ? rows : hzi_round_up(rows, LABEL_ROWS);
+			a.rows = rows == 1 || rows == 3 ? rows : hzi_round_up(rows, LABEL_ROWS);
 			for (int64_t unit = 0; unit < j->units; unit += step) {
 				a.units = hzi_vlut_min(step, j->units - unit);
 				a.codes = codes + unit * w->unit_bytes;

@@ -2431,8 +2431,8 @@ typedef struct hz_linear_open_opts {
  * With a matrix of moments M scales are chosen by its diagonal, and columns are then rounded one
  * after the other, those of lattice codes eight at a time: each makes up for the errors of the ones
  * before, so that the error of products, (W' - W) M (W' - W)^T, becomes small. A tenth of the mean
- * of M's diagonal is added to the diagonal. mxfp4 and nvfp4 are as without. It takes 12 in^2 bytes
- * and, on one thread, in^3 / 6 + 1.5 out in^2 multiply-adds.
+ * of M's diagonal is added to the diagonal. mxfp4 and nvfp4 are as without. It takes 2 in^2 bytes
+ * and in^3 / 6 + out in^2 multiply-adds.
  *
  * The codes have the same bits on every ISA level, thread count and device: on a GPU w is copied to
  * the host and quantized there. The layer is made, and the stream of a GPU waited for, also while

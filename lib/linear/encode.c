@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cpu/core/cpu.h"
 #include "lib/lattice/lattice.h"
 #include "lib/linear/linear.h"
 
@@ -38,12 +39,14 @@ struct work {
 	float *x, *decoded;		/* [CHUNK][in]: the rows, and lattice codes decoded */
 	/*
 	 * With a matrix of moments H = U D U^T, U unit upper triangular: D, and U above its
-	 * diagonal in panels of PANEL columns, [in] each. Else NULL.
+	 * diagonal in panels of PANEL columns, each with the rows up to its last one. Else NULL.
 	 */
-	double *d, *square;		/* square: [in][in], to find them */
+	double *d;
 	float *u;
 	float *residual;		/* [CHUNK][in]: the rows less what their codes mean */
-	float *panel;			/* [2][CHUNK][PANEL]: a panel of the rows, and decoded */
+	float *panel;			/* [3][CHUNK][PANEL]: a panel of the rows, decoded, sums */
+	double *row_noise, *row_power;	/* [CHUNK], 0 between chunks */
+	bool rounds;			/* columns make up for errors of those before */
 	float *scale;			/* [CHUNK] */
 	double *inverse;		/* [CHUNK]: 1 / the root mean square */
 	unsigned char *codes, *t;	/* of a candidate, [CHUNK], each row code_bytes, groups */
@@ -77,21 +80,49 @@ static void moments_of(const float *weight, int64_t n, const float *x, const flo
 	*xx = s[2][0];
 }
 
+/* Numbers of the first `panels` panels of U */
+static int64_t panels_before(int64_t panels)
+{
+	return panels * (panels + 1) / 2 * PANEL * PANEL;
+}
+
+/* The panel of U that column k is in */
+static float *panel_at(const struct work *w, int64_t k)
+{
+	return w->u + panels_before(k / PANEL);
+}
+
+typedef float four __attribute__((vector_size(16)));
+
+static inline four all_four(float f)
+{
+	return (four){f, f, f, f};
+}
+
 /* z[c] = sum over k < count of r[k] U[k][c] for the columns of a panel */
 static void add_columns(const float *panel, int64_t count, const float *r, float *z)
 {
-	float even[PANEL] = {0}, odd[PANEL] = {0};
+	four even[2] = {{0}}, odd[2] = {{0}}, x[4];
 	int64_t k = 0;
 
 	/* Two sums, since an addition waits for the one before */
 	for (; k + 2 <= count; k += 2) {
-		for (int c = 0; c < PANEL; c++) {
-			even[c] += r[k] * panel[k * PANEL + c];
-			odd[c] += r[k + 1] * panel[(k + 1) * PANEL + c];
-		}
+		const four first = all_four(r[k]), second = all_four(r[k + 1]);
+
+		memcpy(x, panel + k * PANEL, sizeof(x));
+		even[0] += first * x[0];
+		even[1] += first * x[1];
+		odd[0] += second * x[2];
+		odd[1] += second * x[3];
 	}
-	for (int c = 0; c < PANEL; c++)
-		z[c] = even[c] + odd[c] + (k < count ? r[k] * panel[k * PANEL + c] : 0);
+	even[0] += odd[0];
+	even[1] += odd[1];
+	if (k < count) {
+		memcpy(x, panel + k * PANEL, PANEL * sizeof(float));
+		even[0] += all_four(r[k]) * x[0];
+		even[1] += all_four(r[k]) * x[1];
+	}
+	memcpy(z, even, sizeof(even));
 }
 
 /* The sum over columns c of a panel of D[c] (row U)[c]^2; over all panels it is row H row^T. */
@@ -101,7 +132,7 @@ static double panel_square(const struct work *w, int64_t k, const float *row)
 	double sum = 0;
 	float z[PANEL];
 
-	add_columns(w->u + k * w->in, end, row, z);
+	add_columns(panel_at(w, k), end, row, z);
 	for (int64_t c = k; c < end; c++) {
 		const double e = (double)z[c - k] + (double)row[c];
 
@@ -110,14 +141,35 @@ static double panel_square(const struct work *w, int64_t k, const float *row)
 	return sum;
 }
 
-/* Adds the errors of a chunk's products. A panel stays in the cache for all rows. */
+/* Calls work() for the rows of a chunk, by all threads that pay. */
+static void for_rows(const struct work *w, hzi_work work, void *job, int64_t rows, int64_t columns)
+{
+	hzi_parallel(w->cpu, hzi_threads(w->cpu, rows * columns * PANEL), work, job, rows);
+}
+
+static void row_powers(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct work *const w = data;
+
+	(void)thread;
+	/* A panel stays in the cache for all rows. */
+	for (int64_t k = 0; k < w->in; k += PANEL) {
+		for (int64_t i = begin; i < end; i++) {
+			w->row_power[i] += panel_square(w, k, w->x + i * w->in);
+			if (!w->rounds)
+				w->row_noise[i] += panel_square(w, k, w->residual + i * w->in);
+		}
+	}
+}
+
+/* Adds the errors of a chunk's products; those of rows that were rounded are known. */
 static void count_products(struct work *w, int64_t rows)
 {
-	for (int64_t k = 0; k < w->in; k += PANEL) {
-		for (int64_t i = 0; i < rows; i++) {
-			w->noise += panel_square(w, k, w->residual + i * w->in);
-			w->power += panel_square(w, k, w->x + i * w->in);
-		}
+	for_rows(w, row_powers, w, rows, w->in);
+	for (int64_t i = 0; i < rows; i++) {
+		w->noise += w->row_noise[i];
+		w->power += w->row_power[i];
+		w->row_noise[i] = w->row_power[i] = 0;
 	}
 }
 
@@ -239,19 +291,36 @@ static void round_panel(struct work *w, int64_t i, int64_t k, float scale, float
 			float most)
 {
 	const int64_t end = w->in - k < PANEL ? w->in : k + PANEL;
-	const float *const x = w->x + i * w->in, *const panel = w->u + k * w->in;
+	const float *const x = w->x + i * w->in, *const panel = panel_at(w, k);
 	float *const r = w->residual + i * w->in, *const p = w->decoded + i * w->in;
+	double noise = 0;
 	float z[PANEL];
 
 	add_columns(panel, k, r, z);
 	for (int64_t c = k; c < end; c++) {
 		float t = z[c - k];
+		double e;
 
 		for (int64_t j = k; j < c; j++)
 			t += r[j] * panel[j * PANEL + c - k];
+		e = (double)t;
 		t += x[c];
 		group_codes(&t, 1, scale, zero, least, most, &p[c]);
 		r[c] = x[c] - scale * (p[c] - zero);
+		e += (double)r[c];
+		noise += w->d[c] * e * e;
+	}
+	w->row_noise[i] += noise;
+}
+
+static void round_rows(void *data, int thread, int64_t begin, int64_t end)
+{
+	struct work *const w = data;
+
+	(void)thread;
+	for (int64_t k = 0; k < w->in; k += PANEL) {
+		for (int64_t i = begin; i < end; i++)
+			round_panel(w, i, k, w->scale[i], 0, -127, 127);
 	}
 }
 
@@ -260,10 +329,8 @@ static void quantize_s8(struct work *w, int64_t first, int64_t rows, int8_t *cod
 	for (int64_t i = 0; i < rows; i++)
 		w->scale[i] = choose_scale(w->weight, w->in, w->x + i * w->in, 127,
 					   w->decoded + i * w->in);
-	for (int64_t k = 0; k < w->in && w->u; k += PANEL) {
-		for (int64_t i = 0; i < rows; i++)
-			round_panel(w, i, k, w->scale[i], 0, -127, 127);
-	}
+	if (w->u)
+		for_rows(w, round_rows, w, rows, w->in);
 	for (int64_t i = 0; i < rows; i++) {
 		for (int64_t k = 0; k < w->in; k++)
 			codes[(first + i) * w->in + k] = (int8_t)w->decoded[i * w->in + k];
@@ -339,6 +406,32 @@ static float stored_scale(const struct hzi_linear_header *h, const unsigned char
 	return from_bf16(half);
 }
 
+/* Rows of a chunk that begins with row `first`, whose scales are stored in data */
+struct group_job {
+	struct work *w;
+	const unsigned char *data;
+	int64_t first;
+	float least, most;
+};
+
+static void round_groups(void *job, int thread, int64_t begin, int64_t end)
+{
+	const struct group_job *const j = job;
+	const struct hzi_linear_header *const h = j->w->h;
+	const int64_t groups = hzi_linear_groups(h), group = hzi_linear_group_of(h)->group;
+
+	(void)thread;
+	for (int64_t k = 0; k < h->in; k += PANEL) {
+		for (int64_t row = begin; row < end; row++) {
+			float zero;
+			const float scale = stored_scale(
+				h, j->data, (j->first + row) * groups + k / group, &zero);
+
+			round_panel(j->w, row, k, scale, zero, j->least, j->most);
+		}
+	}
+}
+
 /* Groups with a scale of bf16; their values as decoded go to p. */
 static void quantize_integers(struct work *w, int64_t first, int64_t rows, unsigned char *data)
 {
@@ -364,14 +457,9 @@ static void quantize_integers(struct work *w, int64_t first, int64_t rows, unsig
 			data[h->scales_at + hzi_linear_zeros_at(h, HZ_BF16) + (uint64_t)at] =
 				(unsigned char)zero;
 	}
-	for (int64_t k = 0; k < w->in && w->u; k += PANEL) {
-		for (int64_t row = 0; row < rows; row++) {
-			const float scale = stored_scale(
-				h, data, (first + row) * groups + k / g->group, &zero);
-
-			round_panel(w, row, k, scale, zero, least, most);
-		}
-	}
+	if (w->u)
+		for_rows(w, round_groups, &(struct group_job){w, data, first, least, most}, rows,
+			 w->in);
 	for (int64_t i = 0; i < rows * groups; i++) {
 		const int64_t k = i % groups * g->group, row = i / groups;
 		const int64_t n = w->in - k < g->group ? w->in - k : g->group;
@@ -512,47 +600,90 @@ static int quantize_lattice(struct work *w, int64_t rows, int factors, double *n
 	return HZ_OK;
 }
 
+/* n columns of a chunk at k, a multiple of PANEL */
+struct panel_job {
+	struct work *w;
+	int64_t k, n;
+};
+
+/*
+ * What the columns of a panel are to become, scaled: they make up for z, the errors of the columns
+ * before it by U, so z is solved for U within the panel.
+ */
+static void panel_targets(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct panel_job *const j = data;
+	const struct work *const w = j->w;
+	const float *const panel = panel_at(w, j->k);
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++) {
+		const float *const x = w->x + i * w->in + j->k;
+		float *const to = w->panel + i * j->n, z[PANEL];
+		const float inverse = 1 / w->scale[i];
+
+		add_columns(panel, j->k, w->residual + i * w->in, z);
+		memcpy(w->panel + (2 * CHUNK + i) * PANEL, z, sizeof(z));
+		for (int64_t c = 0; c < j->n; c++) {
+			for (int64_t l = 0; l < c; l++)
+				z[c] -= z[l] * panel[(j->k + l) * PANEL + c];
+			to[c] = (x[c] + z[c]) * (inverse < FLT_MAX ? inverse : FLT_MAX);
+		}
+	}
+}
+
+/* What is left of the columns of a panel, and the errors of products by them */
+static void panel_residuals(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct panel_job *const j = data;
+	const struct work *const w = j->w;
+	const float *const panel = panel_at(w, j->k);
+
+	(void)thread;
+	for (int64_t i = begin; i < end; i++) {
+		const float *const x = w->x + i * w->in + j->k;
+		const float *const p = w->panel + CHUNK * PANEL + i * j->n;
+		const float *const z = w->panel + (2 * CHUNK + i) * PANEL;
+		float *const r = w->residual + i * w->in + j->k;
+		double noise = 0;
+
+		for (int64_t c = 0; c < j->n; c++) {
+			double e;
+
+			r[c] = x[c] - w->scale[i] * p[c];
+			e = (double)z[c] + (double)r[c];
+			for (int64_t l = 0; l < c; l++)
+				e += (double)r[l] * (double)panel[(j->k + l) * PANEL + c];
+			noise += w->d[j->k + c] * e * e;
+		}
+		w->row_noise[i] += noise;
+	}
+}
+
 /*
  * With a matrix of moments: encodes a chunk again, by the scales that are chosen, a panel after the
- * other. A panel of each row makes up for the errors of the columns before it: less their sum by U,
- * solved for U within the panel.
+ * other.
  */
 static int encode_panels(struct work *w, int64_t rows)
 {
 	const int64_t size = (int64_t)hz_dtype_size(w->info.level_dtype), levels = w->info.levels;
-	float *const x = w->panel, *const p = w->panel + CHUNK * PANEL;
 
 	for (int64_t k = 0; k < w->in; k += PANEL) {
 		const int64_t n = w->in - k < PANEL ? w->in - k : PANEL, block = k / w->info.dim;
 		const int64_t blocks = (n + w->info.dim - 1) / w->info.dim;
-		const float *const panel = w->u + k * w->in;
-		const hz_tensor v = hz_tensor_2d(x, HZ_F32, HZ_CPU, rows, n);
-		hz_tensor y = hz_tensor_2d(p, HZ_F32, HZ_CPU, rows, n);
+		const hz_tensor v = hz_tensor_2d(w->panel, HZ_F32, HZ_CPU, rows, n);
+		hz_tensor y = hz_tensor_2d(w->panel + CHUNK * PANEL, HZ_F32, HZ_CPU, rows, n);
 		hz_tensor t = hz_tensor_2d(w->best_t + k / PANEL, HZ_U8, HZ_CPU, rows, 1);
 		hz_tensor codes = hz_tensor_3d(w->best_codes + block * levels * size,
 					       w->info.level_dtype, HZ_CPU, rows, blocks, levels);
+		struct panel_job job = {w, k, n};
 
 		codes.stride[0] = w->code_bytes / size;
 		t.stride[0] = w->groups;
-		for (int64_t i = 0; i < rows; i++) {
-			float *const r = w->residual + i * w->in, z[PANEL];
-			const float inverse = 1 / w->scale[i];
-
-			add_columns(panel, k, r, z);
-			for (int64_t c = 0; c < n; c++) {
-				for (int64_t j = 0; j < c; j++)
-					z[c] -= z[j] * panel[(k + j) * PANEL + c];
-				x[i * n + c] = (w->x[i * w->in + k + c] + z[c]) *
-					       (inverse < FLT_MAX ? inverse : FLT_MAX);
-			}
-		}
+		for_rows(w, panel_targets, &job, rows, k);
 		HZ_CHECK(hz_lattice_encode(w->cpu, w->lattice, &v, &codes, &t, NULL, NULL));
 		HZ_CHECK(hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL));
-		for (int64_t i = 0; i < rows; i++) {
-			for (int64_t c = 0; c < n; c++)
-				w->residual[i * w->in + k + c] = w->x[i * w->in + k + c] -
-								 w->scale[i] * p[i * n + c];
-		}
+		panel_residuals(&job, 0, 0, rows);
 	}
 	return HZ_OK;
 }
@@ -611,95 +742,163 @@ static void close_lattice(struct work *w)
 	w->lattice = NULL;
 }
 
-/*
- * Rows of L, lower triangular and not negative in its diagonal, with L L^T = g, in the place of g;
- * false: g is not positive definite. Eight rows at a time share each row before them.
- */
-static bool cholesky(double *g, int64_t n)
+#define FACTOR_ROWS 128		/* that are done at a time: their sums take 8 KiB */
+
+/* sum[r][c] = the sum of products of rows first + r and k + c of the panels of W behind k */
+static void sum_panels(const struct work *w, int64_t k, int64_t first, int64_t rows,
+		       double sum[FACTOR_ROWS][PANEL])
 {
-	for (int64_t first = 0; first < n; first += PANEL) {
-		const int64_t end = n - first < PANEL ? n : first + PANEL;
+	memset(sum, 0, (size_t)rows * sizeof(*sum));
+	for (int64_t q = k + PANEL; q < w->in; q += PANEL) {
+		const float *const panel = panel_at(w, q);
+		float other[PANEL][PANEL];
 
-		for (int64_t j = 0; j < end; j++) {
-			const double *const b = g + j * n;
+		for (int c = 0; c < PANEL; c++) {
+			for (int l = 0; l < PANEL; l++)
+				other[l][c] = panel[(k + c) * PANEL + l];
+		}
+		for (int64_t r = 0; r < rows; r++) {
+			float z[PANEL];
 
-			for (int64_t i = j > first ? j : first; i < end; i++) {
-				double *const a = g + i * n, sum[LANES] = {0};
+			add_columns(other[0], PANEL, panel + (first + r) * PANEL, z);
+			for (int c = 0; c < PANEL; c++)
+				sum[r][c] += (double)z[c];
+		}
+	}
+}
 
-				for (int64_t k = 0; k + LANES <= j; k += LANES) {
-					for (int l = 0; l < LANES; l++)
-						sum[l] += a[k + l] * b[k + l];
-				}
-				for (int64_t k = j / LANES * LANES; k < j; k++)
-					sum[0] += a[k] * b[k];
-				for (int l = 0; l < LANES; l++)
-					a[j] -= sum[l];
-				if (i > j)
-					a[j] /= b[j];
-				else if (a[j] > 0)
-					a[j] = sqrt(a[j]);
-				else
-					return false;
+/* Rows of the panel of W at k, whose last PANEL rows are done: H - sum = W W_k^T */
+static void factor_rows(void *data, int thread, int64_t begin, int64_t end)
+{
+	const struct panel_job *const j = data;
+	float *const panel = panel_at(j->w, j->k), *const corner = panel + j->k * PANEL;
+	double sum[FACTOR_ROWS][PANEL];
+
+	(void)thread;
+	for (int64_t first = begin, n; first < end; first += n) {
+		n = end - first < FACTOR_ROWS ? end - first : FACTOR_ROWS;
+		sum_panels(j->w, j->k, first, n, sum);
+		for (int64_t r = 0; r < n; r++) {
+			float *const row = panel + (first + r) * PANEL;
+
+			for (int c = PANEL - 1; c >= 0; c--) {
+				double t = (double)row[c] - sum[r][c];
+
+				for (int l = c + 1; l < PANEL; l++)
+					t -= (double)row[l] * (double)corner[c * PANEL + l];
+				row[c] = (float)(t / (double)corner[c * PANEL + c]);
 			}
+		}
+	}
+}
+
+/* The last PANEL rows of it, upper triangular; false: H is not positive definite */
+static bool factor_corner(struct work *w, int64_t k)
+{
+	float *const corner = panel_at(w, k) + k * PANEL;
+	double sum[FACTOR_ROWS][PANEL];
+
+	sum_panels(w, k, k, PANEL, sum);
+	for (int c = PANEL - 1; c >= 0; c--) {
+		for (int r = c; r >= 0; r--) {
+			double t = (double)corner[r * PANEL + c] - sum[r][c];
+
+			for (int l = c + 1; l < PANEL; l++)
+				t -= (double)corner[r * PANEL + l] * (double)corner[c * PANEL + l];
+			if (r == c && !(t > 0))
+				return false;
+			corner[r * PANEL + c] = (float)(r == c ? sqrt(t) :
+							t / (double)corner[c * PANEL + c]);
 		}
 	}
 	return true;
 }
 
 /*
- * Finds D and U of the moments, rotated as weights are: H becomes R H R^T. Factors of H with its
- * rows and columns in reverse are lower triangular.
+ * w->u = panels of the moments / mean, rotated as weights are, H = R M R^T: CHUNK columns at a time
+ * the rows of M R^T, of which these columns are rotated in turn, so that M is not copied as a whole.
  */
-static int factor_moments(struct work *w, const float *moments)
+static int rotate_moments(struct work *w, const float *moments, double mean)
 {
 	const int64_t n = w->in;
 	const hz_tensor signs = hz_tensor_1d(w->signs, HZ_U8, HZ_CPU, (n + 7) / 8);
-	hz_tensor m = hz_tensor_2d(w->u, HZ_F32, HZ_CPU, n, n);
 	hz_hadamard_opts o = hzi_linear_rotation(w->h);
+
+	o.pre = &signs;
+	for (int64_t column = 0; column < n; column += CHUNK) {
+		const int64_t columns = n - column < CHUNK ? n - column : CHUNK;
+		hz_tensor y = hz_tensor_2d(w->decoded, HZ_F32, HZ_CPU, columns, n);
+
+		for (int64_t first = 0; first < n; first += CHUNK) {
+			const int64_t rows = n - first < CHUNK ? n - first : CHUNK;
+			hz_tensor x = hz_tensor_2d(w->x, HZ_F32, HZ_CPU, rows, n);
+
+			for (int64_t j = 0; j < n; j++) {
+				for (int64_t i = first; i < first + rows; i++)
+					w->x[(i - first) * n + j] = (float)((double)moments[
+						i > j ? i * n + j : j * n + i] / mean);
+			}
+			HZ_CHECK(hz_hadamard(w->cpu, &x, &x, &o));
+			for (int64_t i = 0; i < rows; i++) {
+				for (int64_t c = 0; c < columns; c++)
+					w->decoded[c * n + first + i] = w->x[i * n + column + c];
+			}
+		}
+		HZ_CHECK(hz_hadamard(w->cpu, &y, &y, &o));
+		for (int64_t c = 0; c < columns; c++) {
+			for (int64_t r = 0; r <= column + c; r++)
+				panel_at(w, column + c)[r * PANEL + c % PANEL] =
+					w->decoded[c * n + r];
+		}
+	}
+	return HZ_OK;
+}
+
+/* Finds D and U of the moments: W = U D^1/2, panels in reverse, in their place */
+static int factor_moments(struct work *w, const float *moments)
+{
+	const int64_t n = w->in, padded = (n + PANEL - 1) / PANEL * PANEL;
 	double mean = 0;
 
 	for (int64_t i = 0; i < n; i++)
 		mean += (double)moments[i * n + i] / (double)n;
 	for (int64_t i = 0; i < n; i++) {
-		for (int64_t j = 0; j <= i; j++) {
-			const float f = (float)((double)moments[i * n + j] / mean);
+		for (int64_t r = 0; r <= i; r++) {
+			const float f = (float)((double)moments[i * n + r] / mean);
 
 			if (!isfinite(f))
 				return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments[%lld][%lld] "
 						"is %g, must be finite", op, (long long)i,
-						(long long)j, (double)moments[i * n + j]);
-			w->u[i * n + j] = w->u[j * n + i] = f;
+						(long long)r, (double)moments[i * n + r]);
+			panel_at(w, i)[r * PANEL + i % PANEL] = f;
 		}
 	}
-	o.pre = &signs;
-	for (int i = 0; i < 2 && w->h->flags & HZ_LINEAR_ROTATE; i++) {
-		HZ_CHECK(hz_hadamard(w->cpu, &m, &m, &o));
-		for (int64_t j = 0; j < n; j++) {
-			for (int64_t k = 0; k < j; k++) {
-				const float f = w->u[j * n + k];
+	if (w->h->flags & HZ_LINEAR_ROTATE)
+		HZ_CHECK(rotate_moments(w, moments, mean));
+	for (int64_t i = 0; i < padded; i++) {
+		float *const column = panel_at(w, i) + i % PANEL;
 
-				w->u[j * n + k] = w->u[k * n + j];
-				w->u[k * n + j] = f;
-			}
-		}
+		for (int64_t r = 0; r < padded && i >= n; r++)
+			column[r * PANEL] = 0;	/* a column of the unit matrix completes a panel */
+		column[i * PANEL] += i < n ? (float)DAMPING : 1;
 	}
-	for (int64_t i = 0; i < n; i++) {
-		for (int64_t j = 0; j <= i; j++)
-			w->square[i * n + j] = (double)w->u[(n - 1 - i) * n + n - 1 - j] +
-					       (i == j ? DAMPING : 0);
+	for (int64_t k = padded - PANEL; k >= 0; k -= PANEL) {
+		struct panel_job job = {w, k, PANEL};
+
+		if (!factor_corner(w, k))
+			return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments is not positive "
+					"semidefinite, as means of x_j x_k are", op);
+		for_rows(w, factor_rows, &job, k, n - k);
 	}
-	if (!cholesky(w->square, n))
-		return hzi_fail(w->cpu, HZ_EINVAL, "%s: opts->moments is not positive "
-				"semidefinite, as means of x_j x_k are", op);
-	memset(w->u, 0, 4 * (size_t)(n * ((n + PANEL - 1) / PANEL * PANEL)));
 	for (int64_t c = 0; c < n; c++) {
-		const double *const l = w->square + (n - 1 - c);
-		const double root = l[(n - 1 - c) * n];
+		float *const column = panel_at(w, c) + c % PANEL;
+		const float root = column[c * PANEL];
 
-		w->d[c] = root * root;
-		for (int64_t k = 0; k < c; k++)
-			w->u[(c / PANEL * n + k) * PANEL + c % PANEL] =
-				(float)(l[(n - 1 - k) * n] / root);
+		w->d[c] = (double)root * (double)root;
+		for (int64_t r = 0; r < c; r++)
+			column[r * PANEL] /= root;
+		for (int64_t r = c; r < (c / PANEL + 1) * PANEL; r++)
+			column[r * PANEL] = 0;
 	}
 	return HZ_OK;
 }
@@ -766,10 +965,11 @@ static void lay_out(struct work *w, int64_t rows, bool s8, bool matrix, char *ba
 	w->ones = take(base, used, 4 * w->in);
 	if (matrix) {
 		w->residual = take(base, used, 4 * rows * w->in);
-		w->panel = take(base, used, 8 * CHUNK * PANEL);
+		w->panel = take(base, used, 12 * CHUNK * PANEL);
+		w->row_noise = take(base, used, 8 * CHUNK);
+		w->row_power = take(base, used, 8 * CHUNK);
 		w->d = take(base, used, 8 * w->in);
-		w->u = take(base, used, 4 * w->in * ((w->in + PANEL - 1) / PANEL * PANEL));
-		w->square = take(base, used, 8 * w->in * w->in);
+		w->u = take(base, used, 4 * panels_before((w->in + PANEL - 1) / PANEL));
 	}
 	if (s8) {
 		w->codes = take(base, used, w->h->out * w->in);
@@ -830,7 +1030,8 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 		      const float *weight, const float *matrix, unsigned char *data)
 {
 	struct work w = {.cpu = cpu, .h = h, .in = h->in};
-	const int64_t rows = h->out < CHUNK ? h->out : CHUNK;
+	/* A rotation of moments takes whole chunks. */
+	const int64_t rows = h->out < CHUNK && !matrix ? h->out : CHUNK;
 	const bool s8 = h->format == HZ_LINEAR_S8_ROW, grouped = hzi_linear_group_of(h)->group;
 	size_t bytes;
 	char *base;
@@ -856,6 +1057,9 @@ int hzi_linear_encode(struct hz_context *cpu, struct hzi_linear_header *h, const
 	for (int64_t k = 0; k < w.in; k++)
 		w.ones[k] = 1;
 	w.weight = weight ? weight : w.ones;
+	w.rounds = matrix && (!grouped || hzi_linear_group_of(h)->scale_dtype == HZ_BF16);
+	for (int64_t i = 0; i < CHUNK && matrix; i++)
+		w.row_noise[i] = w.row_power[i] = 0;
 	status = matrix ? factor_moments(&w, matrix) : HZ_OK;
 	if (status == HZ_OK)
 		status = quantize(&w, h, from, data);

@@ -523,9 +523,9 @@ static double product_error(const float *a, const float *b, int64_t rows, int64_
  * A matrix of moments: products with activations like those have less error than with its diagonal,
  * the layer reports it, and its bytes are the same on every context.
  */
-static void test_matrix(void)
+static void test_matrix(int out, int in, size_t each)
 {
-	enum { OUT = 70, IN = 146, SAMPLES = 300 };
+	enum { OUT = 300, IN = 530, SAMPLES = 300 };	/* at most */
 	static const struct {
 		int format;
 		double most;		/* of the error with the diagonal */
@@ -537,38 +537,40 @@ static void test_matrix(void)
 	};
 	static float w[OUT * IN], x[SAMPLES][IN], h[IN * IN], diagonal[IN], d[OUT * IN];
 	static float mix[12][IN];
-	const hz_tensor weights = hz_tensor_2d(w, HZ_F32, HZ_CPU, OUT, IN);
-	const hz_tensor moments[2] = {hz_tensor_1d(diagonal, HZ_F32, HZ_CPU, IN),
-				      hz_tensor_2d(h, HZ_F32, HZ_CPU, IN, IN)};
-	hz_tensor back = hz_tensor_2d(d, HZ_F32, HZ_CPU, OUT, IN);
+	const hz_tensor weights = hz_tensor_2d(w, HZ_F32, HZ_CPU, out, in);
+	const hz_tensor moments[2] = {hz_tensor_1d(diagonal, HZ_F32, HZ_CPU, in),
+				      hz_tensor_2d(h, HZ_F32, HZ_CPU, in, in)};
+	hz_tensor back = hz_tensor_2d(d, HZ_F32, HZ_CPU, out, in);
 	double mean = 0;
 
-	for (int i = 0; i < OUT * IN; i++)
+	for (int i = 0; i < out * in; i++)
 		w[i] = (float)rnd_normal(&rnd);
-	for (int i = 0; i < 12 * IN; i++)
-		mix[i / IN][i % IN] = (float)rnd_normal(&rnd);
+	for (int i = 0; i < 12 * in; i++)
+		mix[i / in][i % in] = (float)rnd_normal(&rnd);
 	for (int s = 0; s < SAMPLES; s++) {
-		for (int k = 0; k < IN; k++)
+		for (int k = 0; k < in; k++)
 			x[s][k] = (float)rnd_normal(&rnd);
 		for (int l = 0; l < 12; l++) {
 			const float f = (float)rnd_normal(&rnd);
 
-			for (int k = 0; k < IN; k++)
+			for (int k = 0; k < in; k++)
 				x[s][k] += f * mix[l][k];
 		}
 	}
-	for (int i = 0; i < IN * IN; i++) {
+	for (int i = 0; i < in * in; i++) {
+		const int j = i / in, k = i % in;
 		double sum = 0;
 
-		for (int s = 0; s < SAMPLES; s++)
-			sum += (double)x[s][i / IN] * (double)x[s][i % IN] / SAMPLES;
-		h[i] = (float)sum;
+		for (int s = 0; s < SAMPLES && k <= j; s++)
+			sum += (double)x[s][j] * (double)x[s][k] / SAMPLES;
+		if (k <= j)
+			h[j * in + k] = h[k * in + j] = (float)sum;
 	}
-	for (int k = 0; k < IN; k++) {
-		diagonal[k] = h[k * IN + k];
-		mean += (double)diagonal[k] / IN;
+	for (int k = 0; k < in; k++) {
+		diagonal[k] = h[k * in + k];
+		mean += (double)diagonal[k] / in;
 	}
-	for (size_t f = 0; f < sizeof(formats) / sizeof(*formats) && !tap_cuda(); f++) {
+	for (size_t f = 0; f < sizeof(formats) / sizeof(*formats) && !tap_cuda(); f += each) {
 		double error[2] = {0}, damped = 0;
 		hz_linear_info info = {0};
 		unsigned char *bytes = NULL;
@@ -584,9 +586,9 @@ static void test_matrix(void)
 			    hz_linear_dequantize(devs[0].ctx, l, &back) ||
 			    hz_linear_get_info(l, &info))
 				bail("%s", hz_errmsg(devs[0].ctx));
-			error[i] = product_error(w, d, OUT, IN, h, 0);
-			damped = product_error(w, d, OUT, IN, h, 0.1 * mean) /
-				 product_error(w, NULL, OUT, IN, h, 0.1 * mean);
+			error[i] = product_error(w, d, out, in, h, 0);
+			damped = product_error(w, d, out, in, h, 0.1 * mean) /
+				 product_error(w, NULL, out, in, h, 0.1 * mean);
 			for (int c = 0; i == 1 && c < ndevs; c++) {
 				unsigned char *const other = malloc((size_t)info.bytes);
 				hz_linear *m;
@@ -604,8 +606,8 @@ static void test_matrix(void)
 		free(bytes);
 		ok(error[1] < formats[f].most * error[0] && same &&
 		   fabs(10 * log10(damped) - info.error_db) < 0.01,
-		   "a matrix of moments, %s: %.2f of the error with its diagonal, %.2f dB, "
-		   "reported %.2f, the same bytes", hz_linear_format_name(formats[f].format),
+		   "a matrix of moments, %d x %d, %s: %.2f of the error with its diagonal, %.2f dB, "
+		   "reported %.2f, the same bytes", out, in, hz_linear_format_name(formats[f].format),
 		   error[1] / error[0], 10 * log10(damped), info.error_db);
 	}
 }
@@ -801,7 +803,8 @@ int main(void)
 	test_products();
 	test_moments();
 	test_outliers();
-	test_matrix();
+	test_matrix(70, 146, 1);
+	test_matrix(300, 530, 5);
 	test_refusals();
 	test_extremes();
 	test_verbose();

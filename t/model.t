@@ -221,6 +221,13 @@ good "quantize --calibrate twice" $q -c '*=w.safetensors:w' -c w.safetensors:h.0
 errors >../both
 good "quantize --calibrate once" $q -c w.safetensors:h.0.w w.safetensors -o q.safetensors
 is "$(errors)" "$(cat ../both)" "the last one counts"
+# Products of features are made when they are needed, so files are read twice, but pipes are not.
+good "quantize --calibrate of two files" $q -c 'h.*=z.npy' -c w=w.safetensors:w w.safetensors -o twice.safetensors
+mkfifo ../pipe
+cat z.npy >../pipe &
+good "quantize --calibrate of a pipe" $q -c 'h.*=../pipe' -c w=w.safetensors:w w.safetensors -o q.safetensors
+cmp q.safetensors twice.safetensors
+ok $? "gives the same bytes"
 # A row of 64 weights is small: headers and scales cost 1 to 3 bits here.
 for bits in 8 12; do
 	good "quantize --bits $bits" $q --bits $bits w.safetensors -o q.safetensors

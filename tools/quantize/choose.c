@@ -121,10 +121,11 @@ static int measure(hz_context *ctx, const struct model *m, struct layer_plan *pl
 		   struct points *p)
 {
 	const int64_t out = plan->t->shape[0], rows = out < SAMPLE_ROWS ? out : SAMPLE_ROWS;
+	const hz_tensor *const squares = plan->moments ? &plan->moments->squares : NULL;
 
 	for (int i = 0; i < STEPS; i++) {
 		hz_linear_open_opts opts = {.format = ladder[i], .flags = flags,
-					    .moments = plan->squares};
+					    .moments = squares};
 		hz_linear_info info;
 		hz_linear *layer;
 		int status = open_rows(ctx, m, plan, &opts, rows, out / rows, &layer);

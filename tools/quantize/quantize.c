@@ -12,7 +12,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "tools/core/output.h"
 #include "tools/quantize/quantize.h"
@@ -34,11 +38,6 @@ struct request {
 	int32_t device, threads;
 };
 
-/* Of activations: the means of x_k^2, and [in, in] of x_j x_k or no rows */
-struct moments {
-	hz_tensor squares, products;
-};
-
 struct work {
 	struct request *r;
 	hz_context *ctx;
@@ -49,6 +48,7 @@ struct work {
 	struct layer_plan *plan;
 	int64_t plans;
 	struct moments moments[CALIBRATIONS_MAX];
+	struct moments *made;		/* the last whose products were made */
 	struct writer writer;
 	double weights, bytes, error;	/* of all layers */
 	int name_width;			/* of the table */
@@ -56,91 +56,158 @@ struct work {
 
 /* ---- Calibration ----------------------------------------------------------------------------- */
 
+#define ROWS 64			/* that are multiplied at a time */
+#define COLUMNS 8		/* of a panel */
+
+typedef float four __attribute__((vector_size(16)));
+
 /*
- * The means of products of two columns, [n, n], below the diagonal and in it: eight columns at a
- * time share a pass over x [rows][n].
+ * sum[i][j] = the sum of a[r][i] b[r][j] over ROWS rows of two panels. Four sums of each j fit
+ * registers.
  */
-static void mean_products(const float *x, int64_t rows, int64_t n, double *sum, float *to)
+static void multiply_panels(const float *a, const float *b, float sum[COLUMNS][COLUMNS])
 {
-	for (int64_t first = 0; first < n; first += 8) {
-		const int64_t end = n - first < 8 ? n : first + 8;
+	for (int first = 0; first < COLUMNS; first += 4) {
+		four s[4][2] = {{{0}}};
 
-		memset(sum, 0, 8 * (size_t)n * sizeof(*sum));
-		for (int64_t r = 0; r < rows; r++) {
-			for (int64_t i = first; i < end; i++) {
-				const float *const row = x + r * n;
-				double *const s = sum + (i - first) * n;
-				const double f = (double)row[i];
+		for (int r = 0; r < ROWS; r++) {
+			four x[2];
 
-				/* In eights, which compilers put into vectors */
-				for (int64_t j = 0; j < first; j += 8) {
-					for (int l = 0; l < 8; l++)
-						s[j + l] += f * (double)row[j + l];
-				}
-				for (int64_t j = first; j < end; j++)
-					s[j] += f * (double)row[j];
+			memcpy(x, b + r * COLUMNS, sizeof(x));
+			for (int i = 0; i < 4; i++) {
+				const float f = a[r * COLUMNS + first + i];
+				const four same = {f, f, f, f};
+
+				s[i][0] += same * x[0];
+				s[i][1] += same * x[1];
 			}
 		}
-		for (int64_t i = first; i < end; i++) {
-			for (int64_t j = 0; j <= i; j++)
-				to[i * n + j] = (float)(sum[(i - first) * n + j] / (double)rows);
-		}
+		memcpy(sum[first], s, sizeof(s));
 	}
 }
 
-/* Both moments of activations of n columns; of products only up to PRODUCTS_MOST columns */
-static int fill_moments(const struct npy *a, int64_t n, struct moments *m, const char *path)
+/*
+ * Adds the means of products of two columns, [n, n], below the diagonal and in it. No sum exceeds
+ * the larger of two mean squares, since x is divided by the root of the number of rows first.
+ */
+static int mean_products(const struct npy *a, int64_t n, float *to)
 {
-	const int64_t rows = a->count / n, products = n <= PRODUCTS_MOST ? n : 0;
+	const int64_t rows = a->count / n, panels = (n + COLUMNS - 1) / COLUMNS;
+	const double share = 1 / sqrt((double)rows);
+	float *const x = allocate((size_t)panels * ROWS * COLUMNS * sizeof(float));
+
+	if (!x)
+		return EXIT_FAILURE;
+	for (int64_t first = 0; first < rows; first += ROWS) {
+		memset(x, 0, (size_t)panels * ROWS * COLUMNS * sizeof(*x));
+		for (int64_t r = first; r < rows && r < first + ROWS; r++) {
+			for (int64_t k = 0; k < n; k++)
+				x[(k / COLUMNS * ROWS + r - first) * COLUMNS + k % COLUMNS] =
+					(float)(load_element(a->data, r * n + k, a->dtype) * share);
+		}
+		for (int64_t i = 0; i < n; i++) {
+			const float *const panel = x + i / COLUMNS * ROWS * COLUMNS;
+			float sum[COLUMNS][COLUMNS];
+
+			for (int64_t j = 0; i % COLUMNS == 0 && j <= i; j += COLUMNS) {
+				multiply_panels(panel, x + j * ROWS, sum);
+				for (int64_t c = i; c < n && c < i + COLUMNS; c++) {
+					for (int64_t l = j; l <= c && l < j + COLUMNS; l++)
+						to[c * n + l] += sum[c - i][l - j];
+				}
+			}
+		}
+	}
+	free(x);
+	return 0;
+}
+
+static int read_activations(struct npy *a, const char *path)
+{
+	char why[NPY_WHY];
+	const int status = array_read(a, path, why);
+
+	return status ? complain(status, "%s: %s", path, why) : 0;
+}
+
+/* Makes the means of products, of a itself or of the file again if that is NULL. */
+static int make_products(struct moments *m, const struct npy *a)
+{
+	const int64_t n = m->squares.shape[0];
+	struct npy again = {0};
+	float *to;
+	int status = a ? 0 : read_activations(&again, m->path);
+
+	if (!status && !a && (!again.ndim || again.shape[again.ndim - 1] != n || !again.count))
+		status = complain(EXIT_BAD, "%s: has changed since it was read first", m->path);
+	/* What is above the diagonal stays without memory. */
+	to = status ? NULL : calloc((size_t)n, (size_t)n * sizeof(*to));
+	if (!status && (!to || mean_products(a ? a : &again, n, to)))
+		status = complain(EXIT_FAILURE, "%s: there is not enough memory for it", m->path);
+	npy_free(&again);
+	m->products.data = to;
+	return status;
+}
+
+static void drop_products(struct moments *m)
+{
+	free(m->products.data);
+	m->products.data = NULL;
+}
+
+/* The mean squares of activations of n columns; products are wanted up to PRODUCTS_MOST columns */
+static int fill_moments(const struct npy *a, int64_t n, struct moments *m)
+{
+	const int64_t rows = a->count / n;
 	float *const squares = allocate((size_t)n * sizeof(float));
-	float *const to = allocate((size_t)(n * products) * sizeof(float));
-	float *const x = allocate((size_t)a->count * sizeof(float));
-	double *const sum = allocate((size_t)n * 8 * sizeof(double));
+	double *const sum = allocate((size_t)n * sizeof(double));
 	double all = 0;
-	int status = squares && to && x && sum ? 0 :
-		     complain(EXIT_FAILURE, "%s: there is not enough memory for it", path);
+	struct stat st;
+	bool again;
+	int status = squares && sum ? 0 :
+		     complain(EXIT_FAILURE, "%s: there is not enough memory for it", m->path);
 
-	for (int64_t i = 0; !status && i < a->count; i++)
-		x[i] = (float)load_element(a->data, i, a->dtype);
+	for (int64_t i = 0; !status && i < n; i++)
+		sum[i] = 0;
+	for (int64_t i = 0; !status && i < a->count; i++) {
+		const double x = (double)(float)load_element(a->data, i, a->dtype);
+
+		sum[i % n] += x * x;
+	}
 	for (int64_t i = 0; !status && i < n; i++) {
-		double squared = 0;
-
-		for (int64_t r = 0; r < rows; r++)
-			squared += (double)x[r * n + i] * (double)x[r * n + i];
-		squares[i] = (float)(squared / (double)rows);
+		squares[i] = (float)(sum[i] / (double)rows);
 		all += (double)squares[i];
 		if (!isfinite(squares[i]))
 			status = complain(EXIT_BAD, "%s: the mean square of feature %lld is not "
-					  "finite", path, (long long)i);
+					  "finite", m->path, (long long)i);
 	}
 	if (!status && !(all > 0))
 		status = complain(EXIT_BAD, "%s: the mean squares of all features are 0 in "
-				  "f32", path);
-	if (!status && products)
-		mean_products(x, rows, n, sum, to);
-	free(x);
+				  "f32", m->path);
 	free(sum);
 	m->squares = hz_tensor_1d(squares, HZ_F32, HZ_CPU, n);
-	m->products = hz_tensor_2d(to, HZ_F32, HZ_CPU, products, n);
-	return status;
+	m->products = hz_tensor_2d(NULL, HZ_F32, HZ_CPU, n <= PRODUCTS_MOST ? n : 0, n);
+	/* FILE.safetensors:TENSOR is no path of a pipe. */
+	again = model_path(m->path) || (!stat(m->path, &st) && S_ISREG(st.st_mode));
+	return status || again || !m->products.shape[0] ? status : make_products(m, a);
 }
 
 static int read_moments(struct moments *m, const char *path)
 {
-	char why[NPY_WHY];
 	struct npy a;
-	int status = array_read(&a, path, why);
+	int status = read_activations(&a, path);
 	int64_t n;
 
 	if (status)
-		return complain(status, "%s: %s", path, why);
+		return status;
+	m->path = path;
 	n = a.ndim ? a.shape[a.ndim - 1] : 0;
 	if (a.raw || (a.dtype != HZ_F32 && a.dtype != HZ_F16 && a.dtype != HZ_BF16 &&
 		      a.dtype != HZ_F64) || !n || !a.count)
 		status = complain(EXIT_BAD, "%s: activations are an array [.., in] of f32, f16, "
 				  "bf16 or f64 with a row at least", path);
 	else
-		status = fill_moments(&a, n, m, path);
+		status = fill_moments(&a, n, m);
 	npy_free(&a);
 	return status;
 }
@@ -164,8 +231,7 @@ static int calibrate(struct work *k, const char *option, struct moments *m)
 		if ((glob && fnmatch(glob, plan->t->name, 0)) ||
 		    plan->t->shape[1] != m->squares.shape[0])
 			continue;
-		plan->squares = &m->squares;
-		plan->moments = m->products.shape[0] ? &m->products : &m->squares;
+		plan->moments = m;
 		found = true;
 	}
 	if (!status && !found)
@@ -353,6 +419,20 @@ static int write_layer(struct work *k, const struct layer_plan *plan, const hz_l
 	return 0;
 }
 
+/* The moments that a plan is quantized with, or NULL; products replace those of another file. */
+static int take_moments(struct work *k, const struct layer_plan *plan, const hz_tensor **moments)
+{
+	struct moments *const m = plan->moments;
+
+	*moments = !m ? NULL : m->products.shape[0] ? &m->products : &m->squares;
+	if (!m || !m->products.shape[0] || m->products.data)
+		return 0;
+	if (k->made)
+		drop_products(k->made);
+	k->made = m;
+	return make_products(m, NULL);
+}
+
 static int write_layers(struct work *k)
 {
 	int status = 0;
@@ -361,8 +441,7 @@ static int write_layers(struct work *k)
 	       "bytes", "bits", "dB", "s");
 	for (int64_t i = 0; i < k->plans && !status; i++) {
 		struct layer_plan *plan = &k->plan[i];
-		const hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags,
-						  .moments = plan->moments};
+		hz_linear_open_opts opts = {.format = plan->format, .flags = k->r->flags};
 		const double start = now();
 		hz_linear *layer;
 
@@ -371,6 +450,11 @@ static int write_layers(struct work *k)
 			continue;
 		}
 		progress("%lld of %lld: %s", (long long)i + 1, (long long)k->plans, plan->t->name);
+		status = take_moments(k, plan, &opts.moments);
+		if (status) {
+			progress_clear();
+			break;
+		}
 		status = open_rows(k->ctx, &k->m, plan, &opts, plan->t->shape[0], 1, &layer);
 		if (status)
 			status = layer_refused(k->ctx, status, plan);
@@ -573,6 +657,10 @@ int verb_quantize(int argc, char **argv)
 
 	if (status)
 		return status < 0 ? EXIT_SUCCESS : status;
+#ifdef __GLIBC__
+	/* It would keep what large arrays take: it raises this when one is freed. */
+	mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
 	status = model_open(&k.m, r.input, false, why);
 	if (status)
 		return complain(status, "%s: %s", r.input, why);
@@ -580,7 +668,7 @@ int verb_quantize(int argc, char **argv)
 	outputs_drop();
 	hz_close(k.ctx);
 	for (int i = 0; i < r.calibrations; i++)
-		free(k.moments[i].squares.data), free(k.moments[i].products.data);
+		free(k.moments[i].squares.data), drop_products(&k.moments[i]);
 	free(k.plan);
 	free(k.written);
 	free(k.out.tensor);

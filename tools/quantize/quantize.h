@@ -44,14 +44,22 @@ const void *model_aligned(const struct model *m, const struct model_tensor *t, s
 
 /* ---- Formats (choose.c) ---------------------------------------------------------------------- */
 
+/*
+ * Of activations: the means of x_k^2, and [in, in] of x_j x_k or no rows. The latter are made when
+ * a matrix needs them, for one file at a time unless it cannot be read twice.
+ */
+struct moments {
+	hz_tensor squares, products;
+	const char *path;
+};
+
 /* What is known of a tensor that becomes a layer */
 struct layer_plan {
 	struct model_tensor *t;
 	int format;		/* enum hz_linear_format; 0: no format makes it smaller */
 	double weights;		/* out * in */
 	const char *refused;	/* why the tensor is copied, for the table; NULL: it is not */
-	/* Of its input, or NULL: the means of x_k^2, and of x_j x_k for few enough features */
-	const hz_tensor *squares, *moments;
+	struct moments *moments;	/* of its input, or NULL */
 };
 
 /* The format of that name, or 0 */

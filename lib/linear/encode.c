@@ -815,8 +815,8 @@ static bool factor_corner(struct work *w, int64_t k)
 }
 
 /*
- * w->u = panels of the moments / mean, rotated as weights are, H = R M R^T: CHUNK columns at a time
- * the rows of M R^T, of which these columns are rotated in turn, so that M is not copied as a whole.
+ * w->u = panels of the moments / mean, rotated as weights are, H = R M R^T. For each CHUNK columns
+ * all rows of M are rotated, of which these columns are rotated then: M is not copied as a whole.
  */
 static int rotate_moments(struct work *w, const float *moments, double mean)
 {

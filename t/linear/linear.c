@@ -606,9 +606,10 @@ static void test_matrix(int out, int in, size_t each)
 		free(bytes);
 		ok(error[1] < formats[f].most * error[0] && same &&
 		   fabs(10 * log10(damped) - info.error_db) < 0.01,
-		   "a matrix of moments, %d x %d, %s: %.2f of the error with its diagonal, %.2f dB, "
-		   "reported %.2f, the same bytes", out, in, hz_linear_format_name(formats[f].format),
-		   error[1] / error[0], 10 * log10(damped), info.error_db);
+		   "a matrix of moments, %d x %d, %s: %.2f of the error with its diagonal, "
+		   "%.2f dB, reported %.2f, the same bytes", out, in,
+		   hz_linear_format_name(formats[f].format), error[1] / error[0],
+		   10 * log10(damped), info.error_db);
 	}
 }
 

@@ -594,6 +594,8 @@ HZ_DEVICE out_column general_column(const hzi_qgemm_out &o, int n)
 	else if (o.bias_dtype == HZ_F32)
 		c.float_bias = ((const float *)o.bias)[n];
 	c.scale = o.b_scales ? o.b_scales[(int64_t)n * o.b_scale_step] : o.b_scale;
+	if (o.c_dtype != HZ_U8 && o.c_dtype != HZ_S8 && o.c_dtype != HZ_S32)
+		return c;
 	if (o.requant == HZ_REQUANT_FLOAT || o.requant == HZ_REQUANT_LITERT_REF)
 		c.m = hzi_requant_words(o.requant, {o.u, o.shift}, o.b_scales != nullptr, o.a_scale,
 					c.scale, o.c_scale, c.float_bias);

@@ -18,6 +18,10 @@
 #define SLICES (HZI_LINEAR_THREADS / 64)	/* slices of k, each for two warps of 16 columns */
 #define SLICE_BLOCKS (HZI_LINEAR_BLOCKS / SLICES)	/* blocks of k per slice */
 #define PITCH 36			/* words per row of 32 accumulators */
+#define LOADS 4				/* most vectors of a row whose range a thread finds */
+
+static_assert(HZI_LINEAR_BLOCKS * HZI_QGEMM_K_BLOCK / 4 <=
+	      LOADS * (HZI_LINEAR_THREADS / HZI_LINEAR_DYNAMIC_ROWS), "");
 
 struct shared_memory {
 	alignas(16) uint8_t codes[HZI_LINEAR_ROWS][HZI_LINEAR_PITCH];
@@ -40,12 +44,12 @@ HZ_DEVICE uint4 load_streaming(const void *p)
 
 /*
  * Quantizes the rows to u8: s8 codes and zero points are offset by 128. A group of threads has one
- * row; unless the scale is given, it finds the range first.
+ * row; unless the scale is given, it finds the range first, of its vectors of the row.
  */
 template <int DTYPE>
-HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, shared_memory &s)
+HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, shared_memory &s, const uint4 (&own)[LOADS])
 {
-	constexpr int count = vec16<DTYPE>::count, loads = 4;
+	constexpr int count = vec16<DTYPE>::count;
 	const int vectors = p.out.k / count, lanes = 1 << p.log_threads;
 	const int row = threadIdx.x >> p.log_threads, lane = threadIdx.x & (lanes - 1);
 	const uint4 *x = (const uint4 *)((const char *)p.x + row * p.x_m);
@@ -58,21 +62,14 @@ HZ_DEVICE void make_codes(const hzi_qlinear_gemv &p, shared_memory &s)
 		range r = {0, 0};
 		float f[8];
 
-#pragma unroll 1
-		for (int i = lane; is_row && i < vectors; i += loads * lanes) {
-			uint4 v[loads];
-
 #pragma unroll
-			for (int j = 0; j < loads; j++)
-				v[j] = i + j * lanes < vectors ? x[i + j * lanes]
-							      : make_uint4(0, 0, 0, 0);
+		for (int j = 0; j < LOADS; j++) {
+			if (lane + j * lanes >= vectors)
+				break;
+			unpack<DTYPE>(f, own[j]);
 #pragma unroll
-			for (int j = 0; j < loads; j++) {
-				unpack<DTYPE>(f, v[j]);
-#pragma unroll
-				for (int e = 0; e < count; e++)
-					range_add(r, f[e]);
-			}
+			for (int e = 0; e < count; e++)
+				range_add(r, f[e]);
 		}
 		r = range_join_warp(r);
 		if (is_row && lane % 32 == 0) {
@@ -122,6 +119,7 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 	const int row = blockIdx.x * HZI_LINEAR_COLUMNS + 16 * group + g;
 	/* Two chunks of rows g and g + 8 of each block of k */
 	uint4 x[SLICE_BLOCKS][2][2] = {};
+	uint4 own[LOADS] = {};
 	int32_t acc[4] = {}, sum = 0;
 
 #pragma unroll
@@ -144,6 +142,21 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 	pdl_launch_dependents();
 	pdl_wait();
 
+	/* Requested before the terms of columns, which are needed last */
+	if (!p.fixed) {
+		const int vectors = p.out.k >> (p.x_dtype == HZ_F32 ? 2 : 3);
+		const int lanes = 1 << p.log_threads, m = threadIdx.x >> p.log_threads;
+		const uint4 *src = (const uint4 *)((const char *)p.x + m * p.x_m);
+
+#pragma unroll
+		for (int j = 0; j < LOADS; j++) {
+			const int at = (threadIdx.x & (lanes - 1)) + j * lanes;
+
+			if (m < p.out.m && at < vectors)
+				own[j] = src[at];
+		}
+	}
+
 	/* The output of this thread: 8 successive columns of each 16 belong to the block. */
 	const int r = threadIdx.x / 32, w = lane % 8;
 	const int n = blockIdx.x / 2 * HZI_QGEMM_N_GROUP + blockIdx.x % 2 * 8 + lane / 8 * 16 + w;
@@ -152,11 +165,11 @@ qlinear_gemv(const __grid_constant__ hzi_qlinear_gemv p)
 	if (r < p.out.m)
 		column = general_column(p.out, n);
 	if (p.x_dtype == HZ_F32)
-		make_codes<HZ_F32>(p, s);
+		make_codes<HZ_F32>(p, s, own);
 	else if (p.x_dtype == HZ_F16)
-		make_codes<HZ_F16>(p, s);
+		make_codes<HZ_F16>(p, s, own);
 	else
-		make_codes<HZ_BF16>(p, s);
+		make_codes<HZ_BF16>(p, s, own);
 	__syncthreads();
 #pragma unroll
 	for (int i = 0; i < SLICE_BLOCKS; i++) {

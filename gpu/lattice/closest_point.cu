@@ -188,8 +188,7 @@ HZ_DEVICE uint32_t divide(uint32_t x, uint32_t q, int log2q, uint32_t magic, uin
  * Stores the codes of all levels. For LIMBS, the index of each level is in its own bits of `codes`,
  * and is split into digits.
  */
-static __device__ __noinline__ void store_levels(const hzi_lattice_closest &p, char *dst,
-						 uint64_t codes)
+HZ_DEVICE void store_levels(const hzi_lattice_closest &p, char *dst, uint64_t codes)
 {
 	const hzi_lattice_rule &r = p.rule;
 	const int64_t step = p.codes.level * p.codes.bytes;
@@ -704,7 +703,9 @@ HZ_DEVICE void decode(const hzi_lattice_closest &p, const scale_table &scales)
 		const row_offsets at = find_row(p, u);
 		code_reader codes(p, (const char *)p.codes.codes +
 				  (at.codes + at.unit * p.codes.block) * p.codes.bytes);
-		const int t = p.t ? p.t[at.t + at.unit / (uint32_t)r.group * p.t_step] : 0;
+		/* A division takes as long as a level. */
+		const uint32_t group = r.group == 1 ? at.unit : at.unit / (uint32_t)r.group;
+		const int t = p.t ? p.t[at.t + group * p.t_step] : 0;
 		float sum[E], x[E], weight = 1;
 
 #pragma unroll

@@ -135,8 +135,10 @@ HZ_DEVICE float sinkhorn_of_lanes(const hzi_mhc_rule &rule, float z)
 		sum += __shfl_xor_sync(0xffffffff, sum, 8);
 		own = fmaf(own, hzi_m_inverse(sum), rule.eps);
 	}
-	if (__all_sync(0xffffffff, own > 0x1p-20f && own < 4) && rule.eps < 0.5f &&
-	    rule.iterations <= 64) {
+	/* Powers of two cancel: what matters is the ratio. Only ABS has numbers from 4 on. */
+	if (__all_sync(0xffffffff, rule.map == HZ_MHC_ABS ? own > 0x1p-18f && own < 16
+							  : own > 0x1p-20f && own < 4) &&
+	    rule.eps < 0.5f && rule.iterations <= 64) {
 #pragma unroll
 		for (int e = 0; e < 16; e++)
 			k[e] = __shfl_sync(0xffffffff, own, e, 16);

@@ -11,16 +11,16 @@
 
 #define WARPS HZI_MHC_COEF_ROW_GROUPS
 
-/* Whether kernels of four streams support a rule; others are generic. */
-static bool has_kernel_of_4(const struct hzi_mhc_rule *r)
+/* Whether there are kernels for exactly this number of streams, which take common rules only */
+static bool has_own_kernel(const struct hzi_mhc_rule *r)
 {
-	return r->n == 4 && hzi_mhc_is_common(r);
+	return (r->n == 4 || r->n == 8) && hzi_mhc_is_common(r);
 }
 
 /* Whether a warp has a matrix, not a thread */
-static bool uses_warps(int n)
+static bool uses_warps(const struct hzi_mhc_rule *r)
 {
-	return n > 4 && n < HZI_MHC_STREAMS;
+	return r->n > 4 && !has_own_kernel(r);
 }
 
 HZI_NO_WORKSPACE(cuda, mhc_sinkhorn)
@@ -29,13 +29,14 @@ int hzi_cuda_mhc_sinkhorn(struct hz_context *ctx, const struct hzi_mhc_sinkhorn_
 {
 	if (a->count == 0)
 		return HZ_OK;
-	if (uses_warps(a->rule.n))
+	if (uses_warps(&a->rule))
 		return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn", HZI_KERNEL_mhc_sinkhorn_warp,
 					   ceil_div(a->count, WARPS), 1, WARPS * 32, 0, a,
 					   sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn",
-				   has_kernel_of_4(&a->rule) ? HZI_KERNEL_mhc_sinkhorn_4 :
-							       HZI_KERNEL_mhc_sinkhorn_generic,
+				   !has_own_kernel(&a->rule) ? HZI_KERNEL_mhc_sinkhorn_generic :
+				   a->rule.n == 4 ? HZI_KERNEL_mhc_sinkhorn_4 :
+						    HZI_KERNEL_mhc_sinkhorn_8,
 				   ceil_div(a->count, HZI_MHC_SINKHORN_THREADS), 1,
 				   HZI_MHC_SINKHORN_THREADS, 0, a, sizeof(*a));
 }
@@ -47,20 +48,21 @@ int hzi_cuda_mhc_sinkhorn_bwd(struct hz_context *ctx, const struct hzi_mhc_sinkh
 	const int n = a->rule.n, threads = HZI_MHC_SINKHORN_BWD_THREADS(n);
 	const int kept = a->rule.iterations < HZI_MHC_HISTORY ? a->rule.iterations :
 								HZI_MHC_HISTORY;
-	const bool of_4 = has_kernel_of_4(&a->rule);
-	const int staged = of_4 ? 0 : HZI_MHC_SINKHORN_PITCH(n);
+	const bool own = has_own_kernel(&a->rule);
+	const int staged = own && n == 4 ? 0 : HZI_MHC_SINKHORN_PITCH(n);
 
 	if (a->count == 0)
 		return HZ_OK;
-	if (uses_warps(n))
+	if (uses_warps(&a->rule))
 		return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
 					   HZI_KERNEL_mhc_sinkhorn_bwd_warp,
 					   ceil_div(a->count, WARPS), 1, WARPS * 32,
 					   sizeof(float) * (size_t)(2 * HZI_MHC_STREAMS * kept *
 								    WARPS), a, sizeof(*a));
 	return hzi_cuda_mhc_launch(ctx, "mhc_sinkhorn_bwd",
-				   of_4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
-					  HZI_KERNEL_mhc_sinkhorn_bwd_generic,
+				   !own ? HZI_KERNEL_mhc_sinkhorn_bwd_generic :
+				   n == 4 ? HZI_KERNEL_mhc_sinkhorn_bwd_4 :
+					    HZI_KERNEL_mhc_sinkhorn_bwd_8,
 				   ceil_div(a->count, threads), 1, threads,
 				   sizeof(float) * (size_t)((2 * n * kept + staged) * threads), a,
 				   sizeof(*a));

@@ -3,20 +3,19 @@
  *
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Matrices of five to seven streams have a warp each: rarer, and much less code.
+ * Matrices of more than four streams have a warp each: rarer, and much less code.
  */
 #include "gpu/mhc/sinkhorn.cuh"
 #include "lib/quat_layer/step_math.h"
 
-#define SWITCH_THREAD_STREAMS(n, ...) /* 1 to 4 or 8 */ \
+#define SWITCH_THREAD_STREAMS(n, ...) /* 1 to 4 */ \
 	switch (n) { \
-	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(case 4, 4, __VA_ARGS__) \
-	STREAMS_CASE(default, 8, __VA_ARGS__) \
+	CASES_1_TO_3(__VA_ARGS__) STREAMS_CASE(default, 4, __VA_ARGS__) \
 	}
 
 KERNEL(mhc_sinkhorn_generic, hzi_mhc_sinkhorn_args)
 {
-	__shared__ float shared[THREADS * PITCH<HZI_MHC_STREAMS>];
+	__shared__ float shared[THREADS * PITCH<4>];
 
 	SWITCH_THREAD_STREAMS(p.rule.n, sinkhorn<N>(p, shared))
 }

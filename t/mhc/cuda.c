@@ -149,6 +149,20 @@ static void test_chain(int n, const char *kernels)
 	is_str(taken(), kernels, "its kernel");
 }
 
+/* Kernels of Sinkhorn's iteration on matrices of n streams; z_max, if not 0, is a rare rule. */
+static void test_sinkhorn(int n, double z_max, const char *forward, const char *gradient)
+{
+	struct operands o = make(HZ_BF16, 64, 64, n, 1024);
+	const hz_mhc_opts opts = {.z_max = z_max, .given = z_max != 0 ? HZ_MHC_GIVEN_Z_MAX : 0};
+
+	is_int(hz_mhc_sinkhorn(ctx, &o.a, &o.da, &opts), HZ_OK, "sinkhorn of %d streams: %s", n,
+	       hz_errmsg(ctx));
+	is_str(taken(), forward, "its kernel");
+	is_int(hz_mhc_sinkhorn_bwd(ctx, &o.a, &o.da, &o.da, &opts), HZ_OK, "its gradient: %s",
+	       hz_errmsg(ctx));
+	is_str(taken(), gradient, "its kernel");
+}
+
 static void test_small(void)
 {
 	struct operands o = make(HZ_BF16, 64, 64, 4, 1024);
@@ -451,6 +465,10 @@ static void test_all(void)
 		for (i = 0; i < sizeof(table) / sizeof(*table); i++)
 			test_streams(&table[i]);
 		test_small();
+		test_sinkhorn(3, 0, "mhc_sinkhorn_generic", "mhc_sinkhorn_bwd_generic");
+		test_sinkhorn(4, 9, "mhc_sinkhorn_generic", "mhc_sinkhorn_bwd_generic");
+		test_sinkhorn(8, 0, "mhc_sinkhorn_8", "mhc_sinkhorn_bwd_8");
+		test_sinkhorn(8, 9, "mhc_sinkhorn_warp", "mhc_sinkhorn_bwd_warp");
 		test_pre_all(HZ_CUDA_90A && device == HZ_CUDA);
 		test_weights(HZ_CUDA_90A && device == HZ_CUDA);
 		test_gradients(HZ_CUDA_90A && device == HZ_CUDA);

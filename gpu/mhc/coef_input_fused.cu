@@ -623,6 +623,8 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 	const float columns = (float)(4 * p.channels), alpha = p.alpha[0] ? *p.alpha[0] : 0,
 		*const alphas[3] = {&alpha, NULL, NULL};
 	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
+	const int own_tiles = b.rank < b.tiles ? (b.tiles - b.rank + b.ranks - 1) / b.ranks : 0;
+	const int in_batches = own_tiles - own_tiles % batch;
 	int count = 0;
 
 	for (int t = b.rank; t < b.tiles; t += b.ranks, count++) {
@@ -655,18 +657,26 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			if (e % (ROW / 4) == ROW / 4 - 1)
 				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
 		}
-		/* Before p, since those who wait for these sums take longer. */
-		if (part == 0 && count >= 2 * batch)
-			barrier_sync(EMPTY + buffer, 64);
+
+		/* The sums of this tile, for those who make the other coefficients */
+		const auto pass_on = [&] {
+			if (part == 0 && count >= 2 * batch)
+				barrier_sync(EMPTY + buffer, 64);
 #pragma unroll
-		for (int i = 0; i < 2; i++) {
-			if (i * 32 + lane < VECTORS)
-				((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] = sum[i];
-		}
-		if (part == batch - 1)
-			barrier_arrive(FULL + buffer, 64);
-		else if (t + b.ranks >= b.tiles)
-			barrier_arrive(LAST, (PROJECTORS + 1) * 32);
+			for (int i = 0; i < 2; i++) {
+				if (i * 32 + lane < VECTORS)
+					((float4 *)m.batch[buffer][part * TILE])[i * 32 + lane] =
+						sum[i];
+			}
+			if (part == batch - 1)
+				barrier_arrive(FULL + buffer, 64);
+			else if (t + b.ranks >= b.tiles)
+				barrier_arrive(LAST, (PROJECTORS + 1) * 32);
+		};
+
+		/* All wait for p, but for the last coefficients, which take longer. */
+		if (count >= in_batches)
+			pass_on();
 		if (!p.p_in.data) {
 			rho = shuffle_vectors(sum, (token + 1) * (ROW / 4) - 1).x;
 			if (!POST && tile_token(b, t) + token < (int)p.tokens)
@@ -691,6 +701,8 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 					    w[0], w[1], w[2], w[3],
 					    cluster_map(weights, lane % 16));
 		}
+		if (count < in_batches)
+			pass_on();
 	}
 }
 

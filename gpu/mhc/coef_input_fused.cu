@@ -618,11 +618,12 @@ template <bool POST>
 HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<POST> &m)
 {
 	constexpr int batch = BATCH / TILE;
-	const int lane = threadIdx.x % 32, token = lane % TILE,
+	const int lane = threadIdx.x % 32, token = lane % TILE, gate = lane / TILE,
 		slots_per_rank = HZI_MHC_INPUT_FUSED_BLOCKS / b.ranks;
-	const float columns = (float)(4 * p.channels), alpha = p.alpha[0] ? *p.alpha[0] : 0,
-		*const alphas[3] = {&alpha, NULL, NULL};
-	const float bias[4] = {p.bias[0], p.bias[1], p.bias[2], p.bias[3]};
+	const float columns = (float)(4 * p.channels), inverse = 1 / columns,
+		alpha = p.alpha[0] ? *p.alpha[0] : 0, bias = p.bias[gate];
+	/* A product with 2^-k is the quotient. */
+	const bool is_power = (__float_as_uint(columns) & 0x7fffff) == 0;
 	const int own_tiles = b.rank < b.tiles ? (b.tiles - b.rank + b.ranks - 1) / b.ranks : 0;
 	const int in_batches = own_tiles - own_tiles % batch;
 	int count = 0;
@@ -634,17 +635,13 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 		const float *rows = m.received[receive_slot * b.ranks][0];
 		const uint32_t arrived = shared_address(&m.arrived[receive_slot]);
 		const uint32_t weights = shared_address(&m.weights[at]);
-		float4 sum[2], own;
-		float weight[4], rho;
+		float4 sum[2];
+		float weight, rho;
 
 		/* Before the wait, since a load takes as long as a tile */
-		if (p.p_in.data) {
-			const int64_t row = min(tile_token(b, t) + token, (int)p.tokens - 1);
-
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				weight[i] = *coef_at(p.p_in, row, i, 0);
-		}
+		if (p.p_in.data)
+			weight = *coef_at(p.p_in, min(tile_token(b, t) + token, (int)p.tokens - 1),
+					  gate, 0);
 		if (lane == 0)
 			mbarrier_expect_tx(arrived, b.ranks * TILE * ROW * 4);
 		mbarrier_wait(arrived, count / slots_per_rank & 1);
@@ -654,8 +651,11 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			const int e = vector_of(i);
 
 			sum[i] = sum_rows<HZI_MHC_INPUT_FUSED_BLOCKS>(rows + e * 4, b.ranks);
-			if (e % (ROW / 4) == ROW / 4 - 1)
-				sum[i].x = (sum[i].x + sum[i].y + (sum[i].z + sum[i].w)) / columns;
+			if (e % (ROW / 4) == ROW / 4 - 1) {
+				sum[i].x += sum[i].y;
+				sum[i].x += sum[i].z + sum[i].w;
+				sum[i].x = is_power ? sum[i].x * inverse : sum[i].x / columns;
+			}
 		}
 
 		/* The sums of this tile, for those who make the other coefficients */
@@ -682,11 +682,26 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 			if (!POST && tile_token(b, t) + token < (int)p.tokens)
 				rho = square_of(p, rho, tile_token(b, t) + token);
 			rho = root_of_square(p.rule, rho);
-			own = shuffle_vectors(sum, token * (ROW / 4));
 
-			const float y[4] = {rho * own.x, rho * own.y, rho * own.z, rho * own.w};
+			const float4 own = shuffle_vectors(sum, token * (ROW / 4));
+			const float y = rho * (gate == 0 ? own.x : gate == 1 ? own.y :
+					       gate == 2 ? own.z : own.w);
+			float slope, z = fmaf(alpha, hzi_mhc_input(&p.rule, y, &slope), bias);
 
-			hzi_mhc_coefs(4, &p.rule, false, y, alphas, bias, weight, NULL, NULL);
+			if (p.rule.flags & HZ_MHC_NORMALIZE) {
+				float of_p[4], gates[4];
+
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					of_p[i] = __shfl_sync(0xffffffff, z, i * TILE + token);
+				hzi_mhc_gates(4, &p.rule, of_p, gates);
+				weight = gates[0];
+#pragma unroll
+				for (int i = 1; i < 4; i++)
+					weight = gate == i ? gates[i] : weight;
+			} else {
+				hzi_mhc_gates(1, &p.rule, &z, &weight);
+			}
 		}
 #pragma unroll
 		for (int i = 0; i < TILE / 2; i++) {
@@ -695,7 +710,7 @@ HZ_DEVICE void make_p(const hzi_mhc_input_fused &p, const block_work &b, memory<
 
 #pragma unroll
 			for (int e = 0; e < 4; e++)
-				w[e] = __shfl_sync(0xffffffff, weight[e], src);
+				w[e] = __shfl_sync(0xffffffff, weight, e * TILE + src);
 			if (lane % 16 < b.ranks)
 				store_async(cluster_map(shared_address(&m.p[at][src]), lane % 16),
 					    w[0], w[1], w[2], w[3],

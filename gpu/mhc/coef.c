@@ -12,7 +12,7 @@
 #include "lib/mhc/mhc_math.h"
 
 #define OP "mhc_pre"
-#define FEW_SPLITS 8		/* that the kernels of coefficients of more than 4 streams add up */
+#define FEW_SPLITS 16		/* that the kernels of coefficients of more than 4 streams add up */
 
 /* ---- Means and projection -------------------------------------------------------------------- */
 

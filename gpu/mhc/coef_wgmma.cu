@@ -15,7 +15,10 @@
 #include "gpu/mhc/coef_wgmma.h"
 #include "gpu/device/pdl.cuh"
 
-/* Eight columns of a row per thread */
+/*
+ * Eight columns of a row per thread. The next kernel may read x before this one has ended, but not
+ * before what came before it has.
+ */
 extern "C" __global__ void __launch_bounds__(256)
 	mhc_coef_split_phi(const __grid_constant__ hzi_mhc_split_phi p)
 {
@@ -24,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(256)
 	float v[8] = {};
 	uint4 high, low;
 
-	pdl_launch_dependents();
 	pdl_wait();
+	pdl_launch_dependents();
 	if (row >= HZI_MHC_WGMMA_ROWS)
 		return;
 	if (row < p.m) {
@@ -83,22 +86,32 @@ HZ_DEVICE block_work make_block_work(const hzi_mhc_project_wgmma &p)
 		(int64_t)blockIdx.x * TOKENS};
 }
 
-/* One thread */
+/* One thread; the first chunks of x before the previous kernel, which makes phi, has ended */
 HZ_DEVICE void load(const hzi_mhc_project_wgmma &p, const block_work &b, memory &m)
 {
 	const int rank = blockIdx.x % p.blocks, rows = 2 * ROWS / p.blocks;
 	ring_position<STAGES> now;
+	const auto load_x = [&](int chunk, int at) {
+		const uint32_t full = shared_address(&m.full[at]);
+
+		mbarrier_expect_tx(full, sizeof(m.x[0]) + sizeof(m.phi[0]));
+		tma_load_3d(shared_address(m.x[at]), p.x, chunk % p.chunks * (CHUNK * 2),
+			    (int)b.first, chunk / p.chunks, full);
+	};
 
 	tma_prefetch_map(p.x);
 	tma_prefetch_map(p.phi);
+	for (int at = 0; at < STAGES && b.begin + at < b.end; at++)
+		load_x(b.begin + at, at);
+	pdl_wait();
 	for (int chunk = b.begin; chunk < b.end; chunk++, now.next()) {
 		const uint32_t full = shared_address(&m.full[now.at]);
 		const uint32_t phi = shared_address(m.phi[now.at]) + rank * rows * 128;
 		const int stream = chunk / p.chunks, c = chunk % p.chunks * (CHUNK * 2);
 
 		mbarrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
-		mbarrier_expect_tx(full, sizeof(m.x[0]) + sizeof(m.phi[0]));
-		tma_load_3d(shared_address(m.x[now.at]), p.x, c, (int)b.first, stream, full);
+		if (chunk >= b.begin + STAGES)
+			load_x(chunk, now.at);
 		if (p.blocks == 1)
 			tma_load_3d(phi, p.phi, c, 0, stream, full);
 		else
@@ -152,25 +165,36 @@ HZ_DEVICE void multiply(const hzi_mhc_project_wgmma &p, const block_work &b, mem
 	}
 	wgmma_keep(sum[0]);
 	wgmma_keep(sum[1]);
+	/* Through shared memory, for contiguous stores: the warpgroup's own x is no longer needed. */
+	bar_sync(1 + group, 128);
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
-		const int64_t t = b.first + group * 128 + i / 2 * 64 + warp * 16 + i % 2 * 8 +
-				  lane / 4;
-		float *const out = p.sums + (blockIdx.y * p.tokens + t) * (p.m + 1);
-		const float square = warp_sum<4>(squares[i / 2][i % 2]);
+	for (int h = 0; h < 2; h++) {
+		const int64_t t = b.first + group * 128 + h * 64 + warp * 16, left = p.tokens - t;
+		float *const dst = p.sums + (blockIdx.y * p.tokens + t) * (p.m + 1);
+		float *const own = (float *)(m.x[h * 2 + warp / 2] + group * (128 * 128) +
+					     warp % 2 * (64 * 128));
+		const int count = (left < 16 ? (int)left : 16) * (p.m + 1);
 
-		if (t >= p.tokens)
-			continue;
-		if (lane % 4 == 0)
-			out[p.m] = square;
 #pragma unroll
-		for (int e = 0; e < ROWS / 4; e++) {
-			const int k = e / 2 * 8 + lane % 4 * 2 + e % 2;
-			const int at = e / 2 * 4 + i % 2 * 2 + e % 2;
+		for (int i = 0; i < 2; i++) {
+			float *const out = own + (i * 8 + lane / 4) * (p.m + 1);
+			const float square = warp_sum<4>(squares[h][i]);
 
-			if (k < p.m)
-				out[k] = sum[i / 2][at] + sum[i / 2][ROWS / 2 + at];
+			if (lane % 4 == 0)
+				out[p.m] = square;
+#pragma unroll
+			for (int e = 0; e < ROWS / 4; e++) {
+				const int k = e / 2 * 8 + lane % 4 * 2 + e % 2;
+				const int at = e / 2 * 4 + i * 2 + e % 2;
+
+				if (k < p.m)
+					out[k] = sum[h][at] + sum[h][ROWS / 2 + at];
+			}
 		}
+		__syncwarp();
+#pragma unroll 8
+		for (int k = lane; k < count; k += 32)
+			dst[k] = own[k];
 	}
 }
 #endif
@@ -188,9 +212,13 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_WGMMA_THREADS, 1)
 			      MULTIPLIERS * p.blocks);
 	}
 	mbarrier_init_fence();
-	cluster_begin();
+	__syncthreads();
+	cluster_arrive();
+	cluster_wait();
+	pdl_launch_dependents();
 	if (threadIdx.x >= 128) {
 		setmaxnreg_inc<232>();
+		pdl_wait();
 		multiply(p, b, m, threadIdx.x / 128 - 1);
 	} else {
 		setmaxnreg_dec<40>();

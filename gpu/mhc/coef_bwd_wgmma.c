@@ -98,12 +98,12 @@ int hzi_cuda_mhc_wgmma_dx(struct hz_context *ctx, const struct hzi_mhc_pre_bwd_a
 		.records = records, .dx = a->dx, .tokens = s->tokens, .channels = s->channels,
 		.n = s->n, .splits = splits_of(ctx, s, strips),
 		.dy_streams = a->dy.data ? s->n : 0, .du_streams = a->du.data != NULL,
-		.accumulate = a->accumulate,
+		.accumulate = a->accumulate, .blocks = strips % 2 ? 1 : 2,
 	};
 	const struct hzi_launch how = {
 		.grid = {(unsigned)strips, (unsigned)p.splits},
 		.block = {HZI_MHC_BWD_WGMMA_THREADS}, .shared_bytes = HZI_MHC_BWD_WGMMA_BYTES,
-		.early = true, .aligned = true,
+		.cluster = (unsigned)p.blocks, .early = true, .aligned = true,
 	};
 
 	HZ_CHECK(make_map(ctx, &p.x, &a->x, s, s->n));

@@ -35,7 +35,7 @@ HZ_DEVICE void load_draw(uint32_t dst, const hzi_tensor_map &draw, int first, ui
 
 /* ---- Gradients of streams -------------------------------------------------------------------- */
 
-#define PIECES 7			/* of x, dy and du in shared memory, of a warpgroup */
+#define PIECES 14			/* of x, dy and du in shared memory */
 #define PIECE_BYTES (TOKENS * STRIP * 2)
 #define PHI_PART_BYTES (TERMS * 128)
 #define GROUPS 2			/* warpgroups; each has every other tile */
@@ -44,16 +44,20 @@ struct dx_memory {
 	uint8_t phi[HZI_MHC_STREAMS / 2][PHI_PART_BYTES];
 	uint8_t draw[GROUPS][DRAW_PARTS * DRAW_PART_BYTES];
 	float records[GROUPS][TOKENS * RECORD];
-	uint8_t pieces[GROUPS][PIECES][PIECE_BYTES];
-	uint64_t phi_full, tile_full[GROUPS], tile_empty[GROUPS];
-	uint64_t full[GROUPS][PIECES], empty[GROUPS][PIECES];
+	uint8_t pieces[PIECES][PIECE_BYTES];
+	uint64_t phi_full, tile_full[GROUPS], tile_empty[GROUPS], full[PIECES], empty[PIECES];
 };
 
 static_assert(sizeof(dx_memory) + 1024 <= HZI_MHC_BWD_WGMMA_BYTES, "shared memory");
 
-/* Tiles of tokens of a block */
+/* Tiles of tokens of a block, the last one first: its x and dy are still in L2. */
 struct tile_range {
 	int begin, end;
+
+	__device__ __forceinline__ int tile(int number) const
+	{
+		return end - 1 - number;
+	}
 };
 
 HZ_DEVICE tile_range tiles_of(const hzi_mhc_dx_wgmma &p)
@@ -73,9 +77,9 @@ HZ_DEVICE void load_tiles(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m)
 	for (int part = 0; part < HZI_MHC_STREAMS / 2; part++)
 		tma_load_3d(shared_address(m.phi[part]), p.phi, 0,
 			    (blockIdx.x * (HZI_MHC_STREAMS / 2) + part) * TERMS, 0, phi_full);
-	for (int tile = r.begin; tile < r.end; tile++) {
-		const int number = tile - r.begin, slot = number % GROUPS;
-		const int64_t first = (int64_t)tile * TOKENS;
+	for (int number = 0; number < r.end - r.begin; number++) {
+		const int slot = number % GROUPS;
+		const int64_t first = (int64_t)r.tile(number) * TOKENS;
 		const int count = p.tokens - first < TOKENS ? (int)(p.tokens - first) : TOKENS;
 		const uint32_t full = shared_address(&m.tile_full[slot]);
 
@@ -87,23 +91,27 @@ HZ_DEVICE void load_tiles(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m)
 	}
 }
 
-/* dy, du and x of each tile of a warpgroup, a stream after another; one thread */
-HZ_DEVICE void load_pieces(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m, int group)
+/*
+ * dy, du and x of each tile, a stream after another; one thread. Both blocks of a cluster free a
+ * piece before either loads the next one, so that they read adjacent bytes at the same time.
+ */
+HZ_DEVICE void load_pieces(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m)
 {
 	const int before_x = p.dy_streams + p.du_streams, count = before_x + p.n;
 	ring_position<PIECES> now;
 
-	for (int tile = r.begin + group; tile < r.end; tile += GROUPS) {
+	for (int number = 0; number < r.end - r.begin; number++) {
 		for (int k = 0; k < count; k++, now.next()) {
-			const uint32_t full = shared_address(&m.full[group][now.at]);
+			const uint32_t full = shared_address(&m.full[now.at]);
 			const hzi_tensor_map &map = k < p.dy_streams ? p.dy :
 						    k < before_x ? p.du : p.x;
 			const int stream = k < p.dy_streams ? k : k < before_x ? 0 : k - before_x;
 
-			mbarrier_wait(shared_address(&m.empty[group][now.at]), now.parity ^ 1);
+			mbarrier_wait(shared_address(&m.empty[now.at]), now.parity ^ 1);
 			mbarrier_expect_tx(full, PIECE_BYTES);
-			tma_load_3d(shared_address(m.pieces[group][now.at]), map,
-				    blockIdx.x * (STRIP * 2), tile * TOKENS, stream, full);
+			tma_load_3d(shared_address(m.pieces[now.at]), map,
+				    blockIdx.x * (STRIP * 2), r.tile(number) * TOKENS, stream,
+				    full);
 		}
 	}
 }
@@ -133,18 +141,19 @@ HZ_DEVICE void multiply(float (&sum)[4 * STRIP], const dx_memory &m, int group)
 }
 
 /* 8 channels of the two tokens of a lane, and the end of the use of a piece */
-HZ_DEVICE void take_piece(uint4 (&raw)[2], dx_memory &m, int group, ring_position<PIECES> &now,
-			  int row)
+HZ_DEVICE void take_piece(uint4 (&raw)[2], dx_memory &m, ring_position<PIECES> &now, int row,
+			  int blocks)
 {
-	const uint32_t src = shared_address(m.pieces[group][now.at]) + row * (STRIP * 2) +
+	const uint32_t src = shared_address(m.pieces[now.at]) + row * (STRIP * 2) +
 			     (threadIdx.x % 4 ^ row / 2 % 4) * 16;
 
-	mbarrier_wait(shared_address(&m.full[group][now.at]), now.parity);
+	mbarrier_wait(shared_address(&m.full[now.at]), now.parity);
 	raw[0] = shared_load(src);
 	raw[1] = shared_load(src + 8 * STRIP * 2);
 	__syncwarp();
-	if (threadIdx.x % 32 == 0)
-		mbarrier_arrive(shared_address(&m.empty[group][now.at]));
+	if (threadIdx.x % 32 < blocks)
+		mbarrier_arrive_cluster(cluster_map(shared_address(&m.empty[now.at]),
+						    threadIdx.x % 32));
 	now.next();
 }
 
@@ -190,21 +199,21 @@ HZ_DEVICE void make_dx(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m, in
 	const int64_t c = (int64_t)blockIdx.x * STRIP + lane % 4 * 8;
 	const uint32_t record = shared_address(m.records[group]) + row * (RECORD * 4);
 	const int before_x = p.dy_streams + p.du_streams;
-	ring_position<PIECES> now;
 
 	mbarrier_wait(shared_address(&m.phi_full), 0);
-	for (int tile = r.begin + group; tile < r.end; tile += GROUPS) {
-		const int number = tile - r.begin;
+	for (int number = group; number < r.end - r.begin; number += GROUPS) {
+		const unsigned piece = (unsigned)(number * (before_x + p.n));
+		ring_position<PIECES> now = {(int)(piece % PIECES), piece / PIECES % 2};
 		float sum[4 * STRIP], own[2][4];
 		uint4 raw[2], next[2];
 		bool scaled;
 
 		mbarrier_wait(shared_address(&m.tile_full[group]), number / GROUPS % 2);
 		multiply(sum, m, group);
-		take_piece(next, m, group, now, row);
+		take_piece(next, m, now, row, p.blocks);
 		for (int k = 0; k < before_x; k++) {
 			raw[0] = next[0], raw[1] = next[1];
-			take_piece(next, m, group, now, row);
+			take_piece(next, m, now, row, p.blocks);
 			add_mixed(sum, record + (k < p.dy_streams ? k * (HZI_MHC_STREAMS * 4) :
 						 HZI_MHC_BWD_WGMMA_P * 4), raw);
 		}
@@ -217,7 +226,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m, in
 				break;
 			raw[0] = next[0], raw[1] = next[1];
 			if (j + 1 < p.n)
-				take_piece(next, m, group, now, row);
+				take_piece(next, m, now, row, p.blocks);
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				float v[8];
@@ -234,7 +243,7 @@ HZ_DEVICE void make_dx(const hzi_mhc_dx_wgmma &p, tile_range r, dx_memory &m, in
 			mbarrier_arrive(shared_address(&m.tile_empty[group]));
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
-			const int64_t t = (int64_t)tile * TOKENS + row + h * 8;
+			const int64_t t = (int64_t)r.tile(number) * TOKENS + row + h * 8;
 
 			if (t >= p.tokens || c >= p.channels)
 				continue;
@@ -375,14 +384,12 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_BWD_WGMMA_THREADS, 1)
 		mbarrier_init(shared_address(&m.tile_full[threadIdx.x]), 1);
 		mbarrier_init(shared_address(&m.tile_empty[threadIdx.x]), 4);
 	}
-	if (threadIdx.x < GROUPS * PIECES) {
-		mbarrier_init(shared_address(m.full[0] + threadIdx.x), 1);
-		mbarrier_init(shared_address(m.empty[0] + threadIdx.x), 4);
+	if (threadIdx.x < PIECES) {
+		mbarrier_init(shared_address(&m.full[threadIdx.x]), 1);
+		mbarrier_init(shared_address(&m.empty[threadIdx.x]), 4 * p.blocks);
 	}
 	mbarrier_init_fence();
-	pdl_launch_dependents();
-	__syncthreads();
-	pdl_wait();
+	cluster_begin();
 	if (threadIdx.x >= 128) {
 		setmaxnreg_inc<232>();
 		make_dx(p, r, m, threadIdx.x / 128 - 1);
@@ -390,9 +397,10 @@ extern "C" __global__ void __launch_bounds__(HZI_MHC_BWD_WGMMA_THREADS, 1)
 		setmaxnreg_dec<40>();
 		if (threadIdx.x == 0)
 			load_tiles(p, r, m);
-		else if (threadIdx.x == 32 || threadIdx.x == 64)
-			load_pieces(p, r, m, threadIdx.x / 32 - 1);
+		else if (threadIdx.x == 32)
+			load_pieces(p, r, m);
 	}
+	cluster_end();
 #endif
 }
 

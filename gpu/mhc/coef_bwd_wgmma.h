@@ -34,7 +34,8 @@ struct hzi_mhc_dx_wgmma {
 	int64_t tokens, channels;
 	int32_t n, splits;
 	int32_t dy_streams, du_streams;		/* n and 1, or 0 */
-	int32_t accumulate, pad_;
+	int32_t accumulate;
+	int32_t blocks;				/* of a cluster: adjacent strips, 1 or 2 */
 };
 
 /* partial of struct hzi_mhc_dphi; a block has COLUMNS channels of a stream. */

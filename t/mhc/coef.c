@@ -698,7 +698,10 @@ static void test_sizes(void)
 	}
 }
 
-/* As many tokens as coef_persistent needs, and inputs that it does not support */
+/*
+ * As many tokens as coef_persistent needs, and inputs that it does not support; more groups than
+ * warps of more than four streams
+ */
 static void test_many(void)
 {
 	static const struct pre list[] = {
@@ -724,6 +727,10 @@ static void test_many(void)
 		{1, 4, HZ_BF16, NO_U, 8200, 4100, 16, 0},
 		{1, 4, HZ_BF16, NO_U | WITH_SAVED, 70001, 70001, 8, 0},
 		{1, 4, HZ_BF16, 0, 1030, 1030, 4104, 0},
+		{1, 8, HZ_BF16, WITH_SAVED, 1300, 1300, 72, 0},
+		{18, 5, HZ_BF16, WITH_P_IN | WITH_GAIN, 1101, 1101, 40, 0},
+		{2, 8, HZ_BF16, LAYOUTS | WITH_SAVED, 1101, 1101, 136, NAN},
+		{0, 7, HZ_BF16, 0, 600, 600, 2056, INFINITY},
 	};
 	size_t k;
 

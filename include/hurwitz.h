@@ -2507,12 +2507,13 @@ typedef struct hz_linear_info {
 HZ_API int hz_linear_get_info(const hz_linear *layer, hz_linear_info *info);
 
 #define HZ_LINEAR_GATED 1u	/* y = activation(first half) * (second half) of the layer's out */
+#define HZ_LINEAR_WEIGHT_ONLY 2u	/* formats with groups: x is not quantized (W4A16) */
 
 /* Options of hz_linear_forward(). Zeroed fields have their defaults. */
 typedef struct hz_linear_opts {
 	int32_t activation;		/* enum hz_activation: NONE, RELU, TANH, SIGMOID, GELU,
 					 * SILU or GELU_TANH */
-	uint32_t flags;			/* HZ_LINEAR_GATED */
+	uint32_t flags;			/* HZ_LINEAR_GATED | _WEIGHT_ONLY */
 	int64_t reserved[4];		/* 0 */
 } hz_linear_opts;
 
@@ -2529,15 +2530,17 @@ typedef struct hz_linear_opts {
  * Aliasing: y overlaps no other operand.
  * Arithmetic: rotated x are f32. Products round x as those of the format do: S8_ROW as
  * hz_qlinear(), lattices as hz_vlut_gemm() with x_format = HZ_S8, groups as hz_qlinear_group() with
- * x_dtype = HZ_S8 and x_group = 32, to f32. Bias, activation and the product with u are rounded to
- * f32 each, then y to its dtype. Activations are within 1 ulp of f32 on the CPU, on a GPU within
- * 2^-21 |v|, v being what they are of.
+ * x_dtype = HZ_S8 and x_group = 32, to f32. With HZ_LINEAR_WEIGHT_ONLY groups multiply floats x as
+ * they are: more exact, and on a GPU faster for x of 16 bits that is not rotated, on a CPU slower.
+ * Bias, activation and the product with u are rounded to f32 each, then y to its dtype. Activations
+ * are within 1 ulp of f32 on the CPU, on a GPU within 2^-21 |v|, v being what they are of.
  * NaN and Inf in x are what the products make of them: S8_ROW and groups count NaN as 0, and a row
- * with Inf gives NaN. With lattices x of all rows is then multiplied in f32, so that such a row
- * changes the rounding of the others; NaN and Inf stay what they are in exact arithmetic.
- * The same bits for any number of threads; on the CPU those of S8_ROW and groups, and of lattices
- * for up to 8 rows of x whose largest |x_k|, as rotated, is within 2^-50 .. 2^50, are the same on
- * every ISA level.
+ * with Inf gives NaN, but for HZ_LINEAR_WEIGHT_ONLY. With lattices x of all rows is then multiplied
+ * in f32, so that such a row changes the rounding of the others; NaN and Inf stay what they are in
+ * exact arithmetic.
+ * The same bits for any number of threads; on the CPU those of S8_ROW and groups, but for
+ * HZ_LINEAR_WEIGHT_ONLY, and of lattices for up to 8 rows of x whose largest |x_k|, as rotated, is
+ * within 2^-50 .. 2^50, are the same on every ISA level.
  * Workspace: see hz_record_begin().
  * Errors: HZ_EINVAL, HZ_EDTYPE, HZ_ESHAPE, HZ_ESTRIDE, HZ_EALIAS, HZ_EDEVICE, HZ_ENOTSUP,
  * HZ_ENOMEM, HZ_EWORKSPACE, HZ_ECUDA, HZ_EFORK.

@@ -854,7 +854,7 @@ static bool needs_rotation(const hz_linear *l)
 }
 
 static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, const hz_tensor *bias,
-		   hz_tensor y, int activation)
+		   hz_tensor y, int activation, uint32_t flags)
 {
 	const hz_tensor scales = hz_tensor_1d((void *)(uintptr_t)l->scales, HZ_F32, ctx->device,
 					      l->h.out);
@@ -869,9 +869,10 @@ static int product(struct hz_context *ctx, const hz_linear *l, hz_tensor x, cons
 	rotation.pre = &signs;
 	flatten_both(&x, &y);
 	if (is_grouped(l)) {
+		const bool codes = !(flags & HZ_LINEAR_WEIGHT_ONLY);
 		const hz_qlinear_group_opts by_32 = {
-			.packed = &l->packed, .bias = bias, .x_dtype = HZ_S8, .x_group = 32,
-			.flags = activation ? HZ_QGEMM_RELU : 0,
+			.packed = &l->packed, .bias = bias, .x_dtype = codes ? HZ_S8 : 0,
+			.x_group = codes ? 32 : 0, .flags = activation ? HZ_QGEMM_RELU : 0,
 		};
 
 		return hz_qlinear_group(ctx, &x, NULL, NULL, &y, &by_32);
@@ -894,7 +895,8 @@ static int forward_parts(struct hz_context *ctx, const void *parts, char *scratc
 	}
 	if (needs_sums(l, p->y, p->o))
 		sums = take_scratch(&scratch, p->y, l->h.out);
-	HZ_CHECK(product(ctx, l, x, late ? NULL : p->bias, sums, pass ? 0 : p->o->activation));
+	HZ_CHECK(product(ctx, l, x, late ? NULL : p->bias, sums, pass ? 0 : p->o->activation,
+			 p->o->flags));
 	return pass ? epilogue(ctx, &sums, late ? p->bias : NULL, p->y, p->o) : HZ_OK;
 }
 
@@ -967,11 +969,16 @@ static int check_apart(struct hz_context *ctx, const char *op, const hz_linear *
 
 static int check_opts(struct hz_context *ctx, const hz_linear *l, const hz_linear_opts *o)
 {
-	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_GATED), {0, NULL}};
+	static const struct hzi_flag flags[] = {HZI_FLAG(HZ_LINEAR_GATED),
+						HZI_FLAG(HZ_LINEAR_WEIGHT_ONLY), {0, NULL}};
 
 	HZ_CHECK(hzi_vlut_check_activation(ctx, forward_name, "opts->activation", o->activation));
-	HZ_CHECK(hzi_check_flags(ctx, forward_name, "opts->flags", o->flags, HZ_LINEAR_GATED,
-				 flags));
+	HZ_CHECK(hzi_check_flags(ctx, forward_name, "opts->flags", o->flags,
+				 HZ_LINEAR_GATED | HZ_LINEAR_WEIGHT_ONLY, flags));
+	if (o->flags & HZ_LINEAR_WEIGHT_ONLY && !is_grouped(l))
+		return hzi_fail(ctx, HZ_ENOTSUP, "%s: HZ_LINEAR_WEIGHT_ONLY is for formats with "
+				"groups, and the layer is %s", forward_name,
+				hz_linear_format_name((int)l->h.format));
 	if (o->flags & HZ_LINEAR_GATED && l->h.out % 2)
 		return hzi_fail(ctx, HZ_ESHAPE, "%s: layer has %lld rows, must have an even number "
 				"for HZ_LINEAR_GATED", forward_name, (long long)l->h.out);

@@ -481,8 +481,9 @@ class Linear(_Handle):
         """linear_forward(): activation(x W^T + bias); layer(x, bias) is the same.
 
         Options: activation="none", "relu", "tanh", "sigmoid", "gelu", "silu" or "gelu_tanh";
-        flags=hz.LINEAR_GATED for activation(first half) * (second half) of the outputs. y is of
-        x's dtype, or as it is given: layer(x, y="bf16").
+        flags=hz.LINEAR_GATED for activation(first half) * (second half) of the outputs, and
+        hz.LINEAR_WEIGHT_ONLY for groups that multiply x as it is. y is of x's dtype, or as it is
+        given: layer(x, y="bf16").
         """
         return ops.linear_forward(self, x, bias, y, ctx=self.context, **options)
 

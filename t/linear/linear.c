@@ -286,6 +286,33 @@ static bool test_bwd(struct dev *dev, const struct job *j, const hz_linear *l, i
 	return good;
 }
 
+/* Floats x as they are; y0: the same of x as codes, which has other bits */
+static bool test_weight_only(struct dev *dev, const struct job *j, const hz_linear *l,
+			     const struct operand *x, int64_t rows, const double *want,
+			     double squares, const double *y0)
+{
+	const hz_linear_opts o = {.flags = HZ_LINEAR_WEIGHT_ONLY};
+	struct operand y = operand_new(dev, j, HZ_F32, j->ndim, j->shape, j->out, false);
+	const int64_t n = rows * j->out;
+	double error;
+	bool good;
+
+	if (j->format < HZ_LINEAR_S8_G128) {
+		good = hz_linear_forward(dev->ctx, l, &x->t, NULL, &y.t, &o) == HZ_ENOTSUP &&
+		       strstr(hz_errmsg(dev->ctx), "is for formats with groups");
+		operand_free(&y);
+		return good;
+	}
+	CALL(dev, hz_linear_forward(dev->ctx, l, &x->t, NULL, &y.t, &o));
+	good = operand_read(&y);
+	error = distance(y.value, want, n, squares);
+	if (!(error <= 2e-6))
+		diag("y of floats: the error is %g", error);
+	good &= error <= 2e-6 && (n < 8 || memcmp(y.value, y0, (size_t)n * sizeof(double)));
+	operand_free(&y);
+	return good;
+}
+
 static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 {
 	const struct job plain = {.pad = j->pad, .step = j->step};
@@ -296,7 +323,7 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 	hz_linear_open_opts o = {.format = j->format, .flags = j->rotates ? HZ_LINEAR_ROTATE : 0,
 				 .seed = j->rotates ? 77 : 0};
 	hz_linear *l, *copy;
-	double *want, error;
+	double *want, error, squares;
 	unsigned char *data;
 	size_t bytes;
 	bool good;
@@ -329,8 +356,8 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 	good &= operand_read(&y);
 	want = calloc((size_t)(rows * j->out) + 1, sizeof(double));
 	multiply(x.value, rows, d.value, j->out, j->in, false, want);
-	error = distance(y.value, want, rows * j->out,
-			 squares_of(x.value, rows, d.value, j->out, j->in));
+	squares = squares_of(x.value, rows, d.value, j->out, j->in);
+	error = distance(y.value, want, rows * j->out, squares);
 	if (error > 0.02)
 		diag("y: the error is %g", error);
 	good &= error <= 0.02;
@@ -341,6 +368,7 @@ static bool run(const struct job *j, struct dev *dev, uint64_t seed)
 	if (dev->device == HZ_CPU && (j->format == HZ_LINEAR_S8_ROW ||
 				      j->format >= HZ_LINEAR_S8_G128 || rows <= 8))
 		good &= same_bits(y.value, first_y, (size_t)(rows * j->out), sizeof(double));
+	good &= test_weight_only(dev, j, l, &x, rows, want, squares, y.value);
 	good &= test_epilogue(dev, j, l, &x, rows, y.value);
 	good &= test_bwd(dev, j, l, rows, d.value);
 	hz_linear_close(l);

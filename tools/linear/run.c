@@ -45,6 +45,7 @@ static const struct key forward_keys[] = {
 	 "none|relu|tanh|sigmoid|gelu|silu|gelu_tanh", "default none"},
 	{"gated", KEY_WORD, switch_words, 0, 0, "0|1",
 	 "1: y = activation(first half of out) times the second half"},
+	{"weight_only", KEY_WORD, switch_words, 0, 0, "0|1", "1: groups multiply x as it is"},
 	END,
 };
 
@@ -125,7 +126,8 @@ static int forward_call(hz_context *ctx, struct job *job)
 {
 	const hz_linear_opts o = {
 		.activation = (int32_t)value_or(job, "activation", HZ_ACT_NONE),
-		.flags = value_or(job, "gated", 0) ? HZ_LINEAR_GATED : 0,
+		.flags = (value_or(job, "gated", 0) ? HZ_LINEAR_GATED : 0) |
+			 (value_or(job, "weight_only", 0) ? HZ_LINEAR_WEIGHT_ONLY : 0),
 	};
 	hz_linear *l;
 	const int status = open_layer(ctx, job, &l);

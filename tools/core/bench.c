@@ -100,17 +100,18 @@ int bench_fill(struct bench *b, int dtype, int64_t elements, hz_tensor x)
 }
 
 /* Copies of at most 256 MiB each: within a graph the driver copies larger ones at two thirds of the
- * rate (H200, CUDA 13.0). */
+ * rate (H200, CUDA 13.0). More bytes than the arrays have begin again at their start. */
 static int device_copy(struct bench *b, const struct bench_case *c)
 {
-	const int64_t bytes = c->from.shape[0], most = (int64_t)256 << 20;
+	const int64_t bytes = c->from.shape[0], all = b->elements * (int64_t)sizeof(float);
+	const int64_t most = all < (int64_t)256 << 20 ? all : (int64_t)256 << 20;
 
 	for (int64_t done = 0; done < bytes; done += most) {
 		hz_tensor from = c->from, to = c->to;
 		int status;
 
-		from.data = (char *)from.data + done;
-		to.data = (char *)to.data + done;
+		from.data = (char *)from.data + done % all;
+		to.data = (char *)to.data + done % all;
 		from.shape[0] = to.shape[0] = bytes - done < most ? bytes - done : most;
 		status = hz_copy(b->ctx, &from, &to);
 		if (status)

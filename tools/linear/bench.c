@@ -143,181 +143,9 @@ static int make_case(struct bench *b, struct linear_case *q)
 	return status;
 }
 
-/* ---- The linear layers of a decoder ---------------------------------------------------------- */
-
-/*
- * One call is all products of two blocks of Llama-3-8B, of 122 MB each: more than a cache holds, so
- * that time is to be compared with a read of the stored bytes. Weights are random. FUSED: matrices
- * of the same input are one, as inference engines store them: q, k and v, and gate and up.
- */
-#define BLOCKS 2
-#define MATRICES 7
-
-static const int64_t llama[2][MATRICES][2] = {
-	{{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {14336, 4096},
-	 {4096, 14336}},
-	{{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}},
-};
-
-static const struct row decoders[] = {
-	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
-	{FUSED, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
-	{ROTATE, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
-	{FUSED | ROTATE, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
-	{0, HZ_LINEAR_E8_4_25, 14336, 14336, 1},
-	{FUSED, HZ_LINEAR_E8_4_25, 28672, 14336, 1},
-	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 2048},
-};
-
-struct decoder_case {
-	struct bench_case c;
-	const struct row *row;
-	hz_linear *layer[BLOCKS * MATRICES];
-};
-
-/* Matrix i of a case, [out, in]; absent ones have no layer. */
-static const int64_t *decoder_size(const struct decoder_case *q, int i)
-{
-	return llama[q->row->flags & FUSED ? 1 : 0][i % MATRICES];
-}
-
-static int call_decoder(struct bench *b, struct bench_case *c)
-{
-	const struct decoder_case *const q = (const struct decoder_case *)c;
-	const int device = hz_device(b->ctx);
-	int status = 0;
-
-	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
-		const int64_t *const size = decoder_size(q, i);
-		const hz_tensor x = hz_tensor_2d(b->x, HZ_BF16, device, q->row->rows, size[1]);
-		hz_tensor y = hz_tensor_2d(b->y, HZ_BF16, device, q->row->rows, size[0]);
-
-		if (q->layer[i])
-			status = hz_linear_forward(b->ctx, q->layer[i], &x, NULL, &y, NULL);
-	}
-	return status;
-}
-
-/* Makes *to a layer of its own with the bytes of another: quantization takes seconds. */
-static int copy_layer(struct bench *b, const hz_linear *from, hz_linear **to)
-{
-	size_t bytes = 0;
-	void *data;
-	int status = hz_linear_save_bytes(b->ctx, from, &bytes);
-
-	if (!status)
-		status = hz_alloc(b->ctx, &data, bytes, HZ_CPU);
-	if (status)
-		return status;
-	status = hz_linear_save(b->ctx, from, data, bytes);
-	if (!status)
-		status = hz_linear_load(b->ctx, to, data, bytes);
-	hz_free(b->ctx, data, HZ_CPU);
-	return status;
-}
-
-/* Layer i of a case, from weights in b->y or another of this size */
-static int make_layer(struct bench *b, struct decoder_case *q, int i,
-		      const hz_linear_open_opts *o)
-{
-	const int64_t *const size = decoder_size(q, i);
-	const hz_tensor w = hz_tensor_2d(b->y, HZ_F32, hz_device(b->ctx), size[0], size[1]);
-	int status;
-
-	for (int j = 0; j < i; j++) {
-		if (!memcmp(decoder_size(q, j), size, sizeof(llama[0][0])))
-			return copy_layer(b, q->layer[j], &q->layer[i]);
-	}
-	status = bench_fill(b, HZ_F32, size[0] * size[1], w);
-	return status ? status : hz_linear_open(b->ctx, &q->layer[i], &w, o);
-}
-
-static int make_decoder(struct bench *b, struct decoder_case *q)
-{
-	const struct row *const r = q->row;
-	const int device = hz_device(b->ctx);
-	const hz_linear_open_opts o = {.format = r->format,
-				       .flags = r->flags & ROTATE ? HZ_LINEAR_ROTATE : 0};
-	const hz_tensor x = hz_tensor_1d(b->x, HZ_BF16, device, r->rows * r->in);
-	int status = 0;
-
-	for (int i = 0; i < BLOCKS * MATRICES && !status; i++) {
-		const int64_t *const size = decoder_size(q, i);
-		hz_linear_info info = {0};
-
-		if (!size[0])
-			continue;
-		status = make_layer(b, q, i, &o);
-		if (!status)
-			status = hz_linear_get_info(q->layer[i], &info);
-		if (!status)
-			q->c.moved_bytes += (double)info.bytes;
-		q->c.operations += 2 * (double)(size[0] * size[1] * r->rows);
-	}
-	if (!status)
-		status = bench_fill(b, HZ_BF16, r->rows * r->in, x);
-	if (!status)
-		status = RESERVE_FOR(b->ctx, call_decoder(b, &q->c));
-	q->c.call = call_decoder;
-	q->c.large = true;
-	snprintf(q->c.name, sizeof(q->c.name), "llama-8b 2 blocks%s x%lld %s%s",
-		 r->flags & FUSED ? " fused" : "", (long long)r->rows,
-		 hz_linear_format_name(r->format), r->flags & ROTATE ? " rotated" : "");
-	snprintf(q->c.dtype, sizeof(q->c.dtype), "bf16");
-	bench_products_of(b, &q->c, HZ_F16, q->c.operations / 2);
-	return status;
-}
-
-static int bench_decoders(struct bench *b, void (*head)(struct bench *b))
-{
-	int status = 0;
-
-	for (size_t i = 0; i < sizeof(decoders) / sizeof(*decoders) && !status; i++) {
-		struct decoder_case q = {.row = &decoders[i], .c.op = "linear_forward"};
-
-		if (!b->gpu || b->set->quick || !bench_wanted(b->set, q.c.op) ||
-		    q.row->out * llama[0][0][1] > b->elements)
-			return status;
-		head(b);
-		progress("bench: %s", q.c.op);
-		status = bench_made(b, &q.c, make_decoder(b, &q));
-		for (int l = 0; l < BLOCKS * MATRICES; l++)
-			hz_linear_close(q.layer[l]);
-	}
-	return status;
-}
-
-int bench_linear(struct bench *b, void (*head)(struct bench *b))
-{
-	int status = bench_decoders(b, head);
-
-	for (size_t i = 0; i < ROWS && !status; i++) {
-		struct linear_case q = {.row = &rows[i], .c.op = op_of(&rows[i])};
-
-		if (!bench_wanted(b->set, q.c.op) ||
-		    (b->set->quick && !(rows[i].flags & QUICK)) ||
-		    rows[i].out * (rows[i].in > rows[i].rows ? rows[i].in : rows[i].rows) >
-			    b->elements)
-			continue;
-		head(b);
-		progress("bench: %s", q.c.op);
-		status = bench_made(b, &q.c, make_case(b, &q));
-		hz_linear_close(q.layer);
-		if (q.dense)
-			hz_free(b->ctx, q.dense, HZ_CPU);
-	}
-	return status;
-}
-
-/* ---- The grid -------------------------------------------------------------------------------- */
+/* ---- Rows that repeat ------------------------------------------------------------------------ */
 
 #define GRID_ROWS 64		/* that are quantized; the others repeat them: a panel of codes */
-
-struct grid_layers {
-	hz_linear **layer;
-	void *data;			/* copies of the bytes, on the host */
-	int64_t count;
-};
 
 static char *repeat(char *to, const char *from, size_t bytes, int64_t times)
 {
@@ -347,15 +175,12 @@ static void repeat_rows(const char *from, int64_t times, char *to)
 	       sums, times);
 }
 
-/* Saves a layer of the first rows in x; the caller frees *data. */
-static int save_rows(struct bench *b, const struct grid_case *g, char **data)
+/* Saves a layer of the rows w; the caller frees *data. */
+static int save_rows(struct bench *b, const hz_tensor *w, const hz_linear_open_opts *o, char **data)
 {
-	const hz_linear_open_opts o = {.format = g->op->kind};
-	const hz_tensor w =
-		hz_tensor_2d(b->x, g->dtype, hz_device(b->ctx), GRID_ROWS, g->width);
 	hz_linear *layer;
 	size_t bytes = 0;
-	int status = hz_linear_open(b->ctx, &layer, &w, &o);
+	int status = hz_linear_open(b->ctx, &layer, w, o);
 
 	*data = NULL;
 	if (status)
@@ -371,6 +196,214 @@ static int save_rows(struct bench *b, const struct grid_case *g, char **data)
 	return status;
 }
 
+/* ---- The linear layers of a decoder ---------------------------------------------------------- */
+
+/*
+ * One call is all products of the 32 blocks of Llama-3-8B by one token, whose 3.7 GB and more are
+ * read once, or of two blocks by many tokens. FUSED: matrices of the same input are one, as
+ * inference engines store them: q, k and v, and gate and up. Each matrix has memory of its own; the
+ * codes are those of 64 random rows, repeated.
+ */
+#define BLOCKS 32
+#define MATRICES 7
+
+static const int64_t llama[2][MATRICES][2] = {
+	{{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {14336, 4096}, {14336, 4096},
+	 {4096, 14336}},
+	{{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}},
+};
+
+static const struct row decoders[] = {
+	{FUSED, HZ_LINEAR_S4_G128, 28672, 14336, 1},
+	{0, HZ_LINEAR_S4_G128, 14336, 14336, 1},
+	{FUSED, HZ_LINEAR_S4_G32, 28672, 14336, 1},
+	{FUSED, HZ_LINEAR_MXFP4, 28672, 14336, 1},
+	{FUSED, HZ_LINEAR_NVFP4, 28672, 14336, 1},
+	{FUSED, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
+	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 1},
+	{FUSED | ROTATE, HZ_LINEAR_E8_4_50_FAST, 28672, 14336, 1},
+	{FUSED, HZ_LINEAR_E8_4_25, 28672, 14336, 1},
+	{FUSED, HZ_LINEAR_S4_G128, 28672, 14336, 2048},
+	{FUSED, HZ_LINEAR_S4_G32, 28672, 14336, 2048},
+	{0, HZ_LINEAR_E8_4_50_FAST, 14336, 14336, 2048},
+};
+
+struct decoder_case {
+	struct bench_case c;
+	const struct row *row;
+	int blocks;
+	hz_linear *layer[MATRICES];	/* of the first block */
+	hz_linear *copy;		/* [blocks - 1][MATRICES]: with packed codes of their own */
+};
+
+/* Matrix i of a case, [out, in]; 0: there is none. */
+static const int64_t *decoder_size(const struct decoder_case *q, int i)
+{
+	return llama[q->row->flags & FUSED ? 1 : 0][i];
+}
+
+static int call_decoder(struct bench *b, struct bench_case *c)
+{
+	const struct decoder_case *const q = (struct decoder_case *)c;
+	const hz_linear_opts o = {
+		.flags = q->row->format >= HZ_LINEAR_S8_G128 ? HZ_LINEAR_WEIGHT_ONLY : 0,
+	};
+	const int device = hz_device(b->ctx);
+	int status = 0;
+
+	for (int i = 0; i < q->blocks * MATRICES && !status; i++) {
+		const int64_t *const size = decoder_size(q, i % MATRICES);
+		const hz_tensor x = hz_tensor_2d(b->x, HZ_BF16, device, q->row->rows, size[1]);
+		hz_tensor y = hz_tensor_2d(b->y, HZ_BF16, device, q->row->rows, size[0]);
+
+		if (size[0])
+			status = hz_linear_forward(b->ctx, i < MATRICES ? q->layer[i] :
+							   &q->copy[i - MATRICES], &x, NULL, &y, &o);
+	}
+	return status;
+}
+
+/* Layer i of a case; random rows are made in b->y. */
+static int make_layer(struct bench *b, const struct decoder_case *q, int i, hz_linear **layer)
+{
+	const hz_linear_open_opts o = {.format = q->row->format,
+				       .flags = q->row->flags & ROTATE ? HZ_LINEAR_ROTATE : 0};
+	const int64_t *const size = decoder_size(q, i);
+	const hz_tensor w = hz_tensor_2d(b->y, HZ_F32, hz_device(b->ctx), GRID_ROWS, size[1]);
+	struct hzi_linear_header h;
+	char *rows = NULL;
+	void *data = NULL;
+	int status = bench_fill(b, HZ_F32, GRID_ROWS * size[1], w);
+
+	if (!status)
+		status = save_rows(b, &w, &o, &rows);
+	if (!status) {
+		memcpy(&h, rows, sizeof(h));
+		h.out = size[0];
+		hzi_linear_sizes(&h);
+		status = hz_alloc(b->ctx, &data, (size_t)h.bytes, HZ_CPU);
+	}
+	if (!status) {
+		repeat_rows(rows, size[0] / GRID_ROWS, data);
+		status = hz_linear_load(b->ctx, layer, data, (size_t)h.bytes);
+	}
+	if (data)
+		hz_free(b->ctx, data, HZ_CPU);
+	free(rows);
+	return status;
+}
+
+/* What products read, once more; everything else is that of `from`. */
+static int copy_layer(struct bench *b, const hz_linear *from, hz_linear *to)
+{
+	const int device = hz_device(b->ctx);
+	const hz_tensor source = hz_tensor_1d(from->packed_data, HZ_U8, device,
+					      (int64_t)from->packed.bytes);
+	hz_tensor copy = source;
+	int status;
+
+	*to = *from;
+	to->packed_data = NULL;
+	status = hz_alloc(b->ctx, &to->packed_data, from->packed.bytes, device);
+	to->packed.data = copy.data = to->packed_data;
+	return status ? status : hz_copy(b->ctx, &source, &copy);
+}
+
+static int make_decoder(struct bench *b, struct decoder_case *q)
+{
+	const struct row *const r = q->row;
+	const hz_tensor x = hz_tensor_1d(b->x, HZ_BF16, hz_device(b->ctx), r->rows * r->in);
+	int status = 0;
+
+	q->blocks = r->rows > 1 ? 2 : BLOCKS;
+	q->copy = calloc((size_t)(q->blocks - 1) * MATRICES, sizeof(*q->copy));
+	if (!q->copy)
+		return HZ_ENOMEM;
+	for (int i = 0; i < MATRICES && !status && decoder_size(q, i)[0]; i++) {
+		const int64_t *const size = decoder_size(q, i);
+		hz_linear_info info = {0};
+
+		status = make_layer(b, q, i, &q->layer[i]);
+		if (!status)
+			status = hz_linear_get_info(q->layer[i], &info);
+		for (int l = 0; l < q->blocks - 1 && !status; l++)
+			status = copy_layer(b, q->layer[i], &q->copy[l * MATRICES + i]);
+		q->c.moved_bytes += (double)info.bytes * q->blocks;
+		q->c.operations += 2 * (double)(size[0] * size[1] * r->rows) * q->blocks;
+	}
+	if (!status)
+		status = bench_fill(b, HZ_BF16, r->rows * r->in, x);
+	if (!status)
+		status = RESERVE_FOR(b->ctx, call_decoder(b, &q->c));
+	q->c.call = call_decoder;
+	q->c.large = true;
+	snprintf(q->c.name, sizeof(q->c.name), "llama-8b %d blocks%s x%lld %s%s", q->blocks,
+		 r->flags & FUSED ? " fused" : "", (long long)r->rows,
+		 hz_linear_format_name(r->format), r->flags & ROTATE ? " rotated" : "");
+	snprintf(q->c.dtype, sizeof(q->c.dtype), "bf16");
+	bench_products_of(b, &q->c, HZ_F16, q->c.operations / 2);
+	return status;
+}
+
+static void close_decoder(struct bench *b, struct decoder_case *q)
+{
+	for (int i = 0; i < (q->blocks - 1) * MATRICES && q->copy; i++) {
+		if (q->copy[i].packed_data)
+			hz_free(b->ctx, q->copy[i].packed_data, hz_device(b->ctx));
+	}
+	for (int i = 0; i < MATRICES; i++)
+		hz_linear_close(q->layer[i]);
+	free(q->copy);
+}
+
+static int bench_decoders(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = 0;
+
+	for (size_t i = 0; i < sizeof(decoders) / sizeof(*decoders) && !status; i++) {
+		struct decoder_case q = {.row = &decoders[i], .c.op = "linear_forward"};
+
+		if (!b->gpu || b->set->quick || !bench_wanted(b->set, q.c.op) ||
+		    q.row->out * llama[0][0][1] > b->elements)
+			return status;
+		head(b);
+		progress("bench: %s", q.c.op);
+		status = bench_made(b, &q.c, make_decoder(b, &q));
+		close_decoder(b, &q);
+	}
+	return status;
+}
+
+int bench_linear(struct bench *b, void (*head)(struct bench *b))
+{
+	int status = bench_decoders(b, head);
+
+	for (size_t i = 0; i < ROWS && !status; i++) {
+		struct linear_case q = {.row = &rows[i], .c.op = op_of(&rows[i])};
+
+		if (!bench_wanted(b->set, q.c.op) ||
+		    (b->set->quick && !(rows[i].flags & QUICK)) ||
+		    rows[i].out * (rows[i].in > rows[i].rows ? rows[i].in : rows[i].rows) >
+			    b->elements)
+			continue;
+		head(b);
+		progress("bench: %s", q.c.op);
+		status = bench_made(b, &q.c, make_case(b, &q));
+		hz_linear_close(q.layer);
+		if (q.dense)
+			hz_free(b->ctx, q.dense, HZ_CPU);
+	}
+	return status;
+}
+
+/* ---- The grid -------------------------------------------------------------------------------- */
+
+struct grid_layers {
+	hz_linear **layer;
+	void *data;			/* copies of the bytes, on the host */
+	int64_t count;
+};
+
 static int grid_make(struct bench *b, struct grid_case *g)
 {
 	struct grid_layers *own = g->own = calloc(1, sizeof(*own));
@@ -378,7 +411,10 @@ static int grid_make(struct bench *b, struct grid_case *g)
 	char *rows = NULL;
 	size_t each = 0;
 	int64_t copies = 0;
-	int status = own ? save_rows(b, g, &rows) : HZ_ENOMEM;
+	const hz_linear_open_opts o = {.format = g->op->kind};
+	const hz_tensor w =
+		hz_tensor_2d(b->x, g->dtype, hz_device(b->ctx), GRID_ROWS, g->width);
+	int status = own ? save_rows(b, &w, &o, &rows) : HZ_ENOMEM;
 
 	if (!status) {
 		memcpy(&h, rows, sizeof(h));

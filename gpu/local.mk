@@ -45,7 +45,7 @@ noinst_HEADERS += \
 	gpu/lattice/overload.cuh gpu/lattice/points_s8.cuh gpu/lattice/shaped_blocks.cuh gpu/lattice/shaped_points.cuh gpu/linear/linear.h gpu/mhc/coef.cuh gpu/mhc/coef.h gpu/mhc/coef_bwd_fused.h \
 	gpu/mhc/coef_input_fused.h gpu/mhc/coef_lanes.cuh gpu/mhc/coef_persistent.h gpu/mhc/coef_rows.cuh gpu/mhc/sinkhorn.cuh gpu/mhc/coef_small_batch.h gpu/mhc/coef_splitk.h \
 	gpu/mhc/coef_wgmma.h gpu/mhc/coef_bwd_wgmma.h \
-	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/group_gemv.cuh gpu/qgemm/group_results.cuh gpu/qgemm/launch.h \
+	gpu/mhc/launch.h gpu/mhc/mhc.cuh gpu/mhc/mhc.h gpu/qgemm/epilogue.cuh gpu/qgemm/group.cuh gpu/qgemm/group.h gpu/qgemm/group_one_row.cuh gpu/qgemm/group_gemv.cuh gpu/qgemm/group_results.cuh gpu/qgemm/launch.h \
 	gpu/mhc/gated.h \
 	gpu/mhc/gated_bwd_wgmma.h \
 	gpu/mhc/gated_fused.h \
@@ -89,7 +89,7 @@ HZ_CU = \
 	gpu/mhc/coef_generic.cu gpu/mhc/coef_generic_bwd.cu gpu/mhc/coef_input_fused.cu \
 	gpu/mhc/coef_mma.cu gpu/mhc/coef_persistent.cu gpu/mhc/coef_small_batch.cu gpu/mhc/coef_splitk.cu \
 	gpu/mhc/coef_wgmma.cu gpu/mhc/coef_bwd_wgmma.cu gpu/mhc/mix.cu \
-	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/mhc/sinkhorn_4.cu gpu/mhc/sinkhorn_8.cu gpu/qgemm/group.cu gpu/qgemm/group_codes.cu gpu/qgemm/group_floats.cu gpu/qgemm/group_gemv.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
+	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/mhc/sinkhorn_4.cu gpu/mhc/sinkhorn_8.cu gpu/qgemm/group.cu gpu/qgemm/group_codes.cu gpu/qgemm/group_one_row.cu gpu/qgemm/group_floats.cu gpu/qgemm/group_gemv.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/mhc/gated.cu gpu/mhc/gated_bwd_wgmma.cu \
 	gpu/mhc/gated_fused.cu gpu/mhc/gated_gemv.cu gpu/mhc/gated_wgmma.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \

@@ -196,11 +196,61 @@ int hzi_cuda_qlinear_group_skinny(struct hz_context *ctx, const void *args)
 					  kernels[a->x_dtype]) + a->l.kind, &launch, &p, sizeof(p));
 }
 
+/* ---- One row of 16-bit floats by s4 ---------------------------------------------------------- */
+
+/* Panels of a block, and its shared memory: their sums, and x */
+static int64_t one_row_panels(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
+{
+	return ceil_div(a->l.panels, hzi_cuda_device(ctx)->sms);
+}
+
+static int64_t one_row_shared(const struct hz_context *ctx, const struct hzi_qlinear_group_args *a)
+{
+	return one_row_panels(ctx, a) * HZI_GROUP_ONE_ROW_WARPS * HZI_GROUP_COLUMNS * 4 +
+	       2 * hzi_round_up(a->l.k, HZI_GROUP_UNIT);
+}
+
+const char *hzi_cuda_qlinear_group_one_row_unsupported(const struct hz_context *ctx,
+						      const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+
+	if (a->integer || !rows_vectorized(a))
+		return "x is not an aligned row of 16-bit floats";
+	if (a->l.kind != HZI_GROUP_U4 || a->l.zero != 8 || a->l.zero_at)
+		return "W is not s4 without zero points";
+	if (!a->l.short_at && a->l.group != HZI_GROUP_UNIT)
+		return "W has groups other than of 128, and no scales of bf16";
+	if (a->rows != 1)
+		return "x has more than a row";
+	return one_row_shared(ctx, a) > hzi_cuda_device(ctx)->shared_block_bytes ?
+		       "x and sums do not fit shared memory" : NULL;
+}
+
+int hzi_cuda_qlinear_group_one_row(struct hz_context *ctx, const void *args)
+{
+	const struct hzi_qlinear_group_args *const a = args;
+	const struct hzi_launch launch = {
+		.grid = {(unsigned)ceil_div(a->l.panels, one_row_panels(ctx, a))},
+		.block = {32 * HZI_GROUP_ONE_ROW_WARPS}, .early = a->packed != NULL,
+		.shared_bytes = (unsigned)one_row_shared(ctx, a),
+	};
+	struct hzi_group_gemm p;
+	int kernel = a->x_dtype == HZ_BF16 ? HZI_KERNEL_qgemm_group_one_row_bf16_f32
+					   : HZI_KERNEL_qgemm_group_one_row_f16_f32;
+
+	parameters(a, ctx->workspace, false, &p);
+	HZ_CHECK(prepare(ctx, a, &p));
+	if (a->l.short_at)
+		kernel += a->l.group == 32 ? 1 : 2;
+	return hzi_cuda_launch(ctx, op, kernel, &launch, &p, sizeof(p));
+}
+
 /* ---- Up to 8 rows of 16-bit floats by 4-bit weights in groups of 128 -------------------------- */
 
 static int gemv_columns(const struct hzi_qlinear_group_args *a)
 {
-	return a->rows > 1 ? HZI_GROUP_X_ROWS : 1;
+	return a->rows > 1 || !a->l.zero_at ? HZI_GROUP_X_ROWS : 1;
 }
 
 /*
@@ -213,7 +263,7 @@ static int gemv_warps(const struct hz_context *ctx, const struct hzi_qlinear_gro
 	const int64_t sms = hzi_cuda_device(ctx)->sms, panels = a->l.panels;
 	const int64_t blocks = ceil_div(panels, ceil_div(panels, sms));
 
-	if (a->rows > 1 || panels <= sms)
+	if (gemv_columns(a) > 1 || panels <= sms)
 		return 16;
 	return blocks * 8 >= sms * (panels > 4 * sms ? 7 : 6) ? 16 : 8;
 }
@@ -258,9 +308,9 @@ int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args)
 	parameters(a, ctx->workspace, false, &p);
 	HZ_CHECK(prepare(ctx, a, &p));
 	return hzi_cuda_launch(ctx, op, (a->x_dtype == HZ_BF16 ?
-					 HZI_KERNEL_qgemm_group_gemv_bf16_1x8 :
-					 HZI_KERNEL_qgemm_group_gemv_f16_1x8) +
-				       (a->l.zero_at ? 3 : 0) + (warps == 16) + (a->rows > 1),
+					 HZI_KERNEL_qgemm_group_gemv_bf16_zeros_1x8 :
+					 HZI_KERNEL_qgemm_group_gemv_f16_zeros_1x8) +
+				       (a->l.zero_at ? (warps == 16) + (a->rows > 1) : 3),
 			       &launch, &p, sizeof(p));
 }
 

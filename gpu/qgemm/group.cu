@@ -16,6 +16,18 @@ HZ_DEVICE uint32_t four_codes(const hzi_group_pack &p, int64_t l, int q, int64_t
 			   q % 2 ? 0x7362 : 0x5140);
 }
 
+/* A scale as bf16, by its number among those from short_at on */
+HZ_DEVICE uint16_t short_scale(const hzi_group_pack &p, int64_t i)
+{
+	const int groups = HZI_GROUP_UNIT / (int)p.l.group;	/* of a piece */
+	const int64_t pieces = p.l.panel_bytes / HZI_GROUP_PIECE_BYTES(HZI_GROUP_U4);
+	const int64_t piece = i / (2 * groups * 8), group = piece % pieces * groups + i / 2 % groups;
+	const int64_t j = piece / pieces * HZI_GROUP_COLUMNS + i / (2 * groups) % 8 + i % 2 * 8;
+
+	return group < p.w.groups && j < p.l.n ?
+	       (uint16_t)(__float_as_uint(hzi_group_packed_scale(&p.w, group, j)) >> 16) : 0;
+}
+
 /* Each thread writes a word of codes, then a scale and a zero point. */
 extern "C" __global__ __launch_bounds__(HZI_GROUP_THREADS) void
 qgemm_group_pack(const __grid_constant__ hzi_group_pack p)
@@ -51,6 +63,8 @@ qgemm_group_pack(const __grid_constant__ hzi_group_pack p)
 			((int16_t *)(p.data + p.l.zero_at))[i] = (int16_t)(
 				inside ? hzi_group_packed_zero(&p.w, p.l.zero, group, j) : 0);
 	}
+	for (int64_t i = first; p.l.short_at && i < (p.l.bytes - p.l.short_at) / 2; i += stride)
+		((uint16_t *)(p.data + p.l.short_at))[i] = short_scale(p, i);
 }
 
 /* ---- Rows of x ------------------------------------------------------------------------------- */

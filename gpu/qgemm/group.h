@@ -21,6 +21,7 @@
 	((kind) == HZI_GROUP_U4 || (kind) == HZI_GROUP_E2M1 ? 1024 : 2048)
 #define HZI_GROUP_STAGES(kind) (4096 / HZI_GROUP_PIECE_BYTES(kind))
 #define HZI_GROUP_TILED_ROWS 64
+#define HZI_GROUP_ONE_ROW_WARPS 16	/* of a block of group_one_row, one row of x */
 #define HZI_GROUP_TERMS 3		/* of bf16 that an f32 is the sum of */
 
 struct hzi_group_pack {
@@ -28,7 +29,7 @@ struct hzi_group_pack {
 	struct hzi_group_weights w;
 	uint8_t *data;
 };
-static_assert(sizeof(struct hzi_group_pack) == 200, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_group_pack) == 208, "the same layout for C and CUDA");
 
 /* Of rows 2 i and 2 i + 1 of x and a unit of k: the scale, and the sum of the codes */
 struct hzi_group_record {
@@ -63,7 +64,7 @@ struct hzi_group_gemm {
 	int32_t vectorized;		/* rows of x are 16-byte aligned floats of 16 bits */
 	float low, high;
 };
-static_assert(sizeof(struct hzi_group_gemm) == 408, "the same layout for C and CUDA");
+static_assert(sizeof(struct hzi_group_gemm) == 416, "the same layout for C and CUDA");
 
 /*
  * wgmma: consumer threads of a block, with those of the producer; their panels of W; stages of x;
@@ -82,7 +83,7 @@ struct hzi_group_wgmma {
 	struct hzi_group_gemm g;
 	int32_t split;			/* of k, blocks of a cluster */
 	int32_t y_vectorized;		/* y is of 16 bits, four of its columns 8 aligned bytes */
-	int32_t pad_[8];
+	int32_t pad_[6];
 };
 static_assert(sizeof(struct hzi_group_wgmma) == 576, "the same layout for C and CUDA");
 
@@ -118,7 +119,7 @@ struct hzi_group_codes {
 	int32_t units;			/* of k */
 	int32_t tiles_m, tiles;		/* of a cluster: along the rows of x, and all */
 	int32_t y_vectorized;		/* y is of 16 bits, eight of its columns 16 aligned bytes */
-	int32_t pad_[6];
+	int32_t pad_[4];
 };
 static_assert(sizeof(struct hzi_group_codes) == 960, "the same layout for C and CUDA");
 
@@ -147,7 +148,7 @@ struct hzi_group_floats {
 	int32_t whole;			/* tiles that are not split */
 	int32_t parts;			/* of k of the others */
 	int32_t y_vectorized;		/* y is of 16 bits, eight of its columns 16 aligned bytes */
-	int32_t pad_[3];
+	int32_t pad_[1];
 };
 static_assert(sizeof(struct hzi_group_floats) == 960, "the same layout for C and CUDA");
 

@@ -12,13 +12,12 @@
 	{ \
 		group_gemv_block<__VA_ARGS__, rows, warps, 4>(p).run(); \
 	}
-#define KERNELS(name, ...) \
-	KERNEL(name, 1, 8, __VA_ARGS__) \
-	KERNEL(name, 1, 16, __VA_ARGS__) \
-	KERNEL(name, 8, 16, __VA_ARGS__)
-#define ZEROS(name, dtype) \
-	KERNELS(name, dtype, false) \
-	KERNELS(name##_zeros, dtype, true)
+/* One row of s4 without zero points is that of group_one_row, of u4 that of eight. */
+#define KERNELS(name, dtype) \
+	KERNEL(name##_zeros, 1, 8, dtype, true) \
+	KERNEL(name##_zeros, 1, 16, dtype, true) \
+	KERNEL(name##_zeros, 8, 16, dtype, true) \
+	KERNEL(name, 8, 16, dtype, false)
 
-ZEROS(qgemm_group_gemv_f16, HZ_F16)
-ZEROS(qgemm_group_gemv_bf16, HZ_BF16)
+KERNELS(qgemm_group_gemv_f16, HZ_F16)
+KERNELS(qgemm_group_gemv_bf16, HZ_BF16)

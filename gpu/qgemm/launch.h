@@ -133,6 +133,9 @@ struct hzi_qgemm_args hzi_qlinear_product(const struct hzi_qlinear_args *a, char
 
 /* ---- qlinear_group --------------------------------------------------------------------------- */
 
+const char *hzi_cuda_qlinear_group_one_row_unsupported(const struct hz_context *ctx,
+						      const void *args);
+int hzi_cuda_qlinear_group_one_row(struct hz_context *ctx, const void *args);
 const char *hzi_cuda_qlinear_group_gemv_unsupported(const struct hz_context *ctx, const void *args);
 int hzi_cuda_qlinear_group_gemv(struct hz_context *ctx, const void *args);
 bool hzi_cuda_qlinear_group_skinny_wins(const struct hz_context *ctx,

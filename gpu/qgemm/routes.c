@@ -67,7 +67,10 @@ static const struct hzi_route qlinear[] = {
 		       .workspace = two_steps_workspace, .run = two_steps},
 };
 
-enum {GROUP_GEMV, GROUP_SKINNY, GROUP_CODES, GROUP_FLOATS, GROUP_WGMMA, GROUP_TILED, GROUP_LAST};
+enum {
+	GROUP_ONE_ROW, GROUP_GEMV, GROUP_SKINNY, GROUP_CODES, GROUP_FLOATS, GROUP_WGMMA, GROUP_TILED,
+	GROUP_LAST
+};
 
 HZI_RANK(group_skinny, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_skinny_wins(ctx, a),
 	 GROUP_SKINNY, GROUP_LAST)
@@ -75,6 +78,10 @@ HZI_RANK(group_floats, struct hzi_qlinear_group_args, hzi_cuda_qlinear_group_flo
 	 GROUP_FLOATS, GROUP_LAST)
 
 static const struct hzi_route qlinear_group[] = {
+	[GROUP_ONE_ROW] = {.name = "one_row", .what = "one row of 16-bit floats by s4",
+			  .unsupported = hzi_cuda_qlinear_group_one_row_unsupported,
+			  .workspace = hzi_cuda_qlinear_group_skinny_workspace,
+			  .run = hzi_cuda_qlinear_group_one_row},
 	[GROUP_GEMV] = {.name = "gemv", .what = "8 rows of 16-bit floats, 4 bits in groups of 128",
 			.unsupported = hzi_cuda_qlinear_group_gemv_unsupported,
 			.workspace = hzi_cuda_qlinear_group_skinny_workspace,

@@ -128,18 +128,37 @@ static int pack_groups(hz_linear *l)
 {
 	const struct hzi_linear_group *const g = hzi_linear_group_of(&l->h);
 	const struct grouped v = grouped_of(l);
-	const hz_tensor w = hz_view_transpose(&v.q, 0, 1), s = hz_view_transpose(&v.scales, 0, 1);
+	const bool bf16 = g->scale_dtype == HZ_BF16;
+	const size_t scale_bytes = 2 * (size_t)hz_tensor_count(&v.scales);
+	const hz_tensor w = hz_view_transpose(&v.q, 0, 1);
+	hz_tensor s = hz_view_transpose(&v.scales, 0, 1);
 	const hz_tensor z = hz_view_transpose(&v.zeros, 0, 1);
 	const hz_qlinear_group_opts o = {
 		.group = g->group, .zeros = g->zeros ? &z : NULL,
 		.tensor_scale = l->h.tensor_scale > 0 ? &v.tensor_scale : NULL,
 	};
+	void *scales = NULL;
 	size_t bytes;
+	int status = HZ_OK;
 
-	HZ_CHECK(hz_qlinear_group_pack_bytes(l->ctx, &w, &s, &o, &bytes));
-	HZ_CHECK(hz_alloc(l->ctx, &l->packed_data, bytes, l->ctx->device));
-	HZ_CHECK(hz_qlinear_group_pack(l->ctx, &w, &s, &o, l->packed_data, bytes, &l->packed));
-	return hz_sync(l->ctx);
+	/* As stored: a GPU keeps scales of bf16 so, too. */
+	if (bf16) {
+		s.dtype = HZ_BF16;
+		status = upload(l->ctx, &scales, l->bytes + l->h.scales_at, scale_bytes);
+		s.data = scales;
+	}
+	if (status == HZ_OK)
+		status = hz_qlinear_group_pack_bytes(l->ctx, &w, &s, &o, &bytes);
+	if (status == HZ_OK)
+		status = hz_alloc(l->ctx, &l->packed_data, bytes, l->ctx->device);
+	if (status == HZ_OK)
+		status = hz_qlinear_group_pack(l->ctx, &w, &s, &o, l->packed_data, bytes,
+					       &l->packed);
+	if (status == HZ_OK)
+		status = hz_sync(l->ctx);
+	if (scales)
+		hz_free(l->ctx, scales, l->ctx->device);
+	return status;
 }
 
 /* Codes of groups stay in place on the CPU; products have them packed besides. */

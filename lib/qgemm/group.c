@@ -20,13 +20,14 @@ static const int f32_type[] = {HZ_F32, 0};
 
 /* ---- W --------------------------------------------------------------------------------------- */
 
-/* Packed layouts of CPU and CUDA are the same; the layout of a hz_packed has its group, too. */
+/* Packed layouts of CPU and CUDA are the same but for SHORT; that of a hz_packed has its group. */
 #define LAYOUT_GROUP 0x100u
 #define LAYOUT_ZEROS 0x200u
+#define LAYOUT_SHORT 0x400u		/* scales as bf16, too */
 #define LAYOUT_SHIFT 16		/* of group / 16, 0: one scale a column */
 
 static void fill_layout(struct hzi_group_layout *l, int64_t k, int64_t n, int64_t group,
-			int w_dtype, bool zeros)
+			int w_dtype, bool zeros, bool shorts)
 {
 	const bool four_bit = hzi_format_bits(w_dtype) == 4;
 
@@ -48,6 +49,11 @@ static void fill_layout(struct hzi_group_layout *l, int64_t k, int64_t n, int64_
 		l->bytes += l->panels * l->groups * HZI_GROUP_COLUMNS * 4;
 	}
 	l->bytes = hzi_round_up(l->bytes, 64);
+	if (shorts) {
+		l->short_at = l->bytes;
+		l->bytes += l->panels * (hzi_round_up(k, HZI_GROUP_UNIT) / HZI_GROUP_UNIT) *
+			    HZI_GROUP_SHORT_BYTES(group);
+	}
 }
 
 /* Checks the shape of scales or zeros: [groups, n]. */
@@ -129,7 +135,10 @@ static int check_weights(struct hz_context *ctx, const char *op, const hz_tensor
 					"%s: opts->tensor_scale has %lld elements, must have 1", op,
 					(long long)hz_tensor_count(o->tensor_scale));
 	}
-	fill_layout(l, k, n, group, w->dtype, o->zeros != NULL);
+	fill_layout(l, k, n, group, w->dtype, o->zeros != NULL,
+		    ctx->gpu && w->dtype == HZ_S4X2 && !o->zeros && !o->tensor_scale &&
+			    (group == 32 || group == 128) &&
+			    (scales->dtype == HZ_BF16 || scales->dtype == HZ_E8M0));
 	*to = (struct hzi_group_weights){
 		.w = hzi_data(ctx, w), .scales = hzi_data(ctx, scales),
 		.zeros = o->zeros ? hzi_data(ctx, o->zeros) : NULL,
@@ -206,6 +215,7 @@ int hz_qlinear_group_pack(hz_context *ctx, const hz_tensor *w, const hz_tensor *
 		.data = data, .bytes = (size_t)a.l.bytes, .device = ctx->device, .dtype = w->dtype,
 		.ndim = 2, .shape = {a.l.k, a.l.n},
 		.layout = LAYOUT_GROUP | (a.w.zero_dtype ? LAYOUT_ZEROS : 0) |
+			  (a.l.short_at ? LAYOUT_SHORT : 0) |
 			  (a.l.groups == 1 && a.l.group > HZI_GROUP_UNIT
 				   ? 0 : (uint32_t)(a.l.group / 16) << LAYOUT_SHIFT),
 	};
@@ -230,7 +240,7 @@ static int check_group_packed(struct hz_context *ctx, const char *op, const hz_t
 		return hzi_fail(ctx, HZ_EINVAL,
 				"%s: opts->packed is not as hz_qlinear_group_pack() filled it", op);
 	fill_layout(&a->l, p->shape[0], p->shape[1], (int64_t)(p->layout >> LAYOUT_SHIFT) * 16,
-		    p->dtype, p->layout & LAYOUT_ZEROS);
+		    p->dtype, p->layout & LAYOUT_ZEROS, p->layout & LAYOUT_SHORT);
 	a->w.w_dtype = p->dtype;
 	a->packed = hzi_packed_data(ctx, p);
 	return HZ_OK;

@@ -24,6 +24,9 @@
  * Then f32 scales, times tensor_scale, [panel][group][16], and, if W has zero points, s32 zeros of
  * u likewise: the caller's w - zero is u - zero, in units of 1/2 for E2M1. There are groups for
  * whole steps. Padding has the bits 0 as codes, which padded x of 0 multiply, and scales 0.
+ *
+ * On a GPU scales of bf16 and e8m0 of s4 in groups of 32 or 128 are stored again as bf16: for a
+ * panel and HZI_GROUP_UNIT of k [8][groups][2], columns j and j + 8.
  */
 enum hzi_group_kind {
 	HZI_GROUP_U4,			/* u4, and s4 with u = w + 8 */
@@ -36,12 +39,14 @@ enum hzi_group_kind {
 #define HZI_GROUP_STEP 32		/* of k */
 #define HZI_GROUP_CHUNK 512		/* of k: sums of them are added */
 #define HZI_GROUP_UNIT 128		/* the most of k in an integer sum */
+#define HZI_GROUP_SHORT_BYTES(group) (HZI_GROUP_UNIT / (group) * HZI_GROUP_COLUMNS * 2)
 
 struct hzi_group_layout {
 	int64_t k, n, steps, panels, groups;	/* groups of a packed panel */
 	int64_t group;			/* of k; of more than k for one scale a column */
 	int64_t panel_bytes;		/* of codes, of HZI_GROUP_UNIT of k at a time */
 	int64_t scale_at, zero_at, bytes;	/* offsets; zero_at 0: no zero points */
+	int64_t short_at;		/* of scales as bf16; 0: none */
 	int32_t kind, zero;		/* zero: what u is larger by than w */
 };
 

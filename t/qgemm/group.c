@@ -19,6 +19,7 @@ struct shape {
 	int64_t group;			/* 0: one scale a column */
 	int64_t batch, m, n, k;
 	bool zeros, tensor_scale, transposed, packed, bias, bounds, extreme, tiny;
+	int spread;			/* powers of two between magnitudes of floats x */
 	int64_t gap;			/* elements between rows of x and y */
 	bool columns;			/* x and y have their columns contiguous */
 };
@@ -190,7 +191,8 @@ static void random_values(struct scene *c)
 		if (s->x_dtype == HZ_S8)
 			put_code(c->x.host, i, random_code(HZ_S8, s->extreme ? ENDS : RANDOM));
 		else
-			ref_put(s->x_dtype, c->x.host, i, rnd_normal(&rnd));
+			ref_put(s->x_dtype, c->x.host, i, ldexp(rnd_normal(&rnd), s->spread ?
+				(int)rnd_below(&rnd, s->spread) - s->spread / 2 : 0));
 	}
 	for (i = 0; i < hz_tensor_count(&c->scales.t); i++) {
 		if (s->s_dtype == HZ_E8M0)
@@ -473,29 +475,37 @@ static void test_long(void)
 	ok(!bad, "k of 10250");
 }
 
-/* Few rows of aligned 16-bit floats and groups of 128; more panels of W than a GPU has blocks */
+/*
+ * Few rows of aligned 16-bit floats by groups; more panels of W than a GPU has blocks, or than 16
+ * for each; magnitudes of bf16 that are in f16 all, or not
+ */
 static void test_gemv(void)
 {
-	static const int64_t ns[] = { 1, 16, 40, 2140, 4300 };
-	static const int64_t ks[] = { 8, 128, 200, 1152, 1280, 3336 };
+	static const int64_t ns[] = { 1, 16, 40, 2140, 4300, 33900 };
+	static const int64_t ks[] = { 8, 128, 200, 1152, 1280, 3336 }, groups[] = { 128, 32, 64 };
+	static const int spreads[] = { 0, 16, 24, 60, 120 };
 	const int count = tap_quick() ? 16 : 120;
 	int bad = 0;
 
 	for (int i = 0; i < count && bad < 5; i++) {
+		const int64_t n = ns[rnd_below(&rnd, tap_quick() ? 4 : 6)];
+		const int spread = spreads[rnd_below(&rnd, i % 2 ? 2 : 5)];
 		const struct shape s = {
 			.x_dtype = i % 2 ? HZ_F16 : HZ_BF16, .w_dtype = i % 3 ? HZ_S4X2 : HZ_U4X2,
-			.s_dtype = scale_dtypes[rnd_below(&rnd, 3)],
-			.y_dtype = floats[rnd_below(&rnd, 3)], .group = 128, .batch = 1,
-			.m = i % 4 < 2 ? 1 : 2 + rnd_below(&rnd, 7),
-			.n = ns[rnd_below(&rnd, tap_quick() ? 4 : 5)], .k = ks[rnd_below(&rnd, 6)],
-			.zeros = rnd_below(&rnd, 2), .packed = rnd_below(&rnd, 2),
+			.s_dtype = scale_dtypes[rnd_below(&rnd, 4)],
+			.y_dtype = spread ? HZ_F32 : floats[rnd_below(&rnd, 3)],
+			.group = groups[rnd_below(&rnd, 3)], .batch = 1,
+			.m = i % 4 < 2 ? 1 : 2 + rnd_below(&rnd, 7), .n = n,
+			.k = ks[rnd_below(&rnd, n > 5000 ? 3 : 6)],
+			.spread = spread,
+			.zeros = rnd_below(&rnd, 3) == 0, .packed = rnd_below(&rnd, 2),
 			.bias = rnd_below(&rnd, 2), .bounds = rnd_below(&rnd, 4) == 0,
 			.extreme = rnd_below(&rnd, 4) == 0, .gap = rnd_below(&rnd, 2) * 8,
 		};
 
 		bad += failures(&s);
 	}
-	ok(!bad, "up to 8 rows, groups of 128");
+	ok(!bad, "up to 8 rows by groups");
 }
 
 /* Codes of more rows and columns than tiles have; the least scales, so that products underflow */
@@ -622,6 +632,43 @@ static void test_special(struct dev *dev)
 		area_free(&s.area);
 	}
 	ok(good, "%s: NaN and Inf in x and in scales", dev->name);
+}
+
+/* A row of bf16 with NaN or Inf, or with a weight of 0 for the only large value */
+static void test_special_row(struct dev *dev)
+{
+	static const float special[] = { NAN, INFINITY, 0x1p-60f };
+	bool good = true;
+
+	for (int i = 0; i < 3; i++) {
+		struct small s = { 0 };
+		uint16_t x[64], *const scales = (uint16_t *)s.scales;
+		hz_tensor host;
+
+		for (int l = 0; l < 64; l++)
+			ref_put(HZ_BF16, x, l, i < 2);
+		ref_put(HZ_BF16, x, 40, (double)special[i]);
+		memset(s.w, 0x11, sizeof(s.w));
+		for (int j = 0; j < 5 && i == 2; j++)
+			s.w[j][0] = 0x10;
+		if (i == 2)
+			ref_put(HZ_BF16, x, 0, 0x1p60);
+		memcpy(s.x, x, sizeof(x));
+		for (int j = 0; j < 10; j++)
+			ref_put(HZ_BF16, scales, j, 2);
+		small_new(dev, &s, HZ_S4X2);
+		s.tx = hz_tensor_2d(s.tx.data, HZ_BF16, dev->device, 1, 64);
+		s.ts = hz_tensor_2d(s.ts.data, HZ_BF16, dev->device, 2, 5);
+		s.ty.shape[0] = 1;
+		good &= small_call(dev, &s, NULL) == HZ_OK;
+		host = hz_tensor_2d(s.y, HZ_F32, HZ_CPU, 1, 5);
+		good &= hz_copy(dev->ctx, &s.ty, &host) == HZ_OK && hz_sync(dev->ctx) == HZ_OK;
+		for (int j = 0; j < 5; j++)
+			good &= i == 0 ? isnan(s.y[0][j]) : i == 1 ? isinf(s.y[0][j]) :
+				s.y[0][j] == 0x1p-59f;
+		area_free(&s.area);
+	}
+	ok(good, "%s: special values in a row of bf16", dev->name);
 }
 
 /* Scales of a column that are 0, Inf or NaN, or far from each other; all codes are 1 */
@@ -843,6 +890,7 @@ int main(void)
 	test_many_floats();
 	for (int d = 0; d < ndevs; d++) {
 		test_special(&devs[d]);
+		test_special_row(&devs[d]);
 		test_scales(&devs[d]);
 		if (devs[d].device != HZ_CPU)
 			test_many_tiles(&devs[d]);

@@ -53,7 +53,7 @@ static int run_group(const void *row)
 {
 	const struct group_row *const r = row;
 	const hz_tensor x = V(r->x, r->m, r->k), w = V(HZ_S4X2, r->k / 2, r->n);
-	const hz_tensor scales = V(HZ_F16, r->k / r->group, r->n);
+	const hz_tensor scales = V(r->group == 32 ? HZ_BF16 : HZ_F16, r->k / r->group, r->n);
 	hz_tensor y = V(r->x == HZ_S8 ? HZ_F32 : r->x, r->m, r->n);
 	hz_qlinear_group_opts o = {.x_dtype = r->x == HZ_BF16 ? HZ_S8 : 0};
 	hz_packed packed;

@@ -10,8 +10,8 @@ libhz_la_SOURCES += \
 	gpu/mhc/coef_generic.c gpu/mhc/coef_generic_bwd.c gpu/mhc/coef_input_fused.c \
 	gpu/mhc/coef_mma.c gpu/mhc/coef_persistent.c gpu/mhc/coef_small_batch.c gpu/mhc/coef_splitk.c gpu/mhc/coef_wgmma.c \
 	gpu/mhc/common.c \
-	gpu/mhc/gated.c gpu/mhc/gated_bwd_wgmma.c gpu/mhc/gated_fused.c gpu/mhc/gated_gemv.c \
-	gpu/mhc/gated_wgmma.c \
+	gpu/mhc/gated.c gpu/mhc/gated_bwd_wgmma.c gpu/mhc/gated_cluster.c \
+	gpu/mhc/gated_fused.c gpu/mhc/gated_gemv.c gpu/mhc/gated_wgmma.c \
 	gpu/mhc/images.c gpu/mhc/mix.c gpu/mhc/mix_bwd.c gpu/mhc/routes.c gpu/mhc/sinkhorn.c \
 	gpu/qgemm/group.c gpu/qgemm/images.c gpu/qgemm/linear.c gpu/qgemm/matrices.c gpu/qgemm/mma_sync.c \
 	gpu/qgemm/pack.c gpu/qgemm/routes.c gpu/qgemm/skinny_splitk.c gpu/qgemm/wgmma.c \
@@ -49,6 +49,7 @@ noinst_HEADERS += \
 	gpu/mhc/gated.h \
 	gpu/mhc/gated_bwd_wgmma.h \
 	gpu/mhc/gated_fused.h \
+	gpu/mhc/gated_cluster.h \
 	gpu/mhc/gated_gemv.h \
 	gpu/mhc/gated_hidden.cuh \
 	gpu/mhc/gated_tile.cuh \
@@ -91,7 +92,7 @@ HZ_CU = \
 	gpu/mhc/coef_wgmma.cu gpu/mhc/coef_bwd_wgmma.cu gpu/mhc/mix.cu \
 	gpu/mhc/mix_bwd.cu gpu/mhc/sinkhorn.cu gpu/mhc/sinkhorn_4.cu gpu/mhc/sinkhorn_8.cu gpu/qgemm/group.cu gpu/qgemm/group_codes.cu gpu/qgemm/group_one_row.cu gpu/qgemm/group_floats.cu gpu/qgemm/group_gemv.cu gpu/qgemm/group_skinny.cu gpu/qgemm/group_wgmma.cu gpu/qgemm/linear_gemv.cu gpu/qgemm/mma_sync.cu \
 	gpu/mhc/gated.cu gpu/mhc/gated_bwd_wgmma.cu \
-	gpu/mhc/gated_fused.cu gpu/mhc/gated_gemv.cu gpu/mhc/gated_wgmma.cu \
+	gpu/mhc/gated_cluster.cu gpu/mhc/gated_fused.cu gpu/mhc/gated_gemv.cu gpu/mhc/gated_wgmma.cu \
 	gpu/qgemm/skinny_splitk.cu gpu/qgemm/wgmma.cu gpu/quantize/quantize.cu \
 	gpu/quat/convert.cu \
 	gpu/quantize/formats.cu gpu/quantize/microscaling.cu \

@@ -34,7 +34,7 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_coef_generic,
 	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma, hzi_cuda_mhc_coef_bwd_mma,
 	hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused, hzi_cuda_mhc_gated_wgmma,
-	hzi_cuda_mhc_gated_gemv, hzi_cuda_mhc_gated_chain, hzi_cuda_mhc_gated_bwd_wgmma,
+	hzi_cuda_mhc_gated_gemv, hzi_cuda_mhc_gated_cluster, hzi_cuda_mhc_gated_chain, hzi_cuda_mhc_gated_bwd_wgmma,
 	hzi_cuda_mhc_gated_bwd_chain;
 
 hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
@@ -46,6 +46,7 @@ hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_coef_bwd_fused_unsupported, hzi_cuda_mhc_coef_bwd_wgmma_unsupported,
 	hzi_cuda_mhc_coef_bwd_mma_unsupported, hzi_cuda_mhc_gated_fused_unsupported,
 	hzi_cuda_mhc_gated_wgmma_unsupported, hzi_cuda_mhc_gated_gemv_unsupported,
+	hzi_cuda_mhc_gated_cluster_unsupported,
 	hzi_cuda_mhc_gated_bwd_wgmma_unsupported;
 
 hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_small_batch_workspace,
@@ -57,7 +58,7 @@ hzi_cuda_mhc_workspace_fn hzi_cuda_mhc_mix_bwd_workspace, hzi_cuda_mhc_coef_smal
 	hzi_cuda_mhc_coef_bwd_mma_workspace,
 	hzi_cuda_mhc_coef_bwd_generic_workspace, hzi_cuda_mhc_gated_fused_workspace,
 	hzi_cuda_mhc_gated_wgmma_workspace,
-	hzi_cuda_mhc_gated_gemv_workspace,
+	hzi_cuda_mhc_gated_gemv_workspace, hzi_cuda_mhc_gated_cluster_workspace,
 	hzi_cuda_mhc_gated_chain_workspace, hzi_cuda_mhc_gated_bwd_wgmma_workspace,
 	hzi_cuda_mhc_gated_bwd_chain_workspace;
 

@@ -112,6 +112,8 @@ static const struct hzi_route pre_bwd[] = {
 static const struct hzi_route gated[] = {
 	{"gated_gemv", "bf16, two launches, up to 8 tokens", HZI_SM_90A, FUNCTIONS(gated_gemv),
 	 WORKSPACE(gated_gemv)},
+	{"gated_cluster", "bf16, two launches, up to some hundred tokens", HZI_SM_90A,
+	 FUNCTIONS(gated_cluster), WORKSPACE(gated_cluster)},
 	{"gated_wgmma", "16-bit streams, bf16 w_up: products by wgmma, for many tokens", HZI_SM_90A,
 	 FUNCTIONS(gated_wgmma), WORKSPACE(gated_wgmma), .cost = gated_wgmma_cost},
 	{"gated_fused", "three launches, products of streams on tensor cores, aligned rows", HZI_SM_80,

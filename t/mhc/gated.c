@@ -391,6 +391,8 @@ static void test_gated(void)
 		{3, HZ_BF16, GAIN_TOO | Q_BF16, 12, 136, 112}, {1, HZ_BF16, NO_Q, 128, 32, 16},
 		{4, HZ_BF16, Q_BF16, 5, 1096, 96},
 		{4, HZ_BF16, GAIN_TOO | Q_BF16, 1, 1032, 128}, {2, HZ_BF16, Q_BF16, 8, 2056, 48},
+		{4, HZ_BF16, GAIN_TOO | Q_BF16, 64, 2312, 128}, {4, HZ_BF16, Q_BF16, 75, 264, 128},
+		{2, HZ_BF16, GAIN_TOO | Q_BF16, 200, 72, 80}, {3, HZ_BF16, Q_BF16, 17, 4104, 64},
 	};
 	/* Gradients by wgmma: tiles of 128 tokens, 64 and 256 channels, sums of 32 tokens */
 	static const struct {
@@ -427,10 +429,12 @@ static void test_gated(void)
 	   "streams of 1e15 and 1e-15");
 	ok(forward(4, HZ_F32, 9, 48, 16, EXTREMES) &
 	   forward(4, HZ_BF16, 20, 48, 16, EXTREMES | GAIN_TOO) &
-	   forward(3, HZ_BF16, 5, 48, 16, EXTREMES | GAIN_TOO | Q_BF16),
+	   forward(3, HZ_BF16, 5, 48, 16, EXTREMES | GAIN_TOO | Q_BF16) &
+	   forward(4, HZ_BF16, 70, 48, 16, EXTREMES | GAIN_TOO | Q_BF16),
 	   "streams of 1e28 and 1e-28");
 	ok(forward(4, HZ_F32, 9, 48, 16, INFINITE) & forward(4, HZ_BF16, 20, 72, 32, INFINITE) &
 	   forward(2, HZ_BF16, 7, 40, 64, INFINITE | Q_BF16) &
+	   forward(4, HZ_BF16, 40, 40, 128, INFINITE | GAIN_TOO | Q_BF16) &
 	   forward(4, HZ_F16, 20, 72, 32, INFINITE) &
 	   forward(3, HZ_F16, 150, 72, 112, INFINITE | UP_BF16), "infinite weights");
 	ok(forward(4, HZ_F32, 9, 48, 16, PEAK), "peaked gates");

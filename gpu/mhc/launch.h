@@ -34,8 +34,8 @@ hzi_cuda_mhc_run_fn hzi_cuda_mhc_mix_vectorized, hzi_cuda_mhc_mix_strided,
 	hzi_cuda_mhc_coef_generic,
 	hzi_cuda_mhc_coef_bwd_fused, hzi_cuda_mhc_coef_bwd_wgmma, hzi_cuda_mhc_coef_bwd_mma,
 	hzi_cuda_mhc_coef_bwd_generic, hzi_cuda_mhc_gated_fused, hzi_cuda_mhc_gated_wgmma,
-	hzi_cuda_mhc_gated_gemv, hzi_cuda_mhc_gated_cluster, hzi_cuda_mhc_gated_chain, hzi_cuda_mhc_gated_bwd_wgmma,
-	hzi_cuda_mhc_gated_bwd_chain;
+	hzi_cuda_mhc_gated_gemv, hzi_cuda_mhc_gated_cluster, hzi_cuda_mhc_gated_chain,
+	hzi_cuda_mhc_gated_bwd_wgmma, hzi_cuda_mhc_gated_bwd_chain;
 
 hzi_cuda_mhc_unsupported_fn hzi_cuda_mhc_mix_vectorized_unsupported,
 	hzi_cuda_mhc_mix_bwd_vectorized_unsupported, hzi_cuda_mhc_recompute_vectorized_unsupported,

@@ -32,7 +32,8 @@ static void fill_layout(struct hzi_group_layout *l, int64_t k, int64_t n, int64_
 	const bool four_bit = hzi_format_bits(w_dtype) == 4;
 
 	*l = (struct hzi_group_layout){
-		.k = k, .n = n, .group = group ? group : hzi_round_up(k, HZI_GROUP_UNIT) + HZI_GROUP_CHUNK,
+		.k = k, .n = n,
+		.group = group ? group : hzi_round_up(k, HZI_GROUP_UNIT) + HZI_GROUP_CHUNK,
 		.steps = hzi_round_up(k, HZI_GROUP_STEP) / HZI_GROUP_STEP,
 		.panels = hzi_round_up(n, HZI_GROUP_COLUMNS) / HZI_GROUP_COLUMNS,
 		.kind = w_dtype == HZ_E4M3 ? HZI_GROUP_E4M3 : w_dtype == HZ_E2M1X2 ? HZI_GROUP_E2M1

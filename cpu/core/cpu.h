@@ -1,5 +1,5 @@
 /*
- * cpu.h - work split over threads, for all CPU implementations
+ * cpu.h - what families on the CPU call of one another
  *
  * SPDX-License-Identifier: BSD-2-Clause
  */
@@ -7,18 +7,6 @@
 #define HZI_CPU_H
 
 #include "lib/core/internal.h"
-
-/* Processes units begin .. end - 1 of a job as worker number `thread`. */
-typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
-
-/*
- * Splits units over at most `threads` workers, each with one contiguous share, and waits for them:
- * by OpenMP, the pool or the application's parallel_for, as the context says. Shares do not wait for
- * each other and run in any order; no two of one `thread` run at the same time. All round to nearest
- * and have the caller's modes for denormals and exceptions. threads <= 1 calls work() alone.
- */
-void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void *job,
-		  int64_t units);
 
 /*
  * quantize() and dequantize() with a transform (cpu/hadamard/quantize.c). The caller passes the

@@ -357,6 +357,18 @@ int64_t hzi_cache_share(const struct hz_context *ctx);
  */
 int hzi_threads(const struct hz_context *ctx, int64_t bytes);
 
+/* Processes units begin .. end - 1 of a job as worker number `thread`. */
+typedef void (*hzi_work)(void *job, int thread, int64_t begin, int64_t end);
+
+/*
+ * Splits units over at most `threads` workers, each with one contiguous share, and waits for them:
+ * by OpenMP, the pool or the application's parallel_for, as the context says. Shares do not wait
+ * for each other and run in any order; no two of one `thread` run at the same time. All round to
+ * nearest and have the caller's modes for denormals and exceptions. threads <= 1 calls work() alone.
+ */
+void hzi_parallel(const struct hz_context *ctx, int threads, hzi_work work, void *job,
+		  int64_t units);
+
 /*
  * The pool of threads that run on these CPUs; NULL without memory. Starts none. The last close()
  * ends all threads of all pools; no call is running then.

@@ -12,7 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/core/cpu.h"
 #include "lib/lattice/lattice.h"
 #include "lib/linear/linear.h"
 

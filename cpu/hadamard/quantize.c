@@ -26,9 +26,9 @@ struct codes {
 	const char *zeros;
 	int64_t q_step, param_group;
 	bool bf16;		/* transforms are rounded to bfloat16 and held as such */
-	/* any format: part() converts, with the rows' numbers in C order by r_stride */
+	/* any format: calls->part() converts, with the rows' numbers in C order by r_stride */
 	const struct hzi_format_work *format;
-	hzi_format_part part;
+	const struct hzi_format_calls *calls;
 	const int64_t *r_stride;
 };
 
@@ -194,7 +194,7 @@ static void convert_format(const struct code_job *job, int64_t item, float *valu
 
 	if (w.most)
 		w.most = &most;
-	c->part(&w, &row, i, count);
+	c->calls->part(&w, &row, i, count);
 	if (w.most)
 		hzi_cpu_format_most(c->format->most, most);
 }
@@ -601,7 +601,7 @@ size_t hzi_cpu_dequantize_hadamard_workspace(const struct hz_context *ctx,
 #define STREAM_ROW 4096
 
 static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
-			hzi_format_part part, const struct hzi_codes_args *a)
+			const struct hzi_format_calls *calls, const struct hzi_codes_args *a)
 {
 	const struct hzi_format_args *f = a->format;
 	const struct hzi_rotated *r = a->rotated;
@@ -621,7 +621,7 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 		.q_step = r->q_step,
 		.bf16 = f->round_to == HZ_BF16,
 		.format = &w,
-		.part = part,
+		.calls = calls,
 		.r_stride = r->r_stride,
 	};
 	struct hzi_nv_cells cells;
@@ -632,12 +632,12 @@ static int format_codes(struct hz_context *ctx, const struct hzi_quantize_kern *
 		HZ_CHECK(run_codes(ctx, &r->t, &codes));
 		w.most = NULL;
 	}
-	hzi_cpu_format_tensor(&w, most, &cells);
+	calls->tensor(&w, most, &cells);
 	return run_codes(ctx, &r->t, &codes);
 }
 
 int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_kern *kern,
-			   hzi_format_part part, const struct hzi_codes_args *a)
+			   const struct hzi_format_calls *calls, const struct hzi_codes_args *a)
 {
 	const struct hzi_rotated *r = a->rotated;
 	const int64_t bytes = item_count(r->t.ndim, r->t.shape) * row_length(&r->t) *
@@ -662,7 +662,7 @@ int hzi_cpu_hadamard_codes(struct hz_context *ctx, const struct hzi_quantize_ker
 	};
 
 	if (a->format)
-		return format_codes(ctx, kern, part, a);
+		return format_codes(ctx, kern, calls, a);
 	return run_codes(ctx, &r->t, &codes);
 }
 

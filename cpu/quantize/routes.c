@@ -25,8 +25,9 @@ static size_t hadamard_workspace(const struct hz_context *ctx, const void *args)
 
 static int hadamard(struct hz_context *ctx, const void *args)
 {
-	return hzi_cpu_hadamard_codes(ctx, hzi_quantize_kern + ctx->level, hzi_cpu_format_part,
-				      args);
+	static const struct hzi_format_calls calls = {hzi_cpu_format_part, hzi_cpu_format_tensor};
+
+	return hzi_cpu_hadamard_codes(ctx, hzi_quantize_kern + ctx->level, &calls, args);
 }
 
 /* hadamard supports every call with a transform, rows or formats every call without. */

@@ -269,12 +269,14 @@ static bool compare(const struct scene *c, const void *image, int64_t pitch)
 			last = ref_get(s->y_dtype, rounded, 0);
 			if (got == last || (isnan(got) && isnan(last)))
 				continue;
-			if (bound > 0 && fabs(got - want) <= bound + (s->y_dtype == HZ_F32 ? 0 :
-			    s->y_dtype == HZ_F16 ? fabs(want) * 0x1p-10 + 0x1p-24 :
-						   fabs(want) * 0x1p-7))
+			/* y's rounding; of f32 that of the sum with the bias */
+			if (bound > 0 && fabs(got - want) <= bound +
+			    (s->y_dtype == HZ_F32 ? (s->bias ? fabs(want) * 0x1p-23 : 0) :
+			     s->y_dtype == HZ_F16 ? fabs(want) * 0x1p-10 + 0x1p-24 :
+						    fabs(want) * 0x1p-7))
 				continue;
-			diag("row %lld column %lld: %.9g, not %.9g", (long long)r, (long long)j, got,
-			     last);
+			diag("row %lld column %lld: %.9g, not %.9g; bound %g", (long long)r,
+			     (long long)j, got, last, bound);
 			return false;
 		}
 	}

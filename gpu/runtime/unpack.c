@@ -10,6 +10,7 @@
 #include <config.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu/runtime/unpack.h"
@@ -89,6 +90,100 @@ static void lzma_mfree(void *ctx, void *p)
 	hzi_mfree(ctx, p, bytes);
 }
 
+/* ---- PTX ------------------------------------------------------------------------------------- */
+
+#define REGISTERS 16		/* kinds: r, rd, f, p and so on */
+
+struct registers {
+	struct {
+		char name[8];
+		long last;
+	} of[REGISTERS];
+	int count;
+};
+
+/* The last number of a kind; NULL: too many kinds, or too long a name */
+static long *last_of(struct registers *r, const char *name, size_t n)
+{
+	if (n >= sizeof(r->of->name))
+		return NULL;
+	for (int i = 0; i < r->count; i++) {
+		if (!strncmp(r->of[i].name, name, n) && !r->of[i].name[n])
+			return &r->of[i].last;
+	}
+	if (r->count == REGISTERS)
+		return NULL;
+	memcpy(r->of[r->count].name, name, n);
+	return &r->of[r->count++].last;
+}
+
+/*
+ * Undoes relative() of tools/pack-fatbin, to `to` unless it is NULL. Returns how long the text is,
+ * or 0 if it is damaged.
+ */
+static size_t restore_registers(const char *p, char *to)
+{
+	struct registers registers = {.count = 0};
+	bool begins = true;
+	size_t n = 0;
+
+	while (*p) {
+		const size_t letters = *p == '%' ? strspn(p + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
+		const char *number = p + 1 + letters, *digits = number;
+		char text[24];
+		long *last, value;
+		char *end;
+		int length;
+
+		digits += letters && *digits == '-';
+		if (!letters || *digits < '0' || *digits > '9') {
+			begins |= *p == '\n';
+			if (to)
+				to[n] = *p;
+			n++, p++;
+			continue;
+		}
+		last = last_of(&registers, p + 1, letters);
+		value = strtol(number, &end, 10);
+		if (!last || end - number > 12 || (value += *last) < 0)
+			return 0;
+		length = snprintf(text, sizeof(text), "%ld", value);
+		if (to) {
+			memcpy(to + n, p, 1 + letters);
+			memcpy(to + n + 1 + letters, text, (size_t)length);
+		}
+		n += 1 + letters + (size_t)length;
+		if (begins)
+			*last = value;
+		begins = false;
+		p = end;
+	}
+	return n;
+}
+
+/*
+ * Replaces *code, `bytes` of PTX with relative numbers and a zero byte, by PTX. Returns the bytes of
+ * that, or 0 if it is damaged or, with *code NULL, if there is no memory.
+ */
+static size_t restore_ptx(struct hz_context *ctx, char **code, size_t bytes)
+{
+	const size_t restored = restore_registers(*code, NULL);
+	char *p;
+
+	if (!restored)
+		return 0;
+	p = hzi_malloc(ctx, restored + 1, HEAD);
+	if (p) {
+		restore_registers(*code, p);
+		p[restored] = 0;
+	}
+	hzi_mfree(ctx, *code, bytes + 1);
+	*code = p;
+	return p ? restored : 0;
+}
+
+/* ---- Images ---------------------------------------------------------------------------------- */
+
 __attribute__((cold))
 int hzi_cuda_unpack(struct hz_context *ctx, const char *op, const char *what,
 		    const struct hzi_image *image, int sm, void **code, size_t *bytes)
@@ -130,9 +225,15 @@ int hzi_cuda_unpack(struct hz_context *ctx, const char *op, const char *what,
 				      (uint8_t *)p, &out, best.bytes);
 	if (r == LZMA_OK && in == best.xz_bytes && out == best.bytes) {
 		p[best.bytes] = 0;
-		*code = p;
-		*bytes = best.bytes + 1;
-		return HZ_OK;
+		if (best.name[0] == 'c')
+			out = restore_ptx(ctx, &p, best.bytes);
+		if (out) {
+			*code = p;
+			*bytes = out + 1;
+			return HZ_OK;
+		}
+		if (!p)
+			goto no_memory;
 	}
 	hzi_mfree(ctx, p, best.bytes + 1);
 	if (r != LZMA_MEM_ERROR)

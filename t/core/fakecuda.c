@@ -125,7 +125,7 @@ static struct {
 	long launches_count, launches_capacity;
 	int complaints, dropped;
 	const char *failed;
-	char first[256], image[64];
+	char first[256], image[512];
 	void (*run)(const struct fakecuda_launch *l, void *user);
 	void *user;
 } state;

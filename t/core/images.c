@@ -46,15 +46,13 @@ static void text_of(const char *target, char *text, size_t size)
 	snprintf(text, size, "%s %s", strncmp(target, "sm_", 3) ? ".version 9.0" : "\177ELF", target);
 }
 
-static void pack_target(const char *target, uint32_t dictionary)
+static void pack_text(const char *target, const char *text, uint32_t dictionary)
 {
 	lzma_options_lzma options;
 	const lzma_filter filters[] = {{LZMA_FILTER_LZMA2, &options}, {LZMA_VLI_UNKNOWN, NULL}};
 	unsigned char xz[1024];
-	char text[64];
 	size_t bytes = 0;
 
-	text_of(target, text, sizeof(text));
 	lzma_lzma_preset(&options, 0);
 	options.dict_size = dictionary;
 	options.lc = 0;
@@ -68,6 +66,14 @@ static void pack_target(const char *target, uint32_t dictionary)
 	packed_bytes += bytes;
 	packed[packed_bytes] = 0;
 	image.end = packed + packed_bytes;
+}
+
+static void pack_target(const char *target, uint32_t dictionary)
+{
+	char text[64];
+
+	text_of(target, text, sizeof(text));
+	pack_text(target, text, dictionary);
 }
 
 /* Packs targets, which blanks separate. */
@@ -144,6 +150,37 @@ static void choices(void)
 		"does not run on SM 8.0", "its message");
 }
 
+/* Registers of PTX: differences from the last one of the kind that began a line's list */
+static void registers(void)
+{
+	static const struct {
+		const char *packed, *ptx;	/* NULL: damaged */
+	} rows[] = {
+		{".version 9.0\nadd.f32 %f2, %f-1, %f-1;\nmov.b32 %r12, %f0;\n@%p1 bra $L1;\n"
+		 "ld.f32 %f1, [%rd5+8];\nst.f32 [%rd5], %f0;\nmad.s32 %r-2, %tid.x, %clock64;\n",
+		 ".version 9.0\nadd.f32 %f2, %f1, %f1;\nmov.b32 %r12, %f2;\n@%p1 bra $L1;\n"
+		 "ld.f32 %f3, [%rd5+8];\nst.f32 [%rd5], %f3;\nmad.s32 %r10, %tid.x, %clock64;\n"},
+		{".reg .f32 %f<70>; 100% %", ".reg .f32 %f<70>; 100% %"},
+		{"/ %r-1", NULL}, {"/ %r1\n%r-2", NULL}, {"/ %r9999999999999", NULL},
+		{"/ %toolongname1", NULL},
+		{"/%a1%b1%c1%d1%e1%f1%g1%h1%i1%j1%k1%l1%m1%n1%o1%p1%q1", NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+		int status;
+
+		packed_bytes = 0;
+		pack_text("compute_80", rows[i].packed, DICTIONARY);
+		status = open_device(0, NULL);
+		if (rows[i].ptx)
+			ok(status == HZ_OK && !strcmp(fake->image(), rows[i].ptx),
+			   "registers of PTX, %zu", i);
+		else
+			has_str(status == HZ_ENODEV ? hz_open_errmsg() : "", "device code is damaged",
+				"numbers of registers that are damaged, %zu", i);
+	}
+}
+
 /* Each byte of an image is changed, and it ends at each byte. */
 static void damage(void)
 {
@@ -181,16 +218,20 @@ static void damage(void)
 	is_int(open_device(0, NULL), HZ_ENODEV, "an image that needs too much memory");
 }
 
-static void memory(void)
+static void memory(const char *target)
 {
 	struct meter meter = {0};
 	const hz_allocator a = {.alloc = meter_alloc, .free = meter_free, .user = &meter};
 	const hz_options o = {.device = HZ_CUDA, .threads = 1, .allocator = &a};
 	int status, all = 1, unpacking = 0;
+	char text[64], message[96];
 	size_t held;
 	hz_context *ctx;
 
-	pack("sm_80");
+	text_of(target, text, sizeof(text));
+	snprintf(message, sizeof(message), "no memory to unpack %zu bytes of tools/peak device code",
+		 strlen(text));
+	pack(target);
 	is_int(hz_open(&ctx, &o), HZ_OK, "open");
 	held = meter.bytes;
 	ok(meter.most > held + DICTIONARY && meter.most < held + 2 * DICTIONARY,
@@ -204,8 +245,7 @@ static void memory(void)
 		status = open_device(0, &a);
 		if (meter.calls >= k) {
 			all &= status == HZ_ENOMEM && !meter.live && !meter.bytes && !meter.bad;
-			unpacking += strstr(hz_open_errmsg(), "no memory to unpack 10 bytes of "
-					    "tools/peak device code") != NULL;
+			unpacking += strstr(hz_open_errmsg(), message) != NULL;
 		}
 	}
 	ok(all, "each allocation that fails is told, and nothing is left");
@@ -224,8 +264,10 @@ int main(void)
 	setenv("FAKECUDA_DEVICES", "9", 1);
 	setenv("FAKECUDA_SM", "80,86,89,90,100,103,110,120,121", 1);
 	choices();
+	registers();
 	damage();
-	memory();
+	memory("sm_80");
+	memory("compute_80");
 	is_int(fakecuda_leaked(fake), 0, "nothing leaked");
 	is_int(fake->complaints(NULL, 0), 0, "no complaints");
 	return done_testing();

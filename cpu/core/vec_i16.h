@@ -988,22 +988,6 @@ INLINE vc both_words(uint32_t a, uint32_t b)
 	return (vc)set_i((int32_t)a);
 #endif
 }
-
-/* table[i] of each 128-bit part, for i < 16 */
-INLINE vc lookup_parts(vc table, vc i)
-{
-#if HZ_VEC == HZ_VEC_AVX2
-	return (vc)_mm256_shuffle_epi8((__m256i)table, (__m256i)i);
-#elif HZ_VEC == HZ_VEC_NEON
-	return (vc)vqtbl1q_s8((int8x16_t)table, (uint8x16_t)i);
-#else
-	vc r;
-
-	for (int j = 0; j < 16; j++)
-		r[j] = table[i[j]];
-	return r;
-#endif
-}
 #endif
 
 /* LOOKUP_64: whether there is a 64-entry byte table lookup, table[i & 63] */

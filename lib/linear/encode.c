@@ -632,14 +632,12 @@ static void panel_targets(void *data, int thread, int64_t begin, int64_t end)
 }
 
 /* What is left of the columns of a panel, and the errors of products by them */
-static void panel_residuals(void *data, int thread, int64_t begin, int64_t end)
+static void panel_residuals(const struct panel_job *j, int64_t rows)
 {
-	const struct panel_job *const j = data;
 	const struct work *const w = j->w;
 	const float *const panel = panel_at(w, j->k);
 
-	(void)thread;
-	for (int64_t i = begin; i < end; i++) {
+	for (int64_t i = 0; i < rows; i++) {
 		const float *const x = w->x + i * w->in + j->k;
 		const float *const p = w->panel + CHUNK * PANEL + i * j->n;
 		const float *const z = w->panel + (2 * CHUNK + i) * PANEL;
@@ -682,7 +680,7 @@ static int encode_panels(struct work *w, int64_t rows)
 		for_rows(w, panel_targets, &job, rows, k);
 		HZ_CHECK(hz_lattice_encode(w->cpu, w->lattice, &v, &codes, &t, NULL, NULL));
 		HZ_CHECK(hz_lattice_decode(w->cpu, w->lattice, &codes, &t, &y, NULL));
-		panel_residuals(&job, 0, 0, rows);
+		panel_residuals(&job, rows);
 	}
 	return HZ_OK;
 }

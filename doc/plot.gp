@@ -1,4 +1,4 @@
-# plot.gp - one picture of doc/plot: the ratio to the ceiling against n
+# plot.gp - one picture of doc/plot: the ratio to the roofline against n
 # SPDX-License-Identifier: BSD-2-Clause
 #
 # Variables: data (blocks of "n ratio", separated by two blank lines, each headed by its title),
@@ -11,7 +11,7 @@ if (term eq "png") {
 set output output
 set title title noenhanced
 set xlabel "n"
-set ylabel "ratio to the ceiling"
+set ylabel "ratio to the roofline"
 set logscale x 2
 set format x "%.0f"
 set xtics rotate by -45

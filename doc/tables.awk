@@ -5,12 +5,12 @@
 #	awk -v columns=1 -f doc/tables.awk bench.json
 #	awk -v spans=1 -f doc/tables.awk bench.json
 #
-# A table for each op, device, level, number of threads and ceiling; a row for each case, a column
+# A table for each op, device, level, number of threads and roofline; a row for each case, a column
 # for each dtype: the ratio and, behind it, GB/s.
 # With columns=1, a line for each object instead: group, kind (the case without its n=NUMBER),
 # dtype, n, ratio, GB/s, median us, separated by tabs.
 # With spans=1, a line for each op: its name, the number of its cases, and the least, the median and
-# the greatest of their times over their ceilings', likewise.
+# the greatest of their times over their rooflines', likewise.
 
 function value(key,	s)
 {

@@ -162,7 +162,7 @@ is "$rc" 3 "bench --compare: a case that became slower is status 3"
 is "$(awk '$1 == "hadamard" { print $3, $7, $8, $9, $10 }' ../out | paste -sd, -)" \
 	"f16 6.000 2.000 3.000 slower,f32 2.000 2.000 1.000 " "slowest first, without the machine's part"
 is "$(tail -n 2 ../out | paste -sd' ' -)" "2 cases of both: 1 slower and 0 faster by more than 10 %; \
-the median of net is 2.000, of ceilings 2.000 1 cases only in old.json, 2 that are not in it" "the sum of it"
+the median of net is 2.000, of rooflines 2.000 1 cases only in old.json, 2 that are not in it" "the sum of it"
 good "bench --threshold" bench -c old.json -n new.json -T 250
 cp new.json kept.json
 bad 2 'new measures nothing' "bench --new does not write --json" bench -c old.json -n new.json -j new.json

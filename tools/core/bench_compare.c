@@ -389,7 +389,7 @@ int bench_compare(struct bench_rows *old, struct bench_rows *new, const char *fi
 	       "net is %.3f",
 	       count, slower, faster, 100 * threshold, median(nets, (int)count));
 	if (with_ceiling)
-		printf(", of ceilings %.3f", median(ceilings, (int)with_ceiling));
+		printf(", of rooflines %.3f", median(ceilings, (int)with_ceiling));
 	printf("\n");
 	if (only_old || only_new)
 		printf("%zu cases only in %s, %zu that are not in it\n", only_old, file, only_new);

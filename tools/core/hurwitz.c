@@ -23,7 +23,7 @@ static const struct verb {
 } verbs[] = {
 	{"info", verb_info, "what the library found on this machine, and what it will use"},
 	{"check", verb_check, "test the library here and now against definitions"},
-	{"bench", verb_bench, "measure each primitive against this machine's own ceilings"},
+	{"bench", verb_bench, "measure each primitive against this machine's own roofline"},
 	{"demo", verb_demo, "train a network, quantize it and test it; or a chapter on a family"},
 	{"run", verb_run, "apply a primitive to arrays in files"},
 	{"inspect", verb_inspect, "list the tensors of a .safetensors, .gguf or .npy file"},

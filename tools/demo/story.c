@@ -492,7 +492,7 @@ static void print_forms(const struct demo *d, const struct places *test)
 	       "scale for each row (%s), or points of the lattice E8, hierarchically nested,\n"
 	       "with a scale for each 32 weights (%s, %s), as they are or\n"
 	       "rotated before (%s).\n\n"
-	       "bits: of a weight, with scales; kB: in memory, where 3 bits take 4; noise: the\n"
+	       "bits: of a weight, with scales; kB: in memory, where 3 bits take 4; SNR: the\n"
 	       "signal to noise ratio of the weights in dB; right in the test; as f32: the same\n"
 	       "answer as in f32; us: the time of a place, all %lld of the test in one batch.\n"
 	       "The %.0f kB of weights of the connections are f32 throughout. Matrices this small\n"
@@ -509,7 +509,7 @@ static void print_forms(const struct demo *d, const struct places *test)
 		if (devices[k])
 			printf("%25s", k ? "on the GPU" : "on the CPU");
 	}
-	printf("\n  %-16s%6s%8s%7s", "matrices", "bits", "kB", "noise");
+	printf("\n  %-16s%6s%8s%7s", "matrices", "bits", "kB", "SNR");
 	for (int k = 0; k < 2; k++) {
 		if (devices[k])
 			printf("%9s%8s%8s", "right", "as f32", "us");

@@ -410,8 +410,9 @@ HZ_API int hz_set_workspace(hz_context *ctx, void *p, size_t bytes);
  * The data of a view may be NULL meanwhile: then *bytes covers every alignment of it, and it
  * overlaps no other operand. Where NULL means that an operand is not given, in the structs
  * hz_mhc_block and hz_mhc_layer, it does so here, too. A packed matrix whose pack call was recorded
- * may be used in recorded calls. Results depend on shapes, strides, dtypes, options and the number
- * of threads. Calls that manage memory, contexts and objects do what they always do.
+ * has no data: recorded calls take it, others refuse it until it is packed. Results depend on
+ * shapes, strides, dtypes, options and the number of threads. Calls that manage memory, contexts
+ * and objects do what they always do.
  *
  * Example:
  *

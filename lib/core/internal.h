@@ -456,8 +456,11 @@ static inline int hzi_check_reserved(struct hz_context *ctx, const char *op,
 #define HZI_HASH 2166136261u
 uint32_t hzi_hash(uint32_t h, const int64_t *number, int n);
 
-/* The expected p->check: a checksum of all fields by which a wrong use of the data shows */
-uint32_t hzi_packed_check(const hz_packed *p);
+/*
+ * p->check of a matrix that is packed now: a checksum of all fields, by which a wrong use of the
+ * data shows; its complement while the context records, since data is then not written.
+ */
+uint32_t hzi_packed_check(const struct hz_context *ctx, const hz_packed *p);
 
 /* HZ_OK if data, called name, can hold packed data of `bytes` bytes */
 int hzi_check_packed_data(struct hz_context *ctx, const char *op, const char *name,

@@ -583,7 +583,7 @@ uint32_t hzi_hash(uint32_t h, const int64_t *number, int n)
 	return (uint32_t)state;
 }
 
-uint32_t hzi_packed_check(const hz_packed *p)
+static uint32_t packed_sum(const hz_packed *p)
 {
 	const int64_t field[] = {
 		p->dtype, p->ndim, p->layout, (int64_t)p->bytes,
@@ -592,6 +592,11 @@ uint32_t hzi_packed_check(const hz_packed *p)
 	};
 
 	return hzi_hash(HZI_HASH, field, (int)(sizeof(field) / sizeof(*field)));
+}
+
+uint32_t hzi_packed_check(const struct hz_context *ctx, const hz_packed *p)
+{
+	return ctx->recording ? ~packed_sum(p) : packed_sum(p);
 }
 
 int hzi_check_packed_data(struct hz_context *ctx, const char *op, const char *name,
@@ -609,11 +614,15 @@ int hzi_check_packed_data(struct hz_context *ctx, const char *op, const char *na
 int hzi_check_packed(struct hz_context *ctx, const char *op, const char *name, const char *filler,
 		     int min_ndim, const hz_packed *p)
 {
+	const uint32_t sum = packed_sum(p);
 	char data[24];
 
-	if (p->ndim < min_ndim || p->ndim > HZ_MAXDIM || p->check != hzi_packed_check(p))
+	if (p->ndim < min_ndim || p->ndim > HZ_MAXDIM || (p->check != sum && p->check != ~sum))
 		return hzi_fail(ctx, HZ_EINVAL, "%s: %s is not as %s() filled it", op, name,
 				filler);
+	if (p->check != sum && !ctx->recording)
+		return hzi_fail(ctx, HZ_EINVAL, "%s: %s has no data: %s() was only recorded, must "
+				"be called again", op, name, filler);
 	if (p->device != ctx->device)
 		return hzi_fail(ctx, HZ_EDEVICE, "%s: %s is on another device than the context", op,
 				name);

@@ -185,7 +185,7 @@ static void use_in_place(hz_linear *l)
 		.shape = {l->lattice ? l->h.out : l->h.in, l->lattice ? l->h.in : l->h.out},
 		.layout = l->lattice ? l->vlut->layout[0] : HZI_QGEMM_LAYOUT_CPU,
 	};
-	l->packed.check = hzi_packed_check(&l->packed);
+	l->packed.check = hzi_packed_check(l->ctx, &l->packed);
 }
 
 /* Memory of layers on a GPU while they are made */

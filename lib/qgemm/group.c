@@ -220,7 +220,7 @@ int hz_qlinear_group_pack(hz_context *ctx, const hz_tensor *w, const hz_tensor *
 			  (a.l.groups == 1 && a.l.group > HZI_GROUP_UNIT
 				   ? 0 : (uint32_t)(a.l.group / 16) << LAYOUT_SHIFT),
 	};
-	p.check = hzi_packed_check(&p);
+	p.check = hzi_packed_check(ctx, &p);
 	*packed = p;
 	return HZ_OK;
 }

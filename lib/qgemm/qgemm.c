@@ -153,7 +153,7 @@ int hz_qgemm_pack(hz_context *ctx, const hz_tensor *b, void *data, size_t bytes,
 		.layout = (uint32_t)a.layout,
 	};
 	memcpy(p.shape, b->shape, (size_t)b->ndim * sizeof(*p.shape));
-	p.check = hzi_packed_check(&p);
+	p.check = hzi_packed_check(ctx, &p);
 	*packed = p;
 	return HZ_OK;
 }

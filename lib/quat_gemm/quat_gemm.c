@@ -267,7 +267,7 @@ int hz_quat_gemm_pack(hz_context *ctx, const hz_tensor *a, void *data, size_t by
 	packed->shape[p.ndim] = p.m;
 	packed->shape[p.ndim + 1] = p.k;
 	packed->shape[p.ndim + 2] = 4;
-	packed->check = hzi_packed_check(packed);
+	packed->check = hzi_packed_check(ctx, packed);
 	return HZ_OK;
 }
 

@@ -719,7 +719,7 @@ int hz_vlut_pack(hz_context *ctx, const hz_vlut *v, const hz_coded *w, void *dat
 		.dtype = (int16_t)a.w.code_dtype, .ndim = 2, .shape = {a.w.rows, a.w.k},
 		.layout = v->layout[0],
 	};
-	packed->check = hzi_packed_check(packed);
+	packed->check = hzi_packed_check(ctx, packed);
 	return HZ_OK;
 }
 

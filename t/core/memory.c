@@ -230,6 +230,68 @@ static void recording(void)
 	is_int(hz_version_number(), HZ_VERSION, "the number of the version");
 }
 
+/* A matrix whose pack call was recorded has no data: other calls than recorded ones refuse it. */
+static void recorded_pack(void)
+{
+	static char data[1 << 16] __attribute__((aligned(64)));
+	static int8_t a[2 * 32], b[32 * 16];
+	static int32_t c[2 * 16];
+	static float x[32 * 16 * 4], y[32 * 16];
+	const hz_tensor A = hz_tensor_2d(a, HZ_S8, HZ_CPU, 2, 32);
+	const hz_tensor B = hz_tensor_2d(b, HZ_S8, HZ_CPU, 32, 16);
+	const hz_tensor X = hz_tensor_2d(x, HZ_F32, HZ_CPU, 2, 32);
+	const hz_tensor scales = hz_tensor_2d(x, HZ_F32, HZ_CPU, 1, 16);
+	const hz_tensor q = hz_tensor_3d(x, HZ_F32, HZ_CPU, 4, 4, 4);
+	const hz_lattice_opts preset = {.preset = HZ_LATTICE_PRESET_E8_4_50_FAST};
+	const hz_coded rows = {.rows = 2, .k = 32};
+	hz_tensor C = hz_tensor_2d(c, HZ_S32, HZ_CPU, 2, 16);
+	hz_tensor Y = hz_tensor_2d(y, HZ_F32, HZ_CPU, 2, 16);
+	hz_tensor r = hz_tensor_3d(y, HZ_F32, HZ_CPU, 4, 4, 4);
+	hz_packed packed, group, quat, vlut;
+	const hz_qgemm_opts opts = {.packed = &packed};
+	hz_context *ctx = open_cpu();
+	hz_lattice *lattice;
+	hz_vlut *v;
+	size_t bytes;
+
+	a[0] = b[0] = 3, c[0] = 7;
+	memset(data, 0x55, sizeof(data));
+	is_int(hz_lattice_open(ctx, &lattice, &preset), HZ_OK, "a lattice");
+	is_int(hz_vlut_open(ctx, &v, lattice, NULL, NULL), HZ_OK, "its products");
+	hz_record_begin(ctx);
+	is_int(hz_qgemm_pack(ctx, &B, data, sizeof(data), &packed), HZ_OK, "pack, recorded");
+	is_int(hz_qgemm(ctx, &A, NULL, &C, &opts), HZ_OK, "its use, recorded");
+	is_int(hz_qlinear_group_pack(ctx, &B, &scales, &(hz_qlinear_group_opts){.group = 32}, data,
+				     sizeof(data), &group), HZ_OK, "of groups");
+	is_int(hz_quat_gemm_pack(ctx, &q, data, sizeof(data), &quat, NULL), HZ_OK,
+	       "of quaternions");
+	is_int(hz_vlut_pack(ctx, v, &rows, data, sizeof(data), &vlut), HZ_OK, "of codes");
+	hz_record_end(ctx, &bytes);
+	is_int(hz_qgemm(ctx, &A, NULL, &C, &opts), HZ_EINVAL, "its use");
+	has_str(hz_errmsg(ctx),
+		"qgemm: opts->packed has no data: hz_qgemm_pack() was only recorded",
+		"its message");
+	is_int(hz_qlinear_group(ctx, &X, NULL, NULL, &Y,
+				&(hz_qlinear_group_opts){.packed = &group}),
+	       HZ_EINVAL, "of groups");
+	has_str(hz_errmsg(ctx), "hz_qlinear_group_pack() was only recorded", "its message");
+	is_int(hz_quat_gemm(ctx, NULL, &q, &r, &(hz_quat_gemm_opts){.packed = &quat}), HZ_EINVAL,
+	       "of quaternions");
+	has_str(hz_errmsg(ctx), "hz_quat_gemm_pack() was only recorded", "its message");
+	is_int(hz_vlut_append(ctx, v, &X, 0, &vlut, NULL), HZ_EINVAL, "of codes");
+	has_str(hz_errmsg(ctx), "hz_vlut_pack() was only recorded", "its message");
+	ok(c[0] == 7 && y[0] == 0 && data[0] == 0x55, "nothing is written");
+	is_int(hz_qgemm_pack(ctx, &B, data, sizeof(data), &packed), HZ_OK, "pack");
+	hz_record_begin(ctx);
+	is_int(hz_qgemm(ctx, &A, NULL, &C, &opts), HZ_OK, "its use, recorded");
+	hz_record_end(ctx, &bytes);
+	is_int(hz_qgemm(ctx, &A, NULL, &C, &opts), HZ_OK, "its use");
+	is_int(c[0], 9, "the product");
+	hz_vlut_close(v);
+	hz_lattice_close(lattice);
+	hz_close(ctx);
+}
+
 static void workspace(void)
 {
 	static char lent[4096] __attribute__((aligned(64)));
@@ -275,5 +337,6 @@ int main(void)
 	copies();
 	workspace();
 	recording();
+	recorded_pack();
 	return done_testing();
 }

@@ -173,7 +173,7 @@ void hzi_topology_read(struct hzi_topology *t, void *topology, bool no_hwloc,
 
 /* ---- Context --------------------------------------------------------------------------------- */
 
-#define HZI_ERRMSG_BYTES 256
+#define HZI_ERRMSG_BYTES 512
 #define HZI_OPERANDS_BYTES 384
 #define HZI_BASES 120		/* base matrices that a context caches: all 117 that exist */
 

@@ -843,7 +843,10 @@ static void test_wrong_options(hz_context *ctx, struct valid *r)
 		{{.iterations = -1}, "opts->iterations is -1, must be 0 to 1000"},
 		{{.iterations = 1001}, "opts->iterations is 1001"},
 		{{.flags = 8}, "opts->flags has unknown bits 0x8 (valid: HZ_MHC_OLD_NEW"},
-		{{.given = 1024}, "opts->given has unknown bits 0x400 (valid: HZ_MHC_GIVEN_EPS"},
+		{{.given = 1024}, "opts->given has unknown bits 0x400 (valid: HZ_MHC_GIVEN_EPS, "
+		 "HZ_MHC_GIVEN_P_EPS, HZ_MHC_GIVEN_Q_SCALE, HZ_MHC_GIVEN_RMS_EPS, "
+		 "HZ_MHC_GIVEN_NORM_EPS, HZ_MHC_GIVEN_OLD_NEW, HZ_MHC_GIVEN_NORMALIZE, "
+		 "HZ_MHC_GIVEN_Q_EPS, HZ_MHC_GIVEN_Z_MIN, HZ_MHC_GIVEN_Z_MAX)"},
 		{{.eps_rule = 3}, "opts->eps_rule is 3, must be 0 to 2"},
 		{{.rms = 4}, "opts->rms is 4, must be 0 to 3"},
 		{{.rms_eps_rule = -1}, "opts->rms_eps_rule is -1, must be 0 to 3"},

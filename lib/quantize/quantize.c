@@ -446,8 +446,9 @@ static int check_codes(struct hz_context *ctx, const char *op, const hz_tensor *
 			return hzi_fail(ctx, HZ_EINVAL, "%s: opts->zeros needs opts->scales", op);
 		if (o->scale == 0)
 			return hzi_fail(ctx, HZ_EINVAL,
-					"%s: opts->scale is 0 and opts->scales NULL: give scale, "
-					"scales, or choose_qparams() first", op);
+					"%s: opts->scale is 0 and opts->scales NULL: give %s", op,
+					to_codes ? "scale, scales or new_scales" :
+						   "the scale or scales of q");
 		return HZ_OK;
 	}
 	if (o->scale != 0 || o->zero != 0)

@@ -652,8 +652,8 @@ static int empty_args(struct hz_context *ctx, const hz_vlut *v, const hz_coded *
 	/* Codes, T and padding are at most 4 bytes a level and value. */
 	if (w->rows < 0 || w->k < 0 || !hzi_mul(w->rows + 64, w->k + 1024, &count) ||
 	    !hzi_mul(count, 8 * (int64_t)info.levels, &count))
-		return hzi_fail(ctx, HZ_ESHAPE, "%s: w has no codes, and %lld rows of %lld values, "
-				"must be 0 or more, and fewer bytes than 2^63", pack_name,
+		return hzi_fail(ctx, HZ_ESHAPE, "%s: w->rows is %lld and w->k %lld, must not be "
+				"negative, and take less than 2^63 bytes", pack_name,
 				(long long)w->rows, (long long)w->k);
 	*out = (struct hzi_coded){
 		.code_dtype = info.level_dtype, .rows = w->rows, .capacity = w->rows, .k = w->k,

@@ -492,17 +492,17 @@ static void test_errors(void)
 	WRONG(o.scale = -1, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scale is -1, must be positive and finite in f32");
 	WRONG((void)0, QUANTIZE, HZ_EINVAL,
-	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
-	      "choose_qparams() first");
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales or "
+	      "new_scales");
 	WRONG((void)0, DEQUANTIZE, HZ_EINVAL,
-	      "dequantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
-	      "choose_qparams() first");
+	      "dequantize: opts->scale is 0 and opts->scales NULL: give the scale or scales of "
+	      "q");
 	WRONG((void)0, hz_quantize(ctx, &x, &q, NULL), HZ_EINVAL,
-	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
-	      "choose_qparams() first");
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales or "
+	      "new_scales");
 	WRONG(x.shape[0] = q.shape[0] = 0, QUANTIZE, HZ_EINVAL,
-	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales, or "
-	      "choose_qparams() first");
+	      "quantize: opts->scale is 0 and opts->scales NULL: give scale, scales or "
+	      "new_scales");
 	WRONG(o.scale = 1e-60, QUANTIZE, HZ_EINVAL,
 	      "quantize: opts->scale is 1e-60, must be positive and finite in f32");
 	WRONG(o.zero = 256, QUANTIZE, HZ_EINVAL,

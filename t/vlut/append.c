@@ -342,10 +342,10 @@ static void test_refused(struct dev *dev)
 	REFUSED(HZ_ESHAPE, "w->rows is 41, must be 0 to 40, the rows packed",
 		hz_vlut_gemv(ctx, c.v, &w, &x, &y));
 	w = (hz_coded){.rows = -1, .k = 64};
-	REFUSED(HZ_ESHAPE, "vlut_pack: w has no codes, and -1 rows",
+	REFUSED(HZ_ESHAPE, "vlut_pack: w->rows is -1 and w->k 64, must not be negative",
 		hz_vlut_pack_bytes(ctx, c.v, &w, &bytes));
 	w = (hz_coded){.rows = INT64_MAX / 8, .k = 64};
-	REFUSED(HZ_ESHAPE, "vlut_pack: w has no codes",
+	REFUSED(HZ_ESHAPE, "take less than 2^63 bytes",
 		hz_vlut_pack_bytes(ctx, c.v, &w, &bytes));
 	free(before);
 	free(after);

@@ -206,6 +206,7 @@ typedef struct hz_allocator {
 	void *user;
 } hz_allocator;
 
+/* Levels of the messages that the log function of hz_options gets. */
 enum hz_log_level { HZ_LOG_WARNING = 1, HZ_LOG_INFO = 2, HZ_LOG_DEBUG = 3 };
 
 /* Which threads run CPU work. The results have the same bits with all of them. */
@@ -463,7 +464,7 @@ enum hz_base {
 #define HZ_HADAMARD_RAW 2u		/* entries +-1: leave out 1/sqrt(length) of each block */
 #define HZ_AXIS(i) ((i) < 0 ? (i) : (i) + 1)	/* opts->axis: i as in NumPy, 0 first, -1 last */
 
-/* Options of hz_hadamard() and its kin. Zeroed fields have their defaults. */
+/* Options of hz_hadamard() and the calls with a transform. Zeroed fields have their defaults. */
 typedef struct hz_hadamard_opts {
 	int32_t plan;		/* enum hz_plan */
 	int32_t axis;		/* HZ_AXIS(i), the dimension to transform; 0: the last one */
@@ -1293,6 +1294,7 @@ HZ_API_CHECK int hz_quat_log(hz_context *ctx, const hz_tensor *x, hz_tensor *y, 
 HZ_API_CHECK int hz_quat_slerp(hz_context *ctx, const hz_tensor *a, const hz_tensor *b,
 			       const hz_tensor *t, hz_tensor *y, uint32_t flags);
 
+/* Which form of a matrix of quaternions hz_quat_gemm() multiplies. */
 enum hz_quat_op {
 	HZ_QUAT_N = 0,		/* the matrix as it is */
 	HZ_QUAT_T = 1,		/* transposed; quaternions unchanged */
@@ -1415,6 +1417,7 @@ HZ_API_CHECK int hz_quat_gemm_pack_bytes(hz_context *ctx, const hz_tensor *a,
 #define HZ_QUAT_EVAL 0x100000u		/* batchnorm: by the running values */
 #define HZ_QUAT_PER_STEP 0x200000u	/* batchnorm: statistics of each step of time */
 
+/* The side of x that the weights of a quaternion layer stand on. */
 enum hz_quat_side {
 	HZ_QUAT_LEFT = 0,	/* weights are the left factors: w x */
 	HZ_QUAT_RIGHT = 1	/* x w */
@@ -1628,6 +1631,7 @@ HZ_API_CHECK int hz_quat_batchnorm_bwd(hz_context *ctx, const hz_tensor *x, cons
 				       const hz_tensor *dy, hz_tensor *dx, hz_tensor *dgamma,
 				       hz_tensor *dbeta, const hz_quat_batchnorm_opts *opts);
 
+/* Cells of recurrent layers: h and c are the states before a step, h' and c' after it. */
 enum hz_quat_cell {
 	HZ_QUAT_CELL_RNN = 0,	/* one gate:   h' = act(a) */
 	HZ_QUAT_CELL_LSTM = 1,	/* four gates: c' = sigmoid(i) tanh(g) + sigmoid(f) c,
@@ -1731,6 +1735,7 @@ HZ_API_CHECK int hz_quat_recurrent_bwd(hz_context *ctx, const hz_tensor *u, cons
 				       hz_tensor *du, hz_tensor *dh0, hz_tensor *dc0,
 				       const hz_quat_recurrent_opts *opts);
 
+/* What hz_quat_pool() makes of a window. */
 enum hz_pool {
 	HZ_POOL_MAX = 0,	/* the quaternion of the largest norm, the first of several */
 	HZ_POOL_AVERAGE = 1	/* the mean of those of the window that are in x */
@@ -1780,6 +1785,7 @@ HZ_API_CHECK int hz_quat_pool_bwd(hz_context *ctx, const hz_tensor *index, const
 HZ_API_CHECK int hz_quat_dropout(hz_context *ctx, const hz_tensor *x, hz_tensor *y, double p,
 				 uint64_t seed, uint64_t offset);
 
+/* Distributions of the random quaternions of hz_quat_init(). */
 enum hz_quat_distribution {
 	HZ_QUAT_POLAR = 0,	/* modulus chi(4) times scale, a uniform angle, a uniform axis */
 	HZ_QUAT_UNITARY = 1,	/* uniform on the unit sphere, times scale */
@@ -1900,6 +1906,7 @@ enum hz_lattice_preset {
 	HZ_LATTICE_PRESET_D4_4_50 = 8		/* D4, q = 4, 2 levels, 16 scales for 8 values */
 };
 
+/* How lattice codes are stored: shape and dtype of the tensor, for blocks of d values. */
 enum hz_lattice_pack {
 	HZ_LATTICE_LEVEL = 0,	/* [..., blocks, levels] u8 u16 u32: I_m = sum_j b_m[j] q^j */
 	HZ_LATTICE_FULL64 = 1,	/* [..., blocks] u64: sum_m I_m q^(d m); q^(d M) <= 2^64 */
@@ -1991,6 +1998,7 @@ typedef struct hz_lattice_info {
 /* Describes a lattice quantizer: fills *info. Errors: HZ_EINVAL. */
 HZ_API int hz_lattice_get_info(const hz_lattice *lattice, hz_lattice_info *info);
 
+/* What hz_lattice_decode() makes of codes. */
 enum hz_lattice_to {
 	HZ_LATTICE_VALUES = 0,	/* f32 f16 bf16 [..., n] */
 	HZ_LATTICE_POINTS = 1,	/* s8 s16 s32 [..., blocks, embed]: p as integers, with o */
@@ -2322,20 +2330,21 @@ typedef struct hz_lattice_report {
  * rate the one with the least error, its scales for Gaussian rows or HZ_LATTICE_WIDE, and if rows
  * are rotated first: pass row_scale, and with report->rotate a zeroed hz_hadamard_opts, to encode.
  * With want->preset these two are chosen for that preset, and no other member may be set. `rate`
- * leaves out the scale of a row.
+ * leaves out the scale of a row; report->rate has it, as hz_lattice_info.bits.
  *
  * Otherwise a search for the least squared error at no more than `rate` bits a value, or with rate
  * 0 the least gap to the rate-distortion bound of Gaussian data.
  *
  *   want    for a search a policy, or kind, q or levels. policy, alpha, group, banks and dither
- *           count and are not searched: of policies NONE wraps the largest values and needs a wide
- *           beta; T and GROUP are several dB better for bell-shaped data. kind, q and levels count
- *           too where they are not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is
- *           always searched
+ *           count and are not searched (NONE wraps the largest values and needs a wide beta; T and
+ *           GROUP are several dB better for bell-shaped data). kind, q and levels count too where
+ *           they are not 0, else they are searched: Z, A2, D4, E8, q up to 16. beta is always
+ *           searched
  *   rate    presets: counts stored bits; a search: log2(q) for each digit, and the entropy of t,
  *           not the bits of storage
  *   x       f32 on the host, at least 384 values, of which up to 49152 count, for presets 98304 in
- *           rows of at most 32768; NULL: Gaussian of sigma, positive and normal in f32
+ *           rows of at most 32768; NULL: Gaussian of sigma, positive and normal in f32, which is
+ *           not read otherwise
  *   found   want with the kind, dim, q, levels, beta, offset flag and bank that are best; BANK:
  *           beta is 1; a preset: preset and flags alone
  *   bank    BANK: room for 16 numbers, which found->bank is set to; else NULL
@@ -2552,9 +2561,9 @@ HZ_API_CHECK int hz_linear_forward(hz_context *ctx, const hz_linear *layer, cons
 				   const hz_linear_opts *opts);
 
 /*
- * The gradient of x of a linear layer: dx = dy W', of the layer without bias and activation: dy is
- * the gradient of x W'^T. The rounding of x counts as the identity (straight-through estimator); W'
- * and bias are not trained.
+ * Computes the gradient of the input of a linear layer: dx = dy W', of the layer without bias and
+ * activation: dy is the gradient of x W'^T. The rounding of x counts as the identity
+ * (straight-through estimator); W' and bias are not trained.
  *
  *   dy  f32 f16 bf16 [.., out], any strides
  *   dx  f32 f16 bf16 [.., in], any strides; its other dimensions are those of dy
@@ -2616,10 +2625,10 @@ HZ_API_CHECK int hz_linear_dequantize(hz_context *ctx, const hz_linear *layer, h
  */
 
 /*
- * The conventions of a model, paper or library, which an option that is not set has. What a preset
- * does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, STREAMS_NC, q_scale 2, 20 iterations, no
- * bounds of z, and every other eps 0. `hurwitz run mhc_presets` prints them, with the names of
- * tensors.
+ * The conventions of models, papers and libraries: options that are not set are the preset's. What
+ * a preset does not list is ADD, INSIDE, RMS_ALL, HEAD_WEIGHTS, STREAMS_NC, q_scale 2, 20
+ * iterations, no bounds of z, and every other eps 0. `hurwitz run mhc_presets` prints them, with
+ * the names of tensors.
  */
 enum hz_mhc_presets {
 	HZ_MHC_PRESET_DEEPSEEK_V4 = 1,	/* the default: SINKHORN, SOFTMAX, ROWS, OLD_NEW, every eps
@@ -2674,6 +2683,7 @@ enum hz_mhc_map {
 	HZ_MHC_ABS = 3		/* |z| + eps; its slope at 0 is 0 */
 };
 
+/* What each of Sinkhorn's iterations normalizes first. */
 enum hz_mhc_order {
 	HZ_MHC_COLS = 1,	/* each iteration divides columns by their sums + eps, then rows */
 	HZ_MHC_ROWS = 2		/* rows, then columns */
@@ -2706,7 +2716,7 @@ enum hz_mhc_heads {
 	HZ_MHC_HEAD_SUM = 3		/* their sum, likewise */
 };
 
-/* The order of the numbers of a token, in calls with options */
+/* The layout of streams, and of phi and gain, in calls with options */
 enum hz_mhc_streams {
 	HZ_MHC_STREAMS_NC = 1,	/* streams are [..., n, C]; column i C + c of phi and gain */
 	HZ_MHC_STREAMS_CN = 2	/* streams are [..., C, n]; column c n + i */
@@ -3036,8 +3046,8 @@ typedef struct hz_mhc_block {
 } hz_mhc_block;
 
 /*
- * Computes streams and branch inputs of layers again: of consecutive layers from the streams x
- * before them, for a backward pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 =
+ * Recomputes streams and branch inputs of layers: of consecutive layers from the streams x before
+ * them, for a backward pass that kept only these: u_l = sum_i p_i X_l[i], X_l+1 =
  * hz_mhc_post(X_l, ...), with every X_l rounded to its dtype: the same bits as the calls one by
  * one. layers <= 64; q and f of the last may be missing if its y is. All have the same number of
  * sets of coefficients.

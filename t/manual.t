@@ -39,6 +39,10 @@ report "every type has a page that names it" "$(for f in $types; do
 	to=$(sed -n 's/^\.so //p' "$page")
 	grep -q "^\.Nm $f\( ,\)*$" "${to:-$page}" || echo "$f: ${to:-$page} does not name it"
 done)"
+report "every enumeration has a page of its own" \
+	"$(for e in $(sed -n 's/^enum \(hz_[a-z0-9_]*\) {.*/\1/p' "$header"); do
+		grep -h '^\.so ' "man3/$e.3"
+	done)"
 # hz_version() gives the version; the attribute of exported functions is internal.
 cat man3/*.3 | tr -c 'A-Z0-9_\n' '\n' | grep '^HZ_' | sort -u >words
 report "every constant stands in some page" \
@@ -69,6 +73,10 @@ report "every NAME line is a phrase of at most 100 characters" \
 		*' '*) [ ${#name} -le 100 ] || echo "$page: $name" ;;
 		*) echo "$page: $name" ;;
 		esac
+	done)"
+report "every call that a NAME line names is a function" \
+	"$(sed -n 's/^\.Nd //p' man3/*.3 | grep -o 'hz_[a-z0-9_]*()' | sort -u | while read -r f; do
+		echo "$functions" | grep -qx "${f%??}" || echo "$f"
 	done)"
 report "no description is empty" "$(for page in man3/*.3; do
 	grep -q '^\.so ' "$page" && continue

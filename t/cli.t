@@ -34,8 +34,11 @@ hurwitz run --help
 [ "$(awk 'length > 80' ../out | wc -l)" -eq 0 ]
 ok $? "run --help fits into 80 columns"
 is "$(sed -n 's/^\([a-z_0-9]*\): .*/\1/p' ../out | while read -r op; do
-	"$HURWITZ" run "$op" --help | sed '1,/^Its inputs/d' | grep -v '^  ' >/dev/null && echo "$op"
+	"$HURWITZ" run "$op" --help | sed '1,/^Operands that/d' | grep -v '^  ' >/dev/null && echo "$op"
 done)" "" "run OP --help: operands and keys have one line each, explanations are indented"
+hurwitz run quantize --help
+is "$(awk '$1 ~ /^[<>]/ && $2 ~ /^(x|q|scales|new_scales)$/ { print $1 $2 }' ../out | paste -sd' ' -)" \
+	"<x >q <?scales >?new_scales" "run OP --help: which operands are optional"
 bad 2 'no command' "no arguments"
 bad 2 "no command frobnicate" "an unknown command" frobnicate
 bad 2 "no option --frobnicate" "an unknown option" --frobnicate
@@ -338,13 +341,14 @@ if command -v bash >/dev/null 2>&1; then
 	is "$(complete_with "$HURWITZ" run hada)" "hadamard hadamard_quantize" "completion: primitives"
 	is "$(complete_with "$HURWITZ" run bf)" "" "completion: primitives alone"
 	is "$(complete_with "$HURWITZ" run hadamard pl)" "plan=" "completion: keys"
+	is "$(complete_with "$HURWITZ" run quantize new_s)" "new_scales=" "completion: operands"
 	is "$(complete_with "$HURWITZ" run hadamard plan = u)" "uniform" "completion: values"
 	is "$(complete_with "$HURWITZ" run hadamard x = bi)" "big.npy bigfortran.npy" "completion: files"
 	is "$(complete_with "$HURWITZ" bench --js)" "--json" "completion: options"
 	is "$(complete_with "$HURWITZ" run -d '')" "auto cpu cuda" "completion: devices"
 	is "$(complete_with "$HURWITZ" demo latti)" "lattice" "completion: chapters"
 else
-	for i in 1 2 3 4 5 6 7 8 9; do
+	for i in 1 2 3 4 5 6 7 8 9 10; do
 		skip "completion" "no bash"
 	done
 fi

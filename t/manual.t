@@ -123,7 +123,7 @@ if [ "${cross_compiling:-no}" = no ] && [ -x "$HURWITZ" ]; then
 	report "hurwitz(1) has every operand and key of run" "$("$HURWITZ" run --help |
 		sed -n 's/^\([a-z_0-9]*\): .*/\1/p' | while read -r op; do
 			"$HURWITZ" run "$op" --help
-		done | $AWK '$1 ~ /^[<>?]$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
+		done | $AWK '$1 ~ /^[<>][?]?$/ { print $2 } /^  [A-Za-z_]+=/ { sub(/=.*/, "", $1); print $1 }' |
 		sed 's/^x_//' | sort -u | while read -r name; do
 			grep -Eq "Cm.* (x_)?$name=|^[.]Cm (x_)?$name\$" "$top_srcdir/doc/hurwitz.1" || echo "$name"
 		done)"

@@ -144,12 +144,11 @@ static void help_op(const struct op *op)
 	       "'hurwitz run --help' describes options and files.\n"
 	       "\n"
 	       "%s: %s\n"
-	       "Its inputs (<), optional inputs (?), outputs (>) and keys:\n",
+	       "Operands that are read (<) and written (>), optional ones (?), and keys:\n",
 	       op->name, op->name, op->summary);
 	for (const struct operand *o = op->operands; o->name; o++) {
-		const char mark = o->flags & OUTPUT ? '>' : o->flags & OPTIONAL ? '?' : '<';
-
-		printf("  %c %-16s %-18s %s\n", mark, o->name, o->dtypes, o->shape);
+		printf("  %c%c %-16s %-18s %s\n", o->flags & OUTPUT ? '>' : '<',
+		       o->flags & OPTIONAL ? '?' : ' ', o->name, o->dtypes, o->shape);
 	}
 	for (int i = 0; (k = key_at(op, i)) != NULL; i++) {
 		printf("  %s=%s\n      ", k->name, k->values);

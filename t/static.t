@@ -332,4 +332,7 @@ report "make uninstall" $?
 find "$work/stage" ! -type d >"$work/log"
 [ ! -s "$work/log" ]
 report "leaves no file behind" $?
+find "$work/stage" -type d -name hurwitz >"$work/log"
+[ ! -s "$work/log" ]
+report "leaves no directory of its own behind" $?
 echo "1..$n"

@@ -38,6 +38,10 @@ install-data-hook:
 	done
 uninstall-hook:
 	rm -f $(DESTDIR)$(bashcompletiondir)/hurwitz
+	for d in $(exampleappdir) $(exampleencoderdir) $(exampledir) $(imgdir) $(notesdir) \
+		$(performancedir) $(docdir) $(cmakedir); do \
+		rmdir $(DESTDIR)$$d 2>/dev/null || :; \
+	done
 EXTRA_DIST += \
 	tools/README.md tools/core/README.md tools/demo/README.md tools/hadamard/README.md \
 	tools/lattice/README.md tools/linear/README.md tools/mhc/README.md tools/qgemm/README.md \

@@ -147,6 +147,10 @@ if [ -c /dev/full ]; then
 else
 	skip "bench --json to a full disk" "no /dev/full"
 fi
+is "$("$HURWITZ" bench --help | grep 'quat_map ')" \
+	"  quat       quat_map            conjugate, norm, normalization, inverse" "bench --help says what a primitive covers"
+[ "$("$HURWITZ" bench --help | awk 'length > 80' | wc -l)" -eq 0 ]
+ok $? "bench --help fits into 80 columns"
 for op in $("$HURWITZ" bench --help | awk '/^Families/ { on = 1; next } on { print $2 }'); do
 	grep -q "\"$op\"" "$top_srcdir"/tools/*/bench*.c
 	ok $? "bench has a case of $op"

@@ -628,11 +628,11 @@ static void help(void)
 	       "                       cells that the --json FILE has are taken from it\n"
 	       "  -B, --budget S       seconds for --grid on each device; default 300\n"
 	       "  -Q, --quality        of lattice: error against rate in place of time\n"
-	       "  -c, --compare FILE   also compare with FILE, which --json wrote before: the new\n"
-	       "                       time of each case divided by the old one, the same of\n"
-	       "                       its roofline, and net, the first divided by the second,\n"
-	       "                       in which a machine that is slower today cancels; status\n"
-	       "                       3 if net of a case is above 1 by more than P\n"
+	       "  -c, --compare FILE   also compare with FILE, which --json wrote before: for\n"
+	       "                       each case the new time divided by the old one, the same\n"
+	       "                       of its roofline, and net, the first divided by the\n"
+	       "                       second, in which a machine that is slower today cancels;\n"
+	       "                       status 3 if net of a case is above 1 by more than P\n"
 	       "  -n, --new FILE       with --compare: nothing is measured, FILE has the cases\n"
 	       "  -T, --threshold P    percent; default 10\n"
 	       "  -h, --help           this\n"
@@ -640,7 +640,8 @@ static void help(void)
 	       "Families and their primitives:\n");
 	for (size_t i = 0; i < PRIMITIVES; i++) {
 		if (!is_part(primitives[i].summary))
-			printf("  %-12s %s\n", primitives[i].family, primitives[i].name);
+			printf("  %-10s %-19s %s\n", primitives[i].family, primitives[i].name,
+			       primitives[i].summary);
 	}
 }
 

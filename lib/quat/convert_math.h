@@ -283,13 +283,22 @@ HZI_CONVERT void hzi_quat_from_matrix_bwd(const HZI_NUMBER *m, const HZI_NUMBER 
 
 /* ---- Exponential and logarithm --------------------------------------------------------------- */
 
-/* The angle of w and a vector of norm n by n: y = v times it; at n = 0 along x if w < 0 */
-HZI_CONVERT void hzi_quat_angle(HZI_NUMBER w, HZI_NUMBER n, const HZI_NUMBER *v, HZI_NUMBER *y)
+/*
+ * y = k v times the angle of w and |v| by |v|; pi along x where v is 0 and w < 0. A small v is
+ * scaled, and w with it: of a subnormal |v| the quotient would be Inf, and |v| inexact.
+ */
+HZI_CONVERT void hzi_quat_angle(HZI_NUMBER k, HZI_NUMBER w, const HZI_NUMBER *v, HZI_NUMBER *y)
 {
-	const HZI_NUMBER f = n != 0 ? HZI_MATH(atan2)(n, w) / n : 1;
+	const HZI_NUMBER large = HZI_MATH(ldexp)(1, HZI_BIAS / 2);
+	const HZI_NUMBER s = hzi_vector_norm(v) * large < 1 ? large : 1;
+	HZI_NUMBER n, f;
 
 	for (int c = 0; c < 3; c++)
-		y[c] = f * v[c];
+		y[c] = s * v[c];
+	n = hzi_vector_norm(y);
+	f = n != 0 ? k * HZI_MATH(atan2)(n, s * w) / n : 1;
+	for (int c = 0; c < 3; c++)
+		y[c] *= f;
 	if (n == 0 && w < 0)
 		y[0] = (HZI_NUMBER)3.14159265358979323846;
 }
@@ -321,18 +330,17 @@ HZI_CONVERT void hzi_quat_log(const HZI_NUMBER *x, HZI_NUMBER *y)
 	for (int c = 0; c < 4; c++)
 		n2 += s * x[c] * (s * x[c]);
 	y[0] = HZI_MATH(log)(HZI_MATH(sqrt)(n2)) - HZI_MATH(log)(s);
-	hzi_quat_angle(x[0], hzi_vector_norm(x + 1), x + 1, y + 1);
+	hzi_quat_angle(1, x[0], x + 1, y + 1);
 }
 
 /* Angle times axis, of 0 to pi; NaN if q is 0 */
 HZI_CONVERT void hzi_quat_to_axis_angle(const HZI_NUMBER *q, HZI_NUMBER *r)
 {
-	const HZI_NUMBER n = hzi_vector_norm(q + 1), sign = q[0] < 0 ? -2 : 2;
-	const HZI_NUMBER zero = n == 0 ? (q[0] - q[0]) / q[0] : 0;
+	const HZI_NUMBER zero = hzi_vector_norm(q + 1) == 0 ? (q[0] - q[0]) / q[0] : 0;
 
-	hzi_quat_angle(HZI_MATH(fabs)(q[0]), n, q + 1, r);
+	hzi_quat_angle(q[0] < 0 ? -2 : 2, HZI_MATH(fabs)(q[0]), q + 1, r);
 	for (int c = 0; c < 3; c++)
-		r[c] = sign * r[c] + zero;
+		r[c] += zero;
 }
 
 /*
@@ -343,7 +351,7 @@ HZI_CONVERT void hzi_quat_slerp(const HZI_NUMBER *a, const HZI_NUMBER *b, HZI_NU
 				HZI_NUMBER *y)
 {
 	const HZI_NUMBER least = (HZI_NUMBER)2 / ((int64_t)1 << HZI_MANTISSA);
-	HZI_NUMBER u[4], v[4], r[4], power[4], s, n;
+	HZI_NUMBER u[4], v[4], r[4], power[4], s;
 
 	hzi_quat_unit(a, u, &s);
 	hzi_quat_unit(b, v, &s);
@@ -355,10 +363,9 @@ HZI_CONVERT void hzi_quat_slerp(const HZI_NUMBER *a, const HZI_NUMBER *b, HZI_NU
 		for (int c = 0; c < 4; c++)
 			r[c] = -r[c];
 	}
-	n = hzi_vector_norm(r + 1);
-	if (r[0] < 0 && n <= least)
-		n = r[1] = r[2] = r[3] = 0;
-	hzi_quat_angle(r[0], n, r + 1, v);
+	if (r[0] < 0 && hzi_vector_norm(r + 1) <= least)
+		r[1] = r[2] = r[3] = 0;
+	hzi_quat_angle(1, r[0], r + 1, v);
 	hzi_quat_from_vector(t, v, power);
 	hzi_quat_product(power, u, y);
 }

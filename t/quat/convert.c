@@ -143,7 +143,8 @@ static void ref_convert(int kind, int keep, const real (*in)[9], real *out, real
 		for (int c = 0; c < 3; c++)
 			out[c] = n == 0 ? 0 : 2 * atan2l(n, fabsl(in[0][0])) *
 						      (in[0][1 + c] / n) * (in[0][0] < 0 ? -1 : 1);
-		*size = norm3(out);
+		/* An angle may be subnormal, in f64 or f32. */
+		*size = norm3(out) + (n < 1e-300L ? 1e-306L : n < 1e-37L ? 1e-37L : 0);
 		break;
 	case FROM_ANGLE:
 		n = norm3(in[0]);
@@ -267,13 +268,14 @@ static void get_element(const struct side *s, int64_t i, int parts, uint32_t fla
 		v[c] = s->value[i * parts + place(parts, c, flags)];
 }
 
-/* A random input: norms other than 1, small vector parts, negative and no real parts; matrices off
- * a rotation, and multiples of one */
+/* A random input: norms other than 1, small and subnormal vector parts, negative and no real parts;
+ * matrices off a rotation, and multiples of one */
 static void random_element(int parts, bool plain, real *v)
 {
 	const int special = plain ? 9 : (int)rnd_below(&rnd, 10);
 	const real scale = plain ? 1 : ldexpl(1, (int)rnd_below(&rnd, 13) - 6);
 	const real noise = rnd_below(&rnd, 2) ? 0 : rnd_below(&rnd, 2) ? 1e-3L : 0.1L;
+	const real tiny = rnd_below(&rnd, 2) ? 1e-40L : 1e-310L;	/* subnormal in f32, in f64 */
 	real q[4];
 
 	for (int c = 0; c < 4; c++)
@@ -294,6 +296,8 @@ static void random_element(int parts, bool plain, real *v)
 		q[0] = 0;
 	if (special == 3)
 		q[0] = 3 + fabsl(q[0]);
+	for (int c = 1; special == 4 && c < 4; c++)
+		q[c] *= tiny;
 	for (int c = 0; c < parts; c++)
 		v[c] = q[c] * (parts == 4 && special > 4 && !plain ? scale : 1);
 }
@@ -455,6 +459,7 @@ static const struct value {
 	{EXP, 0, {V(-INFINITY, 1, 0, 0)}, {0, 0, 0, 0}, "exp of -Inf"},
 	{LOG, 0, {V(-1, 0, 0, 0)}, {0, PI, 0, 0}, "log -1"},
 	{LOG, 0, {V(0, 0, 0, 0)}, {-INFINITY, 0, 0, 0}, "log 0"},
+	{LOG, 0, {V(-1, 0, 0, 1e-40f)}, {0, 0, 0, PI}, "log near -1"},
 	{LOG, 0, {V(1, 0, 1e-30f, 0)}, {0, 0, 1e-30f, 0}, "log near 1"},
 	{LOG, 0, {V(3e38f, 0, 3e38f, 0)}, {88.943420f, 0, PI / 4, 0}, "log of a large number"},
 	{SLERP, 0, {V(1, 0, 0, 0), V(-1, 0, 0, 0), V(0.3f)}, {1, 0, 0, 0}, "from 1 to -1"},

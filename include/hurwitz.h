@@ -1243,7 +1243,7 @@ HZ_API_CHECK int hz_quat_from_matrix_bwd(hz_context *ctx, const hz_tensor *m, co
  *   flags  HZ_QUAT_XYZW; r is x, y, z
  *
  * Aliasing: the output overlaps nothing. Workspace: none.
- * Arithmetic: as norms, near the angles 0 and pi too.
+ * Arithmetic: as norms, near the angles 0 and pi too; from a vector 8 u (1 + |r|).
  * Agrees with scipy's as_rotvec() and from_rotvec(); numpy-quaternion's as_rotation_vector() has
  * angles of 0 to 2 pi.
  */
@@ -1259,6 +1259,7 @@ HZ_API_CHECK int hz_quat_from_axis_angle(hz_context *ctx, const hz_tensor *r, hz
  *   flags  HZ_QUAT_XYZW
  *
  * Aliasing: y may be x exactly. Workspace: none.
+ * Arithmetic: an error of at most 8 u (1 + |w| + |v|) |y| for each component.
  * Agrees with numpy-quaternion's exp().
  */
 HZ_API_CHECK int hz_quat_exp(hz_context *ctx, const hz_tensor *x, hz_tensor *y, uint32_t flags);

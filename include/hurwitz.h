@@ -690,7 +690,8 @@ typedef struct hz_quantize_opts {
  * Aliasing: no operand may overlap another.
  * Arithmetic: the quotient is that of IEEE division in f32, rne() goes to the nearest integer, ties
  * to even, and nothing overflows: +-Inf saturate. NaN gives zero, in e4m3 and e5m2 NaN (0x7f);
- * of integers ONNX Runtime 1.32 gives the least one and PyTorch 2.11 the greatest.
+ * of integers ONNX Runtime 1.32 gives the least one and PyTorch 2.11 the greatest. Quotients from
+ * 2^31 on, which become the greatest code here, are the least one to onnx 1.23's evaluator.
  * Codes are the same bits on every ISA, thread count and GPU; but with a transform of f16 or bf16
  * on the GPU those of some t as hz_hadamard_quantize() says. Values in scales are not checked: the
  * formula holds for all of them. For ranges of transformed data, give hz_choose_qparams() the
